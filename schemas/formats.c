@@ -530,7 +530,7 @@ static const d9d_key plan_stage_keys[] = {
     COUNT("peak", "bytes of the device's pool at most: all of the above"),
     COUNT("unaccounted", "bytes that libraries take beside the pool", .former = "outside"),
     COUNT("bytes", "peak and unaccounted"),
-    COUNT("host_copy", "bytes of the host's memory from which checkpoints are written behind"),
+    COUNT("host_copy", "bytes of host memory for asynchronous checkpoints"),
     COUNT("host_batches", "bytes of the host's memory for batches that are read ahead"),
     REAL("step_s", "seconds of a step of its own"),
     COUNT("live_activations", "forwards at once whose backward is not through", .former = "live"),
@@ -579,7 +579,7 @@ static const d9d_key plan_keys[] = {
     COUNT("host_ranks", "how many these are"),
     NULLABLE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
     FIELD("fits", BOOL, D9D_REQUIRED, "is that enough for every rank?"),
-    TEXT("updates", "how weights are updated, and the bytes a parameter of what is kept for it"),
+    TEXT("updates", "how weights are updated, and the bytes of memory per parameter"),
     LIST("stages", &a_plan_stage, "of the pipeline, one without"),
     D9D_KEY_END,
 };

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # lib.sh - what the batch scripts share; they source it.  In the order in which a script
-# uses it: say, need, need_file, need_lives, own, ready, tool, step; then what jobs need to live on.
+# uses it: say, need, need_file, need_restarts, own, ready, tool, step; then what jobs need to restart.
 #
 # In an array %a in a setting is the number of the task, as in Slurm's names of files.
 
@@ -43,8 +43,8 @@ need_file() {
     [ -r "${!1}" ] || die 2 "$1 is \"${!1}\", which is no file that can be read: $2"
 }
 
-# need_lives: D9D_MAX_IDLE_RESTARTS is a number of them.
-need_lives() {
+# need_restarts: D9D_MAX_IDLE_RESTARTS is a whole number.
+need_restarts() {
     [[ $D9D_MAX_IDLE_RESTARTS =~ ^[1-9][0-9]*$ ]] ||
         die 2 "D9D_MAX_IDLE_RESTARTS is \"$D9D_MAX_IDLE_RESTARTS\": must be a whole number, at least 1"
 }
@@ -136,9 +136,9 @@ first_status() {
         !told && /^srun: error: [^ ]+: tasks? [-0-9,]+: Exited with exit code [0-9]+$/ { print $NF >file; close(file); told = 1 }'
 }
 
-# ---- A training run and its lives ----------------------------------------------------------
+# ---- A training run and its restarts -------------------------------------------------------
 
-# saves RUN_DIR: where its checkpoints are, as the configuration of its latest life says.
+# saves RUN_DIR: where its checkpoints are, as the configuration of its latest attempt says.
 saves() {
     local dir
     dir=$(sed -n '/^    "checkpointing": {/,/^    }/s/^      "save_dir": "\(.*\)",*$/\1/p' "$1/config.json" 2>/dev/null)
@@ -164,27 +164,27 @@ job_state() {
     scontrol show job "$d9d_job" 2>/dev/null | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p' | head -n 1
 }
 
-# life_begins FILE WHAT COMMAND...: count the lives of this job that got no further, and stop
-# after D9D_MAX_IDLE_RESTARTS of them.  COMMAND prints how far the work has come, and WHAT stands
-# before that number in a sentence.  The count lies in FILE while the job lives: "FAR IDLE", how far it was
-# when this life began and the lives just before that added nothing.
-life_begins() {
-    life_file=$1 life_what=$2 life_idle=0
-    life_command=("${@:3}")
-    life_far=$("${life_command[@]}")
-    local before former=${life_file%.restarts}.lives # as 0.1 called it
-    [ -e "$life_file" ] || [ ! -e "$former" ] || mv "$former" "$life_file" || die 1 "cannot rename $former"
-    if [ -s "$life_file" ] && read -r before life_idle <"$life_file"; then
-        [ "$life_far" -gt "$before" ] && life_idle=0 || life_idle=$((life_idle + 1))
-        [ "$life_idle" -lt "$D9D_MAX_IDLE_RESTARTS" ] || life_idles "$life_far" "$life_idle"
+# restart_check FILE LABEL COMMAND...: count the attempts of this job (its first start and its restarts) that made
+# no progress, and stop after D9D_MAX_IDLE_RESTARTS of them.  COMMAND prints the progress as a number, and
+# LABEL stands before that number in a sentence.  The count is in FILE until the job ends: "PROGRESS IDLE", the
+# progress when this attempt began and the number of attempts just before it that made none.
+restart_check() {
+    restart_file=$1 progress_label=$2 restart_idle=0
+    progress_command=("${@:3}")
+    progress_at_start=$("${progress_command[@]}")
+    local before former=${restart_file%.restarts}.lives # as 0.1 called it
+    [ -e "$restart_file" ] || [ ! -e "$former" ] || mv "$former" "$restart_file" || die 1 "cannot rename $former"
+    if [ -s "$restart_file" ] && read -r before restart_idle <"$restart_file"; then
+        [ "$progress_at_start" -gt "$before" ] && restart_idle=0 || restart_idle=$((restart_idle + 1))
+        [ "$restart_idle" -lt "$D9D_MAX_IDLE_RESTARTS" ] || restart_give_up "$progress_at_start" "$restart_idle"
     fi
-    echo "$life_far $life_idle" >"$life_file" || die 1 "cannot write $life_file"
+    echo "$progress_at_start $restart_idle" >"$restart_file" || die 1 "cannot write $restart_file"
 }
 
-# life_idles FAR LIVES: so many added nothing.
-life_idles() {
-    rm -f "$life_file" # so that whoever releases the job by hand starts to count anew
-    die 1 "no progress in $2 lives: $life_what $1; stopping"
+# restart_give_up PROGRESS ATTEMPTS: so many made none.
+restart_give_up() {
+    rm -f "$restart_file" # so that whoever releases the job by hand starts to count anew
+    die 1 "no progress in $2 attempts: $progress_label $1; stopping"
 }
 
 # all_answer: does each node of the job?  The ranks beside one that has died give up sooner
@@ -195,12 +195,12 @@ all_answer() {
         timeout -k 5 60 srun --overlap --mpi=none --nodes="$n" --ntasks="$n" --ntasks-per-node=1 --cpus-per-task=1 true
 }
 
-# life_ends WHY: the job asks for another life.
-life_ends() {
+# restart_request WHY: requeue the job for another attempt.
+restart_request() {
     local now state
-    now=$("${life_command[@]}")
-    if [ "$now" -le "$life_far" ] && [ $((life_idle + 1)) -ge "$D9D_MAX_IDLE_RESTARTS" ]; then
-        life_idles "$now" $((life_idle + 1))
+    now=$("${progress_command[@]}")
+    if [ "$now" -le "$progress_at_start" ] && [ $((restart_idle + 1)) -ge "$D9D_MAX_IDLE_RESTARTS" ]; then
+        restart_give_up "$now" $((restart_idle + 1))
     fi
     state=$(job_state)
     [ "$state" = RUNNING ] ||

@@ -92,21 +92,21 @@ d9d_status map_convert(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
     const char *src = r->n_args > 1 ? r->args[0] : NULL, *dst = r->args[r->n_args - 1];
-    d9d_convert_run_opts how = {.replace = o->force, .jobs = (int)o->jobs};
+    d9d_convert_run_opts opts = {.replace = o->force, .jobs = (int)o->jobs};
     d9d_plugins *plugins = NULL;
     d9d_convert *c = NULL;
     d9d_status st;
 
     if (src == NULL && o->model == NULL)
         return D9D_FAIL(D9D_ECONFIG, "init needs --model CONFIG.json");
-    D9D_TRY(tool_join(r, &how.boot));
-    how.log = r->log;
-    st = open_on_all_ranks(r, o, src, how.boot, &plugins, &c);
+    D9D_TRY(tool_join(r, &opts.boot));
+    opts.log = r->log;
+    st = open_on_all_ranks(r, o, src, opts.boot, &plugins, &c);
     if (st == D9D_OK)
-        st = d9d_convert_run(c, dst, &how);
+        st = d9d_convert_run(c, dst, &opts);
     if (st == D9D_OK)
         st = report_written(r, c, dst);
     d9d_convert_close(c);
     d9d_plugins_close(plugins);
-    return tool_leave(r, how.boot, st);
+    return tool_leave(r, opts.boot, st);
 }

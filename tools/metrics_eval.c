@@ -45,7 +45,7 @@ static d9d_status show_result(const tool_run *r, json_t *result)
 static d9d_status run_eval(tool_run *r, const void *options_given)
 {
     const struct eval_opts *o = options_given;
-    const d9d_eval_predictions_opts how = {
+    const d9d_eval_predictions_opts opts = {
         .metrics = o->metrics.item,
         .n_metrics = o->metrics.n,
         .prediction = o->prediction,
@@ -57,7 +57,7 @@ static d9d_status run_eval(tool_run *r, const void *options_given)
     };
     json_t *result;
 
-    D9D_TRY(d9d_eval_predictions(&how, &result));
+    D9D_TRY(d9d_eval_predictions(&opts, &result));
     return show_result(r, result);
 }
 

@@ -21,20 +21,20 @@ static const tool_option options[] = {
 static d9d_status run_samples(tool_run *r, const void *given)
 {
     const struct samples_opts *o = given;
-    const d9d_report_samples_opts how = {.run = r->args[0],
-                                         .step = o->step,
-                                         .text = o->text,
-                                         .datasets = o->datasets.item,
-                                         .n_datasets = o->datasets.n};
+    const d9d_report_samples_opts opts = {.run = r->args[0],
+                                          .step = o->step,
+                                          .text = o->text,
+                                          .datasets = o->datasets.item,
+                                          .n_datasets = o->datasets.n};
     d9d_buf out = {0};
     json_t *v;
     d9d_status st;
 
     if (r->json) {
-        D9D_TRY(d9d_report_samples_json(&how, &v));
+        D9D_TRY(d9d_report_samples_json(&opts, &v));
         return tool_put_json(v);
     }
-    st = d9d_report_samples(&how, &out);
+    st = d9d_report_samples(&opts, &out);
     if (st == D9D_OK)
         tool_put(&out);
     d9d_buf_release(&out);

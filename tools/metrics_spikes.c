@@ -22,7 +22,7 @@ static const tool_option options[] = {
              "where the run's datasets are now"),
     TOOL_END};
 
-static d9d_status spikes_text(const d9d_run_reader_list *runs, const d9d_report_spikes_opts *how)
+static d9d_status spikes_text(const d9d_run_reader_list *runs, const d9d_report_spikes_opts *opts)
 {
     d9d_buf out = {0};
     d9d_status st = D9D_OK;
@@ -31,7 +31,7 @@ static d9d_status spikes_text(const d9d_run_reader_list *runs, const d9d_report_
         if (runs->n > 1)
             st = d9d_buf_printf(&out, "%s%s:\n", i > 0 ? "\n" : "", runs->run[i]->name);
         if (st == D9D_OK)
-            st = d9d_report_spikes(runs->run[i], how, &out);
+            st = d9d_report_spikes(runs->run[i], opts, &out);
     }
     if (st == D9D_OK)
         tool_put(&out);
@@ -42,11 +42,11 @@ static d9d_status spikes_text(const d9d_run_reader_list *runs, const d9d_report_
 static d9d_status run_spikes(tool_run *r, const void *given)
 {
     const struct spikes_opts *o = given;
-    const d9d_report_spikes_opts how = {.key = o->key,
-                                        .deviations = o->deviations,
-                                        .window = (size_t)o->window,
-                                        .datasets = o->datasets.item,
-                                        .n_datasets = o->datasets.n};
+    const d9d_report_spikes_opts opts = {.key = o->key,
+                                         .deviations = o->deviations,
+                                         .window = (size_t)o->window,
+                                         .datasets = o->datasets.item,
+                                         .n_datasets = o->datasets.n};
     d9d_run_reader_list runs;
     json_t *v;
     d9d_status st;
@@ -54,9 +54,9 @@ static d9d_status run_spikes(tool_run *r, const void *given)
     D9D_TRY(d9d_run_reader_list_open(r->args, (size_t)r->n_args, r->log, &runs));
     st = d9d_run_reader_list_check_columns(&runs, &o->key, 1);
     if (st == D9D_OK && !r->json)
-        st = spikes_text(&runs, &how);
+        st = spikes_text(&runs, &opts);
     else if (st == D9D_OK)
-        st = d9d_report_spikes_json(&runs, &how, &v);
+        st = d9d_report_spikes_json(&runs, &opts, &v);
     if (st == D9D_OK && r->json)
         st = tool_put_json(v);
     d9d_run_reader_list_close(&runs);

@@ -15,60 +15,61 @@ static const char *const formats[] = {"auto", "jsonl", "text", "tokens", "chat",
 static const char *const overflows[] = {"auto", "split", "truncate", "drop", NULL};
 static const char *const pack_modes[] = {"best-fit", "concat", NULL};
 static const char *const on_errors[] = {"stop", "skip", NULL};
-const shard_make shard_make_default = {.how = {.seed = -1}};
+const shard_make shard_make_default = {.opts = {.seed = -1}};
 
 const tool_option shard_make_options[] = {
-    OPT(how.tokenizer, STRING, "tokenizer", 't', "FILE",
+    OPT(opts.tokenizer, STRING, "tokenizer", 't', "FILE",
         "HuggingFace tokenizer.json (BPE), or the directory that has it"),
-    OPT(how.out, STRING, "out", 'o', "DIR", "the dataset directory to make, or with --task a part"),
-    OPT(how.format, WORD, "format", 'f', "FORMAT",
+    OPT(opts.out, STRING, "out", 'o', "DIR",
+        "the dataset directory to make, or with --task a part"),
+    OPT(opts.format, WORD, "format", 'f', "FORMAT",
         "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels), "
         "chat (JSON lines with messages) or megatron (NAME.bin of NAME.idx); default auto: text "
         "for *.txt, else jsonl",
         .names = formats),
-    OPT(how.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
-    OPT(how.text_key, STRING, "text-key", 0, "KEY",
+    OPT(opts.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
+    OPT(opts.text_key, STRING, "text-key", 0, "KEY",
         "member of a JSON line that has the text (default text)"),
-    OPT(how.label_key, STRING, "label-key", 0, "KEY",
+    OPT(opts.label_key, STRING, "label-key", 0, "KEY",
         "member of a JSON line that has the text's class, an integer from 0"),
-    OPT(how.chat, STRING, "template", 0, "FILE", "with --format chat: d9d.chat.v1 of the model"),
-    OPT(how.append_eos, STRING, "append-eos", 0, "TOKEN", "append this token to every document"),
-    OPT(how.max_length, INT, "max-length", 'm', "N",
+    OPT(opts.chat, STRING, "template", 0, "FILE", "with --format chat: d9d.chat.v1 of the model"),
+    OPT(opts.append_eos, STRING, "append-eos", 0, "TOKEN", "append this token to every document"),
+    OPT(opts.max_length, INT, "max-length", 'm', "N",
         "most positions of a sample (default: any, or those of a pack)", .min = 1,
         .max = 0x7ffffffe),
-    OPT(how.overflow, WORD, "overflow", 0, "HOW",
+    OPT(opts.overflow, WORD, "overflow", 0, "HOW",
         "what becomes of longer documents: split, truncate (a chat by whole turns) or drop; "
         "default "
         "auto: truncate for chats, else split",
         .names = overflows),
     OPT(edges, COMMAS, "bucket-edges", 0, "N,N,...",
         "ascending lengths that bound the buckets of samples"),
-    OPT(how.pack, INT, "pack", 0, "N", "put documents together to samples of at most N positions",
+    OPT(opts.pack, INT, "pack", 0, "N", "put documents together to samples of at most N positions",
         .min = 1, .max = 1 << 20),
-    OPT(how.pack_mode, WORD, "pack-mode", 0, "MODE",
+    OPT(opts.pack_mode, WORD, "pack-mode", 0, "MODE",
         "best-fit (default): whole documents; concat: one behind the other, cut at N",
         .names = pack_modes),
-    OPT(how.pack_window, INT, "pack-window", 0, "N",
+    OPT(opts.pack_window, INT, "pack-window", 0, "N",
         "documents that best-fit chooses among (default 10000)", .min = 1, .max = 10000000),
-    OPT(how.seed, INT, "shuffle-seed", 0, "S", "number the samples of each split in a random order",
-        .min = 0, .max = 0x1p62),
-    OPT(how.split, STRING, "split", 0, "NAME=SHARE,...",
+    OPT(opts.seed, INT, "shuffle-seed", 0, "S",
+        "number the samples of each split in a random order", .min = 0, .max = 0x1p62),
+    OPT(opts.split, STRING, "split", 0, "NAME=SHARE,...",
         "deal documents to splits at random, such as train=0.99,valid=0.01, or numbers of "
         "samples, such as valid=500"),
-    OPT(how.shard_bytes, SIZE, "shard-size", 0, "SIZE", "most bytes of a tokens file (default 1GB)",
-        .min = 1),
-    OPT(how.unit_bytes, SIZE, "unit-size", 0, "SIZE",
+    OPT(opts.shard_bytes, SIZE, "shard-size", 0, "SIZE",
+        "most bytes of a tokens file (default 1GB)", .min = 1),
+    OPT(opts.unit_bytes, SIZE, "unit-size", 0, "SIZE",
         "bytes of input that are worked off apart, with shards of their own (default 256MiB)",
         .min = 1, .former = "part-size"),
     OPT(task, STRING, "task", 0, "I/N", "make part I = 0, ... of N; then merge them"),
     OPT(array, FLAG, "array", 0, NULL, "the same, as this task of a Slurm array"),
-    OPT(how.jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)", .min = 1,
+    OPT(opts.jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)", .min = 1,
         .max = 1024),
-    OPT(how.on_error, WORD, "on-error", 0, "DO",
+    OPT(opts.on_error, WORD, "on-error", 0, "DO",
         "what to do about a record that cannot be read: stop (default), or skip it, count it by "
         "reason and list it in skipped.jsonl",
         .names = on_errors),
-    OPT(how.replace, FLAG, "force", 0, NULL, "replace a directory that is there"),
+    OPT(opts.replace, FLAG, "force", 0, NULL, "replace a directory that is there"),
     TOOL_END,
 };
 
@@ -119,39 +120,39 @@ static d9d_status read_array(const char *what, int64_t *out)
     return D9D_OK;
 }
 
-static d9d_status read_array_task(d9d_shard_opts *how)
+static d9d_status read_array_task(d9d_shard_opts *opts)
 {
     int64_t id, min, step;
 
     D9D_TRY(read_array("ID", &id));
     D9D_TRY(read_array("MIN", &min));
     D9D_TRY(read_array("STEP", &step));
-    D9D_TRY(read_array("COUNT", &how->tasks));
+    D9D_TRY(read_array("COUNT", &opts->tasks));
     if (step < 1)
         return D9D_FAIL(D9D_ECONFIG, "--array: SLURM_ARRAY_TASK_STEP is 0, must be at least 1");
     if (id < min || (id - min) % step != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "--array: SLURM_ARRAY_TASK_ID %lld is not %lld and steps of %lld",
                         (long long)id, (long long)min, (long long)step);
-    how->task = (id - min) / step;
+    opts->task = (id - min) / step;
     return D9D_OK;
 }
 
 /* Sets task and tasks from --task I/N, or from Slurm's array variables. */
-static d9d_status read_task(const shard_make *o, d9d_shard_opts *how)
+static d9d_status read_task(const shard_make *o, d9d_shard_opts *opts)
 {
     const char *rest = o->task;
 
     if (o->task && o->array)
         return D9D_FAIL(D9D_ECONFIG, "--task and --array both say which part is made; give one");
-    if (o->task && (!parse_number_until(&rest, '/', &how->task) ||
-                    !parse_number_until(&rest, '\0', &how->tasks)))
+    if (o->task && (!parse_number_until(&rest, '/', &opts->task) ||
+                    !parse_number_until(&rest, '\0', &opts->tasks)))
         return D9D_FAIL(D9D_ECONFIG, "--task: \"%s\" must be I/N, such as 0/16", o->task);
     if (o->array)
-        D9D_TRY(read_array_task(how));
-    if ((o->task || o->array) && how->tasks < 1)
-        return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: there is none", (long long)how->task,
-                        (long long)how->tasks);
+        D9D_TRY(read_array_task(opts));
+    if ((o->task || o->array) && opts->tasks < 1)
+        return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: there is none", (long long)opts->task,
+                        (long long)opts->tasks);
     return D9D_OK;
 }
 
@@ -194,21 +195,21 @@ static d9d_status find_tokenizer(tool_run *r, const char **path)
 d9d_status shard_make_run(tool_run *r, const void *given)
 {
     const shard_make *o = given;
-    d9d_shard_opts how = o->how;
+    d9d_shard_opts opts = o->opts;
     d9d_shard_report made;
     int64_t *edges;
 
-    if (!how.out)
+    if (!opts.out)
         return D9D_FAIL(D9D_ECONFIG, "--out DIR is missing");
     D9D_TRY(read_edges(r, &o->edges, &edges));
-    D9D_TRY(read_task(o, &how));
-    D9D_TRY(find_tokenizer(r, &how.tokenizer));
-    how.inputs = (const char *const *)r->args;
-    how.n_inputs = (size_t)r->n_args;
-    how.edges = edges;
-    how.n_edges = o->edges.n;
-    D9D_TRY(d9d_shard_run(&how, r->log, &made));
-    return put_report(r, how.out, &made);
+    D9D_TRY(read_task(o, &opts));
+    D9D_TRY(find_tokenizer(r, &opts.tokenizer));
+    opts.inputs = (const char *const *)r->args;
+    opts.n_inputs = (size_t)r->n_args;
+    opts.edges = edges;
+    opts.n_edges = o->edges.n;
+    D9D_TRY(d9d_shard_run(&opts, r->log, &made));
+    return put_report(r, opts.out, &made);
 }
 
 /* --- merging parts -------------------------------------------------------- */

@@ -6,7 +6,7 @@
 #include "tool.h"
 
 typedef struct shard_make {
-    d9d_shard_opts how;
+    d9d_shard_opts opts;
     tool_list edges;
     const char *task;
     bool array;

@@ -247,10 +247,10 @@ d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st)
  * output.  They are opened in the wrong direction, so input and output still fail. */
 static d9d_status open_std_streams(void)
 {
-    static const int how[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    static const int mode[] = {O_WRONLY, O_RDONLY, O_WRONLY};
 
     for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", how[fd]) != fd)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", mode[fd]) != fd)
             return D9D_FAIL(D9D_EIO, "/dev/null: cannot open: %s", strerror(errno));
     return D9D_OK;
 }

@@ -84,7 +84,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 
 void sigbus_handler_install(void)
 {
-    const struct sigaction how = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+    const struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
 
-    (void)sigaction(SIGBUS, &how, NULL);
+    (void)sigaction(SIGBUS, &action, NULL);
 }

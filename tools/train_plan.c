@@ -28,12 +28,12 @@ static d9d_status put_plan(const tool_run *r, const d9d_plan *p)
     return st;
 }
 
-static d9d_status run_plan(tool_run *r, const d9d_train_config *config, const d9d_plan_opts *how,
+static d9d_status run_plan(tool_run *r, const d9d_train_config *config, const d9d_plan_opts *opts,
                            const char *timeline)
 {
     d9d_plan p;
 
-    D9D_TRY(d9d_plan_estimate(config, how, &r->arena, &p));
+    D9D_TRY(d9d_plan_estimate(config, opts, &r->arena, &p));
     if (timeline != NULL)
         D9D_TRY(d9d_plan_write_timeline(&p, timeline));
     D9D_TRY(put_plan(r, &p));
@@ -41,13 +41,13 @@ static d9d_status run_plan(tool_run *r, const d9d_train_config *config, const d9
 }
 
 static d9d_status run_mesh_search(tool_run *r, const d9d_train_config *config,
-                                  const d9d_plan_opts *how, int64_t ranks)
+                                  const d9d_plan_opts *opts, int64_t ranks)
 {
     d9d_mesh_search_results s;
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY(d9d_mesh_search(config, how, ranks, r->log, &r->arena, &s));
+    D9D_TRY(d9d_mesh_search(config, opts, ranks, r->log, &r->arena, &s));
     if (r->json)
         return tool_put_json(d9d_mesh_search_json(&s));
     st = d9d_mesh_search_print(&s, MAX_SHOWN, &text);
@@ -76,7 +76,7 @@ d9d_status train_plan_options_check(const train_plan_options *o, bool selftest)
 
 d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o)
 {
-    const d9d_plan_opts how = {
+    const d9d_plan_opts opts = {
         .chip = o->gpu != NULL                    ? o->gpu
                 : strcmp(job->device, "cpu") == 0 ? "cpu"
                                                   : "h200",
@@ -103,8 +103,8 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
                       o->costs != NULL ? "--costs are" : "--timeline is");
         goto out;
     }
-    st = o->suggest > 0 ? run_mesh_search(r, &config, &how, o->suggest)
-                        : run_plan(r, &config, &how, o->timeline);
+    st = o->suggest > 0 ? run_mesh_search(r, &config, &opts, o->suggest)
+                        : run_plan(r, &config, &opts, o->timeline);
 out:
     json_decref(doc);
     d9d_plugins_close(plugins);

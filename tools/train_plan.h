@@ -24,7 +24,8 @@ typedef struct train_plan_options {
         TOOL_OPT(S, field.timeline, STRING, "timeline", 0, "FILE",                                 \
                  "plan: draw the pipeline, a lane a rank, as .svg, .png or .pdf"),                 \
         TOOL_OPT(S, field.costs, STRING, "costs", 0, "RUN",                                        \
-                 "plan: stages take what this run has measured in its metrics.jsonl"),             \
+                 "plan: use the stage times that this run measured (metrics.jsonl) in place of "   \
+                 "the cost model"),                                                                \
         TOOL_OPT(S, field.suggest, INT, "suggest", 0, "N",                                         \
                  "plan: the best meshes, micro-batches and schedules for N ranks", .min = 1,       \
                  .max = 1 << 16)

@@ -61,9 +61,9 @@ static void on_sigsegv(int number, siginfo_t *info, void *context)
 
 void plan_fault_handler_install(void)
 {
-    const struct sigaction how = {.sa_sigaction = on_sigsegv, .sa_flags = SA_SIGINFO};
+    const struct sigaction action = {.sa_sigaction = on_sigsegv, .sa_flags = SA_SIGINFO};
     void *first[1];
 
     (void)backtrace(first, 1); /* loads backtrace's library now, not in the handler */
-    (void)sigaction(SIGSEGV, &how, NULL);
+    (void)sigaction(SIGSEGV, &action, NULL);
 }

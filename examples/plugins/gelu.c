@@ -180,7 +180,7 @@ typedef struct layer {
     d9d_param gain;
 } layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
     const dims *c = base->config;
     const int64_t H = c->hidden_size, A = c->num_attention_heads;
@@ -192,15 +192,15 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
                                                  .no_norm = true};
     layer *l = (layer *)base;
 
-    D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, how, H, 1e-6f, false);
-    D9D_BLOCK_ADD(&base->module, "attn", attention, &l->attn, how, &attention);
-    D9D_BLOCK_ADD(&base->module, "ffn_norm", norm, &l->ffn_norm, how, H, 1e-6f, false);
-    D9D_BLOCK_ADD(&base->module, "up", linear, &l->up, how, H, 4 * H);
+    D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, opts, H, 1e-6f, false);
+    D9D_BLOCK_ADD(&base->module, "attn", attention, &l->attn, opts, &attention);
+    D9D_BLOCK_ADD(&base->module, "ffn_norm", norm, &l->ffn_norm, opts, H, 1e-6f, false);
+    D9D_BLOCK_ADD(&base->module, "up", linear, &l->up, opts, H, 4 * H);
     d9d_module_init(&l->act);
-    D9D_TRY(d9d_module_param(&l->act, "gain", &l->gain, how->dtype, D9D_SHAPE(4 * H), D9D_INIT_ONES,
-                             0));
+    D9D_TRY(d9d_module_param(&l->act, "gain", &l->gain, opts->dtype, D9D_SHAPE(4 * H),
+                             D9D_INIT_ONES, 0));
     D9D_TRY(d9d_module_child(&base->module, "act", &l->act));
-    D9D_BLOCK_ADD(&base->module, "down", linear, &l->down, how, 4 * H, H);
+    D9D_BLOCK_ADD(&base->module, "down", linear, &l->down, opts, 4 * H, H);
     return D9D_OK;
 }
 

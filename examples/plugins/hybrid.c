@@ -35,7 +35,7 @@ static const d9d_key dims_keys[] = {
     DIM(vocab_size),
     DIM(max_position_embeddings),
     D9D_KEY_REAL(dims, rms_norm_eps, "1e-6", 0, 1, "epsilon of the norms"),
-    D9D_KEY_REAL(dims, rope_theta, "10000000", 1, 1e15, "base of the rotary frequencies"),
+    D9D_KEY_REAL(dims, rope_theta, "10000000", 1, 1e15, "base of RoPE's frequencies (theta)"),
     D9D_KEY_REAL(dims, initializer_range, "0.02", 0, 1e3, "deviation of initial matrices"),
     D9D_KEY_END,
 };
@@ -55,7 +55,7 @@ typedef struct layer {
     d9d_block_ffn ffn;
 } layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
     const dims *c = base->config;
     const float eps = (float)c->rms_norm_eps;
@@ -78,12 +78,13 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
 
     l->attends = (base->number + 1) % c->full_attention_interval == 0;
     if (l->attends)
-        D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->attn, how, &attention);
+        D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->attn, opts, &attention);
     else
-        D9D_BLOCK_ADD(&base->module, "linear_attn", gated_delta, &l->delta, how, &delta);
-    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, how, c->hidden_size, c->intermediate_size);
-    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->norm, how, c->hidden_size, eps, true);
-    D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->ffn_norm, how,
+        D9D_BLOCK_ADD(&base->module, "linear_attn", gated_delta, &l->delta, opts, &delta);
+    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, opts, c->hidden_size, c->intermediate_size);
+    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->norm, opts, c->hidden_size, eps,
+                  true);
+    D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->ffn_norm, opts,
                   c->hidden_size, eps, true);
     return D9D_OK;
 }

@@ -26,10 +26,10 @@ typedef struct dims {
 #define DIMS                                                                                       \
     DIM(hidden_size), DIM(intermediate_size), DIM(num_hidden_layers), DIM(num_attention_heads),    \
         DIM(num_key_value_heads), DIM(vocab_size), DIM(max_position_embeddings),                   \
-        D9D_KEY_INT(dims, head_dim, "null", 2, 1 << 16,                                            \
-                    "features of a head; null: a share of all", .flags = D9D_NULLABLE),            \
+        D9D_KEY_INT(dims, head_dim, "null", 2, 1 << 16, "head size; null: a share of all",         \
+                    .flags = D9D_NULLABLE),                                                        \
         D9D_KEY_REAL(dims, rms_norm_eps, "1e-6", 0, 1, "epsilon of the norms"),                    \
-        D9D_KEY_REAL(dims, rope_theta, "10000", 1, 1e15, "base of the rotary frequencies"),        \
+        D9D_KEY_REAL(dims, rope_theta, "10000", 1, 1e15, "base of RoPE's frequencies (theta)"),    \
         D9D_KEY_REAL(dims, initializer_range, "0.02", 0, 1e3, "deviation of initial matrices"),    \
         D9D_KEY_CUSTOM(dims, rope_scaling, "null", &d9d_hf_rope_scaling, "for longer rows"),       \
         D9D_KEY_BOOL(dims, tie_word_embeddings, "false", "the head is the embedding")
@@ -70,7 +70,7 @@ typedef struct layer {
     d9d_block_ffn ffn;
 } layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
     const dims *c = base->config;
     const int64_t H = c->hidden_size, I = c->intermediate_size;
@@ -79,14 +79,14 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
     const float eps = (float)c->rms_norm_eps;
     layer *l = (layer *)base;
 
-    D9D_BLOCK_ADD(&l->attn, "q_proj", linear, &l->qkv[0], how, H, Q);
-    D9D_BLOCK_ADD(&l->attn, "k_proj", linear, &l->qkv[1], how, H, KV);
-    D9D_BLOCK_ADD(&l->attn, "v_proj", linear, &l->qkv[2], how, H, KV);
-    D9D_BLOCK_ADD(&l->attn, "o_proj", linear, &l->o, how, Q, H);
+    D9D_BLOCK_ADD(&l->attn, "q_proj", linear, &l->qkv[0], opts, H, Q);
+    D9D_BLOCK_ADD(&l->attn, "k_proj", linear, &l->qkv[1], opts, H, KV);
+    D9D_BLOCK_ADD(&l->attn, "v_proj", linear, &l->qkv[2], opts, H, KV);
+    D9D_BLOCK_ADD(&l->attn, "o_proj", linear, &l->o, opts, Q, H);
     D9D_TRY(d9d_module_child(&base->module, "self_attn", &l->attn));
-    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, how, H, I);
-    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->norm, how, H, eps, false);
-    D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->ffn_norm, how, H, eps,
+    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, opts, H, I);
+    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->norm, opts, H, eps, false);
+    D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->ffn_norm, opts, H, eps,
                   false);
     return D9D_OK;
 }
@@ -98,11 +98,11 @@ static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_l
     const dims *c = base->config;
     const d9d_shape s = d9d_var_tensor(in->x)->shape;
     const int64_t A = c->num_attention_heads, K = c->num_key_value_heads, D = head_dim(c);
-    const d9d_op_attention_opts how = {.scale = 1 / sqrtf((float)D),
-                                       .causal = true,
-                                       .segments = in->segments,
-                                       .window = c->sliding_window > 0 ? c->sliding_window : 0,
-                                       .cached = in->cache != NULL};
+    const d9d_op_attention_opts opts = {.scale = 1 / sqrtf((float)D),
+                                        .causal = true,
+                                        .segments = in->segments,
+                                        .window = c->sliding_window > 0 ? c->sliding_window : 0,
+                                        .cached = in->cache != NULL};
     layer *l = (layer *)base;
     d9d_var *h, *y[3];
 
@@ -117,7 +117,7 @@ static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_l
             D9D_TRY(
                 d9d_op_kv_append(t, y[i], in->cache->token_slots, in->cache->entry[i - 1], &y[i]));
     }
-    D9D_TRY(d9d_op_attention(t, y[0], y[1], y[2], &how, &h));
+    D9D_TRY(d9d_op_attention(t, y[0], y[1], y[2], &opts, &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(s.dim[0], s.dim[1], A * D), &h));
     D9D_TRY(d9d_block_linear_forward(&l->o, t, h, &h));
     return d9d_op_add(t, in->x, h, out);

@@ -67,10 +67,10 @@ enum { TOKEN_ALIGN = 1024 }; /* if the scratch allows: avoids partial tiles of t
 /* Approximate bytes per token on the rank with the largest part. */
 static double max_token_bytes(const d9d_linear_cross_entropy_dims *n)
 {
-    const double most = (double)n->ranks->max_rows, size = (double)d9d_dtype_size(n->t);
-    const double logits = n->t != D9D_F32 ? 0 : most < LOGIT_COLUMNS ? most : LOGIT_COLUMNS;
+    const double max_rows = (double)n->ranks->max_rows, size = (double)d9d_dtype_size(n->t);
+    const double logits = n->t != D9D_F32 ? 0 : max_rows < LOGIT_COLUMNS ? max_rows : LOGIT_COLUMNS;
 
-    return most * size + (double)n->h * (4 + size) + 4 * logits;
+    return max_rows * size + (double)n->h * (4 + size) + 4 * logits;
 }
 
 int64_t d9di_linear_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n, int64_t empty,
@@ -81,10 +81,10 @@ int64_t d9di_linear_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n,
     const double one = (n->ranks != NULL ? max_token_bytes(n) : each) * TOKEN_STEP;
     const int64_t steps = one > 0 && left > one ? (int64_t)(left / one) : 1;
     const int64_t fit = steps * TOKEN_STEP;
-    const int64_t most = fit > TOKEN_ALIGN ? fit / TOKEN_ALIGN * TOKEN_ALIGN : fit;
-    const int64_t rounds = (n->rows + most - 1) / most;
+    const int64_t max_tokens = fit > TOKEN_ALIGN ? fit / TOKEN_ALIGN * TOKEN_ALIGN : fit;
+    const int64_t rounds = (n->rows + max_tokens - 1) / max_tokens;
     const int64_t even =
-        rounds > 0 ? d9di_i64_round_up((n->rows + rounds - 1) / rounds, TOKEN_STEP) : most;
+        rounds > 0 ? d9di_i64_round_up((n->rows + rounds - 1) / rounds, TOKEN_STEP) : max_tokens;
 
     return n->rows < even ? n->rows : even;
 }

@@ -18,7 +18,8 @@ static d9d_status check_segment_rows(const char *op, const d9d_attention_dims *n
 
     if (x.q != end || x.nq < 0 || x.q + x.nq > q_end)
         return D9D_FAIL(D9D_EINVAL,
-                        "%s: segment %lld has queries [%lld, %lld) behind %lld, in rows of %lld",
+                        "%s: segment %lld has queries [%lld, %lld), must begin at %lld and end "
+                        "within its row of %lld",
                         op, (long long)i, (long long)x.q, (long long)(x.q + x.nq), (long long)end,
                         (long long)n->s);
     if (x.k < k_first || x.nk < 0 || x.k + x.nk > k_end)
@@ -45,7 +46,9 @@ static d9d_status check_segment_keys(const char *op, const d9d_attention_dims *n
             op, (long long)i, (long long)x.nq, (long long)x.q, (long long)x.nk, (long long)x.k,
             (long long)n->s, (long long)n->z);
     if (!grows && x.k < last.k + last.nk)
-        return D9D_FAIL(D9D_EINVAL, "%s: segment %lld has keys [%lld, %lld) behind [%lld, %lld)",
+        return D9D_FAIL(D9D_EINVAL,
+                        "%s: segment %lld has keys [%lld, %lld), must come after [%lld, %lld) of "
+                        "the segment before",
                         op, (long long)i, (long long)x.k, (long long)(x.k + x.nk),
                         (long long)last.k, (long long)(last.k + last.nk));
     return D9D_OK;
@@ -62,18 +65,19 @@ static d9d_status check_segment_chunk(const char *op, const d9d_attention_dims *
 
     if (size > 0 && x.nq > 0 && (at + x.nq > size || (longer && at > 0) || (again && !longer)))
         return D9D_FAIL(D9D_EINVAL,
-                        "%s: segment %lld has %lld queries from %lld on and %lld keys, in pieces "
-                        "of %lld",
+                        "%s: segment %lld has %lld queries from %lld on and %lld keys, which do "
+                        "not fit a chunk of %lld",
                         op, (long long)i, (long long)x.nq, (long long)x.q, (long long)x.nk,
                         (long long)size);
     return D9D_OK;
 }
 
-d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n, int64_t *most)
+d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n,
+                                         int64_t *max_keys)
 {
     int64_t end = 0;
 
-    *most = 0;
+    *max_keys = 0;
     for (int64_t i = 0; i < d9di_attention_n_segments(n); i++) {
         const d9di_attention_segment x = d9di_attention_segment_at(n, i);
 
@@ -81,7 +85,7 @@ d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dim
         D9D_TRY(check_segment_keys(op, n, i));
         D9D_TRY(check_segment_chunk(op, n, i));
         end += x.nq;
-        *most = d9di_i64_max(*most, x.nk);
+        *max_keys = d9di_i64_max(*max_keys, x.nk);
     }
     if (end != n->b * n->s)
         return D9D_FAIL(D9D_EINVAL, "%s: segments end at query %lld of %lld", op, (long long)end,
@@ -201,7 +205,7 @@ static int64_t query_blocks_list(const d9d_attention_dims *n, query_block *out)
 d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                              const void *q, const void *k, const void *v)
 {
-    int64_t floats = scratch_floats(n->d), keys, most, count;
+    int64_t floats = scratch_floats(n->d), keys, max_blocks, count;
     float *scratch = NULL;
     query_block *blocks = NULL;
     d9d_status st;
@@ -211,9 +215,9 @@ d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *n, void *o,
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
     D9D_TRY(d9di_attention_check_segments("attention", n, &keys));
-    most = d9di_attention_n_segments(n) + n->b * n->s / D9DI_Q_BLOCK;
-    if ((blocks = malloc((size_t)most * sizeof(*blocks))) == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "attention: no memory for %lld blocks", (long long)most);
+    max_blocks = d9di_attention_n_segments(n) + n->b * n->s / D9DI_Q_BLOCK;
+    if ((blocks = malloc((size_t)max_blocks * sizeof(*blocks))) == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "attention: no memory for %lld blocks", (long long)max_blocks);
         goto out;
     }
     D9D_TRY_OR(

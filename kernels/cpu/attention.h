@@ -54,7 +54,7 @@ static inline d9di_attention_segment d9di_attention_segment_at(const d9d_attenti
 }
 /* EINVAL for a malformed list; returns the most keys of a segment. */
 d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n,
-                                         int64_t *most);
+                                         int64_t *max_keys);
 
 /* Index in lse [B, A, S] of query i [B, S] and head h. */
 static inline int64_t d9di_attention_lse_index(const d9d_attention_dims *n, int64_t h, int64_t i)

@@ -14,7 +14,7 @@ d9d_status d9di_causal_conv1d_check(const char *op, const d9d_causal_conv1d_dims
 {
     D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->w < 1 || n->w > D9D_CAUSAL_CONV1D_MAX_WIDTH)
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld tokens wide, from 1 to %d are possible", op,
+        return D9D_FAIL(D9D_EINVAL, "%s: a kernel size of %lld, from 1 to %d are supported", op,
                         (long long)n->w, D9D_CAUSAL_CONV1D_MAX_WIDTH);
     return D9D_OK;
 }

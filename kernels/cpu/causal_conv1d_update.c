@@ -5,17 +5,17 @@
 
 /* Token t of a document, counted from the first of this call, as a row of floats. Negative ones
  * come from the slot; NULL if there is none. */
-static const float *token_load(const d9d_causal_conv1d_dims *n, const void *x, const void *cell,
+static const float *token_load(const d9d_causal_conv1d_dims *n, const void *x, const void *state,
                                int64_t first, int64_t t, int64_t before, float *row)
 {
     if (t + before < 0)
         return NULL;
-    return t < 0 ? d9di_cpu_read(n->t, cell, (n->w - 1 + t) * n->n, n->n, row)
+    return t < 0 ? d9di_cpu_read(n->t, state, (n->w - 1 + t) * n->n, n->n, row)
                  : d9di_cpu_read(n->t, x, (first + t) * n->n, n->n, row);
 }
 
 static void document_conv(const d9d_causal_conv1d_dims *n, d9di_varlen_document d, int64_t before,
-                          const void *cell, void *y, const void *x, const float *w,
+                          const void *state, void *y, const void *x, const float *w,
                           float *workspace)
 {
     float *z = workspace, *row = workspace + n->n;
@@ -23,7 +23,7 @@ static void document_conv(const d9d_causal_conv1d_dims *n, d9di_varlen_document 
     for (int64_t t = 0; t < d.n; t++) {
         memset(z, 0, (size_t)n->n * sizeof(*z));
         for (int64_t j = 0; j < n->w; j++) {
-            const float *from = token_load(n, x, cell, d.first, t - n->w + 1 + j, before, row);
+            const float *from = token_load(n, x, state, d.first, t - n->w + 1 + j, before, row);
 
             if (from != NULL)
                 d9di_cpu_row_fma(z, w + j * n->n, from, n->n);
@@ -34,14 +34,14 @@ static void document_conv(const d9d_causal_conv1d_dims *n, d9di_varlen_document 
 }
 
 /* Saves the last W - 1 tokens of the slot and of x. */
-static void conv_state_update(const d9d_causal_conv1d_dims *n, d9di_varlen_document d, void *cell,
+static void conv_state_update(const d9d_causal_conv1d_dims *n, d9di_varlen_document d, void *state,
                               const void *x)
 {
     const size_t row = (size_t)n->n * d9d_dtype_size(n->t);
     const int64_t all = n->w - 1, mine = d9di_i64_min(d.n, all);
 
-    memmove(cell, (char *)cell + (size_t)mine * row, (size_t)(all - mine) * row);
-    memcpy((char *)cell + (size_t)(all - mine) * row,
+    memmove(state, (char *)state + (size_t)mine * row, (size_t)(all - mine) * row);
+    memcpy((char *)state + (size_t)(all - mine) * row,
            d9di_elem_cat(n->t, x, (d.first + d.n - mine) * n->n), (size_t)mine * row);
 }
 

@@ -107,7 +107,7 @@ float *d9di_cpu_scratch_alloc(const char *op, int64_t n)
 
     if (__builtin_mul_overflow(d9di_i64_ceil_div(d9di_i64_max(n, 1), 16), 64, &bytes) ||
         (p = aligned_alloc(64, (size_t)bytes)) == NULL)
-        (void)D9D_FAIL(D9D_ENOMEM, "%s: no memory for a scratch of %lld floats", op, (long long)n);
+        (void)D9D_FAIL(D9D_ENOMEM, "%s: no memory for scratch of %lld floats", op, (long long)n);
     return p;
 }
 

@@ -128,7 +128,7 @@ typedef struct d9di_gemm_job {
     int64_t m, n, k;
     const void *a2, *b2; /* a second product, added before C is rounded, or NULL */
 } d9di_gemm_job;
-d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *how, const d9di_gemm_job *jobs,
+d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *desc, const d9di_gemm_job *jobs,
                          int64_t n_jobs);
 
 /* out[j] = d9d_rng_u32(r, index + j). */

@@ -6,7 +6,7 @@ d9d_status d9di_gated_delta_check(const char *op, const d9d_gated_delta_dims *n)
 {
     D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->k == 0 ? n->a != 0 : n->a % n->k != 0)
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld heads of values are no multiple of %lld of keys", op,
+        return D9D_FAIL(D9D_EINVAL, "%s: %lld value heads are not a multiple of %lld key heads", op,
                         (long long)n->a, (long long)n->k);
     return d9di_varlen_check(op, &n->docs);
 }
@@ -26,9 +26,10 @@ static void work_sizes(const d9d_gated_delta_dims *n, int64_t size[N_ARRAYS])
 
 static int64_t gemm_scratch_floats(const d9d_gated_delta_dims *n)
 {
-    const int64_t c = D9DI_GATED_DELTA_CHUNK, most = d9di_i64_max(d9di_i64_max(n->d, n->f), c);
+    const int64_t c = D9DI_GATED_DELTA_CHUNK, max_side = d9di_i64_max(d9di_i64_max(n->d, n->f), c);
 
-    return d9di_i64_max(d9di_sgemm_scratch(most, most, c), d9di_sgemm_scratch(c, most, most));
+    return d9di_i64_max(d9di_sgemm_scratch(max_side, max_side, c),
+                        d9di_sgemm_scratch(c, max_side, max_side));
 }
 
 int64_t d9di_gated_delta_work_floats(const d9d_gated_delta_dims *n)

@@ -19,14 +19,14 @@ static void token_step(const d9di_gated_delta_args *c, int64_t t, int64_t h, flo
                        float *k, float *u, float *o)
 {
     const d9d_gated_delta_dims *n = c->n;
-    const int64_t cell = t * n->a + h, key = t * n->k + h / (n->a / n->k), f = n->f;
-    const float fade = d9di_cpu_expf(c->g[cell]);
+    const int64_t gate = t * n->a + h, key = t * n->k + h / (n->a / n->k), f = n->f;
+    const float fade = d9di_cpu_expf(c->g[gate]);
     float beta;
 
     row_l2_normalize(n, q, c->q, key, n->scale);
     row_l2_normalize(n, k, c->k, key, 1.0f);
-    d9di_cpu_load(n->t, u, c->v, cell * f, f);
-    d9di_cpu_load(n->t, &beta, c->b, cell, 1);
+    d9di_cpu_load(n->t, u, c->v, gate * f, f);
+    d9di_cpu_load(n->t, &beta, c->b, gate, 1);
     for (int64_t i = 0; i < n->d; i++) {
         d9di_cpu_row_scale(state + i * f, fade, state + i * f, f);
         d9di_cpu_row_axpy(u, -k[i], state + i * f, f);

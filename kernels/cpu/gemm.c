@@ -169,11 +169,12 @@ static int64_t tile_job_index(const gemm_tiling *cuts, int64_t n, int64_t tile)
 static int64_t scratch_floats(const d9di_gemm_desc *g, const d9di_gemm_job *jobs,
                               const gemm_tiling *cuts, int64_t n_jobs)
 {
-    int64_t most = 0;
+    int64_t max_floats = 0;
 
     for (int64_t i = 0; i < n_jobs; i++)
-        most = d9di_i64_max(most, d9di_sgemm_scratch(cuts[i].rows, cuts[i].cols, jobs[i].k));
-    return most + (needs_convert(g) ? PANEL_FLOATS : 0);
+        max_floats =
+            d9di_i64_max(max_floats, d9di_sgemm_scratch(cuts[i].rows, cuts[i].cols, jobs[i].k));
+    return max_floats + (needs_convert(g) ? PANEL_FLOATS : 0);
 }
 
 static d9d_status tiles_run(const char *op, const d9di_gemm_desc *g, const d9di_gemm_job *jobs,
@@ -195,7 +196,7 @@ static d9d_status tiles_run(const char *op, const d9di_gemm_desc *g, const d9di_
     return D9D_OK;
 }
 
-d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *how, const d9di_gemm_job *jobs,
+d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *desc, const d9di_gemm_job *jobs,
                          int64_t n_jobs)
 {
     d9d_status st;
@@ -203,18 +204,18 @@ d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *how, const d9di_g
     int64_t n_tiles = 0;
     double work = 0.0;
 
-    D9D_TRY(d9di_args_check_float(op, how->at));
-    D9D_TRY(d9di_args_check_float(op, how->bt));
-    D9D_TRY(d9di_args_check_float(op, how->ct));
+    D9D_TRY(d9di_args_check_float(op, desc->at));
+    D9D_TRY(d9di_args_check_float(op, desc->bt));
+    D9D_TRY(d9di_args_check_float(op, desc->ct));
     if (n_jobs > 1 && (cuts = malloc((size_t)n_jobs * sizeof(*cuts))) == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a plan of %lld products", op,
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the tiles of %lld GEMMs", op,
                         (long long)n_jobs);
     for (int64_t i = 0; i < n_jobs; i++) {
         const d9di_gemm_job *j = &jobs[i];
 
         if (j->m > INT_MAX || j->n > INT_MAX || j->k > INT_MAX) {
-            st = D9D_FAIL(D9D_EINVAL, "%s: a product of %lld x %lld x %lld has a side over %d", op,
-                          (long long)j->m, (long long)j->n, (long long)j->k, INT_MAX);
+            st = D9D_FAIL(D9D_EINVAL, "%s: a GEMM of %lld x %lld x %lld has a dimension over %d",
+                          op, (long long)j->m, (long long)j->n, (long long)j->k, INT_MAX);
             goto out;
         }
         cuts[i] = tiling_make(j);
@@ -222,7 +223,7 @@ d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *how, const d9di_g
         n_tiles += tiling_count(&cuts[i], j);
         work += (double)j->m * (double)j->n * (double)j->k;
     }
-    st = tiles_run(op, how, jobs, cuts, n_jobs, n_tiles, n_tiles > 1 && work > MIN_PARALLEL_WORK);
+    st = tiles_run(op, desc, jobs, cuts, n_jobs, n_tiles, n_tiles > 1 && work > MIN_PARALLEL_WORK);
 out:
     if (cuts != &one)
         free(cuts);
@@ -231,18 +232,18 @@ out:
 
 d9d_status d9d_ref_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)
 {
-    d9di_gemm_desc how = {.at = g->t,
-                          .bt = g->t,
-                          .ct = g->ct,
-                          .trans_a = g->trans_a,
-                          .trans_b = g->trans_b,
-                          .beta = g->beta};
+    d9di_gemm_desc desc = {.at = g->t,
+                           .bt = g->t,
+                           .ct = g->ct,
+                           .trans_a = g->trans_a,
+                           .trans_b = g->trans_b,
+                           .beta = g->beta};
     d9di_gemm_job job = {.a = a, .b = b, .c = c, .m = g->m, .n = g->n, .k = g->k};
 
     (void)s;
     if (g->addend != NULL && g->beta != 0.0f)
         memcpy(c, g->addend, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct));
-    return d9di_gemm_run("gemm", &how, &job, 1);
+    return d9di_gemm_run("gemm", &desc, &job, 1);
 }
 
 d9d_status d9d_ref_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a,

@@ -66,10 +66,10 @@ static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes
         UNROLL for (int i = 0; i < (H); i++) UNROLL for (int w = 0; w < COLS / (V); w++)           \
             sum[i][w] = op##_setzero_ps();                                                         \
         for (int64_t from = 0; from < n; from += IN, a += IN, b += CHUNK_BYTES) {                  \
-            const int64_t most = d9di_i64_min(n - from, IN);                                       \
+            const int64_t in_len = d9di_i64_min(n - from, IN);                                     \
                                                                                                    \
-            chunk_load(piece, b, ldb, most *(int64_t)sizeof(T));                                   \
-            for (int64_t k = 0; k < most; k += (EACH)) {                                           \
+            chunk_load(piece, b, ldb, in_len *(int64_t)sizeof(T));                                 \
+            for (int64_t k = 0; k < in_len; k += (EACH)) {                                         \
                 UNROLL for (int w = 0; w < COLS / (V); w++)                                        \
                 {                                                                                  \
                     const char *at = piece + w * (V)*CHUNK_BYTES + k * (int64_t)sizeof(T);         \
@@ -78,10 +78,10 @@ static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes
                         GATHER(at + q * CHUNK_BYTES, 4 * CHUNK_BYTES);                             \
                     TURN(r, x, w);                                                                 \
                 }                                                                                  \
-                if (k + (EACH) <= most)                                                            \
+                if (k + (EACH) <= in_len)                                                          \
                     UNROLL for (int j = 0; j < (EACH); j++)                                        \
                         STEP(op, H, COLS / (V), k + j, x[j]) else for (int64_t j = 0;              \
-                                                                       k + j < most; j++)          \
+                                                                       k + j < in_len; j++)        \
                             STEP(op, H, COLS / (V), k + j, x[j])                                   \
             }                                                                                      \
         }                                                                                          \

@@ -35,7 +35,7 @@ static d9d_status grouped_run(const grouped_args *p, const int32_t *offset, int6
     D9D_TRY(offsets_check(p->op, offset, rows, e));
     jobs = calloc((size_t)d9di_i64_max(e, 1), sizeof(*jobs));
     if (jobs == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a plan of %lld experts", p->op,
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the tiles of %lld experts", p->op,
                         (long long)e);
     for (int64_t i = 0; i < e; i++) {
         d9di_gemm_job *j = &jobs[i];

@@ -142,11 +142,11 @@ static const void *block_weight(const cross_entropy_call *x, const vocab_block *
 /* Logits of the gathered tokens in some columns. */
 static d9d_status logits_compute(cross_entropy_call *x, const vocab_block *c, int64_t tokens)
 {
-    d9di_gemm_desc how = {.at = x->n->t, .bt = x->n->t, .ct = D9D_F32, .trans_b = true};
+    d9di_gemm_desc desc = {.at = x->n->t, .bt = x->n->t, .ct = D9D_F32, .trans_b = true};
     d9di_gemm_job job = {
         .a = x->h, .b = block_weight(x, c), .c = x->logits, .m = tokens, .n = c->n, .k = x->n->h};
 
-    return d9di_gemm_run(x->op, &how, &job, 1);
+    return d9di_gemm_run(x->op, &desc, &job, 1);
 }
 
 /* Column of the token's target within the block, or -1. */
@@ -180,14 +180,14 @@ static void online_softmax_add(online_softmax *o, float *logit, int64_t n, int64
 static d9d_status token_grad_accumulate(cross_entropy_call *x, const vocab_block *c,
                                         const online_softmax *o, int64_t n, float *sum, float beta)
 {
-    d9di_gemm_desc how = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .beta = beta};
+    d9di_gemm_desc desc = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .beta = beta};
     d9di_gemm_job job = {
         .a = x->logits, .b = block_weight(x, c), .c = sum, .m = n, .n = x->n->h, .k = c->n};
 
     for (int64_t i = 0; i < n && beta != 0.0f; i++)
         if (o[i].keep != 1.0f)
             d9di_cpu_row_scale(sum + i * x->n->h, o[i].keep, sum + i * x->n->h, x->n->h);
-    return d9di_gemm_run(x->op, &how, &job, 1);
+    return d9di_gemm_run(x->op, &desc, &job, 1);
 }
 
 /* y[i ..] = a x + b w for a row of h numbers; x is float32, or y itself; w NULL counts as zero. */
@@ -300,7 +300,7 @@ d9d_status d9d_ref_linear_cross_entropy_combine(d9d_stream s,
                                                 const int32_t *targets)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("cross-entropy of parts", d->t));
+    D9D_TRY(d9di_args_check_float("linear_cross_entropy_combine", d->t));
 #pragma omp parallel for if (d->rows * d->h > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < d->rows; r++) {
         float f;
@@ -365,18 +365,18 @@ static d9d_status dlogits_compute(cross_entropy_call *x, const vocab_block *c, i
 static d9d_status wgrad_block(cross_entropy_call *x, const vocab_block *c, float *dw, float beta,
                               const float *dloss, const float *lse)
 {
-    d9di_gemm_desc how = {
+    d9di_gemm_desc desc = {
         .at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .trans_a = true, .beta = beta};
     d9di_gemm_job job = {.a = x->logits, .b = x->h, .c = dw, .m = c->n, .n = x->n->h};
 
     if (x->n_rows == 0)
-        return d9di_gemm_run(x->op, &how, &job, 1);
+        return d9di_gemm_run(x->op, &desc, &job, 1);
     for (int64_t i = 0; i < x->n_rows; i += T_BLOCK) {
         job.k = d9di_i64_min(x->n_rows - i, T_BLOCK);
         gather_hidden(x, i, job.k);
         D9D_TRY(dlogits_compute(x, c, i, job.k, dloss, lse));
-        D9D_TRY(d9di_gemm_run(x->op, &how, &job, 1));
-        how.beta = 1.0f;
+        D9D_TRY(d9di_gemm_run(x->op, &desc, &job, 1));
+        desc.beta = 1.0f;
     }
     return D9D_OK;
 }

@@ -45,7 +45,7 @@ static void mask_groups(float *key, const d9d_router_dims *n)
     const int64_t each = n->e / n->groups;
     float worth[D9D_ROUTER_MAX_GROUPS];
     int32_t best[D9D_ROUTER_MAX_GROUPS] = {0}, two[2] = {0};
-    bool kept[D9D_ROUTER_MAX_GROUPS] = {false};
+    bool chosen[D9D_ROUTER_MAX_GROUPS] = {false};
 
     assert(each > 0);
     for (int g = 0; g < n->groups; g++) {
@@ -56,9 +56,9 @@ static void mask_groups(float *key, const d9d_router_dims *n)
     }
     row_topk(worth, n->groups, best, n->top_groups);
     for (int i = 0; i < n->top_groups; i++)
-        kept[best[i]] = true;
+        chosen[best[i]] = true;
     for (int64_t i = 0; i < n->e; i++)
-        key[i] = kept[i / each] ? key[i] : -INFINITY;
+        key[i] = chosen[i / each] ? key[i] : -INFINITY;
 }
 
 /* Scores of one row of logits, in place. */
@@ -130,10 +130,10 @@ static const float *seq_load(const d9d_router_balance *b, int64_t r, int64_t e)
 /* Returns log of the sum of exp of x [n]; x becomes the softmax. */
 static float row_softmax(float *x, int64_t n)
 {
-    const float most = d9di_cpu_row_max(x, n), sum = d9di_cpu_row_exp(x, x, most, n);
+    const float row_max = d9di_cpu_row_max(x, n), sum = d9di_cpu_row_exp(x, x, row_max, n);
 
     d9di_cpu_row_scale(x, 1.0f / sum, x, n);
-    return most + logf(sum);
+    return row_max + logf(sum);
 }
 
 /* d += coefficient w times the gradient of z by the logits; `room` is scratch [e]. */

@@ -243,18 +243,18 @@ void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, flo
     n -= made;
     for (int64_t j = 0; j < n; j += N_MAX)
         for (int64_t p = 0; p < d9di_i64_max(k, 1); p += K_MAX) {
-            const sgemm_panel how = {d9di_i64_min(k - p, K_MAX), alpha, p == 0 ? beta : 1.0f, c,
-                                     ldc};
+            const sgemm_panel panel = {d9di_i64_min(k - p, K_MAX), alpha, p == 0 ? beta : 1.0f, c,
+                                       ldc};
             const int64_t cols = d9di_i64_min(n - j, N_MAX);
 
             pack_panel(b_slices, b + j * b_across + p * b_along, b_across, b_along, cols, COLS,
-                       how.k);
+                       panel.k);
             for (int64_t i = 0; i < m; i += M_MAX) {
                 const int64_t rows = d9di_i64_min(m - i, M_MAX);
 
                 pack_panel(workspace, a + i * a_across + p * a_along, a_across, a_along, rows, ROWS,
-                           how.k);
-                block_multiply(&how, tile, workspace, b_slices, rows, cols, c + i * ldc + j);
+                           panel.k);
+                block_multiply(&panel, tile, workspace, b_slices, rows, cols, c + i * ldc + j);
             }
         }
 }

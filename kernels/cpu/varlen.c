@@ -11,8 +11,8 @@ d9d_status d9di_varlen_check(const char *op, const d9d_varlen *x)
 
         if (d.first != end || d.n < 0 || (d.n > 0 && d.first + d.n > row_end))
             return D9D_FAIL(D9D_EINVAL,
-                            "%s: document %lld has tokens [%lld, %lld) behind %lld, in rows of "
-                            "%lld",
+                            "%s: document %lld has tokens [%lld, %lld), must begin at %lld and end "
+                            "within its row of %lld",
                             op, (long long)i, (long long)d.first, (long long)(d.first + d.n),
                             (long long)end, (long long)x->s);
         end += d.n;
@@ -26,7 +26,7 @@ d9d_status d9di_varlen_check(const char *op, const d9d_varlen *x)
 d9d_status d9di_varlen_check_past(const char *op, const d9d_varlen *x)
 {
     if (x->segment == NULL)
-        return D9D_FAIL(D9D_EINVAL, "%s: which documents go on?", op);
+        return D9D_FAIL(D9D_EINVAL, "%s: a state cache needs segments, and none are given", op);
     return d9di_varlen_check(op, x);
 }
 

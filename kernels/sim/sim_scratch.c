@@ -36,9 +36,9 @@ d9d_status d9di_sim_gemm_scratch(d9d_stream s, const d9d_gemm *g)
 
 enum { MIN_CHUNK = 64, MIN_PROMPT = 256 };
 
-static int64_t largest_divisor(int64_t n, int64_t most)
+static int64_t largest_divisor(int64_t n, int64_t limit)
 {
-    int64_t d = d9di_i64_max(1, d9di_i64_min(n, most));
+    int64_t d = d9di_i64_max(1, d9di_i64_min(n, limit));
 
     while (n % d != 0)
         d--;
@@ -63,22 +63,22 @@ static int64_t score_bytes_packed(const d9d_attention_dims *n)
 {
     const int64_t piece = d9di_attention_chunk_len(n);
     const bool whole = n->segments == n->b * n->s / piece;
-    int64_t most = 0, longest = D9DI_ATTENTION_PLAN_MIN_LEN;
+    int64_t max_bytes = 0, longest = D9DI_ATTENTION_PLAN_MIN_LEN;
 
     if (whole)
-        most = score_bytes(n, n->segments, d9di_attention_plan_len(piece),
-                           d9di_attention_plan_len(piece), true);
+        max_bytes = score_bytes(n, n->segments, d9di_attention_plan_len(piece),
+                                d9di_attention_plan_len(piece), true);
     while (longest < piece)
         longest *= 2;
     for (; !whole && longest >= D9DI_ATTENTION_PLAN_MIN_LEN; longest /= 2)
-        most = d9di_i64_max(
-            most,
+        max_bytes = d9di_i64_max(
+            max_bytes,
             score_bytes(n, d9di_i64_round_up(d9di_i64_ceil_div(n->b * n->s, longest / 2 + 1), 8),
                         longest, longest, true));
     if (n->s == n->z)
-        return most;
-    return d9di_i64_max(most, score_bytes(n, n->b, d9di_attention_plan_len(piece),
-                                          d9di_attention_plan_len(n->z), false));
+        return max_bytes;
+    return d9di_i64_max(max_bytes, score_bytes(n, n->b, d9di_attention_plan_len(piece),
+                                               d9di_attention_plan_len(n->z), false));
 }
 
 /* True if chunks of whole rows run as two slices in backward: their own keys, and earlier keys. */
@@ -90,16 +90,17 @@ static bool splits_bwd(const d9d_attention_dims *n)
 /* Whole rows, or their slices one after the other. */
 static int64_t score_bytes_rows(const d9d_attention_dims *n)
 {
-    int64_t most = n->chunks > 0 ? 0 : score_bytes(n, n->b, n->s, n->s, false);
+    int64_t max_bytes = n->chunks > 0 ? 0 : score_bytes(n, n->b, n->s, n->s, false);
 
     for (int64_t i = 0; i < n->chunks; i++) {
         const int64_t size = n->s / n->chunks, own = splits_bwd(n) ? size : n->chunk_end[i];
 
-        most = d9di_i64_max(most, score_bytes(n, n->b, size, own, false));
+        max_bytes = d9di_i64_max(max_bytes, score_bytes(n, n->b, size, own, false));
         if (n->chunk_end[i] > own)
-            most = d9di_i64_max(most, score_bytes(n, n->b, size, n->chunk_end[i] - own, false));
+            max_bytes =
+                d9di_i64_max(max_bytes, score_bytes(n, n->b, size, n->chunk_end[i] - own, false));
     }
-    return most;
+    return max_bytes;
 }
 
 static bool keys_supported(const d9d_attention_dims *n)
@@ -111,10 +112,10 @@ static bool keys_supported(const d9d_attention_dims *n)
     return n->s % n->chunks == 0 && (n->segments > 0 || n->s / n->chunks >= MIN_CHUNK);
 }
 
-/* Causal, in bfloat16, with a head size that is a multiple of 8 up to `most`. */
-static bool head_supported(const d9d_attention_dims *n, int64_t most)
+/* Causal, in bfloat16, with a head size that is a multiple of 8 up to `max_d`. */
+static bool head_supported(const d9d_attention_dims *n, int64_t max_d)
 {
-    return n->t == D9D_BF16 && n->causal && n->d % 8 == 0 && n->d <= most;
+    return n->t == D9D_BF16 && n->causal && n->d % 8 == 0 && n->d <= max_d;
 }
 
 /* True if cuDNN's gradient is right for whole rows only. */

@@ -276,13 +276,13 @@ ENTRY(gdn_gate_wgrad, d9d_dtype t, d9d_dtype gt, void *dw, float beta, bool of_b
 static d9d_status charge_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, double inner,
                                      double outer, double passes)
 {
-    const double cells = (double)(n->docs.b * n->docs.s) * (double)n->a, d = (double)n->d,
+    const double n_gates = (double)(n->docs.b * n->docs.s) * (double)n->a, d = (double)n->d,
                  f = (double)n->f;
 
     D9D_TRY(d9di_sim_gated_delta_scratch(s, n, passes > 2));
     return d9di_sim_charge(s, D9D_SIM_ATTENTION_BUILTIN, n->t,
-                           cells * (inner * D9D_GATED_DELTA_CHUNK * (d + f) + outer * 2 * d * f),
-                           cells * passes * ((d + f) * 4 + d * f * 4 / D9D_GATED_DELTA_CHUNK));
+                           n_gates * (inner * D9D_GATED_DELTA_CHUNK * (d + f) + outer * 2 * d * f),
+                           n_gates * passes * ((d + f) * 4 + d * f * 4 / D9D_GATED_DELTA_CHUNK));
 }
 ENTRY(gated_delta, const d9d_gated_delta_dims *n, void *o, float *states, const void *q,
       const void *k, const void *v, const float *g, const void *b)

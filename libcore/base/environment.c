@@ -90,28 +90,28 @@ static const env_rule env_rules[] = {
     {"D9D_P2P", D9D_ENVIRONMENT_PROCESS, D9D_ENVIRONMENT_REFUSED, is_no_p2p, NULL, NULL,
      "it is off, auto or force"},
     {"D9D_COMM_SHARE", D9D_ENVIRONMENT_RANKS, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
-     "D9D_P2P is its name now, and off or force what 0 and 1 were"},
+     "it is now called D9D_P2P, with off for 0 and force for 1"},
 
     /* Streams that share a hardware queue wait for each other, and one that waits for a message
      * must not block what the message waits for. */
     {"CUDA_DEVICE_MAX_CONNECTIONS", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_CHANGED, is_not_32, "32",
      "D9D_CUDA_MAX_CONNECTIONS",
-     "messages and computation would wait for each other on one way to the GPU; 32 is used in its "
-     "place (D9D_CUDA_MAX_CONNECTIONS sets another number)"},
+     "communication and computation would wait for each other in one hardware queue; 32 is used in "
+     "its place (D9D_CUDA_MAX_CONNECTIONS sets another number)"},
     {"CUDA_LAUNCH_BLOCKING", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_on, NULL, NULL,
-     "each kernel is waited for, so that nothing goes on beside another thing"},
+     "every kernel launch waits for the kernel, so that nothing overlaps"},
     {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_below_100,
      NULL, NULL, "only that share of each GPU's multiprocessors computes"},
     {"NVIDIA_TF32_OVERRIDE", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
-     "it decides, and not the job, how NVIDIA's libraries round products of float32"},
+     "it decides, and not the job, how NVIDIA's libraries round float32 GEMMs"},
     {"CUBLAS_EMULATE_SINGLE_PRECISION", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_on, NULL,
-     NULL, "products of float32 are made of narrower ones, with other bits"},
+     NULL, "float32 GEMMs are computed in a narrower type, with other bits"},
 
     {"CUDA_VISIBLE_DEVICES", D9D_ENVIRONMENT_NO_GPU, D9D_ENVIRONMENT_KEPT, hides_all_gpus, NULL,
      NULL, "every GPU is hidden, and this job computes on processors"},
 
     {"NCCL_COMM_BLOCKING", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_CHANGED, is_off, "1", NULL,
-     "calls would return before they are made; 1 is used in its place"},
+     "calls would return before they are enqueued; 1 is used in its place"},
     /* NVLink SHARP multicast is one more way to hang, and is not needed for the speed. */
     {"NCCL_NVLS_ENABLE", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_CHANGED, NULL, "0", NULL, NULL},
     {"NCCL_P2P_DISABLE", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_on, NULL, NULL,
@@ -121,7 +121,7 @@ static const env_rule env_rules[] = {
     {"NCCL_IB_DISABLE", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_on, NULL, NULL,
      "messages between hosts go through sockets"},
     {"NCCL_ALGO", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
-     "it decides in which order the parts of ranks are added, and with that the bits of sums"},
+     "it decides the order in which ranks are reduced, and with that the bits of sums"},
     {"NCCL_PROTO", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
      "it decides how messages go, whatever is fastest"},
 
@@ -139,15 +139,15 @@ _Static_assert(N_RULES <= sizeof(((d9d_environment *)0)->vars) / sizeof(d9d_envi
 /* A user's own setting takes precedence over the site's. */
 static void apply_user_value(const env_rule *r, const char *wish, d9d_environment_var *out)
 {
-    const long most = parse_number(r->set), n = parse_number(wish);
+    const long limit = parse_number(r->set), n = parse_number(wish);
 
-    if (n >= 1 && n <= most) {
+    if (n >= 1 && n <= limit) {
         (void)snprintf(out->value, sizeof(out->value), "%ld", n);
         return;
     }
     out->action = D9D_ENVIRONMENT_REFUSED;
     (void)snprintf(out->text, sizeof(out->text),
-                   "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, most);
+                   "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, limit);
 }
 
 /* A row without a predicate is a default: it gives way to any value that is set. */

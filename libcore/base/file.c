@@ -33,7 +33,7 @@ static d9d_status open_file(const char *path, int flags, const char *what, d9d_f
     d9d_file f = {.fd = -1, .path = strdup(path)};
 
     if (f.path == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its name", path);
     do
         f.fd = open(path, flags | O_CLOEXEC, 0666);
     while (f.fd < 0 && errno == EINTR);

@@ -347,7 +347,7 @@ d9d_status d9di_fs_names(DIR *d, const char *path, d9d_arena *a, d9d_fs_names *o
             continue;
         name = d9d_arena_strdup(a, e->d_name);
         if (name == NULL) {
-            st = D9D_FAIL(D9D_ENOMEM, "%s: cannot keep %zu names", path, found.len + 1);
+            st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu names", path, found.len + 1);
             goto out;
         }
         D9D_TRY_OR(st, D9D_VEC_PUSH(&found, name), out);
@@ -358,7 +358,7 @@ d9d_status d9di_fs_names(DIR *d, const char *path, d9d_arena *a, d9d_fs_names *o
     }
     names = d9d_arena_alloc(a, found.len * sizeof(*names));
     if (names == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: cannot keep %zu names", path, found.len);
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu names", path, found.len);
         goto out;
     }
     if (found.len > 0) {

@@ -23,7 +23,7 @@ static d9d_status final_name(const char *path, char **out)
         len--;
     name = strndup(path, len);
     if (name == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its name", path);
     if (lstat(name, &s) == 0 && S_ISLNK(s.st_mode)) {
         free(name);
         name = realpath(path, NULL);
@@ -106,7 +106,7 @@ static d9d_status make_tmp(const char *path, const d9d_outdir_kind *kind, char *
 static d9d_status partial_path(const char *path, char **out)
 {
     if (asprintf(out, "%s.partial", path) < 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its name", path);
     return D9D_OK;
 }
 
@@ -242,7 +242,7 @@ static d9d_status replace_dir(const d9d_outdir *o, char **old)
         return replace_by_renames(o, old);
     *old = strdup(o->tmp);
     if (*old == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", o->tmp);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its name", o->tmp);
     return D9D_OK;
 }
 

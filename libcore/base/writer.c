@@ -205,7 +205,7 @@ static void writer_destroy(d9d_writer *w)
     free(w);
 }
 
-d9d_status d9d_writer_open(d9d_file *f, const d9d_writer_opts *how, d9d_writer **out)
+d9d_status d9d_writer_open(d9d_file *f, const d9d_writer_opts *opts, d9d_writer **out)
 {
     d9d_writer *w = calloc(1, sizeof(*w));
     pthread_condattr_t clock;
@@ -221,7 +221,7 @@ d9d_status d9d_writer_open(d9d_file *f, const d9d_writer_opts *how, d9d_writer *
     (void)pthread_cond_init(&w->done, &clock);
     (void)pthread_condattr_destroy(&clock);
     w->file = *f;
-    w->opts = *how;
+    w->opts = *opts;
     d9d_thread_block_signals(&before);
     rc = pthread_create(&w->thread, NULL, writer_main, w);
     d9d_thread_restore_signals(&before);
@@ -250,7 +250,8 @@ void d9d_writer_close(d9d_writer *w)
         wait_one_second(w);
     ended = w->st != D9D_OK || is_drained(w);
     if (!ended)
-        d9d_log_warn(w->opts.log, "%s: ends before its last records, which it has no answer for",
+        d9d_log_warn(w->opts.log,
+                     "%s: lacks its last records, because its file system did not answer",
                      w->file.path);
     (void)pthread_mutex_unlock(&w->lock);
     if (ended) {

@@ -17,7 +17,7 @@ enum { PAGE_BYTES = 4096 };
 typedef enum save_phase { IDLE, WRITING, COMMITTING } save_phase;
 
 struct d9di_checkpointer_async {
-    d9di_checkpointer_async_opts how;
+    d9di_checkpointer_async_opts opts;
     int ranks;
     d9d_checkpointer_set local;  /* what this rank writes */
     d9d_checkpointer_set staged; /* the same, as of the beginning of the save */
@@ -51,14 +51,14 @@ typedef struct copy_request {
 /* Checks that the node has memory for the copies of its ranks. */
 static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t bytes, d9d_arena *a)
 {
-    d9d_bootstrap *boot = s->how.mesh != NULL ? d9d_mesh_bootstrap(s->how.mesh) : NULL;
+    d9d_bootstrap *boot = s->opts.mesh != NULL ? d9d_mesh_bootstrap(s->opts.mesh) : NULL;
     const uint64_t left = d9d_mem_available();
     copy_request mine = {.bytes = bytes};
     d9d_bootstrap_blob *all = d9d_arena_alloc(a, (size_t)s->ranks * sizeof(*all));
     uint64_t sum = 0;
 
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: words of %d ranks", s->ranks);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %d ranks", s->ranks);
     all[0] = (d9d_bootstrap_blob){&mine, sizeof(mine)};
     if (boot != NULL) {
         (void)snprintf(mine.node, sizeof(mine.node), "%s", d9d_bootstrap_node(boot));
@@ -72,8 +72,8 @@ static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t b
     }
     if (sum > left)
         return D9D_FAIL(D9D_ENOMEM,
-                        "%s%scopies of what is saved take %.0f MB of host memory, and %.0f MB are "
-                        "left",
+                        "%s%scopies of the saved tensors take %.0f MB of host memory, and %.0f MB "
+                        "are available",
                         mine.node, mine.node[0] != '\0' ? ": " : "", (double)sum * 1e-6,
                         (double)left * 1e-6);
     return D9D_OK;
@@ -88,11 +88,11 @@ static d9d_status alloc_host_copy(d9di_checkpointer_async *s, uint64_t bytes)
 
     d9d_arena_release(&a);
     if (st == D9D_OK)
-        st = d9d_device_pin(s->how.dev, bytes, &host);
-    if (s->how.mesh != NULL)
-        st = d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->how.mesh), st);
+        st = d9d_device_pin(s->opts.dev, bytes, &host);
+    if (s->opts.mesh != NULL)
+        st = d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->opts.mesh), st);
     if (st != D9D_OK) {
-        d9d_device_unpin(s->how.dev, host);
+        d9d_device_unpin(s->opts.dev, host);
         return st;
     }
     assert(host != NULL || bytes == 0);
@@ -113,7 +113,7 @@ static d9d_status layout_host_copy(d9di_checkpointer_async *s)
     to->counts = d9d_arena_alloc(&s->arena, (to->n_counts + 1) * sizeof(*to->counts));
     s->counts = d9d_arena_alloc(&s->arena, (to->n_counts + 1) * sizeof(*s->counts));
     if (to->items == NULL || to->counts == NULL || s->counts == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", to->n);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %zu tensors", to->n);
     for (size_t i = 0; i < to->n; i++) {
         to->items[i] = s->local.items[i];
         to->items[i].host = at;
@@ -132,17 +132,18 @@ static d9d_status open_host_copy(d9di_checkpointer_async *s)
     if (st == D9D_ECOMM)
         return st;
     if (st != D9D_OK) {
-        d9d_log_warn(s->how.log, "%s: training will wait for every checkpoint", d9d_err_message());
-        if (s->how.mesh != NULL)
-            d9d_bootstrap_clear_failure(d9d_mesh_bootstrap(s->how.mesh));
+        d9d_log_warn(s->opts.log, "%s: training will wait for every checkpoint", d9d_err_message());
+        if (s->opts.mesh != NULL)
+            d9d_bootstrap_clear_failure(d9d_mesh_bootstrap(s->opts.mesh));
         return D9D_OK;
     }
-    d9d_log_info(s->how.log, "checkpoints are written behind, from %.3g MB of host memory%s",
+    d9d_log_info(s->opts.log,
+                 "checkpoints are written asynchronously, from %.3g MB of host memory%s",
                  (double)bytes * 1e-6, s->ranks > 1 ? " on this rank" : "");
     return layout_host_copy(s);
 }
 
-d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *how,
+d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *opts,
                                         d9di_checkpointer_async **out)
 {
     d9di_checkpointer_async *s = calloc(1, sizeof(*s));
@@ -150,13 +151,13 @@ d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *how,
 
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory to save");
-    s->how = *how;
-    s->ranks = how->mesh != NULL ? d9d_mesh_size(how->mesh) : 1;
+    s->opts = *opts;
+    s->ranks = opts->mesh != NULL ? d9d_mesh_size(opts->mesh) : 1;
     s->queued = -1;
     (void)pthread_mutex_init(&s->lock, NULL);
     (void)pthread_cond_init(&s->changed, NULL);
-    D9D_TRY_OR(st, d9d_checkpointer_set_local(how->set, &s->arena, &s->local), out);
-    if (how->async)
+    D9D_TRY_OR(st, d9d_checkpointer_set_local(opts->set, &s->arena, &s->local), out);
+    if (opts->async)
         D9D_TRY_OR(st, open_host_copy(s), out);
     *out = s;
     s = NULL;
@@ -175,7 +176,7 @@ static d9d_status copy_to_host(d9di_checkpointer_async *s)
         const d9d_tensor *t = s->local.items[i].tensor;
         const uint64_t n = d9d_tensor_bytes(t);
 
-        D9D_TRY(d9d_device_d2h(s->how.dev, to, d9d_tensor_data(t), n));
+        D9D_TRY(d9d_device_d2h(s->opts.dev, to, d9d_tensor_data(t), n));
         to += n;
     }
     (void)pthread_mutex_lock(&s->lock);
@@ -195,7 +196,7 @@ static d9d_status write_rank_files(d9di_checkpointer_async *s)
     if (!s->synchronous)
         D9D_TRY(copy_to_host(s));
     (void)snprintf(label, sizeof(label), "save step %lld", (long long)s->save.state.step);
-    d9d_progress_start(&progress, tells ? s->how.log : NULL, label, "B",
+    d9d_progress_start(&progress, tells ? s->opts.log : NULL, label, "B",
                        d9d_checkpointer_set_bytes(set));
     D9D_TRY(d9di_checkpointer_save_write_rank(&s->save, set, &progress));
     d9d_progress_end(&progress);
@@ -208,7 +209,7 @@ static d9d_status commit_checkpoint(d9di_checkpointer_async *s)
 
     D9D_TRY(d9di_checkpointer_save_commit(&s->save));
     d9di_checkpointer_save_release(&s->save);
-    return first ? d9d_checkpointer_prune(s->how.dir, s->how.keep, s->how.log) : D9D_OK;
+    return first ? d9d_checkpointer_prune(s->opts.dir, s->opts.keep, s->opts.log) : D9D_OK;
 }
 
 static void *run_phase(void *arg)
@@ -258,11 +259,11 @@ static d9d_status record_save(const d9di_checkpointer_async *s)
     const double blocked = (double)s->blocked * 1e-6, total = (double)(s->end - s->begun) * 1e-6;
 
     if (!s->synchronous)
-        d9d_log_info(s->how.log, "saved step %lld in %.2f s, of which training waited %.3f s",
+        d9d_log_info(s->opts.log, "saved step %lld in %.2f s, of which training waited %.3f s",
                      (long long)s->save.state.step, total * 1e-3, blocked * 1e-3);
-    return s->how.tracker == NULL
+    return s->opts.tracker == NULL
                ? D9D_OK
-               : d9d_tracker_save(s->how.tracker, s->save.state.step, blocked, total);
+               : d9d_tracker_save(s->opts.tracker, s->save.state.step, blocked, total);
 }
 
 /* Called by all ranks.  `well`: all ranks know that all have done their work. */
@@ -270,8 +271,8 @@ static d9d_status finish_phase(d9di_checkpointer_async *s, bool well)
 {
     d9d_status st = join_worker(s);
 
-    if (!well && s->how.mesh != NULL)
-        st = d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->how.mesh), st);
+    if (!well && s->opts.mesh != NULL)
+        st = d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->opts.mesh), st);
     if (st == D9D_OK && s->current_phase == WRITING) {
         start_phase(s, COMMITTING);
         return D9D_OK;
@@ -297,7 +298,7 @@ static d9d_status add_blocked_time(d9di_checkpointer_async *s, int64_t since, d9
 
 static d9d_status begin_save(d9di_checkpointer_async *s, const d9d_checkpointer_state *state)
 {
-    D9D_TRY(d9di_checkpointer_save_begin(s->how.dir, state, s->how.mesh, &s->save));
+    D9D_TRY(d9di_checkpointer_save_begin(s->opts.dir, state, s->opts.mesh, &s->save));
     for (size_t i = 0; i < s->staged.n_counts; i++)
         s->counts[i] = *s->local.counts[i].value;
     d9di_checkpointer_rank_state_update(&s->local, &s->staged);
@@ -355,7 +356,7 @@ d9d_status d9di_checkpointer_async_wait_copy(d9di_checkpointer_async *s)
 
     if (s == NULL || s->current_phase != WRITING)
         return D9D_OK;
-    D9D_TRY(d9d_device_event_create(s->how.dev, &queued));
+    D9D_TRY(d9d_device_event_create(s->opts.dev, &queued));
     st = wait_host_copy(s, queued);
     d9d_device_event_free(queued);
     return st;
@@ -367,8 +368,8 @@ d9d_status d9di_checkpointer_async_advance(d9di_checkpointer_async *s, int64_t s
 
     if (s == NULL || s->current_phase == IDLE || step < s->since || sum < s->ranks)
         return D9D_OK;
-    if (sum > s->ranks && s->how.mesh != NULL) /* others may write for long */
-        d9d_mesh_set_timeout(s->how.mesh, s->how.timeout_s, s->how.timeout_name);
+    if (sum > s->ranks && s->opts.mesh != NULL) /* others may write for long */
+        d9d_mesh_set_timeout(s->opts.mesh, s->opts.timeout_s, s->opts.timeout_name);
     return add_blocked_time(s, since, finish_phase(s, sum == s->ranks));
 }
 
@@ -389,7 +390,7 @@ void d9di_checkpointer_async_close(d9di_checkpointer_async *s)
             (void)pthread_join(s->thread, NULL);
         d9di_checkpointer_save_release(&s->save);
     }
-    d9d_device_unpin(s->how.dev, s->host);
+    d9d_device_unpin(s->opts.dev, s->host);
     (void)pthread_mutex_destroy(&s->lock);
     (void)pthread_cond_destroy(&s->changed);
     d9d_arena_release(&s->arena);

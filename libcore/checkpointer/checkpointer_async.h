@@ -47,7 +47,7 @@ typedef struct d9di_checkpointer_async_opts {
 /* Allocates the host copy: pinned memory for this rank's part of the set.  If a node has too little
  * memory, the function logs a warning and all ranks save synchronously.  Collective over the
  * mesh. */
-d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *how,
+d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *opts,
                                         d9di_checkpointer_async **out);
 /* Abandons a save in flight.  NULL is fine for this and the functions below; nothing is saved
  * then. */

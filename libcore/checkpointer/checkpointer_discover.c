@@ -265,7 +265,7 @@ d9d_status d9d_checkpointer_remove(const char *dir, int64_t step, const d9d_log 
 static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const d9d_log *log)
 {
     d9di_checkpointer_steps steps;
-    int64_t kept = 0;
+    int64_t n_kept = 0;
 
     D9D_TRY(d9di_checkpointer_steps_list(dir, a, &steps));
     for (size_t i = 0; i < steps.n; i++) {
@@ -273,8 +273,8 @@ static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const 
 
         if (path == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
-        if (kept < keep)
-            kept += check_usable(path, steps.step[i]) == D9D_OK;
+        if (n_kept < keep)
+            n_kept += check_usable(path, steps.step[i]) == D9D_OK;
         else if (d9d_fs_head_has(path, D9D_MANIFEST_NAME, D9DI_CHECKPOINTER_SCHEMA))
             D9D_TRY(remove_step(path, a, log));
     }

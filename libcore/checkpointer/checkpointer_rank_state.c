@@ -16,7 +16,8 @@ d9d_status d9d_checkpointer_set_add_rank_state(d9d_checkpointer_set *set,
     d9d_checkpointer_rank_state *all = d9d_arena_alloc(a, (set->n_rank_states + n) * sizeof(*all));
 
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu arrays", set->n_rank_states + n);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %zu arrays",
+                        set->n_rank_states + n);
     for (size_t i = 0; i < n; i++)
         if (states[i].name == NULL || states[i].n < 1 ||
             (states[i].dtype != D9D_F64 && states[i].dtype != D9D_I64))
@@ -43,7 +44,8 @@ d9d_status d9di_checkpointer_rank_state_write(const d9di_checkpointer_save *s,
     d9d_progress unread = {.log = NULL};
 
     if (t == NULL || items.items == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu arrays", set->n_rank_states);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %zu arrays",
+                        set->n_rank_states);
     for (; items.n < set->n_rank_states; items.n++) {
         const d9d_checkpointer_rank_state *c = &set->rank_states[items.n];
 
@@ -133,8 +135,8 @@ static d9d_status read_file(const char *path, const d9d_checkpointer_set *set, b
         if (t != NULL && t->dtype == c->dtype && t->ndim == 1 && t->shape[0] == c->n)
             st = read_entry(f, t, c, first);
         else if (first)
-            d9d_log_warn(log, "%s: %s %lld numbers of %s, which begins anew", path,
-                         t == NULL ? "has no" : "has other than", (long long)c->n, c->name);
+            d9d_log_warn(log, "%s: %s %lld numbers of %s, which starts from its initial state",
+                         path, t == NULL ? "has no" : "has other than", (long long)c->n, c->name);
     }
     d9d_safetensors_close(f);
     return st;
@@ -171,8 +173,8 @@ d9d_status d9d_checkpointer_read_rank_state(const char *path, const d9d_checkpoi
         return D9D_OK;
     D9D_TRY(d9di_checkpointer_manifest_open(path, &s));
     if (s.rank_states == NULL)
-        d9d_log_warn(log, "%s: does not say what %s and others had counted, which begin anew", path,
-                     set->rank_states[0].name);
+        d9d_log_warn(log, "%s: has no rank state, so %s and others start from their initial state",
+                     path, set->rank_states[0].name);
     else
         st = read_files(&s, set, rank, ranks, log);
     d9di_checkpointer_manifest_release(&s);

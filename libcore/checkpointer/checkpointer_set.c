@@ -50,7 +50,8 @@ d9d_status d9d_checkpointer_set_make(const d9d_params *params, d9d_optimizer *op
     set.items = d9d_arena_alloc(a, (params->n + n_states + 1) * sizeof(*set.items));
     set.counts = d9d_arena_alloc(a, (n_steps + 1) * sizeof(*set.counts));
     if (set.items == NULL || set.counts == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", params->n + n_states);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %zu tensors",
+                        params->n + n_states);
     for (size_t i = 0; i < params->n; i++)
         if (params->p[i]->spec.trainable || params->p[i]->spec.is_mutable_buffer || !trainable_only)
             set.items[set.n++] =
@@ -77,7 +78,7 @@ d9d_status d9d_checkpointer_set_local(const d9d_checkpointer_set *set, d9d_arena
     here.n = 0;
     here.items = d9d_arena_alloc(a, (set->n + 1) * sizeof(*here.items));
     if (here.items == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", set->n);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %zu tensors", set->n);
     for (size_t i = 0; i < set->n; i++)
         if (!set->items[i].is_remote)
             here.items[here.n++] = set->items[i];

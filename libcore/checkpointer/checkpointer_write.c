@@ -49,7 +49,7 @@ static d9d_status broadcast_dir(d9di_checkpointer_save *s, d9d_status st)
         return st;
     all = d9d_arena_alloc(&s->arena, (size_t)s->ranks * sizeof(*all));
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: words of %d ranks", s->ranks);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %d ranks", s->ranks);
     D9D_TRY(
         d9d_bootstrap_allgather(d9d_mesh_bootstrap(s->mesh), mine, strlen(mine), &s->arena, all));
     if (all[0].n == 0)
@@ -184,7 +184,7 @@ static d9d_status merge_rank_manifests(const d9di_checkpointer_save *s)
     d9d_status st = D9D_OK;
 
     if (parsed == NULL || roots == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: shares of %zu ranks", s->tmp, n);
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the files of %zu ranks", s->tmp, n);
         goto out;
     }
     for (size_t i = 0; i < n; i++) {

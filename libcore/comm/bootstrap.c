@@ -240,7 +240,7 @@ d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *mine, size_t n,
 size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
                                    d9di_bootstrap_failure *out)
 {
-    const size_t head = sizeof(out->st), most = D9DI_BOOTSTRAP_MAX_BYTES / (size_t)size;
+    const size_t head = sizeof(out->st), max_bytes = D9DI_BOOTSTRAP_MAX_BYTES / (size_t)size;
     d9d_err_copy err;
     size_t n;
 
@@ -248,8 +248,8 @@ size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
     out->st = (int32_t)st;
     (void)snprintf(out->text, sizeof(out->text), "(%.255s): %s", node, err.text);
     n = strlen(out->text);
-    if (head + n > most)
-        n = most - head;
+    if (head + n > max_bytes)
+        n = max_bytes - head;
     while (n > 0 && ((unsigned char)out->text[n] & 0xc0) == 0x80) /* inside a UTF-8 character */
         n--;
     return head + n;

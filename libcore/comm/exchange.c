@@ -8,7 +8,8 @@ d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *boot, const void *mine, 
 {
     *all = d9d_arena_alloc(a, (size_t)d9d_bootstrap_size(boot) * sizeof(**all));
     if (*all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_bootstrap_size(boot));
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: no memory for the blobs of %d ranks",
+                        d9d_bootstrap_size(boot));
     return d9d_bootstrap_allgather(boot, mine, n, a, *all);
 }
 
@@ -29,7 +30,7 @@ static d9d_status broadcast_chunk(d9d_bootstrap *boot, const char *text, uint64_
     d9d_bootstrap_blob *all;
 
     if (mine == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "launch: a word of %zu bytes", n);
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: no memory for a blob of %zu bytes", n);
     memcpy(mine, &total, TOTAL_BYTES);
     if (n > 0)
         memcpy(mine + TOTAL_BYTES, text + at, n);
@@ -55,7 +56,7 @@ d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *boot, d9d_arena *a, const
         if (received == NULL)
             received = d9d_arena_alloc(a, total + 1);
         if (received == NULL || blob.n - TOTAL_BYTES > total - at)
-            return D9D_FAIL(D9D_ECOMM, "launch: rank 0 tells %zu of %llu bytes",
+            return D9D_FAIL(D9D_ECOMM, "bootstrap: rank 0 sent %zu bytes of a text of %llu",
                             blob.n - TOTAL_BYTES, (unsigned long long)total);
         memcpy(received + at, (const char *)blob.data + TOTAL_BYTES, blob.n - TOTAL_BYTES);
         at += blob.n - TOTAL_BYTES;
@@ -70,6 +71,7 @@ d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *what, const voi
     const int ranks = d9d_comm_size(world);
 
     *all = d9d_arena_alloc(a, (size_t)ranks * sizeof(**all));
-    return *all == NULL ? D9D_FAIL(D9D_ENOMEM, "%s of %d ranks", what, ranks)
-                        : d9d_comm_allgather_bytes(world, what, mine, n, a, *all);
+    return *all == NULL
+               ? D9D_FAIL(D9D_ENOMEM, "%s: no memory for the blobs of %d ranks", what, ranks)
+               : d9d_comm_allgather_bytes(world, what, mine, n, a, *all);
 }

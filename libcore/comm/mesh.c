@@ -223,8 +223,8 @@ static d9d_status exchange_hello(d9d_bootstrap *boot, const d9di_flight_ring *ri
     D9D_TRY(d9d_bootstrap_allgather(boot, &mine, sizeof(mine), a, blob));
     for (int r = 0; r < size; r++) {
         if (blob[r].n != sizeof(*all))
-            return D9D_FAIL(D9D_ECOMM, "mesh: rank %d greets in %zu bytes, not %zu", r, blob[r].n,
-                            sizeof(*all));
+            return D9D_FAIL(D9D_ECOMM, "mesh: rank %d sent a record of %zu bytes, not %zu", r,
+                            blob[r].n, sizeof(*all));
         memcpy(&all[r], blob[r].data, sizeof(*all));
     }
     return D9D_OK;
@@ -271,7 +271,7 @@ static d9d_status allgather_on_world(void *self, const void *mine, size_t n, d9d
 
     if (blobs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
-    D9D_TRY(d9d_comm_allgather_bytes(m->world, "what each rank says", mine, n, a, blobs));
+    D9D_TRY(d9d_comm_allgather_bytes(m->world, "bootstrap all-gather", mine, n, a, blobs));
     for (int r = 0; r < d9d_mesh_size(m); r++)
         all[r] = (d9d_bootstrap_blob){blobs[r].data, blobs[r].n};
     return D9D_OK;
@@ -302,7 +302,7 @@ static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
 }
 
 d9d_status d9d_mesh_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees,
-                         const char *backend_name, d9d_stream stream, const d9d_mesh_opts *how,
+                         const char *backend_name, d9d_stream stream, const d9d_mesh_opts *opts,
                          d9d_mesh **out)
 {
     d9d_mesh *m = NULL;
@@ -314,7 +314,7 @@ d9d_status d9d_mesh_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degree
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     m->degrees = *degrees;
     m->boot = boot;
-    m->opts = *how;
+    m->opts = *opts;
     if (d9d_bootstrap_size(boot) > 1)
         D9D_TRY_OR(st, open_world(m, backend_name, stream), out);
     *out = m;

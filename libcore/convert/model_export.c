@@ -179,7 +179,7 @@ d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m, const char *save
                             .config = m->hf_config,
                             .adapters = ad,
                             .log = log};
-    const d9d_convert_run_opts how = {.boot = boot, .log = log};
+    const d9d_convert_run_opts opts = {.boot = boot, .log = log};
     d9d_convert *convert = NULL;
     json_t *doc = NULL;
     d9d_weights_layout to;
@@ -194,7 +194,7 @@ d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m, const char *save
     if (boot != NULL)
         st = d9d_bootstrap_agree_status(boot, st);
     if (st == D9D_OK)
-        st = d9d_convert_run(convert, dir, &how);
+        st = d9d_convert_run(convert, dir, &opts);
     d9d_convert_close(convert);
     json_decref(doc);
     return st;

@@ -30,8 +30,8 @@ static const char *const torch_words[] = {"MATH", "FLASH_ATTENTION", "EFFICIENT_
 
 static const d9d_key no_keys[] = {D9D_KEY_END};
 static const d9d_key cudnn_keys[] = {
-    D9D_KEY_BOOL(fused, deterministic, "true", "gradients have the same bits in every run"),
-    D9D_KEY_INT(fused, scratch_mb, "4096", 1, 1 << 20, "MiB that this may take"),
+    D9D_KEY_BOOL(fused, deterministic, "true", "gradients with the same bits in every run"),
+    D9D_KEY_INT(fused, scratch_mb, "4096", 1, 1 << 20, "MiB of scratch that this may take"),
     D9D_KEY_END,
 };
 static const d9d_key torch_elem = {
@@ -52,15 +52,15 @@ static const d9d_key torch_keys[] = {
 KIND(cudnn_table, "cudnn", fused, cudnn_keys, "cuDNN");
 KIND(flash_2_table, "flash_attention_2", fused, no_keys, "as cudnn");
 KIND(flash_4_table, "flash_attention_4", fused, no_keys, "as cudnn");
-KIND(torch_table, "torch", torch, torch_keys, "as cudnn, where it may be used");
-KIND(eager_table, "eager", fused, no_keys, "plain kernels of our own");
+KIND(torch_table, "torch", torch, torch_keys, "as cudnn, where the backends allow it");
+KIND(eager_table, "eager", fused, no_keys, "built-in SIMT kernels");
 static const d9d_table *const kinds[] = {
     [CUDNN] = &cudnn_table, [FLASH_2] = &flash_2_table, [FLASH_4] = &flash_4_table,
     [TORCH] = &torch_table, [EAGER] = &eager_table,     NULL,
 };
 
 static const d9d_key choice_keys[] = {
-    D9D_KEY_UNION(choice, sdpa, D9D_REQUIRED, kind_tag, kinds, "who does attention"),
+    D9D_KEY_UNION(choice, sdpa, D9D_REQUIRED, kind_tag, kinds, "which kernels compute attention"),
     D9D_KEY_END,
 };
 static const d9d_table choice_table =
@@ -83,7 +83,7 @@ static void apply_choice(const choice *x, d9d_cuda_opts *out)
     const bool own =
         x->sdpa.which == EAGER || (x->sdpa.which == TORCH && !lists_cudnn(x->sdpa.value));
 
-    out->attention = own ? D9D_CUDA_ATTENTION_BUILTIN : D9D_CUDA_ATTENTION_CUDNN;
+    out->attention = own ? D9D_CUDA_ATTENTION_SIMT : D9D_CUDA_ATTENTION_CUDNN;
     if (x->sdpa.which == CUDNN) {
         const fused *f = x->sdpa.value;
 

@@ -203,7 +203,7 @@ d9d_status d9d_device_check_simulated(const char *chip)
         return D9D_OK;
     for (const char *const *name = d9d_sim_chip_names(); *name != NULL; name++)
         at += (size_t)snprintf(all + at, sizeof(all) - at, "%s%s", at > 0 ? ", " : "", *name);
-    return D9D_FAIL(D9D_ECONFIG, "nothing is known of a \"%s\": expected one of %s", chip, all);
+    return D9D_FAIL(D9D_ECONFIG, "unknown chip \"%s\"; expected one of %s", chip, all);
 }
 
 d9d_status d9d_device_simulate(const char *chip, d9d_device **out)

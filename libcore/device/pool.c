@@ -147,21 +147,21 @@ void d9di_pool_free(d9d_device *dev)
 static uint64_t reserve_ceiling(const struct d9d_device_pool *pool, uint64_t slack, uint64_t block)
 {
     const uint64_t next = pool->stats.in_use + block;
-    const uint64_t most = next > pool->max_in_use ? next : pool->max_in_use;
+    const uint64_t peak = next > pool->max_in_use ? next : pool->max_in_use;
 
-    const uint64_t cache = most > slack ? most : slack;
+    const uint64_t cache = peak > slack ? peak : slack;
 
-    return pool->stats.limit < cache || pool->stats.limit - cache < most ? pool->stats.limit
-                                                                         : most + cache;
+    return pool->stats.limit < cache || pool->stats.limit - cache < peak ? pool->stats.limit
+                                                                         : peak + cache;
 }
 
-/* A new block from the system; NULL if there is none, or more than `most` would be reserved. */
-static void *alloc_block(d9d_device *dev, uint64_t block, uint64_t most)
+/* A new block from the system; NULL if there is none, or more than `limit` would be reserved. */
+static void *alloc_block(d9d_device *dev, uint64_t block, uint64_t limit)
 {
     struct d9d_device_pool *pool = dev->pool;
     void *p;
 
-    if (pool->full || block > most || pool->stats.reserved > most - block)
+    if (pool->full || block > limit || pool->stats.reserved > limit - block)
         return NULL;
     p = dev->ops->alloc(dev, block);
     pool->full = p == NULL;
@@ -172,21 +172,21 @@ static void *alloc_block(d9d_device *dev, uint64_t block, uint64_t most)
     return p;
 }
 
-/* The same after trimming: first what exceeds `most`, then as much as is requested, then
+/* The same after trimming: first what exceeds `limit`, then as much as is requested, then
  * everything. */
-static void *alloc_after_trim(d9d_device *dev, uint64_t block, uint64_t most)
+static void *alloc_after_trim(d9d_device *dev, uint64_t block, uint64_t limit)
 {
     const d9d_device_stats *s = &dev->pool->stats;
     const uint64_t less = s->reserved > block ? s->reserved - block : 0;
-    const uint64_t goals[] = {most - block, less, 0};
+    const uint64_t goals[] = {limit - block, less, 0};
     void *p = NULL;
 
-    if (block > most)
+    if (block > limit)
         return NULL;
     for (size_t i = 0; i < sizeof(goals) / sizeof(*goals) && p == NULL; i++) {
         dev->pool->full = false;
         trim_to(dev, goals[i]);
-        p = alloc_block(dev, block, most);
+        p = alloc_block(dev, block, limit);
     }
     return p;
 }
@@ -257,25 +257,25 @@ static uint64_t describe_capacity(d9d_device *dev, char *text, size_t n)
 static d9d_status fail_oom(d9d_device *dev, uint64_t n)
 {
     const uint64_t used = dev->pool->stats.in_use;
-    char most[80], expected[80] = "";
+    char capacity[80], expected[80] = "";
 
-    (void)describe_capacity(dev, most, sizeof(most));
+    (void)describe_capacity(dev, capacity, sizeof(capacity));
     if (dev->required > 0)
         (void)snprintf(expected, sizeof(expected), "; at least %" PRIu64 " are needed in all",
                        dev->required);
     return D9D_FAIL(D9D_EOOM, "%s: no room for %" PRIu64 " bytes with %" PRIu64 " in use%s%s%s",
-                    dev->name, n, used, most[0] != '\0' ? " and " : "", most, expected);
+                    dev->name, n, used, capacity[0] != '\0' ? " and " : "", capacity, expected);
 }
 
 d9d_status d9d_device_require(d9d_device *dev, uint64_t n)
 {
-    char most[80];
-    const uint64_t has = describe_capacity(dev, most, sizeof(most));
+    char capacity[80];
+    const uint64_t has = describe_capacity(dev, capacity, sizeof(capacity));
 
-    if (most[0] != '\0' && n > has)
+    if (capacity[0] != '\0' && n > has)
         return D9D_FAIL(D9D_EOOM,
                         "%s: no room for the %" PRIu64 " bytes that are needed at least, with %s",
-                        dev->name, n, most);
+                        dev->name, n, capacity);
     dev->required = n;
     return D9D_OK;
 }
@@ -285,7 +285,7 @@ static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int
 {
     struct d9d_device_pool *pool = dev->pool;
     size_class *k = &pool->class[c];
-    const uint64_t most = reserve_ceiling(pool, dev->ops->slack, k->block);
+    const uint64_t limit = reserve_ceiling(pool, dev->ops->slack, k->block);
 
     *of = c;
     if (k->cached.len > 0) {
@@ -293,11 +293,11 @@ static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int
         return D9D_OK;
     }
     D9D_TRY(D9D_VEC_RESERVE(&k->cached, k->blocks + 1));
-    *out = alloc_block(dev, k->block, most);
+    *out = alloc_block(dev, k->block, limit);
     if (*out == NULL)
         *out = alloc_oversized(dev, c, k->block, of);
     if (*out == NULL)
-        *out = alloc_after_trim(dev, k->block, most);
+        *out = alloc_after_trim(dev, k->block, limit);
     if (*out == NULL)
         return fail_oom(dev, n);
     k->blocks += *of == c;
@@ -308,7 +308,7 @@ d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
 {
     struct d9d_device_pool *pool = dev->pool;
     d9d_device_stats *s = &pool->stats;
-    uint64_t block, most;
+    uint64_t block, peak;
     const int c = d9di_pool_class(n, &block);
     int of;
 
@@ -319,8 +319,8 @@ d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
     mark_block(dev, *out, n, pool->class[of].block);
     s->in_use += pool->class[of].block;
     s->peak = s->in_use > s->peak ? s->in_use : s->peak;
-    most = s->in_use - pool->excess;
-    pool->max_in_use = most > pool->max_in_use ? most : pool->max_in_use;
+    peak = s->in_use - pool->excess;
+    pool->max_in_use = peak > pool->max_in_use ? peak : pool->max_in_use;
     return D9D_OK;
 }
 

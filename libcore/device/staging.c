@@ -32,13 +32,13 @@ d9d_status d9d_staging_open(d9d_device *dev, int buffers, uint64_t bytes, d9d_st
 
     assert(buffers > 0 && bytes > 0);
     if (s == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", dev->name, buffers);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d staging buffers", dev->name, buffers);
     *s = (d9d_staging){.dev = dev, .n = (unsigned)buffers, .bytes = bytes};
     if (!dev->ops->host_accessible) {
         s->buffers = calloc(s->n, sizeof(*s->buffers));
         if (s->buffers == NULL) {
             free(s);
-            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", dev->name, buffers);
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d staging buffers", dev->name, buffers);
         }
         for (unsigned i = 0; i < s->n; i++)
             (void)pthread_mutex_init(&s->buffers[i].lock, NULL);

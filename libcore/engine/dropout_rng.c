@@ -22,7 +22,8 @@ d9d_status d9di_engine_make_dropout_rng(const d9d_model *m, d9d_device *dev, con
     d9d_status st;
 
     if (token == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "dropout: numbers of %lld tokens", (long long)n);
+        return D9D_FAIL(D9D_ENOMEM, "dropout: no memory for the numbers of %lld tokens",
+                        (long long)n);
     for (int64_t i = 0; i < n; i++)
         token[i] = (int64_t)((uint64_t)(b->first + i / length) * (uint64_t)m->max_positions +
                              (uint64_t)d9d_cp_slice_position(d9d_comm_rank(m->groups.cp),

@@ -16,13 +16,13 @@
 
 /* Without a pipeline there is one stage, and micro-batches run one by one, whatever the
  * schedule. */
-static d9d_pipe_schedule_opts pipe_opts(const d9di_engine_opts *how)
+static d9d_pipe_schedule_opts pipe_opts(const d9di_engine_opts *opts)
 {
     const d9d_pipe_schedule_opts alone = {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1};
 
-    if (!how->train)
+    if (!opts->train)
         return (d9d_pipe_schedule_opts){.kind = D9D_PIPE_INFERENCE};
-    return how->mesh->pipeline_parallel == 1 ? alone : how->pipe;
+    return opts->mesh->pipeline_parallel == 1 ? alone : opts->pipe;
 }
 
 static d9d_status program_make(const d9di_engine *e, int64_t micros, d9d_program *out)
@@ -49,15 +49,15 @@ static d9d_status program_make(const d9di_engine *e, int64_t micros, d9d_program
 
 static d9d_status executor_make(d9di_engine *e)
 {
-    const d9d_executor_opts how = {.program = &e->program,
-                                   .rank = e->pipe_rank,
-                                   .dev = e->dev,
-                                   .down = e->down,
-                                   .up = e->up,
-                                   .ops = &d9di_engine_executor_ops,
-                                   .self = e};
+    const d9d_executor_opts opts = {.program = &e->program,
+                                    .rank = e->pipe_rank,
+                                    .dev = e->dev,
+                                    .down = e->down,
+                                    .up = e->up,
+                                    .ops = &d9di_engine_executor_ops,
+                                    .self = e};
 
-    return d9d_executor_create(&how, &e->executor);
+    return d9d_executor_create(&opts, &e->executor);
 }
 
 d9d_status d9di_engine_build_pipe(d9di_engine *e, int64_t micros)
@@ -99,20 +99,20 @@ void d9di_engine_eval_end(d9di_engine *e)
     e->train_state = (d9di_engine_train_state){.executor = NULL};
 }
 
-static d9d_status program_open(d9di_engine *e, const d9di_engine_opts *how)
+static d9d_status program_open(d9di_engine *e, const d9di_engine_opts *opts)
 {
     d9d_status st;
 
-    e->pipe = pipe_opts(how);
-    e->pipe_ranks = (int)how->mesh->pipeline_parallel;
+    e->pipe = pipe_opts(opts);
+    e->pipe_ranks = (int)opts->mesh->pipeline_parallel;
     e->pipe_rank =
-        d9d_parallel_degrees_index(how->mesh, D9D_AXIS(PP), d9d_bootstrap_rank(how->where->boot));
-    st = program_make(e, e->pipe_ranks > 1 && how->train ? how->micros : 1, &e->program);
+        d9d_parallel_degrees_index(opts->mesh, D9D_AXIS(PP), d9d_bootstrap_rank(opts->where->boot));
+    st = program_make(e, e->pipe_ranks > 1 && opts->train ? opts->micros : 1, &e->program);
     if (st == D9D_EINVAL && e->pipe.custom != NULL) /* a plugin's schedule */
         return D9D_FAIL(D9D_ECONFIG, "schedule %s: %s", e->pipe.custom->table->name,
                         d9d_err_message());
     D9D_TRY(st);
-    if (how->train && !e->program.backward)
+    if (opts->train && !e->program.backward)
         return D9D_FAIL(D9D_ECONFIG, "trainer.pipelining.schedule: \"%s\" computes no gradients",
                         d9d_pipe_schedule_name(e->pipe.kind));
     return D9D_OK;
@@ -121,7 +121,7 @@ static d9d_status program_open(d9di_engine *e, const d9di_engine_opts *how)
 /* --- opening ------------------------------------------------------------------------ */
 
 /* Builds a stage's structure, and its parameters. */
-static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *how, d9d_stage stage,
+static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *opts, d9d_stage stage,
                              d9d_model **model, d9d_params *params)
 {
     static const d9d_dtype dtypes[] = {D9D_F32, D9D_BF16};
@@ -129,18 +129,18 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *how, d9d_st
 
     D9D_TRY(D9D_PLUGIN_CALL(s->provider->table->name, s->provider, create, s->config, stage,
                             &s->opts, model));
-    D9D_TRY(d9di_task_extend(how->task, *model, &s->opts));
-    e->seed = how->seed;
-    if (how->peft != NULL)
-        D9D_TRY(d9d_peft_apply(how->peft, (*model)->module, stage.count > 1));
+    D9D_TRY(d9di_task_extend(opts->task, *model, &s->opts));
+    e->seed = opts->seed;
+    if (opts->peft != NULL)
+        D9D_TRY(d9d_peft_apply(opts->peft, (*model)->module, stage.count > 1));
     D9D_TRY(d9d_module_bind((*model)->module));
     D9D_TRY(d9d_module_params((*model)->module, &e->arena, params));
     for (size_t i = 0; i < params->n; i++) {
         d9d_param *p = params->p[i];
 
-        if (how->train)
+        if (opts->train)
             p->spec.grad_dtype =
-                how->gradients->grad_dtype < 0 ? p->spec.dtype : dtypes[how->gradients->grad_dtype];
+                opts->gradients->grad_dtype < 0 ? p->spec.dtype : dtypes[opts->gradients->grad_dtype];
         p->shard.data = (d9d_tensor){.dtype = p->spec.dtype, .shape = p->shard.shape};
     }
     return D9D_OK;
@@ -158,24 +158,25 @@ d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, 
 }
 
 /* Opens the adapters to start from, if any. */
-static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *how)
+static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *opts)
 {
     d9d_model_matrices of;
 
     D9D_TRY(d9d_peft_params_of(&e->all, false, &e->arena, &e->base));
     D9D_TRY(d9d_peft_params_of(&e->all, true, &e->arena, &e->adapters));
-    if (how->adapter == NULL || !how->initialise)
+    if (opts->adapter == NULL || !opts->initialise)
         return D9D_OK;
-    D9D_TRY(d9di_engine_check_adapter(e, how->adapter, how->source));
+    D9D_TRY(d9di_engine_check_adapter(e, opts->adapter, opts->source));
     D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
-    D9D_TRY(d9d_adapters_read(how->adapter, &of, how->source, how->where->log, &e->given_adapters));
+    D9D_TRY(
+        d9d_adapters_read(opts->adapter, &of, opts->source, opts->where->log, &e->given_adapters));
     return e->adapters.n > 0 ? d9d_adapters_check(e->given_adapters, &e->adapters) : D9D_OK;
 }
 
 /* True if weights are read from the source; adapters that are not trained are merged into them. */
-static bool reads_source(const d9di_engine_opts *how)
+static bool reads_source(const d9di_engine_opts *opts)
 {
-    return how->source != NULL && how->initialise;
+    return opts->source != NULL && opts->initialise;
 }
 static const d9d_adapters *merged_adapters(const d9di_engine *e)
 {
@@ -193,7 +194,7 @@ static bool is_in_source(const d9d_weights *w, const char *name)
 }
 
 /* Parameters that a task has added must be in the checkpoint or in the adapters, or be trained. */
-static d9d_status check_task_params(const d9di_engine *e, const d9di_engine_opts *how,
+static d9d_status check_task_params(const d9di_engine *e, const d9di_engine_opts *opts,
                                     const d9di_engine_stage *s)
 {
     for (size_t i = 0; i < s->params.n; i++) {
@@ -206,12 +207,12 @@ static d9d_status check_task_params(const d9di_engine *e, const d9di_engine_opts
         return D9D_FAIL(D9D_ECONFIG,
                         "peft: %s would stay random: %s does not have it, and no method trains it; "
                         "\"full_tune\" does",
-                        p->name, how->source);
+                        p->name, opts->source);
     }
     return D9D_OK;
 }
 
-static d9d_status stage_open(d9di_engine *e, const d9di_engine_opts *how, int k,
+static d9d_status stage_open(d9di_engine *e, const d9di_engine_opts *opts, int k,
                              d9di_engine_stage *out)
 {
     const d9d_stage stage = {d9d_program_stage_of(&e->program, e->pipe_rank, k), e->program.stages};
@@ -221,17 +222,17 @@ static d9d_status stage_open(d9di_engine *e, const d9di_engine_opts *how, int k,
         out->model = e->whole;
         out->params = e->all;
     } else {
-        D9D_TRY(model_open(e, how, stage, &out->model, &out->params));
+        D9D_TRY(model_open(e, opts, stage, &out->model, &out->params));
     }
     D9D_TRY(d9d_peft_params_of(&out->params, false, &e->arena, &out->base));
     spec.params = &out->params;
-    if (!reads_source(how))
+    if (!reads_source(opts))
         return D9D_OK;
-    D9D_TRY(d9d_weights_open(&spec, stage, how->source, merged_adapters(e), &out->weights));
-    return how->train ? check_task_params(e, how, out) : D9D_OK;
+    D9D_TRY(d9d_weights_open(&spec, stage, opts->source, merged_adapters(e), &out->weights));
+    return opts->train ? check_task_params(e, opts, out) : D9D_OK;
 }
 
-static d9d_status stages_open(d9di_engine *e, const d9di_engine_opts *how)
+static d9d_status stages_open(d9di_engine *e, const d9di_engine_opts *opts)
 {
     const int n = e->program.stages / e->program.ranks;
     size_t total = 0;
@@ -240,11 +241,11 @@ static d9d_status stages_open(d9di_engine *e, const d9di_engine_opts *how)
     e->models = d9d_arena_alloc(&e->arena, (size_t)n * sizeof(*e->models));
     if (e->stages == NULL || e->models == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %d stages", n);
-    if (reads_source(how) && e->program.stages > 1)
-        D9D_TRY(d9d_weights_check(&e->spec, how->source, merged_adapters(e)));
+    if (reads_source(opts) && e->program.stages > 1)
+        D9D_TRY(d9d_weights_check(&e->spec, opts->source, merged_adapters(e)));
     for (int k = 0; k < n; k++) {
         e->n_stages++;
-        D9D_TRY(stage_open(e, how, k, &e->stages[k]));
+        D9D_TRY(stage_open(e, opts, k, &e->stages[k]));
         e->models[k] = e->stages[k].model;
         total += e->stages[k].params.n;
     }
@@ -257,29 +258,29 @@ static d9d_status stages_open(d9di_engine *e, const d9di_engine_opts *how)
     return D9D_OK;
 }
 
-static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *how)
+static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
 {
-    const d9d_head head = d9di_task_head(how->task);
+    const d9d_head head = d9di_task_head(opts->task);
 
-    D9D_TRY(d9di_job_start_check_device(how->where->boot, how->where->device));
-    D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
+    D9D_TRY(d9di_job_start_check_device(opts->where->boot, opts->where->device));
+    D9D_TRY(d9d_model_spec_read(opts->provider, &e->arena, &e->spec));
     D9D_TRY(d9d_model_spec_set_head(&e->spec, &e->arena, &head));
-    D9D_TRY(how->train ? d9d_model_spec_trainable(&e->spec) : D9D_OK);
-    D9D_TRY(d9d_parallel_plan_check(&e->spec, how->mesh));
-    D9D_TRY(program_open(e, how));
-    D9D_TRY(model_open(e, how, D9D_WHOLE_MODEL, &e->whole, &e->all));
+    D9D_TRY(opts->train ? d9d_model_spec_trainable(&e->spec) : D9D_OK);
+    D9D_TRY(d9d_parallel_plan_check(&e->spec, opts->mesh));
+    D9D_TRY(program_open(e, opts));
+    D9D_TRY(model_open(e, opts, D9D_WHOLE_MODEL, &e->whole, &e->all));
     e->spec.params = &e->all;
-    e->task = how->task;
-    if (how->data != NULL)
-        D9D_TRY(d9di_run_data_check(how->data, e->whole->vocab, e->whole->max_positions));
-    D9D_TRY(adapter_open(e, how));
-    return stages_open(e, how);
+    e->task = opts->task;
+    if (opts->data != NULL)
+        D9D_TRY(d9di_run_data_check(opts->data, e->whole->vocab, e->whole->max_positions));
+    D9D_TRY(adapter_open(e, opts));
+    return stages_open(e, opts);
 }
 
-d9d_status d9di_engine_open(const d9di_engine_opts *how, d9di_engine *out)
+d9d_status d9di_engine_open(const d9di_engine_opts *opts, d9di_engine *out)
 {
     d9di_engine e = {0};
-    d9d_status st = open_parts(&e, how);
+    d9d_status st = open_parts(&e, opts);
 
     if (st == D9D_OK) {
         *out = e;
@@ -300,14 +301,14 @@ static d9d_status weights_read(d9di_engine_stage *s, const d9d_log *log)
 }
 
 /* A lower bound that is known before a batch is; activations come on top. */
-static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *how)
+static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *opts)
 {
-    uint64_t sum = how->optimizer != NULL ? d9d_optimizer_bytes(how->optimizer) : 0;
+    uint64_t sum = opts->optimizer != NULL ? d9d_optimizer_bytes(opts->optimizer) : 0;
 
-    sum += how->more_bytes != NULL ? how->more_bytes(e, how->more_bytes_arg) : 0;
+    sum += opts->more_bytes != NULL ? opts->more_bytes(e, opts->more_bytes_arg) : 0;
     for (size_t i = 0; i < e->params.n; i++) {
         const d9d_param *p = e->params.p[i];
-        const bool has_grad = how->train && p->spec.trainable;
+        const bool has_grad = opts->train && p->spec.trainable;
 
         sum +=
             (uint64_t)d9d_shape_numel(&p->shard.shape) *
@@ -316,15 +317,15 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *how)
     return sum;
 }
 
-d9d_fsdp_opts d9di_engine_fsdp_opts(const d9di_engine_opts *how)
+d9d_fsdp_opts d9di_engine_fsdp_opts(const d9di_engine_opts *opts)
 {
-    if (!how->train)
+    if (!opts->train)
         return (d9d_fsdp_opts){.with_grads = false};
     return (d9d_fsdp_opts){
         .with_grads = true,
-        .reduce_once = how->gradients->reduce == D9D_JOB_GRAD_REDUCE_STEP,
-        .keep_unsharded = !how->sharding->reshard_after_forward,
-        .bucket_bytes = (uint64_t)how->gradients->bucket_size_mb << 20,
+        .reduce_once = opts->gradients->reduce == D9D_JOB_GRAD_REDUCE_STEP,
+        .keep_unsharded = !opts->sharding->reshard_after_forward,
+        .bucket_bytes = (uint64_t)opts->gradients->bucket_size_mb << 20,
     };
 }
 
@@ -334,20 +335,20 @@ static void trim_device_pool(void *dev)
 }
 
 /* Builds the mesh, and this rank's part of the model. */
-static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *how)
+static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *opts)
 {
-    const d9d_mesh_opts mesh = {.timeout_s = how->timeout_s,
-                                .timeout_name = how->timeout_name,
-                                .stopped_timeout_s = how->stopped_s,
-                                .flight_dir = how->flight,
-                                .log = how->where->log,
+    const d9d_mesh_opts mesh = {.timeout_s = opts->timeout_s,
+                                .timeout_name = opts->timeout_name,
+                                .stopped_timeout_s = opts->stopped_s,
+                                .flight_dir = opts->flight,
+                                .log = opts->where->log,
                                 .trim = trim_device_pool,
                                 .trim_arg = e->dev};
     const char *net = e->dev->kernels->name;
-    const d9d_fsdp_opts sharded = d9di_engine_fsdp_opts(how);
+    const d9d_fsdp_opts sharded = d9di_engine_fsdp_opts(opts);
     uint64_t group_bytes, max_group = 0;
 
-    D9D_TRY(d9d_mesh_open(how->where->boot, how->mesh, net, e->dev->stream, &mesh, &e->mesh));
+    D9D_TRY(d9d_mesh_open(opts->where->boot, opts->mesh, net, e->dev->stream, &mesh, &e->mesh));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXIS(PP), &e->down));
     D9D_TRY(d9d_mesh_group_dup(e->mesh, D9D_AXIS(PP), 1, &e->up));
@@ -357,7 +358,7 @@ static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *how)
         D9D_TRY(d9d_fsdp_bytes(e->stages[k].model, &sharded, &group_bytes));
         max_group = group_bytes > max_group ? group_bytes : max_group;
     }
-    D9D_TRY(d9d_device_require(e->dev, bytes_needed(e, how) + max_group));
+    D9D_TRY(d9d_device_require(e->dev, bytes_needed(e, opts) + max_group));
     if (e->pipe_ranks > 1) /* then actions of two micro-batches may be interleaved */
         D9D_TRY(d9d_symm_buffer_agree(e->models[0]->groups.ep, e->world));
     for (size_t k = 0; k < e->n_stages; k++)
@@ -412,17 +413,16 @@ static void log_engine(const d9di_engine *e, const d9d_log *log)
 
 /* Initialises adapters and parameters that a task has added at random; the latter only if the
  * checkpoint lacks them. */
-static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *how,
+static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts,
                                     d9di_engine_stage *s)
 {
-    D9D_TRY(d9d_module_materialise(s->model->module, e->dev, how->train));
-    if (!how->initialise)
+    D9D_TRY(d9d_module_materialise(s->model->module, e->dev, opts->train));
+    if (!opts->initialise)
         return D9D_OK;
     for (size_t i = 0; i < s->params.n; i++)
-        if (s->weights == NULL || s->params.p[i]->lora.adapts != NULL ||
-            s->params.p[i]->spec.from_task)
-            D9D_TRY(d9d_module_reset_param(s->params.p[i], how->seed));
-    return s->weights != NULL ? weights_read(s, how->where->log) : D9D_OK;
+        if (s->weights == NULL || s->params.p[i]->lora.adapts != NULL || s->params.p[i]->spec.from_task)
+            D9D_TRY(d9d_module_reset_param(s->params.p[i], opts->seed));
+    return s->weights != NULL ? weights_read(s, opts->where->log) : D9D_OK;
 }
 
 /* Adapters that are not trained were merged, except for heads among them. */
@@ -451,19 +451,19 @@ static void log_environment(const d9d_device *dev, const d9d_job *where, const d
     d9d_environment_log(env, uses, where->log);
 }
 
-d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *how)
+d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
 {
     d9d_environment env;
 
     d9d_environment_read(~0u, getenv, &env);
-    D9D_TRY(d9di_job_start_open_device(how->where->boot, how->where->device, &e->dev));
-    e->dev->log = how->where->log;
-    log_environment(e->dev, how->where, &env);
-    D9D_TRY(join_ranks(e, how));
-    log_engine(e, how->where->log);
+    D9D_TRY(d9di_job_start_open_device(opts->where->boot, opts->where->device, &e->dev));
+    e->dev->log = opts->where->log;
+    log_environment(e->dev, opts->where, &env);
+    D9D_TRY(join_ranks(e, opts));
+    log_engine(e, opts->where->log);
     for (size_t k = 0; k < e->n_stages; k++) {
-        D9D_TRY(materialize_stage(e, how, &e->stages[k]));
-        D9D_TRY(e->given_adapters != NULL ? load_stage_adapters(e, &e->stages[k], how->where->log)
+        D9D_TRY(materialize_stage(e, opts, &e->stages[k]));
+        D9D_TRY(e->given_adapters != NULL ? load_stage_adapters(e, &e->stages[k], opts->where->log)
                                           : D9D_OK);
     }
     d9d_adapters_free(e->given_adapters);

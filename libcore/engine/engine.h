@@ -108,12 +108,12 @@ typedef struct d9di_engine_opts {
 } d9di_engine_opts;
 
 /* Builds the structure, and checks it against the mesh, the dataset and the source's headers. */
-d9d_status d9di_engine_open(const d9di_engine_opts *how, d9di_engine *out);
+d9d_status d9di_engine_open(const d9di_engine_opts *opts, d9di_engine *out);
 /* Allocates and loads everything else; unnecessary if nothing is computed.  This and all functions
  * below are collective over the job. */
-d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *how);
+d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts);
 void d9di_engine_release(d9di_engine *e);
-d9d_fsdp_opts d9di_engine_fsdp_opts(const d9di_engine_opts *how);
+d9d_fsdp_opts d9di_engine_fsdp_opts(const d9di_engine_opts *opts);
 /* ECONFIG if the trained parameters do not go with the directories to start from (NULL: none).
  * Reads nothing. */
 d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, const char *source);

@@ -52,17 +52,17 @@ static d9d_status cp_slice_upload(d9di_engine *e, const d9d_cp_slice *b,
 static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_op_pool_index *out)
 {
     const d9d_groups *cut = &e->stages[0].model->groups;
-    const d9d_pooling_opts how = {.pooling = d9di_task_pooling(e->task),
-                                  .cp = d9d_comm_rank(cut->cp),
-                                  .cp_ranks = d9d_comm_size(cut->cp),
-                                  .tp = d9d_comm_rank(cut->tp),
-                                  .tp_ranks = d9d_comm_size(cut->tp),
-                                  .paired = e->task != NULL && e->task->kind->paired};
+    const d9d_pooling_opts opts = {.pooling = d9di_task_pooling(e->task),
+                                   .cp = d9d_comm_rank(cut->cp),
+                                   .cp_ranks = d9d_comm_size(cut->cp),
+                                   .tp = d9d_comm_rank(cut->tp),
+                                   .tp_ranks = d9d_comm_size(cut->tp),
+                                   .paired = e->task != NULL && e->task->kind->paired};
     d9d_pooling_index h;
 
-    if (how.pooling == D9D_POOLING_NONE)
+    if (opts.pooling == D9D_POOLING_NONE)
         return D9D_OK;
-    D9D_TRY(d9d_batch_pooling_index(b, &how, &e->pool_buffer, &h));
+    D9D_TRY(d9d_batch_pooling_index(b, &opts, &e->pool_buffer, &h));
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.n, h.k), h.token, &out->token));
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE(h.n, h.k), h.share, &out->share));
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.tokens, 1), h.owner, &out->owner));
@@ -141,7 +141,7 @@ static d9d_status deliver_results(d9di_engine *e, int micro, d9d_tape *t, const 
     d9d_var *loss = o->loss;
 
     if (p->loaded != micro + 1)
-        return D9D_FAIL(D9D_EINVAL, "inference: micro-batch %d of %d comes out of turn", micro,
+        return D9D_FAIL(D9D_EINVAL, "inference: micro-batch %d of %d comes out of order", micro,
                         p->loaded);
     for (size_t i = 0; i < o->n_values; i++)
         D9D_TRY(p->callbacks->values(p->callbacks->arg, &p->host, d9d_var_tensor(o->values[i].v),

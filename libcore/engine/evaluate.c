@@ -148,7 +148,7 @@ bool d9di_evaluation_is_due(const d9di_evaluation *v, int64_t step, int64_t tota
 
 typedef struct eval_pass {
     d9di_evaluation *v;
-    const d9di_evaluation_opts *how;
+    const d9di_evaluation_opts *opts;
     int64_t at;    /* the next global batch begins at this sample */
     int64_t round; /* batches that run through the pipeline together */
     d9d_prefetcher *prefetcher;
@@ -174,14 +174,14 @@ static d9d_status make_idle_batch(eval_pass *p, d9d_batch *b)
 static d9d_status next_batch(void *arg, d9d_batch *b)
 {
     eval_pass *p = arg;
-    const d9d_mesh *m = p->how->engine->mesh;
+    const d9d_mesh *m = p->opts->engine->mesh;
     const int64_t mine = p->at + d9d_mesh_index(m, D9D_AXES_DP) * p->v->micro;
 
     p->at += p->v->micro * d9d_mesh_count(m, D9D_AXES_DP);
     if (mine >= p->v->samples)
         return make_idle_batch(p, b);
     D9D_TRY(d9d_prefetcher_next(p->prefetcher, b));
-    p->targets += d9di_task_targets(p->how->task, b);
+    p->targets += d9di_task_targets(p->opts->task, b);
     return D9D_OK;
 }
 
@@ -197,12 +197,12 @@ typedef struct round_result {
 /* Among ranks with the same losses or samples, only one contributes. */
 static d9d_status make_round_result(eval_pass *p, int64_t n, round_result *out)
 {
-    const d9di_engine *e = p->how->engine;
+    const d9di_engine *e = p->opts->engine;
     const d9d_mesh *m = e->mesh;
     double sums[64];
 
-    *out = (round_result){.stop_requested = p->how->preemption != NULL &&
-                                            d9d_preemption_reason(p->how->preemption) != NULL};
+    *out = (round_result){.stop_requested = p->opts->preemption != NULL &&
+                                            d9d_preemption_reason(p->opts->preemption) != NULL};
     if (d9d_mesh_index(m, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP)) == 0)
         out->targets = p->targets;
     p->targets = 0;
@@ -222,7 +222,7 @@ static d9d_status make_round_result(eval_pass *p, int64_t n, round_result *out)
 /* Adds the results of all ranks; *cut: one was told to exit. */
 static d9d_status add_round_results(eval_pass *p, const round_result *mine, bool *cut)
 {
-    d9d_comm *world = p->how->engine->world;
+    d9d_comm *world = p->opts->engine->world;
     const int ranks = d9d_comm_size(world);
     d9d_arena a = {0};
     d9d_comm_blob *all;
@@ -246,7 +246,7 @@ static d9d_status run_round(eval_pass *p, int64_t n, bool *cut)
     d9di_run_metrics *m = &p->v->metrics;
     round_result mine;
 
-    D9D_TRY(d9di_engine_eval_forward(p->how->engine, &flow, n, &p->sums));
+    D9D_TRY(d9di_engine_eval_forward(p->opts->engine, &flow, n, &p->sums));
     D9D_TRY(make_round_result(p, n, &mine));
     D9D_TRY(add_round_results(p, &mine, cut));
     return d9di_run_metrics_update(m, m->watched.len);
@@ -255,23 +255,23 @@ static d9d_status run_round(eval_pass *p, int64_t n, bool *cut)
 static d9d_status run_rounds(eval_pass *p, bool *cut)
 {
     const d9di_evaluation *v = p->v;
-    const int64_t global = v->micro * d9d_mesh_count(p->how->engine->mesh, D9D_AXES_DP);
+    const int64_t global = v->micro * d9d_mesh_count(p->opts->engine->mesh, D9D_AXES_DP);
     char label[96];
     d9d_progress progress;
     d9d_status st = D9D_OK;
 
     (void)snprintf(label, sizeof(label), "evaluate %s", v->c->name);
-    d9d_progress_start(&progress, p->how->log, label, "samples", (uint64_t)v->samples);
+    d9d_progress_start(&progress, p->opts->log, label, "samples", (uint64_t)v->samples);
     while (p->at < v->samples && st == D9D_OK && !*cut) {
         const int64_t from = p->at, left = (v->samples - from + global - 1) / global;
 
         st = run_round(p, left < p->round ? left : p->round, cut);
-        d9d_progress_note(&progress, "step %lld, loss %.4f", (long long)p->how->step,
+        d9d_progress_note(&progress, "step %lld, loss %.4f", (long long)p->opts->step,
                           p->all > 0 ? p->sum / p->all : (double)NAN);
         d9d_progress_add(&progress, (uint64_t)((p->at < v->samples ? p->at : v->samples) - from));
     }
     if (*cut) /* the values would cover only some of the samples */
-        d9d_progress_note(&progress, "step %lld, cut short: no loss", (long long)p->how->step);
+        d9d_progress_note(&progress, "step %lld, cut short: no loss", (long long)p->opts->step);
     d9d_progress_end(&progress);
     return st;
 }
@@ -281,23 +281,23 @@ static d9d_status run_rounds(eval_pass *p, bool *cut)
 static d9d_status eval_pass_open(eval_pass *p)
 {
     const d9di_evaluation *v = p->v;
-    d9di_engine *e = p->how->engine;
+    d9di_engine *e = p->opts->engine;
     const int replicas = d9d_mesh_count(e->mesh, D9D_AXES_DP), pipe = e->program.ranks;
-    const d9d_prefetcher_opts how = d9di_run_data_prefetch_opts(
+    const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
         v->loading_section, 0, v->micro * replicas, d9d_mesh_index(e->mesh, D9D_AXES_DP), replicas,
         v->micro, v->samples);
 
     p->round = pipe > 1 ? 4 * (int64_t)pipe : 8; /* keeps a pipeline mostly full */
     D9D_TRY(d9d_batch_buffer_create(&p->idle_buffer));
-    D9D_TRY(d9d_prefetcher_open(v->data.loader, &how, &p->prefetcher));
+    D9D_TRY(d9d_prefetcher_open(v->data.loader, &opts, &p->prefetcher));
     D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F64, D9D_SHAPE(p->round), &p->sums));
     return d9di_engine_eval_begin(e, pipe > 1 ? p->round : 1);
 }
 
 static void eval_pass_close(eval_pass *p)
 {
-    if (p->how->engine->train_state.executor != NULL)
-        d9di_engine_eval_end(p->how->engine);
+    if (p->opts->engine->train_state.executor != NULL)
+        d9di_engine_eval_end(p->opts->engine);
     d9d_tensor_release(&p->sums);
     d9d_prefetcher_close(p->prefetcher);
     d9d_batch_buffer_free(p->idle_buffer);
@@ -309,7 +309,7 @@ static d9d_status collect_values(eval_pass *p)
 {
     d9di_evaluation *v = p->v;
 
-    D9D_TRY(d9di_run_metrics_sync_begin(&v->metrics, p->how->engine->dev, p->how->engine->world));
+    D9D_TRY(d9di_run_metrics_sync_begin(&v->metrics, p->opts->engine->dev, p->opts->engine->world));
     D9D_TRY(d9di_run_metrics_sync_end(&v->metrics));
     v->values[D9DI_EVALUATION_LOSS] = p->all > 0 ? p->sum / p->all : (double)NAN;
     v->values[D9DI_EVALUATION_TOKENS] = p->all;
@@ -319,20 +319,20 @@ static d9d_status collect_values(eval_pass *p)
     return D9D_OK;
 }
 
-d9d_status d9di_evaluation_run(d9di_evaluation *v, const d9di_evaluation_opts *how, bool *cut)
+d9d_status d9di_evaluation_run(d9di_evaluation *v, const d9di_evaluation_opts *opts, bool *cut)
 {
-    eval_pass p = {.v = v, .how = how};
-    d9di_run_metrics *trained = how->task->metrics;
+    eval_pass p = {.v = v, .opts = opts};
+    d9di_run_metrics *trained = opts->task->metrics;
     const int64_t begun = d9d_clock_ns();
     d9d_status st;
 
     *cut = false;
-    how->task->metrics = &v->metrics;
+    opts->task->metrics = &v->metrics;
     st = eval_pass_open(&p);
     if (st == D9D_OK)
         st = run_rounds(&p, cut);
     eval_pass_close(&p);
-    how->task->metrics = trained;
+    opts->task->metrics = trained;
     D9D_TRY(st);
     D9D_TRY(collect_values(&p));
     v->values[D9DI_EVALUATION_MS] = (double)(d9d_clock_ns() - begun) * 1e-6;

@@ -64,11 +64,12 @@ static d9d_status gather_device_ids(d9d_bootstrap *boot, const d9d_device *dev, 
     memcpy(mine.id, dev->id, sizeof(mine.id));
     *out = d9d_arena_alloc(a, (size_t)ranks * sizeof(**out));
     if (*out == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "launch: devices of %d ranks", ranks);
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: no memory for the devices of %d ranks", ranks);
     D9D_TRY(d9d_bootstrap_allgather_arena(boot, &mine, sizeof(mine), a, &all));
     for (int r = 0; r < ranks; r++) {
         if (all[r].n != sizeof(mine))
-            return D9D_FAIL(D9D_ECOMM, "launch: rank %d says its device in %zu bytes", r, all[r].n);
+            return D9D_FAIL(D9D_ECOMM, "bootstrap: rank %d sent %zu bytes as its device", r,
+                            all[r].n);
         memcpy(&(*out)[r], all[r].data, sizeof(mine));
     }
     return D9D_OK;

@@ -28,7 +28,7 @@ static bool is_reported(const d9di_moe_stats *x, int stat_kind)
 static d9d_status name_add(d9di_moe_stats *x, const char *name)
 {
     if (name == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "experts: names of their numbers");
+        return D9D_FAIL(D9D_ENOMEM, "moe: no memory for the names of statistics");
     x->names[x->n_values++] = name;
     return D9D_OK;
 }
@@ -52,7 +52,7 @@ static d9d_status names_make(d9di_moe_stats *x, d9d_arena *a)
     x->names = d9d_arena_alloc(a, max_load * sizeof(char *));
     x->values = d9d_arena_alloc(a, max_load * sizeof(double));
     if (x->names == NULL || x->values == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "experts: %zu names", max_load);
+        return D9D_FAIL(D9D_ENOMEM, "moe: no memory for %zu names", max_load);
     for (int k = 0; k < N_STAT_KINDS && x->level >= D9DI_MOE_STATS_SUMMARY; k++)
         if (is_reported(x, k))
             D9D_TRY(name_add(x, stat_kinds[k].name));
@@ -205,7 +205,7 @@ d9d_status d9di_moe_stats_end(d9di_moe_stats *x, const d9d_tensor *scale, int sl
 
     if (x->n == 0)
         return D9D_OK;
-    D9D_TRY(d9d_comm_all_reduce(e->world, e->dev->stream, "loads of experts", D9D_F64,
+    D9D_TRY(d9d_comm_all_reduce(e->world, e->dev->stream, "expert load", D9D_F64,
                                 d9d_tensor_data(&x->all), d9d_tensor_numel(&x->all), D9D_COMM_SUM));
     for (size_t k = 0; k < e->n_stages; k++)
         for (size_t i = 0; i < e->models[k]->n_mixtures; i++)

@@ -43,7 +43,8 @@ d9d_status d9di_pipeline_stats_open(d9di_engine *e, int64_t n_micro, d9d_arena *
     b.values = d9d_arena_alloc(a, (size_t)(b.n + 1) * sizeof(double));
     b.times = d9d_arena_alloc(a, (size_t)e->program.stages * sizeof(*b.times));
     if (b.local == NULL || b.values == NULL || b.times == NULL || schedule_text == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "pipeline: %lld numbers of a step", (long long)b.n);
+        return D9D_FAIL(D9D_ENOMEM, "pipeline: no memory for %lld numbers of a step",
+                        (long long)b.n);
     b.record.schedule = d9d_pipe_schedule_format(&e->pipe, schedule_text);
     *out = b;
     for (int i = 0; i < 2 && b.n > 0; i++)

@@ -77,15 +77,15 @@ static d9d_status checkpoint_hash(const char *dir, d9d_hash *out)
 }
 
 void d9di_rank_consistency_add_engine(d9di_rank_consistency *s, const d9di_engine *e,
-                                      const d9di_engine_opts *how)
+                                      const d9di_engine_opts *opts)
 {
-    const d9d_plugins *p = how->where->plugins;
+    const d9d_plugins *p = opts->where->plugins;
 
     for (size_t i = 0; i < d9d_plugins_count(p); i++)
         d9di_rank_consistency_add_file(s, d9d_plugins_file(p, i));
     d9di_rank_consistency_add_file(s, e->spec.hf_config);
-    add_dir(s, how->initialise ? how->source : NULL, checkpoint_hash);
-    add_dir(s, how->adapter, d9d_content_hash_adapter);
+    add_dir(s, opts->initialise ? opts->source : NULL, checkpoint_hash);
+    add_dir(s, opts->adapter, d9d_content_hash_adapter);
 }
 
 d9d_status d9di_rank_consistency_content_hash(const d9di_rank_consistency *s, d9d_hash *out)

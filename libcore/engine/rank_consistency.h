@@ -39,7 +39,7 @@ void d9di_rank_consistency_add_checkpoint(d9di_rank_consistency *s, const char *
 /* Adds the inputs of an open engine: plugins and hf_config by content, weights and adapters by a
  * quick fingerprint (d9d/ckpt/dir/content_hash.h). */
 void d9di_rank_consistency_add_engine(d9di_rank_consistency *s, const d9di_engine *e,
-                                      const d9di_engine_opts *how);
+                                      const d9di_engine_opts *opts);
 
 /* A hash of all items in order, by content only, not by name; weights and adapters are read.  Call
  * it on one rank for all. */

@@ -24,8 +24,8 @@ typedef struct d9di_sleep_opts {
     const d9d_log *log;
 } d9di_sleep_opts;
 
-d9d_status d9di_sleep_begin(const d9di_sleep_opts *how);
-d9d_status d9di_sleep_wait(const d9di_sleep_opts *how);
-d9d_status d9di_sleep_end(const d9di_sleep_opts *how);
+d9d_status d9di_sleep_begin(const d9di_sleep_opts *opts);
+d9d_status d9di_sleep_wait(const d9di_sleep_opts *opts);
+d9d_status d9di_sleep_end(const d9di_sleep_opts *opts);
 
 #endif /* D9DI_ENGINE_SLEEP_H */

@@ -36,7 +36,8 @@ d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, c
     d9d_status st;
 
     if (weight == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "router: weights of %lld tokens", (long long)n);
+        return D9D_FAIL(D9D_ENOMEM, "router: no memory for the weights of %lld tokens",
+                        (long long)n);
     for (int64_t row = 0; row < b->seqs; row++) {
         const float each = weight_of_row(b, row);
 

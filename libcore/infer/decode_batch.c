@@ -11,7 +11,7 @@ d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
     a->seqs = calloc((size_t)n, sizeof(*a->seqs));
     a->inputs = calloc((size_t)n, sizeof(*a->inputs));
     if (a->seqs == NULL || a->inputs == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "generate: %lld rows", (long long)n);
+        return D9D_FAIL(D9D_ENOMEM, "generate: no memory for %lld sequences", (long long)n);
     for (int64_t i = 0; i < n; i++)
         a->seqs[i].k = -1;
     return D9D_OK;

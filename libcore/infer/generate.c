@@ -26,7 +26,7 @@ typedef struct pending_line {
 
 typedef struct generate_run {
     const d9d_infer_config *c;
-    const d9d_job_generate_section *how;
+    const d9d_job_generate_section *section;
     const d9d_job *where;
     const d9d_log *log;
     int rank;
@@ -58,10 +58,10 @@ static d9d_status check_config(const generate_run *r)
     const d9d_parallel_degrees *m = &r->c->mesh;
     const int64_t cp = m->context_parallel_shard * m->context_parallel_replicate;
 
-    D9D_TRY(d9di_infer_check(r->c, r->where, r->how->output));
+    D9D_TRY(d9di_infer_check(r->c, r->where, r->section->output));
     if (cp > 1)
-        return D9D_FAIL(D9D_ENOTSUP, "task.name \"generate\": rows are not shared out over "
-                                     "context-parallel ranks");
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "task.name \"generate\": context parallelism is not supported");
     return D9D_OK;
 }
 
@@ -69,7 +69,7 @@ static d9d_status tokenizer_open(generate_run *r)
 {
     const char **path = &r->tokenizer_path;
 
-    *path = r->how->tokenizer;
+    *path = r->section->tokenizer;
     if (*path == NULL)
         D9D_TRY(d9di_model_aux_files_find(r->c, "tokenizer.json", &r->engine.arena, path));
     return *path != NULL ? d9d_tokenizer_load(*path, &r->tokenizer) : D9D_OK;
@@ -77,20 +77,22 @@ static d9d_status tokenizer_open(generate_run *r)
 
 static d9d_status open_stop_tokens(generate_run *r)
 {
-    const int64_t *more = r->how->stop_tokens.items, vocab = r->engine.whole->vocab;
+    const int64_t *more = r->section->stop_tokens.items, vocab = r->engine.whole->vocab;
     d9d_token_ids *stops = &r->decode_batch.stop_tokens;
 
-    if (r->how->stop_at_eos)
+    if (r->section->stop_at_eos)
         D9D_TRY(d9di_model_aux_files_read_eos(r->c, stops));
-    for (size_t i = 0; i < r->how->stop_tokens.n; i++) {
+    for (size_t i = 0; i < r->section->stop_tokens.n; i++) {
         if (more[i] >= vocab)
             return D9D_FAIL(D9D_ECONFIG,
                             "task.stop_tokens[%zu]: %lld, and the model's vocabulary has %lld", i,
                             (long long)more[i], (long long)vocab);
         D9D_TRY(D9D_VEC_PUSH(stops, (uint32_t)more[i]));
     }
-    if (stops->len == 0 && r->how->stop_at_eos)
-        d9d_log_warn(r->log, "no eos_token_id beside the weights: rows end at their length alone");
+    if (stops->len == 0 && r->section->stop_at_eos)
+        d9d_log_warn(
+            r->log,
+            "no eos_token_id beside the weights: sequences end at their maximum length only");
     return D9D_OK;
 }
 
@@ -104,9 +106,10 @@ static d9d_status check_max_tokens(generate_run *r)
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: its longest prompt has %lld tokens and the model has "
                         "%lld positions",
-                        r->how->prompts, (long long)longest, (long long)positions);
-    r->max_tokens =
-        longest + r->how->max_new_tokens < positions ? longest + r->how->max_new_tokens : positions;
+                        r->section->prompts, (long long)longest, (long long)positions);
+    r->max_tokens = longest + r->section->max_new_tokens < positions
+                        ? longest + r->section->max_new_tokens
+                        : positions;
     if (rows > (INT32_MAX - (1 << 20)) / r->max_tokens)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.batching.microbatch_size %lld: so many rows of %lld tokens are "
@@ -118,12 +121,12 @@ static d9d_status check_max_tokens(generate_run *r)
 /* Runs all checks that need no model memory. */
 static d9d_status run_check(generate_run *r)
 {
-    d9di_engine_opts how;
+    d9di_engine_opts opts;
 
     D9D_TRY(check_config(r));
     D9D_TRY(d9di_prompt_source_open_data(r->c, &r->requests));
-    how = engine_opts(r);
-    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    opts = engine_opts(r);
+    D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(d9d_kv_cache_check(r->engine.models[0]));
     D9D_TRY(tokenizer_open(r));
     D9D_TRY(d9di_prompt_source_open_prompts(&r->requests, r->tokenizer, r->engine.whole->vocab));
@@ -154,7 +157,7 @@ static d9d_status output_open(generate_run *r)
     d9d_status st = D9D_OK;
 
     if (r->rank == 0)
-        st = d9di_resumable_lines_open(r->how->output, r->key, NULL, r->log, &r->lines);
+        st = d9di_resumable_lines_open(r->section->output, r->key, NULL, r->log, &r->lines);
     D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, st));
     r->line.len = 0;
     D9D_TRY(d9d_buf_printf(&r->line, "%lld", (long long)r->lines.done));
@@ -167,7 +170,7 @@ static d9d_status output_open(generate_run *r)
 /* True if the argmax is taken, with no random numbers. */
 static bool is_greedy(const generate_run *r)
 {
-    return r->how->temperature == 0;
+    return r->section->temperature == 0;
 }
 
 /* Of the KV cache, for a generate_run whose model is placed. */
@@ -183,7 +186,7 @@ static d9d_status open_decoder(generate_run *r)
 {
     const int64_t rows = r->c->trainer.batching.microbatch_size;
 
-    d9d_log_info(r->log, "cache: %lld row%s of up to %lld tokens, %.1f MB", (long long)rows,
+    d9d_log_info(r->log, "KV cache: %lld sequence%s of up to %lld tokens, %.1f MB", (long long)rows,
                  rows > 1 ? "s" : "", (long long)r->max_tokens,
                  (double)cache_bytes(&r->engine, r) * 1e-6);
     return d9di_kv_decoder_open(&r->engine, rows, r->max_tokens, is_greedy(r), &r->decoder);
@@ -195,12 +198,12 @@ static d9d_status open_decode_batch(generate_run *r)
 
     a->source = &r->requests;
     a->decoder = r->decoder;
-    a->sampler.temperature = r->how->temperature;
-    a->sampler.top_k = r->how->top_k;
-    a->sampler.top_p = r->how->top_p;
-    a->seed = (uint64_t)r->how->seed;
+    a->sampler.temperature = r->section->temperature;
+    a->sampler.top_k = r->section->top_k;
+    a->sampler.top_p = r->section->top_p;
+    a->seed = (uint64_t)r->section->seed;
     a->vocab = r->engine.whole->vocab;
-    a->max_new = r->how->max_new_tokens;
+    a->max_new = r->section->max_new_tokens;
     a->decodes_ahead = is_greedy(r) && d9d_comm_size(r->engine.world) == 1;
     a->positions = r->engine.whole->max_positions;
     a->step = d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
@@ -210,14 +213,14 @@ static d9d_status open_decode_batch(generate_run *r)
 
 static d9d_status run_open(generate_run *r)
 {
-    d9di_engine_opts how = engine_opts(r);
+    d9di_engine_opts opts = engine_opts(r);
 
-    how.more_bytes = cache_bytes;
-    how.more_bytes_arg = r;
+    opts.more_bytes = cache_bytes;
+    opts.more_bytes_arg = r;
     D9D_TRY(output_open(r));
-    D9D_TRY(
-        d9di_job_start_flight_dir(r->where->boot, r->how->output, &r->engine.arena, &how.flight));
-    D9D_TRY(d9di_engine_materialize(&r->engine, &how));
+    D9D_TRY(d9di_job_start_flight_dir(r->where->boot, r->section->output, &r->engine.arena,
+                                      &opts.flight));
+    D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
     D9D_TRY(open_decoder(r));
     return open_decode_batch(r);
 }
@@ -470,7 +473,7 @@ d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
                          const d9d_job *where, d9d_infer_task_summary *out)
 {
     generate_run r = {.c = config,
-                      .how = config->task.value,
+                      .section = config->task.value,
                       .where = where,
                       .log = where->log,
                       .rank = d9d_bootstrap_rank(where->boot),
@@ -488,6 +491,6 @@ out:
     st = d9di_job_start_fail_rank(where->boot, r.engine.mesh, st);
     run_close(&r);
     if (st == D9D_OK)
-        d9di_job_start_remove_flight_dir(where->boot, r.how->output);
+        d9di_job_start_remove_flight_dir(where->boot, r.section->output);
     return st;
 }

@@ -60,7 +60,7 @@ static d9di_engine_opts engine_opts(const infer_run *r)
 /* Runs all checks that need no model memory. */
 static d9d_status run_check(infer_run *r)
 {
-    d9di_engine_opts how;
+    d9di_engine_opts opts;
 
     if (r->task->body != NULL)
         D9D_TRY(d9di_task_open_kind(r->task->body, r->output, &r->body));
@@ -79,8 +79,8 @@ static d9d_status run_check(infer_run *r)
         D9D_TRY(d9di_run_data_set_no_targets(&r->data, true, false, r->c->task.choice->name));
     D9D_TRY(trigger_event(r, "inference.configuration.data_loader",
                           (d9d_job_event){.loader = r->data.loader}));
-    how = engine_opts(r);
-    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    opts = engine_opts(r);
+    D9D_TRY(d9di_engine_open(&opts, &r->engine));
     return d9di_infer_rows_check(&r->rows);
 }
 
@@ -114,13 +114,13 @@ static d9d_status output_open(infer_run *r, int64_t *first)
 
 static d9d_status run_open(infer_run *r, int64_t *first)
 {
-    d9di_engine_opts how = engine_opts(r);
+    d9di_engine_opts opts = engine_opts(r);
 
     D9D_TRY(output_open(r, first));
     D9D_TRY(d9di_job_start_flight_dir(r->where->boot, r->output->output, &r->engine.arena,
-                                      &how.flight));
+                                      &opts.flight));
     D9D_TRY(d9d_batch_buffer_create(&r->idle));
-    D9D_TRY(d9di_engine_materialize(&r->engine, &how));
+    D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
     return trigger_event(
         r, "inference.configuration.model_stages",
         (d9d_job_event){.models = r->engine.models, .n_models = r->engine.n_stages});
@@ -227,14 +227,14 @@ static d9d_status run_batches(infer_run *r, int64_t first, int64_t n)
     const int64_t micro = r->c->trainer.batching.microbatch_size, global = global_batch(r);
     const int stages = d9d_mesh_count(r->engine.mesh, D9D_AXIS(PP));
     const int64_t max_batches = stages > 1 ? 4 * stages : 1;
-    const d9d_prefetcher_opts how = d9di_run_data_prefetch_opts(
+    const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
         &r->c->trainer.data_loading, first, global, d9d_mesh_index(r->engine.mesh, D9D_AXES_DP),
         d9d_mesh_count(r->engine.mesh, D9D_AXES_DP), micro, n);
     d9d_progress progress;
     d9d_status st = D9D_OK;
 
     D9D_TRY(d9di_infer_rows_prepare(&r->rows, global, max_batches));
-    D9D_TRY(d9d_prefetcher_open(r->data.loader, &how, &r->feed));
+    D9D_TRY(d9d_prefetcher_open(r->data.loader, &opts, &r->feed));
     r->total_steps = (n + global - 1) / global;
     D9D_TRY(trigger_event(r, "inference.ready", (d9d_job_event){.user = NULL}));
     d9d_progress_start(&progress, r->log, "infer", "samples", (uint64_t)n);

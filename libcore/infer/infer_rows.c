@@ -115,7 +115,8 @@ d9d_status d9di_infer_rows_prepare(d9di_infer_rows *r, int64_t batch, int64_t ma
 {
     r->messages = calloc((size_t)max_batches, sizeof(*r->messages));
     if (r->messages == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "infer: rows of %lld batches", (long long)max_batches);
+        return D9D_FAIL(D9D_ENOMEM, "infer: no memory for the rows of %lld batches",
+                        (long long)max_batches);
     r->max_batches = max_batches;
     r->batch = batch;
     return D9D_OK;
@@ -136,7 +137,7 @@ static d9d_status copy_to_host(d9di_infer_rows *r, const d9d_tensor *x)
         float *grown = realloc(r->host, n * sizeof(*grown));
 
         if (grown == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "infer: %zu numbers of a batch", n);
+            return D9D_FAIL(D9D_ENOMEM, "infer: no memory for %zu numbers of a batch", n);
         r->host = grown;
         r->host_cap = n;
     }

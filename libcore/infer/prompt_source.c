@@ -20,7 +20,7 @@ d9d_status d9di_prompt_source_open_data(const d9d_infer_config *c, d9di_prompt_s
 {
     const d9d_job_generate_section *g = c->task.value;
 
-    out->how = g;
+    out->section = g;
     if ((g->prompts != NULL) == (c->data.n > 0))
         return D9D_FAIL(D9D_ECONFIG, g->prompts != NULL
                                          ? "give either data or task.prompts, not both"
@@ -46,16 +46,16 @@ d9d_status d9di_prompt_source_open_data(const d9d_infer_config *c, d9di_prompt_s
 d9d_status d9di_prompt_source_open_prompts(d9di_prompt_source *a, const d9d_tokenizer *tokenizer,
                                            int64_t vocab)
 {
-    const d9d_prompts_opts how = {.path = a->how->prompts,
-                                  .tokenizer = tokenizer,
-                                  .chat_template = a->how->chat_template,
-                                  .speaker = a->how->role,
-                                  .no_thoughts = !a->how->enable_thinking,
-                                  .vocab = vocab};
+    const d9d_prompts_opts opts = {.path = a->section->prompts,
+                                   .tokenizer = tokenizer,
+                                   .chat_template = a->section->chat_template,
+                                   .speaker = a->section->role,
+                                   .no_thoughts = !a->section->enable_thinking,
+                                   .vocab = vocab};
 
-    if (a->how->prompts == NULL)
+    if (a->section->prompts == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_prompts_read(&how, &a->prompts));
+    D9D_TRY(d9d_prompts_read(&opts, &a->prompts));
     a->n = a->prompts.n;
     a->longest = a->prompts.longest;
     a->hash = a->prompts.hash;
@@ -76,8 +76,8 @@ static int64_t prompt_length(const d9di_prompt_source *a, const d9d_batch *b)
     const int64_t n = b->lengths[0];
     int64_t i = 0;
 
-    if (a->how->prompt_tokens != D9D_INT_NULL)
-        return a->how->prompt_tokens < n ? a->how->prompt_tokens : n;
+    if (a->section->prompt_tokens != D9D_INT_NULL)
+        return a->section->prompt_tokens < n ? a->section->prompt_tokens : n;
     while (i < n && b->labels[i] == D9D_IGNORE_INDEX)
         i++;
     return i < n ? i + 1 : n;

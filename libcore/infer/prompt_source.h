@@ -6,7 +6,7 @@
 #include "tasks/run_data.h"
 
 typedef struct d9di_prompt_source {
-    const d9d_job_generate_section *how;
+    const d9d_job_generate_section *section;
     int64_t n;       /* samples */
     int64_t longest; /* tokens of the longest */
     d9d_hash hash;

@@ -6,7 +6,7 @@
 #include "d9d/kernels/table.h"
 
 typedef struct softmax_draw {
-    const d9di_token_sampler *how;
+    const d9di_token_sampler *sampler;
     const float *logits;
     int64_t n;
     float largest;
@@ -14,7 +14,7 @@ typedef struct softmax_draw {
 
 static double token_weight(const softmax_draw *d, uint32_t token)
 {
-    return exp((double)(d->logits[token] - d->largest) / d->how->temperature);
+    return exp((double)(d->logits[token] - d->largest) / d->sampler->temperature);
 }
 
 /* True if a is more likely than b. */

@@ -44,8 +44,8 @@ static d9d_status check_form(const d9d_metric *m, const char *where)
         (f->reduce_op != D9D_COMM_SUM && f->reduce_op != D9D_COMM_MAX))
         return D9D_FAIL(
             D9D_ECONFIG,
-            "%s: form() of %s gave %lld cells of type %d, joined by %d, for %zu values; "
-            "of both there are 1 to %d, float64 or int64, summed or the largest",
+            "%s: form() of %s gave a state of %lld elements of type %d, reduced by %d, and %zu "
+            "values; 1 to %d of both are possible, float64 or int64, by sum or maximum",
             where, m->kind->table->name, (long long)f->state_size, (int)f->dtype, (int)f->reduce_op,
             f->width, MAX_COUNT);
     return D9D_OK;
@@ -66,7 +66,7 @@ d9d_status d9d_metric_create(const d9d_union *section, const char *where, d9d_me
     m->bytes = (uint64_t)m->form.state_size * d9d_dtype_size(m->form.dtype);
     m->local = calloc(2, m->bytes);
     if (m->local == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld cells", where,
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a state of %lld elements", where,
                       (long long)m->form.state_size);
         goto out;
     }

@@ -39,14 +39,14 @@ static d9d_decoder_layer *layer_at(const decoder *m, int64_t i)
 
 static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_opts *of_model)
 {
-    d9d_block_opts how = *of_model;
+    d9d_block_opts opts = *of_model;
     const char *name =
         d9d_arena_printf(&m->root.names, "%s.%lld", m->kind.names->layers, (long long)l->number);
     d9d_block_moe *mixture;
 
-    how.blocks = &l->blocks;
+    opts.blocks = &l->blocks;
     D9D_TRY(d9d_model_add_unit(&m->base, name, &l->module));
-    D9D_TRY(D9D_PLUGIN_CALL(m->kind.name, &m->kind, init, l, &how));
+    D9D_TRY(D9D_PLUGIN_CALL(m->kind.name, &m->kind, init, l, &opts));
     m->base.whole_sequences |= l->blocks.gated_delta != NULL;
     mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : l->blocks.moe;
     if (mixture != NULL)
@@ -55,7 +55,7 @@ static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_o
 }
 
 static d9d_status layers_init(decoder *m, const d9d_decoder_shape *s, const void *config,
-                              d9d_model_recompute_mode mode, const d9d_block_opts *how)
+                              d9d_model_recompute_mode mode, const d9d_block_opts *opts)
 {
     int64_t first, end;
 
@@ -75,49 +75,49 @@ static d9d_status layers_init(decoder *m, const d9d_decoder_shape *s, const void
         l->local_rope = m->local_rope.features > 0 ? &m->local_rope : &m->rope;
         l->number = first + i;
         l->recompute_ffn = mode == D9D_RECOMPUTE_SELECTIVE;
-        D9D_TRY(layer_init(m, l, how));
+        D9D_TRY(layer_init(m, l, opts));
     }
     return D9D_OK;
 }
 
-static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *how,
+static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts,
                              d9d_block_vocab_kind kind, d9d_block_vocab *b)
 {
     const d9d_block_vocab_split all = {"all", s->vocab};
     const bool cut = s->splits != NULL;
 
-    D9D_TRY(d9d_block_vocab_init(b, how, kind, cut ? s->splits : &all, cut ? s->n_splits : 1,
+    D9D_TRY(d9d_block_vocab_init(b, opts, kind, cut ? s->splits : &all, cut ? s->n_splits : 1,
                                  s->hidden));
     return d9d_model_add_unit(
         &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
 }
 
 /* A tied head is the embedding: this stage's own, or on a last stage a second instance. */
-static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *how)
+static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts)
 {
     m->head = s->tied ? &m->embed : &m->own_head;
     if (s->tied && d9d_stage_is_first(m->base.stage))
         return d9d_model_add_unit(&m->base, m->kind.names->embed, &m->embed.module);
-    return vocab_init(m, s, how, s->tied ? D9D_VOCAB_EMBEDDING : D9D_VOCAB_HEAD, m->head);
+    return vocab_init(m, s, opts, s->tied ? D9D_VOCAB_EMBEDDING : D9D_VOCAB_HEAD, m->head);
 }
 
 static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const void *config,
                                  const d9d_model_opts *options)
 {
-    const d9d_block_opts how = {m->base.dtype, s->init_std == 0 ? 0.02 : s->init_std,
+    const d9d_block_opts opts = {m->base.dtype, s->init_std == 0 ? 0.02 : s->init_std,
                                 &m->base.groups, NULL};
     const bool first = d9d_stage_is_first(m->base.stage), last = d9d_stage_is_last(m->base.stage);
 
     if (first)
-        D9D_TRY(vocab_init(m, s, &how, D9D_VOCAB_EMBEDDING, &m->embed));
-    D9D_TRY(layers_init(m, s, config, options->recompute, &how));
+        D9D_TRY(vocab_init(m, s, &opts, D9D_VOCAB_EMBEDDING, &m->embed));
+    D9D_TRY(layers_init(m, s, config, options->recompute, &opts));
     if (last) {
         D9D_TRY(
-            d9d_block_norm_init(&m->norm, &how, s->hidden, (float)s->norm_eps, s->zero_centred));
+            d9d_block_norm_init(&m->norm, &opts, s->hidden, (float)s->norm_eps, s->zero_centred));
         D9D_TRY(d9d_model_add_unit(&m->base, m->kind.names->norm, &m->norm.module));
     }
     if (last && !s->no_head)
-        D9D_TRY(head_init(m, s, &how));
+        D9D_TRY(head_init(m, s, &opts));
     if (first != last && s->tied && !s->no_head)
         m->base.tied = &m->embed.module;
     return D9D_OK;

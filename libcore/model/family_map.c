@@ -183,18 +183,18 @@ static d9d_hf_params params_of(const param_list *l)
 /* --- one direction ------------------------------------------------------------------------------
  */
 
-static d9d_status map_files(const d9d_family_config *c, d9d_stage stage, const d9d_hf_mapping *how,
+static d9d_status map_files(const d9d_family_config *c, d9d_stage stage, const d9d_hf_mapping *mapping,
                             const d9d_tensor_source *own, d9d_mapper **out)
 {
     const d9d_hf_naming naming = naming_of(c);
     param_list l = {.c = c,
                     .own = own,
-                    .skip_embed = !how->to_own && stage.count > 1 && d9d_stage_is_last(stage)};
+                    .skip_embed = !mapping->to_own && stage.count > 1 && d9d_stage_is_last(stage)};
     d9d_status st = params_list(&l, stage);
     const d9d_hf_params params = params_of(&l);
 
     if (st == D9D_OK)
-        st = d9d_hf_mapper(&naming, &params, how, out);
+        st = d9d_hf_mapper(&naming, &params, mapping, out);
     params_release(&l);
     return st;
 }

@@ -13,9 +13,7 @@ d9d_status d9d_kv_cache_check(const d9d_model *m)
 {
     return has_cache_spec(m->ops)
                ? D9D_OK
-               : D9D_FAIL(D9D_ENOTSUP,
-                          "%s: keeps nothing of the tokens that it has seen, without "
-                          "which nothing is generated",
+               : D9D_FAIL(D9D_ENOTSUP, "%s: this model has no KV cache, so it cannot generate",
                           m->ops->name);
 }
 
@@ -51,7 +49,7 @@ static d9d_status layers_alloc(const d9d_model *m, d9d_device *dev, d9d_kv_cache
 
     c->entry = calloc((size_t)c->layers + 1, sizeof(*c->entry));
     if (c->entry == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "cache: %lld layers", (long long)c->layers);
+        return D9D_FAIL(D9D_ENOMEM, "KV cache: no memory for %lld layers", (long long)c->layers);
     for (int64_t l = 0; l < c->layers; l++) {
         m->ops->cache_spec(m, l, &cache_spec);
         for (size_t i = 0; i < cache_spec.n; i++)

@@ -26,11 +26,12 @@ d9d_status d9d_model_add_unit(d9d_model *m, const char *name, d9d_module *child)
     d9d_module **units = realloc(m->units, (m->n_units + 1) * sizeof(d9d_module *));
 
     if (units == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: its %zu units", m->ops->name, m->n_units + 1);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its %zu FSDP units", m->ops->name,
+                        m->n_units + 1);
     m->units = units;
     m->units[m->n_units++] = child;
     if (name == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a unit", m->ops->name);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of an FSDP unit", m->ops->name);
     return again ? D9D_OK : d9d_module_child(m->module, name, child);
 }
 
@@ -46,7 +47,7 @@ struct d9d_model_added {
 d9d_status d9d_model_add_linear(d9d_model *m, const char *name, d9d_dtype dtype, double init_std,
                                 int64_t in, int64_t out)
 {
-    const d9d_block_opts how = {.dtype = dtype, .init_std = init_std > 0 ? init_std : 0.02};
+    const d9d_block_opts opts = {.dtype = dtype, .init_std = init_std > 0 ? init_std : 0.02};
     const size_t n = strlen(name) + 1;
     struct d9d_model_added *a = calloc(1, sizeof(*a) + n);
 
@@ -55,7 +56,7 @@ d9d_status d9d_model_add_linear(d9d_model *m, const char *name, d9d_dtype dtype,
     a->next = m->added;
     m->added = a;
     a->name = memcpy(a->text, name, n);
-    D9D_TRY(d9d_block_linear_init(&a->linear, &how, in, out));
+    D9D_TRY(d9d_block_linear_init(&a->linear, &opts, in, out));
     return d9d_model_add_unit(m, a->name, &a->linear.module);
 }
 

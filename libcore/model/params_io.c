@@ -65,7 +65,7 @@ d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_io_kind which
     io->entries = calloc(params->n + 1, sizeof(*io->entries));
     io->target = calloc(params->n + 1, sizeof(*io->target));
     if (io->tensors == NULL || io->entries == NULL || io->target == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "parameters: records of %zu", params->n);
+        st = D9D_FAIL(D9D_ENOMEM, "parameters: no memory for records of %zu", params->n);
         goto out;
     }
     for (size_t i = 0; i < params->n; i++) {
@@ -119,8 +119,10 @@ static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint
 d9d_status d9d_params_io_source(d9d_params_io *io, d9d_tensor_source *out)
 {
     for (size_t i = 0; i < io->n; i++)
-        if (!d9d_shape_equal(&io->entries[i].param->shard.shape, &io->entries[i].param->spec.shape))
-            return D9D_FAIL(D9D_ENOTSUP, "%s: only a part of it is kept here", io->tensors[i].name);
+        if (!d9d_shape_equal(&io->entries[i].param->shard.shape,
+                             &io->entries[i].param->spec.shape))
+            return D9D_FAIL(D9D_ENOTSUP, "%s: this rank holds only a shard of it",
+                            io->tensors[i].name);
     *out = (d9d_tensor_source){
         .self = io, .n = io->n, .at = source_at, .path = source_place, .read = source_read};
     return D9D_OK;
@@ -150,12 +152,12 @@ static d9d_status ranges_add(d9d_params_io *io, size_t output, const d9d_tensor 
     const int64_t rows = t->shape.ndim > 0 ? t->shape.dim[0] : 1;
     const uint64_t bytes = d9d_tensor_bytes(t), row = rows > 0 ? bytes / (uint64_t)rows : 0;
     const int64_t step = row > 0 && row < RANGE_BYTES ? (int64_t)(RANGE_BYTES / row) : 1;
-    const uint64_t most = (uint64_t)(step < rows ? step : rows) * row;
+    const uint64_t step_bytes = (uint64_t)(step < rows ? step : rows) * row;
 
     for (int64_t at = 0; at < rows && bytes > 0; at += step)
         D9D_TRY(D9D_VEC_PUSH(&io->ranges,
                              (row_range){output, at, rows - at < step ? rows - at : step}));
-    io->largest = most > io->largest ? most : io->largest;
+    io->largest = step_bytes > io->largest ? step_bytes : io->largest;
     return D9D_OK;
 }
 

@@ -46,37 +46,37 @@ typedef struct provider_section {
 static const d9d_key string_elem = {.kind = D9D_KIND_STR, .doc = "a name"};
 
 #define LAYER_KEYS                                                                                 \
-    D9D_KEY_INT(layer_section, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width of the residual"),    \
+    D9D_KEY_INT(layer_section, hidden_size, D9D_REQUIRED, 1, 1 << 20,                              \
+                "size of the hidden states"),                                                      \
         D9D_KEY_INT(layer_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,                    \
-                    "width of the feed-forward part, or of one expert"),                           \
+                    "FFN size, or that of one expert"),                                            \
         D9D_KEY_INT(layer_section, num_attention_heads, D9D_REQUIRED, 1, 1 << 16, "query heads"),  \
         D9D_KEY_INT(layer_section, num_key_value_heads, D9D_REQUIRED, 1, 1 << 16,                  \
                     "key and value heads"),                                                        \
-        D9D_KEY_INT(layer_section, head_dim, D9D_REQUIRED, 2, 1 << 16, "features of a head"),      \
+        D9D_KEY_INT(layer_section, head_dim, D9D_REQUIRED, 2, 1 << 16, "head size"),               \
         D9D_KEY_REAL(layer_section, rms_norm_eps, "1e-6", 0, 1, "epsilon of every RMSNorm",        \
                      .flags = D9D_FLOAT32)
 
 static const d9d_key dense_layer_keys[] = {LAYER_KEYS, D9D_KEY_END};
 static const d9d_key shared_keys[] = {
-    D9D_KEY_INT(shared_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,
-                "width of its feed-forward part"),
+    D9D_KEY_INT(shared_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20, "its FFN size"),
     D9D_KEY_BOOL(shared_section, enable_gate, "false",
                  "scale its output by the sigmoid of a linear gate"),
     D9D_KEY_END,
 };
 static const d9d_table shared_table =
-    D9D_TABLE(shared_section, "shared_expert", shared_keys, "an expert that every token meets");
+    D9D_TABLE(shared_section, "shared_expert", shared_keys, "an expert that computes every token");
 static const d9d_key moe_layer_keys[] = {
     LAYER_KEYS,
     D9D_KEY_INT(layer_section, num_experts, D9D_REQUIRED, 1, 1 << 16, "experts of a layer"),
-    D9D_KEY_INT(layer_section, experts_top_k, D9D_REQUIRED, 1, 1 << 16, "experts of a token"),
+    D9D_KEY_INT(layer_section, experts_top_k, D9D_REQUIRED, 1, 1 << 16, "experts per token"),
     {.name = "shared_expert",
      .kind = D9D_KIND_TABLE,
      .flags = D9D_NULLABLE,
      .offset = offsetof(layer_section, shared_expert),
      .def = "null",
      .table = &shared_table,
-     .doc = "an expert that every token meets, or null"},
+     .doc = "an expert that computes every token, or null"},
     D9D_KEY_END,
 };
 static const d9d_table dense_layer_table =
@@ -93,7 +93,7 @@ static const char *const scaling_tag[] = {"type", NULL};
     {                                                                                              \
         .name = "original_max_position_embeddings", .kind = D9D_KIND_REAL,                         \
         .offset = offsetof(d9d_rope_scaling, original), .def = D9D_REQUIRED, .min = 1,             \
-        .max = INT32_MAX, .doc = "positions that it was trained on"                                \
+        .max = INT32_MAX, .doc = "positions that the model was pretrained on"                      \
     }
 #define BOUND_KEY(word, field, d, text)                                                            \
     {                                                                                              \
@@ -104,15 +104,17 @@ static const d9d_key scale_keys[] = {FACTOR_KEY, D9D_KEY_END};
 static const d9d_key yarn_keys[] = {
     FACTOR_KEY,
     ORIGINAL_KEY,
-    BOUND_KEY("beta_fast", fast, "32", "turns over them from which on a frequency stays"),
-    BOUND_KEY("beta_slow", slow, "1", "turns up to which it is divided by the factor"),
+    BOUND_KEY("beta_fast", fast, "32",
+              "a frequency that rotates at least so often over those positions is unchanged"),
+    BOUND_KEY("beta_slow", slow, "1",
+              "a frequency that rotates at most so often is divided by the factor"),
     {.name = "attention_factor",
      .kind = D9D_KIND_REAL,
      .offset = offsetof(d9d_rope_scaling, mscale),
      .flags = D9D_FLOAT32,
      .def = "0",
      .max = 1e6,
-     .doc = "of cosines and sines; 0: 0.1 ln(factor) + 1"},
+     .doc = "scale of cosines and sines; 0: 0.1 ln(factor) + 1"},
     {.name = "truncate",
      .kind = D9D_KIND_BOOL,
      .offset = offsetof(d9d_rope_scaling, whole),
@@ -123,8 +125,10 @@ static const d9d_key yarn_keys[] = {
 static const d9d_key llama3_keys[] = {
     FACTOR_KEY,
     ORIGINAL_KEY,
-    BOUND_KEY("high_freq_factor", fast, "4", "turns over them from which on a frequency stays"),
-    BOUND_KEY("low_freq_factor", slow, "1", "turns up to which it is divided by the factor"),
+    BOUND_KEY("high_freq_factor", fast, "4",
+              "a frequency that rotates at least so often over those positions is unchanged"),
+    BOUND_KEY("low_freq_factor", slow, "1",
+              "a frequency that rotates at most so often is divided by the factor"),
     D9D_KEY_END,
 };
 #define SCALING(var, word, k, text)                                                                \
@@ -132,8 +136,9 @@ static const d9d_key llama3_keys[] = {
         .name = (word), .size = sizeof(d9d_rope_scaling), .keys = (k), .doc = (text)}
 SCALING(linear_table, "linear", scale_keys, "all frequencies divided by the factor");
 SCALING(ntk_table, "ntk", scale_keys, "a larger base, the slowest frequency divided by the factor");
-SCALING(yarn_table, "yarn", yarn_keys, "slow frequencies divided by the factor, fast ones kept");
-SCALING(llama3_table, "llama3", llama3_keys, "the same by wave length, as Llama 3.1");
+SCALING(yarn_table, "yarn", yarn_keys,
+        "slow frequencies divided by the factor, fast ones unchanged");
+SCALING(llama3_table, "llama3", llama3_keys, "as yarn, by wavelength, as Llama 3.1");
 /* In the order of d9d_rope_kind, from LINEAR on. */
 static const d9d_table *const scalings[] = {&linear_table, &ntk_table, &yarn_table, &llama3_table,
                                             NULL};
@@ -142,9 +147,9 @@ static const d9d_table *const scalings[] = {&linear_table, &ntk_table, &yarn_tab
     D9D_KEY_TABLE(model_section, layer, layer_table, "dimensions of a layer"),                     \
         D9D_KEY_INT(model_section, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16, "decoder layers"), \
         D9D_KEY_REAL(model_section, rope_base, "10000", 1, 1e15,                                   \
-                     "base of the rotary frequencies"),                                            \
+                     "base of RoPE's frequencies (theta)"),                                        \
         D9D_KEY_UNION(model_section, rope_scaling, "null", scaling_tag, scalings,                  \
-                      "rotary embedding for rows longer than those that it was trained on",        \
+                      "RoPE scaling for sequences longer than those of the pretraining",           \
                       .flags = D9D_NULLABLE),                                                      \
         D9D_KEY_INT(model_section, max_position_ids, D9D_REQUIRED, 1, INT32_MAX,                   \
                     "longest sequence"),                                                           \
@@ -153,7 +158,7 @@ static const d9d_table *const scalings[] = {&linear_table, &ntk_table, &yarn_tab
         D9D_KEY_LIST(model_section, split_vocab_order, D9D_REQUIRED, &string_elem,                 \
                      "the splits in the order of their ids"),                                      \
         D9D_KEY_INT(model_section, pipeline_num_virtual_layers_pre, "0", 0, 1 << 16,               \
-                    "layers that the embedding counts for when layers are dealt out"),             \
+                    "layers that the embedding counts for when layers are divided into stages"),   \
         D9D_KEY_INT(model_section, pipeline_num_virtual_layers_post, "0", 0, 1 << 16,              \
                     "layers that the head counts for"),                                            \
         D9D_KEY_BOOL(model_section, tie_word_embeddings, "false",                                  \
@@ -195,25 +200,26 @@ static const char *const score_names[] = {"softmax", "sigmoid", NULL};
     }
 static const d9d_key router_keys[] = {
     D9D_KEY_ENUM(d9d_block_router, score, "\"softmax\"", score_names,
-                 "what is made of a token's logits: their softmax, or the sigmoid of each"),
-    D9D_KEY_INT(d9d_block_router, groups, "1", 1, D9D_ROUTER_MAX_GROUPS,
-                "groups of experts, worth the sum of their two best; 1: any expert can be chosen"),
+                 "scores of a token's logits: their softmax, or the sigmoid of each"),
+    D9D_KEY_INT(
+        d9d_block_router, groups, "1", 1, D9D_ROUTER_MAX_GROUPS,
+        "groups of experts, scored by the sum of their two best; 1: any expert can be chosen"),
     D9D_KEY_INT(d9d_block_router, top_groups, "1", 1, D9D_ROUTER_MAX_GROUPS,
-                "groups, the best ones, that a token chooses from"),
-    COEFFICIENT("scale", scale, "1", D9D_ABOVE_MIN, "factor of the weights of the chosen"),
+                "groups with the highest scores, from which a token's experts are chosen"),
+    COEFFICIENT("scale", scale, "1", D9D_ABOVE_MIN, "factor of the routing weights"),
     D9D_KEY_BOOL(d9d_block_router, expert_bias, "false",
-                 "a bias for each expert, of the choice alone, that evens out their loads"),
+                 "a bias of each expert's score, for the choice only, that balances their loads"),
     COEFFICIENT("bias_update_rate", bias_rate, "0.001", 0,
-                "how far a bias goes in a step, up where the expert had less than the mean"),
+                "change of a bias in a step, upwards if the expert's load was below the mean"),
     COEFFICIENT(
         "aux_loss_coef", aux_loss, "0", 0,
-        "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
+        "coefficient of the load-balancing loss of each sequence; the loss is 1 for even loads"),
     COEFFICIENT("z_loss_coef", z_loss, "0", 0,
                 "coefficient of the squared log-sum-exp of each token's logits"),
     D9D_KEY_END,
 };
 static const d9d_table router_table =
-    D9D_TABLE(d9d_block_router, "router", router_keys, "how tokens choose experts, and how evenly");
+    D9D_TABLE(d9d_block_router, "router", router_keys, "how experts are chosen and balanced");
 
 static const d9d_key dense_provider_keys[] = {PROVIDER_KEYS(&dense_model_table), D9D_KEY_END};
 static const d9d_key moe_provider_keys[] = {

@@ -28,7 +28,7 @@ void d9d_block_rope_release(d9d_block_rope *b)
 }
 
 /* Heads stay whole.  Ranks beyond the key-value heads share them: d9d_block_attention_shape. */
-static void heads_divide(d9d_block_attention *b, const d9d_block_opts *how)
+static void heads_divide(d9d_block_attention *b, const d9d_block_opts *opts)
 {
     const d9d_param_parallel q = {D9D_COLWISE, b->shape.heads, false, "num_attention_heads"};
     const d9d_param_parallel kv = {D9D_COLWISE, b->shape.kv_heads, true, "num_key_value_heads"};
@@ -38,13 +38,13 @@ static void heads_divide(d9d_block_attention *b, const d9d_block_opts *how)
     d9d_param *const of_keys[] = {&b->k_proj.weight, &b->v_proj.weight, &b->k_bias, &b->v_bias};
 
     for (size_t i = 0; i < sizeof(of_queries) / sizeof(of_queries[0]); i++)
-        d9di_block_divide(of_queries[i], how, q);
+        d9di_block_divide(of_queries[i], opts, q);
     for (size_t i = 0; i < sizeof(of_keys) / sizeof(of_keys[0]); i++)
-        d9di_block_divide(of_keys[i], how, kv);
-    d9di_block_divide(&b->o_proj.weight, how, o);
+        d9di_block_divide(of_keys[i], opts, kv);
+    d9di_block_divide(&b->o_proj.weight, opts, o);
 }
 
-static d9d_status biases_init(d9d_block_attention *b, const d9d_block_opts *how)
+static d9d_status biases_init(d9d_block_attention *b, const d9d_block_opts *opts)
 {
     const d9d_block_attention_shape *s = &b->shape;
     const int64_t queries = s->heads * s->head_dim, keys = s->kv_heads * s->head_dim;
@@ -60,12 +60,12 @@ static d9d_status biases_init(d9d_block_attention *b, const d9d_block_opts *how)
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i].wanted)
-            D9D_TRY(d9d_module_param(&all[i].of->module, "bias", all[i].bias, how->dtype,
+            D9D_TRY(d9d_module_param(&all[i].of->module, "bias", all[i].bias, opts->dtype,
                                      D9D_SHAPE(all[i].n), D9D_INIT_ZEROS, 0));
     return D9D_OK;
 }
 
-d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts *how,
+d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts *opts,
                                     const d9d_block_attention_shape *shape)
 {
     const int64_t hidden = shape->hidden, d = shape->head_dim;
@@ -73,25 +73,25 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
     d9d_module *m = &b->module;
 
     b->shape = *shape;
-    b->groups = how->groups;
-    if (how->blocks != NULL)
-        how->blocks->attention = b;
+    b->groups = opts->groups;
+    if (opts->blocks != NULL)
+        opts->blocks->attention = b;
     d9d_module_init(m);
-    D9D_BLOCK_ADD(m, "q_proj", linear, &b->q_proj, how, hidden, queries);
-    D9D_BLOCK_ADD(m, "k_proj", linear, &b->k_proj, how, hidden, keys);
-    D9D_BLOCK_ADD(m, "v_proj", linear, &b->v_proj, how, hidden, keys);
-    D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, how, queries, hidden);
-    D9D_TRY(biases_init(b, how));
+    D9D_BLOCK_ADD(m, "q_proj", linear, &b->q_proj, opts, hidden, queries);
+    D9D_BLOCK_ADD(m, "k_proj", linear, &b->k_proj, opts, hidden, keys);
+    D9D_BLOCK_ADD(m, "v_proj", linear, &b->v_proj, opts, hidden, keys);
+    D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, opts, queries, hidden);
+    D9D_TRY(biases_init(b, opts));
     if (shape->output_gate)
-        D9D_BLOCK_ADD(m, "gate_proj", linear, &b->gate_proj, how, hidden, queries);
+        D9D_BLOCK_ADD(m, "gate_proj", linear, &b->gate_proj, opts, hidden, queries);
     if (shape->sinks)
-        D9D_TRY(d9d_module_param(m, "sinks", &b->sinks, how->dtype, D9D_SHAPE(shape->heads),
+        D9D_TRY(d9d_module_param(m, "sinks", &b->sinks, opts->dtype, D9D_SHAPE(shape->heads),
                                  D9D_INIT_ZEROS, 0));
-    heads_divide(b, how);
+    heads_divide(b, opts);
     if (shape->no_norm)
         return D9D_OK;
-    D9D_BLOCK_ADD(m, "q_norm", norm, &b->q_norm, how, d, shape->norm_eps, shape->zero_centred);
-    D9D_BLOCK_ADD(m, "k_norm", norm, &b->k_norm, how, d, shape->norm_eps, shape->zero_centred);
+    D9D_BLOCK_ADD(m, "q_norm", norm, &b->q_norm, opts, d, shape->norm_eps, shape->zero_centred);
+    D9D_BLOCK_ADD(m, "k_norm", norm, &b->k_norm, opts, d, shape->norm_eps, shape->zero_centred);
     return D9D_OK;
 }
 
@@ -155,7 +155,7 @@ static d9d_op_norm_rope_opts norm_rope_opts(const d9d_block_attention *b,
 
 /* QK norm, unless switched off, and RoPE, if there is one. */
 static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
-                                  const d9d_op_norm_rope_opts *how, d9d_block_norm *norm,
+                                  const d9d_op_norm_rope_opts *opts, d9d_block_norm *norm,
                                   d9d_var **y)
 {
     if (b->shape.rope == NULL)
@@ -163,8 +163,8 @@ static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
                                 : d9d_op_rms_norm(t, *y, &norm->weight, b->shape.norm_eps,
                                                   b->shape.zero_centred, y);
     return b->shape.no_norm
-               ? d9d_op_rope(t, *y, how->positions, how->inv_freq, how->style, how->mscale, y)
-               : d9d_op_norm_rope(t, *y, &norm->weight, how, y);
+               ? d9d_op_rope(t, *y, opts->positions, opts->inv_freq, opts->style, opts->mscale, y)
+               : d9d_op_norm_rope(t, *y, &norm->weight, opts, y);
 }
 
 /* Prepare heads for attention: QK norm and RoPE of queries and keys; append keys and values to a KV
@@ -172,7 +172,7 @@ static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
 static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_tensor *positions,
                                 const d9d_block_cache *cache, d9d_var **y)
 {
-    const d9d_op_norm_rope_opts how = norm_rope_opts(b, positions);
+    const d9d_op_norm_rope_opts opts = norm_rope_opts(b, positions);
 
     if (cache != NULL && !b->shape.no_norm && b->shape.rope != NULL) {
         d9d_op_qk_norm_rope_append_args new = {y[Q],
@@ -184,12 +184,12 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
                                                cache->entry[0],
                                                cache->entry[1]};
 
-        D9D_TRY(d9d_op_qk_norm_rope_append(t, &how, &new));
+        D9D_TRY(d9d_op_qk_norm_rope_append(t, &opts, &new));
         y[Q] = new.q, y[K] = new.k, y[V] = new.v;
         return D9D_OK;
     }
-    D9D_TRY(heads_norm_rope(b, t, &how, &b->q_norm, &y[Q]));
-    D9D_TRY(heads_norm_rope(b, t, &how, &b->k_norm, &y[K]));
+    D9D_TRY(heads_norm_rope(b, t, &opts, &b->q_norm, &y[Q]));
+    D9D_TRY(heads_norm_rope(b, t, &opts, &b->k_norm, &y[K]));
     if (cache == NULL)
         return D9D_OK;
     D9D_TRY(d9d_op_kv_append(t, y[K], cache->token_slots, cache->entry[0], &y[K]));
@@ -230,14 +230,14 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         {&b->q_proj, &b->q_bias, 0, b->q_proj.weight.local.shape.dim[0] / d},
         kv_heads_here(b, &b->k_proj, &b->k_bias),
         kv_heads_here(b, &b->v_proj, &b->v_bias)};
-    const d9d_op_attention_opts how = {.scale = 1.0f / sqrtf((float)d),
-                                       .causal = true,
-                                       .segments = segments,
-                                       .cp = d9d_groups_cp(b->groups),
-                                       .label = b->k_proj.weight.name,
-                                       .cached = cache != NULL,
-                                       .window = b->shape.window,
-                                       .sinks = b->shape.sinks ? &b->sinks : NULL};
+    const d9d_op_attention_opts opts = {.scale = 1.0f / sqrtf((float)d),
+                                        .causal = true,
+                                        .segments = segments,
+                                        .cp = d9d_groups_cp(b->groups),
+                                        .label = b->k_proj.weight.name,
+                                        .cached = cache != NULL,
+                                        .window = b->shape.window,
+                                        .sinks = b->shape.sinks ? &b->sinks : NULL};
     d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_var *all, *qkv[QKV], *o;
     d9d_op_pending_rows coming;
@@ -245,7 +245,7 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
     D9D_TRY(d9d_op_all_gather_rows_start(t, x, tp, b->q_proj.weight.name, &coming, &all));
     D9D_TRY(qkv_project(b, t, all, &coming, of, &positions->shape, qkv));
     D9D_TRY(heads_prepare(b, t, positions, cache, qkv));
-    D9D_TRY(d9d_op_attention(t, qkv[Q], qkv[K], qkv[V], &how, &o));
+    D9D_TRY(d9d_op_attention(t, qkv[Q], qkv[K], qkv[V], &opts, &o));
     D9D_TRY(gate_heads(b, t, o, all, &o));
     D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, tp, plus, y));
     return b->shape.o_bias ? d9d_op_add_bias(t, *y, &b->o_bias, 0, y) : D9D_OK;

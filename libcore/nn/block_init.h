@@ -7,7 +7,7 @@
 #include "d9d/nn/block.h"
 
 /* Initialisation kind and scale: N(0, init_std), or U(+-1/sqrt(in)) if init_std is 0. */
-d9d_init_kind d9di_block_init(const d9d_block_opts *how, int64_t in, float *scale);
+d9d_init_kind d9di_block_init(const d9d_block_opts *opts, int64_t in, float *scale);
 
 /* Declare n child modules in order. */
 struct d9di_block_child {

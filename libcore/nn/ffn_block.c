@@ -1,7 +1,7 @@
 /* ffn_block.c - SwiGLU feed-forward.  See d9d/nn/block.h. */
 #include "nn/block_init.h"
 
-d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *how, int64_t hidden,
+d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *opts, int64_t hidden,
                               int64_t intermediate)
 {
     const struct d9di_block_child children[] = {
@@ -10,14 +10,14 @@ d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *how, int64
         {"down_proj", &b->down_proj.module},
     };
 
-    b->groups = how->groups;
+    b->groups = opts->groups;
     d9d_module_init(&b->module);
-    D9D_TRY(d9d_block_linear_init(&b->gate_proj, how, hidden, intermediate));
-    D9D_TRY(d9d_block_linear_init(&b->up_proj, how, hidden, intermediate));
-    D9D_TRY(d9d_block_linear_init(&b->down_proj, how, intermediate, hidden));
-    d9di_block_divide(&b->gate_proj.weight, how, (d9d_param_parallel){.style = D9D_COLWISE});
-    d9di_block_divide(&b->up_proj.weight, how, (d9d_param_parallel){.style = D9D_COLWISE});
-    d9di_block_divide(&b->down_proj.weight, how, (d9d_param_parallel){.style = D9D_ROWWISE});
+    D9D_TRY(d9d_block_linear_init(&b->gate_proj, opts, hidden, intermediate));
+    D9D_TRY(d9d_block_linear_init(&b->up_proj, opts, hidden, intermediate));
+    D9D_TRY(d9d_block_linear_init(&b->down_proj, opts, intermediate, hidden));
+    d9di_block_divide(&b->gate_proj.weight, opts, (d9d_param_parallel){.style = D9D_COLWISE});
+    d9di_block_divide(&b->up_proj.weight, opts, (d9d_param_parallel){.style = D9D_COLWISE});
+    d9di_block_divide(&b->down_proj.weight, opts, (d9d_param_parallel){.style = D9D_ROWWISE});
     return d9di_block_children(&b->module, children, 3);
 }
 

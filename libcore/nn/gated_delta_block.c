@@ -7,49 +7,49 @@ static d9d_status shape_check(const d9d_block_gated_delta_shape *s)
 {
     if (s->key_heads < 1 || s->value_heads < 1 || s->value_heads % s->key_heads != 0)
         return D9D_FAIL(D9D_EINVAL,
-                        "gated delta net: %lld value heads are no multiple of %lld key heads",
+                        "gated delta net: %lld value heads are not a multiple of %lld key heads",
                         (long long)s->value_heads, (long long)s->key_heads);
     if (s->conv_width < 1 || s->conv_width > D9D_CAUSAL_CONV1D_MAX_WIDTH)
-        return D9D_FAIL(D9D_EINVAL,
-                        "gated delta net: a convolution %lld tokens wide, from 1 to %d are "
-                        "possible",
-                        (long long)s->conv_width, D9D_CAUSAL_CONV1D_MAX_WIDTH);
+        return D9D_FAIL(
+            D9D_EINVAL,
+            "gated delta net: a convolution of kernel size %lld, from 1 to %d are supported",
+            (long long)s->conv_width, D9D_CAUSAL_CONV1D_MAX_WIDTH);
     return D9D_OK;
 }
 
 /* U(+-1/sqrt(W)): the fan-in of a channel is W. */
-static d9d_status conv_init(d9d_block_causal_conv1d *b, const d9d_block_opts *how, int64_t channels,
-                            int64_t width)
+static d9d_status conv_init(d9d_block_causal_conv1d *b, const d9d_block_opts *opts,
+                            int64_t channels, int64_t width)
 {
     float scale;
-    const d9d_init_kind kind = d9di_block_init(how, width, &scale);
+    const d9d_init_kind kind = d9di_block_init(opts, width, &scale);
 
     d9d_module_init(&b->module);
-    return d9d_module_param(&b->module, "weight", &b->weight, how->dtype,
+    return d9d_module_param(&b->module, "weight", &b->weight, opts->dtype,
                             D9D_SHAPE(channels, width), kind, scale);
 }
 
 /* The block's modules and parameters, in the order of declaration. */
-static d9d_status parts_init(d9d_block_gated_delta *b, const d9d_block_opts *how)
+static d9d_status parts_init(d9d_block_gated_delta *b, const d9d_block_opts *opts)
 {
     const d9d_block_gated_delta_shape *s = &b->shape;
     const int64_t keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
 
-    D9D_TRY(d9d_block_linear_init(&b->q_proj, how, s->hidden, keys));
-    D9D_TRY(d9d_block_linear_init(&b->k_proj, how, s->hidden, keys));
-    D9D_TRY(d9d_block_linear_init(&b->v_proj, how, s->hidden, values));
-    D9D_TRY(d9d_block_linear_init(&b->g_proj, how, s->hidden, values));
-    D9D_TRY(d9d_block_linear_init(&b->b_proj, how, s->hidden, s->value_heads));
-    D9D_TRY(d9d_block_linear_init(&b->a_proj, how, s->hidden, s->value_heads));
-    D9D_TRY(d9d_block_linear_init(&b->o_proj, how, values, s->hidden));
-    D9D_TRY(conv_init(&b->q_conv, how, keys, s->conv_width));
-    D9D_TRY(conv_init(&b->k_conv, how, keys, s->conv_width));
-    D9D_TRY(conv_init(&b->v_conv, how, values, s->conv_width));
-    return d9d_block_norm_init(&b->out_norm, how, s->value_dim, s->norm_eps, false);
+    D9D_TRY(d9d_block_linear_init(&b->q_proj, opts, s->hidden, keys));
+    D9D_TRY(d9d_block_linear_init(&b->k_proj, opts, s->hidden, keys));
+    D9D_TRY(d9d_block_linear_init(&b->v_proj, opts, s->hidden, values));
+    D9D_TRY(d9d_block_linear_init(&b->g_proj, opts, s->hidden, values));
+    D9D_TRY(d9d_block_linear_init(&b->b_proj, opts, s->hidden, s->value_heads));
+    D9D_TRY(d9d_block_linear_init(&b->a_proj, opts, s->hidden, s->value_heads));
+    D9D_TRY(d9d_block_linear_init(&b->o_proj, opts, values, s->hidden));
+    D9D_TRY(conv_init(&b->q_conv, opts, keys, s->conv_width));
+    D9D_TRY(conv_init(&b->k_conv, opts, keys, s->conv_width));
+    D9D_TRY(conv_init(&b->v_conv, opts, values, s->conv_width));
+    return d9d_block_norm_init(&b->out_norm, opts, s->value_dim, s->norm_eps, false);
 }
 
 /* Key heads stay whole, and each with the value heads of its group. */
-static void heads_divide(d9d_block_gated_delta *b, const d9d_block_opts *how)
+static void heads_divide(d9d_block_gated_delta *b, const d9d_block_opts *opts)
 {
     const d9d_param_parallel columns = {D9D_COLWISE, b->shape.key_heads, false,
                                         "linear_num_key_heads"};
@@ -61,11 +61,11 @@ static void heads_divide(d9d_block_gated_delta *b, const d9d_block_opts *how)
                                    &b->a_log,         &b->dt_bias};
 
     for (size_t i = 0; i < sizeof(of_heads) / sizeof(of_heads[0]); i++)
-        d9di_block_divide(of_heads[i], how, columns);
-    d9di_block_divide(&b->o_proj.weight, how, rows);
+        d9di_block_divide(of_heads[i], opts, columns);
+    d9di_block_divide(&b->o_proj.weight, opts, rows);
 }
 
-d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_opts *how,
+d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_opts *opts,
                                       const d9d_block_gated_delta_shape *shape)
 {
     const struct d9di_block_child children[] = {
@@ -80,17 +80,17 @@ d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_
 
     D9D_TRY(shape_check(shape));
     b->shape = *shape;
-    b->groups = how->groups;
-    if (how->blocks != NULL)
-        how->blocks->gated_delta = b;
+    b->groups = opts->groups;
+    if (opts->blocks != NULL)
+        opts->blocks->gated_delta = b;
     d9d_module_init(&b->module);
-    D9D_TRY(parts_init(b, how));
+    D9D_TRY(parts_init(b, opts));
     /* The decay of a state is e^-0.2 to e^-10 a token where the projection gives 0. */
-    D9D_TRY(d9d_module_param(&b->module, "A_log", &b->a_log, how->dtype, heads, D9D_INIT_UNIFORM,
+    D9D_TRY(d9d_module_param(&b->module, "A_log", &b->a_log, opts->dtype, heads, D9D_INIT_UNIFORM,
                              2.0f));
     D9D_TRY(
-        d9d_module_param(&b->module, "dt_bias", &b->dt_bias, how->dtype, heads, D9D_INIT_ONES, 0));
-    heads_divide(b, how);
+        d9d_module_param(&b->module, "dt_bias", &b->dt_bias, opts->dtype, heads, D9D_INIT_ONES, 0));
+    heads_divide(b, opts);
     return d9di_block_children(&b->module, children, sizeof(children) / sizeof(children[0]));
 }
 
@@ -126,12 +126,12 @@ typedef struct seq_state {
     const d9d_block_cache *cache;
 } seq_state;
 
-static const d9d_op_state_cache *state_cache_at(const seq_state *r, int cell,
+static const d9d_op_state_cache *state_cache_at(const seq_state *r, int entry,
                                                 d9d_op_state_cache *state)
 {
     if (r->cache == NULL)
         return NULL;
-    *state = (d9d_op_state_cache){r->cache->entry[cell], r->cache->seq_slots};
+    *state = (d9d_op_state_cache){r->cache->entry[entry], r->cache->seq_slots};
     return state;
 }
 
@@ -145,14 +145,14 @@ static d9d_status heads_project(d9d_tape *t, d9d_var *x, d9d_block_linear *proj,
 
 /* Likewise, followed by the causal convolution. */
 static d9d_status heads_conv(d9d_tape *t, d9d_var *x, d9d_block_linear *proj,
-                             d9d_block_causal_conv1d *conv, const seq_state *r, int cell, int64_t d,
-                             d9d_var **y)
+                             d9d_block_causal_conv1d *conv, const seq_state *r, int entry,
+                             int64_t d, d9d_var **y)
 {
     d9d_op_state_cache state;
 
     D9D_TRY(d9d_block_linear_forward(proj, t, x, y));
-    D9D_TRY(d9d_op_causal_conv1d(t, *y, &conv->weight, r->segments, state_cache_at(r, cell, &state),
-                                 y));
+    D9D_TRY(d9d_op_causal_conv1d(t, *y, &conv->weight, r->segments,
+                                 state_cache_at(r, entry, &state), y));
     return heads_split(t, *y, d, y);
 }
 
@@ -163,8 +163,8 @@ static d9d_status ranks_check(const d9d_block_gated_delta *b)
 
     if (cp > 1)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "gated delta net: rows lie in pieces on %d context-parallel ranks, and a "
-                        "state goes through whole rows",
+                        "gated delta net: context parallelism (%d ranks) is not supported, because "
+                        "the state runs through whole sequences",
                         cp);
     if (b->shape.key_heads % tp != 0)
         return D9D_FAIL(D9D_ECONFIG,
@@ -184,7 +184,7 @@ d9d_status d9d_block_gated_delta_forward(d9d_block_gated_delta *b, d9d_tape *t, 
     d9d_op_state_cache state;
     d9d_op_gated_delta_args n = {.scale = 1.0f / sqrtf((float)dk),
                                  .segments = segments,
-                                 .kept = state_cache_at(&r, STATE, &state)};
+                                 .cache = state_cache_at(&r, STATE, &state)};
     d9d_var *all, *z, *o, *a = NULL;
 
     D9D_TRY(ranks_check(b));

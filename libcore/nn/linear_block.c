@@ -5,10 +5,10 @@
 
 #include "nn/block_init.h"
 
-d9d_init_kind d9di_block_init(const d9d_block_opts *how, int64_t in, float *scale)
+d9d_init_kind d9di_block_init(const d9d_block_opts *opts, int64_t in, float *scale)
 {
-    if (how->init_std > 0) {
-        *scale = (float)how->init_std;
+    if (opts->init_std > 0) {
+        *scale = (float)opts->init_std;
         return D9D_INIT_NORMAL;
     }
     *scale = 1.0f / sqrtf((float)in);
@@ -22,15 +22,15 @@ d9d_status d9di_block_children(d9d_module *m, const struct d9di_block_child *chi
     return D9D_OK;
 }
 
-d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_opts *how, int64_t in,
+d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_opts *opts, int64_t in,
                                  int64_t out)
 {
     float scale;
-    d9d_init_kind kind = d9di_block_init(how, in, &scale);
+    d9d_init_kind kind = d9di_block_init(opts, in, &scale);
 
     d9d_module_init(&b->module);
-    D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, how->dtype, D9D_SHAPE(out, in), kind,
-                             scale));
+    D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, opts->dtype, D9D_SHAPE(out, in),
+                             kind, scale));
     b->weight.spec.adaptable = true;
     return D9D_OK;
 }
@@ -49,13 +49,13 @@ d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_tape *t, d9d_var *x
                         : d9d_op_linear(t, x, &b->weight, y);
 }
 
-d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_opts *how, int64_t n, float eps,
+d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_opts *opts, int64_t n, float eps,
                                bool zero_centred)
 {
     b->eps = eps;
     b->zero_centred = zero_centred;
     d9d_module_init(&b->module);
-    return d9d_module_param(&b->module, "weight", &b->weight, how->dtype, D9D_SHAPE(n),
+    return d9d_module_param(&b->module, "weight", &b->weight, opts->dtype, D9D_SHAPE(n),
                             zero_centred ? D9D_INIT_ZEROS : D9D_INIT_ONES, 0);
 }
 

@@ -20,18 +20,19 @@ d9d_param *d9d_lora_matrix(const d9d_module *m)
     return NULL;
 }
 
-d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how)
+d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *opts)
 {
     d9d_param *w = d9d_lora_matrix(m);
     const bool stack = w != NULL && w->spec.shape.ndim == 3;
-    const int64_t *d = w != NULL ? w->spec.shape.dim : NULL, r = how->r;
+    const int64_t *d = w != NULL ? w->spec.shape.dim : NULL, r = opts->r;
     adapter_record *l;
 
     if (w == NULL || w->lora.adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "LoRA: the module has %s",
                         w == NULL ? "no matrix" : "an adapter already");
-    if (stack && how->dropout > 0)
-        return D9D_FAIL(D9D_EINVAL, "LoRA: a stack of experts, with dropout %g", how->dropout);
+    if (stack && opts->dropout > 0)
+        return D9D_FAIL(D9D_EINVAL, "LoRA: adapters of experts support no dropout, it is %g",
+                        opts->dropout);
     l = d9d_arena_alloc(&m->names, sizeof(*l));
     if (l == NULL)
         return D9D_FAIL(D9D_ENOMEM, "LoRA: no memory for the record of an adapter");
@@ -45,9 +46,9 @@ d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how)
     l->adapter = (d9d_adapter){
         .a = &l->a,
         .b = &l->b,
-        .alpha = how->alpha,
-        .scale = (float)(how->alpha / (double)r),
-        .dropout = (float)how->dropout,
+        .alpha = opts->alpha,
+        .scale = (float)(opts->alpha / (double)r),
+        .dropout = (float)opts->dropout,
     };
     w->lora.adapter = &l->adapter;
     return D9D_OK;

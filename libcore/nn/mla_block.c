@@ -10,31 +10,32 @@
 static d9d_status shape_check(const d9d_block_mla_shape *s)
 {
     if (s->v > s->nope_dim + s->rope_dim)
-        return D9D_FAIL(D9D_ECONFIG, "MLA: values of %lld features are wider than keys of %lld",
+        return D9D_FAIL(D9D_ECONFIG, "MLA: value head size %lld is over the key head size %lld",
                         (long long)s->v, (long long)(s->nope_dim + s->rope_dim));
     if (s->rope->features != s->rope_dim)
-        return D9D_FAIL(D9D_ECONFIG, "MLA: %lld features of a head turn, a rope turns %lld",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "MLA: %lld features of a head are rotated, the RoPE rotates %lld",
                         (long long)s->rope_dim, (long long)s->rope->features);
     return D9D_OK;
 }
 
-static d9d_status queries_init(d9d_block_mla *b, const d9d_block_opts *how)
+static d9d_status queries_init(d9d_block_mla *b, const d9d_block_opts *opts)
 {
     const d9d_block_mla_shape *s = &b->shape;
     const int64_t out = s->heads * (s->nope_dim + s->rope_dim);
 
     if (s->q_rank == 0) {
-        D9D_BLOCK_ADD(&b->module, "q_proj", linear, &b->q_up, how, s->hidden, out);
+        D9D_BLOCK_ADD(&b->module, "q_proj", linear, &b->q_up, opts, s->hidden, out);
         return D9D_OK;
     }
     d9d_module_init(&b->q_proj);
-    D9D_BLOCK_ADD(&b->q_proj, "down_proj", linear, &b->q_down, how, s->hidden, s->q_rank);
-    D9D_BLOCK_ADD(&b->q_proj, "norm", norm, &b->q_norm, how, s->q_rank, s->norm_eps, false);
-    D9D_BLOCK_ADD(&b->q_proj, "up_proj", linear, &b->q_up, how, s->q_rank, out);
+    D9D_BLOCK_ADD(&b->q_proj, "down_proj", linear, &b->q_down, opts, s->hidden, s->q_rank);
+    D9D_BLOCK_ADD(&b->q_proj, "norm", norm, &b->q_norm, opts, s->q_rank, s->norm_eps, false);
+    D9D_BLOCK_ADD(&b->q_proj, "up_proj", linear, &b->q_up, opts, s->q_rank, out);
     return d9d_module_child(&b->module, "q_proj", &b->q_proj);
 }
 
-d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
+d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *opts,
                               const d9d_block_mla_shape *shape)
 {
     const d9d_block_mla_shape *s = &b->shape;
@@ -42,21 +43,22 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
 
     D9D_TRY(shape_check(shape));
     b->shape = *shape;
-    b->groups = how->groups;
-    if (how->blocks != NULL)
-        how->blocks->mla = b;
+    b->groups = opts->groups;
+    if (opts->blocks != NULL)
+        opts->blocks->mla = b;
     d9d_module_init(m);
-    D9D_TRY(queries_init(b, how));
-    D9D_BLOCK_ADD(m, "kv_down_proj", linear, &b->kv_down, how, s->hidden, s->kv_rank + s->rope_dim);
-    D9D_BLOCK_ADD(m, "kv_down_norm", norm, &b->kv_norm, how, s->kv_rank, s->norm_eps, false);
-    D9D_BLOCK_ADD(m, "kv_up_proj", linear, &b->kv_up, how, s->kv_rank,
+    D9D_TRY(queries_init(b, opts));
+    D9D_BLOCK_ADD(m, "kv_down_proj", linear, &b->kv_down, opts, s->hidden,
+                  s->kv_rank + s->rope_dim);
+    D9D_BLOCK_ADD(m, "kv_down_norm", norm, &b->kv_norm, opts, s->kv_rank, s->norm_eps, false);
+    D9D_BLOCK_ADD(m, "kv_up_proj", linear, &b->kv_up, opts, s->kv_rank,
                   s->heads * (s->nope_dim + s->v));
-    D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, how, s->heads * s->v, s->hidden);
-    d9di_block_divide(&b->q_up.weight, how,
+    D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, opts, s->heads * s->v, s->hidden);
+    d9di_block_divide(&b->q_up.weight, opts,
                       (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads"});
-    d9di_block_divide(&b->kv_up.weight, how,
+    d9di_block_divide(&b->kv_up.weight, opts,
                       (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads"});
-    d9di_block_divide(&b->o_proj.weight, how,
+    d9di_block_divide(&b->o_proj.weight, opts,
                       (d9d_param_parallel){D9D_ROWWISE, s->heads, false, "num_attention_heads"});
     return D9D_OK;
 }
@@ -175,8 +177,8 @@ static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
 }
 
 /* o [B, S, n, v] from queries [B, S, n, rope_dim + nope_dim]. */
-static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *kept,
-                                const d9d_op_attention_opts *how, d9d_var **o)
+static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *cached,
+                                const d9d_op_attention_opts *opts, d9d_var **o)
 {
     const d9d_block_mla_shape *s = &b->shape;
     const int64_t c = s->kv_rank, width = s->nope_dim + s->v;
@@ -191,7 +193,7 @@ static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_v
     shape.dim[3] = c + s->rope_dim;
     D9D_TRY(
         d9d_op_concat(t, (d9d_op_concat_input[]){{h, 0, c}, {q, 0, s->rope_dim}}, 2, shape, &h));
-    D9D_TRY(d9d_op_attention(t, h, kept, kept, how, &h));
+    D9D_TRY(d9d_op_attention(t, h, cached, cached, opts, &h));
     shape.dim[3] = c;
     D9D_TRY(d9d_op_concat(t, &(d9d_op_concat_input){h, 0, c}, 1, shape, &h));
     return d9d_op_linear_per_head(t, h, &b->kv_up.weight, &up, o);
@@ -215,21 +217,21 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
 {
     const d9d_block_mla_shape *s = &b->shape;
     const float usual = 1.0f / sqrtf((float)(s->nope_dim + s->rope_dim));
-    const d9d_op_attention_opts how = {.scale = s->scale != 0 ? s->scale : usual,
-                                       .causal = true,
-                                       .segments = segments,
-                                       .cp = d9d_groups_cp(b->groups),
-                                       .label = b->kv_up.weight.name,
-                                       .cached = cache != NULL};
+    const d9d_op_attention_opts opts = {.scale = s->scale != 0 ? s->scale : usual,
+                                        .causal = true,
+                                        .segments = segments,
+                                        .cp = d9d_groups_cp(b->groups),
+                                        .label = b->kv_up.weight.name,
+                                        .cached = cache != NULL};
     d9d_var *q, *k, *v, *o;
 
     D9D_TRY(queries_project(b, t, x, positions, &q));
     if (cache != NULL) {
         D9D_TRY(latent_append(b, t, x, positions, cache, &k));
-        D9D_TRY(attend_latent(b, t, q, k, &how, &o));
+        D9D_TRY(attend_latent(b, t, q, k, &opts, &o));
     } else {
         D9D_TRY(kv_up_project(b, t, x, positions, &k, &v));
-        D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
+        D9D_TRY(d9d_op_attention(t, q, k, v, &opts, &o));
     }
     D9D_TRY(heads_merge(b, t, o, &o));
     return d9di_block_linear_reduce(&b->o_proj, t, o, d9d_groups_tp(b->groups), plus, y);

@@ -1,31 +1,31 @@
 /* moe_block.c - mixture of experts with an optional shared expert.  See d9d/nn/block.h. */
 #include "nn/block_init.h"
 
-static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts *how,
+static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts *opts,
                                int64_t experts, int64_t in, int64_t out)
 {
     float scale;
-    d9d_init_kind kind = d9di_block_init(how, in, &scale);
+    d9d_init_kind kind = d9di_block_init(opts, in, &scale);
 
     d9d_module_init(&b->module);
-    D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, how->dtype,
+    D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, opts->dtype,
                              D9D_SHAPE(experts, in, out), kind, scale));
     b->weight.spec.adaptable = true;
-    d9di_block_divide(&b->weight, how,
+    d9di_block_divide(&b->weight, opts,
                       (d9d_param_parallel){D9D_EXPERT_PARALLEL, experts, false, "num_experts"});
     return D9D_OK;
 }
 
 /* The shared expert is replicated: like the router, it computes this rank's tokens. */
-static d9d_status shared_init(d9d_block_moe *b, const d9d_block_opts *how)
+static d9d_status shared_init(d9d_block_moe *b, const d9d_block_opts *opts)
 {
-    const d9d_block_opts alone = {how->dtype, how->init_std, NULL, NULL};
+    const d9d_block_opts alone = {opts->dtype, opts->init_std, NULL, NULL};
 
     d9d_module_init(&b->shared_expert);
     D9D_TRY(d9d_block_ffn_init(&b->shared, &alone, b->shape.hidden, b->shape.shared_intermediate));
     D9D_TRY(d9d_module_child(&b->shared_expert, "expert", &b->shared.module));
     if (b->shape.shared_gate) {
-        D9D_TRY(d9d_block_linear_init(&b->shared_gate, how, b->shape.hidden, 1));
+        D9D_TRY(d9d_block_linear_init(&b->shared_gate, opts, b->shape.hidden, 1));
         D9D_TRY(d9d_module_child(&b->shared_expert, "gate", &b->shared_gate.module));
     }
     return d9d_module_child(&b->module, "shared_expert", &b->shared_expert);
@@ -62,7 +62,7 @@ static d9d_status router_check(const d9d_block_moe_shape *s)
                           top, groups, top * (experts / groups), (long long)s->top_k);
 }
 
-d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
+d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
                               const d9d_block_moe_shape *shape)
 {
     int64_t h = shape->hidden, e = shape->experts, n = shape->intermediate;
@@ -73,24 +73,24 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
     };
 
     b->shape = *shape;
-    b->groups = how->groups;
-    if (how->blocks != NULL)
-        how->blocks->moe = b;
+    b->groups = opts->groups;
+    if (opts->blocks != NULL)
+        opts->blocks->moe = b;
     d9d_module_init(&b->module);
     d9d_module_init(&b->router);
     d9d_module_init(&b->grouped_experts);
     D9D_TRY(router_check(shape));
-    D9D_TRY(d9d_block_linear_init(&b->gate, how, h, e));
-    D9D_TRY(grouped_init(&b->gate_proj, how, e, h, n));
-    D9D_TRY(grouped_init(&b->up_proj, how, e, h, n));
-    D9D_TRY(grouped_init(&b->down_proj, how, e, n, h));
+    D9D_TRY(d9d_block_linear_init(&b->gate, opts, h, e));
+    D9D_TRY(grouped_init(&b->gate_proj, opts, e, h, n));
+    D9D_TRY(grouped_init(&b->up_proj, opts, e, h, n));
+    D9D_TRY(grouped_init(&b->down_proj, opts, e, n, h));
     D9D_TRY(d9d_module_child(&b->router, "gate", &b->gate.module));
     if (shape->router.expert_bias)
         D9D_TRY(bias_init(b));
     D9D_TRY(d9d_module_child(&b->module, "router", &b->router));
     D9D_TRY(d9di_block_children(&b->grouped_experts, projections, 3));
     D9D_TRY(d9d_module_child(&b->module, "grouped_experts", &b->grouped_experts));
-    return shape->shared_intermediate > 0 ? shared_init(b, how) : D9D_OK;
+    return shape->shared_intermediate > 0 ? shared_init(b, opts) : D9D_OK;
 }
 
 /* SwiGLU of each expert's rows, then back to tokens, weighted by prob. */
@@ -138,19 +138,19 @@ static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
 static d9d_status tokens_route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d9d_var **prob,
                                d9d_routing *r)
 {
-    const d9d_block_router *how = &b->shape.router;
+    const d9d_block_router *router = &b->shape.router;
 
     return d9d_op_router(t, logits,
                          &(d9d_op_router_opts){
                              .k = (int)b->shape.top_k,
-                             .sigmoid = how->score == D9D_SCORE_SIGMOID,
+                             .sigmoid = router->score == D9D_SCORE_SIGMOID,
                              .renormalise = b->shape.renormalise,
-                             .groups = (int)how->groups,
-                             .top_groups = (int)how->top_groups,
-                             .scale = (float)how->scale,
-                             .bias = how->expert_bias ? &b->expert_bias.local.data : NULL,
-                             .aux = (float)how->aux_loss,
-                             .z = (float)how->z_loss,
+                             .groups = (int)router->groups,
+                             .top_groups = (int)router->top_groups,
+                             .scale = (float)router->scale,
+                             .bias = router->expert_bias ? &b->expert_bias.local.data : NULL,
+                             .aux = (float)router->aux_loss,
+                             .z = (float)router->z_loss,
                              .counted = b->counted.storage != NULL ? &b->counted : NULL,
                              .tp = d9d_groups_tp(b->groups),
                              .cp = d9d_groups_cp(b->groups),

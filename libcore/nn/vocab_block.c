@@ -2,14 +2,14 @@
  */
 #include "nn/block_init.h"
 
-d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,
+d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
                                 d9d_block_vocab_kind kind, const d9d_block_vocab_split *splits,
                                 size_t n_splits, int64_t hidden)
 {
     static const char *const kinds[] = {"token_embedding", "lm_head"};
     d9d_arena *a = &b->module.names;
     float scale;
-    d9d_init_kind init = d9di_block_init(how, hidden, &scale);
+    d9d_init_kind init = d9di_block_init(opts, hidden, &scale);
 
     if (kind == D9D_VOCAB_EMBEDDING && init == D9D_INIT_UNIFORM) {
         init = D9D_INIT_NORMAL;
@@ -17,7 +17,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,
     }
     d9d_module_init(&b->module);
     b->n_splits = 0;
-    b->groups = how->groups;
+    b->groups = opts->groups;
     b->table = d9d_arena_alloc(a, n_splits * sizeof(d9d_param *));
     if (b->table == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu splits", kinds[kind], n_splits);
@@ -27,9 +27,9 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,
         b->table[i] = d9d_arena_alloc(a, sizeof(d9d_param));
         if (name == NULL || b->table[i] == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: split %s", kinds[kind], splits[i].name);
-        D9D_TRY(d9d_module_param(&b->module, name, b->table[i], how->dtype,
+        D9D_TRY(d9d_module_param(&b->module, name, b->table[i], opts->dtype,
                                  D9D_SHAPE(splits[i].size, hidden), init, scale));
-        d9di_block_divide(b->table[i], how, (d9d_param_parallel){.style = D9D_COLWISE});
+        d9di_block_divide(b->table[i], opts, (d9d_param_parallel){.style = D9D_COLWISE});
         b->n_splits++;
     }
     return D9D_OK;

@@ -77,9 +77,9 @@ d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_
     D9D_TRY(d9di_op_check(op, "the routing", &r->expert, D9D_I32));
     if (x->shape.ndim != 2 || x->shape.dim[0] != rows->dim[0])
         return d9di_op_misfit(op, "x", &x->shape,
-                              permuted ? "the rows of the routing" : "the choice of experts", rows,
+                              permuted ? "the rows of the routing" : "the expert ids", rows,
                               permuted ? "x is [R, ...], the routing has R rows"
-                                       : "x is [T, ...], the choice [T, k]");
+                                       : "x is [T, ...], expert ids are [T, k]");
     return D9D_OK;
 }
 

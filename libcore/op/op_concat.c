@@ -46,8 +46,9 @@ static d9d_status input_dims(const d9d_op_concat_input *p, const d9d_shape *y, i
     D9D_TRY(d9di_op_check("concat", "x", x, t));
     if (m * heads != rows || p->first < 0 || p->n < 0 || p->first + p->n > width ||
         to + p->n > d9di_op_last_dim(y))
-        return d9di_op_misfit("concat", "x", &x->shape, "y", y,
-                              "pieces are columns of x, and fit side by side into y");
+        return d9di_op_misfit(
+            "concat", "x", &x->shape, "y", y,
+            "inputs are columns of x, and together have at most the columns of y");
     *out = (d9d_copy_strided_dims){t, m, heads, p->n, width, p->first, d9di_op_last_dim(y), to};
     return D9D_OK;
 }
@@ -58,7 +59,7 @@ static d9d_status concat_check(const d9d_op_concat_input *pieces, size_t n, cons
     int64_t to = 0;
 
     if (n == 0 || n > D9D_NODE_MAX || y->ndim == 0)
-        return D9D_FAIL(D9D_EINVAL, "concat: %zu pieces, from 1 to %d are possible", n,
+        return D9D_FAIL(D9D_EINVAL, "concat: %zu inputs, from 1 to %d are supported", n,
                         D9D_NODE_MAX);
     for (size_t i = 0; i < n; i++) {
         const d9d_shape *x = &d9d_var_tensor(pieces[i].x)->shape;

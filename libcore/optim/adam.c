@@ -29,7 +29,8 @@ static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
                  .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                            \
         D9D_KEY_LIST(adam_config, betas, "[0.9, 0.999]", &beta_elem,                               \
                      "decay of the first and the second moment", .min = 2, .max = 2),              \
-        D9D_KEY_REAL(adam_config, eps, "1e-8", 0, 1, "added to the root of the second moment",     \
+        D9D_KEY_REAL(adam_config, eps, "1e-8", 0, 1,                                               \
+                     "added to the square root of the second moment",                              \
                      .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                        \
         D9D_KEY_REAL(adam_config, weight_decay, "0.01", 0, 1e6, "weight decay",                    \
                      .flags = D9D_FLOAT32),                                                        \
@@ -38,7 +39,8 @@ static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
                      "with weight_update nearest")
 #define ADAM_FLAGS                                                                                 \
     D9D_KEY_BOOL(adam_config, amsgrad, "false", "use the largest second moment so far"),           \
-        D9D_KEY_BOOL(adam_config, maximize, "false", "climb instead of descend"),                  \
+        D9D_KEY_BOOL(adam_config, maximize, "false",                                               \
+                     "maximize the objective instead of minimizing it"),                           \
         D9D_KEY_ENUM(adam_config, weight_update, "\"master\"", update_names,                       \
                      D9DI_WEIGHT_UPDATE_DOC)
 
@@ -55,9 +57,9 @@ static const d9d_key adam_keys[] = {
 };
 static const d9d_key stochastic_keys[] = {ADAM_KEYS, D9D_KEY_END};
 
-static bool is_stochastic(const adam_config *c, d9d_optimizer_weight_update how)
+static bool is_stochastic(const adam_config *c, d9d_optimizer_weight_update update)
 {
-    return how == D9D_UPDATE_STOCHASTIC || (how == D9D_UPDATE_MASTER && c->state_dtype != 0);
+    return update == D9D_UPDATE_STOCHASTIC || (update == D9D_UPDATE_MASTER && c->state_dtype != 0);
 }
 
 /* A maximum of stochastically rounded numbers is biased, so amsgrad is refused with it. */
@@ -67,8 +69,8 @@ static d9d_status adam_check(const void *value, const char *path)
 
     if (c->amsgrad && is_stochastic(c, (d9d_optimizer_weight_update)c->weight_update))
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: amsgrad knows no stochastic rounding: it needs state_dtype float32 "
-                        "with weight_update master, or weight_update nearest",
+                        "%s: amsgrad does not support stochastic rounding: it needs state_dtype "
+                        "float32 with weight_update master, or weight_update nearest",
                         path);
     return D9D_OK;
 }
@@ -117,7 +119,7 @@ static int adam_states(const void *config)
     return ((const adam_config *)config)->amsgrad ? 3 : 2;
 }
 
-static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_update how,
+static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_update update,
                                    const d9d_optimizer_update *u)
 {
     const d9d_param *p = u->param;
@@ -129,13 +131,13 @@ static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_up
         .v = d9d_tensor_data(&u->state[1]),
         .vmax = c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
         .n = d9d_tensor_numel(&p->shard.data),
-        .residual = d9di_optimizer_residual(u, how, adam_states(c)),
+        .residual = d9di_optimizer_residual(u, update, adam_states(c)),
     };
 }
 
 /* Make as many of the first updates as one kernel call can (multi-tensor apply). */
 static d9d_status update_batch(const adam_config *c, bool decoupled,
-                               d9d_optimizer_weight_update how, const d9d_optimizer_update *u,
+                               d9d_optimizer_weight_update update, const d9d_optimizer_update *u,
                                size_t n, size_t *done)
 {
     const d9d_adam_step step = step_constants(c, u, decoupled);
@@ -143,7 +145,7 @@ static d9d_status update_batch(const adam_config *c, bool decoupled,
     size_t count = 0;
 
     while (count < n && count < 64 && same_batch(u, &u[count])) {
-        list[count] = adam_arrays(c, how, &u[count]);
+        list[count] = adam_arrays(c, update, &u[count]);
         count++;
     }
     *done += count;
@@ -154,10 +156,11 @@ static d9d_status update_batch(const adam_config *c, bool decoupled,
 
 /* Stochastic rounding: one Philox stream for each parameter and step. */
 static d9d_status update_stochastic(const adam_config *c, bool decoupled,
-                                    d9d_optimizer_weight_update how, const d9d_optimizer_update *u)
+                                    d9d_optimizer_weight_update update,
+                                    const d9d_optimizer_update *u)
 {
     const d9d_adam_step step = step_constants(c, u, decoupled);
-    const d9d_adam_arrays arrays = adam_arrays(c, how, u);
+    const d9d_adam_arrays arrays = adam_arrays(c, update, u);
     const d9d_param *p = u->param;
     const uint64_t key[2] = {p->id, (uint64_t)u->step};
     const d9d_rng rng = {u->seed, d9d_hash_u64(key, sizeof(key))};
@@ -167,16 +170,17 @@ static d9d_status update_stochastic(const adam_config *c, bool decoupled,
         rng, p->shard.shape.ndim, p->shard.shape.dim, p->shard.offset, p->spec.shape.dim);
 }
 
-static d9d_status update_all(const adam_config *c, bool decoupled, d9d_optimizer_weight_update how,
-                             const d9d_optimizer_update *u, size_t n)
+static d9d_status update_all(const adam_config *c, bool decoupled,
+                             d9d_optimizer_weight_update update, const d9d_optimizer_update *u,
+                             size_t n)
 {
-    const bool randomly = is_stochastic(c, how);
+    const bool randomly = is_stochastic(c, update);
 
     for (size_t i = 0; i < n;) {
         if (randomly)
-            D9D_TRY(update_stochastic(c, decoupled, how, &u[i++]));
+            D9D_TRY(update_stochastic(c, decoupled, update, &u[i++]));
         else
-            D9D_TRY(update_batch(c, decoupled, how, &u[i], n - i, &i));
+            D9D_TRY(update_batch(c, decoupled, update, &u[i], n - i, &i));
     }
     return D9D_OK;
 }

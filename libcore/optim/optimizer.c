@@ -66,7 +66,7 @@ static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, cons
     o->state[at] = (d9d_tensor){.dtype = t, .shape = p->shard.shape};
     o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, name);
     if (o->names[o->n_index] == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the name of a state of %s", p->name);
     o->index[o->n_index++] = at;
     return D9D_OK;
 }
@@ -110,7 +110,7 @@ static d9d_status states_create(d9d_optimizer *o)
     o->order = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->order));
     if (o->state == NULL || o->index == NULL || o->names == NULL || o->steps == NULL ||
         o->updates == NULL || o->order == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "optimizer: records of %zu states", n - 1);
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for records of %zu states", n - 1);
     for (size_t i = 0; i < o->params.n; i++) {
         o->order[i] = i;
         if (!o->params.p[i]->spec.trainable)
@@ -194,7 +194,8 @@ d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *fi
 
     o->end = d9d_arena_alloc(&o->arena, (n + 1) * sizeof(*o->end));
     if (o->end == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "optimizer: the order of %zu parameters", o->params.n);
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the order of %zu parameters",
+                        o->params.n);
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < first[i]->n && !at_once; k++)
             order_move_up(o, first[i]->p[k], &to);

@@ -6,14 +6,14 @@
 #include "d9d/optim/optim.h"
 
 #define D9DI_WEIGHT_UPDATE_DOC                                                                     \
-    "how bfloat16 weights are updated: as float32 master weights, of which the bits that the "     \
-    "weights lack are kept beside them, or by rounding; to nearest small updates are lost"
+    "how bfloat16 weights are updated: as float32 master weights, stored as the weights and a "    \
+    "16-bit residual, or by rounding, stochastically or to nearest, which loses small updates"
 
 /* The residual of a master weight, after the kind's own `states`; NULL if there is none. */
 static inline int16_t *d9di_optimizer_residual(const d9d_optimizer_update *u,
-                                               d9d_optimizer_weight_update how, int states)
+                                               d9d_optimizer_weight_update update, int states)
 {
-    return how == D9D_UPDATE_MASTER ? d9d_tensor_data(&u->state[states]) : NULL;
+    return update == D9D_UPDATE_MASTER ? d9d_tensor_data(&u->state[states]) : NULL;
 }
 
 /* The values of the key state_dtype, and their types. */

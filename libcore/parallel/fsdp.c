@@ -54,7 +54,7 @@ typedef struct fsdp_unit {
 } fsdp_unit;
 
 struct d9d_fsdp {
-    d9d_fsdp_opts how;
+    d9d_fsdp_opts opts;
     d9d_device *dev;
     fsdp_unit *units;
     size_t n_units;
@@ -128,7 +128,7 @@ static d9d_status peer_memory_map(d9d_fsdp *s, peer_memory *r)
     d9d_status st;
 
     if (mine == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for the places of %zu parameters", n);
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the placements of %zu parameters", n);
     (void)peer_addresses(s, r, mine);
     st = d9d_peer_map(r->comm, "weights", mine, n, &r->shared);
     (void)peer_addresses(s, r, NULL);
@@ -342,7 +342,7 @@ static d9d_status unit_backward_done(fsdp_unit *u)
 
     u->visited = 0;
     u->done = s->last;
-    if (u->sharded.n > 0 && (s->last || !s->how.reduce_once)) {
+    if (u->sharded.n > 0 && (s->last || !s->opts.reduce_once)) {
         if (!s->last || u != s->order[0])
             D9D_TRY(units_reduce_wait(s));
         D9D_TRY(unit_reduce_start(u));
@@ -384,7 +384,7 @@ static bool stays_unsharded(const fsdp_unit *u, d9d_param_unit_pass pass)
     const d9d_fsdp *s = u->owner;
 
     return is_last_before_backward(u, pass) ||
-           (pass == D9D_PARAM_UNIT_FORWARD && s->how.keep_unsharded && s->with_backward);
+           (pass == D9D_PARAM_UNIT_FORWARD && s->opts.keep_unsharded && s->with_backward);
 }
 
 static d9d_status unit_hook_reshard(d9d_param_unit *base, d9d_param_unit_pass pass)
@@ -409,7 +409,7 @@ static d9d_status param_add(fsdp_unit *u, d9d_param *p, d9d_arena *a)
         d9d_arena_alloc(a, 2 * (size_t)d9d_comm_size(p->placement.shard_group) * sizeof(*counts));
 
     if (counts == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its parts", p->name);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its shards", p->name);
     d9di_fsdp_param_init(&u->transfers[u->sharded.n], p, counts);
     u->sharded.p[u->sharded.n++] = p;
     return D9D_OK;
@@ -470,8 +470,8 @@ static d9d_status unit_at(d9d_fsdp *s, d9d_module *m, fsdp_unit **out)
 /* Build the gradient buckets in the order of backward. */
 static d9d_status buckets_build(d9d_fsdp *s)
 {
-    s->buckets.max_bytes = s->how.bucket_bytes;
-    for (size_t k = s->n_units; s->how.with_grads && k-- > 0;)
+    s->buckets.max_bytes = s->opts.bucket_bytes;
+    for (size_t k = s->n_units; s->opts.with_grads && k-- > 0;)
         for (size_t i = s->units[k].all.n; i-- > 0;)
             D9D_TRY(d9di_buckets_add(&s->buckets, k, s->units[k].all.p[i]));
     return d9di_buckets_alloc(&s->buckets, s->dev);
@@ -498,12 +498,12 @@ static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
     return D9D_OK;
 }
 
-d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *how, uint64_t *out)
+d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_t *out)
 {
-    const bool keep = how->keep_unsharded && how->with_grads,
-               once = how->reduce_once && how->with_grads;
+    const bool keep = opts->keep_unsharded && opts->with_grads,
+               once = opts->reduce_once && opts->with_grads;
     buffer_bytes all = {0};
-    uint64_t most = 0;
+    uint64_t max_bytes = 0;
 
     D9D_TRY(d9d_module_each(m->module, buffer_bytes_add, &all));
     for (size_t i = 0; i < m->n_units; i++) {
@@ -511,23 +511,23 @@ d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *how, uint64_t
         uint64_t n;
 
         D9D_TRY(d9d_module_each(m->units[i], buffer_bytes_add, &b));
-        n = (keep ? 0 : b.data) + (how->with_grads && !once ? b.grads : 0);
-        most = n > most ? n : most;
+        n = (keep ? 0 : b.data) + (opts->with_grads && !once ? b.grads : 0);
+        max_bytes = n > max_bytes ? n : max_bytes;
     }
-    *out = most + (keep ? all.data : 0) + (once ? all.grads : 0);
+    *out = max_bytes + (keep ? all.data : 0) + (once ? all.grads : 0);
     return D9D_OK;
 }
 
 /* The process group of every param_group, once each. */
 static d9d_status peers_build(d9d_fsdp *s)
 {
-    size_t most = 0;
+    size_t max_groups = 0;
 
     for (size_t i = 0; i < s->n_units; i++)
-        most += s->units[i].n_groups;
-    s->peers = d9d_arena_alloc(&s->arena, (most + 1) * sizeof(*s->peers));
+        max_groups += s->units[i].n_groups;
+    s->peers = d9d_arena_alloc(&s->arena, (max_groups + 1) * sizeof(*s->peers));
     if (s->peers == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu groups of ranks", most);
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu groups of ranks", max_groups);
     for (size_t i = 0; i < s->n_units; i++)
         for (size_t k = 0; k < s->units[i].n_groups; k++) {
             param_group *b = &s->units[i].groups[k];
@@ -571,7 +571,7 @@ static d9d_status units_build(d9d_fsdp *s, d9d_model *m, size_t wanted)
     return buckets_build(s);
 }
 
-d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev, const d9d_fsdp_opts *how, d9d_fsdp **out)
+d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev, const d9d_fsdp_opts *opts, d9d_fsdp **out)
 {
     size_t wanted = 0;
     d9d_fsdp *s;
@@ -584,7 +584,7 @@ d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev, const d9d_fsdp_opts *h
     s = calloc(1, sizeof(*s));
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the units of a model");
-    s->how = *how;
+    s->opts = *opts;
     s->dev = dev;
     st = units_build(s, m, wanted);
     if (st == D9D_OK)

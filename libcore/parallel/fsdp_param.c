@@ -17,14 +17,14 @@ enum { SMALL_NUMEL = 1 << 16 };
 static void counts_pad(d9di_fsdp_param *t, const d9d_param *p, int64_t *alike)
 {
     const int ranks = d9d_comm_size(p->placement.shard_group);
-    const int64_t most = t->counts[0];
+    const int64_t max_count = t->counts[0];
 
-    if (most == t->counts[ranks - 1] ||
-        ranks * most > 2 * d9d_shape_numel(&p->local.shape) + SMALL_NUMEL)
+    if (max_count == t->counts[ranks - 1] ||
+        ranks * max_count > 2 * d9d_shape_numel(&p->local.shape) + SMALL_NUMEL)
         return;
     t->padded_counts = alike;
     for (int r = 0; r < ranks; r++)
-        alike[r] = most;
+        alike[r] = max_count;
 }
 
 void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *counts)

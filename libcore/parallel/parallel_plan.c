@@ -13,43 +13,45 @@ static int shard_dim(const d9d_param *p, int ranks)
     return p->local.shape.ndim > 2 && p->local.shape.dim[0] < ranks ? 1 : 0;
 }
 
-static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *how)
+static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *sharding)
 {
     d9d_comm *shard = NULL;
 
-    if (how->slice_axes != 0)
-        d9d_param_partition(p, how->slice_dim, d9d_mesh_count(mesh, how->slice_axes),
-                            d9d_mesh_index(mesh, how->slice_axes));
-    if (how->shard_axes != 0)
-        D9D_TRY(d9d_mesh_group(mesh, how->shard_axes, &shard));
+    if (sharding->slice_axes != 0)
+        d9d_param_partition(p, sharding->slice_dim, d9d_mesh_count(mesh, sharding->slice_axes),
+                            d9d_mesh_index(mesh, sharding->slice_axes));
+    if (sharding->shard_axes != 0)
+        D9D_TRY(d9d_mesh_group(mesh, sharding->shard_axes, &shard));
     if (shard != NULL)
         d9d_param_shard(p, shard, shard_dim(p, d9d_comm_size(shard)), d9d_comm_size(shard),
                         d9d_comm_rank(shard));
-    if (how->grad_axes != 0)
-        D9D_TRY(d9d_mesh_group(mesh, how->grad_axes, &p->placement.grad_group));
-    p->placement.is_primary = how->grad_axes == 0 || d9d_mesh_index(mesh, how->grad_axes) == 0;
+    if (sharding->grad_axes != 0)
+        D9D_TRY(d9d_mesh_group(mesh, sharding->grad_axes, &p->placement.grad_group));
+    p->placement.is_primary = sharding->grad_axes == 0 || d9d_mesh_index(mesh, sharding->grad_axes) == 0;
     return D9D_OK;
 }
 
 /* A factor of an adapter; dimension `dim` of it is a dimension of the matrix: 0 for B, 1 for A. */
-static d9d_status factor_shard(d9d_param *p, int dim, d9d_mesh *mesh, const d9d_param_sharding *how)
+static d9d_status factor_shard(d9d_param *p, int dim, d9d_mesh *mesh,
+                               const d9d_param_sharding *sharding)
 {
-    const d9d_param_sharding whole = {.shard_axes = how->shard_axes,
-                                      .grad_axes = how->grad_axes | how->slice_axes};
-    const bool has = p->spec.shape.ndim == 3 || how->slice_dim == dim;
+    const d9d_param_sharding whole = {.shard_axes = sharding->shard_axes,
+                                      .grad_axes = sharding->grad_axes | sharding->slice_axes};
+    const bool has = p->spec.shape.ndim == 3 || sharding->slice_dim == dim;
 
-    return param_shard(p, mesh, how->slice_axes == 0 || has ? how : &whole);
+    return param_shard(p, mesh, sharding->slice_axes == 0 || has ? sharding : &whole);
 }
 
-d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *how)
+d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh,
+                                    const d9d_param_sharding *sharding)
 {
     if (p->lora.adapts != NULL)
         return D9D_OK;
-    D9D_TRY(param_shard(p, mesh, how));
+    D9D_TRY(param_shard(p, mesh, sharding));
     if (p->lora.adapter == NULL)
         return D9D_OK;
-    D9D_TRY(factor_shard(p->lora.adapter->a, 1, mesh, how));
-    return factor_shard(p->lora.adapter->b, 0, mesh, how);
+    D9D_TRY(factor_shard(p->lora.adapter->a, 1, mesh, sharding));
+    return factor_shard(p->lora.adapter->b, 0, mesh, sharding);
 }
 
 /* --- default plan -------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 
 static const struct {
     const char *word;
-    d9d_status (*build)(const d9d_pipe_schedule_opts *how, d9d_program *p);
+    d9d_status (*build)(const d9d_pipe_schedule_opts *opts, d9d_program *p);
     int stages_per_rank; /* 0: as configured */
     d9d_pipe_layout layout;
     bool backward;
@@ -26,34 +26,34 @@ const char *d9d_pipe_schedule_name(d9d_pipe_schedule kind)
     return schedules[kind].word;
 }
 
-int d9d_pipe_schedule_stages_per_rank(const d9d_pipe_schedule_opts *how)
+int d9d_pipe_schedule_stages_per_rank(const d9d_pipe_schedule_opts *opts)
 {
-    const int fixed = schedules[how->kind].stages_per_rank, most = D9D_PIPE_MAX_STAGES;
+    const int fixed = schedules[opts->kind].stages_per_rank, limit = D9D_PIPE_MAX_STAGES;
     int own;
 
-    if (how->custom != NULL && how->custom->stages_per_rank != NULL) {
-        own = how->custom->stages_per_rank(how->config);
-        return own < 0 ? 0 : own > most ? most + 1 : own; /* too many: refused with that number */
+    if (opts->custom != NULL && opts->custom->stages_per_rank != NULL) {
+        own = opts->custom->stages_per_rank(opts->config);
+        return own < 0 ? 0 : own > limit ? limit + 1 : own; /* too many: refused with that number */
     }
-    if (how->custom != NULL)
-        return how->custom->layout == D9D_PIPE_V ? 2 : 1;
+    if (opts->custom != NULL)
+        return opts->custom->layout == D9D_PIPE_V ? 2 : 1;
 
-    return fixed > 0 ? fixed : how->stages_per_rank;
+    return fixed > 0 ? fixed : opts->stages_per_rank;
 }
 
-d9d_status d9d_program_build(const d9d_pipe_schedule_opts *how, int ranks, int micros,
+d9d_status d9d_program_build(const d9d_pipe_schedule_opts *opts, int ranks, int micros,
                              d9d_program *out)
 {
     d9d_program p;
     d9d_status st;
 
     D9D_TRY(
-        d9d_program_init(ranks, d9d_pipe_schedule_stages_per_rank(how), micros,
-                         how->custom != NULL ? how->custom->layout : schedules[how->kind].layout,
-                         how->custom != NULL || schedules[how->kind].backward, &p));
-    st = how->custom != NULL
-             ? D9D_PLUGIN_CALL(how->custom->table->name, how->custom, build, how->config, &p)
-             : schedules[how->kind].build(how, &p);
+        d9d_program_init(ranks, d9d_pipe_schedule_stages_per_rank(opts), micros,
+                         opts->custom != NULL ? opts->custom->layout : schedules[opts->kind].layout,
+                         opts->custom != NULL || schedules[opts->kind].backward, &p));
+    st = opts->custom != NULL
+             ? D9D_PLUGIN_CALL(opts->custom->table->name, opts->custom, build, opts->config, &p)
+             : schedules[opts->kind].build(opts, &p);
     if (st == D9D_OK)
         *out = p;
     else
@@ -79,9 +79,9 @@ static d9d_status breadth_first_rank(d9d_program *p, int rank)
     return D9D_OK;
 }
 
-d9d_status d9di_pipe_build_breadth_first(const d9d_pipe_schedule_opts *how, d9d_program *p)
+d9d_status d9di_pipe_build_breadth_first(const d9d_pipe_schedule_opts *opts, d9d_program *p)
 {
-    (void)how;
+    (void)opts;
     for (int r = 0; r < p->ranks; r++)
         D9D_TRY(breadth_first_rank(p, r));
     return D9D_OK;

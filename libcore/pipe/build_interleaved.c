@@ -67,25 +67,26 @@ static d9d_status build_lane(interleaved_builder *b)
 /* Number of warm-up forwards.  A gradient returns after one trip down the pipeline and one up.  The
  * trip up is as long as the trip down; a rank with one stage, or one that fills it with W, need not
  * cover it. */
-static int warmup_count(const d9d_pipe_schedule_opts *how, const interleaved_builder *b)
+static int warmup_count(const d9d_pipe_schedule_opts *opts, const interleaved_builder *b)
 {
-    const int trips = how->deep_warmup || (b->n > 1 && !b->split) ? 2 : 1;
+    const int trips = opts->deep_warmup || (b->n > 1 && !b->split) ? 2 : 1;
     const int ahead = (b->n - 1) * b->round + trips * (b->p->ranks - 1 - b->rank);
 
     return ahead < b->total ? ahead : b->total;
 }
 
-static d9d_status build_rank(const d9d_pipe_schedule_opts *how, d9d_program *p, int rank, int round)
+static d9d_status build_rank(const d9d_pipe_schedule_opts *opts, d9d_program *p, int rank,
+                             int round)
 {
     interleaved_builder b = {.p = p,
                              .rank = rank,
                              .n = p->stages / p->ranks,
                              .round = round,
                              .total = p->micros * (p->stages / p->ranks),
-                             .split = how->zero_bubble};
+                             .split = opts->zero_bubble};
     d9d_status st = D9D_OK;
 
-    b.warmup = warmup_count(how, &b);
+    b.warmup = warmup_count(opts, &b);
     b.next_forward = calloc((size_t)b.n, sizeof(int));
     b.next_backward = calloc((size_t)b.n, sizeof(int));
     if (b.next_forward == NULL || b.next_backward == NULL)
@@ -98,7 +99,7 @@ static d9d_status build_rank(const d9d_pipe_schedule_opts *how, d9d_program *p, 
     return st;
 }
 
-d9d_status d9di_pipe_build_interleaved(const d9d_pipe_schedule_opts *how, d9d_program *p)
+d9d_status d9di_pipe_build_interleaved(const d9d_pipe_schedule_opts *opts, d9d_program *p)
 {
     const int rounds = p->micros / p->ranks > 1 ? p->micros / p->ranks : 1;
 
@@ -108,6 +109,6 @@ d9d_status d9di_pipe_build_interleaved(const d9d_pipe_schedule_opts *how, d9d_pr
                         "not come out even; take a multiple of %d",
                         p->ranks, p->micros, rounds, p->ranks);
     for (int r = 0; r < p->ranks; r++)
-        D9D_TRY(build_rank(how, p, r, p->micros / rounds));
+        D9D_TRY(build_rank(opts, p, r, p->micros / rounds));
     return D9D_OK;
 }

@@ -92,11 +92,11 @@ static d9d_status zbv_drain(v_builder *b)
 }
 
 /* Built for at least as many micro-batches as fill the V; those that do not exist are left out. */
-d9d_status d9di_pipe_build_zero_bubble_v(const d9d_pipe_schedule_opts *how, d9d_program *p)
+d9d_status d9di_pipe_build_zero_bubble_v(const d9d_pipe_schedule_opts *opts, d9d_program *p)
 {
     const int fill = 2 * p->ranks - 1, micros = p->micros > fill ? p->micros : fill;
 
-    (void)how;
+    (void)opts;
     for (int r = 0; r < p->ranks; r++) {
         v_builder b = builder_init(p, r);
 
@@ -208,9 +208,9 @@ static d9d_status dual_rank(d9d_program *p, int rank)
     return st;
 }
 
-d9d_status d9di_pipe_build_dual_pipe_v(const d9d_pipe_schedule_opts *how, d9d_program *p)
+d9d_status d9di_pipe_build_dual_pipe_v(const d9d_pipe_schedule_opts *opts, d9d_program *p)
 {
-    (void)how;
+    (void)opts;
     if (p->micros < 2 * p->ranks)
         return D9D_FAIL(D9D_ECONFIG,
                         "pipeline: dual_pipe_v on %d ranks needs %d micro-batches at least, and "

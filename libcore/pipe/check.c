@@ -42,11 +42,11 @@ static d9d_status count_lane(program_checker *c, int rank)
         if (d9d_program_rank_of(c->p, a->stage) != rank)
             return fail_action(a, rank, "is of another rank's stage");
         if (!has_before(c, a))
-            return fail_action(a, rank, "comes before what it goes back through");
+            return fail_action(a, rank, "comes before its forward");
         if (c->count[d9di_program_index(c->p, a->kind, a->stage, a->micro)]++ > 0)
             return fail_action(a, rank, "is there twice");
         if (a->joined && (i + 1 == lane->len || !d9di_pipe_action_computes(a->kind)))
-            return fail_action(a, rank, "is joined with nothing");
+            return fail_action(a, rank, "is joined with no other action");
     }
     return D9D_OK;
 }

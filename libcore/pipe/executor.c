@@ -34,7 +34,7 @@ typedef struct recv_buffer {
 } recv_buffer;
 
 struct d9d_executor {
-    d9d_executor_opts how;
+    d9d_executor_opts opts;
     const d9d_pipe_lane *lane;
     int n_stages;              /* stages of this rank */
     slot *slots;               /* [here][micros] */
@@ -52,14 +52,14 @@ struct d9d_executor {
 
 static slot *slot_at(const d9d_executor *x, int stage, int micro)
 {
-    const d9d_program *p = x->how.program;
+    const d9d_program *p = x->opts.program;
 
     return &x->slots[(size_t)(stage / p->ranks) * (size_t)p->micros + (size_t)micro];
 }
 
 static d9d_comm *direction_comm(const d9d_executor *x, enum direction direction)
 {
-    return direction == DOWN ? x->how.down : x->how.up;
+    return direction == DOWN ? x->opts.down : x->opts.up;
 }
 
 static d9d_status fail_action(const d9d_pipe_action *a, const char *why)
@@ -83,8 +83,8 @@ static d9d_status tape_acquire(d9d_executor *x, d9d_tape **out)
     if (x->tapes.len > 0)
         *out = x->tapes.data[--x->tapes.len];
     else
-        D9D_TRY(d9d_tape_create(x->how.dev, out));
-    d9d_tape_set_recording(*out, x->how.program->backward);
+        D9D_TRY(d9d_tape_create(x->opts.dev, out));
+    d9d_tape_set_recording(*out, x->opts.program->backward);
     x->live++;
     x->max_live = x->live > x->max_live ? x->live : x->max_live;
     return D9D_OK;
@@ -101,7 +101,7 @@ static d9d_status tape_return(d9d_executor *x, slot *c)
     if (D9D_VEC_PUSH(&x->tapes, t) == D9D_OK)
         return D9D_OK;
     d9d_tape_free(t);
-    return D9D_FAIL(D9D_ENOMEM, "pipeline: a tape");
+    return D9D_FAIL(D9D_ENOMEM, "pipeline: no memory for a tape");
 }
 
 /* --- receive buffers --------------------------------------------------------------------- */
@@ -134,9 +134,9 @@ static d9d_status buffer_alloc(d9d_executor *x, int64_t bytes, recv_buffer **out
             x->buffers.data[n++] = x->buffers.data[i];
     x->buffers.len = n;
     D9D_TRY(D9D_VEC_RESERVE(&x->buffers, 1));
-    D9D_TRY(d9d_tensor_alloc(x->how.dev, D9D_U8, D9D_SHAPE(bytes), &b.bytes));
-    D9D_TRY(d9d_comm_wait_stream(x->how.down, x->how.dev->stream));
-    D9D_TRY(d9d_comm_wait_stream(x->how.up, x->how.dev->stream));
+    D9D_TRY(d9d_tensor_alloc(x->opts.dev, D9D_U8, D9D_SHAPE(bytes), &b.bytes));
+    D9D_TRY(d9d_comm_wait_stream(x->opts.down, x->opts.dev->stream));
+    D9D_TRY(d9d_comm_wait_stream(x->opts.up, x->opts.dev->stream));
     *out = &x->buffers.data[x->buffers.len];
     x->buffers.data[x->buffers.len++] = b;
     return D9D_OK;
@@ -170,8 +170,8 @@ static d9d_status buffers_reclaim(d9d_executor *x)
     }
     if (!freed)
         return D9D_OK;
-    D9D_TRY(d9d_comm_wait_stream(x->how.down, x->how.dev->stream));
-    return d9d_comm_wait_stream(x->how.up, x->how.dev->stream);
+    D9D_TRY(d9d_comm_wait_stream(x->opts.down, x->opts.dev->stream));
+    return d9d_comm_wait_stream(x->opts.up, x->opts.dev->stream);
 }
 
 /* --- transfers between stages ------------------------------------------------------------ */
@@ -187,7 +187,7 @@ static void output_deliver(d9d_executor *x, const d9d_pipe_action *a, enum direc
                            d9d_tensor *t)
 {
     const int to = target_stage(a, direction);
-    const bool here = d9d_program_rank_of(x->how.program, to) == x->how.rank;
+    const bool here = d9d_program_rank_of(x->opts.program, to) == x->opts.rank;
     slot *c = slot_at(x, here ? to : a->stage, a->micro);
 
     *(here ? &c->recv[direction] : &c->to_send[direction]) = *t;
@@ -200,8 +200,8 @@ static d9d_status input_wait(d9d_executor *x, const d9d_pipe_action *a, slot *c,
 
     c->recv_msg[direction] = NULL;
     if (c->recv[direction].storage == NULL)
-        return fail_action(a, "what it takes has not come");
-    return d9d_message_wait(m, x->how.dev->stream);
+        return fail_action(a, "its input was not received");
+    return d9d_message_wait(m, x->opts.dev->stream);
 }
 
 /* "stage 1 forward of micro-batch 3": the label of a transfer. */
@@ -216,14 +216,14 @@ static const char *transfer_name(char *buf, size_t n, int stage, enum direction 
 static d9d_status action_send(d9d_executor *x, const d9d_pipe_action *a, enum direction direction)
 {
     d9d_tensor *t = &slot_at(x, a->stage, a->micro)->to_send[direction];
-    const int to = d9d_program_rank_of(x->how.program, target_stage(a, direction));
+    const int to = d9d_program_rank_of(x->opts.program, target_stage(a, direction));
     pending_send p = {0};
     char name[64];
 
     if (t->storage == NULL)
-        return fail_action(a, "what it sends was not made");
+        return fail_action(a, "its output was not computed");
     D9D_TRY(D9D_VEC_RESERVE(&x->pending, 1));
-    D9D_TRY(d9d_comm_wait_stream(direction_comm(x, direction), x->how.dev->stream));
+    D9D_TRY(d9d_comm_wait_stream(direction_comm(x, direction), x->opts.dev->stream));
     D9D_TRY(d9d_comm_post_send(direction_comm(x, direction),
                                transfer_name(name, sizeof(name), a->stage, direction, a->micro),
                                t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), to, &p.message));
@@ -241,12 +241,12 @@ static d9d_status action_recv(d9d_executor *x, const d9d_pipe_action *a, enum di
     d9d_dtype dtype;
     char name[64];
 
-    D9D_TRY(x->how.ops->hidden(x->how.self, a->micro, &dtype, &shape));
+    D9D_TRY(x->opts.ops->hidden(x->opts.self, a->micro, &dtype, &shape));
     D9D_TRY(buffer_acquire(x, dtype, shape, &c->recv[direction]));
     return d9d_comm_post_recv(direction_comm(x, direction),
                               transfer_name(name, sizeof(name), stage, direction, a->micro), dtype,
                               d9d_tensor_data(&c->recv[direction]), d9d_shape_numel(&shape),
-                              d9d_program_rank_of(x->how.program, stage), &c->recv_msg[direction]);
+                              d9d_program_rank_of(x->opts.program, stage), &c->recv_msg[direction]);
 }
 
 /* Release sends: all, or those that are complete.  In a program without backward nothing else
@@ -260,14 +260,14 @@ static d9d_status sends_complete(d9d_executor *x, bool all)
 
     for (size_t i = 0; i < x->pending.len; i++) {
         pending_send *p = &x->pending.data[i];
-        const bool go = all || (x->how.program->backward ? d9d_message_test(p->message)
-                                                         : i + MAX_UNSENT < x->pending.len);
+        const bool go = all || (x->opts.program->backward ? d9d_message_test(p->message)
+                                                          : i + MAX_UNSENT < x->pending.len);
 
         if (st != D9D_OK || !go) {
             x->pending.data[n++] = *p;
             continue;
         }
-        st = d9d_message_wait(p->message, x->how.dev->stream);
+        st = d9d_message_wait(p->message, x->opts.dev->stream);
         d9d_tensor_release(&p->data);
     }
     x->pending.len = n;
@@ -278,24 +278,24 @@ static d9d_status sends_complete(d9d_executor *x, bool all)
 
 static d9d_status action_forward(d9d_executor *x, const d9d_pipe_action *a)
 {
-    const bool last = a->stage + 1 == x->how.program->stages;
+    const bool last = a->stage + 1 == x->opts.program->stages;
     slot *c = slot_at(x, a->stage, a->micro);
     d9d_tensor out;
 
     D9D_TRY(tape_acquire(x, &c->tape));
     if (a->stage > 0) {
         D9D_TRY(input_wait(x, a, c, DOWN));
-        D9D_TRY(d9d_tape_leaf(c->tape, &c->recv[DOWN], x->how.program->backward, &c->in));
+        D9D_TRY(d9d_tape_leaf(c->tape, &c->recv[DOWN], x->opts.program->backward, &c->in));
         d9d_tensor_release(&c->recv[DOWN]);
     }
     D9D_TRY(timer_record(x, a));
-    D9D_TRY(x->how.ops->forward(x->how.self, a->stage, a->micro, c->tape, c->in, &c->out));
+    D9D_TRY(x->opts.ops->forward(x->opts.self, a->stage, a->micro, c->tape, c->in, &c->out));
     if (!last) {
         out = d9d_tensor_ref(d9d_var_tensor(c->out));
         output_deliver(x, a, DOWN, &out);
     }
     d9d_tape_release_since(c->tape, 0, NULL, 0); /* all but what backward needs */
-    return x->how.program->backward ? D9D_OK : tape_return(x, c);
+    return x->opts.program->backward ? D9D_OK : tape_return(x, c);
 }
 
 /* Deliver the gradient of a stage's input. */
@@ -307,7 +307,7 @@ static d9d_status input_grad_deliver(d9d_executor *x, const d9d_pipe_action *a, 
         return D9D_OK;
     d9d_var_move_grad(c->in, &grad);
     if (grad.storage == NULL)
-        return fail_action(a, "no gradient has reached what the stage takes");
+        return fail_action(a, "no gradient has reached the stage's input");
     output_deliver(x, a, UP, &grad);
     return D9D_OK;
 }
@@ -315,16 +315,16 @@ static d9d_status input_grad_deliver(d9d_executor *x, const d9d_pipe_action *a, 
 static d9d_status action_backward(d9d_executor *x, const d9d_pipe_action *a,
                                   d9d_tape_backward_mode mode, bool last)
 {
-    const bool seeded = a->stage + 1 < x->how.program->stages && mode != D9D_BACKWARD_WGRAD;
+    const bool seeded = a->stage + 1 < x->opts.program->stages && mode != D9D_BACKWARD_WGRAD;
     slot *c = slot_at(x, a->stage, a->micro);
 
     if (c->tape == NULL)
-        return fail_action(a, "comes before what it goes back through");
+        return fail_action(a, "comes before its forward");
     if (seeded)
         D9D_TRY(input_wait(x, a, c, UP));
     D9D_TRY(timer_record(x, a));
-    if (x->how.ops->backward != NULL)
-        D9D_TRY(x->how.ops->backward(x->how.self, a->stage, a->micro, last));
+    if (x->opts.ops->backward != NULL)
+        D9D_TRY(x->opts.ops->backward(x->opts.self, a->stage, a->micro, last));
     D9D_TRY(d9d_tape_backward(c->tape, &c->out, &c->recv[UP], seeded ? 1 : 0, mode));
     d9d_tensor_release(&c->recv[UP]);
     if (mode != D9D_BACKWARD_WGRAD)
@@ -355,12 +355,12 @@ static void trace_begin(const d9d_executor *x, const d9d_pipe_action *a, size_t 
     char text[64], other[64];
 
     if (n == 2)
-        d9d_trace_begin(x->how.dev, "%s|%s", d9di_pipe_action_text(a, text, sizeof(text)),
+        d9d_trace_begin(x->opts.dev, "%s|%s", d9di_pipe_action_text(a, text, sizeof(text)),
                         d9di_pipe_action_text(a + 1, other, sizeof(other)));
-    else if (x->how.program->stages > 1)
-        d9d_trace_begin(x->how.dev, "%s", d9di_pipe_action_text(a, text, sizeof(text)));
+    else if (x->opts.program->stages > 1)
+        d9d_trace_begin(x->opts.dev, "%s", d9di_pipe_action_text(a, text, sizeof(text)));
     else
-        d9d_trace_begin(x->how.dev, "%s", a->kind == D9D_PIPE_FORWARD ? "forward" : "backward");
+        d9d_trace_begin(x->opts.dev, "%s", a->kind == D9D_PIPE_FORWARD ? "forward" : "backward");
 }
 
 static d9d_status action_compute(d9d_executor *x, size_t i)
@@ -368,10 +368,10 @@ static d9d_status action_compute(d9d_executor *x, size_t i)
     const d9d_pipe_action *a = &x->lane->data[i];
 
     x->now = a;
-    D9D_TRY(action_dispatch(x, a, x->last[a->stage / x->how.program->ranks] == i));
+    D9D_TRY(action_dispatch(x, a, x->last[a->stage / x->opts.program->ranks] == i));
     D9D_TRY(timer_record(x, NULL));
-    if (--x->left[a->micro] == 0 && x->how.ops->done != NULL)
-        x->how.ops->done(x->how.self, a->micro);
+    if (--x->left[a->micro] == 0 && x->opts.ops->done != NULL)
+        x->opts.ops->done(x->opts.self, a->micro);
     return buffers_reclaim(x);
 }
 
@@ -418,10 +418,10 @@ static d9d_status pair_run(d9d_executor *x, size_t i)
     joined_half a = {x, i}, b = {x, i + 1};
     d9d_status st;
 
-    x->how.dev->on_wait = half_yield;
-    x->how.dev->on_wait_arg = x;
+    x->opts.dev->on_wait = half_yield;
+    x->opts.dev->on_wait_arg = x;
     st = d9d_co_run(half_compute, &a, &b);
-    x->how.dev->on_wait = NULL;
+    x->opts.dev->on_wait = NULL;
     return st;
 }
 
@@ -438,7 +438,7 @@ static d9d_status group_run(d9d_executor *x, size_t i, size_t *n)
     *n = is_joined_pair(x, i) ? 2 : 1;
     trace_begin(x, a, *n);
     st = *n == 2 ? pair_run(x, i) : action_compute(x, i);
-    d9d_trace_end(x->how.dev);
+    d9d_trace_end(x->opts.dev);
     return st;
 }
 
@@ -446,7 +446,7 @@ d9d_status d9d_executor_run(d9d_executor *x)
 {
     if (x->timer != NULL)
         D9D_TRY(d9d_stage_timer_begin(x->timer));
-    memcpy(x->left, x->todo, (size_t)x->how.program->micros * sizeof(*x->left));
+    memcpy(x->left, x->todo, (size_t)x->opts.program->micros * sizeof(*x->left));
     for (size_t i = 0, n; i < x->lane->len; i += n)
         D9D_TRY(group_run(x, i, &n));
     return sends_complete(x, true);
@@ -466,7 +466,7 @@ int d9d_executor_max_live(const d9d_executor *x)
 
 static d9d_status state_alloc(d9d_executor *x)
 {
-    const size_t micros = (size_t)x->how.program->micros;
+    const size_t micros = (size_t)x->opts.program->micros;
 
     x->slots = calloc((size_t)x->n_stages * micros, sizeof(*x->slots));
     x->last = calloc((size_t)x->n_stages, sizeof(*x->last));
@@ -485,27 +485,27 @@ static void lane_count(d9d_executor *x)
 
         x->todo[a->micro] += d9di_pipe_action_computes(a->kind);
         if (a->kind == D9D_PIPE_BACKWARD || a->kind == D9D_PIPE_WGRAD)
-            x->last[a->stage / x->how.program->ranks] = i;
+            x->last[a->stage / x->opts.program->ranks] = i;
     }
 }
 
-d9d_status d9d_executor_create(const d9d_executor_opts *how, d9d_executor **out)
+d9d_status d9d_executor_create(const d9d_executor_opts *opts, d9d_executor **out)
 {
-    const int ranks = how->program->ranks;
+    const int ranks = opts->program->ranks;
     d9d_executor *x;
     d9d_status st;
 
-    if (d9d_comm_size(how->down) != ranks || d9d_comm_size(how->up) != ranks)
+    if (d9d_comm_size(opts->down) != ranks || d9d_comm_size(opts->up) != ranks)
         return D9D_FAIL(D9D_EINVAL, "pipeline: a program of %d ranks over groups of %d and %d",
-                        ranks, d9d_comm_size(how->down), d9d_comm_size(how->up));
-    D9D_TRY(d9d_p2p_ring_enable(how->down));
-    D9D_TRY(d9d_p2p_ring_enable(how->up));
+                        ranks, d9d_comm_size(opts->down), d9d_comm_size(opts->up));
+    D9D_TRY(d9d_p2p_ring_enable(opts->down));
+    D9D_TRY(d9d_p2p_ring_enable(opts->up));
     x = calloc(1, sizeof(*x));
     if (x == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: an executor");
-    x->how = *how;
-    x->lane = &how->program->lanes[how->rank];
-    x->n_stages = how->program->stages / ranks;
+    x->opts = *opts;
+    x->lane = &opts->program->lanes[opts->rank];
+    x->n_stages = opts->program->stages / ranks;
     st = state_alloc(x);
     if (st == D9D_OK) {
         lane_count(x);
@@ -530,8 +530,8 @@ void d9d_executor_free(d9d_executor *x)
 {
     if (x == NULL)
         return;
-    for (size_t i = 0; x->slots != NULL && i < (size_t)x->n_stages * (size_t)x->how.program->micros;
-         i++)
+    for (size_t i = 0;
+         x->slots != NULL && i < (size_t)x->n_stages * (size_t)x->opts.program->micros; i++)
         slot_release(&x->slots[i]);
     for (size_t i = 0; i < x->pending.len; i++) {
         d9d_message_cancel(x->pending.data[i].message);

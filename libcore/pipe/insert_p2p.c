@@ -175,16 +175,16 @@ static d9d_status fail_deadlock(const p2p_inserter *g)
 static d9d_status inserter_alloc(p2p_inserter *g)
 {
     const d9d_program *p = g->in;
-    const size_t ranks = (size_t)p->ranks, cells = 2 * (size_t)p->stages * (size_t)p->micros;
+    const size_t ranks = (size_t)p->ranks, n_results = 2 * (size_t)p->stages * (size_t)p->micros;
 
     g->from = calloc(ranks, sizeof(*g->from));
     g->at = calloc(ranks, sizeof(*g->at));
     g->now = calloc(ranks, sizeof(*g->now));
-    g->made_at = malloc(cells * sizeof(*g->made_at));
+    g->made_at = malloc(n_results * sizeof(*g->made_at));
     if (g->from == NULL || g->at == NULL || g->now == NULL || g->made_at == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %d micro-batches", p->stages,
                         p->micros);
-    memset(g->made_at, UNKNOWN, cells * sizeof(*g->made_at));
+    memset(g->made_at, UNKNOWN, n_results * sizeof(*g->made_at));
     return D9D_OK;
 }
 

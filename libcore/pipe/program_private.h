@@ -45,9 +45,9 @@ static inline size_t d9di_program_index_count(const d9d_program *p)
 }
 
 /* Builders fill the lanes of an empty program; each is one schedule. */
-d9d_status d9di_pipe_build_breadth_first(const d9d_pipe_schedule_opts *how, d9d_program *p);
-d9d_status d9di_pipe_build_interleaved(const d9d_pipe_schedule_opts *how, d9d_program *p);
-d9d_status d9di_pipe_build_zero_bubble_v(const d9d_pipe_schedule_opts *how, d9d_program *p);
-d9d_status d9di_pipe_build_dual_pipe_v(const d9d_pipe_schedule_opts *how, d9d_program *p);
+d9d_status d9di_pipe_build_breadth_first(const d9d_pipe_schedule_opts *opts, d9d_program *p);
+d9d_status d9di_pipe_build_interleaved(const d9d_pipe_schedule_opts *opts, d9d_program *p);
+d9d_status d9di_pipe_build_zero_bubble_v(const d9d_pipe_schedule_opts *opts, d9d_program *p);
+d9d_status d9di_pipe_build_dual_pipe_v(const d9d_pipe_schedule_opts *opts, d9d_program *p);
 
 #endif /* D9DI_PIPE_PROGRAM_PRIVATE_H */

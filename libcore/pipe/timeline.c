@@ -133,19 +133,19 @@ static d9d_status lanes_simulate(timeline_sim *w)
 
 static d9d_status timeline_alloc(timeline_sim *w)
 {
-    const size_t ranks = (size_t)w->p->ranks, cells = d9di_program_index_count(w->p);
+    const size_t ranks = (size_t)w->p->ranks, n_actions = d9di_program_index_count(w->p);
     d9d_timeline *t = w->t;
 
     t->spans = calloc(ranks, sizeof(*t->spans));
     t->busy = calloc(ranks, sizeof(*t->busy));
     t->live = calloc(ranks, sizeof(*t->live));
-    w->end = malloc(cells * sizeof(*w->end));
+    w->end = malloc(n_actions * sizeof(*w->end));
     w->now = calloc(ranks, sizeof(*w->now));
     w->at = calloc(ranks, sizeof(*w->at));
     w->live = calloc(ranks, sizeof(*w->live));
     if (!t->spans || !t->busy || !t->live || !w->end || !w->now || !w->at || !w->live)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: timeline of %d ranks", w->p->ranks);
-    for (size_t i = 0; i < cells; i++)
+    for (size_t i = 0; i < n_actions; i++)
         w->end[i] = NAN;
     for (size_t r = 0; r < ranks; r++) {
         t->spans[r] = calloc(w->p->lanes[r].len + 1, sizeof(d9d_timeline_span));

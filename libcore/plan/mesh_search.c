@@ -47,7 +47,7 @@ typedef struct plan_result {
 
 typedef struct search_state {
     const d9d_train_config *config;
-    const d9d_plan_opts *how;
+    const d9d_plan_opts *opts;
     d9d_model_spec spec;
     d9di_plan_data data;
     /* Micro-batch sizes in sequences: 1, 2, 4, ...; for a task on pairs only the configured size,
@@ -119,7 +119,7 @@ static d9d_status add_expert_parallel(search_state *s, d9d_parallel_degrees d)
 /* Adds data parallelism, replicated or sharded. */
 static d9d_status add_data_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
-    const int node = d9d_sim_chip_find(s->how->chip)->per_node;
+    const int node = d9d_sim_chip_find(s->opts->chip)->per_node;
 
     for (int64_t shard = 1; shard <= ranks; shard++) {
         const int64_t inside = shard * d.context_parallel_shard * d.tensor_parallel;
@@ -147,7 +147,7 @@ static d9d_status add_context_parallel(search_state *s, d9d_parallel_degrees d, 
 
 static d9d_status add_tensor_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
-    const int node = d9d_sim_chip_find(s->how->chip)->per_node;
+    const int node = d9d_sim_chip_find(s->opts->chip)->per_node;
 
     for (int64_t tp = 1; tp <= ranks && tp <= node; tp++) {
         if (ranks % tp != 0)
@@ -184,7 +184,7 @@ static d9d_status make_config(const search_state *s, const candidate *c, d9d_are
     const d9d_pipe_schedule_opts *pipe = &pipe_schedules[c->pipe];
 
     if (head == NULL || own == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "suggest: a configuration");
+        return D9D_FAIL(D9D_ENOMEM, "suggest: no memory for a configuration");
     memcpy(head, provider->value, provider->choice->size);
     *out = *s->config;
     out->model_provider.value = head;
@@ -231,7 +231,7 @@ static d9d_status plan_one(search_state *s, const candidate *c, plan_result *r, 
     D9D_TRY(make_config(s, c, a, &config));
     for (int i = 0; i < 3 && !r->fits; i++) {
         ((d9d_model_section *)config.model_provider.value)->checkpointing = modes[i];
-        st = d9di_plan_estimate(&config, s->how, &s->data, &s->rows[c->size], a, &f);
+        st = d9di_plan_estimate(&config, s->opts, &s->data, &s->rows[c->size], a, &f);
         if (st == D9D_ECONFIG || st == D9D_ENOTSUP || st == D9D_EMISMATCH)
             return D9D_OK;
         D9D_TRY(st);
@@ -276,13 +276,13 @@ static int compare_rate(const void *a, const void *b)
 static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_search_results *out)
 {
     const size_t n = s->candidates.len;
-    size_t kept = 0;
+    size_t n_kept = 0;
 
     out->n = 0;
     out->planned = 0;
     out->item = d9d_arena_alloc(a, (n + 1) * sizeof(*out->item));
     if (out->item == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", n);
+        return D9D_FAIL(D9D_ENOMEM, "suggest: no memory for %zu candidates", n);
     for (size_t i = 0; i < n; i++) {
         out->planned += s->results[i].planned;
         if (s->results[i].fits)
@@ -292,13 +292,13 @@ static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_sea
     for (size_t i = 0; i < out->n; i++) {
         bool seen = false;
 
-        for (size_t k = 0; k < kept && !seen; k++)
+        for (size_t k = 0; k < n_kept && !seen; k++)
             seen =
                 memcmp(&out->item[k].mesh, &out->item[i].mesh, sizeof(d9d_parallel_degrees)) == 0;
         if (!seen)
-            out->item[kept++] = out->item[i];
+            out->item[n_kept++] = out->item[i];
     }
-    out->n = kept;
+    out->n = n_kept;
     return D9D_OK;
 }
 
@@ -318,7 +318,7 @@ static d9d_status first_error(const search_state *s)
             continue;
         st = make_config(s, c, &a, &config);
         if (st == D9D_OK)
-            st = d9di_plan_estimate(&config, s->how, &s->data, &s->rows[c->size], &a, &f);
+            st = d9di_plan_estimate(&config, s->opts, &s->data, &s->rows[c->size], &a, &f);
     }
     d9d_arena_release(&a);
     return st;
@@ -353,7 +353,7 @@ static d9d_status search_open(search_state *s)
 
     D9D_TRY(d9d_model_spec_read(&s->config->model_provider, &s->arena, &s->spec));
     D9D_TRY(d9d_model_spec_trainable(&s->spec));
-    D9D_TRY(d9di_plan_data_open(s->config, s->how->length, &s->data));
+    D9D_TRY(d9di_plan_data_open(s->config, s->opts->length, &s->data));
     paired = s->data.task.kind->paired;
     s->n_sizes = paired ? 1 : MAX_SIZES;
     for (int i = 0; i < s->n_sizes; i++) {
@@ -370,14 +370,14 @@ static d9d_status plan_candidates(search_state *s, size_t done)
     d9d_status st;
 
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", s->candidates.len);
+        return D9D_FAIL(D9D_ENOMEM, "suggest: no memory for %zu candidates", s->candidates.len);
     if (done > 0)
         memcpy(all, s->results, done * sizeof(*all));
     s->results = all;
     s->done = done;
     d9d_progress_start(&s->progress, s->log,
-                       done > 0 ? "suggest: the best more closely" : "suggest", "candidates",
-                       s->candidates.len - done);
+                       done > 0 ? "suggest: no memory for the best candidates" : "suggest",
+                       "candidates", s->candidates.len - done);
     st = d9d_thread_run(0, s->candidates.len - done, plan_candidate, s);
     d9d_progress_end(&s->progress);
     return st;
@@ -415,16 +415,17 @@ static d9d_status run_search(search_state *s, d9d_arena *a, d9d_mesh_search_resu
     return sort_results(s, a, out);
 }
 
-d9d_status d9d_mesh_search(const d9d_train_config *config, const d9d_plan_opts *how, int64_t ranks,
+d9d_status d9d_mesh_search(const d9d_train_config *config, const d9d_plan_opts *opts, int64_t ranks,
                            const d9d_log *log, d9d_arena *a, d9d_mesh_search_results *out)
 {
-    search_state s = {.config = config, .how = how, .log = log, .lock = PTHREAD_MUTEX_INITIALIZER};
+    search_state s = {
+        .config = config, .opts = opts, .log = log, .lock = PTHREAD_MUTEX_INITIALIZER};
     d9d_mesh_search_results all = {.ranks = ranks};
     d9d_status st;
 
-    D9D_TRY(d9d_device_check_simulated(how->chip));
-    all.chip = d9d_sim_chip_find(how->chip);
-    all.memory = how->memory > 0 ? how->memory : all.chip->memory;
+    D9D_TRY(d9d_device_check_simulated(opts->chip));
+    all.chip = d9d_sim_chip_find(opts->chip);
+    all.memory = opts->memory > 0 ? opts->memory : all.chip->memory;
     st = run_search(&s, a, &all);
     if (st == D9D_OK)
         st = fail_none_fits(&s, &all);

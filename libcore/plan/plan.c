@@ -59,10 +59,10 @@ static void find_largest_host(d9d_plan *p)
 }
 
 /* Memory from the longest sequences, time from those of mean length. */
-static d9d_status simulate_stage(const d9di_plan_simulate_opts *how, const d9di_plan_lengths *r,
+static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di_plan_lengths *r,
                                  d9d_arena *a, d9d_plan_rank *stage, d9di_plan_simulation *sim)
 {
-    d9di_plan_simulate_opts at = *how;
+    d9di_plan_simulate_opts at = *opts;
     d9di_plan_simulation mean;
 
     at.batch.length = r->longest;
@@ -73,7 +73,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *how, const d9di_
     if (r->mean < r->longest)
         D9D_TRY(d9di_plan_simulate(&at, a, &mean));
     *stage = (d9d_plan_rank){
-        .rank = how->rank,
+        .rank = opts->rank,
         .weights = sim->weights,
         .gradients = sim->gradients,
         .optimizer = sim->optimizer,
@@ -81,7 +81,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *how, const d9di_
         .units = sim->group_bytes,
         .scratch = sim->scratch,
         .peak = sim->peak,
-        .outside = d9d_sim_chip_find(how->chip)->library_memory,
+        .outside = d9d_sim_chip_find(opts->chip)->library_memory,
         .step_s = mean.step_s,
         .tally = mean.tally,
     };
@@ -109,11 +109,11 @@ static void add_stage(d9d_plan *p, const d9di_plan_simulation *sim, double *flop
         p->stage_costs[sim->stages[k].stage] = sim->stages[k].costs;
 }
 
-static d9d_status simulate_stages(d9di_plan_simulate_opts *how, const d9di_plan_lengths *r,
+static d9d_status simulate_stages(d9di_plan_simulate_opts *opts, const d9di_plan_lengths *r,
                                   int64_t evaluated, d9d_arena *a, d9d_plan *p)
 {
     const int64_t n = p->mesh.pipeline_parallel;
-    const uint64_t batches = batch_bytes(how->config, how->batch.rows * r->longest + evaluated);
+    const uint64_t batches = batch_bytes(opts->config, opts->batch.rows * r->longest + evaluated);
     double flops = 0, once_s = 0;
 
     p->stages = d9d_arena_alloc(a, (size_t)n * sizeof(*p->stages));
@@ -126,11 +126,11 @@ static d9d_status simulate_stages(d9di_plan_simulate_opts *how, const d9di_plan_
         d9d_plan_rank *stage = &p->stages[p->n_stages++];
         d9di_plan_simulation sim;
 
-        how->rank = (int)(i * (p->ranks / n));
-        D9D_TRY(simulate_stage(how, r, a, stage, &sim));
+        opts->rank = (int)(i * (p->ranks / n));
+        D9D_TRY(simulate_stage(opts, r, a, stage, &sim));
         stage->ranks = p->ranks / n;
         stage->live = 1;
-        stage->copy = saves_async(how->config, p->steps) ? sim.written : 0;
+        stage->copy = saves_async(opts->config, p->steps) ? sim.written : 0;
         stage->batches = batches;
         stage->saved = sim.saved;
         add_stage(p, &sim, &flops, &once_s);
@@ -147,7 +147,7 @@ static d9d_status simulate_stages(d9di_plan_simulate_opts *how, const d9di_plan_
 
 /* --- the plan ------------------------------------------------------------------------------- */
 
-d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *how,
+d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *opts,
                               const d9di_plan_data *data, const d9di_plan_lengths *measured,
                               d9d_arena *a, d9d_plan *out)
 {
@@ -155,7 +155,7 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *ho
     const int64_t replicas = c->mesh.data_parallel_replicate * c->mesh.data_parallel_shard;
     const d9di_plan_lengths r = d9di_plan_lengths_pad(measured, c);
     d9di_plan_simulate_opts sim = {.config = c,
-                                   .chip = how->chip,
+                                   .chip = opts->chip,
                                    .data = &data->data,
                                    .evaluations = &data->evaluations,
                                    .length = data->length,
@@ -164,8 +164,8 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *ho
     d9di_run_dir dir;
     d9d_plan p = {
         .mesh = c->mesh,
-        .chip = d9d_sim_chip_find(how->chip),
-        .memory_requested = how->memory > 0,
+        .chip = d9d_sim_chip_find(opts->chip),
+        .memory_requested = opts->memory > 0,
         .ranks = d9d_parallel_degrees_ranks(&c->mesh),
         .rows = b->microbatch_size,
         .longest = r.longest,
@@ -174,7 +174,7 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *ho
         .steps = data->steps,
         .tokens = r.tokens * (double)b->global_batch_size,
         .pipe = d9d_job_pipe_schedule_opts(&c->trainer.pipelining),
-        .measured_run = how->measured_run,
+        .measured_run = opts->measured_run,
     };
 
     D9D_TRY(d9d_parallel_degrees_check(&c->mesh, p.ranks));
@@ -188,7 +188,7 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *ho
     if (data->evaluated_rows * padded > b->microbatch_size * r.longest)
         sim.evaluation = (d9di_plan_simulate_batch){data->evaluated_rows, padded, 0};
     sim.n_evaluations = (data->evaluated_batches + replicas - 1) / replicas;
-    p.memory = p.memory_requested ? how->memory : p.chip->memory;
+    p.memory = p.memory_requested ? opts->memory : p.chip->memory;
     p.micro_batches = b->global_batch_size / replicas / b->microbatch_size;
     if (p.mesh.pipeline_parallel > 1)
         (void)d9d_pipe_schedule_format(&p.pipe, p.schedule);
@@ -198,18 +198,18 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *ho
     return D9D_OK;
 }
 
-d9d_status d9d_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *how, d9d_arena *a,
+d9d_status d9d_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *opts, d9d_arena *a,
                              d9d_plan *out)
 {
     d9di_plan_data data = {0};
     d9di_plan_lengths rows;
     d9d_status st;
 
-    D9D_TRY(d9d_device_check_simulated(how->chip));
-    D9D_TRY(d9di_plan_data_open(c, how->length, &data));
+    D9D_TRY(d9d_device_check_simulated(opts->chip));
+    D9D_TRY(d9di_plan_data_open(c, opts->length, &data));
     st = d9di_plan_lengths_measure(&data, c->trainer.batching.microbatch_size, &rows);
     if (st == D9D_OK)
-        st = d9di_plan_estimate(c, how, &data, &rows, a, out);
+        st = d9di_plan_estimate(c, opts, &data, &rows, a, out);
     d9di_plan_data_release(&data);
     return st;
 }

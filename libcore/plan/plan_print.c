@@ -104,8 +104,7 @@ static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
     D9D_TRY(
         d9d_buf_printf(out, "host memory of a rank: %s for batches", format_bytes(batches).text));
     if (copy > 0)
-        D9D_TRY(
-            d9d_buf_printf(out, ", %s for checkpoints written behind", format_bytes(copy).text));
+        D9D_TRY(d9d_buf_printf(out, ", %s for asynchronous checkpoints", format_bytes(copy).text));
     if (p->host_ranks > 1)
         D9D_TRY(d9d_buf_printf(out, "; of %lld on a host: %s", (long long)p->host_ranks,
                                format_bytes(p->host).text));

@@ -8,7 +8,7 @@
 /* As d9d_plan_estimate(); `measured` comes from d9di_plan_lengths_measure() for the configuration's
  * micro-batches.
  */
-d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *how,
+d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *opts,
                               const d9di_plan_data *data, const d9di_plan_lengths *measured,
                               d9d_arena *a, d9d_plan *out);
 

@@ -10,7 +10,7 @@
 #include "engine/pipeline_stats.h"
 
 typedef struct simulation {
-    const d9di_plan_simulate_opts *how;
+    const d9di_plan_simulate_opts *opts;
     d9d_bootstrap *boot;
     d9d_job where;
     d9di_task task;
@@ -68,14 +68,14 @@ static d9d_status make_batch(simulation *r, const d9di_plan_simulate_batch *b)
 
 static d9di_engine_opts engine_opts(const simulation *r)
 {
-    const d9d_train_config *c = r->how->config;
+    const d9d_train_config *c = r->opts->config;
 
     return (d9di_engine_opts){
         .where = &r->where,
         .mesh = &c->mesh,
         .provider = &c->model_provider,
         .peft = &c->peft,
-        .data = r->how->data,
+        .data = r->opts->data,
         .task = &r->task,
         .seed = (uint64_t)c->trainer.determinism.base_seed,
         .pipe = d9d_job_pipe_schedule_opts(&c->trainer.pipelining),
@@ -90,24 +90,24 @@ static d9di_engine_opts engine_opts(const simulation *r)
 /* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
-    const d9d_train_config *c = r->how->config;
+    const d9d_train_config *c = r->opts->config;
     const struct d9d_job_factory_section *from = &c->trainer.model_stage_factory;
-    d9di_engine_opts how;
+    d9di_engine_opts opts;
 
     D9D_TRY(
-        d9d_bootstrap_simulate(r->how->rank, (int)d9d_parallel_degrees_ranks(&c->mesh), &r->boot));
-    r->where = (d9d_job){.boot = r->boot, .device = r->how->chip};
+        d9d_bootstrap_simulate(r->opts->rank, (int)d9d_parallel_degrees_ranks(&c->mesh), &r->boot));
+    r->where = (d9d_job){.boot = r->boot, .device = r->opts->chip};
     D9D_TRY(d9di_task_open(&c->task, &r->task));
-    how = engine_opts(r);
-    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    opts = engine_opts(r);
+    D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(d9di_engine_check_adapter(&r->engine, from->source_adapter, from->source_checkpoint));
-    D9D_TRY(d9di_evaluations_check(r->how->evaluations, r->engine.whole));
-    if (r->how->length > r->engine.whole->max_positions)
+    D9D_TRY(d9di_evaluations_check(r->opts->evaluations, r->engine.whole));
+    if (r->opts->length > r->engine.whole->max_positions)
         return D9D_FAIL(D9D_ECONFIG, "plan: rows of %lld positions, and the model has %lld",
-                        (long long)r->how->length, (long long)r->engine.whole->max_positions);
-    D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
-    how.optimizer = r->optimizer;
-    D9D_TRY(d9di_engine_materialize(&r->engine, &how));
+                        (long long)r->opts->length, (long long)r->engine.whole->max_positions);
+    D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, &r->engine.params, opts.seed, &r->optimizer));
+    opts.optimizer = r->optimizer;
+    D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, r->engine.dev));
     D9D_TRY(d9di_engine_set_prefetch(&r->engine, r->optimizer));
     r->engine.prefetch = true;
@@ -153,7 +153,7 @@ static d9d_status describe_optimizer(const d9d_optimizer *o, d9d_arena *a, const
 
 static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
 {
-    const d9d_job_trainer_section *t = &r->how->config->trainer;
+    const d9d_job_trainer_section *t = &r->opts->config->trainer;
     const d9d_fsdp_opts sharded = d9di_engine_fsdp_opts(&(d9di_engine_opts){
         .train = true, .gradients = &t->gradient_manager, .sharding = &t->sharding});
     const d9d_params *params = &r->engine.params;
@@ -184,8 +184,8 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
     }
     D9D_TRY(d9d_checkpointer_set_make(
         params, r->optimizer,
-        r->how->config->trainer.model_stage_factory.checkpoint_only_trainable_parameters, &r->arena,
-        &set));
+        r->opts->config->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
+        &r->arena, &set));
     D9D_TRY(d9d_checkpointer_set_local(&set, &r->arena, &here));
     out->written = d9d_checkpointer_set_bytes(&here);
     D9D_TRY(d9d_checkpointer_manifest_bytes(&here, &out->tensors, &out->files));
@@ -218,7 +218,7 @@ static d9d_status run_step(simulation *r, int64_t n_micro)
         e, &(d9di_engine_callbacks){.next = next_micro_batch, .arg = r}, n_micro,
         &r->grad_finalize.loss));
     D9D_TRY(d9d_grad_finalize_enqueue(&r->grad_finalize, &e->params, &own,
-                                      r->how->config->trainer.gradient_clipping.max_norm));
+                                      r->opts->config->trainer.gradient_clipping.max_norm));
     D9D_TRY(d9di_engine_wait_grads(e));
     D9D_TRY(d9di_moe_stats_end(&r->moe_stats, &r->grad_finalize.scale, 0));
     return d9d_optimizer_step(r->optimizer, 1e-3, &r->grad_finalize.scale);
@@ -292,8 +292,8 @@ static void choose_micro_batches(simulation *r)
 {
     enum { MICROS_WITHOUT_PIPE = 3, MICROS_PER_STAGE = 3, MAX_PERIOD = 128 };
     const d9d_pipe_schedule_opts pipe =
-        d9d_job_pipe_schedule_opts(&r->how->config->trainer.pipelining);
-    const int64_t ranks = r->how->config->mesh.pipeline_parallel;
+        d9d_job_pipe_schedule_opts(&r->opts->config->trainer.pipelining);
+    const int64_t ranks = r->opts->config->mesh.pipeline_parallel;
     const bool breadth = pipe.kind == D9D_PIPE_GPIPE || pipe.kind == D9D_PIPE_LOOPED_BFS;
     const int64_t max_bytes = ranks == 1 ? MICROS_WITHOUT_PIPE
                               : breadth  ? MAX_PERIOD
@@ -337,13 +337,13 @@ static d9d_status simulate_evaluation(simulation *r, d9di_plan_simulation *out)
 {
     const uint64_t before = d9d_device_memory(r->engine.dev).peak;
     const int ranks = r->engine.program.ranks, round = ranks > 1 ? 4 * ranks : 2;
-    const int n = r->how->n_evaluations < round ? (int)r->how->n_evaluations : round;
+    const int n = r->opts->n_evaluations < round ? (int)r->opts->n_evaluations : round;
     d9d_tensor sums;
     d9d_status st;
 
-    if (r->how->evaluation.rows == 0)
+    if (r->opts->evaluation.rows == 0)
         return D9D_OK;
-    D9D_TRY(make_batch(r, &r->how->evaluation));
+    D9D_TRY(make_batch(r, &r->opts->evaluation));
     D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F64, D9D_SHAPE(ranks > 1 ? round : 8), &sums));
     st = d9di_engine_eval_begin(&r->engine, ranks > 1 ? round : 1);
     if (st == D9D_OK) {
@@ -358,12 +358,12 @@ static d9d_status simulate_evaluation(simulation *r, d9di_plan_simulation *out)
     return st;
 }
 
-d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *how, d9d_arena *a,
+d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
                               d9di_plan_simulation *out)
 {
-    const struct d9d_job_batching_section *b = &how->config->trainer.batching;
-    const d9d_parallel_degrees *m = &how->config->mesh;
-    simulation r = {.how = how,
+    const struct d9d_job_batching_section *b = &opts->config->trainer.batching;
+    const d9d_parallel_degrees *m = &opts->config->mesh;
+    simulation r = {.opts = opts,
                     .n_micro = b->global_batch_size /
                                (m->data_parallel_replicate * m->data_parallel_shard) /
                                b->microbatch_size};
@@ -371,7 +371,7 @@ d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *how, d9d_arena *a,
     d9d_status st;
 
     choose_micro_batches(&r);
-    D9D_TRY_OR(st, make_batch(&r, &how->batch), out);
+    D9D_TRY_OR(st, make_batch(&r, &opts->batch), out);
     D9D_TRY_OR(st, open_rank(&r), out);
     D9D_TRY_OR(st, count_persistent(&r, &sim), out);
     D9D_TRY_OR(st, describe_optimizer(r.optimizer, a, &sim.updates), out);

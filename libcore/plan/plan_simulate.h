@@ -63,7 +63,7 @@ typedef struct d9di_plan_simulation {
 
 /* Simulates the steps.  Errors are those of opening the engine; reads only the files that the
  * model's configuration names. */
-d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *how, d9d_arena *a,
+d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
                               d9di_plan_simulation *out);
 
 /* For plan_simulate.c: stage costs from the engine's last execution, given the stage timer and the

@@ -24,7 +24,7 @@ typedef struct column {
 } column;
 
 typedef struct evaluator {
-    const d9d_eval_predictions_opts *how;
+    const d9d_eval_predictions_opts *opts;
     d9d_arena arena;
     json_t *metric_specs; /* {"metrics": [...]} */
     json_t *resolved;
@@ -79,8 +79,8 @@ static d9d_status parse_specs(evaluator *e)
     e->metric_specs = json_pack("{s:o}", "metrics", list);
     if (e->metric_specs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "metrics: out of memory");
-    for (size_t i = 0; i < e->how->n_metrics; i++) {
-        const char *spec = e->how->metrics[i];
+    for (size_t i = 0; i < e->opts->n_metrics; i++) {
+        const char *spec = e->opts->metrics[i];
         json_t *v;
 
         if (spec[0] != '{')
@@ -99,8 +99,8 @@ static d9d_status metrics_open(evaluator *e)
 
     D9D_TRY(parse_specs(e));
     D9D_TRY(
-        d9d_config_resolve(&specs_table, e->metric_specs, "metrics", e->how->log, &e->resolved));
-    D9D_TRY(d9d_config_bind(&specs_table, e->resolved, "metrics", e->how->log, &e->arena, &s));
+        d9d_config_resolve(&specs_table, e->metric_specs, "metrics", e->opts->log, &e->resolved));
+    D9D_TRY(d9d_config_bind(&specs_table, e->resolved, "metrics", e->opts->log, &e->arena, &s));
     e->metrics = d9d_arena_alloc(&e->arena, s.metrics.n * sizeof(d9d_metric *));
     if (e->metrics == NULL)
         return D9D_FAIL(D9D_ENOMEM, "metrics: out of memory");
@@ -163,7 +163,7 @@ static d9d_status flush_batch(evaluator *e, const char *path)
 
     if (e->rows == 0)
         return D9D_OK;
-    for (size_t i = 0; i < e->how->n_metrics; i++) {
+    for (size_t i = 0; i < e->opts->n_metrics; i++) {
         const d9d_status st = d9d_metric_update(e->metrics[i], &b);
 
         if (st == D9D_EINVAL)
@@ -336,7 +336,7 @@ static d9d_status make_result(const evaluator *e, json_t **out)
     json_t *list = json_array();
     d9d_status st = D9D_OK;
 
-    for (size_t i = 0; i < e->how->n_metrics && st == D9D_OK; i++)
+    for (size_t i = 0; i < e->opts->n_metrics && st == D9D_OK; i++)
         st = metric_json(e, i, list);
     if (st == D9D_OK)
         *out = json_pack("{s:I, s:I, s:o}", "rows", (json_int_t)e->all, "left_out",
@@ -348,7 +348,7 @@ static d9d_status make_result(const evaluator *e, json_t **out)
 
 static void eval_close(evaluator *e)
 {
-    for (size_t i = 0; e->metrics != NULL && i < e->how->n_metrics; i++)
+    for (size_t i = 0; e->metrics != NULL && i < e->opts->n_metrics; i++)
         d9d_metric_free(e->metrics[i]);
     D9D_VEC_RELEASE(&e->prediction.values);
     D9D_VEC_RELEASE(&e->target.values);
@@ -363,24 +363,24 @@ static void log_skipped_rows(const evaluator *e)
     const char *message = "have null for their prediction, target or weight, and are left out";
 
     if (e->none > 0 && e->all == 0)
-        d9d_log_warn(e->how->log, "all %lld lines %s", (long long)e->none, message);
+        d9d_log_warn(e->opts->log, "all %lld lines %s", (long long)e->none, message);
     else if (e->none > 0)
-        d9d_log_info(e->how->log, "%lld of %lld lines %s", (long long)e->none,
+        d9d_log_info(e->opts->log, "%lld of %lld lines %s", (long long)e->none,
                      (long long)(e->none + e->all), message);
 }
 
-d9d_status d9d_eval_predictions(const d9d_eval_predictions_opts *how, json_t **out)
+d9d_status d9d_eval_predictions(const d9d_eval_predictions_opts *opts, json_t **out)
 {
-    evaluator e = {.how = how,
-                   .prediction = {.key = how->prediction},
-                   .target = {.key = how->target},
-                   .weight = {.key = how->weight}};
+    evaluator e = {.opts = opts,
+                   .prediction = {.key = opts->prediction},
+                   .target = {.key = opts->target},
+                   .weight = {.key = opts->weight}};
     d9d_status st = metrics_open(&e);
 
     if (st == D9D_OK) {
-        d9d_progress_start(&e.progress, how->log, "eval", "rows", 0);
-        for (size_t i = 0; i < how->n_paths && st == D9D_OK; i++)
-            st = read_path(&e, how->paths[i]);
+        d9d_progress_start(&e.progress, opts->log, "eval", "rows", 0);
+        for (size_t i = 0; i < opts->n_paths && st == D9D_OK; i++)
+            st = read_path(&e, opts->paths[i]);
         d9d_progress_end(&e.progress);
     }
     if (st == D9D_OK) {

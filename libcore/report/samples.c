@@ -12,7 +12,7 @@
 enum { MAX_SAMPLER_BYTES = 1 << 16 /* of a line with a sampler */, MAX_SAMPLES = 1 << 30 };
 
 struct samples_report {
-    const d9d_report_samples_opts *how;
+    const d9d_report_samples_opts *opts;
     d9d_arena arena;
     json_t *line;
     d9di_run_sources sources;
@@ -124,10 +124,10 @@ out:
 
 static d9d_status find_step_line(struct samples_report *r)
 {
-    struct step_search s = {.step = r->how->step, .out = &r->line};
+    struct step_search s = {.step = r->opts->step, .out = &r->line};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_run_sources_file_path(&r->arena, r->how->run, "samples.jsonl", &s.path),
+    D9D_TRY_OR(st, d9di_run_sources_file_path(&r->arena, r->opts->run, "samples.jsonl", &s.path),
                out);
     D9D_TRY_OR(st, d9di_line_reader_read(s.path, search_line, &s), out);
     if (r->line != NULL)
@@ -183,8 +183,8 @@ static d9d_status add_row(struct samples_report *r, size_t row, json_t *rows)
     v = json_pack("{s:o, s:o, s:I}", "dataset", d9d_json_str(s->dir), "split",
                   d9d_json_str(s->split), "sample", (json_int_t)sample);
     if (v == NULL || json_array_append_new(rows, v) != 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the samples of a step", r->how->run);
-    return r->how->text ? add_sample_text(s, sample, v) : D9D_OK;
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the samples of a step", r->opts->run);
+    return r->opts->text ? add_sample_text(s, sample, v) : D9D_OK;
 }
 
 /* --- all samples -------------------------------------------------------------------------- */
@@ -197,26 +197,26 @@ static d9d_status make_report(struct samples_report *r, json_t **out)
 
     D9D_TRY_OR(st, find_step_line(r), out);
     D9D_TRY_OR(st,
-               d9di_run_sources_read(&r->arena, r->how->run, r->how->datasets, r->how->n_datasets,
-                                     &r->sources),
+               d9di_run_sources_read(&r->arena, r->opts->run, r->opts->datasets,
+                                     r->opts->n_datasets, &r->sources),
                out);
     D9D_TRY_OR(st, d9d_json_get_i64(r->line, "samples.jsonl", "first", 0, INT64_MAX, &first), out);
     D9D_TRY_OR(st, d9d_json_get_arr(r->line, "samples.jsonl", "samples", &samples), out);
     for (size_t i = 0; i < json_array_size(samples); i++)
         D9D_TRY_OR(st, add_row(r, i, rows), out);
-    *out = json_pack("{s:I, s:I, s:O}", "step", (json_int_t)r->how->step, "first",
+    *out = json_pack("{s:I, s:I, s:O}", "step", (json_int_t)r->opts->step, "first",
                      (json_int_t)first, "samples", rows);
     skipped = json_object_get(r->line, "skipped");
     if (*out == NULL || (skipped != NULL && json_object_set(*out, "skipped", skipped) != 0))
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the samples of a step", r->how->run);
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the samples of a step", r->opts->run);
 out:
     json_decref(rows);
     return st;
 }
 
-d9d_status d9d_report_samples_json(const d9d_report_samples_opts *how, json_t **out)
+d9d_status d9d_report_samples_json(const d9d_report_samples_opts *opts, json_t **out)
 {
-    struct samples_report r = {.how = how};
+    struct samples_report r = {.opts = opts};
     json_t *made = NULL;
     const d9d_status st = make_report(&r, &made);
 
@@ -278,12 +278,12 @@ static d9d_status print_report(const json_t *v, d9d_buf *out)
     return D9D_OK;
 }
 
-d9d_status d9d_report_samples(const d9d_report_samples_opts *how, d9d_buf *out)
+d9d_status d9d_report_samples(const d9d_report_samples_opts *opts, d9d_buf *out)
 {
     json_t *v;
     d9d_status st;
 
-    D9D_TRY(d9d_report_samples_json(how, &v));
+    D9D_TRY(d9d_report_samples_json(opts, &v));
     st = print_report(v, out);
     json_decref(v);
     return st;

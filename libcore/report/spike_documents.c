@@ -51,9 +51,9 @@ static d9d_status read_sources(d9di_spike_documents *d)
     const char *path;
 
     D9D_TRY(d9di_run_sources_file_path(&d->arena, d->run->path, "config.json", &path));
-    if (d->how->n_datasets == 0 && !d9d_fs_exists(path))
+    if (d->opts->n_datasets == 0 && !d9d_fs_exists(path))
         return D9D_OK;
-    return d9di_run_sources_read(&d->arena, d->run->path, d->how->datasets, d->how->n_datasets,
+    return d9di_run_sources_read(&d->arena, d->run->path, d->opts->datasets, d->opts->n_datasets,
                                  &d->sources);
 }
 
@@ -76,7 +76,7 @@ static d9d_status add_document_text(d9di_spike_documents *d, d9di_run_source *s,
     d9d_buf text = {0};
     d9d_status st = d9di_run_source_open(s);
 
-    if (st == D9D_ENOTFOUND && d->how->n_datasets == 0)
+    if (st == D9D_ENOTFOUND && d->opts->n_datasets == 0)
         return D9D_OK;
     if (st == D9D_OK)
         st = d9d_sample_print_excerpt(s->ds, sample, place, TEXT_BYTES, &text);

@@ -7,7 +7,7 @@
 
 typedef struct d9di_spike_documents {
     const d9d_run_reader *run;
-    const d9d_report_spikes_opts *how;
+    const d9d_report_spikes_opts *opts;
     d9d_arena arena;
     d9di_run_sources sources;
 } d9di_spike_documents; /* zero-initialise all but `run` and `how` */

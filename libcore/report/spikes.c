@@ -40,7 +40,7 @@ static void window_push(spike_window *w, double v)
 
 /* Checks whether record i is a spike. */
 static d9d_status check_record(const d9d_run_reader *r, size_t i, double v,
-                               const d9d_report_spikes_opts *how, spike_window *w, spikes *out)
+                               const d9d_report_spikes_opts *opts, spike_window *w, spikes *out)
 {
     double median, deviation;
 
@@ -50,7 +50,7 @@ static d9d_status check_record(const d9d_run_reader *r, size_t i, double v,
         return D9D_OK;
     }
     window_stats(w, &median, &deviation);
-    if (isfinite(v) && !(v > median + how->deviations * deviation)) {
+    if (isfinite(v) && !(v > median + opts->deviations * deviation)) {
         window_push(w, v);
         return D9D_OK;
     }
@@ -59,33 +59,33 @@ static d9d_status check_record(const d9d_run_reader *r, size_t i, double v,
     return D9D_OK;
 }
 
-static d9d_status find_steps(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+static d9d_status find_steps(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
                              spikes *out)
 {
-    const double *v = d9d_run_reader_values(r, how->key);
-    spike_window w = {.capacity = how->window};
+    const double *v = d9d_run_reader_values(r, opts->key);
+    spike_window w = {.capacity = opts->window};
     d9d_status st = D9D_OK;
 
-    if (how->window < D9D_REPORT_SPIKES_MIN_WINDOW)
-        return D9D_FAIL(D9D_ECONFIG, "a window of %zu records, must be at least %d", how->window,
+    if (opts->window < D9D_REPORT_SPIKES_MIN_WINDOW)
+        return D9D_FAIL(D9D_ECONFIG, "a window of %zu records, must be at least %d", opts->window,
                         D9D_REPORT_SPIKES_MIN_WINDOW);
     if (v == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: no column %s", r->path, how->key);
-    w.values = calloc(2 * how->window, sizeof(double));
+        return D9D_FAIL(D9D_ECONFIG, "%s: no column %s", r->path, opts->key);
+    w.values = calloc(2 * opts->window, sizeof(double));
     if (w.values == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for a window of %zu records", how->window);
-    w.sorted = w.values + how->window;
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a window of %zu records", opts->window);
+    w.sorted = w.values + opts->window;
     for (size_t i = 0; i < r->n && st == D9D_OK; i++)
-        if ((r->sources[i] & d9d_run_reader_sources(r, how->key)) != 0)
-            st = check_record(r, i, v[i], how, &w, out);
+        if ((r->sources[i] & d9d_run_reader_sources(r, opts->key)) != 0)
+            st = check_record(r, i, v[i], opts, &w, out);
     free(w.values);
     return st;
 }
 
-static d9d_status find_documents(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+static d9d_status find_documents(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
                                  spikes *found)
 {
-    d9di_spike_documents d = {.run = r, .how = how};
+    d9di_spike_documents d = {.run = r, .opts = opts};
     int64_t *step = d9d_arena_alloc(&d.arena, (found->len + 1) * sizeof(*step));
     json_t **documents = d9d_arena_alloc(&d.arena, (found->len + 1) * sizeof(json_t *));
     d9d_status st = D9D_OK;
@@ -102,11 +102,11 @@ static d9d_status find_documents(const d9d_run_reader *r, const d9d_report_spike
     return st;
 }
 
-static d9d_status find_spikes(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+static d9d_status find_spikes(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
                               spikes *out)
 {
-    D9D_TRY(find_steps(r, how, out));
-    return out->len > 0 ? find_documents(r, how, out) : D9D_OK;
+    D9D_TRY(find_steps(r, opts, out));
+    return out->len > 0 ? find_documents(r, opts, out) : D9D_OK;
 }
 
 static void spikes_release(spikes *found)
@@ -144,15 +144,15 @@ static d9d_status print_documents(const spikes *found, d9d_buf *out)
     return D9D_OK;
 }
 
-d9d_status d9d_report_spikes(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+d9d_status d9d_report_spikes(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
                              d9d_buf *out)
 {
     d9di_text_table g = {.columns = 4};
     spikes found = {0};
-    d9d_status st = find_spikes(r, how, &found), put;
+    d9d_status st = find_spikes(r, opts, &found), put;
 
     if (st == D9D_OK)
-        st = fill_table(&g, &found, how->key);
+        st = fill_table(&g, &found, opts->key);
     put = d9di_text_table_finish(&g, out);
     if (st == D9D_OK && put == D9D_OK)
         put = print_documents(&found, out);
@@ -160,7 +160,7 @@ d9d_status d9d_report_spikes(const d9d_run_reader *r, const d9d_report_spikes_op
     return st != D9D_OK ? st : put;
 }
 
-static json_t *spikes_json(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+static json_t *spikes_json(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
                            const spikes *found)
 {
     json_t *list = json_array();
@@ -175,12 +175,12 @@ static json_t *spikes_json(const d9d_run_reader *r, const d9d_report_spikes_opts
                             found->data[i].documents));
     if (bad == 0)
         return json_pack("{s:o, s:o, s:o}", "run", d9d_json_str(r->name), "key",
-                         d9d_json_str(how->key), "spikes", list);
+                         d9d_json_str(opts->key), "spikes", list);
     json_decref(list);
     return NULL;
 }
 
-d9d_status d9d_report_spikes_json(const d9d_run_reader_list *r, const d9d_report_spikes_opts *how,
+d9d_status d9d_report_spikes_json(const d9d_run_reader_list *r, const d9d_report_spikes_opts *opts,
                                   json_t **out)
 {
     json_t *list = json_array();
@@ -189,8 +189,8 @@ d9d_status d9d_report_spikes_json(const d9d_run_reader_list *r, const d9d_report
     for (size_t k = 0; k < r->n && st == D9D_OK; k++) {
         spikes found = {0};
 
-        st = find_spikes(r->run[k], how, &found);
-        if (st == D9D_OK && json_array_append_new(list, spikes_json(r->run[k], how, &found)) != 0)
+        st = find_spikes(r->run[k], opts, &found);
+        if (st == D9D_OK && json_array_append_new(list, spikes_json(r->run[k], opts, &found)) != 0)
             st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for its spikes", r->run[k]->path);
         spikes_release(&found);
     }

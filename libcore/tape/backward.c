@@ -48,7 +48,7 @@ static d9d_status accumulate_grad(d9d_device *dev, d9d_tensor *slot, d9d_tensor 
 
 static d9d_status fail_root_grad(const d9d_var *v)
 {
-    return D9D_FAIL(D9D_EINVAL, "backward: %s makes its own gradient and takes no other",
+    return D9D_FAIL(D9D_EINVAL, "backward: %s starts its own gradient and accepts none",
                     v->producer->ops->name);
 }
 
@@ -235,8 +235,9 @@ d9d_status d9di_tape_run_backward(d9d_tape *t, d9d_tape_backward_mode mode)
 static d9d_status check_phase(const d9d_tape *t, const struct mode *m)
 {
     static const char *const before[] = {
-        [D9DI_PHASE_FORWARD] = "no input backward came before it",
-        [D9DI_PHASE_DGRAD_DONE] = "the input backward has run; only the weight backward may follow",
+        [D9DI_PHASE_FORWARD] = "no input backward (dgrad) came before it",
+        [D9DI_PHASE_DGRAD_DONE] =
+            "the input backward (dgrad) has run; only the weight backward (wgrad) may follow",
         [D9DI_PHASE_DONE] = "the tape went backward already",
     };
 

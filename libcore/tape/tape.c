@@ -185,11 +185,11 @@ static void release_value(d9d_var *v)
 void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *keep, size_t n)
 {
     for (size_t i = mark; i < t->vars.len; i++) {
-        bool kept = false;
+        bool is_kept = false;
 
         for (size_t k = 0; k < n; k++)
-            kept = kept || keep[k] == t->vars.data[i];
-        if (!kept)
+            is_kept = is_kept || keep[k] == t->vars.data[i];
+        if (!is_kept)
             release_value(t->vars.data[i]);
     }
 }

@@ -21,7 +21,7 @@ static const char *const name_tag[] = {"name", NULL};
 static const d9d_key mesh_keys[] = {
     DEGREE(pipeline_parallel, "pipeline ranks"),
     DEGREE(data_parallel_replicate, "replicas of the model"),
-    DEGREE(data_parallel_shard, "ranks that share one copy of the parameters"),
+    DEGREE(data_parallel_shard, "ranks that shard one copy of the parameters (FSDP)"),
     DEGREE(context_parallel_replicate, "replicas inside a sequence group"),
     DEGREE(context_parallel_shard, "ranks that share one sequence"),
     DEGREE(tensor_parallel, "ranks that share each matrix"),
@@ -117,7 +117,7 @@ static const d9d_key data_loading_keys[] = {
      .flags = D9D_NO_EFFECT,
      .offset = D9D_NO_FIELD,
      .def = "true",
-     .doc = "accepted; transfers are always pinned"},
+     .doc = "accepted; memory of transfers is always pinned"},
     {.name = "persistent_workers",
      .kind = D9D_KIND_BOOL,
      .flags = D9D_NO_EFFECT,
@@ -164,7 +164,7 @@ typedef d9d_job_stages_section stages_section;
 static const d9d_key looped_keys[] = {STAGES_KEY, D9D_KEY_END};
 static const d9d_key interleaved_keys[] = {
     STAGES_KEY,
-    D9D_KEY_BOOL(stages_section, zero_bubble, "false", "split backward into two halves"),
+    D9D_KEY_BOOL(stages_section, zero_bubble, "false", "split backward into dgrad and wgrad"),
     D9D_KEY_BOOL(stages_section, deep_warmup, "false",
                  "twice as many forwards ahead as must be, which hides slow transfers and holds "
                  "more activations"),
@@ -273,10 +273,10 @@ static const d9d_key gradients_keys[] = {
                  "type in which gradients are accumulated; null: the parameters'",
                  .flags = D9D_NULLABLE),
     D9D_KEY_INT(gradients_section, bucket_size_mb, "32", 1, 1 << 20,
-                "size of a bucket of gradients that ranks sum together"),
+                "size of a gradient bucket, which is reduced in one call"),
     D9D_KEY_ENUM(gradients_section, reduce, "\"micro_batch\"", grad_reduce_names,
-                 "when gradients of sharded parameters are summed: \"micro_batch\" keeps a part of "
-                 "them in memory, \"step\" all of them, for fewer sums"),
+                 "when gradients of sharded parameters are reduced: \"micro_batch\" has a shard of "
+                 "them in memory, \"step\" all of them, for fewer reduce-scatters"),
     D9D_KEY_END,
 };
 static const d9d_table gradients_table =
@@ -285,12 +285,12 @@ static const d9d_table gradients_table =
 typedef struct d9d_job_sharding_section sharding_section;
 static const d9d_key sharding_keys[] = {
     D9D_KEY_BOOL(sharding_section, reshard_after_forward, "true",
-                 "let go of a layer's weights behind its forward and gather them again for "
-                 "backward; false: keep them until then, for half as many gathers"),
+                 "reshard a layer after its forward and unshard it again for backward; false: it "
+                 "stays unsharded until then, for half as many all-gathers"),
     D9D_KEY_END,
 };
 static const d9d_table sharding_table =
-    D9D_TABLE(sharding_section, "sharding", sharding_keys, "weights that ranks keep in parts");
+    D9D_TABLE(sharding_section, "sharding", sharding_keys, "sharded weights (FSDP)");
 
 typedef struct d9d_job_timeout_section timeout_section;
 static const d9d_key timeout_keys[] = {
@@ -359,7 +359,8 @@ static const d9d_table profiling_table =
                       "training checkpoints"),                                                     \
         D9D_KEY_TABLE(d9d_job_trainer_section, gradient_clipping, &clipping_table, "clipping"),    \
         D9D_KEY_TABLE(d9d_job_trainer_section, gradient_manager, &gradients_table, "gradients"),   \
-        D9D_KEY_TABLE(d9d_job_trainer_section, sharding, &sharding_table, "weights in parts"),     \
+        D9D_KEY_TABLE(d9d_job_trainer_section, sharding, &sharding_table,                          \
+                      "sharded weights (FSDP)"),                                                   \
         D9D_KEY_TABLE(d9d_job_trainer_section, timeout, &timeout_table, "limits of time"),         \
         {.name = "gc",                                                                             \
          .kind = D9D_KIND_TABLE,                                                                   \

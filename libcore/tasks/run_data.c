@@ -18,7 +18,7 @@ static d9d_loader_source data_source(const d9di_run_data *d, size_t i)
                                .skip = &d->skips[i]};
 }
 
-static d9d_status loader_open(const d9di_run_data *d, int order, const d9d_loader_opts *how,
+static d9d_status loader_open(const d9di_run_data *d, int order, const d9d_loader_opts *opts,
                               d9d_loader **out)
 {
     d9d_loader_source *sources = calloc(d->n, sizeof(*sources));
@@ -30,7 +30,7 @@ static d9d_status loader_open(const d9di_run_data *d, int order, const d9d_loade
         sources[i] = data_source(d, i);
         sources[i].order = order < 0 ? sources[i].order : (d9d_loader_order)order;
     }
-    st = d9d_loader_open(sources, d->n, how, out);
+    st = d9d_loader_open(sources, d->n, opts, out);
     free(sources);
     return st;
 }
@@ -63,8 +63,8 @@ d9d_status d9di_run_data_open(const d9d_list *sections,
     d9di_run_data d = {
         .n = sections->n,
         .sections = sections->items,
-        .how = {.pack = pack,
-                .pad_to_multiple_of = d9di_run_data_pad_multiple(mesh, c->pad_to_multiple_of)}};
+        .opts = {.pack = pack,
+                 .pad_to_multiple_of = d9di_run_data_pad_multiple(mesh, c->pad_to_multiple_of)}};
     d9d_status st = D9D_OK;
 
     d.datasets = calloc(d.n, sizeof(*d.datasets));
@@ -81,7 +81,7 @@ d9d_status d9di_run_data_open(const d9d_list *sections,
             st = d9d_index_set_read(s->skip_samples, &d.skips[i]);
     }
     if (st == D9D_OK)
-        st = loader_open(&d, -1, &d.how, &d.loader);
+        st = loader_open(&d, -1, &d.opts, &d.loader);
     *out = d;
     return st;
 }
@@ -216,7 +216,7 @@ d9d_status d9di_run_data_log_padding(const d9di_run_data *d, int64_t rows, const
 
     if (d->sections[0].order != D9D_LOADER_BUCKETED || n < rows)
         return D9D_OK;
-    D9D_TRY(loader_open(d, D9D_LOADER_SHUFFLED, &d->how, &other));
+    D9D_TRY(loader_open(d, D9D_LOADER_SHUFFLED, &d->opts, &other));
     D9D_TRY_OR(st, padding_percent(d->loader, n, rows, &bucketed), out);
     D9D_TRY_OR(st, padding_percent(other, n, rows, &shuffled), out);
     d9d_log_info(log, "padding of %lld samples in rows of %lld: %.1f %% bucketed, %.1f %% shuffled",

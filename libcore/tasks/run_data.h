@@ -10,7 +10,7 @@ typedef struct d9di_run_data {
     d9d_dataset **datasets; /* [n] */
     d9d_index_set *skips;   /* [n] */
     const d9d_job_data_section *sections;
-    d9d_loader_opts how;
+    d9d_loader_opts opts;
     d9d_loader *loader;
 } d9di_run_data;
 

@@ -151,14 +151,15 @@ static d9d_status queue_run_info(command *p, const d9d_sink_run *run)
 
 static bool child_has_exited(command *p)
 {
-    int how;
+    int wait_status;
 
-    if (p->pid != 0 && waitpid(p->pid, &how, WNOHANG) == p->pid) {
-        if (WIFSIGNALED(how))
-            d9d_log_warn(p->log, "tracker command: %s: ended by signal %d", p->name, WTERMSIG(how));
-        else if (WEXITSTATUS(how) != 0)
+    if (p->pid != 0 && waitpid(p->pid, &wait_status, WNOHANG) == p->pid) {
+        if (WIFSIGNALED(wait_status))
+            d9d_log_warn(p->log, "tracker command: %s: ended by signal %d", p->name,
+                         WTERMSIG(wait_status));
+        else if (WEXITSTATUS(wait_status) != 0)
             d9d_log_warn(p->log, "tracker command: %s: ended with status %d", p->name,
-                         WEXITSTATUS(how));
+                         WEXITSTATUS(wait_status));
         p->pid = 0;
     }
     return p->pid == 0;

@@ -120,9 +120,9 @@ out:
     return st;
 }
 
-d9d_status d9d_tracker_start_writer(d9d_tracker *t, const d9d_writer_opts *how)
+d9d_status d9d_tracker_start_writer(d9d_tracker *t, const d9d_writer_opts *opts)
 {
-    return d9d_writer_open(&t->file, how, &t->writer);
+    return d9d_writer_open(&t->file, opts, &t->writer);
 }
 
 int64_t d9d_tracker_damaged_lines(const d9d_tracker *t, int64_t *first)
@@ -288,10 +288,10 @@ d9d_status d9d_tracker_evaluation(d9d_tracker *t, const char *name, int64_t step
     return line_write(t, step);
 }
 
-d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step)
+d9d_status d9d_tracker_end(d9d_tracker *t, const char *outcome, int64_t step)
 {
     line_begin(t);
-    D9D_TRY(append_text(&t->line, "end", how));
+    D9D_TRY(append_text(&t->line, "end", outcome));
     return finish_life_line(t, step);
 }
 

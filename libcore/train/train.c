@@ -111,7 +111,7 @@ static d9d_status save_and_exit(d9di_train *r)
 /* Moves device memory to the host until the next SIGUSR2. */
 static d9d_status sleep_until_woken(d9di_train *r)
 {
-    const d9di_sleep_opts how = {.dev = r->engine.dev,
+    const d9di_sleep_opts opts = {.dev = r->engine.dev,
                                  .mesh = r->engine.mesh,
                                  .boot = r->run.where->boot,
                                  .preemption = r->control.preemption,
@@ -124,11 +124,11 @@ static d9d_status sleep_until_woken(d9di_train *r)
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.pre", r->stepper.state.step));
     for (size_t k = 0; k < r->engine.n_stages; k++)
         d9d_fsdp_invalidate(r->engine.stages[k].sharded);
-    D9D_TRY(d9di_sleep_begin(&how));
+    D9D_TRY(d9di_sleep_begin(&opts));
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.post", r->stepper.state.step));
-    D9D_TRY(d9di_sleep_wait(&how));
+    D9D_TRY(d9di_sleep_wait(&opts));
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.wake.pre", r->stepper.state.step));
-    D9D_TRY(d9di_sleep_end(&how));
+    D9D_TRY(d9di_sleep_end(&opts));
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.wake.post", r->stepper.state.step));
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
     return D9D_OK;

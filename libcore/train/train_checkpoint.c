@@ -192,7 +192,7 @@ d9d_status d9di_train_checkpointer_open(d9di_train_checkpointer *ck, const d9di_
 {
     const struct d9d_job_checkpointing_section *c = &run->c->trainer.checkpointing;
     const int64_t p = c->period_steps;
-    const d9di_checkpointer_async_opts how = {
+    const d9di_checkpointer_async_opts opts = {
         .dir = run->dir.checkpoints,
         .keep = c->num_to_keep,
         .async = c->asynchronous && p > 0 && (step / p + 1) * p < run->total_steps,
@@ -205,7 +205,7 @@ d9d_status d9di_train_checkpointer_open(d9di_train_checkpointer *ck, const d9di_
         .log = run->log,
     };
 
-    return run->where->trial ? D9D_OK : d9di_checkpointer_async_open(&how, &ck->async);
+    return run->where->trial ? D9D_OK : d9di_checkpointer_async_open(&opts, &ck->async);
 }
 
 void d9di_train_checkpointer_close(d9di_train_checkpointer *ck)

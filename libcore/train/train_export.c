@@ -124,8 +124,8 @@ static d9d_status check_empty(const char *dir)
     if (d9d_fs_is_empty(dir))
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
-                    "%s: something else was put there while the run went on, and the finished "
-                    "model is to go there: move it away, and the same command again writes it",
+                    "%s: is no longer empty, so the model was not exported; move its content away "
+                    "and run the same command again",
                     dir);
 }
 

@@ -54,14 +54,14 @@ static d9d_status check_config(d9di_train *r)
 /* Checks the model, built whole and without memory, against its sources. */
 static d9d_status check_model(d9di_train *r, const char *resume_from)
 {
-    const d9di_engine_opts how = engine_opts(r, resume_from != NULL);
+    const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
 
-    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(d9di_evaluations_check(&r->evaluator.list, r->engine.whole));
     D9D_TRY(
         d9di_run_metrics_check_head(&r->recorder.metrics, "metrics", &r->engine.spec.opts.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
-    return d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.params, how.seed,
+    return d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.params, opts.seed,
                                 &r->stepper.optimizer);
 }
 
@@ -114,13 +114,13 @@ static d9d_status check_run(d9di_train *r, const char *resume_from)
 /* Checks that all input files are the same on all ranks, on shared or local disks. */
 static d9d_status check_sources_uniform(d9di_train *r, const char *resume_from)
 {
-    const d9di_engine_opts how = engine_opts(r, resume_from != NULL);
+    const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
     d9di_rank_consistency same = {0};
 
     d9di_rank_consistency_add_data(&same, &r->run.data);
     for (size_t i = 0; i < r->evaluator.list.n; i++)
         d9di_rank_consistency_add_data(&same, &r->evaluator.list.v[i].data);
-    d9di_rank_consistency_add_engine(&same, &r->engine, &how);
+    d9di_rank_consistency_add_engine(&same, &r->engine, &opts);
     d9di_rank_consistency_add_checkpoint(&same, resume_from);
     return d9di_rank_consistency_check(&same, r->run.where->boot);
 }
@@ -188,12 +188,12 @@ static d9d_status log_optimizer(const d9di_train *r)
 
 d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
 {
-    const d9di_engine_opts how = engine_opts(r, resume_from != NULL);
+    const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
     d9di_engine *e = &r->engine;
 
     D9D_TRY(d9di_run_data_log_padding(&r->run.data, r->run.c->trainer.batching.microbatch_size,
                                       r->run.log));
-    D9D_TRY(d9di_engine_materialize(e, &how));
+    D9D_TRY(d9di_engine_materialize(e, &opts));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.model_stages",
                                    (d9d_job_event){.models = e->models, .n_models = e->n_stages}));
     D9D_TRY(d9d_optimizer_fill(r->stepper.optimizer, e->dev));

@@ -360,14 +360,14 @@ static d9d_status flush_files(d9di_train_recorder *rec, const d9di_train_run *ru
 d9d_status d9di_train_recorder_end(d9di_train_recorder *rec, const d9di_train_run *run,
                                    d9d_status st, int64_t step)
 {
-    const char *how = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
+    const char *outcome = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
     d9d_err_copy why;
     d9d_status written;
 
     if (run->rank > 0)
         return st;
     d9d_err_save(&why, st);
-    written = d9d_tracker_end(rec->tracker, how, step);
+    written = d9d_tracker_end(rec->tracker, outcome, step);
     if (written == D9D_OK && (st == D9D_OK || st == D9D_EINTR))
         written = flush_files(rec, run);
     return st == D9D_OK ? written : d9d_err_restore(&why);

@@ -54,13 +54,13 @@ d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_
 {
     const d9d_job_trainer_section *c = &run->c->trainer;
     const int64_t g = c->batching.global_batch_size, left = run->total_steps - s->state.step;
-    const d9d_prefetcher_opts how = d9di_run_data_prefetch_opts(
+    const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
         &c->data_loading, s->state.samples, g, d9d_mesh_index(s->engine->mesh, D9D_AXES_DP),
         d9di_train_run_dp_size(run), c->batching.microbatch_size, s->state.samples + left * g);
 
     d9d_prefetcher_close(s->prefetcher);
     s->prefetcher = NULL;
-    return d9d_prefetcher_open(run->data.loader, &how, &s->prefetcher);
+    return d9d_prefetcher_open(run->data.loader, &opts, &s->prefetcher);
 }
 
 /* Targets and FLOP of this rank's share of a step. */

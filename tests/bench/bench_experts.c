@@ -140,7 +140,7 @@ static d9d_status cut_experts(void *arg, d9d_param *p)
 static void setup(bench *b)
 {
     const bool cpu = unit_device_is_cpu();
-    const d9d_block_opts how = {.dtype = b->t, .init_std = 0.02, .groups = &b->cut};
+    const d9d_block_opts opts = {.dtype = b->t, .init_std = 0.02, .groups = &b->cut};
 
     b->shape = cpu ? (d9d_block_moe_shape){.hidden = 256,
                                            .intermediate = 96,
@@ -153,7 +153,7 @@ static void setup(bench *b)
                                            .top_k = 8,
                                            .renormalise = true};
     b->cut.ep = b->w.comm;
-    must(d9d_block_moe_init(&b->block, &how, &b->shape));
+    must(d9d_block_moe_init(&b->block, &opts, &b->shape));
     must(d9d_module_bind(&b->block.module));
     must(d9d_module_each(&b->block.module, cut_experts, &b->w));
     must(d9d_module_materialise(&b->block.module, b->w.dev, true));

@@ -41,7 +41,7 @@ blames() { # FAULT CULPRITS
 
 @test "... also where the boot speaks for all" {
     run -1 mpi -n 4 "$driver" mute $mesh 3
-    assert_output --regexp 'dp_shard\+tp: allgather_bytes [0-9]+ of what each rank says, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [0-9]+\.[0-9] s for rank 3 '
+    assert_output --regexp 'dp_shard\+tp: allgather_bytes [0-9]+ of bootstrap all-gather, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [0-9]+\.[0-9] s for rank 3 '
     blames missing 3
 }
 
@@ -154,7 +154,7 @@ memory_of() { grep -aoE '/dev/shm/d9d-flight-.{6}' "run/flight/rank-$1.bin"; }
     [ "${newest##* }" -gt 20 ]
     [ -e "$(memory_of 1)" ]
     cp run/flight/rank-1.bin first
-    mpi -n 4 "$driver" groups $mesh # a life that ends well takes it away, and leaves none
+    mpi -n 4 "$driver" groups $mesh # a run that ends well takes it away, and leaves none
     for r in 0 1 2 3; do [ ! -e "$(memory_of $r)" ]; done
     cp first run/flight/rank-1.bin
     [ ! -e "$(memory_of 1)" ]

@@ -111,7 +111,7 @@ static d9d_status run_steps(small_run *r, d9di_checkpointer_async *s, int64_t st
 
 static d9d_status run_to(small_run *r, const char *dir, int64_t steps, bool behind)
 {
-    const d9di_checkpointer_async_opts how = {
+    const d9di_checkpointer_async_opts opts = {
         .dir = dir, .keep = KEEP, .async = behind, .set = &r->set, .dev = r->dev, .log = &talk};
     d9di_checkpointer_async *saver = NULL;
     d9d_arena a = {0};
@@ -123,7 +123,7 @@ static d9d_status run_to(small_run *r, const char *dir, int64_t steps, bool behi
         D9D_TRY_OR(st, d9d_checkpointer_read(path, &r->set, NULL, &r->state), out);
         r->state.parent = r->state.step;
     }
-    D9D_TRY_OR(st, d9di_checkpointer_async_open(&how, &saver), out);
+    D9D_TRY_OR(st, d9di_checkpointer_async_open(&opts, &saver), out);
     st = run_steps(r, saver, steps);
 out:
     d9di_checkpointer_async_close(saver);

@@ -22,16 +22,16 @@ static d9d_status make_with(const char *tok, const char *input, const char *chat
                             d9d_shard_report *report)
 {
     const char *inputs[] = {input};
-    const d9d_shard_opts how = {.inputs = inputs,
-                                .n_inputs = 1,
-                                .out = "data",
-                                .tokenizer = tok,
-                                .format = D9D_SHARD_CHAT,
-                                .chat = chat,
-                                .seed = -1,
-                                .replace = true};
+    const d9d_shard_opts opts = {.inputs = inputs,
+                                 .n_inputs = 1,
+                                 .out = "data",
+                                 .tokenizer = tok,
+                                 .format = D9D_SHARD_CHAT,
+                                 .chat = chat,
+                                 .seed = -1,
+                                 .replace = true};
 
-    return d9d_shard_run(&how, NULL, report);
+    return d9d_shard_run(&opts, NULL, report);
 }
 
 static d9d_status make(const char *input, const char *chat, d9d_shard_report *report)
@@ -122,11 +122,11 @@ static void test_families(void **state)
 /* The prompts of a file against its lines' ids of that name. */
 static void check_prompts(const char *name, bool no_thoughts)
 {
-    d9d_prompts_opts how = {.path = prompts,
-                            .chat_template = qwen3,
-                            .speaker = "assistant",
-                            .no_thoughts = no_thoughts,
-                            .vocab = 4096};
+    d9d_prompts_opts opts = {.path = prompts,
+                             .chat_template = qwen3,
+                             .speaker = "assistant",
+                             .no_thoughts = no_thoughts,
+                             .vocab = 4096};
     d9d_tokenizer *tok;
     d9d_prompts p;
     char *line = NULL;
@@ -135,8 +135,8 @@ static void check_prompts(const char *name, bool no_thoughts)
 
     assert_non_null(f);
     assert_ok(d9d_tokenizer_load(tokenizer, &tok));
-    how.tokenizer = tok;
-    assert_ok(d9d_prompts_read(&how, &p));
+    opts.tokenizer = tok;
+    assert_ok(d9d_prompts_read(&opts, &p));
     assert_true(p.n >= 40);
     for (k = 0; getline(&line, &cap, f) > 0; k++) {
         json_t *v = json_loads(line, 0, NULL);

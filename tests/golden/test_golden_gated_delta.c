@@ -126,7 +126,7 @@ static void make_rows(fixture *f, const d9d_tensor *x)
 
 static void open_case(fixture *f)
 {
-    const d9d_block_opts how = {.dtype = f->dtype};
+    const d9d_block_opts opts = {.dtype = f->dtype};
     const d9d_block_gated_delta_shape shape = {
         .hidden = number(f, "hidden"),
         .key_heads = number(f, "key_heads"),
@@ -138,7 +138,7 @@ static void open_case(fixture *f)
 
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_tape_create(f->dev, &f->tape));
-    assert_ok(d9d_block_gated_delta_init(&f->block, &how, &shape));
+    assert_ok(d9d_block_gated_delta_init(&f->block, &opts, &shape));
     assert_ok(d9d_module_bind(&f->block.module));
     assert_ok(d9d_module_materialise(&f->block.module, f->dev, true));
     assert_ok(d9d_module_each(&f->block.module, fill, f));

@@ -19,8 +19,8 @@ static void check_case(const char *dir, const json_t *want)
     char path[4096];
     const char *metric = json_string_value(json_array_get(want, 1));
     const char *paths[] = {path};
-    const d9d_eval_predictions_opts how = {&metric, 1, "prediction", "target", NULL,
-                                           paths,   1, NULL};
+    const d9d_eval_predictions_opts opts = {&metric, 1, "prediction", "target", NULL,
+                                            paths,   1, NULL};
     const json_t *expected = json_array_get(want, 2), *m, *got;
     const double tolerance = value_at(json_array_get(want, 3), 0);
     const size_t n = json_is_array(expected) ? json_array_size(expected) : 1;
@@ -28,7 +28,7 @@ static void check_case(const char *dir, const json_t *want)
 
     (void)snprintf(path, sizeof(path), "%s/metrics/%s.jsonl", dir,
                    json_string_value(json_array_get(want, 0)));
-    assert_ok(d9d_eval_predictions(&how, &result));
+    assert_ok(d9d_eval_predictions(&opts, &result));
     assert_int_equal(json_integer_value(json_object_get(result, "rows")), 300);
     m = json_array_get(json_object_get(result, "metrics"), 0);
     got = json_object_get(m, json_is_array(expected) ? "values" : "value");

@@ -171,10 +171,10 @@ static d9d_status run_rope(fixture *f, d9d_var **y)
 static d9d_status run_sdpa(fixture *f, d9d_var **y)
 {
     const double d = (double)d9d_var_tensor(f->in[0])->shape.dim[3];
-    const d9d_op_attention_opts how = {.scale = (float)(1 / sqrt(d)),
-                                       .causal = flag(f, "causal", true)};
+    const d9d_op_attention_opts opts = {.scale = (float)(1 / sqrt(d)),
+                                        .causal = flag(f, "causal", true)};
 
-    return d9d_op_attention(f->tape, f->in[0], f->in[1], f->in[2], &how, y);
+    return d9d_op_attention(f->tape, f->in[0], f->in[1], f->in[2], &opts, y);
 }
 
 static d9d_status run_silu_mul(fixture *f, d9d_var **y)

@@ -58,7 +58,7 @@ causal_conv1d|causal_conv1d
 grouped GEMM|grouped_gemm_sm90.cu
 skinny GEMM|gemm_skinny.cu
 cuBLASLt|gemm/cublaslt.c
-WGMMA|common/wgmma.cuh|common/sm90.cuh
+WGMMA|gemm/gemm_sm90.cuh|common/sm90.cuh
 mbarrier|common/sm90.cuh
 SwiGLU epilogue|gemm_swiglu_sm90.cu
 PDL|common/sm90.cuh

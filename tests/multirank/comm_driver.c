@@ -961,10 +961,10 @@ static d9d_status run(struct job *j, const char *word, const char *degrees)
     const char *device = getenv("D9D_TEST_DEVICE");
     const bool gpu = device != NULL && strncmp(device, "cuda", 4) == 0;
     static const d9d_log log = {.line = say, .level = D9D_LOG_INFO};
-    const d9d_mesh_opts how = {.timeout_s = timeout(),
-                               .flight_dir = getenv("D9D_TEST_FLIGHT"),
-                               .log = &log,
-                               .exit_fn = _exit};
+    const d9d_mesh_opts opts = {.timeout_s = timeout(),
+                                .flight_dir = getenv("D9D_TEST_FLIGHT"),
+                                .log = &log,
+                                .exit_fn = _exit};
     long long n[7];
     char which[32] = "cpu";
     d9d_parallel_degrees d;
@@ -976,7 +976,7 @@ static d9d_status run(struct job *j, const char *word, const char *degrees)
     if (gpu)
         (void)snprintf(which, sizeof(which), "cuda:%d", j->rank);
     D9D_TRY(d9d_device_open(which, &j->dev));
-    D9D_TRY(d9d_mesh_open(j->boot, &d, gpu ? "cuda" : "cpu", j->dev->stream, &how, &j->mesh));
+    D9D_TRY(d9d_mesh_open(j->boot, &d, gpu ? "cuda" : "cpu", j->dev->stream, &opts, &j->mesh));
     for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++)
         if (strcmp(acts[i].word, word) == 0)
             return acts[i].run(j);

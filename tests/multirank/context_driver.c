@@ -134,7 +134,7 @@ static void odd_positions_are_refused(void **state)
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
     if (w->size > 1)
         assert_fails(d9d_op_cp_gather(t, v, w->comm, "x", &y), D9D_EINVAL,
-                     "cp_gather: x [2, 3, 4] is not [B, S, ...] with two pieces in S");
+                     "cp_gather: x [2, 3, 4] is not [B, S, ...] with two chunks in S");
     d9d_tape_free(t);
     d9d_tensor_release(&x);
 }
@@ -261,13 +261,13 @@ static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
 static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, const d9d_tensor in[IN],
                    const d9d_tensor *dy, const d9d_tensor *segments, attended *out)
 {
-    const d9d_op_attention_opts how = {.scale = 0.4f,
-                                       .causal = true,
-                                       .segments = segments,
-                                       .cp = comm,
-                                       .label = "k and v",
-                                       .window = c->window,
-                                       .sinks = c->sinks ? &out->sinks : NULL};
+    const d9d_op_attention_opts opts = {.scale = 0.4f,
+                                        .causal = true,
+                                        .segments = segments,
+                                        .cp = comm,
+                                        .label = "k and v",
+                                        .window = c->window,
+                                        .sinks = c->sinks ? &out->sinks : NULL};
 
     out->sinks = (d9d_param){0};
     if (c->sinks)
@@ -275,7 +275,7 @@ static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, cons
     assert_ok(d9d_tape_create(w->dev, &out->t));
     for (int i = 0; i < IN; i++)
         assert_ok(d9d_tape_leaf(out->t, &in[i], true, &out->in[i]));
-    assert_ok(d9d_op_attention(out->t, out->in[Q], out->in[K], out->in[V], &how, &out->y));
+    assert_ok(d9d_op_attention(out->t, out->in[Q], out->in[K], out->in[V], &opts, &out->y));
     assert_ok(d9d_tape_backward(out->t, &out->y, dy, 1, D9D_BACKWARD_FULL));
     for (int i = 0; i < IN; i++)
         d9d_var_grad(out->in[i], &out->grad[i]);

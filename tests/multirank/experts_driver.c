@@ -20,7 +20,7 @@
 
 enum { HIDDEN = 12, WIDTH = 7, MOST = 64 /* ranks of a group */ };
 
-typedef enum how { PLAIN, HALVES, REPLAY, REPLAY_HALVES } how;
+typedef enum mode { PLAIN, HALVES, REPLAY, REPLAY_HALVES } mode;
 
 typedef struct trial {
     const char *name;
@@ -29,7 +29,7 @@ typedef struct trial {
     bool renormalise, shared;
     int64_t tokens[4]; /* of rank i: tokens[i % 4] */
     bool crowd;        /* all choices are of the last rank's experts */
-    how how;
+    mode mode;
 } trial;
 
 static const trial trials[] = {
@@ -187,7 +187,7 @@ static d9d_status backward(side *s, d9d_tape *tape, d9d_var *y)
     float *dy = numbers(s, 12);
     d9d_tensor seed = {0};
     d9d_status st = upload(s, dy, &seed);
-    const bool halves = s->of->how == HALVES || s->of->how == REPLAY_HALVES;
+    const bool halves = s->of->mode == HALVES || s->of->mode == REPLAY_HALVES;
 
     if (st == D9D_OK)
         st = d9d_tape_backward(tape, &y, &seed, 1, halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL);
@@ -205,8 +205,8 @@ static d9d_status run_on(side *s, d9d_tape *tape, const d9d_tensor *x)
     d9d_status st;
 
     D9D_TRY(d9d_tape_leaf(tape, x, true, &in));
-    D9D_TRY(s->of->how >= REPLAY ? d9d_tape_recompute(tape, forward, &s->block, &in, 1, &y, 1)
-                                 : forward(&s->block, tape, &in, 1, &y, 1));
+    D9D_TRY(s->of->mode >= REPLAY ? d9d_tape_recompute(tape, forward, &s->block, &in, 1, &y, 1)
+                                  : forward(&s->block, tape, &in, 1, &y, 1));
     D9D_TRY(d9d_tensor_to_f32(d9d_var_tensor(y), s->y));
     D9D_TRY(backward(s, tape, y));
     d9d_var_grad(in, &dx);

@@ -37,19 +37,19 @@ static const d9d_param_sharding rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXE
 /* All but the norm of heads and the last projection has heads along its first dimension. */
 static d9d_status place(void *arg, d9d_param *p)
 {
-    const d9d_param_sharding *how = strstr(p->name, "o_proj.") != NULL     ? &rows
-                                    : strstr(p->name, "out_norm.") != NULL ? &dense
-                                                                           : &columns;
+    const d9d_param_sharding *sharding = strstr(p->name, "o_proj.") != NULL     ? &rows
+                                         : strstr(p->name, "out_norm.") != NULL ? &dense
+                                                                                : &columns;
 
-    return d9d_param_sharding_apply(p, arg, how);
+    return d9d_param_sharding_apply(p, arg, sharding);
 }
 
 static void net_open(const ranks *w, const d9d_block_gated_delta_shape *shape, bool part, net *n)
 {
-    const d9d_block_opts how = {.dtype = D9D_F32, .groups = &n->cut};
+    const d9d_block_opts opts = {.dtype = D9D_F32, .groups = &n->cut};
 
     *n = (net){.cut = {0}};
-    assert_ok(d9d_block_gated_delta_init(&n->block, &how, shape));
+    assert_ok(d9d_block_gated_delta_init(&n->block, &opts, shape));
     assert_ok(d9d_module_bind(&n->block.module));
     if (part) {
         assert_ok(d9d_mesh_group(w->mesh, D9D_AXIS(TP), &n->cut.tp));
@@ -177,7 +177,7 @@ static void heads_in_parts_are_the_net(void **state)
 static void what_cannot_be_is_refused(void **state)
 {
     const ranks *w = *state;
-    const d9d_block_opts how = {.dtype = D9D_F32};
+    const d9d_block_opts opts = {.dtype = D9D_F32};
     d9d_block_gated_delta_shape shape = {.hidden = H,
                                          .key_heads = 1,
                                          .value_heads = 1,
@@ -192,10 +192,10 @@ static void what_cannot_be_is_refused(void **state)
     d9d_tape *t;
 
     shape.value_heads = 3, shape.key_heads = 2;
-    assert_fails(d9d_block_gated_delta_init(&block, &how, &shape), D9D_EINVAL,
-                 "gated delta net: 3 value heads are no multiple of 2 key heads");
+    assert_fails(d9d_block_gated_delta_init(&block, &opts, &shape), D9D_EINVAL,
+                 "gated delta net: 3 value heads are not a multiple of 2 key heads");
     shape.key_heads = 1;
-    assert_ok(d9d_block_gated_delta_init(&block, &how, &shape));
+    assert_ok(d9d_block_gated_delta_init(&block, &opts, &shape));
     assert_ok(d9d_tensor_alloc(w->dev, D9D_I32, D9D_SHAPE(B, S), &positions));
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, false, &in));
@@ -208,7 +208,7 @@ static void what_cannot_be_is_refused(void **state)
     if (w->size > 1)
         assert_fails_like(
             d9d_block_gated_delta_forward(&block, t, in, &positions, NULL, NULL, NULL, &y),
-            D9D_ENOTSUP, "context-parallel ranks");
+            D9D_ENOTSUP, "ranks) is not supported, because the state runs");
     d9d_tape_free(t);
     d9d_tensor_release(&positions);
     d9d_tensor_release(&x);

@@ -69,5 +69,5 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
 @test "what generation does not share out is refused" {
     run infer moe 2 --set mesh.context_parallel_shard=2
     [ "$status" -eq 2 ]
-    [[ "$output" == *'rows are not shared out over context-parallel ranks'* ]]
+    [[ "$output" == *'context parallelism is not supported'* ]]
 }

@@ -29,7 +29,7 @@ typedef struct net {
     d9d_tensor cell[D9D_BLOCK_CACHE_MAX];
 } net;
 
-static d9d_status delta_init(net *n, const d9d_block_opts *how)
+static d9d_status delta_init(net *n, const d9d_block_opts *opts)
 {
     const d9d_block_gated_delta_shape shape = {.hidden = H,
                                                .key_heads = 4,
@@ -40,7 +40,7 @@ static d9d_status delta_init(net *n, const d9d_block_opts *how)
                                                .norm_eps = 1e-6f};
 
     n->root = &n->delta.module;
-    return d9d_block_gated_delta_init(&n->delta, how, &shape);
+    return d9d_block_gated_delta_init(&n->delta, opts, &shape);
 }
 static void delta_cells(const net *n, d9d_block_cache_spec *out)
 {
@@ -53,7 +53,7 @@ static d9d_status delta_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_model
                                          y);
 }
 
-static d9d_status latent_init(net *n, const d9d_block_opts *how)
+static d9d_status latent_init(net *n, const d9d_block_opts *opts)
 {
     const d9d_block_mla_shape shape = {.hidden = H,
                                        .heads = 4,
@@ -66,7 +66,7 @@ static d9d_status latent_init(net *n, const d9d_block_opts *how)
                                        .norm_eps = 1e-6f};
 
     n->root = &n->latent.module;
-    return d9d_block_mla_init(&n->latent, how, &shape);
+    return d9d_block_mla_init(&n->latent, opts, &shape);
 }
 static void latent_cells(const net *n, d9d_block_cache_spec *out)
 {
@@ -80,7 +80,7 @@ static d9d_status latent_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_mode
 
 /* What has heads along its rows; o_proj has them along its columns, all else is whole. */
 typedef struct kind {
-    d9d_status (*init)(net *n, const d9d_block_opts *how);
+    d9d_status (*init)(net *n, const d9d_block_opts *opts);
     void (*cells)(const net *n, d9d_block_cache_spec *out);
     d9d_status (*forward)(net *n, d9d_tape *t, d9d_var *x, const d9d_model_layer_in *in,
                           d9d_var **y);
@@ -104,21 +104,21 @@ typedef struct placer {
 static d9d_status place(void *arg, d9d_param *p)
 {
     const placer *w = arg;
-    const d9d_param_sharding *how = strstr(p->name, "o_proj.") != NULL ? &rows : &columns;
+    const d9d_param_sharding *sharding = strstr(p->name, "o_proj.") != NULL ? &rows : &columns;
 
     for (int i = 0; w->k->whole[i] != NULL; i++)
-        how = strstr(p->name, w->k->whole[i]) != NULL ? &dense : how;
-    return d9d_param_sharding_apply(p, w->mesh, how);
+        sharding = strstr(p->name, w->k->whole[i]) != NULL ? &dense : sharding;
+    return d9d_param_sharding_apply(p, w->mesh, sharding);
 }
 
 static void net_open(const ranks *w, const kind *k, bool part, net *n)
 {
-    const d9d_block_opts how = {.dtype = D9D_F32, .groups = &n->cut};
+    const d9d_block_opts opts = {.dtype = D9D_F32, .groups = &n->cut};
     const placer by = {k, w->mesh};
     d9d_block_cache_spec cells;
 
     *n = (net){.rope = {.base = 100, .features = 4}};
-    assert_ok(k->init(n, &how));
+    assert_ok(k->init(n, &opts));
     assert_ok(d9d_module_bind(n->root));
     if (part) {
         assert_ok(d9d_mesh_group(w->mesh, D9D_AXIS(TP), &n->cut.tp));

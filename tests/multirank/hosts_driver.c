@@ -114,7 +114,7 @@ static d9d_status act(d9d_comm *c, const char *what)
 int main(int argc, char **argv)
 {
     const d9d_log log = {.line = hear, .level = D9D_LOG_WARN};
-    const d9d_mesh_opts how = {.timeout_s = 100, .log = &log};
+    const d9d_mesh_opts opts = {.timeout_s = 100, .log = &log};
     d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
     d9d_bootstrap *boot = NULL;
     d9d_mesh *mesh = NULL;
@@ -127,7 +127,7 @@ int main(int argc, char **argv)
         st = d9d_device_open("cpu", &dev);
     }
     if (st == D9D_OK)
-        st = d9d_mesh_open(boot, &degrees, "cpu", dev->stream, &how, &mesh);
+        st = d9d_mesh_open(boot, &degrees, "cpu", dev->stream, &opts, &mesh);
     if (st == D9D_OK)
         st = d9d_mesh_group(mesh, D9D_AXES_WORLD, &world);
     if (st == D9D_OK)

@@ -153,12 +153,12 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     rm -rf plain && cp -r whole plain && half plain 9
     run -0 d9d-train --device cpu --set trainer.run.dir=plain --set 'metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 6}]' \
         --set task.classes=6 --set trainer.run.steps=10 train.json
-    [ "$(grep -c "which begins anew" <<<"$output")" -eq 1 ]
+    [ "$(grep -c "which starts from its initial state" <<<"$output")" -eq 1 ]
     d9d-train -q --device cpu --set trainer.run.dir=old --set task=null --set 'task={"name": "causal_lm"}' --set 'metrics=[]' \
         --set trainer.run.steps=6 train.json
     [ ! -e old/checkpoints/step-00000003/state-r00000.safetensors ]
     run ! grep -q rank_state old/checkpoints/step-00000003/manifest.json
     half old 3
     run -0 d9d-train --device cpu --set trainer.run.dir=old --set trainer.run.steps=6 train.json
-    [ "$(grep -c "which begin anew" <<<"$output")" -eq 1 ]
+    [ "$(grep -c "start from their initial state" <<<"$output")" -eq 1 ]
 }

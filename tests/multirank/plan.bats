@@ -86,14 +86,14 @@ written() {
     mpi -n 2 d9d-train --device cpu "${@/#/--set=}" --set trainer.run.dir=measured dense.json 2>said
     planned=$(sed -n 's/^ *"host_copy": \([0-9]*\),$/\1/p' plan.json | head -n 1)
     echo "# ${planned} bytes; $(grep -o 'from .* of host memory' said)" >&3
-    awk -v p="$planned" -v s="$(sed -n 's/.*written behind, from \([0-9.e+-]*\) MB of host.*/\1/p' said)" \
+    awk -v p="$planned" -v s="$(sed -n 's/.*written asynchronously, from \([0-9.e+-]*\) MB of host.*/\1/p' said)" \
         'BEGIN { off = p / (s * 1e6) - 1; exit !(s > 0 && off < 0.006 && -off < 0.006) }'
 }
-@test "host memory of checkpoints written behind" {
+@test "host memory of asynchronous checkpoints" {
     written mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=4
     written mesh.pipeline_parallel=2 trainer.checkpointing.period_steps=4
     [ "$(sed -n 's/^ *"host_bytes": \([0-9]*\),$/\1/p' plan.json)" -gt "$planned" ]
-    none() { d9d-train --plan --gpu cpu "$@" dense.json | grep -c 'written behind' || true; }
+    none() { d9d-train --plan --gpu cpu "$@" dense.json | grep -c 'asynchronous checkpoints' || true; }
     [ "$(none --set trainer.checkpointing.period_steps=4)" -eq 1 ]
     [ "$(none --set trainer.checkpointing.period_steps=disable)" -eq 0 ]
     [ "$(none --set trainer.checkpointing.period_steps=10)" -eq 0 ] # the last one is waited for

@@ -527,7 +527,7 @@ JSON
     done <<'END'
 empty:schedule liar: pipeline: rank 0: 0F0 is missing
 missing:rank 0: 0B3 is missing
-order:rank 0: 0B0 comes before what it goes back through
+order:rank 0: 0B0 comes before its forward
 rank:action 0 of stage 0 and micro-batch 0 on rank 2 is outside the program of 2 stages, 4 micro-batches and 2 ranks
 negative rank:on rank -1 is outside
 stage:of stage 1048576 and
@@ -538,7 +538,7 @@ twice:rank 0: 0F0 is there twice
 other:rank 0: 1F0 is of another rank's stage
 half:rank 0: 0B0 must not be there
 send:rank 0: 0SEND_F0 is there twice
-joined:rank 0: 0B3 is joined with nothing
+joined:rank 0: 0B3 is joined with no other action
 endless:rank 0 has 33 actions, and its stages have fewer
 none:pipeline: 2 ranks of 0 stages
 negative:pipeline: 2 ranks of 0 stages

@@ -166,14 +166,14 @@ static d9d_status act(struct job *j, const char *what, const char *dir, int who)
 static d9d_status job_open(struct job *j)
 {
     d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
-    const d9d_mesh_opts how = {.timeout_s = 600};
+    const d9d_mesh_opts opts = {.timeout_s = 600};
 
     D9D_TRY(d9d_bootstrap_open(&j->boot));
     j->rank = d9d_bootstrap_rank(j->boot);
     j->size = d9d_bootstrap_size(j->boot);
     degrees.data_parallel_shard = j->size;
     D9D_TRY(d9d_device_open("cpu", &j->dev));
-    return d9d_mesh_open(j->boot, &degrees, "cpu", j->dev->stream, &how, &j->mesh);
+    return d9d_mesh_open(j->boot, &degrees, "cpu", j->dev->stream, &opts, &j->mesh);
 }
 
 int main(int argc, char **argv)

@@ -202,7 +202,7 @@ void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t from)
 
 int msync(void *p, size_t n, int flags)
 {
-    const struct sigaction how = {.sa_sigaction = wait_for_it, .sa_flags = SA_SIGINFO};
+    const struct sigaction action = {.sa_sigaction = wait_for_it, .sa_flags = SA_SIGINFO};
     const char *path = NULL;
     long ms = NONE;
 
@@ -212,7 +212,7 @@ int msync(void *p, size_t n, int flags)
             ms = delay_of("write", path);
         }
     if (ms != NONE) {
-        (void)sigaction(SIGSEGV, &how, NULL);
+        (void)sigaction(SIGSEGV, &action, NULL);
         (void)mprotect(p, n, PROT_READ);
         wait_out(ms, path);
         (void)mprotect(p, n, PROT_READ | PROT_WRITE);

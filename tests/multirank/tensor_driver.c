@@ -146,17 +146,17 @@ static void rows_keep_the_promises_of_ops(void **state)
                               .run = run_rows,
                               .in = {FD(2, 3, 5)},
                               .param = {FD(7, 5)},
-                              .kept = {30 * n}},
+                              .saved = {30 * n}},
                              {.name = "products beside rows",
                               .run = run_beside,
                               .in = {FD(6, 5), FD(6, 4)},
                               .param = {FD(7, 5), FD(4, 7), FD(4, 5)},
-                              .kept = {30 * n, 42 * n, 30 * n}},
+                              .saved = {30 * n, 42 * n, 30 * n}},
                              {.name = "a layer beside rows",
                               .run = run_ffn,
                               .in = {FD(6, 5), FD(6, 5)},
                               .param = {FD(4, 5), FD(4, 5), FD(5, 4)},
-                              .kept = {30 * n, 24 * n, 24 * n, 24 * n}}};
+                              .saved = {30 * n, 24 * n, 24 * n, 24 * n}}};
 
     if (!unit_device_is_cpu()) /* it opens one device, the same on every rank */
         skip();

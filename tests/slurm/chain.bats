@@ -76,7 +76,7 @@ JSON
     assert_equal "$(job_field "$train" Restarts)" 1
     grep -q "saved at step [1-9][0-9]*; the job is to be requeued" "logs/d9d-train-$train.log"
 
-    # Every step is there once, in order, over both lives.
+    # Every step is there once, in order, over both attempts.
     assert_equal "$(grep -c '"restart"' run/metrics.jsonl)" 1
     assert_equal "$(sed -nE '/"(restart|end)"/d; s/.*"step": ?([0-9]+)[,}].*/\1/p' run/metrics.jsonl | tr '\n' ' ')" "$(seq 120 | tr '\n' ' ')"
     assert [ -s export/config.json ]

@@ -87,7 +87,7 @@ LOG
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
     node=$(tail -n 1 "$cluster_dir/pids")
     rm bin/d9d-train
-    { # fails in its first life
+    { # fails in its first attempt
         echo '#!/bin/bash'
         echo 'mkdir -p run/checkpoints/step-00000005 && echo "{}" >run/checkpoints/step-00000005/manifest.json'
         echo 'until [ -e go ]; do sleep 0.1; done'
@@ -147,13 +147,13 @@ LOG
     assert [ -n "$(ls run/checkpoints)" ]
 }
 
-@test "lives that add nothing come to an end" {
+@test "attempts that add nothing come to an end" {
     job=$(FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=2 submit "$scripts/train.sbatch")
     wait_for job_over "$job"
     cat job.log
     assert_equal "$(job_field "$job" JobState)" FAILED
     assert_equal "$(job_field "$job" Restarts)" 1
-    assert grep -q "no progress in 2 lives" job.log
+    assert grep -q "no progress in 2 attempts" job.log
 }
 
 # Every task of an array by itself, the last too, whose number is the array's.

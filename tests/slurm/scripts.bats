@@ -24,7 +24,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_equal "$(requeues)" 0
 }
 
-@test "train has the directives of a job that lives on" {
+@test "train has the directives of a job that restarts" {
     run grep '^#SBATCH' "$scripts/train.sbatch"
     assert_output --partial --requeue
     assert_output --partial --open-mode=append
@@ -57,23 +57,23 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_output --partial "submit it again"
 }
 
-@test "train stops after lives that add nothing" {
+@test "train stops after attempts that add nothing" {
     export FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=3
     have_step step-00000005
-    for life in 1 2; do run -75 "$scripts/train.sbatch"; done
+    for attempt in 1 2; do run -75 "$scripts/train.sbatch"; done
     assert_equal "$(requeues)" 2
     run -1 "$scripts/train.sbatch"
-    assert_output --partial "no progress in 3 lives: the newest checkpoint of run is still step 5"
+    assert_output --partial "no progress in 3 attempts: the newest checkpoint of run is still step 5"
     assert_equal "$(requeues)" 2
 }
 
-@test "train counts lives that a node failure ended, and does not start the next" {
+@test "train counts attempts that a node failure ended, and does not start the next" {
     export D9D_MAX_IDLE_RESTARTS=2
     mkdir run
     for file in slurm-7.restarts slurm-7.lives; do # the second: as 0.1 called it
         echo "0 1" >"run/$file"
         run -1 "$scripts/train.sbatch"
-        assert_output --partial "no progress in 2 lives"
+        assert_output --partial "no progress in 2 attempts"
         refute grep -q '^srun' "$FAKE_LOG"
         assert_equal "$(echo run/slurm-7.*)" 'run/slurm-7.*'
     done
@@ -91,11 +91,11 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     FAKE_EXIT=1 FAKE_NODES=1 FAKE_STATE=CANCELLED run -1 "$scripts/train.sbatch"
     FAKE_EXIT=2 FAKE_NODES=1 run -2 "$scripts/train.sbatch"
     D9D_MAX_IDLE_RESTARTS=1 FAKE_EXIT=1 FAKE_NODES=1 run -1 "$scripts/train.sbatch"
-    assert_output --partial "no progress in 1 lives"
+    assert_output --partial "no progress in 1 attempts"
     assert_equal "$(requeues)" 1
 }
 
-@test "train forgets idle lives after progress" {
+@test "train forgets idle attempts after progress" {
     export FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=2
     for step in 10 10 20 20 30; do
         FAKE_SAVE=$step run -75 "$scripts/train.sbatch"
@@ -105,7 +105,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     FAKE_SAVE=30 run -1 "$scripts/train.sbatch"
 }
 
-@test "train counts another job's lives apart" {
+@test "train counts another job's attempts apart" {
     mkdir run && echo "0 9" >run/slurm-6.restarts
     run -0 "$scripts/train.sbatch"
 }
@@ -281,7 +281,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert grep -qx "d9d-infer i.json --set trainer.model_stage_factory.source_checkpoint=out --set task.output=p.jsonl" "$FAKE_LOG"
 }
 
-@test "infer stops after lives that add nothing, where what it adds can be seen" {
+@test "infer stops after attempts that add nothing, where what it adds can be seen" {
     export D9D_MAX_IDLE_RESTARTS=2 FAKE_EXIT=75 D9D_INFER_CONFIG=i.json
     printf '{"task": {"name": "logprobs",\n "output": "out dir/p.jsonl"}}\n' >i.json
     mkdir "out dir" && echo a >"out dir/p.jsonl.part-12"
@@ -289,7 +289,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     echo b >>"out dir/p.jsonl.part-12"
     run -75 "$scripts/infer.sbatch"
     run -1 "$scripts/infer.sbatch"
-    assert_output --partial "no progress in 2 lives: the bytes that are done of out dir/p.jsonl are still 4; stopping"
+    assert_output --partial "no progress in 2 attempts: the bytes that are done of out dir/p.jsonl are still 4; stopping"
     rm "out dir"/*
     for _ in 1 2 3; do run -75 "$scripts/infer.sbatch"; done
     assert_equal "$(requeues)" 5

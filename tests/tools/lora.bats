@@ -187,7 +187,7 @@ refused() {
     near "$(sed -nE '20s/.*"loss": ([^,]+),.*/\1/p' micro/metrics.jsonl)" \
         "$(sed -nE '20s/.*"loss": ([^,]+),.*/\1/p' off/metrics.jsonl)" 1e-5
     grep -q '"lora_dropout": 0.3' off/adapter/adapter_config.json
-    refused 'is a stack of experts, beside which nothing is dropped' --set "peft=${lora/12/12, \"dropout\": 0.3}"
+    refused 'adapters of experts support no dropout' --set "peft=${lora/12/12, \"dropout\": 0.3}"
 }
 
 @test "some modules trained whole: the others keep their bits" {

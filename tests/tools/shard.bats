@@ -574,8 +574,8 @@ changed() {
     bad 2 '--bucket-edges' -t "$tok" -o data --bucket-edges 1,x a.jsonl
     bad 2 'bucket edge 3: must be above 4' -t "$tok" -o data --bucket-edges 4,3 a.jsonl
     bad 2 'do not fit packs' -t "$tok" -o data --pack 8 --max-length 9 a.jsonl
-    printf '{"pre_tokenizer": {"type": "BertPreTokenizer"}}' >t.json
-    bad 2 't.json: pre_tokenizer: the type "BertPreTokenizer" is not supported' -t t.json -o data a.jsonl
+    printf '{"pre_tokenizer": {"type": "UnicodeScripts"}}' >t.json
+    bad 2 't.json: pre_tokenizer: the type "UnicodeScripts" is not supported' -t t.json -o data a.jsonl
     head -c 1100000 /dev/zero | tr '\0' '\n' >lines.jsonl
     bad 2 'units of 1 bytes; each has files of its own, so they are of 512 bytes at least' -t "$tok" -o data --unit-size 1 lines.jsonl
     d9d-shard -q -t "$tok" -o full a.jsonl && touch full/x

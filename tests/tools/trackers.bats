@@ -18,7 +18,7 @@ to_file() { printf '{"provider": "command", "command": ["sh", "-c", "cat >>%s"]}
     cmp <(sed 1d told) run/metrics.jsonl
 }
 
-@test "a run keeps its id when it goes on, and the next life is told where" {
+@test "a run keeps its id when it goes on, and the next start is told where" {
     d9d-train -q --set "$tracker=$(to_file told)" --set $steps=3 c.json
     rm -r run/export
     d9d-train -q --set "$tracker=$(to_file told)" --set $steps=5 c.json
@@ -56,7 +56,7 @@ to_file() { printf '{"provider": "command", "command": ["sh", "-c", "cat >>%s"]}
     kill -9 "$(cat pid)"
 }
 
-@test "event files: one for each life, beginning where it goes on" {
+@test "event files: one for each start, beginning where it goes on" {
     d9d-train -q --set "$tracker={\"provider\": \"tensorboard\"}" --set $steps=3 c.json
     rm -r run/export
     d9d-train -q --set "$tracker={\"provider\": \"tensorboard\"}" --set $steps=5 c.json
@@ -131,7 +131,7 @@ PY
     take='kill -STOP $PPID; mkdir run/export; touch run/export/x; kill -CONT $PPID; cat >told'
     taker="{\"provider\": \"command\", \"command\": [\"sh\", \"-c\", \"$take\"]}"
     run -2 d9d-train -q --set $steps=20 --set "$tracker=$taker" c.json
-    assert_output --partial "run/export: something else was put there while the run went on, and the finished model is to go there"
+    assert_output --partial "run/export: is no longer empty, so the model was not exported; move its content away"
     run -2 d9d-train -q --set $steps=20 c.json
     assert_output --partial "run/export: the finished model is to go there, and it is not empty"
     rm run/export/x

@@ -97,7 +97,7 @@ DEVICE void preprocess_row(const bwd_sizes &n, const preprocess_args &x, int64_t
 
 static __global__ void __launch_bounds__(LIST_BLOCK)
     preprocess_kernel(bwd_sizes n, preprocess_args x, tile_tasks queries, tile_tasks keys,
-                      ds_buffer kept)
+                      ds_buffer ds)
 {
     const int64_t all = (int64_t)n.b * n.s * n.a,
                   step = (gridDim.x - LIST_BLOCKS) * (LIST_BLOCK / WARP);
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(LIST_BLOCK)
     else if (blockIdx.x == 1)
         make_task_list<false>(n, queries);
     else if (blockIdx.x == 2)
-        place_ds_blocks(n, kept);
+        place_ds_blocks(n, ds);
     else
         for (int64_t row =
                  ((int64_t)blockIdx.x - LIST_BLOCKS) * (LIST_BLOCK / WARP) + threadIdx.x / WARP;
@@ -172,10 +172,10 @@ __global__ void __launch_bounds__(BLOCK, 1)
 
 /* TMA descriptor of [tokens, heads, d]: boxes of SIDE tokens, 64 features of one head. TMA pads
  * smaller heads with zeros. */
-void encode_descriptor(tensor_map_encoder *e, CUtensorMap *m, const void *x, int64_t cells,
+void encode_descriptor(tensor_map_encoder *e, CUtensorMap *m, const void *x, int64_t tokens,
                        int64_t heads, int64_t d)
 {
-    const cuuint64_t dim[] = {(cuuint64_t)d, (cuuint64_t)heads, (cuuint64_t)cells};
+    const cuuint64_t dim[] = {(cuuint64_t)d, (cuuint64_t)heads, (cuuint64_t)tokens};
     const cuuint64_t stride[] = {(cuuint64_t)d * 2, (cuuint64_t)(heads * d * 2)};
     const cuuint32_t box[] = {64, 1, SIDE};
 
@@ -261,14 +261,14 @@ struct bwd_scratch {
     d9d_segment *list;
     float *lse, *delta;
     tile_tasks queries, keys;
-    ds_buffer kept;
+    ds_buffer ds;
 };
 
-tile_tasks tasks_alloc(d9di_cuda_arena *r, int64_t cells, int64_t rows, int64_t segments)
+tile_tasks tasks_alloc(d9di_cuda_arena *r, int64_t tokens, int64_t rows, int64_t segments)
 {
-    const int64_t most = cells / rows + segments;
+    const int64_t capacity = tokens / rows + segments;
 
-    return {arena_alloc<int32_t>(r, 2), arena_alloc<tile_task>(r, most), (int32_t)most};
+    return {arena_alloc<int32_t>(r, 2), arena_alloc<tile_task>(r, capacity), (int32_t)capacity};
 }
 
 bwd_scratch bwd_scratch_alloc(const d9d_attention_dims &n, const scratch_counts &of,
@@ -310,14 +310,14 @@ d9d_status run_bwd(d9d_stream s, const d9di_attention_call *c, const bwd_scratch
                           x.delta,
                           {(bf16 *)c->dk, (bf16 *)c->dv},
                           x.keys,
-                          x.kept,
+                          x.ds,
                           (int)n.d};
 
     if (n.segment == NULL)
         D9D_TRY(d9di_attention_varlen_list(s, c, x.list));
     preprocess_kernel<<<(unsigned)(LIST_BLOCKS + 2 * s->sms), LIST_BLOCK, 0, d9di_cuda_stream(s)>>>(
         p.n, {(const bf16 *)c->dout, (const bf16 *)c->o, c->lse, x.lse, x.delta, p.d}, x.queries,
-        x.keys, x.kept);
+        x.keys, x.ds);
     D9D_TRY(d9di_cuda_check_launch(c->op));
     return launcher_for(n).launch(s, c, p, x.queries);
 }
@@ -329,7 +329,7 @@ bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *
     const d9d_attention_dims *n = &c->n;
 
     return c->dout != NULL && s->tensor_map_encode != NULL &&
-           s->opts.attention != D9D_CUDA_ATTENTION_BUILTIN && n->t == D9D_BF16 && n->d % 8 == 0 &&
+           s->opts.attention != D9D_CUDA_ATTENTION_SIMT && n->t == D9D_BF16 && n->d % 8 == 0 &&
            n->d <= MAX_HEAD_SIZE && n->causal && n->b * d9di_i64_max(n->s, n->z) < NO_WINDOW &&
            n->b * n->s * n->a < INT32_MAX;
 }

@@ -34,7 +34,7 @@ template <int D, bool KEYS> struct bwd_d128 : consumer_warpgroup<D, KEYS> {
 
     __device__ __forceinline__ void compute_tile(const work_tile &o)
     {
-        const bool any = o.cells > group * SIDE;
+        const bool any = o.tokens > group * SIDE;
         const int still = o.first + group * SIDE;
         float a[D / 2], b[KEYS ? D / 2 : 1], x[32], y[32], lse[2], delta[2];
         uint32_t weights[16], ds[16], first[HELD], second[HELD];
@@ -50,7 +50,7 @@ template <int D, bool KEYS> struct bwd_d128 : consumer_warpgroup<D, KEYS> {
             b[i] = 0.0f;
         /* Missing keys are cleared too, because the dS of their rows is stored. */
         for (int i = 0; KEYS && any && i < 2; i++)
-            clear_rows(stationary_tile_at(i), 1, o.cells - group * SIDE);
+            clear_rows(stationary_tile_at(i), 1, o.tokens - group * SIDE);
         load_stationary_regs(first, 0);
         load_stationary_regs(second, 1);
         if (next_tile(any, 2, &steps, &here, &held)) {
@@ -86,7 +86,7 @@ template <int D, bool KEYS> struct bwd_d128 : consumer_warpgroup<D, KEYS> {
     /* dQ of a head whose dS the first launch stored: one GEMM a tile. */
     __device__ __forceinline__ void compute_tile_from_ds(const work_tile &o)
     {
-        const bool any = o.cells > group * SIDE;
+        const bool any = o.tokens > group * SIDE;
         float a[D / 2], none[1] = {0.0f};
         uint32_t x[16];
         int steps = o.steps, here, held = NONE;

@@ -19,7 +19,7 @@ namespace
 enum { TILE_BYTES = SIDE * SIDE * 2, DS_BLOCK_BYTES = CONSUMERS * TILE_BYTES };
 static_assert(SIDE == +D9DI_DS_BLOCK_QUERIES && BLOCK_ROWS == +D9DI_DS_BLOCK_KEYS &&
                   DS_BLOCK_BYTES == +D9DI_DS_BLOCK_BYTES,
-              "what plans count");
+              "the block that kernels/sim counts");
 
 struct ds_buffer {
     char *at;

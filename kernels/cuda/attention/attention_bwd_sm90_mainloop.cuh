@@ -258,7 +258,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
 
         if (ds_block == NONE)
             return;
-        char *const to = p.kept.at + (int64_t)ds_block * DS_BLOCK_BYTES + group * TILE_BYTES +
+        char *const to = p.ds.at + (int64_t)ds_block * DS_BLOCK_BYTES + group * TILE_BYTES +
                          warp * 2 * SIDE * 16 + lane * 4;
 
 #pragma unroll
@@ -285,13 +285,13 @@ template <int D, bool KEYS> struct consumer_warpgroup {
     }
 
     /* Epilogue: writes scale times x, `live` rows of it, through shared memory to `to`. */
-    __device__ __forceinline__ void store(bf16 *to, const float (&x)[D / 2], float scale, int cell,
+    __device__ __forceinline__ void store(bf16 *to, const float (&x)[D / 2], float scale, int token,
                                           int live, int head) const
     {
         const uint32_t out = at.base + L::OFFSET_OUT + group * L::OUT;
         const int64_t row = (int64_t)heads_of<KEYS>(p.n) * p.d;
 
-        to += cell * row + (int64_t)head * p.d;
+        to += token * row + (int64_t)head * p.d;
 #pragma unroll
         for (int from = 0; from < L::SLABS; from += L::OUT_SLABS) {
             const int chunks = min(p.d / 8 - from * 8, L::OUT_SLABS * 8); /* of 16 bytes */
@@ -339,7 +339,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
     __device__ __forceinline__ void store_grad(const work_tile &o, int i, const float (&x)[D / 2],
                                                float scale) const
     {
-        store(p.to[i], x, scale, o.first + tile() * SIDE, min(+SIDE, o.cells - tile() * SIDE),
+        store(p.to[i], x, scale, o.first + tile() * SIDE, min(+SIDE, o.tokens - tile() * SIDE),
               o.head);
     }
 

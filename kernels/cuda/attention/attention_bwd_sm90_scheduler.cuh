@@ -8,7 +8,7 @@
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
 
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 #include "cuda/common/common.cuh"
 #include "cuda/common/sm90.cuh"
 
@@ -27,8 +27,8 @@ struct tile_task {
 /* All tasks, on the GPU. */
 struct tile_tasks {
     int32_t *count;  /* [2]: number of tasks; number of (task, head) pairs claimed so far */
-    tile_task *list; /* [most], by descending work */
-    int32_t most;
+    tile_task *list; /* [capacity], by descending work */
+    int32_t capacity;
 };
 
 struct bwd_sizes {
@@ -106,10 +106,10 @@ template <bool KEYS, class F> DEVICE void for_each_task(const bwd_sizes &n, int 
         while (end < n.segments && n.segment[end].k == n.segment[i].k)
             end++;
     }
-    const int2 cells = stationary_range<KEYS>(segment_range_of(n, end - 1));
+    const int2 range = stationary_range<KEYS>(segment_range_of(n, end - 1));
 
-    for (int first = 0; first < cells.y; first += n.rows)
-        f(tile_task{i, end, cells.x + first});
+    for (int first = 0; first < range.y; first += n.rows)
+        f(tile_task{i, end, range.x + first});
 }
 
 /* --- the task list --------------------------------------------------------------------------- */
@@ -139,12 +139,12 @@ DEVICE void block_exclusive_scan(int *count, int *all)
 template <bool KEYS> DEVICE void make_task_list(const bwd_sizes &n, const tile_tasks &out)
 {
     __shared__ int bin[LIST_BLOCK];
-    const int most = ceil_div_int(KEYS ? n.s : n.z, SIDE), me = (int)threadIdx.x;
+    const int max_steps = ceil_div_int(KEYS ? n.s : n.z, SIDE), me = (int)threadIdx.x;
     const auto bin_of = [&](const tile_task &t) {
         const int64_t steps = count_tiles<KEYS>(n, t);
 
         return LIST_BLOCK - 1 -
-               (int)d9di_i64_min(LIST_BLOCK - 1, steps * (LIST_BLOCK - 1) / max(1, most));
+               (int)d9di_i64_min(LIST_BLOCK - 1, steps * (LIST_BLOCK - 1) / max(1, max_steps));
     };
     int all;
 
@@ -155,14 +155,14 @@ template <bool KEYS> DEVICE void make_task_list(const bwd_sizes &n, const tile_t
     __syncthreads();
     block_exclusive_scan(bin, &all);
     if (me == 0) {
-        out.count[0] = min(all, out.most);
+        out.count[0] = min(all, out.capacity);
         out.count[1] = 0;
     }
     for (int i = me; i < n.segments; i += LIST_BLOCK)
         for_each_task<KEYS>(n, i, [&](const tile_task &t) {
             const int at = atomicAdd(&bin[bin_of(t)], 1);
 
-            if (at < out.most)
+            if (at < out.capacity)
                 out.list[at] = t;
         });
 }

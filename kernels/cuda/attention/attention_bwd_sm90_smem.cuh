@@ -19,7 +19,7 @@ struct bwd_params {
     const float *delta; /* [A, B S] */
     bf16 *to[2];        /* gradients of the stationary side: dq; dk and dv */
     tile_tasks of;
-    ds_buffer kept;
+    ds_buffer ds;
     int d; /* features of a head: at most those of a tile */
 };
 
@@ -96,7 +96,7 @@ struct tma_descriptors {
 
 /* A block's current task and head. */
 struct work_tile {
-    int first, cells; /* stationary tokens: the first, and how many are left in the segment */
+    int first, tokens; /* stationary tokens: the first, and how many are left in the segment */
     int head;         /* of the stationary side; -1: no more work */
     int steps;        /* streamed tiles, over all segments and heads */
 };
@@ -157,16 +157,16 @@ template <bool KEYS> DEVICE work_tile work_tile_of(const bwd_params &p, int i, t
     if (i >= p.of.count[0] * heads)
         return {0, 0, -1, 0};
     *t = p.of.list[i / heads];
-    const int2 cells = stationary_range<KEYS>(segment_range_of(p.n, t->end - 1));
+    const int2 range = stationary_range<KEYS>(segment_range_of(p.n, t->end - 1));
 
-    return {t->first, cells.x + cells.y - t->first, i % heads,
+    return {t->first, range.x + range.y - t->first, i % heads,
             count_tiles<KEYS>(p.n, *t) * (KEYS ? p.n.group : 1)};
 }
 
 /* True if the first launch stores the dS of the work tile's head. */
 template <int D, bool KEYS> DEVICE bool has_stored_ds(const bwd_params &p, const work_tile &o)
 {
-    return !layout<D>::SHARED_TILE && (KEYS ? o.head : o.head / p.n.group) < *p.kept.heads;
+    return !layout<D>::SHARED_TILE && (KEYS ? o.head : o.head / p.n.group) < *p.ds.heads;
 }
 
 /* The producer warp: claims tasks and loads both sides with TMA. */
@@ -178,10 +178,10 @@ template <int D, bool KEYS> struct producer {
     int lane;
 
     __device__ __forceinline__ void load(uint32_t to, const CUtensorMap *map, uint32_t b, int head,
-                                         int cell) const
+                                         int token) const
     {
         for (int i = 0; i < L::SLABS; i++)
-            tma_load(to + i * SIDE * 128, map, b, i * 64, head, cell);
+            tma_load(to + i * SIDE * 128, map, b, i * 64, head, token);
     }
 
     __device__ __forceinline__ void load_stationary(const work_tile &o) const
@@ -216,7 +216,7 @@ template <int D, bool KEYS> struct producer {
         for (int i = 0; i < CONSUMERS; i++)
             if (any[i])
                 tma_bulk_load_once(streamed_tile_at<D>(at, stage, 1) + i * TILE_BYTES,
-                                   p.kept.at + (int64_t)(x.ds_block + i) * DS_BLOCK_BYTES +
+                                   p.ds.at + (int64_t)(x.ds_block + i) * DS_BLOCK_BYTES +
                                        w.tile / SIDE % CONSUMERS * TILE_BYTES,
                                    TILE_BYTES, full);
     }
@@ -251,25 +251,25 @@ template <int D, bool KEYS> struct producer {
     }
 
     /* Loads all tiles of a task. */
-    __device__ __forceinline__ void load_streamed(const work_tile &o, const tile_task &t, bool kept,
+    __device__ __forceinline__ void load_streamed(const work_tile &o, const tile_task &t,
+                                                  bool stored,
                                                   pipeline_state<L::STAGES> *stage) const
     {
-        ds_block_cursor<KEYS> cursor(p.n, p.kept);
+        ds_block_cursor<KEYS> cursor(p.n, p.ds);
 
         for (tile_iterator<KEYS> w(p.n, t); w.next(); stage->next()) {
             const int head = w.streamed_head(o.head);
             stage_info x = stage_info_of(w);
             float2 rows[2];
 
-            if (kept && cursor.seek(w))
-                x.ds_block =
-                    (KEYS ? head : o.head) * *p.kept.each + cursor.blocks.index_of(x.query);
+            if (stored && cursor.seek(w))
+                x.ds_block = (KEYS ? head : o.head) * *p.ds.each + cursor.blocks.index_of(x.query);
             if constexpr (KEYS)
                 load_row_stats(rows, w, head);
             mbarrier_wait_or_trap(at.empty + 8 * stage->i, stage->parity);
             if (lane == 0) {
                 publish(stage_info_at<D>(at, stage->i), x);
-                if (!KEYS && kept)
+                if (!KEYS && stored)
                     load_ds(stage->i, w, head, x);
                 else
                     load_streamed_tile(stage->i, w, head);
@@ -291,18 +291,18 @@ template <int D, bool KEYS> struct producer {
 
             mbarrier_wait_or_trap(at.stationary_empty, parity);
             parity ^= 1;
-            const bool kept = has_stored_ds<D, KEYS>(p, o);
+            const bool stored = has_stored_ds<D, KEYS>(p, o);
 
             if (lane == 0) {
                 publish(at.base + L::OFFSET_WORK_TILE, o);
-                if (o.head < 0 || (!KEYS && kept))
+                if (o.head < 0 || (!KEYS && stored))
                     mbarrier_arrive(at.stationary_full);
                 else
                     load_stationary(o);
             }
             if (o.head < 0)
                 return;
-            load_streamed(o, t, kept, &stage);
+            load_streamed(o, t, stored, &stage);
         }
     }
 };

@@ -58,7 +58,7 @@
  * Measured (docs/benchmarks/kernels.md), one H200, 16 and 8 heads of 128, sequences of 4096:
  * forward 594 TFLOP/s; backward deterministic 430, otherwise 473. Documents of 1024: 417; 158, 266.
  */
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 
 #if __has_include(<cudnn.h>)
 #include <math.h>
@@ -169,10 +169,10 @@ static void graph_documents(graph_builder *w)
 
 /* Shape of heads of [B, tokens, heads, D], seen as [B, heads, tokens, D] or [B, heads, D, tokens].
  */
-static d9di_cudnn_shape heads_shape(const plan_key *n, int64_t cells, int64_t row, int64_t heads,
+static d9di_cudnn_shape heads_shape(const plan_key *n, int64_t tokens, int64_t row, int64_t heads,
                                     int64_t all)
 {
-    return (d9di_cudnn_shape){{n->b, heads, cells, n->d}, {row * all * n->d, n->d, all * n->d, 1}};
+    return (d9di_cudnn_shape){{n->b, heads, tokens, n->d}, {row * all * n->d, n->d, all * n->d, 1}};
 }
 static d9di_cudnn_shape queries_shape(const plan_key *n)
 {
@@ -273,15 +273,15 @@ static void graph_forward(graph_builder *w)
                       o = heads_tensor(w, O, queries, &w->offset_o);
     d9di_cudnn_tensor lse = row_stats_tensor(w, LSE, n->all_a, n->row_s),
                       scale = d9di_cudnn_graph_scalar_f32(g, SCALE);
-    d9di_cudnn_tensor x = graph_scores(w, &q, &k, &scale), most, sum, log, p;
+    d9di_cudnn_tensor x = graph_scores(w, &q, &k, &scale), row_max, sum, log, p;
 
     x = graph_mask(w, &x);
-    most = d9di_cudnn_graph_reduce_row(g, CUDNN_REDUCE_TENSOR_MAX, &x);
-    x = d9di_cudnn_graph_pointwise(g, CUDNN_POINTWISE_SUB, &x, &most);
+    row_max = d9di_cudnn_graph_reduce_row(g, CUDNN_REDUCE_TENSOR_MAX, &x);
+    x = d9di_cudnn_graph_pointwise(g, CUDNN_POINTWISE_SUB, &x, &row_max);
     x = d9di_cudnn_graph_pointwise(g, CUDNN_POINTWISE_EXP, &x, NULL);
     sum = d9di_cudnn_graph_reduce_row(g, CUDNN_REDUCE_TENSOR_ADD, &x);
     log = d9di_cudnn_graph_pointwise(g, CUDNN_POINTWISE_LOG, &sum, NULL);
-    d9di_cudnn_graph_pointwise_to(g, CUDNN_POINTWISE_ADD, &most, &log, &lse);
+    d9di_cudnn_graph_pointwise_to(g, CUDNN_POINTWISE_ADD, &row_max, &log, &lse);
     p = d9di_cudnn_graph_virtual(g, CUDNN_DATA_BFLOAT16, x.shape);
     d9di_cudnn_graph_pointwise_to(g, CUDNN_POINTWISE_DIV, &x, &sum, &p);
     graph_matmul(w, &p, &v, &o, OVER_KEYS);
@@ -387,15 +387,15 @@ static d9d_status cudnn_attention_get(d9d_stream s, d9di_cudnn_attention **out)
         return D9D_OK;
     x = calloc(1, sizeof(*x));
     if (x == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "cuda: no memory for plans of attention");
+        return D9D_FAIL(D9D_ENOMEM, "cuda: no memory for cuDNN's attention plans");
     *out = s->cudnn_attention = x;
     if (d9di_cudnn_open(s, &x->lib) == D9D_OK) {
         x->loaded = true;
         d9di_cuda_log(s, D9D_LOG_INFO, "attention: cuDNN %zu, %s", x->lib.cudnnGetVersion(),
-                      s->opts.nondeterministic ? "gradients in any order" : "deterministic");
+                      s->opts.nondeterministic ? "nondeterministic gradients" : "deterministic");
     } else {
         d9di_cuda_log(s, D9D_LOG_WARN,
-                      "attention: kernels of our own, many times slower than cuDNN: %s",
+                      "attention: built-in kernels, many times slower than cuDNN: %s",
                       d9d_err_message());
     }
     return D9D_OK;
@@ -472,10 +472,10 @@ static plan_key plan_key_make(d9d_stream s, const d9di_attention_call *c)
                       .window = n->window};
 }
 
-/* The largest divisor of n that is at most `most`; at least 1. */
-static int64_t largest_divisor(int64_t n, int64_t most)
+/* The largest divisor of n that is at most `limit`; at least 1. */
+static int64_t largest_divisor(int64_t n, int64_t limit)
 {
-    int64_t d = d9di_i64_max(1, d9di_i64_min(n, most));
+    int64_t d = d9di_i64_max(1, d9di_i64_min(n, limit));
 
     while (n % d != 0)
         d--;
@@ -486,14 +486,14 @@ static int64_t largest_divisor(int64_t n, int64_t most)
  * key heads. */
 static void split_to_fit(d9d_stream s, plan_key *key)
 {
-    const int64_t most = d9di_attention_max_score_bytes(s);
+    const int64_t max_bytes = d9di_attention_max_score_bytes(s);
     const int64_t group = key->a / key->kv, head = 2 * group * key->s * key->z;
 
     if (!key->deterministic)
         return;
     if (!key->packed || key->longer)
-        key->b = largest_divisor(key->b, most / head / key->kv);
-    key->kv = largest_divisor(key->kv, most / head / key->b);
+        key->b = largest_divisor(key->b, max_bytes / head / key->kv);
+    key->kv = largest_divisor(key->kv, max_bytes / head / key->b);
     key->a = key->kv * group;
 }
 
@@ -517,7 +517,7 @@ static extra_arrays extra_arrays_alloc(const d9di_attention_call *c, const plan_
 {
     const d9d_attention_dims *n = &c->n;
     const int64_t rows = d9di_i64_round_up(n->b * n->s, 64) * n->a;
-    const int64_t cells = d9di_i64_round_up(n->b * n->z, 64) * n->d;
+    const int64_t elements = d9di_i64_round_up(n->b * n->z, 64) * n->d;
     extra_arrays x = {0};
 
     if (key->packed)
@@ -527,12 +527,12 @@ static extra_arrays extra_arrays_alloc(const d9di_attention_call *c, const plan_
     if (key->backward && !key->deterministic)
         x.dq_sum = d9di_cuda_arena_alloc(r, rows * n->d * 4);
     if (key->backward && key->packed && n->a != n->kv) {
-        x.dk_full = d9di_cuda_arena_alloc(r, cells * n->a * 2);
-        x.dv_full = d9di_cuda_arena_alloc(r, cells * n->a * 2);
+        x.dk_full = d9di_cuda_arena_alloc(r, elements * n->a * 2);
+        x.dv_full = d9di_cuda_arena_alloc(r, elements * n->a * 2);
     }
     if (key->backward && n->s != n->z && n->chunks > 1) {
-        x.dk = d9di_cuda_arena_alloc(r, cells * n->kv * 2);
-        x.dv = d9di_cuda_arena_alloc(r, cells * n->kv * 2);
+        x.dk = d9di_cuda_arena_alloc(r, elements * n->kv * 2);
+        x.dv = d9di_cuda_arena_alloc(r, elements * n->kv * 2);
     }
     if (splits_bwd(c))
         x.dq = d9di_cuda_arena_alloc(r, rows * n->d * 2);
@@ -662,13 +662,13 @@ static d9d_status rows_accumulate(d9d_stream s, const d9di_attention_call *c, vo
                                   const void *x, int64_t row, int64_t from, int64_t n,
                                   int64_t heads)
 {
-    const int64_t cell = heads * c->n.d;
+    const int64_t width = heads * c->n.d;
 
     for (int64_t b = 0; b < c->n.b; b++) {
-        const int64_t at = (b * row + from) * cell * 2;
+        const int64_t at = (b * row + from) * width * 2;
 
         D9D_TRY(d9d_k_accumulate(s, D9D_BF16, ptr_offset(y, at), 1.0f, D9D_BF16, ptr_offset(x, at),
-                                 n * cell));
+                                 n * width));
     }
     return D9D_OK;
 }
@@ -803,15 +803,15 @@ static int len_classes_list(d9d_stream s, const d9di_attention_call *c, len_clas
     return n + 1;
 }
 
-static d9di_attention_varlen_offsets varlen_offsets_alloc(int64_t most, d9di_cuda_arena *r)
+static d9di_attention_varlen_offsets varlen_offsets_alloc(int64_t max_batch, d9di_cuda_arena *r)
 {
     d9di_attention_varlen_offsets x = {0};
 
-    x.len_q = d9di_cuda_arena_alloc(r, most * 4);
-    x.len_k = d9di_cuda_arena_alloc(r, most * 4);
-    x.offset_q = d9di_cuda_arena_alloc(r, (most + 1) * 8);
-    x.offset_k = d9di_cuda_arena_alloc(r, (most + 1) * 8);
-    x.offset_lse = d9di_cuda_arena_alloc(r, (most + 1) * 8);
+    x.len_q = d9di_cuda_arena_alloc(r, max_batch * 4);
+    x.len_k = d9di_cuda_arena_alloc(r, max_batch * 4);
+    x.offset_q = d9di_cuda_arena_alloc(r, (max_batch + 1) * 8);
+    x.offset_k = d9di_cuda_arena_alloc(r, (max_batch + 1) * 8);
+    x.offset_lse = d9di_cuda_arena_alloc(r, (max_batch + 1) * 8);
     return x;
 }
 
@@ -857,7 +857,7 @@ static d9d_status packed_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_a
 {
     len_class k[MAX_LEN_CLASSES];
     const int n = len_classes_list(s, c, k);
-    int64_t most = 0;
+    int64_t max_batch = 0;
     d9di_attention_varlen_offsets at;
     extra_arrays extra;
     d9di_cuda_arena r = {0};
@@ -868,14 +868,14 @@ static d9d_status packed_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_a
         D9D_TRY(plan_find(s, x, c->op, &k[i].key, &k[i].plan));
         if (k[i].plan->graph.plan == NULL)
             return D9D_OK;
-        most = d9di_i64_max(most, k[i].key.b);
+        max_batch = d9di_i64_max(max_batch, k[i].key.b);
     }
     *done = true;
-    (void)varlen_offsets_alloc(most, &r);
+    (void)varlen_offsets_alloc(max_batch, &r);
     (void)extra_arrays_alloc(c, &k->key, &r);
     D9D_TRY(d9di_cuda_scratch_alloc(s, r.used, &scratch));
     r = (d9di_cuda_arena){.base = scratch};
-    at = varlen_offsets_alloc(most, &r);
+    at = varlen_offsets_alloc(max_batch, &r);
     extra = extra_arrays_alloc(c, &k->key, &r);
     st = len_classes_run(s, c, k, n, &extra, &at);
     d9di_cuda_scratch_free(s, scratch, r.used);

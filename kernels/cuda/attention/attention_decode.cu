@@ -277,7 +277,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
 /* Combines the splits. Grid: query heads, queries; a lane has a split. */
 template <class T>
 static __global__ void __launch_bounds__(DECODE_THREADS)
-    combine_kernel(d9d_attention_dims n, int most, T *o, float *lse, const float *part)
+    combine_kernel(d9d_attention_dims n, int max_splits, T *o, float *lse, const float *part)
 {
     static_assert(MAX_SPLITS == WARP, "a lane has a split");
     __shared__ float weight[MAX_SPLITS];
@@ -287,10 +287,11 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     pdl_launch_dependents();
 
     const token_range keys = visible_keys(n, t);
-    const int splits = (int)d9di_i64_min(most, d9di_i64_ceil_div(keys.end - keys.first, CHUNK));
+    const int splits =
+        (int)d9di_i64_min(max_splits, d9di_i64_ceil_div(keys.end - keys.first, CHUNK));
 
     pdl_wait();
-    part += (t * n.a + h) * most * size;
+    part += (t * n.a + h) * max_splits * size;
 
     const float mine = i < splits ? part[i * size] : -CUDART_INF_F;
     const float sum = i < splits ? part[i * size + 1] : 0.0f;

@@ -1,6 +1,6 @@
 /* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; cuDNN if
  * it is selected and supports the call; the Hopper backward; else the SIMT kernels. */
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 
 /* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
 static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
@@ -25,7 +25,7 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
         return d9di_attention_decode(s, c);
     if (d9di_attention_bwd_sm90_supported(s, c))
         return d9di_attention_bwd_sm90(s, c);
-    if (s->opts.attention != D9D_CUDA_ATTENTION_BUILTIN)
+    if (s->opts.attention != D9D_CUDA_ATTENTION_SIMT)
         D9D_TRY(d9di_attention_cudnn(s, c, &done));
     if (done)
         return D9D_OK;

@@ -15,7 +15,7 @@
 
 #include <math_constants.h>
 
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 #include "cuda/common/common.cuh"
 
 enum { THREAD_GRID = 16, MAX_HEAD_SIZE = 512 };
@@ -116,9 +116,9 @@ struct token_range {
     int64_t first, end;
 };
 
-static __device__ __forceinline__ bool range_contains(const token_range &x, int64_t cell)
+static __device__ __forceinline__ bool range_contains(const token_range &x, int64_t position)
 {
-    return cell >= x.first && cell < x.end;
+    return position >= x.first && position < x.end;
 }
 
 /* Stores rows of y, of which row i is token first + i of x; only those within the segment. */
@@ -170,21 +170,22 @@ static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n
     return {i, token_range_in_row(x.q, x.nq, b, n.s), token_range_in_row(x.k, x.nk, b, n.z)};
 }
 
-/* Binary search: the last segment whose queries (or keys) begin at or before `cell`, or the first
- * one. */
+/* Binary search: the last segment whose queries (or keys) begin at or before `position`, or the
+ * first one. */
 static __device__ __forceinline__ int64_t segment_find(const d9d_attention_dims &n, bool keys,
-                                                       int64_t cell)
+                                                       int64_t position)
 {
     int64_t low = 0, high = segments_max(n) - 1;
 
     if (n.segment == NULL)
-        return keys ? high : cell % n.s / (n.s / segments_max(n));
-    if (!keys && cell < high && n.segment[cell].q == cell && n.segment[cell + 1].q > cell)
-        return cell; /* one query each, as in decode */
+        return keys ? high : position % n.s / (n.s / segments_max(n));
+    if (!keys && position < high && n.segment[position].q == position &&
+        n.segment[position + 1].q > position)
+        return position; /* one query each, as in decode */
     while (low < high) {
         const int64_t mid = (low + high + 1) / 2;
 
-        if ((keys ? n.segment[mid].k : n.segment[mid].q) <= cell)
+        if ((keys ? n.segment[mid].k : n.segment[mid].q) <= position)
             low = mid;
         else
             high = mid - 1;
@@ -244,7 +245,7 @@ static __device__ __forceinline__ int64_t row_stat_index(const d9d_attention_dim
 static inline d9d_status head_size_check(const char *op, const d9d_attention_dims *n)
 {
     if (n->d > MAX_HEAD_SIZE)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: a head has %lld features, at most %d are supported", op,
+        return D9D_FAIL(D9D_ENOTSUP, "%s: head size %lld, at most %d is supported", op,
                         (long long)n->d, MAX_HEAD_SIZE);
     return D9D_OK;
 }

@@ -1,6 +1,6 @@
 /* attention_varlen.cu - packed documents and context-parallel chunks, in the varlen form that
  * cuDNN's attention expects. */
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 #include "cuda/common/common.cuh"
 
 static __global__ void list_segments_kernel(d9d_attention_dims n, int64_t pieces, d9d_segment *list)
@@ -48,9 +48,9 @@ struct document_extent {
     int64_t q, nq, k, nk;
 };
 
-static __device__ int64_t clamp_to(int64_t x, int64_t most)
+static __device__ int64_t clamp_to(int64_t x, int64_t limit)
 {
-    return d9di_i64_max(0, d9di_i64_min(x, most));
+    return d9di_i64_max(0, d9di_i64_min(x, limit));
 }
 
 /* Clamped to the arrays, in case the list is not well-formed. */

@@ -166,9 +166,9 @@ template <class T> static __device__ __forceinline__ void unpack8(float (&v)[8],
 /* Blocks of THREADS for `work` threads, at most as many as fill the GPU. */
 static inline unsigned grid_for(const d9d_stream s, int64_t work)
 {
-    const int64_t blocks = d9di_i64_ceil_div(work, THREADS), most = 16 * (int64_t)s->sms;
+    const int64_t blocks = d9di_i64_ceil_div(work, THREADS), max_blocks = 16 * (int64_t)s->sms;
 
-    return (unsigned)d9di_i64_max(1, d9di_i64_min(blocks, most));
+    return (unsigned)d9di_i64_max(1, d9di_i64_min(blocks, max_blocks));
 }
 
 /* --- programmatic dependent launch (PDL) --------------------------------------------------------
@@ -192,20 +192,20 @@ static inline d9d_status pdl_launch_smem(d9d_stream s, const char *op, size_t sh
                                          A... args)
 {
     cudaLaunchAttribute early[2] = {};
-    cudaLaunchConfig_t how = {};
+    cudaLaunchConfig_t config = {};
     cudaError_t e;
 
     early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early[0].val.programmaticStreamSerializationAllowed = 1;
     early[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
     early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-    how.gridDim = grid;
-    how.blockDim = dim3(threads);
-    how.dynamicSmemBytes = shared;
-    how.stream = d9di_cuda_stream(s);
-    how.attrs = early;
-    how.numAttrs = s->major >= 9 ? 2 : 0;
-    e = cudaLaunchKernelEx(&how, kernel, (P)args...);
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = d9di_cuda_stream(s);
+    config.attrs = early;
+    config.numAttrs = s->major >= 9 ? 2 : 0;
+    e = cudaLaunchKernelEx(&config, kernel, (P)args...);
     return e == cudaSuccess ? d9di_cuda_check_launch(op) : d9di_cuda_fail(op, e);
 }
 

@@ -184,15 +184,17 @@ void d9di_cudnn_graph_matmul(d9di_cudnn_graph *g, const d9di_cudnn_tensor *a,
                              const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *c,
                              d9di_cudnn_extent extent)
 {
-    cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product"), d;
+    cudnnBackendDescriptor_t operation =
+                                 desc_create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product"),
+                             d;
 
-    desc_set_type(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
-    desc_finalize(g, how, "a product");
+    desc_set_type(g, operation, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
+    desc_finalize(g, operation, "a product");
     d = desc_create(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product");
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
-    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_MATMUL_DESC, operation);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, extent.m);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, extent.n);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, extent.k);
@@ -204,16 +206,17 @@ static void op_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDa
                          int64_t axis, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *b,
                          const d9di_cudnn_tensor *t, const d9di_cudnn_tensor *y)
 {
-    cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a function"),
+    cudnnBackendDescriptor_t operation =
+                                 desc_create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a function"),
                              d;
 
-    desc_set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    desc_set_type(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, in);
+    desc_set(g, operation, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    desc_set_type(g, operation, CUDNN_ATTR_POINTWISE_MATH_PREC, in);
     if (mode == CUDNN_POINTWISE_GEN_INDEX)
-        desc_set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    desc_finalize(g, how, "a function");
+        desc_set(g, operation, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    desc_finalize(g, operation, "a function");
     d = desc_create(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a function");
-    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, operation);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
@@ -308,15 +311,18 @@ d9di_cudnn_tensor d9di_cudnn_graph_window_mask(d9di_cudnn_graph *g, const d9di_c
 void d9di_cudnn_graph_reduce_to(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op,
                                 const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *y)
 {
-    cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a sum"), d;
+    cudnnBackendDescriptor_t operation =
+                                 desc_create(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a sum"),
+                             d;
 
-    desc_set_type(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
-    desc_set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &op);
-    desc_finalize(g, how, "a sum");
+    desc_set_type(g, operation, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+    desc_set(g, operation, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
+             &op);
+    desc_finalize(g, operation, "a sum");
     d = desc_create(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a sum");
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
-    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_REDUCTION_DESC, operation);
     op_finalize(g, d, "a sum");
 }
 

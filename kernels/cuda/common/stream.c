@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 
 enum { MIN_MAJOR = 8 }; /* compute capability 8.0 */
 

@@ -8,14 +8,14 @@ static __global__ void dropout_kernel(T *y, const T *x, float p, float factor, d
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < m * n;
          i += (int64_t)gridDim.x * THREADS) {
-        bool kept = true;
+        bool keep = true;
 
         if (p > 0) {
             const uint64_t at = (uint64_t)token[i / n] * (uint64_t)width + (uint64_t)first;
 
-            kept = (float)(random_u32(r, at + (uint64_t)(i % n)) >> 8) * 0x1p-24f >= p;
+            keep = (float)(random_u32(r, at + (uint64_t)(i % n)) >> 8) * 0x1p-24f >= p;
         }
-        store_float(y + i, kept ? factor * to_float(x[i]) : 0.0f);
+        store_float(y + i, keep ? factor * to_float(x[i]) : 0.0f);
     }
 }
 

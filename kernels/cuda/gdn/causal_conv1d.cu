@@ -214,7 +214,7 @@ static d9d_status width_check(const char *op, const d9d_causal_conv1d_dims *n)
 {
     D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->w < 1 || n->w > LAGS)
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld tokens wide, from 1 to %d are possible", op,
+        return D9D_FAIL(D9D_EINVAL, "%s: a kernel size of %lld, from 1 to %d are supported", op,
                         (long long)n->w, LAGS);
     return D9D_OK;
 }

@@ -9,31 +9,31 @@ enum { LAGS = D9D_CAUSAL_CONV1D_MAX_WIDTH, STRIP = 64 };
 
 template <class T> struct conv_update_args {
     d9d_causal_conv1d_dims n;
-    T *y, *cell;
+    T *y, *state;
     const T *x, *w;
     const int32_t *at;
 };
 
 /* One channel of a document: token t of this call, or, below 0, of those before; 0 before all. */
 template <class T> struct channel_history {
-    const T *x, *cell;
+    const T *x, *state;
     int64_t step, width, before;
 
     __device__ __forceinline__ float token(int64_t t) const
     {
         if (t + before < 0)
             return 0.0f;
-        return to_float(t < 0 ? cell[(width - 1 + t) * step] : x[t * step]);
+        return to_float(t < 0 ? state[(width - 1 + t) * step] : x[t * step]);
     }
 };
 
 template <class T>
 static __device__ __forceinline__ void conv_state_update(const conv_update_args<T> &v,
-                                                         const channel_history<T> &c, T *cell,
+                                                         const channel_history<T> &c, T *state,
                                                          int64_t tokens)
 {
     for (int64_t i = 0; i < v.n.w - 1; i++)
-        store_float(cell + i * v.n.n, c.token(tokens - v.n.w + 1 + i));
+        store_float(state + i * v.n.n, c.token(tokens - v.n.w + 1 + i));
 }
 
 template <class T>
@@ -44,8 +44,8 @@ static __global__ void __launch_bounds__(THREADS) conv_update_kernel(conv_update
     const int64_t first = blockIdx.x / across * STRIP;
     const document d = document_of(v.n.docs, i);
     const d9d_segment s = v.n.docs.segment[i];
-    T *cell = v.cell + v.at[i] * (v.n.w - 1) * v.n.n + c;
-    const channel_history<T> row = {v.x + d.first * v.n.n + c, cell, v.n.n, v.n.w, s.nk - s.nq};
+    T *state = v.state + v.at[i] * (v.n.w - 1) * v.n.n + c;
+    const channel_history<T> row = {v.x + d.first * v.n.n + c, state, v.n.n, v.n.w, s.nk - s.nq};
     float w[LAGS], x[LAGS];
 
     if (c >= v.n.n || first >= d.n)
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(THREADS) conv_update_kernel(conv_update
             x[l] = l < v.n.w ? x[l - 1] : 0.0f;
     }
     if (first == 0)
-        conv_state_update(v, row, cell, d.n);
+        conv_state_update(v, row, state, d.n);
 }
 
 template <class T>
@@ -93,7 +93,7 @@ d9d_status d9d_k_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims
     if (n->w < 1 || n->w > LAGS || n->docs.segment == NULL)
         return D9D_FAIL(
             D9D_EINVAL,
-            "causal_conv1d_update: %lld tokens wide, from 1 to %d are possible, of a list",
+            "causal_conv1d_update: a kernel size of %lld, from 1 to %d are supported, of segments",
             (long long)n->w, LAGS);
     if (n->docs.b * n->docs.s * n->n * n->docs.segments == 0)
         return D9D_OK;

@@ -88,9 +88,9 @@ template <class T> static d9d_status launch_simt(d9d_stream s, const gated_delta
 
 template <class T> static d9d_status run_simt(d9d_stream s, gated_delta_call<T> v)
 {
-    const int64_t tokens = v.n.docs.b * v.n.docs.s, cells = tokens * v.n.a;
-    const int64_t bytes = 4 * (2 * scratch_floats(tokens * v.n.k) + scratch_floats(cells * v.n.d) +
-                               scratch_floats(cells * v.n.f));
+    const int64_t tokens = v.n.docs.b * v.n.docs.s, n_gates = tokens * v.n.a;
+    const int64_t bytes = 4 * (2 * scratch_floats(tokens * v.n.k) +
+                               scratch_floats(n_gates * v.n.d) + scratch_floats(n_gates * v.n.f));
     void *room;
     d9d_status st;
 
@@ -98,8 +98,8 @@ template <class T> static d9d_status run_simt(d9d_stream s, gated_delta_call<T> 
     scratch_arena p = {(float *)room};
     v.inv_q = p.alloc(tokens * v.n.k);
     v.inv_k = p.alloc(tokens * v.n.k);
-    v.w = p.alloc(cells * v.n.d);
-    v.u = p.alloc(cells * v.n.f);
+    v.w = p.alloc(n_gates * v.n.d);
+    v.u = p.alloc(n_gates * v.n.f);
     st = launch_simt(s, v);
     d9di_cuda_scratch_free(s, room, bytes);
     return st;
@@ -221,7 +221,7 @@ static __device__ __forceinline__ void step_token(float (&state)[4 * N],
                                                   const gated_delta_call<T> &v,
                                                   const chunk_offsets<T> &at, int64_t col)
 {
-    const float gate_decay = expf(v.g[at.cell]), beta = sigmoid(to_float(v.b[at.cell]));
+    const float gate_decay = expf(v.g[at.gate]), beta = sigmoid(to_float(v.b[at.gate]));
     const int64_t f = col + threadIdx.x % WARP;
     float q[N], k[N], sum = 0.0f, u;
 
@@ -255,7 +255,7 @@ static __global__ void __launch_bounds__(THREADS) step_kernel(gated_delta_call<T
     const document d = document_of(v.n.docs, i);
     const bool fresh = v.n.docs.segment[i].nk <= v.n.docs.segment[i].nq;
     const int64_t f = col + threadIdx.x % WARP, row = threadIdx.x / WARP;
-    float *cell = (float *)v.past.slots + (v.past.slot_index[i] * v.n.a + h) * v.n.d * v.n.f + f;
+    float *slot = (float *)v.past.slots + (v.past.slot_index[i] * v.n.a + h) * v.n.d * v.n.f + f;
     float state[4 * N];
 
     if (d.n == 0)
@@ -263,14 +263,14 @@ static __global__ void __launch_bounds__(THREADS) step_kernel(gated_delta_call<T
 #pragma unroll
     for (int j = 0; j < 4 * N; j++)
         state[j] =
-            !fresh && f < v.n.f && row + WARPS * j < v.n.d ? cell[(row + WARPS * j) * v.n.f] : 0.0f;
+            !fresh && f < v.n.f && row + WARPS * j < v.n.d ? slot[(row + WARPS * j) * v.n.f] : 0.0f;
     for (int64_t t = d.first; t < d.first + d.n; t++)
         step_token<N>(state, part, v,
                       chunk_offsets<T>(v, chunk{t, h, h / (v.n.a / v.n.k), 1, true, true}), col);
 #pragma unroll
     for (int j = 0; j < 4 * N; j++)
         if (f < v.n.f && row + WARPS * j < v.n.d)
-            cell[(row + WARPS * j) * v.n.f] = state[j];
+            slot[(row + WARPS * j) * v.n.f] = state[j];
 }
 
 template <int N, class T>
@@ -286,7 +286,7 @@ template <class T> static d9d_status launch_step(d9d_stream s, const gated_delta
 {
     if (v.n.d > 16 * WARP)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "gated_delta_step: keys of %lld features, at most %d are supported",
+                        "gated_delta_step: key head size %lld, at most %d is supported",
                         (long long)v.n.d, 16 * WARP);
     return v.n.d <= 2 * WARP   ? launch_step_sized<2>(s, v)
            : v.n.d <= 4 * WARP ? launch_step_sized<4>(s, v)
@@ -303,7 +303,8 @@ d9d_status d9d_k_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
 
     D9D_TRY(gated_delta_check("gated_delta_step", n, &none));
     if (n->docs.segment == NULL)
-        return D9D_FAIL(D9D_EINVAL, "gated_delta_step: which documents go on?");
+        return D9D_FAIL(D9D_EINVAL,
+                        "gated_delta_step: a state cache needs segments, and none are given");
     if (none)
         return D9D_OK;
     if (n->docs.b * n->docs.s > MAX_STEP_TOKENS * n->docs.segments &&

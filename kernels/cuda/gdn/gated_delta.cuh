@@ -65,7 +65,7 @@ template <class T> struct gated_delta_call {
     float *hq, *hk;        /* backward: of each head of values [tokens, A, D] */
     float *dstate;         /* backward: of the state after the chunk before slot's */
     prepared_chunk *ready; /* [chunks, A]; NULL: the plain way */
-    d9d_state_slots past;  /* generation: states; cell NULL: none */
+    d9d_state_slots past;  /* generation: states; slots NULL: none */
 };
 
 /* gated_delta_prepare.cu: [chunks, A] in ready, of T so many parts. */
@@ -87,7 +87,7 @@ d9d_status d9di_gated_delta_scan_bwd(d9d_stream s, const char *op, const gated_d
 bool d9di_gated_delta_sm90_supported(d9d_stream s, const d9d_gated_delta_dims *n);
 enum { WGMMA_PARTS = 1 }; /* of T, that these use */
 /* Elements of a state as the backward has it in bfloat16. */
-static __host__ __device__ __forceinline__ int64_t kept_size(const d9d_gated_delta_dims &n)
+static __host__ __device__ __forceinline__ int64_t saved_size(const d9d_gated_delta_dims &n)
 {
     return (n.d + 63) / 64 * 64 * n.f;
 }
@@ -149,7 +149,7 @@ static inline int64_t chunks_max(const d9d_varlen &of)
 
 /* Where things of the chunk begin. */
 template <class T> struct chunk_offsets {
-    int64_t key, value, cell; /* of its first token, in q k, in v o, in g b */
+    int64_t key, value, gate; /* of its first token, in q k, in v o, in g b */
     int64_t wide;             /* in arrays of keys by heads of values */
     int64_t key_step, step,
         d_step;    /* from token to token, in q k, in v o, in arrays of keys by heads */
@@ -161,9 +161,9 @@ template <class T> struct chunk_offsets {
         const int64_t size = v.n.d * v.n.f;
 
         key = (x.first * v.n.k + x.kh) * v.n.d;
-        cell = x.first * v.n.a + x.h;
-        value = cell * v.n.f;
-        wide = cell * v.n.d;
+        gate = x.first * v.n.a + x.h;
+        value = gate * v.n.f;
+        wide = gate * v.n.d;
         key_step = v.n.k * v.n.d;
         step = v.n.a * v.n.f;
         d_step = v.n.a * v.n.d;
@@ -194,10 +194,10 @@ static __device__ void gates_load(chunk_gates &g, const gated_delta_call<T> &v, 
 {
     const int i = threadIdx.x;
     const bool mine = i < CHUNK, there = i < x.n;
-    const int64_t cell = (x.first + i) * v.n.a + x.h, key = (x.first + i) * v.n.k + x.kh;
+    const int64_t gate = (x.first + i) * v.n.a + x.h, key = (x.first + i) * v.n.k + x.kh;
 
     if (mine)
-        g.b[i] = there ? (double)v.g[cell] : 0.0;
+        g.b[i] = there ? (double)v.g[gate] : 0.0;
     __syncthreads();
     for (int o = 1; o < CHUNK; o *= 2) {
         const double before = mine && i >= o ? g.b[i - o] : 0.0;
@@ -210,7 +210,7 @@ static __device__ void gates_load(chunk_gates &g, const gated_delta_call<T> &v, 
     if (mine) {
         g.up[i] = expf((float)g.b[i]);
         g.on[i] = expf((float)(g.b[CHUNK - 1] - g.b[i]));
-        g.beta[i] = there ? sigmoid(to_float(v.b[cell])) : 0.0f;
+        g.beta[i] = there ? sigmoid(to_float(v.b[gate])) : 0.0f;
         g.q[i] = there ? v.inv_q[key] * v.n.scale : 0.0f;
         g.k[i] = there ? v.inv_k[key] : 0.0f;
         g.q_up[i] = g.q[i] * g.up[i];
@@ -500,7 +500,7 @@ static inline d9d_status gated_delta_check(const char *op, const d9d_gated_delta
 {
     D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->k == 0 ? n->a != 0 : n->a % n->k != 0)
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld heads of values are no multiple of %lld of keys", op,
+        return D9D_FAIL(D9D_EINVAL, "%s: %lld value heads are not a multiple of %lld key heads", op,
                         (long long)n->a, (long long)n->k);
     *none = n->docs.b * n->docs.s * n->a * n->d * n->f == 0;
     return D9D_OK;

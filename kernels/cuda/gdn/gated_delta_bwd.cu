@@ -25,7 +25,7 @@ static __global__ void __launch_bounds__(THREADS) recompute_kernel(gated_delta_c
     store_w<TENSOR>(m, v, x, at);
     FOR_EACH_ELEMENT(i, j, TILE)
     if (i < x.n)
-        v.s[(at.cell + i * v.n.a) * CHUNK + j] = m.two[i][j];
+        v.s[(at.gate + i * v.n.a) * CHUNK + j] = m.two[i][j];
     __syncthreads();
     for (int64_t c = 0; c < v.n.f; c += TILE) {
         make_values<TENSOR>(sum, m, v, x, at, c);
@@ -133,7 +133,7 @@ static __device__ void make_dv(chunk_bwd_smem &w, const gated_delta_call<T> &v, 
     chunk_smem &m = w.m;
 
     FOR_EACH_ELEMENT(i, j, TILE)
-    m.two[i][j] = !MADE && i < x.n ? v.s[(at.cell + i * v.n.a) * CHUNK + j] : 0.0f;
+    m.two[i][j] = !MADE && i < x.n ? v.s[(at.gate + i * v.n.a) * CHUNK + j] : 0.0f;
     __syncthreads();
     for (int64_t c = 0; c < v.n.f; c += TILE) {
         make_y<MADE>(m, v, x, at, c);
@@ -303,8 +303,8 @@ static __device__ void make_gate_grads(chunk_bwd_smem &w, const gated_delta_call
     }
     if (i >= x.n)
         return;
-    v.dg[at.cell + i * v.n.a] = (float)w.b[i];
-    store_float(v.db + at.cell + i * v.n.a, (d.yv[i] + d.r[i]) * (g.beta[i] * (1.0f - g.beta[i])));
+    v.dg[at.gate + i * v.n.a] = (float)w.b[i];
+    store_float(v.db + at.gate + i * v.n.a, (d.yv[i] + d.r[i]) * (g.beta[i] * (1.0f - g.beta[i])));
 }
 
 template <bool TENSOR, class T>
@@ -420,7 +420,7 @@ static d9d_status launch_wgmma(d9d_stream s, const gated_delta_call<bf16> &v)
 static d9d_status run_wgmma(d9d_stream s, gated_delta_call<bf16> v)
 {
     const int64_t states =
-        scratch_floats(d9d_gated_delta_states(&v.n.docs) * v.n.a * kept_size(v.n) / 2);
+        scratch_floats(d9d_gated_delta_states(&v.n.docs) * v.n.a * saved_size(v.n) / 2);
     const int64_t bytes = 4 * (states + prepared_size(v.n));
     void *room;
     d9d_status st;
@@ -448,13 +448,13 @@ static d9d_status launch_scan(d9d_stream s, const gated_delta_call<bf16> &v)
 /* Scratch, the last of which is for one way or the other. */
 template <class T> static d9d_status run_bwd(d9d_stream s, gated_delta_call<T> v, bool made)
 {
-    const int64_t tokens = v.n.docs.b * v.n.docs.s, cells = tokens * v.n.a;
+    const int64_t tokens = v.n.docs.b * v.n.docs.s, n_gates = tokens * v.n.a;
     const int64_t states = d9d_gated_delta_states(&v.n.docs) * v.n.a * v.n.d * v.n.f;
     const int64_t scaled_matrix_make =
-        scratch_floats(cells * v.n.d) + scratch_floats(cells * CHUNK);
+        scratch_floats(n_gates * v.n.d) + scratch_floats(n_gates * CHUNK);
     const int64_t bytes =
-        4 * (2 * scratch_floats(tokens * v.n.k) + 2 * scratch_floats(cells * v.n.d) +
-             2 * scratch_floats(cells * v.n.f) + scratch_floats(states) +
+        4 * (2 * scratch_floats(tokens * v.n.k) + 2 * scratch_floats(n_gates * v.n.d) +
+             2 * scratch_floats(n_gates * v.n.f) + scratch_floats(states) +
              (made ? prepared_size(v.n) : scaled_matrix_make));
     void *room;
     d9d_status st;
@@ -463,13 +463,13 @@ template <class T> static d9d_status run_bwd(d9d_stream s, gated_delta_call<T> v
     scratch_arena p = {(float *)room};
     v.inv_q = p.alloc(tokens * v.n.k);
     v.inv_k = p.alloc(tokens * v.n.k);
-    v.hq = p.alloc(cells * v.n.d);
-    v.hk = p.alloc(cells * v.n.d);
-    v.u = p.alloc(cells * v.n.f);
-    v.du = p.alloc(cells * v.n.f);
+    v.hq = p.alloc(n_gates * v.n.d);
+    v.hk = p.alloc(n_gates * v.n.d);
+    v.u = p.alloc(n_gates * v.n.f);
+    v.du = p.alloc(n_gates * v.n.f);
     v.dstate = p.alloc(states);
-    v.w = p.alloc(cells * v.n.d);
-    v.s = v.w + scratch_floats(cells * v.n.d);
+    v.w = p.alloc(n_gates * v.n.d);
+    v.s = v.w + scratch_floats(n_gates * v.n.d);
     v.ready = (prepared_chunk *)v.w;
     if constexpr (std::is_same_v<T, bf16>)
         st = made ? launch_scan(s, v) : launch_simt(s, v);

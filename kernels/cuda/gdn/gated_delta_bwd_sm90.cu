@@ -69,8 +69,8 @@ struct block {
     lane_position s;
 
     /* Of its first token, and from token to token. */
-    __device__ __forceinline__ int64_t cell() const { return first * v.n.a + h; }
-    __device__ __forceinline__ int64_t value() const { return cell() * v.n.f; }
+    __device__ __forceinline__ int64_t gate() const { return first * v.n.a + h; }
+    __device__ __forceinline__ int64_t value() const { return gate() * v.n.f; }
     __device__ __forceinline__ int64_t step() const { return v.n.a * v.n.f; }
 };
 
@@ -155,38 +155,38 @@ DEVICE void add_rows(half_rows &sum, float (&dot)[2], const half_rows &y, const 
 /* --- a head, in the order it goes ---------------------------------------------------------------
  */
 
-/* Sixteen bytes of a kept state, number e of those of a thread: where they go, and whether there
+/* Sixteen bytes of a saved state, number e of those of a thread: where they go, and whether there
  * are any in `from`. */
-struct kept_part {
+struct saved_part {
     uint32_t to;
     const bf16 *from;
     bool there;
 };
-enum { KEPT_PARTS = 4 * TILE_BYTES / 16 / (2 * GROUP) };
-DEVICE kept_part part_len(uint32_t to, const bf16 *kept, const gated_delta_call<bf16> &v, int e)
+enum { SAVED_PARTS = 4 * TILE_BYTES / 16 / (2 * GROUP) };
+DEVICE saved_part part_len(uint32_t to, const bf16 *saved, const gated_delta_call<bf16> &v, int e)
 {
-    const int side = e / (KEPT_PARTS / 2), at = e % (KEPT_PARTS / 2) * 2 * GROUP + threadIdx.x;
+    const int side = e / (SAVED_PARTS / 2), at = e % (SAVED_PARTS / 2) * 2 * GROUP + threadIdx.x;
 
-    return {to + side * SIDE_BYTES + at * 16, kept + side * v.n.f * 64 + at * 8,
+    return {to + side * SIDE_BYTES + at * 16, saved + side * v.n.f * 64 + at * 8,
             at / 8 < v.n.f && side * 64 < v.n.d};
 }
-DEVICE void copy_state(uint32_t to, const bf16 *kept, const gated_delta_call<bf16> &v)
+DEVICE void copy_state(uint32_t to, const bf16 *saved, const gated_delta_call<bf16> &v)
 {
 #pragma unroll 2
-    for (int e = 0; e < KEPT_PARTS; e++) {
-        const kept_part p = part_len(to, kept, v, e);
+    for (int e = 0; e < SAVED_PARTS; e++) {
+        const saved_part p = part_len(to, saved, v, e);
 
-        copy16_to(p.to, p.there ? p.from : kept, p.there);
+        copy16_to(p.to, p.there ? p.from : saved, p.there);
     }
 }
 
 DEVICE void fetch_head(const block &b, const prepared_chunk &r)
 {
     const gated_delta_call<bf16> &v = b.v;
-    const bf16 *const kept = kept_before(v, b.first, b.h);
+    const bf16 *const saved = saved_before(v, b.first, b.h);
 
     if (!b.fresh)
-        copy_state(b.base + AT_STATE, kept, v);
+        copy_state(b.base + AT_STATE, saved, v);
     copy_rows<2, CHUNK, 2>(b.base + AT_VALUES, TILE_BYTES, v.v + b.value(), b.step(), b.n, v.n.f);
     copy_bytes<2, TILE_BYTES>(b.base + AT_WRITTEN, r.t[0]);
     copy_rows<2, CHUNK, 2>(b.base + AT_DOUT, TILE_BYTES, v.dout + b.value(), b.step(), b.n, v.n.f);
@@ -354,20 +354,20 @@ DEVICE void make_square(half_rows &y, const block &b, const chunk_factors &f)
 /* The gradient of the state after in the place of the one before, and their product. */
 DEVICE void change_state(row_sums &to, const block &b)
 {
-    const bf16 *const kept = kept_after(b.v, b.first, b.h);
+    const bf16 *const saved = saved_after(b.v, b.first, b.h);
     const uint32_t state = b.base + AT_STATE;
     float sum = 0.0f;
-    int4 y[KEPT_PARTS];
+    int4 y[SAVED_PARTS];
 
 #pragma unroll
-    for (int e = 0; e < KEPT_PARTS; e++) {
-        const kept_part p = part_len(state, kept, b.v, e);
+    for (int e = 0; e < SAVED_PARTS; e++) {
+        const saved_part p = part_len(state, saved, b.v, e);
 
         y[e] = p.there ? *(const int4 *)p.from : make_int4(0, 0, 0, 0);
     }
 #pragma unroll
-    for (int e = 0; e < KEPT_PARTS; e++) {
-        const uint32_t at = part_len(state, kept, b.v, e).to;
+    for (int e = 0; e < SAVED_PARTS; e++) {
+        const uint32_t at = part_len(state, saved, b.v, e).to;
         const uint32_t w[4] = {(uint32_t)y[e].x, (uint32_t)y[e].y, (uint32_t)y[e].z,
                                (uint32_t)y[e].w};
 
@@ -479,12 +479,12 @@ DEVICE void give_gates(const row_sums &r, const block &b, const chunk_factors &f
 #pragma unroll
     for (int u = 0; u < 2; u++) {
         const int i = 2 * lane + u;
-        const int64_t cell = b.cell() + i * b.v.n.a;
+        const int64_t gate = b.gate() + i * b.v.n.a;
 
         if (i >= b.n)
             continue;
-        b.v.dg[cell] = (float)(behind + e[u]);
-        store_float(b.v.db + cell, (r.dv[i] + n[u]) * (1.0f - f.write[i]));
+        b.v.dg[gate] = (float)(behind + e[u]);
+        store_float(b.v.db + gate, (r.dv[i] + n[u]) * (1.0f - f.write[i]));
     }
 }
 

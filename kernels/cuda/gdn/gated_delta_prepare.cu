@@ -155,10 +155,10 @@ static __device__ __forceinline__ void sum_gates(group_smem &w, const gated_delt
 #pragma unroll
     for (int u = 0; u < 2; u++) {
         const int i = 2 * lane + u;
-        const int64_t cell = (x.first + i) * v.n.a + x.h;
+        const int64_t gate = (x.first + i) * v.n.a + x.h;
 
-        sum[u] = i < x.n ? (double)v.g[cell] : 0.0;
-        w.beta[i] = i < x.n ? to_float(v.b[cell]) : 0.0f;
+        sum[u] = i < x.n ? (double)v.g[gate] : 0.0;
+        w.beta[i] = i < x.n ? to_float(v.b[gate]) : 0.0f;
     }
     sum[1] += sum[0];
     before = sum[1];
@@ -204,7 +204,7 @@ static __device__ __forceinline__ void make_factors(const block_smem &m, const g
 }
 
 /* What is not made of P and T: zeros. */
-template <int PARTS> static __device__ __forceinline__ void clear_cells(prepared_chunk &to)
+template <int PARTS> static __device__ __forceinline__ void clear_entries(prepared_chunk &to)
 {
 #pragma unroll
     for (int r = 0; r < CHUNK * UNITS / GROUP_THREADS; r++) {
@@ -220,8 +220,8 @@ template <int PARTS> static __device__ __forceinline__ void clear_cells(prepared
 }
 
 /* P to memory, A to shared memory in two parts: what is not above the diagonal, by eights. */
-static __device__ __forceinline__ void make_cells(const block_smem &m, group_smem &w,
-                                                  prepared_chunk &to, float scale)
+static __device__ __forceinline__ void make_entries(const block_smem &m, group_smem &w,
+                                                    prepared_chunk &to, float scale)
 {
     enum { ALL = UNITS * (UNITS + 1) / 2 * 8 };
 
@@ -392,8 +392,8 @@ static __global__ void __launch_bounds__(THREADS, 3) prepare_chunks_kernel(gated
 
         if (threadIdx.x % GROUP_THREADS < CHUNK)
             make_factors(m, w, to.f, v.n.scale, x.n);
-        make_cells(m, w, to, v.n.scale);
-        clear_cells<PARTS>(to);
+        make_entries(m, w, to, v.n.scale);
+        clear_entries<PARTS>(to);
         group_sync(warpgroup);
         invert_square<PARTS>(w, to);
         group_sync(warpgroup);

@@ -37,8 +37,8 @@ enum {
     AT_P = AT_T + TILE_BYTES,
     AT_FACTORS = AT_P + TILE_BYTES,
     STAGE_BYTES = AT_FACTORS + 2048,
-    AT_KEPT = 2 * STAGE_BYTES, /* two tiles a group: its state on its way to memory */
-    WALK_BYTES = AT_KEPT + 4 * TILE_BYTES,
+    AT_SAVED = 2 * STAGE_BYTES, /* two tiles a group: its state on its way to memory */
+    WALK_BYTES = AT_SAVED + 4 * TILE_BYTES,
     WALK_FACTORS = offsetof(chunk_factors, up_k),
     AT_WRITE = AT_FACTORS,
     AT_WRITE_UP = AT_WRITE + CHUNK * 4,
@@ -225,7 +225,7 @@ struct task {
     const chunk &c;
     lane_position s;
     uint32_t stage, tile; /* what the block has of the chunk, what the group of its values */
-    uint32_t kept;        /* the group's tiles */
+    uint32_t saved;       /* the group's tiles */
     int64_t col;          /* the group's first */
 };
 
@@ -271,7 +271,7 @@ struct scan_fwd {
             split_state(a, x);
             begin_read<128>(y, a, t.stage);
             if (!t.c.fresh && t.v.state != NULL)
-                keep_state(a, kept_before(t.v, t.c.first, t.c.h), t.kept, t.v, t.s, t.col);
+                keep_state(a, saved_before(t.v, t.c.first, t.c.h), t.saved, t.v, t.s, t.col);
             wgmma_wait<0>();
             wgmma_fence_operand(y);
         }
@@ -352,7 +352,7 @@ struct scan_bwd {
             split_state(a, x);
             begin_read<64>(u, a, t.stage);
             if (!t.c.last)
-                keep_state(a, kept_after(t.v, t.c.first, t.c.h), t.kept, t.v, t.s, t.col);
+                keep_state(a, saved_after(t.v, t.c.first, t.c.h), t.saved, t.v, t.s, t.col);
             load_dout(out, ceil_div_int, t);
             wgmma_wait<0>();
             wgmma_fence_operand(u);
@@ -432,7 +432,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP, 1) scan_kernel(gated_delta_call
             const uint32_t stage = base + (uint32_t)(n % 2) * STAGE_BYTES;
 
             SCAN::process_chunk(x, {v, c, s, stage, stage + AT_VALUES + s.group * TILE_BYTES,
-                                    base + AT_KEPT + s.group * 2 * TILE_BYTES, mine});
+                                    base + AT_SAVED + s.group * 2 * TILE_BYTES, mine});
         }
         if (past != NULL)
             state_transfer<true>(x, past, v, s, mine);
@@ -463,7 +463,7 @@ d9d_status launch_by_key_size(d9d_stream s, const char *op, const gated_delta_ca
 
 } // namespace
 
-/* Of fewer features a state kept in bfloat16 takes more room than in float32. */
+/* Of fewer features a state saved in bfloat16 takes more room than in float32. */
 enum { LEAST_KEYS = 32 };
 
 bool d9di_gated_delta_sm90_supported(d9d_stream s, const d9d_gated_delta_dims *n)

@@ -2,7 +2,7 @@
  * memory, and products of them.
  *
  * A tile is 64 rows of 128 bytes, swizzled.  Rows of keys take two tiles side by side, those of K
- * above those of Q, so that both are one operand; states are kept for the backward as it has them
+ * above those of Q, so that both are one operand; states are saved for the backward as it has them
  * in shared memory.  Names of others: W and U of flash-linear-attention are not made
  * apart (U = S R has both); h is X, v_new U, A^-1 S.
  */
@@ -121,17 +121,17 @@ DEVICE void bytes_store(void *to, uint32_t from, uint32_t bytes)
 
 /* The state before a chunk, or the gradient of the one after it: turned, in bfloat16, 64 features
  * of keys [F, 64] after the other, swizzled as in a tile. */
-DEVICE bf16 *kept_in(const float *states, const gated_delta_call<bf16> &v, int64_t slot, int64_t h)
+DEVICE bf16 *saved_at(const float *states, const gated_delta_call<bf16> &v, int64_t slot, int64_t h)
 {
-    return (bf16 *)states + (slot * v.n.a + h) * kept_size(v.n);
+    return (bf16 *)states + (slot * v.n.a + h) * saved_size(v.n);
 }
-DEVICE bf16 *kept_before(const gated_delta_call<bf16> &v, int64_t first, int64_t h)
+DEVICE bf16 *saved_before(const gated_delta_call<bf16> &v, int64_t first, int64_t h)
 {
-    return kept_in(v.state, v, first / CHUNK - 1, h);
+    return saved_at(v.state, v, first / CHUNK - 1, h);
 }
-DEVICE bf16 *kept_after(const gated_delta_call<bf16> &v, int64_t first, int64_t h)
+DEVICE bf16 *saved_after(const gated_delta_call<bf16> &v, int64_t first, int64_t h)
 {
-    return kept_in(v.dstate, v, first / CHUNK, h);
+    return saved_at(v.dstate, v, first / CHUNK, h);
 }
 
 /* --- products ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/attention/bitwise_compare.h"
+#include "cuda/common/bitwise_compare.h"
 #include "cuda/common/common.h"
 #include "d9d/base/mem.h"
 
@@ -95,8 +95,8 @@ static d9d_status library_load(d9di_cublaslt *b)
         b->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
     if (b->library == NULL)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "cuda: %s, which matrix products need, is neither on the library path nor "
-                        "in %s; install cuBLAS, or use the device \"cpu\"",
+                        "cuda: %s, which GEMMs need, is neither on the library path nor in %s; "
+                        "install cuBLAS, or use the device \"cpu\"",
                         LIBRARY, D9D_CUDA_LIB);
 #define X(f)                                                                                       \
     *(void **)&b->f = dlsym(b->library, #f);                                                       \
@@ -282,7 +282,7 @@ static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm *g, 
     }
     p = calloc(1, sizeof(*p));
     if (p == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a product's plan", op);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a GEMM's algorithm", op);
     e = plan_describe(b, g, p);
     if (e == CUBLAS_STATUS_SUCCESS)
         e = query_heuristic(b, key, p);
@@ -309,7 +309,7 @@ typedef struct product {
     plan *p;
 } product;
 
-static d9d_status gemm_run(const product *x, const choice *how, void *to)
+static d9d_status gemm_run(const product *x, const choice *algorithm, void *to)
 {
     const d9di_cublaslt *lib = x->s->cublaslt;
     const plan *p = x->p;
@@ -318,12 +318,13 @@ static d9d_status gemm_run(const product *x, const choice *how, void *to)
     void *scratch = NULL;
     cublasStatus_t e;
 
-    if (how->scratch > 0)
-        D9D_TRY(d9di_cuda_scratch_alloc(x->s, how->scratch, &scratch));
+    if (algorithm->scratch > 0)
+        D9D_TRY(d9di_cuda_scratch_alloc(x->s, algorithm->scratch, &scratch));
     e = lib->cublasLtMatmul(lib->handle, p->desc, &one, x->b, p->a, x->a, p->b, &x->g->beta, x->old,
-                            p->c, to, p->c, &how->algo, scratch, (size_t)how->scratch, queue);
+                            p->c, to, p->c, &algorithm->algo, scratch, (size_t)algorithm->scratch,
+                            queue);
     if (scratch != NULL)
-        d9di_cuda_scratch_free(x->s, scratch, how->scratch);
+        d9di_cuda_scratch_free(x->s, scratch, algorithm->scratch);
     return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : cublaslt_fail(lib, x->op, "cublasLtMatmul", e);
 }
 

@@ -1,5 +1,5 @@
 /* gemm_sm90_mainloop.cuh - GEMM on Hopper in bfloat16: tile shape, shared memory and the tile
- * scheduler. The producer, the consumers' mainloop and the launch are in cuda/common/wgmma.cuh.
+ * scheduler. The producer, the consumers' mainloop and the launch are in cuda/gemm/gemm_sm90.cuh.
  *
  * Algorithm: a persistent, warp-specialised GEMM with TMA multicast in clusters of two blocks, as
  * CUTLASS's KernelTmaWarpSpecializedCooperative. One block per SM stays for the whole launch. A
@@ -189,16 +189,16 @@ DEVICE work_tile work_tile_of(const gemm_params &p, int x, int unit, int rank)
               across = min(+GROUP_ROWS, (mt >> 1) - top);
     const int m = paired ? 2 * (top + (unit - top * nt) % across) + rank : mt - 1;
     const int n = paired ? (unit - top * nt) / across : j + rank;
-    const int how = paired ? MULTICAST_B : j + 1 < nt ? MULTICAST_A : rank == 0 ? SINGLE : IDLE;
-    const int live = how == IDLE ? 0 : min(+BM, tall - m * BM), column = n * COLUMNS;
+    const int mode = paired ? MULTICAST_B : j + 1 < nt ? MULTICAST_A : rank == 0 ? SINGLE : IDLE;
+    const int live = mode == IDLE ? 0 : min(+BM, tall - m * BM), column = n * COLUMNS;
 
     if (FORM == D9DI_GROUPED_GEMM_WGRAD)
         return {make_int4(m * BM, column, start, start),
-                make_int4(x * p.m + m * BM, column, live | rows % BK << 8 | how << 16,
+                make_int4(x * p.m + m * BM, column, live | rows % BK << 8 | mode << 16,
                           ceil_div_int(rows, BK))};
     return {make_int4(start + m * BM, column + (FORM == D9DI_GROUPED_GEMM_DGRAD ? x * p.n : 0), 0,
                       FORM == D9DI_GROUPED_GEMM_FWD ? x * p.m : 0),
-            make_int4(start + m * BM, column, live | how << 16, p.sums * ceil_div_int(p.m, BK))};
+            make_int4(start + m * BM, column, live | mode << 16, p.sums * ceil_div_int(p.m, BK))};
 }
 
 template <int FORM, int COLUMNS>

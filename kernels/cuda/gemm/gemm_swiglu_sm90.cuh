@@ -2,7 +2,7 @@
 #ifndef D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
 #define D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
 
-#include "cuda/common/wgmma.cuh"
+#include "cuda/gemm/gemm_sm90.cuh"
 #include "cuda/elementwise/swiglu.cuh"
 #include "cuda/gemm/gemm_swiglu.h"
 

@@ -25,7 +25,7 @@ struct row_tile {
 };
 
 /* One block lists the experts' tiles in order, THREADS experts at a time. */
-static __global__ void tile_list_kernel(row_tile *tile, int64_t most, const int32_t *offset,
+static __global__ void tile_list_kernel(row_tile *tile, int64_t tile_limit, const int32_t *offset,
                                         int64_t rows, int64_t e)
 {
     __shared__ int64_t count[THREADS];
@@ -43,11 +43,11 @@ static __global__ void tile_list_kernel(row_tile *tile, int64_t most, const int3
             at += i < threadIdx.x ? count[i] : 0;
             before += count[i];
         }
-        for (int64_t r = first; r < end && at < most; r += SIDE, at++)
+        for (int64_t r = first; r < end && at < tile_limit; r += SIDE, at++)
             tile[at] = {(int32_t)x, (int32_t)r};
         __syncthreads();
     }
-    for (int64_t at = before + threadIdx.x; at < most; at += THREADS)
+    for (int64_t at = before + threadIdx.x; at < tile_limit; at += THREADS)
         tile[at] = {-1, 0};
 }
 
@@ -95,15 +95,15 @@ template <class T>
 static d9d_status launch_rows(d9d_stream s, const d9di_grouped_gemm_call &g, int64_t n, int64_t k,
                               const operand<T> &w)
 {
-    const int64_t most = max_tiles(g.rows, g.e), bytes = most * sizeof(row_tile);
-    const dim3 grid((unsigned)d9di_i64_ceil_div(n, SIDE), (unsigned)most);
+    const int64_t tile_limit = max_tiles(g.rows, g.e), bytes = tile_limit * sizeof(row_tile);
+    const dim3 grid((unsigned)d9di_i64_ceil_div(n, SIDE), (unsigned)tile_limit);
     cudaStream_t queue = d9di_cuda_stream(s);
     void *tile;
 
     if (g.rows == 0 || n == 0)
         return D9D_OK;
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &tile));
-    tile_list_kernel<<<1, THREADS, 0, queue>>>((row_tile *)tile, most, g.offset, g.rows, g.e);
+    tile_list_kernel<<<1, THREADS, 0, queue>>>((row_tile *)tile, tile_limit, g.offset, g.rows, g.e);
     rows_kernel<<<grid, THREADS, 0, queue>>>((T *)g.c, (const T *)g.a, w, (const T *)g.a2,
                                              (const T *)g.b2, n * k, (const row_tile *)tile,
                                              g.offset, g.rows, n, k, g.beta);

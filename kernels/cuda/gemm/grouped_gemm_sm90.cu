@@ -1,5 +1,5 @@
 /* grouped_gemm_sm90.cu - grouped GEMM of MoE experts on Hopper in bfloat16: an epilogue that stores
- * C, on the mainloop of gemm_sm90_mainloop.cuh and cuda/common/wgmma.cuh.
+ * C, on the mainloop of gemm_sm90_mainloop.cuh and cuda/gemm/gemm_sm90.cuh.
  *
  * Algorithm: experts have ragged numbers of rows, offset[e + 1] - offset[e], which only the GPU
  * knows. Each launch covers all experts; a persistent scheduler enumerates the tiles of all of
@@ -26,7 +26,7 @@
  * float32 gradients 504. PyTorch's grouped_mm: 1.04, 1.25, 1.09 times slower (forward, dgrad,
  * wgrad).
  */
-#include "cuda/common/wgmma.cuh"
+#include "cuda/gemm/gemm_sm90.cuh"
 
 namespace
 {

@@ -29,8 +29,8 @@ static inline int64_t vocab_size(const d9d_linear_cross_entropy_dims *d)
     return d->first != NULL ? d->vocab : split_first_id(d, d->n_split);
 }
 
-/* Advances to the next block of at most `most` columns; start from all zeros. */
-static inline bool vocab_block_next(const d9d_linear_cross_entropy_dims *d, int64_t most,
+/* Advances to the next block of at most `max_cols` columns; start from all zeros. */
+static inline bool vocab_block_next(const d9d_linear_cross_entropy_dims *d, int64_t max_cols,
                                     vocab_block *c)
 {
     c->first += c->n;
@@ -41,7 +41,7 @@ static inline bool vocab_block_next(const d9d_linear_cross_entropy_dims *d, int6
     if (c->split >= d->n_split)
         return false;
     c->base = split_first_id(d, c->split);
-    c->n = d9di_i64_min(d->v[c->split] - c->first, most);
+    c->n = d9di_i64_min(d->v[c->split] - c->first, max_cols);
     return true;
 }
 
@@ -57,7 +57,7 @@ static inline d9d_status vocab_splits_make(const char *op, const d9d_linear_cros
                                            const void *const *w, vocab_splits *out)
 {
     if (d->n_split > MAX_SPLITS)
-        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d parts, at most %d are supported", op,
+        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d shards, at most %d are supported", op,
                         d->n_split, MAX_SPLITS);
     out->n = d->n_split;
     out->all = vocab_size(d);

@@ -9,7 +9,7 @@
 
 #include "cuda/loss/linear_cross_entropy.cuh"
 
-static const char op[] = "cross-entropy of parts";
+static const char op[] = "linear_cross_entropy_combine";
 
 static __device__ void combine_token(const float *parts, int64_t n, int64_t rows, float *loss,
                                      float *lse)

@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     const int64_t row = blockIdx.x;
     const float *z = logits + row * n;
-    float v[VECTORS_PER_THREAD][8], to = reference[row], most = -CUDART_INF_F, sum = 0.0f;
+    float v[VECTORS_PER_THREAD][8], to = reference[row], max_logit = -CUDART_INF_F, sum = 0.0f;
 
 #pragma unroll
     for (int c = 0; c < VECTORS_PER_THREAD; c++) {
@@ -142,12 +142,12 @@ static __global__ void __launch_bounds__(THREADS)
         load8(v[c], z + i, n - i);
         for (int j = 0; j < 8; j++) {
             v[c][j] = i + j < n ? v[c][j] : -CUDART_INF_F;
-            most = fmaxf(most, v[c][j]);
+            max_logit = fmaxf(max_logit, v[c][j]);
         }
     }
-    most = group_reduce<THREADS>(most, max_op()) * 1.4426950408889634f;
-    if (most > to + D9DI_SOFTMAX_EXP_SLACK)
-        to = rintf(most);
+    max_logit = group_reduce<THREADS>(max_logit, max_op()) * 1.4426950408889634f;
+    if (max_logit > to + D9DI_SOFTMAX_EXP_SLACK)
+        to = rintf(max_logit);
 #pragma unroll
     for (int c = 0; c < VECTORS_PER_THREAD; c++) {
         const int64_t i = ((int64_t)c * THREADS + threadIdx.x) * 8;
@@ -274,7 +274,7 @@ static __global__ void dgrad_kernel(T *token_grad, const float *sum, const token
     }
 }
 
-/* A call's arguments, and its scratch for `most` tokens. */
+/* A call's arguments, and its scratch for `max_tokens` tokens. */
 template <class T> struct fwd_bwd_call {
     d9d_stream s;
     const d9d_linear_cross_entropy_dims *n;
@@ -283,7 +283,7 @@ template <class T> struct fwd_bwd_call {
     void *const *dw;
     const float *beta;
     int64_t ranks, mine, here;  /* here: rows of this rank's part of the vocabulary */
-    int64_t most, width, parts; /* tokens; columns per logits GEMM; sums per token */
+    int64_t max_tokens, width, parts; /* tokens; columns per logits GEMM; sums per token */
     vocab_splits where;
     float *target, *sums; /* [ranks, T], [ranks, 2, tokens] */
     float *logits, *sum, *reference;
@@ -491,15 +491,15 @@ static d9d_status run_fwd_bwd(fwd_bwd_call<T> &o, float *loss, void *token_grad,
     D9D_TRY(vocab_splits_make(op, o.n, o.w, &o.where));
     measure_parts(&o);
     empty = scratch_layout(&o, 0, NULL);
-    o.most = d9di_linear_cross_entropy_tokens(
+    o.max_tokens = d9di_linear_cross_entropy_tokens(
         o.n, empty, (double)(scratch_layout(&o, STEP, NULL) - empty) / STEP);
-    bytes = scratch_layout(&o, o.most, NULL);
+    bytes = scratch_layout(&o, o.max_tokens, NULL);
     D9D_TRY(d9di_cuda_scratch_alloc(o.s, bytes, &scratch));
-    (void)scratch_layout(&o, o.most, (char *)scratch);
+    (void)scratch_layout(&o, o.max_tokens, (char *)scratch);
     st = compute_target_logits(o, hidden, targets);
-    for (int64_t i = 0; i < o.n->rows && st == D9D_OK; i += o.most)
-        st = token_block_run(o, i, d9di_i64_min(o.n->rows - i, o.most), loss, token_grad, hidden,
-                             targets);
+    for (int64_t i = 0; i < o.n->rows && st == D9D_OK; i += o.max_tokens)
+        st = token_block_run(o, i, d9di_i64_min(o.n->rows - i, o.max_tokens), loss, token_grad,
+                             hidden, targets);
     d9di_cuda_scratch_free(o.s, scratch, bytes);
     return st;
 }

@@ -1,8 +1,8 @@
-/* linear_cross_entropy_sm90.cu - softmax_exp.h on Hopper: an epilogue for cuda/common/wgmma.cuh
+/* linear_cross_entropy_sm90.cu - softmax_exp.h on Hopper: an epilogue for cuda/gemm/gemm_sm90.cuh
  * that exponentiates the logits. */
 #include <math_constants.h>
 
-#include "cuda/common/wgmma.cuh"
+#include "cuda/gemm/gemm_sm90.cuh"
 #include "cuda/loss/softmax_exp.h"
 
 namespace
@@ -75,14 +75,14 @@ struct softmax_exp_epilogue : consumer_warpgroup {
                                                      bool real)
     {
         constexpr float log2e = 1.4426950408889634f;
-        float n = real ? x.reference[row] : CUDART_INF_F, most = -CUDART_INF_F, sum = 0.0f;
+        float n = real ? x.reference[row] : CUDART_INF_F, max_logit = -CUDART_INF_F, sum = 0.0f;
 
 #pragma unroll
         for (int j = 0; j < BN / 8; j++)
-            most = fmaxf(most, fmaxf(d[4 * j + 2 * ROW], d[4 * j + 2 * ROW + 1]));
-        most = quad_reduce(most, max_op()) * log2e;
-        if (most > n + D9DI_SOFTMAX_EXP_SLACK)
-            n = rintf(most);
+            max_logit = fmaxf(max_logit, fmaxf(d[4 * j + 2 * ROW], d[4 * j + 2 * ROW + 1]));
+        max_logit = quad_reduce(max_logit, max_op()) * log2e;
+        if (max_logit > n + D9DI_SOFTMAX_EXP_SLACK)
+            n = rintf(max_logit);
 #pragma unroll
         for (int j = 0; j < BN / 8; j++)
 #pragma unroll

@@ -86,13 +86,13 @@ static __device__ unsigned best_groups(const router_keys &k, int groups, int top
 template <class T> static __device__ void softmax(float *p, const T *logits, int64_t e)
 {
     const int lane = threadIdx.x % WARP;
-    float most = -CUDART_INF_F, sum = 0.0f, scale;
+    float max_logit = -CUDART_INF_F, sum = 0.0f, scale;
 
     for (int64_t i = lane; i < e; i += WARP)
-        most = fmaxf(most, to_float(logits[i]));
-    most = group_reduce<WARP>(most, max_op());
+        max_logit = fmaxf(max_logit, to_float(logits[i]));
+    max_logit = group_reduce<WARP>(max_logit, max_op());
     for (int64_t i = lane; i < e; i += WARP) {
-        p[i] = expf(to_float(logits[i]) - most);
+        p[i] = expf(to_float(logits[i]) - max_logit);
         sum += p[i];
     }
     scale = 1.0f / group_sum<WARP>(sum);
@@ -156,7 +156,7 @@ static __device__ balance_terms balance_terms_of(const d9d_router_dims &n,
 {
     const int lane = threadIdx.x % WARP;
     const float w = b.weight != NULL ? b.weight[r] : 0.0f;
-    float all = 0.0f, loads = 0.0f, dot = 0.0f, most = -CUDART_INF_F, sum = 0.0f;
+    float all = 0.0f, loads = 0.0f, dot = 0.0f, max_logit = -CUDART_INF_F, sum = 0.0f;
     balance_terms x = {};
 
     if (w > 0.0f && b.aux != 0.0f) {
@@ -176,11 +176,11 @@ static __device__ balance_terms balance_terms_of(const d9d_router_dims &n,
         const T *logits = (const T *)b.logits + r * n.e;
 
         for (int64_t i = lane; i < n.e; i += WARP)
-            most = fmaxf(most, to_float(logits[i]));
-        most = group_reduce<WARP>(most, max_op());
+            max_logit = fmaxf(max_logit, to_float(logits[i]));
+        max_logit = group_reduce<WARP>(max_logit, max_op());
         for (int64_t i = lane; i < n.e; i += WARP)
-            sum += expf(to_float(logits[i]) - most);
-        x.lse = most + logf(group_sum<WARP>(sum));
+            sum += expf(to_float(logits[i]) - max_logit);
+        x.lse = max_logit + logf(group_sum<WARP>(sum));
         x.z = w * x.lse * x.lse;
         x.pull = 2.0f * b.z * w * x.lse;
     }

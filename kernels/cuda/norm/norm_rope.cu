@@ -240,19 +240,19 @@ template <class T>
 static d9d_status run_fused(d9d_stream s, const char *op, norm_rope_list<T> all, int arrays)
 {
     const d9d_qk_norm_rope_dims *n = &all.of[0].n;
-    int64_t most = 0;
+    int64_t max_rows = 0;
 
     for (int j = 0; j < arrays; j++) {
         norm_rope_args<T> *p = &all.of[j];
 
         p->rounds = p->n.m <= MAX_SINGLE_ROUND_TOKENS ? 1 : d9di_i64_max(1, p->n.heads);
-        most = d9di_i64_max(most, p->n.m * d9di_i64_ceil_div(p->n.heads, p->rounds));
+        max_rows = d9di_i64_max(max_rows, p->n.m * d9di_i64_ceil_div(p->n.heads, p->rounds));
     }
-    if (most == 0)
+    if (max_rows == 0)
         return D9D_OK;
     return BY_HEAD(n, G, ACROSS,
                    pdl_launch(s, op, norm_rope_kernel<T, G, ACROSS>,
-                              dim3(grid_for_rows(most, G), (unsigned)arrays), THREADS, all));
+                              dim3(grid_for_rows(max_rows, G), (unsigned)arrays), THREADS, all));
 }
 
 template <class T, class W>

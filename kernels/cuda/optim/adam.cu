@@ -36,16 +36,16 @@ static adam_consts adam_consts_make(const d9d_adam_step *c)
     return k;
 }
 
-/* One element; `most` is v itself, or the largest so far. */
+/* One element; `v_max` is v itself, or the largest so far. */
 template <bool AMSGRAD>
 static __device__ __forceinline__ void adam_update(const adam_consts &k, float scale, float &p,
-                                                   float g, float &m, float &v, float &most)
+                                                   float g, float &m, float &v, float &v_max)
 {
     g = g * scale + (k.wd == 0.0f ? 0.0f : k.wd * p);
     m = k.b1 * m + k.c1 * g;
     v = k.b2 * v + k.c2 * (g * g);
-    most = AMSGRAD && most > v ? most : v;
-    p = p * k.keep - k.size * m / (sqrtf(most) * k.root + k.eps);
+    v_max = AMSGRAD && v_max > v ? v_max : v;
+    p = p * k.keep - k.size * m / (sqrtf(v_max) * k.root + k.eps);
 }
 
 /* Arrays of one launch and their chunks: a kernel argument of at most 4 KiB. */
@@ -192,14 +192,14 @@ static __global__ void adam_stochastic_kernel(adam_consts k, d9d_adam_arrays a, 
         const int64_t run = e / per_run, at = e % per_run * 8, i = run * b.run + at;
         const int64_t c = d9di_i64_min(8, b.run - at);
         const uint64_t index = (uint64_t)(d9di_subarray_index(&b, run) + at);
-        float pf[8], gf[8], mf[8], vf[8], most;
+        float pf[8], gf[8], mf[8], vf[8], v_max;
 
         w.load(pf, i, c);
         load8(gf, g + i, c);
         load8(mf, m + i, c);
         load8(vf, v + i, c);
         for (int j = 0; j < 8; j++)
-            adam_update<false>(k, by, pf[j], gf[j], mf[j], vf[j], most);
+            adam_update<false>(k, by, pf[j], gf[j], mf[j], vf[j], v_max);
         store_stochastic(w, i, pf, c, r, index);
         store_stochastic(m + i, mf, c, r, 42, index);
         store_stochastic(v + i, vf, c, r, 67, index);

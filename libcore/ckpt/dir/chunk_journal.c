@@ -50,13 +50,13 @@ static bool read_line(const char *line, size_t n, size_t *chunk, d9d_hash *hash)
 d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *mine,
                                    d9di_chunk_journal_fn found, void *arg)
 {
-    const uint64_t most = ((uint64_t)n + 64) * LINE_SIZE * 4; /* each chunk a few times */
+    const uint64_t max_bytes = ((uint64_t)n + 64) * LINE_SIZE * 4; /* each chunk a few times */
     char head[LINE_SIZE];
     d9d_buf text = {0};
     d9d_status st;
 
     *mine = false;
-    st = d9d_fs_read(path, most, &text);
+    st = d9d_fs_read(path, max_bytes, &text);
     if (st == D9D_EFORMAT) /* larger than any journal of ours */
         return D9D_OK;
     D9D_TRY(st);

@@ -153,7 +153,7 @@ static uint64_t count_different(const unsigned char *a, const unsigned char *b, 
 static uint64_t compare_numbers(const double *a, const double *b, size_t n, double *max_abs)
 {
     uint64_t others = 0;
-    double most = 0;
+    double max_gap = 0;
     bool nan = false;
 
     for (size_t i = 0; i < n; i++) {
@@ -162,10 +162,10 @@ static uint64_t compare_numbers(const double *a, const double *b, size_t n, doub
 
         others += !same;
         nan |= !same && isnan(gap);
-        most = !same && gap > most ? gap : most;
+        max_gap = !same && gap > max_gap ? gap : max_gap;
     }
-    if (most > *max_abs)
-        *max_abs = most;
+    if (max_gap > *max_abs)
+        *max_abs = max_gap;
     if (nan)
         *max_abs = (double)NAN;
     return others;

@@ -230,20 +230,20 @@ double d9di_cast_max_finite(d9d_dtype t)
 }
 
 d9di_cast_overflow d9di_cast_overflow_find(const double *exact, d9d_dtype t, size_t n, void *cast,
-                                           double most)
+                                           double limit)
 {
     const size_t width = d9d_dtype_size(t);
     unsigned char *p = cast;
     d9di_cast_overflow found = {0};
 
     for (size_t i = 0; i < n; i++) {
-        const float end = (float)copysign(most, exact[i]);
+        const float end = (float)copysign(limit, exact[i]);
 
         if (!isfinite(exact[i]) || d9di_cast_first_nonfinite(p + i * width, t, 1) == 1)
             continue;
         found.n++;
         found.largest = fabs(exact[i]) > found.largest ? fabs(exact[i]) : found.largest;
-        if (most > 0)
+        if (limit > 0)
             float_types[t].from_float(&end, p + i * width, 1);
     }
     return found;

@@ -23,10 +23,10 @@ typedef struct d9di_cast_overflow {
     double largest; /* largest magnitude */
 } d9di_cast_overflow;
 
-/* Finds overflows among n elements of type `t` at `cast`, whose values were `exact`.  Unless `most`
- * is 0, replaces them by +-most. */
+/* Finds overflows among n elements of type `t` at `cast`, whose values were `exact`.  Unless
+ * `limit` is 0, replaces them by +-most. */
 d9di_cast_overflow d9di_cast_overflow_find(const double *exact, d9d_dtype t, size_t n, void *cast,
-                                           double most);
+                                           double limit);
 /* The largest finite number of a type that can be cast to. */
 double d9di_cast_max_finite(d9d_dtype t);
 

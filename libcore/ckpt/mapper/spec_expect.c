@@ -93,8 +93,7 @@ static d9d_status check_size(struct size_letters *l, const char *where,
         return fail_shape(l, where, t, shape);
     if (n > 1)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: \"%s\": %s has more than one letter that no shape before "
-                        "it has told",
+                        "%s: \"%s\": %s has more than one letter that no shape before it defines",
                         where, shape->pattern, shape->size[d]);
     if (n == 0)
         return p.known == t->shape[d] ? D9D_OK : fail_shape(l, where, t, shape);

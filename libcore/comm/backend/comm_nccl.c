@@ -376,7 +376,7 @@ static d9d_stream group_stream(d9d_comm *c)
 static d9d_status check_cuda(const d9d_comm *c, cudaError_t e)
 {
     return e == cudaSuccess ? D9D_OK
-                            : D9D_FAIL(D9D_ECUDA, "%s: queue: %s", c->name, cudaGetErrorString(e));
+                            : D9D_FAIL(D9D_ECUDA, "%s: stream: %s", c->name, cudaGetErrorString(e));
 }
 
 /* Stream `to` waits for the work enqueued on `from` so far. */
@@ -434,7 +434,7 @@ static d9d_status check_group(d9d_comm *c, ncclResult_t rc)
     const struct group *g = c->self;
 
     return rc == ncclSuccess ? D9D_OK
-                             : D9D_FAIL(D9D_ECOMM, "%s: NCCL: calls together: %s: %s", c->name,
+                             : D9D_FAIL(D9D_ECOMM, "%s: NCCL: group call: %s: %s", c->name,
                                         n->ncclGetErrorString(rc), n->ncclGetLastError(g->comm));
 }
 static d9d_status nccl_calls_start(d9d_comm *c)
@@ -558,7 +558,7 @@ static void group_close(d9d_comm *c)
 static d9d_status scratch_refuse(void *self, uint64_t n, void **out)
 {
     (void)self, (void)n, (void)out;
-    return D9D_FAIL(D9D_EINVAL, "a queue between ranks has no scratch memory");
+    return D9D_FAIL(D9D_EINVAL, "a communication stream has no scratch memory");
 }
 static void free_noop(void *self, void *p, uint64_t n)
 {
@@ -600,12 +600,12 @@ static d9d_status broadcast_unique_id(const struct nccl *n, ncclUniqueId *id)
     if (all == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "NCCL: out of memory");
     else if (rc != ncclSuccess)
-        st = D9D_FAIL(D9D_ECOMM, "NCCL: no identity: %s", n->ncclGetErrorString(rc));
+        st = D9D_FAIL(D9D_ECOMM, "NCCL: ncclGetUniqueId: %s", n->ncclGetErrorString(rc));
     st = d9d_bootstrap_agree_status(n->boot, st);
     if (st == D9D_OK)
         st = d9d_bootstrap_allgather(n->boot, id, first ? sizeof(*id) : 0, &a, all);
     if (st == D9D_OK && all[0].n != sizeof(*id))
-        st = D9D_FAIL(D9D_ECOMM, "NCCL: rank 0 gave %zu bytes", all[0].n);
+        st = D9D_FAIL(D9D_ECOMM, "NCCL: rank 0 sent %zu bytes as its unique id", all[0].n);
     if (st == D9D_OK)
         memcpy(id, all[0].data, sizeof(*id));
     d9d_arena_release(&a);
@@ -630,8 +630,8 @@ static d9d_status nccl_comm_create(struct nccl *n, const d9d_comm *c, ncclComm_t
     }
     return rc == ncclSuccess
                ? D9D_OK
-               : D9D_FAIL(D9D_ECOMM, "%s: NCCL makes no group of %d ranks: %s: %s", c->name,
-                          c->size, n->ncclGetErrorString(rc), n->ncclGetLastError(NULL));
+               : D9D_FAIL(D9D_ECOMM, "%s: NCCL cannot create a communicator of %d ranks: %s: %s",
+                          c->name, c->size, n->ncclGetErrorString(rc), n->ncclGetLastError(NULL));
 }
 
 /* The local state of a group. */

@@ -191,7 +191,7 @@ static d9d_status event_record(d9d_comm *c, d9d_comm_event **at)
     if (when == NULL)
         when = malloc(sizeof(*when));
     if (when == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a point", c->name);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for an event", c->name);
     *when = d9d_sim_now(c->self);
     *at = (d9d_comm_event *)when;
     return D9D_OK;

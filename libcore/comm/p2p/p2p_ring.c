@@ -99,7 +99,7 @@ static d9d_status p2p_ring_create(d9d_comm *c, void **out)
     d9d_status st;
 
     if (m == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for mail", c->name);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a P2P ring", c->name);
     st = ring_alloc(c, m, &fine);
     if (st == D9D_OK && fine)
         *out = m;

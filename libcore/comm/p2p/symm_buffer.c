@@ -167,8 +167,8 @@ static d9d_status buffers_grow(d9d_comm *c, uint64_t bytes)
     }
     if (c->symm.n_refused++ == 0 && c->opts != NULL)
         d9d_log_warn(c->opts->log,
-                     "%s: two times %llu MiB that its %d ranks could read from cannot be had on "
-                     "all of them: rows go as messages, which is slower, until they can",
+                     "%s: two staging buffers of %llu MiB cannot be allocated on all of its %d "
+                     "ranks: tokens are exchanged by send and receive, which is slower",
                      c->name, (unsigned long long)(bytes >> 20), c->size);
     return had > 0 ? buffers_create(c, had) : D9D_OK; /* back to the old size */
 }
@@ -188,7 +188,7 @@ d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes)
     if (c->symm.arrived == NULL)
         c->symm.arrived = calloc((size_t)c->size, sizeof(*c->symm.arrived));
     if (c->symm.arrived == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for staging buffers", c->name);
     D9D_TRY(buffers_grow(c, rounded));
     return c->symm.handle != NULL
                ? d9di_comm_all_true(c, "symm_buffer", p2p_is_forced(), &c->symm.forced)
@@ -283,7 +283,7 @@ d9d_status d9d_symm_buffer_get_on_signal(d9d_comm *c, const char *what,
     d9d_status st;
 
     if (gets == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %d parts", c->name, what, n);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %d slices", c->name, what, n);
     for (int i = 0; i < n; i++) {
         const char *theirs =
             c->ops->symm_buffer->ptr(c->symm.handle, c->symm.current, parts[i].from);

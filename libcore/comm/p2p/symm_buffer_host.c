@@ -127,7 +127,7 @@ static d9d_status buffers_create(d9d_comm *c, uint64_t bytes, void **out)
     int fd = -1;
 
     if (r == NULL || all == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for staging buffers", c->name);
         goto out;
     }
     r->comm = c;

@@ -80,7 +80,7 @@ static d9d_status compare_calls(const d9d_comm *c, const d9di_comm_call *k,
 
     if (mine->coll < 0 || other->coll < 0 || other->coll >= D9DI_COLL_COUNT || other->t < 0 ||
         other->t >= D9D_DTYPE_COUNT)
-        return d9di_comm_call_fail(c, k, "rank %d says nothing that is a call", c->world[rank]);
+        return d9di_comm_call_fail(c, k, "rank %d sent no record of a call", c->world[rank]);
     if (mine->coll != other->coll || mine->t != other->t || mine->op != other->op ||
         mine->root != other->root || mine->n != other->n || strcmp(mine->label, other->label) != 0)
         return d9di_comm_call_fail(c, k, "rank %d calls %s, rank %d calls %s", c->world[c->rank],

@@ -155,7 +155,7 @@ static d9d_status report_mismatch(const struct query *q, const d9di_flight_call 
 {
     const d9d_flight *f = q->f;
     const d9di_flight_call *right = x[q->rank]; /* known: the rank that the query is about */
-    int most = 0;
+    int n_max = 0;
     char group[128];
 
     assert(right != NULL);
@@ -164,8 +164,8 @@ static d9d_status report_mismatch(const struct query *q, const d9di_flight_call 
 
         for (int s = 0; s < f->size && x[r] != NULL; s++)
             like += x[s] != NULL && same_call(x[r], x[s]);
-        right = like > most ? x[r] : right;
-        most = like > most ? like : most;
+        right = like > n_max ? x[r] : right;
+        n_max = like > n_max ? like : n_max;
     }
     for (int r = 0; r < f->size; r++) {
         mark[r] = x[r] == NULL ? 0 : same_call(x[r], right) ? 'r' : 'w';
@@ -184,7 +184,7 @@ static d9d_status report_mismatch(const struct query *q, const d9di_flight_call 
         D9D_TRY(d9d_buf_printf(out, " (and %d more differ)", v->n_culprits - 1));
     D9D_TRY(d9d_buf_printf(out, "; "));
     D9D_TRY(append_ranks(mark, f->size, 'r', out));
-    D9D_TRY(d9d_buf_printf(out, most == 1 ? " makes " : " make "));
+    D9D_TRY(d9d_buf_printf(out, n_max == 1 ? " makes " : " make "));
     return d9di_flight_call_text(right, out);
 }
 
@@ -375,7 +375,7 @@ static d9d_status report_lost(const d9d_flight *f, int rank, d9d_flight_diagnosi
 /* The rank whose pending call is oldest. */
 static int find_waiting(const d9d_flight *f, d9d_flight_diagnosis *v)
 {
-    double most = -1;
+    double max_wait = -1;
     int who = -1;
 
     for (int r = 0; r < f->size; r++) {
@@ -384,12 +384,12 @@ static int find_waiting(const d9d_flight *f, d9d_flight_diagnosis *v)
         if (!is_waiting(f, x))
             continue;
         v->reporter = v->reporter < 0 ? r : v->reporter;
-        if (d9di_flight_seconds_since(f, x, x->waiting->begin) > most) {
-            most = d9di_flight_seconds_since(f, x, x->waiting->begin);
+        if (d9di_flight_seconds_since(f, x, x->waiting->begin) > max_wait) {
+            max_wait = d9di_flight_seconds_since(f, x, x->waiting->begin);
             who = r;
         }
     }
-    v->waited_s = who < 0 ? 0 : most;
+    v->waited_s = who < 0 ? 0 : max_wait;
     return who;
 }
 

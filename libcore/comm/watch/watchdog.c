@@ -48,7 +48,7 @@ static const d9di_flight_call *oldest_call(const d9di_flight_ring *r, int64_t *s
 {
     const d9di_flight_call *found = NULL;
     int64_t done = 0;
-    int32_t how = D9DI_FLIGHT_CALL_STARTED;
+    int32_t state = D9DI_FLIGHT_CALL_STARTED;
 
     for (int i = 0; i < D9DI_FLIGHT_CALLS; i++) {
         const d9di_flight_call *x = &r->call[i];
@@ -62,11 +62,11 @@ static const d9di_flight_call *oldest_call(const d9di_flight_ring *r, int64_t *s
             done = end > done ? end : done;
         } else if (found == NULL || begin < *since) {
             found = x;
-            how = step;
+            state = step;
             *since = begin;
         }
     }
-    if (how == D9DI_FLIGHT_CALL_ENQUEUED && done > *since)
+    if (state == D9DI_FLIGHT_CALL_ENQUEUED && done > *since)
         *since = done;
     return found;
 }
@@ -301,7 +301,7 @@ void d9di_watchdog_set_initializing(d9di_watchdog *w, bool opens)
 }
 
 d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *boot,
-                               const d9d_mesh_opts *how, d9di_local_peers *local_peers,
+                               const d9d_mesh_opts *opts, d9di_local_peers *local_peers,
                                d9di_watchdog **out)
 {
     d9di_watchdog *w = calloc(1, sizeof(*w));
@@ -315,14 +315,14 @@ d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *boot,
         return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for a watchdog");
     w->ring = ring;
     w->boot = boot;
-    w->opts = *how;
+    w->opts = *opts;
     w->local_peers = local_peers;
-    st = d9di_flight_writer_start(ring, local_peers, how->flight_dir, how->log, &w->writer);
+    st = d9di_flight_writer_start(ring, local_peers, opts->flight_dir, opts->log, &w->writer);
     if (st != D9D_OK) {
         free(w);
         return st;
     }
-    d9di_watchdog_set_timeout(w, how->timeout_s, how->timeout_name);
+    d9di_watchdog_set_timeout(w, opts->timeout_s, opts->timeout_name);
     (void)pthread_mutex_init(&w->lock, NULL);
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

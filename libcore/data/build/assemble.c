@@ -24,7 +24,7 @@ struct assembled_record {
 };
 
 struct assembly {
-    const d9di_assemble_opts *how;
+    const d9di_assemble_opts *opts;
     d9di_assemble_opts packed; /* options for the packed units that were made here */
     d9di_dataset_manifest *m;
     d9di_out_file records[D9DI_MAX_SPLITS], segments;
@@ -43,16 +43,16 @@ static bool has_prefix(const char *name, const char *prefix)
 /* --- counting ----------------------------------------------------------------------------------
  */
 
-d9d_status d9di_assemble_each_unit(const d9di_assemble_opts *how, d9di_assemble_unit_fn fn,
+d9d_status d9di_assemble_each_unit(const d9di_assemble_opts *opts, d9di_assemble_unit_fn fn,
                                    void *arg)
 {
-    d9di_shard_unit_opts unit = how->unit;
+    d9di_shard_unit_opts unit = opts->unit;
     size_t p;
 
-    for (p = 0; p < how->n_input_splits; p++) {
+    for (p = 0; p < opts->n_input_splits; p++) {
         int64_t i = 0, last = 0;
 
-        for (unit.dir = how->dir[p]; unit.dir && !last; i++) {
+        for (unit.dir = opts->dir[p]; unit.dir && !last; i++) {
             d9di_shard_unit_state s;
             d9d_status st;
 
@@ -106,7 +106,8 @@ static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_s
     size_t i;
 
     if (s->labels >= 0 && c->labels >= 0 && s->labels != c->labels)
-        return D9D_FAIL(D9D_EFORMAT, "%s: documents of piece %lld have %s labels, of piece %lld %s",
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s: documents of input split %lld have %s labels, of input split %lld %s",
                         dir, (long long)c->input_split, c->labels ? "their" : "no",
                         (long long)s->input_split, s->labels ? "they have" : "they have none");
     if (s->labels >= 0) {
@@ -137,7 +138,7 @@ static void assign_split_ranges(const d9di_shard_split_stats *split, d9di_datase
     }
 }
 
-static d9d_status count_units(const d9di_assemble_opts *how, d9di_shard_split_stats *split,
+static d9d_status count_units(const d9di_assemble_opts *opts, d9di_shard_split_stats *split,
                               d9di_dataset_manifest *m)
 {
     struct count c = {.m = m, .split = split, .labels = -1};
@@ -145,10 +146,10 @@ static d9d_status count_units(const d9di_assemble_opts *how, d9di_shard_split_st
     memset(split, 0, D9DI_MAX_SPLITS * sizeof(*split));
     m->documents = (d9di_dataset_documents){.read = 0};
     m->tokens = 0;
-    D9D_TRY(d9di_assemble_each_unit(how, count_unit, &c));
+    D9D_TRY(d9di_assemble_each_unit(opts, count_unit, &c));
     if (!m->has_tokenizer)
         m->vocab_size = c.bound;
-    m->wide = how->unit.wide;
+    m->wide = opts->unit.wide;
     m->labels = c.labels == 1;
     if (c.shards > D9DI_MAX_SHARDS)
         return D9D_FAIL(
@@ -161,11 +162,11 @@ static d9d_status count_units(const d9di_assemble_opts *how, d9di_shard_split_st
     return D9D_OK;
 }
 
-d9d_status d9di_assemble_count(const d9di_assemble_opts *how, d9di_dataset_manifest *m)
+d9d_status d9di_assemble_count(const d9di_assemble_opts *opts, d9di_dataset_manifest *m)
 {
     d9di_shard_split_stats split[D9DI_MAX_SPLITS];
 
-    return count_units(how, split, m);
+    return count_units(opts, split, m);
 }
 
 /* --- token files -------------------------------------------------------------------------------
@@ -204,12 +205,12 @@ static d9d_status install_file(struct assembly *j, const char *dir, const d9di_s
 
     snprintf(end, sizeof(end), ".%s-%03zu", kind, shard);
     D9D_TRY(d9di_shard_unit_path(dir, s->input_split, s->unit, end, &from));
-    if (!name || asprintf(&to, "%s/%s", j->how->unit.dir, name) < 0) {
+    if (!name || asprintf(&to, "%s/%s", j->opts->unit.dir, name) < 0) {
         to = NULL;
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
         goto out;
     }
-    D9D_TRY_OR(st, move_file(from, to, j->how->move_files || strcmp(dir, j->how->unit.dir) == 0),
+    D9D_TRY_OR(st, move_file(from, to, j->opts->move_files || strcmp(dir, j->opts->unit.dir) == 0),
                out);
     D9D_TRY_OR(st, d9d_fs_size(to, &has), out);
     if (has != (uint64_t)bytes)
@@ -357,33 +358,33 @@ bool d9di_assemble_defers_packing(int64_t pack, const int64_t *counts, size_t n_
  * wait. */
 static d9d_status assign_documents(struct assembly *j, const d9d_log *log)
 {
-    D9D_TRY(d9di_assemble_choose_splits(j->how, j->m, &j->sized_splits));
-    if (j->how->packer.size == 0)
+    D9D_TRY(d9di_assemble_choose_splits(j->opts, j->m, &j->sized_splits));
+    if (j->opts->packer.size == 0)
         return D9D_OK;
     d9d_log_info(log, "packing %lld documents", (long long)j->m->samples);
-    D9D_TRY(d9di_assemble_pack(j->how, &j->sized_splits, &j->m->arena, &j->packed));
-    j->how = &j->packed;
+    D9D_TRY(d9di_assemble_pack(j->opts, &j->sized_splits, &j->m->arena, &j->packed));
+    j->opts = &j->packed;
     j->sized_splits.n = 0; /* packed units have their splits already */
-    return count_units(j->how, j->split, j->m);
+    return count_units(j->opts, j->split, j->m);
 }
 
 /* Logs splits that miss their number: documents are not divided, and copies stay together. */
 static void log_missed_counts(const struct assembly *j, const d9d_log *log)
 {
     for (size_t i = 0; i < j->m->n_splits; i++)
-        if (j->how->counts[i] > 0 && j->how->counts[i] != j->m->splits[i].samples)
+        if (j->opts->counts[i] > 0 && j->opts->counts[i] != j->m->splits[i].samples)
             d9d_log_info(log,
                          "the split \"%s\" has %lld samples for the %lld asked for: documents are "
                          "whole, and copies together",
                          j->m->splits[i].name, (long long)j->m->splits[i].samples,
-                         (long long)j->how->counts[i]);
+                         (long long)j->opts->counts[i]);
 }
 
 static void drop_empty_rest(struct assembly *j)
 {
     const size_t last = j->m->n_splits - 1;
 
-    if (j->how->counts[last] == D9DI_ASSEMBLE_REST && j->split[last].samples == 0)
+    if (j->opts->counts[last] == D9DI_ASSEMBLE_REST && j->split[last].samples == 0)
         j->m->n_splits--;
 }
 
@@ -432,8 +433,8 @@ static d9d_status open_spool(const struct assembly *j, const char *name, d9di_ou
     char *path = NULL;
     d9d_status st;
 
-    if (asprintf(&path, "%s/assemble.%s", j->how->unit.dir, name) < 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
+    if (asprintf(&path, "%s/assemble.%s", j->opts->unit.dir, name) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->opts->unit.dir);
     st = d9di_out_file_create(out, path);
     free(path);
     return st;
@@ -451,7 +452,7 @@ static d9d_status install_units(struct assembly *j)
     }
     j->m->n_shards = 0;
     memset(j->split, 0, sizeof(j->split)); /* units have no counts for splits of given size */
-    D9D_TRY(d9di_assemble_each_unit(j->how, install_unit, j));
+    D9D_TRY(d9di_assemble_each_unit(j->opts, install_unit, j));
     for (i = 0; i < j->m->n_splits; i++)
         D9D_TRY(d9di_out_file_flush(&j->records[i]));
     drop_empty_rest(j);
@@ -469,8 +470,8 @@ static d9d_status check_shard(void *arg, int worker, size_t item)
     d9d_status st;
 
     (void)worker;
-    if (asprintf(&path, "%s/%s", j->how->unit.dir, f->name) < 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
+    if (asprintf(&path, "%s/%s", j->opts->unit.dir, f->name) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->opts->unit.dir);
     st = d9d_hash_file(path, &hash, &bytes);
     free(path);
     D9D_TRY(st);
@@ -485,7 +486,7 @@ static d9d_status check_shard(void *arg, int worker, size_t item)
 /* Checks token files of other runs, which are in place by now. */
 static d9d_status check_shards(struct assembly *j)
 {
-    return j->how->check ? d9d_thread_run(0, j->files.len, check_shard, j) : D9D_OK;
+    return j->opts->check ? d9d_thread_run(0, j->files.len, check_shard, j) : D9D_OK;
 }
 
 /* --- the index ---------------------------------------------------------------------------------
@@ -505,10 +506,10 @@ static d9d_status read_record(struct record_reader *r, const struct assembly *j,
     const struct assembled_record *at;
 
     if (i < r->from || i >= r->from + r->n) {
-        const uint64_t most = in_order ? RECORDS_PER_READ : 1;
+        const uint64_t max_n = in_order ? RECORDS_PER_READ : 1;
 
         r->from = i;
-        r->n = total - i < most ? total - i : most;
+        r->n = total - i < max_n ? total - i : max_n;
         D9D_TRY(d9d_file_read_at(&r->file, r->buffer, r->n * sizeof(*r->buffer),
                                  i * sizeof(*r->buffer)));
     }
@@ -581,9 +582,9 @@ static d9d_status write_index(const struct assembly *j)
     d9d_status st;
     size_t i;
 
-    if (asprintf(&path, "%s/index.lmdb", j->how->unit.dir) < 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
-    st = d9di_dataset_index_create(j->how->unit.dir, path, (uint64_t)j->m->samples, j->n_segments,
+    if (asprintf(&path, "%s/index.lmdb", j->opts->unit.dir) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->opts->unit.dir);
+    st = d9di_dataset_index_create(j->opts->unit.dir, path, (uint64_t)j->m->samples, j->n_segments,
                                    &w);
     free(path);
     if (st != D9D_OK)
@@ -622,14 +623,14 @@ static d9d_status hash_files(struct assembly *j, const d9d_fs_names *names)
 
     for (i = 0; i < names->n; i++) {
         d9di_dataset_file f = {.name = names->name[i]};
-        const char *path = d9d_fs_join(&j->m->arena, j->how->unit.dir, f.name);
+        const char *path = d9d_fs_join(&j->m->arena, j->opts->unit.dir, f.name);
         uint64_t bytes = 0;
 
         if (d9di_assemble_is_temp(f.name) || is_shard_file(f.name) ||
             has_prefix(f.name, "manifest.json"))
             continue;
         if (!path)
-            return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->opts->unit.dir);
         D9D_TRY(d9d_hash_file(path, &f.hash, &bytes));
         f.bytes = (int64_t)bytes;
         D9D_TRY(D9D_VEC_PUSH(&j->files, f));
@@ -650,7 +651,7 @@ static d9d_status list_files(struct assembly *j, const d9d_fs_names *names)
     m->n_files = j->files.len;
     m->files = d9d_arena_alloc(&m->arena, (m->n_files + 1) * sizeof(*m->files));
     if (!m->files)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu files", j->how->unit.dir, m->n_files);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu files", j->opts->unit.dir, m->n_files);
     qsort(j->files.data, m->n_files, sizeof(*m->files), compare_names);
     memcpy(m->files, j->files.data, m->n_files * sizeof(*m->files));
     return D9D_OK;
@@ -685,9 +686,9 @@ static d9d_status assemble_all(struct assembly *j, const d9d_log *log)
 {
     d9d_fs_names names;
 
-    if (j->how->check)
-        D9D_TRY(d9di_assemble_each_unit(j->how, check_spools, j));
-    D9D_TRY(count_units(j->how, j->split, j->m));
+    if (j->opts->check)
+        D9D_TRY(d9di_assemble_each_unit(j->opts, check_spools, j));
+    D9D_TRY(count_units(j->opts, j->split, j->m));
     if (j->m->samples == 0)
         return D9D_FAIL(D9D_EFORMAT,
                         "no samples: of %lld documents in %zu inputs, %lld are too "
@@ -695,21 +696,21 @@ static d9d_status assemble_all(struct assembly *j, const d9d_log *log)
                         (long long)j->m->documents.read, j->m->n_sources,
                         (long long)j->m->documents.empty, (long long)j->m->documents.dropped,
                         (long long)d9di_skipped_total(j->m->documents.skipped));
-    D9D_TRY(d9di_assemble_skipped(j->how, j->m));
+    D9D_TRY(d9di_assemble_skipped(j->opts, j->m));
     D9D_TRY(assign_documents(j, log));
     D9D_TRY(install_units(j));
     D9D_TRY(check_shards(j));
     log_missed_counts(j, log);
     d9d_log_info(log, "indexing %lld samples", (long long)j->m->samples);
     D9D_TRY(write_index(j));
-    D9D_TRY(d9d_fs_list(j->how->unit.dir, &j->m->arena, &names));
+    D9D_TRY(d9d_fs_list(j->opts->unit.dir, &j->m->arena, &names));
     return list_files(j, &names);
 }
 
-d9d_status d9di_assemble(const d9di_assemble_opts *how, const d9d_log *log,
+d9d_status d9di_assemble(const d9di_assemble_opts *opts, const d9d_log *log,
                          d9di_dataset_manifest *m)
 {
-    struct assembly j = {.how = how, .m = m};
+    struct assembly j = {.opts = opts, .m = m};
     const d9d_status st = assemble_all(&j, log);
     size_t i;
 

@@ -33,13 +33,13 @@ bool d9di_assemble_defers_packing(int64_t pack, const int64_t *counts, size_t n_
 
 /* Sums up what the units hold: documents, tokens, samples, positions, splits and source sizes.  The
  * manifest must already hold the names of splits and sources, and the plan. */
-d9d_status d9di_assemble_count(const d9di_assemble_opts *how, d9di_dataset_manifest *m);
+d9d_status d9di_assemble_count(const d9di_assemble_opts *opts, d9di_dataset_manifest *m);
 
 /* Makes the dataset except manifest.json, for which it completes m.  Token files of units in the
  * same directory are moved; others are hard-linked, or copied if that fails.  Work of an
  * interrupted assembly is done again.  EFORMAT: there is no sample, splits of given size want more
  * samples than there are, or units are damaged; a retry does not help. */
-d9d_status d9di_assemble(const d9di_assemble_opts *how, const d9d_log *log,
+d9d_status d9di_assemble(const d9di_assemble_opts *opts, const d9d_log *log,
                          d9di_dataset_manifest *m);
 
 /* Removes the working files, plan.json last. */

@@ -18,7 +18,7 @@ struct unit_id {
 };
 
 struct packing {
-    const d9di_assemble_opts *how;
+    const d9di_assemble_opts *opts;
     const d9di_assemble_splits *sized_splits;
     d9di_shard_unit_opts out; /* options of packed units */
     D9D_VEC(struct unit_id) units;
@@ -155,7 +155,7 @@ static d9d_status get_packer(const struct packing *p, struct pack_writer *m, siz
                              d9di_packer **out)
 {
     if (!m->packers[split])
-        D9D_TRY(d9di_packer_create(m->unit, split, &p->how->packer, &m->packers[split]));
+        D9D_TRY(d9di_packer_create(m->unit, split, &p->opts->packer, &m->packers[split]));
     *out = m->packers[split];
     return D9D_OK;
 }
@@ -207,15 +207,15 @@ static d9d_status pack_unit_rest(void *arg, int worker, size_t item)
 {
     const struct packing *p = arg;
     const struct unit_id *at = &p->units.data[item];
-    d9di_shard_unit_opts from = p->how->unit;
+    d9di_shard_unit_opts from = p->opts->unit;
     struct rest_packing l = {.p = p};
     d9di_shard_unit_state unit;
     d9d_status st;
 
     (void)worker;
-    l.reader.dir = from.dir = p->how->dir[at->input_split];
+    l.reader.dir = from.dir = p->opts->dir[at->input_split];
     l.reader.wide = from.wide;
-    l.reader.check = p->how->check;
+    l.reader.check = p->opts->check;
     D9D_TRY(d9di_shard_unit_state_read(&from, at->input_split, at->unit, &unit));
     D9D_TRY_OR(st, open_pack_unit(p, at->input_split, at->unit, &l.writer), out);
     D9D_TRY_OR(st, d9di_assemble_each_record(from.dir, &unit, pack_rest_document, &l), out);
@@ -274,11 +274,11 @@ static d9d_status pack_sized_splits(const struct packing *p)
         return D9D_FAIL(D9D_ENOMEM, "no memory to pack documents");
     t->p = p;
     t->reader.wide = p->out.wide;
-    t->reader.check = p->how->check;
+    t->reader.check = p->opts->check;
     for (size_t i = 0; i < n && st == D9D_OK; i++)
-        st = open_pack_unit(p, (int64_t)p->how->n_input_splits, (int64_t)i, &t->writers[i]);
+        st = open_pack_unit(p, (int64_t)p->opts->n_input_splits, (int64_t)i, &t->writers[i]);
     if (st == D9D_OK)
-        st = d9di_assemble_each_unit(p->how, pack_sized_unit, t);
+        st = d9di_assemble_each_unit(p->opts, pack_sized_unit, t);
     for (size_t i = 0; i < n && st == D9D_OK; i++) {
         d9di_shard_unit_get_state(t->writers[i].unit)->last = i + 1 == n;
         st = commit_pack_unit(&t->writers[i]);
@@ -312,28 +312,28 @@ static d9d_status pack_all(struct packing *p)
     const int cpus = d9d_thread_cpus();
 
     D9D_TRY(make_packs_dir(p->out.dir));
-    D9D_TRY(d9di_assemble_each_unit(p->how, list_unit, p));
+    D9D_TRY(d9di_assemble_each_unit(p->opts, list_unit, p));
     D9D_TRY(d9d_thread_run(cpus < MAX_JOBS ? cpus : MAX_JOBS, p->units.len, pack_unit_rest, p));
     return pack_sized_splits(p);
 }
 
-d9d_status d9di_assemble_pack(const d9di_assemble_opts *how, const d9di_assemble_splits *cuts,
+d9d_status d9di_assemble_pack(const d9di_assemble_opts *opts, const d9di_assemble_splits *cuts,
                               d9d_arena *arena, d9di_assemble_opts *out)
 {
-    struct packing p = {.how = how, .sized_splits = cuts, .out = how->unit};
-    const char **dir = d9d_arena_alloc(arena, (how->n_input_splits + 1) * sizeof(*dir));
-    const char *folder = d9d_fs_join(arena, how->unit.dir, D9DI_ASSEMBLE_PACKS_DIR);
+    struct packing p = {.opts = opts, .sized_splits = cuts, .out = opts->unit};
+    const char **dir = d9d_arena_alloc(arena, (opts->n_input_splits + 1) * sizeof(*dir));
+    const char *folder = d9d_fs_join(arena, opts->unit.dir, D9DI_ASSEMBLE_PACKS_DIR);
     d9d_status st;
 
     if (!dir || !folder)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->unit.dir);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", opts->unit.dir);
     p.out.dir = folder;
     p.out.find_bound = false; /* known from the units of documents */
-    for (size_t i = 0; i <= how->n_input_splits; i++)
+    for (size_t i = 0; i <= opts->n_input_splits; i++)
         dir[i] = folder;
     st = pack_all(&p);
     D9D_VEC_RELEASE(&p.units);
-    *out = *how;
+    *out = *opts;
     out->dir = dir;
     out->n_input_splits++;
     out->move_files = true;

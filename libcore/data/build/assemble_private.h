@@ -11,7 +11,7 @@
 
 typedef d9d_status (*d9di_assemble_unit_fn)(void *arg, const char *dir,
                                             const d9di_shard_unit_state *unit);
-d9d_status d9di_assemble_each_unit(const d9di_assemble_opts *how, d9di_assemble_unit_fn fn,
+d9d_status d9di_assemble_each_unit(const d9di_assemble_opts *opts, d9di_assemble_unit_fn fn,
                                    void *arg);
 
 /* Receives consecutive bytes of a unit's file; `path` is for messages. */
@@ -51,7 +51,7 @@ typedef struct d9di_assemble_splits {
 /* Chooses the key ranges of the splits of given size.  Each takes the documents with the least
  * remaining keys, at least one key, so that its samples come as close to its number as whole keys
  * allow.  EFORMAT if all documents make fewer samples. */
-d9d_status d9di_assemble_choose_splits(const d9di_assemble_opts *how,
+d9d_status d9di_assemble_choose_splits(const d9di_assemble_opts *opts,
                                        const d9di_dataset_manifest *m, d9di_assemble_splits *out);
 /* The split of given size that contains a key; NULL: none. */
 const d9di_assemble_split *d9di_assemble_splits_find(const d9di_assemble_splits *cuts,
@@ -60,16 +60,16 @@ const d9di_assemble_split *d9di_assemble_splits_find(const d9di_assemble_splits 
 /* --- records that were skipped ---------------------------------------------------------------- */
 
 /* Writes skipped.jsonl from the units, if the manifest's counts say that records were skipped. */
-d9d_status d9di_assemble_skipped(const d9di_assemble_opts *how, const d9di_dataset_manifest *m);
+d9d_status d9di_assemble_skipped(const d9di_assemble_opts *opts, const d9di_dataset_manifest *m);
 
 /* --- packing assigned documents
  * -------------------------------------------------------------------
  */
 
-/* Packs the unpacked documents of units into packed units in a subdirectory of how->unit.dir: a
+/* Packs the unpacked documents of units into packed units in a subdirectory of opts->unit.dir: a
  * split of given size as a whole, the rest unit by unit.  *out holds the options for assembling the
- * packed units; it borrows from `how`, and its arrays belong to the arena. */
-d9d_status d9di_assemble_pack(const d9di_assemble_opts *how, const d9di_assemble_splits *cuts,
+ * packed units; it borrows from `opts`, and its arrays belong to the arena. */
+d9d_status d9di_assemble_pack(const d9di_assemble_opts *opts, const d9di_assemble_splits *cuts,
                               d9d_arena *arena, d9di_assemble_opts *out);
 
 #endif

@@ -43,7 +43,7 @@ static d9d_status write_unit_skipped(void *arg, const char *dir, const d9di_shar
     return st;
 }
 
-d9d_status d9di_assemble_skipped(const d9di_assemble_opts *how, const d9di_dataset_manifest *m)
+d9d_status d9di_assemble_skipped(const d9di_assemble_opts *opts, const d9di_dataset_manifest *m)
 {
     d9di_out_file out = {0};
     struct skips k = {.m = m, .out = &out, .source = -1};
@@ -52,11 +52,11 @@ d9d_status d9di_assemble_skipped(const d9di_assemble_opts *how, const d9di_datas
 
     if (d9di_skipped_total(m->documents.skipped) == 0)
         return D9D_OK;
-    if (asprintf(&path, "%s/%s", how->unit.dir, D9DI_SKIPPED_FILE) < 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->unit.dir);
+    if (asprintf(&path, "%s/%s", opts->unit.dir, D9DI_SKIPPED_FILE) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", opts->unit.dir);
     st = d9di_out_file_create(&out, path);
     if (st == D9D_OK)
-        st = d9di_assemble_each_unit(how, write_unit_skipped, &k);
+        st = d9di_assemble_each_unit(opts, write_unit_skipped, &k);
     if (st == D9D_OK)
         st = d9di_out_file_close(&out);
     d9di_out_file_release(&out);

@@ -23,7 +23,7 @@ struct candidate {
 };
 
 struct split_search {
-    const d9di_assemble_opts *how;
+    const d9di_assemble_opts *opts;
     bool labels;
     uint64_t from; /* lower keys are taken already */
     /* Weight of each digit after a prefix of keys. */
@@ -36,7 +36,7 @@ struct split_search {
 
 static bool is_packed(const struct split_search *c)
 {
-    return c->how->packer.size > 0;
+    return c->opts->packer.size > 0;
 }
 
 /* --- the key ------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ static d9d_status find_key(struct split_search *c, uint64_t n, uint64_t *key, ui
         uint64_t digit = 0;
 
         memset(c->weight, 0, sizeof(c->weight));
-        D9D_TRY(d9di_assemble_each_unit(c->how, add_unit_weights, c));
+        D9D_TRY(d9di_assemble_each_unit(c->opts, add_unit_weights, c));
         for (; digit < DIGITS && n > c->weight[digit]; digit++)
             n -= c->weight[digit];
         *lacks = n;
@@ -110,14 +110,14 @@ static d9d_status collect_candidates(struct split_search *c)
     char *path = NULL;
     d9d_status st;
 
-    if (asprintf(&path, "%s/assemble.candidates", c->how->unit.dir) < 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", c->how->unit.dir);
+    if (asprintf(&path, "%s/assemble.candidates", c->opts->unit.dir) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", c->opts->unit.dir);
     d9di_out_file_release(&c->candidates);
     c->n_candidates = 0;
     st = d9di_out_file_create(&c->candidates, path);
     free(path);
     D9D_TRY(st);
-    D9D_TRY(d9di_assemble_each_unit(c->how, add_unit_candidates, c));
+    D9D_TRY(d9di_assemble_each_unit(c->opts, add_unit_candidates, c));
     return d9di_out_file_flush(&c->candidates);
 }
 
@@ -144,7 +144,7 @@ static d9d_status count_packs(const struct split_search *c, uint64_t upto, int64
     d9di_packer *p = NULL;
     d9d_status st;
 
-    D9D_TRY(d9di_packer_create(NULL, 0, &c->how->packer, &p));
+    D9D_TRY(d9di_packer_create(NULL, 0, &c->opts->packer, &p));
     st = pack_candidates(c, upto, p);
     *out = d9di_packer_samples(p);
     d9di_packer_free(p);
@@ -191,7 +191,7 @@ static d9d_status bisect_bound(const struct split_search *c, int64_t want, uint6
 /* Finds the bound for `want` samples; *made 0: there are not enough. */
 static d9d_status find_bound(struct split_search *c, int64_t want, int64_t *made)
 {
-    const uint64_t size = is_packed(c) ? (uint64_t)c->how->packer.size : 1;
+    const uint64_t size = is_packed(c) ? (uint64_t)c->opts->packer.size : 1;
     uint64_t key, lacks = 0, has = 0, upto = 0;
 
     D9D_TRY(find_key(c, (uint64_t)want * size, &key, &lacks, &has));
@@ -211,12 +211,12 @@ static d9d_status find_bound(struct split_search *c, int64_t want, int64_t *made
     return D9D_OK;
 }
 
-static d9d_status fail_too_few(const d9di_assemble_opts *how, int64_t made)
+static d9d_status fail_too_few(const d9di_assemble_opts *opts, int64_t made)
 {
     int64_t want = 0;
 
-    for (size_t i = 0; i < how->unit.n_splits; i++)
-        want += how->counts[i] > 0 ? how->counts[i] : 0;
+    for (size_t i = 0; i < opts->unit.n_splits; i++)
+        want += opts->counts[i] > 0 ? opts->counts[i] : 0;
     return D9D_FAIL(D9D_EFORMAT, "the splits are to have %lld samples, there are %lld",
                     (long long)want, (long long)made);
 }
@@ -225,8 +225,8 @@ static d9d_status find_splits(struct split_search *c, d9di_assemble_splits *out)
 {
     int64_t all = 0;
 
-    for (size_t i = 0; i < c->how->unit.n_splits; i++) {
-        const int64_t want = c->how->counts[i];
+    for (size_t i = 0; i < c->opts->unit.n_splits; i++) {
+        const int64_t want = c->opts->counts[i];
         int64_t made = 0;
 
         if (want <= 0)
@@ -234,14 +234,14 @@ static d9d_status find_splits(struct split_search *c, d9di_assemble_splits *out)
         D9D_TRY(find_bound(c, want, &made));
         all += made;
         if (made == 0 || (made < want && c->upto == ALL_KEYS))
-            return fail_too_few(c->how, all);
+            return fail_too_few(c->opts, all);
         out->list[out->n++] = (d9di_assemble_split){i, c->from, c->upto};
         c->from = c->upto;
     }
     return D9D_OK;
 }
 
-d9d_status d9di_assemble_choose_splits(const d9di_assemble_opts *how,
+d9d_status d9di_assemble_choose_splits(const d9di_assemble_opts *opts,
                                        const d9di_dataset_manifest *m, d9di_assemble_splits *out)
 {
     struct split_search *c;
@@ -251,7 +251,7 @@ d9d_status d9di_assemble_choose_splits(const d9di_assemble_opts *how,
     c = calloc(1, sizeof(*c));
     if (!c)
         return D9D_FAIL(D9D_ENOMEM, "no memory to deal %lld samples", (long long)m->samples);
-    c->how = how;
+    c->opts = opts;
     c->labels = m->labels;
     st = find_splits(c, out);
     d9di_out_file_release(&c->candidates);

@@ -11,7 +11,7 @@
 enum { READ_BYTES = 1 << 20 };
 
 struct d9di_documents_reader {
-    const d9d_shard_opts *how;
+    const d9d_shard_opts *opts;
     const d9di_input_splits *input_splits;
     int64_t unit_bytes;
 
@@ -46,32 +46,32 @@ static bool ends_with(const char *name, size_t n, const char *end)
     return n > len && memcmp(name + n - len, end, len) == 0;
 }
 
-d9d_shard_format d9di_documents_format(const d9d_shard_opts *how, size_t source)
+d9d_shard_format d9di_documents_format(const d9d_shard_opts *opts, size_t source)
 {
-    const char *name = how->inputs[source];
+    const char *name = opts->inputs[source];
     size_t n = strlen(name);
 
-    if (how->format != D9D_SHARD_BY_NAME)
-        return how->format;
+    if (opts->format != D9D_SHARD_BY_NAME)
+        return opts->format;
     n -= ends_with(name, n, ".gz") ? 3 : ends_with(name, n, ".zst") ? 4 : 0;
     return ends_with(name, n, ".txt") ? D9D_SHARD_TEXT : D9D_SHARD_JSONL;
 }
 
-bool d9di_documents_are_lines(const d9d_shard_opts *how, size_t source)
+bool d9di_documents_are_lines(const d9d_shard_opts *opts, size_t source)
 {
-    const d9d_shard_format format = d9di_documents_format(how, source);
+    const d9d_shard_format format = d9di_documents_format(opts, source);
 
-    return format != D9D_SHARD_MEGATRON && (format != D9D_SHARD_TEXT || how->lines);
+    return format != D9D_SHARD_MEGATRON && (format != D9D_SHARD_TEXT || opts->lines);
 }
 
 static bool reads_lines(const d9di_documents_reader *r)
 {
-    return d9di_documents_are_lines(r->how, (size_t)r->pos.source);
+    return d9di_documents_are_lines(r->opts, (size_t)r->pos.source);
 }
 
 static const char *source_name(const d9di_documents_reader *r)
 {
-    const char *name = r->how->inputs[r->pos.source];
+    const char *name = r->opts->inputs[r->pos.source];
 
     return strcmp(name, "-") == 0 ? "standard input" : name;
 }
@@ -81,14 +81,14 @@ static const d9di_input_split *current_split(const d9di_documents_reader *r)
     return &r->input_splits->list.data[r->input_split];
 }
 
-d9d_status d9di_documents_open(const d9d_shard_opts *how, const d9di_input_splits *splits,
+d9d_status d9di_documents_open(const d9d_shard_opts *opts, const d9di_input_splits *splits,
                                int64_t unit_bytes, d9di_documents_reader **out)
 {
     d9di_documents_reader *r = calloc(1, sizeof(*r));
 
     if (!r)
         return D9D_FAIL(D9D_ENOMEM, "no memory to read with");
-    r->how = how;
+    r->opts = opts;
     r->input_splits = splits;
     r->unit_bytes = unit_bytes;
     *out = r;
@@ -123,7 +123,7 @@ uint64_t d9di_documents_consumed(const d9di_documents_reader *r)
                                         : 0);
 }
 
-int64_t d9di_documents_line(const d9d_shard_opts *how, const d9di_input_split *input_split,
+int64_t d9di_documents_line(const d9d_shard_opts *opts, const d9di_input_split *input_split,
                             const d9di_document_pos *place)
 {
     d9di_input_stream *source = NULL;
@@ -132,7 +132,7 @@ int64_t d9di_documents_line(const d9d_shard_opts *how, const d9di_input_split *i
 
     if (input_split->from == 0)
         return place->line;
-    if (d9di_input_stream_open(how->inputs[place->source], NULL, &source) != D9D_OK)
+    if (d9di_input_stream_open(opts->inputs[place->source], NULL, &source) != D9D_OK)
         return place->line;
     while (left > 0) {
         size_t got = 0, i;
@@ -161,13 +161,13 @@ static bool is_open(const d9di_documents_reader *r)
 
 static bool is_megatron(const d9di_documents_reader *r)
 {
-    return d9di_documents_format(r->how, (size_t)r->pos.source) == D9D_SHARD_MEGATRON;
+    return d9di_documents_format(r->opts, (size_t)r->pos.source) == D9D_SHARD_MEGATRON;
 }
 
 /* An input split that begins inside a file begins with the first line that starts in it. */
 static d9d_status open_source(d9di_documents_reader *r)
 {
-    const char *path = r->how->inputs[r->pos.source];
+    const char *path = r->opts->inputs[r->pos.source];
     const d9di_input_stat *seen = r->input_splits->stats[r->pos.source];
     const bool inside = r->pos.byte > 0 && r->pos.byte == current_split(r)->from;
 
@@ -299,7 +299,7 @@ static bool is_blank(const char *line, size_t n)
 
 static d9d_status read_line_document(d9di_documents_reader *r, d9di_document_chunk *c)
 {
-    const bool json = d9di_documents_format(r->how, (size_t)r->pos.source) != D9D_SHARD_TEXT;
+    const bool json = d9di_documents_format(r->opts, (size_t)r->pos.source) != D9D_SHARD_TEXT;
     d9di_document_record doc = {.offset = c->text.len, .pos = r->pos};
     size_t len, all;
     const char *line;

@@ -50,12 +50,12 @@ typedef struct d9di_document_chunk {
 } d9di_document_chunk;
 void d9di_document_chunk_release(d9di_document_chunk *c);
 
-d9d_shard_format d9di_documents_format(const d9d_shard_opts *how, size_t source);
+d9d_shard_format d9di_documents_format(const d9d_shard_opts *opts, size_t source);
 /* True if each line of this input is a document. */
-bool d9di_documents_are_lines(const d9d_shard_opts *how, size_t source);
+bool d9di_documents_are_lines(const d9d_shard_opts *opts, size_t source);
 
 typedef struct d9di_documents_reader d9di_documents_reader;
-d9d_status d9di_documents_open(const d9d_shard_opts *how, const d9di_input_splits *splits,
+d9d_status d9di_documents_open(const d9d_shard_opts *opts, const d9di_input_splits *splits,
                                int64_t unit_bytes, d9di_documents_reader **out);
 /* Starts reading an input split, or its unit `unit`, which begins at `from`. */
 void d9di_documents_seek(d9di_documents_reader *r, size_t input_split, int64_t unit,
@@ -68,7 +68,7 @@ void d9di_documents_close(d9di_documents_reader *r);
 
 /* The line in its source at which a document of the input split begins, for messages.  If the split
  * begins inside a file, the lines before it are counted. */
-int64_t d9di_documents_line(const d9d_shard_opts *how, const d9di_input_split *input_split,
+int64_t d9di_documents_line(const d9d_shard_opts *opts, const d9di_input_split *input_split,
                             const d9di_document_pos *place);
 
 #endif

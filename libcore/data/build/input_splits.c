@@ -37,64 +37,64 @@ static d9d_status split_file(d9di_input_splits *p, int64_t source, int64_t bytes
 }
 
 /* True if the input is divided.  Errors of the input are reported when it is opened. */
-static bool is_split(const d9d_shard_opts *how, size_t source, int64_t bytes, int64_t unit_bytes)
+static bool is_split(const d9d_shard_opts *opts, size_t source, int64_t bytes, int64_t unit_bytes)
 {
-    return bytes > unit_bytes && d9di_documents_are_lines(how, source) &&
-           d9di_input_stream_is_plain(how->inputs[source]);
+    return bytes > unit_bytes && d9di_documents_are_lines(opts, source) &&
+           d9di_input_stream_is_plain(opts->inputs[source]);
 }
 
-static bool is_megatron(const d9d_shard_opts *how, size_t source)
+static bool is_megatron(const d9d_shard_opts *opts, size_t source)
 {
-    return d9di_documents_format(how, source) == D9D_SHARD_MEGATRON;
+    return d9di_documents_format(opts, source) == D9D_SHARD_MEGATRON;
 }
 
-static d9d_status stat_input(const d9d_shard_opts *how, size_t source, d9di_input_stat seen[2])
+static d9d_status stat_input(const d9d_shard_opts *opts, size_t source, d9di_input_stat seen[2])
 {
-    const char *path = how->inputs[source];
+    const char *path = opts->inputs[source];
 
-    if (is_megatron(how, source))
+    if (is_megatron(opts, source))
         return d9di_megatron_stat(path, seen);
     return d9di_input_stream_stat(path, &seen[0]);
 }
 
-static d9d_status check_input(const d9d_shard_opts *how, size_t source,
+static d9d_status check_input(const d9d_shard_opts *opts, size_t source,
                               const d9di_input_stat seen[2])
 {
-    const char *path = how->inputs[source];
+    const char *path = opts->inputs[source];
 
-    if (is_megatron(how, source))
+    if (is_megatron(opts, source))
         return d9di_megatron_check(path, seen);
     return d9di_input_stream_check(path, &seen[0]);
 }
 
-d9d_status d9di_input_split_check(const d9d_shard_opts *how, const d9di_input_splits *p,
+d9d_status d9di_input_split_check(const d9d_shard_opts *opts, const d9di_input_splits *p,
                                   size_t input_split)
 {
     const d9di_input_split *at = &p->list.data[input_split];
 
     for (int64_t i = at->source; i < at->source + at->n_sources; i++)
-        D9D_TRY(check_input(how, (size_t)i, p->stats[i]));
+        D9D_TRY(check_input(opts, (size_t)i, p->stats[i]));
     return D9D_OK;
 }
 
-d9d_status d9di_input_splits_make(const d9d_shard_opts *how, int64_t unit_bytes,
+d9d_status d9di_input_splits_make(const d9d_shard_opts *opts, int64_t unit_bytes,
                                   d9di_input_splits *out)
 {
     d9di_input_split open = {.upto = INT64_MAX}; /* whole sources grouped so far */
     size_t i;
 
     memset(out, 0, sizeof(*out));
-    out->stats = calloc(how->n_inputs, sizeof(*out->stats));
+    out->stats = calloc(opts->n_inputs, sizeof(*out->stats));
     if (!out->stats)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu inputs", how->n_inputs);
-    for (i = 0; i < how->n_inputs; i++) {
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu inputs", opts->n_inputs);
+    for (i = 0; i < opts->n_inputs; i++) {
         int64_t bytes;
         bool file, cut;
 
-        D9D_TRY(stat_input(how, i, out->stats[i]));
+        D9D_TRY(stat_input(opts, i, out->stats[i]));
         file = out->stats[i][0].is_file;
         bytes = file ? out->stats[i][0].bytes : 0;
-        cut = is_split(how, i, bytes, unit_bytes);
+        cut = is_split(opts, i, bytes, unit_bytes);
         if (open.n_sources > 0 && (cut || !file || open.bytes + bytes > unit_bytes)) {
             D9D_TRY(add_split(out, open));
             open.n_sources = 0;

@@ -36,12 +36,12 @@ enum { D9DI_MAX_INPUT_SPLITS = D9DI_MAX_SHARDS }; /* each input split has its ow
 enum { D9DI_MIN_SPLIT_BYTES = 512 }; /* bytes */
 
 /* Divides the inputs.  ECONFIG: there would be more than D9DI_MAX_INPUT_SPLITS. */
-d9d_status d9di_input_splits_make(const d9d_shard_opts *how, int64_t unit_bytes,
+d9d_status d9di_input_splits_make(const d9d_shard_opts *opts, int64_t unit_bytes,
                                   d9di_input_splits *out);
 void d9di_input_splits_release(d9di_input_splits *p);
 
 /* EIO unless the inputs of the split are unchanged since they were divided. */
-d9d_status d9di_input_split_check(const d9d_shard_opts *how, const d9di_input_splits *p,
+d9d_status d9di_input_split_check(const d9d_shard_opts *opts, const d9di_input_splits *p,
                                   size_t input_split);
 
 /* The task, of `tasks`, that processes the split: contiguous ranges of about equal bytes. */

@@ -4,12 +4,12 @@
 enum { WRITE_BYTES = 1 << 20 };
 
 d9d_status d9di_out_file_create_with(d9di_out_file *o, const char *path,
-                                     d9d_status (*how)(const char *path, d9d_file *out))
+                                     d9d_status (*opts)(const char *path, d9d_file *out))
 {
     if (!o->hasher)
         D9D_TRY(d9d_hasher_create(&o->hasher));
     d9d_hasher_reset(o->hasher);
-    D9D_TRY(how(path, &o->file));
+    D9D_TRY(opts(path, &o->file));
     o->open = true;
     return D9D_OK;
 }

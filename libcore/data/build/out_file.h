@@ -13,9 +13,9 @@ typedef struct d9di_out_file {
 } d9di_out_file; /* zero-initialised is closed; a closed one may be created again */
 
 d9d_status d9di_out_file_create(d9di_out_file *o, const char *path);
-/* The same, with the open options `how`; the file is emptied. */
+/* The same, with the open options `opts`; the file is emptied. */
 d9d_status d9di_out_file_create_with(d9di_out_file *o, const char *path,
-                                     d9d_status (*how)(const char *path, d9d_file *out));
+                                     d9d_status (*opts)(const char *path, d9d_file *out));
 d9d_status d9di_out_file_write(d9di_out_file *o, const void *p, size_t n);
 /* After bytes were appended to `buf` directly: write them if there are enough (flush_if_full), or
  * always. */

@@ -40,7 +40,7 @@ struct bin {
 struct d9di_packer {
     d9di_shard_unit *unit; /* NULL: samples are only counted */
     size_t split;
-    d9di_packer_opts how;
+    d9di_packer_opts opts;
     struct window window;
     size_t window_tokens; /* tokens of all documents in the window */
     D9D_VEC(struct document) docs;
@@ -53,10 +53,10 @@ struct d9di_packer {
     int64_t samples; /* samples so far */
 };
 
-d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_packer_opts *how,
+d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_packer_opts *opts,
                               d9di_packer **out)
 {
-    const size_t n_spaces = (size_t)how->size + 1;
+    const size_t n_spaces = (size_t)opts->size + 1;
     d9di_packer *p = calloc(1, sizeof(*p));
 
     if (p) {
@@ -70,7 +70,7 @@ d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_pa
     }
     p->unit = unit;
     p->split = split;
-    p->how = *how;
+    p->opts = *opts;
     *out = p;
     return D9D_OK;
 }
@@ -156,14 +156,14 @@ static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *toke
     int64_t at = 0;
 
     while (at < length) {
-        const int64_t space = p->how.size - p->filled;
+        const int64_t space = p->opts.size - p->filled;
         const int64_t n = length - at < space ? length - at : space;
 
         D9D_TRY(add_segment(p, key, tokens ? tokens + at : NULL, labels ? labels + at : NULL,
                             (size_t)n + extra));
         p->filled += n;
         at += n;
-        if (p->filled == p->how.size)
+        if (p->filled == p->opts.size)
             D9D_TRY(write_sample(p));
     }
     return D9D_OK;
@@ -180,7 +180,7 @@ static size_t find_space(const d9di_packer *p, uint32_t length)
 
     while (bits == 0 && ++w < p->words)
         bits = p->has_space[w];
-    return bits ? w * 64 + (size_t)__builtin_ctzll(bits) : (size_t)p->how.size + 1;
+    return bits ? w * 64 + (size_t)__builtin_ctzll(bits) : (size_t)p->opts.size + 1;
 }
 
 static void add_bin(d9di_packer *p, uint32_t bin)
@@ -207,11 +207,11 @@ static d9d_status place_document(d9di_packer *p, struct document *d)
 {
     const size_t space = find_space(p, d->length);
 
-    if (space <= (size_t)p->how.size) {
+    if (space <= (size_t)p->opts.size) {
         d->bin = remove_bin(p, space);
     } else {
         d->bin = (uint32_t)p->bins.len;
-        D9D_TRY(D9D_VEC_PUSH(&p->bins, (struct bin){(uint32_t)p->how.size, NONE, NONE}));
+        D9D_TRY(D9D_VEC_PUSH(&p->bins, (struct bin){(uint32_t)p->opts.size, NONE, NONE}));
     }
     p->bins.data[d->bin].space -= d->length;
     add_bin(p, d->bin);
@@ -256,7 +256,7 @@ static d9d_status window_add(d9di_packer *p, const uint32_t *tokens, const int32
     struct window *w = &p->window;
 
     p->window_tokens += n;
-    if (p->how.wide || !tokens)
+    if (p->opts.wide || !tokens)
         return append_tokens(&w->wide, tokens, labels, n);
     D9D_TRY(D9D_VEC_RESERVE(&w->narrow, n));
     for (size_t i = 0; i < n; i++)
@@ -270,7 +270,7 @@ static d9d_status window_get(d9di_packer *p, const struct document *d, const uin
 
     if (!p->unit)
         return D9D_OK;
-    if (p->how.wide) {
+    if (p->opts.wide) {
         *tokens = w->wide.tokens.data + d->offset;
         return D9D_OK;
     }
@@ -331,19 +331,20 @@ d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
 {
     const uint32_t stored = (uint32_t)n;
 
-    if (p->how.size == 0) {
+    if (p->opts.size == 0) {
         p->samples++;
         return d9di_shard_unit_add(p->unit, p->split, key, tokens, labels, n, &stored, 1);
     }
-    if (p->how.mode == D9D_SHARD_PACK_CONCAT)
+    if (p->opts.mode == D9D_SHARD_PACK_CONCAT)
         return concatenate(p, key, tokens, labels, length);
     D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.offset = p->window_tokens,
                                                      .key = key,
                                                      .n = stored,
                                                      .length = (uint32_t)length}));
     D9D_TRY(window_add(p, tokens, labels, n));
-    return p->docs.len >= p->how.window || p->window_tokens >= p->how.window_tokens ? pack_window(p)
-                                                                                    : D9D_OK;
+    return p->docs.len >= p->opts.window || p->window_tokens >= p->opts.window_tokens
+               ? pack_window(p)
+               : D9D_OK;
 }
 
 d9d_status d9di_packer_flush(d9di_packer *p)

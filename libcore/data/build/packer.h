@@ -28,7 +28,7 @@ typedef struct d9di_packer d9di_packer;
 
 /* Creates a packer that adds samples of split `split` to the unit.  With unit NULL samples are only
  * counted, and documents are given without tokens. */
-d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_packer_opts *how,
+d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_packer_opts *opts,
                               d9di_packer **out);
 /* Adds a document of `length` positions (best fit: at most `size`) in n tokens; labels are NULL or
  * one per token.  A sample gets the key of its first document, so keys are useful only if each

@@ -186,33 +186,34 @@ static d9d_status finish_run(struct shard_run *r, d9d_shard_report *out)
         D9D_TRY_OR(st, process_inputs(r), out);
         D9D_TRY_OR(st, d9di_shard_aux_files_copy(&r->plan, dir), out);
         D9D_TRY_OR(st, d9di_assemble_count(&r->assemble, &m), out);
-        if (r->plan.how->tasks == 0) {
+        if (r->plan.opts->tasks == 0) {
             D9D_TRY_OR(st, assemble_units(r, &m), out);
             D9D_TRY_OR(st, d9di_dataset_manifest_write(&m, dir), out);
         }
     }
-    if (r->plan.how->tasks == 0)
+    if (r->plan.opts->tasks == 0)
         D9D_TRY_OR(st, d9di_assemble_clean(dir), out);
     D9D_TRY_OR(st, d9d_outdir_commit(&r->work), out);
-    d9di_shard_log_result(&m, r->plan.how->out, r->log, out);
+    d9di_shard_log_result(&m, r->plan.opts->out, r->log, out);
 out:
     d9di_dataset_manifest_release(&m);
     return st;
 }
 
-d9d_status d9d_shard_run(const d9d_shard_opts *how, const d9d_log *log, d9d_shard_report *out)
+d9d_status d9d_shard_run(const d9d_shard_opts *opts, const d9d_log *log, d9d_shard_report *out)
 {
     struct shard_run r = {.log = log};
     d9d_status st;
 
-    D9D_TRY(d9di_shard_plan_init(how, &r.plan));
+    D9D_TRY(d9di_shard_plan_init(opts, &r.plan));
     if (r.plan.tokenizer.tok && d9d_tokenizer_ignored(r.plan.tokenizer.tok))
-        d9d_log_info(log, "%s: %s is ignored: it changes no ids here", how->tokenizer,
+        d9d_log_info(log, "%s: %s is ignored: it changes no ids here", opts->tokenizer,
                      d9d_tokenizer_ignored(r.plan.tokenizer.tok));
-    if (how->format == D9D_SHARD_CHAT && how->pack > 0 && how->pack_mode == D9D_SHARD_PACK_CONCAT)
+    if (opts->format == D9D_SHARD_CHAT && opts->pack > 0 &&
+        opts->pack_mode == D9D_SHARD_PACK_CONCAT)
         d9d_log_warn(log, "concat cuts chats where a sample is full, in the middle of answers; "
                           "best-fit keeps them whole");
-    st = open_workdir(&r, how->out, how->replace);
+    st = open_workdir(&r, opts->out, opts->replace);
     if (st == D9D_OK)
         st = finish_run(&r, out);
     /* Without a finished unit there is nothing to resume. */

@@ -18,17 +18,17 @@ enum { TOKENIZER = 0, CHAT = sizeof(names) / sizeof(names[0]) - 1 };
 _Static_assert(CHAT + 1 == D9DI_MAX_AUX_FILES, "room for each");
 
 /* Finds the source of a file; NULL: none. */
-static d9d_status find_source(const d9d_shard_opts *how, size_t i, d9d_arena *a, const char **out)
+static d9d_status find_source(const d9d_shard_opts *opts, size_t i, d9d_arena *a, const char **out)
 {
-    const char *slash = how->tokenizer ? strrchr(how->tokenizer, '/') : NULL;
+    const char *slash = opts->tokenizer ? strrchr(opts->tokenizer, '/') : NULL;
 
-    *out = i == CHAT ? how->chat : how->tokenizer;
+    *out = i == CHAT ? opts->chat : opts->tokenizer;
     if (!*out || i == CHAT || i == TOKENIZER)
         return D9D_OK;
-    *out = d9d_arena_printf(a, "%.*s%s", slash ? (int)(slash - how->tokenizer) + 1 : 0,
-                            how->tokenizer, names[i]);
+    *out = d9d_arena_printf(a, "%.*s%s", slash ? (int)(slash - opts->tokenizer) + 1 : 0,
+                            opts->tokenizer, names[i]);
     if (!*out)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->tokenizer);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", opts->tokenizer);
     if (!d9d_fs_exists(*out))
         *out = NULL;
     return D9D_OK;
@@ -40,7 +40,7 @@ static d9d_status hash_aux_file(d9di_shard_plan *p, size_t i, d9d_arena *a)
     const char *from;
     uint64_t bytes;
 
-    D9D_TRY(find_source(p->how, i, a, &from));
+    D9D_TRY(find_source(p->opts, i, a, &from));
     if (!from)
         return D9D_OK;
     D9D_TRY(d9d_hash_file(from, &f->hash, &bytes));
@@ -92,12 +92,12 @@ d9d_status d9di_shard_aux_files_copy(const d9di_shard_plan *p, const char *dir)
 
         if (strcmp(names[i], p->aux_files[k].name) != 0)
             continue;
-        D9D_TRY_OR(st, find_source(p->how, i, &a, &from), out);
+        D9D_TRY_OR(st, find_source(p->opts, i, &a, &from), out);
         if (!to)
             st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
         else if (!from)
-            st =
-                D9D_FAIL(D9D_EIO, "%s: was taken away from beside %s", names[i], p->how->tokenizer);
+            st = D9D_FAIL(D9D_EIO, "%s: was taken away from beside %s", names[i],
+                          p->opts->tokenizer);
         else
             st = d9di_shard_aux_file_copy(from, to, p->aux_files[k].hash);
         k++;

@@ -11,19 +11,19 @@
 #define MAX_COUNT (INT64_C(1) << 40)
 enum { MAX_PACK = 1 << 20, MAX_WINDOW = 10000000 };
 
-d9d_shard_overflow d9di_shard_resolve_overflow(const d9d_shard_opts *how)
+d9d_shard_overflow d9di_shard_resolve_overflow(const d9d_shard_opts *opts)
 {
-    if (how->overflow != D9D_SHARD_OVERFLOW_BY_FORMAT)
-        return how->overflow;
-    return how->format == D9D_SHARD_CHAT ? D9D_SHARD_OVERFLOW_TRUNCATE : D9D_SHARD_OVERFLOW_SPLIT;
+    if (opts->overflow != D9D_SHARD_OVERFLOW_BY_FORMAT)
+        return opts->overflow;
+    return opts->format == D9D_SHARD_CHAT ? D9D_SHARD_OVERFLOW_TRUNCATE : D9D_SHARD_OVERFLOW_SPLIT;
 }
 
-int64_t d9di_shard_max_document(const d9d_shard_opts *how)
+int64_t d9di_shard_max_document(const d9d_shard_opts *opts)
 {
-    if (how->max_length > 0)
-        return how->max_length;
-    return how->pack > 0 && how->pack_mode == D9D_SHARD_PACK_BEST_FIT ? how->pack
-                                                                      : D9DI_MAX_LENGTH - 1;
+    if (opts->max_length > 0)
+        return opts->max_length;
+    return opts->pack > 0 && opts->pack_mode == D9D_SHARD_PACK_BEST_FIT ? opts->pack
+                                                                        : D9DI_MAX_LENGTH - 1;
 }
 
 static d9d_status add_split(d9di_shard_splits *out, const char *name, size_t n, double upto,
@@ -127,134 +127,135 @@ void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed, const 
         ++*split;
 }
 
-static d9d_status check_lengths(const d9d_shard_opts *how)
+static d9d_status check_lengths(const d9d_shard_opts *opts)
 {
     size_t i;
 
-    if (how->max_length < 0 || how->max_length >= D9DI_MAX_LENGTH)
+    if (opts->max_length < 0 || opts->max_length >= D9DI_MAX_LENGTH)
         return D9D_FAIL(D9D_ECONFIG, "a length of %lld; it must be from 1 to %lld",
-                        (long long)how->max_length, (long long)D9DI_MAX_LENGTH - 1);
-    if (how->pack < 0 || how->pack > MAX_PACK)
+                        (long long)opts->max_length, (long long)D9DI_MAX_LENGTH - 1);
+    if (opts->pack < 0 || opts->pack > MAX_PACK)
         return D9D_FAIL(D9D_ECONFIG, "packs of %lld; they must be of 1 to %d positions",
-                        (long long)how->pack, MAX_PACK);
-    if (how->pack > 0 && how->max_length > how->pack && how->pack_mode == D9D_SHARD_PACK_BEST_FIT)
+                        (long long)opts->pack, MAX_PACK);
+    if (opts->pack > 0 && opts->max_length > opts->pack &&
+        opts->pack_mode == D9D_SHARD_PACK_BEST_FIT)
         return D9D_FAIL(D9D_ECONFIG, "documents of up to %lld positions do not fit packs of %lld",
-                        (long long)how->max_length, (long long)how->pack);
-    if (how->pack > 0 && how->n_edges > 0)
+                        (long long)opts->max_length, (long long)opts->pack);
+    if (opts->pack > 0 && opts->n_edges > 0)
         return D9D_FAIL(D9D_ECONFIG, "packs are of one length: bucket edges have no use with them");
-    for (i = 0; i < how->n_edges; i++)
-        if (how->edges[i] <= (i ? how->edges[i - 1] : 0) || how->edges[i] > D9DI_MAX_LENGTH)
+    for (i = 0; i < opts->n_edges; i++)
+        if (opts->edges[i] <= (i ? opts->edges[i - 1] : 0) || opts->edges[i] > D9DI_MAX_LENGTH)
             return D9D_FAIL(
                 D9D_ECONFIG,
                 "bucket edge %lld: must be above %lld, the one before it, and at most %lld",
-                (long long)how->edges[i], (long long)(i ? how->edges[i - 1] : 0),
+                (long long)opts->edges[i], (long long)(i ? opts->edges[i - 1] : 0),
                 (long long)D9DI_MAX_LENGTH);
     return D9D_OK;
 }
 
 /* A class belongs to a whole document, so documents must not be split. */
-static d9d_status check_classes(const d9d_shard_opts *how)
+static d9d_status check_classes(const d9d_shard_opts *opts)
 {
-    const bool cut = d9di_shard_resolve_overflow(how) == D9D_SHARD_OVERFLOW_SPLIT &&
-                     (how->max_length > 0 || how->pack > 0);
+    const bool cut = d9di_shard_resolve_overflow(opts) == D9D_SHARD_OVERFLOW_SPLIT &&
+                     (opts->max_length > 0 || opts->pack > 0);
 
-    if (how->label_key == NULL)
+    if (opts->label_key == NULL)
         return D9D_OK;
-    for (size_t i = 0; i < how->n_inputs; i++) {
-        const d9d_shard_format f = d9di_documents_format(how, i);
+    for (size_t i = 0; i < opts->n_inputs; i++) {
+        const d9d_shard_format f = d9di_documents_format(opts, i);
 
         if (f != D9D_SHARD_JSONL && f != D9D_SHARD_TOKENS)
             return D9D_FAIL(D9D_ECONFIG, "--label-key: %s is not JSON lines of texts or tokens",
-                            how->inputs[i]);
+                            opts->inputs[i]);
     }
-    if (cut || how->pack_mode == D9D_SHARD_PACK_CONCAT)
+    if (cut || opts->pack_mode == D9D_SHARD_PACK_CONCAT)
         return D9D_FAIL(D9D_ECONFIG, "--label-key: a part of a text would have no class; %s",
                         cut ? "--overflow truncate or drop" : "--pack-mode best-fit");
     return D9D_OK;
 }
 
-static d9d_status check_inputs(const d9d_shard_opts *how)
+static d9d_status check_inputs(const d9d_shard_opts *opts)
 {
     size_t i, stdins = 0;
 
-    if (how->n_inputs == 0)
+    if (opts->n_inputs == 0)
         return D9D_FAIL(D9D_ECONFIG, "no inputs");
-    for (i = 0; i < how->n_inputs; i++)
-        stdins += strcmp(how->inputs[i], "-") == 0;
+    for (i = 0; i < opts->n_inputs; i++)
+        stdins += strcmp(opts->inputs[i], "-") == 0;
     if (stdins > 1)
         return D9D_FAIL(D9D_ECONFIG, "standard input is given %zu times", stdins);
-    if (how->lines && how->format != D9D_SHARD_TEXT)
+    if (opts->lines && opts->format != D9D_SHARD_TEXT)
         return D9D_FAIL(D9D_ECONFIG, "--lines is for --format text");
-    if (!how->tokenizer && how->format != D9D_SHARD_TOKENS && how->format != D9D_SHARD_MEGATRON)
+    if (!opts->tokenizer && opts->format != D9D_SHARD_TOKENS && opts->format != D9D_SHARD_MEGATRON)
         return D9D_FAIL(D9D_ECONFIG, "text needs a --tokenizer");
-    if (how->append_eos && !how->tokenizer)
+    if (opts->append_eos && !opts->tokenizer)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");
-    if ((how->format == D9D_SHARD_CHAT) != (how->chat != NULL))
+    if ((opts->format == D9D_SHARD_CHAT) != (opts->chat != NULL))
         return D9D_FAIL(D9D_ECONFIG, "--format chat and --template FILE need each other");
-    D9D_TRY(check_classes(how));
-    if (how->chat && how->append_eos)
+    D9D_TRY(check_classes(opts));
+    if (opts->chat && opts->append_eos)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos: the template says how a chat ends");
     return D9D_OK;
 }
 
 /* Rejects table formats by file name, which cannot be recognised by their first bytes. */
-static d9d_status check_names(const d9d_shard_opts *how)
+static d9d_status check_names(const d9d_shard_opts *opts)
 {
     static const char *const ends[] = {".csv", ".tsv"};
 
-    for (size_t i = 0; i < how->n_inputs && how->format == D9D_SHARD_BY_NAME; i++)
+    for (size_t i = 0; i < opts->n_inputs && opts->format == D9D_SHARD_BY_NAME; i++)
         for (size_t k = 0; k < sizeof(ends) / sizeof(ends[0]); k++) {
-            const size_t n = strlen(how->inputs[i]), m = strlen(ends[k]);
+            const size_t n = strlen(opts->inputs[i]), m = strlen(ends[k]);
 
-            if (n > m && strcmp(how->inputs[i] + n - m, ends[k]) == 0)
+            if (n > m && strcmp(opts->inputs[i] + n - m, ends[k]) == 0)
                 return D9D_FAIL(
                     D9D_ECONFIG,
                     "%s: is a table by its name (%s); make JSON lines of it, or say its "
                     "--format",
-                    how->inputs[i], ends[k]);
+                    opts->inputs[i], ends[k]);
         }
     return D9D_OK;
 }
 
-static d9d_status check_sizes(const d9d_shard_opts *how)
+static d9d_status check_sizes(const d9d_shard_opts *opts)
 {
-    if (how->shard_bytes < 0 || how->unit_bytes < 0)
+    if (opts->shard_bytes < 0 || opts->unit_bytes < 0)
         return D9D_FAIL(D9D_ECONFIG, "shards of %lld bytes, parts of %lld",
-                        (long long)how->shard_bytes, (long long)how->unit_bytes);
-    if (how->unit_bytes > 0 && how->unit_bytes < D9DI_MIN_SPLIT_BYTES)
+                        (long long)opts->shard_bytes, (long long)opts->unit_bytes);
+    if (opts->unit_bytes > 0 && opts->unit_bytes < D9DI_MIN_SPLIT_BYTES)
         return D9D_FAIL(
             D9D_ECONFIG,
             "--unit-size: units of %lld bytes; each has files of its own, so they are of "
             "%d bytes at least",
-            (long long)how->unit_bytes, D9DI_MIN_SPLIT_BYTES);
-    if (how->pack_window < 0 || how->pack_window > MAX_WINDOW)
+            (long long)opts->unit_bytes, D9DI_MIN_SPLIT_BYTES);
+    if (opts->pack_window < 0 || opts->pack_window > MAX_WINDOW)
         return D9D_FAIL(D9D_ECONFIG, "a window of %lld documents; it must be of 1 to %d",
-                        (long long)how->pack_window, MAX_WINDOW);
-    if (how->tasks > D9DI_MAX_TASKS)
-        return D9D_FAIL(D9D_ECONFIG, "%lld tasks, must be at most %lld", (long long)how->tasks,
+                        (long long)opts->pack_window, MAX_WINDOW);
+    if (opts->tasks > D9DI_MAX_TASKS)
+        return D9D_FAIL(D9D_ECONFIG, "%lld tasks, must be at most %lld", (long long)opts->tasks,
                         (long long)D9DI_MAX_TASKS);
-    if (how->tasks < 0 || how->task < 0 || (how->tasks > 0 && how->task >= how->tasks))
+    if (opts->tasks < 0 || opts->task < 0 || (opts->tasks > 0 && opts->task >= opts->tasks))
         return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: tasks are numbered from 0",
-                        (long long)how->task, (long long)how->tasks);
+                        (long long)opts->task, (long long)opts->tasks);
     return D9D_OK;
 }
 
-static d9d_status check_replaced(const d9d_shard_opts *how)
+static d9d_status check_replaced(const d9d_shard_opts *opts)
 {
-    for (size_t i = 0; i < how->n_inputs; i++)
-        D9D_TRY(d9d_outdir_check_disjoint(how->out, how->inputs[i]));
-    if (how->chat)
-        D9D_TRY(d9d_outdir_check_disjoint(how->out, how->chat));
-    return how->tokenizer ? d9d_outdir_check_disjoint(how->out, how->tokenizer) : D9D_OK;
+    for (size_t i = 0; i < opts->n_inputs; i++)
+        D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->inputs[i]));
+    if (opts->chat)
+        D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->chat));
+    return opts->tokenizer ? d9d_outdir_check_disjoint(opts->out, opts->tokenizer) : D9D_OK;
 }
 
-d9d_status d9di_shard_check(const d9d_shard_opts *how, d9di_shard_splits *shares)
+d9d_status d9di_shard_check(const d9d_shard_opts *opts, d9di_shard_splits *shares)
 {
-    D9D_TRY(check_inputs(how));
-    D9D_TRY(check_names(how));
-    D9D_TRY(check_lengths(how));
-    D9D_TRY(check_sizes(how));
-    if (how->replace)
-        D9D_TRY(check_replaced(how));
-    return parse_shares(how->split ? how->split : "train=1", shares);
+    D9D_TRY(check_inputs(opts));
+    D9D_TRY(check_names(opts));
+    D9D_TRY(check_lengths(opts));
+    D9D_TRY(check_sizes(opts));
+    if (opts->replace)
+        D9D_TRY(check_replaced(opts));
+    return parse_shares(opts->split ? opts->split : "train=1", shares);
 }

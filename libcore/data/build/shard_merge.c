@@ -41,10 +41,10 @@ static d9d_status note_input_splits(struct merge *m, const char *part)
         if (input_split < 0)
             continue;
         if (input_split >= m->plan.n_input_splits)
-            return D9D_FAIL(D9D_EFORMAT, "%s: has piece %lld of %lld", part, (long long)input_split,
-                            (long long)m->plan.n_input_splits);
+            return D9D_FAIL(D9D_EFORMAT, "%s: has input split %lld of %lld", part,
+                            (long long)input_split, (long long)m->plan.n_input_splits);
         if (m->split_dir[input_split])
-            return D9D_FAIL(D9D_ECONFIG, "%s: has piece %lld of the inputs, and so has %s", part,
+            return D9D_FAIL(D9D_ECONFIG, "%s: has input split %lld, and so has %s", part,
                             (long long)input_split, m->split_dir[input_split]);
         m->split_dir[input_split] = part;
     }
@@ -77,9 +77,10 @@ static d9d_status read_parts(struct merge *m)
     }
     for (i = 0; i < (size_t)m->plan.n_input_splits; i++)
         if (!m->split_dir[i])
-            return D9D_FAIL(D9D_ECONFIG,
-                            "no part has piece %zu of %lld: are the parts of all %lld tasks given?",
-                            i, (long long)m->plan.n_input_splits, (long long)m->plan.tasks);
+            return D9D_FAIL(
+                D9D_ECONFIG,
+                "no part has input split %zu of %lld: are the parts of all %lld tasks given?", i,
+                (long long)m->plan.n_input_splits, (long long)m->plan.tasks);
     return D9D_OK;
 }
 

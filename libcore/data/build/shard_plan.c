@@ -7,7 +7,7 @@
 #include "data/build/assemble.h"
 #include "data/build/shard_private.h"
 #include "data/build/shard_unit_private.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/vocab.h"
 
 #define DEFAULT_SHARD_BYTES INT64_C(1000000000)
 #define DEFAULT_PART_BYTES  INT64_C(268435456)
@@ -40,20 +40,20 @@ d9di_packer_opts d9di_shard_plan_packer(const d9di_dataset_recipe *recipe, size_
 /* Makes the recipe, without the splits. */
 static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
 {
-    const d9d_shard_opts *how = p->how;
-    const bool best_fit = how->pack > 0 && how->pack_mode == D9D_SHARD_PACK_BEST_FIT;
+    const d9d_shard_opts *opts = p->opts;
+    const bool best_fit = opts->pack > 0 && opts->pack_mode == D9D_SHARD_PACK_BEST_FIT;
 
-    return (d9di_dataset_recipe){.overflow = overflows[d9di_shard_resolve_overflow(how)],
-                                 .max_length = how->max_length,
-                                 .pack = how->pack,
-                                 .pack_mode = how->pack > 0 ? pack_modes[how->pack_mode] : NULL,
-                                 .pack_window = !best_fit              ? 0
-                                                : how->pack_window > 0 ? how->pack_window
-                                                                       : DEFAULT_WINDOW,
-                                 .seed = how->seed,
+    return (d9di_dataset_recipe){.overflow = overflows[d9di_shard_resolve_overflow(opts)],
+                                 .max_length = opts->max_length,
+                                 .pack = opts->pack,
+                                 .pack_mode = opts->pack > 0 ? pack_modes[opts->pack_mode] : NULL,
+                                 .pack_window = !best_fit               ? 0
+                                                : opts->pack_window > 0 ? opts->pack_window
+                                                                        : DEFAULT_WINDOW,
+                                 .seed = opts->seed,
                                  .unit_bytes = p->unit_bytes,
-                                 .append_eos = how->append_eos,
-                                 .on_error = on_errors[how->on_error]};
+                                 .append_eos = opts->append_eos,
+                                 .on_error = on_errors[opts->on_error]};
 }
 
 /* Units are packed when they are made, unless the documents of a split are known only at the end.
@@ -63,7 +63,7 @@ static void plan_packs(d9di_shard_plan *p)
     const d9di_dataset_recipe recipe = make_recipe(p);
     const d9di_packer_opts packer = d9di_shard_plan_packer(&recipe, p->splits.n, p->unit.wide);
 
-    if (d9di_assemble_defers_packing(p->how->pack, p->splits.counts, p->splits.n))
+    if (d9di_assemble_defers_packing(p->opts->pack, p->splits.counts, p->splits.n))
         p->packs = packer;
     else
         p->packer = packer;
@@ -83,7 +83,7 @@ static d9d_status append_input(d9d_buf *b, const d9di_shard_plan *p, size_t i)
 {
     const d9di_input_stat *seen = p->input_splits.stats[i];
 
-    D9D_TRY(d9d_buf_append(b, p->how->inputs[i], strlen(p->how->inputs[i]) + 1));
+    D9D_TRY(d9d_buf_append(b, p->opts->inputs[i], strlen(p->opts->inputs[i]) + 1));
     D9D_TRY(append_stat(b, &seen[0]));
     return append_stat(b, &seen[1]);
 }
@@ -99,34 +99,35 @@ static d9d_status append_hash(d9d_buf *b, d9d_hash h)
 /* Hashes everything that the content depends on. */
 static d9d_status hash_job(d9di_shard_plan *p)
 {
-    const d9d_shard_opts *how = p->how;
+    const d9d_shard_opts *opts = p->opts;
     d9d_buf b = {0};
     d9d_status st;
     size_t i;
 
     p->repeatable = true;
     D9D_TRY_OR(st,
-               d9d_buf_printf(&b, "%s units v2 %d %d %s|%s|%s|%s\n", D9D_VERSION, (int)how->format,
-                              how->lines, how->text_key ? how->text_key : "",
-                              how->label_key ? how->label_key : "",
-                              how->append_eos ? how->append_eos : "", how->split ? how->split : ""),
+               d9d_buf_printf(&b, "%s units v2 %d %d %s|%s|%s|%s\n", D9D_VERSION, (int)opts->format,
+                              opts->lines, opts->text_key ? opts->text_key : "",
+                              opts->label_key ? opts->label_key : "",
+                              opts->append_eos ? opts->append_eos : "",
+                              opts->split ? opts->split : ""),
                out);
     D9D_TRY_OR(st,
                d9d_buf_printf(&b, "%lld %d %lld %d %lld %lld %lld %llu\n",
-                              (long long)how->max_length, (int)d9di_shard_resolve_overflow(how),
-                              (long long)how->pack, (int)how->pack_mode,
-                              (long long)make_recipe(p).pack_window, (long long)how->seed,
+                              (long long)opts->max_length, (int)d9di_shard_resolve_overflow(opts),
+                              (long long)opts->pack, (int)opts->pack_mode,
+                              (long long)make_recipe(p).pack_window, (long long)opts->seed,
                               (long long)p->unit_bytes, (unsigned long long)p->unit.shard_bytes),
                out);
-    if (how->on_error != D9D_SHARD_ON_ERROR_STOP)
-        D9D_TRY_OR(st, d9d_buf_printf(&b, "%s\n", on_errors[how->on_error]), out);
+    if (opts->on_error != D9D_SHARD_ON_ERROR_STOP)
+        D9D_TRY_OR(st, d9d_buf_printf(&b, "%s\n", on_errors[opts->on_error]), out);
     if (p->tokenizer.tok)
         D9D_TRY_OR(st, append_hash(&b, d9d_tokenizer_hash(p->tokenizer.tok)), out);
     if (p->tokenizer.chat)
         D9D_TRY_OR(st, append_hash(&b, d9di_chat_hash(p->tokenizer.chat)), out);
-    for (i = 0; i < how->n_edges; i++)
-        D9D_TRY_OR(st, d9d_buf_printf(&b, "%lld,", (long long)how->edges[i]), out);
-    for (i = 0; i < how->n_inputs; i++) {
+    for (i = 0; i < opts->n_edges; i++)
+        D9D_TRY_OR(st, d9d_buf_printf(&b, "%lld,", (long long)opts->edges[i]), out);
+    for (i = 0; i < opts->n_inputs; i++) {
         p->repeatable = p->repeatable && p->input_splits.stats[i][0].is_file;
         D9D_TRY_OR(st, append_input(&b, p, i), out);
     }
@@ -138,66 +139,40 @@ out:
 
 /* --- making ----------------------------------------------------------------------------------- */
 
-/* Rejects other tokenizer files, which are not JSON. */
-static d9d_status check_tokenizer(const char *path)
-{
-    const size_t spaces = sizeof(" \t\r\n") - 1;
-    char head[64];
-    d9d_file f = {.fd = -1};
-    uint64_t bytes = 0;
-    size_t n, i = 0;
-
-    D9D_TRY(d9d_fs_check_readable(path));
-    if (d9d_fs_is_dir(path) || d9d_fs_size(path, &bytes) != D9D_OK || bytes == 0)
-        return D9D_OK; /* reported by the loader */
-    n = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
-    D9D_TRY(d9d_file_open(path, &f));
-    if (d9d_file_read_at(&f, head, n, 0) == D9D_OK)
-        while (i < n && memchr(" \t\r\n", head[i], spaces))
-            i++;
-    d9d_file_release(&f);
-    return i == n || head[i] == '{'
-               ? D9D_OK
-               : D9D_FAIL(
-                     D9D_ECONFIG,
-                     "%s: is no tokenizer.json of HuggingFace; tokenizer.model of SentencePiece "
-                     "or tiktoken is not read, save_pretrained() of transformers writes one",
-                     path);
-}
-
-static d9d_status load_tokenizer(const d9d_shard_opts *how, d9di_shard_tokenizer *t)
+static d9d_status load_tokenizer(const d9d_shard_opts *opts, d9di_shard_tokenizer *t)
 {
     d9d_tokenizer *tok;
 
-    *t = (d9di_shard_tokenizer){.how = how, .vocab = D9DI_MAX_VOCAB};
-    if (!how->tokenizer)
+    *t = (d9di_shard_tokenizer){.opts = opts, .vocab = D9DI_MAX_VOCAB};
+    if (!opts->tokenizer)
         return D9D_OK;
-    D9D_TRY(check_tokenizer(how->tokenizer));
-    D9D_TRY(d9d_tokenizer_load(how->tokenizer, &tok));
+    D9D_TRY(d9d_tokenizer_check(opts->tokenizer));
+    D9D_TRY(d9d_fs_check_readable(opts->tokenizer));
+    D9D_TRY(d9d_tokenizer_load(opts->tokenizer, &tok));
     t->tok = tok;
     t->vocab = d9d_tokenizer_vocab_size(tok);
-    t->has_eos = how->append_eos != NULL;
-    if (how->append_eos &&
-        !d9d_tokenizer_find(tok, how->append_eos, strlen(how->append_eos), &t->eos))
-        return D9D_FAIL(D9D_ECONFIG, "%s: has no token \"%s\"", how->tokenizer, how->append_eos);
-    return how->chat ? d9di_chat_load(how->chat, tok, &t->chat) : D9D_OK;
+    t->has_eos = opts->append_eos != NULL;
+    if (opts->append_eos &&
+        !d9d_tokenizer_find(tok, opts->append_eos, strlen(opts->append_eos), &t->eos))
+        return D9D_FAIL(D9D_ECONFIG, "%s: has no token \"%s\"", opts->tokenizer, opts->append_eos);
+    return opts->chat ? d9di_chat_load(opts->chat, tok, &t->chat) : D9D_OK;
 }
 
 static d9d_status make_plan(d9di_shard_plan *p)
 {
-    const d9d_shard_opts *how = p->how;
+    const d9d_shard_opts *opts = p->opts;
 
-    D9D_TRY(d9di_shard_check(how, &p->splits));
-    D9D_TRY(load_tokenizer(how, &p->tokenizer));
-    p->unit_bytes = how->unit_bytes > 0 ? how->unit_bytes : DEFAULT_PART_BYTES;
-    D9D_TRY(d9di_input_splits_make(how, p->unit_bytes, &p->input_splits));
+    D9D_TRY(d9di_shard_check(opts, &p->splits));
+    D9D_TRY(load_tokenizer(opts, &p->tokenizer));
+    p->unit_bytes = opts->unit_bytes > 0 ? opts->unit_bytes : DEFAULT_PART_BYTES;
+    D9D_TRY(d9di_input_splits_make(opts, p->unit_bytes, &p->input_splits));
     p->tokenizer.input_splits = &p->input_splits;
     p->unit = (d9di_shard_unit_opts){
         .wide = p->tokenizer.vocab > 65536,
         .find_bound = p->tokenizer.tok == NULL,
-        .shard_bytes = (uint64_t)(how->shard_bytes > 0 ? how->shard_bytes : DEFAULT_SHARD_BYTES),
-        .edges = how->edges,
-        .n_edges = how->n_edges,
+        .shard_bytes = (uint64_t)(opts->shard_bytes > 0 ? opts->shard_bytes : DEFAULT_SHARD_BYTES),
+        .edges = opts->edges,
+        .n_edges = opts->n_edges,
         .n_splits = p->splits.n};
     plan_packs(p);
     D9D_TRY(d9di_shard_aux_files_find(p));
@@ -206,12 +181,12 @@ static d9d_status make_plan(d9di_shard_plan *p)
     return D9D_OK;
 }
 
-d9d_status d9di_shard_plan_init(const d9d_shard_opts *how, d9di_shard_plan *out)
+d9d_status d9di_shard_plan_init(const d9d_shard_opts *opts, d9di_shard_plan *out)
 {
     d9d_status st;
 
     memset(out, 0, sizeof(*out));
-    out->how = how;
+    out->opts = opts;
     st = make_plan(out);
     if (st != D9D_OK)
         d9di_shard_plan_release(out);
@@ -228,21 +203,21 @@ void d9di_shard_plan_release(d9di_shard_plan *p)
 
 bool d9di_shard_plan_has_split(const d9di_shard_plan *p, size_t input_split)
 {
-    return p->how->tasks == 0 ||
-           d9di_input_split_task(&p->input_splits, input_split, p->how->tasks) == p->how->task;
+    return p->opts->tasks == 0 ||
+           d9di_input_split_task(&p->input_splits, input_split, p->opts->tasks) == p->opts->task;
 }
 
 d9d_status d9di_shard_plan_check_inputs(const d9di_shard_plan *p)
 {
     for (size_t i = 0; i < p->input_splits.list.len; i++)
         if (d9di_shard_plan_has_split(p, i))
-            D9D_TRY(d9di_input_split_check(p->how, &p->input_splits, i));
+            D9D_TRY(d9di_input_split_check(p->opts, &p->input_splits, i));
     return D9D_OK;
 }
 
 d9d_status d9di_shard_plan_manifest(const d9di_shard_plan *p, d9di_dataset_manifest *m)
 {
-    const d9d_shard_opts *how = p->how;
+    const d9d_shard_opts *opts = p->opts;
     size_t i;
 
     memset(m, 0, sizeof(*m));
@@ -252,8 +227,8 @@ d9d_status d9di_shard_plan_manifest(const d9di_shard_plan *p, d9di_dataset_manif
     if (m->has_tokenizer)
         m->tokenizer_hash = d9d_tokenizer_hash(p->tokenizer.tok);
     m->recipe = make_recipe(p);
-    m->n_edges = how->n_edges;
-    m->n_sources = how->n_inputs;
+    m->n_edges = opts->n_edges;
+    m->n_sources = opts->n_inputs;
     m->n_splits = p->splits.n;
     m->edges = d9d_arena_alloc(&m->arena, (m->n_edges + 1) * sizeof(*m->edges));
     m->sources = d9d_arena_alloc(&m->arena, m->n_sources * sizeof(*m->sources));
@@ -261,9 +236,9 @@ d9d_status d9di_shard_plan_manifest(const d9di_shard_plan *p, d9di_dataset_manif
     if (!m->edges || !m->sources || !m->splits)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a manifest of %zu inputs", m->n_sources);
     for (i = 0; i < m->n_edges; i++)
-        m->edges[i] = how->edges[i];
+        m->edges[i] = opts->edges[i];
     for (i = 0; i < m->n_sources; i++)
-        m->sources[i] = (d9di_dataset_source){how->inputs[i], 0};
+        m->sources[i] = (d9di_dataset_source){opts->inputs[i], 0};
     for (i = 0; i < m->n_splits; i++)
         m->splits[i].name = p->splits.split[i].name;
     return D9D_OK;
@@ -285,8 +260,8 @@ static d9d_status print_plan(const d9di_shard_plan *p, const d9di_dataset_manife
         d9d_json_add(&counts, json_integer(p->splits.counts[i]));
     root =
         json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v2", "job", hex,
-                  "pieces", (json_int_t)p->input_splits.list.len, "task", (json_int_t)p->how->task,
-                  "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "shard_bytes",
+                  "pieces", (json_int_t)p->input_splits.list.len, "task", (json_int_t)p->opts->task,
+                  "tasks", (json_int_t)(p->opts->tasks > 0 ? p->opts->tasks : 1), "shard_bytes",
                   (json_int_t)p->unit.shard_bytes, "counts", counts, "dataset", dataset);
     D9D_TRY_OR(st, root ? d9d_json_put(out, root, 1) : D9D_FAIL(D9D_ENOMEM, "plan.json: no memory"),
                out);

@@ -23,11 +23,11 @@ typedef struct d9di_shard_splits {
 
 /* The effective policy for documents that are too long, and the most positions of one that is
  * not. */
-d9d_shard_overflow d9di_shard_resolve_overflow(const d9d_shard_opts *how);
-int64_t d9di_shard_max_document(const d9d_shard_opts *how);
+d9d_shard_overflow d9di_shard_resolve_overflow(const d9d_shard_opts *opts);
+int64_t d9di_shard_max_document(const d9d_shard_opts *opts);
 
 /* ECONFIG if options contradict each other. */
-d9d_status d9di_shard_check(const d9d_shard_opts *how, d9di_shard_splits *shares);
+d9d_status d9di_shard_check(const d9d_shard_opts *opts, d9di_shard_splits *shares);
 /* Picks the split of a document, and the key of its samples. */
 void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed, const uint32_t *ids,
                            size_t n, size_t *split, uint32_t *key);
@@ -35,7 +35,7 @@ void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed, const 
 /* Tokenises the documents of a chunk: ids, labels and their ranges per document.  `tok` is NULL for
  * given ids without tokenizer.  Errors name the input, line and byte. */
 typedef struct d9di_shard_tokenizer {
-    const d9d_shard_opts *how;
+    const d9d_shard_opts *opts;
     const d9di_input_splits *input_splits;
     const d9d_tokenizer *tok;
     d9di_chat *chat; /* NULL unless inputs are chats */
@@ -57,7 +57,7 @@ d9d_status d9di_shard_tokenize_chunk(const d9di_shard_tokenizer *t, d9di_shard_w
 enum { D9DI_MAX_AUX_FILES = 8 };
 
 typedef struct d9di_shard_plan {
-    const d9d_shard_opts *how;
+    const d9d_shard_opts *opts;
     d9di_shard_splits splits;
     d9di_shard_tokenizer tokenizer; /* owns its tokenizer */
     d9di_input_splits input_splits;
@@ -71,7 +71,7 @@ typedef struct d9di_shard_plan {
     d9di_packer_opts packs; /* packing at assembly; size 0: units are packed already */
 } d9di_shard_plan;          /* zero-initialised may be released */
 
-d9d_status d9di_shard_plan_init(const d9d_shard_opts *how, d9di_shard_plan *out);
+d9d_status d9di_shard_plan_init(const d9d_shard_opts *opts, d9di_shard_plan *out);
 void d9di_shard_plan_release(d9di_shard_plan *p);
 /* True if this task processes the input split. */
 bool d9di_shard_plan_has_split(const d9di_shard_plan *p, size_t input_split);

@@ -7,14 +7,14 @@
 
 static const char *source_name(const d9di_shard_tokenizer *t, const d9di_document_record *doc)
 {
-    const char *name = t->how->inputs[doc->pos.source];
+    const char *name = t->opts->inputs[doc->pos.source];
 
     return strcmp(name, "-") == 0 ? "standard input" : name;
 }
 
 static bool is_tokens(const d9di_shard_tokenizer *t, const d9di_document_record *doc)
 {
-    return d9di_documents_format(t->how, (size_t)doc->pos.source) == D9D_SHARD_MEGATRON;
+    return d9di_documents_format(t->opts, (size_t)doc->pos.source) == D9D_SHARD_MEGATRON;
 }
 
 /* Counts the line ends of the document before byte `at`. */
@@ -38,7 +38,7 @@ static d9d_status fail_at(const d9di_shard_tokenizer *t, const d9di_document_chu
                         (long long)doc->pos.line - 1, what);
     return D9D_FAIL(
         D9D_EFORMAT, "%s: line %lld, byte %lld: %s", source_name(t, doc),
-        (long long)(d9di_documents_line(t->how, &t->input_splits->list.data[c->input_split],
+        (long long)(d9di_documents_line(t->opts, &t->input_splits->list.data[c->input_split],
                                         &doc->pos) +
                     lines_before(c, doc, at)),
         (long long)doc->pos.byte + (long long)at, what);
@@ -82,7 +82,7 @@ static d9d_status tokenize_jsonl(const d9di_shard_tokenizer *t, d9di_shard_worke
                                  d9di_jsonl_error *error)
 {
     w->text.len = 0;
-    D9D_TRY(d9di_jsonl_get_text(raw, doc->len, t->how->text_key ? t->how->text_key : "text",
+    D9D_TRY(d9di_jsonl_get_text(raw, doc->len, t->opts->text_key ? t->opts->text_key : "text",
                                 &w->text, error));
     return encode_text(t, w->scratch, c, w->text.data, w->text.len);
 }
@@ -100,12 +100,12 @@ static d9d_status tokenize_chat(const d9di_shard_tokenizer *t, d9di_shard_worker
                                 d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
                                 d9di_jsonl_error *error)
 {
-    const bool by_turns = d9di_shard_resolve_overflow(t->how) == D9D_SHARD_OVERFLOW_TRUNCATE;
+    const bool by_turns = d9di_shard_resolve_overflow(t->opts) == D9D_SHARD_OVERFLOW_TRUNCATE;
 
     D9D_TRY(d9di_jsonl_get_messages(raw, doc->len, &w->messages, error));
     doc->has_labels = true;
     return d9di_chat_encode(t->chat, w->scratch, &w->messages,
-                            by_turns ? d9di_shard_max_document(t->how) : 0, &w->rendering, &c->ids,
+                            by_turns ? d9di_shard_max_document(t->opts) : 0, &w->rendering, &c->ids,
                             &c->labels, &doc->truncation, error);
 }
 
@@ -137,7 +137,7 @@ static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_work
                                   d9di_document_chunk *c, d9di_document_record *doc, int32_t *label,
                                   d9di_jsonl_error *error)
 {
-    const d9d_shard_format format = d9di_documents_format(t->how, (size_t)doc->pos.source);
+    const d9d_shard_format format = d9di_documents_format(t->opts, (size_t)doc->pos.source);
     const char *raw = c->text.data ? c->text.data + doc->offset : "";
     d9d_status st;
 
@@ -151,8 +151,8 @@ static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_work
         error->reason = D9D_SHARD_BAD_TEXT;
         snprintf(error->message, sizeof(error->message), "%.300s", why.text);
     }
-    return st == D9D_OK && t->how->label_key
-               ? d9di_jsonl_get_label(raw, doc->len, t->how->label_key, t->vocab, label, error)
+    return st == D9D_OK && t->opts->label_key
+               ? d9di_jsonl_get_label(raw, doc->len, t->opts->label_key, t->vocab, label, error)
                : st;
 }
 
@@ -197,18 +197,18 @@ static d9d_status tokenize_document(const d9di_shard_tokenizer *t, d9di_shard_wo
     int32_t label = 0;
     const d9d_status st = tokenize_record(t, w, c, doc, &label, &error);
 
-    if (st == D9D_EFORMAT && t->how->on_error == D9D_SHARD_ON_ERROR_SKIP)
+    if (st == D9D_EFORMAT && t->opts->on_error == D9D_SHARD_ON_ERROR_SKIP)
         return skip_record(t, c, doc, ids, labels, &error);
     if (st != D9D_OK)
         return st == D9D_EFORMAT ? fail_at(t, c, doc, error.offset, error.message) : st;
     if (doc->has_labels && t->has_eos)
         return fail_at(t, c, doc, 0, "labels are given, so no token can be appended");
-    if (doc->has_labels && t->how->label_key)
+    if (doc->has_labels && t->opts->label_key)
         return fail_at(t, c, doc, 0, "labels are given, and a class besides");
     if (t->has_eos)
         D9D_TRY(D9D_VEC_PUSH(&c->ids, t->eos));
     doc->n_ids = c->ids.len - ids;
-    return t->how->label_key ? add_class(c, doc, label) : D9D_OK;
+    return t->opts->label_key ? add_class(c, doc, label) : D9D_OK;
 }
 
 d9d_status d9di_shard_tokenize_chunk(const d9di_shard_tokenizer *t, d9di_shard_worker *w,

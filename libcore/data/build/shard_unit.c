@@ -13,7 +13,7 @@
  */
 
 struct d9di_shard_unit {
-    d9di_shard_unit_opts how;
+    d9di_shard_unit_opts opts;
     d9di_shard_unit_state state;
     d9di_out_file tokens, labels, records, segments;
 };
@@ -32,21 +32,21 @@ static d9d_status create_file(const d9di_shard_unit *u, const char *end, d9di_ou
     char *path = NULL;
     d9d_status st;
 
-    D9D_TRY(d9di_shard_unit_path(u->how.dir, u->state.input_split, u->state.unit, end, &path));
+    D9D_TRY(d9di_shard_unit_path(u->opts.dir, u->state.input_split, u->state.unit, end, &path));
     st = d9di_out_file_create(out, path);
     free(path);
     return st;
 }
 
-d9d_status d9di_shard_unit_create(const d9di_shard_unit_opts *how, int64_t input_split,
+d9d_status d9di_shard_unit_create(const d9di_shard_unit_opts *opts, int64_t input_split,
                                   int64_t unit, d9di_shard_unit **out)
 {
     d9di_shard_unit *u = calloc(1, sizeof(*u));
     d9d_status st;
 
     if (!u)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->dir);
-    u->how = *how;
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", opts->dir);
+    u->opts = *opts;
     u->state.input_split = input_split;
     u->state.unit = unit;
     u->state.labels = -1;
@@ -114,16 +114,16 @@ static d9d_status begin_shard(d9di_shard_unit *u)
 static void update_bound(d9di_shard_unit *u, const uint32_t *tokens, const int32_t *labels,
                          size_t n)
 {
-    uint32_t most = 0;
+    uint32_t max_id = 0;
     size_t i;
 
     for (i = 0; i < n; i++)
-        most = tokens[i] > most ? tokens[i] : most;
+        max_id = tokens[i] > max_id ? tokens[i] : max_id;
     for (i = 0; labels && i < n; i++)
-        if (labels[i] > (int32_t)most)
-            most = (uint32_t)labels[i];
-    if (n > 0 && (int64_t)most >= u->state.bound)
-        u->state.bound = (int64_t)most + 1;
+        if (labels[i] > (int32_t)max_id)
+            max_id = (uint32_t)labels[i];
+    if (n > 0 && (int64_t)max_id >= u->state.bound)
+        u->state.bound = (int64_t)max_id + 1;
 }
 
 static d9d_status write_tokens(d9di_shard_unit *u, const uint32_t *tokens, size_t n)
@@ -131,7 +131,7 @@ static d9d_status write_tokens(d9di_shard_unit *u, const uint32_t *tokens, size_
     uint16_t *narrow;
     size_t i;
 
-    if (u->how.wide)
+    if (u->opts.wide)
         return d9di_out_file_write(&u->tokens, tokens, n * sizeof(*tokens));
     D9D_TRY(d9d_buf_reserve(&u->tokens.buf, n * sizeof(*narrow)));
     narrow = (uint16_t *)(void *)(u->tokens.buf.data +
@@ -158,7 +158,7 @@ static d9d_status write_record(d9di_shard_unit *u, size_t split, uint32_t key, s
     const struct d9di_shard_unit_record r = {
         .split = (uint32_t)split,
         .shard = (uint32_t)u->state.shards.len - 1,
-        .bucket = d9di_dataset_length_bucket(u->how.edges, u->how.n_edges, length),
+        .bucket = d9di_dataset_length_bucket(u->opts.edges, u->opts.n_edges, length),
         .stored = (uint32_t)n,
         .offset = (uint64_t)current_shard(u)->tokens,
         .n_segments = (uint32_t)n_segments,
@@ -179,13 +179,13 @@ d9d_status d9di_shard_unit_add(d9di_shard_unit *u, size_t split, uint32_t key,
                                const uint32_t *tokens, const int32_t *labels, size_t n,
                                const uint32_t *segments, size_t n_segments)
 {
-    const uint64_t elem = u->how.wide ? 4 : 2;
+    const uint64_t elem = u->opts.wide ? 4 : 2;
     const struct d9di_shard_unit_shard *s = current_shard(u);
 
     u->state.labels = labels ? 1 : 0;
-    if (!s || (s->tokens > 0 && ((uint64_t)s->tokens + n) * elem > u->how.shard_bytes))
+    if (!s || (s->tokens > 0 && ((uint64_t)s->tokens + n) * elem > u->opts.shard_bytes))
         D9D_TRY(begin_shard(u));
-    if (u->how.find_bound)
+    if (u->opts.find_bound)
         update_bound(u, tokens, labels, n);
     D9D_TRY(write_tokens(u, tokens, n));
     if (labels)
@@ -203,7 +203,7 @@ d9d_status d9di_shard_unit_commit(d9di_shard_unit *u)
     D9D_TRY(d9di_out_file_close(&u->segments));
     u->state.records_hash = d9di_out_file_hash(&u->records);
     u->state.segments_hash = d9di_out_file_hash(&u->segments);
-    return d9di_shard_unit_state_write(&u->how, &u->state);
+    return d9di_shard_unit_state_write(&u->opts, &u->state);
 }
 
 d9d_status d9di_shard_unit_check_file(const char *path, d9d_hash want)

@@ -69,7 +69,7 @@ typedef struct d9di_shard_unit_opts {
 } d9di_shard_unit_opts;
 
 typedef struct d9di_shard_unit d9di_shard_unit;
-d9d_status d9di_shard_unit_create(const d9di_shard_unit_opts *how, int64_t input_split,
+d9d_status d9di_shard_unit_create(const d9di_shard_unit_opts *opts, int64_t input_split,
                                   int64_t unit, d9di_shard_unit **out);
 /* Adds one sample of `n` tokens in segments; labels are NULL or one per token.  Either all samples
  * have labels or none has. */
@@ -87,7 +87,7 @@ void d9di_shard_unit_free(d9di_shard_unit *u);
 d9d_status d9di_shard_unit_path(const char *dir, int64_t input_split, int64_t unit, const char *end,
                                 char **out);
 /* Reads the state of a finished unit of the job.  ENOTFOUND, EFORMAT, EMISMATCH (another job). */
-d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *how, int64_t input_split,
+d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *opts, int64_t input_split,
                                       int64_t unit, d9di_shard_unit_state *out);
 /* EFORMAT, with both hashes, unless the file is unchanged since its unit was sealed. */
 d9d_status d9di_shard_unit_check_file(const char *path, d9d_hash want);

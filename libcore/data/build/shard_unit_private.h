@@ -10,7 +10,7 @@
 d9d_status d9di_shard_unit_check_sum(const json_t *root, const char *where, const char *name,
                                      const d9d_buf *text);
 
-d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *how,
+d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *opts,
                                        const d9di_shard_unit_state *s);
 
 #endif

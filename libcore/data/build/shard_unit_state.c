@@ -56,7 +56,7 @@ static json_t *hash_json(d9d_hash h)
     return json_string(hex);
 }
 
-static json_t *lists_json(const d9di_shard_unit_opts *how, const d9di_shard_unit_state *s)
+static json_t *lists_json(const d9di_shard_unit_opts *opts, const d9di_shard_unit_state *s)
 {
     const int64_t *numbers = (const int64_t *)s->split;
     json_t *splits = json_array(), *shards = json_array(), *ended = json_array();
@@ -64,7 +64,7 @@ static json_t *lists_json(const d9di_shard_unit_opts *how, const d9di_shard_unit
     json_t *records = d9di_skipped_list_json(&s->skipped);
     size_t i;
 
-    for (i = 0; i < how->n_splits * SPLIT_NUMBERS; i++)
+    for (i = 0; i < opts->n_splits * SPLIT_NUMBERS; i++)
         d9d_json_add(&splits, json_integer(numbers[i]));
     for (i = 0; i < s->shards.len; i++) {
         const struct d9di_shard_unit_shard *x = &s->shards.data[i];
@@ -78,17 +78,17 @@ static json_t *lists_json(const d9di_shard_unit_opts *how, const d9di_shard_unit
                      json_pack("{s:I, s:I}", "source", (json_int_t)s->source_ends.data[i].source,
                                "bytes", (json_int_t)s->source_ends.data[i].bytes));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I}, s:o, s:o}", "schema",
-                     "d9d.unit.v2", "job", hash_json(how->job), "records_hash",
+                     "d9d.unit.v2", "job", hash_json(opts->job), "records_hash",
                      hash_json(s->records_hash), "segments_hash", hash_json(s->segments_hash),
                      "splits", splits, "shards", shards, "ended", ended, "passed", "source",
                      (json_int_t)s->lines_read.source, "lines", (json_int_t)s->lines_read.lines,
                      "skipped_counts", counts, "skipped", records);
 }
 
-d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *how,
+d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *opts,
                                        const d9di_shard_unit_state *s)
 {
-    json_t *root = lists_json(how, s);
+    json_t *root = lists_json(opts, s);
     d9d_buf text = {0};
     char *path = NULL;
     int bad = 0;
@@ -100,13 +100,13 @@ d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *how,
             root, fields[i].name,
             json_integer(*(const int64_t *)((const char *)s + fields[i].offset)));
     if (bad != 0) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for what a unit has", how->dir);
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for what a unit has", opts->dir);
         goto out;
     }
     D9D_TRY_OR(st, d9d_json_put(&text, root, 1), out);
     D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
     D9D_TRY_OR(st, d9d_json_checksum_append(&text), out);
-    D9D_TRY_OR(st, d9di_shard_unit_path(how->dir, s->input_split, s->unit, ".json", &path), out);
+    D9D_TRY_OR(st, d9di_shard_unit_path(opts->dir, s->input_split, s->unit, ".json", &path), out);
     st = d9d_fs_write_atomic(path, text.data, text.len);
 out:
     free(path);
@@ -126,23 +126,23 @@ static d9d_status get_hash(const json_t *v, const char *where, const char *key, 
 }
 
 static d9d_status read_splits(const json_t *root, const char *where,
-                              const d9di_shard_unit_opts *how, d9di_shard_unit_state *s)
+                              const d9di_shard_unit_opts *opts, d9di_shard_unit_state *s)
 {
     int64_t *numbers = (int64_t *)s->split, samples = 0;
     json_t *list;
     size_t i;
 
     D9D_TRY(d9d_json_get_arr(root, where, "splits", &list));
-    if (json_array_size(list) != how->n_splits * SPLIT_NUMBERS)
+    if (json_array_size(list) != opts->n_splits * SPLIT_NUMBERS)
         return D9D_FAIL(D9D_EFORMAT, "%s: splits: has %zu numbers, must have %zu", where,
-                        json_array_size(list), how->n_splits * SPLIT_NUMBERS);
+                        json_array_size(list), opts->n_splits * SPLIT_NUMBERS);
     for (i = 0; i < json_array_size(list); i++) {
         numbers[i] = json_integer_value(json_array_get(list, i));
         if (numbers[i] < 0 || numbers[i] > INT64_MAX / 65536)
             return D9D_FAIL(D9D_EFORMAT, "%s: splits[%zu]: is %lld", where, i,
                             (long long)numbers[i]);
     }
-    for (i = 0; i < how->n_splits; i++)
+    for (i = 0; i < opts->n_splits; i++)
         samples += s->split[i].samples;
     if (samples != s->samples)
         return D9D_FAIL(D9D_EFORMAT, "%s: splits have %lld samples, the unit %lld", where,
@@ -214,7 +214,7 @@ static d9d_status read_skipped(const json_t *root, const char *where, d9di_shard
 }
 
 static d9d_status read_state(const json_t *root, const char *where, const d9d_buf *text,
-                             const d9di_shard_unit_opts *how, d9di_shard_unit_state *s)
+                             const d9di_shard_unit_opts *opts, d9di_shard_unit_state *s)
 {
     d9d_hash job;
     size_t i;
@@ -222,17 +222,17 @@ static d9d_status read_state(const json_t *root, const char *where, const d9d_bu
     D9D_TRY(d9di_shard_unit_check_sum(root, where, "unit", text));
     D9D_TRY(read_hashes(root, where, s));
     D9D_TRY(get_hash(root, where, "job", &job));
-    if (!d9d_hash_equal(job, how->job))
+    if (!d9d_hash_equal(job, opts->job))
         return D9D_FAIL(D9D_EMISMATCH, "%s: is of other inputs or options", where);
     for (i = 0; i < N_FIELDS; i++)
         D9D_TRY(d9d_json_get_i64(root, where, fields[i].name, -1, INT64_MAX / 65536,
                                  (int64_t *)(void *)((char *)s + fields[i].offset)));
-    D9D_TRY(read_splits(root, where, how, s));
+    D9D_TRY(read_splits(root, where, opts, s));
     D9D_TRY(read_skipped(root, where, s));
     return read_lists(root, where, s);
 }
 
-d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *how, int64_t piece, int64_t unit,
+d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *opts, int64_t piece, int64_t unit,
                                       d9di_shard_unit_state *out)
 {
     d9d_buf text = {0};
@@ -241,12 +241,12 @@ d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *how, int64_t p
     d9d_status st;
 
     memset(out, 0, sizeof(*out));
-    D9D_TRY(d9di_shard_unit_path(how->dir, piece, unit, ".json", &path));
+    D9D_TRY(d9di_shard_unit_path(opts->dir, piece, unit, ".json", &path));
     D9D_TRY_OR(st, d9d_fs_read(path, UINT64_C(64) << 20, &text), out);
     D9D_TRY_OR(st, d9d_json_parse(path, text.data ? text.data : "", text.len, &root), out);
-    D9D_TRY_OR(st, read_state(root, path, &text, how, out), out);
+    D9D_TRY_OR(st, read_state(root, path, &text, opts, out), out);
     if (out->input_split != piece || out->unit != unit || out->samples < 0 || out->segments < 0)
-        st = D9D_FAIL(D9D_EFORMAT, "%s: says that it is unit %lld of piece %lld", path,
+        st = D9D_FAIL(D9D_EFORMAT, "%s: says that it is unit %lld of input split %lld", path,
                       (long long)out->unit, (long long)out->input_split);
 out:
     free(path);

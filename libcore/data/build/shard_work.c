@@ -124,14 +124,14 @@ static d9d_status split_document(d9di_packer *p, uint32_t key, const uint32_t *i
 static d9d_status check_labels(const struct unit_work *w, const d9di_document_chunk *c,
                                const d9di_document_record *doc)
 {
-    const d9d_shard_opts *how = w->plan->how;
+    const d9d_shard_opts *opts = w->plan->opts;
     const d9di_input_split *input_split = &w->plan->input_splits.list.data[c->input_split];
     struct current *cur = w->current;
 
     if (cur->labels >= 0 && cur->labels != doc->has_labels)
         return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: has %s, the documents before it have %s",
-                        how->inputs[doc->pos.source],
-                        (long long)d9di_documents_line(how, input_split, &doc->pos),
+                        opts->inputs[doc->pos.source],
+                        (long long)d9di_documents_line(opts, input_split, &doc->pos),
                         doc->has_labels ? "labels" : "no labels", cur->labels ? "some" : "none");
     cur->labels = doc->has_labels;
     return D9D_OK;
@@ -148,8 +148,8 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
                                const d9di_document_record *doc, const uint32_t *ids,
                                int32_t *labels)
 {
-    const d9d_shard_opts *how = w->plan->how;
-    const int64_t max_positions = d9di_shard_max_document(how);
+    const d9d_shard_opts *opts = w->plan->opts;
+    const int64_t max_positions = d9di_shard_max_document(opts);
     const size_t extra = doc->has_labels ? 0 : 1;
     d9di_dataset_documents *documents = &d9di_shard_unit_get_state(w->current->unit)->documents;
     size_t n = doc->n_ids, split;
@@ -173,17 +173,17 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
     D9D_TRY(check_labels(w, c, doc));
     documents->truncated += doc->truncation.turns > 0;
     if ((int64_t)(n - extra) > max_positions) {
-        switch (d9di_shard_resolve_overflow(how)) {
+        switch (d9di_shard_resolve_overflow(opts)) {
         case D9D_SHARD_OVERFLOW_DROP:
             documents->dropped++;
             count_lost(documents, labels, 0, n - extra);
             return D9D_OK;
         case D9D_SHARD_OVERFLOW_TRUNCATE:
             documents->truncated++;
-            if (!how->label_key)
+            if (!opts->label_key)
                 count_lost(documents, labels, (size_t)max_positions, n - extra);
             n = (size_t)max_positions + extra;
-            if (labels != NULL && how->label_key)
+            if (labels != NULL && opts->label_key)
                 labels[n - 1] = labels[doc->n_ids - 1];
             break;
         case D9D_SHARD_OVERFLOW_BY_FORMAT:
@@ -191,7 +191,7 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
         }
     }
     documents->kept++;
-    d9di_shard_pick_split(&w->plan->splits, how->seed, ids, n, &split,
+    d9di_shard_pick_split(&w->plan->splits, opts->seed, ids, n, &split,
                           &key); /* computed from the kept tokens */
     return split_document(w->current->packers[split], key, ids, labels, n, max_positions);
 }
@@ -416,7 +416,7 @@ static d9d_status unit_work(void *arg, int unused, size_t worker)
 static d9d_status make_workers(struct unit_work *w)
 {
     const d9d_tokenizer *tok = w->plan->tokenizer.tok;
-    const int64_t jobs = w->plan->how->jobs > 0 ? w->plan->how->jobs : d9d_thread_cpus();
+    const int64_t jobs = w->plan->opts->jobs > 0 ? w->plan->opts->jobs : d9d_thread_cpus();
     int i;
 
     w->jobs = jobs < MAX_JOBS ? (int)jobs : MAX_JOBS;
@@ -426,7 +426,7 @@ static d9d_status make_workers(struct unit_work *w)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %d jobs", w->jobs);
     for (i = 0; tok && i < w->jobs; i++)
         D9D_TRY(d9d_tokenizer_scratch_create(tok, &w->workers[i].scratch));
-    return d9di_documents_open(w->plan->how, &w->plan->input_splits, w->plan->unit_bytes,
+    return d9di_documents_open(w->plan->opts, &w->plan->input_splits, w->plan->unit_bytes,
                                &w->reader);
 }
 

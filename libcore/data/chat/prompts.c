@@ -11,7 +11,7 @@
 enum { READ_BYTES = 1 << 20, MAX_LINE = 256 << 20 };
 
 typedef struct reader {
-    const d9d_prompts_opts *how;
+    const d9d_prompts_opts *opts;
     d9d_prompts *out;
     D9D_VEC(size_t) ends;
     d9d_tokenizer_scratch *scratch;
@@ -28,7 +28,8 @@ typedef struct reader {
 
 static d9d_status fail_no_tokenizer(const reader *r, const char *what)
 {
-    return r->how->tokenizer != NULL ? D9D_OK : D9D_FAIL(D9D_ECONFIG, "%s needs a tokenizer", what);
+    return r->opts->tokenizer != NULL ? D9D_OK
+                                      : D9D_FAIL(D9D_ECONFIG, "%s needs a tokenizer", what);
 }
 
 static d9d_status encode_text_line(reader *r, const char *line, size_t n)
@@ -36,7 +37,7 @@ static d9d_status encode_text_line(reader *r, const char *line, size_t n)
     D9D_TRY(fail_no_tokenizer(r, "a prompt of text"));
     r->text.len = 0;
     D9D_TRY(d9di_jsonl_get_text(line, n, "prompt", &r->text, &r->error));
-    return d9d_tokenizer_encode(r->how->tokenizer, r->scratch, r->text.len > 0 ? r->text.data : "",
+    return d9d_tokenizer_encode(r->opts->tokenizer, r->scratch, r->text.len > 0 ? r->text.data : "",
                                 r->text.len, &r->ids);
 }
 
@@ -46,16 +47,16 @@ static d9d_status encode_chat_line(reader *r, const char *line, size_t n)
     if (r->chat == NULL)
         return D9D_FAIL(D9D_ECONFIG, "a chat needs a chat template");
     D9D_TRY(d9di_jsonl_get_messages(line, n, &r->messages, &r->error));
-    return d9di_chat_encode_prompt(r->chat, r->scratch, &r->messages, r->how->speaker,
-                                   r->how->no_thoughts, &r->rendering, &r->ids, &r->error);
+    return d9di_chat_encode_prompt(r->chat, r->scratch, &r->messages, r->opts->speaker,
+                                   r->opts->no_thoughts, &r->rendering, &r->ids, &r->error);
 }
 
 static d9d_status parse_ids_line(reader *r, const char *line, size_t n)
 {
     bool has_labels = false;
 
-    return d9di_jsonl_get_tokens(line, n, (uint32_t)r->how->vocab, &r->ids, &r->labels, &has_labels,
-                                 &r->error);
+    return d9di_jsonl_get_tokens(line, n, (uint32_t)r->opts->vocab, &r->ids, &r->labels,
+                                 &has_labels, &r->error);
 }
 
 static const char *const keys[] = {"input_ids", "messages", "prompt", NULL};
@@ -83,9 +84,9 @@ static d9d_status append_ids(reader *r)
     if (n == 0)
         return D9D_FAIL(D9D_EFORMAT, "the prompt has no token");
     for (size_t i = 0; i < n; i++)
-        if (r->ids.data[i] >= r->how->vocab)
+        if (r->ids.data[i] >= r->opts->vocab)
             return D9D_FAIL(D9D_EMISMATCH, "token %u is not in the model's vocabulary of %lld",
-                            r->ids.data[i], (long long)r->how->vocab);
+                            r->ids.data[i], (long long)r->opts->vocab);
     D9D_TRY(D9D_VEC_RESERVE(&p->ids, n));
     memcpy(p->ids.data + p->ids.len, r->ids.data, n * sizeof(*r->ids.data));
     p->ids.len += n;
@@ -130,7 +131,7 @@ static d9d_status add_lines(reader *r, const d9d_buf *b, bool end, int64_t *numb
         if (st == D9D_OK)
             continue;
         d9d_err_save(&why, st);
-        return D9D_FAIL(st, "%s: line %lld: %s", r->how->path, (long long)*number, why.text);
+        return D9D_FAIL(st, "%s: line %lld: %s", r->opts->path, (long long)*number, why.text);
     }
     return D9D_OK;
 }
@@ -147,7 +148,7 @@ static d9d_status read_file(reader *r, d9di_input_stream *from, d9d_buf *b)
         b->data[b->len] = '\0';
         D9D_TRY(add_lines(r, b, got == 0, &number, &done));
         if (b->len - done > MAX_LINE)
-            return D9D_FAIL(D9D_EFORMAT, "%s: line %lld is longer than %d bytes", r->how->path,
+            return D9D_FAIL(D9D_EFORMAT, "%s: line %lld is longer than %d bytes", r->opts->path,
                             (long long)number + 1, MAX_LINE);
         memmove(b->data, b->data + done, b->len - done);
         b->len -= done;
@@ -162,11 +163,11 @@ static d9d_status finish_prompts(reader *r)
     d9d_hash h[2];
 
     if (r->ends.len == 0)
-        return D9D_FAIL(D9D_EFORMAT, "%s: has no prompts", r->how->path);
+        return D9D_FAIL(D9D_EFORMAT, "%s: has no prompts", r->opts->path);
     p->n = (int64_t)r->ends.len;
     p->start = calloc(r->ends.len + 1, sizeof(*p->start));
     if (p->start == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %zu prompts", r->how->path, r->ends.len);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %zu prompts", r->opts->path, r->ends.len);
     memcpy(p->start + 1, r->ends.data, r->ends.len * sizeof(*p->start));
     h[0] = d9d_hash_bytes(p->ids.data, p->ids.len * sizeof(*p->ids.data));
     h[1] = d9d_hash_bytes(p->start, (r->ends.len + 1) * sizeof(*p->start));
@@ -174,19 +175,19 @@ static d9d_status finish_prompts(reader *r)
     return D9D_OK;
 }
 
-d9d_status d9d_prompts_read(const d9d_prompts_opts *how, d9d_prompts *out)
+d9d_status d9d_prompts_read(const d9d_prompts_opts *opts, d9d_prompts *out)
 {
     d9d_prompts p = {0};
-    reader r = {.how = how, .out = &p};
+    reader r = {.opts = opts, .out = &p};
     d9di_input_stream *from = NULL;
     d9d_buf lines = {0};
     d9d_status st = D9D_OK;
 
-    if (how->tokenizer != NULL)
-        D9D_TRY_OR(st, d9d_tokenizer_scratch_create(how->tokenizer, &r.scratch), out);
-    if (how->tokenizer != NULL && how->chat_template != NULL)
-        D9D_TRY_OR(st, d9di_chat_load(how->chat_template, how->tokenizer, &r.chat), out);
-    D9D_TRY_OR(st, d9di_input_stream_open(how->path, NULL, &from), out);
+    if (opts->tokenizer != NULL)
+        D9D_TRY_OR(st, d9d_tokenizer_scratch_create(opts->tokenizer, &r.scratch), out);
+    if (opts->tokenizer != NULL && opts->chat_template != NULL)
+        D9D_TRY_OR(st, d9di_chat_load(opts->chat_template, opts->tokenizer, &r.chat), out);
+    D9D_TRY_OR(st, d9di_input_stream_open(opts->path, NULL, &from), out);
     D9D_TRY_OR(st, read_file(&r, from, &lines), out);
     D9D_TRY_OR(st, finish_prompts(&r), out);
     *out = p;

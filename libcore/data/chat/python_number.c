@@ -31,11 +31,13 @@ static void format_shortest(double v, char *out, size_t size)
     while (digits < DIGITS && d9d_num_parse(out, NULL) != v);
 }
 
-static d9d_status append_double(double v, d9d_buf *out)
+d9d_status d9di_python_number_double(double v, d9d_buf *out)
 {
     char digits[40], *e;
     int exponent;
 
+    if (isnan(v))
+        return d9d_buf_append(out, "NaN", 3);
     if (isinf(v))
         return d9d_buf_printf(out, "%sInfinity", v < 0 ? "-" : "");
     format_shortest(v, digits, sizeof(digits));
@@ -61,7 +63,7 @@ d9d_status d9di_python_number(const char *text, size_t n, d9d_buf *out)
         return n == 2 && memcmp(text, "-0", 2) == 0 ? d9d_buf_append(out, "0", 1)
                                                     : d9d_buf_append(out, text, n);
     D9D_TRY_OR(st, d9d_buf_append(&copy, text, n), out);
-    st = append_double(d9d_num_parse(copy.data, NULL), out);
+    st = d9di_python_number_double(d9d_num_parse(copy.data, NULL), out);
 out:
     d9d_buf_release(&copy);
     return st;

@@ -8,4 +8,7 @@
  * digits, others as repr() of the nearest double. */
 d9d_status d9di_python_number(const char *text, size_t n, d9d_buf *out);
 
+/* The same of a double. */
+d9d_status d9di_python_number_double(double v, d9d_buf *out);
+
 #endif

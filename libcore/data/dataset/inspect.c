@@ -14,15 +14,15 @@ enum { BAR = 40 };
 
 static d9d_status print_lengths(const json_t *lengths, d9d_buf *out)
 {
-    json_int_t most = 1;
+    json_int_t max_n = 1;
     size_t i;
 
     for (i = 0; i < json_array_size(lengths); i++)
-        if (json_integer_value(json_array_get(lengths, i)) > most)
-            most = json_integer_value(json_array_get(lengths, i));
+        if (json_integer_value(json_array_get(lengths, i)) > max_n)
+            max_n = json_integer_value(json_array_get(lengths, i));
     for (i = 0; i < json_array_size(lengths) && i < 31; i++) {
         const json_int_t n = json_integer_value(json_array_get(lengths, i));
-        const int bar = (int)((double)n / (double)most * BAR + 0.5);
+        const int bar = (int)((double)n / (double)max_n * BAR + 0.5);
 
         D9D_TRY(d9d_buf_printf(out, "  %10lld - %-10lld %12lld  %.*s\n", 1LL << i, (2LL << i) - 1,
                                (long long)n, bar, "########################################"));
@@ -202,17 +202,18 @@ static d9d_status print_json(const d9d_sample *s, const struct expanded *x, d9d_
 
 static d9d_status expand_sample(const d9d_dataset *ds, const d9d_sample *s, struct expanded *x)
 {
-    int32_t *cells = calloc((size_t)s->length, 3 * sizeof(*cells));
+    int32_t *positions = calloc((size_t)s->length, 3 * sizeof(*positions));
     d9d_status st;
 
-    if (!cells)
+    if (!positions)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a sample of %lld", ds->dir,
                         (long long)s->length);
-    st = d9d_sample_expand(ds, s, cells, cells + s->length, cells + 2 * s->length, NULL);
+    st =
+        d9d_sample_expand(ds, s, positions, positions + s->length, positions + 2 * s->length, NULL);
     if (st == D9D_OK)
-        *x = (struct expanded){cells, cells + s->length, cells + 2 * s->length};
+        *x = (struct expanded){positions, positions + s->length, positions + 2 * s->length};
     else
-        free(cells);
+        free(positions);
     return st;
 }
 

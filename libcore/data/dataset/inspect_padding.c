@@ -23,7 +23,7 @@ static d9d_status measure_order(d9d_dataset *ds, d9d_loader_order order, int64_t
                                 int64_t multiple, struct padding *out)
 {
     const d9d_loader_source source = {.dataset = ds, .order = order, .seed = SEED, .epochs = 1};
-    const d9d_loader_opts how = {.pack = batch, .pad_to_multiple_of = multiple};
+    const d9d_loader_opts opts = {.pack = batch, .pad_to_multiple_of = multiple};
     d9d_loader *l;
     d9d_status st;
 
@@ -31,7 +31,7 @@ static d9d_status measure_order(d9d_dataset *ds, d9d_loader_order order, int64_t
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: the split \"%s\" has %lld samples, less than a batch of %lld", ds->dir,
                         ds->split->name, (long long)d9d_dataset_count(ds), (long long)batch);
-    D9D_TRY(d9d_loader_open(&source, 1, &how, &l));
+    D9D_TRY(d9d_loader_open(&source, 1, &opts, &l));
     st = d9d_loader_measure_padding(l, 0, d9d_loader_samples(l), batch, &out->padded,
                                     &out->positions);
     d9d_loader_close(l);

@@ -158,11 +158,11 @@ d9d_blend_ref d9d_blend_at(const d9d_blend *b, int64_t k)
 
 int64_t d9d_blend_find(const d9d_blend *b, int32_t source, int64_t number)
 {
-    const int64_t w = b->weight[source], most = INT64_C(1) << 62;
+    const int64_t w = b->weight[source], limit = INT64_C(1) << 62;
     int64_t t = 0;
 
-    if (number / w >= most / b->period)
-        return most;
+    if (number / w >= limit / b->period)
+        return limit;
     while (b->slot[t].source != source || b->slot[t].number != number % w)
         t++;
     return number / w * b->period + t;

@@ -88,7 +88,7 @@ d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n, d9d_cp_slice_b
     if (n > 1 && b->length % (2 * n) != 0)
         return D9D_FAIL(
             D9D_EINVAL,
-            "a batch of rows of %lld positions cannot be cut into %d pieces for %d ranks",
+            "a batch of sequences of %lld positions cannot be cut into %d chunks for %d ranks",
             (long long)b->length, 2 * n, n);
     if (n > 1)
         D9D_TRY(copy_tokens(b, &d, buffer, &part));

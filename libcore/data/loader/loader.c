@@ -10,7 +10,7 @@
 
 struct d9d_loader {
     d9di_sample_order order;
-    d9d_loader_opts how;
+    d9d_loader_opts opts;
     bool packed;              /* some dataset is packed */
     pthread_mutex_t lock;     /* guards the order and the datasets' handles */
     d9d_batch_buffer *buffer; /* for d9d_loader_batch() */
@@ -33,13 +33,13 @@ struct d9d_batch_buffer {
 
 /* --- opening ---------------------------------------------------------------------------- */
 
-static d9d_status check_opts(const char *dir, const d9d_loader_opts *how, bool bucketed)
+static d9d_status check_opts(const char *dir, const d9d_loader_opts *opts, bool bucketed)
 {
     const struct {
         const char *name;
         int64_t v;
         bool matters;
-    } limits[] = {{"pack", how->pack, bucketed}, {"multiple", how->pad_to_multiple_of, true}};
+    } limits[] = {{"pack", opts->pack, bucketed}, {"multiple", opts->pad_to_multiple_of, true}};
     size_t i;
 
     for (i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
@@ -76,7 +76,7 @@ static d9d_status check_source(const d9d_loader_source *s, const d9d_loader_sour
     return D9D_OK;
 }
 
-d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n, const d9d_loader_opts *how,
+d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n, const d9d_loader_opts *opts,
                            d9d_loader **out)
 {
     d9d_loader *l;
@@ -86,16 +86,16 @@ d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n, const d9d
         return D9D_FAIL(D9D_EINVAL, "a loader needs a dataset");
     for (size_t i = 0; i < n; i++)
         D9D_TRY(check_source(&sources[i], &sources[0]));
-    D9D_TRY(check_opts(d9d_dataset_dir(sources[0].dataset), how,
+    D9D_TRY(check_opts(d9d_dataset_dir(sources[0].dataset), opts,
                        sources[0].order == D9D_LOADER_BUCKETED));
     l = calloc(1, sizeof(*l));
     if (!l)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", d9d_dataset_dir(sources[0].dataset));
     (void)pthread_mutex_init(&l->lock, NULL);
-    l->how = *how;
+    l->opts = *opts;
     for (size_t i = 0; i < n; i++)
         l->packed = l->packed || d9d_dataset_is_packed(sources[i].dataset);
-    st = d9di_sample_order_init(&l->order, sources, n, how->pack);
+    st = d9di_sample_order_init(&l->order, sources, n, opts->pack);
     if (st == D9D_OK)
         st = d9d_batch_buffer_create(&l->buffer);
     if (st != D9D_OK) {
@@ -214,7 +214,7 @@ static d9d_status look_up_sample(d9d_loader *l, int64_t k, d9d_sample_ref *draw,
 /* S of a batch whose longest sequence has `longest` positions. */
 static int64_t padded_length(const d9d_loader *l, int64_t longest)
 {
-    const int64_t multiple = l->how.pad_to_multiple_of, n = longest > 1 ? longest : 1;
+    const int64_t multiple = l->opts.pad_to_multiple_of, n = longest > 1 ? longest : 1;
 
     return (n + multiple - 1) / multiple * multiple;
 }

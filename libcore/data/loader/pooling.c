@@ -119,22 +119,22 @@ typedef struct rank_layout {
     int64_t length, pieces, size; /* of a sequence, divided into `pieces` chunks of `size` */
     int64_t local;                /* positions of a sequence on this rank */
     int64_t first, tokens; /* this rank's range among the tokens of its tensor-parallel group */
-    const d9d_pooling_opts *how;
+    const d9d_pooling_opts *opts;
 } rank_layout;
 
-static d9d_status rank_layout_init(const d9d_batch *b, const d9d_pooling_opts *how,
+static d9d_status rank_layout_init(const d9d_batch *b, const d9d_pooling_opts *opts,
                                    rank_layout *out)
 {
-    rank_layout p = {.length = b->length, .local = b->length / how->cp_ranks, .how = how};
+    rank_layout p = {.length = b->length, .local = b->length / opts->cp_ranks, .opts = opts};
 
-    p.pieces = how->cp_ranks > 1 ? 2 * how->cp_ranks : 1;
+    p.pieces = opts->cp_ranks > 1 ? 2 * opts->cp_ranks : 1;
     p.size = b->length / p.pieces;
-    p.tokens = b->seqs * p.local / how->tp_ranks;
-    p.first = how->tp * p.tokens;
-    if (b->length % p.pieces != 0 || b->seqs * p.local % how->tp_ranks != 0)
+    p.tokens = b->seqs * p.local / opts->tp_ranks;
+    p.first = opts->tp * p.tokens;
+    if (b->length % p.pieces != 0 || b->seqs * p.local % opts->tp_ranks != 0)
         return D9D_FAIL(D9D_EINVAL,
                         "pool: %lld rows of %lld positions do not divide over %d x %d ranks",
-                        (long long)b->seqs, (long long)b->length, how->cp_ranks, how->tp_ranks);
+                        (long long)b->seqs, (long long)b->length, opts->cp_ranks, opts->tp_ranks);
     *out = p;
     return D9D_OK;
 }
@@ -142,7 +142,7 @@ static d9d_status rank_layout_init(const d9d_batch *b, const d9d_pooling_opts *h
 /* The local token of a position, or -1. */
 static int64_t local_token(const rank_layout *p, int64_t row, int64_t position)
 {
-    const int64_t piece = position / p->size, rank = p->how->cp;
+    const int64_t piece = position / p->size, rank = p->opts->cp;
     int64_t at = row * p->local + position % p->size;
 
     if (p->pieces > 1 && piece == p->pieces - 1 - rank)
@@ -169,7 +169,7 @@ static d9d_batch_document pooled_positions(const d9d_batch_document *d, d9d_pool
 /* Counts the local tokens of a document. */
 static int64_t count_local(const rank_layout *p, const d9d_batch_document *d)
 {
-    const d9d_batch_document c = pooled_positions(d, p->how->pooling);
+    const d9d_batch_document c = pooled_positions(d, p->opts->pooling);
     int64_t n = 0;
 
     for (int64_t i = c.first; i < c.end; i++)
@@ -202,7 +202,7 @@ static d9d_status carve_arrays(d9d_pooling_buffer *buffer, const d9d_pooling_ind
 static void write_document(const rank_layout *p, const d9d_batch_document *d, int64_t n, int64_t k,
                            arrays *a)
 {
-    const d9d_batch_document c = pooled_positions(d, p->how->pooling);
+    const d9d_batch_document c = pooled_positions(d, p->opts->pooling);
     int64_t at = n * k;
 
     for (int64_t i = c.first; i < c.end; i++) {
@@ -227,31 +227,31 @@ void d9d_pooling_buffer_release(d9d_pooling_buffer *buffer)
     D9D_VEC_RELEASE(&buffer->floats);
 }
 
-d9d_status d9d_batch_pooling_index(const d9d_batch *b, const d9d_pooling_opts *how,
+d9d_status d9d_batch_pooling_index(const d9d_batch *b, const d9d_pooling_opts *opts,
                                    d9d_pooling_buffer *buffer, d9d_pooling_index *out)
 {
-    const bool counts = how->cp == 0 && how->tp == 0;
+    const bool counts = opts->cp == 0 && opts->tp == 0;
     d9d_pooling_index h = {.k = 1};
     d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
     arrays a = {0};
     rank_layout p;
 
-    D9D_TRY(rank_layout_init(b, how, &p));
+    D9D_TRY(rank_layout_init(b, opts, &p));
     for (int64_t n; d9d_batch_next_document(b, &d); h.documents++)
         if ((n = count_local(&p, &d)) > h.k)
             h.k = n;
-    h.n = h.documents * how->cp_ranks * how->tp_ranks;
+    h.n = h.documents * opts->cp_ranks * opts->tp_ranks;
     h.tokens = p.tokens;
-    h.n_labels = how->paired ? h.documents / 2 : h.documents;
+    h.n_labels = opts->paired ? h.documents / 2 : h.documents;
     D9D_TRY(carve_arrays(buffer, &h, &a));
     for (int64_t n = 0; n < h.n_labels; n++)
-        a.labels[n] = how->paired && counts ? (int32_t)n : IGNORE;
+        a.labels[n] = opts->paired && counts ? (int32_t)n : IGNORE;
     d = D9D_BATCH_DOCUMENT_NONE;
     for (int64_t n = 0; d9d_batch_next_document(b, &d); n++) {
-        write_document(&p, &d, how->paired ? row_of_pair(n, h.n_labels) : n, h.k, &a);
-        if (how->paired && d.end == d.first && n / 2 < h.n_labels)
+        write_document(&p, &d, opts->paired ? row_of_pair(n, h.n_labels) : n, h.k, &a);
+        if (opts->paired && d.end == d.first && n / 2 < h.n_labels)
             a.labels[n / 2] = IGNORE;
-        else if (!how->paired && counts)
+        else if (!opts->paired && counts)
             a.labels[n] = document_class(b, &d);
     }
     h.token = a.token;

@@ -19,7 +19,7 @@ typedef struct slot {
 
 struct d9d_prefetcher {
     d9d_loader *loader;
-    d9d_prefetcher_opts how;
+    d9d_prefetcher_opts opts;
     int64_t per_step;  /* batches of this rank per step */
     int64_t started;   /* batches that threads have begun */
     int64_t delivered; /* batches returned to the caller, including the one in use */
@@ -36,7 +36,7 @@ struct d9d_prefetcher {
 /* The samples [*first, *first + *rows) of batch i; false past the end. */
 static bool batch_at(const d9d_prefetcher *f, int64_t i, int64_t *first, int64_t *rows)
 {
-    const d9d_prefetcher_opts *h = &f->how;
+    const d9d_prefetcher_opts *h = &f->opts;
     const int64_t part = h->global / h->ranks, at = i % f->per_step * h->micro_batch_size;
     const int64_t rest = part - at < h->micro_batch_size ? part - at : h->micro_batch_size;
 
@@ -54,8 +54,8 @@ static void make_batch(d9d_prefetcher *f, int64_t i)
     if (batch_at(f, i, &first, &rows))
         st = d9d_loader_fill(f->loader, first, rows, s->buffer, &s->batch);
     else
-        st = D9D_FAIL(D9D_EINVAL, "batch %lld is sample %lld; the feed ends at %lld", (long long)i,
-                      (long long)first, (long long)f->how.end);
+        st = D9D_FAIL(D9D_EINVAL, "batch %lld is sample %lld; prefetching ends at %lld",
+                      (long long)i, (long long)first, (long long)f->opts.end);
     d9d_err_save(&s->err, st);
 }
 
@@ -89,8 +89,8 @@ static d9d_status check_opts(const d9d_prefetcher_opts *h)
         h->global % h->ranks == 0 && h->micro_batch_size >= 1 && h->threads >= 0 && h->ahead >= 1)
         return D9D_OK;
     return D9D_FAIL(D9D_EINVAL,
-                    "a feed from sample %lld on, %lld a step, in batches of %lld, of rank %lld of "
-                    "%lld, with %d threads, %d ahead",
+                    "prefetch from sample %lld on, %lld a step, in batches of %lld, of rank %lld "
+                    "of %lld, with %d threads, %d ahead",
                     (long long)h->first, (long long)h->global, (long long)h->micro_batch_size,
                     (long long)h->rank, (long long)h->ranks, h->threads, h->ahead);
 }
@@ -101,30 +101,31 @@ static void start_threads(d9d_prefetcher *f)
     d9d_thread_sigmask before;
 
     d9d_thread_block_signals(&before);
-    while (f->n_threads < f->how.threads &&
+    while (f->n_threads < f->opts.threads &&
            pthread_create(&f->threads[f->n_threads], NULL, prefetch_thread, f) == 0)
         f->n_threads++;
     d9d_thread_restore_signals(&before);
 }
 
-d9d_status d9d_prefetcher_open(d9d_loader *l, const d9d_prefetcher_opts *how, d9d_prefetcher **out)
+d9d_status d9d_prefetcher_open(d9d_loader *l, const d9d_prefetcher_opts *opts, d9d_prefetcher **out)
 {
     d9d_prefetcher *f;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(check_opts(how));
+    D9D_TRY(check_opts(opts));
     f = calloc(1, sizeof(*f));
     if (f == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for a feed of batches");
+        return D9D_FAIL(D9D_ENOMEM, "no memory to prefetch batches");
     f->loader = l;
-    f->how = *how;
-    f->per_step = (how->global / how->ranks + how->micro_batch_size - 1) / how->micro_batch_size;
-    f->n_slots = how->threads > 0 ? 1 + how->ahead : 1;
+    f->opts = *opts;
+    f->per_step =
+        (opts->global / opts->ranks + opts->micro_batch_size - 1) / opts->micro_batch_size;
+    f->n_slots = opts->threads > 0 ? 1 + opts->ahead : 1;
     (void)pthread_mutex_init(&f->lock, NULL);
     (void)pthread_cond_init(&f->ready, NULL);
     (void)pthread_cond_init(&f->slot_free, NULL);
     f->slots = calloc((size_t)f->n_slots, sizeof(*f->slots));
-    f->threads = calloc((size_t)how->threads + 1, sizeof(*f->threads));
+    f->threads = calloc((size_t)opts->threads + 1, sizeof(*f->threads));
     if (f->slots == NULL || f->threads == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "no memory for %lld batches ahead", (long long)f->n_slots);
     for (int64_t i = 0; st == D9D_OK && i < f->n_slots; i++)

@@ -33,27 +33,72 @@ struct d9di_bpe_candidate {
 #define MAX_MERGED ((size_t)16 << 20)
 #define MAX_GREEDY ((size_t)1 << 30)
 
-/* Splits a pre-token into its initial symbols ids[0, n); returns their number. */
+/* The token of a symbol, which is a character (or byte) of w bytes, with its prefix and suffix. */
+static uint32_t find_affixed(const d9di_bpe *b, const char *symbol, unsigned w, bool first,
+                             bool last)
+{
+    char text[2 * D9DI_BPE_AFFIX + 8];
+    size_t n = 0;
+
+    if (!first)
+        n = (size_t)(stpcpy(text, b->prefix) - text);
+    if (b->chars) {
+        memcpy(text + n, symbol, w);
+        n += w;
+    } else {
+        n += d9di_utf8_encode(d9di_bytelevel_char((unsigned char)*symbol), text + n);
+    }
+    if (last)
+        n = (size_t)(stpcpy(text + n, b->suffix) - text);
+    return d9di_vocab_find(&b->vocab, text, n);
+}
+
+static inline uint32_t find_symbol(const d9di_bpe *b, const char *symbol, unsigned w, bool first,
+                                   bool last)
+{
+    if (__builtin_expect(b->affixed, 0))
+        return find_affixed(b, symbol, w, first, last);
+    return b->chars ? d9di_vocab_find(&b->vocab, symbol, w) : b->byte_id[(unsigned char)*symbol];
+}
+
+/* True if a character becomes its bytes. */
+static bool falls_back(const d9di_bpe *b, const char *text, unsigned w)
+{
+    for (unsigned i = 0; i < w; i++)
+        if (b->byte_id[(unsigned char)text[i]] == D9DI_NO_ID)
+            return false;
+    return b->byte_fallback;
+}
+
+/* Splits a pre-token into its initial symbols ids[0, n); returns their number.  As in HF, an
+ * unknown symbol comes before the next known one, and so behind the bytes of characters between
+ * them. */
 static size_t init_symbols(const d9di_bpe *b, const char *pretoken, size_t n, uint32_t *ids)
 {
     size_t count = 0, i = 0;
-    bool unk_before = false;
+    bool unk_due = false;
 
     while (i < n) {
-        const unsigned char first = (unsigned char)pretoken[i];
-        const unsigned w = b->chars ? d9di_utf8_width(first) : 1;
-        const uint32_t id = b->chars ? d9di_bpe_find_token(b, pretoken + i, w) : b->byte_id[first];
+        const unsigned w = b->chars ? d9di_utf8_width((unsigned char)pretoken[i]) : 1;
+        const uint32_t id = find_symbol(b, pretoken + i, w, i == 0, i + w == n);
 
-        if (id != D9DI_NO_ID)
+        if (id != D9DI_NO_ID) {
+            if (unk_due)
+                ids[count++] = b->unk;
+            unk_due = false;
             ids[count++] = id;
-        else if (b->byte_fallback)
+        } else if (falls_back(b, pretoken + i, w)) {
             for (unsigned k = 0; k < w; k++)
                 ids[count++] = b->byte_id[(unsigned char)pretoken[i + k]];
-        else if (b->unk != D9DI_NO_ID && !(b->fuse_unk && unk_before))
-            ids[count++] = b->unk;
-        unk_before = id == D9DI_NO_ID;
+        } else if (b->unk != D9DI_NO_ID) {
+            if (unk_due && !b->fuse_unk)
+                ids[count++] = b->unk;
+            unk_due = true;
+        }
         i += w;
     }
+    if (unk_due)
+        ids[count++] = b->unk;
     return count;
 }
 
@@ -202,7 +247,7 @@ static d9d_status find_whole_token(const d9di_bpe *b, d9di_bpe_scratch *s, const
     size_t i;
 
     if (b->chars) {
-        *id = d9di_bpe_find_token(b, pretoken, n);
+        *id = d9di_vocab_find(&b->vocab, pretoken, n);
         return D9D_OK;
     }
     s->spelled.len = 0;
@@ -210,7 +255,7 @@ static d9d_status find_whole_token(const d9di_bpe *b, d9di_bpe_scratch *s, const
     for (i = 0; i < n; i++)
         s->spelled.len += d9di_utf8_encode(d9di_bytelevel_char((unsigned char)pretoken[i]),
                                            s->spelled.data + s->spelled.len);
-    *id = d9di_bpe_find_token(b, s->spelled.data, s->spelled.len);
+    *id = d9di_vocab_find(&b->vocab, s->spelled.data, s->spelled.len);
     return D9D_OK;
 }
 
@@ -236,12 +281,12 @@ static d9d_status merge_pretoken(const d9di_bpe *b, d9di_bpe_scratch *s, const c
 static d9d_status encode_pretoken(const d9di_bpe *b, d9di_bpe_scratch *s,
                                   const d9di_pretoken *pretoken, uint32_t *ids, size_t *out_n)
 {
-    const size_t most = b->is_greedy ? MAX_GREEDY : MAX_MERGED;
+    const size_t limit = b->is_greedy ? MAX_GREEDY : MAX_MERGED;
 
-    if (pretoken->n > most)
+    if (pretoken->n > limit)
         return D9D_FAIL(D9D_EFORMAT,
                         "%zu bytes without a place to split at; at most %zu can be merged",
-                        pretoken->n, most);
+                        pretoken->n, limit);
     return (b->is_greedy ? d9di_bpe_greedy_encode : merge_pretoken)(b, s, pretoken->text,
                                                                     pretoken->n, ids, out_n);
 }
@@ -315,50 +360,7 @@ d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_pr
     return D9D_OK;
 }
 
-/* --- alignment of ids ---------------------------------------------------------------- */
-
-/* Width of the first character, or byte, which may begin no token. */
-static size_t first_char_width(const d9di_bpe *b, const char *text)
-{
-    return b->chars ? d9di_utf8_width((unsigned char)text[0]) : 1;
-}
-
-static bool is_unknown(const d9di_bpe *b, const char *text, size_t n)
-{
-    const size_t w = first_char_width(b, text);
-
-    return w <= n && (b->chars ? d9di_bpe_find_token(b, text, w)
-                               : b->byte_id[(unsigned char)*text]) == D9DI_NO_ID;
-}
-
-static size_t unknown_width(const d9di_bpe *b, const char *text, size_t n)
-{
-    size_t w = first_char_width(b, text);
-
-    while (b->fuse_unk && w < n && is_unknown(b, text + w, n - w))
-        w += first_char_width(b, text + w);
-    return w;
-}
-
-size_t d9di_bpe_token_bytes(const d9di_bpe *b, const char *text, size_t n, uint32_t id,
-                            size_t *skip)
-{
-    const char *of = b->chars ? b->tokens[id].text : b->bytes + b->byte_offset[id];
-    const size_t len = b->chars ? b->tokens[id].len : b->byte_offset[id + 1] - b->byte_offset[id];
-    size_t at = 0;
-
-    for (*skip = 0; at < n; at += first_char_width(b, text + at)) {
-        *skip = at;
-        if (len <= n - at && memcmp(text + at, of, len) == 0)
-            return len;
-        if (b->chars && b->byte_fallback && id == b->byte_id[(unsigned char)text[at]])
-            return 1;
-        if (id == b->unk)
-            return unknown_width(b, text + at, n - at);
-    }
-    *skip = 0; /* inside: a merge of bytes */
-    return n;
-}
+/* --- scratch -------------------------------------------------------------------------- */
 
 d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words)
 {

@@ -186,7 +186,7 @@ d9d_status d9di_bpe_greedy_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const 
  * ranks are then not times. */
 static bool compute_merge_times(d9di_bpe *b)
 {
-    for (uint32_t id = 0; id < b->n_tokens; id++)
+    for (uint32_t id = 0; id < b->vocab.n_tokens; id++)
         b->derivation[id].time = D9DI_BPE_NEVER;
     for (size_t i = 0; i < 256; i++)
         b->derivation[b->byte_id[i]].time = 0;
@@ -224,17 +224,17 @@ static bool compute_merge_times(d9di_bpe *b)
 
 static d9d_status build_token_trie(d9di_bpe *b)
 {
-    struct d9di_trie_key *keys = malloc((b->n_tokens + 1) * sizeof(*keys));
+    struct d9di_trie_key *keys = malloc((b->vocab.n_tokens + 1) * sizeof(*keys));
     d9d_status st;
     size_t n = 0;
 
     if (!keys)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->n_tokens);
-    for (uint32_t id = 0; id < b->n_tokens; id++) {
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->vocab.n_tokens);
+    for (uint32_t id = 0; id < b->vocab.n_tokens; id++) {
         const uint32_t len = b->byte_offset[id + 1] - b->byte_offset[id];
         const bool never = b->derivation[id].time == D9DI_BPE_NEVER;
 
-        if (len > 0 && b->tokens[id].spelled && (!never || b->ignore_merges))
+        if (len > 0 && b->vocab.tokens[id].spelled && (!never || b->ignore_merges))
             keys[n++] = (struct d9di_trie_key){b->bytes + b->byte_offset[id], len, id, never};
     }
     st = d9di_trie_build(&b->trie, keys, n);
@@ -244,7 +244,7 @@ static d9d_status build_token_trie(d9di_bpe *b)
 
 static void compute_shorter(d9di_bpe *b)
 {
-    for (uint32_t id = 0; id < b->n_tokens; id++) {
+    for (uint32_t id = 0; id < b->vocab.n_tokens; id++) {
         struct d9di_bpe_derivation *made = &b->derivation[id];
         size_t len, seen;
 
@@ -262,11 +262,11 @@ d9d_status d9di_bpe_greedy_prepare(d9di_bpe *b)
     for (size_t i = 0; i < 256; i++)
         if (b->byte_id[i] == D9DI_NO_ID)
             return D9D_OK;
-    if (b->chars || b->n_tokens > D9DI_TRIE_NONE)
+    if (b->chars || b->affixed || b->vocab.n_tokens > D9DI_TRIE_NONE)
         return D9D_OK;
-    b->derivation = calloc((size_t)b->n_tokens + 1, sizeof(*b->derivation));
+    b->derivation = calloc((size_t)b->vocab.n_tokens + 1, sizeof(*b->derivation));
     if (!b->derivation)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->n_tokens);
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->vocab.n_tokens);
     b->is_greedy = compute_merge_times(b);
     if (!b->is_greedy)
         return D9D_OK;

@@ -1,6 +1,4 @@
 /* bpe_load.c - reads the model of a tokenizer.json. */
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,99 +9,9 @@
 
 enum { MAX_MERGES = 0xffffff };
 
-static uint64_t table_size(uint64_t n)
-{
-    uint64_t size = 16;
-
-    while (size < n + n / 2)
-        size *= 2;
-    return size;
-}
-
-/* The slot of a text, or the free slot for it; *tag: its content without the id. */
-static uint32_t *vocab_slot(const d9di_bpe *b, const char *text, size_t n, uint32_t *tag)
-{
-    const uint64_t hash = d9d_hash_u64(text, n);
-    uint64_t at = hash & b->vocab_mask;
-
-    *tag = (uint32_t)(hash >> 32) & 0xff000000;
-    for (; b->vocab_table[at] != 0; at = (at + 1) & b->vocab_mask) {
-        const struct d9di_bpe_token *t;
-
-        if ((b->vocab_table[at] & 0xff000000) != *tag)
-            continue;
-        t = &b->tokens[(b->vocab_table[at] & 0xffffff) - 1];
-        if (t->len == n && memcmp(t->text, text, n) == 0)
-            break;
-    }
-    return &b->vocab_table[at];
-}
-
-uint32_t d9di_bpe_find_token(const d9di_bpe *b, const char *text, size_t n)
-{
-    uint32_t tag;
-
-    return (*vocab_slot(b, text, n, &tag) & 0xffffff) - 1;
-}
-
-/* --- vocabulary ---------------------------------------------------------------- */
-
-/* The largest id plus one; checks every id. */
-static d9d_status count_ids(json_t *vocab, const char *where, uint32_t *out)
-{
-    const char *text;
-    json_t *id;
-
-    *out = 0;
-    json_object_foreach(vocab, text, id)
-    {
-        const json_int_t v = json_integer_value(id);
-
-        if (!json_is_integer(id) || v < 0 || v >= D9DI_MAX_VOCAB)
-            return D9D_FAIL(D9D_EFORMAT, "%s: vocab: \"%.80s\" must have an id from 0 to %u", where,
-                            text, D9DI_MAX_VOCAB - 1);
-        if ((uint32_t)v >= *out)
-            *out = (uint32_t)v + 1;
-    }
-    return D9D_OK;
-}
-
-static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
-{
-    const char *text;
-    json_t *v;
-
-    D9D_TRY(count_ids(vocab, where, &b->n_tokens));
-    b->n_entries = (uint32_t)json_object_size(vocab);
-    b->vocab_mask = table_size(b->n_entries) - 1;
-    b->vocab_table = calloc(b->vocab_mask + 1, sizeof(*b->vocab_table));
-    b->tokens = calloc((size_t)b->n_tokens + 1, sizeof(*b->tokens));
-    if (!b->vocab_table || !b->tokens)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
-    json_object_foreach(vocab, text, v)
-    {
-        const uint32_t id = (uint32_t)json_integer_value(v);
-        struct d9di_bpe_token *t = &b->tokens[id];
-        const size_t len = strlen(text);
-        uint32_t tag, *slot;
-
-        if (t->text)
-            return D9D_FAIL(D9D_EFORMAT,
-                            "%s: vocab: the id %u is that of \"%.80s\" and of \"%.80s\"", where, id,
-                            t->text, text);
-        t->len = (uint32_t)len;
-        t->text = d9d_arena_strndup(&b->arena, text, len);
-        if (!t->text)
-            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
-        slot = vocab_slot(b, text, len, &tag);
-        *slot = tag | (id + 1);
-    }
-    return D9D_OK;
-}
-
 /* Writes the bytes of a token to `bytes`, which has space for its text; returns their number.  A
  * text that is not spelled in the byte alphabet stands for itself. */
-static size_t decode_token_text(struct d9di_bpe_token *t, bool chars, char *bytes)
+static size_t decode_token_text(struct d9di_vocab_token *t, bool chars, char *bytes)
 {
     size_t n = 0;
     uint32_t i = 0;
@@ -132,45 +40,32 @@ static d9d_status load_token_bytes(d9di_bpe *b, const char *where)
 {
     size_t capacity = D9DI_BPE_SLACK, n = 0;
 
-    for (uint32_t id = 0; id < b->n_tokens; id++)
-        capacity += b->tokens[id].len;
+    for (uint32_t id = 0; id < b->vocab.n_tokens; id++)
+        capacity += b->vocab.tokens[id].len;
     b->bytes = calloc(capacity, 1);
-    b->byte_offset = calloc((size_t)b->n_tokens + 1, sizeof(*b->byte_offset));
+    b->byte_offset = calloc((size_t)b->vocab.n_tokens + 1, sizeof(*b->byte_offset));
     if (!b->bytes || !b->byte_offset)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
-    for (uint32_t id = 0; id < b->n_tokens; id++) {
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->vocab.n_tokens);
+    for (uint32_t id = 0; id < b->vocab.n_tokens; id++) {
         b->byte_offset[id] = (uint32_t)n; /* a file has at most 64 MiB */
-        if (b->tokens[id].text)
-            n += decode_token_text(&b->tokens[id], b->chars, b->bytes + n);
+        if (b->vocab.tokens[id].text)
+            n += decode_token_text(&b->vocab.tokens[id], b->chars, b->bytes + n);
     }
-    b->byte_offset[b->n_tokens] = (uint32_t)n;
+    b->byte_offset[b->vocab.n_tokens] = (uint32_t)n;
     return D9D_OK;
-}
-
-bool d9di_bpe_fallback_byte(const char *text, size_t n, unsigned char *byte)
-{
-    static const char hex[] = "0123456789ABCDEF";
-    const char *high, *low;
-
-    if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
-        return false;
-    high = memchr(hex, text[3], 16);
-    low = memchr(hex, text[4], 16);
-    if (!high || !low)
-        return false;
-    *byte = (unsigned char)((high - hex) * 16 + (low - hex));
-    return true;
 }
 
 static void find_byte_ids(d9di_bpe *b, bool *complete)
 {
-    *complete = true;
-    for (int i = 0; i < 256; i++) {
-        char text[8];
-        const size_t n = b->chars ? (size_t)snprintf(text, sizeof(text), "<0x%02X>", (unsigned)i)
-                                  : d9di_utf8_encode(d9di_bytelevel_char((unsigned char)i), text);
+    *complete = !b->affixed;
+    for (unsigned i = 0; i < 256; i++) {
+        const unsigned char byte = (unsigned char)i;
+        char text[4];
 
-        b->byte_id[i] = d9di_bpe_find_token(b, text, n);
+        b->byte_id[i] = b->chars
+                            ? d9di_vocab_find_byte(&b->vocab, byte)
+                            : d9di_vocab_find(&b->vocab, text,
+                                              d9di_utf8_encode(d9di_bytelevel_char(byte), text));
         *complete &= b->byte_id[i] != D9DI_NO_ID;
     }
 }
@@ -209,16 +104,20 @@ static bool parse_pair(const json_t *v, struct pair *out)
 static d9d_status add_merge(d9di_bpe *b, const struct pair *pair, const char *where, size_t at,
                             d9d_buf *joined)
 {
+    const size_t prefix = strlen(b->prefix);
     uint32_t id[3], tag, *slot;
 
+    if (pair->len[1] < prefix)
+        return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: \"%s\" lacks continuing_subword_prefix",
+                        where, at, pair->text[1]);
     joined->len = 0;
     D9D_TRY(d9d_buf_append(joined, pair->text[0], pair->len[0]));
-    D9D_TRY(d9d_buf_append(joined, pair->text[1], pair->len[1]));
+    D9D_TRY(d9d_buf_append(joined, pair->text[1] + prefix, pair->len[1] - prefix));
     for (int i = 0; i < 3; i++) {
         const char *text = i < 2 ? pair->text[i] : joined->data;
         const size_t len = i < 2 ? pair->len[i] : joined->len;
 
-        id[i] = d9di_bpe_find_token(b, text, len);
+        id[i] = d9di_vocab_find(&b->vocab, text, len);
         if (id[i] == D9DI_NO_ID)
             return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: \"%.*s\" is not in the vocabulary",
                             where, at, (int)(len < 80 ? len : 80), text);
@@ -239,7 +138,7 @@ static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *whe
 
     if (n >= MAX_MERGES)
         return D9D_FAIL(D9D_ENOTSUP, "%s: %zu merges; less than %d are read", where, n, MAX_MERGES);
-    b->merge_mask = table_size(n) - 1;
+    b->merge_mask = d9di_vocab_table_size(n) - 1;
     b->merge_table = calloc(b->merge_mask + 1, sizeof(*b->merge_table));
     b->merges = malloc((n + 1) * sizeof(*b->merges));
     if (!b->merge_table || !b->merges)
@@ -262,23 +161,29 @@ static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *whe
 
 /* --- the rest ------------------------------------------------------------------- */
 
-static d9d_status check_unsupported(const json_t *m, const char *where)
+static d9d_status check_dropout(const json_t *m, const char *where)
 {
-    static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const json_t *dropout = json_object_get(m, "dropout");
-    size_t i;
 
     if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0.0)
         return D9D_FAIL(D9D_ENOTSUP,
                         "%s: dropout is %g; only 0 is supported, ids must be repeatable", where,
                         json_number_value(dropout));
-    for (i = 0; i < 2; i++) {
-        const json_t *v = json_object_get(m, empty[i]);
+    return D9D_OK;
+}
 
-        if (v && !json_is_null(v) && (!json_is_string(v) || json_string_length(v) > 0))
-            return D9D_FAIL(D9D_ENOTSUP, "%s: %s is not empty, which is not supported", where,
-                            empty[i]);
-    }
+static d9d_status load_affix(d9di_bpe *b, const json_t *m, const char *where, const char *key,
+                             char *out)
+{
+    const json_t *v = json_object_get(m, key);
+
+    if (!v || json_is_null(v))
+        return D9D_OK;
+    if (!json_is_string(v) || json_string_length(v) > D9DI_BPE_AFFIX)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: %s: must be a string of at most %d bytes", where, key,
+                        D9DI_BPE_AFFIX);
+    memcpy(out, json_string_value(v), json_string_length(v) + 1);
+    b->affixed |= *out != '\0';
     return D9D_OK;
 }
 
@@ -291,14 +196,14 @@ static d9d_status load_unk(d9di_bpe *b, const json_t *m, const char *where, bool
     D9D_TRY(d9di_tokenizer_component_get_flag(m, where, "byte_fallback", false, &b->byte_fallback));
     if (complete && (b->byte_fallback || !b->chars))
         return D9D_OK; /* no character is ever unknown */
-    if (b->byte_fallback)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "%s: byte_fallback is set and the vocabulary lacks some of the 256 bytes",
-                        where);
+    if (b->byte_fallback && (b->affixed || !b->chars))
+        return D9D_FAIL(
+            D9D_ENOTSUP, "%s: byte_fallback is set beside %s, which is not supported", where,
+            b->affixed ? "a prefix or suffix of symbols" : "an alphabet of bytes that lacks some");
     if (!unk || json_is_null(unk))
         return D9D_OK;
     if (json_is_string(unk))
-        b->unk = d9di_bpe_find_token(b, json_string_value(unk), json_string_length(unk));
+        b->unk = d9di_vocab_find(&b->vocab, json_string_value(unk), json_string_length(unk));
     if (b->unk == D9DI_NO_ID)
         return D9D_FAIL(D9D_EFORMAT, "%s: unk_token is not in the vocabulary", where);
     return D9D_OK;
@@ -306,22 +211,15 @@ static d9d_status load_unk(d9di_bpe *b, const json_t *m, const char *where, bool
 
 static d9d_status load_model(const json_t *m, const char *where, d9di_bpe *b)
 {
-    const json_t *type = json_object_get(m, "type");
     json_t *vocab, *merges;
     bool complete;
 
-    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))
-        return D9D_FAIL(D9D_ENOTSUP, "%s: the type \"%.80s\" is not supported; it must be BPE",
-                        where, json_is_string(type) ? json_string_value(type) : "?");
-    D9D_TRY(d9di_tokenizer_component_check_keys(
-        m, where,
-        "type dropout unk_token continuing_subword_prefix "
-        "end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab "
-        "merges"));
-    D9D_TRY(check_unsupported(m, where));
+    D9D_TRY(check_dropout(m, where));
+    D9D_TRY(load_affix(b, m, where, "continuing_subword_prefix", b->prefix));
+    D9D_TRY(load_affix(b, m, where, "end_of_word_suffix", b->suffix));
     D9D_TRY(d9d_json_get_obj(m, where, "vocab", &vocab));
     D9D_TRY(d9d_json_get_arr(m, where, "merges", &merges));
-    D9D_TRY(load_vocab(b, vocab, where));
+    D9D_TRY(d9di_vocab_load(vocab, where, &b->vocab));
     D9D_TRY(load_token_bytes(b, where));
     find_byte_ids(b, &complete);
     D9D_TRY(load_unk(b, m, where, complete));
@@ -336,8 +234,6 @@ d9d_status d9di_bpe_init(const json_t *model, const char *where, bool chars, d9d
 
     memset(out, 0, sizeof(*out));
     out->chars = chars;
-    if (!json_is_object(model))
-        return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", where);
     st = load_model(model, where, out);
     if (st != D9D_OK)
         d9di_bpe_release(out);
@@ -346,14 +242,12 @@ d9d_status d9di_bpe_init(const json_t *model, const char *where, bool chars, d9d
 
 void d9di_bpe_release(d9di_bpe *b)
 {
-    free(b->tokens);
-    free(b->vocab_table);
+    d9di_vocab_release(&b->vocab);
     free(b->merges);
     free(b->merge_table);
     free(b->bytes);
     free(b->byte_offset);
     free(b->derivation);
     d9di_trie_release(&b->trie);
-    d9d_arena_release(&b->arena);
     memset(b, 0, sizeof(*b));
 }

@@ -24,6 +24,7 @@ typedef struct d9di_normalizer_scratch {
     d9di_alignments alignments[2]; /* of text[0] and text[1] */
     const d9di_alignment *input;   /* of the text that a step reads; NULL: the original text */
     d9di_alignments *output;       /* of the text that it writes */
+    bool starts_later;             /* the last text begins behind the start of the original one */
     D9D_VEC(int32_t) chars;
     D9D_VEC(int32_t) marks;
     d9di_split_pattern_matcher *matcher; /* borrowed */

@@ -10,19 +10,8 @@
 #include <string.h>
 
 #include "data/tokenizer/bytelevel.h"
-#include "data/tokenizer/fast_split.h"
-#include "data/tokenizer/tokenizer_component.h"
-#include "data/tokenizer/unicode_tables.h"
+#include "data/tokenizer/pretok_private.h"
 #include "data/tokenizer/utf8.h"
-
-enum behaviour { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
-
-static const char *const behaviour_names[] = {"Isolated",       "Removed",    "MergedWithPrevious",
-                                              "MergedWithNext", "Contiguous", NULL};
-
-enum prepend { NEVER, FIRST, ALWAYS }; /* FIRST: at the beginning of the whole text */
-
-static const char *const prepend_names[] = {"never", "first", "always", NULL};
 
 /* A span of the text and of its shadow (see split_pattern.h). */
 struct span {
@@ -32,31 +21,6 @@ struct span {
 
 struct run;
 struct joiner;
-
-struct stage {
-    /* Reports the stretches of `span` to `j`; NULL: the span is one pre-token. */
-    d9d_status (*find)(const struct stage *stage, struct run *run, struct span span,
-                       struct joiner *j);
-    enum behaviour behaviour;
-    bool invert;
-    enum prepend prepend;
-    char replacement[5];          /* prepended, unless the text begins with it */
-    bool replaces_spaces;         /* and it replaces spaces */
-    bool encodes_bytes;           /* later stages see the byte alphabet */
-    d9di_fast_split *fast_split;  /* for a known pattern, */
-    d9di_split_pattern *pattern;  /* for another, */
-    bool (*in_class)(uint32_t c); /* or for characters of a kind */
-};
-
-struct d9di_pretok {
-    D9D_VEC(struct stage) stages;
-    bool bytelevel; /* there is a ByteLevel */
-    bool spelled;   /* and stages follow it */
-    bool rewrites;  /* some stage rewrites the text */
-    bool shadowed;  /* some stage matches a regular expression */
-};
-
-enum { MAX_STAGES = 64 };
 
 struct run {
     const d9di_pretok *pretok;
@@ -121,7 +85,7 @@ struct joiner {
     struct run *run;
     size_t next_stage;
     struct span span;
-    enum behaviour behaviour;
+    enum d9di_pretok_behaviour behaviour;
     bool invert;
     bool held, last_match;
     size_t start, end; /* the pending pre-token, which a later stretch may extend */
@@ -147,9 +111,9 @@ static d9d_status emit_held(struct joiner *j)
 static bool joins_held(const struct joiner *j, bool match)
 {
     switch (j->behaviour) {
-    case MERGED_WITH_PREVIOUS: return match && !j->last_match;
-    case MERGED_WITH_NEXT: return !match && j->last_match;
-    case CONTIGUOUS: return match == j->last_match;
+    case D9DI_PRETOK_MERGED_WITH_PREVIOUS: return match && !j->last_match;
+    case D9DI_PRETOK_MERGED_WITH_NEXT: return !match && j->last_match;
+    case D9DI_PRETOK_CONTIGUOUS: return match == j->last_match;
     default: return false;
     }
 }
@@ -157,9 +121,9 @@ static bool joins_held(const struct joiner *j, bool match)
 static d9d_status add_stretch(struct joiner *j, size_t start, size_t end, bool match)
 {
     match ^= j->invert;
-    if (j->behaviour == ISOLATED)
+    if (j->behaviour == D9DI_PRETOK_ISOLATED)
         return emit_span(j, start, end);
-    if (j->behaviour == REMOVED)
+    if (j->behaviour == D9DI_PRETOK_REMOVED)
         return match ? D9D_OK : emit_span(j, start, end);
     if (j->held && joins_held(j, match)) {
         j->end = end;
@@ -175,8 +139,8 @@ static d9d_status add_stretch(struct joiner *j, size_t start, size_t end, bool m
 
 /* --- finding stretches ------------------------------------------------------- */
 
-static d9d_status find_pattern(const struct stage *stage, struct run *run, struct span span,
-                               struct joiner *j)
+static d9d_status find_pattern(const struct d9di_pretok_stage *stage, struct run *run,
+                               struct span span, struct joiner *j)
 {
     const bool literal = d9di_split_pattern_is_literal(stage->pattern);
     size_t done = 0, start, end;
@@ -197,10 +161,11 @@ static d9d_status find_pattern(const struct stage *stage, struct run *run, struc
     return done != span.n ? add_stretch(j, done, span.n, false) : D9D_OK;
 }
 
-static d9d_status find_fast_split(const struct stage *stage, struct run *run, struct span span,
-                                  struct joiner *j)
+static d9d_status find_fast_split(const struct d9di_pretok_stage *stage, struct run *run,
+                                  struct span span, struct joiner *j)
 {
-    const bool last = j->next_stage == run->pretok->stages.len && j->behaviour == ISOLATED;
+    const bool last =
+        j->next_stage == run->pretok->stages.len && j->behaviour == D9DI_PRETOK_ISOLATED;
     size_t ends[64], start = 0, n, i;
 
     while ((n = d9di_fast_split_find(stage->fast_split, span.text, span.n, start, ends, 64)) > 0)
@@ -211,8 +176,8 @@ static d9d_status find_fast_split(const struct stage *stage, struct run *run, st
 }
 
 /* Every character of a class is a match. */
-static d9d_status find_char_class(const struct stage *stage, struct run *run, struct span span,
-                                  struct joiner *j)
+static d9d_status find_char_class(const struct d9di_pretok_stage *stage, struct run *run,
+                                  struct span span, struct joiner *j)
 {
     size_t done = 0, i = 0;
 
@@ -232,20 +197,31 @@ static d9d_status find_char_class(const struct stage *stage, struct run *run, st
     return done < span.n ? add_stretch(j, done, span.n, false) : D9D_OK;
 }
 
-static bool is_numeric(uint32_t c)
+/* Every so many characters are a match. */
+static d9d_status find_length(const struct d9di_pretok_stage *stage, struct run *run,
+                              struct span span, struct joiner *j)
 {
-    return d9di_unicode_in(d9di_unicode_numeric, d9di_unicode_numeric_n, c);
+    size_t start = 0, end = 0;
+
+    (void)run;
+    while (start < span.n) {
+        for (size_t i = 0; i < stage->length && end < span.n; i++)
+            end += d9di_utf8_width((unsigned char)span.text[end]);
+        D9D_TRY(add_stretch(j, start, end, true));
+        start = end;
+    }
+    return D9D_OK;
 }
 
-static bool is_punctuation(uint32_t c)
-{
-    return d9di_unicode_in(d9di_unicode_punct, d9di_unicode_punct_n, c);
-}
-
-static bool is_word(uint32_t c)
-{
-    return d9di_unicode_in(d9di_unicode_word, d9di_unicode_word_n, c);
-}
+/* Each reports the stretches of `span` to `j`. */
+static d9d_status (*const finders[D9DI_PRETOK_N_FINDERS])(const struct d9di_pretok_stage *stage,
+                                                          struct run *run, struct span span,
+                                                          struct joiner *j) = {
+    [D9DI_PRETOK_PATTERN] = find_pattern,
+    [D9DI_PRETOK_FAST_SPLIT] = find_fast_split,
+    [D9DI_PRETOK_CLASS] = find_char_class,
+    [D9DI_PRETOK_LENGTH] = find_length,
+};
 
 /* Records n bytes that come from bytes [from, to). */
 static d9d_status trace_alignment(d9di_alignments *origins, size_t n, size_t from, size_t to)
@@ -257,8 +233,8 @@ static d9d_status trace_alignment(d9di_alignments *origins, size_t n, size_t fro
 }
 
 /* Records the alignment of what rewrite_spaces() writes. */
-static d9d_status trace_rewrite(const struct stage *stage, bool prepends, const char *text,
-                                size_t n, d9di_alignments *origins)
+static d9d_status trace_rewrite(const struct d9di_pretok_stage *stage, bool prepends,
+                                const char *text, size_t n, d9di_alignments *origins)
 {
     const size_t len = strlen(stage->replacement);
 
@@ -272,8 +248,8 @@ static d9d_status trace_rewrite(const struct stage *stage, bool prepends, const 
 }
 
 /* Appends text[0, n) to `out` with the stage's prefix and its replacement for spaces. */
-static d9d_status rewrite_spaces(const struct stage *stage, bool prepends, const char *text,
-                                 size_t n, d9d_buf *out)
+static d9d_status rewrite_spaces(const struct d9di_pretok_stage *stage, bool prepends,
+                                 const char *text, size_t n, d9d_buf *out)
 {
     const size_t len = strlen(stage->replacement);
     const char *space;
@@ -297,13 +273,14 @@ static bool begins_with(const char *text, size_t n, const char *with)
     return n >= len && memcmp(text, with, len) == 0;
 }
 
-static d9d_status apply_replacement(const struct stage *stage, struct run *run, struct span *span)
+static d9d_status apply_replacement(const struct d9di_pretok_stage *stage, struct run *run,
+                                    struct span *span)
 {
     d9di_pretok_scratch *s = run->scratch;
     const bool there = begins_with(span->text, span->n, stage->replacement) ||
                        (stage->replaces_spaces && begins_with(span->text, span->n, " "));
-    const bool asked =
-        stage->prepend == ALWAYS || (stage->prepend == FIRST && span->text == run->first);
+    const bool asked = stage->prepend == D9DI_PRETOK_ALWAYS ||
+                       (stage->prepend == D9DI_PRETOK_FIRST && span->text == run->first);
     const bool prepends = asked && !there;
 
     if (!prepends && !(stage->replaces_spaces && memchr(span->text, ' ', span->n)))
@@ -319,7 +296,7 @@ static d9d_status apply_replacement(const struct stage *stage, struct run *run, 
     return D9D_OK;
 }
 
-static d9d_status find_matches(const struct stage *stage, struct run *run, size_t at,
+static d9d_status find_matches(const struct d9di_pretok_stage *stage, struct run *run, size_t at,
                                struct span span)
 {
     struct joiner j = {.run = run,
@@ -328,9 +305,9 @@ static d9d_status find_matches(const struct stage *stage, struct run *run, size_
                        .behaviour = stage->behaviour,
                        .invert = stage->invert};
 
-    if (!stage->find)
+    if (stage->finder == D9DI_PRETOK_WHOLE)
         return run_stage(run, at + 1, span);
-    D9D_TRY(stage->find(stage, run, span, &j));
+    D9D_TRY(finders[stage->finder](stage, run, span, &j));
     return emit_held(&j);
 }
 
@@ -356,14 +333,14 @@ static d9d_status encode_bytelevel(struct run *run, size_t at, struct span span)
 static d9d_status run_stage(struct run *run, size_t at, struct span span)
 {
     const char *const end = run->end;
-    const struct stage *stage;
+    const struct d9di_pretok_stage *stage;
 
     if (at == run->pretok->stages.len)
         return push_pretoken(run, span.text, span.n);
     stage = &run->pretok->stages.data[at];
     if (stage->encodes_bytes)
         return encode_bytelevel(run, at + 1, span);
-    if (stage->prepend == NEVER && !stage->replaces_spaces)
+    if (stage->prepend == D9DI_PRETOK_NEVER && !stage->replaces_spaces)
         return find_matches(stage, run, at, span);
     D9D_TRY(apply_replacement(stage, run, &span));
     D9D_TRY(find_matches(stage, run, at, span));
@@ -399,219 +376,4 @@ void d9di_pretok_scratch_release(d9di_pretok_scratch *s)
     d9d_buf_release(&s->spelled);
     d9d_buf_release(&s->prefixed_shadow);
     D9D_VEC_RELEASE(&s->alignments);
-}
-
-/* --- parsing ------------------------------------------------------------------ */
-
-static void release_stage(struct stage *stage)
-{
-    d9di_split_pattern_free(stage->pattern);
-    d9di_fast_split_free(stage->fast_split);
-}
-
-static d9d_status add_stage(d9di_pretok *p, const char *where, struct stage stage)
-{
-    const bool leads = stage.prepend != NEVER || stage.replaces_spaces;
-    const bool spells = p->bytelevel && !p->spelled;
-    d9d_status st;
-
-    if (p->stages.len + spells >= MAX_STAGES)
-        st = D9D_FAIL(D9D_ENOTSUP, "%s: more than %d stages", where, MAX_STAGES);
-    else if (p->bytelevel && leads)
-        st =
-            D9D_FAIL(D9D_ENOTSUP, "%s: comes after ByteLevel, behind which spaces are none", where);
-    else if (p->rewrites && leads)
-        st = D9D_FAIL(D9D_ENOTSUP, "%s: is the second that changes spaces", where);
-    else {
-        p->spelled |= spells;
-        st = spells ? D9D_VEC_PUSH(&p->stages, (struct stage){.encodes_bytes = true}) : D9D_OK;
-        if (st == D9D_OK)
-            st = D9D_VEC_PUSH(&p->stages, stage);
-    }
-    if (st != D9D_OK)
-        release_stage(&stage);
-    p->rewrites |= leads;
-    p->shadowed |= st == D9D_OK && stage.pattern && !d9di_split_pattern_is_literal(stage.pattern);
-    return st;
-}
-
-static d9d_status parse_behaviour(const json_t *v, const char *where, enum behaviour *out)
-{
-    const char *name;
-    int i = 0;
-
-    D9D_TRY(d9d_json_get_str(v, where, "behavior", &name));
-    while (behaviour_names[i] && strcmp(behaviour_names[i], name) != 0)
-        i++;
-    if (!behaviour_names[i])
-        return D9D_FAIL(D9D_ENOTSUP, "%s: the behavior \"%.80s\" is not supported", where, name);
-    *out = (enum behaviour)i;
-    return D9D_OK;
-}
-
-static d9d_status parse_split(const json_t *v, const char *where, void *into)
-{
-    const json_t *pattern = json_object_get(v, "pattern"), *regex;
-    struct stage stage = {.find = find_pattern};
-
-    D9D_TRY(parse_behaviour(v, where, &stage.behaviour));
-    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "invert", false, &stage.invert));
-    regex = json_object_get(pattern, "Regex");
-    if (json_object_size(pattern) == 1 && json_is_string(regex))
-        D9D_TRY(d9di_fast_split_create(json_string_value(regex), json_string_length(regex),
-                                       &stage.fast_split));
-    if (stage.fast_split)
-        stage.find = find_fast_split;
-    else
-        D9D_TRY(d9di_split_pattern_parse(pattern, where, &stage.pattern));
-    return add_stage(into, where, stage);
-}
-
-static d9d_status add_chars(d9di_pretok *p, const char *where, bool (*is)(uint32_t c),
-                            enum behaviour behaviour)
-{
-    return add_stage(
-        p, where, (struct stage){.find = find_char_class, .in_class = is, .behaviour = behaviour});
-}
-
-static d9d_status parse_digits(const json_t *v, const char *where, void *into)
-{
-    bool individual;
-
-    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "individual_digits", false, &individual));
-    return add_chars(into, where, is_numeric, individual ? ISOLATED : CONTIGUOUS);
-}
-
-static d9d_status parse_punctuation(const json_t *v, const char *where, void *into)
-{
-    enum behaviour behaviour = ISOLATED;
-
-    if (json_object_get(v, "behavior"))
-        D9D_TRY(parse_behaviour(v, where, &behaviour));
-    return add_chars(into, where, is_punctuation, behaviour);
-}
-
-static d9d_status parse_whitespace_split(const json_t *v, const char *where, void *into)
-{
-    (void)v;
-    return add_chars(into, where, d9di_unicode_space, REMOVED);
-}
-
-/* \w+ and [^\w\s]+ */
-static d9d_status parse_whitespace(const json_t *v, const char *where, void *into)
-{
-    D9D_TRY(parse_whitespace_split(v, where, into));
-    return add_chars(into, where, is_word, CONTIGUOUS);
-}
-
-static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into)
-{
-    struct stage stage = {.behaviour = ISOLATED, .replacement = " "};
-    const char *gpt2 = d9di_fast_split_pattern(0);
-    bool prefix, use_regex, trim_offsets; /* trim_offsets moves offsets, not ids */
-    d9di_pretok *p = into;
-
-    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "add_prefix_space", true, &prefix));
-    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "trim_offsets", true, &trim_offsets));
-    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "use_regex", true, &use_regex));
-    if (p->bytelevel)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: is the second ByteLevel", where);
-    if (use_regex) {
-        stage.find = find_fast_split;
-        D9D_TRY(d9di_fast_split_create(gpt2, strlen(gpt2), &stage.fast_split));
-    }
-    stage.prepend = prefix ? ALWAYS : NEVER;
-    if (use_regex || prefix)
-        D9D_TRY(add_stage(p, where, stage));
-    p->bytelevel = true;
-    return D9D_OK;
-}
-
-/* Spaces are replaced by a special character, with which pre-tokens begin. */
-static d9d_status parse_metaspace(const json_t *v, const char *where, void *into)
-{
-    struct stage stage = {
-        .behaviour = MERGED_WITH_NEXT, .prepend = ALWAYS, .replaces_spaces = true};
-    const json_t *scheme = json_object_get(v, "prepend_scheme");
-    const char *replacement;
-    bool split, prefix;
-    unsigned w;
-
-    D9D_TRY(d9d_json_get_str(v, where, "replacement", &replacement));
-    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "split", true, &split));
-    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "add_prefix_space", true, &prefix));
-    (void)d9di_utf8_decode(replacement, &w);
-    if (strlen(replacement) != w)
-        return D9D_FAIL(D9D_EFORMAT, "%s: replacement: must be one character", where);
-    memcpy(stage.replacement, replacement, w);
-    if (scheme) {
-        int i = 0;
-
-        while (prepend_names[i] && (!json_is_string(scheme) ||
-                                    strcmp(prepend_names[i], json_string_value(scheme)) != 0))
-            i++;
-        if (!prepend_names[i])
-            return D9D_FAIL(D9D_ENOTSUP, "%s: prepend_scheme: must be always, first or never",
-                            where);
-        stage.prepend = (enum prepend)i;
-    }
-    if (!prefix && stage.prepend != NEVER)
-        return D9D_FAIL(D9D_EFORMAT, "%s: add_prefix_space contradicts prepend_scheme", where);
-    if (split) {
-        stage.find = find_pattern;
-        D9D_TRY(d9di_split_pattern_create(where, replacement, w, true, &stage.pattern));
-    }
-    return add_stage(into, where, stage);
-}
-
-static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
-
-static const d9di_tokenizer_component components[] = {
-    {"Split", "pattern behavior invert", parse_split},
-    {"Digits", "individual_digits", parse_digits},
-    {"Punctuation", "behavior", parse_punctuation},
-    {"Whitespace", "", parse_whitespace},
-    {"WhitespaceSplit", "", parse_whitespace_split},
-    {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_bytelevel},
-    {"Metaspace", "replacement add_prefix_space prepend_scheme split str_rep", parse_metaspace},
-    {"Sequence", "pretokenizers", parse_sequence},
-    {NULL, NULL, NULL},
-};
-
-static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
-{
-    return d9di_tokenizer_component_parse_sequence(components, v, where, "pretokenizers", into);
-}
-
-d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **out)
-{
-    d9di_pretok *p = calloc(1, sizeof(*p));
-    d9d_status st;
-
-    if (!p)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
-    st = v && !json_is_null(v) ? d9di_tokenizer_component_parse(components, v, where, p) : D9D_OK;
-    if (st != D9D_OK) {
-        d9di_pretok_free(p);
-        return d9d_err_pass(st, __FILE__, __LINE__);
-    }
-    *out = p;
-    return D9D_OK;
-}
-
-bool d9di_pretok_is_bytelevel(const d9di_pretok *p)
-{
-    return p->bytelevel;
-}
-
-void d9di_pretok_free(d9di_pretok *p)
-{
-    size_t i;
-
-    if (!p)
-        return;
-    for (i = 0; i < p->stages.len; i++)
-        release_stage(&p->stages.data[i]);
-    D9D_VEC_RELEASE(&p->stages);
-    free(p);
 }

@@ -76,7 +76,8 @@ static d9d_status copy_chars(struct reader *r, size_t n)
     return D9D_OK;
 }
 
-/* \p{Lu}, \P{L}, \p{^N}: general categories have the same meaning in both. */
+/* \p{Lu}, \P{L}, \p{^N}: general categories have the same meaning in both; \p{Han} means the
+ * characters of that script alone. */
 static d9d_status translate_property(struct reader *r)
 {
     static const char *const names[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -90,12 +91,18 @@ static d9d_status translate_property(struct reader *r)
         name++;
     while (name + len < r->n && r->src[name + len] != '}')
         len++;
+    if (peek_char(r, 2) == '{' && len == 3 && name + len < r->n &&
+        memcmp(r->src + name, "Han", 3) == 0) {
+        r->pos = name + len + 1;
+        return d9d_buf_printf(r->out, "\\%c{%ssc:Han}", r->src[from + 1],
+                              name > from + 3 ? "^" : "");
+    }
     for (i = 0; peek_char(r, 2) == '{' && name + len < r->n && i < sizeof(names) / sizeof(names[0]);
          i++)
         if (strlen(names[i]) == len && memcmp(names[i], r->src + name, len) == 0)
             return copy_chars(r, name + len + 1 - from);
     return fail_unsupported(r, from, name + len + 1 - from,
-                            "only general categories such as \\p{L} are");
+                            "only general categories such as \\p{L}, and \\p{Han}, are");
 }
 
 /* \xHH, \x{H...}, \uHHHH */
@@ -198,13 +205,15 @@ static d9d_status translate_nested_class(struct reader *r)
         return fail_unsupported(r, from, 2, "a - beside the bracket");
     r->pos++;
     D9D_TRY(translate_members(r, from));
+    if (peek_char(r, 0) != ']')
+        return fail_unsupported(r, r->pos, 2, "an intersection inside a class");
     if (r->src[r->pos - 1] == '-' || peek_char(r, 1) == '-')
         return fail_unsupported(r, r->pos - 1, 3, "a - beside the bracket");
     r->pos++;
     return D9D_OK;
 }
 
-/* Translates up to the bracket that ends the class, which begins at `from`. */
+/* Translates up to the bracket that ends the class, which begins at `from`, or up to &&. */
 static d9d_status translate_members(struct reader *r, size_t from)
 {
     if (peek_char(r, 0) == ']')
@@ -217,7 +226,7 @@ static d9d_status translate_members(struct reader *r, size_t from)
                             "%s: pattern: the class that begins at byte %zu has no end", r->where,
                             from);
         if (c == '&' && peek_char(r, 1) == '&')
-            return fail_unsupported(r, r->pos, 2, "an intersection of classes");
+            return D9D_OK;
         D9D_TRY(c == '\\'  ? translate_escape(r)
                 : c == '[' ? translate_nested_class(r)
                            : translate_literal(r));
@@ -225,15 +234,45 @@ static d9d_status translate_members(struct reader *r, size_t from)
     return D9D_OK;
 }
 
+/* [A&&[B]] and [A&&[^B]], of which all up to && is translated, as out[start, len): a class that a
+ * look at its one character precedes. */
+static d9d_status translate_intersection(struct reader *r, size_t from, size_t start)
+{
+    const bool negated = peek_char(r, 3) == '^';
+    d9d_buf first = {0};
+    d9d_status st;
+
+    if (r->src[from + 1] == '^' || peek_char(r, 2) != '[')
+        return fail_unsupported(r, r->pos, 3, "such an intersection of classes");
+    D9D_TRY_OR(st, d9d_buf_append(&first, r->out->data + start, r->out->len - start), out);
+    r->out->len = start;
+    D9D_TRY_OR(st, d9d_buf_printf(r->out, "(?:(?%c[", negated ? '!' : '='), out);
+    r->pos += negated ? 4 : 3;
+    D9D_TRY_OR(st, translate_members(r, r->pos - 1), out);
+    if (peek_char(r, 0) != ']' || peek_char(r, 1) != ']') {
+        st = fail_unsupported(r, r->pos, 2, "such an intersection of classes");
+        goto out;
+    }
+    st = d9d_buf_printf(r->out, "])%s])", first.data);
+    r->pos += 2;
+out:
+    d9d_buf_release(&first);
+    return st;
+}
+
 static d9d_status translate_class(struct reader *r)
 {
-    const size_t from = r->pos;
+    const size_t from = r->pos, start = r->out->len;
 
     r->in_class = true;
     D9D_TRY(copy_chars(r, peek_char(r, 1) == '^' ? 2 : 1));
     D9D_TRY(translate_members(r, from));
+    if (peek_char(r, 0) == '&')
+        D9D_TRY(translate_intersection(r, from, start));
+    else
+        D9D_TRY(copy_chars(r, 1));
     r->in_class = false;
-    return copy_chars(r, 1);
+    return D9D_OK;
 }
 
 static d9d_status translate_group(struct reader *r)

@@ -43,8 +43,9 @@ d9d_status d9di_tokenizer_component_parse(const d9di_tokenizer_component *table,
 
         if (strcmp(table->type, type) != 0)
             continue;
-        snprintf(keys, sizeof(keys), "type %s", table->keys);
-        D9D_TRY(d9di_tokenizer_component_check_keys(v, where, keys));
+        snprintf(keys, sizeof(keys), "type %s", table->keys ? table->keys : "");
+        if (table->keys)
+            D9D_TRY(d9di_tokenizer_component_check_keys(v, where, keys));
         return table->parse(v, where, into);
     }
     return D9D_FAIL(D9D_ENOTSUP, "%s: the type \"%.80s\" is not supported", where, type);

@@ -10,7 +10,7 @@
 /* One kind of component: its "type", its other keys, and its parser. */
 typedef struct d9di_tokenizer_component {
     const char *type;
-    const char *keys; /* separated by single spaces */
+    const char *keys; /* separated by single spaces; NULL: any */
     d9d_status (*parse)(const json_t *v, const char *where, void *into);
 } d9di_tokenizer_component;
 

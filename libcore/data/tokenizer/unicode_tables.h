@@ -28,10 +28,12 @@ extern const struct d9di_unicode_range d9di_unicode_word[], d9di_unicode_numeric
     d9di_unicode_inert[];
 extern const size_t d9di_unicode_alias_n, d9di_unicode_letter_n, d9di_unicode_number_n,
     d9di_unicode_mark_n;
-extern const struct d9di_unicode_range d9di_unicode_punct[];
+extern const struct d9di_unicode_range d9di_unicode_punct[], d9di_unicode_control[],
+    d9di_unicode_nonspacing[], d9di_unicode_accent[], d9di_unicode_extend[];
 extern const struct d9di_unicode_lower d9di_unicode_lower[];
 extern const size_t d9di_unicode_word_n, d9di_unicode_numeric_n, d9di_unicode_inert_n;
-extern const size_t d9di_unicode_punct_n, d9di_unicode_lower_n;
+extern const size_t d9di_unicode_punct_n, d9di_unicode_lower_n, d9di_unicode_control_n,
+    d9di_unicode_nonspacing_n, d9di_unicode_accent_n, d9di_unicode_extend_n;
 
 /* True if `c` is in one of `n` ascending ranges. */
 static inline bool d9di_unicode_in(const struct d9di_unicode_range *r, size_t n, uint32_t c)

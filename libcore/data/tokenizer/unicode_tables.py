@@ -9,18 +9,24 @@ code point and writes down
 
   d9di_unicode_alias   code points whose category the older Unicode 14 (PCRE2 10.42, Debian 12) does not
                    know, or for which \\s differs, each with an old code point of the same category
-                   and the same number of UTF-8 bytes, to be shown to PCRE2 in its place;
+                   and number of UTF-8 bytes, Han or not, to be shown to PCRE2 in its place;
+  d9di_unicode_extend  code points that Unicode 14 does not know and that are part of the grapheme
+                   cluster before them;
   d9di_unicode_letter, d9di_unicode_number, d9di_unicode_mark
                    what \\p{L}, \\p{N} and \\p{M} match, for patterns that are scanned without PCRE2;
   d9di_unicode_word    what counts as part of a word beside an added token with "single_word";
   d9di_unicode_numeric what the pre-tokeniser Digits takes for a digit;
-  d9di_unicode_punct   what the pre-tokeniser Punctuation takes for punctuation;
+  d9di_unicode_punct   what the pre-tokenisers Punctuation and BertPreTokenizer take for punctuation;
+  d9di_unicode_control what BertNormalizer drops when it cleans;
+  d9di_unicode_nonspacing what BertNormalizer drops when it strips accents, behind NFD;
+  d9di_unicode_accent  what StripAccents drops;
   d9di_unicode_lower   every step-th code point from first to last and what the first one is in lower
                    case, the others being as far from theirs; but for U+0130, which becomes two;
   d9di_unicode_inert   code points above U+02FF that Unicode 9 had not assigned, and U+11A7: the
                    normaliser leaves them alone and nothing is reordered or composed across them.
 """
 import json
+import struct
 import subprocess
 import sys
 import unicodedata
@@ -70,6 +76,20 @@ def word_members():
     return {c for c, e in zip(CODE_POINTS, enc) if e.ids != [1]}
 
 
+def dropped(normalizer):
+    return {c for c in CODE_POINTS if normalizer.normalize_str(chr(c)) == ""}
+
+
+def decomposed(members):
+    """Those that stay themselves in NFD."""
+    return {c for c in members if normalizers.NFD().normalize_str(chr(c)) == chr(c)}
+
+
+def bert(**what):
+    nothing = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    return normalizers.BertNormalizer(**{**nothing, **what})
+
+
 def lower_ranges():
     out = []
     for c in CODE_POINTS:
@@ -92,6 +112,16 @@ def inert_members():
     return set(map(int, text.split())) | {0x11A7}  # utf8proc 2.8 swallows it after a Hangul LV
 
 
+def extend_members():
+    """A charsmap of "a" to "Z" takes the rest of the cluster along."""
+    units = [256 << 10] + [0] * 511
+    units[256 ^ 0x61], units[256 ^ 0x60] = 1 << 10 | 256 | 0x61, 1 << 31
+    blob = struct.pack("<I512I", 2048, *units) + b"Z\0"
+    normalize = normalizers.Precompiled(blob).normalize_str
+    return {c for c in CODE_POINTS
+            if unicodedata.category(chr(c)) == "Cn" and normalize("a" + chr(c)) == "Z"}
+
+
 def width(c):
     return len(chr(c).encode())
 
@@ -101,18 +131,23 @@ def aliases():
     for name in CATEGORIES:
         for c in pattern_members(r"\p{%s}" % name):
             category[c] = name
-    old = {}  # (category, bytes) -> an old code point, without case partners where there is one
+    han = pattern_members(r"\p{Han}")
+
+    def kind(c):
+        return category[c], width(c), c in han
+
+    old = {}  # kind -> an old code point, without case partners where there is one
     for c in CODE_POINTS:
         ch = chr(c)
         if unicodedata.category(ch) == category[c] and not ch.isspace():
-            key = (category[c], width(c))
+            key = kind(c)
             plain = ch.lower() == ch == ch.upper()
             if key not in old or (plain and not old[key][1]):
                 old[key] = (c, plain)
-    out = {c: old[(category[c], width(c))][0] for c in CODE_POINTS
+    out = {c: old[kind(c)][0] for c in CODE_POINTS
            if unicodedata.category(chr(c)) != category[c]}
-    out[0x180E] = old[("Cf", 3)][0]  # PCRE2's \s has it, White_Space has not
-    assert old[("Cf", 3)][0] != 0x180E
+    out[0x180E] = old[("Cf", 3, False)][0]  # PCRE2's \s has it, White_Space has not
+    assert old[("Cf", 3, False)][0] != 0x180E
     return out
 
 
@@ -150,12 +185,17 @@ def main():
     print(f"/* unicode_tables.c - made by unicode_tables.py with tokenizers {tokenizers.__version__}; do not edit. */")
     print('#include "data/tokenizer/unicode_tables.h"\n\n/* clang-format off */')
     emit("d9di_unicode_alias", "d9di_unicode_alias", alias_ranges(aliases()))
+    emit("d9di_unicode_extend", "d9di_unicode_range", ranges(extend_members()))
     for name, pattern in (("letter", r"\p{L}"), ("number", r"\p{N}"), ("mark", r"\p{M}")):
-        emit(f"d9di_uni_{name}", "d9di_unicode_range", ranges(pattern_members(pattern)))
+        emit(f"d9di_unicode_{name}", "d9di_unicode_range", ranges(pattern_members(pattern)))
     emit("d9di_unicode_word", "d9di_unicode_range", ranges(word_members()))
     emit("d9di_unicode_numeric", "d9di_unicode_range", ranges(numeric_members()))
     emit("d9di_unicode_punct", "d9di_unicode_range",
          ranges(removed(pre_tokenizers.Punctuation("removed"))))
+    emit("d9di_unicode_control", "d9di_unicode_range", ranges(dropped(bert(clean_text=True))))
+    emit("d9di_unicode_nonspacing", "d9di_unicode_range",
+         ranges(decomposed(dropped(bert(strip_accents=True)))))
+    emit("d9di_unicode_accent", "d9di_unicode_range", ranges(dropped(normalizers.StripAccents())))
     emit("d9di_unicode_lower", "d9di_unicode_lower", lower_ranges())
     emit("d9di_unicode_inert", "d9di_unicode_range", ranges(inert_members()))
     return 0

@@ -99,7 +99,7 @@ static bool text_equals(const d9d_buf *text, const json_t *doc)
 }
 
 /* The file's bytes with another mark; *kept: they mean the same as `doc`. */
-static d9d_status text_preserve(const json_t *doc, const char *from, d9d_buf *out, bool *kept)
+static d9d_status text_preserve(const json_t *doc, const char *from, d9d_buf *out, bool *unchanged)
 {
     d9d_buf text = {0};
     json_t *before = NULL;
@@ -108,7 +108,7 @@ static d9d_status text_preserve(const json_t *doc, const char *from, d9d_buf *ou
     D9D_TRY_OR(st, d9d_fs_read(from, D9D_HF_CONFIG_MAX, &text), out);
     D9D_TRY_OR(st, d9d_json_parse(from, text.data, text.len, &before), out);
     D9D_TRY_OR(st, mark_replace(&text, before, doc, out), out);
-    *kept = text_equals(out, doc);
+    *unchanged = text_equals(out, doc);
 out:
     json_decref(before);
     d9d_buf_release(&text);
@@ -117,12 +117,12 @@ out:
 
 d9d_status d9d_hf_config_text(const json_t *doc, const char *from, d9d_buf *out)
 {
-    bool kept = false;
+    bool unchanged = false;
 
     out->len = 0;
     if (from != NULL)
-        D9D_TRY(text_preserve(doc, from, out, &kept));
-    if (kept)
+        D9D_TRY(text_preserve(doc, from, out, &unchanged));
+    if (unchanged)
         return D9D_OK;
     out->len = 0;
     D9D_TRY(d9d_json_put(out, doc, 2));

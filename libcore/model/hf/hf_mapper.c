@@ -19,7 +19,7 @@ typedef enum map_step { NAME, SWAP, GROUP, PART, MERGE, N_STEPS } map_step;
 
 typedef struct map_build {
     const d9d_hf_naming *naming;
-    const d9d_hf_mapping *how;
+    const d9d_hf_mapping *mapping;
     const d9d_hf_params *params;
     d9d_arena arena;
     d9d_map by_name; /* of the parameters: index + 1 */
@@ -67,7 +67,7 @@ static d9d_status row_find(map_build *b, const d9d_hf_param *p, map_row *r)
 {
     *r = (map_row){.n = 1, .groups = 1};
     D9D_TRY(
-        d9di_hf_place_find(b->naming, p->name, b->how->layout, b->how->bare, &b->arena, &r->place));
+        d9di_hf_place_find(b->naming, p->name, b->mapping->layout, b->mapping->bare, &b->arena, &r->place));
     r->own[0] = p->name;
     r->shape[0] = &p->shape;
     if (r->place.row == NULL)
@@ -142,14 +142,14 @@ static d9d_status name_step(map_build *b, const map_row *r)
     d9d_mapper *m = b->step[NAME];
     const char **names;
 
-    if (!r->place.has_experts && !b->how->to_own)
+    if (!r->place.has_experts && !b->mapping->to_own)
         return d9d_mapper_rename(m, r->own[0], r->place.hf);
     if (!r->place.has_experts) {
         D9D_TRY(d9d_mapper_rename(m, r->place.hf, r->own[0]));
         return d9d_mapper_expect(m, r->place.hf, s.ndim, s.dim);
     }
     D9D_TRY(expert_names(b, r, &names));
-    if (!b->how->to_own)
+    if (!b->mapping->to_own)
         return d9d_mapper_unstack(m, r->own[0], names, n, 0);
     D9D_TRY(d9d_mapper_stack(m, names, n, r->own[0], 0));
     for (size_t e = 0; e < n; e++)
@@ -164,14 +164,14 @@ static d9d_status parts_step(map_build *b, const map_row *r)
     const int64_t sizes[] = {r->groups, -1};
     const int dim = r->dim + grouped;
 
-    if (b->how->to_own && grouped)
+    if (b->mapping->to_own && grouped)
         D9D_TRY(d9d_mapper_unflatten(b->step[GROUP], r->own[0], r->dim, sizes, 2));
     for (int i = 0; i < r->n && grouped; i++)
-        D9D_TRY(b->how->to_own ? d9d_mapper_flatten(b->step[MERGE], r->own[i], r->dim, r->dim + 1)
+        D9D_TRY(b->mapping->to_own ? d9d_mapper_flatten(b->step[MERGE], r->own[i], r->dim, r->dim + 1)
                                : d9d_mapper_unflatten(b->step[MERGE], r->own[i], r->dim, sizes, 2));
-    if (!b->how->to_own && grouped)
+    if (!b->mapping->to_own && grouped)
         D9D_TRY(d9d_mapper_flatten(b->step[GROUP], r->own[0], r->dim, r->dim + 1));
-    return b->how->to_own
+    return b->mapping->to_own
                ? d9d_mapper_split(b->step[PART], r->own[0], r->own, r->rows, (size_t)r->n, dim)
                : d9d_mapper_concat(b->step[PART], r->own, (size_t)r->n, r->own[0], dim);
 }
@@ -185,7 +185,7 @@ static d9d_status own_expect(map_build *b, const map_row *r)
                                ? SWAP
                                : NAME;
 
-    for (int i = 0; i < r->n && !b->how->to_own; i++)
+    for (int i = 0; i < r->n && !b->mapping->to_own; i++)
         D9D_TRY(d9d_mapper_expect(b->step[first], r->own[i], r->shape[i]->ndim, r->shape[i]->dim));
     return D9D_OK;
 }
@@ -198,7 +198,7 @@ static d9d_status row_map(map_build *b, const map_row *r)
     if (r->transposed)
         D9D_TRY(d9d_mapper_transpose(b->step[SWAP], r->own[0], -2, -1));
     if (unit > 0)
-        D9D_TRY(b->how->to_own ? d9d_mapper_squeeze(b->step[SWAP], r->own[0], unit)
+        D9D_TRY(b->mapping->to_own ? d9d_mapper_squeeze(b->step[SWAP], r->own[0], unit)
                                : d9d_mapper_unsqueeze(b->step[SWAP], r->own[0], unit));
     if (r->n > 1)
         D9D_TRY(parts_step(b, r));
@@ -228,7 +228,7 @@ static d9d_status steps_compose(map_build *b, d9d_mapper **out)
     d9d_mapper *m = NULL;
 
     for (int i = 0; i < N_STEPS; i++) {
-        const int k = b->how->to_own ? i : N_STEPS - 1 - i;
+        const int k = b->mapping->to_own ? i : N_STEPS - 1 - i;
         d9d_mapper *next = b->step[k];
         d9d_status st;
 
@@ -248,9 +248,9 @@ static d9d_status steps_compose(map_build *b, d9d_mapper **out)
 }
 
 d9d_status d9d_hf_mapper(const d9d_hf_naming *n, const d9d_hf_params *params,
-                         const d9d_hf_mapping *how, d9d_mapper **out)
+                         const d9d_hf_mapping *mapping, d9d_mapper **out)
 {
-    map_build b = {.naming = n, .how = how, .params = params};
+    map_build b = {.naming = n, .mapping = mapping, .params = params};
     d9d_status st = D9D_OK;
 
     for (int i = 0; i < N_STEPS && st == D9D_OK; i++)

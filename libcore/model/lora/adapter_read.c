@@ -271,14 +271,17 @@ static d9d_status modules_read(adapter_reader *r, const d9d_model_matrix *m)
         if (p.a == NULL && e == 0)
             return D9D_OK;
         if (p.a == NULL)
-            return D9D_FAIL(D9D_EMISMATCH, "%s: has no adapter of %s, but of an expert beside it",
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: has no adapter of %s, but of another expert of the layer",
                             d9d_safetensors_path(r->file), module);
         D9D_TRY(pair_check_shape(r, &p, module, m->in, m->out));
         D9D_TRY(alpha_of(r, module, p.a->shape[0], &alpha));
         if (f == NULL)
             D9D_TRY(factors_add(r, m, &p, p.a->shape[0], alpha, &f));
         if (f->r != p.a->shape[0] || f->alpha != alpha || f->dtype != p.a->dtype)
-            return D9D_FAIL(D9D_ENOTSUP, "%s: experts beside %s have another rank, alpha or type",
+            return D9D_FAIL(D9D_ENOTSUP,
+                            "%s: the adapter of %s differs in rank, alpha or type from the other "
+                            "experts of the layer",
                             d9d_safetensors_path(r->file), module);
         D9D_TRY(tensor_read_f32(r, p.a, f->a + e * f->r * f->in));
         D9D_TRY(tensor_read_f32(r, p.b, f->b + e * f->out * f->r));

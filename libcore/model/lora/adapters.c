@@ -355,7 +355,7 @@ static d9d_status memory_make(memory_source *m, const d9d_adapters *ad, const d9
     m->tensors = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->tensors));
     m->values = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->values));
     if (m->tensors == NULL || m->values == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "adapters: records of %zu", ad->list.len);
+        return D9D_FAIL(D9D_ENOMEM, "adapters: no memory for records of %zu", ad->list.len);
     for (size_t i = 0; i < ad->list.len; i++) {
         const d9di_adapters_factors *f = &ad->list.data[i];
 

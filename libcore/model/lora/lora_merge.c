@@ -204,7 +204,7 @@ static d9d_status tensors_list(d9d_lora_merge *m, const d9d_model_matrices *of,
 {
     m->tensors = d9d_arena_alloc(&m->arena, (m->src.n + 1) * sizeof(*m->tensors));
     if (m->tensors == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "merging: records of %zu tensors", m->src.n);
+        return D9D_FAIL(D9D_ENOMEM, "merging: no memory for records of %zu tensors", m->src.n);
     for (size_t i = 0; i < m->src.n; i++) {
         const char *name = m->src.at(m->src.self, i)->name;
         const merged_tensor *t = tensor_find(m, name);

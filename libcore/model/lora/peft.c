@@ -22,7 +22,7 @@ static const d9d_key params_keys[] = {
                  "the product of the factors is scaled by alpha / r",
                  .flags = D9D_ABOVE_MIN | D9D_FLOAT32),
     D9D_KEY_REAL(d9d_peft_params, dropout, "0", 0, 1,
-                 "probability that a feature that goes into an adapter is left out; not of experts",
+                 "dropout probability of an adapter's input; experts support only 0",
                  .flags = D9D_BELOW_MAX | D9D_FLOAT32),
     D9D_KEY_END,
 };
@@ -45,7 +45,7 @@ static const d9d_key stack_keys[] = {
     D9D_KEY_END,
 };
 static const d9d_table lora_table = D9D_TABLE(d9d_peft_section, "lora", lora_keys,
-                                              "low-rank adapters beside linear layers and experts");
+                                              "low-rank adapters of linear layers and experts");
 static const d9d_table full_table =
     D9D_TABLE(d9d_peft_section, "full_tune", full_keys, "all parameters of some modules");
 static const d9d_table stack_table =
@@ -155,17 +155,18 @@ static bool is_any(const d9d_module *module)
 static d9d_status lora_apply(const peft_method *m, const char *name, d9d_module *module)
 {
     const d9d_peft_params *p = &m->section->params;
-    const d9d_lora_opts how = {p->r, p->alpha, p->dropout};
+    const d9d_lora_opts opts = {p->r, p->alpha, p->dropout};
 
     if (p->dropout > 0 && d9d_lora_matrix(module)->spec.shape.ndim == 3)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "peft: module_name_pattern \"%s\": %s is a stack of experts, beside which "
-                        "nothing is dropped; give experts a method of their own, without dropout",
-                        m->section->module_name_pattern, name);
+        return D9D_FAIL(
+            D9D_ENOTSUP,
+            "peft: module_name_pattern \"%s\": adapters of experts support no dropout, and %s is a "
+            "stack of experts; give experts a method of their own, without dropout",
+            m->section->module_name_pattern, name);
     if (d9d_lora_matrix(module)->lora.adapter != NULL)
         return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
                         m->section->module_name_pattern, name);
-    return d9d_lora_add(module, &how);
+    return d9d_lora_add(module, &opts);
 }
 
 static d9d_status set_trainable(void *arg, d9d_param *p)
@@ -309,7 +310,7 @@ d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters, d9d_arena *a
     d9d_params some = {.p = d9d_arena_alloc(a, (all->n + 1) * sizeof(d9d_param *))};
 
     if (some.p == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "peft: a list of %zu parameters", all->n);
+        return D9D_FAIL(D9D_ENOMEM, "peft: no memory for a list of %zu parameters", all->n);
     for (size_t i = 0; i < all->n; i++)
         if ((all->p[i]->lora.adapts != NULL) == adapters)
             some.p[some.n++] = all->p[i];

@@ -139,9 +139,9 @@ static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *k)
     return D9D_OK;
 }
 
-static d9d_status check_segments(const d9d_tensor *q, const d9d_op_attention_opts *how)
+static d9d_status check_segments(const d9d_tensor *q, const d9d_op_attention_opts *opts)
 {
-    const d9d_tensor *segments = how->segments;
+    const d9d_tensor *segments = opts->segments;
 
     if (segments == NULL)
         return D9D_OK;
@@ -152,11 +152,11 @@ static d9d_status check_segments(const d9d_tensor *q, const d9d_op_attention_opt
     return D9D_OK;
 }
 
-static d9d_status check_window(const d9d_op_attention_opts *how)
+static d9d_status check_window(const d9d_op_attention_opts *opts)
 {
-    if (how->window < 0 || (how->window > 0 && !how->causal))
-        return D9D_FAIL(D9D_EINVAL, "attention: a window of %lld keys%s", (long long)how->window,
-                        how->causal ? "" : " needs a causal mask");
+    if (opts->window < 0 || (opts->window > 0 && !opts->causal))
+        return D9D_FAIL(D9D_EINVAL, "attention: a window of %lld keys%s", (long long)opts->window,
+                        opts->causal ? "" : " needs a causal mask");
     return D9D_OK;
 }
 
@@ -172,7 +172,7 @@ static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
 }
 
 static d9d_status attention_check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
-                                  const d9d_op_attention_opts *how, const d9di_op_cp *pieces)
+                                  const d9d_op_attention_opts *opts, const d9di_op_cp *pieces)
 {
     D9D_TRY(d9di_op_check_real("attention", "q", q));
     D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
@@ -180,16 +180,16 @@ static d9d_status attention_check(const d9d_tensor *q, const d9d_tensor *k, cons
     D9D_TRY(check_heads(q, k));
     D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
     D9D_TRY(d9di_op_cp_check("attention", "k", pieces, k));
-    D9D_TRY(check_window(how));
-    D9D_TRY(check_sinks(q, how->sinks));
-    return check_segments(q, how);
+    D9D_TRY(check_window(opts));
+    D9D_TRY(check_sinks(q, opts->sinks));
+    return check_segments(q, opts);
 }
 
 static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *out,
-                                   const d9d_tensor *lse, const d9d_op_attention_opts *how,
+                                   const d9d_tensor *lse, const d9d_op_attention_opts *opts,
                                    const attention_attr *attr)
 {
-    d9d_param *sinks = how->sinks;
+    d9d_param *sinks = opts->sinks;
     const size_t n_param = sinks != NULL ? 1 : 0;
     d9d_node *n;
 
@@ -202,23 +202,23 @@ static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *o
         (void)d9d_node_save(n, d9d_var_tensor(in[i]), D9D_NEED_DGRAD);
     (void)d9d_node_save(n, d9d_var_tensor(out), D9D_NEED_BOTH);
     (void)d9d_node_save(n, lse, D9D_NEED_BOTH);
-    if (how->segments != NULL)
-        (void)d9d_node_save(n, how->segments, D9D_NEED_DGRAD);
-    if (d9d_comm_size(how->cp) > 1) /* with or without symmetric memory: see op_tp_overlap.c */
+    if (opts->segments != NULL)
+        (void)d9d_node_save(n, opts->segments, D9D_NEED_DGRAD);
+    if (d9d_comm_size(opts->cp) > 1) /* with or without symmetric memory: see op_tp_overlap.c */
         d9d_tape_defer_wgrad(t);
     return D9D_OK;
 }
 
 /* d9d_attention_dims.chunks: two on cp ranks; one for a KV cache with one segment; else 0. */
-static int64_t cache_splits(const d9d_op_attention_opts *how)
+static int64_t cache_splits(const d9d_op_attention_opts *opts)
 {
-    if (d9d_comm_size(how->cp) > 1)
+    if (d9d_comm_size(opts->cp) > 1)
         return 2;
-    return how->cached && how->segments != NULL && how->segments->shape.dim[0] == 1 ? 1 : 0;
+    return opts->cached && opts->segments != NULL && opts->segments->shape.dim[0] == 1 ? 1 : 0;
 }
 
 static d9d_attention_dims attention_dims_of(const d9d_tensor *q, const d9d_tensor *k,
-                                            const d9d_op_attention_opts *how, const d9di_op_cp *p)
+                                            const d9d_op_attention_opts *opts, const d9di_op_cp *p)
 {
     const int64_t s = q->shape.dim[1];
 
@@ -226,17 +226,17 @@ static d9d_attention_dims attention_dims_of(const d9d_tensor *q, const d9d_tenso
         .t = q->dtype,
         .b = q->shape.dim[0],
         .s = s,
-        .z = k->shape.dim[1] * d9d_comm_size(how->cp),
+        .z = k->shape.dim[1] * d9d_comm_size(opts->cp),
         .a = q->shape.dim[2],
         .kv = k->shape.dim[2],
         .d = q->shape.dim[3],
-        .scale = how->scale,
-        .causal = how->causal,
-        .segments = how->segments != NULL ? how->segments->shape.dim[0] : 0,
-        .segment = how->segments != NULL ? d9d_tensor_data(how->segments) : NULL,
-        .decode = how->cached,
-        .window = how->window,
-        .chunks = cache_splits(how),
+        .scale = opts->scale,
+        .causal = opts->causal,
+        .segments = opts->segments != NULL ? opts->segments->shape.dim[0] : 0,
+        .segment = opts->segments != NULL ? d9d_tensor_data(opts->segments) : NULL,
+        .decode = opts->cached,
+        .window = opts->window,
+        .chunks = cache_splits(opts),
         .chunk_end = {d9di_op_cp_chunk_end(p, s, 0), d9di_op_cp_chunk_end(p, s, 1)},
     };
 }
@@ -253,24 +253,24 @@ static d9d_status attention_run(d9d_tape *t, const d9d_attention_dims *n, const 
 }
 
 d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
-                            const d9d_op_attention_opts *how, d9d_var **y)
+                            const d9d_op_attention_opts *opts, d9d_var **y)
 {
     const d9d_tensor *tq = d9d_var_tensor(q), *tk = d9d_var_tensor(k), *tv = d9d_var_tensor(v);
-    attention_attr attr = {.cp = {how->cp, how->label}};
+    attention_attr attr = {.cp = {opts->cp, opts->label}};
     const d9d_attention_dims *n = &attr.dims;
     d9d_var *in[] = {q, k, v}, *out;
     kv_rows all = {{0}, {0}};
     d9d_tensor lse = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, attention_check(tq, tk, tv, how, &attr.cp), out);
-    attr.dims = attention_dims_of(tq, tk, how, &attr.cp);
+    D9D_TRY_OR(st, attention_check(tq, tk, tv, opts, &attr.cp), out);
+    attr.dims = attention_dims_of(tq, tk, opts, &attr.cp);
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);
     D9D_TRY_OR(st, kv_gather(t, &attr.cp, tk, tv, &all), out);
-    D9D_TRY_OR(st, attention_run(t, n, how->sinks, d9d_var_tensor(out), &lse, tq, &all), out);
-    D9D_TRY_OR(st, attention_record(t, in, out, &lse, how, &attr), out);
+    D9D_TRY_OR(st, attention_run(t, n, opts->sinks, d9d_var_tensor(out), &lse, tq, &all), out);
+    D9D_TRY_OR(st, attention_record(t, in, out, &lse, opts, &attr), out);
     *y = out;
 out:
     kv_release(&all);

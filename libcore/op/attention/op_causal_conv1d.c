@@ -47,24 +47,24 @@ static d9d_status conv1d_check(const d9d_tensor *x, const d9d_param *w, const d9
                               "x is [B, S, N], a weight [N, W]");
     if (s->dim[1] < 1 || s->dim[1] > D9D_CAUSAL_CONV1D_MAX_WIDTH)
         return D9D_FAIL(D9D_EINVAL,
-                        "causal_conv1d: %s is %lld tokens wide, from 1 to %d are possible",
+                        "causal_conv1d: %s has a kernel size of %lld, from 1 to %d are supported",
                         d9di_op_param_name(w), (long long)s->dim[1], D9D_CAUSAL_CONV1D_MAX_WIDTH);
     return d9di_op_documents_check_segments("causal_conv1d", x, segments);
 }
 
 static d9d_status conv1d_run(d9d_tape *t, const d9d_causal_conv1d_dims *n,
-                             const d9d_op_state_cache *kept, void *y, const void *x, const void *w)
+                             const d9d_op_state_cache *cache, void *y, const void *x, const void *w)
 {
     d9d_state_slots past;
 
-    if (kept == NULL)
+    if (cache == NULL)
         return D9DI_KERNEL(t, gdn->causal_conv1d, n, y, x, w);
-    past = d9di_op_state_slots(kept);
+    past = d9di_op_state_slots(cache);
     return D9DI_KERNEL(t, gdn->causal_conv1d_update, n, &past, y, x, w);
 }
 
 d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_tensor *segments,
-                                const d9d_op_state_cache *kept, d9d_var **y)
+                                const d9d_op_state_cache *cache, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_causal_conv1d_dims dims;
@@ -74,11 +74,11 @@ d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d
     D9D_TRY(conv1d_check(tx, w, segments));
     dims = (d9d_causal_conv1d_dims){tx->dtype, d9di_op_documents(tx, segments), tx->shape.dim[2],
                                     w->local.data.shape.dim[1]};
-    D9D_TRY(d9di_op_documents_check_state("causal_conv1d", segments, kept, tx->dtype,
+    D9D_TRY(d9di_op_documents_check_state("causal_conv1d", segments, cache, tx->dtype,
                                           D9D_SHAPE(dims.w - 1, dims.n),
                                           d9d_tape_should_record(t, &x, 1, &w, 1)));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
-    D9D_TRY(conv1d_run(t, &dims, kept, d9d_tensor_data(d9d_var_tensor(out)), d9d_tensor_data(tx),
+    D9D_TRY(conv1d_run(t, &dims, cache, d9d_tensor_data(d9d_var_tensor(out)), d9d_tensor_data(tx),
                        d9d_tensor_data(&w->local.data)));
     if (d9d_tape_should_record(t, &x, 1, &w, 1)) {
         D9D_TRY(

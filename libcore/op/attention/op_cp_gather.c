@@ -20,7 +20,7 @@ d9d_status d9di_op_cp_check(const char *op, const char *name, const d9di_op_cp *
 
     if (d9d_comm_size(p->comm) == 1 || (x->shape.ndim >= 2 && x->shape.dim[1] % 2 == 0))
         return D9D_OK;
-    return D9D_FAIL(D9D_EINVAL, "%s: %s %s is not [B, S, ...] with two pieces in S", op, name,
+    return D9D_FAIL(D9D_EINVAL, "%s: %s %s is not [B, S, ...] with two chunks in S", op, name,
                     d9d_shape_text(&x->shape, text, sizeof(text)));
 }
 
@@ -29,7 +29,7 @@ static d9d_status zigzag_permute(d9d_tape *t, const d9di_op_cp *p, const d9d_ten
                                  const void *from, bool in_order)
 {
     const int64_t b = x->shape.dim[0], size = x->shape.dim[1] / 2;
-    const int64_t cells = b * 2 * size, w = cells > 0 ? d9d_tensor_numel(x) / cells : 0;
+    const int64_t positions = b * 2 * size, w = positions > 0 ? d9d_tensor_numel(x) / positions : 0;
 
     return D9DI_KERNEL(t, attention->cp_zigzag, x->dtype, to, from, d9d_comm_size(p->comm), b, size,
                        w, in_order);

@@ -14,28 +14,27 @@ d9d_status d9di_op_documents_check_segments(const char *op, const d9d_tensor *x,
 }
 
 d9d_status d9di_op_documents_check_state(const char *op, const d9d_tensor *segments,
-                                         const d9d_op_state_cache *kept, d9d_dtype t,
-                                         d9d_shape cell, bool recorded)
+                                         const d9d_op_state_cache *cache, d9d_dtype t,
+                                         d9d_shape slot, bool recorded)
 {
-    const d9d_shape *s = kept != NULL ? &kept->slots->shape : NULL;
-    bool fits = s != NULL && s->ndim == cell.ndim + 1;
+    const d9d_shape *s = cache != NULL ? &cache->slots->shape : NULL;
+    bool fits = s != NULL && s->ndim == slot.ndim + 1;
 
-    if (kept == NULL)
+    if (cache == NULL)
         return D9D_OK;
     if (segments == NULL)
-        return D9D_FAIL(D9D_EINVAL, "%s: what is kept is that of segments, of which none are given",
-                        op);
+        return D9D_FAIL(D9D_EINVAL, "%s: a state cache needs segments, and none are given", op);
     if (recorded)
-        return D9D_FAIL(D9D_EINVAL, "%s: has no backward through what is kept", op);
-    D9D_TRY(d9di_op_check(op, "what is kept", kept->slots, t));
-    D9D_TRY(d9di_op_check(op, "at", kept->slot_index, D9D_I32));
-    for (int i = 0; fits && i < cell.ndim; i++)
-        fits = s->dim[i + 1] == cell.dim[i];
+        return D9D_FAIL(D9D_EINVAL, "%s: has no backward through a state cache", op);
+    D9D_TRY(d9di_op_check(op, "slots", cache->slots, t));
+    D9D_TRY(d9di_op_check(op, "slot_index", cache->slot_index, D9D_I32));
+    for (int i = 0; fits && i < slot.ndim; i++)
+        fits = s->dim[i + 1] == slot.dim[i];
     if (!fits)
-        return d9di_op_misfit(op, "what is kept", s, "a cell", &cell, "it is [R, ...] of cells");
-    if (d9d_tensor_numel(kept->slot_index) != segments->shape.dim[0])
-        return d9di_op_misfit(op, "at", &kept->slot_index->shape, "segments", &segments->shape,
-                              "one cell for each segment");
+        return d9di_op_misfit(op, "slots", s, "a slot", &slot, "slots are [R, ...]");
+    if (d9d_tensor_numel(cache->slot_index) != segments->shape.dim[0])
+        return d9di_op_misfit(op, "slot_index", &cache->slot_index->shape, "segments",
+                              &segments->shape, "one slot for each segment");
     return D9D_OK;
 }
 

@@ -50,7 +50,7 @@ static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *v)
                               "q and k are [B, S, K, D], v [B, S, A, F]");
     if (s->dim[2] == 0 ? r->dim[2] != 0 : r->dim[2] % s->dim[2] != 0)
         return d9di_op_misfit("gated_delta", "v", r, "q", s,
-                              "heads of values must be a multiple of those of keys");
+                              "value heads must be a multiple of key heads");
     return D9D_OK;
 }
 
@@ -110,7 +110,7 @@ static const void *var_data(d9d_var *v)
 static d9d_status gated_delta_step(d9d_tape *t, const d9d_op_gated_delta_args *x,
                                    const d9d_gated_delta_dims *n, d9d_var *out)
 {
-    const d9d_state_slots past = d9di_op_state_slots(x->kept);
+    const d9d_state_slots past = d9di_op_state_slots(x->cache);
 
     return D9DI_KERNEL(t, gdn->gated_delta_step, n, &past, d9d_tensor_data(d9d_var_tensor(out)),
                        var_data(x->q), var_data(x->k), var_data(x->v), var_data(x->g),
@@ -143,13 +143,13 @@ d9d_status d9d_op_gated_delta(d9d_tape *t, const d9d_op_gated_delta_args *x, d9d
                                q->shape.dim[2], v->shape.dim[2],
                                q->shape.dim[3], v->shape.dim[3],
                                x->scale};
-    D9D_TRY(d9di_op_documents_check_state("gated_delta", x->segments, x->kept, D9D_F32,
+    D9D_TRY(d9di_op_documents_check_state("gated_delta", x->segments, x->cache, D9D_F32,
                                           D9D_SHAPE(n.a, n.d, n.f),
                                           d9d_tape_should_record(t, in, INPUTS, NULL, 0)));
     D9D_TRY(d9d_tape_output(t, v->dtype, v->shape, &out));
-    st = x->kept != NULL ? gated_delta_step(t, x, &n, out)
-                         : gated_delta_chunks(t, x, &n, out, &states);
-    if (st == D9D_OK && x->kept == NULL)
+    st = x->cache != NULL ? gated_delta_step(t, x, &n, out)
+                          : gated_delta_chunks(t, x, &n, out, &states);
+    if (st == D9D_OK && x->cache == NULL)
         st = gated_delta_record(t, in, out, &states, x->segments, &n);
     if (st == D9D_OK)
         *y = out;

@@ -18,7 +18,7 @@ d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at
                               "x is [1, T, K, D], a cache [Z, K, D]");
     if (d9d_tensor_numel(at) != s->dim[1])
         return d9di_op_misfit("kv_append", "at", &at->shape, "x", s,
-                              "one place for each of T tokens");
+                              "one slot for each of T tokens");
     if (d9d_tape_should_record(t, &x, 1, NULL, 0))
         return D9D_FAIL(D9D_EINVAL, "kv_append: has no backward");
     return D9D_OK;
@@ -37,11 +37,11 @@ d9d_status d9d_op_kv_append(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *c = &cache->shape;
-    int64_t cell;
+    int64_t width;
 
     D9D_TRY(d9di_op_kv_append_check(t, x, at, cache));
-    cell = c->dim[1] * c->dim[2];
-    D9D_TRY(D9DI_KERNEL(t, elementwise->scatter_rows, tx->dtype, d9d_tensor_data(cache), cell, 0,
-                        d9d_tensor_data(at), d9d_tensor_data(tx), tx->shape.dim[1], cell));
+    width = c->dim[1] * c->dim[2];
+    D9D_TRY(D9DI_KERNEL(t, elementwise->scatter_rows, tx->dtype, d9d_tensor_data(cache), width, 0,
+                        d9d_tensor_data(at), d9d_tensor_data(tx), tx->shape.dim[1], width));
     return d9di_op_kv_cache_view(t, cache, y);
 }

@@ -3,11 +3,11 @@
  */
 #include "op/norm/op_qk_heads.h"
 
-static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *how,
+static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *opts,
                                const d9d_op_qk_norm_rope_append_args *h)
 {
-    D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->q), h->q_norm, how));
-    D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->k), h->k_norm, how));
+    D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->q), h->q_norm, opts));
+    D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->k), h->k_norm, opts));
     D9D_TRY(d9di_op_kv_append_check(t, h->k, h->slots, h->k_cache));
     D9D_TRY(d9di_op_kv_append_check(t, h->v, h->slots, h->v_cache));
     if (d9d_tape_should_record(t, &h->q, 1, &h->q_norm, 1))
@@ -27,15 +27,15 @@ static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, 
                                     .row_index = at != NULL ? d9d_tensor_data(at) : NULL};
 }
 
-d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t, const d9d_op_norm_rope_opts *how,
+d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t, const d9d_op_norm_rope_opts *opts,
                                       d9d_op_qk_norm_rope_append_args *h)
 {
     const d9d_tensor *tq = d9d_var_tensor(h->q);
     d9d_qk_norm_rope_dims dims;
     d9d_var *q;
 
-    D9D_TRY(append_check(t, how, h));
-    dims = d9di_op_norm_rope_dims(tq, how, how->positions, how->inv_freq);
+    D9D_TRY(append_check(t, opts, h));
+    dims = d9di_op_norm_rope_dims(tq, opts, opts->positions, opts->inv_freq);
     D9D_TRY(d9d_tape_output(t, tq->dtype, tq->shape, &q));
 
     const d9d_qk_norm_rope_heads list[] = {qk_heads_of(h->q, h->q_norm, d9d_var_tensor(q), NULL),

@@ -99,7 +99,7 @@ static d9d_status plus_check(const ffn_call *c)
     D9D_TRY(d9di_op_check("ffn", "plus", plus, x->dtype));
     if (c->ranks == NULL && !d9d_shape_equal(&plus->shape, &y))
         return d9di_op_misfit("ffn", "plus", &plus->shape, "y", &y,
-                              "what is added has the result's shape");
+                              "a residual has the result's shape");
     return D9D_OK;
 }
 
@@ -110,7 +110,8 @@ static d9d_status ffn_check(const ffn_call *c)
     d9d_tensor h = *x;
 
     if (c->r != NULL && (c->plus != NULL || c->ranks != NULL))
-        return D9D_FAIL(D9D_EINVAL, "ffn: rows of experts are not added to others");
+        return D9D_FAIL(D9D_EINVAL,
+                        "ffn: experts support neither a residual nor tensor-parallel overlap");
     D9D_TRY(weight_check(c, x, gate));
     D9D_TRY(weight_check(c, x, up));
     if (!d9d_shape_equal(&gate->local.data.shape, &up->local.data.shape))

@@ -248,7 +248,7 @@ d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *com
     bool adapted = false;
 
     if (n > D9D_OP_LINEAR_MULTI_MAX)
-        return D9D_FAIL(D9D_EINVAL, "linear: %zu products at once, at most %d", n,
+        return D9D_FAIL(D9D_EINVAL, "linear: %zu GEMMs in one call, at most %d", n,
                         D9D_OP_LINEAR_MULTI_MAX);
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, of[i].first, of[i].n));
@@ -279,7 +279,7 @@ d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var
     shape = output_shape(tx, &a);
     if (!d9d_shape_equal(&tp->shape, &shape))
         return d9di_op_misfit("linear", "plus", &tp->shape, "y", &shape,
-                              "what is added has the result's shape");
+                              "a residual has the result's shape");
     return linear_run_adapted(t, x, w, &a, plus, y);
 }
 

@@ -4,31 +4,32 @@
 #include "op/op_common.h"
 
 d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                  const d9d_op_linear_per_head_opts *how, d9d_var **y)
+                                  const d9d_op_linear_per_head_opts *opts, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *s = &tx->shape, *m = &w->local.data.shape;
-    const int64_t in = s->dim[3], rows = how->transposed ? how->out : in;
+    const int64_t in = s->dim[3], rows = opts->transposed ? opts->out : in;
     d9d_gemm_per_head_dims n;
     d9d_var *out;
 
-    D9D_TRY(d9di_op_check_real("heads", "x", tx));
-    D9D_TRY(d9di_op_check_param("heads", w, tx->dtype));
-    if (s->ndim != 4 || m->ndim != 2 || m->dim[0] != s->dim[2] * how->step ||
-        m->dim[1] != (how->transposed ? in : how->out) || how->first < 0 ||
-        how->first + rows > how->step)
-        return d9di_op_misfit("heads", "x", s, d9di_op_param_name(w), m,
-                              "x is [B, S, n, in], a weight [n step, out], or [n step, in] turned");
+    D9D_TRY(d9di_op_check_real("linear_per_head", "x", tx));
+    D9D_TRY(d9di_op_check_param("linear_per_head", w, tx->dtype));
+    if (s->ndim != 4 || m->ndim != 2 || m->dim[0] != s->dim[2] * opts->step ||
+        m->dim[1] != (opts->transposed ? in : opts->out) || opts->first < 0 ||
+        opts->first + rows > opts->step)
+        return d9di_op_misfit(
+            "linear_per_head", "x", s, d9di_op_param_name(w), m,
+            "x is [B, S, n, in], a weight [n step, out], or [n step, in] transposed");
     if (w->lora.adapter != NULL)
-        return D9D_FAIL(D9D_ENOTSUP, "heads: %s has an adapter, which is to be merged before",
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "linear_per_head: %s has an adapter, which must be merged before",
                         d9di_op_param_name(w));
     if (d9d_tape_should_record(t, &x, 1, &w, 1))
-        return D9D_FAIL(D9D_EINVAL, "heads: have no backward");
-    n = (d9d_gemm_per_head_dims){
-        tx->dtype,  s->dim[0] * s->dim[1], s->dim[2], in, how->out, how->step,
-        how->first, how->transposed};
+        return D9D_FAIL(D9D_EINVAL, "linear_per_head: has no backward");
+    n = (d9d_gemm_per_head_dims){tx->dtype,  s->dim[0] * s->dim[1], s->dim[2],       in, opts->out,
+                                 opts->step, opts->first,           opts->transposed};
     D9D_TRY(
-        d9d_tape_output(t, tx->dtype, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2], how->out), &out));
+        d9d_tape_output(t, tx->dtype, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2], opts->out), &out));
     D9D_TRY(D9DI_KERNEL(t, gemm->per_head, &n, d9d_tensor_data(d9d_var_tensor(out)),
                         d9d_tensor_data(tx), d9d_tensor_data(&w->local.data)));
     *y = out;

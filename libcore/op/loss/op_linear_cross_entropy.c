@@ -129,8 +129,8 @@ static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t
     for (size_t i = 0; i < n; i++)
         if (heads[i]->lora.adapter != NULL)
             return D9D_FAIL(D9D_ENOTSUP,
-                            "%s: the head %s has an adapter, which is not computed here; train it "
-                            "whole (full_tune)",
+                            "%s: the head %s has an adapter, which is not supported here; train it "
+                            "in full (full_tune)",
                             op, heads[i]->name != NULL ? heads[i]->name : "without a name");
     return lce_check_grads(heads, n);
 }

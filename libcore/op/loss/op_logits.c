@@ -64,14 +64,14 @@ static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_pa
 static d9d_status all_logits(d9d_tape *t, const d9d_tensor *rows, d9d_param *const *heads, size_t n,
                              d9d_comm *comm, const d9d_tensor *y)
 {
-    const int64_t cells = d9d_tensor_numel(y);
+    const int64_t n_logits = d9d_tensor_numel(y);
 
     if (comm != NULL)
-        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, D9D_F32, d9d_tensor_data(y), cells, 0.0f));
+        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, D9D_F32, d9d_tensor_data(y), n_logits, 0.0f));
     for (size_t i = 0; i < n; i++)
         D9D_TRY(split_logits(t, rows, heads[i], d9di_op_split_first_id(heads, i), y));
     return d9d_comm_all_reduce(comm, d9d_tape_device(t)->stream, heads[0]->name, D9D_F32,
-                               d9d_tensor_data(y), cells, D9D_COMM_SUM);
+                               d9d_tensor_data(y), n_logits, D9D_COMM_SUM);
 }
 
 d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_param *const *heads,

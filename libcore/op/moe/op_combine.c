@@ -24,8 +24,8 @@ static d9d_status combine_check(const d9d_tensor *part, const d9d_op_moe_dispatc
     D9D_TRY(d9di_op_check_real("combine", "part", part));
     D9D_TRY(d9di_op_check("combine", "the dispatch", &d->routing.expert, D9D_I32));
     if (part->shape.ndim != 2 || part->shape.dim[0] != d->routing.expert.shape.dim[0])
-        return d9di_op_misfit("combine", "part", &part->shape, "the choices that came",
-                              &d->routing.expert.shape, "a part is [N, H], choices are [N, k]");
+        return d9di_op_misfit("combine", "part", &part->shape, "the received expert ids",
+                              &d->routing.expert.shape, "a part is [N, H], expert ids are [N, k]");
     return D9D_OK;
 }
 

@@ -81,12 +81,12 @@ static d9d_status dispatch_check(const d9d_comm *ep, const d9d_tensor *x, const 
     D9D_TRY(d9di_op_check_real("dispatch", "x", x));
     D9D_TRY(d9di_op_check("dispatch", "prob", prob, D9D_F32));
     D9D_TRY(d9di_op_check_routing("dispatch", x, r, false));
-    D9D_TRY(d9di_op_check_same("dispatch", "the choice of experts", &r->expert, "prob", prob));
+    D9D_TRY(d9di_op_check_same("dispatch", "the expert ids", &r->expert, "prob", prob));
     if (r->source.shape.dim[0] != d9d_tensor_numel(&r->expert))
-        return d9di_op_misfit("dispatch", "the rows of choices", &r->source.shape, "the choices",
-                              &r->expert.shape, "every choice has an expert");
+        return d9di_op_misfit("dispatch", "the source rows", &r->source.shape, "the expert ids",
+                              &r->expert.shape, "every source row has an expert id");
     if (expert_count(r) % n != 0)
-        return D9D_FAIL(D9D_EINVAL, "dispatch: %lld experts cannot be dealt to %d ranks evenly",
+        return D9D_FAIL(D9D_EINVAL, "dispatch: %lld experts are not a multiple of %d ranks",
                         (long long)expert_count(r), n);
     return D9D_OK;
 }

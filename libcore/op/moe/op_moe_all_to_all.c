@@ -179,7 +179,7 @@ static d9d_status start_all_to_all(d9di_op_moe_transfer *l, d9d_device *dev, d9d
 }
 
 d9d_status d9di_op_moe_transfer_start(d9di_op_moe_transfer *l, d9d_tape *t, d9d_op_moe_exchange *e,
-                                      d9di_op_moe_direction way, int64_t most)
+                                      d9di_op_moe_direction way, int64_t max_rows)
 {
     d9d_device *dev = d9d_tape_device(t);
     d9d_stream queue = d9d_comm_stream(e->ep);
@@ -189,7 +189,7 @@ d9d_status d9di_op_moe_transfer_start(d9di_op_moe_transfer *l, d9d_tape *t, d9d_
     D9D_TRY(d9d_comm_wait_stream(e->ep, dev->stream));
     if (queue != NULL)
         d9d_trace_stream_range_begin(dev, queue, "all_to_all", e->label);
-    D9D_TRY((most <= l->max_rows ? start_symm : start_all_to_all)(l, dev, e, &directions[way]));
+    D9D_TRY((max_rows <= l->max_rows ? start_symm : start_all_to_all)(l, dev, e, &directions[way]));
     if (queue != NULL)
         d9d_trace_stream_range_end(dev, queue);
     return l->overlaps ? d9d_comm_event_record(e->ep, &l->last_event) : D9D_OK;

@@ -111,10 +111,10 @@ void d9di_op_moe_transfer_add(d9di_op_moe_transfer *l, d9d_comm *ep, d9d_dtype t
  * array. */
 d9d_status d9di_op_moe_transfer_alloc(d9di_op_moe_transfer *l, d9d_device *dev, int i,
                                       int64_t rows);
-/* Use the staging buffers if `most` rows fit; `most` is equal on all ranks, so all take the same
- * path. No rank may send more rows than it reserved. */
+/* Use the staging buffers if `max_rows` rows fit; `max_rows` is equal on all ranks, so all take the
+ * same path. No rank may send more rows than it reserved. */
 d9d_status d9di_op_moe_transfer_start(d9di_op_moe_transfer *l, d9d_tape *t, d9d_op_moe_exchange *e,
-                                      d9di_op_moe_direction way, int64_t most);
+                                      d9di_op_moe_direction way, int64_t max_rows);
 /* Work enqueued from here on sees all arrays except the last. */
 d9d_status d9di_op_moe_transfer_wait_first(const d9di_op_moe_transfer *l, d9d_tape *t);
 /* Work enqueued from here on sees all arrays.

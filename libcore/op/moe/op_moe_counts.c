@@ -118,10 +118,10 @@ static d9d_status counts_check(const rank_offsets *o, int64_t k)
 {
     for (int to = 0; to < o->n; to++)
         if (rows_to(o, to) > INT32_MAX / k)
-            return D9D_FAIL(D9D_EINVAL,
-                            "dispatch: rank %d of %d gets %lld tokens of %lld choices, over %d "
-                            "in all",
-                            to, o->n, (long long)rows_to(o, to), (long long)k, INT32_MAX);
+            return D9D_FAIL(
+                D9D_EINVAL,
+                "dispatch: rank %d of %d receives %lld tokens with %lld expert ids, over %d in all",
+                to, o->n, (long long)rows_to(o, to), (long long)k, INT32_MAX);
     return D9D_OK;
 }
 

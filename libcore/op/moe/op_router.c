@@ -15,7 +15,7 @@ enum { SAVED_P, SAVED_PROB, SAVED_EXPERT, SAVED_WEIGHT, SAVED_LOAD, SAVED_LOGITS
 
 /* Arrays of the balancing losses; storage NULL if not needed. */
 typedef struct balance_state {
-    d9d_router_balance how;
+    d9d_router_balance balance;
     d9d_tensor weight, load, logits;
 } balance_state;
 
@@ -31,10 +31,10 @@ static const void *data_or_null(const d9d_tensor *x)
     return x->storage != NULL ? d9d_tensor_data(x) : NULL;
 }
 
-static d9d_router_balance balance_of(const d9d_router_balance *how, const d9d_tensor *weight,
+static d9d_router_balance balance_of(const d9d_router_balance *balance, const d9d_tensor *weight,
                                      const d9d_tensor *load, const d9d_tensor *logits)
 {
-    d9d_router_balance b = *how;
+    d9d_router_balance b = *balance;
 
     b.weight = data_or_null(weight);
     b.load = data_or_null(load);
@@ -64,41 +64,41 @@ static const d9d_node_ops router_node_ops = {.name = "router", .dgrad = router_d
 
 /* --- checks ------------------------------------------------------------------------------- */
 
-static d9d_status groups_check(const d9d_shape *s, const d9d_op_router_opts *how)
+static d9d_status groups_check(const d9d_shape *s, const d9d_op_router_opts *opts)
 {
-    const int64_t e = s->dim[1], groups = how->groups;
+    const int64_t e = s->dim[1], groups = opts->groups;
 
     if (groups >= 0 && groups <= 1)
         return D9D_OK;
-    if (groups < 0 || groups > D9D_ROUTER_MAX_GROUPS || e % groups != 0 || how->top_groups < 1 ||
-        how->top_groups > groups || how->top_groups * (e / groups) < how->k)
-        return d9di_op_misfit("router", "logits", s, "groups", &D9D_SHAPE(groups, how->top_groups),
-                              "E is a multiple of the groups, at most 32, and the best of them "
-                              "have k experts");
+    if (groups < 0 || groups > D9D_ROUTER_MAX_GROUPS || e % groups != 0 || opts->top_groups < 1 ||
+        opts->top_groups > groups || opts->top_groups * (e / groups) < opts->k)
+        return d9di_op_misfit("router", "logits", s, "groups", &D9D_SHAPE(groups, opts->top_groups),
+                              "E is a multiple of the groups, at most 32, and the chosen groups "
+                              "have at least k experts");
     return D9D_OK;
 }
 
-static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opts *how)
+static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opts *opts)
 {
     const d9d_shape *s = &logits->shape;
-    const int k = how->k;
+    const int k = opts->k;
 
     D9D_TRY(d9di_op_check_real("router", "logits", logits));
     if (s->ndim != 2 || k < 1 || k > s->dim[1])
-        return d9di_op_misfit("router", "logits", s, "a choice of", &D9D_SHAPE(k),
-                              "logits are [T, E], from 1 to E experts can be chosen");
+        return d9di_op_misfit("router", "logits", s, "k", &D9D_SHAPE(k),
+                              "logits are [T, E], k is 1 to E");
     if (s->dim[1] >= INT32_MAX || s->dim[0] > INT32_MAX / k)
-        return d9di_op_misfit("router", "logits", s, "a choice of", &D9D_SHAPE(k),
+        return d9di_op_misfit("router", "logits", s, "k", &D9D_SHAPE(k),
                               "rows and experts are numbered in 31 bits");
-    D9D_TRY(groups_check(s, how));
-    if (how->counted != NULL && d9d_tensor_numel(how->counted) < s->dim[1] + 2)
-        return d9di_op_misfit("router", "counted", &how->counted->shape, "logits", s,
-                              "what is counted is at least [2 + E]");
-    if (how->bias == NULL)
+    D9D_TRY(groups_check(s, opts));
+    if (opts->counted != NULL && d9d_tensor_numel(opts->counted) < s->dim[1] + 2)
+        return d9di_op_misfit("router", "counted", &opts->counted->shape, "logits", s,
+                              "counts are at least [2 + E]");
+    if (opts->bias == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_op_check("router", "bias", how->bias, D9D_F32));
-    if (!d9d_shape_equal(&how->bias->shape, &D9D_SHAPE(s->dim[1])))
-        return d9di_op_misfit("router", "bias", &how->bias->shape, "logits", s,
+    D9D_TRY(d9di_op_check("router", "bias", opts->bias, D9D_F32));
+    if (!d9d_shape_equal(&opts->bias->shape, &D9D_SHAPE(s->dim[1])))
+        return d9di_op_misfit("router", "bias", &opts->bias->shape, "logits", s,
                               "logits are [T, E], a bias [E]");
     return D9D_OK;
 }
@@ -106,26 +106,26 @@ static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opt
 /* --- balance ---------------------------------------------------------------------------------- */
 
 /* Load of each expert in each sequence, summed over all ranks that have a part of the sequence. */
-static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *how, const d9d_router_dims *n,
+static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *opts, const d9d_router_dims *n,
                              const d9d_tensor *expert, double *total, balance_state *b)
 {
-    const int64_t cells = d9d_tape_token_weights(t)->weight.shape.dim[0] * n->e;
+    const int64_t n_load = d9d_tape_token_weights(t)->weight.shape.dim[0] * n->e;
     d9d_device *dev = d9d_tape_device(t);
-    d9d_router_balance own = balance_of(&b->how, &b->weight, &b->load, &b->logits);
+    d9d_router_balance own = balance_of(&b->balance, &b->weight, &b->load, &b->logits);
     float *load = NULL;
 
-    if (how->aux != 0) {
-        D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(cells / n->e, n->e), &b->load));
+    if (opts->aux != 0) {
+        D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(n_load / n->e, n->e), &b->load));
         load = d9d_tensor_data(&b->load);
-        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, D9D_F32, load, cells, 0.0f));
+        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, D9D_F32, load, n_load, 0.0f));
     }
     if (load != NULL || total != NULL)
         D9D_TRY(D9DI_KERNEL(t, moe->expert_load, n, load, total, d9d_tensor_data(expert), &own));
     if (load == NULL)
         return D9D_OK;
-    D9D_TRY(
-        d9d_comm_all_reduce(how->tp, dev->stream, how->label, D9D_F32, load, cells, D9D_COMM_SUM));
-    return d9d_comm_all_reduce(how->cp, dev->stream, how->label, D9D_F32, load, cells,
+    D9D_TRY(d9d_comm_all_reduce(opts->tp, dev->stream, opts->label, D9D_F32, load, n_load,
+                                D9D_COMM_SUM));
+    return d9d_comm_all_reduce(opts->cp, dev->stream, opts->label, D9D_F32, load, n_load,
                                D9D_COMM_SUM);
 }
 
@@ -133,7 +133,7 @@ static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *how, const d
 static d9d_status losses_accumulate(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *p,
                                     const balance_state *b, double *sums)
 {
-    const d9d_router_balance own = balance_of(&b->how, &b->weight, &b->load, &b->logits);
+    const d9d_router_balance own = balance_of(&b->balance, &b->weight, &b->load, &b->logits);
     const int64_t padded = (n->rows + 3) / 4 * 4; /* 16 bytes */
     d9d_tensor each;
     float *aux;
@@ -161,30 +161,30 @@ static d9d_status weight_slice(const d9d_token_weights *s, int64_t rows, balance
     d9d_tensor flat;
 
     if (s->weight.shape.ndim != 2 || first + rows > all)
-        return d9di_op_misfit("router", "tokens", &D9D_SHAPE(rows), "shares", &s->weight.shape,
-                              "shares are [B, S], tokens a part of them");
+        return d9di_op_misfit("router", "tokens", &D9D_SHAPE(rows), "token weights",
+                              &s->weight.shape, "token weights are [B, S], tokens a slice of them");
     flat = d9d_tensor_reshape(&s->weight, D9D_SHAPE(all));
     b->weight = d9d_tensor_rows(&flat, first, rows);
     d9d_tensor_release(&flat);
-    b->how.first = first;
-    b->how.seq_len = s->weight.shape.dim[1];
+    b->balance.first = first;
+    b->balance.seq_len = s->weight.shape.dim[1];
     return D9D_OK;
 }
 
-static d9d_status balance_init(d9d_tape *t, const d9d_op_router_opts *how, const d9d_router_dims *n,
-                               const d9d_tensor *logits, const d9d_tensor *p,
-                               const d9d_tensor *expert, balance_state *b)
+static d9d_status balance_init(d9d_tape *t, const d9d_op_router_opts *opts,
+                               const d9d_router_dims *n, const d9d_tensor *logits,
+                               const d9d_tensor *p, const d9d_tensor *expert, balance_state *b)
 {
     double *sums =
-        how->counted != NULL && !d9d_tape_is_recompute(t) ? d9d_tensor_data(how->counted) : NULL;
+        opts->counted != NULL && !d9d_tape_is_recompute(t) ? d9d_tensor_data(opts->counted) : NULL;
 
-    b->how = (d9d_router_balance){.aux = how->aux, .z = how->z};
+    b->balance = (d9d_router_balance){.aux = opts->aux, .z = opts->z};
     D9D_TRY(weight_slice(d9d_tape_token_weights(t), n->rows, b));
-    if (how->z != 0)
+    if (opts->z != 0)
         b->logits = d9d_tensor_ref(logits);
-    D9D_TRY(load_count(t, how, n, expert, sums != NULL ? sums + 2 : NULL, b));
-    return sums != NULL && (how->aux != 0 || how->z != 0) ? losses_accumulate(t, n, p, b, sums)
-                                                          : D9D_OK;
+    D9D_TRY(load_count(t, opts, n, expert, sums != NULL ? sums + 2 : NULL, b));
+    return sums != NULL && (opts->aux != 0 || opts->z != 0) ? losses_accumulate(t, n, p, b, sums)
+                                                            : D9D_OK;
 }
 
 /* --- forward --------------------------------------------------------------------------------- */
@@ -208,20 +208,20 @@ static d9d_status router_record(d9d_tape *t, d9d_var *logits, d9d_var *prob, con
 {
     const d9d_tensor *const saved[] = {
         p, d9d_var_tensor(prob), expert, &b->weight, &b->load, &b->logits};
-    const bool balanced = b->weight.storage != NULL && (b->how.aux != 0 || b->how.z != 0);
+    const bool balanced = b->weight.storage != NULL && (b->balance.aux != 0 || b->balance.z != 0);
     d9d_node *n;
 
     if (!d9d_tape_should_record(t, &logits, 1, NULL, 0))
         return D9D_OK;
     D9D_TRY(d9d_tape_record(t, &router_node_ops, &logits, 1, &prob, 1, NULL, 0, sizeof(router_attr),
                             &n));
-    *(router_attr *)n->attr = (router_attr){*dims, b->how, balanced};
+    *(router_attr *)n->attr = (router_attr){*dims, b->balance, balanced};
     for (int i = 0; i < (balanced ? 6 : 3); i++)
         (void)d9d_node_save(n, saved[i], D9D_NEED_DGRAD);
     return D9D_OK;
 }
 
-d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_op_router_opts *how,
+d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_op_router_opts *opts,
                          d9d_var **prob, d9d_routing *routing)
 {
     const d9d_tensor *x = d9d_var_tensor(logits);
@@ -233,16 +233,17 @@ d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_op_router_opts 
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY_OR(st, router_check(x, how), out);
-    n = (d9d_router_dims){x->dtype,    x->shape.dim[0], x->shape.dim[1],
-                          how->k,      how->sigmoid,    how->renormalise,
-                          how->groups, how->top_groups, how->scale != 0 ? how->scale : 1.0f};
+    D9D_TRY_OR(st, router_check(x, opts), out);
+    n = (d9d_router_dims){x->dtype,     x->shape.dim[0],  x->shape.dim[1],
+                          opts->k,      opts->sigmoid,    opts->renormalise,
+                          opts->groups, opts->top_groups, opts->scale != 0 ? opts->scale : 1.0f};
     D9D_TRY_OR(st, d9di_routing_alloc(dev, n.rows, n.e, n.k, &r), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F32, x->shape, &p), out);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, r.expert.shape, &out), out);
-    D9D_TRY_OR(st, experts_choose(t, &n, x, how->bias, &p, d9d_var_tensor(out), &r), out);
-    if (d9d_tape_token_weights(t) != NULL && (how->aux != 0 || how->z != 0 || how->counted != NULL))
-        D9D_TRY_OR(st, balance_init(t, how, &n, x, &p, &r.expert, &b), out);
+    D9D_TRY_OR(st, experts_choose(t, &n, x, opts->bias, &p, d9d_var_tensor(out), &r), out);
+    if (d9d_tape_token_weights(t) != NULL &&
+        (opts->aux != 0 || opts->z != 0 || opts->counted != NULL))
+        D9D_TRY_OR(st, balance_init(t, opts, &n, x, &p, &r.expert, &b), out);
     D9D_TRY_OR(st, router_record(t, logits, out, &p, &r.expert, &n, &b), out);
     *prob = out;
     *routing = r;

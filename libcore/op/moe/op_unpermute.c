@@ -38,7 +38,7 @@ static d9d_status unpermute_check(const d9d_tensor *x, const d9d_tensor *prob, c
     D9D_TRY(d9di_op_check_real("unpermute", "x", x));
     D9D_TRY(d9di_op_check("unpermute", "prob", prob, D9D_F32));
     D9D_TRY(d9di_op_check_routing("unpermute", x, r, true));
-    return d9di_op_check_same("unpermute", "the choice of experts", &r->expert, "prob", prob);
+    return d9di_op_check_same("unpermute", "the expert ids", &r->expert, "prob", prob);
 }
 
 d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob, const d9d_routing *r,

@@ -6,12 +6,12 @@
 #include "op/norm/op_qk_heads.h"
 
 typedef struct norm_rope_attr {
-    d9d_op_norm_rope_opts how;
+    d9d_op_norm_rope_opts opts;
 } norm_rope_attr;
 
 enum { SAVED_X, SAVED_INV, SAVED_POSITIONS, SAVED_INV_FREQ };
 
-d9d_qk_norm_rope_dims d9di_op_norm_rope_dims(const d9d_tensor *x, const d9d_op_norm_rope_opts *how,
+d9d_qk_norm_rope_dims d9di_op_norm_rope_dims(const d9d_tensor *x, const d9d_op_norm_rope_opts *opts,
                                              const d9d_tensor *positions,
                                              const d9d_tensor *inv_freq)
 {
@@ -21,10 +21,10 @@ d9d_qk_norm_rope_dims d9di_op_norm_rope_dims(const d9d_tensor *x, const d9d_op_n
         .heads = x->shape.dim[2],
         .d = x->shape.dim[3],
         .r = 2 * inv_freq->shape.dim[0],
-        .eps = how->eps,
-        .mscale = how->mscale,
-        .zero_centred = how->zero_centred,
-        .interleaved = how->style == D9D_ROPE_INTERLEAVED,
+        .eps = opts->eps,
+        .mscale = opts->mscale,
+        .zero_centred = opts->zero_centred,
+        .interleaved = opts->style == D9D_ROPE_INTERLEAVED,
         .positions = d9d_tensor_data(positions),
         .inv_freq = d9d_tensor_data(inv_freq),
     };
@@ -36,7 +36,7 @@ static d9d_status norm_rope_bwd(d9d_node *n, unsigned halves)
     const norm_rope_attr *a = n->attr;
     const d9d_tensor *x = &n->saved[SAVED_X];
     const d9d_qk_norm_rope_dims dims =
-        d9di_op_norm_rope_dims(x, &a->how, &n->saved[SAVED_POSITIONS], &n->saved[SAVED_INV_FREQ]);
+        d9di_op_norm_rope_dims(x, &a->opts, &n->saved[SAVED_POSITIONS], &n->saved[SAVED_INV_FREQ]);
     const bool want_dw = (halves & D9D_NEED_WGRAD) != 0;
     d9d_param *w = n->param[0];
     d9d_tensor dx = {0};
@@ -60,9 +60,9 @@ static const d9d_node_ops norm_rope_node_ops = {.name = "norm_rope",
                                                 .bwd = norm_rope_bwd_full};
 
 d9d_status d9di_op_norm_rope_check(const d9d_tensor *x, const d9d_param *w,
-                                   const d9d_op_norm_rope_opts *how)
+                                   const d9d_op_norm_rope_opts *opts)
 {
-    const d9d_tensor *positions = how->positions, *inv_freq = how->inv_freq;
+    const d9d_tensor *positions = opts->positions, *inv_freq = opts->inv_freq;
     const d9d_shape *s = &x->shape, *p = &positions->shape, *f = &inv_freq->shape;
 
     D9D_TRY(d9di_op_check_real("norm_rope", "x", x));
@@ -82,7 +82,7 @@ d9d_status d9di_op_norm_rope_check(const d9d_tensor *x, const d9d_param *w,
 }
 
 static d9d_status norm_rope_record(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_tensor *inv,
-                                   const d9d_op_norm_rope_opts *how, d9d_var *out)
+                                   const d9d_op_norm_rope_opts *opts, d9d_var *out)
 {
     d9d_node *n;
 
@@ -90,16 +90,16 @@ static d9d_status norm_rope_record(d9d_tape *t, d9d_var *x, d9d_param *w, const 
         return D9D_OK;
     D9D_TRY(
         d9d_tape_record(t, &norm_rope_node_ops, &x, 1, &out, 1, &w, 1, sizeof(norm_rope_attr), &n));
-    ((norm_rope_attr *)n->attr)->how = *how;
+    ((norm_rope_attr *)n->attr)->opts = *opts;
     (void)d9d_node_save(n, d9d_var_tensor(x), D9D_NEED_BOTH);
     (void)d9d_node_save(n, inv, D9D_NEED_BOTH);
-    (void)d9d_node_save(n, how->positions, D9D_NEED_BOTH);
-    (void)d9d_node_save(n, how->inv_freq, D9D_NEED_BOTH);
+    (void)d9d_node_save(n, opts->positions, D9D_NEED_BOTH);
+    (void)d9d_node_save(n, opts->inv_freq, D9D_NEED_BOTH);
     return D9D_OK;
 }
 
-d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_op_norm_rope_opts *how,
-                            d9d_var **y)
+d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w,
+                            const d9d_op_norm_rope_opts *opts, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_qk_norm_rope_dims dims;
@@ -107,8 +107,8 @@ d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_op_
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY(d9di_op_norm_rope_check(tx, w, how));
-    dims = d9di_op_norm_rope_dims(tx, how, how->positions, how->inv_freq);
+    D9D_TRY(d9di_op_norm_rope_check(tx, w, opts));
+    dims = d9di_op_norm_rope_dims(tx, opts, opts->positions, opts->inv_freq);
     D9D_TRY_OR(st, d9d_tape_output(t, tx->dtype, tx->shape, &out), out);
     D9D_TRY_OR(st,
                d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(dims.m * dims.heads), &inv),
@@ -118,7 +118,7 @@ d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_op_
                            d9d_tensor_data(&inv), d9d_tensor_data(tx),
                            d9d_tensor_data(&w->local.data)),
                out);
-    D9D_TRY_OR(st, norm_rope_record(t, x, w, &inv, how, out), out);
+    D9D_TRY_OR(st, norm_rope_record(t, x, w, &inv, opts, out), out);
     *y = out;
 out:
     d9d_tensor_release(&inv);

@@ -7,8 +7,8 @@
 
 /* EINVAL unless x, its weight and its rotation fit. */
 d9d_status d9di_op_norm_rope_check(const d9d_tensor *x, const d9d_param *w,
-                                   const d9d_op_norm_rope_opts *how);
-d9d_qk_norm_rope_dims d9di_op_norm_rope_dims(const d9d_tensor *x, const d9d_op_norm_rope_opts *how,
+                                   const d9d_op_norm_rope_opts *opts);
+d9d_qk_norm_rope_dims d9di_op_norm_rope_dims(const d9d_tensor *x, const d9d_op_norm_rope_opts *opts,
                                              const d9d_tensor *positions,
                                              const d9d_tensor *inv_freq);
 

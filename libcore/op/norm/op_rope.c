@@ -17,12 +17,12 @@ enum { SAVED_POSITIONS, SAVED_INV_FREQ };
 
 static d9d_status rope_rotate(d9d_tape *t, const d9d_tensor *y, const d9d_tensor *x,
                               const d9d_tensor *positions, const d9d_tensor *inv_freq,
-                              const rope_attr *how, float sign)
+                              const rope_attr *attr, float sign)
 {
     return D9DI_KERNEL(
         t, norm->rope, x->dtype, d9d_tensor_data(y), d9d_tensor_data(x), d9d_tensor_data(positions),
         d9d_tensor_data(inv_freq), d9d_tensor_numel(positions), x->shape.dim[2], x->shape.dim[3],
-        2 * inv_freq->shape.dim[0], how->style == D9D_ROPE_INTERLEAVED, how->mscale, sign);
+        2 * inv_freq->shape.dim[0], attr->style == D9D_ROPE_INTERLEAVED, attr->mscale, sign);
 }
 
 static d9d_status rope_dgrad(d9d_node *n)
@@ -59,16 +59,16 @@ d9d_status d9d_op_rope(d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
                        d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    const rope_attr how = {style, mscale};
+    const rope_attr attr = {style, mscale};
     d9d_var *out;
     d9d_node *n;
 
     D9D_TRY(rope_check(tx, positions, inv_freq));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
-    D9D_TRY(rope_rotate(t, d9d_var_tensor(out), tx, positions, inv_freq, &how, 1.0f));
+    D9D_TRY(rope_rotate(t, d9d_var_tensor(out), tx, positions, inv_freq, &attr, 1.0f));
     if (d9d_tape_should_record(t, &x, 1, NULL, 0)) {
-        D9D_TRY(d9d_tape_record(t, &rope_node_ops, &x, 1, &out, 1, NULL, 0, sizeof(how), &n));
-        *(rope_attr *)n->attr = how;
+        D9D_TRY(d9d_tape_record(t, &rope_node_ops, &x, 1, &out, 1, NULL, 0, sizeof(attr), &n));
+        *(rope_attr *)n->attr = attr;
         (void)d9d_node_save(n, positions, D9D_NEED_DGRAD);
         (void)d9d_node_save(n, inv_freq, D9D_NEED_DGRAD);
     }

@@ -8,13 +8,13 @@
 #include "d9d/base/writer.h"
 #include "support/unit.h"
 
-static d9d_writer *open_writer(const char *path, const d9d_writer_opts *how)
+static d9d_writer *open_writer(const char *path, const d9d_writer_opts *opts)
 {
     d9d_file f;
     d9d_writer *w;
 
     assert_ok(d9d_file_open_append(path, 0, &f));
-    assert_ok(d9d_writer_open(&f, how, &w));
+    assert_ok(d9d_writer_open(&f, opts, &w));
     assert_int_equal(f.fd, -1);
     return w;
 }

@@ -98,7 +98,7 @@ static void run_step(run *r)
 
 static void run_open(run *r, bool behind, bool pins)
 {
-    d9di_checkpointer_async_opts how = {.dir = "c", .keep = 2, .async = behind};
+    d9di_checkpointer_async_opts opts = {.dir = "c", .keep = 2, .async = behind};
 
     *r = (run){.state = {.finite = true, .parent = -1}};
     disk_is(false, false);
@@ -122,10 +122,10 @@ static void run_open(run *r, bool behind, bool pins)
                                     .rank_states = &r->cells,
                                     .n_rank_states = 1};
     r->log = (d9d_log){.line = keep_line, .arg = r, .level = D9D_LOG_WARN};
-    how.set = &r->set;
-    how.dev = r->dev;
-    how.log = &r->log;
-    assert_ok(d9di_checkpointer_async_open(&how, &r->saver));
+    opts.set = &r->set;
+    opts.dev = r->dev;
+    opts.log = &r->log;
+    assert_ok(d9di_checkpointer_async_open(&opts, &r->saver));
 }
 
 static void run_close(run *r)

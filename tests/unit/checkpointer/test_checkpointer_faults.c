@@ -70,13 +70,13 @@ int rename(const char *from, const char *to)
     return fails("rename") ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
-int flock(int fd, int how)
+int flock(int fd, int operation)
 {
     if (fault.flock_errno != 0) {
         errno = fault.flock_errno;
         return -1;
     }
-    return (int)syscall(SYS_flock, fd, how);
+    return (int)syscall(SYS_flock, fd, operation);
 }
 
 static int setup(void **state)

@@ -337,7 +337,7 @@ static void what_a_description_gets_wrong_is_said(void **state)
                    "m: expect: tensor one is F32 [1, 2], expected [A*B]");
     assert_refused(
         "[], \"expect\": {\"one\": [\"A*B\", 2]}", D9D_ECONFIG,
-        "m: expect: \"one\": A*B has more than one letter that no shape before it has told");
+        "m: expect: \"one\": A*B has more than one letter that no shape before it defines");
     assert_refused(
         "[], \"expect\": {\"one\": [\"2*\", 2]}", D9D_ECONFIG,
         "m: expect[\"one\"][0]: expected a size: a number, a word, or their product such as "

@@ -20,7 +20,7 @@ static void never(int code)
 static void one_that_goes_on_is_let_be(void **state)
 {
     const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
-    const d9d_mesh_opts how = {.timeout_s = LIMIT_MS / 1e3, .exit_fn = never};
+    const d9d_mesh_opts opts = {.timeout_s = LIMIT_MS / 1e3, .exit_fn = never};
     const d9di_comm_call call = {
         .coll = D9DI_COLL_ALL_REDUCE, .t = D9D_F32, .n = 1, .label = "loss"};
     const int64_t until = d9d_clock_ns() + (int64_t)4 * LIMIT_MS * 1000000;
@@ -34,7 +34,7 @@ static void one_that_goes_on_is_let_be(void **state)
     assert_ok(d9di_flight_ring_create(NULL, &c.ring));
     d9di_flight_ring_init(c.ring, boot, &one, 7);
     c.group = d9di_flight_ring_add_group(c.ring, D9D_AXES_WORLD);
-    assert_ok(d9di_watchdog_start(c.ring, boot, &how, NULL, &dog));
+    assert_ok(d9di_watchdog_start(c.ring, boot, &opts, NULL, &dog));
     while (d9d_clock_ns() < until) {
         c.calls++;
         d9di_flight_ring_call_end(d9di_flight_ring_call_begin(&c, &call),
@@ -57,7 +57,7 @@ static void wait_for_ever(void)
 {
     const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
     const d9d_log log = {.line = say_for_ever};
-    const d9d_mesh_opts how = {.timeout_s = LIMIT_MS / 1e3, .log = &log};
+    const d9d_mesh_opts opts = {.timeout_s = LIMIT_MS / 1e3, .log = &log};
     const d9di_comm_call call = {
         .coll = D9DI_COLL_ALL_REDUCE, .t = D9D_F32, .n = 1, .label = "loss"};
     d9di_watchdog *dog;
@@ -75,7 +75,7 @@ static void wait_for_ever(void)
         _exit(1);
     d9di_flight_ring_init(c.ring, boot, &one, 7);
     c.group = d9di_flight_ring_add_group(c.ring, D9D_AXES_WORLD);
-    if (d9di_watchdog_start(c.ring, boot, &how, NULL, &dog) != D9D_OK)
+    if (d9di_watchdog_start(c.ring, boot, &opts, NULL, &dog) != D9D_OK)
         _exit(1);
     (void)d9di_flight_ring_call_begin(&c, &call);
     for (;;)
@@ -86,7 +86,7 @@ static void the_end_waits_for_nothing_that_the_watchdog_says(void **state)
 {
     const int64_t until = d9d_clock_ns() + (int64_t)PATIENCE_S * 1000000000;
     const pid_t pid = fork();
-    int how = 0;
+    int status = 0;
     pid_t gone = 0;
 
     (void)state;
@@ -95,15 +95,15 @@ static void the_end_waits_for_nothing_that_the_watchdog_says(void **state)
         wait_for_ever();
     while (gone == 0 && d9d_clock_ns() < until) {
         (void)usleep(20000);
-        gone = waitpid(pid, &how, WNOHANG);
+        gone = waitpid(pid, &status, WNOHANG);
     }
     if (gone == 0) {
         (void)kill(pid, SIGKILL);
         (void)waitpid(pid, NULL, 0);
     }
     assert_int_equal(gone, pid);
-    assert_true(WIFSIGNALED(how));
-    assert_int_equal(WTERMSIG(how), SIGALRM);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGALRM);
 }
 
 int main(void)

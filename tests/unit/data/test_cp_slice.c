@@ -191,7 +191,7 @@ static void refuses(void **state)
     (void)state;
     make(&m, 2, 10, 0, 1);
     assert_fails(d9d_cp_slice_make(&m.b, 1, 3, &room, &part), D9D_EINVAL,
-                 "a batch of rows of 10 positions cannot be cut into 6 pieces for 3 ranks");
+                 "a batch of sequences of 10 positions cannot be cut into 6 chunks for 3 ranks");
     d9d_cp_slice_buffer_release(&room);
 }
 

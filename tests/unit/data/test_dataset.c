@@ -35,24 +35,24 @@ static void write_documents(const char *path, int n, bool labels)
     d9d_buf_release(&b);
 }
 
-static d9d_status make(d9d_shard_opts how)
+static d9d_status make(d9d_shard_opts opts)
 {
     static const char *const inputs[] = {"docs.jsonl"};
     d9d_shard_report report;
 
-    how.inputs = inputs;
-    how.n_inputs = 1;
-    how.out = "data";
-    how.format = D9D_SHARD_TOKENS;
-    how.replace = true;
-    return d9d_shard_run(&how, NULL, &report);
+    opts.inputs = inputs;
+    opts.n_inputs = 1;
+    opts.out = "data";
+    opts.format = D9D_SHARD_TOKENS;
+    opts.replace = true;
+    return d9d_shard_run(&opts, NULL, &report);
 }
 
-static d9d_dataset *made(d9d_shard_opts how, const char *split)
+static d9d_dataset *made(d9d_shard_opts opts, const char *split)
 {
     d9d_dataset *ds;
 
-    assert_ok(make(how));
+    assert_ok(make(opts));
     assert_ok(d9d_dataset_verify("data", NULL));
     assert_ok(d9d_dataset_open("data", split, &ds));
     return ds;
@@ -104,7 +104,7 @@ static void test_labels(void **state)
 static void test_overflow(void **state)
 {
     static const struct {
-        d9d_shard_overflow how;
+        d9d_shard_overflow overflow;
         int64_t samples, positions; /* of seven documents */
     } cases[] = {{D9D_SHARD_OVERFLOW_SPLIT, 1 + 1 + 2 + 2 + 3 + 3 + 4, 28},
                  {D9D_SHARD_OVERFLOW_TRUNCATE, 7, 1 + 6 * 2},
@@ -113,8 +113,8 @@ static void test_overflow(void **state)
     (void)state;
     write_documents("docs.jsonl", 21, false);
     for (size_t i = 0; i < 3; i++) {
-        d9d_dataset *ds =
-            made((d9d_shard_opts){.seed = -1, .max_length = 2, .overflow = cases[i].how}, NULL);
+        d9d_dataset *ds = made(
+            (d9d_shard_opts){.seed = -1, .max_length = 2, .overflow = cases[i].overflow}, NULL);
 
         assert_int_equal(d9d_dataset_count(ds), 3 * cases[i].samples);
         assert_int_equal(d9d_dataset_positions(ds), 3 * cases[i].positions);
@@ -476,7 +476,7 @@ static void test_work_files(void **state)
 static void test_refusals(void **state)
 {
     static const struct {
-        d9d_shard_opts how;
+        d9d_shard_opts opts;
         const char *part;
     } cases[] = {
         {{.split = "train"}, "split \"train\": must be NAME=SHARE"},
@@ -496,7 +496,7 @@ static void test_refusals(void **state)
     (void)state;
     write_documents("docs.jsonl", 3, false);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const d9d_status st = make(cases[i].how);
+        const d9d_status st = make(cases[i].opts);
 
         assert_int_equal(d9d_status_exit_code(st), i == 3 ? d9d_status_exit_code(st) : 2);
         assert_int_not_equal(st, D9D_OK);

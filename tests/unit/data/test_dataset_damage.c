@@ -20,15 +20,15 @@ static const d9d_rng rng = {23, 0};
 static void make(void)
 {
     static const char *const inputs[] = {"docs.jsonl"};
-    static const d9d_shard_opts how = {.inputs = inputs,
-                                       .n_inputs = 1,
-                                       .out = "data",
-                                       .format = D9D_SHARD_TOKENS,
-                                       .pack = 24,
-                                       .seed = 1,
-                                       .split = "train=0.8,valid=0.2",
-                                       .shard_bytes = 1024,
-                                       .replace = true};
+    static const d9d_shard_opts opts = {.inputs = inputs,
+                                        .n_inputs = 1,
+                                        .out = "data",
+                                        .format = D9D_SHARD_TOKENS,
+                                        .pack = 24,
+                                        .seed = 1,
+                                        .split = "train=0.8,valid=0.2",
+                                        .shard_bytes = 1024,
+                                        .replace = true};
     d9d_shard_report report;
     d9d_buf b = {0};
 
@@ -44,7 +44,7 @@ static void make(void)
     }
     assert_ok(d9d_fs_write_atomic("docs.jsonl", b.data, b.len));
     d9d_buf_release(&b);
-    assert_ok(d9d_shard_run(&how, NULL, &report));
+    assert_ok(d9d_shard_run(&opts, NULL, &report));
 }
 
 /* Read everything as training does; that it returns is the test. */

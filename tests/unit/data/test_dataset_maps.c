@@ -19,13 +19,13 @@ enum { DOCUMENTS = 40, HUGE = 66000 };
 static void make(int documents, bool labels)
 {
     static const char *const inputs[] = {"docs.jsonl"};
-    const d9d_shard_opts how = {.inputs = inputs,
-                                .n_inputs = 1,
-                                .out = "data",
-                                .format = D9D_SHARD_TOKENS,
-                                .replace = true,
-                                .seed = 3,
-                                .shard_bytes = 4};
+    const d9d_shard_opts opts = {.inputs = inputs,
+                                 .n_inputs = 1,
+                                 .out = "data",
+                                 .format = D9D_SHARD_TOKENS,
+                                 .replace = true,
+                                 .seed = 3,
+                                 .shard_bytes = 4};
     d9d_shard_report report;
     d9d_buf b = {0};
 
@@ -37,7 +37,7 @@ static void make(int documents, bool labels)
     }
     assert_ok(d9d_fs_write_atomic("docs.jsonl", b.data, b.len));
     d9d_buf_release(&b);
-    assert_ok(d9d_shard_run(&how, NULL, &report));
+    assert_ok(d9d_shard_run(&opts, NULL, &report));
     assert_int_equal(report.shards, documents);
 }
 
@@ -109,19 +109,19 @@ static void test_changed(void **state)
 static void test_too_many(void **state)
 {
     static const char *const inputs[] = {"docs.jsonl"};
-    const d9d_shard_opts how = {.inputs = inputs,
-                                .n_inputs = 1,
-                                .out = "data",
-                                .format = D9D_SHARD_TOKENS,
-                                .seed = -1,
-                                .unit_bytes = D9DI_MIN_SPLIT_BYTES};
+    const d9d_shard_opts opts = {.inputs = inputs,
+                                 .n_inputs = 1,
+                                 .out = "data",
+                                 .format = D9D_SHARD_TOKENS,
+                                 .seed = -1,
+                                 .unit_bytes = D9DI_MIN_SPLIT_BYTES};
     d9d_shard_report report;
 
     (void)state;
     assert_ok(d9d_fs_write_atomic("docs.jsonl", "", 0));
     assert_int_equal(truncate("docs.jsonl", (off_t)D9DI_MIN_SPLIT_BYTES * (D9DI_MAX_SHARDS + 1)),
                      0);
-    assert_fails_like(d9d_shard_run(&how, NULL, &report), D9D_ECONFIG,
+    assert_fails_like(d9d_shard_run(&opts, NULL, &report), D9D_ECONFIG,
                       "a larger --unit-size makes fewer");
     assert_false(d9d_fs_exists("data.partial"));
 }

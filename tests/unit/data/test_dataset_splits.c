@@ -69,18 +69,18 @@ static struct corpus write_corpus(struct draw *d, int64_t size, bool heads)
 static d9d_status make(const d9d_shard_opts *given, const char *out, int64_t task, int64_t tasks)
 {
     static const char *const inputs[] = {"docs.jsonl"};
-    d9d_shard_opts how = *given;
+    d9d_shard_opts opts = *given;
     d9d_shard_report report;
 
-    how.inputs = inputs;
-    how.n_inputs = 1;
-    how.out = out;
-    how.format = D9D_SHARD_TOKENS;
-    how.replace = true;
-    how.task = task;
-    how.tasks = tasks;
-    how.jobs = 1 + task % 3;
-    return d9d_shard_run(&how, NULL, &report);
+    opts.inputs = inputs;
+    opts.n_inputs = 1;
+    opts.out = out;
+    opts.format = D9D_SHARD_TOKENS;
+    opts.replace = true;
+    opts.task = task;
+    opts.tasks = tasks;
+    opts.jobs = 1 + task % 3;
+    return d9d_shard_run(&opts, NULL, &report);
 }
 
 static d9d_hash hash_of(const char *dir)
@@ -94,13 +94,13 @@ static d9d_hash hash_of(const char *dir)
     return h;
 }
 
-static void merge_tasks(const d9d_shard_opts *how, int64_t tasks)
+static void merge_tasks(const d9d_shard_opts *opts, int64_t tasks)
 {
     static const char *const parts[] = {"part0", "part1", "part2", "part3", "part4"};
     d9d_shard_report report;
 
     for (int64_t i = 0; i < tasks; i++)
-        assert_ok(make(how, parts[i], i, tasks));
+        assert_ok(make(opts, parts[i], i, tasks));
     assert_ok(d9d_shard_merge(parts, (size_t)tasks, "merged", true, NULL, &report));
 }
 
@@ -149,22 +149,22 @@ static d9d_shard_opts draw_how(struct draw *d, int which)
 {
     static const d9d_shard_overflow overflows[] = {
         D9D_SHARD_OVERFLOW_SPLIT, D9D_SHARD_OVERFLOW_TRUNCATE, D9D_SHARD_OVERFLOW_DROP};
-    d9d_shard_opts how = {.seed = below(d, 3) - 1,
-                          .split = splits[which].split,
-                          .overflow = overflows[below(d, 3)],
-                          .shard_bytes = 200 + below(d, 4000),
-                          .unit_bytes = 4096 + below(d, 20000)};
+    d9d_shard_opts opts = {.seed = below(d, 3) - 1,
+                           .split = splits[which].split,
+                           .overflow = overflows[below(d, 3)],
+                           .shard_bytes = 200 + below(d, 4000),
+                           .unit_bytes = 4096 + below(d, 20000)};
 
     switch (below(d, 3)) {
-    case 0: how.max_length = 8 + below(d, 40); break;
-    case 1: how.pack = 8 + below(d, 40); break;
+    case 0: opts.max_length = 8 + below(d, 40); break;
+    case 1: opts.pack = 8 + below(d, 40); break;
     default:
-        how.pack = 8 + below(d, 40);
-        how.pack_mode = D9D_SHARD_PACK_CONCAT;
+        opts.pack = 8 + below(d, 40);
+        opts.pack_mode = D9D_SHARD_PACK_CONCAT;
         break;
     }
-    how.pack_window = how.pack && below(d, 2) ? 5 + below(d, 40) : 0;
-    return how;
+    opts.pack_window = opts.pack && below(d, 2) ? 5 + below(d, 40) : 0;
+    return opts;
 }
 
 /* What one document more or less can change: all its copies, and a sample that is not full. */
@@ -182,14 +182,14 @@ static void test_disjoint(void **state)
     for (int round = 0; round < rounds; round++) {
         struct draw d = {{(uint64_t)round, 77}, 0};
         const int which = round % N_SPLITS;
-        const d9d_shard_opts how = draw_how(&d, which);
-        const int64_t size = how.pack ? how.pack : how.max_length;
+        const d9d_shard_opts opts = draw_how(&d, which);
+        const int64_t size = opts.pack ? opts.pack : opts.max_length;
         const struct corpus c =
-            write_corpus(&d, size, how.overflow == D9D_SHARD_OVERFLOW_TRUNCATE && !how.pack_mode);
+            write_corpus(&d, size, opts.overflow == D9D_SHARD_OVERFLOW_TRUNCATE && !opts.pack_mode);
         int in[MAX_GROUPS] = {0};
         int64_t positions = 0;
 
-        assert_ok(make(&how, "one", round % 2, 0));
+        assert_ok(make(&opts, "one", round % 2, 0));
         assert_ok(d9d_dataset_verify("one", NULL));
         for (int i = 0; i < 4 && splits[which].names[i]; i++) {
             const int64_t n = look_at("one", splits[which].names[i], i + 1, in, &positions);
@@ -199,10 +199,10 @@ static void test_disjoint(void **state)
                 fail_msg("round %d: %s has %lld samples", round, splits[which].names[i],
                          (long long)n);
         }
-        if (how.overflow == D9D_SHARD_OVERFLOW_SPLIT ||
-            (how.pack_mode == D9D_SHARD_PACK_CONCAT && how.max_length == 0))
+        if (opts.overflow == D9D_SHARD_OVERFLOW_SPLIT ||
+            (opts.pack_mode == D9D_SHARD_PACK_CONCAT && opts.max_length == 0))
             assert_int_equal(positions, c.positions);
-        merge_tasks(&how, 1 + round % 5);
+        merge_tasks(&opts, 1 + round % 5);
         assert_true(d9d_hash_equal(hash_of("one"), hash_of("merged")));
     }
 }
@@ -221,17 +221,17 @@ static void test_exact(void **state)
     for (size_t i = 0; i < 5; i++)
         for (int mode = 0; mode < 3; mode++) {
             char split[32];
-            const d9d_shard_opts how = {.seed = 1,
-                                        .split = split,
-                                        .pack = mode ? 32 : 0,
-                                        .unit_bytes = 10000,
-                                        .pack_mode = mode == 2 ? D9D_SHARD_PACK_CONCAT
-                                                               : D9D_SHARD_PACK_BEST_FIT};
+            const d9d_shard_opts opts = {.seed = 1,
+                                         .split = split,
+                                         .pack = mode ? 32 : 0,
+                                         .unit_bytes = 10000,
+                                         .pack_mode = mode == 2 ? D9D_SHARD_PACK_CONCAT
+                                                                : D9D_SHARD_PACK_BEST_FIT};
             int in[3000] = {0};
             int64_t positions = 0;
 
             snprintf(split, sizeof(split), "valid=%lld", (long long)counts[i]);
-            assert_ok(make(&how, "one", 0, 0));
+            assert_ok(make(&opts, "one", 0, 0));
             assert_int_equal(look_at("one", "valid", 1, in, &positions), counts[i]);
             look_at("one", "train", 2, in, &positions);
         }
@@ -240,13 +240,13 @@ static void test_exact(void **state)
 static void test_too_few(void **state)
 {
     struct draw d = {{1, 2}, 0};
-    const d9d_shard_opts how = {.seed = -1, .split = "valid=100000", .pack = 16};
+    const d9d_shard_opts opts = {.seed = -1, .split = "valid=100000", .pack = 16};
     const d9d_shard_opts most = {
         .seed = -1, .split = "valid=100000", .pack = 16, .pack_mode = D9D_SHARD_PACK_CONCAT};
 
     (void)state;
     write_corpus(&d, 16, false);
-    assert_fails_like(make(&how, "one", 0, 0), D9D_EFORMAT,
+    assert_fails_like(make(&opts, "one", 0, 0), D9D_EFORMAT,
                       "are to have 100000 samples, there are");
     assert_fails_like(make(&most, "one", 0, 0), D9D_EFORMAT,
                       "are to have 100000 samples, there are");

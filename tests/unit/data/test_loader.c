@@ -170,22 +170,22 @@ static d9d_hash row_hash(const d9d_batch *b, int64_t r)
 }
 
 /* Rows of the steps [from, to) as one rank has them, into their places of the stream. */
-static void read_rank(d9d_loader *l, d9d_prefetcher_opts how, int64_t from, int64_t to,
+static void read_rank(d9d_loader *l, d9d_prefetcher_opts opts, int64_t from, int64_t to,
                       d9d_hash *rows)
 {
-    const int64_t part = GLOBAL / how.ranks;
+    const int64_t part = GLOBAL / opts.ranks;
     d9d_prefetcher *f;
 
-    how.first = from * GLOBAL;
-    how.global = GLOBAL;
-    how.end = to * GLOBAL;
-    assert_ok(d9d_prefetcher_open(l, &how, &f));
+    opts.first = from * GLOBAL;
+    opts.global = GLOBAL;
+    opts.end = to * GLOBAL;
+    assert_ok(d9d_prefetcher_open(l, &opts, &f));
     for (int64_t step = from; step < to; step++)
         for (int64_t done = 0; done < part;) {
             d9d_batch b;
 
             assert_ok(d9d_prefetcher_next(f, &b));
-            assert_int_equal(b.first, step * GLOBAL + how.rank * part + done);
+            assert_int_equal(b.first, step * GLOBAL + opts.rank * part + done);
             for (int64_t r = 0; r < b.seqs; r++)
                 rows[b.first + r] = row_hash(&b, r);
             done += b.seqs;
@@ -378,7 +378,7 @@ static void test_refusals(void **state)
     d9d_index_set skip = {0};
     d9d_loader_source s[] = {{.dataset = ds, .epochs = 1, .weight = 1},
                              {.dataset = ds, .epochs = 1, .weight = 1}};
-    const d9d_loader_opts how = {.pack = 4, .pad_to_multiple_of = 1};
+    const d9d_loader_opts opts = {.pack = 4, .pad_to_multiple_of = 1};
     d9d_prefetcher_opts bad = {
         .global = 8, .ranks = 3, .micro_batch_size = 1, .end = 8, .ahead = 1};
     d9d_loader *l;
@@ -387,20 +387,20 @@ static void test_refusals(void **state)
 
     (void)state;
     s[1].order = D9D_LOADER_BUCKETED;
-    assert_fails_like(d9d_loader_open(s, 2, &how, &l), D9D_ECONFIG, "all are bucketed or none");
+    assert_fails_like(d9d_loader_open(s, 2, &opts, &l), D9D_ECONFIG, "all are bucketed or none");
     assert_fails_like(d9d_loader_open(&s[1], 1, &(d9d_loader_opts){.pad_to_multiple_of = 1}, &l),
                       D9D_ECONFIG, "pack is 0");
     assert_fails_like(d9d_loader_open(s, 1, &(d9d_loader_opts){.pack = 1}, &l), D9D_ECONFIG,
                       "multiple is 0");
     s[1].order = D9D_LOADER_SHUFFLED;
     s[1].weight = 0;
-    assert_fails_like(d9d_loader_open(s, 2, &how, &l), D9D_ECONFIG, "weight 1 of a blend is 0");
+    assert_fails_like(d9d_loader_open(s, 2, &opts, &l), D9D_ECONFIG, "weight 1 of a blend is 0");
     assert_ok(d9d_index_set_read("7,30", &skip));
     s[0].skip = &skip;
-    assert_fails_like(d9d_loader_open(s, 1, &how, &l), D9D_ECONFIG,
+    assert_fails_like(d9d_loader_open(s, 1, &opts, &l), D9D_ECONFIG,
                       "sample 30 is to be skipped, the split has 30");
     s[0].skip = NULL;
-    assert_ok(d9d_loader_open(s, 1, &how, &l));
+    assert_ok(d9d_loader_open(s, 1, &opts, &l));
     assert_fails_like(d9d_prefetcher_open(l, &bad, &f), D9D_EINVAL, "of rank 0 of 3");
     for (int threads = 0; threads < 3; threads++) {
         /* The feed would go beyond the stream: said when it is that batch's turn. */
@@ -419,7 +419,7 @@ static void test_refusals(void **state)
         assert_ok(d9d_prefetcher_next(f, &b));
         assert_ok(d9d_prefetcher_next(f, &b));
         assert_int_equal(b.seqs, 5);
-        assert_fails_like(d9d_prefetcher_next(f, &b), D9D_EINVAL, "the feed ends at 25");
+        assert_fails_like(d9d_prefetcher_next(f, &b), D9D_EINVAL, "prefetching ends at 25");
         d9d_prefetcher_close(f);
     }
     d9d_loader_close(l);

@@ -22,12 +22,12 @@ static d9d_batch batch(void)
 static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp, int tps,
                 double *y)
 {
-    const d9d_pooling_opts how = {pooling, cp, cps, tp, tps, false};
+    const d9d_pooling_opts opts = {pooling, cp, cps, tp, tps, false};
     const int64_t mine = b->length / cps, size = b->length / (2 * cps);
     d9d_pooling_buffer room = {0};
     d9d_pooling_index h;
 
-    assert_ok(d9d_batch_pooling_index(b, &how, &room, &h));
+    assert_ok(d9d_batch_pooling_index(b, &opts, &room, &h));
     assert_int_equal(h.tokens, b->seqs * mine / tps);
     assert_int_equal(h.n, h.documents * cps * tps);
     for (int64_t n = 0; n < h.n; n++)
@@ -79,7 +79,7 @@ static void rows_are_documents_on_any_ranks(void **state)
 static void packed_rows_have_several_and_padding_is_none(void **state)
 {
     static const int32_t bounds[] = {0, 5, 8, 10, 11, 16, 24};
-    const d9d_pooling_opts how = {D9D_POOLING_LAST, 0, 1, 0, 1, false};
+    const d9d_pooling_opts opts = {D9D_POOLING_LAST, 0, 1, 0, 1, false};
     d9d_batch b = batch();
     d9d_pooling_buffer room = {0};
     d9d_pooling_index h;
@@ -87,7 +87,7 @@ static void packed_rows_have_several_and_padding_is_none(void **state)
     (void)state;
     b.cu_seqlens = bounds;
     b.documents = 6;
-    assert_ok(d9d_batch_pooling_index(&b, &how, &room, &h));
+    assert_ok(d9d_batch_pooling_index(&b, &opts, &room, &h));
     assert_int_equal(h.documents, 4); /* [0, 5) [5, 8) | [8, 10) [10, 11) and padding | padding */
     assert_int_equal(h.token[0], 4);
     assert_int_equal(h.token[1], 7);
@@ -118,14 +118,14 @@ static void pairs_lie_apart_and_a_lone_one_last(void **state)
         {.sample = 4}, {.sample = 5}, {.sample = 6}, {.sample = 7}};
     static const d9d_sample_ref mixed[] = {
         {.sample = 4}, {.sample = 5}, {.sample = 7}, {.sample = 8}};
-    const d9d_pooling_opts how = {D9D_POOLING_LAST, 0, 1, 0, 1, true};
+    const d9d_pooling_opts opts = {D9D_POOLING_LAST, 0, 1, 0, 1, true};
     static int32_t none[5] = {-100, -100, -100, -100, -100};
     d9d_batch b = {.seqs = 5, .length = 1, .labels = none, .lengths = five};
     d9d_pooling_buffer room = {0};
     d9d_pooling_index h;
 
     (void)state;
-    assert_ok(d9d_batch_pooling_index(&b, &how, &room, &h));
+    assert_ok(d9d_batch_pooling_index(&b, &opts, &room, &h));
     assert_int_equal(h.n_labels, 2);
     assert_int_equal(h.labels[0], 0);
     assert_int_equal(h.labels[1], -100); /* its second text is empty */

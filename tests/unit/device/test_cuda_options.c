@@ -26,8 +26,8 @@ static const struct value {
     {"{\"kind\": \"torch\", \"backends\": null}", D9D_CUDA_ATTENTION_CUDNN, false, 0},
     {"{\"kind\": \"torch\", \"backends\": [\"MATH\", \"CUDNN_ATTENTION\"]}",
      D9D_CUDA_ATTENTION_CUDNN, false, 0},
-    {"{\"kind\": \"torch\", \"backends\": [\"MATH\"]}", D9D_CUDA_ATTENTION_BUILTIN, false, 0},
-    {"{\"kind\": \"eager\"}", D9D_CUDA_ATTENTION_BUILTIN, false, 0},
+    {"{\"kind\": \"torch\", \"backends\": [\"MATH\"]}", D9D_CUDA_ATTENTION_SIMT, false, 0},
+    {"{\"kind\": \"eager\"}", D9D_CUDA_ATTENTION_SIMT, false, 0},
 };
 
 static const struct mistake {

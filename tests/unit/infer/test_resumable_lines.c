@@ -33,19 +33,19 @@ static void add(d9di_resumable_lines *l, int n)
     }
 }
 
-/* A part of three lives with 10 lines each. */
+/* A part of three runs with 10 lines each. */
 static void three_lives(void)
 {
-    for (int life = 0; life < 3; life++) {
+    for (int attempt = 0; attempt < 3; attempt++) {
         d9di_resumable_lines l = opened(NULL);
 
-        assert_int_equal(l.done, life * 10);
+        assert_int_equal(l.done, attempt * 10);
         add(&l, 10);
         d9di_resumable_lines_release(&l);
     }
 }
 
-/* Going on makes what one life would have made. */
+/* Going on makes what one run would have made. */
 static void assert_ends_right(int64_t first)
 {
     d9di_resumable_lines l = opened(NULL);

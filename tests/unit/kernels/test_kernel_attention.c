@@ -255,16 +255,16 @@ static void test_shapes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 4; how++) {
+        for (int flags = 0; flags < 4; flags++) {
             const struct shape *x = &shapes[i];
-            d9d_attention_dims n = {.t = array_types[how & 1],
+            d9d_attention_dims n = {.t = array_types[flags & 1],
                                     .b = x->b,
                                     .s = x->s,
                                     .z = x->s,
                                     .a = x->a,
                                     .kv = x->kv,
                                     .d = x->d,
-                                    .causal = (how & 2) != 0,
+                                    .causal = (flags & 2) != 0,
                                     .scale = 1.0f / sqrtf((float)x->d)};
 
             check(&n);
@@ -284,16 +284,16 @@ static void square(const int32_t *bounds, int documents, d9d_segment *out)
 /* Both types, with a mask and without, heads that libraries know and others. */
 static void check_list(int64_t b, int64_t s, int64_t z, const d9d_segment *list, int64_t segments)
 {
-    for (int how = 0; how < 8; how++)
-        check(&(d9d_attention_dims){.t = array_types[how & 1],
+    for (int flags = 0; flags < 8; flags++)
+        check(&(d9d_attention_dims){.t = array_types[flags & 1],
                                     .b = b,
                                     .s = s,
                                     .z = z,
                                     .a = 2,
-                                    .kv = how & 4 ? 2 : 1,
-                                    .d = how & 4 ? 64 : 12,
-                                    .causal = (how & 2) != 0,
-                                    .scale = how & 4 ? 0.125f : 0.3f,
+                                    .kv = flags & 4 ? 2 : 1,
+                                    .d = flags & 4 ? 64 : 12,
+                                    .causal = (flags & 2) != 0,
+                                    .scale = flags & 4 ? 0.125f : 0.3f,
                                     .segments = segments,
                                     .segment = list});
 }
@@ -564,16 +564,16 @@ static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment 
 {
     static const char *const names[ARRAYS] = {"q", "dout", "o", "dq", "k", "v", "dk", "dv", "lse"};
 
-    for (size_t how = 0; how < sizeof(alone_cases) / sizeof(*alone_cases); how++) {
-        d9d_attention_dims n = {.t = alone_cases[how].t,
+    for (size_t flags = 0; flags < sizeof(alone_cases) / sizeof(*alone_cases); flags++) {
+        d9d_attention_dims n = {.t = alone_cases[flags].t,
                                 .b = 2,
                                 .s = s,
                                 .z = z,
                                 .a = 4,
                                 .kv = 2,
-                                .d = alone_cases[how].d,
-                                .causal = alone_cases[how].causal,
-                                .window = alone_cases[how].window,
+                                .d = alone_cases[flags].d,
+                                .causal = alone_cases[flags].causal,
+                                .window = alone_cases[flags].window,
                                 .scale = 0.3f,
                                 .segments = segments,
                                 .segment = list,
@@ -629,15 +629,15 @@ static const struct {
     {3,
      false,
      {{0, 3, 0, 3}, {3, -1, 3, -1}, {2, 4, 2, 4}},
-     "segment 1 has queries [3, 2) behind 3, in rows of 3"},
+     "segment 1 has queries [3, 2), must begin at 3 and end within its row of 3"},
     {3,
      false,
      {{0, 4, 0, 4}, {4, 1, 4, 1}, {5, 1, 5, 1}},
-     "segment 0 has queries [0, 4) behind 0, in rows of 3"},
+     "segment 0 has queries [0, 4), must begin at 0 and end within its row of 3"},
     {3,
      false,
      {{1, 2, 1, 2}, {3, 2, 3, 2}, {5, 1, 5, 1}},
-     "segment 0 has queries [1, 3) behind 0, in rows of 3"},
+     "segment 0 has queries [1, 3), must begin at 0 and end within its row of 3"},
     {3, false, {{0, 3, 0, 3}, {3, 1, 3, 1}, {4, 1, 4, 1}}, "segments end at query 5 of 6"},
     {3,
      false,
@@ -662,11 +662,11 @@ static const struct {
     {5,
      false,
      {{0, 1, 0, 3}, {1, 2, 0, 2}, {3, 3, 5, 5}},
-     "segment 1 has keys [0, 2) behind [0, 3)"},
+     "segment 1 has keys [0, 2), must come after [0, 3) of the segment before"},
     {5,
      false,
      {{0, 1, 0, 3}, {1, 2, 1, 4}, {3, 3, 5, 5}},
-     "segment 1 has keys [1, 5) behind [0, 3)"},
+     "segment 1 has keys [1, 5), must come after [0, 3) of the segment before"},
 };
 
 /* Nor, of two rows of 5 keys, where their 3 queries are so many pieces. */
@@ -677,13 +677,13 @@ static const struct {
 } bad_pieces[] = {
     {1,
      {{0, 2, 0, 2}, {2, 1, 2, 2}, {3, 3, 5, 5}},
-     "segment 1 has 1 queries from 2 on and 2 keys, in pieces of 3"},
+     "segment 1 has 1 queries from 2 on and 2 keys, which do not fit a chunk of 3"},
     {1,
      {{0, 1, 0, 2}, {1, 2, 0, 2}, {3, 3, 5, 5}},
-     "segment 1 has 2 queries from 1 on and 2 keys, in pieces of 3"},
+     "segment 1 has 2 queries from 1 on and 2 keys, which do not fit a chunk of 3"},
     {3,
      {{0, 2, 0, 2}, {2, 1, 2, 1}, {3, 3, 5, 5}},
-     "segment 0 has 2 queries from 0 on and 2 keys, in pieces of 1"},
+     "segment 0 has 2 queries from 0 on and 2 keys, which do not fit a chunk of 1"},
 };
 
 static void check_bad(int64_t z, bool open, int64_t pieces, const d9d_segment *list,

@@ -114,10 +114,10 @@ static void check_conv(d9d_dtype t, int64_t n, int64_t width)
 static void test_conv(void **state)
 {
     (void)state;
-    for (int how = 0; how < 2; how++) {
-        check_conv(array_types[how], 33, 4);
-        check_conv(array_types[how], 300, 8);
-        check_conv(array_types[how], 5, 1);
+    for (int flags = 0; flags < 2; flags++) {
+        check_conv(array_types[flags], 33, 4);
+        check_conv(array_types[flags], 300, 8);
+        check_conv(array_types[flags], 5, 1);
     }
 }
 
@@ -186,11 +186,11 @@ static void check_delta(d9d_dtype t, int64_t k, int64_t a, int64_t d, int64_t f)
 static void test_delta(void **state)
 {
     (void)state;
-    for (int how = 0; how < 2; how++) {
-        check_delta(array_types[how], 2, 4, 16, 9);
-        check_delta(array_types[how], 1, 2, 128, 128);
-        check_delta(array_types[how], 1, 1, 5, 70);
-        check_delta(array_types[how], 1, 3, 200, 33);
+    for (int flags = 0; flags < 2; flags++) {
+        check_delta(array_types[flags], 2, 4, 16, 9);
+        check_delta(array_types[flags], 1, 2, 128, 128);
+        check_delta(array_types[flags], 1, 1, 5, 70);
+        check_delta(array_types[flags], 1, 3, 200, 33);
     }
 }
 
@@ -250,11 +250,11 @@ static void test_heads(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 4; how++) {
+        for (int flags = 0; flags < 4; flags++) {
             const int64_t *s = shapes[i];
-            const bool turned = how & 2;
+            const bool turned = flags & 2;
 
-            check_heads((d9d_gemm_per_head_dims){array_types[how & 1], s[0], s[1],
+            check_heads((d9d_gemm_per_head_dims){array_types[flags & 1], s[0], s[1],
                                                  turned ? s[3] : s[2], turned ? s[2] : s[3], s[4],
                                                  s[5], turned});
         }

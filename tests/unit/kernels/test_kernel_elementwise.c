@@ -159,13 +159,13 @@ static void test_accumulate(void **state)
     const float betas[] = {0.0f, 1.0f, 0.5f};
 
     (void)state;
-    for (int how = 0; how < 4; how++)
+    for (int flags = 0; flags < 4; flags++)
         for (size_t i = 0; i < 8 * 3; i++) {
             void *before;
             call p;
 
-            call_make(&p, array_types[how & 1], array_sizes[i % 8]);
-            p.t2 = array_types[how >> 1];
+            call_make(&p, array_types[flags & 1], array_sizes[i % 8]);
+            p.t2 = array_types[flags >> 1];
             p.beta = betas[i / 8];
             before = array_random(p.t2, p.n, 9, 1.0);
             for (int64_t j = 0; j < p.n; j++)
@@ -280,19 +280,19 @@ static void test_random_box(void **state)
     const d9d_kernels *k = host_kernels();
 
     (void)state;
-    for (int how = 0; how < 4; how++) {
-        d9d_dtype t = array_types[how & 1];
-        d9d_init_kind kind = how & 2 ? D9D_INIT_NORMAL : D9D_INIT_UNIFORM;
+    for (int flags = 0; flags < 4; flags++) {
+        d9d_dtype t = array_types[flags & 1];
+        d9d_init_kind kind = flags & 2 ? D9D_INIT_NORMAL : D9D_INIT_UNIFORM;
         void *all = array_poison(t, 6 * 50 * 40), *part = array_poison(t, 6 * 50 * 40);
 
         assert_int_equal(k->elementwise->random(NULL, t, all, kind, 0.5f, r, 3, whole, zero, whole),
                          D9D_OK);
         for (int64_t i = 0; i < 6 * 50 * 40; i++) {
-            float v = how & 2 ? 0.5f * d9d_rng_normal(r, (uint64_t)i)
-                              : d9d_rng_uniform(r, (uint64_t)i) - 0.5f;
+            float v = flags & 2 ? 0.5f * d9d_rng_normal(r, (uint64_t)i)
+                                : d9d_rng_uniform(r, (uint64_t)i) - 0.5f;
 
             assert_true(array_get(t, all, i) ==
-                        (double)(how & 1 ? d9d_bf16_to_f32(d9d_bf16_from_f32(v)) : v));
+                        (double)(flags & 1 ? d9d_bf16_to_f32(d9d_bf16_from_f32(v)) : v));
         }
         for (size_t b = 0; b < 4; b++) {
             const int64_t *box = boxes[b], *start = starts[b];

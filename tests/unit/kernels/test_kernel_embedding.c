@@ -77,14 +77,14 @@ static void test_embedding(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 4; how++) {
-            call p = {.t = array_types[how & 1],
-                      .gt = array_types[how >> 1],
+        for (int flags = 0; flags < 4; flags++) {
+            call p = {.t = array_types[flags & 1],
+                      .gt = array_types[flags >> 1],
                       .rows = shapes[i][0],
                       .first = shapes[i][1],
                       .v = shapes[i][2],
                       .h = shapes[i][3],
-                      .beta = how == 1 || how == 2 ? 1.0f : 0.0f};
+                      .beta = flags == 1 || flags == 2 ? 1.0f : 0.0f};
 
             check(&p);
         }

@@ -144,14 +144,14 @@ static void test_conv(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 8; how++) {
-            const bool packed = shapes[i][1] == 140 && (how & 1);
+        for (int flags = 0; flags < 8; flags++) {
+            const bool packed = shapes[i][1] == 140 && (flags & 1);
             const d9d_varlen of = {shapes[i][0], shapes[i][1], packed ? documents : 0,
                                    packed ? list : NULL};
 
-            check_conv((conv){.n = {array_types[how >> 2], of, shapes[i][2], shapes[i][3]},
-                              .gt = array_types[how >> 1 & 1],
-                              .beta = how % 3 == 0 ? 1.0f : 0.0f});
+            check_conv((conv){.n = {array_types[flags >> 2], of, shapes[i][2], shapes[i][3]},
+                              .gt = array_types[flags >> 1 & 1],
+                              .beta = flags % 3 == 0 ? 1.0f : 0.0f});
         }
 }
 
@@ -230,13 +230,13 @@ static void test_decay(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 8; how++)
-            check_decay((decay){.t = array_types[how & 1],
-                                .gt = array_types[how >> 1 & 1],
+        for (int flags = 0; flags < 8; flags++)
+            check_decay((decay){.t = array_types[flags & 1],
+                                .gt = array_types[flags >> 1 & 1],
                                 .m = shapes[i][0],
                                 .n = shapes[i][1],
-                                .of_bias = (how & 4) != 0,
-                                .beta = how % 3 == 0 ? 1.0f : 0.0f});
+                                .of_bias = (flags & 4) != 0,
+                                .beta = flags % 3 == 0 ? 1.0f : 0.0f});
 }
 
 /* --- gated norm ------------------------------------------------------------------------------- */
@@ -342,12 +342,12 @@ static void test_gated_norm(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 8; how++)
-            check_norm((norm){.t = array_types[how & 1],
-                              .gt = array_types[how >> 1 & 1],
+        for (int flags = 0; flags < 8; flags++)
+            check_norm((norm){.t = array_types[flags & 1],
+                              .gt = array_types[flags >> 1 & 1],
                               .m = shapes[i][0],
                               .n = shapes[i][1],
-                              .beta = (how & 4) != 0 ? 1.0f : 0.0f});
+                              .beta = (flags & 4) != 0 ? 1.0f : 0.0f});
 }
 
 /* --- the delta rule --------------------------------------------------------------------------- */
@@ -610,9 +610,9 @@ static void test_delta(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 4; how++) {
+        for (int flags = 0; flags < 4; flags++) {
             const int64_t *x = shapes[i];
-            const d9d_gated_delta_dims n = {.t = array_types[how & 1],
+            const d9d_gated_delta_dims n = {.t = array_types[flags & 1],
                                             .docs = {x[0], x[1], 0, NULL},
                                             .k = x[2],
                                             .a = x[3],
@@ -620,7 +620,7 @@ static void test_delta(void **state)
                                             .f = x[5],
                                             .scale = 1.0f / sqrtf((float)x[4])};
 
-            check_delta(&n, how & 2 ? 30.0 : 0.1);
+            check_delta(&n, flags & 2 ? 30.0 : 0.1);
         }
 }
 
@@ -633,13 +633,13 @@ static void test_documents(void **state)
     const int64_t documents = list_of(packed, list);
 
     (void)state;
-    for (int how = 0; how < 4; how++)
-        check_delta(&(d9d_gated_delta_dims){.t = array_types[how & 1],
+    for (int flags = 0; flags < 4; flags++)
+        check_delta(&(d9d_gated_delta_dims){.t = array_types[flags & 1],
                                             .docs = {1, PACKED, documents, list},
                                             .k = 2,
                                             .a = 4,
-                                            .d = how & 2 ? 40 : 12,
-                                            .f = how & 2 ? 72 : 10,
+                                            .d = flags & 2 ? 40 : 12,
+                                            .f = flags & 2 ? 72 : 10,
                                             .scale = 0.3f},
                     0.2);
 }
@@ -652,10 +652,10 @@ static void test_alone(void **state)
     d9d_gated_delta_dims n = {.docs = {1, PACKED, documents, list}, .k = 1, .a = 2, .scale = 1};
 
     (void)state;
-    for (int how = 0; how < 4; how++) {
-        n.t = array_types[how & 1];
-        n.d = how & 2 ? 64 : 24;
-        n.f = how & 2 ? 72 : 16;
+    for (int flags = 0; flags < 4; flags++) {
+        n.t = array_types[flags & 1];
+        n.d = flags & 2 ? 64 : 24;
+        n.f = flags & 2 ? 72 : 16;
         delta all = delta_make(&n, 0.2);
         const size_t token = (size_t)(n.a * n.f) * d9d_dtype_size(n.t);
         const size_t keys = (size_t)(n.k * n.d) * d9d_dtype_size(n.t);

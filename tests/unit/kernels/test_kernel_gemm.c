@@ -76,14 +76,14 @@ static void test_shapes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 8; how++) {
+        for (int flags = 0; flags < 8; flags++) {
             d9d_gemm g = {.m = shapes[i][0], .n = shapes[i][1], .k = shapes[i][2]};
 
-            g.t = array_types[how & 1];
-            g.ct = array_types[how >> 2 & how & 1];
-            g.trans_a = (how & 2) != 0;
-            g.trans_b = (how & 4) != 0;
-            g.beta = how % 3 == 0 ? 1.0f : 0.0f;
+            g.t = array_types[flags & 1];
+            g.ct = array_types[flags >> 2 & flags & 1];
+            g.trans_a = (flags & 2) != 0;
+            g.trans_b = (flags & 4) != 0;
+            g.beta = flags % 3 == 0 ? 1.0f : 0.0f;
             check(&g);
         }
 }
@@ -104,11 +104,11 @@ static void check_rows(const call *all, int64_t first, int64_t n)
     free(some.c);
 }
 
-static void check_all_rows(const int64_t *n, int how, int64_t most)
+static void check_all_rows(const int64_t *n, int flags, int64_t most)
 {
-    call p = {.g = {.t = array_types[how & 1],
-                    .ct = array_types[how >> 2 & how & 1],
-                    .trans_b = (how & 2) != 0,
+    call p = {.g = {.t = array_types[flags & 1],
+                    .ct = array_types[flags >> 2 & flags & 1],
+                    .trans_b = (flags & 2) != 0,
                     .m = n[0],
                     .n = n[1],
                     .k = n[2]}};
@@ -136,8 +136,8 @@ static void test_rows_alone(void **state)
     if (host_kernels() != d9d_kernels_cpu())
         skip();
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int how = 0; how < 8; how++)
-            check_all_rows(sizes[i], how, 13);
+        for (int flags = 0; flags < 8; flags++)
+            check_all_rows(sizes[i], flags, 13);
 }
 
 /* Everywhere up to eight, in bfloat16 sixteen, which a GPU has kernels for, of B transposed. */
@@ -148,18 +148,18 @@ static void test_few_rows(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int how = 2; how < 8; how += how == 3 ? 3 : 1) {
-            const int64_t most = how & 1 ? 16 : 8;
+        for (int flags = 2; flags < 8; flags += flags == 3 ? 3 : 1) {
+            const int64_t most = flags & 1 ? 16 : 8;
             const int64_t size[] = {sizes[i][0] < most ? sizes[i][0] : most, sizes[i][1],
                                     sizes[i][2]};
-            d9d_gemm g = {.t = array_types[how & 1],
-                          .ct = array_types[how >> 2 & how & 1],
+            d9d_gemm g = {.t = array_types[flags & 1],
+                          .ct = array_types[flags >> 2 & flags & 1],
                           .trans_b = true,
                           .m = size[0],
                           .n = size[1],
                           .k = size[2]};
 
-            check_all_rows(size, how, most);
+            check_all_rows(size, flags, most);
             check(&g);
         }
 }
@@ -195,9 +195,9 @@ static void test_several(void **state)
     static const int64_t n[] = {40, 8, 17, 3}, none[] = {5, 0, 33, 1};
 
     (void)state;
-    for (int how = 0; how < 4; how++)
+    for (int flags = 0; flags < 4; flags++)
         for (int count = 0; count <= 4; count++) {
-            const d9d_dtype t = array_types[how & 1], ct = array_types[how >> 1 & how & 1];
+            const d9d_dtype t = array_types[flags & 1], ct = array_types[flags >> 1 & flags & 1];
 
             for (int64_t m = 1; m <= 17; m += 4) {
                 check_gemms(t, ct, m, 136, n, count);
@@ -339,13 +339,13 @@ static void test_grouped(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
-        for (int how = 0; how < 6; how++) {
-            grouped p = {.sums = 1 + how % 2,
-                         .t = array_types[how > 0 && how < 5],
-                         .gt = array_types[how & 1],
+        for (int flags = 0; flags < 6; flags++) {
+            grouped p = {.sums = 1 + flags % 2,
+                         .t = array_types[flags > 0 && flags < 5],
+                         .gt = array_types[flags & 1],
                          .c = &cases[i],
                          .rows = cases[i].offset[E],
-                         .beta = (float)(how > 2)};
+                         .beta = (float)(flags > 2)};
 
             check_grouped(&p);
         }

@@ -214,16 +214,16 @@ static void test_shapes(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 4; how++) {
-            call p = {.n = {.t = array_types[how & 1],
+        for (int flags = 0; flags < 4; flags++) {
+            call p = {.n = {.t = array_types[flags & 1],
                             .rows = shapes[i].rows,
                             .h = shapes[i].h,
                             .n_split = shapes[i].n_split},
-                      .gt = array_types[how >> 1]};
+                      .gt = array_types[flags >> 1]};
 
             memcpy(p.v, shapes[i].v, sizeof(p.v));
             for (int s = 0; s < MOST_SPLITS; s++)
-                p.beta[s] = how == 1 || how == 2 ? 1.0f : 0.0f;
+                p.beta[s] = flags == 1 || flags == 2 ? 1.0f : 0.0f;
             check(&p);
         }
 }
@@ -470,12 +470,12 @@ static void test_fsdp_param(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 4; how++) {
-            call p = {.n = {.t = array_types[how & 1],
+        for (int flags = 0; flags < 4; flags++) {
+            call p = {.n = {.t = array_types[flags & 1],
                             .rows = shapes[i].rows,
                             .h = shapes[i].h,
                             .n_split = shapes[i].n_split},
-                      .gt = array_types[how >> 1]};
+                      .gt = array_types[flags >> 1]};
 
             memcpy(p.v, shapes[i].v, sizeof(p.v));
             parts_check(&p);

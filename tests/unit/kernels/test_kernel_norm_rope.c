@@ -134,13 +134,13 @@ static void test_rms_norm(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 8; how++) {
-            norm p = {.t = array_types[how & 1],
-                      .gt = array_types[how >> 1 & 1],
+        for (int flags = 0; flags < 8; flags++) {
+            norm p = {.t = array_types[flags & 1],
+                      .gt = array_types[flags >> 1 & 1],
                       .m = shapes[i][0],
                       .n = shapes[i][1],
-                      .zero_centred = (how & 4) != 0,
-                      .beta = how % 3 == 0 ? 1.0f : 0.0f};
+                      .zero_centred = (flags & 4) != 0,
+                      .beta = flags % 3 == 0 ? 1.0f : 0.0f};
 
             check_norm(&p);
         }
@@ -194,14 +194,14 @@ static void test_rope(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 8; how++) {
-            rope p = {.t = array_types[how & 1],
+        for (int flags = 0; flags < 8; flags++) {
+            rope p = {.t = array_types[flags & 1],
                       .m = shapes[i][0],
                       .heads = shapes[i][1],
                       .d = shapes[i][2],
                       .r = shapes[i][3],
-                      .interleaved = (how & 2) != 0,
-                      .sign = how & 4 ? -1.0f : 1.0f};
+                      .interleaved = (flags & 2) != 0,
+                      .sign = flags & 4 ? -1.0f : 1.0f};
             int64_t n = p.m * p.heads * p.d;
             double *y = calloc((size_t)n + 1, sizeof(*y));
 
@@ -350,19 +350,19 @@ static void test_norm_rope(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 8; how++) {
+        for (int flags = 0; flags < 8; flags++) {
             const int64_t *s = shapes[i];
-            both p = {.n = {.t = array_types[how & 1],
+            both p = {.n = {.t = array_types[flags & 1],
                             .m = s[0],
                             .heads = s[1],
                             .d = s[2],
                             .r = s[3],
                             .eps = 1e-3f,
                             .mscale = 1.25f,
-                            .zero_centred = (how & 2) != 0,
-                            .interleaved = (how & 4) != 0},
-                      .gt = array_types[how >> 1 & 1],
-                      .beta = how % 3 == 0 ? 1.0f : 0.0f};
+                            .zero_centred = (flags & 2) != 0,
+                            .interleaved = (flags & 4) != 0},
+                      .gt = array_types[flags >> 1 & 1],
+                      .beta = flags % 3 == 0 ? 1.0f : 0.0f};
             int32_t *positions = calloc((size_t)s[0] + 1, sizeof(*positions));
             float *inv_freq = calloc((size_t)s[3] + 1, sizeof(*inv_freq));
 

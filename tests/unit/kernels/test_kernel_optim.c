@@ -196,7 +196,7 @@ static void check(call *c, array_run run)
 static void test_adam(void **state)
 {
     (void)state;
-    for (int how = 0; how < 128; how++) {
+    for (int flags = 0; flags < 128; flags++) {
         d9d_adam_step s = {.lr = 0.01,
                            .beta1 = 0.9,
                            .beta2 = 0.999,
@@ -204,16 +204,16 @@ static void test_adam(void **state)
                            .weight_decay = 0.1,
                            .bias_correction1 = 1.0 - pow(0.9, 3.0),
                            .bias_correction2 = 1.0 - pow(0.999, 3.0),
-                           .decoupled = (how & 8) != 0,
-                           .amsgrad = (how & 16) != 0,
-                           .maximize = (how & 32) != 0};
-        call c = {.t = array_types[how & 1],
-                  .gt = array_types[how >> 1 & 1],
-                  .st = array_types[how >> 2 & 1],
-                  .n = array_sizes[how % 8],
+                           .decoupled = (flags & 8) != 0,
+                           .amsgrad = (flags & 16) != 0,
+                           .maximize = (flags & 32) != 0};
+        call c = {.t = array_types[flags & 1],
+                  .gt = array_types[flags >> 1 & 1],
+                  .st = array_types[flags >> 2 & 1],
+                  .n = array_sizes[flags % 8],
                   .adam = &s,
                   .scale = 0.25f,
-                  .masters = (how & 65) == 65};
+                  .masters = (flags & 65) == 65};
 
         check(&c, run_adam);
     }
@@ -222,21 +222,21 @@ static void test_adam(void **state)
 static void test_sgd(void **state)
 {
     (void)state;
-    for (int how = 0; how < 128; how++) {
+    for (int flags = 0; flags < 128; flags++) {
         d9d_sgd_step s = {.lr = 0.01,
-                          .momentum = how & 8 ? 0.9 : 0.0,
+                          .momentum = flags & 8 ? 0.9 : 0.0,
                           .dampening = 0.1,
                           .weight_decay = 0.1,
-                          .nesterov = (how & 16) != 0,
-                          .first = (how & 4) != 0,
-                          .maximize = (how & 32) != 0};
-        call c = {.t = array_types[how & 1],
-                  .gt = array_types[how >> 1 & 1],
-                  .st = array_types[how >> 2 & 1],
-                  .n = array_sizes[(how + 3) % 8],
+                          .nesterov = (flags & 16) != 0,
+                          .first = (flags & 4) != 0,
+                          .maximize = (flags & 32) != 0};
+        call c = {.t = array_types[flags & 1],
+                  .gt = array_types[flags >> 1 & 1],
+                  .st = array_types[flags >> 2 & 1],
+                  .n = array_sizes[(flags + 3) % 8],
                   .sgd = &s,
                   .scale = 0.25f,
-                  .masters = (how & 65) == 65};
+                  .masters = (flags & 65) == 65};
 
         check(&c, run_sgd);
     }
@@ -353,11 +353,11 @@ static void test_stochastic(void **state)
                        .decoupled = true};
 
     (void)state;
-    for (int how = 0; how < 16; how++) {
-        call c = {.t = how & 8 ? D9D_F32 : D9D_BF16,
-                  .masters = (how & 12) == 4,
-                  .gt = array_types[how & 1],
-                  .st = array_types[how >> 1 & 1],
+    for (int flags = 0; flags < 16; flags++) {
+        call c = {.t = flags & 8 ? D9D_F32 : D9D_BF16,
+                  .masters = (flags & 12) == 4,
+                  .gt = array_types[flags & 1],
+                  .st = array_types[flags >> 1 & 1],
                   .n = N,
                   .adam = &s,
                   .scale = 0.5f,
@@ -561,8 +561,8 @@ static void test_list_of_squares(void **state)
     const int64_t all = list_lengths(n, at);
 
     (void)state;
-    for (int how = 0; how < 2; how++) {
-        const d9d_dtype t = array_types[how];
+    for (int flags = 0; flags < 2; flags++) {
+        const d9d_dtype t = array_types[flags];
         char *x = array_random(t, all, 1, 1.0);
         double out[LIST + 1] = {[LIST] = 3.0}, alone;
         d9d_sum_squares_array list[LIST];

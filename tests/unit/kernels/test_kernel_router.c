@@ -276,21 +276,21 @@ static void test_router(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 16; how++) {
-            call c = {.n = {.t = array_types[how & 1],
+        for (int flags = 0; flags < 16; flags++) {
+            call c = {.n = {.t = array_types[flags & 1],
                             .rows = shapes[i].rows,
                             .e = shapes[i].e,
                             .k = shapes[i].k,
-                            .renormalise = (how & 2) != 0,
-                            .sigmoid = (how & 4) != 0,
+                            .renormalise = (flags & 2) != 0,
+                            .sigmoid = (flags & 4) != 0,
                             .groups = shapes[i].groups,
                             .top_groups = shapes[i].top,
-                            .scale = how & 8 ? 2.5f : 1.0f}};
+                            .scale = flags & 8 ? 2.5f : 1.0f}};
             float *bias;
 
             make(&c);
             bias = c.bias;
-            if ((how & 8) == 0)
+            if ((flags & 8) == 0)
                 c.bias = NULL;
             check_all(&c);
             c.bias = bias;

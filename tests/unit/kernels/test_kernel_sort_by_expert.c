@@ -172,8 +172,8 @@ static void test_moe(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int how = 0; how < 2; how++) {
-            call c = {.t = array_types[how],
+        for (int flags = 0; flags < 2; flags++) {
+            call c = {.t = array_types[flags],
                       .rows = shapes[i][0],
                       .e = shapes[i][1],
                       .k = shapes[i][2],
@@ -183,7 +183,7 @@ static void test_moe(void **state)
             check_order(&c);
             check_rows(&c);
             for (int64_t j = 0; j < c.rows * c.k; j++)
-                c.expert[j] = (j / 3 + how) % 3 != 0 ? -1 : c.expert[j];
+                c.expert[j] = (j / 3 + flags) % 3 != 0 ? -1 : c.expert[j];
             check_order(&c);
             check_rows(&c);
             release(&c);

@@ -104,7 +104,7 @@ static void names_of_chips(void **state)
             assert_true(c->efficiency[k] > 0 && c->efficiency[k] < 1);
     }
     assert_fails(d9d_device_simulate("h300", &dev), D9D_ECONFIG,
-                 "nothing is known of a \"h300\": expected one of h200, h100, a100, b200, cpu");
+                 "unknown chip \"h300\"; expected one of h200, h100, a100, b200, cpu");
 }
 
 /* --- kernels ------------------------------------------------------------------------------ */
@@ -319,12 +319,12 @@ static void experts_get_the_same(void **state)
 static d9d_mesh *imagine(d9d_device *dev, const d9d_parallel_degrees *d, int rank,
                          d9d_bootstrap **boot)
 {
-    const d9d_mesh_opts how = {0};
+    const d9d_mesh_opts opts = {0};
     d9d_mesh *m;
 
     assert_ok(d9d_bootstrap_simulate(rank, (int)d9d_parallel_degrees_ranks(d), boot));
     assert_true(d9d_bootstrap_is_simulated(*boot));
-    assert_ok(d9d_mesh_open(*boot, d, "sim", dev->stream, &how, &m));
+    assert_ok(d9d_mesh_open(*boot, d, "sim", dev->stream, &opts, &m));
     return m;
 }
 

@@ -224,7 +224,7 @@ static void a_batch_is_checked(void **state)
     d9d_arena_release(&a);
 }
 
-/* Cells go on in another life. */
+/* A restored state goes on. */
 static void state_is_all_there_is(void **state)
 {
     static const double p[] = {0.2, 0.9, 0.6}, y[] = {0, 1, 0};

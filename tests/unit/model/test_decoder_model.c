@@ -12,9 +12,9 @@ typedef struct layer {
     d9d_block_norm norm;
 } layer;
 
-static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *how)
+static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
-    D9D_BLOCK_ADD(&base->module, "norm", norm, &((layer *)base)->norm, how, HIDDEN, 1e-6f, false);
+    D9D_BLOCK_ADD(&base->module, "norm", norm, &((layer *)base)->norm, opts, HIDDEN, 1e-6f, false);
     return D9D_OK;
 }
 
@@ -33,9 +33,10 @@ static double ten(const d9d_decoder_layer *l, int64_t s)
 static const d9d_decoder_kind plain = {sizeof(plain), .name = "plain", .layer = sizeof(layer),
                                        .init = init, .forward = forward};
 
-static d9d_model *make(const d9d_decoder_kind *kind, const d9d_decoder_shape *how, d9d_stage stage)
+static d9d_model *make(const d9d_decoder_kind *kind, const d9d_decoder_shape *kind_shape,
+                       d9d_stage stage)
 {
-    d9d_decoder_shape shape = *how;
+    d9d_decoder_shape shape = *kind_shape;
     d9d_model *m;
 
     shape.layers = LAYERS;

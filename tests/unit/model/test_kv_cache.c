@@ -248,7 +248,7 @@ static void models_without_a_cache_are_refused(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         assert_fails_like(d9d_kv_cache_check(&models[i]), D9D_ENOTSUP,
-                          "keeps nothing of the tokens");
+                          "this model has no KV cache");
         assert_fails_like(d9d_kv_cache_create(&models[i], NULL, 8, 2, &c), D9D_ENOTSUP,
                           i == 0 ? "mine: " : "old: ");
         assert_int_equal(d9d_kv_cache_bytes(&models[i], 8, 2), 0);

@@ -24,13 +24,13 @@ typedef struct fixture {
 
 static void open_block(fixture *f)
 {
-    const d9d_block_opts how = {.dtype = D9D_F32, .init_std = 0.4};
+    const d9d_block_opts opts = {.dtype = D9D_F32, .init_std = 0.4};
     const d9d_block_mla_shape shape = {SHAPE, .rope = &f->rope};
 
     *f = (fixture){.rope = {.base = 100, .features = 4, .style = D9D_ROPE_INTERLEAVED}};
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_block_rope_prepare(&f->rope, f->dev));
-    assert_ok(d9d_block_mla_init(&f->block, &how, &shape));
+    assert_ok(d9d_block_mla_init(&f->block, &opts, &shape));
     assert_ok(d9d_module_bind(&f->block.module));
     assert_ok(d9d_module_materialise(&f->block.module, f->dev, true));
     assert_ok(d9d_module_reset(&f->block.module, 3));
@@ -128,18 +128,18 @@ static void documents_do_not_see_each_other(void **state)
 
 static void refuses(void **state)
 {
-    const d9d_block_opts how = {.dtype = D9D_F32};
+    const d9d_block_opts opts = {.dtype = D9D_F32};
     d9d_block_rope rope = {.base = 100, .features = 6};
     d9d_block_mla_shape shape = {SHAPE, .rope = &rope};
     d9d_block_mla b;
 
     (void)state;
-    assert_fails(d9d_block_mla_init(&b, &how, &shape), D9D_ECONFIG,
-                 "MLA: 4 features of a head turn, a rope turns 6");
+    assert_fails(d9d_block_mla_init(&b, &opts, &shape), D9D_ECONFIG,
+                 "MLA: 4 features of a head are rotated, the RoPE rotates 6");
     rope.features = 4;
     shape.v = 10;
-    assert_fails(d9d_block_mla_init(&b, &how, &shape), D9D_ECONFIG,
-                 "MLA: values of 10 features are wider than keys of 9");
+    assert_fails(d9d_block_mla_init(&b, &opts, &shape), D9D_ECONFIG,
+                 "MLA: value head size 10 is over the key head size 9");
 }
 
 int main(void)

@@ -85,14 +85,14 @@ static void backward_opens_what_forward_closed(void **state)
         {true, false, split, 2, "oxcijOC"}, {true, true, full, 1, "oxcOxC"},
         {true, true, split, 2, "oxcixjOC"},
     };
-    const d9d_block_opts how = {.dtype = D9D_F32};
+    const d9d_block_opts opts = {.dtype = D9D_F32};
     d9d_block_linear b;
     d9d_device *dev;
     diary d = {.base = {.ops = &ops}};
 
     (void)state;
     assert_ok(d9d_device_open("cpu", &dev));
-    assert_ok(d9d_block_linear_init(&b, &how, 3, 4));
+    assert_ok(d9d_block_linear_init(&b, &opts, 3, 4));
     assert_ok(d9d_module_bind(&b.module));
     assert_ok(d9d_module_materialise(&b.module, dev, true));
     assert_ok(d9d_module_reset(&b.module, 1));

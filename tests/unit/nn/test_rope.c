@@ -9,7 +9,7 @@
 enum { FEATURES = 16, PAIRS = FEATURES / 2 };
 
 typedef struct row {
-    d9d_rope_scaling how;
+    d9d_rope_scaling scaling;
     double base;
     float mscale;
     float f[PAIRS];
@@ -64,13 +64,13 @@ static void frequencies_are_those_of_transformers(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         float f[PAIRS];
 
-        assert_ok(d9d_rope_check(&rows[i].how));
-        d9d_rope_frequencies(&rows[i].how, rows[i].base, FEATURES, f);
+        assert_ok(d9d_rope_check(&rows[i].scaling));
+        d9d_rope_frequencies(&rows[i].scaling, rows[i].base, FEATURES, f);
         for (int k = 0; k < PAIRS; k++)
             if (!(fabsf(f[k] - rows[i].f[k]) <= 2e-6f * rows[i].f[k]))
                 fail_msg("row %zu, pair %d: %.9g, must be %.9g", i, k, (double)f[k],
                          (double)rows[i].f[k]);
-        assert_true(fabsf(d9d_rope_mscale(&rows[i].how) - rows[i].mscale) < 1e-6f);
+        assert_true(fabsf(d9d_rope_mscale(&rows[i].scaling) - rows[i].mscale) < 1e-6f);
     }
 }
 
@@ -96,7 +96,7 @@ static void plain_is_the_definition(void **state)
 static void numbers_are_checked(void **state)
 {
     static const struct {
-        d9d_rope_scaling how;
+        d9d_rope_scaling scaling;
         const char *says;
     } bad[] = {
         {{.kind = D9D_ROPE_LINEAR, .factor = 0.5},
@@ -115,7 +115,7 @@ static void numbers_are_checked(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_fails(d9d_rope_check(&bad[i].how), D9D_ECONFIG, bad[i].says);
+        assert_fails(d9d_rope_check(&bad[i].scaling), D9D_ECONFIG, bad[i].says);
 }
 
 int main(void)

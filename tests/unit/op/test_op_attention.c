@@ -17,15 +17,15 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const attention_arg *a = e->of->arg;
-    const d9d_op_attention_opts how = {.scale = a->scale,
-                                       .causal = a->causal,
-                                       .window = a->window,
-                                       .sinks = e->n_param > 0 ? e->param[0] : NULL,
-                                       .segments =
-                                           e->constant[0].storage != NULL ? &e->constant[0] : NULL};
+    const d9d_op_attention_opts opts = {.scale = a->scale,
+                                        .causal = a->causal,
+                                        .window = a->window,
+                                        .sinks = e->n_param > 0 ? e->param[0] : NULL,
+                                        .segments = e->constant[0].storage != NULL ? &e->constant[0]
+                                                                                   : NULL};
 
     (void)n_in, (void)n_out;
-    return d9d_op_attention(t, in[0], in[1], in[2], &how, out);
+    return d9d_op_attention(t, in[0], in[1], in[2], &opts, out);
 }
 
 static const d9d_segment documents[] = {{0, 2, 0, 2}, {2, 3, 2, 3}, {5, 1, 5, 1},
@@ -56,104 +56,104 @@ static void keeps_its_promises(void **state)
         {.name = "causal",
          .run = run,
          .in = QKV(2, 7, 2, 2, 5),
-         .kept = KEPT(2, 7, 2, 2, 5),
+         .saved = KEPT(2, 7, 2, 2, 5),
          .arg = &causal},
         {.name = "open",
          .run = run,
          .in = QKV(1, 6, 2, 2, 4),
-         .kept = KEPT(1, 6, 2, 2, 4),
+         .saved = KEPT(1, 6, 2, 2, 4),
          .arg = &open},
         {.name = "grouped",
          .run = run,
          .in = QKV(2, 5, 6, 2, 3),
-         .kept = KEPT(2, 5, 6, 2, 3),
+         .saved = KEPT(2, 5, 6, 2, 3),
          .arg = &causal},
         {.name = "one key head",
          .run = run,
          .in = QKV(1, 9, 3, 1, 6),
-         .kept = KEPT(1, 9, 3, 1, 6),
+         .saved = KEPT(1, 9, 3, 1, 6),
          .arg = &steep},
         {.name = "documents",
          .run = run,
          .in = QKV(2, 6, 4, 2, 5),
          .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
-         .kept = KEPT(2, 6, 4, 2, 5),
+         .saved = KEPT(2, 6, 4, 2, 5),
          .arg = &causal},
         {.name = "open documents",
          .run = run,
          .in = QKV(2, 6, 2, 1, 5),
          .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
-         .kept = KEPT(2, 6, 2, 1, 5),
+         .saved = KEPT(2, 6, 2, 1, 5),
          .arg = &open},
         {.name = "pieces",
          .run = run,
          .in = QKZV(2, 4, 8, 4, 2, 5),
          .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
-         .kept = KEPT_Z(2, 4, 8, 4, 2, 5),
+         .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
          .arg = &causal},
         {.name = "open pieces",
          .run = run,
          .in = QKZV(2, 4, 8, 2, 2, 3),
          .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
-         .kept = KEPT_Z(2, 4, 8, 2, 2, 3),
+         .saved = KEPT_Z(2, 4, 8, 2, 2, 3),
          .arg = &open},
         {.name = "more keys than queries",
          .run = run,
          .in = QKZV(2, 3, 7, 2, 1, 4),
-         .kept = KEPT_Z(2, 3, 7, 2, 1, 4),
+         .saved = KEPT_Z(2, 3, 7, 2, 1, 4),
          .arg = &causal},
         {.name = "longer than a block",
          .run = run,
          .in = QKV(1, 70, 2, 1, 8),
-         .kept = KEPT(1, 70, 2, 1, 8),
+         .saved = KEPT(1, 70, 2, 1, 8),
          .arg = &causal},
         {.name = "window",
          .run = run,
          .in = QKV(2, 7, 4, 2, 5),
-         .kept = KEPT(2, 7, 4, 2, 5),
+         .saved = KEPT(2, 7, 4, 2, 5),
          .arg = &window},
         {.name = "window longer than a block",
          .run = run,
          .in = QKV(1, 150, 2, 1, 4),
-         .kept = KEPT(1, 150, 2, 1, 4),
+         .saved = KEPT(1, 150, 2, 1, 4),
          .arg = &wide},
         {.name = "window of documents",
          .run = run,
          .in = QKV(2, 6, 4, 2, 5),
          .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
-         .kept = KEPT(2, 6, 4, 2, 5),
+         .saved = KEPT(2, 6, 4, 2, 5),
          .arg = &window},
         {.name = "window of pieces, sinks",
          .run = run,
          .in = QKZV(2, 4, 8, 4, 2, 5),
          .param = {FD(4)},
          .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
-         .kept = KEPT_Z(2, 4, 8, 4, 2, 5),
+         .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
          .tolerance_bf16 = 0.03f, /* sums of few queries, of rounded outputs */
          .arg = &window},
         {.name = "sinks",
          .run = run,
          .in = QKV(2, 5, 6, 2, 3),
          .param = {FD(6)},
-         .kept = KEPT(2, 5, 6, 2, 3),
+         .saved = KEPT(2, 5, 6, 2, 3),
          .arg = &causal},
         {.name = "sinks of open documents",
          .run = run,
          .in = QKV(2, 6, 2, 1, 5),
          .param = {{.shape = D9D_SHAPE(2), .scale = 3}},
          .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
-         .kept = KEPT(2, 6, 2, 1, 5),
+         .saved = KEPT(2, 6, 2, 1, 5),
          .arg = &open},
         {.name = "no positions, sinks",
          .run = run,
          .in = QKV(2, 0, 2, 1, 4),
          .param = {FD(2)},
-         .kept = {-1, -1, -1, -1, -1},
+         .saved = {-1, -1, -1, -1, -1},
          .arg = &window},
         {.name = "no positions",
          .run = run,
          .in = QKV(2, 0, 2, 1, 4),
-         .kept = {-1, -1, -1, -1, -1},
+         .saved = {-1, -1, -1, -1, -1},
          .arg = &causal},
     };
 
@@ -182,14 +182,14 @@ static d9d_tensor numbers(const op_fixture *f, d9d_shape shape, uint64_t stream)
     return x;
 }
 
-static float *attend(const op_fixture *f, const d9d_tensor in[3], const d9d_op_attention_opts *how)
+static float *attend(const op_fixture *f, const d9d_tensor in[3], const d9d_op_attention_opts *opts)
 {
     d9d_var *v[3], *y;
     float *host;
 
     for (int i = 0; i < 3; i++)
         assert_ok(d9d_tape_leaf(f->tape, &in[i], false, &v[i]));
-    assert_ok(d9d_op_attention(f->tape, v[0], v[1], v[2], how, &y));
+    assert_ok(d9d_op_attention(f->tape, v[0], v[1], v[2], opts, &y));
     host = malloc((size_t)(d9d_tensor_numel(d9d_var_tensor(y)) + 1) * sizeof(*host));
     assert_non_null(host);
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y), host));
@@ -206,7 +206,7 @@ static void a_cache_is_the_row(void **state)
                         numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 2),
                         numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 3)};
     const size_t size = HEADS * WIDE * sizeof(float);
-    d9d_op_attention_opts how = {.scale = 0.3f, .causal = true, .window = 40, .sinks = sinks};
+    d9d_op_attention_opts opts = {.scale = 0.3f, .causal = true, .window = 40, .sinks = sinks};
     d9d_tensor some[] = {{0}, row[1], row[2]};
     d9d_segment list[STEPS];
     float *want, *got;
@@ -220,10 +220,10 @@ static void a_cache_is_the_row(void **state)
     for (int i = 0; i < STEPS; i++)
         assert_ok(d9d_device_copy(f->dev, (char *)d9d_tensor_data(&some[0]) + i * size,
                                   (char *)d9d_tensor_data(&row[0]) + steps[i] * size, size));
-    want = attend(f, row, &how);
-    how.segments = &segments;
-    how.cached = true;
-    got = attend(f, some, &how);
+    want = attend(f, row, &opts);
+    opts.segments = &segments;
+    opts.cached = true;
+    got = attend(f, some, &opts);
     for (int i = 0; i < STEPS; i++)
         for (int j = 0; j < HEADS * WIDE; j++)
             assert_float_equal(got[i * HEADS * WIDE + j], want[steps[i] * HEADS * WIDE + j],
@@ -245,7 +245,7 @@ static void refuses(void **state)
     d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 8)),
             *w = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 6));
     d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(2, 2, 2, 8));
-    const d9d_op_attention_opts how = {.scale = 1, .causal = true};
+    const d9d_op_attention_opts opts = {.scale = 1, .causal = true};
     const d9d_op_attention_opts cut = {.scale = 1,
                                        .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
     const d9d_op_attention_opts past = {.scale = 1, .causal = true, .window = -1};
@@ -261,18 +261,18 @@ static void refuses(void **state)
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &sunk, &y),
                    "attention: sinks [2] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], sinks are "
                    "[A]");
-    assert_refused(f, d9d_op_attention(f->tape, q, k, k, &how, &y),
+    assert_refused(f, d9d_op_attention(f->tape, q, k, k, &opts, &y),
                    "attention: k [2, 3, 3, 8] does not fit q [2, 3, 4, 8]: query heads must be a "
                    "multiple of key-value heads");
     assert_refused(
-        f, d9d_op_attention(f->tape, q, w, w, &how, &y),
+        f, d9d_op_attention(f->tape, q, w, w, &opts, &y),
         "attention: k [2, 3, 2, 6] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], k and "
         "v [B, Z, K, D]");
     assert_refused(
-        f, d9d_op_attention(f->tape, q, few, few, &how, &y),
+        f, d9d_op_attention(f->tape, q, few, few, &opts, &y),
         "attention: k [2, 2, 2, 8] does not fit q [2, 3, 4, 8]: a row must have at least "
         "as many keys as queries");
-    assert_refused(f, d9d_op_attention(f->tape, q, v, w, &how, &y),
+    assert_refused(f, d9d_op_attention(f->tape, q, v, w, &opts, &y),
                    "attention: v [2, 3, 2, 6] does not fit k [2, 3, 2, 8]: shapes must be equal");
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &cut, &y),
                    "attention: segments [3, 2] does not fit q [2, 3, 4, 8]: segments are [N, 4]");

@@ -48,26 +48,25 @@ static void refuses(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3)), *half = op_var(f, D9D_BF16, D9D_SHAPE(2, 3));
     d9d_var *y;
 
-    assert_refused(
-        f, d9d_op_concat(f->tape, &(d9d_op_concat_input){x, 1, 3}, 1, D9D_SHAPE(2, 4), &y),
-        "concat: x [2, 3] does not fit y [2, 4]: pieces are columns of x, and fit side by "
-        "side into y");
-    assert_refused(
-        f, d9d_op_concat(f->tape, &(d9d_op_concat_input){x, 0, 3}, 1, D9D_SHAPE(5, 4), &y),
-        "concat: x [2, 3] does not fit y [5, 4]: pieces are columns of x, and fit side by "
-        "side into y");
+    assert_refused(f,
+                   d9d_op_concat(f->tape, &(d9d_op_concat_input){x, 1, 3}, 1, D9D_SHAPE(2, 4), &y),
+                   "concat: x [2, 3] does not fit y [2, 4]: inputs are columns of x, and together "
+                   "have at most the columns of y");
+    assert_refused(f,
+                   d9d_op_concat(f->tape, &(d9d_op_concat_input){x, 0, 3}, 1, D9D_SHAPE(5, 4), &y),
+                   "concat: x [2, 3] does not fit y [5, 4]: inputs are columns of x, and together "
+                   "have at most the columns of y");
     assert_refused(f,
                    d9d_op_concat(f->tape, (d9d_op_concat_input[]){{x, 0, 3}, {x, 0, 2}}, 2,
                                  D9D_SHAPE(2, 4), &y),
-                   "concat: x [2, 3] does not fit y [2, 4]: pieces are columns of x, and fit side "
-                   "by side into "
-                   "y");
+                   "concat: x [2, 3] does not fit y [2, 4]: inputs are columns of x, and together "
+                   "have at most the columns of y");
     assert_refused(f,
                    d9d_op_concat(f->tape, (d9d_op_concat_input[]){{x, 0, 3}, {half, 0, 1}}, 2,
                                  D9D_SHAPE(2, 4), &y),
                    "concat: x is bfloat16, expected float32");
     assert_refused(f, d9d_op_concat(f->tape, NULL, 0, D9D_SHAPE(2, 4), &y),
-                   "concat: 0 pieces, from 1 to 8 are possible");
+                   "concat: 0 inputs, from 1 to 8 are supported");
 }
 
 int main(void)

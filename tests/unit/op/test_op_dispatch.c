@@ -48,13 +48,13 @@ static void keeps_its_promises(void **state)
          .in = {FD(6, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}},
          .param = {FD(EXPERTS, 5, 3)},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
-         .kept = {12, 7, 60, 36, 12}},
+         .saved = {12, 7, 60, 36, 12}},
         {.name = "none",
          .run = run,
          .in = {FD(0, 5), {.shape = D9D_SHAPE(0, 2), .float32 = true}},
          .param = {FD(EXPERTS, 5, 3)},
          .constant = {{D9D_I32, D9D_SHAPE(0, 2), expert}},
-         .kept = {-1, 7, -1, -1, -1}},
+         .saved = {-1, 7, -1, -1, -1}},
     };
 
     (void)state;
@@ -96,19 +96,19 @@ static void refuses(void **state)
 
     assert_ok(moe_route(op_tensor(f, D9D_I32, D9D_SHAPE(4, 2)), 3, &r));
     assert_refused(f, d9d_op_dispatch(f->tape, NULL, "x", few, p, &r, &there),
-                   "dispatch: x [3, 5] does not fit the choice of experts [4, 2]: x is [T, ...], "
-                   "the choice [T, k]");
+                   "dispatch: x [3, 5] does not fit the expert ids [4, 2]: x is [T, ...], expert "
+                   "ids are [T, k]");
     assert_refused(f, d9d_op_dispatch(f->tape, NULL, "x", x, half, &r, &there),
                    "dispatch: prob is bfloat16, expected float32");
     assert_refused(f, d9d_op_dispatch(f->tape, NULL, "x", x, x, &r, &there),
-                   "dispatch: prob [4, 5] does not fit the choice of experts [4, 2]: shapes must "
+                   "dispatch: prob [4, 5] does not fit the expert ids [4, 2]: shapes must "
                    "be equal");
     assert_refused(f, d9d_op_combine(f->tape, x, &none, &y),
                    "combine: the dispatch has no data: it was released or never filled");
     assert_ok(d9d_op_dispatch(f->tape, NULL, "x", x, p, &r, &there));
     assert_refused(f, d9d_op_combine(f->tape, few, &there, &y),
-                   "combine: part [3, 5] does not fit the choices that came [4, 2]: a part is [N, "
-                   "H], choices are [N, k]");
+                   "combine: part [3, 5] does not fit the received expert ids [4, 2]: a part is "
+                   "[N, H], expert ids are [N, k]");
     d9d_op_moe_dispatch_release(&there);
     d9d_routing_release(&r);
 }

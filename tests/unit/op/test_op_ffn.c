@@ -56,28 +56,28 @@ static void keeps_its_promises(void **state)
          .run = run,
          .in = {FD(4, 5)},
          .param = {FD(7, 5), FD(7, 5), FD(3, 7)},
-         .kept = {20, 28, 28, 28}},
+         .saved = {20, 28, 28, 28}},
         {.name = "added",
          .run = run,
          .in = {FD(2, 3, 5), FD(2, 3, 5)},
          .param = {FD(7, 5), FD(7, 5), FD(5, 7)},
-         .kept = {30, 42, 42, 42}},
+         .saved = {30, 42, 42, 42}},
         {.name = "experts",
          .run = run_experts,
          .in = {FD(12, 5)},
          .param = {FD(6, 5, 7), FD(6, 5, 7), FD(6, 7, 5)},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
-         .kept = {7, 60, 84, 84, 84}},
+         .saved = {7, 60, 84, 84, 84}},
         {.name = "no rows",
          .run = run,
          .in = {FD(0, 3)},
          .param = {FD(2, 3), FD(2, 3), FD(3, 2)},
-         .kept = {-1, -1, -1, -1}},
+         .saved = {-1, -1, -1, -1}},
         {.name = "adapted",
          .run = run_adapted,
          .in = {FD(4, 5)},
          .param = {FD(7, 5), FD(7, 5), FD(3, 7), FD(2, 7), FD(3, 2)},
-         .kept = {20, 28, 28, 28, 8}},
+         .saved = {20, 28, 28, 28, 8}},
     };
 
     (void)state;
@@ -101,7 +101,7 @@ static void refuses(void **state)
     assert_refused(f, d9d_op_ffn(f->tape, x, &turned, NULL, NULL, NULL, &y),
                    "linear: x [8, 6] does not fit g [6, 5]: x is [..., in], a weight [out, in]");
     assert_refused(f, d9d_op_ffn(f->tape, x, &good, NULL, NULL, few, &y),
-                   "ffn: plus [4, 5] does not fit y [8, 5]: what is added has the result's shape");
+                   "ffn: plus [4, 5] does not fit y [8, 5]: a residual has the result's shape");
 }
 
 int main(void)

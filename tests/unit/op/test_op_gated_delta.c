@@ -36,23 +36,23 @@ static d9d_status run_conv(void *self, d9d_tape *t, d9d_var *const *in, size_t n
 static void conv(void **state)
 {
     static const fd_case cases[] = {
-        {.name = "rows", .run = run_conv, .in = {FD(2, 7, 5)}, .param = {FD(5, 4)}, .kept = {70}},
+        {.name = "rows", .run = run_conv, .in = {FD(2, 7, 5)}, .param = {FD(5, 4)}, .saved = {70}},
         {.name = "one wide",
          .run = run_conv,
          .in = {FD(1, 3, 2)},
          .param = {FD(2, 1)},
-         .kept = {6}},
+         .saved = {6}},
         {.name = "documents",
          .run = run_conv,
          .in = {FD(1, 71, 3)},
          .param = {FD(3, 8)},
          .constant = {DOCUMENTS},
-         .kept = {213}},
+         .saved = {213}},
         {.name = "no rows",
          .run = run_conv,
          .in = {FD(0, 7, 5)},
          .param = {FD(5, 4)},
-         .kept = {-1}},
+         .saved = {-1}},
     };
 
     (void)state;
@@ -77,8 +77,8 @@ static void decay(void **state)
          .run = run_decay,
          .in = {FD(2, 5, 3)},
          .param = {FD(3), FD(3)},
-         .kept = {30}},
-        {.name = "one", .run = run_decay, .in = {FD(1)}, .param = {FD(1), FD(1)}, .kept = {1}},
+         .saved = {30}},
+        {.name = "one", .run = run_decay, .in = {FD(1)}, .param = {FD(1), FD(1)}, .saved = {1}},
     };
 
     (void)state;
@@ -115,24 +115,24 @@ static void delta(void **state)
         {.name = "a chunk",
          .run = run_delta,
          .in = {FD(2, 9, 1, 4), FD(2, 9, 1, 4), FD(2, 9, 2, 3), DECAY(2, 9, 2), FD(2, 9, 2)},
-         .kept = {72, 72, 108, 36, 36, -1},
+         .saved = {72, 72, 108, 36, 36, -1},
          .tolerance_bf16 = 0.03f},
         {.name = "chunks",
          .run = run_delta,
          .in = {FD(1, 130, 1, 8), FD(1, 130, 1, 8), FD(1, 130, 1, 2), DECAY(1, 130, 1),
                 FD(1, 130, 1)},
-         .kept = {1040, 1040, 260, 130, 130, 32},
+         .saved = {1040, 1040, 260, 130, 130, 32},
          .tolerance_bf16 = 0.03f},
         {.name = "documents",
          .run = run_delta,
          .in = {FD(1, 71, 2, 3), FD(1, 71, 2, 3), FD(1, 71, 2, 5), DECAY(1, 71, 2), FD(1, 71, 2)},
          .constant = {DOCUMENTS},
-         .kept = {426, 426, 710, 142, 142, 30},
+         .saved = {426, 426, 710, 142, 142, 30},
          .tolerance_bf16 = 0.03f},
         {.name = "no rows",
          .run = run_delta,
          .in = {FD(0, 5, 1, 3), FD(0, 5, 1, 3), FD(0, 5, 1, 3), DECAY(0, 5, 1), FD(0, 5, 1)},
-         .kept = {-1, -1, -1, -1, -1, -1}},
+         .saved = {-1, -1, -1, -1, -1, -1}},
     };
 
     (void)state;
@@ -157,12 +157,12 @@ static void gated_norm(void **state)
          .run = run_norm,
          .in = {FD(2, 3, 2, 7), FD(2, 3, 2, 7)},
          .param = {FD(7)},
-         .kept = {84, 84, 12}},
+         .saved = {84, 84, 12}},
         {.name = "no rows",
          .run = run_norm,
          .in = {FD(0, 7), FD(0, 7)},
          .param = {FD(7)},
-         .kept = {-1, -1, -1}},
+         .saved = {-1, -1, -1}},
     };
 
     (void)state;
@@ -188,7 +188,7 @@ static void refuses_weights(void **state)
         f, d9d_op_causal_conv1d(f->tape, x, narrow, NULL, NULL, &y),
         "causal_conv1d: x [2, 3, 4] does not fit narrow [3, 4]: x is [B, S, N], a weight [N, W]");
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, wide, NULL, NULL, &y),
-                   "causal_conv1d: wide is 9 tokens wide, from 1 to 8 are possible");
+                   "causal_conv1d: wide has a kernel size of 9, from 1 to 8 are supported");
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, fine, list, NULL, &y),
                    "causal_conv1d: segments [4] does not fit x [2, 3, 4]: segments are [N, 4]");
     assert_refused(f, d9d_op_gdn_gate(f->tape, x, four, five, &y),
@@ -210,10 +210,9 @@ static void refuses_heads(void **state)
                                  .b = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2))};
     d9d_var *y;
 
-    assert_refused(
-        f, d9d_op_gated_delta(f->tape, &x, &y),
-        "gated_delta: v [1, 2, 3, 4] does not fit q [1, 2, 2, 4]: heads of values must be a "
-        "multiple of those of keys");
+    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
+                   "gated_delta: v [1, 2, 3, 4] does not fit q [1, 2, 2, 4]: value heads must be a "
+                   "multiple of key heads");
     x.v = op_var(f, D9D_F32, D9D_SHAPE(1, 3, 2, 4));
     assert_refused(
         f, d9d_op_gated_delta(f->tape, &x, &y),
@@ -240,24 +239,24 @@ static void refuses_what_is_kept(void **state)
     d9d_param *w = op_param(f, "conv", D9D_F32, D9D_SHAPE(4, 4));
     const d9d_tensor *list = op_tensor(f, D9D_I32, D9D_SHAPE(2, 4)),
                      *one = op_tensor(f, D9D_I32, D9D_SHAPE(1));
-    d9d_op_state_cache kept = {op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)),
-                               op_tensor(f, D9D_I32, D9D_SHAPE(2))};
+    d9d_op_state_cache cache = {op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)),
+                                op_tensor(f, D9D_I32, D9D_SHAPE(2))};
 
-    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, NULL, &kept, &y),
-                   "causal_conv1d: what is kept is that of segments, of which none are given");
-    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "causal_conv1d: has no backward through what is kept");
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, NULL, &cache, &y),
+                   "causal_conv1d: a state cache needs segments, and none are given");
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &cache, &y),
+                   "causal_conv1d: has no backward through a state cache");
     d9d_tape_set_recording(f->tape, false);
-    kept.slots = op_tensor(f, D9D_F32, D9D_SHAPE(5, 2, 4));
-    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "causal_conv1d: what is kept [5, 2, 4] does not fit a cell [3, 4]: it is [R, "
-                   "...] of cells");
-    kept.slots = op_tensor(f, D9D_BF16, D9D_SHAPE(5, 3, 4));
-    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "causal_conv1d: what is kept is bfloat16, expected float32");
-    kept = (d9d_op_state_cache){op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)), one};
-    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "causal_conv1d: at [1] does not fit segments [2, 4]: one cell for each segment");
+    cache.slots = op_tensor(f, D9D_F32, D9D_SHAPE(5, 2, 4));
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &cache, &y),
+                   "causal_conv1d: slots [5, 2, 4] does not fit a slot [3, 4]: slots are [R, ...]");
+    cache.slots = op_tensor(f, D9D_BF16, D9D_SHAPE(5, 3, 4));
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &cache, &y),
+                   "causal_conv1d: slots is bfloat16, expected float32");
+    cache = (d9d_op_state_cache){op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)), one};
+    assert_refused(
+        f, d9d_op_causal_conv1d(f->tape, x, w, list, &cache, &y),
+        "causal_conv1d: slot_index [1] does not fit segments [2, 4]: one slot for each segment");
 }
 
 int main(void)

@@ -33,12 +33,12 @@ static void keeps_its_promises(void **state)
         {.name = "one pair of two",
          .run = run,
          .in = {FD(4, 8)},
-         .kept = {32, 4, 8, 32, 2, 2, 16},
+         .saved = {32, 4, 8, 32, 2, 2, 16},
          .tolerance_bf16 = 0.05f},
         {.name = "a row alone, a pair that does not count",
          .run = run,
          .in = {FD(9, 24)},
-         .kept = {216, 9, 24, 216, 4, 4, 96},
+         .saved = {216, 9, 24, 216, 4, 4, 96},
          .tolerance_bf16 = 0.05f},
     };
 

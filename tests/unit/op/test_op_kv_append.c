@@ -25,7 +25,7 @@ static void cache_refuses(void **state)
         "kv_append: x [2, 1, 3, 4] does not fit the cache [8, 3, 4]: x is [1, T, K, D], a "
         "cache [Z, K, D]");
     assert_refused(f, d9d_op_kv_append(f->tape, x, few, cache, &y),
-                   "kv_append: at [1] does not fit x [1, 2, 3, 4]: one place for each of T tokens");
+                   "kv_append: at [1] does not fit x [1, 2, 3, 4]: one slot for each of T tokens");
     assert_refused(f, d9d_op_kv_append(f->tape, x, at, cache, &y), "kv_append: has no backward");
 }
 
@@ -38,16 +38,19 @@ static void heads_refuse(void **state)
                                       fine = {6, 2, 5, false};
     d9d_adapter adapter = {0};
 
-    assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &behind, &y),
-                   "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
-                   "step, out], or [n step, in] turned");
-    assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &turned, &y),
-                   "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
-                   "step, out], or [n step, in] turned");
-    assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &fine, &y), "heads: have no backward");
+    assert_refused(
+        f, d9d_op_linear_per_head(f->tape, x, w, &behind, &y),
+        "linear_per_head: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
+        "step, out], or [n step, in] transposed");
+    assert_refused(
+        f, d9d_op_linear_per_head(f->tape, x, w, &turned, &y),
+        "linear_per_head: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
+        "step, out], or [n step, in] transposed");
+    assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &fine, &y),
+                   "linear_per_head: has no backward");
     w->lora.adapter = &adapter;
     assert_fails(d9d_op_linear_per_head(f->tape, x, w, &fine, &y), D9D_ENOTSUP,
-                 "heads: up has an adapter, which is to be merged before");
+                 "linear_per_head: up has an adapter, which must be merged before");
     w->lora.adapter = NULL;
 }
 

@@ -27,25 +27,25 @@ static void keeps_its_promises(void **state)
          .in = {FD(9, 5)},
          .param = {FD(9, 5)},
          .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
-         .kept = {45, 45, 9}},
+         .saved = {45, 45, 9}},
         {.name = "split",
          .run = run,
          .in = {FD(9, 7)},
          .param = {FD(5, 7), FD(3, 7), FD(1, 7)},
          .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
-         .kept = {63, 63, 9}},
+         .saved = {63, 63, 9}},
         {.name = "longer than a block",
          .run = run,
          .in = {{.shape = D9D_SHAPE(9, 17), .scale = 0.3f}},
          .param = {FD(6, 17), FD(1201, 17)},
          .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
-         .kept = {153, 153, 9}},
+         .saved = {153, 153, 9}},
         {.name = "no tokens",
          .run = run,
          .in = {FD(0, 5)},
          .param = {FD(3, 5)},
          .constant = {{D9D_I32, D9D_SHAPE(0), targets}},
-         .kept = {-1, -1, -1}},
+         .saved = {-1, -1, -1}},
     };
 
     (void)state;
@@ -64,7 +64,7 @@ static void a_head_with_an_adapter_is_refused(void **state)
 
     w->lora.adapter = &adapter;
     assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
-                      D9D_ENOTSUP, "has an adapter, which is not computed here");
+                      D9D_ENOTSUP, "has an adapter, which is not supported here");
     assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
                       D9D_ENOTSUP, "has an adapter, which is not computed here");
     w->lora.adapter = NULL;
@@ -152,7 +152,7 @@ static void hide(d9d_param *p, d9d_tensor *grad)
     p->local.grad.storage = NULL;
 }
 
-static void train(op_fixture *f, int how, results *r)
+static void train(op_fixture *f, int mode, results *r)
 {
     static const d9d_tape_backward_mode modes[] = {D9D_BACKWARD_DGRAD, D9D_BACKWARD_WGRAD};
     d9d_tensor *target = op_tensor(f, D9D_I32, D9D_SHAPE(9)),
@@ -174,26 +174,26 @@ static void train(op_fixture *f, int how, results *r)
         assert_ok(k->elementwise->random(f->dev->stream, D9D_F32, d9d_tensor_data(to),
                                          D9D_INIT_NORMAL, 1.0f, (d9d_rng){7, i}, 1, &n, &zero, &n));
     }
-    w[1]->spec.trainable = how != ROOT_FROZEN_HEAD;
+    w[1]->spec.trainable = mode != ROOT_FROZEN_HEAD;
     d9d_tape_reset(f->tape);
-    assert_ok(d9d_tape_leaf(f->tape, x, how != ROOT_FROZEN_BODY, &h));
-    for (int i = 0; i < 2 && how == ROOT_SHARDED; i++)
+    assert_ok(d9d_tape_leaf(f->tape, x, mode != ROOT_FROZEN_BODY, &h));
+    for (int i = 0; i < 2 && mode == ROOT_SHARDED; i++)
         hide(w[i], &grad[i]);
-    assert_ok((how == SEEDED ? d9d_op_linear_cross_entropy : d9d_op_linear_cross_entropy_root)(
+    assert_ok((mode == SEEDED ? d9d_op_linear_cross_entropy : d9d_op_linear_cross_entropy_root)(
         f->tape, h, w, 2, target, IGNORE, NULL, &loss));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), r->loss));
-    for (int i = 0; i < 2 && how == ROOT_SHARDED; i++) {
+    for (int i = 0; i < 2 && mode == ROOT_SHARDED; i++) {
         assert_false(w[i]->local.has_grad);
         w[i]->local.grad = grad[i];
         w[i]->shard.grad = (d9d_tensor){0};
     }
-    for (int i = 0; i < 2 && how == ROOT_HALVES; i++)
+    for (int i = 0; i < 2 && mode == ROOT_HALVES; i++)
         assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, modes[i]));
-    if (how != ROOT_HALVES)
+    if (mode != ROOT_HALVES)
         assert_ok(
-            d9d_tape_backward(f->tape, &loss, ones, how == SEEDED ? 1 : 0, D9D_BACKWARD_FULL));
+            d9d_tape_backward(f->tape, &loss, ones, mode == SEEDED ? 1 : 0, D9D_BACKWARD_FULL));
     d9d_var_grad(h, &dh);
-    assert_true((dh.storage == NULL) == (how == ROOT_FROZEN_BODY));
+    assert_true((dh.storage == NULL) == (mode == ROOT_FROZEN_BODY));
     if (dh.storage != NULL)
         assert_ok(d9d_tensor_to_f32(&dh, r->dh));
     d9d_tensor_release(&dh);
@@ -215,15 +215,15 @@ static void a_root_is_seeded_with_ones(void **state)
     results seeded, r;
 
     train(*state, SEEDED, &seeded);
-    for (int how = ROOT; how <= ROOT_FROZEN_BODY; how++) {
+    for (int mode = ROOT; mode <= ROOT_FROZEN_BODY; mode++) {
         op_fixture_close(state);
         op_fixture_open(state);
-        train(*state, how, &r);
+        train(*state, mode, &r);
         assert_close(r.loss, seeded.loss, 9);
-        if (how != ROOT_FROZEN_BODY)
+        if (mode != ROOT_FROZEN_BODY)
             assert_close(r.dh, seeded.dh, 45);
         assert_close(r.dw[0], seeded.dw[0], 20);
-        if (how != ROOT_FROZEN_HEAD)
+        if (mode != ROOT_FROZEN_HEAD)
             assert_close(r.dw[1], seeded.dw[1], 30);
     }
 }
@@ -253,7 +253,7 @@ static void a_root_takes_no_seed(void **state)
     h = op_var(f, D9D_F32, D9D_SHAPE(9, 5));
     assert_ok(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, target, IGNORE, NULL, &loss));
     assert_fails(d9d_tape_backward(f->tape, &loss, ones, 1, D9D_BACKWARD_FULL), D9D_EINVAL,
-                 "backward: linear_cross_entropy makes its own gradient and takes no other");
+                 "backward: linear_cross_entropy starts its own gradient and accepts none");
 }
 
 int main(void)

@@ -28,7 +28,7 @@ static void takes_no_seed(void **state)
 
     assert_ok(d9d_op_loss_root(f->tape, x, &y));
     assert_refused(f, d9d_tape_backward(f->tape, &y, d9d_var_tensor(x), 1, D9D_BACKWARD_FULL),
-                   "backward: loss_root makes its own gradient and takes no other");
+                   "backward: loss_root starts its own gradient and accepts none");
 }
 
 int main(void)

@@ -6,12 +6,12 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
                       size_t n_out)
 {
     fd_env *e = self;
-    d9d_op_norm_rope_opts how = *(const d9d_op_norm_rope_opts *)e->of->arg;
+    d9d_op_norm_rope_opts opts = *(const d9d_op_norm_rope_opts *)e->of->arg;
 
     (void)n_in, (void)n_out;
-    how.positions = &e->constant[0];
-    how.inv_freq = &e->constant[1];
-    return d9d_op_norm_rope(t, in[0], e->param[0], &how, out);
+    opts.positions = &e->constant[0];
+    opts.inv_freq = &e->constant[1];
+    return d9d_op_norm_rope(t, in[0], e->param[0], &opts, out);
 }
 
 static const int32_t positions[] = {0, 1, 2, 7, 40000, 3};
@@ -41,21 +41,21 @@ static void keeps_its_promises(void **state)
          .in = {FD(2, 3, 3, 16)},
          .param = {FD(16)},
          .constant = {AT, FREQUENCIES(8)},
-         .kept = {288, 18},
+         .saved = {288, 18},
          .arg = &half},
         {.name = "pairs",
          .run = run,
          .in = {FD(2, 3, 1, 8)},
          .param = {FD(8)},
          .constant = {AT, FREQUENCIES(4)},
-         .kept = {48, 6},
+         .saved = {48, 6},
          .arg = &pairs},
         {.name = "partial",
          .run = run,
          .in = {FD(2, 3, 2, 7)},
          .param = {FD(7)},
          .constant = {AT, FREQUENCIES(2)},
-         .kept = {84, 12},
+         .saved = {84, 12},
          .arg = &half},
     };
 
@@ -70,21 +70,21 @@ static void refuses(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 1, 8)), *y;
     d9d_param *w = op_param(f, "norm.weight", D9D_F32, D9D_SHAPE(8)),
               *other = op_param(f, "norm.weight", D9D_F32, D9D_SHAPE(4));
-    d9d_op_norm_rope_opts how = {.positions = op_tensor(f, D9D_I32, D9D_SHAPE(2, 3)),
-                                 .inv_freq = op_tensor(f, D9D_F32, D9D_SHAPE(4)),
-                                 .mscale = 1};
+    d9d_op_norm_rope_opts opts = {.positions = op_tensor(f, D9D_I32, D9D_SHAPE(2, 3)),
+                                  .inv_freq = op_tensor(f, D9D_F32, D9D_SHAPE(4)),
+                                  .mscale = 1};
 
-    assert_refused(f, d9d_op_norm_rope(f->tape, x, other, &how, &y),
+    assert_refused(f, d9d_op_norm_rope(f->tape, x, other, &opts, &y),
                    "norm_rope: x [2, 3, 1, 8] does not fit norm.weight [4]: x is [B, S, heads, D], "
                    "a weight [D]");
-    how.inv_freq = op_tensor(f, D9D_F32, D9D_SHAPE(5));
-    assert_refused(f, d9d_op_norm_rope(f->tape, x, w, &how, &y),
+    opts.inv_freq = op_tensor(f, D9D_F32, D9D_SHAPE(5));
+    assert_refused(f, d9d_op_norm_rope(f->tape, x, w, &opts, &y),
                    "norm_rope: inv_freq [5] does not fit x [2, 3, 1, 8]: x is [B, S, heads, D], "
                    "frequencies are [R/2] with R at most D");
-    how.inv_freq = op_tensor(f, D9D_F32, D9D_SHAPE(4));
-    how.positions = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2));
+    opts.inv_freq = op_tensor(f, D9D_F32, D9D_SHAPE(4));
+    opts.positions = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2));
     assert_refused(
-        f, d9d_op_norm_rope(f->tape, x, w, &how, &y),
+        f, d9d_op_norm_rope(f->tape, x, w, &opts, &y),
         "norm_rope: positions [3, 2] does not fit x [2, 3, 1, 8]: x is [B, S, heads, D], "
         "positions are [B, S]");
 }

@@ -29,27 +29,27 @@ static void keeps_its_promises(void **state)
          .run = run,
          .in = {FD(12, 3)},
          .constant = {{D9D_I32, D9D_SHAPE(12, 1), expert}},
-         .kept = {12}},
+         .saved = {12}},
         {.name = "two",
          .run = run,
          .in = {FD(6, 5)},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
-         .kept = {12}},
+         .saved = {12}},
         {.name = "three",
          .run = run,
          .in = {FD(4, 33)},
          .constant = {{D9D_I32, D9D_SHAPE(4, 3), expert}},
-         .kept = {12}},
+         .saved = {12}},
         {.name = "some are elsewhere",
          .run = run,
          .in = {FD(6, 5)},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), elsewhere}},
-         .kept = {12}},
+         .saved = {12}},
         {.name = "none",
          .run = run,
          .in = {FD(0, 7)},
          .constant = {{D9D_I32, D9D_SHAPE(0, 2), expert}},
-         .kept = {-1}},
+         .saved = {-1}},
     };
 
     (void)state;
@@ -83,10 +83,9 @@ static void refuses(void **state)
     d9d_routing r, none = {0};
 
     assert_ok(moe_route(op_tensor(f, D9D_I32, D9D_SHAPE(4, 2)), 3, &r));
-    assert_refused(
-        f, d9d_op_permute(f->tape, x, &r, &y),
-        "permute: x [3, 5] does not fit the choice of experts [4, 2]: x is [T, ...], the "
-        "choice [T, k]");
+    assert_refused(f, d9d_op_permute(f->tape, x, &r, &y),
+                   "permute: x [3, 5] does not fit the expert ids [4, 2]: x is [T, ...], expert "
+                   "ids are [T, k]");
     assert_refused(f, d9d_op_permute(f->tape, x, &none, &y),
                    "permute: the routing has no data: it was released or never filled");
     d9d_routing_release(&r);

@@ -34,8 +34,8 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 static void keeps_its_promises(void **state)
 {
     static const fd_case cases[] = {
-        {.name = "rows", .run = run, .in = {FD(T, 5)}, .kept = {T, T}},
-        {.name = "wide", .run = run, .in = {FD(T, 257)}, .kept = {T, T}},
+        {.name = "rows", .run = run, .in = {FD(T, 5)}, .saved = {T, T}},
+        {.name = "wide", .run = run, .in = {FD(T, 257)}, .saved = {T, T}},
     };
 
     (void)state;

@@ -15,7 +15,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const router_arg *a = e->of->arg;
-    const d9d_op_router_opts how = {
+    const d9d_op_router_opts opts = {
         .k = a->k,
         .renormalise = a->renormalise,
         .bias = e->constant[0].storage != NULL ? &e->constant[0] : NULL,
@@ -23,7 +23,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     d9d_routing r;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(d9d_op_router(t, in[0], &how, out, &r));
+    D9D_TRY(d9d_op_router(t, in[0], &opts, out, &r));
     d9d_routing_release(&r);
     return D9D_OK;
 }
@@ -44,30 +44,30 @@ static void keeps_its_promises(void **state)
         {.name = "one",
          .run = run,
          .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
-         .kept = {20, 4, 4},
+         .saved = {20, 4, 4},
          .arg = &one},
         {.name = "two",
          .run = run,
          .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
-         .kept = {20, 8, 8},
+         .saved = {20, 8, 8},
          .arg = &two},
         {.name = "three",
          .run = run,
          .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
-         .kept = {20, 12, 12},
+         .saved = {20, 12, 12},
          .arg = &three},
         {.name = "all",
          .run = run,
          .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
-         .kept = {20, 20, 20},
+         .saved = {20, 20, 20},
          .arg = &all},
         {.name = "bias",
          .run = run,
          .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
          .constant = {{D9D_F32, D9D_SHAPE(5), bias}},
-         .kept = {20, 8, 8},
+         .saved = {20, 8, 8},
          .arg = &two},
-        {.name = "no tokens", .run = run, .in = {FD(0, 5)}, .kept = {-1, -1, -1}, .arg = &two},
+        {.name = "no tokens", .run = run, .in = {FD(0, 5)}, .saved = {-1, -1, -1}, .arg = &two},
     };
 
     (void)state;
@@ -120,18 +120,12 @@ static void refuses(void **state)
     d9d_tensor *b = op_tensor(f, D9D_F32, D9D_SHAPE(4));
     d9d_routing r;
 
-    assert_refused(
-        f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 4}, &p, &r),
-        "router: logits [2, 3] does not fit a choice of [4]: logits are [T, E], from 1 to "
-        "E experts can be chosen");
-    assert_refused(
-        f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 0}, &p, &r),
-        "router: logits [2, 3] does not fit a choice of [0]: logits are [T, E], from 1 to "
-        "E experts can be chosen");
-    assert_refused(
-        f, d9d_op_router(f->tape, deep, &(d9d_op_router_opts){.k = 1}, &p, &r),
-        "router: logits [2, 3, 4] does not fit a choice of [1]: logits are [T, E], from 1 "
-        "to E experts can be chosen");
+    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 4}, &p, &r),
+                   "router: logits [2, 3] does not fit k [4]: logits are [T, E], k is 1 to E");
+    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 0}, &p, &r),
+                   "router: logits [2, 3] does not fit k [0]: logits are [T, E], k is 1 to E");
+    assert_refused(f, d9d_op_router(f->tape, deep, &(d9d_op_router_opts){.k = 1}, &p, &r),
+                   "router: logits [2, 3, 4] does not fit k [1]: logits are [T, E], k is 1 to E");
     assert_refused(f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 1, .bias = b}, &p, &r),
                    "router: bias [4] does not fit logits [2, 3]: logits are [T, E], a bias [E]");
 }
@@ -156,7 +150,7 @@ static d9d_status even_router(void *self, d9d_tape *t, d9d_var *const *in, size_
 }
 
 /* sum of prob dprob, and both losses; with `grad` their gradient. */
-static double even_run(op_fixture *f, d9d_op_router_opts *how, const float *x, bool again,
+static double even_run(op_fixture *f, d9d_op_router_opts *opts, const float *x, bool again,
                        float *grad)
 {
     d9d_tensor host, seed, counted, g;
@@ -170,12 +164,12 @@ static double even_run(op_fixture *f, d9d_op_router_opts *how, const float *x, b
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(2, 3), weight, &shares.weight));
     assert_ok(
         d9d_tensor_from_host(f->dev, D9D_F64, D9D_SHAPE(2 + E), (double[2 + E]){0}, &counted));
-    how->counted = &counted;
+    opts->counted = &counted;
     d9d_tape_reset(f->tape);
     d9d_tape_set_token_weights(f->tape, &shares);
     assert_ok(d9d_tape_leaf(f->tape, &host, true, &in));
-    assert_ok(again ? d9d_tape_recompute(f->tape, even_router, how, &in, 1, &out, 1)
-                    : even_router(how, f->tape, &in, 1, &out, 1));
+    assert_ok(again ? d9d_tape_recompute(f->tape, even_router, opts, &in, 1, &out, 1)
+                    : even_router(opts, f->tape, &in, 1, &out, 1));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out), prob));
     assert_ok(d9d_tape_backward(f->tape, &out, &seed, 1, D9D_BACKWARD_FULL));
     assert_ok(d9d_device_download(f->dev, sums, d9d_tensor_data(&counted), sizeof(sums)));
@@ -184,7 +178,7 @@ static double even_run(op_fixture *f, d9d_op_router_opts *how, const float *x, b
         assert_ok(d9d_tensor_to_f32(&g, grad));
     for (int i = 0; i < T * K; i++)
         loss += (double)prob[i] * (double)dprob[i];
-    loss += sums[0] * (double)how->aux + sums[1] * (double)how->z;
+    loss += sums[0] * (double)opts->aux + sums[1] * (double)opts->z;
     for (int e = 0; e < E; e++)
         choices += sums[2 + e];
     assert_true(choices == 3 * K); /* of three tokens, once also where they are seen twice */
@@ -238,19 +232,18 @@ static void refuses_shares_that_do_not_fit(void **state)
 
     assert_refused(f,
                    d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .counted = few}, &p, &r),
-                   "router: counted [6] does not fit logits [4, 5]: what is counted is at least "
-                   "[2 + E]");
+                   "router: counted [6] does not fit logits [4, 5]: counts are at least [2 + E]");
     assert_refused(
         f,
         d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .groups = 2, .top_groups = 1}, &p,
                       &r),
         "router: logits [4, 5] does not fit groups [2, 1]: E is a multiple of the groups, at most "
-        "32, and the best of them have k experts");
+        "32, and the chosen groups have at least k experts");
     d9d_tape_set_token_weights(f->tape, &(d9d_token_weights){.weight = *flat});
     assert_fails(d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .z = 1}, &p, &r),
                  D9D_EINVAL,
-                 "router: tokens [4] does not fit shares [6]: shares are [B, S], tokens a part of "
-                 "them");
+                 "router: tokens [4] does not fit token weights [6]: token weights are [B, S], "
+                 "tokens a slice of them");
 }
 
 int main(void)

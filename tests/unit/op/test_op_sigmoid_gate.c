@@ -12,21 +12,21 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 static void keeps_its_promises(void **state)
 {
     static const fd_case cases[] = {
-        {.name = "rows", .run = run, .in = {FD(4, 7), FD(4, 1)}, .kept = {28, 4}},
-        {.name = "one column", .run = run, .in = {FD(5, 1), FD(5, 1)}, .kept = {5, 5}},
+        {.name = "rows", .run = run, .in = {FD(4, 7), FD(4, 1)}, .saved = {28, 4}},
+        {.name = "one column", .run = run, .in = {FD(5, 1), FD(5, 1)}, .saved = {5, 5}},
         {.name = "wide",
          .run = run,
          .in = {FD(3, 257), {.shape = D9D_SHAPE(3, 1), .scale = 3}},
-         .kept = {771, 3}},
-        {.name = "deep", .run = run, .in = {FD(2, 3, 5), FD(2, 3, 1)}, .kept = {30, 6}},
-        {.name = "elements", .run = run, .in = {FD(4, 7), FD(4, 7)}, .kept = {28, 28}},
+         .saved = {771, 3}},
+        {.name = "deep", .run = run, .in = {FD(2, 3, 5), FD(2, 3, 1)}, .saved = {30, 6}},
+        {.name = "elements", .run = run, .in = {FD(4, 7), FD(4, 7)}, .saved = {28, 28}},
         {.name = "many elements",
          .run = run,
          .in = {FD(2, 3, 389), {.shape = D9D_SHAPE(2, 3, 389), .scale = 3}},
-         .kept = {2334, 2334}},
-        {.name = "no elements", .run = run, .in = {FD(0, 7), FD(0, 7)}, .kept = {-1, -1}},
-        {.name = "no columns", .run = run, .in = {FD(3, 0), FD(3, 1)}, .kept = {-1, 3}},
-        {.name = "no rows", .run = run, .in = {FD(0, 7), FD(0, 1)}, .kept = {-1, -1}},
+         .saved = {2334, 2334}},
+        {.name = "no elements", .run = run, .in = {FD(0, 7), FD(0, 7)}, .saved = {-1, -1}},
+        {.name = "no columns", .run = run, .in = {FD(3, 0), FD(3, 1)}, .saved = {-1, 3}},
+        {.name = "no rows", .run = run, .in = {FD(0, 7), FD(0, 1)}, .saved = {-1, -1}},
     };
 
     (void)state;

@@ -19,14 +19,14 @@ static d9d_status run_same(void *self, d9d_tape *t, d9d_var *const *in, size_t n
 static void keeps_its_promises(void **state)
 {
     static const fd_case cases[] = {
-        {.name = "two", .run = run, .in = {FD(3, 5), FD(3, 5)}, .kept = {15, 15}},
-        {.name = "long", .run = run, .in = {FD(1031), FD(1031)}, .kept = {1031, 1031}},
+        {.name = "two", .run = run, .in = {FD(3, 5), FD(3, 5)}, .saved = {15, 15}},
+        {.name = "long", .run = run, .in = {FD(1031), FD(1031)}, .saved = {1031, 1031}},
         {.name = "steep",
          .run = run,
          .in = {{.shape = D9D_SHAPE(7, 9), .scale = 4}, FD(7, 9)},
-         .kept = {63, 63}},
-        {.name = "same", .run = run_same, .in = {FD(2, 7)}, .kept = {14}},
-        {.name = "empty", .run = run, .in = {FD(0, 3), FD(0, 3)}, .kept = {-1, -1}},
+         .saved = {63, 63}},
+        {.name = "same", .run = run_same, .in = {FD(2, 7)}, .saved = {14}},
+        {.name = "empty", .run = run, .in = {FD(0, 3), FD(0, 3)}, .saved = {-1, -1}},
     };
 
     (void)state;

@@ -29,27 +29,27 @@ static void keeps_its_promises(void **state)
          .run = run,
          .in = {FD(12, 3), {.shape = D9D_SHAPE(12, 1), .float32 = true}},
          .constant = {{D9D_I32, D9D_SHAPE(12, 1), expert}},
-         .kept = {36, 12, 12}},
+         .saved = {36, 12, 12}},
         {.name = "two",
          .run = run,
          .in = {FD(12, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
-         .kept = {60, 12, 12}},
+         .saved = {60, 12, 12}},
         {.name = "three",
          .run = run,
          .in = {FD(12, 65), {.shape = D9D_SHAPE(4, 3), .float32 = true}},
          .constant = {{D9D_I32, D9D_SHAPE(4, 3), expert}},
-         .kept = {780, 12, 12}},
+         .saved = {780, 12, 12}},
         {.name = "some are elsewhere",
          .run = run,
          .in = {FD(7, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), elsewhere}},
-         .kept = {35, 12, 12}},
+         .saved = {35, 12, 12}},
         {.name = "none",
          .run = run,
          .in = {FD(0, 5), {.shape = D9D_SHAPE(0, 2), .float32 = true}},
          .constant = {{D9D_I32, D9D_SHAPE(0, 2), expert}},
-         .kept = {-1, -1, -1}},
+         .saved = {-1, -1, -1}},
     };
 
     (void)state;
@@ -70,10 +70,9 @@ static void refuses(void **state)
         f, d9d_op_unpermute(f->tape, few, p, &r, &y),
         "unpermute: x [4, 5] does not fit the rows of the routing [8]: x is [R, ...], the "
         "routing has R rows");
-    assert_refused(
-        f, d9d_op_unpermute(f->tape, x, q, &r, &y),
-        "unpermute: prob [2, 4] does not fit the choice of experts [4, 2]: shapes must be "
-        "equal");
+    assert_refused(f, d9d_op_unpermute(f->tape, x, q, &r, &y),
+                   "unpermute: prob [2, 4] does not fit the expert ids [4, 2]: shapes must be "
+                   "equal");
     assert_refused(f, d9d_op_unpermute(f->tape, x, half, &r, &y),
                    "unpermute: prob is bfloat16, expected float32");
     d9d_routing_release(&r);

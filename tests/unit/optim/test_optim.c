@@ -240,9 +240,9 @@ static void test_bad_configurations(void **state)
         {"{\"name\": \"stochastic_adamw\", \"lr\": 1, \"state_dtype\": \"float16\"}",
          "state_dtype"},
         {"{\"name\": \"adam\", \"lr\": 1, \"amsgrad\": true, \"weight_update\": \"stochastic\"}",
-         "amsgrad knows no stochastic rounding"},
+         "amsgrad does not support stochastic rounding"},
         {"{\"name\": \"adamw\", \"lr\": 1, \"amsgrad\": true, \"state_dtype\": \"bfloat16\"}",
-         "amsgrad knows no stochastic rounding"},
+         "amsgrad does not support stochastic rounding"},
         {"{\"name\": \"sgd\", \"lr\": 1, \"weight_update\": \"stochastic\"}", "weight_update"},
         {"{\"name\": \"adamw\", \"lr\": 1, \"eps\": 1e-300}", "eps: 1e-300 is 0 in float32"},
         {"{\"name\": \"adamw\", \"lr\": 1, \"betas\": [0.9, 0.99999999]}",
@@ -527,7 +527,7 @@ static void test_bfloat16_follows_float32(void **state)
         "\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.5",
     };
     static const struct {
-        const char *how;
+        const char *section;
         double least, most; /* of the distance to float32, in its way */
     } rows[] = {{"", 0, 0.01},
                 {", \"weight_update\": \"nearest\"", 0.9, 2},
@@ -546,7 +546,7 @@ static void test_bfloat16_follows_float32(void **state)
                 continue;
             (void)snprintf(config, sizeof(config), "{%s}", kinds[k]);
             way = went(config, D9D_F32, NULL, exact);
-            (void)snprintf(config, sizeof(config), "{%s%s}", kinds[k], rows[i].how);
+            (void)snprintf(config, sizeof(config), "{%s%s}", kinds[k], rows[i].section);
             off = went(config, D9D_BF16, exact, other) / way;
             if (!(off >= rows[i].least && off <= rows[i].most))
                 fail_msg("%s: %.4f of float32's way of %g apart", config, off, way);

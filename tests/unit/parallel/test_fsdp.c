@@ -33,11 +33,11 @@ static void build(small *m, d9d_comm *others)
     m->av.placement.is_primary = false;
 }
 
-static uint64_t bytes(const small *m, d9d_fsdp_opts how)
+static uint64_t bytes(const small *m, d9d_fsdp_opts opts)
 {
     uint64_t n = 1;
 
-    assert_ok(d9d_fsdp_bytes(&m->model, &how, &n));
+    assert_ok(d9d_fsdp_bytes(&m->model, &opts, &n));
     return n;
 }
 

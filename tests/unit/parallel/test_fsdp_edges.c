@@ -207,7 +207,7 @@ static d9d_comm group(rig *r, char *name)
 
 static void rig_open(rig *r, bool frozen)
 {
-    const d9d_fsdp_opts how = {.with_grads = true, .bucket_bytes = 1 << 20};
+    const d9d_fsdp_opts opts = {.with_grads = true, .bucket_bytes = 1 << 20};
     static char parts[] = "parts", copies[] = "copies";
 
     *r = (rig){.failed = false};
@@ -243,7 +243,7 @@ static void rig_open(rig *r, bool frozen)
     for (int i = 0; i < UNITS; i++)
         r->w[i].placement.is_primary = true;
     r->model = (d9d_model){.module = &r->root, .units = r->units, .n_units = UNITS};
-    assert_ok(d9d_fsdp_create(&r->model, r->dev, &how, &r->sharded));
+    assert_ok(d9d_fsdp_create(&r->model, r->dev, &opts, &r->sharded));
     assert_ok(d9d_module_materialise(&r->root, r->dev, true));
     assert_ok(d9d_module_reset(&r->root, 7));
     assert_ok(d9d_module_params(&r->root, &r->arena, &r->params));

@@ -18,11 +18,11 @@ typedef struct job {
 static void job_open(job *j)
 {
     const d9d_parallel_degrees d = {1, 1, RANKS, 1, 1, 1, 1};
-    const d9d_mesh_opts how = {0};
+    const d9d_mesh_opts opts = {0};
 
     assert_ok(d9d_device_simulate("h100", &j->dev));
     assert_ok(d9d_bootstrap_simulate(ME, RANKS, &j->boot));
-    assert_ok(d9d_mesh_open(j->boot, &d, "sim", j->dev->stream, &how, &j->mesh));
+    assert_ok(d9d_mesh_open(j->boot, &d, "sim", j->dev->stream, &opts, &j->mesh));
     assert_ok(d9d_mesh_group(j->mesh, D9D_AXES_SHARD, &j->shard));
 }
 

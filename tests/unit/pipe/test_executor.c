@@ -197,14 +197,14 @@ static void inference_holds_one_tape(void **state)
 /* A failure leaves what can be freed, wherever it comes. */
 static void a_forward_that_fails(void **state)
 {
-    const d9d_pipe_schedule_opts how = {
+    const d9d_pipe_schedule_opts opts = {
         .kind = D9D_PIPE_1F1B, .stages_per_rank = 3, .zero_bubble = true};
     d9d_module m;
     chain c = {0};
 
     (void)state;
     open_weights(&c, &m);
-    assert_ok(d9d_program_build(&how, 1, MICROS, &c.program));
+    assert_ok(d9d_program_build(&opts, 1, MICROS, &c.program));
     assert_ok(d9d_program_insert_p2p(&c.program));
     for (c.fails = 1; c.fails <= 3 * MICROS; c.fails++) {
         c.forwards = 0;
@@ -236,10 +236,10 @@ static void programs_that_are_none(void **state)
 
     (void)state;
     open_weights(&c, &m);
-    refuse(&c, "1F0", "1F0: what it takes has not come");
-    refuse(&c, "0F0 0B0", "0B0: what it takes has not come");
-    refuse(&c, "1B0", "1B0: comes before what it goes back through");
-    refuse(&c, "0F0 0SEND_F0", "0SEND_F0: what it sends was not made");
+    refuse(&c, "1F0", "1F0: its input was not received");
+    refuse(&c, "0F0 0B0", "0B0: its input was not received");
+    refuse(&c, "1B0", "1B0: comes before its forward");
+    refuse(&c, "0F0 0SEND_F0", "0SEND_F0: its output was not computed");
     assert_ok(d9d_program_init(2, 1, 1, D9D_PIPE_LOOP, true, &c.program));
     assert_int_equal(create(&c), D9D_EINVAL); /* two ranks, and no group */
     d9d_program_release(&c.program);

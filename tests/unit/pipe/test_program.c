@@ -14,7 +14,7 @@
     }
 
 typedef struct golden {
-    d9d_pipe_schedule_opts how;
+    d9d_pipe_schedule_opts opts;
     int ranks, micros, rank;
     bool connected;
     const char *text;
@@ -115,7 +115,7 @@ static void golden_programs_to_the_letter(void **state)
         d9d_program p, again;
         d9d_buf text = {0}, printed = {0};
 
-        assert_ok(d9d_program_build(&g->how, g->ranks, g->micros, &p));
+        assert_ok(d9d_program_build(&g->opts, g->ranks, g->micros, &p));
         if (g->connected)
             assert_ok(d9d_program_insert_p2p_round_robin(&p));
         assert_ok(d9d_program_print(&p, g->rank, &text));
@@ -210,7 +210,7 @@ static void forwards_pass_on_every_layout(void **state)
 static void live_activations_are_as_counted(void **state)
 {
     static const struct {
-        d9d_pipe_schedule_opts how;
+        d9d_pipe_schedule_opts opts;
         int live[4];
     } cases[] = {
         {HOW(D9D_PIPE_GPIPE, 1, false, false), {16, 16, 16, 16}},
@@ -230,7 +230,7 @@ static void live_activations_are_as_counted(void **state)
         d9d_program p;
         d9d_timeline t;
 
-        assert_ok(d9d_program_build(&cases[i].how, 4, 16, &p));
+        assert_ok(d9d_program_build(&cases[i].opts, 4, 16, &p));
         assert_ok(d9d_program_insert_p2p(&p));
         play(&p, &t);
         for (int r = 0; r < 4; r++)
@@ -246,7 +246,7 @@ static void bubbles_are_those_of_theory(void **state)
     static const d9d_stage_costs thirds[8] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
                                               {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
     static const struct {
-        d9d_pipe_schedule_opts how;
+        d9d_pipe_schedule_opts opts;
         double bubble;
     } cases[] = {
         {HOW(D9D_PIPE_GPIPE, 1, false, false), 3.0 / 11},
@@ -260,9 +260,9 @@ static void bubbles_are_those_of_theory(void **state)
         d9d_program p;
         d9d_timeline t;
 
-        assert_ok(d9d_program_build(&cases[i].how, 4, 8, &p));
+        assert_ok(d9d_program_build(&cases[i].opts, 4, 8, &p));
         assert_ok(d9d_timeline_make(&p, &(d9d_pipe_costs){thirds, 0, 0}, &t));
-        print_message("%s: bubble %.4f\n", d9d_pipe_schedule_name(cases[i].how.kind), t.bubble);
+        print_message("%s: bubble %.4f\n", d9d_pipe_schedule_name(cases[i].opts.kind), t.bubble);
         assert_true(t.bubble <= cases[i].bubble + 1e-9);
         d9d_timeline_release(&t);
         d9d_program_release(&p);
@@ -307,8 +307,8 @@ static void wrong_programs_are_named(void **state)
         {{"0F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "0SEND_F0 is missing"},
         {{"0F0 0SEND_F0 0RECV_B0 0B0", "1F0 1RECV_F0 1B0 1SEND_B0"}, "waits for ever"},
         {{"0F0 0RECV_B0 0SEND_F0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "waits for ever"},
-        {{"0RECV_B0 0B0 0F0 0SEND_F0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "comes before what it goes"},
-        {{"0F0 0SEND_F0 0RECV_B0|0B0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "joined with nothing"},
+        {{"0RECV_B0 0B0 0F0 0SEND_F0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "comes before its forward"},
+        {{"0F0 0SEND_F0 0RECV_B0|0B0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "joined with no other action"},
     };
 
     (void)state;

@@ -166,14 +166,14 @@ static const d9d_pipe_schedule_opts hows[] = {
 enum { HOWS = sizeof(hows) / sizeof(hows[0]) };
 
 /* What a step takes longer than with free transfers; *in_turns: in the order of turns. */
-static double longer(const d9d_pipe_schedule_opts *how, int ranks, int micros, const double *takes,
+static double longer(const d9d_pipe_schedule_opts *opts, int ranks, int micros, const double *takes,
                      double *in_turns)
 {
     d9d_program p, q;
     double least, total;
 
-    assert_ok(d9d_program_build(how, ranks, micros, &p));
-    assert_ok(d9d_program_build(how, ranks, micros, &q));
+    assert_ok(d9d_program_build(opts, ranks, micros, &p));
+    assert_ok(d9d_program_build(opts, ranks, micros, &q));
     assert_ok(d9d_program_insert_p2p(&p));
     assert_ok(d9d_program_check(&p));
     assert_ok(d9d_program_insert_p2p_round_robin(&q));

@@ -51,13 +51,13 @@ static void bench_release(bench *b)
 static bool is_played(const bench *b)
 {
     const d9d_parallel_degrees *d = &b->config.mesh;
-    const d9d_pipe_schedule_opts how = d9d_job_pipe_schedule_opts(&b->config.trainer.pipelining);
+    const d9d_pipe_schedule_opts opts = d9d_job_pipe_schedule_opts(&b->config.trainer.pipelining);
     const int64_t replicas = d->data_parallel_replicate * d->data_parallel_shard;
     d9d_program p;
 
     if (d->pipeline_parallel == 1)
         return true;
-    if (d9d_program_build(&how, (int)d->pipeline_parallel,
+    if (d9d_program_build(&opts, (int)d->pipeline_parallel,
                           (int)(b->config.trainer.batching.global_batch_size / replicas),
                           &p) != D9D_OK)
         return false;
@@ -78,13 +78,13 @@ static bool is_allowed(const bench *b)
 
 static void check_mesh(bench *b, const d9d_parallel_degrees *d)
 {
-    d9d_plan_opts how = {.chip = "cpu", .length = 64};
+    d9d_plan_opts opts = {.chip = "cpu", .length = 64};
     d9d_arena a = {0};
     d9d_plan f;
     d9d_status st;
 
     b->config.mesh = *d;
-    st = d9d_plan_estimate(&b->config, &how, &a, &f);
+    st = d9d_plan_estimate(&b->config, &opts, &a, &f);
     if ((st == D9D_OK) != is_allowed(b))
         fail_msg("pp %d dpr %d dps %d cps %d cpr %d tp %d ep %d: %s", (int)d->pipeline_parallel,
                  (int)d->data_parallel_replicate, (int)d->data_parallel_shard,
@@ -182,18 +182,18 @@ static void experts_are_cut_in_a_pipeline(void **state)
 /* No suggestion needs more than there is, and each is allowed. */
 static void suggestions_fit(void **state)
 {
-    d9d_plan_opts how = {.chip = "h200", .length = 64};
+    d9d_plan_opts opts = {.chip = "h200", .length = 64};
     d9d_mesh_search_results free_choice, narrow;
     bench b;
 
     (void)state;
     bench_open(&b);
-    assert_ok(d9d_mesh_search(&b.config, &how, 4, NULL, &b.arena, &free_choice));
-    how.memory = free_choice.item[0].bytes - 1;
-    assert_ok(d9d_mesh_search(&b.config, &how, 4, NULL, &b.arena, &narrow));
+    assert_ok(d9d_mesh_search(&b.config, &opts, 4, NULL, &b.arena, &free_choice));
+    opts.memory = free_choice.item[0].bytes - 1;
+    assert_ok(d9d_mesh_search(&b.config, &opts, 4, NULL, &b.arena, &narrow));
     assert_true(narrow.n > 0 && narrow.n <= free_choice.n);
     for (size_t i = 0; i < narrow.n; i++) {
-        assert_true(narrow.item[i].bytes <= how.memory);
+        assert_true(narrow.item[i].bytes <= opts.memory);
         b.config.mesh = narrow.item[i].mesh;
         b.config.trainer.batching.microbatch_size = narrow.item[i].rows;
         assert_true(is_allowed(&b));

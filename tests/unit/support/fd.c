@@ -76,7 +76,7 @@ static double scalar_at(fd_env *e, const fd_numbers *x)
     fd_numbers y;
     double f = 0;
 
-    fd_forward(e, x, &(fd_how){0}, &y);
+    fd_forward(e, x, &(fd_opts){0}, &y);
     for (int64_t i = 0; i < y.out_len; i++)
         f += (double)y.out[i] * x->out[i];
     fd_numbers_free(&y);
@@ -149,7 +149,7 @@ double fd_gradient_error(const fd_case *c)
 
     fd_env_open(&e, c);
     fd_numbers_draw(&e, &x);
-    assert_ok(fd_backward(&e, &x, &(fd_how){0}, &g));
+    assert_ok(fd_backward(&e, &x, &(fd_opts){0}, &g));
     error = gradient_error(&e, &x, &g);
     fd_numbers_free(&x);
     fd_numbers_free(&g);
@@ -181,13 +181,13 @@ static void check_modes(fd_env *e, const fd_numbers *x, const fd_numbers *g)
 
     for (int wrap = 0; wrap < FD_WRAPS; wrap++) {
         for (int halves = 0; halves < 2; halves++) {
-            const fd_how how = {.wrap = (fd_wrap)wrap, .halves = halves};
+            const fd_opts opts = {.wrap = (fd_wrap)wrap, .halves = halves};
             fd_numbers y;
             char what[64];
 
             (void)snprintf(what, sizeof(what), "%s, %s", names[wrap],
                            halves ? "input then weight" : "full");
-            assert_ok(fd_backward(e, x, &how, &y));
+            assert_ok(fd_backward(e, x, &opts, &y));
             same_numbers(e->of, what, &y, g, 0);
             fd_numbers_free(&y);
         }
@@ -199,7 +199,7 @@ static void check_no_recording(fd_env *e, const fd_numbers *x, const fd_numbers 
     for (int wrap = 0; wrap < FD_WRAPS; wrap++) {
         fd_numbers y;
 
-        fd_forward(e, x, &(fd_how){.wrap = (fd_wrap)wrap}, &y);
+        fd_forward(e, x, &(fd_opts){.wrap = (fd_wrap)wrap}, &y);
         same_bits(e->of, "recording off", OUTPUT, y.out, g->out, g->out_len);
         fd_numbers_free(&y);
     }
@@ -209,13 +209,13 @@ static void check_frozen(fd_env *e, const fd_numbers *x, const fd_numbers *g)
 {
     for (size_t i = 0; i < x->n; i++) {
         for (int kind = 0; kind < 4; kind++) {
-            const fd_how how = {.frozen = (int)i + 1,
-                                .wrap = kind & 1 ? FD_CHECKPOINT : FD_PLAIN,
-                                .halves = kind & 2};
+            const fd_opts opts = {.frozen = (int)i + 1,
+                                  .wrap = kind & 1 ? FD_CHECKPOINT : FD_PLAIN,
+                                  .halves = kind & 2};
             fd_numbers y;
 
-            assert_ok(fd_backward(e, x, &how, &y));
-            same_numbers(e->of, "frozen", &y, g, how.frozen);
+            assert_ok(fd_backward(e, x, &opts, &y));
+            same_numbers(e->of, "frozen", &y, g, opts.frozen);
             fd_numbers_free(&y);
         }
     }
@@ -226,9 +226,9 @@ static void check_accumulation(fd_env *e, const fd_numbers *x, const fd_numbers 
 {
     fd_numbers twice, thrice, half;
 
-    assert_ok(fd_backward(e, x, &(fd_how){.times = 2}, &twice));
-    assert_ok(fd_backward(e, x, &(fd_how){.times = 3, .wrap = FD_CHECKPOINT}, &thrice));
-    assert_ok(fd_backward(e, x, &(fd_how){.grad_dtype = D9D_BF16}, &half));
+    assert_ok(fd_backward(e, x, &(fd_opts){.times = 2}, &twice));
+    assert_ok(fd_backward(e, x, &(fd_opts){.times = 3, .wrap = FD_CHECKPOINT}, &thrice));
+    assert_ok(fd_backward(e, x, &(fd_opts){.grad_dtype = D9D_BF16}, &half));
     near_numbers(e->of, "gradients in bfloat16", &half, g, 0.005);
     for (size_t i = 0; i < e->n_in; i++) {
         same_bits(e->of, "second pass", i, twice.x[i], g->x[i], g->len[i]);
@@ -253,7 +253,7 @@ static void check_bf16(fd_env *e, const fd_numbers *x, const fd_numbers *g)
     fd_numbers y;
     double error;
 
-    assert_ok(fd_backward(e, x, &(fd_how){.dtype = D9D_BF16}, &y));
+    assert_ok(fd_backward(e, x, &(fd_opts){.dtype = D9D_BF16}, &y));
     error = relative_error(y.out, g->out, g->out_len);
     if (!(error <= tolerance))
         fail_msg("%s in bfloat16: the output is off by %g of its norm", e->of->name, error);
@@ -266,8 +266,8 @@ static void check_kept(fd_env *e, const fd_numbers *x)
 {
     uint64_t want = 0, block;
 
-    for (int i = 0; i < FD_MAX && e->of->kept[i] != 0; i++) {
-        const int64_t n = e->of->kept[i] > 0 ? e->of->kept[i] : 0;
+    for (int i = 0; i < FD_MAX && e->of->saved[i] != 0; i++) {
+        const int64_t n = e->of->saved[i] > 0 ? e->of->saved[i] : 0;
 
         (void)d9di_pool_class((uint64_t)n * sizeof(float), &block);
         want += block;
@@ -283,13 +283,13 @@ static void check_limits(fd_env *e, const fd_numbers *x, const fd_numbers *g)
     fd_numbers y;
 
     d9d_device_reset_peak(e->dev);
-    assert_ok(fd_backward(e, x, &(fd_how){.wrap = FD_NESTED, .halves = true}, &y));
+    assert_ok(fd_backward(e, x, &(fd_opts){.wrap = FD_NESTED, .halves = true}, &y));
     fd_numbers_free(&y);
     used = d9d_device_memory(e->dev).peak;
     step = used / 64 > 256 ? used / 64 : 256;
     for (uint64_t limit = 1;; limit += step) {
-        const fd_how how = {.limit = limit, .wrap = FD_NESTED, .halves = true};
-        const d9d_status st = fd_backward(e, x, &how, &y);
+        const fd_opts opts = {.limit = limit, .wrap = FD_NESTED, .halves = true};
+        const d9d_status st = fd_backward(e, x, &opts, &y);
 
         assert_true(limit < 2 * used + 2 * step);
         if (st == D9D_OK)
@@ -309,7 +309,7 @@ void fd_check(const fd_case *c)
 
     fd_env_open(&e, c);
     fd_numbers_draw(&e, &x);
-    assert_ok(fd_backward(&e, &x, &(fd_how){0}, &g));
+    assert_ok(fd_backward(&e, &x, &(fd_opts){0}, &g));
     check_accumulation(&e, &x, &g);
     check_bf16(&e, &x, &g);
     if (getenv("D9D_TEST_ONCE") == NULL) {

@@ -8,7 +8,7 @@
  *         return d9d_op_linear(t, in[0], e->param[0], out);
  *     }
  *     fd_check(&(fd_case){.name = "linear", .run = run, .in = {FD(3, 5)},
- *                         .param = {FD(7, 5)}, .kept = {3 * 5}});
+ *                         .param = {FD(7, 5)}, .saved = {3 * 5}});
  *
  * fd_check() draws inputs and an output gradient, and checks, in float32:
  *   - every gradient against central differences of the forward;
@@ -17,7 +17,7 @@
  *   - with each input and parameter frozen in turn: the others' bits stay, its gradient is absent;
  *   - a second backward adds; gradients may be bfloat16;
  *   - what the recorded node keeps alive, and that nothing is left after a reset;
- *   - with recording off: the same output, nothing kept;
+ *   - with recording off: the same output, nothing saved;
  *   - memory that ends at any point: EOOM, and a tape that can be freed;
  * and the bfloat16 op against the float32 one on the same numbers.  Where D9D_TEST_ONCE is set the
  * last and the sums of gradients alone, which run every kernel of the op and all of its types.
@@ -56,7 +56,7 @@ typedef struct fd_case {
     fd_array in[FD_MAX], param[FD_MAX]; /* the first without dimensions ends the list */
     fd_constant constant[FD_MAX];       /* the first without host ends the list */
     const void *arg;
-    int64_t kept[FD_MAX]; /* elements of 4 bytes in each array that a float32 node keeps, besides
+    int64_t saved[FD_MAX]; /* elements of 4 bytes in each array that a float32 node keeps, besides
                              constants and parameters; -1: an empty array; 0 ends the list */
     float tolerance_bf16; /* relative L2 error; 0: 0.01 */
 } fd_case;

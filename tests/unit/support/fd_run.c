@@ -94,7 +94,7 @@ void fd_numbers_draw(fd_env *e, fd_numbers *x)
         for (int64_t k = 0; a->host != NULL && k < x->len[i]; k++)
             x->x[i][k] = round_bf16(a->host[k]);
     }
-    fd_forward(e, x, &(fd_how){0}, &out);
+    fd_forward(e, x, &(fd_opts){0}, &out);
     x->out_len = out.out_len;
     x->out = draw((d9d_rng){seed, FD_ARRAYS}, x->out_len, 1.0f);
     fd_numbers_free(&out);
@@ -136,18 +136,18 @@ static d9d_status upload(d9d_device *dev, d9d_dtype t, d9d_shape shape, const fl
 
 /* --- runs ----------------------------------------------------------------------------- */
 
-static d9d_dtype type_of(const fd_array *a, const fd_how *how)
+static d9d_dtype type_of(const fd_array *a, const fd_opts *opts)
 {
-    return a->float32 ? D9D_F32 : how->dtype;
+    return a->float32 ? D9D_F32 : opts->dtype;
 }
 
-static bool wants(const fd_how *how, size_t i)
+static bool wants(const fd_opts *opts, size_t i)
 {
-    return how->frozen != (int)i + 1;
+    return opts->frozen != (int)i + 1;
 }
 
 /* Parameters with the numbers; gradients full of what must not be read. */
-static void make_params(fd_env *e, const fd_numbers *x, const fd_how *how)
+static void make_params(fd_env *e, const fd_numbers *x, const fd_opts *opts)
 {
     drop_params(e);
     for (size_t i = 0; i < e->n_param; i++) {
@@ -157,9 +157,9 @@ static void make_params(fd_env *e, const fd_numbers *x, const fd_how *how)
         *p = (d9d_param){.name = "w",
                          .spec.shape = a->shape,
                          .shard.shape = a->shape,
-                         .spec.dtype = type_of(a, how),
-                         .spec.grad_dtype = how->grad_dtype,
-                         .spec.trainable = wants(how, e->n_in + i)};
+                         .spec.dtype = type_of(a, opts),
+                         .spec.grad_dtype = opts->grad_dtype,
+                         .spec.trainable = wants(opts, e->n_in + i)};
         assert_ok(upload(e->dev, p->spec.dtype, a->shape, x->x[e->n_in + i], &p->local.data));
         assert_ok(d9d_tensor_alloc(e->dev, p->spec.grad_dtype, a->shape, &p->local.grad));
         assert_ok(unit_device_set(e->dev, d9d_tensor_data(&p->local.grad), 0xff,
@@ -167,7 +167,7 @@ static void make_params(fd_env *e, const fd_numbers *x, const fd_how *how)
     }
 }
 
-static d9d_status make_leaves(fd_env *e, const fd_numbers *x, const fd_how *how, d9d_tape *t,
+static d9d_status make_leaves(fd_env *e, const fd_numbers *x, const fd_opts *opts, d9d_tape *t,
                               d9d_var **in)
 {
     for (size_t i = 0; i < e->n_in; i++) {
@@ -175,8 +175,8 @@ static d9d_status make_leaves(fd_env *e, const fd_numbers *x, const fd_how *how,
         d9d_tensor v;
         d9d_status st;
 
-        D9D_TRY(upload(e->dev, type_of(a, how), a->shape, x->x[i], &v));
-        st = d9d_tape_leaf(t, &v, wants(how, i), &in[i]);
+        D9D_TRY(upload(e->dev, type_of(a, opts), a->shape, x->x[i], &v));
+        st = d9d_tape_leaf(t, &v, wants(opts, i), &in[i]);
         d9d_tensor_release(&v);
         D9D_TRY(st);
     }
@@ -205,18 +205,18 @@ static d9d_status run_wrapped(fd_env *e, fd_wrap wrap, d9d_tape *t, d9d_var *con
     return ways[wrap](e, t, in, e->n_in, out, 1);
 }
 
-void fd_forward(fd_env *e, const fd_numbers *x, const fd_how *how, fd_numbers *out)
+void fd_forward(fd_env *e, const fd_numbers *x, const fd_opts *opts, fd_numbers *out)
 {
     d9d_var *in[FD_MAX], *y;
     uint64_t with_leaves, block;
     d9d_tape *t;
 
-    make_params(e, x, how);
+    make_params(e, x, opts);
     assert_ok(d9d_tape_create(e->dev, &t));
     d9d_tape_set_recording(t, false);
-    assert_ok(make_leaves(e, x, how, t, in));
+    assert_ok(make_leaves(e, x, opts, t, in));
     with_leaves = d9d_device_memory(e->dev).in_use;
-    assert_ok(run_wrapped(e, how->wrap, t, in, &y));
+    assert_ok(run_wrapped(e, opts->wrap, t, in, &y));
     assert_false(d9d_var_needs_grad(y));
     d9d_tape_release_since(t, e->n_in, &y, 1);
     /* Only the output is left; a view has no memory of its own. */
@@ -229,22 +229,22 @@ void fd_forward(fd_env *e, const fd_numbers *x, const fd_how *how, fd_numbers *o
 }
 
 /* One pass over a fresh tape; gradients of the leaves are in `leaf`. */
-static d9d_status pass(fd_env *e, const fd_numbers *x, const fd_how *how, d9d_tape *t,
+static d9d_status pass(fd_env *e, const fd_numbers *x, const fd_opts *opts, d9d_tape *t,
                        fd_numbers *out, d9d_tensor *leaf)
 {
     d9d_var *in[FD_MAX], *y;
     d9d_tensor seed;
     d9d_status st;
 
-    D9D_TRY(make_leaves(e, x, how, t, in));
-    D9D_TRY(run_wrapped(e, how->wrap, t, in, &y));
+    D9D_TRY(make_leaves(e, x, opts, t, in));
+    D9D_TRY(run_wrapped(e, opts->wrap, t, in, &y));
     D9D_TRY(upload(e->dev, d9d_var_tensor(y)->dtype, d9d_var_tensor(y)->shape, x->out, &seed));
     free(out->out);
     out->out_len = d9d_tensor_numel(d9d_var_tensor(y));
     out->out = download(d9d_var_tensor(y));
     d9d_tape_release_since(t, 0, NULL, 0);
-    st = d9d_tape_backward(t, &y, &seed, 1, how->halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL);
-    if (st == D9D_OK && how->halves)
+    st = d9d_tape_backward(t, &y, &seed, 1, opts->halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL);
+    if (st == D9D_OK && opts->halves)
         st = d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD);
     /* The seed is the caller's: it must be as it was. */
     if (st == D9D_OK) {
@@ -272,7 +272,7 @@ static void collect(fd_env *e, const fd_numbers *x, const d9d_tensor *leaf, fd_n
     }
 }
 
-d9d_status fd_backward(fd_env *e, const fd_numbers *x, const fd_how *how, fd_numbers *out)
+d9d_status fd_backward(fd_env *e, const fd_numbers *x, const fd_opts *opts, fd_numbers *out)
 {
     d9d_tensor leaf[FD_MAX] = {{0}};
     d9d_status st = D9D_OK;
@@ -280,16 +280,16 @@ d9d_status fd_backward(fd_env *e, const fd_numbers *x, const fd_how *how, fd_num
     d9d_tape *t;
 
     memset(out, 0, sizeof(*out));
-    make_params(e, x, how);
+    make_params(e, x, opts);
     before = d9d_device_memory(e->dev).in_use;
-    if (how->limit > 0)
-        d9d_device_set_limit(e->dev, before + how->limit);
+    if (opts->limit > 0)
+        d9d_device_set_limit(e->dev, before + opts->limit);
     assert_ok(d9d_tape_create(e->dev, &t));
-    for (int i = 0; i < (how->times > 0 ? how->times : 1) && st == D9D_OK; i++) {
+    for (int i = 0; i < (opts->times > 0 ? opts->times : 1) && st == D9D_OK; i++) {
         for (size_t k = 0; k < e->n_in; k++)
             d9d_tensor_release(&leaf[k]);
         d9d_tape_reset(t);
-        st = pass(e, x, how, t, out, leaf);
+        st = pass(e, x, opts, t, out, leaf);
     }
     if (st == D9D_OK)
         collect(e, x, leaf, out);
@@ -306,17 +306,17 @@ d9d_status fd_backward(fd_env *e, const fd_numbers *x, const fd_how *how, fd_num
 uint64_t fd_kept(fd_env *e, const fd_numbers *x)
 {
     d9d_var *in[FD_MAX], *y;
-    uint64_t before, kept;
+    uint64_t before, saved;
     d9d_tape *t;
 
-    make_params(e, x, &(fd_how){0});
+    make_params(e, x, &(fd_opts){0});
     before = d9d_device_memory(e->dev).in_use;
     assert_ok(d9d_tape_create(e->dev, &t));
-    assert_ok(make_leaves(e, x, &(fd_how){0}, t, in));
+    assert_ok(make_leaves(e, x, &(fd_opts){0}, t, in));
     assert_ok(e->of->run(e, t, in, e->n_in, &y, 1));
     d9d_tape_release_since(t, 0, NULL, 0);
-    kept = d9d_device_memory(e->dev).in_use - before;
+    saved = d9d_device_memory(e->dev).in_use - before;
     d9d_tape_free(t);
     assert_int_equal(d9d_device_memory(e->dev).in_use, before);
-    return kept;
+    return saved;
 }

@@ -11,7 +11,7 @@
 d9d_status ranks_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees, unsigned axes,
                       ranks *out)
 {
-    const d9d_mesh_opts how = {.timeout_s = 600};
+    const d9d_mesh_opts opts = {.timeout_s = 600};
     const char *kind = unit_device_name();
     char which[32];
 
@@ -22,7 +22,7 @@ d9d_status ranks_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees, 
     else
         (void)snprintf(which, sizeof(which), "%s:%d", kind, out->rank);
     D9D_TRY(d9d_device_open(which, &out->dev));
-    D9D_TRY(d9d_mesh_open(out->boot, degrees, kind, out->dev->stream, &how, &out->mesh));
+    D9D_TRY(d9d_mesh_open(out->boot, degrees, kind, out->dev->stream, &opts, &out->mesh));
     return d9d_mesh_group(out->mesh, axes, &out->comm);
 }
 

@@ -11,7 +11,7 @@ typedef struct layer {
     d9d_block_ffn ffn;
 } layer;
 
-static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *how)
+static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
     const d9d_block_mla_shape shape = {.hidden = HIDDEN,
                                        .heads = 4,
@@ -24,10 +24,10 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *how)
                                        .norm_eps = 1e-6f};
     layer *l = (layer *)base;
 
-    D9D_BLOCK_ADD(&base->module, "attn", mla, &l->attn, how, &shape);
-    D9D_BLOCK_ADD(&base->module, "ffn", ffn, &l->ffn, how, HIDDEN, 30);
-    D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, how, HIDDEN, 1e-6f, false);
-    D9D_BLOCK_ADD(&base->module, "ffn_norm", norm, &l->ffn_norm, how, HIDDEN, 1e-6f, false);
+    D9D_BLOCK_ADD(&base->module, "attn", mla, &l->attn, opts, &shape);
+    D9D_BLOCK_ADD(&base->module, "ffn", ffn, &l->ffn, opts, HIDDEN, 30);
+    D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, opts, HIDDEN, 1e-6f, false);
+    D9D_BLOCK_ADD(&base->module, "ffn_norm", norm, &l->ffn_norm, opts, HIDDEN, 1e-6f, false);
     return D9D_OK;
 }
 

@@ -61,7 +61,7 @@ const int n_stacks = sizeof(stacks) / sizeof(stacks[0]);
 
 /* --- structure --------------------------------------------------------------------------- */
 
-static d9d_status layer_init(stack *s, int i, const d9d_block_opts *how)
+static d9d_status layer_init(stack *s, int i, const d9d_block_opts *opts)
 {
     stack_layer *l = &s->layer[i];
     d9d_block_attention_shape attention = s->of->attention;
@@ -73,16 +73,16 @@ static d9d_status layer_init(stack *s, int i, const d9d_block_opts *how)
     d9d_module_init(&l->module);
     latent.rope = &s->rope;
     if (latent.heads > 0)
-        D9D_BLOCK_ADD(&l->module, "self_attn", mla, &l->latent, how, &latent);
+        D9D_BLOCK_ADD(&l->module, "self_attn", mla, &l->latent, opts, &latent);
     else
-        D9D_BLOCK_ADD(&l->module, "self_attn", attention, &l->attn, how, &attention);
+        D9D_BLOCK_ADD(&l->module, "self_attn", attention, &l->attn, opts, &attention);
     if (s->of->moe.experts > 0)
-        D9D_BLOCK_ADD(&l->module, "mlp", moe, &l->moe, how, &s->of->moe);
+        D9D_BLOCK_ADD(&l->module, "mlp", moe, &l->moe, opts, &s->of->moe);
     else
-        D9D_BLOCK_ADD(&l->module, "mlp", ffn, &l->ffn, how, H, s->of->intermediate);
-    D9D_BLOCK_ADD(&l->module, "input_layernorm", norm, &l->norm, how, H, 1e-6f,
+        D9D_BLOCK_ADD(&l->module, "mlp", ffn, &l->ffn, opts, H, s->of->intermediate);
+    D9D_BLOCK_ADD(&l->module, "input_layernorm", norm, &l->norm, opts, H, 1e-6f,
                   s->of->zero_centred);
-    D9D_BLOCK_ADD(&l->module, "post_attention_layernorm", norm, &l->ffn_norm, how, H, 1e-6f,
+    D9D_BLOCK_ADD(&l->module, "post_attention_layernorm", norm, &l->ffn_norm, opts, H, 1e-6f,
                   s->of->zero_centred);
     (void)snprintf(name, sizeof(name), "layers.%d", i);
     return d9d_module_child(&s->root, name, &l->module);
@@ -91,14 +91,14 @@ static d9d_status layer_init(stack *s, int i, const d9d_block_opts *how)
 static d9d_status structure(stack *s)
 {
     static const d9d_block_vocab_split all = {"all", V};
-    const d9d_block_opts how = {.dtype = D9D_F32, .init_std = 0.02, .groups = &s->cut};
+    const d9d_block_opts opts = {.dtype = D9D_F32, .init_std = 0.02, .groups = &s->cut};
 
     d9d_module_init(&s->root);
-    D9D_BLOCK_ADD(&s->root, "embed", vocab, &s->embed, &how, D9D_VOCAB_EMBEDDING, &all, 1, H);
+    D9D_BLOCK_ADD(&s->root, "embed", vocab, &s->embed, &opts, D9D_VOCAB_EMBEDDING, &all, 1, H);
     for (int i = 0; i < STACK_LAYERS; i++)
-        D9D_TRY(layer_init(s, i, &how));
-    D9D_BLOCK_ADD(&s->root, "norm", norm, &s->norm, &how, H, 1e-6f, s->of->zero_centred);
-    D9D_BLOCK_ADD(&s->root, "head", vocab, &s->head, &how, D9D_VOCAB_HEAD, &all, 1, H);
+        D9D_TRY(layer_init(s, i, &opts));
+    D9D_BLOCK_ADD(&s->root, "norm", norm, &s->norm, &opts, H, 1e-6f, s->of->zero_centred);
+    D9D_BLOCK_ADD(&s->root, "head", vocab, &s->head, &opts, D9D_VOCAB_HEAD, &all, 1, H);
     return d9d_module_bind(&s->root);
 }
 
@@ -111,7 +111,7 @@ static const d9d_param_sharding columns = {D9D_AXIS(TP), 0, 0, 0}, rows = {D9D_A
 static const struct rule {
     const char *part;
     bool few;
-    const d9d_param_sharding *how;
+    const d9d_param_sharding *sharding;
 } rules[] = {
     {".grouped_experts.", false, &whole},
     {".shared_expert.", false, &whole},
@@ -141,7 +141,7 @@ static void place(stack *s, d9d_mesh *mesh)
 
         while (strstr(s->params.p[i]->name, r->part) == NULL || (r->few && !few))
             r++;
-        assert_ok(d9d_param_sharding_apply(s->params.p[i], mesh, r->how));
+        assert_ok(d9d_param_sharding_apply(s->params.p[i], mesh, r->sharding));
     }
 }
 

@@ -21,9 +21,13 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 static void keeps_its_promises(void **state)
 {
     static const fd_case cases[] = {
-        {.name = "rows", .run = run, .in = {FD(5, 7)}, .param = {FD(7)}, .kept = {5 * 7}},
-        {.name = "deep", .run = run, .in = {FD(2, 3, 13)}, .param = {FD(13)}, .kept = {2 * 3 * 13}},
-        {.name = "one row", .run = run, .in = {FD(1, 64)}, .param = {FD(64)}, .kept = {64}},
+        {.name = "rows", .run = run, .in = {FD(5, 7)}, .param = {FD(7)}, .saved = {5 * 7}},
+        {.name = "deep",
+         .run = run,
+         .in = {FD(2, 3, 13)},
+         .param = {FD(13)},
+         .saved = {2 * 3 * 13}},
+        {.name = "one row", .run = run, .in = {FD(1, 64)}, .param = {FD(64)}, .saved = {64}},
     };
 
     (void)state;

@@ -108,9 +108,9 @@ typedef struct grads {
 
 typedef enum back { AT_ONCE, HALVES, PUT_OFF } back;
 
-static d9d_status net_backward(net *n, back how, grads *g)
+static d9d_status net_backward(net *n, back mode, grads *g)
 {
-    const bool halves = how == HALVES;
+    const bool halves = mode == HALVES;
     d9d_tape *t = n->f.tape;
     d9d_tensor dx;
     d9d_var *x, *y;
@@ -122,7 +122,7 @@ static d9d_status net_backward(net *n, back how, grads *g)
     D9D_TRY(d9d_tape_leaf(t, &n->x, true, &x));
     D9D_TRY(net_forward(n, x, &y));
     d9d_tape_release_since(t, 0, NULL, 0);
-    if (how == PUT_OFF)
+    if (mode == PUT_OFF)
         d9d_tape_defer_wgrad(t);
     D9D_TRY(d9d_tape_backward(t, &y, &n->seed, 1, halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
     if (halves)
@@ -149,9 +149,9 @@ static void all_ways_give_the_same_bits(void **state)
     n.block = block;
     assert_ok(net_backward(&n, AT_ONCE, &want));
     for (int way = 0; way < WAYS; way++) {
-        for (back how = AT_ONCE; how <= PUT_OFF; how++) {
+        for (back mode = AT_ONCE; mode <= PUT_OFF; mode++) {
             n.block = ways[way];
-            assert_ok(net_backward(&n, how, &got));
+            assert_ok(net_backward(&n, mode, &got));
             assert_memory_equal(&got, &want, sizeof(got));
         }
     }
@@ -755,7 +755,7 @@ static void backward_runs_once(void **state)
     x = leaf_of(&n, &n.x);
     assert_ok(d9d_op_add(t, x, x, &y));
     assert_fails(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD), D9D_EINVAL,
-                 "weight backward: no input backward came before it");
+                 "weight backward: no input backward (dgrad) came before it");
     assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_FULL));
     assert_fails(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_FULL), D9D_EINVAL, once);
     assert_fails(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD), D9D_EINVAL,
@@ -767,7 +767,8 @@ static void backward_runs_once(void **state)
     assert_ok(d9d_op_add(t, x, x, &y));
     assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_DGRAD));
     assert_fails(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_DGRAD), D9D_EINVAL,
-                 "input backward: the input backward has run; only the weight backward may follow");
+                 "input backward: the input backward (dgrad) has run; only the weight backward "
+                 "(wgrad) may follow");
     assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
     net_close(&n);
 }

@@ -100,13 +100,13 @@ static void test_full_precision(void **state)
 static void test_restarts_count_up(void **state)
 {
     (void)state;
-    for (int64_t life = 0; life < 3; life++) {
+    for (int64_t start = 0; start < 3; start++) {
         d9d_tracker *t;
 
         assert_ok(d9d_tracker_open("m.jsonl", &t));
-        assert_int_equal(d9d_tracker_restarts(t), life);
-        assert_ok(d9d_tracker_restart(t, 10 * life));
-        assert_int_equal(d9d_tracker_restarts(t), life + 1);
+        assert_int_equal(d9d_tracker_restarts(t), start);
+        assert_ok(d9d_tracker_restart(t, 10 * start));
+        assert_int_equal(d9d_tracker_restarts(t), start + 1);
         d9d_tracker_close(t);
     }
     {

@@ -30,11 +30,11 @@ typedef struct d9d_cuda_owner {
     void (*log)(void *self, d9d_log_level level, const char *line);
 } d9d_cuda_owner;
 
-/* Which attention kernels to use; the first is the default. BUILTIN: only the float32 SIMT kernels.
+/* Which attention kernels to use; the first is the default. SIMT: only the float32 SIMT kernels.
  */
 typedef enum d9d_cuda_attention {
     D9D_CUDA_ATTENTION_CUDNN, /* the fastest that supports the call: cuDNN, Hopper's own, SIMT */
-    D9D_CUDA_ATTENTION_BUILTIN
+    D9D_CUDA_ATTENTION_SIMT
 } d9d_cuda_attention;
 
 typedef struct d9d_cuda_opts {

@@ -35,8 +35,8 @@ typedef struct d9d_writer_opts {
     bool ignore_errors; /* failures are dropped, for files that are worth less than the run */
 } d9d_writer_opts;
 
-/* On success takes over the file and how->self. */
-D9D_API D9D_MUST_USE d9d_status d9d_writer_open(d9d_file *f, const d9d_writer_opts *how,
+/* On success takes over the file and opts->self. */
+D9D_API D9D_MUST_USE d9d_status d9d_writer_open(d9d_file *f, const d9d_writer_opts *opts,
                                                 d9d_writer **out);
 D9D_API D9D_MUST_USE d9d_status d9d_writer_put(d9d_writer *w, const void *p, size_t n);
 /* Put, and wait until it is written, for `ms` at most; does not wait if the pending write has taken

@@ -108,7 +108,7 @@ typedef struct d9d_mesh_opts {
  * Collective over the world. */
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_bootstrap *boot,
                                               const d9d_parallel_degrees *degrees, const char *net,
-                                              d9d_stream stream, const d9d_mesh_opts *how,
+                                              d9d_stream stream, const d9d_mesh_opts *opts,
                                               d9d_mesh **out);
 /* Mark this rank as failed alone, so that closing does not wait for others.  With a flight
  * recorder, if a lower rank fails within a second too, that rank reports the failure:

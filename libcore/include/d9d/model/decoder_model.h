@@ -77,7 +77,7 @@ typedef struct d9d_decoder_kind {
     size_t
         layer; /* bytes of a layer, which begins with a d9d_decoder_layer; zeroed before init() */
     /* Declare its parameters: structure only, no memory.  d9d_model_free() releases them. */
-    d9d_status (*init)(d9d_decoder_layer *l, const d9d_block_opts *how);
+    d9d_status (*init)(d9d_decoder_layer *l, const d9d_block_opts *opts);
     /* in->x to y, both [B, S, H], the residual included.  With recomputation it is called a second
      * time, in backward. */
     d9d_status (*forward)(d9d_decoder_layer *l, d9d_tape *t, const d9d_model_layer_in *in,

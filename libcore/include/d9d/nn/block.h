@@ -59,7 +59,7 @@ typedef struct d9d_block_linear {
 } d9d_block_linear;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_linear_init(d9d_block_linear *b,
-                                                      const d9d_block_opts *how, int64_t in,
+                                                      const d9d_block_opts *opts, int64_t in,
                                                       int64_t out);
 D9D_API D9D_MUST_USE d9d_status d9d_block_linear_forward(d9d_block_linear *b, d9d_tape *t,
                                                          d9d_var *x, d9d_var **y);
@@ -73,7 +73,7 @@ typedef struct d9d_block_norm {
     bool zero_centred; /* the weight starts at 0 and scales by 1 + w */
 } d9d_block_norm;
 
-D9D_API D9D_MUST_USE d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_opts *opts,
                                                     int64_t n, float eps, bool zero_centred);
 D9D_API D9D_MUST_USE d9d_status d9d_block_norm_forward(d9d_block_norm *b, d9d_tape *t, d9d_var *x,
                                                        d9d_var **y);
@@ -99,7 +99,7 @@ typedef struct d9d_block_vocab {
 /* `kind` is the middle of the name, "token_embedding" or "lm_head".  Initialisation is that of
  * d9d_block_opts.init_std. */
 typedef enum d9d_block_vocab_kind { D9D_VOCAB_EMBEDDING, D9D_VOCAB_HEAD } d9d_block_vocab_kind;
-D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
                                                      d9d_block_vocab_kind kind,
                                                      const d9d_block_vocab_split *splits,
                                                      size_t n_splits, int64_t hidden);
@@ -189,7 +189,7 @@ typedef struct d9d_block_attention {
 } d9d_block_attention;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
-                                                         const d9d_block_opts *how,
+                                                         const d9d_block_opts *opts,
                                                          const d9d_block_attention_shape *shape);
 /* Cache entries: keys and values of each token, for the heads that this rank computes. */
 D9D_API void d9d_block_attention_cache_spec(const d9d_block_attention *b,
@@ -242,7 +242,7 @@ typedef struct d9d_block_gated_delta {
 
 /* EINVAL for an impossible shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_gated_delta_init(
-    d9d_block_gated_delta *b, const d9d_block_opts *how, const d9d_block_gated_delta_shape *shape);
+    d9d_block_gated_delta *b, const d9d_block_opts *opts, const d9d_block_gated_delta_shape *shape);
 /* Cache entries of each sequence: the state of the heads that this rank computes, and the last
  * tokens of the convolutions.  Their size does not grow with the sequence. */
 D9D_API void d9d_block_gated_delta_cache_spec(const d9d_block_gated_delta *b,
@@ -286,7 +286,7 @@ typedef struct d9d_block_mla {
 } d9d_block_mla;
 
 /* ECONFIG for values with more features than keys, or a rope of another size than rope_dim. */
-D9D_API D9D_MUST_USE d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *opts,
                                                    const d9d_block_mla_shape *shape);
 /* Cache entry of each token: the latent features and the rotated key, [1, kv_rank + rope_dim], on
  * each of the tp ranks. */
@@ -308,7 +308,7 @@ typedef struct d9d_block_ffn {
     const d9d_groups *groups;
 } d9d_block_ffn;
 
-D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *opts,
                                                    int64_t hidden, int64_t intermediate);
 /* plus as above. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x,
@@ -376,7 +376,7 @@ typedef struct d9d_block_moe {
     const d9d_groups *groups;
 } d9d_block_moe;
 
-D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
                                                    const d9d_block_moe_shape *shape);
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x,
                                                       d9d_var **y);

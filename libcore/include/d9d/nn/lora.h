@@ -42,7 +42,7 @@ D9D_API d9d_param *d9d_lora_matrix(const d9d_module *m);
 
 /* Add an adapter to that matrix; the module owns it.  EINVAL for a module without such a matrix,
  * for one that has an adapter, and for dropout with a stack. */
-D9D_API D9D_MUST_USE d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how);
+D9D_API D9D_MUST_USE d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *opts);
 
 #ifdef __cplusplus
 }

@@ -109,7 +109,7 @@ typedef struct d9d_op_norm_rope_opts {
     float mscale;
 } d9d_op_norm_rope_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                                 const d9d_op_norm_rope_opts *how, d9d_var **y);
+                                                 const d9d_op_norm_rope_opts *opts, d9d_var **y);
 
 /* Softmax attention of S queries over Z >= S keys in each sequence.  q [B, S, A, D], k
  * v [B, Z, K, D]. A is a multiple of K (grouped-query attention): query head h reads key head h /
@@ -140,7 +140,7 @@ typedef struct d9d_op_attention_opts {
     d9d_param *sinks;  /* NULL: none */
 } d9d_op_attention_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
-                                                 const d9d_op_attention_opts *how, d9d_var **y);
+                                                 const d9d_op_attention_opts *opts, d9d_var **y);
 
 /* --- linear attention: a recurrent state instead of keys and values -----------------
  *
@@ -165,7 +165,7 @@ typedef struct d9d_op_state_cache {
  * w [N, W], W up to D9D_CAUSAL_CONV1D_MAX_WIDTH; kept is NULL or has slots [W - 1, N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                      const d9d_tensor *segments,
-                                                     const d9d_op_state_cache *kept, d9d_var **y);
+                                                     const d9d_op_state_cache *cache, d9d_var **y);
 /* Log decay of a state: g = -exp(rate) log(1 + exp(x + bias)).  x [..., N], rate bias [N],
  * g [..., N] float32. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_gdn_gate(d9d_tape *t, d9d_var *x, d9d_param *rate,
@@ -180,7 +180,7 @@ typedef struct d9d_op_gated_delta_args {
     d9d_var *q, *k, *v, *g, *b;
     float scale;                    /* usually D^-1/2 */
     const d9d_tensor *segments;     /* NULL: each sequence is one document */
-    const d9d_op_state_cache *kept; /* NULL, or with slots [A, D, F] float32 */
+    const d9d_op_state_cache *cache; /* NULL, or with slots [A, D, F] float32 */
 } d9d_op_gated_delta_args;
 D9D_API D9D_MUST_USE d9d_status d9d_op_gated_delta(d9d_tape *t, const d9d_op_gated_delta_args *x,
                                                    d9d_var **y);
@@ -234,7 +234,7 @@ typedef struct d9d_op_router_opts {
  * when all experts have the same load.  The losses of a sequence do not depend on micro-batches or
  * ranks: its counts are summed over the ranks that have a part of it. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits,
-                                              const d9d_op_router_opts *how, d9d_var **prob,
+                                              const d9d_op_router_opts *opts, d9d_var **prob,
                                               d9d_routing *routing);
 /* x [T, H] to the rows of the permuted order [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9d_routing *r,
@@ -384,7 +384,7 @@ typedef struct d9d_op_linear_per_head_opts {
     bool transposed;
 } d9d_op_linear_per_head_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                                       const d9d_op_linear_per_head_opts *how,
+                                                       const d9d_op_linear_per_head_opts *opts,
                                                        d9d_var **y);
 /* QK norm, RoPE and KV-cache append in one op, for the new tokens of a decode step.  q becomes
  * d9d_op_norm_rope() of q; k becomes the same and then d9d_op_kv_append(); v becomes
@@ -395,7 +395,7 @@ typedef struct d9d_op_qk_norm_rope_append_args {
     const d9d_tensor *slots, *k_cache, *v_cache;
 } d9d_op_qk_norm_rope_append_args;
 D9D_API D9D_MUST_USE d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t,
-                                                           const d9d_op_norm_rope_opts *how,
+                                                           const d9d_op_norm_rope_opts *opts,
                                                            d9d_op_qk_norm_rope_append_args *h);
 /* Logits of the tokens `pick` [N] (int32), for a head divided as in d9d_op_linear_cross_entropy():
  * y[i] = h[pick[i]] W^T, in float32, not rounded to the type of h.  Over the ranks of `comm` the

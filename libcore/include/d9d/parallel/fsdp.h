@@ -67,14 +67,14 @@ typedef struct d9d_fsdp d9d_fsdp;
 /* Peak bytes of unsharded units, reached in every step: the largest unit's parameters and
  * gradients, or with `reduce_once` all gradients and with `keep_unsharded` all parameters.  The
  * shards themselves are not counted.  0 where nothing is sharded. */
-D9D_API D9D_MUST_USE d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts,
                                                uint64_t *out);
 
 /* Take over model->units.  Their parameters are placed (d9d/parallel/parallel_plan.h) and have no
  * memory yet; this allocates the gradients that are reduced.  EINVAL for a placed parameter that is
  * in no unit.  d9d_fsdp_free() it before the model. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev,
-                                                const d9d_fsdp_opts *how, d9d_fsdp **out);
+                                                const d9d_fsdp_opts *opts, d9d_fsdp **out);
 /* Between steps: the shards are about to move to other addresses; drops what was prefetched.
  * Collective: over their groups. */
 D9D_API void d9d_fsdp_invalidate(d9d_fsdp *s);

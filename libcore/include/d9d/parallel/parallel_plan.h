@@ -72,7 +72,7 @@ typedef struct d9d_param_sharding {
  * output, A [r, in] the input, both the experts of a stack.  Otherwise it is replicated, and each
  * rank of slice_axes has a partial gradient.  Collective: over the world, as d9d_mesh_group(). */
 D9D_API D9D_MUST_USE d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh,
-                                                         const d9d_param_sharding *how);
+                                                         const d9d_param_sharding *sharding);
 
 #ifdef __cplusplus
 }

@@ -73,7 +73,7 @@ typedef struct d9d_executor_opts {
 } d9d_executor_opts;
 
 /* EINVAL if the groups do not have the program's ranks.  Collective: over the groups. */
-D9D_API D9D_MUST_USE d9d_status d9d_executor_create(const d9d_executor_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_executor_create(const d9d_executor_opts *opts,
                                                     d9d_executor **out);
 D9D_API void d9d_executor_free(d9d_executor *x);
 

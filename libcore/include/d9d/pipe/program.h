@@ -129,15 +129,15 @@ typedef struct d9d_pipe_schedule_opts {
 } d9d_pipe_schedule_opts;
 
 /* Stages of each rank with this schedule. */
-D9D_API int d9d_pipe_schedule_stages_per_rank(const d9d_pipe_schedule_opts *how);
+D9D_API int d9d_pipe_schedule_stages_per_rank(const d9d_pipe_schedule_opts *opts);
 /* Its display name, "1f1b x2 zero bubble", written to `text`, which is returned. */
 enum { D9D_PIPE_SCHEDULE_TEXT = 48 };
-D9D_API char *d9d_pipe_schedule_format(const d9d_pipe_schedule_opts *how,
+D9D_API char *d9d_pipe_schedule_format(const d9d_pipe_schedule_opts *opts,
                                        char text[D9D_PIPE_SCHEDULE_TEXT]);
 
 /* Build the computation of every rank.  ECONFIG with both numbers if the schedule cannot take so
  * many micro-batches: 1f1b over several rounds, dual_pipe_v below two for each rank. */
-D9D_API D9D_MUST_USE d9d_status d9d_program_build(const d9d_pipe_schedule_opts *how, int ranks,
+D9D_API D9D_MUST_USE d9d_status d9d_program_build(const d9d_pipe_schedule_opts *opts, int ranks,
                                                   int micros, d9d_program *out);
 
 /* Forward only, breadth first, for stages in this layout. */

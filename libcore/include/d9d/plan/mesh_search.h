@@ -46,7 +46,7 @@ typedef struct d9d_mesh_search_results {
 /* Searches the meshes of this many ranks.  ECONFIG if there is none, or none fits; the message has
  * the least memory that one needs.  May take minutes; logs its progress. */
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_search(const d9d_train_config *config,
-                                                const d9d_plan_opts *how, int64_t ranks,
+                                                const d9d_plan_opts *opts, int64_t ranks,
                                                 const d9d_log *log, d9d_arena *a,
                                                 d9d_mesh_search_results *out);
 

@@ -88,7 +88,7 @@ typedef struct d9d_plan {
 /* Estimates a job.  ECONFIG and ENOTSUP where training would refuse the configuration before it
  * allocates memory. */
 D9D_API D9D_MUST_USE d9d_status d9d_plan_estimate(const d9d_train_config *config,
-                                                  const d9d_plan_opts *how, d9d_arena *a,
+                                                  const d9d_plan_opts *opts, d9d_arena *a,
                                                   d9d_plan *out);
 /* The rank that needs the most device memory. */
 D9D_API const d9d_plan_rank *d9d_plan_largest_rank(const d9d_plan *p);

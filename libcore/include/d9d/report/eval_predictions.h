@@ -33,7 +33,7 @@ typedef struct d9d_eval_predictions_opts {
  * [{"name": "f1", "config": {...}, "value": 0.5}, ...]}; a metric of several values has "values"
  * and "labels" instead of "value".  ECONFIG for an invalid metric; EFORMAT, with file and line, for
  * an invalid prediction. */
-D9D_API D9D_MUST_USE d9d_status d9d_eval_predictions(const d9d_eval_predictions_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_eval_predictions(const d9d_eval_predictions_opts *opts,
                                                      json_t **out);
 /* Appends the result as lines of text. */
 D9D_API D9D_MUST_USE d9d_status d9d_eval_predictions_text(const json_t *result, d9d_buf *out);

@@ -88,12 +88,12 @@ enum { D9D_REPORT_SPIKES_MIN_WINDOW = 8 };
  * its first words; the words need the dataset and a tokenizer.  ECONFIG for a key that the run
  * lacks, a window that is too small, or a number of datasets that differs from the run's. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_spikes(const d9d_run_reader *r,
-                                                  const d9d_report_spikes_opts *how, d9d_buf *out);
+                                                  const d9d_report_spikes_opts *opts, d9d_buf *out);
 /* A list of {"run", "key", "spikes": [{"step", "value", "usual", "deviations", "documents":
  * [{"sample", "document", "tokens", "mean_loss", "without", "dataset", "split", "text"}]}]}.
  * "documents" and its members are there only where they are known. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_spikes_json(const d9d_run_reader_list *r,
-                                                       const d9d_report_spikes_opts *how,
+                                                       const d9d_report_spikes_opts *opts,
                                                        json_t **out);
 
 /* --- charts ------------------------------------------------------------------------ */

@@ -31,11 +31,11 @@ typedef struct d9d_report_samples_opts {
 /* Appends the report as text.  ENOTFOUND for a missing samples.jsonl or dataset; EINVAL for a step
  * that the run has not done; EFORMAT for a damaged line.  ECONFIG if the number of datasets differs
  * from the run's, or if text is requested and a dataset has no tokenizer. */
-D9D_API D9D_MUST_USE d9d_status d9d_report_samples(const d9d_report_samples_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_report_samples(const d9d_report_samples_opts *opts,
                                                    d9d_buf *out);
 /* {"step", "first", "samples": [{"dataset", "split", "sample", "text"}], "skipped": [...]}; "text"
  * and "skipped" are there only if they apply. */
-D9D_API D9D_MUST_USE d9d_status d9d_report_samples_json(const d9d_report_samples_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_report_samples_json(const d9d_report_samples_opts *opts,
                                                         json_t **out);
 
 #ifdef __cplusplus

@@ -90,7 +90,7 @@ D9D_API void d9d_tracker_set_sinks(d9d_tracker *t, d9d_sinks *sinks);
 /* Starts a thread that writes the lines, so that only flush and sync wait for the file system.  A
  * write error is reported by the next record.  Call once. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_start_writer(d9d_tracker *t,
-                                                         const d9d_writer_opts *how);
+                                                         const d9d_writer_opts *opts);
 /* Number of existing lines that are not valid JSON objects; readers skip them.  `first` is the line
  * number of the first one, from 1. */
 D9D_API int64_t d9d_tracker_damaged_lines(const d9d_tracker *t, int64_t *first);
@@ -110,8 +110,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_evaluation(d9d_tracker *t, const cha
                                                        int64_t step, const char *const *names,
                                                        const double *values, size_t n,
                                                        size_t whole);
-/* `how` is "done", "saved" or "failed". */
-D9D_API D9D_MUST_USE d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step);
+/* `opts` is "done", "saved" or "failed". */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_end(d9d_tracker *t, const char *opts, int64_t step);
 /* Returns when all recorded lines are in the file. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_flush(d9d_tracker *t);
 /* Makes all recorded lines durable (fsync). */

@@ -143,7 +143,7 @@ typedef struct d9d_shard_report {
 /* Builds a dataset.  ECONFIG: options contradict each other, or `out` is not empty.  Errors in an
  * input name its file, line and byte.  A run without any sample is EFORMAT; a task without samples
  * is not an error. */
-D9D_API D9D_MUST_USE d9d_status d9d_shard_run(const d9d_shard_opts *how, const d9d_log *log,
+D9D_API D9D_MUST_USE d9d_status d9d_shard_run(const d9d_shard_opts *opts, const d9d_log *log,
                                               d9d_shard_report *out);
 
 /* Merges the outputs of the runs with `task` 0, 1, ..., given in any order, into one dataset: the

@@ -39,7 +39,7 @@ typedef struct d9d_prompts {
 
 /* Reads all prompts of a file.  EFORMAT names the line that is malformed or has no token.  ECONFIG:
  * a line needs a tokenizer or a template that was not given. */
-D9D_API D9D_MUST_USE d9d_status d9d_prompts_read(const d9d_prompts_opts *how, d9d_prompts *out);
+D9D_API D9D_MUST_USE d9d_status d9d_prompts_read(const d9d_prompts_opts *opts, d9d_prompts *out);
 D9D_API void d9d_prompts_release(d9d_prompts *p); /* accepts a zeroed one */
 
 #ifdef __cplusplus

@@ -67,7 +67,7 @@ typedef struct d9d_loader d9d_loader;
  * different tokenizers.  Several threads may use a loader concurrently, except
  * d9d_loader_batch(). */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n,
-                                                const d9d_loader_opts *how, d9d_loader **out);
+                                                const d9d_loader_opts *opts, d9d_loader **out);
 D9D_API void d9d_loader_close(d9d_loader *l);
 
 /* Length of the stream, in samples: up to the end of the first source with limited epochs; 2^62 if

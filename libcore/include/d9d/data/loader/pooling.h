@@ -74,7 +74,7 @@ D9D_API void d9d_pooling_buffer_release(d9d_pooling_buffer *buffer);
 /* Computes the index arrays into `buffer`; valid until that is reused.  EINVAL if positions do not
  * divide evenly over the ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_batch_pooling_index(const d9d_batch *b,
-                                                        const d9d_pooling_opts *how,
+                                                        const d9d_pooling_opts *opts,
                                                         d9d_pooling_buffer *buffer,
                                                         d9d_pooling_index *out);
 

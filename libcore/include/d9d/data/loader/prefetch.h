@@ -38,7 +38,7 @@ typedef struct d9d_prefetcher_opts {
 typedef struct d9d_prefetcher d9d_prefetcher;
 
 /* Starts the threads.  The loader is borrowed.  EINVAL for inconsistent options. */
-D9D_API D9D_MUST_USE d9d_status d9d_prefetcher_open(d9d_loader *l, const d9d_prefetcher_opts *how,
+D9D_API D9D_MUST_USE d9d_status d9d_prefetcher_open(d9d_loader *l, const d9d_prefetcher_opts *opts,
                                                     d9d_prefetcher **out);
 /* The next batch, valid until the next call.  EINVAL past the end. */
 D9D_API D9D_MUST_USE d9d_status d9d_prefetcher_next(d9d_prefetcher *f, d9d_batch *out);

@@ -1,4 +1,4 @@
-/* tokenizer.h - BPE from a HuggingFace tokenizer.json.
+/* tokenizer.h - tokenizers from a HuggingFace tokenizer.json.
  *
  *     d9d_tokenizer *tok;
  *     d9d_tokenizer_scratch *s;             // one a thread
@@ -12,7 +12,7 @@
  * The stages of encoding, each as in HF tokenizers 0.23:
  *
  *     text -> added tokens, raw -> normaliser -> added tokens, normalised
- *          -> pre-tokeniser -> bytes or characters -> merges -> ids
+ *          -> pre-tokeniser -> model -> ids
  *
  * Ids equal those of HF's encode(text, add_special_tokens=False) for any valid UTF-8.  Where the
  * underlying libraries differ (Unicode versions, the meaning of \s), the tables decide:
@@ -20,29 +20,32 @@
  *
  * Read from the file:
  *   model           BPE: vocab, merges as "a b" or ["a", "b"], ignore_merges,
- *                   unk_token with fuse_unk; byte_fallback where every byte has a
- *                   token; dropout null or 0; empty continuing_subword_prefix and
- *                   end_of_word_suffix
+ *                   unk_token with fuse_unk, byte_fallback,
+ *                   continuing_subword_prefix and end_of_word_suffix (not beside
+ *                   byte_fallback); dropout null or 0
+ *                   Unigram, with byte_fallback or without; WordPiece; WordLevel
  *   added_tokens    special, lstrip, rstrip, single_word, normalized
- *   normalizer      null, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip,
- *                   Sequence
+ *   normalizer      null, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents,
+ *                   BertNormalizer, Nmt, Precompiled, ByteLevel, Prepend, Replace,
+ *                   Strip, Sequence
  *   pre_tokenizer   null, Split (Regex or String; all behaviours; invert), Digits,
- *                   Punctuation, Whitespace, WhitespaceSplit, ByteLevel, Metaspace,
- *                   Sequence; a ByteLevel must be last, and makes the model's tokens
- *                   be spelled in the alphabet of bytes, else they are spelled in
- *                   characters
- *   post_processor  null, ByteLevel, TemplateProcessing, Sequence: none is applied;
- *                   they put special tokens around a text when HF is asked to add
- *                   them, which a corpus does per document (d9d-shard --append-eos)
- *   decoder         null, ByteLevel, Metaspace, Replace of a String, ByteFallback,
- *                   Fuse, Strip of one character behind it, Sequence
- * Anything else, and truncation and padding that are not null, is ENOTSUP with its name; a file
+ *                   Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer,
+ *                   CharDelimiterSplit, FixedLength, ByteLevel, Metaspace, Sequence;
+ *                   no Metaspace or second ByteLevel comes behind a ByteLevel, which
+ *                   makes the model's tokens be spelled in the alphabet of bytes
+ *   post_processor  null, ByteLevel, TemplateProcessing, BertProcessing,
+ *                   RobertaProcessing, Sequence: none is applied; they put special
+ *                   tokens around a text when HF is asked to add them, which a corpus
+ *                   does per document (d9d-shard --append-eos)
+ *   decoder         null, ByteLevel, Metaspace, WordPiece, BPEDecoder, Replace of a
+ *                   String, ByteFallback, Fuse, Strip, Sequence
+ * Anything else is ENOTSUP with its name (truncation and padding are ignored); a file
  * that contradicts itself (two tokens with one id, a merge of unknown tokens, an added token whose
  * id is not the one that HF would give it) is EFORMAT.
  *
  * A tokenizer is immutable and shared by all threads; a scratch (6 MiB) belongs to one thread.
- * Cost is linear in the length of a text with byte-level models, and O(n log n) with others,
- * whatever it holds; no memory is allocated per token once the scratch is warm.  The patterns of
+ * Cost is linear in the length of a text, and O(n log n) with BPE that is not byte-level, whatever
+ * it holds; no memory is allocated per token once the scratch is warm.  The patterns of
  * GPT-2, Qwen and Llama 3 are matched by hand (libcore/data/tokenizer/fast_split.c), others by
  * PCRE2, some times slower.
  */
@@ -65,12 +68,17 @@ typedef struct d9d_tokenizer_scratch d9d_tokenizer_scratch;
 
 typedef D9D_VEC(uint32_t) d9d_token_ids; /* zero-initialised is empty; D9D_VEC_RELEASE() it */
 
-/* Loads a file of at most 64 MiB.  ENOTFOUND, EFORMAT, ENOTSUP; messages begin with the path. */
+/* Loads a file of at most 64 MiB.  ENOTFOUND, EFORMAT, ENOTSUP, and what d9d_tokenizer_check()
+ * says; messages begin with the path. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_load(const char *path, d9d_tokenizer **out);
 /* The same from memory; `name` replaces the path in messages. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_parse(const char *name, const char *json, size_t n,
                                                     d9d_tokenizer **out);
 D9D_API void d9d_tokenizer_free(d9d_tokenizer *tok);
+
+/* ECONFIG with what to do if the path names a file of another tokenizer (SentencePiece's
+ * tokenizer.model, tekken.json, tiktoken's), or nothing, and such a file lies beside. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_check(const char *path);
 
 /* Vocabulary size: the largest id plus one.  Less than 2^24. */
 D9D_API uint32_t d9d_tokenizer_vocab_size(const d9d_tokenizer *tok);
@@ -91,8 +99,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer
 D9D_API void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s);
 
 /* Appends the ids of `text` to `out`.  EFORMAT names the byte offset of invalid UTF-8 or of an
- * oversized pre-token.  The limit is 1 GiB, or 16 MiB for models that must merge one by one
- * (character-level, or bytes without a token).  After an error `out` has its old length. */
+ * oversized pre-token.  The limit is 1 GiB, or 16 MiB for Unigram and for BPE that must
+ * merge one by one (character-level, or bytes without a token).  After an error `out` has its old
+ * length. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
                                                      d9d_tokenizer_scratch *s, const char *text,
                                                      size_t n, d9d_token_ids *out);

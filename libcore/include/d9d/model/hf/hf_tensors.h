@@ -154,7 +154,7 @@ typedef struct d9d_hf_mapping {
 /* Map parameters between their own layout and that of files.  Both sides have the shapes that
  * follow from the parameters.  ENOTSUP for parameters that files cannot have. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_mapper(const d9d_hf_naming *n, const d9d_hf_params *params,
-                                              const d9d_hf_mapping *how, d9d_mapper **out);
+                                              const d9d_hf_mapping *mapping, d9d_mapper **out);
 /* True for a parameter that a row names. */
 D9D_API bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name);
 /* True for a name in the files that no model uses: a row without parameters. */

@@ -1,5 +1,5 @@
 /* bitwise_compare.cu - see bitwise_compare.h. */
-#include "cuda/attention/bitwise_compare.h"
+#include "cuda/common/bitwise_compare.h"
 #include "cuda/common/common.cuh"
 
 static __global__ void compare_kernel(const uint4 *a, const uint4 *b, int64_t n, int tail,

@@ -1,6 +1,6 @@
 /* bitwise_compare.h - compares two arrays bit by bit, asynchronously. */
-#ifndef D9DI_CUDA_ATTENTION_BITWISE_COMPARE_H
-#define D9DI_CUDA_ATTENTION_BITWISE_COMPARE_H
+#ifndef D9DI_CUDA_COMMON_BITWISE_COMPARE_H
+#define D9DI_CUDA_COMMON_BITWISE_COMPARE_H
 
 #include "cuda/common/common.h"
 
@@ -16,4 +16,4 @@ d9d_status d9di_bitwise_compare(d9d_stream s, const char *op, const void *a, con
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9DI_CUDA_ATTENTION_BITWISE_COMPARE_H */
+#endif /* D9DI_CUDA_COMMON_BITWISE_COMPARE_H */

@@ -1,6 +1,6 @@
-/* attention_simt.h - the arguments of an attention call, and the kernels that compute it. */
-#ifndef D9DI_CUDA_ATTENTION_ATTENTION_SIMT_H
-#define D9DI_CUDA_ATTENTION_ATTENTION_SIMT_H
+/* attention_call.h - the arguments of an attention call, and the kernels that compute it. */
+#ifndef D9DI_CUDA_ATTENTION_ATTENTION_CALL_H
+#define D9DI_CUDA_ATTENTION_ATTENTION_CALL_H
 
 #include "cuda/common/common.h"
 
@@ -93,4 +93,4 @@ d9d_status d9di_attention_lse_transpose(d9d_stream s, const d9di_attention_call 
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9DI_CUDA_ATTENTION_ATTENTION_SIMT_H */
+#endif /* D9DI_CUDA_ATTENTION_ATTENTION_CALL_H */

@@ -1,4 +1,4 @@
-/* wgmma.cuh - GEMM on Hopper in bfloat16: producer warp, consumer warpgroups (mainloop) and launch,
+/* gemm_sm90.cuh - GEMM on Hopper in bfloat16: producer warp, consumer warpgroups (mainloop) and launch,
  * for any epilogue.
  *
  * The tile shape and the scheduler are in gemm_sm90_mainloop.cuh. A finished tile is packed into 64
@@ -18,8 +18,8 @@
  * multiples of 8: of what lies behind the end of a row the copy engine brings zeros, so that the
  * last step of a sum needs no care, and stores nothing.
  */
-#ifndef D9DI_CUDA_COMMON_WGMMA_CUH
-#define D9DI_CUDA_COMMON_WGMMA_CUH
+#ifndef D9DI_CUDA_GEMM_GEMM_SM90_CUH
+#define D9DI_CUDA_GEMM_GEMM_SM90_CUH
 
 #include "cuda/gemm/gemm_sm90_mainloop.cuh"
 
@@ -74,7 +74,7 @@ DEVICE void run_producer(const gemm_params &p, const smem_offsets &at, const tma
 
         mbarrier_wait_or_trap(at.order_full + 8 * slot.i, slot.parity);
         const int4 load = smem_load4(from), store = smem_load4(from + 16);
-        const int how = store.z >> 16;
+        const int mode = store.z >> 16;
         mbarrier_arrive_cluster(at.order_empty + 8 * slot.i, 0);
         slot.next();
         if (store.w < 0)
@@ -86,15 +86,15 @@ DEVICE void run_producer(const gemm_params &p, const smem_offsets &at, const tma
             const CUtensorMap *a = second ? &m.a2 : &m.a, *b = second ? &m.b2 : &m.b;
 
             mbarrier_wait_or_trap(at.empty + 8 * stage.i, stage.parity);
-            if (how == IDLE) {
+            if (mode == IDLE) {
                 mbarrier_arrive(full);
             } else {
                 mbarrier_arrive_expect_tx(full, STAGE_BYTES);
                 load_operand_tile<FORM == D9DI_GROUPED_GEMM_WGRAD>(
-                    to, A_BYTES, a, a, full, load.x, BM / 2, load.z + here, how == MULTICAST_A);
+                    to, A_BYTES, a, a, full, load.x, BM / 2, load.z + here, mode == MULTICAST_A);
                 load_operand_tile<FORM != D9DI_GROUPED_GEMM_DGRAD>(
                     to + A_BYTES, B_BYTES, b, TWO ? &m.b2 : b, full, load.y, TWO ? 0 : BN / 2,
-                    load.w + here, how == MULTICAST_B);
+                    load.w + here, mode == MULTICAST_B);
             }
             stage.next();
         }
@@ -304,11 +304,11 @@ template <int FORM, class EPILOGUE> struct consumer : EPILOGUE {
         int4 o = next_work_tile();
 
         while (o.w >= 0) {
-            const int steps = o.w, how = o.z >> 16, odd = o.z >> 8 & 0xff;
+            const int steps = o.w, mode = o.z >> 16, odd = o.z >> 8 & 0xff;
             const int live = min(+HALF, (o.z & 0xff) - HALF * this->group);
 
             /* In WGRAD both groups clear rows, so a group without rows of C takes part too. */
-            if (FORM == D9DI_GROUPED_GEMM_WGRAD ? how == IDLE : live <= 0) {
+            if (FORM == D9DI_GROUPED_GEMM_WGRAD ? mode == IDLE : live <= 0) {
                 skip_tile(steps);
                 o = next_work_tile();
                 continue;
@@ -427,7 +427,7 @@ static inline const char *wgmma_refuses(d9d_stream s, int64_t rows, int64_t e, i
     if (s->tensor_map_encode == NULL)
         return "the GPU, or this build, has not compute capability 9.0";
     if (in <= 0 || in % 8 != 0 || out <= 0 || out % 8 != 0)
-        return "sides are no multiples of 8";
+        return "dimensions are not multiples of 8";
     return e <= MAX_EXPERTS && rows <= INT32_MAX - BM && e * d9di_i64_max(in, out) <= INT32_MAX - BN
                ? NULL
                : "it is too large";
@@ -455,7 +455,7 @@ d9d_status launch_wgmma_gemm(d9d_stream s, const char *op, const tma_descriptors
     enum { COUNTER_BYTES = 256 };
     auto *const k = wgmma_gemm_kernel<FORM, EPILOGUE>;
     cudaLaunchAttribute pair = {};
-    cudaLaunchConfig_t how = {};
+    cudaLaunchConfig_t config = {};
     void *counter;
     cudaError_t e;
 
@@ -465,19 +465,19 @@ d9d_status launch_wgmma_gemm(d9d_stream s, const char *op, const tma_descriptors
     pair.id = cudaLaunchAttributeClusterDimension;
     pair.val.clusterDim.x = PAIR;
     pair.val.clusterDim.y = pair.val.clusterDim.z = 1;
-    how.gridDim = dim3((unsigned)(s->sms / PAIR * PAIR));
-    how.blockDim = dim3(BLOCK);
-    how.dynamicSmemBytes = SHARED_BYTES;
-    how.stream = d9di_cuda_stream(s);
-    how.attrs = &pair;
-    how.numAttrs = 1;
-    e = cudaMemsetAsync(counter, 0, sizeof(int), how.stream);
+    config.gridDim = dim3((unsigned)(s->sms / PAIR * PAIR));
+    config.blockDim = dim3(BLOCK);
+    config.dynamicSmemBytes = SHARED_BYTES;
+    config.stream = d9di_cuda_stream(s);
+    config.attrs = &pair;
+    config.numAttrs = 1;
+    e = cudaMemsetAsync(counter, 0, sizeof(int), config.stream);
     if (e == cudaSuccess)
-        e = cudaLaunchKernelEx(&how, k, m, p, x);
+        e = cudaLaunchKernelEx(&config, k, m, p, x);
     d9di_cuda_scratch_free(s, counter, COUNTER_BYTES);
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
 }
 
 } // namespace
 
-#endif /* D9DI_CUDA_COMMON_WGMMA_CUH */
+#endif /* D9DI_CUDA_GEMM_GEMM_SM90_CUH */

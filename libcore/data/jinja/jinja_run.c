@@ -1,0 +1,171 @@
+/* jinja_run.c - see jinja_run.h: messages, limits, memory, the output; values of the context. */
+#include "data/jinja/jinja_run.h"
+
+#include <string.h>
+
+#include "d9d/base/num_format.h"
+
+d9d_status d9di_jinja_fail(const d9di_jinja_run *r, const char *fmt, ...)
+{
+    char sentence[1000];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)d9d_num_vformat(sentence, sizeof(sentence), fmt, ap);
+    va_end(ap);
+    return D9D_FAIL(D9D_EFORMAT, "%s: line %d: %s", r->where, r->line, sentence);
+}
+
+/* Before and after the name. */
+static const char *const missing[][2] = {
+    [D9DI_JINJA_NO_VARIABLE] = {"\"", "\" is undefined"},
+    [D9DI_JINJA_NO_ATTRIBUTE] = {"there is no member \"", "\""},
+    [D9DI_JINJA_NO_ITEM] = {"there is no item of ", ""},
+    [D9DI_JINJA_NO_ELSE] = {"the condition of an \"if\" without \"else\" is false", ""},
+    [D9DI_JINJA_NO_ARGUMENT] = {"the parameter \"", "\" was not provided"},
+    [D9DI_JINJA_NOT_SAFE] = {"\"", "\" is not accessible to templates"},
+};
+
+d9d_status d9di_jinja_fail_undefined(const d9di_jinja_run *r, const d9di_jinja_value *v)
+{
+    return d9di_jinja_fail(r, "%s%.*s%s", missing[v->missing][0], v->n < 200 ? (int)v->n : 200,
+                           v->n > 0 ? v->text : "", missing[v->missing][1]);
+}
+
+d9d_status d9di_jinja_step(d9di_jinja_run *r, uint64_t n)
+{
+    if (n > r->opts->max_steps - r->steps)
+        return d9di_jinja_fail(r, "the template runs for more than %llu steps",
+                               (unsigned long long)r->opts->max_steps);
+    r->steps += n;
+    return D9D_OK;
+}
+
+d9d_status d9di_jinja_alloc(d9di_jinja_run *r, size_t n, size_t size, void *out)
+{
+    uint64_t bytes;
+    void *p;
+
+    if (!d9d_checked_mul_u64(n, size, &bytes) || bytes > r->opts->max_memory - r->memory) {
+        (void)d9di_jinja_fail(r, "the template needs more than %llu bytes of memory",
+                              (unsigned long long)r->opts->max_memory);
+        return D9D_EFORMAT;
+    }
+    r->memory += bytes;
+    D9D_TRY(d9di_jinja_step(r, bytes / 1024));
+    p = d9d_arena_alloc(r->arena, (size_t)bytes);
+    if (p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: line %d: no memory for %llu bytes", r->where, r->line,
+                        (unsigned long long)bytes);
+    memcpy(out, &p, sizeof(p));
+    return D9D_OK;
+}
+
+/* --- output ----------------------------------------------------------------------------------- */
+
+size_t d9di_jinja_mark(const d9di_jinja_run *r)
+{
+    return r->out->len;
+}
+
+d9d_status d9di_jinja_put(d9di_jinja_run *r, const char *text, size_t n)
+{
+    if (n > r->opts->max_output - (r->out->len - r->base))
+        return d9di_jinja_fail(r, "the output is longer than %llu bytes",
+                               (unsigned long long)r->opts->max_output);
+    D9D_TRY(d9di_jinja_step(r, n / 1024));
+    return d9d_buf_append(r->out, text, n);
+}
+
+d9d_status d9di_jinja_put_text(d9di_jinja_run *r, const char *text)
+{
+    return d9di_jinja_put(r, text, strlen(text));
+}
+
+d9d_status d9di_jinja_take(d9di_jinja_run *r, size_t mark, d9di_jinja_value *out)
+{
+    const size_t n = r->out->len - mark;
+    char *copy = NULL;
+
+    if (n > 0) {
+        D9D_TRY(d9di_jinja_alloc(r, n, 1, &copy));
+        memcpy(copy, r->out->data + mark, n);
+    }
+    r->out->len = mark;
+    *out = d9di_jinja_str(n > 0 ? copy : "", n);
+    return D9D_OK;
+}
+
+d9d_status d9di_jinja_to_str(d9di_jinja_run *r, const d9di_jinja_value *v, d9di_jinja_value *out)
+{
+    const size_t mark = d9di_jinja_mark(r);
+
+    if (v->kind == D9DI_JINJA_STRING) {
+        *out = *v;
+        return D9D_OK;
+    }
+    D9D_TRY(d9di_jinja_put_str(r, v));
+    return d9di_jinja_take(r, mark, out);
+}
+
+/* --- the context ------------------------------------------------------------------------------ */
+
+static d9d_status convert(d9di_jinja_run *r, const json_t *from, int depth, d9di_jinja_value *out);
+
+static d9d_status convert_array(d9di_jinja_run *r, const json_t *from, int depth,
+                                d9di_jinja_value *out)
+{
+    D9D_TRY(d9di_jinja_seq_new(r, D9DI_JINJA_LIST, json_array_size(from), out));
+    for (size_t i = 0; i < json_array_size(from); i++) {
+        d9di_jinja_value item;
+
+        D9D_TRY(convert(r, json_array_get(from, i), depth, &item));
+        D9D_TRY(d9di_jinja_seq_append(r, out->seq, item));
+    }
+    return D9D_OK;
+}
+
+static d9d_status convert_object(d9di_jinja_run *r, const json_t *from, int depth,
+                                 d9di_jinja_value *out)
+{
+    const size_t n = json_object_size(from);
+    json_t *const o = (json_t *)(uintptr_t)from; /* jansson iterates over what is not const */
+
+    D9D_TRY(d9di_jinja_dict_new(r, D9DI_JINJA_DICT, out));
+    D9D_TRY(d9di_jinja_alloc(r, n, sizeof(d9di_jinja_value), &out->dict->keys));
+    D9D_TRY(d9di_jinja_alloc(r, n, sizeof(d9di_jinja_value), &out->dict->values));
+    out->dict->cap = n;
+    for (void *i = json_object_iter(o); i != NULL; i = json_object_iter_next(o, i)) {
+        d9di_jinja_value v;
+
+        D9D_TRY(convert(r, json_object_iter_value(i), depth, &v));
+        out->dict->keys[out->dict->n] =
+            d9di_jinja_str(json_object_iter_key(i), json_object_iter_key_len(i));
+        out->dict->values[out->dict->n++] = v;
+    }
+    return D9D_OK;
+}
+
+static d9d_status convert(d9di_jinja_run *r, const json_t *from, int depth, d9di_jinja_value *out)
+{
+    if (depth == D9DI_JINJA_MAX_NESTING)
+        return d9di_jinja_fail(r, "the context is nested deeper than %d levels",
+                               D9DI_JINJA_MAX_NESTING);
+    switch (json_typeof(from)) {
+    case JSON_OBJECT: return convert_object(r, from, depth + 1, out);
+    case JSON_ARRAY: return convert_array(r, from, depth + 1, out);
+    case JSON_STRING:
+        *out = d9di_jinja_str(json_string_value(from), json_string_length(from));
+        return D9D_OK;
+    case JSON_INTEGER: *out = d9di_jinja_int(json_integer_value(from)); return D9D_OK;
+    case JSON_REAL: *out = d9di_jinja_float(json_real_value(from)); return D9D_OK;
+    case JSON_TRUE:
+    case JSON_FALSE: *out = d9di_jinja_bool(json_is_true(from)); return D9D_OK;
+    default: *out = d9di_jinja_none(); return D9D_OK;
+    }
+}
+
+d9d_status d9di_jinja_from_json(d9di_jinja_run *r, const json_t *from, d9di_jinja_value *out)
+{
+    return convert(r, from, 0, out);
+}

@@ -1,0 +1,304 @@
+/* test_jinja.c - templates: sentences of errors with their lines, limits, memory, spans; what has
+ * bytes of jinja2 to compare with is in tests/golden/test_golden_jinja.c. */
+#include "support/unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/data/jinja/jinja.h"
+
+static d9d_status render_with(const char *text, const char *context, const d9d_jinja_opts *how,
+                              d9d_buf *out, d9d_jinja_spans *spans)
+{
+    json_t *values = json_loads(context, 0, NULL);
+    const d9d_jinja_template *t;
+    d9d_arena arena = {0};
+    d9d_status st = d9d_jinja_compile(text, strlen(text), "t.jinja", &arena, &t);
+
+    assert_non_null(values);
+    if (st == D9D_OK)
+        st = d9d_jinja_render(t, values, how, out, spans);
+    json_decref(values);
+    d9d_arena_release(&arena);
+    return st;
+}
+
+static d9d_status render(const char *text)
+{
+    d9d_buf out = {0};
+    const d9d_status st =
+        render_with(text, "{\"l\": [1, 2, 3], \"d\": {\"a\": 1}}", NULL, &out, NULL);
+
+    d9d_buf_release(&out);
+    return st;
+}
+
+static void check(const char *text, const char *context, const char *want)
+{
+    d9d_buf out = {0};
+
+    assert_ok(render_with(text, context, NULL, &out, NULL));
+    assert_string_equal(out.data, want);
+    d9d_buf_release(&out);
+}
+
+/* --- errors ----------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *text;
+    d9d_status st;
+    const char *sentence;
+} errors[] = {
+    {"a\n{{ x", D9D_EFORMAT, "t.jinja: line 2: a tag has no \"}}\""},
+    {"{% if x", D9D_EFORMAT, "t.jinja: line 1: a tag has no \"%}\""},
+    {"\n\n{# x", D9D_EFORMAT, "t.jinja: line 3: a comment has no #}"},
+    {"{% raw %}", D9D_EFORMAT, "t.jinja: line 1: {% raw %} has no {% endraw %}"},
+    {"{{ 'x }}", D9D_EFORMAT, "t.jinja: line 1: a string has no end"},
+    {"{{ (1] }}", D9D_EFORMAT, "t.jinja: line 1: unexpected \"]\""},
+    {"{{ 1 }\n}", D9D_EFORMAT, "t.jinja: line 1: unexpected \"}\""},
+    {"{{ $ }}", D9D_EFORMAT, "t.jinja: line 1: unexpected byte 0x24 in a tag"},
+    {"{{ 99999999999999999999 }}", D9D_EFORMAT,
+     "t.jinja: line 1: \"99999999999999999999\" is no number of 64 bits"},
+    {"{{ '\\N{BULLET}' }}", D9D_ENOTSUP,
+     "t.jinja: line 1: a string has an escape that is not supported"},
+    {"{% if x %}\n", D9D_EFORMAT, "t.jinja: line 1: expected elif else endif, found \"the end\""},
+    {"{% for x l %}{% endfor %}", D9D_EFORMAT, "t.jinja: line 1: expected \"in\", found \"l\""},
+    {"{% set x = %}", D9D_EFORMAT, "t.jinja: line 1: expected an expression, found \"%}\""},
+    {"{{ a == }}", D9D_EFORMAT, "t.jinja: line 1: expected an expression, found \"}}\""},
+    {"{{ a b }}", D9D_EFORMAT, "t.jinja: line 1: expected \"}}\", found \"b\""},
+    {"{{ a // // b }}", D9D_EFORMAT, "t.jinja: line 1: expected an expression, found \"//\""},
+    {"\n{{ x | nope }}", D9D_ENOTSUP, "t.jinja: line 2: the filter \"nope\" is not supported"},
+    {"{{ x is nope }}", D9D_ENOTSUP, "t.jinja: line 1: the test \"nope\" is not supported"},
+    {"{% include 'x' %}", D9D_ENOTSUP, "t.jinja: line 1: {% include %} is not supported"},
+    {"{% call n %}{% endcall %}", D9D_EFORMAT, "t.jinja: line 1: expected a call, found \"%}\""},
+    {"{% nope %}", D9D_EFORMAT, "t.jinja: line 1: unexpected statement \"nope\""},
+    {"{% for x in l recursive %}{% endfor %}", D9D_ENOTSUP,
+     "t.jinja: line 1: a recursive loop is not supported"},
+    {"{% break %}", D9D_EFORMAT, "t.jinja: line 1: \"break\" stands in no loop"},
+    {"{{ f(**x) }}", D9D_ENOTSUP, "t.jinja: line 1: \"**\" of arguments is not supported"},
+    {"{% macro m(a, a) %}{% endmacro %}", D9D_EFORMAT,
+     "t.jinja: line 1: a macro has two parameters \"a\""},
+    {"a\n{{ d.b.c }}", D9D_EFORMAT, "t.jinja: line 2: there is no member \"b\""},
+    {"{{ nope.c }}", D9D_EFORMAT, "t.jinja: line 1: \"nope\" is undefined"},
+    {"{{ nope() }}", D9D_EFORMAT, "t.jinja: line 1: \"nope\" is undefined"},
+    {"{{ l[7].c }}", D9D_EFORMAT, "t.jinja: line 1: there is no item of index 7"},
+    {"{{ l.append(1) }}", D9D_EFORMAT,
+     "t.jinja: line 1: \"append\" is not accessible to templates"},
+    {"{{ (1 if false) + 1 }}", D9D_EFORMAT,
+     "t.jinja: line 1: the condition of an \"if\" without \"else\" is false"},
+    {"{% macro m(a) %}\n{{ a + 1 }}{% endmacro %}{{ m() }}", D9D_EFORMAT,
+     "t.jinja: line 2: the parameter \"a\" was not provided"},
+    {"{{ 1 + 'a' }}", D9D_EFORMAT, "t.jinja: line 1: \"+\" of a int and a str is not supported"},
+    {"{{ 1 // 0 }}", D9D_EFORMAT, "t.jinja: line 1: division by zero"},
+    {"{{ 9223372036854775807 + 1 }}", D9D_EFORMAT,
+     "t.jinja: line 1: an integer has more than 64 bits"},
+    {"{{ 1 < 'a' }}", D9D_EFORMAT, "t.jinja: line 1: a int and a str have no order"},
+    {"{% for x in 5 %}{% endfor %}", D9D_EFORMAT,
+     "t.jinja: line 1: a value of type int cannot be iterated"},
+    {"{% set a, b = l %}", D9D_EFORMAT, "t.jinja: line 1: 3 values for 2 names"},
+    {"{{ {[1]: 2} }}", D9D_EFORMAT, "t.jinja: line 1: a list cannot be a key"},
+    {"{{ 'x'.center(3) }}", D9D_EFORMAT, "t.jinja: line 1: \"center\" is not supported"},
+    {"{{ 'x' | trim(1, 2) }}", D9D_EFORMAT, "t.jinja: line 1: trim: takes 1 arguments, not 2"},
+    {"{{ 'x' | trim(y=1) }}", D9D_EFORMAT,
+     "t.jinja: line 1: trim: the argument \"y\" is not supported"},
+    {"{{ 'x'.replace('x') }}", D9D_EFORMAT,
+     "t.jinja: line 1: replace: an argument is missing, 2 are needed"},
+    {"{{ nope | tojson }}", D9D_EFORMAT, "t.jinja: line 1: \"nope\" is undefined"},
+    {"{{ strftime_now('%Y') }}", D9D_EFORMAT,
+     "t.jinja: line 1: strftime_now: the time is not given"},
+    {"{{\nraise_exception('no ' ~ 1) }}", D9D_EFORMAT,
+     "t.jinja: line 2: the template raised: no 1"},
+    {"{% set d.x = 1 %}", D9D_EFORMAT,
+     "t.jinja: line 1: \"d\" is no namespace, so \"x\" of it cannot be set"},
+};
+
+static void test_errors(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+        assert_fails(render(errors[i].text), errors[i].st, errors[i].sentence);
+}
+
+static void test_text(void **state)
+{
+    const d9d_jinja_template *t;
+    d9d_arena arena = {0};
+
+    (void)state;
+    assert_fails(d9d_jinja_compile("a\xff", 2, "t", &arena, &t), D9D_EFORMAT,
+                 "t: byte 1 is not valid UTF-8");
+    assert_fails(d9d_jinja_compile("a\0b", 3, "t", &arena, &t), D9D_EFORMAT, "t: byte 1 is NUL");
+    d9d_arena_release(&arena);
+    check("", "{}", "");
+    check("\n", "{}", "");
+}
+
+/* A failure leaves the output and the spans as they were. */
+static void test_unchanged(void **state)
+{
+    d9d_jinja_spans spans = {0};
+    d9d_buf out = {0};
+
+    (void)state;
+    assert_ok(d9d_buf_append(&out, "before", 6));
+    assert_ok(D9D_VEC_PUSH(&spans, (d9d_jinja_span){1, 2}));
+    assert_fails_like(
+        render_with("x{% generation %}y{% endgeneration %}{{ nope.x }}", "{}", NULL, &out, &spans),
+        D9D_EFORMAT, "undefined");
+    assert_string_equal(out.data, "before");
+    assert_int_equal(spans.len, 1);
+    assert_ok(render_with("x{% generation %}yz{% endgeneration %}.", "{}", NULL, &out, &spans));
+    assert_string_equal(out.data, "beforexyz.");
+    assert_int_equal(spans.data[1].begin, 7);
+    assert_int_equal(spans.data[1].end, 9);
+    D9D_VEC_RELEASE(&spans);
+    d9d_buf_release(&out);
+}
+
+static void test_generation(void **state)
+{
+    const char *within = "{% set x %}{% generation %}y{% endgeneration %}{% endset %}{{ x }}";
+    const d9d_jinja_template *t;
+    d9d_jinja_spans spans = {0};
+    d9d_arena arena = {0};
+    d9d_buf out = {0};
+
+    (void)state;
+    assert_ok(d9d_jinja_compile(within, strlen(within), "t", &arena, &t));
+    assert_true(d9d_jinja_marks_generation(t));
+    assert_ok(d9d_jinja_compile("x", 1, "t", &arena, &t));
+    assert_false(d9d_jinja_marks_generation(t));
+    check(within, "{}", "y");
+    assert_fails_like(render_with(within, "{}", NULL, &out, &spans), D9D_EFORMAT, "generation");
+    d9d_arena_release(&arena);
+    d9d_buf_release(&out);
+}
+
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static void check_limit(const char *text, const d9d_jinja_opts *how, const char *part)
+{
+    d9d_buf out = {0};
+
+    assert_fails_like(render_with(text, "{}", how, &out, NULL), D9D_EFORMAT, part);
+    d9d_buf_release(&out);
+}
+
+static void test_limits(void **state)
+{
+    const d9d_jinja_opts steps = {.max_steps = 1000}, output = {.max_output = 10},
+                         memory = {.max_memory = 10000};
+
+    (void)state;
+    check_limit("{% for i in range(1000) %}{% endfor %}", &steps, "more than 1000 steps");
+    check_limit("{{ 'a' * 1000000000000 }}", &steps, "more than 1000 steps");
+    check_limit("12345678901", &output, "longer than 10 bytes");
+    check_limit("{{ '1234567' * 2 }}", &output, "longer than 10 bytes");
+    check_limit("{% set ns = namespace(l=[1]) %}{% for i in range(50) %}{% set ns.l = ns.l + ns.l "
+                "%}{% endfor %}",
+                &memory, "more than 10000 bytes of memory");
+    check_limit("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", NULL,
+                "nested deeper than 1000 levels");
+    check_limit("{% set ns = namespace(l=[]) %}{% for i in range(200) %}{% set ns.l = [ns.l] "
+                "%}{% endfor %}{{ ns.l }}",
+                NULL, "nested deeper than 100 levels");
+    check_limit("{% set a = namespace(l=[]) %}{% set b = namespace(l=[]) %}{% for i in range(200) "
+                "%}{% set a.l = [a.l] %}{% set b.l = [b.l] %}{% endfor %}{{ a.l == b.l }}",
+                NULL, "nested deeper than 100 levels");
+    check_limit("{{ range(100001) }}", NULL, "100001 items, more than 100000");
+}
+
+static void test_nesting(void **state)
+{
+    static const char *const parts[][3] = {{"{{ ", "(", " }}"},
+                                           {"{{ ", "[", " }}"},
+                                           {"{{ ", "-", " }}"},
+                                           {"{{ ", "not ", " }}"},
+                                           {"{{ ", "1 if 1 else ", " }}"},
+                                           {"", "{% if 1 %}", ""},
+                                           {"{% for ", "(", " %}"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        d9d_buf text = {0};
+
+        assert_ok(d9d_buf_printf(&text, "%s", parts[i][0]));
+        for (int k = 0; k < 100000; k++)
+            assert_ok(d9d_buf_printf(&text, "%s", parts[i][1]));
+        assert_ok(d9d_buf_printf(&text, "%s", parts[i][2]));
+        assert_int_equal(render(text.data), D9D_EFORMAT);
+        d9d_buf_release(&text);
+    }
+}
+
+/* The context has a limit of depth, too, and is an object. */
+static void test_context(void **state)
+{
+    json_t *deep = json_array();
+    json_t *root;
+    const d9d_jinja_template *t;
+    d9d_arena arena = {0};
+    d9d_buf out = {0};
+
+    (void)state;
+    for (int i = 0; i < 200; i++)
+        deep = json_pack("[o]", deep);
+    root = json_pack("{s:o}", "x", deep);
+    assert_ok(d9d_jinja_compile("x", 1, "t", &arena, &t));
+    assert_fails(d9d_jinja_render(t, root, NULL, &out, NULL), D9D_EFORMAT,
+                 "t: line 1: the context is nested deeper than 100 levels");
+    assert_fails(d9d_jinja_render(t, deep, NULL, &out, NULL), D9D_EINVAL,
+                 "t: the context is no object");
+    json_decref(root);
+    d9d_buf_release(&out);
+    d9d_arena_release(&arena);
+}
+
+static void test_time(void **state)
+{
+    const struct tm now = {.tm_year = 124, .tm_mon = 1, .tm_mday = 5, .tm_wday = 1};
+    const d9d_jinja_opts how = {.now = &now};
+    d9d_buf out = {0};
+
+    (void)state;
+    assert_ok(render_with("{{ strftime_now('%d %b %Y, 100%%') }}", "{}", &how, &out, NULL));
+    assert_string_equal(out.data, "05 Feb 2024, 100%");
+    d9d_buf_release(&out);
+    check_limit("{{ strftime_now('%f') }}", &how, "\"%f\" is not supported");
+}
+
+/* One template, many renderings: nothing of one is left for the next. */
+static void test_again(void **state)
+{
+    const char *text = "{% set ns = namespace(n=0) %}{% for x in l %}{% set ns.n = ns.n + x %}{{ "
+                       "ns.n }},{% endfor %}";
+    const d9d_jinja_template *t;
+    json_t *context = json_pack("{s:[i,i,i]}", "l", 1, 2, 3);
+    d9d_arena arena = {0};
+    d9d_buf out = {0};
+
+    (void)state;
+    assert_ok(d9d_jinja_compile(text, strlen(text), "t", &arena, &t));
+    for (int i = 0; i < 3; i++) {
+        out.len = 0;
+        assert_ok(d9d_jinja_render(t, context, NULL, &out, NULL));
+        assert_string_equal(out.data, "1,3,6,");
+    }
+    json_decref(context);
+    d9d_buf_release(&out);
+    d9d_arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_text),
+        cmocka_unit_test(test_unchanged), cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_context),   cmocka_unit_test(test_time),
+        cmocka_unit_test(test_again),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
