@@ -14,7 +14,7 @@
 
 typedef struct config {
     D9D_FAMILY_DIMS;
-    bool attention_bias, norm_topk_prob, rope_interleave;
+    bool norm_topk_prob, rope_interleave;
     double routed_scaling_factor;
     int64_t q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
     int64_t n_routed_experts, n_shared_experts, num_experts_per_tok, moe_intermediate_size;
@@ -160,6 +160,12 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     config *c = dims;
 
     (void)a;
+    if (c->num_key_value_heads != c->num_attention_heads)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: num_key_value_heads is %lld: of latent attention it must be "
+                        "num_attention_heads, %lld",
+                        where, (long long)c->num_key_value_heads,
+                        (long long)c->num_attention_heads);
     c->q_lora_rank = c->q_lora_rank > 0 ? c->q_lora_rank : 0;
     c->router = (d9d_block_router){.score = D9D_SCORE_SIGMOID,
                                    .groups = c->n_group,

@@ -32,12 +32,8 @@ static const d9d_key keys[] = {
 static const d9d_table table = D9D_TABLE(config, "phi3_config", keys, "Phi-3 and Phi-4");
 static const char *const types[] = {"phi3", NULL};
 static const d9d_hf_field fields[] = {
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
-    D9D_HF_ONLY("embd_pdrop", "[0]"),
-    D9D_HF_ONLY("resid_pdrop", "[0]"),
-    D9D_HF_ONLY("attention_bias", "[false]"),
-    D9D_HF_IGNORED("original_max_position_embeddings"), /* of a scaled RoPE, which is refused */
-    D9D_HF_END};
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("embd_pdrop", "[0]"),
+    D9D_HF_ONLY("resid_pdrop", "[0]"), D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_END};
 static const d9d_hf_tensor tensors[] = {
     {.own = {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
      .hf = "self_attn.qkv_proj.weight"},

@@ -97,7 +97,7 @@ static float *numbers(const side *s, uint64_t seed)
 static d9d_status block_make(side *s, int n_ranks)
 {
     const trial *t = s->of;
-    const d9d_block_opts block_how = {t->t, 0.3, &s->cut};
+    const d9d_block_opts block_how = {.dtype = t->t, .init_std = 0.3, .groups = &s->cut};
     const int64_t experts = t->per_rank * n_ranks;
     const d9d_block_moe_shape shape = {.hidden = HIDDEN,
                                        .intermediate = WIDTH,
