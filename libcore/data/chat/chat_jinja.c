@@ -204,10 +204,10 @@ static d9d_status check_chat(const json_t *chat)
 static d9d_status render_first(const d9di_chat_jinja *c, const json_t *chat, size_t n, bool prompt,
                                const struct tm *now, d9d_buf *text, d9d_jinja_spans *spans)
 {
-    const d9d_jinja_opts how = {.now = now};
+    const d9d_jinja_opts opts = {.now = now};
     json_t *context = make_context(c, chat, n, prompt);
     const d9d_status st = context != NULL
-                              ? d9d_jinja_render(c->template, context, &how, text, spans)
+                              ? d9d_jinja_render(c->template, context, &opts, text, spans)
                               : D9D_FAIL(D9D_ENOMEM, "no memory for %zu messages", n);
 
     json_decref(context);

@@ -85,12 +85,12 @@ static d9d_status render(d9di_jinja_run *r, const json_t *context)
 d9d_status d9d_jinja_render(const d9d_jinja_template *t, const json_t *context,
                             const d9d_jinja_opts *opts, d9d_buf *out, d9d_jinja_spans *spans)
 {
-    d9d_jinja_opts how = opts != NULL ? *opts : (d9d_jinja_opts){0};
+    d9d_jinja_opts limits = opts != NULL ? *opts : (d9d_jinja_opts){0};
     const size_t length = out->len, n_spans = spans != NULL ? spans->len : 0;
     d9d_arena arena = {0};
     d9di_jinja_run r = {.where = t->where,
                         .line = 1,
-                        .opts = &how,
+                        .opts = &limits,
                         .arena = &arena,
                         .out = out,
                         .base = length,
@@ -98,9 +98,9 @@ d9d_status d9d_jinja_render(const d9d_jinja_template *t, const json_t *context,
                         .template = t};
     d9d_status st;
 
-    how.max_steps = how.max_steps ? how.max_steps : MAX_STEPS;
-    how.max_output = how.max_output ? how.max_output : MAX_OUTPUT;
-    how.max_memory = how.max_memory ? how.max_memory : MAX_MEMORY;
+    limits.max_steps = limits.max_steps ? limits.max_steps : MAX_STEPS;
+    limits.max_output = limits.max_output ? limits.max_output : MAX_OUTPUT;
+    limits.max_memory = limits.max_memory ? limits.max_memory : MAX_MEMORY;
     st = d9d_buf_reserve(out, 0);
     if (st == D9D_OK)
         st = render(&r, context);

@@ -203,7 +203,7 @@ static d9d_status put_upper(d9di_jinja_run *r, uint32_t c, bool title)
     return d9di_jinja_fail(r, "the title case of U+%04X is not supported", (unsigned)c);
 }
 
-d9d_status d9di_jinja_put_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case how)
+d9d_status d9di_jinja_put_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case into)
 {
     bool first = true; /* no letter before this one, in its word or at all */
 
@@ -212,20 +212,20 @@ d9d_status d9di_jinja_put_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9d
         unsigned w;
         const uint32_t c = d9di_utf8_decode(s->text + at, &w);
 
-        D9D_TRY(how == D9DI_JINJA_LOWER || (how != D9DI_JINJA_UPPER && !first)
+        D9D_TRY(into == D9DI_JINJA_LOWER || (into != D9DI_JINJA_UPPER && !first)
                     ? put_lower(r, s, at)
-                    : put_upper(r, c, how != D9DI_JINJA_UPPER));
-        first = how == D9DI_JINJA_TITLE && !is_cased(c);
+                    : put_upper(r, c, into != D9DI_JINJA_UPPER));
+        first = into == D9DI_JINJA_TITLE && !is_cased(c);
         at += w;
     }
     return D9D_OK;
 }
 
-d9d_status d9di_jinja_to_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case how,
+d9d_status d9di_jinja_to_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case into,
                               d9di_jinja_value *out)
 {
     const size_t mark = d9di_jinja_mark(r);
 
-    D9D_TRY(d9di_jinja_put_case(r, s, how));
+    D9D_TRY(d9di_jinja_put_case(r, s, into));
     return d9di_jinja_take(r, mark, out);
 }

@@ -106,8 +106,8 @@ static double round_float(double f, int digits)
 
 static d9d_status filter_round(const d9di_jinja_call *c, d9di_jinja_value *out)
 {
-    const d9di_jinja_value *how = &c->arg[1], *digits = &c->arg[0];
-    const bool common = how->kind == D9DI_JINJA_UNSET || d9di_jinja_is(how, "common");
+    const d9di_jinja_value *method = &c->arg[1], *digits = &c->arg[0];
+    const bool common = method->kind == D9DI_JINJA_UNSET || d9di_jinja_is(method, "common");
     int64_t n = 0;
 
     D9D_TRY(need_number(c, "round"));
@@ -115,7 +115,7 @@ static d9d_status filter_round(const d9di_jinja_call *c, d9di_jinja_value *out)
         n = d9di_jinja_is_integer(digits) ? d9di_jinja_as_int(digits) : -1;
     if (n < 0 || n > 20)
         return d9di_jinja_fail(c->run, "round: the precision must be an int from 0 to 20");
-    if (!common && !d9di_jinja_is(how, "ceil") && !d9di_jinja_is(how, "floor"))
+    if (!common && !d9di_jinja_is(method, "ceil") && !d9di_jinja_is(method, "floor"))
         return d9di_jinja_fail(c->run, "round: the method must be common, ceil or floor");
     if (common && d9di_jinja_is_integer(&c->self)) {
         *out = d9di_jinja_int(d9di_jinja_as_int(&c->self));
@@ -126,7 +126,7 @@ static d9d_status filter_round(const d9di_jinja_call *c, d9di_jinja_value *out)
 
         if (!isfinite(f))
             return d9di_jinja_fail(c->run, "round: the number is not finite");
-        *out = d9di_jinja_float((d9di_jinja_is(how, "ceil") ? ceil(f) : floor(f)) / scale);
+        *out = d9di_jinja_float((d9di_jinja_is(method, "ceil") ? ceil(f) : floor(f)) / scale);
     }
     return D9D_OK;
 }

@@ -51,12 +51,12 @@ static d9d_status filter_trim(const d9di_jinja_call *c, d9di_jinja_value *out)
     return D9D_OK;
 }
 
-static d9d_status change_case(const d9di_jinja_call *c, d9di_jinja_case how, d9di_jinja_value *out)
+static d9d_status change_case(const d9di_jinja_call *c, d9di_jinja_case into, d9di_jinja_value *out)
 {
     d9di_jinja_value s;
 
     D9D_TRY(get_self(c, &s));
-    return d9di_jinja_to_case(c->run, &s, how, out);
+    return d9di_jinja_to_case(c->run, &s, into, out);
 }
 
 static d9d_status filter_lower(const d9di_jinja_call *c, d9di_jinja_value *out)
@@ -83,11 +83,11 @@ static bool splits_words(const char *at, unsigned *w)
 }
 
 static d9d_status put_part(d9di_jinja_run *r, const d9di_jinja_value *s, size_t from, size_t to,
-                           d9di_jinja_case how)
+                           d9di_jinja_case into)
 {
     const d9di_jinja_value part = d9di_jinja_str(s->text + from, to - from);
 
-    return d9di_jinja_put_case(r, &part, how);
+    return d9di_jinja_put_case(r, &part, into);
 }
 
 static d9d_status filter_title(const d9di_jinja_call *c, d9di_jinja_value *out)

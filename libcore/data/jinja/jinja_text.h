@@ -20,8 +20,8 @@ typedef enum d9di_jinja_case {
     D9DI_JINJA_TITLE,      /* str.title() */
     D9DI_JINJA_CAPITALIZE, /* first character, the rest in lower case */
 } d9di_jinja_case;
-d9d_status d9di_jinja_put_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case how);
-d9d_status d9di_jinja_to_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case how,
+d9d_status d9di_jinja_put_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case into);
+d9d_status d9di_jinja_to_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case into,
                               d9di_jinja_value *out);
 
 d9d_status d9di_jinja_replace(d9di_jinja_run *r, const d9di_jinja_value *s,
