@@ -95,13 +95,13 @@ CASES = {
     "glm4_moe_one": row("Glm4Moe", DENSE, head_dim=12, n_routed_experts=5, n_shared_experts=1,
                         num_experts_per_tok=1, moe_intermediate_size=8, n_group=1, topk_group=1,
                         first_k_dense_replace=1, norm_topk_prob=False, partial_rotary_factor=0.5),
-    "qwen3_next": row("Qwen3Next", DENSE, num_hidden_layers=4, **EXPERTS, head_dim=8, **DELTA,
-                      shared_expert_intermediate_size=12),
+    "qwen3_next": row("Qwen3Next", DENSE, **EXPERTS, head_dim=8, **DELTA,
+                      full_attention_interval=2, shared_expert_intermediate_size=12),
     "qwen3_next_types": row("Qwen3Next", ODD, **EXPERTS, head_dim=16, **{**DELTA,
-                            "linear_num_key_heads": 1, "linear_num_value_heads": 3},
+                            "num_hidden_layers": 2, "linear_num_key_heads": 1, "linear_num_value_heads": 3},
                             shared_expert_intermediate_size=6, tie_word_embeddings=True,
-                            layer_types=["full_attention", "linear_attention", "linear_attention"]),
-    "qwen3_next_mixed": row("Qwen3Next", DENSE, num_hidden_layers=2, num_experts=5,
+                            layer_types=["full_attention", "linear_attention"]),
+    "qwen3_next_mixed": row("Qwen3Next", DENSE, num_experts=5,
                             num_experts_per_tok=1, moe_intermediate_size=8, head_dim=8, **DELTA,
                             shared_expert_intermediate_size=8, mlp_only_layers=[1],
                             norm_topk_prob=False, full_attention_interval=2),
@@ -280,7 +280,7 @@ def make(name, seed):
             for t, l in zip(token.tolist(), labels.tolist())))
     dump(folder / "train.json", train(exact, ids, labels))
     print(f"{name:18} loss {loss.item():.4f}  float32 apart {apart:.1e}", flush=True)
-    return apart
+    return apart < 2e-5
 
 
 def main():
@@ -290,7 +290,7 @@ def main():
     torch.use_deterministic_algorithms(True)
     for seed, name in enumerate(CASES):
         if len(sys.argv) == 1 or name in sys.argv[1:]:
-            while make(name, seed) > 2e-5:  # a model that amplifies rounding tells little
+            while not make(name, seed):  # it amplifies rounding, and so tells little
                 seed += 100
 
 

@@ -202,7 +202,7 @@ static void windows_are_those_of_their_layers(void **state)
          "\"full_attention\", \"linear_attention\"]",
          "c: layer_types: \"linear_attention\" is not supported"},
         {"\"use_sliding_window\": true, \"sliding_window\": 0",
-         "c: sliding_window: 0 is below the minimum of 1"},
+         "c: sliding_window: 0 is not supported"},
         {"\"use_sliding_window\": true, \"sliding_window\": 4294967296",
          "c: sliding_window: 4294967296 is above the maximum of 2147483647"},
     };

@@ -66,7 +66,7 @@ static void a_head_with_an_adapter_is_refused(void **state)
     assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
                       D9D_ENOTSUP, "has an adapter, which is not supported here");
     assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
-                      D9D_ENOTSUP, "has an adapter, which is not computed here");
+                      D9D_ENOTSUP, "has an adapter, which is not supported here");
     w->lora.adapter = NULL;
 }
 
