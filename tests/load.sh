@@ -54,8 +54,9 @@ for ((r = 1; r <= runs; r++)); do
     trap end_run INT TERM HUP
     wait "$running"
     rc=$?
-    totals=$(tail -n 1 "$log")
-    [[ $totals =~ ^[0-9]+\ passed,\ ([0-9]+)\ failed,\ [0-9]+\ skipped$ ]] || totals="no totals"
+    # Behind them make says that it failed.
+    totals=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
+    [[ $totals =~ ^[0-9]+\ passed,\ ([0-9]+)\ failed ]] || totals="no totals"
     printf 'run %d of %d, beside %d busy processes: %s  %d s\n' "$r" "$runs" "$busy" "$totals" \
         $(($(uptime_s) - began))
     if [ $rc -ne 0 ] || [ "${BASH_REMATCH[1]:-1}" -ne 0 ]; then
