@@ -42,7 +42,7 @@ static d9d_weights_layout hf_layout(const d9d_convert *c)
 {
     if (c->from != D9D_LAYOUT_D9D)
         return c->from;
-    return d9d_hf_config_was_fused(c->doc) ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
+    return d9d_model_hf_layout(c->model, c->doc);
 }
 
 static d9d_weights_layout output_layout(const d9d_convert *c)

@@ -47,8 +47,7 @@ static d9d_status config_build(const d9d_model_spec *m, json_t **doc, d9d_weight
         return d9d_hf_config_set_dtype(*doc, m->opts.dtype);
     }
     D9D_TRY(reloaded);
-    if (d9d_hf_config_was_fused(*doc))
-        *layout = D9D_LAYOUT_HF_FUSED;
+    *layout = d9d_model_hf_layout(m, *doc);
     d9d_hf_config_unmark(*doc);
     return d9d_hf_config_set_dtype(*doc, m->opts.dtype);
 }

@@ -139,8 +139,9 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *opts, d9d_s
         d9d_param *p = params->p[i];
 
         if (opts->train)
-            p->spec.grad_dtype =
-                opts->gradients->grad_dtype < 0 ? p->spec.dtype : dtypes[opts->gradients->grad_dtype];
+            p->spec.grad_dtype = opts->gradients->grad_dtype < 0
+                                     ? p->spec.dtype
+                                     : dtypes[opts->gradients->grad_dtype];
         p->shard.data = (d9d_tensor){.dtype = p->spec.dtype, .shape = p->shard.shape};
     }
     return D9D_OK;
@@ -420,7 +421,8 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts
     if (!opts->initialise)
         return D9D_OK;
     for (size_t i = 0; i < s->params.n; i++)
-        if (s->weights == NULL || s->params.p[i]->lora.adapts != NULL || s->params.p[i]->spec.from_task)
+        if (s->weights == NULL || s->params.p[i]->lora.adapts != NULL ||
+            s->params.p[i]->spec.from_task)
             D9D_TRY(d9d_module_reset_param(s->params.p[i], opts->seed));
     return s->weights != NULL ? weights_read(s, opts->where->log) : D9D_OK;
 }

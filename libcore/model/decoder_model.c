@@ -105,7 +105,7 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
                                  const d9d_model_opts *options)
 {
     const d9d_block_opts opts = {m->base.dtype, s->init_std == 0 ? 0.02 : s->init_std,
-                                &m->base.groups, NULL};
+                                 &m->base.groups, NULL};
     const bool first = d9d_stage_is_first(m->base.stage), last = d9d_stage_is_last(m->base.stage);
 
     if (first)
@@ -246,18 +246,15 @@ static void kind_copy(decoder *m, const d9d_decoder_kind *kind)
     memcpy(&m->kind, kind, kind->size < sizeof(m->kind) ? kind->size : sizeof(m->kind));
     if (m->kind.names == NULL)
         m->kind.names = &default_names;
-    m->ops =
-        (d9d_model_ops){.size = sizeof(m->ops),
-                        .name = kind->name,
-                        .forward = decoder_forward,
-                        .flops_per_token = m->kind.flops_per_token != NULL || m->kind.of_blocks
-                                               ? decoder_flops
-                                               : NULL,
-                        .free = decoder_free,
-                        .cache_spec = m->kind.cache_spec != NULL || m->kind.of_blocks
-                                          ? decoder_cache_spec
-                                          : NULL,
-                        .hooks = true};
+    m->ops = (d9d_model_ops){
+        .size = sizeof(m->ops),
+        .name = kind->name,
+        .forward = decoder_forward,
+        .flops_per_token =
+            m->kind.flops_per_token != NULL || m->kind.of_blocks ? decoder_flops : NULL,
+        .free = decoder_free,
+        .cache_spec = m->kind.cache_spec != NULL || m->kind.of_blocks ? decoder_cache_spec : NULL,
+        .hooks = true};
 }
 
 d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_shape *s,

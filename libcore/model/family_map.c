@@ -183,8 +183,9 @@ static d9d_hf_params params_of(const param_list *l)
 /* --- one direction ------------------------------------------------------------------------------
  */
 
-static d9d_status map_files(const d9d_family_config *c, d9d_stage stage, const d9d_hf_mapping *mapping,
-                            const d9d_tensor_source *own, d9d_mapper **out)
+static d9d_status map_files(const d9d_family_config *c, d9d_stage stage,
+                            const d9d_hf_mapping *mapping, const d9d_tensor_source *own,
+                            d9d_mapper **out)
 {
     const d9d_hf_naming naming = naming_of(c);
     param_list l = {.c = c,
@@ -281,6 +282,18 @@ static d9d_family_config without_head(const d9d_family_config *c, const d9d_tens
     return h;
 }
 
+/* Files of some families have a tensor for each expert and no other layout. */
+bool d9d_family_has_fused_layout(const d9d_family *f)
+{
+    bool separate = false, fused = false;
+
+    for (const d9d_hf_tensor *r = f->tensors; r != NULL && r->hf != NULL; r++) {
+        separate |= r->rows == D9D_HF_ROWS_SEPARATE;
+        fused |= r->rows == D9D_HF_ROWS_FUSED;
+    }
+    return fused || !separate;
+}
+
 /* --- the whole ----------------------------------------------------------------------------------
  */
 
@@ -299,6 +312,11 @@ d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tens
         D9D_TRY(d9di_family_check_hf(&c));
     if (on)
         D9D_TRY(d9di_family_check_router(&c));
+    if (to == D9D_LAYOUT_HF_FUSED && !d9d_family_has_fused_layout(c.family))
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: its HuggingFace files have a tensor for each expert, and no fused "
+                        "layout",
+                        c.family->name);
     D9D_TRY(in   ? map_files(&c, stage, &read, NULL, &m)
             : on ? map_files(&c, stage, &write, src, &m)
                  : map_own(&c, stage, &m));

@@ -119,8 +119,7 @@ static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint
 d9d_status d9d_params_io_source(d9d_params_io *io, d9d_tensor_source *out)
 {
     for (size_t i = 0; i < io->n; i++)
-        if (!d9d_shape_equal(&io->entries[i].param->shard.shape,
-                             &io->entries[i].param->spec.shape))
+        if (!d9d_shape_equal(&io->entries[i].param->shard.shape, &io->entries[i].param->spec.shape))
             return D9D_FAIL(D9D_ENOTSUP, "%s: this rank holds only a shard of it",
                             io->tensors[i].name);
     *out = (d9d_tensor_source){

@@ -160,6 +160,15 @@ d9d_status d9d_model_spec_trainable(const d9d_model_spec *m)
                : D9D_OK;
 }
 
+d9d_weights_layout d9d_model_hf_layout(const d9d_model_spec *m, const json_t *doc)
+{
+    const d9d_family *f = m->provider->family;
+
+    return d9d_hf_config_was_fused(doc) && (f == NULL || d9d_family_has_fused_layout(f))
+               ? D9D_LAYOUT_HF_FUSED
+               : D9D_LAYOUT_HF;
+}
+
 /* --- weights with other names ----------------------------------------------------------------- */
 
 static bool has_prefix(const char *name, const char *part)

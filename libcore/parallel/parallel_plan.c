@@ -27,7 +27,8 @@ static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_shar
                         d9d_comm_rank(shard));
     if (sharding->grad_axes != 0)
         D9D_TRY(d9d_mesh_group(mesh, sharding->grad_axes, &p->placement.grad_group));
-    p->placement.is_primary = sharding->grad_axes == 0 || d9d_mesh_index(mesh, sharding->grad_axes) == 0;
+    p->placement.is_primary =
+        sharding->grad_axes == 0 || d9d_mesh_index(mesh, sharding->grad_axes) == 0;
     return D9D_OK;
 }
 
@@ -196,8 +197,8 @@ static d9d_status check_blocks(const d9d_model_spec *m, const d9d_parallel_degre
     d9d_model *whole;
     d9d_status st;
 
-    D9D_TRY(D9D_PLUGIN_CALL(p->table->name, p, create, m->config, D9D_WHOLE_MODEL, &m->opts,
-                            &whole));
+    D9D_TRY(
+        D9D_PLUGIN_CALL(p->table->name, p, create, m->config, D9D_WHOLE_MODEL, &m->opts, &whole));
     st = d9d_parallel_plan_check_blocks(whole, d);
     d9d_model_free(whole);
     return st;

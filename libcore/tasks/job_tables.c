@@ -479,8 +479,7 @@ static const d9d_key plugin_elem = {
          .max = D9D_BLEND_SOURCES,                                                                 \
          .elem = &data_elem,                                                                       \
          .doc = "the samples and their order, or a list of datasets to blend"},                    \
-        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, d9d_model_choices,            \
-                      "the model"),                                                                \
+        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, d9d_model_choices, "the model"),  \
         D9D_KEY_TABLE(S, trainer, &loop_table, "the loop")
 
 static const d9d_key metric_elem = {.kind = D9D_KIND_UNION,

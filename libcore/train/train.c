@@ -112,10 +112,10 @@ static d9d_status save_and_exit(d9di_train *r)
 static d9d_status sleep_until_woken(d9di_train *r)
 {
     const d9di_sleep_opts opts = {.dev = r->engine.dev,
-                                 .mesh = r->engine.mesh,
-                                 .boot = r->run.where->boot,
-                                 .preemption = r->control.preemption,
-                                 .log = r->run.log};
+                                  .mesh = r->engine.mesh,
+                                  .boot = r->run.where->boot,
+                                  .preemption = r->control.preemption,
+                                  .log = r->run.log};
 
     r->control.should_sleep = false;
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);

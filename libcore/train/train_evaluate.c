@@ -75,10 +75,10 @@ static d9d_status run_evaluation(d9di_train_evaluator *v, const d9di_train_run *
                                  d9d_tracker *tracker, int64_t step, d9di_evaluation *e, bool *cut)
 {
     const d9di_evaluation_opts opts = {.engine = v->engine,
-                                      .task = v->task,
-                                      .preemption = v->preemption,
-                                      .step = step,
-                                      .log = run->log};
+                                       .task = v->task,
+                                       .preemption = v->preemption,
+                                       .step = step,
+                                       .log = run->log};
 
     D9D_TRY(trigger_event(run, "train.evaluation.pre", e, step));
     D9D_TRY(d9di_evaluation_run(e, &opts, cut));

@@ -80,6 +80,13 @@ JSON
     done
 }
 
+@test "a layout that files of a family do not have is refused" {
+    run d9d-map -q --to hf --expert-layout fused own-mixtral none
+    [ "$status" -eq 2 ]
+    [[ $output == *"mixtral: its HuggingFace files have a tensor for each expert, and no fused layout"* ]]
+    [ ! -e none ]
+}
+
 @test "random weights of every family load, and are those of the seed" {
     for c in $(cases); do
         d9d-map -q init --model "$golden/$c/config.json" --seed 3 "new-$c"

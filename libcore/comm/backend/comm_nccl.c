@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/watch/flight_file.h"
 #include "d9d/base/environment.h"
 #include "d9d/kernels/cuda.h"
-#include "comm/watch/flight_file.h"
 
 d9d_status d9di_comm_copy_cuda(d9d_stream s, void *dst, const void *src, size_t n)
 {

@@ -20,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/kernels/cuda.h"
 #include "comm/comm_private.h"
+#include "d9d/kernels/cuda.h"
 
 enum {
     CHUNK_BYTES = 4 << 20,

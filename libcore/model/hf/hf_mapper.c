@@ -66,8 +66,8 @@ static d9d_status row_parameter(map_build *b, map_row *r, int i)
 static d9d_status row_find(map_build *b, const d9d_hf_param *p, map_row *r)
 {
     *r = (map_row){.n = 1, .groups = 1};
-    D9D_TRY(
-        d9di_hf_place_find(b->naming, p->name, b->mapping->layout, b->mapping->bare, &b->arena, &r->place));
+    D9D_TRY(d9di_hf_place_find(b->naming, p->name, b->mapping->layout, b->mapping->bare, &b->arena,
+                               &r->place));
     r->own[0] = p->name;
     r->shape[0] = &p->shape;
     if (r->place.row == NULL)
@@ -167,8 +167,9 @@ static d9d_status parts_step(map_build *b, const map_row *r)
     if (b->mapping->to_own && grouped)
         D9D_TRY(d9d_mapper_unflatten(b->step[GROUP], r->own[0], r->dim, sizes, 2));
     for (int i = 0; i < r->n && grouped; i++)
-        D9D_TRY(b->mapping->to_own ? d9d_mapper_flatten(b->step[MERGE], r->own[i], r->dim, r->dim + 1)
-                               : d9d_mapper_unflatten(b->step[MERGE], r->own[i], r->dim, sizes, 2));
+        D9D_TRY(b->mapping->to_own
+                    ? d9d_mapper_flatten(b->step[MERGE], r->own[i], r->dim, r->dim + 1)
+                    : d9d_mapper_unflatten(b->step[MERGE], r->own[i], r->dim, sizes, 2));
     if (!b->mapping->to_own && grouped)
         D9D_TRY(d9d_mapper_flatten(b->step[GROUP], r->own[0], r->dim, r->dim + 1));
     return b->mapping->to_own
@@ -199,7 +200,7 @@ static d9d_status row_map(map_build *b, const map_row *r)
         D9D_TRY(d9d_mapper_transpose(b->step[SWAP], r->own[0], -2, -1));
     if (unit > 0)
         D9D_TRY(b->mapping->to_own ? d9d_mapper_squeeze(b->step[SWAP], r->own[0], unit)
-                               : d9d_mapper_unsqueeze(b->step[SWAP], r->own[0], unit));
+                                   : d9d_mapper_unsqueeze(b->step[SWAP], r->own[0], unit));
     if (r->n > 1)
         D9D_TRY(parts_step(b, r));
     return own_expect(b, r);

@@ -58,7 +58,7 @@ typedef struct fd_case {
     const void *arg;
     int64_t saved[FD_MAX]; /* elements of 4 bytes in each array that a float32 node keeps, besides
                              constants and parameters; -1: an empty array; 0 ends the list */
-    float tolerance_bf16; /* relative L2 error; 0: 0.01 */
+    float tolerance_bf16;  /* relative L2 error; 0: 0.01 */
 } fd_case;
 
 /* What a forward function sees. */

@@ -218,6 +218,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_section_check(const void *section, co
 D9D_API D9D_MUST_USE d9d_status d9d_family_create(const void *config, d9d_stage stage,
                                                   const d9d_model_opts *opts, d9d_model **out);
 D9D_API d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src);
+/* False for a mixture of experts whose files never have all experts in one tensor. */
+D9D_API bool d9d_family_has_fused_layout(const d9d_family *f);
 D9D_API D9D_MUST_USE d9d_status d9d_family_mapper(const void *config, d9d_stage stage,
                                                   const d9d_tensor_source *src,
                                                   d9d_weights_layout to, d9d_mapper **out);

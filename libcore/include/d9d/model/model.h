@@ -121,7 +121,7 @@ struct d9d_model {
     d9d_module *tied; /* a module that the first and the last stage both have, with one name: its
                          gradients are summed over the two; NULL: none, or one stage has it */
     struct d9d_model_added *added; /* d9d_model_add_linear() */
-    bool has_experts;     /* some layer, of any stage, has a mixture of experts */
+    bool has_experts;              /* some layer, of any stage, has a mixture of experts */
     bool whole_sequences; /* some layer needs whole sequences on a rank: no context parallelism */
 };
 

@@ -213,6 +213,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_spec_matrices(const d9d_model_spec *m,
 
 /* Layout of its weights, and the mapping between layouts, from the provider's functions or
  * prefixes. With prefixes, one stage of several maps the tensors of `params`. */
+/* The layout of the HuggingFace checkpoint that goes with this config.json: by its mark, or by the
+ * generation of its names. */
+D9D_API d9d_weights_layout d9d_model_hf_layout(const d9d_model_spec *m, const json_t *doc);
 D9D_API d9d_weights_layout d9d_model_layout(const d9d_model_spec *m, const d9d_tensor_source *src);
 D9D_API D9D_MUST_USE d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage,
                                                  const d9d_tensor_source *src,

@@ -43,7 +43,7 @@ typedef struct d9d_rope_scaling {
     double original;   /* positions; above 0 */
     double fast, slow; /* fast above slow, both above 0 */
     bool whole;
-    double mscale; /* multiplies cosines and sines; 0: the kind's default */
+    double mscale;     /* multiplies cosines and sines; 0: the kind's default */
     double mscale_all; /* yarn of MLA: scales the scores of all features too; 0: not */
 } d9d_rope_scaling;
 

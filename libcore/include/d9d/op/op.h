@@ -178,8 +178,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_gdn_gate(d9d_tape *t, d9d_var *x, d9d_par
  * float32, at most 0; b as g, of the type of q. */
 typedef struct d9d_op_gated_delta_args {
     d9d_var *q, *k, *v, *g, *b;
-    float scale;                    /* usually D^-1/2 */
-    const d9d_tensor *segments;     /* NULL: each sequence is one document */
+    float scale;                     /* usually D^-1/2 */
+    const d9d_tensor *segments;      /* NULL: each sequence is one document */
     const d9d_op_state_cache *cache; /* NULL, or with slots [A, D, F] float32 */
 } d9d_op_gated_delta_args;
 D9D_API D9D_MUST_USE d9d_status d9d_op_gated_delta(d9d_tape *t, const d9d_op_gated_delta_args *x,

@@ -1,5 +1,6 @@
 /* hf_config.h - config.json of a HuggingFace checkpoint: its place, its dtype, and rewriting it
- * from one layout of the weights to another.  d9d/model/hf/hf_fields.h has what a family reads from it.
+ * from one layout of the weights to another.  d9d/model/hf/hf_fields.h has what a family reads from
+ * it.
  *
  * A directory in the suite's own layout has the same config.json with one more member:
  *

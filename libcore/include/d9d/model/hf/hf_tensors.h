@@ -60,7 +60,8 @@ typedef struct d9d_hf_tensor {
     size_t groups; /* offset of the number of groups, an int64_t, in the family's struct, or
                       D9D_HF_EACH; 0: not interleaved */
     d9d_hf_rows rows;
-    int unit_dim; /* it has one more dimension there, of size 1, as a convolution [C, 1, W]; 0: none */
+    int unit_dim; /* it has one more dimension there, of size 1, as a convolution [C, 1, W]; 0: none
+                   */
 } d9d_hf_tensor;
 
 #define D9D_HF_NAME(here, there)                                                                   \
@@ -92,8 +93,7 @@ typedef struct d9d_hf_tensor {
     D9D_HF_NAME("mlp.router.gate.weight", "mlp.gate.weight"),                                      \
         D9D_HF_STACK("mlp.grouped_experts.gate_proj.weight",                                       \
                      "mlp.experts.{expert}.gate_proj.weight"),                                     \
-        D9D_HF_STACK("mlp.grouped_experts.up_proj.weight",                                         \
-                     "mlp.experts.{expert}.up_proj.weight"),                                       \
+        D9D_HF_STACK("mlp.grouped_experts.up_proj.weight", "mlp.experts.{expert}.up_proj.weight"), \
         D9D_HF_STACK("mlp.grouped_experts.down_proj.weight",                                       \
                      "mlp.experts.{expert}.down_proj.weight"),                                     \
         {.own = {"mlp.grouped_experts.gate_proj.weight", "mlp.grouped_experts.up_proj.weight"},    \
@@ -107,8 +107,7 @@ typedef struct d9d_hf_tensor {
     }
 
 /* A bias of the choice of experts, and experts for all tokens, as DeepSeek V3 has them. */
-#define D9D_HF_EXPERT_BIAS                                                                         \
-    D9D_HF_NAME("mlp.router.expert_bias", "mlp.gate.e_score_correction_bias")
+#define D9D_HF_EXPERT_BIAS D9D_HF_NAME("mlp.router.expert_bias", "mlp.gate.e_score_correction_bias")
 #define D9D_HF_SHARED_EXPERTS                                                                      \
     D9D_HF_NAME("mlp.shared_expert.expert.gate_proj.weight",                                       \
                 "mlp.shared_experts.gate_proj.weight"),                                            \
@@ -122,7 +121,7 @@ typedef struct d9d_hf_parts {
     const char *prefix; /* of a base model's names: "model." */
     d9d_decoder_names hf;
 } d9d_hf_parts;
-D9D_API extern const d9d_hf_parts d9d_hf_parts_default; /* model.embed_tokens, model.layers, ... */
+D9D_API extern const d9d_hf_parts d9d_hf_parts_default;  /* model.embed_tokens, model.layers, ... */
 D9D_API extern const d9d_decoder_names d9d_hf_own_names; /* of all families */
 
 /* One model's naming. */
