@@ -90,6 +90,8 @@ JSON
 @test "random weights of every family load, and are those of the seed" {
     for c in $(cases); do
         d9d-map -q init --model "$golden/$c/config.json" --seed 3 "new-$c"
+        run d9d-map -q diff "$golden/$c" "new-$c" # the same names, other numbers
+        [[ $output != *"only in"* ]] || { echo "$c: $output" && false; }
         d9d-map -q init --to d9d --model "$golden/$c/config.json" --seed 3 "new-own-$c"
         d9d-map -q --to hf "new-own-$c" "again-$c"
         d9d-map -q diff "new-$c" "again-$c"
