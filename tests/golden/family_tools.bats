@@ -91,7 +91,8 @@ JSON
     for c in $(cases); do
         d9d-map -q init --model "$golden/$c/config.json" --seed 3 "new-$c"
         run d9d-map -q diff "$golden/$c" "new-$c" # the same names, other numbers
-        [[ $output != *"only in"* ]] || { echo "$c: $output" && false; }
+        # New names of a config.json say that experts are fused, which transformers parts in files.
+        [ -z "$(grep 'only in' <<<"$output" | grep -v 'mlp\.experts\.')" ] || { echo "$c: $output" && false; }
         d9d-map -q init --to d9d --model "$golden/$c/config.json" --seed 3 "new-own-$c"
         d9d-map -q --to hf "new-own-$c" "again-$c"
         d9d-map -q diff "new-$c" "again-$c"
