@@ -8,6 +8,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
+#include "d9d/model/family.h"
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/model/random_weights.h"
 #include "d9d/models/models.h"
@@ -143,9 +144,25 @@ static const char *model_name(const d9d_convert *c)
     return type != NULL && !c->given ? type : c->model->provider->table->name;
 }
 
+/* Say what the model does not compute, and the output does not have. */
+static void warn_of_mtp(const d9d_convert *c, const char *name)
+{
+    const size_t n = c->model->provider->family != NULL
+                         ? d9d_family_mtp_tensors(c->model->config, &c->source)
+                         : 0;
+
+    if (n > 0)
+        d9d_log_warn(c->opt.log,
+                     "%s: %zu tensors of layers for multi-token prediction are left out: %s does "
+                     "not compute them",
+                     name, n, c->model->provider->table->name);
+}
+
 static d9d_status plan_model(d9d_convert *c, const char *name)
 {
     const d9d_model_provider *p = c->model->provider;
+
+    warn_of_mtp(c, name);
 
     c->from = d9d_model_layout(c->model, &c->source);
     if (!c->given && p->infer != NULL)

@@ -232,6 +232,24 @@ static bool is_other_head(const d9d_family_config *c, const char *name)
     return false;
 }
 
+/* Is it of a layer behind the last? */
+static bool is_mtp(const d9d_family_config *c, const char *name)
+{
+    const d9d_hf_naming naming = naming_of(c);
+    const int64_t layer = d9d_hf_layer_of(&naming, name);
+
+    return c->family->mtp_layers && layer >= ((const d9d_family_dims *)c->dims)->num_hidden_layers;
+}
+
+size_t d9d_family_mtp_tensors(const void *config, const d9d_tensor_source *src)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < src->n; i++)
+        n += is_mtp(config, src->at(src->self, i)->name);
+    return n;
+}
+
 /* transformers ignores the head of a tied model, a task's head replaces another, and some files
  * have tensors that no model uses; each is dropped by name. */
 static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source *src, d9d_mapper *m)
@@ -243,7 +261,7 @@ static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source 
     for (size_t i = 0; i < src->n; i++) {
         const char *name = src->at(src->self, i)->name;
 
-        if ((tied && has_prefix(name, "lm_head.")) || is_other_head(c, name) ||
+        if ((tied && has_prefix(name, "lm_head.")) || is_other_head(c, name) || is_mtp(c, name) ||
             d9d_hf_is_unused(&naming, name))
             D9D_TRY(d9d_mapper_drop(m, name));
     }

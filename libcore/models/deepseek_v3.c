@@ -186,5 +186,5 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 D9D_FAMILY(deepseek_v3, "deepseek_v3", "DeepSeek V3 and R1, Kimi K2, Moonlight", types,
            .class_name = "DeepseekV3", .config = &table, .fields = fields, .tensors = tensors,
-           .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,
-           .ffn = ffn);
+           .check = check, .shape = shape, .mtp_layers = true, .layer = sizeof(layer), .init = init,
+           .forward = forward, .ffn = ffn);

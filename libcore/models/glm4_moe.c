@@ -136,5 +136,5 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 D9D_FAMILY(glm4_moe, "glm4_moe", "GLM-4.5 to 4.7, mixtures of experts", types,
            .class_name = "Glm4Moe", .config = &table, .fields = fields, .tensors = tensors,
-           .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,
-           .ffn = ffn);
+           .check = check, .shape = shape, .mtp_layers = true, .layer = sizeof(layer), .init = init,
+           .forward = forward, .ffn = ffn);

@@ -87,6 +87,26 @@ JSON
     [ ! -e none ]
 }
 
+@test "layers of multi-token prediction are left out, with a word" {
+    local three=$work/three
+    mkdir -p "$three"
+    sed -E 's/"num_hidden_layers": [0-9]+/"num_hidden_layers": 3/; s/"num_nextn_predict_layers": [0-9]+/"num_nextn_predict_layers": 1/' \
+        "$golden/glm4_moe/config.json" >"$three/config.json"
+    d9d-map -q init --model "$three/config.json" mtp
+    sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' mtp/config.json
+    rm mtp/manifest.json
+    run d9d-map --to d9d mtp mtp-own
+    [ "$status" -eq 0 ]
+    [[ $output == *"tensors of layers for multi-token prediction are left out: glm4_moe does not compute them"* ]]
+    [ "$(d9d-map plan mtp-own | grep -c 'layers\.2')" -eq 0 ]
+    # Of another family it is an error.
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$golden/llama/config.json" >"$three/config.json"
+    cp "$golden/llama/model.safetensors" "$three"
+    run d9d-map -q --to d9d "$three" mtp-none
+    [ "$status" -ne 0 ]
+    [[ $output == *unused* ]]
+}
+
 @test "random weights of every family load, and are those of the seed" {
     for c in $(cases); do
         d9d-map -q init --model "$golden/$c/config.json" --seed 3 "new-$c"

@@ -2,6 +2,7 @@
 #include "model/hf/hf_names.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 const d9d_hf_parts d9d_hf_parts_default = {
@@ -171,12 +172,32 @@ bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name)
                           row_find(n, name + prefix, D9D_LAYOUT_HF_FUSED, &part) != NULL);
 }
 
+/* Bytes of the layer's prefix in the files, with or without that of a base model. */
+static size_t file_prefix(const d9d_hf_naming *n, const char *name, const char **layers)
+{
+    size_t prefix;
+
+    *layers = n->parts->hf.layers;
+    prefix = layer_prefix(*layers, name);
+    if (prefix == 0) {
+        *layers = without_prefix(n, true, *layers);
+        prefix = layer_prefix(*layers, name);
+    }
+    return prefix;
+}
+
+int64_t d9d_hf_layer_of(const d9d_hf_naming *n, const char *name)
+{
+    const char *layers;
+
+    return file_prefix(n, name, &layers) > 0 ? strtoll(name + strlen(layers) + 1, NULL, 10) : -1;
+}
+
 bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name)
 {
-    size_t prefix = layer_prefix(n->parts->hf.layers, name);
+    const char *layers;
+    const size_t prefix = file_prefix(n, name, &layers);
 
-    if (prefix == 0)
-        prefix = layer_prefix(without_prefix(n, true, n->parts->hf.layers), name);
     for (const d9d_hf_tensor *r = n->tensors; prefix > 0 && r != NULL && r->hf != NULL; r++)
         if (r->own[0] == NULL && strcmp(r->hf, name + prefix) == 0)
             return true;

@@ -178,6 +178,9 @@ typedef struct d9d_family {
     /* Change what differs from the usual decoder: norm, second rope, rotated features.  NULL:
      * nothing. */
     void (*shape)(const void *config, d9d_decoder_shape *s);
+    /* Files may have layers behind the last, of multi-token prediction (MTP), which the model does
+     * not compute: they are left out. */
+    bool mtp_layers;
     size_t layer; /* bytes of a layer, which begins with a d9d_decoder_layer */
     /* As in d9d_decoder_kind. */
     d9d_status (*init)(d9d_decoder_layer *l, const d9d_block_opts *opts);
@@ -218,6 +221,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_section_check(const void *section, co
 D9D_API D9D_MUST_USE d9d_status d9d_family_create(const void *config, d9d_stage stage,
                                                   const d9d_model_opts *opts, d9d_model **out);
 D9D_API d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src);
+/* Number of a source's tensors that are of multi-token prediction, and so left out. */
+D9D_API size_t d9d_family_mtp_tensors(const void *config, const d9d_tensor_source *src);
 /* False for a mixture of experts whose files never have all experts in one tensor. */
 D9D_API bool d9d_family_has_fused_layout(const d9d_family *f);
 D9D_API D9D_MUST_USE d9d_status d9d_family_mapper(const void *config, d9d_stage stage,

@@ -156,6 +156,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_mapper(const d9d_hf_naming *n, const d9d_
                                               const d9d_hf_mapping *mapping, d9d_mapper **out);
 /* True for a parameter that a row names. */
 D9D_API bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name);
+/* The layer of a tensor in the files; -1: it is of none. */
+D9D_API int64_t d9d_hf_layer_of(const d9d_hf_naming *n, const char *name);
 /* True for a name in the files that no model uses: a row without parameters. */
 D9D_API bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name);
 /* All matrices that can have adapters and have a tensor, or one for each expert, of their own in
