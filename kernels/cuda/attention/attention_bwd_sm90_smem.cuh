@@ -97,8 +97,8 @@ struct tma_descriptors {
 /* A block's current task and head. */
 struct work_tile {
     int first, tokens; /* stationary tokens: the first, and how many are left in the segment */
-    int head;         /* of the stationary side; -1: no more work */
-    int steps;        /* streamed tiles, over all segments and heads */
+    int head;          /* of the stationary side; -1: no more work */
+    int steps;         /* streamed tiles, over all segments and heads */
 };
 
 /* A stage's tile. query, key: its first ones, counted from the segment such that query i sees keys

@@ -1,5 +1,5 @@
-/* gemm_sm90.cuh - GEMM on Hopper in bfloat16: producer warp, consumer warpgroups (mainloop) and launch,
- * for any epilogue.
+/* gemm_sm90.cuh - GEMM on Hopper in bfloat16: producer warp, consumer warpgroups (mainloop) and
+ * launch, for any epilogue.
  *
  * The tile shape and the scheduler are in gemm_sm90_mainloop.cuh. A finished tile is packed into 64
  * registers and stored during the next tile's mainloop. The EPILOGUE argument decides how:

@@ -2,8 +2,8 @@
 #ifndef D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
 #define D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
 
-#include "cuda/gemm/gemm_sm90.cuh"
 #include "cuda/elementwise/swiglu.cuh"
+#include "cuda/gemm/gemm_sm90.cuh"
 #include "cuda/gemm/gemm_swiglu.h"
 
 namespace

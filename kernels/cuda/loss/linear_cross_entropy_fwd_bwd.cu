@@ -282,7 +282,7 @@ template <class T> struct fwd_bwd_call {
     const void *const *w;
     void *const *dw;
     const float *beta;
-    int64_t ranks, mine, here;  /* here: rows of this rank's part of the vocabulary */
+    int64_t ranks, mine, here;        /* here: rows of this rank's part of the vocabulary */
     int64_t max_tokens, width, parts; /* tokens; columns per logits GEMM; sums per token */
     vocab_splits where;
     float *target, *sums; /* [ranks, T], [ranks, 2, tokens] */
