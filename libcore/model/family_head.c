@@ -149,8 +149,8 @@ d9d_status d9d_family_set_head(const void *config, d9d_arena *a, d9d_head *head,
 d9d_status d9di_family_check_router(const d9d_family_config *c)
 {
     return c->custom_router ? D9D_FAIL(D9D_ENOTSUP,
-                                       "%s: a HuggingFace checkpoint has no routers of another "
-                                       "kind than a softmax's best",
+                                       "%s: a HuggingFace checkpoint has no routers other than "
+                                       "softmax top-k",
                                        c->family->name)
                             : D9D_OK;
 }

@@ -51,7 +51,7 @@ static void count_close(void *rooms)
 static void hear(void *arg, d9d_log_level level, const char *text)
 {
     (void)arg;
-    if (level == D9D_LOG_WARN && strstr(text, "go as messages") != NULL)
+    if (level == D9D_LOG_WARN && strstr(text, "exchanged by send and receive") != NULL)
         seen.lines++;
 }
 

@@ -217,7 +217,7 @@ bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --s
     assert_output --partial "undefined symbol: missing_here"
     bad abi <<<'#include <d9d/tasks/plugin.h>
 const D9D_API d9d_plugin d9d_plugin_table = {.size = sizeof(d9d_plugin), .abi = D9D_PLUGIN_ABI + 1};'
-    assert_output --partial "libabi.so: was built for plugins of version 4, this d9d loads 3"
+    assert_output --partial "libabi.so: was built for plugins of version 5, this d9d loads 4"
     bad embeds <<<'#include <d9d/tasks/plugin.h>
 static const size_t embeds[] = {sizeof(d9d_tensor), sizeof(d9d_param) - 8, 0};
 const D9D_API d9d_plugin d9d_plugin_table = {.size = sizeof(d9d_plugin), .abi = D9D_PLUGIN_ABI, .embeds = embeds};'
@@ -304,7 +304,7 @@ targets|task={"name": "faulty"}|1|faulty: targets() gave -7 for 1 rows
 state|task={"name": "faulty"}|1|faulty: state() gave no array, and says 3
 logits|task={"name": "faulty"}|1|metrics: predictions of int32 in 1 dimensions
 form|metrics=[{"name": "faulty"}]|1|faulty: its form() failed and does not say why
-cells|metrics=[{"name": "faulty"}]|2|form() of faulty gave -1 cells
+cells|metrics=[{"name": "faulty"}]|2|form() of faulty gave a state of -1 elements
 handle|data.epochs=3|1|train.step.pre: its handle() failed and does not say why
 ROWS
     run -0 d9d-train -q --device cpu --set trainer.run.dir=faulty --set 'plugin=["libplain_llama.so", "libfaulty.so"]' \

@@ -134,6 +134,9 @@ prepare_more() {
         d9d-map -q init --model config.json $name
         cp "$tokenizer" $name
     done
+    "${CC:-cc}" -shared -fPIC -I"$top/libcore/include" -I"$top/kernels/include" -o libseed_oss.so \
+        "$top/examples/plugins/seed_oss.c"
+    cp -r "$top/tests/golden/plugins/seed_oss" hf/Seed-OSS-36B
     d9d-map -q --to d9d hf/qwen3 ckpt
     d9d-map -q --mapper examples/mappers/qwen3_to_torchtitan.json hf/qwen3 titan
     cp "$tokenizer" .

@@ -85,7 +85,7 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     greedy moe >g.json
     run -0 --separate-stderr d9d-infer --device cpu g.json
     [[ "$output" =~ ^'448 tokens of 7 samples, '[0-9.e+]+' tokens/s'$ ]]
-    [[ "$stderr" == *'cache: 3 rows of up to 90 tokens, 0.1 MB'* ]]
+    [[ "$stderr" == *'KV cache: 3 sequences of up to 90 tokens, 0.1 MB'* ]]
     run -0 --separate-stderr d9d-infer -q --json --set task.output=b.jsonl g.json
     [[ "$output" == *'"samples": 7'*'"first_sample": 0'*'"tokens": 448'*'"tokens_per_s": '* ]]
     [[ "$output" != *'"loss"'* ]]

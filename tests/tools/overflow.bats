@@ -72,6 +72,6 @@ JSON
     sed 's/"initializer_range": [0-9.]*/"initializer_range": 1e38/' "$golden/dense_untied/config.json" >m.json
     grep -q 1e38 m.json
     run -2 --separate-stderr d9d-map init -q -m m.json new
-    [[ "$stderr" == *"initializer_range is 1e+38, at most 1e+37"* ]]
+    [[ "$stderr" == *"initializer_range: 1e+38 is not at most 1000"* ]]
     [ ! -e new ]
 }

@@ -46,8 +46,8 @@ routed() {
         run -2 d9d-train -q --set "model_provider.$1" c.json
         [[ "$output" == *"$2"* ]]
     }
-    fails router.groups=3 "3 groups of experts: at most 32, which divide num_experts 8"
-    fails 'router={"groups": 4, "top_groups": 1}' "1 of 4 groups have 2 experts, and num_experts_per_tok is 3"
+    fails router.groups=3 "3 groups of experts: at most 32, which divide 8 experts"
+    fails 'router={"groups": 4, "top_groups": 1}' "1 of 4 groups have 2 experts, and a token has 3"
     fails router.group=2 'model_provider.router.group: unknown key; did you mean "groups"?'
     fails router.aux_loss_coef=-1 "model_provider.router.aux_loss_coef: -1 is not at least 0"
     fails router.scale=0 "model_provider.router.scale: 0 is not above 0"
