@@ -1,11 +1,13 @@
-/* llama.c - Llama 2 and 3, SmolLM2 and 3, Mistral, Mixtral.
+/* llama.c - Llama 2 and 3, SmolLM2 and 3, Mistral, Mixtral, Phi-3 and Phi-4.
  *
  *     x = x + attention(norm(x))         grouped-query attention with RoPE
  *     x = x + mlp(norm(x))               SwiGLU, in Mixtral a mixture of SwiGLU experts
  *
- * Layers of Mistral and Mixtral may see a window.  Some of SmolLM3 have no RoPE.  Touvron et al.,
- * "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024; Jiang et al., "Mistral
- * 7B", 2023, and "Mixtral of experts", 2024; Bakouch et al., "SmolLM3", 2025.
+ * Layers of Mistral, Mixtral and Phi-3 may see a window.  Some of SmolLM3 have no RoPE.  Phi-4
+ * rotates the first features of a head, and Phi's projections are fused in the files.  Touvron et
+ * al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024; Jiang et al.,
+ * "Mistral 7B", 2023, and "Mixtral of experts", 2024; Bakouch et al., "SmolLM3", 2025; Abdin et
+ * al., "Phi-3 technical report", arXiv:2404.14219, and "Phi-4", arXiv:2412.08905.
  */
 #include "d9d/model/family.h"
 
@@ -14,7 +16,8 @@ typedef struct config {
     int64_t sliding_window; /* 0: none */
     int64_t num_local_experts, num_experts_per_tok;
     int64_t no_rope_layer_interval;
-    d9d_list no_rope_layers; /* of 0 and 1: 1 for a layer with RoPE */
+    double partial_rotary_factor; /* 0: the whole head is rotated */
+    d9d_list no_rope_layers;      /* of 0 and 1: 1 for a layer with RoPE */
 } config;
 
 #define KEYS(positions, eps, theta)                                                                \
@@ -42,6 +45,11 @@ static const d9d_key smollm3_keys[] = {
     D9D_KEY_LIST(config, no_rope_layers, "null", &zero_or_one, "layers with RoPE: 1, without: 0",
                  .flags = D9D_NULLABLE),
     D9D_KEY_END};
+static const d9d_key phi3_keys[] = {
+    KEYS("4096", "1e-5", "10000"), WINDOW("null"), D9D_FAMILY_TIED(config, "false"),
+    D9D_KEY_REAL(config, partial_rotary_factor, "1", 0, 1, "share of a head that is rotated",
+                 .flags = D9D_ABOVE_MIN),
+    D9D_KEY_END};
 #define TABLE(name, text)                                                                          \
     static const d9d_table name##_table = D9D_TABLE(config, #name "_config", name##_keys, text);   \
     static const char *const name##_types[] = {#name, NULL}
@@ -49,6 +57,7 @@ TABLE(llama, "Llama");
 TABLE(mistral, "Mistral");
 TABLE(mixtral, "Mixtral");
 TABLE(smollm3, "SmolLM3");
+TABLE(phi3, "Phi-3 and Phi-4");
 
 #define FIELDS                                                                                     \
     D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),             \
@@ -64,6 +73,10 @@ static const d9d_hf_field smollm3_fields[] = {FIELDS,
                                               D9D_HF_IGNORED("layer_types"),
                                               D9D_HF_END};
 
+static const d9d_hf_field phi3_fields[] = {
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("embd_pdrop", "[0]"),
+    D9D_HF_ONLY("resid_pdrop", "[0]"), D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_END};
+
 static const d9d_hf_tensor tensors[] = {D9D_HF_UNUSED("self_attn.rotary_emb.inv_freq"),
                                         D9D_HF_TENSORS_END};
 #define EXPERT(own, there)                                                                         \
@@ -72,6 +85,12 @@ static const d9d_hf_tensor tensors[] = {D9D_HF_UNUSED("self_attn.rotary_emb.inv_
 static const d9d_hf_tensor mixtral_tensors[] = {
     D9D_HF_NAME("mlp.router.gate.weight", "block_sparse_moe.gate.weight"),
     EXPERT("gate_proj", "w1"), EXPERT("up_proj", "w3"), EXPERT("down_proj", "w2"),
+    D9D_HF_TENSORS_END};
+
+static const d9d_hf_tensor phi3_tensors[] = {
+    {.own = {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+     .hf = "self_attn.qkv_proj.weight"},
+    {.own = {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, .hf = "mlp.gate_up_proj.weight"},
     D9D_HF_TENSORS_END};
 
 typedef struct layer {
@@ -162,7 +181,11 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
 
 static void shape(const void *dims, d9d_decoder_shape *s)
 {
-    s->has_experts = ((const config *)dims)->num_local_experts > 0;
+    const config *c = dims;
+
+    s->has_experts = c->num_local_experts > 0;
+    if (c->partial_rotary_factor > 0)
+        s->rope.features = (int64_t)((double)c->head_dim * c->partial_rotary_factor);
 }
 
 #define LAYER                                                                                      \
@@ -180,3 +203,5 @@ D9D_FAMILY(mixtral, "mixtral", "Mixtral, a mixture of experts", mixtral_types,
 D9D_FAMILY(smollm3, "smollm3", "SmolLM3, some of whose layers have no RoPE", smollm3_types,
            .class_name = "SmolLM3", .config = &smollm3_table, .fields = smollm3_fields,
            .tensors = tensors, LAYER);
+D9D_FAMILY(phi3, "phi3", "Phi-3, Phi-3.5 and Phi-4", phi3_types, .class_name = "Phi3",
+           .config = &phi3_table, .fields = phi3_fields, .tensors = phi3_tensors, LAYER);
