@@ -123,7 +123,7 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
                                    .top_groups = c->topk_group,
                                    .scale = c->routed_scaling_factor,
                                    .expert_bias = true};
-    return d9d_family_experts_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
+    return d9d_block_router_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
 }
 
 static void shape(const void *dims, d9d_decoder_shape *s)

@@ -22,8 +22,7 @@ typedef struct config {
     bool *windowed, *is_moe; /* [num_hidden_layers] */
 } config;
 
-/* --- config.json --------------------------------------------------------------------------------
- */
+/* --- config.json --------------------------------------------------------------------------- */
 
 #define KEYS                                                                                       \
     D9D_FAMILY_KEYS(config), D9D_FAMILY_POSITIONS(config, "32768"),                                \
@@ -287,8 +286,7 @@ static d9d_status moe_read(const void *section, d9d_arena *a, const void **out)
 
     D9D_TRY(d9di_qwen3_section_read(&moe, section, a, out));
     c = ((const d9d_family_config *)*out)->dims;
-    return d9d_family_experts_check("qwen3_moe", c->num_experts, c->num_experts_per_tok,
-                                    &c->router);
+    return d9d_block_router_check("qwen3_moe", c->num_experts, c->num_experts_per_tok, &c->router);
 }
 
 const d9d_model_provider d9d_qwen3_dense_provider = {.table = &d9d_qwen3_dense_section,

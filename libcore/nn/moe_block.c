@@ -43,23 +43,28 @@ static d9d_status bias_init(d9d_block_moe *b)
     return D9D_OK;
 }
 
-static d9d_status router_check(const d9d_block_moe_shape *s)
+d9d_status d9d_block_router_check(const char *where, int64_t experts, int64_t top_k,
+                                  const d9d_block_router *r)
 {
-    const d9d_block_router *r = &s->router;
-    const long long groups = r->groups, top = r->top_groups, experts = s->experts;
-
-    if (groups <= 1)
-        return D9D_OK;
-    if (groups > D9D_ROUTER_MAX_GROUPS || experts % groups != 0)
+    if (top_k < 1 || top_k > experts)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %lld of %lld experts cannot be chosen", where,
+                        (long long)top_k, (long long)experts);
+    if (r->top_groups > r->groups)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%lld groups of experts: at most %d, which divide num_experts %lld", groups,
-                        D9D_ROUTER_MAX_GROUPS, experts);
-    return top >= 1 && top * (experts / groups) >= s->top_k
-               ? D9D_OK
-               : D9D_FAIL(D9D_ECONFIG,
-                          "the best %lld of %lld groups have %lld experts, and "
-                          "num_experts_per_tok is %lld",
-                          top, groups, top * (experts / groups), (long long)s->top_k);
+                        "%s: the best %lld of %lld groups of experts: so many are not there", where,
+                        (long long)r->top_groups, (long long)r->groups);
+    if (r->groups <= 1)
+        return D9D_OK;
+    if (r->groups > D9D_ROUTER_MAX_GROUPS || experts % r->groups != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: %lld groups of experts: at most %d, which divide %lld experts", where,
+                        (long long)r->groups, D9D_ROUTER_MAX_GROUPS, (long long)experts);
+    if (r->top_groups < 1 || r->top_groups * (experts / r->groups) < top_k)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the best %lld of %lld groups have %lld experts, and a token has %lld",
+                        where, (long long)r->top_groups, (long long)r->groups,
+                        (long long)(r->top_groups * (experts / r->groups)), (long long)top_k);
+    return D9D_OK;
 }
 
 d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
@@ -79,7 +84,7 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
     d9d_module_init(&b->module);
     d9d_module_init(&b->router);
     d9d_module_init(&b->grouped_experts);
-    D9D_TRY(router_check(shape));
+    D9D_TRY(d9d_block_router_check("mixture of experts", e, shape->top_k, &shape->router));
     D9D_TRY(d9d_block_linear_init(&b->gate, opts, h, e));
     D9D_TRY(grouped_init(&b->gate_proj, opts, e, h, n));
     D9D_TRY(grouped_init(&b->up_proj, opts, e, h, n));

@@ -138,10 +138,6 @@ D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list, const
                  .flags = D9D_NULLABLE)
 D9D_API extern const d9d_key d9d_family_word;
 
-/* For a family's check(): can so many experts be chosen so?  ECONFIG. */
-D9D_API D9D_MUST_USE d9d_status d9d_family_experts_check(const char *where, int64_t experts,
-                                                         int64_t top_k, const d9d_block_router *r);
-
 /* --- the family ----------------------------------------------------------------------------- */
 
 /* What one rank, file or job adds to the dimensions.  The struct that providers get as `config`. */
