@@ -57,8 +57,7 @@ d9di_subarray d9di_subarray_make(int ndim, const int64_t *box, const int64_t *st
     return b;
 }
 
-/* --- linear_cross_entropy_fwd_bwd ---------------------------------------------------------------
- */
+/* --- linear_cross_entropy_fwd_bwd ---------------------------------------------------------- */
 
 enum { TOKEN_STEP = 128, LOGIT_COLUMNS = 8192 };
 enum { TOKEN_ALIGN = 1024 }; /* if the scratch allows: avoids partial tiles of the GEMMs */

@@ -142,8 +142,7 @@ void d9di_gated_delta_solve_chunk(const d9di_gated_delta_args *c, const d9di_gat
             d9di_cpu_row_axpy(w->u + i * f, -w->a[i * m + j], w->u + j * f, f);
 }
 
-/* --- forward -----------------------------------------------------------------------------------
- */
+/* --- forward ------------------------------------------------------------------------------- */
 
 /* Output of a chunk; then the state is advanced past it. */
 static void chunk_output(const d9di_gated_delta_args *c, const d9di_gated_delta_chunk *x, void *o,

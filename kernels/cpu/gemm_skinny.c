@@ -28,8 +28,7 @@ enum {
 
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* --- transposed: y[H][COLS] = A [H, n] times COLS rows of B --------------------------------------
- */
+/* --- transposed: y[H][COLS] = A [H, n] times COLS rows of B -------------------------------- */
 
 typedef void transposed_fn(int64_t n, const float *a, int64_t lda, const char *b, int64_t ldb,
                            float *y);
@@ -89,8 +88,7 @@ static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes
             op##_storeu_ps(y + i * COLS + w * (V), sum[i][w]);                                     \
     }
 
-/* --- not transposed: y[cols] += a[0] b[0][cols], then a[1] b[1][cols], ... -----------------------
- */
+/* --- not transposed: y[cols] += a[0] b[0][cols], then a[1] b[1][cols], ... ----------------- */
 
 typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, int64_t cols,
                          float *y);
@@ -117,8 +115,7 @@ typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, 
             ADD(op, vec, V, 1, LOAD)                                                               \
     }
 
-/* --- loading vectors of B -----------------------------------------------------------------------
- */
+/* --- loading vectors of B ------------------------------------------------------------------ */
 
 #define F512(p) _mm512_loadu_ps(p)
 #define F256(p) _mm256_loadu_ps(p)
@@ -186,8 +183,7 @@ typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, 
     TRANSPOSE_BF16(_mm256, r, x, w, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_slli_epi32,   \
                    UPPER256)
 
-/* --- functions per vector width -----------------------------------------------------------------
- */
+/* --- functions per vector width ------------------------------------------------------------ */
 
 #define ROWS(width, isa, op, vec, V, H)                                                            \
     TRANSPOSED(turned_f32_##width##_##H, isa, op, vec, V, H, float, 4, LANES##width,               \
@@ -232,8 +228,7 @@ static const skinny_kernels *kernels_for_cpu(void)
     return NULL;
 }
 
-/* --- GEMM ----------------------------------------------------------------------------------------
- */
+/* --- GEMM ---------------------------------------------------------------------------------- */
 
 typedef struct skinny_args {
     const skinny_kernels *by;

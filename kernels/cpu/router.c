@@ -250,8 +250,7 @@ d9d_status d9d_ref_router_losses(d9d_stream s, const d9d_router_dims *n, float *
     return D9D_OK;
 }
 
-/* --- load counts, and the bias that follows them ------------------------------------------------
- */
+/* --- load counts, and the bias that follows them ------------------------------------------- */
 
 d9d_status d9d_ref_expert_load(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
                                const int32_t *expert, const d9d_router_balance *b)

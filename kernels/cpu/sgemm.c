@@ -104,8 +104,7 @@ static tile_fn *tile_fn_for_cpu(void)
     return tile_plain;
 }
 
-/* --- packing -----------------------------------------------------------------------------------
- */
+/* --- packing ------------------------------------------------------------------------------- */
 
 /* Transposes 4 x 4 numbers, y[k][i] = x[i][k]; rows of y are `width` long, of x `across`. */
 static inline void transpose_4x4(float *y, int64_t width, const float *x, int64_t across)
@@ -185,8 +184,7 @@ D9DI_CLONES void d9di_sgemm_tile_store(float *c, int64_t ldc, const float *tile,
                 c[j] = alpha * tile[j] + beta * c[j];
 }
 
-/* --- GEMM ----------------------------------------------------------------------------------------
- */
+/* --- GEMM ---------------------------------------------------------------------------------- */
 
 typedef struct sgemm_panel {
     int64_t k; /* of this panel */

@@ -189,8 +189,7 @@ d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n,
     return d9di_sim_use_scratch(s, attention_scratch(&x, backward));
 }
 
-/* --- gated delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu -----------------
- */
+/* --- gated delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu ------------- */
 
 /* Per token: inverse lengths of keys and queries; backward also values written and without decay,
  * gradients of queries and keys per head, and of the states. In bfloat16 also the state-independent
@@ -215,8 +214,7 @@ d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims
     return d9di_sim_use_scratch(s, 4 * (2 * tokens * n->k + more + rest));
 }
 
-/* --- linear cross entropy: linear_cross_entropy.cu, _bwd.cu, _fwd_bwd.cu ------------------------
- */
+/* --- linear cross entropy: linear_cross_entropy.cu, _bwd.cu, _fwd_bwd.cu ------------------- */
 
 enum { TOKENS = 2048, COLUMNS = 8192, MIN_COLUMNS = 256, STEP = 128, MAX_SPLIT_PARTS = 32 };
 enum { TILE = 256, SIDE = 8 }; /* of the kernel of compute capability 9.0 */

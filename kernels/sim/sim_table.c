@@ -243,8 +243,7 @@ ENTRY(scatter_rows, d9d_dtype t, void *y, int64_t ld, int64_t first, const int32
     return charge_memory(s, t, 2.0 * (double)m * (double)n);
 }
 
-/* --- gated delta rule --------------------------------------------------------------------------
- */
+/* --- gated delta rule ---------------------------------------------------------------------- */
 
 ENTRY(causal_conv1d, const d9d_causal_conv1d_dims *n, void *y, const void *x, const void *w)
 {
@@ -401,8 +400,7 @@ ENTRY(linear_cross_entropy_fwd_bwd, const d9d_linear_cross_entropy_dims *n, d9d_
     return charge_cross_entropy(s, n, 1.0 + (token_grad != NULL) + grads);
 }
 
-/* --- mixture of experts ------------------------------------------------------------------------
- */
+/* --- mixture of experts -------------------------------------------------------------------- */
 
 /* Scores, read or written `times` times. */
 static d9d_status charge_scores(d9d_stream s, const d9d_router_dims *n, double times)
@@ -486,8 +484,7 @@ ENTRY(expert_local_ids, int32_t *local, const int32_t *source, const int32_t *ex
     return charge_memory(s, D9D_I32, 2.0 * (double)n * (double)k);
 }
 
-/* --- reductions and optimizers ------------------------------------------------------------------
- */
+/* --- reductions and optimizers ------------------------------------------------------------- */
 
 ENTRY(sum_squares, double *out, d9d_dtype t, const d9d_sum_squares_array *list, int64_t count)
 {

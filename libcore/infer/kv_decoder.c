@@ -189,8 +189,7 @@ static d9d_status upload_block(d9di_kv_decoder *d, const input_layout *l,
     return d9d_tensor_from_host(d->engine->dev, D9D_I32, D9D_SHAPE(l->all), b, &d->block);
 }
 
-/* --- a call -------------------------------------------------------------------------------------
- */
+/* --- a call -------------------------------------------------------------------------------- */
 
 static d9d_tensor subview(const d9d_tensor *of, int64_t first, d9d_shape shape)
 {

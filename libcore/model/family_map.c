@@ -78,8 +78,7 @@ void d9d_family_infer(void *config, const d9d_tensor_source *src)
                    any_name(src, has_prefix, "lm_head.");
 }
 
-/* --- parameters --------------------------------------------------------------------------------
- */
+/* --- parameters ---------------------------------------------------------------------------- */
 
 static d9d_hf_naming naming_of(const d9d_family_config *c)
 {
@@ -180,8 +179,7 @@ static d9d_hf_params params_of(const param_list *l)
     return (d9d_hf_params){l->list.data, l->list.len};
 }
 
-/* --- one direction ------------------------------------------------------------------------------
- */
+/* --- one direction ------------------------------------------------------------------------- */
 
 static d9d_status map_files(const d9d_family_config *c, d9d_stage stage,
                             const d9d_hf_mapping *mapping, const d9d_tensor_source *own,
@@ -312,8 +310,7 @@ bool d9d_family_has_fused_layout(const d9d_family *f)
     return fused || !separate;
 }
 
-/* --- the whole ----------------------------------------------------------------------------------
- */
+/* --- the whole ----------------------------------------------------------------------------- */
 
 d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tensor_source *src,
                              d9d_weights_layout to, d9d_mapper **out)
@@ -368,8 +365,7 @@ d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matri
     return st;
 }
 
-/* --- random weights -----------------------------------------------------------------------------
- */
+/* --- random weights ------------------------------------------------------------------------ */
 
 /* A list of the whole model's parameters with their initialisation. */
 typedef struct tensor_list {

@@ -3,8 +3,7 @@
 
 #include "model/family_parts.h"
 
-/* --- keys ---------------------------------------------------------------------------------------
- */
+/* --- keys ---------------------------------------------------------------------------------- */
 
 #define COEFFICIENT(word, field, d, text)                                                          \
     {                                                                                              \
@@ -44,8 +43,7 @@ d9d_status d9d_family_section_check(const void *section, const char *path)
     return D9D_OK;
 }
 
-/* --- reading ------------------------------------------------------------------------------------
- */
+/* --- reading ------------------------------------------------------------------------------- */
 
 /* "model" with the family's model_type, which it need not have. */
 static d9d_status inline_document(const d9d_family *f, const json_t *model, json_t **out)

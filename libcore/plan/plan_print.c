@@ -79,8 +79,7 @@ static amount format_duration(double s)
     return a;
 }
 
-/* --- memory ------------------------------------------------------------------------------------
- */
+/* --- memory -------------------------------------------------------------------------------- */
 
 /* Columns: bytes per rank, and what they are called. */
 #define MEMORY_COLUMNS(X)                                                                          \
@@ -142,8 +141,7 @@ static d9d_status print_memory(const d9d_plan *p, d9d_buf *out)
                           format_bytes(p->memory).text);
 }
 
-/* --- time --------------------------------------------------------------------------------------
- */
+/* --- time ---------------------------------------------------------------------------------- */
 
 static d9d_status print_work(const d9d_plan_rank *r, d9d_buf *out)
 {
@@ -210,8 +208,7 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
     return print_speed(p, out);
 }
 
-/* --- JSON ----------------------------------------------------------------------------------------
- */
+/* --- JSON ---------------------------------------------------------------------------------- */
 
 /* Takes over `v`; false when memory is out. */
 static bool json_append(json_t *list, json_t *v)

@@ -391,8 +391,7 @@ d9d_status d9d_eval_predictions(const d9d_eval_predictions_opts *opts, json_t **
     return st;
 }
 
-/* --- text --------------------------------------------------------------------------------------
- */
+/* --- text ---------------------------------------------------------------------------------- */
 
 static d9d_status append_value(d9di_text_table *g, const char *name, const char *label,
                                const json_t *v)

@@ -373,8 +373,7 @@ static const d9d_infer_task_kind hidden_states = {.size = sizeof(d9d_infer_task_
                                                   .body = &states,
                                                   .shape = states_shape};
 
-/* --- sections ------------------------------------------------------------------------------------
- */
+/* --- sections ------------------------------------------------------------------------------ */
 
 typedef d9d_head_task_section section;
 #define POOLING_KEY                                                                                \

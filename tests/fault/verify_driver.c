@@ -90,8 +90,7 @@ static struct file *pick(struct subject *s)
     return &s->files[i];
 }
 
-/* --- ways to spoil: each says what it did, in `text`, and returns whether it did anything ------
- */
+/* --- ways to spoil: each says what it did, in `text`, and returns whether it did anything -- */
 
 static bool change(struct subject *s, char *text, size_t room)
 {
@@ -167,8 +166,7 @@ static bool (*const ways[])(struct subject *, char *,
                             size_t) = {change, change, change, change, cut, grow, swap, lose, add};
 enum { N_WAYS = sizeof(ways) / sizeof(ways[0]) };
 
-/* --- trials --------------------------------------------------------------------------------------
- */
+/* --- trials -------------------------------------------------------------------------------- */
 
 static d9d_status verify(const char *dir)
 {

@@ -129,8 +129,7 @@ static void compare(const fixture *f, const char *prefix, const char *tensor, co
     free(have);
 }
 
-/* --- the ops ------------------------------------------------------------------------------------
- */
+/* --- the ops ------------------------------------------------------------------------------- */
 
 static double number(const fixture *f, const char *key, double otherwise)
 {
@@ -291,8 +290,7 @@ static const golden_op ops[] = {
     {"grouped_swiglu", {"x", "probs"}, {"gate", "up", "down"}, "y", run_grouped_swiglu, false},
 };
 
-/* --- a case -------------------------------------------------------------------------------------
- */
+/* --- a case -------------------------------------------------------------------------------- */
 
 static void case_open(fixture *f)
 {

@@ -384,8 +384,7 @@ static void the_micro_batch_does_not_matter(void **state)
     each_case(case_micro);
 }
 
-/* --- inference ---------------------------------------------------------------------------------
- */
+/* --- inference ----------------------------------------------------------------------------- */
 
 /* One line of logprobs against the losses of one sample. */
 static void check_line(const char *what, const json_t *line, size_t sample, const json_t *losses)

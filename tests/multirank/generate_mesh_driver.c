@@ -145,8 +145,7 @@ static void net_close(net *n)
         d9d_tensor_release(&n->cell[i]);
 }
 
-/* --- calls --------------------------------------------------------------------------------------
- */
+/* --- calls --------------------------------------------------------------------------------- */
 
 /* Some tokens of all rows: what the block is given, and which of the whole they are. */
 typedef struct call {

@@ -195,8 +195,7 @@ d9d_status d9d_content_hash_adapter(const char *dir, d9d_hash *out)
     return st;
 }
 
-/* --- quick hash -------------------------------------------------------------------------------
- */
+/* --- quick hash ---------------------------------------------------------------------------- */
 
 /* Hashes the end of a file: further training changes the last bytes of the weights, but not the
  * header. */

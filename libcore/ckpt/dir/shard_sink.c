@@ -293,8 +293,7 @@ static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, 
     return D9D_OK;
 }
 
-/* --- a chunk -----------------------------------------------------------------------------------
- */
+/* --- a chunk ------------------------------------------------------------------------------- */
 
 /* Returns the output file; the first caller opens it. */
 static d9d_status open_output(d9d_shard_sink *s, size_t file)

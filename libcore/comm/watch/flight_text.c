@@ -56,8 +56,7 @@ d9d_status d9d_flight_text(d9d_flight *f, d9d_buf *out)
     return D9D_OK;
 }
 
-/* --- JSON --------------------------------------------------------------------------------------
- */
+/* --- JSON ---------------------------------------------------------------------------------- */
 
 static json_t *call_json(const d9d_flight *f, const d9di_flight_record *r,
                          const d9di_flight_call *x)

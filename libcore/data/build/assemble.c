@@ -40,8 +40,7 @@ static bool has_prefix(const char *name, const char *prefix)
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-/* --- counting ----------------------------------------------------------------------------------
- */
+/* --- counting ------------------------------------------------------------------------------ */
 
 d9d_status d9di_assemble_each_unit(const d9di_assemble_opts *opts, d9di_assemble_unit_fn fn,
                                    void *arg)
@@ -169,8 +168,7 @@ d9d_status d9di_assemble_count(const d9di_assemble_opts *opts, d9di_dataset_mani
     return count_units(opts, split, m);
 }
 
-/* --- token files -------------------------------------------------------------------------------
- */
+/* --- token files --------------------------------------------------------------------------- */
 
 static d9d_status move_file(const char *from, const char *to, bool own)
 {
@@ -240,8 +238,7 @@ static d9d_status install_shards(struct assembly *j, const char *dir,
     return D9D_OK;
 }
 
-/* --- records -----------------------------------------------------------------------------------
- */
+/* --- records ------------------------------------------------------------------------------- */
 
 static d9d_status append_record(void *arg, const char *path, const d9di_shard_unit_state *s,
                                 const struct d9di_shard_unit_record *r)
@@ -342,8 +339,7 @@ static d9d_status append_segments(void *arg, const char *path, const d9di_shard_
     return d9di_out_file_write(&j->segments, p, n);
 }
 
-/* --- splits of given size ----------------------------------------------------------------------
- */
+/* --- splits of given size ------------------------------------------------------------------ */
 
 bool d9di_assemble_defers_packing(int64_t pack, const int64_t *counts, size_t n_splits)
 {
@@ -388,8 +384,7 @@ static void drop_empty_rest(struct assembly *j)
         j->m->n_splits--;
 }
 
-/* --- units --------------------------------------------------------------------------------------
- */
+/* --- units --------------------------------------------------------------------------------- */
 
 static d9d_status check_spool(const char *dir, const d9di_shard_unit_state *s, const char *end,
                               d9d_hash want)
@@ -489,8 +484,7 @@ static d9d_status check_shards(struct assembly *j)
     return j->opts->check ? d9d_thread_run(0, j->files.len, check_shard, j) : D9D_OK;
 }
 
-/* --- the index ---------------------------------------------------------------------------------
- */
+/* --- the index ----------------------------------------------------------------------------- */
 
 /* Reads records of a spool: sequentially through the buffer, or at random. */
 struct record_reader {
@@ -600,8 +594,7 @@ static d9d_status write_index(const struct assembly *j)
     return st;
 }
 
-/* --- the other files ---------------------------------------------------------------------------
- */
+/* --- the other files ----------------------------------------------------------------------- */
 
 bool d9di_assemble_is_temp(const char *name)
 {

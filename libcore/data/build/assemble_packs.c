@@ -30,8 +30,7 @@ struct pack_writer {
     d9di_packer *packers[D9DI_MAX_SPLITS];
 };
 
-/* --- documents of a unit -----------------------------------------------------------------------
- */
+/* --- documents of a unit ------------------------------------------------------------------- */
 
 struct reader {
     const char *dir;
@@ -135,8 +134,7 @@ static d9d_status pack_document(struct reader *r, const d9di_shard_unit_state *u
                            x->stored, d9di_assemble_sample_length(unit, x));
 }
 
-/* --- packed units ----------------------------------------------------------------------------
- */
+/* --- packed units -------------------------------------------------------------------------- */
 
 static void pack_writer_release(struct pack_writer *m)
 {
@@ -290,8 +288,7 @@ static d9d_status pack_sized_splits(const struct packing *p)
     return st;
 }
 
-/* --- all of it ---------------------------------------------------------------------------------
- */
+/* --- all of it ----------------------------------------------------------------------------- */
 
 static d9d_status list_unit(void *arg, const char *dir, const d9di_shard_unit_state *unit)
 {

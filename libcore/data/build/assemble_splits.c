@@ -39,8 +39,7 @@ static bool is_packed(const struct split_search *c)
     return c->opts->packer.size > 0;
 }
 
-/* --- the key ------------------------------------------------------------------------------------
- */
+/* --- the key ------------------------------------------------------------------------------- */
 
 static d9d_status add_weight(void *arg, const char *path, const d9di_shard_unit_state *unit,
                              const struct d9di_shard_unit_record *r)
@@ -83,8 +82,7 @@ static d9d_status find_key(struct split_search *c, uint64_t n, uint64_t *key, ui
     return D9D_OK;
 }
 
-/* --- packs --------------------------------------------------------------------------------------
- */
+/* --- packs --------------------------------------------------------------------------------- */
 
 static d9d_status add_candidate(void *arg, const char *path, const d9di_shard_unit_state *unit,
                                 const struct d9di_shard_unit_record *r)

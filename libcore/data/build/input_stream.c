@@ -165,8 +165,7 @@ static d9d_status check_kind(const char *path)
                                : D9D_OK;
 }
 
-/* --- detecting changes --------------------------------------------------------------------------
- */
+/* --- detecting changes --------------------------------------------------------------------- */
 
 static d9di_input_stat stat_of(const struct stat *s)
 {

@@ -97,8 +97,7 @@ void d9di_packer_free(d9di_packer *p)
     free(p);
 }
 
-/* --- samples -----------------------------------------------------------------------------------
- */
+/* --- samples ------------------------------------------------------------------------------- */
 
 static d9d_status append_labels(struct token_run *r, const int32_t *labels, size_t n)
 {
@@ -146,8 +145,7 @@ static d9d_status add_segment(d9di_packer *p, uint32_t key, const uint32_t *toke
     return D9D_VEC_PUSH(&p->sample.segments, (uint32_t)n);
 }
 
-/* --- concat ------------------------------------------------------------------------------
- */
+/* --- concat -------------------------------------------------------------------------------- */
 
 static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *tokens,
                               const int32_t *labels, int64_t length)
@@ -169,8 +167,7 @@ static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *toke
     return D9D_OK;
 }
 
-/* --- best fit ----------------------------------------------------------------------------------
- */
+/* --- best fit ------------------------------------------------------------------------------ */
 
 /* The least free space >= length of any bin; size + 1 if there is none. */
 static size_t find_space(const d9di_packer *p, uint32_t length)

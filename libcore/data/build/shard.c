@@ -17,8 +17,7 @@ struct shard_run {
     bool progressed;
 };
 
-/* --- the working directory ----------------------------------------------------------------------
- */
+/* --- the working directory ----------------------------------------------------------------- */
 
 static bool file_exists(const char *dir, const char *name)
 {
@@ -64,8 +63,7 @@ static d9d_status open_workdir(struct shard_run *r, const char *out, bool replac
     return D9D_OK;
 }
 
-/* --- the end -----------------------------------------------------------------------------------
- */
+/* --- the end ------------------------------------------------------------------------------- */
 
 d9d_status d9di_dataset_manifest_write(const d9di_dataset_manifest *m, const char *dir)
 {

@@ -110,8 +110,7 @@ d9di_packer_opts d9di_shard_plan_packer(const d9di_dataset_recipe *recipe, size_
  * failure. */
 d9d_status d9di_shard_make_units(const d9di_shard_plan *p, const d9d_log *log, bool *progressed);
 
-/* --- the working directory, kept for a resume ------------------------------------------
- */
+/* --- the working directory, kept for a resume ---------------------------------------------- */
 
 /* Opens and locks it, and removes leftovers of killed runs.  EIO if another process holds the
  * lock. */

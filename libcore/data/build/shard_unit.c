@@ -9,8 +9,7 @@
 #include "data/build/shard_unit_private.h"
 #include "data/dataset/dataset_private.h"
 
-/* --- a unit ------------------------------------------------------------------------------------
- */
+/* --- a unit -------------------------------------------------------------------------------- */
 
 struct d9di_shard_unit {
     d9di_shard_unit_opts opts;
@@ -76,8 +75,7 @@ d9di_shard_unit_state *d9di_shard_unit_get_state(d9di_shard_unit *u)
     return &u->state;
 }
 
-/* --- adding ------------------------------------------------------------------------------------
- */
+/* --- adding -------------------------------------------------------------------------------- */
 
 static struct d9di_shard_unit_shard *current_shard(d9di_shard_unit *u)
 {

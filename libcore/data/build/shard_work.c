@@ -55,8 +55,7 @@ struct unit_work {
     int64_t tokens;
 };
 
-/* --- units -------------------------------------------------------------------------------------
- */
+/* --- units --------------------------------------------------------------------------------- */
 
 static void current_free(struct current *c)
 {
@@ -101,8 +100,7 @@ static d9d_status current_seal(struct current *c)
     return d9di_shard_unit_commit(c->unit);
 }
 
-/* --- from documents to samples -----------------------------------------------------------------
- */
+/* --- from documents to samples ------------------------------------------------------------- */
 
 /* Splits the document into samples of at most `max_positions` positions that cover it. */
 static d9d_status split_document(d9di_packer *p, uint32_t key, const uint32_t *ids,
@@ -224,8 +222,7 @@ static d9d_status add_chunk(struct unit_work *w, const d9di_document_chunk *c)
     return D9D_OK;
 }
 
-/* --- the next chunk ----------------------------------------------------------------------------
- */
+/* --- the next chunk ------------------------------------------------------------------------ */
 
 /* Skips the finished units of the input split; *done if all are finished. */
 static void begin_input_split(struct unit_work *w, bool *done)
@@ -277,8 +274,7 @@ static d9d_status read_chunk(struct unit_work *w, d9di_document_chunk *c, bool *
     return D9D_OK;
 }
 
-/* --- threads -----------------------------------------------------------------------------------
- */
+/* --- threads ------------------------------------------------------------------------------- */
 
 /* Stops all threads; the first failure is reported. */
 static void fail_locked(struct unit_work *w, d9d_status st)

@@ -17,8 +17,7 @@ struct d9di_chat {
     d9di_chat_roles roles;
 };
 
-/* --- loading -----------------------------------------------------------------------------------
- */
+/* --- loading ------------------------------------------------------------------------------- */
 
 static d9d_status check_tokens(const d9di_chat *c, const char *path, const d9d_chat_role *role)
 {
@@ -100,8 +99,7 @@ d9d_hash d9di_chat_hash(const d9di_chat *c)
     return c->hash;
 }
 
-/* --- encoding ----------------------------------------------------------------------------------
- */
+/* --- encoding ------------------------------------------------------------------------------ */
 
 static d9d_status encode_text(const d9di_chat *c, d9d_tokenizer_scratch *s, d9di_chat_rendering *r,
                               d9d_token_ids *ids)

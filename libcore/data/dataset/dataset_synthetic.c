@@ -62,8 +62,7 @@ static const d9d_dataset_kind random_kind = {.size = sizeof(random_kind),
 const char *const d9d_dataset_tag[] = {"name", NULL};
 const d9d_table *const d9d_dataset_choices[] = {&random_table, NULL};
 
-/* --- any kind ----------------------------------------------------------------------------------
- */
+/* --- any kind ------------------------------------------------------------------------------ */
 
 static d9d_status load_info(d9d_dataset *ds)
 {

@@ -9,8 +9,7 @@
 
 enum { READ_BYTES = 1 << 20 };
 
-/* --- files -------------------------------------------------------------------------------------
- */
+/* --- files --------------------------------------------------------------------------------- */
 
 struct files {
     const d9d_dataset *ds;
@@ -142,8 +141,7 @@ static d9d_status check_files(const d9d_dataset *ds, const d9d_log *log)
     return st;
 }
 
-/* --- records -----------------------------------------------------------------------------------
- */
+/* --- records ------------------------------------------------------------------------------- */
 
 static d9d_status check_split(d9d_dataset *ds, const d9di_dataset_split *split, int64_t *tokens)
 {

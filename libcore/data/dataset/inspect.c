@@ -242,8 +242,7 @@ out:
     return st;
 }
 
-/* --- a sample as text --------------------------------------------------------------------------
- */
+/* --- a sample as text ---------------------------------------------------------------------- */
 
 /* State of printing: consecutive tokens, all trained or all not, are decoded together. */
 struct marking {

@@ -56,8 +56,7 @@ static uint64_t u64_at(const unsigned char *p)
     return v;
 }
 
-/* --- opening ------------------------------------------------------------------------------------
- */
+/* --- opening ------------------------------------------------------------------------------- */
 
 static d9d_status read_meta(const d9di_lmdb *db, size_t at, struct meta *out)
 {
@@ -100,8 +99,7 @@ d9d_status d9di_lmdb_open(const char *name, const void *p, size_t n, d9di_lmdb *
     return D9D_OK;
 }
 
-/* --- pages --------------------------------------------------------------------------------------
- */
+/* --- pages --------------------------------------------------------------------------------- */
 
 static d9d_status fail_page(const d9di_lmdb *db, uint64_t page, const char *what)
 {
@@ -182,8 +180,7 @@ static d9d_status search_page(const d9di_lmdb *db, uint64_t page, const unsigned
     return D9D_OK;
 }
 
-/* --- lookup ---------------------------------------------------------------------------------
- */
+/* --- lookup -------------------------------------------------------------------------------- */
 
 /* Finds the leaf page for a key. */
 static d9d_status find_leaf(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const void *key,

@@ -19,8 +19,7 @@ struct d9di_megatron {
 const size_t d9di_megatron_sizes[D9DI_MEGATRON_TYPES] = {
     [1] = 1, [2] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2};
 
-/* --- opening -----------------------------------------------------------------------------------
- */
+/* --- opening ------------------------------------------------------------------------------- */
 
 /* Makes both NAME.bin and NAME.idx from either. */
 static d9d_status name_pair(const char *path, char *names[2])
@@ -144,8 +143,7 @@ int64_t d9di_megatron_documents(const d9di_megatron *m)
     return (int64_t)m->bounds - 1;
 }
 
-/* --- documents ---------------------------------------------------------------------------------
- */
+/* --- documents ----------------------------------------------------------------------------- */
 
 static d9d_status read_sequence(const d9di_megatron *m, uint64_t s, size_t max_bytes, d9d_buf *out)
 {

@@ -110,8 +110,7 @@ static d9d_status write_all(struct export *e)
     return d9di_out_file_close(&e->idx);
 }
 
-/* --- the two files ------------------------------------------------------------------------------
- */
+/* --- the two files ------------------------------------------------------------------------- */
 
 struct pair {
     char *path[2], *partial[2]; /* paths of the .bin and the .idx */

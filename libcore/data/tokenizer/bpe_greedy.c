@@ -71,8 +71,7 @@ static inline bool pair_is_valid_cached(const d9di_bpe *b, d9di_bpe_scratch *s, 
     return *slot & 1;
 }
 
-/* --- greedy search ------------------------------------------------------------------------------
- */
+/* --- greedy search ------------------------------------------------------------------------- */
 
 /* The longest token at the start of text[0, n), its length, and the number of bytes examined. */
 static uint32_t longest_token(const d9di_bpe *b, const char *text, size_t n, size_t *len,

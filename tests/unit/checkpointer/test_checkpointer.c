@@ -622,8 +622,7 @@ static void test_bad_requests(void **state)
     run_release(&r);
 }
 
-/* --- discovery -----------------------------------------------------------------------------------
- */
+/* --- discovery ----------------------------------------------------------------------------- */
 
 static void test_nothing_there(void **state)
 {

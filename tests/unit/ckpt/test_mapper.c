@@ -231,8 +231,7 @@ static void shapes_that_do_not_suit_an_operation_are_mismatches(void **state)
     mem_tensors_free(&from);
 }
 
-/* --- casts ---------------------------------------------------------------------------------------
- */
+/* --- casts --------------------------------------------------------------------------------- */
 
 static void every_half_survives_float_and_back(void **state)
 {

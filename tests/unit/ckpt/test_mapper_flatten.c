@@ -74,8 +74,7 @@ static void count_boxes(d9d_mapper *m, int want)
     d9d_map_plan_free(p);
 }
 
-/* --- fused tensors of HuggingFace ----------------------------------------------------------------
- */
+/* --- fused tensors of HuggingFace ---------------------------------------------------------- */
 
 enum { E = 2, H = 5, I = 7, A = 3, D = 4 };
 
@@ -188,8 +187,7 @@ static void fused_heads_come_apart_and_together(void **state)
     finish();
 }
 
-/* --- boxes --------------------------------------------------------------------------------------
- */
+/* --- boxes --------------------------------------------------------------------------------- */
 
 /* Of parts whose bounds are not those of rows: a partial row, whole rows, a partial row. */
 static void a_part_becomes_three_boxes_at_most(void **state)
@@ -371,8 +369,7 @@ static void steps_are_printed(void **state)
     mem_tensors_free(&from);
 }
 
-/* --- errors --------------------------------------------------------------------------------------
- */
+/* --- errors -------------------------------------------------------------------------------- */
 
 static d9d_status plan_unflatten(int dim, const int64_t *sizes, size_t n)
 {

@@ -162,8 +162,7 @@ static void keeps_its_promises(void **state)
         fd_check(&cases[i]);
 }
 
-/* --- generation --------------------------------------------------------------------------------
- */
+/* --- generation ---------------------------------------------------------------------------- */
 
 enum { CELLS = 190, HEADS = 4, KEYS = 2, WIDE = 20, STEPS = 6 };
 static const int32_t steps[STEPS] = {0, 5, 39, 40, 77, CELLS - 1}; /* places of queries */

@@ -169,8 +169,7 @@ static void gated_norm(void **state)
     CHECK_ALL(cases);
 }
 
-/* --- what does not fit -------------------------------------------------------------------------
- */
+/* --- what does not fit --------------------------------------------------------------------- */
 
 static void refuses_weights(void **state)
 {

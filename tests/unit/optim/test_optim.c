@@ -101,8 +101,7 @@ static void step(rig *r, double lr, float scale)
     assert_ok(d9d_optimizer_step(r->opt, lr, &r->scale));
 }
 
-/* --- the formulas of optim.h, in double --------------------------------------------------------
- */
+/* --- the formulas of optim.h, in double ---------------------------------------------------- */
 
 typedef struct naive {
     double b1, b2, eps, wd, mom, damp;

@@ -12,8 +12,7 @@
 #include "d9d/parallel/fsdp.h"
 #include "support/unit.h"
 
-/* --- the wire: of two ranks the first is here, and the other has the same ------------------------
- */
+/* --- the wire: of two ranks the first is here, and the other has the same ------------------ */
 
 enum { CALLS = 64, EVENTS = 512 };
 

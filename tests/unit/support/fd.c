@@ -67,8 +67,7 @@ static void near_numbers(const fd_case *c, const char *what, const fd_numbers *x
     }
 }
 
-/* --- gradients against differences of the forward ----------------------------------------------
- */
+/* --- gradients against differences of the forward ------------------------------------------ */
 
 /* The scalar whose gradient backward computes: the output dotted with its gradient, in float64. */
 static double scalar_at(fd_env *e, const fd_numbers *x)
@@ -172,8 +171,7 @@ static void check_gradients(fd_env *e, const fd_numbers *x, const fd_numbers *g)
             fail_msg("%s: gradient %zu is all zeros", e->of->name, a);
 }
 
-/* --- the other promises ------------------------------------------------------------------------
- */
+/* --- the other promises -------------------------------------------------------------------- */
 
 static void check_modes(fd_env *e, const fd_numbers *x, const fd_numbers *g)
 {

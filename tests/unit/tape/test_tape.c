@@ -7,8 +7,7 @@
 
 enum { T = 5, H = 6, I = 8, BLOCKS = 2, PARAMS = 4 * BLOCKS };
 
-/* --- a small residual network: x + down(swiglu(gate(norm(x)), up(norm(x)))), twice -------------
- */
+/* --- a small residual network: x + down(swiglu(gate(norm(x)), up(norm(x)))), twice --------- */
 
 typedef struct net {
     op_fixture f;
@@ -739,8 +738,7 @@ static void limits_are_told(void **state)
     net_close(&n);
 }
 
-/* --- what is not allowed ------------------------------------------------------------------------
- */
+/* --- what is not allowed ------------------------------------------------------------------- */
 
 static void backward_runs_once(void **state)
 {
