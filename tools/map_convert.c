@@ -62,7 +62,7 @@ static d9d_status open_here(tool_run *r, const struct map_opts *o, const char *s
 
 /* ECONFIG if a rank has another file under a name. */
 static d9d_status check_same_files(tool_run *r, const struct map_opts *o, const char *src,
-                                   const d9d_plugins *plugins, d9d_bootstrap *boot)
+                                   const d9d_plugins *plugins, d9d_bootstrap *bootstrap)
 {
     const size_t n = d9d_plugins_count(plugins);
     const char **from = d9d_arena_alloc(&r->arena, (n + 4) * sizeof(*from));
@@ -75,17 +75,18 @@ static d9d_status check_same_files(tool_run *r, const struct map_opts *o, const 
     from[3] = o->adapter;
     for (size_t i = 0; i < n; i++)
         from[4 + i] = d9d_plugins_file(plugins, i);
-    return d9d_job_check_same_files(boot, from, n + 4);
+    return d9d_job_check_same_files(bootstrap, from, n + 4);
 }
 
 /* Opens the conversion on all ranks.  All have the same plan; each makes its share of the
  * output. */
 static d9d_status open_on_all_ranks(tool_run *r, const struct map_opts *o, const char *src,
-                                    d9d_bootstrap *boot, d9d_plugins **plugins, d9d_convert **out)
+                                    d9d_bootstrap *bootstrap, d9d_plugins **plugins,
+                                    d9d_convert **out)
 {
-    D9D_TRY(rank_args_check_options(r, boot, o));
-    D9D_TRY(d9d_bootstrap_agree_status(boot, open_here(r, o, src, plugins, out)));
-    return check_same_files(r, o, src, *plugins, boot);
+    D9D_TRY(rank_args_check_options(r, bootstrap, o));
+    D9D_TRY(d9d_bootstrap_agree_status(bootstrap, open_here(r, o, src, plugins, out)));
+    return check_same_files(r, o, src, *plugins, bootstrap);
 }
 
 d9d_status map_convert(tool_run *r, const void *options)
@@ -99,14 +100,14 @@ d9d_status map_convert(tool_run *r, const void *options)
 
     if (src == NULL && o->model == NULL)
         return D9D_FAIL(D9D_ECONFIG, "init needs --model CONFIG.json");
-    D9D_TRY(tool_join(r, &opts.boot));
+    D9D_TRY(tool_join(r, &opts.bootstrap));
     opts.log = r->log;
-    st = open_on_all_ranks(r, o, src, opts.boot, &plugins, &c);
+    st = open_on_all_ranks(r, o, src, opts.bootstrap, &plugins, &c);
     if (st == D9D_OK)
         st = d9d_convert_run(c, dst, &opts);
     if (st == D9D_OK)
         st = report_written(r, c, dst);
     d9d_convert_close(c);
     d9d_plugins_close(plugins);
-    return tool_leave(r, opts.boot, st);
+    return tool_leave(r, opts.bootstrap, st);
 }

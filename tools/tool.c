@@ -219,11 +219,11 @@ d9d_status tool_join(tool_run *r, d9d_bootstrap **out)
  * send SIGTERM to the rest of a job when a task fails.  A rank that is slow to release its device
  * would then exit with that signal's status instead of, say, 75.  If only this rank knows of the
  * failure, the others may wait for it, so it reports the failure and aborts the job. */
-d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st)
+d9d_status tool_leave(tool_run *r, d9d_bootstrap *bootstrap, d9d_status st)
 {
-    if (st != D9D_OK && d9d_bootstrap_size(boot) > 1) {
-        const bool agreed = d9d_bootstrap_failure_is_collective(boot),
-                   reported = d9d_bootstrap_failure_reported(boot);
+    if (st != D9D_OK && d9d_bootstrap_size(bootstrap) > 1) {
+        const bool agreed = d9d_bootstrap_failure_is_collective(bootstrap),
+                   reported = d9d_bootstrap_failure_reported(bootstrap);
         const struct timespec a_while = {.tv_sec = reported ? 3 : 0}; /* until the other ends it */
 
         if (r->log != NULL && r->log->status != NULL)
@@ -234,12 +234,12 @@ d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st)
         (void)nanosleep(&a_while, NULL);
         if (agreed) {
             (void)signal(SIGTERM, SIG_IGN);
-            (void)!d9d_bootstrap_agree_status(boot, D9D_OK);
+            (void)!d9d_bootstrap_agree_status(bootstrap, D9D_OK);
         } else {
-            d9d_bootstrap_abort(boot, d9d_status_exit_code(st), d9d_err_message());
+            d9d_bootstrap_abort(bootstrap, d9d_status_exit_code(st), d9d_err_message());
         }
     }
-    d9d_bootstrap_close(boot);
+    d9d_bootstrap_close(bootstrap);
     return st;
 }
 

@@ -119,7 +119,7 @@ int tool_main(const tool *t, int argc, char **argv);
  * for failures on which the ranks have not agreed. tool_leave() leaves the job; without agreement
  * it aborts the job. */
 d9d_status tool_join(tool_run *r, d9d_bootstrap **out);
-d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st);
+d9d_status tool_leave(tool_run *r, d9d_bootstrap *bootstrap, d9d_status st);
 
 /* From here on logging does not block for long on a terminal, pipe or file system that is stuck:
  * other ranks wait for this one, and a long run must react to signals. */
@@ -127,8 +127,10 @@ void tool_log_async(tool_run *r);
 
 /* Collective: ECONFIG unless all ranks run this program in the mode `as` ("--selftest", ""), with
  * the same document, operands and options. */
-d9d_status rank_args_check(const tool_run *r, d9d_bootstrap *boot, const char *as, json_t *doc);
-d9d_status rank_args_check_options(const tool_run *r, d9d_bootstrap *boot, const void *options);
+d9d_status rank_args_check(const tool_run *r, d9d_bootstrap *bootstrap, const char *as,
+                           json_t *doc);
+d9d_status rank_args_check_options(const tool_run *r, d9d_bootstrap *bootstrap,
+                                   const void *options);
 
 /* --- output --------------------------------------------------------------- */
 

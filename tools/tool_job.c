@@ -149,10 +149,11 @@ static d9d_status put_text(const tool_job *job, const void *summary)
 
 /* Runs a job, from its configuration to the printed summary. */
 static d9d_status run_job(tool_run *r, const tool_job *job, const tool_job_options *o,
-                          d9d_bootstrap *boot, const d9d_table *table, const d9d_plugins *plugins,
-                          json_t *doc)
+                          d9d_bootstrap *bootstrap, const d9d_table *table,
+                          const d9d_plugins *plugins, json_t *doc)
 {
-    const d9d_job where = {.boot = boot, .device = o->device, .log = r->log, .plugins = plugins};
+    const d9d_job where = {
+        .bootstrap = bootstrap, .device = o->device, .log = r->log, .plugins = plugins};
     void *config = d9d_arena_alloc(&r->arena, job->config_size);
     void *summary = d9d_arena_alloc(&r->arena, job->summary_size);
     d9d_status st;
@@ -160,7 +161,7 @@ static d9d_status run_job(tool_run *r, const tool_job *job, const tool_job_optio
     if (config == NULL || summary == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", job->schema_id);
     D9D_TRY(d9d_bootstrap_agree_status(
-        boot, d9d_config_bind(table, doc, r->args[0], r->log, &r->arena, config)));
+        bootstrap, d9d_config_bind(table, doc, r->args[0], r->log, &r->arena, config)));
     st = job->run(config, doc, &where, summary);
     if (st != D9D_OK && !(job->prints_everify && st == D9D_EVERIFY))
         return st;
@@ -178,23 +179,23 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
     d9d_plugins *plugins = NULL;
     json_t *doc = NULL;
     json_int_t wait;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_status st;
 
-    D9D_TRY(tool_join(r, &boot));
+    D9D_TRY(tool_join(r, &bootstrap));
     tool_log_async(r);
     st = o.skip_samples != NULL ? set_skip_samples(r, &o) : D9D_OK;
     if (st == D9D_OK)
         st = tool_config_load(r, job->schema_id, &o.config, &table, &plugins, &doc);
     if (doc != NULL &&
         json_unpack(doc, "{s:{s:{s:I}}}", "trainer", "timeout", "init_timeout", &wait) == 0)
-        (void)d9d_bootstrap_set_timeout(boot, (double)wait);
-    st = d9d_bootstrap_agree_status(boot, st);
+        (void)d9d_bootstrap_set_timeout(bootstrap, (double)wait);
+    st = d9d_bootstrap_agree_status(bootstrap, st);
     if (st == D9D_OK && doc != NULL)
-        st = rank_args_check(r, boot, job->prints_everify ? "--selftest" : "", doc);
+        st = rank_args_check(r, bootstrap, job->prints_everify ? "--selftest" : "", doc);
     if (st == D9D_OK && doc != NULL)
-        st = run_job(r, job, &o, boot, table, plugins, doc);
+        st = run_job(r, job, &o, bootstrap, table, plugins, doc);
     json_decref(doc);
     d9d_plugins_close(plugins);
-    return tool_leave(r, boot, st);
+    return tool_leave(r, bootstrap, st);
 }

@@ -6,13 +6,13 @@
 #include "d9d/base/version.h"
 #include "tool.h"
 
-d9d_status rank_args_check(const tool_run *r, d9d_bootstrap *boot, const char *as, json_t *doc)
+d9d_status rank_args_check(const tool_run *r, d9d_bootstrap *bootstrap, const char *as, json_t *doc)
 {
     char what[80];
 
     (void)snprintf(what, sizeof(what), "%s %s%s%s", r->tool->name, d9d_version(),
                    as[0] != '\0' ? " " : "", as);
-    return d9d_job_check_same_config(boot, what, doc);
+    return d9d_job_check_same_config(bootstrap, what, doc);
 }
 
 static json_t *list_json(const tool_list *list)
@@ -67,11 +67,11 @@ static json_t *command_json(const tool_run *r, const void *options)
     return line;
 }
 
-d9d_status rank_args_check_options(const tool_run *r, d9d_bootstrap *boot, const void *options)
+d9d_status rank_args_check_options(const tool_run *r, d9d_bootstrap *bootstrap, const void *options)
 {
     const char *command = r->command->name;
     json_t *line = command_json(r, options);
-    const d9d_status st = rank_args_check(r, boot, command != NULL ? command : "", line);
+    const d9d_status st = rank_args_check(r, bootstrap, command != NULL ? command : "", line);
 
     json_decref(line);
     return st;

@@ -65,7 +65,7 @@ typedef struct rms_norm_gated_bwd_args {
     int64_t n;
 } rms_norm_gated_bwd_args;
 
-/* Backward of a row; `room` has 5 rows of scratch. */
+/* Backward of a row; `scratch` has 5 rows of scratch. */
 static void row_bwd(const rms_norm_gated_bwd_args *g, int64_t r, float *dw, float *workspace)
 {
     const int64_t n = g->n;

@@ -136,7 +136,7 @@ static float row_softmax(float *x, int64_t n)
     return row_max + logf(sum);
 }
 
-/* d += coefficient w times the gradient of z by the logits; `room` is scratch [e]. */
+/* d += coefficient w times the gradient of z by the logits; `scratch` is scratch [e]. */
 static void z_loss_bwd(float *d, int64_t r, const d9d_router_dims *n, const d9d_router_balance *b,
                        float *workspace)
 {

@@ -51,7 +51,7 @@ typedef struct copy_request {
 /* Checks that the node has memory for the copies of its ranks. */
 static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t bytes, d9d_arena *a)
 {
-    d9d_bootstrap *boot = s->opts.mesh != NULL ? d9d_mesh_bootstrap(s->opts.mesh) : NULL;
+    d9d_bootstrap *bootstrap = s->opts.mesh != NULL ? d9d_mesh_bootstrap(s->opts.mesh) : NULL;
     const uint64_t left = d9d_mem_available();
     copy_request mine = {.bytes = bytes};
     d9d_bootstrap_blob *all = d9d_arena_alloc(a, (size_t)s->ranks * sizeof(*all));
@@ -60,9 +60,9 @@ static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t b
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %d ranks", s->ranks);
     all[0] = (d9d_bootstrap_blob){&mine, sizeof(mine)};
-    if (boot != NULL) {
-        (void)snprintf(mine.node, sizeof(mine.node), "%s", d9d_bootstrap_node(boot));
-        D9D_TRY(d9d_bootstrap_allgather(boot, &mine, sizeof(mine), a, all));
+    if (bootstrap != NULL) {
+        (void)snprintf(mine.node, sizeof(mine.node), "%s", d9d_bootstrap_node(bootstrap));
+        D9D_TRY(d9d_bootstrap_allgather(bootstrap, &mine, sizeof(mine), a, all));
     }
     for (int r = 0; r < s->ranks; r++) {
         copy_request one;

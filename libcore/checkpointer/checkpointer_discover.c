@@ -116,14 +116,14 @@ static d9d_status verify_rank_part(const char *path, size_t index, size_t count,
 }
 
 /* Logs how much each rank has read. */
-static d9d_status log_bytes_read(d9d_bootstrap *boot, const char *path, uint64_t bytes,
+static d9d_status log_bytes_read(d9d_bootstrap *bootstrap, const char *path, uint64_t bytes,
                                  const d9d_log *log, d9d_arena *a)
 {
     uint64_t least = UINT64_MAX, max_bytes = 0, sum = 0;
     d9d_bootstrap_blob *all;
 
-    D9D_TRY(d9d_bootstrap_allgather_arena(boot, &bytes, sizeof(bytes), a, &all));
-    for (int r = 0; r < d9d_bootstrap_size(boot); r++) {
+    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, &bytes, sizeof(bytes), a, &all));
+    for (int r = 0; r < d9d_bootstrap_size(bootstrap); r++) {
         uint64_t n = 0;
 
         memcpy(&n, all[r].data, all[r].n == sizeof(n) ? sizeof(n) : 0);
@@ -134,54 +134,56 @@ static d9d_status log_bytes_read(d9d_bootstrap *boot, const char *path, uint64_t
     d9d_log_info(log,
                  "%s: its %" PRIu64 " bytes are as they were written; each of %d ranks has read "
                  "%" PRIu64 " to %" PRIu64 " of them",
-                 path, sum, d9d_bootstrap_size(boot), least, max_bytes);
+                 path, sum, d9d_bootstrap_size(bootstrap), least, max_bytes);
     return D9D_OK;
 }
 
-static d9d_status verify_on_all_ranks(d9d_bootstrap *boot, const char *path, const d9d_log *log,
-                                      d9d_arena *a)
+static d9d_status verify_on_all_ranks(d9d_bootstrap *bootstrap, const char *path,
+                                      const d9d_log *log, d9d_arena *a)
 {
     uint64_t bytes;
 
-    if (boot == NULL || d9d_bootstrap_size(boot) == 1 || d9d_bootstrap_is_simulated(boot))
+    if (bootstrap == NULL || d9d_bootstrap_size(bootstrap) == 1 ||
+        d9d_bootstrap_is_simulated(bootstrap))
         return verify_rank_part(path, 0, 1, log, &bytes);
     D9D_TRY(d9d_bootstrap_agree_status(
-        boot, verify_rank_part(path, (size_t)d9d_bootstrap_rank(boot),
-                               (size_t)d9d_bootstrap_size(boot), log, &bytes)));
-    return log_bytes_read(boot, path, bytes, log, a);
+        bootstrap, verify_rank_part(path, (size_t)d9d_bootstrap_rank(bootstrap),
+                                    (size_t)d9d_bootstrap_size(bootstrap), log, &bytes)));
+    return log_bytes_read(bootstrap, path, bytes, log, a);
 }
 
 /* Rank 0 searches and broadcasts. */
-static d9d_status broadcast_candidate(candidate_search *s, d9d_bootstrap *boot, const char **path)
+static d9d_status broadcast_candidate(candidate_search *s, d9d_bootstrap *bootstrap,
+                                      const char **path)
 {
     d9d_status st = D9D_OK;
 
     *path = NULL;
-    if (boot == NULL)
+    if (bootstrap == NULL)
         return next_usable(s, path);
-    if (d9d_bootstrap_rank(boot) == 0)
+    if (d9d_bootstrap_rank(bootstrap) == 0)
         st = next_usable(s, path);
-    D9D_TRY(d9d_bootstrap_agree_status(boot, st));
-    return d9d_bootstrap_broadcast_text(boot, s->a, path);
+    D9D_TRY(d9d_bootstrap_agree_status(bootstrap, st));
+    return d9d_bootstrap_broadcast_text(bootstrap, s->a, path);
 }
 
-d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *boot, const d9d_log *log,
+d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *bootstrap, const d9d_log *log,
                                    d9d_arena *a, const char **path)
 {
     candidate_search s = {.dir = dir, .log = log, .a = a};
     const char *one;
     d9d_status st = D9D_OK;
 
-    if (boot == NULL || d9d_bootstrap_rank(boot) == 0)
+    if (bootstrap == NULL || d9d_bootstrap_rank(bootstrap) == 0)
         st = d9di_checkpointer_steps_list(dir, a, &s.steps);
-    D9D_TRY(boot != NULL ? d9d_bootstrap_agree_status(boot, st) : st);
+    D9D_TRY(bootstrap != NULL ? d9d_bootstrap_agree_status(bootstrap, st) : st);
     do {
-        D9D_TRY(broadcast_candidate(&s, boot, &one));
-        st = one != NULL ? verify_on_all_ranks(boot, one, log, a) : D9D_OK;
+        D9D_TRY(broadcast_candidate(&s, bootstrap, &one));
+        st = one != NULL ? verify_on_all_ranks(bootstrap, one, log, a) : D9D_OK;
         if (st == D9D_EVERIFY) {
             skip_candidate(&s, st);
-            if (boot != NULL)
-                d9d_bootstrap_clear_failure(boot); /* before the next candidate */
+            if (bootstrap != NULL)
+                d9d_bootstrap_clear_failure(bootstrap); /* before the next candidate */
         }
     } while (st == D9D_EVERIFY);
     *path = one;

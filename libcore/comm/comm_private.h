@@ -134,9 +134,12 @@ typedef struct d9di_comm_backend {
 } d9di_comm_backend;
 
 /* Collective over the world.  comm_nccl.c is compiled only with -DD9D_CUDA. */
-d9d_status d9di_comm_backend_mpi(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out);
-d9d_status d9di_comm_backend_nccl(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out);
-d9d_status d9di_comm_backend_sim(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out);
+d9d_status d9di_comm_backend_mpi(d9d_bootstrap *bootstrap, d9d_stream stream,
+                                 d9di_comm_backend *out);
+d9d_status d9di_comm_backend_nccl(d9d_bootstrap *bootstrap, d9d_stream stream,
+                                  d9di_comm_backend *out);
+d9d_status d9di_comm_backend_sim(d9d_bootstrap *bootstrap, d9d_stream stream,
+                                 d9di_comm_backend *out);
 
 #ifdef D9D_CUDA
 d9d_status d9di_comm_copy_cuda(d9d_stream s, void *dst, const void *src, size_t n);

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *boot, const void *mine, size_t n,
+d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *bootstrap, const void *mine, size_t n,
                                          d9d_arena *a, d9d_bootstrap_blob **all)
 {
-    *all = d9d_arena_alloc(a, (size_t)d9d_bootstrap_size(boot) * sizeof(**all));
+    *all = d9d_arena_alloc(a, (size_t)d9d_bootstrap_size(bootstrap) * sizeof(**all));
     if (*all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: no memory for the blobs of %d ranks",
-                        d9d_bootstrap_size(boot));
-    return d9d_bootstrap_allgather(boot, mine, n, a, *all);
+                        d9d_bootstrap_size(bootstrap));
+    return d9d_bootstrap_allgather(bootstrap, mine, n, a, *all);
 }
 
 /* Header of each chunk of a broadcast: the bytes of the whole text. */
@@ -18,14 +18,14 @@ enum { TOTAL_BYTES = sizeof(uint64_t) };
 #define NO_TEXT UINT64_MAX
 
 /* Broadcast one chunk, from `at` on; *blob is what arrived. */
-static d9d_status broadcast_chunk(d9d_bootstrap *boot, const char *text, uint64_t total,
+static d9d_status broadcast_chunk(d9d_bootstrap *bootstrap, const char *text, uint64_t total,
                                   uint64_t at, d9d_arena *a, d9d_bootstrap_blob *blob)
 {
-    const size_t max_bytes = d9d_bootstrap_max_bytes(boot) - TOTAL_BYTES;
+    const size_t max_bytes = d9d_bootstrap_max_bytes(bootstrap) - TOTAL_BYTES;
     const size_t n = total == NO_TEXT         ? 0
                      : total - at < max_bytes ? (size_t)(total - at)
                                               : max_bytes;
-    const bool tells = d9d_bootstrap_rank(boot) == 0;
+    const bool tells = d9d_bootstrap_rank(bootstrap) == 0;
     char *mine = d9d_arena_alloc(a, TOTAL_BYTES + n);
     d9d_bootstrap_blob *all;
 
@@ -34,21 +34,21 @@ static d9d_status broadcast_chunk(d9d_bootstrap *boot, const char *text, uint64_
     memcpy(mine, &total, TOTAL_BYTES);
     if (n > 0)
         memcpy(mine + TOTAL_BYTES, text + at, n);
-    D9D_TRY(d9d_bootstrap_allgather_arena(boot, mine, tells ? TOTAL_BYTES + n : 0, a, &all));
+    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, mine, tells ? TOTAL_BYTES + n : 0, a, &all));
     *blob = all[0];
     return D9D_OK;
 }
 
 /* In chunks, because the bytes that a rank may send shrink with the number of ranks. */
-d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *boot, d9d_arena *a, const char **text)
+d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *bootstrap, d9d_arena *a, const char **text)
 {
-    const bool tells = d9d_bootstrap_rank(boot) == 0 && *text != NULL;
+    const bool tells = d9d_bootstrap_rank(bootstrap) == 0 && *text != NULL;
     uint64_t total = tells ? strlen(*text) : NO_TEXT, at = 0;
     d9d_bootstrap_blob blob = {0};
     char *received = NULL;
 
     do {
-        D9D_TRY(broadcast_chunk(boot, *text, tells ? total : NO_TEXT, at, a, &blob));
+        D9D_TRY(broadcast_chunk(bootstrap, *text, tells ? total : NO_TEXT, at, a, &blob));
         if (blob.n >= TOTAL_BYTES)
             memcpy(&total, blob.data, TOTAL_BYTES);
         if (blob.n < TOTAL_BYTES || total == NO_TEXT) /* a simulated rank 0 sends no text */

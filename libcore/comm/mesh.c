@@ -17,7 +17,7 @@ struct group {
 
 struct d9d_mesh {
     d9d_parallel_degrees degrees;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh_opts opts;
     d9di_comm_backend backend; /* ops are NULL in a world of one */
     d9d_comm *world;
@@ -30,16 +30,17 @@ struct d9d_mesh {
 
 /* In a build without CUDA there is no comm_nccl.c. */
 #ifndef D9D_CUDA
-d9d_status d9di_comm_backend_nccl(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out)
+d9d_status d9di_comm_backend_nccl(d9d_bootstrap *bootstrap, d9d_stream stream,
+                                  d9di_comm_backend *out)
 {
-    (void)boot, (void)stream, (void)out;
+    (void)bootstrap, (void)stream, (void)out;
     return D9D_FAIL(D9D_ENOTSUP, "several ranks on GPUs need NCCL, and this build has no CUDA");
 }
 #endif
 
 typedef struct backend {
     const char *name;
-    d9d_status (*open)(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out);
+    d9d_status (*open)(d9d_bootstrap *bootstrap, d9d_stream stream, d9di_comm_backend *out);
     bool recorded; /* use the flight recorder and the watchdog: this backend has several ranks */
 } backend;
 
@@ -62,15 +63,15 @@ const d9d_parallel_degrees *d9d_mesh_degrees(const d9d_mesh *m)
 }
 d9d_bootstrap *d9d_mesh_bootstrap(const d9d_mesh *m)
 {
-    return m->boot;
+    return m->bootstrap;
 }
 int d9d_mesh_rank(const d9d_mesh *m)
 {
-    return d9d_bootstrap_rank(m->boot);
+    return d9d_bootstrap_rank(m->bootstrap);
 }
 int d9d_mesh_size(const d9d_mesh *m)
 {
-    return d9d_bootstrap_size(m->boot);
+    return d9d_bootstrap_size(m->bootstrap);
 }
 int d9d_mesh_index(const d9d_mesh *m, unsigned axes)
 {
@@ -174,7 +175,7 @@ void d9d_mesh_abandon(d9d_mesh *m)
     m->failed = true;
     d9d_err_save(&why, D9D_ECOMM); /* the look-up may overwrite the error record */
     if (d9di_watchdog_report_failure(m->watchdog))
-        d9di_bootstrap_set_failure_reported(m->boot);
+        d9di_bootstrap_set_failure_reported(m->bootstrap);
     (void)d9d_err_restore(&why);
 }
 
@@ -182,7 +183,7 @@ void d9d_mesh_close(d9d_mesh *m)
 {
     if (m == NULL)
         return;
-    d9di_bootstrap_set_transport(m->boot, NULL);
+    d9di_bootstrap_set_transport(m->bootstrap, NULL);
     for (size_t i = m->groups.len; i-- > 0;)
         d9di_comm_close(m->groups.data[i].comm);
     D9D_VEC_RELEASE(&m->groups);
@@ -205,11 +206,11 @@ struct hello {
     d9di_local_peers_address address;
 };
 
-static d9d_status exchange_hello(d9d_bootstrap *boot, const d9di_flight_ring *ring, d9d_arena *a,
-                                 struct hello *all)
+static d9d_status exchange_hello(d9d_bootstrap *bootstrap, const d9di_flight_ring *ring,
+                                 d9d_arena *a, struct hello *all)
 {
     const char *wish = getenv("D9D_COMM_CHECK");
-    const int size = d9d_bootstrap_size(boot);
+    const int size = d9d_bootstrap_size(bootstrap);
     d9d_bootstrap_blob *blob = d9d_arena_alloc(a, (size_t)size * sizeof(*blob));
     struct hello mine = {.check = wish != NULL && strcmp(wish, "0") != 0};
     struct timespec t = {0};
@@ -220,7 +221,7 @@ static d9d_status exchange_hello(d9d_bootstrap *boot, const d9di_flight_ring *ri
     mine.time = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     d9di_flight_process_self(&mine.address.self);
     memcpy(mine.address.shm_path, ring->header.shm_path, sizeof(mine.address.shm_path));
-    D9D_TRY(d9d_bootstrap_allgather(boot, &mine, sizeof(mine), a, blob));
+    D9D_TRY(d9d_bootstrap_allgather(bootstrap, &mine, sizeof(mine), a, blob));
     for (int r = 0; r < size; r++) {
         if (blob[r].n != sizeof(*all))
             return D9D_FAIL(D9D_ECOMM, "mesh: rank %d sent a record of %zu bytes, not %zu", r,
@@ -232,31 +233,32 @@ static d9d_status exchange_hello(d9d_bootstrap *boot, const d9di_flight_ring *ri
 
 static d9d_status open_local_peers(d9d_mesh *m, d9d_arena *a, const struct hello *all)
 {
-    const int size = d9d_bootstrap_size(m->boot);
+    const int size = d9d_bootstrap_size(m->bootstrap);
     d9di_local_peers_address *where = d9d_arena_alloc(a, (size_t)size * sizeof(*where));
 
     if (where == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     for (int r = 0; r < size; r++)
         where[r] = all[r].address;
-    return d9di_local_peers_open(where, size, d9d_bootstrap_rank(m->boot), &m->local_peers);
+    return d9di_local_peers_open(where, size, d9d_bootstrap_rank(m->bootstrap), &m->local_peers);
 }
 
 static d9d_status open_flight_recorder(d9d_mesh *m)
 {
     d9d_arena a = {0};
-    struct hello *all = d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(m->boot) * sizeof(*all));
+    struct hello *all =
+        d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(m->bootstrap) * sizeof(*all));
     d9d_status st;
 
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     D9D_TRY_OR(st, d9di_flight_ring_create(m->opts.flight_dir, &m->ring), out);
-    D9D_TRY_OR(st, exchange_hello(m->boot, m->ring, &a, all), out);
-    for (int r = 0; r < d9d_bootstrap_size(m->boot); r++)
+    D9D_TRY_OR(st, exchange_hello(m->bootstrap, m->ring, &a, all), out);
+    for (int r = 0; r < d9d_bootstrap_size(m->bootstrap); r++)
         m->check = m->check || all[r].check != 0;
-    d9di_flight_ring_init(m->ring, m->boot, &m->degrees, all[0].time);
+    d9di_flight_ring_init(m->ring, m->bootstrap, &m->degrees, all[0].time);
     D9D_TRY_OR(st, open_local_peers(m, &a, all), out);
-    st = d9di_watchdog_start(m->ring, m->boot, &m->opts, m->local_peers, &m->watchdog);
+    st = d9di_watchdog_start(m->ring, m->bootstrap, &m->opts, m->local_peers, &m->watchdog);
 out:
     d9d_arena_release(&a);
     return st;
@@ -281,7 +283,8 @@ static d9d_status allgather_on_world(void *self, const void *mine, size_t n, d9d
 static void use_world_transport(d9d_mesh *m)
 {
     if (m->ring != NULL)
-        d9di_bootstrap_set_transport(m->boot, &(d9di_bootstrap_transport){allgather_on_world, m});
+        d9di_bootstrap_set_transport(m->bootstrap,
+                                     &(d9di_bootstrap_transport){allgather_on_world, m});
 }
 
 static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
@@ -291,31 +294,31 @@ static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
     D9D_TRY(find_backend(name, &b));
     /* A rank that fails here must not leave the others waiting. */
     if (b->recorded)
-        D9D_TRY(d9d_bootstrap_agree_status(m->boot, open_flight_recorder(m)));
+        D9D_TRY(d9d_bootstrap_agree_status(m->bootstrap, open_flight_recorder(m)));
     d9di_watchdog_set_initializing(m->watchdog, true);
-    D9D_TRY(d9d_bootstrap_agree_status(m->boot, b->open(m->boot, stream, &m->backend)));
+    D9D_TRY(d9d_bootstrap_agree_status(m->bootstrap, b->open(m->bootstrap, stream, &m->backend)));
     d9di_watchdog_set_initializing(m->watchdog, false);
     d9di_watchdog_set_backend(m->watchdog, &m->backend);
-    D9D_TRY(d9d_bootstrap_agree_status(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)));
+    D9D_TRY(d9d_bootstrap_agree_status(m->bootstrap, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)));
     use_world_transport(m);
     return D9D_OK;
 }
 
-d9d_status d9d_mesh_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees,
+d9d_status d9d_mesh_open(d9d_bootstrap *bootstrap, const d9d_parallel_degrees *degrees,
                          const char *backend_name, d9d_stream stream, const d9d_mesh_opts *opts,
                          d9d_mesh **out)
 {
     d9d_mesh *m = NULL;
     d9d_status st;
 
-    D9D_TRY(d9d_parallel_degrees_check(degrees, d9d_bootstrap_size(boot)));
+    D9D_TRY(d9d_parallel_degrees_check(degrees, d9d_bootstrap_size(bootstrap)));
     m = calloc(1, sizeof(*m));
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     m->degrees = *degrees;
-    m->boot = boot;
+    m->bootstrap = bootstrap;
     m->opts = *opts;
-    if (d9d_bootstrap_size(boot) > 1)
+    if (d9d_bootstrap_size(bootstrap) > 1)
         D9D_TRY_OR(st, open_world(m, backend_name, stream), out);
     *out = m;
     return D9D_OK;
@@ -327,7 +330,7 @@ out:
 
 void d9d_mesh_suspend(d9d_mesh *m)
 {
-    d9di_bootstrap_set_transport(m->boot, NULL);
+    d9di_bootstrap_set_transport(m->bootstrap, NULL);
     for (size_t i = m->groups.len; i-- > 0;)
         d9di_comm_suspend(m->groups.data[i].comm);
 }

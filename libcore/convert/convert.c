@@ -496,12 +496,12 @@ out:
 
 static bool is_root(const d9d_convert_run_opts *opt)
 {
-    return opt->boot == NULL || d9d_bootstrap_rank(opt->boot) == 0;
+    return opt->bootstrap == NULL || d9d_bootstrap_rank(opt->bootstrap) == 0;
 }
 
 static d9d_status agree_status(const d9d_convert_run_opts *opt, d9d_status st)
 {
-    return opt->boot != NULL ? d9d_bootstrap_agree_status(opt->boot, st) : st;
+    return opt->bootstrap != NULL ? d9d_bootstrap_agree_status(opt->bootstrap, st) : st;
 }
 
 /* --- fingerprint of the inputs ------------------------------------------------------------ */
@@ -558,13 +558,13 @@ static d9d_status share_input_hash(const d9d_convert *c, const d9d_convert_run_o
 
     *out = (d9d_hash){0};
     D9D_TRY(agree_status(opt, is_root(opt) ? hash_inputs(c, opt->jobs, out) : D9D_OK));
-    if (opt->boot == NULL || d9d_bootstrap_size(opt->boot) == 1)
+    if (opt->bootstrap == NULL || d9d_bootstrap_size(opt->bootstrap) == 1)
         return D9D_OK;
-    all = d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(opt->boot) * sizeof(*all));
+    all = d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(opt->bootstrap) * sizeof(*all));
     st =
         agree_status(opt, all != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->src));
     if (st == D9D_OK)
-        st = d9d_bootstrap_allgather(opt->boot, out, sizeof(*out), &a, all);
+        st = d9d_bootstrap_allgather(opt->bootstrap, out, sizeof(*out), &a, all);
     if (st == D9D_OK && all[0].n == sizeof(*out))
         memcpy(out, all[0].data, sizeof(*out));
     d9d_arena_release(&a);
@@ -608,8 +608,8 @@ static d9d_status open_sink(const d9d_convert *c, const char *dir, d9d_hash inpu
     if (c->aux_dir != NULL)
         D9D_TRY_OR(st, add_aux_files(c, s, is_root(opt) ? opt->log : NULL), out);
     d9d_shard_sink_resume(s, key, opt->log);
-    if (opt->boot != NULL)
-        d9d_shard_sink_ranks(s, opt->boot);
+    if (opt->bootstrap != NULL)
+        d9d_shard_sink_ranks(s, opt->bootstrap);
     *out = s;
     s = NULL;
 out:

@@ -169,8 +169,8 @@ done:
 }
 
 d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m, const char *saved,
-                                       const d9d_adapters *ad, const char *dir, d9d_bootstrap *boot,
-                                       const d9d_log *log)
+                                       const d9d_adapters *ad, const char *dir,
+                                       d9d_bootstrap *bootstrap, const d9d_log *log)
 {
     d9d_convert_opts opt = {.cast = true,
                             .dtype = m->opts.dtype,
@@ -178,7 +178,7 @@ d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m, const char *save
                             .config = m->hf_config,
                             .adapters = ad,
                             .log = log};
-    const d9d_convert_run_opts opts = {.boot = boot, .log = log};
+    const d9d_convert_run_opts opts = {.bootstrap = bootstrap, .log = log};
     d9d_convert *convert = NULL;
     json_t *doc = NULL;
     d9d_weights_layout to;
@@ -190,8 +190,8 @@ d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m, const char *save
         to == D9D_LAYOUT_HF_FUSED ? D9D_CONVERT_EXPERTS_FUSED : D9D_CONVERT_EXPERTS_SEPARATE;
     if (st == D9D_OK)
         st = d9d_convert_open_model(saved, m, doc, &opt, &convert);
-    if (boot != NULL)
-        st = d9d_bootstrap_agree_status(boot, st);
+    if (bootstrap != NULL)
+        st = d9d_bootstrap_agree_status(bootstrap, st);
     if (st == D9D_OK)
         st = d9d_convert_run(convert, dir, &opts);
     d9d_convert_close(convert);

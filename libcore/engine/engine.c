@@ -105,8 +105,8 @@ static d9d_status program_open(d9di_engine *e, const d9di_engine_opts *opts)
 
     e->pipe = pipe_opts(opts);
     e->pipe_ranks = (int)opts->mesh->pipeline_parallel;
-    e->pipe_rank =
-        d9d_parallel_degrees_index(opts->mesh, D9D_AXIS(PP), d9d_bootstrap_rank(opts->where->boot));
+    e->pipe_rank = d9d_parallel_degrees_index(opts->mesh, D9D_AXIS(PP),
+                                              d9d_bootstrap_rank(opts->where->bootstrap));
     st = program_make(e, e->pipe_ranks > 1 && opts->train ? opts->micros : 1, &e->program);
     if (st == D9D_EINVAL && e->pipe.custom != NULL) /* a plugin's schedule */
         return D9D_FAIL(D9D_ECONFIG, "schedule %s: %s", e->pipe.custom->table->name,
@@ -263,7 +263,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
 {
     const d9d_head head = d9di_task_head(opts->task);
 
-    D9D_TRY(d9di_job_start_check_device(opts->where->boot, opts->where->device));
+    D9D_TRY(d9di_job_start_check_device(opts->where->bootstrap, opts->where->device));
     D9D_TRY(d9d_model_spec_read(opts->provider, &e->arena, &e->spec));
     D9D_TRY(d9d_model_spec_set_head(&e->spec, &e->arena, &head));
     D9D_TRY(opts->train ? d9d_model_spec_trainable(&e->spec) : D9D_OK);
@@ -349,7 +349,8 @@ static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *opts)
     const d9d_fsdp_opts sharded = d9di_engine_fsdp_opts(opts);
     uint64_t group_bytes, max_group = 0;
 
-    D9D_TRY(d9d_mesh_open(opts->where->boot, opts->mesh, net, e->dev->stream, &mesh, &e->mesh));
+    D9D_TRY(
+        d9d_mesh_open(opts->where->bootstrap, opts->mesh, net, e->dev->stream, &mesh, &e->mesh));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXIS(PP), &e->down));
     D9D_TRY(d9d_mesh_group_dup(e->mesh, D9D_AXIS(PP), 1, &e->up));
@@ -443,7 +444,7 @@ static void log_environment(const d9d_device *dev, const d9d_job *where, const d
 {
     const bool gpu = strcmp(dev->kernels->name, "cuda") == 0;
     const bool could = d9d_device_check("cuda") == D9D_OK; /* this build supports it */
-    const bool several = d9d_bootstrap_size(where->boot) > 1;
+    const bool several = d9d_bootstrap_size(where->bootstrap) > 1;
     unsigned uses = several ? D9D_ENVIRONMENT_RANKS : 0;
 
     if (gpu)
@@ -458,7 +459,7 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
     d9d_environment env;
 
     d9d_environment_read(~0u, getenv, &env);
-    D9D_TRY(d9di_job_start_open_device(opts->where->boot, opts->where->device, &e->dev));
+    D9D_TRY(d9di_job_start_open_device(opts->where->bootstrap, opts->where->device, &e->dev));
     e->dev->log = opts->where->log;
     log_environment(e->dev, opts->where, &env);
     D9D_TRY(join_ranks(e, opts));

@@ -62,7 +62,7 @@ typedef struct d9di_engine {
     d9d_model *whole;             /* all layers; structure only, unless it is the only stage */
     d9d_params all;               /* its parameters */
     d9d_params base, adapters;    /* the same, divided into the model's own and its adapters */
-    d9d_adapters *given_adapters; /* read from how->adapter, until they are loaded */
+    d9d_adapters *given_adapters; /* read from opts->adapter, until they are loaded */
     d9di_engine_stage *stages;
     size_t n_stages;
     d9d_model **models; /* of the stages */

@@ -16,24 +16,24 @@ d9d_status d9di_job_start_runtime_status(d9d_status st)
 }
 
 /* The number of ranks with lower numbers on this rank's node. */
-static d9d_status local_rank(d9d_bootstrap *boot, int *out)
+static d9d_status local_rank(d9d_bootstrap *bootstrap, int *out)
 {
-    const char *node = d9d_bootstrap_node(boot);
+    const char *node = d9d_bootstrap_node(bootstrap);
     d9d_bootstrap_blob *all;
     d9d_arena a = {0};
-    d9d_status st = d9d_bootstrap_allgather_arena(boot, node, strlen(node), &a, &all);
+    d9d_status st = d9d_bootstrap_allgather_arena(bootstrap, node, strlen(node), &a, &all);
 
     *out = 0;
-    for (int r = 0; st == D9D_OK && r < d9d_bootstrap_rank(boot); r++)
+    for (int r = 0; st == D9D_OK && r < d9d_bootstrap_rank(bootstrap); r++)
         *out += strcmp(all[r].data, node) == 0;
     d9d_arena_release(&a);
     return st;
 }
 
-d9d_status d9di_job_start_check_device(const d9d_bootstrap *boot, const char *which)
+d9d_status d9di_job_start_check_device(const d9d_bootstrap *bootstrap, const char *which)
 {
-    return d9d_bootstrap_is_simulated(boot) ? d9d_device_check_simulated(which)
-                                            : d9d_device_check(which);
+    return d9d_bootstrap_is_simulated(bootstrap) ? d9d_device_check_simulated(which)
+                                                 : d9d_device_check(which);
 }
 
 d9d_status d9di_job_start_check_distinct(const d9di_job_start_device_id *all, int rank)
@@ -53,10 +53,10 @@ d9d_status d9di_job_start_check_distinct(const d9di_job_start_device_id *all, in
 }
 
 /* Gathers the device ids of all ranks. */
-static d9d_status gather_device_ids(d9d_bootstrap *boot, const d9d_device *dev, d9d_arena *a,
+static d9d_status gather_device_ids(d9d_bootstrap *bootstrap, const d9d_device *dev, d9d_arena *a,
                                     d9di_job_start_device_id **out)
 {
-    const int ranks = d9d_bootstrap_size(boot);
+    const int ranks = d9d_bootstrap_size(bootstrap);
     d9di_job_start_device_id mine = {.kind = ""};
     d9d_bootstrap_blob *all;
 
@@ -65,7 +65,7 @@ static d9d_status gather_device_ids(d9d_bootstrap *boot, const d9d_device *dev, 
     *out = d9d_arena_alloc(a, (size_t)ranks * sizeof(**out));
     if (*out == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: no memory for the devices of %d ranks", ranks);
-    D9D_TRY(d9d_bootstrap_allgather_arena(boot, &mine, sizeof(mine), a, &all));
+    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, &mine, sizeof(mine), a, &all));
     for (int r = 0; r < ranks; r++) {
         if (all[r].n != sizeof(mine))
             return D9D_FAIL(D9D_ECOMM, "bootstrap: rank %d sent %zu bytes as its device", r,
@@ -75,21 +75,21 @@ static d9d_status gather_device_ids(d9d_bootstrap *boot, const d9d_device *dev, 
     return D9D_OK;
 }
 
-static d9d_status check_distinct_devices(d9d_bootstrap *boot, const d9d_device *dev)
+static d9d_status check_distinct_devices(d9d_bootstrap *bootstrap, const d9d_device *dev)
 {
     d9di_job_start_device_id *all;
     d9d_arena a = {0};
-    d9d_status st = gather_device_ids(boot, dev, &a, &all);
+    d9d_status st = gather_device_ids(bootstrap, dev, &a, &all);
 
     if (st == D9D_OK)
         st = d9d_bootstrap_agree_status(
-            boot, d9di_job_start_check_distinct(all, d9d_bootstrap_rank(boot)));
+            bootstrap, d9di_job_start_check_distinct(all, d9d_bootstrap_rank(bootstrap)));
     d9d_arena_release(&a);
     return st;
 }
 
 /* A process that sees a single GPU gets it as number 0. */
-static d9d_status open_local_device(d9d_bootstrap *boot, const char *which, d9d_device **out)
+static d9d_status open_local_device(d9d_bootstrap *bootstrap, const char *which, d9d_device **out)
 {
     const size_t n = strcspn(which, "@"); /* a memory limit follows */
     char word[64];
@@ -98,22 +98,22 @@ static d9d_status open_local_device(d9d_bootstrap *boot, const char *which, d9d_
 
     if ((strncmp(which, "auto", n) != 0 && strncmp(which, "cuda", n) != 0) || n != strlen("auto"))
         return d9d_device_open(which, out);
-    D9D_TRY(local_rank(boot, &local));
+    D9D_TRY(local_rank(bootstrap, &local));
     (void)snprintf(word, sizeof(word), "cuda:%d%.40s", local, which + n);
     st = local > 0 ? d9d_device_open(word, out) : D9D_ENOTFOUND;
     return st == D9D_ENOTFOUND || st == D9D_ENOTSUP ? d9d_device_open(which, out) : st;
 }
 
-d9d_status d9di_job_start_open_device(d9d_bootstrap *boot, const char *which, d9d_device **out)
+d9d_status d9di_job_start_open_device(d9d_bootstrap *bootstrap, const char *which, d9d_device **out)
 {
     d9d_status st;
 
-    if (d9d_bootstrap_is_simulated(boot))
+    if (d9d_bootstrap_is_simulated(bootstrap))
         return d9d_device_simulate(which, out);
-    if (d9d_bootstrap_size(boot) == 1)
+    if (d9d_bootstrap_size(bootstrap) == 1)
         return d9d_device_open(which, out);
-    D9D_TRY(open_local_device(boot, which, out));
-    st = check_distinct_devices(boot, *out);
+    D9D_TRY(open_local_device(bootstrap, which, out));
+    st = check_distinct_devices(bootstrap, *out);
     if (st == D9D_OK)
         return D9D_OK;
     d9d_device_close(*out);
@@ -121,17 +121,19 @@ d9d_status d9di_job_start_open_device(d9d_bootstrap *boot, const char *which, d9
     return st;
 }
 
-d9d_status d9di_job_start_fail_rank(d9d_bootstrap *boot, d9d_mesh *mesh, d9d_status st)
+d9d_status d9di_job_start_fail_rank(d9d_bootstrap *bootstrap, d9d_mesh *mesh, d9d_status st)
 {
     char where[128] = "not placed yet";
 
-    if (st == D9D_OK || d9d_bootstrap_size(boot) == 1 || d9d_bootstrap_failure_is_collective(boot))
+    if (st == D9D_OK || d9d_bootstrap_size(bootstrap) == 1 ||
+        d9d_bootstrap_failure_is_collective(bootstrap))
         return st;
     if (mesh != NULL)
         (void)d9d_mesh_text(mesh, where, sizeof(where));
     d9d_mesh_abandon(mesh);
-    return D9D_FAIL(st, "rank %d of %d (%s, %s): %s", d9d_bootstrap_rank(boot),
-                    d9d_bootstrap_size(boot), d9d_bootstrap_node(boot), where, d9d_err_message());
+    return D9D_FAIL(st, "rank %d of %d (%s, %s): %s", d9d_bootstrap_rank(bootstrap),
+                    d9d_bootstrap_size(bootstrap), d9d_bootstrap_node(bootstrap), where,
+                    d9d_err_message());
 }
 
 d9d_status d9di_job_start_open_events(const d9d_job *where, const d9d_union *model,
@@ -151,26 +153,26 @@ d9d_status d9di_job_start_open_events(const d9d_job *where, const d9d_union *mod
 
 #define FLIGHT "%s.flight"
 
-d9d_status d9di_job_start_flight_dir(const d9d_bootstrap *boot, const char *output, d9d_arena *a,
-                                     const char **out)
+d9d_status d9di_job_start_flight_dir(const d9d_bootstrap *bootstrap, const char *output,
+                                     d9d_arena *a, const char **out)
 {
     *out = NULL;
-    if (output == NULL || d9d_bootstrap_size(boot) == 1)
+    if (output == NULL || d9d_bootstrap_size(bootstrap) == 1)
         return D9D_OK;
     *out = d9d_arena_printf(a, FLIGHT, output);
     return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", output);
 }
 
 /* An earlier, interrupted start may have had more ranks. */
-void d9di_job_start_remove_flight_dir(const d9d_bootstrap *boot, const char *output)
+void d9di_job_start_remove_flight_dir(const d9d_bootstrap *bootstrap, const char *output)
 {
-    const int size = d9d_bootstrap_size(boot);
+    const int size = d9d_bootstrap_size(bootstrap);
     char path[PATH_MAX];
 
     if (output == NULL || size == 1)
         return;
     (void)snprintf(path, sizeof(path), FLIGHT, output);
-    for (int r = d9d_bootstrap_rank(boot); d9d_flight_remove(path, r);)
+    for (int r = d9d_bootstrap_rank(bootstrap); d9d_flight_remove(path, r);)
         r += size;
     (void)rmdir(path);
 }

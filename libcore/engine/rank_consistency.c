@@ -130,12 +130,12 @@ static d9d_status format_hashes(const d9di_rank_consistency *s, d9d_buf *out)
 }
 
 /* True if all ranks have the same hash. */
-static d9d_status hash_is_uniform(d9d_bootstrap *boot, d9d_hash mine, d9d_arena *a, bool *same)
+static d9d_status hash_is_uniform(d9d_bootstrap *bootstrap, d9d_hash mine, d9d_arena *a, bool *same)
 {
     d9d_bootstrap_blob *all;
 
-    D9D_TRY(d9d_bootstrap_allgather_arena(boot, &mine, sizeof(mine), a, &all));
-    for (int r = 0; r < d9d_bootstrap_size(boot); r++)
+    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, &mine, sizeof(mine), a, &all));
+    for (int r = 0; r < d9d_bootstrap_size(bootstrap); r++)
         *same = *same && all[r].n == sizeof(mine) &&
                 memcmp(all[r].data, all[0].data, sizeof(mine)) == 0;
     return D9D_OK;
@@ -156,32 +156,32 @@ static d9d_status compare_hashes(const d9di_rank_consistency *s, const char *min
 }
 
 /* Compares rank 0's hashes with each rank's, after the combined hash has differed. */
-static d9d_status compare_all_ranks(const d9di_rank_consistency *s, d9d_bootstrap *boot,
+static d9d_status compare_all_ranks(const d9di_rank_consistency *s, d9d_bootstrap *bootstrap,
                                     const char *mine, d9d_arena *a)
 {
     const char *first = mine;
 
-    D9D_TRY(d9d_bootstrap_broadcast_text(boot, a, &first));
-    return d9d_bootstrap_agree_status(boot, compare_hashes(s, mine, first));
+    D9D_TRY(d9d_bootstrap_broadcast_text(bootstrap, a, &first));
+    return d9d_bootstrap_agree_status(bootstrap, compare_hashes(s, mine, first));
 }
 
 /* Compares one combined hash first, and the single hashes only if that differs. */
-d9d_status d9di_rank_consistency_check(d9di_rank_consistency *s, d9d_bootstrap *boot)
+d9d_status d9di_rank_consistency_check(d9di_rank_consistency *s, d9d_bootstrap *bootstrap)
 {
     d9d_buf mine = {0};
     d9d_arena a = {0};
     bool same = true;
     d9d_status st = D9D_OK;
 
-    if (d9d_bootstrap_size(boot) == 1)
+    if (d9d_bootstrap_size(bootstrap) == 1)
         goto out;
     st = hash_all(s);
     if (st == D9D_OK)
         st = format_hashes(s, &mine);
-    D9D_TRY_OR(st, d9d_bootstrap_agree_status(boot, st), out);
-    D9D_TRY_OR(st, hash_is_uniform(boot, d9d_hash_bytes(mine.data, mine.len), &a, &same), out);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
+    D9D_TRY_OR(st, hash_is_uniform(bootstrap, d9d_hash_bytes(mine.data, mine.len), &a, &same), out);
     if (!same)
-        st = compare_all_ranks(s, boot, mine.data, &a);
+        st = compare_all_ranks(s, bootstrap, mine.data, &a);
 out:
     D9D_VEC_RELEASE(&s->items);
     d9d_buf_release(&mine);
@@ -189,7 +189,7 @@ out:
     return st;
 }
 
-d9d_status d9d_job_check_same_files(d9d_bootstrap *boot, const char *const *paths, size_t n)
+d9d_status d9d_job_check_same_files(d9d_bootstrap *bootstrap, const char *const *paths, size_t n)
 {
     d9di_rank_consistency same = {0};
 
@@ -198,7 +198,7 @@ d9d_status d9d_job_check_same_files(d9d_bootstrap *boot, const char *const *path
             add_dir(&same, paths[i], NULL);
         else
             d9di_rank_consistency_add_file(&same, paths[i]);
-    return d9di_rank_consistency_check(&same, boot);
+    return d9di_rank_consistency_check(&same, bootstrap);
 }
 
 /* --- configurations --------------------------------------------------------------------------- */
@@ -229,7 +229,7 @@ static d9d_status fail_config_differs(json_t *mine, const char *first)
 }
 
 /* Called after a gather of all ranks' documents; `first` is rank 0's. */
-static d9d_status check_uniform(d9d_bootstrap *boot, const char *label, const d9d_hash *mine,
+static d9d_status check_uniform(d9d_bootstrap *bootstrap, const char *label, const d9d_hash *mine,
                                 const d9d_bootstrap_blob *first, json_t *doc, d9d_arena *a)
 {
     const char *program =
@@ -240,7 +240,7 @@ static d9d_status check_uniform(d9d_bootstrap *boot, const char *label, const d9
 
     root_text = st == D9D_OK ? d9d_arena_strndup(a, text.data, text.len) : NULL;
     d9d_buf_release(&text);
-    D9D_TRY(d9d_bootstrap_broadcast_text(boot, a, &root_text));
+    D9D_TRY(d9d_bootstrap_broadcast_text(bootstrap, a, &root_text));
     if (strcmp(program, label) != 0)
         st = D9D_FAIL(D9D_ECONFIG, "this is %s, and rank 0 is %s", label, program);
     else if (memcmp(first->data, mine, sizeof(*mine)) != 0)
@@ -248,7 +248,7 @@ static d9d_status check_uniform(d9d_bootstrap *boot, const char *label, const d9
     return st;
 }
 
-d9d_status d9d_job_check_same_config(d9d_bootstrap *boot, const char *label, json_t *doc)
+d9d_status d9d_job_check_same_config(d9d_bootstrap *bootstrap, const char *label, json_t *doc)
 {
     d9d_buf text = {0}, mine = {0};
     d9d_arena a = {0};
@@ -261,11 +261,12 @@ d9d_status d9d_job_check_same_config(d9d_bootstrap *boot, const char *label, jso
     hash = d9d_hash_bytes(text.data, text.len);
     D9D_TRY_OR(st, d9d_buf_append(&mine, &hash, sizeof(hash)), out);
     D9D_TRY_OR(st, d9d_buf_append(&mine, label, strlen(label)), out);
-    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(boot, mine.data, mine.len, &a, &all), out);
-    for (int r = 1; r < d9d_bootstrap_size(boot); r++)
+    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(bootstrap, mine.data, mine.len, &a, &all), out);
+    for (int r = 1; r < d9d_bootstrap_size(bootstrap); r++)
         same = same && all[r].n == all[0].n && memcmp(all[r].data, all[0].data, all[0].n) == 0;
     if (!same)
-        st = d9d_bootstrap_agree_status(boot, check_uniform(boot, label, &hash, &all[0], doc, &a));
+        st = d9d_bootstrap_agree_status(bootstrap,
+                                        check_uniform(bootstrap, label, &hash, &all[0], doc, &a));
 out:
     d9d_buf_release(&text);
     d9d_buf_release(&mine);

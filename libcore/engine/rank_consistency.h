@@ -4,7 +4,7 @@
  *     d9di_rank_consistency same = {0};
  *     d9di_rank_consistency_add_data(&same, &data);
  *     d9di_rank_consistency_add_file(&same, "tokenizer.json");
- *     D9D_TRY(d9di_rank_consistency_check(&same, boot));
+ *     D9D_TRY(d9di_rank_consistency_check(&same, bootstrap));
  *
  * One collective compares all items.  Names are borrowed.
  */
@@ -47,6 +47,6 @@ d9d_status d9di_rank_consistency_content_hash(const d9di_rank_consistency *s, d9
 
 /* ECONFIG, naming the first rank and the first of its items that differ from rank 0's.  Releases
  * the items.  Collective. */
-d9d_status d9di_rank_consistency_check(d9di_rank_consistency *s, d9d_bootstrap *boot);
+d9d_status d9di_rank_consistency_check(d9di_rank_consistency *s, d9d_bootstrap *bootstrap);
 
 #endif /* D9DI_ENGINE_RANK_CONSISTENCY_H */

@@ -19,7 +19,7 @@
 typedef struct d9di_sleep_opts {
     d9d_device *dev;
     d9d_mesh *mesh;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_preemption *preemption;
     const d9d_log *log;
 } d9di_sleep_opts;

@@ -158,11 +158,11 @@ static d9d_status output_open(generate_run *r)
 
     if (r->rank == 0)
         st = d9di_resumable_lines_open(r->section->output, r->key, NULL, r->log, &r->lines);
-    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, st));
+    D9D_TRY(d9d_bootstrap_agree_status(r->where->bootstrap, st));
     r->line.len = 0;
     D9D_TRY(d9d_buf_printf(&r->line, "%lld", (long long)r->lines.done));
     text = r->line.data;
-    D9D_TRY(d9d_bootstrap_broadcast_text(r->where->boot, &r->engine.arena, &text));
+    D9D_TRY(d9d_bootstrap_broadcast_text(r->where->bootstrap, &r->engine.arena, &text));
     r->written = strtoll(text, NULL, 10);
     return D9D_OK;
 }
@@ -218,7 +218,7 @@ static d9d_status run_open(generate_run *r)
     opts.more_bytes = cache_bytes;
     opts.more_bytes_arg = r;
     D9D_TRY(output_open(r));
-    D9D_TRY(d9di_job_start_flight_dir(r->where->boot, r->section->output, &r->engine.arena,
+    D9D_TRY(d9di_job_start_flight_dir(r->where->bootstrap, r->section->output, &r->engine.arena,
                                       &opts.flight));
     D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
     D9D_TRY(open_decoder(r));
@@ -421,11 +421,11 @@ static d9d_status run_step(generate_run *r, bool *more, int64_t *done)
     *more = h.more;
     *done += h.lines;
     if (h.failed != NULL)
-        st = d9d_bootstrap_agree_status(r->where->boot, D9D_FAIL(h.st, "%s", h.failed));
+        st = d9d_bootstrap_agree_status(r->where->bootstrap, D9D_FAIL(h.st, "%s", h.failed));
     else if (h.leave != NULL && h.more)
         st = d9d_bootstrap_agree_status(
-            r->where->boot, D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done", h.leave,
-                                     (long long)*done, (long long)r->requests.n));
+            r->where->bootstrap, D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done", h.leave,
+                                          (long long)*done, (long long)r->requests.n));
 out:
     d9d_arena_release(&a);
     return st;
@@ -455,7 +455,7 @@ static d9d_status open_and_run(generate_run *r, const json_t *resolved, d9d_infe
 {
     int64_t start;
 
-    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, run_check(r)));
+    D9D_TRY(d9d_bootstrap_agree_status(r->where->bootstrap, run_check(r)));
     D9D_TRY(check_sources_uniform(r, resolved));
     D9D_TRY(run_open(r));
     s->first_sample = r->written;
@@ -465,7 +465,7 @@ static d9d_status open_and_run(generate_run *r, const json_t *resolved, d9d_infe
     s->tokens = r->tokens;
     s->tokens_per_s = (double)r->tokens / ((double)(d9d_clock_ns() - start) * 1e-9);
     return d9d_bootstrap_agree_status(
-        r->where->boot, r->rank == 0 ? d9di_resumable_lines_commit(&r->lines) : D9D_OK);
+        r->where->bootstrap, r->rank == 0 ? d9di_resumable_lines_commit(&r->lines) : D9D_OK);
 }
 
 d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
@@ -475,7 +475,7 @@ d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
                       .section = config->task.value,
                       .where = where,
                       .log = where->log,
-                      .rank = d9d_bootstrap_rank(where->boot),
+                      .rank = d9d_bootstrap_rank(where->bootstrap),
                       .lines = {.file = {.fd = -1}, .journal = {.file = {.fd = -1}}}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_infer_task_summary s = {.output = D9D_INFER_TASK_TOKENS, .loss = NAN, .perplexity = NAN};
@@ -487,9 +487,9 @@ d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
     D9D_TRY_OR(st, open_and_run(&r, resolved, &s), out);
     *out = s;
 out:
-    st = d9di_job_start_fail_rank(where->boot, r.engine.mesh, st);
+    st = d9di_job_start_fail_rank(where->bootstrap, r.engine.mesh, st);
     run_close(&r);
     if (st == D9D_OK)
-        d9di_job_start_remove_flight_dir(where->boot, r.section->output);
+        d9di_job_start_remove_flight_dir(where->bootstrap, r.section->output);
     return st;
 }

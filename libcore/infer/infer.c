@@ -66,8 +66,8 @@ static d9d_status run_check(infer_run *r)
         D9D_TRY(d9di_task_open_kind(r->task->body, r->output, &r->body));
     D9D_TRY(
         d9di_job_start_open_events(r->where, &r->c->model_provider, NULL, &r->arena, &r->events));
-    D9D_TRY(
-        trigger_event(r, "inference.configuration.start", (d9d_job_event){.boot = r->where->boot}));
+    D9D_TRY(trigger_event(r, "inference.configuration.start",
+                          (d9d_job_event){.bootstrap = r->where->bootstrap}));
     D9D_TRY(d9di_infer_check(r->c, r->where, r->output->output));
     if (r->c->data.n == 0)
         return D9D_FAIL(D9D_ECONFIG, "data.dataset: name the samples");
@@ -105,9 +105,9 @@ static d9d_status output_open(infer_run *r, int64_t *first)
 
     if (r->rank == 0 && d9di_infer_rows_are_written(&r->rows))
         st = d9di_infer_rows_open(&r->rows, r->key, first);
-    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, st));
+    D9D_TRY(d9d_bootstrap_agree_status(r->where->bootstrap, st));
     (void)snprintf(number, sizeof(number), "%lld", (long long)*first);
-    D9D_TRY(d9d_bootstrap_broadcast_text(r->where->boot, &r->engine.arena, &text));
+    D9D_TRY(d9d_bootstrap_broadcast_text(r->where->bootstrap, &r->engine.arena, &text));
     *first = strtoll(text, NULL, 10);
     return D9D_OK;
 }
@@ -117,7 +117,7 @@ static d9d_status run_open(infer_run *r, int64_t *first)
     d9di_engine_opts opts = engine_opts(r);
 
     D9D_TRY(output_open(r, first));
-    D9D_TRY(d9di_job_start_flight_dir(r->where->boot, r->output->output, &r->engine.arena,
+    D9D_TRY(d9di_job_start_flight_dir(r->where->bootstrap, r->output->output, &r->engine.arena,
                                       &opts.flight));
     D9D_TRY(d9d_batch_buffer_create(&r->idle));
     D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
@@ -203,9 +203,10 @@ static d9d_status check_preemption(infer_run *r, int64_t done, int64_t n)
 
     for (int k = 0; st == D9D_OK && k < ranks; k++)
         if (all[k].n > 0)
-            st = d9d_bootstrap_agree_status(
-                r->where->boot, D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done",
-                                         (const char *)all[k].data, (long long)done, (long long)n));
+            st = d9d_bootstrap_agree_status(r->where->bootstrap,
+                                            D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done",
+                                                     (const char *)all[k].data, (long long)done,
+                                                     (long long)n));
     d9d_arena_release(&a);
     return st;
 }
@@ -256,7 +257,7 @@ static d9d_status open_and_run(infer_run *r, const json_t *resolved, d9d_infer_t
 {
     int64_t start;
 
-    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, run_check(r)));
+    D9D_TRY(d9d_bootstrap_agree_status(r->where->bootstrap, run_check(r)));
     D9D_TRY(check_sources_uniform(r, resolved));
     D9D_TRY(run_open(r, &s->first_sample));
     s->samples = d9d_loader_samples(r->data.loader);
@@ -267,7 +268,7 @@ static d9d_status open_and_run(infer_run *r, const json_t *resolved, d9d_infer_t
     s->loss = s->tokens > 0 && r->task->body == NULL ? r->rows.sum / (double)s->tokens : NAN;
     s->perplexity = exp(s->loss);
     s->tokens_per_s = (double)s->tokens / ((double)(d9d_clock_ns() - start) * 1e-9);
-    return d9d_bootstrap_agree_status(r->where->boot,
+    return d9d_bootstrap_agree_status(r->where->bootstrap,
                                       r->rank == 0 ? d9di_infer_rows_finish(&r->rows, s) : D9D_OK);
 }
 
@@ -277,7 +278,7 @@ static d9d_status run_scoring(const d9d_infer_config *config, const json_t *reso
     infer_run r = {.c = config,
                    .where = where,
                    .log = where->log,
-                   .rank = d9d_bootstrap_rank(where->boot),
+                   .rank = d9d_bootstrap_rank(where->bootstrap),
                    .task = config->task.choice->row,
                    .output = config->task.value};
     const int64_t margin = config->trainer.timeout.save_margin;
@@ -298,10 +299,10 @@ static d9d_status run_scoring(const d9d_infer_config *config, const json_t *reso
     D9D_TRY_OR(st, open_and_run(&r, resolved, &s), out);
     *out = s;
 out:
-    st = d9di_job_start_fail_rank(where->boot, r.engine.mesh, st);
+    st = d9di_job_start_fail_rank(where->bootstrap, r.engine.mesh, st);
     run_close(&r);
     if (st == D9D_OK)
-        d9di_job_start_remove_flight_dir(where->boot, r.output->output);
+        d9di_job_start_remove_flight_dir(where->bootstrap, r.output->output);
     return st;
 }
 

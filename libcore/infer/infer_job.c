@@ -3,12 +3,12 @@
 
 d9d_status d9di_infer_check(const d9d_infer_config *c, const d9d_job *where, const char *output)
 {
-    D9D_TRY(d9d_parallel_degrees_check(&c->mesh, d9d_bootstrap_size(where->boot)));
+    D9D_TRY(d9d_parallel_degrees_check(&c->mesh, d9d_bootstrap_size(where->bootstrap)));
     if (c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
-    return output != NULL && d9d_bootstrap_rank(where->boot) == 0 ? d9d_fs_check_new(output)
-                                                                  : D9D_OK;
+    return output != NULL && d9d_bootstrap_rank(where->bootstrap) == 0 ? d9d_fs_check_new(output)
+                                                                       : D9D_OK;
 }
 
 d9di_engine_opts d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job *where,
@@ -87,13 +87,13 @@ d9d_status d9di_infer_check_sources(const d9d_job *where, const d9di_engine *e,
     d9d_status st = D9D_OK;
 
     d9di_rank_consistency_add_engine(same, e, opts);
-    if (key != NULL && d9d_bootstrap_rank(where->boot) == 0)
+    if (key != NULL && d9d_bootstrap_rank(where->bootstrap) == 0)
         st = d9di_rank_consistency_content_hash(same, &content);
-    if (key != NULL && d9d_bootstrap_rank(where->boot) == 0 && st == D9D_OK)
+    if (key != NULL && d9d_bootstrap_rank(where->bootstrap) == 0 && st == D9D_OK)
         st = make_key(resolved, content, key);
-    st = d9d_bootstrap_agree_status(where->boot, st);
+    st = d9d_bootstrap_agree_status(where->bootstrap, st);
     if (st == D9D_OK)
-        return d9di_rank_consistency_check(same, where->boot);
+        return d9di_rank_consistency_check(same, where->bootstrap);
     D9D_VEC_RELEASE(&same->items);
     return st;
 }

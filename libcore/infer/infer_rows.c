@@ -260,7 +260,7 @@ static uint64_t count_records(const d9di_infer_rows *r, int64_t first)
 {
     const int64_t left = r->samples - first;
 
-    return d9d_bootstrap_rank(r->where->boot) == 0 && has_records(r)
+    return d9d_bootstrap_rank(r->where->bootstrap) == 0 && has_records(r)
                ? (uint64_t)(left < r->batch ? left : r->batch)
                : 0;
 }
@@ -288,7 +288,7 @@ static d9d_status write_records(d9di_infer_rows *r, int64_t first)
 static d9d_status store_bytes(d9di_infer_rows *r, const message_head *h, const char *bytes,
                               int64_t first)
 {
-    if (d9d_bootstrap_rank(r->where->boot) > 0 || h->bytes == 0)
+    if (d9d_bootstrap_rank(r->where->bootstrap) > 0 || h->bytes == 0)
         return D9D_OK;
     if (!has_records(r))
         return d9di_resumable_lines_add(&r->lines, bytes, h->bytes);
@@ -306,7 +306,7 @@ static d9d_status parse_message(d9di_infer_rows *r, const char *at, size_t n, in
     for (; at < end; at += sizeof(h) + h.bytes) {
         memcpy(&h, at, sizeof(h));
         if (!isfinite(h.sum))
-            return d9d_bootstrap_agree_status(r->where->boot,
+            return d9d_bootstrap_agree_status(r->where->bootstrap,
                                               D9D_FAIL(D9D_ENUMERIC, "sample %lld: its %s is %s",
                                                        (long long)h.sample,
                                                        r->task->body != NULL ? "output" : "loss",

@@ -11,7 +11,7 @@
 
 typedef struct simulation {
     const d9di_plan_simulate_opts *opts;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_job where;
     d9di_task task;
     d9di_engine engine;
@@ -94,9 +94,9 @@ static d9d_status open_rank(simulation *r)
     const struct d9d_job_factory_section *from = &c->trainer.model_stage_factory;
     d9di_engine_opts opts;
 
-    D9D_TRY(
-        d9d_bootstrap_simulate(r->opts->rank, (int)d9d_parallel_degrees_ranks(&c->mesh), &r->boot));
-    r->where = (d9d_job){.boot = r->boot, .device = r->opts->chip};
+    D9D_TRY(d9d_bootstrap_simulate(r->opts->rank, (int)d9d_parallel_degrees_ranks(&c->mesh),
+                                   &r->bootstrap));
+    r->where = (d9d_job){.bootstrap = r->bootstrap, .device = r->opts->chip};
     D9D_TRY(d9di_task_open(&c->task, &r->task));
     opts = engine_opts(r);
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
@@ -126,7 +126,7 @@ static void close_rank(simulation *r)
     d9di_moe_stats_release(&r->moe_stats);
     d9di_task_close(&r->task);
     d9di_engine_release(&r->engine);
-    d9d_bootstrap_close(r->boot);
+    d9d_bootstrap_close(r->bootstrap);
     d9d_arena_release(&r->arena);
 }
 

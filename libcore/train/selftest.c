@@ -51,9 +51,9 @@ static d9d_status train_on_one_rank(const d9d_train_config *c, const json_t *res
 
     alone.mesh = (d9d_parallel_degrees){1, 1, 1, 1, 1, 1, 1};
     trial.trial = D9D_SELFTEST_STEPS;
-    D9D_TRY(d9d_bootstrap_single(&trial.boot));
+    D9D_TRY(d9d_bootstrap_single(&trial.bootstrap));
     st = d9d_train(&alone, resolved, &trial, &summary);
-    d9d_bootstrap_close(trial.boot);
+    d9d_bootstrap_close(trial.bootstrap);
     return st;
 }
 
@@ -113,7 +113,7 @@ static void describe_mesh(const d9d_train_config *c, const d9d_job *where, d9d_s
 {
     const d9d_model_section *model = c->model_provider.value;
 
-    s->ranks = d9d_bootstrap_size(where->boot);
+    s->ranks = d9d_bootstrap_size(where->bootstrap);
     s->allowed = model->dtype == D9D_F32 ? 1e-5 : 1e-2;
     (void)d9d_parallel_degrees_text(&c->mesh, s->mesh, sizeof(s->mesh));
 }
@@ -123,7 +123,7 @@ static d9d_status compare_on_root(const d9d_train_config *c, const json_t *resol
                                   const d9d_job *where, const char *together, const char *alone,
                                   d9d_selftest_summary *s)
 {
-    if (d9d_bootstrap_rank(where->boot) != 0)
+    if (d9d_bootstrap_rank(where->bootstrap) != 0)
         return D9D_OK;
     D9D_TRY(train_on_one_rank(c, resolved, where, alone));
     return d9d_selftest_compare(together, alone, s);
@@ -132,10 +132,10 @@ static d9d_status compare_on_root(const d9d_train_config *c, const json_t *resol
 /* The other ranks wait for rank 0 without a timeout, as it does the work of all alone. */
 static d9d_status broadcast_result(const d9d_job *where, d9d_status mine)
 {
-    const double was = d9d_bootstrap_set_timeout(where->boot, 0);
-    const d9d_status st = d9d_bootstrap_agree_status(where->boot, mine);
+    const double was = d9d_bootstrap_set_timeout(where->bootstrap, 0);
+    const d9d_status st = d9d_bootstrap_agree_status(where->bootstrap, mine);
 
-    (void)d9d_bootstrap_set_timeout(where->boot, was);
+    (void)d9d_bootstrap_set_timeout(where->bootstrap, was);
     return st;
 }
 
@@ -211,15 +211,15 @@ d9d_status d9d_selftest(const d9d_train_config *config, const json_t *resolved,
     const char *dir;
     d9d_status st = D9D_OK;
 
-    if (d9d_bootstrap_size(where->boot) == 1)
+    if (d9d_bootstrap_size(where->bootstrap) == 1)
         return D9D_FAIL(D9D_ECONFIG,
                         "a self-test compares ranks with one: launch it as the job, by "
                         "srun --mpi=pmix or mpirun");
-    if (d9d_bootstrap_rank(where->boot) == 0)
+    if (d9d_bootstrap_rank(where->bootstrap) == 0)
         st = scratch_dir_create(config, &a, &b);
-    D9D_TRY_OR(st, d9d_bootstrap_agree_status(where->boot, st), out);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(where->bootstrap, st), out);
     dir = b.out.tmp;
-    D9D_TRY_OR(st, d9d_bootstrap_broadcast_text(where->boot, &a, &dir), out);
+    D9D_TRY_OR(st, d9d_bootstrap_broadcast_text(where->bootstrap, &a, &dir), out);
     *out = (d9d_selftest_summary){0};
     st = run_in_dir(config, resolved, where, dir, &a, out);
 out:

@@ -31,14 +31,14 @@ static d9d_status finish_saves(d9di_train *r, d9d_status st)
 {
     d9d_err_copy why;
 
-    if (st == D9D_OK || (d9d_bootstrap_size(r->run.where->boot) > 1 &&
-                         !d9d_bootstrap_failure_is_collective(r->run.where->boot)))
+    if (st == D9D_OK || (d9d_bootstrap_size(r->run.where->bootstrap) > 1 &&
+                         !d9d_bootstrap_failure_is_collective(r->run.where->bootstrap)))
         return st;
     d9d_err_save(&why, st);
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
     if (d9di_checkpointer_async_finish(r->checkpointer.async) != D9D_OK)
         d9d_log_warn(r->run.log, "%s", d9d_err_message());
-    return d9d_bootstrap_agree_status(r->run.where->boot, d9d_err_restore(&why));
+    return d9d_bootstrap_agree_status(r->run.where->bootstrap, d9d_err_restore(&why));
 }
 
 /* The loop's output to people: progress and summary. */
@@ -105,7 +105,7 @@ static d9d_status save_and_exit(d9di_train *r)
                   reason != NULL ? reason : "a signal to another rank",
                   (long long)r->stepper.state.step, (long long)r->run.total_steps,
                   r->run.dir.checkpoints);
-    return d9d_bootstrap_agree_status(r->run.where->boot, st);
+    return d9d_bootstrap_agree_status(r->run.where->bootstrap, st);
 }
 
 /* Moves device memory to the host until the next SIGUSR2. */
@@ -113,7 +113,7 @@ static d9d_status sleep_until_woken(d9di_train *r)
 {
     const d9di_sleep_opts opts = {.dev = r->engine.dev,
                                   .mesh = r->engine.mesh,
-                                  .boot = r->run.where->boot,
+                                  .bootstrap = r->run.where->bootstrap,
                                   .preemption = r->control.preemption,
                                   .log = r->run.log};
 
@@ -271,7 +271,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
     d9di_train r = {.run = {.c = config,
                             .where = where,
                             .log = where->log,
-                            .rank = d9d_bootstrap_rank(where->boot)},
+                            .rank = d9d_bootstrap_rank(where->bootstrap)},
                     .stepper = {.engine = &r.engine},
                     .evaluator = {.engine = &r.engine, .task = &r.task},
                     .checkpointer = {.saved_step = -1}};
@@ -294,7 +294,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
 out:
     fill_summary(&r, &summary);
     *out = summary;
-    st = d9di_job_start_fail_rank(where->boot, r.engine.mesh, st);
+    st = d9di_job_start_fail_rank(where->bootstrap, r.engine.mesh, st);
     d9di_train_close(&r);
     return st;
 }

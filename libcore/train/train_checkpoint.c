@@ -17,11 +17,12 @@ d9d_status d9di_train_checkpointer_find(const d9di_train_run *run, bool whole, d
     if (!run->c->trainer.checkpointing.resume)
         return D9D_OK;
     if (whole)
-        return d9d_checkpointer_latest(run->dir.checkpoints, run->where->boot, run->log, a, path);
+        return d9d_checkpointer_latest(run->dir.checkpoints, run->where->bootstrap, run->log, a,
+                                       path);
     if (run->rank == 0)
         st = d9d_checkpointer_latest_unverified(run->dir.checkpoints, a, path);
-    D9D_TRY(d9d_bootstrap_agree_status(run->where->boot, st));
-    return d9d_bootstrap_broadcast_text(run->where->boot, a, path);
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, st));
+    return d9d_bootstrap_broadcast_text(run->where->bootstrap, a, path);
 }
 
 /* Content hash of weights that checkpoints leave out, and of adapters merged into them. */
@@ -59,8 +60,9 @@ d9d_status d9di_train_checkpointer_open_origin(d9di_train_checkpointer *ck,
     d9d_bootstrap_blob *all;
     d9d_status st = run->rank == 0 ? origin_make(run, e, &ck->origin) : D9D_OK;
 
-    D9D_TRY(d9d_bootstrap_agree_status(run->where->boot, st));
-    st = d9d_bootstrap_allgather_arena(run->where->boot, &ck->origin, sizeof(ck->origin), &a, &all);
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, st));
+    st = d9d_bootstrap_allgather_arena(run->where->bootstrap, &ck->origin, sizeof(ck->origin), &a,
+                                       &all);
     if (st == D9D_OK)
         memcpy(&ck->origin, all[0].data, sizeof(ck->origin));
     d9d_arena_release(&a);
@@ -155,7 +157,7 @@ d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
 d9d_status d9di_train_checkpointer_check_size(const d9di_train_checkpointer *ck,
                                               const d9di_train_run *run)
 {
-    d9d_bootstrap *boot = run->where->boot;
+    d9d_bootstrap *bootstrap = run->where->bootstrap;
     uint64_t share[2] = {0}, sum = 0;
     d9d_arena a = {0};
     d9d_bootstrap_blob *all;
@@ -164,9 +166,9 @@ d9d_status d9di_train_checkpointer_check_size(const d9di_train_checkpointer *ck,
 
     if (st == D9D_OK)
         st = d9d_checkpointer_manifest_bytes(&here, &share[0], &share[1]);
-    D9D_TRY_OR(st, d9d_bootstrap_agree_status(boot, st), out);
-    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(boot, share, sizeof(share), &a, &all), out);
-    for (int k = 0; k < d9d_bootstrap_size(boot); k++) {
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
+    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(bootstrap, share, sizeof(share), &a, &all), out);
+    for (int k = 0; k < d9d_bootstrap_size(bootstrap); k++) {
         if (all[k].n != sizeof(share)) {
             st = D9D_FAIL(D9D_ECOMM, "rank %d says its share of a manifest in %zu bytes", k,
                           all[k].n);
@@ -176,7 +178,7 @@ d9d_status d9di_train_checkpointer_check_size(const d9di_train_checkpointer *ck,
         sum += share[0] + share[1];
     }
     st = d9d_bootstrap_agree_status(
-        boot, d9d_checkpointer_manifest_check_bytes(sum, d9d_bootstrap_size(boot), &sum));
+        bootstrap, d9d_checkpointer_manifest_check_bytes(sum, d9d_bootstrap_size(bootstrap), &sum));
     if (st == D9D_OK)
         d9d_log_debug(run->log, "a checkpoint's manifest has at most %llu bytes",
                       (unsigned long long)sum);
@@ -218,7 +220,7 @@ d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9d
 {
     D9D_TRY(d9d_checkpointer_read(path, &ck->set, run->log, state));
     D9D_TRY(d9d_checkpointer_read_rank_state(path, &ck->set, run->rank,
-                                             d9d_bootstrap_size(run->where->boot), run->log));
+                                             d9d_bootstrap_size(run->where->bootstrap), run->log));
     state->origin = ck->origin;
     state->parent = ck->saved_step = state->step;
     return D9D_OK;

@@ -35,7 +35,7 @@ d9d_status d9di_train_evaluator_rank_state(d9di_train_evaluator *v, d9d_arena *a
 /* After a change of the number of ranks, only rank 0 has read it. */
 d9d_status d9di_train_evaluator_sync(d9di_train_evaluator *v, const d9di_train_run *run)
 {
-    const int ranks = d9d_bootstrap_size(run->where->boot);
+    const int ranks = d9d_bootstrap_size(run->where->bootstrap);
     d9d_arena a = {0};
     d9d_bootstrap_blob *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
     d9d_status st = D9D_OK;
@@ -45,7 +45,7 @@ d9d_status d9di_train_evaluator_sync(d9di_train_evaluator *v, const d9di_train_r
     for (size_t i = 0; i < v->list.n && ranks > 1 && st == D9D_OK; i++) {
         int64_t *done = &v->list.v[i].done_step;
 
-        st = d9d_bootstrap_allgather(run->where->boot, done, sizeof(*done), &a, all);
+        st = d9d_bootstrap_allgather(run->where->bootstrap, done, sizeof(*done), &a, all);
         if (st == D9D_OK)
             memcpy(done, all[0].data, sizeof(*done));
     }

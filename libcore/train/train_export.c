@@ -72,12 +72,12 @@ static d9d_status export_local(const d9di_train_run *run, const d9di_engine *e, 
 static d9d_status export_from(const d9di_train_run *run, const d9di_engine *e, const char *path,
                               const char *dir)
 {
-    d9d_bootstrap *boot = run->where->boot;
+    d9d_bootstrap *bootstrap = run->where->bootstrap;
     d9d_adapters *ad = NULL;
-    d9d_status st = d9d_bootstrap_agree_status(boot, adapters_export(run, e, path, &ad));
+    d9d_status st = d9d_bootstrap_agree_status(bootstrap, adapters_export(run, e, path, &ad));
 
     if (st == D9D_OK)
-        st = d9d_model_export_checkpoint(&e->spec, path, ad, dir, boot, run->log);
+        st = d9d_model_export_checkpoint(&e->spec, path, ad, dir, bootstrap, run->log);
     d9d_adapters_free(ad);
     return st;
 }
@@ -91,7 +91,7 @@ static d9d_status export_from_params(const d9di_train_run *run, const d9di_engin
     D9D_TRY(export_from(run, e, path, dir));
     /* On NFS, a removed file that another rank has open keeps a temporary name in the directory
      * until it is closed, and the directory could not be removed. */
-    D9D_TRY(d9d_bootstrap_agree_status(run->where->boot, D9D_OK));
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, D9D_OK));
     return run->rank == 0 ? d9d_checkpointer_remove(params_set, state->step, run->log) : D9D_OK;
 }
 
@@ -137,8 +137,8 @@ d9d_status d9di_train_export(const d9di_train_run *run, const d9di_engine *e,
 
     if (run->where->trial)
         return D9D_OK;
-    D9D_TRY(
-        d9d_bootstrap_agree_status(run->where->boot, run->rank == 0 ? check_empty(dir) : D9D_OK));
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap,
+                                       run->rank == 0 ? check_empty(dir) : D9D_OK));
     D9D_TRY(e->world != NULL ? export_from_checkpoint(run, e, ck, state, dir)
                              : export_local(run, e, dir));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);

@@ -83,7 +83,7 @@ d9d_status d9di_train_stepper_diagnose(d9di_train_stepper *s, const d9di_train_r
     D9D_TRY(d9di_train_stepper_open_prefetcher(s, run));
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &flops));
     D9D_TRY(d9di_engine_wait_grads(s->engine));
-    D9D_TRY(d9d_bootstrap_agree_status(run->where->boot, diagnose_local(s, run, report)));
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, diagnose_local(s, run, report)));
     if (isfinite(report->loss))
         st = D9D_FAIL(D9D_ENUMERIC,
                       "step %lld: the norm of the gradient is %s though every element is finite; "
@@ -96,5 +96,5 @@ d9d_status d9di_train_stepper_diagnose(d9di_train_stepper *s, const d9di_train_r
                       "compute reliably; nothing was updated",
                       (long long)(s->state.step + 1), d9di_engine_nonfinite_name(report->loss),
                       s->engine->dev->name);
-    return d9d_bootstrap_agree_status(run->where->boot, st);
+    return d9d_bootstrap_agree_status(run->where->bootstrap, st);
 }

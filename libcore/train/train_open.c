@@ -122,7 +122,7 @@ static d9d_status check_sources_uniform(d9di_train *r, const char *resume_from)
         d9di_rank_consistency_add_data(&same, &r->evaluator.list.v[i].data);
     d9di_rank_consistency_add_engine(&same, &r->engine, &opts);
     d9di_rank_consistency_add_checkpoint(&same, resume_from);
-    return d9di_rank_consistency_check(&same, r->run.where->boot);
+    return d9di_rank_consistency_check(&same, r->run.where->bootstrap);
 }
 
 static bool text_equal(const char *a, const char *b)
@@ -132,17 +132,17 @@ static bool text_equal(const char *a, const char *b)
 
 d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 {
-    d9d_bootstrap *boot = r->run.where->boot;
+    d9d_bootstrap *bootstrap = r->run.where->bootstrap;
     const char *likely;
 
-    D9D_TRY(d9d_bootstrap_agree_status(boot, check_config(r)));
+    D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_config(r)));
     D9D_TRY(d9di_train_checkpointer_find(&r->run, false, &r->arena, &likely));
-    D9D_TRY(d9d_bootstrap_agree_status(boot, check_model(r, likely)));
+    D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_model(r, likely)));
     D9D_TRY(d9di_train_checkpointer_open_origin(&r->checkpointer, &r->run, &r->engine));
-    D9D_TRY(d9d_bootstrap_agree_status(boot, check_run(r, likely)));
+    D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_run(r, likely)));
     D9D_TRY(d9di_train_checkpointer_find(&r->run, true, &r->arena, resume_from));
     if (!text_equal(likely, *resume_from))
-        D9D_TRY(d9d_bootstrap_agree_status(boot, check_start(r, *resume_from)));
+        D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_start(r, *resume_from)));
     return check_sources_uniform(r, *resume_from);
 }
 /* --- memory -------------------------------------------------------------------------- */

@@ -101,23 +101,23 @@ static void log_changes(const d9di_train_run *run, int64_t step, const json_t *r
 /* --- opening ------------------------------------------------------------------------- */
 
 /* The nodes of the job, each once, in rank order. */
-static d9d_status hosts_list(d9d_bootstrap *boot, json_t **out)
+static d9d_status hosts_list(d9d_bootstrap *bootstrap, json_t **out)
 {
-    const char *node = d9d_bootstrap_node(boot);
+    const char *node = d9d_bootstrap_node(bootstrap);
     json_t *list = json_array();
     d9d_bootstrap_blob *all;
     d9d_arena a = {0};
     d9d_map seen = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(boot, node, strlen(node), &a, &all), out);
-    for (int i = 0; i < d9d_bootstrap_size(boot); i++) {
+    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(bootstrap, node, strlen(node), &a, &all), out);
+    for (int i = 0; i < d9d_bootstrap_size(bootstrap); i++) {
         if (d9d_map_has(&seen, all[i].data, all[i].n))
             continue;
         D9D_TRY_OR(st, d9d_map_put(&seen, all[i].data, all[i].n, NULL), out);
         if (json_array_append_new(list, d9d_json_str(all[i].data)) != 0) {
-            st =
-                D9D_FAIL(D9D_ENOMEM, "records: names of %d ranks' nodes", d9d_bootstrap_size(boot));
+            st = D9D_FAIL(D9D_ENOMEM, "records: names of %d ranks' nodes",
+                          d9d_bootstrap_size(bootstrap));
             goto out;
         }
     }
@@ -195,19 +195,20 @@ static d9d_status check_run_dir(const d9di_train_run *run, const char *id)
 d9d_status d9di_train_recorder_open(d9di_train_recorder *rec, const d9di_train_run *run,
                                     int64_t step, const json_t *resolved, const char *resume_from)
 {
-    d9d_bootstrap *boot = run->where->boot;
+    d9d_bootstrap *bootstrap = run->where->bootstrap;
     char id[D9DI_RUN_DIR_ID_SIZE] = "";
     const char *root_id = id;
     json_t *hosts = NULL;
     d9d_arena a = {0};
     d9d_status st;
 
-    D9D_TRY(hosts_list(boot, &hosts));
+    D9D_TRY(hosts_list(bootstrap, &hosts));
     st = run->rank == 0 ? open_on_root(rec, run, step, resolved, resume_from, hosts, id) : D9D_OK;
     json_decref(hosts);
-    D9D_TRY_OR(st, d9d_bootstrap_agree_status(boot, st), out);
-    D9D_TRY_OR(st, d9d_bootstrap_broadcast_text(boot, &a, &root_id), out);
-    st = d9d_bootstrap_agree_status(boot, run->rank > 0 ? check_run_dir(run, root_id) : D9D_OK);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
+    D9D_TRY_OR(st, d9d_bootstrap_broadcast_text(bootstrap, &a, &root_id), out);
+    st =
+        d9d_bootstrap_agree_status(bootstrap, run->rank > 0 ? check_run_dir(run, root_id) : D9D_OK);
     d9di_run_dir_remove_rank_file(&run->dir, run->rank);
 out:
     d9d_arena_release(&a);

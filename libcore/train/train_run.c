@@ -23,9 +23,9 @@ d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_a
 
     D9D_TRY(d9di_job_start_open_events(run->where, &c->model_provider, task, a, &run->events));
     D9D_TRY(d9di_train_run_trigger(run, "train.configuration.start",
-                                   (d9d_job_event){.boot = run->where->boot}));
-    D9D_TRY(d9d_parallel_degrees_check(&c->mesh, d9d_bootstrap_size(run->where->boot)));
-    D9D_TRY(d9di_job_start_check_device(run->where->boot, run->where->device));
+                                   (d9d_job_event){.bootstrap = run->where->bootstrap}));
+    D9D_TRY(d9d_parallel_degrees_check(&c->mesh, d9d_bootstrap_size(run->where->bootstrap)));
+    D9D_TRY(d9di_job_start_check_device(run->where->bootstrap, run->where->device));
     D9D_TRY(d9di_task_check_config(task, c));
     D9D_TRY(d9di_run_dir_set_paths(&c->trainer, a, &run->dir));
     D9D_TRY(d9di_run_dir_check(c, &run->dir));

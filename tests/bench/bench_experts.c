@@ -187,11 +187,11 @@ int main(int argc, char **argv)
 {
     bench b = {.t = unit_device_is_cpu() ? D9D_F32 : D9D_BF16};
     d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
 
-    must(d9d_bootstrap_open(&boot));
-    d.data_parallel_shard = d.expert_parallel = d9d_bootstrap_size(boot);
-    must(ranks_open(boot, &d, D9D_AXES_EXPERT, &b.w));
+    must(d9d_bootstrap_open(&bootstrap));
+    d.data_parallel_shard = d.expert_parallel = d9d_bootstrap_size(bootstrap);
+    must(ranks_open(bootstrap, &d, D9D_AXES_EXPERT, &b.w));
     setup(&b);
     for (int i = 1; i < argc; i++)
         measure(&b, atoll(argv[i]));

@@ -39,7 +39,7 @@ blames() { # FAULT CULPRITS
     done
 }
 
-@test "... also where the boot speaks for all" {
+@test "... also where the bootstrap speaks for all" {
     run -1 mpi -n 4 "$driver" mute $mesh 3
     assert_output --regexp 'dp_shard\+tp: allgather_bytes [0-9]+ of bootstrap all-gather, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [0-9]+\.[0-9] s for rank 3 '
     blames missing 3

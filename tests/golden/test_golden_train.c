@@ -125,9 +125,9 @@ static void train(json_t *doc, d9d_train_summary *out)
 
     assert_ok(d9d_config_resolve(&d9d_train_config_table, doc, "config", NULL, &resolved));
     assert_ok(d9d_config_bind(&d9d_train_config_table, resolved, "config", NULL, &arena, &c));
-    assert_ok(d9d_bootstrap_open(&where.boot));
+    assert_ok(d9d_bootstrap_open(&where.bootstrap));
     assert_ok(d9d_train(&c, resolved, &where, out));
-    d9d_bootstrap_close(where.boot);
+    d9d_bootstrap_close(where.bootstrap);
     assert_int_equal(out->host_waits, 0); /* inside its steps the host never stood still */
     json_decref(resolved);
     d9d_arena_release(&arena);
@@ -142,9 +142,9 @@ static void infer(json_t *doc, d9d_infer_task_summary *out)
 
     assert_ok(d9d_config_resolve(&d9d_infer_config_table, doc, "config", NULL, &resolved));
     assert_ok(d9d_config_bind(&d9d_infer_config_table, resolved, "config", NULL, &arena, &c));
-    assert_ok(d9d_bootstrap_open(&where.boot));
+    assert_ok(d9d_bootstrap_open(&where.bootstrap));
     assert_ok(d9d_infer(&c, resolved, &where, out));
-    d9d_bootstrap_close(where.boot);
+    d9d_bootstrap_close(where.bootstrap);
     json_decref(resolved);
     d9d_arena_release(&arena);
 }

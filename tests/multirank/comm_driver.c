@@ -32,7 +32,7 @@
 enum { MOST = 64 };
 
 struct job {
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh *mesh;
     d9d_device *dev;
     int rank, size, calls, who;
@@ -700,7 +700,7 @@ static d9d_status first(struct job *j)
 {
     if (j->rank == 0)
         (void)unlink("first");
-    D9D_TRY(d9d_bootstrap_agree_status(j->boot, D9D_OK));
+    D9D_TRY(d9d_bootstrap_agree_status(j->bootstrap, D9D_OK));
     D9D_TRY(d9d_mesh_root_first_begin(j->mesh));
     if (j->rank == 0) {
         FILE *f;
@@ -976,7 +976,7 @@ static d9d_status run(struct job *j, const char *word, const char *degrees)
     if (gpu)
         (void)snprintf(which, sizeof(which), "cuda:%d", j->rank);
     D9D_TRY(d9d_device_open(which, &j->dev));
-    D9D_TRY(d9d_mesh_open(j->boot, &d, gpu ? "cuda" : "cpu", j->dev->stream, &opts, &j->mesh));
+    D9D_TRY(d9d_mesh_open(j->bootstrap, &d, gpu ? "cuda" : "cpu", j->dev->stream, &opts, &j->mesh));
     for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++)
         if (strcmp(acts[i].word, word) == 0)
             return acts[i].run(j);
@@ -986,19 +986,19 @@ static d9d_status run(struct job *j, const char *word, const char *degrees)
 int main(int argc, char **argv)
 {
     struct job j = {.who = argc > 3 ? atoi(argv[3]) : 0};
-    d9d_status st = argc < 3 ? D9D_EINVAL : d9d_bootstrap_open(&j.boot);
+    d9d_status st = argc < 3 ? D9D_EINVAL : d9d_bootstrap_open(&j.bootstrap);
 
     if (st == D9D_OK) {
-        j.rank = d9d_bootstrap_rank(j.boot);
-        j.size = d9d_bootstrap_size(j.boot);
+        j.rank = d9d_bootstrap_rank(j.bootstrap);
+        j.size = d9d_bootstrap_size(j.bootstrap);
         st = run(&j, argv[1], argv[2]);
     }
     if (st != D9D_OK)
         fprintf(stderr, "%d: %s\n", j.rank, d9d_err_message());
     if (st != D9D_OK && j.mesh != NULL)
-        d9d_bootstrap_abort(j.boot, d9d_status_exit_code(st), d9d_err_message());
+        d9d_bootstrap_abort(j.bootstrap, d9d_status_exit_code(st), d9d_err_message());
     d9d_mesh_close(j.mesh);
     d9d_device_close(j.dev);
-    d9d_bootstrap_close(j.boot);
+    d9d_bootstrap_close(j.bootstrap);
     return d9d_status_exit_code(st);
 }

@@ -541,12 +541,12 @@ static void models_in_pieces_are_the_model(void **state)
 static d9d_status world_open(int64_t replicate, ranks *w)
 {
     d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
 
-    D9D_TRY(d9d_bootstrap_open(&boot));
+    D9D_TRY(d9d_bootstrap_open(&bootstrap));
     d.context_parallel_replicate = replicate;
-    d.context_parallel_shard = d9d_bootstrap_size(boot) / replicate;
-    return ranks_open(boot, &d, D9D_AXES_CP, w);
+    d.context_parallel_shard = d9d_bootstrap_size(bootstrap) / replicate;
+    return ranks_open(bootstrap, &d, D9D_AXES_CP, w);
 }
 
 int main(int argc, char **argv)

@@ -390,16 +390,16 @@ int main(int argc, char **argv)
 {
     d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
     d9d_status st = D9D_OK;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     ranks w;
 
-    assert_ok(d9d_bootstrap_open(&boot));
-    d.data_parallel_shard = d9d_bootstrap_size(boot);
+    assert_ok(d9d_bootstrap_open(&bootstrap));
+    d.data_parallel_shard = d9d_bootstrap_size(bootstrap);
     d.expert_parallel = argc > 1 ? atoll(argv[1]) : d.data_parallel_shard;
     assert_true(d.expert_parallel <= MOST);
-    assert_ok(ranks_open(boot, &d, D9D_AXES_EXPERT, &w));
+    assert_ok(ranks_open(bootstrap, &d, D9D_AXES_EXPERT, &w));
     for (size_t i = 0; st == D9D_OK && i < COUNT(trials); i++)
-        st = d9d_bootstrap_agree_status(boot, run_trial(&trials[i], &w));
+        st = d9d_bootstrap_agree_status(bootstrap, run_trial(&trials[i], &w));
     if (st != D9D_OK)
         (void)fprintf(stderr, "rank %d: %s\n", w.rank, d9d_err_message());
     printf("rank %d of %d: %d failed\n", w.rank, w.size, st != D9D_OK);

@@ -116,18 +116,18 @@ int main(int argc, char **argv)
     const d9d_log log = {.line = hear, .level = D9D_LOG_WARN};
     const d9d_mesh_opts opts = {.timeout_s = 100, .log = &log};
     d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
-    d9d_bootstrap *boot = NULL;
+    d9d_bootstrap *bootstrap = NULL;
     d9d_mesh *mesh = NULL;
     d9d_device *dev = NULL;
     d9d_comm *world;
-    d9d_status st = argc == 2 ? d9d_bootstrap_open(&boot) : D9D_FAIL(D9D_EINVAL, "ACT");
+    d9d_status st = argc == 2 ? d9d_bootstrap_open(&bootstrap) : D9D_FAIL(D9D_EINVAL, "ACT");
 
     if (st == D9D_OK) {
-        degrees.data_parallel_shard = d9d_bootstrap_size(boot);
+        degrees.data_parallel_shard = d9d_bootstrap_size(bootstrap);
         st = d9d_device_open("cpu", &dev);
     }
     if (st == D9D_OK)
-        st = d9d_mesh_open(boot, &degrees, "cpu", dev->stream, &opts, &mesh);
+        st = d9d_mesh_open(bootstrap, &degrees, "cpu", dev->stream, &opts, &mesh);
     if (st == D9D_OK)
         st = d9d_mesh_group(mesh, D9D_AXES_WORLD, &world);
     if (st == D9D_OK)
@@ -136,6 +136,6 @@ int main(int argc, char **argv)
         printf("failed: %s\n", d9d_err_message());
     d9d_mesh_close(mesh);
     d9d_device_close(dev);
-    d9d_bootstrap_close(boot);
+    d9d_bootstrap_close(bootstrap);
     return st == D9D_OK ? 0 : 1;
 }

@@ -142,7 +142,7 @@ static void sums_are_rounded_in_another_order(void **state)
 int main(void)
 {
     d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     ranks w;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(counts_are_exact, &w),
@@ -150,8 +150,8 @@ int main(void)
     };
 
     rows_make();
-    assert_ok(d9d_bootstrap_open(&boot));
-    d.data_parallel_replicate = d9d_bootstrap_size(boot);
-    assert_ok(ranks_open(boot, &d, D9D_AXES_WORLD, &w));
+    assert_ok(d9d_bootstrap_open(&bootstrap));
+    d.data_parallel_replicate = d9d_bootstrap_size(bootstrap);
+    assert_ok(ranks_open(bootstrap, &d, D9D_AXES_WORLD, &w));
     return ranks_run(&w, "metrics", tests, sizeof(tests) / sizeof(*tests));
 }

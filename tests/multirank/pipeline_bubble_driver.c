@@ -33,7 +33,7 @@ typedef struct account {
 } account;
 
 struct job {
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh *mesh;
     d9d_device *dev;
     d9d_comm *down, *up;
@@ -279,13 +279,13 @@ static d9d_status open_job(struct job *j)
     static const d9d_executor_ops ops = {.forward = forward, .hidden = hidden};
     d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
 
-    D9D_TRY(d9d_bootstrap_open(&j->boot));
-    j->rank = d9d_bootstrap_rank(j->boot);
-    j->ranks = d9d_bootstrap_size(j->boot);
+    D9D_TRY(d9d_bootstrap_open(&j->bootstrap));
+    j->rank = d9d_bootstrap_rank(j->bootstrap);
+    j->ranks = d9d_bootstrap_size(j->bootstrap);
     d.pipeline_parallel = j->ranks;
     D9D_TRY(d9d_device_open("cpu", &j->dev));
-    D9D_TRY(d9d_mesh_open(j->boot, &d, "cpu", j->dev->stream, &(d9d_mesh_opts){.timeout_s = 600},
-                          &j->mesh));
+    D9D_TRY(d9d_mesh_open(j->bootstrap, &d, "cpu", j->dev->stream,
+                          &(d9d_mesh_opts){.timeout_s = 600}, &j->mesh));
     D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(PP), &j->down));
     D9D_TRY(d9d_mesh_group_dup(j->mesh, D9D_AXIS(PP), 1, &j->up));
     D9D_TRY(d9d_program_build(&j->pipe, j->ranks, j->micros, &j->program));
@@ -320,7 +320,7 @@ static void close_job(struct job *j)
     d9d_program_release(&j->program);
     d9d_mesh_close(j->mesh);
     d9d_device_close(j->dev);
-    d9d_bootstrap_close(j->boot);
+    d9d_bootstrap_close(j->bootstrap);
 }
 
 int main(int argc, char **argv)
@@ -334,7 +334,7 @@ int main(int argc, char **argv)
     if (st != D9D_OK)
         fprintf(stderr, "rank %d: %s\n", j.rank, d9d_err_message());
     if (st != D9D_OK && st != D9D_EVERIFY && j.ranks > 1)
-        d9d_bootstrap_abort(j.boot, 1, d9d_err_message());
+        d9d_bootstrap_abort(j.bootstrap, 1, d9d_err_message());
     close_job(&j);
     return j.busy ? 77 : d9d_status_exit_code(st);
 }

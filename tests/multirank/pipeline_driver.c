@@ -27,7 +27,7 @@
 enum { LAYERS = 16, HIDDEN = 32, VOCAB = 61, ROWS = 2, PLAYS = 3, MOST = 64 };
 
 struct job {
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh *mesh;
     d9d_device *dev;
     d9d_comm *down, *up;
@@ -300,14 +300,14 @@ static d9d_status open_job(struct job *j)
     d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
     char device[32] = "cpu";
 
-    D9D_TRY(d9d_bootstrap_open(&j->boot));
-    j->rank = d9d_bootstrap_rank(j->boot);
-    j->ranks = d9d_bootstrap_size(j->boot);
+    D9D_TRY(d9d_bootstrap_open(&j->bootstrap));
+    j->rank = d9d_bootstrap_rank(j->bootstrap);
+    j->ranks = d9d_bootstrap_size(j->bootstrap);
     d.pipeline_parallel = j->ranks;
     if (gpu)
         (void)snprintf(device, sizeof(device), "cuda:%d", j->rank);
     D9D_TRY(d9d_device_open(device, &j->dev));
-    D9D_TRY(d9d_mesh_open(j->boot, &d, gpu ? "cuda" : "cpu", j->dev->stream,
+    D9D_TRY(d9d_mesh_open(j->bootstrap, &d, gpu ? "cuda" : "cpu", j->dev->stream,
                           &(d9d_mesh_opts){.timeout_s = 600}, &j->mesh));
     D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(PP), &j->down));
     return d9d_mesh_group_dup(j->mesh, D9D_AXIS(PP), 1, &j->up);
@@ -365,7 +365,7 @@ static void close_job(struct job *j)
     d9d_program_release(&j->program);
     d9d_mesh_close(j->mesh);
     d9d_device_close(j->dev);
-    d9d_bootstrap_close(j->boot);
+    d9d_bootstrap_close(j->bootstrap);
     d9d_arena_release(&j->arena);
 }
 
@@ -381,7 +381,7 @@ int main(int argc, char **argv)
     else if (j.rank == 0)
         printf("%d stages on %d ranks: as in one piece\n", j.program.stages, j.ranks);
     if (st != D9D_OK && j.ranks > 1)
-        d9d_bootstrap_abort(j.boot, 1, d9d_err_message());
+        d9d_bootstrap_abort(j.bootstrap, 1, d9d_err_message());
     close_job(&j);
     return d9d_status_exit_code(st);
 }

@@ -30,19 +30,20 @@ int main(int argc, char **argv)
     d9d_train_config config;
     d9d_arena a = {0};
     json_t *full = NULL;
-    d9d_bootstrap *boot = NULL;
-    d9d_status st = d9d_bootstrap_open(&boot);
+    d9d_bootstrap *bootstrap = NULL;
+    d9d_status st = d9d_bootstrap_open(&bootstrap);
 
     if (st == D9D_OK)
         st = read_config(argc, argv, &a, &full, &config);
     if (st == D9D_OK)
-        st = d9d_train(&config, full, &(d9d_job){.boot = boot, .device = "cpu"}, &summary);
+        st =
+            d9d_train(&config, full, &(d9d_job){.bootstrap = bootstrap, .device = "cpu"}, &summary);
     if (st == D9D_OK)
-        printf("%d %llu\n", d9d_bootstrap_rank(boot), (unsigned long long)summary.mem_bytes);
+        printf("%d %llu\n", d9d_bootstrap_rank(bootstrap), (unsigned long long)summary.mem_bytes);
     else
         fprintf(stderr, "plan_driver: %s\n", d9d_err_message());
     json_decref(full);
     d9d_arena_release(&a);
-    d9d_bootstrap_close(boot);
+    d9d_bootstrap_close(bootstrap);
     return st == D9D_OK ? 0 : 1;
 }

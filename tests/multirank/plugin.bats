@@ -405,7 +405,7 @@ JSON
 # What a training of N steps tells rank R, in the documented order.
 training() {
     local n=$1 k
-    printf 'train.configuration.%s\n' 'start boot' 'data_loader loader' 'model_stages models' \
+    printf 'train.configuration.%s\n' 'start bootstrap' 'data_loader loader' 'model_stages models' \
         'optimizer optimizer' 'lr_scheduler lr'
     printf 'train.ready%s\nmine.ready user\ntrain.ready%s again\n' "$2" "$2"
     for ((k = 0; k < n; k++)); do
@@ -415,7 +415,7 @@ training() {
 }
 inference() {
     local n=$1 k
-    printf 'inference.configuration.%s\n' 'start boot' 'data_loader loader' 'model_stages models'
+    printf 'inference.configuration.%s\n' 'start bootstrap' 'data_loader loader' 'model_stages models'
     echo inference.ready
     for ((k = 0; k < n; k++)); do
         printf "inference.%s $k/$n\n" step.pre forward.{pre,post} step.post

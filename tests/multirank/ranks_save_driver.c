@@ -32,7 +32,7 @@ static const struct entry {
 enum { N = sizeof(entries) / sizeof(entries[0]) };
 
 struct job {
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh *mesh;
     d9d_device *dev;
     int rank, size;
@@ -128,7 +128,7 @@ static d9d_status act_read(struct job *j, const char *dir)
 
     set.n = N;
     D9D_TRY(boxes_make(j, false));
-    st = d9d_checkpointer_latest(dir, j->boot, j->rank == 0 ? &log : NULL, &a, &path);
+    st = d9d_checkpointer_latest(dir, j->bootstrap, j->rank == 0 ? &log : NULL, &a, &path);
     if (st == D9D_OK && path == NULL)
         st = D9D_FAIL(D9D_ENOTFOUND, "%s: no checkpoint", dir);
     if (st == D9D_OK)
@@ -168,12 +168,12 @@ static d9d_status job_open(struct job *j)
     d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
     const d9d_mesh_opts opts = {.timeout_s = 600};
 
-    D9D_TRY(d9d_bootstrap_open(&j->boot));
-    j->rank = d9d_bootstrap_rank(j->boot);
-    j->size = d9d_bootstrap_size(j->boot);
+    D9D_TRY(d9d_bootstrap_open(&j->bootstrap));
+    j->rank = d9d_bootstrap_rank(j->bootstrap);
+    j->size = d9d_bootstrap_size(j->bootstrap);
     degrees.data_parallel_shard = j->size;
     D9D_TRY(d9d_device_open("cpu", &j->dev));
-    return d9d_mesh_open(j->boot, &degrees, "cpu", j->dev->stream, &opts, &j->mesh);
+    return d9d_mesh_open(j->bootstrap, &degrees, "cpu", j->dev->stream, &opts, &j->mesh);
 }
 
 int main(int argc, char **argv)
@@ -188,6 +188,6 @@ int main(int argc, char **argv)
         d9d_tensor_release(&j.tensors[k]);
     d9d_mesh_close(j.mesh);
     d9d_device_close(j.dev);
-    d9d_bootstrap_close(j.boot);
+    d9d_bootstrap_close(j.bootstrap);
     return st == D9D_OK ? 0 : 1;
 }

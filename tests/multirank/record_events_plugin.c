@@ -14,13 +14,13 @@ static d9d_status heard(void *self, const d9d_job_event *e)
     char path[32];
     FILE *f;
 
-    if (e->boot != NULL)
-        rank = d9d_bootstrap_rank(e->boot);
+    if (e->bootstrap != NULL)
+        rank = d9d_bootstrap_rank(e->bootstrap);
     (void)snprintf(path, sizeof(path), "events.%d", rank);
     f = fopen(path, "a");
     if (f == NULL)
         return D9D_FAIL(D9D_EIO, "%s", path);
-    fprintf(f, "%s%s%s%s%s%s%s", e->id, e->boot != NULL ? " boot" : "",
+    fprintf(f, "%s%s%s%s%s%s%s", e->id, e->bootstrap != NULL ? " bootstrap" : "",
             e->loader != NULL ? " loader" : "", e->models != NULL ? " models" : "",
             e->optimizer != NULL ? " optimizer" : "", e->lr != NULL ? " lr" : "",
             e->tracker != NULL ? " tracker" : "");

@@ -146,8 +146,7 @@ template <bool KEYS> DEVICE score_mask score_mask_of(const stage_info &x, int wa
     return {x.query + (KEYS ? 0 : more), x.key + (KEYS ? more : 0), x.nq, window};
 }
 
-/* --- the producer warp -------------------------------------------------------------------------
- */
+/* --- the producer warp ------------------------------------------------------------------------ */
 
 /* Work tile number i of those claimed, and its task. */
 template <bool KEYS> DEVICE work_tile work_tile_of(const bwd_params &p, int i, tile_task *t)

@@ -723,8 +723,7 @@ static d9d_status rows_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_att
     return st;
 }
 
-/* --- packed documents, and their chunks --------------------------------------------------------
- */
+/* --- packed documents, and their chunks ------------------------------------------------------- */
 
 enum { MAX_LEN_CLASSES = 32 };
 

@@ -171,8 +171,7 @@ static inline unsigned grid_for(const d9d_stream s, int64_t work)
     return (unsigned)d9di_i64_max(1, d9di_i64_min(blocks, max_blocks));
 }
 
-/* --- programmatic dependent launch (PDL) --------------------------------------------------------
- */
+/* --- programmatic dependent launch (PDL) ------------------------------------------------------ */
 static __device__ __forceinline__ void pdl_wait(void)
 {
 #if __CUDA_ARCH__ >= 900

@@ -177,8 +177,7 @@ d9di_cudnn_tensor d9di_cudnn_graph_scalar_i32(d9di_cudnn_graph *g, int64_t id)
     return tensor(g, VALUE, id, CUDNN_DATA_INT32, d9di_cudnn_shape_dense(1, 1, 1, 1), NULL);
 }
 
-/* --- operations ---------------------------------------------------------------------------------
- */
+/* --- operations ------------------------------------------------------------------------------- */
 
 void d9di_cudnn_graph_matmul(d9di_cudnn_graph *g, const d9di_cudnn_tensor *a,
                              const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *c,

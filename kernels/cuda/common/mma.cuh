@@ -49,8 +49,7 @@ static __device__ __forceinline__ bf16_split split_bf16(const float (&a)[4], con
     return y;
 }
 
-/* --- from shared memory, rows 16-byte aligned and STRIDE elements apart --------------------------
- */
+/* --- from shared memory, rows 16-byte aligned and STRIDE elements apart ----------------------- */
 template <bool TRANS>
 static __device__ __forceinline__ void ldmatrix_16x16(uint32_t (&v)[4], const bf16 *p)
 {
@@ -108,8 +107,7 @@ static __device__ __forceinline__ void mma_accumulate(float (&c)[4], float (&d)[
     mma(d, a.lo, b[2], b[3]);
 }
 
-/* --- asynchronous copies to shared memory --------------------------------------------------------
- */
+/* --- asynchronous copies to shared memory ----------------------------------------------------- */
 
 /* Copies 16 bytes, or writes zeros. */
 static __device__ __forceinline__ void cp_async_16(void *to, const void *from, bool there)

@@ -235,8 +235,7 @@ DEVICE void fence_proxy_async(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* --- tensor copies (TMA) -----------------------------------------------------------------------
- */
+/* --- tensor copies (TMA) ---------------------------------------------------------------------- */
 
 /* Copies contiguous bytes, a multiple of 16, to shared memory; marked evict-first in L2. */
 DEVICE void tma_bulk_load_once(uint32_t to, const void *from, uint32_t bytes, uint32_t b)
@@ -433,8 +432,7 @@ DEVICE uint32_t pack_bf16(float low, float high)
     return r;
 }
 
-/* --- TMA descriptors, on the host --------------------------------------------------------------
- */
+/* --- TMA descriptors, on the host ------------------------------------------------------------- */
 
 typedef __typeof__(cuTensorMapEncodeTiled) tensor_map_encode_fn;
 

@@ -263,18 +263,18 @@ static d9d_status launch_bwd(d9d_stream s, conv_args<T> v, G *dw, float beta)
     const int64_t strips = d9di_i64_ceil_div(v.tokens, v.strip), weights = v.n.n * v.n.w;
     const int64_t starts = d9di_i64_round_up(v.tokens, 64);
     const int64_t bytes = (starts + (dw != NULL ? strips * weights : 0)) * 4;
-    void *room;
+    void *scratch;
 
-    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
-    v.start = (const int32_t *)room;
-    v.part = dw != NULL ? (float *)room + starts : NULL;
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
+    v.start = (const int32_t *)scratch;
+    v.part = dw != NULL ? (float *)scratch + starts : NULL;
     if (v.tokens > 0) {
-        launch_document_starts(s, v.n.docs, (int32_t *)room);
+        launch_document_starts(s, v.n.docs, (int32_t *)scratch);
         conv_bwd_kernel<<<blocks_of(v), THREADS, 0, d9di_cuda_stream(s)>>>(v);
     }
     if (dw != NULL)
         parts_sum(d9di_cuda_stream(s), dw, beta, v.part, weights, strips);
-    d9di_cuda_scratch_free(s, room, bytes);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     return d9di_cuda_check_launch("causal_conv1d_bwd");
 }
 

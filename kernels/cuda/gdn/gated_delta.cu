@@ -91,17 +91,17 @@ template <class T> static d9d_status run_simt(d9d_stream s, gated_delta_call<T> 
     const int64_t tokens = v.n.docs.b * v.n.docs.s, n_gates = tokens * v.n.a;
     const int64_t bytes = 4 * (2 * scratch_floats(tokens * v.n.k) +
                                scratch_floats(n_gates * v.n.d) + scratch_floats(n_gates * v.n.f));
-    void *room;
+    void *scratch;
     d9d_status st;
 
-    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
-    scratch_arena p = {(float *)room};
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
+    scratch_arena p = {(float *)scratch};
     v.inv_q = p.alloc(tokens * v.n.k);
     v.inv_k = p.alloc(tokens * v.n.k);
     v.w = p.alloc(n_gates * v.n.d);
     v.u = p.alloc(n_gates * v.n.f);
     st = launch_simt(s, v);
-    d9di_cuda_scratch_free(s, room, bytes);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
 }
 
@@ -110,15 +110,15 @@ static d9d_status run_scan(d9d_stream s, const char *op, gated_delta_call<bf16> 
 {
     const int64_t bytes = 4 * scratch_floats(prepared_size(v.n));
     const bool wgmma = d9di_gated_delta_sm90_supported(s, &v.n);
-    void *room;
+    void *scratch;
     d9d_status st;
 
-    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
-    v.ready = (prepared_chunk *)room;
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
+    v.ready = (prepared_chunk *)scratch;
     st = d9di_gated_delta_scan_prepare(s, op, v, wgmma ? +WGMMA_PARTS : 2);
     if (st == D9D_OK)
         st = wgmma ? d9di_gated_delta_scan_fwd_sm90(s, op, v) : d9di_gated_delta_scan_fwd(s, op, v);
-    d9di_cuda_scratch_free(s, room, bytes);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
 }
 

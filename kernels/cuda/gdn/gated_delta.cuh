@@ -32,7 +32,7 @@ struct chunk_factors {
     /* of the walk */
     float write[CHUNK], write_up[CHUNK]; /* beta; beta e^b over the length of k */
     float k_on[CHUNK], q_up[CHUNK];      /* e^(b_C - b) over the length of k; e^b, of q */
-    float last, room[3];                 /* e^(b_C) */
+    float last, padding[3];              /* e^(b_C) */
     /* of the backward besides */
     float up_k[CHUNK], q[CHUNK], k[CHUNK]; /* e^b over the length of k; of q; of k */
     float inv_q[CHUNK];                    /* 1 over the length of q */
@@ -229,7 +229,7 @@ static __device__ void gates_load(chunk_gates &g, const gated_delta_call<T> &v, 
 
 /* s = (1 + a)^-1 of a lower half without its diagonal, in squares of BLOCK: those of the diagonal
  * first, a thread a column, then those below, further and further away. */
-static __device__ void invert_unit_lower(square &s, const square &a, float (*room)[BLOCK + 1])
+static __device__ void invert_unit_lower(square &s, const square &a, float (*scratch)[BLOCK + 1])
 {
     const int r = threadIdx.x / BLOCK, c = threadIdx.x % BLOCK;
 
@@ -257,11 +257,11 @@ static __device__ void invert_unit_lower(square &s, const square &a, float (*roo
 
             for (int m = col; m < row; m++)
                 sum = fmaf(a[row + r][m], s[m][col + c], sum);
-            room[r][c] = sum;
+            scratch[r][c] = sum;
             __syncthreads();
             sum = 0.0f;
             for (int m = 0; m < BLOCK; m++)
-                sum = fmaf(-s[row + r][row + m], room[m][c], sum);
+                sum = fmaf(-s[row + r][row + m], scratch[m][c], sum);
             s[row + r][col + c] = sum;
             __syncthreads();
         }
@@ -272,7 +272,7 @@ struct chunk_smem {
     smem_operands<TILE> sh;
     square one, two;
     chunk_gates g;
-    float room[BLOCK][BLOCK + 1];
+    float scratch[BLOCK][BLOCK + 1];
 };
 
 /* S of a chunk to m.two. */
@@ -289,7 +289,7 @@ static __device__ void solve_chunk(chunk_smem &m, const gated_delta_call<T> &v, 
     FOR_EACH_ELEMENT(i, j, TILE)
     m.one[i][j] = j < i ? m.one[i][j] * m.g.beta[i] * gate_decay(m.g, i, j) : 0.0f;
     __syncthreads();
-    invert_unit_lower(m.two, m.one, m.room);
+    invert_unit_lower(m.two, m.one, m.scratch);
 }
 
 /* W of it to memory where there is a state before it. */
@@ -534,7 +534,7 @@ struct placed {
 template <class F>
 static d9d_status with_places(d9d_stream s, const char *op, const placed *x, int count, F run)
 {
-    void *was[8], *room;
+    void *was[8], *scratch;
     int64_t bytes = 0;
     cudaError_t e = cudaSuccess;
     d9d_status st;
@@ -545,8 +545,8 @@ static d9d_status with_places(d9d_stream s, const char *op, const placed *x, int
     }
     if (bytes == 0)
         return run();
-    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
-    char *next = (char *)room;
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
+    char *next = (char *)scratch;
     for (int i = 0; i < count; i++)
         if ((uintptr_t)was[i] % 16 != 0) {
             *x[i].p = next;
@@ -560,7 +560,7 @@ static d9d_status with_places(d9d_stream s, const char *op, const placed *x, int
         if (*x[i].p != was[i] && x[i].written)
             e = cudaMemcpyAsync(was[i], *x[i].p, (size_t)x[i].bytes, cudaMemcpyDeviceToDevice,
                                 d9di_cuda_stream(s));
-    d9di_cuda_scratch_free(s, room, bytes);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     return e == cudaSuccess ? st : d9di_cuda_fail(op, e);
 }
 

@@ -71,8 +71,7 @@ template <class T> struct scan_bwd {
     }
 };
 
-/* --- a chunk ------------------------------------------------------------------------------------
- */
+/* --- a chunk ---------------------------------------------------------------------------------- */
 
 /* Sums over the features of each token. */
 struct row_dots {
@@ -329,8 +328,7 @@ static __global__ void __launch_bounds__(THREADS, 2) chunk_kernel(gated_delta_ca
     make_gate_grads(w, v, x, at);
 }
 
-/* --- heads --------------------------------------------------------------------------------------
- */
+/* --- heads ------------------------------------------------------------------------------------ */
 
 /* The sum of what the heads of values have for a row of keys, through its length: a warp a row. */
 template <class T>
@@ -376,8 +374,7 @@ template <class T> static __global__ void reduce_heads_kernel(gated_delta_call<T
     l2_normalize_bwd_row(v.dk, v.k, v.hk, r, v.n, v.inv_k[r], 1.0f);
 }
 
-/* --- calls --------------------------------------------------------------------------------------
- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 /* What is done of chunks and heads at the end; MADE: on tensor cores, from Y. */
 template <bool MADE, class T>
@@ -422,14 +419,14 @@ static d9d_status run_wgmma(d9d_stream s, gated_delta_call<bf16> v)
     const int64_t states =
         scratch_floats(d9d_gated_delta_states(&v.n.docs) * v.n.a * saved_size(v.n) / 2);
     const int64_t bytes = 4 * (states + prepared_size(v.n));
-    void *room;
+    void *scratch;
     d9d_status st;
 
-    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
-    v.dstate = (float *)room;
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
+    v.dstate = (float *)scratch;
     v.ready = (prepared_chunk *)(v.dstate + states);
     st = launch_wgmma(s, v);
-    d9di_cuda_scratch_free(s, room, bytes);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
 }
 
@@ -456,11 +453,11 @@ template <class T> static d9d_status run_bwd(d9d_stream s, gated_delta_call<T> v
         4 * (2 * scratch_floats(tokens * v.n.k) + 2 * scratch_floats(n_gates * v.n.d) +
              2 * scratch_floats(n_gates * v.n.f) + scratch_floats(states) +
              (made ? prepared_size(v.n) : scaled_matrix_make));
-    void *room;
+    void *scratch;
     d9d_status st;
 
-    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
-    scratch_arena p = {(float *)room};
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
+    scratch_arena p = {(float *)scratch};
     v.inv_q = p.alloc(tokens * v.n.k);
     v.inv_k = p.alloc(tokens * v.n.k);
     v.hq = p.alloc(n_gates * v.n.d);
@@ -475,7 +472,7 @@ template <class T> static d9d_status run_bwd(d9d_stream s, gated_delta_call<T> v
         st = made ? launch_scan(s, v) : launch_simt(s, v);
     else
         st = launch_simt(s, v);
-    d9di_cuda_scratch_free(s, room, bytes);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
 }
 

@@ -93,8 +93,7 @@ struct mine {
     float q[2], n[2], k[2];
 };
 
-/* --- products ------------------------------------------------------------------------------------
- */
+/* --- products --------------------------------------------------------------------------------- */
 
 /* y = A B, of `steps` 16 deep, begun only; operands 64 along are `far` on. */
 template <bool A_MN_MAJOR, bool B_MN_MAJOR, int STEPS>
@@ -152,8 +151,7 @@ DEVICE void add_rows(half_rows &sum, float (&dot)[2], const half_rows &y, const 
     }
 }
 
-/* --- a head, in the order it goes ---------------------------------------------------------------
- */
+/* --- a head, in the order it goes ------------------------------------------------------------- */
 
 /* Sixteen bytes of a saved state, number e of those of a thread: where they go, and whether there
  * are any in `from`. */

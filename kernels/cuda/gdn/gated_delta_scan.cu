@@ -25,8 +25,7 @@ enum {
 
 typedef float token_fragments[N_FRAGMENTS][4]; /* of sixteen columns, by the tokens of a chunk */
 
-/* --- what a block has of a chunk ----------------------------------------------------------------
- */
+/* --- what a block has of a chunk -------------------------------------------------------------- */
 
 template <int D> struct chunk_stage {
     bf16 k[CHUNK][D + SLACK], q[CHUNK][D + SLACK];
@@ -79,8 +78,7 @@ static __device__ __forceinline__ void stage_load(chunk_stage<D> &m,
         cp_async_16((char *)&m.f + e * 16, (const char *)&r.f + e * 16, true);
 }
 
-/* --- what a warp does ---------------------------------------------------------------------------
- */
+/* --- what a warp does ------------------------------------------------------------------------- */
 
 /* A lane's place: of its elements in C the first, as a column of the warp's and a token or a
  * feature of a key; and the warp's first column, among those of the block and of all. */
@@ -135,7 +133,7 @@ static __device__ __forceinline__ void store_tokens(float *y, const token_fragme
 }
 
 /* O through the place of the warp's values, which have been read, for rows of 32 bytes. */
-static __device__ __forceinline__ void store_output(bf16 (*room)[MAX_COLS + SLACK],
+static __device__ __forceinline__ void store_output(bf16 (*tile)[MAX_COLS + SLACK],
                                                     const token_fragments &x,
                                                     const gated_delta_call<bf16> &v, const chunk &c,
                                                     const lane_position &s)
@@ -147,12 +145,12 @@ static __device__ __forceinline__ void store_output(bf16 (*room)[MAX_COLS + SLAC
     for (int i = 0; i < N_FRAGMENTS; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            store_float(&room[fragment_row(s, i, e)][s.mine + s.g + e / 2 * 8], x[i][e]);
+            store_float(&tile[fragment_row(s, i, e)][s.mine + s.g + e / 2 * 8], x[i][e]);
     __syncwarp();
     for (int i = lane / 2; i < c.n; i += WARP / 2)
         if (s.f + half < v.n.f)
             *(uint4 *)(v.o + ((c.first + i) * v.n.a + c.h) * v.n.f + s.f + half) =
-                *(const uint4 *)&room[i][s.mine + half];
+                *(const uint4 *)&tile[i][s.mine + half];
 }
 
 /* y = rows of K or Q times X, for one or both. */
@@ -237,8 +235,7 @@ template <int D> static __device__ __forceinline__ void scale_state(float (&x)[D
             x[i][e] *= by;
 }
 
-/* --- the two ways -------------------------------------------------------------------------------
- */
+/* --- the two ways ----------------------------------------------------------------------------- */
 
 /* R in place of K X. */
 template <int D>
@@ -391,8 +388,7 @@ struct scan_bwd {
     }
 };
 
-/* --- the walk -----------------------------------------------------------------------------------
- */
+/* --- the walk --------------------------------------------------------------------------------- */
 
 /* The chunks of a block, of a head of a document: `count` from c on; `number` is that of the
  * document's first. */
@@ -466,8 +462,7 @@ static __global__ void __launch_bounds__(THREADS, 1) scan_kernel(gated_delta_cal
         state_transfer<D, true>(x, r.past, v, s);
 }
 
-/* --- calls --------------------------------------------------------------------------------------
- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 bool d9di_gated_delta_scan_supported(const d9d_gated_delta_dims *n, const void *const *arrays,
                                      int count)

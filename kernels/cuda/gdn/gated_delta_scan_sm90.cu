@@ -64,8 +64,7 @@ DEVICE void stage_load(uint32_t to, const gated_delta_call<bf16> &v, const bf16 
     copy_bytes<GROUPS, WALK_FACTORS>(to + AT_FACTORS, &r.f);
 }
 
-/* --- what a group does --------------------------------------------------------------------------
- */
+/* --- what a group does ------------------------------------------------------------------------ */
 
 /* The state of generation, float32 [D, F]. */
 template <bool STORE>
@@ -216,8 +215,7 @@ DEVICE void store_tokens(bf16 *to, const token_fragments &x, uint32_t tile,
     give_values(to + (c.first * v.n.a + c.h) * v.n.f + col, step, tile, c.n, v.n.f - col);
 }
 
-/* --- the two ways -------------------------------------------------------------------------------
- */
+/* --- the two ways ----------------------------------------------------------------------------- */
 
 /* A group's columns of a chunk. */
 struct task {
@@ -387,8 +385,7 @@ struct scan_bwd {
     }
 };
 
-/* --- the walk -----------------------------------------------------------------------------------
- */
+/* --- the walk --------------------------------------------------------------------------------- */
 
 template <class SCAN, int GROUPS>
 __global__ void __launch_bounds__(GROUPS *GROUP, 1) scan_kernel(gated_delta_call<bf16> v)

@@ -50,8 +50,7 @@ struct lane_position {
     }
 };
 
-/* --- copies ------------------------------------------------------------------------------------
- */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 DEVICE void copy16_to(uint32_t to, const void *from, bool there)
 {
@@ -134,8 +133,7 @@ DEVICE bf16 *saved_after(const gated_delta_call<bf16> &v, int64_t first, int64_t
     return saved_at(v.dstate, v, first / CHUNK, h);
 }
 
-/* --- products ----------------------------------------------------------------------------------
- */
+/* --- products --------------------------------------------------------------------------------- */
 
 /* An operand whose M or N is contiguous, `next` bytes from one 64 to the next. */
 DEVICE uint64_t sideways(uint32_t address, uint32_t next)

@@ -35,8 +35,7 @@ enum {
     MAX_MATRICES = 3
 };
 
-/* --- copies to shared memory -------------------------------------------------------------------
- */
+/* --- copies to shared memory ------------------------------------------------------------------ */
 static __device__ __forceinline__ uint64_t evict_first_policy(void)
 {
     uint64_t policy;
@@ -64,8 +63,7 @@ template <int N> static __device__ __forceinline__ void cp_async_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* --- work ---------------------------------------------------------------------------------------
- */
+/* --- work ------------------------------------------------------------------------------------- */
 template <class C> struct weight_matrix {
     const bf16 *w;
     C *y;
@@ -209,8 +207,7 @@ static __device__ __forceinline__ void store_tile(const skinny_params<C> &p, int
         store_float(m.y + at, m.plus != NULL ? v + to_float(m.plus[at]) : v);
 }
 
-/* --- the kernel --------------------------------------------------------------------------------
- */
+/* --- the kernel ------------------------------------------------------------------------------- */
 
 template <int X, int DEPTH> struct skinny_smem {
     uint4 ring[BLOCK_WARPS][DEPTH][PARTS][WARP];

@@ -101,8 +101,7 @@ DEVICE void run_producer(const gemm_params &p, const smem_offsets &at, const tma
     }
 }
 
-/* --- the consumers -----------------------------------------------------------------------------
- */
+/* --- the consumers ---------------------------------------------------------------------------- */
 
 /* A consumer warpgroup: rows 64 g .. 64 g + 63 of each tile. */
 struct consumer_warpgroup {
@@ -334,8 +333,7 @@ template <int FORM, class EPILOGUE> struct consumer : EPILOGUE {
     }
 };
 
-/* --- the kernel ----------------------------------------------------------------------------------
- */
+/* --- the kernel ------------------------------------------------------------------------------- */
 
 DEVICE void init_barriers(const smem_offsets &at)
 {
@@ -392,8 +390,7 @@ __global__ void __launch_bounds__(BLOCK, 1)
     }
 }
 
-/* --- launching ---------------------------------------------------------------------------------
- */
+/* --- launching -------------------------------------------------------------------------------- */
 
 struct tma_descriptor_encoder : tensor_map_encoder {
     /* A matrix [rows, columns] of bfloat16 as an operand: boxes of 64 in the dimension that is

@@ -252,8 +252,7 @@ static __global__ void router_bwd_kernel(d9d_router_dims n, T *dlogits, const fl
         give(expert[j], balance_dscore(x, expert[j]) + (n.scale * dprob[j] - less) / size);
 }
 
-/* --- load counts, and the bias that follows them ------------------------------------------------
- */
+/* --- load counts, and the bias that follows them ---------------------------------------------- */
 
 enum { COUNT_SHARED = 8192, COUNT_BLOCKS = 128 }; /* experts that a block counts in shared memory */
 
@@ -300,8 +299,7 @@ static __global__ void bias_kernel(float *bias, const double *load, const float 
     }
 }
 
-/* --- table entries ------------------------------------------------------------------------------
- */
+/* --- table entries ---------------------------------------------------------------------------- */
 
 template <class T>
 static d9d_status launch_router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,

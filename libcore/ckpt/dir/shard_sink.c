@@ -32,8 +32,8 @@ struct d9d_shard_sink {
     bool resume;
     d9d_hash key;
     const d9d_log *log;
-    d9d_file journal;    /* not open without resume */
-    d9d_bootstrap *boot; /* NULL: a single process */
+    d9d_file journal;         /* not open without resume */
+    d9d_bootstrap *bootstrap; /* NULL: a single process */
     int rank, size;
     size_t first, n_mine; /* chunks of this rank */
 };
@@ -92,11 +92,11 @@ void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log)
     s->log = log;
 }
 
-void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_bootstrap *boot)
+void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_bootstrap *bootstrap)
 {
-    s->boot = boot;
-    s->rank = d9d_bootstrap_rank(boot);
-    s->size = d9d_bootstrap_size(boot);
+    s->bootstrap = bootstrap;
+    s->rank = d9d_bootstrap_rank(bootstrap);
+    s->size = d9d_bootstrap_size(bootstrap);
 }
 
 /* --- resuming an earlier run ------------------------------------------------------------- */
@@ -285,7 +285,7 @@ static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, 
 
     if (st == D9D_OK && s->rank == 0)
         st = prepare_dir(s);
-    D9D_TRY(s->boot != NULL ? d9d_bootstrap_agree_status(s->boot, st) : st);
+    D9D_TRY(s->bootstrap != NULL ? d9d_bootstrap_agree_status(s->bootstrap, st) : st);
     if (s->resume)
         D9D_TRY(open_journal(s));
     *bytes = assign_chunks(s);

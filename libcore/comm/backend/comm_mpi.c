@@ -407,18 +407,19 @@ static d9d_status mpi_load(struct mpi *m)
     return D9D_OK;
 }
 
-static d9d_status mpi_open(struct mpi *m, const d9d_bootstrap *boot)
+static d9d_status mpi_open(struct mpi *m, const d9d_bootstrap *bootstrap)
 {
     char why[256];
 
     if (!m->module->open(&m->world, why, sizeof(why)))
         return D9D_FAIL(D9D_ECOMM, "%s", why);
-    if (m->world.rank != d9d_bootstrap_rank(boot) || m->world.size != d9d_bootstrap_size(boot))
+    if (m->world.rank != d9d_bootstrap_rank(bootstrap) ||
+        m->world.size != d9d_bootstrap_size(bootstrap))
         return D9D_FAIL(D9D_ECOMM,
                         "MPI counts this process as rank %d of %d, PMIx as rank %d of %d: is this "
                         "MPI built for the launcher?",
-                        m->world.rank, m->world.size, d9d_bootstrap_rank(boot),
-                        d9d_bootstrap_size(boot));
+                        m->world.rank, m->world.size, d9d_bootstrap_rank(bootstrap),
+                        d9d_bootstrap_size(bootstrap));
     return D9D_OK;
 }
 
@@ -432,7 +433,8 @@ static void mpi_close(void *self, bool failed)
     free(m);
 }
 
-d9d_status d9di_comm_backend_mpi(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out)
+d9d_status d9di_comm_backend_mpi(d9d_bootstrap *bootstrap, d9d_stream stream,
+                                 d9di_comm_backend *out)
 {
     struct mpi *m = calloc(1, sizeof(*m));
     d9d_status st;
@@ -442,7 +444,7 @@ d9d_status d9di_comm_backend_mpi(d9d_bootstrap *boot, d9d_stream stream, d9di_co
         return D9D_FAIL(D9D_ENOMEM, "MPI: out of memory");
     st = mpi_load(m);
     if (st == D9D_OK)
-        st = mpi_open(m, boot);
+        st = mpi_open(m, bootstrap);
     if (st == D9D_OK)
         *out = (d9di_comm_backend){.ops = &mpi_ops, .self = m, .close = mpi_close};
     else

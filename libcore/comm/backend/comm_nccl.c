@@ -25,9 +25,10 @@ d9d_status d9di_comm_copy_cuda(d9d_stream s, void *dst, const void *src, size_t 
 
 #if !__has_include(<nccl.h>)
 
-d9d_status d9di_comm_backend_nccl(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out)
+d9d_status d9di_comm_backend_nccl(d9d_bootstrap *bootstrap, d9d_stream stream,
+                                  d9di_comm_backend *out)
 {
-    (void)boot, (void)stream, (void)out;
+    (void)bootstrap, (void)stream, (void)out;
     return D9D_FAIL(D9D_ENOTSUP, "several ranks on GPUs need NCCL, whose header nccl.h was not "
                                  "there when this was built");
 }
@@ -66,7 +67,7 @@ struct nccl {
     NCCL_FUNCTIONS(X)
 #undef X
     void *library;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     int gpu;
     ncclComm_t world;
     pthread_mutex_t lock; /* protects the list of groups */
@@ -592,8 +593,8 @@ static d9d_status broadcast_unique_id(const struct nccl *n, ncclUniqueId *id)
 {
     d9d_arena a = {0};
     d9d_bootstrap_blob *all =
-        d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(n->boot) * sizeof(*all));
-    const bool first = d9d_bootstrap_rank(n->boot) == 0;
+        d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(n->bootstrap) * sizeof(*all));
+    const bool first = d9d_bootstrap_rank(n->bootstrap) == 0;
     ncclResult_t rc = first ? n->ncclGetUniqueId(id) : ncclSuccess;
     d9d_status st = D9D_OK;
 
@@ -601,9 +602,9 @@ static d9d_status broadcast_unique_id(const struct nccl *n, ncclUniqueId *id)
         st = D9D_FAIL(D9D_ENOMEM, "NCCL: out of memory");
     else if (rc != ncclSuccess)
         st = D9D_FAIL(D9D_ECOMM, "NCCL: ncclGetUniqueId: %s", n->ncclGetErrorString(rc));
-    st = d9d_bootstrap_agree_status(n->boot, st);
+    st = d9d_bootstrap_agree_status(n->bootstrap, st);
     if (st == D9D_OK)
-        st = d9d_bootstrap_allgather(n->boot, id, first ? sizeof(*id) : 0, &a, all);
+        st = d9d_bootstrap_allgather(n->bootstrap, id, first ? sizeof(*id) : 0, &a, all);
     if (st == D9D_OK && all[0].n != sizeof(*id))
         st = D9D_FAIL(D9D_ECOMM, "NCCL: rank 0 sent %zu bytes as its unique id", all[0].n);
     if (st == D9D_OK)
@@ -654,7 +655,7 @@ static d9d_status group_open(void *self, d9d_comm *c)
     struct nccl *n = self;
     struct group *g;
 
-    D9D_TRY(d9d_bootstrap_agree_status(n->boot, group_alloc(n, c)));
+    D9D_TRY(d9d_bootstrap_agree_status(n->bootstrap, group_alloc(n, c)));
     g = c->self;
     D9D_TRY(nccl_comm_create(n, c, &g->comm));
     (void)pthread_mutex_lock(&n->lock);
@@ -724,7 +725,8 @@ static void nccl_close(void *self, bool failed)
     free(n);
 }
 
-d9d_status d9di_comm_backend_nccl(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out)
+d9d_status d9di_comm_backend_nccl(d9d_bootstrap *bootstrap, d9d_stream stream,
+                                  d9di_comm_backend *out)
 {
     struct nccl *n = calloc(1, sizeof(*n));
     d9d_environment environment;
@@ -732,7 +734,7 @@ d9d_status d9di_comm_backend_nccl(d9d_bootstrap *boot, d9d_stream stream, d9di_c
 
     if (n == NULL)
         return D9D_FAIL(D9D_ENOMEM, "NCCL: out of memory");
-    n->boot = boot;
+    n->bootstrap = bootstrap;
     (void)pthread_mutex_init(&n->lock, NULL);
     (void)d9d_cuda_stream_handle(stream); /* makes the stream's GPU current */
     (void)cudaGetDevice(&n->gpu);

@@ -219,7 +219,8 @@ static d9d_status group_open(void *self, d9d_comm *c)
     return D9D_OK;
 }
 
-d9d_status d9di_comm_backend_sim(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out)
+d9d_status d9di_comm_backend_sim(d9d_bootstrap *bootstrap, d9d_stream stream,
+                                 d9di_comm_backend *out)
 {
     static const d9di_symm_buffer_ops symm = {symm_buffer_create, symm_buffer_ptr,
                                               symm_buffer_signal, symm_buffer_copy,
@@ -242,7 +243,7 @@ d9d_status d9di_comm_backend_sim(d9d_bootstrap *boot, d9d_stream stream, d9di_co
         .event_free = event_free,
     };
 
-    (void)boot;
+    (void)bootstrap;
     *out = (d9di_comm_backend){.ops = &sim_ops, .self = stream, .group_create = group_open};
     return D9D_OK;
 }

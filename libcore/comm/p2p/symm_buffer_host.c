@@ -56,7 +56,7 @@ static bool map_memfd(symm_buffers *r, int rank, int fd)
 /* Create this rank's memfd; -1 on failure. */
 static int create_local(symm_buffers *r, memfd_info *out)
 {
-    const int fd = memfd_create("d9d rooms", MFD_CLOEXEC);
+    const int fd = memfd_create("d9d symmetric buffer", MFD_CLOEXEC);
     struct stat s;
 
     memset(out, 0, sizeof(*out));

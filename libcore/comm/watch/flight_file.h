@@ -41,8 +41,8 @@ typedef enum d9di_flight_call_state { /* of a call */
                                       D9DI_FLIGHT_CALL_STATE_COUNT
 } d9di_flight_call_state;
 
-/* Times are of CLOCK_MONOTONIC (ns since boot); `offset` converts to the time of day, as of the
- * last heartbeat. */
+/* Times are of CLOCK_MONOTONIC (ns since bootstrap); `offset` converts to the time of day, as of
+ * the last heartbeat. */
 typedef struct d9di_flight_call {
     int64_t number; /* number among all calls of this rank, from 1; 0: being written */
     int64_t begin, end;
@@ -136,8 +136,8 @@ bool d9di_flight_store_read_state(const char *dir, int rank, int64_t job, d9di_f
 /* --- recording ------------------------------------------------------------------------------ */
 
 /* Fill the ring's header: rank, host, process, degrees. */
-void d9di_flight_ring_init(d9di_flight_ring *r, d9d_bootstrap *boot, const d9d_parallel_degrees *d,
-                           int64_t job);
+void d9di_flight_ring_init(d9di_flight_ring *r, d9d_bootstrap *bootstrap,
+                           const d9d_parallel_degrees *d, int64_t job);
 /* Heartbeat at `now`, of d9d_clock_ns().  Updates `offset`, since the time of day may have been
  * set.
  */

@@ -70,15 +70,15 @@ static int64_t time_of_day(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-void d9di_flight_ring_init(d9di_flight_ring *r, d9d_bootstrap *boot, const d9d_parallel_degrees *d,
-                           int64_t job)
+void d9di_flight_ring_init(d9di_flight_ring *r, d9d_bootstrap *bootstrap,
+                           const d9d_parallel_degrees *d, int64_t job)
 {
     d9di_flight_header *h = &r->header;
     d9di_flight_process self;
 
     h->job = job;
-    h->rank = d9d_bootstrap_rank(boot);
-    h->size = d9d_bootstrap_size(boot);
+    h->rank = d9d_bootstrap_rank(bootstrap);
+    h->size = d9d_bootstrap_size(bootstrap);
     h->degrees = *d;
     d9di_flight_process_self(&self);
     h->pid = self.pid;
@@ -86,7 +86,7 @@ void d9di_flight_ring_init(d9di_flight_ring *r, d9d_bootstrap *boot, const d9d_p
     memcpy(h->host, self.host, sizeof(h->host));
     d9di_flight_ring_heartbeat(r, d9d_clock_ns());
     h->max_lag = (int64_t)(D9DI_FLIGHT_SYNC_MS + D9DI_FLIGHT_HEARTBEAT_MS) * 1000000;
-    (void)snprintf(h->node, sizeof(h->node), "%s", d9d_bootstrap_node(boot));
+    (void)snprintf(h->node, sizeof(h->node), "%s", d9d_bootstrap_node(bootstrap));
     __atomic_thread_fence(__ATOMIC_RELEASE);
     memcpy(h->magic, D9DI_FLIGHT_MAGIC, sizeof(h->magic));
 }

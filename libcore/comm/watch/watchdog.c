@@ -25,7 +25,7 @@ enum {
 struct d9di_watchdog {
     d9di_flight_ring *ring;
     d9di_flight_writer *writer;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh_opts opts;
     int64_t timeout;          /* ns, atomic; 0: none */
     const char *timeout_name; /* atomic: configuration key of the timeout; NULL: none */
@@ -123,7 +123,7 @@ static void abort_job(const d9di_watchdog *w, const char *why)
         d9di_flight_ring_unlink(w->ring);
     if (why[0] != '\0')
         d9d_log_write(w->opts.log, D9D_LOG_ERROR, "%s", why);
-    d9d_bootstrap_abort(w->boot, 1, why);
+    d9d_bootstrap_abort(w->bootstrap, 1, why);
     if (w->opts.exit_fn != NULL)
         w->opts.exit_fn(1);
     (void)kill(getpid(), SIGKILL);
@@ -300,7 +300,7 @@ void d9di_watchdog_set_initializing(d9di_watchdog *w, bool opens)
         __atomic_store_n(&w->init_since, opens ? d9d_clock_ns() : 0, __ATOMIC_RELAXED);
 }
 
-d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *boot,
+d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *bootstrap,
                                const d9d_mesh_opts *opts, d9di_local_peers *local_peers,
                                d9di_watchdog **out)
 {
@@ -314,7 +314,7 @@ d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *boot,
     if (w == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for a watchdog");
     w->ring = ring;
-    w->boot = boot;
+    w->bootstrap = bootstrap;
     w->opts = *opts;
     w->local_peers = local_peers;
     st = d9di_flight_writer_start(ring, local_peers, opts->flight_dir, opts->log, &w->writer);

@@ -12,7 +12,7 @@ typedef struct d9di_watchdog d9di_watchdog;
 
 /* Start the watchdog.  What `opts` points to must outlive it.  It takes over the ring and
  * `local_peers` (or NULL); if it cannot be started they stay the caller's. */
-d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *boot,
+d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *bootstrap,
                                const d9d_mesh_opts *opts, d9di_local_peers *local_peers,
                                d9di_watchdog **out);
 /* The backend to poll for completion of enqueued calls; NULL: none. */

@@ -13,7 +13,7 @@
 /* Rank 1 of two: a process that sleeps, and whose ring this one keeps. */
 struct other {
     pid_t pid;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9di_flight_ring *ring;
     d9di_local_peers_address all[2];
 };
@@ -50,9 +50,9 @@ static void other_open(struct other *o)
 {
     const d9d_parallel_degrees two = {1, 1, 2, 1, 1, 1, 1};
 
-    assert_ok(d9d_bootstrap_simulate(1, 2, &o->boot));
+    assert_ok(d9d_bootstrap_simulate(1, 2, &o->bootstrap));
     assert_ok(d9di_flight_ring_create(".", &o->ring));
-    d9di_flight_ring_init(o->ring, o->boot, &two, 7);
+    d9di_flight_ring_init(o->ring, o->bootstrap, &two, 7);
     memset(o->all, 0, sizeof(o->all));
     d9di_flight_process_self(&o->all[0].self);
     o->pid = start(&o->all[1].self);
@@ -62,7 +62,7 @@ static void other_open(struct other *o)
 static void other_close(struct other *o)
 {
     d9di_flight_ring_release(o->ring, false);
-    d9d_bootstrap_close(o->boot);
+    d9d_bootstrap_close(o->bootstrap);
 }
 
 static d9di_local_peers *neighbours_of(const struct other *o)
@@ -204,13 +204,13 @@ static void memory_without_a_name(void **state)
     const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
     d9di_flight_ring *r, *copy = malloc(sizeof(*copy));
     const d9di_flight_ring *seen;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
 
     (void)state;
     assert_non_null(copy);
-    assert_ok(d9d_bootstrap_simulate(0, 1, &boot));
+    assert_ok(d9d_bootstrap_simulate(0, 1, &bootstrap));
     assert_ok(d9di_flight_ring_create(NULL, &r));
-    d9di_flight_ring_init(r, boot, &one, 7);
+    d9di_flight_ring_init(r, bootstrap, &one, 7);
     seen = d9di_flight_ring_attach(r->header.shm_path);
     assert_non_null(seen);
     assert_true(d9di_flight_ring_read(r->header.shm_path, copy));
@@ -222,7 +222,7 @@ static void memory_without_a_name(void **state)
     assert_null(d9di_flight_ring_attach("/etc/passwd"));
     assert_null(d9di_flight_ring_attach("/dev/shm/d9d-flight-../../x"));
     free(copy);
-    d9d_bootstrap_close(boot);
+    d9d_bootstrap_close(bootstrap);
 }
 
 static void others_live_elsewhere(void **state)

@@ -124,14 +124,14 @@ static void a_world_of_one_is_immediate(void **state)
 {
     const d9d_mesh_opts opts = {.timeout_s = 0};
     d9d_parallel_degrees two = alone;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh *mesh;
     d9d_comm *c = (d9d_comm *)&mesh;
     float x[2] = {1, 2}, y[2] = {0, 0};
 
     (void)state;
-    assert_ok(d9d_bootstrap_open(&boot));
-    assert_ok(d9d_mesh_open(boot, &alone, "cuda", NULL, &opts, &mesh)); /* needs none */
+    assert_ok(d9d_bootstrap_open(&bootstrap));
+    assert_ok(d9d_mesh_open(bootstrap, &alone, "cuda", NULL, &opts, &mesh)); /* needs none */
     assert_ok(d9d_mesh_group(mesh, D9D_AXES_WORLD, &c));
     assert_null(c);
     assert_int_equal(d9d_mesh_count(mesh, D9D_AXES_EXPERT), 1);
@@ -145,9 +145,9 @@ static void a_world_of_one_is_immediate(void **state)
     assert_fails(d9d_comm_send(NULL, NULL, "x", D9D_F32, x, 2, 0), D9D_EINVAL,
                  "single: x: a message between rank 0 and rank 0 of 1");
     two.tensor_parallel = 2;
-    assert_fails_like(d9d_mesh_open(boot, &two, "cpu", NULL, &opts, &mesh), D9D_ECONFIG,
+    assert_fails_like(d9d_mesh_open(bootstrap, &two, "cpu", NULL, &opts, &mesh), D9D_ECONFIG,
                       "tensor 2 is 2 ranks, and this job has 1");
-    d9d_bootstrap_close(boot);
+    d9d_bootstrap_close(bootstrap);
 }
 
 int main(void)

@@ -27,21 +27,21 @@ static void one_that_goes_on_is_let_be(void **state)
     d9di_watchdog *dog;
     char name[] = "world";
     d9d_comm c = {.name = name, .size = 1};
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
 
     (void)state;
-    assert_ok(d9d_bootstrap_simulate(0, 1, &boot));
+    assert_ok(d9d_bootstrap_simulate(0, 1, &bootstrap));
     assert_ok(d9di_flight_ring_create(NULL, &c.ring));
-    d9di_flight_ring_init(c.ring, boot, &one, 7);
+    d9di_flight_ring_init(c.ring, bootstrap, &one, 7);
     c.group = d9di_flight_ring_add_group(c.ring, D9D_AXES_WORLD);
-    assert_ok(d9di_watchdog_start(c.ring, boot, &opts, NULL, &dog));
+    assert_ok(d9di_watchdog_start(c.ring, bootstrap, &opts, NULL, &dog));
     while (d9d_clock_ns() < until) {
         c.calls++;
         d9di_flight_ring_call_end(d9di_flight_ring_call_begin(&c, &call),
                                   D9DI_FLIGHT_CALL_COMPLETED);
     }
     d9di_watchdog_stop(dog, D9DI_FLIGHT_CLOSED);
-    d9d_bootstrap_close(boot);
+    d9d_bootstrap_close(bootstrap);
 }
 
 static void say_for_ever(void *arg, d9d_log_level level, const char *text)
@@ -63,19 +63,19 @@ static void wait_for_ever(void)
     d9di_watchdog *dog;
     char name[] = "world";
     d9d_comm c = {.name = name, .size = 1};
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     sigset_t bell;
 
     (void)sigemptyset(&bell);
     (void)sigaddset(&bell, SIGALRM);
     (void)sigprocmask(SIG_BLOCK, &bell, NULL);
     (void)signal(SIGALRM, SIG_IGN);
-    if (d9d_bootstrap_simulate(0, 1, &boot) != D9D_OK ||
+    if (d9d_bootstrap_simulate(0, 1, &bootstrap) != D9D_OK ||
         d9di_flight_ring_create(NULL, &c.ring) != D9D_OK)
         _exit(1);
-    d9di_flight_ring_init(c.ring, boot, &one, 7);
+    d9di_flight_ring_init(c.ring, bootstrap, &one, 7);
     c.group = d9di_flight_ring_add_group(c.ring, D9D_AXES_WORLD);
-    if (d9di_watchdog_start(c.ring, boot, &opts, NULL, &dog) != D9D_OK)
+    if (d9di_watchdog_start(c.ring, bootstrap, &opts, NULL, &dog) != D9D_OK)
         _exit(1);
     (void)d9di_flight_ring_call_begin(&c, &call);
     for (;;)

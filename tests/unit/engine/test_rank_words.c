@@ -16,7 +16,7 @@ enum { RANKS = 4096, MOST = (16 << 20) / RANKS };
 
 /* A job in which all others say what this rank does, within the launcher's limit. */
 typedef struct job {
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     size_t gathers, largest;
     const void *other; /* what the last rank says in place of it, `n` bytes; NULL: nothing else */
     size_t n;
@@ -43,9 +43,9 @@ static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a,
 
 static void job_open(job *j)
 {
-    *j = (job){.boot = NULL};
-    assert_int_equal(d9d_bootstrap_simulate(0, RANKS, &j->boot), D9D_OK);
-    d9di_bootstrap_set_transport(j->boot, &(d9di_bootstrap_transport){gather, j});
+    *j = (job){.bootstrap = NULL};
+    assert_int_equal(d9d_bootstrap_simulate(0, RANKS, &j->bootstrap), D9D_OK);
+    d9di_bootstrap_set_transport(j->bootstrap, &(d9di_bootstrap_transport){gather, j});
 }
 
 static void test_long_texts_are_told_in_pieces(void **state)
@@ -63,12 +63,12 @@ static void test_long_texts_are_told_in_pieces(void **state)
         assert_non_null(text);
         for (size_t k = 0; k < lengths[i]; k++)
             text[k] = (char)('a' + k % 23);
-        assert_int_equal(d9d_bootstrap_broadcast_text(j.boot, &a, &told), D9D_OK);
+        assert_int_equal(d9d_bootstrap_broadcast_text(j.bootstrap, &a, &told), D9D_OK);
         assert_ptr_not_equal(told, text);
         assert_string_equal(told, text);
         free(text);
     }
-    d9d_bootstrap_close(j.boot);
+    d9d_bootstrap_close(j.bootstrap);
     d9d_arena_release(&a);
 }
 
@@ -80,10 +80,10 @@ static void test_nothing_is_told_too(void **state)
 
     (void)state;
     job_open(&j);
-    assert_int_equal(d9d_bootstrap_broadcast_text(j.boot, &a, &told), D9D_OK);
+    assert_int_equal(d9d_bootstrap_broadcast_text(j.bootstrap, &a, &told), D9D_OK);
     assert_null(told);
     assert_int_equal(j.gathers, 1);
-    d9d_bootstrap_close(j.boot);
+    d9d_bootstrap_close(j.bootstrap);
     d9d_arena_release(&a);
 }
 
@@ -94,7 +94,7 @@ static d9d_status agree(job *j)
 
     for (uint64_t i = 0; i < 200; i++)
         d9di_rank_consistency_add(&same, "data", d9d_hash_bytes(&i, sizeof(i)));
-    return d9di_rank_consistency_check(&same, j->boot);
+    return d9di_rank_consistency_check(&same, j->bootstrap);
 }
 
 static void test_many_things_of_many_ranks(void **state)
@@ -106,7 +106,7 @@ static void test_many_things_of_many_ranks(void **state)
     assert_int_equal(agree(&j), D9D_OK);
     assert_int_equal(j.gathers, 1);
     assert_int_equal(j.largest, sizeof(d9d_hash));
-    d9d_bootstrap_close(j.boot);
+    d9d_bootstrap_close(j.bootstrap);
 }
 
 /* Where one differs all tell what they have, in as many words as it takes. */
@@ -121,7 +121,7 @@ static void test_details_follow_a_difference(void **state)
     j.n = sizeof(other);
     assert_int_equal(agree(&j), D9D_OK); /* this rank has what rank 0 has: itself */
     assert_int_equal(j.gathers, 1 + 2);
-    d9d_bootstrap_close(j.boot);
+    d9d_bootstrap_close(j.bootstrap);
 }
 
 int main(void)

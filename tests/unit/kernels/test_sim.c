@@ -317,14 +317,14 @@ static void experts_get_the_same(void **state)
 /* --- ranks ----------------------------------------------------------------------------------- */
 
 static d9d_mesh *imagine(d9d_device *dev, const d9d_parallel_degrees *d, int rank,
-                         d9d_bootstrap **boot)
+                         d9d_bootstrap **bootstrap)
 {
     const d9d_mesh_opts opts = {0};
     d9d_mesh *m;
 
-    assert_ok(d9d_bootstrap_simulate(rank, (int)d9d_parallel_degrees_ranks(d), boot));
-    assert_true(d9d_bootstrap_is_simulated(*boot));
-    assert_ok(d9d_mesh_open(*boot, d, "sim", dev->stream, &opts, &m));
+    assert_ok(d9d_bootstrap_simulate(rank, (int)d9d_parallel_degrees_ranks(d), bootstrap));
+    assert_true(d9d_bootstrap_is_simulated(*bootstrap));
+    assert_ok(d9d_mesh_open(*bootstrap, d, "sim", dev->stream, &opts, &m));
     return m;
 }
 
@@ -336,8 +336,8 @@ static void groups_count_what_they_move(void **state)
     const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
     const int64_t eight[8] = {100, 100, 100, 100, 100, 100, 100, 100};
     d9d_comm *tp, *shard;
-    d9d_bootstrap *boot;
-    d9d_mesh *m = imagine(dev, &d, 5, &boot);
+    d9d_bootstrap *bootstrap;
+    d9d_mesh *m = imagine(dev, &d, 5, &bootstrap);
     double before;
 
     assert_ok(d9d_mesh_group(m, D9D_AXIS(TP), &tp));
@@ -359,7 +359,7 @@ static void groups_count_what_they_move(void **state)
     assert_int_equal(t->traffic[1].link, D9D_SIM_LINK_NETWORK);
     assert_true(t->traffic[1].bytes == 1400);
     d9d_mesh_close(m);
-    d9d_bootstrap_close(boot);
+    d9d_bootstrap_close(bootstrap);
 }
 
 static void others_say_the_same(void **state)
@@ -368,13 +368,13 @@ static void others_say_the_same(void **state)
     d9d_comm_blob words[4];
     d9d_bootstrap_blob all[4];
     d9d_comm *world;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_arena a = {0};
-    d9d_mesh *m = imagine(*state, &d, 3, &boot);
+    d9d_mesh *m = imagine(*state, &d, 3, &bootstrap);
 
-    assert_ok(d9d_bootstrap_allgather(boot, "hello", 5, &a, all));
+    assert_ok(d9d_bootstrap_allgather(bootstrap, "hello", 5, &a, all));
     assert_string_equal(all[0].data, "hello");
-    assert_fails(d9d_bootstrap_agree_status(boot, D9D_FAIL(D9D_ECONFIG, "mine")), D9D_ECONFIG,
+    assert_fails(d9d_bootstrap_agree_status(bootstrap, D9D_FAIL(D9D_ECONFIG, "mine")), D9D_ECONFIG,
                  "mine");
     assert_ok(d9d_mesh_group(m, D9D_AXES_WORLD, &world));
     assert_ok(d9d_comm_allgather_bytes(world, "names", "abc", 3, &a, words));
@@ -382,7 +382,7 @@ static void others_say_the_same(void **state)
     assert_int_equal(words[2].n, 3);
     assert_ok(d9d_comm_barrier(world, "all"));
     d9d_mesh_close(m);
-    d9d_bootstrap_close(boot);
+    d9d_bootstrap_close(bootstrap);
     d9d_arena_release(&a);
 }
 

@@ -10,7 +10,7 @@ enum { RANKS = 4, ME = 1 };
 
 typedef struct job {
     d9d_device *dev;
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh *mesh;
     d9d_comm *shard;
 } job;
@@ -21,15 +21,15 @@ static void job_open(job *j)
     const d9d_mesh_opts opts = {0};
 
     assert_ok(d9d_device_simulate("h100", &j->dev));
-    assert_ok(d9d_bootstrap_simulate(ME, RANKS, &j->boot));
-    assert_ok(d9d_mesh_open(j->boot, &d, "sim", j->dev->stream, &opts, &j->mesh));
+    assert_ok(d9d_bootstrap_simulate(ME, RANKS, &j->bootstrap));
+    assert_ok(d9d_mesh_open(j->bootstrap, &d, "sim", j->dev->stream, &opts, &j->mesh));
     assert_ok(d9d_mesh_group(j->mesh, D9D_AXES_SHARD, &j->shard));
 }
 
 static void job_close(job *j)
 {
     d9d_mesh_close(j->mesh);
-    d9d_bootstrap_close(j->boot);
+    d9d_bootstrap_close(j->bootstrap);
     d9d_device_close(j->dev);
 }
 

@@ -8,39 +8,40 @@
 #include "d9d/base/rng.h"
 #include "unit_device.h"
 
-d9d_status ranks_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees, unsigned axes,
+d9d_status ranks_open(d9d_bootstrap *bootstrap, const d9d_parallel_degrees *degrees, unsigned axes,
                       ranks *out)
 {
     const d9d_mesh_opts opts = {.timeout_s = 600};
     const char *kind = unit_device_name();
     char which[32];
 
-    *out =
-        (ranks){.boot = boot, .rank = d9d_bootstrap_rank(boot), .size = d9d_bootstrap_size(boot)};
+    *out = (ranks){.bootstrap = bootstrap,
+                   .rank = d9d_bootstrap_rank(bootstrap),
+                   .size = d9d_bootstrap_size(bootstrap)};
     if (unit_device_is_cpu())
         (void)snprintf(which, sizeof(which), "%s", kind);
     else
         (void)snprintf(which, sizeof(which), "%s:%d", kind, out->rank);
     D9D_TRY(d9d_device_open(which, &out->dev));
-    D9D_TRY(d9d_mesh_open(out->boot, degrees, kind, out->dev->stream, &opts, &out->mesh));
+    D9D_TRY(d9d_mesh_open(out->bootstrap, degrees, kind, out->dev->stream, &opts, &out->mesh));
     return d9d_mesh_group(out->mesh, axes, &out->comm);
 }
 
 void ranks_open_tensor(ranks *out)
 {
     d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
 
-    assert_ok(d9d_bootstrap_open(&boot));
-    d.tensor_parallel = d9d_bootstrap_size(boot);
-    assert_ok(ranks_open(boot, &d, D9D_AXIS(TP), out));
+    assert_ok(d9d_bootstrap_open(&bootstrap));
+    d.tensor_parallel = d9d_bootstrap_size(bootstrap);
+    assert_ok(ranks_open(bootstrap, &d, D9D_AXIS(TP), out));
 }
 
 void ranks_close(ranks *r)
 {
     d9d_mesh_close(r->mesh);
     d9d_device_close(r->dev);
-    d9d_bootstrap_close(r->boot);
+    d9d_bootstrap_close(r->bootstrap);
 }
 
 int ranks_run(ranks *r, const char *name, const struct CMUnitTest *tests, size_t n)
@@ -49,7 +50,7 @@ int ranks_run(ranks *r, const char *name, const struct CMUnitTest *tests, size_t
 
     printf("rank %d of %d: %d failed\n", r->rank, r->size, failed);
     if (failed > 0)
-        d9d_bootstrap_abort(r->boot, 1, "a test failed");
+        d9d_bootstrap_abort(r->bootstrap, 1, "a test failed");
     ranks_close(r);
     return failed > 0;
 }

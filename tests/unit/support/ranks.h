@@ -8,16 +8,16 @@
 #include "unit.h"
 
 typedef struct ranks {
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_mesh *mesh;
     d9d_comm *comm; /* of the axes that were asked for; NULL in a world of one */
     d9d_device *dev;
     int rank, size;
 } ranks;
 
-/* All ranks of `boot`, which is taken: `degrees` make their number.  On the tests' device; of GPUs
- * rank r has number r. */
-d9d_status ranks_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees, unsigned axes,
+/* All ranks of `bootstrap`, which is taken: `degrees` make their number.  On the tests' device; of
+ * GPUs rank r has number r. */
+d9d_status ranks_open(d9d_bootstrap *bootstrap, const d9d_parallel_degrees *degrees, unsigned axes,
                       ranks *out);
 /* All that were started, as tensor-parallel ranks; ends the program where that fails. */
 void ranks_open_tensor(ranks *out);

@@ -9,7 +9,7 @@
  *             state-r00000.safetensors      rank state, if there is any
  *         step-00002000.tmp-4711-0/         a save in progress, or one that was killed
  *
- *     resume:       D9D_TRY(d9d_checkpointer_latest(dir, boot, log, &a, &path));
+ *     resume:       D9D_TRY(d9d_checkpointer_latest(dir, bootstrap, log, &a, &path));
  *                   if (path != NULL) D9D_TRY(d9d_checkpointer_read(path, &set, &state));
  *     each period:  D9D_TRY(d9d_checkpointer_write(dir, &state, &set, log));
  *                   D9D_TRY(d9d_checkpointer_prune(dir, keep, log));
@@ -189,7 +189,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_remove(const char *dir, int64_t
  *
  * Collective over the job (NULL: this process alone).  Rank 0 lists `dir`, and the ranks divide the
  * reading of the files. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *boot,
+D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *bootstrap,
                                                         const d9d_log *log, d9d_arena *a,
                                                         const char **path);
 /* The newest checkpoint by manifests and file sizes alone; hashes are not verified. */

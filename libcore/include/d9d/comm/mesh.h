@@ -12,7 +12,7 @@
  * A group belongs to a set of axes: it has the ranks that differ in these coordinates only, in
  * order.
  *
- *     D9D_TRY(d9d_mesh_open(boot, &degrees, "cpu", stream, &opts, &mesh));
+ *     D9D_TRY(d9d_mesh_open(bootstrap, &degrees, "cpu", stream, &opts, &mesh));
  *     D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &tp));
  *     D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(DP_SHARD) | D9D_AXIS(CP_SHARD), &shard));
  *
@@ -106,7 +106,7 @@ typedef struct d9d_mesh_opts {
  * process can open one CPU mesh in its life, because MPI starts once.  ECONFIG if the degrees do
  * not give the bootstrap's number of ranks; ENOTSUP if this build or machine has no MPI or NCCL.
  * Collective over the world. */
-D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_bootstrap *boot,
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_bootstrap *bootstrap,
                                               const d9d_parallel_degrees *degrees, const char *net,
                                               d9d_stream stream, const d9d_mesh_opts *opts,
                                               d9d_mesh **out);

@@ -82,13 +82,13 @@ typedef struct d9d_convert_run_opts {
     bool replace; /* if false, a `dst` with files is ECONFIG; if true, it is replaced atomically */
     int jobs;     /* threads; 0: one for each processor, but at most 6 where files are copied */
     d9d_bootstrap
-        *boot; /* every rank runs the same conversion and makes its share; NULL: one process */
+        *bootstrap; /* every rank runs the same conversion and makes its share; NULL: one process */
     const d9d_log *log;
 } d9d_convert_run_opts;
 
 /* Run the conversion in DST.partial, then rename it.  An interrupted run of the same conversion is
- * resumed from there, on any number of ranks.  Collective over opt->boot: all ranks fail if one
- * does. */
+ * resumed from there, on any number of ranks.  Collective over opt->bootstrap: all ranks fail if
+ * one does. */
 D9D_API D9D_MUST_USE d9d_status d9d_convert_run(d9d_convert *c, const char *dst,
                                                 const d9d_convert_run_opts *opt);
 

@@ -32,11 +32,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_export_params(const d9d_model_spec *m,
 
 /* The same for a training checkpoint of this model (d9d/checkpointer/checkpointer.h), whoever wrote
  * it; for jobs of several ranks, none of which has all weights.  Each rank makes a share of the
- * files. Collective: over all ranks of `boot` (NULL: one process). */
+ * files. Collective: over all ranks of `bootstrap` (NULL: one process). */
 D9D_API D9D_MUST_USE d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m,
                                                             const char *saved,
                                                             const d9d_adapters *ad, const char *dir,
-                                                            d9d_bootstrap *boot,
+                                                            d9d_bootstrap *bootstrap,
                                                             const d9d_log *log);
 
 #ifdef __cplusplus

@@ -16,7 +16,7 @@
  * event.
  *
  *     events in this order                   members that are set
- *     train.configuration.start              boot
+ *     train.configuration.start              bootstrap
  *     train.configuration.data_loader        loader
  *     train.configuration.model_stages       models
  *     train.configuration.optimizer          optimizer
@@ -33,7 +33,7 @@
  *     train.wake.pre, .post                  the same
  *     train.finished                         nothing
  *
- *     inference.configuration.start          boot
+ *     inference.configuration.start          bootstrap
  *     inference.configuration.data_loader    loader
  *     inference.configuration.model_stages   models
  *     inference.ready                        nothing
@@ -79,7 +79,7 @@ typedef struct d9d_job_event {
     size_t size; /* sizeof(d9d_job_event) */
     const char *id;
     d9d_job_events *events; /* the registry that it was triggered in */
-    d9d_bootstrap *boot;
+    d9d_bootstrap *bootstrap;
     d9d_loader *loader;
     d9d_model *const *models; /* [n_models], this rank's stages */
     size_t n_models;

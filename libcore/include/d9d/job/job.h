@@ -173,9 +173,9 @@ typedef struct d9d_plugins d9d_plugins; /* d9d/tasks/plugin.h */
 
 /* Where a job runs; everything is borrowed. */
 typedef struct d9d_job {
-    d9d_bootstrap *boot; /* its ranks */
-    const char *device;  /* as for d9d_device_open(); "auto" and "cuda" select a GPU per rank */
-    const d9d_log *log;  /* on rank 0; NULL or errors only on the others */
+    d9d_bootstrap *bootstrap; /* its ranks */
+    const char *device; /* as for d9d_device_open(); "auto" and "cuda" select a GPU per rank */
+    const d9d_log *log; /* on rank 0; NULL or errors only on the others */
     /* 0: a normal run.  Else a trial of at most this many first steps, at the learning rate before
      * the schedule, without evaluations.  It writes records, but no checkpoint and no model. */
     int64_t trial;
@@ -200,12 +200,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_job_check_profiling(const d9d_job_profiling_
 
 /* ECONFIG unless all ranks run the same program (`label` includes its version) with the same
  * resolved configuration.  The message names the first differing rank and key.  Collective. */
-D9D_API D9D_MUST_USE d9d_status d9d_job_check_same_config(d9d_bootstrap *boot, const char *label,
-                                                          json_t *doc);
+D9D_API D9D_MUST_USE d9d_status d9d_job_check_same_config(d9d_bootstrap *bootstrap,
+                                                          const char *label, json_t *doc);
 /* ECONFIG unless each of these files and checkpoint directories (NULL entries are skipped) has the
  * same content on every rank, on shared or local disks.  The message names the first that differs.
  * Collective. */
-D9D_API D9D_MUST_USE d9d_status d9d_job_check_same_files(d9d_bootstrap *boot,
+D9D_API D9D_MUST_USE d9d_status d9d_job_check_same_files(d9d_bootstrap *bootstrap,
                                                          const char *const *paths, size_t n);
 
 #ifdef __cplusplus

@@ -13,13 +13,13 @@
  *         d9d_block_ffn ffn;
  *     } layer;
  *
- *     static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *how)
+ *     static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
  *     {
  *         const dims *c = base->config;
  *         layer *l = (layer *)base;
  *
- *         D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, how, c->hidden, 1e-6f, false);
- *         D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, how, c->hidden, c->intermediate);
+ *         D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, opts, c->hidden, 1e-6f, false);
+ *         D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, opts, c->hidden, c->intermediate);
  *         return D9D_OK;
  *     }
  *

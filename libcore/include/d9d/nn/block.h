@@ -6,7 +6,7 @@
  * the options of another.
  *
  *     d9d_block_ffn ffn;
- *     D9D_TRY(d9d_block_ffn_init(&ffn, &how, hidden, intermediate));
+ *     D9D_TRY(d9d_block_ffn_init(&ffn, &opts, hidden, intermediate));
  *     D9D_TRY(d9d_module_child(&layer->module, "mlp", &ffn.module));
  *     ...
  *     D9D_TRY(d9d_block_ffn_forward(&ffn, tape, x, NULL, &y));

@@ -11,7 +11,7 @@
  * A matrix refers to its adapter (d9d/tape/param.h) and the ops that multiply by the matrix apply
  * it. Blocks and models need no code for it:
  *
- *     D9D_TRY(d9d_lora_add(&attention->q_proj.module, &how));   // before the names are bound
+ *     D9D_TRY(d9d_lora_add(&attention->q_proj.module, &opts));   // before the names are bound
  *
  * declares "lora_A.weight" and "lora_B.weight" next to the module's "weight".  A is initialised
  * uniformly in +-1/sqrt(in) and B to zero, so an untrained adapter changes no bit of y.  Sharding

@@ -1,7 +1,7 @@
 /* fsdp.h - fully sharded data parallelism (FSDP): sharded parameters, unsharded while a layer needs
  * them; gradients reduce-scattered.
  *
- *     D9D_TRY(d9d_fsdp_create(model, dev, &how, &s));
+ *     D9D_TRY(d9d_fsdp_create(model, dev, &opts, &s));
  *     D9D_TRY(d9d_module_materialise(model->module, dev, true));
  *     each step:
  *         each micro-batch:

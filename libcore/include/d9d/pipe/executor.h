@@ -1,6 +1,6 @@
 /* executor.h - runs a pipeline program: what one rank of a pipeline does in a step.
  *
- *     D9D_TRY(d9d_program_build(&how, ranks, micros, &program));
+ *     D9D_TRY(d9d_program_build(&opts, ranks, micros, &program));
  *     D9D_TRY(d9d_program_insert_p2p(&program));
  *     D9D_TRY(d9d_executor_create(&(d9d_executor_opts){.program = &program, .rank = rank,
  *                                 .dev = dev, .down = down, .up = up, .ops = &ops, .self = me},

@@ -14,7 +14,7 @@
  * Actions joined by "|" are one: computed concurrently where a device can.  The computation order
  * equals that of the reference framework (d9d of PyTorch, 0.16).
  *
- *     D9D_TRY(d9d_program_build(&how, ranks, micros, &p));   // computation
+ *     D9D_TRY(d9d_program_build(&opts, ranks, micros, &p));   // computation
  *     D9D_TRY(d9d_program_insert_p2p(&p));                   // transfers between ranks
  *     D9D_TRY(d9d_program_check(&p));
  *

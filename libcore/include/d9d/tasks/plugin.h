@@ -40,7 +40,7 @@
 extern "C" {
 #endif
 
-enum { D9D_PLUGIN_ABI = 4 }; /* changes when the meaning of a table changes */
+enum { D9D_PLUGIN_ABI = 5 }; /* changes when the meaning of a table changes */
 
 /* Structs of this library that plugins embed in their own, or fill for a call. */
 #define D9D_PLUGIN_EMBEDS(X)                                                                       \

@@ -87,7 +87,7 @@ D9D_API void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_lo
 /* Before the run, with resume, on every rank: divide the chunks among the ranks, about the same
  * number of bytes each.  The run is then collective: rank 0 creates the files, and all ranks begin
  * or none does.  Only rank 0 writes the manifest, after all ranks have ended. */
-D9D_API void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_bootstrap *boot);
+D9D_API void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_bootstrap *bootstrap);
 D9D_API d9d_tensor_sink d9d_shard_sink_tensor_sink(d9d_shard_sink *s); /* borrows s */
 /* Close the files.  Every chunk (of this rank) must have been written. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);

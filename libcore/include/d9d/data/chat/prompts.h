@@ -8,7 +8,7 @@
  * are read as by d9d-shard: each key at most once, other keys are ignored, and a byte order mark
  * before the first line is skipped.  Files may be compressed.
  *
- *     D9D_TRY(d9d_prompts_read(&how, &prompts));
+ *     D9D_TRY(d9d_prompts_read(&opts, &prompts));
  *     ... prompts.ids.data[prompts.start[i] .. prompts.start[i + 1]) ...
  *     d9d_prompts_release(&prompts);
  */

@@ -24,7 +24,7 @@
  * A skipped sample keeps its number in the stream; its sequence is empty.  So no other sample
  * moves, and a run may start to skip samples when it resumes.
  *
- *     D9D_TRY(d9d_loader_open(&source, 1, &how, &loader));
+ *     D9D_TRY(d9d_loader_open(&source, 1, &opts, &loader));
  *     D9D_TRY(d9d_loader_batch(loader, first, n, &batch));    // samples [first, first + n)
  *
  * d9d/data/loader/prefetch.h reads batches ahead on other threads.

@@ -12,7 +12,7 @@
  * Batches arrive in order with the same bits, whatever the number of threads. next() returns the
  * error of a batch when that batch is due.
  *
- *     D9D_TRY(d9d_prefetcher_open(loader, &how, &feed));
+ *     D9D_TRY(d9d_prefetcher_open(loader, &opts, &feed));
  *     while (...) D9D_TRY(d9d_prefetcher_next(feed, &batch));
  *     d9d_prefetcher_close(feed);
  */
