@@ -5,7 +5,7 @@
 . "$(dirname "$0")/meta.bash"
 . "$meta_root/tests/workplace.bash"
 
-expect() { # RUNNER LAST_LINE STATUS SCRIPT...: each SCRIPT is the text of one test file
+expect() { # RUNNER LAST_LINE STATUS SCRIPT...: each SCRIPT is the text of one test file; limit: of a test, in seconds
     local runner=$1 last=$2 status=$3 dir out rc n=0 text
     shift 3
     dir=$(mktemp -d)
@@ -15,7 +15,7 @@ expect() { # RUNNER LAST_LINE STATUS SCRIPT...: each SCRIPT is the text of one t
         printf '#!/bin/bash\n%s\n' "$text" >"$dir/suite/t$n.sh"
         chmod +x "$dir/suite/t$n.sh"
     done
-    out=$(TEST_TIMEOUT=2 "$runner" -j 2 -o "$dir/log" "$dir"/suite/* 2>&1)
+    out=$(TEST_TIMEOUT=${limit:-600} "$runner" -j 2 -o "$dir/log" "$dir"/suite/* 2>&1)
     rc=$?
     out=${out##*$'\n'}
     [ "$out" = "$last" ] && [ $rc -eq "$status" ] ||
@@ -40,7 +40,7 @@ ended() { # RUNNER
     kill -TERM $!
     wait $!
     pid=$(cat "$dir/pid")
-    patience=5 wait_for is_gone "$pid" || { echo "a test outlives its run"; kill "$pid"; }
+    patience=15 wait_for is_gone "$pid" || { echo "a test outlives its run"; kill "$pid"; }
     rm -rf "$dir"
 }
 
@@ -55,7 +55,7 @@ check() {
     expect "$run" "1 passed, 2 failed, 0 skipped" 1 'echo 1..3; echo ok 1 - a; exit 0'
     expect "$run" "1 passed, 1 failed, 0 skipped" 1 'echo ok 1 - a; exit 3'
     expect "$run" "0 passed, 1 failed, 0 skipped" 1 'kill -SEGV $$'
-    expect "$run" "0 passed, 1 failed, 0 skipped" 1 'sleep 20'
+    limit=1 expect "$run" "0 passed, 1 failed, 0 skipped" 1 'sleep 600'
     expect "$run" "0 passed, 0 failed, 1 skipped" 0 'echo "not ok 1 # SKIP as cmocka says it"'
     expect "$run" "1 passed, 1 failed, 0 skipped" 1 'exit 1' 'exit 0'
     expect "$run" "2 passed, 0 failed, 0 skipped" 0 $'# run.sh: alone\n[ -e "$0.others" ]' 'sleep 0.3; touch "${0%/*}/t1.sh.others"'

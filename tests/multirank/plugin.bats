@@ -217,7 +217,7 @@ bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --s
     assert_output --partial "undefined symbol: missing_here"
     bad abi <<<'#include <d9d/tasks/plugin.h>
 const D9D_API d9d_plugin d9d_plugin_table = {.size = sizeof(d9d_plugin), .abi = D9D_PLUGIN_ABI + 1};'
-    assert_output --partial "libabi.so: was built for plugins of version 5, this d9d loads 4"
+    assert_output --partial "libabi.so: was built for plugins of version 6, this d9d loads 5"
     bad embeds <<<'#include <d9d/tasks/plugin.h>
 static const size_t embeds[] = {sizeof(d9d_tensor), sizeof(d9d_param) - 8, 0};
 const D9D_API d9d_plugin d9d_plugin_table = {.size = sizeof(d9d_plugin), .abi = D9D_PLUGIN_ABI, .embeds = embeds};'

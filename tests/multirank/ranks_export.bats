@@ -114,8 +114,9 @@ JSON
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     train 1 run trainer.run.steps=1 # for c.json
     ${CC:-cc} -shared -fPIC -o late.so "$BATS_TEST_DIRNAME/slow_mkdir_preload.c"
-    run -0 mpi -n 2 -x LD_PRELOAD="$PWD/late.so" d9d-train --selftest --set trainer.run.dir=new \
-        --set mesh.data_parallel_shard=2 --set trainer.timeout.init_timeout=1 c.json
+    # A timeout that ranks on a busy machine keep while they start.
+    run -0 mpi -n 2 -x LD_PRELOAD="$PWD/late.so" -x SLOW_MKDIR_S=33 d9d-train --selftest --set trainer.run.dir=new \
+        --set mesh.data_parallel_shard=2 --set trainer.timeout.init_timeout=30 c.json
     assert_output --partial "2 ranks (dps 2) compute what one computes"
 }
 
