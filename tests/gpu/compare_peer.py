@@ -17,6 +17,7 @@ start = time.perf_counter()
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 # In this order, as far as they support a shape.
 BACKENDS = [
@@ -35,6 +36,18 @@ def use_liger():
 
     for apply in apply_liger_kernel_to_qwen3, apply_liger_kernel_to_qwen3_moe:
         apply(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)
+
+
+def parts_in_use():
+    """What use_liger replaces, as (owner, name, value).  It replaces the loss and rotary embedding of
+    models that are there already, too."""
+    owned = [(qwen3, n) for n in ("apply_rotary_pos_emb", "Qwen3RMSNorm", "Qwen3MLP")]
+    return [(o, n, getattr(o, n)) for o, n in owned + [(qwen3.Qwen3ForCausalLM, "forward")]]
+
+
+def use_parts(parts):
+    for owner, name, value in parts:
+        setattr(owner, name, value)
 
 
 def make_model(path, attention="sdpa"):

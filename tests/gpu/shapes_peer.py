@@ -17,7 +17,15 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from compare_peer import compiled_as, make_model, optimizer_of, step_ms, use_liger
+from compare_peer import (
+    compiled_as,
+    make_model,
+    optimizer_of,
+    parts_in_use,
+    step_ms,
+    use_liger,
+    use_parts,
+)
 
 config_path, rows_path, kind, steps, ready = sys.argv[1:6]
 rows = [[int(n) for n in line.split()] for line in open(rows_path)]
@@ -87,7 +95,7 @@ def batch_of(vocabulary):
 
 class Way:
     def __init__(self, name, how, attention):
-        self.name = name
+        self.name, self.parts = name, parts_in_use()
         self.model = make_model(config_path, attention)
         self.call = compiled_as(how, self.model)
 
@@ -99,6 +107,7 @@ class Way:
         self.model.cpu()
 
     def time(self):
+        use_parts(self.parts)
         self.model.cuda()
         torch.cuda.reset_peak_memory_stats()
         optimizer = optimizer_of(self.model)
@@ -110,7 +119,7 @@ class Way:
 
 
 def every_way():
-    """Liger's come last: they change what models are made of."""
+    """Liger's are made last, as models of before could not be made any more."""
     if packed:
         prepare_documents()
         yield "layers-varlen", "layers", "varlen"
