@@ -73,7 +73,7 @@ train="d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set 
     # shellcheck disable=SC2086
     hosts 1 $train --set trainer.run.dir=whole c.json
     # shellcheck disable=SC2086
-    hosts 1 $train --set trainer.timeout.step_timeout=3 --set trainer.timeout.init_timeout=3 c.json 2>err &
+    hosts 1 $train --set trainer.timeout.step_timeout=30 --set trainer.timeout.init_timeout=30 c.json 2>err &
     pid=$!
     wait_for has_lines run/metrics.jsonl 30
     sleep "0.$((RANDOM % 5))"
