@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/ckpt/quant/dequant.h"
 #include "model/hf/hf_config_fields.h"
 
 /* Fields of PretrainedConfig in transformers 4 and 5, of trainers, and of this suite. */
@@ -21,6 +22,7 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("unsloth_fixed"),
     D9D_HF_IGNORED("d9d"),
     /* storage and execution */
+    D9D_HF_IGNORED(D9D_QUANTIZATION_FIELD), /* weights are decoded when they are read */
     D9D_HF_IGNORED("dtype"),
     D9D_HF_IGNORED("torch_dtype"),
     D9D_HF_IGNORED("use_bfloat16"),
@@ -79,7 +81,6 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("begin_suppress_tokens"),
     /* models other than a plain decoder */
     D9D_HF_ONLY("tie_word_embeddings", "[false]"),
-    D9D_HF_ONLY("quantization_config", "[]"),
     D9D_HF_ONLY("partial_rotary_factor", "[1]"),
     D9D_HF_ONLY("is_encoder_decoder", "[false]"),
     D9D_HF_ONLY("add_cross_attention", "[false]"),
@@ -277,10 +278,12 @@ static d9d_status type_check(const d9d_hf_family *f, const json_t *doc, const ch
 
 d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc, const char *where)
 {
+    d9d_quantization q;
     const char *name;
     json_t *v;
 
     D9D_TRY(type_check(f, doc, where));
+    D9D_TRY(d9d_quantization_read(doc, where, &q));
     json_object_foreach((json_t *)(uintptr_t)doc, name, v)
     {
         if (json_is_null(v))
