@@ -268,6 +268,39 @@ static d9d_status number(d9d_checkpoint *c)
     return c->indexed ? check_index(c) : D9D_OK;
 }
 
+static bool has_suffix(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), k = strlen(suffix);
+
+    return n > k && strcmp(name + n - k, suffix) == 0;
+}
+
+/* Weights under another name or in another format, so that the message can say so; NULL: none. */
+static const char *find_foreign(d9d_checkpoint *c)
+{
+    static const char *const suffixes[] = {".safetensors", ".bin", ".gguf", ".pt", ".pth", NULL};
+    d9d_fs_names names = {0};
+
+    if (d9d_fs_list(c->dir, &c->arena, &names) != D9D_OK)
+        return NULL;
+    for (const char *const *s = suffixes; *s != NULL; s++)
+        for (size_t i = 0; i < names.n; i++)
+            if (has_suffix(names.name[i], *s))
+                return names.name[i];
+    return NULL;
+}
+
+static d9d_status fail_no_weights(d9d_checkpoint *c)
+{
+    const char *foreign = find_foreign(c);
+
+    return D9D_FAIL(D9D_ENOTFOUND,
+                    "%s: neither model.safetensors nor " D9D_CHECKPOINT_INDEX_NAME
+                    " is there%s%s%s",
+                    c->dir, foreign != NULL ? "; " : "", foreign != NULL ? foreign : "",
+                    foreign != NULL ? " is not read: save the model as safetensors" : "");
+}
+
 static d9d_status list_dir(d9d_checkpoint *c)
 {
     char *index = d9d_fs_join(&c->arena, c->dir, D9D_CHECKPOINT_INDEX_NAME);
@@ -287,11 +320,7 @@ static d9d_status list_dir(d9d_checkpoint *c)
     if (d9d_fs_exists(c->files[0].path))
         return d9d_checkpoint_load(c, NULL, 0);
     D9D_TRY(list_sliced(c, &sliced));
-    if (!sliced)
-        return D9D_FAIL(D9D_ENOTFOUND,
-                        "%s: neither model.safetensors nor " D9D_CHECKPOINT_INDEX_NAME " is there",
-                        c->dir);
-    return number(c);
+    return sliced ? number(c) : fail_no_weights(c);
 }
 
 d9d_status d9d_checkpoint_list(const char *dir, d9d_checkpoint **out)

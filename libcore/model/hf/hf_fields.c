@@ -267,12 +267,11 @@ static d9d_status fail_model_type(const d9d_hf_family *f, const char *where, con
 
 static d9d_status type_check(const d9d_hf_family *f, const json_t *doc, const char *where)
 {
-    const char *type = json_string_value(json_object_get(doc, "model_type"));
+    const char *type;
 
     if (f->model_types == NULL || f->model_types[0] == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: %s takes no config.json", where, f->name);
-    if (type == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", where);
+    D9D_TRY(d9di_hf_model_type(doc, where, &type));
     return d9di_hf_is_among(f->model_types, type) ? D9D_OK : fail_model_type(f, where, type);
 }
 
