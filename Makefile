@@ -164,7 +164,8 @@ $B/%.o: %.c $B/flags
 	$(call Q,CC)$(CC) $(ALL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
 
 # Loops over every element of a checkpoint.
-$B/libcore/ckpt/mapper/strided.o $B/libcore/ckpt/mapper/dtype_convert.o: private ALL_C += $(KERNEL_C)
+$(addprefix $B/libcore/ckpt/,mapper/strided.o mapper/dtype_convert.o quant/dequant_fp8.o \
+    quant/dequant_mxfp4.o): private ALL_C += $(KERNEL_C)
 
 $B/tests/%.o: ALL_CPP += -Itests/unit
 

@@ -26,6 +26,8 @@ struct d9d_convert {
     bool given;                  /* by the caller, with a document for the output */
     d9d_weights_layout from, to;
     d9d_dtype dtype; /* dtype of most of the output, for config.json */
+    bool decodes;    /* quantised tensors of the source, to this type */
+    d9d_dtype decoded;
     d9d_checkpoint *ckpt;
     d9d_random_weights *random;
     d9d_convert *shapes;    /* a conversion whose outputs are a source with shapes only */
@@ -211,9 +213,36 @@ static d9d_status merge_adapters(d9d_convert *c)
     return D9D_OK;
 }
 
+/* Decode quantised tensors.  A mapper description also takes those that cannot be decoded. */
+static d9d_status decode_tensors(d9d_convert *c)
+{
+    const char *where = c->config_path != NULL ? c->config_path : c->src;
+    d9d_dtype named;
+    d9d_quantization q;
+
+    if (c->doc == NULL || c->given)
+        return D9D_OK;
+    if (c->spec != NULL &&
+        (d9d_quantization_read(c->doc, where, &q) != D9D_OK || q.method == D9D_QUANTIZATION_NONE))
+        return D9D_OK;
+    D9D_TRY(d9d_hf_config_dtype(c->doc, where, D9D_BF16, &named));
+    c->decoded = c->opt.cast ? c->opt.dtype : named == D9D_F32 ? D9D_F32 : D9D_BF16;
+    D9D_TRY(d9d_hf_config_decode(c->doc, where, c->decoded, c->ckpt));
+    c->decodes = d9d_checkpoint_decoded(c->ckpt) > 0;
+    if (!c->decodes)
+        return D9D_OK;
+    D9D_TRY(d9d_quantization_read(c->doc, where, &q));
+    d9d_log_info(c->opt.log,
+                 "%s: %zu tensors are decoded from %s; config.json is written "
+                 "without " D9D_QUANTIZATION_FIELD,
+                 c->src, d9d_checkpoint_decoded(c->ckpt), d9d_quantization_name(q.method));
+    return D9D_OK;
+}
+
 static d9d_status open_tensors(d9d_convert *c)
 {
     D9D_TRY(d9d_checkpoint_open(c->src, &c->ckpt));
+    D9D_TRY(decode_tensors(c));
     c->source = d9d_checkpoint_source(c->ckpt);
     D9D_TRY(merge_adapters(c));
     return c->spec != NULL ? plan_spec(c, c->src) : plan_model(c, c->src);
@@ -440,16 +469,19 @@ static int merge_patch(json_t *doc, const json_t *patch)
 
 static d9d_status change_config(const d9d_convert *c, json_t *doc)
 {
-    d9d_dtype now = c->opt.dtype;
+    const bool sets = c->opt.cast || c->decodes;
+    const d9d_dtype to = c->opt.cast ? c->opt.dtype : c->decoded;
+    d9d_dtype now;
 
+    if (c->spec == NULL || c->decodes)
+        (void)d9d_hf_config_unquantize(doc);
     if (c->spec != NULL && merge_patch(doc, d9d_mapper_spec_config(c->spec)) != 0)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     if (c->spec != NULL)
-        return c->opt.cast && json_object_size(doc) > 0 ? d9d_hf_config_set_dtype(doc, now)
-                                                        : D9D_OK;
+        return sets && json_object_size(doc) > 0 ? d9d_hf_config_set_dtype(doc, to) : D9D_OK;
     D9D_TRY(set_layout_mark(c, doc));
     D9D_TRY(d9d_hf_config_dtype(doc, D9D_HF_CONFIG_NAME, c->dtype, &now));
-    return c->opt.cast && now != c->opt.dtype ? d9d_hf_config_set_dtype(doc, c->opt.dtype) : D9D_OK;
+    return sets && now != to ? d9d_hf_config_set_dtype(doc, to) : D9D_OK;
 }
 
 /* Add the config.json that belongs to the weights. */

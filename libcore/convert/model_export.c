@@ -19,9 +19,14 @@ static d9d_status config_create(const d9d_model_spec *m, json_t **doc)
 }
 
 /* Load the config.json that the model was read from, with the head that it has now. */
-static d9d_status config_reload(const d9d_model_spec *m, json_t **doc)
+static d9d_status config_reload(const d9d_model_spec *m, const d9d_log *log, json_t **doc)
 {
     D9D_TRY(d9d_hf_config_load(m->hf_config, doc));
+    if (d9d_hf_config_unquantize(*doc))
+        d9d_log_info(log,
+                     "config.json is written without " D9D_QUANTIZATION_FIELD
+                     ": weights are exported as %s",
+                     d9d_dtype_name(m->opts.dtype));
     return m->provider->hf_head != NULL
                ? D9D_PLUGIN_CALL(m->provider->table->name, m->provider, hf_head, m->config, *doc)
                : D9D_OK;
@@ -29,7 +34,8 @@ static d9d_status config_reload(const d9d_model_spec *m, json_t **doc)
 
 /* The config.json to write, and its layout.  NULL for a model that HuggingFace's format cannot
  * express and that was not read from one. */
-static d9d_status config_build(const d9d_model_spec *m, json_t **doc, d9d_weights_layout *layout)
+static d9d_status config_build(const d9d_model_spec *m, const d9d_log *log, json_t **doc,
+                               d9d_weights_layout *layout)
 {
     d9d_status reloaded;
 
@@ -41,7 +47,7 @@ static d9d_status config_build(const d9d_model_spec *m, json_t **doc, d9d_weight
             *layout = D9D_LAYOUT_D9D;
         return st == D9D_ENOTSUP ? D9D_OK : st;
     }
-    reloaded = config_reload(m, doc);
+    reloaded = config_reload(m, log, doc);
     if (reloaded == D9D_ENOTSUP) {
         *layout = D9D_LAYOUT_D9D;
         return d9d_hf_config_set_dtype(*doc, m->opts.dtype);
@@ -110,7 +116,7 @@ static d9d_status files_write(const d9d_model_spec *m, const d9d_tensor_source *
     d9d_weights_layout to;
     d9d_status st;
 
-    D9D_TRY_OR(st, config_build(m, &doc, &to), out);
+    D9D_TRY_OR(st, config_build(m, log, &doc, &to), out);
     D9D_TRY_OR(st, tensors_write(m, src, to, dir, log), out);
     st = config_write(doc, m->hf_config, dir, log);
 out:
@@ -140,7 +146,7 @@ d9d_status d9d_model_export_check(const d9d_model_spec *m)
     d9d_status st = m->hf_config != NULL ? aux_files_check(m->hf_config) : D9D_OK;
 
     if (st == D9D_OK)
-        st = m->hf_config == NULL ? config_create(m, &doc) : config_reload(m, &doc);
+        st = m->hf_config == NULL ? config_create(m, &doc) : config_reload(m, NULL, &doc);
     json_decref(doc);
     return st;
 }
@@ -184,7 +190,7 @@ d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m, const char *save
     d9d_weights_layout to;
     d9d_status st;
 
-    st = config_build(m, &doc, &to);
+    st = config_build(m, log, &doc, &to);
     opt.to = to == D9D_LAYOUT_D9D ? D9D_CONVERT_D9D : D9D_CONVERT_HF;
     opt.expert_layout =
         to == D9D_LAYOUT_HF_FUSED ? D9D_CONVERT_EXPERTS_FUSED : D9D_CONVERT_EXPERTS_SEPARATE;

@@ -318,6 +318,7 @@ d9d_status d9d_family_hf_config(const void *config, d9d_dtype dtype, json_t **ou
     D9D_TRY(check_config(c));
     D9D_TRY(document_parse(c, &doc));
     own_fields_drop(c, doc);
+    (void)d9d_hf_config_unquantize(doc);
     st = head_write(c, doc);
     if (st == D9D_OK)
         st = range_write(doc);

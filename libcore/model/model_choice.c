@@ -7,6 +7,7 @@
 
 #include "d9d/model/hf/hf_config.h"
 #include "model/family_parts.h"
+#include "model/hf/hf_config_fields.h"
 
 bool d9di_model_accepts_type(const d9d_model_provider *p, const char *type)
 {
@@ -40,11 +41,10 @@ static d9d_status fail_model_type(const d9d_table *const *choices, const char *p
 
 d9d_status d9di_model_choice_find(const json_t *doc, const char *path, d9d_union *out)
 {
-    const char *type = json_string_value(json_object_get(doc, "model_type"));
+    const char *type;
     int which = 0;
 
-    if (type == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", path);
+    D9D_TRY(d9di_hf_model_type(doc, path, &type));
     while (out->choices[which] != NULL && !d9di_model_accepts_type(out->choices[which]->row, type))
         which++;
     if (out->choices[which] == NULL)

@@ -56,6 +56,7 @@ static d9d_status source_open(d9d_weights *w, const d9d_model_spec *m, d9d_stage
                               const char *dir)
 {
     D9D_TRY(d9d_checkpoint_list(dir, &w->ckpt));
+    D9D_TRY(d9d_hf_config_decode_dir(m->hf_config, m->opts.dtype, w->ckpt));
     w->src = d9d_checkpoint_source(w->ckpt);
     return d9d_model_mapper(m, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper);
 }

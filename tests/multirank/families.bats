@@ -76,7 +76,8 @@ with() {
 "attention_dropout": 0.1|attention_dropout: 0.1 is not supported
 "model_type": "arcee"|model_type: "arcee" is not supported; llama is
 "model_type": "granite"|model_type: "granite" is not supported; llama is
-"model_type": 7|model_type is missing
+"model_type": 7|model_type: must be a text
+"model_type": null|model_type is missing
 "sliding_window": 4096|sliding_window: 4096: plain_llama does not know this field
 "use_sliding_window": true|use_sliding_window: true: plain_llama does not know this field
 "layer_types": ["sliding_attention", "full_attention"]|layer_types: ["sliding_attention", "full_attention"]: plain_llama does not know

@@ -44,6 +44,9 @@ struct d9d_checkpoint {
     d9d_map numbers;                         /* of files, as by_name */
     D9D_VEC(struct tensor_location) tensors; /* by file, then offset */
     d9d_map by_name;                         /* name to number, plus 1, as a pointer */
+    d9d_quantization quantization;
+    d9d_dtype decoded;    /* type of decoded tensors */
+    d9d_dequant *dequant; /* NULL: tensors are presented as they are stored */
 };
 
 static d9d_status no_memory(const char *dir)
@@ -265,6 +268,39 @@ static d9d_status number(d9d_checkpoint *c)
     return c->indexed ? check_index(c) : D9D_OK;
 }
 
+static bool has_suffix(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), k = strlen(suffix);
+
+    return n > k && strcmp(name + n - k, suffix) == 0;
+}
+
+/* Weights under another name or in another format, so that the message can say so; NULL: none. */
+static const char *find_foreign(d9d_checkpoint *c)
+{
+    static const char *const suffixes[] = {".safetensors", ".bin", ".gguf", ".pt", ".pth", NULL};
+    d9d_fs_names names = {0};
+
+    if (d9d_fs_list(c->dir, &c->arena, &names) != D9D_OK)
+        return NULL;
+    for (const char *const *s = suffixes; *s != NULL; s++)
+        for (size_t i = 0; i < names.n; i++)
+            if (has_suffix(names.name[i], *s))
+                return names.name[i];
+    return NULL;
+}
+
+static d9d_status fail_no_weights(d9d_checkpoint *c)
+{
+    const char *foreign = find_foreign(c);
+
+    return D9D_FAIL(D9D_ENOTFOUND,
+                    "%s: neither model.safetensors nor " D9D_CHECKPOINT_INDEX_NAME
+                    " is there%s%s%s",
+                    c->dir, foreign != NULL ? "; " : "", foreign != NULL ? foreign : "",
+                    foreign != NULL ? " is not read: save the model as safetensors" : "");
+}
+
 static d9d_status list_dir(d9d_checkpoint *c)
 {
     char *index = d9d_fs_join(&c->arena, c->dir, D9D_CHECKPOINT_INDEX_NAME);
@@ -284,11 +320,7 @@ static d9d_status list_dir(d9d_checkpoint *c)
     if (d9d_fs_exists(c->files[0].path))
         return d9d_checkpoint_load(c, NULL, 0);
     D9D_TRY(list_sliced(c, &sliced));
-    if (!sliced)
-        return D9D_FAIL(D9D_ENOTFOUND,
-                        "%s: neither model.safetensors nor " D9D_CHECKPOINT_INDEX_NAME " is there",
-                        c->dir);
-    return number(c);
+    return sliced ? number(c) : fail_no_weights(c);
 }
 
 d9d_status d9d_checkpoint_list(const char *dir, d9d_checkpoint **out)
@@ -314,24 +346,64 @@ out:
     return st;
 }
 
+/* --- decoding ---------------------------------------------------------------------- */
+
+static d9d_tensor_source stored_source(d9d_checkpoint *c);
+
+/* Pair the tensors as they are numbered now. */
+static d9d_status pair_tensors(d9d_checkpoint *c)
+{
+    const d9d_tensor_source stored = stored_source(c);
+
+    d9d_dequant_free(c->dequant);
+    c->dequant = NULL;
+    return c->quantization.method != D9D_QUANTIZATION_NONE
+               ? d9d_dequant_create(&c->quantization, c->decoded, &stored, &c->dequant)
+               : D9D_OK;
+}
+
+d9d_status d9d_checkpoint_decode(d9d_checkpoint *c, const d9d_quantization *q, d9d_dtype to)
+{
+    c->quantization = *q;
+    c->decoded = to;
+    return pair_tensors(c);
+}
+
+size_t d9d_checkpoint_decoded(const d9d_checkpoint *c)
+{
+    return c->dequant != NULL ? d9d_dequant_count(c->dequant) : 0;
+}
+
 /* --- headers ---------------------------------------------------------------------- */
+
+/* Mark the files of a stored tensor. */
+static void mark_files(const d9d_checkpoint *c, const char *name, bool *wanted)
+{
+    const uintptr_t at = (uintptr_t)d9d_map_get(&c->by_name, name, strlen(name));
+
+    for (size_t k = 0; at != 0 && k < c->tensors.data[at - 1].n; k++)
+        wanted[c->tensors.data[at - 1].pieces[k].file] = true;
+}
 
 d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names, size_t n)
 {
     bool *wanted = d9d_arena_alloc(&c->arena, c->n_files + 1);
+    const char *stored[2];
 
     if (wanted == NULL)
         return no_memory(c->dir);
     for (size_t i = 0; i < n; i++) {
-        uintptr_t at = (uintptr_t)d9d_map_get(&c->by_name, names[i], strlen(names[i]));
+        const bool pair = c->dequant != NULL && d9d_dequant_stored(c->dequant, names[i], stored);
 
-        for (size_t k = 0; at != 0 && k < c->tensors.data[at - 1].n; k++)
-            wanted[c->tensors.data[at - 1].pieces[k].file] = true;
+        mark_files(c, pair ? stored[0] : names[i], wanted);
+        if (pair)
+            mark_files(c, stored[1], wanted);
     }
     for (size_t i = 0; i < c->n_files; i++)
         if (c->files[i].st == NULL && (names == NULL || wanted[i]))
             D9D_TRY(d9d_safetensors_open(c->files[i].path, &c->files[i].st));
-    return number(c);
+    D9D_TRY(number(c));
+    return pair_tensors(c);
 }
 
 d9d_status d9d_checkpoint_open(const char *dir, d9d_checkpoint **out)
@@ -354,6 +426,7 @@ void d9d_checkpoint_close(d9d_checkpoint *c)
         return;
     for (size_t i = 0; i < c->n_files; i++)
         d9d_safetensors_close(c->files[i].st);
+    d9d_dequant_free(c->dequant);
     D9D_VEC_RELEASE(&c->tensors);
     d9d_map_release(&c->by_name);
     d9d_map_release(&c->numbers);
@@ -514,7 +587,7 @@ static void source_fingerprint(void *self, d9d_hasher *h)
         }
 }
 
-d9d_tensor_source d9d_checkpoint_source(d9d_checkpoint *c)
+static d9d_tensor_source stored_source(d9d_checkpoint *c)
 {
     return (d9d_tensor_source){.self = c,
                                .n = c->tensors.len,
@@ -523,4 +596,9 @@ d9d_tensor_source d9d_checkpoint_source(d9d_checkpoint *c)
                                .read = source_read,
                                .prefetch = source_prefetch,
                                .fingerprint = source_fingerprint};
+}
+
+d9d_tensor_source d9d_checkpoint_source(d9d_checkpoint *c)
+{
+    return c->dequant != NULL ? d9d_dequant_source(c->dequant) : stored_source(c);
 }

@@ -59,7 +59,8 @@ d9d_status d9d_hf_config_dtype(const json_t *doc, const char *where, d9d_dtype o
     int t = word == NULL ? -1 : d9d_dtype_find(word);
 
     if (v != NULL && t < 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: %s: unknown type", where, dtype_field(doc));
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s: \"%.64s\" is no type of weights", where,
+                        dtype_field(doc), word != NULL ? word : "?");
     *out = v == NULL ? otherwise : (d9d_dtype)t;
     return D9D_OK;
 }

@@ -62,3 +62,15 @@ d9d_status d9di_hf_refuse(const d9di_hf_reader *r, const char *field, const json
     d9d_buf_release(&text);
     return st;
 }
+
+d9d_status d9di_hf_model_type(const json_t *doc, const char *where, const char **out)
+{
+    const json_t *v = d9di_hf_member(doc, "model_type");
+
+    if (v == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", where);
+    if (!json_is_string(v))
+        return D9D_FAIL(D9D_ECONFIG, "%s: model_type: must be a text", where);
+    *out = json_string_value(v);
+    return D9D_OK;
+}

@@ -25,6 +25,9 @@ d9d_status d9di_hf_f64(const d9di_hf_reader *r, const json_t *from, const char *
 /* false if absent. */
 d9d_status d9di_hf_bool(const d9di_hf_reader *r, const char *name, bool *out);
 
+/* "model_type", a text.  ECONFIG. */
+d9d_status d9di_hf_model_type(const json_t *doc, const char *where, const char **out);
+
 /* Is it one of a NULL-ended list? */
 bool d9di_hf_is_among(const char *const *names, const char *name);
 

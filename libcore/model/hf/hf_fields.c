@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/ckpt/quant/dequant.h"
 #include "model/hf/hf_config_fields.h"
 
 /* Fields of PretrainedConfig in transformers 4 and 5, of trainers, and of this suite. */
@@ -21,6 +22,7 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("unsloth_fixed"),
     D9D_HF_IGNORED("d9d"),
     /* storage and execution */
+    D9D_HF_IGNORED(D9D_QUANTIZATION_FIELD), /* weights are decoded when they are read */
     D9D_HF_IGNORED("dtype"),
     D9D_HF_IGNORED("torch_dtype"),
     D9D_HF_IGNORED("use_bfloat16"),
@@ -79,7 +81,6 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("begin_suppress_tokens"),
     /* models other than a plain decoder */
     D9D_HF_ONLY("tie_word_embeddings", "[false]"),
-    D9D_HF_ONLY("quantization_config", "[]"),
     D9D_HF_ONLY("partial_rotary_factor", "[1]"),
     D9D_HF_ONLY("is_encoder_decoder", "[false]"),
     D9D_HF_ONLY("add_cross_attention", "[false]"),
@@ -266,21 +267,22 @@ static d9d_status fail_model_type(const d9d_hf_family *f, const char *where, con
 
 static d9d_status type_check(const d9d_hf_family *f, const json_t *doc, const char *where)
 {
-    const char *type = json_string_value(json_object_get(doc, "model_type"));
+    const char *type;
 
     if (f->model_types == NULL || f->model_types[0] == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: %s takes no config.json", where, f->name);
-    if (type == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", where);
+    D9D_TRY(d9di_hf_model_type(doc, where, &type));
     return d9di_hf_is_among(f->model_types, type) ? D9D_OK : fail_model_type(f, where, type);
 }
 
 d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc, const char *where)
 {
+    d9d_quantization q;
     const char *name;
     json_t *v;
 
     D9D_TRY(type_check(f, doc, where));
+    D9D_TRY(d9d_quantization_read(doc, where, &q));
     json_object_foreach((json_t *)(uintptr_t)doc, name, v)
     {
         if (json_is_null(v))

@@ -9,6 +9,7 @@
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/convert/convert.h"
 #include "d9d/job/job.h"
+#include "d9d/model/hf/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/random_weights.h"
 #include "d9d/model/weights.h"
@@ -285,9 +286,12 @@ static struct cost needed(const d9d_family_config *c, d9d_stage stage)
     struct cost cost;
     const char *last = "";
     d9d_checkpoint *ckpt;
+    uint64_t config;
 
     cost.read = 0;
     assert_ok(d9d_fs_size("m/" D9D_CHECKPOINT_INDEX_NAME, &cost.open));
+    assert_ok(d9d_fs_size("m/" D9D_HF_CONFIG_NAME, &config));
+    cost.open += config; /* it may say that weights are quantised */
     assert_ok(d9d_checkpoint_open("m", &ckpt));
     for (size_t i = 0; i < d9d_checkpoint_count(ckpt); i++) {
         const d9d_safetensors_tensor *t = d9d_checkpoint_at(ckpt, i);

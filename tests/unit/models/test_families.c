@@ -449,7 +449,9 @@ static void check_undeclared(const d9d_family *f, const sample *s)
     static const char *const rows[][2] = {
         {"{\"logits_scaling\": 8}", "c: logits_scaling: 8: %s does not know this field, which may "
                                     "change what the model computes"},
-        {"{\"quantization_config\": {}}", "c: quantization_config: {} is not supported"},
+        {"{\"quantization_config\": {\"quant_method\": \"awq\"}}",
+         "c: quantization_config.quant_method: \"awq\" is not supported; \"fp8\" and \"mxfp4\" are "
+         "decoded when they are read, of others take the unquantised weights"},
         {"{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}}",
          "c: rope_scaling.beta_fast: 3: %s does not know this field, which may change what the "
          "model computes"},

@@ -18,6 +18,7 @@
 
 #include "d9d/ckpt/dir/manifest.h"
 #include "d9d/ckpt/mapper/mapper.h"
+#include "d9d/ckpt/quant/dequant.h"
 #include "d9d/comm/bootstrap.h"
 
 #ifdef __cplusplus
@@ -38,6 +39,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_open(const char *dir, d9d_checkpo
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_list(const char *dir, d9d_checkpoint **out);
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names,
                                                     size_t n);
+/* From here on load() takes names of, and source() presents, the tensors that these are quantised
+ * from (d9d/ckpt/quant/dequant.h), as `to`; all other functions are of what is stored.  With NONE
+ * nothing changes. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_decode(d9d_checkpoint *c, const d9d_quantization *q,
+                                                      d9d_dtype to);
+/* Tensors that source() presents decoded. */
+D9D_API size_t d9d_checkpoint_decoded(const d9d_checkpoint *c);
 D9D_API void d9d_checkpoint_close(d9d_checkpoint *c);
 D9D_API const char *d9d_checkpoint_dir(const d9d_checkpoint *c);
 /* Tensors in order of file name, then of offset. */

@@ -13,6 +13,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/base/json.h"
+#include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/model/hf/hf_fields.h"
 
 #ifdef __cplusplus
@@ -43,6 +44,19 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_config_text(const json_t *doc, const char
 /* Write that text to config.json in `dir`. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_write(const char *dir, const json_t *doc,
                                                     const char *from);
+
+/* --- quantised weights ---------------------------------------------------------------- */
+
+/* Decode what config.json `doc` says is quantised (d9d/ckpt/quant/dequant.h), to bfloat16 if that
+ * is asked for, otherwise to float32.  ENOTSUP for a method that is not decoded; EMISMATCH for
+ * names of quantised tensors that the document does not announce. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_decode(const json_t *doc, const char *where,
+                                                     d9d_dtype to, d9d_checkpoint *c);
+/* The same by the config.json beside the weights, or by the file `otherwise` (NULL: none). */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_decode_dir(const char *otherwise, d9d_dtype to,
+                                                         d9d_checkpoint *c);
+/* Remove quantization_config, for weights that were decoded; true if it was there. */
+D9D_API bool d9d_hf_config_unquantize(json_t *doc);
 
 /* --- between layouts ------------------------------------------------------------------ */
 

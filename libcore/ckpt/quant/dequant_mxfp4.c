@@ -1,0 +1,232 @@
+/* dequant_mxfp4.c - MXFP4, as GPT-OSS has its experts.  See d9d/ckpt/quant/dequant.h.
+ *
+ * Of each expert R rows of G groups of 32 numbers are stored; decoded, the rows are columns:
+ *
+ *     X_blocks [E, R, G, 16], X_scales [E, R, G]   ->   X [E, 32 G, R]
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/quant/dequant_method.h"
+
+enum {
+    GROUP = 32,         /* numbers with one scale */
+    PACKED = GROUP / 2, /* bytes of them */
+    BAND = 64,          /* stored rows that are decoded at a time */
+    MAX_GAP = 2048      /* bytes between two runs that are cheaper to read than a second call */
+};
+
+static d9d_status shape(d9di_dequant_pair *p)
+{
+    const d9d_safetensors_tensor *v = d9di_dequant_values(p), *s = d9di_dequant_scales(p);
+    d9d_safetensors_tensor need = {.name = s->name, .dtype = D9D_U8, .ndim = 3};
+    char text[D9D_SAFETENSORS_DESCRIBE];
+
+    if (v->dtype != D9D_U8 || v->ndim != 4 || v->shape[3] != PACKED ||
+        v->shape[2] > INT64_MAX / GROUP)
+        return d9di_dequant_fail_pair(p, "scales of blocks U8 [experts, rows, groups, 16]");
+    memcpy(need.shape, v->shape, 3 * sizeof(need.shape[0]));
+    if (s->dtype != D9D_U8 || s->ndim != 3 ||
+        memcmp(s->shape, need.shape, 3 * sizeof(need.shape[0])) != 0)
+        return d9di_dequant_fail_pair(p, d9d_safetensors_describe(&need, text));
+    p->decoded.ndim = 3;
+    p->decoded.shape[0] = v->shape[0];
+    p->decoded.shape[1] = v->shape[2] * GROUP;
+    p->decoded.shape[2] = v->shape[1];
+    return D9D_OK;
+}
+
+/* --- one expert --------------------------------------------------------------------------------
+ */
+
+/* The elements [first, end) of an expert's decoded matrix [32 G, R]. */
+struct part {
+    const d9di_dequant_pair *p;
+    int64_t expert, R, G;
+    int64_t first, end;
+    int64_t g0, g1, r0, r1; /* groups and rows that they are decoded of */
+    unsigned char *dst;
+    uint8_t *packed, *scales; /* of a band: [BAND, G, 16], [BAND, G]; groups from g0 on */
+};
+
+/* Read `n` bytes of each of the rows [r, r + rows), `stride` apart, one behind the other. */
+static d9d_status read_columns(const d9d_tensor_source *src, size_t i, uint64_t at, uint64_t n,
+                               uint64_t stride, int64_t rows, uint8_t *dst)
+{
+    for (int64_t k = 0; k < rows; k++)
+        D9D_TRY(src->read(src->self, i, at + (uint64_t)k * stride, dst + (uint64_t)k * n, n));
+    return D9D_OK;
+}
+
+/* The same: by one call where what lies between is little, which is then moved out of the way. */
+static d9d_status read_band(const d9d_tensor_source *src, size_t i, uint64_t at, uint64_t n,
+                            uint64_t stride, int64_t rows, uint8_t *dst)
+{
+    if (stride - n > MAX_GAP)
+        return read_columns(src, i, at, n, stride, rows, dst);
+    D9D_TRY(src->read(src->self, i, at, dst, (uint64_t)(rows - 1) * stride + n));
+    for (int64_t k = 1; stride > n && k < rows; k++)
+        memmove(dst + (uint64_t)k * n, dst + (uint64_t)k * stride, n);
+    return D9D_OK;
+}
+
+static d9d_status band_read(const struct part *x, int64_t r, int64_t rows)
+{
+    const d9d_tensor_source *src = x->p->src;
+    const uint64_t at = (uint64_t)((x->expert * x->R + r) * x->G + x->g0);
+    const uint64_t n = (uint64_t)(x->g1 - x->g0), stride = (uint64_t)x->G;
+
+    D9D_TRY(
+        read_band(src, x->p->values, at * PACKED, n * PACKED, stride * PACKED, rows, x->packed));
+    return read_band(src, x->p->scales, at, n, stride, rows, x->scales);
+}
+
+/* 2^(scale - 127); 255 is infinity, as by transformers. */
+static float scale_of(uint8_t scale)
+{
+    const uint32_t u = scale > 0 ? (uint32_t)scale << 23 : UINT32_C(1) << 22;
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+/* A group of `rows` rows, as a tile [32, BAND]. */
+#define DECODE_TILE(name, T, convert)                                                              \
+    static void name(const struct part *x, int64_t g, int64_t rows, T tile[GROUP][BAND])           \
+    {                                                                                              \
+        static const float e2m1[16] = {0,   0.5f,  1,   1.5f,  2,   3,   4,   6,                   \
+                                       -0., -0.5f, -1., -1.5f, -2., -3., -4., -6.};                \
+        const int64_t groups = x->g1 - x->g0;                                                      \
+                                                                                                   \
+        for (int64_t r = 0; r < rows; r++) {                                                       \
+            const uint8_t *v = x->packed + (r * groups + g - x->g0) * PACKED;                      \
+            const float scale = scale_of(x->scales[r * groups + g - x->g0]);                       \
+            T number[16];                                                                          \
+                                                                                                   \
+            for (int i = 0; i < 16; i++)                                                           \
+                number[i] = convert(e2m1[i] * scale);                                              \
+            for (int i = 0; i < PACKED; i++) {                                                     \
+                tile[2 * i][r] = number[v[i] & 15];                                                \
+                tile[2 * i + 1][r] = number[v[i] >> 4];                                            \
+            }                                                                                      \
+        }                                                                                          \
+    }
+DECODE_TILE(tile_f32, float, )
+DECODE_TILE(tile_bf16, uint16_t, d9d_bf16_from_f32)
+
+/* Copy what is asked for of a tile, the rows [r, r + rows) of group g. */
+static void tile_copy(const struct part *x, int64_t g, int64_t r, int64_t rows, const void *tile)
+{
+    const int64_t width = (int64_t)d9d_dtype_size(x->p->decoded.dtype);
+
+    for (int64_t i = 0; i < GROUP; i++) {
+        const int64_t at = (g * GROUP + i) * x->R + r; /* of the first of them */
+        const int64_t from = at > x->first ? at : x->first;
+        const int64_t to = at + rows < x->end ? at + rows : x->end;
+
+        if (from < to)
+            memcpy(x->dst + (from - x->first) * width,
+                   (const char *)tile + (i * BAND + from - at) * width,
+                   (size_t)((to - from) * width));
+    }
+}
+
+static void band_decode(const struct part *x, int64_t r, int64_t rows)
+{
+    union {
+        float f[GROUP][BAND];
+        uint16_t h[GROUP][BAND];
+    } tile;
+
+    for (int64_t g = x->g0; g < x->g1; g++) {
+        if (x->p->decoded.dtype == D9D_F32)
+            tile_f32(x, g, rows, tile.f);
+        else
+            tile_bf16(x, g, rows, tile.h);
+        tile_copy(x, g, r, rows, &tile);
+    }
+}
+
+/* Find the groups and rows of the elements [first, end). */
+static void part_limit(struct part *x)
+{
+    const int64_t k0 = x->first / x->R, k1 = (x->end - 1) / x->R;
+
+    x->g0 = k0 / GROUP;
+    x->g1 = k1 / GROUP + 1;
+    x->r0 = k0 == k1 ? x->first % x->R : 0;
+    x->r1 = k0 == k1 ? (x->end - 1) % x->R + 1 : x->R;
+}
+
+static d9d_status part_decode(struct part *x)
+{
+    d9d_status st = D9D_OK;
+
+    part_limit(x);
+    for (int64_t r = x->r0; r < x->r1 && st == D9D_OK; r += BAND) {
+        const int64_t rows = x->r1 - r < BAND ? x->r1 - r : BAND;
+
+        st = band_read(x, r, rows);
+        if (st == D9D_OK)
+            band_decode(x, r, rows);
+    }
+    return st;
+}
+
+static d9d_status read(const d9di_dequant_pair *p, uint64_t first, uint64_t n, void *dst)
+{
+    const d9d_safetensors_tensor *v = d9di_dequant_values(p);
+    const uint64_t width = d9d_dtype_size(p->decoded.dtype);
+    const uint64_t all = (uint64_t)(p->decoded.shape[1] * p->decoded.shape[2]); /* of an expert */
+    const size_t band = (size_t)(BAND * v->shape[2]);
+    struct part x = {.p = p, .R = v->shape[1], .G = v->shape[2], .dst = dst};
+    uint8_t *memory = malloc(band * (PACKED + 1));
+    d9d_status st = D9D_OK;
+
+    if (memory == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "tensor %s: no memory to decode it", p->decoded.name);
+    x.packed = memory;
+    x.scales = memory + band * PACKED;
+    for (uint64_t at = first; at < first + n && st == D9D_OK;) {
+        const uint64_t within = at % all;
+        const uint64_t k = first + n - at < all - within ? first + n - at : all - within;
+
+        x.expert = (int64_t)(at / all);
+        x.first = (int64_t)within;
+        x.end = (int64_t)(within + k);
+        st = part_decode(&x);
+        x.dst += k * width;
+        at += k;
+    }
+    free(memory);
+    return st;
+}
+
+/* Whole experts. */
+static void span(const d9di_dequant_pair *p, uint64_t first, uint64_t n, uint64_t *at,
+                 uint64_t *bytes)
+{
+    const d9d_safetensors_tensor *v = d9di_dequant_values(p);
+    const uint64_t all = (uint64_t)(p->decoded.shape[1] * p->decoded.shape[2]);
+    const uint64_t expert = v->bytes / (uint64_t)v->shape[0];
+
+    *at = first / all * expert;
+    *bytes = ((first + n - 1) / all + 1) * expert - *at;
+}
+
+static bool is_values(d9d_dtype type)
+{
+    (void)type;
+    return true; /* nothing else is called so */
+}
+
+static const char *const members[] = {"quant_method", "modules_to_not_convert", "dequantize", NULL};
+const d9di_dequant_method d9di_dequant_mxfp4 = {.name = "mxfp4",
+                                                .values = "_blocks",
+                                                .scales = "_scales",
+                                                .members = members,
+                                                .is_values = is_values,
+                                                .shape = shape,
+                                                .read = read,
+                                                .span = span};

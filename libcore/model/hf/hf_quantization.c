@@ -1,0 +1,63 @@
+/* hf_quantization.c - quantised weights of a model folder: found by its config.json, decoded when
+ * they are read.  See d9d/model/hf/hf_config.h.
+ */
+#include <string.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/model/hf/hf_config.h"
+
+/* Without a method, names of quantised tensors would be read as a model's own. */
+static d9d_status check_names(d9d_checkpoint *c, const char *where)
+{
+    const d9d_tensor_source src = d9d_checkpoint_source(c);
+
+    for (size_t i = 0; i < src.n; i++) {
+        const char *name = src.at(src.self, i)->name;
+        const d9d_quantization_method m = d9d_quantization_of_name(name);
+
+        if (m != D9D_QUANTIZATION_NONE)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: tensor %s is of weights that are quantised (%s), and %s has "
+                            "no " D9D_QUANTIZATION_FIELD " that says so",
+                            src.path(src.self, i), name, d9d_quantization_name(m), where);
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_hf_config_decode(const json_t *doc, const char *where, d9d_dtype to,
+                                d9d_checkpoint *c)
+{
+    d9d_quantization q;
+
+    D9D_TRY(d9d_quantization_read(doc, where, &q));
+    if (q.method == D9D_QUANTIZATION_NONE)
+        return check_names(c, where);
+    return d9d_checkpoint_decode(c, &q, to == D9D_BF16 ? D9D_BF16 : D9D_F32);
+}
+
+d9d_status d9d_hf_config_decode_dir(const char *otherwise, d9d_dtype to, d9d_checkpoint *c)
+{
+    d9d_arena a = {0};
+    const char *file = d9d_fs_join(&a, d9d_checkpoint_dir(c), D9D_HF_CONFIG_NAME);
+    json_t *doc = NULL;
+    d9d_status st = D9D_OK;
+
+    if (file == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", d9d_checkpoint_dir(c));
+        goto out;
+    }
+    if (!d9d_fs_exists(file))
+        file = otherwise;
+    if (file != NULL)
+        D9D_TRY_OR(st, d9d_hf_config_load(file, &doc), out);
+    st = d9d_hf_config_decode(doc, file != NULL ? file : d9d_checkpoint_dir(c), to, c);
+out:
+    json_decref(doc);
+    d9d_arena_release(&a);
+    return st;
+}
+
+bool d9d_hf_config_unquantize(json_t *doc)
+{
+    return json_object_del(doc, D9D_QUANTIZATION_FIELD) == 0;
+}

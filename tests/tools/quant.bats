@@ -1,0 +1,119 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Quantised checkpoints are decoded when they are read: by d9d-map, and by a job that loads them.
+
+setup() {
+    load helper
+    golden=$BATS_TEST_DIRNAME/../golden
+    fp8=$golden/quant/deepseek_v3 plain=$golden/quant/deepseek_v3_bf16
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+}
+
+# copy FROM TO: a folder that may be changed.
+copy() { cp -r "$1" "$2" && chmod -R u+w "$2"; }
+
+@test "FP8 becomes the same files as its decoded twin, in every layout and type" {
+    run --separate-stderr d9d-map "$fp8" own
+    assert_success
+    [[ "$stderr" == *"$fp8: 40 tensors are decoded from fp8; config.json is written without quantization_config"* ]]
+    d9d-map -q --to hf "$fp8" hf
+    d9d-map -q diff hf "$plain"
+    cmp {hf,"$plain"}/config.json
+    d9d-map -q "$plain" own-plain
+    d9d-map -q diff own own-plain
+    run -1 grep quantization_config own/config.json
+    d9d-map -q own back
+    d9d-map -q diff back "$plain"
+    cmp {back,"$plain"}/config.json
+    for dir in own hf back; do d9d-map -q verify $dir; done
+}
+
+@test "asked for float32, numbers are not rounded to bfloat16 first" {
+    d9d-map -q --dtype float32 --to hf "$fp8" f32
+    run -1 d9d-map -q diff f32 "$plain"
+    grep -q '"dtype": "float32"' f32/config.json
+    d9d-map -q --dtype bfloat16 f32 again
+    d9d-map -q --to hf again rounded
+    run -1 --separate-stderr d9d-map -q diff rounded "$plain" # a router's bias stays as it is
+    [ "$output" = "model.layers.1.mlp.gate.e_score_correction_bias: dtype: F32 [8], BF16 [8]
+52 tensors equal, 1 different" ]
+}
+
+@test "a description that keeps all decodes too, and takes a method that nobody decodes as it is" {
+    echo '{"schema": "d9d.mapper.v1", "stages": [], "rest": "keep"}' >keep.json
+    d9d-map -q --mapper keep.json "$fp8" out
+    d9d-map -q diff out "$plain"
+    run -1 grep quantization_config out/config.json
+    copy "$fp8" awq
+    sed -i 's/"quant_method": "fp8"/"quant_method": "awq"/' awq/config.json
+    d9d-map -q --mapper keep.json awq raw
+    d9d-map -q diff awq raw
+    grep -q '"quant_method": "awq"' raw/config.json
+}
+
+@test "in several files, and under a plan of another rank's share" {
+    d9d-map -q --to hf --shard-size 8kB "$plain" several-plain
+    copy "$fp8" several
+    cat >several.json <<'JSON'
+{"schema": "d9d.mapper.v1", "stages": [], "rest": "keep"}
+JSON
+    sed -i 's/"quantization_config"/"_quantization_config"/' several/config.json
+    d9d-map -q --shard-size 2kB --mapper several.json several raw
+    sed -i 's/"_quantization_config"/"quantization_config"/' raw/config.json
+    [ "$(ls raw/*.safetensors | wc -l)" -gt 3 ]
+    d9d-map -q --to hf raw out
+    d9d-map -q diff out several-plain
+}
+
+@test "random weights of a quantised model's config.json are plain" {
+    d9d-map -q init --model "$fp8" out
+    run -1 grep quantization_config out/config.json
+    d9d-map -q verify out
+}
+
+# train NAME DIR DTYPE [MORE]: losses of two steps from the weights of DIR.
+train() {
+    cat >"$1.json" <<JSON
+{"export_to": "export-$1", "data": {"dataset": "data", "epochs": 2, "order": "sequential"},
+ "model_provider": {"name": "auto", "hf_config": "$2", "dtype": "$3"},
+ "trainer": {"run": {"name": "$1", "dir": "run-$1", "steps": 2},
+  "batching": {"global_batch_size": 3, "microbatch_size": 3},
+  "model_stage_factory": {"source_checkpoint": "$2"}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+    d9d-train -q --device cpu "$1.json"
+    run -1 grep quantization_config "export-$1/config.json"
+    grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "run-$1/metrics.jsonl" >"$1.losses"
+    [ "$(wc -l <"$1.losses")" -eq 4 ]
+}
+
+@test "a job that loads FP8 trains as one that loads its decoded twin" {
+    d9d-shard -q --format tokens --out data "$golden/families/deepseek_v3/train.jsonl"
+    d9d-map -q --dtype float32 --to hf "$fp8" f32
+    train fp8 "$fp8" bfloat16
+    train plain "$plain" bfloat16
+    cmp fp8.losses plain.losses
+    train fp8-f32 "$fp8" float32
+    train f32 "$PWD/f32" float32
+    cmp fp8-f32.losses f32.losses
+    run -1 cmp fp8.losses fp8-f32.losses
+}
+
+@test "quantised tensors that do not fit are refused by one sentence" {
+    refused() { # CODE SENTENCE
+        run "-$1" --separate-stderr d9d-map -q bad out
+        assert_equal "${stderr_lines[-1]}" "d9d-map: $2"
+        [ ! -e out ]
+    }
+    copy "$fp8" bad
+    sed -i 's/"quant_method": "fp8"/"quant_method": "gptq"/' bad/config.json
+    refused 2 'not supported: bad/config.json: quantization_config.quant_method: "gptq" is not supported; "fp8" and "mxfp4" are decoded when they are read, of others take the unquantised weights'
+    cp "$plain/config.json" bad/config.json
+    refused 2 "does not match: bad/model.safetensors: tensor model.layers.0.mlp.down_proj.weight_scale_inv is of weights that are quantised (fp8), and bad/config.json has no quantization_config that says so"
+    sed 's/^ *16,$/32,/' "$fp8/config.json" >bad/config.json
+    run -1 --separate-stderr d9d-map -q bad out
+    [[ "$stderr" == "d9d-map: malformed data: bad/model.safetensors: tensor model."*" is F8_E4M3 "*" and model."*"_scale_inv is F32 "*", which must be F32 "* ]]
+    cp "$fp8/config.json" bad/config.json
+    sed -i 's/model.layers.0.mlp.down_proj.weight_scale_inv/model.layers.0.mlp.down_proj.weight_scale_inw/' bad/model.safetensors
+    refused 1 "malformed data: bad/model.safetensors: tensor model.layers.0.mlp.down_proj.weight is quantised (fp8), and model.layers.0.mlp.down_proj.weight_scale_inv is not there"
+}

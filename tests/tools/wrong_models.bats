@@ -1,0 +1,177 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Folders of wrong, mixed and unknown models: each is refused by one sentence that names the field or
+# the tensor, and nothing is written.
+
+setup() {
+    load helper
+    load map_helper
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+}
+
+# folder CASE: a copy of a golden model in src.
+folder() {
+    rm -rf src && mkdir src
+    cp "$golden/families/$1"/{config.json,model.safetensors} src
+    chmod -R u+w src
+}
+
+# set_field KEY VALUE: of src/config.json; a new one stands before the others.
+set_field() {
+    drop_field "$1"
+    sed -i "1s|{|{\n  \"$1\": $2,|" src/config.json
+}
+drop_field() {
+    sed -i "/^  \"$1\": [^{[]*\$/d" src/config.json
+    sed -i -z 's/,\n}/\n}/' src/config.json
+}
+edit() { sed -i -e "$1" "src/$2"; }
+
+# refused STATUS PATTERN: of the last line; "*" is any text.
+refused() {
+    local want=${2//[/\\[}
+    run "-$1" --separate-stderr d9d-map -q src dst
+    echo "want: $2" "got:  ${stderr_lines[-1]}"
+    # shellcheck disable=SC2053 # a pattern
+    [[ "${stderr_lines[-1]}" == "d9d-map: "${want//]/\\]} ]]
+    [ "$(ls)" = src ]
+}
+
+# Each line: a case, a field, its value, and the sentence behind the file's name.
+fields() {
+    local case field value sentence n=0
+    while IFS='|' read -r case field value sentence; do
+        folder "$case"
+        if [ "$value" = - ]; then drop_field "$field"; else set_field "$field" "$value"; fi
+        refused 2 "*: src/config.json: $sentence"
+        n=$((n + 1))
+    done
+    [ $n -gt 0 ]
+}
+
+@test "wrong types, missing fields, sizes that cannot be" {
+    fields <<'LIST'
+llama|hidden_size|"24"|hidden_size: expected an integer, got a string ("24")
+llama|num_hidden_layers|2.5|num_hidden_layers: expected an integer, got a number (2.5)
+llama|num_attention_heads|true|num_attention_heads: expected an integer, got true
+llama|vocab_size|[53]|vocab_size: expected an integer, got a list
+llama|tie_word_embeddings|"no"|tie_word_embeddings: expected true or false, got a string ("no")
+llama|vocab_size|-|vocab_size: required key is missing (ids of the vocabulary)
+llama|hidden_size|-|hidden_size: required key is missing (width of the residual stream)
+llama|intermediate_size|-28|intermediate_size: -28 is below the minimum of 1
+llama|num_hidden_layers|0|num_hidden_layers: 0 is below the minimum of 1
+llama|vocab_size|4294967296|vocab_size: 4294967296 is above the maximum of 2147483647
+llama|attention_dropout|2|attention_dropout: 2 is not below 1
+llama|num_key_value_heads|3|num_attention_heads 4 is not a multiple of num_key_value_heads 3
+llama|dtype|"int4"|dtype: "int4" is no type of weights
+mixtral|num_experts_per_tok|0|num_experts_per_tok: 0 is below the minimum of 1
+mixtral|num_experts_per_tok|9|num_experts_per_tok is 9, num_local_experts 6
+deepseek_v3|n_group|3|3 groups of experts: at most 32, which divide 8 experts
+deepseek_v3|num_key_value_heads|2|num_key_value_heads is 2: of latent attention it must be num_attention_heads, 4
+LIST
+    folder llama
+    edit 's/"hidden_size": [0-9]*/"hidden_size": 99999999999999999999/' config.json
+    refused 1 'malformed data: src/config.json: line *too big integer*'
+    folder qwen3_next_types
+    set_field num_hidden_layers 9
+    refused 2 '*: src/config.json: layer_types has * layers, num_hidden_layers is 9'
+    folder llama
+    edit 's/"head_dim": [0-9]*/"head_dim": 7/' config.json
+    refused 2 '*: llama: 7 features of a head are rotated (head_dim), which must be even'
+}
+
+@test "kinds of models that are not built" {
+    fields <<'LIST'
+llama|model_type|"bert"|model_type: "bert" is not supported; there are qwen3, *, and plugins bring others (man d9d-plugin)
+llama|model_type|"llava"|model_type: "llava" is not supported; there are *
+llama|model_type|3|model_type: must be a text
+llama|model_type|-|model_type is missing
+llama|model_type|null|model_type is missing
+llama|is_encoder_decoder|true|is_encoder_decoder: true is not supported
+llama|add_cross_attention|true|add_cross_attention: true is not supported
+llama|vision_config|{"hidden_size": 3}|vision_config: {"hidden_size": 3}: llama does not know this field, which may change what the model computes
+llama|logit_softcap|30.0|logit_softcap: 30.0: llama does not know this field, which may change what the model computes
+llama|hidden_act|"relu2"|hidden_act: "relu2" is not supported
+llama|rope_scaling|3|rope_scaling: 3 is not supported
+llama|rope_scaling|{"rope_type": "dynamic", "factor": 2.0}|rope_scaling: "dynamic" is not supported
+llama|rope_scaling|{"rope_type": "longrope"}|rope_scaling: "longrope" is not supported
+llama|rope_scaling|{"rope_type": 5}|rope_scaling: 5 is not supported
+llama|quantization_config|{"quant_method": "bitsandbytes", "load_in_4bit": true}|quantization_config.quant_method: "bitsandbytes" is not supported; "fp8" and "mxfp4" are decoded when they are read, of others take the unquantised weights
+llama|quantization_config|{"quant_method": "compressed-tensors"}|quantization_config.quant_method: "compressed-tensors" is not supported; *
+llama|quantization_config|4|quantization_config: must be an object
+LIST
+    folder llama
+    edit 's/LlamaForCausalLM/LlamaForQuestionAnswering/' config.json
+    refused 2 '*: src/config.json: architectures: ["LlamaForQuestionAnswering"] is not supported'
+}
+
+@test "the model_type of one family and the tensors of another" {
+    fields <<'LIST'
+llama|model_type|"qwen3"|mlp_bias: false: qwen3 does not know this field, which may change what the model computes
+llama|model_type|"phi3"|mlp_bias: false: phi3 does not know this field, which may change what the model computes
+LIST
+    folder mistral
+    set_field model_type '"mixtral"'
+    refused 2 'does not match: src and mixtral: * missing, * unused, 0 mis-shaped tensors: tensor model.layers.0.block_sparse_moe.gate.weight is missing; *'
+    folder llama
+    cp "$golden/families/phi3/model.safetensors" src
+    refused 2 'does not match: src and llama: * missing, * unused, *'
+    folder llama
+    cp "$golden/families/mixtral/model.safetensors" src
+    refused 2 'does not match: src and llama: * missing, * unused, *'
+}
+
+@test "tensors that are missing, too many, of another shape or type" {
+    folder llama
+    set_field num_hidden_layers 1
+    refused 2 'does not match: src and llama: 0 missing, 9 unused, 0 mis-shaped tensors: tensor model.layers.1.input_layernorm.weight is not used (src/model.safetensors)*'
+    folder llama
+    set_field num_hidden_layers 3
+    refused 2 'does not match: src and llama: 9 missing, 0 unused, 0 mis-shaped tensors: tensor model.layers.2.input_layernorm.weight is missing*'
+    folder llama
+    set_field vocab_size 54
+    refused 2 'does not match: src and llama: 0 missing, 0 unused, 2 mis-shaped tensors: tensor model.embed_tokens.weight is BF16 [53, 24], llama needs BF16 [54, 24]*'
+    folder llama_odd
+    set_field tie_word_embeddings false
+    refused 2 'does not match: src and llama: 1 missing, 0 unused, 0 mis-shaped tensors: tensor lm_head.weight is missing'
+    folder mixtral
+    set_field num_local_experts 7
+    refused 2 'does not match: src and mixtral: 6 missing, 0 unused, 2 mis-shaped tensors: tensor model.layers.0.block_sparse_moe.gate.weight is BF16 [6, 24], mixtral needs BF16 [7, 24]*'
+    folder llama
+    edit 's/model.norm.weight/model.norm.wieght/' model.safetensors
+    refused 2 'does not match: src and llama: 1 missing, 1 unused, 0 mis-shaped tensors: tensor model.norm.weight is missing; tensor model.norm.wieght is not used (src/model.safetensors)'
+    folder llama
+    edit '1s/"BF16"/"I16" /' model.safetensors
+    refused 2 'does not match: *tensor * is I16, llama needs floating point'
+    folder llama
+    edit '1s/"BF16"/"BF17"/' model.safetensors
+    refused 1 'malformed data: src/model.safetensors: tensor *: unknown dtype "BF17"'
+    folder llama
+    edit 's/layers.1.input_layernorm.weight/layers.0.input_layernorm.weight/' model.safetensors
+    refused 1 'malformed data: src/model.safetensors: tensor model.layers.0.input_layernorm.weight is there twice'
+}
+
+@test "files that are damaged, absent, or of another format" {
+    folder llama
+    truncate -s -100 src/model.safetensors
+    refused 1 'malformed data: src/model.safetensors: tensor * ends at *, the file has * bytes of tensors'
+    truncate -s 64 src/model.safetensors
+    refused 1 'malformed data: src/model.safetensors: header of * bytes, the file has 64'
+    folder llama
+    printf '{"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}' >src/model.safetensors.index.json
+    refused 2 'not found: src/model-00001-of-00002.safetensors: cannot open: No such file or directory'
+    folder llama
+    rm src/model.safetensors
+    refused 2 'not found: src: neither model.safetensors nor model.safetensors.index.json is there'
+    for name in pytorch_model.bin model-q4.gguf consolidated.00.pth consolidated.safetensors; do
+        folder llama
+        mv src/model.safetensors src/$name
+        refused 2 "not found: src: neither model.safetensors nor model.safetensors.index.json is there; $name is not read: save the model as safetensors"
+    done
+    folder llama
+    echo '{' >src/config.json
+    refused 1 'malformed data: src/config.json: line *'
+    folder llama
+    edit 's/^  "hidden_size": [0-9]*,/&&/' config.json
+    refused 1 'malformed data: src/config.json: *duplicate object key near *hidden_size*'
+}

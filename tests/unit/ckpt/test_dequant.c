@@ -1,0 +1,340 @@
+/* test_dequant.c - quantised checkpoints as a source: quantization_config, names, what does not
+ * fit, and what is read.  What is decoded: tests/golden/test_golden_quant.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/ckpt/dir/checkpoint.h"
+#include "support/mem_tensors.h"
+#include "support/unit.h"
+
+static const d9d_quantization fp8 = {D9D_QUANTIZATION_FP8, {4, 4}};
+static const d9d_quantization mxfp4 = {D9D_QUANTIZATION_MXFP4, {0, 0}};
+
+#define SHAPE(...)                                                                                 \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                   \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+/* --- quantization_config ------------------------------------------------------------------------
+ */
+
+static d9d_status config_read(const char *text, d9d_quantization *q)
+{
+    json_t *doc;
+    d9d_status st;
+
+    assert_ok(d9d_json_parse("c", text, strlen(text), &doc));
+    st = d9d_quantization_read(doc, "c", q);
+    json_decref(doc);
+    return st;
+}
+
+static void test_config(void **state)
+{
+    static const char fp8_text[] =
+        "{\"quantization_config\": {\"activation_scheme\": \"dynamic\", \"fmt\": \"e4m3\", "
+        "\"quant_method\": \"fp8\", \"weight_block_size\": [128, 64]}}";
+    static const char one_text[] = "{\"quantization_config\": {\"quant_method\": \"fp8\", "
+                                   "\"weight_block_size\": null, \"fmt\": null}}";
+    static const char mxfp4_text[] = "{\"quantization_config\": {\"quant_method\": \"mxfp4\", "
+                                     "\"modules_to_not_convert\": [\"lm_head\"]}}";
+    d9d_quantization q;
+
+    (void)state;
+    assert_ok(config_read("{}", &q));
+    assert_int_equal(q.method, D9D_QUANTIZATION_NONE);
+    assert_ok(config_read("{\"quantization_config\": null}", &q));
+    assert_int_equal(q.method, D9D_QUANTIZATION_NONE);
+    assert_ok(config_read(fp8_text, &q));
+    assert_int_equal(q.method, D9D_QUANTIZATION_FP8);
+    assert_int_equal(q.block[0], 128);
+    assert_int_equal(q.block[1], 64);
+    assert_ok(config_read(one_text, &q));
+    assert_int_equal(q.method, D9D_QUANTIZATION_FP8);
+    assert_int_equal(q.block[0], 0);
+    assert_ok(config_read(mxfp4_text, &q));
+    assert_int_equal(q.method, D9D_QUANTIZATION_MXFP4);
+    assert_string_equal(d9d_quantization_name(q.method), "mxfp4");
+}
+
+#define CURE                                                                                       \
+    " is not supported; \"fp8\" and \"mxfp4\" are decoded when they are read, of others take the " \
+    "unquantised weights"
+#define BLOCKS                                                                                     \
+    "c: quantization_config.weight_block_size: must be two numbers of elements, such as [128, "    \
+    "128]"
+
+static void test_config_refused(void **state)
+{
+    static const struct {
+        const char *value, *sentence;
+        d9d_status st;
+    } bad[] = {
+        {"3", "c: quantization_config: must be an object", D9D_ECONFIG},
+        {"{}", "c: quantization_config.quant_method: a missing quant_method" CURE, D9D_ENOTSUP},
+        {"{\"quant_method\": \"awq\", \"bits\": 4}",
+         "c: quantization_config.quant_method: \"awq\"" CURE, D9D_ENOTSUP},
+        {"{\"quant_method\": 7}", "c: quantization_config.quant_method: 7" CURE, D9D_ENOTSUP},
+        {"{\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}",
+         "c: quantization_config.fmt: must be \"e4m3\"", D9D_ENOTSUP},
+        {"{\"quant_method\": \"fp8\", \"weight_block_size\": [128]}", BLOCKS, D9D_ECONFIG},
+        {"{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 0]}", BLOCKS, D9D_ECONFIG},
+        {"{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128, 1]}", BLOCKS, D9D_ECONFIG},
+        {"{\"quant_method\": \"fp8\", \"weight_block_size\": [\"a\", 1]}", BLOCKS, D9D_ECONFIG},
+        {"{\"quant_method\": \"fp8\", \"weight_block_size\": 128}", BLOCKS, D9D_ECONFIG},
+        {"{\"quant_method\": \"mxfp4\", \"swizzled\": true}",
+         "c: quantization_config.swizzled: the decoder of mxfp4 does not know this field",
+         D9D_ENOTSUP},
+    };
+    d9d_quantization q;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char text[256];
+
+        (void)snprintf(text, sizeof(text), "{\"quantization_config\": %s}", bad[i].value);
+        assert_fails(config_read(text, &q), bad[i].st, bad[i].sentence);
+    }
+}
+
+/* --- names and shapes
+ * ----------------------------------------------------------------------------- */
+
+static void test_names(void **state)
+{
+    mem_tensors m = {.n = 0};
+    d9d_tensor_source stored, src;
+    const char *pair[2];
+    d9d_dequant *d;
+
+    (void)state;
+    (void)mem_tensors_add(&m, "a.weight_scale_inv", D9D_F32, SHAPE(2, 1));
+    (void)mem_tensors_add(&m, "norm", D9D_BF16, SHAPE(3));
+    (void)mem_tensors_add(&m, "a.weight", D9D_F8_E4M3, SHAPE(5, 3));
+    (void)mem_tensors_add(&m, "a.input_scale", D9D_F32, 0, NULL);
+    stored = mem_tensors_source(&m);
+    assert_ok(d9d_dequant_create(&fp8, D9D_BF16, &stored, &d));
+    src = d9d_dequant_source(d);
+    assert_int_equal(src.n, 2);
+    assert_string_equal(src.at(src.self, 0)->name, "norm");
+    assert_string_equal(src.at(src.self, 1)->name, "a.weight");
+    assert_int_equal(src.at(src.self, 1)->dtype, D9D_BF16);
+    assert_int_equal(src.at(src.self, 1)->bytes, 30);
+    assert_int_equal(d9d_dequant_count(d), 1);
+    assert_true(d9d_dequant_stored(d, "a.weight", pair));
+    assert_string_equal(pair[0], "a.weight");
+    assert_string_equal(pair[1], "a.weight_scale_inv");
+    assert_false(d9d_dequant_stored(d, "norm", pair));
+    assert_null(src.prefetch);
+    assert_null(src.fingerprint);
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+    assert_int_equal(d9d_quantization_of_name("a.weight_scale_inv"), D9D_QUANTIZATION_FP8);
+    assert_int_equal(d9d_quantization_of_name("a_scales"), D9D_QUANTIZATION_MXFP4);
+    assert_int_equal(d9d_quantization_of_name("_scales"), D9D_QUANTIZATION_NONE);
+    assert_int_equal(d9d_quantization_of_name("a.weight"), D9D_QUANTIZATION_NONE);
+}
+
+typedef struct tensor_row {
+    const char *name;
+    d9d_dtype dtype;
+    int ndim;
+    int64_t shape[4];
+} tensor_row;
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const d9d_quantization *q;
+        tensor_row t[3];
+        const char *sentence;
+    } bad[] = {
+        {&fp8,
+         {{"w", D9D_F8_E4M3, 2, {5, 3}}},
+         "memory: tensor w is quantised (fp8), and w_scale_inv is not there"},
+        {&fp8,
+         {{"w_scale_inv", D9D_F32, 2, {5, 3}}},
+         "memory: tensor w_scale_inv is quantised (fp8), and w is not there"},
+        {&fp8,
+         {{"w", D9D_F8_E4M3, 2, {5, 3}}, {"w_scale_inv", D9D_F32, 2, {1, 1}}},
+         "memory: tensor w is F8_E4M3 [5, 3] and w_scale_inv is F32 [1, 1], which must be F32 [2, "
+         "1]"},
+        {&fp8,
+         {{"w", D9D_F8_E4M3, 2, {5, 3}}, {"w_scale_inv", D9D_F16, 2, {2, 1}}},
+         "memory: tensor w is F8_E4M3 [5, 3] and w_scale_inv is F16 [2, 1], which must be F32 [2, "
+         "1]"},
+        {&fp8,
+         {{"w", D9D_F8_E4M3, 2, {5, 3}}, {"w_scale_inv", D9D_F32, 0, {0}}},
+         "memory: tensor w is F8_E4M3 [5, 3] and w_scale_inv is F32 [], which must be F32 [2, 1]"},
+        {&fp8,
+         {{"w", D9D_F8_E5M2, 2, {5, 3}}, {"w_scale_inv", D9D_F32, 2, {2, 1}}},
+         "memory: tensor w is F8_E5M2 [5, 3] and w_scale_inv is F32 [2, 1], which must be scales "
+         "of a matrix in F8_E4M3"},
+        {&fp8,
+         {{"w", D9D_F8_E4M3, 1, {5}}, {"w_scale_inv", D9D_F32, 1, {2}}},
+         "memory: tensor w is F8_E4M3 [5] and w_scale_inv is F32 [2], which must be scales of a "
+         "matrix in F8_E4M3"},
+        {&mxfp4,
+         {{"w_blocks", D9D_U8, 4, {2, 3, 1, 16}}},
+         "memory: tensor w_blocks is quantised (mxfp4), and w_scales is not there"},
+        {&mxfp4,
+         {{"w_scales", D9D_U8, 3, {2, 3, 1}}},
+         "memory: tensor w_scales is quantised (mxfp4), and w_blocks is not there"},
+        {&mxfp4,
+         {{"w_blocks", D9D_U8, 4, {2, 3, 1, 16}}, {"w_scales", D9D_U8, 3, {2, 1, 3}}},
+         "memory: tensor w_blocks is U8 [2, 3, 1, 16] and w_scales is U8 [2, 1, 3], which must be "
+         "U8 [2, 3, 1]"},
+        {&mxfp4,
+         {{"w_blocks", D9D_U8, 4, {2, 3, 1, 8}}, {"w_scales", D9D_U8, 3, {2, 3, 1}}},
+         "memory: tensor w_blocks is U8 [2, 3, 1, 8] and w_scales is U8 [2, 3, 1], which must be "
+         "scales of blocks U8 [experts, rows, groups, 16]"},
+        {&mxfp4,
+         {{"w_blocks", D9D_U8, 4, {2, 3, 1, 16}},
+          {"w_scales", D9D_U8, 3, {2, 3, 1}},
+          {"w", D9D_BF16, 1, {2}}},
+         "memory: tensor w is there, and quantised as w_blocks too"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        mem_tensors m = {.n = 0};
+        d9d_tensor_source stored;
+        d9d_dequant *d;
+
+        for (size_t k = 0; k < 3 && bad[i].t[k].name != NULL; k++)
+            (void)mem_tensors_add(&m, bad[i].t[k].name, bad[i].t[k].dtype, bad[i].t[k].ndim,
+                                  bad[i].t[k].shape);
+        stored = mem_tensors_source(&m);
+        assert_fails(d9d_dequant_create(bad[i].q, D9D_F32, &stored, &d), D9D_EFORMAT,
+                     bad[i].sentence);
+        mem_tensors_free(&m);
+    }
+}
+
+static void test_wrong_use(void **state)
+{
+    static const d9d_quantization none = {D9D_QUANTIZATION_NONE, {0, 0}};
+    mem_tensors m = {.n = 0};
+    d9d_tensor_source stored, src;
+    d9d_dequant *d;
+    char byte[8];
+
+    (void)state;
+    (void)mem_tensors_add(&m, "w", D9D_F8_E4M3, SHAPE(1, 2));
+    (void)mem_tensors_add(&m, "w_scale_inv", D9D_BF16, SHAPE(1, 1));
+    stored = mem_tensors_source(&m);
+    assert_fails(d9d_dequant_create(&fp8, D9D_F16, &stored, &d), D9D_EINVAL,
+                 "decoding: to float16, must be float32 or bfloat16");
+    assert_fails(d9d_dequant_create(&none, D9D_F32, &stored, &d), D9D_EINVAL,
+                 "decoding: without a method");
+    assert_ok(d9d_dequant_create(&fp8, D9D_BF16, &stored, &d));
+    src = d9d_dequant_source(d);
+    assert_fails(src.read(src.self, 0, 0, byte, 3), D9D_EINVAL,
+                 "tensor w: 3 bytes at 0, decoded it has 4 of 2 each");
+    assert_fails(src.read(src.self, 0, 2, byte, 4), D9D_EINVAL,
+                 "tensor w: 4 bytes at 2, decoded it has 4 of 2 each");
+    assert_ok(src.read(src.self, 0, 4, byte, 0));
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+}
+
+/* --- what is read -------------------------------------------------------------------------------
+ */
+
+/* A source that counts the bytes that are read of each tensor. */
+typedef struct counted {
+    d9d_tensor_source of;
+    uint64_t bytes[4], prefetched[4];
+} counted;
+
+static const d9d_safetensors_tensor *counted_at(void *self, size_t i)
+{
+    counted *c = self;
+
+    return c->of.at(c->of.self, i);
+}
+
+static const char *counted_path(void *self, size_t i)
+{
+    counted *c = self;
+
+    return c->of.path(c->of.self, i);
+}
+
+static d9d_status counted_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
+{
+    counted *c = self;
+
+    c->bytes[i] += n;
+    return c->of.read(c->of.self, i, at, dst, n);
+}
+
+static void counted_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
+{
+    assert_true(at + n <= counted_at(self, i)->bytes);
+    ((counted *)self)->prefetched[i] += n;
+}
+
+static d9d_tensor_source counted_source(counted *c, mem_tensors *m)
+{
+    *c = (counted){.of = mem_tensors_source(m)};
+    return (d9d_tensor_source){.self = c,
+                               .n = m->n,
+                               .at = counted_at,
+                               .path = counted_path,
+                               .read = counted_read,
+                               .prefetch = counted_prefetch};
+}
+
+/* One row of one block, of one expert: no more is read than that takes. */
+static void test_reads_no_more(void **state)
+{
+    enum { R = 400, C = 256, G = 512 };
+    mem_tensors m = {.n = 0};
+    d9d_tensor_source stored, src;
+    counted c;
+    d9d_dequant *d;
+    uint16_t out[R * C];
+
+    (void)state;
+    (void)mem_tensors_add(&m, "w", D9D_F8_E4M3, SHAPE(R, C));
+    (void)mem_tensors_add(&m, "w_scale_inv", D9D_F32, SHAPE(R / 4, C / 4));
+    stored = counted_source(&c, &m);
+    assert_ok(d9d_dequant_create(&fp8, D9D_BF16, &stored, &d));
+    src = d9d_dequant_source(d);
+    assert_ok(src.read(src.self, 0, (uint64_t)8 * C * 2, out, (uint64_t)4 * C * 2));
+    assert_int_equal(c.bytes[0], 4 * C);
+    assert_int_equal(c.bytes[1], C / 4 * 4);
+    src.prefetch(src.self, 0, (uint64_t)8 * C * 2, (uint64_t)4 * C * 2);
+    assert_int_equal(c.prefetched[0], 4 * C);
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+
+    m = (mem_tensors){.n = 0};
+    (void)mem_tensors_add(&m, "w_blocks", D9D_U8, SHAPE(2, 3, G, 16));
+    (void)mem_tensors_add(&m, "w_scales", D9D_U8, SHAPE(2, 3, G));
+    stored = counted_source(&c, &m);
+    assert_ok(d9d_dequant_create(&mxfp4, D9D_BF16, &stored, &d));
+    src = d9d_dequant_source(d);
+    /* Row 40 of the second expert: the second group of three rows. */
+    assert_ok(src.read(src.self, 0, (uint64_t)(G * 32 + 40) * 3 * 2, out, 3 * 2));
+    assert_int_equal(c.bytes[0], 3 * 16);
+    assert_true(c.bytes[1] <= 2 * G + 1);
+    src.prefetch(src.self, 0, (uint64_t)(G * 32 + 40) * 3 * 2, 3 * 2);
+    assert_int_equal(c.prefetched[0], 3 * G * 16);
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config),    cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_reads_no_more),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
