@@ -1,5 +1,4 @@
-/* gated_delta_bwd.c - the gated delta rule by chunks, backward, from the last chunk of a document
- * on.
+/* gated_delta_bwd.c - the gated delta rule by chunks, backward: a document's last chunk first.
  *
  * With X the state before a chunk and dX' the gradient of the state after it, K* = e^(b_C - b) K:
  *
@@ -21,18 +20,18 @@
 #include "cpu/gated_delta.h"
 #include "cpu/math.h"
 
-/* A thread's scratch, after the forward's. */
+/* Scratch of a thread, in addition to d9di_gated_delta_work. */
 typedef struct gated_delta_bwd_scratch {
     void *dq, *dk, *dv, *db;
     float *dg;
     float *dstate;                    /* [A/K, D, F] */
     float *sum_q, *sum_k;             /* [C, D]: sums over the heads so far */
-    float *one_q, *one_k, *n;         /* [C, D] of one head */
+    float *one_q, *one_k, *n;         /* [C, D] of one value head */
     float *dout, *y;                  /* [C, F] */
     float *f, *h;                     /* [C, C] */
     float *zero;                      /* [D, F] */
     double b[D9DI_GATED_DELTA_CHUNK]; /* db */
-    double last;                      /* of the last token, in addition */
+    double last;                      /* added to db of the last token */
 } gated_delta_bwd_scratch;
 
 enum { N_ARRAYS = 11 };
@@ -102,7 +101,7 @@ static double dgate_add_rows(gated_delta_bwd_scratch *g, const float *by, const 
     return all;
 }
 
-/* Y, F and H. */
+/* Computes Y [C, F], F and H [C, C], and their terms of db. */
 static void solve_dvalues(const d9di_gated_delta_chunk *x, const float *dstate, int64_t d,
                           int64_t f, gated_delta_bwd_scratch *g, d9di_gated_delta_work *w)
 {
@@ -121,7 +120,7 @@ static void solve_dvalues(const d9di_gated_delta_chunk *x, const float *dstate, 
     d9di_gated_delta_mask_lower(g->h, w->decay, m, false);
 }
 
-/* dQ, N and dK of one head. */
+/* Computes dQ, N and dK [C, D] of one value head, and their terms of db. */
 static void dqk_head(const d9di_gated_delta_chunk *x, const float *state, const float *dstate,
                      int64_t d, int64_t f, gated_delta_bwd_scratch *g, d9di_gated_delta_work *w)
 {
@@ -239,14 +238,14 @@ static void chunk_bwd(const d9di_gated_delta_args *c, d9di_gated_delta_chunk x,
 }
 
 static void document_bwd(const d9di_gated_delta_args *c, d9di_varlen_document at, int64_t kh,
-                         const gated_delta_bwd_scratch *out, float *room)
+                         const gated_delta_bwd_scratch *out, float *scratch)
 {
     const d9d_gated_delta_dims *n = c->n;
     const size_t size = (size_t)(n->d * n->f) * sizeof(float);
     gated_delta_bwd_scratch g = *out;
     d9di_gated_delta_work w;
 
-    scratch_init(&g, &w, n, room);
+    scratch_init(&g, &w, n, scratch);
     memset(g.dstate, 0, size * (size_t)(n->a / n->k));
     memset(g.zero, 0, size);
     for (int64_t i = (d9di_i64_ceil_div(at.n, D9DI_GATED_DELTA_CHUNK) - 1) * D9DI_GATED_DELTA_CHUNK;
@@ -265,20 +264,20 @@ d9d_status d9d_ref_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n, 
     const d9di_gated_delta_args c = {n, q, k, v, b, dout, g, states};
     const gated_delta_bwd_scratch out = {.dq = dq, .dk = dk, .dv = dv, .db = db, .dg = dg};
     int64_t floats;
-    float *room;
+    float *scratch;
 
     (void)s;
     D9D_TRY(d9di_gated_delta_check("gated_delta_bwd", n));
     if (n->k == 0)
         return D9D_OK;
     floats = scratch_floats(n);
-    if ((room = d9di_cpu_scratch_alloc_threads("gated_delta_bwd", floats)) == NULL)
+    if ((scratch = d9di_cpu_scratch_alloc_threads("gated_delta_bwd", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->docs.b * n->docs.s * n->a * n->d >               \
                                                D9DI_MIN_PARALLEL / 16)
     for (int64_t i = 0; i < d9di_varlen_n_documents(&n->docs) * n->k; i++)
         document_bwd(&c, d9di_varlen_document_at(&n->docs, i / n->k), i % n->k, &out,
-                     d9di_cpu_scratch_of_thread(room, floats));
-    free(room);
+                     d9di_cpu_scratch_of_thread(scratch, floats));
+    free(scratch);
     return D9D_OK;
 }

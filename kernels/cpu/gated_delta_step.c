@@ -20,7 +20,7 @@ static void token_step(const d9di_gated_delta_args *c, int64_t t, int64_t h, flo
 {
     const d9d_gated_delta_dims *n = c->n;
     const int64_t gate = t * n->a + h, key = t * n->k + h / (n->a / n->k), f = n->f;
-    const float fade = d9di_cpu_expf(c->g[gate]);
+    const float decay = d9di_cpu_expf(c->g[gate]);
     float beta;
 
     row_l2_normalize(n, q, c->q, key, n->scale);
@@ -28,7 +28,7 @@ static void token_step(const d9di_gated_delta_args *c, int64_t t, int64_t h, flo
     d9di_cpu_load(n->t, u, c->v, gate * f, f);
     d9di_cpu_load(n->t, &beta, c->b, gate, 1);
     for (int64_t i = 0; i < n->d; i++) {
-        d9di_cpu_row_scale(state + i * f, fade, state + i * f, f);
+        d9di_cpu_row_scale(state + i * f, decay, state + i * f, f);
         d9di_cpu_row_axpy(u, -k[i], state + i * f, f);
     }
     d9di_cpu_row_scale(u, d9di_cpu_sigmoid(beta), u, f);
@@ -57,13 +57,13 @@ d9d_status d9d_ref_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
         const d9di_varlen_document d = d9di_varlen_document_at(&n->docs, i / n->a);
         const int64_t h = i % n->a;
         float *state = (float *)past->slots + (past->slot_index[i / n->a] * n->a + h) * size;
-        float *mine = d9di_cpu_scratch_of_thread(workspace, floats), *u = mine + 2 * n->d,
+        float *scratch = d9di_cpu_scratch_of_thread(workspace, floats), *u = scratch + 2 * n->d,
               *y = u + n->f;
 
         if (d.n > 0 && d9di_varlen_past_tokens(&n->docs, i / n->a) == 0)
             memset(state, 0, (size_t)size * sizeof(*state));
         for (int64_t t = d.first; t < d.first + d.n; t++) {
-            token_step(&c, t, h, state, mine, mine + n->d, u, y);
+            token_step(&c, t, h, state, scratch, scratch + n->d, u, y);
             d9di_cpu_store(n->t, o, (t * n->a + h) * n->f, n->f, y);
         }
     }

@@ -134,7 +134,7 @@ enum { N_RULES = sizeof(env_rules) / sizeof(env_rules[0]) };
 _Static_assert(N_RULES <= sizeof(((d9d_environment *)0)->vars) / sizeof(d9d_environment_var),
                "every row has a place");
 
-/* --- decisions ----------------------------------------------------------------------- */
+/* --- decisions -------------------------------------------------------------------------------- */
 
 /* A user's own setting takes precedence over the site's. */
 static void apply_user_value(const env_rule *r, const char *wish, d9d_environment_var *out)
@@ -153,10 +153,10 @@ static void apply_user_value(const env_rule *r, const char *wish, d9d_environmen
 /* A row without a predicate is a default: it gives way to any value that is set. */
 static bool apply_rule(const env_rule *r, char *(*get)(const char *), d9d_environment_var *out)
 {
-    const char *was = get(r->name), *wish = r->keep != NULL ? get(r->keep) : NULL;
-    const bool bad = was != NULL && r->judge != NULL && r->judge(was);
+    const char *value = get(r->name), *wish = r->keep != NULL ? get(r->keep) : NULL;
+    const bool bad = value != NULL && r->judge != NULL && r->judge(value);
 
-    if (wish == NULL && !bad && (was != NULL || r->act != D9D_ENVIRONMENT_CHANGED))
+    if (wish == NULL && !bad && (value != NULL || r->act != D9D_ENVIRONMENT_CHANGED))
         return false;
     *out = (d9d_environment_var){.use = r->use, .action = r->act, .name = r->name};
     if (wish != NULL) {
@@ -167,7 +167,7 @@ static bool apply_rule(const env_rule *r, char *(*get)(const char *), d9d_enviro
         (void)snprintf(out->value, sizeof(out->value), "%s", r->set);
     if (bad)
         (void)snprintf(out->text, sizeof(out->text), "%s is \"%.64s\" in the environment: %s",
-                       r->name, was, r->why);
+                       r->name, value, r->why);
     return true;
 }
 

@@ -13,7 +13,7 @@
 
 enum { ABANDONED_S = 24 * 3600 };
 
-/* --- validation --------------------------------------------------------------------- */
+/* --- validation ------------------------------------------------------------------------------- */
 
 static d9d_status check_manifest(const d9di_checkpointer_manifest *s, int64_t step)
 {
@@ -38,7 +38,7 @@ static d9d_status check_usable(const char *path, int64_t step)
     return st;
 }
 
-/* --- the newest checkpoint -------------------------------------------------------------- */
+/* --- the newest checkpoint -------------------------------------------------------------------- */
 
 typedef struct candidate_search {
     const char *dir;
@@ -91,7 +91,7 @@ d9d_status d9d_checkpointer_latest_unverified(const char *dir, d9d_arena *a, con
     return next_usable(&s, path);
 }
 
-/* --- verification of the hashes ------------------------------------------------------------ */
+/* --- verification of the hashes --------------------------------------------------------------- */
 
 static void record_first_error(void *arg, const char *sentence)
 {
@@ -190,7 +190,7 @@ d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *bootstrap, co
     return st;
 }
 
-/* --- removal -------------------------------------------------------------------------- */
+/* --- removal ---------------------------------------------------------------------------------- */
 
 /* Seconds since the last change in the directory; 0 if unknown. */
 static int64_t idle_seconds(const char *path, d9d_arena *a)
@@ -267,7 +267,7 @@ d9d_status d9d_checkpointer_remove(const char *dir, int64_t step, const d9d_log 
 static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const d9d_log *log)
 {
     d9di_checkpointer_steps steps;
-    int64_t n_kept = 0;
+    int64_t n_usable = 0;
 
     D9D_TRY(d9di_checkpointer_steps_list(dir, a, &steps));
     for (size_t i = 0; i < steps.n; i++) {
@@ -275,8 +275,8 @@ static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const 
 
         if (path == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
-        if (n_kept < keep)
-            n_kept += check_usable(path, steps.step[i]) == D9D_OK;
+        if (n_usable < keep)
+            n_usable += check_usable(path, steps.step[i]) == D9D_OK;
         else if (d9d_fs_head_has(path, D9D_MANIFEST_NAME, D9DI_CHECKPOINTER_SCHEMA))
             D9D_TRY(remove_step(path, a, log));
     }

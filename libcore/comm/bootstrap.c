@@ -15,7 +15,7 @@ struct d9d_bootstrap {
     d9di_bootstrap_transport transport;
 };
 
-/* --- the launch -------------------------------------------------------------------- */
+/* --- the launch ------------------------------------------------------------------------------- */
 
 /* Environment variables by which launchers tell a task how many tasks there are, and its number.
  * The innermost launcher comes first: mpirun starts its daemons through srun.  The last names may
@@ -200,13 +200,13 @@ const char *d9d_bootstrap_node(const d9d_bootstrap *b)
 
 double d9d_bootstrap_set_timeout(d9d_bootstrap *b, double seconds)
 {
-    const double was = b->backend.timeout_s;
+    const double previous_s = b->backend.timeout_s;
 
     b->backend.timeout_s = seconds;
-    return was;
+    return previous_s;
 }
 
-/* --- exchanges ----------------------------------------------------------------------- */
+/* --- exchanges -------------------------------------------------------------------------------- */
 
 void d9di_bootstrap_set_transport(d9d_bootstrap *b, const d9di_bootstrap_transport *by)
 {

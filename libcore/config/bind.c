@@ -33,7 +33,7 @@ struct bind_slot {
 
 static d9d_status bind_value(struct bind_walk *w, const struct bind_slot *s);
 
-/* --- messages ------------------------------------------------------------------------ */
+/* --- messages --------------------------------------------------------------------------------- */
 
 static d9d_status no_memory(const struct bind_walk *w, const d9di_path *at)
 {
@@ -99,7 +99,7 @@ static const char *suggest_name(struct bind_walk *w, const char *given, const ch
     return text != NULL ? text : "it is not one of the known ones";
 }
 
-/* --- plain kinds ---------------------------------------------------------- */
+/* --- plain kinds ------------------------------------------------------------------------------ */
 
 static d9d_status bind_bool(struct bind_walk *w, const struct bind_slot *s)
 {
@@ -260,7 +260,7 @@ static d9d_status bind_custom(struct bind_walk *w, const struct bind_slot *s)
     return D9D_OK;
 }
 
-/* --- compound kinds ------------------------------------------------------------------ */
+/* --- compound kinds --------------------------------------------------------------------------- */
 
 /* The discriminator and every name of a table, for a suggestion. */
 static const char *const *key_names(struct bind_walk *w, const d9d_table *t, const char *tag)
@@ -359,15 +359,15 @@ static d9d_status bind_found(struct bind_walk *w, const d9d_key *k, json_t *v, c
 static d9d_status find_value(struct bind_walk *w, const d9d_key *k, const json_t *doc,
                              const d9di_path *up, const char **name, json_t **v)
 {
-    const d9di_path was = {up, k->former, 0};
+    const d9di_path former = {up, k->former, 0};
     json_t *old = k->former != NULL ? json_object_get(doc, k->former) : NULL;
 
     *v = json_object_get(doc, k->name);
     if (old == NULL)
         return D9D_OK;
     if (*v != NULL)
-        return BAD(w, &was, "is the former name of %s, which is given too", k->name);
-    d9d_log_warn(w->log, "%s is now %s", d9di_path_text(&was, w->a), k->name);
+        return BAD(w, &former, "is the former name of %s, which is given too", k->name);
+    d9d_log_warn(w->log, "%s is now %s", d9di_path_text(&former, w->a), k->name);
     *v = old;
     *name = k->former;
     return D9D_OK;
@@ -536,7 +536,7 @@ static d9d_status bind_list(struct bind_walk *w, const struct bind_slot *s)
     return D9D_OK;
 }
 
-/* --- any kind ------------------------------------------------------------------ */
+/* --- any kind --------------------------------------------------------------------------------- */
 
 static void null_zero(void *field, size_t size)
 {

@@ -23,7 +23,7 @@ static bool is_likelier(const softmax_draw *d, uint32_t a, uint32_t b)
     return d->logits[a] > d->logits[b] || (d->logits[a] == d->logits[b] && a < b);
 }
 
-/* --- partial heap sort: a heap in front, the popped tokens after it ------------------- */
+/* --- partial heap sort: a heap in front, the popped tokens after it --------------------------- */
 
 static void heap_sift_down(const softmax_draw *d, uint32_t *heap, int64_t n, int64_t i)
 {
@@ -51,7 +51,7 @@ static uint32_t heap_pop(const softmax_draw *d, uint32_t *heap, int64_t n)
 }
 
 /* The least likely token that may be drawn. */
-static d9d_status find_last_kept(d9di_token_sampler *c, const softmax_draw *d, uint32_t *out)
+static d9d_status find_last_candidate(d9di_token_sampler *c, const softmax_draw *d, uint32_t *out)
 {
     const int64_t n = d->n, max_n = c->top_k > 0 && c->top_k < n ? c->top_k : n;
     const int64_t taken = max_n < n ? max_n : 0;
@@ -125,7 +125,7 @@ d9d_status d9di_token_sampler_sample(d9di_token_sampler *c, d9d_rng r, int64_t p
         return D9D_OK;
     }
     if (some)
-        D9D_TRY(find_last_kept(c, &d, &last));
+        D9D_TRY(find_last_candidate(c, &d, &last));
     return draw_token(c, &d, some ? &last : NULL, share, out);
 }
 

@@ -44,7 +44,7 @@ d9d_status d9di_run_dir_set_paths(const d9d_job_trainer_section *t, d9d_arena *a
     return D9D_OK;
 }
 
-/* --- overlapping paths ---------------------------------------------------------------------- */
+/* --- overlapping paths ------------------------------------------------------------------------ */
 
 /* The next component of a path, of *n bytes; NULL at the end. */
 static const char *next_component(const char *p, size_t *n)
@@ -135,7 +135,7 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
     return st;
 }
 
-/* --- watching the directory ------------------------------------------------------------------ */
+/* --- watching the directory ------------------------------------------------------------------- */
 
 struct d9di_run_dir_watch {
     dev_t device; /* identity of the directory, whatever its name is later */
@@ -208,17 +208,17 @@ static json_t *env_json(const char *name)
 static d9d_status read_manifest_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
     d9d_arena a = {0};
-    const char *path = d9d_fs_join(&a, r->path, "manifest.json"), *was = NULL;
+    const char *path = d9d_fs_join(&a, r->path, "manifest.json"), *previous = NULL;
     json_t *v = NULL;
 
     id[0] = '\0';
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: its name", r->path);
     if (d9d_json_read(path, MAX_MANIFEST_BYTES, &v) == D9D_OK)
-        was = json_string_value(json_object_get(v, "id"));
-    if (was != NULL && strspn(was, "0123456789abcdef") == D9DI_RUN_DIR_ID_SIZE - 1 &&
-        strlen(was) == D9DI_RUN_DIR_ID_SIZE - 1)
-        memcpy(id, was, D9DI_RUN_DIR_ID_SIZE);
+        previous = json_string_value(json_object_get(v, "id"));
+    if (previous != NULL && strspn(previous, "0123456789abcdef") == D9DI_RUN_DIR_ID_SIZE - 1 &&
+        strlen(previous) == D9DI_RUN_DIR_ID_SIZE - 1)
+        memcpy(id, previous, D9DI_RUN_DIR_ID_SIZE);
     json_decref(v);
     d9d_arena_release(&a);
     return D9D_OK;
@@ -239,7 +239,7 @@ static d9d_status find_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
     return D9D_OK;
 }
 
-/* --- files of the ranks ----------------------------------------------------------------- */
+/* --- files of the ranks ----------------------------------------------------------------------- */
 
 static char *rank_file_path(const d9di_run_dir *r, int rank, d9d_arena *a)
 {
@@ -330,7 +330,7 @@ d9d_status d9di_run_dir_check_id(const d9di_run_dir *r, const char *id)
                     strcmp(run, id) != 0 ? "run" : "checkpoint");
 }
 
-/* --- creation ----------------------------------------------------------------------------- */
+/* --- creation --------------------------------------------------------------------------------- */
 
 static json_t *make_manifest(const d9d_job_run_section *run, const json_t *hosts, int64_t restarts,
                              const char *id)

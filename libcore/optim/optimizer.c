@@ -13,10 +13,10 @@ struct d9d_optimizer {
     d9d_device *dev;
     d9d_params params;
     uint64_t seed;
-    int n_states;                  /* states of the kind */
-    int n_kept;                    /* with the residual of a master weight, which is last */
-    d9d_tensor *state;             /* [params.n * n_kept]; storage NULL for frozen parameters */
-    int64_t *steps;                /* [params.n] */
+    int n_states;      /* states of the kind */
+    int n_stored;      /* n_states, and the residual of a master weight as the last one */
+    d9d_tensor *state; /* [params.n * n_kept]; storage NULL for frozen parameters */
+    int64_t *steps;    /* [params.n] */
     d9d_optimizer_update *updates; /* [params.n], of the current call */
     size_t *order;                 /* [params.n]: order of updates, as indices into params */
     size_t *end; /* [n_first]: end of each list of parameters that are updated first, in `order` */
@@ -61,7 +61,7 @@ static d9d_dtype state_dtype(const d9d_optimizer *o, const d9d_param *p)
 static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, const char *name)
 {
     const d9d_param *p = o->params.p[i];
-    const size_t at = i * (size_t)o->n_kept + (size_t)s;
+    const size_t at = i * (size_t)o->n_stored + (size_t)s;
 
     o->state[at] = (d9d_tensor){.dtype = t, .shape = p->shard.shape};
     o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, name);
@@ -83,24 +83,24 @@ static d9d_status states_add(d9d_optimizer *o, size_t i)
                         o->kind->table->name, p->name, (int)t);
     for (int s = 0; s < o->n_states; s++)
         D9D_TRY(state_add(o, i, s, t, o->kind->states[s]));
-    if (o->n_kept > o->n_states && p->spec.dtype == D9D_BF16)
+    if (o->n_stored > o->n_states && p->spec.dtype == D9D_BF16)
         D9D_TRY(state_add(o, i, o->n_states, D9D_I16, "master_residual"));
     return D9D_OK;
 }
 
 static const d9d_param *state_param(const d9d_optimizer *o, size_t at)
 {
-    return o->params.p[at / (size_t)o->n_kept];
+    return o->params.p[at / (size_t)o->n_stored];
 }
 
 static bool is_residual(const d9d_optimizer *o, size_t at)
 {
-    return at % (size_t)o->n_kept >= (size_t)o->n_states;
+    return at % (size_t)o->n_stored >= (size_t)o->n_states;
 }
 
 static d9d_status states_create(d9d_optimizer *o)
 {
-    size_t n = o->params.n * (size_t)o->n_kept + 1;
+    size_t n = o->params.n * (size_t)o->n_stored + 1;
 
     o->state = d9d_arena_alloc(&o->arena, n * sizeof(*o->state));
     o->index = d9d_arena_alloc(&o->arena, n * sizeof(*o->index));
@@ -149,7 +149,7 @@ d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const
     o->params = *params;
     o->seed = seed;
     D9D_TRY_OR(st, states_count(o, &o->n_states), out);
-    o->n_kept = o->n_states + (updates_masters(o) ? 1 : 0);
+    o->n_stored = o->n_states + (updates_masters(o) ? 1 : 0);
     D9D_TRY_OR(st, states_create(o), out);
     if (dev != NULL)
         D9D_TRY_OR(st, d9d_optimizer_fill(o, dev), out);
@@ -164,13 +164,13 @@ void d9d_optimizer_free(d9d_optimizer *o)
 {
     if (o == NULL)
         return;
-    for (size_t i = 0; o->state != NULL && i < o->params.n * (size_t)o->n_kept; i++)
+    for (size_t i = 0; o->state != NULL && i < o->params.n * (size_t)o->n_stored; i++)
         d9d_tensor_release(&o->state[i]);
     d9d_arena_release(&o->arena);
     free(o);
 }
 
-/* --- a step ------------------------------------------------------------------------------- */
+/* --- a step ----------------------------------------------------------------------------------- */
 
 /* Move the parameter up to place *to, if it is behind it. */
 static void order_move_up(d9d_optimizer *o, const d9d_param *p, size_t *to)
@@ -222,7 +222,7 @@ static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *sc
         o->updates[n++] = (d9d_optimizer_update){
             .dev = o->dev,
             .param = p,
-            .state = &o->state[i * (size_t)o->n_kept],
+            .state = &o->state[i * (size_t)o->n_stored],
             .state_dtype = state_dtype(o, p),
             .scale = d9d_tensor_data(scale),
             .lr = lr,
@@ -298,7 +298,7 @@ int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n)
     return o->steps;
 }
 
-/* --- description ----------------------------------------------------------------------------- */
+/* --- description ------------------------------------------------------------------------------ */
 
 static const char *update_text(const d9d_optimizer *o, const d9d_param *p)
 {
@@ -325,7 +325,7 @@ static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
     for (size_t k = 0; k < o->n_index; k++) {
         const size_t at = o->index[k], bytes = d9d_dtype_size(o->state[at].dtype);
 
-        if (at / (size_t)o->n_kept != i)
+        if (at / (size_t)o->n_stored != i)
             continue;
         D9D_TRY(d9d_buf_printf(out, ", %s %zu", o->names[k] + strlen(p->name) + 1, bytes));
         sum += bytes;
@@ -336,14 +336,14 @@ static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
 /* One line for each type of parameter, from the first of that type. */
 d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out)
 {
-    bool said[D9D_DTYPE_COUNT] = {false};
+    bool logged[D9D_DTYPE_COUNT] = {false};
 
     for (size_t i = 0; i < o->params.n; i++) {
         const d9d_param *p = o->params.p[i];
 
-        if (!p->spec.trainable || said[p->spec.dtype])
+        if (!p->spec.trainable || logged[p->spec.dtype])
             continue;
-        said[p->spec.dtype] = true;
+        logged[p->spec.dtype] = true;
         D9D_TRY(describe_param(o, i, out));
     }
     return D9D_OK;

@@ -105,7 +105,7 @@ void d9di_buckets_begin(d9di_buckets *b)
 /* All-reduce, after the device's work so far and after the reduce-scatters of shards. */
 static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
 {
-    d9d_stream queue = d9d_comm_stream(k->sum);
+    d9d_stream stream = d9d_comm_stream(k->sum);
     const d9d_comm *parts = NULL;
 
     for (size_t i = 0; i < k->params.len; i++) {
@@ -116,10 +116,10 @@ static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
         parts = p->placement.shard_group != NULL ? p->placement.shard_group : parts;
     }
     D9D_TRY(d9d_comm_wait_stream(k->sum, dev->stream));
-    d9d_trace_stream_range_begin(dev, queue, "all_reduce", k->params.data[0]->name);
-    D9D_TRY(d9d_comm_all_reduce(k->sum, queue, k->params.data[0]->name, k->dtype,
+    d9d_trace_stream_range_begin(dev, stream, "all_reduce", k->params.data[0]->name);
+    D9D_TRY(d9d_comm_all_reduce(k->sum, stream, k->params.data[0]->name, k->dtype,
                                 d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM));
-    d9d_trace_stream_range_end(dev, queue);
+    d9d_trace_stream_range_end(dev, stream);
     k->summed.comm = k->sum;
     D9D_TRY(d9d_comm_event_record(k->sum, &k->summed.event));
     for (size_t i = 0; i < k->params.len; i++)

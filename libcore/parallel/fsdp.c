@@ -70,7 +70,7 @@ struct d9d_fsdp {
     d9d_arena arena;
 };
 
-/* --- collectives of a group ----------------------------------------------------------------- */
+/* --- collectives of a group ------------------------------------------------------------------- */
 
 typedef d9d_status part_fn(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 
@@ -98,7 +98,7 @@ static d9d_status group_coalesced(fsdp_unit *u, const param_group *b, bool with_
     return d9d_err_restore(&why);
 }
 
-/* --- peer memory -------------------------------------------------------------------------- */
+/* --- peer memory ------------------------------------------------------------------------------ */
 
 /* Enumerate the shards over these ranks in the order of units: set their indices, and their
  * addresses in `mine` unless NULL. */
@@ -146,7 +146,7 @@ static d9d_status peer_memory_map_all(d9d_fsdp *s)
 }
 
 /* Before peers' shards are read: wait until all ranks' shards are final. */
-static d9d_status peers_wait_ready(peer_memory *r, d9d_stream queue)
+static d9d_status peers_wait_ready(peer_memory *r, d9d_stream stream)
 {
     if (r->shared == NULL)
         return D9D_OK;
@@ -154,7 +154,7 @@ static d9d_status peers_wait_ready(peer_memory *r, d9d_stream queue)
     if (r->peers_ready)
         return D9D_OK;
     r->peers_ready = true;
-    return d9d_peer_barrier(r->shared, queue);
+    return d9d_peer_barrier(r->shared, stream);
 }
 
 /* Before this rank's shards change: wait until all peers have read them.  Their reads are on the
@@ -168,18 +168,18 @@ static d9d_status peers_wait_readers(peer_memory *r)
     return d9d_comm_event_record(r->comm, &r->readers_done);
 }
 
-/* --- unshard ----------------------------------------------------------------------------- */
+/* --- unshard ---------------------------------------------------------------------------------- */
 
 static d9d_status group_unshard(fsdp_unit *u, param_group *b)
 {
     d9d_device *dev = u->owner->dev;
-    d9d_stream queue = d9d_comm_stream(b->comm);
+    d9d_stream stream = d9d_comm_stream(b->comm);
 
     D9D_TRY(d9d_comm_wait_stream(b->comm, dev->stream));
-    d9d_trace_stream_range_begin(dev, queue, "unshard", u->sharded.p[b->first]->name);
-    D9D_TRY(peers_wait_ready(b->peer_memory, queue));
+    d9d_trace_stream_range_begin(dev, stream, "unshard", u->sharded.p[b->first]->name);
+    D9D_TRY(peers_wait_ready(b->peer_memory, stream));
     D9D_TRY(group_coalesced(u, b, false, d9di_fsdp_param_unshard_start));
-    d9d_trace_stream_range_end(dev, queue);
+    d9d_trace_stream_range_end(dev, stream);
     return d9d_comm_event_record(b->comm, &b->unsharded_event);
 }
 
@@ -260,7 +260,7 @@ static d9d_status prefetch_next(d9d_fsdp *s, d9d_param_unit_pass pass)
     return unit_unshard_start(next);
 }
 
-/* --- gradients -------------------------------------------------------------------------- */
+/* --- gradients -------------------------------------------------------------------------------- */
 
 static d9d_status grads_alloc(fsdp_unit *u)
 {
@@ -274,8 +274,8 @@ static d9d_status grads_alloc(fsdp_unit *u)
     return D9D_OK;
 }
 
-/* The device's stream has waited for the group's reduce-scatter; all-reduces of buckets may follow.
- */
+/* The device's stream has waited for the group's reduce-scatter; all-reduces of buckets may
+ * follow. */
 static void group_reduce_done(fsdp_unit *u, const param_group *b)
 {
     for (size_t i = b->first; i < b->first + b->n; i++) {
@@ -311,14 +311,14 @@ static d9d_status units_reduce_wait(d9d_fsdp *s)
 static d9d_status group_reduce_scatter(fsdp_unit *u, param_group *b)
 {
     d9d_device *dev = u->owner->dev;
-    d9d_stream queue = d9d_comm_stream(b->comm);
+    d9d_stream stream = d9d_comm_stream(b->comm);
 
     D9D_TRY(group_for_each(u, b, true, d9di_fsdp_param_reduce_pack));
     D9D_TRY(d9d_comm_wait_stream(b->comm, dev->stream));
-    d9d_trace_stream_range_begin(dev, queue, "reduce_scatter", u->sharded.p[b->first]->name);
+    d9d_trace_stream_range_begin(dev, stream, "reduce_scatter", u->sharded.p[b->first]->name);
     D9D_TRY(group_coalesced(u, b, true, d9di_fsdp_param_reduce_start));
     D9D_TRY(group_for_each(u, b, true, d9di_fsdp_param_reduce_accumulate));
-    d9d_trace_stream_range_end(dev, queue);
+    d9d_trace_stream_range_end(dev, stream);
     b->reduced.comm = b->comm;
     for (size_t i = b->first; i < b->first + b->n; i++)
         u->sharded.p[i]->shard.pending_reduce = &b->reduced;
@@ -350,7 +350,7 @@ static d9d_status unit_backward_done(fsdp_unit *u)
     return s->last ? d9di_buckets_unit_done(&s->buckets, u->number, s->dev) : D9D_OK;
 }
 
-/* --- unshard and reshard of a unit ---------------------------------------------------------- */
+/* --- unshard and reshard of a unit ------------------------------------------------------------ */
 
 /* The last unit of a forward is the first of a backward that follows directly; its gradients may be
  * computed in either. */
@@ -401,7 +401,7 @@ static d9d_status unit_hook_reshard(d9d_param_unit *base, d9d_param_unit_pass pa
 
 static const d9d_param_unit_ops unit_ops = {unit_hook_unshard, unit_hook_reshard};
 
-/* --- creation ------------------------------------------------------------------------------ */
+/* --- creation --------------------------------------------------------------------------------- */
 
 static d9d_status param_add(fsdp_unit *u, d9d_param *p, d9d_arena *a)
 {
@@ -630,7 +630,7 @@ void d9d_fsdp_free(d9d_fsdp *s)
     free(s);
 }
 
-/* --- a step ------------------------------------------------------------------------------- */
+/* --- a step ----------------------------------------------------------------------------------- */
 
 void d9d_fsdp_pre_forward(d9d_fsdp *s, bool learns, bool back_at_once)
 {
@@ -696,7 +696,7 @@ d9d_status d9d_fsdp_wait_grads(d9d_fsdp *s)
     return D9D_OK;
 }
 
-/* --- prefetch for the next step -------------------------------------------------------------- */
+/* --- prefetch for the next step --------------------------------------------------------------- */
 
 /* The i-th distinct unit with shards in the order of forward, or NULL. */
 static fsdp_unit *first_unit(const d9d_fsdp *s, size_t i)

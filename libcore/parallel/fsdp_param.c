@@ -119,28 +119,28 @@ static d9d_status staging_alloc(const d9di_fsdp_param *t, const d9d_param *p, d9
 }
 
 /* Copy n elements on a stream of the device. */
-static d9d_status copy_on_stream(d9d_device *dev, d9d_stream queue, d9d_dtype t, void *to,
+static d9d_status copy_on_stream(d9d_device *dev, d9d_stream stream, d9d_dtype t, void *to,
                                  const void *from, int64_t n)
 {
     const d9d_copy_strided_dims dims = {
         .t = t, .m = 1, .heads = 1, .n = n, .x_cols = n, .y_cols = n};
 
-    return dev->kernels->elementwise->copy_strided(queue, &dims, to, from);
+    return dev->kernels->elementwise->copy_strided(stream, &dims, to, from);
 }
 
-/* --- data ------------------------------------------------------------------------------- */
+/* --- data ------------------------------------------------------------------------------------- */
 
 /* In-place all-gather: each rank sends from its own place. */
 static d9d_status padded_all_gather(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev)
 {
     const int me = d9d_comm_rank(p->placement.shard_group);
-    d9d_stream queue = d9d_comm_stream(p->placement.shard_group);
+    d9d_stream stream = d9d_comm_stream(p->placement.shard_group);
     char *buffer = d9d_tensor_data(&t->staging);
     char *mine = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->spec.dtype);
 
-    D9D_TRY(copy_on_stream(dev, queue, p->spec.dtype, mine, d9d_tensor_data(&p->shard.data),
+    D9D_TRY(copy_on_stream(dev, stream, p->spec.dtype, mine, d9d_tensor_data(&p->shard.data),
                            t->counts[me]));
-    return d9d_comm_all_gather(p->placement.shard_group, queue, p->name, p->spec.dtype, buffer,
+    return d9d_comm_all_gather(p->placement.shard_group, stream, p->name, p->spec.dtype, buffer,
                                mine, t->padded_counts);
 }
 
@@ -177,7 +177,7 @@ d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_
     return st;
 }
 
-/* --- gradients ---------------------------------------------------------------------------- */
+/* --- gradients -------------------------------------------------------------------------------- */
 
 d9d_status d9di_fsdp_param_reduce_pack(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
@@ -208,15 +208,15 @@ d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_de
 static d9d_status shard_grad_accumulate(const d9di_fsdp_param *t, const d9d_param *p,
                                         d9d_device *dev)
 {
-    d9d_stream queue = d9d_comm_stream(p->placement.shard_group);
+    d9d_stream stream = d9d_comm_stream(p->placement.shard_group);
     void *own = d9d_tensor_data(&p->shard.grad), *sum = d9d_tensor_data(&t->sum);
     const int64_t n = d9d_tensor_numel(&p->shard.grad);
 
     if (p->shard.has_grad)
-        return dev->kernels->elementwise->accumulate(queue, p->spec.grad_dtype, own, 1.0f,
+        return dev->kernels->elementwise->accumulate(stream, p->spec.grad_dtype, own, 1.0f,
                                                      p->spec.grad_dtype, sum, n);
     return t->sum.storage == NULL ? D9D_OK
-                                  : copy_on_stream(dev, queue, p->spec.grad_dtype, own, sum, n);
+                                  : copy_on_stream(dev, stream, p->spec.grad_dtype, own, sum, n);
 }
 
 d9d_status d9di_fsdp_param_reduce_accumulate(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)

@@ -79,9 +79,9 @@ d9d_status d9d_program_push(d9d_program *p, int rank, d9d_pipe_action a)
 
 int d9d_program_rank_of(const d9d_program *p, int stage)
 {
-    const int place = stage % p->ranks, turn = stage / p->ranks;
+    const int place = stage % p->ranks, round = stage / p->ranks;
 
-    return p->layout == D9D_PIPE_V && turn % 2 == 1 ? p->ranks - 1 - place : place;
+    return p->layout == D9D_PIPE_V && round % 2 == 1 ? p->ranks - 1 - place : place;
 }
 
 int d9d_program_stage_of(const d9d_program *p, int rank, int k)
@@ -89,7 +89,7 @@ int d9d_program_stage_of(const d9d_program *p, int rank, int k)
     return k * p->ranks + (p->layout == D9D_PIPE_V && k % 2 == 1 ? p->ranks - 1 - rank : rank);
 }
 
-/* --- text ---------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------- */
 
 d9d_status d9d_program_print(const d9d_program *p, int rank, d9d_buf *out)
 {

@@ -2,20 +2,8 @@
 #include "plan/measured_costs.h"
 
 #include "d9d/base/json.h"
+#include "d9d/base/median.h"
 #include "d9d/report/run_reader.h"
-
-/* The median of n numbers, n at least 1. */
-static double median(double *v, size_t n)
-{
-    for (size_t i = 1; i < n; i++)
-        for (size_t k = i; k > 0 && v[k - 1] > v[k]; k--) {
-            const double above = v[k - 1];
-
-            v[k - 1] = v[k];
-            v[k] = above;
-        }
-    return v[n / 2];
-}
 
 /* A stage's median over the pipeline lines that have the key, in milliseconds. */
 static double median_stage_ms(const d9d_run_reader *r, const char *key, size_t stage)
@@ -29,7 +17,7 @@ static double median_stage_ms(const d9d_run_reader *r, const char *key, size_t s
         if (json_is_number(x))
             v[n++] = json_number_value(x);
     }
-    return n > 0 ? median(v, n) : 0;
+    return n > 0 ? d9d_median(v, n) : 0;
 }
 
 static d9d_status check_run(const d9d_run_reader *r, const d9d_plan *p, size_t stages)

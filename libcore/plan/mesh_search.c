@@ -65,7 +65,7 @@ typedef struct search_state {
     d9d_arena arena;
 } search_state;
 
-/* --- candidates ------------------------------------------------------------------------------ */
+/* --- candidates ------------------------------------------------------------------------------- */
 
 static bool is_allowed(const search_state *s, const d9d_parallel_degrees *d, int64_t rows)
 {
@@ -171,7 +171,7 @@ static d9d_status add_meshes(search_state *s, int64_t ranks)
     return D9D_OK;
 }
 
-/* --- planning ------------------------------------------------------------------------- */
+/* --- planning --------------------------------------------------------------------------------- */
 
 /* The configuration of a candidate, with its own copy of the model's section. */
 static d9d_status make_config(const search_state *s, const candidate *c, d9d_arena *a,
@@ -258,7 +258,7 @@ static d9d_status plan_candidate(void *arg, int worker, size_t i)
     return st;
 }
 
-/* --- ranking -------------------------------------------------------------------------- */
+/* --- ranking ---------------------------------------------------------------------------------- */
 
 /* Of equal rates the one that needs less memory, then the one found first. */
 static int compare_rate(const void *a, const void *b)
@@ -276,7 +276,7 @@ static int compare_rate(const void *a, const void *b)
 static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_search_results *out)
 {
     const size_t n = s->candidates.len;
-    size_t n_kept = 0;
+    size_t n_unique = 0;
 
     out->n = 0;
     out->planned = 0;
@@ -292,13 +292,13 @@ static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_sea
     for (size_t i = 0; i < out->n; i++) {
         bool seen = false;
 
-        for (size_t k = 0; k < n_kept && !seen; k++)
+        for (size_t k = 0; k < n_unique && !seen; k++)
             seen =
                 memcmp(&out->item[k].mesh, &out->item[i].mesh, sizeof(d9d_parallel_degrees)) == 0;
         if (!seen)
-            out->item[n_kept++] = out->item[i];
+            out->item[n_unique++] = out->item[i];
     }
-    out->n = n_kept;
+    out->n = n_unique;
     return D9D_OK;
 }
 
@@ -345,7 +345,7 @@ static d9d_status fail_none_fits(const search_state *s, const d9d_mesh_search_re
                     (long long)out->ranks, (double)least / 0x1p30, (double)out->memory / 0x1p30);
 }
 
-/* --- the search ----------------------------------------------------------------------- */
+/* --- the search ------------------------------------------------------------------------------- */
 
 static d9d_status search_open(search_state *s)
 {
@@ -437,7 +437,7 @@ d9d_status d9d_mesh_search(const d9d_train_config *config, const d9d_plan_opts *
     return st;
 }
 
-/* --- output --------------------------------------------------------------------------- */
+/* --- output ----------------------------------------------------------------------------------- */
 
 static const char *const recompute_names[] = {[D9D_RECOMPUTE_OFF] = "off",
                                               [D9D_RECOMPUTE_FULL] = "full",

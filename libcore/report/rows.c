@@ -39,7 +39,7 @@ d9d_status d9di_report_rows_append_value(d9d_buf *out, double v)
     return is_integer(v) ? d9d_buf_printf(out, "%.0f", v) : d9d_json_put_f64(out, v);
 }
 
-/* --- keys -------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------- */
 
 static const char *const default_columns[] = {"loss",   "grad_norm",    "lr",
                                               "tokens", "tokens_per_s", "step_ms"};
@@ -90,7 +90,7 @@ d9d_status d9di_report_rows_columns(const d9d_run_reader_list *r, d9d_report_col
     return D9D_OK;
 }
 
-/* --- records ----------------------------------------------------------------------- */
+/* --- records ---------------------------------------------------------------------------------- */
 
 uint32_t d9di_report_rows_sources(const d9d_run_reader *r, d9d_report_columns keys)
 {
@@ -106,11 +106,13 @@ uint32_t d9di_report_rows_sources(const d9d_run_reader *r, d9d_report_columns ke
 static size_t nearest_evaluation(const d9d_run_reader *r, const size_t *list, size_t lo, size_t hi,
                                  size_t at, uint32_t evaluations)
 {
-    for (size_t far = 0; at + far < hi || (far <= at && at - far >= lo); far++) {
-        if (at + far < hi && (r->sources[list[at + far]] & evaluations) != 0)
-            return at + far;
-        if (far <= at && at - far >= lo && (r->sources[list[at - far]] & evaluations) != 0)
-            return at - far;
+    for (size_t distance = 0; at + distance < hi || (distance <= at && at - distance >= lo);
+         distance++) {
+        if (at + distance < hi && (r->sources[list[at + distance]] & evaluations) != 0)
+            return at + distance;
+        if (distance <= at && at - distance >= lo &&
+            (r->sources[list[at - distance]] & evaluations) != 0)
+            return at - distance;
     }
     return at;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/median.h"
+#include "d9d/base/median.h"
 #include "report/rows.h"
 #include "report/spike_documents.h"
 #include "report/text_table.h"
@@ -25,10 +25,10 @@ typedef struct spike_window {
 static void window_stats(const spike_window *w, double *median, double *deviation)
 {
     memcpy(w->sorted, w->values, w->n * sizeof(double));
-    *median = d9di_report_median(w->sorted, w->n);
+    *median = d9d_median(w->sorted, w->n);
     for (size_t i = 0; i < w->n; i++)
         w->sorted[i] = fabs(w->values[i] - *median);
-    *deviation = fmax(1.4826 * d9di_report_median(w->sorted, w->n), 1e-3 * fabs(*median));
+    *deviation = fmax(1.4826 * d9d_median(w->sorted, w->n), 1e-3 * fabs(*median));
 }
 
 static void window_push(spike_window *w, double v)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/median.h"
+#include "d9d/base/median.h"
 #include "report/rows.h"
 #include "report/text_table.h"
 
@@ -22,7 +22,7 @@ static d9d_status median_of_finite(const double *v, size_t n, double *out)
     for (size_t i = 0; i < n; i++)
         if (!isnan(v[i]))
             sorted[m++] = v[i];
-    *out = d9di_report_median(sorted, m);
+    *out = d9d_median(sorted, m);
     free(sorted);
     return D9D_OK;
 }

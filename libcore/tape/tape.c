@@ -101,7 +101,7 @@ d9d_device *d9d_tape_device(const d9d_tape *t)
     return t->dev;
 }
 
-/* --- vars ---------------------------------------------------------------------- */
+/* --- vars ------------------------------------------------------------------------------------- */
 
 /* Takes the reference over on success. */
 static d9d_status add_var(d9d_tape *t, d9d_tensor *x, bool needs_grad, d9d_var **out)
@@ -175,26 +175,26 @@ size_t d9d_tape_mark(const d9d_tape *t)
 /* Drop the array, keep its type and shape. */
 static void release_value(d9d_var *v)
 {
-    const d9d_tensor was = v->value;
+    const d9d_tensor released = v->value;
 
     d9d_tensor_release(&v->value);
-    v->value.dtype = was.dtype;
-    v->value.shape = was.shape;
+    v->value.dtype = released.dtype;
+    v->value.shape = released.shape;
 }
 
 void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *keep, size_t n)
 {
     for (size_t i = mark; i < t->vars.len; i++) {
-        bool is_kept = false;
+        bool is_excluded = false;
 
         for (size_t k = 0; k < n; k++)
-            is_kept = is_kept || keep[k] == t->vars.data[i];
-        if (!is_kept)
+            is_excluded = is_excluded || keep[k] == t->vars.data[i];
+        if (!is_excluded)
             release_value(t->vars.data[i]);
     }
 }
 
-/* --- nodes --------------------------------------------------------------------- */
+/* --- nodes ------------------------------------------------------------------------------------ */
 
 static unsigned needed_halves(d9d_var *const *in, size_t n_in, d9d_param *const *param,
                               size_t n_param)

@@ -11,7 +11,7 @@ static const char line_prefix[] = "{\"step\": ", sampler_key[] = ", \"sampler\":
 
 enum { SAMPLER_PERIOD = 1024 /* steps between two samplers in the log */, LINE_HEAD_MAX = 40 };
 
-/* --- the existing file, scanned from its end ------------------------------------------ */
+/* --- the existing file, scanned from its end -------------------------------------------------- */
 
 /* A chunk of the file, which is scanned backwards. */
 typedef struct file_tail {
@@ -70,9 +70,10 @@ out:
     return st;
 }
 
-/* The size of the lines up to and including step `done`, and the last sampler among them. */
+/* *end: size of the lines up to and including step `done`; *sampler: the last sampler state among
+ * them. */
 static d9d_status find_end_in_tail(file_tail *t, uint64_t size, int64_t done, uint64_t *end,
-                                   d9d_buf *was)
+                                   d9d_buf *sampler)
 {
     uint64_t at, from;
     int64_t step = -1;
@@ -88,14 +89,14 @@ static d9d_status find_end_in_tail(file_tail *t, uint64_t size, int64_t done, ui
             continue;
         *end = *end == 0 ? at : *end;
         if (at - from <= sizeof(t->chunk_buf))
-            D9D_TRY(parse_sampler(t, from, at, was));
-        if (was->len > 0 || done - step > SAMPLER_PERIOD)
+            D9D_TRY(parse_sampler(t, from, at, sampler));
+        if (sampler->len > 0 || done - step > SAMPLER_PERIOD)
             return D9D_OK;
     }
     return D9D_OK;
 }
 
-static d9d_status find_end(const char *path, int64_t done, uint64_t *end, d9d_buf *was)
+static d9d_status find_end(const char *path, int64_t done, uint64_t *end, d9d_buf *sampler)
 {
     file_tail *t = calloc(1, sizeof(*t));
     uint64_t size;
@@ -109,7 +110,7 @@ static d9d_status find_end(const char *path, int64_t done, uint64_t *end, d9d_bu
     if (st == D9D_OK && t->file.fd >= 0)
         st = d9d_fs_size(path, &size);
     if (st == D9D_OK && t->file.fd >= 0)
-        st = find_end_in_tail(t, size, done, end, was);
+        st = find_end_in_tail(t, size, done, end, sampler);
     d9d_file_release(&t->file);
     free(t);
     return st;
@@ -130,7 +131,7 @@ d9d_status d9di_samples_log_open(const char *path, int64_t done, const d9d_log *
     return st;
 }
 
-/* --- a step ---------------------------------------------------------------------------------- */
+/* --- a step ----------------------------------------------------------------------------------- */
 
 /* Appends one list of a line: the `sample_field` of the skipped samples, or of all. */
 enum sample_field { SAMPLE, DATASET };

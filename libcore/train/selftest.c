@@ -13,7 +13,7 @@
 #include "d9d/train/train.h"
 #include "job/run_dir.h"
 
-/* --- two trainings ---------------------------------------------------------------------- */
+/* --- two trainings ---------------------------------------------------------------------------- */
 
 /* The same training without other outputs, with its records in the scratch directory. */
 static d9d_train_config make_short_config(const d9d_train_config *c, const char *dir)
@@ -57,7 +57,7 @@ static d9d_status train_on_one_rank(const d9d_train_config *c, const json_t *res
     return st;
 }
 
-/* --- comparison of the records -------------------------------------------------------- */
+/* --- comparison of the records ---------------------------------------------------------------- */
 
 static double relative_difference(const double v[2])
 {
@@ -129,13 +129,13 @@ static d9d_status compare_on_root(const d9d_train_config *c, const json_t *resol
     return d9d_selftest_compare(together, alone, s);
 }
 
-/* The other ranks wait for rank 0 without a timeout, as it does the work of all alone. */
+/* The other ranks wait for rank 0 without a timeout, since it computes the reference alone. */
 static d9d_status broadcast_result(const d9d_job *where, d9d_status mine)
 {
-    const double was = d9d_bootstrap_set_timeout(where->bootstrap, 0);
+    const double timeout_s = d9d_bootstrap_set_timeout(where->bootstrap, 0);
     const d9d_status st = d9d_bootstrap_agree_status(where->bootstrap, mine);
 
-    (void)d9d_bootstrap_set_timeout(where->bootstrap, was);
+    (void)d9d_bootstrap_set_timeout(where->bootstrap, timeout_s);
     return st;
 }
 
@@ -152,7 +152,7 @@ static d9d_status run_in_dir(const d9d_train_config *c, const json_t *resolved,
     return broadcast_result(where, compare_on_root(c, resolved, where, together, alone, s));
 }
 
-/* --- the scratch directory ------------------------------------------------------------ */
+/* --- the scratch directory -------------------------------------------------------------------- */
 
 /* A directory beside the run's; the next self-test removes it if this one is killed. */
 typedef struct scratch_dir {
@@ -228,7 +228,7 @@ out:
     return st;
 }
 
-/* --- text output ---------------------------------------------------------------------- */
+/* --- text output ------------------------------------------------------------------------------ */
 
 static d9d_status print_pair(const double v[2], d9d_buf *out)
 {

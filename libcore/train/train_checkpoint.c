@@ -6,7 +6,7 @@
 #include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/comm/exchange.h"
 
-/* --- what a run resumes from --------------------------------------------------------- */
+/* --- what a run resumes from ------------------------------------------------------------------ */
 
 d9d_status d9di_train_checkpointer_find(const d9di_train_run *run, bool whole, d9d_arena *a,
                                         const char **path)
@@ -91,9 +91,9 @@ static bool hash_is_zero(d9d_hash h)
  * fits. */
 static void check_hf_config(const d9di_train_checkpointer *ck, const d9di_train_run *run,
                             const char *hf_config, const char *path,
-                            const struct d9d_checkpointer_origin *was)
+                            const struct d9d_checkpointer_origin *saved)
 {
-    if (!hash_is_zero(was->hf_config) && !d9d_hash_equal(was->hf_config, ck->origin.hf_config))
+    if (!hash_is_zero(saved->hf_config) && !d9d_hash_equal(saved->hf_config, ck->origin.hf_config))
         d9d_log_warn(run->log,
                      "%s: %s is another one than it was trained with; what was learned until now "
                      "was learned with that",
@@ -103,21 +103,21 @@ static void check_hf_config(const d9di_train_checkpointer *ck, const d9di_train_
 /* Frozen weights are not in checkpoints, so they must be the ones the run was trained on.  Another
  * path with the same content is allowed; the run's records warn of it (train_record.c). */
 static d9d_status check_source(const d9di_train_checkpointer *ck, const d9di_train_run *run,
-                               const char *path, const struct d9d_checkpointer_origin *was)
+                               const char *path, const struct d9d_checkpointer_origin *saved)
 {
     const char *source = run->c->trainer.model_stage_factory.source_checkpoint;
     char then[D9D_HASH_HEX], now[D9D_HASH_HEX];
 
-    if (hash_is_zero(ck->origin.source) || d9d_hash_equal(ck->origin.source, was->source))
+    if (hash_is_zero(ck->origin.source) || d9d_hash_equal(ck->origin.source, saved->source))
         return D9D_OK;
-    if (hash_is_zero(was->source)) {
+    if (hash_is_zero(saved->source)) {
         d9d_log_warn(run->log, "%s: does not say which weights it was trained over; %s is taken",
                      path, source);
         return D9D_OK;
     }
-    if (!d9d_hash_equal(was->source_path, ck->origin.source_path))
+    if (!d9d_hash_equal(saved->source_path, ck->origin.source_path))
         return D9D_OK;
-    d9d_hash_hex(was->source, then);
+    d9d_hash_hex(saved->source, then);
     d9d_hash_hex(ck->origin.source, now);
     return D9D_FAIL(D9D_EMISMATCH,
                     "%s: was trained over other weights than %s has now: their identity was %s and "
@@ -152,7 +152,7 @@ d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
     return check_source(ck, run, path, &s->origin);
 }
 
-/* --- saves --------------------------------------------------------------------------- */
+/* --- saves ------------------------------------------------------------------------------------ */
 
 d9d_status d9di_train_checkpointer_check_size(const d9di_train_checkpointer *ck,
                                               const d9di_train_run *run)

@@ -29,7 +29,7 @@ static d9d_status sinks_open(d9di_train_recorder *rec, const d9di_train_run *run
     return D9D_OK;
 }
 
-/* --- changes since the last start ---------------------------------------------------- */
+/* --- changes since the last start ------------------------------------------------------------- */
 
 typedef struct config_change {
     const d9di_train_run *run;
@@ -65,19 +65,19 @@ static bool changes_training(const d9di_train_run *run, const char *key)
            strcmp(key, "trainer.model_stage_factory.source_checkpoint") == 0;
 }
 
-static bool log_change(void *self, const char *key, const json_t *was, const json_t *is)
+static bool log_change(void *self, const char *key, const json_t *before, const json_t *now)
 {
     const config_change *c = self;
     d9d_buf a = {0}, b = {0};
 
-    if (was != NULL && is != NULL && changes_training(c->run, key))
+    if (before != NULL && now != NULL && changes_training(c->run, key))
         d9d_log_warn(c->run->log,
                      "%s: %s was %s and is %s; what was learned until now was learned with that",
-                     c->path, key, d9di_config_diff_format(was, &a),
-                     d9di_config_diff_format(is, &b));
-    else if (was != NULL && is != NULL)
+                     c->path, key, d9di_config_diff_format(before, &a),
+                     d9di_config_diff_format(now, &b));
+    else if (before != NULL && now != NULL)
         d9d_log_info(c->run->log, "%s: %s was %s and is %s", c->path, key,
-                     d9di_config_diff_format(was, &a), d9di_config_diff_format(is, &b));
+                     d9di_config_diff_format(before, &a), d9di_config_diff_format(now, &b));
     d9d_buf_release(&a);
     d9d_buf_release(&b);
     return false;
@@ -88,17 +88,17 @@ static void log_changes(const d9di_train_run *run, int64_t step, const json_t *r
 {
     d9d_arena a = {0};
     config_change c = {run, d9d_fs_join(&a, run->dir.path, "config.json")};
-    json_t *was = NULL, *is = json_deep_copy(resolved);
+    json_t *before = NULL, *now = json_deep_copy(resolved);
 
-    if (step > 0 && is != NULL && c.path != NULL && d9d_fs_exists(c.path) &&
-        d9d_json_read(c.path, MAX_CONFIG_BYTES, &was) == D9D_OK)
-        (void)d9di_config_diff(was, is, log_change, &c);
-    json_decref(was);
-    json_decref(is);
+    if (step > 0 && now != NULL && c.path != NULL && d9d_fs_exists(c.path) &&
+        d9d_json_read(c.path, MAX_CONFIG_BYTES, &before) == D9D_OK)
+        (void)d9di_config_diff(before, now, log_change, &c);
+    json_decref(before);
+    json_decref(now);
     d9d_arena_release(&a);
 }
 
-/* --- opening ------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /* The nodes of the job, each once, in rank order. */
 static d9d_status hosts_list(d9d_bootstrap *bootstrap, json_t **out)
@@ -249,7 +249,7 @@ void d9di_train_recorder_close(d9di_train_recorder *rec)
     d9di_loss_attribution_release(&rec->loss_attribution);
 }
 
-/* --- a step -------------------------------------------------------------------------- */
+/* --- a step ----------------------------------------------------------------------------------- */
 
 /* True if step k, counted from 1, has a record. */
 static bool is_due(const d9di_train_run *run, int64_t k)

@@ -12,7 +12,7 @@ void d9di_train_timeouts_set(const d9di_train_timeouts *t, d9di_train_phase phas
     const struct d9d_job_timeout_section *c = t->c;
     const struct {
         const char *name;
-        int64_t said;
+        int64_t configured;
         double otherwise;
     } limits[] = {
         [D9DI_TRAIN_START] = {D9DI_TRAIN_START_TIMEOUT_NAME, c->init_timeout, 0},
@@ -25,7 +25,8 @@ void d9di_train_timeouts_set(const d9di_train_timeouts *t, d9di_train_phase phas
                                (double)c->init_timeout + t->write_s},
     };
 
-    d9d_mesh_set_timeout(
-        t->mesh, limits[phase].said > 0 ? (double)limits[phase].said : limits[phase].otherwise,
-        limits[phase].name);
+    d9d_mesh_set_timeout(t->mesh,
+                         limits[phase].configured > 0 ? (double)limits[phase].configured
+                                                      : limits[phase].otherwise,
+                         limits[phase].name);
 }

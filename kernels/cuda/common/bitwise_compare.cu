@@ -6,16 +6,16 @@ static __global__ void compare_kernel(const uint4 *a, const uint4 *b, int64_t n,
                                       int *different)
 {
     const int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    int mine = 0;
+    int differs = 0;
 
     for (int64_t i = first; i < n; i += (int64_t)gridDim.x * THREADS) {
         const uint4 x = a[i], y = b[i];
 
-        mine |= (x.x ^ y.x) | (x.y ^ y.y) | (x.z ^ y.z) | (x.w ^ y.w);
+        differs |= (x.x ^ y.x) | (x.y ^ y.y) | (x.z ^ y.z) | (x.w ^ y.w);
     }
     if (first < tail)
-        mine |= ((const uint8_t *)(a + n))[first] ^ ((const uint8_t *)(b + n))[first];
-    if (__syncthreads_or(mine) && threadIdx.x == 0)
+        differs |= ((const uint8_t *)(a + n))[first] ^ ((const uint8_t *)(b + n))[first];
+    if (__syncthreads_or(differs) && threadIdx.x == 0)
         *different = 1; /* a benign race: all blocks write the same value */
 }
 

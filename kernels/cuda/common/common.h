@@ -46,7 +46,7 @@ struct d9d_stream_state {
     d9d_cuda_opts opts;
     d9di_cublaslt *cublaslt;
     d9di_cudnn_attention *cudnn_attention; /* NULL until it is needed */
-    unsigned said;                         /* bits of d9di_cuda_notice */
+    unsigned logged_notices;               /* bit set of d9di_cuda_notice */
 };
 
 /* The CUDA stream to launch on; makes its GPU current for this thread. */
@@ -59,8 +59,8 @@ void d9di_cuda_scratch_free(d9d_stream s, void *p, int64_t bytes);
 /* Writes a line to the owner's log. */
 void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...) D9D_PRINTF(3, 4);
 
-/* Which products do not run on the fast kernel, and why: "OP: IN x OUT in bfloat16 by slower
- * kernels: WHY", of each kind of product the first. */
+/* Logs, once per kind, that a GEMM does not run on the fast kernel, and why: "OP: IN x OUT in
+ * bfloat16 by slower kernels: WHY". */
 typedef enum d9di_cuda_notice {
     D9DI_SLOW_GROUPED,
     D9DI_SLOW_GATED,
@@ -69,7 +69,7 @@ typedef enum d9di_cuda_notice {
 void d9di_say_slow(d9d_stream s, d9di_cuda_notice kind, const char *op, int64_t in, int64_t out,
                    const char *why);
 
-/* "OP: what CUDA says", as ECUDA, or EOOM when memory is out. */
+/* "OP: CUDA's error string", as ECUDA, or EOOM when memory is out. */
 d9d_status d9di_cuda_fail(const char *op, cudaError_t e);
 static inline d9d_status d9di_cuda_check_launch(const char *op)
 {
@@ -88,7 +88,7 @@ void *d9di_cuda_tensor_map_encode(int major);
 d9d_status d9di_cublaslt_open(d9di_cublaslt **out);
 void d9di_cublaslt_close(d9di_cublaslt *b);
 /* C = op(A) op(B) + beta C with all dimensions above 0. *done is false if cuBLASLt has no algorithm
- * for such a product. */
+ * for these shapes. */
 d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
                               const void *b, void *c, bool *done);
 
@@ -99,7 +99,7 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
 d9d_status d9di_gemm_simt(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
                           const void *b, void *c);
 
-/* The array that is added to the product; NULL: none. */
+/* The array that is added to the GEMM; NULL: none. */
 static inline const void *d9di_gemm_addend(const d9d_gemm *g, const void *c)
 {
     return g->beta == 0.0f ? NULL : g->addend != NULL ? g->addend : c;

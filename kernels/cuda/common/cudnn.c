@@ -10,15 +10,15 @@
 #define STR(x)  STR_(x)
 #define LIBRARY "libcudnn.so." STR(CUDNN_MAJOR)
 
-/* --- the library ------------------------------------------------------------------------ */
+/* --- the library ------------------------------------------------------------------------------ */
 
 /* cuDNN loads its sub-libraries and the run-time compiler itself. */
 static d9d_status library_load(d9di_cudnn *lib)
 {
-    static const char *const places[] = {LIBRARY, D9D_CUDA_LIB "/" LIBRARY};
+    static const char *const paths[] = {LIBRARY, D9D_CUDA_LIB "/" LIBRARY};
 
-    for (size_t i = 0; i < sizeof(places) / sizeof(*places) && lib->library == NULL; i++)
-        lib->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof(paths) / sizeof(*paths) && lib->library == NULL; i++)
+        lib->library = dlopen(paths[i], RTLD_NOW | RTLD_LOCAL);
     if (lib->library == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s is neither on the library path nor in %s", LIBRARY,
                         D9D_CUDA_LIB);
@@ -57,7 +57,7 @@ void d9di_cudnn_close(d9di_cudnn *lib)
     lib->handle = NULL;
 }
 
-/* --- descriptors -------------------------------------------------------------------------- */
+/* --- descriptors ------------------------------------------------------------------------------ */
 
 static void graph_fail(d9di_cudnn_graph *g, cudnnStatus_t st, const char *where)
 {
@@ -133,7 +133,7 @@ static d9di_cudnn_tensor tensor(d9di_cudnn_graph *g, enum storage_kind storage_k
                                 const d9di_cudnn_tensor *offset)
 {
     const int64_t aligned = 16;
-    const bool yes = true;
+    const bool enabled = true;
     cudnnBackendDescriptor_t d = desc_create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
 
     desc_set_type(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, t);
@@ -142,9 +142,9 @@ static d9di_cudnn_tensor tensor(d9di_cudnn_graph *g, enum storage_kind storage_k
     desc_set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
     desc_set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &aligned);
     if (storage_kind == VIRTUAL)
-        desc_set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
+        desc_set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &enabled);
     if (storage_kind == VALUE)
-        desc_set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+        desc_set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &enabled);
     desc_set_tensor(g, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, offset);
     desc_finalize(g, d, "a tensor");
     return (d9di_cudnn_tensor){d, shape};
@@ -340,10 +340,10 @@ d9di_cudnn_tensor d9di_cudnn_graph_transpose(d9di_cudnn_graph *g, const d9di_cud
                                              const d9di_cudnn_tensor *offset)
 {
     const int64_t *n = x->shape.dim, *step = x->shape.stride;
-    const d9di_cudnn_shape turned = {{n[0], n[1], n[3], n[2]},
-                                     {step[0], step[1], step[3], step[2]}};
+    const d9di_cudnn_shape transposed = {{n[0], n[1], n[3], n[2]},
+                                         {step[0], step[1], step[3], step[2]}};
     d9di_cudnn_tensor y = tensor(g, VIRTUAL, D9DI_CUDNN_GRAPH_MAX_IDS + g->next_id++,
-                                 CUDNN_DATA_BFLOAT16, turned, offset);
+                                 CUDNN_DATA_BFLOAT16, transposed, offset);
     cudnnBackendDescriptor_t d =
         desc_create(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transpose");
 
@@ -404,20 +404,20 @@ static void select_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t graph,
                           cudnnBackendHeurMode_t mode)
 {
     enum { MAX_ENGINES = 8 };
-    cudnnBackendDescriptor_t ask =
+    cudnnBackendDescriptor_t heuristic =
         desc_create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "the choice");
     cudnnBackendDescriptor_t config[MAX_ENGINES];
     int64_t n = 0;
 
-    desc_set_desc(g, ask, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    desc_set(g, ask, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    desc_finalize(g, ask, "the choice of an engine");
+    desc_set_desc(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    desc_set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    desc_finalize(g, heuristic, "the choice of an engine");
     for (int i = 0; i < MAX_ENGINES; i++)
         config[i] = desc_create(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "the choice of an engine");
     if (g->st != CUDNN_STATUS_SUCCESS)
         return;
     graph_fail(g,
-               g->lib->cudnnBackendGetAttribute(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+               g->lib->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES, &n,
                                                 config),
                "the choice of an engine");

@@ -70,9 +70,10 @@ static __device__ __forceinline__ void ldmatrix_16x16(uint32_t (&v)[4], const bf
 template <bool TRANS, int STRIDE>
 static __device__ __forceinline__ void load_b(uint32_t (&v)[4], const bf16 *p)
 {
-    const int l = threadIdx.x % WARP, far = l / 16 * 8, near = l / 8 % 2 * 8;
+    const int l = threadIdx.x % WARP, outer = l / 16 * 8, inner = l / 8 % 2 * 8;
 
-    ldmatrix_16x16<TRANS>(v, p + ((TRANS ? near : far) + l % 8) * STRIDE + (TRANS ? far : near));
+    ldmatrix_16x16<TRANS>(v,
+                          p + ((TRANS ? inner : outer) + l % 8) * STRIDE + (TRANS ? outer : inner));
 }
 /* An A tile from rows of k. */
 template <int STRIDE>
@@ -110,11 +111,11 @@ static __device__ __forceinline__ void mma_accumulate(float (&c)[4], float (&d)[
 /* --- asynchronous copies to shared memory ----------------------------------------------------- */
 
 /* Copies 16 bytes, or writes zeros. */
-static __device__ __forceinline__ void cp_async_16(void *to, const void *from, bool there)
+static __device__ __forceinline__ void cp_async_16(void *to, const void *from, bool valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(there ? 16 : 0)
+                 "l"(from), "r"(valid ? 16 : 0)
                  : "memory");
 }
 /* Waits for this thread's copies; those of others are visible after __syncthreads(). */

@@ -104,8 +104,9 @@ static __global__ void __launch_bounds__(THREADS) count_kernel(radix_pass p, int
 static __global__ void __launch_bounds__(SCAN) scan_kernel(int *x, int64_t n)
 {
     __shared__ int sums[SCAN];
-    const int64_t each = d9di_i64_ceil_div(n, SCAN);
-    const int64_t first = d9di_i64_min(n, threadIdx.x * each), end = d9di_i64_min(n, first + each);
+    const int64_t per_thread = d9di_i64_ceil_div(n, SCAN);
+    const int64_t first = d9di_i64_min(n, threadIdx.x * per_thread),
+                  end = d9di_i64_min(n, first + per_thread);
     int sum = 0, before;
 
     for (int64_t i = first; i < end; i++)
@@ -131,19 +132,19 @@ static __global__ void __launch_bounds__(SCAN) scan_kernel(int *x, int64_t n)
 static __global__ void __launch_bounds__(THREADS)
     move_kernel(radix_pass p, const int *before, int32_t *out, int32_t *start)
 {
-    __shared__ int place[WARPS][BINS];
+    __shared__ int offset[WARPS][BINS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 
-    count_digits(p, place);
+    count_digits(p, offset);
     for (int64_t x = threadIdx.x; start != NULL && blockIdx.x == 0 && x <= p.keys; x += THREADS)
         start[x] = before[x * gridDim.x];
     for (int b = threadIdx.x; b < BINS && b <= p.keys; b += THREADS) {
         int at = before[(int64_t)b * gridDim.x + blockIdx.x];
 
         for (int w = 0; w < WARPS; w++) {
-            const int v = place[w][b];
+            const int v = offset[w][b];
 
-            place[w][b] = at;
+            offset[w][b] = at;
             at += v;
         }
     }
@@ -154,15 +155,15 @@ static __global__ void __launch_bounds__(THREADS)
         const unsigned same = __match_any_sync(~0u, d);
 
         if (d >= 0)
-            out[place[warp][d] + __popc(same & ((1u << lane) - 1))] = pass_item(p, i);
+            out[offset[warp][d] + __popc(same & ((1u << lane) - 1))] = pass_item(p, i);
         __syncwarp();
         if (d >= 0 && lane == __ffs(same) - 1)
-            place[warp][d] += __popc(same);
+            offset[warp][d] += __popc(same);
         __syncwarp();
     }
 }
 
-/* Binary search: the first place in the order whose key is not below x. */
+/* Binary search: the first position in the order whose key is not below x. */
 static __global__ void start_kernel(int32_t *start, const int32_t *key, const int32_t *order,
                                     int64_t n, int64_t keys)
 {
@@ -197,7 +198,7 @@ d9d_status d9di_radix_sort(d9d_stream s, const char *op, const int32_t *key, int
     const int64_t tiles = d9di_i64_ceil_div(n, TILE), counts = BINS * tiles;
     const int64_t bytes = (n + counts) * (int64_t)sizeof(int32_t);
     const int passes = passes_for(keys);
-    cudaStream_t queue = d9di_cuda_stream(s);
+    cudaStream_t stream = d9di_cuda_stream(s);
     radix_pass p = {key, NULL, n, keys, 0};
     int32_t *other, *total;
     void *scratch;
@@ -209,16 +210,16 @@ d9d_status d9di_radix_sort(d9d_stream s, const char *op, const int32_t *key, int
         for (int i = 0; i < passes; i++, p.shift += BITS) {
             int32_t *out = (passes - i) % 2 ? order : other; /* the last pass writes to `order` */
 
-            count_kernel<<<(unsigned)tiles, THREADS, 0, queue>>>(p, total);
-            scan_kernel<<<1, SCAN, 0, queue>>>(total, passes == 1 ? (keys + 1) * tiles : counts);
-            move_kernel<<<(unsigned)tiles, THREADS, 0, queue>>>(p, total, out,
-                                                                passes == 1 ? start : NULL);
+            count_kernel<<<(unsigned)tiles, THREADS, 0, stream>>>(p, total);
+            scan_kernel<<<1, SCAN, 0, stream>>>(total, passes == 1 ? (keys + 1) * tiles : counts);
+            move_kernel<<<(unsigned)tiles, THREADS, 0, stream>>>(p, total, out,
+                                                                 passes == 1 ? start : NULL);
             p.in = out;
         }
         d9di_cuda_scratch_free(s, scratch, bytes);
     }
     if (n == 0 || passes > 1)
-        start_kernel<<<(unsigned)d9di_i64_ceil_div(keys + 1, THREADS), THREADS, 0, queue>>>(
+        start_kernel<<<(unsigned)d9di_i64_ceil_div(keys + 1, THREADS), THREADS, 0, stream>>>(
             start, key, order, n, keys);
     return d9di_cuda_check_launch(op);
 }

@@ -13,7 +13,7 @@ static __host__ __device__ int64_t part_len(int64_t n)
     return d9di_i64_max(MIN_PART, d9di_i64_round_up(d9di_i64_ceil_div(n, PARTS), STEP));
 }
 
-/* Eight of these run through a part in parallel. */
+/* A reduction: eight of them run through a part in parallel. */
 struct add_values {
     typedef double value;
     static __device__ double identity() { return 0.0; }
@@ -37,17 +37,18 @@ struct first_nonfinite {
 };
 
 struct array_list {
-    chunk_map<MAX_ARRAYS> cut;
-    d9d_sum_squares_array of[MAX_ARRAYS];
+    chunk_map<MAX_ARRAYS> chunks;
+    d9d_sum_squares_array arrays[MAX_ARRAYS];
 };
 
 template <class F, class T>
-static __global__ void part_kernel(typename F::value *part, const __grid_constant__ array_list all)
+static __global__ void part_kernel(typename F::value *part, const __grid_constant__ array_list list)
 {
-    const int mine = all.cut.tensor_of_block();
-    const T *x = (const T *)all.of[mine].x;
-    const int64_t n = all.of[mine].n, size = part_len(n);
-    const int64_t first = all.cut.chunk_begin(mine, size), end = d9di_i64_min(n, first + size);
+    const int tensor = list.chunks.tensor_of_block();
+    const T *x = (const T *)list.arrays[tensor].x;
+    const int64_t n = list.arrays[tensor].n, size = part_len(n);
+    const int64_t first = list.chunks.chunk_begin(tensor, size),
+                  end = d9di_i64_min(n, first + size);
     typename F::value v[8];
     F f;
 
@@ -78,43 +79,43 @@ static __device__ void store_result(int64_t *out, double, long long v)
     *out = v == INT64_MAX ? -1 : v;
 }
 
-/* A block has an array. */
+/* One block per array. */
 template <class F, class Y>
 static __global__ void parts_fold_kernel(Y *out, double beta, const typename F::value *part,
-                                         const __grid_constant__ chunk_map<MAX_ARRAYS> cut)
+                                         const __grid_constant__ chunk_map<MAX_ARRAYS> chunks)
 {
-    const int mine = (int)blockIdx.x, end = cut.chunk_end(mine);
+    const int tensor = (int)blockIdx.x, end = chunks.chunk_end(tensor);
     typename F::value v = F::identity();
     F f;
 
-    for (int i = cut.first[mine] + (int)threadIdx.x; i < end; i += THREADS)
+    for (int i = chunks.first[tensor] + (int)threadIdx.x; i < end; i += THREADS)
         v = f(v, part[i]);
     v = group_reduce<THREADS>(v, f);
     if (threadIdx.x == 0)
-        store_result(out + mine, beta, v);
+        store_result(out + tensor, beta, v);
 }
 
-/* For each of up to MAX_ARRAYS arrays. */
+/* Reduces up to MAX_ARRAYS arrays. */
 template <class F, class T, class Y>
 static d9d_status reduce_batch(d9d_stream s, const char *op, Y *out, double beta,
                                const d9d_sum_squares_array *arrays, int64_t count)
 {
-    cudaStream_t queue = d9di_cuda_stream(s);
-    array_list all = {};
+    cudaStream_t stream = d9di_cuda_stream(s);
+    array_list list = {};
     int64_t bytes;
     void *part;
 
     for (int64_t i = 0; i < count; i++) {
-        all.of[i] = arrays[i];
-        all.cut.append_tensor(arrays[i].n, part_len(arrays[i].n));
+        list.arrays[i] = arrays[i];
+        list.chunks.append_tensor(arrays[i].n, part_len(arrays[i].n));
     }
-    bytes = (all.cut.parts + 1) * (int64_t)sizeof(typename F::value);
+    bytes = (list.chunks.parts + 1) * (int64_t)sizeof(typename F::value);
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
-    if (all.cut.parts > 0)
+    if (list.chunks.parts > 0)
         part_kernel<F, T>
-            <<<(unsigned)all.cut.parts, THREADS, 0, queue>>>((typename F::value *)part, all);
-    parts_fold_kernel<F><<<(unsigned)count, THREADS, 0, queue>>>(
-        out, beta, (const typename F::value *)part, all.cut);
+            <<<(unsigned)list.chunks.parts, THREADS, 0, stream>>>((typename F::value *)part, list);
+    parts_fold_kernel<F><<<(unsigned)count, THREADS, 0, stream>>>(
+        out, beta, (const typename F::value *)part, list.chunks);
     d9di_cuda_scratch_free(s, part, bytes);
     return d9di_cuda_check_launch(op);
 }
@@ -139,20 +140,20 @@ d9d_status d9d_k_sum_squares(d9d_stream s, double *out, d9d_dtype t,
     return reduce_arrays<add_squares>(s, "sum_squares", out, 0.0, t, array_list, count);
 }
 
-/* One thread adds in order what the block has loaded. */
+/* One thread adds, in order, what the block has loaded. */
 static __global__ void sum_ordered_kernel(double *out, const double *x, int64_t n)
 {
-    __shared__ double here[THREADS];
+    __shared__ double staged[THREADS];
     double sum = 0.0;
 
     for (int64_t first = 0; first < n; first += THREADS) {
-        const int some = (int)d9di_i64_min(n - first, THREADS);
+        const int loaded = (int)d9di_i64_min(n - first, THREADS);
 
-        if ((int)threadIdx.x < some)
-            here[threadIdx.x] = x[first + threadIdx.x];
+        if ((int)threadIdx.x < loaded)
+            staged[threadIdx.x] = x[first + threadIdx.x];
         __syncthreads();
-        for (int i = 0; threadIdx.x == 0 && i < some; i++)
-            sum += here[i];
+        for (int i = 0; threadIdx.x == 0 && i < loaded; i++)
+            sum += staged[i];
         __syncthreads();
     }
     if (threadIdx.x == 0)

@@ -44,9 +44,9 @@ void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...)
 void d9di_say_slow(d9d_stream s, d9di_cuda_notice kind, const char *op, int64_t in, int64_t out,
                    const char *why)
 {
-    if ((s->said & 1u << kind) != 0)
+    if ((s->logged_notices & 1u << kind) != 0)
         return;
-    s->said |= 1u << kind;
+    s->logged_notices |= 1u << kind;
     d9di_cuda_log(s, D9D_LOG_INFO, "%s: %lld x %lld in bfloat16 by slower kernels: %s", op,
                   (long long)in, (long long)out, why);
 }
@@ -63,17 +63,18 @@ static d9d_status query_device(d9d_stream s)
 {
     int minor = 0, shared = 0;
     const struct {
-        enum cudaDeviceAttr what;
+        enum cudaDeviceAttr attribute;
         int *out;
-    } facts[] = {
+    } attributes[] = {
         {cudaDevAttrMultiProcessorCount, &s->sms},
         {cudaDevAttrComputeCapabilityMajor, &s->major},
         {cudaDevAttrComputeCapabilityMinor, &minor},
         {cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared},
     };
 
-    for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++) {
-        const cudaError_t e = cudaDeviceGetAttribute(facts[i].out, facts[i].what, s->index);
+    for (size_t i = 0; i < sizeof(attributes) / sizeof(*attributes); i++) {
+        const cudaError_t e =
+            cudaDeviceGetAttribute(attributes[i].out, attributes[i].attribute, s->index);
 
         if (e != cudaSuccess)
             return d9di_cuda_fail("cuda", e);

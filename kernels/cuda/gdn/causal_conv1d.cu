@@ -1,12 +1,13 @@
-/* causal_conv1d.cu - each channel's sum over the last W tokens of a document, then SiLU.
+/* causal_conv1d.cu - causal depthwise convolution over the last W tokens of a document, then SiLU.
  *
- * A thread walks along a strip of tokens with four channels, the last eight tokens in registers:
- * the one of token t in place t % 8.  With lag l, weight w[l] is that of the token l before:
+ * A thread loops over a strip of tokens for four channels and keeps the last eight tokens in
+ * registers: token t is in slot t % 8. Weight w[l] is that of lag l:
  *
- *     z[t] = sum_l w[l] x[t - l]      dx[t] = sum_l w[l] dz[t + l]      dw[l] = sum_t dz[t] x[t -
- * l]
+ *     z[t] = sum_l w[l] x[t - l]
+ *     dx[t] = sum_l w[l] dz[t + l]
+ *     dw[l] = sum_t dz[t] x[t - l]
  *
- * over tokens of one document: those not before its first one, start[t].
+ * The sums are over tokens of one document: those not before its first token, start[t].
  */
 #include "cuda/common/varlen.cuh"
 #include "cuda/norm/norm.cuh"
@@ -28,14 +29,14 @@ static __global__ void document_starts_kernel(d9d_varlen x, int32_t *start)
 
 template <class T> struct conv_args {
     d9d_causal_conv1d_dims n;
-    int64_t tokens, strip; /* tokens of a thread */
+    int64_t tokens, strip; /* all tokens; tokens per strip */
     T *y;                  /* or dx, which may be NULL */
     const T *x, *w, *dy;
     const int32_t *start;
-    float *part; /* [strips, N W], or NULL */
+    float *part; /* partial dw [strips, N, W], or NULL */
 };
 
-/* Four channels of a row of n. */
+/* Loads or stores four channels from c on of a row of n. */
 template <class T>
 static __device__ __forceinline__ void load4(float (&v)[FOUR], const T *row, int64_t c, int64_t n)
 {
@@ -52,7 +53,7 @@ static __device__ __forceinline__ void store4(T *row, const float (&v)[FOUR], in
             store_float(row + c + j, v[j]);
 }
 
-/* The strip and the channels of a thread. */
+/* Tokens [first, end) and first channel of a thread. */
 struct strip_range {
     int64_t first, end, c;
 };
@@ -60,14 +61,14 @@ struct strip_range {
 template <class T>
 static __device__ __forceinline__ bool strip_find(const conv_args<T> &v, strip_range *at)
 {
-    const int64_t across = d9di_i64_ceil_div(v.n.n, FOUR);
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, strip = i / across;
+    const int64_t groups = d9di_i64_ceil_div(v.n.n, FOUR);
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, strip = i / groups;
 
-    *at = {strip * v.strip, d9di_i64_min(v.tokens, (strip + 1) * v.strip), i % across * FOUR};
+    *at = {strip * v.strip, d9di_i64_min(v.tokens, (strip + 1) * v.strip), i % groups * FOUR};
     return at->first < v.tokens;
 }
 
-/* What a thread holds of the last eight tokens. */
+/* Weights by lag, and the last eight tokens, of four channels. */
 struct conv_window {
     float w[LAGS][FOUR], x[LAGS][FOUR];
 };
@@ -88,7 +89,7 @@ static __device__ __forceinline__ void window_init(conv_window &m, const conv_ar
     }
 }
 
-/* Token t to place u, and z of it. */
+/* Loads token t to slot u and computes z[t]. */
 template <class T>
 static __device__ __forceinline__ void window_advance(conv_window &m, const conv_args<T> &v,
                                                       const strip_range &at, int64_t t, int u,
@@ -130,7 +131,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS) conv_kernel
         }
 }
 
-/* dz of token t from z; of tokens of the strip also their part of dw. */
+/* z becomes dz of token t. Tokens of the strip also add their part of dw. */
 template <class T>
 static __device__ __forceinline__ void silu_bwd_wgrad(const conv_window &m, const conv_args<T> &v,
                                                       const strip_range &at, int64_t t, int u,
@@ -156,7 +157,7 @@ static __device__ __forceinline__ void silu_bwd_wgrad(const conv_window &m, cons
                 dw[l][j] = fmaf(z[j], m.x[(u - l + LAGS) % LAGS][j], dw[l][j]);
 }
 
-/* dx of the token seven before the one in place u. */
+/* Stores dx of token t, seven before the token in slot u. */
 template <class T>
 static __device__ __forceinline__ void store_dx(const conv_window &m, const conv_args<T> &v,
                                                 const strip_range &at, int64_t t, int u,
@@ -208,7 +209,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS) conv_bwd_ke
                     dw[l][j];
 }
 
-/* --- calls --------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 static d9d_status width_check(const char *op, const d9d_causal_conv1d_dims *n)
 {

@@ -1,7 +1,7 @@
-/* causal_conv1d_update.cu - the convolution of documents that go on from their last tokens.
+/* causal_conv1d_update.cu - causal_conv1d of documents that continue from saved tokens (decode).
  *
- * A thread has a channel of a strip of a document.  The one of the first strip keeps what the next
- * call needs: nobody else reads the past, and x stays as it is.
+ * A thread has a channel of a strip of a document. The thread of the first strip stores the last
+ * W - 1 tokens for the next call. No other thread reads the saved tokens, and x is not written.
  */
 #include "cuda/common/varlen.cuh"
 
@@ -14,7 +14,8 @@ template <class T> struct conv_update_args {
     const int32_t *at;
 };
 
-/* One channel of a document: token t of this call, or, below 0, of those before; 0 before all. */
+/* One channel of a document: token t of this call or, for t < 0, of those saved; 0 before the
+ * first. */
 template <class T> struct channel_history {
     const T *x, *state;
     int64_t step, width, before;

@@ -1,7 +1,7 @@
 /* gated_delta.cu - the gated delta rule, forward; see gated_delta.cuh. */
 #include "cuda/gdn/gated_delta.cuh"
 
-/* W, and U as if there were no state. */
+/* w = W, u = S (beta V): U without the state. One block per chunk and head. */
 template <bool TENSOR, class T>
 static __global__ void __launch_bounds__(THREADS) solve_kernel(gated_delta_call<T> v)
 {
@@ -23,9 +23,9 @@ static __global__ void __launch_bounds__(THREADS) solve_kernel(gated_delta_call<
     }
 }
 
-/* U = S (beta V) - W X        X <- e^(b_C) X + (on K)' U */
+/* The scan of the forward: U = S (beta V) - W X, X <- e^(b_C) X + (to_end K)' U. */
 template <class T> struct scan_fwd {
-    enum { BACK = 0 };
+    enum { REVERSE = 0 };
 
     static __device__ __forceinline__ bool starts_without_state(const chunk &x) { return x.fresh; }
     static __device__ __forceinline__ float *array(const gated_delta_call<T> &v) { return v.u; }
@@ -39,12 +39,12 @@ template <class T> struct scan_fwd {
                                                const gated_delta_call<T> &v, const chunk &x,
                                                const chunk_offsets<T> &at, int64_t r, int64_t)
     {
-        sum.add(m.sh, scaled_matrix_make(v.k + at.key, 1, at.key_step, NULL, m.g.k_on), r, v.n.d,
-                scaled_matrix_make(&m.u[0][0], 1, COLUMNS + PAD), 0, COLUMNS, x.n);
+        sum.add(m.sh, scaled_matrix_make(v.k + at.key, 1, at.key_step, NULL, m.g.k_to_end), r,
+                v.n.d, scaled_matrix_make(&m.u[0][0], 1, COLUMNS + PAD), 0, COLUMNS, x.n);
     }
 };
 
-/* O = e^b Q X + P U */
+/* O = e^b Q X + P U. One block per chunk and head. */
 template <bool TENSOR, class T>
 static __global__ void __launch_bounds__(THREADS) output_kernel(gated_delta_call<T> v)
 {
@@ -61,8 +61,8 @@ static __global__ void __launch_bounds__(THREADS) output_kernel(gated_delta_call
     for (int64_t c = 0; c < v.n.f; c += TILE) {
         sum.clear();
         if (!x.fresh)
-            sum.add(m.sh, scaled_matrix_make(v.q + at.key, at.key_step, 1, m.g.q_up), 0, x.n,
-                    scaled_matrix_make((const float *)at.state, 1, v.n.f), c, v.n.f, v.n.d);
+            sum.add(m.sh, scaled_matrix_make(v.q + at.key, at.key_step, 1, m.g.q_from_start), 0,
+                    x.n, scaled_matrix_make((const float *)at.state, 1, v.n.f), c, v.n.f, v.n.d);
         sum.add(m.sh, scaled_matrix_make(&m.one[0][0], TILE + PAD, 1), 0, x.n,
                 scaled_matrix_make((const float *)v.u + at.value, 1, at.step), c, v.n.f, x.n);
         sum.store(m.two);
@@ -72,17 +72,17 @@ static __global__ void __launch_bounds__(THREADS) output_kernel(gated_delta_call
 
 template <class T> static d9d_status launch_simt(d9d_stream s, const gated_delta_call<T> &v)
 {
-    const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.a);
-    cudaStream_t queue = d9di_cuda_stream(s);
+    const unsigned blocks = (unsigned)(chunks_max(v.n.docs) * v.n.a);
+    cudaStream_t stream = d9di_cuda_stream(s);
 
     D9D_TRY(d9di_cuda_set_max_smem("gated_delta", (const void *)solve_kernel<false, T>,
                                    sizeof(chunk_smem)));
     D9D_TRY(d9di_cuda_set_max_smem("gated_delta", (const void *)output_kernel<false, T>,
                                    sizeof(chunk_smem)));
-    launch_qk_norms(queue, v);
-    solve_kernel<false><<<all, THREADS, sizeof(chunk_smem), queue>>>(v);
-    D9D_TRY(scan_simt<scan_fwd<T>>("gated_delta", queue, v));
-    output_kernel<false><<<all, THREADS, sizeof(chunk_smem), queue>>>(v);
+    launch_qk_norms(stream, v);
+    solve_kernel<false><<<blocks, THREADS, sizeof(chunk_smem), stream>>>(v);
+    D9D_TRY(scan_simt<scan_fwd<T>>("gated_delta", stream, v));
+    output_kernel<false><<<blocks, THREADS, sizeof(chunk_smem), stream>>>(v);
     return d9di_cuda_check_launch("gated_delta");
 }
 
@@ -105,7 +105,7 @@ template <class T> static d9d_status run_simt(d9d_stream s, gated_delta_call<T> 
     return st;
 }
 
-/* Where tensor cores take it. */
+/* Forward on tensor cores: WGMMA where supported, else mma.sync. */
 static d9d_status run_scan(d9d_stream s, const char *op, gated_delta_call<bf16> v)
 {
     const int64_t bytes = 4 * scratch_floats(prepared_size(v.n));
@@ -114,7 +114,7 @@ static d9d_status run_scan(d9d_stream s, const char *op, gated_delta_call<bf16> 
     d9d_status st;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
-    v.ready = (prepared_chunk *)scratch;
+    v.prepared = (prepared_chunk *)scratch;
     st = d9di_gated_delta_scan_prepare(s, op, v, wgmma ? +WGMMA_PARTS : 2);
     if (st == D9D_OK)
         st = wgmma ? d9di_gated_delta_scan_fwd_sm90(s, op, v) : d9di_gated_delta_scan_fwd(s, op, v);
@@ -122,17 +122,18 @@ static d9d_status run_scan(d9d_stream s, const char *op, gated_delta_call<bf16> 
     return st;
 }
 
-/* What the states of a backward are is not a matter of where arrays begin. */
-static d9d_status run_placed(d9d_stream s, const char *op, gated_delta_call<bf16> v)
+/* The layout of saved states must not depend on alignment, so the sm90 path copies unaligned
+ * arrays. */
+static d9d_status run_aligned(d9d_stream s, const char *op, gated_delta_call<bf16> v)
 {
     const int64_t tokens = v.n.docs.b * v.n.docs.s;
     const int64_t keys = 2 * tokens * v.n.k * v.n.d, values = 2 * tokens * v.n.a * v.n.f;
-    const placed arrays[] = {{(void **)&v.q, keys, false},
-                             {(void **)&v.k, keys, false},
-                             {(void **)&v.v, values, false},
-                             {(void **)&v.o, values, true}};
+    const aligned_arg arrays[] = {{(void **)&v.q, keys, false},
+                                  {(void **)&v.k, keys, false},
+                                  {(void **)&v.v, values, false},
+                                  {(void **)&v.o, values, true}};
 
-    return with_places(s, op, arrays, 4, [&] { return run_scan(s, op, v); });
+    return with_aligned_copies(s, op, arrays, 4, [&] { return run_scan(s, op, v); });
 }
 
 template <class T>
@@ -160,7 +161,7 @@ d9d_status d9d_k_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void *
         gated_delta_call<bf16> c = call_make<bf16>(n, o, q, k, v, g, b);
 
         c.state = states;
-        return run_placed(s, "gated_delta", c);
+        return run_aligned(s, "gated_delta", c);
     }
     return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
         gated_delta_call<T> c = call_make<T>(n, o, q, k, v, g, b);
@@ -170,16 +171,16 @@ d9d_status d9d_k_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void *
     }());
 }
 
-/* --- generation: rows of a few tokens by the rule itself, longer ones as above -------------------
+/* --- decode: few tokens by the recurrence, more as above --------------------------------------
  *
- * A block has WARP features of the values of a head, whose state is in the registers of its warps:
- * every WARPS-th row in each.  What the state says to a key or a query is summed over warps.  So
- * the state is read and written once, in rows of 128 bytes, whatever the number of tokens.
+ * A block has WARP value features of a head. Warp w keeps rows w, w + WARPS ... of the state [D,
+ * WARP] in registers; k X and q X are summed over the warps. The state is read and written once, in
+ * rows of 128 bytes, whatever the number of tokens.
  */
 
-enum { MAX_STEP_TOKENS = 8 }; /* of a row, on average */
+enum { MAX_STEP_TOKENS = 8 }; /* average tokens per document up to which the recurrence is used */
 
-/* Some rows of q or k of a token: lane l has features l, l + WARP ...; length 1. */
+/* y = scale x / |x| for a row x [d] of q or k; lane l has features l, l + WARP ... */
 template <int N, class T>
 static __device__ __forceinline__ void l2_normalize_row(float (&y)[N], const T *x, int64_t d,
                                                         float scale)
@@ -198,7 +199,7 @@ static __device__ __forceinline__ void l2_normalize_row(float (&y)[N], const T *
         y[i] *= scale;
 }
 
-/* Over the warps of a column. */
+/* Sums v over the warps, for each lane. */
 static __device__ __forceinline__ float reduce_warps(float (&part)[WARPS][WARP], float v)
 {
     const int lane = threadIdx.x % WARP;
@@ -212,7 +213,7 @@ static __device__ __forceinline__ float reduce_warps(float (&part)[WARPS][WARP],
     return v;
 }
 
-/* Row `j` of this warp is feature WARPS j + warp: of which lane, and the how many-th there. */
+/* Element of `row` for row j of this warp, which is feature WARPS j + warp, by shuffle. */
 #define FROM_ROW(row, j) __shfl_sync(~0u, (row)[(j) / 4], (j) % 4 * WARPS + threadIdx.x / WARP)
 
 template <int N, class T>
@@ -221,7 +222,7 @@ static __device__ __forceinline__ void step_token(float (&state)[4 * N],
                                                   const gated_delta_call<T> &v,
                                                   const chunk_offsets<T> &at, int64_t col)
 {
-    const float gate_decay = expf(v.g[at.gate]), beta = sigmoid(to_float(v.b[at.gate]));
+    const float decay = expf(v.g[at.gate]), beta = sigmoid(to_float(v.b[at.gate]));
     const int64_t f = col + threadIdx.x % WARP;
     float q[N], k[N], sum = 0.0f, u;
 
@@ -229,7 +230,7 @@ static __device__ __forceinline__ void step_token(float (&state)[4 * N],
     l2_normalize_row(k, v.k + at.key, v.n.d, 1.0f);
 #pragma unroll
     for (int j = 0; j < 4 * N; j++) {
-        state[j] *= gate_decay;
+        state[j] *= decay;
         sum = fmaf(FROM_ROW(k, j), state[j], sum);
     }
     sum = reduce_warps(part[0], sum);
@@ -245,7 +246,8 @@ static __device__ __forceinline__ void step_token(float (&state)[4 * N],
         store_float(v.o + at.value + f, sum);
 }
 
-/* N: eighths of WARPS rows of a warp, 32 features each. */
+/* One block per document, head and WARP value features. A thread has 4 N rows of the state, so D <=
+ * 32 N. */
 template <int N, class T>
 static __global__ void __launch_bounds__(THREADS) step_kernel(gated_delta_call<T> v)
 {

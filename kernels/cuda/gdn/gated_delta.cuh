@@ -1,20 +1,20 @@
-/* gated_delta.cuh - chunks of the gated delta rule, for its forward and its backward.
+/* gated_delta.cuh - chunks of the gated delta rule: call, indices, factors, and the float32 path.
  *
- * The formulas are in kernels/cpu/gated_delta.h and gated_delta_bwd.c there.  What they say of one
- * chunk without the state is done by a block a chunk and head, all at once; what the state has to
- * go through, by a block a document, head and some features of a value, chunk after chunk.  With
- * the inverse of 1 + A the two come apart:
+ * The formulas are in kernels/cpu/gated_delta.h and kernels/cpu/gated_delta_bwd.c. What a chunk
+ * computes without the state runs for all chunks at once, one block per chunk and head. The scan
+ * over the chunks of a document then carries the state, one block per document, head and group of
+ * value features. The inverse of 1 + A separates the two:
  *
  *     S = (1 + A)^-1        U = S (beta V - beta e^b K X)
  *
- * In bfloat16, with keys of up to MAX_KEY_SIZE features, gated_delta_prepare.cu makes S and P of
- * every chunk.  On Hopper the walk is gated_delta_scan_sm90.cu's, and what the backward makes of
- * chunks then gated_delta_bwd_sm90.cu's; elsewhere, and for values of more than MAX_KEY_SIZE
- * features, the walk is gated_delta_scan.cu's.  In float32 it is the plain one below, which needs W
- * = S (beta e^b K) and S (beta V).
+ * bfloat16 with keys of at most MAX_KEY_SIZE features: gated_delta_prepare.cu computes S and P of
+ * every chunk. On Hopper gated_delta_scan_sm90.cu is the scan and gated_delta_bwd_sm90.cu the
+ * backward within a chunk. Elsewhere, and for values of more than MAX_KEY_SIZE features,
+ * gated_delta_scan.cu is the scan. float32: the SIMT scan of this file, which needs
+ * W = S (beta e^b K) and S (beta V).
  *
- * Chunks have numbers without anybody having to count them: chunk c of document i, whose first
- * token is q, is number q / CHUNK + i + c.  Some numbers have none.
+ * Chunk numbers need no prefix sum: chunk c of document i, whose first token is q, has the number
+ * q / CHUNK + i + c. Some numbers are unused.
  */
 #ifndef D9DI_CUDA_GDN_GATED_DELTA_CUH
 #define D9DI_CUDA_GDN_GATED_DELTA_CUH
@@ -25,33 +25,35 @@
 enum { CHUNK = D9D_GATED_DELTA_CHUNK, COLUMNS = 32, BLOCK = 16, MAX_KEY_SIZE = 128 };
 static_assert((int)CHUNK == (int)TILE, "a chunk is a tile");
 
-typedef float square[CHUNK][TILE + PAD];
+typedef float padded_tile[CHUNK][TILE + PAD];
 
-/* What the rows of a chunk are multiplied with; zeros beyond its last token. */
+/* Per-token factors [CHUNK] of a prepared chunk, zero beyond its last token. b_i is the sum of g up
+ * to token i; |k|, |q| are L2 lengths. */
 struct chunk_factors {
-    /* of the walk */
-    float write[CHUNK], write_up[CHUNK]; /* beta; beta e^b over the length of k */
-    float k_on[CHUNK], q_up[CHUNK];      /* e^(b_C - b) over the length of k; e^b, of q */
-    float last, padding[3];              /* e^(b_C) */
-    /* of the backward besides */
-    float up_k[CHUNK], q[CHUNK], k[CHUNK]; /* e^b over the length of k; of q; of k */
-    float inv_q[CHUNK];                    /* 1 over the length of q */
-    double b[CHUNK];                       /* sums of g */
+    /* read by the scan */
+    float beta[CHUNK], beta_k_from_start[CHUNK]; /* beta; beta e^b / |k| */
+    float k_to_end[CHUNK], q_from_start[CHUNK];  /* e^(b_C - b) / |k|; scale e^b / |q| */
+    float decay_last, padding[3];                /* e^(b_C) */
+    /* read by the backward only */
+    float k_from_start[CHUNK], q[CHUNK], k[CHUNK]; /* e^b / |k|; scale / |q|; 1 / |k| */
+    float inv_q[CHUNK];                            /* 1 / |q| */
+    double b[CHUNK];                               /* cumulative sums of g */
 };
-/* A chunk of a head without the state: T = S', as what it is rounded to and the rest, and P.  Rows
- * of 128 bytes, whose sixteens are swizzled, as products of a warp group want them. */
+/* What a chunk and head has without the state: T = S' in two bfloat16 parts (rounded value,
+ * remainder), and P. Each is [CHUNK, CHUNK] with rows of 128 bytes, in the 128-byte swizzle that
+ * WGMMA reads. */
 struct prepared_chunk {
     bf16 t[2][CHUNK * CHUNK], p[CHUNK * CHUNK];
     chunk_factors f;
 };
-/* Elements 8 u on of row i. */
-static __device__ __forceinline__ bf16 *unit_of(bf16 *square, int i, int u)
+/* Address of the 16-byte vector u (elements 8 u to 8 u + 7) of row i of a swizzled tile. */
+static __device__ __forceinline__ bf16 *swizzled_vector(bf16 *tile, int i, int u)
 {
-    return square + i * CHUNK + (u ^ (i & 7)) * 8;
+    return tile + i * CHUNK + (u ^ (i & 7)) * 8;
 }
 
-/* A call: arrays by token and head, but for `state` and `dstate`, which are by
- * d9d_gated_delta_dims. */
+/* Arguments of a call. Arrays are indexed by token and head; `state` and `dstate` as
+ * d9d_gated_delta_dims says. */
 template <class T> struct gated_delta_call {
     d9d_gated_delta_dims n;
     const T *q, *k, *v, *b, *dout;
@@ -59,21 +61,23 @@ template <class T> struct gated_delta_call {
     T *o, *dq, *dk, *dv, *db;
     float *dg, *state;
     /* scratch */
-    float *inv_q, *inv_k;  /* [tokens, K]: 1 over the length */
-    float *w, *u;          /* [tokens, A, D], [tokens, A, F] */
-    float *s, *du;         /* backward: [tokens, A, CHUNK], [tokens, A, F] */
-    float *hq, *hk;        /* backward: of each head of values [tokens, A, D] */
-    float *dstate;         /* backward: of the state after the chunk before slot's */
-    prepared_chunk *ready; /* [chunks, A]; NULL: the plain way */
-    d9d_state_slots past;  /* generation: states; slots NULL: none */
+    float *inv_q, *inv_k;       /* [tokens, K]: 1 / |q|, 1 / |k| */
+    float *w, *u;               /* [tokens, A, D], [tokens, A, F] */
+    float *s, *du;              /* backward: [tokens, A, CHUNK], [tokens, A, F] */
+    float *dq_heads, *dk_heads; /* backward: dQ and dK per value head, [tokens, A, D] */
+    float *dstate; /* backward: gradient of the state after each chunk, indexed as the next chunk's
+                      state */
+    prepared_chunk *prepared; /* [chunks, A]; NULL on the SIMT path */
+    d9d_state_slots past;     /* decode: recurrent states; slots NULL: none */
 };
 
-/* gated_delta_prepare.cu: [chunks, A] in ready, of T so many parts. */
+/* gated_delta_prepare.cu: writes v.prepared [chunks, A], with T in `parts` bfloat16 parts (1 or
+ * 2). */
 d9d_status d9di_gated_delta_scan_prepare(d9d_stream s, const char *op,
                                          const gated_delta_call<bf16> &v, int parts);
 
-/* gated_delta_scan.cu: U, X and O of all chunks; U alone, from the states; Y and the gradient of
- * the states. */
+/* gated_delta_scan.cu: fwd computes states X and O of all chunks; recompute computes U from the
+ * saved states; bwd computes Y and the gradients of the states. */
 bool d9di_gated_delta_scan_supported(const d9d_gated_delta_dims *n, const void *const *arrays,
                                      int count);
 d9d_status d9di_gated_delta_scan_fwd(d9d_stream s, const char *op, const gated_delta_call<bf16> &v);
@@ -81,13 +85,13 @@ d9d_status d9di_gated_delta_scan_recompute(d9d_stream s, const char *op,
                                            const gated_delta_call<bf16> &v);
 d9d_status d9di_gated_delta_scan_bwd(d9d_stream s, const char *op, const gated_delta_call<bf16> &v);
 
-/* gated_delta_scan_sm90.cu, on Hopper: U, X and O of all chunks; dV and the gradient of the states,
- * with both kinds of states as gated_delta_sm90.cuh has them.  gated_delta_bwd_sm90.cu: all else of
- * the backward. */
+/* gated_delta_scan_sm90.cu, on Hopper: fwd computes states X and O of all chunks; bwd computes dV
+ * and the gradients of the states. Both kinds of states are in the layout of gated_delta_sm90.cuh.
+ * gated_delta_bwd_sm90.cu: the other gradients. */
 bool d9di_gated_delta_sm90_supported(d9d_stream s, const d9d_gated_delta_dims *n);
-enum { WGMMA_PARTS = 1 }; /* of T, that these use */
-/* Elements of a state as the backward has it in bfloat16. */
-static __host__ __device__ __forceinline__ int64_t saved_size(const d9d_gated_delta_dims &n)
+enum { WGMMA_PARTS = 1 }; /* parts of T that the sm90 kernels read */
+/* Elements of a state [D, F] that is saved in bfloat16: D is rounded up to 64. */
+static __host__ __device__ __forceinline__ int64_t saved_state_size(const d9d_gated_delta_dims &n)
 {
     return (n.d + 63) / 64 * 64 * n.f;
 }
@@ -97,11 +101,11 @@ d9d_status d9di_gated_delta_scan_bwd_sm90(d9d_stream s, const char *op,
                                           const gated_delta_call<bf16> &v);
 d9d_status d9di_gated_delta_bwd_sm90(d9d_stream s, const char *op, const gated_delta_call<bf16> &v);
 
-/* A chunk of n tokens; its head of values and of keys. */
+/* A chunk of n tokens from token `first` on, value head h and its key head kh. */
 struct chunk {
     int64_t first, h, kh;
-    int n;            /* 0: none */
-    bool fresh, last; /* of its document */
+    int n;            /* 0: unused number */
+    bool fresh, last; /* is the first, the last chunk of its document */
 };
 
 template <class T>
@@ -118,7 +122,7 @@ static __device__ __forceinline__ chunk chunk_of(const gated_delta_call<T> &v, c
             left <= CHUNK};
 }
 
-/* A chunk by its number: which one of which document. */
+/* Document and index in it of the chunk with this number. */
 struct chunk_ref {
     document d;
     int64_t c;
@@ -133,7 +137,7 @@ static __device__ __forceinline__ chunk_ref chunk_find(const gated_delta_call<T>
     return {d, d9di_i64_max(0, number - d.first / CHUNK - i)};
 }
 
-/* The chunk of a block of a launch over all chunks and heads. */
+/* Chunk and head of this block, in a launch of chunks_max() * A blocks. */
 template <class T>
 static __device__ __forceinline__ chunk chunk_of_block(const gated_delta_call<T> &v)
 {
@@ -147,14 +151,14 @@ static inline int64_t chunks_max(const d9d_varlen &of)
     return of.b * of.s / CHUNK + documents_in(of);
 }
 
-/* Where things of the chunk begin. */
+/* Offsets of the chunk in the arrays of a call. */
 template <class T> struct chunk_offsets {
-    int64_t key, value, gate; /* of its first token, in q k, in v o, in g b */
-    int64_t wide;             /* in arrays of keys by heads of values */
+    int64_t key, value, gate; /* of its first token: in q k, in v o, in g b */
+    int64_t wide;             /* in w, dq_heads, dk_heads [tokens, A, D] */
     int64_t key_step, step,
-        d_step;    /* from token to token, in q k, in v o, in arrays of keys by heads */
-    float *state;  /* before it */
-    float *dstate; /* of what is after it */
+        d_step;    /* stride from token to token: in q k, in v o, in [tokens, A, D] */
+    float *state;  /* before the chunk; NULL: zero, or not saved */
+    float *dstate; /* gradient of the state after it; NULL: zero */
 
     __device__ __forceinline__ chunk_offsets(const gated_delta_call<T> &v, const chunk &x)
     {
@@ -174,14 +178,15 @@ template <class T> struct chunk_offsets {
     }
 };
 
-/* Numbers of the chunk's tokens; zeros beyond its last. */
+/* Per-token factors [CHUNK] of a chunk in shared memory, zero beyond its last token. */
 struct chunk_gates {
-    double b[CHUNK]; /* sums of g: their differences are small where they are not */
-    float up[CHUNK], on[CHUNK], beta[CHUNK]; /* e^b, e^(b_C - b) */
-    float q[CHUNK], k[CHUNK];                /* what q and k are to be multiplied with */
-    float q_up[CHUNK], k_on[CHUNK];          /* q up, k on */
-    float write[CHUNK], write_up[CHUNK];     /* beta; beta up k */
-    float last;                              /* e^(b_C) */
+    double b[CHUNK]; /* cumulative sums of g: double, since their differences are small where the
+                        sums are not */
+    float from_start[CHUNK], to_end[CHUNK], beta[CHUNK]; /* e^b, e^(b_C - b); sigmoid(b) */
+    float q[CHUNK], k[CHUNK];                            /* scale / |q|, 1 / |k| */
+    float q_from_start[CHUNK], k_to_end[CHUNK];          /* q from_start, k to_end */
+    float write[CHUNK], beta_k_from_start[CHUNK];        /* beta again; beta from_start k */
+    float decay_last;                                    /* e^(b_C) */
 };
 
 static __device__ __forceinline__ float gate_decay(const chunk_gates &g, int i, int j)
@@ -193,43 +198,44 @@ template <class T>
 static __device__ void gates_load(chunk_gates &g, const gated_delta_call<T> &v, const chunk &x)
 {
     const int i = threadIdx.x;
-    const bool mine = i < CHUNK, there = i < x.n;
+    const bool in_chunk = i < CHUNK, valid = i < x.n;
     const int64_t gate = (x.first + i) * v.n.a + x.h, key = (x.first + i) * v.n.k + x.kh;
 
-    if (mine)
-        g.b[i] = there ? (double)v.g[gate] : 0.0;
+    if (in_chunk)
+        g.b[i] = valid ? (double)v.g[gate] : 0.0;
     __syncthreads();
     for (int o = 1; o < CHUNK; o *= 2) {
-        const double before = mine && i >= o ? g.b[i - o] : 0.0;
+        const double before = in_chunk && i >= o ? g.b[i - o] : 0.0;
 
         __syncthreads();
-        if (mine)
+        if (in_chunk)
             g.b[i] += before;
         __syncthreads();
     }
-    if (mine) {
-        g.up[i] = expf((float)g.b[i]);
-        g.on[i] = expf((float)(g.b[CHUNK - 1] - g.b[i]));
-        g.beta[i] = there ? sigmoid(to_float(v.b[gate])) : 0.0f;
-        g.q[i] = there ? v.inv_q[key] * v.n.scale : 0.0f;
-        g.k[i] = there ? v.inv_k[key] : 0.0f;
-        g.q_up[i] = g.q[i] * g.up[i];
-        g.k_on[i] = g.k[i] * g.on[i];
+    if (in_chunk) {
+        g.from_start[i] = expf((float)g.b[i]);
+        g.to_end[i] = expf((float)(g.b[CHUNK - 1] - g.b[i]));
+        g.beta[i] = valid ? sigmoid(to_float(v.b[gate])) : 0.0f;
+        g.q[i] = valid ? v.inv_q[key] * v.n.scale : 0.0f;
+        g.k[i] = valid ? v.inv_k[key] : 0.0f;
+        g.q_from_start[i] = g.q[i] * g.from_start[i];
+        g.k_to_end[i] = g.k[i] * g.to_end[i];
         g.write[i] = g.beta[i];
-        g.write_up[i] = g.beta[i] * g.up[i] * g.k[i];
+        g.beta_k_from_start[i] = g.beta[i] * g.from_start[i] * g.k[i];
         if (i == 0)
-            g.last = expf((float)g.b[CHUNK - 1]);
+            g.decay_last = expf((float)g.b[CHUNK - 1]);
     }
     __syncthreads();
 }
 
-/* The elements (i, j) of a tile of N columns, shared among the threads. */
+/* Loop over the elements (i, j) of a [CHUNK, N] tile, distributed over the threads. */
 #define FOR_EACH_ELEMENT(i, j, N)                                                                  \
     for (int e_ = threadIdx.x, i, j; i = e_ / (N), j = e_ % (N), e_ < CHUNK * (N); e_ += THREADS)
 
-/* s = (1 + a)^-1 of a lower half without its diagonal, in squares of BLOCK: those of the diagonal
- * first, a thread a column, then those below, further and further away. */
-static __device__ void invert_unit_lower(square &s, const square &a, float (*scratch)[BLOCK + 1])
+/* s = (1 + a)^-1 for a strictly lower triangular a [CHUNK, CHUNK], in blocks of BLOCK: first the
+ * diagonal blocks, one thread per column, then the blocks below, by distance from the diagonal. */
+static __device__ void invert_unit_lower(padded_tile &s, const padded_tile &a,
+                                         float (*scratch)[BLOCK + 1])
 {
     const int r = threadIdx.x / BLOCK, c = threadIdx.x % BLOCK;
 
@@ -250,9 +256,9 @@ static __device__ void invert_unit_lower(square &s, const square &a, float (*scr
         }
     }
     __syncthreads();
-    for (int away = 1; away < CHUNK / BLOCK; away++)
-        for (int y = away; y < CHUNK / BLOCK; y++) {
-            const int row = y * BLOCK, col = (y - away) * BLOCK;
+    for (int distance = 1; distance < CHUNK / BLOCK; distance++)
+        for (int y = distance; y < CHUNK / BLOCK; y++) {
+            const int row = y * BLOCK, col = (y - distance) * BLOCK;
             float sum = 0.0f;
 
             for (int m = col; m < row; m++)
@@ -267,15 +273,15 @@ static __device__ void invert_unit_lower(square &s, const square &a, float (*scr
         }
 }
 
-/* Shared memory of a block that has a chunk. */
+/* Shared memory of a block that processes a chunk. */
 struct chunk_smem {
     smem_operands<TILE> sh;
-    square one, two;
+    padded_tile one, two;
     chunk_gates g;
     float scratch[BLOCK][BLOCK + 1];
 };
 
-/* S of a chunk to m.two. */
+/* m.two = S [CHUNK, CHUNK]; m.one is overwritten with A. */
 template <bool TENSOR, class T>
 static __device__ void solve_chunk(chunk_smem &m, const gated_delta_call<T> &v, const chunk &x,
                                    const chunk_offsets<T> &at)
@@ -292,7 +298,8 @@ static __device__ void solve_chunk(chunk_smem &m, const gated_delta_call<T> &v, 
     invert_unit_lower(m.two, m.one, m.scratch);
 }
 
-/* W of it to memory where there is a state before it. */
+/* Stores W = S (beta e^b K) [CHUNK, D] to v.w, unless the document begins with this chunk. S is in
+ * m.two. */
 template <bool TENSOR, class T>
 static __device__ void store_w(chunk_smem &m, const gated_delta_call<T> &v, const chunk &x,
                                const chunk_offsets<T> &at)
@@ -301,8 +308,8 @@ static __device__ void store_w(chunk_smem &m, const gated_delta_call<T> &v, cons
 
     for (int64_t c = 0; c < v.n.d && !x.fresh; c += TILE) {
         sum.clear();
-        sum.add(m.sh, scaled_matrix_make(&m.two[0][0], TILE + PAD, 1, NULL, m.g.write_up), 0, x.n,
-                scaled_matrix_make(v.k + at.key, 1, at.key_step), c, v.n.d, x.n);
+        sum.add(m.sh, scaled_matrix_make(&m.two[0][0], TILE + PAD, 1, NULL, m.g.beta_k_from_start),
+                0, x.n, scaled_matrix_make(v.k + at.key, 1, at.key_step), c, v.n.d, x.n);
         sum.store(m.one);
         FOR_EACH_ELEMENT(i, j, TILE)
         if (i < x.n && c + j < v.n.d)
@@ -311,7 +318,7 @@ static __device__ void store_w(chunk_smem &m, const gated_delta_call<T> &v, cons
     }
 }
 
-/* sum = S (beta V), columns from c on. */
+/* sum = S (beta V), columns [c, c + TILE). S is in m.two. */
 template <bool TENSOR, class T>
 static __device__ __forceinline__ void make_values(tile_sum<TENSOR, TILE> &sum, chunk_smem &m,
                                                    const gated_delta_call<T> &v, const chunk &x,
@@ -322,9 +329,9 @@ static __device__ __forceinline__ void make_values(tile_sum<TENSOR, TILE> &sum, 
             scaled_matrix_make(v.v + at.value, 1, at.step), c, v.n.f, x.n);
 }
 
-/* A tile of a chunk to an array of values. */
+/* Stores a tile [CHUNK, TILE], columns from c on, to an array [tokens, A, F]. */
 template <class T, class Y>
-static __device__ __forceinline__ void store_values(Y *y, const square &t,
+static __device__ __forceinline__ void store_values(Y *y, const padded_tile &t,
                                                     const gated_delta_call<T> &v, const chunk &x,
                                                     const chunk_offsets<T> &at, int64_t c)
 {
@@ -334,7 +341,7 @@ static __device__ __forceinline__ void store_values(Y *y, const square &t,
     __syncthreads();
 }
 
-/* P = G Q K', j <= i, to m.one. */
+/* m.one = P [CHUNK, CHUNK], P_ij = G_ij q_i k_j' for j <= i. */
 template <bool TENSOR, class T>
 static __device__ void make_qk(chunk_smem &m, const gated_delta_call<T> &v, const chunk &x,
                                const chunk_offsets<T> &at)
@@ -350,12 +357,13 @@ static __device__ void make_qk(chunk_smem &m, const gated_delta_call<T> &v, cons
     __syncthreads();
 }
 
-/* --- the plain walk: a state, or its gradient, through a document --------------------------------
+/* --- SIMT scan: carries a state, or its gradient, through a document -----------------------------
  *
- * A way says in which order, and of each chunk what is added to U, or dU, of what does not know of
- * the state, and how the state goes on from there. */
+ * SCAN::REVERSE is the order of the chunks. SCAN::array() is U or dU, to which SCAN::rows() times
+ * the state is added. SCAN::add() adds a chunk's update of the state.
+ */
 
-/* Shared memory of a block that walks; rows of the state come behind. */
+/* Shared memory of a block of the scan; the rows of the state follow it. */
 struct scan_smem {
     smem_operands<COLUMNS> sh;
     float u[CHUNK][COLUMNS + PAD], out[CHUNK][COLUMNS + PAD];
@@ -374,7 +382,7 @@ template <class T> static int64_t scan_blocks(const gated_delta_call<T> &v)
     return documents_in(v.n.docs) * v.n.a * d9di_i64_ceil_div(v.n.f, COLUMNS);
 }
 
-/* What the state is before the chunk, on its way, to memory where there is a place. */
+/* Stores the columns from col on of the state before the chunk to `to`, unless that is NULL. */
 template <class T>
 static __device__ __forceinline__ void store_state(float *to, const state_row *state,
                                                    const gated_delta_call<T> &v, int64_t col)
@@ -384,9 +392,10 @@ static __device__ __forceinline__ void store_state(float *to, const state_row *s
             to[e / COLUMNS * v.n.f + col + e % COLUMNS] = state[e / COLUMNS][e % COLUMNS];
 }
 
-/* The chunk's columns of `array`, with what the state adds, to m.u and back. */
+/* m.u = `array` + rows() state for the columns from col on [CHUNK, COLUMNS]; also updates
+ * `array`. */
 template <class SCAN, class T>
-static __device__ __forceinline__ void add_state_part(scan_smem &m, const state_row *state,
+static __device__ __forceinline__ void add_state_term(scan_smem &m, const state_row *state,
                                                       const gated_delta_call<T> &v, const chunk &x,
                                                       const chunk_offsets<T> &at, int64_t col)
 {
@@ -401,10 +410,10 @@ static __device__ __forceinline__ void add_state_part(scan_smem &m, const state_
     FOR_EACH_ELEMENT(i, j, COLUMNS)
     {
         float *u = SCAN::array(v) + at.value + i * at.step + col + j;
-        const bool there = i < x.n && col + j < v.n.f;
+        const bool valid = i < x.n && col + j < v.n.f;
 
-        m.u[i][j] = there ? *u + m.out[i][j] : 0.0f;
-        if (there && !starts_without_state)
+        m.u[i][j] = valid ? *u + m.out[i][j] : 0.0f;
+        if (valid && !starts_without_state)
             *u = m.u[i][j];
     }
     __syncthreads();
@@ -425,34 +434,34 @@ static __global__ void __launch_bounds__(THREADS) scan_simt_kernel(gated_delta_c
     for (int64_t e = threadIdx.x; e < d9di_i64_round_up(v.n.d, TILE) * COLUMNS; e += THREADS)
         state[e / COLUMNS][e % COLUMNS] = 0.0f;
     for (int64_t n = 0; n < chunks; n++) {
-        const chunk x = chunk_of(v, d, SCAN::BACK ? chunks - 1 - n : n, h);
+        const chunk x = chunk_of(v, d, SCAN::REVERSE ? chunks - 1 - n : n, h);
         const chunk_offsets<T> at(v, x);
 
         gates_load(m.g, v, x);
-        store_state(SCAN::BACK ? at.dstate : at.state, state, v, col);
-        add_state_part<SCAN>(m, state, v, x, at, col);
+        store_state(SCAN::REVERSE ? at.dstate : at.state, state, v, col);
+        add_state_term<SCAN>(m, state, v, x, at, col);
         for (int64_t r = 0; r < v.n.d && n + 1 < chunks; r += TILE) {
             sum.clear();
             SCAN::add(sum, m, v, x, at, r, col);
             sum.store(m.out);
             FOR_EACH_ELEMENT(i, j, COLUMNS)
-            state[r + i][j] = m.g.last * state[r + i][j] + m.out[i][j];
+            state[r + i][j] = m.g.decay_last * state[r + i][j] + m.out[i][j];
             __syncthreads();
         }
     }
 }
 
 template <class SCAN, class T>
-static d9d_status scan_simt(const char *op, cudaStream_t queue, const gated_delta_call<T> &v)
+static d9d_status scan_simt(const char *op, cudaStream_t stream, const gated_delta_call<T> &v)
 {
     const int64_t bytes = scan_smem_bytes(v.n.d);
 
     D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)scan_simt_kernel<SCAN, T>, bytes));
-    scan_simt_kernel<SCAN><<<(unsigned)scan_blocks(v), THREADS, (size_t)bytes, queue>>>(v);
+    scan_simt_kernel<SCAN><<<(unsigned)scan_blocks(v), THREADS, (size_t)bytes, stream>>>(v);
     return D9D_OK;
 }
 
-/* The 1 over the length of every row of q and k. */
+/* inv_q = 1 / |q| and inv_k = 1 / |k| for every row of q and k [rows, d]; one warp per row. */
 template <class T>
 static __global__ void qk_norms_kernel(float *inv_q, float *inv_k, const T *q, const T *k,
                                        int64_t rows, int64_t d)
@@ -480,21 +489,21 @@ static __global__ void qk_norms_kernel(float *inv_q, float *inv_k, const T *q, c
     }
 }
 
-template <class T> static void launch_qk_norms(cudaStream_t queue, const gated_delta_call<T> &v)
+template <class T> static void launch_qk_norms(cudaStream_t stream, const gated_delta_call<T> &v)
 {
     const int64_t rows = v.n.docs.b * v.n.docs.s * v.n.k;
 
-    qk_norms_kernel<<<grid_for_rows(rows, WARP), THREADS, 0, queue>>>(v.inv_q, v.inv_k, v.q, v.k,
-                                                                      rows, v.n.d);
+    qk_norms_kernel<<<grid_for_rows(rows, WARP), THREADS, 0, stream>>>(v.inv_q, v.inv_k, v.q, v.k,
+                                                                       rows, v.n.d);
 }
 
-/* Floats of `ready`. */
+/* Size of `prepared` in floats. */
 static inline int64_t prepared_size(const d9d_gated_delta_dims &n)
 {
     return chunks_max(n.docs) * n.a * (int64_t)(sizeof(prepared_chunk) / 4);
 }
 
-/* EINVAL for heads that do not fit; *none where there is nothing to do. */
+/* EINVAL unless A is a multiple of K. *none: the call has no elements. */
 static inline d9d_status gated_delta_check(const char *op, const d9d_gated_delta_dims *n,
                                            bool *none)
 {
@@ -506,16 +515,16 @@ static inline d9d_status gated_delta_check(const char *op, const d9d_gated_delta
     return D9D_OK;
 }
 
-/* Pieces of scratch, one after the other. */
+/* Allocates consecutive parts of one scratch buffer; NULL if the buffer is NULL. */
 struct scratch_arena {
     float *p;
 
     float *alloc(int64_t n)
     {
-        float *mine = p;
+        float *begin = p;
 
         p = p == NULL ? NULL : p + d9di_i64_round_up(n, 64);
-        return mine;
+        return begin;
     }
 };
 static inline int64_t scratch_floats(int64_t n)
@@ -523,42 +532,44 @@ static inline int64_t scratch_floats(int64_t n)
     return d9di_i64_round_up(n, 64);
 }
 
-/* An array of a call that is to begin at a multiple of 16 bytes. */
-struct placed {
+/* An array of a call that the kernels need aligned to 16 bytes. */
+struct aligned_arg {
     void **p;
     int64_t bytes;
-    bool written; /* by the call, else read */
+    bool written; /* an output; else an input */
 };
 
-/* `run` with copies of those that do not, in scratch. */
+/* Calls `run` with scratch copies in place of arrays that are not aligned to 16 bytes. Inputs are
+ * copied before, outputs after the call. */
 template <class F>
-static d9d_status with_places(d9d_stream s, const char *op, const placed *x, int count, F run)
+static d9d_status with_aligned_copies(d9d_stream s, const char *op, const aligned_arg *x, int count,
+                                      F run)
 {
-    void *was[8], *scratch;
+    void *original[8], *scratch;
     int64_t bytes = 0;
     cudaError_t e = cudaSuccess;
     d9d_status st;
 
     for (int i = 0; i < count; i++) {
-        was[i] = *x[i].p;
-        bytes += (uintptr_t)was[i] % 16 != 0 ? d9di_i64_round_up(x[i].bytes, 256) : 0;
+        original[i] = *x[i].p;
+        bytes += (uintptr_t)original[i] % 16 != 0 ? d9di_i64_round_up(x[i].bytes, 256) : 0;
     }
     if (bytes == 0)
         return run();
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
     char *next = (char *)scratch;
     for (int i = 0; i < count; i++)
-        if ((uintptr_t)was[i] % 16 != 0) {
+        if ((uintptr_t)original[i] % 16 != 0) {
             *x[i].p = next;
             next += d9di_i64_round_up(x[i].bytes, 256);
             if (e == cudaSuccess && !x[i].written)
-                e = cudaMemcpyAsync(*x[i].p, was[i], (size_t)x[i].bytes, cudaMemcpyDeviceToDevice,
-                                    d9di_cuda_stream(s));
+                e = cudaMemcpyAsync(*x[i].p, original[i], (size_t)x[i].bytes,
+                                    cudaMemcpyDeviceToDevice, d9di_cuda_stream(s));
         }
     st = e == cudaSuccess ? run() : D9D_OK;
     for (int i = 0; i < count && st == D9D_OK && e == cudaSuccess; i++)
-        if (*x[i].p != was[i] && x[i].written)
-            e = cudaMemcpyAsync(was[i], *x[i].p, (size_t)x[i].bytes, cudaMemcpyDeviceToDevice,
+        if (*x[i].p != original[i] && x[i].written)
+            e = cudaMemcpyAsync(original[i], *x[i].p, (size_t)x[i].bytes, cudaMemcpyDeviceToDevice,
                                 d9di_cuda_stream(s));
     d9di_cuda_scratch_free(s, scratch, bytes);
     return e == cudaSuccess ? st : d9di_cuda_fail(op, e);

@@ -1,11 +1,10 @@
-/* gated_delta_bwd.cu - the gated delta rule, backward; see gated_delta.cuh, and the formulas in
- * kernels/cpu/gated_delta_bwd.c.
+/* gated_delta_bwd.cu - the gated delta rule, backward, and the choice of kernels; formulas in
+ * kernels/cpu/gated_delta_bwd.c, chunks in gated_delta.cuh.
  *
- * recompute_kernel() makes S, W and U of every chunk again, and what its own tokens put into dU; a
- * walk takes the gradient of the state through each document from its last chunk on; chunk_kernel()
- * has all there is of a chunk then; reduce_heads_kernel() adds what heads of values have for the
- * head of keys that they share.  Where gated_delta_scan.cu takes the call, it does the first two,
- * and has made Y = S' dU too.
+ * recompute_kernel() computes S, W and U of every chunk, and P' dO. The scan carries the gradient
+ * of the state through each document from the last chunk to the first. chunk_kernel() computes all
+ * gradients within a chunk. reduce_heads_kernel() sums dQ and dK over the value heads of a key
+ * head. Where gated_delta_scan.cu is supported it does the first two and also computes Y = S' dU.
  */
 #include "cuda/gdn/gated_delta.cuh"
 
@@ -47,9 +46,9 @@ static __global__ void __launch_bounds__(THREADS) recompute_kernel(gated_delta_c
     }
 }
 
-/* dU = P' dO + (on K) dX'        dX = e^(b_C) dX' + (e^b Q)' dO - W' dU */
+/* The scan of the backward: dU = P' dO + (to_end K) dX', dX = e^(b_C) dX' + (e^b Q)' dO - W' dU. */
 template <class T> struct scan_bwd {
-    enum { BACK = 1 };
+    enum { REVERSE = 1 };
 
     static __device__ __forceinline__ bool starts_without_state(const chunk &x) { return x.last; }
     static __device__ __forceinline__ float *array(const gated_delta_call<T> &v) { return v.du; }
@@ -57,38 +56,39 @@ template <class T> struct scan_bwd {
                                                             const gated_delta_call<T> &v,
                                                             const chunk_offsets<T> &at)
     {
-        return scaled_matrix_make(v.k + at.key, at.key_step, 1, g.k_on);
+        return scaled_matrix_make(v.k + at.key, at.key_step, 1, g.k_to_end);
     }
     static __device__ __forceinline__ void add(scan_sum &sum, scan_smem &m,
                                                const gated_delta_call<T> &v, const chunk &x,
                                                const chunk_offsets<T> &at, int64_t r, int64_t col)
     {
-        sum.add(m.sh, scaled_matrix_make(v.q + at.key, 1, at.key_step, NULL, m.g.q_up), r, v.n.d,
-                scaled_matrix_make(v.dout + at.value + col, 1, at.step), 0, v.n.f - col, x.n);
+        sum.add(m.sh, scaled_matrix_make(v.q + at.key, 1, at.key_step, NULL, m.g.q_from_start), r,
+                v.n.d, scaled_matrix_make(v.dout + at.value + col, 1, at.step), 0, v.n.f - col,
+                x.n);
         sum.add(m.sh,
                 scaled_matrix_make((const float *)v.w + at.wide, 1, at.d_step, NULL, NULL, -1.0f),
                 r, v.n.d, scaled_matrix_make(&m.u[0][0], 1, COLUMNS + PAD), 0, COLUMNS, x.n);
     }
 };
 
-/* --- a chunk ---------------------------------------------------------------------------------- */
+/* --- gradients within a chunk ----------------------------------------------------------------- */
 
-/* Sums over the features of each token. */
+/* Dots per token: y v; q, k with the state terms of dQ, N; k N; k with the dX'' term of dK. */
 struct row_dots {
     float yv[CHUNK], qx[CHUNK], kx[CHUNK], r[CHUNK], w[CHUNK];
 };
 
 /* Shared memory of chunk_kernel(). */
 struct chunk_bwd_smem {
-    chunk_smem m; /* one: what is made; two: S, K K', N */
-    square f, h;
+    chunk_smem m; /* one: result; two: S, K K', N */
+    padded_tile f, h;
     row_dots d;
     double b[CHUNK];
 };
 
-/* to[i] += sum over the tile's columns j of t[i][j] x[i * step + j] by[i]; four threads a row. */
+/* to[i] += by[i] times the dot of row i of t with row i of x [n, columns]; four threads per row. */
 template <class T>
-static __device__ __forceinline__ void add_dots(float *to, const square &t, const T *x,
+static __device__ __forceinline__ void add_dots(float *to, const padded_tile &t, const T *x,
                                                 int64_t step, const float *by, int n,
                                                 int64_t columns)
 {
@@ -104,14 +104,14 @@ static __device__ __forceinline__ void add_dots(float *to, const square &t, cons
     __syncthreads();
 }
 
-/* Columns of Y from c on, to m.one: S' dU, in whose place it comes, unless it is there. */
-template <bool MADE, class T>
+/* m.one = Y = S' dU, columns from c on, and overwrites dU. With HAVE_Y, dU already is Y. */
+template <bool HAVE_Y, class T>
 static __device__ __forceinline__ void make_y(chunk_smem &m, const gated_delta_call<T> &v,
                                               const chunk &x, const chunk_offsets<T> &at, int64_t c)
 {
     tile_sum<false, TILE> sum;
 
-    if (MADE) {
+    if (HAVE_Y) {
         FOR_EACH_ELEMENT(i, j, TILE)
         m.one[i][j] = i < x.n && c + j < v.n.f ? v.du[at.value + i * at.step + c + j] : 0.0f;
         __syncthreads();
@@ -124,18 +124,18 @@ static __device__ __forceinline__ void make_y(chunk_smem &m, const gated_delta_c
     store_values(v.du, m.one, v, x, at, c);
 }
 
-/* Y, and dV. */
-template <bool MADE, class T>
+/* Computes Y and stores dV = beta Y. */
+template <bool HAVE_Y, class T>
 static __device__ void make_dv(chunk_bwd_smem &w, const gated_delta_call<T> &v, const chunk &x,
                                const chunk_offsets<T> &at)
 {
     chunk_smem &m = w.m;
 
     FOR_EACH_ELEMENT(i, j, TILE)
-    m.two[i][j] = !MADE && i < x.n ? v.s[(at.gate + i * v.n.a) * CHUNK + j] : 0.0f;
+    m.two[i][j] = !HAVE_Y && i < x.n ? v.s[(at.gate + i * v.n.a) * CHUNK + j] : 0.0f;
     __syncthreads();
     for (int64_t c = 0; c < v.n.f; c += TILE) {
-        make_y<MADE>(m, v, x, at, c);
+        make_y<HAVE_Y>(m, v, x, at, c);
         add_dots(w.d.yv, m.one, v.v + at.value + c, at.step, NULL, x.n, v.n.f - c);
         FOR_EACH_ELEMENT(i, j, TILE)
         m.one[i][j] *= m.g.beta[i];
@@ -144,11 +144,11 @@ static __device__ void make_dv(chunk_bwd_smem &w, const gated_delta_call<T> &v, 
     }
 }
 
-/* What pairs of tokens have for b: from dO U' and Y U' in f and h, and Q K' and K K' in one and
- * two. One number is in both places, so that it leaves nothing where both are added. */
+/* w.b = sum_j (E_ij - E_ji), from dO U' in f, Y U' in h, Q K' in one, K K' in two. The same number
+ * is added and subtracted, so that it cancels exactly. */
 static __device__ void dgate_add_pairs(chunk_bwd_smem &w, const chunk_gates &g)
 {
-    square &e = w.m.one;
+    padded_tile &e = w.m.one;
     double sum = 0.0;
 
     FOR_EACH_ELEMENT(i, j, TILE)
@@ -164,7 +164,7 @@ static __device__ void dgate_add_pairs(chunk_bwd_smem &w, const chunk_gates &g)
     __syncthreads();
 }
 
-/* F and H. */
+/* w.f = F and w.h = H [CHUNK, CHUNK]; also the terms E of db. */
 template <bool TENSOR, class T>
 static __device__ void make_score_grads(chunk_bwd_smem &w, const gated_delta_call<T> &v,
                                         const chunk &x, const chunk_offsets<T> &at)
@@ -198,9 +198,9 @@ static __device__ void make_score_grads(chunk_bwd_smem &w, const gated_delta_cal
     __syncthreads();
 }
 
-/* A tile of gradients by heads of values. */
+/* Stores a tile [CHUNK, TILE], columns from c on, to dq_heads or dk_heads [tokens, A, D]. */
 template <class T>
-static __device__ __forceinline__ void store_keys(float *y, const square &t,
+static __device__ __forceinline__ void store_keys(float *y, const padded_tile &t,
                                                   const gated_delta_call<T> &v, const chunk &x,
                                                   const chunk_offsets<T> &at, int64_t c)
 {
@@ -210,7 +210,7 @@ static __device__ __forceinline__ void store_keys(float *y, const square &t,
     __syncthreads();
 }
 
-/* dQ = e^b dO X' + F K, columns from c on. */
+/* Stores dQ = e^b dO X' + F K of a value head, columns from c on. */
 template <bool TENSOR, class T>
 static __device__ void make_dq(chunk_bwd_smem &w, const gated_delta_call<T> &v, const chunk &x,
                                const chunk_offsets<T> &at, int64_t c)
@@ -220,7 +220,7 @@ static __device__ void make_dq(chunk_bwd_smem &w, const gated_delta_call<T> &v, 
 
     sum.clear();
     if (!x.fresh) {
-        sum.add(m.sh, scaled_matrix_make(v.dout + at.value, at.step, 1, m.g.up), 0, x.n,
+        sum.add(m.sh, scaled_matrix_make(v.dout + at.value, at.step, 1, m.g.from_start), 0, x.n,
                 scaled_matrix_make((const float *)at.state, v.n.f, 1), c, v.n.d, v.n.f);
         sum.store(m.one);
         add_dots(w.d.qx, m.one, v.q + at.key + c, at.key_step, m.g.q, x.n, v.n.d - c);
@@ -228,10 +228,10 @@ static __device__ void make_dq(chunk_bwd_smem &w, const gated_delta_call<T> &v, 
     sum.add(m.sh, scaled_matrix_make(&w.f[0][0], TILE + PAD, 1), 0, x.n,
             scaled_matrix_make(v.k + at.key, 1, at.key_step, NULL, m.g.k), c, v.n.d, x.n);
     sum.store(m.one);
-    store_keys(v.hq, m.one, v, x, at, c);
+    store_keys(v.dq_heads, m.one, v, x, at, c);
 }
 
-/* N = H K - e^b Y X' to m.two, then dK. */
+/* Stores dK of a value head, columns from c on; m.two = N = H K - e^b Y X'. */
 template <bool TENSOR, class T>
 static __device__ void make_dk(chunk_bwd_smem &w, const gated_delta_call<T> &v, const chunk &x,
                                const chunk_offsets<T> &at, int64_t c)
@@ -243,7 +243,8 @@ static __device__ void make_dk(chunk_bwd_smem &w, const gated_delta_call<T> &v, 
     sum.clear();
     if (!x.fresh) {
         sum.add(m.sh,
-                scaled_matrix_make((const float *)v.du + at.value, at.step, 1, m.g.up, NULL, -1.0f),
+                scaled_matrix_make((const float *)v.du + at.value, at.step, 1, m.g.from_start, NULL,
+                                   -1.0f),
                 0, x.n, scaled_matrix_make((const float *)at.state, v.n.f, 1), c, v.n.d, v.n.f);
         sum.store(m.two);
         add_dots(w.d.kx, m.two, k + c, at.key_step, m.g.k, x.n, v.n.d - c);
@@ -254,8 +255,8 @@ static __device__ void make_dk(chunk_bwd_smem &w, const gated_delta_call<T> &v, 
     add_dots(w.d.r, m.two, k + c, at.key_step, m.g.k, x.n, v.n.d - c);
     sum.clear();
     if (!x.last) {
-        sum.add(m.sh, scaled_matrix_make((const float *)v.u + at.value, at.step, 1, m.g.on), 0, x.n,
-                scaled_matrix_make((const float *)at.dstate, v.n.f, 1), c, v.n.d, v.n.f);
+        sum.add(m.sh, scaled_matrix_make((const float *)v.u + at.value, at.step, 1, m.g.to_end), 0,
+                x.n, scaled_matrix_make((const float *)at.dstate, v.n.f, 1), c, v.n.d, v.n.f);
         sum.store(m.one);
         add_dots(w.d.w, m.one, k + c, at.key_step, m.g.k, x.n, v.n.d - c);
     }
@@ -267,10 +268,10 @@ static __device__ void make_dk(chunk_bwd_smem &w, const gated_delta_call<T> &v, 
     FOR_EACH_ELEMENT(i, j, TILE)
     m.one[i][j] += m.g.beta[i] * m.two[i][j];
     __syncthreads();
-    store_keys(v.hk, m.one, v, x, at, c);
+    store_keys(v.dk_heads, m.one, v, x, at, c);
 }
 
-/* dg and db: the sum over a token and those behind it. */
+/* Stores dg, the suffix sum of db_i in the chunk, and db. */
 template <class T>
 static __device__ void make_gate_grads(chunk_bwd_smem &w, const gated_delta_call<T> &v,
                                        const chunk &x, const chunk_offsets<T> &at)
@@ -278,26 +279,26 @@ static __device__ void make_gate_grads(chunk_bwd_smem &w, const gated_delta_call
     const int i = threadIdx.x;
     const chunk_gates &g = w.m.g;
     const row_dots &d = w.d;
-    float through = 0.0f;
+    float state_dot = 0.0f;
 
     if (!x.fresh && !x.last)
         for (int64_t e = i; e < v.n.d * v.n.f; e += THREADS)
-            through = fmaf(at.state[e], at.dstate[e], through);
-    through = group_sum<THREADS>(through) * g.last;
+            state_dot = fmaf(at.state[e], at.dstate[e], state_dot);
+    state_dot = group_sum<THREADS>(state_dot) * g.decay_last;
     if (i < CHUNK)
         w.b[i] += (double)d.qx[i] + (double)(g.beta[i] * d.kx[i]) - (double)d.w[i];
     if (i == CHUNK - 1) {
-        w.b[i] += (double)through;
+        w.b[i] += (double)state_dot;
         for (int j = 0; j < CHUNK; j++)
             w.b[i] += (double)d.w[j];
     }
     __syncthreads();
     for (int o = 1; o < CHUNK; o *= 2) {
-        const double behind = i + o < CHUNK ? w.b[i + o] : 0.0;
+        const double suffix = i + o < CHUNK ? w.b[i + o] : 0.0;
 
         __syncthreads();
         if (i < CHUNK)
-            w.b[i] += behind;
+            w.b[i] += suffix;
         __syncthreads();
     }
     if (i >= x.n)
@@ -328,9 +329,10 @@ static __global__ void __launch_bounds__(THREADS, 2) chunk_kernel(gated_delta_ca
     make_gate_grads(w, v, x, at);
 }
 
-/* --- heads ------------------------------------------------------------------------------------ */
+/* --- sum over value heads --------------------------------------------------------------------- */
 
-/* The sum of what the heads of values have for a row of keys, through its length: a warp a row. */
+/* dx = backward of the L2 normalisation of row r, of the gradient summed over the value heads; one
+ * warp per row. */
 template <class T>
 static __device__ __forceinline__ void l2_normalize_bwd_row(T *dx, const T *x, const float *part,
                                                             int64_t r,
@@ -341,7 +343,7 @@ static __device__ __forceinline__ void l2_normalize_bwd_row(T *dx, const T *x, c
     float dot = 0.0f;
 
     for (int pass = 0; pass < 2; pass++) {
-        const float along = pass == 0 ? 0.0f : group_sum<WARP>(dot);
+        const float dot_sum = pass == 0 ? 0.0f : group_sum<WARP>(dot);
 
         D9DI_ROW8 (i, d, WARP) {
             float sum[8] = {}, u[8];
@@ -356,7 +358,7 @@ static __device__ __forceinline__ void l2_normalize_bwd_row(T *dx, const T *x, c
             }
             for (int j = 0; j < 8; j++) {
                 dot = fmaf(u[j] * inv, sum[j], dot);
-                sum[j] = scale * inv * (sum[j] - u[j] * inv * along);
+                sum[j] = scale * inv * (sum[j] - u[j] * inv * dot_sum);
             }
             if (pass == 1)
                 store8(dx + r * d + i, sum, d - i);
@@ -370,61 +372,61 @@ template <class T> static __global__ void reduce_heads_kernel(gated_delta_call<T
 
     if (r >= rows)
         return;
-    l2_normalize_bwd_row(v.dq, v.q, v.hq, r, v.n, v.inv_q[r], v.n.scale);
-    l2_normalize_bwd_row(v.dk, v.k, v.hk, r, v.n, v.inv_k[r], 1.0f);
+    l2_normalize_bwd_row(v.dq, v.q, v.dq_heads, r, v.n, v.inv_q[r], v.n.scale);
+    l2_normalize_bwd_row(v.dk, v.k, v.dk_heads, r, v.n, v.inv_k[r], 1.0f);
 }
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
-/* What is done of chunks and heads at the end; MADE: on tensor cores, from Y. */
-template <bool MADE, class T>
-static d9d_status launch_chunks(const char *op, cudaStream_t queue, const gated_delta_call<T> &v)
+/* Launches chunk_kernel() and reduce_heads_kernel(). HAVE_Y: v.du contains Y. */
+template <bool HAVE_Y, class T>
+static d9d_status launch_chunks(const char *op, cudaStream_t stream, const gated_delta_call<T> &v)
 {
     const int64_t rows = v.n.docs.b * v.n.docs.s * v.n.k;
-    const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.a);
+    const unsigned blocks = (unsigned)(chunks_max(v.n.docs) * v.n.a);
 
     D9D_TRY(
-        d9di_cuda_set_max_smem(op, (const void *)chunk_kernel<MADE, T>, sizeof(chunk_bwd_smem)));
-    chunk_kernel<MADE><<<all, THREADS, sizeof(chunk_bwd_smem), queue>>>(v);
-    reduce_heads_kernel<<<grid_for_rows(rows, WARP), THREADS, 0, queue>>>(v, rows);
+        d9di_cuda_set_max_smem(op, (const void *)chunk_kernel<HAVE_Y, T>, sizeof(chunk_bwd_smem)));
+    chunk_kernel<HAVE_Y><<<blocks, THREADS, sizeof(chunk_bwd_smem), stream>>>(v);
+    reduce_heads_kernel<<<grid_for_rows(rows, WARP), THREADS, 0, stream>>>(v, rows);
     return d9di_cuda_check_launch(op);
 }
 
 template <class T> static d9d_status launch_simt(d9d_stream s, const gated_delta_call<T> &v)
 {
-    const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.a);
+    const unsigned blocks = (unsigned)(chunks_max(v.n.docs) * v.n.a);
     const char *op = "gated_delta_bwd";
-    cudaStream_t queue = d9di_cuda_stream(s);
+    cudaStream_t stream = d9di_cuda_stream(s);
 
     D9D_TRY(
         d9di_cuda_set_max_smem(op, (const void *)recompute_kernel<false, T>, sizeof(chunk_smem)));
-    launch_qk_norms(queue, v);
-    recompute_kernel<false><<<all, THREADS, sizeof(chunk_smem), queue>>>(v);
-    D9D_TRY(scan_simt<scan_bwd<T>>(op, queue, v));
-    return launch_chunks<false>(op, queue, v);
+    launch_qk_norms(stream, v);
+    recompute_kernel<false><<<blocks, THREADS, sizeof(chunk_smem), stream>>>(v);
+    D9D_TRY(scan_simt<scan_bwd<T>>(op, stream, v));
+    return launch_chunks<false>(op, stream, v);
 }
 
 static d9d_status launch_wgmma(d9d_stream s, const gated_delta_call<bf16> &v)
 {
-    const char *op = "delta_din";
+    const char *op = "gated_delta_bwd";
 
     D9D_TRY(d9di_gated_delta_scan_prepare(s, op, v, WGMMA_PARTS));
     D9D_TRY(d9di_gated_delta_scan_bwd_sm90(s, op, v));
     return d9di_gated_delta_bwd_sm90(s, op, v);
 }
 
-/* Scratch: the gradients of states in bfloat16. */
+/* Allocates scratch for the state gradients in bfloat16 and for the prepared chunks. */
 static d9d_status run_wgmma(d9d_stream s, gated_delta_call<bf16> v)
 {
     const int64_t states =
-        scratch_floats(d9d_gated_delta_states(&v.n.docs) * v.n.a * saved_size(v.n) / 2);
+        scratch_floats(d9d_gated_delta_states(&v.n.docs) * v.n.a * saved_state_size(v.n) / 2);
     const int64_t bytes = 4 * (states + prepared_size(v.n));
     void *scratch;
     d9d_status st;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
     v.dstate = (float *)scratch;
-    v.ready = (prepared_chunk *)(v.dstate + states);
+    v.prepared = (prepared_chunk *)(v.dstate + states);
     st = launch_wgmma(s, v);
     d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
@@ -433,26 +435,25 @@ static d9d_status run_wgmma(d9d_stream s, gated_delta_call<bf16> v)
 static d9d_status launch_scan(d9d_stream s, const gated_delta_call<bf16> &v)
 {
     const char *op = "gated_delta_bwd";
-    cudaStream_t queue = d9di_cuda_stream(s);
+    cudaStream_t stream = d9di_cuda_stream(s);
 
-    launch_qk_norms(queue, v);
+    launch_qk_norms(stream, v);
     D9D_TRY(d9di_gated_delta_scan_prepare(s, op, v, 2));
     D9D_TRY(d9di_gated_delta_scan_recompute(s, op, v));
     D9D_TRY(d9di_gated_delta_scan_bwd(s, op, v));
-    return launch_chunks<true>(op, queue, v);
+    return launch_chunks<true>(op, stream, v);
 }
 
-/* Scratch, the last of which is for one way or the other. */
-template <class T> static d9d_status run_bwd(d9d_stream s, gated_delta_call<T> v, bool made)
+/* Allocates scratch; the last part is `prepared` or W and S. scan: uses gated_delta_scan.cu. */
+template <class T> static d9d_status run_bwd(d9d_stream s, gated_delta_call<T> v, bool scan)
 {
     const int64_t tokens = v.n.docs.b * v.n.docs.s, n_gates = tokens * v.n.a;
     const int64_t states = d9d_gated_delta_states(&v.n.docs) * v.n.a * v.n.d * v.n.f;
-    const int64_t scaled_matrix_make =
-        scratch_floats(n_gates * v.n.d) + scratch_floats(n_gates * CHUNK);
+    const int64_t w_s_floats = scratch_floats(n_gates * v.n.d) + scratch_floats(n_gates * CHUNK);
     const int64_t bytes =
         4 * (2 * scratch_floats(tokens * v.n.k) + 2 * scratch_floats(n_gates * v.n.d) +
              2 * scratch_floats(n_gates * v.n.f) + scratch_floats(states) +
-             (made ? prepared_size(v.n) : scaled_matrix_make));
+             (scan ? prepared_size(v.n) : w_s_floats));
     void *scratch;
     d9d_status st;
 
@@ -460,40 +461,41 @@ template <class T> static d9d_status run_bwd(d9d_stream s, gated_delta_call<T> v
     scratch_arena p = {(float *)scratch};
     v.inv_q = p.alloc(tokens * v.n.k);
     v.inv_k = p.alloc(tokens * v.n.k);
-    v.hq = p.alloc(n_gates * v.n.d);
-    v.hk = p.alloc(n_gates * v.n.d);
+    v.dq_heads = p.alloc(n_gates * v.n.d);
+    v.dk_heads = p.alloc(n_gates * v.n.d);
     v.u = p.alloc(n_gates * v.n.f);
     v.du = p.alloc(n_gates * v.n.f);
     v.dstate = p.alloc(states);
     v.w = p.alloc(n_gates * v.n.d);
     v.s = v.w + scratch_floats(n_gates * v.n.d);
-    v.ready = (prepared_chunk *)v.w;
+    v.prepared = (prepared_chunk *)v.w;
     if constexpr (std::is_same_v<T, bf16>)
-        st = made ? launch_scan(s, v) : launch_simt(s, v);
+        st = scan ? launch_scan(s, v) : launch_simt(s, v);
     else
         st = launch_simt(s, v);
     d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
 }
 
-static d9d_status run_wgmma_placed(d9d_stream s, gated_delta_call<bf16> v)
+static d9d_status run_wgmma_aligned(d9d_stream s, gated_delta_call<bf16> v)
 {
     const int64_t tokens = v.n.docs.b * v.n.docs.s;
     const int64_t keys = 2 * tokens * v.n.k * v.n.d, values = 2 * tokens * v.n.a * v.n.f;
-    const placed arrays[] = {{(void **)&v.q, keys, false},   {(void **)&v.k, keys, false},
-                             {(void **)&v.v, values, false}, {(void **)&v.dout, values, false},
-                             {(void **)&v.dq, keys, true},   {(void **)&v.dk, keys, true},
-                             {(void **)&v.dv, values, true}};
+    const aligned_arg arrays[] = {{(void **)&v.q, keys, false},   {(void **)&v.k, keys, false},
+                                  {(void **)&v.v, values, false}, {(void **)&v.dout, values, false},
+                                  {(void **)&v.dq, keys, true},   {(void **)&v.dk, keys, true},
+                                  {(void **)&v.dv, values, true}};
 
-    return with_places(s, "delta_din", arrays, 7, [&] { return run_wgmma(s, v); });
+    return with_aligned_copies(s, "gated_delta_bwd", arrays, 7, [&] { return run_wgmma(s, v); });
 }
 
-template <class T> static d9d_status run_best(d9d_stream s, const gated_delta_call<T> &v, bool made)
+template <class T>
+static d9d_status run_fastest(d9d_stream s, const gated_delta_call<T> &v, bool scan)
 {
     if constexpr (std::is_same_v<T, bf16>)
         if (d9di_gated_delta_sm90_supported(s, &v.n))
-            return run_wgmma_placed(s, v);
-    return run_bwd(s, v, made);
+            return run_wgmma_aligned(s, v);
+    return run_bwd(s, v, scan);
 }
 
 d9d_status d9d_k_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n, void *dq, void *dk,
@@ -513,6 +515,6 @@ d9d_status d9d_k_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n, vo
         c.n = *n, c.q = (const T *)q, c.k = (const T *)k, c.v = (const T *)v, c.b = (const T *)b;
         c.g = g, c.dout = (const T *)dout, c.state = (float *)states;
         c.dq = (T *)dq, c.dk = (T *)dk, c.dv = (T *)dv, c.db = (T *)db, c.dg = dg;
-        return run_best(s, c, d9di_gated_delta_scan_supported(n, arrays, 4));
+        return run_fastest(s, c, d9di_gated_delta_scan_supported(n, arrays, 4));
     }());
 }

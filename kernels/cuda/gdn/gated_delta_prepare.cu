@@ -1,47 +1,47 @@
-/* gated_delta_prepare.cu - the gated delta rule in bfloat16: what chunks have without the state;
+/* gated_delta_prepare.cu - what a chunk of the gated delta rule has without the state, in bfloat16;
  * see gated_delta.cuh.
  *
- * A block has a chunk of a head of keys.  Products of K and Q are made once, from the numbers as
- * they are, for all heads of values that read it; four warps have one of those at a time:
+ * A block has a chunk of a key head. It computes K K' and Q K' once, from unscaled inputs, for all
+ * value heads that share the key head. A warpgroup of four warps has one of those heads at a time:
  *
  *     A = beta G k K K' k     P = G q Q K' k     T = (1 + A')^-1 = S'
  *
- * T is made in squares of BLOCK, those of its diagonal first, a lane a row, and then, of a row of
- * squares c each by a warp, T_cr = -(sum over c <= m < r of T_cm A_rm') T_rr: all that is made on
- * the way is an operand in registers (mma.cuh), all else comes from shared memory.  Of the
- * products of two parts the one of both rests is left out, 2^-18 of the whole.
+ * T is computed in blocks of BLOCK. First come the diagonal blocks, one lane per row. Then a warp
+ * computes block row c, T_cr = -(sum over c <= m < r of T_cm A_rm') T_rr. Its intermediates stay
+ * in registers as split operands (mma.cuh); A and the diagonal blocks come from shared memory. The
+ * product of two low parts is left out, 2^-18 of the whole.
  */
 #include "cuda/common/mma.cuh"
 #include "cuda/gdn/gated_delta.cuh"
 
 enum {
-    SLACK = 8, /* elements between rows, so that eight of them are in banks of their own */
-    WIDE = MAX_KEY_SIZE + SLACK,
-    SQUARE = CHUNK + SLACK,
-    GROUPS = 2,                       /* heads of values at a time */
-    GROUP_THREADS = THREADS / GROUPS, /* threads of each */
-    SQUARES = CHUNK / BLOCK,          /* in a row of A; a warpgroup's warps */
-    UNITS = CHUNK / 8                 /* sixteen bytes each, in a row */
+    ROW_PAD = 8, /* between rows, so that eight rows are in distinct banks */
+    KEY_STRIDE = MAX_KEY_SIZE + ROW_PAD,
+    TILE_STRIDE = CHUNK + ROW_PAD,
+    HEADS = 2,                       /* value heads at a time, one per warpgroup */
+    GROUP_THREADS = THREADS / HEADS, /* threads of a warpgroup */
+    N_BLOCKS = CHUNK / BLOCK,        /* blocks in a row of A; warps in a warpgroup */
+    VECTORS = CHUNK / 8              /* 16-byte vectors in a row */
 };
-static_assert((int)SQUARES == GROUP_THREADS / WARP, "a warp a row of squares");
+static_assert((int)N_BLOCKS == GROUP_THREADS / WARP, "one warp per block row");
 
-/* Two parts of A below its diagonal, and of T's squares on it. */
-typedef bf16 parts_of[2][CHUNK][SQUARE];
+/* A below its block diagonal, and the diagonal blocks of T, in two bfloat16 parts. */
+typedef bf16 split_tile[2][CHUNK][TILE_STRIDE];
 
-/* A warpgroup's. */
-struct group_smem {
-    parts_of a;
-    float b[2][CHUNK]; /* sums of g, and the rest */
+/* Shared memory of a warpgroup. */
+struct warpgroup_smem {
+    split_tile a;
+    float b[2][CHUNK]; /* cumulative sums of g, high and low part */
     float beta[CHUNK];
 };
 struct block_smem {
     union {
         struct {
-            bf16 k[CHUNK][WIDE], q[CHUNK][WIDE];
+            bf16 k[CHUNK][KEY_STRIDE], q[CHUNK][KEY_STRIDE];
         } row;
-        square product[2]; /* K K', Q K' */
+        padded_tile product[2]; /* K K', Q K' */
     };
-    group_smem of[GROUPS];
+    warpgroup_smem warpgroup[HEADS];
     float inv_q[CHUNK], inv_k[CHUNK];
 };
 
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void group_sync(int warpgroup)
     asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "r"((int)GROUP_THREADS) : "memory");
 }
 
-/* Eight elements, sixteen bytes aligned. */
+/* Stores or loads eight elements, 16-byte aligned. */
 static __device__ __forceinline__ void store_eight(bf16 *p, const float *v)
 {
     *(uint4 *)p = make_uint4(pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3]),
@@ -73,25 +73,25 @@ static __device__ __forceinline__ void load_eight(float *v, const float *p)
     *(float4 *)(v + 4) = ((const float4 *)p)[1];
 }
 
-/* n rows; zeros elsewhere. */
-static __device__ __forceinline__ void fetch_rows(bf16 (*to)[WIDE], const bf16 *from, int64_t step,
-                                                  int n, int d)
+/* Loads n rows of d features by cp.async; the rest of the tile is zeroed. */
+static __device__ __forceinline__ void load_rows(bf16 (*to)[KEY_STRIDE], const bf16 *from,
+                                                 int64_t step, int n, int d)
 {
-    enum { ACROSS = MAX_KEY_SIZE / 8, EACH = THREADS / ACROSS };
+    enum { ACROSS = MAX_KEY_SIZE / 8, ROWS_PER_ITERATION = THREADS / ACROSS };
     const int i = threadIdx.x / ACROSS, j = threadIdx.x % ACROSS * 8;
     const bf16 *at = from + i * step + j;
 
 #pragma unroll
-    for (int r = 0; r < CHUNK; r += EACH) {
-        const bool there = i + r < n && j < d;
+    for (int r = 0; r < CHUNK; r += ROWS_PER_ITERATION) {
+        const bool valid = i + r < n && j < d;
 
-        cp_async_16(&to[i + r][j], there ? at : from, there);
-        at += EACH * step;
+        cp_async_16(&to[i + r][j], valid ? at : from, valid);
+        at += ROWS_PER_ITERATION * step;
     }
 }
 
-/* 1 over the lengths of rows of K and Q, two threads a row. */
-static __device__ __forceinline__ void measure_rows(block_smem &m)
+/* inv_k = 1 / |k|, inv_q = 1 / |q|; two threads per row. */
+static __device__ __forceinline__ void compute_inverse_lengths(block_smem &m)
 {
     const int r = threadIdx.x / 2, i = r % CHUNK;
     const bf16 *row = r < CHUNK ? m.row.k[i] : m.row.q[i];
@@ -111,7 +111,7 @@ static __device__ __forceinline__ void measure_rows(block_smem &m)
         (r < CHUNK ? m.inv_k : m.inv_q)[i] = 1.0f / sqrtf(sum + 1e-6f);
 }
 
-/* An A of 16 by 16 from rows. */
+/* Loads an A tile [16, 16]. */
 template <int STRIDE> static __device__ __forceinline__ void load_a(uint32_t (&v)[4], const bf16 *p)
 {
     const int l = threadIdx.x % WARP;
@@ -119,34 +119,35 @@ template <int STRIDE> static __device__ __forceinline__ void load_a(uint32_t (&v
     ldmatrix_16x16<false>(v, p + (l / 8 % 2 * 8 + l % 8) * STRIDE + l / 16 * 8);
 }
 
-/* Rows of a warp of K K' or Q K', as far as the diagonal. */
+/* product[0] = K K', product[1] = Q K', lower triangles: a warp has 16 rows of one. Overwrites K
+ * and Q. */
 static __device__ __forceinline__ void multiply_rows(block_smem &m, int d)
 {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = warp % SQUARES * 16;
-    const bf16(*a)[WIDE] = warp < SQUARES ? m.row.k : m.row.q;
-    float c[UNITS][4] = {};
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = warp % N_BLOCKS * 16;
+    const bf16(*a)[KEY_STRIDE] = warp < N_BLOCKS ? m.row.k : m.row.q;
+    float c[VECTORS][4] = {};
 
     for (int k = 0; k < d; k += 16) {
         uint32_t x[4];
 
-        load_a<WIDE>(x, &a[row][k]);
+        load_a<KEY_STRIDE>(x, &a[row][k]);
 #pragma unroll
-        for (int j = 0; j < UNITS; j += 2)
+        for (int j = 0; j < VECTORS; j += 2)
             if (j * 8 <= row)
-                mma_accumulate<false, WIDE>(c[j], c[j + 1], x, &m.row.k[j * 8][k]);
+                mma_accumulate<false, KEY_STRIDE>(c[j], c[j + 1], x, &m.row.k[j * 8][k]);
     }
-    __syncthreads(); /* products come where the rows are */
+    __syncthreads(); /* the products overwrite K and Q */
 #pragma unroll
-    for (int j = 0; j < UNITS; j++)
+    for (int j = 0; j < VECTORS; j++)
 #pragma unroll
         for (int e = 0; e < 4; e += 2)
-            *(float2 *)&m.product[warp / SQUARES][row + lane / 4 + e * 4][j * 8 + lane % 4 * 2] =
+            *(float2 *)&m.product[warp / N_BLOCKS][row + lane / 4 + e * 4][j * 8 + lane % 4 * 2] =
                 make_float2(c[j][e], c[j][e + 1]);
     __syncthreads();
 }
 
-/* The sums of g in order, two tokens a lane, and beta: by the warpgroup's first warp. */
-static __device__ __forceinline__ void sum_gates(group_smem &w, const gated_delta_call<bf16> &v,
+/* b = cumulative sums of g, and beta; two tokens per lane, by the first warp of the warpgroup. */
+static __device__ __forceinline__ void sum_gates(warpgroup_smem &w, const gated_delta_call<bf16> &v,
                                                  const chunk &x)
 {
     const int lane = threadIdx.x % WARP;
@@ -180,97 +181,99 @@ static __device__ __forceinline__ void sum_gates(group_smem &w, const gated_delt
     }
 }
 
-/* What follows of them, a thread a token. */
-static __device__ __forceinline__ void make_factors(const block_smem &m, const group_smem &w,
+/* f = the factors of every token, one thread per token. */
+static __device__ __forceinline__ void make_factors(const block_smem &m, const warpgroup_smem &w,
                                                     chunk_factors &f, float scale, int n)
 {
     const int i = threadIdx.x % GROUP_THREADS;
-    const float b = w.b[0][i], rest = w.b[1][i];
-    const float all = w.b[0][CHUNK - 1], rest_all = w.b[1][CHUNK - 1];
-    const float ceil_div_int = expf(b), on = expf((all - b) + (rest_all - rest)), beta = w.beta[i];
+    const float b = w.b[0][i], lo = w.b[1][i];
+    const float b_end = w.b[0][CHUNK - 1], lo_end = w.b[1][CHUNK - 1];
+    const float from_start = expf(b), to_end = expf((b_end - b) + (lo_end - lo)), beta = w.beta[i];
     const float q = i < n ? m.inv_q[i] * scale : 0.0f, k = i < n ? m.inv_k[i] : 0.0f;
 
-    f.write[i] = beta;
-    f.write_up[i] = beta * ceil_div_int * k;
-    f.k_on[i] = k * on;
-    f.q_up[i] = q * ceil_div_int;
-    f.up_k[i] = ceil_div_int * k;
+    f.beta[i] = beta;
+    f.beta_k_from_start[i] = beta * from_start * k;
+    f.k_to_end[i] = k * to_end;
+    f.q_from_start[i] = q * from_start;
+    f.k_from_start[i] = from_start * k;
     f.q[i] = q;
     f.k[i] = k;
     f.inv_q[i] = i < n ? m.inv_q[i] : 0.0f;
-    f.b[i] = (double)b + (double)rest;
+    f.b[i] = (double)b + (double)lo;
     if (i == 0)
-        f.last = expf(all);
+        f.decay_last = expf(b_end);
 }
 
-/* What is not made of P and T: zeros. */
-template <int PARTS> static __device__ __forceinline__ void clear_entries(prepared_chunk &to)
+/* Zeroes the vectors of P above and of T below the (block) diagonal. */
+template <int PARTS> static __device__ __forceinline__ void clear_triangle(prepared_chunk &to)
 {
 #pragma unroll
-    for (int r = 0; r < CHUNK * UNITS / GROUP_THREADS; r++) {
-        const int e = r * GROUP_THREADS + threadIdx.x % GROUP_THREADS, i = e / UNITS, u = e % UNITS;
+    for (int r = 0; r < CHUNK * VECTORS / GROUP_THREADS; r++) {
+        const int e = r * GROUP_THREADS + threadIdx.x % GROUP_THREADS, i = e / VECTORS,
+                  u = e % VECTORS;
 
         if (u > i / 8)
-            *(uint4 *)unit_of(to.p, i, u) = make_uint4(0, 0, 0, 0);
+            *(uint4 *)swizzled_vector(to.p, i, u) = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
             if (u / 2 < i / BLOCK)
-                *(uint4 *)unit_of(to.t[part], i, u) = make_uint4(0, 0, 0, 0);
+                *(uint4 *)swizzled_vector(to.t[part], i, u) = make_uint4(0, 0, 0, 0);
     }
 }
 
-/* P to memory, A to shared memory in two parts: what is not above the diagonal, by eights. */
-static __device__ __forceinline__ void make_entries(const block_smem &m, group_smem &w,
-                                                    prepared_chunk &to, float scale)
+/* Stores P to global memory and A, in two parts, to shared memory: the vectors that reach the lower
+ * triangle. */
+static __device__ __forceinline__ void compute_p_a(const block_smem &m, warpgroup_smem &w,
+                                                   prepared_chunk &to, float scale)
 {
-    enum { ALL = UNITS * (UNITS + 1) / 2 * 8 };
+    enum { ALL = VECTORS * (VECTORS + 1) / 2 * 8 };
 
     for (int e = threadIdx.x % GROUP_THREADS; e < ALL; e += GROUP_THREADS) {
-        const int row = (int)((sqrtf((float)(e + 1)) - 1.0f) * 0.5f); /* of eights by eights */
+        const int row = (int)((sqrtf((float)(e + 1)) - 1.0f) * 0.5f); /* of 8 x 8 blocks */
         const int t = e - 4 * row * (row + 1), i = 8 * row + t % 8, j = t / 8 * 8;
         const float k = m.inv_k[i] * w.beta[i], q = m.inv_q[i] * scale;
-        const float b = w.b[0][i], rest_b = w.b[1][i];
-        float p[8], a[8], rest[8];
+        const float b = w.b[0][i], lo_b = w.b[1][i];
+        float p[8], a[8], lo[8];
 
         load_eight(a, &m.product[0][i][j]);
         load_eight(p, &m.product[1][i][j]);
 #pragma unroll
         for (int u = 0; u < 8; u++) {
-            const float fall = (b - w.b[0][j + u]) + (rest_b - w.b[1][j + u]);
-            const float g = j + u <= i ? __expf(fall) * m.inv_k[j + u] : 0.0f;
+            const float log_decay = (b - w.b[0][j + u]) + (lo_b - w.b[1][j + u]);
+            const float g = j + u <= i ? __expf(log_decay) * m.inv_k[j + u] : 0.0f;
 
             p[u] *= g * q;
             a[u] *= g * k;
-            rest[u] = a[u] - to_float(__float2bfloat16_rn(a[u]));
+            lo[u] = a[u] - to_float(__float2bfloat16_rn(a[u]));
         }
         store_eight(&w.a[0][i][j], a);
-        store_eight(&w.a[1][i][j], rest);
-        store_eight(unit_of(to.p, i, j / 8), p);
+        store_eight(&w.a[1][i][j], lo);
+        store_eight(swizzled_vector(to.p, i, j / 8), p);
     }
 }
 
-/* The square of T on the diagonal of this warp's row, in the place of A's: a lane has a row of A,
- * and then of T, of which half of the lanes store the rest. */
+/* Computes this warp's diagonal block of T, which overwrites that of A, and stores it. A lane has a
+ * row; lanes 0-15 store the high part, the others the low part. */
 template <int PARTS>
-static __device__ __forceinline__ void invert_square(group_smem &w, prepared_chunk &to)
+static __device__ __forceinline__ void invert_diagonal_block(warpgroup_smem &w, prepared_chunk &to)
 {
     const int at = threadIdx.x % GROUP_THREADS / WARP * BLOCK, lane = threadIdx.x % WARP;
-    const int mine = lane % BLOCK, row = at + mine, part = lane / BLOCK;
+    const int lane_row = lane % BLOCK, row = at + lane_row, part = lane / BLOCK;
     float a[BLOCK], x[BLOCK];
 
 #pragma unroll
     for (int u = 0; u < BLOCK; u += 8) {
-        float rest[8];
+        float lo[8];
 
         load_eight(a + u, &w.a[0][row][at + u]);
-        load_eight(rest, &w.a[1][row][at + u]);
+        load_eight(lo, &w.a[1][row][at + u]);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            a[u + i] += rest[i];
+            a[u + i] += lo[i];
     }
 #pragma unroll
     for (int i = 0; i < BLOCK; i++)
-        x[i] = i == mine ? 1.0f : 0.0f;
+        x[i] = i == lane_row ? 1.0f : 0.0f;
 #pragma unroll
     for (int m = 0; m < BLOCK - 1; m++)
 #pragma unroll
@@ -284,22 +287,24 @@ static __device__ __forceinline__ void invert_square(group_smem &w, prepared_chu
     for (int u = 0; u < 2; u++) {
         store_eight(&w.a[part][row][at + u * 8], x + u * 8);
         if (part < PARTS)
-            store_eight(unit_of(to.t[part], row, at / 8 + u), x + u * 8);
+            store_eight(swizzled_vector(to.t[part], row, at / 8 + u), x + u * 8);
     }
 }
 
-/* A square's sums, those of rests apart, for they are long in coming. */
-typedef float square_sum[2][2][4];
+/* Accumulators of a block: [0] of the high parts, [1] of the products with a low part, whose
+ * dependency chain is longer. */
+typedef float block_acc[2][2][4];
 
-/* c += x times the square at (row, col) of what is in two parts; TURNED: from rows of k. */
+/* c += x times the block of `a` at (row, col), or its transpose with TRANS; both in two parts,
+ * without the product of the low parts. */
 template <bool TRANS>
-static __device__ __forceinline__ void add_parts(square_sum &c, const bf16_split &x,
-                                                 const parts_of &a, int row, int col)
+static __device__ __forceinline__ void multiply_block(block_acc &c, const bf16_split &x,
+                                                      const split_tile &a, int row, int col)
 {
     uint32_t hi[4], lo[4];
 
-    load_b<TRANS, SQUARE>(hi, &a[0][row][col]);
-    load_b<TRANS, SQUARE>(lo, &a[1][row][col]);
+    load_b<TRANS, TILE_STRIDE>(hi, &a[0][row][col]);
+    load_b<TRANS, TILE_STRIDE>(lo, &a[1][row][col]);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         mma(c[0][i], x.hi, hi[2 * i], hi[2 * i + 1]);
@@ -307,7 +312,7 @@ static __device__ __forceinline__ void add_parts(square_sum &c, const bf16_split
         mma(c[1][i], x.hi, lo[2 * i], lo[2 * i + 1]);
     }
 }
-static __device__ __forceinline__ bf16_split split_sum(const square_sum &c, float sign)
+static __device__ __forceinline__ bf16_split split_acc(const block_acc &c, float sign)
 {
     float x[2][4];
 
@@ -319,46 +324,47 @@ static __device__ __forceinline__ bf16_split split_sum(const square_sum &c, floa
     return split_bf16(x[0], x[1]);
 }
 
-static __device__ __forceinline__ void store_squares(bf16 *to, const uint32_t (&x)[4], int row,
-                                                     int unit)
+static __device__ __forceinline__ void store_block(bf16 *to, const uint32_t (&x)[4], int row,
+                                                   int unit)
 {
     const int lane = threadIdx.x % WARP;
 
 #pragma unroll
     for (int e = 0; e < 4; e++)
-        *((uint32_t *)unit_of(to, row + lane / 4 + e % 2 * 8, unit + e / 2) + lane % 4) = x[e];
+        *((uint32_t *)swizzled_vector(to, row + lane / 4 + e % 2 * 8, unit + e / 2) + lane % 4) =
+            x[e];
 }
 
-/* The other squares of this warp's row. */
+/* Computes and stores the blocks of this warp's row of T right of the diagonal. */
 template <int PARTS>
-static __device__ __forceinline__ void invert_row(const group_smem &w, prepared_chunk &to)
+static __device__ __forceinline__ void invert_row(const warpgroup_smem &w, prepared_chunk &to)
 {
     const int c = threadIdx.x % GROUP_THREADS / WARP;
-    bf16_split t[SQUARES];
+    bf16_split t[N_BLOCKS];
 
 #pragma unroll
-    for (int r = 0; r < SQUARES; r++) {
+    for (int r = 0; r < N_BLOCKS; r++) {
         if (r == c) {
-            load_a<SQUARE>(t[r].hi, &w.a[0][r * BLOCK][r * BLOCK]);
-            load_a<SQUARE>(t[r].lo, &w.a[1][r * BLOCK][r * BLOCK]);
+            load_a<TILE_STRIDE>(t[r].hi, &w.a[0][r * BLOCK][r * BLOCK]);
+            load_a<TILE_STRIDE>(t[r].lo, &w.a[1][r * BLOCK][r * BLOCK]);
         }
         if (r <= c)
             continue;
-        square_sum x = {}, y = {};
+        block_acc x = {}, y = {};
 
 #pragma unroll
         for (int m = 0; m < r; m++)
             if (m >= c)
-                add_parts<false>(x, t[m], w.a, r * BLOCK, m * BLOCK);
-        add_parts<true>(y, split_sum(x, 1.0f), w.a, r * BLOCK, r * BLOCK);
-        t[r] = split_sum(y, -1.0f);
-        store_squares(to.t[0], t[r].hi, c * BLOCK, r * 2);
+                multiply_block<false>(x, t[m], w.a, r * BLOCK, m * BLOCK);
+        multiply_block<true>(y, split_acc(x, 1.0f), w.a, r * BLOCK, r * BLOCK);
+        t[r] = split_acc(y, -1.0f);
+        store_block(to.t[0], t[r].hi, c * BLOCK, r * 2);
         if (PARTS > 1)
-            store_squares(to.t[1], t[r].lo, c * BLOCK, r * 2);
+            store_block(to.t[1], t[r].lo, c * BLOCK, r * 2);
     }
 }
 
-/* The chunk of a head of keys. */
+/* One block per chunk and key head. */
 template <int PARTS>
 static __global__ void __launch_bounds__(THREADS, 3) prepare_chunks_kernel(gated_delta_call<bf16> v)
 {
@@ -375,30 +381,30 @@ static __global__ void __launch_bounds__(THREADS, 3) prepare_chunks_kernel(gated
 
     if (x.n == 0)
         return;
-    fetch_rows(m.row.k, v.k + key, step, x.n, (int)v.n.d);
-    fetch_rows(m.row.q, v.q + key, step, x.n, (int)v.n.d);
+    load_rows(m.row.k, v.k + key, step, x.n, (int)v.n.d);
+    load_rows(m.row.q, v.q + key, step, x.n, (int)v.n.d);
     x.h += warpgroup;
     const int64_t end = kh * group + group;
-    group_smem &w = m.of[warpgroup];
+    warpgroup_smem &w = m.warpgroup[warpgroup];
 
     if (x.h < end && threadIdx.x % GROUP_THREADS < WARP)
         sum_gates(w, v, x);
     cp_async_wait_all();
     __syncthreads();
-    measure_rows(m);
+    compute_inverse_lengths(m);
     multiply_rows(m, (int)v.n.d);
     while (x.h < end) {
-        prepared_chunk &to = v.ready[number * v.n.a + x.h];
+        prepared_chunk &to = v.prepared[number * v.n.a + x.h];
 
         if (threadIdx.x % GROUP_THREADS < CHUNK)
             make_factors(m, w, to.f, v.n.scale, x.n);
-        make_entries(m, w, to, v.n.scale);
-        clear_entries<PARTS>(to);
+        compute_p_a(m, w, to, v.n.scale);
+        clear_triangle<PARTS>(to);
         group_sync(warpgroup);
-        invert_square<PARTS>(w, to);
+        invert_diagonal_block<PARTS>(w, to);
         group_sync(warpgroup);
         invert_row<PARTS>(w, to);
-        x.h += GROUPS;
+        x.h += HEADS;
         if (x.h >= end)
             break;
         group_sync(warpgroup);
@@ -411,11 +417,11 @@ static __global__ void __launch_bounds__(THREADS, 3) prepare_chunks_kernel(gated
 template <int PARTS>
 static d9d_status launch(d9d_stream s, const char *op, const gated_delta_call<bf16> &v)
 {
-    const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.k);
+    const unsigned blocks = (unsigned)(chunks_max(v.n.docs) * v.n.k);
 
     D9D_TRY(
         d9di_cuda_set_max_smem(op, (const void *)prepare_chunks_kernel<PARTS>, sizeof(block_smem)));
-    prepare_chunks_kernel<PARTS><<<all, THREADS, sizeof(block_smem), d9di_cuda_stream(s)>>>(v);
+    prepare_chunks_kernel<PARTS><<<blocks, THREADS, sizeof(block_smem), d9di_cuda_stream(s)>>>(v);
     return d9di_cuda_check_launch(op);
 }
 

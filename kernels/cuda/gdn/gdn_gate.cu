@@ -5,7 +5,7 @@ enum { ROWS = 64, MAX_PARTS = 256 };
 
 enum gate_output { GATE_VALUE, GATE_DX, GATE_DRATE };
 
-/* What each of the entries makes of one element. */
+/* One element of g, dx (also dbias) or drate. */
 static __device__ __forceinline__ float gate_element(gate_output what, float x, float rate,
                                                      float bias, float dg)
 {
@@ -37,7 +37,7 @@ static __global__ void elementwise_kernel(gate_output what, gate_args<T> v, Y *y
         store_float(y + i, gate_element_at(what, v, i));
 }
 
-/* Sums of some rows. */
+/* part[block, N] = column sums of `rows` rows. */
 template <class T>
 static __global__ void partial_sums_kernel(gate_output what, gate_args<T> v, int64_t rows,
                                            float *part)

@@ -96,16 +96,16 @@ static __global__ void gather_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
 
             while (mask != 0) {
                 const auto p = pick_rows<GATHER_IN_FLIGHT>(&mask);
-                raw8<T> some[GATHER_IN_FLIGHT];
+                raw8<T> fetched[GATHER_IN_FLIGHT];
 
-                fetch_picked<W>(some, x, row + c, p, i, n.h);
+                fetch_picked<W>(fetched, x, row + c, p, i, n.h);
 #pragma unroll
                 for (int k = 0; k < GATHER_IN_FLIGHT; k++) {
                     if (p.at[k] < 0)
                         break;
                     const float by = w == NULL ? 1.0f : w[c + p.at[k]];
 
-                    unpack8(v, some[k]);
+                    unpack8(v, fetched[k]);
                     for (int j = 0; j < 8; j++)
                         sum[j] += by * v[j];
                 }
@@ -127,15 +127,15 @@ static __device__ __forceinline__ void scatter_rows_of(const picked_rows<SCATTER
     float dot[SCATTER_IN_FLIGHT] = {}, d[8], v[8];
 
     D9DI_ROW8 (i, h, G) {
-        raw8<T> some[SCATTER_IN_FLIGHT];
+        raw8<T> fetched[SCATTER_IN_FLIGHT];
 
         load8(d, dy + i, h - i);
-        fetch_picked<W>(some, x, row, p, i, h);
+        fetch_picked<W>(fetched, x, row, p, i, h);
 #pragma unroll
         for (int k = 0; k < SCATTER_IN_FLIGHT; k++) {
             if (p.at[k] < 0)
                 break;
-            unpack8(v, some[k]);
+            unpack8(v, fetched[k]);
             for (int j = 0; j < 8; j++) {
                 dot[k] = fmaf(d[j], v[j], dot[k]);
                 v[j] = d[j] * prob[p.at[k]];
@@ -160,21 +160,21 @@ static __global__ void scatter_kernel(d9d_moe_permute_dims n, T *__restrict__ dx
                                       const int32_t *__restrict__ row)
 {
     const int64_t t = group_row<G>();
-    const bool mine = t < n.rows; /* all threads of a warp take part in its reductions */
-    const int64_t at = mine ? t * n.k : 0;
+    const bool has_token = t < n.rows; /* all threads of a warp take part in its reductions */
+    const int64_t at = has_token ? t * n.k : 0;
 
     for (int64_t c = at; c < at + n.k; c += MASK_ROWS) {
         const int64_t left = at + n.k - c;
-        unsigned mask = mine ? present_mask(row + c, left) : 0;
+        unsigned mask = has_token ? present_mask(row + c, left) : 0;
 
-        for (int64_t j = threadIdx.x % G; mine && j < left && j < MASK_ROWS; j += G)
+        for (int64_t j = threadIdx.x % G; has_token && j < left && j < MASK_ROWS; j += G)
             if (!(mask >> j & 1))
                 dprob[c + j] = 0.0f;
         while (__any_sync(~0u, mask != 0)) {
             const auto p = pick_rows<SCATTER_IN_FLIGHT>(&mask);
 
-            scatter_rows_of<T, G, W>(p, n.h, dx, dprob + c, dy + (mine ? t : 0) * n.h, x, prob + c,
-                                     row + c);
+            scatter_rows_of<T, G, W>(p, n.h, dx, dprob + c, dy + (has_token ? t : 0) * n.h, x,
+                                     prob + c, row + c);
         }
     }
 }

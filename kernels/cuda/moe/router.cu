@@ -4,7 +4,7 @@
 
 #include "cuda/common/common.cuh"
 
-/* --- top-k -------------------------------------------------------------------------------- */
+/* --- top-k ------------------------------------------------------------------------------------ */
 
 /* A key and its expert; choice_is_before() orders by descending key, ties by ascending index. */
 struct expert_choice {
@@ -30,12 +30,12 @@ static __device__ __forceinline__ expert_choice warp_best_choice(expert_choice b
     return best;
 }
 
-/* Keys of a token, p + bias; NaN counts as -inf. Experts of groups that are not in `open` have
- * none. each: experts per group, 0 without groups. */
+/* Keys of a token, p + bias; NaN counts as -inf. Only experts of the groups in group_mask have
+ * keys. group_size: experts per group, 0 without groups. */
 struct router_keys {
     const float *p, *bias;
-    int64_t each;
-    unsigned open;
+    int64_t group_size;
+    unsigned group_mask;
 };
 static __device__ __forceinline__ float router_key_of(const router_keys &k, int64_t i)
 {
@@ -52,7 +52,7 @@ static __device__ expert_choice topk_next(const router_keys &k, int64_t e, exper
     for (int32_t i = threadIdx.x % WARP; i < e; i += WARP) {
         const expert_choice c = {router_key_of(k, i), i};
 
-        if (k.each > 0 && !(k.open >> (i / k.each) & 1))
+        if (k.group_size > 0 && !(k.group_mask >> (i / k.group_size) & 1))
             continue;
         if (choice_is_before(last, c) && choice_is_before(c, best))
             best = c;
@@ -60,27 +60,28 @@ static __device__ expert_choice topk_next(const router_keys &k, int64_t e, exper
     return warp_best_choice(best);
 }
 
-/* Bit mask of the best groups: a lane has a group, which is worth its two largest keys. */
+/* Bit mask of the `top` best groups. A lane has a group, whose key is the sum of its two largest
+ * expert keys. */
 static __device__ unsigned best_groups(const router_keys &k, int groups, int top)
 {
     const int g = threadIdx.x % WARP;
     float one = -CUDART_INF_F, two = -CUDART_INF_F;
-    expert_choice mine = choice_none(), last = {CUDART_INF_F, -1};
-    unsigned open = 0;
+    expert_choice own = choice_none(), last = {CUDART_INF_F, -1};
+    unsigned group_mask = 0;
 
-    for (int64_t i = g * k.each; g < groups && i < (g + 1) * k.each; i++) {
+    for (int64_t i = g * k.group_size; g < groups && i < (g + 1) * k.group_size; i++) {
         const float v = router_key_of(k, i);
 
         two = fmaxf(two, fminf(v, one));
         one = fmaxf(one, v);
     }
     if (g < groups)
-        mine = {k.each < 2 ? one : one + two, g};
+        own = {k.group_size < 2 ? one : one + two, g};
     for (int j = 0; j < top; j++) {
-        last = warp_best_choice(choice_is_before(last, mine) ? mine : choice_none());
-        open |= 1u << (last.i % WARP);
+        last = warp_best_choice(choice_is_before(last, own) ? own : choice_none());
+        group_mask |= 1u << (last.i % WARP);
     }
-    return open;
+    return group_mask;
 }
 
 template <class T> static __device__ void softmax(float *p, const T *logits, int64_t e)
@@ -106,7 +107,7 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
                                      const T *logits, const float *bias)
 {
     const int64_t r = group_row<WARP>(), e = n.e, k = n.k;
-    router_keys mine = {p + r * e, bias, n.groups > 1 ? e / n.groups : 0, 0};
+    router_keys keys = {p + r * e, bias, n.groups > 1 ? e / n.groups : 0, 0};
     expert_choice last = {CUDART_INF_F, -1};
     float sum = 0.0f;
 
@@ -119,10 +120,10 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
     else
         softmax(p, logits, e);
     __syncwarp();
-    if (mine.each > 0)
-        mine.open = best_groups(mine, n.groups, n.top_groups);
+    if (keys.group_size > 0)
+        keys.group_mask = best_groups(keys, n.groups, n.top_groups);
     for (int64_t j = 0; j < k; j++) {
-        last = topk_next(mine, e, last);
+        last = topk_next(keys, e, last);
         sum += p[last.i];
         if (threadIdx.x % WARP == 0) {
             expert[j] = last.i;
@@ -134,19 +135,20 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
         prob[j] = (n.renormalise ? prob[j] / (sum + 1e-20f) : prob[j]) * n.scale;
 }
 
-/* --- the losses ----------------------------------------------------------------------------- */
+/* --- the losses ------------------------------------------------------------------------------- */
 
-/* The warp's token's terms of the losses. With g_i = E load_i / (sum of load) and S the sum of
- * scores:
+/* Terms of the losses for the token of this warp. With g_i = E load_i / (sum of load) and S the sum
+ * of scores:
  *
  *     aux = w (sum of p_i g_i) / S     gradient by p_i: aux_grad (load_i scale - mean)
- *     z = w lse^2                      gradient by logit i: pull exp(logit_i - lse)
+ *     z = w lse^2                      gradient by logit i: z_grad exp(logit_i - lse)
  *
- * All 0 without losses. */
+ * All 0 without losses.
+ */
 struct balance_terms {
     const float *load;
     float aux, scale, mean, aux_grad;
-    float z, lse, pull;
+    float z, lse, z_grad;
 };
 
 template <class T>
@@ -156,20 +158,20 @@ static __device__ balance_terms balance_terms_of(const d9d_router_dims &n,
 {
     const int lane = threadIdx.x % WARP;
     const float w = b.weight != NULL ? b.weight[r] : 0.0f;
-    float all = 0.0f, loads = 0.0f, dot = 0.0f, max_logit = -CUDART_INF_F, sum = 0.0f;
+    float score_sum = 0.0f, load_sum = 0.0f, dot = 0.0f, max_logit = -CUDART_INF_F, sum = 0.0f;
     balance_terms x = {};
 
     if (w > 0.0f && b.aux != 0.0f) {
         x.load = b.load + (b.first + r) / b.seq_len * n.e;
         for (int64_t i = lane; i < n.e; i += WARP) {
-            all += p[i];
-            loads += x.load[i];
+            score_sum += p[i];
+            load_sum += x.load[i];
             dot = fmaf(p[i], x.load[i], dot);
         }
-        all = group_sum<WARP>(all) + 1e-20f;
-        x.scale = (float)n.e / group_sum<WARP>(loads);
-        x.mean = group_sum<WARP>(dot) * x.scale / all;
-        x.aux_grad = b.aux * w / all;
+        score_sum = group_sum<WARP>(score_sum) + 1e-20f;
+        x.scale = (float)n.e / group_sum<WARP>(load_sum);
+        x.mean = group_sum<WARP>(dot) * x.scale / score_sum;
+        x.aux_grad = b.aux * w / score_sum;
         x.aux = w * x.mean;
     }
     if (w > 0.0f && b.z != 0.0f) {
@@ -182,7 +184,7 @@ static __device__ balance_terms balance_terms_of(const d9d_router_dims &n,
             sum += expf(to_float(logits[i]) - max_logit);
         x.lse = max_logit + logf(group_sum<WARP>(sum));
         x.z = w * x.lse * x.lse;
-        x.pull = 2.0f * b.z * w * x.lse;
+        x.z_grad = 2.0f * b.z * w * x.lse;
     }
     return x;
 }
@@ -229,7 +231,8 @@ static __global__ void router_bwd_kernel(d9d_router_dims n, T *dlogits, const fl
         mean = fmaf(dprob[j], prob[j], mean);
     }
     const balance_terms x = balance_terms_of<T>(n, b, p, r);
-    const float size = n.renormalise ? sum + 1e-20f : 1.0f, less = n.renormalise ? mean : 0.0f;
+    const float size = n.renormalise ? sum + 1e-20f : 1.0f,
+                mean_dprob = n.renormalise ? mean : 0.0f;
     const T *logits = (const T *)b.logits + r * e;
 
     if (!n.sigmoid) {
@@ -237,22 +240,23 @@ static __global__ void router_bwd_kernel(d9d_router_dims n, T *dlogits, const fl
             dot = fmaf(p[i], balance_dscore(x, i), dot);
         dot = group_sum<WARP>(dot);
         for (int64_t j = 0; j < k; j++)
-            dot = fmaf((n.scale * dprob[j] - less) / size, p[expert[j]], dot);
+            dot = fmaf((n.scale * dprob[j] - mean_dprob) / size, p[expert[j]], dot);
     }
-    const auto give = [&](int64_t i, float ds) {
+    const auto store_dlogit = [&](int64_t i, float ds) {
         const float d = p[i] * (n.sigmoid ? (1.0f - p[i]) * ds : ds - dot);
 
         store_float(dlogits + i,
-                    x.pull != 0.0f ? fmaf(x.pull, expf(to_float(logits[i]) - x.lse), d) : d);
+                    x.z_grad != 0.0f ? fmaf(x.z_grad, expf(to_float(logits[i]) - x.lse), d) : d);
     };
     for (int64_t i = threadIdx.x % WARP; i < e; i += WARP)
-        give(i, balance_dscore(x, i));
+        store_dlogit(i, balance_dscore(x, i));
     __syncwarp();
     for (int64_t j = threadIdx.x % WARP; j < k; j += WARP)
-        give(expert[j], balance_dscore(x, expert[j]) + (n.scale * dprob[j] - less) / size);
+        store_dlogit(expert[j],
+                     balance_dscore(x, expert[j]) + (n.scale * dprob[j] - mean_dprob) / size);
 }
 
-/* --- load counts, and the bias that follows them ---------------------------------------------- */
+/* --- load counts and the bias of loss-free balancing ------------------------------------------ */
 
 enum { COUNT_SHARED = 8192, COUNT_BLOCKS = 128 }; /* experts that a block counts in shared memory */
 
@@ -260,10 +264,10 @@ enum { COUNT_SHARED = 8192, COUNT_BLOCKS = 128 }; /* experts that a block counts
 static __global__ void expert_load_kernel(d9d_router_dims n, float *load, double *total,
                                           const int32_t *expert, d9d_router_balance b, bool shared)
 {
-    extern __shared__ int32_t mine[];
+    extern __shared__ int32_t block_load[];
 
     for (int64_t x = threadIdx.x; shared && x < n.e; x += THREADS)
-        mine[x] = 0;
+        block_load[x] = 0;
     __syncthreads();
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n.rows * n.k;
          i += (int64_t)gridDim.x * THREADS) {
@@ -275,14 +279,14 @@ static __global__ void expert_load_kernel(d9d_router_dims n, float *load, double
         if (load != NULL)
             atomicAdd(load + (b.first + r) / b.seq_len * n.e + x, 1.0f);
         if (shared)
-            atomicAdd(mine + x, 1);
+            atomicAdd(block_load + x, 1);
         else if (total != NULL)
             atomicAdd(total + x, 1.0);
     }
     __syncthreads();
     for (int64_t x = threadIdx.x; shared && x < n.e; x += THREADS)
-        if (mine[x] > 0)
-            atomicAdd(total + x, (double)mine[x]);
+        if (block_load[x] > 0)
+            atomicAdd(total + x, (double)block_load[x]);
 }
 
 static __global__ void bias_kernel(float *bias, const double *load, const float *scale, float rate,
@@ -293,9 +297,9 @@ static __global__ void bias_kernel(float *bias, const double *load, const float 
     for (int64_t i = 0; i < e; i++)
         sum += load[i];
     for (int64_t i = threadIdx.x; i < n && *scale == *scale; i += THREADS) {
-        const double much = load[first + i] * (double)e;
+        const double scaled_load = load[first + i] * (double)e;
 
-        bias[i] += much < sum ? rate : much > sum ? -rate : 0.0f;
+        bias[i] += scaled_load < sum ? rate : scaled_load > sum ? -rate : 0.0f;
     }
 }
 

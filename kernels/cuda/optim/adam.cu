@@ -16,7 +16,7 @@
 /* The constants of a step, each rounded to float32 once. */
 struct adam_consts {
     bool maximize;
-    float keep, wd, b1, b2, c1, c2, size, root, eps;
+    float decay, wd, b1, b2, c1, c2, step_size, inv_sqrt_bias2, eps;
 };
 
 static adam_consts adam_consts_make(const d9d_adam_step *c)
@@ -24,14 +24,14 @@ static adam_consts adam_consts_make(const d9d_adam_step *c)
     adam_consts k = {};
 
     k.maximize = c->maximize;
-    k.keep = c->decoupled ? (float)(1.0 - c->lr * c->weight_decay) : 1.0f;
+    k.decay = c->decoupled ? (float)(1.0 - c->lr * c->weight_decay) : 1.0f;
     k.wd = c->decoupled ? 0.0f : (float)c->weight_decay;
     k.b1 = (float)c->beta1;
     k.b2 = (float)c->beta2;
     k.c1 = (float)(1.0 - c->beta1);
     k.c2 = (float)(1.0 - c->beta2);
-    k.size = (float)(c->lr / c->bias_correction1);
-    k.root = (float)(1.0 / sqrt(c->bias_correction2));
+    k.step_size = (float)(c->lr / c->bias_correction1);
+    k.inv_sqrt_bias2 = (float)(1.0 / sqrt(c->bias_correction2));
     k.eps = (float)c->eps;
     return k;
 }
@@ -45,26 +45,27 @@ static __device__ __forceinline__ void adam_update(const adam_consts &k, float s
     m = k.b1 * m + k.c1 * g;
     v = k.b2 * v + k.c2 * (g * g);
     v_max = AMSGRAD && v_max > v ? v_max : v;
-    p = p * k.keep - k.size * m / (sqrtf(v_max) * k.root + k.eps);
+    p = p * k.decay - k.step_size * m / (sqrtf(v_max) * k.inv_sqrt_bias2 + k.eps);
 }
 
 /* Arrays of one launch and their chunks: a kernel argument of at most 4 KiB. */
 enum { MAX_ARRAYS = 64, CHUNK = 64 * THREADS };
 struct adam_list {
-    chunk_map<MAX_ARRAYS> cut;
-    d9d_adam_arrays of[MAX_ARRAYS];
+    chunk_map<MAX_ARRAYS> chunks;
+    d9d_adam_arrays arrays[MAX_ARRAYS];
 };
 
 template <bool AMSGRAD, class W, class G, class S>
 static __global__ void adam_kernel(adam_consts k, const float *scale,
                                    const __grid_constant__ adam_list list)
 {
-    const int mine = list.cut.tensor_of_block();
-    const d9d_adam_arrays &a = list.of[mine];
+    const int tensor = list.chunks.tensor_of_block();
+    const d9d_adam_arrays &a = list.arrays[tensor];
     const W w = {a.p, a.residual};
     const G *const g = (const G *)a.g;
     S *const m = (S *)a.m, *const v = (S *)a.v, *const vmax = (S *)a.vmax;
-    const int64_t first = list.cut.chunk_begin(mine, CHUNK), n = d9di_i64_min(a.n, first + CHUNK);
+    const int64_t first = list.chunks.chunk_begin(tensor, CHUNK),
+                  n = d9di_i64_min(a.n, first + CHUNK);
     const float by = k.maximize ? -*scale : *scale;
 
     if (isnan(by))
@@ -97,12 +98,12 @@ static d9d_status launch_adam(d9d_stream s, const adam_consts &k, const float *s
     adam_list list = {};
 
     for (int64_t i = 0; i < count; i++) {
-        list.of[i] = arrays[i];
-        list.cut.append_tensor(arrays[i].n, CHUNK);
+        list.arrays[i] = arrays[i];
+        list.chunks.append_tensor(arrays[i].n, CHUNK);
     }
-    if (list.cut.parts > 0)
+    if (list.chunks.parts > 0)
         adam_kernel<AMSGRAD, W, G, S>
-            <<<(unsigned)list.cut.parts, THREADS, 0, d9di_cuda_stream(s)>>>(k, scale, list);
+            <<<(unsigned)list.chunks.parts, THREADS, 0, d9di_cuda_stream(s)>>>(k, scale, list);
     return d9di_cuda_check_launch("adam");
 }
 
@@ -127,7 +128,7 @@ d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, const float *scale, 
     return D9D_OK;
 }
 
-/* --- stochastic rounding ---------------------------------------------------------------- */
+/* --- stochastic rounding ---------------------------------------------------------------------- */
 
 /* (float32 bits + random & 0xffff) >> 16: rounds up with the probability of the fraction that is
  * dropped. NaN and infinity are kept. */

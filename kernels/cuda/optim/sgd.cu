@@ -9,7 +9,9 @@
 
 struct sgd_consts {
     bool maximize;
-    float wd, lr, old, fresh, ahead; /* b = old b + fresh g; g = g + ahead b, or b if ahead is 0 */
+    float wd, lr;
+    float momentum, grad; /* b = momentum b + grad g */
+    float nesterov;       /* g = g + nesterov b, or b if nesterov is 0 */
 };
 
 static sgd_consts sgd_consts_make(const d9d_sgd_step *c)
@@ -19,9 +21,9 @@ static sgd_consts sgd_consts_make(const d9d_sgd_step *c)
     k.maximize = c->maximize;
     k.wd = (float)c->weight_decay;
     k.lr = (float)c->lr;
-    k.old = c->first ? 0.0f : (float)c->momentum;
-    k.fresh = c->first ? 1.0f : (float)(1.0 - c->dampening);
-    k.ahead = c->nesterov ? (float)c->momentum : 0.0f;
+    k.momentum = c->first ? 0.0f : (float)c->momentum;
+    k.grad = c->first ? 1.0f : (float)(1.0 - c->dampening);
+    k.nesterov = c->nesterov ? (float)c->momentum : 0.0f;
     return k;
 }
 
@@ -44,8 +46,8 @@ static __global__ void sgd_kernel(sgd_consts k, W w, const G *g, const float *sc
             float d = gf[j] * by + (k.wd == 0.0f ? 0.0f : k.wd * pf[j]);
 
             if (MOMENTUM) {
-                bf[j] = k.old == 0.0f ? k.fresh * d : k.old * bf[j] + k.fresh * d;
-                d = k.ahead != 0.0f ? d + k.ahead * bf[j] : bf[j];
+                bf[j] = k.momentum == 0.0f ? k.grad * d : k.momentum * bf[j] + k.grad * d;
+                d = k.nesterov != 0.0f ? d + k.nesterov * bf[j] : bf[j];
             }
             pf[j] -= k.lr * d;
         }

@@ -18,7 +18,7 @@
  * 2043. */
 #define MAX_TIME (INT64_C(1) << 61)
 
-/* --- one file ------------------------------------------------------------------------------ */
+/* --- one file --------------------------------------------------------------------------------- */
 
 static bool is_terminated(const char *s, size_t n)
 {
@@ -196,21 +196,23 @@ void d9di_flight_record_release(d9di_flight_record *r)
     *r = (d9di_flight_record){.liveness = D9DI_LIVENESS_UNKNOWN};
 }
 
-/* --- all files -------------------------------------------------------------------------- */
+/* --- all files -------------------------------------------------------------------------------- */
 
 /* Use the shared ring of a process of this host, which is newer than its file. */
 static void refresh_from_memory(d9di_flight_record *r, d9di_flight_ring *ring)
 {
-    const d9di_flight_header was = r->header;
+    const d9di_flight_header from_file = r->header;
     d9di_flight_process self;
     d9di_flight_record now;
 
     d9di_flight_process_self(&self);
-    if (strcmp(was.host, self.host) != 0 || !d9di_flight_ring_read(was.shm_path, ring) ||
+    if (strcmp(from_file.host, self.host) != 0 ||
+        !d9di_flight_ring_read(from_file.shm_path, ring) ||
         !d9di_flight_record_parse(ring, sizeof(*ring), &now))
         return;
-    if (now.header.job == was.job && now.header.rank == was.rank && now.header.pid == was.pid &&
-        now.header.started == was.started && strcmp(now.header.host, was.host) == 0) {
+    if (now.header.job == from_file.job && now.header.rank == from_file.rank &&
+        now.header.pid == from_file.pid && now.header.started == from_file.started &&
+        strcmp(now.header.host, from_file.host) == 0) {
         d9di_flight_record_release(r);
         *r = now;
     } else {
@@ -431,7 +433,7 @@ int d9d_flight_size(const d9d_flight *f)
     return f->size;
 }
 
-/* --- words ---------------------------------------------------------------------------------- */
+/* --- words ------------------------------------------------------------------------------------ */
 
 d9d_status d9di_flight_call_text(const d9di_flight_call *x, d9d_buf *out)
 {

@@ -15,7 +15,7 @@
 
 #define MAX_MANIFEST (UINT64_C(256) << 20)
 
-/* --- opening -------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static d9d_status path_in(const d9d_dataset *ds, const char *name, char **out)
 {
@@ -183,14 +183,14 @@ d9d_status d9d_dataset_open(const char *dir, const char *split, d9d_dataset **ou
     return d9di_dataset_open(dir, split, D9DI_MAX_MAPS, out);
 }
 
-d9d_status d9di_dataset_open(const char *dir, const char *split, uint32_t most_maps,
+d9d_status d9di_dataset_open(const char *dir, const char *split, uint32_t max_maps,
                              d9d_dataset **out)
 {
     d9d_dataset *ds = calloc(1, sizeof(*ds));
     d9d_status st;
 
     if (ds)
-        ds->max_maps = most_maps;
+        ds->max_maps = max_maps;
     if (!ds || !(ds->dir = strdup(dir)))
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
     else
@@ -231,7 +231,7 @@ void d9d_dataset_close(d9d_dataset *ds)
     free(ds);
 }
 
-/* --- facts ---------------------------------------------------------------------------- */
+/* --- facts ------------------------------------------------------------------------------------ */
 
 const char *d9d_dataset_dir(const d9d_dataset *ds)
 {
@@ -329,7 +329,7 @@ void d9d_dataset_set_no_targets(d9d_dataset *ds)
     ds->no_targets = true;
 }
 
-/* --- samples --------------------------------------------------------------------------- */
+/* --- samples ---------------------------------------------------------------------------------- */
 
 static d9d_status check_segments(const d9d_dataset *ds, int64_t number,
                                  const d9di_dataset_index_record *r)
@@ -404,7 +404,7 @@ d9d_status d9di_sample_check_not_truncated(const d9d_dataset *ds, const d9d_samp
     return ds->manifest.labels ? check_not_truncated(&ds->labels[s->shard]) : D9D_OK;
 }
 
-/* --- tokens ---------------------------------------------------------------------- */
+/* --- tokens ----------------------------------------------------------------------------------- */
 
 /* Reads a range of a file that is not mapped. */
 static d9d_status read_range(const struct d9di_dataset_map *m, uint64_t at, size_t bytes,

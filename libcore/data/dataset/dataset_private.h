@@ -47,7 +47,7 @@ d9d_status d9di_dataset_synthetic_expand(const d9d_dataset *ds, const d9d_sample
 d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out);
 
 /* d9d_dataset_open() with at most `most_maps` mapped files. */
-d9d_status d9di_dataset_open(const char *dir, const char *split, uint32_t most_maps,
+d9d_status d9di_dataset_open(const char *dir, const char *split, uint32_t max_maps,
                              d9d_dataset **out);
 
 /* Stored tokens of a sample, and its labels if the dataset has them: in the mapped file, or read

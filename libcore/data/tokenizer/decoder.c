@@ -10,7 +10,7 @@
 
 typedef d9di_tokenizer_decoder_step decoder_step;
 
-/* --- steps ------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 static bool begins_with(const char *text, size_t n, const char *with, size_t len)
 {
@@ -150,7 +150,7 @@ static d9d_status apply_wordpiece(const decoder_step *step, const char *text, si
     return step->flag ? clean_up(from, out) : D9D_OK;
 }
 
-/* --- parsing ----------------------------------------------------------------- */
+/* --- parsing ---------------------------------------------------------------------------------- */
 
 static d9d_status add_step(d9di_tokenizer_decoder *d, decoder_step step, const char *from,
                            const char *to)
@@ -298,20 +298,20 @@ void d9di_tokenizer_decoder_release(d9di_tokenizer_decoder *d)
     D9D_VEC_RELEASE(&d->steps);
 }
 
-/* --- decoding ------------------------------------------------------------------ */
+/* --- decoding --------------------------------------------------------------------------------- */
 
 /* Appends what steps [at, end) make of text[0, n). */
 static d9d_status apply_steps(const d9di_tokenizer_decoder *d, size_t at, size_t end,
                               const char *text, size_t n, unsigned place, d9d_buf *out)
 {
-    d9d_buf turns[2] = {{0}, {0}};
+    d9d_buf buffers[2] = {{0}, {0}};
     d9d_status st = D9D_OK;
 
     if (at == end)
         return d9d_buf_append(out, text, n);
     for (; at < end; at++) {
         const decoder_step *step = &d->steps.data[at];
-        d9d_buf *next = at + 1 < end ? &turns[at % 2] : out;
+        d9d_buf *next = at + 1 < end ? &buffers[at % 2] : out;
 
         if (next != out)
             next->len = 0;
@@ -321,8 +321,8 @@ static d9d_status apply_steps(const d9di_tokenizer_decoder *d, size_t at, size_t
         n = next->len;
     }
 out:
-    d9d_buf_release(&turns[0]);
-    d9d_buf_release(&turns[1]);
+    d9d_buf_release(&buffers[0]);
+    d9d_buf_release(&buffers[1]);
     return st;
 }
 

@@ -6,7 +6,7 @@
 #include "data/tokenizer/normalize_private.h"
 #include "data/tokenizer/tokenizer_component.h"
 
-/* --- alignments ---------------------------------------------------------------------- */
+/* --- alignments ------------------------------------------------------------------------------- */
 
 /* Records that the last n bytes written come from bytes [from, to) of the input; from none, if the
  * text is empty. */
@@ -52,7 +52,7 @@ d9d_status d9di_normalizer_insert(d9di_normalizer_scratch *s, const d9d_buf *wha
     return d9di_normalizer_replace(s, what, from, from + (n > 0), out);
 }
 
-/* --- parsing ---------------------------------------------------------------- */
+/* --- parsing ---------------------------------------------------------------------------------- */
 
 d9d_status d9di_normalizer_add(d9di_normalizer *nz, const char *where,
                                struct d9di_normalizer_step step)
@@ -135,7 +135,7 @@ void d9di_normalizer_scratch_release(d9di_normalizer_scratch *s)
 d9d_status d9di_normalizer_apply(const d9di_normalizer *nz, d9di_normalizer_scratch *s,
                                  const char *text, size_t n, const char **out, size_t *out_n)
 {
-    size_t i, turn = 0;
+    size_t i, current = 0;
 
     s->input = NULL;
     s->starts_later = false;
@@ -143,15 +143,15 @@ d9d_status d9di_normalizer_apply(const d9di_normalizer *nz, d9di_normalizer_scra
         const struct d9di_normalizer_step *step = &nz->steps.data[i];
         bool changed;
 
-        s->text[turn].len = s->alignments[turn].len = 0;
-        s->output = &s->alignments[turn];
-        D9D_TRY(step->apply(step, s, text, n, &s->text[turn], &changed));
+        s->text[current].len = s->alignments[current].len = 0;
+        s->output = &s->alignments[current];
+        D9D_TRY(step->apply(step, s, text, n, &s->text[current], &changed));
         if (!changed)
             continue;
-        text = s->text[turn].data;
-        n = s->text[turn].len;
-        s->input = s->tracks_alignments ? s->alignments[turn].data : NULL;
-        turn ^= 1;
+        text = s->text[current].data;
+        n = s->text[current].len;
+        s->input = s->tracks_alignments ? s->alignments[current].data : NULL;
+        current ^= 1;
     }
     *out = text;
     *out_n = n;

@@ -29,7 +29,7 @@ D9D_API void d9d_device_event_free(d9d_device_event *e); /* NULL is fine */
 /* Record the event after the work enqueued so far; it may be recorded again. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_event_record(d9d_device_event *e);
 /* The same on another stream of the device. */
-D9D_API D9D_MUST_USE d9d_status d9d_device_event_record_on(d9d_device_event *e, d9d_stream queue);
+D9D_API D9D_MUST_USE d9d_status d9d_device_event_record_on(d9d_device_event *e, d9d_stream stream);
 /* True if the device has reached the event, or it was never recorded. */
 D9D_API bool d9d_device_event_query(const d9d_device_event *e);
 D9D_API D9D_MUST_USE d9d_status d9d_device_event_wait(d9d_device_event *e);
@@ -48,7 +48,7 @@ D9D_API void d9d_readback_free(d9d_readback *r);
 D9D_API D9D_MUST_USE d9d_status d9d_readback_enqueue(d9d_readback *r, const void *src);
 /* The same on another stream of the device; NULL: the compute stream. */
 D9D_API D9D_MUST_USE d9d_status d9d_readback_enqueue_on(d9d_readback *r, const void *src,
-                                                        d9d_stream queue);
+                                                        d9d_stream stream);
 /* True if d9d_readback_wait() would not block. */
 D9D_API bool d9d_readback_ready(const d9d_readback *r);
 /* Wait for the copy.  *out is valid until the next enqueue. */

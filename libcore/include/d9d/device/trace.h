@@ -49,9 +49,9 @@ D9D_API void d9d_trace_end(d9d_device *dev);
 /* "linear" and "wgrad" are shown as "linear wgrad"; `what` may be "". */
 D9D_API void d9d_trace_mark(d9d_device *dev, const char *name, const char *what);
 /* Names are borrowed as mark's are.  Ranges of one stream do not nest. */
-D9D_API void d9d_trace_stream_range_begin(d9d_device *dev, d9d_stream queue, const char *name,
+D9D_API void d9d_trace_stream_range_begin(d9d_device *dev, d9d_stream stream, const char *name,
                                           const char *what);
-D9D_API void d9d_trace_stream_range_end(d9d_device *dev, d9d_stream queue);
+D9D_API void d9d_trace_stream_range_end(d9d_device *dev, d9d_stream stream);
 
 #ifdef __cplusplus
 }

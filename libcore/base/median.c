@@ -1,5 +1,5 @@
-/* median.c - see report/median.h. */
-#include "report/median.h"
+/* median.c - see d9d/base/median.h. */
+#include "d9d/base/median.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double d9di_report_median(double *v, size_t n)
+double d9d_median(double *v, size_t n)
 {
     if (n == 0)
         return (double)NAN;
