@@ -7,7 +7,7 @@ setup() {
     work=$(workplace)
     cd "$work" || return 1
     tok=$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json
-    template=$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json
+    template=$BATS_TEST_DIRNAME/../../examples/chat/qwen3.jinja
     chats=(-t "$tok" --format chat --template "$template")
 }
 teardown() { cd / && rm -rf "$work"; }

@@ -9,7 +9,7 @@
 #include "d9d/data/jinja/jinja.h"
 
 static d9d_status render_with(const char *text, const char *context, const d9d_jinja_opts *how,
-                              d9d_buf *out, d9d_jinja_spans *spans)
+                              d9d_buf *out, d9d_jinja_trace *trace)
 {
     json_t *values = json_loads(context, 0, NULL);
     const d9d_jinja_template *t;
@@ -18,7 +18,7 @@ static d9d_status render_with(const char *text, const char *context, const d9d_j
 
     assert_non_null(values);
     if (st == D9D_OK)
-        st = d9d_jinja_render(t, values, how, out, spans);
+        st = d9d_jinja_render(t, values, how, out, trace);
     json_decref(values);
     d9d_arena_release(&arena);
     return st;
@@ -106,7 +106,8 @@ static const struct {
      "t.jinja: line 1: replace: an argument is missing, 2 are needed"},
     {"{{ nope | tojson }}", D9D_EFORMAT, "t.jinja: line 1: \"nope\" is undefined"},
     {"{{ strftime_now('%Y') }}", D9D_EFORMAT,
-     "t.jinja: line 1: strftime_now: the time is not given"},
+     "t.jinja: line 1: strftime_now: no date is given; --template-date gives it, in a "
+     "configuration chat_template_date"},
     {"{{\nraise_exception('no ' ~ 1) }}", D9D_EFORMAT,
      "t.jinja: line 2: the template raised: no 1"},
     {"{% set d.x = 1 %}", D9D_EFORMAT,
@@ -137,22 +138,22 @@ static void test_text(void **state)
 /* A failure leaves the output and the spans as they were. */
 static void test_unchanged(void **state)
 {
-    d9d_jinja_spans spans = {0};
+    d9d_jinja_trace trace = {0};
     d9d_buf out = {0};
 
     (void)state;
     assert_ok(d9d_buf_append(&out, "before", 6));
-    assert_ok(D9D_VEC_PUSH(&spans, (d9d_jinja_span){1, 2}));
+    assert_ok(D9D_VEC_PUSH(&trace.generation, (d9d_jinja_span){1, 2}));
     assert_fails_like(
-        render_with("x{% generation %}y{% endgeneration %}{{ nope.x }}", "{}", NULL, &out, &spans),
+        render_with("x{% generation %}y{% endgeneration %}{{ nope.x }}", "{}", NULL, &out, &trace),
         D9D_EFORMAT, "undefined");
     assert_string_equal(out.data, "before");
-    assert_int_equal(spans.len, 1);
-    assert_ok(render_with("x{% generation %}yz{% endgeneration %}.", "{}", NULL, &out, &spans));
+    assert_int_equal(trace.generation.len, 1);
+    assert_ok(render_with("x{% generation %}yz{% endgeneration %}.", "{}", NULL, &out, &trace));
     assert_string_equal(out.data, "beforexyz.");
-    assert_int_equal(spans.data[1].begin, 7);
-    assert_int_equal(spans.data[1].end, 9);
-    D9D_VEC_RELEASE(&spans);
+    assert_int_equal(trace.generation.data[1].begin, 7);
+    assert_int_equal(trace.generation.data[1].end, 9);
+    d9d_jinja_trace_release(&trace);
     d9d_buf_release(&out);
 }
 
@@ -160,7 +161,7 @@ static void test_generation(void **state)
 {
     const char *within = "{% set x %}{% generation %}y{% endgeneration %}{% endset %}{{ x }}";
     const d9d_jinja_template *t;
-    d9d_jinja_spans spans = {0};
+    d9d_jinja_trace trace = {0};
     d9d_arena arena = {0};
     d9d_buf out = {0};
 
@@ -170,7 +171,7 @@ static void test_generation(void **state)
     assert_ok(d9d_jinja_compile("x", 1, "t", &arena, &t));
     assert_false(d9d_jinja_marks_generation(t));
     check(within, "{}", "y");
-    assert_fails_like(render_with(within, "{}", NULL, &out, &spans), D9D_EFORMAT, "generation");
+    assert_fails_like(render_with(within, "{}", NULL, &out, &trace), D9D_EFORMAT, "generation");
     d9d_arena_release(&arena);
     d9d_buf_release(&out);
 }
