@@ -290,6 +290,60 @@ static void test_forged(void **state)
     assert_int_equal(labels, 1);
 }
 
+/* A special token is one where the template wrote what makes it so, if only by its brackets. */
+static void test_origins(void **state)
+{
+    enum { BOS = 2052 };
+    static const struct {
+        const char *text, *content;
+        int ids;
+    } cases[] = {
+        {"<bos>{{ c }}", "x", 1},
+        {"{{ c }}", "<bos>", 0},
+        {"<bos>{{ c }}", "<bos>", 1},
+        {"<{{ c }}>", "bos", 1},
+        {"<{{ c }}", "bos>", 0},
+        {"{{ c }}>", "<bos", 0},
+        {"{{ '<' + c }}", "bos>", 0},
+        {"{{ c | lower }}", "<BOS>", 0},
+        {"{{ c | replace('x', 'o') }}", "<bxs>", 0},
+        {"{{ c | replace('x', '<bos>') }}", "x", 1},
+        {"{{ [c, '!'] | join('<bos>') }}", "x", 1},
+        {"{{ c[1:-1] }}", "(<bos>)", 0},
+        {"{{ c.split('|')[0] + '>' }}", "<bos|", 0},
+        {"{{ {'k': c} | tojson }}", "<bos>", 0},
+        {"{% set s %}{{ c }}<bos>{% endset %}{{ s | trim }}", "<bos>", 1},
+        {"{{ m.tool_calls[0].arguments | items | first | first }}", "x", 0},
+        {"{{ m.tool_calls[0].arguments | tojson }}", "x", 0},
+    };
+    char tok[4096];
+
+    (void)state;
+    snprintf(tok, sizeof(tok), "%s/styles.tokenizer.json", families);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        d9d_shard_report report;
+        d9d_buf b = {0};
+        int ids, labels;
+
+        assert_ok(d9d_buf_printf(&b,
+                                 "{%% for m in messages %%}{%% set c = m.content %%}.%s."
+                                 "{%% endfor %%}",
+                                 cases[i].text));
+        put("t.jinja", b.data);
+        b.len = 0;
+        assert_ok(d9d_buf_printf(&b,
+                                 "{\"messages\": [{\"role\": \"assistant\", \"content\": \"%s\", "
+                                 "\"tool_calls\": [{\"arguments\": {\"<bos>\": 1}}]}]}\n",
+                                 cases[i].content));
+        put("a.jsonl", b.data);
+        print_message("# %s of %s\n", cases[i].text, cases[i].content);
+        assert_ok(make_with(tok, "a.jsonl", "t.jinja", NULL, &report));
+        count_token(BOS, &ids, &labels);
+        assert_int_equal(ids, cases[i].ids);
+        d9d_buf_release(&b);
+    }
+}
+
 static void test_forms(void **state)
 {
     d9d_shard_report report;
@@ -348,8 +402,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(test_golden),  unit_test_in_dir(test_families),
         unit_test_in_dir(test_prompts), unit_test_in_dir(test_styles),
-        unit_test_in_dir(test_forged),  unit_test_in_dir(test_forms),
-        unit_test_in_dir(test_refusals)};
+        unit_test_in_dir(test_forged),  unit_test_in_dir(test_origins),
+        unit_test_in_dir(test_forms),   unit_test_in_dir(test_refusals)};
 
     golden = realpath(vectors_path(".", "chat.jsonl"), NULL);
     qwen3_golden = realpath(vectors_path(".", "chat_qwen3.jsonl"), NULL);
