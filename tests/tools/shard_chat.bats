@@ -124,7 +124,7 @@ positions() {
     done
     weigh 0 0
     run -1 --separate-stderr d9d-shard "${chats[@]}" -o none w.jsonl
-    [[ "$stderr" == *'no samples: of 1 documents in 1 inputs, 1 are too short to have a target'* ]]
+    [[ "$stderr" == *'no samples: of 1 documents in 1 inputs, 1 are chats in which no message has a trained role'* ]]
 }
 
 @test "text is cut as before, and what truncating loses is counted" {
