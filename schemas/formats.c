@@ -39,6 +39,8 @@ static const char *const pack_modes[] = {"best-fit", "concat", NULL};
 static const char *const on_errors[] = {"stop", "skip", NULL};
 static const char *const overflows[] = {"split", "truncate", "drop", NULL};
 
+static const char *const chat_masks[] = {"generation", "differences", NULL};
+
 static const d9d_key tokenizer_keys[] = {
     TEXT("file", "its file in the dataset"),
     HASH("xxh3_128", "XXH3-128 of that file, hexadecimal"),
@@ -51,6 +53,11 @@ static const d9d_key recipe_keys[] = {
     NULLABLE("on_error", ENUM, "what was done about bad records; null: not said",
              .names = on_errors),
     NULLABLE("append_eos", STR, "token after every document; null: none"),
+    NULLABLE("chat_template", STR, "what rendered the chats; null: there are none"),
+    NULLABLE("chat_masks", ENUM, "how it is known what of chats is trained; null: no chats",
+             .names = chat_masks),
+    NULLABLE("chat_kwargs", STR, "--template-kwargs as given; null: none"),
+    NULLABLE("chat_date", STR, "--template-date as given; null: none"),
     NULLABLE("pack_mode", ENUM, "how documents are put together; null: they are not",
              .names = pack_modes),
     NULLABLE("pack_window", INT, "documents that best-fit chose among; null: none", .min = 1,
@@ -74,6 +81,8 @@ static const d9d_key documents_keys[] = {
     COUNT("read", "documents in the sources"),
     COUNT("kept", "documents that gave samples"),
     COUNT("too_short", "documents without a target"),
+    NULLABLE("no_trained_role", INT,
+             "of those, chats in which no message is trained; null: not said", .max = 0x1p63),
     COUNT("dropped", "documents left out because they were too long"),
     COUNT("truncated", "documents cut at the maximum length"),
     COUNT("split", "documents that gave more than one sample"),

@@ -129,7 +129,8 @@ static d9d_status run_check(generate_run *r)
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(d9d_kv_cache_check(r->engine.models[0]));
     D9D_TRY(tokenizer_open(r));
-    D9D_TRY(d9di_prompt_source_open_prompts(&r->requests, r->tokenizer, r->engine.whole->vocab));
+    D9D_TRY(d9di_prompt_source_open_prompts(&r->requests, r->tokenizer, r->tokenizer_path,
+                                            r->engine.whole->vocab));
     D9D_TRY(open_stop_tokens(r));
     return check_max_tokens(r);
 }

@@ -43,19 +43,41 @@ d9d_status d9di_prompt_source_open_data(const d9d_infer_config *c, d9di_prompt_s
     return D9D_OK;
 }
 
-d9d_status d9di_prompt_source_open_prompts(d9di_prompt_source *a, const d9d_tokenizer *tokenizer,
-                                           int64_t vocab)
+/* The variables of the chat template. */
+static d9d_status make_kwargs(const d9d_job_generate_section *s, json_t **out)
 {
-    const d9d_prompts_opts opts = {.path = a->section->prompts,
-                                   .tokenizer = tokenizer,
-                                   .chat_template = a->section->chat_template,
-                                   .speaker = a->section->role,
-                                   .no_thoughts = !a->section->enable_thinking,
-                                   .vocab = vocab};
+    const json_t *given = s->chat_template_kwargs;
+    json_t *kwargs = given != NULL ? json_deep_copy(given) : json_object();
+
+    if (given != NULL && !json_is_object(given)) {
+        json_decref(kwargs);
+        return D9D_FAIL(D9D_ECONFIG, "task.chat_template_kwargs: must be an object");
+    }
+    if (!s->enable_thinking)
+        d9d_json_set(&kwargs, "enable_thinking", json_false());
+    *out = kwargs;
+    return kwargs != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "no memory for a chat template");
+}
+
+d9d_status d9di_prompt_source_open_prompts(d9di_prompt_source *a, const d9d_tokenizer *tokenizer,
+                                           const char *tokenizer_path, int64_t vocab)
+{
+    json_t *kwargs;
+    d9d_prompts_opts opts = {.path = a->section->prompts,
+                             .tokenizer = tokenizer,
+                             .chat = {.chat_template = a->section->chat_template,
+                                      .tokenizer = tokenizer_path,
+                                      .date = a->section->chat_template_date},
+                             .vocab = vocab};
+    d9d_status st;
 
     if (a->section->prompts == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_prompts_read(&opts, &a->prompts));
+    D9D_TRY(make_kwargs(a->section, &kwargs));
+    opts.chat.kwargs = kwargs;
+    st = d9d_prompts_read(&opts, &a->prompts);
+    json_decref(kwargs);
+    D9D_TRY(st);
     a->n = a->prompts.n;
     a->longest = a->prompts.longest;
     a->hash = a->prompts.hash;

@@ -21,7 +21,7 @@ typedef struct d9di_prompt_source {
 d9d_status d9di_prompt_source_open_data(const d9d_infer_config *c, d9di_prompt_source *out);
 /* Opens the task's file of prompts; does nothing if there is none. */
 d9d_status d9di_prompt_source_open_prompts(d9di_prompt_source *a, const d9d_tokenizer *tokenizer,
-                                           int64_t vocab);
+                                           const char *tokenizer_path, int64_t vocab);
 void d9di_prompt_source_release(d9di_prompt_source *a);
 
 /* One sample: its identity, and its prompt, which is appended. */

@@ -420,12 +420,17 @@ static const d9d_key generate_keys[] = {
                 "there is one",
                 .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_STR(d9d_job_generate_section, chat_template, "null",
-                "d9d.chat.v1 file that says how messages are rendered", .flags = D9D_NULLABLE,
-                .min = 1),
-    D9D_KEY_STR(d9d_job_generate_section, role, "\"assistant\"",
-                "the role that speaks next in chats", .min = 1, .max = 256),
-    D9D_KEY_BOOL(d9d_job_generate_section, enable_thinking, "true",
-                 "false: prompts of chats end in empty thoughts, as the template has them"),
+                "Jinja file that says how messages are rendered; null: the one beside the "
+                "tokenizer",
+                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_JSON(d9d_job_generate_section, chat_template_kwargs, "{}",
+                 "object: more variables of the chat template"),
+    D9D_KEY_STR(d9d_job_generate_section, chat_template_date, "null",
+                "YYYY-MM-DD, what strftime_now() of the chat template prints; null: an error there",
+                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_BOOL(
+        d9d_job_generate_section, enable_thinking, "true",
+        "false: the chat template's variable of that name is false; true: it is not given"),
     D9D_KEY_INT(d9d_job_generate_section, prompt_tokens, "null", 1, INT32_MAX,
                 "of a sample of the data section so many tokens are the prompt; null: those before "
                 "its first target",

@@ -26,24 +26,35 @@ static const char context[] =
 static void render(const d9d_jinja_template *t, const json_t *values)
 {
     static const struct tm now = {.tm_year = 124, .tm_mday = 1};
-    const d9d_jinja_opts how = {
-        .max_steps = 20000, .max_output = 1 << 16, .max_memory = 1 << 22, .now = &now};
-    d9d_jinja_spans spans = {0};
+    const json_t *items = json_object_get(values, "messages");
+    const size_t n_items = json_array_size(items);
+    const d9d_jinja_opts how = {.max_steps = 20000,
+                                .max_output = 1 << 16,
+                                .max_memory = 1 << 22,
+                                .now = &now,
+                                .data = values,
+                                .items = items};
+    d9d_jinja_trace trace = {0};
     d9d_buf out = {0};
 
-    if (d9d_jinja_render(t, values, &how, &out, &spans) == D9D_OK) {
+    if (d9d_jinja_render(t, values, &how, &out, &trace) == D9D_OK) {
         const size_t n = out.len;
 
         must(n <= how.max_output);
         must(d9d_utf8_valid_up_to(n > 0 ? out.data : "", n) == n);
-        for (size_t i = 0; i < spans.len; i++)
-            must(spans.data[i].begin <= spans.data[i].end && spans.data[i].end <= n);
+        must(trace.data.len == n);
+        for (size_t i = 0; i < trace.generation.len; i++)
+            must(trace.generation.data[i].begin <= trace.generation.data[i].end &&
+                 trace.generation.data[i].end <= n);
+        for (size_t i = 0; i < trace.visits.len; i++)
+            must(trace.visits.data[i].span.begin < trace.visits.data[i].span.end &&
+                 trace.visits.data[i].span.end <= n && trace.visits.data[i].item < n_items);
         must(d9d_jinja_render(t, values, &how, &out, NULL) == D9D_OK);
         must(out.len == 2 * n && (n == 0 || memcmp(out.data, out.data + n, n) == 0));
     } else {
-        must(out.len == 0 && spans.len == 0);
+        must(out.len == 0 && trace.generation.len == 0 && trace.data.len == 0);
     }
-    D9D_VEC_RELEASE(&spans);
+    d9d_jinja_trace_release(&trace);
     d9d_buf_release(&out);
 }
 

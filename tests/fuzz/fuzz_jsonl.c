@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     d9di_token_labels labels = {0};
     d9di_jsonl_error error;
     d9d_buf text = {0};
-    d9di_chat_messages chat = {.text = {0}};
+    json_t *chat = NULL;
     bool has_labels = false;
     int32_t label = -1;
 
@@ -47,16 +47,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (ids.data[i] >= 100)
                 abort();
     }
-    if (d9di_jsonl_get_messages(line, size, &chat, &error) == D9D_OK)
-        for (size_t i = 0; i < chat.list.len; i++) {
-            const d9di_chat_message *m = &chat.list.data[i];
+    if (d9di_jsonl_get_chat(line, size, &chat, &error) == D9D_OK) {
+        const json_t *messages = json_object_get(chat, "messages");
 
-            if (m->role.offset + m->role.n > chat.text.len ||
-                m->content.offset + m->content.n > chat.text.len || m->offset > size ||
-                m->calls + m->n_calls > chat.calls.len)
+        if (!json_is_array(messages) || json_object_get(chat, "system") != NULL)
+            abort();
+        for (size_t i = 0; i < json_array_size(messages); i++)
+            if (!json_is_string(json_object_get(json_array_get(messages, i), "role")))
                 abort();
-        }
-    d9di_chat_messages_release(&chat);
+    }
+    json_decref(chat);
     d9d_buf_release(&text);
     D9D_VEC_RELEASE(&ids);
     D9D_VEC_RELEASE(&labels);

@@ -6,8 +6,9 @@ template has them.
     python make_chat.py                     # writes chat.jsonl beside this file, and chats/
     python make_chat.py QWEN3_TEMPLATE.jinja [TOKENIZER.json [FOLDER]]   # chat_qwen3.jsonl, chat_prompts.jsonl
 
-The tokenizer is that of examples/, the template's twin is examples/chat/qwen3.json.
-chats/ has other families: tokenizers that write spaces anew, and templates that end in a blank.
+The tokenizer is that of examples/, the template's twin is examples/chat/qwen3.jinja.
+chats/ has other families: tokenizers that write spaces anew, and templates that end in a blank;
+and other styles of templates, with tools, thoughts and system messages.
 QWEN3_TEMPLATE is the "chat_template" of a Qwen3 tokenizer_config.json.
 """
 import json
@@ -26,10 +27,6 @@ TEMPLATE = (
     "{% endgeneration %}{{ '\\n' }}"
     "{% else %}{{ m['content'] + '<|im_end|>\\n' }}{% endif %}{% endfor %}"
 )
-CHATML = {"schema": "d9d.chat.v1", "roles": [
-    {"name": name, "prefix": f"<|im_start|>{name}\n", "suffix": "<|im_end|>", "after": "\n", **more}
-    for name, more in (("system", {}), ("user", {}),
-                       ("assistant", {"train": ["content", "suffix"], "tokens": ["<think>", "</think>"]}))]}
 TEXTS = [
     "Hello.", "What does `for (int i = 0; i < n; i++)` do?", "It counts from 0 to n - 1.",
     "e\u0301t\u00e9 \U0001f600 \u4f60\u597d", "a\n\n  b\n", "1234567", "x", "trailing space ",
@@ -73,6 +70,14 @@ def tool(rng):
         "name": rng.choice(["get_weather", "f"]), "description": rng.choice(TEXTS),
         "parameters": {"type": "object", "properties": {"k0": {"enum": rng.sample(VALUES, 3)}},
                        "required": ["k0"]}}}
+
+
+def is_big(value):
+    """Does it have a number that is neither one of 64 bits nor a finite double?"""
+    if isinstance(value, (dict, list)):
+        return any(is_big(v) for v in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (int, float)) and not -2 ** 63 <= value < 2 ** 63 and (
+        isinstance(value, int) or value in (float("inf"), float("-inf")))
 
 
 def spelled(value):
@@ -148,8 +153,9 @@ def write_qwen3(template, tokenizer, folder):
             assert texts[0] == texts[1], texts
             made = rendered(messages, tools, marked, tokenize=True, return_dict=True,
                             return_assistant_tokens_mask=True)
-            out.write(given[:-1] + ", " + json.dumps({"ids": made["input_ids"],
-                                                      "mask": made["assistant_masks"]})[1:] + "\n")
+            if not is_big(json.loads(given)):
+                out.write(given[:-1] + ", " + json.dumps({"ids": made["input_ids"],
+                                                          "mask": made["assistant_masks"]})[1:] + "\n")
             if k % 4 == 0:
                 last = max(i for i, m in enumerate(messages) if m["role"] in ("user", "system"))
                 asked = messages[:last + 1]
@@ -191,10 +197,7 @@ def keep_blanks(value):
 
 
 def family(user, assistant, tokenizer, bos="", system=None):
-    """The texts around the two roles, (prefix, suffix, after), as jinja and as d9d.chat.v1."""
-    def side(name, texts, train):
-        return {"name": name, **dict(zip(("prefix", "suffix", "after"), texts)), "train": train}
-
+    """The texts around the two roles, (prefix, suffix, after), as a template."""
     def words(role):
         prefix, suffix, after = role
         return tuple(json.dumps(t, ensure_ascii=False) for t in (prefix, suffix, after))
@@ -203,8 +206,7 @@ def family(user, assistant, tokenizer, bos="", system=None):
     jinja = ("{{- %s }}{%%- for m in messages %%}{%%- if m['role'] == 'user' %%}{{- %s + m['content'] + %s + %s }}"
              "{%%- else %%}{{- %s }}{%%- generation %%}{{- m['content'] + %s }}{%%- endgeneration %%}{{- %s }}"
              "{%%- endif %%}{%%- endfor %%}" % (json.dumps(bos), *u, *a))
-    return jinja, {"schema": "d9d.chat.v1", "bos": bos,
-                   "roles": [side("user", user, []), side("assistant", assistant, ["content", "suffix"])]}, tokenizer
+    return jinja, tokenizer
 
 
 def families():
@@ -233,10 +235,10 @@ def families():
 def write_families():
     folder = HERE / "chats"
     folder.mkdir(exist_ok=True)
-    for name, (jinja, template, tokenizer) in families().items():
+    for name, (jinja, tokenizer) in families().items():
         path = folder / f"{name}.tokenizer.json"
         path.write_text(json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")) + "\n", "utf-8")
-        (folder / f"{name}.template.json").write_text(json.dumps(template, indent=2) + "\n", "utf-8")
+        (folder / f"{name}.jinja").write_text(jinja, "utf-8")
         tok = PreTrainedTokenizerFast(tokenizer_file=str(path))
         special = [t.content for t in tok._tokenizer.get_added_tokens_decoder().values()]
         rng = random.Random(3)
@@ -249,6 +251,74 @@ def write_families():
                                                return_dict=True, return_assistant_tokens_mask=True)
                 out.write(json.dumps({"messages": messages, "ids": made["input_ids"],
                                       "mask": made["assistant_masks"]}) + "\n")
+
+
+# ---- styles ---------------------------------------------------------------------------------
+
+# The variables of chats/NAME.jinja, which are templates of the suite's own; test_golden_chat.c gives them too.
+STYLES = {
+    "headers": {"bos_token": "<|begin|>", "date": "26 Jul 2024"},
+    "turns": {"bos_token": "<bos>"},
+    "inst": {"bos_token": "<s>", "eos_token": "</s>"},
+    "thinking": {},
+}
+STYLE_TOKENS = ["<|begin|>", "<|start|>", "<|header|>", "<|eot|>", "<bos>", "<start_of_turn>", "<end_of_turn>",
+                "<channel>", "<end_of_channel>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOLS]", "[/TOOLS]", "[CALL]",
+                "[RESULT]", "[/RESULT]", "[SYSTEM]", "[/SYSTEM]"]
+STYLE_TEXTS = [t for t in TEXTS if t] + ["[", "<b>bold</b>", "| a | b |", "x <|im_end|"]
+ARGUMENTS = [{}, {"city": "Gen\u00e8ve"}, {"n": 3, "deep": {"list": [1, None, True]}}, {"q": "a \"b\" <c>"}]
+
+
+def style_chats(name):
+    """Conversations with system messages, thoughts, tools, calls and their results."""
+    rng = random.Random(5)
+    text = lambda: rng.choice(STYLE_TEXTS)
+    for k in range(30):
+        tools = [tool_of(rng)] if name != "turns" and k % 2 else None
+        messages = [{"role": "system", "content": text()}] if rng.random() < .5 else []
+        for _ in range(rng.randint(1, 3)):
+            messages.append({"role": "user", "content": text()})
+            if tools and rng.random() < .5:
+                messages.append({"role": "assistant", "content": "", "tool_calls": [
+                    {"type": "function", "function": {"name": "f", "arguments": rng.choice(ARGUMENTS)}}]})
+                messages.append({"role": "tool", "name": "f", "content": text()})
+            messages.append({"role": "assistant", "content": text()})
+            if name in ("turns", "thinking") and rng.random() < .6:
+                messages[-1]["reasoning_content"] = text()
+        yield messages, tools
+
+
+def tool_of(rng):
+    return {"type": "function", "function": {"name": "f", "description": rng.choice(TEXTS), "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+
+
+def style_tokenizer():
+    """That of examples/ with more special tokens."""
+    value = json.loads(TOKENIZER.read_text("utf-8"))
+    behind = max(t["id"] for t in value["added_tokens"]) + 1
+    value["added_tokens"] += [{"id": behind + i, "content": text, "single_word": False, "lstrip": False,
+                               "rstrip": False, "normalized": False, "special": True}
+                              for i, text in enumerate(STYLE_TOKENS)]
+    return value
+
+
+def write_styles():
+    folder = HERE / "chats"
+    path = folder / "styles.tokenizer.json"
+    path.write_text(json.dumps(style_tokenizer(), ensure_ascii=False, separators=(",", ":")) + "\n", "utf-8")
+    tok = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    for name, given in STYLES.items():
+        jinja = (folder / f"{name}.jinja").read_text("utf-8")
+        with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as out:
+            for messages, tools in style_chats(name):
+                made = tok.apply_chat_template(messages, tools=tools, chat_template=jinja, tokenize=True,
+                                               return_dict=True, return_assistant_tokens_mask=True, **given)
+                prompt = tok.apply_chat_template(messages[:-1], tools=tools, chat_template=jinja, tokenize=True,
+                                                 return_dict=True, add_generation_prompt=True, **given)
+                line = {"messages": messages, "tools": tools, "ids": made["input_ids"],
+                        "mask": made["assistant_masks"], "prompt_ids": prompt["input_ids"]}
+                out.write(json.dumps(line) + "\n")
 
 
 def main():
@@ -266,7 +336,8 @@ def main():
             out.write(json.dumps({"messages": messages, "ids": made["input_ids"],
                                   "mask": made["assistant_masks"]}) + "\n")
     write_families()
-    (HERE / "chats" / "chatml.template.json").write_text(json.dumps(CHATML, indent=2) + "\n", "utf-8")
+    write_styles()
+    (HERE / "chats" / "chatml.jinja").write_text(TEMPLATE, "utf-8")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ enum { MOST = 4096 };
 static char *golden, *qwen3_golden, *prompts, *families, *chatml, *tokenizer, *qwen3;
 
 static d9d_status make_with(const char *tok, const char *input, const char *chat,
-                            d9d_shard_report *report)
+                            const char *kwargs, d9d_shard_report *report)
 {
     const char *inputs[] = {input};
     const d9d_shard_opts opts = {.inputs = inputs,
@@ -27,7 +27,8 @@ static d9d_status make_with(const char *tok, const char *input, const char *chat
                                  .out = "data",
                                  .tokenizer = tok,
                                  .format = D9D_SHARD_CHAT,
-                                 .chat = chat,
+                                 .chat_template = chat,
+                                 .chat_kwargs = kwargs,
                                  .seed = -1,
                                  .replace = true};
 
@@ -36,7 +37,7 @@ static d9d_status make_with(const char *tok, const char *input, const char *chat
 
 static d9d_status make(const char *input, const char *chat, d9d_shard_report *report)
 {
-    return make_with(tokenizer, input, chat, report);
+    return make_with(tokenizer, input, chat, NULL, report);
 }
 
 /* Sample k against one line: its labels are the next tokens where the mask says so. */
@@ -69,7 +70,8 @@ static void check_sample(d9d_dataset *ds, int64_t k, const char *line)
     json_decref(v);
 }
 
-static void check_golden(const char *tok, const char *path, const char *chat, int64_t least)
+static void check_golden(const char *tok, const char *path, const char *chat, const char *kwargs,
+                         int64_t least)
 {
     char *line = NULL;
     d9d_shard_report report;
@@ -78,7 +80,7 @@ static void check_golden(const char *tok, const char *path, const char *chat, in
     size_t cap = 0;
     FILE *f;
 
-    assert_ok(make_with(tok, path, chat, &report));
+    assert_ok(make_with(tok, path, chat, kwargs, &report));
     assert_int_equal(report.too_short, 0);
     assert_ok(d9d_dataset_verify("data", NULL));
     assert_ok(d9d_dataset_open("data", NULL, &ds));
@@ -93,11 +95,36 @@ static void check_golden(const char *tok, const char *path, const char *chat, in
     d9d_dataset_close(ds);
 }
 
+static void put(const char *path, const char *text)
+{
+    assert_ok(d9d_fs_write_atomic(path, text, strlen(text)));
+}
+
+/* Writes the template without its marks. */
+static void put_unmarked(const char *from, const char *to)
+{
+    static const char *const marks[] = {"{%- generation %}", "{%- endgeneration %}"};
+    d9d_buf text = {0};
+
+    assert_ok(d9d_fs_read(from, 1 << 20, &text));
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
+        char *at = strstr(text.data, marks[i]);
+
+        assert_non_null(at);
+        memmove(at, at + strlen(marks[i]), strlen(at + strlen(marks[i])) + 1);
+    }
+    put(to, text.data);
+    d9d_buf_release(&text);
+}
+
+/* The differences of a template without marks are what the marks enclose. */
 static void test_golden(void **state)
 {
     (void)state;
-    check_golden(tokenizer, golden, chatml, 60);
-    check_golden(tokenizer, qwen3_golden, qwen3, 160);
+    check_golden(tokenizer, golden, chatml, NULL, 60);
+    check_golden(tokenizer, qwen3_golden, qwen3, NULL, 140);
+    put_unmarked(qwen3, "unmarked.jinja");
+    check_golden(tokenizer, qwen3_golden, "unmarked.jinja", NULL, 140);
 }
 
 /* Tokenizers that write spaces anew or prepend some, and templates that end in a blank. */
@@ -114,30 +141,87 @@ static void test_families(void **state)
         print_message("# %s\n", names[i]);
         snprintf(path[0], sizeof(path[0]), "%s/%s.tokenizer.json", families, names[i]);
         snprintf(path[1], sizeof(path[1]), "%s/%s.jsonl", families, names[i]);
-        snprintf(path[2], sizeof(path[2]), "%s/%s.template.json", families, names[i]);
-        check_golden(path[0], path[1], path[2], 40);
+        snprintf(path[2], sizeof(path[2]), "%s/%s.jinja", families, names[i]);
+        check_golden(path[0], path[1], path[2], NULL, 40);
+    }
+}
+
+/* Writes the chats of a file without their last message. */
+static void put_prompts(const char *from, const char *to)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    FILE *f = fopen(from, "r"), *out = fopen(to, "w");
+
+    assert_non_null(f);
+    assert_non_null(out);
+    while (getline(&line, &cap, f) > 0) {
+        json_t *v = json_loads(line, 0, NULL), *messages = json_object_get(v, "messages");
+
+        assert_int_equal(json_array_remove(messages, json_array_size(messages) - 1), 0);
+        (void)json_object_del(v, "ids"); /* or the line is one of ids */
+        assert_int_equal(json_dumpf(v, out, 0), 0);
+        assert_int_equal(fputc('\n', out), '\n');
+        json_decref(v);
+    }
+    free(line);
+    assert_int_equal(fclose(out), 0);
+    fclose(f);
+}
+
+static void check_prompts(const char *path, const char *tok_path, const char *template,
+                          const char *kwargs, const char *name);
+
+/* Templates of several styles, with tools, thoughts and system messages. */
+static void test_styles(void **state)
+{
+    static const struct {
+        const char *name, *kwargs;
+    } styles[] = {
+        {"headers", "{\"bos_token\": \"<|begin|>\", \"date\": \"26 Jul 2024\"}"},
+        {"turns", "{\"bos_token\": \"<bos>\"}"},
+        {"inst", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}"},
+        {"thinking", "{}"},
+    };
+    char tok[4096];
+
+    (void)state;
+    snprintf(tok, sizeof(tok), "%s/styles.tokenizer.json", families);
+    for (size_t i = 0; i < sizeof(styles) / sizeof(styles[0]); i++) {
+        char path[2][4096];
+
+        print_message("# %s\n", styles[i].name);
+        snprintf(path[0], sizeof(path[0]), "%s/%s.jsonl", families, styles[i].name);
+        snprintf(path[1], sizeof(path[1]), "%s/%s.jinja", families, styles[i].name);
+        check_golden(tok, path[0], path[1], styles[i].kwargs, 30);
+        put_unmarked(path[1], "unmarked.jinja");
+        check_golden(tok, path[0], "unmarked.jinja", styles[i].kwargs, 30);
+        put_prompts(path[0], "p.jsonl");
+        check_prompts("p.jsonl", tok, path[1], styles[i].kwargs, "prompt_ids");
     }
 }
 
 /* The prompts of a file against its lines' ids of that name. */
-static void check_prompts(const char *name, bool no_thoughts)
+static void check_prompts(const char *path, const char *tok_path, const char *template,
+                          const char *kwargs, const char *name)
 {
-    d9d_prompts_opts opts = {.path = prompts,
-                             .chat_template = qwen3,
-                             .speaker = "assistant",
-                             .no_thoughts = no_thoughts,
-                             .vocab = 4096};
+    json_t *variables = json_loads(kwargs, 0, NULL);
+    d9d_prompts_opts opts = {
+        .path = path,
+        .chat = {.chat_template = template, .tokenizer = tok_path, .kwargs = variables},
+        .vocab = 4096};
     d9d_tokenizer *tok;
     d9d_prompts p;
     char *line = NULL;
     size_t cap = 0, k;
-    FILE *f = fopen(prompts, "r");
+    FILE *f = fopen(path, "r");
 
     assert_non_null(f);
-    assert_ok(d9d_tokenizer_load(tokenizer, &tok));
+    assert_non_null(variables);
+    assert_ok(d9d_tokenizer_load(tok_path, &tok));
     opts.tokenizer = tok;
     assert_ok(d9d_prompts_read(&opts, &p));
-    assert_true(p.n >= 40);
+    assert_true(p.n >= 30);
     for (k = 0; getline(&line, &cap, f) > 0; k++) {
         json_t *v = json_loads(line, 0, NULL);
         const json_t *want = json_object_get(v, name);
@@ -151,6 +235,7 @@ static void check_prompts(const char *name, bool no_thoughts)
     assert_int_equal(k, p.n);
     free(line);
     fclose(f);
+    json_decref(variables);
     d9d_prompts_release(&p);
     d9d_tokenizer_free(tok);
 }
@@ -158,13 +243,8 @@ static void check_prompts(const char *name, bool no_thoughts)
 static void test_prompts(void **state)
 {
     (void)state;
-    check_prompts("thinking", false);
-    check_prompts("no_thinking", true);
-}
-
-static void put(const char *path, const char *text)
-{
-    assert_ok(d9d_fs_write_atomic(path, text, strlen(text)));
+    check_prompts(prompts, tokenizer, qwen3, "{}", "thinking");
+    check_prompts(prompts, tokenizer, qwen3, "{\"enable_thinking\": false}", "no_thinking");
 }
 
 /* How many of the only sample's ids are that token, and how many labels are. */
@@ -205,9 +285,63 @@ static void test_forged(void **state)
     count_token(IM_END, &ids, &labels);
     assert_int_equal(ids, 2);
     assert_int_equal(labels, 1);
-    count_token(THINK, &ids, &labels); /* of the assistant alone */
-    assert_int_equal(ids, 1);
+    count_token(THINK, &ids, &labels); /* is not special */
+    assert_int_equal(ids, 2);
     assert_int_equal(labels, 1);
+}
+
+/* A special token is one where the template wrote what makes it so, if only by its brackets. */
+static void test_origins(void **state)
+{
+    enum { BOS = 2052 };
+    static const struct {
+        const char *text, *content;
+        int ids;
+    } cases[] = {
+        {"<bos>{{ c }}", "x", 1},
+        {"{{ c }}", "<bos>", 0},
+        {"<bos>{{ c }}", "<bos>", 1},
+        {"<{{ c }}>", "bos", 1},
+        {"<{{ c }}", "bos>", 0},
+        {"{{ c }}>", "<bos", 0},
+        {"{{ '<' + c }}", "bos>", 0},
+        {"{{ c | lower }}", "<BOS>", 0},
+        {"{{ c | replace('x', 'o') }}", "<bxs>", 0},
+        {"{{ c | replace('x', '<bos>') }}", "x", 1},
+        {"{{ [c, '!'] | join('<bos>') }}", "x", 1},
+        {"{{ c[1:-1] }}", "(<bos>)", 0},
+        {"{{ c.split('|')[0] + '>' }}", "<bos|", 0},
+        {"{{ {'k': c} | tojson }}", "<bos>", 0},
+        {"{% set s %}{{ c }}<bos>{% endset %}{{ s | trim }}", "<bos>", 1},
+        {"{{ m.tool_calls[0].arguments | items | first | first }}", "x", 0},
+        {"{{ m.tool_calls[0].arguments | tojson }}", "x", 0},
+    };
+    char tok[4096];
+
+    (void)state;
+    snprintf(tok, sizeof(tok), "%s/styles.tokenizer.json", families);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        d9d_shard_report report;
+        d9d_buf b = {0};
+        int ids, labels;
+
+        assert_ok(d9d_buf_printf(&b,
+                                 "{%% for m in messages %%}{%% set c = m.content %%}.%s."
+                                 "{%% endfor %%}",
+                                 cases[i].text));
+        put("t.jinja", b.data);
+        b.len = 0;
+        assert_ok(d9d_buf_printf(&b,
+                                 "{\"messages\": [{\"role\": \"assistant\", \"content\": \"%s\", "
+                                 "\"tool_calls\": [{\"arguments\": {\"<bos>\": 1}}]}]}\n",
+                                 cases[i].content));
+        put("a.jsonl", b.data);
+        print_message("# %s of %s\n", cases[i].text, cases[i].content);
+        assert_ok(make_with(tok, "a.jsonl", "t.jinja", NULL, &report));
+        count_token(BOS, &ids, &labels);
+        assert_int_equal(ids, cases[i].ids);
+        d9d_buf_release(&b);
+    }
 }
 
 static void test_forms(void **state)
@@ -226,95 +360,38 @@ static void test_forms(void **state)
     assert_int_equal(ids, 3);
     /* Nothing trained: left out. */
     put("a.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n"
-                   "{\"messages\": []}\n"
                    "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n");
     assert_ok(make("a.jsonl", qwen3, &report));
-    assert_int_equal(report.too_short, 2);
+    assert_int_equal(report.too_short, 1);
     assert_int_equal(report.samples, 1);
-    /* A default system message, but not in front of another one. */
-    put("t.json", "{\"schema\": \"d9d.chat.v1\", \"bos\": \"<|endoftext|>\", \"default_system\": "
-                  "\"x\", \"roles\": [{\"name\": \"system\", \"prefix\": \"<|im_start|>\"}, "
-                  "{\"name\": \"user\", \"train\": [\"content\"]}]}");
-    put("a.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a b\"}]}\n");
-    assert_ok(make("a.jsonl", "t.json", &report));
-    count_token(IM_START, &ids, &labels);
-    assert_int_equal(ids, 1);
-    put("a.jsonl", "{\"messages\": [{\"role\": \"system\", \"content\": \"y\"}, "
-                   "{\"role\": \"user\", \"content\": \"a b\"}]}\n");
-    assert_ok(make("a.jsonl", "t.json", &report));
-    count_token(IM_START, &ids, &labels);
-    assert_int_equal(ids, 1);
 }
 
+/* What a template does not take, what is no chat. */
 static void test_refusals(void **state)
 {
     static const char *const lines[][2] = {
-        {"{\"messages\": [{\"role\": \"judge\", \"content\": \"a\"}]}",
-         "line 1, byte 14: the role \"judge\" is not in the template"},
-        {"{\"messages\": {}}", "\"messages\" is not an array"},
+        {"{\"messages\": {}}", "line 1, byte 13: \"messages\" is not an array"},
         {"{\"text\": \"a\"}", "has no \"messages\""},
-        {"{\"messages\": [{\"role\": \"user\"}]}", "a message without \"content\""},
+        {"{\"messages\": [{\"role\": \"user\"}]}", "byte 14: a message without \"content\""},
         {"{\"messages\": [{\"content\": \"\"}]}", "a message without \"role\""},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
-         "only parts of type"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"tool_calls\": [1]}]}",
-         "is not a JSON object"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"tool_calls\": [{\"function\": "
-         "{\"function\": {\"name\": \"f\"}, \"arguments\": {}}}]}]}",
-         "a tool call without \"name\""},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"tool_calls\": [{\"name\": "
-         "\"f\"}]}]}",
-         "a tool call without \"arguments\""},
-        {"{\"messages\": [{\"role\": \"user\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": "
-         "1}]}]}",
-         "byte 14: the template does not say how to render \"tool_calls\""},
-        {"{\"messages\": [{\"role\": \"user\", \"tool_calls\": []}]}", "without \"content\""},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"function_call\": {\"a\": 1}}]}",
-         "\"function_call\" is not rendered"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"reasoning_content\": "
-         "\"a\"}]}",
-         "the template does not say how to render \"reasoning_content\""},
-        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"thinking\": "
-         "\"a\"}]}",
-         "\"thinking\" is not rendered"},
-        {"{\"tools\": \"[{}]\", \"messages\": []}", "\"tools\" is not rendered"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": 3}]}", "is not a string"},
-    };
-    static const char *const templates[][2] = {
-        {"{\"schema\": \"d9d.chat.v1\", \"roles\": []}", "roles"},
-        {"{\"schema\": \"d9d.chat.v2\", \"roles\": [{\"name\": \"a\"}]}", "schema"},
-        {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\"}, {\"name\": \"a\"}]}",
-         "\"a\" is there already"},
-        {"{\"schema\": \"d9d.chat.v1\", \"default_system\": \"x\", \"roles\": [{\"name\": \"a\"}]}",
-         "default_system: there is no role \"system\""},
-        {"{\"schema\": \"d9d.chat.v1\", \"tools\": {}, \"roles\": [{\"name\": \"a\"}]}",
-         "tools: there is no role \"system\""},
-        {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"tokens\": [\"<nope>\"]}]}",
-         "the tokenizer has no added token \"<nope>\""},
-        {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"train\": [\"sufix\"]}]}",
-         "suffix"},
-        {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"thoughts\": {\"behind\": "
-         "\"b\"}}]}",
-         "thoughts.behind: there is no role \"b\""},
-        {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"thoughts\": {\"begin\": "
-         "\"b\"}}]}",
-         "a \"begin\" without an \"end\""},
+        {"{\"messages\": [{\"role\": 1}]}", "\"role\" is not a string"},
+        {"{\"messages\": [1]}", "is not a JSON object"},
+        {"{\"system\": 1, \"messages\": []}", "\"system\" is not a string"},
+        {"{\"messages\": [], \"messages\": []}", "\"messages\" is given twice"},
+        {"{\"messages\": [], \"a\": 1, \"a\": 2}", "line 1, byte 0: the chat: line 1, column"},
+        {"{\"messages\": [], \"a\": 1e400}", "real number overflow"},
+        {"{\"messages\": [{\"role\": \"judge\", \"content\": \"a\"}]}",
+         "a.jsonl: line 1, byte 0: t.jinja: line 2: the template raised: who is judge?"},
     };
     d9d_shard_report report;
 
     (void)state;
+    put("t.jinja", "{% for m in messages %}{% if m.role == 'judge' %}\n"
+                   "{{ raise_exception('who is ' + m.role + '?') }}{% endif %}{{ m.content }}{% "
+                   "endfor %}");
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
         put("a.jsonl", lines[i][0]);
-        assert_fails_like(make("a.jsonl", qwen3, &report), D9D_EFORMAT, lines[i][1]);
-    }
-    put("t.json", "{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\"}]}");
-    put("a.jsonl", "{\"tools\": [{}], \"messages\": []}");
-    assert_fails_like(make("a.jsonl", "t.json", &report), D9D_EFORMAT,
-                      "byte 10: the template does not say how to render \"tools\"");
-    put("a.jsonl", "{\"messages\": []}");
-    for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++) {
-        put("t.json", templates[i][0]);
-        assert_fails_like(make("a.jsonl", "t.json", &report), D9D_ECONFIG, templates[i][1]);
+        assert_fails_like(make("a.jsonl", "t.jinja", &report), D9D_EFORMAT, lines[i][1]);
     }
     assert_false(d9d_fs_exists("data"));
     assert_false(d9d_fs_exists("data.partial"));
@@ -324,15 +401,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(test_golden),  unit_test_in_dir(test_families),
-        unit_test_in_dir(test_prompts), unit_test_in_dir(test_forged),
+        unit_test_in_dir(test_prompts), unit_test_in_dir(test_styles),
+        unit_test_in_dir(test_forged),  unit_test_in_dir(test_origins),
         unit_test_in_dir(test_forms),   unit_test_in_dir(test_refusals)};
 
     golden = realpath(vectors_path(".", "chat.jsonl"), NULL);
     qwen3_golden = realpath(vectors_path(".", "chat_qwen3.jsonl"), NULL);
     prompts = realpath(vectors_path(".", "chat_prompts.jsonl"), NULL);
-    chatml = realpath(vectors_path("chats", "chatml.template.json"), NULL);
+    chatml = realpath(vectors_path("chats", "chatml.jinja"), NULL);
     families = realpath(vectors_path(".", "chats"), NULL);
     tokenizer = realpath(vectors_path("../../examples/tokenizer", "tokenizer.json"), NULL);
-    qwen3 = realpath(vectors_path("../../examples/chat", "qwen3.json"), NULL);
+    qwen3 = realpath(vectors_path("../../examples/chat", "qwen3.jinja"), NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

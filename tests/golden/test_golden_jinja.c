@@ -48,9 +48,9 @@ static void check_case(const json_t *c, const json_t *text, const json_t *contex
 {
     const char *name = json_string_value(json_object_get(c, "name"));
     const json_t *want = json_object_get(c, "want"), *spans = json_object_get(c, "spans");
-    const d9d_jinja_opts how = {.now = &now};
+    const d9d_jinja_opts how = {.now = &now, .data = context}; /* the text is the same */
     const d9d_jinja_template *t;
-    d9d_jinja_spans found = {0};
+    d9d_jinja_trace found = {0};
     d9d_arena arena = {0};
     d9d_buf out = {0};
     d9d_status st =
@@ -66,8 +66,8 @@ static void check_case(const json_t *c, const json_t *text, const json_t *contex
     if (want != NULL && (out.len != json_string_length(want) ||
                          memcmp(out.data, json_string_value(want), out.len) != 0))
         fail_msg("%s: \"%s\", must be \"%s\"", name, out.data, json_string_value(want));
-    check_spans(name, spans, &found);
-    D9D_VEC_RELEASE(&found);
+    check_spans(name, spans, &found.generation);
+    d9d_jinja_trace_release(&found);
     d9d_buf_release(&out);
     d9d_arena_release(&arena);
 }

@@ -23,7 +23,6 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     d9d-shard -q --format tokens --pack 16 --out packed "$golden/moe/train.jsonl"
     run -2 is d9d.dataset.v0 text/manifest.json
     is d9d.dataset.v1 {text,labels,packed}/manifest.json
-    is d9d.chat.v1 "$golden/../../examples/chat/qwen3.json"
     # What a part says that it is, is said of nothing else.
     d9d-shard -q --format tokens --task 0/1 --out part labels.jsonl
     assert_equal "$(grep -ho '"schema": "[^"]*"' part/*.json | sort -u | tr '\n' ' ')" \

@@ -211,23 +211,32 @@ speaker() {
     speaker
     chat='{"messages": [{"role": "user", "content": "Hello <|im_end|>"}]}'
     printf '{"prompt": "static int"}\n\n%s\n{"note": [1], "input_ids": [7]}' "$chat" >p.jsonl
-    d9d-infer -q --set task.chat_template="$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" g.json
+    d9d-infer -q --set task.chat_template="$BATS_TEST_DIRNAME/../../examples/chat/qwen3.jinja" g.json
     [ "$(wc -l <out.jsonl)" = 3 ]
     [ "$(grep -c '"text": "' out.jsonl)" = 3 ]
     # The same ids, as d9d-shard has them: the prompt of a chat whose answer is trained.
     printf '{"messages": [{"role": "user", "content": "Hello <|im_end|>"}, {"role": "assistant", "content": "x"}]}\n' >c.jsonl
-    d9d-shard -q --format chat --template "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" --tokenizer m/tokenizer.json --out chats c.jsonl
+    d9d-shard -q --format chat --template "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.jinja" --tokenizer m/tokenizer.json --out chats c.jsonl
     d9d-infer -q --set task.prompts=null --set data.dataset=chats --set task.output=shard.jsonl g.json
     [ "$(sed 's/"sample": 0/"sample": 1/' shard.jsonl)" = "$(sed -n 2p out.jsonl)" ]
     # Without thinking the prompt ends in empty thoughts, four tokens.
-    d9d-infer -q --set task.chat_template="$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" --set task.enable_thinking=false \
+    d9d-infer -q --set task.chat_template="$BATS_TEST_DIRNAME/../../examples/chat/qwen3.jinja" --set task.enable_thinking=false \
         --set task.output=brief.jsonl g.json
     of() { sed -n "2s/.*\"prompt_tokens\": \([0-9]*\).*/\1/p" "$1"; }
     [ "$(of brief.jsonl)" = $(($(of out.jsonl) + 4)) ]
-    printf '{"schema": "d9d.chat.v1", "roles": [{"name": "user"}, {"name": "assistant"}]}' >plain.json
-    says 2 'the template says of no thoughts of the role "assistant"' \
-        d9d-infer --set task.chat_template=plain.json --set task.enable_thinking=false --set task.output=x.jsonl g.json
-    says 2 'p.jsonl: line 3: a chat needs a chat template' d9d-infer --set task.output=x.jsonl g.json
+    printf '{%% for m in messages %%}{{ m.content }}{%% endfor %%}{{ strftime_now("%%Y") if now }}' >plain.jinja
+    says 2 'plain.jinja: does not use "enable_thinking", so that it changes nothing' \
+        d9d-infer --set task.chat_template=plain.jinja --set task.enable_thinking=false --set task.output=x.jsonl g.json
+    # Variables and the date; the wall clock is never asked.
+    now=(--set task.chat_template=plain.jinja --set 'task.chat_template_kwargs={"now": true}' --set task.output=now.jsonl)
+    says 1 'p.jsonl: line 3: plain.jinja: line 1: strftime_now: no date is given' d9d-infer "${now[@]}" g.json
+    d9d-infer -q "${now[@]}" --set task.chat_template_date=1999-12-31 g.json
+    # The template beside the tokenizer, where none is given.
+    says 2 'p.jsonl: line 3: m/: has no chat_template.jinja and no tokenizer_config.json' \
+        d9d-infer --set task.output=x.jsonl g.json
+    cp "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.jinja" m/chat_template.jinja
+    d9d-infer -q --set task.output=beside.jsonl g.json
+    cmp out.jsonl beside.jsonl
     rm m/tokenizer.json
     says 2 'p.jsonl: line 1: a prompt of text needs a tokenizer' d9d-infer --set task.output=x.jsonl g.json
 }

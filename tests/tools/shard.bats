@@ -318,8 +318,8 @@ flip() {
 
 @test "inspect shows text with what is trained, and the padding of orders" {
     printf '%s\n' '{"messages": [{"role": "user", "content": "A\u00e9?"}, {"role": "assistant", "content": "yes"}]}' >c.jsonl
-    d9d-shard -q -t "$tok" --format chat --template "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" -o chat c.jsonl
-    cmp "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" chat/chat.json
+    d9d-shard -q -t "$tok" --format chat --template "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.jinja" -o chat c.jsonl
+    cmp "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.jinja" chat/chat_template.jinja
     run -0 d9d-shard inspect chat --sample 0 --text
     [ "$output" = '<|im_start|>user
 Aé?<|im_end|>

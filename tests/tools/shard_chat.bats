@@ -7,7 +7,7 @@ setup() {
     work=$(workplace)
     cd "$work" || return 1
     tok=$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json
-    template=$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json
+    template=$BATS_TEST_DIRNAME/../../examples/chat/qwen3.jinja
     chats=(-t "$tok" --format chat --template "$template")
 }
 teardown() { cd / && rm -rf "$work"; }
@@ -124,7 +124,7 @@ positions() {
     done
     weigh 0 0
     run -1 --separate-stderr d9d-shard "${chats[@]}" -o none w.jsonl
-    [[ "$stderr" == *'no samples: of 1 documents in 1 inputs, 1 are too short to have a target'* ]]
+    [[ "$stderr" == *'no samples: of 1 documents in 1 inputs, 1 are chats in which no message has a trained role'* ]]
 }
 
 @test "text is cut as before, and what truncating loses is counted" {

@@ -111,9 +111,9 @@ same() {
         '{"messages": [{"role": "nobody", "content": "a"}]}' \
         '{"messages": [{"role": "user"}]}' >chat.jsonl
     run -0 --separate-stderr d9d-shard -q --on-error skip --format chat -t "$tok" \
-        --template "$root/examples/chat/qwen3.json" -o chat chat.jsonl
+        --template "$root/examples/chat/qwen3.jinja" -o chat chat.jsonl
     [[ "${stderr_lines[-1]}" == *"2 of 3 records skipped: 1 no_member, 1 chat_not_rendered; "* ]]
-    grep -q '"line": 2, .*"the role \\"nobody\\" is not in the template"' chat/skipped.jsonl
+    grep -q '"line": 2, .*qwen3.jinja: line [0-9]*: the template raised: the role \\"nobody\\" is none of' chat/skipped.jsonl
 
     printf '{"input_ids": [1, 2, 3]}\n{"input_ids": [1, 99999999]}\n' >ids.jsonl
     run -0 --separate-stderr d9d-shard -q --on-error skip --format tokens -o ids ids.jsonl

@@ -70,6 +70,7 @@ static void add_documents(d9di_dataset_documents *to, const d9di_dataset_documen
     to->read += d->read;
     to->kept += d->kept;
     to->empty += d->empty;
+    to->untrained += d->untrained;
     to->dropped += d->dropped;
     to->truncated += d->truncated;
     to->split += d->split;
@@ -675,6 +676,24 @@ out:
     return st;
 }
 
+static d9d_status fail_no_samples(const d9di_dataset_manifest *m)
+{
+    const d9di_dataset_documents *d = &m->documents;
+    const long long read = (long long)d->read, skipped = (long long)d9di_skipped_total(d->skipped);
+
+    if (d->untrained > 0 && d->untrained == d->empty)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "no samples: of %lld documents in %zu inputs, %lld are chats in which no "
+                        "message has a trained role (the assistant's, of a weight other than 0), "
+                        "%lld were dropped and %lld skipped",
+                        read, m->n_sources, (long long)d->untrained, (long long)d->dropped,
+                        skipped);
+    return D9D_FAIL(D9D_EFORMAT,
+                    "no samples: of %lld documents in %zu inputs, %lld are too short to have a "
+                    "target, %lld were dropped and %lld skipped",
+                    read, m->n_sources, (long long)d->empty, (long long)d->dropped, skipped);
+}
+
 static d9d_status assemble_all(struct assembly *j, const d9d_log *log)
 {
     d9d_fs_names names;
@@ -683,12 +702,7 @@ static d9d_status assemble_all(struct assembly *j, const d9d_log *log)
         D9D_TRY(d9di_assemble_each_unit(j->opts, check_spools, j));
     D9D_TRY(count_units(j->opts, j->split, j->m));
     if (j->m->samples == 0)
-        return D9D_FAIL(D9D_EFORMAT,
-                        "no samples: of %lld documents in %zu inputs, %lld are too "
-                        "short to have a target, %lld were dropped and %lld skipped",
-                        (long long)j->m->documents.read, j->m->n_sources,
-                        (long long)j->m->documents.empty, (long long)j->m->documents.dropped,
-                        (long long)d9di_skipped_total(j->m->documents.skipped));
+        return fail_no_samples(j->m);
     D9D_TRY(d9di_assemble_skipped(j->opts, j->m));
     D9D_TRY(assign_documents(j, log));
     D9D_TRY(install_units(j));

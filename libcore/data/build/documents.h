@@ -20,6 +20,7 @@ typedef struct d9di_document_record {
     d9di_document_pos pos;
     size_t n_ids; /* set by the tokeniser, or by the reader if ids are given */
     bool has_labels;
+    bool untrained;                  /* a chat without a message that is trained */
     d9di_chat_truncation truncation; /* set for a chat that was too long */
     bool skipped;                    /* a bad record, without ids */
     d9d_shard_bad_record reason;

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/chat/python_number.h"
 #include "data/tokenizer/utf8.h"
 
 enum { MAX_DEPTH = 512 };
@@ -199,95 +198,45 @@ static d9d_status skip_literal(struct scan *p)
     return skip_number(p);
 }
 
-static d9d_status append_text(d9d_buf *out, const char *text, size_t n)
+static d9d_status skip_nested(struct scan *p, int depth);
+
+/* Skips an array or an object after its opening bracket. */
+static d9d_status skip_values(struct scan *p, char close, int depth)
 {
-    return out ? d9d_buf_append(out, text, n) : D9D_OK;
-}
-
-/* Appends text escaped as in a JSON string. */
-static d9d_status append_escaped(d9d_buf *out, const char *text, size_t n)
-{
-    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
-    size_t done = 0, at;
-
-    for (; (at = find_special(text, done, n)) < n; done = at + 1) {
-        const char *known = text[at] ? strchr(from, text[at]) : NULL;
-
-        D9D_TRY(d9d_buf_append(out, text + done, at - done));
-        D9D_TRY(known ? d9d_buf_printf(out, "\\%c", to[known - from])
-                      : d9d_buf_printf(out, "\\u%04x", (unsigned)text[at]));
-    }
-    return d9d_buf_append(out, text + done, n - done);
-}
-
-static d9d_status copy_string(struct scan *p, d9d_buf *out)
-{
-    d9d_buf plain = {0};
-    d9d_status st;
-
-    if (!out)
-        return parse_string(p, NULL);
-    D9D_TRY_OR(st, parse_string(p, &plain), out);
-    D9D_TRY_OR(st, d9d_buf_append(out, "\"", 1), out);
-    D9D_TRY_OR(st, append_escaped(out, plain.data ? plain.data : "", plain.len), out);
-    st = d9d_buf_append(out, "\"", 1);
-out:
-    d9d_buf_release(&plain);
-    return st;
-}
-
-static d9d_status parse_value(struct scan *p, int depth, d9d_buf *out);
-
-/* Parses an array or an object after its opening bracket. */
-static d9d_status parse_values(struct scan *p, char open, char close, int depth, d9d_buf *out)
-{
-    bool more = false;
-
-    D9D_TRY(append_text(out, &open, 1));
     skip_space(p);
     if (accept_char(p, close))
-        return append_text(out, &close, 1);
+        return D9D_OK;
     do {
-        D9D_TRY(append_text(out, ", ", more ? 2 : 0));
-        more = true;
         skip_space(p);
         if (close == '}') {
-            D9D_TRY(copy_string(p, out));
+            D9D_TRY(parse_string(p, NULL));
             skip_space(p);
             if (!accept_char(p, ':'))
                 return fail_json(p, "':' is expected");
-            D9D_TRY(append_text(out, ": ", 2));
             skip_space(p);
         }
-        D9D_TRY(parse_value(p, depth, out));
+        D9D_TRY(skip_nested(p, depth));
         skip_space(p);
     } while (accept_char(p, ','));
-    return accept_char(p, close) ? append_text(out, &close, 1)
-                                 : fail_json(p, "',' or '%c' is expected", close);
+    return accept_char(p, close) ? D9D_OK : fail_json(p, "',' or '%c' is expected", close);
 }
 
-/* Parses a value; appends it to `out` as Python writes it, unless that is NULL. */
-static d9d_status parse_value(struct scan *p, int depth, d9d_buf *out)
+static d9d_status skip_nested(struct scan *p, int depth)
 {
-    const size_t from = p->at;
-
     if (depth == MAX_DEPTH)
         return fail_json(p, "nested deeper than %d levels", MAX_DEPTH);
     if (peek_char(p) == '"')
-        return copy_string(p, out);
+        return parse_string(p, NULL);
     if (accept_char(p, '{'))
-        return parse_values(p, '{', '}', depth + 1, out);
+        return skip_values(p, '}', depth + 1);
     if (accept_char(p, '['))
-        return parse_values(p, '[', ']', depth + 1, out);
-    D9D_TRY(skip_literal(p));
-    if (out && !(p->s[from] >= 'a' && p->s[from] <= 'z'))
-        return d9di_python_number(p->s + from, p->at - from, out);
-    return append_text(out, p->s + from, p->at - from);
+        return skip_values(p, ']', depth + 1);
+    return skip_literal(p);
 }
 
 static d9d_status skip_value(struct scan *p)
 {
-    return parse_value(p, 0, NULL);
+    return skip_nested(p, 0);
 }
 
 /* --- the object ------------------------------------------------------------------------------ */
@@ -594,264 +543,106 @@ d9d_status d9di_jsonl_get_tokens(const char *line, size_t n, uint32_t vocab, d9d
 
 /* --- chats ------------------------------------------------------------------------------------ */
 
-void d9di_chat_messages_release(d9di_chat_messages *m)
-{
-    d9d_buf_release(&m->text);
-    D9D_VEC_RELEASE(&m->list);
-    D9D_VEC_RELEASE(&m->calls);
-    D9D_VEC_RELEASE(&m->tools);
-}
-
-/* Skips null, false, "", [] and {}.  Other values of unsupported members would be lost, so they
- * fail. */
-static d9d_status skip_empty(struct scan *p, const char *key)
-{
-    const size_t at = p->at;
-
-    D9D_TRY(skip_value(p));
-    if (p->s[at] == 'n' || p->s[at] == 'f' || p->at == at + 2)
-        return D9D_OK;
-    p->at = at;
-    return fail_value(p, "\"%s\" is not rendered by chat templates", key);
-}
-
-/* Appends a string to the text; null adds nothing. */
-static d9d_status parse_text_or_null(struct scan *p, d9d_buf *text, const char *what)
-{
-    if (peek_char(p) == '"')
-        return parse_string(p, text);
-    if (peek_char(p) == 'n')
-        return skip_literal(p);
-    return fail_value(p, "%s is not a string", what);
-}
-
-static d9d_status content_part_member(struct scan *p, void *arg, const char *key, size_t len)
-{
-    const size_t at = p->at;
-
-    if (is_key(key, len, "text"))
-        return parse_text_or_null(p, arg, "\"text\"");
-    D9D_TRY(skip_value(p));
-    if (!is_key(key, len, "type") || (p->at == at + 6 && memcmp(p->s + at, "\"text\"", 6) == 0))
-        return D9D_OK;
-    p->at = at;
-    return fail_value(p, "only parts of type \"text\" can be rendered");
-}
-
-static d9d_status parse_content_part(struct scan *p, void *arg)
-{
-    return parse_object(p, content_part_member, arg);
-}
-
-static d9d_status parse_content(struct scan *p, d9d_buf *text)
-{
-    return peek_char(p) == '[' ? parse_array(p, "content", parse_content_part, text)
-                               : parse_text_or_null(p, text, "\"content\"");
-}
-
-/* The span of the text after `before`. */
-static d9di_chat_span span_since(const d9d_buf *text, size_t before)
-{
-    return (d9di_chat_span){before, text->len - before};
-}
-
-struct want_call {
-    d9d_buf *text;
-    d9di_chat_tool_call out;
-    bool has_name, has_arguments;
-};
-
-static d9d_status function_member(struct scan *p, void *arg, const char *key, size_t len)
-{
-    struct want_call *w = arg;
-    const size_t before = w->text->len;
-
-    if (is_key(key, len, "name")) {
-        w->has_name = true;
-        D9D_TRY(parse_string(p, w->text));
-        w->out.name = span_since(w->text, before);
-        return D9D_OK;
-    }
-    if (is_key(key, len, "arguments")) {
-        w->has_arguments = true;
-        D9D_TRY(peek_char(p) == '"' ? parse_string(p, w->text) : parse_value(p, 0, w->text));
-        w->out.arguments = span_since(w->text, before);
-        return D9D_OK;
-    }
-    return skip_value(p);
-}
-
-static d9d_status call_member(struct scan *p, void *arg, const char *key, size_t len)
-{
-    return is_key(key, len, "function") ? parse_object(p, function_member, arg)
-                                        : function_member(p, arg, key, len);
-}
-
-static d9d_status parse_call(struct scan *p, void *arg)
-{
-    d9di_chat_messages *to = arg;
-    struct want_call w = {.text = &to->text};
-    const size_t at = p->at;
-
-    D9D_TRY(parse_object(p, call_member, &w));
-    if (!w.has_name || !w.has_arguments) {
-        p->at = at;
-        return fail_missing(p, "a tool call without \"%s\"", w.has_name ? "arguments" : "name");
-    }
-    return D9D_VEC_PUSH(&to->calls, w.out);
-}
-
-static d9d_status parse_tool(struct scan *p, void *arg)
-{
-    d9di_chat_messages *to = arg;
-    const size_t before = to->text.len;
-
-    D9D_TRY(parse_value(p, 0, &to->text));
-    return D9D_VEC_PUSH(&to->tools, span_since(&to->text, before));
-}
-
 /* Parses a message's weight in the loss: 0 or 1. */
-static d9d_status parse_weight(struct scan *p, bool *untrained)
+static d9d_status check_weight(struct scan *p)
 {
-    static const struct {
-        const char *text;
-        bool untrained;
-    } known[] = {{"0", true}, {"0.0", true}, {"1", false}, {"1.0", false}, {"null", false}};
+    static const char *const known[] = {"0", "0.0", "1", "1.0", "null"};
     const size_t at = p->at;
 
     D9D_TRY(skip_value(p));
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        if (is_key(p->s + at, p->at - at, known[i].text)) {
-            *untrained = known[i].untrained;
+        if (is_key(p->s + at, p->at - at, known[i]))
             return D9D_OK;
-        }
     p->at = at;
     return fail_json(p, "\"weight\" must be 0, which trains nothing of a message, or 1");
 }
 
-struct want_message {
-    d9di_chat_messages *to;
-    d9di_chat_message out;
-    bool has_role, has_content;
+/* Which members a message has, beside those that do not matter here. */
+struct message_members {
+    bool role, content, others;
 };
 
-static d9d_status message_member(struct scan *p, void *arg, const char *key, size_t len)
+static d9d_status check_member(struct scan *p, void *arg, const char *key, size_t len)
 {
-    struct want_message *w = arg;
-    d9d_buf *text = &w->to->text;
-    const size_t before = text->len;
+    struct message_members *has = arg;
 
     if (is_key(key, len, "role")) {
-        D9D_TRY(check_once(p, w->has_role, "role"));
-        w->has_role = true;
-        D9D_TRY(parse_string(p, text));
-        w->out.role = span_since(text, before);
-        return D9D_OK;
-    }
-    if (is_key(key, len, "content")) {
-        D9D_TRY(check_once(p, w->has_content, "content"));
-        w->has_content = true;
-        D9D_TRY(parse_content(p, text));
-        w->out.content = span_since(text, before);
-        return D9D_OK;
-    }
-    if (is_key(key, len, "tool_calls") && peek_char(p) == '[') {
-        w->to->calls.len = w->out.calls;
-        D9D_TRY(parse_array(p, "tool_calls", parse_call, w->to));
-        w->out.n_calls = w->to->calls.len - w->out.calls;
-        return D9D_OK;
+        has->role = true;
+        return peek_char(p) == '"' ? skip_value(p) : fail_value(p, "\"role\" is not a string");
     }
     if (is_key(key, len, "weight"))
-        return parse_weight(p, &w->out.untrained);
-    if (is_key(key, len, "reasoning_content")) {
-        w->out.has_thoughts = peek_char(p) == '"';
-        D9D_TRY(parse_text_or_null(p, text, "\"reasoning_content\""));
-        w->out.thoughts = span_since(text, before);
+        return check_weight(p);
+    has->content = has->content || is_key(key, len, "content");
+    has->others = has->others || is_key(key, len, "tool_calls") || is_key(key, len, "thinking") ||
+                  is_key(key, len, "reasoning") || is_key(key, len, "reasoning_content");
+    return skip_value(p);
+}
+
+static d9d_status check_message(struct scan *p, void *arg)
+{
+    struct message_members has = {false, false, false};
+    const size_t at = p->at;
+
+    (void)arg;
+    D9D_TRY(parse_object(p, check_member, &has));
+    if (has.role && (has.content || has.others))
         return D9D_OK;
-    }
-    if (is_key(key, len, "tool_calls") || is_key(key, len, "function_call") ||
-        is_key(key, len, "reasoning") || is_key(key, len, "thinking"))
-        return skip_empty(p, key);
-    return skip_value(p);
+    p->at = at;
+    return fail_missing(p, "a message without \"%s\"", has.role ? "content" : "role");
 }
 
-static d9d_status parse_message(struct scan *p, void *arg)
+static d9d_status check_chat_member(struct scan *p, void *arg, const char *key, size_t len)
 {
-    d9di_chat_messages *to = arg;
-    struct want_message w = {.to = to, .out = {.offset = p->at, .calls = to->calls.len}};
+    bool *has_messages = arg;
 
-    D9D_TRY(parse_object(p, message_member, &w));
-    if (!w.has_role || !(w.has_content || w.out.n_calls > 0)) {
-        p->at = w.out.offset;
-        return fail_missing(p, "a message without \"%s\"", w.has_role ? "content" : "role");
-    }
-    return D9D_VEC_PUSH(&to->list, w.out);
+    if (is_key(key, len, "system"))
+        return peek_char(p) == '"' || peek_char(p) == 'n'
+                   ? skip_value(p)
+                   : fail_value(p, "\"system\" is not a string");
+    if (!is_key(key, len, "messages"))
+        return skip_value(p);
+    D9D_TRY(check_once(p, *has_messages, "messages"));
+    *has_messages = true;
+    return parse_array(p, "messages", check_message, NULL);
 }
 
-struct want_chat {
-    d9di_chat_messages *to;
-    d9d_buf system;
-    size_t system_at;
-    bool has_messages, has_system;
-};
-
-static d9d_status chat_member(struct scan *p, void *arg, const char *key, size_t len)
+/* Makes the system text the first message. */
+static d9d_status prepend_system(json_t *chat)
 {
-    struct want_chat *w = arg;
+    json_t *system = json_object_get(chat, "system");
+    json_t *first = json_is_string(system)
+                        ? json_pack("{s:s, s:O}", "role", "system", "content", system)
+                        : NULL;
 
-    if (is_key(key, len, "messages")) {
-        D9D_TRY(check_once(p, w->has_messages, "messages"));
-        w->has_messages = true;
-        w->to->list.len = w->to->calls.len = 0;
-        return parse_array(p, "messages", parse_message, w->to);
-    }
-    if (is_key(key, len, "system")) {
-        D9D_TRY(check_once(p, w->has_system, "system"));
-        w->system.len = 0;
-        w->has_system = peek_char(p) == '"';
-        w->system_at = p->at;
-        return parse_text_or_null(p, &w->system, "\"system\"");
-    }
-    if (is_key(key, len, "tools") && peek_char(p) == '[') {
-        w->to->tools.len = 0;
-        w->to->tools_offset = p->at;
-        return parse_array(p, "tools", parse_tool, w->to);
-    }
-    if (is_key(key, len, "tools") || is_key(key, len, "functions"))
-        return skip_empty(p, key);
-    return skip_value(p);
-}
-
-/* Inserts the system text as the first message. */
-static d9d_status prepend_system(struct want_chat *w)
-{
-    d9di_chat_messages *m = w->to;
-    d9di_chat_message first = {.role = {m->text.len, 6}, .offset = w->system_at};
-
-    D9D_TRY(d9d_buf_append(&m->text, "system", 6));
-    first.content = (d9di_chat_span){m->text.len, w->system.len};
-    D9D_TRY(d9d_buf_append(&m->text, w->system.data ? w->system.data : "", w->system.len));
-    D9D_TRY(D9D_VEC_RESERVE(&m->list, 1));
-    memmove(m->list.data + 1, m->list.data, m->list.len * sizeof(*m->list.data));
-    m->list.data[0] = first;
-    m->list.len++;
+    if (json_is_string(system) &&
+        json_array_insert_new(json_object_get(chat, "messages"), 0, first) != 0)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a chat");
+    (void)json_object_del(chat, "system");
     return D9D_OK;
 }
 
-d9d_status d9di_jsonl_get_messages(const char *line, size_t n, d9di_chat_messages *out,
-                                   d9di_jsonl_error *error)
+d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_jsonl_error *error)
 {
     struct scan p = {line, n, 0, error};
-    struct want_chat w = {.to = out};
+    bool has_messages = false;
+    json_t *chat = NULL;
+    d9d_err_copy why;
     d9d_status st;
 
-    out->text.len = out->list.len = out->calls.len = out->tools.len = 0;
-    D9D_TRY_OR(st, parse_line(&p, chat_member, &w), out);
-    if (!w.has_messages)
-        st = fail_missing_key(&p, "messages", NULL);
-    else if (w.has_system)
-        st = prepend_system(&w);
-out:
-    d9d_buf_release(&w.system);
+    D9D_TRY(parse_line(&p, check_chat_member, &has_messages));
+    if (!has_messages)
+        return fail_missing_key(&p, "messages", NULL);
+    st = d9d_json_parse("the chat", line, n, &chat);
+    if (st == D9D_EFORMAT) {
+        d9d_err_save(&why, st);
+        p.at = 0;
+        return fail_json(&p, "%.300s", why.text);
+    }
+    D9D_TRY(st);
+    st = prepend_system(chat);
+    if (st == D9D_OK)
+        *out = chat;
+    else
+        json_decref(chat);
     return st;
 }

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "d9d/base/json.h"
 #include "d9d/base/mem.h"
 #include "d9d/data/build/shard.h"
 #include "d9d/data/tokenizer/tokenizer.h"
@@ -40,34 +41,9 @@ d9d_status d9di_jsonl_get_tokens(const char *line, size_t n, uint32_t vocab, d9d
                                  d9di_token_labels *labels, bool *has_labels,
                                  d9di_jsonl_error *error);
 
-/* The messages of a chat: {"messages": [{"role": "...", "content": "..."}, ...]}, optionally with
- * "tools" and with "system", which becomes the first message.  Content is a string, a list of
- * {"type": "text", "text": "..."}, or null.  "reasoning_content" is a string or null.  Messages may
- * have "tool_calls", a list of {"name": "...", "arguments": ...}, each optionally inside
- * {"function": ...}.  A string of arguments is used as it is; other arguments and tools become JSON
- * as Python's json.dumps() writes it. */
-typedef struct d9di_chat_span {
-    size_t offset, n; /* span of the text */
-} d9di_chat_span;
-typedef struct d9di_chat_tool_call {
-    d9di_chat_span name, arguments;
-} d9di_chat_tool_call;
-typedef struct d9di_chat_message {
-    d9di_chat_span role, content, thoughts;
-    bool has_thoughts;     /* thoughts are given, possibly "" */
-    bool untrained;        /* "weight" is 0 */
-    size_t calls, n_calls; /* range in the list of calls */
-    size_t offset;         /* byte offset in the line */
-} d9di_chat_message;
-typedef struct d9di_chat_messages {
-    d9d_buf text;
-    D9D_VEC(d9di_chat_message) list;
-    D9D_VEC(d9di_chat_tool_call) calls;
-    D9D_VEC(d9di_chat_span) tools;
-    size_t tools_offset; /* byte offset in the line */
-} d9di_chat_messages;    /* zero-initialised is empty */
-void d9di_chat_messages_release(d9di_chat_messages *m);
-d9d_status d9di_jsonl_get_messages(const char *line, size_t n, d9di_chat_messages *out,
-                                   d9di_jsonl_error *error);
+/* Reads a chat: {"messages": [{"role": "...", "content": "..."}, ...]}, whose other members are
+ * kept, and whose "system" becomes the first message.  A message has a role and a content, tool
+ * calls or reasoning; its "weight" is 0 or 1.  *out is a new reference. */
+d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_jsonl_error *error);
 
 #endif

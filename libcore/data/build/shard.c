@@ -198,6 +198,14 @@ out:
     return st;
 }
 
+static void log_chat(const d9di_chat_template *t, const d9d_log *log)
+{
+    d9d_log_info(log, "%s renders the chats; trained is what %s", t->where,
+                 d9d_jinja_marks_generation(t->template)
+                     ? "it encloses in {% generation %}"
+                     : "it adds for the assistant to the generation prompt (differences)");
+}
+
 d9d_status d9d_shard_run(const d9d_shard_opts *opts, const d9d_log *log, d9d_shard_report *out)
 {
     struct shard_run r = {.log = log};
@@ -207,6 +215,8 @@ d9d_status d9d_shard_run(const d9d_shard_opts *opts, const d9d_log *log, d9d_sha
     if (r.plan.tokenizer.tok && d9d_tokenizer_ignored(r.plan.tokenizer.tok))
         d9d_log_info(log, "%s: %s is ignored: it changes no ids here", opts->tokenizer,
                      d9d_tokenizer_ignored(r.plan.tokenizer.tok));
+    if (r.plan.tokenizer.chat)
+        log_chat(d9di_chat_get_template(r.plan.tokenizer.chat), log);
     if (opts->format == D9D_SHARD_CHAT && opts->pack > 0 &&
         opts->pack_mode == D9D_SHARD_PACK_CONCAT)
         d9d_log_warn(log, "concat cuts chats where a sample is full, in the middle of answers; "

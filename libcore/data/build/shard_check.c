@@ -190,10 +190,14 @@ static d9d_status check_inputs(const d9d_shard_opts *opts)
         return D9D_FAIL(D9D_ECONFIG, "text needs a --tokenizer");
     if (opts->append_eos && !opts->tokenizer)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");
-    if ((opts->format == D9D_SHARD_CHAT) != (opts->chat != NULL))
-        return D9D_FAIL(D9D_ECONFIG, "--format chat and --template FILE need each other");
+    if (opts->format != D9D_SHARD_CHAT &&
+        (opts->chat_template || opts->chat_kwargs || opts->chat_date))
+        return D9D_FAIL(D9D_ECONFIG, "%s is for --format chat",
+                        opts->chat_template ? "--template"
+                        : opts->chat_kwargs ? "--template-kwargs"
+                                            : "--template-date");
     D9D_TRY(check_classes(opts));
-    if (opts->chat && opts->append_eos)
+    if (opts->format == D9D_SHARD_CHAT && opts->append_eos)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos: the template says how a chat ends");
     return D9D_OK;
 }
@@ -244,8 +248,8 @@ static d9d_status check_replaced(const d9d_shard_opts *opts)
 {
     for (size_t i = 0; i < opts->n_inputs; i++)
         D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->inputs[i]));
-    if (opts->chat)
-        D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->chat));
+    if (opts->chat_template)
+        D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->chat_template));
     return opts->tokenizer ? d9d_outdir_check_disjoint(opts->out, opts->tokenizer) : D9D_OK;
 }
 

@@ -43,17 +43,27 @@ static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
     const d9d_shard_opts *opts = p->opts;
     const bool best_fit = opts->pack > 0 && opts->pack_mode == D9D_SHARD_PACK_BEST_FIT;
 
-    return (d9di_dataset_recipe){.overflow = overflows[d9di_shard_resolve_overflow(opts)],
-                                 .max_length = opts->max_length,
-                                 .pack = opts->pack,
-                                 .pack_mode = opts->pack > 0 ? pack_modes[opts->pack_mode] : NULL,
-                                 .pack_window = !best_fit               ? 0
-                                                : opts->pack_window > 0 ? opts->pack_window
-                                                                        : DEFAULT_WINDOW,
-                                 .seed = opts->seed,
-                                 .unit_bytes = p->unit_bytes,
-                                 .append_eos = opts->append_eos,
-                                 .on_error = on_errors[opts->on_error]};
+    d9di_dataset_recipe r = {.overflow = overflows[d9di_shard_resolve_overflow(opts)],
+                             .max_length = opts->max_length,
+                             .pack = opts->pack,
+                             .pack_mode = opts->pack > 0 ? pack_modes[opts->pack_mode] : NULL,
+                             .pack_window = !best_fit               ? 0
+                                            : opts->pack_window > 0 ? opts->pack_window
+                                                                    : DEFAULT_WINDOW,
+                             .seed = opts->seed,
+                             .unit_bytes = p->unit_bytes,
+                             .append_eos = opts->append_eos,
+                             .on_error = on_errors[opts->on_error]};
+
+    if (p->tokenizer.chat != NULL) {
+        const d9di_chat_template *t = d9di_chat_get_template(p->tokenizer.chat);
+
+        r.chat_template = t->where;
+        r.chat_masks = d9di_chat_masks(p->tokenizer.chat);
+        r.chat_kwargs = opts->chat_kwargs;
+        r.chat_date = opts->chat_date;
+    }
+    return r;
 }
 
 /* Units are packed when they are made, unless the documents of a split are known only at the end.
@@ -124,7 +134,7 @@ static d9d_status hash_job(d9di_shard_plan *p)
     if (p->tokenizer.tok)
         D9D_TRY_OR(st, append_hash(&b, d9d_tokenizer_hash(p->tokenizer.tok)), out);
     if (p->tokenizer.chat)
-        D9D_TRY_OR(st, append_hash(&b, d9di_chat_hash(p->tokenizer.chat)), out);
+        D9D_TRY_OR(st, append_hash(&b, d9di_chat_get_template(p->tokenizer.chat)->hash), out);
     for (i = 0; i < opts->n_edges; i++)
         D9D_TRY_OR(st, d9d_buf_printf(&b, "%lld,", (long long)opts->edges[i]), out);
     for (i = 0; i < opts->n_inputs; i++) {
@@ -138,6 +148,26 @@ out:
 }
 
 /* --- making ----------------------------------------------------------------------------------- */
+
+static d9d_status load_chat(const d9d_shard_opts *opts, d9di_shard_tokenizer *t)
+{
+    d9d_chat_opts chat = {.chat_template = opts->chat_template,
+                          .tokenizer = opts->tokenizer,
+                          .date = opts->chat_date};
+    json_t *kwargs = NULL;
+    d9d_status st = D9D_OK;
+
+    if (opts->chat_kwargs != NULL)
+        st = d9d_json_parse("--template-kwargs", opts->chat_kwargs, strlen(opts->chat_kwargs),
+                            &kwargs);
+    chat.kwargs = kwargs;
+    if (st == D9D_OK)
+        st = d9di_chat_load(&chat, t->tok, &t->chat);
+    if (st == D9D_OK)
+        st = d9di_chat_check_trains(t->chat);
+    json_decref(kwargs);
+    return st;
+}
 
 static d9d_status load_tokenizer(const d9d_shard_opts *opts, d9di_shard_tokenizer *t)
 {
@@ -155,7 +185,7 @@ static d9d_status load_tokenizer(const d9d_shard_opts *opts, d9di_shard_tokenize
     if (opts->append_eos &&
         !d9d_tokenizer_find(tok, opts->append_eos, strlen(opts->append_eos), &t->eos))
         return D9D_FAIL(D9D_ECONFIG, "%s: has no token \"%s\"", opts->tokenizer, opts->append_eos);
-    return opts->chat ? d9di_chat_load(opts->chat, tok, &t->chat) : D9D_OK;
+    return opts->format == D9D_SHARD_CHAT ? load_chat(opts, t) : D9D_OK;
 }
 
 static d9d_status make_plan(d9di_shard_plan *p)

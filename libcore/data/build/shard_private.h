@@ -46,7 +46,6 @@ typedef struct d9di_shard_tokenizer {
 typedef struct d9di_shard_worker {
     d9d_tokenizer_scratch *scratch; /* NULL without a tokenizer */
     d9d_buf text;
-    d9di_chat_messages messages;
     d9di_chat_rendering rendering;
 } d9di_shard_worker;
 d9d_status d9di_shard_tokenize_chunk(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
@@ -54,7 +53,7 @@ d9d_status d9di_shard_tokenize_chunk(const d9di_shard_tokenizer *t, d9di_shard_w
 
 /* --- the plan ------------------------------------------------------------ */
 
-enum { D9DI_MAX_AUX_FILES = 8 };
+enum { D9DI_MAX_AUX_FILES = 7 };
 
 typedef struct d9di_shard_plan {
     const d9d_shard_opts *opts;

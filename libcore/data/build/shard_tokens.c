@@ -101,12 +101,18 @@ static d9d_status tokenize_chat(const d9di_shard_tokenizer *t, d9di_shard_worker
                                 d9di_jsonl_error *error)
 {
     const bool by_turns = d9di_shard_resolve_overflow(t->opts) == D9D_SHARD_OVERFLOW_TRUNCATE;
+    json_t *chat;
+    d9d_status st;
 
-    D9D_TRY(d9di_jsonl_get_messages(raw, doc->len, &w->messages, error));
+    D9D_TRY(d9di_jsonl_get_chat(raw, doc->len, &chat, error));
     doc->has_labels = true;
-    return d9di_chat_encode(t->chat, w->scratch, &w->messages,
-                            by_turns ? d9di_shard_max_document(t->opts) : 0, &w->rendering, &c->ids,
-                            &c->labels, &doc->truncation, error);
+    error->reason = D9D_SHARD_BAD_CHAT;
+    st =
+        d9di_chat_encode(t->chat, w->scratch, chat, by_turns ? d9di_shard_max_document(t->opts) : 0,
+                         &w->rendering, &c->ids, &c->labels, &doc->truncation);
+    doc->untrained = st == D9D_OK && w->rendering.loss_spans.len == 0;
+    json_decref(chat);
+    return st;
 }
 
 static d9d_status read_megatron_ids(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
@@ -141,6 +147,7 @@ static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_work
     const char *raw = c->text.data ? c->text.data + doc->offset : "";
     d9d_status st;
 
+    error->reason = D9D_SHARD_BAD_TEXT;
     if (format != D9D_SHARD_MEGATRON)
         D9D_TRY(check_utf8(raw, doc->len, error));
     st = formats[format](t, w, c, doc, raw, error);
@@ -148,7 +155,6 @@ static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_work
         d9d_err_copy why;
 
         d9d_err_save(&why, st);
-        error->reason = D9D_SHARD_BAD_TEXT;
         snprintf(error->message, sizeof(error->message), "%.300s", why.text);
     }
     return st == D9D_OK && t->opts->label_key

@@ -25,6 +25,7 @@ static const struct field {
     FIELD(documents.read),
     FIELD(documents.kept),
     FIELD(documents.empty),
+    FIELD(documents.untrained),
     FIELD(documents.dropped),
     FIELD(documents.split),
     FIELD(documents.truncated),

@@ -166,6 +166,7 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
     }
     if (n <= extra) {
         documents->empty++;
+        documents->untrained += doc->untrained;
         return D9D_OK;
     }
     D9D_TRY(check_labels(w, c, doc));
@@ -434,7 +435,6 @@ static void release_work(struct unit_work *w)
         d9di_document_chunk_release(&w->chunks[i]);
         d9d_tokenizer_scratch_free(w->workers[i].scratch);
         d9d_buf_release(&w->workers[i].text);
-        d9di_chat_messages_release(&w->workers[i].messages);
         d9di_chat_rendering_release(&w->workers[i].rendering);
     }
     free(w->chunks);

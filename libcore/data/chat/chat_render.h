@@ -1,54 +1,33 @@
-/* chat_render.h - renders messages to one text and marks its parts. */
+/* chat_render.h - renders the messages of a chat to one text, and says which of it is trained. */
 #ifndef D9DI_DATA_CHAT_CHAT_RENDER_H
 #define D9DI_DATA_CHAT_CHAT_RENDER_H
 
-#include "d9d/data/chat/chat.h"
-#include "data/build/jsonl.h"
+#include "data/chat/chat_template.h"
 #include "data/tokenizer/tokenizer_private.h"
-
-/* A role, prepared for rendering. */
-typedef struct d9di_chat_speaker {
-    const d9d_chat_role *from;
-    bool trains[D9D_CHAT_FIELDS]; /* indexed by d9d_chat_field */
-} d9di_chat_speaker;
-
-typedef struct d9di_chat_roles {
-    const d9d_chat_template *from;
-    d9di_chat_speaker *list; /* [n] */
-    size_t n;
-    const d9di_chat_speaker *system; /* NULL: no such role */
-} d9di_chat_roles;
-
-/* NULL if there is no such role. */
-const d9di_chat_speaker *d9di_chat_find_role(const d9di_chat_roles *roles, const char *name,
-                                             size_t n);
-
-/* A span of text from the end of the previous one to byte `end`. */
-struct d9di_chat_loss_span {
-    size_t end;
-    bool trained;
-};
 
 typedef struct d9di_chat_rendering {
     d9d_buf text;
-    D9D_VEC(d9di_tokenizer_zone) zones;             /* tile the text */
-    D9D_VEC(struct d9di_chat_loss_span) loss_spans; /* tile the text: trained or not */
-    D9D_VEC(size_t) ends;                           /* end of each message in the text */
-    d9di_alignments spans;                          /* byte spans of the text's tokens */
-    D9D_VEC(int64_t) targets; /* targets of each message; used by the encoder */
-} d9di_chat_rendering;        /* zero-initialised is empty */
+    d9d_jinja_trace trace;      /* of the text */
+    d9d_jinja_spans loss_spans; /* what is trained: ascending, disjoint */
+    D9D_VEC(size_t) ends;       /* where the text of each message ends; ascending */
+    d9di_alignments spans;      /* byte spans of the text's tokens */
+    D9D_VEC(int64_t) targets;   /* targets of each message; used by the encoder */
+    d9d_buf part;               /* scratch */
+    d9d_jinja_trace part_trace;
+} d9di_chat_rendering; /* zero-initialised is empty */
 void d9di_chat_rendering_release(d9di_chat_rendering *r);
 
-/* The role of the next turn. */
-typedef struct d9di_chat_next_turn {
-    const d9di_chat_speaker *role;
-    bool no_thoughts; /* begin with empty thoughts; the role must have thoughts */
-} d9di_chat_next_turn;
+/* Fills the text and its trace with the first n messages of a chat.  prompt: up to where the
+ * assistant's next turn begins.  EFORMAT: the template refuses them. */
+d9d_status d9di_chat_render(const d9di_chat_template *t, const json_t *chat, size_t n, bool prompt,
+                            d9di_chat_rendering *out);
 
-/* Renders the first n messages as a complete chat or, unless `next` is NULL, as a prompt for that
- * role's turn.  EFORMAT fills *error if the messages are at fault. */
-d9d_status d9di_chat_render(const d9di_chat_roles *roles, const d9di_chat_messages *m, size_t n,
-                            const d9di_chat_next_turn *next, d9di_chat_rendering *out,
-                            d9di_jsonl_error *error);
+/* The same without a prompt; also fills loss_spans and ends.  EFORMAT, too: it is not known what
+ * the assistant wrote. */
+d9d_status d9di_chat_render_spans(const d9di_chat_template *t, const json_t *chat, size_t n,
+                                  d9di_chat_rendering *out);
+
+/* Is it a message of the assistant that may be trained? */
+bool d9di_chat_is_trained(const json_t *message);
 
 #endif

@@ -15,9 +15,8 @@ typedef struct reader {
     d9d_prompts *out;
     D9D_VEC(size_t) ends;
     d9d_tokenizer_scratch *scratch;
-    d9di_chat *chat;
-    d9d_buf text; /* scratch */
-    d9di_chat_messages messages;
+    d9di_chat *chat; /* NULL: there was no chat yet */
+    d9d_buf text;    /* scratch */
     d9di_chat_rendering rendering;
     d9d_token_ids ids; /* ids of this line */
     d9di_token_labels labels;
@@ -43,12 +42,16 @@ static d9d_status encode_text_line(reader *r, const char *line, size_t n)
 
 static d9d_status encode_chat_line(reader *r, const char *line, size_t n)
 {
+    json_t *chat;
+    d9d_status st;
+
     D9D_TRY(fail_no_tokenizer(r, "a chat"));
     if (r->chat == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "a chat needs a chat template");
-    D9D_TRY(d9di_jsonl_get_messages(line, n, &r->messages, &r->error));
-    return d9di_chat_encode_prompt(r->chat, r->scratch, &r->messages, r->opts->speaker,
-                                   r->opts->no_thoughts, &r->rendering, &r->ids, &r->error);
+        D9D_TRY(d9di_chat_load(&r->opts->chat, r->opts->tokenizer, &r->chat));
+    D9D_TRY(d9di_jsonl_get_chat(line, n, &chat, &r->error));
+    st = d9di_chat_encode_prompt(r->chat, r->scratch, chat, &r->rendering, &r->ids);
+    json_decref(chat);
+    return st;
 }
 
 static d9d_status parse_ids_line(reader *r, const char *line, size_t n)
@@ -185,8 +188,8 @@ d9d_status d9d_prompts_read(const d9d_prompts_opts *opts, d9d_prompts *out)
 
     if (opts->tokenizer != NULL)
         D9D_TRY_OR(st, d9d_tokenizer_scratch_create(opts->tokenizer, &r.scratch), out);
-    if (opts->tokenizer != NULL && opts->chat_template != NULL)
-        D9D_TRY_OR(st, d9di_chat_load(opts->chat_template, opts->tokenizer, &r.chat), out);
+    if (opts->tokenizer != NULL && opts->chat.chat_template != NULL)
+        D9D_TRY_OR(st, d9di_chat_load(&opts->chat, opts->tokenizer, &r.chat), out);
     D9D_TRY_OR(st, d9di_input_stream_open(opts->path, NULL, &from), out);
     D9D_TRY_OR(st, read_file(&r, from, &lines), out);
     D9D_TRY_OR(st, finish_prompts(&r), out);
@@ -196,7 +199,6 @@ out:
     d9di_input_stream_close(from);
     d9di_chat_free(r.chat);
     d9d_tokenizer_scratch_free(r.scratch);
-    d9di_chat_messages_release(&r.messages);
     d9di_chat_rendering_release(&r.rendering);
     d9d_buf_release(&r.text);
     d9d_buf_release(&lines);

@@ -212,6 +212,10 @@ static d9d_status parse_recipe(d9di_dataset_manifest *m, const json_t *root, con
                         json_object_get(v, "part_bytes") != NULL ? "part_bytes" : "unit_bytes", 0,
                         &r->unit_bytes)); /* the first: in those of 0.1 */
     D9D_TRY(get_opt_name(m, v, where, "on_error", &r->on_error));
+    D9D_TRY(get_opt_name(m, v, where, "chat_template", &r->chat_template));
+    D9D_TRY(get_opt_name(m, v, where, "chat_masks", &r->chat_masks));
+    D9D_TRY(get_opt_name(m, v, where, "chat_kwargs", &r->chat_kwargs));
+    D9D_TRY(get_opt_name(m, v, where, "chat_date", &r->chat_date));
     return get_opt_name(m, v, where, "append_eos", &r->append_eos);
 }
 
@@ -227,6 +231,7 @@ static const struct documents_number {
     DOCUMENTS("read", read),
     DOCUMENTS("kept", kept),
     DOCUMENTS("too_short", empty),
+    DOCUMENTS("no_trained_role", untrained),
     DOCUMENTS("dropped", dropped),
     DOCUMENTS("truncated", truncated),
     DOCUMENTS("split", split),
@@ -395,12 +400,14 @@ static json_t *recipe_json(const d9di_dataset_manifest *m)
 {
     const d9di_dataset_recipe *r = &m->recipe;
 
-    return json_pack("{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:s?}", "max_length",
-                     number_or_null_json(r->max_length, 0), "overflow", r->overflow, "pack_mode",
-                     r->pack_mode, "pack_window", number_or_null_json(r->pack_window, 0),
-                     "shuffle_seed", number_or_null_json(r->seed, -1), "unit_bytes",
-                     number_or_null_json(r->unit_bytes, 0), "append_eos", r->append_eos, "on_error",
-                     r->on_error);
+    return json_pack(
+        "{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:s?, s:o, s:s?, s:o, s:s?}", "max_length",
+        number_or_null_json(r->max_length, 0), "overflow", r->overflow, "pack_mode", r->pack_mode,
+        "pack_window", number_or_null_json(r->pack_window, 0), "shuffle_seed",
+        number_or_null_json(r->seed, -1), "unit_bytes", number_or_null_json(r->unit_bytes, 0),
+        "append_eos", r->append_eos, "on_error", r->on_error, "chat_template",
+        d9d_json_str(r->chat_template), "chat_masks", r->chat_masks, "chat_kwargs",
+        d9d_json_str(r->chat_kwargs), "chat_date", r->chat_date);
 }
 
 /* Reasons are written if records may be skipped. */

@@ -31,6 +31,7 @@ typedef struct d9di_dataset_source {
 /* Counts of documents by outcome. */
 typedef struct d9di_dataset_documents {
     int64_t read, kept, empty, dropped, truncated, split;
+    int64_t untrained; /* of the empty ones: chats without a message of a trained role */
     int64_t turns_lost, targets_lost;       /* of dropped or truncated documents */
     int64_t skipped[D9D_SHARD_BAD_REASONS]; /* bad records by reason; the other documents are kept,
                                                empty or dropped */
@@ -47,6 +48,9 @@ typedef struct d9di_dataset_recipe {
     int64_t unit_bytes;     /* input bytes of a unit, at whose end a shard ends; 0: unknown */
     const char *append_eos; /* NULL: none */
     const char *on_error;   /* "stop", "skip"; NULL: unknown */
+    const char *chat_template, *chat_masks; /* what rendered chats, and how it is known what of them
+                                               is trained; NULL: no chats */
+    const char *chat_kwargs, *chat_date;    /* as they were given */
 } d9di_dataset_recipe;
 
 typedef struct d9di_dataset_manifest {

@@ -131,6 +131,8 @@ struct d9d_jinja_template {
     const d9di_jinja_node *body;
     const char *name_loop, *name_varargs, *name_kwargs, *name_caller; /* interned */
     bool generation;
+    const char **words; /* [n_words] all names and strings of the tags */
+    size_t n_words;
 };
 
 /* --- parser ----------------------------------------------------------------------------------- */

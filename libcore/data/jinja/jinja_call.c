@@ -227,7 +227,8 @@ static d9d_status function_strftime_now(const d9di_jinja_call *c, d9di_jinja_val
     if (f->kind != D9DI_JINJA_STRING)
         return d9di_jinja_fail(c->run, "strftime_now: the format must be a str");
     if (c->run->opts->now == NULL)
-        return d9di_jinja_fail(c->run, "strftime_now: the time is not given");
+        return d9di_jinja_fail(c->run, "strftime_now: no date is given; --template-date gives it, "
+                                       "in a configuration chat_template_date");
     for (size_t i = 0; i < f->n; i++) {
         char one[3] = {'%', '\0', '\0'};
 

@@ -166,11 +166,11 @@ static bool has_letter(const d9di_jinja_value *s, size_t at, bool before)
     return false;
 }
 
-static d9d_status put_char(d9di_jinja_run *r, uint32_t c)
+static d9d_status put_char(d9di_jinja_run *r, uint32_t c, const char *from)
 {
     char text[4];
 
-    return d9di_jinja_put(r, text, d9di_utf8_encode(c, text));
+    return d9di_jinja_put_made(r, text, d9di_utf8_encode(c, text), from);
 }
 
 static d9d_status put_lower(d9di_jinja_run *r, const d9di_jinja_value *s, size_t at)
@@ -179,27 +179,30 @@ static d9d_status put_lower(d9di_jinja_run *r, const d9di_jinja_value *s, size_t
     const uint32_t c = d9di_utf8_decode(s->text + at, &w);
 
     if (c == DOTTED_I)
-        return d9di_jinja_put_text(r, "i\xcc\x87");
+        return d9di_jinja_put_made(r, "i\xcc\x87", 3, s->text + at);
     if (c == SIGMA)
-        return put_char(r, has_letter(s, at, true) && !has_letter(s, at + w, false) ? FINAL_SIGMA
-                                                                                    : SMALL_SIGMA);
-    return put_char(r, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
+        return put_char(
+            r, has_letter(s, at, true) && !has_letter(s, at + w, false) ? FINAL_SIGMA : SMALL_SIGMA,
+            s->text + at);
+    return put_char(r, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c), s->text + at);
 }
 
-static d9d_status put_upper(d9di_jinja_run *r, uint32_t c, bool title)
+static d9d_status put_upper(d9di_jinja_run *r, const char *from, bool title)
 {
+    unsigned w;
+    const uint32_t c = d9di_utf8_decode(from, &w);
     const struct special *special = find_special(c);
     const uint32_t simple = (uint32_t)(title ? utf8proc_totitle((utf8proc_int32_t)c)
                                              : utf8proc_toupper((utf8proc_int32_t)c));
 
     if (special == NULL)
-        return put_char(r, simple);
+        return put_char(r, simple, from);
     if (!title)
-        return d9di_jinja_put_text(r, special->upper);
+        return d9di_jinja_put_made(r, special->upper, strlen(special->upper), from);
     /* A character of title case is its own, and a letter that has one of its own has one only. */
     if ((simple != c && c != SHARP_S) ||
         utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LT)
-        return put_char(r, simple);
+        return put_char(r, simple, from);
     return d9di_jinja_fail(r, "the title case of U+%04X is not supported", (unsigned)c);
 }
 
@@ -214,7 +217,7 @@ d9d_status d9di_jinja_put_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9d
 
         D9D_TRY(into == D9DI_JINJA_LOWER || (into != D9DI_JINJA_UPPER && !first)
                     ? put_lower(r, s, at)
-                    : put_upper(r, c, into != D9DI_JINJA_UPPER));
+                    : put_upper(r, s->text + at, into != D9DI_JINJA_UPPER));
         first = into == D9DI_JINJA_TITLE && !is_cased(c);
         at += w;
     }

@@ -72,6 +72,7 @@ static d9d_status iterate_once(d9di_jinja_run *r, d9di_jinja_loop *l, d9di_jinja
 {
     const d9di_jinja_value self = {.kind = D9DI_JINJA_LOOP, .loop = l};
     const d9di_jinja_value now = l->now;
+    const size_t begin = d9di_jinja_mark(r);
 
     D9D_TRY(d9di_jinja_step(r, 1));
     if (*scope == NULL || l->node->captured)
@@ -79,7 +80,8 @@ static d9d_status iterate_once(d9di_jinja_run *r, d9di_jinja_loop *l, d9di_jinja
     (*scope)->n = 0;
     D9D_TRY(d9di_jinja_assign(r, *scope, l->node->target, &now));
     D9D_TRY(d9di_jinja_scope_set(r, *scope, r->template->name_loop, self));
-    return d9di_jinja_exec(r, *scope, l->node->body, flow);
+    D9D_TRY(d9di_jinja_exec(r, *scope, l->node->body, flow));
+    return d9di_jinja_trace_visit(r, &now, begin);
 }
 
 static d9d_status exec_for(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
@@ -183,13 +185,13 @@ static d9d_status exec_generation(d9di_jinja_run *r, d9di_jinja_scope *s, const 
     d9d_jinja_span span = {.begin = d9di_jinja_mark(r)};
     d9di_jinja_scope *inner;
 
-    if (r->spans != NULL && r->captures > 0)
+    if (r->trace != NULL && r->captures > 0)
         return d9di_jinja_fail(r, "a generation block within a macro or a block has no place in "
                                   "the output");
     D9D_TRY(new_scope(r, s, &inner));
     D9D_TRY(d9di_jinja_exec(r, inner, n->body, flow));
     span.end = d9di_jinja_mark(r);
-    return r->spans != NULL ? D9D_VEC_PUSH(r->spans, span) : D9D_OK;
+    return r->trace != NULL ? D9D_VEC_PUSH(&r->trace->generation, span) : D9D_OK;
 }
 
 /* --- macros ----------------------------------------------------------------------------------- */

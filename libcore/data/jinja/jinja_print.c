@@ -5,8 +5,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "data/chat/python_number.h"
 #include "data/jinja/jinja_run.h"
+#include "data/jinja/python_number.h"
 #include "data/tokenizer/utf8.h"
 
 static d9d_status put_repr(d9di_jinja_run *r, const d9di_jinja_value *v, int depth);
@@ -26,7 +26,7 @@ static d9d_status put_float(d9di_jinja_run *r, double f)
         return d9di_jinja_put_text(r, "nan");
     if (isinf(f))
         return d9di_jinja_put_text(r, f < 0 ? "-inf" : "inf");
-    return d9di_python_number_double(f, r->out);
+    return d9di_python_number(f, r->out);
 }
 
 /* str.isprintable() of a character. */

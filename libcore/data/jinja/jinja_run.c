@@ -68,13 +68,27 @@ size_t d9di_jinja_mark(const d9di_jinja_run *r)
     return r->out->len;
 }
 
-d9d_status d9di_jinja_put(d9di_jinja_run *r, const char *text, size_t n)
+static d9d_status append(d9di_jinja_run *r, const char *text, size_t n)
 {
     if (n > r->opts->max_output - (r->out->len - r->base))
         return d9di_jinja_fail(r, "the output is longer than %llu bytes",
                                (unsigned long long)r->opts->max_output);
     D9D_TRY(d9di_jinja_step(r, n / 1024));
     return d9d_buf_append(r->out, text, n);
+}
+
+d9d_status d9di_jinja_put(d9di_jinja_run *r, const char *text, size_t n)
+{
+    D9D_TRY(append(r, text, n));
+    return r->trace != NULL ? d9di_jinja_trace_output(r, text, n) : D9D_OK;
+}
+
+d9d_status d9di_jinja_put_made(d9di_jinja_run *r, const char *text, size_t n, const char *from)
+{
+    D9D_TRY(append(r, text, n));
+    for (size_t i = 0; i < n && r->trace != NULL; i++)
+        D9D_TRY(d9di_jinja_trace_output(r, from, 1));
+    return D9D_OK;
 }
 
 d9d_status d9di_jinja_put_text(d9di_jinja_run *r, const char *text)
@@ -85,14 +99,19 @@ d9d_status d9di_jinja_put_text(d9di_jinja_run *r, const char *text)
 d9d_status d9di_jinja_take(d9di_jinja_run *r, size_t mark, d9di_jinja_value *out)
 {
     const size_t n = r->out->len - mark;
-    char *copy = NULL;
+    const char *marks = NULL, *text = "";
+    char *copy;
 
-    if (n > 0) {
+    if (n > 0 && r->trace != NULL)
+        D9D_TRY(d9di_jinja_trace_take(r, n, &marks));
+    if (marks != NULL) {
+        D9D_TRY(d9di_jinja_hold(r, r->out->data + mark, marks, n, &text));
+    } else if (n > 0) {
         D9D_TRY(d9di_jinja_alloc(r, n, 1, &copy));
-        memcpy(copy, r->out->data + mark, n);
+        text = memcpy(copy, r->out->data + mark, n);
     }
     r->out->len = mark;
-    *out = d9di_jinja_str(n > 0 ? copy : "", n);
+    *out = d9di_jinja_str(text, n);
     return D9D_OK;
 }
 
@@ -120,8 +139,19 @@ static d9d_status convert_array(d9di_jinja_run *r, const json_t *from, int depth
         d9di_jinja_value item;
 
         D9D_TRY(convert(r, json_array_get(from, i), depth, &item));
+        if (from == r->opts->items && item.kind == D9DI_JINJA_DICT)
+            item.dict->item = i + 1;
         D9D_TRY(d9di_jinja_seq_append(r, out->seq, item));
     }
+    return D9D_OK;
+}
+
+static d9d_status convert_string(d9di_jinja_run *r, const char *text, size_t n,
+                                 d9di_jinja_value *out)
+{
+    if (r->reads_data && n > 0)
+        D9D_TRY(d9di_jinja_hold(r, text, NULL, n, &text));
+    *out = d9di_jinja_str(text, n);
     return D9D_OK;
 }
 
@@ -136,12 +166,12 @@ static d9d_status convert_object(d9di_jinja_run *r, const json_t *from, int dept
     D9D_TRY(d9di_jinja_alloc(r, n, sizeof(d9di_jinja_value), &out->dict->values));
     out->dict->cap = n;
     for (void *i = json_object_iter(o); i != NULL; i = json_object_iter_next(o, i)) {
-        d9di_jinja_value v;
+        const size_t at = out->dict->n;
 
-        D9D_TRY(convert(r, json_object_iter_value(i), depth, &v));
-        out->dict->keys[out->dict->n] =
-            d9di_jinja_str(json_object_iter_key(i), json_object_iter_key_len(i));
-        out->dict->values[out->dict->n++] = v;
+        D9D_TRY(convert(r, json_object_iter_value(i), depth, &out->dict->values[at]));
+        D9D_TRY(convert_string(r, json_object_iter_key(i), json_object_iter_key_len(i),
+                               &out->dict->keys[at]));
+        out->dict->n++;
     }
     return D9D_OK;
 }
@@ -155,8 +185,7 @@ static d9d_status convert(d9di_jinja_run *r, const json_t *from, int depth, d9di
     case JSON_OBJECT: return convert_object(r, from, depth + 1, out);
     case JSON_ARRAY: return convert_array(r, from, depth + 1, out);
     case JSON_STRING:
-        *out = d9di_jinja_str(json_string_value(from), json_string_length(from));
-        return D9D_OK;
+        return convert_string(r, json_string_value(from), json_string_length(from), out);
     case JSON_INTEGER: *out = d9di_jinja_int(json_integer_value(from)); return D9D_OK;
     case JSON_REAL: *out = d9di_jinja_float(json_real_value(from)); return D9D_OK;
     case JSON_TRUE:

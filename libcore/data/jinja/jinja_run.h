@@ -9,8 +9,16 @@
 enum {
     D9DI_JINJA_MAX_NESTING = 100, /* of a template's text and of values */
     D9DI_JINJA_MAX_DEPTH = 1000,  /* of evaluation, calls of macros included */
-    D9DI_JINJA_MAX_ARGS = 8       /* parameters of a builtin */
+    D9DI_JINJA_MAX_ARGS = 8,      /* parameters of a builtin */
+    D9DI_JINJA_MAX_BLOCKS = 32    /* each is larger than the one before */
 };
+
+/* Memory of strings that have text of opts->data: of each byte text[i], text[size + i] says whether
+ * it is such text. */
+typedef struct d9di_jinja_block {
+    char *text;
+    size_t used, size;
+} d9di_jinja_block;
 
 struct d9di_jinja_run {
     const char *where; /* begins messages */
@@ -22,7 +30,11 @@ struct d9di_jinja_run {
     d9d_buf *out;           /* output, and above it strings being built */
     size_t base;            /* where the output begins */
     int captures;           /* macros, block sets and others whose output is a string */
-    d9d_jinja_spans *spans; /* or NULL */
+    d9d_jinja_trace *trace; /* or NULL */
+    size_t traced;          /* length of trace->data before */
+    bool reads_data;        /* values of opts->data are being made */
+    d9di_jinja_block blocks[D9DI_JINJA_MAX_BLOCKS];
+    size_t n_blocks;
     const d9di_jinja_dict *context;
     const d9d_jinja_template *template;
     const d9di_jinja_value *block; /* the text that a block's filters are applied to */
@@ -49,6 +61,24 @@ size_t d9di_jinja_mark(const d9di_jinja_run *r);
 d9d_status d9di_jinja_put(d9di_jinja_run *r, const char *text, size_t n);
 d9d_status d9di_jinja_put_text(d9di_jinja_run *r, const char *text);
 d9d_status d9di_jinja_take(d9di_jinja_run *r, size_t mark, d9di_jinja_value *out);
+
+/* Appends text that was made of the character at `from`, and comes from where that does. */
+d9d_status d9di_jinja_put_made(d9di_jinja_run *r, const char *text, size_t n, const char *from);
+
+/* --- where text comes from: jinja_trace.c ----------------------------------------------------- */
+
+/* Copies text[0, n) to where its origins are kept; marks NULL: all of it is of the data. */
+d9d_status d9di_jinja_hold(d9di_jinja_run *r, const char *text, const char *marks, size_t n,
+                           const char **out);
+/* Says of the last bytes of the output, which were appended, that they come from where from[0, n)
+ * does. */
+d9d_status d9di_jinja_trace_output(d9di_jinja_run *r, const char *from, size_t n);
+/* Takes the last n bytes off the output's origins; *marks NULL: none is of the data. */
+d9d_status d9di_jinja_trace_take(d9di_jinja_run *r, size_t n, const char **marks);
+/* Records that an iteration over v wrote the output since `begin`. */
+d9d_status d9di_jinja_trace_visit(d9di_jinja_run *r, const d9di_jinja_value *v, size_t begin);
+
+/* --- values as text --------------------------------------------------------------------------- */
 
 /* Appends str(v), repr(v). */
 d9d_status d9di_jinja_put_str(d9di_jinja_run *r, const d9di_jinja_value *v);

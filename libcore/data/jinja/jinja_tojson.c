@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/chat/python_number.h"
 #include "data/jinja/jinja_run.h"
+#include "data/jinja/python_number.h"
 #include "data/tokenizer/utf8.h"
 
 typedef struct writer {
@@ -136,7 +136,7 @@ static d9d_status put_value(writer *w, const d9di_jinja_value *v, int depth)
     case D9DI_JINJA_NONE: return d9di_jinja_put_text(w->run, "null");
     case D9DI_JINJA_BOOL: return d9di_jinja_put_text(w->run, v->b ? "true" : "false");
     case D9DI_JINJA_INT: return d9di_jinja_put_repr(w->run, v);
-    case D9DI_JINJA_FLOAT: return d9di_python_number_double(v->f, w->run->out);
+    case D9DI_JINJA_FLOAT: return d9di_python_number(v->f, w->run->out);
     case D9DI_JINJA_STRING: return put_string(w, v);
     case D9DI_JINJA_LIST:
     case D9DI_JINJA_TUPLE: return put_array(w, v->seq, depth);

@@ -76,6 +76,7 @@ struct d9di_jinja_seq {
 struct d9di_jinja_dict {
     d9di_jinja_value *keys, *values;
     size_t n, cap;
+    size_t item; /* its index in opts->items, + 1; 0: it is not of them */
 };
 
 /* --- constructors ----------------------------------------------------------------------------- */

@@ -77,11 +77,16 @@ static size_t match_longest(const d9di_added_tokens *set, const char *text, size
     size_t i, best = 0;
 
     for (i = 0; i < n; i++) {
+        const d9di_added_tokens_entry *found;
+
         at = find_child(set, at, (unsigned char)text[i]);
         if (at == 0)
             break;
-        if (set->nodes.data[at - 1].token && (!accepts || accepts(arg, text, i + 1))) {
-            *token = &set->tokens.data[set->nodes.data[at - 1].token - 1];
+        if (set->nodes.data[at - 1].token == 0)
+            continue;
+        found = &set->tokens.data[set->nodes.data[at - 1].token - 1];
+        if (!accepts || accepts(arg, found, text, i + 1)) {
+            *token = found;
             best = i + 1;
         }
     }

@@ -43,7 +43,8 @@ void d9di_added_tokens_release(d9di_added_tokens *set);
  * (may be NULL) rejects is ordinary text. */
 typedef d9d_status (*d9di_added_tokens_fn)(void *arg, const d9di_added_tokens_entry *token,
                                            const char *text, size_t n);
-typedef bool (*d9di_added_tokens_filter)(const void *arg, const char *text, size_t n);
+typedef bool (*d9di_added_tokens_filter)(const void *arg, const d9di_added_tokens_entry *token,
+                                         const char *text, size_t n);
 d9d_status d9di_added_tokens_split(const d9di_added_tokens *set, const char *text, size_t n,
                                    d9di_added_tokens_filter accepts, d9di_added_tokens_fn fn,
                                    void *arg);

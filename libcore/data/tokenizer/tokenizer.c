@@ -57,10 +57,9 @@ struct encoding {
     struct tracing *trace;  /* NULL: alignments are not tracked */
 };
 
-/* Alignment state for a text with zones. */
+/* Alignment state for a text with origins. */
 struct tracing {
-    const d9di_tokenizer_zone *zones;
-    size_t n_zones;
+    const char *is_data;
     d9di_alignments *spans;
     const char *raw_done; /* end of the last raw stretch or token */
     const char *stretch, *text,
@@ -143,35 +142,42 @@ static d9d_status encode_normalized(void *arg, const d9di_added_tokens_entry *to
                            e->trace ? encode_traced : encode_pretokens, arg);
 }
 
-/* True if the bytes are inside one zone with added tokens. */
-static bool is_in_added_zone(const struct tracing *t, d9di_alignment bytes)
+static bool is_word_byte(char c)
 {
-    size_t lo = 0, hi = t->n_zones;
-
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-
-        if (t->zones[mid].end <= bytes.from)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < t->n_zones && t->zones[lo].added && bytes.to <= t->zones[lo].end;
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-static bool may_match_raw(const void *arg, const char *text, size_t n)
+/* True if none of the bytes that make a special token what it is was written by a user. */
+static bool is_of_template(const struct encoding *e, d9di_alignment bytes)
+{
+    for (uint32_t i = bytes.from; i < bytes.to; i++)
+        if (e->trace->is_data[i] && !is_word_byte(e->raw[i]))
+            return false;
+    return bytes.from == bytes.to || !e->trace->is_data[bytes.from] ||
+           !e->trace->is_data[bytes.to - 1];
+}
+
+static bool may_match_raw(const void *arg, const d9di_added_tokens_entry *token, const char *text,
+                          size_t n)
 {
     const struct encoding *e = arg;
     const size_t at = (size_t)(text - e->raw);
 
-    return is_in_added_zone(e->trace, (d9di_alignment){(uint32_t)at, (uint32_t)(at + n)});
+    return !token->special || is_of_template(e, (d9di_alignment){(uint32_t)at, (uint32_t)(at + n)});
 }
 
-static bool may_match_normalized(const void *arg, const char *text, size_t n)
+static bool may_match_normalized(const void *arg, const d9di_added_tokens_entry *token,
+                                 const char *text, size_t n)
 {
     const struct encoding *e = arg;
 
-    return is_in_added_zone(e->trace, raw_range(e, text, n));
+    return !token->special || is_of_template(e, raw_range(e, text, n));
+}
+
+/* NULL: every token may match. */
+static d9di_added_tokens_filter filter_of(const struct encoding *e, d9di_added_tokens_filter f)
+{
+    return e->trace != NULL && e->trace->is_data != NULL ? f : NULL;
 }
 
 static d9d_status encode_raw(void *arg, const d9di_added_tokens_entry *token, const char *text,
@@ -195,7 +201,7 @@ static d9d_status encode_raw(void *arg, const d9di_added_tokens_entry *token, co
     e->normalized = first && !e->s->normalizer.starts_later ? text : NULL;
     if (t)
         t->text = t->done = text;
-    return d9di_added_tokens_split(&e->tok->normalized, text, n, t ? may_match_normalized : NULL,
+    return d9di_added_tokens_split(&e->tok->normalized, text, n, filter_of(e, may_match_normalized),
                                    encode_normalized, arg);
 }
 
@@ -207,8 +213,8 @@ static d9d_status encode_text(struct encoding *e, size_t n)
     if (valid != n)
         return D9D_FAIL(D9D_EFORMAT, "byte %zu (0x%02x) is not valid UTF-8", valid,
                         (unsigned char)e->raw[valid]);
-    st = d9di_added_tokens_split(&e->tok->raw, e->raw, n, e->trace ? may_match_raw : NULL,
-                                 encode_raw, e);
+    st = d9di_added_tokens_split(&e->tok->raw, e->raw, n, filter_of(e, may_match_raw), encode_raw,
+                                 e);
     if (st != D9D_OK)
         e->out->len = before;
     return st;
@@ -222,11 +228,11 @@ d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok, d9d_tokenizer_scratch 
     return encode_text(&e, n);
 }
 
-d9d_status d9di_tokenizer_encode_zones(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
-                                       const char *text, size_t n, const d9di_tokenizer_zone *zones,
-                                       size_t n_zones, d9d_token_ids *out, d9di_alignments *spans)
+d9d_status d9di_tokenizer_encode_data(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
+                                      const char *text, size_t n, const char *is_data,
+                                      d9d_token_ids *out, d9di_alignments *spans)
 {
-    struct tracing t = {.zones = zones, .n_zones = n_zones, .spans = spans, .raw_done = text};
+    struct tracing t = {.is_data = is_data, .spans = spans, .raw_done = text};
     struct encoding e = {.tok = tok, .s = s, .out = out, .raw = text, .trace = &t};
     d9d_status st;
 
@@ -238,9 +244,4 @@ d9d_status d9di_tokenizer_encode_zones(const d9d_tokenizer *tok, d9d_tokenizer_s
     s->normalizer.tracks_alignments = s->pretok.tracks_alignments = false;
     s->pretok.alignments.len = 0;
     return st;
-}
-
-bool d9di_tokenizer_has_added(const d9d_tokenizer *tok, const char *text, size_t n)
-{
-    return d9d_map_has(&tok->by_content, text, n);
 }

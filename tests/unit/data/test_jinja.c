@@ -9,7 +9,7 @@
 #include "d9d/data/jinja/jinja.h"
 
 static d9d_status render_with(const char *text, const char *context, const d9d_jinja_opts *how,
-                              d9d_buf *out, d9d_jinja_spans *spans)
+                              d9d_buf *out, d9d_jinja_trace *trace)
 {
     json_t *values = json_loads(context, 0, NULL);
     const d9d_jinja_template *t;
@@ -18,7 +18,7 @@ static d9d_status render_with(const char *text, const char *context, const d9d_j
 
     assert_non_null(values);
     if (st == D9D_OK)
-        st = d9d_jinja_render(t, values, how, out, spans);
+        st = d9d_jinja_render(t, values, how, out, trace);
     json_decref(values);
     d9d_arena_release(&arena);
     return st;
@@ -106,7 +106,8 @@ static const struct {
      "t.jinja: line 1: replace: an argument is missing, 2 are needed"},
     {"{{ nope | tojson }}", D9D_EFORMAT, "t.jinja: line 1: \"nope\" is undefined"},
     {"{{ strftime_now('%Y') }}", D9D_EFORMAT,
-     "t.jinja: line 1: strftime_now: the time is not given"},
+     "t.jinja: line 1: strftime_now: no date is given; --template-date gives it, in a "
+     "configuration chat_template_date"},
     {"{{\nraise_exception('no ' ~ 1) }}", D9D_EFORMAT,
      "t.jinja: line 2: the template raised: no 1"},
     {"{% set d.x = 1 %}", D9D_EFORMAT,
@@ -137,22 +138,22 @@ static void test_text(void **state)
 /* A failure leaves the output and the spans as they were. */
 static void test_unchanged(void **state)
 {
-    d9d_jinja_spans spans = {0};
+    d9d_jinja_trace trace = {0};
     d9d_buf out = {0};
 
     (void)state;
     assert_ok(d9d_buf_append(&out, "before", 6));
-    assert_ok(D9D_VEC_PUSH(&spans, (d9d_jinja_span){1, 2}));
+    assert_ok(D9D_VEC_PUSH(&trace.generation, (d9d_jinja_span){1, 2}));
     assert_fails_like(
-        render_with("x{% generation %}y{% endgeneration %}{{ nope.x }}", "{}", NULL, &out, &spans),
+        render_with("x{% generation %}y{% endgeneration %}{{ nope.x }}", "{}", NULL, &out, &trace),
         D9D_EFORMAT, "undefined");
     assert_string_equal(out.data, "before");
-    assert_int_equal(spans.len, 1);
-    assert_ok(render_with("x{% generation %}yz{% endgeneration %}.", "{}", NULL, &out, &spans));
+    assert_int_equal(trace.generation.len, 1);
+    assert_ok(render_with("x{% generation %}yz{% endgeneration %}.", "{}", NULL, &out, &trace));
     assert_string_equal(out.data, "beforexyz.");
-    assert_int_equal(spans.data[1].begin, 7);
-    assert_int_equal(spans.data[1].end, 9);
-    D9D_VEC_RELEASE(&spans);
+    assert_int_equal(trace.generation.data[1].begin, 7);
+    assert_int_equal(trace.generation.data[1].end, 9);
+    d9d_jinja_trace_release(&trace);
     d9d_buf_release(&out);
 }
 
@@ -160,7 +161,7 @@ static void test_generation(void **state)
 {
     const char *within = "{% set x %}{% generation %}y{% endgeneration %}{% endset %}{{ x }}";
     const d9d_jinja_template *t;
-    d9d_jinja_spans spans = {0};
+    d9d_jinja_trace trace = {0};
     d9d_arena arena = {0};
     d9d_buf out = {0};
 
@@ -170,9 +171,94 @@ static void test_generation(void **state)
     assert_ok(d9d_jinja_compile("x", 1, "t", &arena, &t));
     assert_false(d9d_jinja_marks_generation(t));
     check(within, "{}", "y");
-    assert_fails_like(render_with(within, "{}", NULL, &out, &spans), D9D_EFORMAT, "generation");
+    assert_fails_like(render_with(within, "{}", NULL, &out, &trace), D9D_EFORMAT, "generation");
     d9d_arena_release(&arena);
     d9d_buf_release(&out);
+}
+
+/* What of the output is of opts->data, in brackets. */
+static void test_trace(void **state)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"a{{ d.x }}b", "a[X<]b"},
+        {"{{ 'a' ~ d.x ~ o }}", "a[X<]O"},
+        {"{{ d.x | lower }}{{ d.x | replace('X', o) }}|{{ d.x[1:] }}{{ d.x[::-1] }}",
+         "[x<]O[<]|[<<X]"},
+        {"{{ d | tojson }}", "{\"[x]\": \"[X<]\", \"[n]\": 1}"},
+        {"{{ d }}", "{'[x]': '[X<]', '[n]': 1}"},
+        {"{% macro m(a) %}({{ a }}){% endmacro %}{{ m(d.x) | trim }}{{ m(o) }}", "([X<])(O)"},
+        {"{% set s %}{{ d.x }}!{% endset %}{{ s + s.split('!')[0] }}{{ 1.5 }}", "[X<]![X<]1.5"},
+        {"{{ d.x | list | join('-') }}{{ d.x | upper | title }}{{ d.n }}", "[X]-[<X<]1"},
+    };
+    json_t *context = json_pack("{s:s}", "o", "O");
+    json_t *data = json_pack("{s:{s:s, s:i}}", "d", "x", "X<", "n", 1);
+    const d9d_jinja_opts opts = {.data = data};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const d9d_jinja_template *t;
+        d9d_jinja_trace trace = {0};
+        d9d_arena arena = {0};
+        d9d_buf out = {0}, got = {0};
+        char before = 0;
+
+        assert_ok(d9d_jinja_compile(cases[i].text, strlen(cases[i].text), "t", &arena, &t));
+        assert_ok(d9d_jinja_render(t, context, &opts, &out, &trace));
+        assert_int_equal(trace.data.len, out.len);
+        for (size_t k = 0; k < out.len; before = trace.data.data[k++])
+            assert_ok(d9d_buf_printf(&got, "%s%c",
+                                     trace.data.data[k] == before ? ""
+                                     : before                     ? "]"
+                                                                  : "[",
+                                     out.data[k]));
+        assert_ok(d9d_buf_printf(&got, "%s", before ? "]" : ""));
+        assert_string_equal(got.data, cases[i].want);
+        d9d_jinja_trace_release(&trace);
+        d9d_arena_release(&arena);
+        d9d_buf_release(&out);
+        d9d_buf_release(&got);
+    }
+    json_decref(data);
+    json_decref(context);
+}
+
+/* What iterations over opts->items wrote, inner ones before outer ones, none within a block. */
+static void test_visits(void **state)
+{
+    static const char text[] =
+        "{% for m in l[1:] %}{{ m.k }}{% for n in l if n.k == 'a' %}<{{ n.k "
+        "}}>{% endfor %}{% endfor %}{% for m in l | reverse %}{% endfor %}"
+        "{% set s %}{% for m in l %}{{ m.k }}{% endfor %}{% endset %}{{ s }}";
+    static const d9d_jinja_visit want[] = {{0, {1, 4}}, {1, {1, 4}}, {0, {5, 8}}, {2, {4, 8}}};
+    json_t *context = json_object();
+    json_t *data = json_pack("{s:[{s:s}, {s:s}, {s:s}]}", "l", "k", "a", "k", "", "k", "c");
+    const d9d_jinja_opts opts = {.data = data, .items = json_object_get(data, "l")};
+    const d9d_jinja_template *t;
+    d9d_jinja_trace trace = {0};
+    d9d_arena arena = {0};
+    d9d_buf out = {0};
+
+    (void)state;
+    assert_ok(d9d_buf_append(&out, "-", 1));
+    assert_ok(d9d_jinja_compile(text, sizeof(text) - 1, "t", &arena, &t));
+    assert_ok(d9d_jinja_render(t, context, &opts, &out, &trace));
+    assert_string_equal(out.data, "-<a>c<a>ac");
+    assert_int_equal(trace.visits.len, sizeof(want) / sizeof(want[0]));
+    for (size_t i = 0; i < trace.visits.len; i++) {
+        assert_int_equal(trace.visits.data[i].item, want[i].item);
+        assert_int_equal(trace.visits.data[i].span.begin, want[i].span.begin);
+        assert_int_equal(trace.visits.data[i].span.end, want[i].span.end);
+    }
+    assert_true(d9d_jinja_mentions(t, "k"));
+    assert_true(d9d_jinja_mentions(t, "a"));
+    assert_false(d9d_jinja_mentions(t, "<a>"));
+    d9d_jinja_trace_release(&trace);
+    d9d_arena_release(&arena);
+    d9d_buf_release(&out);
+    json_decref(data);
+    json_decref(context);
 }
 
 /* --- limits ----------------------------------------------------------------------------------- */
@@ -295,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errors),    cmocka_unit_test(test_text),
         cmocka_unit_test(test_unchanged), cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_trace),     cmocka_unit_test(test_visits),
         cmocka_unit_test(test_limits),    cmocka_unit_test(test_nesting),
         cmocka_unit_test(test_context),   cmocka_unit_test(test_time),
         cmocka_unit_test(test_again),

@@ -88,111 +88,69 @@ static void test_random(void **state)
     }
 }
 
-/* A key that is asked for twice is an error, others are of no matter. */
+/* A requested member that is there twice is an error, others are of no matter but in chats. */
 static void test_twice(void **state)
 {
-    static const char *const lines[] = {
-        "{\"messages\": [{\"role\": \"a\", \"role\": \"b\", \"content\": \"\"}]}",
-        "{\"messages\": [{\"role\": \"a\", \"content\": \"\", \"content\": \"\"}]}",
-        "{\"messages\": [], \"messages\": []}",
-        "{\"system\": \"a\", \"messages\": [], \"system\": \"b\"}"};
+    static const char *const lines[][2] = {
+        {"{\"messages\": [], \"messages\": []}", "\"messages\" is given twice"},
+        {"{\"messages\": [{\"role\": \"a\", \"role\": \"b\", \"content\": \"\"}]}", "duplicate"},
+        {"{\"messages\": [], \"system\": \"a\", \"system\": \"b\"}", "duplicate"}};
     static const char ids[] = "{\"input_ids\": [1], \"x\": 1, \"x\": 2, \"input_ids\": [2]}";
     static const char text[] = "{\"x\": 1, \"text\": \"a\", \"x\": 2}";
     d9di_jsonl_error error;
-    d9di_chat_messages m = {.text = {0}};
     d9di_token_labels labels = {0};
     d9d_token_ids got = {0};
     d9d_buf out = {0};
+    json_t *chat;
     bool has;
 
     (void)state;
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
-        assert_int_equal(d9di_jsonl_get_messages(lines[i], strlen(lines[i]), &m, &error),
+        assert_int_equal(d9di_jsonl_get_chat(lines[i][0], strlen(lines[i][0]), &chat, &error),
                          D9D_EFORMAT);
-        assert_non_null(strstr(error.message, "is given twice"));
+        assert_non_null(strstr(error.message, lines[i][1]));
     }
     assert_int_equal(d9di_jsonl_get_tokens(ids, strlen(ids), 9, &got, &labels, &has, &error),
                      D9D_EFORMAT);
     assert_non_null(strstr(error.message, "\"input_ids\" is given twice"));
     assert_ok(d9di_jsonl_get_text(text, strlen(text), "text", &out, &error));
-    d9di_chat_messages_release(&m);
     d9d_buf_release(&out);
     D9D_VEC_RELEASE(&got);
     D9D_VEC_RELEASE(&labels);
 }
 
-static void test_messages(void **state)
+/* Everything of the line is kept, and a system text becomes the first message. */
+static void test_chats(void **state)
 {
-    static const char line[] =
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\\u00e9\"}, {\"content\": "
-        "[{\"type\": "
-        "\"text\", \"text\": \"b\"}, {\"text\": \"c\"}], \"role\": \"x\"}], \"system\": \"s\"}";
-    static const char *const want[][2] = {{"system", "s"}, {"user", "a\xc3\xa9"}, {"x", "bc"}};
+    static const char *const lines[][2] = {
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\\u00e9\", \"x\": 1}], \"system\": "
+         "\"s\", \"tools\": [{\"f\": 1.5}]}",
+         "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":"
+         "\"a\xc3\xa9\",\"x\":1}],\"tools\":[{\"f\":1.5}]}"},
+        {"{\"system\": null, \"messages\": [{\"role\": \"a\", \"tool_calls\": []}]}",
+         "{\"messages\":[{\"role\":\"a\",\"tool_calls\":[]}]}"},
+        {" {\"messages\": []} ", "{\"messages\":[]}"},
+    };
     d9di_jsonl_error error;
-    d9di_chat_messages m = {.text = {0}};
 
     (void)state;
-    for (int again = 0; again < 2; again++) {
-        assert_ok(d9di_jsonl_get_messages(line, strlen(line), &m, &error));
-        assert_int_equal(m.list.len, 3);
-        for (size_t i = 0; i < 3; i++) {
-            const d9di_chat_message *x = &m.list.data[i];
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        json_t *chat;
+        char *text;
 
-            assert_int_equal(x->role.n, strlen(want[i][0]));
-            assert_memory_equal(m.text.data + x->role.offset, want[i][0], x->role.n);
-            assert_int_equal(x->content.n, strlen(want[i][1]));
-            assert_memory_equal(m.text.data + x->content.offset, want[i][1], x->content.n);
-        }
+        assert_ok(d9di_jsonl_get_chat(lines[i][0], strlen(lines[i][0]), &chat, &error));
+        text = json_dumps(chat, JSON_COMPACT);
+        assert_string_equal(text, lines[i][1]);
+        free(text);
+        json_decref(chat);
     }
-    d9di_chat_messages_release(&m);
-}
-
-static void check_span(const d9di_chat_messages *m, d9di_chat_span s, const char *want)
-{
-    assert_int_equal(s.n, strlen(want));
-    assert_memory_equal(m->text.data + s.offset, want, s.n);
-}
-
-static void test_tools(void **state)
-{
-    static const char line[] =
-        "{\"tools\":[{\"b\":1.50,\"a\":[ ],\"c\":{\"x\":\"\\u00e9\\/\\u0001\\n\"}},7 , "
-        "null],\"messages\":["
-        "{\"role\":\"a\",\"content\":\"\",\"tool_calls\":[]},"
-        "{\"role\":\"a\",\"tool_calls\":[{\"id\":[1],\"function\":{\"arguments\":\"{\\\"k\\\":1}\","
-        "\"name\":\"f\"}},{\"name\":\"g\",\"arguments\":{\"k\" :\t[1,2e5]}}]}]}";
-    static const char deep[] =
-        "{\"messages\":[{\"role\":\"a\",\"tool_calls\":[{\"function\":{\"function\":{}}}]}]}";
-    d9di_jsonl_error error;
-    d9di_chat_messages m = {.text = {0}};
-
-    (void)state;
-    assert_ok(d9di_jsonl_get_messages(line, strlen(line), &m, &error));
-    assert_int_equal(m.tools.len, 3);
-    check_span(&m, m.tools.data[0],
-               "{\"b\": 1.5, \"a\": [], \"c\": {\"x\": \"\xc3\xa9/\\u0001\\n\"}}");
-    check_span(&m, m.tools.data[1], "7");
-    check_span(&m, m.tools.data[2], "null");
-    assert_int_equal(m.list.len, 2);
-    assert_int_equal(m.list.data[0].n_calls, 0);
-    assert_int_equal(m.list.data[1].n_calls, 2);
-    assert_int_equal(m.list.data[1].calls, 0);
-    assert_int_equal(m.list.data[1].content.n, 0);
-    check_span(&m, m.calls.data[0].name, "f");
-    check_span(&m, m.calls.data[0].arguments, "{\"k\":1}");
-    check_span(&m, m.calls.data[1].name, "g");
-    check_span(&m, m.calls.data[1].arguments, "{\"k\": [1, 200000.0]}");
-    assert_int_equal(d9di_jsonl_get_messages(deep, strlen(deep), &m, &error), D9D_EFORMAT);
-    assert_string_equal(error.message, "a tool call without \"name\"");
-    d9di_chat_messages_release(&m);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),   cmocka_unit_test(test_control),
-        cmocka_unit_test(test_random),   cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_tools)};
+        cmocka_unit_test(test_places), cmocka_unit_test(test_control),
+        cmocka_unit_test(test_random), cmocka_unit_test(test_twice), cmocka_unit_test(test_chats)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,17 +66,16 @@ static void format_spans(const d9di_alignments *spans, d9d_buf *out)
 
 static void check_text(const d9d_tokenizer *tok, const struct text *t)
 {
-    const d9di_tokenizer_zone zone = {strlen(t->text), true};
     d9d_tokenizer_scratch *s;
     d9di_alignments spans = {0};
     d9d_token_ids ids = {0}, traced = {0};
     d9d_buf out = {0};
 
     assert_ok(d9d_tokenizer_scratch_create(tok, &s));
-    assert_ok(d9d_tokenizer_encode(tok, s, t->text, zone.end, &ids));
+    assert_ok(d9d_tokenizer_encode(tok, s, t->text, strlen(t->text), &ids));
     format_ids(&ids, &out);
     assert_string_equal(out.data, t->ids);
-    assert_ok(d9di_tokenizer_encode_zones(tok, s, t->text, zone.end, &zone, 1, &traced, &spans));
+    assert_ok(d9di_tokenizer_encode_data(tok, s, t->text, strlen(t->text), NULL, &traced, &spans));
     format_ids(&traced, &out);
     assert_string_equal(out.data, t->ids);
     format_spans(&spans, &out);

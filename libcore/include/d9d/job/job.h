@@ -152,12 +152,13 @@ typedef struct d9d_job_output_section {
 
 /* See d9d/infer/infer.h. */
 typedef struct d9d_job_generate_section {
-    const char *output;        /* JSONL file to write */
-    const char *prompts;       /* d9d/data/chat/prompts.h; NULL: samples of the data section */
-    const char *tokenizer;     /* tokenizer.json; NULL: the one in the model folder, if any */
-    const char *chat_template; /* d9d.chat.v1, or NULL */
-    const char *role;          /* the role that speaks next in a chat */
-    bool enable_thinking;      /* false: an empty thinking block precedes the answer */
+    const char *output;             /* JSONL file to write */
+    const char *prompts;            /* d9d/data/chat/prompts.h; NULL: samples of the data section */
+    const char *tokenizer;          /* tokenizer.json; NULL: the one in the model folder, if any */
+    const char *chat_template;      /* NULL: that beside the tokenizer */
+    json_t *chat_template_kwargs;   /* more variables of it; NULL: none */
+    const char *chat_template_date; /* what its strftime_now() prints; NULL: an error */
+    bool enable_thinking;  /* false: so is the variable of that name; true: it is not given */
     int64_t prompt_tokens; /* length of a prompt from a sample; D9D_INT_NULL: the tokens before its
                               first target */
     int64_t max_new_tokens;

@@ -111,8 +111,10 @@ typedef struct d9d_shard_opts {
     const char *label_key;  /* JSON lines: key of the class, an integer, which becomes the label of
                                the last position; other positions have none.  NULL: no classes */
     const char *append_eos; /* token appended to every document; NULL: none */
-    const char *chat;       /* file of the chat template (d9d/data/chat/chat.h) */
-    int64_t max_length;     /* maximal positions of a sample; 0: unlimited, or `pack` */
+    const char *chat_template; /* chats: d9d/data/chat/chat.h; NULL: that beside the tokenizer */
+    const char *chat_kwargs; /* chats: a JSON object, more variables of the template; NULL: none */
+    const char *chat_date;   /* chats: what the template's strftime_now() prints; NULL: an error */
+    int64_t max_length;      /* maximal positions of a sample; 0: unlimited, or `pack` */
     d9d_shard_overflow overflow;
     const int64_t *edges; /* ascending lengths: the upper bounds of the length buckets */
     size_t n_edges;

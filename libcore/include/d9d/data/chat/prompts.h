@@ -1,12 +1,12 @@
 /* prompts.h - prompts for generation: a JSONL file of texts, chats or ids.
  *
  *     {"prompt": "Once upon a time"}              tokenised
- *     {"messages": [{"role": "user", "content": "Hi"}]}    rendered by a chat template
+ *     {"messages": [{"role": "user", "content": "Hi"}]}    rendered by the chat template
  *     {"input_ids": [17, 4, 9]}                   used as it is
  *
- * "messages" are rendered up to where the turn of `speaker` begins (d9d/data/chat/chat.h).  Lines
- * are read as by d9d-shard: each key at most once, other keys are ignored, and a byte order mark
- * before the first line is skipped.  Files may be compressed.
+ * "messages" are rendered up to where the assistant's turn begins (d9d/data/chat/chat.h), with the
+ * other members of the line.  Lines are read as by d9d-shard; a byte order mark before the first
+ * one is skipped.  Files may be compressed.
  *
  *     D9D_TRY(d9d_prompts_read(&opts, &prompts));
  *     ... prompts.ids.data[prompts.start[i] .. prompts.start[i + 1]) ...
@@ -15,6 +15,7 @@
 #ifndef D9D_DATA_CHAT_PROMPTS_H
 #define D9D_DATA_CHAT_PROMPTS_H
 
+#include "d9d/data/chat/chat.h"
 #include "d9d/data/tokenizer/tokenizer.h"
 
 #ifdef __cplusplus
@@ -24,9 +25,7 @@ extern "C" {
 typedef struct d9d_prompts_opts {
     const char *path;
     const d9d_tokenizer *tokenizer; /* NULL: only "input_ids" are allowed */
-    const char *chat_template;      /* file of a d9d.chat.v1 template; NULL: no "messages" */
-    const char *speaker;            /* the role whose turn is generated */
-    bool no_thoughts;               /* begin the turn with empty thoughts */
+    d9d_chat_opts chat;             /* its tokenizer is the file of the one above */
     int64_t vocab;                  /* every id must be less */
 } d9d_prompts_opts;
 
@@ -38,7 +37,7 @@ typedef struct d9d_prompts {
 } d9d_prompts;
 
 /* Reads all prompts of a file.  EFORMAT names the line that is malformed or has no token.  ECONFIG:
- * a line needs a tokenizer or a template that was not given. */
+ * a line needs a tokenizer or a template, and there is none. */
 D9D_API D9D_MUST_USE d9d_status d9d_prompts_read(const d9d_prompts_opts *opts, d9d_prompts *out);
 D9D_API void d9d_prompts_release(d9d_prompts *p); /* accepts a zeroed one */
 

@@ -6,7 +6,7 @@
  *     tokens-00000.bin    ids, little endian, u16 where the vocabulary fits, else u32
  *     labels-00000.bin    i32, aligned with the tokens, where targets were given
  *     tokenizer.json      the tokenizer's file, byte for byte
- *     chat.json           the chat template's, where chats were read
+ *     chat_template.jinja the chat template, where chats were read
  *
  * Samples are numbered 0, 1, 2, ...; a split is a range of numbers, so that the splits "train" and
  * "valid" of one directory are samples [0, a) and [a, a + b).  A dataset that was not split has the

@@ -8,7 +8,7 @@
  * A template is compiled once and rendered with a JSON object, whose members are its variables:
  *
  *     D9D_TRY(d9d_jinja_compile(text, n, "chat_template.jinja", &arena, &t));
- *     D9D_TRY(d9d_jinja_render(t, context, NULL, &out, &spans));
+ *     D9D_TRY(d9d_jinja_render(t, context, NULL, &out, &trace));
  *
  * The output has the same bytes as that of HuggingFace transformers, which uses jinja2's immutable
  * sandbox with trim_blocks, lstrip_blocks and loop controls.
@@ -60,6 +60,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_jinja_compile(const char *text, size_t n, co
 
 /* Does the template mark generated text with `{% generation %}`? */
 D9D_API bool d9d_jinja_marks_generation(const d9d_jinja_template *t);
+/* Is this word a name or a string in the template's tags? */
+D9D_API bool d9d_jinja_mentions(const d9d_jinja_template *t, const char *word);
 
 /* 0 or NULL: the default. */
 typedef struct d9d_jinja_opts {
@@ -67,6 +69,8 @@ typedef struct d9d_jinja_opts {
     uint64_t max_output;  /* bytes; 256 MiB */
     uint64_t max_memory;  /* bytes of values, none of which is freed before the end; 1 GiB */
     const struct tm *now; /* what strftime_now() prints; by default a call of it is an error */
+    const json_t *data;   /* an object: more variables, whose text the trace tells apart */
+    const json_t *items;  /* a list within `data` whose iterations the trace has */
 } d9d_jinja_opts;
 
 /* Bytes [begin, end) of the output. */
@@ -75,13 +79,33 @@ typedef struct d9d_jinja_span {
 } d9d_jinja_span;
 typedef D9D_VEC(d9d_jinja_span) d9d_jinja_spans;
 
-/* Appends the output to *out and the span of each generation block to *spans (NULL: not wanted).
- * On failure both are as they were.  Spans count from the beginning of *out.  The context is an
- * object, borrowed during the call.  EFORMAT: the template and the context do not fit, the template
- * raised an exception, or a limit was reached. */
+/* What an iteration over an object of opts->items wrote, if it wrote anything. */
+typedef struct d9d_jinja_visit {
+    size_t item;
+    d9d_jinja_span span;
+} d9d_jinja_visit;
+
+/* Where the output comes from.  Spans count from the beginning of the buffer.
+ *
+ *     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}
+ *
+ *     <user>Hi<assistant>Ho
+ *     ~~~~~~~~~~~~~~~~~~~~~     visits: items 0 and 1
+ *      ==== == ========= ==     data
+ */
+typedef struct d9d_jinja_trace {
+    d9d_jinja_spans generation; /* of each generation block */
+    D9D_VEC(d9d_jinja_visit) visits;
+    d9d_buf data;  /* a byte for each of the output: 1 if opts->data has it, else 0 */
+} d9d_jinja_trace; /* zero-initialised is empty */
+D9D_API void d9d_jinja_trace_release(d9d_jinja_trace *t);
+
+/* Appends the output to *out and its origins to *trace (NULL: not wanted).  On failure both are as
+ * they were.  The context is an object, borrowed during the call, as is opts->data.  EFORMAT: the
+ * template and the context do not fit, the template raised an exception, or a limit was reached. */
 D9D_API D9D_MUST_USE d9d_status d9d_jinja_render(const d9d_jinja_template *t, const json_t *context,
                                                  const d9d_jinja_opts *opts, d9d_buf *out,
-                                                 d9d_jinja_spans *spans);
+                                                 d9d_jinja_trace *trace);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 /* python_number.c - see python_number.h. */
-#include "data/chat/python_number.h"
+#include "data/jinja/python_number.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,14 +13,6 @@ enum {
     DIGITS_PLAIN = 16
 }; /* digits of a double; largest exponent printed without "e" */
 
-static bool is_integer(const char *text, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (text[i] == '.' || text[i] == 'e' || text[i] == 'E')
-            return false;
-    return true;
-}
-
 /* Formats the shortest digits that read back as the same double, "d.ddde+xx". */
 static void format_shortest(double v, char *out, size_t size)
 {
@@ -31,7 +23,7 @@ static void format_shortest(double v, char *out, size_t size)
     while (digits < DIGITS && d9d_num_parse(out, NULL) != v);
 }
 
-d9d_status d9di_python_number_double(double v, d9d_buf *out)
+d9d_status d9di_python_number(double v, d9d_buf *out)
 {
     char digits[40], *e;
     int exponent;
@@ -52,19 +44,4 @@ d9d_status d9di_python_number_double(double v, d9d_buf *out)
     }
     return d9d_buf_printf(out, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+',
                           abs(exponent));
-}
-
-d9d_status d9di_python_number(const char *text, size_t n, d9d_buf *out)
-{
-    d9d_buf copy = {0};
-    d9d_status st;
-
-    if (is_integer(text, n))
-        return n == 2 && memcmp(text, "-0", 2) == 0 ? d9d_buf_append(out, "0", 1)
-                                                    : d9d_buf_append(out, text, n);
-    D9D_TRY_OR(st, d9d_buf_append(&copy, text, n), out);
-    st = d9di_python_number_double(d9d_num_parse(copy.data, NULL), out);
-out:
-    d9d_buf_release(&copy);
-    return st;
 }

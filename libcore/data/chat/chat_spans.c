@@ -1,0 +1,328 @@
+/* chat_spans.c - which text of a chat is trained; the rules are in d9d/data/chat/chat.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/chat/chat_render.h"
+
+#define CURE                                                                                       \
+    "enclose that in {%% generation %%} and {%% endgeneration %%} in a copy of the template"
+
+typedef struct finder {
+    const d9di_chat_template *t;
+    const json_t *chat, *messages;
+    size_t n;
+    d9di_chat_rendering *r;
+    d9d_buf prompt; /* what the last generation prompt added */
+    bool has_prompt;
+} finder;
+
+bool d9di_chat_is_trained(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *weight = json_object_get(message, "weight");
+
+    return role != NULL && strcmp(role, "assistant") == 0 &&
+           !(json_is_number(weight) && json_number_value(weight) == 0);
+}
+
+static bool is_assistant(const finder *f, size_t i)
+{
+    const char *role = json_string_value(json_object_get(json_array_get(f->messages, i), "role"));
+
+    return role != NULL && strcmp(role, "assistant") == 0;
+}
+
+/* --- where messages end ----------------------------------------------------------------------- */
+
+static d9d_status find_ends(finder *f)
+{
+    d9di_chat_rendering *r = f->r;
+
+    D9D_TRY(D9D_VEC_RESERVE(&r->ends, f->n));
+    r->ends.len = f->n;
+    for (size_t i = 0; i < f->n; i++)
+        r->ends.data[i] = 0;
+    for (size_t i = 0; i < r->trace.visits.len; i++) {
+        const d9d_jinja_visit *v = &r->trace.visits.data[i];
+
+        if (v->span.end > r->ends.data[v->item])
+            r->ends.data[v->item] = v->span.end;
+    }
+    for (size_t i = 1; i < f->n; i++)
+        if (r->ends.data[i] < r->ends.data[i - 1])
+            r->ends.data[i] = r->ends.data[i - 1];
+    return D9D_OK;
+}
+
+/* --- renderings of the chat's beginning ------------------------------------------------------- */
+
+/* Renders the first n messages into r->part; the text of the chat is as it was. */
+static d9d_status render_part(finder *f, size_t n, bool prompt)
+{
+    d9di_chat_rendering part = {.text = f->r->part, .trace = f->r->part_trace};
+    const d9d_status st = d9di_chat_render(f->t, f->chat, n, prompt, &part);
+
+    f->r->part = part.text;
+    f->r->part_trace = part.trace;
+    return st;
+}
+
+/* What the last rendering has behind the last message. */
+static size_t tail_of_part(const finder *f)
+{
+    size_t end = 0;
+
+    for (size_t i = 0; i < f->r->part_trace.visits.len; i++)
+        if (f->r->part_trace.visits.data[i].span.end > end)
+            end = f->r->part_trace.visits.data[i].span.end;
+    return end;
+}
+
+static bool begins(const char *text, size_t n, const char *with, size_t m)
+{
+    return m <= n && (m == 0 || memcmp(text, with, m) == 0);
+}
+
+/* Sets f->prompt to what the template writes behind message i - 1 for a prompt: with whatever
+ * stands there anyway, unless `added`. */
+static d9d_status find_prompt(finder *f, size_t i, bool added)
+{
+    const size_t n = i > 0 ? i : f->n;
+    const d9d_buf *part = &f->r->part;
+    size_t tail;
+
+    f->prompt.len = 0;
+    D9D_TRY(render_part(f, n, true));
+    tail = tail_of_part(f);
+    D9D_TRY(
+        d9d_buf_append(&f->prompt, part->len > tail ? part->data + tail : "", part->len - tail));
+    f->has_prompt = true;
+    if (!added)
+        return D9D_OK;
+    D9D_TRY(render_part(f, n, false));
+    tail = tail_of_part(f);
+    if (!begins(f->prompt.data, f->prompt.len, part->data + tail, part->len - tail))
+        return D9D_OK;
+    f->prompt.len -= part->len - tail;
+    if (f->prompt.len > 0)
+        memmove(f->prompt.data, f->prompt.data + (part->len - tail), f->prompt.len);
+    return D9D_OK;
+}
+
+/* --- spans of the template's loop ------------------------------------------------------------- */
+
+/* The bytes at which the text and the generation prompt begin alike, up to a line's end or a
+ * bracket: a prompt may begin thoughts that the turn does not have. */
+static size_t common_header(const finder *f, const char *text, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && i < f->prompt.len && text[i] == f->prompt.data[i])
+        i++;
+    while (i > 0 && i < f->prompt.len && strchr("\n>]", text[i - 1]) == NULL)
+        i--;
+    return i;
+}
+
+/* The length of the generation prompt at the beginning of text[0, n), the turn of message i. */
+static d9d_status find_header(finder *f, size_t i, const char *text, size_t n, size_t *out)
+{
+    for (int attempt = 0; attempt < 3; attempt++) {
+        const d9d_status st =
+            attempt == 0 && f->has_prompt ? D9D_OK : find_prompt(f, i, attempt == 2);
+
+        if (st != D9D_OK && st != D9D_EFORMAT)
+            return D9D_PASS(st);
+        if (st == D9D_EFORMAT)
+            continue; /* the template does not take a chat that ends there */
+        *out = f->prompt.len;
+        if (begins(text, n, f->prompt.data, f->prompt.len))
+            return D9D_OK;
+    }
+    *out = f->has_prompt ? common_header(f, text, n) : 0;
+    return *out > 0 ? D9D_OK
+                    : D9D_FAIL(D9D_EFORMAT,
+                               "%s: the text of messages[%zu] does not begin with the generation "
+                               "prompt, so that what the assistant writes is not known; " CURE,
+                               f->t->where, i);
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+/* The span without white space behind the text that ends a turn. */
+static d9d_jinja_span without_space(const finder *f, d9d_jinja_span s)
+{
+    const char *text = f->r->text.data, *is_data = f->r->trace.data.data;
+    size_t end = s.end;
+
+    while (end > s.begin && is_space(text[end - 1]) && !is_data[end - 1])
+        end--;
+    if (end > s.begin && !is_data[end - 1])
+        s.end = end;
+    return s;
+}
+
+static d9d_status add_span(finder *f, d9d_jinja_span s)
+{
+    s = without_space(f, s);
+    return s.begin < s.end ? D9D_VEC_PUSH(&f->r->loss_spans, s) : D9D_OK;
+}
+
+/* Adds the span of a visit, without what is written within it of other messages. */
+static d9d_status add_visit(finder *f, size_t k)
+{
+    const d9d_jinja_visit *visits = f->r->trace.visits.data, *v = &visits[k];
+    size_t header = 0, first = k, at;
+
+    D9D_TRY(find_header(f, v->item, f->r->text.data + v->span.begin, v->span.end - v->span.begin,
+                        &header));
+    at = v->span.begin + header;
+    while (first > 0 && visits[first - 1].span.begin >= v->span.begin)
+        first--;
+    for (size_t i = first; i < k; i++) { /* inner visits are recorded before outer ones */
+        if (visits[i].item == v->item || visits[i].span.begin < at)
+            continue;
+        D9D_TRY(add_span(f, (d9d_jinja_span){at, visits[i].span.begin}));
+        at = visits[i].span.end;
+    }
+    return at < v->span.end ? add_span(f, (d9d_jinja_span){at, v->span.end}) : D9D_OK;
+}
+
+/* *any: the loop has messages of the assistant. */
+static d9d_status add_visits(finder *f, bool *any)
+{
+    *any = false;
+    for (size_t k = 0; k < f->r->trace.visits.len; k++)
+        if (is_assistant(f, f->r->trace.visits.data[k].item)) {
+            *any = true;
+            D9D_TRY(add_visit(f, k));
+        }
+    return D9D_OK;
+}
+
+/* --- spans by differences --------------------------------------------------------------------- */
+
+/* Renders up to before and up to after message i. */
+static d9d_status add_difference(finder *f, size_t i)
+{
+    const d9di_chat_rendering *r = f->r;
+    size_t end[2];
+
+    for (size_t k = 0; k < 2; k++) {
+        const d9d_status st = render_part(f, i + k, k == 0);
+
+        if (st != D9D_OK && st != D9D_EFORMAT)
+            return D9D_PASS(st);
+        if (st == D9D_EFORMAT || !begins(r->text.data, r->text.len, r->part.data, r->part.len))
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: the text up to %s messages[%zu] does not begin the text of the "
+                            "chat, so that what the assistant writes is not known; " CURE,
+                            f->t->where, k == 0 ? "before" : "after", i);
+        end[k] = r->part.len;
+    }
+    for (size_t k = i; k < f->n; k++)
+        if (r->ends.data[k] < end[1])
+            f->r->ends.data[k] = end[1];
+    return end[0] < end[1] ? add_span(f, (d9d_jinja_span){end[0], end[1]}) : D9D_OK;
+}
+
+static d9d_status add_differences(finder *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (is_assistant(f, i))
+            D9D_TRY(add_difference(f, i));
+    return D9D_OK;
+}
+
+/* --- all spans -------------------------------------------------------------------------------- */
+
+static int compare_spans(const void *a, const void *b)
+{
+    const d9d_jinja_span *x = a, *y = b;
+
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Sorts the spans and joins those that overlap. */
+static void join_spans(d9d_jinja_spans *s)
+{
+    size_t n = 0;
+
+    if (s->len > 1)
+        qsort(s->data, s->len, sizeof(*s->data), compare_spans);
+    for (size_t i = 0; i < s->len; i++) {
+        if (n > 0 && s->data[i].begin <= s->data[n - 1].end) {
+            if (s->data[i].end > s->data[n - 1].end)
+                s->data[n - 1].end = s->data[i].end;
+        } else if (s->data[i].begin < s->data[i].end) {
+            s->data[n++] = s->data[i];
+        }
+    }
+    s->len = n;
+}
+
+/* Takes the spans of messages away whose weight is 0. */
+static void drop_untrained(finder *f)
+{
+    const d9di_chat_rendering *r = f->r;
+    d9d_jinja_spans *s = &f->r->loss_spans;
+    size_t n = 0, message = 0;
+
+    for (size_t i = 0; i < s->len; i++) {
+        while (message + 1 < f->n && r->ends.data[message] <= s->data[i].begin)
+            message++;
+        if (!is_assistant(f, message) || d9di_chat_is_trained(json_array_get(f->messages, message)))
+            s->data[n++] = s->data[i];
+    }
+    s->len = n;
+}
+
+static bool has_weights(const finder *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (is_assistant(f, i) && !d9di_chat_is_trained(json_array_get(f->messages, i)))
+            return true;
+    return false;
+}
+
+static d9d_status find_spans(finder *f)
+{
+    const d9d_jinja_spans *marked = &f->r->trace.generation;
+    bool any = false;
+
+    D9D_TRY(find_ends(f));
+    if (d9d_jinja_marks_generation(f->t->template)) {
+        if (has_weights(f) && f->r->trace.visits.len == 0)
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: has no loop over the messages, so that a \"weight\" of 0 cannot "
+                            "be heeded",
+                            f->t->where);
+        for (size_t i = 0; i < marked->len; i++)
+            D9D_TRY(D9D_VEC_PUSH(&f->r->loss_spans, marked->data[i]));
+    } else {
+        D9D_TRY(add_visits(f, &any));
+        if (!any)
+            D9D_TRY(add_differences(f));
+    }
+    join_spans(&f->r->loss_spans);
+    drop_untrained(f);
+    return D9D_OK;
+}
+
+d9d_status d9di_chat_render_spans(const d9di_chat_template *t, const json_t *chat, size_t n,
+                                  d9di_chat_rendering *out)
+{
+    finder f = {
+        .t = t, .chat = chat, .messages = json_object_get(chat, "messages"), .n = n, .r = out};
+    d9d_status st;
+
+    out->loss_spans.len = out->ends.len = out->spans.len = 0;
+    st = d9di_chat_render(t, chat, n, false, out);
+    if (st == D9D_OK)
+        st = find_spans(&f);
+    d9d_buf_release(&f.prompt);
+    return st == D9D_OK ? st : D9D_PASS(st);
+}
