@@ -20,12 +20,12 @@ enum { MAX_FUSED = 8192 };
                         : [&] { constexpr int G = THREADS, CH = 4; return __VA_ARGS__; }())
 
 /* Most parts: the blocks of a large GPU. Only sizes may decide, for the sake of the same bits. */
-static int64_t max_parts(int64_t n)
+static inline int64_t max_parts(int64_t n)
 {
     return n <= HEAD_ROW ? 384 : n <= SHORT_ROW ? 128 : n <= 2048 ? 384 : n <= 4096 ? 256 : 128;
 }
 /* Rows of a part. */
-static int64_t part_rows(int64_t m, int64_t n)
+static inline int64_t part_rows(int64_t m, int64_t n)
 {
     const int64_t least = n <= HEAD_ROW ? 2 * WARPS : n <= SHORT_ROW ? WARPS : 1;
 

@@ -76,7 +76,7 @@ static d9d_status parallel_wgrad(d9d_node *n)
     const d9d_op_rms_norm_parallel_opts *opts = &((const parallel_attr *)n->attr)->opts;
     const d9d_tensor *x = &n->saved[SAVED_X];
     const d9d_rms_norm_parallel_dims dims = dims_of(x, opts);
-    const d9d_param_part *w = &n->param[0]->local;
+    d9d_param_part *w = &n->param[0]->local;
     const float beta = d9d_param_grad_beta(w);
 
     if (beta == 0.0f && dims.n < w->data.shape.dim[0]) /* elements without a gradient */
