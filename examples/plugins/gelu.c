@@ -184,12 +184,8 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts
 {
     const dims *c = base->config;
     const int64_t H = c->hidden_size, A = c->num_attention_heads;
-    const d9d_block_attention_shape attention = {.hidden = H,
-                                                 .heads = A,
-                                                 .kv_heads = A,
-                                                 .head_dim = H / A,
-                                                 .rope = base->rope,
-                                                 .no_norm = true};
+    const d9d_block_attention_shape attention = {
+        .hidden = H, .heads = A, .kv_heads = A, .head_dim = H / A, .rope = base->rope};
     layer *l = (layer *)base;
 
     D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, opts, H, 1e-6f, false);

@@ -65,6 +65,7 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts
                                                  .head_dim = c->head_dim,
                                                  .rope = base->rope,
                                                  .norm_eps = eps,
+                                                 .qk_norm = D9D_QK_NORM_HEAD,
                                                  .zero_centred = true,
                                                  .output_gate = true};
     const d9d_block_gated_delta_shape delta = {.hidden = c->hidden_size,

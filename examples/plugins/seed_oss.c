@@ -51,7 +51,6 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
                                                  .rope = base->rope,
-                                                 .no_norm = true,
                                                  .qkv_bias = c->attention_bias,
                                                  .o_bias = c->attention_out_bias};
     layer *l = (layer *)base;

@@ -15,6 +15,14 @@ void d9di_cpu_norm_dx_row(float *dx, const float *g, const float *x, float inv, 
 /* dw += dy x inv */
 void d9di_cpu_norm_dw_row(float *dw, const float *dy, const float *x, float inv, int64_t n);
 
+/* y = x - mean; y may be x. */
+void d9di_cpu_norm_centre_row(float *y, const float *x, float mean, int64_t n);
+
+/* dw and db of rows x [M, N] with statistics mean (NULL: 0) and inv [M]. */
+d9d_status d9di_cpu_norm_wgrad(const char *op, d9d_dtype t, const d9d_layer_norm_grads *of,
+                               const void *dy, const void *x, const float *mean, const float *inv,
+                               int64_t m, int64_t n);
+
 /* Cosine and sine, times mscale, of n angles; sign -1 rotates back. */
 void d9di_cpu_rope_angles(float *co, float *si, const float *inv_freq, float position, float mscale,
                           float sign, int64_t n);

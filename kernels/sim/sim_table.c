@@ -43,6 +43,10 @@ ENTRY(accumulate, d9d_dtype yt, void *y, float beta, d9d_dtype xt, const void *x
     return d9di_sim_charge(s, D9D_SIM_MEMORY, yt, 0,
                            (double)n * (2 * dtype_bytes(yt) + dtype_bytes(xt)));
 }
+ENTRY(axpy, d9d_dtype t, void *y, float alpha, const void *x, const void *plus, int64_t n)
+{
+    return charge_memory(s, t, (plus != NULL ? 3.0 : 2.0) * (double)n);
+}
 ENTRY(swiglu, d9d_dtype t, void *y, const void *gate, const void *up, int64_t n)
 {
     return charge_memory(s, t, 3.0 * (double)n);
@@ -135,6 +139,34 @@ ENTRY(rms_norm_bwd, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt, void 
       bool zero_centred)
 {
     return charge_memory(s, t, (plus != NULL ? 4.0 : 3.0) * (double)m * (double)n);
+}
+ENTRY(layer_norm, d9d_dtype t, void *y, float *mean, float *inv, const void *x, const void *w,
+      const void *b, int64_t m, int64_t n, float eps)
+{
+    return charge_memory(s, t, 2.0 * (double)m * (double)n);
+}
+ENTRY(layer_norm_bwd, d9d_dtype t, void *dx, const void *plus, const d9d_layer_norm_grads *of,
+      const void *dy, const void *x, const void *w, const float *mean, const float *inv, int64_t m,
+      int64_t n)
+{
+    return charge_memory(s, t, (plus != NULL ? 4.0 : 3.0) * (double)m * (double)n);
+}
+ENTRY(rms_norm_dot, const d9d_rms_norm_parallel_dims *n, float *dot, const void *x, const void *y,
+      const void *w)
+{
+    return charge_memory(s, n->t, (x != y ? 2.0 : 1.0) * (double)n->m * (double)n->n);
+}
+ENTRY(rms_norm_parallel, const d9d_rms_norm_parallel_dims *n, void *y, float *inv, const float *sum,
+      const void *x, const void *w)
+{
+    return charge_memory(s, n->t, 2.0 * (double)n->m * (double)n->n);
+}
+ENTRY(rms_norm_parallel_bwd, const d9d_rms_norm_parallel_dims *n, void *dx, d9d_dtype gt, void *dw,
+      float beta, const void *dy, const void *x, const void *w, const float *inv, const float *dot)
+{
+    const double arrays = (dx != NULL ? 3.0 : 0.0) + (dw != NULL ? 2.0 : 0.0);
+
+    return charge_memory(s, n->t, arrays * (double)n->m * (double)n->n);
 }
 ENTRY(rope, d9d_dtype t, void *y, const void *x, const int32_t *positions, const float *inv_freq,
       int64_t m, int64_t heads, int64_t d, int64_t r, bool interleaved, float mscale, float sign)

@@ -16,6 +16,8 @@ typedef struct decoder {
     d9d_block_vocab embed, own_head;
     d9d_block_vocab *head; /* one of the two, or NULL */
     d9d_block_norm norm;
+    d9d_block_layer_norm layer_norm;
+    d9d_module *final_norm; /* of one of the two */
     d9d_block_rope rope, local_rope;
     char *layers; /* kind.layer bytes each */
 } decoder;
@@ -88,6 +90,8 @@ static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_b
 
     D9D_TRY(d9d_block_vocab_init(b, opts, kind, cut ? s->splits : &all, cut ? s->n_splits : 1,
                                  s->hidden));
+    b->embedding_scale = (float)s->embedding_scale;
+    b->logit_scale = (float)s->logit_scale;
     return d9d_model_add_unit(
         &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
 }
@@ -101,6 +105,17 @@ static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_bl
     return vocab_init(m, s, opts, s->tied ? D9D_VOCAB_EMBEDDING : D9D_VOCAB_HEAD, m->head);
 }
 
+static d9d_status norm_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts)
+{
+    const float eps = (float)s->norm_eps;
+
+    m->final_norm = s->layer_norm ? &m->layer_norm.module : &m->norm.module;
+    D9D_TRY(s->layer_norm ? d9d_block_layer_norm_init(&m->layer_norm, opts, s->hidden, eps,
+                                                      s->layer_norm_params)
+                          : d9d_block_norm_init(&m->norm, opts, s->hidden, eps, s->zero_centred));
+    return d9d_model_add_unit(&m->base, m->kind.names->norm, m->final_norm);
+}
+
 static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const void *config,
                                  const d9d_model_opts *options)
 {
@@ -111,11 +126,8 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
     if (first)
         D9D_TRY(vocab_init(m, s, &opts, D9D_VOCAB_EMBEDDING, &m->embed));
     D9D_TRY(layers_init(m, s, config, options->recompute, &opts));
-    if (last) {
-        D9D_TRY(
-            d9d_block_norm_init(&m->norm, &opts, s->hidden, (float)s->norm_eps, s->zero_centred));
-        D9D_TRY(d9d_model_add_unit(&m->base, m->kind.names->norm, &m->norm.module));
-    }
+    if (last)
+        D9D_TRY(norm_init(m, s, &opts));
     if (last && !s->no_head)
         D9D_TRY(head_init(m, s, &opts));
     if (first != last && s->tied && !s->no_head)
@@ -180,6 +192,15 @@ static d9d_status layers_forward(decoder *m, d9d_tape *t, const d9d_model_in *in
     return D9D_OK;
 }
 
+static d9d_status norm_forward(decoder *m, d9d_tape *t, d9d_var **x)
+{
+    D9D_TRY(d9d_param_unit_unshard(m->final_norm, t));
+    D9D_TRY(m->final_norm == &m->norm.module
+                ? d9d_block_norm_forward(&m->norm, t, *x, x)
+                : d9d_block_layer_norm_forward(&m->layer_norm, t, *x, x));
+    return d9d_param_unit_reshard(m->final_norm, t);
+}
+
 static d9d_status decoder_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
                                   d9d_model_out *out)
 {
@@ -193,11 +214,8 @@ static d9d_status decoder_forward(d9d_model *base, d9d_tape *t, const d9d_model_
     if (d9d_stage_is_first(base->stage))
         D9D_TRY(embed_forward(m, t, in, &o.hidden));
     D9D_TRY(layers_forward(m, t, in, &o.hidden));
-    if (d9d_stage_is_last(base->stage)) {
-        D9D_TRY(d9d_param_unit_unshard(&m->norm.module, t));
-        D9D_TRY(d9d_block_norm_forward(&m->norm, t, o.hidden, &o.hidden));
-        D9D_TRY(d9d_param_unit_reshard(&m->norm.module, t));
-    }
+    if (d9d_stage_is_last(base->stage))
+        D9D_TRY(norm_forward(m, t, &o.hidden));
     if (m->head != NULL)
         D9D_TRY(d9d_model_loss(m->head, t, in, &o));
     *out = o;

@@ -66,7 +66,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .head_dim = c->head_dim,
                                                  .rope = base->rope,
                                                  .norm_eps = (float)c->norm_eps,
-                                                 .no_norm = !c->use_qk_norm,
+                                                 .qk_norm = c->use_qk_norm ? D9D_QK_NORM_HEAD
+                                                                           : D9D_QK_NORM_NONE,
                                                  .qkv_bias = c->attention_bias};
     const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
                                      .intermediate = c->moe_intermediate_size,

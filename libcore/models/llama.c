@@ -119,7 +119,6 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .head_dim = c->head_dim,
                                                  .rope =
                                                      has_rope(c, base->number) ? base->rope : NULL,
-                                                 .no_norm = true,
                                                  .window = c->sliding_window};
     const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
                                      .intermediate = c->intermediate_size,

@@ -198,7 +198,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
         .head_dim = c->head_dim,
         .rope = base->rope,
         .norm_eps = (float)c->norm_eps,
-        .no_norm = !c->qk_norm,
+        .qk_norm = c->qk_norm ? D9D_QK_NORM_HEAD : D9D_QK_NORM_NONE,
         .qkv_bias = c->qkv_bias,
         .window = c->windowed[base->number] ? c->sliding_window : 0,
     };

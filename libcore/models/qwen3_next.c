@@ -113,6 +113,7 @@ static d9d_status mixer_init(layer *l, const config *c, const d9d_block_opts *op
                                                  .head_dim = c->head_dim,
                                                  .rope = l->base.rope,
                                                  .norm_eps = (float)c->norm_eps,
+                                                 .qk_norm = D9D_QK_NORM_HEAD,
                                                  .zero_centred = true,
                                                  .output_gate = true};
     const d9d_block_gated_delta_shape delta = {.hidden = c->hidden_size,

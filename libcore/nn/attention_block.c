@@ -42,6 +42,10 @@ static void heads_divide(d9d_block_attention *b, const d9d_block_opts *opts)
     for (size_t i = 0; i < sizeof(of_keys) / sizeof(of_keys[0]); i++)
         d9di_block_divide(of_keys[i], opts, kv);
     d9di_block_divide(&b->o_proj.weight, opts, o);
+    if (b->shape.qk_norm == D9D_QK_NORM_FULL) {
+        d9di_block_divide(&b->q_norm.weight, opts, q);
+        d9di_block_divide(&b->k_norm.weight, opts, kv);
+    }
 }
 
 static d9d_status biases_init(d9d_block_attention *b, const d9d_block_opts *opts)
@@ -87,11 +91,15 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
     if (shape->sinks)
         D9D_TRY(d9d_module_param(m, "sinks", &b->sinks, opts->dtype, D9D_SHAPE(shape->heads),
                                  D9D_INIT_ZEROS, 0));
+    if (shape->qk_norm != D9D_QK_NORM_NONE) {
+        const bool full = shape->qk_norm == D9D_QK_NORM_FULL;
+
+        D9D_BLOCK_ADD(m, "q_norm", norm, &b->q_norm, opts, full ? queries : d, shape->norm_eps,
+                      shape->zero_centred);
+        D9D_BLOCK_ADD(m, "k_norm", norm, &b->k_norm, opts, full ? keys : d, shape->norm_eps,
+                      shape->zero_centred);
+    }
     heads_divide(b, opts);
-    if (shape->no_norm)
-        return D9D_OK;
-    D9D_BLOCK_ADD(m, "q_norm", norm, &b->q_norm, opts, d, shape->norm_eps, shape->zero_centred);
-    D9D_BLOCK_ADD(m, "k_norm", norm, &b->k_norm, opts, d, shape->norm_eps, shape->zero_centred);
     return D9D_OK;
 }
 
@@ -153,28 +161,64 @@ static d9d_op_norm_rope_opts norm_rope_opts(const d9d_block_attention *b,
                                    .mscale = d9d_rope_mscale(&rope->scaling)};
 }
 
-/* QK norm, unless switched off, and RoPE, if there is one. */
-static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
-                                  const d9d_op_norm_rope_opts *opts, d9d_block_norm *norm,
-                                  d9d_var **y)
+/* Elements of all heads of this kind, on all ranks, and those at the begin of this rank's heads
+ * that another rank counts: the one whose queries begin with the first that reads them. */
+static d9d_op_rms_norm_parallel_opts full_norm_opts(const d9d_block_attention *b,
+                                                    const proj_heads *of)
 {
-    if (b->shape.rope == NULL)
-        return b->shape.no_norm ? D9D_OK
-                                : d9d_op_rms_norm(t, *y, &norm->weight, b->shape.norm_eps,
-                                                  b->shape.zero_centred, y);
-    return b->shape.no_norm
-               ? d9d_op_rope(t, *y, opts->positions, opts->inv_freq, opts->style, opts->mscale, y)
-               : d9d_op_norm_rope(t, *y, &norm->weight, opts, y);
+    const bool keys = of->proj == &b->k_proj;
+    const int64_t d = b->shape.head_dim, heads = keys ? b->shape.kv_heads : b->shape.heads;
+    const int64_t group = keys ? b->shape.heads / b->shape.kv_heads * d : d;
+
+    return (d9d_op_rms_norm_parallel_opts){
+        .eps = b->shape.norm_eps,
+        .zero_centred = b->shape.zero_centred,
+        .first = of->first * d,
+        .uncounted = b->q_proj.weight.local.offset[0] % group == 0 ? 0 : d,
+        .total = heads * d,
+        .comm = d9d_groups_tp(b->groups),
+        .label = of->proj->weight.name};
+}
+
+/* QK norm of all heads together.  y [B, S, n, D]. */
+static d9d_status full_norm(d9d_block_attention *b, d9d_tape *t, const proj_heads *of,
+                            d9d_block_norm *norm, d9d_var **y)
+{
+    const d9d_shape s = d9d_var_tensor(*y)->shape;
+    const d9d_op_rms_norm_parallel_opts opts = full_norm_opts(b, of);
+
+    D9D_TRY(d9d_op_reshape(t, *y, D9D_SHAPE(s.dim[0], s.dim[1], s.dim[2] * s.dim[3]), y));
+    D9D_TRY(d9d_comm_size(opts.comm) > 1 ? d9d_op_rms_norm_parallel(t, *y, &norm->weight, &opts, y)
+                                         : d9d_block_norm_forward(norm, t, *y, y));
+    return d9d_op_reshape(t, *y, s, y);
+}
+
+/* QK norm and RoPE, as far as there are. */
+static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
+                                  const d9d_op_norm_rope_opts *opts, const proj_heads *of,
+                                  d9d_block_norm *norm, d9d_var **y)
+{
+    const bool fused = b->shape.qk_norm == D9D_QK_NORM_HEAD && b->shape.rope != NULL;
+
+    if (fused)
+        return d9d_op_norm_rope(t, *y, &norm->weight, opts, y);
+    if (b->shape.qk_norm == D9D_QK_NORM_HEAD)
+        return d9d_block_norm_forward(norm, t, *y, y);
+    if (b->shape.qk_norm == D9D_QK_NORM_FULL)
+        D9D_TRY(full_norm(b, t, of, norm, y));
+    return b->shape.rope == NULL
+               ? D9D_OK
+               : d9d_op_rope(t, *y, opts->positions, opts->inv_freq, opts->style, opts->mscale, y);
 }
 
 /* Prepare heads for attention: QK norm and RoPE of queries and keys; append keys and values to a KV
  * cache. */
 static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_tensor *positions,
-                                const d9d_block_cache *cache, d9d_var **y)
+                                const d9d_block_cache *cache, const proj_heads *of, d9d_var **y)
 {
     const d9d_op_norm_rope_opts opts = norm_rope_opts(b, positions);
 
-    if (cache != NULL && !b->shape.no_norm && b->shape.rope != NULL) {
+    if (cache != NULL && b->shape.qk_norm == D9D_QK_NORM_HEAD && b->shape.rope != NULL) {
         d9d_op_qk_norm_rope_append_args new = {y[Q],
                                                y[K],
                                                y[V],
@@ -188,8 +232,8 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
         y[Q] = new.q, y[K] = new.k, y[V] = new.v;
         return D9D_OK;
     }
-    D9D_TRY(heads_norm_rope(b, t, &opts, &b->q_norm, &y[Q]));
-    D9D_TRY(heads_norm_rope(b, t, &opts, &b->k_norm, &y[K]));
+    D9D_TRY(heads_norm_rope(b, t, &opts, &of[Q], &b->q_norm, &y[Q]));
+    D9D_TRY(heads_norm_rope(b, t, &opts, &of[K], &b->k_norm, &y[K]));
     if (cache == NULL)
         return D9D_OK;
     D9D_TRY(d9d_op_kv_append(t, y[K], cache->token_slots, cache->entry[0], &y[K]));
@@ -230,7 +274,8 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         {&b->q_proj, &b->q_bias, 0, b->q_proj.weight.local.shape.dim[0] / d},
         kv_heads_here(b, &b->k_proj, &b->k_bias),
         kv_heads_here(b, &b->v_proj, &b->v_bias)};
-    const d9d_op_attention_opts opts = {.scale = 1.0f / sqrtf((float)d),
+    const d9d_op_attention_opts opts = {.scale = b->shape.scale != 0 ? b->shape.scale
+                                                                     : 1.0f / sqrtf((float)d),
                                         .causal = true,
                                         .segments = segments,
                                         .cp = d9d_groups_cp(b->groups),
@@ -244,7 +289,7 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
 
     D9D_TRY(d9d_op_all_gather_rows_start(t, x, tp, b->q_proj.weight.name, &coming, &all));
     D9D_TRY(qkv_project(b, t, all, &coming, of, &positions->shape, qkv));
-    D9D_TRY(heads_prepare(b, t, positions, cache, qkv));
+    D9D_TRY(heads_prepare(b, t, positions, cache, of, qkv));
     D9D_TRY(d9d_op_attention(t, qkv[Q], qkv[K], qkv[V], &opts, &o));
     D9D_TRY(gate_heads(b, t, o, all, &o));
     D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, tp, plus, y));

@@ -63,3 +63,25 @@ d9d_status d9d_block_norm_forward(d9d_block_norm *b, d9d_tape *t, d9d_var *x, d9
 {
     return d9d_op_rms_norm(t, x, &b->weight, b->eps, b->zero_centred, y);
 }
+
+d9d_status d9d_block_layer_norm_init(d9d_block_layer_norm *b, const d9d_block_opts *opts, int64_t n,
+                                     float eps, d9d_block_layer_norm_params params)
+{
+    b->eps = eps;
+    b->params = params;
+    d9d_module_init(&b->module);
+    if (params != D9D_LAYER_NORM_PLAIN)
+        D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, opts->dtype, D9D_SHAPE(n),
+                                 D9D_INIT_ONES, 0));
+    if (params == D9D_LAYER_NORM_BIAS)
+        D9D_TRY(d9d_module_param(&b->module, "bias", &b->bias, opts->dtype, D9D_SHAPE(n),
+                                 D9D_INIT_ZEROS, 0));
+    return D9D_OK;
+}
+
+d9d_status d9d_block_layer_norm_forward(d9d_block_layer_norm *b, d9d_tape *t, d9d_var *x,
+                                        d9d_var **y)
+{
+    return d9d_op_layer_norm(t, x, b->params != D9D_LAYER_NORM_PLAIN ? &b->weight : NULL,
+                             b->params == D9D_LAYER_NORM_BIAS ? &b->bias : NULL, b->eps, y);
+}

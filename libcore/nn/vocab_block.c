@@ -17,6 +17,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
     }
     d9d_module_init(&b->module);
     b->n_splits = 0;
+    b->embedding_scale = b->logit_scale = 0;
     b->groups = opts->groups;
     b->table = d9d_arena_alloc(a, n_splits * sizeof(d9d_param *));
     if (b->table == NULL)
@@ -35,13 +36,20 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
     return D9D_OK;
 }
 
+/* y = x times a factor, 0 for 1. */
+static d9d_status rows_scale(d9d_tape *t, d9d_var *x, float factor, d9d_var **y)
+{
+    return d9d_op_scale(t, x, factor == 0 ? 1.0f : factor, y);
+}
+
 d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t, const d9d_tensor *ids,
                                  d9d_var **y)
 {
     d9d_var *all;
 
     D9D_TRY(d9d_op_embedding(t, ids, b->table, b->n_splits, &all));
-    return d9d_op_reduce_scatter_rows(t, all, d9d_groups_tp(b->groups), b->table[0]->name, y);
+    D9D_TRY(d9d_op_reduce_scatter_rows(t, all, d9d_groups_tp(b->groups), b->table[0]->name, y));
+    return rows_scale(t, *y, b->embedding_scale, y);
 }
 
 d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
@@ -51,6 +59,7 @@ d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
     d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_var *all;
 
+    D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
     D9D_TRY(d9d_op_all_gather_rows(t, h, tp, b->table[0]->name, &all));
     return (root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
         t, all, b->table, b->n_splits, targets, ignore, tp, loss);
@@ -62,6 +71,7 @@ d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
     d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_var *all;
 
+    D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
     D9D_TRY(d9d_op_all_gather_rows(t, h, tp, b->table[0]->name, &all));
     return d9d_op_logits(t, all, pick, b->table, b->n_splits, tp, logits);
 }

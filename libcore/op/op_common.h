@@ -100,6 +100,12 @@ static inline void *d9di_op_row_ptr(const d9d_tensor *x, int64_t first)
            (uint64_t)(first * d9di_op_last_dim(&x->shape)) * d9d_dtype_size(x->dtype);
 }
 
+/* Pointer to element i of x [N]. */
+static inline void *d9di_op_element_ptr(const d9d_tensor *x, int64_t i)
+{
+    return (char *)d9d_tensor_data(x) + (uint64_t)i * d9d_dtype_size(x->dtype);
+}
+
 /* d9d_comm_all_gather() or d9d_comm_reduce_scatter() with `each` elements on every rank. */
 typedef __typeof__(d9d_comm_all_gather) d9di_op_collective_fn;
 d9d_status d9di_op_collective_even(d9d_tape *t, d9di_op_collective_fn *by, d9d_comm *comm,

@@ -52,15 +52,6 @@ static d9d_status dropout_run(d9d_tape *t, d9d_var *x, const dropout_attr *a,
     return D9D_OK;
 }
 
-d9d_status d9di_op_scale(d9d_tape *t, d9d_var *x, float factor, d9d_var **y)
-{
-    const dropout_attr a = {.factor = factor};
-    const d9d_tensor none = {.dtype = D9D_I64};
-
-    *y = x;
-    return factor == 1.0f ? D9D_OK : dropout_run(t, x, &a, &none, y);
-}
-
 d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *adapter, d9d_var **y)
 {
     const d9d_dropout_rng *draws = d9d_tape_dropout_rng(t);

@@ -11,6 +11,7 @@ infer() {
     local case=$1 ranks=$2 name=qwen3_dense
     shift 2
     [[ $case != moe* ]] || name=qwen3_moe
+    [[ $case != families/* ]] || name=auto
     cat >g.json <<JSON
 {"model_provider": {"name": "$name", "hf_config": "$golden/$case/config.json"},
  "trainer": {"batching": {"microbatch_size": 2},
@@ -40,6 +41,18 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     same moe
     infer moe_mixed_tied 3 --set mesh.data_parallel_shard=3 --set mesh.expert_parallel=3
     same moe_mixed_tied
+}
+
+@test "a norm over all heads, factors: tensors over fewer and more ranks than key-value heads" {
+    local of_families=(--set task.max_new_tokens=6)
+    infer families/olmo2 2 "${of_families[@]}" --set mesh.tensor_parallel=2
+    same families/olmo2
+    infer families/olmo2 4 "${of_families[@]}" --set mesh.tensor_parallel=4
+    same families/olmo2
+    infer families/minimax_m2_one 4 "${of_families[@]}" --set mesh.tensor_parallel=4
+    same families/minimax_m2_one
+    infer families/granite 4 "${of_families[@]}" --set mesh.pipeline_parallel=2 --set mesh.tensor_parallel=2
+    same families/granite
 }
 
 @test "draws are those of one rank; more ranks than samples" {

@@ -138,6 +138,19 @@ static d9d_status run_ffn(void *self, d9d_tape *t, d9d_var *const *in, size_t n_
     return d9d_op_ffn(t, all, &weights, NULL, w->size > 1 ? &between : NULL, in[1], out);
 }
 
+/* A row is the same elements on every rank, once more for each. */
+static d9d_status run_norm_in_parts(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                                    d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const ranks *w = e->of->arg;
+    const d9d_op_rms_norm_parallel_opts opts = {
+        .eps = 1e-3f, .total = 5 * w->size, .comm = w->comm, .label = "x"};
+
+    (void)n_in, (void)n_out;
+    return d9d_op_rms_norm_parallel(t, in[0], e->param[0], &opts, out);
+}
+
 static void rows_keep_the_promises_of_ops(void **state)
 {
     ranks *w = *state;
@@ -156,7 +169,12 @@ static void rows_keep_the_promises_of_ops(void **state)
                               .run = run_ffn,
                               .in = {FD(6, 5), FD(6, 5)},
                               .param = {FD(4, 5), FD(4, 5), FD(5, 4)},
-                              .saved = {30 * n, 24 * n, 24 * n, 24 * n}}};
+                              .saved = {30 * n, 24 * n, 24 * n, 24 * n}},
+                             {.name = "a norm in parts",
+                              .run = run_norm_in_parts,
+                              .in = {FD(3, 5)},
+                              .param = {FD(5)},
+                              .saved = {15, 3}}};
 
     if (!unit_device_is_cpu()) /* it opens one device, the same on every rank */
         skip();
@@ -459,21 +477,33 @@ static const char mixture[] =
     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 9, "
     "\"shared_expert_intermediate_size\": 7, \"shared_expert_gate\": true";
 
+static const char full_norm[] = "\"model_type\": \"olmo2\"";
+static const char factors[] =
+    "\"model_type\": \"granite\", \"mlp_bias\": true, \"attention_bias\": true, "
+    "\"embedding_multiplier\": 3, \"attention_multiplier\": 0.3, \"residual_multiplier\": 0.6, "
+    "\"logits_scaling\": 1.5";
+
 /* Heads for each rank; key-value heads for each rank, or ranks for each key-value head. */
 typedef struct variant {
     const char *name;
     int heads, kv, ranks_per_kv;
-    bool moe, tied, packed;
+    const char *fields;
+    bool tied, packed;
     d9d_model_recompute_mode recompute;
 } variant;
 
 static const variant variants[] = {
-    {"grouped queries", 4, 2, 0, false, false, false, D9D_RECOMPUTE_OFF},
-    {"one head each", 1, 1, 0, false, false, true, D9D_RECOMPUTE_FULL},
-    {"shared key-value heads", 2, 0, 2, false, true, false, D9D_RECOMPUTE_SELECTIVE},
-    {"one key-value head", 3, 0, 4, false, false, true, D9D_RECOMPUTE_OFF},
-    {"experts", 2, 1, 0, true, false, false, D9D_RECOMPUTE_FULL},
-    {"experts, tied", 2, 0, 4, true, true, true, D9D_RECOMPUTE_OFF},
+    {"grouped queries", 4, 2, 0, dense, false, false, D9D_RECOMPUTE_OFF},
+    {"one head each", 1, 1, 0, dense, false, true, D9D_RECOMPUTE_FULL},
+    {"shared key-value heads", 2, 0, 2, dense, true, false, D9D_RECOMPUTE_SELECTIVE},
+    {"one key-value head", 3, 0, 4, dense, false, true, D9D_RECOMPUTE_OFF},
+    {"experts", 2, 1, 0, mixture, false, false, D9D_RECOMPUTE_FULL},
+    {"experts, tied", 2, 0, 4, mixture, true, true, D9D_RECOMPUTE_OFF},
+    {"norm of all heads", 4, 2, 0, full_norm, false, false, D9D_RECOMPUTE_FULL},
+    {"norm of all heads, shared key-value heads", 2, 0, 2, full_norm, true, true,
+     D9D_RECOMPUTE_SELECTIVE},
+    {"norm of all heads, one key-value head", 3, 0, 4, full_norm, false, false, D9D_RECOMPUTE_OFF},
+    {"factors and biases", 2, 1, 0, factors, true, true, D9D_RECOMPUTE_FULL},
 };
 
 static d9d_family_config config_of(const variant *v, int n, d9d_arena *a)
@@ -487,8 +517,7 @@ static d9d_family_config config_of(const variant *v, int n, d9d_arena *a)
         "\"num_key_value_heads\": %d, \"head_dim\": 6, \"intermediate_size\": 14, "
         "\"max_position_embeddings\": 64, \"vocab_size\": 23, \"initializer_range\": 0, "
         "\"tie_word_embeddings\": %s}",
-        v->moe ? mixture : dense, v->heads * n, v->kv > 0 ? v->kv * n : shared,
-        v->tied ? "true" : "false"));
+        v->fields, v->heads * n, v->kv > 0 ? v->kv * n : shared, v->tied ? "true" : "false"));
     if (v->tied) {
         c.splits = three_splits;
         c.n_splits = 3;

@@ -1,4 +1,4 @@
-/* add.cu - sums of arrays, and y = beta y + x. */
+/* add.cu - sums of arrays, y = beta y + x, and y = alpha x + plus. */
 #include "cuda/common/common.cuh"
 
 template <class T> struct add_inputs {
@@ -81,4 +81,37 @@ d9d_status d9d_k_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d
                ? D9D_OK
                : D9DI_DISPATCH_DTYPE(
                      yt, Y, D9DI_DISPATCH_DTYPE(xt, T, launch_accumulate<Y, T>(s, y, beta, x, n)));
+}
+
+/* plus is not read if it is NULL. */
+template <class T>
+static __global__ void axpy_kernel(T *y, float alpha, const T *x, const T *plus, int64_t n)
+{
+    pdl_launch_dependents();
+    pdl_wait();
+    D9DI_EACH8 (i, n) {
+        float u[8], v[8] = {};
+
+        load8(u, x + i, n - i);
+        if (plus != NULL)
+            load8(v, plus + i, n - i);
+        for (int j = 0; j < 8; j++)
+            u[j] = alpha * u[j] + v[j];
+        store8(y + i, u, n - i);
+    }
+}
+
+template <class T>
+static d9d_status launch_axpy(d9d_stream s, void *y, float alpha, const void *x, const void *plus,
+                              int64_t n)
+{
+    return pdl_launch(s, "axpy", axpy_kernel<T>, grid_for(s, n / 8), THREADS, (T *)y, alpha,
+                      (const T *)x, (const T *)plus, n);
+}
+
+d9d_status d9d_k_axpy(d9d_stream s, d9d_dtype t, void *y, float alpha, const void *x,
+                      const void *plus, int64_t n)
+{
+    D9D_TRY(d9di_args_check_float("axpy", t));
+    return n == 0 ? D9D_OK : D9DI_DISPATCH_DTYPE(t, T, launch_axpy<T>(s, y, alpha, x, plus, n));
 }

@@ -6,17 +6,6 @@
  */
 #include "cuda/norm/norm.cuh"
 
-/* Longest row that fits the registers of its threads. Longer rows are read twice, by other kernels.
- */
-enum { MAX_FUSED = 8192 };
-#define BY_EIGHTS(n, G, CH, ...)                                                                   \
-    ((n) <= HEAD_ROW    ? [&] { constexpr int G = WARP / 2, CH = 1; return __VA_ARGS__; }()        \
-     : (n) <= SHORT_ROW ? [&] { constexpr int G = WARP, CH = 4; return __VA_ARGS__; }()            \
-     : (n) <= 2048      ? [&] { constexpr int G = THREADS, CH = 1; return __VA_ARGS__; }()         \
-     : (n) <= 4096      ? [&] { constexpr int G = THREADS, CH = 2; return __VA_ARGS__; }()         \
-     : (n) <= 6144      ? [&] { constexpr int G = THREADS, CH = 3; return __VA_ARGS__; }()         \
-                        : [&] { constexpr int G = THREADS, CH = 4; return __VA_ARGS__; }())
-
 /* --- forward -------------------------------------------------------------------------- */
 
 template <class T, int G, int CH>
@@ -212,25 +201,9 @@ template <class T> static __global__ void wide_dgrad_kernel(rms_norm_bwd_args<T>
     }
 }
 
-/* A thread has a column of some rows. */
-template <class T> static __global__ void wide_wgrad_kernel(rms_norm_bwd_args<T> p)
-{
-    const int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x;
-    const int64_t end = d9di_i64_min(p.m, (blockIdx.x + 1) * p.rows);
-    float sum = 0.0f;
-
-    if (i >= p.n)
-        return;
-    for (int64_t r = blockIdx.x * p.rows; r < end; r++)
-        sum = fmaf(to_float(p.dy[r * p.n + i]), to_float(p.x[r * p.n + i]) * p.inv[r], sum);
-    p.part[blockIdx.x * p.n + i] = sum;
-}
-
 template <class T>
 static void launch_bwd(cudaStream_t queue, const rms_norm_bwd_args<T> &p, int64_t parts)
 {
-    const dim3 columns((unsigned)parts, (unsigned)d9di_i64_ceil_div(p.n, THREADS));
-
     if (parts == 0)
         return;
     if (p.n <= MAX_FUSED) {
@@ -238,25 +211,18 @@ static void launch_bwd(cudaStream_t queue, const rms_norm_bwd_args<T> &p, int64_
         return;
     }
     if (p.part != NULL)
-        wide_wgrad_kernel<T><<<columns, THREADS, 0, queue>>>(p);
+        wgrad_columns<T>(queue, {p.part, NULL, p.dy, p.x, NULL, p.inv, p.m, p.n, p.rows}, parts);
     if (p.dx != NULL)
         wide_dgrad_kernel<T><<<(unsigned)p.m, THREADS, 0, queue>>>(p);
-}
-
-/* Most parts: the blocks of a large GPU. Only sizes may decide, for the sake of the same bits. */
-static int64_t max_parts(int64_t n)
-{
-    return n <= HEAD_ROW ? 384 : n <= SHORT_ROW ? 128 : n <= 2048 ? 384 : n <= 4096 ? 256 : 128;
 }
 
 template <class T, class G>
 static d9d_status run_bwd(d9d_stream s, rms_norm_bwd_args<T> p, G *dw, float beta)
 {
-    const int64_t least = p.n <= HEAD_ROW ? 2 * WARPS : p.n <= SHORT_ROW ? WARPS : 1;
     int64_t parts, bytes;
     void *part = NULL;
 
-    p.rows = d9di_i64_max(least, d9di_i64_ceil_div(p.m, max_parts(p.n)));
+    p.rows = part_rows(p.m, p.n);
     parts = d9di_i64_ceil_div(p.m, p.rows);
     bytes = d9di_i64_max(parts, 1) * p.n * 4;
     if (dw != NULL)

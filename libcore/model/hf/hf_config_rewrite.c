@@ -213,12 +213,23 @@ static int rope_put_old(json_t *out, const json_t *before, const char *key)
     return bad | json_object_set_new(out, "rope_scaling", scaling != NULL ? scaling : json_null());
 }
 
+/* By kinds of layers, which has one form only. */
+static bool is_rope_of_layers(const json_t *before)
+{
+    const json_t *params = member_get(before, "rope_parameters");
+
+    return member_get(params, "full_attention") != NULL ||
+           member_get(params, "sliding_attention") != NULL;
+}
+
 static int rope_put(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
 {
     const bool scaling = strcmp(key, "rope_scaling") == 0;
     const bool params = member_get(before, "rope_parameters") != NULL;
     const bool others = params || theta_get(before) != NULL;
 
+    if (is_rope_of_layers(before))
+        return json_object_set(out, key, value);
     if (scaling && ((new &&others) || ((new || params) && json_is_null(value))))
         return 0;                 /* handled with rope_parameters */
     if (scaling ? !new : !others) /* nulls */

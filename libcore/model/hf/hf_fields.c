@@ -207,8 +207,8 @@ static bool is_moved(const char *name)
     return strcmp(name, "rope_theta") == 0 || strcmp(name, "partial_rotary_factor") == 0;
 }
 
-static d9d_status rope_check(const d9d_hf_family *f, const char *where, const char *field,
-                             const json_t *o)
+static d9d_status rope_check_one(const d9d_hf_family *f, const char *where, const char *field,
+                                 const json_t *o)
 {
     const d9di_hf_reader r = {NULL, where, false};
     d9d_arena a = {0};
@@ -235,6 +235,49 @@ static d9d_status rope_check(const d9d_hf_family *f, const char *where, const ch
         st = d9di_hf_refuse(&r, field, o);
     d9d_arena_release(&a);
     return st;
+}
+
+/* Kinds of layers that have a RoPE of their own in rope_parameters. */
+#define OF_FULL    "full_attention"
+#define OF_WINDOWS "sliding_attention"
+#define LOCAL_BASE "rope_local_base_freq"
+
+/* Are they by kinds of layers, of a family that can have two? */
+static bool rope_is_by_layers(const d9d_hf_family *f, const json_t *o)
+{
+    return is_dim_key(f->dims, LOCAL_BASE) &&
+           (json_object_get(o, OF_FULL) != NULL || json_object_get(o, OF_WINDOWS) != NULL);
+}
+
+/* Scaling is of the layers without a window. */
+static d9d_status rope_check_by_layers(const d9d_hf_family *f, const char *where, const json_t *o)
+{
+    const d9di_hf_reader r = {NULL, where, false};
+    const char *name;
+    json_t *v;
+
+    json_object_foreach((json_t *)(uintptr_t)o, name, v)
+    {
+        const bool full = strcmp(name, OF_FULL) == 0;
+        const char *path = full ? "rope_parameters." OF_FULL : "rope_parameters." OF_WINDOWS;
+
+        if (!full && strcmp(name, OF_WINDOWS) != 0)
+            return fail_unknown_field(f, where, "rope_parameters", o);
+        if (json_is_null(v))
+            continue;
+        D9D_TRY(rope_check_one(f, where, path, v));
+        if (!full && !d9di_hf_rope_is_plain(v))
+            return d9di_hf_refuse(&r, path, v);
+    }
+    return D9D_OK;
+}
+
+static d9d_status rope_check(const d9d_hf_family *f, const char *where, const char *field,
+                             const json_t *o)
+{
+    return strcmp(field, "rope_parameters") == 0 && rope_is_by_layers(f, o)
+               ? rope_check_by_layers(f, where, o)
+               : rope_check_one(f, where, field, o);
 }
 
 /* --- documents ------------------------------------------------------------------------------- */
@@ -367,6 +410,25 @@ static int64_t int_default(const d9d_hf_family *f, const char *name)
     return k != NULL && k->def != NULL ? strtoll(k->def, NULL, 10) : 0;
 }
 
+/* Replace rope_parameters by kinds of layers by those of layers without a window, and the base of
+ * the others, whose default is that of rope_theta. */
+static d9d_status rope_fold_layers(const d9d_hf_family *f, json_t *doc, const char *where)
+{
+    json_t *params = json_object_get(doc, "rope_parameters"), *full, *local;
+    const d9d_key *k = dim_key(f->dims, "rope_theta");
+    int bad;
+
+    if (!rope_is_by_layers(f, params))
+        return D9D_OK;
+    full = (json_t *)(uintptr_t)d9di_hf_member(params, OF_FULL);
+    local = (json_t *)(uintptr_t)d9di_hf_member(d9di_hf_member(params, OF_WINDOWS), "rope_theta");
+    bad = local != NULL ? json_object_set(doc, LOCAL_BASE, local)
+                        : json_object_set_new(doc, LOCAL_BASE, json_real(strtod(k->def, NULL)));
+    bad |= full != NULL ? json_object_set_new(doc, "rope_parameters", json_incref(full))
+                        : json_object_del(doc, "rope_parameters");
+    return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+}
+
 /* Convert rope_theta and rope_scaling of either generation to the older names, which `dims` use. */
 static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *where)
 {
@@ -400,7 +462,9 @@ d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc, const c
     d9d_status st;
 
     D9D_TRY(d9d_hf_family_select(f, doc, where, &one));
-    st = rope_fold(f, one, where);
+    st = rope_fold_layers(f, one, where);
+    if (st == D9D_OK)
+        st = rope_fold(f, one, where);
     if (st == D9D_OK)
         st = d9d_config_bind(f->dims, one, where, NULL, a, out);
     json_decref(one);

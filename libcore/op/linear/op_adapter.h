@@ -5,9 +5,6 @@
 
 #include "op/op_common.h"
 
-/* y = factor x; y is x itself for a factor of 1. */
-d9d_status d9di_op_scale(d9d_tape *t, d9d_var *x, float factor, d9d_var **y);
-
 /* The input of an adapter with dropout: each element is 0 or x / (1 - dropout), by the tape's
  * dropout RNG.  y is x itself if the tape has none, or the dropout is 0.  Each adapter has an RNG
  * stream of its own; an element's offset in it is its index over all tokens.  EINVAL if the rows of

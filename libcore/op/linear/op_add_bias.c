@@ -10,11 +10,6 @@ typedef struct bias_attr {
     int64_t first;
 } bias_attr;
 
-static void *element_at(const d9d_tensor *b, int64_t i)
-{
-    return (char *)d9d_tensor_data(b) + (uint64_t)i * d9d_dtype_size(b->dtype);
-}
-
 static d9d_status ones_alloc(d9d_tape *t, d9d_dtype type, int64_t n, d9d_tensor *out)
 {
     d9d_tensor ones;
@@ -57,7 +52,7 @@ static d9d_status add_bias_wgrad(d9d_node *n)
                             0.0f));
     D9D_TRY(ones_alloc(n->tape, g.t, g.k, &ones));
     st = D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(&ones), d9d_tensor_data(dy),
-                     element_at(&b->local.grad, first));
+                     d9di_op_element_ptr(&b->local.grad, first));
     d9d_tensor_release(&ones);
     return st;
 }
@@ -91,8 +86,8 @@ static d9d_status add_bias_run(d9d_tape *t, const d9d_tensor *x, const d9d_param
     d9d_status st;
 
     D9D_TRY(ones_alloc(t, g.t, g.m, &ones));
-    st = D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(&ones), element_at(&b->local.data, first),
-                     d9d_tensor_data(y));
+    st = D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(&ones),
+                     d9di_op_element_ptr(&b->local.data, first), d9d_tensor_data(y));
     d9d_tensor_release(&ones);
     return st;
 }

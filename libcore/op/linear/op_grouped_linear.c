@@ -131,7 +131,7 @@ static d9d_status add_adapter(d9d_tape *t, d9d_var *x, const d9d_adapter *a, con
     d9d_var *low;
 
     D9D_TRY(grouped_run(t, x, &a->a, 1, r, &low));
-    D9D_TRY(d9di_op_scale(t, low, a->scale, &low));
+    D9D_TRY(d9d_op_scale(t, low, a->scale, &low));
     D9D_TRY(grouped_run(t, low, &a->b, 1, r, &low));
     return d9d_op_add(t, *y, low, y);
 }

@@ -179,7 +179,7 @@ static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, cons
         return D9D_OK;
     D9D_TRY(d9di_op_adapter_input(t, x, w->lora.adapter, &in));
     D9D_TRY(d9d_op_linear(t, in, w->lora.adapter->a, &low));
-    D9D_TRY(d9di_op_scale(t, low, w->lora.adapter->scale, &low));
+    D9D_TRY(d9d_op_scale(t, low, w->lora.adapter->scale, &low));
     D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), w->lora.adapter->b));
     return linear_run(t, low, w->lora.adapter->b, a, *y, true, y);
 }

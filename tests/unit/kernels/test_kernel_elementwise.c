@@ -1,4 +1,4 @@
-/* Fill, cast, add, accumulate, SwiGLU, the sigmoid gate and random numbers. */
+/* Fill, cast, add, accumulate, axpy, SwiGLU, the sigmoid gate and random numbers. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
 
@@ -178,6 +178,44 @@ static void test_accumulate(void **state)
         }
 }
 
+static void run_axpy(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(host_kernels()->elementwise->axpy(NULL, p->t, p->out[0], p->beta, p->in[0],
+                                                       p->m > 0 ? p->in[1] : NULL, p->n),
+                     D9D_OK);
+}
+
+/* With an addend and without; the result may lie in either input. */
+static void test_axpy(void **state)
+{
+    const float alphas[] = {0.0f, 1.0f, -0.375f};
+
+    (void)state;
+    for (int flags = 0; flags < 4; flags++)
+        for (size_t i = 0; i < 8 * 3; i++) {
+            size_t bytes;
+            call p;
+
+            call_make(&p, array_types[flags & 1], array_sizes[i % 8]);
+            bytes = (size_t)p.n * d9d_dtype_size(p.t);
+            p.m = flags >> 1;
+            p.beta = alphas[i / 8];
+            for (int64_t j = 0; j < p.n; j++)
+                p.want[0][j] = (double)p.beta * in(&p, 0, j) + (p.m > 0 ? in(&p, 1, j) : 0.0);
+            array_same_for_threads(run_axpy, &p, p.out[0], bytes, NULL);
+            array_close("y", p.t, p.out[0], p.want[0], p.n, 1e-6);
+            memcpy(p.in[2], p.in[p.m], bytes);
+            assert_int_equal(host_kernels()->elementwise->axpy(NULL, p.t, p.in[2], p.beta,
+                                                               p.m > 0 ? p.in[0] : p.in[2],
+                                                               p.m > 0 ? p.in[2] : NULL, p.n),
+                             D9D_OK);
+            assert_memory_equal(p.in[2], p.out[0], bytes);
+            call_free(&p);
+        }
+}
+
 static void test_cast_between(void **state)
 {
     enum { N = 3000 };
@@ -328,10 +366,10 @@ static void test_random_ones(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elementwise),  cmocka_unit_test(test_accumulate),
-        cmocka_unit_test(test_cast_between), cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_sigmoid_gate), cmocka_unit_test(test_random_box),
-        cmocka_unit_test(test_random_ones),
+        cmocka_unit_test(test_elementwise), cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_axpy),        cmocka_unit_test(test_cast_between),
+        cmocka_unit_test(test_fill),        cmocka_unit_test(test_sigmoid_gate),
+        cmocka_unit_test(test_random_box),  cmocka_unit_test(test_random_ones),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,6 +72,22 @@ static const sample samples[] = {
      "\"n_routed_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
      "\"n_group\": 2, \"topk_group\": 1, \"first_k_dense_replace\": 1, " BASE "}",
      12, 12 + 4 * (9 + 2 + 3 * 4 + 3)},
+    /* Its norms have no weights, the final one neither. */
+    {"olmo", "{\"model_type\": \"olmo\", " BASE "}", 7, 5 * 7 - 1},
+    {"olmo2", "{\"model_type\": \"olmo2\", " BASE "}", 11, 5 * 11},
+    {"olmo3", "{\"model_type\": \"olmo3\", \"sliding_window\": 9, " BASE "}", 11, 5 * 11},
+    {"olmoe",
+     "{\"model_type\": \"olmoe\", \"num_experts\": 4, \"num_experts_per_tok\": 2, " BASE "}",
+     9 + 3 * 4, 5 * (9 + 3 * 4)},
+    {"minimax_m2",
+     "{\"model_type\": \"minimax_m2\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
+     "\"head_dim\": 8, " BASE "}",
+     10 + 3 * 4, 5 * (10 + 3 * 4)},
+    {"granite", "{\"model_type\": \"granite\", " BASE "}", 9, 5 * 9},
+    {"granitemoe",
+     "{\"model_type\": \"granitemoe\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, " BASE
+     "}",
+     9, 5 * 9},
 };
 enum { N_SAMPLES = sizeof(samples) / sizeof(samples[0]) };
 
@@ -219,6 +235,14 @@ static const struct {
     {"smollm3", "no_rope_layers", "[0, 1, 1, 1, 1]", NULL},
     {NULL, "num_local_experts", "5", NULL},
     {NULL, "partial_rotary_factor", "0.75", NULL},
+    {NULL, "rotary_dim", "4", NULL},
+    {NULL, "attn_type_list", "[1, 1, 1, 0, 1]", NULL},
+    {NULL, "rope_local_base_freq", "5", NULL},
+    {NULL, "embedding_multiplier", "2", NULL},
+    {NULL, "attention_multiplier", "0.5", NULL},
+    {NULL, "residual_multiplier", "0.5", NULL},
+    {NULL, "logits_scaling", "2", NULL},
+    {NULL, "mlp_bias", "true", NULL},
     {NULL, "qkv_bias", "false", NULL},
     {NULL, "attention_bias", "true", NULL},
     {NULL, "use_qk_norm", "true", NULL},
@@ -447,8 +471,9 @@ static bool has_key(const d9d_family *f, const char *name)
 static void check_undeclared(const d9d_family *f, const sample *s)
 {
     static const char *const rows[][2] = {
-        {"{\"logits_scaling\": 8}", "c: logits_scaling: 8: %s does not know this field, which may "
-                                    "change what the model computes"},
+        {"{\"factor_of_norms\": 8}",
+         "c: factor_of_norms: 8: %s does not know this field, which may "
+         "change what the model computes"},
         {"{\"quantization_config\": {\"quant_method\": \"awq\"}}",
          "c: quantization_config.quant_method: \"awq\" is not supported; \"fp8\" and \"mxfp4\" are "
          "decoded when they are read, of others take the unquantised weights"},
@@ -475,7 +500,7 @@ static void check_undeclared(const d9d_family *f, const sample *s)
         assert_fails(family_parse(doc, "c", false, &a, &c), D9D_ENOTSUP, want);
         json_decref(doc);
     }
-    doc = document(s, "{\"_name_or_path\": \"x\", \"logits_scaling\": null, "
+    doc = document(s, "{\"_name_or_path\": \"x\", \"factor_of_norms\": null, "
                       "\"quantization_config\": null}");
     assert_ok(family_parse(doc, "c", false, &a, &c));
     json_decref(doc);
@@ -641,7 +666,8 @@ static void check_made(const sample *s, const char *more)
 static const struct {
     const char *family, *more;
 } jobs[] = {
-    {NULL, "{\"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5}"},
+    {NULL, "{\"tie_word_embeddings\": true}"},
+    {"llama", "{\"rms_norm_eps\": 1e-5}"},
     {NULL, "{\"rope_theta\": 12345.5}"},
     {NULL, "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
            "\"original_max_position_embeddings\": 64, \"attention_factor\": 1.5, \"truncate\": "

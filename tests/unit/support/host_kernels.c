@@ -157,6 +157,16 @@ static d9d_status on_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta,
                                                 in(&c, xt, x, n), n));
 }
 
+static d9d_status on_axpy(d9d_stream s, d9d_dtype t, void *y, float alpha, const void *x,
+                          const void *plus, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->elementwise->axpy(c.s, t, out(&c, t, y, n), alpha, in(&c, t, x, n),
+                                          in(&c, t, plus, n), n));
+}
+
 static d9d_status on_swiglu(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
                             int64_t n)
 {
@@ -358,6 +368,71 @@ static d9d_status on_rms_norm_bwd(d9d_stream s, d9d_dtype t, void *dx, const voi
                                            gt, out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
                                            in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m),
                                            m, n, zero_centred));
+}
+
+static d9d_status on_layer_norm(d9d_stream s, d9d_dtype t, void *y, float *mean, float *inv,
+                                const void *x, const void *w, const void *b, int64_t m, int64_t n,
+                                float eps)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->norm->layer_norm(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, mean, m),
+                                         out(&c, D9D_F32, inv, m), in(&c, t, x, m * n),
+                                         in(&c, t, w, n), in(&c, t, b, n), m, n, eps));
+}
+
+static d9d_status on_layer_norm_bwd(d9d_stream s, d9d_dtype t, void *dx, const void *plus,
+                                    const d9d_layer_norm_grads *of, const void *dy, const void *x,
+                                    const void *w, const float *mean, const float *inv, int64_t m,
+                                    int64_t n)
+{
+    call c = begin();
+    d9d_layer_norm_grads d = *of;
+
+    (void)s;
+    d.dw = out(&c, of->wt, of->dw, n);
+    d.db = out(&c, of->bt, of->db, n);
+    return end(&c,
+               c.k->norm->layer_norm_bwd(c.s, t, out(&c, t, dx, m * n), in(&c, t, plus, m * n), &d,
+                                         in(&c, t, dy, m * n), in(&c, t, x, m * n), in(&c, t, w, n),
+                                         floats(&c, mean, m), floats(&c, inv, m), m, n));
+}
+
+static d9d_status on_rms_norm_dot(d9d_stream s, const d9d_rms_norm_parallel_dims *n, float *dot,
+                                  const void *x, const void *y, const void *w)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->norm->rms_norm_dot(c.s, n, out(&c, D9D_F32, dot, n->m),
+                                           in(&c, n->t, x, n->m * n->n),
+                                           in(&c, n->t, y, n->m * n->n), in(&c, n->t, w, n->n)));
+}
+
+static d9d_status on_rms_norm_parallel(d9d_stream s, const d9d_rms_norm_parallel_dims *n, void *y,
+                                       float *inv, const float *sum, const void *x, const void *w)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->norm->rms_norm_parallel(
+                       c.s, n, out(&c, n->t, y, n->m * n->n), out(&c, D9D_F32, inv, n->m),
+                       floats(&c, sum, n->m), in(&c, n->t, x, n->m * n->n), in(&c, n->t, w, n->n)));
+}
+
+static d9d_status on_rms_norm_parallel_bwd(d9d_stream s, const d9d_rms_norm_parallel_dims *n,
+                                           void *dx, d9d_dtype gt, void *dw, float beta,
+                                           const void *dy, const void *x, const void *w,
+                                           const float *inv, const float *dot)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->norm->rms_norm_parallel_bwd(
+                       c.s, n, out(&c, n->t, dx, n->m * n->n), gt, out(&c, gt, dw, n->n), beta,
+                       in(&c, n->t, dy, n->m * n->n), in(&c, n->t, x, n->m * n->n),
+                       in(&c, n->t, w, n->n), floats(&c, inv, n->m), floats(&c, dot, n->m)));
 }
 
 static d9d_qk_norm_rope_dims norm_rope_of(call *c, const d9d_qk_norm_rope_dims *n)

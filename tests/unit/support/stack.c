@@ -18,7 +18,8 @@ enum { V = 61, H = 32, IGNORE = -100 };
 
 const stack_of stacks[] = {
     {.name = "next",
-     .attention = {HEADS, .norm_eps = 1e-6f, .zero_centred = true, .output_gate = true},
+     .attention = {HEADS, .norm_eps = 1e-6f, .qk_norm = D9D_QK_NORM_HEAD, .zero_centred = true,
+                   .output_gate = true},
      .moe = {.hidden = H,
              .intermediate = 12,
              .experts = 4,
@@ -29,7 +30,7 @@ const stack_of stacks[] = {
      .zero_centred = true,
      .rope = {.base = 1e4, .features = 8}},
     {.name = "oss",
-     .attention = {HEADS, .no_norm = true, .sinks = true, .qkv_bias = true, .o_bias = true},
+     .attention = {HEADS, .sinks = true, .qkv_bias = true, .o_bias = true},
      .window = {7, 0, 7},
      .intermediate = 40,
      .rope =

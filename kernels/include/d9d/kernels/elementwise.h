@@ -47,6 +47,9 @@ typedef struct d9d_elementwise_kernels {
     /* y = beta y + x; the types may differ. */
     d9d_status (*accumulate)(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,
                              const void *x, int64_t n);
+    /* y = alpha x + plus (axpy), rounded once; plus NULL: 0. y may be x or plus. */
+    d9d_status (*axpy)(d9d_stream s, d9d_dtype t, void *y, float alpha, const void *x,
+                       const void *plus, int64_t n);
     d9d_status (*swiglu)(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
                          int64_t n);
     /* dgate may be dy. */
@@ -102,6 +105,7 @@ typedef struct d9d_elementwise_kernels {
     X(elementwise, cast, cast)                                                                     \
     X(elementwise, add, add)                                                                       \
     X(elementwise, accumulate, accumulate)                                                         \
+    X(elementwise, axpy, axpy)                                                                     \
     X(elementwise, swiglu, swiglu)                                                                 \
     X(elementwise, swiglu_bwd, swiglu_bwd)                                                         \
     X(elementwise, sigmoid_gate, sigmoid_gate)                                                     \

@@ -1,4 +1,5 @@
-/* norm.h - RMSNorm, rotary position embedding (RoPE), and both at once for queries and keys.
+/* norm.h - RMSNorm, LayerNorm, rotary position embedding (RoPE), and RMSNorm with RoPE for queries
+ * and keys.
  *
  * The rules of every entry and the shape letters are in table.h. Kernels: kernels/cuda/norm.
  */
@@ -38,6 +39,23 @@ typedef struct d9d_qk_norm_rope_heads {
     const int32_t *row_index;
 } d9d_qk_norm_rope_heads;
 
+/* Gradients of LayerNorm's weight and bias, each NULL or old * beta + new. */
+typedef struct d9d_layer_norm_grads {
+    d9d_dtype wt, bt; /* types of dw and db */
+    void *dw, *db;
+    float beta_w, beta_b;
+} d9d_layer_norm_grads;
+
+/* RMSNorm of rows that several ranks have in parts, as the heads of queries: x [M, N] is this
+ * rank's part of rows of `total` elements. Elements from `first` on count in the mean square; those
+ * before it are of another rank too, which counts them. */
+typedef struct d9d_rms_norm_parallel_dims {
+    d9d_dtype t;
+    int64_t m, n, first, total;
+    float eps;
+    bool zero_centred;
+} d9d_rms_norm_parallel_dims;
+
 typedef struct d9d_norm_kernels {
     /* inv [M] float32 is 1/sqrt(mean(x^2) + eps), which the backward pass reads. */
     d9d_status (*rms_norm)(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
@@ -55,6 +73,31 @@ typedef struct d9d_norm_kernels {
                                      void *dw, float beta, const void *dy, const void *x,
                                      const void *z, const void *w, const float *inv, int64_t m,
                                      int64_t n);
+    /* torch.nn.LayerNorm: y = (x - mean) inv w + b, inv = 1/sqrt(var + eps), var the mean of
+     * (x - mean)^2. w and b may be NULL: 1 and 0. mean and inv [M] float32 are for backward. */
+    d9d_status (*layer_norm)(d9d_stream s, d9d_dtype t, void *y, float *mean, float *inv,
+                             const void *x, const void *w, const void *b, int64_t m, int64_t n,
+                             float eps);
+    /* dx, dw and db, each with the same bits whatever else is computed; NULL: not computed. plus as
+     * in rms_norm_bwd. */
+    d9d_status (*layer_norm_bwd)(d9d_stream s, d9d_dtype t, void *dx, const void *plus,
+                                 const d9d_layer_norm_grads *of, const void *dy, const void *x,
+                                 const void *w, const float *mean, const float *inv, int64_t m,
+                                 int64_t n);
+    /* RMSNorm in parts. Forward: dot with y = x, w NULL; the sum of dot [M] over all ranks; then
+     * rms_norm_parallel, which also gives inv [M]. Backward: dot of dy and x with w, over all n
+     * (first 0); the sum over all ranks; then rms_norm_parallel_bwd.
+     * dot = sum over i >= first of x y w'; w NULL: w' = 1. */
+    d9d_status (*rms_norm_dot)(d9d_stream s, const d9d_rms_norm_parallel_dims *n, float *dot,
+                               const void *x, const void *y, const void *w);
+    d9d_status (*rms_norm_parallel)(d9d_stream s, const d9d_rms_norm_parallel_dims *n, void *y,
+                                    float *inv, const float *sum, const void *x, const void *w);
+    /* dx or dw may be NULL. The term of the mean square is in dx from `first` on only: dx of other
+     * elements is a part, as their dy is, and the ranks that have them add the parts. */
+    d9d_status (*rms_norm_parallel_bwd)(d9d_stream s, const d9d_rms_norm_parallel_dims *n, void *dx,
+                                        d9d_dtype gt, void *dw, float beta, const void *dy,
+                                        const void *x, const void *w, const float *inv,
+                                        const float *dot);
     /* x [M, heads, D], positions [M]. The first r features rotate; sign -1 rotates back (the
      * gradient). */
     d9d_status (*rope)(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *positions,
@@ -78,6 +121,11 @@ typedef struct d9d_norm_kernels {
     X(norm, rms_norm_bwd, rms_norm_bwd)                                                            \
     X(norm, rms_norm_gated, rms_norm_gated)                                                        \
     X(norm, rms_norm_gated_bwd, rms_norm_gated_bwd)                                                \
+    X(norm, layer_norm, layer_norm)                                                                \
+    X(norm, layer_norm_bwd, layer_norm_bwd)                                                        \
+    X(norm, rms_norm_dot, rms_norm_dot)                                                            \
+    X(norm, rms_norm_parallel, rms_norm_parallel)                                                  \
+    X(norm, rms_norm_parallel_bwd, rms_norm_parallel_bwd)                                          \
     X(norm, rope, rope)                                                                            \
     X(norm, norm_rope, norm_rope)                                                                  \
     X(norm, norm_rope_bwd, norm_rope_bwd)                                                          \

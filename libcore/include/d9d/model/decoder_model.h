@@ -104,8 +104,10 @@ typedef struct d9d_decoder_shape {
     int64_t layers, hidden, vocab, max_positions;
     double
         init_std; /* of matrices: N(0, init_std); 0: 0.02; negative: as d9d_block_opts.init_std 0 */
-    double norm_eps;     /* of the final norm */
-    bool zero_centred;   /* of the final norm */
+    double norm_eps;   /* of the final norm */
+    bool zero_centred; /* of the final norm */
+    bool layer_norm;   /* the final norm is a LayerNorm in place of an RMSNorm, */
+    d9d_block_layer_norm_params layer_norm_params; /* with these parameters */
     d9d_block_rope rope; /* base, features, style, scaling; features 0: no RoPE */
     /* Ranges of ids with separate tables, `vocab` ids in sum; borrowed.  NULL: one table, "all". */
     const d9d_block_vocab_split *splits;
@@ -114,7 +116,10 @@ typedef struct d9d_decoder_shape {
     bool tied;    /* tied weights: the head is the embedding, which the last stage then has too */
     int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
     d9d_block_rope local_rope;         /* features 0: layers with a window use `rope` */
-    bool has_experts;                  /* some layer, of any stage, has a mixture of experts */
+    /* Factors of the embedding's rows and of the logits; 0: 1.  The latter multiplies the hidden
+     * rows that the head takes, and no other head's. */
+    double embedding_scale, logit_scale;
+    bool has_experts; /* some layer, of any stage, has a mixture of experts */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;

@@ -1,4 +1,4 @@
-/* block.h - the blocks that models are composed of: linear, RMSNorm, embedding and head, attention,
+/* block.h - the blocks that models are composed of: linear, norms, embedding and head, attention,
  * gated delta net, MLA, FFN, mixture of experts.
  *
  * Each block is a struct that a model embeds, an init that declares its parameters (structure only,
@@ -78,6 +78,27 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d
 D9D_API D9D_MUST_USE d9d_status d9d_block_norm_forward(d9d_block_norm *b, d9d_tape *t, d9d_var *x,
                                                        d9d_var **y);
 
+/* --- LayerNorm over the last dimension: "weight" [n], "bias" [n], each optional ----- */
+
+typedef enum d9d_block_layer_norm_params {
+    D9D_LAYER_NORM_PLAIN, /* no parameters */
+    D9D_LAYER_NORM_WEIGHT,
+    D9D_LAYER_NORM_BIAS /* weight and bias */
+} d9d_block_layer_norm_params;
+typedef struct d9d_block_layer_norm {
+    d9d_module module;
+    d9d_param weight, bias; /* initially 1 and 0 */
+    float eps;
+    d9d_block_layer_norm_params params;
+} d9d_block_layer_norm;
+
+D9D_API D9D_MUST_USE d9d_status d9d_block_layer_norm_init(d9d_block_layer_norm *b,
+                                                          const d9d_block_opts *opts, int64_t n,
+                                                          float eps,
+                                                          d9d_block_layer_norm_params params);
+D9D_API D9D_MUST_USE d9d_status d9d_block_layer_norm_forward(d9d_block_layer_norm *b, d9d_tape *t,
+                                                             d9d_var *x, d9d_var **y);
+
 /* --- token embedding and head, in tables by ranges of ids: "token_embedding.<split>.weight"
  * [V_s, H]
  *
@@ -94,6 +115,9 @@ typedef struct d9d_block_vocab {
     d9d_param **table; /* n_splits of them */
     size_t n_splits;
     const d9d_groups *groups;
+    /* Set after init; 0: 1.  Factors of the rows that the embedding gives, and of the rows that the
+     * head takes, and so of its logits. */
+    float embedding_scale, logit_scale;
 } d9d_block_vocab;
 
 /* `kind` is the middle of the name, "token_embedding" or "lm_head".  Initialisation is that of
@@ -163,14 +187,23 @@ D9D_API void d9d_block_rope_release(d9d_block_rope *b);
  *     x --gate_proj--> sigmoid, where there is an output gate --------------'
  *
  * A rope with fewer features than the head size rotates the first features of each head.  Members
- * that are zero switch the option off.  `.window = 128, .sinks = true, .no_norm = true, .qkv_bias =
- * true, .o_bias = true` is a layer of gpt-oss; `.zero_centred = true, .output_gate = true` is one
- * of Qwen3-Next. */
+ * that are zero switch the option off.  `.window = 128, .sinks = true, .qkv_bias = true, .o_bias =
+ * true` is a layer of gpt-oss; `.qk_norm = D9D_QK_NORM_HEAD, .zero_centred = true, .output_gate =
+ * true` is one of Qwen3-Next.
+ *
+ * A full-width QK norm is over all heads together, so each tp rank has a part of its rows:
+ * d9d_op_rms_norm_parallel(). */
+typedef enum d9d_block_qk_norm {
+    D9D_QK_NORM_NONE, /* q_norm and k_norm do not exist */
+    D9D_QK_NORM_HEAD, /* of each head: weights [D] */
+    D9D_QK_NORM_FULL  /* of all heads together: weights [A D] and [K D] */
+} d9d_block_qk_norm;
 typedef struct d9d_block_attention_shape {
     int64_t hidden, heads, kv_heads, head_dim; /* H, A, K, D */
     const d9d_block_rope *rope;                /* shared by the layers; NULL: no RoPE (NoPE) */
     float norm_eps;
-    bool no_norm;      /* no QK norm: q_norm and k_norm do not exist */
+    float scale; /* softmax scale; 0: D^-1/2 */
+    d9d_block_qk_norm qk_norm;
     bool zero_centred; /* of q_norm and k_norm, as in d9d_block_norm */
     bool output_gate;  /* o * sigmoid(gate), elementwise: "gate_proj.weight" [A D, H] */
     bool sinks;        /* attention sinks: "sinks" [A], initially 0: d9d_op_attention() */
@@ -305,11 +338,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape
 typedef struct d9d_block_ffn {
     d9d_module module;
     d9d_block_linear gate_proj, up_proj, down_proj;
+    d9d_param gate_bias, up_bias, down_bias;
+    bool has_bias;
     const d9d_groups *groups;
 } d9d_block_ffn;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *opts,
                                                    int64_t hidden, int64_t intermediate);
+/* Declare biases of the three projections, initially 0; after init. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_add_bias(d9d_block_ffn *b,
+                                                       const d9d_block_opts *opts);
 /* plus as above. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x,
                                                       d9d_var *plus, d9d_var **y);

@@ -51,6 +51,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_va
 /* y = a + b, of one shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
 
+/* y = s x; with s = 1 y is x itself. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_scale(d9d_tape *t, d9d_var *x, float s, d9d_var **y);
+/* y = a + s b, of one shape, rounded once. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_add_scaled(d9d_tape *t, d9d_var *a, float s, d9d_var *b,
+                                                  d9d_var **y);
+
 /* y = x + b for each row, where b is the N elements of a parameter from `first` on.  x [..., N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b,
                                                 int64_t first, d9d_var **y);
@@ -74,6 +80,30 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_i
  * float32 inside, one rounding at the end.  x [..., N], w [N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm(d9d_tape *t, d9d_var *x, d9d_param *w, float eps,
                                                 bool zero_centred, d9d_var **y);
+
+/* The same for rows that the ranks of a group have in parts, such as the heads of queries under
+ * tensor parallelism: x is this rank's part of rows of `total` elements.  Where several ranks have
+ * the same elements, the output gradients of each are parts of a sum, and so are those of x.
+ * Collective over comm in forward, in backward and in each recomputation.  x [..., N], w [at least
+ * first + N]. */
+typedef struct d9d_op_rms_norm_parallel_opts {
+    float eps;
+    bool zero_centred;
+    int64_t first;     /* element of w that belongs to the first of x */
+    int64_t uncounted; /* elements at the begin of x that another rank has too, and counts */
+    int64_t total;     /* elements of a row, those of several ranks once */
+    d9d_comm *comm;    /* NULL: this rank has whole rows */
+    const char *label; /* of the sums, for messages */
+} d9d_op_rms_norm_parallel_opts;
+D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm_parallel(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                         const d9d_op_rms_norm_parallel_opts *opts,
+                                                         d9d_var **y);
+
+/* LayerNorm: y = (x - mean(x)) / sqrt(var(x) + eps) * w + b, over the last dimension; var divides
+ * by N.  w and b may be NULL: 1 and 0.  float32 inside, one rounding at the end.  x [..., N],
+ * w b [N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_layer_norm(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                  d9d_param *b, float eps, d9d_var **y);
 
 /* SwiGLU: y = silu(gate) * up, elementwise; silu(x) = x / (1 + exp(-x)). */
 D9D_API D9D_MUST_USE d9d_status d9d_op_swiglu(d9d_tape *t, d9d_var *gate, d9d_var *up, d9d_var **y);

@@ -1,0 +1,185 @@
+/* test_family_fields.c - fields of config.json that a few families have: RoPE by kinds of layers,
+ * rotated features, and what a family cannot compute. */
+#include <string.h>
+
+#include "d9d/model/hf/hf_config.h"
+#include "support/family.h"
+#include "support/unit.h"
+
+#define BASE                                                                                       \
+    "\"hidden_size\": 24, \"num_hidden_layers\": 4, \"num_attention_heads\": 3, "                  \
+    "\"head_dim\": 8, \"vocab_size\": 11, \"intermediate_size\": 10"
+#define OLMO3 "{\"model_type\": \"olmo3\", \"sliding_window\": 3, " BASE
+#define MINIMAX                                                                                    \
+    "{\"model_type\": \"minimax_m2\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, " BASE
+
+enum { TOKENS = 12 };
+
+static json_t *parsed(const char *text)
+{
+    json_t *doc = json_loads(text, 0, NULL);
+
+    if (doc == NULL)
+        fail_msg("not JSON: %s", text);
+    return doc;
+}
+
+/* Losses of some tokens with the weights of one seed. */
+static void losses_of(const json_t *doc, float *losses)
+{
+    const d9d_model_opts opts = {.dtype = D9D_F32};
+    int32_t ids[TOKENS], positions[TOKENS];
+    d9d_family_config c;
+    d9d_arena a = {0};
+    d9d_model_out out;
+    d9d_device *dev;
+    d9d_tensor x[2];
+    d9d_model *m;
+    d9d_tape *t;
+
+    for (int i = 0; i < TOKENS; i++) {
+        ids[i] = (i * i + 3) % 11;
+        positions[i] = i;
+    }
+    assert_ok(family_parse(doc, "c", false, &a, &c));
+    assert_ok(d9d_family_create(&c, D9D_WHOLE_MODEL, &opts, &m));
+    assert_ok(d9d_module_bind(m->module));
+    assert_ok(d9d_device_open("cpu", &dev));
+    assert_ok(d9d_module_materialise(m->module, dev, false));
+    assert_ok(d9d_module_reset(m->module, 5));
+    assert_ok(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(1, TOKENS), ids, &x[0]));
+    assert_ok(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(1, TOKENS), positions, &x[1]));
+    assert_ok(d9d_tape_create(dev, &t));
+    assert_ok(m->ops->forward(
+        m, t, &(d9d_model_in){.ids = &x[0], .positions = &x[1], .labels = &x[0]}, &out));
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out.loss), losses));
+    d9d_tape_free(t);
+    d9d_tensor_release(&x[0]);
+    d9d_tensor_release(&x[1]);
+    d9d_model_free(m);
+    d9d_device_close(dev);
+    d9d_arena_release(&a);
+}
+
+static bool models_equal(const char *one, const char *other)
+{
+    json_t *docs[] = {parsed(one), parsed(other)};
+    float losses[2][TOKENS];
+    bool equal = true;
+
+    for (int i = 0; i < 2; i++) {
+        losses_of(docs[i], losses[i]);
+        json_decref(docs[i]);
+    }
+    for (int i = 0; i < TOKENS; i++)
+        equal &= losses[0][i] == losses[1][i];
+    return equal;
+}
+
+#define FULL(members)    "\"full_attention\": {" members "}"
+#define WINDOWS(members) "\"sliding_attention\": {" members "}"
+#define ROPES(members)   OLMO3 ", \"rope_parameters\": {" members "}}"
+
+static void ropes_of_two_kinds_of_layers(void **state)
+{
+    static const char yarn[] =
+        OLMO3 ", \"rope_theta\": 700, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}";
+
+    (void)state;
+    assert_true(
+        models_equal(OLMO3 ", \"rope_theta\": 700}",
+                     ROPES(FULL("\"rope_theta\": 700") ", " WINDOWS("\"rope_theta\": 700"))));
+    assert_true(models_equal(
+        yarn,
+        ROPES(FULL("\"rope_type\": \"yarn\", \"factor\": 2, \"rope_theta\": 700") ", " WINDOWS(
+            "\"rope_theta\": 700"))));
+    assert_false(models_equal(yarn, OLMO3 ", \"rope_theta\": 700}"));
+    assert_false(
+        models_equal(OLMO3 ", \"rope_theta\": 700}",
+                     ROPES(FULL("\"rope_theta\": 700") ", " WINDOWS("\"rope_theta\": 30"))));
+    /* What is absent is the family's base. */
+    assert_true(models_equal(OLMO3 "}", ROPES(FULL("\"rope_type\": \"default\""))));
+    assert_true(models_equal(OLMO3 "}", ROPES(WINDOWS("\"rope_theta\": 500000"))));
+    assert_false(models_equal(OLMO3 ", \"rope_theta\": 700}", ROPES(FULL("\"rope_theta\": 700"))));
+}
+
+static void a_change_of_generation_keeps_them(void **state)
+{
+    json_t *doc = parsed(ROPES(FULL("\"rope_theta\": 700") ", " WINDOWS("\"rope_theta\": 30")));
+    float before[TOKENS], after[TOKENS];
+
+    (void)state;
+    losses_of(doc, before);
+    for (int generation = 4; generation <= 5; generation++) {
+        assert_ok(d9d_hf_config_set_generation(doc, generation));
+        losses_of(doc, after);
+        assert_memory_equal(before, after, sizeof(before));
+    }
+    json_decref(doc);
+}
+
+static void rotated_features_by_either_name(void **state)
+{
+    (void)state;
+    assert_true(models_equal(MINIMAX ", \"rotary_dim\": 4}",
+                             MINIMAX ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}"));
+    assert_true(models_equal(MINIMAX ", \"rotary_dim\": 4}",
+                             MINIMAX ", \"rotary_dim\": 4, \"partial_rotary_factor\": 0.5}"));
+    assert_true(models_equal(MINIMAX ", \"rotary_dim\": 8}", MINIMAX "}"));
+    assert_false(models_equal(MINIMAX ", \"rotary_dim\": 4}", MINIMAX "}"));
+}
+
+static void what_a_family_cannot_compute_is_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        d9d_status st;
+        const char *want;
+    } rows[] = {
+        {ROPES(WINDOWS("\"rope_type\": \"linear\", \"factor\": 2")), D9D_ENOTSUP,
+         "c: rope_parameters.sliding_attention: {\"rope_type\": \"linear\", \"factor\": 2"},
+        {ROPES(FULL("\"rope_type\": \"yarn\", \"factor\": 2, \"low_freq_factor\": 1")), D9D_ENOTSUP,
+         "c: rope_parameters.full_attention.low_freq_factor: 1"},
+        {ROPES(FULL("\"rope_theta\": 3") ", \"other_attention\": {}"), D9D_ENOTSUP,
+         "c: rope_parameters: "},
+        {"{\"model_type\": \"llama\", " BASE
+         ", \"rope_parameters\": {" FULL("\"rope_theta\": 3") "}}",
+         D9D_ENOTSUP, "c: rope_parameters.full_attention: {\"rope_theta\": 3}"},
+        {OLMO3 ", \"layer_types\": [\"full_attention\"]}", D9D_ECONFIG,
+         "c: layer_types has 1 layers, num_hidden_layers is 4"},
+        {MINIMAX ", \"rotary_dim\": 4, \"partial_rotary_factor\": 0.25}", D9D_ECONFIG,
+         "c: rotary_dim is 4, and partial_rotary_factor 0.25 of head_dim 8"},
+        {MINIMAX ", \"rotary_dim\": 10}", D9D_ECONFIG, "c: rotary_dim is 10, head_dim 8"},
+        {MINIMAX ", \"attn_type_list\": [1, 1, 1]}", D9D_ECONFIG,
+         "c: attn_type_list has 3 layers, num_hidden_layers is 4"},
+        {MINIMAX ", \"scoring_func\": \"softmax\"}", D9D_ENOTSUP, "c: scoring_func: \"softmax\""},
+        {MINIMAX ", \"shared_intermediate_size\": 6}", D9D_ENOTSUP,
+         "c: shared_intermediate_size: 6"},
+        {"{\"model_type\": \"olmo\", \"clip_qkv\": 8, " BASE "}", D9D_ENOTSUP, "c: clip_qkv: 8"},
+        {"{\"model_type\": \"granite\", \"logits_scaling\": 0, " BASE "}", D9D_ECONFIG,
+         "logits_scaling"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *doc = parsed(rows[i].text);
+        d9d_family_config c;
+        d9d_arena a = {0};
+
+        assert_fails_like(family_parse(doc, "c", false, &a, &c), rows[i].st, rows[i].want);
+        d9d_arena_release(&a);
+        json_decref(doc);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ropes_of_two_kinds_of_layers),
+        cmocka_unit_test(a_change_of_generation_keeps_them),
+        cmocka_unit_test(rotated_features_by_either_name),
+        cmocka_unit_test(what_a_family_cannot_compute_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("family fields", tests, NULL, NULL);
+}
