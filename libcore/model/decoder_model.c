@@ -88,6 +88,7 @@ static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_b
 
     D9D_TRY(d9d_block_vocab_init(b, opts, kind, cut ? s->splits : &all, cut ? s->n_splits : 1,
                                  s->hidden));
+    b->softcap = (float)s->logit_softcap;
     return d9d_model_add_unit(
         &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
 }

@@ -115,6 +115,7 @@ typedef struct d9d_decoder_shape {
     int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
     d9d_block_rope local_rope;         /* features 0: layers with a window use `rope` */
     bool has_experts;                  /* some layer, of any stage, has a mixture of experts */
+    double logit_softcap;              /* of the head, as d9d_op_vocab_opts.softcap; 0: none */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;
