@@ -38,14 +38,12 @@ static d9d_status judge(d9d_block_linear *score, d9d_tape *t, d9d_var *h, const 
 {
     d9d_param *head = &score->weight;
     d9d_tensor labels = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
+    const d9d_op_vocab_opts opts = {.ignore = D9D_IGNORE_INDEX};
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_param_unit_unshard(&score->module, t), out);
     D9D_TRY_OR(st, d9d_op_linear(t, h, head, &out->logits), out);
-    D9D_TRY_OR(
-        st,
-        d9d_op_linear_cross_entropy(t, h, &head, 1, &labels, D9D_IGNORE_INDEX, NULL, &out->loss),
-        out);
+    D9D_TRY_OR(st, d9d_op_linear_cross_entropy(t, h, &head, 1, &labels, &opts, &out->loss), out);
     st = d9d_param_unit_reshard(&score->module, t);
 out:
     d9d_tensor_release(&labels);

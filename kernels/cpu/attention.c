@@ -38,7 +38,7 @@ static d9d_status check_segment_keys(const char *op, const d9d_attention_dims *n
         i > 0 ? d9di_attention_segment_at(n, i - 1) : (d9di_attention_segment){0};
     const bool grows = x.k == last.k && x.nk >= last.nk, square = x.k == x.q && x.nk == x.nq;
 
-    if ((n->s == n->z && !square) || x.nk < (n->causal ? x.nq : x.nq > 0))
+    if ((n->s == n->z && !square) || x.nk < (n->causal || n->window > 0 ? x.nq : x.nq > 0))
         return D9D_FAIL(
             D9D_EINVAL,
             "%s: segment %lld has %lld queries from %lld on and %lld keys from %lld on, "
@@ -128,6 +128,7 @@ static void row_online_softmax(const d9d_attention_dims *n, const d9di_attention
     const int64_t count = seen.end - seen.first;
     float *row = w->score + i * t->nk, *p = row + seen.first, m, keep;
 
+    d9di_cpu_row_softcap(p, n->softcap, p, count);
     m = d9di_cpu_row_max(p, count);
     m = w->m[i] > m ? w->m[i] : m;
     if (m == -INFINITY) { /* nothing visible yet, or only NaN, which the sum propagates */

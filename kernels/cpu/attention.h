@@ -75,6 +75,15 @@ typedef struct d9di_attention_tile {
     int64_t q, nq, k, nk;
 } d9di_attention_tile;
 
+/* End of the keys before key `end` that a query sees whose diagonal key is `diagonal`. */
+static inline int64_t d9di_attention_visible_end(const d9d_attention_dims *n, int64_t diagonal,
+                                                 int64_t end)
+{
+    if (n->causal)
+        return d9di_i64_min(diagonal + 1, end);
+    return n->window > 0 ? d9di_i64_min(diagonal + n->window, end) : end;
+}
+
 /* The tile's keys that its query i may see, counted from its first: [first, end). */
 typedef struct d9di_attention_key_range {
     int64_t first, end;
@@ -83,12 +92,12 @@ static inline d9di_attention_key_range d9di_attention_tile_visible(const d9d_att
                                                                    const d9di_attention_tile *t,
                                                                    int64_t i)
 {
-    const int64_t end = t->q + i - t->k + 1, first = n->window > 0 ? end - n->window : 0;
+    const int64_t diagonal = t->q + i - t->k;
+    const int64_t first = n->window > 0 ? diagonal + 1 - n->window : 0;
+    const int64_t end = d9di_attention_visible_end(n, diagonal, t->nk);
 
-    if (!n->causal)
-        return (d9di_attention_key_range){0, t->nk};
     return (d9di_attention_key_range){d9di_i64_min(d9di_i64_max(first, 0), t->nk),
-                                      d9di_i64_min(d9di_i64_max(end, 0), t->nk)};
+                                      d9di_i64_max(end, 0)};
 }
 /* The tile of nq queries of a segment from its query q on, and of all keys that they may see,
  * rounded down to a block. */
@@ -96,7 +105,8 @@ static inline d9di_attention_tile d9di_attention_tile_make(const d9d_attention_d
                                                            const d9di_attention_segment *x,
                                                            int64_t q, int64_t nq)
 {
-    const int64_t beside = q + x->nk - x->nq, end = n->causal ? beside + nq : x->nk;
+    const int64_t beside = q + x->nk - x->nq;
+    const int64_t end = d9di_attention_visible_end(n, beside + nq - 1, x->nk);
     const int64_t hidden = n->window > 0 ? d9di_i64_max(beside + 1 - n->window, 0) : 0;
     const int64_t k = hidden / D9DI_K_BLOCK * D9DI_K_BLOCK;
 

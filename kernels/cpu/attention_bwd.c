@@ -3,6 +3,8 @@
  * With P = exp(scale Q K' - lse) recomputed and delta = sum over features of dO O:
  *     dV = P' dO,  dP = dO V',  dS = scale P (dP - delta),  dQ = dS K,  dK = dS' Q.
  *
+ * With a softcap c, score = c t with t = tanh(scale Q K' / c), and dS has the factor 1 - t^2.
+ *
  * One thread has a key head of the segments that begin with the same key, and its query heads. So
  * sums over heads, segments and blocks have one order.
  */
@@ -56,6 +58,21 @@ D9DI_CLONES static void softmax_bwd_row(float *p, float *dp, float lse, float de
     }
 }
 
+/* The same with a softcap. */
+D9DI_CLONES static void softmax_softcap_bwd_row(float *p, float *dp, float lse, float delta,
+                                                float scale, float cap, int64_t n)
+{
+    const float by = 1.0f / cap;
+
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        float t = d9di_cpu_tanhf(by * p[j]);
+
+        p[j] = d9di_cpu_expf(cap * t - lse);
+        dp[j] = scale * p[j] * (dp[j] - delta) * (1.0f - t * t);
+    }
+}
+
 static void row_dscore(const attention_bwd_args *g, const d9di_attention_tile *t, int64_t i,
                        float lse, attention_bwd_scratch *w)
 {
@@ -64,8 +81,12 @@ static void row_dscore(const attention_bwd_args *g, const d9di_attention_tile *t
     const size_t before = (size_t)seen.first * sizeof(float);
     const size_t behind = (size_t)(t->nk - seen.end) * sizeof(float);
 
-    softmax_bwd_row(p + seen.first, dp + seen.first, lse, w->delta[i], g->n->scale,
-                    seen.end - seen.first);
+    if (g->n->softcap > 0.0f)
+        softmax_softcap_bwd_row(p + seen.first, dp + seen.first, lse, w->delta[i], g->n->scale,
+                                g->n->softcap, seen.end - seen.first);
+    else
+        softmax_bwd_row(p + seen.first, dp + seen.first, lse, w->delta[i], g->n->scale,
+                        seen.end - seen.first);
     memset(p, 0, before);
     memset(dp, 0, before);
     memset(p + seen.end, 0, behind);

@@ -208,3 +208,20 @@ float d9di_cpu_row_exp(float *y, const float *x, float m, int64_t n)
     row_exp(y, x, m, n);
     return d9di_cpu_row_sum(y, n);
 }
+
+D9DI_CLONES static void row_tanh(float *y, float cap, const float *x, int64_t n)
+{
+    const float by = 1.0f / cap;
+
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = cap * d9di_cpu_tanhf(by * x[i]);
+}
+
+void d9di_cpu_row_softcap(float *y, float cap, const float *x, int64_t n)
+{
+    if (cap > 0.0f)
+        row_tanh(y, cap, x, n);
+    else if (y != x)
+        memcpy(y, x, (size_t)n * sizeof(*y));
+}

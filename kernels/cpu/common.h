@@ -106,6 +106,8 @@ void d9di_cpu_row_axpy(float *y, float a, const float *x, int64_t n);  /* y += a
 void d9di_cpu_row_scale(float *y, float a, const float *x, int64_t n); /* y = a x */
 /* y = exp(x - m); returns its sum. y may be x. */
 float d9di_cpu_row_exp(float *y, const float *x, float m, int64_t n);
+/* y = cap tanh(x / cap), or x if cap is 0. y may be x. */
+void d9di_cpu_row_softcap(float *y, float cap, const float *x, int64_t n);
 
 /* C = alpha op(A) op(B) + beta C, row-major, on the calling thread only. An element's bits depend
  * only on its row of op(A) and its column of op(B). `room` is scratch of d9di_sgemm_scratch()

@@ -8,6 +8,9 @@
  *
  * Vocabulary parallelism: with f = exp(lse of this part - lse of all), this part's share of
  * dloss/dh is f (p W) - W[target] = f unit - (1 - f) W[target].
+ *
+ * With a softcap, a logit's gradient and a row W[target] have the factor derivative = 1 - (logit /
+ * softcap)^2.
  */
 #include "cpu/common.h"
 #include "cpu/math.h"
@@ -139,7 +142,7 @@ static const void *block_weight(const cross_entropy_call *x, const vocab_block *
     return d9di_elem_cat(x->n->t, x->w[c->split], c->first * x->n->h);
 }
 
-/* Logits of the gathered tokens in some columns. */
+/* Logits of the gathered tokens in some columns, before the softcap. */
 static d9d_status logits_compute(cross_entropy_call *x, const vocab_block *c, int64_t tokens)
 {
     d9di_gemm_desc desc = {.at = x->n->t, .bt = x->n->t, .ct = D9D_F32, .trans_b = true};
@@ -164,19 +167,56 @@ typedef struct online_softmax {
     float m, l, target, keep; /* keep: the factor by which the last block rescales earlier sums */
 } online_softmax;
 
-static void online_softmax_add(online_softmax *o, float *logit, int64_t n, int64_t target)
+/* Derivative of the softcap where it is `logit`. */
+static inline float softcap_grad(float logit, float cap)
 {
-    float m = d9di_cpu_row_max(logit, n);
+    const float t = logit / cap;
 
+    return cap > 0.0f ? 1.0f - t * t : 1.0f;
+}
+
+D9DI_CLONES static void row_mul_softcap_grad(float *p, const float *logit, float cap, int64_t n)
+{
+    const float by = 1.0f / cap;
+
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        p[i] -= p[i] * (by * logit[i]) * (by * logit[i]);
+}
+
+/* Logits become exp(logit - m) derivative; returns the sum without the derivatives. */
+static float row_exp_softcap(float *logit, float m, float cap, int64_t n)
+{
+    float buf[D9DI_BLOCK], sum = 0.0f;
+
+    if (cap == 0.0f)
+        return d9di_cpu_row_exp(logit, logit, m, n);
+    for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
+        const int64_t c = d9di_i64_min(n - i, D9DI_BLOCK);
+
+        memcpy(buf, logit + i, (size_t)c * sizeof(*buf));
+        sum += d9di_cpu_row_exp(logit + i, buf, m, c);
+        row_mul_softcap_grad(logit + i, buf, cap, c);
+    }
+    return sum;
+}
+
+static void online_softmax_add(online_softmax *o, float *logit, float cap, int64_t n,
+                               int64_t target)
+{
+    float m;
+
+    d9di_cpu_row_softcap(logit, cap, logit, n);
+    m = d9di_cpu_row_max(logit, n);
     if (target >= 0)
         o->target = logit[target];
     m = o->m > m ? o->m : m;
     o->keep = o->l == 0.0f ? 1.0f : d9di_cpu_expf(o->m - m);
-    o->l = o->l * o->keep + d9di_cpu_row_exp(logit, logit, m, n);
+    o->l = o->l * o->keep + row_exp_softcap(logit, m, cap, n);
     o->m = m;
 }
 
-/* sum = keep sum + exp(logits - m) W for a block of columns. */
+/* sum = keep sum + exp(logits - m) derivative W for a block of columns. */
 static d9d_status token_grad_accumulate(cross_entropy_call *x, const vocab_block *c,
                                         const online_softmax *o, int64_t n, float *sum, float beta)
 {
@@ -222,7 +262,8 @@ static d9d_status token_block_forward(cross_entropy_call *x, int64_t first, int6
         D9D_TRY(logits_compute(x, &c, n));
 #pragma omp parallel for if (n * c.n > D9DI_MIN_PARALLEL)
         for (int64_t i = 0; i < n; i++)
-            online_softmax_add(&o[i], x->logits + i * c.n, c.n, target_column(x, &c, first + i));
+            online_softmax_add(&o[i], x->logits + i * c.n, x->n->softcap, c.n,
+                               target_column(x, &c, first + i));
         if (token_grad != NULL)
             D9D_TRY(token_grad_accumulate(x, &c, o, n, sum, beta));
     }
@@ -233,9 +274,10 @@ static d9d_status token_block_forward(cross_entropy_call *x, int64_t first, int6
 
         lse[x->row[first + i]] = total;
         loss[x->row[first + i]] = total - o[i].target;
-        if (token_grad != NULL) /* sum / l - W[target] */
+        if (token_grad != NULL) /* sum / l - derivative W[target] */
             row_combine(x->n->t, token_grad, x->row[first + i] * x->n->h, by, sum + i * x->n->h,
-                        -1.0f, target_row(x->n, x->w, x->targets[x->row[first + i]]), x->n->h);
+                        -softcap_grad(o[i].target, x->n->softcap),
+                        target_row(x->n, x->w, x->targets[x->row[first + i]]), x->n->h);
     }
     return D9D_OK;
 }
@@ -303,16 +345,18 @@ d9d_status d9d_ref_linear_cross_entropy_combine(d9d_stream s,
     D9D_TRY(d9di_args_check_float("linear_cross_entropy_combine", d->t));
 #pragma omp parallel for if (d->rows * d->h > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < d->rows; r++) {
-        float f;
+        const float *own = parts + 2 * mine * d->rows + r;
+        float f, derivative;
 
         loss[r] = lse[r] = 0.0f;
         if (targets[r] == d->ignore)
             continue;
         token_combine(parts, n, d->rows, r, &loss[r], &lse[r]);
-        f = d9di_cpu_expf(parts[2 * mine * d->rows + r] - lse[r]);
+        f = d9di_cpu_expf(own[0] - lse[r]);
+        derivative = softcap_grad(own[0] - own[d->rows], d->softcap);
         if (token_grad != NULL)
-            row_combine(d->t, token_grad, r * d->h, f, NULL, f - 1.0f, target_row(d, w, targets[r]),
-                        d->h);
+            row_combine(d->t, token_grad, r * d->h, f, NULL, (f - 1.0f) * derivative,
+                        target_row(d, w, targets[r]), d->h);
     }
     return D9D_OK;
 }
@@ -344,6 +388,27 @@ D9DI_CLONES static void softmax_bwd_row(float *logit, float lse, float dloss, in
         logit[i] = d9di_cpu_expf(logit[i] - lse) * dloss;
 }
 
+/* (exp(logit - lse) - [target]) dloss, with a softcap also times the derivative, of a token, in
+ * place of its products hidden . w. */
+static void dlogits_row(float *z, float cap, float lse, float dloss, int64_t n, int64_t target)
+{
+    float buf[D9DI_BLOCK];
+
+    for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
+        const int64_t c = d9di_i64_min(n - i, D9DI_BLOCK);
+
+        if (cap > 0.0f) {
+            d9di_cpu_row_softcap(buf, cap, z + i, c);
+            memcpy(z + i, buf, (size_t)c * sizeof(*z));
+        }
+        softmax_bwd_row(z + i, lse, dloss, c);
+        if (target >= i && target < i + c)
+            z[target] -= dloss;
+        if (cap > 0.0f)
+            row_mul_softcap_grad(z + i, buf, cap, c);
+    }
+}
+
 /* Gradients of the gathered tokens' logits, in place of the logits. */
 static d9d_status dlogits_compute(cross_entropy_call *x, const vocab_block *c, int64_t first,
                                   int64_t n, const float *dloss, const float *lse)
@@ -351,12 +416,10 @@ static d9d_status dlogits_compute(cross_entropy_call *x, const vocab_block *c, i
     D9D_TRY(logits_compute(x, c, n));
 #pragma omp parallel for if (n * c->n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < n; i++) {
-        int64_t row = x->row[first + i], target = target_column(x, c, first + i);
-        float *d = x->logits + i * c->n;
+        const int64_t row = x->row[first + i];
 
-        softmax_bwd_row(d, lse[row], dloss[row], c->n);
-        if (target >= 0)
-            d[target] -= dloss[row];
+        dlogits_row(x->logits + i * c->n, x->n->softcap, lse[row], dloss[row], c->n,
+                    target_column(x, c, first + i));
     }
     return D9D_OK;
 }

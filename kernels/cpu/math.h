@@ -1,4 +1,4 @@
-/* math.h - exp, sigmoid, sine and cosine that a compiler can vectorise.
+/* math.h - exp, sigmoid, tanh, sine and cosine that a compiler can vectorise.
  *
  * Straight-line float32 code without branches, so that a loop over it vectorises and gives the bits
  * of the scalar code. Errors are under 2 units in the last place;
@@ -25,35 +25,61 @@ static inline uint32_t d9di_cpu_float_to_bits(float f)
     return u;
 }
 
-/* exp(x) = 2^k exp(r), r = x - k ln 2 in two parts, |r| <= ln 2 / 2; a polynomial fitted to (exp(r)
- * - 1 - r) / r^2. 2^k is applied in two steps, so that denormals and overflow are right. NaN stays
- * NaN. */
-static inline float d9di_cpu_expf(float x)
+/* exp(x) = 2^k (1 + m), with m = exp(r) - 1. */
+typedef struct d9di_cpu_exp_parts {
+    int32_t k;
+    float m;
+} d9di_cpu_exp_parts;
+
+/* r = x - k ln 2 in two parts, |r| <= ln 2 / 2; a polynomial fitted to (exp(r) - 1 - r) / r^2, for
+ * -105 <= x <= 90. NaN stays NaN. */
+static inline d9di_cpu_exp_parts d9di_cpu_exp_split(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float c = x < -105.0f ? -105.0f : x;
-    float d = c > 90.0f ? 90.0f : c;
-    float shifted = d * 1.44269504f + magic;
+    float shifted = x * 1.44269504f + magic;
     float k = shifted - magic;
-    float r = d - k * 0.693359375f + k * 2.12194440e-4f;
+    float r = x - k * 0.693359375f + k * 2.12194440e-4f;
     float p = 0x1.a17e2ep-13f;
-    int32_t e = (int32_t)d9di_cpu_float_to_bits(shifted) - 0x4b400000;
-    int32_t e1 = e >> 1;
-    int32_t e2 = e - e1;
 
     p = p * r + 0x1.6d4352p-10f;
     p = p * r + 0x1.1110acp-7f;
     p = p * r + 0x1.5554e8p-5f;
     p = p * r + 0x1.555556p-3f;
     p = p * r + 0.5f;
-    p = p * (r * r) + r + 1.0f;
-    return p * d9di_cpu_bits_to_float((uint32_t)(e1 + 127) << 23) *
-           d9di_cpu_bits_to_float((uint32_t)(e2 + 127) << 23);
+    p = p * (r * r) + r;
+    return (d9di_cpu_exp_parts){(int32_t)d9di_cpu_float_to_bits(shifted) - 0x4b400000, p};
+}
+
+/* 2^k, -126 <= k <= 127. */
+static inline float d9di_cpu_exp2i(int32_t k)
+{
+    return d9di_cpu_bits_to_float((uint32_t)(k + 127) << 23);
+}
+
+/* 2^k is applied in two steps, so that denormals and overflow are right. */
+static inline float d9di_cpu_expf(float x)
+{
+    float c = x < -105.0f ? -105.0f : x;
+    d9di_cpu_exp_parts e = d9di_cpu_exp_split(c > 90.0f ? 90.0f : c);
+    int32_t half = e.k >> 1;
+
+    return (e.m + 1.0f) * d9di_cpu_exp2i(half) * d9di_cpu_exp2i(e.k - half);
 }
 
 static inline float d9di_cpu_sigmoid(float x)
 {
     return 1.0f / (1.0f + d9di_cpu_expf(-x));
+}
+
+/* tanh(x) = n / (n + 2), n = exp(2 |x|) - 1, with the sign of x; 1 from 10 on. */
+static inline float d9di_cpu_tanhf(float x)
+{
+    const uint32_t sign = d9di_cpu_float_to_bits(x) & 0x80000000u;
+    float a = d9di_cpu_bits_to_float(d9di_cpu_float_to_bits(x) ^ sign);
+    d9di_cpu_exp_parts e = d9di_cpu_exp_split(2.0f * (a > 10.0f ? 10.0f : a));
+    float s = d9di_cpu_exp2i(e.k), n = e.m * s + (s - 1.0f);
+
+    return d9di_cpu_bits_to_float(d9di_cpu_float_to_bits(n / (n + 2.0f)) | sign);
 }
 
 /* Subtracts the multiple of pi/2 in double, which leaves |r| <= pi/4. For angles up to ten million

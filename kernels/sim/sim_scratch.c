@@ -112,10 +112,10 @@ static bool keys_supported(const d9d_attention_dims *n)
     return n->s % n->chunks == 0 && (n->segments > 0 || n->s / n->chunks >= MIN_CHUNK);
 }
 
-/* Causal, in bfloat16, with a head size that is a multiple of 8 up to `max_d`. */
+/* Causal without a softcap, in bfloat16, with a head size that is a multiple of 8 up to `max_d`. */
 static bool head_supported(const d9d_attention_dims *n, int64_t max_d)
 {
-    return n->t == D9D_BF16 && n->causal && n->d % 8 == 0 && n->d <= max_d;
+    return n->t == D9D_BF16 && n->causal && n->softcap == 0.0f && n->d % 8 == 0 && n->d <= max_d;
 }
 
 /* True if cuDNN's gradient is right for whole rows only. */
@@ -256,7 +256,8 @@ static int64_t wgrad_bytes(const d9d_linear_cross_entropy_dims *n)
 static void fwd_bwd_add_piece(const d9d_linear_cross_entropy_dims *n, int64_t v, int64_t *parts,
                               int64_t *width)
 {
-    const bool at_once = n->t == D9D_BF16 && n->h % SIDE == 0 && v % SIDE == 0;
+    const bool at_once =
+        n->t == D9D_BF16 && n->softcap == 0.0f && n->h % SIDE == 0 && v % SIDE == 0;
 
     *parts += d9di_i64_ceil_div(v, at_once ? TILE : COLUMNS);
     if (!at_once)

@@ -56,6 +56,10 @@ ENTRY(swiglu_bwd, d9d_dtype t, void *dgate, void *dup, const void *dy, const voi
 {
     return charge_memory(s, t, 5.0 * (double)n);
 }
+ENTRY(softcap, d9d_dtype t, void *y, const void *x, float cap, int64_t n)
+{
+    return charge_memory(s, t, 2.0 * (double)n);
+}
 ENTRY(sigmoid_gate, d9d_dtype t, void *y, const void *x, const void *g, int64_t m, int64_t n)
 {
     return charge_memory(s, t, 2.0 * (double)m * (double)n);
@@ -193,10 +197,11 @@ static double triangular_number(double n)
 static double visible_pairs_segment(const d9d_attention_dims *n, double nq, double nk)
 {
     const double w = n->window > 0 ? (double)n->window : nk;
+    const double ahead = n->causal ? 1 : w;
 
-    if (!n->causal)
+    if (!n->causal && n->window == 0)
         return nq * nk;
-    return nq * nk - triangular_number(nq - 1) - triangular_number(nk - w) +
+    return nq * nk - triangular_number(nq - ahead) - triangular_number(nk - w) +
            triangular_number(nk - nq - w);
 }
 
@@ -226,7 +231,9 @@ static d9d_status charge_attention(d9d_stream s, const d9d_attention_dims *n, d9
         products * ((double)n->s * heads + (double)n->z * (double)(n->kv * n->d)) * (double)n->b;
     const bool fast = d9di_sim_attention_on_tensor_cores(s, n, kind == D9D_SIM_ATTENTION_BWD);
 
-    return d9di_sim_charge(s, n->s == n->z || fast ? kind : D9D_SIM_ATTENTION_BUILTIN, n->t,
+    const bool builtin = !fast && (n->s != n->z || n->softcap > 0.0f);
+
+    return d9di_sim_charge(s, builtin ? D9D_SIM_ATTENTION_BUILTIN : kind, n->t,
                            2 * products * heads * visible_pairs(n), elements * dtype_bytes(n->t));
 }
 

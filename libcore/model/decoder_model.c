@@ -92,6 +92,7 @@ static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_b
                                  s->hidden));
     b->embedding_scale = (float)s->embedding_scale;
     b->logit_scale = (float)s->logit_scale;
+    b->softcap = (float)s->logit_softcap;
     return d9d_model_add_unit(
         &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
 }

@@ -274,9 +274,10 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         {&b->q_proj, &b->q_bias, 0, b->q_proj.weight.local.shape.dim[0] / d},
         kv_heads_here(b, &b->k_proj, &b->k_bias),
         kv_heads_here(b, &b->v_proj, &b->v_bias)};
-    const d9d_op_attention_opts opts = {.scale = b->shape.scale != 0 ? b->shape.scale
-                                                                     : 1.0f / sqrtf((float)d),
-                                        .causal = true,
+    const d9d_op_attention_opts opts = {.scale = b->shape.scale != 0.0f ? b->shape.scale
+                                                                        : 1.0f / sqrtf((float)d),
+                                        .softcap = b->shape.softcap,
+                                        .causal = !b->shape.bidirectional,
                                         .segments = segments,
                                         .cp = d9d_groups_cp(b->groups),
                                         .label = b->k_proj.weight.name,

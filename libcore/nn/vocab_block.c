@@ -17,7 +17,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
     }
     d9d_module_init(&b->module);
     b->n_splits = 0;
-    b->embedding_scale = b->logit_scale = 0;
+    b->softcap = b->embedding_scale = b->logit_scale = 0;
     b->groups = opts->groups;
     b->table = d9d_arena_alloc(a, n_splits * sizeof(d9d_param *));
     if (b->table == NULL)
@@ -56,22 +56,23 @@ d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                 const d9d_tensor *targets, int32_t ignore, bool root,
                                 d9d_var **loss)
 {
-    d9d_comm *tp = d9d_groups_tp(b->groups);
+    const d9d_op_vocab_opts opts = {
+        .comm = d9d_groups_tp(b->groups), .softcap = b->softcap, .ignore = ignore};
     d9d_var *all;
 
     D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
-    D9D_TRY(d9d_op_all_gather_rows(t, h, tp, b->table[0]->name, &all));
+    D9D_TRY(d9d_op_all_gather_rows(t, h, opts.comm, b->table[0]->name, &all));
     return (root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
-        t, all, b->table, b->n_splits, targets, ignore, tp, loss);
+        t, all, b->table, b->n_splits, targets, &opts, loss);
 }
 
 d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                   const d9d_tensor *pick, d9d_var **logits)
 {
-    d9d_comm *tp = d9d_groups_tp(b->groups);
+    const d9d_op_vocab_opts opts = {.comm = d9d_groups_tp(b->groups), .softcap = b->softcap};
     d9d_var *all;
 
     D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
-    D9D_TRY(d9d_op_all_gather_rows(t, h, tp, b->table[0]->name, &all));
-    return d9d_op_logits(t, all, pick, b->table, b->n_splits, tp, logits);
+    D9D_TRY(d9d_op_all_gather_rows(t, h, opts.comm, b->table[0]->name, &all));
+    return d9d_op_logits(t, all, pick, b->table, b->n_splits, &opts, logits);
 }

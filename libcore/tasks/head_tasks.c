@@ -143,8 +143,9 @@ static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d
     D9D_TRY(d9d_param_unit_unshard(&score->module, t));
     D9D_TRY(d9d_op_linear(t, rows, w, &out->logits));
     if (!is_inference(self))
-        D9D_TRY(d9d_op_linear_cross_entropy(t, rows, &w, 1, &in->pool->labels, D9D_IGNORE_INDEX,
-                                            NULL, &out->loss));
+        D9D_TRY(d9d_op_linear_cross_entropy(t, rows, &w, 1, &in->pool->labels,
+                                            &(d9d_op_vocab_opts){.ignore = D9D_IGNORE_INDEX},
+                                            &out->loss));
     D9D_TRY(d9d_param_unit_reshard(&score->module, t));
     out->labels = &in->pool->labels;
     set_values(self, out->logits, out);

@@ -260,7 +260,8 @@ static d9d_status run_even_router(fixture *f, d9d_var **y)
 static d9d_status run_cross_entropy(fixture *f, d9d_var **y)
 {
     return d9d_op_linear_cross_entropy(f->tape, f->in[0], f->param, 1,
-                                       constant(f, read_tensor(f, "", "labels")), -100, NULL, y);
+                                       constant(f, read_tensor(f, "", "labels")),
+                                       &(d9d_op_vocab_opts){.ignore = -100}, y);
 }
 
 static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)

@@ -320,6 +320,7 @@ typedef struct vocabulary {
     int64_t rows, h; /* rows on each rank */
     size_t n;
     int64_t v[MOST_SPLITS];
+    float softcap;
 } vocabulary;
 
 static void param_make(const ranks *w, d9d_param *p, int64_t v, int64_t h, uint64_t stream,
@@ -366,6 +367,7 @@ static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *c
     d9d_tensor all = ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens, c->h), 50), dx;
     d9d_tensor x = d9d_tensor_rows(&all, tokens / parts * mine, tokens / parts);
     d9d_tensor seed = root ? (d9d_tensor){0} : ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens), 51);
+    const d9d_op_vocab_opts opts = {.comm = comm, .softcap = c->softcap, .ignore = IGNORE};
     d9d_param param[MOST_SPLITS], *heads[MOST_SPLITS] = {&param[0], &param[1], &param[2]};
     d9d_var *v, *h, *loss;
     d9d_tape *t;
@@ -377,8 +379,8 @@ static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *c
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
     assert_ok(d9d_op_all_gather_rows(t, v, comm, "h", &h));
-    assert_ok((root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
-        t, h, heads, c->n, targets, IGNORE, comm, &loss));
+    assert_ok((root ? d9d_op_linear_cross_entropy_root
+                    : d9d_op_linear_cross_entropy)(t, h, heads, c->n, targets, &opts, &loss));
     o->loss = ranks_host(d9d_var_tensor(loss));
     assert_ok(d9d_tape_backward(t, &loss, &seed, root ? 0 : 1, D9D_BACKWARD_FULL));
     d9d_var_grad(v, &dx);
@@ -425,12 +427,13 @@ static void loss_check(const ranks *w, const vocabulary *c, bool root)
 static void a_loss_over_parts_is_the_loss(void **state)
 {
     static const vocabulary cases[] = {
-        {"odd", 7, 5, 1, {23}},
-        {"one id", 3, 4, 1, {1}},
-        {"fewer ids than ranks", 3, 4, 1, {2}},
-        {"splits", 5, 9, 3, {50, 1, 7}},
-        {"longer than a block", 40, 3, 2, {9001, 40}},
-        {"no tokens", 0, 3, 1, {5}},
+        {"odd", 7, 5, 1, {23}, 0},
+        {"one id", 3, 4, 1, {1}, 0},
+        {"fewer ids than ranks", 3, 4, 1, {2}, 0},
+        {"splits", 5, 9, 3, {50, 1, 7}, 0},
+        {"splits with a softcap", 5, 9, 3, {50, 1, 7}, 1.5f},
+        {"longer than a block", 40, 3, 2, {9001, 40}, 0},
+        {"no tokens", 0, 3, 1, {5}, 0},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
@@ -455,7 +458,8 @@ static void a_target_outside_is_refused_on_every_rank(void **state)
     assert_ok(d9d_tape_leaf(t, &x, true, &h));
     if (!unit_device_is_cpu()) /* which is known too late to refuse */
         goto out;
-    assert_fails(d9d_op_linear_cross_entropy(t, h, &head, 1, &target, IGNORE, w->comm, &loss),
+    assert_fails(d9d_op_linear_cross_entropy(t, h, &head, 1, &target,
+                                             &(d9d_op_vocab_opts){w->comm, 0.0f, IGNORE}, &loss),
                  D9D_EINVAL, "cross-entropy: target 5 of row 0 is outside the vocabulary of 5");
 out:
     d9d_tape_free(t);

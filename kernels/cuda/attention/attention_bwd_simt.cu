@@ -4,6 +4,8 @@
  * With P = exp(scale Q K' - lse) recomputed and delta = sum over features of dO O:
  *     dV = P' dO,  dP = dO V',  dS = scale P (dP - delta),  dQ = dS K,  dK = dS' Q.
  *
+ * With a softcap c, score = c t with t = tanh(scale Q K' / c), and dS has the factor 1 - t^2.
+ *
  * One launch gives each tile of queries to a block, which sums dQ over keys. A second launch gives
  * each tile of keys to a block, which sums dK and dV over the query heads and queries that read it.
  * So every sum has one order, at the price of computing the scores twice.
@@ -73,10 +75,12 @@ static __device__ __forceinline__ void tile_p_ds(const attention_bwd_args<T> &g,
         for (int c = 0; c < Z::R; c++) {
             const int j = thread_col() + c * THREAD_GRID;
             const bool seen = visible(n, x, q0 + i, k0 + j);
-            const float p = seen ? expf(s[r][c] * n.scale - lse) : 0.0f;
+            const float score = softcap(s[r][c] * n.scale, n.softcap);
+            const float p = seen ? expf(score - lse) : 0.0f;
+            const float derivative = n.scale * softcap_grad(score, n.softcap);
 
             sh.p[i * Z::SCORES + j] = p;
-            sh.ds[i * Z::SCORES + j] = seen ? n.scale * p * (dp[r][c] - delta) : 0.0f;
+            sh.ds[i * Z::SCORES + j] = seen ? derivative * p * (dp[r][c] - delta) : 0.0f;
         }
     }
 }
@@ -98,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS) dq_kernel(attention_bwd_args<T
     load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
     load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
     do {
-        const int64_t end = n.causal ? d9di_i64_min(diagonal_key(x, q0 + nq), x.k.end) : x.k.end;
+        const int64_t end = visible_key_end(n, x, q0 + nq - 1);
 
         clear_acc<Z>(dq);
         for (int64_t k0 = first_visible_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
@@ -155,8 +159,10 @@ static __device__ __forceinline__ void add_query_tiles(const attention_bwd_args<
                                                        float (&dv)[Z::R][Z::DV])
 {
     const d9d_attention_dims &n = g.n;
-    /* Whole tiles of queries before key k0 are hidden, and those whose windows have passed. */
-    const int64_t hidden = n.causal ? d9di_i64_max(k0 - diagonal_key(x, x.q.first), 0) : 0;
+    /* Whole tiles of queries that do not reach key k0 are hidden, and those whose windows have
+     * passed. */
+    const int64_t ahead = n.causal ? 0 : n.window > 0 ? n.window - 1 : n.z;
+    const int64_t hidden = d9di_i64_max(k0 - ahead - diagonal_key(x, x.q.first), 0);
     const int64_t past = k0 + Z::SIDE - 1 + n.window - diagonal_key(x, 0);
     const int64_t end = n.window > 0 ? d9di_i64_min(x.q.end, past) : x.q.end;
 

@@ -37,16 +37,16 @@ static inline void *d9di_cuda_arena_alloc(d9di_cuda_arena *r, int64_t bytes)
     return p;
 }
 
-/* cuDNN, in bfloat16: head sizes up to 256 that are multiples of 8; rows with as many keys as
- * queries, packed documents, and context-parallel chunks. *done is false if cuDNN does not support
- * the call. */
+/* cuDNN, in bfloat16, causal, without a softcap: head sizes up to 256 that are multiples of 8; rows
+ * with as many keys as queries, packed documents, and context-parallel chunks. *done is false if
+ * cuDNN does not support the call. */
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention_call *c, bool *done);
 /* SIMT tiles in float32, any shape and type. */
 d9d_status d9di_attention_simt(d9d_stream s, const d9di_attention_call *c);
 d9d_status d9di_attention_bwd_simt(d9d_stream s, const d9di_attention_call *c);
 
-/* Backward with wgmma on Hopper: causal, bfloat16, head sizes up to 256 that are multiples of 8,
- * unless the built-in SIMT kernels were selected. */
+/* Backward with wgmma on Hopper: causal without a softcap, bfloat16, head sizes up to 256 that are
+ * multiples of 8, unless the built-in SIMT kernels were selected. */
 bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *c);
 d9d_status d9di_attention_bwd_sm90(d9d_stream s, const d9di_attention_call *c);
 

@@ -80,8 +80,7 @@ static __device__ __forceinline__ token_range visible_keys(const d9d_attention_d
     segment x = segment_of(n, segment_find(n, false, t), b);
 
     /* If segments without queries begin here too, the last one is the query's. */
-    return {first_visible_key(n, x, t),
-            n.causal ? d9di_i64_min(diagonal_key(x, t) + 1, x.k.end) : x.k.end};
+    return {first_visible_key(n, x, t), visible_key_end(n, x, t)};
 }
 
 struct decode_smem {
@@ -146,7 +145,8 @@ static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
             for (int g = 0; g < GROUP; g++) {
                 dot[g] = group_reduce<HALF>(dot[g], plus());
                 if (lane == 0 && g < heads)
-                    w.score[g][j] = j < count ? dot[g] * n.scale : -CUDART_INF_F;
+                    w.score[g][j] =
+                        j < count ? softcap(dot[g] * n.scale, n.softcap) : -CUDART_INF_F;
             }
         }
     }

@@ -52,7 +52,7 @@ static __device__ __forceinline__ void segment_forward(const d9d_attention_dims 
                                                        int64_t q0, int64_t kh, const T *k,
                                                        const T *v)
 {
-    const int64_t end = n.causal ? d9di_i64_min(diagonal_key(x, q0 + Z::SIDE), x.k.end) : x.k.end;
+    const int64_t end = visible_key_end(n, x, q0 + Z::SIDE - 1);
 
     clear_acc<Z>(w.o);
     for (int r = 0; r < Z::R; r++) {
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void segment_forward(const d9d_attention_dims 
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
                 s[r][c] = visible(n, x, q0 + i, k0 + thread_col() + c * THREAD_GRID)
-                              ? s[r][c] * n.scale
+                              ? softcap(s[r][c] * n.scale, n.softcap)
                               : -CUDART_INF_F;
             row_online_softmax(w, r, s[r]);
 #pragma unroll

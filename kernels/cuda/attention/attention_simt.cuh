@@ -214,7 +214,15 @@ static __device__ __forceinline__ int64_t first_visible_key(const d9d_attention_
 {
     return n.window > 0 ? d9di_i64_max(x.k.first, diagonal_key(x, q) + 1 - n.window) : x.k.first;
 }
-/* The same for all queries from q on, rounded down to a tile. */
+/* The end of the keys that query q may see. */
+static __device__ __forceinline__ int64_t visible_key_end(const d9d_attention_dims &n,
+                                                          const segment &x, int64_t q)
+{
+    if (n.causal)
+        return d9di_i64_min(diagonal_key(x, q) + 1, x.k.end);
+    return n.window > 0 ? d9di_i64_min(diagonal_key(x, q) + n.window, x.k.end) : x.k.end;
+}
+/* The first key for all queries from q on, rounded down to a tile. */
 template <class Z>
 static __device__ __forceinline__ int64_t first_visible_tile(const d9d_attention_dims &n,
                                                              const segment &x, int64_t q)
@@ -229,8 +237,7 @@ static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, cons
 {
     const bool hidden = n.window > 0 && k + n.window <= diagonal_key(x, q);
 
-    return range_contains(x.q, q) && k < x.k.end && (!n.causal || k <= diagonal_key(x, q)) &&
-           !hidden;
+    return range_contains(x.q, q) && k < visible_key_end(n, x, q) && !hidden;
 }
 
 /* Index in an array [B, A, S] of query i, counted over B and S, and head h. */

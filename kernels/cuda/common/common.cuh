@@ -52,6 +52,19 @@ static __device__ __forceinline__ float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+/* cap tanh(x / cap), or x if cap is 0. */
+static __device__ __forceinline__ float softcap(float x, float cap)
+{
+    return cap > 0.0f ? cap * tanhf(x / cap) : x;
+}
+/* The derivative of softcap() where it is y. */
+static __device__ __forceinline__ float softcap_grad(float y, float cap)
+{
+    const float t = y / cap;
+
+    return cap > 0.0f ? 1.0f - t * t : 1.0f;
+}
+
 /* --- vectors of eight elements --------------------------------------------------------- */
 
 static __device__ __forceinline__ bool can_vectorize(const void *p, int64_t n)

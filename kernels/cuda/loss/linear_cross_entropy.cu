@@ -3,7 +3,8 @@
  * loss = logsumexp(h W') - (h W')[target], over a block of tokens by a block of columns at a time.
  * cuBLASLt computes the logits. A kernel updates an online softmax, a running maximum m and sum l.
  * With p = exp(logits - lse), dloss/dh = p W - W[target] is summed while the logits are there, and
- * rescaled when m grows. For bfloat16, p is rounded to bfloat16 before that GEMM.
+ * rescaled when m grows. For bfloat16, p is rounded to bfloat16 before that GEMM. With a softcap, p
+ * and W[target] of that sum have the factor softcap_grad().
  */
 #include <math_constants.h>
 
@@ -24,11 +25,12 @@ static __global__ void online_init_kernel(online_softmax *state, int64_t n)
         state[i] = {-CUDART_INF_F, 0.0f, 0.0f, 1.0f};
 }
 
-/* A block has a token. p, or NULL, receives exp(logits - m), and may overlap the logits. */
+/* A block has a token. p, or NULL, receives exp(logits - m) derivative, and may overlap the logits.
+ */
 template <class T>
 static __global__ void online_softmax_kernel(online_softmax *state, const float *logits, T *p,
                                              const int32_t *targets, int64_t split_first_id,
-                                             int64_t n)
+                                             int64_t n, float cap)
 {
     const float *z = logits + blockIdx.x * n;
     const int64_t target = targets[blockIdx.x] - split_first_id;
@@ -36,19 +38,22 @@ static __global__ void online_softmax_kernel(online_softmax *state, const float 
     float m = -CUDART_INF_F, sum = 0.0f, v[8];
 
     if (target >= 0 && target < n)
-        o.target = z[target]; /* before the reduction, whose barrier orders this read before the
-                                 writes of p */
+        o.target = softcap(z[target], cap); /* before the reduction, whose barrier orders this read
+                                 before the writes of p */
     D9DI_ROW8 (i, n, THREADS) {
         load8(v, z + i, n - i);
         for (int j = 0; j < 8; j++)
-            m = fmaxf(m, j < n - i ? v[j] : -CUDART_INF_F);
+            m = fmaxf(m, j < n - i ? softcap(v[j], cap) : -CUDART_INF_F);
     }
     m = fmaxf(o.m, group_reduce<THREADS>(m, max_op()));
     D9DI_ROW8 (i, n, THREADS) {
         load8(v, z + i, n - i);
         for (int j = 0; j < 8; j++) {
-            v[j] = expf(v[j] - m);
+            const float logit = softcap(v[j], cap);
+
+            v[j] = expf(logit - m);
             sum += j < n - i ? v[j] : 0.0f;
+            v[j] *= softcap_grad(logit, cap);
         }
         if (p != NULL)
             store8(p + blockIdx.x * n + i, v, n - i);
@@ -73,17 +78,17 @@ static __global__ void rescale_sum_kernel(float *sum, const online_softmax *stat
         sum[blockIdx.x * h + i] *= keep;
 }
 
-/* lse, loss, and unit = sum / l - W[target]; a block has a token. */
+/* lse, loss, and unit = sum / l - derivative W[target]; a block has a token. */
 template <class T>
 static __global__ void loss_dgrad_kernel(float *loss, float *lse, T *token_grad,
                                          const online_softmax *state, const float *sum,
                                          const int32_t *targets, vocab_splits w, int32_t ignore,
-                                         int64_t h)
+                                         int64_t h, float cap)
 {
     const int64_t r = blockIdx.x, id = targets[r];
     const bool ignored = id == ignore, bad = id < 0 || id >= w.all;
     const online_softmax o = state[r];
-    const float total = o.m + logf(o.l);
+    const float total = o.m + logf(o.l), derivative = softcap_grad(o.target, cap);
 
     if (threadIdx.x == 0) {
         lse[r] = ignored ? 0.0f : total;
@@ -95,9 +100,10 @@ static __global__ void loss_dgrad_kernel(float *loss, float *lse, T *token_grad,
     for (int64_t i = threadIdx.x; i < h; i += THREADS) {
         const float mean = o.l == 0.0f ? 0.0f : sum[r * h + i] * (1.0f / o.l);
 
-        store_float(token_grad + r * h + i, ignored ? 0.0f
-                                            : bad   ? CUDART_NAN_F
-                                                  : mean - (row != NULL ? to_float(row[i]) : 0.0f));
+        store_float(token_grad + r * h + i,
+                    ignored ? 0.0f
+                    : bad   ? CUDART_NAN_F
+                            : mean - (row != NULL ? derivative * to_float(row[i]) : 0.0f));
     }
 }
 
@@ -124,8 +130,8 @@ static d9d_status vocab_block_forward(const forward_call &f, const vocab_block &
     d9d_gemm g = {};
 
     D9D_TRY(logits_compute(f.s, op, f.n, c, hidden, tokens, f.w, f.logits));
-    online_softmax_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(f.state, f.logits, p, targets,
-                                                                   c.base + c.first, c.n);
+    online_softmax_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(
+        f.state, f.logits, p, targets, c.base + c.first, c.n, f.n->softcap);
     D9D_TRY(d9di_cuda_check_launch(op));
     if (!want_token_grad)
         return D9D_OK;
@@ -156,8 +162,9 @@ static d9d_status token_block_forward(const forward_call &f, int64_t first, floa
     for (; vocab_block_next(f.n, f.width, &c); begun = true)
         D9D_TRY(
             vocab_block_forward<T>(f, c, x, targets + first, tokens, !begun, token_grad != NULL));
-    loss_dgrad_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(
-        loss + first, lse + first, u, f.state, f.sum, targets + first, f.all, f.n->ignore, h);
+    loss_dgrad_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(loss + first, lse + first, u,
+                                                               f.state, f.sum, targets + first,
+                                                               f.all, f.n->ignore, h, f.n->softcap);
     return d9di_cuda_check_launch(op);
 }
 

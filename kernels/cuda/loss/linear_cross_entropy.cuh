@@ -79,7 +79,7 @@ static __device__ const T *target_row(const vocab_splits &w, int64_t id, int64_t
     return NULL;
 }
 
-/* logits = hidden W' of some columns, float32 [tokens, c.n] */
+/* logits = hidden W' of some columns before the softcap, float32 [tokens, c.n] */
 static inline d9d_status logits_compute(d9d_stream s, const char *op,
                                         const d9d_linear_cross_entropy_dims *d,
                                         const vocab_block &c, const void *hidden, int64_t tokens,

@@ -2,8 +2,9 @@
  * recomputed logits.
  *
  * dh = dloss unit, where the forward computed unit. dW = dz' h with dz = (exp(z - lse) - [target])
- * dloss. The logits of some columns are recomputed for as many tokens as fit, so that the GEMM sums
- * over all of them and dW is rounded once. For bfloat16, dz is rounded to bfloat16 before the GEMM.
+ * dloss, times softcap_grad() if there is a softcap. The logits of some columns are recomputed for
+ * as many tokens as fit, so that the GEMM sums over all of them and dW is rounded once. For
+ * bfloat16, dz is rounded to bfloat16 before the GEMM.
  */
 #include "cuda/loss/linear_cross_entropy.cuh"
 
@@ -52,7 +53,7 @@ d9d_status d9d_k_linear_cross_entropy_dgrad(d9d_stream s, d9d_dtype t, void *dhi
 template <class T>
 static __global__ void dlogits_kernel(T *dz, const float *logits, const float *dloss,
                                       const float *lse, const int32_t *targets, int32_t ignore,
-                                      int64_t split_first_id, int64_t n)
+                                      int64_t split_first_id, int64_t n, float cap)
 {
     const int64_t r = blockIdx.x, target = targets[r] - split_first_id;
     const bool ignored = targets[r] == ignore;
@@ -63,8 +64,11 @@ static __global__ void dlogits_kernel(T *dz, const float *logits, const float *d
 
         load8(v, logits + r * n + i, n - i);
         for (int j = 0; j < 8; j++) {
-            v[j] = ignored ? 0.0f : expf(v[j] - sum) * by;
+            const float logit = softcap(v[j], cap);
+
+            v[j] = ignored ? 0.0f : expf(logit - sum) * by;
             v[j] -= i + j == target && !ignored ? by : 0.0f;
+            v[j] *= ignored ? 0.0f : softcap_grad(logit, cap);
         }
         store8(dz + r * n + i, v, n - i);
     }
@@ -107,8 +111,8 @@ static d9d_status vocab_block_wgrad(const wgrad_call &b, const vocab_block &c, v
 
         D9D_TRY(logits_compute(b.s, op, b.n, c, x, tokens, b.w, b.logits));
         dlogits_kernel<<<(unsigned)tokens, THREADS, 0, d9di_cuda_stream(b.s)>>>(
-            dz, b.logits, b.dloss + i, b.lse + i, b.targets + i, b.n->ignore, c.base + c.first,
-            c.n);
+            dz, b.logits, b.dloss + i, b.lse + i, b.targets + i, b.n->ignore, c.base + c.first, c.n,
+            b.n->softcap);
         D9D_TRY(d9di_cuda_check_launch(op));
         g.t = b.n->t;
         g.ct = b.gt;

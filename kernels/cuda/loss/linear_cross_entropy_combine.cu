@@ -2,8 +2,9 @@
  * part.
  *
  * lse = logsumexp over parts. A part's logit of the target is its lse - loss, 0 if the part lacks
- * it. With f = exp(lse of this part - lse), its share of dloss/dh is f unit - (1 - f) W[target]. A
- * block has a token; it reads 8 n bytes, and reads and writes a row of unit.
+ * it. With f = exp(lse of this part - lse), its share of dloss/dh is f unit - (1 - f) derivative
+ * W[target] (softcap_grad(), 1 without a softcap). A block has a token; it reads 8 n bytes, and
+ * reads and writes a row of unit.
  */
 #include <math_constants.h>
 
@@ -33,7 +34,8 @@ static __device__ void combine_token(const float *parts, int64_t n, int64_t rows
 template <class T>
 static __global__ void combine_kernel(float *loss, float *lse, T *token_grad, const float *parts,
                                       int64_t n, int64_t mine, const int32_t *targets,
-                                      int32_t ignore, vocab_splits w, int64_t rows, int64_t h)
+                                      int32_t ignore, vocab_splits w, int64_t rows, int64_t h,
+                                      float cap)
 {
     const int64_t r = blockIdx.x;
     const bool ignored = targets[r] == ignore;
@@ -47,12 +49,13 @@ static __global__ void combine_kernel(float *loss, float *lse, T *token_grad, co
     }
     if (ignored || token_grad == NULL)
         return;
-    const float f = expf(parts[2 * mine * rows + r] - all);
+    const float *own = parts + 2 * mine * rows + r;
+    const float f = expf(own[0] - all), derivative = softcap_grad(own[0] - own[rows], cap);
     const T *row = target_row<T>(w, targets[r], h);
     for (int64_t i = threadIdx.x; i < h; i += THREADS)
         store_float(token_grad + r * h + i,
                     f * to_float(token_grad[r * h + i]) +
-                        (row != NULL ? (f - 1.0f) * to_float(row[i]) : 0.0f));
+                        (row != NULL ? (f - 1.0f) * derivative * to_float(row[i]) : 0.0f));
 }
 
 template <class T>
@@ -61,7 +64,8 @@ static d9d_status launch_combine(d9d_stream s, const d9d_linear_cross_entropy_di
                                  int64_t mine, const int32_t *targets, const vocab_splits &w)
 {
     combine_kernel<<<(unsigned)d->rows, THREADS, 0, d9di_cuda_stream(s)>>>(
-        loss, lse, (T *)token_grad, parts, n, mine, targets, d->ignore, w, d->rows, d->h);
+        loss, lse, (T *)token_grad, parts, n, mine, targets, d->ignore, w, d->rows, d->h,
+        d->softcap);
     return d9di_cuda_check_launch(op);
 }
 

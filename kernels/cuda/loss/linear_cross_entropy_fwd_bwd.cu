@@ -29,6 +29,9 @@
  *              '-----------------------------'
  *     hidden W' is computed once: 3 GEMMs in place of the 4 that recomputation needs
  *
+ * With a softcap, what is kept is p derivative (softcap_grad()), its sums are those of p, and
+ * cuBLASLt and a kernel do it on any GPU.
+ *
  * For bfloat16, p and h / l are rounded to bfloat16 before the GEMMs. Vocabulary parallelism: ranks
  * exchange the targets' logits once for all tokens, and n and the sum of p per block.
  *
@@ -84,7 +87,7 @@ struct token_state {
 template <class T>
 static __global__ void target_logit_kernel(float *logit, const T *hidden, vocab_splits w,
                                            const int32_t *targets, int32_t ignore, int64_t n,
-                                           int64_t h)
+                                           int64_t h, float cap)
 {
     const int64_t r = group_row<WARP>();
     const T *x, *y;
@@ -104,7 +107,7 @@ static __global__ void target_logit_kernel(float *logit, const T *hidden, vocab_
     }
     sum = group_sum<WARP>(sum);
     if (threadIdx.x % WARP == 0)
-        logit[r] = sum;
+        logit[r] = softcap(sum, cap);
 }
 
 /* logit [ranks, stride], of which at most one is not 0. */
@@ -129,7 +132,7 @@ static __global__ void token_init_kernel(token_state *state, float *reference, c
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     softmax_exp_kernel(d9di_softmax_exp_part *part, int64_t stride, const float *reference,
-                       const float *logits, T *p, int64_t all_n, int64_t n)
+                       const float *logits, T *p, int64_t all_n, int64_t n, float cap)
 {
     const int64_t row = blockIdx.x;
     const float *z = logits + row * n;
@@ -141,7 +144,7 @@ static __global__ void __launch_bounds__(THREADS)
 
         load8(v[c], z + i, n - i);
         for (int j = 0; j < 8; j++) {
-            v[c][j] = i + j < n ? v[c][j] : -CUDART_INF_F;
+            v[c][j] = i + j < n ? softcap(v[c][j], cap) : -CUDART_INF_F;
             max_logit = fmaxf(max_logit, v[c][j]);
         }
     }
@@ -153,9 +156,11 @@ static __global__ void __launch_bounds__(THREADS)
         const int64_t i = ((int64_t)c * THREADS + threadIdx.x) * 8;
 
         for (int j = 0; j < 8; j++) {
+            const float derivative = i + j < n ? softcap_grad(v[c][j], cap) : 0.0f;
+
             v[c][j] = exp2_diff<T>(v[c][j], to);
             sum += v[c][j];
-            v[c][j] = to == CUDART_INF_F ? 0.0f : v[c][j];
+            v[c][j] = to == CUDART_INF_F ? 0.0f : v[c][j] * derivative;
         }
         if (i < n)
             store8(p + row * all_n + i, v[c], n - i);
@@ -215,13 +220,13 @@ static __device__ void combine_ranks(const float *sums, int64_t ranks, int64_t t
             *l += sums[(2 * i + 1) * tokens] * exp2f(sums[2 * i * tokens] - *n);
 }
 
-/* Loss, p[target] -= l, and scaled = h / l. A block has a token. */
+/* Loss, p[target] -= l derivative, and scaled = h / l. A block has a token. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     loss_kernel(float *loss, T *scaled, const T *hidden, token_state *state,
                 const d9di_softmax_exp_part *part, int64_t stride, const float *sums, int64_t ranks,
                 vocab_parts<T> all, int64_t vocab_size, const int32_t *targets, int32_t ignore,
-                int64_t h)
+                int64_t h, float cap)
 {
     const int64_t r = blockIdx.x, id = targets[r];
     const bool ignored = id == ignore, bad = !ignored && (id < 0 || id >= vocab_size);
@@ -253,7 +258,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (int k = 0; k < all.n && !ignored; k++)
         if (id >= all.of[k].id && id < all.of[k].id + all.of[k].n)
             store_float(all.of[k].p + r * all.of[k].n + (id - all.of[k].id),
-                        exp2_diff<float>(target, n) - l);
+                        (exp2_diff<float>(target, n) - l) * softcap_grad(target, cap));
 }
 
 /* unit = sum / l. A block has a token. */
@@ -309,7 +314,8 @@ static bool vocab_part_next(const d9d_linear_cross_entropy_dims *d, vocab_block 
 template <class T>
 static bool is_sm90_part(const fwd_bwd_call<T> &o, int64_t tokens, const vocab_block &c)
 {
-    return d9di_softmax_exp_sm90_supported(o.s, o.n->t, tokens, o.n->h, c.n);
+    return o.n->softcap == 0.0f &&
+           d9di_softmax_exp_sm90_supported(o.s, o.n->t, tokens, o.n->h, c.n);
 }
 
 template <class T> static int64_t tile_columns(const fwd_bwd_call<T> &o, const vocab_block &c)
@@ -335,7 +341,8 @@ static d9d_status vocab_part_softmax_exp(const fwd_bwd_call<T> &o, const vocab_p
 
         D9D_TRY(logits_compute(o.s, op, o.n, some, x, tokens, o.w, o.logits));
         softmax_exp_kernel<T><<<(unsigned)tokens, THREADS, 0, d9di_cuda_stream(o.s)>>>(
-            call.part + i / WIDTH, o.parts, o.reference, o.logits, p + i, c.n, some.n);
+            call.part + i / WIDTH, o.parts, o.reference, o.logits, p + i, c.n, some.n,
+            o.n->softcap);
         D9D_TRY(d9di_cuda_check_launch(op));
     }
     return D9D_OK;
@@ -382,7 +389,7 @@ static d9d_status compute_target_logits(const fwd_bwd_call<T> &o, const void *hi
 {
     target_logit_kernel<T><<<grid_for_rows(o.n->rows, WARP), THREADS, 0, d9di_cuda_stream(o.s)>>>(
         o.target + o.mine * o.n->rows, (const T *)hidden, o.where, targets, o.n->ignore, o.n->rows,
-        o.n->h);
+        o.n->h, o.n->softcap);
     D9D_TRY(d9di_cuda_check_launch(op));
     return gather_ranks(o, o.target, o.n->rows);
 }
@@ -425,7 +432,7 @@ static d9d_status token_block_run(const fwd_bwd_call<T> &o, int64_t first, int64
     D9D_TRY(compute_softmax_exp(o, first, tokens, x, targets + first, &all));
     loss_kernel<T><<<(unsigned)tokens, THREADS, 0, queue>>>(
         loss + first, o.scaled, x, o.state, o.part, o.parts, o.sums, o.ranks, all, vocab_size(o.n),
-        targets + first, o.n->ignore, o.n->h);
+        targets + first, o.n->ignore, o.n->h, o.n->softcap);
     D9D_TRY(d9di_cuda_check_launch(op));
     for (int k = 0; vocab_part_next(o.n, &c); k++)
         D9D_TRY(vocab_part_gemms(o, all.of[k].p, c, token_grad != NULL, k == 0 ? 0.0f : 1.0f,

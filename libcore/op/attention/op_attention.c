@@ -4,6 +4,8 @@
  * context parallelism k and v are gathered in forward and again in backward.  An attention sink is
  * part of lse, so dgrad needs no further term for it; its wgrad is a kernel of its own.
  */
+#include <math.h>
+
 #include "op/attention/op_cp_gather.h"
 
 /* Saved; the first three are the inputs.  Segments, if any, follow: attr points into them. */
@@ -152,11 +154,17 @@ static d9d_status check_segments(const d9d_tensor *q, const d9d_op_attention_opt
     return D9D_OK;
 }
 
-static d9d_status check_window(const d9d_op_attention_opts *opts)
+static d9d_status check_scores(const d9d_op_attention_opts *opts)
 {
-    if (opts->window < 0 || (opts->window > 0 && !opts->causal))
-        return D9D_FAIL(D9D_EINVAL, "attention: a window of %lld keys%s", (long long)opts->window,
-                        opts->causal ? "" : " needs a causal mask");
+    if (opts->window < 0)
+        return D9D_FAIL(D9D_EINVAL, "attention: a window of %lld keys", (long long)opts->window);
+    if (!(opts->softcap >= 0.0f && opts->softcap < INFINITY))
+        return D9D_FAIL(D9D_EINVAL, "attention: a softcap of %g", (double)opts->softcap);
+    if (!opts->causal && d9d_comm_size(opts->cp) > 1)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "attention: bidirectional attention over %d ranks of context parallelism, "
+                        "which needs a causal mask",
+                        d9d_comm_size(opts->cp));
     return D9D_OK;
 }
 
@@ -180,7 +188,7 @@ static d9d_status attention_check(const d9d_tensor *q, const d9d_tensor *k, cons
     D9D_TRY(check_heads(q, k));
     D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
     D9D_TRY(d9di_op_cp_check("attention", "k", pieces, k));
-    D9D_TRY(check_window(opts));
+    D9D_TRY(check_scores(opts));
     D9D_TRY(check_sinks(q, opts->sinks));
     return check_segments(q, opts);
 }
@@ -231,6 +239,7 @@ static d9d_attention_dims attention_dims_of(const d9d_tensor *q, const d9d_tenso
         .kv = k->shape.dim[2],
         .d = q->shape.dim[3],
         .scale = opts->scale,
+        .softcap = opts->softcap,
         .causal = opts->causal,
         .segments = opts->segments != NULL ? opts->segments->shape.dim[0] : 0,
         .segment = opts->segments != NULL ? d9d_tensor_data(opts->segments) : NULL,

@@ -9,6 +9,8 @@
  * with the loss; wgrad recomputes z.  As a root of the backward dloss is 1: forward computes dW
  * too, and dh is `unit` itself.
  *
+ * With a softcap c, z = c tanh(h W^T / c); `unit` and dz have the factor 1 - (z / c)^2.
+ *
  * Vocabulary parallel over n ranks: each rank computes lse and loss of its part of the vocabulary
  * in its place of parts [n, 2, T].  An all-gather gives every rank all parts, and all compute the
  * same sums.  A root's kernel does the all-gather itself.
@@ -16,7 +18,7 @@
 #include "op/op_common.h"
 
 typedef struct lce_attr {
-    int32_t ignore;
+    d9d_op_vocab_opts opts;
     int64_t v[D9D_NODE_MAX];     /* rows of each table that this rank has */
     int64_t first[D9D_NODE_MAX]; /* ids of their first rows */
     int64_t all;                 /* ids of the whole vocabulary */
@@ -40,7 +42,8 @@ static lce_call lce_call_of(const d9d_tensor *h, d9d_param *const *heads, size_t
                            .h = h->shape.dim[1],
                            .n_split = (int)n,
                            .v = a->v,
-                           .ignore = a->ignore,
+                           .ignore = a->opts.ignore,
+                           .softcap = a->opts.softcap,
                            .first = a->part ? a->first : NULL,
                            .vocab = a->all}};
 
@@ -156,9 +159,9 @@ static d9d_status lce_record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, s
     return D9D_OK;
 }
 
-static lce_attr lce_attr_of(d9d_param *const *heads, size_t n, int32_t ignore, bool part)
+static lce_attr lce_attr_of(d9d_param *const *heads, size_t n, const d9d_op_vocab_opts *opts)
 {
-    lce_attr a = {.ignore = ignore, .part = part};
+    lce_attr a = {.opts = *opts, .part = d9d_comm_size(opts->comm) > 1};
 
     for (size_t i = 0; i < n; i++) {
         a.v[i] = heads[i]->local.data.shape.dim[0];
@@ -211,10 +214,9 @@ out:
 }
 
 static d9d_status lce_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                              const d9d_tensor *targets, int32_t ignore, d9d_comm *comm,
+                              const d9d_tensor *targets, const d9d_op_vocab_opts *opts,
                               d9d_var **loss, d9d_node **node)
 {
-    const bool part = d9d_comm_size(comm) > 1;
     const d9d_tensor *x = d9d_var_tensor(h);
     d9d_tensor lse = {0}, unit = {0};
     lce_attr attr;
@@ -223,7 +225,7 @@ static d9d_status lce_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, 
     lce_run r;
 
     D9D_TRY_OR(st, lce_check(x, heads, n, targets), out);
-    attr = lce_attr_of(heads, n, ignore, part);
+    attr = lce_attr_of(heads, n, opts);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, targets->shape, &lse), out);
     if (d9d_tape_should_record(t, &h, 1, NULL, 0))
@@ -234,9 +236,9 @@ static d9d_status lce_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, 
                   .loss = d9d_tensor_data(d9d_var_tensor(out)),
                   .lse = d9d_tensor_data(&lse),
                   .unit = d9d_tensor_data(&unit),
-                  .comm = comm,
+                  .comm = opts->comm,
                   .label = d9di_op_param_name(heads[0])};
-    D9D_TRY_OR(st, part ? lce_run_vocab_parallel(t, &r) : lce_run_local(t, &r), out);
+    D9D_TRY_OR(st, attr.part ? lce_run_vocab_parallel(t, &r) : lce_run_local(t, &r), out);
     D9D_TRY_OR(st, lce_record(t, h, heads, n, out, &lse, targets, &unit, &attr, node), out);
     *loss = out;
 out:
@@ -246,12 +248,12 @@ out:
 }
 
 d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                                       const d9d_tensor *targets, int32_t ignore, d9d_comm *comm,
+                                       const d9d_tensor *targets, const d9d_op_vocab_opts *opts,
                                        d9d_var **loss)
 {
     d9d_node *node;
 
-    return lce_forward(t, h, heads, n, targets, ignore, comm, loss, &node);
+    return lce_forward(t, h, heads, n, targets, opts, loss, &node);
 }
 
 /* --- as a root of the backward -------------------------------------------------------- */
@@ -294,8 +296,9 @@ static int64_t max_rank_rows(d9d_param *const *heads, size_t n, int64_t ranks)
 /* Loss, unit (storage NULL: not wanted) and the gradients of the heads. */
 static d9d_status lce_root_fwd_bwd(d9d_tape *t, const d9d_tensor *x, d9d_param *const *heads,
                                    size_t n, const d9d_tensor *targets, const lce_attr *attr,
-                                   d9d_comm *comm, const d9d_tensor *loss, const d9d_tensor *unit)
+                                   const d9d_tensor *loss, const d9d_tensor *unit)
 {
+    d9d_comm *comm = attr->opts.comm;
     vocab_ranks o = {t, comm, d9di_op_param_name(heads[0])};
     const d9d_linear_cross_entropy_ranks ranks = {.n = d9d_comm_size(comm),
                                                   .rank = d9d_comm_rank(comm),
@@ -313,7 +316,7 @@ static d9d_status lce_root_fwd_bwd(d9d_tape *t, const d9d_tensor *x, d9d_param *
 }
 
 static d9d_status lce_root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                                   const d9d_tensor *targets, int32_t ignore, d9d_comm *comm,
+                                   const d9d_tensor *targets, const d9d_op_vocab_opts *opts,
                                    d9d_var **loss, d9d_node **node)
 {
     const d9d_tensor *x = d9d_var_tensor(h);
@@ -323,12 +326,11 @@ static d9d_status lce_root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *he
     d9d_status st;
 
     D9D_TRY(lce_check(x, heads, n, targets));
-    attr = lce_attr_of(heads, n, ignore, d9d_comm_size(comm) > 1);
+    attr = lce_attr_of(heads, n, opts);
     if (d9d_var_needs_grad(h))
         D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit));
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
-    D9D_TRY_OR(st,
-               lce_root_fwd_bwd(t, x, heads, n, targets, &attr, comm, d9d_var_tensor(out), &unit),
+    D9D_TRY_OR(st, lce_root_fwd_bwd(t, x, heads, n, targets, &attr, d9d_var_tensor(out), &unit),
                out);
     D9D_TRY_OR(st, d9d_tape_record(t, &lce_root_node_ops, &h, 1, &out, 1, heads, n, 0, node), out);
     (void)d9d_node_save(*node, &unit, D9D_NEED_DGRAD);
@@ -348,8 +350,8 @@ static d9d_status grad_seed_ones(d9d_node *n, const d9d_shape *shape)
 
 /* If the gradients of the heads have no memory yet, backward computes them. */
 d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
-                                            size_t n, const d9d_tensor *targets, int32_t ignore,
-                                            d9d_comm *comm, d9d_var **loss)
+                                            size_t n, const d9d_tensor *targets,
+                                            const d9d_op_vocab_opts *opts, d9d_var **loss)
 {
     bool at_once = d9d_tape_should_record(t, &h, 1, heads, n);
     d9d_node *node;
@@ -358,8 +360,8 @@ d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *
     for (size_t i = 0; i < n; i++)
         at_once =
             at_once && (!d9d_param_needs_grad(heads[i]) || heads[i]->local.grad.storage != NULL);
-    D9D_TRY(at_once ? lce_root_forward(t, h, heads, n, targets, ignore, comm, loss, &node)
-                    : lce_forward(t, h, heads, n, targets, ignore, comm, loss, &node));
+    D9D_TRY(at_once ? lce_root_forward(t, h, heads, n, targets, opts, loss, &node)
+                    : lce_forward(t, h, heads, n, targets, opts, loss, &node));
     if (node == NULL)
         return D9D_OK;
     d9d_node_make_root(node);

@@ -1,7 +1,8 @@
 /* op_logits.c - logits of selected tokens.  h [T, H], pick [N], heads [V_s, H], y [N, V] float32.
  *
  * Each table, or under vocabulary parallelism each rank's part of it, is a GEMM of its own into its
- * columns of y.  Columns of other ranks are zero, and y is the all-reduce (sum) over ranks.
+ * columns of y.  Columns of other ranks are zero, and y is the all-reduce (sum) over ranks.  Then
+ * the softcap, if there is one.
  */
 #include "op/op_common.h"
 
@@ -62,20 +63,24 @@ static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_pa
 }
 
 static d9d_status all_logits(d9d_tape *t, const d9d_tensor *rows, d9d_param *const *heads, size_t n,
-                             d9d_comm *comm, const d9d_tensor *y)
+                             const d9d_op_vocab_opts *opts, const d9d_tensor *y)
 {
     const int64_t n_logits = d9d_tensor_numel(y);
+    void *at = d9d_tensor_data(y);
 
-    if (comm != NULL)
-        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, D9D_F32, d9d_tensor_data(y), n_logits, 0.0f));
+    if (opts->comm != NULL)
+        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, D9D_F32, at, n_logits, 0.0f));
     for (size_t i = 0; i < n; i++)
         D9D_TRY(split_logits(t, rows, heads[i], d9di_op_split_first_id(heads, i), y));
-    return d9d_comm_all_reduce(comm, d9d_tape_device(t)->stream, heads[0]->name, D9D_F32,
-                               d9d_tensor_data(y), n_logits, D9D_COMM_SUM);
+    D9D_TRY(d9d_comm_all_reduce(opts->comm, d9d_tape_device(t)->stream, heads[0]->name, D9D_F32, at,
+                                n_logits, D9D_COMM_SUM));
+    return opts->softcap > 0.0f
+               ? D9DI_KERNEL(t, elementwise->softcap, D9D_F32, at, at, opts->softcap, n_logits)
+               : D9D_OK;
 }
 
 d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_param *const *heads,
-                         size_t n, d9d_comm *comm, d9d_var **y)
+                         size_t n, const d9d_op_vocab_opts *opts, d9d_var **y)
 {
     d9d_tensor rows = {0};
     int64_t v = 0;
@@ -87,7 +92,7 @@ d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_pa
         v += heads[i]->spec.shape.dim[0];
     D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(pick->shape.dim[0], v), &out));
     D9D_TRY_OR(st, rows_select(t, d9d_var_tensor(h), pick, &rows), out);
-    D9D_TRY_OR(st, all_logits(t, &rows, heads, n, comm, d9d_var_tensor(out)), out);
+    D9D_TRY_OR(st, all_logits(t, &rows, heads, n, opts, d9d_var_tensor(out)), out);
     *y = out;
 out:
     d9d_tensor_release(&rows);

@@ -85,7 +85,8 @@ static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j
     const int64_t q = b * n->s + i - x.q, k = b * n->z + j - x.k;
     const int64_t back = x.nk - x.nq + q - k; /* from the query's own place */
 
-    return k >= 0 && k < x.nk && (!n->causal || back >= 0) && (n->window == 0 || back < n->window);
+    return k >= 0 && k < x.nk && (!n->causal || back >= 0) &&
+           (n->window == 0 || llabs(back) < n->window);
 }
 
 /* Feature 0 of head h, of `heads`, of cell i behind `rows` others. */
@@ -103,6 +104,15 @@ static double dot(const d9d_attention_dims *n, const void *x, int64_t ix, const 
     return sum;
 }
 
+/* The score of scale q.k = x, and its derivative. */
+static double capped(const d9d_attention_dims *n, double x, double *derivative)
+{
+    const double cap = (double)n->softcap, t = cap > 0.0 ? tanh(x / cap) : 0.0;
+
+    *derivative = 1.0 - t * t;
+    return cap > 0.0 ? cap * t : x;
+}
+
 /* One query row: output, lse, and its share of the gradients: dq, dk, dv, dsink. */
 static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w, double *o,
                       double *lse, double *g)
@@ -112,11 +122,14 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
     double most = -INFINITY, sum = 0.0, delta = 0.0, *dq = g, *dk = g + q_size(n);
     double *dv = dk + k_size(n), *dsink = dv + k_size(n);
     const double sink = p->sink != NULL ? array_get(n->t, p->sink, h) : -INFINITY;
+    double *derivative = w + n->z;
 
     for (int64_t j = 0; j < n->z; j++) {
-        w[j] = visible(n, b, i, j)
-                   ? (double)n->scale * dot(n, p->q, iq, p->k, at(n, b * n->z, j, n->kv, kh))
-                   : -INFINITY;
+        w[j] = -INFINITY;
+        if (visible(n, b, i, j))
+            w[j] =
+                capped(n, (double)n->scale * dot(n, p->q, iq, p->k, at(n, b * n->z, j, n->kv, kh)),
+                       &derivative[j]);
         most = w[j] > most ? w[j] : most;
     }
     for (int64_t j = 0; j < n->z; j++)
@@ -136,7 +149,7 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
 
         if (w[j] == 0.0)
             continue;
-        ds = (double)n->scale * w[j] * (dot(n, p->dout, iq, p->v, ik) - delta);
+        ds = (double)n->scale * w[j] * (dot(n, p->dout, iq, p->v, ik) - delta) * derivative[j];
         for (int64_t f = 0; f < n->d; f++) {
             o[iq + f] += w[j] * array_get(n->t, p->v, ik + f);
             dq[iq + f] += ds * array_get(n->t, p->k, ik + f);
@@ -154,7 +167,7 @@ static void naive(const call *p, double *o, double *lse, double *g)
 
 #pragma omp parallel for
     for (int64_t kh = 0; kh < n->kv; kh++) {
-        double *w = calloc((size_t)n->z + 1, sizeof(*w));
+        double *w = calloc(2 * (size_t)n->z + 1, sizeof(*w));
 
         for (int64_t b = 0; b < n->b; b++)
             for (int64_t h = kh * group; h < (kh + 1) * group; h++)
@@ -180,10 +193,23 @@ static void check_sink(call *p, const double *want)
     free(all);
 }
 
+/* The same forward as that of a KV cache, which may be another algorithm. */
+static void check_decode(call *p, const double *o, const double *lse, double tolerance)
+{
+    memset(p->o, 0xff, (size_t)q_size(&p->n) * d9d_dtype_size(p->n.t));
+    p->n.decode = true;
+    run_forward(p);
+    p->n.decode = false;
+    array_close("o of a cache", p->n.t, p->o, o, q_size(&p->n), tolerance);
+    array_close("lse of a cache", D9D_F32, p->lse, lse, p->n.b * p->n.a * p->n.s, 5e-6);
+}
+
 static void check_with(const d9d_attention_dims *n, bool sinks)
 {
     int64_t nq = q_size(n), nk = k_size(n), rows = n->b * n->a * n->s;
     size_t size = d9d_dtype_size(n->t);
+    const double tolerance =
+        n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(sinks ? 1e-2 : 5e-6, 1e-2);
     call p = {.n = *n};
     double *o = calloc((size_t)nq + 1, sizeof(*o)), *lse = calloc((size_t)rows + 1, sizeof(*lse));
     double *g = calloc((size_t)(nq + 2 * nk + n->a) + 1, sizeof(*g));
@@ -200,9 +226,10 @@ static void check_with(const d9d_attention_dims *n, bool sinks)
     array_same_for_threads(run_forward, &p, p.o, (size_t)nq * size, NULL);
     /* Where a GPU multiplies in bfloat16, the probabilities are rounded to it; and with a sink what
      * is scaled was. */
-    array_close("o", n->t, p.o, o, nq,
-                n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(sinks ? 1e-2 : 5e-6, 1e-2));
+    array_close("o", n->t, p.o, o, nq, tolerance);
     array_close("lse", D9D_F32, p.lse, lse, rows, 5e-6);
+    if (n->softcap > 0.0f)
+        check_decode(&p, o, lse, tolerance);
     array_same_for_threads(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * size, NULL);
     /* In bfloat16 the kernel has o rounded, on a GPU with a sink twice. */
     array_close("dq, dk, dv", n->t, p.grads, g, nq + 2 * nk,
@@ -221,8 +248,7 @@ static void check(const d9d_attention_dims *n)
     d9d_attention_dims w = *n;
 
     check_with(n, false);
-    if (n->causal)
-        w.window = windows[(n->s + n->d + n->t) % 5];
+    w.window = windows[(n->s + n->d + n->t) % 5];
     if (n->causal || n->t == D9D_F32)
         check_with(&w, true);
 }
@@ -327,6 +353,50 @@ static void test_segments(void **state)
     check_list(2, 133, 401, odd, 8);
     check_list(2, 3, 150, NULL, 0);
     check_list(2, 0, 5, NULL, 0);
+}
+
+/* Rows whose scores are capped, as heads of every size that a kernel of its own takes. */
+static const struct {
+    int64_t b, s, z, window, chunks;
+    int segments;
+    d9d_segment segment[3];
+} capped_rows[] = {
+    {2, 37, 37, 0, 0, 0, {{0}}},
+    {1, 70, 70, 33, 0, 0, {{0}}},
+    {1, 75, 75, 9, 0, 3, {{0, 33, 0, 33}, {33, 39, 33, 39}, {72, 3, 72, 3}}},
+    {1, 41, 110, 0, 0, 2, {{0, 10, 0, 60}, {10, 31, 60, 50}}},
+    {1, 41, 110, 20, 0, 2, {{0, 10, 0, 60}, {10, 31, 60, 50}}},
+    {1, 36, 72, 0, 2, 0, {{0}}},
+    {1, 36, 72, 20, 2, 0, {{0}}},
+};
+static const int64_t capped_sizes[] = {64, 80, 128, 256};
+
+static void test_softcap(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(capped_rows) / sizeof(*capped_rows); i++)
+        for (int flags = 0; flags < 8; flags++) {
+            const int64_t d = capped_sizes[flags / 2];
+
+            check_with(&(d9d_attention_dims){.t = array_types[(i + (size_t)flags / 2) % 2],
+                                             .b = capped_rows[i].b,
+                                             .s = capped_rows[i].s,
+                                             .z = capped_rows[i].z,
+                                             .a = 2,
+                                             .kv = flags & 2 ? 2 : 1,
+                                             .d = d,
+                                             .causal = flags % 2 == 0,
+                                             .scale = 2.0f / sqrtf((float)d),
+                                             .softcap = 1.5f,
+                                             .window = capped_rows[i].window,
+                                             .segments = capped_rows[i].segments,
+                                             .segment = capped_rows[i].segments > 0
+                                                            ? capped_rows[i].segment
+                                                            : NULL,
+                                             .chunks = capped_rows[i].chunks,
+                                             .chunk_end = {18, 72}},
+                       i % 3 == 1);
+        }
 }
 
 /* What each of n ranks has of two rows, their documents between `bounds`, or whole. */
@@ -551,11 +621,13 @@ static const struct {
     d9d_dtype t;
     int64_t d, window;
     bool causal;
+    float softcap;
 } alone_cases[] = {
-    {D9D_F32, 20, 0, false},  {D9D_BF16, 20, 0, false}, {D9D_F32, 20, 0, true},
-    {D9D_BF16, 20, 0, true},  {D9D_F32, 64, 0, false},  {D9D_BF16, 64, 0, false},
-    {D9D_F32, 64, 0, true},   {D9D_BF16, 64, 0, true},  {D9D_F32, 20, 60, true},
-    {D9D_BF16, 64, 60, true}, {D9D_BF16, 256, 0, true}, {D9D_BF16, 200, 60, true},
+    {D9D_F32, 20, 0, false, 0},      {D9D_BF16, 20, 0, false, 0},    {D9D_F32, 20, 0, true, 0},
+    {D9D_BF16, 20, 0, true, 0},      {D9D_F32, 64, 0, false, 0},     {D9D_BF16, 64, 0, false, 0},
+    {D9D_F32, 64, 0, true, 0},       {D9D_BF16, 64, 0, true, 0},     {D9D_F32, 20, 60, true, 0},
+    {D9D_BF16, 64, 60, true, 0},     {D9D_BF16, 256, 0, true, 0},    {D9D_BF16, 200, 60, true, 0},
+    {D9D_BF16, 64, 60, false, 2.0f}, {D9D_F32, 20, 60, false, 2.0f}, {D9D_BF16, 64, 0, true, 2.0f},
 };
 
 /* To the bit, wherever a segment lies, and with NaN in the neighbour number `spoilt`. */
@@ -574,6 +646,7 @@ static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment 
                                 .d = alone_cases[flags].d,
                                 .causal = alone_cases[flags].causal,
                                 .window = alone_cases[flags].window,
+                                .softcap = alone_cases[flags].softcap,
                                 .scale = 0.3f,
                                 .segments = segments,
                                 .segment = list,
@@ -897,11 +970,12 @@ static void test_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_segments),     cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_prompts),      cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_bad_segments), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_segments), cmocka_unit_test(test_softcap),
+        cmocka_unit_test(test_ranks),    cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_alone),    cmocka_unit_test(test_bad_segments),
+        cmocka_unit_test(test_extremes), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_heads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -256,6 +256,32 @@ static void test_fill(void **state)
     assert_int_equal(k->elementwise->fill(NULL, D9D_U8, b, 5, 1.0f), D9D_EINVAL);
 }
 
+/* --- softcap ----------------------------------------------------------------------- */
+
+static void run_softcap(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(
+        host_kernels()->elementwise->softcap(NULL, p->t, p->out[0], p->in[0], 1.5f, p->n), D9D_OK);
+}
+
+static void test_softcap(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 16; i++) {
+        const int64_t n = array_sizes[i / 2];
+        call p;
+
+        call_make(&p, array_types[i % 2], n);
+        for (int64_t j = 0; j < n; j++)
+            p.want[0][j] = 1.5 * tanh(in(&p, 0, j) / 1.5);
+        array_same_for_threads(run_softcap, &p, p.out[0], (size_t)n * d9d_dtype_size(p.t), NULL);
+        array_close("y", p.t, p.out[0], p.want[0], n, 1e-6);
+        call_free(&p);
+    }
+}
+
 /* --- sigmoid gate ------------------------------------------------------------------ */
 
 static void run_gate(void *arg)
@@ -366,10 +392,11 @@ static void test_random_ones(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elementwise), cmocka_unit_test(test_accumulate),
-        cmocka_unit_test(test_axpy),        cmocka_unit_test(test_cast_between),
-        cmocka_unit_test(test_fill),        cmocka_unit_test(test_sigmoid_gate),
-        cmocka_unit_test(test_random_box),  cmocka_unit_test(test_random_ones),
+        cmocka_unit_test(test_elementwise),  cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_axpy),         cmocka_unit_test(test_softcap),
+        cmocka_unit_test(test_cast_between), cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_sigmoid_gate), cmocka_unit_test(test_random_box),
+        cmocka_unit_test(test_random_ones),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,6 +69,7 @@ static double weight(const call *p, int64_t id, int64_t i)
 static void naive(const call *p, double *loss, double *dh, double *dw)
 {
     double *logit = calloc((size_t)p->all_v + 1, sizeof(*logit));
+    const double cap = (double)p->n.softcap;
     int64_t h = p->n.h;
 
     for (int64_t r = 0; r < p->n.rows; r++) {
@@ -80,6 +81,7 @@ static void naive(const call *p, double *loss, double *dh, double *dw)
             logit[v] = 0.0;
             for (int64_t i = 0; i < h; i++)
                 logit[v] += array_get(p->n.t, p->hidden, r * h + i) * weight(p, v, i);
+            logit[v] = cap > 0.0 ? cap * tanh(logit[v] / cap) : logit[v];
             most = logit[v] > most ? logit[v] : most;
         }
         for (int64_t v = 0; v < p->all_v; v++)
@@ -88,6 +90,7 @@ static void naive(const call *p, double *loss, double *dh, double *dw)
         for (int64_t v = 0; v < p->all_v; v++) {
             double d = (exp(logit[v] - most) / sum - (v == p->targets[r])) * (double)p->dloss[r];
 
+            d *= cap > 0.0 ? 1.0 - logit[v] * logit[v] / (cap * cap) : 1.0;
             for (int64_t i = 0; i < h; i++) {
                 dh[r * h + i] += d * weight(p, v, i);
                 dw[v * h + i] += d * array_get(p->n.t, p->hidden, r * h + i);
@@ -214,16 +217,17 @@ static void test_shapes(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int flags = 0; flags < 4; flags++) {
+        for (int flags = 0; flags < 8; flags++) {
             call p = {.n = {.t = array_types[flags & 1],
                             .rows = shapes[i].rows,
                             .h = shapes[i].h,
-                            .n_split = shapes[i].n_split},
-                      .gt = array_types[flags >> 1]};
+                            .n_split = shapes[i].n_split,
+                            .softcap = flags & 4 ? 2.0f : 0.0f},
+                      .gt = array_types[flags >> 1 & 1]};
 
             memcpy(p.v, shapes[i].v, sizeof(p.v));
             for (int s = 0; s < MOST_SPLITS; s++)
-                p.beta[s] = flags == 1 || flags == 2 ? 1.0f : 0.0f;
+                p.beta[s] = flags % 4 == 1 || flags % 4 == 2 ? 1.0f : 0.0f;
             check(&p);
         }
 }
@@ -470,12 +474,13 @@ static void test_fsdp_param(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int flags = 0; flags < 4; flags++) {
+        for (int flags = 0; flags < 8; flags++) {
             call p = {.n = {.t = array_types[flags & 1],
                             .rows = shapes[i].rows,
                             .h = shapes[i].h,
-                            .n_split = shapes[i].n_split},
-                      .gt = array_types[flags >> 1]};
+                            .n_split = shapes[i].n_split,
+                            .softcap = flags & 4 ? 2.0f : 0.0f},
+                      .gt = array_types[flags >> 1 & 1]};
 
             memcpy(p.v, shapes[i].v, sizeof(p.v));
             parts_check(&p);

@@ -1,4 +1,4 @@
-/* exp, sigmoid, sine and cosine of the kernels against double; sums in lanes. */
+/* exp, sigmoid, tanh, sine and cosine of the kernels against double; sums in lanes. */
 #include "support/arrays.h"
 
 #include <math.h>
@@ -46,6 +46,25 @@ static void test_sigmoid(void **state)
     assert_true(d9di_cpu_sigmoid(INFINITY) == 1.0f);
 }
 
+static void test_tanh(void **state)
+{
+    double worst = 0.0;
+
+    (void)state;
+    for (float x = 1e-9f; x < 12.0f; x *= 1.0001f) {
+        double e = ulps(d9di_cpu_tanhf(x), tanh((double)x));
+
+        worst = e > worst ? e : worst;
+        assert_true(d9di_cpu_tanhf(-x) == -d9di_cpu_tanhf(x));
+    }
+    assert_true(worst < 3.0);
+    assert_true(d9di_cpu_tanhf(0.0f) == 0.0f);
+    assert_true(d9di_cpu_tanhf(INFINITY) == 1.0f);
+    assert_true(d9di_cpu_tanhf(-INFINITY) == -1.0f);
+    assert_true(isnan(d9di_cpu_tanhf(NAN)));
+    assert_true(isnan(d9di_cpu_tanhf(-NAN)));
+}
+
 static void test_sine_cosine(void **state)
 {
     (void)state;
@@ -69,6 +88,9 @@ static void test_vectors_are_scalars(void **state)
             (void)d9di_cpu_row_exp(y, x + first, 1.0f, n);
             for (int64_t i = 0; i < n; i++)
                 assert_true(y[i] == d9di_cpu_expf(x[first + i] - 1.0f));
+            d9di_cpu_row_softcap(y, 2.0f, x + first, n);
+            for (int64_t i = 0; i < n; i++)
+                assert_true(y[i] == 2.0f * d9di_cpu_tanhf(0.5f * x[first + i]));
         }
     free(x);
 }
@@ -156,9 +178,13 @@ static void test_boxes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),         cmocka_unit_test(test_sigmoid),
-        cmocka_unit_test(test_sine_cosine), cmocka_unit_test(test_vectors_are_scalars),
-        cmocka_unit_test(test_rows),        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_sigmoid),
+        cmocka_unit_test(test_tanh),
+        cmocka_unit_test(test_sine_cosine),
+        cmocka_unit_test(test_vectors_are_scalars),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_boxes),
     };
 

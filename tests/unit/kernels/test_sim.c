@@ -175,6 +175,10 @@ static void attention_counts_what_is_seen(void **state)
     for (n.window = 2; n.window < 14; n.window += 5) /* 8, 27 and all 30 */
         assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_SIM_ATTENTION_BUILTIN].flops == 4.0 * 8 * (8 + 27 + 30));
+    n.causal = false;
+    for (n.window = 0; n.window < 4; n.window += 2) /* all 36 and, of 3, 3, 3 and 2 keys, 11 */
+        assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_true(t->work[D9D_SIM_ATTENTION_BUILTIN].flops == 4.0 * 8 * (8 + 27 + 30 + 36 + 11));
     d9d_device_free(dev, list, sizeof(two));
 }
 

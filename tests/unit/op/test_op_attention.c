@@ -10,6 +10,7 @@ typedef struct attention_arg {
     float scale;
     bool causal;
     int64_t window;
+    float softcap;
 } attention_arg;
 
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
@@ -18,6 +19,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     fd_env *e = self;
     const attention_arg *a = e->of->arg;
     const d9d_op_attention_opts opts = {.scale = a->scale,
+                                        .softcap = a->softcap,
                                         .causal = a->causal,
                                         .window = a->window,
                                         .sinks = e->n_param > 0 ? e->param[0] : NULL,
@@ -49,9 +51,10 @@ static const d9d_segment pieces[] = {
 
 static void keeps_its_promises(void **state)
 {
-    static const attention_arg causal = {0.4f, true, 0}, open = {0.4f, false, 0};
-    static const attention_arg steep = {1.0f, true, 0}, window = {0.4f, true, 3};
-    static const attention_arg wide = {0.4f, true, 66};
+    static const attention_arg causal = {0.4f, true, 0, 0}, open = {0.4f, false, 0, 0};
+    static const attention_arg steep = {1.0f, true, 0, 0}, window = {0.4f, true, 3, 0};
+    static const attention_arg wide = {0.4f, true, 66, 0}, open_window = {0.4f, false, 2, 0};
+    static const attention_arg capped = {1.0f, true, 0, 1.5f}, both = {1.0f, false, 3, 1.5f};
     static const fd_case cases[] = {
         {.name = "causal",
          .run = run,
@@ -131,6 +134,29 @@ static void keeps_its_promises(void **state)
          .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
          .tolerance_bf16 = 0.03f, /* sums of few queries, of rounded outputs */
          .arg = &window},
+        {.name = "window without a mask",
+         .run = run,
+         .in = QKV(2, 7, 4, 2, 5),
+         .saved = KEPT(2, 7, 4, 2, 5),
+         .arg = &open_window},
+        {.name = "softcap",
+         .run = run,
+         .in = QKV(2, 7, 4, 2, 5),
+         .saved = KEPT(2, 7, 4, 2, 5),
+         .arg = &capped},
+        {.name = "softcap of documents, window without a mask, sinks",
+         .run = run,
+         .in = QKV(2, 6, 4, 2, 5),
+         .param = {FD(4)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
+         .saved = KEPT(2, 6, 4, 2, 5),
+         .arg = &both},
+        {.name = "softcap of pieces, window without a mask",
+         .run = run,
+         .in = QKZV(2, 4, 8, 4, 2, 5),
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
+         .arg = &both},
         {.name = "sinks",
          .run = run,
          .in = QKV(2, 5, 6, 2, 3),
@@ -205,7 +231,8 @@ static void a_cache_is_the_row(void **state)
                         numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 2),
                         numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 3)};
     const size_t size = HEADS * WIDE * sizeof(float);
-    d9d_op_attention_opts opts = {.scale = 0.3f, .causal = true, .window = 40, .sinks = sinks};
+    d9d_op_attention_opts opts = {
+        .scale = 0.3f, .softcap = 2.0f, .causal = true, .window = 40, .sinks = sinks};
     d9d_tensor some[] = {{0}, row[1], row[2]};
     d9d_segment list[STEPS];
     float *want, *got;
@@ -248,15 +275,15 @@ static void refuses(void **state)
     const d9d_op_attention_opts cut = {.scale = 1,
                                        .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
     const d9d_op_attention_opts past = {.scale = 1, .causal = true, .window = -1};
-    const d9d_op_attention_opts open = {.scale = 1, .window = 2};
+    const d9d_op_attention_opts uncapped = {.scale = 1, .softcap = -1};
     const d9d_op_attention_opts sunk = {
         .scale = 1, .causal = true, .sinks = op_param(f, "sinks", D9D_F32, D9D_SHAPE(2))};
     d9d_var *y;
 
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &past, &y),
                    "attention: a window of -1 keys");
-    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &open, &y),
-                   "attention: a window of 2 keys needs a causal mask");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &uncapped, &y),
+                   "attention: a softcap of -1");
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &sunk, &y),
                    "attention: sinks [2] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], sinks are "
                    "[A]");

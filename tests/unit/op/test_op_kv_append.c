@@ -62,9 +62,11 @@ static void logits_refuse(void **state)
     d9d_tensor *square = op_tensor(f, D9D_I32, D9D_SHAPE(2, 1));
     d9d_param *heads[] = {op_param(f, "head", D9D_F32, D9D_SHAPE(7, 4))};
 
-    assert_refused(f, d9d_op_logits(f->tape, h, square, heads, 1, NULL, &y),
+    const d9d_op_vocab_opts opts = {0};
+
+    assert_refused(f, d9d_op_logits(f->tape, h, square, heads, 1, &opts, &y),
                    "logits: h [5, 4] does not fit pick [2, 1]: h is [T, H], pick [N]");
-    assert_refused(f, d9d_op_logits(f->tape, h, pick, heads, 1, NULL, &y),
+    assert_refused(f, d9d_op_logits(f->tape, h, pick, heads, 1, &opts, &y),
                    "logits: have no backward");
 }
 

@@ -7,14 +7,19 @@
 
 enum { IGNORE = -100 };
 
+static const d9d_op_vocab_opts plain = {.ignore = IGNORE};
+static const d9d_op_vocab_opts capped = {.ignore = IGNORE, .softcap = 1.5f};
+
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                       size_t n_out)
 {
     fd_env *e = self;
 
+    const d9d_op_vocab_opts *opts = e->of->arg;
+
     (void)n_in, (void)n_out;
-    return d9d_op_linear_cross_entropy(t, in[0], e->param, e->n_param, &e->constant[0], IGNORE,
-                                       NULL, out);
+    return d9d_op_linear_cross_entropy(t, in[0], e->param, e->n_param, &e->constant[0],
+                                       opts != NULL ? opts : &plain, out);
 }
 
 static const int32_t targets[] = {0, 8, IGNORE, 4, 5, 5, 7, IGNORE, 1};
@@ -34,6 +39,13 @@ static void keeps_its_promises(void **state)
          .param = {FD(5, 7), FD(3, 7), FD(1, 7)},
          .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
          .saved = {63, 63, 9}},
+        {.name = "split, with a softcap",
+         .run = run,
+         .in = {FD(9, 7)},
+         .param = {FD(5, 7), FD(3, 7), FD(1, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
+         .saved = {63, 63, 9},
+         .arg = &capped},
         {.name = "longer than a block",
          .run = run,
          .in = {{.shape = D9D_SHAPE(9, 17), .scale = 0.3f}},
@@ -63,9 +75,9 @@ static void a_head_with_an_adapter_is_refused(void **state)
     d9d_adapter adapter = {0};
 
     w->lora.adapter = &adapter;
-    assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
-                      D9D_ENOTSUP, "has an adapter, which is not supported here");
-    assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
+    assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, &plain, &loss), D9D_ENOTSUP,
+                      "has an adapter, which is not supported here");
+    assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, &plain, &loss),
                       D9D_ENOTSUP, "has an adapter, which is not supported here");
     w->lora.adapter = NULL;
 }
@@ -81,7 +93,7 @@ static void ignored_targets_do_not_count(void **state)
     float got[3];
 
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(target), some, sizeof(some)));
-    assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, NULL, &loss));
+    assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, &plain, &loss));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), got));
     assert_float_equal(got[0], log(7), 1e-6);
     assert_float_equal(got[1], 0, 0);
@@ -101,15 +113,14 @@ static void targets_outside_the_vocabulary_are_refused(void **state)
         if (!unit_device_is_cpu()) { /* which is known too late to refuse */
             float got;
 
-            assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, NULL, &loss));
+            assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, &plain, &loss));
             assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), &got));
             assert_true(isnan(got));
             loss = NULL;
             continue;
         }
-        assert_int_equal(
-            d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, NULL, &loss),
-            D9D_EINVAL);
+        assert_int_equal(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, &plain, &loss),
+                         D9D_EINVAL);
         assert_null(loss);
     }
 }
@@ -125,16 +136,16 @@ static void refuses(void **state)
     d9d_tensor *three = op_tensor(f, D9D_I32, D9D_SHAPE(3)),
                *two = op_tensor(f, D9D_I32, D9D_SHAPE(2));
 
-    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &w, 1, three, IGNORE, NULL, &y),
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &w, 1, three, &plain, &y),
                    "linear_cross_entropy: head [7, 3] does not fit rows [2]: a split is [V, H]");
-    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 1, two, IGNORE, NULL, &y),
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 1, two, &plain, &y),
                    "linear_cross_entropy: targets [2] does not fit h [3, 2]: h is [T, H], targets "
                    "are [T]");
-    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 0, three, IGNORE, NULL, &y),
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 0, three, &plain, &y),
                    "linear_cross_entropy: a vocabulary of 0 splits, from 1 to 8 are possible");
     d9d_tensor_release(&b->local.grad);
     assert_ok(d9d_tensor_alloc(f->dev, D9D_BF16, D9D_SHAPE(7, 2), &b->local.grad));
-    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, both, 2, three, IGNORE, NULL, &y),
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, both, 2, three, &plain, &y),
                    "linear_cross_entropy: the gradient of a is float32, of b bfloat16");
 }
 
@@ -180,7 +191,7 @@ static void train(op_fixture *f, int mode, results *r)
     for (int i = 0; i < 2 && mode == ROOT_SHARDED; i++)
         hide(w[i], &grad[i]);
     assert_ok((mode == SEEDED ? d9d_op_linear_cross_entropy : d9d_op_linear_cross_entropy_root)(
-        f->tape, h, w, 2, target, IGNORE, NULL, &loss));
+        f->tape, h, w, 2, target, &plain, &loss));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), r->loss));
     for (int i = 0; i < 2 && mode == ROOT_SHARDED; i++) {
         assert_false(w[i]->local.has_grad);
@@ -235,7 +246,7 @@ static d9d_status root_in_checkpoint(void *self, d9d_tape *t, d9d_var *const *in
     d9d_param *w = arg[0];
 
     (void)n_in, (void)n_out;
-    return d9d_op_linear_cross_entropy_root(t, in[0], &w, 1, arg[1], IGNORE, NULL, out);
+    return d9d_op_linear_cross_entropy_root(t, in[0], &w, 1, arg[1], &plain, out);
 }
 
 static void a_root_takes_no_seed(void **state)
@@ -251,7 +262,7 @@ static void a_root_takes_no_seed(void **state)
                  "linear_cross_entropy: a root of the backward cannot be inside a checkpoint");
     d9d_tape_reset(f->tape);
     h = op_var(f, D9D_F32, D9D_SHAPE(9, 5));
-    assert_ok(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, target, IGNORE, NULL, &loss));
+    assert_ok(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, target, &plain, &loss));
     assert_fails(d9d_tape_backward(f->tape, &loss, ones, 1, D9D_BACKWARD_FULL), D9D_EINVAL,
                  "backward: linear_cross_entropy starts its own gradient and accepts none");
 }

@@ -135,6 +135,15 @@ static d9d_status on_cast(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, con
     return end(&c, c.k->elementwise->cast(c.s, yt, out(&c, yt, y, n), xt, in(&c, xt, x, n), n));
 }
 
+static d9d_status on_softcap(d9d_stream s, d9d_dtype t, void *y, const void *x, float cap,
+                             int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->elementwise->softcap(c.s, t, out(&c, t, y, n), in(&c, t, x, n), cap, n));
+}
+
 static d9d_status on_add(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of,
                          int64_t n)
 {

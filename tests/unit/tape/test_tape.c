@@ -815,7 +815,8 @@ static void a_tied_parameter_is_one_sum(void **state)
         table->local.has_grad = false;
         assert_ok(d9d_op_embedding(n.f.tape, &which, &table, 1, &x));
         assert_ok(ways[way / 2](n.p, n.f.tape, &x, 1, &x, 1));
-        assert_ok(d9d_op_linear_cross_entropy(n.f.tape, x, &table, 1, &target, -100, NULL, &y));
+        assert_ok(d9d_op_linear_cross_entropy(n.f.tape, x, &table, 1, &target,
+                                              &(d9d_op_vocab_opts){.ignore = -100}, &y));
         assert_ok(d9d_tape_backward(n.f.tape, &y, &seed, 1,
                                     way & 1 ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
         if (way & 1)

@@ -26,14 +26,14 @@ enum { D9D_ATTENTION_MAX_CHUNKS = 2 }; /* limit of `chunks` */
 typedef struct d9d_attention_dims {
     d9d_dtype t;
     int64_t b, s, z, a, kv, d;
-    float scale;
+    float scale, softcap; /* score = softcap tanh(scale q.k / softcap); softcap 0: scale q.k */
     bool causal;
     int64_t segments;
     const d9d_segment *segment; /* [segments], or NULL */
     bool decode;    /* k and v are a KV cache, and most segments have one or a few queries: another
                        algorithm (split-KV) may be used, whose last bits differ; forward only. No
                        kernel still in flight may write the list, which is prefetched */
-    int64_t window; /* most keys that a query sees, its own position included; 0: no window */
+    int64_t window; /* sliding window (segment.h); 0: none */
     int64_t chunks; /* per row of queries; 0: one or, with a list, unknown */
     int64_t chunk_end[D9D_ATTENTION_MAX_CHUNKS]; /* without a list: how many of the row's keys
                                                     each chunk sees */

@@ -55,6 +55,8 @@ typedef struct d9d_elementwise_kernels {
     /* dgate may be dy. */
     d9d_status (*swiglu_bwd)(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
                              const void *gate, const void *up, int64_t n);
+    /* y = cap tanh(x / cap), or x if cap is 0; y may be x. */
+    d9d_status (*softcap)(d9d_stream s, d9d_dtype t, void *y, const void *x, float cap, int64_t n);
     /* y = x * sigmoid(g); x [M, N], g [M]. */
     d9d_status (*sigmoid_gate)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
                                int64_t m, int64_t n);
@@ -108,6 +110,7 @@ typedef struct d9d_elementwise_kernels {
     X(elementwise, axpy, axpy)                                                                     \
     X(elementwise, swiglu, swiglu)                                                                 \
     X(elementwise, swiglu_bwd, swiglu_bwd)                                                         \
+    X(elementwise, softcap, softcap)                                                               \
     X(elementwise, sigmoid_gate, sigmoid_gate)                                                     \
     X(elementwise, sigmoid_gate_bwd, sigmoid_gate_bwd)                                             \
     X(elementwise, random, random)                                                                 \

@@ -28,13 +28,15 @@ typedef struct d9d_linear_cross_entropy_ranks {
 /* Fused linear head and cross entropy: hidden [T, H], the head in splits w[i] [v[i], H], targets
  * [T]. Without `first` the ids of the splits follow each other from 0. In a part of a vocabulary,
  * row j of split i is id first[i] + j of `vocab`. The logit of a target that this part lacks counts
- * as 0. The lse and loss of a part without rows are -inf. */
+ * as 0. The lse and loss of a part without rows are -inf. With a softcap c, a logit is c tanh(z /
+ * c) of z = hidden . w, and dz = dlogit (1 - (logit / c)^2). */
 typedef struct d9d_linear_cross_entropy_dims {
     d9d_dtype t;
     int64_t rows, h;
     int n_split;
     const int64_t *v; /* [n_split], on the host */
     int32_t ignore;
+    float softcap;        /* 0: none; the same in every call about these tokens */
     int64_t scratch;      /* most bytes of scratch of linear_cross_entropy_fwd_bwd, as long as a few
                              tokens fit; 0: 768 MiB */
     const int64_t *first; /* [n_split], on the host; NULL: this is the whole vocabulary */

@@ -9,13 +9,14 @@
  *                           x x x x x -
  *                           x x x x x x
  *
- * With a sliding window of W, which needs a causal mask, a query sees at most the last W of these:
- * of keys 0 .. j those from j + 1 - W on.
+ * The diagonal key of query j is d = nk - nq + j, the last that a causal mask shows. With a sliding
+ * window of W a query sees those of its keys that are less than W from it: keys d - (W - 1) .. d
+ * under a causal mask, W at most; else d - (W - 1) .. d + (W - 1), at most 2 W - 1.
  *
- *     the same, W = 3       x x x - - -
- *                           - x x x - -
- *                           - - x x x -
- *                           - - - x x x
+ *     causal, W = 3         x x x - - -       not causal, W = 2     - x x x - -
+ *                           - x x x - -                             - - x x x -
+ *                           - - x x x -                             - - - x x x
+ *                           - - - x x x                             - - - - x x
  *
  * Without a list, a row is one segment of all its queries and keys; or, if it consists of `chunks`
  * of equal size, each chunk is a segment that sees the row's keys before chunk_end[i]. The ends
@@ -42,7 +43,7 @@
  *     every query is in one segment, in order: q begins with 0, each begins where the last ended,
  *         the last ends with B S; a segment lies in one row, its keys in the same row of keys;
  *     where Z = S, each is square: k = q, nk = nq;
- *     a segment with queries has keys, under a causal mask at least as many as queries;
+ *     a segment with queries has keys, under a causal mask or a window at least as many as queries;
  *     keys do not fall: a segment begins with the same key as the last and has as many or more,
  *         or it begins after the last one's keys.
  *

@@ -114,6 +114,8 @@ typedef struct d9d_block_vocab {
     d9d_module module;
     d9d_param **table; /* n_splits of them */
     size_t n_splits;
+    float
+        softcap; /* of the logits, as d9d_op_vocab_opts; 0: none.  The caller sets it after init */
     const d9d_groups *groups;
     /* Set after init; 0: 1.  Factors of the rows that the embedding gives, and of the rows that the
      * head takes, and so of its logits. */
@@ -202,14 +204,16 @@ typedef struct d9d_block_attention_shape {
     int64_t hidden, heads, kv_heads, head_dim; /* H, A, K, D */
     const d9d_block_rope *rope;                /* shared by the layers; NULL: no RoPE (NoPE) */
     float norm_eps;
-    float scale; /* softmax scale; 0: D^-1/2 */
+    float scale;   /* softmax scale; 0: D^-1/2 */
+    float softcap; /* of the scores, as d9d_op_attention(); 0: none */
     d9d_block_qk_norm qk_norm;
-    bool zero_centred; /* of q_norm and k_norm, as in d9d_block_norm */
-    bool output_gate;  /* o * sigmoid(gate), elementwise: "gate_proj.weight" [A D, H] */
-    bool sinks;        /* attention sinks: "sinks" [A], initially 0: d9d_op_attention() */
-    int64_t window;    /* sliding window, as d9d_op_attention(); 0: none */
-    bool qkv_bias;     /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], initially 0 */
-    bool o_bias;       /* "o_proj.bias" [H]; replicated over tp */
+    bool zero_centred;  /* of q_norm and k_norm, as in d9d_block_norm */
+    bool output_gate;   /* o * sigmoid(gate), elementwise: "gate_proj.weight" [A D, H] */
+    bool sinks;         /* attention sinks: "sinks" [A], initially 0: d9d_op_attention() */
+    bool bidirectional; /* no causal mask */
+    int64_t window;     /* sliding window, as d9d_op_attention(); 0: none */
+    bool qkv_bias;      /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], initially 0 */
+    bool o_bias;        /* "o_proj.bias" [H]; replicated over tp */
 } d9d_block_attention_shape;
 
 typedef struct d9d_block_attention {
@@ -228,11 +232,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
 D9D_API void d9d_block_attention_cache_spec(const d9d_block_attention *b,
                                             d9d_block_cache_spec *out);
 
-/* Causal attention.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as in
- * d9d_op_attention(), or NULL.  With cp ranks, S counts the positions of this rank's chunks.  The
- * segments then place the chunks in the sequences of all ranks (d9d/data/loader/cp_slice.h);
- * without segments EINVAL.  With a cache (else NULL) B is 1, and the segments' keys are slots of
- * the cache. plus is the residual, of y's shape, which is added to y; NULL: none. */
+/* Causal attention, unless the shape says bidirectional.  x y [B, S, H], with tp ranks [T/tp, H];
+ * positions [B, S] int32; segments as in d9d_op_attention(), or NULL.  With cp ranks, S counts the
+ * positions of this rank's chunks.  The segments then place the chunks in the sequences of all
+ * ranks (d9d/data/loader/cp_slice.h); without segments EINVAL.  With a cache (else NULL) B is 1,
+ * and the segments' keys are slots of the cache. plus is the residual, of y's shape, which is added
+ * to y; NULL: none. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
                                                             d9d_var *x, const d9d_tensor *positions,
                                                             const d9d_tensor *segments,

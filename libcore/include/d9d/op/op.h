@@ -153,14 +153,21 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  * backward, so that no rank stores those of all.  The segments then describe chunks
  * (d9d/data/loader/cp_slice.h).  Collective over cp, as d9d_op_cp_gather().
  *
- * Sliding window: a window other than 0 leaves each query the last `window` keys that the causal
- * mask shows it, its own among them.  It holds in packed documents, chunks and KV caches alike.
- * EINVAL without the causal mask.
+ * Sliding window: a window of W leaves each query the last W keys that the causal mask shows it,
+ * its own among them; without a mask, those less than W before and behind it.  It holds in packed
+ * documents, chunks and KV caches alike.
+ *
+ * Bidirectional attention, causal false, over several ranks of cp is ENOTSUP: the list of a rank's
+ * chunks has no keys behind them.
+ *
+ * Softcap: a score becomes softcap tanh(score / softcap), before the mask and the softmax (Gemma
+ * 2).
  *
  * Attention sinks: NULL or [A], of the type of q.  Each is a learnt logit of a query head: the
  * denominator of its softmax has the further term exp(sink), which has no value vector. */
 typedef struct d9d_op_attention_opts {
-    float scale; /* softmax scale; usually D^-1/2 */
+    float scale;   /* softmax scale; usually D^-1/2 */
+    float softcap; /* 0: none */
     bool causal;
     const d9d_tensor *segments;
     d9d_comm *cp;      /* context-parallel group; NULL: none */
@@ -357,10 +364,15 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part,
  * them up.
  *
  * h [T, H], heads [V_s, H], targets [T] int32, loss [T] float32. */
+typedef struct d9d_op_vocab_opts {
+    d9d_comm *comm; /* vocabulary-parallel group; NULL: this rank has all rows */
+    float softcap;  /* a logit becomes softcap tanh(logit / softcap) (Gemma 2); 0: none */
+    int32_t ignore; /* of a loss: target of tokens without one */
+} d9d_op_vocab_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h,
                                                             d9d_param *const *heads, size_t n,
                                                             const d9d_tensor *targets,
-                                                            int32_t ignore, d9d_comm *comm,
+                                                            const d9d_op_vocab_opts *opts,
                                                             d9d_var **loss);
 /* Linear cross entropy as a root of the backward: training minimises the sum of loss[t], and
  * backward takes no seed.  Forward computes the gradients of h and of the heads with the loss,
@@ -370,7 +382,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h,
                                                                  d9d_param *const *heads, size_t n,
                                                                  const d9d_tensor *targets,
-                                                                 int32_t ignore, d9d_comm *comm,
+                                                                 const d9d_op_vocab_opts *opts,
                                                                  d9d_var **loss);
 
 /* --- pooling: one row for each document ----------------------------------------------
@@ -428,12 +440,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t,
                                                            const d9d_op_norm_rope_opts *opts,
                                                            d9d_op_qk_norm_rope_append_args *h);
 /* Logits of the tokens `pick` [N] (int32), for a head divided as in d9d_op_linear_cross_entropy():
- * y[i] = h[pick[i]] W^T, in float32, not rounded to the type of h.  Over the ranks of `comm` the
- * heads are parts of the rows of their tables; h is equal on all ranks, and so is y.  h [T, H],
+ * y[i] = h[pick[i]] W^T, in float32, not rounded to the type of h.  Over the ranks of
+ * opts->comm the heads are parts of the rows of their tables; h is equal on all ranks, and so is y.
+ *  h [T, H],
  * heads [V_s, H], y [N, V] float32. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
-                                              d9d_param *const *heads, size_t n, d9d_comm *comm,
-                                              d9d_var **y);
+                                              d9d_param *const *heads, size_t n,
+                                              const d9d_op_vocab_opts *opts, d9d_var **y);
 
 /* y = x as a root of the backward: training minimises the sum of x, and backward takes no seed.  If
  * x is a root already, y is x.  x of any shape. */
