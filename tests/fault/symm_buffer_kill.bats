@@ -18,7 +18,7 @@ setup() { with_mpi && enter && struck d9d-train; }
 strike_run() {
     rm -rf run pid.*
     train "$2" "$3" run "${saving[@]}" --set trainer.run.steps=9999 \
-        --set trainer.timeout.step_timeout="$4" --set trainer.timeout.init_timeout=20 2>err & # and while it saves
+        --set trainer.timeout.step_timeout="$4" --set trainer.timeout.init_timeout=60 2>err & # and while it saves
     job=$!
     wait_for has_lines run/metrics.jsonl $((4 + RANDOM % 20))
     sleep "0.0$((RANDOM % 10))$((RANDOM % 10))"
@@ -55,4 +55,4 @@ each() { # TIMES SIGNAL TIMEOUT FILE HOW
 }
 
 @test "one is killed" { each "${D9D_LONG:+10}4" KILL 300 said gone; }
-@test "one stands still" { each "${D9D_LONG:+4}2" STOP 3 err stopped; }
+@test "one stands still" { each "${D9D_LONG:+4}2" STOP 20 err stopped; }

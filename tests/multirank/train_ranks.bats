@@ -229,7 +229,7 @@ gathers_beside_updates() {
 @test "a first rank that stands still is named by another, and all are gone" {
     # shellcheck disable=SC2016,SC2086
     mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
-        $train -q $sharded --set data.epochs=1000 --set trainer.run.steps=9999 --set trainer.timeout.step_timeout=8 c.json 2>err 3>&- &
+        $train -q $sharded --set data.epochs=1000 --set trainer.run.steps=9999 --set trainer.timeout.step_timeout=20 c.json 2>err 3>&- &
     pid=$!
     wait_for has_lines run/metrics.jsonl 5
     kill -s STOP "$(cat pid.0)"
@@ -245,7 +245,7 @@ gathers_beside_updates() {
     # shellcheck disable=SC2016,SC2086
     mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
         $train -q $sharded --set 'evaluation=[{"data": {"dataset": "many"}, "at_start": true}]' \
-        --set trainer.timeout.step_timeout=4 c.json 2>err 3>&- &
+        --set trainer.timeout.step_timeout=20 c.json 2>err 3>&- &
     pid=$!
     wait_for test -s run/flight/rank-1.bin
     sleep 1
@@ -262,15 +262,15 @@ gathers_beside_updates() {
     # shellcheck disable=SC2016,SC2086
     run --separate-stderr mpi -n 2 \
         bash -c '[ $OMPI_COMM_WORLD_RANK = 0 ] || { kill -s STOP $$; exit 1; }; exec "$@"' _ \
-        $train $sharded --set trainer.timeout.init_timeout=5 c.json
+        $train $sharded --set trainer.timeout.init_timeout=15 c.json
     [ "$status" -ne 0 ]
-    [[ "$stderr" == *"PMIx: rank 0 waits since 5 s for other ranks, of which one at least has not started or stands still"* ]]
+    [[ "$stderr" == *"PMIx: rank 0 waits since 15 s for other ranks, of which one at least has not started or stands still"* ]]
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     ${CC:-cc} -shared -fPIC -o halt.so "$BATS_TEST_DIRNAME/hang_in_mpi_init_preload.c"
     for who in 0 1; do
         # shellcheck disable=SC2086
         HALT=$who run --separate-stderr mpi -n 2 -x LD_PRELOAD="$work/halt.so" \
-            $train $sharded --set trainer.timeout.init_timeout=5 c.json
+            $train $sharded --set trainer.timeout.init_timeout=15 c.json
         [ "$status" -ne 0 ]
         [[ "$stderr" == *"the first that fell silent is rank $who ("*", dps $who), which is stopped"* ]]
     done
