@@ -198,8 +198,7 @@ static void training_put(description *d)
                  st == D9D_OK ? json_null() : d9d_json_str(d9d_err_message()));
 }
 
-/* --- weights ------------------------------------------------------------------------------------
- */
+/* --- weights ------------------------------------------------------------------------- */
 
 static json_t *dtypes_to_json(const d9d_checkpoint *c, uint64_t *bytes)
 {
@@ -320,8 +319,7 @@ static void weights_put(description *d)
         tensors_check(d);
 }
 
-/* --- the whole ----------------------------------------------------------------------------------
- */
+/* --- the whole ----------------------------------------------------------------------- */
 
 static d9d_status description_open(description *d, const char *path)
 {

@@ -15,8 +15,7 @@ static json_t *file_to_json(const char *name, d9d_status st)
                      "message", st == D9D_OK ? json_null() : d9d_json_str(d9d_err_message()));
 }
 
-/* --- tokenizer ----------------------------------------------------------------------------------
- */
+/* --- tokenizer ----------------------------------------------------------------------- */
 
 static json_t *tokenizer_to_json(const char *dir, d9d_arena *a)
 {
@@ -46,8 +45,7 @@ static json_t *tokenizer_to_json(const char *dir, d9d_arena *a)
     return out;
 }
 
-/* --- chat template ------------------------------------------------------------------------------
- */
+/* --- chat template ------------------------------------------------------------------- */
 
 /* The text of a configuration's "chat_template": a string, or the default of a list; NULL: none. */
 static const json_t *template_member(const json_t *config)

@@ -40,8 +40,7 @@ static d9d_status put_label(d9d_buf *out, const char *label)
     return d9d_buf_printf(out, "%-14s ", label);
 }
 
-/* --- the table ----------------------------------------------------------------------------------
- */
+/* --- the table ----------------------------------------------------------------------- */
 
 static d9d_status put_family(const json_t *doc, d9d_buf *out)
 {
@@ -146,8 +145,7 @@ static d9d_status put_file(const json_t *doc, const char *key, const char *label
                            : d9d_buf_printf(out, "\n");
 }
 
-/* --- lists --------------------------------------------------------------------------------------
- */
+/* --- lists --------------------------------------------------------------------------- */
 
 /* The fields of one rule, in lines of at most 80 columns. */
 static d9d_status put_fields(const json_t *doc, const char *rule, const char *label, d9d_buf *out)
