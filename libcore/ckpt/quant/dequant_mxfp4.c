@@ -36,8 +36,7 @@ static d9d_status shape(d9di_dequant_pair *p)
     return D9D_OK;
 }
 
-/* --- numbers
- * -------------------------------------------------------------------------------------- */
+/* --- numbers -------------------------------------------------------------------------- */
 
 /* 2^(scale - 127); 255 is infinity, as by transformers. */
 static float scale_of(uint8_t scale)
