@@ -344,6 +344,87 @@ const d9d_table d9di_metrics_format = {
     .others = &metrics_other,
 };
 
+/* --- d9d.model.v1 ------------------------------------------------------------------------ */
+
+static const char *const model_ids[] = {"d9d.model.v1", NULL};
+static const char *const rules[] = {"read", "one value", "ignored", "refused", NULL};
+static const char *const heads[] = {"causal_lm", "classification", "embedding", NULL};
+
+#define SIZE(n, ...) NULLABLE(n, INT, __VA_ARGS__, .min = 0, .max = 0x1p63)
+static const d9d_key weights_dtype_keys[] = {
+    TEXT("dtype", "type, as in safetensors files"),
+    COUNT("tensors", "tensors of this type"),
+    COUNT("bytes", "their size"),
+    D9D_KEY_END,
+};
+static const d9d_table weights_dtype_table =
+    TABLE("dtype", weights_dtype_keys, "tensors of one type, as they are stored");
+static const d9d_key a_weights_dtype = {.kind = D9D_KIND_TABLE, .table = &weights_dtype_table};
+static const d9d_key weights_keys[] = {
+    COUNT("files", "safetensors files"),
+    COUNT("tensors", "tensors in them"),
+    COUNT("bytes", "their size"),
+    LIST("dtypes", &a_weights_dtype, "by type"),
+    D9D_KEY_END,
+};
+static const d9d_table weights_table = TABLE("weights", weights_keys, "what is stored");
+static const d9d_key memory_keys[] = {
+    COUNT("bfloat16", "bytes of the parameters as bfloat16"),
+    COUNT("float32", "as float32"),
+    COUNT("adamw_float32", "with gradients and AdamW's moments, all float32"),
+    D9D_KEY_END,
+};
+static const d9d_table memory_table = TABLE("memory", memory_keys, "to hold all parameters");
+static const d9d_key text_file_keys[] = {
+    TEXT("file", "name in the folder"),
+    FIELD("readable", BOOL, D9D_REQUIRED, "it can be read"),
+    NULLABLE("message", STR, "why not"),
+    SIZE("vocab_size", "ids of a tokenizer"),
+    D9D_KEY_END,
+};
+static const d9d_table text_file_table = TABLE("file", text_file_keys, "a file beside the weights");
+static const d9d_key config_field_keys[] = {
+    TEXT("name", "its name"),
+    FIELD("rule", ENUM, D9D_REQUIRED,
+          "read; one value: others would be refused; ignored: it changes no result; refused",
+          .names = rules),
+    D9D_KEY_END,
+};
+static const d9d_table config_field_table =
+    TABLE("field", config_field_keys, "a field of config.json");
+static const d9d_key a_config_field = {.kind = D9D_KIND_TABLE, .table = &config_field_table};
+static const d9d_key model_keys[] = {
+    FORMAT(model_ids),
+    TEXT("path", "as given"),
+    NULLABLE("model_type", STR, "of config.json; null: it is no text"),
+    NULLABLE("family", STR, "the section of model_provider that reads it; null: none"),
+    NULLABLE("class", STR, "class of transformers, without its suffix"),
+    NULLABLE("head", ENUM, "what follows the final norm", .names = heads),
+    NULLABLE("tied", BOOL, "the head is the embedding"),
+    SIZE("layers", "decoder layers"),
+    SIZE("hidden_size", "width of the residual stream"),
+    SIZE("heads", "query heads"),
+    SIZE("kv_heads", "key and value heads"),
+    SIZE("head_dim", "features of a head; null: of several kinds"),
+    SIZE("experts", "of a mixture"),
+    SIZE("experts_per_token", "of them for each token"),
+    SIZE("vocab_size", "ids of the vocabulary"),
+    SIZE("max_positions", "longest sequence"),
+    SIZE("parameters", "numbers in all tensors of the model"),
+    SIZE("active_parameters", "those that a token meets"),
+    NULLABLE("memory", TABLE, "bytes to hold them", .table = &memory_table),
+    NULLABLE("decoded", STR, "how weights are quantised, which are decoded when they are read"),
+    NULLABLE("weights", TABLE, "what is stored; null: no weights", .table = &weights_table),
+    NULLABLE("tokenizer", TABLE, "null: none", .table = &text_file_table),
+    NULLABLE("chat_template", TABLE, "null: none", .table = &text_file_table),
+    NULLABLE("not_trainable", STR, "why it can be read, but not trained"),
+    LIST("fields", &a_config_field, "what becomes of each field of config.json"),
+    LIST("notes", &a_text, "what to know of a conversion"),
+    LIST("refused", &a_text, "reasons to refuse it, a sentence each"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_model_format = TABLE("model", model_keys, "a model folder, described");
+
 /* --- d9d.map-plan.v1 ------------------------------------------------------------------- */
 
 static const char *const map_plan_ids[] = {"d9d.map-plan.v1", NULL};

@@ -8,6 +8,7 @@
 extern const d9d_table d9di_dataset_format;    /* manifest.json of a dataset */
 extern const d9d_table d9di_checkpoint_format; /* manifest.json of any checkpoint directory */
 extern const d9d_table d9di_map_plan_format;   /* d9d-map plan --json */
+extern const d9d_table d9di_model_format;      /* d9d-map describe --json */
 extern const d9d_table d9di_run_format;        /* manifest.json of a run */
 extern const d9d_table d9di_metrics_format;    /* a line of metrics.jsonl */
 extern const d9d_table d9di_samples_format;    /* a line of samples.jsonl */

@@ -1,4 +1,5 @@
-/* d9d-map - converts, plans, verifies, compares and initialises checkpoints. */
+/* d9d-map - converts, plans, verifies, compares, describes and initialises checkpoints. */
+#include "d9d/convert/describe.h"
 #include "map_convert.h"
 
 static const char *const layout_names[] = {"other", "d9d", "hf", NULL};
@@ -67,6 +68,7 @@ static const tool_option verify_options[] = {
     TOOL_OPT(struct map_opts, no_manifest, FLAG, "no-manifest", 0, NULL,
              "DIR, made elsewhere, need not have a manifest.json"),
     JOBS_OPTION, TOOL_END};
+static const tool_option describe_options[] = {PLUGIN_OPTION, TOOL_END};
 static const tool_option init_options[] = {
     MODEL_OPTION("the model: a config.json of HuggingFace's"),
     TOOL_OPT(struct map_opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
@@ -127,6 +129,22 @@ static d9d_status run_verify(tool_run *r, const void *options)
     return put_report(&text, d9d_checkpoint_verify_print(r->args[0], &opt, r->json, &text));
 }
 
+static d9d_status run_describe(tool_run *r, const void *options)
+{
+    const struct map_opts *o = options;
+    const d9d_table *const *choices;
+    d9d_plugins *plugins = NULL;
+    d9d_buf text = {0};
+    d9d_status st;
+
+    D9D_TRY(map_plugins_open(o, &plugins));
+    st = d9d_plugins_models(plugins, &choices);
+    if (st == D9D_OK)
+        st = put_report(&text, d9d_describe_print(r->args[0], choices, r->json, &text));
+    d9d_plugins_close(plugins);
+    return st;
+}
+
 static d9d_status run_diff(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
@@ -158,6 +176,10 @@ int main(int argc, char **argv)
                 "there is any."),
         COMMAND("diff", "A B", 2, 2, read_options, run_diff,
                 "Compare two checkpoint directories by tensors.  One line each; exit 1 if any."),
+        COMMAND("describe", "DIR", 1, 1, describe_options, run_describe,
+                "Say what the model folder DIR is, or a config.json: family, parameters, types and "
+                "bytes, memory, tokenizer; what becomes of each field of config.json; and every "
+                "reason to refuse it.  Exit 1 if there is any."),
         COMMAND("init", "DST", 1, 1, init_options, map_convert,
                 "Make a checkpoint with random weights: ones in norms, normal with the deviation "
                 "initializer_range elsewhere.  Seed, tensor and element alone decide a weight."),

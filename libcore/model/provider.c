@@ -68,15 +68,23 @@ static d9d_status name_check(const d9d_union *section, const json_t *doc, const 
                           section->choice->name, type, path, (*c)->name);
 }
 
+d9d_hf_family d9d_model_hf_family(const d9d_model_provider *p)
+{
+    const d9d_family *f = p->family;
+
+    return (d9d_hf_family){.name = f != NULL ? f->name : p->table->name,
+                           .model_types = p->model_types,
+                           .dims = f != NULL ? f->config : p->dims,
+                           .fields = f != NULL ? f->fields : p->fields};
+}
+
 /* Read config.json and check it: a provider never sees a file of another family or with undeclared
  * fields. */
 static d9d_status config_read(const d9d_union *section, const char *path, d9d_arena *a,
                               const void **config)
 {
     const d9d_model_provider *p = section->choice->row;
-    const d9d_hf_family family = {p->family != NULL ? p->family->name : p->table->name,
-                                  p->model_types, p->family != NULL ? p->family->config : p->dims,
-                                  p->family != NULL ? p->family->fields : p->fields, false};
+    const d9d_hf_family family = d9d_model_hf_family(p);
     json_t *doc = NULL;
     d9d_status st = D9D_OK;
 

@@ -51,6 +51,25 @@ copy() { cp -r "$1" "$2" && chmod -R u+w "$2"; }
     grep -q '"quant_method": "awq"' raw/config.json
 }
 
+@test "MXFP4 becomes what transformers makes of it" {
+    mkdir mx && cp "$golden/quant/mxfp4.safetensors" mx/model.safetensors
+    cat >decoded.json <<'JSON'
+{"schema": "d9d.mapper.v1", "rest": "keep",
+ "stages": [[{"op": "drop", "from": "bfloat16.{x:any}"}, {"op": "drop", "from": "float32.{x:any}"}]]}
+JSON
+    cat >golden.json <<'JSON'
+{"schema": "d9d.mapper.v1", "rest": "keep",
+ "stages": [[{"op": "drop", "from": ["{x:any}_blocks", "{x:any}_scales"]}, {"op": "drop", "from": "float32.{x:any}"},
+   {"op": "rename", "from": "bfloat16.{x:any}", "to": "{x}"}]]}
+JSON
+    d9d-map -q --mapper golden.json mx want
+    echo '{"torch_dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4"}}' >mx/config.json
+    d9d-map -q --mapper decoded.json mx got
+    run --separate-stderr d9d-map -q diff want got
+    assert_success
+    assert_output "4 tensors equal, 0 different"
+}
+
 @test "in several files, and under a plan of another rank's share" {
     d9d-map -q --to hf --shard-size 8kB "$plain" several-plain
     copy "$fp8" several
@@ -109,7 +128,7 @@ JSON
     sed -i 's/"quant_method": "fp8"/"quant_method": "gptq"/' bad/config.json
     refused 2 'not supported: bad/config.json: quantization_config.quant_method: "gptq" is not supported; "fp8" and "mxfp4" are decoded when they are read, of others take the unquantised weights'
     cp "$plain/config.json" bad/config.json
-    refused 2 "does not match: bad/model.safetensors: tensor model.layers.0.mlp.down_proj.weight_scale_inv is of weights that are quantised (fp8), and bad/config.json has no quantization_config that says so"
+    refused 2 "does not match: bad: tensor model.layers.0.mlp.down_proj.weight_scale_inv is of weights that are quantised (fp8), and bad/config.json has no quantization_config that says so"
     sed 's/^ *16,$/32,/' "$fp8/config.json" >bad/config.json
     run -1 --separate-stderr d9d-map -q bad out
     [[ "$stderr" == "d9d-map: malformed data: bad/model.safetensors: tensor model."*" is F8_E4M3 "*" and model."*"_scale_inv is F32 "*", which must be F32 "* ]]

@@ -36,8 +36,41 @@ static d9d_status shape(d9di_dequant_pair *p)
     return D9D_OK;
 }
 
-/* --- one expert --------------------------------------------------------------------------------
- */
+/* --- numbers -------------------------------------------------------------------------- */
+
+/* 2^(scale - 127); 255 is infinity, as by transformers. */
+static float scale_of(uint8_t scale)
+{
+    const uint32_t u = scale > 0 ? (uint32_t)scale << 23 : UINT32_C(1) << 22;
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+/* The sixteen numbers of a scale; they are made when a group first has it. */
+typedef struct numbers {
+    bool made[256];
+    union {
+        float f[256][16];
+        uint16_t h[256][16];
+    } of;
+} numbers;
+
+static void numbers_make(numbers *t, uint8_t scale, d9d_dtype to)
+{
+    static const float e2m1[16] = {0,   0.5f,  1,   1.5f,  2,   3,   4,   6,
+                                   -0., -0.5f, -1., -1.5f, -2., -3., -4., -6.};
+
+    for (int i = 0; i < 16; i++)
+        if (to == D9D_F32)
+            t->of.f[scale][i] = e2m1[i] * scale_of(scale);
+        else
+            t->of.h[scale][i] = d9d_bf16_from_f32(e2m1[i] * scale_of(scale));
+    t->made[scale] = true;
+}
+
+/* --- one expert -------------------------------------------------------------------- */
 
 /* The elements [first, end) of an expert's decoded matrix [32 G, R]. */
 struct part {
@@ -46,6 +79,7 @@ struct part {
     int64_t first, end;
     int64_t g0, g1, r0, r1; /* groups and rows that they are decoded of */
     unsigned char *dst;
+    numbers *table;
     uint8_t *packed, *scales; /* of a band: [BAND, G, 16], [BAND, G]; groups from g0 on */
 };
 
@@ -81,39 +115,27 @@ static d9d_status band_read(const struct part *x, int64_t r, int64_t rows)
     return read_band(src, x->p->scales, at, n, stride, rows, x->scales);
 }
 
-/* 2^(scale - 127); 255 is infinity, as by transformers. */
-static float scale_of(uint8_t scale)
-{
-    const uint32_t u = scale > 0 ? (uint32_t)scale << 23 : UINT32_C(1) << 22;
-    float f;
-
-    memcpy(&f, &u, sizeof(f));
-    return f;
-}
-
 /* A group of `rows` rows, as a tile [32, BAND]. */
-#define DECODE_TILE(name, T, convert)                                                              \
+#define DECODE_TILE(name, T, member)                                                               \
     static void name(const struct part *x, int64_t g, int64_t rows, T tile[GROUP][BAND])           \
     {                                                                                              \
-        static const float e2m1[16] = {0,   0.5f,  1,   1.5f,  2,   3,   4,   6,                   \
-                                       -0., -0.5f, -1., -1.5f, -2., -3., -4., -6.};                \
         const int64_t groups = x->g1 - x->g0;                                                      \
                                                                                                    \
         for (int64_t r = 0; r < rows; r++) {                                                       \
             const uint8_t *v = x->packed + (r * groups + g - x->g0) * PACKED;                      \
-            const float scale = scale_of(x->scales[r * groups + g - x->g0]);                       \
-            T number[16];                                                                          \
+            const uint8_t scale = x->scales[r * groups + g - x->g0];                               \
+            const T *number = x->table->of.member[scale];                                          \
                                                                                                    \
-            for (int i = 0; i < 16; i++)                                                           \
-                number[i] = convert(e2m1[i] * scale);                                              \
+            if (!x->table->made[scale])                                                            \
+                numbers_make(x->table, scale, x->p->decoded.dtype);                                \
             for (int i = 0; i < PACKED; i++) {                                                     \
                 tile[2 * i][r] = number[v[i] & 15];                                                \
                 tile[2 * i + 1][r] = number[v[i] >> 4];                                            \
             }                                                                                      \
         }                                                                                          \
     }
-DECODE_TILE(tile_f32, float, )
-DECODE_TILE(tile_bf16, uint16_t, d9d_bf16_from_f32)
+DECODE_TILE(tile_f32, float, f)
+DECODE_TILE(tile_bf16, uint16_t, h)
 
 /* Copy what is asked for of a tile, the rows [r, r + rows) of group g. */
 static void tile_copy(const struct part *x, int64_t g, int64_t r, int64_t rows, const void *tile)
@@ -182,12 +204,14 @@ static d9d_status read(const d9di_dequant_pair *p, uint64_t first, uint64_t n, v
     const size_t band = (size_t)(BAND * v->shape[2]);
     struct part x = {.p = p, .R = v->shape[1], .G = v->shape[2], .dst = dst};
     uint8_t *memory = malloc(band * (PACKED + 1));
+    numbers *table = calloc(1, sizeof(*table));
     d9d_status st = D9D_OK;
 
-    if (memory == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "tensor %s: no memory to decode it", p->decoded.name);
+    if (memory == NULL || table == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "tensor %s: no memory to decode it", p->decoded.name);
+    x.table = table;
     x.packed = memory;
-    x.scales = memory + band * PACKED;
+    x.scales = memory != NULL ? memory + band * PACKED : NULL;
     for (uint64_t at = first; at < first + n && st == D9D_OK;) {
         const uint64_t within = at % all;
         const uint64_t k = first + n - at < all - within ? first + n - at : all - within;
@@ -200,6 +224,7 @@ static d9d_status read(const d9di_dequant_pair *p, uint64_t first, uint64_t n, v
         at += k;
     }
     free(memory);
+    free(table);
     return st;
 }
 

@@ -20,15 +20,36 @@ const char *d9d_quantization_name(d9d_quantization_method method)
     return methods[method] != NULL ? methods[method]->name : "none";
 }
 
-d9d_quantization_method d9d_quantization_of_name(const char *tensor)
+/* Does the source have the values of these scales? */
+static bool has_values(const d9d_tensor_source *src, const char *scales,
+                       const d9di_dequant_method *m)
 {
-    const size_t n = strlen(tensor);
+    const size_t n = strlen(scales) - strlen(m->scales);
 
-    for (int m = 1; m < N_METHODS; m++) {
-        const size_t k = strlen(methods[m]->scales);
+    for (size_t i = 0; i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
 
-        if (n > k && strcmp(tensor + n - k, methods[m]->scales) == 0)
-            return (d9d_quantization_method)m;
+        if (strncmp(name, scales, n) == 0 && strcmp(name + n, m->values) == 0)
+            return true;
+    }
+    return false;
+}
+
+d9d_quantization_method d9d_quantization_guess(const d9d_tensor_source *src, const char **scales)
+{
+    for (size_t i = 0; i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+        const size_t n = strlen(name);
+
+        for (int m = 1; m < N_METHODS; m++) {
+            const size_t k = strlen(methods[m]->scales);
+
+            if (n > k && strcmp(name + n - k, methods[m]->scales) == 0 &&
+                has_values(src, name, methods[m])) {
+                *scales = name;
+                return (d9d_quantization_method)m;
+            }
+        }
     }
     return D9D_QUANTIZATION_NONE;
 }

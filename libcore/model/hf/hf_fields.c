@@ -318,20 +318,43 @@ static d9d_status type_check(const d9d_hf_family *f, const json_t *doc, const ch
     return d9di_hf_is_among(f->model_types, type) ? D9D_OK : fail_model_type(f, where, type);
 }
 
-d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc, const char *where)
+/* Check a member of the document. */
+static d9d_status member_check(const d9d_hf_family *f, const json_t *doc, const char *where,
+                               const char *name, const json_t *v)
 {
     d9d_quantization q;
+
+    if (json_is_null(v))
+        return D9D_OK;
+    if (strcmp(name, D9D_QUANTIZATION_FIELD) == 0)
+        return d9d_quantization_read(doc, where, &q);
+    return is_rope(name) ? rope_check(f, where, name, v) : field_check(f, where, name, name, v);
+}
+
+void d9d_hf_family_each_field(const d9d_hf_family *f, const json_t *doc, const char *where,
+                              d9d_hf_field_fn fn, void *arg)
+{
+    static const d9d_hf_field read = D9D_HF_READ("");
+    const char *name;
+    json_t *v;
+
+    json_object_foreach((json_t *)(uintptr_t)doc, name, v)
+    {
+        const bool special = is_rope(name) || strcmp(name, D9D_QUANTIZATION_FIELD) == 0;
+
+        fn(arg, name, special ? &read : field_rule(f, name), member_check(f, doc, where, name, v));
+    }
+}
+
+d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc, const char *where)
+{
     const char *name;
     json_t *v;
 
     D9D_TRY(type_check(f, doc, where));
-    D9D_TRY(d9d_quantization_read(doc, where, &q));
     json_object_foreach((json_t *)(uintptr_t)doc, name, v)
     {
-        if (json_is_null(v))
-            continue;
-        D9D_TRY(is_rope(name) ? rope_check(f, where, name, v)
-                              : field_check(f, where, name, name, v));
+        D9D_TRY(member_check(f, doc, where, name, v));
     }
     return D9D_OK;
 }

@@ -10,18 +10,15 @@
 static d9d_status check_names(d9d_checkpoint *c, const char *where)
 {
     const d9d_tensor_source src = d9d_checkpoint_source(c);
+    const char *name = NULL;
+    const d9d_quantization_method m = d9d_quantization_guess(&src, &name);
 
-    for (size_t i = 0; i < src.n; i++) {
-        const char *name = src.at(src.self, i)->name;
-        const d9d_quantization_method m = d9d_quantization_of_name(name);
-
-        if (m != D9D_QUANTIZATION_NONE)
-            return D9D_FAIL(D9D_EMISMATCH,
-                            "%s: tensor %s is of weights that are quantised (%s), and %s has "
-                            "no " D9D_QUANTIZATION_FIELD " that says so",
-                            src.path(src.self, i), name, d9d_quantization_name(m), where);
-    }
-    return D9D_OK;
+    return m == D9D_QUANTIZATION_NONE
+               ? D9D_OK
+               : D9D_FAIL(D9D_EMISMATCH,
+                          "%s: tensor %s is of weights that are quantised (%s), and %s has "
+                          "no " D9D_QUANTIZATION_FIELD " that says so",
+                          d9d_checkpoint_dir(c), name, d9d_quantization_name(m), where);
 }
 
 d9d_status d9d_hf_config_decode(const json_t *doc, const char *where, d9d_dtype to,

@@ -131,10 +131,32 @@ static void test_names(void **state)
     assert_null(src.fingerprint);
     d9d_dequant_free(d);
     mem_tensors_free(&m);
-    assert_int_equal(d9d_quantization_of_name("a.weight_scale_inv"), D9D_QUANTIZATION_FP8);
-    assert_int_equal(d9d_quantization_of_name("a_scales"), D9D_QUANTIZATION_MXFP4);
-    assert_int_equal(d9d_quantization_of_name("_scales"), D9D_QUANTIZATION_NONE);
-    assert_int_equal(d9d_quantization_of_name("a.weight"), D9D_QUANTIZATION_NONE);
+}
+
+/* A name alone does not make a tensor quantised: models may have scales of their own. */
+static void test_guess(void **state)
+{
+    mem_tensors m = {.n = 0};
+    d9d_tensor_source src;
+    const char *scales = NULL;
+
+    (void)state;
+    (void)mem_tensors_add(&m, "b_scales", D9D_F32, SHAPE(2));
+    (void)mem_tensors_add(&m, "b", D9D_F32, SHAPE(2));
+    (void)mem_tensors_add(&m, "_scale_inv", D9D_F32, SHAPE(2));
+    src = mem_tensors_source(&m);
+    assert_int_equal(d9d_quantization_guess(&src, &scales), D9D_QUANTIZATION_NONE);
+    (void)mem_tensors_add(&m, "b_blocks", D9D_U8, SHAPE(2));
+    src = mem_tensors_source(&m);
+    assert_int_equal(d9d_quantization_guess(&src, &scales), D9D_QUANTIZATION_MXFP4);
+    assert_string_equal(scales, "b_scales");
+    mem_tensors_free(&m);
+    m = (mem_tensors){.n = 0};
+    (void)mem_tensors_add(&m, "a.weight", D9D_F8_E4M3, SHAPE(2, 2));
+    (void)mem_tensors_add(&m, "a.weight_scale_inv", D9D_F32, SHAPE(1, 1));
+    src = mem_tensors_source(&m);
+    assert_int_equal(d9d_quantization_guess(&src, &scales), D9D_QUANTIZATION_FP8);
+    mem_tensors_free(&m);
 }
 
 typedef struct tensor_row {
@@ -331,9 +353,10 @@ static void test_reads_no_more(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config),    cmocka_unit_test(test_config_refused),
-        cmocka_unit_test(test_names),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_reads_no_more),
+        cmocka_unit_test(test_config),        cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_guess),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_wrong_use),
+        cmocka_unit_test(test_reads_no_more),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -201,6 +201,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_of(const d9d_table *const *choices,
                                                   const json_t *doc, const char *path, d9d_arena *a,
                                                   d9d_model_spec *out);
+/* What a provider declares about config.json. */
+D9D_API d9d_hf_family d9d_model_hf_family(const d9d_model_provider *p);
 /* Change the head: opts.head, with its size.  ENOTSUP if the provider has only its own head and the
  * size is not given. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_set_head(d9d_model_spec *m, d9d_arena *a,

@@ -48,9 +48,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_quantization_read(const json_t *config, cons
                                                       d9d_quantization *out);
 /* "fp8" */
 D9D_API const char *d9d_quantization_name(d9d_quantization_method method);
-/* The method whose tensors have such names, of a tensor among them; NONE: none.  For checkpoints
- * whose config.json does not name one. */
-D9D_API d9d_quantization_method d9d_quantization_of_name(const char *tensor);
+/* The method by whose names a source has both halves of a tensor, and the name of the scales; NONE:
+ * no tensor is so.  For checkpoints whose config.json does not name a method. */
+D9D_API d9d_quantization_method d9d_quantization_guess(const d9d_tensor_source *src,
+                                                       const char **scales);
 
 typedef struct d9d_dequant d9d_dequant;
 

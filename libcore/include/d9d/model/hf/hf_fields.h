@@ -104,6 +104,14 @@ typedef struct d9d_hf_family {
 D9D_API D9D_MUST_USE d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc,
                                                     const char *where);
 
+/* Check every field of a document, not only up to the first that is refused.  `rule` decides about
+ * it (NULL: not declared); `st` is its status, and while `fn` runs d9d_err_message() its sentence.
+ */
+typedef void (*d9d_hf_field_fn)(void *arg, const char *name, const d9d_hf_field *rule,
+                                d9d_status st);
+D9D_API void d9d_hf_family_each_field(const d9d_hf_family *f, const json_t *doc, const char *where,
+                                      d9d_hf_field_fn fn, void *arg);
+
 /* Select the fields of a checked document that are read, and no others; a new reference. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc,
                                                      const char *where, json_t **out);
