@@ -1,4 +1,5 @@
 /* chat.c - encodes chats as ids and labels. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,30 +59,57 @@ static bool trains_data(const d9di_chat_rendering *r)
     return false;
 }
 
-d9d_status d9di_chat_check_trains(const d9di_chat *c)
+/* ECONFIG unless of an answer to a question something is trained.  *taken: the template takes such
+ * a chat; it may take other ones. */
+static d9d_status check_answer(const d9di_chat *c, const json_t *chat, bool *taken)
 {
-    json_t *chat = json_pack("{s:[{s:s, s:s}, {s:s, s:s}]}", "messages", "role", "user", "content",
-                             "question", "role", "assistant", "content", "answer");
     d9di_chat_rendering r = {.text = {0}};
     d9d_err_copy why;
-    d9d_status st, rendered;
+    d9d_status st = d9di_chat_render(c->template, chat, 2, false, &r);
 
-    if (chat == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for a chat");
-    rendered = d9di_chat_render(c->template, chat, 2, false, &r);
-    st = rendered == D9D_OK ? d9di_chat_render_spans(c->template, chat, 2, &r) : D9D_OK;
-    if (st == D9D_EFORMAT) {
-        d9d_err_save(&why, D9D_ECONFIG);
-        st = d9d_err_restore(&why);
-    }
-    if (rendered == D9D_OK && st == D9D_OK && !trains_data(&r))
-        st = D9D_FAIL(D9D_ECONFIG,
+    *taken = st == D9D_OK;
+    if (*taken)
+        st = d9di_chat_render_spans(c->template, chat, 2, &r);
+    if (*taken && st == D9D_OK && !trains_data(&r))
+        st = D9D_FAIL(D9D_EFORMAT,
                       "%s: nothing of an answer is trained; enclose what the assistant writes in "
                       "{%% generation %%} and {%% endgeneration %%}",
                       c->template->where);
     d9di_chat_rendering_release(&r);
-    json_decref(chat);
-    return st; /* a template that does not take this chat may take those of the input */
+    if (st != D9D_EFORMAT)
+        return st;
+    d9d_err_save(&why, D9D_ECONFIG);
+    return d9d_err_restore(&why);
+}
+
+d9d_status d9di_chat_check_trains(const d9di_chat *c)
+{
+    /* Templates of models that see want parts. */
+    static const char *const contents[] = {"\"words\"",
+                                           "[{\"type\": \"text\", \"text\": \"words\"}]"};
+    d9d_err_copy first = {.text = ""};
+    bool refused = false;
+
+    for (size_t i = 0; i < sizeof(contents) / sizeof(contents[0]); i++) {
+        char text[200];
+        json_t *chat;
+        bool taken;
+        d9d_status st;
+
+        (void)snprintf(text, sizeof(text),
+                       "{\"messages\": [{\"role\": \"user\", \"content\": %s}, "
+                       "{\"role\": \"assistant\", \"content\": %s}]}",
+                       contents[i], contents[i]);
+        D9D_TRY(d9d_json_parse("a chat", text, strlen(text), &chat));
+        st = check_answer(c, chat, &taken);
+        json_decref(chat);
+        if (st == D9D_OK || st != D9D_ECONFIG)
+            return st;
+        if (taken && !refused)
+            d9d_err_save(&first, st);
+        refused = refused || taken;
+    }
+    return refused ? d9d_err_restore(&first) : D9D_OK;
 }
 
 /* --- encoding ------------------------------------------------------------------------------ */

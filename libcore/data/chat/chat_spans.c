@@ -12,8 +12,7 @@ typedef struct finder {
     const json_t *chat, *messages;
     size_t n;
     d9di_chat_rendering *r;
-    d9d_buf prompt; /* what the last generation prompt added */
-    bool has_prompt;
+    d9d_buf prompt; /* the last generation prompt that an answer began with; empty: none did */
 } finder;
 
 bool d9di_chat_is_trained(const json_t *message)
@@ -83,33 +82,94 @@ static bool begins(const char *text, size_t n, const char *with, size_t m)
     return m <= n && (m == 0 || memcmp(text, with, m) == 0);
 }
 
-/* Sets f->prompt to what the template writes behind message i - 1 for a prompt: with whatever
- * stands there anyway, unless `added`. */
-static d9d_status find_prompt(finder *f, size_t i, bool added)
+static d9d_status set_prompt(finder *f, const char *text, size_t n)
 {
-    const size_t n = i > 0 ? i : f->n;
+    f->prompt.len = 0;
+    return d9d_buf_append(&f->prompt, n > 0 ? text : "", n);
+}
+
+/* Sets f->prompt to what the template writes for a prompt behind the first n messages, together
+ * with whatever stands there anyway. */
+static d9d_status find_tail(finder *f, size_t n)
+{
     const d9d_buf *part = &f->r->part;
     size_t tail;
 
-    f->prompt.len = 0;
     D9D_TRY(render_part(f, n, true));
     tail = tail_of_part(f);
-    D9D_TRY(
-        d9d_buf_append(&f->prompt, part->len > tail ? part->data + tail : "", part->len - tail));
-    f->has_prompt = true;
-    if (!added)
-        return D9D_OK;
-    D9D_TRY(render_part(f, n, false));
-    tail = tail_of_part(f);
-    if (!begins(f->prompt.data, f->prompt.len, part->data + tail, part->len - tail))
-        return D9D_OK;
-    f->prompt.len -= part->len - tail;
-    if (f->prompt.len > 0)
-        memmove(f->prompt.data, f->prompt.data + (part->len - tail), f->prompt.len);
-    return D9D_OK;
+    return set_prompt(f, part->data + tail, part->len - tail);
+}
+
+/* How many bytes the texts have in common at their beginning, or at their end. */
+static size_t common(const d9d_buf *a, const d9d_buf *b, bool at_end)
+{
+    const size_t most = a->len < b->len ? a->len : b->len;
+    size_t i = 0;
+
+    while (i < most &&
+           (at_end ? a->data[a->len - 1 - i] == b->data[b->len - 1 - i] : a->data[i] == b->data[i]))
+        i++;
+    return i;
+}
+
+/* Sets f->prompt to what a prompt adds to the text of the first n messages, behind them or within
+ * the last one's.  Where its first bytes are those that follow it, there are two such texts: the
+ * earlier one if `early`. */
+static d9d_status find_added(finder *f, size_t n, bool early, bool *known)
+{
+    const d9d_buf *with = &f->r->part;
+    d9d_buf without = {0};
+    size_t before, behind;
+    d9d_status st;
+
+    D9D_TRY_OR(st, render_part(f, n, false), out);
+    D9D_TRY_OR(st, d9d_buf_append(&without, f->r->part.data, f->r->part.len), out);
+    D9D_TRY_OR(st, render_part(f, n, true), out);
+    before = common(with, &without, false);
+    behind = common(with, &without, true);
+    *known = before + behind >= without.len; /* else it is in place of another text */
+    if (!*known)
+        goto out;
+    if (early)
+        before = without.len - behind;
+    else
+        behind = without.len - before;
+    st = set_prompt(f, with->data + before, with->len - before - behind);
+out:
+    d9d_buf_release(&without);
+    return st;
 }
 
 /* --- spans of the template's loop ------------------------------------------------------------- */
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+/* Does text[0, n) begin with the prompt, white space at the prompt's ends aside?  *header: how far.
+ */
+static bool begins_with_prompt(const finder *f, const char *text, size_t n, size_t *header)
+{
+    const char *prompt = f->prompt.data;
+    size_t from = 0, end = f->prompt.len, at = 0;
+
+    *header = end;
+    if (end > 0 && begins(text, n, prompt, end))
+        return true;
+    while (at < n && is_space(text[at]))
+        at++;
+    while (from < end && is_space(prompt[from]))
+        from++;
+    while (end > from && is_space(prompt[end - 1]))
+        end--;
+    if (from == end || !begins(text + at, n - at, prompt + from, end - from))
+        return false;
+    for (at += end - from; at < n && end < f->prompt.len && text[at] == prompt[end]; at++)
+        end++;
+    *header = at;
+    return true;
+}
 
 /* The bytes at which the text and the generation prompt begin alike, up to a line's end or a
  * bracket: a prompt may begin thoughts that the turn does not have. */
@@ -124,32 +184,46 @@ static size_t common_header(const finder *f, const char *text, size_t n)
     return i;
 }
 
+/* Sets f->prompt to one of three texts that the generation prompt behind message i - 1 may be. */
+static d9d_status find_prompt(finder *f, size_t i, int attempt, bool *known)
+{
+    const size_t n = i > 0 ? i : f->n;
+
+    *known = true;
+    return attempt == 0 ? find_tail(f, n) : find_added(f, n, attempt == 2, known);
+}
+
 /* The length of the generation prompt at the beginning of text[0, n), the turn of message i. */
 static d9d_status find_header(finder *f, size_t i, const char *text, size_t n, size_t *out)
 {
+    bool nothing = false, known; /* nothing: the template adds nothing for a prompt */
+    size_t best = 0;
+
+    if (begins_with_prompt(f, text, n, out))
+        return D9D_OK; /* the one of the answer before */
     for (int attempt = 0; attempt < 3; attempt++) {
-        const d9d_status st =
-            attempt == 0 && f->has_prompt ? D9D_OK : find_prompt(f, i, attempt == 2);
+        const d9d_status st = find_prompt(f, i, attempt, &known);
+        size_t part;
 
-        if (st != D9D_OK && st != D9D_EFORMAT)
-            return D9D_PASS(st);
-        if (st == D9D_EFORMAT)
-            continue; /* the template does not take a chat that ends there */
-        *out = f->prompt.len;
-        if (begins(text, n, f->prompt.data, f->prompt.len))
+        if (st == D9D_EFORMAT) /* the template does not take a chat that ends there */
+            continue;
+        D9D_TRY(st);
+        if (!known)
+            continue;
+        if (begins_with_prompt(f, text, n, out))
             return D9D_OK;
+        part = common_header(f, text, n);
+        best = part > best ? part : best;
+        nothing = nothing || (attempt > 0 && f->prompt.len == 0);
     }
-    *out = f->has_prompt ? common_header(f, text, n) : 0;
-    return *out > 0 ? D9D_OK
-                    : D9D_FAIL(D9D_EFORMAT,
-                               "%s: the text of messages[%zu] does not begin with the generation "
-                               "prompt, so that what the assistant writes is not known; " CURE,
-                               f->t->where, i);
-}
-
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+    f->prompt.len = 0; /* not one for the next answer */
+    *out = best;
+    return best > 0 || nothing
+               ? D9D_OK
+               : D9D_FAIL(D9D_EFORMAT,
+                          "%s: the text of messages[%zu] does not begin with the generation "
+                          "prompt, so that what the assistant writes is not known; " CURE,
+                          f->t->where, i);
 }
 
 /* The span without white space behind the text that ends a turn. */

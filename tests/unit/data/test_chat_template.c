@@ -241,6 +241,21 @@ static void test_loop(void **state)
                " \"content\": \"2\"}, {\"role\": \"tool\", \"content\": \"3\"},"
                " {\"role\": \"assistant\", \"content\": \"4\"}]}",
                "U1A[2]T3E[4]");
+    /* A prompt within the iteration of the last message. */
+    check_chat("{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% if loop.last and "
+               "add_generation_prompt %}<assistant>{% endif %}{% endfor %}",
+               chat, "<user>hi</s><assistant>[ho</s>]<user>a</s><assistant>[b </s>]");
+    check_chat("{% for m in messages %}{{ '\n<' ~ m.role ~ '>' ~ m.content }}{{ '\n<assistant>' if "
+               "loop.last and add_generation_prompt }}{% endfor %}{{ '\n!' }}",
+               chat, "\n<user>hi\n<assistant>[ho]\n<user>a\n<assistant>[b ]\n!");
+    /* A prompt with other white space around it than a turn's. */
+    check_chat("{% for m in messages %}{{ m.role }}: {{ m.content }}{{ '\n\n' if not loop.last }}"
+               "{% endfor %}{{ '\n\nassistant:' if add_generation_prompt }}",
+               chat, "user: hi\n\nassistant:[ ho\n\n]user: a\n\nassistant:[ b ]");
+    /* A prompt in place of what stands behind the last message. */
+    check_chat("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+               "{{ '<assistant>' if add_generation_prompt else '<end>' }}",
+               chat, "<user>hi<assistant>[ho]<user>a<assistant>[b ]<end>");
     /* Results that are written within the turn that called. */
     check_chat("{% for m in messages %}{% if m.role == 'user' %}U{{ m.content }}{% elif m.role == "
                "'assistant' %}A{{ m.content }}{% for r in messages if r.role == 'tool' %}({{ "
