@@ -72,6 +72,10 @@ static const sample samples[] = {
      "\"n_routed_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
      "\"n_group\": 2, \"topk_group\": 1, \"first_k_dense_replace\": 1, " BASE "}",
      12, 12 + 4 * (9 + 2 + 3 * 4 + 3)},
+    {"gpt_oss",
+     "{\"model_type\": \"gpt_oss\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
+     "\"head_dim\": 8, \"sliding_window\": 9, " BASE "}",
+     17, 5 * 17},
 };
 enum { N_SAMPLES = sizeof(samples) / sizeof(samples[0]) };
 
@@ -220,7 +224,9 @@ static const struct {
     {NULL, "num_local_experts", "5", NULL},
     {NULL, "partial_rotary_factor", "0.75", NULL},
     {NULL, "qkv_bias", "false", NULL},
+    {"gpt_oss", "attention_bias", "false", NULL},
     {NULL, "attention_bias", "true", NULL},
+    {NULL, "swiglu_limit", "0.001", NULL},
     {NULL, "use_qk_norm", "true", NULL},
     {NULL, "n_routed_experts", "8", NULL},
     {NULL, "n_shared_experts", "2", NULL},
