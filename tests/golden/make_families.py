@@ -129,6 +129,8 @@ CASES = {
                        rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     "gpt_oss_one": row("GptOss", DENSE, head_dim=6, num_local_experts=4, num_experts_per_tok=1,
                        sliding_window=4, attention_bias=False, rope_parameters=GPT_OSS_YARN),
+    "llama_gelu": row("Llama", DENSE, hidden_act="gelu_pytorch_tanh", mlp_bias=True,
+                      attention_bias=True),
 }
 PLUGINS = ("SeedOss",)
 
