@@ -12,6 +12,17 @@
 
 const d9d_key d9d_family_word = {.kind = D9D_KIND_STR, .doc = "a word"};
 
+const char *const d9d_family_activation_names[] = {"silu",     "swish", "gelu", "gelu_pytorch_tanh",
+                                                   "gelu_new", NULL};
+
+d9d_glu d9d_family_glu(int hidden_act)
+{
+    static const d9d_activation of_names[] = {D9D_ACT_SILU, D9D_ACT_SILU, D9D_ACT_GELU,
+                                              D9D_ACT_GELU_TANH, D9D_ACT_GELU_TANH};
+
+    return (d9d_glu){.act = of_names[hidden_act]};
+}
+
 d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words, int64_t layers,
                                 const char *where, d9d_arena *a, d9d_layer_types *out)
 {

@@ -16,6 +16,8 @@ typedef struct config {
     int64_t sliding_window; /* 0: none */
     int64_t num_local_experts, num_experts_per_tok;
     int64_t no_rope_layer_interval;
+    int hidden_act; /* of d9d_family_activation_names */
+    bool attention_bias, mlp_bias;
     double partial_rotary_factor; /* 0: the whole head is rotated */
     d9d_list no_rope_layers;      /* of 0 and 1: 1 for a layer with RoPE */
 } config;
@@ -27,8 +29,13 @@ typedef struct config {
 #define WINDOW(otherwise)                                                                          \
     D9D_KEY_INT(config, sliding_window, otherwise, 1, INT32_MAX,                                   \
                 "keys that a query sees, its own counted; null: all", .flags = D9D_NULLABLE)
-static const d9d_key llama_keys[] = {KEYS("2048", "1e-6", "10000"),
-                                     D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
+static const d9d_key llama_keys[] = {
+    KEYS("2048", "1e-6", "10000"),
+    D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_HIDDEN_ACT(config, "\"silu\""),
+    D9D_KEY_BOOL(config, attention_bias, "false", "all projections of attention have biases"),
+    D9D_KEY_BOOL(config, mlp_bias, "false", "feed-forward layers have biases"),
+    D9D_KEY_END};
 static const d9d_key mistral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
                                        D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
 static const d9d_key mixtral_keys[] = {
@@ -62,6 +69,7 @@ TABLE(phi3, "Phi-3 and Phi-4");
 #define FIELDS                                                                                     \
     D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),             \
         D9D_HF_ONLY("mlp_bias", "[false]"), D9D_HF_IGNORED("pretraining_tp")
+static const d9d_hf_field llama_fields[] = {D9D_HF_IGNORED("pretraining_tp"), D9D_HF_END};
 static const d9d_hf_field fields[] = {FIELDS, D9D_HF_END};
 static const d9d_hf_field mixtral_fields[] = {FIELDS, D9D_HF_ONLY("router_jitter_noise", "[0]"),
                                               D9D_HF_IGNORED("output_router_logits"),
@@ -119,6 +127,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .head_dim = c->head_dim,
                                                  .rope =
                                                      has_rope(c, base->number) ? base->rope : NULL,
+                                                 .qkv_bias = c->attention_bias,
+                                                 .o_bias = c->attention_bias,
                                                  .window = c->sliding_window};
     const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
                                      .intermediate = c->intermediate_size,
@@ -135,9 +145,11 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     if (c->num_local_experts > 0)
         D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
     else
-        D9D_BLOCK_ADD(
-            &base->module, "mlp", ffn, &l->mlp, opts,
-            &(d9d_block_ffn_shape){.hidden = c->hidden_size, .intermediate = c->intermediate_size});
+        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts,
+                      &(d9d_block_ffn_shape){.hidden = c->hidden_size,
+                                             .intermediate = c->intermediate_size,
+                                             .glu = d9d_family_glu(c->hidden_act),
+                                             .bias = c->mlp_bias});
     return D9D_OK;
 }
 
@@ -192,8 +204,8 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,      \
     .ffn = ffn
 D9D_FAMILY(llama, "llama", "Llama 2 and 3, and what has their layers", llama_types,
-           .class_name = "Llama", .config = &llama_table, .fields = fields, .tensors = tensors,
-           LAYER);
+           .class_name = "Llama", .config = &llama_table, .fields = llama_fields,
+           .tensors = tensors, LAYER);
 D9D_FAMILY(mistral, "mistral", "Mistral, whose layers see a window", mistral_types,
            .class_name = "Mistral", .config = &mistral_table, .fields = fields, .tensors = tensors,
            LAYER);

@@ -131,6 +131,8 @@ CASES = {
                        rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     "gpt_oss_one": row("GptOss", DENSE, head_dim=6, num_local_experts=4, num_experts_per_tok=1,
                        sliding_window=4, attention_bias=False, rope_parameters=GPT_OSS_YARN),
+    "llama_gelu": row("Llama", DENSE, hidden_act="gelu_pytorch_tanh", mlp_bias=True,
+                      attention_bias=True),
     "olmo": row("Olmo", DENSE),
     "olmo_odd": row("Olmo", ODD, num_key_value_heads=5, tie_word_embeddings=True),
     "olmo_bias": row("Olmo", DENSE, num_key_value_heads=1, attention_bias=True),

@@ -250,6 +250,8 @@ static const struct {
     {NULL, "qkv_bias", "false", NULL},
     {"gpt_oss", "attention_bias", "false", NULL},
     {NULL, "attention_bias", "true", NULL},
+    {NULL, "hidden_act", "\"gelu\"", NULL},
+    {NULL, "mlp_bias", "true", NULL},
     {NULL, "swiglu_limit", "0.001", NULL},
     {NULL, "use_qk_norm", "true", NULL},
     {NULL, "n_routed_experts", "8", NULL},

@@ -124,6 +124,15 @@ typedef struct d9d_family_dims {
 #define D9D_FAMILY_TIED(S, otherwise)                                                              \
     D9D_KEY_BOOL(S, tie_word_embeddings, otherwise, "the head is the embedding")
 
+/* hidden_act, where a family has several: one of transformers' words.  Families with one activation
+ * have D9D_HF_ONLY() in place of the key. */
+#define D9D_FAMILY_HIDDEN_ACT(S, otherwise)                                                        \
+    D9D_KEY_ENUM(S, hidden_act, otherwise, d9d_family_activation_names,                            \
+                 "activation of a feed-forward layer")
+D9D_API extern const char *const d9d_family_activation_names[];
+/* The unit of that member. */
+D9D_API d9d_glu d9d_family_glu(int hidden_act);
+
 /* Kinds of layers, by a list of words such as "sliding_attention": one number for each layer. */
 typedef struct d9d_layer_types {
     const uint8_t *at; /* [num_hidden_layers]: index into `words`; NULL: the list is absent */
