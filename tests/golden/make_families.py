@@ -43,6 +43,8 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=
               high_freq_factor=4.0, original_max_position_embeddings=8)
 DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
              linear_value_head_dim=6, linear_conv_kernel_dim=3)
+MROPE = dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5, mrope_interleaved=True,
+             mrope_section=[1, 1, 0])
 NO_DROPOUT = dict(attention_dropout=0.0, residual_dropout=0.0)
 MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
@@ -119,6 +121,37 @@ CASES = {
                         attention_out_bias=True),
     "seed_oss_tied": row("SeedOss", DENSE, **NO_DROPOUT, head_dim=6, attention_out_bias=True,
                          tie_word_embeddings=True),
+    "qwen3_5": row("Qwen3_5", DENSE, head_dim=8, **DELTA, rope_parameters=MROPE,
+                   layer_types=["linear_attention", "full_attention"]),
+    "qwen3_5_odd": row("Qwen3_5", ODD, head_dim=16, **{**DELTA, "linear_num_key_heads": 1,
+                       "linear_num_value_heads": 3}, tie_word_embeddings=True, rope_parameters=dict(
+                           MROPE, rope_theta=1e4, partial_rotary_factor=0.25), layer_types=[
+                               "full_attention", "linear_attention", "linear_attention"]),
+    "qwen3_5_linear": row("Qwen3_5", DENSE, head_dim=8, **DELTA, num_hidden_layers=1,
+                          rope_parameters=MROPE, layer_types=["linear_attention"]),
+    "qwen3_5_moe": row("Qwen3_5Moe", DENSE, **EXPERTS, head_dim=8, **DELTA, rope_parameters=MROPE,
+                       layer_types=["linear_attention", "full_attention"],
+                       shared_expert_intermediate_size=12),
+    "qwen3_5_moe_odd": row("Qwen3_5Moe", ODD, **EXPERTS, head_dim=16, **{**DELTA,
+                           "num_hidden_layers": 2, "linear_num_key_heads": 1,
+                           "linear_num_value_heads": 3}, rope_parameters=dict(
+                               MROPE, partial_rotary_factor=0.25), tie_word_embeddings=True,
+                           layer_types=["full_attention", "linear_attention"],
+                           shared_expert_intermediate_size=6),
+    "qwen3_5_moe_one": row("Qwen3_5Moe", DENSE, num_experts=5, num_experts_per_tok=1,
+                           moe_intermediate_size=8, head_dim=8, **DELTA, rope_parameters=MROPE,
+                           layer_types=["full_attention", "linear_attention"],
+                           shared_expert_intermediate_size=8),
+    "deepseek_v2": row("DeepseekV2", DENSE, num_key_value_heads=4, **{
+        **MLA, "n_group": None, "topk_group": None}, topk_method="greedy"),
+    "deepseek_v2_groups": row("DeepseekV2", DENSE, num_key_value_heads=4, **{
+        **MLA, "q_lora_rank": None}, num_hidden_layers=3, topk_method="group_limited_greedy",
+        routed_scaling_factor=3.0, rope_parameters=dict(
+            rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+            mscale=0.707, mscale_all_dim=0.707, original_max_position_embeddings=16)),
+    "deepseek_v2_odd": row("DeepseekV2", dict(ODD, num_key_value_heads=5), **{
+        **MLA, "v_head_dim": 3, "n_group": 2, "topk_group": 1, "n_shared_experts": 2,
+        "num_experts_per_tok": 1, "first_k_dense_replace": 0}, topk_method="group_limited_greedy"),
 }
 PLUGINS = ("SeedOss",)
 
@@ -229,7 +262,7 @@ def train(model, ids, labels):
 
 def make(name, seed):
     kind, cfg = CASES[name]
-    config = getattr(T, kind + "Config")(**cfg)
+    config = getattr(T, kind + ("TextConfig" if hasattr(T, kind + "TextConfig") else "Config"))(**cfg)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     config.architectures = [kind + "ForCausalLM"]

@@ -13,6 +13,7 @@ setup_file() { workroom; }
 configure() {
     local type
     type=$(sed -n 's/.*"model_type": "\(.*\)".*/\1/p' "$golden/$1/config.json")
+    type=${type%_text}
     [ "$type" != qwen3 ] || type=qwen3_dense
     [ -d "data-$1" ] ||
         cat "$golden/$1"/train.jsonl{,,} | head -n 8 | d9d-shard -q --format tokens --out "data-$1" -
@@ -52,7 +53,7 @@ on_mesh() {
 # A case of each family, on two meshes; all cases on all of them under make test-long.
 cases() {
     if [ -n "${D9D_LONG:-}" ]; then (cd "$golden" && printf '%s\n' *); else
-        printf '%s\n' deepseek_v3 glm4_moe llama mistral mixtral phi3_partial qwen2 qwen2_moe qwen3_moe smollm3
+        printf '%s\n' deepseek_v2 deepseek_v3 glm4_moe llama mistral mixtral phi3_partial qwen2 qwen2_moe qwen3_5 qwen3_moe smollm3
     fi
 }
 meshes() {

@@ -65,7 +65,8 @@ static d9d_status read_plain(const d9di_hf_reader *r, const json_t *from, d9d_ro
 
 /* --- the object ----------------------------------------------------------------------------- */
 
-#define TYPE_KEYS    "type", "rope_type"
+/* Axes of images have their own positions, which are equal in text. */
+#define TYPE_KEYS    "type", "rope_type", "mrope_section", "mrope_interleaved"
 #define ORIGINAL_KEY "original_max_position_embeddings"
 static const char *const plain_members[] = {TYPE_KEYS, NULL};
 static const char *const linear_members[] = {TYPE_KEYS, "factor", ORIGINAL_KEY, NULL};

@@ -23,6 +23,18 @@
     "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "               \
     "\"shared_expert_intermediate_size\": 6, \"mlp_only_layers\": [0], "
 
+/* A gated delta net. */
+#define DELTA                                                                                      \
+    "\"linear_num_key_heads\": 1, \"linear_num_value_heads\": 2, \"linear_key_head_dim\": 4, "     \
+    "\"linear_value_head_dim\": 4, \"linear_conv_kernel_dim\": 3, "
+
+/* Latent attention, and a mixture of experts. */
+#define MLA                                                                                        \
+    "\"q_lora_rank\": 8, \"kv_lora_rank\": 6, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 4, "  \
+    "\"v_head_dim\": 4, \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "                     \
+    "\"moe_intermediate_size\": 6, \"n_group\": 2, \"topk_group\": 1, "                            \
+    "\"first_k_dense_replace\": 1, "
+
 typedef struct sample {
     const char *family; /* name of its section */
     const char *text;
@@ -57,21 +69,28 @@ static const sample samples[] = {
      "\"max_window_layers\": 3, " SPARSE BASE "}",
      12, 12 + 4 * (9 + 2 + 3 * 4 + 3)},
     {"qwen3_next",
-     "{\"model_type\": \"qwen3_next\", \"linear_num_key_heads\": 1, "
-     "\"linear_num_value_heads\": 2, \"linear_key_head_dim\": 4, \"linear_value_head_dim\": 4, "
-     "\"linear_conv_kernel_dim\": 3, \"head_dim\": 8, \"partial_rotary_factor\": 1, " SPARSE BASE
-     "}",
+     "{\"model_type\": \"qwen3_next\", " DELTA
+     "\"head_dim\": 8, \"partial_rotary_factor\": 1, " SPARSE BASE "}",
      12, 12 + 3 * (9 + 17) + (8 + 17)},
+    {"qwen3_5",
+     "{\"model_type\": \"qwen3_5_text\", " DELTA
+     "\"head_dim\": 8, \"partial_rotary_factor\": 1, " BASE "}",
+     14, 4 * 14 + 11},
+    {"qwen3_5_moe",
+     "{\"model_type\": \"qwen3_5_moe_text\", " DELTA
+     "\"head_dim\": 8, \"partial_rotary_factor\": 1, \"num_experts\": 4, "
+     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
+     "\"shared_expert_intermediate_size\": 6, " BASE "}",
+     11 + 17, 4 * (11 + 17) + (8 + 17)},
     {"glm4_moe",
      "{\"model_type\": \"glm4_moe\", \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "
      "\"moe_intermediate_size\": 6, \"n_group\": 2, \"topk_group\": 1, " BASE "}",
      9, 9 + 4 * (6 + 2 + 3 * 4 + 3)},
-    {"deepseek_v3",
-     "{\"model_type\": \"deepseek_v3\", \"q_lora_rank\": 8, \"kv_lora_rank\": 6, "
-     "\"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 4, \"v_head_dim\": 4, "
-     "\"n_routed_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
-     "\"n_group\": 2, \"topk_group\": 1, \"first_k_dense_replace\": 1, " BASE "}",
-     12, 12 + 4 * (9 + 2 + 3 * 4 + 3)},
+    {"deepseek_v2",
+     "{\"model_type\": \"deepseek_v2\", \"topk_method\": \"group_limited_greedy\", " MLA BASE "}",
+     12, 12 + 4 * (9 + 1 + 3 * 4 + 3)},
+    {"deepseek_v3", "{\"model_type\": \"deepseek_v3\", " MLA BASE "}", 12,
+     12 + 4 * (9 + 2 + 3 * 4 + 3)},
 };
 enum { N_SAMPLES = sizeof(samples) / sizeof(samples[0]) };
 
@@ -223,9 +242,10 @@ static const struct {
     {NULL, "attention_bias", "true", NULL},
     {NULL, "use_qk_norm", "true", NULL},
     {NULL, "n_routed_experts", "8", NULL},
-    {NULL, "n_shared_experts", "2", NULL},
+    {NULL, "n_shared_experts", "3", NULL},
     {NULL, "n_group", "1", NULL},
     {NULL, "topk_group", "2", NULL},
+    {NULL, "topk_method", "\"greedy\"", NULL},
     {NULL, "first_k_dense_replace", "2", NULL},
     {NULL, "routed_scaling_factor", "2", NULL},
     {NULL, "q_lora_rank", "null", NULL},

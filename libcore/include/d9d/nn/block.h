@@ -338,6 +338,7 @@ typedef enum d9d_block_router_score { D9D_SCORE_SOFTMAX, D9D_SCORE_SIGMOID } d9d
 typedef struct d9d_block_router {
     int score; /* d9d_block_router_score */
     int64_t groups, top_groups;
+    bool group_max; /* a group is worth its best expert, not the sum of two */
     double scale;
     bool expert_bias;
     double bias_rate;

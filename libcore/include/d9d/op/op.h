@@ -208,6 +208,7 @@ typedef struct d9d_op_router_opts {
     int k;
     bool sigmoid, renormalise;
     int groups, top_groups; /* 0: any expert */
+    bool group_max;         /* of d9d_router_dims */
     float scale;            /* multiplies the expert weights; 0: 1 */
     const d9d_tensor *bias; /* [E] float32, added for the choice only; NULL: none */
     float aux, z;           /* coefficients of the load-balancing loss and the z-loss; 0: none */
