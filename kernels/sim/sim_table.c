@@ -136,6 +136,11 @@ ENTRY(rms_norm_bwd, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt, void 
 {
     return charge_memory(s, t, (plus != NULL ? 4.0 : 3.0) * (double)m * (double)n);
 }
+ENTRY(position_scale, d9d_dtype t, void *y, const void *x, const int32_t *positions, int64_t m,
+      int64_t n, float beta, int64_t period)
+{
+    return charge_memory(s, t, 2.0 * (double)m * (double)n);
+}
 ENTRY(rope, d9d_dtype t, void *y, const void *x, const int32_t *positions, const float *inv_freq,
       int64_t m, int64_t heads, int64_t d, int64_t r, bool interleaved, float mscale, float sign)
 {

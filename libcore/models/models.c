@@ -20,6 +20,8 @@ const d9d_table *const d9d_model_choices[] = {
     &d9d_qwen3_5_section,
     &d9d_qwen3_5_moe_section,
     &d9d_deepseek_v2_section,
+    &d9d_ministral_section,
+    &d9d_ministral3_section,
     NULL,
 };
 

@@ -126,6 +126,49 @@ JSON
     [[ $output == *unused* ]]
 }
 
+# multimodal TYPE CASE PREFIX HEAD: the case as the text model of a checkpoint whose second layer is
+# its vision model.
+multimodal() {
+    cat >spec.json <<JSON
+{"schema": "d9d.mapper.v1", "stages": [[
+ {"op": "rename", "from": "model.layers.1.{x:any}", "to": "model.visual.{x}"},
+ {"op": "rename", "from": "model.layers.0.{x:any}", "to": "${3}layers.0.{x}"},
+ {"op": "rename", "from": "model.norm.weight", "to": "${3}norm.weight"},
+ {"op": "rename", "from": "model.embed_tokens.weight", "to": "${3}embed_tokens.weight"},
+ {"op": "rename", "from": "lm_head.weight", "to": "${4}lm_head.weight"}]]}
+JSON
+    rm -rf multi multi-*
+    d9d-map -q --mapper spec.json "$golden/$2" multi
+    rm -f multi/manifest.json
+    tr -d '\n' <"$golden/$2/config.json" |
+        sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/; s/\("layer_types": \[ *"[a-z_]*"\),[^]]*/\1/' >text.json
+    echo "{\"model_type\": \"$1\", \"vision_config\": {\"depth\": 1}, \"image_token_id\": 3,
+ \"tie_word_embeddings\": false, \"text_config\": $(cat text.json)}" >multi/config.json
+}
+
+@test "the text model of a multimodal one is read, and the rest left out, with a word" {
+    while read -r type case prefix head; do
+        multimodal "$type" "$case" "$prefix" "$head"
+        run d9d-map --to d9d multi multi-own
+        echo "$case: $output"
+        [ "$status" -eq 0 ]
+        [[ $output == *" tensors of the vision model are left out: "*" does not compute them"* ]]
+        d9d-map -q --to hf multi-own multi-text
+        grep -q "\"model_type\": \"$(sed 's/.*"model_type": "\([a-z0-9_]*\)".*/\1/' text.json)\"" multi-text/config.json
+        run d9d-map diff "$golden/$case" multi-text
+        echo "$output"
+        [[ $output =~ [1-9][0-9]\ tensors\ equal ]]
+        [ -z "$(grep -E '^(model|lm_head)' <<<"$output" | grep -v '^model\.layers\.1\..*: only in A')" ]
+    done <<LIST
+qwen3_5 qwen3_5 model.language_model.
+mistral3 ministral3 language_model.model. language_model.
+LIST
+    sed -i 's/"vision_config"/"scale_of_text": 2, "vision_config"/' multi/config.json
+    run d9d-map --to d9d multi multi-none
+    [ "$status" -eq 2 ]
+    [[ $output == *"scale_of_text: 2: mistral3 does not know this field"* ]]
+}
+
 @test "random weights of every family load, and are those of the seed" {
     for c in $(cases); do
         d9d-map -q init --model "$golden/$c/config.json" --seed 3 "new-$c"

@@ -45,6 +45,9 @@ DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_d
              linear_value_head_dim=6, linear_conv_kernel_dim=3)
 MROPE = dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5, mrope_interleaved=True,
              mrope_section=[1, 1, 0])
+TEMPERATURE = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                   original_max_position_embeddings=4, max_position_embeddings=64, mscale=1.0,
+                   mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
 NO_DROPOUT = dict(attention_dropout=0.0, residual_dropout=0.0)
 MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
@@ -152,6 +155,16 @@ CASES = {
     "deepseek_v2_odd": row("DeepseekV2", dict(ODD, num_key_value_heads=5), **{
         **MLA, "v_head_dim": 3, "n_group": 2, "topk_group": 1, "n_shared_experts": 2,
         "num_experts_per_tok": 1, "first_k_dense_replace": 0}, topk_method="group_limited_greedy"),
+    "ministral": row("Ministral", DENSE, head_dim=8, num_hidden_layers=3, sliding_window=4, layer_types=[
+        "full_attention", "sliding_attention", "sliding_attention"]),
+    "ministral_all": row("Ministral", DENSE, head_dim=6, sliding_window=3),
+    "ministral_odd": row("Ministral", ODD, head_dim=6, sliding_window=1, tie_word_embeddings=True, layer_types=[
+        "sliding_attention", "full_attention", "sliding_attention"]),
+    "ministral3": row("Ministral3", DENSE, head_dim=8, rope_parameters=TEMPERATURE),
+    "ministral3_odd": row("Ministral3", ODD, head_dim=6, tie_word_embeddings=True, rope_parameters=dict(
+        TEMPERATURE, llama_4_scaling_beta=0.5, original_max_position_embeddings=3, mscale=0.9)),
+    "ministral3_window": row("Ministral3", DENSE, num_key_value_heads=1, head_dim=6, sliding_window=5,
+                             rope_parameters=dict(TEMPERATURE, original_max_position_embeddings=8)),
 }
 PLUGINS = ("SeedOss",)
 

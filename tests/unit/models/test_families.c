@@ -58,6 +58,12 @@ static const sample samples[] = {
      "{\"model_type\": \"mixtral\", \"sliding_window\": 9, \"num_local_experts\": 4, "
      "\"num_experts_per_tok\": 2, " BASE "}",
      7 + 3 * 4, 5 * (7 + 3 * 4)},
+    {"ministral",
+     "{\"model_type\": \"ministral\", \"sliding_window\": 9, \"layer_types\": "
+     "[\"full_attention\", \"sliding_attention\", \"full_attention\", \"sliding_attention\", "
+     "\"full_attention\"], " BASE "}",
+     9, 5 * 9},
+    {"ministral3", "{\"model_type\": \"ministral3\", \"sliding_window\": 9, " BASE "}", 9, 5 * 9},
     {"smollm3", "{\"model_type\": \"smollm3\", " BASE "}", 9, 5 * 9},
     {"phi3", "{\"model_type\": \"phi3\", \"sliding_window\": 9, " BASE "}", 6, 5 * 6},
     {"qwen2",
@@ -245,6 +251,9 @@ static const struct {
     {NULL, "n_shared_experts", "3", NULL},
     {NULL, "n_group", "1", NULL},
     {NULL, "topk_group", "2", NULL},
+    {NULL, "llama_4_scaling_beta", "0.5",
+     "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
+     "\"original_max_position_embeddings\": 4}}"},
     {NULL, "topk_method", "\"greedy\"", NULL},
     {NULL, "first_k_dense_replace", "2", NULL},
     {NULL, "routed_scaling_factor", "2", NULL},

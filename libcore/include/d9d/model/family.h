@@ -217,8 +217,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_section_check(const void *section, co
 D9D_API D9D_MUST_USE d9d_status d9d_family_create(const void *config, d9d_stage stage,
                                                   const d9d_model_opts *opts, d9d_model **out);
 D9D_API d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src);
-/* Number of a source's tensors that are of multi-token prediction, and so left out. */
-D9D_API size_t d9d_family_mtp_tensors(const void *config, const d9d_tensor_source *src);
+/* Parts of a checkpoint that no family computes, and so are left out: layers for multi-token
+ * prediction, and the vision model of which this is the text model.  Number of a source's tensors
+ * that are of part 0 or 1, and what it is. */
+enum { D9D_FAMILY_LEFT_OUT = 2 };
+D9D_API size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, size_t part,
+                                   const char **what);
 /* False for a mixture of experts whose files never have all experts in one tensor. */
 D9D_API bool d9d_family_has_fused_layout(const d9d_family *f);
 D9D_API D9D_MUST_USE d9d_status d9d_family_mapper(const void *config, d9d_stage stage,

@@ -177,6 +177,8 @@ typedef struct d9d_block_attention_shape {
     int64_t window;    /* sliding window, as d9d_op_attention(); 0: none */
     bool qkv_bias;     /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], initially 0 */
     bool o_bias;       /* "o_proj.bias" [H]; replicated over tp */
+    float temperature_beta; /* of queries, behind RoPE: d9d_op_position_scale(); 0: none */
+    int64_t temperature_period;
 } d9d_block_attention_shape;
 
 typedef struct d9d_block_attention {
