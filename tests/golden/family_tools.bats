@@ -126,6 +126,37 @@ JSON
     [[ $output == *unused* ]]
 }
 
+# first_loss SECTION: of one step on the model long/, with these keys of "model_provider" too.
+first_loss() {
+    rm -rf run-long
+    cat >long.json <<JSON
+{"data": {"dataset": "data-long", "order": "sequential"},
+ "model_provider": {"name": "auto", "hf_config": "long/config.json"$1},
+ "trainer": {"run": {"name": "long", "dir": "run-long", "steps": 1},
+  "batching": {"global_batch_size": 3, "microbatch_size": 3},
+  "model_stage_factory": {"source_checkpoint": "$golden/phi3_long"}},
+ "optimizer": {"name": "sgd", "lr": 1e-9}}
+JSON
+    d9d-train -q --device cpu long.json && grep -oE '"loss": *[0-9.e+-]+' run-long/metrics.jsonl
+}
+
+@test "LongRoPE's factors are those of the longest sequence that a job may have" {
+    d9d-shard -q --format tokens --out data-long "$golden/phi3_long/train.jsonl"
+    mkdir -p long
+    tr -d '\n ' <"$golden/phi3_long/config.json" |
+        sed 's/"original_max_position_embeddings":3/"original_max_position_embeddings":20/g' >long/config.json
+    as_long=$(first_loss "")
+    as_short=$(first_loss ', "max_positions": 20')
+    [ "$as_long" = "$(first_loss ', "max_positions": 21')" ]
+    sed -i 's/"long_factor":[^]]*/"long_factor":[1.0,1.1,1.3/' long/config.json
+    [ "$as_short" = "$(first_loss "")" ]
+    [ "$as_short" != "$as_long" ]
+    run first_loss ', "max_positions": 65'
+    [[ $output == *"model_provider.max_positions: is 65, and the model has 64 positions"* ]]
+    run first_loss ', "max_positions": 12' # and the rows have 13
+    [ "$status" -ne 0 ]
+}
+
 # multimodal TYPE CASE PREFIX HEAD: the case as the text model of a checkpoint whose second layer is
 # its vision model.
 multimodal() {

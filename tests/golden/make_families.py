@@ -48,6 +48,7 @@ MROPE = dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5, mro
 TEMPERATURE = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0, beta_slow=1.0,
                    original_max_position_embeddings=4, max_position_embeddings=64, mscale=1.0,
                    mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
+LONGROPE = dict(rope_type="longrope", rope_theta=1e4)
 NO_DROPOUT = dict(attention_dropout=0.0, residual_dropout=0.0)
 MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
@@ -165,6 +166,16 @@ CASES = {
         TEMPERATURE, llama_4_scaling_beta=0.5, original_max_position_embeddings=3, mscale=0.9)),
     "ministral3_window": row("Ministral3", DENSE, num_key_value_heads=1, head_dim=6, sliding_window=5,
                              rope_parameters=dict(TEMPERATURE, original_max_position_embeddings=8)),
+    "phi3_long": row("Phi3", DENSE, original_max_position_embeddings=3, rope_parameters=dict(
+        LONGROPE, short_factor=[1.0, 1.1, 1.3], long_factor=[1.2, 2.5, 7.0])),
+    "phi3_short": row("Phi3", DENSE, original_max_position_embeddings=64, rope_parameters=dict(
+        LONGROPE, short_factor=[1.0, 1.1, 1.3], long_factor=[1.2, 2.5, 7.0], attention_factor=1.3)),
+    "phi3_long_odd": row("Phi3", DENSE, hidden_size=32, num_key_value_heads=1, sliding_window=6,
+                         original_max_position_embeddings=2, partial_rotary_factor=0.75,
+                         rope_parameters=dict(LONGROPE, factor=9.0, partial_rotary_factor=0.75,
+                                              short_factor=[1.0, 1.0, 1.0], long_factor=[1.0, 3.5, 6.0])),
+    "llama_dynamic": row("Llama", DENSE, rope_parameters=dict(
+        rope_type="dynamic", rope_theta=1e4, factor=4.0)),
 }
 PLUGINS = ("SeedOss",)
 

@@ -9,9 +9,11 @@ load workroom
 
 setup_file() { workroom; }
 
-# configure CASE: eight samples a step, four steps.
+# configure CASE: eight samples a step, four steps.  Gated delta nets amplify rounding, and Adam makes
+# of gradients that are almost nothing what it likes: it divides by a larger epsilon there.
 configure() {
-    local type
+    local type eps=1e-8
+    [[ ! $1 =~ ^qwen3_(next|5) ]] || eps=1e-3
     type=$(sed -n 's/.*"model_type": "\(.*\)".*/\1/p' "$golden/$1/config.json")
     type=${type%_text}
     [ "$type" != qwen3 ] || type=qwen3_dense
@@ -23,7 +25,7 @@ configure() {
  "trainer": {"run": {"name": "$1", "dir": "one-$1", "steps": 4},
   "batching": {"global_batch_size": 8, "microbatch_size": 1},
   "model_stage_factory": {"source_checkpoint": "$golden/$1"}, "gradient_clipping": {"max_norm": 1.0}},
- "optimizer": {"name": "adamw", "lr": 1e-3}}
+ "optimizer": {"name": "adamw", "lr": 1e-3, "eps": $eps}}
 JSON
 }
 numbers() { grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
@@ -53,7 +55,7 @@ on_mesh() {
 # A case of each family, on two meshes; all cases on all of them under make test-long.
 cases() {
     if [ -n "${D9D_LONG:-}" ]; then (cd "$golden" && printf '%s\n' *); else
-        printf '%s\n' deepseek_v2 deepseek_v3 glm4_moe llama mistral mixtral phi3_partial qwen2 qwen2_moe qwen3_5 qwen3_moe smollm3
+        printf '%s\n' deepseek_v2 deepseek_v3 glm4_moe llama mistral mixtral phi3_partial qwen2 qwen2_moe qwen3_5 qwen3_moe qwen3_next smollm3
     fi
 }
 meshes() {

@@ -589,6 +589,12 @@ static const char *const ropes[] = {
     "\"original_max_position_embeddings\": 40.5}}",
     "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
     "\"original_max_position_embeddings\": 1e30}}",
+    "{\"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 1.5], \"long_factor\": [2, 3]}, "
+    "\"original_max_position_embeddings\": 4}",
+    "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 1.5], "
+    "\"long_factor\": [2, 3], \"attention_factor\": 1.5, "
+    "\"original_max_position_embeddings\": 4, \"rope_theta\": 5}}",
+    "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}, \"rope_theta\": 5}",
 };
 
 static void check_generations(const d9d_family *f, const sample *s)

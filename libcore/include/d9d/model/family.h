@@ -147,6 +147,7 @@ typedef struct d9d_family_config {
     const d9d_block_vocab_split *splits; /* of the vocabulary, in order of ids */
     size_t n_splits;
     int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
+    int64_t max_positions;             /* of the job's sequences; 0: max_position_embeddings */
     d9d_head_kind head;
     int64_t labels, embedding_dim; /* of heads */
     bool head_unknown;             /* config.json does not name the head */
@@ -209,6 +210,7 @@ typedef struct d9d_family_section {
     d9d_block_router router; /* losses and rates of mixtures of experts */
     d9d_str_int_map split_vocab_size; /* in the order of ids; n 0: one split */
     int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
+    int64_t max_positions; /* of the job's sequences; 0: as many as the model has */
 } d9d_family_section;
 D9D_API extern const d9d_key d9d_family_section_keys[];
 D9D_API D9D_MUST_USE d9d_status d9d_family_section_check(const void *section, const char *path);
