@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "d9d/ckpt/quant/dequant.h"
 #include "model/hf/hf_config_fields.h"
 
 /* Models whose text model a family computes, and its class in transformers. */
@@ -77,9 +78,10 @@ static d9d_status tied_check(const json_t *doc, const json_t *text, const char *
 
 d9d_status d9di_hf_config_text_part(json_t **doc, const char *where)
 {
-    static const char *const taken[] = {"tie_word_embeddings",  "dtype",        "torch_dtype",
-                                        "bos_token_id",         "eos_token_id", "pad_token_id",
-                                        "transformers_version", "d9d"};
+    static const char *const taken[] = {
+        "tie_word_embeddings",  "dtype",        "torch_dtype",
+        "bos_token_id",         "eos_token_id", "pad_token_id",
+        "transformers_version", "d9d",          D9D_QUANTIZATION_FIELD};
     const json_t *inner = json_object_get(*doc, "text_config");
     const size_t row = json_is_object(inner) ? row_find(*doc, inner) : N_MULTIMODAL;
     const char *types[] = {type_of(*doc), NULL};
