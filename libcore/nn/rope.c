@@ -26,7 +26,8 @@ d9d_status d9d_rope_check(const d9d_rope_scaling *s)
         {"factor", s->factor, s->kind != D9D_ROPE_PLAIN, s->factor >= 1},
         {"original", s->original, bounded || listed, s->original > (listed ? 1 : 0)},
         {"slow", s->slow, bounded, s->slow > 0},
-        {"fast", s->fast, bounded, s->fast > s->slow},
+        {"fast", s->fast, bounded,
+         s->fast > s->slow || (s->kind == D9D_ROPE_YARN && s->fast == s->slow)},
         {"mscale", s->mscale, true, s->mscale >= 0},
     };
 

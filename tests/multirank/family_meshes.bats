@@ -42,14 +42,16 @@ on_mesh() {
     refused=false
     rm -rf mesh
     run mpi -n $ranks d9d-train -q --device cpu --set trainer.run.dir=mesh "${sets[@]}" "$name.json"
-    if [ "$status" -eq 2 ] && [[ $output =~ (divide|no\ experts|whole\ sequences|would\ (have|get)\ no\ layer) ]]; then
+    if [ "$status" -eq 2 ] && [[ $output =~ (divide|no\ experts|whole\ sequences|no\ layer) ]]; then
         refused=true
         return 0
     fi
     [ "$status" -eq 0 ] || { echo "$name on $*: $output" && return 1; }
     [ "$(numbers mesh | wc -l)" -eq 8 ]
+    limit=2e-5
+    [[ ! $name =~ ^qwen3_(next|5) ]] || limit=2e-4
     paste <(numbers "one-$name") <(numbers mesh) |
-        awk -v what="$name on $*" '{ d = $1 - $2; if ((d < 0 ? -d : d) > 2e-5 * $1) { print what ": " $0; bad = 1 } } END { exit bad }'
+        awk -v what="$name on $*" -v limit=$limit '{ d = $1 - $2; if ((d < 0 ? -d : d) > limit * $1) { print what ": " $0; bad = 1 } } END { exit bad }'
 }
 
 # A case of each family, on two meshes; all cases on all of them under make test-long.

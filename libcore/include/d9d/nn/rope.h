@@ -48,7 +48,7 @@ typedef struct d9d_rope_scaling {
     d9d_rope_kind kind;
     double factor;     /* at least 1 */
     double original;   /* positions; above 0 */
-    double fast, slow; /* fast above slow, both above 0 */
+    double fast, slow; /* fast above slow, or of yarn equal; both above 0 */
     bool whole;
     double mscale;     /* multiplies cosines and sines; 0: the kind's default */
     double mscale_all; /* yarn of MLA: scales the scores of all features too; 0: not */

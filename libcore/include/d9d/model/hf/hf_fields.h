@@ -29,7 +29,8 @@
  *
  *     D9D_KEY_CUSTOM(dims, rope_scaling, "null", &d9d_hf_rope_scaling, "...")   // d9d_rope_scaling
  *
- * reads linear, yarn, llama3, longrope and dynamic (d9d/nn/rope.h).  Any other family refuses a scaling by name.
+ * reads linear, yarn, llama3, longrope and dynamic (d9d/nn/rope.h).  Any other family refuses a
+ * scaling by name.
  */
 #ifndef D9D_MODEL_HF_HF_FIELDS_H
 #define D9D_MODEL_HF_HF_FIELDS_H
