@@ -39,21 +39,27 @@ static void row_topk(const float *key, int64_t n, int32_t *out, int64_t k)
     }
 }
 
+/* What a group is worth: its two largest keys together, or the largest. */
+static float group_worth(const float *key, int64_t each, bool largest)
+{
+    const int64_t n = largest || each < 2 ? 1 : 2;
+    int32_t best[2] = {0};
+
+    row_topk(key, each, best, n);
+    return key[best[0]] + (n < 2 ? 0.0f : key[best[1]]);
+}
+
 /* Sets the keys of all but the best groups to -inf. */
 static void mask_groups(float *key, const d9d_router_dims *n)
 {
     const int64_t each = n->e / n->groups;
     float worth[D9D_ROUTER_MAX_GROUPS];
-    int32_t best[D9D_ROUTER_MAX_GROUPS] = {0}, two[2] = {0};
+    int32_t best[D9D_ROUTER_MAX_GROUPS] = {0};
     bool chosen[D9D_ROUTER_MAX_GROUPS] = {false};
 
     assert(each > 0);
-    for (int g = 0; g < n->groups; g++) {
-        const float *of = key + g * each;
-
-        row_topk(of, each, two, each < 2 ? each : 2);
-        worth[g] = of[two[0]] + (each < 2 ? 0.0f : of[two[1]]);
-    }
+    for (int g = 0; g < n->groups; g++)
+        worth[g] = group_worth(key + g * each, each, n->group_max);
     row_topk(worth, n->groups, best, n->top_groups);
     for (int i = 0; i < n->top_groups; i++)
         chosen[best[i]] = true;

@@ -183,6 +183,11 @@ ENTRY(rms_norm_parallel_bwd, const d9d_rms_norm_parallel_dims *n, void *dx, d9d_
 
     return charge_memory(s, n->t, arrays * (double)n->m * (double)n->n);
 }
+ENTRY(position_scale, d9d_dtype t, void *y, const void *x, const int32_t *positions, int64_t m,
+      int64_t n, float beta, int64_t period)
+{
+    return charge_memory(s, t, 2.0 * (double)m * (double)n);
+}
 ENTRY(rope, d9d_dtype t, void *y, const void *x, const int32_t *positions, const float *inv_freq,
       int64_t m, int64_t heads, int64_t d, int64_t r, bool interleaved, float mscale, float sign)
 {

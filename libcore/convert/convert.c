@@ -147,25 +147,25 @@ static const char *model_name(const d9d_convert *c)
 }
 
 /* Say what the model does not compute, and the output does not have. */
-static void warn_of_mtp(const d9d_convert *c, const char *name)
+static void warn_of_left_out(const d9d_convert *c, const char *name)
 {
-    const size_t n = c->model->provider->family != NULL
-                         ? d9d_family_mtp_tensors(c->model->config, &c->source)
-                         : 0;
+    const d9d_model_provider *p = c->model->provider;
 
-    if (n > 0)
-        d9d_log_warn(c->opt.log,
-                     "%s: %zu tensors of layers for multi-token prediction are left out: %s does "
-                     "not compute them",
-                     name, n, c->model->provider->table->name);
+    for (size_t i = 0; p->family != NULL && i < D9D_FAMILY_LEFT_OUT; i++) {
+        const char *what;
+        const size_t n = d9d_family_left_out(c->model->config, &c->source, i, &what);
+
+        if (n > 0)
+            d9d_log_warn(c->opt.log, "%s: %zu tensors of %s are left out: %s does not compute them",
+                         name, n, what, p->table->name);
+    }
 }
 
 static d9d_status plan_model(d9d_convert *c, const char *name)
 {
     const d9d_model_provider *p = c->model->provider;
 
-    warn_of_mtp(c, name);
-
+    warn_of_left_out(c, name);
     c->from = d9d_model_layout(c->model, &c->source);
     if (!c->given && p->infer != NULL)
         p->infer((void *)(uintptr_t)c->own.config, &c->source);

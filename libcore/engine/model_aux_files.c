@@ -81,6 +81,8 @@ static d9d_status read_eos_file(const char *path, d9d_token_ids *out)
     D9D_TRY_OR(st, d9d_fs_read(path, MAX_FILE, &text), out);
     D9D_TRY_OR(st, d9d_json_parse(path, text.data != NULL ? text.data : "", text.len, &doc), out);
     v = json_object_get(doc, "eos_token_id");
+    if (v == NULL) /* of a multimodal model */
+        v = json_object_get(json_object_get(doc, "text_config"), "eos_token_id");
     if (v != NULL && !json_is_null(v))
         st = read_ids(path, v, out);
 out:

@@ -193,6 +193,10 @@ static d9d_decoder_shape decoder_shape(const d9d_family_config *c)
 
     if (c->family->shape != NULL)
         c->family->shape(c->dims, &s);
+    if (c->max_positions > 0)
+        s.max_positions = c->max_positions;
+    s.rope.scaling.is_long = (double)s.max_positions > s.rope.scaling.original;
+    s.local_rope.scaling.is_long = (double)s.max_positions > s.local_rope.scaling.original;
     return s;
 }
 
@@ -209,6 +213,11 @@ static d9d_status rope_check(const d9d_family *f, const d9d_block_rope *r)
                         "%s: scaled rotary embedding (ntk): factor %g gives no finite base for "
                         "%lld features",
                         f->name, r->scaling.factor, (long long)r->features);
+    if (r->scaling.kind == D9D_ROPE_LONGROPE && 2 * r->scaling.pairs != r->features)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: short_factor and long_factor have %lld numbers, and %lld features of "
+                        "a head are rotated, two with each",
+                        f->name, (long long)r->scaling.pairs, (long long)r->features);
     if (r->scaling.kind == D9D_ROPE_YARN && !(r->base > 1))
         return D9D_FAIL(D9D_ECONFIG, "%s: rope_theta is %g, of yarn it must be above 1", f->name,
                         r->base);

@@ -49,21 +49,12 @@ static const d9d_hf_parts *parts_of(const d9d_family *f)
     return f->parts != NULL ? f->parts : &d9d_hf_parts_default;
 }
 
-/* Does the source have a base model's names: "layers.0.mlp..." for "model.layers.0.mlp..."? */
-static bool is_bare(const d9d_family *f, const d9d_tensor_source *src)
-{
-    const d9d_hf_parts *p = parts_of(f);
-    const size_t n = strlen(p->prefix);
-
-    return n > 0 && (any_name(src, has_prefix, p->hf.layers + n) ||
-                     any_name(src, has_prefix, p->hf.embed + n));
-}
-
 void d9d_family_infer(void *config, const d9d_tensor_source *src)
 {
     d9d_family_config *c = config;
     const d9d_family_dims *dims = c->dims;
-    const bool bare = is_bare(c->family, src);
+    const d9d_hf_prefixes *as = d9d_hf_prefixes_of(parts_of(c->family), src);
+    const bool bare = as->model != NULL && as->model[0] == '\0';
 
     for (const d9di_head_name *h = d9di_head_names; h->prefix != NULL && c->head_unknown; h++)
         if (any_name(src, has_prefix, h->prefix)) {
@@ -231,7 +222,7 @@ static bool is_other_head(const d9d_family_config *c, const char *name)
 }
 
 /* Is it of a layer behind the last? */
-static bool is_mtp(const d9d_family_config *c, const char *name)
+static bool is_mtp_layer(const d9d_family_config *c, const char *name)
 {
     const d9d_hf_naming naming = naming_of(c);
     const int64_t layer = d9d_hf_layer_of(&naming, name);
@@ -239,12 +230,32 @@ static bool is_mtp(const d9d_family_config *c, const char *name)
     return c->family->mtp_layers && layer >= ((const d9d_family_dims *)c->dims)->num_hidden_layers;
 }
 
-size_t d9d_family_mtp_tensors(const void *config, const d9d_tensor_source *src)
+/* Parts of a model that no family computes, by the beginning of their tensors' names. */
+static const struct {
+    const char *part, *beginnings[7];
+} left_out[D9D_FAMILY_LEFT_OUT] = {
+    {"layers for multi-token prediction", {"mtp."}},
+    {"the vision model",
+     {"model.visual.", "visual.", "model.vision_tower.", "vision_tower.",
+      "model.multi_modal_projector.", "multi_modal_projector."}},
+};
+
+static bool is_left_out_as(const d9d_family_config *c, size_t part, const char *name)
+{
+    for (const char *const *b = left_out[part].beginnings; *b != NULL; b++)
+        if (has_prefix(name, *b))
+            return true;
+    return part == 0 && is_mtp_layer(c, name);
+}
+
+size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, size_t part,
+                           const char **what)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < src->n; i++)
-        n += is_mtp(config, src->at(src->self, i)->name);
+        n += is_left_out_as(config, part, src->at(src->self, i)->name);
+    *what = left_out[part].part;
     return n;
 }
 
@@ -259,7 +270,9 @@ static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source 
     for (size_t i = 0; i < src->n; i++) {
         const char *name = src->at(src->self, i)->name;
 
-        if ((tied && has_prefix(name, "lm_head.")) || is_other_head(c, name) || is_mtp(c, name) ||
+        if ((tied &&
+             (has_prefix(name, "lm_head.") || has_prefix(name, "language_model.lm_head."))) ||
+            is_other_head(c, name) || is_left_out_as(c, 0, name) || is_left_out_as(c, 1, name) ||
             d9d_hf_is_unused(&naming, name))
             D9D_TRY(d9d_mapper_drop(m, name));
     }
@@ -318,8 +331,9 @@ d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tens
     const d9d_family_config *model = config, c = without_head(model, src);
     const d9d_weights_layout from = d9d_family_layout(src);
     const bool in = from != D9D_LAYOUT_D9D, on = to != D9D_LAYOUT_D9D;
-    const d9d_hf_mapping read = {true, from, is_bare(c.family, src)};
-    const d9d_hf_mapping write = {false, to, c.head == D9D_HEAD_EMBEDDING && !c.prefixed};
+    const d9d_hf_mapping read = {true, from, d9d_hf_prefixes_of(parts_of(c.family), src)};
+    const d9d_hf_mapping write = {
+        false, to, c.head == D9D_HEAD_EMBEDDING && !c.prefixed ? &d9d_hf_prefixes_bare : NULL};
     d9d_mapper *m = NULL, *rest;
     d9d_status st;
 

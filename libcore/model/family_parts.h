@@ -31,7 +31,11 @@ d9d_status d9di_family_check_router(const d9d_family_config *c);
         D9D_KEY_INT(d9d_family_section, pipeline_num_virtual_layers_pre, "0", 0, 1 << 16,          \
                     "layers that the embedding counts for when layers are dealt out"),             \
         D9D_KEY_INT(d9d_family_section, pipeline_num_virtual_layers_post, "0", 0, 1 << 16,         \
-                    "layers that the head counts for")
+                    "layers that the head counts for"),                                            \
+        D9D_KEY_INT(d9d_family_section, max_positions, "null", 1, INT32_MAX,                       \
+                    "longest sequence of the job; null: max_position_embeddings.  LongRoPE takes " \
+                    "its short factors where it is at most original_max_position_embeddings",      \
+                    .flags = D9D_NULLABLE)
 extern const d9d_table d9di_family_router_table;
 
 /* Heads by prefixes of their tensors' names; NULL-ended. */

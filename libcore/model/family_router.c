@@ -10,9 +10,9 @@ bool d9di_family_routers_equal(const d9d_block_router *a, const d9d_block_router
 {
     const bool alike = !d9d_block_router_is_custom(a) && !d9d_block_router_is_custom(b);
 
-    return alike ||
-           (a->score == b->score && a->groups == b->groups && a->top_groups == b->top_groups &&
-            a->scale == b->scale && a->expert_bias == b->expert_bias);
+    return alike || (a->score == b->score && a->groups == b->groups &&
+                     a->top_groups == b->top_groups && a->group_max == b->group_max &&
+                     a->scale == b->scale && a->expert_bias == b->expert_bias);
 }
 
 d9d_status d9di_family_router_read(const json_t *doc, const char *where, d9d_block_router *out)
@@ -54,6 +54,7 @@ void d9d_family_set_router(d9d_family_config *c, const d9d_block_router *job)
         dims->router.score = file.score;
         dims->router.groups = file.groups;
         dims->router.top_groups = file.top_groups;
+        dims->router.group_max = file.group_max;
         dims->router.scale = file.scale;
         dims->router.expert_bias = file.expert_bias;
     }

@@ -87,6 +87,11 @@ static d9d_status options_read(const d9d_family_section *s, d9d_arena *a, d9d_fa
     dims->router.bias_rate = s->router.bias_rate;
     dims->router.aux_loss = s->router.aux_loss;
     dims->router.z_loss = s->router.z_loss;
+    if (s->max_positions > dims->max_position_embeddings)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "model_provider.max_positions: is %lld, and the model has %lld positions",
+                        (long long)s->max_positions, (long long)dims->max_position_embeddings);
+    c->max_positions = s->max_positions > 0 ? s->max_positions : 0;
     c->virtual_pre = s->pipeline_num_virtual_layers_pre;
     c->virtual_post = s->pipeline_num_virtual_layers_post;
     return s->split_vocab_size.n > 0 ? splits_read(&s->split_vocab_size, a, c) : D9D_OK;

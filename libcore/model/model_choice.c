@@ -103,6 +103,8 @@ static void options_write(const d9d_family_section *s, const d9d_table *choice, 
     if (s->split_vocab_size.n > 0)
         d9d_json_set(doc, "split_vocab_size", json_incref(splits));
     json_decref(splits);
+    if (s->max_positions > 0)
+        d9d_json_set(doc, "max_positions", json_integer(s->max_positions));
     if (s->pipeline_num_virtual_layers_pre > 0)
         d9d_json_set(doc, "pipeline_num_virtual_layers_pre",
                      json_integer(s->pipeline_num_virtual_layers_pre));

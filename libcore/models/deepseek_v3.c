@@ -1,12 +1,12 @@
-/* deepseek_v3.c - DeepSeek V3, R1 and V3.1, Kimi K2, Moonlight: latent attention and a mixture of
- * many experts.
+/* deepseek_v3.c - DeepSeek V2, V3, R1 and V3.1, Kimi K2, Moonlight: latent attention and a mixture
+ * of many experts.
  *
  *     x = x + attention(norm(x))         MLA: keys and values projected up from a few features
- *     x = x + mlp(norm(x))               SwiGLU in the first layers, then experts of sigmoid
- *                                        scores, chosen by groups with a bias that balances them,
- *                                        and experts for all tokens
+ *     x = x + mlp(norm(x))               SwiGLU in the first layers, then experts, chosen by
+ *                                        groups, and experts for all tokens
  *
- * DeepSeek-AI, "DeepSeek-V3 technical report", arXiv:2412.19437.
+ * V3 has sigmoid scores and a bias that balances the choice, V2 a softmax.  DeepSeek-AI,
+ * "DeepSeek-V2", arXiv:2405.04434, and "DeepSeek-V3 technical report", arXiv:2412.19437.
  */
 #include <math.h>
 
@@ -19,52 +19,70 @@ typedef struct config {
     int64_t q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
     int64_t n_routed_experts, n_shared_experts, num_experts_per_tok, moe_intermediate_size;
     int64_t n_group, topk_group, first_k_dense_replace;
+    int topk_method; /* of V2 */
 } config;
 
 #define COUNT(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 0, 1 << 20, text)
-static const d9d_key keys[] = {
-    D9D_FAMILY_KEYS(config),
-    D9D_FAMILY_INTERMEDIATE(config),
-    D9D_FAMILY_POSITIONS(config, "4096"),
-    D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
-    D9D_FAMILY_ROPE(config, "10000"),
-    D9D_FAMILY_TIED(config, "false"),
-    D9D_KEY_INT(config, q_lora_rank, "1536", 1, 1 << 20,
-                "latent features of queries; null: projected directly", .flags = D9D_NULLABLE),
-    COUNT(kv_lora_rank, "512", "latent features of keys and values"),
-    COUNT(qk_nope_head_dim, "128", "features of a head without positions"),
-    COUNT(qk_rope_head_dim, "64", "features of a head that are rotated"),
-    COUNT(v_head_dim, "128", "features of a head's values"),
-    D9D_KEY_BOOL(config, rope_interleave, "true", "neighbouring features are a pair"),
-    COUNT(n_routed_experts, "256", "experts of a layer"),
-    COUNT(n_shared_experts, "1", "experts for all tokens, as one of so many widths"),
+#define KEYS(positions)                                                                            \
+    D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
+        D9D_FAMILY_POSITIONS(config, positions), D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),    \
+        D9D_FAMILY_ROPE(config, "10000"), D9D_FAMILY_TIED(config, "false"),                        \
+        D9D_KEY_INT(config, q_lora_rank, "1536", 1, 1 << 20,                                       \
+                    "latent features of queries; null: projected directly",                        \
+                    .flags = D9D_NULLABLE),                                                        \
+        COUNT(kv_lora_rank, "512", "latent features of keys and values"),                          \
+        COUNT(qk_nope_head_dim, "128", "features of a head without positions"),                    \
+        COUNT(qk_rope_head_dim, "64", "features of a head that are rotated"),                      \
+        COUNT(v_head_dim, "128", "features of a head's values")
+#define MOE_KEYS(experts, shared, width, dense, scale)                                             \
+    COUNT(n_routed_experts, experts, "experts of a layer"),                                        \
+        COUNT(n_shared_experts, shared, "experts for all tokens, as one of so many widths"),       \
+        COUNT(moe_intermediate_size, width, "width of an expert"),                                 \
+        COUNT(first_k_dense_replace, dense, "layers without experts, the first ones"),             \
+        D9D_KEY_REAL(config, routed_scaling_factor, scale, 0, 1e3, "factor of the weights",        \
+                     .flags = D9D_FLOAT32 | D9D_ABOVE_MIN)
+enum { GREEDY, GROUP_LIMITED };
+static const char *const topk_methods[] = {"greedy", "group_limited_greedy", NULL};
+static const d9d_key deepseek_v3_keys[] = {
+    KEYS("4096"),
+    MOE_KEYS("256", "1", "2048", "3", "2.5"),
     COUNT(num_experts_per_tok, "8", "experts of a token"),
-    COUNT(moe_intermediate_size, "2048", "width of an expert"),
     COUNT(n_group, "8", "groups of experts"),
     COUNT(topk_group, "4", "groups that a token chooses from"),
-    COUNT(first_k_dense_replace, "3", "layers without experts, the first ones"),
+    D9D_KEY_BOOL(config, rope_interleave, "true", "neighbouring features are a pair"),
     D9D_KEY_BOOL(config, norm_topk_prob, "true", "weights are shares of the chosen experts"),
-    D9D_KEY_REAL(config, routed_scaling_factor, "2.5", 0, 1e3, "factor of the weights",
-                 .flags = D9D_FLOAT32 | D9D_ABOVE_MIN),
     D9D_KEY_END,
 };
-static const d9d_table table = D9D_TABLE(config, "deepseek_v3_config", keys, "DeepSeek V3");
-static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
-static const d9d_hf_field fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
-                                      D9D_HF_ONLY("attention_bias", "[false]"),
-                                      D9D_HF_ONLY("scoring_func", "[\"sigmoid\"]"),
-                                      D9D_HF_ONLY("topk_method", "[\"noaux_tc\"]"),
-                                      D9D_HF_ONLY("moe_layer_freq", "[1]"),
-                                      D9D_HF_IGNORED("num_nextn_predict_layers"),
-                                      D9D_HF_IGNORED("ep_size"),
-                                      D9D_HF_IGNORED("aux_loss_alpha"),
-                                      D9D_HF_IGNORED("seq_aux"),
-                                      D9D_HF_IGNORED("pretraining_tp"),
-                                      D9D_HF_IGNORED("qk_head_dim"),
-                                      D9D_HF_IGNORED("head_dim"),
-                                      D9D_HF_IGNORED("num_local_experts"),
-                                      D9D_HF_IGNORED("router_aux_loss_coef"),
-                                      D9D_HF_END};
+static const d9d_key deepseek_v2_keys[] = {
+    KEYS("2048"),
+    MOE_KEYS("64", "2", "1407", "0", "1"),
+    D9D_KEY_INT(config, num_experts_per_tok, D9D_REQUIRED, 1, 1 << 20, "experts of a token"),
+    COUNT(n_group, "0", "groups of experts"),
+    COUNT(topk_group, "0", "groups that a token chooses from"),
+    D9D_KEY_ENUM(config, topk_method, "\"greedy\"", topk_methods,
+                 "of all experts, or of those in the best groups"),
+    D9D_KEY_END,
+};
+#define TABLE(name, text, ...)                                                                     \
+    static const d9d_table name##_table = D9D_TABLE(config, #name "_config", name##_keys, text);   \
+    static const char *const name##_types[] = {__VA_ARGS__, NULL}
+TABLE(deepseek_v2, "DeepSeek V2", "deepseek_v2");
+TABLE(deepseek_v3, "DeepSeek V3", "deepseek_v3", "kimi_k2");
+
+#define FIELDS                                                                                     \
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),             \
+        D9D_HF_ONLY("moe_layer_freq", "[1]"), D9D_HF_IGNORED("num_nextn_predict_layers"),          \
+        D9D_HF_IGNORED("ep_size"), D9D_HF_IGNORED("aux_loss_alpha"), D9D_HF_IGNORED("seq_aux"),    \
+        D9D_HF_IGNORED("pretraining_tp"), D9D_HF_IGNORED("qk_head_dim"),                           \
+        D9D_HF_IGNORED("head_dim"), D9D_HF_IGNORED("num_local_experts"),                           \
+        D9D_HF_IGNORED("router_aux_loss_coef")
+static const d9d_hf_field deepseek_v3_fields[] = {
+    FIELDS, D9D_HF_ONLY("scoring_func", "[\"sigmoid\"]"),
+    D9D_HF_ONLY("topk_method", "[\"noaux_tc\"]"), D9D_HF_END};
+/* transformers ignores norm_topk_prob, and DeepSeek's own code does not. */
+static const d9d_hf_field deepseek_v2_fields[] = {
+    FIELDS, D9D_HF_ONLY("mlp_bias", "[false]"), D9D_HF_ONLY("scoring_func", "[\"softmax\"]"),
+    D9D_HF_ONLY("norm_topk_prob", "[false]"), D9D_HF_END};
 static const d9d_hf_tensor tensors[] = {
     D9D_HF_EXPERTS,
     D9D_HF_EXPERT_BIAS,
@@ -156,11 +174,8 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_op_add(t, x, h, y);
 }
 
-static d9d_status check(void *dims, const char *where, d9d_arena *a)
+static d9d_status check(config *c, const char *where)
 {
-    config *c = dims;
-
-    (void)a;
     if (c->num_key_value_heads != c->num_attention_heads)
         return D9D_FAIL(D9D_ENOTSUP,
                         "%s: num_key_value_heads is %lld: of latent attention it must be "
@@ -168,12 +183,37 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
                         where, (long long)c->num_key_value_heads,
                         (long long)c->num_attention_heads);
     c->q_lora_rank = c->q_lora_rank > 0 ? c->q_lora_rank : 0;
+    c->router.scale = c->routed_scaling_factor;
+    return d9d_block_router_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
+}
+
+static d9d_status deepseek_v3_check(void *dims, const char *where, d9d_arena *a)
+{
+    config *c = dims;
+
+    (void)a;
     c->router = (d9d_block_router){.score = D9D_SCORE_SIGMOID,
                                    .groups = c->n_group,
                                    .top_groups = c->topk_group,
-                                   .scale = c->routed_scaling_factor,
                                    .expert_bias = true};
-    return d9d_block_router_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
+    return check(c, where);
+}
+
+static d9d_status deepseek_v2_check(void *dims, const char *where, d9d_arena *a)
+{
+    config *c = dims;
+    const bool grouped = c->topk_method == GROUP_LIMITED;
+
+    (void)a;
+    if (grouped && (c->n_group < 1 || c->topk_group < 1))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: topk_method \"group_limited_greedy\" needs n_group and topk_group",
+                        where);
+    if (grouped)
+        c->router = (d9d_block_router){
+            .groups = c->n_group, .top_groups = c->topk_group, .group_max = true};
+    c->rope_interleave = true;
+    return check(c, where);
 }
 
 static void shape(const void *dims, d9d_decoder_shape *s)
@@ -185,7 +225,10 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     s->has_experts = c->first_k_dense_replace < c->num_hidden_layers;
 }
 
-D9D_FAMILY(deepseek_v3, "deepseek_v3", "DeepSeek V3 and R1, Kimi K2, Moonlight", types,
-           .class_name = "DeepseekV3", .config = &table, .fields = fields, .tensors = tensors,
-           .check = check, .shape = shape, .mtp_layers = true, .layer = sizeof(layer), .init = init,
-           .forward = forward, .ffn = ffn);
+#define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+D9D_FAMILY(deepseek_v2, "deepseek_v2", "DeepSeek V2 and V2 Lite", deepseek_v2_types,
+           .class_name = "DeepseekV2", .config = &deepseek_v2_table, .fields = deepseek_v2_fields,
+           .tensors = tensors, .check = deepseek_v2_check, LAYER);
+D9D_FAMILY(deepseek_v3, "deepseek_v3", "DeepSeek V3 and R1, Kimi K2, Moonlight", deepseek_v3_types,
+           .class_name = "DeepseekV3", .config = &deepseek_v3_table, .fields = deepseek_v3_fields,
+           .tensors = tensors, .check = deepseek_v3_check, .mtp_layers = true, LAYER);

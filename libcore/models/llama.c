@@ -1,13 +1,14 @@
-/* llama.c - Llama 2 and 3, SmolLM2 and 3, Mistral, Mixtral, Phi-3 and Phi-4.
+/* llama.c - Llama 2 and 3, SmolLM2 and 3, Mistral, Ministral, Mixtral, Phi-3 and Phi-4.
  *
  *     x = x + attention(norm(x))         grouped-query attention with RoPE
  *     x = x + mlp(norm(x))               SwiGLU, in Mixtral a mixture of SwiGLU experts
  *
- * Layers of Mistral, Mixtral and Phi-3 may see a window.  Some of SmolLM3 have no RoPE.  Phi-4
- * rotates the first features of a head, and Phi's projections are fused in the files.  Touvron et
- * al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024; Jiang et al.,
- * "Mistral 7B", 2023, and "Mixtral of experts", 2024; Bakouch et al., "SmolLM3", 2025; Abdin et
- * al., "Phi-3 technical report", arXiv:2404.14219, and "Phi-4", arXiv:2412.08905.
+ * Layers of Mistral, Mixtral and Phi-3 may see a window, and some of Ministral.  Queries of
+ * Ministral 3 grow with their position.  Some layers of SmolLM3 have no RoPE.  Phi-4 rotates the
+ * first features of a head, and Phi's projections are fused in the files.  Touvron et al., "Llama
+ * 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024; Jiang et al., "Mistral 7B",
+ * 2023, and "Mixtral of experts", 2024; Bakouch et al., "SmolLM3", 2025; Abdin et al., "Phi-3
+ * technical report", arXiv:2404.14219, and "Phi-4", arXiv:2412.08905.
  */
 #include "d9d/model/family.h"
 
@@ -20,12 +21,16 @@ typedef struct config {
     bool attention_bias, mlp_bias;
     double partial_rotary_factor; /* 0: the whole head is rotated */
     d9d_list no_rope_layers;      /* of 0 and 1: 1 for a layer with RoPE */
+    d9d_list layer_types;
+    d9d_layer_types types;       /* 1: with the window */
+    double llama_4_scaling_beta; /* 0: none */
 } config;
 
-#define KEYS(positions, eps, theta)                                                                \
+#define KEYS_OF(head_dim, positions, eps, theta)                                                   \
     D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
-        D9D_FAMILY_POSITIONS(config, positions), D9D_FAMILY_HEAD_DIM(config),                      \
+        D9D_FAMILY_POSITIONS(config, positions), head_dim,                                         \
         D9D_FAMILY_NORM(config, rms_norm_eps, eps), D9D_FAMILY_ROPE(config, theta)
+#define KEYS(positions, eps, theta) KEYS_OF(D9D_FAMILY_HEAD_DIM(config), positions, eps, theta)
 #define WINDOW(otherwise)                                                                          \
     D9D_KEY_INT(config, sliding_window, otherwise, 1, INT32_MAX,                                   \
                 "keys that a query sees, its own counted; null: all", .flags = D9D_NULLABLE)
@@ -38,6 +43,19 @@ static const d9d_key llama_keys[] = {
     D9D_KEY_END};
 static const d9d_key mistral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
                                        D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
+static const d9d_key ministral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
+                                         D9D_FAMILY_TIED(config, "false"),
+                                         D9D_FAMILY_LAYER_TYPES(config, layer_types), D9D_KEY_END};
+static const d9d_key ministral3_keys[] = {
+    KEYS_OF(D9D_KEY_INT(config, head_dim, "128", 1, 1 << 16,
+                        "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
+            "262144", "1e-5", "1e6"),
+    WINDOW("null"), D9D_FAMILY_TIED(config, "false"),
+    D9D_KEY_REAL(config, llama_4_scaling_beta, "0", 0, 1e3,
+                 "queries times 1 + beta log(1 + floor(position / "
+                 "original_max_position_embeddings))",
+                 .flags = D9D_FLOAT32),
+    D9D_KEY_END};
 static const d9d_key mixtral_keys[] = {
     KEYS("131072", "1e-5", "1e6"),
     WINDOW("null"),
@@ -62,6 +80,8 @@ static const d9d_key phi3_keys[] = {
     static const char *const name##_types[] = {#name, NULL}
 TABLE(llama, "Llama");
 TABLE(mistral, "Mistral");
+TABLE(ministral, "Ministral");
+TABLE(ministral3, "Ministral 3");
 TABLE(mixtral, "Mixtral");
 TABLE(smollm3, "SmolLM3");
 TABLE(phi3, "Phi-3 and Phi-4");
@@ -118,18 +138,25 @@ static bool has_rope(const config *c, int64_t number)
                : c->no_rope_layer_interval == 0 || (number + 1) % c->no_rope_layer_interval != 0;
 }
 
+static int64_t window_of(const config *c, int64_t number)
+{
+    return c->types.at == NULL || c->types.at[number] == 1 ? c->sliding_window : 0;
+}
+
 static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
     const config *c = base->config;
-    const d9d_block_attention_shape attention = {.hidden = c->hidden_size,
-                                                 .heads = c->num_attention_heads,
-                                                 .kv_heads = c->num_key_value_heads,
-                                                 .head_dim = c->head_dim,
-                                                 .rope =
-                                                     has_rope(c, base->number) ? base->rope : NULL,
-                                                 .qkv_bias = c->attention_bias,
-                                                 .o_bias = c->attention_bias,
-                                                 .window = c->sliding_window};
+    const d9d_block_attention_shape attention = {
+        .hidden = c->hidden_size,
+        .heads = c->num_attention_heads,
+        .kv_heads = c->num_key_value_heads,
+        .head_dim = c->head_dim,
+        .rope = has_rope(c, base->number) ? base->rope : NULL,
+        .qkv_bias = c->attention_bias,
+        .o_bias = c->attention_bias,
+        .window = window_of(c, base->number),
+        .temperature_beta = (float)c->llama_4_scaling_beta,
+        .temperature_period = (int64_t)c->rope_scaling.original};
     const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
                                      .intermediate = c->intermediate_size,
                                      .experts = c->num_local_experts,
@@ -178,9 +205,11 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 
 static d9d_status check(void *dims, const char *where, d9d_arena *a)
 {
+    static const char *const words[] = {"full_attention", "sliding_attention", NULL};
     config *c = dims;
 
-    (void)a;
+    D9D_TRY(
+        d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &c->types));
     c->sliding_window = c->sliding_window > 0 ? c->sliding_window : 0;
     if (c->num_experts_per_tok > c->num_local_experts)
         return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, num_local_experts %lld",
@@ -189,6 +218,31 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
         return D9D_FAIL(D9D_ECONFIG, "%s: no_rope_layers has %zu layers, num_hidden_layers is %lld",
                         where, c->no_rope_layers.n, (long long)c->num_hidden_layers);
     return D9D_OK;
+}
+
+/* Without a scaling transformers takes this one. */
+static const d9d_rope_scaling ministral3_scaling = {.kind = D9D_ROPE_YARN,
+                                                    .factor = 16,
+                                                    .original = 16384,
+                                                    .fast = 32,
+                                                    .slow = 1,
+                                                    .whole = true,
+                                                    .mscale = 1};
+
+static d9d_status ministral3_check(void *dims, const char *where, d9d_arena *a)
+{
+    config *c = dims;
+
+    if (c->rope_scaling.kind == D9D_ROPE_PLAIN && c->llama_4_scaling_beta == 0) {
+        c->rope_scaling = ministral3_scaling;
+        c->llama_4_scaling_beta = 0.1;
+    }
+    if (c->llama_4_scaling_beta != 0 && c->rope_scaling.original < 1)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: llama_4_scaling_beta is %g: it needs a scaled rotary embedding with "
+                        "original_max_position_embeddings",
+                        where, c->llama_4_scaling_beta);
+    return check(dims, where, a);
 }
 
 static void shape(const void *dims, d9d_decoder_shape *s)
@@ -200,15 +254,22 @@ static void shape(const void *dims, d9d_decoder_shape *s)
         s->rope.features = (int64_t)((double)c->head_dim * c->partial_rotary_factor);
 }
 
-#define LAYER                                                                                      \
-    .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,      \
+#define LAYER_OF(check_of)                                                                         \
+    .check = check_of, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,   \
     .ffn = ffn
+#define LAYER LAYER_OF(check)
 D9D_FAMILY(llama, "llama", "Llama 2 and 3, and what has their layers", llama_types,
            .class_name = "Llama", .config = &llama_table, .fields = llama_fields,
            .tensors = tensors, LAYER);
 D9D_FAMILY(mistral, "mistral", "Mistral, whose layers see a window", mistral_types,
            .class_name = "Mistral", .config = &mistral_table, .fields = fields, .tensors = tensors,
            LAYER);
+D9D_FAMILY(ministral, "ministral", "Ministral, some of whose layers see a window", ministral_types,
+           .class_name = "Ministral", .config = &ministral_table, .fields = fields,
+           .tensors = tensors, LAYER);
+D9D_FAMILY(ministral3, "ministral3", "Ministral 3, whose queries grow with their position",
+           ministral3_types, .class_name = "Ministral3", .config = &ministral3_table,
+           .fields = fields, .tensors = tensors, LAYER_OF(ministral3_check));
 D9D_FAMILY(mixtral, "mixtral", "Mixtral, a mixture of experts", mixtral_types,
            .class_name = "Mixtral", .config = &mixtral_table, .fields = mixtral_fields,
            .tensors = mixtral_tensors, LAYER);

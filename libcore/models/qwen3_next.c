@@ -1,10 +1,12 @@
-/* qwen3_next.c - Qwen3-Next: linear attention in most layers, and a mixture of many experts.
+/* qwen3_next.c - Qwen3-Next and Qwen3.5: linear attention in most layers, and in all but the dense
+ * Qwen3.5 a mixture of many experts.
  *
  *     x = x + mixer(norm(x))             gated delta net, or attention with a gated output
- *     x = x + mlp(norm(x))               experts, and a gated expert for all tokens
+ *     x = x + mlp(norm(x))               SwiGLU, or experts and a gated expert for all tokens
  *
- * Norms scale by 1 + w.  A quarter of a head is rotated.  Yang et al., "Gated delta networks",
- * arXiv:2412.06464; Qwen team, "Qwen3-Next", 2025.
+ * Norms scale by 1 + w.  A quarter of a head is rotated.  Of Qwen3.5 this is the text model: its
+ * positions on the three axes of images are equal.  Yang et al., "Gated delta networks",
+ * arXiv:2412.06464; Qwen team, "Qwen3-Next", 2025, and "Qwen3.5", 2026.
  */
 #include "d9d/model/family.h"
 
@@ -21,51 +23,85 @@ typedef struct config {
 } config;
 
 #define COUNT(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 1, 1 << 20, text)
+#define KEYS                                                                                       \
+    D9D_FAMILY_KEYS(config), D9D_FAMILY_POSITIONS(config, "32768"),                                \
+        D9D_KEY_INT(config, head_dim, "256", 1, 1 << 16, "features of a head",                     \
+                    .flags = D9D_NULLABLE),                                                        \
+        D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, "10000"),           \
+        D9D_FAMILY_TIED(config, "false"), D9D_FAMILY_LAYER_TYPES(config, layer_types),             \
+        D9D_KEY_REAL(config, partial_rotary_factor, "0.25", 0, 1,                                  \
+                     "share of a head that is rotated", .flags = D9D_ABOVE_MIN),                   \
+        COUNT(full_attention_interval, "4",                                                        \
+              "every such layer has attention, without layer_types"),                              \
+        COUNT(linear_num_key_heads, "16", "key heads of the gated delta net"),                     \
+        COUNT(linear_num_value_heads, "32", "its value heads"),                                    \
+        COUNT(linear_key_head_dim, "128", "features of its keys"),                                 \
+        COUNT(linear_value_head_dim, "128", "features of its values"),                             \
+        COUNT(linear_conv_kernel_dim, "4", "tokens of its convolution")
+#define MOE_KEYS(experts, per_token)                                                               \
+    COUNT(num_experts, experts, "experts of a layer"),                                             \
+        COUNT(num_experts_per_tok, per_token, "experts of a token"),                               \
+        COUNT(moe_intermediate_size, "512", "width of an expert"),                                 \
+        COUNT(shared_expert_intermediate_size, "512", "width of the expert for all tokens")
 static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc = "a layer"};
-static const d9d_key keys[] = {
-    D9D_FAMILY_KEYS(config),
+static const d9d_key qwen3_next_keys[] = {
+    KEYS,
     D9D_FAMILY_INTERMEDIATE(config),
-    D9D_FAMILY_POSITIONS(config, "32768"),
-    D9D_KEY_INT(config, head_dim, "256", 1, 1 << 16, "features of a head", .flags = D9D_NULLABLE),
-    D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
-    D9D_FAMILY_ROPE(config, "10000"),
-    D9D_FAMILY_TIED(config, "false"),
-    D9D_FAMILY_LAYER_TYPES(config, layer_types),
-    D9D_KEY_REAL(config, partial_rotary_factor, "0.25", 0, 1, "share of a head that is rotated",
-                 .flags = D9D_ABOVE_MIN),
-    COUNT(full_attention_interval, "4", "every such layer has attention, without layer_types"),
-    COUNT(linear_num_key_heads, "16", "key heads of the gated delta net"),
-    COUNT(linear_num_value_heads, "32", "its value heads"),
-    COUNT(linear_key_head_dim, "128", "features of its keys"),
-    COUNT(linear_value_head_dim, "128", "features of its values"),
-    COUNT(linear_conv_kernel_dim, "4", "tokens of its convolution"),
-    COUNT(num_experts, "512", "experts of a layer"),
-    COUNT(num_experts_per_tok, "10", "experts of a token"),
-    COUNT(moe_intermediate_size, "512", "width of an expert"),
-    COUNT(shared_expert_intermediate_size, "512", "width of the expert for all tokens"),
+    MOE_KEYS("512", "10"),
     COUNT(decoder_sparse_step, "1", "each layer of this number has experts"),
     D9D_KEY_BOOL(config, norm_topk_prob, "true", "weights are shares of the chosen experts"),
     D9D_KEY_LIST(config, mlp_only_layers, "null", &layer_number, "layers without experts",
                  .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };
-static const d9d_table table = D9D_TABLE(config, "qwen3_next_config", keys, "Qwen3-Next");
-static const char *const types[] = {"qwen3_next", NULL};
-static const d9d_hf_field fields[] = {
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"),          D9D_HF_ONLY("attention_bias", "[false]"),
-    D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_IGNORED("output_router_logits"),
-    D9D_HF_IGNORED("router_aux_loss_coef"),           D9D_HF_END};
+static const d9d_key qwen3_5_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config), D9D_KEY_END};
+static const d9d_key qwen3_5_moe_keys[] = {KEYS, MOE_KEYS("256", "8"), D9D_KEY_END};
+#define TABLE(name, text, type)                                                                    \
+    static const d9d_table name##_table = D9D_TABLE(config, #name "_config", name##_keys, text);   \
+    static const char *const name##_types[] = {type, NULL}
+TABLE(qwen3_next, "Qwen3-Next", "qwen3_next");
+TABLE(qwen3_5, "Qwen3.5", "qwen3_5_text");
+TABLE(qwen3_5_moe, "Qwen3.5 with mixtures of experts", "qwen3_5_moe_text");
+
+#define FIELDS D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]")
+#define MOE_FIELDS                                                                                 \
+    FIELDS, D9D_HF_ALIAS("num_local_experts", "num_experts"),                                      \
+        D9D_HF_IGNORED("output_router_logits"), D9D_HF_IGNORED("router_aux_loss_coef")
+#define QWEN3_5_FIELDS                                                                             \
+    D9D_HF_ONLY("attn_output_gate", "[true]"), D9D_HF_IGNORED("mamba_ssm_dtype"),                  \
+        D9D_HF_IGNORED("mtp_num_hidden_layers"), D9D_HF_IGNORED("mtp_use_dedicated_embeddings")
+static const d9d_hf_field qwen3_next_fields[] = {MOE_FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen3_5_fields[] = {FIELDS, QWEN3_5_FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen3_5_moe_fields[] = {
+    MOE_FIELDS,
+    QWEN3_5_FIELDS,
+    D9D_HF_ONLY("norm_topk_prob", "[true]"),
+    D9D_HF_ONLY("mlp_only_layers", "[[]]"),
+    D9D_HF_ONLY("decoder_sparse_step", "[1]"),
+    D9D_HF_IGNORED("intermediate_size"), /* all layers have experts */
+    D9D_HF_END};
 
 #define HEADS(member) offsetof(config, member)
-static const d9d_hf_tensor tensors[] = {
-    D9D_HF_EXPERTS,
-    D9D_HF_NAME("mlp.shared_expert.expert.gate_proj.weight", "mlp.shared_expert.gate_proj.weight"),
-    D9D_HF_NAME("mlp.shared_expert.expert.up_proj.weight", "mlp.shared_expert.up_proj.weight"),
-    D9D_HF_NAME("mlp.shared_expert.expert.down_proj.weight", "mlp.shared_expert.down_proj.weight"),
-    D9D_HF_NAME("mlp.shared_expert.gate.weight", "mlp.shared_expert_gate.weight"),
-    {.own = {"self_attn.q_proj.weight", "self_attn.gate_proj.weight"},
-     .hf = "self_attn.q_proj.weight",
-     .groups = HEADS(num_attention_heads)},
+#define TENSORS                                                                                    \
+    D9D_HF_EXPERTS,                                                                                \
+        D9D_HF_NAME("mlp.shared_expert.expert.gate_proj.weight",                                   \
+                    "mlp.shared_expert.gate_proj.weight"),                                         \
+        D9D_HF_NAME("mlp.shared_expert.expert.up_proj.weight",                                     \
+                    "mlp.shared_expert.up_proj.weight"),                                           \
+        D9D_HF_NAME("mlp.shared_expert.expert.down_proj.weight",                                   \
+                    "mlp.shared_expert.down_proj.weight"),                                         \
+        D9D_HF_NAME("mlp.shared_expert.gate.weight", "mlp.shared_expert_gate.weight"),             \
+        {.own = {"self_attn.q_proj.weight", "self_attn.gate_proj.weight"},                         \
+         .hf = "self_attn.q_proj.weight",                                                          \
+         .groups = HEADS(num_attention_heads)},                                                    \
+        {.own = {"linear_attn.q_conv.weight", "linear_attn.k_conv.weight",                         \
+                 "linear_attn.v_conv.weight"},                                                     \
+         .hf = "linear_attn.conv1d.weight",                                                        \
+         .unit_dim = 1},                                                                           \
+        D9D_HF_NAME("linear_attn.out_norm.weight", "linear_attn.norm.weight"),                     \
+        D9D_HF_NAME("linear_attn.o_proj.weight", "linear_attn.out_proj.weight")
+static const d9d_hf_tensor qwen3_next_tensors[] = {
+    TENSORS,
     {.own = {"linear_attn.q_proj.weight", "linear_attn.k_proj.weight", "linear_attn.v_proj.weight",
              "linear_attn.g_proj.weight"},
      .hf = "linear_attn.in_proj_qkvz.weight",
@@ -73,11 +109,14 @@ static const d9d_hf_tensor tensors[] = {
     {.own = {"linear_attn.b_proj.weight", "linear_attn.a_proj.weight"},
      .hf = "linear_attn.in_proj_ba.weight",
      .groups = HEADS(linear_num_key_heads)},
-    {.own = {"linear_attn.q_conv.weight", "linear_attn.k_conv.weight", "linear_attn.v_conv.weight"},
-     .hf = "linear_attn.conv1d.weight",
-     .unit_dim = 1},
-    D9D_HF_NAME("linear_attn.out_norm.weight", "linear_attn.norm.weight"),
-    D9D_HF_NAME("linear_attn.o_proj.weight", "linear_attn.out_proj.weight"),
+    D9D_HF_TENSORS_END};
+static const d9d_hf_tensor qwen3_5_tensors[] = {
+    TENSORS,
+    {.own = {"linear_attn.q_proj.weight", "linear_attn.k_proj.weight", "linear_attn.v_proj.weight"},
+     .hf = "linear_attn.in_proj_qkv.weight"},
+    D9D_HF_NAME("linear_attn.g_proj.weight", "linear_attn.in_proj_z.weight"),
+    D9D_HF_NAME("linear_attn.b_proj.weight", "linear_attn.in_proj_b.weight"),
+    D9D_HF_NAME("linear_attn.a_proj.weight", "linear_attn.in_proj_a.weight"),
     D9D_HF_TENSORS_END};
 
 typedef struct layer {
@@ -98,7 +137,7 @@ static bool has_attention(const config *c, int64_t number)
 static bool is_moe(const config *c, int64_t number)
 {
     const int64_t *dense = c->mlp_only_layers.items;
-    bool moe = (number + 1) % c->decoder_sparse_step == 0;
+    bool moe = c->num_experts > 0 && (number + 1) % c->decoder_sparse_step == 0;
 
     for (size_t i = 0; i < c->mlp_only_layers.n; i++)
         moe = moe && dense[i] != number;
@@ -193,7 +232,19 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
 
     D9D_TRY(
         d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &c->types));
-    return d9d_block_router_check(where, c->num_experts, c->num_experts_per_tok, &c->router);
+    return c->num_experts > 0
+               ? d9d_block_router_check(where, c->num_experts, c->num_experts_per_tok, &c->router)
+               : D9D_OK;
+}
+
+/* Each mixture's weights are shares, and every layer has one. */
+static d9d_status qwen3_5_check(void *dims, const char *where, d9d_arena *a)
+{
+    config *c = dims;
+
+    c->norm_topk_prob = true;
+    c->decoder_sparse_step = 1;
+    return check(dims, where, a);
 }
 
 static void shape(const void *dims, d9d_decoder_shape *s)
@@ -202,10 +253,16 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
     s->zero_centred = true;
     s->rope.features = (int64_t)((double)c->head_dim * c->partial_rotary_factor);
-    s->has_experts = true;
+    s->has_experts = c->num_experts > 0;
 }
 
-D9D_FAMILY(qwen3_next, "qwen3_next", "Qwen3-Next, linear attention and mixtures of experts", types,
-           .class_name = "Qwen3Next", .config = &table, .fields = fields, .tensors = tensors,
-           .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,
-           .ffn = ffn);
+#define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+D9D_FAMILY(qwen3_next, "qwen3_next", "Qwen3-Next, linear attention and mixtures of experts",
+           qwen3_next_types, .class_name = "Qwen3Next", .config = &qwen3_next_table,
+           .fields = qwen3_next_fields, .tensors = qwen3_next_tensors, .check = check, LAYER);
+D9D_FAMILY(qwen3_5, "qwen3_5", "Qwen3.5, its text model, dense", qwen3_5_types,
+           .class_name = "Qwen3_5", .config = &qwen3_5_table, .fields = qwen3_5_fields,
+           .tensors = qwen3_5_tensors, .check = qwen3_5_check, LAYER);
+D9D_FAMILY(qwen3_5_moe, "qwen3_5_moe", "Qwen3.5, its text model, with mixtures of experts",
+           qwen3_5_moe_types, .class_name = "Qwen3_5Moe", .config = &qwen3_5_moe_table,
+           .fields = qwen3_5_moe_fields, .tensors = qwen3_5_tensors, .check = qwen3_5_check, LAYER);

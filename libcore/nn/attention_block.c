@@ -284,6 +284,7 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                         .cached = cache != NULL,
                                         .window = b->shape.window,
                                         .sinks = b->shape.sinks ? &b->sinks : NULL};
+    const float beta = b->shape.temperature_beta;
     d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_var *all, *qkv[QKV], *o;
     d9d_op_pending_rows coming;
@@ -291,6 +292,9 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
     D9D_TRY(d9d_op_all_gather_rows_start(t, x, tp, b->q_proj.weight.name, &coming, &all));
     D9D_TRY(qkv_project(b, t, all, &coming, of, &positions->shape, qkv));
     D9D_TRY(heads_prepare(b, t, positions, cache, of, qkv));
+    if (beta != 0)
+        D9D_TRY(d9d_op_position_scale(t, qkv[Q], positions, beta, b->shape.temperature_period,
+                                      &qkv[Q]));
     D9D_TRY(d9d_op_attention(t, qkv[Q], qkv[K], qkv[V], &opts, &o));
     D9D_TRY(gate_heads(b, t, o, all, &o));
     D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, tp, plus, y));

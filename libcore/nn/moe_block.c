@@ -171,6 +171,7 @@ static d9d_status tokens_route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d
                              .renormalise = b->shape.renormalise,
                              .groups = (int)router->groups,
                              .top_groups = (int)router->top_groups,
+                             .group_max = router->group_max,
                              .scale = (float)router->scale,
                              .bias = router->expert_bias ? &b->expert_bias.local.data : NULL,
                              .aux = (float)router->aux_loss,

@@ -9,7 +9,7 @@
 
 const char *d9d_rope_kind_name(d9d_rope_kind kind)
 {
-    static const char *const words[] = {"plain", "linear", "ntk", "yarn", "llama3"};
+    static const char *const words[] = {"plain", "linear", "ntk", "yarn", "llama3", "longrope"};
 
     return words[kind];
 }
@@ -17,15 +17,17 @@ const char *d9d_rope_kind_name(d9d_rope_kind kind)
 d9d_status d9d_rope_check(const d9d_rope_scaling *s)
 {
     const bool bounded = s->kind == D9D_ROPE_YARN || s->kind == D9D_ROPE_LLAMA3;
+    const bool listed = s->kind == D9D_ROPE_LONGROPE;
     const struct {
         const char *name;
         double value;
         bool asked, fine;
     } rows[] = {
         {"factor", s->factor, s->kind != D9D_ROPE_PLAIN, s->factor >= 1},
-        {"original", s->original, bounded, s->original > 0},
+        {"original", s->original, bounded || listed, s->original > (listed ? 1 : 0)},
         {"slow", s->slow, bounded, s->slow > 0},
-        {"fast", s->fast, bounded, s->fast > s->slow},
+        {"fast", s->fast, bounded,
+         s->fast > s->slow || (s->kind == D9D_ROPE_YARN && s->fast == s->slow)},
         {"mscale", s->mscale, true, s->mscale >= 0},
     };
 
@@ -33,6 +35,12 @@ d9d_status d9d_rope_check(const d9d_rope_scaling *s)
         if (rows[i].asked && !(rows[i].fine && isfinite(rows[i].value)))
             return D9D_FAIL(D9D_ECONFIG, "scaled rotary embedding (%s): %s cannot be %g",
                             d9d_rope_kind_name(s->kind), rows[i].name, rows[i].value);
+    for (int64_t i = 0; i < s->pairs && listed; i++)
+        if (!(s->short_factor[i] > 0 && s->long_factor[i] > 0))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "scaled rotary embedding (longrope): factors of pair %lld are %g and "
+                            "%g, and must be above 0",
+                            (long long)i, (double)s->short_factor[i], (double)s->long_factor[i]);
     return D9D_OK;
 }
 
@@ -40,6 +48,8 @@ float d9d_rope_mscale(const d9d_rope_scaling *s)
 {
     if (s->mscale > 0)
         return (float)s->mscale;
+    if (s->kind == D9D_ROPE_LONGROPE)
+        return (float)sqrt(1 + log(s->factor) / log(s->original));
     return s->kind == D9D_ROPE_YARN ? (float)(0.1 * log(s->factor) + 1) : 1.0f;
 }
 
@@ -90,11 +100,16 @@ void d9d_rope_frequencies(const d9d_rope_scaling *s, double base, int64_t featur
     base = d9d_rope_base(s, base, features);
     for (int64_t i = 0; i < features / 2; i++) {
         const double own = pow(base, -2.0 * (double)i / d);
+        const float *factors = s->is_long ? s->long_factor : s->short_factor;
         const double keeps = s->kind == D9D_ROPE_YARN     ? yarn_keep_share(s, base, features, i)
                              : s->kind == D9D_ROPE_LLAMA3 ? llama3_keep_share(s, own)
                              : s->kind == D9D_ROPE_LINEAR ? 0
                                                           : 1;
 
+        if (s->kind == D9D_ROPE_LONGROPE) {
+            f[i] = (float)(own / (double)factors[i]);
+            continue;
+        }
         f[i] = (float)(keeps == 1 ? own : own * keeps + own / s->factor * (1 - keeps));
     }
 }

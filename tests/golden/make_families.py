@@ -45,6 +45,12 @@ DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_d
              linear_value_head_dim=6, linear_conv_kernel_dim=3)
 FACTORS = dict(embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.6,
                logits_scaling=1.5)
+MROPE = dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5, mrope_interleaved=True,
+             mrope_section=[1, 1, 0])
+TEMPERATURE = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                   original_max_position_embeddings=4, max_position_embeddings=64, mscale=1.0,
+                   mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
+LONGROPE = dict(rope_type="longrope", rope_theta=1e4)
 NO_DROPOUT = dict(attention_dropout=0.0, residual_dropout=0.0)
 GPT_OSS_YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0, beta_slow=1.0,
                     truncate=False, original_max_position_embeddings=16)
@@ -173,6 +179,57 @@ CASES = {
                           attention_bias=True, tie_word_embeddings=True),
     "granitemoe_one": row("GraniteMoe", DENSE, **{**FACTORS, "residual_multiplier": 1.5},
                           num_local_experts=4, num_experts_per_tok=1),
+    "qwen3_5": row("Qwen3_5", DENSE, head_dim=8, **DELTA, rope_parameters=MROPE,
+                   layer_types=["linear_attention", "full_attention"]),
+    "qwen3_5_odd": row("Qwen3_5", ODD, head_dim=16, **{**DELTA, "linear_num_key_heads": 1,
+                       "linear_num_value_heads": 3}, tie_word_embeddings=True, rope_parameters=dict(
+                           MROPE, rope_theta=1e4, partial_rotary_factor=0.25), layer_types=[
+                               "full_attention", "linear_attention", "linear_attention"]),
+    "qwen3_5_linear": row("Qwen3_5", DENSE, head_dim=8, **DELTA, num_hidden_layers=1,
+                          rope_parameters=MROPE, layer_types=["linear_attention"]),
+    "qwen3_5_moe": row("Qwen3_5Moe", DENSE, **EXPERTS, head_dim=8, **DELTA, rope_parameters=MROPE,
+                       layer_types=["linear_attention", "full_attention"],
+                       shared_expert_intermediate_size=12),
+    "qwen3_5_moe_odd": row("Qwen3_5Moe", ODD, **EXPERTS, head_dim=16, **{**DELTA,
+                           "num_hidden_layers": 2, "linear_num_key_heads": 1,
+                           "linear_num_value_heads": 3}, rope_parameters=dict(
+                               MROPE, partial_rotary_factor=0.25), tie_word_embeddings=True,
+                           layer_types=["full_attention", "linear_attention"],
+                           shared_expert_intermediate_size=6),
+    "qwen3_5_moe_one": row("Qwen3_5Moe", DENSE, num_experts=5, num_experts_per_tok=1,
+                           moe_intermediate_size=8, head_dim=8, **DELTA, rope_parameters=MROPE,
+                           layer_types=["full_attention", "linear_attention"],
+                           shared_expert_intermediate_size=8),
+    "deepseek_v2": row("DeepseekV2", DENSE, num_key_value_heads=4, **{
+        **MLA, "n_group": None, "topk_group": None}, topk_method="greedy"),
+    "deepseek_v2_groups": row("DeepseekV2", DENSE, num_key_value_heads=4, **{
+        **MLA, "q_lora_rank": None}, num_hidden_layers=3, topk_method="group_limited_greedy",
+        routed_scaling_factor=3.0, rope_parameters=dict(
+            rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+            mscale=0.707, mscale_all_dim=0.707, original_max_position_embeddings=16)),
+    "deepseek_v2_odd": row("DeepseekV2", dict(ODD, num_key_value_heads=5), **{
+        **MLA, "v_head_dim": 3, "n_group": 2, "topk_group": 1, "n_shared_experts": 2,
+        "num_experts_per_tok": 1, "first_k_dense_replace": 0}, topk_method="group_limited_greedy"),
+    "ministral": row("Ministral", DENSE, head_dim=8, num_hidden_layers=3, sliding_window=4, layer_types=[
+        "full_attention", "sliding_attention", "sliding_attention"]),
+    "ministral_all": row("Ministral", DENSE, head_dim=6, sliding_window=3),
+    "ministral_odd": row("Ministral", ODD, head_dim=6, sliding_window=1, tie_word_embeddings=True, layer_types=[
+        "sliding_attention", "full_attention", "sliding_attention"]),
+    "ministral3": row("Ministral3", DENSE, head_dim=8, rope_parameters=TEMPERATURE),
+    "ministral3_odd": row("Ministral3", ODD, head_dim=6, tie_word_embeddings=True, rope_parameters=dict(
+        TEMPERATURE, llama_4_scaling_beta=0.5, original_max_position_embeddings=3, mscale=0.9)),
+    "ministral3_window": row("Ministral3", DENSE, num_key_value_heads=1, head_dim=6, sliding_window=5,
+                             rope_parameters=dict(TEMPERATURE, original_max_position_embeddings=8)),
+    "phi3_long": row("Phi3", DENSE, original_max_position_embeddings=3, rope_parameters=dict(
+        LONGROPE, short_factor=[1.0, 1.1, 1.3], long_factor=[1.2, 2.5, 7.0])),
+    "phi3_short": row("Phi3", DENSE, original_max_position_embeddings=64, rope_parameters=dict(
+        LONGROPE, short_factor=[1.0, 1.1, 1.3], long_factor=[1.2, 2.5, 7.0], attention_factor=1.3)),
+    "phi3_long_odd": row("Phi3", DENSE, hidden_size=32, num_key_value_heads=1, sliding_window=6,
+                         original_max_position_embeddings=2, partial_rotary_factor=0.75,
+                         rope_parameters=dict(LONGROPE, factor=9.0, partial_rotary_factor=0.75,
+                                              short_factor=[1.0, 1.0, 1.0], long_factor=[1.0, 3.5, 6.0])),
+    "llama_dynamic": row("Llama", DENSE, rope_parameters=dict(
+        rope_type="dynamic", rope_theta=1e4, factor=4.0)),
 }
 PLUGINS = ("SeedOss",)
 
@@ -287,7 +344,7 @@ def train(model, ids, labels):
 
 def make(name, seed):
     kind, cfg = CASES[name]
-    config = getattr(T, kind + "Config")(**cfg)
+    config = getattr(T, kind + ("TextConfig" if hasattr(T, kind + "TextConfig") else "Config"))(**cfg)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     config.architectures = [kind + "ForCausalLM"]

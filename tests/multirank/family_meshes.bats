@@ -9,10 +9,13 @@ load workroom
 
 setup_file() { workroom; }
 
-# configure CASE: eight samples a step, four steps.
+# configure CASE: eight samples a step, four steps.  Gated delta nets amplify rounding, and Adam makes
+# of gradients that are almost nothing what it likes: it divides by a larger epsilon there.
 configure() {
-    local type
+    local type eps=1e-8
+    [[ ! $1 =~ ^qwen3_(next|5) ]] || eps=1e-3
     type=$(sed -n 's/.*"model_type": "\(.*\)".*/\1/p' "$golden/$1/config.json")
+    type=${type%_text}
     [ "$type" != qwen3 ] || type=qwen3_dense
     [ -d "data-$1" ] ||
         cat "$golden/$1"/train.jsonl{,,} | head -n 8 | d9d-shard -q --format tokens --out "data-$1" -
@@ -22,7 +25,7 @@ configure() {
  "trainer": {"run": {"name": "$1", "dir": "one-$1", "steps": 4},
   "batching": {"global_batch_size": 8, "microbatch_size": 1},
   "model_stage_factory": {"source_checkpoint": "$golden/$1"}, "gradient_clipping": {"max_norm": 1.0}},
- "optimizer": {"name": "adamw", "lr": 1e-3}}
+ "optimizer": {"name": "adamw", "lr": 1e-3, "eps": $eps}}
 JSON
 }
 numbers() { grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
@@ -39,21 +42,23 @@ on_mesh() {
     refused=false
     rm -rf mesh
     run mpi -n $ranks d9d-train -q --device cpu --set trainer.run.dir=mesh "${sets[@]}" "$name.json"
-    if [ "$status" -eq 2 ] && [[ $output =~ (divide|no\ experts|whole\ sequences|would\ (have|get)\ no\ layer) ]]; then
+    if [ "$status" -eq 2 ] && [[ $output =~ (divide|no\ experts|whole\ sequences|no\ layer) ]]; then
         refused=true
         return 0
     fi
     [ "$status" -eq 0 ] || { echo "$name on $*: $output" && return 1; }
     [ "$(numbers mesh | wc -l)" -eq 8 ]
+    limit=2e-5
+    [[ ! $name =~ ^qwen3_(next|5) ]] || limit=2e-4
     paste <(numbers "one-$name") <(numbers mesh) |
-        awk -v what="$name on $*" '{ d = $1 - $2; if ((d < 0 ? -d : d) > 2e-5 * $1) { print what ": " $0; bad = 1 } } END { exit bad }'
+        awk -v what="$name on $*" -v limit=$limit '{ d = $1 - $2; if ((d < 0 ? -d : d) > limit * $1) { print what ": " $0; bad = 1 } } END { exit bad }'
 }
 
 # A case of each family, on two meshes; all cases on all of them under make test-long.
 cases() {
     if [ -n "${D9D_LONG:-}" ]; then (cd "$golden" && printf '%s\n' *); else
-        printf '%s\n' deepseek_v3 glm4_moe gpt_oss granite llama llama_gelu minimax_m2 mistral mixtral olmo olmo2 olmo3 phi3_partial \
-            qwen2 qwen2_moe qwen3_moe smollm3
+        printf '%s\n' deepseek_v2 deepseek_v3 glm4_moe gpt_oss granite llama llama_gelu minimax_m2 mistral mixtral olmo olmo2 olmo3 phi3_partial \
+            qwen2 qwen2_moe qwen3_5 qwen3_moe qwen3_next smollm3
     fi
 }
 meshes() {

@@ -61,8 +61,8 @@ static __device__ expert_choice topk_next(const router_keys &k, int64_t e, exper
 }
 
 /* Bit mask of the `top` best groups. A lane has a group, whose key is the sum of its two largest
- * expert keys. */
-static __device__ unsigned best_groups(const router_keys &k, int groups, int top)
+ * expert keys, or the largest. */
+static __device__ unsigned best_groups(const router_keys &k, int groups, int top, bool largest)
 {
     const int g = threadIdx.x % WARP;
     float one = -CUDART_INF_F, two = -CUDART_INF_F;
@@ -76,7 +76,7 @@ static __device__ unsigned best_groups(const router_keys &k, int groups, int top
         one = fmaxf(one, v);
     }
     if (g < groups)
-        own = {k.group_size < 2 ? one : one + two, g};
+        own = {largest || k.group_size < 2 ? one : one + two, g};
     for (int j = 0; j < top; j++) {
         last = warp_best_choice(choice_is_before(last, own) ? own : choice_none());
         group_mask |= 1u << (last.i % WARP);
@@ -121,7 +121,7 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
         softmax(p, logits, e);
     __syncwarp();
     if (keys.group_size > 0)
-        keys.group_mask = best_groups(keys, n.groups, n.top_groups);
+        keys.group_mask = best_groups(keys, n.groups, n.top_groups, n.group_max);
     for (int64_t j = 0; j < k; j++) {
         last = topk_next(keys, e, last);
         sum += p[last.i];

@@ -37,6 +37,7 @@ d9d_status d9d_hf_config_load(const char *path, json_t **out)
         st = D9D_FAIL(D9D_EFORMAT, "%s: must be an object", file);
         goto out;
     }
+    D9D_TRY_OR(st, d9di_hf_config_text_part(&doc, file), out);
     *out = json_incref(doc);
 out:
     json_decref(doc);

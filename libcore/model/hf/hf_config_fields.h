@@ -48,4 +48,10 @@ d9d_status d9di_hf_rope_members(const d9di_hf_reader *r, const char *field, cons
 /* Are the frequencies unscaled? */
 bool d9di_hf_rope_is_plain(const json_t *from);
 
+/* --- multimodal models ---------------------------------------------------------------------- */
+
+/* Replace the document of a multimodal model by that of its text model, where a family computes
+ * that; any other is left as it is.  ENOTSUP for a field that may change what it computes. */
+d9d_status d9di_hf_config_text_part(json_t **doc, const char *where);
+
 #endif /* D9DI_MODEL_HF_HF_CONFIG_FIELDS_H */

@@ -202,11 +202,21 @@ static int rope_put_new(json_t *out, const json_t *before)
     return bad | json_object_set_new(out, "rope_parameters", params);
 }
 
+/* A member of rope_parameters that is a field of its own in generation 4. */
+static const char partial_name[] = "partial_rotary_factor";
+
+static json_t *partial_get(const json_t *before)
+{
+    return member_get(member_get(before, "rope_parameters"), partial_name);
+}
+
 static int rope_put_old(json_t *out, const json_t *before, const char *key)
 {
     json_t *theta = theta_get(before), *scaling = NULL;
     int bad = theta != NULL ? json_object_set(out, "rope_theta", theta) : 0;
 
+    if (partial_get(before) != NULL)
+        bad |= json_object_set(out, partial_name, partial_get(before));
     if (strcmp(key, "rope_theta") == 0)
         return bad;
     bad |= scaling_get(before, &scaling);
@@ -237,21 +247,35 @@ static int rope_put(json_t *out, const json_t *before, const char *key, json_t *
     return new ? rope_put_new(out, before) : rope_put_old(out, before, key);
 }
 
+/* Fields with another name in the other generation. */
+static const struct {
+    const char *old, *new, *model_type; /* NULL: of all families */
+} renamed[] = {{"num_experts", "num_local_experts", "qwen3_moe"}, {"torch_dtype", "dtype", NULL}};
+
+static bool is_renamed(size_t i, const json_t *before, const char *key)
+{
+    const char *type = json_string_value(member_get(before, "model_type"));
+
+    return (strcmp(key, renamed[i].old) == 0 || strcmp(key, renamed[i].new) == 0) &&
+           (renamed[i].model_type == NULL ||
+            (type != NULL && strcmp(type, renamed[i].model_type) == 0));
+}
+
 /* Put a field in its place with its name in the other generation.  A file may have both names, if
  * one is null or both are equal; then the other name is dropped. */
 static int field_put(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
 {
-    static const char *const renamed[][2] = {{"num_experts", "num_local_experts"},
-                                             {"torch_dtype", "dtype"}};
-
     for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++) {
-        json_t *said = member_get(before, renamed[i][1]);
+        json_t *said = member_get(before, renamed[i].new);
 
-        if (strcmp(key, renamed[i][0]) != 0 && strcmp(key, renamed[i][1]) != 0)
+        if (!is_renamed(i, before, key))
             continue;
-        said = said != NULL ? said : member_get(before, renamed[i][0]);
-        return json_object_set(out, renamed[i][new], said != NULL ? said : value);
+        said = said != NULL ? said : member_get(before, renamed[i].old);
+        return json_object_set(out, new ? renamed[i].new : renamed[i].old,
+                               said != NULL ? said : value);
     }
+    if (strcmp(key, partial_name) == 0 && !new &&partial_get(before) != NULL)
+        return json_object_set(out, key, partial_get(before));
     return strcmp(key, "rope_theta") == 0 || strcmp(key, "rope_parameters") == 0 ||
                    strcmp(key, "rope_scaling") == 0
                ? rope_put(out, before, key, value, new)

@@ -57,6 +57,39 @@ static d9d_status read_llama3(const d9di_hf_reader *r, const json_t *from, d9d_r
     return get_scaling(r, from, "low_freq_factor", NAN, &s->slow);
 }
 
+/* Factors of the frequencies, one for each pair. */
+static d9d_status read_factors(const d9di_hf_reader *r, const json_t *from, const char *name,
+                               int64_t *pairs, float *out)
+{
+    const json_t *list = d9di_hf_member(from, name);
+    const size_t n = json_array_size(list);
+
+    if (n < 1 || n > D9D_ROPE_MAX_PAIRS || (*pairs != 0 && *pairs != (int64_t)n))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: %s of scaled rotary embedding must be a list of 1 to %d numbers, as "
+                        "many as short_factor has",
+                        r->where, name, D9D_ROPE_MAX_PAIRS);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+
+        if (!json_is_number(v))
+            return d9di_hf_refuse(r, name, v);
+        out[i] = (float)json_number_value(v);
+    }
+    *pairs = (int64_t)n;
+    return D9D_OK;
+}
+
+static d9d_status read_longrope(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
+{
+    s->kind = D9D_ROPE_LONGROPE;
+    D9D_TRY(get_scaling(r, from, "factor", 0, &s->factor));
+    D9D_TRY(get_scaling(r, from, "attention_factor", 0, &s->mscale));
+    D9D_TRY(read_factors(r, from, "short_factor", &s->pairs, s->short_factor));
+    return read_factors(r, from, "long_factor", &s->pairs, s->long_factor);
+}
+
+/* Up to max_position_embeddings, which sequences are, dynamic scaling changes nothing. */
 static d9d_status read_plain(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     (void)r, (void)from, (void)s;
@@ -65,7 +98,8 @@ static d9d_status read_plain(const d9di_hf_reader *r, const json_t *from, d9d_ro
 
 /* --- the object ----------------------------------------------------------------------------- */
 
-#define TYPE_KEYS    "type", "rope_type"
+/* Axes of images have their own positions, which are equal in text. */
+#define TYPE_KEYS    "type", "rope_type", "mrope_section", "mrope_interleaved"
 #define ORIGINAL_KEY "original_max_position_embeddings"
 static const char *const plain_members[] = {TYPE_KEYS, NULL};
 static const char *const linear_members[] = {TYPE_KEYS, "factor", ORIGINAL_KEY, NULL};
@@ -75,14 +109,18 @@ static const char *const yarn_members[] = {
 static const char *const llama3_members[] = {TYPE_KEYS,         "factor",           ORIGINAL_KEY,
                                              "low_freq_factor", "high_freq_factor", NULL};
 
+static const char *const longrope_members[] = {
+    TYPE_KEYS, "factor", ORIGINAL_KEY, "short_factor", "long_factor", "attention_factor", NULL};
+
 static const struct scaling_type {
     const char *word;
     d9d_status (*read)(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s);
     const char *const *members;
-} scaling_types[] = {{"default", read_plain, plain_members},
-                     {"linear", read_linear, linear_members},
-                     {"yarn", read_yarn, yarn_members},
-                     {"llama3", read_llama3, llama3_members}};
+} scaling_types[] = {
+    {"default", read_plain, plain_members},  {"linear", read_linear, linear_members},
+    {"yarn", read_yarn, yarn_members},       {"llama3", read_llama3, llama3_members},
+    {"dynamic", read_plain, linear_members}, {"longrope", read_longrope, longrope_members},
+    {"su", read_longrope, longrope_members}}; /* its name in older files */
 
 static const json_t *type_value(const json_t *from)
 {
@@ -154,7 +192,9 @@ static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
 {
     return a->kind == b->kind && a->factor == b->factor && a->original == b->original &&
            a->fast == b->fast && a->slow == b->slow && a->whole == b->whole &&
-           a->mscale == b->mscale && a->mscale_all == b->mscale_all;
+           a->mscale == b->mscale && a->mscale_all == b->mscale_all && a->pairs == b->pairs &&
+           memcmp(a->short_factor, b->short_factor, sizeof(a->short_factor)) == 0 &&
+           memcmp(a->long_factor, b->long_factor, sizeof(a->long_factor)) == 0;
 }
 
 /* Read rope_scaling of the one generation, or rope_parameters of the other; both only if equal. */
@@ -170,6 +210,8 @@ static d9d_status read_scalings(const d9di_hf_reader *r, int64_t positions, d9d_
             continue;
         if (one.kind != D9D_ROPE_LINEAR)
             D9D_TRY(read_original(r, fields[i], positions, &one));
+        if (one.kind == D9D_ROPE_LONGROPE && one.factor == 0)
+            one.factor = positions > one.original ? (double)positions / one.original : 1;
         if (s->kind != D9D_ROPE_PLAIN && !scalings_equal(s, &one))
             return D9D_FAIL(D9D_ECONFIG, "%s: rope_scaling and rope_parameters are not the same",
                             r->where);
@@ -216,6 +258,26 @@ static json_t *positions_to_json(double n)
     return n == floor(n) && n < 0x1p53 ? json_integer((json_int_t)n) : json_real(n);
 }
 
+static json_t *factors_to_json(const float *f, int64_t n)
+{
+    json_t *list = json_array();
+
+    for (int64_t i = 0; i < n && list != NULL; i++)
+        if (json_array_append_new(list, json_real((double)f[i])) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    return list;
+}
+
+static json_t *longrope_to_json(json_t *o, const d9d_rope_scaling *s)
+{
+    o = objects_merge(o, json_pack("{s:o, s:o, s:o}", ORIGINAL_KEY, positions_to_json(s->original),
+                                   "short_factor", factors_to_json(s->short_factor, s->pairs),
+                                   "long_factor", factors_to_json(s->long_factor, s->pairs)));
+    return s->mscale > 0 ? objects_merge(o, json_pack("{s:f}", "attention_factor", s->mscale)) : o;
+}
+
 json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
 {
     json_t *o =
@@ -228,6 +290,8 @@ json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
     }
     if (s->kind == D9D_ROPE_LINEAR)
         return o;
+    if (s->kind == D9D_ROPE_LONGROPE)
+        return longrope_to_json(o, s);
     o = objects_merge(o, json_pack("{s:o, s:f, s:f}", "original_max_position_embeddings",
                                    positions_to_json(s->original),
                                    yarn ? "beta_fast" : "high_freq_factor", s->fast,

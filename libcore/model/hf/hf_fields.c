@@ -204,7 +204,10 @@ static d9d_status field_check(const d9d_hf_family *f, const char *where, const c
 /* Members that are separate fields in the other generation. */
 static bool is_moved(const char *name)
 {
-    return strcmp(name, "rope_theta") == 0 || strcmp(name, "partial_rotary_factor") == 0;
+    static const char *const names[] = {"rope_theta", "partial_rotary_factor",
+                                        "llama_4_scaling_beta", POSITIONS, NULL};
+
+    return d9di_hf_is_among(names, name);
 }
 
 static d9d_status rope_check_one(const d9d_hf_family *f, const char *where, const char *field,
@@ -452,21 +455,36 @@ static d9d_status rope_fold_layers(const d9d_hf_family *f, json_t *doc, const ch
     return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
 }
 
+/* Move members of a RoPE object to the fields that the family's keys read. */
+static int members_fold(const d9d_hf_family *f, json_t *doc)
+{
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    static const char *const names[] = {"partial_rotary_factor", "llama_4_scaling_beta"};
+    int bad = 0;
+
+    for (size_t i = 0; i < 4; i++) {
+        const char *name = names[i / 2];
+        const json_t *part = d9di_hf_member(json_object_get(doc, objects[i % 2]), name);
+
+        if (is_dim_key(f->dims, name) && part != NULL)
+            bad |= json_object_set(doc, name, (json_t *)(uintptr_t)part);
+    }
+    return bad;
+}
+
 /* Convert rope_theta and rope_scaling of either generation to the older names, which `dims` use. */
 static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *where)
 {
     const d9di_hf_reader r = {doc, where, false};
-    const json_t *params = json_object_get(doc, "rope_parameters"), *part;
+    const json_t *params = json_object_get(doc, "rope_parameters");
     d9d_rope_scaling scaling = {0};
     int64_t positions;
     double theta;
-    int bad = 0;
+    int bad;
 
     D9D_TRY(d9di_hf_i64(&r, POSITIONS, int_default(f, POSITIONS), &positions));
     D9D_TRY(d9di_hf_rope(&r, positions, &scaling, &theta));
-    part = d9di_hf_member(params, "partial_rotary_factor");
-    if (is_dim_key(f->dims, "partial_rotary_factor") && part != NULL)
-        bad |= json_object_set(doc, "partial_rotary_factor", (json_t *)(uintptr_t)part);
+    bad = members_fold(f, doc);
     if (d9di_hf_member(params, "rope_theta") != NULL)
         bad |= json_object_set_new(doc, "rope_theta", json_real(theta));
     (void)json_object_del(doc, "rope_scaling");

@@ -66,8 +66,8 @@ static d9d_status row_parameter(map_build *b, map_row *r, int i)
 static d9d_status row_find(map_build *b, const d9d_hf_param *p, map_row *r)
 {
     *r = (map_row){.n = 1, .groups = 1};
-    D9D_TRY(d9di_hf_place_find(b->naming, p->name, b->mapping->layout, b->mapping->bare, &b->arena,
-                               &r->place));
+    D9D_TRY(d9di_hf_place_find(b->naming, p->name, b->mapping->layout, b->mapping->prefixes,
+                               &b->arena, &r->place));
     r->own[0] = p->name;
     r->shape[0] = &p->shape;
     if (r->place.row == NULL)

@@ -32,7 +32,7 @@ static d9d_status fused_find(const d9d_hf_naming *n, const d9d_hf_param *p, d9d_
 {
     d9di_hf_place fused;
 
-    D9D_TRY(d9di_hf_place_find(n, p->name, D9D_LAYOUT_HF_FUSED, false, a, &fused));
+    D9D_TRY(d9di_hf_place_find(n, p->name, D9D_LAYOUT_HF_FUSED, NULL, a, &fused));
     if (fused.row == NULL || fused.has_experts || fused.row->groups != 0)
         return D9D_OK;
     m->fused = fused.hf;
@@ -52,7 +52,7 @@ static d9d_status matrix_find(const d9d_hf_naming *n, const d9d_hf_param *p, d9d
     *m = (d9d_model_matrix){.in = p->shape.dim[stack ? 1 : p->shape.ndim - 1],
                             .out = p->shape.dim[stack ? 2 : 0],
                             .experts = stack ? p->shape.dim[0] : 0};
-    st = d9di_hf_place_find(n, p->name, D9D_LAYOUT_HF, false, a, &place);
+    st = d9di_hf_place_find(n, p->name, D9D_LAYOUT_HF, NULL, a, &place);
     if (st == D9D_ENOTSUP) /* its adapter is kept in the suite's own layout */
         return D9D_OK;
     D9D_TRY(st);

@@ -75,10 +75,48 @@ static size_t layer_prefix(const char *layers, const char *name)
     return digits > 0 && name[k + digits] == '.' ? k + digits + 1 : 0;
 }
 
-/* Names in the files of a base model lack its prefix. */
-static const char *without_prefix(const d9d_hf_naming *n, bool bare, const char *name)
+static const d9d_hf_prefixes prefixes[] = {{NULL, ""},
+                                           {"", ""},
+                                           {"model.language_model.", ""},
+                                           {"language_model.model.", "language_model."}};
+enum { N_PREFIXES = sizeof(prefixes) / sizeof(prefixes[0]) };
+const d9d_hf_prefixes d9d_hf_prefixes_bare = {"", ""};
+
+/* The name of a part in files that begin their names so; NULL: out of memory. */
+static const char *part_name(const d9d_hf_parts *parts, const d9d_hf_prefixes *as, const char *name,
+                             d9d_arena *a)
 {
-    return bare && has_prefix(name, n->parts->prefix) ? name + strlen(n->parts->prefix) : name;
+    const size_t n = strlen(parts->prefix);
+
+    if (as != NULL && as->model != NULL && n > 0 && has_prefix(name, parts->prefix))
+        return d9d_arena_printf(a, "%s%s", as->model, name + n);
+    if (as != NULL && strcmp(name, parts->hf.head) == 0)
+        return d9d_arena_printf(a, "%s%s", as->head, name);
+    return name;
+}
+
+static bool any_name(const d9d_tensor_source *src, const char *beginning)
+{
+    for (size_t i = 0; i < src->n; i++)
+        if (has_prefix(src->at(src->self, i)->name, beginning))
+            return true;
+    return false;
+}
+
+const d9d_hf_prefixes *d9d_hf_prefixes_of(const d9d_hf_parts *parts, const d9d_tensor_source *src)
+{
+    const d9d_hf_prefixes *found = &prefixes[0];
+    d9d_arena a = {0};
+
+    for (size_t i = 1; i < N_PREFIXES && found == &prefixes[0] && parts->prefix[0] != '\0'; i++) {
+        const char *layers = part_name(parts, &prefixes[i], parts->hf.layers, &a);
+        const char *embed = part_name(parts, &prefixes[i], parts->hf.embed, &a);
+
+        if (layers != NULL && embed != NULL && (any_name(src, layers) || any_name(src, embed)))
+            found = &prefixes[i];
+    }
+    d9d_arena_release(&a);
+    return found;
 }
 
 static d9d_status no_memory(const d9d_hf_naming *n)
@@ -93,19 +131,21 @@ static d9d_status no_tensor(const d9d_hf_naming *n, const char *name)
 }
 
 static d9d_status layer_place(const d9d_hf_naming *n, const char *name, size_t prefix,
-                              d9d_weights_layout layout, bool bare, d9d_arena *a,
+                              d9d_weights_layout layout, const d9d_hf_prefixes *as, d9d_arena *a,
                               d9di_hf_place *out)
 {
     const size_t k = strlen(d9d_hf_own_names.layers);
+    const char *layers = part_name(n->parts, as, n->parts->hf.layers, a);
     const char *rest = name + prefix, *there;
 
     out->row = row_find(n, rest, layout, &out->part);
     there = out->row != NULL ? out->row->hf : rest;
     if (there[0] == '\0')
         return no_tensor(n, name);
+    if (layers == NULL)
+        return no_memory(n);
     out->own_prefix = d9d_arena_strndup(a, name, prefix);
-    out->hf_prefix = d9d_arena_printf(a, "%s%.*s", without_prefix(n, bare, n->parts->hf.layers),
-                                      (int)(prefix - k), name + k);
+    out->hf_prefix = d9d_arena_printf(a, "%s%.*s", layers, (int)(prefix - k), name + k);
     if (out->own_prefix == NULL || out->hf_prefix == NULL)
         return no_memory(n);
     out->hf = d9d_arena_printf(a, "%s%s", out->hf_prefix, there);
@@ -123,8 +163,8 @@ static bool is_between(const char *name, const char *begin, const char *end)
     return k > b + e && has_prefix(name, begin) && strcmp(name + k - e, end) == 0;
 }
 
-static d9d_status part_place(const d9d_hf_naming *n, const char *name, bool bare, d9d_arena *a,
-                             d9di_hf_place *out)
+static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d_hf_prefixes *as,
+                             d9d_arena *a, d9di_hf_place *out)
 {
     static const char embed[] = "model.embed_tokens.token_embedding.", head[] = "lm_head.lm_head.",
                       norm[] = "model.norm.", score[] = "cls_head.score.";
@@ -141,18 +181,21 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, bool bare
     if (there == NULL)
         return no_tensor(n, name);
     out->own_prefix = out->hf_prefix = "";
-    out->hf = d9d_arena_printf(a, "%s%s", without_prefix(n, bare, there), suffix);
+    there = part_name(n->parts, as, there, a);
+    if (there == NULL)
+        return no_memory(n);
+    out->hf = d9d_arena_printf(a, "%s%s", there, suffix);
     return out->hf != NULL ? D9D_OK : no_memory(n);
 }
 
 d9d_status d9di_hf_place_find(const d9d_hf_naming *n, const char *name, d9d_weights_layout layout,
-                              bool bare, d9d_arena *a, d9di_hf_place *out)
+                              const d9d_hf_prefixes *as, d9d_arena *a, d9di_hf_place *out)
 {
     const size_t prefix = layer_prefix(d9d_hf_own_names.layers, name);
 
     *out = (d9di_hf_place){0};
-    return prefix > 0 ? layer_place(n, name, prefix, layout, bare, a, out)
-                      : part_place(n, name, bare, a, out);
+    return prefix > 0 ? layer_place(n, name, prefix, layout, as, a, out)
+                      : part_place(n, name, as, a, out);
 }
 
 const char *d9di_hf_expert_name(const char *pattern, int64_t e, d9d_arena *a)
@@ -172,34 +215,36 @@ bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name)
                           row_find(n, name + prefix, D9D_LAYOUT_HF_FUSED, &part) != NULL);
 }
 
-/* Bytes of the layer's prefix in the files, with or without that of a base model. */
-static size_t file_prefix(const d9d_hf_naming *n, const char *name, const char **layers)
+/* What follows "LAYERS." in a name of the files, whatever it begins with; NULL: it is of no layer.
+ */
+static const char *behind_layers(const d9d_hf_naming *n, const char *name)
 {
-    size_t prefix;
+    const char *found = NULL;
+    d9d_arena a = {0};
 
-    *layers = n->parts->hf.layers;
-    prefix = layer_prefix(*layers, name);
-    if (prefix == 0) {
-        *layers = without_prefix(n, true, *layers);
-        prefix = layer_prefix(*layers, name);
+    for (size_t i = 0; i < N_PREFIXES && found == NULL; i++) {
+        const char *layers = part_name(n->parts, &prefixes[i], n->parts->hf.layers, &a);
+
+        if (layers != NULL && layer_prefix(layers, name) > 0)
+            found = name + strlen(layers) + 1;
     }
-    return prefix;
+    d9d_arena_release(&a);
+    return found;
 }
 
 int64_t d9d_hf_layer_of(const d9d_hf_naming *n, const char *name)
 {
-    const char *layers;
+    const char *at = behind_layers(n, name);
 
-    return file_prefix(n, name, &layers) > 0 ? strtoll(name + strlen(layers) + 1, NULL, 10) : -1;
+    return at != NULL ? strtoll(at, NULL, 10) : -1;
 }
 
 bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name)
 {
-    const char *layers;
-    const size_t prefix = file_prefix(n, name, &layers);
+    const char *at = behind_layers(n, name), *rest = at != NULL ? strchr(at, '.') : NULL;
 
-    for (const d9d_hf_tensor *r = n->tensors; prefix > 0 && r != NULL && r->hf != NULL; r++)
-        if (r->own[0] == NULL && strcmp(r->hf, name + prefix) == 0)
+    for (const d9d_hf_tensor *r = n->tensors; rest != NULL && r != NULL && r->hf != NULL; r++)
+        if (r->own[0] == NULL && strcmp(r->hf, rest + 1) == 0)
             return true;
     return false;
 }

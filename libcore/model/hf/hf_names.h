@@ -11,14 +11,14 @@ typedef struct d9di_hf_place {
     const d9d_hf_tensor *row; /* NULL: the same name and shape, or a part of the decoder */
     int part;                 /* index into row->own */
     const char *own_prefix;   /* "model.layers.3.", "" outside layers; in the arena */
-    const char *hf_prefix;    /* the same in the files, without the base model's prefix if bare */
+    const char *hf_prefix;    /* the same in the files */
     const char *hf;           /* the tensor's name there; of experts with {expert} */
     bool has_experts;         /* one tensor there for each expert */
 } d9di_hf_place;
 
 /* Find the place of parameter `name`.  ENOTSUP for one that files cannot have. */
 d9d_status d9di_hf_place_find(const d9d_hf_naming *n, const char *name, d9d_weights_layout layout,
-                              bool bare, d9d_arena *a, d9di_hf_place *out);
+                              const d9d_hf_prefixes *as, d9d_arena *a, d9di_hf_place *out);
 /* The name of expert e's tensor, in the arena; NULL: out of memory. */
 const char *d9di_hf_expert_name(const char *pattern, int64_t e, d9d_arena *a);
 

@@ -234,9 +234,10 @@ d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_op_router_opts 
     d9d_status st;
 
     D9D_TRY_OR(st, router_check(x, opts), out);
-    n = (d9d_router_dims){x->dtype,     x->shape.dim[0],  x->shape.dim[1],
-                          opts->k,      opts->sigmoid,    opts->renormalise,
-                          opts->groups, opts->top_groups, opts->scale != 0 ? opts->scale : 1.0f};
+    n = (d9d_router_dims){x->dtype,       x->shape.dim[0],  x->shape.dim[1],
+                          opts->k,        opts->sigmoid,    opts->renormalise,
+                          opts->groups,   opts->top_groups, opts->scale != 0 ? opts->scale : 1.0f,
+                          opts->group_max};
     D9D_TRY_OR(st, d9di_routing_alloc(dev, n.rows, n.e, n.k, &r), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F32, x->shape, &p), out);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, r.expert.shape, &out), out);

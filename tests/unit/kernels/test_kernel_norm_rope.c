@@ -146,6 +146,53 @@ static void test_rms_norm(void **state)
         }
 }
 
+/* --- position_scale ------------------------------------------------------------- */
+
+typedef struct position_scale {
+    d9d_dtype t;
+    int64_t m, n;
+    void *x, *y;
+    int32_t *positions;
+} position_scale;
+
+static void run_position_scale(void *arg)
+{
+    position_scale *p = arg;
+
+    assert_int_equal(host_kernels()->norm->position_scale(NULL, p->t, p->y, p->x, p->positions,
+                                                          p->m, p->n, 0.1f, 7),
+                     D9D_OK);
+}
+
+static void test_position_scale(void **state)
+{
+    const int64_t shapes[][2] = {{1, 1}, {3, 17}, {33, 8}, {5, 1030}, {77, 640}};
+
+    (void)state;
+    for (size_t i = 0; i < 10; i++) {
+        const int64_t m = shapes[i / 2][0], n = shapes[i / 2][1];
+        position_scale p = {.t = array_types[i % 2], .m = m, .n = n};
+        double *want = calloc((size_t)(m * n), sizeof(*want));
+
+        p.x = array_random(p.t, m * n, 1, 1.0);
+        p.y = array_poison(p.t, m * n);
+        p.positions = calloc((size_t)m, sizeof(*p.positions));
+        for (int64_t r = 0; r < m; r++) {
+            p.positions[r] = (int32_t)(r * r * 3);
+            for (int64_t j = 0; j < n; j++)
+                want[r * n + j] = array_get(p.t, p.x, r * n + j) *
+                                  (1 + 0.1 * log(1 + floor((double)p.positions[r] / 7)));
+        }
+        array_same_for_threads(run_position_scale, &p, p.y, (size_t)(m * n) * d9d_dtype_size(p.t),
+                               NULL);
+        array_close("y", p.t, p.y, want, m * n, 1e-6);
+        free(want);
+        free(p.x);
+        free(p.y);
+        free(p.positions);
+    }
+}
+
 /* --- rope ----------------------------------------------------------------------- */
 
 typedef struct rope {
@@ -455,9 +502,8 @@ static void test_new_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_norm_rope),
+        cmocka_unit_test(test_rms_norm),  cmocka_unit_test(test_position_scale),
+        cmocka_unit_test(test_rope),      cmocka_unit_test(test_norm_rope),
         cmocka_unit_test(test_new_heads),
     };
 

@@ -134,7 +134,7 @@ static float key_of(const call *c, int64_t r, int64_t i)
     return c->p[r * c->n.e + i] + (c->bias == NULL ? 0.0f : c->bias[i]);
 }
 
-/* Two best keys of a group together. */
+/* Two best keys of a group together, or the best. */
 static float worth_of(const call *c, int64_t r, int64_t g)
 {
     const int64_t each = c->n.e / c->n.groups;
@@ -146,7 +146,7 @@ static float worth_of(const call *c, int64_t r, int64_t g)
         two = fmaxf(two, fminf(k, one));
         one = fmaxf(one, k);
     }
-    return one + (each > 1 ? two : 0.0f);
+    return one + (each > 1 && !c->n.group_max ? two : 0.0f);
 }
 
 static bool is_open(const call *c, int64_t r, int64_t expert)
@@ -276,7 +276,7 @@ static void test_router(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int flags = 0; flags < 16; flags++) {
+        for (int flags = 0; flags < (shapes[i].groups > 1 ? 32 : 16); flags++) {
             call c = {.n = {.t = array_types[flags & 1],
                             .rows = shapes[i].rows,
                             .e = shapes[i].e,
@@ -285,7 +285,8 @@ static void test_router(void **state)
                             .sigmoid = (flags & 4) != 0,
                             .groups = shapes[i].groups,
                             .top_groups = shapes[i].top,
-                            .scale = flags & 8 ? 2.5f : 1.0f}};
+                            .scale = flags & 8 ? 2.5f : 1.0f,
+                            .group_max = (flags & 16) != 0}};
             float *bias;
 
             make(&c);
@@ -357,9 +358,9 @@ static void test_bias(void **state)
 
 static void test_bad_calls(void **state)
 {
-    const d9d_router_dims many = {D9D_F32, 1, 2, 3, false, true, 0, 0, 1},
-                          groups = {D9D_F32, 1, 4, 3, false, true, 2, 1, 1},
-                          uneven = {D9D_F32, 1, 4, 1, false, true, 3, 1, 1};
+    const d9d_router_dims many = {D9D_F32, 1, 2, 3, false, true, 0, 0, 1, false},
+                          groups = {D9D_F32, 1, 4, 3, false, true, 2, 1, 1, false},
+                          uneven = {D9D_F32, 1, 4, 1, false, true, 3, 1, 1, false};
     const d9d_router_dims *const bad[] = {&many, &groups, &uneven};
     int32_t out[4];
     float f[4] = {0};

@@ -23,6 +23,18 @@
     "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "               \
     "\"shared_expert_intermediate_size\": 6, \"mlp_only_layers\": [0], "
 
+/* A gated delta net. */
+#define DELTA                                                                                      \
+    "\"linear_num_key_heads\": 1, \"linear_num_value_heads\": 2, \"linear_key_head_dim\": 4, "     \
+    "\"linear_value_head_dim\": 4, \"linear_conv_kernel_dim\": 3, "
+
+/* Latent attention, and a mixture of experts. */
+#define MLA                                                                                        \
+    "\"q_lora_rank\": 8, \"kv_lora_rank\": 6, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 4, "  \
+    "\"v_head_dim\": 4, \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "                     \
+    "\"moe_intermediate_size\": 6, \"n_group\": 2, \"topk_group\": 1, "                            \
+    "\"first_k_dense_replace\": 1, "
+
 typedef struct sample {
     const char *family; /* name of its section */
     const char *text;
@@ -46,6 +58,12 @@ static const sample samples[] = {
      "{\"model_type\": \"mixtral\", \"sliding_window\": 9, \"num_local_experts\": 4, "
      "\"num_experts_per_tok\": 2, " BASE "}",
      7 + 3 * 4, 5 * (7 + 3 * 4)},
+    {"ministral",
+     "{\"model_type\": \"ministral\", \"sliding_window\": 9, \"layer_types\": "
+     "[\"full_attention\", \"sliding_attention\", \"full_attention\", \"sliding_attention\", "
+     "\"full_attention\"], " BASE "}",
+     9, 5 * 9},
+    {"ministral3", "{\"model_type\": \"ministral3\", \"sliding_window\": 9, " BASE "}", 9, 5 * 9},
     {"smollm3", "{\"model_type\": \"smollm3\", " BASE "}", 9, 5 * 9},
     {"phi3", "{\"model_type\": \"phi3\", \"sliding_window\": 9, " BASE "}", 6, 5 * 6},
     {"qwen2",
@@ -57,21 +75,28 @@ static const sample samples[] = {
      "\"max_window_layers\": 3, " SPARSE BASE "}",
      12, 12 + 4 * (9 + 2 + 3 * 4 + 3)},
     {"qwen3_next",
-     "{\"model_type\": \"qwen3_next\", \"linear_num_key_heads\": 1, "
-     "\"linear_num_value_heads\": 2, \"linear_key_head_dim\": 4, \"linear_value_head_dim\": 4, "
-     "\"linear_conv_kernel_dim\": 3, \"head_dim\": 8, \"partial_rotary_factor\": 1, " SPARSE BASE
-     "}",
+     "{\"model_type\": \"qwen3_next\", " DELTA
+     "\"head_dim\": 8, \"partial_rotary_factor\": 1, " SPARSE BASE "}",
      12, 12 + 3 * (9 + 17) + (8 + 17)},
+    {"qwen3_5",
+     "{\"model_type\": \"qwen3_5_text\", " DELTA
+     "\"head_dim\": 8, \"partial_rotary_factor\": 1, " BASE "}",
+     14, 4 * 14 + 11},
+    {"qwen3_5_moe",
+     "{\"model_type\": \"qwen3_5_moe_text\", " DELTA
+     "\"head_dim\": 8, \"partial_rotary_factor\": 1, \"num_experts\": 4, "
+     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
+     "\"shared_expert_intermediate_size\": 6, " BASE "}",
+     11 + 17, 4 * (11 + 17) + (8 + 17)},
     {"glm4_moe",
      "{\"model_type\": \"glm4_moe\", \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "
      "\"moe_intermediate_size\": 6, \"n_group\": 2, \"topk_group\": 1, " BASE "}",
      9, 9 + 4 * (6 + 2 + 3 * 4 + 3)},
-    {"deepseek_v3",
-     "{\"model_type\": \"deepseek_v3\", \"q_lora_rank\": 8, \"kv_lora_rank\": 6, "
-     "\"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 4, \"v_head_dim\": 4, "
-     "\"n_routed_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
-     "\"n_group\": 2, \"topk_group\": 1, \"first_k_dense_replace\": 1, " BASE "}",
-     12, 12 + 4 * (9 + 2 + 3 * 4 + 3)},
+    {"deepseek_v2",
+     "{\"model_type\": \"deepseek_v2\", \"topk_method\": \"group_limited_greedy\", " MLA BASE "}",
+     12, 12 + 4 * (9 + 1 + 3 * 4 + 3)},
+    {"deepseek_v3", "{\"model_type\": \"deepseek_v3\", " MLA BASE "}", 12,
+     12 + 4 * (9 + 2 + 3 * 4 + 3)},
     /* Its norms have no weights, the final one neither. */
     {"olmo", "{\"model_type\": \"olmo\", " BASE "}", 7, 5 * 7 - 1},
     {"olmo2", "{\"model_type\": \"olmo2\", " BASE "}", 11, 5 * 11},
@@ -255,9 +280,13 @@ static const struct {
     {NULL, "swiglu_limit", "0.001", NULL},
     {NULL, "use_qk_norm", "true", NULL},
     {NULL, "n_routed_experts", "8", NULL},
-    {NULL, "n_shared_experts", "2", NULL},
+    {NULL, "n_shared_experts", "3", NULL},
     {NULL, "n_group", "1", NULL},
     {NULL, "topk_group", "2", NULL},
+    {NULL, "llama_4_scaling_beta", "0.5",
+     "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
+     "\"original_max_position_embeddings\": 4}}"},
+    {NULL, "topk_method", "\"greedy\"", NULL},
     {NULL, "first_k_dense_replace", "2", NULL},
     {NULL, "routed_scaling_factor", "2", NULL},
     {NULL, "q_lora_rank", "null", NULL},
@@ -593,6 +622,12 @@ static const char *const ropes[] = {
     "\"original_max_position_embeddings\": 40.5}}",
     "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
     "\"original_max_position_embeddings\": 1e30}}",
+    "{\"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 1.5], \"long_factor\": [2, 3]}, "
+    "\"original_max_position_embeddings\": 4}",
+    "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 1.5], "
+    "\"long_factor\": [2, 3], \"attention_factor\": 1.5, "
+    "\"original_max_position_embeddings\": 4, \"rope_theta\": 5}}",
+    "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}, \"rope_theta\": 5}",
 };
 
 static void check_generations(const d9d_family *f, const sample *s)

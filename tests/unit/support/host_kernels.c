@@ -505,6 +505,17 @@ static d9d_status on_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n,
                                         in(&c, n->t, w, n->d), floats(&c, inv, n->m * n->heads)));
 }
 
+static d9d_status on_position_scale(d9d_stream s, d9d_dtype t, void *y, const void *x,
+                                    const int32_t *positions, int64_t m, int64_t n, float beta,
+                                    int64_t period)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->norm->position_scale(c.s, t, out(&c, t, y, m * n), in(&c, t, x, m * n),
+                                             in(&c, D9D_I32, positions, m), m, n, beta, period));
+}
+
 static d9d_status on_rope(d9d_stream s, d9d_dtype t, void *y, const void *x,
                           const int32_t *positions, const float *inv_freq, int64_t m, int64_t heads,
                           int64_t d, int64_t r, bool interleaved, float mscale, float sign)

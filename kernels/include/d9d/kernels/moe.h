@@ -23,9 +23,9 @@ extern "C" {
 
 /* Router: each of T tokens chooses k of E experts. Scores are the softmax of a token's logits, or
  * the sigmoid of each. With groups above 1 the experts form that many groups of equal size. A group
- * is worth the sum of its two largest keys (score + bias), and only experts of the best top_groups
- * groups are eligible. The weight of a choice is its score, divided by the sum of the token's
- * chosen scores + 1e-20 if `renormalise`, times `scale`. */
+ * is worth the sum of its two largest keys (score + bias), or with group_max its largest key, and
+ * only experts of the best top_groups groups are eligible. The weight of a choice is its score,
+ * divided by the sum of the token's chosen scores + 1e-20 if `renormalise`, times `scale`. */
 enum { D9D_ROUTER_MAX_GROUPS = 32 }; /* limit of `groups` */
 typedef struct d9d_router_dims {
     d9d_dtype t; /* of logits */
@@ -33,6 +33,7 @@ typedef struct d9d_router_dims {
     bool sigmoid, renormalise;
     int groups, top_groups; /* 0 or 1 groups: no grouping */
     float scale;
+    bool group_max;
 } d9d_router_dims;
 
 /* Router losses, which balance the experts' load and keep the logits small. Sequence b of the batch

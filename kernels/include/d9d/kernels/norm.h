@@ -103,6 +103,11 @@ typedef struct d9d_norm_kernels {
     d9d_status (*rope)(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *positions,
                        const float *inv_freq, int64_t m, int64_t heads, int64_t d, int64_t r,
                        bool interleaved, float mscale, float sign);
+    /* Attention temperature by position: y = x (1 + beta log(1 + floor(position / period))), x
+     * [M, N], positions [M]. y may be x. */
+    d9d_status (*position_scale)(d9d_stream s, d9d_dtype t, void *y, const void *x,
+                                 const int32_t *positions, int64_t m, int64_t n, float beta,
+                                 int64_t period);
     /* Norm of each head, then RoPE; inv [M heads]. dx or dw may be NULL. */
     d9d_status (*norm_rope)(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y, float *inv,
                             const void *x, const void *w);
@@ -126,6 +131,7 @@ typedef struct d9d_norm_kernels {
     X(norm, rms_norm_dot, rms_norm_dot)                                                            \
     X(norm, rms_norm_parallel, rms_norm_parallel)                                                  \
     X(norm, rms_norm_parallel_bwd, rms_norm_parallel_bwd)                                          \
+    X(norm, position_scale, position_scale)                                                        \
     X(norm, rope, rope)                                                                            \
     X(norm, norm_rope, norm_rope)                                                                  \
     X(norm, norm_rope_bwd, norm_rope_bwd)                                                          \

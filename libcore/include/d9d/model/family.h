@@ -156,6 +156,7 @@ typedef struct d9d_family_config {
     const d9d_block_vocab_split *splits; /* of the vocabulary, in order of ids */
     size_t n_splits;
     int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
+    int64_t max_positions;             /* of the job's sequences; 0: max_position_embeddings */
     d9d_head_kind head;
     int64_t labels, embedding_dim; /* of heads */
     bool head_unknown;             /* config.json does not name the head */
@@ -218,6 +219,7 @@ typedef struct d9d_family_section {
     d9d_block_router router; /* losses and rates of mixtures of experts */
     d9d_str_int_map split_vocab_size; /* in the order of ids; n 0: one split */
     int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
+    int64_t max_positions; /* of the job's sequences; 0: as many as the model has */
 } d9d_family_section;
 D9D_API extern const d9d_key d9d_family_section_keys[];
 D9D_API D9D_MUST_USE d9d_status d9d_family_section_check(const void *section, const char *path);
@@ -226,8 +228,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_section_check(const void *section, co
 D9D_API D9D_MUST_USE d9d_status d9d_family_create(const void *config, d9d_stage stage,
                                                   const d9d_model_opts *opts, d9d_model **out);
 D9D_API d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src);
-/* Number of a source's tensors that are of multi-token prediction, and so left out. */
-D9D_API size_t d9d_family_mtp_tensors(const void *config, const d9d_tensor_source *src);
+/* Parts of a checkpoint that no family computes, and so are left out: layers for multi-token
+ * prediction, and the vision model of which this is the text model.  Number of a source's tensors
+ * that are of part 0 or 1, and what it is. */
+enum { D9D_FAMILY_LEFT_OUT = 2 };
+D9D_API size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, size_t part,
+                                   const char **what);
 /* False for a mixture of experts whose files never have all experts in one tensor. */
 D9D_API bool d9d_family_has_fused_layout(const d9d_family *f);
 D9D_API D9D_MUST_USE d9d_status d9d_family_mapper(const void *config, d9d_stage stage,

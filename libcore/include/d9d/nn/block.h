@@ -215,6 +215,8 @@ typedef struct d9d_block_attention_shape {
     int64_t window;     /* sliding window, as d9d_op_attention(); 0: none */
     bool qkv_bias;      /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], initially 0 */
     bool o_bias;        /* "o_proj.bias" [H]; replicated over tp */
+    float temperature_beta; /* of queries, behind RoPE: d9d_op_position_scale(); 0: none */
+    int64_t temperature_period;
 } d9d_block_attention_shape;
 
 typedef struct d9d_block_attention {
@@ -392,6 +394,7 @@ typedef enum d9d_block_router_score { D9D_SCORE_SOFTMAX, D9D_SCORE_SIGMOID } d9d
 typedef struct d9d_block_router {
     int score; /* d9d_block_router_score */
     int64_t groups, top_groups;
+    bool group_max; /* a group is worth its best expert, not the sum of two */
     double scale;
     bool expert_bias;
     double bias_rate;

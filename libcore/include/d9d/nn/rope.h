@@ -12,6 +12,10 @@
  *     llama3    the same with bounds of the wave's length, original / fast and original / slow,
  *               and between them in proportion to original / length; cosines and sines unscaled
  *
+ *     longrope  f_i / short_i, or f_i / long_i where sequences may be longer than `original`;
+ *               cosines and sines times sqrt(1 + ln(factor) / ln(original))  (Ding et al.,
+ *               arXiv:2402.13753)
+ *
  * yarn and llama3 are bit for bit those of HuggingFace's configurations.  `whole` rounds the bounds
  * of yarn outwards to whole pairs.
  */
@@ -33,21 +37,27 @@ typedef enum d9d_rope_kind {
     D9D_ROPE_NTK,
     D9D_ROPE_YARN,
     D9D_ROPE_LLAMA3,
+    D9D_ROPE_LONGROPE,
     D9D_ROPE_KIND_COUNT
 } d9d_rope_kind;
+
+enum { D9D_ROPE_MAX_PAIRS = 128 }; /* of longrope */
 
 /* Zeroed it is plain.  Members that a kind does not use are ignored. */
 typedef struct d9d_rope_scaling {
     d9d_rope_kind kind;
     double factor;     /* at least 1 */
     double original;   /* positions; above 0 */
-    double fast, slow; /* fast above slow, both above 0 */
+    double fast, slow; /* fast above slow, or of yarn equal; both above 0 */
     bool whole;
     double mscale;     /* multiplies cosines and sines; 0: the kind's default */
     double mscale_all; /* yarn of MLA: scales the scores of all features too; 0: not */
+    bool is_long;      /* longrope: sequences may be longer than `original` */
+    int64_t pairs;     /* of longrope's factors, each above 0 */
+    float short_factor[D9D_ROPE_MAX_PAIRS], long_factor[D9D_ROPE_MAX_PAIRS];
 } d9d_rope_scaling;
 
-/* "plain", "linear", "ntk", "yarn", "llama3". */
+/* "plain", "linear", "ntk", "yarn", "llama3", "longrope". */
 D9D_API const char *d9d_rope_kind_name(d9d_rope_kind kind);
 /* ECONFIG names the member that is out of range. */
 D9D_API D9D_MUST_USE d9d_status d9d_rope_check(const d9d_rope_scaling *s);

@@ -131,6 +131,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rope(d9d_tape *t, d9d_var *x, const d9d_t
                                             const d9d_tensor *inv_freq, d9d_op_rope_style style,
                                             float mscale, d9d_var **y);
 
+/* Attention temperature by position: y = x (1 + beta log(1 + floor(position / period))), for the
+ * queries of Llama 4 and Ministral 3.  x y [B, S, heads, D], positions [B, S] int32. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_position_scale(d9d_tape *t, d9d_var *x,
+                                                      const d9d_tensor *positions, float beta,
+                                                      int64_t period, d9d_var **y);
+
 /* RMSNorm and RoPE fused (QK norm): each head of x [B, S, heads, D] is normalised with w [D], then
  * rotated.  Nothing is rounded between the two. */
 typedef struct d9d_op_norm_rope_opts {
@@ -247,6 +253,7 @@ typedef struct d9d_op_router_opts {
     int k;
     bool sigmoid, renormalise;
     int groups, top_groups; /* 0: any expert */
+    bool group_max;         /* of d9d_router_dims */
     float scale;            /* multiplies the expert weights; 0: 1 */
     const d9d_tensor *bias; /* [E] float32, added for the choice only; NULL: none */
     float aux, z;           /* coefficients of the load-balancing loss and the z-loss; 0: none */

@@ -29,7 +29,8 @@ extern "C" {
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_locate(const char *path, d9d_arena *a,
                                                      const char **file, const char **beside);
 
-/* Load the document, checked to be an object; a new reference. */
+/* Load the document, checked to be an object; a new reference.  Of a multimodal model whose text
+ * model a family computes, the text model's. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_load(const char *path, json_t **out);
 /* The dtype that it names; `otherwise` if it names none.  ECONFIG for an unknown one. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_dtype(const json_t *doc, const char *where,

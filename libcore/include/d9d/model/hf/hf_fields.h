@@ -29,7 +29,8 @@
  *
  *     D9D_KEY_CUSTOM(dims, rope_scaling, "null", &d9d_hf_rope_scaling, "...")   // d9d_rope_scaling
  *
- * reads linear, yarn and llama3 (d9d/nn/rope.h).  Any other family refuses a scaling by name.
+ * reads linear, yarn, llama3, longrope and dynamic (d9d/nn/rope.h).  Any other family refuses a
+ * scaling by name.
  *
  * rope_parameters may be an object for each kind of layer, full_attention and sliding_attention,
  * where the family's `dims` have rope_local_base_freq: the base of the latter, which have no

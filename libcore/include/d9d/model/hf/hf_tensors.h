@@ -143,11 +143,22 @@ typedef struct d9d_hf_params {
     size_t n;
 } d9d_hf_params;
 
+/* How files begin their names. */
+typedef struct d9d_hf_prefixes {
+    const char *model; /* in place of the parts' prefix; NULL: that prefix */
+    const char *head;  /* before the name of the head */
+} d9d_hf_prefixes;
+D9D_API extern const d9d_hf_prefixes d9d_hf_prefixes_bare; /* of a base model: none */
+/* As a source of tensors does: as the parts say, as a base model, or as the text model of a
+ * multimodal one, "model.language_model.layers..." or "language_model.model.layers...". */
+D9D_API const d9d_hf_prefixes *d9d_hf_prefixes_of(const d9d_hf_parts *parts,
+                                                  const d9d_tensor_source *src);
+
 /* How one mapping reads or writes the files. */
 typedef struct d9d_hf_mapping {
-    bool to_own;               /* from the files to parameters; else the other way */
-    d9d_weights_layout layout; /* of the files: HF or HF_FUSED */
-    bool bare;                 /* their names lack the prefix */
+    bool to_own;                     /* from the files to parameters; else the other way */
+    d9d_weights_layout layout;       /* of the files: HF or HF_FUSED */
+    const d9d_hf_prefixes *prefixes; /* NULL: as the parts say */
 } d9d_hf_mapping;
 
 /* Map parameters between their own layout and that of files.  Both sides have the shapes that
