@@ -103,7 +103,7 @@ d9d_status d9di_chat_check_trains(const d9di_chat *c)
         D9D_TRY(d9d_json_parse("a chat", text, strlen(text), &chat));
         st = check_answer(c, chat, &taken);
         json_decref(chat);
-        if (st == D9D_OK || st != D9D_ECONFIG)
+        if (st != D9D_ECONFIG)
             return st;
         if (taken && !refused)
             d9d_err_save(&first, st);

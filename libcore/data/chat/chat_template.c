@@ -107,7 +107,7 @@ static d9d_status compile_files(d9di_chat_template *t, const struct places *p)
     D9D_TRY_OR(st, d9d_fs_read(p->template, MAX_FILE, &text), out);
     D9D_TRY_OR(st, set_default(t, d9d_arena_strdup(&t->arena, p->template), text.data, text.len),
                out);
-    text.len = 0;
+    d9d_buf_release(&text);
     if (p->tool_use == NULL)
         goto out;
     D9D_TRY_OR(st, d9d_fs_read(p->tool_use, MAX_FILE, &text), out);
