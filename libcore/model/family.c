@@ -12,12 +12,13 @@
 
 const d9d_key d9d_family_word = {.kind = D9D_KIND_STR, .doc = "a word"};
 
-const char *const d9d_family_activation_names[] = {"silu",     "swish", "gelu", "gelu_pytorch_tanh",
-                                                   "gelu_new", NULL};
+const char *const d9d_family_activation_names[] = {
+    "silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", NULL};
 
 d9d_glu d9d_family_glu(int hidden_act)
 {
-    static const d9d_activation of_names[] = {D9D_ACT_SILU, D9D_ACT_SILU, D9D_ACT_GELU,
+    static const d9d_activation of_names[] = {D9D_ACT_SILU,      D9D_ACT_SILU,
+                                              D9D_ACT_GELU,      D9D_ACT_GELU_TANH,
                                               D9D_ACT_GELU_TANH, D9D_ACT_GELU_TANH};
 
     return (d9d_glu){.act = of_names[hidden_act]};
@@ -144,20 +145,32 @@ d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *w
 
 /* --- the model ------------------------------------------------------------------------------ */
 
-static d9d_status dropout_check(const d9d_family *f, const char *key, double rate)
+/* Is it the key of a rate of dropout, by transformers' names? */
+static bool is_dropout(const char *key)
 {
-    return rate == 0 ? D9D_OK
-                     : D9D_FAIL(D9D_ENOTSUP, "%s: %s is %g, and models are trained with 0", f->name,
-                                key, rate);
+    static const char *const names[] = {"attention_dropout", "residual_dropout", "hidden_dropout",
+                                        "attn_pdrop",        "resid_pdrop",      "embd_pdrop"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(key, names[i]) == 0)
+            return true;
+    return false;
 }
 
 d9d_status d9d_family_trainable(const void *config)
 {
     const d9d_family_config *c = config;
-    const d9d_family_dims *dims = c->dims;
 
-    D9D_TRY(dropout_check(c->family, "attention_dropout", dims->attention_dropout));
-    return dropout_check(c->family, "residual_dropout", dims->residual_dropout);
+    for (const d9d_key *k = c->family->config->keys; k->name != NULL; k++) {
+        double rate = 0;
+
+        if (is_dropout(k->name))
+            memcpy(&rate, (const char *)c->dims + k->offset, sizeof(rate));
+        if (rate != 0)
+            return D9D_FAIL(D9D_ENOTSUP, "%s: %s is %g, and models are trained with 0",
+                            c->family->name, k->name, rate);
+    }
+    return D9D_OK;
 }
 
 static int64_t vocab_size(const d9d_family_config *c)

@@ -10,11 +10,9 @@
 #include "model/hf/hf_config_fields.h"
 
 const d9di_head_name d9di_head_names[] = {
-    {"lm_head.", D9D_HEAD_CAUSAL_LM},
-    {"score.", D9D_HEAD_CLASSIFICATION},
-    {"cls_head.", D9D_HEAD_CLASSIFICATION},
-    {"embedding_head.", D9D_HEAD_EMBEDDING},
-    {NULL, D9D_HEAD_COUNT},
+    {"lm_head.", D9D_HEAD_CAUSAL_LM},        {"embed_out.", D9D_HEAD_CAUSAL_LM},
+    {"score.", D9D_HEAD_CLASSIFICATION},     {"cls_head.", D9D_HEAD_CLASSIFICATION},
+    {"embedding_head.", D9D_HEAD_EMBEDDING}, {NULL, D9D_HEAD_COUNT},
 };
 
 /* Classes of transformers by suffix, the longest first: trainers prepend words. */

@@ -49,6 +49,26 @@ static const d9d_hf_parts *parts_of(const d9d_family *f)
     return f->parts != NULL ? f->parts : &d9d_hf_parts_default;
 }
 
+/* Is it of the model's own head, in files or here? */
+static bool is_lm_head(const d9d_family_config *c, const char *name)
+{
+    const char *beginnings[] = {parts_of(c->family)->hf.head, d9d_hf_own_names.head,
+                                "language_model.lm_head"};
+
+    for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
+        if (has_prefix(name, beginnings[i]) && name[strlen(beginnings[i])] == '.')
+            return true;
+    return false;
+}
+
+static bool any_lm_head(const d9d_family_config *c, const d9d_tensor_source *src)
+{
+    for (size_t i = 0; i < src->n; i++)
+        if (is_lm_head(c, src->at(src->self, i)->name))
+            return true;
+    return false;
+}
+
 void d9d_family_infer(void *config, const d9d_tensor_source *src)
 {
     d9d_family_config *c = config;
@@ -65,8 +85,8 @@ void d9d_family_infer(void *config, const d9d_tensor_source *src)
         c->head = D9D_HEAD_EMBEDDING;
     if (d9d_family_layout(src) != D9D_LAYOUT_D9D)
         c->prefixed = c->head == D9D_HEAD_EMBEDDING && !bare;
-    c->tied_copy = dims->tie_word_embeddings && c->head == D9D_HEAD_CAUSAL_LM &&
-                   any_name(src, has_prefix, "lm_head.");
+    c->tied_copy =
+        dims->tie_word_embeddings && c->head == D9D_HEAD_CAUSAL_LM && any_lm_head(c, src);
 }
 
 /* --- parameters ---------------------------------------------------------------------------- */
@@ -270,10 +290,8 @@ static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source 
     for (size_t i = 0; i < src->n; i++) {
         const char *name = src->at(src->self, i)->name;
 
-        if ((tied &&
-             (has_prefix(name, "lm_head.") || has_prefix(name, "language_model.lm_head."))) ||
-            is_other_head(c, name) || is_left_out_as(c, 0, name) || is_left_out_as(c, 1, name) ||
-            d9d_hf_is_unused(&naming, name))
+        if ((tied && is_lm_head(c, name)) || is_other_head(c, name) || is_left_out_as(c, 0, name) ||
+            is_left_out_as(c, 1, name) || d9d_hf_is_unused(&naming, name))
             D9D_TRY(d9d_mapper_drop(m, name));
     }
     return D9D_OK;

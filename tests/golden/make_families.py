@@ -38,6 +38,7 @@ DENSE = dict(vocab_size=53, hidden_size=24, intermediate_size=28, num_hidden_lay
              bos_token_id=None, eos_token_id=0, pad_token_id=None)
 ODD = dict(DENSE, hidden_size=20, num_attention_heads=5, num_key_value_heads=1, num_hidden_layers=3,
            intermediate_size=18)
+CLASSIC = {k: v for k, v in DENSE.items() if k != "num_key_value_heads"}
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=10)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=8)
@@ -230,6 +231,13 @@ CASES = {
                                               short_factor=[1.0, 1.0, 1.0], long_factor=[1.0, 3.5, 6.0])),
     "llama_dynamic": row("Llama", DENSE, rope_parameters=dict(
         rope_type="dynamic", rope_theta=1e4, factor=4.0)),
+    "gpt_neox": row("GPTNeoX", CLASSIC, hidden_size=32, rotary_pct=0.25),
+    "gpt_neox_odd": row("GPTNeoX", CLASSIC, hidden_size=30, num_attention_heads=5, intermediate_size=18,
+                        num_hidden_layers=3, use_parallel_residual=False, tie_word_embeddings=True,
+                        attention_bias=False, hidden_act="gelu_fast", rope_parameters=dict(
+                            rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
+    "gpt_neox_one": row("GPTNeoX", CLASSIC, num_attention_heads=1, rotary_pct=0.5, layer_norm_eps=1e-3,
+                        rope_parameters=dict(LLAMA3, partial_rotary_factor=0.5)),
 }
 PLUGINS = ("SeedOss",)
 

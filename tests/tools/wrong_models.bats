@@ -91,7 +91,7 @@ llama|is_encoder_decoder|true|is_encoder_decoder: true is not supported
 llama|add_cross_attention|true|add_cross_attention: true is not supported
 llama|vision_config|{"hidden_size": 3}|vision_config: {"hidden_size": 3}: llama does not know this field, which may change what the model computes
 llama|logit_softcap|30.0|logit_softcap: 30.0: llama does not know this field, which may change what the model computes
-llama|hidden_act|"relu2"|hidden_act: unknown word "relu2"; expected silu, swish, gelu, gelu_pytorch_tanh or gelu_new
+llama|hidden_act|"relu2"|hidden_act: unknown word "relu2"; expected silu, swish, gelu, gelu_pytorch_tanh, gelu_new or gelu_fast
 llama|rope_scaling|3|rope_scaling: 3 is not supported
 llama|rope_scaling|{"rope_type": "dynamic", "factor": 2.0}|rope_scaling: "dynamic" is not supported
 llama|rope_scaling|{"rope_type": "longrope"}|rope_scaling: "longrope" is not supported

@@ -117,6 +117,9 @@ static const sample samples[] = {
      "{\"model_type\": \"gpt_oss\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
      "\"head_dim\": 8, \"sliding_window\": 9, " BASE "}",
      17, 5 * 17},
+    /* Norms have biases, the final one too. */
+    {"gpt_neox", "{\"model_type\": \"gpt_neox\", \"partial_rotary_factor\": 1, " BASE "}", 12,
+     5 * 12 + 1},
 };
 enum { N_SAMPLES = sizeof(samples) / sizeof(samples[0]) };
 
@@ -274,7 +277,9 @@ static const struct {
     {NULL, "mlp_bias", "true", NULL},
     {NULL, "qkv_bias", "false", NULL},
     {"gpt_oss", "attention_bias", "false", NULL},
+    {"gpt_neox", "attention_bias", "false", NULL},
     {NULL, "attention_bias", "true", NULL},
+    {"gpt_neox", "hidden_act", "\"gelu_fast\"", NULL},
     {NULL, "hidden_act", "\"gelu\"", NULL},
     {NULL, "mlp_bias", "true", NULL},
     {NULL, "swiglu_limit", "0.001", NULL},
@@ -310,6 +315,9 @@ static const struct {
     {NULL, "max_position_embeddings", "64", NULL},
     {NULL, "vocab_size", "12", NULL},
     {NULL, "rms_norm_eps", "1e-2", NULL},
+    {NULL, "layer_norm_eps", "1e-2", NULL},
+    {NULL, "use_parallel_residual", "false", NULL},
+    {NULL, "hidden_dropout", "0.5", NULL},
     {NULL, "initializer_range", "0.5", NULL},
     {NULL, "attention_dropout", "0.5", NULL},
     {NULL, "tie_word_embeddings", "true", NULL},
@@ -756,11 +764,13 @@ static void check_stages(const d9d_family *f, const sample *s)
 {
     d9d_arena a = {0};
     const d9d_family_config c = config_of(s, "{\"tie_word_embeddings\": false}", &a);
+    const d9d_decoder_names *names = f->parts != NULL ? &f->parts->hf : &d9d_hf_parts_default.hf;
+    const char *first_layer = d9d_arena_printf(&a, "%s.0.", names->layers);
     d9d_random_weights *r;
     d9d_tensor_source src;
     size_t total = 0;
 
-    (void)f;
+    assert_non_null(first_layer);
     assert_ok(family_weights(&c, D9D_F32, 1, &a, &r));
     src = d9d_random_weights_source(r);
     for (int i = 0; i < 3; i++) {
@@ -770,9 +780,9 @@ static void check_stages(const d9d_family *f, const sample *s)
 
         assert_ok(d9d_family_mapper(&c, (d9d_stage){i, 3}, &src, D9D_LAYOUT_HF, &m));
         assert_ok(d9d_map_plan_create(m, &src, &opt, &p));
-        assert_int_equal(has(m, "embed_tokens"), i == 0);
-        assert_int_equal(has(m, "lm_head"), i == 2);
-        assert_int_equal(has(m, "layers.0."), i == 0 ? s->of_first : 0);
+        assert_int_equal(has(m, names->embed), i == 0);
+        assert_int_equal(has(m, names->head), i == 2);
+        assert_int_equal(has(m, first_layer), i == 0 ? s->of_first : 0);
         total += d9d_map_plan_output_count(p);
         d9d_map_plan_free(p);
         d9d_mapper_free(m);

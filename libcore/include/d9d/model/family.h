@@ -43,7 +43,7 @@
  *     D9D_PLUGIN(.models = models);
  *
  * examples/plugins/seed_oss.c is a whole one.  base->config of a layer is the family's struct.
- * attention_dropout and residual_dropout are checked before training, and compute nothing.
+ * Rates of dropout are checked before training, and compute nothing.
  *
  *     "model_provider": {"name": "mine", "hf_config": "DIR or config.json", ...}
  *     "model_provider": {"name": "mine", "model": {"hidden_size": 64, ...}, ...}
@@ -88,21 +88,28 @@ typedef struct d9d_family_dims {
  * whose default or range differs is written out, D9D_KEY_INT(S, head_dim, "128", ...), in place of
  * its macro; the member is the same. */
 #define D9D_FAMILY_KEYS(S)                                                                         \
+    D9D_FAMILY_KEYS_MHA(S),                                                                        \
+        D9D_KEY_INT(S, num_key_value_heads, "null", 1, 1 << 16,                                    \
+                    "key and value heads; null: as many as query heads", .flags = D9D_NULLABLE)
+/* Of a family whose every query head has a key and a value. */
+#define D9D_FAMILY_KEYS_MHA(S)                                                                     \
     D9D_KEY_INT(S, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width of the residual stream"),         \
         D9D_KEY_INT(S, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16, "decoder layers"),             \
         D9D_KEY_INT(S, num_attention_heads, D9D_REQUIRED, 1, 1 << 16, "query heads"),              \
-        D9D_KEY_INT(S, num_key_value_heads, "null", 1, 1 << 16,                                    \
-                    "key and value heads; null: as many as query heads", .flags = D9D_NULLABLE),   \
         D9D_KEY_INT(S, vocab_size, D9D_REQUIRED, 1, INT32_MAX, "ids of the vocabulary"),           \
         D9D_KEY_REAL(S, initializer_range, "0.02", 0, 1e3,                                         \
                      "standard deviation of initial matrices"),                                    \
-        D9D_KEY_REAL(S, attention_dropout, "0", 0, 1,                                              \
-                     "of attention weights in training, which takes 0 only",                       \
-                     .flags = D9D_BELOW_MAX)
+        D9D_FAMILY_DROPOUT(S, attention_dropout, attention_dropout, "0", "of attention weights")
+/* A rate of dropout: d9d_family_trainable() finds it by its key, one of attention_dropout,
+ * residual_dropout, hidden_dropout, attn_pdrop, resid_pdrop and embd_pdrop. */
+#define D9D_FAMILY_DROPOUT(S, key, member, otherwise, text)                                        \
+    {                                                                                              \
+        .name = #key, .kind = D9D_KIND_REAL, .offset = offsetof(S, member), .def = (otherwise),    \
+        .max = 1, .flags = D9D_BELOW_MAX, .doc = text ", in training, which takes 0 only"          \
+    }
 /* Dropout of what attention and feed-forward add to the residual stream. */
 #define D9D_FAMILY_RESIDUAL_DROPOUT(S, otherwise)                                                  \
-    D9D_KEY_REAL(S, residual_dropout, otherwise, 0, 1,                                             \
-                 "of what layers add, in training, which takes 0 only", .flags = D9D_BELOW_MAX)
+    D9D_FAMILY_DROPOUT(S, residual_dropout, residual_dropout, otherwise, "of what layers add")
 #define D9D_FAMILY_INTERMEDIATE(S)                                                                 \
     D9D_KEY_INT(S, intermediate_size, D9D_REQUIRED, 1, 1 << 20, "width of a feed-forward layer")
 #define D9D_FAMILY_POSITIONS(S, otherwise)                                                         \
@@ -256,6 +263,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_mark(const void *config, json_t *doc,
 #define D9D_FAMILY_NORM_ADD(l, member, opts, c)                                                    \
     D9D_BLOCK_ADD(&(l)->base.module, #member, norm, &(l)->member, opts, (c)->hidden_size,          \
                   (float)(c)->norm_eps, false)
+
+/* The same of a LayerNorm with weight and bias. */
+#define D9D_FAMILY_LAYER_NORM_ADD(l, member, opts, c)                                              \
+    D9D_BLOCK_ADD(&(l)->base.module, #member, layer_norm, &(l)->member, opts, (c)->hidden_size,    \
+                  (float)(c)->norm_eps, D9D_LAYER_NORM_BIAS)
 
 /* Members of a d9d_model_provider beside its section. */
 #define D9D_FAMILY_PROVIDER(types, of)                                                             \
