@@ -15,6 +15,8 @@ typedef struct decoder {
     d9d_module root;
     d9d_block_vocab embed, own_head;
     d9d_block_vocab *head; /* one of the two, or NULL */
+    d9d_block_position_embedding positions;
+    bool learns_positions; /* they are in use, on the first stage */
     d9d_block_norm norm;
     d9d_block_layer_norm layer_norm;
     d9d_module *final_norm; /* of one of the two */
@@ -22,7 +24,8 @@ typedef struct decoder {
     char *layers; /* kind.layer bytes each */
 } decoder;
 
-static const d9d_decoder_names default_names = {"embed", "layers", "norm", "head"};
+static const d9d_decoder_names default_names = {"embed", "layers", "norm", "head",
+                                                "embed_positions"};
 
 const d9d_hf_name_pair d9d_decoder_hf_names[] = {
     {"embed.token_embedding.all.", "model.embed_tokens."},
@@ -97,6 +100,14 @@ static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_b
         &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
 }
 
+/* Positions are a unit of their own: a tied head has none. */
+static d9d_status positions_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts)
+{
+    m->learns_positions = true;
+    D9D_TRY(d9d_block_position_embedding_init(&m->positions, opts, s->learnt_positions, s->hidden));
+    return d9d_model_add_unit(&m->base, m->kind.names->positions, &m->positions.module);
+}
+
 /* A tied head is the embedding: this stage's own, or on a last stage a second instance. */
 static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts)
 {
@@ -126,6 +137,8 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
 
     if (first)
         D9D_TRY(vocab_init(m, s, &opts, D9D_VOCAB_EMBEDDING, &m->embed));
+    if (first && s->learnt_positions > 0)
+        D9D_TRY(positions_init(m, s, &opts));
     D9D_TRY(layers_init(m, s, config, options->recompute, &opts));
     if (last)
         D9D_TRY(norm_init(m, s, &opts));
@@ -169,11 +182,21 @@ static d9d_status hook_call(const d9d_hidden_state_hook *tap, d9d_tape *t, int64
     return tap != NULL ? tap->call(tap->arg, t, number, x) : D9D_OK;
 }
 
+static d9d_status positions_forward(decoder *m, d9d_tape *t, const d9d_tensor *positions,
+                                    d9d_var **x)
+{
+    D9D_TRY(d9d_param_unit_unshard(&m->positions.module, t));
+    D9D_TRY(d9d_block_position_embedding_forward(&m->positions, t, *x, positions, x));
+    return d9d_param_unit_reshard(&m->positions.module, t);
+}
+
 static d9d_status embed_forward(decoder *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
     D9D_TRY(d9d_param_unit_unshard(&m->embed.module, t));
     D9D_TRY(d9d_block_vocab_embed(&m->embed, t, in->ids, x));
     D9D_TRY(d9d_param_unit_reshard(&m->embed.module, t));
+    if (m->learns_positions)
+        D9D_TRY(positions_forward(m, t, in->positions, x));
     return hook_call(in->hook, t, 0, *x);
 }
 

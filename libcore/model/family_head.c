@@ -238,8 +238,9 @@ static json_t *labels_build(int64_t n)
 /* "LlamaForCausalLM" */
 static json_t *class_build(const d9d_family_config *c)
 {
-    static const char *const ends[D9D_HEAD_COUNT] = {
-        [D9D_HEAD_CAUSAL_LM] = "ForCausalLM",
+    const char *const lm = c->family->lm_class;
+    const char *const ends[D9D_HEAD_COUNT] = {
+        [D9D_HEAD_CAUSAL_LM] = lm != NULL ? lm : "ForCausalLM",
         [D9D_HEAD_CLASSIFICATION] = "ForSequenceClassification",
         [D9D_HEAD_EMBEDDING] = "Model",
     };

@@ -81,7 +81,7 @@ void d9d_family_infer(void *config, const d9d_tensor_source *src)
             c->head = h->head;
             c->head_unknown = false;
         }
-    if (bare)
+    if (bare && !(parts_of(c->family)->bare_lm && dims->tie_word_embeddings))
         c->head = D9D_HEAD_EMBEDDING;
     if (d9d_family_layout(src) != D9D_LAYOUT_D9D)
         c->prefixed = c->head == D9D_HEAD_EMBEDDING && !bare;

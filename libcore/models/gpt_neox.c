@@ -44,7 +44,10 @@ static const d9d_table table =
 static const char *const types[] = {"gpt_neox", NULL};
 static const d9d_hf_field fields[] = {D9D_HF_ALIAS("rotary_pct", "partial_rotary_factor"),
                                       D9D_HF_ALIAS("rotary_emb_base", "rope_theta"),
-                                      D9D_HF_IGNORED("classifier_dropout"), D9D_HF_END};
+                                      D9D_HF_IGNORED("classifier_dropout"),
+                                      D9D_HF_ONLY("attention_probs_dropout_prob", "[0]"),
+                                      D9D_HF_ONLY("hidden_dropout_prob", "[0]"),
+                                      D9D_HF_END};
 
 /* The rows of query_key_value are, head by head, those of q, k and v. */
 #define QKV(kind)                                                                                  \
@@ -65,9 +68,11 @@ static const d9d_hf_tensor tensors[] = {
     D9D_HF_UNUSED("attention.masked_bias"),
     D9D_HF_UNUSED("attention.rotary_emb.inv_freq"),
     D9D_HF_TENSORS_END};
-static const d9d_hf_parts parts = {
-    "gpt_neox.",
-    {"gpt_neox.embed_in", "gpt_neox.layers", "gpt_neox.final_layer_norm", "embed_out"}};
+static const d9d_hf_parts parts = {.prefix = "gpt_neox.",
+                                   .hf = {.embed = "gpt_neox.embed_in",
+                                          .layers = "gpt_neox.layers",
+                                          .norm = "gpt_neox.final_layer_norm",
+                                          .head = "embed_out"}};
 
 static void shape(const void *dims, d9d_decoder_shape *s)
 {

@@ -200,6 +200,85 @@ LIST
     [[ $output == *"scale_of_text: 2: mistral3 does not know this field"* ]]
 }
 
+# losses_of CASE DATA STEPS LR SOURCE [MEMBER]: of a training run, one a line; its folder is run-few.
+losses_of() {
+    rm -rf run-few
+    cat >few.json <<JSON
+{"data": {"dataset": "$2", "epochs": 9, "order": "sequential"}, $(section "$1"), ${6:-}
+ "trainer": {"run": {"name": "few", "dir": "run-few", "steps": $3},
+  "batching": {"global_batch_size": $(d9d-shard inspect --json "$2" | sed -nE 's/.*"samples": ([0-9]+).*/\1/p' | head -n 1), "microbatch_size": 1},
+  "checkpointing": {"period_steps": $3}, "model_stage_factory": {"source_checkpoint": "$5"}},
+ "optimizer": {"name": "adamw", "lr": $4}}
+JSON
+    d9d-train -q --device cpu few.json >&2 && grep -oE '"loss": *[0-9.e+-]+' run-few/metrics.jsonl | grep -oE '[0-9.e+-]+$'
+}
+
+@test "positions begin anew in each document of a row" {
+    for c in gpt2 gpt_neox llama; do
+        d9d-shard -q --format tokens --out "rows-$c" "$golden/$c/train.jsonl"
+        d9d-shard -q --format tokens --pack 39 --out "pack-$c" "$golden/$c/train.jsonl"
+        losses_of "$c" "rows-$c" 2 1e-3 "$golden/$c" >want
+        losses_of "$c" "pack-$c" 2 1e-3 "$golden/$c" >got
+        [ "$(wc -l <got)" -eq 2 ]
+        worst=$(far 1e-6 got want)
+        [ -z "$worst" ] || { echo "$c: $worst" && false; }
+    done
+}
+
+# The loss of step 5 is that of the model which four steps have made.
+@test "adapters are in the exported model, however its tensors lie in the files" {
+    lora='"peft": {"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 2, "alpha": 8}},'
+    for c in gpt2 gpt_neox; do
+        losses_of "$c" "rows-$c" 5 1e-2 "$golden/$c" "$lora" | tail -n 1 >want
+        run losses_of "$c" "rows-$c" 4 1e-2 "$golden/$c" "$lora"
+        [[ $output == *"adapter: not written: model.layers.0.self_attn.q_proj has an adapter and no place in HuggingFace's files"* ]]
+        mv run-few/export "export-$c"
+        losses_of "$c" "rows-$c" 1 1e-2 "export-$c" >got
+        worst=$(far 1e-5 got want)
+        [ -z "$worst" ] || { echo "$c: $worst" && false; }
+    done
+}
+
+@test "GPT-2's files without a prefix, and with the masks of older ones, are those of its language model" {
+    cat >spec.json <<JSON
+{"schema": "d9d.mapper.v1", "rest": "drop", "stages": [[
+ {"op": "rename", "from": "transformer.h.1.attn.c_proj.bias", "to": "h.0.attn.bias"},
+ {"op": "rename", "from": "transformer.h.1.attn.c_attn.bias", "to": "h.0.attn.masked_bias"},
+ {"op": "rename", "from": "transformer.h.0.{x:any}", "to": "h.0.{x}"},
+ {"op": "rename", "from": "transformer.ln_f.{x:any}", "to": "ln_f.{x}"},
+ {"op": "rename", "from": "transformer.wte.weight", "to": "wte.weight"},
+ {"op": "rename", "from": "transformer.wpe.weight", "to": "wpe.weight"}]]}
+JSON
+    d9d-map -q --mapper spec.json "$golden/gpt2" bare
+    rm -f bare/manifest.json
+    sed 's/"n_layer": 2/"n_layer": 1/' "$golden/gpt2/config.json" >bare/config.json
+    d9d-map -q --to d9d bare bare-own
+    d9d-map -q --to hf bare-own bare-back
+    run d9d-map diff "$golden/gpt2" bare-back
+    echo "$output"
+    [[ $output == *"16 tensors equal"* ]]
+    grep -q GPT2LMHeadModel bare-back/config.json
+    ! grep -E '^(transformer|lm_head)' <<<"$output" | grep -qv '^transformer\.h\.1\..*: only in A'
+}
+
+@test "a rate of dropout is refused in training, by the field of the file" {
+    while read -r case field; do
+        mkdir -p "drop-$field"
+        sed "s/\"$field\": 0.0/\"$field\": 0.1/" "$golden/$case/config.json" >"drop-$field/config.json"
+        cp "$golden/$case/model.safetensors" "drop-$field"
+        sed "s|$golden/$case|drop-$field|" <(losses_of "$case" "rows-$case" 1 1e-3 "$golden/$case" >none && cat few.json) >drop.json
+        run d9d-train -q --device cpu drop.json
+        [ "$status" -eq 2 ]
+        [[ $output == *"$case: $field is 0.1, and models are trained with 0"* ]]
+    done <<LIST
+gpt2 attn_pdrop
+gpt2 resid_pdrop
+gpt2 embd_pdrop
+gpt_neox hidden_dropout
+gpt_neox attention_dropout
+LIST
+}
+
 @test "random weights of every family load, and are those of the seed" {
     for c in $(cases); do
         d9d-map -q init --model "$golden/$c/config.json" --seed 3 "new-$c"

@@ -40,6 +40,8 @@ ODD = dict(DENSE, hidden_size=20, num_attention_heads=5, num_key_value_heads=1, 
            intermediate_size=18)
 CLASSIC = {k: v for k, v in DENSE.items() if k != "num_key_value_heads"}
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=10)
+GPT2 = dict(vocab_size=53, n_embd=24, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0, bos_token_id=None, eos_token_id=0, pad_token_id=None)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=8)
 DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
@@ -238,6 +240,11 @@ CASES = {
                             rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
     "gpt_neox_one": row("GPTNeoX", CLASSIC, num_attention_heads=1, rotary_pct=0.5, layer_norm_eps=1e-3,
                         rope_parameters=dict(LLAMA3, partial_rotary_factor=0.5)),
+    "gpt2": row("GPT2", GPT2, n_inner=28),
+    "gpt2_odd": row("GPT2", GPT2, n_embd=20, n_head=5, n_layer=3, n_positions=24, tie_word_embeddings=False,
+                    activation_function="gelu", scale_attn_by_inverse_layer_idx=True,
+                    reorder_and_upcast_attn=True, layer_norm_epsilon=1e-3),
+    "gpt2_one": row("GPT2", GPT2, n_head=1, n_positions=19, scale_attn_weights=False, n_inner=18),
 }
 PLUGINS = ("SeedOss",)
 
@@ -250,15 +257,19 @@ def digits(x):
     return float(f"{x:.10g}")
 
 
+def class_name(kind):
+    return kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM")
+
+
 def build(kind, config, exact=False):
     """transformers' model; exact: with its casts to float32 made casts to float64."""
-    module = sys.modules[getattr(T, kind + "ForCausalLM").__module__]
+    module = sys.modules[getattr(T, class_name(kind)).__module__]
     names = dict(vars(module))
     if exact:
         source = Path(module.__file__).read_text()
         source = re.sub(r"torch\.float(32)?\b", "torch.float64", source).replace(".float()", ".double()")
         exec(compile(source, module.__file__, "exec"), names)
-    model = names[kind + "ForCausalLM"](config)
+    model = names[class_name(kind)](config)
     if hasattr(config, "swiglu_limit"):  # transformers' experts have gpt-oss's own limit
         for m in model.modules():
             if hasattr(m, "limit"):
@@ -355,7 +366,7 @@ def make(name, seed):
     config = getattr(T, kind + ("TextConfig" if hasattr(T, kind + "TextConfig") else "Config"))(**cfg)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
-    config.architectures = [kind + "ForCausalLM"]
+    config.architectures = [class_name(kind)]
     plugin = kind in PLUGINS
     folder = HERE / ("plugins" if plugin else "families") / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,16 @@ static d9d_status fused_find(const d9d_hf_naming *n, const d9d_hf_param *p, d9d_
     return D9D_OK;
 }
 
-/* Sets m->name to NULL for a matrix that is a part of another tensor in the files. */
+/* A tensor of its own in the files, [out, in] or, of experts, one for each? */
+static bool has_own_tensor(const d9di_hf_place *place, bool stack)
+{
+    return stack == place->has_experts &&
+           (place->row == NULL ||
+            (d9di_hf_row_parts(place->row) == 1 && (stack || !place->row->transposed)));
+}
+
+/* Sets m->name to NULL for a matrix that is a part of another tensor in the files, or transposed
+ * there. */
 static d9d_status matrix_find(const d9d_hf_naming *n, const d9d_hf_param *p, d9d_arena *a,
                               d9d_model_matrix *m)
 {
@@ -56,7 +65,7 @@ static d9d_status matrix_find(const d9d_hf_naming *n, const d9d_hf_param *p, d9d
     if (st == D9D_ENOTSUP) /* its adapter is kept in the suite's own layout */
         return D9D_OK;
     D9D_TRY(st);
-    if (stack != place.has_experts || (place.row != NULL && d9di_hf_row_parts(place.row) > 1))
+    if (!has_own_tensor(&place, stack))
         return D9D_OK;
     m->name = module_name(p->name, a);
     m->hf = short_pattern(place.hf, a);

@@ -6,9 +6,10 @@
 #include <string.h>
 
 const d9d_hf_parts d9d_hf_parts_default = {
-    "model.", {"model.embed_tokens", "model.layers", "model.norm", "lm_head"}};
+    .prefix = "model.",
+    .hf = {"model.embed_tokens", "model.layers", "model.norm", "lm_head", NULL}};
 const d9d_decoder_names d9d_hf_own_names = {"model.embed_tokens", "model.layers", "model.norm",
-                                            "lm_head"};
+                                            "lm_head", "model.embed_positions"};
 
 #define EXPERT "{expert}"
 
@@ -95,11 +96,15 @@ static const char *part_name(const d9d_hf_parts *parts, const d9d_hf_prefixes *a
     return name;
 }
 
-static bool any_name(const d9d_tensor_source *src, const char *beginning)
+/* Has the source a tensor of this part? */
+static bool has_part(const d9d_tensor_source *src, const char *part)
 {
-    for (size_t i = 0; i < src->n; i++)
-        if (has_prefix(src->at(src->self, i)->name, beginning))
+    for (size_t i = 0; i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+
+        if (has_prefix(name, part) && name[strlen(part)] == '.')
             return true;
+    }
     return false;
 }
 
@@ -112,7 +117,7 @@ const d9d_hf_prefixes *d9d_hf_prefixes_of(const d9d_hf_parts *parts, const d9d_t
         const char *layers = part_name(parts, &prefixes[i], parts->hf.layers, &a);
         const char *embed = part_name(parts, &prefixes[i], parts->hf.embed, &a);
 
-        if (layers != NULL && embed != NULL && (any_name(src, layers) || any_name(src, embed)))
+        if (layers != NULL && embed != NULL && (has_part(src, layers) || has_part(src, embed)))
             found = &prefixes[i];
     }
     d9d_arena_release(&a);
@@ -167,7 +172,8 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d
                              d9d_arena *a, d9di_hf_place *out)
 {
     static const char embed[] = "model.embed_tokens.token_embedding.", head[] = "lm_head.lm_head.",
-                      norm[] = "model.norm.", score[] = "cls_head.score.";
+                      norm[] = "model.norm.", score[] = "cls_head.score.",
+                      positions[] = "model.embed_positions.";
     const char *suffix = strrchr(name, '.'), *there = NULL;
 
     if (is_between(name, embed, ".weight"))
@@ -178,6 +184,8 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d
         there = n->parts->hf.norm;
     else if (has_prefix(name, score))
         there = "score";
+    else if (has_prefix(name, positions))
+        there = n->parts->hf.positions;
     if (there == NULL)
         return no_tensor(n, name);
     out->own_prefix = out->hf_prefix = "";

@@ -82,6 +82,26 @@ static void a_tied_head_is_the_embedding(void **state)
     check(make(&plain, &tied, last), LAYERS / 2 + 2, LAYERS / 2 + 2, true);
 }
 
+static d9d_status check_name(void *name, d9d_param *p)
+{
+    assert_string_equal(p->name, name);
+    return D9D_OK;
+}
+
+static void learnt_positions_are_on_the_first_stage(void **state)
+{
+    static const d9d_decoder_shape shape = {.learnt_positions = 9, .tied = true};
+    d9d_model *m;
+
+    (void)state;
+    m = make(&plain, &shape, D9D_WHOLE_MODEL);
+    assert_ok(
+        d9d_module_each(m->units[1], check_name, (void *)(uintptr_t) "embed_positions.weight"));
+    check(m, LAYERS + 3, LAYERS + 4, false);
+    check(make(&plain, &shape, (d9d_stage){0, 2}), LAYERS / 2 + 2, LAYERS / 2 + 2, true);
+    check(make(&plain, &shape, (d9d_stage){1, 2}), LAYERS / 2 + 2, LAYERS / 2 + 2, true);
+}
+
 static void without_a_head_it_ends_with_the_norm(void **state)
 {
     static const d9d_decoder_shape shape = {.no_head = true, .tied = true};
@@ -112,6 +132,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tied_head_is_the_embedding),
+        cmocka_unit_test(learnt_positions_are_on_the_first_stage),
         cmocka_unit_test(without_a_head_it_ends_with_the_norm),
         cmocka_unit_test(a_kind_is_read_as_far_as_its_size),
     };

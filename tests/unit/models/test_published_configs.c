@@ -63,6 +63,31 @@ static const char *const published[] = {
     "\"mamba_ssm_dtype\": \"float32\", \"rope_parameters\": {\"mrope_interleaved\": true, "
     "\"mrope_section\": [11, 11, 10], \"rope_type\": \"default\", \"rope_theta\": 10000000, "
     "\"partial_rotary_factor\": 0.25}}",
+    /* GPT-NeoX-20B */
+    "{\"model_type\": \"gpt_neox\", \"architectures\": [\"GPTNeoXForCausalLM\"], "
+    "\"attention_probs_dropout_prob\": 0, \"bos_token_id\": 0, \"eos_token_id\": 0, "
+    "\"hidden_act\": \"gelu_fast\", \"hidden_dropout_prob\": 0, \"hidden_size\": 6144, "
+    "\"initializer_range\": 0.02, \"intermediate_size\": 24576, \"layer_norm_eps\": 1e-05, "
+    "\"max_position_embeddings\": 2048, \"num_attention_heads\": 64, \"num_hidden_layers\": 44, "
+    "\"rotary_emb_base\": 10000, \"rotary_pct\": 0.25, \"tie_word_embeddings\": false, "
+    "\"torch_dtype\": \"float16\", \"use_cache\": true, \"vocab_size\": 50432}",
+    /* Pythia */
+    "{\"model_type\": \"gpt_neox\", \"architectures\": [\"GPTNeoXForCausalLM\"], "
+    "\"bos_token_id\": 0, \"eos_token_id\": 0, \"hidden_act\": \"gelu\", \"hidden_size\": 768, "
+    "\"initializer_range\": 0.02, \"intermediate_size\": 3072, \"layer_norm_eps\": 1e-05, "
+    "\"max_position_embeddings\": 2048, \"num_attention_heads\": 12, \"num_hidden_layers\": 12, "
+    "\"rotary_emb_base\": 10000, \"rotary_pct\": 0.25, \"tie_word_embeddings\": false, "
+    "\"torch_dtype\": \"float16\", \"use_cache\": true, \"use_parallel_residual\": true, "
+    "\"vocab_size\": 50304}",
+    /* GPT-2 */
+    "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"], "
+    "\"activation_function\": \"gelu_new\", \"attn_pdrop\": 0.1, \"bos_token_id\": 50256, "
+    "\"embd_pdrop\": 0.1, \"eos_token_id\": 50256, \"initializer_range\": 0.02, "
+    "\"layer_norm_epsilon\": 1e-05, \"n_ctx\": 1024, \"n_embd\": 768, \"n_head\": 12, "
+    "\"n_layer\": 12, \"n_positions\": 1024, \"resid_pdrop\": 0.1, \"summary_activation\": null, "
+    "\"summary_first_dropout\": 0.1, \"summary_proj_to_labels\": true, "
+    "\"summary_type\": \"cls_index\", \"summary_use_proj\": true, \"task_specific_params\": "
+    "{\"text-generation\": {\"do_sample\": true, \"max_length\": 50}}, \"vocab_size\": 50257}",
 };
 
 static void every_document_is_read(void **state)

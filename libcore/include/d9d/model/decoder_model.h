@@ -1,6 +1,7 @@
 /* decoder_model.h - a decoder-only language model of layers, for authors of models.
  *
  *     ids --embed--> x --layers.0--> x ... x --layers.L-1--> x --norm--> hidden --head--> losses
+ *                    + embed_positions, where positions are learnt
  *
  * Models differ in their layers.  An author describes one layer, its structure and its forward.
  * This file supplies the rest of a d9d_model: embedding and head, names, FSDP units, pipeline
@@ -41,7 +42,8 @@
  * d9d_decoder_create().  examples/plugins/plain_llama.c is a complete model.
  *
  * Parameters are named embed.token_embedding.all.weight, layers.N.*, norm.weight and
- * head.lm_head.all.weight, or with the kind's names.  N counts over all stages, so a checkpoint
+ * head.lm_head.all.weight, embed_positions.weight where positions are learnt, or with the kind's
+ * names.  N counts over all stages, so a checkpoint
  * does not depend on the number of stages.
  */
 #ifndef D9D_MODEL_DECODER_MODEL_H
@@ -70,6 +72,7 @@ typedef struct d9d_decoder_layer {
 /* Names of the parts in the root; a layer's number follows a dot. */
 typedef struct d9d_decoder_names {
     const char *embed, *layers, *norm, *head;
+    const char *positions; /* of learnt positions; NULL: there are none */
 } d9d_decoder_names;
 
 typedef struct d9d_decoder_kind {
@@ -120,8 +123,9 @@ typedef struct d9d_decoder_shape {
     /* Factors of the embedding's rows and of the logits; 0: 1.  The latter multiplies the hidden
      * rows that the head takes, and no other head's. */
     double embedding_scale, logit_scale;
-    bool has_experts;     /* some layer, of any stage, has a mixture of experts */
-    double logit_softcap; /* of the head, as d9d_op_vocab_opts.softcap; 0: none */
+    bool has_experts;         /* some layer, of any stage, has a mixture of experts */
+    double logit_softcap;     /* of the head, as d9d_op_vocab_opts.softcap; 0: none */
+    int64_t learnt_positions; /* rows of a table that is added to the embedding; 0: none */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;

@@ -200,6 +200,7 @@ typedef struct d9d_family {
     d9d_status (*forward)(d9d_decoder_layer *l, d9d_tape *t, const d9d_model_layer_in *in,
                           d9d_var **y);
     d9d_status (*ffn)(d9d_decoder_layer *l, d9d_tape *t, d9d_var *x, d9d_var **y);
+    const char *lm_class; /* suffix of the class with a language-model head; NULL: "ForCausalLM" */
 } d9d_family;
 
 /* Read a config.json's object, checked, into the arena.  The vocabulary is one split, "regular".

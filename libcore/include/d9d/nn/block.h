@@ -1,5 +1,5 @@
 /* block.h - the blocks that models are composed of: linear, norms, embedding and head, attention,
- * gated delta net, MLA, FFN, mixture of experts.
+ * learnt positions, gated delta net, MLA, FFN, mixture of experts.
  *
  * Each block is a struct that a model embeds, an init that declares its parameters (structure only,
  * no memory), and a forward that calls ops.  Models compose them in plain code; no block depends on
@@ -141,6 +141,25 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tap
 /* h [T/tp, H] to the logits [N, V] float32 of the tokens `pick` [N] int32, on all tp ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                        const d9d_tensor *pick, d9d_var **logits);
+
+/* --- learnt positions: "weight" [P, H], on all tp ranks ------------------------------- */
+
+typedef struct d9d_block_position_embedding {
+    d9d_module module;
+    d9d_param weight;
+    const d9d_groups *groups;
+} d9d_block_position_embedding;
+
+/* Initialisation is that of an embedding. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_position_embedding_init(d9d_block_position_embedding *b,
+                                                                  const d9d_block_opts *opts,
+                                                                  int64_t positions,
+                                                                  int64_t hidden);
+/* y = x + weight[position], x y [B, S, H] and positions [B, S] int32; a position that the table
+ * lacks adds nothing.  With tp ranks x y [T/tp, H], the rows of this rank, and all positions. */
+D9D_API D9D_MUST_USE d9d_status
+d9d_block_position_embedding_forward(d9d_block_position_embedding *b, d9d_tape *t, d9d_var *x,
+                                     const d9d_tensor *positions, d9d_var **y);
 
 /* --- KV cache: what generation stores of earlier tokens -----------------------------
  *

@@ -120,6 +120,7 @@ typedef struct d9d_hf_tensor {
 typedef struct d9d_hf_parts {
     const char *prefix; /* of a base model's names: "model." */
     d9d_decoder_names hf;
+    bool bare_lm; /* files without the prefix may be those of a causal LM too, whose head is tied */
 } d9d_hf_parts;
 D9D_API extern const d9d_hf_parts d9d_hf_parts_default;  /* model.embed_tokens, model.layers, ... */
 D9D_API extern const d9d_decoder_names d9d_hf_own_names; /* of all families */
