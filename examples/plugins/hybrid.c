@@ -82,7 +82,9 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts
         D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->attn, opts, &attention);
     else
         D9D_BLOCK_ADD(&base->module, "linear_attn", gated_delta, &l->delta, opts, &delta);
-    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, opts, c->hidden_size, c->intermediate_size);
+    D9D_BLOCK_ADD(
+        &base->module, "mlp", ffn, &l->ffn, opts,
+        &(d9d_block_ffn_shape){.hidden = c->hidden_size, .intermediate = c->intermediate_size});
     D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->norm, opts, c->hidden_size, eps,
                   true);
     D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->ffn_norm, opts,

@@ -84,7 +84,8 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts
     D9D_BLOCK_ADD(&l->attn, "v_proj", linear, &l->qkv[2], opts, H, KV);
     D9D_BLOCK_ADD(&l->attn, "o_proj", linear, &l->o, opts, Q, H);
     D9D_TRY(d9d_module_child(&base->module, "self_attn", &l->attn));
-    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, opts, H, I);
+    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, opts,
+                  &(d9d_block_ffn_shape){.hidden = H, .intermediate = I});
     D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->norm, opts, H, eps, false);
     D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->ffn_norm, opts, H, eps,
                   false);

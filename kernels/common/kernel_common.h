@@ -96,14 +96,16 @@ d9d_status d9di_args_check_router(const char *op, const d9d_router_dims *n);
 d9d_status d9di_gemm_each(const d9d_kernels *k, d9d_stream s, int n, const d9d_gemm *g,
                           const void *a, const void *const *b, void *const *c);
 
-/* gemm->swiglu() and gemm->swiglu_bwd() from a table's GEMM and SwiGLU entries. */
-d9d_status d9di_gemm_swiglu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_swiglu_dims *n,
-                                  void *y, void *gate, void *up, const void *x, const void *w_gate,
-                                  const void *w_up);
-d9d_status d9di_gemm_swiglu_bwd_parts(const d9d_kernels *k, d9d_stream s,
-                                      const d9d_gemm_swiglu_dims *n, void *dgate, void *dup,
-                                      const void *dout, const void *w, const void *gate,
-                                      const void *up);
+/* EINVAL unless t is float and the unit can be computed, with a gate if `gated`. */
+d9d_status d9di_args_check_glu(const char *op, d9d_dtype t, const d9d_glu *f, bool gated);
+
+/* gemm->glu() and gemm->glu_bwd() from a table's GEMM, bias and GLU entries. */
+d9d_status d9di_gemm_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
+                               void *y, void *gate, void *up, const void *x, const void *w_gate,
+                               const void *w_up);
+d9d_status d9di_gemm_glu_bwd_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
+                                   void *dgate, void *dup, const void *dout, const void *w,
+                                   const void *gate, const void *up);
 
 /* Element i of an array of type t, float32 or bfloat16. */
 static inline void *d9di_elem_at(d9d_dtype t, void *x, int64_t i)

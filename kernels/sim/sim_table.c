@@ -47,14 +47,19 @@ ENTRY(axpy, d9d_dtype t, void *y, float alpha, const void *x, const void *plus, 
 {
     return charge_memory(s, t, (plus != NULL ? 3.0 : 2.0) * (double)n);
 }
-ENTRY(swiglu, d9d_dtype t, void *y, const void *gate, const void *up, int64_t n)
+ENTRY(glu, const d9d_glu *f, d9d_dtype t, void *y, const void *gate, const void *up, int64_t n)
 {
-    return charge_memory(s, t, 3.0 * (double)n);
+    return charge_memory(s, t, (up != NULL ? 3.0 : 2.0) * (double)n);
 }
-ENTRY(swiglu_bwd, d9d_dtype t, void *dgate, void *dup, const void *dy, const void *gate,
-      const void *up, int64_t n)
+ENTRY(glu_bwd, const d9d_glu *f, d9d_dtype t, void *dgate, void *dup, const void *dy,
+      const void *gate, const void *up, int64_t n)
 {
-    return charge_memory(s, t, 5.0 * (double)n);
+    return charge_memory(s, t, (up != NULL ? 5.0 : 3.0) * (double)n);
+}
+ENTRY(add_bias, d9d_dtype t, void *y, const void *x, const void *b, const int32_t *offset,
+      int64_t m, int64_t e, int64_t n)
+{
+    return charge_memory(s, t, (2.0 * (double)m + (double)e) * (double)n);
 }
 ENTRY(softcap, d9d_dtype t, void *y, const void *x, float cap, int64_t n)
 {
@@ -119,16 +124,22 @@ ENTRY(grouped_gemm_wgrad, d9d_dtype t, d9d_dtype gt, void *dw, float beta, const
     return charge_grouped_gemm(s, t, gt, rows, e, in, out);
 }
 
+ENTRY(grouped_bias_wgrad, d9d_dtype t, d9d_dtype gt, void *db, float beta, const void *dy,
+      const int32_t *offset, int64_t rows, int64_t e, int64_t n)
+{
+    return charge_memory(s, t, (double)rows * (double)n);
+}
+
 /* Charged as its parts. */
-ENTRY(gemm_swiglu, const d9d_gemm_swiglu_dims *n, void *y, void *gate, void *up, const void *x,
+ENTRY(gemm_glu, const d9d_gemm_glu_dims *n, void *y, void *gate, void *up, const void *x,
       const void *w_gate, const void *w_up)
 {
-    return d9di_gemm_swiglu_parts(d9d_kernels_sim(), s, n, y, gate, up, x, w_gate, w_up);
+    return d9di_gemm_glu_parts(d9d_kernels_sim(), s, n, y, gate, up, x, w_gate, w_up);
 }
-ENTRY(gemm_swiglu_bwd, const d9d_gemm_swiglu_dims *n, void *dgate, void *dup, const void *dout,
+ENTRY(gemm_glu_bwd, const d9d_gemm_glu_dims *n, void *dgate, void *dup, const void *dout,
       const void *w, const void *gate, const void *up)
 {
-    return d9di_gemm_swiglu_bwd_parts(d9d_kernels_sim(), s, n, dgate, dup, dout, w, gate, up);
+    return d9di_gemm_glu_bwd_parts(d9d_kernels_sim(), s, n, dgate, dup, dout, w, gate, up);
 }
 
 /* --- norm, position, attention -------------------------------------------------------------- */

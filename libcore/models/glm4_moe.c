@@ -84,8 +84,9 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, opts, &attention);
     D9D_FAMILY_NORM_ADD(l, post_attention_layernorm, opts, c);
     if (base->number < c->first_k_dense_replace)
-        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
-                      c->intermediate_size);
+        D9D_BLOCK_ADD(
+            &base->module, "mlp", ffn, &l->mlp, opts,
+            &(d9d_block_ffn_shape){.hidden = c->hidden_size, .intermediate = c->intermediate_size});
     else
         D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
     return D9D_OK;

@@ -76,9 +76,11 @@ static d9d_status mlp_init(layer *l, const config *c, const d9d_block_opts *opts
     if (c->num_local_experts > 0)
         D9D_BLOCK_ADD(&l->base.module, "mlp", moe, &l->moe, opts, &moe);
     else
-        D9D_BLOCK_ADD(&l->base.module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
-                      c->intermediate_size);
-    return c->mlp_bias ? d9d_block_ffn_add_bias(&l->mlp, opts) : D9D_OK;
+        D9D_BLOCK_ADD(&l->base.module, "mlp", ffn, &l->mlp, opts,
+                      &(d9d_block_ffn_shape){.hidden = c->hidden_size,
+                                             .intermediate = c->intermediate_size,
+                                             .bias = c->mlp_bias});
+    return D9D_OK;
 }
 
 static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)

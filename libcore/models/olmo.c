@@ -141,7 +141,9 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     layer *l = (layer *)base;
 
     D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, opts, &attention);
-    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size, c->intermediate_size);
+    D9D_BLOCK_ADD(
+        &base->module, "mlp", ffn, &l->mlp, opts,
+        &(d9d_block_ffn_shape){.hidden = c->hidden_size, .intermediate = c->intermediate_size});
     return norms_init(l, c, opts);
 }
 

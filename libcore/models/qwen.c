@@ -220,8 +220,9 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     if (l->is_moe)
         D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
     else
-        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
-                      c->intermediate_size);
+        D9D_BLOCK_ADD(
+            &base->module, "mlp", ffn, &l->mlp, opts,
+            &(d9d_block_ffn_shape){.hidden = c->hidden_size, .intermediate = c->intermediate_size});
     D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
     D9D_FAMILY_NORM_ADD(l, post_attention_layernorm, opts, c);
     return D9D_OK;

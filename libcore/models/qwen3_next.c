@@ -154,8 +154,9 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     if (is_moe(c, base->number))
         D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
     else
-        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
-                      c->intermediate_size);
+        D9D_BLOCK_ADD(
+            &base->module, "mlp", ffn, &l->mlp, opts,
+            &(d9d_block_ffn_shape){.hidden = c->hidden_size, .intermediate = c->intermediate_size});
     return D9D_OK;
 }
 

@@ -2,8 +2,10 @@
 #include "nn/block_init.h"
 
 static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts *opts,
-                               int64_t experts, int64_t in, int64_t out)
+                               const d9d_block_moe_shape *shape, int64_t in, int64_t out)
 {
+    const int64_t experts = shape->experts;
+    const d9d_param_parallel parallel = {D9D_EXPERT_PARALLEL, experts, false, "num_experts"};
     float scale;
     d9d_init_kind kind = d9di_block_init(opts, in, &scale);
 
@@ -11,8 +13,12 @@ static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts
     D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, opts->dtype,
                              D9D_SHAPE(experts, in, out), kind, scale));
     b->weight.spec.adaptable = true;
-    d9di_block_divide(&b->weight, opts,
-                      (d9d_param_parallel){D9D_EXPERT_PARALLEL, experts, false, "num_experts"});
+    d9di_block_divide(&b->weight, opts, parallel);
+    if (!shape->bias)
+        return D9D_OK;
+    D9D_TRY(d9d_module_param(&b->module, "bias", &b->bias, opts->dtype, D9D_SHAPE(experts, out),
+                             D9D_INIT_ZEROS, 0));
+    d9di_block_divide(&b->bias, opts, parallel);
     return D9D_OK;
 }
 
@@ -22,7 +28,10 @@ static d9d_status shared_init(d9d_block_moe *b, const d9d_block_opts *opts)
     const d9d_block_opts alone = {opts->dtype, opts->init_std, NULL, NULL};
 
     d9d_module_init(&b->shared_expert);
-    D9D_TRY(d9d_block_ffn_init(&b->shared, &alone, b->shape.hidden, b->shape.shared_intermediate));
+    D9D_TRY(
+        d9d_block_ffn_init(&b->shared, &alone,
+                           &(d9d_block_ffn_shape){.hidden = b->shape.hidden,
+                                                  .intermediate = b->shape.shared_intermediate}));
     D9D_TRY(d9d_module_child(&b->shared_expert, "expert", &b->shared.module));
     if (b->shape.shared_gate) {
         D9D_TRY(d9d_block_linear_init(&b->shared_gate, opts, b->shape.hidden, 1));
@@ -86,9 +95,12 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
     d9d_module_init(&b->grouped_experts);
     D9D_TRY(d9d_block_router_check("mixture of experts", e, shape->top_k, &shape->router));
     D9D_TRY(d9d_block_linear_init(&b->gate, opts, h, e));
-    D9D_TRY(grouped_init(&b->gate_proj, opts, e, h, n));
-    D9D_TRY(grouped_init(&b->up_proj, opts, e, h, n));
-    D9D_TRY(grouped_init(&b->down_proj, opts, e, n, h));
+    D9D_TRY(grouped_init(&b->gate_proj, opts, shape, h, n));
+    D9D_TRY(grouped_init(&b->up_proj, opts, shape, h, n));
+    D9D_TRY(grouped_init(&b->down_proj, opts, shape, n, h));
+    if (shape->router_bias)
+        D9D_TRY(d9d_module_param(&b->gate.module, "bias", &b->gate_bias, opts->dtype, D9D_SHAPE(e),
+                                 D9D_INIT_ZEROS, 0));
     D9D_TRY(d9d_module_child(&b->router, "gate", &b->gate.module));
     if (shape->router.expert_bias)
         D9D_TRY(bias_init(b));
@@ -98,11 +110,18 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
     return shape->shared_intermediate > 0 ? shared_init(b, opts) : D9D_OK;
 }
 
-/* SwiGLU of each expert's rows, then back to tokens, weighted by prob. */
+/* The feed-forward of each expert's rows, then back to tokens, weighted by prob. */
 static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
                                   const d9d_routing *r, d9d_var **y)
 {
-    const d9d_op_ffn_weights w = {&b->gate_proj.weight, &b->up_proj.weight, &b->down_proj.weight};
+    const bool bias = b->shape.bias;
+    const d9d_op_ffn_weights w = {.gate = &b->gate_proj.weight,
+                                  .up = &b->up_proj.weight,
+                                  .down = &b->down_proj.weight,
+                                  .gate_bias = bias ? &b->gate_proj.bias : NULL,
+                                  .up_bias = bias ? &b->up_proj.bias : NULL,
+                                  .down_bias = bias ? &b->down_proj.bias : NULL,
+                                  .glu = b->shape.glu};
     d9d_var *rows, *out;
 
     D9D_TRY(d9d_op_permute(t, x, r, &rows));
@@ -174,6 +193,8 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
 
     D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(tokens, h), &flat));
     D9D_TRY(d9d_block_linear_forward(&b->gate, t, flat, &logits));
+    if (b->shape.router_bias)
+        D9D_TRY(d9d_op_add_bias(t, logits, &b->gate_bias, 0, &logits));
     D9D_TRY(tokens_route(b, t, logits, &prob, &r));
     D9D_TRY_OR(st, experts_forward_ep(b, t, flat, prob, &r, &mixed), out);
     if (b->shape.shared_intermediate > 0)

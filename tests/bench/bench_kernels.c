@@ -92,23 +92,22 @@ static d9d_status gemm_dw(bench *b)
     return gemm(b, true, false, I, H, T, D9D_F32);
 }
 /* Gate, up and SwiGLU; the gradients of the first two from that of the layer. */
-static d9d_gemm_swiglu_dims dense_dims(const bench *b)
+static d9d_gemm_glu_dims dense_dims(const bench *b)
 {
-    return (d9d_gemm_swiglu_dims){b->t, T, H, I, 1, NULL, false};
+    return (d9d_gemm_glu_dims){.t = b->t, .rows = T, .h = H, .i = I, .e = 1};
 }
-static d9d_gemm_swiglu_dims experts_dims(const bench *b)
+static d9d_gemm_glu_dims experts_dims(const bench *b)
 {
-    return (d9d_gemm_swiglu_dims){b->t, ROWS, H, EI, E, b->offset, false};
+    return (d9d_gemm_glu_dims){
+        .t = b->t, .rows = ROWS, .h = H, .i = EI, .e = E, .offset = b->offset};
 }
-static d9d_status gated_of(bench *b, d9d_gemm_swiglu_dims n)
+static d9d_status gated_of(bench *b, d9d_gemm_glu_dims n)
 {
-    return b->k->gemm->swiglu(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y],
-                              b->p[Z]);
+    return b->k->gemm->glu(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y], b->p[Z]);
 }
-static d9d_status gated_din_of(bench *b, d9d_gemm_swiglu_dims n)
+static d9d_status gated_din_of(bench *b, d9d_gemm_glu_dims n)
 {
-    return b->k->gemm->swiglu_bwd(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G],
-                                  b->p[U]);
+    return b->k->gemm->glu_bwd(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G], b->p[U]);
 }
 static d9d_status gated(bench *b)
 {
@@ -351,12 +350,12 @@ static d9d_status accumulate(bench *b)
 }
 static d9d_status swiglu(bench *b)
 {
-    return b->k->elementwise->swiglu(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], N);
+    return b->k->elementwise->glu(b->s, &(d9d_glu){0}, b->t, b->p[OUT], b->p[X], b->p[Y], N);
 }
 static d9d_status swiglu_din(bench *b)
 {
-    return b->k->elementwise->swiglu_bwd(b->s, b->t, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y],
-                                         b->p[Z], N);
+    return b->k->elementwise->glu_bwd(b->s, &(d9d_glu){0}, b->t, b->p[OUT], b->p[OUT2], b->p[X],
+                                      b->p[Y], b->p[Z], N);
 }
 static d9d_status norm(bench *b)
 {

@@ -46,6 +46,8 @@ DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_d
 FACTORS = dict(embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.6,
                logits_scaling=1.5)
 NO_DROPOUT = dict(attention_dropout=0.0, residual_dropout=0.0)
+GPT_OSS_YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                    truncate=False, original_max_position_embeddings=16)
 MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
            n_group=4, topk_group=2, first_k_dense_replace=1)
@@ -161,6 +163,14 @@ CASES = {
                           attention_bias=True, tie_word_embeddings=True),
     "granitemoe_one": row("GraniteMoe", DENSE, **{**FACTORS, "residual_multiplier": 1.5},
                           num_local_experts=4, num_experts_per_tok=1),
+    "gpt_oss": row("GptOss", DENSE, head_dim=8, num_local_experts=6, num_experts_per_tok=2,
+                   sliding_window=5, swiglu_limit=1.0, rope_parameters=GPT_OSS_YARN),
+    "gpt_oss_odd": row("GptOss", ODD, head_dim=6, num_local_experts=5, num_experts_per_tok=3,
+                       sliding_window=3, swiglu_limit=0.75, tie_word_embeddings=True,
+                       layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+                       rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+    "gpt_oss_one": row("GptOss", DENSE, head_dim=6, num_local_experts=4, num_experts_per_tok=1,
+                       sliding_window=4, attention_bias=False, rope_parameters=GPT_OSS_YARN),
 }
 PLUGINS = ("SeedOss",)
 
@@ -182,6 +192,10 @@ def build(kind, config, exact=False):
         source = re.sub(r"torch\.float(32)?\b", "torch.float64", source).replace(".float()", ".double()")
         exec(compile(source, module.__file__, "exec"), names)
     model = names[kind + "ForCausalLM"](config)
+    if hasattr(config, "swiglu_limit"):  # transformers' experts have gpt-oss's own limit
+        for m in model.modules():
+            if hasattr(m, "limit"):
+                m.limit = config.swiglu_limit
     return (model.double() if exact else model).eval()
 
 
@@ -198,7 +212,7 @@ def draw_weights(model, seed):
         elif p.ndim == 1:
             ones = bool((p == 1).all())
             w = (1 if ones else 0) + 0.25 * z
-        elif name.endswith("gate.weight"):
+        elif name.endswith(("gate.weight", "router.weight")):
             w = 2.0 / math.sqrt(p.shape[-1]) * z
         elif "embed" in name or "wte" in name:
             w = 0.7 * z

@@ -178,7 +178,7 @@ static d9d_status run_sdpa(fixture *f, d9d_var **y)
 
 static d9d_status run_silu_mul(fixture *f, d9d_var **y)
 {
-    return d9d_op_swiglu(f->tape, f->in[0], f->in[1], y);
+    return d9d_op_glu(f->tape, &(d9d_glu){0}, f->in[0], f->in[1], y);
 }
 
 static void same_choice(fixture *f, const d9d_tensor *expert)
@@ -273,7 +273,7 @@ static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)
     D9D_TRY(moe_route(expert, f->param[0]->shard.shape.dim[0], &r));
     assert_ok(d9d_op_permute(f->tape, f->in[0], &r, &rows));
     assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param, 2, &r, both));
-    assert_ok(d9d_op_swiglu(f->tape, both[0], both[1], &h));
+    assert_ok(d9d_op_glu(f->tape, &(d9d_glu){0}, both[0], both[1], &h));
     assert_ok(d9d_op_grouped_linear(f->tape, h, &f->param[2], 1, &r, &h));
     assert_ok(d9d_op_unpermute(f->tape, h, f->in[1], &r, y));
     d9d_routing_release(&r);

@@ -52,7 +52,7 @@ on_mesh() {
 # A case of each family, on two meshes; all cases on all of them under make test-long.
 cases() {
     if [ -n "${D9D_LONG:-}" ]; then (cd "$golden" && printf '%s\n' *); else
-        printf '%s\n' deepseek_v3 glm4_moe granite llama minimax_m2 mistral mixtral olmo olmo2 olmo3 phi3_partial \
+        printf '%s\n' deepseek_v3 glm4_moe gpt_oss granite llama minimax_m2 mistral mixtral olmo olmo2 olmo3 phi3_partial \
             qwen2 qwen2_moe qwen3_moe smollm3
     fi
 }

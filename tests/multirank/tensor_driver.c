@@ -122,13 +122,20 @@ static d9d_status run_beside(void *self, d9d_tape *t, d9d_var *const *in, size_t
     return d9d_op_add(t, y[0], y[1], out);
 }
 
-/* A feed-forward layer between the two. */
+/* A feed-forward layer between the two; with six parameters it has biases. */
 static d9d_status run_ffn(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                           size_t n_out)
 {
     fd_env *e = self;
     const ranks *w = e->of->arg;
-    const d9d_op_ffn_weights weights = {e->param[0], e->param[1], e->param[2]};
+    const bool biased = e->n_param == 6;
+    const d9d_op_ffn_weights weights = {.gate = e->param[0],
+                                        .up = e->param[1],
+                                        .down = e->param[2],
+                                        .gate_bias = biased ? e->param[3] : NULL,
+                                        .up_bias = biased ? e->param[4] : NULL,
+                                        .down_bias = biased ? e->param[5] : NULL,
+                                        .glu.act = biased ? D9D_ACT_GELU_TANH : D9D_ACT_SILU};
     d9d_op_pending_rows coming;
     const d9d_op_ffn_tp between = {w->comm, "y", &coming};
     d9d_var *all;
@@ -169,6 +176,11 @@ static void rows_keep_the_promises_of_ops(void **state)
                               .run = run_ffn,
                               .in = {FD(6, 5), FD(6, 5)},
                               .param = {FD(4, 5), FD(4, 5), FD(5, 4)},
+                              .saved = {30 * n, 24 * n, 24 * n, 24 * n}},
+                             {.name = "a layer with biases beside rows",
+                              .run = run_ffn,
+                              .in = {FD(6, 5), FD(6, 5)},
+                              .param = {FD(4, 5), FD(4, 5), FD(5, 4), FD(4), FD(4), FD(5)},
                               .saved = {30 * n, 24 * n, 24 * n, 24 * n}},
                              {.name = "a norm in parts",
                               .run = run_norm_in_parts,

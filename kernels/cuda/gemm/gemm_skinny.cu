@@ -151,7 +151,7 @@ bool d9di_gemm_skinny_supported(const d9d_gemm *g, const void *x, const void *w)
            !g->trans_a && (g->beta == 0.0f || g->beta == 1.0f);
 }
 
-bool d9di_gemm_skinny_swiglu_supported(const d9d_gemm_swiglu_dims *n, const void *x,
+bool d9di_gemm_skinny_swiglu_supported(const d9d_gemm_glu_dims *n, const void *x,
                                        const void *w_gate, const void *w_up)
 {
     return n->t == D9D_BF16 && n->offset == NULL && n->rows > 0 && n->h > 0 && n->i > 0 &&

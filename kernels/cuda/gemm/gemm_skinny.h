@@ -19,9 +19,9 @@ d9d_status d9di_gemm_skinny_mma(d9d_stream s, int n, const d9d_gemm *g, const vo
                                 const void *const *b, void *const *c);
 
 /* gate = x Wg', up = x Wu', y = silu(gate) up, in bfloat16 and dense. */
-bool d9di_gemm_skinny_swiglu_supported(const d9d_gemm_swiglu_dims *n, const void *x,
+bool d9di_gemm_skinny_swiglu_supported(const d9d_gemm_glu_dims *n, const void *x,
                                        const void *w_gate, const void *w_up);
-d9d_status d9di_gemm_skinny_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
+d9d_status d9di_gemm_skinny_swiglu(d9d_stream s, const d9d_gemm_glu_dims *n, void *y, void *gate,
                                    void *up, const void *x, const void *w_gate, const void *w_up);
 
 #ifdef __cplusplus

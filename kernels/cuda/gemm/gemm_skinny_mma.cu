@@ -340,7 +340,7 @@ d9d_status d9di_gemm_skinny_mma(d9d_stream s, int n, const d9d_gemm *g, const vo
                             : launch_gemms<bf16>(s, n, g, x, w, y);
 }
 
-d9d_status d9di_gemm_skinny_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
+d9d_status d9di_gemm_skinny_swiglu(d9d_stream s, const d9d_gemm_glu_dims *n, void *y, void *gate,
                                    void *up, const void *x, const void *w_gate, const void *w_up)
 {
     const int64_t tiles = d9di_i64_ceil_div(n->i, HALF);

@@ -140,7 +140,7 @@ struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
 
 } // namespace
 
-d9d_status d9di_gemm_swiglu_bwd_sm90(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate,
+d9d_status d9di_gemm_swiglu_bwd_sm90(d9d_stream s, const d9d_gemm_glu_dims *n, void *dgate,
                                      void *dup, const void *dy, const void *w, const void *gate,
                                      const void *up)
 {

@@ -99,7 +99,7 @@ struct swiglu_epilogue : spread_epilogue<swiglu_epilogue> {
 /* Below this the other kernels are faster. */
 enum { MIN_ROWS = 2 * BM };
 
-bool d9di_gemm_swiglu_sm90_supported(d9d_stream s, const d9d_gemm_swiglu_dims *n)
+bool d9di_gemm_swiglu_sm90_supported(d9d_stream s, const d9d_gemm_glu_dims *n)
 {
     return n->rows >= MIN_ROWS &&
            wgmma_gemm_supported(s, D9DI_SLOW_GATED, "gated_gemm", n->t, n->rows, n->e, n->h, n->i);
@@ -107,7 +107,7 @@ bool d9di_gemm_swiglu_sm90_supported(d9d_stream s, const d9d_gemm_swiglu_dims *n
 
 /* A dense matrix is stored [I, H], which is the DGRAD form (transposed); an expert's is [H, I], the
  * FWD form. */
-d9d_status d9di_gemm_swiglu_sm90(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
+d9d_status d9di_gemm_swiglu_sm90(d9d_stream s, const d9d_gemm_glu_dims *n, void *y, void *gate,
                                  void *up, const void *x, const void *w_gate, const void *w_up)
 {
     const bool dense = n->offset == NULL;

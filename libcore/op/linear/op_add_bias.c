@@ -1,10 +1,14 @@
-/* op_add_bias.c - y = x + b for each row.  x [M, N], b is N elements of a parameter.
+/* op_add_bias.c - y = x + b for each row.  x [M, N], b is N elements of a parameter, or [E, N] with
+ * a row for each expert.
  *
- *     dx = dy        db = sum of the rows of dy
+ *     dx = dy        db = sum of the rows of dy, of those of each expert
  *
- * Both are products with ones: GEMM is fast on every device and sums in one fixed order.
+ * The sum of all rows is a product with ones: GEMM is fast on every device and sums in one fixed
+ * order.
  */
-#include "op/op_common.h"
+#include "op/linear/op_gemm.h"
+
+enum { SAVED_OFFSET }; /* of experts */
 
 typedef struct bias_attr {
     int64_t first;
@@ -29,6 +33,18 @@ static d9d_status add_bias_dgrad(d9d_node *n)
     d9d_tensor dy = d9d_tensor_ref(&n->dout[0]);
 
     return d9d_node_accumulate_grad(n, 0, &dy);
+}
+
+static d9d_status grouped_wgrad(d9d_node *n)
+{
+    const d9d_tensor *dy = &n->dout[0];
+    d9d_param *b = n->param[0];
+    const int64_t *d = b->local.data.shape.dim;
+
+    return D9DI_KERNEL(n->tape, gemm->grouped_bias_wgrad, dy->dtype, b->local.grad.dtype,
+                       d9d_tensor_data(&b->local.grad), d9d_param_grad_beta(&b->local),
+                       d9d_tensor_data(dy), d9d_tensor_data(&n->saved[SAVED_OFFSET]),
+                       dy->shape.dim[0], d[0], d[1]);
 }
 
 static d9d_status add_bias_wgrad(d9d_node *n)
@@ -59,6 +75,8 @@ static d9d_status add_bias_wgrad(d9d_node *n)
 
 static const d9d_node_ops add_bias_node_ops = {
     .name = "add_bias", .dgrad = add_bias_dgrad, .wgrad = add_bias_wgrad};
+static const d9d_node_ops grouped_node_ops = {
+    .name = "add_bias", .dgrad = add_bias_dgrad, .wgrad = grouped_wgrad};
 
 static d9d_status add_bias_check(const d9d_tensor *x, const d9d_param *b, int64_t first)
 {
@@ -72,26 +90,6 @@ static d9d_status add_bias_check(const d9d_tensor *x, const d9d_param *b, int64_
     return D9D_OK;
 }
 
-static d9d_status add_bias_run(d9d_tape *t, const d9d_tensor *x, const d9d_param *b, int64_t first,
-                               const d9d_tensor *y)
-{
-    const d9d_gemm g = {.t = x->dtype,
-                        .ct = x->dtype,
-                        .m = d9di_op_rows(&x->shape),
-                        .n = d9di_op_last_dim(&x->shape),
-                        .k = 1,
-                        .beta = 1.0f,
-                        .addend = d9d_tensor_data(x)};
-    d9d_tensor ones;
-    d9d_status st;
-
-    D9D_TRY(ones_alloc(t, g.t, g.m, &ones));
-    st = D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(&ones),
-                     d9di_op_element_ptr(&b->local.data, first), d9d_tensor_data(y));
-    d9d_tensor_release(&ones);
-    return st;
-}
-
 d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b, int64_t first, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
@@ -100,7 +98,9 @@ d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b, int64_t first,
 
     D9D_TRY(add_bias_check(tx, b, first));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
-    D9D_TRY(add_bias_run(t, tx, b, first, d9d_var_tensor(out)));
+    D9D_TRY(D9DI_KERNEL(t, elementwise->add_bias, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
+                        d9d_tensor_data(tx), d9di_op_element_ptr(&b->local.data, first), NULL,
+                        d9di_op_rows(&tx->shape), 1, d9di_op_last_dim(&tx->shape)));
     if (d9d_tape_should_record(t, &x, 1, &b, 1)) {
         D9D_TRY(
             d9d_tape_record(t, &add_bias_node_ops, &x, 1, &out, 1, &b, 1, sizeof(bias_attr), &n));
@@ -108,4 +108,35 @@ d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b, int64_t first,
     }
     *y = out;
     return D9D_OK;
+}
+
+/* --- biases of fused ops, added in place ----------------------------------------------------- */
+
+d9d_status d9di_op_bias_record(d9d_tape *t, d9d_var **y, d9d_param *b, const d9d_routing *r)
+{
+    d9d_tensor biased = d9d_tensor_ref(d9d_var_tensor(*y));
+    d9d_var *out;
+    d9d_node *n;
+
+    D9D_TRY(d9d_tape_output_take(t, &biased, &out));
+    if (d9d_tape_should_record(t, y, 1, &b, 1)) {
+        D9D_TRY(d9d_tape_record(t, r != NULL ? &grouped_node_ops : &add_bias_node_ops, y, 1, &out,
+                                1, &b, 1, sizeof(bias_attr), &n));
+        if (r != NULL)
+            (void)d9d_node_save(n, &r->offset, D9D_NEED_WGRAD);
+    }
+    *y = out;
+    return D9D_OK;
+}
+
+d9d_status d9di_op_bias_add(d9d_tape *t, d9d_var **y, d9d_param *b, const d9d_routing *r)
+{
+    const d9d_tensor *x = d9d_var_tensor(*y);
+    void *data = d9d_tensor_data(x);
+
+    D9D_TRY(D9DI_KERNEL(t, elementwise->add_bias, x->dtype, data, data,
+                        d9d_tensor_data(&b->local.data),
+                        r != NULL ? d9d_tensor_data(&r->offset) : NULL, d9di_op_rows(&x->shape),
+                        r != NULL ? b->local.data.shape.dim[0] : 1, d9di_op_last_dim(&x->shape)));
+    return d9di_op_bias_record(t, y, b, r);
 }

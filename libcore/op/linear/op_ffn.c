@@ -1,59 +1,69 @@
-/* op_ffn.c - SwiGLU FFN: y = h Wd' (+ plus), h = silu(gate) up, gate = x Wg', up = x Wu'; dense, or
- * grouped by expert.
+/* op_ffn.c - FFN: y = h Wd' + bd (+ plus), h = act(gate) up, gate = x Wg' + bg, up = x Wu' + bu; or
+ * h = act(up) without a gate; dense, or grouped by expert.
  *
- *     dgate, dup = the gradients of SwiGLU for dy Wd        dWd = dy' h        dplus = dy
+ *     dgate, dup = the gradients of the unit for dy Wd        dWd = dy' h        dplus = dy
  *
- * Gate and up are one fused GEMM with a SwiGLU epilogue.  SwiGLU and down are one node, so that h
- * needs no kernel of its own and the gradient of h is never in memory.  If a matrix has an adapter,
- * the ops run unfused.
+ * Gate and up are one fused GEMM with a GLU epilogue.  The unit and down are one node, so that h
+ * needs no kernel of its own and the gradient of h is never in memory.  Biases are nodes of their
+ * own that share arrays with their inputs.  If a matrix has an adapter, the ops run unfused.
  */
 #include "op/linear/op_gemm.h"
 #include "op/parallel/op_tp_overlap.h"
 
-enum { GATE, UP, PLUS }; /* inputs; the first two are saved */
-enum { SAVED_H = 2, SAVED_OFFSET };
+enum { GATE, UP }; /* inputs and saved: what the unit reads, gate first; the rest follows */
 
-/* Is it a grouped FFN, with several experts? */
-static bool has_experts(const d9d_node *n)
+typedef struct ffn_attr {
+    d9d_gemm_glu_dims dims;
+    int n_read; /* 2: gate and up; 1: up alone */
+    bool grouped;
+} ffn_attr;
+
+/* What follows the arrays that the unit reads: the input `plus`, and saved arrays. */
+enum { PLUS = 0, SAVED_H = 0, SAVED_OFFSET };
+static int after_read(const d9d_node *n, int which)
 {
-    return n->n_saved > SAVED_OFFSET;
+    return ((const ffn_attr *)n->attr)->n_read + which;
 }
 
 static d9d_status ffn_dgrad(d9d_node *n)
 {
-    d9d_gemm_swiglu_dims dims = *(const d9d_gemm_swiglu_dims *)n->attr;
-    d9d_tensor dgate = {0}, dup = {0}, dy;
+    const ffn_attr *a = n->attr;
+    const bool gated = a->n_read > UP;
+    d9d_gemm_glu_dims dims = a->dims;
+    d9d_tensor d[2] = {{0}}, dy;
     d9d_status st;
 
-    if (has_experts(n))
-        dims.offset = d9d_tensor_data(&n->saved[SAVED_OFFSET]);
-    D9D_TRY_OR(st, d9di_op_grad_alloc(n, GATE, &dgate), out);
-    D9D_TRY_OR(st, d9di_op_grad_alloc(n, UP, &dup), out);
+    if (a->grouped)
+        dims.offset = d9d_tensor_data(&n->saved[after_read(n, SAVED_OFFSET)]);
+    for (int i = 0; i < a->n_read; i++)
+        D9D_TRY_OR(st, d9di_op_grad_alloc(n, i, &d[i]), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, gemm->swiglu_bwd, &dims, d9d_tensor_data(&dgate),
-                           d9d_tensor_data(&dup), d9d_tensor_data(&n->dout[0]),
+               D9DI_KERNEL(n->tape, gemm->glu_bwd, &dims, d9d_tensor_data(&d[GATE]),
+                           gated ? d9d_tensor_data(&d[UP]) : NULL, d9d_tensor_data(&n->dout[0]),
                            d9d_tensor_data(&n->param[0]->local.data),
-                           d9d_tensor_data(&n->saved[GATE]), d9d_tensor_data(&n->saved[UP])),
+                           d9d_tensor_data(&n->saved[GATE]),
+                           gated ? d9d_tensor_data(&n->saved[UP]) : NULL),
                out);
-    D9D_TRY_OR(st, d9d_node_accumulate_grad(n, GATE, &dgate), out);
-    D9D_TRY_OR(st, d9d_node_accumulate_grad(n, UP, &dup), out);
-    if (n->n_in > PLUS) {
+    for (int i = 0; i < a->n_read; i++)
+        D9D_TRY_OR(st, d9d_node_accumulate_grad(n, i, &d[i]), out);
+    if (n->n_in > after_read(n, PLUS)) {
         dy = d9d_tensor_ref(&n->dout[0]);
-        st = d9d_node_accumulate_grad(n, PLUS, &dy);
+        st = d9d_node_accumulate_grad(n, after_read(n, PLUS), &dy);
     }
 out:
-    d9d_tensor_release(&dgate);
-    d9d_tensor_release(&dup);
+    d9d_tensor_release(&d[GATE]);
+    d9d_tensor_release(&d[UP]);
     return st;
 }
 
 static d9d_status ffn_wgrad(d9d_node *n)
 {
-    const d9d_tensor *h = &n->saved[SAVED_H];
+    const d9d_tensor *h = &n->saved[after_read(n, SAVED_H)];
 
-    return has_experts(n) ? d9di_op_grouped_linear_wgrad(n, &n->saved[SAVED_OFFSET], h, &n->dout[0],
-                                                         n->param[0])
-                          : d9di_op_linear_wgrad(n, h, &n->dout[0], n->param[0]);
+    return ((const ffn_attr *)n->attr)->grouped
+               ? d9di_op_grouped_linear_wgrad(n, &n->saved[after_read(n, SAVED_OFFSET)], h,
+                                              &n->dout[0], n->param[0])
+               : d9di_op_linear_wgrad(n, h, &n->dout[0], n->param[0]);
 }
 
 static const d9d_node_ops ffn_node_ops = {.name = "ffn", .dgrad = ffn_dgrad, .wgrad = ffn_wgrad};
@@ -66,10 +76,23 @@ typedef struct ffn_call {
     const d9d_routing *r;       /* NULL: no experts */
     const d9d_op_ffn_tp *ranks; /* NULL: no tensor parallelism */
     d9d_var *plus;
-    d9d_var *both[2], *h;      /* gate and up */
-    d9d_gemm_swiglu_dims gate; /* of gate and up */
-    d9d_gemm down;             /* h times Wd */
+    int n_read; /* of the arrays that the unit reads: gate and up, or up alone */
+    d9d_param *read_w[2], *read_b[2];
+    d9d_var *read[2], *h;
+    d9d_gemm_glu_dims gate; /* of gate and up */
+    d9d_gemm down;          /* h times Wd */
 } ffn_call;
+
+static void read_init(ffn_call *c)
+{
+    const d9d_op_ffn_weights *w = c->w;
+
+    c->n_read = w->gate != NULL ? 2 : 1;
+    c->read_w[GATE] = w->gate != NULL ? w->gate : w->up;
+    c->read_b[GATE] = w->gate != NULL ? w->gate_bias : w->up_bias;
+    c->read_w[UP] = w->gate != NULL ? w->up : NULL;
+    c->read_b[UP] = w->gate != NULL ? w->up_bias : NULL;
+}
 
 /* Output features of w. */
 static int64_t out_features(const ffn_call *c, const d9d_param *w)
@@ -103,40 +126,52 @@ static d9d_status plus_check(const ffn_call *c)
     return D9D_OK;
 }
 
+/* A bias has an element for each output feature, of each expert. */
+static d9d_status bias_check(const ffn_call *c, const d9d_param *b, const d9d_param *w)
+{
+    const int64_t out = out_features(c, w);
+    const d9d_shape want =
+        c->r != NULL ? D9D_SHAPE(w->local.data.shape.dim[0], out) : D9D_SHAPE(out);
+
+    if (b == NULL)
+        return D9D_OK;
+    D9D_TRY(d9di_op_check_param("ffn", b, d9d_var_tensor(c->x)->dtype));
+    if (!d9d_shape_equal(&b->local.data.shape, &want))
+        return d9di_op_misfit("ffn", d9di_op_param_name(b), &b->local.data.shape,
+                              d9di_op_param_name(w), &w->local.data.shape,
+                              "a bias has an element for each output feature");
+    return D9D_OK;
+}
+
 static d9d_status ffn_check(const ffn_call *c)
 {
-    const d9d_param *gate = c->w->gate, *up = c->w->up;
+    const d9d_param *gate = c->read_w[GATE], *up = c->read_w[UP];
     const d9d_tensor *x = d9d_var_tensor(c->x);
     d9d_tensor h = *x;
 
     if (c->r != NULL && (c->plus != NULL || c->ranks != NULL))
         return D9D_FAIL(D9D_EINVAL,
                         "ffn: experts support neither a residual nor tensor-parallel overlap");
-    D9D_TRY(weight_check(c, x, gate));
-    D9D_TRY(weight_check(c, x, up));
-    if (!d9d_shape_equal(&gate->local.data.shape, &up->local.data.shape))
+    if (c->w->gate == NULL && c->w->gate_bias != NULL)
+        return D9D_FAIL(D9D_EINVAL, "ffn: a bias of the gate, but there is no gate");
+    for (int i = 0; i < c->n_read; i++) {
+        D9D_TRY(weight_check(c, x, c->read_w[i]));
+        D9D_TRY(bias_check(c, c->read_b[i], c->read_w[i]));
+    }
+    if (up != NULL && !d9d_shape_equal(&gate->local.data.shape, &up->local.data.shape))
         return d9di_op_misfit("ffn", d9di_op_param_name(up), &up->local.data.shape,
                               d9di_op_param_name(gate), &gate->local.data.shape,
                               "gate and up have one shape");
     h.shape = output_shape(c, gate);
     D9D_TRY(weight_check(c, &h, c->w->down));
+    D9D_TRY(bias_check(c, c->w->down_bias, c->w->down));
     return c->plus != NULL ? plus_check(c) : D9D_OK;
 }
 
-/* The same by separate ops. */
-static d9d_status ffn_unfused(ffn_call *c, d9d_var **y)
+static d9d_status down_unfused(ffn_call *c, d9d_var **y)
 {
     d9d_param *const down = c->w->down;
 
-    if (c->r != NULL) {
-        d9d_param *const w[] = {c->w->gate, c->w->up};
-
-        D9D_TRY(d9d_op_grouped_linear(c->t, c->x, w, 2, c->r, c->both));
-    } else {
-        D9D_TRY(d9d_op_linear(c->t, c->x, c->w->gate, &c->both[0]));
-        D9D_TRY(d9d_op_linear(c->t, c->x, c->w->up, &c->both[1]));
-    }
-    D9D_TRY(d9d_op_swiglu(c->t, c->both[0], c->both[1], &c->h));
     if (c->r != NULL)
         return d9d_op_grouped_linear(c->t, c->h, &down, 1, c->r, y);
     if (c->ranks != NULL)
@@ -146,44 +181,86 @@ static d9d_status ffn_unfused(ffn_call *c, d9d_var **y)
                            : d9d_op_linear(c->t, c->h, down, y);
 }
 
+/* The same by separate ops. */
+static d9d_status ffn_unfused(ffn_call *c, d9d_var **y)
+{
+    if (c->r != NULL)
+        D9D_TRY(d9d_op_grouped_linear(c->t, c->x, c->read_w, (size_t)c->n_read, c->r, c->read));
+    for (int i = 0; i < c->n_read; i++) {
+        if (c->r == NULL)
+            D9D_TRY(d9d_op_linear(c->t, c->x, c->read_w[i], &c->read[i]));
+        if (c->read_b[i] != NULL)
+            D9D_TRY(d9di_op_bias_add(c->t, &c->read[i], c->read_b[i], c->r));
+    }
+    D9D_TRY(d9d_op_glu(c->t, &c->w->glu, c->read[GATE], c->read[UP], &c->h));
+    return down_unfused(c, y);
+}
+
+static void *param_data(const d9d_param *p)
+{
+    return p != NULL ? d9d_tensor_data(&p->local.data) : NULL;
+}
+static void *rows_of(d9d_var *v, int64_t first)
+{
+    return v != NULL ? d9di_op_row_ptr(d9d_var_tensor(v), first) : NULL;
+}
+
 static d9d_status gate_up_rows(void *arg, const d9di_op_tp_rows *part)
 {
     ffn_call *c = arg;
 
     c->gate.rows = part->n;
-    return D9DI_KERNEL(
-        c->t, gemm->swiglu, &c->gate, d9di_op_row_ptr(d9d_var_tensor(c->h), part->first),
-        d9di_op_row_ptr(d9d_var_tensor(c->both[0]), part->first),
-        d9di_op_row_ptr(d9d_var_tensor(c->both[1]), part->first), part->x,
-        d9d_tensor_data(&c->w->gate->local.data), d9d_tensor_data(&c->w->up->local.data));
+    return D9DI_KERNEL(c->t, gemm->glu, &c->gate, rows_of(c->h, part->first),
+                       rows_of(c->read[GATE], part->first), rows_of(c->read[UP], part->first),
+                       part->x, param_data(c->read_w[GATE]), param_data(c->read_w[UP]));
+}
+
+static bool weights_constant(const ffn_call *c)
+{
+    for (int i = 0; i < c->n_read; i++)
+        if (!d9d_tape_is_weight_constant(c->t, c->read_w[i]))
+            return false;
+    return true;
+}
+
+static d9d_status gate_up_record(ffn_call *c)
+{
+    if (c->r != NULL)
+        D9D_TRY(
+            d9di_op_grouped_linear_record(c->t, c->x, c->read_w, (size_t)c->n_read, c->r, c->read));
+    for (int i = 0; i < c->n_read; i++) {
+        if (c->r == NULL)
+            D9D_TRY(d9di_op_linear_record(c->t, c->x, c->read_w[i], c->read[i]));
+        if (c->read_b[i] != NULL)
+            D9D_TRY(d9di_op_bias_record(c->t, &c->read[i], c->read_b[i], c->r));
+    }
+    return D9D_OK;
 }
 
 /* Compute gate, up and h from x. */
 static d9d_status gate_up_forward(ffn_call *c)
 {
     const d9d_tensor *x = d9d_var_tensor(c->x);
-    d9d_param *const w[] = {c->w->gate, c->w->up};
-    const d9d_shape wide = output_shape(c, w[0]);
+    const d9d_shape wide = output_shape(c, c->read_w[GATE]);
     d9d_op_pending_rows *coming = c->ranks != NULL ? c->ranks->pending : NULL;
 
-    c->gate = (d9d_gemm_swiglu_dims){.t = x->dtype,
-                                     .h = d9di_op_last_dim(&x->shape),
-                                     .i = out_features(c, w[0]),
-                                     .e = 1,
-                                     .weights_constant = d9d_tape_is_weight_constant(c->t, w[0]) &&
-                                                         d9d_tape_is_weight_constant(c->t, w[1])};
+    c->gate = (d9d_gemm_glu_dims){.t = x->dtype,
+                                  .h = d9di_op_last_dim(&x->shape),
+                                  .i = out_features(c, c->read_w[GATE]),
+                                  .e = 1,
+                                  .weights_constant = weights_constant(c),
+                                  .glu = c->w->glu,
+                                  .b_gate = param_data(c->read_b[GATE]),
+                                  .b_up = param_data(c->read_b[UP])};
     if (c->r != NULL) {
-        c->gate.e = w[0]->local.data.shape.dim[0];
+        c->gate.e = c->read_w[GATE]->local.data.shape.dim[0];
         c->gate.offset = d9d_tensor_data(&c->r->offset);
     }
-    for (int i = 0; i < 2; i++)
-        D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->both[i]));
+    for (int i = 0; i < c->n_read; i++)
+        D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->read[i]));
     D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->h));
     D9D_TRY(d9di_op_tp_for_each_rank(c->t, coming, c->x, gate_up_rows, c));
-    if (c->r != NULL)
-        return d9di_op_grouped_linear_record(c->t, c->x, w, 2, c->r, c->both);
-    D9D_TRY(d9di_op_linear_record(c->t, c->x, w[0], c->both[0]));
-    return d9di_op_linear_record(c->t, c->x, w[1], c->both[1]);
+    return gate_up_record(c);
 }
 
 /* Rows [first, first + n) of h Wd' (+ plus). */
@@ -197,7 +274,7 @@ static d9d_status down_rows(void *arg, int64_t first, int64_t n, void *y)
 }
 
 /* y = h Wd' (+ plus) */
-static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var *y)
+static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_glu_dims *n, d9d_var *y)
 {
     const void *h = d9d_tensor_data(d9d_var_tensor(c->h));
     const void *w = d9d_tensor_data(&c->w->down->local.data);
@@ -212,26 +289,29 @@ static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9
 }
 
 /* With tensor parallelism `plus` is an input of the reduce-scatter, not of this node. */
-static d9d_status down_record(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var *y)
+static d9d_status down_record(const ffn_call *c, const d9d_gemm_glu_dims *n, d9d_var *y)
 {
-    d9d_var *const in[] = {c->both[0], c->both[1], c->plus};
-    const size_t n_in = c->plus != NULL && c->ranks == NULL ? 3 : 2;
+    const bool has_plus = c->plus != NULL && c->ranks == NULL;
+    d9d_var *in[] = {c->read[GATE], c->read[UP], c->plus};
+    const size_t n_in = (size_t)c->n_read + has_plus;
     d9d_param *const w = c->w->down;
     d9d_node *node;
 
+    if (has_plus)
+        in[c->n_read] = c->plus;
     if (!d9d_tape_should_record(c->t, in, n_in, &w, 1))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(c->t, &ffn_node_ops, in, n_in, &y, 1, &w, 1, sizeof(*n), &node));
-    *(d9d_gemm_swiglu_dims *)node->attr = *n;
-    (void)d9d_node_save(node, d9d_var_tensor(c->both[0]), D9D_NEED_DGRAD);
-    (void)d9d_node_save(node, d9d_var_tensor(c->both[1]), D9D_NEED_DGRAD);
+    D9D_TRY(d9d_tape_record(c->t, &ffn_node_ops, in, n_in, &y, 1, &w, 1, sizeof(ffn_attr), &node));
+    *(ffn_attr *)node->attr = (ffn_attr){*n, c->n_read, c->r != NULL};
+    for (int i = 0; i < c->n_read; i++)
+        (void)d9d_node_save(node, d9d_var_tensor(c->read[i]), D9D_NEED_DGRAD);
     (void)d9d_node_save(node, d9d_var_tensor(c->h), D9D_NEED_WGRAD);
     if (c->r != NULL)
         (void)d9d_node_save(node, &c->r->offset, D9D_NEED_BOTH);
     return D9D_OK;
 }
 
-static d9d_status down_local(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var **y)
+static d9d_status down_local(const ffn_call *c, const d9d_gemm_glu_dims *n, d9d_var **y)
 {
     d9d_var *out;
 
@@ -242,7 +322,7 @@ static d9d_status down_local(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d
     return D9D_OK;
 }
 
-static d9d_status down_reduce_scatter(ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var **y)
+static d9d_status down_reduce_scatter(ffn_call *c, const d9d_gemm_glu_dims *n, d9d_var **y)
 {
     const d9di_op_tp_reduce_scatter_args sum = {c->ranks->comm, c->ranks->label, c->plus, down_rows,
                                                 c};
@@ -255,31 +335,47 @@ static d9d_status down_reduce_scatter(ffn_call *c, const d9d_gemm_swiglu_dims *n
     return D9D_OK;
 }
 
+static bool has_adapter(const ffn_call *c)
+{
+    for (int i = 0; i < c->n_read; i++)
+        if (c->read_w[i]->lora.adapter != NULL)
+            return true;
+    return c->w->down->lora.adapter != NULL;
+}
+
+static d9d_status ffn_fused(ffn_call *c, d9d_var **y)
+{
+    const d9d_tensor *x = d9d_var_tensor(c->x);
+    d9d_gemm_glu_dims n = {.t = x->dtype, .e = 1, .glu = c->w->glu};
+
+    D9D_TRY(gate_up_forward(c));
+    n.rows = d9di_op_rows(&x->shape);
+    n.i = out_features(c, c->read_w[GATE]);
+    n.h = out_features(c, c->w->down);
+    if (c->r != NULL)
+        n.e = c->w->down->local.data.shape.dim[0];
+    c->down = (d9d_gemm){.t = n.t,
+                         .ct = n.t,
+                         .trans_b = true,
+                         .m = n.rows,
+                         .n = n.h,
+                         .k = n.i,
+                         .b_constant = d9d_tape_is_weight_constant(c->t, c->w->down)};
+    return c->ranks != NULL ? down_reduce_scatter(c, &n, y) : down_local(c, &n, y);
+}
+
 d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w, const d9d_routing *r,
                       const d9d_op_ffn_tp *ranks, d9d_var *plus, d9d_var **y)
 {
-    const d9d_tensor *tx = d9d_var_tensor(x);
     ffn_call c = {.t = t, .x = x, .w = w, .r = r, .ranks = ranks, .plus = plus};
-    d9d_gemm_swiglu_dims n = {.t = tx->dtype, .e = 1};
 
+    read_init(&c);
     D9D_TRY(ffn_check(&c));
-    if (w->gate->lora.adapter != NULL || w->up->lora.adapter != NULL ||
-        w->down->lora.adapter != NULL) {
+    if (has_adapter(&c)) {
         D9D_TRY(ranks != NULL ? d9d_op_all_gather_rows_wait(t, ranks->pending, x) : D9D_OK);
-        return ffn_unfused(&c, y);
+        D9D_TRY(ffn_unfused(&c, y));
+    } else {
+        D9D_TRY(ffn_fused(&c, y));
     }
-    D9D_TRY(gate_up_forward(&c));
-    n.rows = d9di_op_rows(&tx->shape);
-    n.i = out_features(&c, w->gate);
-    n.h = out_features(&c, w->down);
-    if (r != NULL)
-        n.e = w->down->local.data.shape.dim[0];
-    c.down = (d9d_gemm){.t = n.t,
-                        .ct = n.t,
-                        .trans_b = true,
-                        .m = n.rows,
-                        .n = n.h,
-                        .k = n.i,
-                        .b_constant = d9d_tape_is_weight_constant(t, w->down)};
-    return ranks != NULL ? down_reduce_scatter(&c, &n, y) : down_local(&c, &n, y);
+    return w->down_bias != NULL ? d9di_op_bias_add(t, y, w->down_bias, r) : D9D_OK;
 }

@@ -1,4 +1,4 @@
-/* Fill, cast, add, accumulate, axpy, SwiGLU, the sigmoid gate and random numbers. */
+/* Fill, cast, add, accumulate, axpy, softcap, the sigmoid gate and random numbers. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
 
@@ -70,28 +70,6 @@ static void want_add_many(call *p, int64_t i)
     p->want[0][i] = 0.5 + 2 * (in(p, 0, i) + in(p, 1, i) + in(p, 2, i));
 }
 
-static d9d_status do_swiglu(const d9d_kernels *k, call *p)
-{
-    return k->elementwise->swiglu(NULL, p->t, p->out[0], p->in[0], p->in[1], p->n);
-}
-static void want_swiglu(call *p, int64_t i)
-{
-    p->want[0][i] = in(p, 0, i) * sigmoid(in(p, 0, i)) * in(p, 1, i);
-}
-
-static d9d_status do_swiglu_din(const d9d_kernels *k, call *p)
-{
-    return k->elementwise->swiglu_bwd(NULL, p->t, p->out[0], p->out[1], p->in[2], p->in[0],
-                                      p->in[1], p->n);
-}
-static void want_swiglu_din(call *p, int64_t i)
-{
-    double g = in(p, 0, i), s = sigmoid(g);
-
-    p->want[0][i] = in(p, 2, i) * in(p, 1, i) * s * (1.0 + g * (1.0 - s));
-    p->want[1][i] = in(p, 2, i) * g * s;
-}
-
 static d9d_status do_cast(const d9d_kernels *k, call *p)
 {
     return k->elementwise->cast(NULL, p->t, p->out[0], p->t, p->in[0], p->n);
@@ -107,8 +85,8 @@ static const struct row {
     void (*want)(call *p, int64_t i);
     int outs;
 } rows[] = {
-    {"add", do_add, want_add, 1},          {"add many", do_add_many, want_add_many, 1},
-    {"swiglu", do_swiglu, want_swiglu, 1}, {"swiglu_bwd", do_swiglu_din, want_swiglu_din, 2},
+    {"add", do_add, want_add, 1},
+    {"add many", do_add_many, want_add_many, 1},
     {"cast", do_cast, want_cast, 1},
 };
 

@@ -88,6 +88,10 @@ static const sample samples[] = {
      "{\"model_type\": \"granitemoe\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, " BASE
      "}",
      9, 5 * 9},
+    {"gpt_oss",
+     "{\"model_type\": \"gpt_oss\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
+     "\"head_dim\": 8, \"sliding_window\": 9, " BASE "}",
+     17, 5 * 17},
 };
 enum { N_SAMPLES = sizeof(samples) / sizeof(samples[0]) };
 
@@ -244,7 +248,9 @@ static const struct {
     {NULL, "logits_scaling", "2", NULL},
     {NULL, "mlp_bias", "true", NULL},
     {NULL, "qkv_bias", "false", NULL},
+    {"gpt_oss", "attention_bias", "false", NULL},
     {NULL, "attention_bias", "true", NULL},
+    {NULL, "swiglu_limit", "0.001", NULL},
     {NULL, "use_qk_norm", "true", NULL},
     {NULL, "n_routed_experts", "8", NULL},
     {NULL, "n_shared_experts", "2", NULL},

@@ -3,9 +3,31 @@
 #include "support/moe.h"
 #include "support/op_fixture.h"
 
+/* Weights in the order of a case's parameters: gate (unless it is `ungated`), up, down; then, with
+ * `biases`, one of each. */
+typedef struct ffn_kind {
+    bool ungated, biases;
+    d9d_glu glu;
+} ffn_kind;
+
 static d9d_op_ffn_weights weights(const fd_env *e)
 {
-    return (d9d_op_ffn_weights){e->param[0], e->param[1], e->param[2]};
+    static const ffn_kind plain;
+    const ffn_kind *k = e->of->arg != NULL ? e->of->arg : &plain;
+    d9d_param *const *p = e->param, *const *b = p + (k->ungated ? 2 : 3);
+    d9d_op_ffn_weights w = {.glu = k->glu};
+
+    if (!k->ungated)
+        w.gate = *p++;
+    w.up = p[0];
+    w.down = p[1];
+    if (!k->biases)
+        return w;
+    if (!k->ungated)
+        w.gate_bias = *b++;
+    w.up_bias = b[0];
+    w.down_bias = b[1];
+    return w;
 }
 
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
@@ -40,6 +62,8 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_adapter adapter = {.a = e->param[3], .b = e->param[4], .scale = 0.75f};
     d9d_status st;
 
+    if (e->of->arg != NULL) /* the first parameters are weights and their biases */
+        adapter = (d9d_adapter){.a = e->param[6], .b = e->param[7], .scale = 0.75f};
     e->param[2]->lora.adapter = &adapter;
     st = run(self, t, in, n_in, out, n_out);
     e->param[2]->lora.adapter = NULL;
@@ -51,6 +75,10 @@ static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
 
 static void keeps_its_promises(void **state)
 {
+    static const ffn_kind gelu = {.ungated = true, .glu = {.act = D9D_ACT_GELU_TANH}},
+                          gpt2 = {.ungated = true, .biases = true, .glu = {.act = D9D_ACT_GELU}},
+                          biased = {.biases = true},
+                          oai = {.biases = true, .glu = {D9D_ACT_SWIGLU_OAI, 1.702f, 100.0f}};
     static const fd_case cases[] = {
         {.name = "dense",
          .run = run,
@@ -78,6 +106,38 @@ static void keeps_its_promises(void **state)
          .in = {FD(4, 5)},
          .param = {FD(7, 5), FD(7, 5), FD(3, 7), FD(2, 7), FD(3, 2)},
          .saved = {20, 28, 28, 28, 8}},
+        {.name = "ungated",
+         .run = run,
+         .in = {FD(4, 5), FD(4, 3)},
+         .param = {FD(7, 5), FD(3, 7)},
+         .saved = {20, 28, 28},
+         .arg = &gelu},
+        {.name = "ungated, biases",
+         .run = run,
+         .in = {FD(4, 5)},
+         .param = {FD(7, 5), FD(3, 7), FD(7), FD(3)},
+         .saved = {20, 28, 28},
+         .arg = &gpt2},
+        {.name = "biases",
+         .run = run,
+         .in = {FD(2, 3, 5), FD(2, 3, 5)},
+         .param = {FD(7, 5), FD(7, 5), FD(5, 7), FD(7), FD(7), FD(5)},
+         .saved = {30, 42, 42, 42},
+         .arg = &biased},
+        {.name = "adapted, biases",
+         .run = run_adapted,
+         .in = {FD(4, 5)},
+         .param = {FD(7, 5), FD(7, 5), FD(3, 7), FD(7), FD(7), FD(3), FD(2, 7), FD(3, 2)},
+         .saved = {20, 28, 28, 28, 8},
+         .arg = &biased,
+         .tolerance_bf16 = 0.02f},
+        {.name = "experts, biases",
+         .run = run_experts,
+         .in = {FD(12, 5)},
+         .param = {FD(6, 5, 7), FD(6, 5, 7), FD(6, 7, 5), FD(6, 7), FD(6, 7), FD(6, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
+         .saved = {7, 60, 84, 84, 84},
+         .arg = &oai},
     };
 
     (void)state;
@@ -93,8 +153,15 @@ static void refuses(void **state)
     d9d_param *gate = op_param(f, "g", D9D_F32, D9D_SHAPE(6, 5));
     d9d_param *up = op_param(f, "u", D9D_F32, D9D_SHAPE(7, 5));
     d9d_param *down = op_param(f, "d", D9D_F32, D9D_SHAPE(5, 6));
-    const d9d_op_ffn_weights odd = {gate, up, down}, turned = {gate, gate, gate},
-                             good = {gate, gate, down};
+    d9d_param *long_bias = op_param(f, "b", D9D_F32, D9D_SHAPE(7));
+    const d9d_op_ffn_weights odd = {.gate = gate, .up = up, .down = down},
+                             turned = {.gate = gate, .up = gate, .down = gate},
+                             good = {.gate = gate, .up = gate, .down = down},
+                             biased = {.gate = gate,
+                                       .up = gate,
+                                       .down = down,
+                                       .up_bias = long_bias},
+                             no_gate = {.up = up, .down = down, .gate_bias = up};
 
     assert_refused(f, d9d_op_ffn(f->tape, x, &odd, NULL, NULL, NULL, &y),
                    "ffn: u [7, 5] does not fit g [6, 5]: gate and up have one shape");
@@ -102,6 +169,11 @@ static void refuses(void **state)
                    "linear: x [8, 6] does not fit g [6, 5]: x is [..., in], a weight [out, in]");
     assert_refused(f, d9d_op_ffn(f->tape, x, &good, NULL, NULL, few, &y),
                    "ffn: plus [4, 5] does not fit y [8, 5]: a residual has the result's shape");
+    assert_refused(f, d9d_op_ffn(f->tape, x, &biased, NULL, NULL, NULL, &y),
+                   "ffn: b [7] does not fit g [6, 5]: a bias has an element for each output "
+                   "feature");
+    assert_refused(f, d9d_op_ffn(f->tape, x, &no_gate, NULL, NULL, NULL, &y),
+                   "ffn: a bias of the gate, but there is no gate");
 }
 
 int main(void)

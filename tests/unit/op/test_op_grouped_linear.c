@@ -43,7 +43,7 @@ static d9d_status run_two(void *self, d9d_tape *t, d9d_var *const *in, size_t n_
     D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard.shape.dim[0], &r));
     st = d9d_op_grouped_linear(t, in[0], e->param, 2, &r, y);
     d9d_routing_release(&r);
-    return st == D9D_OK ? d9d_op_swiglu(t, y[0], y[1], out) : st;
+    return st == D9D_OK ? d9d_op_glu(t, &(d9d_glu){0}, y[0], y[1], out) : st;
 }
 
 /* Experts 2 and 4 have no rows. */

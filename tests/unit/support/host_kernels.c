@@ -176,25 +176,36 @@ static d9d_status on_axpy(d9d_stream s, d9d_dtype t, void *y, float alpha, const
                                           in(&c, t, plus, n), n));
 }
 
-static d9d_status on_swiglu(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
-                            int64_t n)
+static d9d_status on_glu(d9d_stream s, const d9d_glu *f, d9d_dtype t, void *y, const void *gate,
+                         const void *up, int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->elementwise->swiglu(c.s, t, out(&c, t, y, n), in(&c, t, gate, n),
-                                            in(&c, t, up, n), n));
+    return end(&c, c.k->elementwise->glu(c.s, f, t, out(&c, t, y, n), in(&c, t, gate, n),
+                                         in(&c, t, up, n), n));
 }
 
-static d9d_status on_swiglu_bwd(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
-                                const void *gate, const void *up, int64_t n)
+static d9d_status on_glu_bwd(d9d_stream s, const d9d_glu *f, d9d_dtype t, void *dgate, void *dup,
+                             const void *dy, const void *gate, const void *up, int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->elementwise->swiglu_bwd(c.s, t, out(&c, t, dgate, n), out(&c, t, dup, n),
-                                                in(&c, t, dy, n), in(&c, t, gate, n),
-                                                in(&c, t, up, n), n));
+    return end(&c, c.k->elementwise->glu_bwd(c.s, f, t, out(&c, t, dgate, n), out(&c, t, dup, n),
+                                             in(&c, t, dy, n), in(&c, t, gate, n), in(&c, t, up, n),
+                                             n));
+}
+
+static d9d_status on_add_bias(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *b,
+                              const int32_t *offset, int64_t m, int64_t e, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c,
+               c.k->elementwise->add_bias(c.s, t, out(&c, t, y, m * n), in(&c, t, x, m * n),
+                                          in(&c, t, b, e * n), ints(&c, offset, e + 1), m, e, n));
 }
 
 static d9d_status on_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
@@ -316,40 +327,53 @@ static d9d_status on_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt,
                                             ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
-static d9d_gemm_swiglu_dims gated_dims(call *c, const d9d_gemm_swiglu_dims *n)
+static d9d_status on_grouped_bias_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *db,
+                                        float beta, const void *dy, const int32_t *offset,
+                                        int64_t rows, int64_t e, int64_t n)
 {
-    d9d_gemm_swiglu_dims there = *n;
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->gemm->grouped_bias_wgrad(c.s, t, gt, out(&c, gt, db, e * n), beta,
+                                                 in(&c, t, dy, rows * n), ints(&c, offset, e + 1),
+                                                 rows, e, n));
+}
+
+static d9d_gemm_glu_dims gated_dims(call *c, const d9d_gemm_glu_dims *n)
+{
+    d9d_gemm_glu_dims there = *n;
 
     there.offset = ints(c, n->offset, n->e + 1);
+    there.b_gate = in(c, n->t, n->b_gate, n->e * n->i);
+    there.b_up = in(c, n->t, n->b_up, n->e * n->i);
     return there;
 }
 
-static d9d_status on_gemm_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
-                                 void *up, const void *x, const void *w_gate, const void *w_up)
+static d9d_status on_gemm_glu(d9d_stream s, const d9d_gemm_glu_dims *n, void *y, void *gate,
+                              void *up, const void *x, const void *w_gate, const void *w_up)
 {
     const int64_t wide = n->rows * n->i, weights = n->e * n->h * n->i;
     call c = begin();
-    const d9d_gemm_swiglu_dims there = gated_dims(&c, n);
+    const d9d_gemm_glu_dims there = gated_dims(&c, n);
 
     (void)s;
-    return end(&c, c.k->gemm->swiglu(c.s, &there, out(&c, n->t, y, wide), out(&c, n->t, gate, wide),
-                                     out(&c, n->t, up, wide), in(&c, n->t, x, n->rows * n->h),
-                                     in(&c, n->t, w_gate, weights), in(&c, n->t, w_up, weights)));
+    return end(&c, c.k->gemm->glu(c.s, &there, out(&c, n->t, y, wide), out(&c, n->t, gate, wide),
+                                  out(&c, n->t, up, wide), in(&c, n->t, x, n->rows * n->h),
+                                  in(&c, n->t, w_gate, weights), in(&c, n->t, w_up, weights)));
 }
 
-static d9d_status on_gemm_swiglu_bwd(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate,
-                                     void *dup, const void *dout, const void *w, const void *gate,
-                                     const void *up)
+static d9d_status on_gemm_glu_bwd(d9d_stream s, const d9d_gemm_glu_dims *n, void *dgate, void *dup,
+                                  const void *dout, const void *w, const void *gate, const void *up)
 {
     const int64_t wide = n->rows * n->i;
     call c = begin();
-    const d9d_gemm_swiglu_dims there = gated_dims(&c, n);
+    const d9d_gemm_glu_dims there = gated_dims(&c, n);
 
     (void)s;
-    return end(&c, c.k->gemm->swiglu_bwd(
-                       c.s, &there, out(&c, n->t, dgate, wide), out(&c, n->t, dup, wide),
-                       in(&c, n->t, dout, n->rows * n->h), in(&c, n->t, w, n->e * n->h * n->i),
-                       in(&c, n->t, gate, wide), in(&c, n->t, up, wide)));
+    return end(&c, c.k->gemm->glu_bwd(c.s, &there, out(&c, n->t, dgate, wide),
+                                      out(&c, n->t, dup, wide), in(&c, n->t, dout, n->rows * n->h),
+                                      in(&c, n->t, w, n->e * n->h * n->i), in(&c, n->t, gate, wide),
+                                      in(&c, n->t, up, wide)));
 }
 
 /* --- norm, position, attention ---------------------------------------------------------- */

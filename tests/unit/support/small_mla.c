@@ -25,7 +25,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     layer *l = (layer *)base;
 
     D9D_BLOCK_ADD(&base->module, "attn", mla, &l->attn, opts, &shape);
-    D9D_BLOCK_ADD(&base->module, "ffn", ffn, &l->ffn, opts, HIDDEN, 30);
+    D9D_BLOCK_ADD(&base->module, "ffn", ffn, &l->ffn, opts,
+                  &(d9d_block_ffn_shape){.hidden = HIDDEN, .intermediate = 30});
     D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, opts, HIDDEN, 1e-6f, false);
     D9D_BLOCK_ADD(&base->module, "ffn_norm", norm, &l->ffn_norm, opts, HIDDEN, 1e-6f, false);
     return D9D_OK;

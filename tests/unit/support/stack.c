@@ -80,7 +80,8 @@ static d9d_status layer_init(stack *s, int i, const d9d_block_opts *opts)
     if (s->of->moe.experts > 0)
         D9D_BLOCK_ADD(&l->module, "mlp", moe, &l->moe, opts, &s->of->moe);
     else
-        D9D_BLOCK_ADD(&l->module, "mlp", ffn, &l->ffn, opts, H, s->of->intermediate);
+        D9D_BLOCK_ADD(&l->module, "mlp", ffn, &l->ffn, opts,
+                      &(d9d_block_ffn_shape){.hidden = H, .intermediate = s->of->intermediate});
     D9D_BLOCK_ADD(&l->module, "input_layernorm", norm, &l->norm, opts, H, 1e-6f,
                   s->of->zero_centred);
     D9D_BLOCK_ADD(&l->module, "post_attention_layernorm", norm, &l->ffn_norm, opts, H, 1e-6f,

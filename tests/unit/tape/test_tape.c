@@ -72,7 +72,7 @@ static d9d_status block(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in
     D9D_TRY(d9d_op_rms_norm(t, in[0], p[0], 1e-6f, false, &h));
     D9D_TRY(d9d_op_linear(t, h, p[1], &gate));
     D9D_TRY(d9d_op_linear(t, h, p[2], &up));
-    D9D_TRY(d9d_op_swiglu(t, gate, up, &h));
+    D9D_TRY(d9d_op_glu(t, &(d9d_glu){0}, gate, up, &h));
     D9D_TRY(d9d_op_linear(t, h, p[3], &h));
     return d9d_op_add(t, in[0], h, out);
 }

@@ -1,5 +1,5 @@
-/* elementwise.h - kernels of single elements: fills, casts, sums, SwiGLU, gates, random numbers;
- * and copies of rows: strided copies, scatter, embedding.
+/* elementwise.h - kernels of single elements: fills, casts, sums, activations, gates, random
+ * numbers; biases; and copies of rows: strided copies, scatter, embedding.
  *
  *     D9D_TRY(k->elementwise->fill(s, D9D_F32, y, n, 1.0f));
  *
@@ -28,6 +28,24 @@ typedef enum d9d_init_kind {
     D9D_INIT_UNIFORM /* U[-scale, scale) */
 } d9d_init_kind;
 
+/* Activations, with the words that transformers' `hidden_act` has for them. s(x) is the sigmoid. */
+typedef enum d9d_activation {
+    D9D_ACT_SILU,       /* x s(x); "silu", "swish" */
+    D9D_ACT_GELU,       /* x P(X <= x), X of N(0, 1): with erf; "gelu" */
+    D9D_ACT_GELU_TANH,  /* x s(2 z), z = sqrt(2/pi) (x + 0.044715 x^3); "gelu_pytorch_tanh",
+                           "gelu_new" */
+    D9D_ACT_SWIGLU_OAI, /* gpt-oss, gated only: below */
+    D9D_N_ACTIVATIONS
+} d9d_activation;
+
+/* Gated linear unit y = act(gate) up, or without up y = act(gate). {0} is SwiGLU.
+ * D9D_ACT_SWIGLU_OAI clamps both: with g = min(gate, limit) and u = up within +-limit, y = g
+ * s(alpha g) (u + 1). */
+typedef struct d9d_glu {
+    d9d_activation act;
+    float alpha, limit; /* of D9D_ACT_SWIGLU_OAI; limit above 0, may be infinite */
+} d9d_glu;
+
 /* Strided copy of n columns: from x [M, x_cols], columns x_first on, to y [M heads, y_cols],
  * columns y_first on. A row of x is copied to (or summed over) `heads` rows of y. */
 typedef struct d9d_copy_strided_dims {
@@ -50,11 +68,17 @@ typedef struct d9d_elementwise_kernels {
     /* y = alpha x + plus (axpy), rounded once; plus NULL: 0. y may be x or plus. */
     d9d_status (*axpy)(d9d_stream s, d9d_dtype t, void *y, float alpha, const void *x,
                        const void *plus, int64_t n);
-    d9d_status (*swiglu)(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
-                         int64_t n);
-    /* dgate may be dy. */
-    d9d_status (*swiglu_bwd)(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
-                             const void *gate, const void *up, int64_t n);
+    /* up NULL: a plain activation. */
+    d9d_status (*glu)(d9d_stream s, const d9d_glu *f, d9d_dtype t, void *y, const void *gate,
+                      const void *up, int64_t n);
+    /* dgate may be dy. dup and up are NULL together. */
+    d9d_status (*glu_bwd)(d9d_stream s, const d9d_glu *f, d9d_dtype t, void *dgate, void *dup,
+                          const void *dy, const void *gate, const void *up, int64_t n);
+    /* y[r] = x[r] + b[e] for rows offset[e] <= r < offset[e+1]; x y [M, N], b [E, N], offset
+     * [E + 1]. offset NULL: all rows, E is 1. y may be x. The gradient of b is
+     * gemm->grouped_bias_wgrad(). */
+    d9d_status (*add_bias)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *b,
+                           const int32_t *offset, int64_t m, int64_t e, int64_t n);
     /* y = cap tanh(x / cap), or x if cap is 0; y may be x. */
     d9d_status (*softcap)(d9d_stream s, d9d_dtype t, void *y, const void *x, float cap, int64_t n);
     /* y = x * sigmoid(g); x [M, N], g [M]. */
@@ -108,8 +132,9 @@ typedef struct d9d_elementwise_kernels {
     X(elementwise, add, add)                                                                       \
     X(elementwise, accumulate, accumulate)                                                         \
     X(elementwise, axpy, axpy)                                                                     \
-    X(elementwise, swiglu, swiglu)                                                                 \
-    X(elementwise, swiglu_bwd, swiglu_bwd)                                                         \
+    X(elementwise, glu, glu)                                                                       \
+    X(elementwise, glu_bwd, glu_bwd)                                                               \
+    X(elementwise, add_bias, add_bias)                                                             \
     X(elementwise, softcap, softcap)                                                               \
     X(elementwise, sigmoid_gate, sigmoid_gate)                                                     \
     X(elementwise, sigmoid_gate_bwd, sigmoid_gate_bwd)                                             \

@@ -1,4 +1,4 @@
-/* gemm.h - GEMM: dense, grouped (MoE experts), per head, and with a SwiGLU epilogue.
+/* gemm.h - GEMM: dense, grouped (MoE experts), per head, and with a GLU after it.
  *
  *     const d9d_gemm g = {.t = D9D_BF16, .ct = D9D_BF16, .trans_b = true, .m = T, .n = I, .k = H};
  *     D9D_TRY(k->gemm->dense(s, &g, x, w, y));                           // y [T, I] = x w'
@@ -13,6 +13,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/base/status.h"
+#include "d9d/kernels/elementwise.h"
 #include "d9d/kernels/stream.h"
 
 #ifdef __cplusplus
@@ -32,15 +33,18 @@ typedef struct d9d_gemm {
     bool b_constant;
 } d9d_gemm;
 
-/* SwiGLU half of a feed-forward layer: x [R, H] times two matrices gives [R, I] each. A matrix is
+/* GLU half of a feed-forward layer: x [R, H] times two matrices gives [R, I] each. A matrix is
  * [I, H], and that of the down projection [H, I]. With offset (grouped GEMM) each of E experts has
- * its own, [E, H, I] and [E, I, H], for rows offset[e] <= r < offset[e+1]. */
-typedef struct d9d_gemm_swiglu_dims {
+ * its own, [E, H, I] and [E, I, H], for rows offset[e] <= r < offset[e+1]. A bias [I] or [E, I] is
+ * added to gate and up; the backward does not read it. */
+typedef struct d9d_gemm_glu_dims {
     d9d_dtype t;
     int64_t rows, h, i, e; /* e is 1 without offset */
     const int32_t *offset;
     bool weights_constant; /* as d9d_gemm's b_constant, for both matrices */
-} d9d_gemm_swiglu_dims;
+    d9d_glu glu;
+    const void *b_gate, *b_up; /* NULL: none */
+} d9d_gemm_glu_dims;
 
 /* Per-head linear layer (block-diagonal): y [M, heads, out], x [M, heads, in]. The matrix of head h
  * begins at row h * w_head_rows + w_first of w and has `in` rows or, with trans_w, `out`. */
@@ -66,13 +70,18 @@ typedef struct d9d_gemm_kernels {
     d9d_status (*grouped_wgrad)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
                                 const void *x, const void *dy, const int32_t *offset, int64_t rows,
                                 int64_t e, int64_t in, int64_t out);
-    /* gate = x Wg, up = x Wu, y = silu(gate) up; a matrix stored [I, H] is transposed. */
-    d9d_status (*swiglu)(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate, void *up,
-                         const void *x, const void *w_gate, const void *w_up);
+    /* db[e] = beta db[e] + the sum of an expert's rows of dy [R, N]; db [E, N]. */
+    d9d_status (*grouped_bias_wgrad)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *db, float beta,
+                                     const void *dy, const int32_t *offset, int64_t rows, int64_t e,
+                                     int64_t n);
+    /* gate = x Wg + bg, up = x Wu + bu, y = act(gate) up; a matrix stored [I, H] is transposed. up
+     * and w_up NULL: y = act(gate). */
+    d9d_status (*glu)(d9d_stream s, const d9d_gemm_glu_dims *n, void *y, void *gate, void *up,
+                      const void *x, const void *w_gate, const void *w_up);
     /* dgate and dup, from the gradient dout [R, H] of the layer's output and the down projection w.
-     */
-    d9d_status (*swiglu_bwd)(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate, void *dup,
-                             const void *dout, const void *w, const void *gate, const void *up);
+     * dup and up are NULL together. */
+    d9d_status (*glu_bwd)(d9d_stream s, const d9d_gemm_glu_dims *n, void *dgate, void *dup,
+                          const void *dout, const void *w, const void *gate, const void *up);
     /* y = x W of each head or, with trans_w, x W'. */
     d9d_status (*per_head)(d9d_stream s, const d9d_gemm_per_head_dims *n, void *y, const void *x,
                            const void *w);
@@ -85,8 +94,9 @@ typedef struct d9d_gemm_kernels {
     X(gemm, grouped, grouped_gemm)                                                                 \
     X(gemm, grouped_dgrad, grouped_gemm_dgrad)                                                     \
     X(gemm, grouped_wgrad, grouped_gemm_wgrad)                                                     \
-    X(gemm, swiglu, gemm_swiglu)                                                                   \
-    X(gemm, swiglu_bwd, gemm_swiglu_bwd)                                                           \
+    X(gemm, grouped_bias_wgrad, grouped_bias_wgrad)                                                \
+    X(gemm, glu, gemm_glu)                                                                         \
+    X(gemm, glu_bwd, gemm_glu_bwd)                                                                 \
     X(gemm, per_head, gemm_per_head)
 
 #ifdef __cplusplus

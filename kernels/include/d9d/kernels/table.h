@@ -7,8 +7,9 @@
  * A function that computes with one family takes that family's table. The header of a family has
  * its entries and the structs of their arguments:
  *
- *     elementwise.h   fills, casts, sums, SwiGLU, random numbers; copies of rows, embedding
- *     gemm.h          GEMM: dense, grouped, per head, with a SwiGLU epilogue
+ *     elementwise.h   fills, casts, sums, activations, biases, random numbers; copies of rows,
+ *                     embedding
+ *     gemm.h          GEMM: dense, grouped, per head, with a GLU after it
  *     norm.h          RMSNorm, RoPE
  *     attention.h     attention over segments (segment.h), sink, zigzag order
  *     gdn.h           Gated DeltaNet: causal convolution, gated delta rule

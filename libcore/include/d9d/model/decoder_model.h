@@ -19,7 +19,8 @@
  *         layer *l = (layer *)base;
  *
  *         D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, opts, c->hidden, 1e-6f, false);
- *         D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, opts, c->hidden, c->intermediate);
+ *         D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, opts,
+ *                       &(d9d_block_ffn_shape){.hidden = c->hidden, .intermediate = c->wide});
  *         return D9D_OK;
  *     }
  *

@@ -6,7 +6,8 @@
  * the options of another.
  *
  *     d9d_block_ffn ffn;
- *     D9D_TRY(d9d_block_ffn_init(&ffn, &opts, hidden, intermediate));
+ *     D9D_TRY(d9d_block_ffn_init(&ffn, &opts, &(d9d_block_ffn_shape){.hidden = H,
+ *                                                                    .intermediate = I}));
  *     D9D_TRY(d9d_module_child(&layer->module, "mlp", &ffn.module));
  *     ...
  *     D9D_TRY(d9d_block_ffn_forward(&ffn, tape, x, NULL, &y));
@@ -338,21 +339,30 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape
                                                       const d9d_block_cache *cache, d9d_var *plus,
                                                       d9d_var **y);
 
-/* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */
+/* --- feed-forward: gate_proj up_proj down_proj ------------------------------------- *
+ *
+ *     y = down(act(gate(x)) * up(x)) or, ungated, y = down(act(up(x)))
+ *
+ * Members that are zero give SwiGLU without biases.  `.ungated = true, .bias = true, .glu.act =
+ * D9D_ACT_GELU_TANH` is the MLP of GPT-2. */
+typedef struct d9d_block_ffn_shape {
+    int64_t hidden, intermediate;
+    d9d_glu glu;
+    bool ungated; /* gate_proj does not exist */
+    bool bias;    /* "gate_proj.bias", "up_proj.bias" [I]; "down_proj.bias" [H], replicated over tp;
+                     initially 0 */
+} d9d_block_ffn_shape;
 
 typedef struct d9d_block_ffn {
     d9d_module module;
     d9d_block_linear gate_proj, up_proj, down_proj;
     d9d_param gate_bias, up_bias, down_bias;
-    bool has_bias;
+    d9d_block_ffn_shape shape;
     const d9d_groups *groups;
 } d9d_block_ffn;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *opts,
-                                                   int64_t hidden, int64_t intermediate);
-/* Declare biases of the three projections, initially 0; after init. */
-D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_add_bias(d9d_block_ffn *b,
-                                                       const d9d_block_opts *opts);
+                                                   const d9d_block_ffn_shape *shape);
 /* plus as above. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x,
                                                       d9d_var *plus, d9d_var **y);
@@ -360,7 +370,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape
 /* --- mixture of experts: router.gate, grouped_experts.{gate,up,down}_proj, shared_expert --- *
  *
  *     x --router--> k experts and weights a token
- *      \-permute--> rows by expert --gate, up--> silu(g) u --down--> rows --unpermute--> y
+ *      \-permute--> rows by expert --gate, up--> act(g) u --down--> rows --unpermute--> y
  *      \-shared expert (optional, always on) ------------------------------------------> + y
  *
  * With expert parallelism (parallel_groups.h) rows are permuted on the ranks of their experts:
@@ -368,6 +378,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape
 typedef struct d9d_block_grouped_linear {
     d9d_module module;
     d9d_param weight; /* [E, in, out] */
+    d9d_param bias;   /* "bias" [E, out], initially 0; declared where the experts have biases */
 } d9d_block_grouped_linear;
 
 typedef enum d9d_block_router_score { D9D_SCORE_SOFTMAX, D9D_SCORE_SIGMOID } d9d_block_router_score;
@@ -406,13 +417,17 @@ typedef struct d9d_block_moe_shape {
     int64_t shared_intermediate; /* 0: no shared expert */
     bool shared_gate;
     d9d_block_router router;
-    int64_t layer; /* its number, for messages */
+    bool router_bias; /* "router.gate.bias" [E], initially 0 */
+    d9d_glu glu;      /* of the experts; {0}: SwiGLU.  The shared expert has SwiGLU */
+    bool bias;        /* of the experts: "grouped_experts.*.bias" */
+    int64_t layer;    /* its number, for messages */
 } d9d_block_moe_shape;
 
 typedef struct d9d_block_moe {
     d9d_module module;
     d9d_module router, grouped_experts, shared_expert;
     d9d_block_linear gate;
+    d9d_param gate_bias;   /* "router.gate.bias"; declared where the router's projection has one */
     d9d_param expert_bias; /* "router.expert_bias" [E]; declared where the router has one */
     d9d_tensor counted; /* d9d_op_router_opts.counted; set by the user of the counts; storage NULL:
                            not counted */

@@ -105,8 +105,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm_parallel(d9d_tape *t, d9d_var *x
 D9D_API D9D_MUST_USE d9d_status d9d_op_layer_norm(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                   d9d_param *b, float eps, d9d_var **y);
 
-/* SwiGLU: y = silu(gate) * up, elementwise; silu(x) = x / (1 + exp(-x)). */
-D9D_API D9D_MUST_USE d9d_status d9d_op_swiglu(d9d_tape *t, d9d_var *gate, d9d_var *up, d9d_var **y);
+/* Gated linear unit: y = act(gate) * up, elementwise, by an activation of d9d_glu
+ * (d9d/kernels/elementwise.h).  up NULL: y = act(gate). */
+D9D_API D9D_MUST_USE d9d_status d9d_op_glu(d9d_tape *t, const d9d_glu *f, d9d_var *gate,
+                                           d9d_var *up, d9d_var **y);
 
 /* y = x * sigmoid(gate), with one gate for each row or one for each element.  x [..., H],
  * gate [..., 1] or of x's shape. */
@@ -280,15 +282,20 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9
  * gradient of x is one product over both.  x [R, in], w_i [E, in, out], y_i [R, out]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w,
                                                       size_t n, const d9d_routing *r, d9d_var **y);
-/* A SwiGLU feed-forward layer: y = (silu(x Wg') * (x Wu')) Wd' (+ plus).  The result is that of
- * three d9d_op_linear() with d9d_op_swiglu() between; fusion saves memory traffic.  x [..., H],
- * gate and up [I, H], down [H, I]; plus may be NULL.
+/* A feed-forward layer: y = (act(x Wg' + bg) * (x Wu' + bu)) Wd' + bd (+ plus) or, without gate,
+ * y = act(x Wu' + bu) Wd' + bd (+ plus).  The result is that of d9d_op_linear(), d9d_op_add_bias()
+ * and d9d_op_glu(); fusion saves memory traffic.  x [..., H], gate and up [I, H], down [H, I];
+ * biases [I] and [H]; plus may be NULL.
  *
  * With a routing it computes the rows of each expert (grouped GEMM): x [R, H], gate and
- * up [E, H, I], down [E, I, H], plus NULL.  With `ranks` (tensor parallel, several ranks) it ends
- * as d9d_op_linear_reduce_scatter(), and rows of x may still be in flight; ranks may be NULL. */
+ * up [E, H, I], down [E, I, H], biases [E, I] and [E, H], plus NULL.  With `ranks` (tensor
+ * parallel, several ranks) it ends as d9d_op_linear_reduce_scatter(), and rows of x may still be in
+ * flight; the bias of down, which each rank has whole, is added after the sum.  ranks may be NULL.
+ */
 typedef struct d9d_op_ffn_weights {
-    d9d_param *gate, *up, *down;
+    d9d_param *gate, *up, *down;                /* gate NULL: none */
+    d9d_param *gate_bias, *up_bias, *down_bias; /* each may be NULL */
+    d9d_glu glu;                                /* {0}: SwiGLU */
 } d9d_op_ffn_weights;
 typedef struct d9d_op_ffn_tp {
     d9d_comm *comm;

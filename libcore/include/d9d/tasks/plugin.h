@@ -55,6 +55,7 @@ enum { D9D_PLUGIN_ABI = 5 }; /* changes when the meaning of a table changes */
     X(d9d_block_rope)                                                                              \
     X(d9d_block_attention)                                                                         \
     X(d9d_block_ffn)                                                                               \
+    X(d9d_block_ffn_shape)                                                                         \
     X(d9d_block_grouped_linear)                                                                    \
     X(d9d_block_moe)                                                                               \
     X(d9d_op_attention_opts)                                                                       \

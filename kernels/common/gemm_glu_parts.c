@@ -1,0 +1,38 @@
+/* gemm_glu_parts.c - GLU half of a feed-forward layer, unfused: GEMMs, biases, the unit. */
+#include "common/kernel_common.h"
+
+/* y = x W' + b */
+static d9d_status projection_gemm(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
+                                  void *y, const void *x, const void *w, const void *b)
+{
+    const d9d_gemm g = {.t = n->t, .ct = n->t, .trans_b = true, .m = n->rows, .n = n->i, .k = n->h};
+
+    D9D_TRY(n->offset == NULL
+                ? k->gemm->dense(s, &g, x, w, y)
+                : k->gemm->grouped(s, n->t, y, x, w, n->offset, n->rows, n->e, n->h, n->i));
+    return b == NULL ? D9D_OK
+                     : k->elementwise->add_bias(s, n->t, y, y, b, n->offset, n->rows, n->e, n->i);
+}
+
+d9d_status d9di_gemm_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
+                               void *y, void *gate, void *up, const void *x, const void *w_gate,
+                               const void *w_up)
+{
+    D9D_TRY(d9di_args_check_glu("gemm_glu", n->t, &n->glu, w_up != NULL));
+    D9D_TRY(projection_gemm(k, s, n, gate, x, w_gate, n->b_gate));
+    if (w_up != NULL)
+        D9D_TRY(projection_gemm(k, s, n, up, x, w_up, n->b_up));
+    return k->elementwise->glu(s, &n->glu, n->t, y, gate, w_up != NULL ? up : NULL, n->rows * n->i);
+}
+
+d9d_status d9di_gemm_glu_bwd_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
+                                   void *dgate, void *dup, const void *dout, const void *w,
+                                   const void *gate, const void *up)
+{
+    const d9d_gemm g = {.t = n->t, .ct = n->t, .m = n->rows, .n = n->i, .k = n->h};
+
+    D9D_TRY(n->offset == NULL ? k->gemm->dense(s, &g, dout, w, dgate)
+                              : k->gemm->grouped_dgrad(s, n->t, dgate, 0.0f, 1, &dout, &w,
+                                                       n->offset, n->rows, n->e, n->i, n->h));
+    return k->elementwise->glu_bwd(s, &n->glu, n->t, dgate, dup, dgate, gate, up, n->rows * n->i);
+}
