@@ -12,7 +12,8 @@ const d9d_table *const d9d_model_choices[] = {
     &d9d_deepseek_v2_section, &d9d_ministral_section,   &d9d_ministral3_section,
     &d9d_olmo_section,        &d9d_olmo2_section,       &d9d_olmo3_section,
     &d9d_olmoe_section,       &d9d_minimax_m2_section,  &d9d_granite_section,
-    &d9d_granitemoe_section,  &d9d_gpt_oss_section,     NULL,
+    &d9d_granitemoe_section,  &d9d_gpt_oss_section,     &d9d_gemma_section,
+    &d9d_gemma2_section,      &d9d_gemma3_section,      NULL,
 };
 
 const d9d_model_provider *d9d_model_find(const d9d_table *const *choices, const char *model_type)

@@ -75,7 +75,7 @@ with() {
 "hidden_act": "gelu"|hidden_act: "gelu" is not supported
 "attention_dropout": 0.1|attention_dropout: 0.1 is not supported
 "model_type": "arcee"|model_type: "arcee" is not supported; llama is
-"model_type": "granite"|model_type: "granite" is not supported; llama is
+"model_type": "bloom"|model_type: "bloom" is not supported; llama is
 "model_type": 7|model_type: must be a text
 "model_type": null|model_type is missing
 "sliding_window": 4096|sliding_window: 4096: plain_llama does not know this field
@@ -130,10 +130,14 @@ LIST
     run -2 d9d-map -q src dst
     assert_output --partial "src/config.json: logits_scaling: 8.0: qwen3 does not know this field"
     mkdir unknown
-    sed 's/"model_type": "llama"/"model_type": "granite"/' "$golden/llama/config.json" >unknown/config.json
+    sed 's/"model_type": "llama"/"model_type": "bloom"/' "$golden/llama/config.json" >unknown/config.json
     cp "$golden"/llama/*.safetensors unknown
     run -2 d9d-map -q unknown dst
-    assert_output --regexp 'config\.json: model_type: "granite" is not supported; there are .*llama.*, and plugins bring others \(man d9d-plugin\)'
+    assert_output --regexp 'config\.json: model_type: "bloom" is not supported; there are .*llama.*, and plugins bring others \(man d9d-plugin\)'
+    sed 's/"model_type": "llama"/"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}/' \
+        "$golden/llama/config.json" >unknown/config.json
+    run -2 d9d-map -q unknown dst
+    assert_output --partial 'config.json: model_type: "gemma3" is not supported: it has a text_config, of more than text; save its text model alone with transformers (model_type "gemma3_text")'
     run -2 infer llama qwen3_dense
     assert_output --partial 'model_provider.name: "qwen3_dense" does not read model_type "llama" of '
     assert_output --partial '; "llama" does'
@@ -293,9 +297,9 @@ learned() {
 }
 
 @test "auto says what it cannot do" {
-    sed 's/"seed_oss"/"granite"/' "$golden/plugins/seed_oss/config.json" >granite.json
-    run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=granite.json
-    assert_output --regexp 'granite.json: model_type: "granite" is not supported; there are .*llama.*, seed_oss, and plugins bring others'
+    sed 's/"seed_oss"/"bloom"/' "$golden/plugins/seed_oss/config.json" >bloom.json
+    run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=bloom.json
+    assert_output --regexp 'bloom.json: model_type: "bloom" is not supported; there are .*llama.*, seed_oss, and plugins bring others'
     run -2 scores plugins/seed_oss auto none.jsonl --set plugin='[]'
     assert_output --partial 'model_type: "seed_oss" is not supported'
     run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=null

@@ -17,6 +17,7 @@ configure() {
     type=$(sed -n 's/.*"model_type": "\(.*\)".*/\1/p' "$golden/$1/config.json")
     type=${type%_text}
     [ "$type" != qwen3 ] || type=qwen3_dense
+    [ "$type" != gemma3_text ] || type=gemma3
     [ -d "data-$1" ] ||
         cat "$golden/$1"/train.jsonl{,,} | head -n 8 | d9d-shard -q --format tokens --out "data-$1" -
     cat >"$1.json" <<JSON
@@ -57,7 +58,7 @@ on_mesh() {
 # A case of each family, on two meshes; all cases on all of them under make test-long.
 cases() {
     if [ -n "${D9D_LONG:-}" ]; then (cd "$golden" && printf '%s\n' *); else
-        printf '%s\n' deepseek_v2 deepseek_v3 glm4_moe gpt_oss granite llama llama_gelu minimax_m2 mistral mixtral olmo olmo2 olmo3 phi3_partial \
+        printf '%s\n' deepseek_v2 deepseek_v3 gemma2 gemma3 glm4_moe gpt_oss granite llama llama_gelu minimax_m2 mistral mixtral olmo olmo2 olmo3 phi3_partial \
             qwen2 qwen2_moe qwen3_5 qwen3_moe qwen3_next smollm3
     fi
 }
