@@ -9,7 +9,7 @@ load workroom
 
 setup_file() { workroom; }
 
-# configure CASE: eight samples a step, four steps.  Gated delta nets amplify rounding, and Adam makes
+# configure CASE: a configuration of four steps with eight samples each.  Gated delta nets amplify rounding, and Adam makes
 # of gradients that are almost nothing what it likes: it divides by a larger epsilon there.
 configure() {
     local type eps=1e-8
@@ -31,7 +31,7 @@ JSON
 }
 numbers() { grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
 
-# on_mesh CASE AXIS=N...: trained there; `refused` if the mesh does not divide it.
+# on_mesh CASE AXIS=N...: trains on a mesh; prints `refused` if the mesh does not divide the model.
 on_mesh() {
     local name=$1 ranks=1 sets=() axis n
     shift
@@ -83,7 +83,7 @@ data_parallel_replicate=2 data_parallel_shard=2 pipeline_parallel=2 expert_paral
 LIST
 }
 
-@test "every family is the same on every mesh" {
+@test "every family on every mesh equals one rank" {
     ran=0
     for c in $(cases); do
         configure "$c"
