@@ -64,6 +64,7 @@ with() {
     n=0
     while IFS='|' read -r member says; do
         [ -n "$member" ] || continue
+        echo "$member"
         with "$member"
         run -2 infer llama plain_llama --set model_provider.hf_config=other.json --set task.output=none.jsonl
         assert_output --partial "other.json: $says"
@@ -106,7 +107,7 @@ with() {
 "rope_parameters": {"rope_type": "llama3", "factor": 8.0}|high_freq_factor of scaled rotary embedding is missing
 "rope_parameters": {"partial_rotary_factor": 0.5}|rope_parameters.partial_rotary_factor: 0.5 is not supported
 "rope_parameters": {"full_attention": {"rope_theta": 5.0}}|rope_parameters.full_attention: {"rope_theta": 5.0}: plain_llama does not know
-"rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]}|rope_scaling.mrope_section: [1, 1, 2]: plain_llama does not know
+"rope_scaling": {"type": "default", "sections": [1, 1, 2]}|rope_scaling.sections: [1, 1, 2]: plain_llama does not know
 "rope_scaling": 8|rope_scaling: 8 is not supported
 LIST
     [ "$n" -ge 30 ]
