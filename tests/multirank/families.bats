@@ -102,7 +102,8 @@ with() {
 "add_cross_attention": true|add_cross_attention: true is not supported
 "pruned_heads": {"0": [1]}|pruned_heads: {"0": [1]} is not supported
 "rope_parameters": {"rope_type": "proportional", "factor": 2.0}|rope_parameters: "proportional" is not supported
-"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}|short_factor of scaled rotary embedding must be a list
+"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}|short_factor of scaled rotary embedding is missing
+"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0]}|long_factor of scaled rotary embedding has 2 numbers, short_factor 1
 "rope_parameters": {"rope_type": "llama3", "factor": 8.0, "beta_fast": 32}|rope_parameters.beta_fast: 32: plain_llama does not know
 "rope_parameters": {"rope_type": "llama3", "factor": 8.0}|high_freq_factor of scaled rotary embedding is missing
 "rope_parameters": {"partial_rotary_factor": 0.5}|rope_parameters.partial_rotary_factor: 0.5 is not supported
