@@ -370,6 +370,54 @@ static void put_table(struct page *p, const json_t *def)
         put_key(p, "any other", others);
 }
 
+/* Fewer keys are repeated. */
+enum { FEW_KEYS = 4 };
+
+/* Do two choices have the same keys, but for the word that chooses them? */
+static bool has_same_keys(const json_t *def, const json_t *other)
+{
+    json_t *keys = json_object_get(def, "properties"),
+           *others = json_object_get(other, "properties");
+    const char *name;
+    json_t *s;
+
+    if (json_object_size(keys) < FEW_KEYS || json_object_size(keys) != json_object_size(others) ||
+        !json_equal(json_object_get(def, "additionalProperties"),
+                    json_object_get(other, "additionalProperties")))
+        return false;
+    json_object_foreach(keys, name, s)
+    {
+        const json_t *t = json_object_get(others, name);
+
+        if (json_object_get(s, "const") != NULL ? json_object_get(t, "const") == NULL
+                                                : !json_equal(s, t))
+            return false;
+    }
+    return true;
+}
+
+/* The keys of a table, or the first table on the page that has the same. */
+static void put_keys(struct page *p, const char *table)
+{
+    const char *name;
+    json_t *heading;
+
+    json_object_foreach(p->headings, name, heading)
+    {
+        if (strcmp(name, table) == 0)
+            break;
+        if (!has_same_keys(find_def(p, table), find_def(p, name)))
+            continue;
+        put(p, "The keys are those of [");
+        put(p, json_string_value(heading));
+        put(p, "](#");
+        put_anchor(p, json_string_value(heading));
+        put(p, ").\n");
+        return;
+    }
+    put_table(p, find_def(p, table));
+}
+
 static d9d_status put_page(struct page *p, const d9di_reference *r)
 {
     const char *name;
@@ -395,7 +443,7 @@ static d9d_status put_page(struct page *p, const d9di_reference *r)
             put_sentence(p, doc);
             put(p, "\n\n");
         }
-        put_table(p, def);
+        put_keys(p, name);
     }
     json_decref(p->headings);
     return p->failed ? D9D_FAIL(D9D_ENOMEM, "%s: no memory for its page", r->id) : D9D_OK;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/dtype.h"
 #include "d9d/base/plugin_call.h"
 #include "model/layer_blocks.h"
 
@@ -94,6 +95,8 @@ static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_b
     D9D_TRY(d9d_block_vocab_init(b, opts, kind, cut ? s->splits : &all, cut ? s->n_splits : 1,
                                  s->hidden));
     b->embedding_scale = (float)s->embedding_scale;
+    if (s->embedding_scale_rounded && m->base.dtype == D9D_BF16)
+        b->embedding_scale = d9d_bf16_to_f32(d9d_bf16_from_f32(b->embedding_scale));
     b->logit_scale = (float)s->logit_scale;
     b->softcap = (float)s->logit_softcap;
     return d9d_model_add_unit(

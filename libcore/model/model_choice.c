@@ -17,6 +17,18 @@ bool d9di_model_accepts_type(const d9d_model_provider *p, const char *type)
     return false;
 }
 
+/* A model of several media has a text model inside, whose tensors have other names. */
+static d9d_status fail_text_config(const char *path, const char *type, const json_t *text)
+{
+    const char *inner = json_string_value(json_object_get(text, "model_type"));
+
+    return D9D_FAIL(
+        D9D_ENOTSUP,
+        "%s: model_type: \"%.64s\" is not supported: it has a text_config, of more than "
+        "text; save its text model alone with transformers (model_type \"%.64s\")",
+        path, type, inner != NULL ? inner : "of text_config");
+}
+
 /* "llama, mistral, qwen3" */
 static d9d_status fail_model_type(const d9d_table *const *choices, const char *path,
                                   const char *type)
@@ -47,6 +59,8 @@ d9d_status d9di_model_choice_find(const json_t *doc, const char *path, d9d_union
     D9D_TRY(d9di_hf_model_type(doc, path, &type));
     while (out->choices[which] != NULL && !d9di_model_accepts_type(out->choices[which]->row, type))
         which++;
+    if (out->choices[which] == NULL && json_is_object(json_object_get(doc, "text_config")))
+        return fail_text_config(path, type, json_object_get(doc, "text_config"));
     if (out->choices[which] == NULL)
         return fail_model_type(out->choices, path, type);
     out->which = which;

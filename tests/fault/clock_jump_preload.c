@@ -59,7 +59,7 @@ static int64_t time_of_day(void)
     return clock_ns(CLOCK_REALTIME) + ahead_s() * SECOND_NS;
 }
 
-/* --- what time it is -------------------------------------------------------------------- */
+/* --- reading the clock ------------------------------------------------------------------------ */
 
 int clock_gettime(clockid_t id, struct timespec *t)
 {
@@ -94,9 +94,9 @@ int timespec_get(struct timespec *t, int base)
     return base == TIME_UTC && clock_gettime(CLOCK_REALTIME, t) == 0 ? base : 0;
 }
 
-/* --- waits until then ------------------------------------------------------------------- */
+/* --- absolute waits --------------------------------------------------------------------------- */
 
-/* When to look at the clock again, by CLOCK_MONOTONIC; whether that time of day is then there. */
+/* When to read the clock again, by CLOCK_MONOTONIC; whether the absolute time has passed. */
 static bool look_at(const struct timespec *until, struct timespec *look)
 {
     int64_t left = (int64_t)until->tv_sec * SECOND_NS + until->tv_nsec - time_of_day(), then;
@@ -118,7 +118,7 @@ static bool look_at(const struct timespec *until, struct timespec *look)
         } while (!last && (late));                                                                 \
     } while (0)
 
-/* glibc keeps there which clock a condition has. */
+/* glibc stores the clock of a condition variable there. */
 static bool is_monotonic(const pthread_cond_t *c)
 {
     return (c->__data.__wrefs & 2) != 0;

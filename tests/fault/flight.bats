@@ -20,7 +20,7 @@ export D9D_TEST_TIMEOUT=2 D9D_TEST_FLIGHT=run/flight
 
 is() { "$D9D_BUILD/schemas/dump" "$@"; }
 
-# fault of FAULT: what d9d-metrics says afterwards, whom it blames.
+# blames FAULT RANKS: d9d-metrics flight reports this fault and these ranks.
 blames() { # FAULT CULPRITS
     d9d-metrics flight --json run >flight.json
     is d9d.flight.v1 flight.json
@@ -28,7 +28,7 @@ blames() { # FAULT CULPRITS
     [ "$(tr -d ' \n' <flight.json | sed 's/.*"culprits":\[\([0-9,]*\)\].*/\1/')" = "$2" ] || { d9d-metrics flight run; return 1; }
 }
 
-@test "a rank that does not come is named, with its last call" {
+@test "a rank missing from a collective is named, with its last call" {
     for who in 2 0; do
         run -1 mpi -n 4 "$driver" late $mesh $who
         [ "$(grep -c '^dp_shard+tp: all_reduce 2 of loss, float32 \[10\]: ranks' <<<"$output")" -eq 1 ]
@@ -39,23 +39,23 @@ blames() { # FAULT CULPRITS
     done
 }
 
-@test "... also where the bootstrap speaks for all" {
+@test "a rank missing from a bootstrap exchange is named" {
     run -1 mpi -n 4 "$driver" mute $mesh 3
     assert_output --regexp 'dp_shard\+tp: allgather_bytes [0-9]+ of bootstrap all-gather, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [0-9]+\.[0-9] s for rank 3 '
     blames missing 3
 }
 
-@test "a rank that makes another call is named, with both calls" {
+@test "a rank in a different collective is named, with both calls" {
     run -1 mpi -n 4 "$driver" other $mesh 1
     assert_output --regexp 'call 2 differs: rank 1 \(.*\) makes all_gather 2 of all_gather, float32 \[20\]; ranks 0 2 3 make all_reduce 2 of loss, float32 \[5\]'
     blames mismatch 1
-    # Held to it, nobody waits.
+    # With D9D_COMM_CHECK=1 no rank waits.
     D9D_COMM_CHECK=1 D9D_TEST_TIMEOUT=50 run -1 mpi -n 4 "$driver" other $mesh 1
     assert_output --partial "rank 1 calls all_gather of all_gather, float32"
     blames mismatch 1
 }
 
-@test "a rank that counts less is named" {
+@test "a rank with a smaller count is named" {
     D9D_TEST_TIMEOUT=50 run -1 mpi -n 4 "$driver" short $mesh 3
     assert_output --partial "all_reduce of loss: rank 3 sent 28 bytes, not the 40 that it should"
     blames mismatch 3
@@ -63,19 +63,19 @@ blames() { # FAULT CULPRITS
     assert_output --partial "rank 3 calls all_reduce of loss, float32 [7]"
 }
 
-@test "ranks that wait for each other" {
+@test "ranks in a deadlock are named" {
     run -1 mpi -n 4 "$driver" cross $mesh 3
     assert_output --partial "they wait for each other"
     blames cycle 2,3
 }
 
-@test "a rank that fails alone takes the others along" {
+@test "a single failing rank ends the others" {
     D9D_TEST_TIMEOUT=50 run -1 mpi -n 4 "$driver" fail $mesh 1
     assert_output --partial "1: no more"
     blames missing 1
 }
 
-# start busy, and wait until all ranks have said their pids.
+# begin [OPTION...]: starts `busy` and waits until all ranks have written their pids.
 begin() {
     rm -rf run/flight log
     mpi -n 4 "$@" "$driver" busy $mesh >log 2>&1 &
@@ -96,8 +96,8 @@ strike() { # SIGNAL RANK
     wait "$job" || ended=$?
 }
 
-# The launcher lets the others be: what it kills at once has no time to say who was the first.
-@test "a rank that is killed at a random moment takes the others along, and is named" {
+# The launcher must not kill the others, which would have no time to report the first failure.
+@test "a rank killed at a random moment ends the others and is named" {
     local times=3
     [ -z "${D9D_LONG:-}" ] || times=200
     for _ in $(seq $times); do
@@ -110,7 +110,7 @@ strike() { # SIGNAL RANK
     done
 }
 
-@test "... also where the launcher lets the others be, long before the limit" {
+@test "a killed rank is named before the timeout, also without help of the launcher" {
     export D9D_TEST_TIMEOUT=300
     begin --mca orte_abort_on_non_zero_status 0 --enable-recovery
     strike KILL 2
@@ -118,7 +118,7 @@ strike() { # SIGNAL RANK
     assert_output --regexp 'rank 2 \(.*\), which is gone'
 }
 
-@test "a rank that is stopped is named, and all are gone" {
+@test "a stopped rank is named, and all end" {
     who=$((RANDOM % 4))
     begin
     strike STOP $who
@@ -127,7 +127,7 @@ strike() { # SIGNAL RANK
     assert_output --regexp "rank $who \(.*\), which is stopped"
 }
 
-@test "a file system that stands still does not keep the watchdog" {
+@test "a hanging file system does not block the watchdog" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../multirank/slow_preload.c"
     export SLOW=sync:rank-:600000
@@ -138,13 +138,13 @@ strike() { # SIGNAL RANK
     assert_output --regexp 'call 2, of loss, waits since [0-9.]+ s for ranks that are not known as the flight recorder.s file system gives no answer'
 }
 
-is_far() { # the first writing had none
+is_far() { # the first file has no calls yet
     d9d-metrics flight --json run >now.json 2>/dev/null
     [ "$(grep -o '"number": [0-9]*' now.json | awk '$2 > n { n = $2 } END { print n + 0 }')" -gt 20 ]
 }
 memory_of() { grep -aoE '/dev/shm/d9d-flight-.{6}' "run/flight/rank-$1.bin"; }
 
-@test "what a job had not written is read from its host's memory, once" {
+@test "records that a job did not write are recovered from its host's memory, once" {
     [ -w /dev/shm ] || skip "no memory with names"
     begin
     wait_for is_far
@@ -155,13 +155,13 @@ memory_of() { grep -aoE '/dev/shm/d9d-flight-.{6}' "run/flight/rank-$1.bin"; }
     [ "${newest##* }" -gt 20 ]
     [ -e "$(memory_of 1)" ]
     cp run/flight/rank-1.bin first
-    mpi -n 4 "$driver" groups $mesh # a run that ends well takes it away, and leaves none
+    mpi -n 4 "$driver" groups $mesh # a run that ends well removes the records
     for r in 0 1 2 3; do [ ! -e "$(memory_of $r)" ]; done
     cp first run/flight/rank-1.bin
     [ ! -e "$(memory_of 1)" ]
 }
 
-@test "damaged files are ranks without a record, or no flight at all" {
+@test "damaged flight record files are reported" {
     run -1 mpi -n 4 "$driver" late $mesh 2
     cp run/flight/rank-2.bin whole
     truncate -s 100 run/flight/rank-2.bin

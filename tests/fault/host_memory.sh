@@ -2,7 +2,7 @@
 # host_memory.sh - refuses one request for host memory after another: a conversion, a check, a
 # dataset and its readers either report out of memory and make nothing, or give the same result.
 #
-# Requests are counted in a run without faults; every so many-th is refused, D9D_LONG refuses all.
+# Requests are counted in a run without faults.  One in several is refused; each with D9D_LONG.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 PATH=${D9D_BIN:+$D9D_BIN:}$PATH
@@ -24,8 +24,8 @@ mkdir src/1_Pooling && echo '{}' | tee src/tokenizer.json >src/1_Pooling/config.
 d9d-shard -q --format tokens -o data "$golden/moe/train.jsonl" || exit 1
 d9d-map -q -j1 src made || exit 1
 
-# poor N COMMAND...: sets `asked` and `refused`, how many requests there were and were refused, if the
-# program came to its end.
+# poor N COMMAND...: refuses request N.  Sets `asked` and `refused`, the numbers of requests made and
+# refused, if the program exits.
 poor() {
     local n=$1 status
     shift
@@ -37,7 +37,7 @@ poor() {
 }
 
 tests=0 failed=0
-# sweep NAME COMMAND...: which makes the directory dst, or nothing.
+# sweep NAME COMMAND...: tries each request; COMMAND writes the directory dst, or nothing.
 sweep() {
     local name=$1 n total tried=0 status bad=""
     shift

@@ -9,10 +9,10 @@ load ../multirank/topology
 
 setup() { with_mpi && enter && struck d9d-infer; }
 
-# infer OPTION...: on two ranks, out.jsonl.
+# infer OPTION...: runs d9d-infer on two ranks, which write out.jsonl.
 infer() { mpi -n 2 d9d-infer -q --device cpu "$@" i.json; }
 
-# each_way OPTION...: killed, which takes no limit, and stopped; what is made then is what one run makes.
+# each_way OPTION...: kills a rank, then stops one; each time the rerun's output equals an undisturbed run.
 each_way() {
     local way end
     rm -f out.jsonl
@@ -32,14 +32,14 @@ each_way() {
         d9d-metrics flight out.jsonl.flight >said
         [ "$signal" = STOP ] || named said "$how"
         [ "$signal" = KILL ] || named err "$how"
-        cp out.jsonl.flight/rank-{0,2}.bin # as of more ranks
+        cp out.jsonl.flight/rank-{0,2}.bin # as left by a run with more ranks
         infer "$@" --set "trainer.timeout.init_timeout=$limit"
         cmp out.jsonl whole.jsonl
         [ "$(echo out.jsonl*)" = out.jsonl ]
     done
 }
 
-@test "in generation" {
+@test "a killed or hanging rank ends generation, and a rerun resumes" {
     for _ in $(seq 40); do cat "$golden/moe/generate.jsonl"; done >prompts.jsonl
     cat >i.json <<JSON
 {"model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},
@@ -50,7 +50,7 @@ JSON
     each_way --set mesh.tensor_parallel=2
 }
 
-@test "in the log-probabilities of a dataset" {
+@test "a killed or hanging rank ends scoring, and a rerun resumes" {
     cat >i.json <<JSON
 {"data": {"dataset": "many"},
  "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},
@@ -61,7 +61,7 @@ JSON
     each_way --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2
 }
 
-@test "a file that has the name of a record stays" {
+@test "a file with the name of a progress record is not removed" {
     for _ in $(seq 4); do cat "$golden/moe/generate.jsonl"; done >prompts.jsonl
     cat >i.json <<JSON
 {"model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},

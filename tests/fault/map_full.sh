@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/maps.bash
 . tests/fault/maps.bash
 
-# Calls that need room: those that make something, or give it bytes or a name.
+# System calls that need disk space: those that create, write or rename.
 needs_room() {
     grep -E '^[a-z0-9_]+ [0-9]+ (open.*O_CREAT|mkdir|(write|pwrite64)\(([3-9]|[0-9]{2,}),|ftruncate|fsync|rename)' |
         grep -v EEXIST
@@ -18,7 +18,7 @@ fill_everywhere() { # BASE
         calls=$((calls + 1))
         [ $(((calls + points) % (stride / 4 + 1))) -eq 0 ] || continue
         points=$((points + 1))
-        # A write past the page cache that fails is tried through it.
+        # A direct write that fails is repeated through the page cache.
         with_fault "$1" error=ENOSPC "$name" "$n$([ "$name" = pwrite64 ] && echo +)"
         rc=$?
         [ $rc -eq 1 ] || complain "$line: exit status $rc"

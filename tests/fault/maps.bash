@@ -1,30 +1,30 @@
 # shellcheck shell=bash
 # maps.bash - shared by the tests of interrupted conversions.
 #
-# strace counts the calls of one conversion, of which the tests then spoil one after another,
-# each in a copy of the same directory: what is done is the same, so are the counts.  Of all
-# calls every $stride-th is tried; D9D_LONG tries all.
+# strace counts the system calls of one conversion.  The tests then inject a fault into one call after
+# another, each in a copy of the same directory, so that the calls are the same.  Every $stride-th call
+# is tried; D9D_LONG tries all.
 
 map=${D9D_BIN:-build/bin}/d9d-map
 map=$(cd "$(dirname "$map")" && pwd)/${map##*/}
-# shellcheck disable=SC2034 # used by those who include this
+# shellcheck disable=SC2034 # used by the scripts that include this
 stride=${MAP_STRIDE:-$([ -n "${D9D_LONG:-}" ] && echo 1 || echo 29)}
-# All calls on a disk; some of them in memory, where that is possible.
+# All calls are tried on a disk; some only in memory, where that is possible.
 work=$(mktemp -d "${TMPDIR:-$([ -n "${D9D_LONG:-}" ] && echo /tmp || echo /dev/shm)}/d9d-maps-XXXXXX" 2>/dev/null ||
     mktemp -d /tmp/d9d-maps-XXXXXX) || exit 1
 trap 'rm -rf "$work"' EXIT
 what=conversions
 . "$(dirname "${BASH_SOURCE[0]}")/traced.bash"
 
-# convert DIR [WORD...]: the conversion in a directory, whose source is src, after these words.
+# convert DIR [WORD...]: runs the conversion of src in DIR, behind the command prefix WORD...
 convert() {
     local dir=$1
     shift
     (cd "$dir" && exec "$@" "$map" -q -j1 --force --shard-size 60kB src dst)
 }
 
-# fresh: a source.  older: with an older result.  begun: with what a killed run left.  And what
-# an uninterrupted run makes.
+# Directories: fresh has a source, older also an older result, begun what a killed run left.  Also
+# makes the result of an uninterrupted run.
 prepare() {
     mkdir "$work/fresh"
     cp -r tests/golden/moe "$work/fresh/src"
@@ -38,8 +38,8 @@ prepare() {
     fi
 }
 
-# The calls of a conversion in a copy of directory $1, from the first look at its source on, as
-# "name n LINE": the n-th call of that name.
+# The system calls of a conversion in a copy of directory $1, from the first access to its source on,
+# as "NAME N LINE": the N-th call of that name.
 calls_of() {
     rm -rf "$work/count" && cp -r "$work/$1" "$work/count"
     convert "$work/count" strace -qq -o "$work/log" -e trace=%file,%desc >/dev/null 2>&1 || return 1
@@ -52,16 +52,16 @@ calls_of() {
     }' "$work/log"
 }
 
-# with_fault DIR FAULT NAME N: the conversion in a fresh copy $work/one, with that fault at the
-# n-th call of that name (n+: and at all after it).
+# with_fault DIR FAULT NAME N: runs the conversion in a fresh copy $work/one, with the fault at the
+# N-th call of that name (N+: and at all later ones).
 with_fault() {
     rm -rf "$work/one" && cp -r "$work/$1" "$work/one"
     convert "$work/one" strace -qq -o /dev/null -e "trace=$3" -e "inject=$3:$2:when=$4" \
         >"$work/out" 2>"$work/err"
 }
 
-# What is at dst is what was there, or the whole result, with or without the mark of who writes: a
-# directory is whole when it has its name.
+# dst is what was there before or the complete result, with or without the writer's lock file: a
+# directory is complete when it has its name.
 check_result() { # BASE WHAT
     if [ -e "$work/one/dst" ] || [ -e "$work/$1/dst" ]; then
         diff -rq -x .d9d-partial "$work/one/dst" "$work/whole/dst" >/dev/null 2>&1 ||
@@ -70,7 +70,7 @@ check_result() { # BASE WHAT
     fi
 }
 
-# Again, without faults: the same bytes, and nothing left over.
+# Repeats the conversion without faults: the same bytes, and no other files.
 check_rerun() { # WHAT
     if ! convert "$work/one" >"$work/out" 2>"$work/err"; then
         complain "$1: a rerun fails: $(tail -n 1 "$work/err")"

@@ -7,15 +7,15 @@ cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/saves.bash
 . tests/fault/saves.bash
 
-# go STEPS: in $work/one, behind, with the faults that $fault names.
+# go STEPS: runs in $work/one with asynchronous saves and the faults of $fault.
 go() {
-    # shellcheck disable=SC2086 # words of an option
+    # shellcheck disable=SC2086 # several arguments
     strace -f -qq -o "${log:-/dev/null}" -e trace=%file,%desc ${fault:-} \
         "$runner" "$work/one" "$1" behind >"$work/out" 2>"$work/err"
 }
 fresh() { rm -rf "$work/one" && cp -R "$work/base" "$work/one"; }
 
-# What the threads of some saves call, as "name n": of each call the most that one thread makes.
+# The system calls of writer threads, as "NAME N": the largest count of one thread.
 calls_of_threads() {
     local fault='' log=$work/log
     fresh && go 6 || return 1
@@ -40,14 +40,14 @@ check_end() { # WHAT
         complain "$1: left over: $(names "$work/one/checkpoints")"
 }
 
-# each FAULT STATUS [NAME...]: at every call, or those of these names.
+# each FAULT STATUS [NAME...]: injects FAULT at every call, or those of these names.
 each() {
     local how=$1 status=$2 name n rc fault calls=0
     shift 2
     points=0
     while read -r name n; do
         [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
-        [ "$status $name $n" != "1 write 1" ] || continue # of the main thread: the sentence
+        [ "$status $name $n" != "1 write 1" ] || continue # the message of the main thread
         calls=$((calls + 1))
         [ $((calls % stride)) -eq 0 ] || continue
         fresh

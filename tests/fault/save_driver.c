@@ -95,7 +95,7 @@ static void step(small_run *r)
     r->state.tokens += 400;
 }
 
-/* Steps, each of which ends the work on the save before as far as it is done. */
+/* Training steps; each completes the previous save as far as it is done. */
 static d9d_status run_steps(small_run *r, d9di_checkpointer_async *s, int64_t steps)
 {
     while (r->state.step < steps) {

@@ -7,13 +7,13 @@ cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/saves.bash
 . tests/fault/saves.bash
 
-# Calls that need room: those that make something, or give it bytes or a name.
+# System calls that need disk space: those that create, write or rename.
 needs_room() {
     grep -E '^[a-z0-9_]+ [0-9]+ save ' |
         grep -E ' open.*O_CREAT|^mkdir|^(write|pwrite64|copy_file_range) .*\(([3-9]|[0-9]{2,}),|^(ftruncate|fallocate|fsync|fdatasync|rename)'
 }
 
-# Everything below a directory, as names and hashes.
+# The files below a directory, as names and hashes.
 digest() { (cd "$1" && find . -type f -exec sha256sum {} + | sort -k 2); }
 
 check_failure() { # WHAT NAME
@@ -27,7 +27,7 @@ check_failure() { # WHAT NAME
     write | pwrite64 | ftruncate | copy_file_range)
         [[ $said =~ [0-9]+\ bytes ]] || complain "$1: names no bytes: \"$said\"" ;;
     esac
-    # Nothing new, or (when only the last sync failed) the new checkpoint as a whole.
+    # No new checkpoint or, if only the last sync failed, a complete one.
     if [ -e "$work/one/checkpoints/step-00000003" ]; then
         [ "$2" = fsync ] || complain "$1: step 3 is there"
     elif [ "$(digest "$work/one/checkpoints")" != "$(digest "$work/base/checkpoints")" ]; then
@@ -44,7 +44,7 @@ fill_everywhere() {
         run_with_fault base error=ENOSPC "$name" "$n"
         rc=$?
         case $line in
-        mkdir*EEXIST*) ;; # needs no room after all
+        mkdir*EEXIST*) ;; # needs no space: the directory exists
         *)
             [ $rc -eq 1 ] || complain "$line: exit status $rc"
             check_failure "$line" "$name" ;;

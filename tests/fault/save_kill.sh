@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/saves.bash
 . tests/fault/saves.bash
 
-# kill_everywhere BASE NAME
+# kill_everywhere BASE NAME: kills at each call of the save in a copy of BASE.
 kill_everywhere() {
     local name n phase line points=0 calls=0 rc
     while read -r name n phase line; do
@@ -27,7 +27,7 @@ kill_everywhere() {
 prepare
 kill_everywhere base "a save and the removal of an old checkpoint"
 
-# What a killed save left behind is removed meanwhile, and a damaged step 3 replaced.
+# The save also removes files of a killed save, and replaces a damaged step 3.
 cp -R "$work/base" "$work/worse"
 cp -R "$work/base/checkpoints/step-00000002" "$work/worse/checkpoints/step-00000003"
 cp -R "$work/base/checkpoints/step-00000002" "$work/worse/checkpoints/step-00000003.tmp-99-0"

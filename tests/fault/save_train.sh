@@ -7,7 +7,7 @@ bin=${D9D_BIN:-$PWD/build/bin}
 here=$PWD
 setup=$(mktemp -d "${TMPDIR:-/tmp}/d9d-train-XXXXXX") || exit 1
 trap 'rm -rf "$setup"' EXIT
-export OMP_NUM_THREADS=1 # what is added up in which order does not depend on it; time does
+export OMP_NUM_THREADS=1 # affects time only: sums have a fixed order
 
 # A dataset, a model of random weights, and the runner.
 prepare() {

@@ -1,28 +1,27 @@
 # shellcheck shell=bash
 # saves.bash - shared by the tests of interrupted saves.
 #
-# They need a program that trains: RUNNER DIR STEPS goes on from the newest checkpoint in
-# DIR/checkpoints, or starts, takes steps until STEPS are done, saves after each and keeps
-# the two newest.  $SAVE_RUNNER names another than the small one; it is one process, so a
-# script ends in exec.  What it does after the save of step 3 and the removals begins with a
-# call that names $SAVE_UNTIL.
+# They need a training program.  RUNNER DIR STEPS resumes from the newest checkpoint in
+# DIR/checkpoints, or starts, and trains until STEPS are done.  It saves after each step and keeps the
+# two newest checkpoints.  $SAVE_RUNNER selects another runner; it is one process, so a script ends in
+# exec.  The first system call after the save of step 3 and its removals names $SAVE_UNTIL.
 #
-# strace counts the calls of one save, of which the tests then spoil one after another, in a
-# copy of the same directory each time: what is done is the same, so are the counts.
+# strace counts the system calls of one save.  The tests then inject a fault into one call after
+# another, in a copy of the same directory each time, so that the calls are the same.
 
 runner=${SAVE_RUNNER:-${D9D_BUILD:-build}/tests/fault/save_driver}
-# shellcheck disable=SC2034 # used by those who include this
-stride=${SAVE_STRIDE:-1} # every how many calls are tried
-# In memory where that is possible: it is not the disk's promises that are tested here.
+# shellcheck disable=SC2034 # used by the scripts that include this
+stride=${SAVE_STRIDE:-1} # every stride-th call is tried
+# In memory where that is possible: the durability of the disk is not tested here.
 work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-saves-XXXXXX" 2>/dev/null ||
     mktemp -d /tmp/d9d-saves-XXXXXX) || exit 1
 trap 'rm -rf "$work"' EXIT
-# On one processor all calls are made by one thread: those that strace sees and counts.
+# On one processor one thread makes all calls, so that strace counts them the same each time.
 taskset -cp "$(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/')" $$ >/dev/null
 what=saves
 . "$(dirname "${BASH_SOURCE[0]}")/traced.bash"
 
-# Two checkpoints, the third to come; and what an uninterrupted run ends with.
+# A directory with two checkpoints, before the third, and the result of an uninterrupted run.
 prepare() {
     if ! "$runner" "$work/base" 2 >"$work/out" 2>&1 || ! "$runner" "$work/whole" 5 >"$work/out" 2>&1; then
         echo "not ok 1 - a run without faults: $(tail -n 1 "$work/out")"
@@ -30,8 +29,8 @@ prepare() {
     fi
 }
 
-# The calls of the save of step 3 in a copy of directory $1, and of the removals after it, as
-# "name n save|prune LINE": the n-th call of that name.  Both begin with taking the lock.
+# The system calls of the save of step 3 in a copy of directory $1 and of the removals after it, as
+# "NAME N save|prune LINE": the N-th call of that name.  Both begin with taking the lock.
 calls_of_save() {
     rm -rf "$work/count" && cp -R "$work/$1" "$work/count"
     strace -qq -o "$work/log" -e trace=%file,%desc "$runner" "$work/count" 3 >/dev/null 2>&1 || return 1
@@ -53,10 +52,10 @@ run_with_fault() {
         "$runner" "$work/one" 3 >"$work/out" 2>"$work/err"
 }
 
-# What is in a directory, on one line.
+# The names in a directory, on one line.
 names() { find "$1" -mindepth 1 -maxdepth 1 -printf '%f\n' | sort | tr '\n' ' '; }
 
-# Go on to step 5 in $work/one: from step 2 or 3, to the same bytes, with nothing left over.
+# Resumes in $work/one from step 2 or 3 to step 5: the same bytes, and no other files.
 check_recovery() { # WHAT
     local from f
     if ! "$runner" "$work/one" 5 >"$work/out" 2>"$work/err"; then

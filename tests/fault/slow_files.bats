@@ -18,8 +18,8 @@ setup() {
 }
 teardown() { clear_bench; }
 
-# slowly RULES [OPTION...]: two ranks with that file system while `now` is there, from the tenth record
-# on, in the background; what they say is in err, who they are in pid.RANK, who waited in waited.
+# slowly RULES [OPTION...]: starts two ranks in the background.  The rules apply from the tenth record
+# on, while the file `now` exists.  Messages are in err, pids in pid.RANK, waiting threads in waited.
 slowly() {
     local rules=$1
     shift
@@ -40,8 +40,8 @@ leave() {
 }
 longest() { sed -n 's/.*"step_ms": \([0-9]*\).*/\1/p' run/metrics.jsonl | sort -n | tail -n 1; }
 
-# quiet RULES MS [OPTION...]: a file system that stands still for so long, and longer where steps are
-# slow, keeps no step waiting, and what was written is whole.
+# quiet RULES MS [OPTION...]: a file system that hangs for MS, or longer if steps are slow, does not
+# delay a step, and the files are complete.
 quiet() {
     local rules=$1 ms=$2
     shift 2
@@ -60,9 +60,9 @@ quiet() {
 numbers() { sed -n 's/^{"step": \([0-9]*\),.*/\1/p' run/metrics.jsonl; }
 boards=(--set 'trainer.logging.tracker=[{"provider": "tensorboard"}]')
 
-@test "no step waits for the flight recorder's file" { quiet write:rank-1.bin:0 3000; }
+@test "a slow flight recorder file does not delay steps" { quiet write:rank-1.bin:0 3000; }
 
-@test "... nor does the end of a job whose rank was killed, which is named" {
+@test "a slow flight recorder file does not delay the end of a job with a killed rank, which is named" {
     slowly open:rank-1.bin:900000
     kill -9 "$(cat pid.1)"
     wait_for is_gone "$(cat pid.0)"
@@ -70,18 +70,18 @@ boards=(--set 'trainer.logging.tracker=[{"provider": "tensorboard"}]')
     grep -E 'rank 1 \(.*\), which is gone' err || { cat err; return 1; }
 }
 
-@test "no step waits for the records, nor for a look at the run directory" {
+@test "slow metrics.jsonl and run directory do not delay steps" {
     quiet write:jsonl:0,write:tfevents:0,stat:run:0 3000 "${boards[@]}"
 }
 
-# The next one waits for the one before, for ten seconds at most.
-@test "no step waits for long for a trace" {
+# A trace waits for the previous one, for ten seconds at most.
+@test "a slow trace file delays a step for ten seconds at most" {
     quiet write:traces:0,open:traces:0 20000 --set trainer.profiling.period_steps=20 --set trainer.profiling.active_steps=1
     grep -q 'the file system gives no answer for the trace before; the run goes on without this trace' err
 }
 
-# What a log is read by may stand still as well: a pipe, or a file system that a launcher opened it on.
-@test "no step waits for standard error" {
+# Standard error may be a pipe that nobody reads, or a file on a hanging file system.
+@test "a blocked standard error does not delay steps" {
     mkfifo pipe
     exec 7<>pipe
     timeout 2 cat /dev/zero >pipe || true # full
@@ -95,7 +95,7 @@ boards=(--set 'trainer.logging.tracker=[{"provider": "tensorboard"}]')
     exec 7>&-
 }
 
-@test "for longer than a call may take: the job lives" {
+@test "a file system that hangs for longer than the timeout does not end the job" {
     [ -n "${D9D_LONG:-}" ] || skip "takes minutes: make test-long"
     for rules in write:rank-1.bin:0 write:jsonl:0 stat:run:0; do
         quiet $rules 60000 --set trainer.timeout.step_timeout=20

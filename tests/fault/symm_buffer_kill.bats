@@ -13,12 +13,12 @@ saving=(--set data.epochs=null --set trainer.checkpointing.period_steps=2)
 
 setup() { with_mpi && enter && struck d9d-train; }
 
-# strike_run SIGNAL MODEL MESH TIMEOUT: a rank of a run, `who`; what they say is in err, and in said
-# what d9d-metrics says.
+# strike_run SIGNAL MODEL MESH TIMEOUT: sends SIGNAL to rank `who` of a run.  The messages are in err,
+# those of d9d-metrics in said.
 strike_run() {
     rm -rf run pid.*
     train "$2" "$3" run "${saving[@]}" --set trainer.run.steps=9999 \
-        --set trainer.timeout.step_timeout="$4" --set trainer.timeout.init_timeout=60 2>err & # and while it saves
+        --set trainer.timeout.step_timeout="$4" --set trainer.timeout.init_timeout=60 2>err & # also applies to saves
     job=$!
     wait_for has_lines run/metrics.jsonl $((4 + RANDOM % 20))
     sleep "0.0$((RANDOM % 10))$((RANDOM % 10))"
@@ -29,8 +29,7 @@ strike_run() {
     d9d-metrics flight run >said
 }
 
-# goes_on MODEL MESH: from what was saved to the next hundred of steps, and there to the bits of a run
-# that nobody struck.
+# goes_on MODEL MESH: resumes to the next multiple of 100 steps, with the bits of an undisturbed run.
 goes_on() {
     local saved to whole
     saved=$(find run/checkpoints -name 'step-????????' | sort | tail -n 1)
@@ -42,7 +41,7 @@ goes_on() {
     cmp run/export/model.safetensors "$whole/export/model.safetensors"
 }
 
-# The rows of tensor, context and expert parallelism, and all of them at once, in turn.
+# In turn: tensor, context and expert parallelism, and all of them.
 runs=("dense 1 1 1 1 2 1" "dense 1 1 2 1 1 1" "moe 1 2 1 1 1 2" "moe 1 1 2 1 2 4")
 each() { # TIMES SIGNAL TIMEOUT FILE HOW
     local i run first=$RANDOM
@@ -54,5 +53,5 @@ each() { # TIMES SIGNAL TIMEOUT FILE HOW
     done
 }
 
-@test "one is killed" { each "${D9D_LONG:+10}4" KILL 300 said gone; }
-@test "one stands still" { each "${D9D_LONG:+4}2" STOP 20 err stopped; }
+@test "a killed rank ends the others and is named; checkpoints are good" { each "${D9D_LONG:+10}4" KILL 300 said gone; }
+@test "a hanging rank ends the others and is named; checkpoints are good" { each "${D9D_LONG:+4}2" STOP 20 err stopped; }

@@ -16,14 +16,11 @@
 #include "support/vectors.h"
 
 enum { SMALL_MB = 48, LARGE_MB = 1000, WORDS = 16 };
-enum {
-    MOST_MIB = 64,
-    MOST_OF_HUGE_MIB = 512
-}; /* above LARGE_MB: pages of the index's file count */
+enum { MAX_MIB = 64, MAX_HUGE_MIB = 512 }; /* above LARGE_MB: includes pages of the index file */
 
 static char *tokenizer, *shard;
 
-/* Lines of 10 to 129 words, some 400 bytes. */
+/* Lines of 10 to 129 words, about 400 bytes. */
 static void write_input(const char *path, uint64_t bytes)
 {
     static const char *const words[WORDS] = {
@@ -46,7 +43,7 @@ static void write_input(const char *path, uint64_t bytes)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Peak of the resident set of one run, in MiB. */
+/* Peak resident set of one run, in MiB. */
 static long run(const char *const *more)
 {
     const char *args[24] = {"d9d-shard", "-q", "-j", "2", "-t", tokenizer, "-o", "data"};
@@ -83,21 +80,21 @@ static void test_memory(void **state)
     const char *mb = getenv("D9D_SHARD_MB");
     const uint64_t size = mb && *mb ? strtoull(mb, NULL, 10) : is_long() ? LARGE_MB : SMALL_MB;
 
-    const int limit = size > LARGE_MB ? MOST_OF_HUGE_MIB : MOST_MIB;
+    const int limit = size > LARGE_MB ? MAX_HUGE_MIB : MAX_MIB;
 
     (void)state;
     if (!shard || (getenv("D9D_SAN") && *getenv("D9D_SAN")))
-        skip(); /* the sanitizers' own memory is not bounded */
+        skip(); /* the memory of sanitizers is not bounded */
     write_input("in.jsonl", size * 1000000);
     for (size_t i = 0; i < 2; i++) {
-        long most;
+        long peak;
 
         assert_int_equal(d9d_fs_remove_tree("data"), D9D_OK);
-        most = run(cases[i]);
-        if (most > limit)
-            fail_msg("%llu MB of text took %ld MiB, more than %d", (unsigned long long)size, most,
+        peak = run(cases[i]);
+        if (peak > limit)
+            fail_msg("%llu MB of text took %ld MiB, more than %d", (unsigned long long)size, peak,
                      limit);
-        print_message("%llu MB of text: peak %ld MiB\n", (unsigned long long)size, most);
+        print_message("%llu MB of text: peak %ld MiB\n", (unsigned long long)size, peak);
     }
 }
 

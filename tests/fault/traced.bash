@@ -3,7 +3,7 @@
 # strace.  Before it is included, `work` is a directory and `what` names what is interrupted.
 
 failures=0 tests=0 failed=0
-# A traced process cannot look for leaks.
+# The leak sanitizer does not work in a traced process.
 export ASAN_OPTIONS=detect_leaks=0
 
 complain() {
@@ -11,7 +11,7 @@ complain() {
     failures=$((failures + 1))
 }
 
-# One line of TAP for all that was complained about since the last.
+# Prints one TAP line for all complaints since the last.
 verdict() { # NAME
     tests=$((tests + 1))
     if [ "$failures" -eq 0 ]; then
@@ -24,7 +24,7 @@ verdict() { # NAME
     failures=0
 }
 
-# shellcheck disable=SC2154 # given by those who include this
+# shellcheck disable=SC2154 # set by the scripts that include this
 if ! strace -qq -o "$work/probe" true 2>/dev/null; then
     echo "ok 1 - interrupted $what # SKIP strace cannot trace a process here"
     echo "1..1"

@@ -4,8 +4,8 @@
 # checkpoints are unchanged, newer ones complete; with enough memory the run resumes to the same
 # bytes.
 #
-# Each run has a little more memory than the last: just what its failing request wanted.
-# D9D_TEST_DEVICE: where; D9D_MEMORY_POINTS: so many limits between nothing and enough, not all.
+# Each run has a little more memory than the last: enough for the request that failed.
+# D9D_TEST_DEVICE: the device.  D9D_MEMORY_POINTS: tries this many limits in place of all.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 PATH=${D9D_BIN:+$D9D_BIN:}$PATH
@@ -21,7 +21,7 @@ complain() {
     failures=$((failures + 1))
 }
 
-# Samples that become longer, so that later steps want more than those before.
+# Samples grow longer, so that later steps need more memory.
 prepare() {
     awk 'BEGIN {
         for (i = 0; i < 24; i++) {
@@ -49,7 +49,7 @@ train() { # RUN DEVICE [OPTION...]
 
 digest() { (cd "$1" && find . -name '*.safetensors' -path "./step-${2:-*}/*" -exec cksum {} + | sort -k 3); }
 
-# The bytes of a block for a request of N (libcore/device/pool.h).
+# Size of the pool block for a request of N bytes (libcore/device/pool.h).
 block() {
     local units=$((($1 + 255) / 256)) shift=0
     while [ $((units >> shift)) -ge 16 ]; do shift=$((shift + 1)); done
@@ -58,7 +58,7 @@ block() {
 
 sentence='^d9d-train: out of device memory: [a-z:0-9]+: no room for (the )?([0-9]+) bytes'
 
-# What the failed run said; sets `next`, the limit under which it gets further.
+# Checks the messages of the failed run; sets `next`, the limit under which it gets further.
 check_failure() { # LIMIT STATUS
     local said
     said=$(cat "$work/err")
@@ -77,7 +77,7 @@ check_failure() { # LIMIT STATUS
     [ -z "$(find "$work/run/checkpoints" -name '*.tmp*')" ] || complain "limit $1: half a checkpoint is there"
 }
 
-# Every checkpoint that is there, and what follows, is that of the whole run.
+# Every existing checkpoint, and the resumed run, equal the undisturbed run.
 check_going_on() { # WHAT
     train run "$device" || complain "$1: does not go on: $(cat "$work/err")"
     [ "$(digest "$work/run/checkpoints")" = "$(digest "$work/whole/checkpoints")" ] ||
@@ -87,9 +87,9 @@ check_going_on() { # WHAT
 }
 
 end_everywhere() {
-    local limit=1 n=0 later=0 status most
-    most=$(grep '"loss"' "$work/whole/metrics.jsonl" | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
-    cp -R "$work/base" "$work/run" # told once what is needed at least
+    local limit=1 n=0 later=0 status peak
+    peak=$(grep '"loss"' "$work/whole/metrics.jsonl" | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
+    cp -R "$work/base" "$work/run" # reported once the minimum is known
     train run "$device@1"
     needed=$(sed 's/.*no room for the \([0-9]*\) bytes.*/\1/' "$work/err")
     train run "$device@0"
@@ -103,7 +103,7 @@ end_everywhere() {
         check_failure "$limit" $status
         [ ! -e "$work/run/checkpoints/step-00000003" ] || later=$((later + 1))
         [ $((n % 8)) -ne 0 ] || check_going_on "limit $limit"
-        [ -z "$points" ] || [ "${next:-0}" -gt $((limit + most / points)) ] || next=$((limit + most / points))
+        [ -z "$points" ] || [ "${next:-0}" -gt $((limit + peak / points)) ] || next=$((limit + peak / points))
         limit=$next
     done
     check_going_on "limit $limit"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # verify_damage.sh - d9d-map verify finds a changed byte, a cut, a longer, a missing, an added and
 # an exchanged file, anywhere in each kind of directory that the tools write, and nothing else.
-# A thousand times; with D9D_LONG, 10,000.  D9D_SEED chooses other ones.
+# A thousand times; with D9D_LONG, 10,000.  D9D_SEED selects others.
 set -eu
 cd "$(dirname "$0")/../.."
 driver=$(realpath "${D9D_BUILD:-build}/tests/fault/verify_driver") golden=$PWD/tests/golden

@@ -18,7 +18,7 @@
 
 struct file {
     char *path;
-    d9d_buf bytes; /* as it was */
+    d9d_buf bytes; /* original content */
 };
 
 struct subject {
@@ -78,7 +78,7 @@ static void restore(const struct file *f)
     put(f->path, f->bytes.len > 0 ? f->bytes.data : "", f->bytes.len);
 }
 
-/* Any file as often as any other, or as its size has it. */
+/* A random file: uniform, or in proportion to its size. */
 static struct file *pick(struct subject *s)
 {
     size_t at, i = 0;
@@ -90,73 +90,73 @@ static struct file *pick(struct subject *s)
     return &s->files[i];
 }
 
-/* --- ways to spoil: each says what it did, in `text`, and returns whether it did anything -- */
+/* --- damages: each describes itself in `text` and returns whether it changed anything --------- */
 
-static bool change(struct subject *s, char *text, size_t room)
+static bool change(struct subject *s, char *text, size_t size)
 {
     const struct file *f = pick(s);
-    /* The beginning, where the header is, in one of four. */
+    /* One time in four near the beginning, where the header is. */
     const size_t n = below(s, 4) == 0 && f->bytes.len > 300 ? 300 : f->bytes.len;
     const size_t at = n > 0 ? below(s, n) : 0;
     const char c = n > 0 ? (char)(f->bytes.data[at] ^ (int)(1 + below(s, 255))) : 0;
 
     if (n == 0)
         return false;
-    (void)snprintf(text, room, "byte %zu of %s", at, f->path);
+    (void)snprintf(text, size, "byte %zu of %s", at, f->path);
     put_at(f->path, &c, 1, at);
     return true;
 }
 
-static bool cut(struct subject *s, char *text, size_t room)
+static bool cut(struct subject *s, char *text, size_t size)
 {
     const struct file *f = pick(s);
     const size_t n = f->bytes.len > 0 ? below(s, f->bytes.len) : 0;
 
     if (f->bytes.len == 0)
         return false;
-    (void)snprintf(text, room, "%s cut to %zu bytes", f->path, n);
+    (void)snprintf(text, size, "%s cut to %zu bytes", f->path, n);
     must(truncate(f->path, (off_t)n) == 0, f->path);
     return true;
 }
 
-static bool grow(struct subject *s, char *text, size_t room)
+static bool grow(struct subject *s, char *text, size_t size)
 {
     const struct file *f = pick(s);
     const size_t more = 1 + below(s, 40);
 
-    (void)snprintf(text, room, "%s longer by %zu bytes", f->path, more);
+    (void)snprintf(text, size, "%s longer by %zu bytes", f->path, more);
     must(truncate(f->path, (off_t)(f->bytes.len + more)) == 0, f->path);
     return true;
 }
 
-static bool swap(struct subject *s, char *text, size_t room)
+static bool swap(struct subject *s, char *text, size_t size)
 {
     const struct file *a = pick(s), *b = pick(s);
 
     if (a->bytes.len == b->bytes.len && memcmp(a->bytes.data, b->bytes.data, a->bytes.len) == 0)
         return false;
-    (void)snprintf(text, room, "%s and %s in each other's place", a->path, b->path);
+    (void)snprintf(text, size, "%s and %s in each other's place", a->path, b->path);
     put(a->path, b->bytes.data, b->bytes.len);
     put(b->path, a->bytes.data, a->bytes.len);
     return true;
 }
 
-static bool lose(struct subject *s, char *text, size_t room)
+static bool lose(struct subject *s, char *text, size_t size)
 {
     const struct file *f = pick(s);
 
-    (void)snprintf(text, room, "%s missing", f->path);
+    (void)snprintf(text, size, "%s missing", f->path);
     must(unlink(f->path) == 0, f->path);
     return true;
 }
 
-static bool add(struct subject *s, char *text, size_t room)
+static bool add(struct subject *s, char *text, size_t size)
 {
     static const char *const names[] = {"stray.safetensors", "vocab.txt", "sub/x"};
     const struct file *like = pick(s);
     const char *name = names[below(s, 3)];
 
-    (void)snprintf(text, room, "a new %s like %s", name, like->path);
+    (void)snprintf(text, size, "a new %s like %s", name, like->path);
     must(d9d_fs_mkdirs(d9d_fs_join(&s->arena, s->dir, "sub")) == D9D_OK, s->dir);
     put(d9d_fs_join(&s->arena, s->dir, name), like->bytes.data, like->bytes.len);
     return true;
@@ -166,7 +166,7 @@ static bool (*const ways[])(struct subject *, char *,
                             size_t) = {change, change, change, change, cut, grow, swap, lose, add};
 enum { N_WAYS = sizeof(ways) / sizeof(ways[0]) };
 
-/* --- trials -------------------------------------------------------------------------------- */
+/* --- trials ----------------------------------------------------------------------------------- */
 
 static d9d_status verify(const char *dir)
 {

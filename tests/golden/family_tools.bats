@@ -19,6 +19,7 @@ section() {
     type=$(sed -n 's/.*"model_type": "\(.*\)".*/\1/p' "$golden/$1/config.json")
     case $type in
     qwen3) type=qwen3_dense ;;
+    gemma3_text) type=gemma3 ;;
     deepseek_v3 | glm4_moe | minimax_m2) router=', "router": {"bias_update_rate": 0}' ;;
     *_text) type=${type%_text} ;;
     esac

@@ -19,7 +19,7 @@ static d9d_status push(d9d_program *p, int rank, int verb, int stage, int micro)
                             (d9d_pipe_action){(d9d_pipe_action_kind)verb, stage, micro, false});
 }
 
-/* All forwards, then all backwards, but for one action of rank 0. */
+/* All forwards, then all backwards, except for one action of rank 0. */
 static d9d_status build(const void *config, d9d_program *p)
 {
     const char *lie = ((const section *)config)->lie;

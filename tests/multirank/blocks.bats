@@ -10,11 +10,11 @@ setup() { with_mpi; }
 
 export D9D_COMM_CHECK=1
 
-# stacks N: that many ranks, all of them well.
+# stacks N: runs the driver on N ranks; all must succeed.
 stacks() {
     run -0 mpi -n "$1" "$D9D_BUILD/tests/multirank/blocks_driver"
     [ "$(grep -c "of $1: 0 failed" <<<"$output")" -eq "$1" ]
 }
 
-@test "two ranks compute what transformers does" { stacks 2; }
-@test "four ranks do, two for each key-value head" { stacks 4; }
+@test "two tensor-parallel ranks equal transformers" { stacks 2; }
+@test "four ranks, two per key-value head, equal transformers" { stacks 4; }

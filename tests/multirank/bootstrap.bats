@@ -6,25 +6,25 @@ load two_nodes
 
 driver=$D9D_BUILD/tests/multirank/bootstrap_driver
 
-@test "alone, everything is immediate" {
+@test "a single process needs no launcher" {
     run -0 "$driver" gather
     assert_output --regexp '^0 of 1 on .*: well$'
     run -2 "$driver" agree 0
     assert_output --partial ": no file 0"
 }
 
-@test "mpirun: every rank sees what every rank gave" {
+@test "mpirun: an all-gather gives every rank the data of all" {
     run -0 mpi -n 3 "$driver" gather
     assert_equal "$(sort <<<"$output" | grep -c 'of 3 on .*: well')" 3
 }
 
-@test "srun: every rank sees what every rank gave, over two nodes" {
+@test "srun: an all-gather over two nodes gives every rank the data of all" {
     run -0 slurm 2 "$driver" gather
     assert_equal "$(sort <<<"$output" | cut -d: -f1 | tr '\n' ,)" "0 of 4 on n1,1 of 4 on n1,2 of 4 on n2,3 of 4 on n2,"
     refute_line --partial "gave other"
 }
 
-@test "the first failure is every rank's" {
+@test "ranks agree on the first failure" {
     run -2 mpi -n 4 "$driver" agree 2
     assert_equal "$(grep -c 'rank 2 (.*): no file 2' <<<"$output")" 3
     assert_line --regexp '^2 of 4 on .*: no file 2$'
@@ -33,7 +33,7 @@ driver=$D9D_BUILD/tests/multirank/bootstrap_driver
     run -0 slurm 2 "$driver" agree 9
 }
 
-@test "a rank that dies takes the others along" {
+@test "a rank that dies ends the others" {
     for launch in "mpi -n 3" "slurm 2"; do
         run $launch "$driver" die 1
         [ "$status" -ne 0 ]
@@ -41,14 +41,14 @@ driver=$D9D_BUILD/tests/multirank/bootstrap_driver
     done
 }
 
-@test "one rank ends all, with its status" {
+@test "one rank aborts the job with its status" {
     run -3 mpi -n 3 "$driver" abort 2
     refute_output --partial "still there"
     run -3 slurm 2 "$driver" abort 0
     refute_output --partial "still there"
 }
 
-@test "a second program of one launch of Open MPI 4 is an error that says so" {
+@test "a second program in one launch of Open MPI 4 is reported as such" {
     run mpi -n 2 bash -c '"$0" gather && exec "$0" gather' "$driver"
     [ "$(grep -c 'of 2 on .*: well' <<<"$output")" -ge 2 ]
     [ "$status" -eq 0 ] || assert_output --partial "a second program of one launch needs a launch of its own"
@@ -61,15 +61,15 @@ driver=$D9D_BUILD/tests/multirank/bootstrap_driver
     PMI_SIZE=4 run -2 "$driver" gather
     assert_output --partial "a PMI launcher launched 4 tasks"
     OMPI_COMM_WORLD_SIZE=1 SLURM_STEP_NUM_TASKS=3 run -0 "$driver" gather
-    OMPI_COMM_WORLD_SIZE="" SLURM_PROCID=0 WORLD_SIZE=2 run -0 "$driver" gather # of a script
-    # As many say it as one would.
+    OMPI_COMM_WORLD_SIZE="" SLURM_PROCID=0 WORLD_SIZE=2 run -0 "$driver" gather # variables of an unrelated script
+    # Every task may report it.
     SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=0 run -2 "$D9D_BIN/d9d-train" absent.json
     assert_output --partial "srun launched 3 tasks without PMIx"
     SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2 run -2 "$D9D_BIN/d9d-train" absent.json
     assert_output ""
     for half in SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=few OMPI_COMM_WORLD_SIZE=0 PMI_RANK=1 \
         SLURM_STEP_NUM_TASKS=99999999999999999999 "RANK=1 WORLD_SIZE=x"; do
-        # shellcheck disable=SC2086 # two words
+        # shellcheck disable=SC2086 # two arguments
         run -2 env $half "$driver" gather
         assert_output --partial "that is not understood"
     done
@@ -79,5 +79,5 @@ driver=$D9D_BUILD/tests/multirank/bootstrap_driver
     PMIX_RANK=0 PMIX_NAMESPACE=gone run -2 "$driver" gather
     assert_output --partial "PMIx: the launcher's server does not answer"
     assert_output --partial "take PMIX_RANK and PMIX_NAMESPACE out of the environment"
-    PMIX_RANK="" PMIX_NAMESPACE="" run -0 "$driver" gather # as others that are empty
+    PMIX_RANK="" PMIX_NAMESPACE="" run -0 "$driver" gather # empty variables count as unset
 }

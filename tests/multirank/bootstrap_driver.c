@@ -57,7 +57,7 @@ static d9d_status agree(d9d_bootstrap *b, int who)
 {
     d9d_status mine = D9D_OK;
 
-    if (d9d_bootstrap_rank(b) >= who) /* the first of several counts */
+    if (d9d_bootstrap_rank(b) >= who) /* the first failure is reported */
         mine = D9D_FAIL(D9D_ENOTFOUND, "no file %d", d9d_bootstrap_rank(b));
     return d9d_bootstrap_agree_status(b, mine);
 }
@@ -77,7 +77,7 @@ static d9d_status abort_all(d9d_bootstrap *b, int who)
     return D9D_FAIL(D9D_ETIMEOUT, "still there after 30 s");
 }
 
-/* Everybody has printed: a launcher ends all when the first leaves with a failure. */
+/* All ranks have printed: a launcher ends all when the first exits with a failure. */
 static void meet(d9d_bootstrap *b)
 {
     (void)fflush(stdout);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2086 # a launcher is words
+# shellcheck disable=SC2086 # a launcher is several arguments
 # Collectives between ranks on processors: under mpirun, and under srun over two nodes.
 
 load ../slurm/helper
@@ -12,10 +12,10 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
 }
 
-export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
+export ASAN_OPTIONS=detect_leaks=0 # MPI leaks memory
 
 # pipeline, replicate, shard, context replicate, context shard, tensor, expert
-@test "every call over every group is right, on 1 to 8 ranks" {
+@test "every collective on every group of 1 to 8 ranks is correct" {
     run -0 "$driver" all 1,1,1,1,1,1,1
     assert_output "4875 calls of 1 ranks are right"
     for mesh in "2 1,1,2,1,1,1,1" "3 1,1,1,1,1,3,3" "8 1,1,2,1,2,2,4"; do
@@ -25,14 +25,14 @@ export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
     done
 }
 
-@test "rooms that ranks of a host read of each other" {
+@test "staging buffers in peer memory are correct" {
     D9D_P2P=force run -0 mpi -n 3 "$driver" all 1,1,1,1,1,3,3
     assert_output "4875 calls of 3 ranks are right"
-    D9D_COMM_SHARE=1 run -0 mpi -n 3 "$driver" all 1,1,1,1,1,3,3 # as 0.1 had it
+    D9D_COMM_SHARE=1 run -0 mpi -n 3 "$driver" all 1,1,1,1,1,3,3 # the variable of 0.1
     assert_output "4875 calls of 3 ranks are right"
 }
 
-@test "every mesh of up to 8 ranks" {
+@test "every mesh of up to 8 ranks is correct" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
     for mesh in "2 2,1,1,1,1,1,1" "4 2,1,2,1,1,1,2" "4 1,1,2,1,1,2,4" "5 1,5,1,1,1,1,5" "6 1,1,1,1,3,2,2" "6 3,1,1,1,1,2,1" \
         "7 1,1,7,1,1,1,7" "8 2,2,2,1,1,1,4" "8 1,2,2,1,1,2,8" "8 2,1,1,2,1,2,2" "8 1,1,1,2,2,2,4"; do
@@ -42,12 +42,12 @@ export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
     done
 }
 
-@test "srun: the same over two nodes" {
+@test "srun: collectives over two nodes are correct" {
     run -0 slurm 2 "$driver" all 1,1,2,1,1,2,2
     assert_output "4875 calls of 4 ranks are right"
 }
 
-@test "sums are added in the order of ranks, and have the same bits each time" {
+@test "sums are in rank order, with the same bits every time" {
     run -0 mpi -n 3 "$driver" order 1,1,3,1,1,1,1
     first=$(sort <<<"$output")
     [ "$(cut -d' ' -f3- <<<"$first" | sort | uniq -c | awk '{ print $1 }' | sort -u)" = 3 ] # each hash on 3 ranks
@@ -62,21 +62,21 @@ export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
  expert 4 5 6 7 expert_replicate 2 6"
 }
 
-@test "rank 0 goes first" {
+@test "the other ranks wait for rank 0 in a root-first section" {
     run -0 mpi -n 3 "$driver" first 1,1,3,1,1,1,1
     assert_equal "$(grep -c 'rank 0 was done' <<<"$output")" 3
 }
 
-@test "what D9D_COMM_CHECK=1 holds ranks to is right here" {
+@test "D9D_COMM_CHECK=1 finds no desync in correct programs" {
     D9D_COMM_CHECK=1 run -0 mpi -n 2 "$driver" all 1,1,1,1,1,2,2
-    # where one rank alone was asked, too
+    # also if only one rank has the variable
     run -0 mpi -n 1 "$driver" all 1,1,1,1,1,2,2 : -n 1 env D9D_COMM_CHECK=1 "$driver" all 1,1,1,1,1,2,2
 }
 
-@test "degrees that do not make the job, and a build without MPI" {
+@test "degrees whose product is not the number of ranks, and a build without MPI, are errors" {
     run -2 mpi -n 2 "$driver" all 1,1,3,1,1,1,1
     assert_output --partial "shard 3 x context 1 x 1 x tensor 1 is 3 ranks, and this job has 2"
-    mkdir alone && cp "$driver" alone && cd alone # where there is no module beside it
+    mkdir alone && cp "$driver" alone && cd alone # without the MPI module beside it
     run -2 mpi -n 2 env -u LD_LIBRARY_PATH ./comm_driver all 1,1,2,1,1,1,1
     assert_output --partial "several ranks on processors need MPI, which this build or machine lacks"
 }

@@ -6,7 +6,7 @@
  *
  *     all       every call, type and kind of counts, on every group of the mesh
  *     order     sums of floats that do not commute; prints a hash of the bits
- *     first     rank 0 goes first: prints who was there before it was done
+ *     first     root-first section: prints which ranks entered before rank 0 was done
  *     groups    prints each group's name and ranks
  *     bandwidth bus bandwidth of bfloat16, as nccl-tests counts it, at 16, 256 and 1024 MiB
  *     busy      calls of all kinds without end
@@ -31,7 +31,7 @@
 #include "d9d/comm/mesh.h"
 #include "d9d/device/device.h"
 
-enum { MOST = 64 };
+enum { MAX_RANKS = 64 };
 
 struct job {
     d9d_bootstrap *bootstrap;
@@ -40,7 +40,7 @@ struct job {
     int rank, size, calls, who;
 };
 
-/* --- values ------------------------------------------------------------------------------ */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static const d9d_dtype types[] = {D9D_F32, D9D_BF16, D9D_F64, D9D_I32, D9D_I64};
 
@@ -72,7 +72,7 @@ static double value(int rank, int64_t i)
     return (double)((rank * 7 + i * 3) % 11 - 3);
 }
 
-/* --- memory of the device ------------------------------------------------------------------ */
+/* --- memory of the device --------------------------------------------------------------------- */
 
 struct array {
     d9d_dtype t;
@@ -136,7 +136,7 @@ static d9d_status differs(const char *call, d9d_comm *c, d9d_dtype t, int64_t i,
             st = differs(call, c, (a).t, i, take((a).t, (a).host, i), want);                       \
     } while (0)
 
-/* --- calls --------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 static d9d_status try_all_reduce(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts,
                                  d9d_comm_op op)
@@ -165,7 +165,7 @@ out:
     return st;
 }
 
-/* dst of a gather; `inside`: src is the rank's place in it. */
+/* Allocates dst of a gather; `inside`: src is the rank's slice of it. */
 static d9d_status try_all_gather(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts,
                                  bool inside)
 {
@@ -231,12 +231,12 @@ out:
 static d9d_status try_all_to_all(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
-    int64_t each[MOST], k = 0;
+    int64_t each[MAX_RANKS], k = 0;
     struct array src, dst;
     d9d_status st;
 
     for (int r = 0; r < size; r++)
-        each[r] = counts[(rank + r) % size]; /* the same both ways */
+        each[r] = counts[(rank + r) % size]; /* symmetric */
     src = array_new(j, t, sum_of(each, size));
     dst = array_new(j, t, sum_of(each, size));
     for (int r = 0; r < size; r++)
@@ -279,7 +279,8 @@ static d9d_status try_broadcast(struct job *j, d9d_comm *c, d9d_dtype t, const i
     return st;
 }
 
-/* To the next and from the one before, twice, in one call; then alone, by turns. */
+/* Sends to the next rank and receives from the previous one, twice in one group; then send and
+ * receive alone, in turn. */
 static d9d_status try_exchange(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
@@ -314,8 +315,8 @@ out:
     return st;
 }
 
-/* The group's own queue: what was before is there, and what comes after waits. */
-static d9d_status try_fork(struct job *j, d9d_comm *c, d9d_dtype t)
+/* Stream order: earlier work is visible to the group's stream, and later work waits for it. */
+static d9d_status try_stream_order(struct job *j, d9d_comm *c, d9d_dtype t)
 {
     const int64_t n = 1 << 16;
     struct array a = array_new(j, t, n);
@@ -344,7 +345,8 @@ out:
     return st;
 }
 
-/* Two gathers handed over together, and a point behind them that a sum does not move. */
+/* Two all-gathers in one group, and an event recorded behind them that a later sum does not
+ * move. */
 static d9d_status try_together(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
@@ -366,7 +368,7 @@ static d9d_status try_together(struct job *j, d9d_comm *c, d9d_dtype t, const in
                                        at(&a[k], before), counts),
                    out);
     D9D_TRY_OR(st, d9d_comm_group_end(c), out);
-    for (int k = 0; k < 2; k++) /* a point may be put again */
+    for (int k = 0; k < 2; k++) /* an event may be recorded again */
         D9D_TRY_OR(st, d9d_comm_event_record(c, &point), out);
     D9D_TRY_OR(st, d9d_stream_wait_event(c, point, j->dev->stream), out);
     for (int k = 0; k < 2; k++) {
@@ -382,7 +384,8 @@ out:
     return st;
 }
 
-/* Arrays that all read: what is there first, and what comes into the same places then. */
+/* Peer memory: all ranks read the first content, then what the next round writes to the same
+ * arrays. */
 static d9d_status try_share(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
@@ -417,27 +420,27 @@ out:
     return st;
 }
 
-/* All ranks' parts of the room, which is opened for all. */
-static d9d_status take_at_once(struct job *j, d9d_comm *c, const struct array *all,
-                               const int64_t *counts)
+/* Reads the staging buffers of all ranks after one barrier. */
+static d9d_status get_after_barrier(struct job *j, d9d_comm *c, const struct array *all,
+                                    const int64_t *counts)
 {
     const size_t e = d9d_dtype_size(all->t);
 
     D9D_TRY(d9d_comm_wait_stream(c, j->dev->stream));
-    D9D_TRY(d9d_symm_buffer_barrier(c, "rooms"));
+    D9D_TRY(d9d_symm_buffer_barrier(c, "symm_buffer"));
     for (int r = 0; r < d9d_comm_size(c); r++)
         D9D_TRY(d9d_symm_buffer_get(c, d9d_comm_stream(c), r, 0, at(all, sum_of(counts, r)),
                                     (uint64_t)counts[r] * e));
     return d9d_stream_wait_comm(c, j->dev->stream);
 }
 
-/* Each of the others told alone, the last first; and taken from in that order. */
-static d9d_status take_in_turn(struct job *j, d9d_comm *c, const struct array *all,
-                               const int64_t *counts)
+/* Signals each other rank, the last first, and reads from them in that order. */
+static d9d_status get_on_signals(struct job *j, d9d_comm *c, const struct array *all,
+                                 const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const size_t e = d9d_dtype_size(all->t);
-    d9d_symm_buffer_slice parts[MOST];
+    d9d_symm_buffer_slice parts[MAX_RANKS];
     int n = 0;
 
     D9D_TRY(d9d_comm_wait_stream(c, j->dev->stream));
@@ -448,7 +451,7 @@ static d9d_status take_in_turn(struct job *j, d9d_comm *c, const struct array *a
         parts[n++] =
             (d9d_symm_buffer_slice){r, 0, at(all, sum_of(counts, r)), (uint64_t)counts[r] * e};
     }
-    D9D_TRY(d9d_symm_buffer_get_on_signal(c, "rooms", parts, n));
+    D9D_TRY(d9d_symm_buffer_get_on_signal(c, "symm_buffer", parts, n));
     D9D_TRY(d9d_symm_buffer_get(c, d9d_comm_stream(c), rank, 0, at(all, sum_of(counts, rank)),
                                 (uint64_t)counts[rank] * e));
     for (int i = 0; i < n; i++)
@@ -456,8 +459,9 @@ static d9d_status take_in_turn(struct job *j, d9d_comm *c, const struct array *a
     return d9d_stream_wait_comm(c, j->dev->stream);
 }
 
-/* A gather by rooms, each written while others may still take from the one before. */
-static d9d_status try_rooms(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+/* All-gathers by staging buffers; each round writes while others may still read the previous
+ * one. */
+static d9d_status try_symm_buffer(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const size_t e = d9d_dtype_size(t);
@@ -473,11 +477,12 @@ static d9d_status try_rooms(struct job *j, d9d_comm *c, d9d_dtype t, const int64
                    d9d_device_copy(j->dev, d9d_symm_buffer_local(c), mine.data,
                                    (uint64_t)counts[rank] * e),
                    out);
-        D9D_TRY_OR(st, (round % 3 == 2 ? take_at_once : take_in_turn)(j, c, &all, counts), out);
+        D9D_TRY_OR(st, (round % 3 == 2 ? get_after_barrier : get_on_signals)(j, c, &all, counts),
+                   out);
         D9D_TRY_OR(st, array_fetch(j, &all), out);
         for (int64_t r = 0, i = 0; r < size; r++)
             for (int64_t p = 0; p < counts[r]; p++, i++)
-                WANT("rooms", all, i, value((int)r + round, p));
+                WANT("symm_buffer", all, i, value((int)r + round, p));
     }
 out:
     array_free(j, &mine);
@@ -487,36 +492,36 @@ out:
 
 enum { ROUNDS = 12 };
 
-/* One opening behind the other on the group's queue, none joined before the last. */
-static d9d_status open_all(struct job *j, d9d_comm *c, const struct array *mine,
-                           const struct array *all, const int64_t *counts)
+/* Several rounds of put, signal and get on the group's stream, joined after the last. */
+static d9d_status enqueue_rounds(struct job *j, d9d_comm *c, const struct array *mine,
+                                 const struct array *all, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const size_t e = d9d_dtype_size(mine->t);
-    d9d_stream queue = d9d_comm_stream(c);
+    d9d_stream stream = d9d_comm_stream(c);
 
     D9D_TRY(d9d_comm_wait_stream(c, j->dev->stream));
     for (int64_t round = 0; round < ROUNDS; round++) {
-        d9d_symm_buffer_slice parts[MOST];
+        d9d_symm_buffer_slice parts[MAX_RANKS];
         int n = 0;
 
-        D9D_TRY(d9d_symm_buffer_put(c, queue, 0, at(mine, round * counts[rank]),
+        D9D_TRY(d9d_symm_buffer_put(c, stream, 0, at(mine, round * counts[rank]),
                                     (uint64_t)counts[rank] * e));
         for (int k = 1; k < size; k++) {
             const int r = (rank + k) % size;
 
-            D9D_TRY(d9d_symm_buffer_signal(c, queue, r));
+            D9D_TRY(d9d_symm_buffer_signal(c, stream, r));
             parts[n++] = (d9d_symm_buffer_slice){
                 .from = r,
                 .dst = at(all, round * sum_of(counts, size) + sum_of(counts, r)),
                 .n = (uint64_t)counts[r] * e};
         }
-        D9D_TRY(d9d_symm_buffer_get_on_signal(c, "rooms", parts, n));
+        D9D_TRY(d9d_symm_buffer_get_on_signal(c, "symm_buffer", parts, n));
     }
     return d9d_stream_wait_comm(c, j->dev->stream);
 }
 
-static d9d_status try_openings(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+static d9d_status try_rounds(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const int64_t sum = sum_of(counts, size);
@@ -528,7 +533,7 @@ static d9d_status try_openings(struct job *j, d9d_comm *c, d9d_dtype t, const in
     for (int64_t i = 0; i < mine.n; i++)
         put(t, mine.host, i, value(rank + (int)(i / counts[rank]), i % counts[rank]));
     D9D_TRY_OR(st, array_send(j, &mine), out);
-    D9D_TRY_OR(st, open_all(j, c, &mine, &all, counts), out);
+    D9D_TRY_OR(st, enqueue_rounds(j, c, &mine, &all, counts), out);
     D9D_TRY_OR(st, array_fetch(j, &all), out);
     for (int64_t round = 0; round < ROUNDS; round++)
         for (int r = 0; r < size; r++)
@@ -543,7 +548,7 @@ out:
 
 static d9d_status try_words(struct job *j, d9d_comm *c)
 {
-    d9d_comm_blob all[MOST];
+    d9d_comm_blob all[MAX_RANKS];
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
     char mine[256];
@@ -581,16 +586,16 @@ static d9d_status try_calls(struct job *j, d9d_comm *c, d9d_dtype t, const int64
     D9D_TRY(try_all_to_all(j, c, t, counts));
     D9D_TRY(try_broadcast(j, c, t, counts));
     D9D_TRY(try_exchange(j, c, t, counts));
-    D9D_TRY(try_fork(j, c, t));
+    D9D_TRY(try_stream_order(j, c, t));
     D9D_TRY(try_together(j, c, t, counts));
     D9D_TRY(try_share(j, c, t, counts));
-    D9D_TRY(try_rooms(j, c, t, counts));
-    D9D_TRY(try_openings(j, c, t, counts));
+    D9D_TRY(try_symm_buffer(j, c, t, counts));
+    D9D_TRY(try_rounds(j, c, t, counts));
     j->calls += 13;
     return D9D_OK;
 }
 
-/* Even, uneven, with empty ones, all empty, and too long for the short way. */
+/* Counts: even, uneven, some empty, all empty, and too large for the short path. */
 static void counts_of(int kind, int size, int64_t *counts)
 {
     for (int r = 0; r < size; r++) {
@@ -602,7 +607,7 @@ static void counts_of(int kind, int size, int64_t *counts)
 
 static d9d_status try_group(struct job *j, unsigned axes)
 {
-    int64_t counts[MOST];
+    int64_t counts[MAX_RANKS];
     d9d_comm *c;
 
     D9D_TRY(d9d_mesh_group(j->mesh, axes, &c));
@@ -619,7 +624,7 @@ static d9d_status try_group(struct job *j, unsigned axes)
     return try_words(j, c);
 }
 
-/* --- acts ---------------------------------------------------------------------------------- */
+/* --- acts ------------------------------------------------------------------------------------- */
 
 static const unsigned sets[] = {0,
                                 D9D_AXIS(PP),
@@ -736,11 +741,11 @@ static d9d_status groups(struct job *j)
     return D9D_OK;
 }
 
-/* Buffers of one size, and the parts that each rank has of it. */
+/* Buffers of one size, and the slices of each rank. */
 struct bench {
     d9d_comm *c;
     struct array a, b;
-    int64_t n, counts[MOST];
+    int64_t n, counts[MAX_RANKS];
 };
 
 static d9d_status once(struct job *j, struct bench *t, int call)
@@ -797,7 +802,7 @@ static d9d_status bandwidth_of(struct job *j, struct bench *t, int call, const c
     return D9D_OK;
 }
 
-/* What a call costs the host, and how long it takes. */
+/* Prints host time and total time per call. */
 static d9d_status latency_of(struct job *j, struct bench *t)
 {
     const int rounds = 2000;
@@ -828,7 +833,7 @@ static d9d_status bandwidth(struct job *j)
     D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXES_WORLD, &t.c));
     t.a = array_new(j, D9D_BF16, INT64_C(512) << 20);
     t.b = array_new(j, D9D_BF16, INT64_C(512) << 20);
-    for (int64_t i = 0; i < t.a.n; i++) /* small, of either sign; what moves is not all alike */
+    for (int64_t i = 0; i < t.a.n; i++) /* small, of either sign; not all terms alike */
         ((uint16_t *)t.a.host)[i] =
             (uint16_t)(0x3a00 | ((uint64_t)i * 0x9e3779b97f4a7c15u >> 48 & 0x80ff));
     D9D_TRY(array_send(j, &t.a));
@@ -861,7 +866,7 @@ static d9d_status group_of(struct job *j, unsigned axes, d9d_comm **out)
 
 static d9d_status busy(struct job *j)
 {
-    int64_t counts[MOST];
+    int64_t counts[MAX_RANKS];
     d9d_comm *world, *tp;
 
     D9D_TRY(group_of(j, D9D_AXES_WORLD, &world));
@@ -896,7 +901,7 @@ static d9d_status mute(struct job *j)
 
 static d9d_status other(struct job *j)
 {
-    int64_t counts[MOST];
+    int64_t counts[MAX_RANKS];
     d9d_comm *c;
 
     D9D_TRY(group_of(j, D9D_AXES_WORLD, &c));
@@ -934,7 +939,7 @@ static d9d_status fail(struct job *j)
     return j->rank == j->who ? D9D_FAIL(D9D_EIO, "no more") : reduce(j, c, "loss", 10);
 }
 
-/* --- main ------------------------------------------------------------------------------------ */
+/* --- main ------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *word;

@@ -12,18 +12,18 @@ export D9D_COMM_CHECK=1
 
 driver=$D9D_BUILD/tests/multirank/context_driver
 
-@test "one rank has all pieces" { all_well 1 "$driver" 1; }
-@test "two ranks compute what one does" { all_well 2 "$driver" 1; }
-@test "three ranks compute what one does" { all_well 3 "$driver" 1; }
-@test "four ranks, on two axes, compute what one does" { all_well 4 "$driver" 2; }
+@test "one rank holds all chunks" { all_well 1 "$driver" 1; }
+@test "two ranks equal one" { all_well 2 "$driver" 1; }
+@test "three ranks equal one" { all_well 3 "$driver" 1; }
+@test "four ranks on two axes equal one" { all_well 4 "$driver" 2; }
 
-@test "the same by rooms that ranks read of each other" {
+@test "staging buffers in peer memory give the same results" {
     export D9D_P2P=force
     for n in 2 3; do all_well $n "$driver" 1; done
     D9D_COMM_CHECK=0 all_well 4 "$driver" 2
 }
 
-@test "probabilities of rows that ranks share are the bits of one rank" {
+@test "log-probabilities of rows split over ranks have the bits of one rank" {
     cd "$BATS_TEST_TMPDIR" || return 1
     golden=$BATS_TEST_DIRNAME/../golden/moe
     PATH=$D9D_BIN:$PATH

@@ -1,7 +1,7 @@
 /* context_driver.c - what tests/multirank/context.bats launches: context parallelism over all
  * ranks.
  *
- *     context_driver REPLICATE     so many of the ranks are context_parallel_replicate
+ *     context_driver REPLICATE     REPLICATE is context_parallel_replicate
  *
  * Each rank also computes alone what all ranks compute together, and compares.
  */
@@ -17,9 +17,9 @@
 #include "d9d/model/model.h"
 #include "support/family.h"
 
-/* --- arrays in pieces ------------------------------------------------------------------ */
+/* --- arrays in chunks ------------------------------------------------------------------------- */
 
-/* Its bytes on the host. */
+/* Copies its bytes to the host. */
 static char *bytes_of(const d9d_tensor *x)
 {
     const uint64_t n = d9d_tensor_bytes(x);
@@ -30,7 +30,7 @@ static char *bytes_of(const d9d_tensor *x)
     return host;
 }
 
-/* This rank's pieces of x [B, S, ...]. */
+/* This rank's chunks of x [B, S, ...]. */
 static d9d_tensor pieces_of(const ranks *w, const d9d_tensor *x)
 {
     d9d_shape shape = x->shape;
@@ -54,7 +54,7 @@ static d9d_tensor pieces_of(const ranks *w, const d9d_tensor *x)
     return y;
 }
 
-/* What this rank got against its pieces of the whole. */
+/* Compares what this rank received with its chunks of the whole. */
 static void check_pieces(const ranks *w, const char *what, const d9d_tensor *got,
                          const d9d_tensor *whole, double tolerance)
 {
@@ -80,7 +80,7 @@ static double sum_over(const ranks *w, double x)
     return x;
 }
 
-/* Each rank gets all of all, and gives back to each its own, n times. */
+/* All-gathers the chunks and reduce-scatters them back, n times. */
 static void pieces_go_and_come_back(void **state)
 {
     const ranks *w = *state;
@@ -139,21 +139,22 @@ static void odd_positions_are_refused(void **state)
     d9d_tensor_release(&x);
 }
 
-/* --- batches --------------------------------------------------------------------------------- */
+/* --- batches ---------------------------------------------------------------------------------- */
 
-enum { IGNORE = -100, VOCAB = 23, MOST_CELLS = 4096 };
+enum { IGNORE = -100, VOCAB = 23, MAX_POSITIONS = 4096 };
 
 typedef struct made {
     d9d_batch b;
-    int32_t ids[MOST_CELLS], labels[MOST_CELLS], positions[MOST_CELLS], bounds[MOST_CELLS + 1];
+    int32_t ids[MAX_POSITIONS], labels[MAX_POSITIONS], positions[MAX_POSITIONS],
+        bounds[MAX_POSITIONS + 1];
 } made;
 
-/* Documents of about `longest` / 2; 0: rows are whole. */
+/* Documents of about `longest` / 2 tokens; 0: rows are not packed. */
 static void make(made *m, int64_t rows, int64_t length, int64_t longest)
 {
     int64_t n = 0;
 
-    assert_true(rows * length <= MOST_CELLS);
+    assert_true(rows * length <= MAX_POSITIONS);
     for (int64_t i = 0; i < rows * length; i++) {
         const uint64_t word = d9d_rng_below((d9d_rng){7, 1}, (uint64_t)i, 1 << 20);
         const bool begins = n == 0 || i % length == 0 || i - m->bounds[n - 1] >= longest ||
@@ -175,9 +176,9 @@ static void make(made *m, int64_t rows, int64_t length, int64_t longest)
                        .cu_seqlens = longest > 0 ? m->bounds : NULL};
 }
 
-/* A part of a batch on the device. */
+/* A slice of a batch on the device. */
 typedef struct uploaded {
-    d9d_cp_slice_buffer room;
+    d9d_cp_slice_buffer buffer;
     d9d_tensor ids, labels, positions, segments;
 } uploaded;
 
@@ -187,7 +188,7 @@ static void upload(const ranks *w, const d9d_batch *b, int rank, int n, uploaded
     d9d_shape cells;
 
     *out = (uploaded){0};
-    assert_ok(d9d_cp_slice_make(b, rank, n, &out->room, &p));
+    assert_ok(d9d_cp_slice_make(b, rank, n, &out->buffer, &p));
     cells = D9D_SHAPE(p.seqs, p.length);
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.ids, &out->ids));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.labels, &out->labels));
@@ -203,7 +204,7 @@ static void upload_release(uploaded *u)
     d9d_tensor_release(&u->labels);
     d9d_tensor_release(&u->positions);
     d9d_tensor_release(&u->segments);
-    d9d_cp_slice_buffer_release(&u->room);
+    d9d_cp_slice_buffer_release(&u->buffer);
 }
 
 static const d9d_tensor *segments_of(const uploaded *u)
@@ -211,7 +212,7 @@ static const d9d_tensor *segments_of(const uploaded *u)
     return u->segments.storage != NULL ? &u->segments : NULL;
 }
 
-/* --- attention ------------------------------------------------------------------------------- */
+/* --- attention -------------------------------------------------------------------------------- */
 
 typedef struct attention_case {
     const char *name;
@@ -239,12 +240,12 @@ static const attention_case attentions[] = {
 
 enum { Q, K, V, IN };
 
-/* Attention of all, or of this rank's part: y, and gradients for the seed dy. */
+/* Attention of all ranks' rows, or of this rank's slice: y, and gradients for the seed dy. */
 typedef struct attended {
     d9d_tape *t;
     d9d_var *in[IN], *y;
     d9d_tensor grad[IN];
-    d9d_param sinks; /* its gradient of all ranks */
+    d9d_param sinks; /* its gradient, summed over the ranks */
 } attended;
 
 static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
@@ -293,7 +294,7 @@ static void attended_release(attended *x)
     d9d_tape_free(x->t);
 }
 
-/* q, k, v and dy of all ranks. */
+/* q, k, v and dy of all ranks */
 static void attention_numbers(const ranks *w, const attention_case *c, d9d_tensor out[IN + 1])
 {
     const int64_t s = 2 * w->size * c->piece;
@@ -376,7 +377,7 @@ static void step(const d9d_tensor *x, double by, const d9d_tensor *u)
     free(from);
 }
 
-/* <y, dy> over all ranks, and what the gradients say it changes along `u`. */
+/* <y, dy> over all ranks, and its directional derivative along `u` from the gradients. */
 static double along(const ranks *w, const attention_case *c, const d9d_tensor mine[IN + 1],
                     const d9d_tensor *segments, const d9d_tensor u[IN], double *slope)
 {
@@ -392,7 +393,8 @@ static double along(const ranks *w, const attention_case *c, const d9d_tensor mi
     return y;
 }
 
-/* Each rank moves its own q, k and v: what all ranks' outputs do is what its gradients said. */
+/* Moves this rank's q, k and v along a direction; the change of <y, dy> must match the
+ * gradients. */
 static void gradients_are_those_of_all_ranks(void **state)
 {
     static const attention_case c = {"differences", D9D_F32, 2, 5, 4, 2, 6, 9, 0, false};
@@ -428,7 +430,7 @@ static void gradients_are_those_of_all_ranks(void **state)
     upload_release(&part);
 }
 
-/* --- models ---------------------------------------------------------------------------------- */
+/* --- models ----------------------------------------------------------------------------------- */
 
 static const char dense[] = "\"model_type\": \"qwen3\"";
 static const char mixture[] = "\"model_type\": \"qwen3_moe\", \"norm_topk_prob\": true, "
@@ -449,7 +451,7 @@ static const variant variants[] = {
     {"experts, packed", true, 7, D9D_RECOMPUTE_SELECTIVE},
 };
 
-/* A model over `comm`, its losses and its gradients, summed over the ranks. */
+/* A model over `comm`: its losses and gradients, summed over the ranks. */
 typedef struct learned {
     d9d_family_config config;
     d9d_model *model;

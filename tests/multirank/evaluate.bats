@@ -15,7 +15,7 @@ setup_file() {
     d9d-train -q --device cpu --set trainer.run.dir=one eval.json
 }
 
-# samples SEED N: of 8 to 20 tokens.
+# samples SEED N: N samples of 8 to 20 tokens.
 samples() {
     awk -v x="$1" -v n="$2" 'BEGIN { for (i = 0; i < n; i++) {
         printf "{\"input_ids\": ["
@@ -34,7 +34,7 @@ config() {
  "optimizer": {"name": "adamw", "lr": 1e-2}}
 JSON
 }
-# Every 4 of 12 steps, before the first and after the last.
+# Evaluates every 4 of 12 steps, before the first and after the last.
 evaluating() {
     sed -e 's/^{/{"evaluation": [{"data": {"dataset": "other"}, "period_steps": 4, "at_start": true, "microbatch_size": 2}, {"name": "few", "data": {"dataset": "data", "order": "bucketed"}, "samples": 5}],\n/' train.json
 }
@@ -45,14 +45,14 @@ same_training() {
     cmp {"$1","$2"}/export/model.safetensors
 }
 
-@test "evaluations change no bit of a training" { same_training one plain; }
+@test "evaluations do not change a bit of training" { same_training one plain; }
 
-@test "nor where training draws numbers" {
+@test "evaluations do not change training with dropout or other random numbers" {
     local n=0 how
     for how in "model_provider.dtype=bfloat16 optimizer.name=stochastic_adamw" \
         'peft={"kind":"lora","module_name_pattern":".*self_attn.*_proj","params":{"r":4,"alpha":12,"dropout":0.3}} trainer.batching.microbatch_size=2'; do
         n=$((n + 1))
-        # shellcheck disable=SC2086 # words
+        # shellcheck disable=SC2086 # several options
         for config in train eval; do
             run -0 d9d-train -q --device cpu $(printf -- '--set %s ' $how) --set trainer.run.dir="$config$n" --set trainer.run.steps=9 $config.json
         done
@@ -61,7 +61,7 @@ same_training() {
     done
 }
 
-@test "they are where they were asked for, under their own names" {
+@test "evaluations happen at the configured steps, under their own names" {
     [ "$(grep -c '"evaluation": "valid"' one/metrics.jsonl)" -eq 4 ]
     [ "$(grep -oE '"evaluation": "valid", "step": [0-9]+' one/metrics.jsonl | grep -oE '[0-9]+$' | tr '\n' ' ')" = "0 4 8 12 " ]
     [ "$(grep -oE '"evaluation": "few", "step": [0-9]+' one/metrics.jsonl | grep -oE '[0-9]+$')" = 12 ]
@@ -76,7 +76,7 @@ same_training() {
     for step in 0 4 8 12; do grep -qE "evaluate valid: 23 samples in .*, step $step, loss [0-9.]+\$" said.log; done
 }
 
-@test "a value is what d9d-infer says of the same weights" {
+@test "an evaluation equals d9d-infer on the same weights" {
     cat >infer.json <<JSON
 {"data": {"dataset": "other"}, "model_provider": {"name": "qwen3_moe", "hf_config": "one/export/config.json"},
  "trainer": {"batching": {"microbatch_size": 3}, "model_stage_factory": {"source_checkpoint": "one/export"}},
@@ -87,14 +87,14 @@ JSON
     [ "$(sed -nE 's/.*"tokens": ([0-9]+).*/\1/p' perplexity.json)" = "$(numbers valid/tokens one | tail -n 1)" ]
 }
 
-# ranks N DIR OPTION...
+# ranks N DIR OPTION...: trains on N ranks.
 ranks() {
     local n=$1 dir=$2
     shift 2
     mpi -n "$n" d9d-train -q --device cpu --set trainer.run.dir="$dir" "$@" eval.json
 }
 
-@test "on every mesh they are what one rank says" {
+@test "evaluations on every mesh equal one rank" {
     with_mpi
     local n=0 mesh
     for mesh in "data_parallel_replicate=2" "data_parallel_shard=4" "tensor_parallel=2" "context_parallel_shard=2" \
@@ -111,7 +111,7 @@ ranks() {
     done
 }
 
-@test "of any schedule of a pipeline, and change no bit there" {
+@test "evaluations equal one rank under every pipeline schedule and do not change training" {
     with_mpi
     local n=0 s
     for s in '{"schedule": "gpipe"}' '{"schedule": "1f1b", "num_stages_per_rank": 2, "zero_bubble": true}' \
@@ -125,13 +125,13 @@ ranks() {
     done
 }
 
-# half DIR STEP: DIR as it was when the checkpoint of that step had been written and its process died.
+# half DIR STEP: restores DIR to its state after the checkpoint of STEP, as if the process had died.
 half() {
     rm -rf "$1/export"
     for c in "$1"/checkpoints/step-*; do [ "${c##*-}" -le "$2" ] || rm -rf "$c"; done
 }
 
-@test "a run that goes on evaluates neither twice nor less" {
+@test "a resumed run evaluates each step exactly once" {
     for at in 2 4 6; do
         rm -rf again && cp -r one again && half again $at
         run -0 d9d-train -q --device cpu --set trainer.run.dir=again eval.json
@@ -144,8 +144,8 @@ half() {
     done
 }
 
-@test "an evaluation that a signal cuts is done where the run goes on" {
-    # Told while the evaluation before the first step goes on: that takes long.
+@test "an evaluation interrupted by a signal is done when the run resumes" {
+    # The signal arrives during the evaluation before the first step, which takes long.
     samples 9 20000 | d9d-shard -q --format tokens --out long -
     d9d-train --device cpu --set trainer.run.dir=cut --set 'evaluation={"data": {"dataset": "long"}, "at_start": true, "samples": 20000}' \
         eval.json 2>cut.log &
@@ -164,7 +164,7 @@ half() {
     same_training cut plain
 }
 
-@test "what is wrong with it is said before anything is spent" {
+@test "a wrong evaluation section is an error before the model is loaded" {
     bad() { run -2 d9d-train -q --device cpu --set trainer.run.dir=none --set evaluation="$1" train.json; }
     bad '{"data": {"dataset": "nowhere"}}'
     assert_output --partial "nowhere"

@@ -18,7 +18,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-enum { HIDDEN = 12, WIDTH = 7, MOST = 64 /* ranks of a group */ };
+enum { HIDDEN = 12, WIDTH = 7, MAX_RANKS = 64 /* ranks of a group */ };
 
 typedef enum mode { PLAIN, HALVES, REPLAY, REPLAY_HALVES } mode;
 
@@ -27,8 +27,8 @@ typedef struct trial {
     d9d_dtype t;
     int64_t per_rank, top_k; /* experts; top_k 0: all */
     bool renormalise, shared;
-    int64_t tokens[4]; /* of rank i: tokens[i % 4] */
-    bool crowd;        /* all choices are of the last rank's experts */
+    int64_t tokens[4]; /* rank i has tokens[i % 4] */
+    bool crowd;        /* all tokens choose the last rank's experts */
     mode mode;
 } trial;
 
@@ -51,7 +51,7 @@ static const trial trials[] = {
     {"bfloat16 replay", D9D_BF16, 2, 2, false, false, {40, 3, 0, 6}, false, REPLAY_HALVES},
 };
 
-/* One block with its tokens, [first, first + tokens) of those of the group. */
+/* A block with its tokens, [first, first + tokens) of the group. */
 typedef struct side {
     const trial *of;
     d9d_device *dev; /* shared */
@@ -82,7 +82,7 @@ static bool is_expert(const d9d_param *p)
     return p->spec.shape.ndim == 3;
 }
 
-/* Numbers of the tokens of a side out of those of the group. */
+/* Indices of the tokens of a side in the group. */
 static float *numbers(const side *s, uint64_t seed)
 {
     const int64_t n = s->tokens * HIDDEN;
@@ -92,7 +92,7 @@ static float *numbers(const side *s, uint64_t seed)
     return all;
 }
 
-/* --- a side ------------------------------------------------------------------------- */
+/* --- a side ----------------------------------------------------------------------------------- */
 
 static d9d_status block_make(side *s, int n_ranks)
 {
@@ -118,7 +118,7 @@ static d9d_status block_make(side *s, int n_ranks)
     return d9d_module_reset(&s->block.module, 7);
 }
 
-/* The first feature of every token is 4, and the last rank's experts like it. */
+/* The first feature of every token is 4, and only the last rank's experts have a weight for it. */
 static d9d_status crowd(side *s, int n_ranks)
 {
     const d9d_tensor *w = &s->block.gate.weight.local.data;
@@ -144,7 +144,7 @@ static void side_close(side *s)
     free(s->dx);
 }
 
-/* Of a group of `ranks`; alone without ep. */
+/* A side of a group of `ranks`; single rank without ep. */
 static d9d_status side_open(side *s, const trial *t, d9d_device *dev, int n_ranks, d9d_comm *ep)
 {
     *s = (side){.of = t,
@@ -159,7 +159,7 @@ static d9d_status side_open(side *s, const trial *t, d9d_device *dev, int n_rank
     return t->crowd ? crowd(s, n_ranks) : D9D_OK;
 }
 
-/* --- one pass ------------------------------------------------------------------------- */
+/* --- one pass --------------------------------------------------------------------------------- */
 
 static d9d_status forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                           size_t n_out)
@@ -231,7 +231,7 @@ static d9d_status run(side *s)
     return st;
 }
 
-/* --- against one rank ------------------------------------------------------------------ */
+/* --- against one rank ------------------------------------------------------------------------- */
 
 static d9d_status close_enough(const trial *t, const char *what, const float *got,
                                const float *want, int64_t n)
@@ -249,7 +249,8 @@ static d9d_status close_enough(const trial *t, const char *what, const float *go
                     sqrt(size));
 }
 
-/* A parameter's gradient over all tokens of the group, against the same part of that alone. */
+/* Compares a parameter's gradient over all tokens of the group with the same part of the single
+ * rank's. */
 static d9d_status same_gradient(const side *s, const d9d_param *p, const d9d_param *alone)
 {
     const int64_t n = d9d_tensor_numel(&p->local.grad);
@@ -278,12 +279,12 @@ static d9d_status compare(const side *s, const side *alone)
     return close_enough(s->of, "dx", s->dx, alone->dx + at, n);
 }
 
-/* --- against finite differences -------------------------------------------------------- */
+/* --- against finite differences --------------------------------------------------------------- */
 
-/* The sum of a number over the group. */
+/* Sums a number over the group. */
 static d9d_status total(const side *s, double *x)
 {
-    d9d_comm_blob all[MOST];
+    d9d_comm_blob all[MAX_RANKS];
     d9d_arena a = {0};
     d9d_status st = d9d_comm_allgather_bytes(s->cut.ep, "total", x, sizeof(*x), &a, all);
     double one, sum = 0.0;
@@ -310,7 +311,7 @@ static d9d_status loss(side *s, double *out)
     return st == D9D_OK ? total(s, out) : st;
 }
 
-/* x += by * the line; returns sum(g line). */
+/* x += by * line; returns <g, line>. */
 static double along(float *x, const float *g, const float *line, int64_t n, double by)
 {
     double sum = 0.0;
@@ -339,7 +340,8 @@ static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double 
     return st;
 }
 
-/* Move the tokens and all parameters; the slope of the gradients that are there. */
+/* Moves the tokens and all parameters along the line; returns the directional derivative from the
+ * gradients. */
 static d9d_status move(side *s, double by, double *slope)
 {
     float *line = numbers(s, 13);
@@ -378,7 +380,7 @@ static d9d_status run_trial(const trial *t, const ranks *w)
     D9D_TRY_OR(st, run(&alone), out);
     D9D_TRY_OR(st, run(&s), out);
     D9D_TRY_OR(st, compare(&s, &alone), out);
-    if (t->t == D9D_F32 && t->top_k == 0) /* a step changes no choice */
+    if (t->t == D9D_F32 && t->top_k == 0) /* the step is too small to change a choice */
         st = check_slope(&s);
 out:
     side_close(&alone);
@@ -396,7 +398,7 @@ int main(int argc, char **argv)
     assert_ok(d9d_bootstrap_open(&bootstrap));
     d.data_parallel_shard = d9d_bootstrap_size(bootstrap);
     d.expert_parallel = argc > 1 ? atoll(argv[1]) : d.data_parallel_shard;
-    assert_true(d.expert_parallel <= MOST);
+    assert_true(d.expert_parallel <= MAX_RANKS);
     assert_ok(ranks_open(bootstrap, &d, D9D_AXES_EXPERT, &w));
     for (size_t i = 0; st == D9D_OK && i < COUNT(trials); i++)
         st = d9d_bootstrap_agree_status(bootstrap, run_trial(&trials[i], &w));

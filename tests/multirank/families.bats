@@ -14,7 +14,7 @@ setup_file() {
     plugin seed_oss "$root/examples/plugins/seed_oss.c"
 }
 
-# infer CASE FAMILY [FLAG...]: log-probabilities of golden CASE.
+# infer CASE FAMILY [FLAG...]: checks the log-probabilities of golden CASE.
 infer() {
     [ -d "data-$1" ] || d9d-shard -q --format tokens --out "data-$1" "$golden/$1/tokens.jsonl"
     rm -f "$1.jsonl"
@@ -28,14 +28,14 @@ JSON
 }
 probs() { grep -oE "[-][0-9.]+(e-[0-9]+)?" "$1"; }
 
-@test "families compute what transformers computes" {
+@test "every family equals transformers" {
     for c in llama:plain_llama llama3:plain_llama mistral:plain_mistral; do
         infer ${c%:*} ${c#*:}
         close_to 1e-5 <(probs ${c%:*}.jsonl) <(probs "$golden/${c%:*}/logprobs.jsonl")
     done
 }
 
-@test "the rotary embedding of Llama 3.1 is the same in the names of either generation" {
+@test "the rotary embedding of Llama 3.1 is read from rope_scaling and rope_parameters alike" {
     sed -e 's/"rope_parameters"/"rope_scaling"/' -e '/"rope_theta"/d' -e 's/"rope_type"/"type"/' \
         -e 's/"vocab_size"/"rope_theta": 500.0, &/' "$golden/llama3/config.json" |
         tr '\n' ' ' | sed 's/, *"type"/, "type"/' >old.json
@@ -44,7 +44,7 @@ probs() { grep -oE "[-][0-9.]+(e-[0-9]+)?" "$1"; }
     cmp {old,llama3}.jsonl
 }
 
-@test "Mistral without a window sees all keys" {
+@test "Mistral without sliding_window attends to all keys" {
     sed 's/"sliding_window": 7/"sliding_window": null/' "$golden/mistral/config.json" >open.json
     infer mistral plain_mistral --set model_provider.hf_config=open.json --set task.output=open.jsonl
     infer mistral plain_mistral --set task.output=seven.jsonl
@@ -54,16 +54,17 @@ probs() { grep -oE "[-][0-9.]+(e-[0-9]+)?" "$1"; }
     cmp {open,wide}.jsonl
 }
 
-# with MEMBER: the golden Llama's config.json, of whose members this is another.
+# with MEMBER: other.json, the golden Llama's config.json with a member changed or added.
 with() {
     local name=${1%%:*}
     tr '\n' ' ' <"$golden/llama/config.json" | sed -E "s/$name: (\{[^}]*\}|[^,{}]*),//; s/^\{/{$1,/" >other.json
 }
 
-@test "what a family does not honour is refused by name" {
+@test "fields that a family does not support are rejected by name" {
     n=0
     while IFS='|' read -r member says; do
         [ -n "$member" ] || continue
+        echo "$member"
         with "$member"
         run -2 infer llama plain_llama --set model_provider.hf_config=other.json --set task.output=none.jsonl
         assert_output --partial "other.json: $says"
@@ -75,7 +76,7 @@ with() {
 "hidden_act": "gelu"|hidden_act: "gelu" is not supported
 "attention_dropout": 0.1|attention_dropout: 0.1 is not supported
 "model_type": "arcee"|model_type: "arcee" is not supported; llama is
-"model_type": "granite"|model_type: "granite" is not supported; llama is
+"model_type": "bloom"|model_type: "bloom" is not supported; llama is
 "model_type": 7|model_type: must be a text
 "model_type": null|model_type is missing
 "sliding_window": 4096|sliding_window: 4096: plain_llama does not know this field
@@ -100,13 +101,14 @@ with() {
 "is_encoder_decoder": true|is_encoder_decoder: true is not supported
 "add_cross_attention": true|add_cross_attention: true is not supported
 "pruned_heads": {"0": [1]}|pruned_heads: {"0": [1]} is not supported
-"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}|rope_parameters: "dynamic" is not supported
-"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}|rope_parameters: "longrope" is not supported
+"rope_parameters": {"rope_type": "proportional", "factor": 2.0}|rope_parameters: "proportional" is not supported
+"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}|short_factor of scaled rotary embedding is missing
+"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0]}|long_factor of scaled rotary embedding has 2 numbers, short_factor 1
 "rope_parameters": {"rope_type": "llama3", "factor": 8.0, "beta_fast": 32}|rope_parameters.beta_fast: 32: plain_llama does not know
 "rope_parameters": {"rope_type": "llama3", "factor": 8.0}|high_freq_factor of scaled rotary embedding is missing
 "rope_parameters": {"partial_rotary_factor": 0.5}|rope_parameters.partial_rotary_factor: 0.5 is not supported
 "rope_parameters": {"full_attention": {"rope_theta": 5.0}}|rope_parameters.full_attention: {"rope_theta": 5.0}: plain_llama does not know
-"rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]}|rope_scaling.mrope_section: [1, 1, 2]: plain_llama does not know
+"rope_scaling": {"type": "default", "sections": [1, 1, 2]}|rope_scaling.sections: [1, 1, 2]: plain_llama does not know
 "rope_scaling": 8|rope_scaling: 8 is not supported
 LIST
     [ "$n" -ge 30 ]
@@ -116,38 +118,42 @@ LIST
     [ ! -e none.jsonl ]
 }
 
-@test "what cannot change a result is taken, and a null says nothing" {
+@test "fields without influence are accepted, and null means absent" {
     with '"pretraining_tp": 2, "torch_dtype": "bfloat16", "logits_scaling": null, "temperature": 0.6'
     infer llama plain_llama --set model_provider.hf_config=other.json --set task.output=taken.jsonl
     infer llama plain_llama
     cmp {taken,llama}.jsonl
 }
 
-@test "the family that is built in declares its fields too, to every tool" {
+@test "a built-in family declares its fields to every tool" {
     mkdir src
     sed 's/"hidden_act"/"logits_scaling": 8.0, &/' "$golden/dense_tied/config.json" >src/config.json
     ln "$golden"/dense_tied/*.safetensors src 2>/dev/null || cp "$golden"/dense_tied/*.safetensors src
     run -2 d9d-map -q src dst
     assert_output --partial "src/config.json: logits_scaling: 8.0: qwen3 does not know this field"
     mkdir unknown
-    sed 's/"model_type": "llama"/"model_type": "granite"/' "$golden/llama/config.json" >unknown/config.json
+    sed 's/"model_type": "llama"/"model_type": "bloom"/' "$golden/llama/config.json" >unknown/config.json
     cp "$golden"/llama/*.safetensors unknown
     run -2 d9d-map -q unknown dst
-    assert_output --regexp 'config\.json: model_type: "granite" is not supported; there are .*llama.*, and plugins bring others \(man d9d-plugin\)'
+    assert_output --regexp 'config\.json: model_type: "bloom" is not supported; there are .*llama.*, and plugins bring others \(man d9d-plugin\)'
+    sed 's/"model_type": "llama"/"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}/' \
+        "$golden/llama/config.json" >unknown/config.json
+    run -2 d9d-map -q unknown dst
+    assert_output --partial 'config.json: model_type: "gemma3" is not supported: it has a text_config, of more than text; save its text model alone with transformers (model_type "gemma3_text")'
     run -2 infer llama qwen3_dense
     assert_output --partial 'model_provider.name: "qwen3_dense" does not read model_type "llama" of '
     assert_output --partial '; "llama" does'
     [ ! -e dst ]
 }
 
-@test "a model that declares nothing is not loaded" {
+@test "a family that declares no fields is not loaded" {
     sed '/\.model_types/d; s/\.stages = true, .*/.stages = true, \\/' "$root/examples/plugins/plain_llama.c" >silent.c
     plugin silent silent.c -Wno-unused
     run -2 infer llama plain_llama --set plugin=libsilent.so
     assert_output --partial 'libsilent.so: the model provider "plain_llama" has no model_types (which config.json it reads, and every field of it: d9d/model/hf/hf_fields.h)'
 }
 
-@test "a field that a family says it reads and does not is an error, not a lie" {
+@test "a declared field that the family does not read is an error" {
     sed 's/D9D_HF_ONLY("mlp_bias", .*/D9D_HF_READ("mlp_bias"),/' "$root/examples/plugins/plain_llama.c" >bad_schedule_plugin.c
     plugin liar bad_schedule_plugin.c
     run -2 infer llama plain_llama --set plugin=libliar.so
@@ -156,7 +162,7 @@ LIST
 
 # --- a family as a plugin -------------------------------------------------------------------------
 
-# job CASE PROVIDER: a job over the rows of a golden case; "task" or "optimizer" follows.
+# job CASE PROVIDER: the beginning of a configuration for a golden case; "task" or "optimizer" follows.
 job() {
     local data
     data=rows-$(basename "$1")
@@ -167,32 +173,32 @@ job() {
  "trainer": {"batching": {BATCHING}, "model_stage_factory": {"source_checkpoint": "$golden/$1"} TRAINER},
 JSON
 }
-# scores CASE PROVIDER OUTPUT [FLAG...]: the log-probability of each target.
+# scores CASE PROVIDER OUTPUT [FLAG...]: writes the log-probability of each target.
 scores() {
     job "$1" "$2" | sed 's/EPOCHS/1/; s/BATCHING/"microbatch_size": 2/; s/ TRAINER//' >scores.json
     echo ' "task": {"name": "logprobs", "output": "'"$3"'"}}' >>scores.json
     d9d-infer -q --device cpu "${@:4}" scores.json
 }
-# training CASE PROVIDER: of all rows in each of ten steps.
+# training CASE PROVIDER: a configuration of ten steps, each with all rows.
 training() {
     job "$1" "$2" | sed 's/EPOCHS/10/; s/BATCHING/"global_batch_size": 3/
         s/ TRAINER/, "run": {"name": "rows", "steps": 10}, "gradient_clipping": {"max_norm": 1.0}/'
     echo ' "optimizer": {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}'
 }
-# learned RUN CASE: the losses and gradient norms of a run are those of transformers.
+# learned RUN CASE: checks the losses and gradient norms of a run against transformers.
 learned() {
     close_to 1e-4 <(numbers loss "$1") <(numbers loss "$golden/$2/train.json")
     close_to 1e-4 <(numbers grad_norm "$1") <(numbers grad_norm "$golden/$2/train.json")
 }
 
-@test "a family that is a plugin computes what transformers computes" {
+@test "a plugin's family equals transformers" {
     for c in seed_oss seed_oss_odd seed_oss_tied; do
         scores plugins/$c seed_oss $c.jsonl
         close_to 1e-5 <(sed 's/"loss".*//' $c.jsonl | grep -oE "[-][0-9.]+(e-[0-9]+)?") <(probs "$golden/plugins/$c/logprobs.jsonl")
     done
 }
 
-@test "a family that is a plugin learns as in transformers, on any mesh" {
+@test "a plugin's family trains like transformers on every mesh" {
     for c in seed_oss seed_oss_odd seed_oss_tied; do
         training plugins/$c seed_oss >train.json
         run -0 d9d-train -q --device cpu --set trainer.run.dir=$c train.json
@@ -206,7 +212,7 @@ learned() {
     done
 }
 
-@test "dropout is read, and not trained with" {
+@test "dropout in config.json is accepted for inference and rejected for training" {
     for key in attention_dropout residual_dropout; do
         sed "s/\"$key\": 0.0/\"$key\": 0.1/" "$golden/plugins/seed_oss/config.json" >dropout.json
         scores plugins/seed_oss seed_oss $key.jsonl --set model_provider.hf_config=dropout.json
@@ -217,7 +223,7 @@ learned() {
     done
 }
 
-@test "d9d-map converts and makes what a plugin reads" {
+@test "d9d-map converts and initialises a plugin's model" {
     for c in seed_oss seed_oss_odd seed_oss_tied; do
         from=$golden/plugins/$c
         rm -rf own back again theirs
@@ -236,7 +242,7 @@ learned() {
     assert_output --partial "self_attn.q_proj.bias"
 }
 
-@test "d9d-map without the plugin, and with one that is none" {
+@test "d9d-map without the plugin, or with a library that is no plugin, is an error" {
     run -2 d9d-map -q "$golden/plugins/seed_oss" none
     assert_output --partial 'seed_oss/config.json: model_type: "seed_oss" is not supported; there are '
     run -2 d9d-map -q --plugin libplain_llama.so "$golden/plugins/seed_oss" none
@@ -250,14 +256,14 @@ learned() {
     [ ! -e none ]
 }
 
-@test "d9d-map with a plugin makes the same on ranks" {
+@test "d9d-map with a plugin writes the same files on several ranks" {
     with_mpi
     d9d-map -q --plugin libseed_oss.so "$golden/plugins/seed_oss" one
     mpi -n 2 d9d-map -q --plugin libseed_oss.so "$golden/plugins/seed_oss" two
     cmp {one,two}/model.safetensors
 }
 
-@test "a family of a plugin that lacks a part is refused by name" {
+@test "a plugin's family without a required part is rejected by name" {
     for part in class_name layer init forward; do
         sed -E "s/\.$part = [^,]*,//" "$root/examples/plugins/seed_oss.c" >lacking.c
         plugin lacking lacking.c -Wno-unused-function
@@ -268,7 +274,7 @@ learned() {
 
 # --- a family that nobody names ---------------------------------------------------------------------
 
-@test "auto finds the family of a config.json, built in or a plugin's" {
+@test "model \"auto\" finds the family by model_type, built in or of a plugin" {
     for c in families/mistral:mistral families/qwen3:qwen3_dense families/qwen3_moe:qwen3_moe plugins/seed_oss:seed_oss; do
         scores ${c%:*} auto auto.jsonl
         scores ${c%:*} ${c#*:} named.jsonl
@@ -279,7 +285,7 @@ learned() {
     done
 }
 
-@test "auto learns as its family does" {
+@test "model \"auto\" trains like its family" {
     for c in families/mixtral:mixtral families/qwen3_moe:qwen3_moe plugins/seed_oss:seed_oss; do
         router=(--set model_provider.router.aux_loss_coef=0.1)
         rm -rf auto named
@@ -292,10 +298,10 @@ learned() {
     done
 }
 
-@test "auto says what it cannot do" {
-    sed 's/"seed_oss"/"granite"/' "$golden/plugins/seed_oss/config.json" >granite.json
-    run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=granite.json
-    assert_output --regexp 'granite.json: model_type: "granite" is not supported; there are .*llama.*, seed_oss, and plugins bring others'
+@test "model \"auto\" names what it does not support" {
+    sed 's/"seed_oss"/"bloom"/' "$golden/plugins/seed_oss/config.json" >bloom.json
+    run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=bloom.json
+    assert_output --regexp 'bloom.json: model_type: "bloom" is not supported; there are .*llama.*, seed_oss, and plugins bring others'
     run -2 scores plugins/seed_oss auto none.jsonl --set plugin='[]'
     assert_output --partial 'model_type: "seed_oss" is not supported'
     run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=null

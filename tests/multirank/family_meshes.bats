@@ -9,7 +9,7 @@ load workroom
 
 setup_file() { workroom; }
 
-# configure CASE: eight samples a step, four steps.  Gated delta nets amplify rounding, and Adam makes
+# configure CASE: a configuration of four steps with eight samples each.  Gated delta nets amplify rounding, and Adam makes
 # of gradients that are almost nothing what it likes: it divides by a larger epsilon there.
 configure() {
     local type eps=1e-8
@@ -17,6 +17,7 @@ configure() {
     type=$(sed -n 's/.*"model_type": "\(.*\)".*/\1/p' "$golden/$1/config.json")
     type=${type%_text}
     [ "$type" != qwen3 ] || type=qwen3_dense
+    [ "$type" != gemma3_text ] || type=gemma3
     [ -d "data-$1" ] ||
         cat "$golden/$1"/train.jsonl{,,} | head -n 8 | d9d-shard -q --format tokens --out "data-$1" -
     cat >"$1.json" <<JSON
@@ -30,7 +31,7 @@ JSON
 }
 numbers() { grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
 
-# on_mesh CASE AXIS=N...: trained there; `refused` if the mesh does not divide it.
+# on_mesh CASE AXIS=N...: trains on a mesh; prints `refused` if the mesh does not divide the model.
 on_mesh() {
     local name=$1 ranks=1 sets=() axis n
     shift
@@ -57,7 +58,7 @@ on_mesh() {
 # A case of each family, on two meshes; all cases on all of them under make test-long.
 cases() {
     if [ -n "${D9D_LONG:-}" ]; then (cd "$golden" && printf '%s\n' *); else
-        printf '%s\n' deepseek_v2 deepseek_v3 glm4_moe gpt2 gpt_neox gpt_oss granite llama llama_gelu minimax_m2 mistral mixtral olmo olmo2 olmo3 phi3_partial \
+        printf '%s\n' deepseek_v2 deepseek_v3 gemma2 gemma3 glm4_moe gpt2 gpt_neox gpt_oss granite llama llama_gelu minimax_m2 mistral mixtral olmo olmo2 olmo3 phi3_partial \
             qwen2 qwen2_moe qwen3_5 qwen3_moe qwen3_next smollm3
     fi
 }
@@ -82,7 +83,7 @@ data_parallel_replicate=2 data_parallel_shard=2 pipeline_parallel=2 expert_paral
 LIST
 }
 
-@test "every family is the same on every mesh" {
+@test "every family on every mesh equals one rank" {
     ran=0
     for c in $(cases); do
         configure "$c"
@@ -96,4 +97,16 @@ LIST
         ran=$((ran + here))
     done
     [ $ran -ge 28 ]
+}
+
+@test "learnt positions are those of a rank's own tokens in generation too" {
+    cat >generate.json <<JSON
+{"model_provider": {"name": "gpt2", "hf_config": "$golden/gpt2/config.json"},
+ "mesh": {"tensor_parallel": 2}, "trainer": {"batching": {"microbatch_size": 2},
+  "model_stage_factory": {"source_checkpoint": "$golden/gpt2"}},
+ "task": {"name": "generate", "prompts": "$golden/gpt2/generate.jsonl", "max_new_tokens": 6,
+  "stop_at_eos": false, "output": "tokens.jsonl"}}
+JSON
+    mpi -n 2 d9d-infer -q --device cpu generate.json
+    diff <(sed 's/.*"tokens": \[//; s/\].*//' tokens.jsonl) <(sed 's/.*"tokens": \[//; s/\].*//' "$golden/gpt2/generate.jsonl")
 }

@@ -10,7 +10,7 @@ static bool at(const char *fault)
 
     return now != NULL && strcmp(now, fault) == 0;
 }
-static d9d_status mute(const char *fault) /* fails without a sentence */
+static d9d_status mute(const char *fault) /* fails without an error message */
 {
     return at(fault) ? D9D_EIO : D9D_OK;
 }
@@ -73,7 +73,7 @@ static d9d_status sample(void *self, int64_t k, int64_t length, int32_t *ids, in
 static const d9d_dataset_kind dataset = {
     .size = sizeof(dataset), .table = &table, .info = facts, .sample = sample};
 
-/* A task holds memory of the device until it is closed. */
+/* The task holds device memory until it is closed. */
 static d9d_status task_open(const void *config, void **self)
 {
     (void)config;

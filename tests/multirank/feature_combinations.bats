@@ -17,7 +17,7 @@ lora() { printf '{"kind": "lora", "module_name_pattern": "%s", "params": {"r": 3
 whole() { printf '{"kind": "full_tune", "module_name_pattern": "%s"}' "$1"; }
 stack() { local IFS=,; printf 'peft={"kind": "stack", "methods": [%s]}' "$*"; }
 
-# together MODEL MESH KEY=VALUE...: there as alone, with an evaluation; stages are those of the mesh.
+# together MODEL MESH KEY=VALUE...: trains and evaluates on the mesh and on one rank, and compares.
 together() {
     local model=$1 mesh=$2 set how=(--set "$evaluated")
     shift 2
@@ -29,20 +29,20 @@ together() {
     same run alone && close_to 1e-5 <(numbers valid/loss run) <(numbers valid/loss alone)
 }
 
-@test "a tied embedding, part of it frozen, over tensors and stages" {
+@test "tied embedding, partly frozen, tensor and pipeline parallel" {
     together dense "1 1 1 1 2 1 2" "$tied" "$(schedule zero_bubble_v)" trainer.gradient_clipping.max_norm=1e-3
     together dense "1 2 1 1 1 1 2" "$tied" "$(stack "$(whole 'model\\.embed_tokens.*')" "$(lora '.*\\.q_proj' 0.3)")" \
         trainer.gradient_manager.reduce=step trainer.sharding.reshard_after_forward=false
 }
 
-@test "adapters beside experts and attention, packed documents of odd lengths, stages" {
+@test "LoRA on experts and attention, packed documents of odd lengths, pipeline parallel" {
     d9d-shard -q --format tokens --pack 37 --out odd "$golden/moe/train.jsonl"
     together moe "1 1 1 2 1 2 2" "${packed[@]}" "$even" model_provider.checkpointing=selective \
         "$(stack "$(lora '.*grouped_experts.*' 0)" "$(lora '.*self_attn.*_proj' 0.3)" "$(whole '.*norm')")"
     together dense "1 1 3 1 2 1" "${packed[@]}" "$tied" model_provider.checkpointing=full
 }
 
-@test "every token to every expert, biases that even out loads, two stages a rank" {
+@test "top_k of all experts, loss-free balancing, two pipeline stages per rank" {
     together moe "1 2 1 1 1 2 2" "$even" model_provider.model.layer.experts_top_k=8 \
         "$(schedule 1f1b ', "num_stages_per_rank": 2, "zero_bubble": true')" trainer.gradient_manager.reduce=step
     together moe "3 1 1 1 2 2" "$even" data.order=bucketed 'optimizer={"name": "sgd", "lr": 0.01, "momentum": 0.9, "nesterov": true}'

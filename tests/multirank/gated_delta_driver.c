@@ -22,7 +22,7 @@ static double exact(void)
 static const d9d_segment documents[] = {
     {0, 5, 0, 5}, {5, 67, 5, 67}, {72, 60, 72, 60}, {132, 12, 132, 12}};
 
-/* A net of this rank, alone or as a part. */
+/* The net of this rank: whole or sharded. */
 typedef struct net {
     d9d_groups cut;
     d9d_block_gated_delta block;
@@ -34,7 +34,7 @@ static const d9d_param_sharding dense = {0, 0, D9D_AXES_SHARD, SUMMED};
 static const d9d_param_sharding columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
 static const d9d_param_sharding rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
 
-/* All but the norm of heads and the last projection has heads along its first dimension. */
+/* All weights but the head norm and the output projection have heads along dimension 0. */
 static d9d_status place(void *arg, d9d_param *p)
 {
     const d9d_param_sharding *sharding = strstr(p->name, "o_proj.") != NULL     ? &rows
@@ -106,7 +106,7 @@ static void net_learn(const ranks *w, net *n, bool packed)
         d9d_tensor_release(parts[i]);
 }
 
-/* This rank's part of a whole matrix or row. */
+/* This rank's shard of a matrix or vector. */
 static float *part_of(const d9d_param *p, const float *whole)
 {
     const int64_t cols = p->local.shape.ndim > 1 ? p->local.shape.dim[1] : 1;
@@ -135,7 +135,7 @@ static d9d_status compare(void *arg, d9d_param *p)
     return D9D_OK;
 }
 
-/* Rows of this rank. */
+/* This rank's rows. */
 static void compare_rows(const ranks *w, const char *what, const d9d_tensor *got,
                          const d9d_tensor *whole)
 {
@@ -173,7 +173,7 @@ static void heads_in_parts_are_the_net(void **state)
     }
 }
 
-/* Ranks that do not divide the heads, pieces of rows. */
+/* Rejected: ranks that do not divide the heads, rows in chunks. */
 static void what_cannot_be_is_refused(void **state)
 {
     const ranks *w = *state;

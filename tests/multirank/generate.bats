@@ -6,7 +6,7 @@ load ../slurm/helper
 
 load topology
 
-# infer CASE RANKS [OPTION...]: out.jsonl, greedy unless options say otherwise.
+# infer CASE RANKS [OPTION...]: writes out.jsonl, by greedy decoding unless options change it.
 infer() {
     local case=$1 ranks=$2 name=qwen3_dense
     shift 2
@@ -25,7 +25,7 @@ JSON
 tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
 same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
 
-@test "dense, tied and untied: tensors and data over four ranks" {
+@test "dense models, tied and untied, generate the same with tensor and data parallelism on four ranks" {
     infer dense_untied 4 --set mesh.tensor_parallel=2 --set mesh.data_parallel_shard=2
     same dense_untied
     infer dense_tied 4 --set mesh.tensor_parallel=4
@@ -34,7 +34,7 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     same dense_untied
 }
 
-@test "a mixture: tensors, experts and data over four ranks" {
+@test "a MoE model generates the same with tensor, expert and data parallelism on four ranks" {
     infer moe 4 --set mesh.tensor_parallel=2 --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=4
     same moe
     infer moe 4 --set mesh.tensor_parallel=2 --set mesh.data_parallel_replicate=2 --set mesh.expert_parallel=2
@@ -43,7 +43,7 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     same moe_mixed_tied
 }
 
-@test "a norm over all heads, factors: tensors over fewer and more ranks than key-value heads" {
+@test "families with a norm over all heads or with scale factors generate the same with fewer and more ranks than key-value heads" {
     local of_families=(--set task.max_new_tokens=6)
     infer families/olmo2 2 "${of_families[@]}" --set mesh.tensor_parallel=2
     same families/olmo2
@@ -55,7 +55,7 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     same families/granite
 }
 
-@test "draws are those of one rank; more ranks than samples" {
+@test "sampled tokens equal one rank, also with more ranks than samples" {
     warm=(--set task.temperature=1.2 --set task.top_p=0.9 --set task.seed=3)
     infer moe 1 "${warm[@]}"
     cp out.jsonl one.jsonl
@@ -66,7 +66,7 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     diff out.jsonl <(head -n 2 one.jsonl)
 }
 
-@test "over the stages of a pipeline, alone and with tensors, data and experts" {
+@test "generation over pipeline stages equals one rank, alone and with tensor, data and expert parallelism" {
     infer dense_tied 2 --set mesh.pipeline_parallel=2
     same dense_tied
     infer dense_untied 4 --set mesh.pipeline_parallel=2 --set mesh.tensor_parallel=2
@@ -79,7 +79,7 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     cmp out.jsonl one.jsonl
 }
 
-@test "what generation does not share out is refused" {
+@test "generation rejects context parallelism" {
     run infer moe 2 --set mesh.context_parallel_shard=2
     [ "$status" -eq 2 ]
     [[ "$output" == *'context parallelism is not supported'* ]]

@@ -13,6 +13,6 @@ export D9D_COMM_CHECK=1
 
 driver=$D9D_BUILD/tests/multirank/generate_mesh_driver
 
-@test "one rank: rows in parts are the rows" { run -0 "$driver"; }
-@test "two ranks compute what one does" { all_well 2 "$driver"; }
-@test "four ranks compute what one does" { all_well 4 "$driver"; }
+@test "one rank: prefill in chunks equals the whole sequence" { run -0 "$driver"; }
+@test "two ranks equal one" { all_well 2 "$driver"; }
+@test "four ranks equal one" { all_well 4 "$driver"; }

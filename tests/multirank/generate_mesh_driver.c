@@ -14,7 +14,7 @@
 
 enum { ROWS = 4, T = 144, H = 24, CALLS = 2, ROOM = 70 };
 
-/* Tokens of each row in each call, and of the whole where a row begins. */
+/* Tokens of each row in each call; where a row begins, the number of its tokens in all. */
 static const int32_t pieces[CALLS][ROWS] = {{4, 30, 60, 2}, {1, 37, 0, 10}};
 static const int32_t starts[ROWS] = {0, 5, 72, 132}, lengths[ROWS] = {5, 67, 60, 12};
 
@@ -78,7 +78,7 @@ static d9d_status latent_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_mode
     return d9d_block_mla_forward(&n->latent, t, x, in->positions, in->segments, in->cache, x, y);
 }
 
-/* What has heads along its rows; o_proj has them along its columns, all else is whole. */
+/* Parameters with heads along rows; o_proj has them along columns, all others are replicated. */
 typedef struct kind {
     d9d_status (*init)(net *n, const d9d_block_opts *opts);
     void (*cells)(const net *n, d9d_block_cache_spec *out);
@@ -145,15 +145,15 @@ static void net_close(net *n)
         d9d_tensor_release(&n->cell[i]);
 }
 
-/* --- calls --------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
-/* Some tokens of all rows: what the block is given, and which of the whole they are. */
+/* A call: tokens of all rows, and their positions in the whole. */
 typedef struct call {
     int64_t n, of[T];
     int32_t position[T], at[T], segment[ROWS][4], row[ROWS];
 } call;
 
-/* The `number`-th part of each row, in cells; -1: rows as they are. */
+/* Chunk `number` of each row, in slots; -1: whole rows. */
 static void call_make(int number, call *c)
 {
     *c = (call){0};
@@ -174,14 +174,14 @@ static void call_make(int number, call *c)
 }
 
 /* y of this rank's tokens of the call. */
-static d9d_tensor run(const ranks *w, const kind *k, net *n, const call *c, bool kept)
+static d9d_tensor run(const ranks *w, const kind *k, net *n, const call *c, bool cached)
 {
     const int there = d9d_comm_size(n->cut.tp);
     const int64_t each = c->n / there, first = there > 1 ? w->rank * each : 0;
     d9d_tensor all = ranks_numbers(w, D9D_F32, D9D_SHAPE(T, H), 1), x, t[4], y;
     d9d_block_cache cache = {.token_slots = &t[2], .seq_slots = &t[3]};
     const d9d_model_layer_in in = {
-        .positions = &t[0], .segments = &t[1], .cache = kept ? &cache : NULL};
+        .positions = &t[0], .segments = &t[1], .cache = cached ? &cache : NULL};
     float *host = ranks_host(&all), *mine = calloc((size_t)(each * H) + 1, sizeof(*mine));
     d9d_var *v, *out;
     d9d_tape *tape;
@@ -239,7 +239,7 @@ static void parts_of_rows_and_heads_are_the_whole(void **state)
         y = run(w, &kinds[i], &whole, &c, false);
         want = ranks_host(&y);
         d9d_tensor_release(&y);
-        for (int again = 0; again < 2; again++) /* rows begin anew in cells that others had */
+        for (int again = 0; again < 2; again++) /* rows restart in slots that others had */
             for (int number = 0; number < CALLS; number++) {
                 call_make(number, &c);
                 y = run(w, &kinds[i], &part, &c, true);

@@ -19,12 +19,12 @@ setup() {
     export D9D_P2P=force
 }
 
-# alone NAME MODEL [OPTION...]: the training of one rank, once.
+# alone NAME MODEL [OPTION...]: trains on one rank, once per NAME.
 alone() {
     [ -e "$1/export" ] || d9d-train -q --device cpu --set trainer.run.dir="$1" "${@:3}" "$2.json"
 }
 
-# agree LETTERS MODEL MESH WITH [OPTION...]: ranks on hosts, a letter each, do what one has done.
+# agree LETTERS MODEL MESH WITH [OPTION...]: trains on hosts (a letter per rank) and compares with run WITH.
 agree() {
     local through=("$BATS_TEST_DIRNAME/on_hosts" "$1")
     rm -rf run
@@ -34,20 +34,20 @@ agree() {
     fi
 }
 
-@test "tensor and context parallelism within hosts and between them" {
+@test "tensor and context parallelism within and across hosts equal one rank" {
     agree aaab dense "1 2 1 1 2 1" dense
     agree aaba dense "1 2 2 1 1 1" dense
     agree aab dense "2 2 1 1 2 1" dense
 }
 
-@test "experts within hosts and between them, with a schedule that does two stages in turns" {
+@test "expert parallelism within and across hosts equals one rank, with two interleaved stages per rank" {
     agree aaab moe "1 4 1 1 1 2" moe
     agree aaaabaaa moe "1 4 1 1 1 2 2" moe $dual
     agree aaaaaaab moe "1 4 1 1 1 2 2" moe $dual
     agree a moe "1 4 1 1 1 2 2" moe $dual
 }
 
-@test "three ranks and five, hosts in turn, replicas on a host each, and primes" {
+@test "three and five ranks, alternating hosts, a host per replica, and prime degrees equal one rank" {
     alone primes dense $primes
     alone experts moe $experts
     agree aaabbbbb dense "2 2 2 1 1 1" dense
@@ -59,7 +59,7 @@ agree() {
     agree aaaaabb moe "1 2 1 1 3 3 2" experts $experts
 }
 
-@test "twelve to thirty-two ranks" {
+@test "twelve to thirty-two ranks equal one" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
     alone primes dense $primes
     alone experts moe $experts
@@ -70,24 +70,24 @@ agree() {
     agree abc moe "2 4 1 2 2 1" experts $experts
 }
 
-# Each rank says where it lives, in 16 bytes and with the 8 of their number, once; what it has, of
-# which there is one for each array, it says to ranks of its host alone.
-@test "ranks of several hosts do not tell each other of memory that none could read" {
+# Each rank sends its host once, in 16 bytes and 8 of their number.  Handles, one per array, are sent
+# to ranks of the same host only.
+@test "buffer handles are exchanged only where peer memory is used" {
     local ways=$D9D_BUILD/tests/multirank/hosts_driver
     run -0 mpi -n 4 "$BATS_TEST_DIRNAME/on_hosts" aabb "$ways" bytes
     assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
     D9D_P2P=off run -0 mpi -n 4 "$ways" bytes
     assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
-    D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes # D9D_P2P=force comes first
+    D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes # D9D_P2P=force takes precedence
     assert_equal "$(grep -c 'made 4, MiB 8' <<<"$output")" 4
-    D9D_P2P="" D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes # as 0.1 had it
+    D9D_P2P="" D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes # the variable of 0.1
     assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
     run -0 mpi -n 4 "$ways" bytes
     assert_equal "$(grep -c 'made 4, MiB 8' <<<"$output")" 4
     [ "$(sed -n 's/.*: \([0-9]*\) bytes.*/\1/p' <<<"$output" | sort -u)" -gt 96 ]
 }
 
-@test "rooms grow beside those that there are, and are tried again after a refusal" {
+@test "staging buffers grow, and growing is retried after a failure" {
     run -0 mpi -n 2 "$D9D_BUILD/tests/multirank/hosts_driver" refuse
     for rank in 0 1; do
         assert_line "rank $rank: both 1, MiB 4"

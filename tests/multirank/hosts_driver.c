@@ -15,18 +15,18 @@
 
 enum { MIB = 1 << 20 };
 
-/* What the world's calls go through: the wire's own, and counts. */
+/* The backend of the world's collectives, and counters. */
 static struct {
     const d9di_comm_backend_ops *wire;
-    long long told; /* bytes */
-    uint64_t most;  /* of rooms; 0: any */
+    long long exchanged; /* bytes exchanged */
+    uint64_t max_bytes;  /* limit of a buffer; 0: none */
     int made, open, both, lines;
 } seen;
 
 static d9d_status count_words(d9d_comm *c, const d9di_comm_call *k)
 {
     for (int r = 0; r < c->size; r++)
-        seen.told += k->recv[r];
+        seen.exchanged += k->recv[r];
     return seen.wire->run[D9DI_COLL_ALLGATHER_BYTES](c, k);
 }
 
@@ -34,7 +34,7 @@ static d9d_status count_make(d9d_comm *c, uint64_t bytes, void **out)
 {
     *out = NULL;
     seen.made++;
-    if (seen.most > 0 && bytes > seen.most)
+    if (seen.max_bytes > 0 && bytes > seen.max_bytes)
         return D9D_OK;
     D9D_TRY(seen.wire->symm_buffer->create(c, bytes, out));
     seen.open += *out != NULL;
@@ -42,10 +42,10 @@ static d9d_status count_make(d9d_comm *c, uint64_t bytes, void **out)
     return D9D_OK;
 }
 
-static void count_close(void *rooms)
+static void count_close(void *buffer)
 {
     seen.open--;
-    seen.wire->symm_buffer->close(rooms);
+    seen.wire->symm_buffer->close(buffer);
 }
 
 static void hear(void *arg, d9d_log_level level, const char *text)
@@ -57,7 +57,7 @@ static void hear(void *arg, d9d_log_level level, const char *text)
 
 static void tell_bytes(const d9d_comm *c)
 {
-    printf("rank %d: %lld bytes, made %d, MiB %lld\n", c->rank, seen.told, seen.made,
+    printf("rank %d: %lld bytes, made %d, MiB %lld\n", c->rank, seen.exchanged, seen.made,
            (long long)(d9d_symm_buffer_bytes(c) / MIB));
 }
 
@@ -74,10 +74,10 @@ static d9d_status act_refuse(d9d_comm *c)
     int asked = 0, made;
 
     D9D_TRY(d9d_symm_buffer_reserve(c, 2 * MIB));
-    D9D_TRY(d9d_symm_buffer_reserve(c, 4 * MIB)); /* beside those that there are */
+    D9D_TRY(d9d_symm_buffer_reserve(c, 4 * MIB)); /* in addition to the existing buffers */
     printf("rank %d: both %d, MiB %lld\n", c->rank, seen.both,
            (long long)(d9d_symm_buffer_bytes(c) / MIB));
-    seen.most = 4 * MIB;
+    seen.max_bytes = 4 * MIB;
     D9D_TRY(d9d_symm_buffer_reserve(c, 8 * MIB));
     printf("rank %d: refused, MiB %lld, lines %d\n", c->rank,
            (long long)(d9d_symm_buffer_bytes(c) / MIB), seen.lines);
@@ -85,7 +85,7 @@ static d9d_status act_refuse(d9d_comm *c)
         D9D_TRY(d9d_symm_buffer_reserve(c, 8 * MIB));
     printf("rank %d: tried again after %d, MiB %lld, lines %d\n", c->rank, asked,
            (long long)(d9d_symm_buffer_bytes(c) / MIB), seen.lines);
-    seen.most = 0;
+    seen.max_bytes = 0;
     for (asked = 0; d9d_symm_buffer_bytes(c) < 8 * MIB; asked++)
         D9D_TRY(d9d_symm_buffer_reserve(c, 8 * MIB));
     printf("rank %d: had after %d, MiB %lld, open %d\n", c->rank, asked,
@@ -96,14 +96,14 @@ static d9d_status act_refuse(d9d_comm *c)
 static d9d_status act(d9d_comm *c, const char *what)
 {
     const d9di_comm_backend_ops *own = c->ops;
-    d9di_symm_buffer_ops rooms = *own->symm_buffer;
+    d9di_symm_buffer_ops buffer = *own->symm_buffer;
     d9di_comm_backend_ops wire = *own;
     d9d_status st;
 
-    rooms.create = count_make;
-    rooms.close = count_close;
+    buffer.create = count_make;
+    buffer.close = count_close;
     wire.run[D9DI_COLL_ALLGATHER_BYTES] = count_words;
-    wire.symm_buffer = &rooms;
+    wire.symm_buffer = &buffer;
     seen.wire = own;
     c->ops = &wire;
     st = (strcmp(what, "refuse") == 0 ? act_refuse : act_bytes)(c);

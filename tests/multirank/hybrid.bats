@@ -28,15 +28,15 @@ JSON
 }
 
 train() { d9d-train -q --device cpu --set "trainer.run.dir=$1" "${@:2}" train.json; }
-# alone: the run that the others are held to.
+# alone: the reference run of one rank.
 alone() { [ -d alone ] || train alone; }
 
-@test "it learns" {
+@test "the hybrid model trains" {
     run -0 alone
     numbers loss alone | awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 20 && last < 0.7 * first) }'
 }
 
-@test "stopped and gone on with it is the same to the bit" {
+@test "a resumed run has the same bits" {
     alone
     train part --set trainer.run.steps=9
     rm -rf part/export
@@ -44,7 +44,7 @@ alone() { [ -d alone ] || train alone; }
     cmp {alone,part}/export/model.safetensors
 }
 
-@test "layers computed again are the same to the bit" {
+@test "activation checkpointing has the same bits" {
     alone
     for mode in full selective; do
         train again-$mode --set model_provider.checkpointing=$mode
@@ -52,7 +52,7 @@ alone() { [ -d alone ] || train alone; }
     done
 }
 
-@test "on ranks it is what it is on one" {
+@test "several ranks equal one" {
     with_mpi
     alone
     mpi -n 2 d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=ranks \
@@ -60,7 +60,7 @@ alone() { [ -d alone ] || train alone; }
     close_to 1e-5 <(numbers loss ranks) <(numbers loss alone | head -n 5)
 }
 
-@test "in stages it is what it is in one" {
+@test "pipeline stages equal one rank" {
     with_mpi
     alone
     mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=stages \
@@ -68,8 +68,8 @@ alone() { [ -d alone ] || train alone; }
     close_to 1e-5 <(numbers loss stages) <(numbers loss alone | head -n 5)
 }
 
-# Documents of a pack are of their mean length on paper, and the longest ones are measured.
-@test "it is planned: the gated delta rule's states and convolutions too" {
+# The plan assumes documents of mean length, but the longest ones are measured.
+@test "--plan covers the gated delta rule and the convolutions" {
     alone
     measured=$(sed -n 's/.*"mem_bytes": \([0-9]*\).*/\1/p' alone/metrics.jsonl | sort -n | tail -n 1)
     planned=$(d9d-train --plan --gpu cpu --json train.json | sed -n 's/^ *"peak": \([0-9]*\),$/\1/p')
@@ -77,8 +77,8 @@ alone() { [ -d alone ] || train alone; }
     awk -v p="$planned" -v m="$measured" 'BEGIN { exit !(m > 0 && p <= 1.05 * m && p >= 0.95 * m) }'
 }
 
-@test "adapters beside matrices that HuggingFace has no names for are merged in the exported model" {
-    for dropped in false true; do # whole, or only what is trained, in checkpoints
+@test "export merges adapters, also where HuggingFace has no name for a matrix" {
+    for dropped in false true; do # checkpoints of all weights, or of trained ones only
         train tuned --set trainer.run.steps=2 --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=$dropped \
             --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 2, "alpha": 16}}'
         [ -s tuned/export/model.safetensors ]
@@ -86,7 +86,7 @@ alone() { [ -d alone ] || train alone; }
     done
 }
 
-# generate OUT PROMPTS TOKENS RANKS [OPTION...]: greedy, by what alone has learnt.
+# generate OUT PROMPTS TOKENS RANKS [OPTION...]: decodes greedily with the weights of `alone`.
 generate() {
     local out=$1 prompts=$2 tokens=$3 ranks=$4 launch=()
     alone
@@ -101,11 +101,11 @@ JSON
     [ "$ranks" = 1 ] || launch=(mpi -n "$ranks")
     "${launch[@]}" d9d-infer -q --device cpu "${@:5}" g.json
 }
-# Of 9, 17, 6, 12 tokens and more.
+# Prompts of 9, 17, 6, 12 and more tokens.
 prompts() { head -n 5 "$golden/tokens.jsonl"; }
 tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
 
-@test "it generates: the same tokens for any rows beside, and for a row that is computed anew for each" {
+@test "generation does not depend on the batch, and equals prefilling the grown prompt for each token" {
     prompts >p.jsonl
     generate three.jsonl p.jsonl 24 1
     [ "$(tokens three.jsonl | sort -u | wc -l)" -gt 1 ]
@@ -119,7 +119,7 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     grep -qF "$(tokens three.jsonl | sed -n 2p | cut -d, -f1-6)]" grown.jsonl
 }
 
-@test "on ranks, and over stages, it generates what it does on one" {
+@test "generation on several ranks and stages equals one rank" {
     with_mpi
     prompts >p.jsonl
     generate one.jsonl p.jsonl 24 1

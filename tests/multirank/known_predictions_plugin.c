@@ -45,7 +45,7 @@ static const d9d_checkpointer_rank_state *state(void *self, size_t *n)
     return ((recite *)self)->cells;
 }
 
-/* Scores of a position; those of the class that is right are somewhat higher. */
+/* Scores of a position; that of the right class is higher on average. */
 static void scores(const recite *r, int32_t id, int32_t position, int32_t label, float *out)
 {
     const d9d_rng g = {.seed = (uint64_t)id, .stream = (uint64_t)position};
@@ -64,7 +64,7 @@ static void write_row(FILE *f, const recite *r, int32_t label, const float *p)
     fprintf(f, "], \"target\": %d}\n", label);
 }
 
-/* On the CPU: what is on the device is on the host. */
+/* CPU only: device memory is host memory. */
 static d9d_status predict(recite *r, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out)
 {
     const int64_t n = d9d_tensor_numel(in->ids), c = r->c->classes;

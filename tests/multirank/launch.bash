@@ -5,23 +5,22 @@
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
-# no_launcher, once a file: what may have launched the test itself is not what launches its ranks.
+# no_launcher, once a file: removes the variables of a launcher that may run the test itself.
 no_launcher() { unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"; }
 
-# Was it built with MPI?  with_mpi: else the test is skipped.
+# has_mpi: true for a build with MPI.  with_mpi: skips the test for a build without.
 has_mpi() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ]; }
 with_mpi() { has_mpi || skip "built without MPI"; }
 
-# MPI leaves some.  leaks_too: ours are found all the same, by whole stacks that tell those of MPI
-# (lsan.supp) and take twice the time.
+# MPI leaks memory.  leaks_too: checks for leaks of d9d nevertheless, by full stacks that tell them
+# from those of MPI (lsan.supp); this takes twice the time.
 mpi_leaks=detect_leaks=0
 leaks_too() { mpi_leaks=fast_unwind_on_malloc=0; }
 
-# mpi OPTION... COMMAND...: it ends within $patience seconds, half an hour, whatever mpirun does: Open
-# MPI's launcher, which sees its ranks abort at once, may lock itself up when they are gone.  Each has a
-# session directory of its own: launchers remove the one they share while others begin to use it.
-# Bats removes those of launches that are killed.  Ranks that wait sleep: to give the processor away takes
-# a turn of each busy process beside.
+# mpi OPTION... COMMAND...: runs mpirun with a timeout of $patience seconds, half an hour, since Open
+# MPI's launcher may deadlock after its ranks have aborted.  Each launch has its own session directory:
+# launchers remove a shared one while others begin to use it.  Bats removes those of killed launches.
+# Waiting ranks sleep: yielding would give a time slice to every other busy process.
 mpi() {
     local session rc=0
     session=$(mktemp -d "${BATS_RUN_TMPDIR:-/tmp}/mpi-XXXXXX") || return 1
@@ -31,7 +30,7 @@ mpi() {
     return $rc
 }
 
-# all_well N DRIVER [ARG...]: so many ranks of a driver, each of which says that nothing failed.
+# all_well N DRIVER [ARG...]: runs a driver on N ranks, each of which must report success.
 all_well() {
     leaks_too
     run -0 mpi -n "$1" "${@:2}"

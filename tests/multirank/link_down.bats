@@ -21,11 +21,11 @@ setup_file() {
     for host in $one $two; do
         ip -n "$host" link set lo up
         ip -n "$host" link set cable up
-        # The launcher gives a host up after seconds, not a quarter of an hour.
+        # The launcher declares a host lost after seconds, not after a quarter of an hour.
         ip netns exec "$host" bash -c 'echo 4 >/proc/sys/net/ipv4/tcp_retries2'
     done
     mkdir "$shared/n1" "$shared/n2"
-    # What mpirun calls to start its daemon on the other host: HOST COMMAND...
+    # The command that mpirun calls to start its daemon on the other host: HOST COMMAND...
     printf '#!/bin/bash\nshift\nexec %q %q %q n2 bash -c "$*"\n' "$BATS_TEST_DIRNAME/on_host" "$two" "$shared/n2" >"$shared/rsh"
     chmod +x "$shared/rsh"
 }
@@ -46,8 +46,8 @@ teardown_file() {
     rm -rf "$shared"
 }
 
-# hosts RANKS-PER-HOST COMMAND...: mpirun on the first host, which finds out within seconds that it
-# has lost the other one.
+# hosts RANKS-PER-HOST COMMAND...: runs mpirun on the first host, which detects within seconds that
+# the other host is lost.
 hosts() {
     local n=$1
     shift
@@ -63,13 +63,13 @@ deserted() { [ -z "$(processes)" ]; }
 train="d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2
     --set data.epochs=20 --set trainer.run.steps=200 --set trainer.checkpointing.period_steps=2"
 
-@test "ranks on two hosts are one job" {
+@test "ranks on two hosts form one job" {
     # shellcheck disable=SC2016
     run -0 hosts 2 bash -c 'echo "$OMPI_COMM_WORLD_RANK on $(hostname)"'
     assert_equal "$(sort <<<"$output" | tr '\n' ,)" "0 on n1,1 on n1,2 on n2,3 on n2,"
 }
 
-@test "the cable is pulled out: all ranks are gone, the call is named, the last checkpoint is good" {
+@test "link down: all ranks end, the collective is named, the last checkpoint is good" {
     # shellcheck disable=SC2086
     hosts 1 $train --set trainer.run.dir=whole c.json
     # shellcheck disable=SC2086
@@ -85,7 +85,7 @@ train="d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set 
     wait $pid || ended=$?
     [ $ended -ne 0 ]
     cat err
-    # All have come, or some wait for one that waits in the call before.
+    # Either all ranks are in the same call, or some wait for a rank that is still in the previous one.
     [ "$(grep -cE 'd9d-train: error: .* [0-9]+ of .*wait (since [0-9]+\.[0-9] s|for each other)' err)" -eq 1 ]
     [ "$(records run)" -lt 200 ]
     [ ! -e run/export ]

@@ -6,20 +6,20 @@
 load ../slurm/helper
 load topology
 
-# Parallelism of every kind, with few key-value heads for the tensor ranks, and more ranks than rank.
+# All kinds of parallelism, fewer key-value heads than tensor ranks, and more ranks than the LoRA rank.
 meshes=("1 1 1 1 1 1" "2 1 1 1 1 1" "1 2 1 1 1 1" "1 1 1 1 2 1" "1 1 2 1 1 1" "1 2 1 1 2 4"
     "1 1 1 1 8 1" "1 4 1 1 1 4" "2 1 1 2 1 2" "1 2 1 1 1 2 2" "1 1 1 1 2 1 2")
 pairs=([0]="9" [5]="2" [9]="3")
 
 lora='{"kind": "lora", "module_name_pattern": ".*_proj|.*gate", "params": {"r": 3, "alpha": 12}}'
 
-# tune MODEL MESH DIR [OPTION...]
+# tune MODEL MESH DIR [OPTION...]: trains adapters on a mesh.
 tune() {
     train "$1" "$2" "$3" --set "peft=$lora" \
         --set trainer.checkpointing.period_steps=5 "${@:4}"
 }
 
-# on_meshes MODEL MESH...: numbers of meshes; all with D9D_LONG=1.
+# on_meshes MODEL MESH...: compares these meshes (by number) with one rank; all with D9D_LONG=1.
 on_meshes() {
     local i bad=0 some=("${@:2}")
     [ -z "${D9D_LONG:-}" ] || some=("${!meshes[@]}")
@@ -32,18 +32,18 @@ on_meshes() {
     [ "$bad" -eq 0 ]
 }
 
-@test "adapters of a mixture of experts learn the same on every mesh" { on_meshes moe 5 6 9; }
-@test "of a dense model too" {
+@test "LoRA of a MoE model trains the same on every mesh" { on_meshes moe 5 6 9; }
+@test "LoRA of a dense model trains the same on every mesh" {
     meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1")
     on_meshes dense 1
 }
 
-@test "what is dropped does not depend on the mesh" {
+@test "dropout masks do not depend on the mesh" {
     lora='{"kind": "lora", "module_name_pattern": ".*self_attn.*_proj|.*gate|.*shared.*", "params": {"r": 3, "alpha": 12, "dropout": 0.3}}'
     on_meshes moe 4 5 7 10
 }
 
-@test "checkpoints of adapters alone, saved on one mesh, go on on another" {
+@test "adapter-only checkpoints saved on one mesh resume on another" {
     local from to bad=0
     only=(--set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true)
     for from in "${!pairs[@]}"; do
@@ -60,7 +60,7 @@ on_meshes() {
     [ "$bad" -eq 0 ]
 }
 
-@test "adapters to begin with are trained on over stages as on one rank" {
+@test "training from given adapters over pipeline stages equals one rank" {
     sed 's/"shared_expert": {[^}]*}/"shared_expert": null/' moe.json >plain.json
     rm -rf first alone run
     tune plain "1 1 1 1 1 1" first
@@ -73,7 +73,7 @@ on_meshes() {
     done
 }
 
-@test "adapters written by many ranks are those of one" {
+@test "adapters exported by several ranks equal those of one" {
     sed 's/"shared_expert": {[^}]*}/"shared_expert": null/' moe.json >plain.json
     rm -rf alone run
     tune plain "1 1 1 1 1 1" alone

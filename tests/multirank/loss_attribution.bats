@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of topology.bash
-# The documents that a step is recorded with are those of one rank, on any mesh.
+# Loss attribution: a step records the same documents on every mesh as on one rank.
 
 load ../slurm/helper
 
@@ -9,13 +9,13 @@ load topology
 
 told=(--set trainer.logging.documents=3)
 
-# documents RUN: "STEP SAMPLE DOCUMENT TOKENS LOSS", the worst first.
+# documents RUN: lines "STEP SAMPLE DOCUMENT TOKENS LOSS", largest loss first.
 documents() {
     grep '^{"documents"' "$1/metrics.jsonl" | awk -F'[][]' '{ split($1, a, /[ ,]+/); n = split($2, d, /}, ?/)
         for (i = 1; i <= n; i++) { gsub(/[^0-9.e, +-]/, " ", d[i]); gsub(/,/, " ", d[i]); print a[2], d[i] } }' | tr -s ' '
 }
 
-# same_documents A B: the same ones, with losses to 1e-5.
+# same_documents A B: compares documents exactly and losses to 1e-5.
 same_documents() {
     paste -d' ' <(documents "$1") <(documents "$2") | awk '
         { n++; h = NF / 2
@@ -25,7 +25,7 @@ same_documents() {
         END { exit bad || n != 12 }'
 }
 
-# on MODEL OPTIONS MESH...: as one rank.
+# on MODEL OPTIONS MESH...: compares each mesh with one rank.
 on() {
     local model=$1 mesh
     read -ra options <<<"$2"
@@ -38,18 +38,18 @@ on() {
     done
 }
 
-@test "packed documents, cut over ranks, in pipelines and by replicas" {
+@test "recorded documents equal one rank with context, pipeline and data parallelism" {
     d9d-shard -q --format tokens --pack 72 --out packed "$golden/moe/train.jsonl"
     on moe "--set data.dataset=packed --set data.epochs=null --set trainer.batching.microbatch_size=2 --set trainer.data_loading.pad_to_multiple_of=8" \
         "2 1 1 1 1 1" "1 1 2 1 2 4" "1 2 1 1 1 1 2" "1 1 1 2 1 1 2"
 }
 
-@test "texts with a class" {
+@test "recorded documents of a classification task equal one rank" {
     d9d-shard -q --format tokens --out texts "$golden/tasks/dense/texts.jsonl"
     on dense '--set data.dataset=texts --set task.name=classification --set task.num_labels=3 --set data.epochs=null' "1 1 2 1 1 1" "1 2 1 1 2 1"
 }
 
-@test "recording them changes no bit of the training" {
+@test "recording documents does not change training" {
     rm -rf a b
     train moe "1 2 1 1 1 2" a
     train moe "1 2 1 1 1 2" b "${told[@]}" --set trainer.logging.period_steps=3

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2086,SC2154 # a command is words; variables of bats
+# shellcheck disable=SC2086,SC2154 # a command is several arguments; variables of bats
 # d9d-map on many ranks: under mpirun, and under srun on the nodes of a real Slurm.
 
 load ../slurm/helper
@@ -16,7 +16,7 @@ setup() {
 
 convert="d9d-map --shard-size 50kB src"
 
-# spoilt FAULT: rank 1 of 3 with that fault.
+# spoilt FAULT: a conversion on 3 ranks, with a strace fault on rank 1.
 spoilt() {
     command -v strace >/dev/null || skip "no strace"
     mpi -n 1 $convert dst : \
@@ -28,7 +28,7 @@ whole() {
     [ ! -e dst.partial ]
 }
 
-@test "mpirun: the bytes of one process, and one voice" {
+@test "mpirun: the files equal one process, and messages are printed once" {
     run -0 --separate-stderr mpi -n 3 $convert dst
     whole
     [ "$(grep -c 'd9d-map: wrote dst' <<<"$stderr")" -eq 1 ]
@@ -41,7 +41,7 @@ whole() {
     diff -r one two
 }
 
-@test "srun: the bytes of one process, over two nodes" {
+@test "srun: the files of two nodes equal one process" {
     slurm 2 $convert dst
     whole
     run -0 --separate-stderr slurm 1 d9d-map --json --force --shard-size 50kB src dst
@@ -49,7 +49,7 @@ whole() {
     whole
 }
 
-@test "a rank that fails makes all fail with one sentence; any number of ranks goes on" {
+@test "a rank that fails ends all with one message; any number of ranks resumes" {
     for again in "mpi -n 2" "" "mpi -n 4"; do
         run -1 --separate-stderr spoilt pwrite64:error=ENOSPC:when=1+
         [ "$(grep -c '^d9d-map: input/output error: rank 1 (.*): dst.partial/.*: cannot write .* No space left on device$' <<<"$stderr")" -eq 1 ]
@@ -62,7 +62,7 @@ whole() {
     done
 }
 
-@test "a rank that is killed takes the others along; the work goes on" {
+@test "a killed rank ends the others; a rerun resumes" {
     run ! spoilt pwrite64:signal=KILL:when=2
     [ ! -e dst ]
     run -0 --separate-stderr mpi -n 3 $convert dst
@@ -70,11 +70,11 @@ whole() {
     whole
 }
 
-@test "each rank syncs what it has written: the one that commits cannot for another host" {
+@test "each rank syncs the files that it wrote before rank 0 commits" {
     command -v strace >/dev/null || skip "no strace"
     run -0 mpi -n 1 $convert dst : \
         -n 1 strace -f -qq -y -o calls -e trace=pwrite64,fsync $convert dst
-    # Each file that rank 1 writes to, and none of them later than its sync.
+    # Rank 1 syncs each file that it writes, and writes none of them later.
     run -0 awk '
         { file = $0; sub(/^[^<]*</, "", file); sub(/>.*/, "", file) }
         file !~ /model-[^/]*safetensors$/ { next }
@@ -86,7 +86,7 @@ whole() {
     whole
 }
 
-@test "what cannot work is said once, and nothing is made" {
+@test "an impossible conversion is reported once, and nothing is written" {
     rm src/model.safetensors
     run -2 --separate-stderr mpi -n 3 $convert dst
     [ "$(grep -c '^d9d-map: ' <<<"$stderr")" -eq 1 ]
@@ -97,15 +97,15 @@ whole() {
     [ "$(grep -c 'whole: is there already and is not empty' <<<"$stderr")" -eq 1 ]
 }
 
-# another COMMAND: what rank 1 has in place of $convert dst.
+# another COMMAND: rank 1 runs COMMAND, rank 0 $convert dst.
 another() { run -2 --separate-stderr mpi -n 1 $convert dst : -n 1 "$@"; }
-# refused SENTENCE: what it says, once, and nothing was made.
+# refused MESSAGE: checks that MESSAGE was printed once and nothing was written.
 refused() {
     [ "$(grep -cE "^d9d-map: invalid configuration: rank 1 \(.*\): $1" <<<"$stderr")" -eq 1 ]
     [ ! -e dst ] && [ ! -e dst.partial ]
 }
 
-@test "ranks that would make several things are refused" {
+@test "ranks with different arguments or inputs are rejected" {
     another d9d-map --shard-size 60kB src dst
     refused 'shard-size is 60000 here and 50000 on rank 0'
     another $convert --dtype bfloat16 dst
@@ -114,7 +114,7 @@ refused() {
     refused 'operand\.2 is "elsewhere" here and "dst" on rank 0'
     another d9d-map init --model src dst
     refused 'this is d9d-map [0-9.]* init, and rank 0 is d9d-map'
-    # The same name, on a disk of its own, with weights that were trained on.
+    # The same name on another disk, with other weights.
     mkdir other && cp -r src other
     printf x | dd of=other/src/model.safetensors bs=1 seek=$(($(stat -c %s src/model.safetensors) - 1)) conv=notrunc status=none
     run -2 --separate-stderr mpi -n 1 $convert "$PWD/dst" : -n 1 -wdir "$PWD/other" $convert "$PWD/dst"

@@ -13,6 +13,6 @@ export D9D_COMM_CHECK=1
 
 driver=$D9D_BUILD/tests/multirank/metric_driver
 
-@test "one rank: saved and gone on with" { run -0 "$driver"; }
+@test "one rank: saved and resumed" { run -0 "$driver"; }
 @test "two ranks count every row once" { all_well 2 "$driver"; }
 @test "four ranks count every row once" { all_well 4 "$driver"; }

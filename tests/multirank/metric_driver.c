@@ -16,7 +16,7 @@ enum { ROWS = 100000, CLASSES = 5 };
 
 static double scores[ROWS * CLASSES], classes[ROWS], yes[ROWS];
 
-/* The same on every rank; scores lean to their class. */
+/* Predictions, the same on every rank; scores correlate with the class. */
 static void rows_make(void)
 {
     const d9d_rng r = {.seed = 1, .stream = 2};
@@ -60,7 +60,7 @@ static void config_read(const char *text, d9d_arena *a, d9d_union *out)
     *out = o.metric;
 }
 
-/* Rows [first, end) in pieces of uneven size, dealt over the ranks one by one. */
+/* Rows [first, end) in chunks of uneven size, distributed over the ranks in turn. */
 static void rows_deal(const ranks *w, d9d_metric *m, bool multi, int64_t first, int64_t end)
 {
     for (int64_t at = first, piece = 0; at < end; piece++) {
@@ -73,7 +73,7 @@ static void rows_deal(const ranks *w, d9d_metric *m, bool multi, int64_t first, 
     }
 }
 
-/* On all ranks, saved and gone on with in the middle; and on one. */
+/* Compares: all ranks, saved and resumed in the middle; and one rank. */
 static void check(const ranks *w, const char *text, bool multi, double tolerance)
 {
     const d9d_predictions all = rows_of(multi, 0, ROWS);
@@ -106,7 +106,7 @@ static void check(const ranks *w, const char *text, bool multi, double tolerance
             fail_msg("%s [%zu]: %.17g on %d ranks, %.17g on one", text, i, got[i], w->size,
                      want[i]);
 
-    d9d_metric_compute(first, half); /* one that was synced goes on for itself */
+    d9d_metric_compute(first, half); /* a synced metric continues for itself */
     rows_deal(w, first, multi, ROWS / 3, ROWS);
     assert_ok(d9d_metric_sync(first, w->dev, w->comm));
     d9d_metric_compute(first, got);

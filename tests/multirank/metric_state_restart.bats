@@ -16,7 +16,7 @@ setup_file() {
 }
 setup() { enter && rm -f counted; }
 
-# samples CLASSES: 1000 of 100 positions, each with the class that follows from its number.
+# samples CLASSES: 1000 samples of 100 positions; the class of a sample follows from its number.
 samples() {
     awk -v c="$1" 'BEGIN { x = 7; for (i = 0; i < 1000; i++) {
         printf "{\"input_ids\": ["
@@ -49,23 +49,23 @@ mesh() {
         --set mesh.context_parallel_shard="$cp" --set mesh.tensor_parallel="$tp" "$@" train.json
 }
 
-# values DIR: what metrics say in every record, to the bit.
+# values DIR: the metrics of every record, all digits.
 values() { grep '"loss"' "$1/metrics.jsonl" | grep -oE '"(step|(accuracy|f1|confusion_matrix|binary_auroc)[^ ]*)": [^,}]*'; }
 
-# half DIR STEP: DIR as it was when the checkpoint of that step had been written and its process died.
+# half DIR STEP: restores DIR to its state after the checkpoint of STEP, as if the process had died.
 half() {
     rm -rf "$1/export"
     for c in "$1"/checkpoints/step-*; do [ "${c##*-}" -le "$2" ] || rm -rf "$c"; done
     awk -v s="$2" -F'[:,]' '/"end"/ { next } $2 <= s' "$1/metrics.jsonl" >"$1/m" && mv "$1/m" "$1/metrics.jsonl"
 }
 
-# of_all METRIC FILE: its value over all rows there, by d9d-metrics.
+# of_all METRIC FILE: METRIC over all rows of FILE, by d9d-metrics eval.
 of_all() { d9d-metrics -q eval --json -m "$1" "$2" | sed -nE 's/.*"value": ([-0-9.e]+).*/\1/p'; }
-# last NAME DIR: its value in the last record.
+# last NAME DIR: the value of NAME in the last record.
 last() { values "$2" | sed -nE 's/^"'"$1"'": //p' | tail -n 1; }
 macro=f1,problem=multiclass,num_classes=5,average=macro
 
-@test "a record says of its window what d9d-metrics says of the same predictions" {
+@test "a recorded metric equals d9d-metrics eval on the predictions of its window" {
     # The last window: steps 17 to 20, 48 samples of 100 each.
     tail -n 19200 five.jsonl >last.jsonl
     [ "$(last f1 whole)" = "$(of_all $macro last.jsonl)" ]
@@ -74,7 +74,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     [ "$(wc -l <five.jsonl)" -eq 96000 ]
 }
 
-@test "metrics of one name are told apart in records, and d9d-metrics reads them" {
+@test "metrics of the same name have distinct keys, which d9d-metrics reads" {
     local two='{"name": "accuracy", "problem": "multiclass", "num_classes": 5, "top_k": 2}'
     local each='{"name": "f1", "problem": "multiclass", "num_classes": 5, "average": "none"}'
     run -0 d9d-train -q --device cpu --set "metrics=[${two/, \"top_k\": 2/}, $two, ${each/none/macro}, $each, $each]" \
@@ -90,7 +90,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     values alike | grep -m 1 '"accuracy"' | cmp - all
 }
 
-@test "a window that a restart cuts is counted once, to the bit" {
+@test "a window with a restart in it is counted once, with the same bits" {
     for at in 3 9 18; do
         rm -rf again && cp -r whole again && half again $at
         run -0 d9d-train -q --device cpu --set trainer.run.dir=again train.json
@@ -102,7 +102,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     [ -f whole/checkpoints/step-00000009/state-r00000.safetensors ]
 }
 
-@test "one window of 100,000 predictions, on 1, 2 and 4 ranks, cut on each and gone on with on others" {
+@test "a window of 100,000 predictions survives restarts between 1, 2 and 4 ranks" {
     with_mpi
     all=(--set trainer.batching.global_batch_size=40 --set trainer.batching.microbatch_size=5
         --set trainer.logging.period_steps=last_step --set trainer.checkpointing.period_steps=7)
@@ -110,7 +110,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     [ "$(wc -l <hundred.jsonl)" -eq 100000 ]
     [ "$(last f1 one)" = "$(of_all $macro hundred.jsonl)" ]
     mv counted counted.one
-    # The same predictions in an evaluation, which counts for nothing else.
+    # The same predictions in an evaluation, which must not change the training metrics.
     measured='evaluation={"data": {"dataset": "five"}, "microbatch_size": 7, "metrics": [{"name": "f1", "problem": "multiclass", "num_classes": 5, "average": "macro"}]}'
     mesh 1 2 1 2 1 "${all[@]}" --set "$measured" --set trainer.run.dir=measured
     diff <(sed -nE 's|.*"valid/f1": ([^,}]+).*|\1|p' measured/metrics.jsonl) <(last f1 one)
@@ -128,7 +128,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
             # shellcheck disable=SC2086
             mesh $to "${all[@]}" --set trainer.run.dir=then
             diff <(values then) <(values one)
-            # tensor-parallel ranks all see every row
+            # every tensor-parallel rank sees every row
             [ "${from##* }" -gt 1 ] || [ "$(awk '{ n += $1 } END { print n }' counted)" -eq 100000 ]
             rm -f counted
         done
@@ -137,7 +137,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     diff counted.one - <<<"100000 89"
 }
 
-@test "the area under the curve of 96,000 probabilities, cut on two ranks" {
+@test "AUC of 96,000 probabilities survives a restart on two ranks" {
     with_mpi
     auc=(--set data.dataset=two --set task.classes=1 --set 'metrics=[{"name": "binary_auroc"}]'
         --set trainer.logging.period_steps=last_step)

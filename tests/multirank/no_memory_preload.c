@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What /proc/meminfo would say there. */
+/* The content of /proc/meminfo on such a host. */
 static int nothing_left(void)
 {
     static const char text[] = "MemAvailable: 0 kB\n";

@@ -24,7 +24,7 @@ setup() {
     [[ "$output" == *"\"hosts\":[\"${nodes[0]}\",\"${nodes[1]}\"],"* ]]
 }
 
-@test "srun: the exit status is the ranks', though one of them is long in leaving" {
+@test "srun: the exit status is that of the ranks, although one exits late" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     ${CC:-cc} -shared -fPIC -o last_out.so "$BATS_TEST_DIRNAME/late_exit_preload.c"
     train=(d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2)

@@ -6,14 +6,14 @@
 
 load ../slurm/helper
 
-# Adam makes steps of full size of gradients that cancel to their rounding; eps keeps those small.
+# Adam would turn gradients that are only rounding errors into full steps; a large eps prevents that.
 layers=16 batch=16 steps=4 eps=1e-6
 load topology
 
 schedules="gpipe looped_bfs:2 1f1b 1f1b:2 1f1b:1:zero_bubble 1f1b:2:zero_bubble 1f1b:1:deep_warmup
     zero_bubble_v dual_pipe_v"
 
-# schedule_options WORD: NAME[:STAGES[:FLAG]] as options
+# schedule_options NAME[:STAGES[:FLAG]]: the --set options of a schedule.
 schedule_options() {
     local name stages flag
     IFS=: read -r name stages flag <<<"$1"
@@ -22,14 +22,14 @@ schedule_options() {
     [ -z "$flag" ] || printf -- ' --set trainer.pipelining.schedule.%s=true' "$flag"
 }
 
-# alone NAME MODEL [OPTION...]: the same training by one rank, once.
+# alone NAME MODEL [OPTION...]: trains on one rank, once per NAME.
 alone() {
     local name=$1 model=$2
     shift 2
     [ -e "$name/export" ] || d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.dir="$name" "$@" "$model.json"
 }
 
-# agrees MODEL MESH SCHEDULE WITH [OPTION...]: is it the run of one rank, which is called WITH?
+# agrees MODEL MESH SCHEDULE WITH [OPTION...]: trains and compares with the single-rank run WITH.
 agrees() {
     local model=$1 mesh=$2 schedule=$3 with=$4
     shift 4
@@ -41,7 +41,7 @@ agrees() {
     fi
 }
 
-# What goes with a pipeline: "replicate shard context_shard context_replicate tensor expert".
+# The other degrees of a pipeline: "replicate shard context_shard context_replicate tensor expert".
 beside() {
     echo "1 1 1 1 1 1"
     [ "$1" -le 4 ] || return 0
@@ -49,7 +49,7 @@ beside() {
     [ "$2" = dense ] || printf '%s\n' "1 2 1 1 1 2"
 }
 
-# all MODEL: every schedule on every pipeline; three ranks take batches of 12.
+# all MODEL: every schedule on every pipeline; three ranks use batches of 12.
 all() {
     local model=$1 p mesh s size n=0 bad=0
     alone "$model-12" "$model" --set trainer.batching.global_batch_size=12
@@ -67,10 +67,10 @@ all() {
     [ "$n" -gt 0 ] && [ "$bad" -eq 0 ]
 }
 
-@test "a dense model, every schedule on 2 ranks" {
+@test "a dense model equals one rank under every schedule on 2 ranks" {
     for s in $schedules; do agrees dense "1 1 1 1 1 1 2" "$s" dense; done
 }
-@test "with data, context and tensor parallelism, and experts" {
+@test "pipelines with data, context, tensor and expert parallelism equal one rank" {
     agrees dense "1 2 1 1 1 1 2" 1f1b dense
     agrees dense "2 1 1 1 1 1 2" 1f1b:2:zero_bubble dense
     agrees dense "1 1 1 1 2 1 4" zero_bubble_v dense
@@ -79,17 +79,17 @@ all() {
     D9D_COMM_CHECK=1 agrees moe "1 1 1 1 1 1 8" gpipe moe
 }
 
-@test "a dense model, all schedules and meshes" {
+@test "a dense model equals one rank under all schedules and meshes" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
     all dense
 }
-@test "a mixture of experts, all schedules and meshes" {
+@test "a MoE model equals one rank under all schedules and meshes" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
     all moe
 }
 
-# Gradients and losses micro-batch by micro-batch, and how many tapes there are at once.
-@test "stages with micro-batches of other lengths, tied, frozen, computed again" {
+# The driver compares losses and gradients per micro-batch, and the number of live tapes.
+@test "micro-batches of varying length, tied, frozen and checkpointed stages equal the whole model" {
     n=0
     for ranks in 2 3 ${D9D_LONG:+4 8}; do
         for how in "gpipe 1" "looped_bfs 2" "1f1b 1" "1f1b 2" "1f1b 1 deep" "1f1b 1 split" "1f1b 2 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
@@ -103,7 +103,7 @@ all() {
     echo "# $n programs" >&3
 }
 
-@test "a tied embedding is that of two stages" {
+@test "a tied embedding on the first and last stage equals one rank" {
     tied="--set model_provider.model.tie_word_embeddings=true"
     # shellcheck disable=SC2086 # options
     alone tied dense $tied
@@ -114,8 +114,8 @@ all() {
     done
 }
 
-# Nothing below the ninth layer is trained, or only what lies between two stages.
-@test "frozen weights in front, behind and between" {
+# Only layers from the ninth on are trained, or only those between two stages.
+@test "frozen weights on the first, last and middle stages equal one rank" {
     local trained runs=0 some=(1f1b looped_bfs:2 1f1b:2:zero_bubble zero_bubble_v dual_pipe_v 1f1b:1:zero_bubble)
     for trained in 'model\\.layers\\.(8|9|1[0-5])\\..*|lm_head' 'model\\.layers\\.[0-3]\\..*' 'model\\.norm'; do
         peft=(--set "peft={\"kind\": \"full_tune\", \"module_name_pattern\": \"$trained\"}")
@@ -125,7 +125,7 @@ all() {
     done
 }
 
-@test "packed documents, batches of other sizes, layers computed again" {
+@test "packed documents, varying batch sizes and activation checkpointing equal one rank" {
     d9d-shard -q --format tokens --pack 72 --out packed "$golden/moe/train.jsonl"
     pack="--set data.dataset=packed --set data.epochs=null --set trainer.batching.microbatch_size=2"
     # shellcheck disable=SC2086 # options
@@ -148,15 +148,15 @@ goes_on() {
     same run dense && { [ "$1" != "$2" ] || diff -r first/export run/export; }
 }
 
-@test "saved on one pipeline, gone on with on another" {
+@test "a checkpoint of one pipeline resumes on another" {
     goes_on "1 1 1 1 1 1 2=1f1b" "1 1 1 1 1 1 1=1f1b"
     goes_on "1 1 1 1 1 1 1=1f1b" "1 1 1 1 1 1 4=looped_bfs:2"
     goes_on "1 2 1 1 1 1 2=zero_bubble_v" "2 1 1 1 1 1 1=1f1b"
     goes_on "1 1 1 1 1 1 2=dual_pipe_v" "1 1 1 1 1 1 2=dual_pipe_v"
 }
 
-@test "inference over pipelines: log-probabilities and perplexity, a last batch that is short" {
-    # The same without what is for training alone.
+@test "inference over pipelines equals one rank, with a short last batch" {
+    # The same configuration without the sections for training.
     sed -E 's/"shuffled"/"sequential"/; s/, "steps": [0-9]+//; /"optimizer"/d; /"gradient_clipping"/d
         s/"logging": .*/"logging": {}}}/' dense.json >infer.json
     how="--device cpu --set trainer.batching.microbatch_size=3 --set trainer.model_stage_factory.source_checkpoint=dense/export"
@@ -175,13 +175,13 @@ goes_on() {
     cmp logprobs-1 both
 }
 
-@test "a self-test of a pipeline" {
+@test "the self-test passes on a pipeline" {
     run -0 mpi -n 4 d9d-train --selftest --device cpu --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=2 \
         --set trainer.pipelining.schedule.schedule=zero_bubble_v --set trainer.run.dir=tested dense.json
     [[ "$output" == *"4 ranks (pp 2 dps 2) compute what one computes"* ]]
 }
 
-@test "what cannot be is said once, before anything is made" {
+@test "impossible pipelines are reported once, before anything is written" {
     refused() {
         run -2 --separate-stderr mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=no "${@:2}" dense.json
         [ "$(grep -c "$1" <<<"$stderr")" -eq 1 ]
@@ -195,7 +195,7 @@ goes_on() {
     refused '"inference" computes no gradients' --set trainer.pipelining.schedule.schedule=inference
 }
 
-@test "a checkpoint of more layers than the model's is refused with the sentence of one rank" {
+@test "a checkpoint with more layers than the model is rejected with the message of one rank" {
     deeper=(--set model_provider.model.num_hidden_layers=4 --set trainer.model_stage_factory.source_checkpoint=dense/export)
     run -2 --separate-stderr d9d-train -q --device cpu --set trainer.run.dir=no "${deeper[@]}" dense.json
     alone=$stderr

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# The measured bubble is the planned one, within 2 points: for every schedule with stages that
-# sleep, and for a run of d9d-train, from its metrics.jsonl.
+# The measured bubble equals the planned one within 2 percentage points: for every schedule with
+# stages that sleep, and for a run of d9d-train, from its metrics.jsonl.
 #
 # run.sh: alone
 
@@ -19,13 +19,13 @@ driver_of() { # RANKS MICROS KIND [STAGES [FLAG...]]
     echo "# $*: ${output##*$'\n'}" >&3
 }
 
-@test "every schedule on 4 ranks, each stage as long" {
+@test "bubbles of every schedule on 4 ranks with equal stages match the plan" {
     for how in "1f1b 1" "gpipe 1" "1f1b 2" "looped_bfs 2" "1f1b 1 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
         # shellcheck disable=SC2086 # words
         driver_of 4 8 $how
     done
 }
-@test "stages of different length, other numbers of ranks and micro-batches" {
+@test "bubbles with unequal stages and other numbers of ranks and micro-batches match the plan" {
     driver_of 2 8 1f1b 1 uneven
     driver_of 4 8 1f1b 2 split uneven
     driver_of 3 12 zero_bubble_v 2 uneven
@@ -33,7 +33,7 @@ driver_of() { # RANKS MICROS KIND [STAGES [FLAG...]]
     [ -z "${D9D_LONG:-}" ] || driver_of 8 16 1f1b 1 split uneven
 }
 
-# What a run measured: of its steps the one that is nearest to the plan by the costs it wrote.
+# The measured bubble of a run: of its steps, the one nearest to the plan from the recorded costs.
 measure() {
     how=(--set mesh.pipeline_parallel=2 --set trainer.pipelining.schedule.schedule=1f1b --set trainer.pipelining.schedule.num_stages_per_rank=2)
     rm -rf run
@@ -47,7 +47,7 @@ near() {
     awk -v m="$nearest" -v p="$planned" 'BEGIN { exit !(m > 0 && p > 0 && m - p < 0.15 && p - m < 0.15) }'
 }
 
-# Whether two that compute at once have a processor each.
+# Whether two processes that compute at the same time have a processor each.
 spin() {
     for ((i = 0; i < 40000; i++)); do :; done
 }
@@ -56,9 +56,9 @@ undisturbed() {
     { time { spin & spin; wait; }; } 2>&1 | awk '{ print "# share of two processors:", ($1 + $2) / (2 * $3); exit ($1 + $2) / (2 * $3) < 0.9 }' >&3
 }
 
-@test "a run writes what its stages took, and a plan takes it from there" {
+@test "a run records its stage times, and --plan --costs reads them" {
     measure
-    [ "$(grep -c '^{"pipeline": ' run/metrics.jsonl)" -eq 6 ] # of 8 steps all but the last two
+    [ "$(grep -c '^{"pipeline": ' run/metrics.jsonl)" -eq 6 ] # all of 8 steps but the last two
     [ "$(wc -l <measured)" -eq 6 ]
     grep -q '"pipeline": 6, "schedule": "1f1b x2", "micro_batches": 8, "rows": 1, "pipeline_ms": ' run/metrics.jsonl
     grep -q '"costs": "run"' plan.json
@@ -75,9 +75,9 @@ undisturbed() {
     [[ "$output" == *"--suggest tries many" ]]
 }
 
-# Two ranks compute on as many processors as there are; what else these do decides how near, so that
-# one of the steps must be, of one of the runs.
-@test "the bubble of a run is near the plan by what its stages took" {
+# Other load on the processors disturbs the measurement.  So one step of one of several runs must
+# match.
+@test "the bubble of a run matches the plan from its stage times" {
     for _ in 1 2 3 4 5; do
         measure
         near && break

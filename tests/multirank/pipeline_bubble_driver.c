@@ -23,13 +23,13 @@
 #include "d9d/op/op.h"
 #include "d9d/pipe/executor.h"
 
-#define LATE 0.05 /* of the time asleep: more is no measurement */
+#define LATE 0.05 /* as a share of the time asleep: with more nothing can be measured */
 
-enum { PLAYS = 5, PLAYS_MOST = 60, MOST = 64, WIDTH = 256, PRICES = 3 };
+enum { RUNS = 5, MAX_RUNS = 60, MAX_STAGES = 64, WIDTH = 256, PRICES = 3 };
 
-/* What a play was like, of all ranks. */
+/* Measurements of a run, over all ranks. */
 typedef struct account {
-    double bubble, longest, late, price[MOST][PRICES];
+    double bubble, longest, late, price[MAX_STAGES][PRICES];
 } account;
 
 struct job {
@@ -43,13 +43,13 @@ struct job {
     d9d_program program;
     d9d_executor *executor;
     d9d_stage_timer *meter;
-    d9d_stage_costs price[MOST]; /* seconds asleep */
-    double asked, slept;         /* seconds of this rank in a play */
-    account best;                /* of the quickest play */
-    bool busy;                   /* the processors are, with other things */
+    d9d_stage_costs price[MAX_STAGES]; /* seconds asleep */
+    double asked, slept;               /* seconds of this rank in a run */
+    account best;                      /* of the fastest run */
+    bool busy;                         /* the processors are busy with other processes */
 };
 
-/* --- stages ------------------------------------------------------------------------------- */
+/* --- stages ----------------------------------------------------------------------------------- */
 
 static void sleep_for(struct job *j, double seconds)
 {
@@ -62,7 +62,7 @@ static void sleep_for(struct job *j, double seconds)
     j->slept += (double)(d9d_clock_ns() - begin) * 1e-9;
 }
 
-/* What a stage's backward is told. */
+/* Argument of a stage's backward. */
 typedef struct nap {
     struct job *job;
     const d9d_stage_costs *price;
@@ -113,16 +113,16 @@ static d9d_status hidden(void *self, int micro, d9d_dtype *dtype, d9d_shape *sha
     return D9D_OK;
 }
 
-/* --- plays -------------------------------------------------------------------------------- */
+/* --- runs ------------------------------------------------------------------------------------- */
 
-/* What a rank says of a play. */
+/* Measurements that a rank sends. */
 typedef struct word {
-    double busy, total, late, price[MOST][PRICES]; /* of its stages; of others 0 */
+    double busy, total, late, price[MAX_STAGES][PRICES]; /* of its stages; 0 for others */
 } word;
 
 static d9d_status measure(struct job *j, word *out)
 {
-    d9d_stage_times work[MOST];
+    d9d_stage_times work[MAX_STAGES];
 
     *out = (word){.late = j->slept / j->asked};
     D9D_TRY(d9d_stage_timer_read(j->meter, j->program.stages, work, &out->busy, &out->total));
@@ -154,7 +154,7 @@ static void sum_up(const struct job *j, const d9d_comm_blob *all, account *out)
 
 static d9d_status play(struct job *j, account *out)
 {
-    d9d_comm_blob all[MOST];
+    d9d_comm_blob all[MAX_STAGES];
     d9d_arena a = {0};
     word mine;
     d9d_status st;
@@ -170,7 +170,7 @@ static d9d_status play(struct job *j, account *out)
     return st;
 }
 
-/* --- side by side --------------------------------------------------------------------------- */
+/* --- comparison ------------------------------------------------------------------------------- */
 
 static d9d_status bubble_of(const struct job *j, const d9d_stage_costs *prices, double *out)
 {
@@ -182,10 +182,10 @@ static d9d_status bubble_of(const struct job *j, const d9d_stage_costs *prices, 
     return D9D_OK;
 }
 
-/* As the plan has it. */
+/* The timeline of the plan. */
 static d9d_status plan(const struct job *j, double *out)
 {
-    d9d_stage_costs prices[MOST];
+    d9d_stage_costs prices[MAX_STAGES];
 
     for (int s = 0; s < j->program.stages; s++)
         prices[s] =
@@ -202,9 +202,9 @@ static d9d_status plays(struct job *j, double *planned)
 {
     account a;
 
-    D9D_TRY(play(j, &a)); /* memory and connections are made */
+    D9D_TRY(play(j, &a)); /* warm-up: allocates memory and opens connections */
     j->best.longest = INFINITY;
-    for (int i = 0; i < PLAYS || (i < PLAYS_MOST && !agree(j, *planned)); i++) {
+    for (int i = 0; i < RUNS || (i < MAX_RUNS && !agree(j, *planned)); i++) {
         D9D_TRY(play(j, &a));
         if (a.longest < j->best.longest)
             j->best = a;
@@ -239,7 +239,7 @@ static d9d_status compare(struct job *j)
                            100 * j->best.bubble, 100 * planned);
 }
 
-/* --- all of it ------------------------------------------------------------------------------ */
+/* --- main ------------------------------------------------------------------------------------- */
 
 static d9d_status read_words(struct job *j, int argc, char **argv)
 {
@@ -261,7 +261,7 @@ static d9d_status read_words(struct job *j, int argc, char **argv)
     return D9D_OK;
 }
 
-/* Rank by rank as much; unevenly the last stages have the most to do. */
+/* Equal stages; with `uneven` the last ones take longest. */
 static void set_prices(struct job *j)
 {
     const double unit = 6e-3 * j->ranks / j->program.stages;
@@ -290,8 +290,8 @@ static d9d_status open_job(struct job *j)
     D9D_TRY(d9d_mesh_group_dup(j->mesh, D9D_AXIS(PP), 1, &j->up));
     D9D_TRY(d9d_program_build(&j->pipe, j->ranks, j->micros, &j->program));
     D9D_TRY(d9d_program_insert_p2p(&j->program));
-    if (j->program.stages > MOST)
-        return D9D_FAIL(D9D_EINVAL, "%d stages, at most %d", j->program.stages, (int)MOST);
+    if (j->program.stages > MAX_STAGES)
+        return D9D_FAIL(D9D_EINVAL, "%d stages, at most %d", j->program.stages, (int)MAX_STAGES);
     set_prices(j);
     D9D_TRY(d9d_stage_timer_create(j->dev, &j->meter));
     D9D_TRY(d9d_executor_create(&(d9d_executor_opts){.program = &j->program,

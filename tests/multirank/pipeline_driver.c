@@ -24,7 +24,7 @@
 #include "d9d/pipe/timeline.h"
 #include "support/family.h"
 
-enum { LAYERS = 16, HIDDEN = 32, VOCAB = 61, ROWS = 2, PLAYS = 3, MOST = 64 };
+enum { LAYERS = 16, HIDDEN = 32, VOCAB = 61, ROWS = 2, PLAYS = 3, MAX_STAGES = 64 };
 
 struct job {
     d9d_bootstrap *bootstrap;
@@ -39,12 +39,12 @@ struct job {
     d9d_program program;
     d9d_executor *executor;
     int rank, ranks;
-    d9d_model *whole, *stage[MOST]; /* those of this rank */
-    double *losses;                 /* [micros], on the device; of the stages */
-    double want[MOST];
+    d9d_model *whole, *stage[MAX_STAGES]; /* those of this rank */
+    double *losses;                       /* [micros], on the device; of the stages */
+    double want[MAX_STAGES];
 };
 
-/* --- a model ------------------------------------------------------------------------------ */
+/* --- a model ---------------------------------------------------------------------------------- */
 
 static d9d_status freeze(void *arg, d9d_param *p)
 {
@@ -76,7 +76,7 @@ static d9d_status make_model(struct job *j, d9d_stage stage, d9d_model **out)
     return d9d_module_reset((*out)->module, 7);
 }
 
-/* --- a micro-batch ------------------------------------------------------------------------ */
+/* --- a micro-batch ---------------------------------------------------------------------------- */
 
 static int64_t length_of(int micro)
 {
@@ -128,7 +128,7 @@ static d9d_status run(struct job *j, d9d_model *m, int micro, d9d_tape *t, d9d_v
     return st;
 }
 
-/* --- in one piece -------------------------------------------------------------------------- */
+/* --- the whole model -------------------------------------------------------------------------- */
 
 static d9d_status learn_whole(struct job *j)
 {
@@ -148,7 +148,7 @@ static d9d_status learn_whole(struct job *j)
     return st;
 }
 
-/* --- in stages ----------------------------------------------------------------------------- */
+/* --- stages ----------------------------------------------------------------------------------- */
 
 static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
 {
@@ -190,7 +190,7 @@ static d9d_status learn_stages(struct job *j)
     return D9D_OK;
 }
 
-/* --- side by side --------------------------------------------------------------------------- */
+/* --- comparison ------------------------------------------------------------------------------- */
 
 static d9d_status far(const d9d_tensor *a, const d9d_tensor *b, double *out)
 {
@@ -231,7 +231,7 @@ static d9d_status compare_param(void *arg, d9d_param *p)
 
 static d9d_status compare_losses(struct job *j)
 {
-    double got[MOST];
+    double got[MAX_STAGES];
 
     if (!d9d_stage_is_last(j->stage[j->program.stages / j->ranks - 1]->stage))
         return D9D_OK;
@@ -246,7 +246,7 @@ static d9d_status compare_losses(struct job *j)
 
 static d9d_status compare_live(struct job *j)
 {
-    d9d_stage_costs prices[MOST];
+    d9d_stage_costs prices[MAX_STAGES];
     d9d_timeline t;
     int want;
 
@@ -269,7 +269,7 @@ static d9d_status compare(struct job *j)
     return compare_live(j);
 }
 
-/* --- all of it ----------------------------------------------------------------------------- */
+/* --- main ------------------------------------------------------------------------------------- */
 
 static d9d_status read_words(struct job *j, int argc, char **argv)
 {
@@ -357,7 +357,7 @@ static d9d_status all(struct job *j, int argc, char **argv)
 static void close_job(struct job *j)
 {
     d9d_executor_free(j->executor);
-    for (int k = 0; k < MOST; k++)
+    for (int k = 0; k < MAX_STAGES; k++)
         d9d_model_free(j->stage[k]);
     d9d_model_free(j->whole);
     if (j->losses != NULL)

@@ -2,7 +2,7 @@
 # shellcheck disable=SC2154 # variables of bats
 # The memory that d9d-train --plan predicts is the memory that every rank measures, on many meshes.
 #
-# Where tokens choose experts ranks differ a little; all else is to the byte.
+# Where tokens choose experts, ranks differ a little; everything else is exact to the byte.
 
 load ../slurm/helper
 
@@ -11,8 +11,8 @@ load topology
 dense_meshes="1 1 1 1 1 1,2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 2 1 1 1,1 1 1 2 1 1,2 2 1 1 1 1,1 2 1 1 2 1,1 1 1 1 8 1"
 moe_meshes="1 1 1 1 1 1,1 2 1 1 1 1,1 2 1 1 1 2,2 2 1 1 1 2,1 2 1 1 2 4,1 1 2 1 1 2"
 
-# holds MODEL MESH MORE-BY [KEY=VALUE...]: of each pipeline stage, the rank that takes most takes what
-# the plan says, give or take so many percent.
+# holds MODEL MESH PERCENT [KEY=VALUE...]: in each pipeline stage, the largest peak of a rank is the
+# planned peak within PERCENT.
 holds() {
     local model=$1 more=$3 i ranks=1 keys=() plan
     read -ra mesh <<<"$2"
@@ -39,7 +39,7 @@ holds() {
               exit bad }' peaks
 }
 
-# each MODEL LIST MORE-BY [KEY=VALUE...]
+# each MODEL LIST PERCENT [KEY=VALUE...]: holds() for every mesh of the list.
 each() {
     local model=$1 list=$2 more=$3 mesh bad=0
     shift 3
@@ -47,14 +47,14 @@ each() {
     [ "$bad" -eq 0 ]
 }
 
-@test "a dense model, to the byte" { each dense "$dense_meshes" 0; }
-@test "a dense model with layers computed again, to the byte" {
+@test "memory of a dense model is predicted to the byte" { each dense "$dense_meshes" 0; }
+@test "memory with activation checkpointing is predicted to the byte" {
     holds dense "1 2 1 1 1 1" 0 model_provider.checkpointing=full
     holds dense "1 2 1 1 2 1" 0 model_provider.checkpointing=selective
     holds dense "2 2 1 1 1 1" 0 trainer.gradient_manager.reduce=step
     holds dense "2 1 1 1 1 1" 0 model_provider.dtype=bfloat16
 }
-@test "weights kept from forward to backward: to the byte, for half as many gathers" {
+@test "memory without reshard after forward is predicted to the byte, with half the gathers" {
     holds dense "1 2 1 1 1 1" 0 trainer.sharding.reshard_after_forward=false
     holds moe "2 2 1 1 1 1" 0 trainer.sharding.reshard_after_forward=false trainer.gradient_manager.reduce=step
     gathers() {
@@ -65,7 +65,7 @@ each() {
     echo "$again gathers, $once where weights are kept"
     [ "$once" -gt 0 ] && [ "$again" -gt $((once + once / 2)) ]
 }
-@test "a dense model that is evaluated in larger batches" {
+@test "memory with larger evaluation batches is predicted to the byte" {
     evaluation='evaluation={"data": {"dataset": "data"}, "microbatch_size": 48}'
     holds dense "1 1 1 1 1 1" 1 "$evaluation"
     holds dense "1 2 1 1 1 1" 1 "$evaluation"
@@ -73,13 +73,13 @@ each() {
     [ "$(peaks --set "$evaluation")" -gt "$(peaks)" ]
     [ "$(peaks --set 'evaluation={"data": {"dataset": "data"}}')" -eq "$(peaks)" ]
 }
-@test "an evaluation over stages, where the first runs ahead of the last no further than on paper" {
+@test "memory of an evaluation over pipeline stages is predicted: the first stage runs ahead as planned" {
     for samples in 8 72; do
         holds dense "1 1 1 1 1 1" 1 mesh.pipeline_parallel=2 trainer.data_loading.pad_to_multiple_of=16 \
             "evaluation={\"data\": {\"dataset\": \"data\"}, \"microbatch_size\": 8, \"samples\": $samples}"
     done
 }
-# written KEY=VALUE...: what the plan says of host memory for saves is what the run takes.
+# written KEY=VALUE...: the planned host memory of saves is what the run uses.
 written() {
     d9d-train --plan --gpu cpu --json "${@/#/--set=}" dense.json >plan.json
     rm -rf measured
@@ -89,19 +89,19 @@ written() {
     awk -v p="$planned" -v s="$(sed -n 's/.*written asynchronously, from \([0-9.e+-]*\) MB of host.*/\1/p' said)" \
         'BEGIN { off = p / (s * 1e6) - 1; exit !(s > 0 && off < 0.006 && -off < 0.006) }'
 }
-@test "host memory of asynchronous checkpoints" {
+@test "host memory of asynchronous checkpoints is predicted" {
     written mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=4
     written mesh.pipeline_parallel=2 trainer.checkpointing.period_steps=4
     [ "$(sed -n 's/^ *"host_bytes": \([0-9]*\),$/\1/p' plan.json)" -gt "$planned" ]
     none() { d9d-train --plan --gpu cpu "$@" dense.json | grep -c 'asynchronous checkpoints' || true; }
     [ "$(none --set trainer.checkpointing.period_steps=4)" -eq 1 ]
     [ "$(none --set trainer.checkpointing.period_steps=disable)" -eq 0 ]
-    [ "$(none --set trainer.checkpointing.period_steps=10)" -eq 0 ] # the last one is waited for
+    [ "$(none --set trainer.checkpointing.period_steps=10)" -eq 0 ] # the last save is synchronous
     [ "$(none --set trainer.checkpointing.period_steps=4 --set trainer.checkpointing.asynchronous=false)" -eq 0 ]
 }
 
 # Heads on whole texts, and routers with losses of their own.
-@test "every built-in task that trains, to the byte; over stages within 3 percent" {
+@test "memory of every training task is predicted to the byte, over stages within 3 percent" {
     for m in dense moe; do
         d9d-shard -q --format tokens --out texts-$m "$golden/tasks/$m/texts.jsonl"
         cat >task-$m.json <<JSON
@@ -113,7 +113,7 @@ written() {
 JSON
         for task in '{"name": "classification"}' '{"name": "classification", "pooling": "mean"}' '{"name": "embedding"}'; do
             rows=1
-            [[ $task != *embedding* ]] || rows=4 # pairs of a micro-batch are told apart
+            [[ $task != *embedding* ]] || rows=4 # contrastive training needs several pairs in a micro-batch
             for mesh in "1 1 1 1 1 1" "1 2 1 1 1 1" "1 1 1 1 2 1"; do
                 holds task-$m "$mesh" 0 "task=$task" trainer.batching.microbatch_size=$rows
             done
@@ -121,22 +121,22 @@ JSON
         holds task-$m "1 1 1 1 1 1" 3 'task={"name": "classification"}' mesh.pipeline_parallel=2
     done
 }
-@test "routers with losses and biases" {
+@test "memory of routers with losses and biases is predicted" {
     router='model_provider.router={"aux_loss_coef": 0.02, "z_loss_coef": 0.01, "expert_bias": true}'
     holds moe "1 1 1 1 1 1" 5 "$router"
     holds moe "1 2 1 1 1 2" 5 "$router"
 }
-@test "a mixture of experts, within 5 percent" {
+@test "memory of a MoE model is predicted within 5 percent" {
     each moe "$moe_meshes" 5
     holds moe "2 2 1 1 1 4" 5 model_provider.checkpointing=full
 }
 
-# Messages that are under way are seen a little later or earlier than on paper.
-pipe() { # SCHEDULE-JSON RANKS MODEL MORE-BY MESH
+# Messages in flight arrive a little later or earlier than planned.
+pipe() { # SCHEDULE-JSON RANKS MODEL PERCENT MESH
     holds "$3" "${5:-1 1 1 1 1 1}" "$4" mesh.pipeline_parallel="$2" model_provider.model.num_hidden_layers=8 \
         trainer.data_loading.pad_to_multiple_of=16 trainer.pipelining.schedule="{\"schedule\": $1}"
 }
-@test "pipelines of every schedule, within 3 percent" {
+@test "memory of every pipeline schedule is predicted within 3 percent" {
     pipe '"1f1b"' 2 dense 3
     pipe '"1f1b"' 4 dense 3
     pipe '"1f1b", "zero_bubble": true' 2 dense 3
@@ -147,12 +147,12 @@ pipe() { # SCHEDULE-JSON RANKS MODEL MORE-BY MESH
     pipe '"dual_pipe_v"' 2 dense 3
     pipe '"1f1b"' 2 dense 3 "1 2 1 1 2 1"
 }
-@test "a pipeline of a mixture of experts, within 5 percent" {
+@test "memory of a MoE pipeline is predicted within 5 percent" {
     pipe '"1f1b"' 2 moe 5 "1 2 1 1 1 2"
 }
 
-# No less than what is written, and not so much more that runs are refused that could be saved.
-@test "a checkpoint's manifest is at most as large as the plan says, and nearly so" {
+# The plan must not be too small, nor so large that it rejects runs that could be saved.
+@test "a checkpoint's manifest is at most as large as planned, and nearly so" {
     of() {
         local model=$1 on=$2 i keys=() degrees planned written
         shift 2

@@ -16,7 +16,7 @@ setup_file() {
         -e 's/^  "model_stage.*}}},$/  "model_stage_factory": {"source_checkpoint": "'"${golden//\//\\/}"'"}},/' train.json >infer.json
     echo ' "task": {"name": "logprobs", "output": "out.jsonl"}}' >>infer.json
 }
-# config RUN-MEMBERS: a training of the golden Llama.
+# config RUN-MEMBERS: a configuration that trains the golden Llama.
 config() {
     cat <<JSON
 {"plugin": "libplain_llama.so", "data": {"dataset": "data", "epochs": 3},
@@ -27,9 +27,9 @@ config() {
 JSON
 }
 
-# names FILE: of the tensors in a safetensors file.
+# names FILE: the tensor names of a safetensors file.
 names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"' | sort; }
-@test "an installed tree has what a plugin needs, for everybody" {
+@test "an installed tree has what a plugin needs, readable by every user" {
     (umask 077 && make -s --no-print-directory -C "$root" install DESTDIR="$work/stage" PREFIX=/opt/d9d)
     assert_equal "$(find stage/opt/d9d ! -type l \( ! -perm -o=r -o -type d ! -perm -o=x \))" ""
     [ -x stage/opt/d9d/bin/d9d-train ]
@@ -43,7 +43,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     [ "$(find stage -type f | wc -l)" -eq 0 ]
 }
 
-@test "an installation is for one absolute path" {
+@test "an installation is bound to its absolute path" {
     for to in PREFIX=here PREFIX= "PREFIX=$work/a b" "DESTDIR=$work/a b"; do
         for what in install uninstall; do
             run -2 make -s --no-print-directory -C "$root" $what "$to"
@@ -52,19 +52,19 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     done
 }
 
-@test "Llama computes what transformers computes" {
+@test "the plugin's Llama equals transformers" {
     run -0 d9d-infer -q --device cpu infer.json
     probs() { grep -oE "[-][0-9.]+(e-[0-9]+)?" "$1"; }
     close_to 1e-5 <(probs out.jsonl | head -n 87) <(probs "$golden/logprobs.jsonl")
 }
 
-@test "Llama's layers can be heard" {
+@test "the plugin's layers give hidden states" {
     run -0 d9d-infer -q --device cpu --set 'task={"name": "hidden_states", "output": "layers.npy", "layers": [0, 2]}' infer.json
     head -c 128 layers.npy | grep -aqE "'shape': [(][0-9]+, 2, 32[)]"
     run -2 d9d-infer -q --device cpu --set 'task={"name": "hidden_states", "output": "none.npy", "layers": [3]}' infer.json
 }
 
-@test "Llama is trained, exported under HuggingFace's names, and gone on with" {
+@test "the plugin's Llama trains, exports under HuggingFace's names and resumes" {
     run -0 d9d-train -q --device cpu --set trainer.run.dir=alone train.json
     [ "$(names alone/export/model.safetensors)" = "$(names "$golden/model.safetensors")" ]
     grep -q '"model_type": "llama"' alone/export/config.json
@@ -74,7 +74,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     cmp {alone,part}/export/model.safetensors
 }
 
-@test "checkpointing changes nothing" {
+@test "activation checkpointing gives the same bits" {
     [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
     for mode in full selective; do
         run -0 d9d-train -q --device cpu --set trainer.run.dir=again-$mode \
@@ -83,7 +83,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     done
 }
 
-@test "checkpointing of a half saves some memory, of layers more" {
+@test "checkpointing half-layers saves memory, checkpointing layers more" {
     peak() {
         d9d-train --plan --gpu cpu --json --set model_provider.checkpointing=$1 train.json |
             sed -n 's/^ *"peak": \([0-9]*\),$/\1/p'
@@ -92,7 +92,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     [ "$(peak selective)" -lt "$(peak off)" ]
 }
 
-@test "Llama on ranks is Llama on one" {
+@test "the plugin's Llama on several ranks equals one" {
     with_mpi
     [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
     for mesh in "2 1" "1 2" "2 2" "1 4"; do
@@ -105,7 +105,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     done
 }
 
-@test "a plugin that is another build on one rank is refused" {
+@test "a different build of a plugin on one rank is rejected" {
     with_mpi
     mkdir -p rebuilt && cp -r data train.json rebuilt/
     plugin plain_llama "$root/examples/plugins/plain_llama.c"
@@ -116,7 +116,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     [ ! -e never ]
 }
 
-@test "Llama in stages is Llama in one" {
+@test "the plugin's Llama over pipeline stages equals one rank" {
     with_mpi
     [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
     mpi -n 4 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=2 \
@@ -129,7 +129,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     [ ! -e none ]
 }
 
-@test "a tied Llama has no head of its own: it is the one whose head is the embedding, in stages too" {
+@test "a tied Llama equals one whose head is a copy of the embedding, over stages too" {
     sed 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' "$golden/config.json" >tied_config.json
     tied=(--set model_provider.hf_config=tied_config.json --set trainer.model_stage_factory.source_checkpoint=null)
     run -0 d9d-train -q --device cpu "${tied[@]}" --set trainer.run.dir=tied train.json
@@ -150,7 +150,7 @@ JSON
     close_to 1e-5 <(numbers loss tied_stages) <(numbers loss tied)
     close_to 1e-5 <(numbers grad_norm tied_stages) <(numbers grad_norm tied)
     [ "$(names tied_stages/export/model.safetensors)" = "$(names tied/export/model.safetensors)" ]
-    # who has not thought of it is told
+    # a family without the field rejects it
     sed -e '/bool tie_word_embeddings;/d; /\.tied/d; s/for longer rows"), *\\/for longer rows")/' \
         -e '/KEY_BOOL(dims, tie_word/d' "$root/examples/plugins/plain_llama.c" >untold.c
     plugin untold untold.c
@@ -158,7 +158,7 @@ JSON
     assert_output --partial 'tied_config.json: tie_word_embeddings: true is not supported'
 }
 
-@test "what a plugin cannot do is refused before anything is spent" {
+@test "features that a plugin lacks are rejected before the model is loaded" {
     run -2 d9d-train --device cpu --set mesh.tensor_parallel=2 train.json
     has_mpi || return 0
     run -2 mpi -n 2 d9d-train --device cpu --set mesh.tensor_parallel=2 --set trainer.run.dir=none train.json
@@ -166,7 +166,7 @@ JSON
     [ ! -e none ]
 }
 
-@test "what a plugin brings is known to the parser, the defaults and the schema" {
+@test "a plugin's keys are in the parser, the defaults and the schema" {
     run -0 d9d-train --print-config train.json
     assert_output --partial '"plugin": "libplain_llama.so"'
     assert_output --partial '"dtype": "float32"'
@@ -182,7 +182,7 @@ JSON
     assert_output --partial 'unknown word "plain_llama"; expected auto, qwen3_dense, qwen3_moe'
 }
 
-@test "a library is found beside the configuration, by its path, and by the loader" {
+@test "a plugin is found beside the configuration, by path, and by the dynamic loader" {
     mkdir -p elsewhere lib
     cp train.json elsewhere/
     cp libplain_llama.so lib/libother.so
@@ -193,10 +193,10 @@ JSON
     LD_LIBRARY_PATH=$work/lib:$LD_LIBRARY_PATH run -0 d9d-train --print-config --set plugin=libother.so elsewhere/train.json
 }
 
-# bad NAME <<<SOURCE: a plugin that is not one.
+# bad NAME <<<SOURCE: builds a faulty plugin.
 bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --set "plugin=lib$1.so" train.json; }
 
-@test "what is no plugin, or another's, is refused with a sentence" {
+@test "a library that is no plugin, or for another version, is rejected with a message" {
     run -2 d9d-train --print-config --set plugin=libnone.so train.json
     assert_output --partial "plugin: libnone.so: cannot open shared object file"
     echo text >libtext.so
@@ -237,7 +237,7 @@ D9D_PLUGIN(.models = models);'
     assert_output --partial "libother.so: is for another machine (ELF 32767, this is "
 }
 
-# row SIZE NAME KEYS: an optimizer of this size, name and keys, which is refused.
+# row SIZE NAME KEYS: builds an optimizer table with this size, name and keys, which must be rejected.
 row() {
     bad row <<SOURCE
 #include <d9d/tasks/plugin.h>
@@ -252,7 +252,7 @@ D9D_PLUGIN(.optimizers = kinds);
 SOURCE
 }
 
-@test "a table that cannot be one is refused with the plugin's name" {
+@test "an invalid table is rejected with the plugin's name" {
     row 0 mine ''
     assert_output --partial 'librow.so: a table of the kind "optimizer" says that it has 0 bytes'
     row 8 mine ''
@@ -277,9 +277,9 @@ D9D_PLUGIN(.train_tasks = tasks);'
     assert_output --partial 'libkeyless.so: key table mine: it has no keys'
 }
 
-@test "what a part of a plugin does wrong ends the job with a sentence that names it" {
+@test "a failing callback of a plugin ends the job with a message that names it" {
     [ -e libfaulty.so ] || plugin faulty "$BATS_TEST_DIRNAME/faulty_plugin.c"
-    # the fault, the section, the exit code, the sentence
+    # fault, section, exit code, message
     while IFS='|' read -r fault section code sentence; do
         more=()
         [ "$fault" != logits ] || more=(--set 'metrics=[{"name": "faulty"}]')
@@ -311,7 +311,7 @@ ROWS
         --set 'task={"name": "faulty"}' train.json
 }
 
-@test "an event that nobody tells of, and a subscription without a function, are refused" {
+@test "an unknown event and a subscription without a function are rejected" {
     for row in '"train.stepp.pre", handle|event train.stepp.pre: there is none of this name; did you mean "train.step.pre"?' \
         '"train.ready", NULL|event train.ready: its subscription has no function'; do
         cat >deaf.c <<SOURCE
@@ -327,7 +327,7 @@ SOURCE
     done
 }
 
-# texts N: samples whose class, of three, is that of their second token.
+# texts N: samples of three classes, given by the second token.
 texts() {
     awk -v n="$1" 'BEGIN { x = 7; for (i = 0; i < n; i++) {
         printf "{\"input_ids\": ["; len = 4 + i % 5; class = i % 3
@@ -348,7 +348,7 @@ classification() {
 JSON
 }
 
-@test "a task of one's own is learned, and a metric of one's own sees it" {
+@test "a plugin's task trains, and a plugin's metric sees its results" {
     classification
     run -0 d9d-train -q --device cpu --set trainer.run.dir=classes classify.json
     awk -F'"loss": ' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first / 2) }' classes/metrics.jsonl
@@ -360,7 +360,7 @@ JSON
     assert_output --partial "metrics: the task causal_lm gives no predictions"
 }
 
-@test "a task and metrics are the same on ranks" {
+@test "a plugin's task and metrics on several ranks equal one" {
     with_mpi
     classification
     [ -d classes ] || d9d-train -q --device cpu --set trainer.run.dir=classes classify.json
@@ -374,7 +374,7 @@ JSON
     done
 }
 
-@test "a task of inference of one's own writes a line a sample, in their order on any ranks" {
+@test "a plugin's inference task writes one line per sample in order, on any mesh" {
     plugin worst "$BATS_TEST_DIRNAME/worst_target_plugin.c"
     [ -e out.jsonl ] || d9d-infer -q --device cpu infer.json
     how=(--set 'plugin=["libplain_llama.so", "libworst.so"]' --set 'task={"name": "worst", "output": "worst.txt"}')
@@ -389,7 +389,7 @@ JSON
     cmp worst.txt alone.txt
 }
 
-@test "a task of one's own has a head on the last stage of a pipeline" {
+@test "a plugin's task has its head on the last pipeline stage" {
     with_mpi
     classification
     dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libclassify.so"/' -e 's/"dataset": "data"/"dataset": "texts"/' \
@@ -402,7 +402,7 @@ JSON
     [ "$(names piped2/export/model.safetensors)" = "$(names piped1/export/model.safetensors)" ]
 }
 
-# What a training of N steps tells rank R, in the documented order.
+# The events of a training of N steps on rank R, in the documented order.
 training() {
     local n=$1 k
     printf 'train.configuration.%s\n' 'start bootstrap' 'data_loader loader' 'model_stages models' \
@@ -423,7 +423,7 @@ inference() {
     echo inference.finished
 }
 
-@test "events come in the documented order with what is in them" {
+@test "events arrive in the documented order with the documented fields" {
     plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     run -0 d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libevents.so"]' \
         --set trainer.run.dir=told --set trainer.run.steps=3 train.json
@@ -435,7 +435,7 @@ inference() {
     rm events.0
 }
 
-@test "an evaluation tells of its beginning and its end, between two steps" {
+@test "an evaluation sends its begin and end events between two steps" {
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     rm -f events.?
     run -0 d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libevents.so"]' \
@@ -447,7 +447,7 @@ inference() {
     rm events.0
 }
 
-@test "events come on every rank" {
+@test "events arrive on every rank" {
     with_mpi
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     mpi -n 4 d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libevents.so"]' \
@@ -457,7 +457,7 @@ inference() {
     rm events.?
 }
 
-@test "weights that a handler changes behind the update are those of the next step on every rank" {
+@test "weights that a handler changes after the update are used by the next step on every rank" {
     with_mpi
     plugin shrink "$BATS_TEST_DIRNAME/shrink_weights_plugin.c"
     shrunk=(d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libshrink.so"]')
@@ -467,10 +467,10 @@ inference() {
     close_to 1e-5 <(losses shrunk1) <(losses shrunk2)
 }
 
-@test "a checkpoint behind which a handler changes weights has those that it began with" {
+@test "an asynchronous checkpoint has the weights from before a handler changed them" {
     command -v strace >/dev/null || skip "no strace"
     [ -e libshrink.so ] || plugin shrink "$BATS_TEST_DIRNAME/shrink_weights_plugin.c"
-    # The second step has nothing to learn; the thread that copies for the first begins late.
+    # The second step has no targets; the thread that copies for the first save starts late.
     printf '{"input_ids": [1, 2, 3], "labels": [%s]}\n' '2, 3, 4' '-100, -100, -100' '4, 3, 2' |
         d9d-shard -q --format tokens --out holes -
     for behind in true false; do
@@ -483,7 +483,7 @@ inference() {
     cmp held-{true,false}/checkpoints/step-00000001/model-r00000.safetensors
 }
 
-# dense: a training that can be a pipeline, with the events of libhear.so.
+# dense: a configuration that works with pipelines, with the event plugin libhear.so.
 dense() {
     cat <<JSON
 {"plugin": ["libevents.so", "liblifo.so"], "data": {"dataset": "data"},
@@ -496,7 +496,7 @@ dense() {
 JSON
 }
 
-@test "events come on every rank of a pipeline, whose schedule is one's own" {
+@test "events arrive on every rank of a pipeline with a plugin's schedule" {
     with_mpi
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     plugin lifo "$BATS_TEST_DIRNAME/lifo_schedule_plugin.c"
@@ -517,7 +517,7 @@ JSON
     rm -f events.?
 }
 
-@test "a schedule whose program is wrong is refused with its first fault, by a plan and by a run" {
+@test "a wrong schedule program is rejected with its first fault, in --plan and in a run" {
     plugin liar "$BATS_TEST_DIRNAME/bad_schedule_plugin.c"
     dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libliar.so"/' -e 's/"schedule": "lifo"/"schedule": "liar", "lie": "LIE"/' >liar.json
     while IFS=: read -r lie said; do
@@ -550,7 +550,7 @@ END
     run -0 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 --set trainer.pipelining.schedule.lie=nothing lies.json
 }
 
-@test "a handler that fails ends the job, and nobody hears of more" {
+@test "a failing handler ends the job, and no further events are sent" {
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     D9D_FAIL_AT=train.forward_backward.pre run -1 d9d-train -q --device cpu \
         --set 'plugin=["libplain_llama.so", "libevents.so"]' --set trainer.run.dir=failed train.json
@@ -563,7 +563,7 @@ END
     rm events.0
 }
 
-# sums: a training on additions, which nobody has stored, evaluated on others.
+# sums: trains on generated additions that are in no file, and evaluates on others.
 sums() {
     [ -e libsums.so ] || plugin sums "$root/examples/plugins/sums.c"
     cat >sums.json <<'JSON'
@@ -579,7 +579,7 @@ sums() {
 JSON
 }
 
-@test "a dataset of one's own is learned from, and gone on with" {
+@test "a plugin's dataset is trained on and resumed" {
     sums
     run -0 d9d-train -q --device cpu --set trainer.run.dir=sums sums.json
     awk '{ if (NR == 1) first = $1; last = $1 } END { exit !(NR == 60 && last < 0.8 * first) }' <(numbers loss sums)
@@ -592,7 +592,7 @@ JSON
     assert_output --partial "was trained on another dataset than sums"
 }
 
-@test "a dataset of one's own is the same on ranks, blended and bucketed" {
+@test "a plugin's dataset on several ranks equals one, blended and bucketed" {
     with_mpi
     sums
     blend='[{"dataset": "sums", "source": {"name": "sums", "samples": 4000, "digits": 3}, "order": "bucketed", "weight": 3},
@@ -608,7 +608,7 @@ JSON
     done
 }
 
-@test "what a dataset of one's own says wrong is refused" {
+@test "wrong keys and answers of a plugin's dataset are rejected" {
     sums
     run -2 d9d-train -q --device cpu --set trainer.run.dir=none --set data.source.name=sum sums.json
     assert_output --partial 'unknown word "sum"; did you mean "sums"?'
@@ -631,10 +631,10 @@ JSON
     [ ! -e none2 ]
 }
 
-# The structs that plugins fill and this library reads by their size.
+# The structs that plugins fill and the library reads by their size.
 tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_job_event d9d_train_task d9d_metric_kind d9d_pipe_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_schedule_kind d9d_sink_kind d9d_dataset_kind d9d_decoder_kind d9d_family"
 
-# appended DIR TEXT: a member more at the end of every table below DIR.
+# appended DIR TEXT: appends a member to every table struct in the headers below DIR.
 appended() {
     local t file
     for t in $tables; do
@@ -648,7 +648,7 @@ appended() {
     done
 }
 
-@test "a plugin that was built where every table is longer loads where its new members are not used" {
+@test "a plugin built for longer tables loads if its new members are unused" {
     cp -R d9d/include longer
     appended longer 'void *appended;'
     plugin longer "$root/examples/plugins/plain_llama.c" -Ilonger
@@ -662,7 +662,7 @@ appended() {
     assert_output --partial "it was built for a newer one"
 }
 
-@test "a plugin that was built here loads after a member is appended to every table" {
+@test "a plugin still loads after a member is appended to every table" {
     [ "${D9D_LONG:-}" = 1 ] || skip "D9D_LONG=1 builds the library anew"
     mkdir next
     cp -R "$root"/{Makefile,libcore,kernels,tools,schemas} next

@@ -30,7 +30,7 @@ model() {
 train() { d9d-train -q --device cpu --set "trainer.run.dir=$1" "${@:2}" train.json; }
 alone() { [ -d alone ] || train alone; }
 
-@test "it is trained, gone on with and computed again to the bit" {
+@test "training, resuming and activation checkpointing give the same bits" {
     alone
     numbers loss alone | awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 12 && last < 0.9 * first) }'
     grep -aq '"layers.1.act.gain"' alone/export/model.safetensors
@@ -42,7 +42,7 @@ alone() { [ -d alone ] || train alone; }
     cmp {alone,again}/export/model.safetensors
 }
 
-@test "on ranks it is what it is on one" {
+@test "several ranks equal one" {
     with_mpi
     alone
     for axis in data_parallel_shard pipeline_parallel; do
@@ -51,14 +51,14 @@ alone() { [ -d alone ] || train alone; }
     done
 }
 
-@test "it is planned as it is trained: the peak to the byte, and its kernels in the time" {
+@test "--plan has the peak memory to the byte and the kernels' time" {
     alone
     peak=$(numbers mem_bytes alone | sort -n | tail -n 1)
     run -0 d9d-train --plan --gpu cpu --json train.json
     assert_equal "$(sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' <<<"$output")" "$peak"
 }
 
-@test "its large arrays, which are addresses alone, are planned too" {
+@test "--plan allocates no arrays, so that it works for a model of any size" {
     model 2048 >large.json
     run -0 d9d-train --plan --gpu cpu --set model_provider.hf_config=large.json train.json
     run -0 d9d-train --plan --suggest 2 --gpu cpu -q --set model_provider.hf_config=large.json train.json
@@ -66,17 +66,17 @@ alone() { [ -d alone ] || train alone; }
     assert_output --partial "gelu: has no kernel for GPUs"
 }
 
-@test "an operation that declares no cost cannot be planned: a sentence, whatever its size" {
+@test "--plan of an operation without a cost function is an error, whatever its size" {
     run -2 d9d-train --plan --gpu cpu --set plugin=libcareless.so train.json
     assert_output --partial 'libcareless.so: its operation "gelu" cannot be planned: what it computes does not go through d9d_device_launch()'
-    model 2048 >large.json # and rows of 512: sixteen MB an array
+    model 2048 >large.json # with rows of 512: sixteen MB per array
     for how in "" "--suggest 2"; do
-        # shellcheck disable=SC2086 # words
+        # shellcheck disable=SC2086 # several options
         run -2 d9d-train --plan $how --gpu cpu --set plugin=libcareless.so \
             --set model_provider.hf_config=large.json --length 512 train.json
         assert_output --partial 'libcareless.so: an operation of it'
         assert_output --partial 'cannot be planned: it touches an array outside of d9d_device_launch()'
     done
-    # It is trained all the same.
+    # Training works nevertheless.
     run -0 train careless --set plugin=libcareless.so --set trainer.run.steps=2
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# Random training runs, saved on one mesh and resumed on another, are those of one rank; random_runs
-# says what is drawn.  D9D_DRAWS="FIRST N" selects others.
+# Random training runs, saved on one mesh and resumed on another, equal one rank; random_runs
+# describes what is random.  D9D_DRAWS="FIRST N" selects others.
 
 load ../slurm/helper
 load launch
@@ -12,8 +12,8 @@ setup() {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
 }
 
-@test "runs drawn at random are those of one rank" {
-    # shellcheck disable=SC2086 # two words
+@test "random runs equal one rank" {
+    # shellcheck disable=SC2086 # two arguments
     run "$BATS_TEST_DIRNAME/random_runs" ${D9D_DRAWS:-1000 100}
     echo "$output"
     echo "# ${lines[-1]}" >&3

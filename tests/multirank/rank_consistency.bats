@@ -19,19 +19,19 @@ setup() {
 
 how=(-q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2)
 
-# refused SENTENCE: what rank 1 says, once, and nothing was made.
+# refused MESSAGE: checks that rank 1 printed MESSAGE once and nothing was written.
 refused() {
     [ "$status" -eq 2 ]
     [ "$(grep -c '^d9d-[a-z]*: invalid configuration: ' <<<"$output")" -eq 1 ]
     assert_line --regexp "^d9d-[a-z]*: invalid configuration: rank 1 \(.*\): $1"
     [ ! -e run/metrics.jsonl ] && [ ! -e out.jsonl ]
 }
-# another OPTION...: rank 1 has these besides.
+# another OPTION...: runs two ranks; rank 1 has these additional options.
 another() { run mpi -n 1 d9d-train "${how[@]}" c.json : -n 1 d9d-train "${how[@]}" "$@" c.json; }
-# elsewhere COMMAND...: rank 1 works in another directory.
+# elsewhere COMMAND...: runs two ranks; rank 1 in another directory.
 elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
 
-@test "another configuration: the key and both values" {
+@test "a different configuration is reported with the key and both values" {
     another --set optimizer.lr=0.5
     refused 'optimizer\.lr is 0\.5 here and 0\.001 on rank 0'
     another --set optimizer.name=sgd
@@ -44,14 +44,14 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     refused 'trainer.run.description is "xxxx.* here and null on rank 0'
 }
 
-@test "another program" {
+@test "a different program is rejected" {
     another --selftest
     refused 'this is d9d-train [0-9.]* --selftest, and rank 0 is d9d-train [0-9.]*$'
     run mpi -n 1 d9d-infer -q --device cpu i.json : -n 1 d9d-train "${how[@]}" c.json
     refused 'this is d9d-train [0-9.]*, and rank 0 is d9d-infer [0-9.]*$'
 }
 
-@test "other samples, weights or architecture under the same name" {
+@test "different samples, weights or architecture under the same name are rejected" {
     train=(d9d-train "${how[@]}" --set "trainer.run.dir=$work/run")
     weights=(--set trainer.model_stage_factory.source_checkpoint=ckpt)
     elsewhere "${train[@]}" "${weights[@]}" --set model_provider.hf_config=ckpt/config.json c.json
@@ -75,7 +75,7 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     refused 'valid: is another one here than on rank 0'
 }
 
-@test "another dataset of a blend, list of skipped samples, or last of many evaluations" {
+@test "a different dataset of a blend, skip list or evaluation is rejected" {
     train=(d9d-train "${how[@]}" --set "trainer.run.dir=$work/run")
     head -n 79 "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --out other/valid -
     cp -r data valid
@@ -89,14 +89,14 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     refused 'valid: is another one here than on rank 0'
 }
 
-@test "a run directory that ranks do not share" {
+@test "a run directory that is not shared is rejected" {
     elsewhere d9d-train "${how[@]}" c.json
     [ "$status" -eq 2 ]
     assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): run: is not the run directory that rank 0 has under this name'
     run -1 grep '"loss"' run/metrics.jsonl
 }
 
-@test "checkpoints in a place that ranks do not share, or in which one cannot write" {
+@test "a checkpoint directory that is not shared or not writable on one rank is rejected" {
     elsewhere d9d-train "${how[@]}" --set "trainer.run.dir=$work/run" --set trainer.checkpointing.save_dir=saved c.json
     [ "$status" -eq 2 ]
     assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): saved: is not the checkpoint directory that rank 0 has'
@@ -104,7 +104,7 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     unshare -m true 2>/dev/null || skip "no name spaces"
     for kind in "-o remount,ro,bind" "-o size=4k -t tmpfs none"; do
         rm -rf run && mkdir -p run/checkpoints
-        # shellcheck disable=SC2016 # of the other shell
+        # shellcheck disable=SC2016 # expanded by the other shell
         run mpi -n 1 d9d-train "${how[@]}" c.json : -n 1 unshare -m \
             bash -c 'mount --bind run/checkpoints run/checkpoints && mount $0 run/checkpoints && exec "$@"' "$kind" d9d-train "${how[@]}" c.json
         [ "$status" -ne 0 ]
@@ -114,7 +114,7 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     done
 }
 
-@test "a directory of one disk that a host was told of late" {
+@test "a directory that a host sees late (NFS lookup cache) is accepted" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o stale.so "$BATS_TEST_DIRNAME/stale_nfs_preload.c"
     for dir in run runs/deep/one; do

@@ -14,7 +14,7 @@ setup() {
     d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
 }
 
-# train RANKS DIR SET...: four steps of a golden model; a change of the configuration each.
+# train RANKS DIR KEY=VALUE...: trains a golden model for four steps.
 train() {
     local n=$1 sets=(--set "trainer.run.dir=$2") s
     shift 2
@@ -30,19 +30,19 @@ JSON
     mpi "${first[@]}" -n "$n" "${through[@]}" d9d-train ${quiet--q} "${sets[@]}" c.json
 }
 
-@test "every rank writes a share of one model, the same as d9d-map makes of the checkpoint" {
+@test "ranks write one model together, equal to what d9d-map makes of the checkpoint" {
     train 4 run mesh.data_parallel_shard=2 mesh.tensor_parallel=2 mesh.expert_parallel=4
     d9d-map verify -q run/export
     d9d-map -q --to hf --model "$golden/moe" run/checkpoints/step-00000004 out
     diff -r run/export out
     cmp "$golden/moe/generation_config.json" out/generation_config.json
-    # What was exported can be made again.
+    # The export can be repeated.
     mv run/export first
     train 2 run mesh.data_parallel_shard=2
     diff -r first run/export
 }
 
-@test "one rank and several copy the same files of the model, and none that lie beside them" {
+@test "one rank and several copy the same files of the source model, and no others" {
     cp -r "$golden/moe" model && chmod -R u+w model
     mkdir -p model/1_Pooling model/runs/old model/data
     touch model/.env model/corpus.jsonl model/plugin.so model/runs/old/metrics.jsonl model/data/index.lmdb
@@ -58,14 +58,14 @@ JSON
     [ "$(tr '\n' ' ' <files1)" = ". ./1_Pooling ./1_Pooling/config.json ./LICENSE ./config.json ./generation_config.json ./manifest.json ./model.safetensors ./tokenizer.json " ]
 }
 
-@test "a run that keeps no checkpoints exports the same, and leaves nothing besides" {
+@test "a run without checkpoints exports the same files and leaves no others" {
     train 2 kept mesh.data_parallel_shard=2
     train 2 none mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=disable
     diff -r kept/export none/export
     [ ! -e none/export.parts ]
 }
 
-@test "a model that HuggingFace cannot say is exported in d9d's own layout" {
+@test "a model that HuggingFace's format cannot express is exported in d9d's layout" {
     mkdir own && cat >own/c.json <<JSON
 {"data": {"dataset": "data"},
  "mesh": {"data_parallel_shard": 2},
@@ -83,7 +83,7 @@ JSON
     d9d-map diff -q run/export run/checkpoints/step-00000002
 }
 
-@test "a self-test compares the job's ranks with one, and leaves nothing" {
+@test "a self-test compares the job's ranks with one, and leaves no files" {
     n=4
     train $n run mesh.data_parallel_shard=2 mesh.tensor_parallel=2 trainer.run.steps=1
     for set in "float32 1e-05" "bfloat16 1e-02"; do
@@ -97,7 +97,7 @@ JSON
     run -2 d9d-train --selftest c.json
     assert_output --partial "compares ranks with one"
     selftest=(mpi -n 2 d9d-train -q --selftest --set mesh.data_parallel_shard=2)
-    # What is there is another's, but for what a killed one left; of what was made for it nothing stays.
+    # Files of others stay, those of a killed self-test go, and the self-test leaves none of its own.
     mkdir -p new.selftest new.selftest.tmp-1-0/mesh && touch new.selftest/x
     run -0 "${selftest[@]}" --set trainer.run.dir=new c.json
     [ -e new.selftest/x ]
@@ -110,7 +110,7 @@ JSON
     [ -z "$(ls -A deep)" ]
 }
 
-@test "a self-test waits for the rank that computes alone as long as it takes" {
+@test "a self-test waits for the single-rank reference without a timeout" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     train 1 run trainer.run.steps=1 # for c.json
     ${CC:-cc} -shared -fPIC -o late.so "$BATS_TEST_DIRNAME/slow_mkdir_preload.c"
@@ -120,7 +120,7 @@ JSON
     assert_output --partial "2 ranks (dps 2) compute what one computes"
 }
 
-@test "a self-test takes the first steps of a run of any length, at the full rate" {
+@test "a self-test runs the first steps at the full learning rate, whatever the length of the run" {
     train 1 run trainer.run.steps=1 # for c.json
     warm='{"mode": "steps", "steps": 9, "target_multiplier": 1}, {"mode": "rest", "target_multiplier": 0}'
     warm="lr_scheduler={\"name\": \"piecewise\", \"scheduler\": {\"initial_multiplier\": 0, \"phases\": [$warm]}}"
@@ -130,17 +130,17 @@ JSON
     run -0 --separate-stderr "${selftest[@]}" --set trainer.run.steps=20 --set "$warm" c.json 3>&-
     assert_equal "$(sed '$d' <<<"$output" | cut -c 1-15)" "$(sed '$d' <<<"$four" | cut -c 1-15)"
     run -0 --separate-stderr "${selftest[@]}" --set trainer.batching.global_batch_size=40 --set trainer.run.steps=null c.json 3>&-
-    [ "${#lines[@]}" -eq 4 ] # two steps are all
+    [ "${#lines[@]}" -eq 4 ] # the run has only two steps
     evaluated='"at_start": true, "period_steps": 1}'
     run -0 --separate-stderr "${selftest[@]}" --set "evaluation={\"data\": {\"dataset\": \"data\"}, $evaluated" c.json 3>&-
-    assert_equal "$output" "$four" # the steps alone are compared
-    run -2 "${selftest[@]}" --set "evaluation={\"data\": {\"dataset\": \"nowhere\"}, $evaluated" c.json 3>&- # as the job
+    assert_equal "$output" "$four" # only the steps are compared
+    run -2 "${selftest[@]}" --set "evaluation={\"data\": {\"dataset\": \"nowhere\"}, $evaluated" c.json 3>&- # rejected as in a job
     assert_output --partial "nowhere"
     run -2 "${selftest[@]}" --set trainer.run.steps=5 --set "$warm" c.json 3>&-
     assert_output --partial "phases[1]: ends at step 5 of 5, before it begins at 9"
 }
 
-@test "what a user has beside the parts of an export stays" {
+@test "a user's files beside an unfinished export are not removed" {
     mkdir -p run/export.parts && echo mine >run/export.parts/notes
     train 2 run mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=disable
     [ -e run/export/model.safetensors ]
@@ -148,9 +148,9 @@ JSON
     assert_equal "$(cat run/export.parts/notes)" mine
 }
 
-# On NFS a file that is removed while another rank has it open stays under another name, and keeps
-# its directory from being removed.
-@test "what the model is made of goes when every rank has closed it" {
+# On NFS a file that is removed while another rank has it open is renamed instead, so that its
+# directory cannot be removed.
+@test "temporary files of an export are removed after every rank has closed them" {
     command -v strace >/dev/null || skip "no strace"
     first=(-n 1 strace -f -qq -ttt -y -e trace=unlink,unlinkat,rmdir -o "$PWD/removed" d9d-train -q --set trainer.run.dir=run
         --set mesh.data_parallel_shard=2 --set trainer.checkpointing.period_steps=disable c.json :)

@@ -13,7 +13,7 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
 }
 
-@test "what n ranks wrote m ranks read" {
+@test "m ranks read what n ranks wrote" {
     for n in 1 2 5; do
         run -0 mpi -n $n "$driver" write c$n
         "$bin/d9d-map" verify c$n/step-00000001
@@ -22,7 +22,7 @@ setup() {
             assert_equal "$(grep -c ': well' <<<"$output")" $m
         done
     done
-    # A file a rank and group; and to who reads weights they are one checkpoint.
+    # One file per rank and group; readers of weights see one checkpoint.
     files=(c5/step-00000001/*.safetensors)
     [ ${#files[@]} -eq 10 ]
     run -0 "$bin/d9d-map" diff c1/step-00000001 c5/step-00000001
@@ -30,14 +30,14 @@ setup() {
     [ "$(ls c5)" = step-00000001 ]
 }
 
-@test "a rank that cannot write ends the save on all, and nothing is left" {
+@test "a rank that cannot write fails the save on all, and no files are left" {
     run -1 mpi -n 3 "$driver" spoil c 1
     assert_equal "$(grep -c 'is not a part of' <<<"$output")" 3
     assert_line --regexp '^2 of 3: rank 1 \(.*\): checkpoint: rows: '
     [ -z "$(ls c)" ]
 }
 
-@test "a rank that is killed leaves no checkpoint, and the next save sweeps" {
+@test "a killed rank leaves no checkpoint, and the next save removes its files" {
     run mpi -n 3 "$driver" die c 1
     [ "$status" -ne 0 ]
     [ "$status" -ne 124 ]
@@ -47,19 +47,19 @@ setup() {
     run -0 "$driver" read c
 }
 
-# read_on N: so many ranks read the newest of c, well.
+# read_on N: N ranks read the newest checkpoint of c; all must succeed.
 read_on() {
     run -0 mpi -n "$1" "$driver" read c
     assert_equal "$(grep -c ': well' <<<"$output")" "$1"
 }
-# spread: least and most that a rank has read, and the sum.
+# spread: the smallest and largest number of bytes that a rank read, and the sum.
 spread() {
     sed -nE 's/.*its ([0-9]+) bytes are as they were written; each of [0-9]+ ranks has read ([0-9]+) to ([0-9]+) of them/\2 \3 \1/p' <<<"$output"
 }
-# damage FILE: other bytes, as many.
+# damage FILE: changes bytes without changing the size.
 damage() { printf 'XX' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 9)) conv=notrunc status=none; }
 
-@test "ranks verify a checkpoint side by side, each a part of its bytes" {
+@test "ranks verify a checkpoint in parallel, each a part of the bytes" {
     run -0 mpi -n 4 "$driver" write c
     largest=$(stat -c %s c/step-00000001/*.safetensors | sort -n | tail -1)
     all=$(cat c/step-00000001/*.safetensors | wc -c)
@@ -74,7 +74,7 @@ damage() { printf 'XX' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 9)) conv=n
     [ -z "$(spread)" ]
 }
 
-@test "damage that another rank finds is named once, and the checkpoint before it is taken" {
+@test "damage found by any rank is reported once, and the previous checkpoint is used" {
     run -0 mpi -n 4 "$driver" write c
     run -0 mpi -n 4 "$driver" write c 2
     files=(c/step-00000002/*.safetensors)
@@ -88,13 +88,13 @@ damage() { printf 'XX' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 9)) conv=n
         grep -oE 'passed over: (rank [0-9])?' <<<"$output" >>finders
         rm -rf c && mv whole c
     done
-    [ "$(sort -u finders | wc -l)" -eq 4 ] # rank 0 does not say who it is
+    [ "$(sort -u finders | wc -l)" -eq 4 ] # the message of rank 0 has no rank
     rm -f "${files[0]}"
     read_on 4
     [[ $output = *"checkpoint passed over: ${files[0]} is missing"* ]]
 }
 
-@test "where every checkpoint is damaged all ranks say so, and none begins anew" {
+@test "if every checkpoint is damaged all ranks fail, and none starts from scratch" {
     run -0 mpi -n 4 "$driver" write c
     damage c/step-00000001/model-r00003.safetensors
     run -1 mpi -n 4 "$driver" read c

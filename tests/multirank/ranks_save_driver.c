@@ -22,7 +22,7 @@
 static const struct entry {
     const char *name, *group;
     d9d_shape whole;
-    int dim; /* that is cut; -1: none */
+    int dim; /* dimension that is sharded; -1: none */
 } entries[] = {
     {"rows", "model", {2, {131, 70}}, 0},
     {"columns", "model", {3, {5, 64, 33}}, 1},
@@ -42,7 +42,7 @@ struct job {
     d9d_checkpointer_count count;
 };
 
-/* The number of element i of a box in the whole. */
+/* Index in the whole tensor of element i of a box. */
 static float number_of(const d9d_checkpointer_tensor *t, int64_t i)
 {
     int64_t index = 0, stride = 1;
@@ -137,7 +137,7 @@ static d9d_status act_read(struct job *j, const char *dir)
     return st == D9D_OK ? boxes_check(j) : st;
 }
 
-/* What d9d_checkpointer_write() does, until the files of this rank are written. */
+/* The steps of d9d_checkpointer_write() until this rank's files are written. */
 static d9d_status act_die(struct job *j, const char *dir)
 {
     const d9d_checkpointer_state state = {.step = 1, .finite = true, .parent = -1};

@@ -6,9 +6,9 @@
 
 #include <d9d/tasks/plugin.h>
 
-static int rank; /* of this process */
+static int rank; /* rank of this process */
 
-static d9d_status heard(void *self, const d9d_job_event *e)
+static d9d_status record_event(void *self, const d9d_job_event *e)
 {
     const char *fail = getenv("D9D_FAIL_AT");
     char path[32];
@@ -44,46 +44,46 @@ static d9d_status and_tell(void *self, const d9d_job_event *e)
 {
     const d9d_job_event mine = {.size = sizeof(mine), .id = "mine.ready", .user = "user"};
 
-    D9D_TRY(heard(self, e));
+    D9D_TRY(record_event(self, e));
     return d9d_job_events_trigger(e->events, &mine);
 }
 
-/* The second handler of an event comes behind the first; the third is told by and_tell(). */
+/* The second handler of an event runs after the first; and_tell() calls the third. */
 static d9d_status again(void *self, const d9d_job_event *e)
 {
     d9d_job_event twice = *e;
 
     twice.user = "again";
-    return heard(self, &twice);
+    return record_event(self, &twice);
 }
 
 static const d9d_job_event_handler events[] = {
-    {"train.configuration.start", heard},
-    {"train.configuration.data_loader", heard},
-    {"train.configuration.model_stages", heard},
-    {"train.configuration.optimizer", heard},
-    {"train.configuration.lr_scheduler", heard},
+    {"train.configuration.start", record_event},
+    {"train.configuration.data_loader", record_event},
+    {"train.configuration.model_stages", record_event},
+    {"train.configuration.optimizer", record_event},
+    {"train.configuration.lr_scheduler", record_event},
     {"train.ready", and_tell},
     {"train.ready", again},
-    {"mine.ready", heard},
-    {"train.step.pre", heard},
-    {"train.forward_backward.pre", heard},
-    {"train.forward_backward.post", heard},
-    {"train.optimizer_step.pre", heard},
-    {"train.optimizer_step.post", heard},
-    {"train.step.post", heard},
-    {"train.evaluation.pre", heard},
-    {"train.evaluation.post", heard},
-    {"train.finished", heard},
-    {"inference.configuration.start", heard},
-    {"inference.configuration.data_loader", heard},
-    {"inference.configuration.model_stages", heard},
-    {"inference.ready", heard},
-    {"inference.step.pre", heard},
-    {"inference.forward.pre", heard},
-    {"inference.forward.post", heard},
-    {"inference.step.post", heard},
-    {"inference.finished", heard},
+    {"mine.ready", record_event},
+    {"train.step.pre", record_event},
+    {"train.forward_backward.pre", record_event},
+    {"train.forward_backward.post", record_event},
+    {"train.optimizer_step.pre", record_event},
+    {"train.optimizer_step.post", record_event},
+    {"train.step.post", record_event},
+    {"train.evaluation.pre", record_event},
+    {"train.evaluation.post", record_event},
+    {"train.finished", record_event},
+    {"inference.configuration.start", record_event},
+    {"inference.configuration.data_loader", record_event},
+    {"inference.configuration.model_stages", record_event},
+    {"inference.ready", record_event},
+    {"inference.step.pre", record_event},
+    {"inference.forward.pre", record_event},
+    {"inference.forward.post", record_event},
+    {"inference.step.post", record_event},
+    {"inference.finished", record_event},
     {NULL, NULL},
 };
 D9D_PLUGIN(.events = events);

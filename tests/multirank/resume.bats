@@ -5,26 +5,26 @@
 load ../slurm/helper
 load topology
 
-# Ten meshes; a few pairs of them on every change, all with D9D_LONG=1.
+# Ten meshes; a few pairs of them by default, all with D9D_LONG=1.
 meshes=("1 1 1 1 1 1" "2 1 1 1 1 1" "1 2 1 1 1 1" "1 1 1 1 2 1" "1 1 2 1 1 1"
     "1 2 1 1 2 2" "2 2 1 1 1 4" "1 3 1 1 1 1" "1 2 2 1 1 1" "1 1 1 2 2 1")
 pairs=([0]="0 5" [5]="3" [6]="0" [7]="8")
 
-# train_on MODEL NUMBER DIR: batches that divide by 2 and by 3.
+# train_on MODEL NUMBER DIR: trains on mesh NUMBER; batches are divisible by 2 and 3.
 train_on() {
     train "$1" "${meshes[$2]}" "$3" --set trainer.batching.global_batch_size=12 --set data.epochs=2 \
         --set trainer.checkpointing.period_steps=5
 }
 
-# half DIR: DIR as it was when its first checkpoint had been written.
+# half DIR: restores DIR to its state after the first checkpoint.
 half() { rm -rf "$1/export" "$1/checkpoints/step-00000010"; }
 
-# tidy DIR: of a step that was done twice, the last record, as readers of records take them.
+# tidy DIR: keeps the last record of a step that was repeated, as readers of records do.
 tidy() {
     tac "$1/metrics.jsonl" | awk -F'[:,]' '!/"loss"/ || !seen[$2]++' | tac >"$1/tidy" && mv "$1/tidy" "$1/metrics.jsonl"
 }
 
-# goes_on MODEL: from the middle of each mesh's run to the end on others.
+# goes_on MODEL: resumes each mesh's run from the middle on other meshes, to the end.
 goes_on() {
     local model=$1 from to n=0 bad=0
     for from in "${!meshes[@]}"; do
@@ -47,7 +47,7 @@ goes_on() {
     [ "$n" -gt 0 ] && [ "$bad" -eq 0 ]
 }
 
-@test "of a checkpoint of many ranks each opens the files alone that have its part" {
+@test "each rank opens only the checkpoint files that have its slices" {
     command -v strace >/dev/null || skip "no strace"
     mesh="1 2 1 1 1 1"
     train dense "$mesh" run --set trainer.checkpointing.period_steps=5
@@ -59,8 +59,8 @@ goes_on() {
     run ! grep -E 'step-00000005/(model|optimizer)-r00000' calls
 }
 
-@test "a mixture of experts, saved on any of ten meshes, goes on on any" { goes_on moe; }
-@test "a dense model too" {
+@test "a MoE checkpoint of any of ten meshes resumes on any" { goes_on moe; }
+@test "a dense checkpoint of any of ten meshes resumes on any" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
     for i in "${!meshes[@]}"; do meshes[i]="${meshes[i]% *} 1"; done # no experts
     goes_on dense

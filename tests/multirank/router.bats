@@ -14,12 +14,12 @@ even='--set model_provider.router.aux_loss_coef=0.02 --set model_provider.router
 grouped="--set model_provider.router.score=sigmoid --set model_provider.router.groups=4
     --set model_provider.router.top_groups=2 --set model_provider.router.scale=1.5"
 
-# values RUN: names and numbers of a run's experts, one a line.
+# values RUN: names and values of a run's expert statistics, one per line.
 values() {
     grep '"loss"' "$1/metrics.jsonl" | grep -oE '"step": [0-9]+|"(expert|router)_[a-z_0-9/]+": [^,}]+'
 }
 
-# same_experts A B: counts equal, what is made of sums to 1e-5.
+# same_experts A B: compares counts exactly, other values to 1e-5.
 same_experts() {
     paste <(values "$1") <(values "$2") | awk '
         { a = $2; b = $4; n++
@@ -27,7 +27,7 @@ same_experts() {
         END { exit bad || n < 100 }'
 }
 
-# many OPTION...: one rank, and every mesh.
+# many OPTION...: compares every mesh with one rank.
 many() {
     local mesh
     rm -rf alone
@@ -40,17 +40,17 @@ many() {
     done < <(tr , '\n' <<<"$meshes")
 }
 
-@test "losses, a bias and loads of experts are those of one rank" {
+@test "router losses, bias and expert loads equal one rank" {
     # shellcheck disable=SC2086 # options
     many $even
 }
 
-@test "the same of sigmoids and groups" {
+@test "sigmoid routers with groups equal one rank" {
     # shellcheck disable=SC2086 # options
     meshes="1 2 1 1 2 4 1" many $even $grouped
 }
 
-@test "saved on one mesh, gone on with on another; on the same bit for bit" {
+@test "a router resumes on another mesh, and bit for bit on the same" {
     # shellcheck disable=SC2206 # options
     options=($even --set trainer.checkpointing.period_steps=5)
     rm -rf first run
@@ -63,7 +63,7 @@ many() {
     done
 }
 
-@test "layers computed again are counted once" {
+@test "activation checkpointing counts expert loads once" {
     # shellcheck disable=SC2086 # options
     for checkpointing in full selective; do
         rm -rf alone run
@@ -75,7 +75,7 @@ many() {
     done
 }
 
-@test "a micro-batch of several rows is what its rows are" {
+@test "a micro-batch of several rows equals its rows one by one" {
     # shellcheck disable=SC2086 # options
     for rows in 1 4; do
         rm -rf run$rows

@@ -72,7 +72,7 @@ static void wait_out(long ms, const char *path)
             nap(5);
 }
 
-/* Milliseconds that the rules say; NONE. */
+/* Milliseconds from the rules, or NONE. */
 static long delay_of(const char *what, const char *path)
 {
     const char *rules = getenv("SLOW");
@@ -168,9 +168,9 @@ int stat(const char *path, struct stat *out)
     return fstatat(AT_FDCWD, path, out, 0);
 }
 
-/* --- memory that a file keeps ------------------------------------------------------------- */
+/* --- mapped memory of a file ------------------------------------------------------------------ */
 
-/* Somebody stores into what is being written out. */
+/* SIGSEGV handler: a thread stores into a page that is being written back. */
 static void wait_for_it(int number, siginfo_t *info, void *context)
 {
     (void)context;
@@ -178,7 +178,7 @@ static void wait_for_it(int number, siginfo_t *info, void *context)
         if ((char *)info->si_addr >= maps[i].at && (char *)info->si_addr < maps[i].at + maps[i].n) {
             tell(maps[i].path);
             nap(5);
-            return; /* and tries again */
+            return; /* and retries the store */
         }
     (void)signal(number, SIG_DFL);
 }

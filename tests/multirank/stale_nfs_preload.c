@@ -23,7 +23,7 @@ static int find(const char *path, size_t len)
     return -1;
 }
 
-/* Is the path, or a directory above it, remembered? */
+/* Is the path, or a directory above it, in the negative cache? */
 static int is_stale(const char *path)
 {
     for (size_t len = strlen(path); len > 0; len--)
@@ -32,7 +32,7 @@ static int is_stale(const char *path)
     return 0;
 }
 
-/* The first part of a relative path that is not there. */
+/* The first missing component of a relative path. */
 static void remember(const char *path)
 {
     char part[LENGTH] = "";
@@ -50,7 +50,7 @@ static void remember(const char *path)
     }
 }
 
-/* What is in a directory that was opened is asked for again. */
+/* Opening a directory drops its entries from the cache. */
 static void forget(const char *dir)
 {
     for (int i = n; i-- > 0;) {

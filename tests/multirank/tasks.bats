@@ -24,7 +24,7 @@ setup() { with_mpi && enter; }
 
 states='task={"name": "hidden_states", "output": "out.npy", "pooling": "mean"}'
 
-# configure MODEL: MODEL.train.json and MODEL.infer.json
+# configure MODEL: writes MODEL.train.json and MODEL.infer.json.
 configure() {
     local model
     model="\"model_provider\": {\"name\": \"qwen3_$1\", \"hf_config\": \"$golden/$1/config.json\"}"
@@ -44,8 +44,8 @@ JSON
 JSON
 }
 
-# The options of a mesh "replicate shard context_shard context_replicate tensor expert pipeline", in
-# $how, and its ranks in $ranks.
+# mesh_of MESH: sets $how to the options of "replicate shard context_shard context_replicate tensor
+# expert pipeline", and $ranks to its number of ranks.
 mesh_of() {
     local axes=(data_parallel_replicate data_parallel_shard context_parallel_shard
         context_parallel_replicate tensor_parallel expert_parallel pipeline_parallel) mesh i
@@ -59,13 +59,13 @@ mesh_of() {
 
 predictions() { sed -E 's/.*"prediction": \[([^]]*)\].*/\1/' "$1" | tr -s ', ' '\n'; }
 floats() { od -An -v -tf4 -w4 -j128 "$1"; }
-# close A B: numbers, one a line
+# close A B: compares numbers, one per line.
 close() {
     paste "$1" "$2" | awk 'NF != 2 || ($1 - $2) ^ 2 > (1e-5 * (1 + $2 * $2)) ^ 2 { print NR ": " $0; exit 1 }
         END { if (NR == 0) exit 1 }'
 }
 
-# All of them with D9D_LONG=1, else what they are made of.
+# Combined meshes with D9D_LONG=1, else one degree at a time.
 meshes_dense=("1 2 1 1 1 1 1" "1 1 2 1 2 1 1" "1 2 1 1 1 1 2")
 meshes_mean=("1 1 2 1 2 1 1")
 meshes_moe=("1 2 1 1 1 2 2")
@@ -87,13 +87,13 @@ trains() { # MODEL POOLING MESH
     rm -r "$name"
 }
 
-@test "a head is learned on any mesh as on one rank" {
+@test "a classification head trains the same on every mesh" {
     for mesh in "${meshes_dense[@]}"; do trains dense last "$mesh"; done
     for mesh in "${meshes_mean[@]}"; do trains dense mean "$mesh"; done
     for mesh in "${meshes_moe[@]}"; do trains moe last "$mesh"; done
 }
 
-@test "a head that would stay random is said once, by the ranks that have it" {
+@test "a head that would stay random is reported once, by the ranks that have it" {
     mesh_of "1 2 1 1 1 1 2"
     run -2 --separate-stderr mpi -n 4 d9d-train -q --device cpu "${how[@]}" --set task.num_labels=3 \
         --set "trainer.model_stage_factory.source_checkpoint=$golden/../dense_tied" --set "model_provider.hf_config=$golden/../dense_tied/config.json" \
@@ -101,7 +101,7 @@ trains() { # MODEL POOLING MESH
     [ "$(grep -c 'cls_head.score.weight would stay random' <<<"$stderr")" = 1 ]
 }
 
-@test "classes and hidden states are written on any mesh as on one rank" {
+@test "classes and hidden states are the same on every mesh" {
     for m in dense moe; do
         local -n meshes=meshes_$m
         for mesh in "${meshes[@]}"; do
@@ -117,7 +117,7 @@ trains() { # MODEL POOLING MESH
     done
 }
 
-@test "pairs are told apart on any mesh as on one rank" {
+@test "contrastive training of embeddings is the same on every mesh" {
     pairs=(--set 'task={"name": "embedding"}' --set 'metrics=[]' --set trainer.run.steps=4
         --set trainer.batching.microbatch_size=4)
     d9d-train -q --device cpu "${pairs[@]}" --set trainer.run.dir=pairs dense.train.json
@@ -131,7 +131,7 @@ trains() { # MODEL POOLING MESH
     done
 }
 
-@test "adapters and a head are learned and written on any mesh as on one rank" {
+@test "LoRA with a head trains and exports the same on every mesh" {
     tuned=(--set 'peft={"kind": "stack", "methods": [
         {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 3, "alpha": 6}},
         {"kind": "full_tune", "module_name_pattern": "cls_head\\.score"}]}')
@@ -148,7 +148,7 @@ trains() { # MODEL POOLING MESH
     done
 }
 
-@test "a head that was saved on one mesh is gone on with on another" {
+@test "a head saved on one mesh resumes on another" {
     mesh_of "1 1 1 1 2 1 2"
     mpi -n 4 d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir=part --set trainer.run.steps=3 dense.train.json
     rm -r part/export

@@ -25,7 +25,7 @@ static double exact(void)
     return unit_device_tolerance(1e-6, 5e-6);
 }
 
-/* The same bytes on every rank. */
+/* An array with the same bytes on every rank. */
 static void check_same(const ranks *w, const void *mine, size_t bytes)
 {
     d9d_comm_blob *all = calloc((size_t)w->size, sizeof(*all));
@@ -40,9 +40,9 @@ static void check_same(const ranks *w, const void *mine, size_t bytes)
     free(all);
 }
 
-/* --- rows ------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
-/* Rank r has rows r, and sums its own multiple; whole numbers, so that sums are exact. */
+/* Rank r has rows r, and sums its own multiple; small integers, so that sums are exact. */
 static void rows_go_and_come_back(void **state)
 {
     const ranks *w = *state;
@@ -64,7 +64,7 @@ static void rows_go_and_come_back(void **state)
     for (int64_t i = 0; i < n * 15; i++)
         assert_true(got[i] == (float)(100 * (i / 15) + i % 15));
     free(got);
-    assert_ok(d9d_op_reduce_scatter_rows(t, all, w->comm, "y", &y)); /* n times its own */
+    assert_ok(d9d_op_reduce_scatter_rows(t, all, w->comm, "y", &y)); /* n times its own rows */
     got = ranks_host(d9d_var_tensor(y));
     for (int i = 0; i < 15; i++)
         assert_true(got[i] == (float)n * host[i]);
@@ -84,7 +84,7 @@ static void rows_go_and_come_back(void **state)
     d9d_tape_free(t);
 }
 
-/* Every rank has the same numbers, so that each difference is that of all. */
+/* Every rank has the same values, so that each difference is that of all. */
 static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                            size_t n_out)
 {
@@ -98,7 +98,8 @@ static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     return d9d_op_reduce_scatter_rows(t, h, w->comm, "y", out);
 }
 
-/* Products of rows on their way, and their sums; alone, what those are made of. */
+/* all_gather_gemm and gemm_reduce_scatter, and their gradients; the reference is made of separate
+ * operations. */
 static d9d_status run_beside(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                              d9d_var **out, size_t n_out)
 {
@@ -198,11 +199,11 @@ static void rows_keep_the_promises_of_ops(void **state)
     }
 }
 
-/* --- products beside rows: so many that a GPU makes them rank by rank ----------------------- */
+/* --- GEMMs overlapped with communication: so many that a GPU computes them rank by rank ------- */
 
 enum { R = 256, IN = 64, MID = 96 };
 
-/* What rank r has of two products. */
+/* Rank r's shards of two GEMMs. */
 typedef struct columns {
     d9d_param up, down;
 } columns;
@@ -221,7 +222,7 @@ static void columns_make(const ranks *w, int rank, d9d_dtype t, columns *c)
                             .local.data = ranks_numbers(w, t, shape[i], stream + i)};
 }
 
-/* y = x + the sum over ranks of their two products of x. */
+/* y = x + the sum over ranks of their two GEMMs of x. */
 static d9d_status products_together(const ranks *w, d9d_tape *t, d9d_var *x, columns *c,
                                     d9d_var **y)
 {
@@ -246,7 +247,7 @@ static d9d_status products_alone(const ranks *w, d9d_tape *t, d9d_var *x, column
     return D9D_OK;
 }
 
-/* y and dx, of this rank's rows or, alone, of all. */
+/* y and dx, of this rank's rows or, single-rank, of all. */
 static void products_run(const ranks *w, d9d_dtype t, bool together, float **y, float **dx)
 {
     const int64_t all = (int64_t)R * w->size, first = together ? R * w->rank : 0;
@@ -323,15 +324,15 @@ out:
     d9d_tensor_release(&x);
 }
 
-/* --- a vocabulary in parts ------------------------------------------------------------------ */
+/* --- vocabulary-parallel loss ----------------------------------------------------------------- */
 
-enum { IGNORE = -100, MOST_SPLITS = 3 };
+enum { IGNORE = -100, MAX_SPLITS = 3 };
 
 typedef struct vocabulary {
     const char *name;
-    int64_t rows, h; /* rows on each rank */
+    int64_t rows, h; /* rows per rank */
     size_t n;
-    int64_t v[MOST_SPLITS];
+    int64_t v[MAX_SPLITS];
     float softcap;
 } vocabulary;
 
@@ -356,21 +357,21 @@ static void param_make(const ranks *w, d9d_param *p, int64_t v, int64_t h, uint6
     d9d_tensor_release(&all);
 }
 
-/* What one run gives, on the host. */
+/* Results of a run, on the host. */
 typedef struct outcome {
-    float *loss, *dx, *dw[MOST_SPLITS];
-    int64_t first[MOST_SPLITS], n[MOST_SPLITS];
+    float *loss, *dx, *dw[MAX_SPLITS];
+    int64_t first[MAX_SPLITS], n[MAX_SPLITS];
 } outcome;
 
 static void outcome_free(outcome *o)
 {
     free(o->loss);
     free(o->dx);
-    for (int i = 0; i < MOST_SPLITS; i++)
+    for (int i = 0; i < MAX_SPLITS; i++)
         free(o->dw[i]);
 }
 
-/* Over the ranks of `comm`, or all of it here. */
+/* Computes over the ranks of `comm`, or all of it on this rank. */
 static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *comm,
                      const d9d_tensor *targets, outcome *o)
 {
@@ -380,7 +381,7 @@ static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *c
     d9d_tensor x = d9d_tensor_rows(&all, tokens / parts * mine, tokens / parts);
     d9d_tensor seed = root ? (d9d_tensor){0} : ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens), 51);
     const d9d_op_vocab_opts opts = {.comm = comm, .softcap = c->softcap, .ignore = IGNORE};
-    d9d_param param[MOST_SPLITS], *heads[MOST_SPLITS] = {&param[0], &param[1], &param[2]};
+    d9d_param param[MAX_SPLITS], *heads[MAX_SPLITS] = {&param[0], &param[1], &param[2]};
     d9d_var *v, *h, *loss;
     d9d_tape *t;
 
@@ -468,7 +469,7 @@ static void a_target_outside_is_refused_on_every_rank(void **state)
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1), &bad, &target));
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, true, &h));
-    if (!unit_device_is_cpu()) /* which is known too late to refuse */
+    if (!unit_device_is_cpu()) /* an error that is found too late to reject */
         goto out;
     assert_fails(d9d_op_linear_cross_entropy(t, h, &head, 1, &target,
                                              &(d9d_op_vocab_opts){w->comm, 0.0f, IGNORE}, &loss),
@@ -499,7 +500,7 @@ static const char factors[] =
     "\"embedding_multiplier\": 3, \"attention_multiplier\": 0.3, \"residual_multiplier\": 0.6, "
     "\"logits_scaling\": 1.5";
 
-/* Heads for each rank; key-value heads for each rank, or ranks for each key-value head. */
+/* Cases: heads per rank; key-value heads per rank, or ranks per key-value head. */
 typedef struct variant {
     const char *name;
     int heads, kv, ranks_per_kv;
@@ -575,7 +576,7 @@ static int32_t segment_of(int64_t i)
     return segments[i];
 }
 
-/* A model of this rank, alone or as a part; its losses, and its gradients summed over the ranks. */
+/* A model of this rank, whole or sharded; its losses, and its gradients summed over the ranks. */
 typedef struct half {
     d9d_family_config config;
     d9d_model *model;
@@ -608,7 +609,7 @@ static void half_close(half *f)
     free(f->loss);
 }
 
-/* How backward goes. */
+/* Variants of backward. */
 typedef enum way { FULL, HALVES, ROOT, WAYS } way;
 
 static void half_backward(const ranks *w, d9d_tape *t, d9d_var *loss, way by)
@@ -654,7 +655,7 @@ static void half_learn(const ranks *w, const variant *v, half *f, way by)
     d9d_tensor_release(&ids);
 }
 
-/* This rank's part of a whole matrix. */
+/* This rank's shard of a matrix. */
 static float *part_of(const d9d_param *p, const float *whole)
 {
     const int64_t cols = p->local.shape.ndim > 1 ? p->local.shape.dim[1] : 1;

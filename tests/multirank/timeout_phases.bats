@@ -6,7 +6,8 @@
 load ../slurm/helper
 load topology
 
-# hung NAME WHERE LIMIT SECONDS [KEY=VALUE...]: a run in which rank 1 opens no file of that name.
+# hung DIR FILE LIMIT SECONDS [KEY=VALUE...]: rank 1 hangs when it opens FILE; the message must name
+# LIMIT and SECONDS.
 hung() {
     local dir=$1 where=$2 limit=$3 seconds=$4 sets=() s status=0
     shift 4
@@ -19,11 +20,11 @@ hung() {
     return 1
 }
 
-@test "each phase has a limit of its own, and the one that ends the job is said" {
+@test "each phase has its own timeout, and the message names it" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o hang.so "$BATS_TEST_DIRNAME/hang_preload.c" -ldl
     local pids=() pid bad=0
-    # What an older configuration says holds for all of them.
+    # init_timeout, the key of older configurations, applies to all phases.
     hung old step-00000010.tmp "in a save, trainer.timeout.save_timeout" 12 trainer.timeout.init_timeout=12 & pids+=($!)
     hung save step-00000010.tmp "in a save, trainer.timeout.save_timeout" 13 trainer.timeout.save_timeout=13 & pids+=($!)
     hung export export.partial "in the export, trainer.timeout.export_timeout" 13 trainer.timeout.export_timeout=13 \

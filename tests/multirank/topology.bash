@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2154 # variables of bats
 # topology.bash - one training run on many meshes, for the files that load it after slurm/helper.
 #
-# A mesh is a line "replicate shard context_shard context_replicate tensor expert", and where there are
-# stages "... pipeline".  A file that loads this may set `layers` of the models, `batch`,
-# `steps` and `eps`, and `through`, a command that every rank is started by.
+# A mesh is a line "replicate shard context_shard context_replicate tensor expert", optionally
+# followed by the pipeline degree.  A file that loads this may set `layers` of the models, `batch`,
+# `steps` and `eps`, and `through`, a command prefix for every rank.
 load ../multirank/workroom
 golden=$BATS_TEST_DIRNAME/../golden
 driver=$D9D_BUILD/tests/multirank/topology_driver
@@ -22,7 +22,7 @@ setup_file() {
 }
 setup() { with_mpi && enter; }
 
-# configure MODEL SIZE LAYER-JSON
+# configure MODEL SIZE LAYER-JSON: writes MODEL.json.
 configure() {
     cat <<JSON
 {"data": {"dataset": "data", "order": "shuffled"},
@@ -39,7 +39,7 @@ configure() {
 JSON
 }
 
-# train MODEL MESH DIR [OPTION...]
+# train MODEL MESH DIR [OPTION...]: trains on a mesh in DIR.
 train() {
     local model=$1 dir=$3 i ranks how
     read -ra mesh <<<"$2"
@@ -52,7 +52,7 @@ train() {
     mpi -n "$ranks" "${through[@]}" d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" "${how[@]}" --set trainer.run.dir="$dir" "$@" "$model.json"
 }
 
-# same A B: losses, norms and weights to 1e-5, the same samples and numbers of tokens.
+# same A B: compares losses, norms and weights to 1e-5, samples and numbers of tokens exactly.
 same() {
     paste <(grep '"loss"' "$1/metrics.jsonl") <(grep '"loss"' "$2/metrics.jsonl") |
         sed -E 's/"[a-z_]+": |[{},]//g' | awk -v steps="${steps:-10}" '

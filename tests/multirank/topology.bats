@@ -2,8 +2,8 @@
 # shellcheck disable=SC2154 # variables of bats
 # One training run on many meshes: losses, norms and weights are those of one rank.
 #
-# A mesh is a line "replicate shard context_shard context_replicate tensor expert".  A few are run on
-# every change; D9D_LONG=1 runs all of up to 8 ranks that divide the models and the batch.
+# A mesh is a line "replicate shard context_shard context_replicate tensor expert".  A few run by
+# default; D9D_LONG=1 runs all of up to 8 ranks that divide the models and the batch.
 
 load ../slurm/helper
 
@@ -12,7 +12,7 @@ load topology
 dense_meshes="2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 1 1 8 1,1 1 2 1 1 1,2 2 1 1 1 1,1 2 1 1 2 1"
 moe_meshes="1 2 1 1 1 2,2 1 1 1 1 2,2 2 1 1 1 2,1 1 1 2 2 4"
 
-# divides MODEL: every mesh of up to 8 ranks that divides it, and its batches of 8.
+# divides MODEL: lists the meshes of up to 8 ranks that divide MODEL and batches of 8.
 divides() {
     local r s cs cr tp ep n
     for r in 1 2 4 8; do for s in 1 2 4 8; do for cs in {1..8}; do for cr in {1..8}; do for tp in 1 2 4 8; do
@@ -26,7 +26,7 @@ divides() {
     done; done; done; done; done
 }
 
-# all MODEL LIST
+# all MODEL LIST: compares every mesh of LIST with one rank.
 all() {
     local model=$1 list=$2 mesh n=0 bad=0
     [ -z "${D9D_LONG:-}" ] || list=$(divides "$model")
@@ -42,10 +42,10 @@ all() {
     [ "$n" -gt 0 ] && [ "$bad" -eq 0 ]
 }
 
-@test "a dense model on many meshes" { all dense "$dense_meshes"; }
-@test "a mixture of experts on many meshes" { all moe "$moe_meshes"; }
+@test "a dense model equals one rank on many meshes" { all dense "$dense_meshes"; }
+@test "a MoE model equals one rank on many meshes" { all moe "$moe_meshes"; }
 
-@test "sums after every micro-batch or after all, with weights kept or not, layers computed again or not" {
+@test "gradient reduction, resharding and activation checkpointing options equal one rank" {
     rm -rf run
     train dense "1 2 1 1 1 1" run --set trainer.gradient_manager.reduce=step
     same run dense
@@ -57,7 +57,7 @@ all() {
     same run moe
 }
 
-@test "rows of tensor parallelism by rooms that ranks read of each other" {
+@test "tensor parallelism by staging buffers in peer memory equals one rank" {
     export D9D_P2P=force
     rm -rf run
     train dense "1 2 1 1 2 1" run --set model_provider.checkpointing=true
@@ -70,7 +70,7 @@ all() {
     same run moe
 }
 
-@test "a stack of fewer experts than ranks is shared out by its rows" {
+@test "fewer experts than ranks are sharded by rows" {
     few="--set model_provider.model.layer.num_experts=2 --set model_provider.model.layer.experts_top_k=1"
     # shellcheck disable=SC2086 # options
     d9d-train -q --device cpu --set trainer.run.dir=few $few moe.json
@@ -82,7 +82,7 @@ all() {
     done
 }
 
-@test "a tied embedding is used twice by all ranks" {
+@test "a tied embedding equals one rank" {
     d9d-train -q --device cpu --set trainer.run.dir=tied --set model_provider.model.tie_word_embeddings=true dense.json
     for reduce in step micro_batch; do
         rm -rf run
@@ -104,8 +104,8 @@ all() {
     done
 }
 
-# At a rate that moves nothing, state that is residuals alone is the same after any meshes.
-@test "float32 masters of bfloat16 weights go from mesh to mesh, to the bit" {
+# At a learning rate too small to change weights, the master weights' residuals must stay the same.
+@test "float32 master weights resume from mesh to mesh with the same bits" {
     on() { # MESH STEPS RATE
         rm -rf masters/export
         train dense "$1" masters --set model_provider.dtype=bfloat16 --set trainer.run.steps="$2" \
@@ -122,8 +122,8 @@ all() {
     [ "$(tail -c 65536 masters/checkpoints/step-00000004/optimizer-r00000.safetensors | tr -d '\0' | wc -c)" -gt 1000 ]
 }
 
-# Adam makes steps of full size of gradients that cancel to their rounding; eps keeps those small.
-@test "packed documents in rows that ranks share" {
+# Adam would turn gradients that are only rounding errors into full steps; a large eps prevents that.
+@test "packed documents with context parallelism equal one rank" {
     pack="--set data.dataset=packed --set data.epochs=null --set trainer.batching.microbatch_size=2
         --set optimizer.eps=1e-6"
     d9d-shard -q --format tokens --pack 72 --out packed "$golden/moe/train.jsonl"
@@ -136,7 +136,7 @@ all() {
     done
 }
 
-@test "a sliding window in some layers, documents packed" {
+@test "sliding window layers with packed documents equal one rank" {
     d9d-shard -q --format tokens --pack 64 --out slides "$golden/dense_window/train.jsonl"
     sed -E "s|\"model\": \{.*|\"hf_config\": \"$golden/dense_window/config.json\"},|; /\"layer\": |\"rms_norm|\"rope_base|\"split_vocab/d" dense.json >window.json
     slides="--set data.dataset=slides --set data.epochs=null --set optimizer.eps=1e-6"

@@ -30,7 +30,7 @@ static d9d_status distance(const d9d_checkpoint *a, const d9d_checkpoint *b, con
                            double *out)
 {
     float *x = NULL, *y = NULL;
-    double far = 0, size = 0;
+    double error = 0, size = 0;
     size_t n = 0, m = 0;
     d9d_status st = values(a, name, &x, &n);
 
@@ -39,10 +39,10 @@ static d9d_status distance(const d9d_checkpoint *a, const d9d_checkpoint *b, con
     if (st == D9D_OK && n != m)
         st = D9D_FAIL(D9D_EMISMATCH, "%s: %zu elements, and %zu", name, n, m);
     for (size_t i = 0; st == D9D_OK && i < n; i++) {
-        far += pow((double)x[i] - (double)y[i], 2);
+        error += pow((double)x[i] - (double)y[i], 2);
         size += pow((double)y[i], 2);
     }
-    *out = far == 0 ? 0 : sqrt(far / size);
+    *out = error == 0 ? 0 : sqrt(error / size);
     free(x);
     free(y);
     return st;
@@ -51,23 +51,24 @@ static d9d_status distance(const d9d_checkpoint *a, const d9d_checkpoint *b, con
 static d9d_status compare(const d9d_checkpoint *a, const d9d_checkpoint *b)
 {
     const char *worst = "";
-    double most = 0;
+    double max_error = 0;
 
     if (d9d_checkpoint_count(a) != d9d_checkpoint_count(b))
         return D9D_FAIL(D9D_EMISMATCH, "%zu tensors, and %zu", d9d_checkpoint_count(a),
                         d9d_checkpoint_count(b));
     for (size_t i = 0; i < d9d_checkpoint_count(b); i++) {
         const char *name = d9d_checkpoint_at(b, i)->name;
-        double far;
+        double error;
 
-        D9D_TRY(distance(a, b, name, &far));
-        if (!(far <= most)) {
-            most = far;
+        D9D_TRY(distance(a, b, name, &error));
+        if (!(error <= max_error)) {
+            max_error = error;
             worst = name;
         }
     }
-    printf("%.2g %s\n", most, worst);
-    return most <= 1e-5 ? D9D_OK : D9D_FAIL(D9D_EMISMATCH, "%s differs by %g", worst, most);
+    printf("%.2g %s\n", max_error, worst);
+    return max_error <= 1e-5 ? D9D_OK
+                             : D9D_FAIL(D9D_EMISMATCH, "%s differs by %g", worst, max_error);
 }
 
 int main(int argc, char **argv)

@@ -13,13 +13,13 @@ train="d9d-train --device cpu --set trainer.batching.microbatch_size=1"
 sharded="--set mesh.data_parallel_shard=2"
 hybrid="--set mesh.data_parallel_shard=2 --set mesh.data_parallel_replicate=2"
 
-# close_to A B: the last 20 - 7 losses of two runs, to 1e-5.
+# close_to A B: compares the last 20 - 7 losses of two runs to 1e-5.
 close_to() {
     paste -d' ' <(history_of "$1" | tail -13) <(history_of "$2" | tail -13) | sed -E 's/"[a-z_]+": |[{},]//g' |
         awk '{ if ($1 != $7 || !(($2 - $8) ^ 2 <= (1e-5 * $8) ^ 2)) { print; bad = 1 } } END { exit bad || NR != 13 }'
 }
 
-@test "ranks sleep after one step when rank 0 is asked, and go on bit for bit" {
+@test "SIGUSR2 to rank 0 suspends all ranks after one step, and they continue bit for bit" {
     long='data={"dataset": "data", "epochs": 20}'
     # shellcheck disable=SC2086 # options
     mpi -n 2 $train -q $sharded --set "$long" --set trainer.run.steps=200 --set trainer.run.dir=whole c.json
@@ -28,7 +28,7 @@ close_to() {
         $train $sharded --set "$long" --set trainer.run.steps=200 --set trainer.run.dir=run c.json 2>err 3>&- &
     pid=$!
     wait_for has_lines run/metrics.jsonl 3
-    kill -s USR2 "$(cat pid.1)" # not to this one
+    kill -s USR2 "$(cat pid.1)" # a signal to rank 1 does nothing
     kill -s USR2 "$(cat pid.0)"
     wait_for grep -q asleep: err
     wait_for is_quiet run
@@ -40,7 +40,7 @@ close_to() {
     cmp whole/export/model.safetensors run/export/model.safetensors
 }
 
-@test "saved at a signal to any rank, by all after one step; gone on with bit for bit" {
+@test "a signal to any rank saves on all after one step, and the run resumes bit for bit" {
     # shellcheck disable=SC2086 # options
     mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json
     # shellcheck disable=SC2016,SC2086
@@ -63,7 +63,7 @@ close_to() {
     done
 }
 
-@test "saved on one mesh, gone on with on another" {
+@test "a checkpoint of one mesh resumes on another" {
     # shellcheck disable=SC2086
     mpi -n 4 $train -q $hybrid --set trainer.run.dir=whole --set trainer.checkpointing.period_steps=7 c.json
     for mesh in dp_shard=1 data_parallel_shard=2 tensor_parallel=2; do
@@ -76,7 +76,7 @@ close_to() {
     done
 }
 
-# gathers_beside_updates TRACE: how many gathers lie in each update of the optimizer, in their order.
+# gathers_beside_updates TRACE: the number of all-gathers during each optimizer update, in order.
 gathers_beside_updates() {
     sed -nE 's/.*"name": "(unshard|optimizer)[^"]*", .*"tid": ([0-9]+), "ts": ([0-9.]+), "dur": ([0-9.]+).*/\1 \2 \3 \4/p' "$1" | awk '
         BEGIN { n = m = 0 }
@@ -89,11 +89,11 @@ gathers_beside_updates() {
                   printf "%d ", beside } }'
 }
 
-@test "weights of the next step are gathered beside the update, and none in the last step" {
+@test "weights of the next step are unsharded during the update, except in the last step" {
     traced='trainer.profiling={"period_steps": 20, "active_steps": 2}'
     # shellcheck disable=SC2086 # options
     mpi -n 2 $train -q $sharded --set "$traced" c.json
-    for r in 0 1; do # the embedding; attention and experts of a layer
+    for r in 0 1; do # units: the embedding; attention and experts of a layer
         assert_equal "$(gathers_beside_updates run/traces/step-00000020/rank-$r.json)" "3 0 "
     done
     # shellcheck disable=SC2086
@@ -101,7 +101,7 @@ gathers_beside_updates() {
     assert_equal "$(gathers_beside_updates copies/traces/step-00000020/rank-0.json)" "0 0 "
 }
 
-@test "the last step took its time too, though its report is read with that before it" {
+@test "the last step has its own step time" {
     # shellcheck disable=SC2086
     mpi -n 2 $train -q $sharded --set trainer.run.steps=3 c.json
     [ "$(records run)" -eq 3 ]
@@ -109,7 +109,7 @@ gathers_beside_updates() {
     awk '$1 < 0.3 { exit 1 }' ms
 }
 
-@test "what is wrong is said once, before anything is made" {
+@test "a wrong configuration is reported once, before anything is written" {
     for wrong in "mesh.data_parallel_shard=3" "trainer.batching.global_batch_size=3" \
         "data.dataset=nowhere" "trainer.nothing=1"; do
         # shellcheck disable=SC2086
@@ -126,7 +126,7 @@ gathers_beside_updates() {
     [[ "$stderr" == *"mesh: "*" is 1 ranks, and this job has 2"* ]]
 }
 
-@test "a step that is not finite is said once, and updates nothing on any rank" {
+@test "a step that is not finite is reported once, and no rank updates" {
     # shellcheck disable=SC2086
     run -1 --separate-stderr mpi -n 2 $train $sharded --set optimizer.lr=1e6 \
         --set optimizer.weight_decay=1e6 --set trainer.checkpointing.period_steps=1 c.json
@@ -136,9 +136,9 @@ gathers_beside_updates() {
     [ ! -e run/export ]
 }
 
-@test "a rank that fails alone says which it is, and ends the others" {
+@test "a single failing rank is named and ends the others" {
     command -v strace >/dev/null || skip "no strace"
-    # No call of the others ends by itself while mpi has patience.
+    # The calls of the other ranks do not end by themselves before the timeout of mpi.
     local patient="--set trainer.timeout.step_timeout=9999 --set trainer.timeout.init_timeout=9999"
     # shellcheck disable=SC2086
     mpi_leaks=detect_leaks=0 run -1 --separate-stderr mpi -n 1 $train $sharded $patient c.json : \
@@ -148,7 +148,7 @@ gathers_beside_updates() {
     [ ! -e run/export ]
 }
 
-@test "a rank that fails alone is heard also behind a failure of all that ended nothing" {
+@test "a single failing rank is named also after an earlier collective failure" {
     command -v strace >/dev/null || skip "no strace"
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o poor.so "$BATS_TEST_DIRNAME/no_memory_preload.c"
@@ -162,7 +162,7 @@ gathers_beside_updates() {
     [ "$(grep -c '^d9d-train: .*error: ' <<<"$stderr")" -eq 1 ]
 }
 
-@test "what all ranks meet is said once, though they do not meet for it" {
+@test "an error that every rank meets is reported once, without a collective" {
     for n in 2 5; do
         # shellcheck disable=SC2086
         run -1 --separate-stderr mpi -n $n d9d-train --device cpu@50KB --set trainer.batching.microbatch_size=1 \
@@ -172,7 +172,7 @@ gathers_beside_updates() {
     done
 }
 
-@test "a rank whose disk is full while it saves behind ends all after a step; what was saved is good" {
+@test "a full disk during an asynchronous save ends all ranks after a step; older checkpoints are good" {
     command -v strace >/dev/null || skip "no strace"
     # shellcheck disable=SC2086
     mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json
@@ -192,7 +192,7 @@ gathers_beside_updates() {
     cmp {whole,run}/export/model.safetensors
 }
 
-@test "a dataset that is cut under the run, whose index is in memory, is named" {
+@test "a dataset file truncated during the run is named" {
     cp -rL data cut
     # shellcheck disable=SC2086
     mpi -n 2 $train -q $sharded --set data.dataset=cut --set data.epochs=1000 --set trainer.run.steps=9999 c.json 2>err 3>&- &
@@ -203,15 +203,15 @@ gathers_beside_updates() {
     grep -E '^d9d-train: input/output error: rank [01] \(.*\): .*/cut/index.lmdb: what is mapped of it cannot be read any more: ' err
 }
 
-@test "a rank that may not write large files goes on without a flight recorder, and fails as on a full disk" {
-    limited="ulimit -f 24; exec \"\$@\"" # thousands of bytes
+@test "a rank with a file size limit runs without a flight recorder, and fails as on a full disk" {
+    limited="ulimit -f 24; exec \"\$@\"" # in KiB
     # shellcheck disable=SC2086
     run -1 --separate-stderr mpi -n 1 $train $sharded c.json : -n 1 bash -c "$limited" _ $train $sharded c.json
     [ "$(grep -cE '^d9d-train: input/output error: rank 1 \(.*\): run/checkpoints/step-.*: cannot (write|make it) .*: File too large' <<<"$stderr")" -eq 1 ]
     [ -z "$(find run/checkpoints -name 'step-*')" ]
 }
 
-@test "a rank that is killed takes the others along; the last checkpoint is good" {
+@test "a killed rank ends the others; the last checkpoint is good" {
     # shellcheck disable=SC2016,SC2086
     mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
         $train -q $sharded --set trainer.checkpointing.period_steps=1 c.json 2>/dev/null 3>&- &
@@ -226,7 +226,7 @@ gathers_beside_updates() {
     cmp {whole,run}/export/model.safetensors
 }
 
-@test "a first rank that stands still is named by another, and all are gone" {
+@test "a hanging rank 0 is named by another rank, and all end" {
     # shellcheck disable=SC2016,SC2086
     mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
         $train -q $sharded --set data.epochs=1000 --set trainer.run.steps=9999 --set trainer.timeout.step_timeout=20 c.json 2>err 3>&- &
@@ -239,8 +239,8 @@ gathers_beside_updates() {
     grep -E '^d9d-train: error: .*rank 0 \(.*, dps 0\), which is stopped' err || { cat err; return 1; }
 }
 
-# Until the first step is done, and while ranks save or evaluate, a call may take init_timeout.
-@test "one that is stopped where calls may take long is waited for no longer than in a step" {
+# Until the first step is done, and during saves and evaluations, a call may take init_timeout.
+@test "a rank stopped while init_timeout applies ends the job within the step timeout" {
     for _ in $(seq 2000); do cat "$golden/moe/train.jsonl"; done | d9d-shard -q --format tokens --out many -
     # shellcheck disable=SC2016,SC2086
     mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
@@ -253,12 +253,12 @@ gathers_beside_updates() {
     wait_for is_gone "$(cat pid.0)"
     wait_for is_gone "$(cat pid.1)"
     ends 1 143 137
-    [ "$(records run)" = 0 ] # it was before the first step
+    [ "$(records run)" = 0 ] # stopped before the first step
     grep -E '^d9d-train: error: .*rank 1 \(.*, dps 1\), which is stopped' err || { cat err; return 1; }
 }
 
-@test "ranks do not wait for ever for one that stands still before there is a network" {
-    # Open MPI's launcher, told to end a task that never was one of its own, may not end itself.
+@test "a rank that hangs during bootstrap ends the job" {
+    # Open MPI's launcher may hang when it has to end a task that never connected to it.
     # shellcheck disable=SC2016,SC2086
     run --separate-stderr mpi -n 2 \
         bash -c '[ $OMPI_COMM_WORLD_RANK = 0 ] || { kill -s STOP $$; exit 1; }; exec "$@"' _ \
@@ -276,7 +276,7 @@ gathers_beside_updates() {
     done
 }
 
-@test "ranks killed at any moment: gone on with to the same end" {
+@test "a run killed at any moment resumes to the same result" {
     # shellcheck disable=SC2086
     mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json
     for ((i = 0; i < ${D9D_LONG:+200} + 3; i++)); do
@@ -290,7 +290,7 @@ gathers_beside_updates() {
         sleep "$(printf '0.%03d' $((RANDOM % 1000)))$((RANDOM % 10))"
         kill -9 "$(cat pid.$((i % 2)))" 2>/dev/null || true
         wait $pid || ended=$?
-        [ $ended -ne 124 ] # they were gone before mpi's patience was, and no call ends by itself
+        [ $ended -ne 124 ] # not the timeout of mpi
         [ ! -e run/export ] || rm -rf run
     done
     # shellcheck disable=SC2086
@@ -298,7 +298,7 @@ gathers_beside_updates() {
     cmp {whole,run}/export/model.safetensors
 }
 
-@test "steps without a target on a rank, or on all" {
+@test "steps without targets on one rank or on all equal one rank" {
     yes '{"input_ids": [1, 2, 3], "labels": [-100, -100, -100]}' | head -n 4 >none.jsonl
     head -n 5 "$golden/moe/train.jsonl" | cat none.jsonl - none.jsonl >mixed.jsonl
     d9d-shard -q --format tokens --out mixed mixed.jsonl
@@ -313,10 +313,10 @@ gathers_beside_updates() {
     done
 }
 
-# numbers FILE: all of them, one a line.
+# numbers FILE: all numbers of FILE, one per line.
 numbers() { tr -cs '0-9.e+-' '\n' <"$1" | grep '[0-9]'; }
 
-@test "inference writes the lines of one rank, in their order" {
+@test "inference writes the lines of one rank, in order" {
     d9d-infer -q --device cpu --set task.output=one.jsonl i.json
     # shellcheck disable=SC2086
     for mesh in "2 $sharded" "3 --set mesh.data_parallel_replicate=3" "4 $hybrid"; do

@@ -64,11 +64,17 @@ static d9d_status read_factors(const d9di_hf_reader *r, const json_t *from, cons
     const json_t *list = d9di_hf_member(from, name);
     const size_t n = json_array_size(list);
 
-    if (n < 1 || n > D9D_ROPE_MAX_PAIRS || (*pairs != 0 && *pairs != (int64_t)n))
+    if (list == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s of scaled rotary embedding is missing", r->where,
+                        name);
+    if (n < 1 || n > D9D_ROPE_MAX_PAIRS)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: %s of scaled rotary embedding must be a list of 1 to %d numbers, as "
-                        "many as short_factor has",
+                        "%s: %s of scaled rotary embedding must be a list of 1 to %d numbers",
                         r->where, name, D9D_ROPE_MAX_PAIRS);
+    if (*pairs != 0 && *pairs != (int64_t)n)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: %s of scaled rotary embedding has %zu numbers, short_factor %lld",
+                        r->where, name, n, (long long)*pairs);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
 

@@ -436,12 +436,19 @@ static int64_t int_default(const d9d_hf_family *f, const char *name)
     return k != NULL && k->def != NULL ? strtoll(k->def, NULL, 10) : 0;
 }
 
+/* The base of layers with a window that do not say it; "null": that of rope_theta. */
+static double local_base_default(const d9d_hf_family *f)
+{
+    const char *def = dim_key(f->dims, LOCAL_BASE)->def;
+
+    return strtod(strcmp(def, "null") != 0 ? def : dim_key(f->dims, "rope_theta")->def, NULL);
+}
+
 /* Replace rope_parameters by kinds of layers by those of layers without a window, and the base of
- * the others, whose default is that of rope_theta. */
+ * the others. */
 static d9d_status rope_fold_layers(const d9d_hf_family *f, json_t *doc, const char *where)
 {
     json_t *params = json_object_get(doc, "rope_parameters"), *full, *local;
-    const d9d_key *k = dim_key(f->dims, "rope_theta");
     int bad;
 
     if (!rope_is_by_layers(f, params))
@@ -449,7 +456,7 @@ static d9d_status rope_fold_layers(const d9d_hf_family *f, json_t *doc, const ch
     full = (json_t *)(uintptr_t)d9di_hf_member(params, OF_FULL);
     local = (json_t *)(uintptr_t)d9di_hf_member(d9di_hf_member(params, OF_WINDOWS), "rope_theta");
     bad = local != NULL ? json_object_set(doc, LOCAL_BASE, local)
-                        : json_object_set_new(doc, LOCAL_BASE, json_real(strtod(k->def, NULL)));
+                        : json_object_set_new(doc, LOCAL_BASE, json_real(local_base_default(f)));
     bad |= full != NULL ? json_object_set_new(doc, "rope_parameters", json_incref(full))
                         : json_object_del(doc, "rope_parameters");
     return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);

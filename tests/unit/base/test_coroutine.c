@@ -9,20 +9,20 @@
 typedef struct piece {
     char name;
     int parts;
-    int fails; /* in this part; 0: in none */
+    int fails; /* fails in this part; 0: in none */
     char *said;
     bool unwound;
 } piece;
 
-/* Deep enough for a stack, and through functions that return what they are told. */
+/* Recursion deep enough to use the stack; returns the given status. */
 static d9d_status part(piece *p, d9d_co *t, int i, int depth)
 {
-    char room[512];
+    char frame[512];
 
-    memset(room, p->name, sizeof(room));
+    memset(frame, p->name, sizeof(frame));
     if (depth > 0) {
         D9D_TRY(part(p, t, i, depth - 1));
-        return room[depth] == p->name ? D9D_OK : D9D_FAIL(D9D_EINVAL, "the stack has changed");
+        return frame[depth] == p->name ? D9D_OK : D9D_FAIL(D9D_EINVAL, "the stack has changed");
     }
     (void)snprintf(p->said + strlen(p->said), 16, "%c%d ", p->name, i);
     if (i == p->fails)
@@ -71,7 +71,7 @@ static void failures_end_both(void **state)
     run_two(3, 0, 3, 1, D9D_EIO, "a1 b1 ");
     assert_string_equal(d9d_err_message(), "b fails in part 1");
     run_two(3, 0, 3, 3, D9D_EIO, "a1 b1 a2 b2 a3 b3 ");
-    run_two(3, 1, 3, 0, D9D_EIO, "a1 "); /* the other has not begun, and does not */
+    run_two(3, 1, 3, 0, D9D_EIO, "a1 "); /* the other coroutine never starts */
 }
 
 int main(void)

@@ -13,14 +13,14 @@
 #define CONNECTIONS "CUDA_DEVICE_MAX_CONNECTIONS"
 #define GPU         D9D_ENVIRONMENT_GPU
 
-/* One variable, or two, and what comes of the first. */
+/* A case: one or two variables, and the result for the first. */
 static const struct value {
     unsigned use;
     const char *name, *text; /* NULL: not set */
     const char *wish;        /* of D9D_CUDA_MAX_CONNECTIONS */
     bool ruled;
     d9d_environment_action act;
-    const char *becomes, *says; /* says NULL: nothing */
+    const char *becomes, *says; /* message; NULL: none */
 } values[] = {
     {GPU, CONNECTIONS, NULL, NULL, true, D9D_ENVIRONMENT_CHANGED, "32", NULL},
     {GPU, CONNECTIONS, "32", NULL, false, 0, NULL, NULL},
@@ -121,24 +121,24 @@ static void test_values(void **state)
     put("D9D_CUDA_MAX_CONNECTIONS", NULL);
 }
 
-struct heard {
+struct captured_log {
     int n;
     char last[512];
 };
 
 static void hear(void *arg, d9d_log_level level, const char *text)
 {
-    struct heard *h = arg;
+    struct captured_log *h = arg;
 
     assert_int_equal(level, D9D_LOG_WARN);
     h->n++;
     (void)strncpy(h->last, text, sizeof(h->last) - 1);
 }
 
-/* What is read changes nothing before it is applied, and each line is of its use alone. */
+/* Reading changes nothing before it is applied, and each warning concerns one variable. */
 static void test_apply_and_say(void **state)
 {
-    struct heard h = {0};
+    struct captured_log h = {0};
     const d9d_log log = {.line = hear, .arg = &h, .level = D9D_LOG_WARN};
     d9d_environment e;
 

@@ -165,7 +165,7 @@ static void whole_files_are_read_within_a_limit(void **state)
     put_socket("socket");
     assert_fails(d9d_fs_read("socket", 4, &b), D9D_EPATH,
                  "socket: cannot open: No such device or address");
-    /* A file that says nothing of its size. */
+    /* A file without a size. */
     assert_fails(d9d_fs_read("/dev/zero", 100, &b), D9D_EFORMAT,
                  "/dev/zero: has more than 100 bytes, the most that is read");
     assert_null(b.data);
@@ -204,7 +204,7 @@ static void files_are_written_and_read_by_ranges(void **state)
     assert_ok(d9d_file_close(&f));
     f = (d9d_file){0};
     d9d_file_release(&f);
-    assert_int_not_equal(fcntl(0, F_GETFD), -1); /* zeroed is not descriptor 0 */
+    assert_int_not_equal(fcntl(0, F_GETFD), -1); /* a zeroed handle is not file descriptor 0 */
     assert_ok(d9d_file_create("f", &f));
     assert_ok(d9d_file_write(&f, "abc", 3));
     assert_ok(d9d_file_write(&f, NULL, 0));
@@ -362,7 +362,8 @@ static void leftovers_of_the_dead_are_swept(void **state)
     int status;
 
     (void)state;
-    /* A child is killed while it writes; its file, its directory and names that only look alike. */
+    /* A child is killed while it writes: its temporary file and directory are removed, similar
+     * names are not. */
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -376,13 +377,13 @@ static void leftovers_of_the_dead_are_swept(void **state)
     assert_ok(d9d_fs_mkdirs("out.tmp-12-x"));
     assert_ok(d9d_fs_mkdirs("other.tmp-12-0"));
     assert_int_equal(count_names("."), 4);
-    assert_ok(d9d_outdir_begin(&o, "out", 0, NULL)); /* one goes, one comes */
+    assert_ok(d9d_outdir_begin(&o, "out", 0, NULL)); /* one is removed, one is added */
     assert_int_equal(count_names("."), 4);
-    d9d_fs_remove_stale("out"); /* ours is held */
+    d9d_fs_remove_stale("out"); /* this process's temporary is locked */
     d9d_fs_remove_stale("./f");
     assert_int_equal(count_names("."), 3);
     assert_true(d9d_fs_is_dir(o.tmp));
-    d9d_fs_remove_stale_in("."); /* the other's; not ours, nor what only looks alike */
+    d9d_fs_remove_stale_in("."); /* removes the dead process's, not ours, nor similar names */
     assert_int_equal(count_names("."), 2);
     assert_true(d9d_fs_is_dir(o.tmp));
     d9d_outdir_release(&o);

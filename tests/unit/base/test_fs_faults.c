@@ -17,31 +17,31 @@
 #include "support/unit.h"
 
 static struct fault {
-    size_t most;    /* bytes that one write takes; 0: as many as given */
-    uint64_t room;  /* bytes until the disk is full */
-    int interrupts; /* calls that a signal breaks, before each that works */
+    size_t max_write; /* limit of bytes per write; 0: none */
+    uint64_t space;   /* bytes of free disk space */
+    int interrupts;   /* calls interrupted by a signal, before each that succeeds */
     int broken_so_far;
-    int copy_errno;   /* of copy_file_range; 0: it works */
-    size_t copy_room; /* bytes that it copies before it fails so */
+    int copy_errno;    /* errno of copy_file_range; 0: it works */
+    size_t copy_space; /* bytes that it copies before it fails */
     int mkdir_errno;
-    int exchange_errno; /* of renameat2 */
+    int exchange_errno; /* errno of renameat2; 0: it works */
     int link_errno;
     int renames; /* calls so far; those of [bad_from, bad_to) fail */
     int bad_from, bad_to;
     int syncs_left; /* calls of fsync that work; -1: all */
     int syncs;      /* calls so far */
-    long fs_type;   /* of every file system; 0: what it is */
+    long fs_type;   /* type of every file system; 0: the real one */
 } fault;
 
 static int no_fault(void **state)
 {
-    fault = (struct fault){.room = UINT64_MAX, .syncs_left = -1};
+    fault = (struct fault){.space = UINT64_MAX, .syncs_left = -1};
     return unit_dir_setup(state);
 }
 
 static int clear_fault(void **state)
 {
-    fault = (struct fault){.room = UINT64_MAX, .syncs_left = -1};
+    fault = (struct fault){.space = UINT64_MAX, .syncs_left = -1};
     return unit_dir_teardown(state);
 }
 
@@ -56,19 +56,19 @@ static bool interrupted(void)
     return false;
 }
 
-/* How much of a write of n goes through; 0 with errno when none does. */
+/* Bytes of a write of n that succeed; 0 with errno if none do. */
 static size_t admit(size_t n)
 {
-    if (n > 0 && fault.room == 0) {
+    if (n > 0 && fault.space == 0) {
         errno = ENOSPC;
         return 0;
     }
-    if (fault.most > 0 && n > fault.most)
-        n = fault.most;
-    if (n > fault.room)
-        n = (size_t)fault.room;
-    if (fault.room != UINT64_MAX)
-        fault.room -= n;
+    if (fault.max_write > 0 && n > fault.max_write)
+        n = fault.max_write;
+    if (n > fault.space)
+        n = (size_t)fault.space;
+    if (fault.space != UINT64_MAX)
+        fault.space -= n;
     return n;
 }
 
@@ -96,14 +96,14 @@ ssize_t copy_file_range(int in, off_t *in_at, int out, off_t *out_at, size_t n, 
 {
     if (interrupted())
         return -1;
-    if (fault.copy_errno != 0 && fault.copy_room == 0) {
+    if (fault.copy_errno != 0 && fault.copy_space == 0) {
         errno = fault.copy_errno;
         return -1;
     }
-    if (fault.copy_errno != 0 && n > fault.copy_room)
-        n = fault.copy_room;
+    if (fault.copy_errno != 0 && n > fault.copy_space)
+        n = fault.copy_space;
     if (fault.copy_errno != 0)
-        fault.copy_room -= n;
+        fault.copy_space -= n;
     return syscall(SYS_copy_file_range, in, in_at, out, out_at, n, flags);
 }
 
@@ -175,7 +175,7 @@ static void fail_renames(int from, int to)
     fault.bad_to = to;
 }
 
-/* --- checks -------------------------------------------------------------- */
+/* --- checks ----------------------------------------------------------------------------------- */
 
 enum { N = 100000 };
 
@@ -215,7 +215,7 @@ static void short_and_interrupted_writes_lose_nothing(void **state)
     d9d_file f = {.fd = -1};
 
     (void)state;
-    fault.most = 777;
+    fault.max_write = 777;
     fault.interrupts = 2;
     assert_ok(d9d_fs_write_atomic("a", bytes, N));
     check_bytes("a", bytes);
@@ -227,7 +227,7 @@ static void short_and_interrupted_writes_lose_nothing(void **state)
     free(bytes);
 }
 
-static void a_full_disk_is_told_with_its_numbers(void **state)
+static void a_full_disk_is_reported_with_its_numbers(void **state)
 {
     char *bytes = make_bytes();
     d9d_file f = {.fd = -1};
@@ -235,11 +235,11 @@ static void a_full_disk_is_told_with_its_numbers(void **state)
     (void)state;
     assert_ok(d9d_file_create("a", &f));
     assert_ok(d9d_file_write(&f, bytes, 1000));
-    fault.room = 5000;
+    fault.space = 5000;
     assert_fails(d9d_file_write(&f, bytes, N - 1000), D9D_EIO,
                  "a: cannot write 94000 bytes at 6000: No space left on device");
     assert_int_equal(f.offset, 6000);
-    fault.room = 10;
+    fault.space = 10;
     assert_fails(d9d_file_write_at(&f, bytes, 11, 50), D9D_EIO,
                  "a: cannot write 1 bytes at 60: No space left on device");
     d9d_file_release(&f);
@@ -253,12 +253,12 @@ static void a_failed_atomic_write_keeps_the_old_file(void **state)
 
     (void)state;
     assert_ok(d9d_fs_write_atomic("a", bytes, N));
-    fault.room = 100;
+    fault.space = 100;
     (void)snprintf(want, sizeof(want),
                    "a.tmp-%ld-0: cannot write 99900 bytes at 100: No space left on device",
                    (long)getpid());
     assert_fails(d9d_fs_write_atomic("a", bytes, N), D9D_EIO, want);
-    fault.room = UINT64_MAX;
+    fault.space = UINT64_MAX;
     check_bytes("a", bytes);
     fault.syncs_left = 0;
     assert_fails_like(d9d_fs_write_atomic("a", "x", 1), D9D_EIO, "cannot sync: Input/output error");
@@ -275,7 +275,7 @@ static void copies_go_on_where_the_kernel_stops(void **state)
 {
     static const struct {
         int err;
-        size_t room;
+        size_t space;
     } rows[] = {{0, 0}, {EXDEV, 0}, {ENOSYS, 0}, {EINVAL, 0}, {EIO, 12345}};
     char *bytes = make_bytes();
 
@@ -284,15 +284,15 @@ static void copies_go_on_where_the_kernel_stops(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         fault.interrupts = 1;
         fault.copy_errno = rows[i].err;
-        fault.copy_room = rows[i].room;
+        fault.copy_space = rows[i].space;
         assert_ok(d9d_fs_copy("a", "b"));
         fault.interrupts = 0;
         check_bytes("b", bytes);
         assert_int_equal(unlink("b"), 0);
     }
-    fault.room = 3000;
+    fault.space = 3000;
     fault.copy_errno = ENOSPC;
-    fault.copy_room = 1000;
+    fault.copy_space = 1000;
     assert_fails(d9d_fs_copy("a", "b"), D9D_EIO,
                  "b: cannot write 96000 bytes at 4000: No space left on device");
     assert_false(d9d_fs_exists("b"));
@@ -305,7 +305,7 @@ static void a_directory_that_cannot_be_made_says_why(void **state)
 
     (void)state;
     assert_ok(d9d_fs_mkdirs("there"));
-    fault.mkdir_errno = EROFS; /* also for what is there already */
+    fault.mkdir_errno = EROFS; /* also for an existing path */
     assert_ok(d9d_fs_mkdirs("there"));
     fault.mkdir_errno = ENOSPC;
     assert_fails(d9d_fs_mkdirs("there/a/b"), D9D_EIO,
@@ -351,7 +351,7 @@ static void every_file_and_directory_is_synced(void **state)
     assert_int_equal(symlink("a", d9d_fs_join(&a, o.tmp, "link")), 0);
     fault.syncs = 0;
     assert_ok(d9d_outdir_commit(&o));
-    assert_int_equal(fault.syncs, 3 + 3 + 1); /* files, directories, the parent */
+    assert_int_equal(fault.syncs, 3 + 3 + 1); /* files, directories, their parent */
     d9d_outdir_release(&o);
     d9d_arena_release(&a);
 }
@@ -379,7 +379,7 @@ static void without_an_exchange_the_old_one_steps_aside(void **state)
     assert_int_equal(count_names("."), 1);
 }
 
-/* The renames are: into place, the old one aside, into place, the old one back. */
+/* Renames: the new one into place, the old one aside, the new one into place, the old one back. */
 static void a_failed_rename_keeps_the_old_directory(void **state)
 {
     char aside[100];
@@ -414,7 +414,7 @@ static void a_work_directory_that_vanished_is_an_error(void **state)
     assert_int_equal(count_names("."), 0);
 }
 
-/* Whatever the file system can, a name that something has is not given. */
+/* An existing name is never overwritten, whatever the file system supports. */
 static void a_new_name_replaces_nothing(void **state)
 {
     static const struct {
@@ -449,7 +449,7 @@ static void a_new_name_replaces_nothing(void **state)
 
 #define fault_test(f) cmocka_unit_test_setup_teardown(f, no_fault, clear_fault)
 
-/* What no process of this host holds may be held by one of another. */
+/* A lock that no process of this host holds may be held on another. */
 static void leftovers_stay_where_locks_may_not_reach(void **state)
 {
     static const struct {
@@ -476,7 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         fault_test(short_and_interrupted_writes_lose_nothing),
-        fault_test(a_full_disk_is_told_with_its_numbers),
+        fault_test(a_full_disk_is_reported_with_its_numbers),
         fault_test(a_failed_atomic_write_keeps_the_old_file),
         fault_test(copies_go_on_where_the_kernel_stops),
         fault_test(a_directory_that_cannot_be_made_says_why),

@@ -17,7 +17,7 @@ static json_t *parse(const char *text)
     return v;
 }
 
-/* The words are Jansson's and differ between its versions: only their gist counts. */
+/* The messages are Jansson's and differ between its versions: only keywords are compared. */
 static void what_is_not_one_value_is_refused_where_it_goes_wrong(void **state)
 {
     static const struct {
@@ -82,7 +82,7 @@ static void bytes_that_are_no_text_are_refused(void **state)
     assert_null(v);
 }
 
-/* `depth` arrays, one in another, after a string that looks like more of them. */
+/* `depth` nested arrays, after a string that looks like more of them. */
 static size_t nest(char *text, int depth)
 {
     char *p = text + sprintf(text, "[\"[[\\\"[[{\",\n");
@@ -207,7 +207,7 @@ static void wrong_members_are_named(void **state)
     json_decref(o);
 }
 
-static void schemas_are_told_apart(void **state)
+static void schemas_are_distinguished(void **state)
 {
     json_t *o = parse("{\"schema\": \"d9d.run.v2\"}"), *bare = parse("{}");
 
@@ -385,7 +385,7 @@ static void values_are_put_together_whole_or_not_at_all(void **state)
     d9d_json_add(&list, NULL);
     d9d_json_set(&obj, "b", NULL);
     assert_true(list == NULL && obj == NULL);
-    d9d_json_add(&list, json_integer(2)); /* taken all the same */
+    d9d_json_add(&list, json_integer(2)); /* accepted nevertheless */
     d9d_json_set(&obj, "a", json_integer(2));
     assert_true(list == NULL && obj == NULL);
 }
@@ -399,7 +399,7 @@ int main(void)
         unit_test_in_dir(files_have_a_limit_and_a_name),
         cmocka_unit_test(members_are_got_by_type),
         cmocka_unit_test(wrong_members_are_named),
-        cmocka_unit_test(schemas_are_told_apart),
+        cmocka_unit_test(schemas_are_distinguished),
         cmocka_unit_test(numbers_print_shortest_and_stay_real),
         cmocka_unit_test(strings_are_escaped_and_always_utf8),
         cmocka_unit_test(values_print_in_their_order_and_read_back),

@@ -6,7 +6,7 @@
 #include "d9d/base/thread.h"
 #include "support/unit.h"
 
-struct heard {
+struct captured_log {
     char line[256], status[256];
     d9d_log_level level;
     int lines, redraws;
@@ -16,7 +16,7 @@ struct heard {
 
 static void hear_line(void *arg, d9d_log_level level, const char *text)
 {
-    struct heard *h = arg;
+    struct captured_log *h = arg;
 
     (void)snprintf(h->line, sizeof(h->line), "%s", text);
     h->length = strlen(text);
@@ -27,7 +27,7 @@ static void hear_line(void *arg, d9d_log_level level, const char *text)
 
 static void hear_status(void *arg, const char *text)
 {
-    struct heard *h = arg;
+    struct captured_log *h = arg;
 
     (void)snprintf(h->status, sizeof(h->status), "%s", text);
     h->redraws++;
@@ -35,7 +35,7 @@ static void hear_status(void *arg, const char *text)
 
 static void levels_filter(void **state)
 {
-    struct heard h = {.lines = 0};
+    struct captured_log h = {.lines = 0};
     d9d_log log = {.line = hear_line, .arg = &h, .level = D9D_LOG_INFO};
 
     (void)state;
@@ -50,7 +50,7 @@ static void levels_filter(void **state)
     d9d_log_warn((d9d_log *)NULL, "nobody hears");
 }
 
-/* As if the work had begun `s` seconds ago. */
+/* Pretends that the work began `s` seconds ago. */
 static void age(d9d_progress *p, double s)
 {
     p->start_ns = d9d_clock_ns() - (int64_t)(s * 1e9);
@@ -60,7 +60,7 @@ static void age(d9d_progress *p, double s)
 static void lines_are_plain_and_have_an_end(void **state)
 {
     char big[4000];
-    struct heard h = {.lines = 0};
+    struct captured_log h = {.lines = 0};
     const d9d_log log = {.line = hear_line, .arg = &h, .level = D9D_LOG_INFO};
 
     (void)state;
@@ -68,14 +68,14 @@ static void lines_are_plain_and_have_an_end(void **state)
     assert_string_equal(h.line, "read \"a?[31m\"");
     memset(big, 'x', sizeof(big) - 1);
     big[sizeof(big) - 1] = '\0';
-    d9d_log_info(&log, "%s: why", big); /* its middle goes */
+    d9d_log_info(&log, "%s: why", big); /* its middle is left out */
     assert_int_equal(h.length, 2047);
     assert_string_equal(h.end, "why");
 }
 
 static void off_a_terminal_lines_come_seldom(void **state)
 {
-    struct heard h = {.lines = 0};
+    struct captured_log h = {.lines = 0};
     const d9d_log log = {.line = hear_line, .arg = &h, .level = D9D_LOG_INFO};
     d9d_progress p;
 
@@ -99,7 +99,7 @@ static void off_a_terminal_lines_come_seldom(void **state)
 
 static void on_a_terminal_one_line_is_redrawn(void **state)
 {
-    struct heard h = {.lines = 0};
+    struct captured_log h = {.lines = 0};
     const d9d_log log = {
         .line = hear_line, .status = hear_status, .arg = &h, .level = D9D_LOG_INFO};
     d9d_progress p;
@@ -123,7 +123,7 @@ static void on_a_terminal_one_line_is_redrawn(void **state)
 
 static void strange_totals_do_no_harm(void **state)
 {
-    struct heard h = {.lines = 0};
+    struct captured_log h = {.lines = 0};
     const d9d_log log = {.line = hear_line, .arg = &h, .level = D9D_LOG_INFO, .every_s = 1e-9};
     d9d_progress p;
 
@@ -145,7 +145,7 @@ static void strange_totals_do_no_harm(void **state)
 
 static void silence_is_silent(void **state)
 {
-    struct heard h = {.lines = 0};
+    struct captured_log h = {.lines = 0};
     const d9d_log quiet = {
         .line = hear_line, .status = hear_status, .arg = &h, .level = D9D_LOG_WARN};
     const d9d_log *logs[] = {NULL, &quiet};

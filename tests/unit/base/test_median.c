@@ -11,12 +11,8 @@ static void median_of_values(void **state)
         size_t n;
         double v[5], median;
     } cases[] = {
-        {1, {-3}, -3},
-        {2, {7, 2}, 4.5},
-        {3, {9, -1, 4}, 4},
-        {4, {8, 1, 2, 100}, 5},
-        {5, {3, 3, 1, 3, 2}, 3},
-        {3, {INFINITY, 0, -INFINITY}, 0},
+        {1, {-3}, -3},          {2, {7, 2}, 4.5},        {3, {9, -1, 4}, 4},
+        {4, {8, 1, 2, 100}, 5}, {5, {3, 3, 1, 3, 2}, 3}, {3, {INFINITY, 0, -INFINITY}, 0},
     };
 
     (void)state;

@@ -1,4 +1,4 @@
-/* test_num_format.c - numbers in files have a point where people write a comma. */
+/* test_num_format.c - numbers in files have a decimal point in every locale. */
 #include <locale.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "d9d/plot/chart.h"
 #include "support/unit.h"
 
-/* German numbers: a locale of this machine, or one that is made of what it has for that. */
+/* A locale with a decimal comma: one of this machine, or one compiled from its sources. */
 static bool speak_german(void)
 {
     static const char name[] = "de_DE.UTF-8";

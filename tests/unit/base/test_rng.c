@@ -1,4 +1,4 @@
-/* test_rng.c - Philox against its published vectors; draws against their laws. */
+/* test_rng.c - Philox against its published vectors; distributions of random numbers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +112,7 @@ static void below_is_even_over_its_range(void **state)
     assert_true(chi < 25.7); /* 5 degrees of freedom, p = 1e-4 */
 }
 
-/* Half of all draws are rejected at this n: the thirds must be even all the same. */
+/* Half of all draws are rejected for this n: thirds must still be uniform. */
 static void below_rejects_without_bias(void **state)
 {
     enum { N = 30000 };
@@ -166,7 +166,7 @@ static void permute_puts_every_element_anywhere(void **state)
     assert_true(chi < 133.5); /* 81 degrees of freedom, p = 2e-4 */
 }
 
-/* Neighbours must not stay neighbours, and the order of n says nothing of n + 1. */
+/* Neighbours must not stay neighbours, and the permutations of n and n + 1 must be independent. */
 static void permute_scatters(void **state)
 {
     const uint64_t n = 100000;

@@ -52,7 +52,7 @@ static void a_long_sentence_is_cut_between_characters(void **state)
         assert_non_null(strstr(d9d_err_message(), "\xc3\xa9...\xc3\xa9"));
         assert_string_equal(d9d_err_message() + n - 4, "\xc3\xa9\xc3\xa9");
     }
-    /* What it is about and why stay. */
+    /* The beginning (what) and the end (why) stay. */
     (void)D9D_FAIL(D9D_EIO, "begin/%s%s: cannot open: %s", text, text, "gone");
     assert_int_equal(strncmp(d9d_err_message(), "begin/\xc3\xa9", 8), 0);
     assert_non_null(strstr(d9d_err_message(), "\xc3\xa9: cannot open: gone"));
@@ -92,7 +92,7 @@ static void the_trace_has_every_try_only_when_debugging(void **state)
     for (const char *p = d9d_err_trace(); (p = strstr(p, "  at test_status.c:")) != NULL; p++)
         lines++;
     assert_int_equal(lines, 3);
-    for (int i = 0; i < 1000; i++) /* more than fits */
+    for (int i = 0; i < 1000; i++) /* longer than the limit */
         (void)d9d_err_pass(D9D_EIO, __FILE__, i);
     unsetenv("D9D_DEBUG");
 }
@@ -140,7 +140,7 @@ static d9d_status explain(d9d_status st)
 
 static void who_fails_without_a_sentence_gets_one(void **state)
 {
-    const mute quiet = {answer}, told = {explain};
+    const mute quiet = {answer}, explained = {explain};
 
     (void)state;
     (void)D9D_FAIL(D9D_EIO, "of something else");
@@ -148,7 +148,7 @@ static void who_fails_without_a_sentence_gets_one(void **state)
                  "mine: its answer() failed and does not say why");
     assert_fails(D9D_PLUGIN_CALL("mine", &quiet, answer, (d9d_status)77), D9D_EINVAL,
                  "mine: its answer() returned 77, which is no d9d_status");
-    assert_fails(D9D_PLUGIN_CALL("mine", &told, answer, D9D_ENOMEM), D9D_ENOMEM, "no room");
+    assert_fails(D9D_PLUGIN_CALL("mine", &explained, answer, D9D_ENOMEM), D9D_ENOMEM, "no room");
     assert_int_equal(D9D_PLUGIN_CALL("mine", &quiet, answer, D9D_OK), D9D_OK);
 }
 

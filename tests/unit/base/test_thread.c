@@ -66,7 +66,7 @@ static void no_items_and_bad_counts(void **state)
     assert_int_equal(j.foreign_workers, 0);
 }
 
-/* The lower failing item is slow: the higher one is seen to fail first. */
+/* The lower failing item is slow: the higher one fails first. */
 static d9d_status fail_two(void *arg, int worker, size_t item)
 {
     struct job *j = arg;
@@ -89,7 +89,7 @@ static void the_lowest_failure_wins_and_stops_the_rest(void **state)
         assert_fails(d9d_thread_run(jobs, N, fail_two, &j), D9D_EFORMAT, "item 40 is bad");
         for (size_t i = 0; i <= 40; i++)
             assert_int_equal(j.calls[i], 1);
-        /* Two workers are both busy with the bad items; a third may run on meanwhile. */
+        /* Two workers are busy with the failing items; a third may continue. */
         for (size_t i = 42; i < N && jobs <= 2; i++)
             assert_int_equal(j.calls[i], 0);
     }

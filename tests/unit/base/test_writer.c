@@ -1,4 +1,4 @@
-/* test_writer.c - a file that a thread appends to: order, failures, and one that takes long. */
+/* test_writer.c - a file that a thread appends to: order, failures, slow files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ static void one_that_cannot_be_written_says_so_from_then_on(void **state)
     d9d_writer_close(w);
 }
 
-/* A check that waits until it is let go, and then fails or not. */
+/* A check that blocks until it is released, and then fails or not. */
 struct gate {
     int opened, fails, released;
 };
@@ -95,7 +95,7 @@ static void nobody_waits_for_a_slow_one(void **state)
         open_writer("f", &(d9d_writer_opts){.check = pass, .release = let_go, .self = &g});
 
     (void)state;
-    for (int i = 0; i < 1000; i++) /* one that waited would wait for ever */
+    for (int i = 0; i < 1000; i++) /* a call that blocked would never return */
         assert_ok(d9d_writer_put(w, "abcdefghij", 10));
     __atomic_store_n(&g.opened, 1, __ATOMIC_RELEASE);
     assert_ok(d9d_writer_flush(w));
@@ -106,8 +106,8 @@ static void nobody_waits_for_a_slow_one(void **state)
     assert_int_equal(g.released, 1);
 }
 
-/* What is offered is written when the call is back, or too slow to wait for; and where there is no
- * room it is left out. */
+/* A record is written when the call returns, or later if the file is slow; without space it is
+ * dropped. */
 static void who_offers_waits_for_so_long(void **state)
 {
     static char much[16 << 20];
@@ -118,11 +118,11 @@ static void who_offers_waits_for_so_long(void **state)
     (void)state;
     assert_true(d9d_writer_try_put(w, "a\n", 2, 60000));
     check_text("f", "a\n");
-    g.fails = 1; /* and is forgotten */
+    g.fails = 1; /* and is dropped */
     assert_true(d9d_writer_try_put(w, "b\n", 2, 60000));
     g.fails = 0;
     __atomic_store_n(&g.opened, 0, __ATOMIC_RELEASE);
-    assert_true(d9d_writer_try_put(w, "c\n", 2, 100)); /* one that waited would wait for ever */
+    assert_true(d9d_writer_try_put(w, "c\n", 2, 100)); /* a call that blocked would never return */
     assert_true(d9d_writer_try_put(w, "d\n", 2, 100));
     assert_false(d9d_writer_try_put(w, much, sizeof(much), 100));
     __atomic_store_n(&g.opened, 1, __ATOMIC_RELEASE);
@@ -131,7 +131,7 @@ static void who_offers_waits_for_so_long(void **state)
     d9d_writer_close(w);
 }
 
-static void heard(void *arg, d9d_log_level level, const char *text)
+static void capture_line(void *arg, d9d_log_level level, const char *text)
 {
     char *said = arg;
 
@@ -142,7 +142,7 @@ static void heard(void *arg, d9d_log_level level, const char *text)
 static void one_that_stands_still_is_said_once(void **state)
 {
     char said[512] = "";
-    const d9d_log log = {.line = heard, .arg = said, .level = D9D_LOG_INFO};
+    const d9d_log log = {.line = capture_line, .arg = said, .level = D9D_LOG_INFO};
     struct gate g = {0};
     d9d_writer *w = open_writer("f", &(d9d_writer_opts){.check = pass, .self = &g, .log = &log});
 

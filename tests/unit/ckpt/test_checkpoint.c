@@ -16,7 +16,7 @@ struct ramps {
     char (*names)[16];
     uint64_t key;
     int reads;
-    size_t broken; /* reading this tensor fails, counted from 1; 0: none */
+    size_t broken; /* reading this tensor (counted from 1) fails; 0: none */
 };
 
 static const d9d_safetensors_tensor *ramp_at(void *self, size_t i)
@@ -77,7 +77,7 @@ static void ramps_close(struct ramps *r)
     free(r->names);
 }
 
-/* The plan that takes a source as it is. */
+/* The mapping that copies a source unchanged. */
 struct plan {
     d9d_mapper *m;
     d9d_map_plan *p;
@@ -100,7 +100,7 @@ static void plan_close(struct plan *x)
     d9d_mapper_free(x->m);
 }
 
-/* Those tensors into `dir` by shards of that many bytes. */
+/* Writes the tensors into `dir` with this shard size. */
 static void make(const char *dir, int n, int64_t width, uint64_t shard_bytes)
 {
     struct ramps r;
@@ -135,7 +135,7 @@ static void shards_are_filled_in_order(void **state)
     float v[4];
 
     (void)state;
-    make("many", 5, 4, 40); /* 16 bytes each: two a shard */
+    make("many", 5, 4, 40); /* 16 bytes each: two per shard */
     assert_true(d9d_fs_exists("many/model-00003-of-00003.safetensors"));
     assert_false(d9d_fs_exists("many/model.safetensors"));
     assert_ok(d9d_checkpoint_open("many//", &c));
@@ -148,7 +148,7 @@ static void shards_are_filled_in_order(void **state)
     assert_true(v[0] == 3001 && v[1] == 3002);
     d9d_checkpoint_close(c);
 
-    make("large", 2, 100, 1); /* each is larger than a shard may be */
+    make("large", 2, 100, 1); /* each is larger than the shard size */
     assert_true(d9d_fs_exists("large/model-00002-of-00002.safetensors"));
     make("one", 2, 4, 1 << 20);
     assert_true(d9d_fs_exists("one/model.safetensors"));
@@ -196,11 +196,11 @@ static void shards_are_numbered_with_five_digits(void **state)
     ramps_close(&r);
 }
 
-/* --- going on --------------------------------------------------------------------------- */
+/* --- resuming --------------------------------------------------------------------------------- */
 
-enum { WIDE = 5 << 20 }; /* floats: 20 MiB, two chunks a tensor */
+enum { WIDE = 5 << 20 }; /* floats: 20 MiB, two chunks per tensor */
 
-/* Run it with the journal: what the run says, and what the log heard. */
+/* Runs with the journal; returns the result and the log messages. */
 static d9d_status run_on(struct ramps *r, const d9d_tensor_source *src, d9d_shard_sink **out)
 {
     struct plan x = plan_open(src);
@@ -234,7 +234,7 @@ static void finish(d9d_shard_sink *s)
     assert_ok(d9d_manifest_check(m, 1, NULL, NULL, NULL));
     assert_int_equal(d9d_manifest_count(m), 5);
     d9d_manifest_close(m);
-    /* Three shards, index, note, manifest, and nothing else. */
+    /* Three shards, index, note, manifest, and no other files. */
     assert_ok(d9d_fs_list("d", &a, &names));
     assert_int_equal(names.n, 6);
     d9d_arena_release(&a);
@@ -252,7 +252,7 @@ static void an_interrupted_run_goes_on(void **state)
     assert_fails(run_on(&r, &src, &s), D9D_EIO, "t1: cannot be read");
     d9d_shard_sink_free(s);
     assert_int_equal(r.reads, 2);
-    /* What does not belong there, a line cut short, and lines that are none. */
+    /* Foreign lines, a truncated line, and invalid lines. */
     assert_ok(d9d_fs_write_atomic("d/stray", "x", 1));
     assert_ok(d9d_fs_write_atomic("d/model-00007-of-00009.safetensors", "x", 1));
     assert_int_equal(system("printf 'x y\\n99 0\\n5 00112233445566778899aabb' >>d/.d9d-chunks.0"),
@@ -264,7 +264,7 @@ static void an_interrupted_run_goes_on(void **state)
     ramps_close(&r);
 }
 
-/* Zeros are what a host that lost its power leaves of the last lines. */
+/* After a power failure a file may end in zeros. */
 static void a_hole_in_a_journal_hides_nothing(void **state)
 {
     struct ramps r;
@@ -328,7 +328,7 @@ static void another_key_starts_afresh(void **state)
     ramps_close(&r);
 }
 
-/* --- manifest ------------------------------------------------------------------------- */
+/* --- manifest --------------------------------------------------------------------------------- */
 
 static void collect(void *arg, const char *sentence)
 {
@@ -366,7 +366,7 @@ static void manifests_hold_what_was_given(void **state)
     json_decref(bad);
 }
 
-/* What thousands of arrays over hundreds of ranks make of it. */
+/* The manifest of thousands of arrays over hundreds of ranks. */
 static void a_manifest_of_many_ranks_is_read(void **state)
 {
     enum { BYTES = 60 << 20 };
@@ -442,7 +442,7 @@ static void a_changed_manifest_is_refused(void **state)
     }
 }
 
-/* --- verify and diff --------------------------------------------------------------------- */
+/* --- verify and diff -------------------------------------------------------------------------- */
 
 static const char findings[] =
     "d/model-00001-of-00002.safetensors: header: byte 0: expected '{'\n"
@@ -473,7 +473,7 @@ static void verify_lists_its_findings_in_order(void **state)
     assert_fails(d9d_checkpoint_verify("d", &opt, &r), D9D_EVERIFY, "d: 1 findings");
     assert_ok(d9d_manifest_write("d", NULL, 1, NULL));
     assert_ok(d9d_checkpoint_verify("d", &opt, NULL));
-    /* An infinity in t2, the third tensor: its last byte and the one before. */
+    /* Makes t2, the third tensor, contain an infinity: its last byte and the one before. */
     assert_ok(d9d_checkpoint_open("d", &c));
     at = (long)d9d_checkpoint_find(c, "t2")->offset;
     d9d_checkpoint_close(c);
@@ -508,7 +508,7 @@ static void check_finding(const char *dir, const char *end)
     d9d_buf_release(&said);
 }
 
-/* Tensors of every floating type one after another from an odd offset, over several pieces. */
+/* Tensors of every floating type one after another from an odd offset, over several read blocks. */
 static void numbers_are_seen_wherever_pieces_end(void **state)
 {
     enum { LEAD = 3, EACH = 600011 };
@@ -550,7 +550,7 @@ static void numbers_are_seen_wherever_pieces_end(void **state)
         const d9d_rng rng = {i, 5};
 
         for (uint64_t k = 0; k < 16; k++) {
-            /* Around a piece's end, and anywhere. */
+            /* Around the end of a read block, and anywhere. */
             const uint64_t piece = 1 << 19, abs = head.len + start[i];
             const uint64_t edge = ((abs / piece + 1) * piece - abs) / width;
             const uint64_t at = k < 6 ? edge - 3 + k : d9d_rng_below(rng, k, EACH);
@@ -581,12 +581,12 @@ static void count_kind(void *arg, const d9d_checkpoint_tensor_diff *d)
     if (d->kind != D9D_CHECKPOINT_DIFF_VALUES)
         return;
     assert_string_equal(d->name, "t1");
-    k->last = *d; /* its pointers are gone after the call */
+    k->last = *d; /* its pointers are invalid after the call */
 }
 
 static void diff_counts_elements(void **state)
 {
-    enum { BIG = 3000000 }; /* several pieces */
+    enum { BIG = 3000000 }; /* several read blocks */
     struct kinds k = {.n = {0}};
     uint64_t n;
 

@@ -1,4 +1,4 @@
-/* test_content_hash.c - content hashes: what changes them, and what does not. */
+/* test_content_hash.c - content hashes: which changes they detect, and which they ignore. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 
 enum { BIG = 9 << 20, SMALL = 1000 }; /* bytes of "b" and of the others */
 
-/* A file of safetensors with some tensors; the byte `at` of the big one, "b", is changed. */
+/* A safetensors file; the byte `at` of the large tensor "b" is changed. */
 struct content {
-    const char *names; /* of the tensors, one letter each */
+    const char *names; /* names of the tensors, one letter each */
     int64_t at;        /* -1: none */
     d9d_dtype dtype;
 };
@@ -82,7 +82,7 @@ static void test_content(void **state)
     assert_true(d9d_hash_equal(plain, one_file((struct content){"abc", 1 << 20, D9D_BF16})));
 }
 
-/* Into how many files the tensors are cut, and what else lies there, does not count. */
+/* The number of files and other files in the directory do not matter. */
 static void test_shards(void **state)
 {
     static const char index[] = "{\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\", "
@@ -99,7 +99,7 @@ static void test_shards(void **state)
     assert_true(d9d_hash_equal(whole, h));
 }
 
-/* With a manifest no byte is too few, as long as it is the manifest of what is there. */
+/* With a valid manifest every byte counts. */
 static void test_manifest(void **state)
 {
     d9d_hash a, b, damaged;
@@ -112,7 +112,7 @@ static void test_manifest(void **state)
     assert_ok(d9d_manifest_write("x", NULL, 1, NULL));
     assert_ok(d9d_content_hash_checkpoint("x", 3, &b));
     assert_false(d9d_hash_equal(a, b));
-    /* One that is none of ours says nothing. */
+    /* An unknown manifest has no effect. */
     assert_ok(d9d_fs_write_atomic("x/manifest.json", "{}", 2));
     assert_ok(d9d_content_hash_checkpoint("x", 0, &damaged));
     assert_true(d9d_hash_equal(damaged, one_file(PLAIN)));

@@ -10,7 +10,7 @@
 #include "d9d/base/rng.h"
 #include "d9d/ckpt/mapper/mapper.h"
 
-/* --- large tensors are cut ------------------------------------------------------------- */
+/* --- large tensors are read in bands ---------------------------------------------------------- */
 
 enum { R = 1500, C = 2100 }; /* 12.6 MB of float32: a few bands */
 
@@ -46,7 +46,7 @@ static void check_large(uint64_t piece)
     src = mem_tensors_source(&from);
     assert_ok(d9d_map_plan_create(m, &src, NULL, &p));
     assert_int_equal(d9d_map_plan_bytes(p), 4ull * 4 * R * C);
-    /* A piece and a band; never a matrix. */
+    /* Memory: a block and a band, never a whole matrix. */
     assert_int_equal(d9d_map_plan_peak_bytes(p, 2), 2 * (D9D_TENSOR_SINK_CHUNK + (1 << 20)));
     d9d_map_plan_free(p);
     mem_tensors_run(m, &from, &to, 2);
@@ -67,7 +67,7 @@ static void check_large(uint64_t piece)
 
 static void large_tensors_are_made_in_pieces(void **state)
 {
-    /* Whole; rows and parts of rows; so narrow that a transposed piece is read run by run. */
+    /* Whole; rows and parts of rows; so narrow that a transposed block is read run by run. */
     static const uint64_t pieces[] = {0, 1000003, 77777};
 
     (void)state;
@@ -75,7 +75,7 @@ static void large_tensors_are_made_in_pieces(void **state)
         check_large(pieces[i]);
 }
 
-/* --- names ---------------------------------------------------------------------------------- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 static void names_that_collide_are_refused(void **state)
 {
@@ -92,7 +92,7 @@ static void names_that_collide_are_refused(void **state)
     assert_fails(d9d_mapper_rename(m, "c", "b"), D9D_ECONFIG, "mapper: tensor b is given twice");
     d9d_mapper_free(m);
 
-    /* A name that passes through the second stage meets one that it gives. */
+    /* A name that passes through the second stage collides with one that it outputs. */
     assert_ok(d9d_mapper_create(&m));
     assert_ok(d9d_mapper_create(&part));
     assert_ok(d9d_mapper_identity(m, "a"));
@@ -101,7 +101,7 @@ static void names_that_collide_are_refused(void **state)
     assert_fails(d9d_mapper_compose(m, part), D9D_ECONFIG, "mapper: tensor b is given twice");
     d9d_mapper_free(m);
 
-    /* A name taken by the first stage and wanted from the source by the second. */
+    /* A name consumed by the first stage and wanted from the source by the second. */
     assert_ok(d9d_mapper_create(&m));
     assert_ok(d9d_mapper_create(&part));
     assert_ok(d9d_mapper_rename(m, "a", "b"));
@@ -231,7 +231,7 @@ static void shapes_that_do_not_suit_an_operation_are_mismatches(void **state)
     mem_tensors_free(&from);
 }
 
-/* --- casts --------------------------------------------------------------------------------- */
+/* --- casts ------------------------------------------------------------------------------------ */
 
 static void every_half_survives_float_and_back(void **state)
 {
@@ -293,14 +293,14 @@ static void casts_of_a_chain_are_all_done(void **state)
     d9d_map_plan *p;
     d9d_mapper *m, *next;
     float *in, *out;
-    uint32_t *kept;
+    uint32_t *ids;
 
     (void)state;
     in = (float *)(void *)mem_tensors_add(&from, "x", D9D_F32, 1, &n)->data;
-    kept = (uint32_t *)(void *)mem_tensors_add(&from, "ids", D9D_U32, 1, &n)->data;
+    ids = (uint32_t *)(void *)mem_tensors_add(&from, "ids", D9D_U32, 1, &n)->data;
     for (int64_t i = 0; i < n; i++) {
         in[i] = 1.0f + (float)i / 4096;
-        kept[i] = (uint32_t)i;
+        ids[i] = (uint32_t)i;
     }
     src = mem_tensors_source(&from);
     assert_ok(d9d_mapper_create(&m));
@@ -315,15 +315,14 @@ static void casts_of_a_chain_are_all_done(void **state)
     out = (float *)(void *)mem_tensors_find(&to, "x")->data;
     for (int64_t i = 0; i < n; i++)
         assert_true(out[i] == d9d_bf16_to_f32(d9d_bf16_from_f32(in[i])));
-    assert_memory_equal(mem_tensors_find(&to, "ids")->data, kept, (size_t)n * 4);
+    assert_memory_equal(mem_tensors_find(&to, "ids")->data, ids, (size_t)n * 4);
     d9d_mapper_free(m);
     mem_tensors_free(&from);
     mem_tensors_free(&to);
 }
 
-/* Of each element of a transposed matrix and of its halves, where the bands that are read have
- * others' elements too. */
-static void what_a_cast_has_no_room_for_saturates(void **state)
+/* Elements of a transposed matrix and of its halves, where bands contain elements of others too. */
+static void a_cast_saturates(void **state)
 {
     enum { ROWS = 1100, COLUMNS = 700 };
     const int64_t shape[] = {ROWS, COLUMNS};
@@ -440,7 +439,7 @@ int main(void)
         cmocka_unit_test(every_half_survives_float_and_back),
         cmocka_unit_test(floats_round_to_the_nearest_half),
         cmocka_unit_test(casts_of_a_chain_are_all_done),
-        cmocka_unit_test(what_a_cast_has_no_room_for_saturates),
+        cmocka_unit_test(a_cast_saturates),
         cmocka_unit_test(plans_are_printed),
     };
 

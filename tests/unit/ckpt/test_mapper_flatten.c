@@ -16,7 +16,7 @@ static uint16_t element(const mem_tensor *a, int64_t i)
     return u;
 }
 
-/* One more source of U16 elements, all different. */
+/* Adds a source of U16 elements, all different. */
 static mem_tensor *add(const char *name, int ndim, const int64_t *shape)
 {
     mem_tensor *a = mem_tensors_add(&from, name, D9D_U16, ndim, shape);
@@ -30,7 +30,7 @@ static mem_tensor *add(const char *name, int ndim, const int64_t *shape)
 }
 #define ADD(name, ndim, ...) add(name, ndim, (const int64_t[]){__VA_ARGS__})
 
-/* m becomes m followed by the steps of *next, which begins anew. */
+/* m = m followed by the steps of *next, which is reset. */
 static void then(d9d_mapper *m, d9d_mapper **next)
 {
     assert_ok(d9d_mapper_compose(m, *next));
@@ -74,7 +74,7 @@ static void count_boxes(d9d_mapper *m, int want)
     d9d_map_plan_free(p);
 }
 
-/* --- fused tensors of HuggingFace ---------------------------------------------------------- */
+/* --- fused tensors of HuggingFace ------------------------------------------------------------- */
 
 enum { E = 2, H = 5, I = 7, A = 3, D = 4 };
 
@@ -139,7 +139,7 @@ static void gate_and_up_are_interleaved_by_two_boxes(void **state)
     }
 }
 
-/* Element [p, h] of head a's part k, of the rows of GPT-NeoX's query_key_value. */
+/* Element [p, h] of part k of head a, in the rows of GPT-NeoX's query_key_value. */
 static int64_t fused_at(int a, int k, int p, int h)
 {
     return (((a * 3 + k) * D) + p) * H + h;
@@ -187,10 +187,10 @@ static void fused_heads_come_apart_and_together(void **state)
     finish();
 }
 
-/* --- boxes --------------------------------------------------------------------------------- */
+/* --- boxes ------------------------------------------------------------------------------------ */
 
-/* Of parts whose bounds are not those of rows: a partial row, whole rows, a partial row. */
-static void a_part_becomes_three_boxes_at_most(void **state)
+/* Parts whose bounds are not at rows: a partial row, whole rows, a partial row. */
+static void a_part_becomes_at_most_three_boxes(void **state)
 {
     static const char *const parts[] = {"a", "b", "c"};
     d9d_mapper *m, *next;
@@ -226,8 +226,7 @@ static void a_part_becomes_three_boxes_at_most(void **state)
         }
 }
 
-/* Every second and every third element, cut anywhere and seen with other dimensions, also such that
- * rows differ. */
+/* Every second and every third element, cut anywhere and reshaped, also such that rows differ. */
 static void steps_are_cut_and_divided(void **state)
 {
     static const char *const sources[] = {"a", "b", "c"}, *const parts[] = {"y", "z"};
@@ -319,7 +318,7 @@ static void fingerprints_are_of_boxes(void **state)
     (void)state;
     (void)ADD("a", 1, 6);
     (void)ADD("b", 1, 6);
-    for (int k = 0; k < 3; k++) { /* one after the other, the same by a detour, interleaved */
+    for (int k = 0; k < 3; k++) { /* in order, the same by a detour, interleaved */
         begin(&m[k], &next);
         assert_ok(k == 0 ? d9d_mapper_concat(next, parts, 2, "x", 0)
                          : d9d_mapper_stack(next, parts, 2, "x", k - 1));
@@ -369,7 +368,7 @@ static void steps_are_printed(void **state)
     mem_tensors_free(&from);
 }
 
-/* --- errors -------------------------------------------------------------------------------- */
+/* --- errors ----------------------------------------------------------------------------------- */
 
 static d9d_status plan_unflatten(int dim, const int64_t *sizes, size_t n)
 {
@@ -455,7 +454,7 @@ static void what_does_not_fit_is_refused(void **state)
 static void what_is_too_much_is_refused(void **state)
 {
     (void)state;
-    from = (mem_tensors){.n = 1}; /* only planned: no bytes are there */
+    from = (mem_tensors){.n = 1}; /* planned only, without data */
     (void)snprintf(from.a[0].name, sizeof(from.a[0].name), "x");
     from.a[0].t = (d9d_safetensors_tensor){.name = from.a[0].name,
                                            .dtype = D9D_U8,
@@ -479,7 +478,7 @@ int main(void)
         cmocka_unit_test(interleaved_gate_and_up_are_two_boxes),
         cmocka_unit_test(gate_and_up_are_interleaved_by_two_boxes),
         cmocka_unit_test(fused_heads_come_apart_and_together),
-        cmocka_unit_test(a_part_becomes_three_boxes_at_most),
+        cmocka_unit_test(a_part_becomes_at_most_three_boxes),
         cmocka_unit_test(steps_are_cut_and_divided),
         cmocka_unit_test(nothing_and_six_dimensions),
         cmocka_unit_test(fingerprints_are_of_boxes),

@@ -1,4 +1,4 @@
-/* test_mapper_random.c - random graphs of every leaf and composer against a plain evaluation of
+/* test_mapper_random.c - random graphs of every leaf and composer against a direct evaluation of
  * the same operations on arrays. */
 #include "support/mem_tensors.h"
 
@@ -8,7 +8,7 @@
 
 #include "d9d/base/rng.h"
 
-/* --- the plain evaluation: int64 elements, index by index ----------------------- */
+/* --- direct evaluation: int64 elements, index by index ---------------------------------------- */
 
 struct plain {
     int ndim;
@@ -66,7 +66,7 @@ static struct plain plain_transpose(const struct plain *in, int i, int j)
     return out;
 }
 
-/* Parts lie along `dim` from `at` on; copies between a part and the whole. */
+/* Parts are along `dim` from `at` on; copies between a part and the whole. */
 static void plain_part(struct plain *whole, struct plain *part, int dim, int64_t at, bool into)
 {
     int64_t x[D9D_MAX_DIMS];
@@ -115,9 +115,9 @@ static struct plain plain_copy(struct plain *in)
     return out;
 }
 
-/* --- random mappings ----------------------------------------------------------------- */
+/* --- random mappings -------------------------------------------------------------------------- */
 
-enum { MOST = 24, PARTS = 8, NAME = 48 };
+enum { MAX_TENSORS = 24, PARTS = 8, NAME = 48 };
 
 struct random {
     d9d_rng rng;
@@ -133,12 +133,12 @@ struct world {
     struct random r;
     struct plain now[MEM_TENSORS]; /* live tensors */
     char name[MEM_TENSORS][NAME];
-    bool busy[MEM_TENSORS]; /* of the stage that is being made */
+    bool busy[MEM_TENSORS]; /* of the stage under construction */
     int n, fresh;
     d9d_mapper *m;
 };
 
-/* Steps of a stage on tensor i, whose dimensions are one at least; false: not on this one. */
+/* Random step of a stage on tensor i, whose dimensions are at least one; false: not applicable. */
 typedef bool happening(struct world *w, d9d_mapper *m, int i);
 
 static void fresh_name(struct world *w, char name[NAME])
@@ -208,7 +208,7 @@ static bool squeezing(struct world *w, d9d_mapper *m, int i)
     return true;
 }
 
-/* In two, one of which may be said to be what remains; elements stay in their order. */
+/* Splits in two, one of which may be given as the remainder; elements stay in order. */
 static bool unflattening(struct world *w, d9d_mapper *m, int i)
 {
     struct plain *p = &w->now[i];
@@ -244,7 +244,7 @@ static bool flattening(struct world *w, d9d_mapper *m, int i)
     return true;
 }
 
-/* Cut tensor i at bounds [n + 1]; the parts have names in `to`. */
+/* Splits tensor i at bounds [n + 1]; `to` has the names of the parts. */
 static void cut(struct world *w, int i, int dim, const int64_t *bounds, int n,
                 char names[PARTS][NAME], const char **to, bool remove)
 {
@@ -268,7 +268,7 @@ static bool unstacking(struct world *w, d9d_mapper *m, int i)
     char names[PARTS][NAME], of[NAME];
     const char *to[PARTS];
 
-    if (n > PARTS || n < 1 || w->n + n > MOST)
+    if (n > PARTS || n < 1 || w->n + n > MAX_TENSORS)
         return false;
     memcpy(of, w->name[i], NAME);
     for (int k = 0; k <= n; k++)
@@ -287,7 +287,7 @@ static bool chunking(struct world *w, d9d_mapper *m, int i)
     char names[PARTS][NAME], of[NAME];
     const char *to[PARTS];
 
-    if (size < 2 || w->n + 2 > MOST)
+    if (size < 2 || w->n + 2 > MAX_TENSORS)
         return false;
     memcpy(of, w->name[i], NAME);
     fresh_name(w, names[0]);
@@ -304,7 +304,7 @@ static bool splitting(struct world *w, d9d_mapper *m, int i)
     char names[PARTS][NAME], of[NAME];
     const char *to[PARTS];
 
-    if (w->n + n > MOST)
+    if (w->n + n > MAX_TENSORS)
         return false;
     memcpy(of, w->name[i], NAME);
     for (int k = 0; k < n; k++) {
@@ -318,7 +318,7 @@ static bool splitting(struct world *w, d9d_mapper *m, int i)
     return true;
 }
 
-/* Stack or concatenate a tensor with every later one of its shape. */
+/* Stacks or concatenates a tensor with every later one of its shape. */
 static bool joining(struct world *w, d9d_mapper *m, int i, bool stack)
 {
     struct plain out = w->now[i];
@@ -391,7 +391,7 @@ static bool dropping(struct world *w, d9d_mapper *m, int i)
     return true;
 }
 
-/* "x12" becomes "y12", by what sees "12" alone. */
+/* Renames "x12" to "y12", in a scope that sees only "12". */
 static bool scoping(struct world *w, d9d_mapper *m, int i)
 {
     d9d_mapper *part;
@@ -406,7 +406,7 @@ static bool scoping(struct world *w, d9d_mapper *m, int i)
     return true;
 }
 
-/* --- placements: as torch's DTensor says, a dimension of the mesh after the other ------- */
+/* --- placements as in DTensor: one mesh dimension after the other ----------------------------- */
 
 static int random_mesh(struct world *w, int ndim, d9d_mapper_placement *mesh, int64_t *size)
 {
@@ -460,7 +460,7 @@ static bool distributing(struct world *w, d9d_mapper *m, int i)
     return true;
 }
 
-/* What every coordinate has makes up the whole again. */
+/* The parts of all coordinates make up the whole. */
 static bool gathering(struct world *w, d9d_mapper *m, int i)
 {
     d9d_mapper_placement mesh[2];
@@ -489,7 +489,7 @@ static bool gathering(struct world *w, d9d_mapper *m, int i)
     return true;
 }
 
-/* --- stages ---------------------------------------------------------------------------- */
+/* --- stages ----------------------------------------------------------------------------------- */
 
 static happening *const happenings[] = {
     transposing,  unsqueezing, squeezing,  unstacking,    chunking,      splitting,
@@ -499,7 +499,7 @@ static happening *const happenings[] = {
 };
 enum { HAPPENINGS = sizeof(happenings) / sizeof(happenings[0]) };
 
-/* One more stage: something happens to some tensors, side by side. */
+/* Adds a stage: random steps on some tensors, side by side. */
 static void stage(struct world *w)
 {
     d9d_mapper *m;
@@ -559,7 +559,7 @@ static void build(struct world *w, mem_tensors *from, uint64_t seed)
     start(w, from, seed);
     for (int i = 0; i < 8; i++)
         stage(w);
-    for (int i = 0; i < w->n; i++) /* what no step has named */
+    for (int i = 0; i < w->n; i++) /* tensors that no step names */
         if (!has(w->m, w->name[i]))
             assert_ok(d9d_mapper_identity(w->m, w->name[i]));
 }
@@ -587,7 +587,7 @@ static void check(const struct world *w, int i, mem_tensors *made)
     }
 }
 
-static struct world world; /* of one test at a time: large */
+static struct world world; /* large: one test at a time */
 static mem_tensors from, to;
 
 static void random_graphs_agree_with_plain_evaluation(void **state)
@@ -595,7 +595,7 @@ static void random_graphs_agree_with_plain_evaluation(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 1000; seed++) {
         build(&world, &from, seed);
-        to = (mem_tensors){.piece = seed % 8}; /* every way to cut an output */
+        to = (mem_tensors){.piece = seed % 8}; /* every way to slice an output */
         mem_tensors_run(world.m, &from, &to, 1 + (int)(seed % 3));
         assert_int_equal(to.n, world.n);
         for (int i = 0; i < world.n; i++)
@@ -605,7 +605,7 @@ static void random_graphs_agree_with_plain_evaluation(void **state)
     }
 }
 
-/* Every share gives what the whole gives, and every tensor is of one share. */
+/* Each share computes its slice of the whole, and every tensor is in one share. */
 static void shares_make_up_the_whole(void **state)
 {
     const d9d_map_plan_opts opt = {.allow_unused = true};
@@ -653,7 +653,7 @@ static void shares_are_dealt_in_the_order_of_their_inputs(void **state)
     for (size_t i = 0; i < 5; i++)
         assert_ok(d9d_mapper_identity(m, names[i]));
     assert_ok(d9d_mapper_stack(m, pair, 2, "y", 0));
-    /* In order of their least inputs: a, aa z, b, c, d, e. */
+    /* In order of their smallest inputs: a, aa z, b, c, d, e. */
     assert_ok(d9d_mapper_shard(m, 2, 1));
     assert_int_equal(d9d_mapper_input_count(m), 4);
     assert_string_equal(d9d_mapper_input(m, 0), "c");
@@ -666,7 +666,7 @@ static void shares_are_dealt_in_the_order_of_their_inputs(void **state)
     assert_false(d9d_mapper_is_empty(same));
     assert_ok(d9d_mapper_shard(same, 4, 3));
     assert_true(d9d_mapper_is_empty(same));
-    /* Composing with nothing changes nothing. */
+    /* Composing with an empty mapping changes nothing. */
     assert_ok(d9d_mapper_compose(m, same));
     assert_int_equal(d9d_mapper_input_count(m), 4);
     assert_int_equal(d9d_mapper_output_count(m), 3);

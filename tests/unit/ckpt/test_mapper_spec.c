@@ -9,7 +9,7 @@
 #include "ckpt/mapper/name_glob.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
 
-/* --- patterns --------------------------------------------------------------------------- */
+/* --- patterns --------------------------------------------------------------------------------- */
 
 static void patterns_match_whole_names(void **state)
 {
@@ -28,11 +28,11 @@ static void patterns_match_whole_names(void **state)
         {"a.{l:int}.w", "a.010.w", NULL, "{l}"},
         {"a.{l:int}.w", "a.-1.w", NULL, "{l}"},
         {"a.{l:int}.w", "a.0.w", "0", "{l}"},
-        {"{a}_{b}", "x_y_z", "x_y z", "{a} {b}"}, /* the first as long as it can be */
+        {"{a}_{b}", "x_y_z", "x_y z", "{a} {b}"}, /* the first wildcard is greedy */
         {"{a}_{b:int}", "w_q_3", "w_q3", "{a}{b}"},
         {"{a:any}.{b}", "x.y.z", "z.x.y", "{b}.{a}"},
         {"{{{a}}}", "{x}", "}x{", "}}{a}{{"},
-        {"a+{x}(b)*$", "a+1(b)*$", "1", "{x}"}, /* nothing is special but braces */
+        {"a+{x}(b)*$", "a+1(b)*$", "1", "{x}"}, /* only braces are special */
         {"\xc3\xa4{x}", "\xc3\xa4\xc3\xb6", "\xc3\xb6", "{x}"},
         {"{l:any}", "", NULL, "{l}"},
     };
@@ -93,7 +93,7 @@ static void patterns_that_are_none_are_refused(void **state)
     d9d_arena_release(&a);
 }
 
-/* Exponentially many readings end in a sentence, soon. */
+/* A pattern with exponentially many readings is rejected quickly. */
 static void a_pattern_of_too_many_readings_is_refused(void **state)
 {
     const char *values[D9DI_MAX_CAPTURES];
@@ -139,7 +139,7 @@ static void names_are_in_the_order_of_their_numbers(void **state)
                 fail_msg("%s and %s", order[i], order[k]);
 }
 
-/* --- descriptions ------------------------------------------------------------------------- */
+/* --- descriptions ----------------------------------------------------------------------------- */
 
 static mem_tensors source;
 
@@ -148,7 +148,8 @@ static void add(const char *name, int ndim, int64_t a, int64_t b)
     (void)mem_tensors_add(&source, name, D9D_F32, ndim, (const int64_t[]){a, b});
 }
 
-/* What the stages (with other members behind them) make of `source`; "" and the failure else. */
+/* The result of the stages (with other members after them) on `source`; "" and the error
+ * otherwise. */
 static d9d_status plan_of(const char *stages, d9d_buf *out)
 {
     const d9d_tensor_source src = mem_tensors_source(&source);
@@ -270,7 +271,7 @@ static void placements_and_composers(void **state)
                 "\"mesh\": [3, 4], \"placements\": [\"shard(0)\", \"shard(-1)\"]}]], \"rest\": "
                 "\"drop\"",
                 HAS("gather(shard(0) /3, shard(-1) /4)", "> g F32 [6, 12]"));
-    /* A scope for each reading of its prefix, with what it captures. */
+    /* A scope for each match of its prefix, with its captures. */
     assert_plan(
         "[[{\"op\": \"scope\", \"from\": \"l.{l}.\", \"to\": \"layer{l}/\", \"stages\": "
         "[[{\"op\": \"stack\", \"from\": \"e.{e}.w\", \"over\": \"e\", \"to\": \"w\"}], "
@@ -357,7 +358,7 @@ static void what_is_missing_is_listed_with_what_is_not_used(void **state)
                    "tensor one is not used (memory)");
 }
 
-/* Each stage doubles what there is: what must end is the plan, not the memory. */
+/* Each stage doubles the tensors: the plan must be rejected before memory ends. */
 static void descriptions_cannot_grow_without_bound(void **state)
 {
     d9d_buf stages = {0}, out = {0};

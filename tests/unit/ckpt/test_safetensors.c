@@ -10,7 +10,7 @@
 
 #include "d9d/ckpt/safetensors/safetensors.h"
 
-/* Write a file with this header and n bytes of tensors. */
+/* Writes a file with this header and n bytes of data. */
 static void make(const char *path, const char *header, size_t n)
 {
     uint64_t len = htole64(strlen(header));
@@ -68,7 +68,7 @@ static void what_is_written_is_read_back(void **state)
     d9d_safetensors_close(f);
 }
 
-/* Every way in which a header can lie, with its sentence. */
+/* Invalid headers, with their messages. */
 static void lies_are_refused(void **state)
 {
 #define T(fields) "{\"x\":{" fields "}}"
@@ -165,7 +165,7 @@ static void lies_are_refused(void **state)
     }
 }
 
-/* As HuggingFace's reader has it; the rule for names stays. */
+/* As in HuggingFace's reader; d9d's rule for names remains. */
 static void metadata_is_prose_or_null(void **state)
 {
     d9d_safetensors_file *f = NULL;
@@ -235,7 +235,7 @@ static void a_file_that_shrinks_ends_in_a_sentence(void **state)
     d9d_safetensors_close(f);
 }
 
-/* A terabyte that takes no room, behind a header of a few bytes. */
+/* A sparse terabyte behind a header of a few bytes. */
 static void a_sparse_file_costs_its_header(void **state)
 {
     static const char header[] = "{\"x\":{\"dtype\":\"U8\",\"shape\":[1099511627776],"
@@ -247,7 +247,7 @@ static void a_sparse_file_costs_its_header(void **state)
     (void)state;
     make("t", header, 0);
     if (truncate("t", size + 8 + (off_t)sizeof(header) - 1) != 0)
-        skip(); /* the file system has no such files */
+        skip(); /* the file system lacks sparse files */
     assert_ok(d9d_safetensors_open("t", &f));
     assert_ok(d9d_safetensors_read(f, d9d_safetensors_at(f, 0), (uint64_t)size - 4, bytes, 4));
     assert_memory_equal(bytes, "\0\0\0\0", 4);

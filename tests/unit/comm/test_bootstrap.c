@@ -14,12 +14,12 @@ static void a_verdict_fits_however_many_say_one(void **state)
     memset(name, 'x', sizeof(name));
     (void)D9D_FAIL(D9D_EFORMAT, "tensor %.*s", (int)sizeof(name), name);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        const size_t most = D9DI_BOOTSTRAP_MAX_BYTES / (size_t)sizes[i];
+        const size_t max_bytes = D9DI_BOOTSTRAP_MAX_BYTES / (size_t)sizes[i];
         const size_t whole = sizeof(int32_t) + strlen("(n1): ") + strlen(d9d_err_message());
         d9di_bootstrap_failure v;
         const size_t n = d9di_bootstrap_failure_pack(D9D_EFORMAT, "n1", sizes[i], &v);
 
-        assert_int_equal(n, most < whole ? most : whole);
+        assert_int_equal(n, max_bytes < whole ? max_bytes : whole);
         assert_int_equal(v.st, D9D_EFORMAT);
         assert_memory_equal(v.text, begins,
                             n - sizeof(v.st) < sizeof(begins) - 1 ? n - sizeof(v.st)

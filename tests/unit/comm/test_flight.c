@@ -14,8 +14,8 @@ enum { RANKS = 4, WORLD = 0, TP = 1, BESIDE = 2 };
 
 #define SECOND INT64_C(1000000000)
 
-/* Four ranks of dp_shard 2, tp 2 on another host, all alive and with two calls of the world done.
- */
+/* Four ranks of dp_shard 2, tp 2 on another host, all alive, with two collectives of the world
+ * done. */
 struct job {
     d9di_flight_ring *ring[RANKS];
 };
@@ -47,7 +47,7 @@ static void job_open(struct job *j)
                                          .size = RANKS,
                                          .degrees = {1, 1, 2, 1, 1, 2, 2},
                                          .heartbeat = 200 * SECOND,
-                                         .clock_offset = INT64_C(1700000000) * SECOND, /* of 2023 */
+                                         .clock_offset = INT64_C(1700000000) * SECOND, /* in 2023 */
                                          .groups = 2,
                                          .host = "elsewhere"};
         memcpy(r->header.magic, D9DI_FLIGHT_MAGIC, sizeof(r->header.magic));
@@ -68,7 +68,7 @@ static void write_ring(const d9di_flight_ring *r, int rank)
     assert_ok(d9d_fs_write_atomic(path, r, sizeof(*r)));
 }
 
-/* Judge the rings, and give them back. */
+/* Analyses the rings, and frees them. */
 static void check(struct job *j, d9d_flight_fault fault, int culprit, const char *part)
 {
     d9d_flight_diagnosis v;
@@ -115,7 +115,7 @@ static void a_rank_has_not_come(void **state)
           "rank 2 (n1, dps 1 tp 0), which is ");
 }
 
-/* Of processes that live, here and now: rank 2 has not come for so many seconds. */
+/* Live processes of this host: rank 2 has been missing for some seconds. */
 static void job_of_now(struct job *j, double waited_s)
 {
     d9di_flight_process self;
@@ -138,7 +138,7 @@ static void job_of_now(struct job *j, double waited_s)
     }
 }
 
-/* Whoever sets the clock of a host does not make its ranks fall silent. */
+/* Setting a host's clock does not make its ranks seem silent. */
 static void a_beat_says_what_time_of_day_it_is(void **state)
 {
     struct timespec t = {0};
@@ -169,14 +169,14 @@ static void a_job_at_work_is_well(void **state)
     check(&j, D9D_FLIGHT_HEALTHY, -1, "for rank 2 (n1, dps 1 tp 0), which is alive");
     job_of_now(&j, 2);
     check(&j, D9D_FLIGHT_MISSING, 2, "for rank 2 (n1, dps 1 tp 0), which is alive");
-    /* Two that were seen one after the other do not wait for each other, */
+    /* Ranks seen at different times do not wait for each other, */
     for (int late = 0; late < 2; late++) {
         job_of_now(&j, late ? 2 : 0.1);
         add(j.ring[2], TP, D9DI_COLL_ALL_GATHER, D9DI_FLIGHT_CALL_STARTED, "x");
         check(&j, late ? D9D_FLIGHT_CYCLE : D9D_FLIGHT_HEALTHY, late ? 2 : -1,
               late ? "they wait for each other" : "which waits in tp: all_gather 1 of x");
     }
-    /* and one that is gone is gone at once. */
+    /* and a rank that is gone is so at once. */
     job_of_now(&j, 0.1);
     j.ring[2]->header.started++;
     check(&j, D9D_FLIGHT_MISSING, 2, "for rank 2 (n1, dps 1 tp 0), which is gone");
@@ -192,7 +192,7 @@ static void a_chain_is_followed(void **state)
         add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
     add(j.ring[2], TP, D9DI_COLL_ALL_GATHER, D9DI_FLIGHT_CALL_STARTED, "x");
     check(&j, D9D_FLIGHT_MISSING, 3, "rank 3 (n1, dps 1 tp 1)");
-    /* Two that wait for each other. */
+    /* A deadlock of two ranks. */
     job_open(&j);
     for (int i = 0; i < 3; i++)
         add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
@@ -200,7 +200,7 @@ static void a_chain_is_followed(void **state)
     check(&j, D9D_FLIGHT_CYCLE, 2, "they wait for each other");
 }
 
-/* Of two groups over the same axes each has calls of its own. */
+/* Two groups over the same axes have separate sequence numbers. */
 static void groups_beside_each_other(void **state)
 {
     struct job j;
@@ -230,13 +230,13 @@ static void calls_differ(void **state)
     check(&j, D9D_FLIGHT_MISMATCH, 1,
           "dp_shard+tp: call 3 differs: rank 1 (n0, dps 0 tp 1) makes all_gather 3 of x, float32 "
           "[10]; ranks 0 2 3 make all_reduce 3 of x, float32 [10]");
-    /* Also when it went by, and later calls wait. */
+    /* Also when it was skipped, and later collectives wait. */
     job_open(&j);
     (void)snprintf(j.ring[3]->call[1].label, sizeof(j.ring[3]->call[1].label), "deux");
     for (int i = 0; i < RANKS; i++)
         add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "x");
     check(&j, D9D_FLIGHT_MISMATCH, 3, "call 2 differs: rank 3");
-    /* ... and when nobody waits. */
+    /* ... and when no rank waits. */
     job_open(&j);
     j.ring[0]->call[0].dtype = D9D_F64;
     check(&j, D9D_FLIGHT_MISMATCH, 0, "call 1 differs: rank 0");
@@ -262,14 +262,14 @@ static void all_have_come(void **state)
     for (int i = 0; i < RANKS; i++)
         add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_ENQUEUED, "x");
     check(&j, D9D_FLIGHT_STUCK, -1, "all have come: the network or a device stands still");
-    /* ... as in a job at work, */
+    /* ... as in a running job, */
     job_open(&j);
     for (int i = 0; i < RANKS; i++) {
         add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "x");
         j.ring[i]->call[2].begin = 200 * SECOND - SECOND / 4;
     }
     check(&j, D9D_FLIGHT_HEALTHY, -1, "wait since 0.2 s; all have come a moment ago");
-    /* ... but one of them fell silent two seconds before the others. */
+    /* ... but one of them became silent two seconds before the others. */
     job_open(&j);
     for (int i = 0; i < RANKS; i++)
         add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "x");
@@ -277,7 +277,7 @@ static void all_have_come(void **state)
     check(&j, D9D_FLIGHT_LOST, 1, "the first that fell silent is rank 1");
 }
 
-/* Where its call fails, a rank is gone: the other has no part in it. */
+/* If its call fails, a rank is gone: the other is not to blame. */
 static void a_call_fails(void **state)
 {
     struct job j;
@@ -292,12 +292,12 @@ static void a_call_fails(void **state)
     j.ring[2]->call[2].state = D9DI_FLIGHT_CALL_ENQUEUED;
     j.ring[2]->header.heartbeat -= SECOND;
     check(&j, D9D_FLIGHT_LOST, 2, "the first that fell silent is rank 2");
-    /* ... or nobody is, */
+    /* ... or no rank is, */
     job_open(&j);
     add(j.ring[1], WORLD, D9DI_COLL_ALL_TO_ALL, D9DI_FLIGHT_CALL_FAILED, "rows");
     j.ring[1]->header.state = D9DI_FLIGHT_FAILED;
     check(&j, D9D_FLIGHT_LOST, 1, "rank 1 (n0, dps 0 tp 1), which has failed");
-    /* ... or one had failed by itself, and took it along. */
+    /* ... or one had failed by itself, and ended the other. */
     job_open(&j);
     add(j.ring[1], WORLD, D9DI_COLL_ALL_TO_ALL, D9DI_FLIGHT_CALL_FAILED, "rows");
     j.ring[1]->header.state = j.ring[3]->header.state = D9DI_FLIGHT_FAILED;
@@ -354,7 +354,7 @@ static void damage_is_no_record(void **state)
         free(j.ring[i]);
 }
 
-/* A report is whole or an error, wherever memory gives out. */
+/* A report is complete or an error, whichever allocation fails. */
 static void no_memory_for_a_report(void **state)
 {
     json_t *v;

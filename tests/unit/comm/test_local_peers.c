@@ -1,4 +1,4 @@
-/* test_local_peers.c - who of this host has died without a word. */
+/* test_local_peers.c - detects ranks of this host that died without a message. */
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "comm/watch/local_peers.h"
 #include "support/unit.h"
 
-/* Rank 1 of two: a process that sleeps, and whose ring this one keeps. */
+/* Rank 1 of two: a sleeping process, whose flight ring this one maps. */
 struct other {
     pid_t pid;
     d9d_bootstrap *bootstrap;
@@ -85,7 +85,7 @@ static void one_is_dead(void **state)
     assert_false(d9di_local_peers_poll(n).died);
     end(o.pid);
     assert_true(d9di_local_peers_poll(n).died);
-    assert_null(neighbours_of(&o)); /* who was never seen is not missed */
+    assert_null(neighbours_of(&o)); /* a rank that was never seen is not missing */
     d9di_local_peers_close(n);
     other_close(&o);
 }
@@ -100,7 +100,7 @@ static void what_is_left_of_one(void **state)
     n = neighbours_of(&o);
     assert_int_equal(kill(o.pid, SIGKILL), 0);
     while (!d9di_flight_process_is_gone(o.all[1].self.pid, o.all[1].self.started, NULL))
-        (void)usleep(1000); /* not waited for: a zombie */
+        (void)usleep(1000); /* not reaped: a zombie */
     assert_true(d9di_local_peers_poll(n).died);
     assert_int_equal(waitpid(o.pid, NULL, 0), o.pid);
     d9di_local_peers_close(n);
@@ -156,7 +156,7 @@ static void one_has_left(void **state)
     other_close(&o);
 }
 
-/* What is in the file of rank 1. */
+/* The content of the file of rank 1. */
 static bool file_has(int64_t job, int64_t calls)
 {
     d9d_file f;
@@ -169,7 +169,7 @@ static bool file_has(int64_t job, int64_t calls)
     return h.job == job && h.calls == calls && h.max_lag == 0;
 }
 
-/* One that died has its last calls written by another, once; a newer job's file is left. */
+/* The last records of a dead rank are written by another, once; the file of a newer job stays. */
 static void what_one_left_is_written_out(void **state)
 {
     struct other o;
@@ -182,7 +182,7 @@ static void what_one_left_is_written_out(void **state)
     o.ring->header.calls = 17;
     n = neighbours_of(&o);
     d9di_local_peers_salvage(n, ".");
-    assert_false(file_has(7, 17)); /* it lives */
+    assert_false(file_has(7, 17)); /* it is alive */
     end(o.pid);
     d9di_local_peers_salvage(n, ".");
     assert_true(file_has(7, 17));
@@ -198,7 +198,7 @@ static void what_one_left_is_written_out(void **state)
     other_close(&o);
 }
 
-/* Where there is no place with names, others come to it by the process that has it. */
+/* Without a directory for named memory, others open it through /proc of its process. */
 static void memory_without_a_name(void **state)
 {
     const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
@@ -237,7 +237,7 @@ static void others_live_elsewhere(void **state)
     other_close(&o);
 }
 
-/* What a process of a container of this host says of itself; false where there can be none. */
+/* The identity that a process in a container of this host reports; false if none can be made. */
 static bool contained(d9di_flight_process *out)
 {
     int end[2];
@@ -262,7 +262,7 @@ static bool contained(d9di_flight_process *out)
     return said;
 }
 
-/* There a number is another process than here. */
+/* A pid there is another process than here. */
 static void others_live_in_a_container(void **state)
 {
     d9di_flight_process there;

@@ -18,7 +18,7 @@ static int64_t ranks_of(const d9d_parallel_degrees *d)
            d->context_parallel_replicate * d->context_parallel_shard * d->tensor_parallel;
 }
 
-/* The groups of a set cut the ranks: each place once, ranks of a group in order. */
+/* The groups of a set partition the ranks; ranks of a group are in order. */
 static void groups_are_a_partition(void **state)
 {
     static unsigned char seen[1 << 16];
@@ -131,7 +131,7 @@ static void a_world_of_one_is_immediate(void **state)
 
     (void)state;
     assert_ok(d9d_bootstrap_open(&bootstrap));
-    assert_ok(d9d_mesh_open(bootstrap, &alone, "cuda", NULL, &opts, &mesh)); /* needs none */
+    assert_ok(d9d_mesh_open(bootstrap, &alone, "cuda", NULL, &opts, &mesh)); /* has no group */
     assert_ok(d9d_mesh_group(mesh, D9D_AXES_WORLD, &c));
     assert_null(c);
     assert_int_equal(d9d_mesh_count(mesh, D9D_AXES_EXPERT), 1);

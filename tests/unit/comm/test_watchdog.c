@@ -1,4 +1,4 @@
-/* test_watchdog.c - the thread that looks at a rank's calls while the rank makes them. */
+/* test_watchdog.c - the thread that watches the collectives of a rank. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -15,8 +15,8 @@ static void never(int code)
     fail_msg("the watchdog ended a rank that goes on, with %d", code);
 }
 
-/* Calls that are each done at once, for several times what one of them may take: nobody waits.
- * Built with SAN=thread it says whether the two threads take turns at what they share. */
+/* Collectives that complete at once, for several times the timeout: none times out. With SAN=thread
+ * this also tests the locking between the two threads. */
 static void one_that_goes_on_is_let_be(void **state)
 {
     const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
@@ -51,8 +51,8 @@ static void say_for_ever(void *arg, d9d_log_level level, const char *text)
         (void)pause();
 }
 
-/* A process that others wait for, with SIGALRM blocked and ignored as some launchers leave it, and
- * whose standard error takes nothing. */
+/* A process that others wait for.  SIGALRM is blocked and ignored, as some launchers leave it, and
+ * its standard error is blocked. */
 static void wait_for_ever(void)
 {
     const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};

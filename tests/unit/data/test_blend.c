@@ -1,4 +1,4 @@
-/* test_blend.c - draws of a blend: shares of every prefix, repetition, and the way back. */
+/* test_blend.c - drawing from a blend: shares of every prefix, repetition, and the inverse. */
 #include "support/unit.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static void test_shares(void **state)
         check_shares(some[i], n[i], 3003);
 }
 
-/* Random whole weights, few and many. */
+/* Random integer weights, few and many. */
 static void test_random_weights(void **state)
 {
     (void)state;
@@ -63,7 +63,7 @@ static void test_random_weights(void **state)
     }
 }
 
-/* Weights that are no small whole numbers: right to a millionth. */
+/* Weights that are not small integers: right to a millionth. */
 static void test_odd_weights(void **state)
 {
     static const double w[] = {0.1234567891, 3.14159265358979, 1e-9, 123456789};

@@ -17,8 +17,8 @@ static uint32_t below(uint64_t *x, uint32_t n)
 
 enum { MERGES = 60, LONGEST = 40 };
 
-/* Bytes as tokens 0 to 255 and, from 256 on, merges of a few letters, each of two older tokens; at
- * `swap`, if it is one, a merge changes places with the one before. */
+/* Tokens 0 to 255 are bytes; from 256 on, merges of a few letters, each of two older tokens. At
+ * `swap` a merge is exchanged with the previous one. */
 static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore_merges)
 {
     static char texts[MERGES + 26][LONGEST + 1];
@@ -41,7 +41,7 @@ static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore
         if (strlen(joined) > LONGEST)
             continue;
         assert_int_equal(json_array_append_new(merges, json_pack("[s, s]", left, right)), 0);
-        if (!json_object_get(vocab, joined)) { /* else another way to the same token */
+        if (!json_object_get(vocab, joined)) { /* otherwise a second way to the same token */
             assert_int_equal(json_object_set_new(vocab, joined,
                                                  json_integer((json_int_t)json_object_size(vocab))),
                              0);
@@ -64,12 +64,12 @@ static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_token_ids 
     d9di_bpe_scratch s;
 
     out->len = 0;
-    assert_ok(d9di_bpe_scratch_init(&s, 0)); /* nothing is long remembered */
+    assert_ok(d9di_bpe_scratch_init(&s, 0)); /* the cache forgets soon */
     assert_ok(d9di_bpe_encode(b, &s, &piece, 1, text + n, out));
     d9di_bpe_scratch_release(&s);
 }
 
-/* How many texts were walked. */
+/* Number of texts that took the greedy path. */
 static int compare(d9di_bpe *b, uint64_t *x, uint32_t letters)
 {
     d9d_token_ids walked = {0}, merged = {0};
@@ -79,8 +79,7 @@ static int compare(d9di_bpe *b, uint64_t *x, uint32_t letters)
         const size_t n = 1 + below(x, turn < 80 ? 30 : 1000), period = 1 + below(x, 12);
         char text[1000];
 
-        for (size_t i = 0; i < n;
-             i++) /* long ones repeat themselves, and are broken here and there */
+        for (size_t i = 0; i < n; i++) /* long ones repeat themselves, and are split */
             text[i] = turn < 80 || i < period || below(x, 300) == 0
                           ? (char)('a' + below(x, letters + (turn % 10 == 0)))
                           : text[i - period];
@@ -114,11 +113,11 @@ static void test_walk(void **state)
         d9di_bpe_release(&b);
         json_decref(model);
     }
-    assert_true(walked >= 15000); /* where no pair is given again further down the list */
+    assert_true(walked >= 15000); /* if no pair is repeated further down the list */
 }
 
-/* Runs of one letter whose last tokens are longer than those before: a run must not go on where the
- * text that follows differs. */
+/* Runs of one letter whose last tokens are longer than those before: a run must not continue where
+ * the following text differs. */
 static void test_runs(void **state)
 {
     static const char *const merges[][2] = {{"a", "a"},           {"aa", "aa"},
@@ -163,7 +162,8 @@ static void test_runs(void **state)
     json_decref(model);
 }
 
-/* A merge of a part that is made later, so that ranks are not times, or a missing byte. */
+/* A merge of a part that is made later, so that ranks are not in order of time, or a missing
+ * byte. */
 static void test_not_walked(void **state)
 {
     static const char *const models[] = {
@@ -194,7 +194,7 @@ static void test_not_walked(void **state)
     }
 }
 
-/* What was put is found as it was, at every length and whatever can be read behind it. */
+/* Stored entries are found unchanged, at every length and whatever follows in memory. */
 static void test_words(void **state)
 {
     static const unsigned sizes[] = {D9DI_BPE_CACHE_SHORT, D9DI_BPE_CACHE_LONG};
@@ -221,7 +221,7 @@ static void test_words(void **state)
             d9di_bpe_cache_put(bucket, key, words, ids, count);
             assert_int_equal(d9di_bpe_cache_get(bucket, key, words, got), count);
             assert_memory_equal(got, ids, count * sizeof(*ids));
-            d9di_bpe_cache_put(bucket, key, words, ids, 2 * words + 1); /* too many: not kept */
+            d9di_bpe_cache_put(bucket, key, words, ids, 2 * words + 1); /* too many: not cached */
         }
         d9di_bpe_cache_release(&w);
     }

@@ -15,7 +15,7 @@
 #include "data/build/assemble.h"
 #include "data/dataset/dataset_manifest.h"
 
-/* Documents 0..n-1; document i has 2 + i % 7 tokens, the first being i. */
+/* Documents 0 to n - 1; document i has 2 + i % 7 tokens, the first of which is i. */
 static void write_documents(const char *path, int n, bool labels)
 {
     d9d_buf b = {0};
@@ -91,7 +91,7 @@ static void test_labels(void **state)
     (void)state;
     write_documents("docs.jsonl", 20, true);
     ds = made((d9d_shard_opts){.seed = -1, .max_length = 3}, NULL);
-    assert_ok(d9d_dataset_sample(ds, 2, &s)); /* document 1 again is 3 tokens */
+    assert_ok(d9d_dataset_sample(ds, 2, &s)); /* document 1 again has 3 tokens */
     assert_ok(d9d_sample_expand(ds, &s, ids, labels, positions, NULL));
     assert_int_equal(s.length, 3);
     assert_int_equal(ids[0], 2);
@@ -105,7 +105,7 @@ static void test_overflow(void **state)
 {
     static const struct {
         d9d_shard_overflow overflow;
-        int64_t samples, positions; /* of seven documents */
+        int64_t samples, positions; /* over seven documents */
     } cases[] = {{D9D_SHARD_OVERFLOW_SPLIT, 1 + 1 + 2 + 2 + 3 + 3 + 4, 28},
                  {D9D_SHARD_OVERFLOW_TRUNCATE, 7, 1 + 6 * 2},
                  {D9D_SHARD_OVERFLOW_DROP, 2, 1 + 2}};
@@ -140,7 +140,7 @@ static void test_packs(void **state)
         assert_ok(d9d_loader_batch(l, k, 1, &b));
         assert_int_equal(b.length, 16);
         length += b.tokens;
-        /* Each document begins at position 0, and padding is one more. */
+        /* Positions restart at 0 in each document; padding is one more document. */
         assert_int_equal(b.cu_seqlens[0], 0);
         assert_int_equal(b.cu_seqlens[b.documents], 16);
         for (int64_t d = 0; d < b.documents; d++) {
@@ -152,14 +152,14 @@ static void test_packs(void **state)
     }
     assert_int_equal(documents, n);
     assert_int_equal(length, d9d_dataset_positions(ds));
-    /* Best fit leaves little room: the average pack is 15 of 16 full. */
+    /* Best fit packs well: on average 15 of 16 positions are used. */
     assert_true(length * 16 >= d9d_dataset_count(ds) * 16 * 15);
     d9d_loader_close(l);
     d9d_dataset_close(ds);
 }
 
-/* Concatenated, every sample is full but the last, no target is lost, and no document reaches
- * over another. */
+/* Concatenated: every sample but the last is full, no target is lost, and no document attends to
+ * another. */
 static void test_concat(void **state)
 {
     int64_t whole = 0, positions = 0;
@@ -182,7 +182,7 @@ static void test_concat(void **state)
         for (int64_t i = 0; i < s.length; i++) {
             const bool goes_on = i + 1 < s.length && segments[i + 1] == segments[i];
 
-            assert_true(labels[i] >= 1000); /* the first id of a document is no target */
+            assert_true(labels[i] >= 1000); /* the first id of a document is not a target */
             assert_true(!goes_on || (ids[i + 1] == labels[i] && at[i + 1] == at[i] + 1));
             assert_true(goes_on || i + 1 == s.length || at[i + 1] == 0);
         }
@@ -192,7 +192,8 @@ static void test_concat(void **state)
     d9d_dataset_close(ds);
 }
 
-/* What is in a window depends on nothing behind it; the order is that of first documents. */
+/* A window does not depend on later documents; samples are in the order of their first
+ * documents. */
 static void test_windows(void **state)
 {
     int32_t before = -1;
@@ -201,7 +202,7 @@ static void test_windows(void **state)
     (void)state;
     write_documents("docs.jsonl", 1000, false);
     ds = made((d9d_shard_opts){.seed = -1, .pack = 16, .pack_window = 100}, NULL);
-    /* 400 positions a window: 25 full samples at best. */
+    /* 400 positions per window: 25 full samples at best. */
     assert_in_range(d9d_dataset_count(ds), 250, 260);
     for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
         int32_t ids[16], labels[16], at[16];
@@ -244,7 +245,7 @@ static void test_splits(void **state)
     assert_int_equal(total, 300);
 }
 
-/* Samples of the split, -1 if there is none; each is counted by its number. */
+/* Number of samples of the split, -1 if there is none; each is checked by its number. */
 static int64_t count_split(const char *name, int *seen)
 {
     d9d_dataset *ds;
@@ -269,7 +270,7 @@ static void test_split_sizes(void **state)
 {
     static const struct {
         const char *split;
-        int64_t n[4]; /* of a, b, train, rest; -2: any */
+        int64_t n[4]; /* samples of a, b, train, rest; -2: any */
     } cases[] = {
         {"b=20", {-1, 20, 280, -1}},
         {"a=299", {299, -1, 1, -1}},
@@ -303,15 +304,15 @@ static void test_split_sizes(void **state)
     assert_false(d9d_fs_exists("data.partial"));
 }
 
-/* --- damage ----------------------------------------------------------------------------- */
+/* --- damage ----------------------------------------------------------------------------------- */
 
 static void put_file(const char *path, const d9d_buf *text)
 {
     assert_ok(d9d_fs_write_atomic(path, text->data, text->len));
 }
 
-/* Files smaller than a page, of which no signal says that they were cut; one of the same name that
- * has come since is none of ours. */
+/* Truncation of files smaller than a page raises no signal.  A new file of the same name is not the
+ * opened one. */
 static void test_cut(void **state)
 {
     static const char *const files[] = {"data/tokens-00000.bin", "data/labels-00000.bin"};
@@ -337,7 +338,7 @@ static void test_cut(void **state)
     }
 }
 
-/* Whether opening, reading everything and verifying ends in a sentence. */
+/* True if opening, reading everything and verifying end in an error. */
 static bool is_found(void)
 {
     d9d_dataset *ds = NULL;
@@ -382,7 +383,7 @@ static void test_damage(void **state)
     assert_false(is_found());
 }
 
-/* Put `to` in place of `from`, which is there. */
+/* Replaces `from`, which must exist, by `to`. */
 static void put_in_place(d9d_buf *text, const char *from, const char *to)
 {
     d9d_buf out = {0};
@@ -395,7 +396,7 @@ static void put_in_place(d9d_buf *text, const char *from, const char *to)
     *text = out;
 }
 
-/* The recipe's tokenizer is the one that lies there: a manifest whose own hash agrees. */
+/* The recipe's tokenizer is the file beside it: a manifest whose own hash agrees. */
 static void test_other_tokenizer(void **state)
 {
     static const char *const of_recipe[] = {"c3", "c4"};
@@ -463,7 +464,7 @@ static void test_former_recipe(void **state)
     d9d_buf_release(&text);
 }
 
-/* Which files of a directory are work that is not through, of 0.1 too. */
+/* Files of an unfinished build, also of 0.1. */
 static void test_work_files(void **state)
 {
     (void)state;

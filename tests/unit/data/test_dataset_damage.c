@@ -47,7 +47,7 @@ static void make(void)
     assert_ok(d9d_shard_run(&opts, NULL, &report));
 }
 
-/* Read everything as training does; that it returns is the test. */
+/* Reads everything as training does; the test is that it returns. */
 static void load_all(const char *split)
 {
     d9d_dataset *ds = NULL;
@@ -80,7 +80,7 @@ static uint64_t draw(uint64_t i, uint64_t what, uint64_t below)
     return below ? d9d_rng_below(rng, 64 * i + 8 * what, below) : 0;
 }
 
-/* Damage number i of a file's bytes; never nothing. */
+/* Applies damage i to the bytes of a file; always changes something. */
 static void damage(uint64_t i, d9d_buf *b)
 {
     const size_t at = draw(i, 1, b->len), n = 1 + draw(i, 2, b->len - at < 64 ? b->len - at : 64);
@@ -101,7 +101,7 @@ static void damage(uint64_t i, d9d_buf *b)
         b->data[at] ^= 1;
 }
 
-/* In place: thousands of files that are synced take minutes. */
+/* In place, since syncing thousands of files takes minutes. */
 static void put(const char *path, const d9d_buf *b)
 {
     FILE *f = fopen(path, "wb");

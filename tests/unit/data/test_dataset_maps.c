@@ -1,5 +1,5 @@
-/* test_dataset_maps.c - datasets of more shard files than are mapped, and of more than there may
- * be. */
+/* test_dataset_maps.c - datasets with more shard files than are mapped at once, and with more than
+ * allowed. */
 #include "support/unit.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum { DOCUMENTS = 40, HUGE = 66000 };
 
-/* A document a shard, with labels or without. */
+/* One document per shard, with labels or without. */
 static void make(int documents, bool labels)
 {
     static const char *const inputs[] = {"docs.jsonl"};
@@ -62,9 +62,9 @@ static void test_beyond(void **state)
 
         make(DOCUMENTS, labels);
         assert_ok(d9d_dataset_open("data", NULL, &all));
-        for (uint32_t most = 0; most < 9; most++) {
-            assert_ok(d9di_dataset_open("data", NULL, most, &few));
-            assert_int_equal(few->n_maps, most);
+        for (uint32_t max_maps = 0; max_maps < 9; max_maps++) {
+            assert_ok(d9di_dataset_open("data", NULL, max_maps, &few));
+            assert_int_equal(few->n_maps, max_maps);
             for (int64_t k = 0; k < DOCUMENTS; k++) {
                 struct cells a, b;
 
@@ -78,7 +78,7 @@ static void test_beyond(void **state)
     }
 }
 
-/* What was not mapped is looked at again when it is read. */
+/* A file that was not mapped is checked again when it is read. */
 static void test_changed(void **state)
 {
     static const char name[] = "data/tokens-00007.bin";
@@ -105,7 +105,7 @@ static void test_changed(void **state)
     d9d_dataset_close(ds);
 }
 
-/* Found when the inputs are cut, before any is read. */
+/* Detected when the inputs are divided, before any is read. */
 static void test_too_many(void **state)
 {
     static const char *const inputs[] = {"docs.jsonl"};

@@ -1,5 +1,5 @@
-/* test_dataset_splits.c - no document, and no copy of one, is in two splits: corpora, packings and
- * kinds of split drawn at random, made by one run and by tasks. */
+/* test_dataset_splits.c - no document, and no copy of one, is in two splits: random corpora,
+ * packings and kinds of split, built by one run and by tasks. */
 #include "support/unit.h"
 
 #include <stdio.h>
@@ -13,10 +13,10 @@
 
 enum { MAX_GROUPS = 400, ROUNDS = 30, LONG_ROUNDS = 300 };
 
-/* A corpus: documents of group g have the token g alone, and are copies of each other. */
+/* A corpus: documents of group g consist of token g, and are copies of each other. */
 struct corpus {
     int groups;
-    int64_t longest, most_copies; /* positions of a document; positions of all copies of one */
+    int64_t longest, max_copies; /* positions of a document; of all copies of it */
     int64_t positions;
 };
 
@@ -38,7 +38,7 @@ static void put_document(d9d_buf *b, int group, int64_t tokens)
     assert_ok(d9d_buf_printf(b, "]}\n"));
 }
 
-/* Copies lie anywhere; where documents are truncated, copies of their heads count too. */
+/* Copies are anywhere; where documents are truncated, copies of their heads count too. */
 static struct corpus write_corpus(struct draw *d, int64_t size, bool heads)
 {
     struct corpus c = {.groups = 20 + (int)below(d, MAX_GROUPS - 20)};
@@ -59,7 +59,7 @@ static struct corpus write_corpus(struct draw *d, int64_t size, bool heads)
         copies[g] += n;
         c.positions += n;
         c.longest = n > c.longest ? n : c.longest;
-        c.most_copies = copies[g] > c.most_copies ? copies[g] : c.most_copies;
+        c.max_copies = copies[g] > c.max_copies ? copies[g] : c.max_copies;
     }
     assert_ok(d9d_fs_write_atomic("docs.jsonl", b.data, b.len));
     d9d_buf_release(&b);
@@ -104,7 +104,7 @@ static void merge_tasks(const d9d_shard_opts *opts, int64_t tasks)
     assert_ok(d9d_shard_merge(parts, (size_t)tasks, "merged", true, NULL, &report));
 }
 
-/* Samples of a split, -1 where it is not there; the groups in it. */
+/* Number of samples of a split, -1 if absent; and the groups in it. */
 static int64_t look_at(const char *dir, const char *split, int number, int *in, int64_t *positions)
 {
     d9d_dataset *ds;
@@ -137,7 +137,7 @@ static int64_t look_at(const char *dir, const char *split, int number, int *in, 
 static const struct {
     const char *split;
     const char *names[4];
-    int64_t counts[4]; /* 0: a share or a rest */
+    int64_t counts[4]; /* 0: given as a share or the rest */
 } splits[] = {{"valid=7", {"train", "valid"}, {0, 7}},
               {"train=0.7,valid=0.3", {"train", "valid"}, {0, 0}},
               {"a=5,b=3", {"a", "b", "train"}, {5, 3, 0}},
@@ -167,10 +167,10 @@ static d9d_shard_opts draw_how(struct draw *d, int which)
     return opts;
 }
 
-/* What one document more or less can change: all its copies, and a sample that is not full. */
+/* The change that one document can make: all its copies, and a partial sample. */
 static int64_t slack(const struct corpus *c, int64_t size)
 {
-    return c->most_copies / size * 2 + 3;
+    return c->max_copies / size * 2 + 3;
 }
 
 static void test_disjoint(void **state)
@@ -207,7 +207,7 @@ static void test_disjoint(void **state)
     }
 }
 
-/* Where every document is short and alone, the number is met. */
+/* If every document is short and unique, the number is exact. */
 static void test_exact(void **state)
 {
     static const int64_t counts[] = {2, 3, 10, 31, 100};
@@ -241,14 +241,14 @@ static void test_too_few(void **state)
 {
     struct draw d = {{1, 2}, 0};
     const d9d_shard_opts opts = {.seed = -1, .split = "valid=100000", .pack = 16};
-    const d9d_shard_opts most = {
+    const d9d_shard_opts max = {
         .seed = -1, .split = "valid=100000", .pack = 16, .pack_mode = D9D_SHARD_PACK_CONCAT};
 
     (void)state;
     write_corpus(&d, 16, false);
     assert_fails_like(make(&opts, "one", 0, 0), D9D_EFORMAT,
                       "are to have 100000 samples, there are");
-    assert_fails_like(make(&most, "one", 0, 0), D9D_EFORMAT,
+    assert_fails_like(make(&max, "one", 0, 0), D9D_EFORMAT,
                       "are to have 100000 samples, there are");
     assert_false(d9d_fs_exists("one.partial"));
 }

@@ -8,7 +8,7 @@
 #include "data/tokenizer/split_pattern.h"
 #include "data/tokenizer/utf8.h"
 
-enum { MOST = 4096 };
+enum { MAX_ENDS = 4096 };
 
 typedef struct both {
     d9di_fast_split *scanner;
@@ -19,14 +19,14 @@ typedef struct both {
 
 static void check(both *b, const char *text, size_t n)
 {
-    size_t ends[MOST], count = 0, start, end, at = 0;
+    size_t ends[MAX_ENDS], count = 0, start, end, at = 0;
     const char *shadow;
     d9di_split_pattern_iter search;
     bool found;
 
     assert_ok(d9di_split_pattern_shadow(text, n, &b->shadow, &shadow));
     d9di_split_pattern_iter_init(&search, b->pattern, b->matcher, shadow, n);
-    count = d9di_fast_split_find(b->scanner, text, n, 0, ends, MOST);
+    count = d9di_fast_split_find(b->scanner, text, n, 0, ends, MAX_ENDS);
     for (size_t i = 0; i < count; i++) {
         assert_ok(d9di_split_pattern_iter_next(&search, &start, &end, &found));
         if (!found || start != at || end != ends[i])
@@ -37,7 +37,7 @@ static void check(both *b, const char *text, size_t n)
     assert_int_equal(at, n);
 }
 
-/* All characters, each alone and between others. */
+/* All characters, alone and between others. */
 static void check_characters(both *b)
 {
     static const char *const contexts[][2] = {{"", ""},     {"a", "b"},  {" ", "a"},   {"1", "2"},
@@ -50,7 +50,7 @@ static void check_characters(both *b)
 
         if (c >= 0xd800 && c < 0xe000)
             continue;
-        /* Behind the planes that are in use, a sample. */
+        /* Beyond the assigned planes, a sample. */
         if (c > 0x32000 && c % 257 != 0 && (c < 0xe0000 || c >= 0xe0200))
             continue;
         for (size_t i = 0; i < sizeof(contexts) / sizeof(contexts[0]); i++) {
@@ -118,7 +118,7 @@ static void test_like_pcre(void **state)
     }
 }
 
-/* Runs end where asked to, and go on from there. */
+/* Runs end at the given limit, and continue from there. */
 static void test_in_parts(void **state)
 {
     static const char text[] = "one two three";

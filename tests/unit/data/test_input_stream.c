@@ -26,7 +26,7 @@ static void write_input(const char *path, size_t n, char c)
     free(text);
 }
 
-/* Whatever is left. */
+/* Reads the rest. */
 static d9d_status drain(d9di_input_stream *r)
 {
     char some[4096];
@@ -52,7 +52,7 @@ static void append(const char *path)
     assert_int_equal(fclose(f), 0);
 }
 
-/* As many bytes, at another time. */
+/* The same size, with another time. */
 static void edit(const char *path)
 {
     const struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
@@ -74,7 +74,7 @@ static void replace(const char *path)
 static const struct {
     void (*change)(const char *path);
     const char *says;
-    bool seen; /* by who has the file open */
+    bool seen; /* by a process that has the file open */
 } cases[] = {
     {cut, "in: has 1572864 bytes, had 3145728: it was changed while it was read", true},
     {append, "in: has 3145733 bytes, had 3145728: it was changed while it was read", true},
@@ -103,7 +103,7 @@ static void test_while_open(void **state)
     }
 }
 
-/* Between looking, opening and looking again. */
+/* A change between stat, open and the second stat. */
 static void test_planned(void **state)
 {
     (void)state;

@@ -20,7 +20,7 @@ static void check_text(const char *line, const char *want, size_t n)
     d9d_buf_release(&out);
 }
 
-/* Every special byte at every place of strings of every length up to a few words. */
+/* Every special byte at every offset of strings of every length up to a few machine words. */
 static void test_places(void **state)
 {
     static const char specials[] = "\"\\\n\x01\x1f\x7f\x80\xff !#[]";
@@ -44,7 +44,7 @@ static void test_places(void **state)
             }
 }
 
-/* A control character that is not escaped is refused where it stands. */
+/* An unescaped control character is rejected at its position. */
 static void test_control(void **state)
 {
     (void)state;
@@ -88,7 +88,7 @@ static void test_random(void **state)
     }
 }
 
-/* A requested member that is there twice is an error, others are of no matter but in chats. */
+/* A repeated key is an error if it is requested; others matter only in chats. */
 static void test_twice(void **state)
 {
     static const char *const lines[][2] = {

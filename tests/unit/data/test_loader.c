@@ -1,5 +1,5 @@
-/* test_loader.c - orders and batches of one dataset and of blends: the same samples whatever the
- * ranks, the threads and the step at which a run resumes. */
+/* test_loader.c - orders and batches of one dataset and of blends: the same samples for any number
+ * of ranks and threads and any resumed step. */
 #include "support/unit.h"
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #include "d9d/data/loader/prefetch.h"
 #include "d9d/data/loader/sampler.h"
 
-/* A dataset of n documents; number i has 2 + i % 7 tokens, the first being base + i. */
+/* A dataset of n documents; document i has 2 + i % 7 tokens, the first of which is base + i. */
 static d9d_dataset *made(const char *dir, int n, int base, int64_t pack)
 {
     const char *const inputs[] = {"docs.jsonl"};
@@ -58,9 +58,10 @@ static int64_t sample_at(d9d_loader *l, int64_t k)
     return draw.sample;
 }
 
-/* --- orders --------------------------------------------------------------------------- */
+/* --- orders ----------------------------------------------------------------------------------- */
 
-/* Every sample as often as there are epochs; in each of them once, but where buffers go on. */
+/* Every sample as often as there are epochs; once in each epoch, except where buffers continue over
+ * epochs. */
 static void check_epochs(d9d_loader *l, int64_t n, int64_t epochs, bool each)
 {
     int *seen = calloc((size_t)n, sizeof(*seen));
@@ -88,7 +89,7 @@ static void test_orders(void **state)
         d9d_loader *l = opened(ds, order, 2, 1), *other = opened(ds, order, 2, 1);
 
         check_epochs(l, n, 2, order != D9D_LOADER_BUCKETED);
-        /* What was asked before is of no matter. */
+        /* Earlier requests do not matter. */
         for (int64_t k = 2 * n - 1; k >= 0; k -= 331)
             assert_int_equal(sample_at(other, k), sample_at(l, k));
         if (order != D9D_LOADER_SEQUENTIAL)
@@ -102,10 +103,10 @@ static void test_orders(void **state)
     d9d_dataset_close(ds);
 }
 
-/* Share of padding of epochs in rows of 6. */
+/* Fraction of padding of epochs in rows of 6. */
 static double padding_of(d9d_dataset *ds, d9d_loader_order order)
 {
-    d9d_loader *l = opened(ds, order, 3, 1); /* n is no multiple of 6 */
+    d9d_loader *l = opened(ds, order, 3, 1); /* n is not a multiple of 6 */
     int64_t cells, positions;
 
     assert_ok(d9d_loader_measure_padding(l, 0, d9d_loader_samples(l), 6, &cells, &positions));
@@ -145,11 +146,11 @@ static void test_batches(void **state)
     d9d_dataset_close(ds);
 }
 
-/* --- any topology --------------------------------------------------------------------- */
+/* --- any topology ----------------------------------------------------------------------------- */
 
 enum { GLOBAL = 24, STEPS = 17, SAMPLES = GLOBAL * STEPS };
 
-/* One row of the stream: what is in it, where it came from, and the documents in it. */
+/* One row of the stream: content, source, documents. */
 static d9d_hash row_hash(const d9d_batch *b, int64_t r)
 {
     const size_t n = (size_t)b->lengths[r] * sizeof(int32_t);
@@ -169,7 +170,7 @@ static d9d_hash row_hash(const d9d_batch *b, int64_t r)
     return h;
 }
 
-/* Rows of the steps [from, to) as one rank has them, into their places of the stream. */
+/* The rows of steps [from, to) of one rank, at their places in the stream. */
 static void read_rank(d9d_loader *l, d9d_prefetcher_opts opts, int64_t from, int64_t to,
                       d9d_hash *rows)
 {
@@ -206,7 +207,7 @@ static void read_steps(d9d_loader *l, int64_t ranks, int64_t size, int threads, 
                   from, to, rows);
 }
 
-/* Every topology, alone and going on from another one, must read what one rank reads. */
+/* Every topology, alone and resumed from another one, must read what one rank reads. */
 static void check_topologies(d9d_loader *l)
 {
     static const int64_t ranks[] = {1, 2, 3, 4, 8};
@@ -253,7 +254,7 @@ static void test_topologies(void **state)
         d9d_dataset_close(all[i]);
 }
 
-/* --- blends ------------------------------------------------------------------------------- */
+/* --- blends ----------------------------------------------------------------------------------- */
 
 static void test_blend(void **state)
 {
@@ -266,7 +267,7 @@ static void test_blend(void **state)
 
     (void)state;
     assert_ok(d9d_loader_open(s, 2, &(d9d_loader_opts){.pad_to_multiple_of = 1}, &l));
-    /* b is through after 20 of its samples, at the 21st of which the stream ends. */
+    /* b ends after 20 of its samples; at the 21st the stream ends. */
     assert_in_range(d9d_loader_samples(l), 80, 83);
     assert_int_equal(d9d_loader_last_source(l), 1);
     for (int64_t k = 0; k < d9d_loader_samples(l); k++) {
@@ -281,7 +282,7 @@ static void test_blend(void **state)
     assert_ok(d9d_loader_order_hash(l, &order));
     d9d_loader_close(l);
 
-    s[1].epochs = 0; /* as often as a needs it */
+    s[1].epochs = 0; /* repeated as often as a needs it */
     assert_ok(d9d_loader_open(s, 2, &(d9d_loader_opts){.pad_to_multiple_of = 1}, &l));
     assert_int_equal(d9d_loader_last_source(l), 0);
     assert_in_range(d9d_loader_samples(l), 133, 136);
@@ -302,7 +303,7 @@ static void test_blend(void **state)
     d9d_dataset_close(b);
 }
 
-/* What a loader draws follows from numbers, when the datasets are gone. */
+/* The order follows from sizes alone, after the datasets are closed. */
 static void test_sampler(void **state)
 {
     d9d_dataset *a = made("a", 100, 0, 0), *b = made("b", 10, 1000, 0);
@@ -339,7 +340,7 @@ static void test_sampler(void **state)
     d9d_dataset_close(b);
 }
 
-/* A skipped sample leaves an empty row, and everything else where it was. */
+/* A skipped sample leaves an empty row and changes nothing else. */
 static void test_skipping(void **state)
 {
     d9d_dataset *ds = made("data", 30, 0, 0);
@@ -403,7 +404,7 @@ static void test_refusals(void **state)
     assert_ok(d9d_loader_open(s, 1, &opts, &l));
     assert_fails_like(d9d_prefetcher_open(l, &bad, &f), D9D_EINVAL, "of rank 0 of 3");
     for (int threads = 0; threads < 3; threads++) {
-        /* The feed would go beyond the stream: said when it is that batch's turn. */
+        /* The loader would read beyond the stream: reported at the turn of that batch. */
         bad = (d9d_prefetcher_opts){.global = 20,
                                     .ranks = 1,
                                     .micro_batch_size = 20,

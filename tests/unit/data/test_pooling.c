@@ -18,22 +18,22 @@ static d9d_batch batch(void)
     return (d9d_batch){.seqs = ROWS, .length = LENGTH, .labels = labels, .lengths = lengths};
 }
 
-/* The sum of what a rank pools of x[cell] = cell + 1, added to y [documents]. */
+/* Adds to y [documents] what a rank pools of x[position] = position + 1. */
 static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp, int tps,
                 double *y)
 {
     const d9d_pooling_opts opts = {pooling, cp, cps, tp, tps, false};
     const int64_t mine = b->length / cps, size = b->length / (2 * cps);
-    d9d_pooling_buffer room = {0};
+    d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;
 
-    assert_ok(d9d_batch_pooling_index(b, &opts, &room, &h));
+    assert_ok(d9d_batch_pooling_index(b, &opts, &buffer, &h));
     assert_int_equal(h.tokens, b->seqs * mine / tps);
     assert_int_equal(h.n, h.documents * cps * tps);
     for (int64_t n = 0; n < h.n; n++)
         for (int64_t j = 0; j < h.k; j++) {
             const int32_t t = h.token[n * h.k + j];
-            const int64_t cell = t + tp * h.tokens, at = cell % mine;
+            const int64_t token = t + tp * h.tokens, at = token % mine;
             int64_t position = at;
 
             if (t < 0) {
@@ -45,11 +45,12 @@ static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp
             assert_true(h.owner_share[t] == h.share[n * h.k + j]);
             if (cps > 1)
                 position = at < size ? cp * size + at : (2 * cps - 1 - cp) * size + at - size;
-            y[n] += (double)h.share[n * h.k + j] * (double)(cell / mine * b->length + position + 1);
+            y[n] +=
+                (double)h.share[n * h.k + j] * (double)(token / mine * b->length + position + 1);
         }
     for (int64_t n = 0; n < h.documents; n++)
         assert_int_equal(h.labels[n], cp + tp > 0 ? -100 : n == 0 ? 2 : n == 1 ? 1 : -100);
-    d9d_pooling_buffer_release(&room);
+    d9d_pooling_buffer_release(&buffer);
 }
 
 static void rows_are_documents_on_any_ranks(void **state)
@@ -81,13 +82,13 @@ static void packed_rows_have_several_and_padding_is_none(void **state)
     static const int32_t bounds[] = {0, 5, 8, 10, 11, 16, 24};
     const d9d_pooling_opts opts = {D9D_POOLING_LAST, 0, 1, 0, 1, false};
     d9d_batch b = batch();
-    d9d_pooling_buffer room = {0};
+    d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;
 
     (void)state;
     b.cu_seqlens = bounds;
     b.documents = 6;
-    assert_ok(d9d_batch_pooling_index(&b, &opts, &room, &h));
+    assert_ok(d9d_batch_pooling_index(&b, &opts, &buffer, &h));
     assert_int_equal(h.documents, 4); /* [0, 5) [5, 8) | [8, 10) [10, 11) and padding | padding */
     assert_int_equal(h.token[0], 4);
     assert_int_equal(h.token[1], 7);
@@ -97,7 +98,7 @@ static void packed_rows_have_several_and_padding_is_none(void **state)
     assert_int_equal(h.labels[1], 2);
     assert_int_equal(h.labels[2], 1);
     assert_int_equal(d9d_batch_count_classes(&b), 2);
-    d9d_pooling_buffer_release(&room);
+    d9d_pooling_buffer_release(&buffer);
 }
 
 static void classes_are_counted_and_checked(void **state)
@@ -121,11 +122,11 @@ static void pairs_lie_apart_and_a_lone_one_last(void **state)
     const d9d_pooling_opts opts = {D9D_POOLING_LAST, 0, 1, 0, 1, true};
     static int32_t none[5] = {-100, -100, -100, -100, -100};
     d9d_batch b = {.seqs = 5, .length = 1, .labels = none, .lengths = five};
-    d9d_pooling_buffer room = {0};
+    d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;
 
     (void)state;
-    assert_ok(d9d_batch_pooling_index(&b, &opts, &room, &h));
+    assert_ok(d9d_batch_pooling_index(&b, &opts, &buffer, &h));
     assert_int_equal(h.n_labels, 2);
     assert_int_equal(h.labels[0], 0);
     assert_int_equal(h.labels[1], -100); /* its second text is empty */
@@ -135,7 +136,7 @@ static void pairs_lie_apart_and_a_lone_one_last(void **state)
         assert_int_equal(h.token[i], from[i]);
     }
     assert_int_equal(d9d_batch_count_pairs(&b), 1);
-    d9d_pooling_buffer_release(&room);
+    d9d_pooling_buffer_release(&buffer);
     b.seqs = 4;
     b.refs = draws;
     assert_ok(d9d_batch_check_pairs(&b));
@@ -151,15 +152,15 @@ static void refuses_what_does_not_divide(void **state)
     const d9d_pooling_opts cp = {D9D_POOLING_LAST, 0, 3, 0, 1, false},
                            tp = {D9D_POOLING_LAST, 0, 1, 0, 5, false};
     const d9d_batch b = batch();
-    d9d_pooling_buffer room = {0};
+    d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;
 
     (void)state;
-    assert_fails(d9d_batch_pooling_index(&b, &cp, &room, &h), D9D_EINVAL,
+    assert_fails(d9d_batch_pooling_index(&b, &cp, &buffer, &h), D9D_EINVAL,
                  "pool: 3 rows of 8 positions do not divide over 3 x 1 ranks");
-    assert_fails(d9d_batch_pooling_index(&b, &tp, &room, &h), D9D_EINVAL,
+    assert_fails(d9d_batch_pooling_index(&b, &tp, &buffer, &h), D9D_EINVAL,
                  "pool: 3 rows of 8 positions do not divide over 1 x 5 ranks");
-    d9d_pooling_buffer_release(&room);
+    d9d_pooling_buffer_release(&buffer);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* test_tokenizer.c - tokenizer.json files that are wrong or unsupported; scratch and errors of
- * encoding; translation of patterns.  Ids as such are checked in tests/golden. */
+/* test_tokenizer.c - invalid or unsupported tokenizer.json files; scratch and errors of encoding;
+ * translation of patterns.  Ids are checked in tests/golden. */
 #include "support/unit.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "data/tokenizer/split_pattern.h"
 #include "data/tokenizer/utf8.h"
 
-/* A tokenizer with the 256 bytes as ids 0..255, "ab" 256 and "abc" 257; parts may be replaced. */
+/* A tokenizer with the 256 bytes as ids 0 to 255, "ab" 256 and "abc" 257; parts may be replaced. */
 struct parts {
     const char *top, *normalizer, *pre, *model, *merges, *added;
 };
@@ -293,7 +293,7 @@ static void test_long_runs(void **state)
     assert_int_equal(ids.len, limit);
     d9d_tokenizer_scratch_free(s);
     d9d_tokenizer_free(tok);
-    assert_ok(parse_few(&tok)); /* lacks bytes: is merged, in more memory */
+    assert_ok(parse_few(&tok)); /* vocabulary without all bytes: merged, with more memory */
     assert_ok(d9d_tokenizer_scratch_create(tok, &s));
     assert_fails_like(d9d_tokenizer_encode(tok, s, text, limit, &ids), D9D_EFORMAT,
                       "16777217 bytes without a place to split at");
@@ -306,7 +306,7 @@ static void test_long_runs(void **state)
 static void test_patterns(void **state)
 {
     static const struct {
-        const char *from, *to; /* NULL: refused */
+        const char *from, *to; /* NULL: rejected */
     } cases[] = {
         {"(?i:'s|'t)|[^\\r\\n\\p{L}\\p{^N}]?\\p{L}+", "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{^N}]?\\p{L}+"},
         {"\\p{N}{1,3}| ?[\\h_]\\v\\u00e9\\x{1F600}",
@@ -358,7 +358,7 @@ static void test_patterns(void **state)
     d9d_buf_release(&out);
 }
 
-/* What characters are is not to depend on the machine. */
+/* Character classes must not depend on the machine. */
 static void test_unicode_versions(void **state)
 {
     (void)state;
@@ -370,7 +370,7 @@ static void test_unicode_versions(void **state)
                       "Unicode 17.0.0");
 }
 
-/* Parts that change no ids are said, not refused. */
+/* Parts that do not change ids are reported, not rejected. */
 static void test_ignored(void **state)
 {
     static const struct parts cases[] = {{0},
@@ -392,7 +392,7 @@ static void test_ignored(void **state)
     }
 }
 
-/* Without a decoder HF joins tokens, as they are spelled, by blanks. */
+/* Without a decoder HF joins the spellings of tokens by spaces. */
 static void test_no_decoder(void **state)
 {
     const struct parts parts = {.top = "\"decoder\": null, "};

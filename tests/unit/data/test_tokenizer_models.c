@@ -1,5 +1,5 @@
-/* test_tokenizer_models.c - the kinds of models beside byte-level BPE, by hand-made vocabularies:
- * ids, the bytes they stand for, decoding; charsmaps; files of other tokenizers. */
+/* test_tokenizer_models.c - models other than byte-level BPE, with small vocabularies: ids, their
+ * bytes, decoding; charsmaps; files of other tokenizers. */
 #include "support/unit.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define SPACE "\xe2\x96\x81" /* U+2581 */
 
-/* A text, its ids, where those begin and end, and what they decode to. */
+/* A text, its ids, their offsets, and the decoded text. */
 struct text {
     const char *text, *ids, *spans, *decoded;
 };
@@ -40,7 +40,7 @@ static const char suffixed[] =
     "\"continuing_subword_prefix\": \"#\", \"vocab\": {\"a\": 0, \"#b\": 1, \"#b_\": 2, \"ab\": 3, "
     "\"a_\": 4, \"ab_\": 5}, \"merges\": [\"a #b\", \"a #b_\"]}}";
 
-/* An unknown character behind the bytes of another, as in HF. */
+/* An unknown character after the bytes of another, as in HF. */
 static const char some_bytes[] =
     "{\"decoder\": {\"type\": \"ByteFallback\"}, \"model\": {\"type\": \"BPE\", \"unk_token\": "
     "\"?\", "
@@ -100,8 +100,8 @@ static void check_model(const char *json, const struct text *texts, size_t n)
     d9d_tokenizer_free(tok);
 }
 
-/* "aaa" has a better score than its parts; the last of two equal tokens counts; unknown characters
- * side by side are one token, or their bytes' if all have one. */
+/* "aaa" has a better score than its parts.  The last of two equal tokens counts.  Adjacent unknown
+ * characters are one token, or the bytes of each if all have one. */
 static void test_unigram(void **state)
 {
     static const struct text unknown[] = {
@@ -121,7 +121,7 @@ static void test_unigram(void **state)
     check_model(json, bytes, 2);
 }
 
-/* Without unk_id a character that is no token is an error. */
+/* Without unk_id a character that is not a token is an error. */
 static void test_unigram_without_unk(void **state)
 {
     static const char json[] = "{\"model\": {\"type\": \"Unigram\", \"unk_id\": null, \"vocab\": "
@@ -143,7 +143,7 @@ static void test_unigram_without_unk(void **state)
     d9d_tokenizer_free(tok);
 }
 
-/* The longest token first, even where a shorter one would leave parts that are tokens. */
+/* The longest token first, even if a shorter one would leave parts that are tokens. */
 static void test_wordpiece(void **state)
 {
     static const struct text texts[] = {
@@ -193,7 +193,7 @@ static void test_bpe(void **state)
     check_model(suffixed, affixes, 1);
 }
 
-/* "first" prepends to what begins the raw text, not to what is left of it. */
+/* "first" prepends to the beginning of the raw text, not to what is left of it. */
 static void test_first(void **state)
 {
     static const char json[] =
@@ -210,7 +210,7 @@ static void test_first(void **state)
     check_model(json, texts, 2);
 }
 
-/* The order of ids matters more here than what each stands for. */
+/* Only the order of ids matters here. */
 static void test_some_bytes(void **state)
 {
     static const uint32_t want[] = {1, 2, 3, 0, 1};
@@ -232,7 +232,7 @@ static void test_some_bytes(void **state)
     d9d_tokenizer_free(tok);
 }
 
-/* The last token that is written ends the text, not a special one behind it. */
+/* The last written token ends the text, not a special one after it. */
 static void test_places(void **state)
 {
     static const char json[] =
@@ -254,7 +254,7 @@ static void test_places(void **state)
     d9d_tokenizer_free(tok);
 }
 
-/* A trie of a node alone has no keys. */
+/* A trie of a single node has no keys. */
 static void test_charsmap(void **state)
 {
     static const char empty[] = "BAAAAAAAAABhAA==";

@@ -72,7 +72,7 @@ static void names_that_do_not(void **state)
     assert_fails(d9d_device_open("cuda:1", &dev), D9D_ENOTSUP,
                  "device \"cuda:1\": this build has no cuda");
 #else
-    /* Whether there is a driver, a GPU or none: that many there are not. */
+    /* With a driver, a GPU or none: a device number beyond the last one. */
     assert_fails_like(d9d_device_open("cuda:999", &dev), D9D_ENOTFOUND, "cuda:999: ");
 #endif
     assert_null(dev);
@@ -172,7 +172,7 @@ static void a_limit_gives_cached_blocks_back_before_it_fails(void **state)
                  "cpu: no room for 100 bytes with 8192 in use and a limit of 8192");
     assert_null(c);
     d9d_device_free(dev, b, 4096);
-    assert_ok(d9d_device_alloc(dev, 100, &c)); /* b's block went back to the system */
+    assert_ok(d9d_device_alloc(dev, 100, &c)); /* b's block was returned to the system */
     assert_int_equal(d9d_device_memory(dev).reserved, 4096 + 256);
     assert_fails_like(d9d_device_alloc(dev, 8193, &b), D9D_EOOM, "no room for 8193 bytes");
     d9d_device_free(dev, a, 4096);
@@ -182,8 +182,8 @@ static void a_limit_gives_cached_blocks_back_before_it_fails(void **state)
     d9d_device_free(dev, c, 100);
 }
 
-/* What fills the device and changes from step to step.  So much was never in use that a little may
- * be lost. */
+/* Allocations that fill the device and change from step to step.  Fragmentation may lose a
+ * little. */
 static void a_full_device_lends_blocks_that_are_little_larger(void **state)
 {
     enum { BLOCKS = 16, LARGE = 9 << 13, SMALL = 8 << 13, OTHER = 4 * LARGE };
@@ -210,7 +210,7 @@ static void a_full_device_lends_blocks_that_are_little_larger(void **state)
     assert_int_equal(d9d_device_memory(dev).reserved, BLOCKS * LARGE + OTHER);
 
     d9d_device_free(dev, p[0], LARGE);
-    assert_ok(d9d_device_alloc(dev, SMALL / 2, &far)); /* too small for that block */
+    assert_ok(d9d_device_alloc(dev, SMALL / 2, &far)); /* too small for the block */
     assert_int_equal(d9d_device_memory(dev).requests, requests + 1);
     assert_int_equal(d9d_device_memory(dev).reserved, BLOCKS * LARGE + SMALL / 2);
     d9d_device_free(dev, far, SMALL / 2);
@@ -219,7 +219,7 @@ static void a_full_device_lends_blocks_that_are_little_larger(void **state)
     d9d_device_set_limit(dev, UINT64_MAX);
 }
 
-/* A block too large would take what is needed at the peak. */
+/* A block that is too large would use memory that is needed at the peak. */
 static void what_was_in_use_at_once_is_never_lost(void **state)
 {
     enum { LARGE = 9 << 13, SMALL = 8 << 13, MANY = 64 };
@@ -250,7 +250,7 @@ static void what_was_not_asked_for_the_longest_goes_first(void **state)
     assert_ok(d9d_device_alloc(dev, B, &b));
     d9d_device_free(dev, a, A);
     d9d_device_free(dev, b, B);
-    assert_ok(d9d_device_alloc(dev, C, &c)); /* a byte too much */
+    assert_ok(d9d_device_alloc(dev, C, &c)); /* one byte too many */
     assert_int_equal(d9d_device_memory(dev).reserved, B + C);
     assert_ok(d9d_device_alloc(dev, B, &again));
     assert_ptr_equal(again, b);
@@ -259,7 +259,7 @@ static void what_was_not_asked_for_the_longest_goes_first(void **state)
     d9d_device_set_limit(dev, UINT64_MAX);
 }
 
-/* What layers of experts keep until backward, whose rows are a little more or less in each step. */
+/* Activations of expert layers, whose number of rows varies a little from step to step. */
 static void step_of_experts(d9d_device *dev, uint64_t step)
 {
     enum { LAYERS = 48, ARRAYS = 3 };
@@ -301,12 +301,12 @@ static void a_full_device_settles(void **state)
     d9d_device_set_limit(dev, UINT64_MAX);
 }
 
-/* Sizes that never come again: each step's blocks would stay for ever. */
+/* Sizes that never repeat: without trimming the blocks of each step would stay forever. */
 static void the_cache_is_bounded_by_what_was_in_use(void **state)
 {
     enum { STEPS = 40, BLOCKS = 8 };
     d9d_device *dev = *state;
-    uint64_t most = 0;
+    uint64_t peak = 0;
 
     for (uint64_t step = 1; step <= STEPS; step++) {
         const uint64_t n = 4096 + (step * 7919 % STEPS) * 1024;
@@ -314,11 +314,11 @@ static void the_cache_is_bounded_by_what_was_in_use(void **state)
 
         for (int i = 0; i < BLOCKS; i++)
             assert_ok(d9d_device_alloc(dev, n, &p[i]));
-        most = d9d_device_memory(dev).peak;
+        peak = d9d_device_memory(dev).peak;
         for (int i = 0; i < BLOCKS; i++)
             d9d_device_free(dev, p[i], n);
         assert_true(d9d_device_memory(dev).reserved <=
-                    most + (dev->ops->slack > most ? dev->ops->slack : most));
+                    peak + (dev->ops->slack > peak ? dev->ops->slack : peak));
     }
 }
 
@@ -361,7 +361,7 @@ static void a_failure_says_what_is_expected(void **state)
     d9d_device_free(dev, a, 4096);
 }
 
-/* As a GPU, which knows what it has. */
+/* Like a GPU, which reports its free memory. */
 static void seven_hundred_of_a_thousand(d9d_device *dev, uint64_t *has, uint64_t *left)
 {
     (void)dev;
@@ -395,7 +395,7 @@ static void absurd_sizes_fail(void **state)
 
     assert_fails(d9d_device_alloc(dev, UINT64_MAX, &p), D9D_EOOM,
                  "cpu: no room for 18446744073709551615 bytes with 0 in use");
-#ifndef __SANITIZE_ADDRESS__ /* which stops at such a request to the system */
+#ifndef __SANITIZE_ADDRESS__ /* which rejects such a request to the system */
     assert_fails(d9d_device_alloc(dev, UINT64_C(1) << 56, &p), D9D_EOOM,
                  "cpu: no room for 72057594037927936 bytes with 0 in use");
 #endif
@@ -422,37 +422,37 @@ static void copies_arrive(void **state)
     d9d_device_free(dev, b, sizeof(text));
 }
 
-/* Copies pass through buffers of some megabytes: sizes around theirs, many small ones, and
- * uploads that follow each other without a wait. */
+/* Copies use staging buffers of some megabytes: sizes around theirs, many small copies, and uploads
+ * without a wait between them. */
 static void copies_of_any_size_arrive(void **state)
 {
-    enum { MOST = (40 << 20) + 5, MIB = 1 << 20 };
-    static const uint64_t sizes[] = {1, 255, 257, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, MOST};
+    enum { MAX_BYTES = (40 << 20) + 5, MIB = 1 << 20 };
+    static const uint64_t sizes[] = {1, 255, 257, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, MAX_BYTES};
     d9d_device *dev = *state;
-    unsigned char *host = malloc(MOST), *back = malloc(MOST);
+    unsigned char *host = malloc(MAX_BYTES), *back = malloc(MAX_BYTES);
     void *p;
 
     assert_true(host != NULL && back != NULL);
-    for (uint64_t i = 0; i < MOST; i++)
+    for (uint64_t i = 0; i < MAX_BYTES; i++)
         host[i] = (unsigned char)(i * 2654435761u >> 13);
-    assert_ok(d9d_device_alloc(dev, MOST, &p));
+    assert_ok(d9d_device_alloc(dev, MAX_BYTES, &p));
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        assert_ok(d9d_device_upload(dev, p, host + MOST - sizes[i], sizes[i]));
+        assert_ok(d9d_device_upload(dev, p, host + MAX_BYTES - sizes[i], sizes[i]));
         memset(back, 0, sizes[i]);
         assert_ok(d9d_device_download(dev, back, p, sizes[i]));
-        assert_memory_equal(back, host + MOST - sizes[i], sizes[i]);
+        assert_memory_equal(back, host + MAX_BYTES - sizes[i], sizes[i]);
     }
-    for (uint64_t at = 0; at < MOST; at += 9973)
-        assert_ok(
-            d9d_device_upload(dev, (char *)p + at, host + at, MOST - at < 9973 ? MOST - at : 9973));
-    assert_ok(d9d_device_download(dev, back, p, MOST));
-    assert_memory_equal(back, host, MOST);
-    d9d_device_free(dev, p, MOST);
+    for (uint64_t at = 0; at < MAX_BYTES; at += 9973)
+        assert_ok(d9d_device_upload(dev, (char *)p + at, host + at,
+                                    MAX_BYTES - at < 9973 ? MAX_BYTES - at : 9973));
+    assert_ok(d9d_device_download(dev, back, p, MAX_BYTES));
+    assert_memory_equal(back, host, MAX_BYTES);
+    d9d_device_free(dev, p, MAX_BYTES);
     free(host);
     free(back);
 }
 
-/* --- staging --------------------------------------------------------------------------- */
+/* --- staging ---------------------------------------------------------------------------------- */
 
 enum { PIECE = 1000, PIECES = 500, PARTS = 3 };
 
@@ -461,23 +461,23 @@ typedef struct filling {
     unsigned char *to;
 } filling;
 
-/* Piece i of bytes that begin with its number; every seventh is begun in vain before. */
+/* Part i of bytes that begin with its number; every seventh part is first started in vain. */
 static d9d_status fill_piece(void *arg, int worker, size_t i)
 {
     const filling *f = arg;
     unsigned char *to = f->to + i * PIECE;
-    void *room;
+    void *part;
 
     (void)worker;
     if (i % 7 == 0) {
-        D9D_TRY(d9d_staging_acquire(f->staging, to, PIECE, &room));
-        memset(room, 0xee, PIECE);
-        d9d_staging_cancel(f->staging, room);
+        D9D_TRY(d9d_staging_acquire(f->staging, to, PIECE, &part));
+        memset(part, 0xee, PIECE);
+        d9d_staging_cancel(f->staging, part);
     }
-    D9D_TRY(d9d_staging_acquire(f->staging, to, PIECE, &room));
-    memset(room, (int)i & 0xff, PIECE);
-    memcpy(room, &i, sizeof(i));
-    return d9d_staging_submit(f->staging, to, PIECE, room);
+    D9D_TRY(d9d_staging_acquire(f->staging, to, PIECE, &part));
+    memset(part, (int)i & 0xff, PIECE);
+    memcpy(part, &i, sizeof(i));
+    return d9d_staging_submit(f->staging, to, PIECE, part);
 }
 
 static void check_staging(d9d_device *dev)
@@ -512,7 +512,7 @@ static d9d_status refuse(d9d_device *dev, void *dst, const void *pinned, uint64_
     return D9D_FAIL(D9D_ECUDA, "%s: gone", dev->name);
 }
 
-/* By the parts that a device apart needs, with fewer of them than threads. */
+/* With the parts that a separate device needs, with fewer parts than threads. */
 static void threads_fill_memory_by_parts(void **state)
 {
     d9d_device *dev = *state;
@@ -531,7 +531,7 @@ static void a_part_that_cannot_be_sent_is_free_again(void **state)
     const d9d_device_ops *own = dev->ops;
     d9d_device_ops ops = *own;
     d9d_staging *s;
-    void *room, *to;
+    void *part, *to;
 
     ops.host_accessible = false;
     ops.h2d_async = refuse;
@@ -539,17 +539,17 @@ static void a_part_that_cannot_be_sent_is_free_again(void **state)
     assert_ok(d9d_device_alloc(dev, PIECE, &to));
     assert_ok(d9d_staging_open(dev, 1, PIECE, &s));
     for (int i = 0; i < 3; i++) {
-        assert_ok(d9d_staging_acquire(s, to, PIECE, &room));
-        assert_fails(d9d_staging_submit(s, to, PIECE, room), D9D_ECUDA, "cpu: gone");
+        assert_ok(d9d_staging_acquire(s, to, PIECE, &part));
+        assert_fails(d9d_staging_submit(s, to, PIECE, part), D9D_ECUDA, "cpu: gone");
     }
     d9d_staging_close(s);
     d9d_device_free(dev, to, PIECE);
     dev->ops = own;
 }
 
-/* --- reading back ---------------------------------------------------------------------- */
+/* --- reading back ----------------------------------------------------------------------------- */
 
-/* Two readbacks in flight; each has what was there when it was queued. */
+/* Two readbacks in flight; each has the content at the time that it was enqueued. */
 static void what_was_queued_comes_back(void **state)
 {
     enum { N = 1000 };
@@ -561,7 +561,7 @@ static void what_was_queued_comes_back(void **state)
     assert_ok(d9d_device_alloc(dev, N * sizeof(float), &x));
     for (int i = 0; i < 2; i++) {
         assert_ok(d9d_readback_create(dev, N * sizeof(float), &r[i]));
-        assert_true(d9d_readback_ready(r[i])); /* nothing is under way */
+        assert_true(d9d_readback_ready(r[i])); /* nothing is in flight */
     }
     for (int i = 0; i < 2; i++) {
         assert_ok(dev->kernels->elementwise->fill(dev->stream, D9D_F32, x, N, (float)i + 1));
@@ -581,7 +581,7 @@ static void what_was_queued_comes_back(void **state)
     d9d_device_free(dev, x, N * sizeof(float));
 }
 
-/* Of the same size; others are made. */
+/* Buffers of the same size are reused; others are made. */
 static void a_readback_serves_again(void **state)
 {
     d9d_device *dev = *state;

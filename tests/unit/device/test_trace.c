@@ -15,7 +15,7 @@ static void work(d9d_device *dev, float *x)
     assert_ok(dev->kernels->elementwise->fill(dev->stream, D9D_F32, x, N, 1.0f));
 }
 
-/* The event of that name on a lane, in order of the file. */
+/* The event of that name on a track, in the order of the file. */
 static const json_t *find(const json_t *events, const char *name, int lane, int which)
 {
     size_t i;
@@ -31,7 +31,7 @@ static const json_t *find(const json_t *events, const char *name, int lane, int 
     return NULL;
 }
 
-/* Microseconds that compared times may be off: up to three numbers, written to 3 decimals. */
+/* Tolerance in microseconds: up to three numbers, written to 3 decimals. */
 static const double rounded = 2e-3;
 
 static double from(const json_t *e)
@@ -73,12 +73,12 @@ static void ranges_and_laps_are_in_the_file(void **state)
     d9d_trace_stream_range_begin(dev, NULL, "unshard", "weights");
     work(dev, x);
     d9d_trace_stream_range_end(dev, NULL);
-    d9d_trace_stream_range_end(dev, NULL); /* of nothing */
+    d9d_trace_stream_range_end(dev, NULL); /* without an open range */
     d9d_trace_stream_range_begin(dev, NULL, "never", "ended");
     d9d_trace_begin(dev, "left open");
     assert_ok(d9d_trace_close(t, path, 3, &top));
     assert_null(dev->trace);
-    d9d_trace_end(dev); /* of "early": it is nobody's */
+    d9d_trace_end(dev); /* "early" began before the trace was open */
     assert_ok(d9d_json_read(path, 1 << 20, &doc));
     events = json_object_get(doc, "traceEvents");
     for (int lane = 0; lane < 2; lane++) {

@@ -13,8 +13,8 @@ static int32_t labels[CELLS];
 static d9d_device *dev;
 static d9d_arena arena;
 
-/* Documents | 2 | 4 |, | 1 | 3 | and a skipped row; of the 4 one label does not count, of the 1
- * none does. */
+/* Documents | 2 | 4 |, | 1 | 3 | and a skipped row; one label of the 4 is ignored, and all of
+ * the 1. */
 static d9d_batch batch(void)
 {
     for (int i = 0; i < CELLS; i++)
@@ -29,9 +29,9 @@ static d9d_batch batch(void)
                        .cu_seqlens = bounds};
 }
 
-static d9di_loss_attribution opened(int64_t most)
+static d9di_loss_attribution opened(int64_t max)
 {
-    d9di_loss_attribution c = {.max_n = most, .is_reader = true, .n_groups = 1, .dev = dev};
+    d9di_loss_attribution c = {.max_n = max, .is_reader = true, .n_groups = 1, .dev = dev};
 
     assert_ok(d9di_loss_attribution_open(&c, &arena));
     return c;
@@ -68,7 +68,7 @@ static void the_worst_of_packed_documents_come_first(void **state)
 
     (void)state;
     assert_ok(d9di_loss_attribution_documents_list(&b, false, false, &list));
-    assert_int_equal(list.items.len, 3); /* who has no targets is not to blame */
+    assert_int_equal(list.items.len, 3); /* a document without targets is not recorded */
     watch(&c, &list, loss, CELLS);
     assert_ok(d9di_loss_attribution_update(&c, 1, 19.0 / 8));
     assert_int_equal(c.n_worst, 3);
@@ -92,13 +92,12 @@ static void a_step_of_several_batches_keeps_as_many_as_are_wanted(void **state)
     b.first = 43;
     assert_ok(d9di_loss_attribution_documents_list(&b, false, false, &list));
     watch(&c, &list, two, CELLS);
-    assert_ok(
-        d9di_loss_attribution_documents_list(&b, false, false, &list)); /* of the step after */
+    assert_ok(d9di_loss_attribution_documents_list(&b, false, false, &list)); /* of the next step */
     watch(&c, &list, one, CELLS);
     assert_ok(d9di_loss_attribution_update(&c, 2, 3));
     assert_int_equal(c.n_worst, 2);
     check(&c.worst[0], 43, 70, 0, 0, 2, 18);
-    check(&c.worst[1], 41, 5, 1, 1, 3, 12); /* of two alike the earlier one */
+    check(&c.worst[1], 41, 5, 1, 1, 3, 12); /* of equal losses the earlier document */
     assert_ok(d9di_loss_attribution_update(&c, 1, 2));
     check(&c.worst[0], 44, 5, 1, 1, 3, 12);
     assert_int_equal(c.watched.len, 0);

@@ -1,4 +1,4 @@
-/* The messages that ranks exchange at start, which must be short if there are many ranks. */
+/* The blobs that ranks exchange at start must be short if there are many ranks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,13 +12,13 @@
 #include "d9d/comm/exchange.h"
 #include "engine/rank_consistency.h"
 
-enum { RANKS = 4096, MOST = (16 << 20) / RANKS };
+enum { RANKS = 4096, MAX_BYTES = (16 << 20) / RANKS };
 
-/* A job in which all others say what this rank does, within the launcher's limit. */
+/* A job in which every other rank sends what this rank sends, within the launcher's size limit. */
 typedef struct job {
     d9d_bootstrap *bootstrap;
     size_t gathers, largest;
-    const void *other; /* what the last rank says in place of it, `n` bytes; NULL: nothing else */
+    const void *other; /* what the last rank sends instead, `n` bytes; NULL: the same */
     size_t n;
 } job;
 
@@ -29,7 +29,7 @@ static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a,
     char *copy = d9d_arena_alloc(a, n + 1);
 
     assert_non_null(copy);
-    assert_true(n <= MOST);
+    assert_true(n <= MAX_BYTES);
     j->gathers++;
     j->largest = n > j->largest ? n : j->largest;
     if (n > 0)
@@ -48,9 +48,9 @@ static void job_open(job *j)
     d9di_bootstrap_set_transport(j->bootstrap, &(d9di_bootstrap_transport){gather, j});
 }
 
-static void test_long_texts_are_told_in_pieces(void **state)
+static void test_long_texts_are_sent_in_several_blobs(void **state)
 {
-    static const size_t lengths[] = {0, 1, MOST - 9, MOST - 8, MOST - 7, 100000};
+    static const size_t lengths[] = {0, 1, MAX_BYTES - 9, MAX_BYTES - 8, MAX_BYTES - 7, 100000};
     d9d_arena a = {0};
     job j;
 
@@ -58,36 +58,36 @@ static void test_long_texts_are_told_in_pieces(void **state)
     job_open(&j);
     for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
         char *text = calloc(1, lengths[i] + 1);
-        const char *told = text;
+        const char *received = text;
 
         assert_non_null(text);
         for (size_t k = 0; k < lengths[i]; k++)
             text[k] = (char)('a' + k % 23);
-        assert_int_equal(d9d_bootstrap_broadcast_text(j.bootstrap, &a, &told), D9D_OK);
-        assert_ptr_not_equal(told, text);
-        assert_string_equal(told, text);
+        assert_int_equal(d9d_bootstrap_broadcast_text(j.bootstrap, &a, &received), D9D_OK);
+        assert_ptr_not_equal(received, text);
+        assert_string_equal(received, text);
         free(text);
     }
     d9d_bootstrap_close(j.bootstrap);
     d9d_arena_release(&a);
 }
 
-static void test_nothing_is_told_too(void **state)
+static void test_an_empty_text_is_sent_too(void **state)
 {
-    const char *told = NULL;
+    const char *received = NULL;
     d9d_arena a = {0};
     job j;
 
     (void)state;
     job_open(&j);
-    assert_int_equal(d9d_bootstrap_broadcast_text(j.bootstrap, &a, &told), D9D_OK);
-    assert_null(told);
+    assert_int_equal(d9d_bootstrap_broadcast_text(j.bootstrap, &a, &received), D9D_OK);
+    assert_null(received);
     assert_int_equal(j.gathers, 1);
     d9d_bootstrap_close(j.bootstrap);
     d9d_arena_release(&a);
 }
 
-/* 200 data sets are 6400 digits. */
+/* 200 datasets have 6400 digits. */
 static d9d_status agree(job *j)
 {
     d9di_rank_consistency same = {0};
@@ -109,7 +109,7 @@ static void test_many_things_of_many_ranks(void **state)
     d9d_bootstrap_close(j.bootstrap);
 }
 
-/* Where one differs all tell what they have, in as many words as it takes. */
+/* If one differs, all ranks exchange their values in several blobs. */
 static void test_details_follow_a_difference(void **state)
 {
     const d9d_hash other = {0};
@@ -119,7 +119,7 @@ static void test_details_follow_a_difference(void **state)
     job_open(&j);
     j.other = &other;
     j.n = sizeof(other);
-    assert_int_equal(agree(&j), D9D_OK); /* this rank has what rank 0 has: itself */
+    assert_int_equal(agree(&j), D9D_OK); /* this rank is rank 0: compares with itself */
     assert_int_equal(j.gathers, 1 + 2);
     d9d_bootstrap_close(j.bootstrap);
 }
@@ -127,8 +127,8 @@ static void test_details_follow_a_difference(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_long_texts_are_told_in_pieces),
-        cmocka_unit_test(test_nothing_is_told_too),
+        cmocka_unit_test(test_long_texts_are_sent_in_several_blobs),
+        cmocka_unit_test(test_an_empty_text_is_sent_too),
         cmocka_unit_test(test_many_things_of_many_ranks),
         cmocka_unit_test(test_details_follow_a_difference),
     };

@@ -108,6 +108,13 @@ static const sample samples[] = {
      "{\"model_type\": \"minimax_m2\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
      "\"head_dim\": 8, " BASE "}",
      10 + 3 * 4, 5 * (10 + 3 * 4)},
+    {"gemma", "{\"model_type\": \"gemma\", \"head_dim\": 8, " BASE "}", 9, 5 * 9},
+    {"gemma2", "{\"model_type\": \"gemma2\", \"head_dim\": 8, \"sliding_window\": 9, " BASE "}", 11,
+     5 * 11},
+    {"gemma3",
+     "{\"model_type\": \"gemma3_text\", \"head_dim\": 8, \"sliding_window\": 9, "
+     "\"sliding_window_pattern\": 2, " BASE "}",
+     13, 5 * 13},
     {"granite", "{\"model_type\": \"granite\", " BASE "}", 9, 5 * 9},
     {"granitemoe",
      "{\"model_type\": \"granitemoe\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, " BASE
@@ -276,6 +283,13 @@ static const struct {
 } values[] = {
     {"smollm3", "tie_word_embeddings", "false", NULL},
     {"gpt2", "tie_word_embeddings", "false", NULL},
+    {"gemma", "tie_word_embeddings", "false", NULL},
+    {"gemma2", "tie_word_embeddings", "false", NULL},
+    {"gemma3", "tie_word_embeddings", "false", NULL},
+    {NULL, "query_pre_attn_scalar", "8", NULL},
+    {NULL, "attn_logit_softcapping", "0.01", NULL},
+    {NULL, "final_logit_softcapping", "0.01", NULL},
+    {NULL, "sliding_window_pattern", "3", NULL},
     {"glm4_moe", "norm_topk_prob", "false", NULL},
     {"deepseek_v3", "norm_topk_prob", "false", NULL},
     {"qwen3_next", "norm_topk_prob", "false", NULL},

@@ -10,14 +10,14 @@
 
 enum { STAGES = 4, MICROS = 5, ROWS = 2 };
 
-/* Stage s multiplies by weight[s], 1 by 1; the sum of what comes out is trained on. */
+/* Stage s multiplies by weight[s], 1 by 1; the loss is the sum of the outputs. */
 typedef struct chain {
     d9d_device *dev;
     d9d_program program;
     d9d_executor *x;
     d9d_param weight[STAGES];
     int forwards, backwards, lasts, done[MICROS];
-    int fails; /* the forward that fails; 0: none */
+    int fails; /* index of the forward that fails; 0: none */
 } chain;
 
 static d9d_status ones(d9d_node *n)
@@ -113,7 +113,7 @@ static d9d_status create(chain *c)
 
 static void check_gradients(const chain *c)
 {
-    const float sum = ROWS * MICROS * (MICROS + 1) / 2.0f; /* of all that goes in */
+    const float sum = ROWS * MICROS * (MICROS + 1) / 2.0f; /* over all inputs */
     float all = 1;
 
     for (int s = 0; s < c->program.stages; s++)
@@ -194,7 +194,7 @@ static void inference_holds_one_tape(void **state)
     d9d_device_close(c.dev);
 }
 
-/* A failure leaves what can be freed, wherever it comes. */
+/* After a failure anywhere everything can be freed. */
 static void a_forward_that_fails(void **state)
 {
     const d9d_pipe_schedule_opts opts = {
@@ -241,7 +241,7 @@ static void programs_that_are_none(void **state)
     refuse(&c, "1B0", "1B0: comes before its forward");
     refuse(&c, "0F0 0SEND_F0", "0SEND_F0: its output was not computed");
     assert_ok(d9d_program_init(2, 1, 1, D9D_PIPE_LOOP, true, &c.program));
-    assert_int_equal(create(&c), D9D_EINVAL); /* two ranks, and no group */
+    assert_int_equal(create(&c), D9D_EINVAL); /* two ranks without a process group */
     d9d_program_release(&c.program);
     d9d_module_release(&m);
     d9d_device_close(c.dev);

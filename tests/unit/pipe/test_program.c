@@ -141,7 +141,7 @@ static const d9d_pipe_schedule_opts hows[] = {
     HOW(D9D_PIPE_DUAL_PIPE_V, 0, false, false),
 };
 
-/* Prices of any sizes, so that no order is there by chance. */
+/* Irregular costs, so that no order is right by chance. */
 static void play(const d9d_program *p, d9d_timeline *out)
 {
     d9d_stage_costs *prices = calloc((size_t)p->stages, sizeof(*prices));
@@ -182,7 +182,7 @@ static void every_builder_passes_the_checker(void **state)
     assert_true(built > 2400);
 }
 
-/* Forward alone, however the stages of a training lie. */
+/* Forward only, for each placement of stages. */
 static void forwards_pass_on_every_layout(void **state)
 {
     (void)state;
@@ -206,7 +206,7 @@ static void forwards_pass_on_every_layout(void **state)
                 }
 }
 
-/* Most forwards at once on each of four ranks, 16 micro-batches. */
+/* Maximum number of live forwards on each of four ranks, 16 micro-batches. */
 static void live_activations_are_as_counted(void **state)
 {
     static const struct {
@@ -216,7 +216,7 @@ static void live_activations_are_as_counted(void **state)
         {HOW(D9D_PIPE_GPIPE, 1, false, false), {16, 16, 16, 16}},
         {HOW(D9D_PIPE_LOOPED_BFS, 2, false, false), {32, 32, 32, 32}},
         {HOW(D9D_PIPE_1F1B, 1, false, true), {7, 5, 3, 1}},
-        {HOW(D9D_PIPE_1F1B, 1, false, false), {4, 3, 2, 1}}, /* no more than it must */
+        {HOW(D9D_PIPE_1F1B, 1, false, false), {4, 3, 2, 1}}, /* no more than necessary */
         {HOW(D9D_PIPE_1F1B, 2, false, true), {11, 9, 7, 5}},
         {HOW(D9D_PIPE_1F1B, 1, true, false), {4, 4, 4, 4}},
         {HOW(D9D_PIPE_1F1B, 2, true, false), {8, 8, 8, 8}},
@@ -240,7 +240,7 @@ static void live_activations_are_as_counted(void **state)
     }
 }
 
-/* The bubbles of theory, with stages of one price and transfers for nothing. */
+/* The theoretical bubbles, with equal stages and free transfers. */
 static void bubbles_are_those_of_theory(void **state)
 {
     static const d9d_stage_costs thirds[8] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
@@ -292,7 +292,7 @@ static void joined_actions_hide_one_another(void **state)
     assert_float_equal(total[1], 14, 1e-12);
 }
 
-/* Two ranks, two stages, one micro-batch; what is wrong with it. */
+/* Two ranks, two stages, one micro-batch; and what is wrong with the program. */
 static void wrong_programs_are_named(void **state)
 {
     static const struct {

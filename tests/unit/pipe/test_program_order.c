@@ -1,5 +1,5 @@
 /* test_program_order.c - the order of transfers if all transfers of a rank in one direction (hidden
- * states or gradients) share a queue: a late one delays those after it. */
+ * states or gradients) share a stream: a late one delays those after it. */
 #include "d9d/pipe/program.h"
 
 #include <string.h>
@@ -10,18 +10,17 @@
 
 enum { DOWN, UP, WAYS, NOT_YET = -1 };
 
-/* What is known of a play: when each result was made and has come, by way, stage and micro-batch.
- */
-typedef struct play {
+/* State of a simulation: when each result was computed and has arrived, by direction, stage and
+ * micro-batch. */
+typedef struct simulation {
     const d9d_program *p;
     const double *takes; /* by verb */
     double *made, *sent, *came;
-    double now[16], queue[16][WAYS];
-    size_t at[16],
-        posted[16][WAYS]; /* of lanes: what has been computed, and what queues have done */
-} play;
+    double now[16], stream[16][WAYS];
+    size_t at[16], posted[16][WAYS]; /* per rank: next action, and next transfer of each stream */
+} simulation;
 
-static size_t cell(const play *x, int way, int stage, int micro)
+static size_t result_index(const simulation *x, int way, int stage, int micro)
 {
     return (size_t)((way * x->p->stages + stage) * x->p->micros + micro);
 }
@@ -34,19 +33,19 @@ static int way_of(const d9d_pipe_action *a)
                : UP;
 }
 
-/* When what an action takes is here. */
-static double input_of(const play *x, int rank, const d9d_pipe_action *a)
+/* When the inputs of an action are available. */
+static double input_of(const simulation *x, int rank, const d9d_pipe_action *a)
 {
     const int from = d9di_pipe_action_source_stage(x->p, a);
     size_t i;
 
     if (from < 0)
         return 0;
-    i = cell(x, way_of(a), from, a->micro);
+    i = result_index(x, way_of(a), from, a->micro);
     return d9d_program_rank_of(x->p, from) == rank ? x->made[i] : x->came[i];
 }
 
-static bool compute(play *x, int rank)
+static bool compute(simulation *x, int rank)
 {
     const d9d_pipe_lane *lane = &x->p->lanes[rank];
     size_t first = x->at[rank], end;
@@ -69,13 +68,13 @@ static bool compute(play *x, int rank)
     x->at[rank] = end;
     for (size_t i = first; i < end; i++)
         if (lane->data[i].kind != D9D_PIPE_WGRAD)
-            x->made[cell(x, way_of(&lane->data[i]), lane->data[i].stage, lane->data[i].micro)] =
-                x->now[rank];
+            x->made[result_index(x, way_of(&lane->data[i]), lane->data[i].stage,
+                                 lane->data[i].micro)] = x->now[rank];
     return true;
 }
 
-/* The next transfer of a queue, in the order of the lane. */
-static bool transfer(play *x, int rank, int way)
+/* The next transfer of a stream, in the order of the rank's actions. */
+static bool transfer(simulation *x, int rank, int way)
 {
     const d9d_pipe_lane *lane = &x->p->lanes[rank];
     size_t *at = &x->posted[rank][way];
@@ -91,12 +90,16 @@ static bool transfer(play *x, int rank, int way)
         return false;
     a = &lane->data[*at];
     sends = a->kind == D9D_PIPE_SEND_FORWARD || a->kind == D9D_PIPE_SEND_BACKWARD;
-    i = cell(x, way, sends ? a->stage : way == DOWN ? a->stage - 1 : a->stage + 1, a->micro);
+    i = result_index(x, way,
+                     sends         ? a->stage
+                     : way == DOWN ? a->stage - 1
+                                   : a->stage + 1,
+                     a->micro);
     when = sends ? x->made[i] : x->sent[i];
     if (when == NOT_YET)
         return false;
-    x->queue[rank][way] = when > x->queue[rank][way] ? when : x->queue[rank][way];
-    *(sends ? &x->sent[i] : &x->came[i]) = x->queue[rank][way];
+    x->stream[rank][way] = when > x->stream[rank][way] ? when : x->stream[rank][way];
+    *(sends ? &x->sent[i] : &x->came[i]) = x->stream[rank][way];
     ++*at;
     return true;
 }
@@ -115,7 +118,8 @@ static double *unknown(size_t n)
 static double total_of(const d9d_program *p, const double *takes)
 {
     const size_t n = (size_t)(WAYS * p->stages * p->micros);
-    play x = {.p = p, .takes = takes, .made = unknown(n), .sent = unknown(n), .came = unknown(n)};
+    simulation x = {
+        .p = p, .takes = takes, .made = unknown(n), .sent = unknown(n), .came = unknown(n)};
     double total = 0;
 
     for (bool moved = true; moved;) {
@@ -135,7 +139,7 @@ static double total_of(const d9d_program *p, const double *takes)
     return total;
 }
 
-/* With transfers that wait for nothing. */
+/* With transfers that do not wait. */
 static double free_total(const d9d_program *p, const double *takes)
 {
     d9d_stage_costs *prices = calloc((size_t)p->stages, sizeof(*prices));
@@ -165,7 +169,8 @@ static const d9d_pipe_schedule_opts hows[] = {
 };
 enum { HOWS = sizeof(hows) / sizeof(hows[0]) };
 
-/* What a step takes longer than with free transfers; *in_turns: in the order of turns. */
+/* Slowdown of a step relative to free transfers; *in_turns: with transfers in the order of the
+ * actions. */
 static double longer(const d9d_pipe_schedule_opts *opts, int ranks, int micros, const double *takes,
                      double *in_turns)
 {
@@ -185,8 +190,8 @@ static double longer(const d9d_pipe_schedule_opts *opts, int ranks, int micros, 
     return total;
 }
 
-/* Stages that take what they were ordered by: nobody waits for a queue. */
-static void nobody_waits_for_a_queue(void **state)
+/* Stages with the costs by which the order was made: no transfer waits. */
+static void no_transfer_waits_for_a_stream(void **state)
 {
     static const double takes[D9D_PIPE_ACTION_COUNT] = {8, 19, 12, 7};
     double turns;
@@ -198,12 +203,12 @@ static void nobody_waits_for_a_queue(void **state)
                 assert_true(longer(&hows[h], ranks, micros, takes, &turns) < 1e-9);
 }
 
-/* Other layers: a step on 4 ranks takes at most 8 % longer, and never more than in turns. */
+/* Other costs: a step on 4 ranks takes at most 8 % longer, and never longer than *in_turns. */
 static void little_where_stages_take_otherwise(void **state)
 {
     static const double others[][D9D_PIPE_ACTION_COUNT] = {
         {6.2, 14.3, 9.6, 5.3}, {1, 2, 1, 1}, {1, 3, 2, 1}, {1, 2.2, 1.4, 0.8}, {2, 3, 2, 1}};
-    double turns, most = 0, most_in_turns = 0;
+    double turns, max = 0, max_in_turns = 0;
 
     (void)state;
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
@@ -212,17 +217,17 @@ static void little_where_stages_take_otherwise(void **state)
                 const double more = longer(&hows[h], 4, micros, others[i], &turns);
 
                 assert_true(more <= turns + 1e-9);
-                most = more > most ? more : most;
-                most_in_turns = turns > most_in_turns ? turns : most_in_turns;
+                max = more > max ? more : max;
+                max_in_turns = turns > max_in_turns ? turns : max_in_turns;
             }
-    print_message("at most %.1f %% longer by time, %.1f %% in turns\n", 100 * most,
-                  100 * most_in_turns);
-    assert_true(most < 0.08 && most_in_turns > 0.2);
+    print_message("at most %.1f %% longer by time, %.1f %% in turns\n", 100 * max,
+                  100 * max_in_turns);
+    assert_true(max < 0.08 && max_in_turns > 0.2);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nobody_waits_for_a_queue),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_transfer_waits_for_a_stream),
                                        cmocka_unit_test(little_where_stages_take_otherwise)};
 
     return cmocka_run_group_tests_name("program_order", tests, NULL, NULL);

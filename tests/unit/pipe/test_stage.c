@@ -1,4 +1,4 @@
-/* test_stage.c - dealing layers out to pipeline stages. */
+/* test_stage.c - assigning layers to pipeline stages. */
 #include "d9d/pipe/stage.h"
 #include "support/unit.h"
 
@@ -6,7 +6,7 @@ typedef struct deal {
     int64_t layers;
     int count;
     int64_t pre, post;
-    int64_t end[8]; /* of each stage; the next begins there */
+    int64_t end[8]; /* end of the layers of each stage; the next stage begins there */
 } deal;
 
 static void layers_are_dealt_evenly(void **state)
@@ -44,7 +44,7 @@ static void a_stage_without_layers_is_named(void **state)
     (void)state;
     assert_fails(d9d_stage_layers(0, 1, 1, (d9d_stage){0, 4}, &first, &end), D9D_ECONFIG,
                  "pipeline: stage 0 of 4 gets no layer: 0 layers, 1 virtual before and 1 after");
-    /* On every stage, also on those that have some. */
+    /* Layers on every stage, also on those that have few. */
     for (int s = 0; s < 4; s++)
         assert_fails(
             d9d_stage_layers(2, 1, 1, (d9d_stage){s, 4}, &first, &end), D9D_ECONFIG,

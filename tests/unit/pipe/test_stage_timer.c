@@ -9,7 +9,7 @@
 typedef struct bench {
     d9d_device *dev;
     d9d_stage_timer *meter;
-    double unit; /* seconds of work() */
+    double unit; /* duration of work() in seconds */
 } bench;
 
 static void work(const bench *b, int times)
@@ -51,7 +51,7 @@ static void check(double got, const bench *b, double units)
     assert_true(fabs(got - units * b->unit) < 1e-6 * b->unit + 1e-15);
 }
 
-/* The same twice: marks are used again. */
+/* Measures twice: events are reused. */
 static void what_lies_between_marks(void **state)
 {
     d9d_stage_times w[2];
@@ -63,7 +63,7 @@ static void what_lies_between_marks(void **state)
     assert_false(d9d_stage_timer_is_done(b.meter));
     for (int play = 1; play <= 2; play++) {
         assert_ok(d9d_stage_timer_begin(b.meter));
-        work(&b, 2 * play); /* nobody's */
+        work(&b, 2 * play); /* of no stage */
         mark(&b, D9D_PIPE_FORWARD, 1, 0);
         work(&b, 3);
         mark(&b, D9D_PIPE_DGRAD, 1, 0);
@@ -106,7 +106,7 @@ static void prices_are_means(void **state)
     price_of("0F0 0F1 0B0 0B1", (d9d_stage_times){{4, 12, 0, 0}}, (d9d_stage_costs){2, 3, 3});
     price_of("0F0 0F1 0I0 0I1 0W0 0W1", (d9d_stage_times){{4, 0, 6, 2}},
              (d9d_stage_costs){2, 3, 1});
-    /* A whole backward beside halves: these are what is known of them. */
+    /* Where halves were measured besides whole backwards, the costs are those of the halves. */
     price_of("0F0 0F1 0B0 0I1 0W1", (d9d_stage_times){{4, 9, 6, 2}}, (d9d_stage_costs){2, 6, 2});
     price_of("0F0 0F1", (d9d_stage_times){{4, 0, 0, 0}}, (d9d_stage_costs){2, 0, 0});
 }

@@ -108,12 +108,12 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
                "{\"documents\": 1, \"tokens\": 64, \"worst\": []}\n"
                "{\"pipeline\": 1, \"rows\": 2, \"pipeline_ms\": 8, \"bubble\": 0.25}\n"
                "{\"pipeline\": 2, \"play_ms\": 9, \"busy_ms\": [7], \"input_ms\": [1], "
-               "\"weight_ms\": [2]}\n"                /* as 0.1 wrote them */
-               "{\"pipeline\": 7, \"bubble\": 0.5}\n" /* of a step that has no record */
+               "\"weight_ms\": [2]}\n"                /* as written by 0.1 */
+               "{\"pipeline\": 7, \"bubble\": 0.5}\n" /* of a step without a record */
                "{\"end\": \"saved\"}\n");
     r = opened(&p);
     assert_string_equal(r->end, "saved");
-    assert_int_equal(r->n, 3); /* what a checkpoint cost is no step */
+    assert_int_equal(r->n, 3); /* a save record is not a step */
     assert_true(d9d_run_reader_values(r, "bubble")[0] == 0.25);
     assert_true(isnan(d9d_run_reader_values(r, "bubble")[2]));
     assert_null(d9d_run_reader_values(r, "rows"));
@@ -179,7 +179,7 @@ static void evaluations_stand_with_their_steps(void **state)
     append(&p, "{\"restart\": 1, \"step\": 2}\n{\"evaluation\": \"valid\", \"step\": 3, "
                "\"valid/loss\": 6}\n{\"evaluation\": \"valid\", \"step\": -1}\n");
     assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
-    assert_int_equal(r->damaged, 1); /* the last */
+    assert_int_equal(r->damaged, 1); /* the last one */
     assert_int_equal(r->n, 3);
     assert_true(d9d_run_reader_values(r, "valid/loss")[2] == 6);
     d9d_run_reader_close(r);

@@ -31,7 +31,7 @@ static void differences_beyond_rounding_are_found(void **state)
     static const struct {
         record mesh[3];
         int n;
-        double worst; /* below 0: not the same steps */
+        double worst; /* below 0: different steps */
         bool same;
     } cases[] = {
         {{{5, 1}, {4, 2}, {3, 0.5}}, 3, 0, true},
@@ -62,7 +62,7 @@ static void differences_beyond_rounding_are_found(void **state)
     }
 }
 
-/* A loss that is no number is never the same. */
+/* A NaN loss never equals another. */
 static void a_nan_does_not_pass(void **state)
 {
     d9d_selftest_summary s = {.mesh = "tp 2", .allowed = 1e-5};

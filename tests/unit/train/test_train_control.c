@@ -1,4 +1,4 @@
-/* test_train_control.c - flags of ranks, and what their sum says. */
+/* test_train_control.c - flags of ranks, and what their sum means. */
 #include <signal.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ static d9di_train_control control_open(bool is_root)
     return t;
 }
 
-/* A rank that is alone needs no report. */
+/* A single rank needs no all-reduce. */
 static void test_alone(void **state)
 {
     d9di_train_control t = control_open(true);
@@ -28,7 +28,7 @@ static void test_alone(void **state)
     d9di_train_control_close(&t);
 }
 
-/* One of several waits for the sum, its own signal included. */
+/* One of several ranks waits for the sum, which includes its own signal. */
 static void test_sum_of_ranks(void **state)
 {
     d9di_train_control t = control_open(true);
@@ -42,21 +42,21 @@ static void test_sum_of_ranks(void **state)
     d9di_train_control_receive(&t, sum);
     assert_true(d9di_train_control_should_sleep(&t, false));
     assert_false(d9di_train_control_should_exit(&t, false));
-    assert_true(d9di_train_control_flags(&t, false) == 0); /* it was taken */
+    assert_true(d9di_train_control_flags(&t, false) == 0); /* it was consumed */
 
     assert_int_equal(raise(SIGTERM), 0);
     sum = d9di_train_control_flags(&t, false);
     assert_false(d9di_train_control_should_exit(&t, false));
     d9di_train_control_receive(&t, 0);
     assert_false(d9di_train_control_should_exit(&t, false));
-    d9di_train_control_receive(&t, 7 * sum); /* seven ranks had it */
+    d9di_train_control_receive(&t, 7 * sum); /* seven ranks had the flag */
     assert_true(d9di_train_control_should_exit(&t, false));
-    d9di_train_control_receive(&t, 0); /* stays */
+    d9di_train_control_receive(&t, 0); /* stays set */
     assert_true(d9di_train_control_should_exit(&t, false));
     d9di_train_control_close(&t);
 }
 
-/* Only rank 0 is asked to sleep; any rank to exit. */
+/* Only rank 0 is asked to suspend; any rank to exit. */
 static void test_other_ranks(void **state)
 {
     d9di_train_control t = control_open(false);

@@ -123,9 +123,10 @@ typedef struct d9d_decoder_shape {
     /* Factors of the embedding's rows and of the logits; 0: 1.  The latter multiplies the hidden
      * rows that the head takes, and no other head's. */
     double embedding_scale, logit_scale;
-    bool has_experts;         /* some layer, of any stage, has a mixture of experts */
-    double logit_softcap;     /* of the head, as d9d_op_vocab_opts.softcap; 0: none */
-    int64_t learnt_positions; /* rows of a table that is added to the embedding; 0: none */
+    bool embedding_scale_rounded; /* to the type of the model's parameters (Gemma) */
+    bool has_experts;             /* some layer, of any stage, has a mixture of experts */
+    double logit_softcap;         /* of the head, as d9d_op_vocab_opts.softcap; 0: none */
+    int64_t learnt_positions;     /* rows of a table that is added to the embedding; 0: none */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;

@@ -173,7 +173,7 @@ D9D_API int64_t d9d_hf_layer_of(const d9d_hf_naming *n, const char *name);
 /* True for a name in the files that no model uses: a row without parameters. */
 D9D_API bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name);
 /* All matrices that can have adapters and have a tensor, or one for each expert, of their own in
- * the files; in the arena. */
+ * the files, not transposed; in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_matrices(const d9d_hf_naming *n, const d9d_hf_params *params,
                                                 d9d_arena *a, d9d_model_matrices *out);
 
