@@ -46,14 +46,14 @@ teardown_file() {
     rm -rf "$shared"
 }
 
-# hosts RANKS-PER-HOST COMMAND...: runs mpirun on the first host, which detects within seconds that
+# hosts RANKS-PER-HOST COMMAND...: runs mpirun on the first host.  After half a minute it detects that
 # the other host is lost.
 hosts() {
     local n=$1
     shift
     ASAN_OPTIONS=detect_leaks=0 timeout -k 5 1800 "$BATS_TEST_DIRNAME/on_host" "$one" "$shared/n1" n1 \
         mpirun --host "10.77.0.1:$n,10.77.0.2:$n" -n $((2 * n)) --mca plm rsh --mca plm_rsh_agent "$shared/rsh" \
-        --mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2 \
+        --mca oob_tcp_keepalive_time 25 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2 \
         -x PATH "$@" 3>&- </dev/null
 }
 cable() { ip -n "$two" link set cable "$1"; }
@@ -73,7 +73,7 @@ train="d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set 
     # shellcheck disable=SC2086
     hosts 1 $train --set trainer.run.dir=whole c.json
     # shellcheck disable=SC2086
-    hosts 1 $train --set trainer.timeout.step_timeout=30 --set trainer.timeout.init_timeout=30 c.json 2>err &
+    hosts 1 $train --set trainer.timeout.step_timeout=15 --set trainer.timeout.init_timeout=15 c.json 2>err &
     pid=$!
     wait_for has_lines run/metrics.jsonl 30
     sleep "0.$((RANDOM % 5))"
