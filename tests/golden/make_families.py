@@ -268,15 +268,15 @@ def digits(x):
     return float(f"{x:.10g}")
 
 
-def build(kind, config, exact=False):
+def build(kind, config, exact=False, suffix="ForCausalLM"):
     """transformers' model; exact: with its casts to float32 made casts to float64."""
-    module = sys.modules[getattr(T, kind + "ForCausalLM").__module__]
+    module = sys.modules[getattr(T, kind + suffix).__module__]
     names = dict(vars(module))
     if exact:
         source = Path(module.__file__).read_text()
         source = re.sub(r"torch\.float(32)?\b", "torch.float64", source).replace(".float()", ".double()")
         exec(compile(source, module.__file__, "exec"), names)
-    model = names[kind + "ForCausalLM"](config)
+    model = names[kind + suffix](config)
     if hasattr(config, "swiglu_limit"):  # transformers' experts have gpt-oss's own limit
         for m in model.modules():
             if hasattr(m, "limit"):

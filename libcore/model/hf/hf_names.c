@@ -6,9 +6,9 @@
 #include <string.h>
 
 const d9d_hf_parts d9d_hf_parts_default = {
-    "model.", {"model.embed_tokens", "model.layers", "model.norm", "lm_head"}};
+    "model.", {"model.embed_tokens", "model.layers", "model.norm", "lm_head", NULL}};
 const d9d_decoder_names d9d_hf_own_names = {"model.embed_tokens", "model.layers", "model.norm",
-                                            "lm_head"};
+                                            "lm_head", "model.embeddings.norm"};
 
 #define EXPERT "{expert}"
 
@@ -167,7 +167,8 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d
                              d9d_arena *a, d9di_hf_place *out)
 {
     static const char embed[] = "model.embed_tokens.token_embedding.", head[] = "lm_head.lm_head.",
-                      norm[] = "model.norm.", score[] = "cls_head.score.";
+                      norm[] = "model.norm.", score[] = "cls_head.score.",
+                      embed_norm[] = "model.embeddings.norm.";
     const char *suffix = strrchr(name, '.'), *there = NULL;
 
     if (is_between(name, embed, ".weight"))
@@ -176,6 +177,8 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d
         there = n->parts->hf.head;
     else if (has_prefix(name, norm))
         there = n->parts->hf.norm;
+    else if (has_prefix(name, embed_norm))
+        there = n->parts->hf.embed_norm;
     else if (has_prefix(name, score))
         there = "score";
     if (there == NULL)
