@@ -593,6 +593,45 @@ static void a_field_that_is_not_declared_is_refused(void **state)
     each_family(check_undeclared);
 }
 
+/* ModernBERT's two bases by either generation of names; what is absent has its own default. */
+static void bases_of_kinds_of_layers_are_read(void **state)
+{
+    static const char *const same[][2] = {
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 50}}}",
+         "{\"global_rope_theta\": 50}"},
+        {"{\"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 50}}}",
+         "{\"local_rope_theta\": 50}"},
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
+         "{\"global_rope_theta\": 160000, \"local_rope_theta\": 10000}"},
+        {"{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", "
+         "\"sliding_attention\", \"full_attention\"]}",
+         "{\"global_attn_every_n_layers\": 2}"},
+    };
+    const sample *s = sample_of("modernbert");
+    d9d_arena a = {0};
+    d9d_family_config c;
+    json_t *doc;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+        d9d_buf text[2] = {{0}};
+
+        for (int k = 0; k < 2; k++) {
+            doc = document(s, same[i][k]);
+            print_document(doc, &text[k]);
+            json_decref(doc);
+        }
+        assert_true(strncmp(text[0].data, "head ", 5) == 0);
+        assert_string_equal(text[0].data, text[1].data);
+        d9d_buf_release(&text[0]);
+        d9d_buf_release(&text[1]);
+    }
+    doc = document(s, yarn);
+    assert_fails_like(family_parse(doc, "c", true, &a, &c), D9D_ENOTSUP, "c: rope_scaling: ");
+    json_decref(doc);
+    d9d_arena_release(&a);
+}
+
 /* null is the default, unless the table says what it means. */
 static void check_nulls(const d9d_family *f, const sample *s)
 {
@@ -945,6 +984,7 @@ int main(void)
         cmocka_unit_test(a_field_does_what_it_is_declared_to_do),
         cmocka_unit_test(a_field_that_files_cannot_have_is_that_of_a_job),
         cmocka_unit_test(a_field_that_is_not_declared_is_refused),
+        cmocka_unit_test(bases_of_kinds_of_layers_are_read),
         cmocka_unit_test(a_field_that_is_null_is_absent_or_has_a_meaning),
         cmocka_unit_test(heads_have_a_size),
         cmocka_unit_test(a_change_of_generation_keeps_the_rope),
