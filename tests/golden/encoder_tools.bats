@@ -58,7 +58,9 @@ says() {
     local want=$1 text=$2
     shift 2
     run "$@"
-    [ "$status" -eq "$want" ] && [[ "$output" == *"$text"* ]] || { echo "$status: $output" && return 1; }
+    if [ "$status" -ne "$want" ] || [[ "$output" != *"$text"* ]]; then
+        echo "$status: $output" && return 1
+    fi
 }
 
 @test "pooled and hidden states are transformers', whatever stands beside a text" {
@@ -116,9 +118,9 @@ says() {
             --set trainer.batching.global_batch_size=8 --set trainer.batching.microbatch_size=4 "$c.train.json"
         for f in loss grad_norm; do close <(numbers $f "pairs-$c/metrics.jsonl") <(numbers $f "$golden/$c/pairs.jsonl"); done
         grep -q '"ModernBertModel"' "pairs-$c/export/config.json"
-        d9d-map plan --all "pairs-$c/export" >plan
-        grep -q 'layers.1.attn.Wqkv.weight' plan
-        [ -z "$(grep -E 'classifier|decoder|head\.' plan)" ]
+        run d9d-map plan --all "pairs-$c/export"
+        [[ "$output" == *layers.1.attn.Wqkv.weight* ]]
+        [[ ! "$output" =~ classifier|decoder|head\. ]]
     done
 }
 
