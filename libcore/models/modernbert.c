@@ -91,9 +91,7 @@ static const d9d_hf_tensor tensors[] = {
 /* Layers with a window: by layer_types, or by their number. */
 static d9d_status check(void *dims, const char *where, d9d_arena *a)
 {
-    static const char *const words[] = {"full_attention", "sliding_attention", NULL};
     config *c = dims;
-    d9d_layer_types types;
 
     if (c->num_key_value_heads != c->num_attention_heads)
         return D9D_FAIL(D9D_ENOTSUP,
@@ -101,14 +99,8 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
                         "must be equal",
                         where, (long long)c->num_key_value_heads,
                         (long long)c->num_attention_heads);
-    c->windowed = d9d_arena_alloc(a, (size_t)c->num_hidden_layers);
-    if (c->windowed == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
-    D9D_TRY(d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
-    for (int64_t l = 0; l < c->num_hidden_layers; l++)
-        c->windowed[l] =
-            types.at != NULL ? types.at[l] == 1 : l % c->global_attn_every_n_layers != 0;
-    return D9D_OK;
+    return d9d_layer_types_windowed(&c->layer_types, c->global_attn_every_n_layers, 0,
+                                    c->num_hidden_layers, where, a, &c->windowed);
 }
 
 static d9d_block_layer_norm_params norm_params(const config *c)

@@ -141,7 +141,13 @@ typedef struct d9d_layer_types {
 D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words,
                                                      int64_t layers, const char *where,
                                                      d9d_arena *a, d9d_layer_types *out);
-/* A list of words in a family's struct, for that function. */
+/* Which layers have a window: by a list of "full_attention" and "sliding_attention"; if it is
+ * absent, all but layer `full` of each `period` layers, from 0. */
+D9D_API D9D_MUST_USE d9d_status d9d_layer_types_windowed(const d9d_list *list, int64_t period,
+                                                         int64_t full, int64_t layers,
+                                                         const char *where, d9d_arena *a,
+                                                         bool **out);
+/* A list of words in a family's struct, for these functions. */
 #define D9D_FAMILY_LAYER_TYPES(S, member)                                                          \
     D9D_KEY_LIST(S, member, "null", &d9d_family_word, "the kind of each layer",                    \
                  .flags = D9D_NULLABLE)
