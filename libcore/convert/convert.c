@@ -88,14 +88,19 @@ static d9d_status mark_own(const d9d_convert *c, json_t *doc)
                : d9d_hf_config_mark(doc, d9d_head_name(D9D_HEAD_CAUSAL_LM), fused, json_object());
 }
 
-/* Another expert layout belongs to another generation of transformers. */
+/* Another expert layout belongs to another generation of transformers, and without its head a model
+ * is of another class. */
 static d9d_status set_layout_mark(const d9d_convert *c, json_t *doc)
 {
+    const d9d_model_provider *p = c->model->provider;
+
     if (c->given)
         return D9D_OK; /* it was made for this layout */
     d9d_hf_config_unmark(doc);
     if (c->to == D9D_LAYOUT_D9D)
         return mark_own(c, doc);
+    if (p->hf_head != NULL)
+        D9D_TRY(D9D_PLUGIN_CALL(p->table->name, p, hf_head, c->model->config, doc));
     if (c->to == hf_layout(c) || !has_experts(c))
         return D9D_OK;
     return d9d_hf_config_set_generation(doc, c->to == D9D_LAYOUT_HF_FUSED ? 5 : 4);

@@ -201,10 +201,15 @@ static d9d_status check_task_params(const d9di_engine *e, const d9di_engine_opts
     for (size_t i = 0; i < s->params.n; i++) {
         const d9d_param *p = s->params.p[i];
 
-        if (!p->spec.from_task || p->spec.is_buffer || p->spec.trainable ||
+        if (!p->spec.from_task || p->spec.is_buffer || (opts->train && p->spec.trainable) ||
             is_in_source(s->weights, p->name) ||
             (e->given_adapters != NULL && d9d_adapters_have_head(e->given_adapters, p->name)))
             continue;
+        if (!opts->train)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "task: %s would be random: %s does not have it, and it is not learned "
+                            "here",
+                            p->name, opts->source);
         return D9D_FAIL(D9D_ECONFIG,
                         "peft: %s would stay random: %s does not have it, and no method trains it; "
                         "\"full_tune\" does",
@@ -230,7 +235,7 @@ static d9d_status stage_open(d9di_engine *e, const d9di_engine_opts *opts, int k
     if (!reads_source(opts))
         return D9D_OK;
     D9D_TRY(d9d_weights_open(&spec, stage, opts->source, merged_adapters(e), &out->weights));
-    return opts->train ? check_task_params(e, opts, out) : D9D_OK;
+    return check_task_params(e, opts, out);
 }
 
 static d9d_status stages_open(d9di_engine *e, const d9di_engine_opts *opts)

@@ -97,6 +97,8 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
         D9D_TRY(p->callbacks->next(p->callbacks->arg, &p->host));
         D9D_TRY(d9d_cp_slice_make(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp), &e->cp_buffer,
                                   &slice));
+        if (e->stages[0].model->bidirectional)
+            D9D_TRY(d9d_cp_slice_separate_padding(&p->host, &e->cp_buffer, &slice));
         D9D_TRY(cp_slice_upload(e, &slice, &e->micros.data[p->loaded]));
         D9D_TRY(d9di_task_check_batch(e->task, &p->host));
         D9D_TRY(pool_upload(e, &p->host, &e->micros.data[p->loaded].pool));

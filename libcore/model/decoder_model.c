@@ -8,6 +8,13 @@
 #include "d9d/base/plugin_call.h"
 #include "model/layer_blocks.h"
 
+/* A norm of one of the two kinds. */
+typedef struct decoder_norm {
+    d9d_block_norm rms;
+    d9d_block_layer_norm layer;
+    d9d_module *module; /* of one of the two; NULL: there is none */
+} decoder_norm;
+
 typedef struct decoder {
     d9d_model base;
     d9d_model_ops ops;     /* with its kind's name */
@@ -18,15 +25,13 @@ typedef struct decoder {
     d9d_block_vocab *head; /* one of the two, or NULL */
     d9d_block_position_embedding positions;
     bool learns_positions; /* they are in use, on the first stage */
-    d9d_block_norm norm;
-    d9d_block_layer_norm layer_norm;
-    d9d_module *final_norm; /* of one of the two */
+    decoder_norm embed_norm, final_norm;
     d9d_block_rope rope, local_rope;
     char *layers; /* kind.layer bytes each */
 } decoder;
 
-static const d9d_decoder_names default_names = {"embed", "layers", "norm", "head",
-                                                "embed_positions"};
+static const d9d_decoder_names default_names = {"embed", "layers",          "norm",
+                                                "head",  "embed_positions", "embed_norm"};
 
 const d9d_hf_name_pair d9d_decoder_hf_names[] = {
     {"embed.token_embedding.all.", "model.embed_tokens."},
@@ -53,7 +58,9 @@ static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_o
     opts.blocks = &l->blocks;
     D9D_TRY(d9d_model_add_unit(&m->base, name, &l->module));
     D9D_TRY(D9D_PLUGIN_CALL(m->kind.name, &m->kind, init, l, &opts));
-    m->base.whole_sequences |= l->blocks.gated_delta != NULL;
+    m->base.bidirectional |=
+        l->blocks.attention != NULL && l->blocks.attention->shape.bidirectional;
+    m->base.whole_sequences |= l->blocks.gated_delta != NULL || m->base.bidirectional;
     mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : l->blocks.moe;
     if (mixture != NULL)
         m->base.mixtures[m->base.n_mixtures++] = mixture;
@@ -120,15 +127,16 @@ static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_bl
     return vocab_init(m, s, opts, s->tied ? D9D_VOCAB_EMBEDDING : D9D_VOCAB_HEAD, m->head);
 }
 
-static d9d_status norm_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts)
+static d9d_status norm_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts,
+                            const char *name, decoder_norm *n)
 {
     const float eps = (float)s->norm_eps;
 
-    m->final_norm = s->layer_norm ? &m->layer_norm.module : &m->norm.module;
-    D9D_TRY(s->layer_norm ? d9d_block_layer_norm_init(&m->layer_norm, opts, s->hidden, eps,
-                                                      s->layer_norm_params)
-                          : d9d_block_norm_init(&m->norm, opts, s->hidden, eps, s->zero_centred));
-    return d9d_model_add_unit(&m->base, m->kind.names->norm, m->final_norm);
+    n->module = s->layer_norm ? &n->layer.module : &n->rms.module;
+    D9D_TRY(s->layer_norm
+                ? d9d_block_layer_norm_init(&n->layer, opts, s->hidden, eps, s->layer_norm_params)
+                : d9d_block_norm_init(&n->rms, opts, s->hidden, eps, s->zero_centred));
+    return d9d_model_add_unit(&m->base, name, n->module);
 }
 
 static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const void *config,
@@ -142,9 +150,11 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
         D9D_TRY(vocab_init(m, s, &opts, D9D_VOCAB_EMBEDDING, &m->embed));
     if (first && s->learnt_positions > 0)
         D9D_TRY(positions_init(m, s, &opts));
+    if (first && s->embed_norm)
+        D9D_TRY(norm_init(m, s, &opts, m->kind.names->embed_norm, &m->embed_norm));
     D9D_TRY(layers_init(m, s, config, options->recompute, &opts));
     if (last)
-        D9D_TRY(norm_init(m, s, &opts));
+        D9D_TRY(norm_init(m, s, &opts, m->kind.names->norm, &m->final_norm));
     if (last && !s->no_head)
         D9D_TRY(head_init(m, s, &opts));
     if (first != last && s->tied && !s->no_head)
@@ -193,6 +203,16 @@ static d9d_status positions_forward(decoder *m, d9d_tape *t, const d9d_tensor *p
     return d9d_param_unit_reshard(&m->positions.module, t);
 }
 
+static d9d_status norm_forward(decoder_norm *n, d9d_tape *t, d9d_var **x)
+{
+    if (n->module == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_param_unit_unshard(n->module, t));
+    D9D_TRY(n->module == &n->rms.module ? d9d_block_norm_forward(&n->rms, t, *x, x)
+                                        : d9d_block_layer_norm_forward(&n->layer, t, *x, x));
+    return d9d_param_unit_reshard(n->module, t);
+}
+
 static d9d_status embed_forward(decoder *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
     D9D_TRY(d9d_param_unit_unshard(&m->embed.module, t));
@@ -200,6 +220,7 @@ static d9d_status embed_forward(decoder *m, d9d_tape *t, const d9d_model_in *in,
     D9D_TRY(d9d_param_unit_reshard(&m->embed.module, t));
     if (m->learns_positions)
         D9D_TRY(positions_forward(m, t, in->positions, x));
+    D9D_TRY(norm_forward(&m->embed_norm, t, x));
     return hook_call(in->hook, t, 0, *x);
 }
 
@@ -219,15 +240,6 @@ static d9d_status layers_forward(decoder *m, d9d_tape *t, const d9d_model_in *in
     return D9D_OK;
 }
 
-static d9d_status norm_forward(decoder *m, d9d_tape *t, d9d_var **x)
-{
-    D9D_TRY(d9d_param_unit_unshard(m->final_norm, t));
-    D9D_TRY(m->final_norm == &m->norm.module
-                ? d9d_block_norm_forward(&m->norm, t, *x, x)
-                : d9d_block_layer_norm_forward(&m->layer_norm, t, *x, x));
-    return d9d_param_unit_reshard(m->final_norm, t);
-}
-
 static d9d_status decoder_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
                                   d9d_model_out *out)
 {
@@ -241,8 +253,7 @@ static d9d_status decoder_forward(d9d_model *base, d9d_tape *t, const d9d_model_
     if (d9d_stage_is_first(base->stage))
         D9D_TRY(embed_forward(m, t, in, &o.hidden));
     D9D_TRY(layers_forward(m, t, in, &o.hidden));
-    if (d9d_stage_is_last(base->stage))
-        D9D_TRY(norm_forward(m, t, &o.hidden));
+    D9D_TRY(norm_forward(&m->final_norm, t, &o.hidden));
     if (m->head != NULL)
         D9D_TRY(d9d_model_loss(m->head, t, in, &o));
     *out = o;

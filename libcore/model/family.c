@@ -53,6 +53,22 @@ d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words, 
     return D9D_OK;
 }
 
+d9d_status d9d_layer_types_windowed(const d9d_list *list, int64_t period, int64_t full,
+                                    int64_t layers, const char *where, d9d_arena *a, bool **out)
+{
+    static const char *const words[] = {"full_attention", "sliding_attention", NULL};
+    bool *windowed = d9d_arena_alloc(a, (size_t)layers);
+    d9d_layer_types types;
+
+    if (windowed == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+    D9D_TRY(d9d_layer_types_read(list, words, layers, where, a, &types));
+    for (int64_t l = 0; l < layers; l++)
+        windowed[l] = types.at != NULL ? types.at[l] == 1 : l % period != full;
+    *out = windowed;
+    return D9D_OK;
+}
+
 /* --- dimensions ------------------------------------------------------------------------------- */
 
 static d9d_status heads_check(const d9d_family_dims *c, const char *where)

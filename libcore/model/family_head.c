@@ -16,16 +16,29 @@ const d9di_head_name d9di_head_names[] = {
 };
 
 /* Classes of transformers by suffix, the longest first: trainers prepend words. */
-static const struct {
-    const char *end;
+typedef struct head_class {
+    const char *end; /* NULL ends the table */
     d9d_head_kind head;
-} head_classes[] = {
-    {"ForSequenceClassification", D9D_HEAD_CLASSIFICATION},
-    {"ForCausalLM", D9D_HEAD_CAUSAL_LM},
-    {"LMHeadModel", D9D_HEAD_CAUSAL_LM},
-    {"Model", D9D_HEAD_EMBEDDING},
+    bool left_out; /* the class has another head, which the model does not compute */
+} head_class;
+static const head_class decoder_classes[] = {
+    {"ForSequenceClassification", D9D_HEAD_CLASSIFICATION, false},
+    {"ForCausalLM", D9D_HEAD_CAUSAL_LM, false},
+    {"LMHeadModel", D9D_HEAD_CAUSAL_LM, false},
+    {"Model", D9D_HEAD_EMBEDDING, false},
+    {NULL, D9D_HEAD_COUNT, false},
 };
-enum { N_CLASSES = sizeof(head_classes) / sizeof(head_classes[0]) };
+static const head_class encoder_classes[] = {
+    {"ForSequenceClassification", D9D_HEAD_EMBEDDING, true},
+    {"ForMaskedLM", D9D_HEAD_EMBEDDING, true},
+    {"Model", D9D_HEAD_EMBEDDING, false},
+    {NULL, D9D_HEAD_COUNT, false},
+};
+
+static bool is_encoder(const d9d_family_config *c)
+{
+    return c->family != NULL && c->family->encoder;
+}
 
 static bool ends_with(const char *name, const char *end)
 {
@@ -40,16 +53,20 @@ static d9d_status head_of_class(const d9di_hf_reader *r, d9d_family_config *c)
 {
     const json_t *list = d9di_hf_member(r->doc, "architectures"), *first = json_array_get(list, 0);
     const char *name = json_string_value(first);
+    const head_class *k = is_encoder(c) ? encoder_classes : decoder_classes;
 
-    c->head_unknown = list == NULL || (json_is_array(list) && first == NULL);
-    if (c->head_unknown)
+    if (list == NULL || (json_is_array(list) && first == NULL)) {
+        c->head_unknown = !is_encoder(c);
+        c->head = is_encoder(c) ? D9D_HEAD_EMBEDDING : c->head;
         return D9D_OK;
-    for (size_t i = 0; i < N_CLASSES && name != NULL; i++)
-        if (ends_with(name, head_classes[i].end)) {
-            c->head = head_classes[i].head;
-            return D9D_OK;
-        }
-    return d9di_hf_refuse(r, "architectures", list);
+    }
+    while (k->end != NULL && (name == NULL || !ends_with(name, k->end)))
+        k++;
+    if (k->end == NULL)
+        return d9di_hf_refuse(r, "architectures", list);
+    c->head = k->head;
+    c->new_head = k->left_out;
+    return D9D_OK;
 }
 
 /* Upper bounds keep products of dimensions far from overflow. */
@@ -74,7 +91,8 @@ static d9d_status head_of_mark(const d9di_hf_reader *r, d9d_family_config *c)
     D9D_TRY(d9di_hf_i64(&mark, "embedding_dim", 0, &c->embedding_dim));
     D9D_TRY(range_check(r, "embedding_dim", c->embedding_dim, 0, MOST_FEATURES));
     D9D_TRY(d9di_hf_bool(&mark, "prefixed", &c->prefixed));
-    for (int h = 0; word != NULL && h < D9D_HEAD_COUNT; h++)
+    for (int h = is_encoder(c) ? D9D_HEAD_CLASSIFICATION : 0; word != NULL && h < D9D_HEAD_COUNT;
+         h++)
         if (strcmp(word, d9d_head_name((d9d_head_kind)h)) == 0) {
             c->head = (d9d_head_kind)h;
             c->head_unknown = false;
@@ -119,6 +137,12 @@ d9d_status d9d_family_set_head(const void *config, d9d_arena *a, d9d_head *head,
 
     if (new == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu bytes", c->family->name, sizeof(*new));
+    if (head->kind == D9D_HEAD_CAUSAL_LM && c->family->encoder)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: every position sees those behind it, so there is no next token to "
+                        "learn, score or generate; give task embedding, classification or "
+                        "hidden_states",
+                        c->family->name);
     if (head->kind == D9D_HEAD_CAUSAL_LM && !same)
         return D9D_FAIL(D9D_ENOTSUP,
                         "%s: the configuration is that of a model with the head \"%s\", and the "
@@ -200,6 +224,8 @@ static d9d_status own_field(const d9d_family_config *c, const char **out)
 d9d_status d9di_family_check_hf(const d9d_family_config *c)
 {
     const char *what = c->n_splits != 1 ? "a vocabulary of several splits"
+                       : c->head == D9D_HEAD_CLASSIFICATION && c->family->encoder
+                           ? "a classification head of one matrix"
                        : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
                            ? "a projection of embeddings"
                            : NULL;
@@ -250,25 +276,34 @@ static json_t *class_build(const d9d_family_config *c)
     return json_pack("[s]", name);
 }
 
-/* Set the class, and the labels of a classifier. */
-static d9d_status head_write(const d9d_family_config *c, json_t *doc)
+/* Set the labels of a classifier. */
+static d9d_status labels_write(const d9d_family_config *c, json_t *doc)
 {
-    const bool labelled = c->head == D9D_HEAD_CLASSIFICATION;
-    json_t *more = labelled ? labels_build(c->labels) : json_object();
+    json_t *more;
     int bad;
 
-    if (labelled)
-        (void)json_object_del(doc, "num_labels");
-    bad = json_object_set_new(doc, "architectures", class_build(c));
-    bad |= json_object_update(doc, more);
+    if (c->head != D9D_HEAD_CLASSIFICATION)
+        return D9D_OK;
+    more = labels_build(c->labels);
+    (void)json_object_del(doc, "num_labels");
+    bad = json_object_update(doc, more);
     json_decref(more);
     return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
 }
 
-/* The number of labels of a classifier's document; -1: not a classifier. */
-static int64_t labels_count(const json_t *doc)
+/* Set the class, and the labels of a classifier. */
+static d9d_status head_write(const d9d_family_config *c, json_t *doc)
 {
-    d9d_family_config c = {0};
+    D9D_TRY(labels_write(c, doc));
+    return json_object_set_new(doc, "architectures", class_build(c)) == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+}
+
+/* The number of labels of a classifier's document; -1: not a classifier. */
+static int64_t labels_count(const d9d_family *f, const json_t *doc)
+{
+    d9d_family_config c = {.family = f};
 
     if (d9di_family_head_read(doc, D9D_HF_CONFIG_NAME, &c) != D9D_OK ||
         c.head != D9D_HEAD_CLASSIFICATION)
@@ -276,14 +311,24 @@ static int64_t labels_count(const json_t *doc)
     return c.labels;
 }
 
+/* The document of a model that only the suite's own layout can have. */
+static d9d_status own_layout_write(const d9d_family_config *c, json_t *doc)
+{
+    const bool classifier = c->new_head && c->family->encoder;
+
+    D9D_TRY(d9d_family_mark(c, doc, d9d_hf_config_was_fused(doc)));
+    return classifier && labels_count(c->family, doc) != c->labels ? labels_write(c, doc) : D9D_OK;
+}
+
 d9d_status d9d_family_hf_head(const void *config, json_t *doc)
 {
     const d9d_family_config *c = config;
 
     if (d9di_family_check_hf(c) != D9D_OK || c->custom_router)
-        D9D_TRY(d9d_family_mark(c, doc, d9d_hf_config_was_fused(doc)));
+        D9D_TRY(own_layout_write(c, doc));
     D9D_TRY(check_config(c));
-    if (!c->new_head || (c->head == D9D_HEAD_CLASSIFICATION && labels_count(doc) == c->labels))
+    if (!c->new_head ||
+        (c->head == D9D_HEAD_CLASSIFICATION && labels_count(c->family, doc) == c->labels))
         return D9D_OK;
     return head_write(c, doc);
 }

@@ -250,22 +250,37 @@ static bool is_mtp_layer(const d9d_family_config *c, const char *name)
     return c->family->mtp_layers && layer >= ((const d9d_family_dims *)c->dims)->num_hidden_layers;
 }
 
-/* Parts of a model that no family computes, by the beginning of their tensors' names. */
+/* Parts of a model that the family does not compute, by the beginning of their tensors' names. */
 static const struct {
-    const char *part, *beginnings[7];
+    const char *part;
+    bool of_encoder; /* of encoders alone */
+    const char *beginnings[7];
 } left_out[D9D_FAMILY_LEFT_OUT] = {
-    {"layers for multi-token prediction", {"mtp."}},
+    {"layers for multi-token prediction", false, {"mtp."}},
+    {"the prediction head", true, {"head.", "decoder.", "classifier."}},
     {"the vision model",
+     false,
      {"model.visual.", "visual.", "model.vision_tower.", "vision_tower.",
       "model.multi_modal_projector.", "multi_modal_projector."}},
 };
 
 static bool is_left_out_as(const d9d_family_config *c, size_t part, const char *name)
 {
+    if (left_out[part].of_encoder && !c->family->encoder)
+        return false;
     for (const char *const *b = left_out[part].beginnings; *b != NULL; b++)
         if (has_prefix(name, *b))
             return true;
     return part == 0 && is_mtp_layer(c, name);
+}
+
+static bool is_of_left_out_part(const d9d_family_config *c, const char *name)
+{
+    size_t part = 0;
+
+    while (part < D9D_FAMILY_LEFT_OUT && !is_left_out_as(c, part, name))
+        part++;
+    return part < D9D_FAMILY_LEFT_OUT;
 }
 
 size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, size_t part,
@@ -290,8 +305,8 @@ static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source 
     for (size_t i = 0; i < src->n; i++) {
         const char *name = src->at(src->self, i)->name;
 
-        if ((tied && is_lm_head(c, name)) || is_other_head(c, name) || is_left_out_as(c, 0, name) ||
-            is_left_out_as(c, 1, name) || d9d_hf_is_unused(&naming, name))
+        if ((tied && is_lm_head(c, name)) || is_other_head(c, name) ||
+            is_of_left_out_part(c, name) || d9d_hf_is_unused(&naming, name))
             D9D_TRY(d9d_mapper_drop(m, name));
     }
     return D9D_OK;

@@ -47,7 +47,8 @@ static double mixer_products(const d9d_layer_blocks *b, int64_t s)
     if (b->attention != NULL) {
         const d9d_block_attention_shape *a = &b->attention->shape;
 
-        return (double)(a->heads * a->head_dim) * keys_seen(a->window, s);
+        return (double)(a->heads * a->head_dim) * keys_seen(a->window, s) *
+               (a->bidirectional ? 2 : 1);
     }
     if (b->mla != NULL) {
         const d9d_block_mla_shape *a = &b->mla->shape;

@@ -84,22 +84,14 @@ static double or_none(double cap)
     return cap > 0 ? cap : 0;
 }
 
-/* Null is none.  Layers with a window: by layer_types, or but for each of `pattern`. */
+/* Null is none.  Layers with a window: by layer_types, or but for the last of each `pattern`. */
 static d9d_status layers_find(config *c, int64_t pattern, const char *where, d9d_arena *a)
 {
-    static const char *const words[] = {"full_attention", "sliding_attention", NULL};
-    d9d_layer_types types;
-
     c->post_norms = true;
     c->attn_logit_softcapping = or_none(c->attn_logit_softcapping);
     c->final_logit_softcapping = or_none(c->final_logit_softcapping);
-    c->windowed = d9d_arena_alloc(a, (size_t)c->num_hidden_layers);
-    if (c->windowed == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
-    D9D_TRY(d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
-    for (int64_t l = 0; l < c->num_hidden_layers; l++)
-        c->windowed[l] = types.at != NULL ? types.at[l] == 1 : (l + 1) % pattern != 0;
-    return D9D_OK;
+    return d9d_layer_types_windowed(&c->layer_types, pattern, pattern - 1, c->num_hidden_layers,
+                                    where, a, &c->windowed);
 }
 
 static d9d_status gemma2_check(void *dims, const char *where, d9d_arena *a)

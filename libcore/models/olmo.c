@@ -67,17 +67,10 @@ static d9d_status olmo_check(void *dims, const char *where, d9d_arena *a)
 /* Layers with a window: by layer_types, or but for every fourth. */
 static d9d_status olmo3_check(void *dims, const char *where, d9d_arena *a)
 {
-    static const char *const words[] = {"full_attention", "sliding_attention", NULL};
     config *c = dims;
-    d9d_layer_types types;
 
-    c->windowed = d9d_arena_alloc(a, (size_t)c->num_hidden_layers);
-    if (c->windowed == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
-    D9D_TRY(d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
-    for (int64_t l = 0; l < c->num_hidden_layers; l++)
-        c->windowed[l] = types.at != NULL ? types.at[l] == 1 : (l + 1) % 4 != 0;
-    return D9D_OK;
+    return d9d_layer_types_windowed(&c->layer_types, 4, 3, c->num_hidden_layers, where, a,
+                                    &c->windowed);
 }
 
 static void olmo_shape(const void *dims, d9d_decoder_shape *s)

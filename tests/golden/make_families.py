@@ -287,15 +287,16 @@ def class_name(kind):
     return kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM")
 
 
-def build(kind, config, exact=False):
+def build(kind, config, exact=False, name=None):
     """transformers' model; exact: with its casts to float32 made casts to float64."""
-    module = sys.modules[getattr(T, class_name(kind)).__module__]
+    name = name or class_name(kind)
+    module = sys.modules[getattr(T, name).__module__]
     names = dict(vars(module))
     if exact:
         source = Path(module.__file__).read_text()
         source = re.sub(r"torch\.float(32)?\b", "torch.float64", source).replace(".float()", ".double()")
         exec(compile(source, module.__file__, "exec"), names)
-    model = names[class_name(kind)](config)
+    model = names[name](config)
     if hasattr(config, "swiglu_limit"):  # transformers' experts have gpt-oss's own limit
         for m in model.modules():
             if hasattr(m, "limit"):

@@ -1,5 +1,6 @@
-/* test_golden_families.c - logits, losses and gradients of every family against transformers, for
- * each directory of families/; the weights through every layout of files and back. */
+/* test_golden_families.c - every family against transformers: logits, losses and gradients for each
+ * directory of families/; hidden states of packed documents, and gradients, for each of encoders/.
+ */
 #include "support/unit.h"
 
 #include <dirent.h>
@@ -29,12 +30,13 @@ typedef struct fixture {
     d9d_tape *tape;
     d9d_safetensors_file *want;
     d9d_tensor ids, labels, positions, each; /* each: 0, 1, ... of the tokens */
+    d9d_tensor segments, seed;               /* of encoders: documents; gradient of hidden */
     d9d_weights_layout layout;
     int64_t tokens, targets;
     double limit; /* of the relative L2 error */
 } fixture;
 
-static void batch_upload(fixture *f)
+static void rows_upload(fixture *f)
 {
     const d9d_safetensors_tensor *t = vectors_find(f->want, "input_ids");
     const d9d_shape shape = D9D_SHAPE(t->shape[0], t->shape[1]);
@@ -58,6 +60,32 @@ static void batch_upload(fixture *f)
     free(ids);
     free(labels);
     free(numbers);
+}
+
+static void i32_upload(fixture *f, const char *name, d9d_tensor *out)
+{
+    const d9d_safetensors_tensor *t = vectors_find(f->want, name);
+    size_t n;
+    int32_t *host = vectors_i32(f->want, name, &n);
+
+    assert_ok(
+        d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(t->shape[0], t->shape[1]), host, out));
+    free(host);
+}
+
+/* Packed documents and padding, and the gradient of what comes out. */
+static void documents_upload(fixture *f)
+{
+    const d9d_safetensors_tensor *t = vectors_find(f->want, "hidden_seed");
+    size_t n;
+    float *seed = vectors_f32(f->want, "hidden_seed", &n);
+
+    i32_upload(f, "input_ids", &f->ids);
+    i32_upload(f, "positions", &f->positions);
+    i32_upload(f, "segments", &f->segments);
+    assert_ok(d9d_tensor_from_host(
+        f->dev, D9D_F32, D9D_SHAPE(t->shape[0], t->shape[1], t->shape[2]), seed, &f->seed));
+    free(seed);
 }
 
 /* 1e-5, or five times what transformers' own float32 is away where a model amplifies rounding. */
@@ -94,7 +122,7 @@ static void weights_load(fixture *f)
     d9d_weights_close(weights);
 }
 
-static void fixture_open(fixture *f, const char *name)
+static void fixture_open(fixture *f, const char *name, void (*upload)(fixture *f))
 {
     d9d_checkpoint *ckpt;
     d9d_tensor_source src;
@@ -114,7 +142,7 @@ static void fixture_open(fixture *f, const char *name)
     d9d_checkpoint_close(ckpt);
     assert_ok(d9d_tape_create(f->dev, &f->tape));
     assert_ok(d9d_safetensors_open(vectors_path(name, "golden.safetensors"), &f->want));
-    batch_upload(f);
+    upload(f);
     limit_read(f);
 }
 
@@ -124,6 +152,8 @@ static void fixture_close(fixture *f)
     d9d_tensor_release(&f->labels);
     d9d_tensor_release(&f->positions);
     d9d_tensor_release(&f->each);
+    d9d_tensor_release(&f->segments);
+    d9d_tensor_release(&f->seed);
     d9d_tape_free(f->tape);
     d9d_model_free(f->model);
     assert_int_equal(d9d_device_memory(f->dev).in_use, 0);
@@ -255,9 +285,9 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static void each_case(void (*fn)(const char *name))
+static void each_case(const char *folder, void (*fn)(const char *name))
 {
-    DIR *dir = opendir(vectors_path("families", ""));
+    DIR *dir = opendir(vectors_path(folder, ""));
     struct dirent *e;
     char *names[256];
     size_t n = 0;
@@ -267,7 +297,7 @@ static void each_case(void (*fn)(const char *name))
         if (e->d_name[0] != '.') {
             char name[300];
 
-            (void)snprintf(name, sizeof(name), "families/%s", e->d_name);
+            (void)snprintf(name, sizeof(name), "%s/%s", folder, e->d_name);
             names[n++] = strdup(name);
         }
     assert_int_equal(closedir(dir), 0);
@@ -284,7 +314,7 @@ static void case_values(const char *name)
     fixture f;
     d9d_model_out out;
 
-    fixture_open(&f, name);
+    fixture_open(&f, name, rows_upload);
     forward(&f, &f.each, &out);
     check_var(&f, "logits", out.logits);
     check_var(&f, "token_losses", out.loss);
@@ -298,13 +328,36 @@ static void case_values(const char *name)
 static void values_equal_transformers(void **state)
 {
     (void)state;
-    each_case(case_values);
+    each_case("families", case_values);
+}
+
+static void case_hidden(const char *name)
+{
+    fixture f;
+    d9d_model_in in;
+    d9d_model_out out = {0};
+
+    fixture_open(&f, name, documents_upload);
+    in = (d9d_model_in){.ids = &f.ids, .positions = &f.positions, .segments = &f.segments};
+    assert_ok(f.model->ops->forward(f.model, f.tape, &in, &out));
+    check_var(&f, "hidden", out.hidden);
+    assert_ok(d9d_tape_backward(f.tape, &out.hidden, &f.seed, 1, D9D_BACKWARD_FULL));
+    d9d_tape_reset(f.tape);
+    check_gradients(&f);
+    fixture_close(&f);
+}
+
+static void hidden_states_equal_transformers(void **state)
+{
+    (void)state;
+    each_case("encoders", case_hidden);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_equal_transformers),
+        cmocka_unit_test(hidden_states_equal_transformers),
     };
 
     return cmocka_run_group_tests_name("golden families", tests, NULL, NULL);

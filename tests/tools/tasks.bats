@@ -249,6 +249,9 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
         --set "trainer.model_stage_factory.source_checkpoint=null" dense.train.json
     rm -rf run
     says 2 'score.weight is F32 [3, 16]' d9d-infer --set task.num_labels=4 dense.infer.json
+    says 2 "task: cls_head.score.weight would be random: $golden/dense_tied does not have it, and it is not learned here" \
+        d9d-infer --set task.num_labels=4 --set "model_provider.hf_config=$golden/dense_tied/config.json" \
+        --set "trainer.model_stage_factory.source_checkpoint=$golden/dense_tied" dense.infer.json
     says 2 'task.layers[1] is 5: the model has 0, its embedding, to 4' \
         d9d-infer --set "$(task hidden_states a.npy '"layers": [0, 5]')" dense.infer.json
     says 2 'the model has 1 label; classes are 2 or more' d9d-infer --set model_provider.name=qwen3_moe --set \

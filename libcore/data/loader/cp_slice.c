@@ -98,6 +98,29 @@ d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n, d9d_cp_slice_b
     return D9D_OK;
 }
 
+/* A list also where no sequence has padding: no result depends on the others of a batch. */
+d9d_status d9d_cp_slice_separate_padding(const d9d_batch *b, d9d_cp_slice_buffer *buffer,
+                                         d9d_cp_slice *slice)
+{
+    if (slice->segment != NULL)
+        return D9D_OK;
+    buffer->segments.len = 0;
+    for (int64_t row = 0; row < b->seqs; row++) {
+        const int64_t bounds[] = {0, b->lengths[row], b->length};
+
+        for (int i = 0; i < 2; i++) {
+            const int32_t at = (int32_t)(row * b->length + bounds[i]);
+            const int32_t n = (int32_t)(bounds[i + 1] - bounds[i]);
+
+            if (n > 0)
+                D9D_TRY(D9D_VEC_PUSH(&buffer->segments, ((d9d_segment){at, n, at, n})));
+        }
+    }
+    slice->segments = (int64_t)buffer->segments.len;
+    slice->segment = buffer->segments.data;
+    return D9D_OK;
+}
+
 void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer)
 {
     D9D_VEC_RELEASE(&buffer->ints);

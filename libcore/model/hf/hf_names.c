@@ -8,8 +8,9 @@
 const d9d_hf_parts d9d_hf_parts_default = {
     .prefix = "model.",
     .hf = {"model.embed_tokens", "model.layers", "model.norm", "lm_head", NULL}};
-const d9d_decoder_names d9d_hf_own_names = {"model.embed_tokens", "model.layers", "model.norm",
-                                            "lm_head", "model.embed_positions"};
+const d9d_decoder_names d9d_hf_own_names = {
+    "model.embed_tokens",    "model.layers",         "model.norm", "lm_head",
+    "model.embed_positions", "model.embeddings.norm"};
 
 #define EXPERT "{expert}"
 
@@ -173,7 +174,8 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d
 {
     static const char embed[] = "model.embed_tokens.token_embedding.", head[] = "lm_head.lm_head.",
                       norm[] = "model.norm.", score[] = "cls_head.score.",
-                      positions[] = "model.embed_positions.";
+                      positions[] = "model.embed_positions.",
+                      embed_norm[] = "model.embeddings.norm.";
     const char *suffix = strrchr(name, '.'), *there = NULL;
 
     if (is_between(name, embed, ".weight"))
@@ -182,6 +184,8 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d
         there = n->parts->hf.head;
     else if (has_prefix(name, norm))
         there = n->parts->hf.norm;
+    else if (has_prefix(name, embed_norm))
+        there = n->parts->hf.embed_norm;
     else if (has_prefix(name, score))
         there = "score";
     else if (has_prefix(name, positions))

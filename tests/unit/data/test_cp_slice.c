@@ -183,6 +183,30 @@ static void alone_is_the_batch(void **state)
     d9d_cp_slice_buffer_release(&buffer);
 }
 
+static void padding_is_a_segment_of_its_own(void **state)
+{
+    static const d9d_segment want[] = {{0, 5, 0, 5}, {5, 2, 5, 2}, {7, 7, 7, 7}, {14, 7, 14, 7}};
+    static const int64_t lengths[] = {5, 7, 0};
+    static made m;
+    d9d_cp_slice_buffer room = {0};
+    d9d_cp_slice part;
+
+    (void)state;
+    make(&m, 3, 7, 0, 1);
+    m.b.lengths = lengths;
+    assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &room, &part));
+    assert_ok(d9d_cp_slice_separate_padding(&m.b, &room, &part));
+    assert_int_equal(part.segments, 4);
+    assert_memory_equal(part.segment, want, sizeof(want));
+    /* Packed documents have their padding apart already. */
+    make(&m, 3, 7, 5, 2);
+    m.b.lengths = lengths;
+    assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &room, &part));
+    assert_ok(d9d_cp_slice_separate_padding(&m.b, &room, &part));
+    check_formed(&m.b, &part, 0, 1);
+    d9d_cp_slice_buffer_release(&room);
+}
+
 static void refuses(void **state)
 {
     static made m;
@@ -201,6 +225,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_position_is_on_a_rank),
         cmocka_unit_test(alone_is_the_batch),
+        cmocka_unit_test(padding_is_a_segment_of_its_own),
         cmocka_unit_test(refuses),
     };
 

@@ -133,6 +133,8 @@ static const sample samples[] = {
      "11, "
      "\"n_inner\": 10, \"attn_pdrop\": 0, \"resid_pdrop\": 0, \"embd_pdrop\": 0}",
      12, 5 * 12 + 1 + 1},
+    /* Layer 0 has one norm; the embedding's stands in the place of a head. */
+    {"modernbert", "{\"model_type\": \"modernbert\", " BASE "}", 5, 5 + 4 * 6},
 };
 enum { N_SAMPLES = sizeof(samples) / sizeof(samples[0]) };
 
@@ -207,11 +209,22 @@ static void print_param(const d9d_param *p, d9d_buf *out)
     assert_ok(d9d_buf_printf(out, "\n"));
 }
 
-/* Losses of some tokens with the weights of one seed. */
-static void print_losses(d9d_model *m, d9d_device *dev, d9d_buf *out)
+static void print_numbers(const d9d_var *v, d9d_buf *out)
+{
+    const size_t n = (size_t)d9d_tensor_numel(d9d_var_tensor(v));
+    float *host = calloc(n, sizeof(*host));
+
+    assert_non_null(host);
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(v), host));
+    for (size_t i = 0; i < n; i++)
+        assert_ok(d9d_buf_printf(out, "%a\n", (double)host[i]));
+    free(host);
+}
+
+/* Losses of some tokens with the weights of one seed, or what comes out of a model without head. */
+static void print_values(d9d_model *m, d9d_device *dev, d9d_buf *out)
 {
     int32_t ids[TOKENS], positions[TOKENS];
-    float host[TOKENS];
     d9d_tensor x[2];
     d9d_model_out y;
     d9d_tape *t;
@@ -225,9 +238,7 @@ static void print_losses(d9d_model *m, d9d_device *dev, d9d_buf *out)
     assert_ok(d9d_tape_create(dev, &t));
     assert_ok(m->ops->forward(
         m, t, &(d9d_model_in){.ids = &x[0], .positions = &x[1], .labels = &x[0]}, &y));
-    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y.loss), host));
-    for (int i = 0; i < TOKENS; i++)
-        assert_ok(d9d_buf_printf(out, "%a\n", (double)host[i]));
+    print_numbers(y.loss != NULL ? y.loss : y.hidden, out);
     d9d_tape_free(t);
     d9d_tensor_release(&x[0]);
     d9d_tensor_release(&x[1]);
@@ -253,8 +264,7 @@ static d9d_status print_model(const d9d_family_config *c, d9d_buf *out)
     assert_ok(d9d_device_open("cpu", &dev));
     assert_ok(d9d_module_materialise(m->module, dev, false));
     assert_ok(d9d_module_reset(m->module, 5));
-    if (c->head == D9D_HEAD_CAUSAL_LM)
-        print_losses(m, dev, out);
+    print_values(m, dev, out);
     d9d_model_free(m);
     d9d_device_close(dev);
     d9d_arena_release(&a);
@@ -281,6 +291,13 @@ static const char yarn[] = "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"facto
 static const struct {
     const char *family, *field, *value, *more;
 } values[] = {
+    {"modernbert", "architectures", "[\"MineForCausalLM\"]", NULL},
+    {"modernbert", "d9d", "{\"head\": \"classification\"}", NULL},
+    {NULL, "norm_bias", "true", NULL},
+    {NULL, "norm_eps", "1e-2", NULL},
+    {NULL, "hidden_activation", "\"silu\"", NULL},
+    {NULL, "local_attention", "4", NULL},
+    {NULL, "global_attn_every_n_layers", "2", NULL},
     {"smollm3", "tie_word_embeddings", "false", NULL},
     {"gpt2", "tie_word_embeddings", "false", NULL},
     {"gemma", "tie_word_embeddings", "false", NULL},
@@ -414,7 +431,7 @@ static bool has_key(const d9d_family *f, const char *name)
 
 static bool has_rope(const d9d_family *f)
 {
-    return has_key(f, "rope_theta");
+    return has_key(f, "rope_scaling");
 }
 
 /* A longer one, of a family with a RoPE. */
@@ -514,9 +531,8 @@ static void check_field(const sample *s, const d9d_hf_field *f)
 
 static void check_fields(const d9d_family *f, const sample *s)
 {
-    static const char *const of_all[] = {"architectures", "d9d",
-                                         "original_max_position_embeddings"};
-    const size_t n_all = sizeof(of_all) / sizeof(of_all[0]) - !has_rope(f);
+    static const char *const of_all[] = {"architectures", "d9d"};
+    const size_t n_all = sizeof(of_all) / sizeof(of_all[0]);
     static const char classifier[] = "{\"architectures\": [\"MineForSequenceClassification\"]}";
 
     for (const d9d_key *k = f->config->keys; k->name != NULL; k++)
@@ -525,6 +541,8 @@ static void check_fields(const d9d_family *f, const sample *s)
         check_field(s, row);
     for (size_t i = 0; i < n_all; i++)
         check_read(s, of_all[i]);
+    if (has_key(f, "rope_scaling"))
+        check_read(s, "original_max_position_embeddings");
     assert_true(is_heard(s, classifier, "num_labels", "3"));
     assert_true(is_heard(s, classifier, "id2label", "{\"0\": \"a\"}"));
     assert_false(is_heard(s, NULL, "use_cache", "false"));
@@ -608,6 +626,45 @@ static void a_field_that_is_not_declared_is_refused(void **state)
     each_family(check_undeclared);
 }
 
+/* ModernBERT's two bases by either generation of names; what is absent has its own default. */
+static void bases_of_kinds_of_layers_are_read(void **state)
+{
+    static const char *const same[][2] = {
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 50}}}",
+         "{\"global_rope_theta\": 50}"},
+        {"{\"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 50}}}",
+         "{\"local_rope_theta\": 50}"},
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
+         "{\"global_rope_theta\": 160000, \"local_rope_theta\": 10000}"},
+        {"{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", "
+         "\"sliding_attention\", \"full_attention\"]}",
+         "{\"global_attn_every_n_layers\": 2}"},
+    };
+    const sample *s = sample_of("modernbert");
+    d9d_arena a = {0};
+    d9d_family_config c;
+    json_t *doc;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+        d9d_buf text[2] = {{0}};
+
+        for (int k = 0; k < 2; k++) {
+            doc = document(s, same[i][k]);
+            print_document(doc, &text[k]);
+            json_decref(doc);
+        }
+        assert_true(strncmp(text[0].data, "head ", 5) == 0);
+        assert_string_equal(text[0].data, text[1].data);
+        d9d_buf_release(&text[0]);
+        d9d_buf_release(&text[1]);
+    }
+    doc = document(s, yarn);
+    assert_fails_like(family_parse(doc, "c", true, &a, &c), D9D_ENOTSUP, "c: rope_scaling: ");
+    json_decref(doc);
+    d9d_arena_release(&a);
+}
+
 /* null is the default, unless the table says what it means. */
 static void check_nulls(const d9d_family *f, const sample *s)
 {
@@ -639,7 +696,7 @@ static void a_field_that_is_null_is_absent_or_has_a_meaning(void **state)
 static void check_heads(const d9d_family *f, const sample *s)
 {
     static const char *const rows[][2] = {
-        {"{\"architectures\": [\"MineForSequenceClassification\"], \"num_labels\": 0}",
+        {"{\"d9d\": {\"head\": \"classification\"}, \"num_labels\": 0}",
          "c: num_labels is 0, outside 1..65536"},
         {"{\"architectures\": [\"MineModel\"], \"num_labels\": 4611686018427387904}",
          "c: num_labels is 4611686018427387904, outside 0..65536"},
@@ -690,9 +747,8 @@ static const char *const ropes[] = {
 
 static void check_generations(const d9d_family *f, const sample *s)
 {
-    if (has_key(f, "num_local_experts") || /* the same name in either generation */
-        !has_rope(f))
-        return;
+    if (has_key(f, "num_local_experts") || !has_rope(f))
+        return; /* the same names in either generation */
     for (size_t i = 0; i < sizeof(ropes) / sizeof(ropes[0]); i++) {
         json_t *doc = document(s, ropes[i]);
         d9d_arena a = {0};
@@ -754,7 +810,7 @@ static void check_made(const sample *s, const char *more)
     assert_ok(d9d_hf_config_set_dtype(doc, D9D_F32));
     assert_ok(d9d_hf_config_dtype(doc, "made", D9D_BF16, &t));
     assert_int_equal(t, D9D_F32);
-    assert_true(c.head_unknown && !back.head_unknown);
+    assert_true(c.head_unknown == !c.family->encoder && !back.head_unknown);
     assert_ok(print_model(&c, &before));
     assert_ok(print_model(&back, &after));
     assert_string_equal(before.data, after.data);
@@ -832,7 +888,9 @@ static void check_stages(const d9d_family *f, const sample *s)
         assert_ok(d9d_family_mapper(&c, (d9d_stage){i, 3}, &src, D9D_LAYOUT_HF, &m));
         assert_ok(d9d_map_plan_create(m, &src, &opt, &p));
         assert_int_equal(has(m, names->embed), i == 0);
-        assert_int_equal(has(m, names->head), i == 2);
+        assert_int_equal(has(m, "embeddings.norm"), f->encoder && i == 0);
+        assert_int_equal(has(m, names->head != NULL ? names->head : "lm_head"),
+                         !f->encoder && i == 2);
         assert_int_equal(has(m, first_layer), i == 0 ? s->of_first : 0);
         total += d9d_map_plan_output_count(p);
         d9d_map_plan_free(p);
@@ -873,7 +931,7 @@ static void check_splits(const d9d_family *f, const sample *s)
     assert_fails(d9d_family_hf_config(&c, D9D_F32, &doc), D9D_ENOTSUP, want);
     assert_ok(d9d_family_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
     assert_int_equal(has(m, "token_embedding"), 2);
-    assert_int_equal(has(m, "lm_head.lm_head"), 2);
+    assert_int_equal(has(m, "lm_head.lm_head"), f->encoder ? 0 : 2);
     d9d_mapper_free(m);
     d9d_random_weights_close(r);
     d9d_arena_release(&a);
@@ -963,6 +1021,7 @@ int main(void)
         cmocka_unit_test(a_field_does_what_it_is_declared_to_do),
         cmocka_unit_test(a_field_that_files_cannot_have_is_that_of_a_job),
         cmocka_unit_test(a_field_that_is_not_declared_is_refused),
+        cmocka_unit_test(bases_of_kinds_of_layers_are_read),
         cmocka_unit_test(a_field_that_is_null_is_absent_or_has_a_meaning),
         cmocka_unit_test(heads_have_a_size),
         cmocka_unit_test(a_change_of_generation_keeps_the_rope),

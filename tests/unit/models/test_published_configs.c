@@ -88,6 +88,23 @@ static const char *const published[] = {
     "\"summary_first_dropout\": 0.1, \"summary_proj_to_labels\": true, "
     "\"summary_type\": \"cls_index\", \"summary_use_proj\": true, \"task_specific_params\": "
     "{\"text-generation\": {\"do_sample\": true, \"max_length\": 50}}, \"vocab_size\": 50257}",
+    /* ModernBERT, base */
+    "{\"model_type\": \"modernbert\", \"architectures\": [\"ModernBertForMaskedLM\"], "
+    "\"attention_bias\": false, \"attention_dropout\": 0.0, \"bos_token_id\": 50281, "
+    "\"classifier_activation\": \"gelu\", \"classifier_bias\": false, "
+    "\"classifier_dropout\": 0.0, \"classifier_pooling\": \"mean\", \"cls_token_id\": 50281, "
+    "\"decoder_bias\": true, \"deterministic_flash_attn\": false, \"embedding_dropout\": 0.0, "
+    "\"eos_token_id\": 50282, \"global_attn_every_n_layers\": 3, \"global_rope_theta\": 160000.0, "
+    "\"gradient_checkpointing\": false, \"hidden_activation\": \"gelu\", \"hidden_size\": 768, "
+    "\"initializer_cutoff_factor\": 2.0, \"initializer_range\": 0.02, "
+    "\"intermediate_size\": 1152, \"layer_norm_eps\": 1e-05, \"local_attention\": 128, "
+    "\"local_rope_theta\": 10000.0, \"max_position_embeddings\": 8192, \"mlp_bias\": false, "
+    "\"mlp_dropout\": 0.0, \"norm_bias\": false, \"norm_eps\": 1e-05, "
+    "\"num_attention_heads\": 12, \"num_hidden_layers\": 22, \"pad_token_id\": 50283, "
+    "\"position_embedding_type\": \"absolute\", \"reference_compile\": null, "
+    "\"repad_logits_with_grad\": false, \"sep_token_id\": 50282, \"sparse_pred_ignore_index\": "
+    "-100, \"sparse_prediction\": false, \"tie_word_embeddings\": true, "
+    "\"torch_dtype\": \"float32\", \"vocab_size\": 50368}",
 };
 
 static void every_document_is_read(void **state)

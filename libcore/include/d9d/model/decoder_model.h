@@ -41,9 +41,9 @@
  * The provider's create() (d9d/model/provider.h) fills a d9d_decoder_shape and calls
  * d9d_decoder_create().  examples/plugins/plain_llama.c is a complete model.
  *
- * Parameters are named embed.token_embedding.all.weight, layers.N.*, norm.weight and
- * head.lm_head.all.weight, embed_positions.weight where positions are learnt, or with the kind's
- * names.  N counts over all stages, so a checkpoint
+ * Parameters are named embed.token_embedding.all.weight, embed_positions.weight (learnt positions),
+ * embed_norm.weight, layers.N.*, norm.weight and head.lm_head.all.weight, or with the kind's names.
+ * N counts over all stages, so a checkpoint
  * does not depend on the number of stages.
  */
 #ifndef D9D_MODEL_DECODER_MODEL_H
@@ -72,7 +72,8 @@ typedef struct d9d_decoder_layer {
 /* Names of the parts in the root; a layer's number follows a dot. */
 typedef struct d9d_decoder_names {
     const char *embed, *layers, *norm, *head;
-    const char *positions; /* of learnt positions; NULL: there are none */
+    const char *positions;  /* of learnt positions; NULL: there are none */
+    const char *embed_norm; /* NULL: no model of the kind has one */
 } d9d_decoder_names;
 
 typedef struct d9d_decoder_kind {
@@ -127,6 +128,7 @@ typedef struct d9d_decoder_shape {
     bool has_experts;             /* some layer, of any stage, has a mixture of experts */
     double logit_softcap;         /* of the head, as d9d_op_vocab_opts.softcap; 0: none */
     int64_t learnt_positions;     /* rows of a table that is added to the embedding; 0: none */
+    bool embed_norm;              /* a norm behind the embedding too, of the final norm's kind */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;

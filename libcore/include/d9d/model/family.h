@@ -148,7 +148,13 @@ typedef struct d9d_layer_types {
 D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words,
                                                      int64_t layers, const char *where,
                                                      d9d_arena *a, d9d_layer_types *out);
-/* A list of words in a family's struct, for that function. */
+/* Which layers have a window: by a list of "full_attention" and "sliding_attention"; if it is
+ * absent, all but layer `full` of each `period` layers, from 0. */
+D9D_API D9D_MUST_USE d9d_status d9d_layer_types_windowed(const d9d_list *list, int64_t period,
+                                                         int64_t full, int64_t layers,
+                                                         const char *where, d9d_arena *a,
+                                                         bool **out);
+/* A list of words in a family's struct, for these functions. */
 #define D9D_FAMILY_LAYER_TYPES(S, member)                                                          \
     D9D_KEY_LIST(S, member, "null", &d9d_family_word, "the kind of each layer",                    \
                  .flags = D9D_NULLABLE)
@@ -194,6 +200,10 @@ typedef struct d9d_family {
     /* Files may have layers behind the last, of multi-token prediction (MTP), which the model does
      * not compute: they are left out. */
     bool mtp_layers;
+    /* Attention is bidirectional: no language model, so no head of its own.  Heads of transformers'
+     * classes, ...ForMaskedLM and ...ForSequenceClassification, are left out; a task's head is
+     * written in the suite's layout. */
+    bool encoder;
     size_t layer; /* bytes of a layer, which begins with a d9d_decoder_layer */
     /* As in d9d_decoder_kind. */
     d9d_status (*init)(d9d_decoder_layer *l, const d9d_block_opts *opts);
@@ -236,10 +246,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_section_check(const void *section, co
 D9D_API D9D_MUST_USE d9d_status d9d_family_create(const void *config, d9d_stage stage,
                                                   const d9d_model_opts *opts, d9d_model **out);
 D9D_API d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src);
-/* Parts of a checkpoint that no family computes, and so are left out: layers for multi-token
- * prediction, and the vision model of which this is the text model.  Number of a source's tensors
- * that are of part 0 or 1, and what it is. */
-enum { D9D_FAMILY_LEFT_OUT = 2 };
+/* Parts of a checkpoint that the family does not compute, and so are left out: layers for
+ * multi-token prediction, the vision model of which this is the text model, and the head of an
+ * encoder.  Number of a source's tensors that are of this part, from 0, and what it is. */
+enum { D9D_FAMILY_LEFT_OUT = 3 };
 D9D_API size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, size_t part,
                                    const char **what);
 /* False for a mixture of experts whose files never have all experts in one tensor. */

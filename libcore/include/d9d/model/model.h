@@ -123,6 +123,7 @@ struct d9d_model {
     struct d9d_model_added *added; /* d9d_model_add_linear() */
     bool has_experts;              /* some layer, of any stage, has a mixture of experts */
     bool whole_sequences; /* some layer needs whole sequences on a rank: no context parallelism */
+    bool bidirectional;   /* some layer has no causal mask: padding needs segments of its own */
 };
 
 /* --- for authors of models ------------------------------------------------------------ */

@@ -55,6 +55,11 @@ D9D_API void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer);
  * either is reused.  EINVAL unless 2n divides the batch's length, for n above 1. */
 D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n,
                                                   d9d_cp_slice_buffer *buffer, d9d_cp_slice *out);
+/* For attention without a causal mask, over one rank: make the padding of each sequence a segment
+ * of its own in a slice that has no segments. */
+D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_separate_padding(const d9d_batch *b,
+                                                              d9d_cp_slice_buffer *buffer,
+                                                              d9d_cp_slice *slice);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,103 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Encoders on meshes: losses, norms and vectors are those of one rank.
+
+golden=$BATS_TEST_DIRNAME/../golden/encoders
+
+load workroom
+
+setup_file() {
+    workroom
+    for c in $(cases); do
+        d9d-shard -q --format tokens --out "data-$c" "$golden/$c/texts.jsonl"
+        configure "$c"
+        d9d-train -q --device cpu --set trainer.run.dir="one-$c" "$c.train.json"
+        d9d-infer -q --device cpu "$c.infer.json"
+        mv out.npy "$c.npy"
+    done
+}
+setup() { with_mpi && enter; }
+
+cases() { (cd "$golden" && printf '%s\n' *); }
+
+# configure CASE: CASE.train.json and CASE.infer.json
+configure() {
+    local model="\"model_provider\": {\"name\": \"auto\", \"hf_config\": \"$golden/$1/config.json\"}"
+    cat >"$1.train.json" <<JSON
+{"data": {"dataset": "data-$1", "epochs": 3, "order": "sequential"}, $model,
+ "trainer": {"run": {"name": "$1", "steps": 3},
+   "batching": {"global_batch_size": 16, "microbatch_size": 4},
+   "model_stage_factory": {"source_checkpoint": "$golden/$1"}, "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1},
+ "task": {"name": "embedding", "pooling": "mean"}}
+JSON
+    cat >"$1.infer.json" <<JSON
+{"data": {"dataset": "data-$1"}, $model,
+ "trainer": {"batching": {"microbatch_size": 2},
+   "model_stage_factory": {"source_checkpoint": "$golden/$1"}},
+ "task": {"name": "hidden_states", "output": "out.npy", "pooling": "mean"}}
+JSON
+}
+numbers() { grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
+floats() { od -An -v -tf4 -w4 -j128 "$1"; }
+# close A B: numbers, one a line
+close() {
+    paste "$1" "$2" | awk 'NF != 2 || ($1 - $2) ^ 2 > (2e-5 * (1 + $2 * $2)) ^ 2 { print NR ": " $0; exit 1 }
+        END { if (NR == 0) exit 1 }'
+}
+
+# on_mesh PROGRAM CASE AXIS=N...: runs there; `refused` if the mesh does not divide it.
+on_mesh() {
+    local program=$1 name=$2 ranks=1 sets=() axis
+    shift 2
+    for axis; do
+        sets+=(--set "mesh.${axis%=*}=${axis#*=}")
+        ranks=$((ranks * ${axis#*=}))
+    done
+    refused=false
+    rm -rf mesh out.npy
+    [ "$program" != train ] || sets+=(--set trainer.run.dir=mesh)
+    run mpi -n $ranks "d9d-$program" -q --device cpu "${sets[@]}" "$name.$program.json"
+    if [ "$status" -eq 2 ] && [[ $output == *divide* ]]; then
+        refused=true
+        return 0
+    fi
+    [ "$status" -eq 0 ] || { echo "$name on $*: $output" && return 1; }
+}
+
+meshes() {
+    cat <<'LIST'
+tensor_parallel=2
+data_parallel_shard=2 pipeline_parallel=3
+tensor_parallel=2 pipeline_parallel=2
+LIST
+    [ -z "${D9D_LONG:-}" ] || cat <<'LIST'
+data_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2
+data_parallel_replicate=2 data_parallel_shard=2
+tensor_parallel=5
+tensor_parallel=4
+pipeline_parallel=2
+LIST
+}
+
+@test "pairs are learned and states written on any mesh as on one rank" {
+    ran=0
+    for c in $(cases); do
+        while read -r -a mesh; do
+            on_mesh train "$c" "${mesh[@]}"
+            $refused && continue
+            close <(numbers mesh) <(numbers "one-$c") || { echo "$c on ${mesh[*]}" && false; }
+            on_mesh infer "$c" "${mesh[@]}"
+            close <(floats out.npy) <(floats "$c.npy") || { echo "$c on ${mesh[*]}" && false; }
+            ran=$((ran + 1))
+        done < <(meshes)
+    done
+    [ $ran -ge 7 ]
+}
+
+@test "context parallelism is refused by every layer's need of whole sequences" {
+    run mpi -n 2 d9d-infer -q --device cpu --set mesh.context_parallel_shard=2 modernbert.infer.json
+    [ "$status" -eq 2 ]
+    [[ $output == *"mesh.context_parallel_replicate and mesh.context_parallel_shard are 1 and 2, but modernbert has bidirectional layers, which need whole sequences: 1"* ]]
+    [ ! -e out.npy ]
+}
