@@ -65,7 +65,7 @@ number() { sed -n "s/^  \"$1\": \([^,]*\),*\$/\1/p" out; }
 @test "all reasons, not the first alone" {
     copy families/mistral
     sed -i 's/"hidden_act": "silu"/"hidden_act": "gelu", "logit_softcap": 30, "vision_config": {}/' m/config.json
-    sed -i 's/"num_key_value_heads": 4/"num_key_value_heads": 3/' m/config.json
+    sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 3/' m/config.json
     truncate -s -9 m/model.safetensors
     run -1 --separate-stderr d9d-map describe m
     assert_equal "$stderr" "d9d-map: verification failed: m: 5 reasons to refuse it"

@@ -93,8 +93,8 @@ llama|vision_config|{"hidden_size": 3}|vision_config: {"hidden_size": 3}: llama 
 llama|logit_softcap|30.0|logit_softcap: 30.0: llama does not know this field, which may change what the model computes
 llama|hidden_act|"relu2"|hidden_act: unknown word "relu2"; expected silu, swish, gelu, gelu_pytorch_tanh, gelu_new or gelu_fast
 llama|rope_scaling|3|rope_scaling: 3 is not supported
-llama|rope_scaling|{"rope_type": "dynamic", "factor": 2.0}|rope_scaling: "dynamic" is not supported
-llama|rope_scaling|{"rope_type": "longrope"}|rope_scaling: "longrope" is not supported
+llama|rope_scaling|{"rope_type": "spiral", "factor": 2.0}|rope_scaling: "spiral" is not supported
+llama|rope_scaling|{"rope_type": "longrope"}|short_factor of scaled rotary embedding is missing
 llama|rope_scaling|{"rope_type": 5}|rope_scaling: 5 is not supported
 llama|quantization_config|{"quant_method": "bitsandbytes", "load_in_4bit": true}|quantization_config.quant_method: "bitsandbytes" is not supported; "fp8" and "mxfp4" are decoded when they are read, of others take the unquantised weights
 llama|quantization_config|{"quant_method": "compressed-tensors"}|quantization_config.quant_method: "compressed-tensors" is not supported; *
