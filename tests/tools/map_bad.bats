@@ -125,7 +125,7 @@ edit() { sed -i -e "$1" src/config.json; }
     check "not supported" 'layer_types: "chunked_attention" is not supported' 's/"full_attention"/"chunked_attention"/'
     check "invalid configuration" "layer_types has sliding_attention, and no sliding_window is in use" 's/"full_attention"/"sliding_attention"/'
     check "not supported" 'hidden_act: "gelu" is not supported' 's/"hidden_act": "silu"/"hidden_act": "gelu"/'
-    check "not supported" 'rope_scaling: "dynamic" is not supported' 's/"model_type"/"rope_scaling": {"rope_type": "dynamic"}, "model_type"/; s/"rope_scaling": null,//'
+    check "not supported" 'rope_scaling: "proportional" is not supported' 's/"model_type"/"rope_scaling": {"rope_type": "proportional"}, "model_type"/; s/"rope_scaling": null,//'
     cp src/config.json "$BATS_RUN_TMPDIR/config.saved"
     edit 's/"model_type": "qwen3"/"model_type": "granite"/'
     run -2 --separate-stderr d9d-map -q src dst
