@@ -127,9 +127,9 @@ edit() { sed -i -e "$1" src/config.json; }
     check "not supported" 'hidden_act: "gelu" is not supported' 's/"hidden_act": "silu"/"hidden_act": "gelu"/'
     check "not supported" 'rope_scaling: "proportional" is not supported' 's/"model_type"/"rope_scaling": {"rope_type": "proportional"}, "model_type"/; s/"rope_scaling": null,//'
     cp src/config.json "$BATS_RUN_TMPDIR/config.saved"
-    edit 's/"model_type": "qwen3"/"model_type": "granite"/'
+    edit 's/"model_type": "qwen3"/"model_type": "bloom"/'
     run -2 --separate-stderr d9d-map -q src dst
-    [[ ${stderr_lines[-1]} == 'd9d-map: not supported: src/config.json: model_type: "granite" is not supported; there are qwen3, '*', and plugins bring others (man d9d-plugin)' ]]
+    [[ ${stderr_lines[-1]} == 'd9d-map: not supported: src/config.json: model_type: "bloom" is not supported; there are qwen3, '*', and plugins bring others (man d9d-plugin)' ]]
     cp "$BATS_RUN_TMPDIR/config.saved" src/config.json
     check "invalid configuration" "model_type is missing" 's/"model_type": "qwen3"/"model_typo": "qwen3"/'
     check "not supported" "hidden_sighs: 32: qwen3 does not know this field, which may change what the model computes" 's/"hidden_size": [0-9]*/"hidden_sighs": 32/'
