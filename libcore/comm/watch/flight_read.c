@@ -304,9 +304,25 @@ static d9di_flight_liveness liveness_of(const d9d_flight *f, const d9di_flight_r
                                                                   : D9DI_LIVENESS_RUNNING;
 }
 
+/* When the first watchdog ended the job; 0: none did.  What ranks did later, until the launcher
+ * killed them one after the other, does not count. */
+static int64_t first_abort(const d9d_flight *f)
+{
+    int64_t first = 0;
+
+    for (int r = 0; r < f->size; r++) {
+        const d9di_flight_record *x = &f->record[r];
+
+        if (x->liveness == D9DI_LIVENESS_ABORTED && (first == 0 || x->last_seen < first))
+            first = x->last_seen;
+    }
+    return first;
+}
+
 /* Determine which ranks live.  If none does, `now` is the last sign of life. */
 static void set_liveness(d9d_flight *f)
 {
+    int64_t aborted;
     struct timespec t = {0};
     d9di_flight_process self;
     bool alive = false;
@@ -323,6 +339,9 @@ static void set_liveness(d9d_flight *f)
         if (x->liveness == D9DI_LIVENESS_RUNNING)
             f->last_seen = f->now;
     }
+    aborted = first_abort(f);
+    if (aborted != 0)
+        f->last_seen = aborted;
     if (!alive)
         f->now = f->last_seen;
 }

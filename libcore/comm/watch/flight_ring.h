@@ -35,7 +35,7 @@ struct d9d_flight {
     int size;
     d9d_parallel_degrees degrees;
     int64_t job, now;           /* now: time of day; last_seen if no rank lives */
-    int64_t last_seen;          /* last sign of life of any rank */
+    int64_t last_seen;          /* last sign of life of any rank; when a watchdog ended the job */
     d9di_flight_record *record; /* [size] */
     int *culprit;               /* [size] */
 };

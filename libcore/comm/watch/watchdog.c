@@ -210,6 +210,15 @@ static void append_timeout(const d9di_watchdog *w, d9d_buf *text)
         (void)!d9d_buf_printf(text, "; %s is %.0f s", called, (double)limit / 1e9);
 }
 
+/* Wait with heartbeats: a rank that leaves the report to another is not down. */
+static void wait_alive(d9di_watchdog *w, int ms)
+{
+    for (; ms > 0; ms -= D9DI_FLIGHT_HEARTBEAT_MS) {
+        sleep_ms(ms < D9DI_FLIGHT_HEARTBEAT_MS ? ms : D9DI_FLIGHT_HEARTBEAT_MS);
+        d9di_flight_ring_heartbeat(w->ring, d9d_clock_ns());
+    }
+}
+
 static void on_timeout(d9di_watchdog *w)
 {
     const bool near = d9di_flight_is_single_host(w->ring, w->local_peers);
@@ -218,7 +227,7 @@ static void on_timeout(d9di_watchdog *w)
 
     if (!near)
         answers = d9di_flight_writer_sync(w->writer, D9DI_FLIGHT_WRITER_FILES_MS, &written);
-    sleep_ms(SETTLE_MS + report_delay_ms(w->ring->header.rank));
+    wait_alive(w, SETTLE_MS + report_delay_ms(w->ring->header.rank));
     answers = diagnose(w, near, answers, &text, &already_reported);
     if (!already_reported && text.len == 0)
         describe_own_call(w, answers, &text);

@@ -200,6 +200,31 @@ static void a_chain_is_followed(void **state)
     check(&j, D9D_FLIGHT_CYCLE, 2, "they wait for each other");
 }
 
+/* A watchdog has ended the job: who was alive then is not to blame, though the launcher killed it
+ * sooner than others. */
+static void ranks_that_a_watchdog_ended_were_alive(void **state)
+{
+    struct job j;
+
+    (void)state;
+    job_open(&j);
+    for (int i = 0; i < 3; i++)
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
+    add(j.ring[3], TP, D9DI_COLL_ALL_GATHER, D9DI_FLIGHT_CALL_STARTED, "x");
+    j.ring[0]->header.state = D9DI_FLIGHT_ABORTED;
+    j.ring[1]->header.heartbeat += SECOND;
+    j.ring[1]->header.state = D9DI_FLIGHT_ABORTED;
+    j.ring[2]->header.heartbeat += 2 * SECOND;
+    check(&j, D9D_FLIGHT_CYCLE, 2, "they wait for each other");
+    /* ... unlike one that had died before. */
+    job_open(&j);
+    for (int i = 0; i < RANKS; i++)
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
+    j.ring[0]->header.state = D9DI_FLIGHT_ABORTED;
+    j.ring[3]->header.heartbeat -= 2 * SECOND;
+    check(&j, D9D_FLIGHT_LOST, 3, "the first that fell silent is rank 3");
+}
+
 /* Two groups over the same axes have separate sequence numbers. */
 static void groups_beside_each_other(void **state)
 {
@@ -394,6 +419,7 @@ int main(void)
         unit_test_in_dir(a_beat_says_what_time_of_day_it_is),
         unit_test_in_dir(a_job_at_work_is_well),
         unit_test_in_dir(a_chain_is_followed),
+        unit_test_in_dir(ranks_that_a_watchdog_ended_were_alive),
         unit_test_in_dir(groups_beside_each_other),
         unit_test_in_dir(calls_differ),
         unit_test_in_dir(messages_wait_for_their_peer),
