@@ -29,11 +29,11 @@ strike_run() {
     d9d-metrics flight run >said
 }
 
-# goes_on MODEL MESH: resumes to the next multiple of 100 steps, with the bits of an undisturbed run.
+# goes_on MODEL MESH: resumes to the next multiple of 20 steps, with the bits of an undisturbed run.
 goes_on() {
     local saved to whole
     saved=$(find run/checkpoints -name 'step-????????' | sort | tail -n 1)
-    to=$(((10#${saved##*-} / 100 + 1) * 100))
+    to=$(((10#${saved##*-} / 20 + 1) * 20))
     whole="whole $1 $2 $to"
     [ -d "$whole" ] || train "$1" "$2" "$whole" "${saving[@]}" --set trainer.run.steps=$to
     train "$1" "$2" run "${saving[@]}" --set trainer.run.steps=$to
