@@ -7,6 +7,7 @@ kernels, nothing.  Prints the median milliseconds of a step, the peak of GPU mem
 seconds from the start of this program to the end of the first step.
 """
 
+import inspect
 import os
 import statistics
 import sys
@@ -17,7 +18,6 @@ start = time.perf_counter()
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 # In this order, as far as they support a shape.
 BACKENDS = [
@@ -30,19 +30,29 @@ if os.environ.get("D9D_NO_CUDNN"):
     BACKENDS.remove(SDPBackend.CUDNN_ATTENTION)
 
 
-def use_liger():
-    """Models that are made from now on have Liger's kernels, the head fused with its loss."""
-    from liger_kernel.transformers import apply_liger_kernel_to_qwen3, apply_liger_kernel_to_qwen3_moe
-
-    for apply in apply_liger_kernel_to_qwen3, apply_liger_kernel_to_qwen3_moe:
-        apply(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)
+def modeling(path):
+    """The module of transformers that has the model of a config.json."""
+    config = AutoConfig.from_pretrained(path)
+    return sys.modules[AutoModelForCausalLM._model_mapping[type(config)].__module__]
 
 
-def parts_in_use():
+def use_liger(path):
+    """Models of this type that are made from now on have Liger's kernels, the head fused with its loss."""
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
+
+    apply = MODEL_TYPE_TO_APPLY_LIGER_FN[AutoConfig.from_pretrained(path).model_type]
+    known = inspect.signature(apply).parameters
+    wanted = ("rope", "rms_norm", "layer_norm", "swiglu", "geglu", "fused_linear_cross_entropy")
+    apply(**{name: True for name in wanted if name in known})
+
+
+def parts_in_use(path):
     """What use_liger replaces, as (owner, name, value).  It replaces the loss and rotary embedding of
     models that are there already, too."""
-    owned = [(qwen3, n) for n in ("apply_rotary_pos_emb", "Qwen3RMSNorm", "Qwen3MLP")]
-    return [(o, n, getattr(o, n)) for o, n in owned + [(qwen3.Qwen3ForCausalLM, "forward")]]
+    module = modeling(path)
+    parts = [(module, name, value) for name, value in vars(module).items() if callable(value)]
+    classes = [c for _, _, c in parts if inspect.isclass(c) and c.__module__ == module.__name__]
+    return parts + [(c, "forward", c.forward) for c in classes if "forward" in vars(c)]
 
 
 def use_parts(parts):
@@ -53,7 +63,7 @@ def use_parts(parts):
 def make_model(path, attention="sdpa"):
     """Random weights in bfloat16, of a config.json."""
     config = AutoConfig.from_pretrained(path)
-    if config.model_type == "qwen3_moe":
+    if any(hasattr(config, n) for n in ("num_experts", "n_routed_experts", "num_local_experts")):
         config._experts_implementation = "grouped_mm"
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -66,7 +76,7 @@ def make_model(path, attention="sdpa"):
 def compiled_as(how, model):
     """What is called for a step."""
     if how in ("layers", "liger"):
-        for layer in model.model.layers:
+        for layer in model.base_model.layers:
             layer.compile()
         if how == "layers":
             model.loss_function = torch.compile(model.loss_function)
@@ -92,7 +102,7 @@ def step_ms(call, optimizer, batch):
 def main():
     rows, length, steps = (int(v) for v in sys.argv[2:5])
     if sys.argv[5] == "liger":
-        use_liger()
+        use_liger(sys.argv[1])
     model = make_model(sys.argv[1])
     call, optimizer, times, first = compiled_as(sys.argv[5], model), optimizer_of(model), [], 0.0
     for step in range(steps):

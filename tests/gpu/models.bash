@@ -120,8 +120,7 @@ dataset() {
 run_config() {
     cat <<JSON
 {"data": {"dataset": "$3"},
- "model_provider": {"name": "qwen3_$([[ ${config[$1]} == *Moe* ]] && echo moe || echo dense)",
-                    "hf_config": "${5:-$2.config.json}", "dtype": "bfloat16"},
+ "model_provider": {"name": "auto", "hf_config": "${5:-$2.config.json}", "dtype": "bfloat16"},
  "trainer": {"run": {"name": "$1", "dir": "$2", "steps": $4},
              "batching": {"global_batch_size": ${rows[$1]}, "microbatch_size": ${rows[$1]}},
              "gradient_manager": {"grad_dtype": "bfloat16"},

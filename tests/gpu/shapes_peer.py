@@ -1,4 +1,4 @@
-"""Training steps of one random model with transformers, several ways, for shapes.
+"""Training steps of one random model with transformers, several ways, for shapes and families.
 
     shapes_peer.py CONFIG.json ROWS full|packed|padded STEPS READY
 
@@ -15,7 +15,12 @@ import sys
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+)
 
 from compare_peer import (
     compiled_as,
@@ -95,7 +100,7 @@ def batch_of(vocabulary):
 
 class Way:
     def __init__(self, name, how, attention):
-        self.name, self.parts = name, parts_in_use()
+        self.name, self.parts = name, parts_in_use(config_path)
         self.model = make_model(config_path, attention)
         self.call = compiled_as(how, self.model)
 
@@ -124,14 +129,35 @@ def every_way():
         prepare_documents()
         yield "layers-varlen", "layers", "varlen"
         yield "layers-flex", "layers", "flex"
-        use_liger()
-        yield "liger-varlen", "liger", "varlen"
-        yield "liger-flex", "liger", "flex"
+        if has_liger():
+            yield "liger-varlen", "liger", "varlen"
+            yield "liger-flex", "liger", "flex"
     else:
-        yield "model", "model", "sdpa"
-        yield "layers", "layers", "sdpa"
-        use_liger()
-        yield "liger", "liger", "sdpa"
+        # Sinks are FlexAttention's or nobody's; of sliding windows it may be the faster.
+        at = attentions()
+        yield "model", "model", at[0]
+        for attention in at:
+            yield "layers" + suffix(attention), "layers", attention
+        if has_liger():
+            yield "liger", "liger", at[0]
+
+
+def has_liger():
+    return attempt("liger", lambda: (use_liger(config_path), True)[1])
+
+
+def attentions():
+    """What transformers offers for the model, but its plain one."""
+    config = AutoConfig.from_pretrained(config_path)
+    model = AutoModelForCausalLM._model_mapping[type(config)]
+    sliding = "sliding_attention" in (getattr(config, "layer_types", None) or [])
+    found = ["sdpa"] * model._supports_sdpa
+    found += ["flex_attention"] * (model._supports_flex_attn and (sliding or not found))
+    return found or ["eager"]
+
+
+def suffix(attention):
+    return "" if attention == "sdpa" else "-" + attention.split("_")[0]
 
 
 def attempt(name, f):
