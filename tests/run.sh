@@ -4,6 +4,7 @@
 # A test file is a program, a script, or a .bats file; each prints TAP ("ok 1 - name", "not ok 2 -
 # name", "ok 3 # SKIP why").  A file without such a line counts as one test, judged by its exit
 # status.  A script with the line "# run.sh: alone" measures time and runs alone after the others.
+# Those that took longest last time, by LOGDIR/.seconds, are begun first.
 # The output of failures is shown, every skip is named, and the last line has the totals:
 #
 #     212 passed, 0 failed, 1 skipped
@@ -94,8 +95,16 @@ do_test() { # TEST: run it and leave LOG and LOG.sum behind
             [ "$skip" -gt 0 ] && printf ', %d skipped' "$skip"
             awk -v a="$start" -v b="$(now)" 'BEGIN { printf "  %.2f s\n", b - a }'
         fi
+        awk -v a="$start" -v b="$(now)" -v t="$1" 'BEGIN { printf "%.2f\t%s\n", b - a, t }' >>"$logs/.seconds"
     } 9>"$logs/.lock"
     echo "$pass $fail $skip" >"$log.sum"
+}
+
+# The tests, those of the most seconds last time first.  A test's last line counts.
+longest_first() { # TEST...
+    [ $# -eq 0 ] || printf '%s\n' "$@" | awk -F '\t' '
+        FNR == NR { s[$2] = $1; next }
+        { printf "%.2f\t%d\t%s\n", s[$1], FNR, $1 }' "$logs/.seconds" - | sort -k 1,1rn -k 2,2n | cut -f 3-
 }
 
 side_by_side() { # MOST TEST...
@@ -117,6 +126,13 @@ together=() alone=()
 for t in "$@"; do
     if grep -qsx '# run.sh: alone' "$t"; then alone+=("$t"); else together+=("$t"); fi
 done
+touch "$logs/.seconds"
+{
+    printf '0\t\n' # never empty, which awk would not tell from the list
+    awk -F '\t' '{ s[$2] = $1 } END { for (t in s) if (t) printf "%s\t%s\n", s[t], t }' "$logs/.seconds"
+} >"$logs/.seconds.new"
+mv "$logs/.seconds.new" "$logs/.seconds"
+mapfile -t together < <(longest_first "${together[@]}")
 side_by_side "$jobs" "${together[@]}"
 side_by_side 1 "${alone[@]}"
 

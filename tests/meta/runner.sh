@@ -44,10 +44,25 @@ ended() { # RUNNER
     rm -rf "$dir"
 }
 
+# What took longest last time begins first.
+ordered() { # RUNNER
+    local dir out
+    dir=$(mktemp -d)
+    mkdir "$dir/suite"
+    printf '#!/bin/bash\n' >"$dir/suite/a.sh"
+    printf '#!/bin/bash\nsleep 0.3\n' >"$dir/suite/b.sh"
+    chmod +x "$dir/suite"/*
+    "$1" -j 1 -o "$dir/log" "$dir"/suite/* >/dev/null
+    out=$("$1" -j 1 -o "$dir/log" "$dir"/suite/* | awk '{ printf "%s ", $2 }')
+    [ "$out" = "suite/b suite/a passed, " ] || echo "tests of 0 and 0.3 s ran in this order: $out"
+    rm -rf "$dir"
+}
+
 check() {
     local run=$1/tests/run.sh
     beside "$run"
     ended "$run"
+    ordered "$run"
     expect "$run" "3 passed, 0 failed, 1 skipped" 0 'echo 1..2; echo ok 1 - a; echo "ok 2 - b # skip why"' 'echo "ok 1"; echo "ok 2"'
     expect "$run" "1 passed, 0 failed, 0 skipped" 0 'echo says nothing that is TAP'
     expect "$run" "1 passed, 1 failed, 0 skipped" 1 'echo 1..2; echo ok 1 - a; echo not ok 2 - b; exit 1'
@@ -72,5 +87,6 @@ plant_forgets_the_plan() { broken "$1" 's/fail += plan - seen/fail += 0/'; }
 plant_trusts_the_output() { broken "$1" 's/if (rc != 0 \&\& !fail) fail = 1//'; }
 plant_shares_logs() { broken "$1" 's/flock -n 8/true/'; }
 plant_leaves_none_alone() { broken "$1" 's/alone+=/together+=/'; }
+plant_starts_the_longest_last() { broken "$1" 's/sort -k 1,1rn/sort -k 1,1n/'; }
 plant_forgets_its_tests() { broken "$1" 's/kill $(jobs -p).*/:/'; }
 meta_run
