@@ -175,7 +175,10 @@ def attempt(name, f):
 
 torch._dynamo.config.recompile_limit = 64
 ways = []
+wanted = os.environ.get("D9D_WAYS", "").split()
 for name, how, attention in every_way():
+    if wanted and name not in wanted:
+        continue
     way = attempt(name, lambda: Way(name, how, attention))
     if way is not None and attempt(name, lambda: (way.warm(), True)[1]):
         ways.append(way)
