@@ -8,65 +8,66 @@ struct rope_dims {
     float mscale, sign;
 };
 
-/* A warp has a token, and its lanes pairs of features, whose angle serves all heads. */
-template <class T>
+/* Rotate the eight pairs (a, b), or, where PAIRS is 4, those of neighbours in a. */
+template <int PAIRS>
+static __device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const float (&co)[8],
+                                              const float (&si)[8])
+{
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) {
+        float &p = PAIRS == 8 ? a[j] : a[2 * j], &q = PAIRS == 8 ? b[j] : a[2 * j + 1];
+        const float turned = p * co[j] - q * si[j];
+
+        q = q * co[j] + p * si[j];
+        p = turned;
+    }
+}
+
+/* A warp has a token.  A lane has eight features of the first half and eight of the second, or
+ * eight in a row where pairs are neighbours; their angles serve all heads, some at a time. */
+template <class T, bool INTERLEAVED>
 static __global__ void rope_kernel(T *y, const T *x, const int32_t *positions,
                                    const float *inv_freq, rope_dims n)
 {
+    enum { PAIRS = INTERLEAVED ? 4 : 8 };
     const int64_t i = group_row<WARP>();
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP, pairs = (int)n.r / 2;
+    const int width = INTERLEAVED ? 2 * pairs : pairs, vectors = (width + 7) / 8;
+    const int side = vectors < 1 ? 1 : vectors < WARP ? vectors : WARP, at_once = WARP / side;
+    const int copied = (int)(n.d - n.r + 7) / 8; /* vectors of a head that do not rotate */
+    float co[8], si[8], a[8], b[8];
 
     if (i >= n.m)
         return;
-    for (int64_t f = lane; f < n.r / 2; f += WARP) {
-        const int64_t ia = n.interleaved ? 2 * f : f, ib = n.interleaved ? ia + 1 : f + n.r / 2;
-        float si, co;
+    x += i * n.heads * n.d;
+    y += i * n.heads * n.d;
+    for (int v = lane % side; v < vectors && lane < at_once * side; v += side) {
+        const int f = 8 * v, left = width - f;
 
-        sincosf((float)positions[i] * inv_freq[f], &si, &co);
-        co *= n.mscale;
-        si *= n.mscale * n.sign;
-        for (int64_t h = 0; h < n.heads; h++) {
-            const int64_t at = (i * n.heads + h) * n.d;
-            const float a = to_float(x[at + ia]), b = to_float(x[at + ib]);
+        for (int j = 0; j < PAIRS; j++) {
+            const int pair = v * PAIRS + j < pairs ? v * PAIRS + j : 0;
 
-            store_float(y + at + ia, a * co - b * si);
-            store_float(y + at + ib, b * co + a * si);
+            sincosf((float)positions[i] * inv_freq[pair], &si[j], &co[j]);
+            co[j] *= n.mscale;
+            si[j] *= n.mscale * n.sign;
+        }
+        for (int64_t h = lane / side; h < n.heads; h += at_once) {
+            const int64_t at = h * n.d + f;
+
+            load8(a, x + at, left);
+            if (!INTERLEAVED)
+                load8(b, x + at + pairs, left);
+            rotate<PAIRS>(a, b, co, si);
+            store8(y + at, a, left);
+            if (!INTERLEAVED)
+                store8(y + at + pairs, b, left);
         }
     }
-    for (int64_t h = 0; h < n.heads; h++)
-        for (int64_t f = n.r + lane; f < n.d; f += WARP)
-            y[(i * n.heads + h) * n.d + f] = x[(i * n.heads + h) * n.d + f];
-}
+    for (int k = lane; k < (int)n.heads * copied; k += WARP) {
+        const int64_t f = n.r + k % copied * 8, at = k / copied * n.d + f;
 
-/* The same if half-heads rotate and are multiples of eight: a lane has eight pairs of some heads.
- */
-template <class T>
-static __global__ void rope_halves_kernel(T *y, const T *x, const int32_t *positions,
-                                          const float *inv_freq, rope_dims n)
-{
-    const int64_t i = group_row<WARP>();
-    const int half = (int)n.r / 2, eighths = half / 8, lane = threadIdx.x % WARP;
-    const int at_once = WARP / eighths, f = lane % eighths * 8; /* heads; the first pair */
-    float co[8], si[8], a[8], b[8], turned[8];
-
-    if (i >= n.m || lane >= at_once * eighths)
-        return;
-    for (int j = 0; j < 8; j++) {
-        sincosf((float)positions[i] * inv_freq[f + j], &si[j], &co[j]);
-        co[j] *= n.mscale;
-        si[j] *= n.mscale * n.sign;
-    }
-    for (int64_t h = lane / eighths; h < n.heads; h += at_once) {
-        const int64_t at = (i * n.heads + h) * n.d + f;
-
-        load8(a, x + at, 8);
-        load8(b, x + at + half, 8);
-        for (int j = 0; j < 8; j++)
-            turned[j] = a[j] * co[j] - b[j] * si[j];
-        store8(y + at, turned, 8);
-        for (int j = 0; j < 8; j++)
-            turned[j] = b[j] * co[j] + a[j] * si[j];
-        store8(y + at + half, turned, 8);
+        load8(a, x + at, n.d - f);
+        store8(y + at, a, n.d - f);
     }
 }
 
@@ -74,8 +75,7 @@ template <class T>
 static d9d_status launch_rope(d9d_stream s, void *y, const void *x, const int32_t *positions,
                               const float *inv_freq, const rope_dims &n)
 {
-    const bool halves = !n.interleaved && n.r == n.d && n.r % 16 == 0 && n.r <= 16 * WARP;
-    auto kernel = halves ? rope_halves_kernel<T> : rope_kernel<T>;
+    auto kernel = n.interleaved ? rope_kernel<T, true> : rope_kernel<T, false>;
 
     kernel<<<grid_for_rows(n.m, WARP), THREADS, 0, d9di_cuda_stream(s)>>>((T *)y, (const T *)x,
                                                                           positions, inv_freq, n);

@@ -235,9 +235,9 @@ static void naive_rope(const rope *p, double *y)
 
 static void test_rope(void **state)
 {
-    const int64_t shapes[][4] = {{0, 1, 4, 4},    {1, 1, 2, 2},   {3, 3, 10, 6},
-                                 {17, 5, 66, 66}, {33, 8, 64, 0}, {5, 1, 1100, 1100},
-                                 {90, 12, 40, 32}};
+    const int64_t shapes[][4] = {
+        {0, 1, 4, 4},       {1, 1, 2, 2},     {3, 3, 10, 6},   {17, 5, 66, 66},  {33, 8, 64, 0},
+        {5, 1, 1100, 1100}, {90, 12, 40, 32}, {40, 3, 96, 24}, {9, 40, 128, 64}, {7, 2, 576, 544}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
