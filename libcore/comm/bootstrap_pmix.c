@@ -196,7 +196,7 @@ static d9d_status meet(struct pmix *p, double timeout_s)
                : fail_call(p, "meet the other ranks, of which one may have ended", rc);
 }
 
-static d9d_status publish_and_fence(struct pmix *p, const char *key, const void *mine, size_t n,
+static d9d_status publish_and_fence(struct pmix *p, const char *key, const void *local, size_t n,
                                     double timeout_s)
 {
     pmix_value_t v;
@@ -206,7 +206,7 @@ static d9d_status publish_and_fence(struct pmix *p, const char *key, const void 
     if (bytes == NULL)
         return D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory for %zu bytes", n);
     if (n > 0)
-        memcpy(bytes, mine, n);
+        memcpy(bytes, local, n);
     bytes[n] = 0;
     memset(&v, 0, sizeof(v));
     v.type = PMIX_BYTE_OBJECT;
@@ -250,7 +250,7 @@ static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_are
     return st;
 }
 
-static d9d_status allgather_kvs(void *self, double timeout_s, const void *mine, size_t n,
+static d9d_status allgather_kvs(void *self, double timeout_s, const void *local, size_t n,
                                 d9d_arena *a, d9d_bootstrap_blob *all)
 {
     struct pmix *p = self;
@@ -260,7 +260,7 @@ static d9d_status allgather_kvs(void *self, double timeout_s, const void *mine, 
         return D9D_FAIL(D9D_EINVAL, "PMIx: a message of %zu bytes from each of %d ranks", n,
                         p->size);
     (void)snprintf(key, sizeof(key), "d9d.%lu", p->seq++);
-    D9D_TRY(publish_and_fence(p, key, mine, n, timeout_s));
+    D9D_TRY(publish_and_fence(p, key, local, n, timeout_s));
     for (int r = 0; r < p->size; r++)
         D9D_TRY(get_message(p, key, r, a, &all[r]));
     return D9D_OK;

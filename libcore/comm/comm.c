@@ -496,7 +496,7 @@ void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at)
         c->ops->event_free(at);
 }
 
-d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine, size_t n,
+d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *local, size_t n,
                         d9d_peer_memory **out)
 {
     bool near;
@@ -505,7 +505,7 @@ d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine, size_t
     if (c == NULL || c->ops->peer_map == NULL)
         return D9D_OK;
     D9D_TRY(d9di_comm_is_single_host(c, what, &near));
-    return near ? c->ops->peer_map(c, what, mine, n, out) : D9D_OK;
+    return near ? c->ops->peer_map(c, what, local, n, out) : D9D_OK;
 }
 
 #ifndef D9D_CUDA /* see cuda_ipc.c */
@@ -544,17 +544,17 @@ static d9d_status allgather_lengths(d9d_comm *c, const char *what, size_t n, d9d
                                     int64_t **counts)
 {
     const size_t size = (size_t)c->size;
-    int64_t mine = (int64_t)n, *eights = d9d_arena_alloc(a, size * sizeof(*eights));
+    int64_t local_bytes = (int64_t)n, *eights = d9d_arena_alloc(a, size * sizeof(*eights));
 
     *counts = d9d_arena_alloc(a, size * sizeof(**counts));
     if (eights == NULL || *counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
     for (size_t r = 0; r < size; r++)
-        eights[r] = sizeof(mine);
-    return submit_allgather(c, what, *counts, &mine, eights);
+        eights[r] = sizeof(local_bytes);
+    return submit_allgather(c, what, *counts, &local_bytes, eights);
 }
 
-static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *mine, size_t n,
+static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *local, size_t n,
                                   d9d_arena *a, d9d_comm_blob *all)
 {
     int64_t *counts;
@@ -571,7 +571,7 @@ static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *min
     if (data == NULL || ends == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %llu bytes", c->name, what,
                         (unsigned long long)sum);
-    D9D_TRY(submit_allgather(c, what, data, n > 0 ? mine : "", counts));
+    D9D_TRY(submit_allgather(c, what, data, n > 0 ? local : "", counts));
     at = ends; /* each followed by a NUL: the arena's bytes are zero */
     for (int r = 0; r < c->size; r++) {
         all[r] = (d9d_comm_blob){memcpy(at, data, (size_t)counts[r]), (size_t)counts[r]};
@@ -581,23 +581,23 @@ static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *min
     return D9D_OK;
 }
 
-static d9d_status copy_single_blob(const void *mine, size_t n, d9d_arena *a, d9d_comm_blob *all)
+static d9d_status copy_single_blob(const void *local, size_t n, d9d_arena *a, d9d_comm_blob *all)
 {
     char *copy_local = d9d_arena_alloc(a, n + 1);
 
     if (copy_local == NULL)
         return D9D_FAIL(D9D_ENOMEM, "single: no memory for %zu bytes", n);
     if (n > 0)
-        memcpy(copy_local, mine, n);
+        memcpy(copy_local, local, n);
     all[0] = (d9d_comm_blob){copy_local, n};
     return D9D_OK;
 }
 
-d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *what, const void *mine, size_t n,
+d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *what, const void *local, size_t n,
                                     d9d_arena *a, d9d_comm_blob *all)
 {
-    return c == NULL ? copy_single_blob(mine, n, a, all)
-                     : allgather_blobs(c, what, mine, n, a, all);
+    return c == NULL ? copy_single_blob(local, n, a, all)
+                     : allgather_blobs(c, what, local, n, a, all);
 }
 
 d9d_status d9d_comm_barrier(d9d_comm *c, const char *what)

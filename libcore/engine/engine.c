@@ -437,10 +437,10 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts
 static d9d_status load_stage_adapters(d9di_engine *e, const d9di_engine_stage *s,
                                       const d9d_log *log)
 {
-    d9d_params mine;
+    d9d_params adapter_params;
 
-    D9D_TRY(d9d_peft_params_of(&s->params, true, &e->arena, &mine));
-    D9D_TRY(d9d_adapters_to_model(e->given_adapters, &mine, log));
+    D9D_TRY(d9d_peft_params_of(&s->params, true, &e->arena, &adapter_params));
+    D9D_TRY(d9d_adapters_to_model(e->given_adapters, &adapter_params, log));
     return d9d_adapters_heads_to_model(e->given_adapters, &s->params, log);
 }
 

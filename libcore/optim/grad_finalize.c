@@ -143,7 +143,7 @@ out:
 d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *params,
                                      const d9d_grad_finalize_local *own, double max_norm)
 {
-    const d9d_grad_finalize_report mine = {
+    const d9d_grad_finalize_report local = {
         .targets = own->targets, .flags = own->flag, .saved = own->saved};
     d9d_device *dev = d9d_tensor_device(&e->all);
     const d9d_kernels *k = dev->kernels;
@@ -152,7 +152,7 @@ d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *par
     double *targets = report + offsetof(d9d_grad_finalize_report, targets) / sizeof(double);
     double *squares = report + offsetof(d9d_grad_finalize_report, squares) / sizeof(double);
 
-    D9D_TRY(d9d_device_upload(dev, report, &mine, SUMMED * sizeof(double)));
+    D9D_TRY(d9d_device_upload(dev, report, &local, SUMMED * sizeof(double)));
     if (more > 0)
         D9D_TRY(d9d_device_upload(dev, d9d_tensor_data(&e->extra), own->extra,
                                   (uint64_t)more * sizeof(double)));

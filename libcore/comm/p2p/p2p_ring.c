@@ -67,17 +67,17 @@ static d9d_status ring_alloc(d9d_comm *c, p2p_rings *m, bool *fine)
 {
     const size_t bytes = SIGNALS_BYTES + (size_t)RINGS * RING_SLOTS * CHUNK_BYTES;
     const cudaStream_t s = d9d_cuda_stream_handle(d9d_comm_stream(c));
-    void *mine = NULL;
-    const bool well = cudaMalloc(&mine, bytes) == cudaSuccess &&
-                      cudaMemsetAsync(mine, 0, SIGNALS_BYTES, s) == cudaSuccess &&
+    void *local = NULL;
+    const bool well = cudaMalloc(&local, bytes) == cudaSuccess &&
+                      cudaMemsetAsync(local, 0, SIGNALS_BYTES, s) == cudaSuccess &&
                       cudaStreamSynchronize(s) == cudaSuccess;
 
-    m->local = mine;
+    m->local = local;
     (void)cudaGetLastError(); /* out of memory is not an error: messages then use NCCL */
     D9D_TRY(d9di_comm_all_true(c, "mail", well, fine));
     if (!*fine)
         return D9D_OK;
-    D9D_TRY(d9d_peer_map(c, "mail", &mine, 1, &m->peers));
+    D9D_TRY(d9d_peer_map(c, "mail", &local, 1, &m->peers));
     *fine = m->peers != NULL && d9di_peer_has_signals(m->peers);
     return D9D_OK;
 }

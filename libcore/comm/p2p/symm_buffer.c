@@ -60,9 +60,9 @@ void d9di_comm_host_id(char out[D9DI_COMM_HOST_ID_MAX])
         (void)close(fd);
 }
 
-d9d_status d9di_comm_all_true(d9d_comm *c, const char *what, bool mine, bool *out)
+d9d_status d9di_comm_all_true(d9d_comm *c, const char *what, bool local, bool *out)
 {
-    const char vote = mine ? 1 : 0;
+    const char vote = local ? 1 : 0;
     d9d_comm_blob *all;
     d9d_arena a = {0};
     d9d_status st;
@@ -91,7 +91,7 @@ static d9d_hash host_hash(const d9d_comm *c)
 
 d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *what, bool *out)
 {
-    const d9d_hash mine = host_hash(c), nowhere = {0};
+    const d9d_hash local = host_hash(c), nowhere = {0};
     d9d_comm_blob *all;
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
@@ -102,12 +102,12 @@ d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *what, bool *out)
     all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
-    st = d9d_comm_allgather_bytes(c, what, &mine, sizeof(mine), &a, all);
+    st = d9d_comm_allgather_bytes(c, what, &local, sizeof(local), &a, all);
     *out = st == D9D_OK;
     for (int r = 0; st == D9D_OK && r < c->size; r++)
-        *out = *out && all[r].n == sizeof(mine) &&
-               memcmp(all[r].data, all[0].data, sizeof(mine)) == 0 &&
-               memcmp(all[r].data, &nowhere, sizeof(mine)) != 0;
+        *out = *out && all[r].n == sizeof(local) &&
+               memcmp(all[r].data, all[0].data, sizeof(local)) == 0 &&
+               memcmp(all[r].data, &nowhere, sizeof(local)) != 0;
     if (st == D9D_OK)
         c->hosts = *out ? D9DI_HOSTS_ONE : D9DI_HOSTS_MORE;
     d9d_arena_release(&a);
@@ -266,9 +266,9 @@ d9d_status d9d_symm_buffer_get(d9d_comm *c, d9d_stream s, int from, uint64_t off
 d9d_status d9d_symm_buffer_put(d9d_comm *c, d9d_stream s, uint64_t offset, const void *src,
                                uint64_t n)
 {
-    char *mine = d9d_symm_buffer_local(c);
+    char *local = d9d_symm_buffer_local(c);
 
-    return n == 0 ? D9D_OK : c->ops->symm_buffer->copy(c, s, mine + offset, src, n);
+    return n == 0 ? D9D_OK : c->ops->symm_buffer->copy(c, s, local + offset, src, n);
 }
 
 d9d_status d9d_symm_buffer_signal(d9d_comm *c, d9d_stream s, int to)

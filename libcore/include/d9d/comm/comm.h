@@ -116,7 +116,7 @@ D9D_API void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at); /* NULL is fi
  * engines.  This takes no SM from the computation, and no rank waits in a collective.  It is for
  * arrays that are gathered often and change rarely:
  *
- *     D9D_TRY(d9d_peer_map(c, "weights", mine, n, &shared));
+ *     D9D_TRY(d9d_peer_map(c, "weights", local, n, &shared));
  *     each time before the first read, and before an array changes:
  *         D9D_TRY(d9d_peer_barrier(shared, s));    // all ranks have come here
  *     D9D_TRY(d9d_peer_gather(shared, s, i, D9D_BF16, dst, counts)); */
@@ -125,7 +125,7 @@ typedef struct d9d_peer_memory d9d_peer_memory;
  * counts[rank] elements.  The arrays stay the caller's and must not move.  *out is NULL if not
  * every rank can read every other's memory: on CPUs, between hosts, or with D9D_P2P=off in the
  * environment of some rank.  Collective. */
-D9D_API D9D_MUST_USE d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine,
+D9D_API D9D_MUST_USE d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *local,
                                              size_t n, d9d_peer_memory **out);
 D9D_API D9D_MUST_USE d9d_status d9d_peer_barrier(d9d_peer_memory *x, d9d_stream s);
 /* All-gather by copies: dst [sum of counts] becomes the i-th arrays of all ranks in rank order. */
@@ -250,7 +250,7 @@ typedef struct d9d_comm_blob {
     size_t n;
 } d9d_comm_blob;
 D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *what,
-                                                         const void *mine, size_t n, d9d_arena *a,
+                                                         const void *local, size_t n, d9d_arena *a,
                                                          d9d_comm_blob *all /* [size] */);
 /* No rank returns before every rank has called. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_barrier(d9d_comm *c, const char *what);
