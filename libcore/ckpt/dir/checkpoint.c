@@ -8,7 +8,7 @@
 
 #include "ckpt/safetensors/json_scan.h"
 #include "ckpt/safetensors/st_index.h"
-#include "d9d/ckpt/mapper/slices.h"
+#include "d9d/ckpt/dir/slices.h"
 
 /* One of the directory's safetensors files. */
 struct file {
