@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/build/out_file.h"
 #include "data/dataset/dataset_private.h"
 #include "data/dataset/megatron_format.h"
+#include "data/io/out_file.h"
 
 enum { NARROW_BELOW = 65500 }; /* Megatron-LM's own rule for u16 ids */
 

@@ -1,5 +1,5 @@
 /* input_stream.c - see input_stream.h. */
-#include "data/build/input_stream.h"
+#include "data/io/input_stream.h"
 
 #include <errno.h>
 #include <stdbool.h>
