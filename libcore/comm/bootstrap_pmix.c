@@ -204,7 +204,7 @@ static d9d_status publish_and_fence(struct pmix *p, const char *key, const void 
     pmix_status_t rc;
 
     if (bytes == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory for %zu bytes", n);
+        return D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory: %zu bytes requested", n);
     if (n > 0)
         memcpy(bytes, local, n);
     bytes[n] = 0;
@@ -241,7 +241,7 @@ static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_are
     }
     copy = d9d_arena_alloc(a, v->data.bo.size);
     if (copy == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory for %zu bytes", v->data.bo.size);
+        st = D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory: %zu bytes requested", v->data.bo.size);
     else
         *out = (d9d_bootstrap_blob){memcpy(copy, v->data.bo.bytes, v->data.bo.size),
                                     v->data.bo.size - 1};

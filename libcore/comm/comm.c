@@ -569,7 +569,7 @@ static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *loc
     data = d9d_arena_alloc(a, sum + 1);
     ends = d9d_arena_alloc(a, sum + (size_t)c->size);
     if (data == NULL || ends == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %llu bytes", c->name, what,
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory: %llu bytes requested", c->name, what,
                         (unsigned long long)sum);
     D9D_TRY(submit_allgather(c, what, data, n > 0 ? local : "", counts));
     at = ends; /* each followed by a NUL: the arena's bytes are zero */
@@ -586,7 +586,7 @@ static d9d_status copy_single_blob(const void *local, size_t n, d9d_arena *a, d9
     char *copy_local = d9d_arena_alloc(a, n + 1);
 
     if (copy_local == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "single: no memory for %zu bytes", n);
+        return D9D_FAIL(D9D_ENOMEM, "single: out of memory: %zu bytes requested", n);
     if (n > 0)
         memcpy(copy_local, local, n);
     all[0] = (d9d_comm_blob){copy_local, n};
