@@ -282,7 +282,7 @@ static d9d_status eval_pass_open(eval_pass *p)
 {
     const d9di_evaluation *v = p->v;
     d9di_engine *e = p->opts->engine;
-    const int replicas = d9d_mesh_count(e->mesh, D9D_AXES_DP), pipe = e->program.ranks;
+    const int replicas = d9d_mesh_count(e->mesh, D9D_AXES_DP), pipe = e->exec.program.ranks;
     const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
         v->loading_section, 0, v->micro * replicas, d9d_mesh_index(e->mesh, D9D_AXES_DP), replicas,
         v->micro, v->samples);
@@ -296,7 +296,7 @@ static d9d_status eval_pass_open(eval_pass *p)
 
 static void eval_pass_close(eval_pass *p)
 {
-    if (p->opts->engine->train_state.executor != NULL)
+    if (d9di_engine_is_evaluating(p->opts->engine))
         d9di_engine_eval_end(p->opts->engine);
     d9d_tensor_release(&p->sums);
     d9d_prefetcher_close(p->prefetcher);
