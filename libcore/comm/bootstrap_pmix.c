@@ -86,9 +86,9 @@ static d9d_status load_library(struct pmix *p)
     return D9D_OK;
 }
 
-static d9d_status fail_call(const struct pmix *p, const char *what, pmix_status_t rc)
+static d9d_status fail_call(const struct pmix *p, const char *action, pmix_status_t rc)
 {
-    return D9D_FAIL(D9D_ECOMM, "PMIx: rank %u cannot %s: %s (%d)", p->me.rank, what, p->error(rc),
+    return D9D_FAIL(D9D_ECOMM, "PMIx: rank %u cannot %s: %s (%d)", p->me.rank, action, p->error(rc),
                     (int)rc);
 }
 
@@ -228,12 +228,12 @@ static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_are
     const pmix_proc_t who = make_proc(p, (pmix_rank_t)rank);
     pmix_value_t *v = NULL;
     d9d_status st = D9D_OK;
-    char what[64], *copy;
+    char action[64], *copy;
     pmix_status_t rc = p->get(&who, key, NULL, 0, &v);
 
-    (void)snprintf(what, sizeof(what), "read the message of rank %d", rank);
+    (void)snprintf(action, sizeof(action), "read the message of rank %d", rank);
     if (rc != PMIX_SUCCESS || v == NULL)
-        return fail_call(p, what, rc);
+        return fail_call(p, action, rc);
     if (v->type != PMIX_BYTE_OBJECT || v->data.bo.size < 1) {
         st = D9D_FAIL(D9D_ECOMM, "PMIx: rank %d gave a message of another type", rank);
         free(v);

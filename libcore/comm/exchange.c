@@ -65,13 +65,13 @@ d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *bootstrap, d9d_arena *a, 
     return D9D_OK;
 }
 
-d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *what, const void *local, size_t n,
+d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *label, const void *local, size_t n,
                                     d9d_arena *a, d9d_comm_blob **all)
 {
     const int ranks = d9d_comm_size(world);
 
     *all = d9d_arena_alloc(a, (size_t)ranks * sizeof(**all));
     return *all == NULL
-               ? D9D_FAIL(D9D_ENOMEM, "%s: no memory for the blobs of %d ranks", what, ranks)
-               : d9d_comm_allgather_bytes(world, what, local, n, a, *all);
+               ? D9D_FAIL(D9D_ENOMEM, "%s: no memory for the blobs of %d ranks", label, ranks)
+               : d9d_comm_allgather_bytes(world, label, local, n, a, *all);
 }

@@ -343,9 +343,9 @@ d9d_status d9d_mesh_resume(d9d_mesh *m)
     return D9D_OK;
 }
 
-void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit)
+void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *timeout_name)
 {
-    d9di_watchdog_set_timeout(m->watchdog, seconds, limit);
+    d9di_watchdog_set_timeout(m->watchdog, seconds, timeout_name);
 }
 
 /* --- rank 0 first -------------------------------------------------------------------- */

@@ -341,16 +341,16 @@ static d9d_status mpi_post(d9d_comm *c, const d9di_comm_call *k, void **out)
 {
     const struct mpi *self = c->backend;
     const d9di_comm_msg *x = k->msgs;
-    const d9di_mpi_msg piece = {.data = x->data,
-                                .n = (size_t)x->n * d9d_dtype_size(x->t),
-                                .peer = c->world[x->peer],
-                                .receive = x->receive};
+    const d9di_mpi_msg msg = {.data = x->data,
+                              .n = (size_t)x->n * d9d_dtype_size(x->t),
+                              .peer = c->world[x->peer],
+                              .receive = x->receive};
     char why[256];
 
     *out = NULL;
-    if (piece.n == 0)
+    if (msg.n == 0)
         return D9D_OK;
-    *out = self->module->post(&self->world, &piece, mpi_tag(c, k), why, sizeof(why));
+    *out = self->module->post(&self->world, &msg, mpi_tag(c, k), why, sizeof(why));
     return *out != NULL ? D9D_OK : d9di_comm_call_fail(c, k, "%s", why);
 }
 

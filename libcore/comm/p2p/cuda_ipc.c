@@ -221,7 +221,7 @@ static void *signals_alloc(const d9d_comm *c)
     return p;
 }
 
-static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const *local, size_t n,
+static d9d_status peer_memory_create(d9d_comm *c, const char *label, void *const *local, size_t n,
                                      d9d_peer_memory **out)
 {
     const size_t all = (size_t)c->size * (n + 1);
@@ -229,9 +229,9 @@ static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const 
 
     *out = x;
     if (x == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, label);
     *x = (d9d_peer_memory){.comm = c,
-                           .label = strdup(what),
+                           .label = strdup(label),
                            .n = n + 1,
                            .wait = find_driver_fn("cuStreamWaitValue32"),
                            .write = find_driver_fn("cuStreamWriteValue32"),
@@ -239,20 +239,20 @@ static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const 
                            .ptr = calloc(all, sizeof(*x->ptr)),
                            .imported = calloc(all, sizeof(*x->imported))};
     if (x->label == NULL || x->local == NULL || x->ptr == NULL || x->imported == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, label);
     for (size_t i = 0; i < n; i++)
         x->local[i] = local[i];
     x->local[n] = signals_alloc(c);
     return D9D_OK;
 }
 
-d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *what, void *const *local, size_t n,
+d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *label, void *const *local, size_t n,
                               d9d_peer_memory **out)
 {
     d9d_peer_memory *x;
     d9d_arena a = {0};
     bool fine = false;
-    d9d_status st = peer_memory_create(c, what, local, n, &x);
+    d9d_status st = peer_memory_create(c, label, local, n, &x);
 
     if (st == D9D_OK)
         st = exchange_handles(x, &a, &fine);
@@ -297,10 +297,10 @@ void d9d_peer_unmap(d9d_peer_memory *x)
 
 /* --- using it ------------------------------------------------------------------------------ */
 
-static d9d_status check_cuda(const d9d_comm *c, const char *what, int rc)
+static d9d_status check_cuda(const d9d_comm *c, const char *label, int rc)
 {
     return rc == 0 ? D9D_OK
-                   : D9D_FAIL(D9D_ECUDA, "%s: %s: CUDA: %s", c->name, what,
+                   : D9D_FAIL(D9D_ECUDA, "%s: %s: CUDA: %s", c->name, label,
                               cudaGetErrorString((cudaError_t)rc));
 }
 

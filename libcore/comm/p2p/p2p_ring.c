@@ -47,10 +47,10 @@ static const char *signal_at(const void *base, int word, int ring)
     return (const char *)base + (size_t)(word * RINGS + ring) * SIGNAL_STRIDE;
 }
 
-static char *slot_at(const void *base, int ring, uint32_t piece)
+static char *slot_at(const void *base, int ring, uint32_t chunk)
 {
     return (char *)(uintptr_t)base + SIGNALS_BYTES +
-           (size_t)(ring * RING_SLOTS + (int)(piece % RING_SLOTS)) * CHUNK_BYTES;
+           (size_t)(ring * RING_SLOTS + (int)(chunk % RING_SLOTS)) * CHUNK_BYTES;
 }
 
 /* The ring of `to` that `from` fills. */
@@ -121,26 +121,26 @@ typedef struct chunk_copy {
 
 static chunk_copy chunk_send(p2p_rings *m, int ring, char *theirs, char *src)
 {
-    const uint32_t piece = m->sent[ring]++;
+    const uint32_t chunk = m->sent[ring]++;
 
     return (chunk_copy){signal_at(m->local, CONSUMED, ring),
                         signal_at(theirs, ARRIVED, ring),
-                        piece + 1 - RING_SLOTS,
-                        piece + 1,
-                        slot_at(theirs, ring, piece),
+                        chunk + 1 - RING_SLOTS,
+                        chunk + 1,
+                        slot_at(theirs, ring, chunk),
                         src};
 }
 
 static chunk_copy chunk_recv(p2p_rings *m, int ring, char *theirs, char *dst)
 {
-    const uint32_t piece = m->received[ring]++;
+    const uint32_t chunk = m->received[ring]++;
 
     return (chunk_copy){signal_at(m->local, ARRIVED, ring),
                         signal_at(theirs, CONSUMED, ring),
-                        piece + 1,
-                        piece + 1,
+                        chunk + 1,
+                        chunk + 1,
                         dst,
-                        slot_at(m->local, ring, piece)};
+                        slot_at(m->local, ring, chunk)};
 }
 
 static bool p2p_ring_connects(const d9d_comm *c, int peer)

@@ -30,7 +30,7 @@ typedef struct d9d_async_host_reduce {
 /* Copies local [n] and starts the all-reduce.  Collective over `world`. */
 D9D_API D9D_MUST_USE d9d_status d9d_async_host_reduce_start(d9d_async_host_reduce *c,
                                                             d9d_device *dev, d9d_comm *world,
-                                                            const char *what, d9d_dtype t,
+                                                            const char *label, d9d_dtype t,
                                                             const void *local, int64_t n,
                                                             d9d_comm_op op);
 /* Wait for the last start; all [n] gets the result.  Call it once for each start. */
