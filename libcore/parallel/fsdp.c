@@ -632,12 +632,12 @@ void d9d_fsdp_free(d9d_fsdp *s)
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-void d9d_fsdp_pre_forward(d9d_fsdp *s, bool learns, bool back_at_once)
+void d9d_fsdp_pre_forward(d9d_fsdp *s, bool with_backward, bool backward_follows)
 {
     if (s == NULL)
         return;
-    s->with_backward = learns;
-    s->backward_follows = learns && back_at_once;
+    s->with_backward = with_backward;
+    s->backward_follows = with_backward && backward_follows;
     s->at = 0;
 }
 

@@ -63,12 +63,12 @@ bool d9d_tape_is_weight_constant(const d9d_tape *t, const d9d_param *p)
     return t->weights_constant && p->placement.shard_group == NULL;
 }
 
-void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *draws)
+void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng)
 {
-    const d9d_tensor token = d9d_tensor_ref(&draws->token);
+    const d9d_tensor token = d9d_tensor_ref(&rng->token);
 
     d9d_tensor_release(&t->dropout_rng.token);
-    t->dropout_rng = *draws;
+    t->dropout_rng = *rng;
     t->dropout_rng.token = token;
 }
 
@@ -77,12 +77,12 @@ const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t)
     return t->dropout_rng.token.storage != NULL ? &t->dropout_rng : NULL;
 }
 
-void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *shares)
+void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights)
 {
-    const d9d_tensor weight = d9d_tensor_ref(&shares->weight);
+    const d9d_tensor weight = d9d_tensor_ref(&weights->weight);
 
     d9d_tensor_release(&t->token_weights.weight);
-    t->token_weights = *shares;
+    t->token_weights = *weights;
     t->token_weights.weight = weight;
 }
 
