@@ -312,9 +312,10 @@ static void no_memory_for_a_copy_is_a_warning(void **state)
 
     (void)state;
     run_open(&r, true, false);
-    unit_check_has(r.outbox,
-                   "cpu: out of memory: 8000 bytes requested: training will wait for every checkpoint",
-                   __FILE__, __LINE__);
+    unit_check_has(
+        r.outbox,
+        "cpu: out of memory: 8000 bytes requested: training will wait for every checkpoint",
+        __FILE__, __LINE__);
     run_step(&r);
     assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     check_saved(1);
