@@ -1,5 +1,6 @@
 /* d9d-shard - builds, inspects and verifies datasets. */
 #include "d9d/data/dataset/dataset.h"
+#include "d9d/data/loader/loader.h"
 #include "shard_make.h"
 
 /* --- inspecting a dataset ------------------------------------------------------------ */

@@ -38,11 +38,11 @@ static void conv_state_update(const d9d_causal_conv1d_dims *n, d9di_varlen_docum
                               const void *x)
 {
     const size_t row = (size_t)n->n * d9d_dtype_size(n->t);
-    const int64_t all = n->w - 1, mine = d9di_i64_min(d.n, all);
+    const int64_t all = n->w - 1, new_tokens = d9di_i64_min(d.n, all);
 
-    memmove(state, (char *)state + (size_t)mine * row, (size_t)(all - mine) * row);
-    memcpy((char *)state + (size_t)(all - mine) * row,
-           d9di_elem_cat(n->t, x, (d.first + d.n - mine) * n->n), (size_t)mine * row);
+    memmove(state, (char *)state + (size_t)new_tokens * row, (size_t)(all - new_tokens) * row);
+    memcpy((char *)state + (size_t)(all - new_tokens) * row,
+           d9di_elem_cat(n->t, x, (d.first + d.n - new_tokens) * n->n), (size_t)new_tokens * row);
 }
 
 d9d_status d9d_ref_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n,

@@ -338,14 +338,14 @@ static void token_combine(const float *parts, int64_t n, int64_t rows, int64_t r
 d9d_status d9d_ref_linear_cross_entropy_combine(d9d_stream s,
                                                 const d9d_linear_cross_entropy_dims *d, float *loss,
                                                 float *lse, void *token_grad, const float *parts,
-                                                int64_t n, int64_t mine, const void *const *w,
+                                                int64_t n, int64_t rank, const void *const *w,
                                                 const int32_t *targets)
 {
     (void)s;
     D9D_TRY(d9di_args_check_float("linear_cross_entropy_combine", d->t));
 #pragma omp parallel for if (d->rows * d->h > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < d->rows; r++) {
-        const float *own = parts + 2 * mine * d->rows + r;
+        const float *own = parts + 2 * rank * d->rows + r;
         float f, derivative;
 
         loss[r] = lse[r] = 0.0f;
@@ -493,14 +493,14 @@ static d9d_status fwd_bwd_of_ranks(d9d_stream s, const d9d_linear_cross_entropy_
 {
     const d9d_linear_cross_entropy_ranks *r = n->ranks;
     float *parts = d9di_cpu_scratch_alloc("cross-entropy", 2 * r->n * n->rows);
-    float *mine = parts + 2 * r->rank * n->rows;
+    float *local = parts + 2 * r->rank * n->rows;
     d9d_status st;
 
     if (parts == NULL)
         return D9D_ENOMEM;
     D9D_TRY_OR(
         st,
-        d9d_ref_linear_cross_entropy(s, n, mine + n->rows, mine, token_grad, hidden, w, targets),
+        d9d_ref_linear_cross_entropy(s, n, local + n->rows, local, token_grad, hidden, w, targets),
         out);
     D9D_TRY_OR(st, r->all_gather(r->arg, parts, 2 * n->rows), out);
     st = d9d_ref_linear_cross_entropy_combine(s, n, loss, lse, token_grad, parts, r->n, r->rank, w,

@@ -412,7 +412,7 @@ ENTRY(linear_cross_entropy, const d9d_linear_cross_entropy_dims *n, float *loss,
     return charge_cross_entropy(s, n, token_grad != NULL ? 2 : 1);
 }
 ENTRY(linear_cross_entropy_combine, const d9d_linear_cross_entropy_dims *d, float *loss, float *lse,
-      void *token_grad, const float *parts, int64_t n, int64_t mine, const void *const *w,
+      void *token_grad, const float *parts, int64_t n, int64_t rank, const void *const *w,
       const int32_t *targets)
 {
     return charge_memory(s, d->t, token_grad != NULL ? 2.0 * (double)d->rows * (double)d->h : 0);

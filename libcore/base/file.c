@@ -317,14 +317,14 @@ static void copy_in_kernel(const d9d_file *src, d9d_file *dst)
 /* Copy the rest through user memory; this also finds the error that stopped the kernel. */
 static d9d_status copy_in_userspace(const d9d_file *src, d9d_file *dst)
 {
-    char *piece = malloc(COPY_BLOCK);
+    char *block = malloc(COPY_BLOCK);
     d9d_status st = D9D_OK;
     ssize_t got;
 
-    if (piece == NULL)
+    if (block == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to copy it", src->path,
                         COPY_BLOCK);
-    while ((got = read(src->fd, piece, COPY_BLOCK)) != 0) {
+    while ((got = read(src->fd, block, COPY_BLOCK)) != 0) {
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0) {
@@ -332,10 +332,10 @@ static d9d_status copy_in_userspace(const d9d_file *src, d9d_file *dst)
                           src->path, dst->offset);
             goto out;
         }
-        D9D_TRY_OR(st, d9d_file_write(dst, piece, (size_t)got), out);
+        D9D_TRY_OR(st, d9d_file_write(dst, block, (size_t)got), out);
     }
 out:
-    free(piece);
+    free(block);
     return st;
 }
 

@@ -53,28 +53,28 @@ static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t b
 {
     d9d_bootstrap *bootstrap = s->opts.mesh != NULL ? d9d_mesh_bootstrap(s->opts.mesh) : NULL;
     const uint64_t left = d9d_mem_available();
-    copy_request mine = {.bytes = bytes};
+    copy_request local = {.bytes = bytes};
     d9d_bootstrap_blob *all = d9d_arena_alloc(a, (size_t)s->ranks * sizeof(*all));
     uint64_t sum = 0;
 
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %d ranks", s->ranks);
-    all[0] = (d9d_bootstrap_blob){&mine, sizeof(mine)};
+    all[0] = (d9d_bootstrap_blob){&local, sizeof(local)};
     if (bootstrap != NULL) {
-        (void)snprintf(mine.node, sizeof(mine.node), "%s", d9d_bootstrap_node(bootstrap));
-        D9D_TRY(d9d_bootstrap_allgather(bootstrap, &mine, sizeof(mine), a, all));
+        (void)snprintf(local.node, sizeof(local.node), "%s", d9d_bootstrap_node(bootstrap));
+        D9D_TRY(d9d_bootstrap_allgather(bootstrap, &local, sizeof(local), a, all));
     }
     for (int r = 0; r < s->ranks; r++) {
         copy_request one;
 
         memcpy(&one, all[r].data, sizeof(one)); /* blobs may be unaligned */
-        sum += strcmp(one.node, mine.node) == 0 ? one.bytes : 0;
+        sum += strcmp(one.node, local.node) == 0 ? one.bytes : 0;
     }
     if (sum > left)
         return D9D_FAIL(D9D_ENOMEM,
                         "%s%scopies of the saved tensors take %.0f MB of host memory, and %.0f MB "
                         "are available",
-                        mine.node, mine.node[0] != '\0' ? ": " : "", (double)sum * 1e-6,
+                        local.node, local.node[0] != '\0' ? ": " : "", (double)sum * 1e-6,
                         (double)left * 1e-6);
     return D9D_OK;
 }
@@ -322,16 +322,16 @@ d9d_status d9di_checkpointer_async_begin(d9di_checkpointer_async *s,
  * failed adds more. */
 double d9di_checkpointer_async_progress(d9di_checkpointer_async *s, int64_t step)
 {
-    double mine = 0;
+    double progress = 0;
 
     if (s == NULL)
         return 0;
     s->queued = step;
     (void)pthread_mutex_lock(&s->lock);
     if (s->current_phase != IDLE && s->ended)
-        mine = s->result.st == D9D_OK ? 1 : s->ranks + 1;
+        progress = s->result.st == D9D_OK ? 1 : s->ranks + 1;
     (void)pthread_mutex_unlock(&s->lock);
-    return mine;
+    return progress;
 }
 
 /* Called where the device has nothing enqueued. */

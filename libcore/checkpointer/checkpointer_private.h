@@ -3,7 +3,7 @@
 #define D9DI_CHECKPOINTER_CHECKPOINTER_PRIVATE_H
 
 #include "d9d/checkpointer/checkpointer.h"
-#include "d9d/ckpt/mapper/slices.h"
+#include "d9d/ckpt/dir/slices.h"
 #include "d9d/ckpt/safetensors/safetensors.h"
 
 enum { D9DI_CHECKPOINTER_IO_BYTES = 4 << 20 }; /* size of the host buffer for streaming */

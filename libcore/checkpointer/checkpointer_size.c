@@ -70,48 +70,49 @@ static uint64_t file_bytes(const char *group, uint64_t bytes)
 }
 
 /* This rank's files: one per group, and rank state. */
-static uint64_t files_bytes(const d9d_checkpointer_set *here)
+static uint64_t files_bytes(const d9d_checkpointer_set *local)
 {
     uint64_t sum = 0, bytes = 0;
 
-    for (size_t i = 0; i < here->n; i++) {
-        const d9d_checkpointer_tensor *t = &here->items[i];
+    for (size_t i = 0; i < local->n; i++) {
+        const d9d_checkpointer_tensor *t = &local->items[i];
 
         if (i > 0 && strcmp(t->group, t[-1].group) != 0) {
             sum += file_bytes(t[-1].group, bytes);
             bytes = 0;
         }
         bytes += d9d_tensor_bytes(t->tensor) + strlen(t->name) + HEADER_BYTES;
-        if (i + 1 == here->n)
+        if (i + 1 == local->n)
             sum += file_bytes(t->group, bytes);
     }
-    for (size_t i = bytes = 0; i < here->n_rank_states; i++)
-        bytes +=
-            (uint64_t)here->rank_states[i].n * 8 + strlen(here->rank_states[i].name) + HEADER_BYTES;
-    if (here->n_rank_states > 0)
+    for (size_t i = bytes = 0; i < local->n_rank_states; i++)
+        bytes += (uint64_t)local->rank_states[i].n * 8 + strlen(local->rank_states[i].name) +
+                 HEADER_BYTES;
+    if (local->n_rank_states > 0)
         sum += file_bytes(D9DI_CHECKPOINTER_RANK_STATE, bytes) +
                sizeof(D9DI_CHECKPOINTER_RANK_STATE) + RANK_SUFFIX_BYTES;
     return sum;
 }
 
-d9d_status d9d_checkpointer_manifest_bytes(const d9d_checkpointer_set *here, uint64_t *tensors,
+d9d_status d9d_checkpointer_manifest_bytes(const d9d_checkpointer_set *local, uint64_t *tensors,
                                            uint64_t *files)
 {
     d9d_buf b = {0};
     d9d_status st = D9D_OK;
 
     *tensors = 0;
-    for (size_t i = 0; i < here->n && st == D9D_OK; i++)
-        if (is_first(&here->items[i]))
-            st = tensor_bytes(&here->items[i], &b, tensors);
-    *files = files_bytes(here);
+    for (size_t i = 0; i < local->n && st == D9D_OK; i++)
+        if (is_first(&local->items[i]))
+            st = tensor_bytes(&local->items[i], &b, tensors);
+    *files = files_bytes(local);
     d9d_buf_release(&b);
     return st;
 }
 
-d9d_status d9d_checkpointer_manifest_check_bytes(uint64_t shares, int64_t ranks, uint64_t *bytes)
+d9d_status d9d_checkpointer_manifest_check_bytes(uint64_t rank_bytes, int64_t ranks,
+                                                 uint64_t *bytes)
 {
-    *bytes = shares + FIXED_BYTES;
+    *bytes = rank_bytes + FIXED_BYTES;
     if (*bytes <= D9D_MANIFEST_MAX)
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,

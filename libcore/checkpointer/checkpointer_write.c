@@ -42,7 +42,7 @@ static d9d_status agree_status(const d9di_checkpointer_save *s, d9d_status st)
 /* Broadcasts its path, or why there is none. */
 static d9d_status broadcast_dir(d9di_checkpointer_save *s, d9d_status st)
 {
-    const char *mine = st == D9D_OK && s->rank == 0 ? s->tmp : "";
+    const char *local = st == D9D_OK && s->rank == 0 ? s->tmp : "";
     d9d_bootstrap_blob *all;
 
     if (s->mesh == NULL)
@@ -51,7 +51,7 @@ static d9d_status broadcast_dir(d9di_checkpointer_save *s, d9d_status st)
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %d ranks", s->ranks);
     D9D_TRY(
-        d9d_bootstrap_allgather(d9d_mesh_bootstrap(s->mesh), mine, strlen(mine), &s->arena, all));
+        d9d_bootstrap_allgather(d9d_mesh_bootstrap(s->mesh), local, strlen(local), &s->arena, all));
     if (all[0].n == 0)
         return agree_status(s, st);
     s->tmp = all[0].data;

@@ -116,7 +116,7 @@ d9d_status d9d_bootstrap_single(d9d_bootstrap **out)
 }
 
 /* As if every rank sent what this one sends. */
-static d9d_status simulated_allgather(void *self, double timeout_s, const void *mine, size_t n,
+static d9d_status simulated_allgather(void *self, double timeout_s, const void *local, size_t n,
                                       d9d_arena *a, d9d_bootstrap_blob *all)
 {
     const d9d_bootstrap *b = self;
@@ -126,7 +126,7 @@ static d9d_status simulated_allgather(void *self, double timeout_s, const void *
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
     if (n > 0)
-        memcpy(copy, mine, n);
+        memcpy(copy, local, n);
     for (int r = 0; r < b->backend.size; r++)
         all[r] = (d9d_bootstrap_blob){copy, n};
     return D9D_OK;
@@ -218,20 +218,20 @@ size_t d9d_bootstrap_max_bytes(const d9d_bootstrap *b)
     return D9DI_BOOTSTRAP_MAX_BYTES / (size_t)b->backend.size;
 }
 
-d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *mine, size_t n, d9d_arena *a,
+d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *local, size_t n, d9d_arena *a,
                                    d9d_bootstrap_blob *all)
 {
     char *copy;
 
     if (b->transport.allgather != NULL)
-        return b->transport.allgather(b->transport.self, mine, n, a, all);
+        return b->transport.allgather(b->transport.self, local, n, a, all);
     if (b->backend.allgather != NULL)
-        return b->backend.allgather(b->backend.self, b->backend.timeout_s, mine, n, a, all);
+        return b->backend.allgather(b->backend.self, b->backend.timeout_s, local, n, a, all);
     copy = d9d_arena_alloc(a, n + 1);
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
     if (n > 0)
-        memcpy(copy, mine, n);
+        memcpy(copy, local, n);
     all[0] = (d9d_bootstrap_blob){copy, n};
     return D9D_OK;
 }
@@ -256,49 +256,49 @@ size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
 }
 
 static d9d_status failure_to_status(const d9d_bootstrap *b, int rank,
-                                    const d9d_bootstrap_blob *blob, d9d_status mine)
+                                    const d9d_bootstrap_blob *blob, d9d_status local)
 {
     const d9di_bootstrap_failure *v = blob->data;
     const size_t head = sizeof(v->st);
 
     if (rank == b->backend.rank)
-        return mine; /* whose message is this thread's error record already */
+        return local; /* whose message is this thread's error record already */
     if (blob->n < head || blob->n > sizeof(*v))
         return D9D_FAIL(D9D_ECOMM, "rank %d sent %zu bytes as its status, not %zu to %zu", rank,
                         blob->n, head, sizeof(*v));
     return D9D_FAIL((d9d_status)v->st, "rank %d %.*s", rank, (int)(blob->n - head), v->text);
 }
 
-static d9d_status exchange_failures(d9d_bootstrap *b, d9d_status mine, d9d_arena *a,
+static d9d_status exchange_failures(d9d_bootstrap *b, d9d_status local, d9d_arena *a,
                                     d9d_bootstrap_blob *all)
 {
     d9di_bootstrap_failure v;
     d9d_err_copy first;
-    const size_t n = d9di_bootstrap_failure_pack(mine, b->backend.node, b->backend.size, &v);
+    const size_t n = d9di_bootstrap_failure_pack(local, b->backend.node, b->backend.size, &v);
 
-    d9d_err_save(&first, mine);
-    D9D_TRY(d9d_bootstrap_allgather(b, &v, mine == D9D_OK ? 0 : n, a, all));
+    d9d_err_save(&first, local);
+    D9D_TRY(d9d_bootstrap_allgather(b, &v, local == D9D_OK ? 0 : n, a, all));
     for (int r = 0; r < b->backend.size; r++)
         if (all[r].n > 0) {
             b->failure_is_collective = true;
             return failure_to_status(b, r, &all[r],
-                                     mine == D9D_OK ? D9D_OK : d9d_err_restore(&first));
+                                     local == D9D_OK ? D9D_OK : d9d_err_restore(&first));
         }
     return D9D_OK;
 }
 
-d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status mine)
+d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status local)
 {
     d9d_bootstrap_blob *all;
     d9d_arena a = {0};
     d9d_status st;
 
     if (b->backend.size == 1 || d9d_bootstrap_is_simulated(b))
-        return mine;
+        return local;
     b->failure_is_collective = false;
     all = d9d_arena_alloc(&a, (size_t)b->backend.size * sizeof(*all));
     st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory")
-                     : exchange_failures(b, mine, &a, all);
+                     : exchange_failures(b, local, &a, all);
     d9d_arena_release(&a);
     b->failure_is_collective = b->failure_is_collective && st != D9D_ECOMM;
     return st;

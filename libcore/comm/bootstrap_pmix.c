@@ -86,9 +86,9 @@ static d9d_status load_library(struct pmix *p)
     return D9D_OK;
 }
 
-static d9d_status fail_call(const struct pmix *p, const char *what, pmix_status_t rc)
+static d9d_status fail_call(const struct pmix *p, const char *action, pmix_status_t rc)
 {
-    return D9D_FAIL(D9D_ECOMM, "PMIx: rank %u cannot %s: %s (%d)", p->me.rank, what, p->error(rc),
+    return D9D_FAIL(D9D_ECOMM, "PMIx: rank %u cannot %s: %s (%d)", p->me.rank, action, p->error(rc),
                     (int)rc);
 }
 
@@ -196,7 +196,7 @@ static d9d_status meet(struct pmix *p, double timeout_s)
                : fail_call(p, "meet the other ranks, of which one may have ended", rc);
 }
 
-static d9d_status publish_and_fence(struct pmix *p, const char *key, const void *mine, size_t n,
+static d9d_status publish_and_fence(struct pmix *p, const char *key, const void *local, size_t n,
                                     double timeout_s)
 {
     pmix_value_t v;
@@ -204,9 +204,9 @@ static d9d_status publish_and_fence(struct pmix *p, const char *key, const void 
     pmix_status_t rc;
 
     if (bytes == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory for %zu bytes", n);
+        return D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory: %zu bytes requested", n);
     if (n > 0)
-        memcpy(bytes, mine, n);
+        memcpy(bytes, local, n);
     bytes[n] = 0;
     memset(&v, 0, sizeof(v));
     v.type = PMIX_BYTE_OBJECT;
@@ -228,12 +228,12 @@ static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_are
     const pmix_proc_t who = make_proc(p, (pmix_rank_t)rank);
     pmix_value_t *v = NULL;
     d9d_status st = D9D_OK;
-    char what[64], *copy;
+    char action[64], *copy;
     pmix_status_t rc = p->get(&who, key, NULL, 0, &v);
 
-    (void)snprintf(what, sizeof(what), "read the message of rank %d", rank);
+    (void)snprintf(action, sizeof(action), "read the message of rank %d", rank);
     if (rc != PMIX_SUCCESS || v == NULL)
-        return fail_call(p, what, rc);
+        return fail_call(p, action, rc);
     if (v->type != PMIX_BYTE_OBJECT || v->data.bo.size < 1) {
         st = D9D_FAIL(D9D_ECOMM, "PMIx: rank %d gave a message of another type", rank);
         free(v);
@@ -241,7 +241,7 @@ static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_are
     }
     copy = d9d_arena_alloc(a, v->data.bo.size);
     if (copy == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory for %zu bytes", v->data.bo.size);
+        st = D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory: %zu bytes requested", v->data.bo.size);
     else
         *out = (d9d_bootstrap_blob){memcpy(copy, v->data.bo.bytes, v->data.bo.size),
                                     v->data.bo.size - 1};
@@ -250,7 +250,7 @@ static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_are
     return st;
 }
 
-static d9d_status allgather_kvs(void *self, double timeout_s, const void *mine, size_t n,
+static d9d_status allgather_kvs(void *self, double timeout_s, const void *local, size_t n,
                                 d9d_arena *a, d9d_bootstrap_blob *all)
 {
     struct pmix *p = self;
@@ -260,7 +260,7 @@ static d9d_status allgather_kvs(void *self, double timeout_s, const void *mine, 
         return D9D_FAIL(D9D_EINVAL, "PMIx: a message of %zu bytes from each of %d ranks", n,
                         p->size);
     (void)snprintf(key, sizeof(key), "d9d.%lu", p->seq++);
-    D9D_TRY(publish_and_fence(p, key, mine, n, timeout_s));
+    D9D_TRY(publish_and_fence(p, key, local, n, timeout_s));
     for (int r = 0; r < p->size; r++)
         D9D_TRY(get_message(p, key, r, a, &all[r]));
     return D9D_OK;

@@ -11,7 +11,7 @@ typedef struct d9di_bootstrap_backend {
     int rank, size;
     char node[256];
     double timeout_s; /* of an all-gather, in seconds; 0: none */
-    d9d_status (*allgather)(void *self, double timeout_s, const void *mine, size_t n, d9d_arena *a,
+    d9d_status (*allgather)(void *self, double timeout_s, const void *local, size_t n, d9d_arena *a,
                             d9d_bootstrap_blob *all);
     void (*abort)(void *self, int code, const char *why);
     void (*close)(void *self);
@@ -32,7 +32,7 @@ size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
  * all-gather waits without limit for a hung rank or a broken link, unseen by the watchdog, and Open
  * MPI's launcher may break when ranks end meanwhile. */
 typedef struct d9di_bootstrap_transport {
-    d9d_status (*allgather)(void *self, const void *mine, size_t n, d9d_arena *a,
+    d9d_status (*allgather)(void *self, const void *local, size_t n, d9d_arena *a,
                             d9d_bootstrap_blob *all);
     void *self;
 } d9di_bootstrap_transport;

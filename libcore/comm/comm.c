@@ -182,67 +182,67 @@ static d9d_status copy_local(d9d_stream s, d9d_dtype t, void *dst, const void *s
     return D9D_OK;
 }
 
-static d9d_status check_reducible(const d9d_comm *c, const char *what, d9d_dtype t)
+static d9d_status check_reducible(const d9d_comm *c, const char *label, d9d_dtype t)
 {
     if (d9di_host_reduce_supports(t))
         return D9D_OK;
     return D9D_FAIL(D9D_EINVAL, "%s: %s: there are no sums of %s between ranks", d9d_comm_name(c),
-                    what, d9d_dtype_name(t));
+                    label, d9d_dtype_name(t));
 }
 
-d9d_status d9d_comm_all_reduce(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *buf,
+d9d_status d9d_comm_all_reduce(d9d_comm *c, d9d_stream s, const char *label, d9d_dtype t, void *buf,
                                int64_t n, d9d_comm_op op)
 {
-    D9D_TRY(check_reducible(c, what, t));
+    D9D_TRY(check_reducible(c, label, t));
     if (c == NULL)
         return D9D_OK;
     return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_ALL_REDUCE,
                                                  .t = t,
                                                  .op = op,
-                                                 .label = what,
+                                                 .label = label,
                                                  .stream = s,
                                                  .dst = buf,
                                                  .src = buf,
                                                  .n = n});
 }
 
-d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
+d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *label, d9d_dtype t, void *dst,
                                const void *src, const int64_t *counts)
 {
     if (c == NULL)
         return copy_local(s, t, dst, src, counts[0]);
     return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_ALL_GATHER,
                                                  .t = t,
-                                                 .label = what,
+                                                 .label = label,
                                                  .stream = s,
                                                  .dst = dst,
                                                  .src = src,
                                                  .recv = counts});
 }
 
-d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t,
+d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s, const char *label, d9d_dtype t,
                                    void *dst, const void *src, const int64_t *counts)
 {
-    D9D_TRY(check_reducible(c, what, t));
+    D9D_TRY(check_reducible(c, label, t));
     if (c == NULL)
         return copy_local(s, t, dst, src, counts[0]);
     return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_REDUCE_SCATTER,
                                                  .t = t,
-                                                 .label = what,
+                                                 .label = label,
                                                  .stream = s,
                                                  .dst = dst,
                                                  .src = src,
                                                  .send = counts});
 }
 
-d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
+d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *label, d9d_dtype t, void *dst,
                                const int64_t *recv, const void *src, const int64_t *send)
 {
     if (c == NULL)
         return copy_local(s, t, dst, src, send[0]);
     return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_ALL_TO_ALL,
                                                  .t = t,
-                                                 .label = what,
+                                                 .label = label,
                                                  .stream = s,
                                                  .dst = dst,
                                                  .src = src,
@@ -250,14 +250,14 @@ d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *what, d9d_
                                                  .recv = recv});
 }
 
-d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *buf,
+d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *label, d9d_dtype t, void *buf,
                               int64_t n, int root)
 {
     if (c == NULL)
         return D9D_OK;
     return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_BROADCAST,
                                                  .t = t,
-                                                 .label = what,
+                                                 .label = label,
                                                  .stream = s,
                                                  .dst = buf,
                                                  .src = buf,
@@ -280,19 +280,19 @@ static d9d_status flush_msgs(d9d_comm *c)
     return st;
 }
 
-static d9d_status check_peer(const d9d_comm *c, const char *what, const d9di_comm_msg *p)
+static d9d_status check_peer(const d9d_comm *c, const char *label, const d9di_comm_msg *p)
 {
     if (c == NULL || p->peer < 0 || p->peer >= c->size || p->peer == c->rank)
         return D9D_FAIL(D9D_EINVAL, "%s: %s: a message between rank %d and rank %d of %d",
-                        d9d_comm_name(c), what, d9d_comm_rank(c), p->peer, d9d_comm_size(c));
+                        d9d_comm_name(c), label, d9d_comm_rank(c), p->peer, d9d_comm_size(c));
     return D9D_OK;
 }
 
-static d9d_status add_msg(d9d_comm *c, d9d_stream s, const char *what, const d9di_comm_msg *p)
+static d9d_status add_msg(d9d_comm *c, d9d_stream s, const char *label, const d9di_comm_msg *p)
 {
-    D9D_TRY(check_peer(c, what, p));
+    D9D_TRY(check_peer(c, label, p));
     if (c->msgs.len == 0) {
-        (void)snprintf(c->msgs_label, sizeof(c->msgs_label), "%s", what);
+        (void)snprintf(c->msgs_label, sizeof(c->msgs_label), "%s", label);
         c->stream = s;
     }
     D9D_TRY(D9D_VEC_PUSH(&c->msgs, *p));
@@ -307,18 +307,18 @@ static d9di_comm_msg make_send_msg(d9d_dtype t, const void *src, int64_t n, int 
     return p;
 }
 
-d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, const void *src,
+d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *label, d9d_dtype t, const void *src,
                          int64_t n, int to)
 {
     const d9di_comm_msg p = make_send_msg(t, src, n, to);
 
-    return add_msg(c, s, what, &p);
+    return add_msg(c, s, label, &p);
 }
 
-d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
+d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *label, d9d_dtype t, void *dst,
                          int64_t n, int from)
 {
-    return add_msg(c, s, what,
+    return add_msg(c, s, label,
                    &(d9di_comm_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true});
 }
 
@@ -400,19 +400,19 @@ static d9d_status submit_message(d9d_message *m)
     return st;
 }
 
-static d9d_status post_message(d9d_comm *c, const char *what, const d9di_comm_msg *p,
+static d9d_status post_message(d9d_comm *c, const char *label, const d9di_comm_msg *p,
                                d9d_message **out)
 {
     d9d_message *m;
     d9d_status st;
 
-    D9D_TRY(check_peer(c, what, p));
+    D9D_TRY(check_peer(c, label, p));
     m = calloc(1, sizeof(*m));
     if (m == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for a message", c->name, what);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for a message", c->name, label);
     m->comm = c;
     m->msg = *p;
-    (void)snprintf(m->label, sizeof(m->label), "%s", what);
+    (void)snprintf(m->label, sizeof(m->label), "%s", label);
     st = submit_message(m);
     if (st == D9D_OK)
         *out = m;
@@ -421,19 +421,20 @@ static d9d_status post_message(d9d_comm *c, const char *what, const d9di_comm_ms
     return st;
 }
 
-d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t, const void *src,
+d9d_status d9d_comm_post_send(d9d_comm *c, const char *label, d9d_dtype t, const void *src,
                               int64_t n, int to, d9d_message **out)
 {
     const d9di_comm_msg p = make_send_msg(t, src, n, to);
 
-    return post_message(c, what, &p, out);
+    return post_message(c, label, &p, out);
 }
 
-d9d_status d9d_comm_post_recv(d9d_comm *c, const char *what, d9d_dtype t, void *dst, int64_t n,
+d9d_status d9d_comm_post_recv(d9d_comm *c, const char *label, d9d_dtype t, void *dst, int64_t n,
                               int from, d9d_message **out)
 {
     return post_message(
-        c, what, &(d9di_comm_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true}, out);
+        c, label, &(d9di_comm_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true},
+        out);
 }
 
 bool d9d_message_test(d9d_message *m)
@@ -496,7 +497,7 @@ void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at)
         c->ops->event_free(at);
 }
 
-d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine, size_t n,
+d9d_status d9d_peer_map(d9d_comm *c, const char *label, void *const *local, size_t n,
                         d9d_peer_memory **out)
 {
     bool near;
@@ -504,8 +505,8 @@ d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine, size_t
     *out = NULL;
     if (c == NULL || c->ops->peer_map == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_comm_is_single_host(c, what, &near));
-    return near ? c->ops->peer_map(c, what, mine, n, out) : D9D_OK;
+    D9D_TRY(d9di_comm_is_single_host(c, label, &near));
+    return near ? c->ops->peer_map(c, label, local, n, out) : D9D_OK;
 }
 
 #ifndef D9D_CUDA /* see cuda_ipc.c */
@@ -528,50 +529,50 @@ void d9d_peer_unmap(d9d_peer_memory *x)
 
 /* --- bytes on the host --------------------------------------------------------------- */
 
-static d9d_status submit_allgather(d9d_comm *c, const char *what, void *dst, const void *src,
+static d9d_status submit_allgather(d9d_comm *c, const char *label, void *dst, const void *src,
                                    const int64_t *counts)
 {
     return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_ALLGATHER_BYTES,
                                                  .t = D9D_U8,
-                                                 .label = what,
+                                                 .label = label,
                                                  .dst = dst,
                                                  .src = src,
                                                  .recv = counts});
 }
 
 /* counts [size] and parts [sum + a NUL each], both from the arena. */
-static d9d_status allgather_lengths(d9d_comm *c, const char *what, size_t n, d9d_arena *a,
+static d9d_status allgather_lengths(d9d_comm *c, const char *label, size_t n, d9d_arena *a,
                                     int64_t **counts)
 {
     const size_t size = (size_t)c->size;
-    int64_t mine = (int64_t)n, *eights = d9d_arena_alloc(a, size * sizeof(*eights));
+    int64_t local_bytes = (int64_t)n, *eights = d9d_arena_alloc(a, size * sizeof(*eights));
 
     *counts = d9d_arena_alloc(a, size * sizeof(**counts));
     if (eights == NULL || *counts == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, label);
     for (size_t r = 0; r < size; r++)
-        eights[r] = sizeof(mine);
-    return submit_allgather(c, what, *counts, &mine, eights);
+        eights[r] = sizeof(local_bytes);
+    return submit_allgather(c, label, *counts, &local_bytes, eights);
 }
 
-static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *mine, size_t n,
+static d9d_status allgather_blobs(d9d_comm *c, const char *label, const void *local, size_t n,
                                   d9d_arena *a, d9d_comm_blob *all)
 {
     int64_t *counts;
     uint64_t sum = 0;
     char *data, *ends, *at;
 
-    D9D_TRY(allgather_lengths(c, what, n, a, &counts));
+    D9D_TRY(allgather_lengths(c, label, n, a, &counts));
     for (int r = 0; r < c->size; r++)
         if (!d9d_checked_add_u64(sum, (uint64_t)counts[r], &sum))
-            return D9D_FAIL(D9D_ECOMM, "%s: %s: rank %d says %lld bytes", c->name, what, r,
+            return D9D_FAIL(D9D_ECOMM, "%s: %s: rank %d says %lld bytes", c->name, label, r,
                             (long long)counts[r]);
     data = d9d_arena_alloc(a, sum + 1);
     ends = d9d_arena_alloc(a, sum + (size_t)c->size);
     if (data == NULL || ends == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %llu bytes", c->name, what,
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory: %llu bytes requested", c->name, label,
                         (unsigned long long)sum);
-    D9D_TRY(submit_allgather(c, what, data, n > 0 ? mine : "", counts));
+    D9D_TRY(submit_allgather(c, label, data, n > 0 ? local : "", counts));
     at = ends; /* each followed by a NUL: the arena's bytes are zero */
     for (int r = 0; r < c->size; r++) {
         all[r] = (d9d_comm_blob){memcpy(at, data, (size_t)counts[r]), (size_t)counts[r]};
@@ -581,26 +582,26 @@ static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *min
     return D9D_OK;
 }
 
-static d9d_status copy_single_blob(const void *mine, size_t n, d9d_arena *a, d9d_comm_blob *all)
+static d9d_status copy_single_blob(const void *local, size_t n, d9d_arena *a, d9d_comm_blob *all)
 {
     char *copy_local = d9d_arena_alloc(a, n + 1);
 
     if (copy_local == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "single: no memory for %zu bytes", n);
+        return D9D_FAIL(D9D_ENOMEM, "single: out of memory: %zu bytes requested", n);
     if (n > 0)
-        memcpy(copy_local, mine, n);
+        memcpy(copy_local, local, n);
     all[0] = (d9d_comm_blob){copy_local, n};
     return D9D_OK;
 }
 
-d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *what, const void *mine, size_t n,
+d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *label, const void *local, size_t n,
                                     d9d_arena *a, d9d_comm_blob *all)
 {
-    return c == NULL ? copy_single_blob(mine, n, a, all)
-                     : allgather_blobs(c, what, mine, n, a, all);
+    return c == NULL ? copy_single_blob(local, n, a, all)
+                     : allgather_blobs(c, label, local, n, a, all);
 }
 
-d9d_status d9d_comm_barrier(d9d_comm *c, const char *what)
+d9d_status d9d_comm_barrier(d9d_comm *c, const char *label)
 {
     d9d_arena a = {0};
     int64_t *lengths;
@@ -608,7 +609,7 @@ d9d_status d9d_comm_barrier(d9d_comm *c, const char *what)
 
     if (c == NULL)
         return D9D_OK;
-    st = allgather_lengths(c, what, 0, &a, &lengths);
+    st = allgather_lengths(c, label, 0, &a, &lengths);
     d9d_arena_release(&a);
     return st;
 }

@@ -110,7 +110,7 @@ typedef struct d9di_comm_backend_ops {
     d9d_status (*group_start)(d9d_comm *c);
     d9d_status (*group_end)(d9d_comm *c);
     /* NULL: no peer memory. */
-    d9d_status (*peer_map)(d9d_comm *c, const char *what, void *const *mine, size_t n,
+    d9d_status (*peer_map)(d9d_comm *c, const char *label, void *const *local, size_t n,
                            d9d_peer_memory **out);
     const d9di_symm_buffer_ops *symm_buffer; /* NULL: no staging buffers */
     const d9di_p2p_ring_ops *p2p_ring;       /* NULL: no P2P ring */
@@ -143,7 +143,7 @@ d9d_status d9di_comm_backend_sim(d9d_bootstrap *bootstrap, d9d_stream stream,
 
 #ifdef D9D_CUDA
 d9d_status d9di_comm_copy_cuda(d9d_stream s, void *dst, const void *src, size_t n);
-d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *what, void *const *mine, size_t n,
+d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *label, void *const *local, size_t n,
                               d9d_peer_memory **out);
 d9d_status d9di_peer_barrier_cuda(d9d_comm *c, const d9di_comm_call *k);
 extern const d9di_symm_buffer_ops d9di_symm_buffer_cuda;
@@ -170,9 +170,9 @@ void d9di_comm_host_id(char out[D9DI_COMM_HOST_ID_MAX]);
 /* *out is true if all ranks of the group are on one host and may read each other's memory.
  * Collective once, then cached.  It runs before larger exchanges, whose size grows with the
  * hosts. */
-d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *what, bool *out);
+d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *label, bool *out);
 /* Logical AND over the ranks of the group.  Collective. */
-d9d_status d9di_comm_all_true(d9d_comm *c, const char *what, bool mine, bool *out);
+d9d_status d9di_comm_all_true(d9d_comm *c, const char *label, bool local, bool *out);
 
 /* A call inside a group that the backend has not submitted yet. */
 typedef struct d9di_comm_pending {

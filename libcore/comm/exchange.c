@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *bootstrap, const void *mine, size_t n,
+d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *bootstrap, const void *local, size_t n,
                                          d9d_arena *a, d9d_bootstrap_blob **all)
 {
     *all = d9d_arena_alloc(a, (size_t)d9d_bootstrap_size(bootstrap) * sizeof(**all));
     if (*all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: no memory for the blobs of %d ranks",
                         d9d_bootstrap_size(bootstrap));
-    return d9d_bootstrap_allgather(bootstrap, mine, n, a, *all);
+    return d9d_bootstrap_allgather(bootstrap, local, n, a, *all);
 }
 
 /* Header of each chunk of a broadcast: the bytes of the whole text. */
@@ -26,15 +26,15 @@ static d9d_status broadcast_chunk(d9d_bootstrap *bootstrap, const char *text, ui
                      : total - at < max_bytes ? (size_t)(total - at)
                                               : max_bytes;
     const bool tells = d9d_bootstrap_rank(bootstrap) == 0;
-    char *mine = d9d_arena_alloc(a, TOTAL_BYTES + n);
+    char *local = d9d_arena_alloc(a, TOTAL_BYTES + n);
     d9d_bootstrap_blob *all;
 
-    if (mine == NULL)
+    if (local == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: no memory for a blob of %zu bytes", n);
-    memcpy(mine, &total, TOTAL_BYTES);
+    memcpy(local, &total, TOTAL_BYTES);
     if (n > 0)
-        memcpy(mine + TOTAL_BYTES, text + at, n);
-    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, mine, tells ? TOTAL_BYTES + n : 0, a, &all));
+        memcpy(local + TOTAL_BYTES, text + at, n);
+    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, local, tells ? TOTAL_BYTES + n : 0, a, &all));
     *blob = all[0];
     return D9D_OK;
 }
@@ -65,13 +65,13 @@ d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *bootstrap, d9d_arena *a, 
     return D9D_OK;
 }
 
-d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *what, const void *mine, size_t n,
+d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *label, const void *local, size_t n,
                                     d9d_arena *a, d9d_comm_blob **all)
 {
     const int ranks = d9d_comm_size(world);
 
     *all = d9d_arena_alloc(a, (size_t)ranks * sizeof(**all));
     return *all == NULL
-               ? D9D_FAIL(D9D_ENOMEM, "%s: no memory for the blobs of %d ranks", what, ranks)
-               : d9d_comm_allgather_bytes(world, what, mine, n, a, *all);
+               ? D9D_FAIL(D9D_ENOMEM, "%s: no memory for the blobs of %d ranks", label, ranks)
+               : d9d_comm_allgather_bytes(world, label, local, n, a, *all);
 }

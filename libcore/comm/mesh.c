@@ -91,11 +91,11 @@ char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n)
 /* The ranks of this rank's group, in order. */
 static void list_members(const d9d_mesh *m, unsigned axes, int *world)
 {
-    const int64_t mine = d9di_mesh_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).group;
+    const int64_t group = d9di_mesh_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).group;
     int n = 0;
 
     for (int r = 0; r < d9d_mesh_size(m); r++)
-        if (d9di_mesh_axes_place(&m->degrees, axes, r).group == mine)
+        if (d9di_mesh_axes_place(&m->degrees, axes, r).group == group)
             world[n++] = r;
 }
 
@@ -212,16 +212,16 @@ static d9d_status exchange_hello(d9d_bootstrap *bootstrap, const d9di_flight_rin
     const char *wish = getenv("D9D_COMM_CHECK");
     const int size = d9d_bootstrap_size(bootstrap);
     d9d_bootstrap_blob *blob = d9d_arena_alloc(a, (size_t)size * sizeof(*blob));
-    struct hello mine = {.check = wish != NULL && strcmp(wish, "0") != 0};
+    struct hello local = {.check = wish != NULL && strcmp(wish, "0") != 0};
     struct timespec t = {0};
 
     if (blob == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     (void)clock_gettime(CLOCK_REALTIME, &t);
-    mine.time = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-    d9di_flight_process_self(&mine.address.self);
-    memcpy(mine.address.shm_path, ring->header.shm_path, sizeof(mine.address.shm_path));
-    D9D_TRY(d9d_bootstrap_allgather(bootstrap, &mine, sizeof(mine), a, blob));
+    local.time = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    d9di_flight_process_self(&local.address.self);
+    memcpy(local.address.shm_path, ring->header.shm_path, sizeof(local.address.shm_path));
+    D9D_TRY(d9d_bootstrap_allgather(bootstrap, &local, sizeof(local), a, blob));
     for (int r = 0; r < size; r++) {
         if (blob[r].n != sizeof(*all))
             return D9D_FAIL(D9D_ECOMM, "mesh: rank %d sent a record of %zu bytes, not %zu", r,
@@ -265,7 +265,7 @@ out:
 }
 
 /* The bootstrap's all-gather as a call of the world group. */
-static d9d_status allgather_on_world(void *self, const void *mine, size_t n, d9d_arena *a,
+static d9d_status allgather_on_world(void *self, const void *local, size_t n, d9d_arena *a,
                                      d9d_bootstrap_blob *all)
 {
     const d9d_mesh *m = self;
@@ -273,7 +273,7 @@ static d9d_status allgather_on_world(void *self, const void *mine, size_t n, d9d
 
     if (blobs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
-    D9D_TRY(d9d_comm_allgather_bytes(m->world, "bootstrap all-gather", mine, n, a, blobs));
+    D9D_TRY(d9d_comm_allgather_bytes(m->world, "bootstrap all-gather", local, n, a, blobs));
     for (int r = 0; r < d9d_mesh_size(m); r++)
         all[r] = (d9d_bootstrap_blob){blobs[r].data, blobs[r].n};
     return D9D_OK;
@@ -343,9 +343,9 @@ d9d_status d9d_mesh_resume(d9d_mesh *m)
     return D9D_OK;
 }
 
-void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit)
+void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *timeout_name)
 {
-    d9di_watchdog_set_timeout(m->watchdog, seconds, limit);
+    d9di_watchdog_set_timeout(m->watchdog, seconds, timeout_name);
 }
 
 /* --- rank 0 first -------------------------------------------------------------------- */

@@ -18,13 +18,13 @@ static d9d_status buffers_alloc(d9d_async_host_reduce *c, d9d_device *dev, uint6
 }
 
 d9d_status d9d_async_host_reduce_start(d9d_async_host_reduce *c, d9d_device *dev, d9d_comm *world,
-                                       const char *what, d9d_dtype t, const void *mine, int64_t n,
+                                       const char *label, d9d_dtype t, const void *local, int64_t n,
                                        d9d_comm_op op)
 {
     D9D_TRY(buffers_alloc(c, dev, (uint64_t)n * d9d_dtype_size(t)));
-    memcpy(c->pinned, mine, c->bytes);
+    memcpy(c->pinned, local, c->bytes);
     D9D_TRY(d9d_device_h2d_async(dev, c->device_buf, c->pinned, c->bytes));
-    D9D_TRY(d9d_comm_all_reduce(world, dev->stream, what, t, c->device_buf, n, op));
+    D9D_TRY(d9d_comm_all_reduce(world, dev->stream, label, t, c->device_buf, n, op));
     return d9d_readback_enqueue(c->readback, c->device_buf);
 }
 

@@ -74,7 +74,7 @@ static d9d_status cpu_pin(d9d_device *dev, uint64_t n, void **out)
     void *p = malloc(n > 0 ? n : 1);
 
     if (p == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory for %llu bytes", dev->name,
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory: %llu bytes requested", dev->name,
                         (unsigned long long)n);
     *out = p;
     return D9D_OK;

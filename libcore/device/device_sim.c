@@ -92,7 +92,7 @@ static d9d_status sim_pin(d9d_device *dev, uint64_t n, void **out)
     void *p = calloc(1, n > 0 ? n : 1);
 
     if (p == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory for %llu bytes", dev->name,
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory: %llu bytes requested", dev->name,
                         (unsigned long long)n);
     *out = p;
     return D9D_OK;

@@ -236,7 +236,7 @@ static int block_class(struct d9d_device_pool *pool, const void *p, int c)
     return c;
 }
 
-/* "a limit of 5 bytes", "10 bytes, 3 of them free"; 0 and "" if unknown. */
+/* "limit 5", "3 free of 10", in bytes; 0 and "" if unknown. */
 static uint64_t describe_capacity(d9d_device *dev, char *text, size_t n)
 {
     const uint64_t limit = dev->pool->stats.limit;
@@ -246,7 +246,7 @@ static uint64_t describe_capacity(d9d_device *dev, char *text, size_t n)
     if (dev->ops->mem_info != NULL)
         dev->ops->mem_info(dev, &has, &left);
     if (limit != UINT64_MAX && (has == 0 || limit <= has)) {
-        (void)snprintf(text, n, "a limit of %" PRIu64, limit);
+        (void)snprintf(text, n, "limit %" PRIu64, limit);
         return limit;
     }
     if (has > 0)
@@ -261,10 +261,11 @@ static d9d_status fail_oom(d9d_device *dev, uint64_t n)
 
     (void)describe_capacity(dev, capacity, sizeof(capacity));
     if (dev->required > 0)
-        (void)snprintf(expected, sizeof(expected), "; at least %" PRIu64 " are needed in all",
+        (void)snprintf(expected, sizeof(expected), "; at least %" PRIu64 " needed in all",
                        dev->required);
-    return D9D_FAIL(D9D_EOOM, "%s: no room for %" PRIu64 " bytes with %" PRIu64 " in use%s%s%s",
-                    dev->name, n, used, capacity[0] != '\0' ? " and " : "", capacity, expected);
+    return D9D_FAIL(D9D_EOOM,
+                    "%s: out of memory: %" PRIu64 " bytes requested, %" PRIu64 " in use%s%s%s",
+                    dev->name, n, used, capacity[0] != '\0' ? ", " : "", capacity, expected);
 }
 
 d9d_status d9d_device_require(d9d_device *dev, uint64_t n)
@@ -273,8 +274,7 @@ d9d_status d9d_device_require(d9d_device *dev, uint64_t n)
     const uint64_t has = describe_capacity(dev, capacity, sizeof(capacity));
 
     if (capacity[0] != '\0' && n > has)
-        return D9D_FAIL(D9D_EOOM,
-                        "%s: no room for the %" PRIu64 " bytes that are needed at least, with %s",
+        return D9D_FAIL(D9D_EOOM, "%s: out of memory: at least %" PRIu64 " bytes needed, %s",
                         dev->name, n, capacity);
     dev->required = n;
     return D9D_OK;

@@ -25,18 +25,20 @@ static d9d_pipe_schedule_opts pipe_opts(const d9di_engine_opts *opts)
     return opts->mesh->pipeline_parallel == 1 ? alone : opts->pipe;
 }
 
-static d9d_status program_make(const d9di_engine *e, int64_t micros, d9d_program *out)
+/* The program of training or, with `train`, that of an evaluation between its steps. */
+static d9d_status program_make(const d9di_engine_pipe *pipe, const d9d_program *train,
+                               int64_t micros, d9d_program *out)
 {
     const int64_t max_group = D9D_PIPE_MAX_MICROS + 1; /* more is refused by number */
     const int n = (int)(micros < max_group ? micros : max_group);
     d9d_program p;
     d9d_status st;
 
-    if (e->train_state.executor != NULL)
-        D9D_TRY(d9d_program_forward(e->pipe_ranks, e->train_state.program.stages / e->pipe_ranks, n,
-                                    e->train_state.program.layout, &p));
+    if (train != NULL)
+        D9D_TRY(
+            d9d_program_forward(pipe->ranks, train->stages / pipe->ranks, n, train->layout, &p));
     else
-        D9D_TRY(d9d_program_build(&e->pipe, e->pipe_ranks, n, &p));
+        D9D_TRY(d9d_program_build(&pipe->opts, pipe->ranks, n, &p));
     st = d9d_program_insert_p2p(&p);
     if (st == D9D_OK)
         st = d9d_program_check(&p);
@@ -49,28 +51,34 @@ static d9d_status program_make(const d9di_engine *e, int64_t micros, d9d_program
 
 static d9d_status executor_make(d9di_engine *e)
 {
-    const d9d_executor_opts opts = {.program = &e->program,
-                                    .rank = e->pipe_rank,
+    const d9d_executor_opts opts = {.program = &e->exec.program,
+                                    .rank = e->pipe.rank,
                                     .dev = e->dev,
-                                    .down = e->down,
-                                    .up = e->up,
+                                    .down = e->pipe.down,
+                                    .up = e->pipe.up,
                                     .ops = &d9di_engine_executor_ops,
                                     .self = e};
 
-    return d9d_executor_create(&opts, &e->executor);
+    return d9d_executor_create(&opts, &e->exec.executor);
+}
+
+bool d9di_engine_is_evaluating(const d9di_engine *e)
+{
+    return e->train_exec.executor != NULL;
 }
 
 d9d_status d9di_engine_build_pipe(d9di_engine *e, int64_t micros)
 {
     d9d_program p;
 
-    if (e->program.micros == micros)
+    if (e->exec.program.micros == micros)
         return D9D_OK;
-    D9D_TRY(program_make(e, micros, &p));
-    d9d_executor_free(e->executor);
-    e->executor = NULL;
-    d9d_program_release(&e->program);
-    e->program = p;
+    D9D_TRY(program_make(&e->pipe, d9di_engine_is_evaluating(e) ? &e->train_exec.program : NULL,
+                         micros, &p));
+    d9d_executor_free(e->exec.executor);
+    e->exec.executor = NULL;
+    d9d_program_release(&e->exec.program);
+    e->exec.program = p;
     return executor_make(e);
 }
 
@@ -79,10 +87,8 @@ d9d_status d9di_engine_eval_begin(d9di_engine *e, int64_t micros)
 {
     d9d_status st;
 
-    e->train_state = (d9di_engine_train_state){e->program, e->executor, e->stage_timer};
-    e->program = (d9d_program){0};
-    e->executor = NULL;
-    e->stage_timer = NULL;
+    e->train_exec = e->exec;
+    e->exec = (d9di_engine_exec){.executor = NULL};
     st = d9di_engine_build_pipe(e, micros);
     if (st != D9D_OK)
         d9di_engine_eval_end(e);
@@ -91,30 +97,29 @@ d9d_status d9di_engine_eval_begin(d9di_engine *e, int64_t micros)
 
 void d9di_engine_eval_end(d9di_engine *e)
 {
-    d9d_executor_free(e->executor);
-    d9d_program_release(&e->program);
-    e->program = e->train_state.program;
-    e->executor = e->train_state.executor;
-    e->stage_timer = e->train_state.stage_timer;
-    e->train_state = (d9di_engine_train_state){.executor = NULL};
+    d9d_executor_free(e->exec.executor);
+    d9d_program_release(&e->exec.program);
+    e->exec = e->train_exec;
+    e->train_exec = (d9di_engine_exec){.executor = NULL};
 }
 
 static d9d_status program_open(d9di_engine *e, const d9di_engine_opts *opts)
 {
     d9d_status st;
 
-    e->pipe = pipe_opts(opts);
-    e->pipe_ranks = (int)opts->mesh->pipeline_parallel;
-    e->pipe_rank = d9d_parallel_degrees_index(opts->mesh, D9D_AXIS(PP),
+    e->pipe.opts = pipe_opts(opts);
+    e->pipe.ranks = (int)opts->mesh->pipeline_parallel;
+    e->pipe.rank = d9d_parallel_degrees_index(opts->mesh, D9D_AXIS(PP),
                                               d9d_bootstrap_rank(opts->where->bootstrap));
-    st = program_make(e, e->pipe_ranks > 1 && opts->train ? opts->micros : 1, &e->program);
-    if (st == D9D_EINVAL && e->pipe.custom != NULL) /* a plugin's schedule */
-        return D9D_FAIL(D9D_ECONFIG, "schedule %s: %s", e->pipe.custom->table->name,
+    st = program_make(&e->pipe, NULL, e->pipe.ranks > 1 && opts->train ? opts->micros : 1,
+                      &e->exec.program);
+    if (st == D9D_EINVAL && e->pipe.opts.custom != NULL) /* a plugin's schedule */
+        return D9D_FAIL(D9D_ECONFIG, "schedule %s: %s", e->pipe.opts.custom->table->name,
                         d9d_err_message());
     D9D_TRY(st);
-    if (opts->train && !e->program.backward)
+    if (opts->train && !e->exec.program.backward)
         return D9D_FAIL(D9D_ECONFIG, "trainer.pipelining.schedule: \"%s\" computes no gradients",
-                        d9d_pipe_schedule_name(e->pipe.kind));
+                        d9d_pipe_schedule_name(e->pipe.opts.kind));
     return D9D_OK;
 }
 
@@ -151,7 +156,7 @@ d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, 
 {
     if (adapter == NULL)
         return D9D_OK;
-    if (e->adapters.n == 0 && source == NULL)
+    if (e->whole.adapters.n == 0 && source == NULL)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.model_stage_factory: source_adapter is given and nothing that it "
                         "could be merged into, no source_checkpoint");
@@ -163,15 +168,16 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *opts)
 {
     d9d_model_matrices of;
 
-    D9D_TRY(d9d_peft_params_of(&e->all, false, &e->arena, &e->base));
-    D9D_TRY(d9d_peft_params_of(&e->all, true, &e->arena, &e->adapters));
+    D9D_TRY(d9d_peft_params_of(&e->whole.params, false, &e->arena, &e->whole.base));
+    D9D_TRY(d9d_peft_params_of(&e->whole.params, true, &e->arena, &e->whole.adapters));
     if (opts->adapter == NULL || !opts->initialise)
         return D9D_OK;
     D9D_TRY(d9di_engine_check_adapter(e, opts->adapter, opts->source));
     D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
     D9D_TRY(
         d9d_adapters_read(opts->adapter, &of, opts->source, opts->where->log, &e->given_adapters));
-    return e->adapters.n > 0 ? d9d_adapters_check(e->given_adapters, &e->adapters) : D9D_OK;
+    return e->whole.adapters.n > 0 ? d9d_adapters_check(e->given_adapters, &e->whole.adapters)
+                                   : D9D_OK;
 }
 
 /* True if weights are read from the source; adapters that are not trained are merged into them. */
@@ -181,7 +187,7 @@ static bool reads_source(const d9di_engine_opts *opts)
 }
 static const d9d_adapters *merged_adapters(const d9di_engine *e)
 {
-    return e->adapters.n == 0 ? e->given_adapters : NULL;
+    return e->whole.adapters.n == 0 ? e->given_adapters : NULL;
 }
 
 static bool is_in_source(const d9d_weights *w, const char *name)
@@ -221,12 +227,13 @@ static d9d_status check_task_params(const d9di_engine *e, const d9di_engine_opts
 static d9d_status stage_open(d9di_engine *e, const d9di_engine_opts *opts, int k,
                              d9di_engine_stage *out)
 {
-    const d9d_stage stage = {d9d_program_stage_of(&e->program, e->pipe_rank, k), e->program.stages};
+    const d9d_stage stage = {d9d_program_stage_of(&e->exec.program, e->pipe.rank, k),
+                             e->exec.program.stages};
     d9d_model_spec spec = e->spec;
 
     if (stage.count == 1) {
-        out->model = e->whole;
-        out->params = e->all;
+        out->model = e->whole.model;
+        out->params = e->whole.params;
     } else {
         D9D_TRY(model_open(e, opts, stage, &out->model, &out->params));
     }
@@ -240,14 +247,14 @@ static d9d_status stage_open(d9di_engine *e, const d9di_engine_opts *opts, int k
 
 static d9d_status stages_open(d9di_engine *e, const d9di_engine_opts *opts)
 {
-    const int n = e->program.stages / e->program.ranks;
+    const int n = e->exec.program.stages / e->exec.program.ranks;
     size_t total = 0;
 
     e->stages = d9d_arena_alloc(&e->arena, (size_t)n * sizeof(*e->stages));
     e->models = d9d_arena_alloc(&e->arena, (size_t)n * sizeof(*e->models));
     if (e->stages == NULL || e->models == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %d stages", n);
-    if (reads_source(opts) && e->program.stages > 1)
+    if (reads_source(opts) && e->exec.program.stages > 1)
         D9D_TRY(d9d_weights_check(&e->spec, opts->source, merged_adapters(e)));
     for (int k = 0; k < n; k++) {
         e->n_stages++;
@@ -274,11 +281,12 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(opts->train ? d9d_model_spec_trainable(&e->spec) : D9D_OK);
     D9D_TRY(d9d_parallel_plan_check(&e->spec, opts->mesh));
     D9D_TRY(program_open(e, opts));
-    D9D_TRY(model_open(e, opts, D9D_WHOLE_MODEL, &e->whole, &e->all));
-    e->spec.params = &e->all;
+    D9D_TRY(model_open(e, opts, D9D_WHOLE_MODEL, &e->whole.model, &e->whole.params));
+    e->spec.params = &e->whole.params;
     e->task = opts->task;
     if (opts->data != NULL)
-        D9D_TRY(d9di_run_data_check(opts->data, e->whole->vocab, e->whole->max_positions));
+        D9D_TRY(
+            d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));
     D9D_TRY(adapter_open(e, opts));
     return stages_open(e, opts);
 }
@@ -290,7 +298,7 @@ d9d_status d9di_engine_open(const d9di_engine_opts *opts, d9di_engine *out)
 
     if (st == D9D_OK) {
         *out = e;
-        out->spec.params = &out->all;
+        out->spec.params = &out->whole.params;
     } else {
         d9di_engine_release(&e);
     }
@@ -357,8 +365,8 @@ static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(
         d9d_mesh_open(opts->where->bootstrap, opts->mesh, net, e->dev->stream, &mesh, &e->mesh));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
-    D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXIS(PP), &e->down));
-    D9D_TRY(d9d_mesh_group_dup(e->mesh, D9D_AXIS(PP), 1, &e->up));
+    D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXIS(PP), &e->pipe.down));
+    D9D_TRY(d9d_mesh_group_dup(e->mesh, D9D_AXIS(PP), 1, &e->pipe.up));
     for (size_t k = 0; k < e->n_stages; k++) {
         D9D_TRY(d9d_parallel_plan_apply(&e->spec, e->mesh, e->stages[k].model));
         d9d_tied_weights_set_primary(e->stages[k].model);
@@ -366,7 +374,7 @@ static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *opts)
         max_group = group_bytes > max_group ? group_bytes : max_group;
     }
     D9D_TRY(d9d_device_require(e->dev, bytes_needed(e, opts) + max_group));
-    if (e->pipe_ranks > 1) /* then actions of two micro-batches may be interleaved */
+    if (e->pipe.ranks > 1) /* then actions of two micro-batches may be interleaved */
         D9D_TRY(d9d_symm_buffer_agree(e->models[0]->groups.ep, e->world));
     for (size_t k = 0; k < e->n_stages; k++)
         D9D_TRY(d9d_fsdp_create(e->stages[k].model, e->dev, &sharded, &e->stages[k].sharded));
@@ -413,7 +421,7 @@ static void log_engine(const d9di_engine *e, const d9d_log *log)
     if (d9di_engine_param_count(e, true) < d9di_engine_param_count(e, false))
         (void)snprintf(some, sizeof(some), ", of which %lld are trained",
                        (long long)d9di_engine_param_count(e, true));
-    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s", e->dev->name, e->whole->ops->name,
+    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s", e->dev->name, e->whole.model->ops->name,
                  (long long)d9di_engine_param_count(e, false), some,
                  d9d_dtype_name(e->spec.opts.dtype), ranks);
 }
@@ -437,10 +445,10 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts
 static d9d_status load_stage_adapters(d9di_engine *e, const d9di_engine_stage *s,
                                       const d9d_log *log)
 {
-    d9d_params mine;
+    d9d_params adapter_params;
 
-    D9D_TRY(d9d_peft_params_of(&s->params, true, &e->arena, &mine));
-    D9D_TRY(d9d_adapters_to_model(e->given_adapters, &mine, log));
+    D9D_TRY(d9d_peft_params_of(&s->params, true, &e->arena, &adapter_params));
+    D9D_TRY(d9d_adapters_to_model(e->given_adapters, &adapter_params, log));
     return d9d_adapters_heads_to_model(e->given_adapters, &s->params, log);
 }
 
@@ -481,25 +489,25 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
 
 void d9di_engine_release(d9di_engine *e)
 {
-    if (e->train_state.executor != NULL)
+    if (d9di_engine_is_evaluating(e))
         d9di_engine_eval_end(e);
-    d9d_executor_free(e->executor);
+    d9d_executor_free(e->exec.executor);
     for (size_t k = 0; k < e->n_stages; k++) {
         d9di_engine_stage *s = &e->stages[k];
 
         d9d_weights_close(s->weights);
         d9d_fsdp_free(s->sharded);
-        if (s->model != e->whole)
+        if (s->model != e->whole.model)
             d9d_model_free(s->model);
     }
-    d9d_model_free(e->whole);
-    d9d_program_release(&e->program);
+    d9d_model_free(e->whole.model);
+    d9d_program_release(&e->exec.program);
     d9d_adapters_free(e->given_adapters);
     d9d_mesh_close(e->mesh);
     d9d_device_close(e->dev);
-    D9D_VEC_RELEASE(&e->micros);
-    d9d_cp_slice_buffer_release(&e->cp_buffer);
-    d9d_pooling_buffer_release(&e->pool_buffer);
+    D9D_VEC_RELEASE(&e->step.micros);
+    d9d_cp_slice_buffer_release(&e->step.cp_buffer);
+    d9d_pooling_buffer_release(&e->step.pool_buffer);
     d9d_arena_release(&e->arena);
     *e = (d9di_engine){0};
 }
@@ -508,9 +516,9 @@ int64_t d9di_engine_param_count(const d9di_engine *e, bool trainable_only)
 {
     int64_t n = 0;
 
-    for (size_t i = 0; i < e->all.n; i++)
-        if (e->all.p[i]->spec.trainable || !trainable_only)
-            n += d9d_shape_numel(&e->all.p[i]->spec.shape);
+    for (size_t i = 0; i < e->whole.params.n; i++)
+        if (e->whole.params.p[i]->spec.trainable || !trainable_only)
+            n += d9d_shape_numel(&e->whole.params.p[i]->spec.shape);
     return n;
 }
 

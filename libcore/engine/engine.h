@@ -41,43 +41,58 @@ typedef struct d9di_engine_micro_batch {
     d9di_loss_attribution_documents documents; /* empty unless losses are attributed */
 } d9di_engine_micro_batch;
 
-/* Saved training state of an engine while it evaluates. */
-typedef struct d9di_engine_train_state {
-    d9d_program program;
-    d9d_executor *executor; /* NULL: the engine is in training */
-    d9d_stage_timer *stage_timer;
-} d9di_engine_train_state;
+/* All layers: structure only, unless this rank has them as one stage. */
+typedef struct d9di_engine_whole {
+    d9d_model *model;
+    d9d_params params;
+    d9d_params base, adapters; /* the same, divided into the model's own and its adapters */
+} d9di_engine_whole;
 
-typedef struct d9di_engine {
-    d9d_device *dev;
-    d9d_mesh *mesh;      /* set by materialize, as the next two */
-    d9d_comm *world;     /* NULL: a single rank */
-    d9d_comm *down, *up; /* the pipeline's group, a communicator per direction */
+/* This rank in the pipeline. */
+typedef struct d9di_engine_pipe {
+    d9d_pipe_schedule_opts opts; /* of training */
+    int ranks, rank;
+    d9d_comm *down,
+        *up; /* the pipeline's group, a communicator per direction; set by materialize */
+} d9di_engine_pipe;
+
+/* A program, and what executes it. */
+typedef struct d9di_engine_exec {
+    d9d_program program; /* without a pipeline: of one micro-batch */
     d9d_executor *executor;
     d9d_stage_timer *stage_timer; /* times the next executions, borrowed; NULL: off */
+} d9di_engine_exec;
+
+/* What one step uses. */
+typedef struct d9di_engine_step {
+    struct d9di_engine_run *run; /* the execution in progress */
+    D9D_VEC(d9di_engine_micro_batch) micros;
+    d9d_cp_slice_buffer cp_buffer;
+    d9d_pooling_buffer pool_buffer;
+    bool prefetch; /* the next step's first weights may be unsharded early */
+    d9di_loss_attribution *loss_attribution; /* gets the losses in training, borrowed; NULL: none */
+} d9di_engine_step;
+
+typedef struct d9di_engine {
+    /* From opening to release. */
+    d9d_device *dev;
+    d9d_mesh *mesh;  /* set by materialize, as the next */
+    d9d_comm *world; /* NULL: a single rank */
     d9d_model_spec spec;
     const d9di_task *task; /* or NULL */
-    d9di_loss_attribution
-        *loss_attribution;        /* receive the losses in training, borrowed; NULL: none */
-    d9d_model *whole;             /* all layers; structure only, unless it is the only stage */
-    d9d_params all;               /* its parameters */
-    d9d_params base, adapters;    /* the same, divided into the model's own and its adapters */
+    uint64_t seed;
+    d9di_engine_whole whole;
     d9d_adapters *given_adapters; /* read from opts->adapter, until they are loaded */
     d9di_engine_stage *stages;
     size_t n_stages;
     d9d_model **models; /* of the stages */
     d9d_params params;  /* of all stages, in order */
-    d9d_pipe_schedule_opts pipe;
-    d9d_program program; /* without a pipeline: of one micro-batch */
-    d9di_engine_train_state train_state;
-    int pipe_ranks, pipe_rank;
-    struct d9di_engine_run *run; /* the execution in progress */
-    bool prefetch;               /* the next step's first weights may be unsharded early */
-    D9D_VEC(d9di_engine_micro_batch) micros;
-    uint64_t seed;
-    d9d_cp_slice_buffer cp_buffer;
-    d9d_pooling_buffer pool_buffer;
+    d9di_engine_pipe pipe;
     d9d_arena arena;
+    /* Of training or of an evaluation between two steps. */
+    d9di_engine_exec exec;
+    d9di_engine_exec train_exec; /* put aside by an evaluation; executor NULL: there is none */
+    d9di_engine_step step;
 } d9di_engine;
 
 typedef struct d9di_engine_opts {
@@ -150,7 +165,7 @@ typedef struct d9di_engine_callbacks {
 d9d_status d9di_engine_forward_backward(d9di_engine *e, const d9di_engine_callbacks *flow,
                                         int64_t n, const d9d_tensor *sums);
 d9d_status d9di_engine_wait_grads(d9di_engine *e);
-/* While e->prefetch is set, an optimizer step unshards the weights that the next forward needs
+/* While e->step.prefetch is set, an optimizer step unshards the weights that the next forward needs
  * first, each as soon as its update is enqueued (d9d/parallel/fsdp.h).  With several stages these
  * are the first stage's, with which every program begins.  reshard drops prefetched weights: no
  * forward follows, or parameters change otherwise. */
@@ -162,6 +177,7 @@ d9d_status d9di_engine_eval_begin(d9di_engine *e, int64_t micros);
 d9d_status d9di_engine_eval_forward(d9di_engine *e, const d9di_engine_callbacks *flow, int64_t n,
                                     const d9d_tensor *sums);
 void d9di_engine_eval_end(d9di_engine *e);
+bool d9di_engine_is_evaluating(const d9di_engine *e);
 
 /* Inference: forward of n micro-batches. */
 d9d_status d9di_engine_forward(d9di_engine *e, const d9di_engine_callbacks *flow, int64_t n);

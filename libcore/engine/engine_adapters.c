@@ -8,10 +8,10 @@ static d9d_status adapters_from_model(const d9di_engine *e, d9d_adapters **out)
     d9d_tensor_source src;
     d9d_status st;
 
-    D9D_TRY(d9d_params_io_open(&e->all, D9D_PARAMS_DATA, &io));
+    D9D_TRY(d9d_params_io_open(&e->whole.params, D9D_PARAMS_DATA, &io));
     st = d9d_params_io_source(io, &src);
     if (st == D9D_OK)
-        st = d9d_adapters_from_model(&e->all, &src, out);
+        st = d9d_adapters_from_model(&e->whole.params, &src, out);
     d9d_params_io_close(io);
     return st;
 }
@@ -26,7 +26,7 @@ d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_ada
         return adapters_from_model(e, out);
     D9D_TRY(d9d_checkpoint_open(saved, &ckpt));
     src = d9d_checkpoint_source(ckpt);
-    st = d9d_adapters_from_model(&e->all, &src, out);
+    st = d9d_adapters_from_model(&e->whole.params, &src, out);
     d9d_checkpoint_close(ckpt);
     return st;
 }

@@ -28,7 +28,7 @@ static void micro_batch_release(d9di_engine_micro_batch *b)
     d9di_loss_attribution_documents_release(&b->documents);
 }
 
-static d9d_status cp_slice_upload(d9di_engine *e, const d9d_cp_slice *b,
+static d9d_status cp_slice_upload(d9d_device *dev, const d9d_cp_slice *b,
                                   d9di_engine_micro_batch *out)
 {
     const d9d_shape seq_shape = D9D_SHAPE(b->seqs, b->length);
@@ -43,7 +43,7 @@ static d9d_status cp_slice_upload(d9di_engine *e, const d9d_cp_slice *b,
 
     for (int i = 0; i < 4; i++)
         if (arrays[i].host != NULL)
-            D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, arrays[i].shape, arrays[i].host,
+            D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, arrays[i].shape, arrays[i].host,
                                          arrays[i].device));
     return D9D_OK;
 }
@@ -62,7 +62,7 @@ static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_op_pool_in
 
     if (opts.pooling == D9D_POOLING_NONE)
         return D9D_OK;
-    D9D_TRY(d9d_batch_pooling_index(b, &opts, &e->pool_buffer, &h));
+    D9D_TRY(d9d_batch_pooling_index(b, &opts, &e->step.pool_buffer, &h));
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.n, h.k), h.token, &out->token));
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE(h.n, h.k), h.share, &out->share));
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.tokens, 1), h.owner, &out->owner));
@@ -82,36 +82,37 @@ static bool needs_token_weights(const d9di_engine *e)
 /* True if this execution's losses are attributed to documents. */
 static bool needs_loss_attribution(const d9di_engine *e)
 {
-    return e->loss_attribution != NULL && e->loss_attribution->max_n > 0 && e->program.backward &&
-           d9di_engine_has_last_stage(e);
+    return e->step.loss_attribution != NULL && e->step.loss_attribution->max_n > 0 &&
+           e->exec.program.backward && d9di_engine_has_last_stage(e);
 }
 
 /* Loads micro-batches up to `micro` that are not loaded yet. */
 static d9d_status load_micro_batches(d9di_engine *e, int micro)
 {
     const d9d_comm *cp = e->stages[0].model->groups.cp;
-    engine_run *p = e->run;
+    engine_run *p = e->step.run;
     d9d_cp_slice slice;
 
     for (; p->loaded <= micro; p->loaded++) {
         D9D_TRY(p->callbacks->next(p->callbacks->arg, &p->host));
-        D9D_TRY(d9d_cp_slice_make(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp), &e->cp_buffer,
-                                  &slice));
+        D9D_TRY(d9d_cp_slice_make(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp),
+                                  &e->step.cp_buffer, &slice));
         if (e->stages[0].model->bidirectional)
-            D9D_TRY(d9d_cp_slice_separate_padding(&p->host, &e->cp_buffer, &slice));
-        D9D_TRY(cp_slice_upload(e, &slice, &e->micros.data[p->loaded]));
+            D9D_TRY(d9d_cp_slice_separate_padding(&p->host, &e->step.cp_buffer, &slice));
+        D9D_TRY(cp_slice_upload(e->dev, &slice, &e->step.micros.data[p->loaded]));
         D9D_TRY(d9di_task_check_batch(e->task, &p->host));
-        D9D_TRY(pool_upload(e, &p->host, &e->micros.data[p->loaded].pool));
-        if (e->program.backward && d9di_engine_needs_dropout_rng(&e->adapters))
+        D9D_TRY(pool_upload(e, &p->host, &e->step.micros.data[p->loaded].pool));
+        if (e->exec.program.backward && d9di_engine_needs_dropout_rng(&e->whole.adapters))
             D9D_TRY(d9di_engine_make_dropout_rng(e->stages[0].model, e->dev, &p->host, e->seed,
-                                                 &e->micros.data[p->loaded].dropout_rng));
-        if (e->program.backward && needs_token_weights(e))
+                                                 &e->step.micros.data[p->loaded].dropout_rng));
+        if (e->exec.program.backward && needs_token_weights(e))
             D9D_TRY(d9di_engine_make_token_weights(e->stages[0].model, e->dev, &p->host,
-                                                   &e->micros.data[p->loaded].token_weights));
+                                                   &e->step.micros.data[p->loaded].token_weights));
         if (needs_loss_attribution(e))
             D9D_TRY(d9di_loss_attribution_documents_list(
                 &p->host, d9di_task_pooling(e->task) != D9D_POOLING_NONE,
-                e->task != NULL && e->task->kind->paired, &e->micros.data[p->loaded].documents));
+                e->task != NULL && e->task->kind->paired,
+                &e->step.micros.data[p->loaded].documents));
         d9d_trace_mark(e->dev, "batch", "");
     }
     return D9D_OK;
@@ -121,17 +122,18 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
 
 static d9di_engine_stage *stage_by_index(const d9di_engine *e, int stage)
 {
-    return &e->stages[stage / e->program.ranks];
+    return &e->stages[stage / e->exec.program.ranks];
 }
 
 /* Sums all losses into one number on the device. */
-static d9d_status sum_losses(d9di_engine *e, int micro, const d9d_tensor *loss)
+static d9d_status sum_losses(d9d_device *dev, const engine_run *p, int micro,
+                             const d9d_tensor *loss)
 {
-    double *sums = d9d_tensor_data(e->run->sums);
+    double *sums = d9d_tensor_data(p->sums);
 
-    return e->dev->kernels->reduce->sum(e->dev->stream, sums + e->run->first + micro, 0, D9D_F32,
-                                        loss != NULL ? d9d_tensor_data(loss) : NULL,
-                                        loss != NULL ? d9d_tensor_numel(loss) : 0);
+    return dev->kernels->reduce->sum(dev->stream, sums + p->first + micro, 0, D9D_F32,
+                                     loss != NULL ? d9d_tensor_data(loss) : NULL,
+                                     loss != NULL ? d9d_tensor_numel(loss) : 0);
 }
 
 /* Passes on the losses of whole rows, gathered over context-parallel ranks, or the task's
@@ -139,7 +141,7 @@ static d9d_status sum_losses(d9di_engine *e, int micro, const d9d_tensor *loss)
  */
 static d9d_status deliver_results(d9di_engine *e, int micro, d9d_tape *t, const d9d_model_out *o)
 {
-    const engine_run *p = e->run;
+    const engine_run *p = e->step.run;
     d9d_var *loss = o->loss;
 
     if (p->loaded != micro + 1)
@@ -150,7 +152,7 @@ static d9d_status deliver_results(d9di_engine *e, int micro, d9d_tape *t, const 
                                      o->values[i].first));
     if (loss == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_op_reshape(t, loss, e->micros.data[micro].ids.shape, &loss));
+    D9D_TRY(d9d_op_reshape(t, loss, e->step.micros.data[micro].ids.shape, &loss));
     D9D_TRY(d9d_op_cp_gather(t, loss, e->stages[0].model->groups.cp, "loss", &loss));
     return p->callbacks->loss(p->callbacks->arg, &p->host, d9d_var_tensor(loss));
 }
@@ -159,7 +161,7 @@ static d9d_status deliver_results(d9di_engine *e, int micro, d9d_tape *t, const 
 static d9d_status attribute_losses(d9di_engine *e, int micro, d9d_tape *t, const d9d_tensor *loss)
 {
     const d9d_groups *cut = &e->stages[0].model->groups;
-    d9di_engine_micro_batch *b = &e->micros.data[micro];
+    d9di_engine_micro_batch *b = &e->step.micros.data[micro];
     const bool whole = d9di_task_pooling(e->task) != D9D_POOLING_NONE;
     d9d_var *x;
 
@@ -170,8 +172,8 @@ static d9d_status attribute_losses(d9di_engine *e, int micro, d9d_tape *t, const
         D9D_TRY(d9d_op_reshape(t, x, b->ids.shape, &x));
         D9D_TRY(d9d_op_cp_gather(t, x, cut->cp, "losses", &x));
     }
-    return e->loss_attribution->is_reader
-               ? d9di_loss_attribution_enqueue(e->loss_attribution, &b->documents,
+    return e->step.loss_attribution->is_reader
+               ? d9di_loss_attribution_enqueue(e->step.loss_attribution, &b->documents,
                                                d9d_var_tensor(x))
                : D9D_OK;
 }
@@ -181,17 +183,17 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
 {
     d9di_engine *e = self;
     const d9di_engine_stage *s = stage_by_index(e, stage);
-    const bool learn = e->program.backward;
+    const bool learn = e->exec.program.backward;
     const d9di_engine_micro_batch *b;
     d9d_model_out o;
 
     D9D_TRY(load_micro_batches(e, micro));
-    b = &e->micros.data[micro];
+    b = &e->step.micros.data[micro];
     if (b->dropout_rng.token.storage != NULL)
         d9d_tape_set_dropout_rng(t, &b->dropout_rng);
     if (b->token_weights.weight.storage != NULL)
         d9d_tape_set_token_weights(t, &b->token_weights);
-    d9d_fsdp_pre_forward(s->sharded, learn, e->program.stages == 1);
+    d9d_fsdp_pre_forward(s->sharded, learn, e->exec.program.stages == 1);
     D9D_TRY(d9di_task_forward(
         e->task, s->model, t,
         &(d9d_model_in){.ids = &b->ids,
@@ -203,13 +205,13 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
                         .loss_is_root = learn},
         &o));
     *out = o.hidden;
-    if (e->run->sums == NULL)
+    if (e->step.run->sums == NULL)
         return deliver_results(e, micro, t, &o);
     if (!d9d_stage_is_last(s->model->stage))
         return D9D_OK;
     if (needs_loss_attribution(e))
         D9D_TRY(attribute_losses(e, micro, t, d9d_var_tensor(o.loss)));
-    return sum_losses(e, micro, d9d_var_tensor(o.loss));
+    return sum_losses(e->dev, e->step.run, micro, d9d_var_tensor(o.loss));
 }
 
 /* As described in d9d_model_in. */
@@ -221,7 +223,7 @@ static d9d_status hidden_shape(void *self, int micro, d9d_dtype *dtype, d9d_shap
     const d9d_shape *ids;
 
     D9D_TRY(load_micro_batches(e, micro));
-    ids = &e->micros.data[micro].ids.shape;
+    ids = &e->step.micros.data[micro].ids.shape;
     *dtype = e->spec.opts.dtype;
     *shape = tp > 1 ? D9D_SHAPE(d9d_shape_numel(ids) / tp, m->hidden)
                     : D9D_SHAPE(ids->dim[0], ids->dim[1], m->hidden);
@@ -234,13 +236,13 @@ static d9d_status stage_backward(void *self, int stage, int micro, bool last)
 
     (void)micro;
     d9d_fsdp_pre_backward(stage_by_index(e, stage)->sharded,
-                          last && e->run->first + e->program.micros == e->run->n);
+                          last && e->step.run->first + e->exec.program.micros == e->step.run->n);
     return D9D_OK;
 }
 
 static void release_micro_batch(void *self, int micro)
 {
-    micro_batch_release(&((d9di_engine *)self)->micros.data[micro]);
+    micro_batch_release(&((d9di_engine *)self)->step.micros.data[micro]);
 }
 
 const d9d_executor_ops d9di_engine_executor_ops = {.forward = stage_forward,
@@ -254,41 +256,41 @@ const d9d_executor_ops d9di_engine_executor_ops = {.forward = stage_forward,
 static d9d_status step_is_idle(d9di_engine *e, bool *out)
 {
     *out = false;
-    if (e->world != NULL || !e->program.backward)
+    if (e->world != NULL || !e->exec.program.backward)
         return D9D_OK;
     D9D_TRY(load_micro_batches(e, 0));
-    *out = d9di_task_targets(e->task, &e->run->host) == 0;
+    *out = d9di_task_targets(e->task, &e->step.run->host) == 0;
     if (*out)
         release_micro_batch(e, 0);
-    return *out ? sum_losses(e, 0, NULL) : D9D_OK;
+    return *out ? sum_losses(e->dev, e->step.run, 0, NULL) : D9D_OK;
 }
 
 static d9d_status run_program(d9di_engine *e, engine_run *p)
 {
     bool idle;
 
-    for (; p->first < p->n; p->first += e->program.micros) {
+    for (; p->first < p->n; p->first += e->exec.program.micros) {
         p->loaded = 0;
         D9D_TRY(step_is_idle(e, &idle));
         if (!idle)
-            D9D_TRY(d9d_executor_run(e->executor));
+            D9D_TRY(d9d_executor_run(e->exec.executor));
     }
     return D9D_OK;
 }
 
 static d9d_status run_all(d9di_engine *e, engine_run *p)
 {
-    const size_t micros = (size_t)e->program.micros;
+    const size_t micros = (size_t)e->exec.program.micros;
     d9d_status st;
 
-    while (e->micros.len < micros)
-        D9D_TRY(D9D_VEC_PUSH(&e->micros, (d9di_engine_micro_batch){0}));
-    e->run = p;
-    d9d_executor_set_timer(e->executor, e->stage_timer);
+    while (e->step.micros.len < micros)
+        D9D_TRY(D9D_VEC_PUSH(&e->step.micros, (d9di_engine_micro_batch){0}));
+    e->step.run = p;
+    d9d_executor_set_timer(e->exec.executor, e->exec.stage_timer);
     st = run_program(e, p);
-    e->run = NULL;
-    for (size_t i = 0; i < e->micros.len; i++)
-        micro_batch_release(&e->micros.data[i]);
+    e->step.run = NULL;
+    for (size_t i = 0; i < e->step.micros.len; i++)
+        micro_batch_release(&e->step.micros.data[i]);
     return st;
 }
 
@@ -297,14 +299,14 @@ static d9d_status sum_tied_grads(d9di_engine *e)
 {
     const d9d_model *first = e->stages[0].model, *last = e->stages[e->n_stages - 1].model;
     const bool begins = d9d_stage_is_first(first->stage), ends = d9di_engine_has_last_stage(e);
-    const int peer = d9d_program_rank_of(&e->program, begins ? e->program.stages - 1 : 0);
+    const int peer = d9d_program_rank_of(&e->exec.program, begins ? e->exec.program.stages - 1 : 0);
 
     if (first != last && begins && ends && first->tied != NULL)
         return d9d_tied_weights_sum_grads(first->tied, last->tied, NULL, 0, e->dev);
     if (begins && first->tied != NULL)
-        return d9d_tied_weights_sum_grads(first->tied, NULL, e->down, peer, e->dev);
+        return d9d_tied_weights_sum_grads(first->tied, NULL, e->pipe.down, peer, e->dev);
     return ends && last->tied != NULL
-               ? d9d_tied_weights_sum_grads(last->tied, NULL, e->down, peer, e->dev)
+               ? d9d_tied_weights_sum_grads(last->tied, NULL, e->pipe.down, peer, e->dev)
                : D9D_OK;
 }
 
@@ -315,7 +317,7 @@ d9d_status d9di_engine_forward_backward(d9di_engine *e, const d9di_engine_callba
 
     for (size_t k = 0; k < e->n_stages; k++)
         d9d_module_clear_grads(e->stages[k].model->module);
-    if (e->program.ranks > 1)
+    if (e->exec.program.ranks > 1)
         D9D_TRY(d9di_engine_build_pipe(e, n));
     D9D_TRY(run_all(e, &p));
     for (size_t k = 0; k < e->n_stages; k++)
@@ -336,7 +338,7 @@ static d9d_status on_param_updated(void *arg, size_t i)
 {
     const d9di_engine *e = arg;
 
-    return e->prefetch ? d9d_fsdp_prefetch(e->stages[0].sharded, i) : D9D_OK;
+    return e->step.prefetch ? d9d_fsdp_prefetch(e->stages[0].sharded, i) : D9D_OK;
 }
 
 d9d_status d9di_engine_set_prefetch(d9di_engine *e, d9d_optimizer *o)
@@ -359,7 +361,7 @@ d9d_status d9di_engine_eval_forward(d9di_engine *e, const d9di_engine_callbacks 
 {
     engine_run p = {.callbacks = flow, .n = n, .sums = sums};
 
-    if (e->program.ranks > 1)
+    if (e->exec.program.ranks > 1)
         D9D_TRY(d9di_engine_build_pipe(e, n));
     return run_all(e, &p);
 }

@@ -175,10 +175,10 @@ static d9d_status next_batch(void *arg, d9d_batch *b)
 {
     eval_pass *p = arg;
     const d9d_mesh *m = p->opts->engine->mesh;
-    const int64_t mine = p->at + d9d_mesh_index(m, D9D_AXES_DP) * p->v->micro;
+    const int64_t local_first = p->at + d9d_mesh_index(m, D9D_AXES_DP) * p->v->micro;
 
     p->at += p->v->micro * d9d_mesh_count(m, D9D_AXES_DP);
-    if (mine >= p->v->samples)
+    if (local_first >= p->v->samples)
         return make_idle_batch(p, b);
     D9D_TRY(d9d_prefetcher_next(p->prefetcher, b));
     p->targets += d9di_task_targets(p->opts->task, b);
@@ -220,13 +220,13 @@ static d9d_status make_round_result(eval_pass *p, int64_t n, round_result *out)
 }
 
 /* Adds the results of all ranks; *cut: one was told to exit. */
-static d9d_status add_round_results(eval_pass *p, const round_result *mine, bool *cut)
+static d9d_status add_round_results(eval_pass *p, const round_result *local, bool *cut)
 {
     d9d_comm *world = p->opts->engine->world;
     const int ranks = d9d_comm_size(world);
     d9d_arena a = {0};
     d9d_comm_blob *all;
-    d9d_status st = d9d_comm_allgather_arena(world, "evaluation", mine, sizeof(*mine), &a, &all);
+    d9d_status st = d9d_comm_allgather_arena(world, "evaluation", local, sizeof(*local), &a, &all);
 
     for (int k = 0; st == D9D_OK && k < ranks; k++) {
         round_result w;
@@ -244,11 +244,11 @@ static d9d_status run_round(eval_pass *p, int64_t n, bool *cut)
 {
     const d9di_engine_callbacks flow = {.next = next_batch, .arg = p};
     d9di_run_metrics *m = &p->v->metrics;
-    round_result mine;
+    round_result local;
 
     D9D_TRY(d9di_engine_eval_forward(p->opts->engine, &flow, n, &p->sums));
-    D9D_TRY(make_round_result(p, n, &mine));
-    D9D_TRY(add_round_results(p, &mine, cut));
+    D9D_TRY(make_round_result(p, n, &local));
+    D9D_TRY(add_round_results(p, &local, cut));
     return d9di_run_metrics_update(m, m->watched.len);
 }
 
@@ -282,7 +282,7 @@ static d9d_status eval_pass_open(eval_pass *p)
 {
     const d9di_evaluation *v = p->v;
     d9di_engine *e = p->opts->engine;
-    const int replicas = d9d_mesh_count(e->mesh, D9D_AXES_DP), pipe = e->program.ranks;
+    const int replicas = d9d_mesh_count(e->mesh, D9D_AXES_DP), pipe = e->exec.program.ranks;
     const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
         v->loading_section, 0, v->micro * replicas, d9d_mesh_index(e->mesh, D9D_AXES_DP), replicas,
         v->micro, v->samples);
@@ -296,7 +296,7 @@ static d9d_status eval_pass_open(eval_pass *p)
 
 static void eval_pass_close(eval_pass *p)
 {
-    if (p->opts->engine->train_state.executor != NULL)
+    if (d9di_engine_is_evaluating(p->opts->engine))
         d9di_engine_eval_end(p->opts->engine);
     d9d_tensor_release(&p->sums);
     d9d_prefetcher_close(p->prefetcher);

@@ -1,7 +1,7 @@
 /* evaluate.h - evaluation of a model on another dataset, between two training steps.
  *
  *     D9D_TRY(d9di_evaluations_open(config, &task, &config->mesh, &arena, &list));
- *     D9D_TRY(d9di_evaluations_check(&list, engine.whole));
+ *     D9D_TRY(d9di_evaluations_check(&list, engine.whole.model));
  *     for each v with d9di_evaluation_is_due(v, step, total):
  *         D9D_TRY(d9di_evaluation_run(v, &opts, &cut));     // v->values, unless it was cut
  *

@@ -38,14 +38,14 @@ d9d_status d9di_job_start_check_device(const d9d_bootstrap *bootstrap, const cha
 
 d9d_status d9di_job_start_check_distinct(const d9di_job_start_device_id *all, int rank)
 {
-    const d9di_job_start_device_id *mine = &all[rank];
+    const d9di_job_start_device_id *local = &all[rank];
 
-    if (strcmp(mine->kind, all[0].kind) != 0)
+    if (strcmp(local->kind, all[0].kind) != 0)
         return D9D_FAIL(D9D_ECONFIG,
-                        "computes on %s, and rank 0 on %s: all ranks of a job do alike", mine->kind,
-                        all[0].kind);
-    for (int r = 0; r < rank && mine->id[0] != '\0'; r++)
-        if (strcmp(mine->id, all[r].id) == 0)
+                        "computes on %s, and rank 0 on %s: all ranks of a job do alike",
+                        local->kind, all[0].kind);
+    for (int r = 0; r < rank && local->id[0] != '\0'; r++)
+        if (strcmp(local->id, all[r].id) == 0)
             return D9D_FAIL(D9D_ECONFIG,
                             "has the GPU that rank %d has: a node needs one for each of its ranks",
                             r);
@@ -57,20 +57,20 @@ static d9d_status gather_device_ids(d9d_bootstrap *bootstrap, const d9d_device *
                                     d9di_job_start_device_id **out)
 {
     const int ranks = d9d_bootstrap_size(bootstrap);
-    d9di_job_start_device_id mine = {.kind = ""};
+    d9di_job_start_device_id local = {.kind = ""};
     d9d_bootstrap_blob *all;
 
-    (void)snprintf(mine.kind, sizeof(mine.kind), "%s", dev->kernels->name);
-    memcpy(mine.id, dev->id, sizeof(mine.id));
+    (void)snprintf(local.kind, sizeof(local.kind), "%s", dev->kernels->name);
+    memcpy(local.id, dev->id, sizeof(local.id));
     *out = d9d_arena_alloc(a, (size_t)ranks * sizeof(**out));
     if (*out == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: no memory for the devices of %d ranks", ranks);
-    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, &mine, sizeof(mine), a, &all));
+    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, &local, sizeof(local), a, &all));
     for (int r = 0; r < ranks; r++) {
-        if (all[r].n != sizeof(mine))
+        if (all[r].n != sizeof(local))
             return D9D_FAIL(D9D_ECOMM, "bootstrap: rank %d sent %zu bytes as its device", r,
                             all[r].n);
-        memcpy(&(*out)[r], all[r].data, sizeof(mine));
+        memcpy(&(*out)[r], all[r].data, sizeof(local));
     }
     return D9D_OK;
 }

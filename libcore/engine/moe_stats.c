@@ -20,7 +20,7 @@ static const struct stat_kind {
 
 static bool is_reported(const d9di_moe_stats *x, int stat_kind)
 {
-    const d9d_block_router *r = &x->engine->whole->mixtures[0]->shape.router;
+    const d9d_block_router *r = &x->engine->whole.model->mixtures[0]->shape.router;
 
     return stat_kind == AUX_LOSS ? r->aux_loss != 0 : stat_kind != Z_LOSS || r->z_loss != 0;
 }
@@ -57,7 +57,7 @@ static d9d_status names_make(d9di_moe_stats *x, d9d_arena *a)
         if (is_reported(x, k))
             D9D_TRY(name_add(x, stat_kinds[k].name));
     for (size_t i = 0; i < x->n && x->level >= D9DI_MOE_STATS_LAYERS; i++)
-        D9D_TRY(layer_names(x, &x->engine->whole->mixtures[i]->shape, a));
+        D9D_TRY(layer_names(x, &x->engine->whole.model->mixtures[i]->shape, a));
     return D9D_OK;
 }
 
@@ -114,13 +114,13 @@ d9d_status d9di_moe_stats_collect(d9di_moe_stats *x, int slot, double targets)
     D9D_TRY(d9d_readback_wait(x->readback[slot], &back));
     counts = back;
     for (size_t i = 0; i < x->n; i++) {
-        compute_stats(counts + (int64_t)i * x->width, x->engine->whole->mixtures[i]->shape.experts,
-                      targets, one);
+        compute_stats(counts + (int64_t)i * x->width,
+                      x->engine->whole.model->mixtures[i]->shape.experts, targets, one);
         accumulate_stat(one, i, x->n, all);
     }
     at = write_values(x, all, at);
     for (size_t i = 0; i < x->n && x->level >= D9DI_MOE_STATS_LAYERS; i++, counts += x->width) {
-        const int64_t experts = x->engine->whole->mixtures[i]->shape.experts;
+        const int64_t experts = x->engine->whole.model->mixtures[i]->shape.experts;
 
         compute_stats(counts, experts, targets, one);
         at = write_values(x, one, at);
@@ -151,7 +151,7 @@ static void attach_counters(d9di_moe_stats *x)
             d9d_block_moe *b = e->models[k]->mixtures[i];
             size_t at = 0;
 
-            while (e->whole->mixtures[at]->shape.layer != b->shape.layer)
+            while (e->whole.model->mixtures[at]->shape.layer != b->shape.layer)
                 at++;
             b->counted = d9d_tensor_rows(&x->all, (int64_t)at, 1);
         }
@@ -159,13 +159,13 @@ static void attach_counters(d9di_moe_stats *x)
 
 d9d_status d9di_moe_stats_open(const d9di_engine *e, int level, d9d_arena *a, d9di_moe_stats *out)
 {
-    d9di_moe_stats x = {.engine = e, .level = level, .n = e->whole->n_mixtures};
+    d9di_moe_stats x = {.engine = e, .level = level, .n = e->whole.model->n_mixtures};
 
     *out = (d9di_moe_stats){0};
-    if (!needs_stats(e->whole, level))
+    if (!needs_stats(e->whole.model, level))
         return D9D_OK;
     for (size_t i = 0; i < x.n; i++) {
-        const int64_t width = 2 + e->whole->mixtures[i]->shape.experts;
+        const int64_t width = 2 + e->whole.model->mixtures[i]->shape.experts;
 
         x.width = width > x.width ? width : x.width;
     }

@@ -19,12 +19,12 @@ static double *rank_at(double *v, int64_t rank)
 
 static double *stage_at(const d9di_pipeline_stats *b, double *v, int64_t stage)
 {
-    return v + 1 + (int64_t)b->engine->program.ranks * RANK_WIDTH + stage * STAGE_WIDTH;
+    return v + 1 + (int64_t)b->engine->exec.program.ranks * RANK_WIDTH + stage * STAGE_WIDTH;
 }
 
 int64_t d9di_pipeline_stats_width(const d9di_engine *e)
 {
-    const d9d_program *p = &e->program;
+    const d9d_program *p = &e->exec.program;
 
     return p->ranks > 1 ? 1 + (int64_t)p->ranks * RANK_WIDTH + (int64_t)p->stages * STAGE_WIDTH : 0;
 }
@@ -41,11 +41,11 @@ d9d_status d9di_pipeline_stats_open(d9di_engine *e, int64_t n_micro, d9d_arena *
 
     b.local = d9d_arena_alloc(a, (size_t)(b.n + 1) * sizeof(double));
     b.values = d9d_arena_alloc(a, (size_t)(b.n + 1) * sizeof(double));
-    b.times = d9d_arena_alloc(a, (size_t)e->program.stages * sizeof(*b.times));
+    b.times = d9d_arena_alloc(a, (size_t)e->exec.program.stages * sizeof(*b.times));
     if (b.local == NULL || b.values == NULL || b.times == NULL || schedule_text == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: no memory for %lld numbers of a step",
                         (long long)b.n);
-    b.record.schedule = d9d_pipe_schedule_format(&e->pipe, schedule_text);
+    b.record.schedule = d9d_pipe_schedule_format(&e->pipe.opts, schedule_text);
     *out = b;
     for (int i = 0; i < 2 && b.n > 0; i++)
         D9D_TRY(d9d_stage_timer_create(e->dev, &out->stage_timer[i]));
@@ -63,8 +63,8 @@ void d9di_pipeline_stats_release(d9di_pipeline_stats *b)
 static d9d_status fill_local(d9di_pipeline_stats *b, const d9d_stage_timer *m)
 {
     const d9di_engine *e = b->engine;
-    const d9d_program *p = &e->program;
-    double *own = rank_at(b->local, e->pipe_rank);
+    const d9d_program *p = &e->exec.program;
+    double *own = rank_at(b->local, e->pipe.rank);
 
     D9D_TRY(d9d_stage_timer_read(m, p->stages, b->times, &own[0], &own[1]));
     b->local[0] = 1;
@@ -92,7 +92,7 @@ d9d_status d9di_pipeline_stats_begin(d9di_pipeline_stats *b, int64_t step)
         D9D_TRY(fill_local(b, b->stage_timer[k]));
     }
     b->step[k] = step;
-    b->engine->stage_timer = b->stage_timer[k];
+    b->engine->exec.stage_timer = b->stage_timer[k];
     return D9D_OK;
 }
 
@@ -108,8 +108,8 @@ void d9di_pipeline_stats_receive(d9di_pipeline_stats *b, int64_t step, const dou
         return;
     h->step = reported_step + 1;
     h->micro_batches = b->micros;
-    h->ranks = (size_t)b->engine->program.ranks;
-    h->stages = (size_t)b->engine->program.stages;
+    h->ranks = (size_t)b->engine->exec.program.ranks;
+    h->stages = (size_t)b->engine->exec.program.stages;
     scale = 1e3 * (double)h->ranks / sums[0];
     h->step_ms = 0;
     for (size_t r = 0; r < h->ranks; r++) {

@@ -130,24 +130,25 @@ static d9d_status format_hashes(const d9di_rank_consistency *s, d9d_buf *out)
 }
 
 /* True if all ranks have the same hash. */
-static d9d_status hash_is_uniform(d9d_bootstrap *bootstrap, d9d_hash mine, d9d_arena *a, bool *same)
+static d9d_status hash_is_uniform(d9d_bootstrap *bootstrap, d9d_hash local, d9d_arena *a,
+                                  bool *same)
 {
     d9d_bootstrap_blob *all;
 
-    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, &mine, sizeof(mine), a, &all));
+    D9D_TRY(d9d_bootstrap_allgather_arena(bootstrap, &local, sizeof(local), a, &all));
     for (int r = 0; r < d9d_bootstrap_size(bootstrap); r++)
-        *same = *same && all[r].n == sizeof(mine) &&
-                memcmp(all[r].data, all[0].data, sizeof(mine)) == 0;
+        *same = *same && all[r].n == sizeof(local) &&
+                memcmp(all[r].data, all[0].data, sizeof(local)) == 0;
     return D9D_OK;
 }
 
-static d9d_status compare_hashes(const d9di_rank_consistency *s, const char *mine,
+static d9d_status compare_hashes(const d9di_rank_consistency *s, const char *local,
                                  const char *first)
 {
     const size_t one = D9D_HASH_HEX - 1;
 
     for (size_t i = 0; i < s->items.len; i++)
-        if (mine == NULL || first == NULL || strncmp(mine + i * one, first, one) != 0)
+        if (local == NULL || first == NULL || strncmp(local + i * one, first, one) != 0)
             return D9D_FAIL(D9D_ECONFIG, "%s: is another one here than on rank 0",
                             s->items.data[i].name);
         else
@@ -157,18 +158,18 @@ static d9d_status compare_hashes(const d9di_rank_consistency *s, const char *min
 
 /* Compares rank 0's hashes with each rank's, after the combined hash has differed. */
 static d9d_status compare_all_ranks(const d9di_rank_consistency *s, d9d_bootstrap *bootstrap,
-                                    const char *mine, d9d_arena *a)
+                                    const char *local, d9d_arena *a)
 {
-    const char *first = mine;
+    const char *first = local;
 
     D9D_TRY(d9d_bootstrap_broadcast_text(bootstrap, a, &first));
-    return d9d_bootstrap_agree_status(bootstrap, compare_hashes(s, mine, first));
+    return d9d_bootstrap_agree_status(bootstrap, compare_hashes(s, local, first));
 }
 
 /* Compares one combined hash first, and the single hashes only if that differs. */
 d9d_status d9di_rank_consistency_check(d9di_rank_consistency *s, d9d_bootstrap *bootstrap)
 {
-    d9d_buf mine = {0};
+    d9d_buf local = {0};
     d9d_arena a = {0};
     bool same = true;
     d9d_status st = D9D_OK;
@@ -177,14 +178,15 @@ d9d_status d9di_rank_consistency_check(d9di_rank_consistency *s, d9d_bootstrap *
         goto out;
     st = hash_all(s);
     if (st == D9D_OK)
-        st = format_hashes(s, &mine);
+        st = format_hashes(s, &local);
     D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
-    D9D_TRY_OR(st, hash_is_uniform(bootstrap, d9d_hash_bytes(mine.data, mine.len), &a, &same), out);
+    D9D_TRY_OR(st, hash_is_uniform(bootstrap, d9d_hash_bytes(local.data, local.len), &a, &same),
+               out);
     if (!same)
-        st = compare_all_ranks(s, bootstrap, mine.data, &a);
+        st = compare_all_ranks(s, bootstrap, local.data, &a);
 out:
     D9D_VEC_RELEASE(&s->items);
-    d9d_buf_release(&mine);
+    d9d_buf_release(&local);
     d9d_arena_release(&a);
     return st;
 }
@@ -203,37 +205,37 @@ d9d_status d9d_job_check_same_files(d9d_bootstrap *bootstrap, const char *const 
 
 /* --- configurations --------------------------------------------------------------------------- */
 
-static bool report_first_difference(void *self, const char *path, const json_t *mine,
+static bool report_first_difference(void *self, const char *path, const json_t *local,
                                     const json_t *first)
 {
     d9d_status *st = self;
     d9d_buf a = {0}, b = {0};
 
     *st = D9D_FAIL(D9D_ECONFIG, "%s is %s here and %s on rank 0; a job has one configuration", path,
-                   d9di_config_diff_format(mine, &a), d9di_config_diff_format(first, &b));
+                   d9di_config_diff_format(local, &a), d9di_config_diff_format(first, &b));
     d9d_buf_release(&a);
     d9d_buf_release(&b);
     return true;
 }
 
-static d9d_status fail_config_differs(json_t *mine, const char *first)
+static d9d_status fail_config_differs(json_t *local, const char *first)
 {
     json_t *theirs = NULL;
     d9d_status st = D9D_OK;
 
     if (first == NULL || d9d_json_parse("rank 0", first, strlen(first), &theirs) != D9D_OK ||
-        !d9di_config_diff(mine, theirs, report_first_difference, &st))
+        !d9di_config_diff(local, theirs, report_first_difference, &st))
         st = D9D_FAIL(D9D_ECONFIG, "the configuration is another one here than on rank 0");
     json_decref(theirs);
     return st;
 }
 
 /* Called after a gather of all ranks' documents; `first` is rank 0's. */
-static d9d_status check_uniform(d9d_bootstrap *bootstrap, const char *label, const d9d_hash *mine,
+static d9d_status check_uniform(d9d_bootstrap *bootstrap, const char *label, const d9d_hash *local,
                                 const d9d_bootstrap_blob *first, json_t *doc, d9d_arena *a)
 {
     const char *program =
-        first->n > sizeof(*mine) ? (const char *)first->data + sizeof(*mine) : "?";
+        first->n > sizeof(*local) ? (const char *)first->data + sizeof(*local) : "?";
     d9d_buf text = {0};
     const char *root_text;
     d9d_status st = d9d_json_put(&text, doc, -1);
@@ -243,14 +245,14 @@ static d9d_status check_uniform(d9d_bootstrap *bootstrap, const char *label, con
     D9D_TRY(d9d_bootstrap_broadcast_text(bootstrap, a, &root_text));
     if (strcmp(program, label) != 0)
         st = D9D_FAIL(D9D_ECONFIG, "this is %s, and rank 0 is %s", label, program);
-    else if (memcmp(first->data, mine, sizeof(*mine)) != 0)
+    else if (memcmp(first->data, local, sizeof(*local)) != 0)
         st = fail_config_differs(doc, root_text);
     return st;
 }
 
 d9d_status d9d_job_check_same_config(d9d_bootstrap *bootstrap, const char *label, json_t *doc)
 {
-    d9d_buf text = {0}, mine = {0};
+    d9d_buf text = {0}, local = {0};
     d9d_arena a = {0};
     d9d_bootstrap_blob *all;
     bool same = true;
@@ -259,9 +261,9 @@ d9d_status d9d_job_check_same_config(d9d_bootstrap *bootstrap, const char *label
 
     D9D_TRY_OR(st, d9d_json_put(&text, doc, -1), out);
     hash = d9d_hash_bytes(text.data, text.len);
-    D9D_TRY_OR(st, d9d_buf_append(&mine, &hash, sizeof(hash)), out);
-    D9D_TRY_OR(st, d9d_buf_append(&mine, label, strlen(label)), out);
-    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(bootstrap, mine.data, mine.len, &a, &all), out);
+    D9D_TRY_OR(st, d9d_buf_append(&local, &hash, sizeof(hash)), out);
+    D9D_TRY_OR(st, d9d_buf_append(&local, label, strlen(label)), out);
+    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(bootstrap, local.data, local.len, &a, &all), out);
     for (int r = 1; r < d9d_bootstrap_size(bootstrap); r++)
         same = same && all[r].n == all[0].n && memcmp(all[r].data, all[0].data, all[0].n) == 0;
     if (!same)
@@ -269,7 +271,7 @@ d9d_status d9d_job_check_same_config(d9d_bootstrap *bootstrap, const char *label
                                         check_uniform(bootstrap, label, &hash, &all[0], doc, &a));
 out:
     d9d_buf_release(&text);
-    d9d_buf_release(&mine);
+    d9d_buf_release(&local);
     d9d_arena_release(&a);
     return st;
 }

@@ -77,7 +77,7 @@ static d9d_status tokenizer_open(generate_run *r)
 
 static d9d_status open_stop_tokens(generate_run *r)
 {
-    const int64_t *more = r->section->stop_tokens.items, vocab = r->engine.whole->vocab;
+    const int64_t *more = r->section->stop_tokens.items, vocab = r->engine.whole.model->vocab;
     d9d_token_ids *stops = &r->decode_batch.stop_tokens;
 
     if (r->section->stop_at_eos)
@@ -99,7 +99,7 @@ static d9d_status open_stop_tokens(generate_run *r)
 /* Sets the maximum length of a sequence, and checks that the KV cache can hold it. */
 static d9d_status check_max_tokens(generate_run *r)
 {
-    const int64_t positions = r->engine.whole->max_positions, longest = r->requests.longest;
+    const int64_t positions = r->engine.whole.model->max_positions, longest = r->requests.longest;
     const int64_t rows = r->c->trainer.batching.microbatch_size;
 
     if (longest > positions)
@@ -130,7 +130,7 @@ static d9d_status run_check(generate_run *r)
     D9D_TRY(d9d_kv_cache_check(r->engine.models[0]));
     D9D_TRY(tokenizer_open(r));
     D9D_TRY(d9di_prompt_source_open_prompts(&r->requests, r->tokenizer, r->tokenizer_path,
-                                            r->engine.whole->vocab));
+                                            r->engine.whole.model->vocab));
     D9D_TRY(open_stop_tokens(r));
     return check_max_tokens(r);
 }
@@ -203,10 +203,10 @@ static d9d_status open_decode_batch(generate_run *r)
     a->sampler.top_k = r->section->top_k;
     a->sampler.top_p = r->section->top_p;
     a->seed = (uint64_t)r->section->seed;
-    a->vocab = r->engine.whole->vocab;
+    a->vocab = r->engine.whole.model->vocab;
     a->max_new = r->section->max_new_tokens;
     a->decodes_ahead = is_greedy(r) && d9d_comm_size(r->engine.world) == 1;
-    a->positions = r->engine.whole->max_positions;
+    a->positions = r->engine.whole.model->max_positions;
     a->step = d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
     a->next = r->written + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
     return d9di_decode_batch_init(r->c->trainer.batching.microbatch_size, a);

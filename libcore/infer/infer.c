@@ -145,10 +145,10 @@ static d9d_status next_batch(void *arg, d9d_batch *b)
 {
     infer_run *r = arg;
     const int64_t micro = r->c->trainer.batching.microbatch_size, first = r->at;
-    const int64_t mine = first + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP) * micro;
+    const int64_t local_first = first + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP) * micro;
 
     r->at += micro * d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
-    r->has_rows = mine < r->end;
+    r->has_rows = local_first < r->end;
     r->requests++;
     return r->has_rows ? d9d_prefetcher_next(r->feed, b)
                        : d9d_loader_fill(r->data.loader, first, 1, r->idle, b);

@@ -49,7 +49,7 @@ d9d_status d9di_infer_rows_check(d9di_infer_rows *r)
 {
     int64_t shape[8];
     uint64_t all = 1;
-    const int n = has_records(r) ? r->task->shape(r->body->self, r->engine->whole, shape) : 0;
+    const int n = has_records(r) ? r->task->shape(r->body->self, r->engine->whole.model, shape) : 0;
 
     for (int i = 0; i < n; i++)
         if (!d9d_checked_mul_u64(all, (uint64_t)shape[i], &all) || all > INT32_MAX)
@@ -64,7 +64,7 @@ d9d_status d9di_infer_rows_check(d9di_infer_rows *r)
 static d9d_status make_npy_header(d9di_infer_rows *r)
 {
     int64_t shape[8 + 1] = {r->samples};
-    const int n = r->task->shape(r->body->self, r->engine->whole, shape + 1);
+    const int n = r->task->shape(r->body->self, r->engine->whole.model, shape + 1);
 
     r->line.len = 0;
     return d9di_npy_writer_header(n + 1, shape, &r->line);

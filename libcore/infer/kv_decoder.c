@@ -105,7 +105,7 @@ d9d_status d9di_kv_decoder_open(d9di_engine *e, int64_t rows, int64_t max_tokens
                                    rows + 1, &d->cache),
                out);
     st = chooses ? alloc_chosen(d)
-                 : d9d_device_pin(e->dev, (uint64_t)(rows * e->whole->vocab) * sizeof(float),
+                 : d9d_device_pin(e->dev, (uint64_t)(rows * e->whole.model->vocab) * sizeof(float),
                                   &d->pinned);
     if (st != D9D_OK)
         goto out;
@@ -214,8 +214,8 @@ static d9d_status recv_hidden(d9di_kv_decoder *d, const input_layout *l, d9d_var
     D9D_TRY(d9d_tensor_alloc(
         e->dev, e->spec.opts.dtype,
         tp > 1 ? D9D_SHAPE(l->tokens / tp, m->hidden) : D9D_SHAPE(1, l->tokens, m->hidden), &x));
-    st = d9d_comm_recv(e->down, e->dev->stream, "hidden states", x.dtype, d9d_tensor_data(&x),
-                       d9d_tensor_numel(&x), e->pipe_rank - 1);
+    st = d9d_comm_recv(e->pipe.down, e->dev->stream, "hidden states", x.dtype, d9d_tensor_data(&x),
+                       d9d_tensor_numel(&x), e->pipe.rank - 1);
     if (st == D9D_OK)
         st = d9d_tape_leaf(d->tape, &x, false, out);
     d9d_tensor_release(&x);
@@ -226,7 +226,7 @@ static d9d_status recv_hidden(d9di_kv_decoder *d, const input_layout *l, d9d_var
 static d9d_status enqueue_logits(d9di_kv_decoder *d, const float *logits, int64_t n)
 {
     const d9di_engine *e = d->engine;
-    const int64_t vocab = e->whole->vocab;
+    const int64_t vocab = e->whole.model->vocab;
     int32_t *token = d9d_tensor_data(&d->chosen);
 
     if (d->pinned != NULL)
@@ -248,14 +248,14 @@ static d9d_status send_output(d9di_kv_decoder *d, const input_layout *l, const d
     d9d_status st = D9D_OK;
 
     if (!last) {
-        st = d9d_comm_send(e->down, e->dev->stream, "hidden states", x.dtype, d9d_tensor_data(&x),
-                           d9d_tensor_numel(&x), e->pipe_rank + 1);
+        st = d9d_comm_send(e->pipe.down, e->dev->stream, "hidden states", x.dtype,
+                           d9d_tensor_data(&x), d9d_tensor_numel(&x), e->pipe.rank + 1);
         d9d_tensor_release(&x);
         D9D_TRY(st);
         D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, shape, &x));
     }
-    st = d9d_comm_broadcast(e->down, e->dev->stream, "logits", D9D_F32, d9d_tensor_data(&x),
-                            d9d_shape_numel(&shape), e->pipe_ranks - 1);
+    st = d9d_comm_broadcast(e->pipe.down, e->dev->stream, "logits", D9D_F32, d9d_tensor_data(&x),
+                            d9d_shape_numel(&shape), e->pipe.ranks - 1);
     if (st == D9D_OK)
         st = enqueue_logits(d, d9d_tensor_data(&x), l->inputs);
     d9d_tensor_release(&x);

@@ -44,12 +44,12 @@ static bool is_hex_digits(const char *s)
 }
 
 /* For a new part: warns about parts with other keys. */
-static void warn_other_partials(const char *path, const char *mine, const d9d_log *log)
+static void warn_other_partials(const char *path, const char *own_path, const d9d_log *log)
 {
     d9d_arena a = {0};
     char *copy = d9d_arena_strdup(&a, path);
     const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
-    const char *own = mine + (base - path);
+    const char *own = own_path + (base - path);
     const size_t n = strlen(base);
     d9d_fs_names names = {0};
 

@@ -18,16 +18,16 @@ d9d_status d9d_kv_cache_check(const d9d_model *m)
 }
 
 /* Shape of all slots of an entry: [Z or R, ...]. */
-static d9d_shape entry_shape(const d9d_block_cache_entry *c, int64_t tokens, int64_t rows)
+static d9d_shape entry_shape(const d9d_block_cache_entry *c, int64_t tokens, int64_t seqs)
 {
-    d9d_shape s = {.ndim = c->shape.ndim + 1, .dim = {c->per_seq ? rows : tokens}};
+    d9d_shape s = {.ndim = c->shape.ndim + 1, .dim = {c->per_seq ? seqs : tokens}};
 
     for (int i = 0; i < c->shape.ndim; i++)
         s.dim[i + 1] = c->shape.dim[i];
     return s;
 }
 
-uint64_t d9d_kv_cache_bytes(const d9d_model *m, int64_t tokens, int64_t rows)
+uint64_t d9d_kv_cache_bytes(const d9d_model *m, int64_t tokens, int64_t seqs)
 {
     uint64_t sum = 0;
     d9d_block_cache_spec cache_spec;
@@ -35,7 +35,7 @@ uint64_t d9d_kv_cache_bytes(const d9d_model *m, int64_t tokens, int64_t rows)
     for (int64_t l = 0; has_cache_spec(m->ops) && l < m->layers; l++) {
         m->ops->cache_spec(m, l, &cache_spec);
         for (size_t i = 0; i < cache_spec.n; i++) {
-            const d9d_shape all = entry_shape(&cache_spec.item[i], tokens, rows);
+            const d9d_shape all = entry_shape(&cache_spec.item[i], tokens, seqs);
 
             sum += (uint64_t)d9d_shape_numel(&all) * d9d_dtype_size(cache_spec.item[i].dtype);
         }
@@ -60,10 +60,10 @@ static d9d_status layers_alloc(const d9d_model *m, d9d_device *dev, d9d_kv_cache
     return D9D_OK;
 }
 
-d9d_status d9d_kv_cache_create(const d9d_model *m, d9d_device *dev, int64_t tokens, int64_t rows,
+d9d_status d9d_kv_cache_create(const d9d_model *m, d9d_device *dev, int64_t tokens, int64_t seqs,
                                d9d_kv_cache *out)
 {
-    d9d_kv_cache c = {.layers = m->layers, .tokens = tokens, .seqs = rows};
+    d9d_kv_cache c = {.layers = m->layers, .tokens = tokens, .seqs = seqs};
     d9d_status st;
 
     D9D_TRY(d9d_kv_cache_check(m));

@@ -185,7 +185,7 @@ static d9d_status staging_create(d9d_params_io *io)
 }
 
 static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
-                             size_t *pieces, uint64_t *bytes)
+                             size_t *n_items, uint64_t *bytes)
 {
     d9d_params_io *io = self;
     d9d_map given = {0};
@@ -212,13 +212,13 @@ static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, 
         }
     D9D_TRY_OR(st, ranges_build(io, n, bytes), out);
     D9D_TRY_OR(st, staging_create(io), out);
-    *pieces = io->ranges.len;
+    *n_items = io->ranges.len;
 out:
     d9d_map_release(&given);
     return st;
 }
 
-static d9d_status sink_fill(void *self, size_t k, d9d_map_reader *make)
+static d9d_status sink_fill(void *self, size_t k, d9d_map_reader *reader)
 {
     d9d_params_io *io = self;
     const row_range *p = &io->ranges.data[k];
@@ -236,13 +236,13 @@ static d9d_status sink_fill(void *self, size_t k, d9d_map_reader *make)
     start[0] += p->first;
     size[0] = p->n;
     D9D_TRY(d9d_staging_acquire(io->staging, at, n, &buffer));
-    st = d9d_map_read_slice(make, p->output, start, size, buffer);
+    st = d9d_map_read_slice(reader, p->output, start, size, buffer);
     if (st != D9D_OK) {
         d9d_staging_cancel(io->staging, buffer);
         return st;
     }
     D9D_TRY(d9d_staging_submit(io->staging, at, n, buffer));
-    d9d_map_reader_add_progress(make, n);
+    d9d_map_reader_add_progress(reader, n);
     return D9D_OK;
 }
 

@@ -53,7 +53,7 @@ static d9d_status input_dims(const d9d_op_concat_input *p, const d9d_shape *y, i
     return D9D_OK;
 }
 
-static d9d_status concat_check(const d9d_op_concat_input *pieces, size_t n, const d9d_shape *y,
+static d9d_status concat_check(const d9d_op_concat_input *inputs, size_t n, const d9d_shape *y,
                                concat_attr *a)
 {
     int64_t to = 0;
@@ -62,17 +62,17 @@ static d9d_status concat_check(const d9d_op_concat_input *pieces, size_t n, cons
         return D9D_FAIL(D9D_EINVAL, "concat: %zu inputs, from 1 to %d are supported", n,
                         D9D_NODE_MAX);
     for (size_t i = 0; i < n; i++) {
-        const d9d_shape *x = &d9d_var_tensor(pieces[i].x)->shape;
+        const d9d_shape *x = &d9d_var_tensor(inputs[i].x)->shape;
 
         if (x->ndim == 0)
             return d9di_op_misfit("concat", "x", x, "y", y, "x is [..., N]");
-        D9D_TRY(input_dims(&pieces[i], y, to, d9d_var_tensor(pieces[0].x)->dtype, &a->input[i]));
-        to += pieces[i].n;
+        D9D_TRY(input_dims(&inputs[i], y, to, d9d_var_tensor(inputs[0].x)->dtype, &a->input[i]));
+        to += inputs[i].n;
     }
-    return d9di_op_check_real("concat", "x", d9d_var_tensor(pieces[0].x));
+    return d9di_op_check_real("concat", "x", d9d_var_tensor(inputs[0].x));
 }
 
-d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *pieces, size_t n, d9d_shape shape,
+d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *inputs, size_t n, d9d_shape shape,
                          d9d_var **y)
 {
     d9d_var *in[D9D_NODE_MAX], *out;
@@ -81,16 +81,16 @@ d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *pieces, size_t 
     const d9d_tensor *to;
     d9d_node *node;
 
-    D9D_TRY(concat_check(pieces, n, &shape, &a));
+    D9D_TRY(concat_check(inputs, n, &shape, &a));
     D9D_TRY(d9d_tape_output(t, a.input[0].t, shape, &out));
     to = d9d_var_tensor(out);
     for (size_t i = 0; i < n; i++)
-        width += pieces[i].n;
+        width += inputs[i].n;
     if (width < d9di_op_last_dim(&shape))
         D9D_TRY(D9DI_KERNEL(t, elementwise->fill, to->dtype, d9d_tensor_data(to),
                             d9d_tensor_numel(to), 0));
     for (size_t i = 0; i < n; i++) {
-        in[i] = pieces[i].x;
+        in[i] = inputs[i].x;
         D9D_TRY(D9DI_KERNEL(t, elementwise->copy_strided, &a.input[i], d9d_tensor_data(to),
                             d9d_tensor_data(d9d_var_tensor(in[i]))));
     }

@@ -11,18 +11,19 @@ enum {
     SUMMED = 4 /* of these, summed over ranks */
 };
 
-d9d_status d9d_grad_finalize_init(d9d_device *dev, int64_t micro_batches, int64_t more,
+d9d_status d9d_grad_finalize_init(d9d_device *dev, int64_t micro_batches, int64_t n_extra,
                                   d9d_comm *world, d9d_grad_finalize *out)
 {
     const float one = 1.0f;
     d9d_grad_finalize e = {.world = world};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(micro_batches + more + REPORT), &e.all),
+    D9D_TRY_OR(st,
+               d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(micro_batches + n_extra + REPORT), &e.all),
                out);
     e.loss = d9d_tensor_rows(&e.all, 0, micro_batches);
-    e.extra = d9d_tensor_rows(&e.all, micro_batches, more);
-    e.report = d9d_tensor_rows(&e.all, micro_batches + more, REPORT);
+    e.extra = d9d_tensor_rows(&e.all, micro_batches, n_extra);
+    e.report = d9d_tensor_rows(&e.all, micro_batches + n_extra, REPORT);
     D9D_TRY_OR(st, d9d_tensor_from_host(dev, D9D_F32, D9D_SCALAR, &one, &e.scale), out);
     *out = e;
     e = (d9d_grad_finalize){0};
@@ -141,26 +142,26 @@ out:
 }
 
 d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *params,
-                                     const d9d_grad_finalize_local *own, double max_norm)
+                                     const d9d_grad_finalize_local *local, double max_norm)
 {
-    const d9d_grad_finalize_report mine = {
-        .targets = own->targets, .flags = own->flag, .saved = own->saved};
+    const d9d_grad_finalize_report summed = {
+        .targets = local->targets, .flags = local->flag, .saved = local->saved};
     d9d_device *dev = d9d_tensor_device(&e->all);
     const d9d_kernels *k = dev->kernels;
-    const int64_t n = d9d_tensor_numel(&e->loss), more = d9d_tensor_numel(&e->extra);
+    const int64_t n = d9d_tensor_numel(&e->loss), n_extra = d9d_tensor_numel(&e->extra);
     double *loss = d9d_tensor_data(&e->loss), *report = d9d_tensor_data(&e->report);
     double *targets = report + offsetof(d9d_grad_finalize_report, targets) / sizeof(double);
     double *squares = report + offsetof(d9d_grad_finalize_report, squares) / sizeof(double);
 
-    D9D_TRY(d9d_device_upload(dev, report, &mine, SUMMED * sizeof(double)));
-    if (more > 0)
-        D9D_TRY(d9d_device_upload(dev, d9d_tensor_data(&e->extra), own->extra,
-                                  (uint64_t)more * sizeof(double)));
-    if (own->is_replica)
+    D9D_TRY(d9d_device_upload(dev, report, &summed, SUMMED * sizeof(double)));
+    if (n_extra > 0)
+        D9D_TRY(d9d_device_upload(dev, d9d_tensor_data(&e->extra), local->extra,
+                                  (uint64_t)n_extra * sizeof(double)));
+    if (local->is_replica)
         D9D_TRY(k->elementwise->fill(dev->stream, D9D_F64, loss, n, 0.0f));
     D9D_TRY(norm_accumulate(dev, params, squares));
     D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss,
-                                n + more + SUMMED, D9D_COMM_SUM));
+                                n + n_extra + SUMMED, D9D_COMM_SUM));
     return k->optim->grad_scale(dev->stream, d9d_tensor_data(&e->scale),
                                 report + offsetof(d9d_grad_finalize_report, loss) / sizeof(double),
                                 loss, n, targets, squares, max_norm);

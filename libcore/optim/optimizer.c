@@ -187,7 +187,7 @@ static void order_move_up(d9d_optimizer *o, const d9d_param *p, size_t *to)
 }
 
 d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *first, size_t n,
-                                   d9d_optimizer_enqueued_fn *queued, void *arg)
+                                   d9d_optimizer_enqueued_fn *enqueued, void *arg)
 {
     const bool at_once = o->kind->update_list != NULL && !o->kind->partial_lists_ok;
     size_t to = 0;
@@ -202,7 +202,7 @@ d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *fi
         o->end[i] = at_once ? o->params.n : to;
     }
     o->n_first = n;
-    o->enqueued = queued;
+    o->enqueued = enqueued;
     o->enqueued_arg = arg;
     return D9D_OK;
 }

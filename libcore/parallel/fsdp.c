@@ -101,8 +101,8 @@ static d9d_status group_coalesced(fsdp_unit *u, const param_group *b, bool with_
 /* --- peer memory ------------------------------------------------------------------------------ */
 
 /* Enumerate the shards over these ranks in the order of units: set their indices, and their
- * addresses in `mine` unless NULL. */
-static size_t peer_addresses(d9d_fsdp *s, const peer_memory *r, void **mine)
+ * addresses in `local` unless NULL. */
+static size_t peer_addresses(d9d_fsdp *s, const peer_memory *r, void **local)
 {
     size_t n = 0;
 
@@ -113,8 +113,8 @@ static size_t peer_addresses(d9d_fsdp *s, const peer_memory *r, void **mine)
 
             if (p->placement.shard_group != r->comm)
                 continue;
-            if (mine != NULL)
-                mine[n] = d9d_tensor_data(&p->shard.data);
+            if (local != NULL)
+                local[n] = d9d_tensor_data(&p->shard.data);
             t->shared = r->shared;
             t->shared_index = n++;
         }
@@ -124,15 +124,15 @@ static size_t peer_addresses(d9d_fsdp *s, const peer_memory *r, void **mine)
 static d9d_status peer_memory_map(d9d_fsdp *s, peer_memory *r)
 {
     const size_t n = peer_addresses(s, r, NULL);
-    void **mine = calloc(n + 1, sizeof(*mine));
+    void **local = calloc(n + 1, sizeof(*local));
     d9d_status st;
 
-    if (mine == NULL)
+    if (local == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the placements of %zu parameters", n);
-    (void)peer_addresses(s, r, mine);
-    st = d9d_peer_map(r->comm, "weights", mine, n, &r->shared);
+    (void)peer_addresses(s, r, local);
+    st = d9d_peer_map(r->comm, "weights", local, n, &r->shared);
     (void)peer_addresses(s, r, NULL);
-    free(mine);
+    free(local);
     return st;
 }
 
@@ -632,12 +632,12 @@ void d9d_fsdp_free(d9d_fsdp *s)
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-void d9d_fsdp_pre_forward(d9d_fsdp *s, bool learns, bool back_at_once)
+void d9d_fsdp_pre_forward(d9d_fsdp *s, bool with_backward, bool backward_follows)
 {
     if (s == NULL)
         return;
-    s->with_backward = learns;
-    s->backward_follows = learns && back_at_once;
+    s->with_backward = with_backward;
+    s->backward_follows = with_backward && backward_follows;
     s->at = 0;
 }
 

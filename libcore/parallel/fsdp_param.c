@@ -136,12 +136,12 @@ static d9d_status padded_all_gather(const d9di_fsdp_param *t, const d9d_param *p
     const int me = d9d_comm_rank(p->placement.shard_group);
     d9d_stream stream = d9d_comm_stream(p->placement.shard_group);
     char *buffer = d9d_tensor_data(&t->staging);
-    char *mine = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->spec.dtype);
+    char *local = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->spec.dtype);
 
-    D9D_TRY(copy_on_stream(dev, stream, p->spec.dtype, mine, d9d_tensor_data(&p->shard.data),
+    D9D_TRY(copy_on_stream(dev, stream, p->spec.dtype, local, d9d_tensor_data(&p->shard.data),
                            t->counts[me]));
     return d9d_comm_all_gather(p->placement.shard_group, stream, p->name, p->spec.dtype, buffer,
-                               mine, t->padded_counts);
+                               local, t->padded_counts);
 }
 
 d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)

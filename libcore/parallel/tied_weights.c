@@ -78,18 +78,18 @@ out:
     return st;
 }
 
-d9d_status d9d_tied_weights_sum_grads(d9d_module *mine, d9d_module *other, d9d_comm *comm, int peer,
-                                      d9d_device *dev)
+d9d_status d9d_tied_weights_sum_grads(d9d_module *local, d9d_module *other, d9d_comm *comm,
+                                      int peer, d9d_device *dev)
 {
     tied_pair x = {.comm = comm, .peer = peer, .dev = dev};
     d9d_arena a = {0};
     d9d_status st;
 
     if (other == NULL)
-        return d9d_module_each(mine, sum_remote, &x);
+        return d9d_module_each(local, sum_remote, &x);
     st = d9d_module_params(other, &a, &x.others);
     if (st == D9D_OK)
-        st = d9d_module_each(mine, sum_local, &x);
+        st = d9d_module_each(local, sum_local, &x);
     d9d_arena_release(&a);
     return st;
 }

@@ -396,11 +396,11 @@ static d9d_status half_compute(void *arg, d9d_co *t)
 static d9d_status half_yield(void *arg)
 {
     d9d_executor *x = arg;
-    const d9d_pipe_action *mine = x->now;
+    const d9d_pipe_action *action = x->now;
 
     D9D_TRY(d9d_co_yield(x->co));
-    x->now = mine;
-    return timer_record(x, mine);
+    x->now = action;
+    return timer_record(x, action);
 }
 
 /* Are action i and the next a joined pair of different stages?  Two actions of one stage run in

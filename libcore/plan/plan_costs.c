@@ -17,7 +17,7 @@ static void find_transfer(d9di_plan_simulation *out)
 d9d_status d9di_plan_simulate_costs(const d9di_engine *e, const d9d_stage_timer *m, d9d_arena *a,
                                     d9di_plan_simulation *out)
 {
-    const d9d_program *p = &e->program;
+    const d9d_program *p = &e->exec.program;
     d9d_stage_times *work = d9d_arena_alloc(a, (size_t)p->stages * sizeof(*work));
     double busy;
 

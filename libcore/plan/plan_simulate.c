@@ -101,19 +101,20 @@ static d9d_status open_rank(simulation *r)
     opts = engine_opts(r);
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(d9di_engine_check_adapter(&r->engine, from->source_adapter, from->source_checkpoint));
-    D9D_TRY(d9di_evaluations_check(r->opts->evaluations, r->engine.whole));
-    if (r->opts->length > r->engine.whole->max_positions)
+    D9D_TRY(d9di_evaluations_check(r->opts->evaluations, r->engine.whole.model));
+    if (r->opts->length > r->engine.whole.model->max_positions)
         return D9D_FAIL(D9D_ECONFIG, "plan: rows of %lld positions, and the model has %lld",
-                        (long long)r->opts->length, (long long)r->engine.whole->max_positions);
+                        (long long)r->opts->length,
+                        (long long)r->engine.whole.model->max_positions);
     D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, &r->engine.params, opts.seed, &r->optimizer));
     opts.optimizer = r->optimizer;
     D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, r->engine.dev));
     D9D_TRY(d9di_engine_set_prefetch(&r->engine, r->optimizer));
-    r->engine.prefetch = true;
+    r->engine.step.prefetch = true;
     D9D_TRY(d9di_moe_stats_open(&r->engine, c->trainer.logging.experts, &r->arena, &r->moe_stats));
     D9D_TRY(d9d_stage_timer_create(r->engine.dev, &r->stage_timer));
-    r->engine.stage_timer = r->stage_timer;
+    r->engine.exec.stage_timer = r->stage_timer;
     return d9d_grad_finalize_init(r->engine.dev, r->n_micro, d9di_pipeline_stats_width(&r->engine),
                                   r->engine.world, &r->grad_finalize);
 }
@@ -336,7 +337,7 @@ static d9d_status simulate_steps(simulation *r, d9d_arena *a, d9di_plan_simulati
 static d9d_status simulate_evaluation(simulation *r, d9di_plan_simulation *out)
 {
     const uint64_t before = d9d_device_memory(r->engine.dev).peak;
-    const int ranks = r->engine.program.ranks, round = ranks > 1 ? 4 * ranks : 2;
+    const int ranks = r->engine.exec.program.ranks, round = ranks > 1 ? 4 * ranks : 2;
     const int n = r->opts->n_evaluations < round ? (int)r->opts->n_evaluations : round;
     d9d_tensor sums;
     d9d_status st;

@@ -31,15 +31,15 @@ static void intersect_steps(const d9d_run_reader_list *r, struct common_steps *c
     memset(at, 0, r->n * sizeof(*at));
     for (size_t k = 0; k < r->n;) {
         const d9di_report_rows *first = &c->rows[0], *rows = &c->rows[k];
-        int64_t step, mine;
+        int64_t step, other;
 
         if (at[0] >= first->n || at[k] >= rows->n)
             return;
         step = r->run[0]->step[first->indices[at[0]]];
-        mine = r->run[k]->step[rows->indices[at[k]]];
-        if (mine < step)
+        other = r->run[k]->step[rows->indices[at[k]]];
+        if (other < step)
             at[k]++;
-        else if (mine > step) {
+        else if (other > step) {
             at[0]++;
             k = 0;
         } else if (++k == r->n) {

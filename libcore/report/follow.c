@@ -21,7 +21,7 @@ static d9d_status append_heading(d9d_report_columns keys, d9d_buf *out)
 /* The sources of record i that are new. */
 static uint32_t fresh_sources(const d9d_run_reader *r, size_t i)
 {
-    return i < r->known ? r->sources[i] & ~(uint32_t)D9D_RUN_READER_TRAINING : r->sources[i];
+    return i < r->first_new ? r->sources[i] & ~(uint32_t)D9D_RUN_READER_TRAINING : r->sources[i];
 }
 
 static d9d_status append_row(const d9d_run_reader *r, size_t i, d9d_report_columns keys,
@@ -43,7 +43,7 @@ static d9d_status append_row(const d9d_run_reader *r, size_t i, d9d_report_colum
 
 static d9d_status append_rows(const d9d_run_reader *r, d9d_report_columns keys, d9d_buf *out)
 {
-    for (size_t i = r->fresh; i < r->n; i++) {
+    for (size_t i = r->first_changed; i < r->n; i++) {
         const uint32_t fresh_mask = fresh_sources(r, i);
 
         if ((fresh_mask & d9di_report_rows_sources(r, keys)) != 0)
@@ -54,12 +54,12 @@ static d9d_status append_rows(const d9d_run_reader *r, d9d_report_columns keys, 
 
 static d9d_status append_json(const d9d_run_reader *r, d9d_buf *out)
 {
-    for (size_t i = r->fresh; i < r->n; i++) {
+    for (size_t i = r->first_changed; i < r->n; i++) {
         D9D_TRY(d9d_buf_printf(out, "{\"step\": %" PRId64, r->step[i]));
         for (size_t k = 0; k < r->n_columns; k++) {
             const char *name = r->columns[k].name;
 
-            if (i < r->known && (r->columns[k].sources & fresh_sources(r, i)) == 0)
+            if (i < r->first_new && (r->columns[k].sources & fresh_sources(r, i)) == 0)
                 continue;
             D9D_TRY(d9d_buf_printf(out, ", "));
             D9D_TRY(d9d_json_put_str(out, name, strlen(name)));
@@ -115,7 +115,7 @@ static d9d_status follow_run(const d9d_report_follow_opts *f, d9d_run_reader *r,
         if (r->restarts > restarts)
             d9d_log_info(log, "%s: restarted", r->name);
         restarts = r->restarts;
-        if (r->fresh < r->n)
+        if (r->first_changed < r->n)
             last = d9d_clock_ns();
         D9D_TRY(write_fresh_lines(f, r, &columns));
         if (r->end != NULL) {
@@ -140,7 +140,7 @@ d9d_status d9d_report_follow(const char *path, const d9d_report_follow_opts *f, 
     (void)sigaddset(&stop, SIGTERM);
     (void)pthread_sigmask(SIG_BLOCK, &stop, NULL);
     D9D_TRY(d9d_run_reader_open(path, log, &r));
-    r->fresh = r->known = 0;
+    r->first_changed = r->first_new = 0;
     st = follow_run(f, r, &stop, log);
     d9d_run_reader_close(r);
     return st;

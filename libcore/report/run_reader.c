@@ -108,8 +108,8 @@ static void truncate_after_step(d9d_run_reader *r, int64_t step)
 {
     while (r->n > 0 && r->step[r->n - 1] > step)
         r->n--;
-    r->fresh = r->fresh < r->n ? r->fresh : r->n;
-    r->known = r->known < r->n ? r->known : r->n;
+    r->first_changed = r->first_changed < r->n ? r->first_changed : r->n;
+    r->first_new = r->first_new < r->n ? r->first_new : r->n;
 }
 
 /* "2026-01-31T12:00:00Z" as seconds since 1970. */
@@ -318,7 +318,7 @@ static d9d_status parse_evaluation(d9d_run_reader *r, json_t *obj)
     D9D_TRY(evaluation_source(r, name != NULL ? name : "", &source));
     truncate_after_step(r, k);
     if (r->n > 0 && r->step[r->n - 1] == k) {
-        r->fresh = r->fresh < r->n ? r->fresh : r->n - 1;
+        r->first_changed = r->first_changed < r->n ? r->first_changed : r->n - 1;
         return parse_values(r, obj, r->n - 1, source);
     }
     D9D_TRY(record_begin(r));
@@ -437,7 +437,7 @@ d9d_status d9d_run_reader_poll(d9d_run_reader *r)
     char *buffer;
     d9d_status st;
 
-    r->fresh = r->known = r->n;
+    r->first_changed = r->first_new = r->n;
     D9D_TRY(d9d_fs_size(r->path, &size));
     if (size < r->reader->offset)
         return D9D_FAIL(D9D_EFORMAT,

@@ -63,13 +63,13 @@ bool d9d_tape_is_weight_constant(const d9d_tape *t, const d9d_param *p)
     return t->weights_constant && p->placement.shard_group == NULL;
 }
 
-void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *draws)
+void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng)
 {
-    const d9d_tensor mine = d9d_tensor_ref(&draws->token);
+    const d9d_tensor token = d9d_tensor_ref(&rng->token);
 
     d9d_tensor_release(&t->dropout_rng.token);
-    t->dropout_rng = *draws;
-    t->dropout_rng.token = mine;
+    t->dropout_rng = *rng;
+    t->dropout_rng.token = token;
 }
 
 const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t)
@@ -77,13 +77,13 @@ const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t)
     return t->dropout_rng.token.storage != NULL ? &t->dropout_rng : NULL;
 }
 
-void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *shares)
+void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights)
 {
-    const d9d_tensor mine = d9d_tensor_ref(&shares->weight);
+    const d9d_tensor weight = d9d_tensor_ref(&weights->weight);
 
     d9d_tensor_release(&t->token_weights.weight);
-    t->token_weights = *shares;
-    t->token_weights.weight = mine;
+    t->token_weights = *weights;
+    t->token_weights.weight = weight;
 }
 
 const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t)
@@ -121,10 +121,10 @@ static d9d_status add_var(d9d_tape *t, d9d_tensor *x, bool needs_grad, d9d_var *
 
 d9d_status d9d_tape_output_take(d9d_tape *t, d9d_tensor *x, d9d_var **out)
 {
-    d9d_tensor mine = *x;
-    d9d_status st = add_var(t, &mine, false, out);
+    d9d_tensor value = *x;
+    d9d_status st = add_var(t, &value, false, out);
 
-    d9d_tensor_release(&mine); /* if add_var() failed */
+    d9d_tensor_release(&value); /* if add_var() failed */
     *x = (d9d_tensor){0};
     return st;
 }
@@ -139,10 +139,10 @@ d9d_status d9d_tape_output(d9d_tape *t, d9d_dtype dtype, d9d_shape shape, d9d_va
 
 d9d_status d9d_tape_leaf(d9d_tape *t, const d9d_tensor *x, bool needs_grad, d9d_var **out)
 {
-    d9d_tensor mine = d9d_tensor_ref(x);
-    d9d_status st = add_var(t, &mine, needs_grad, out);
+    d9d_tensor value = d9d_tensor_ref(x);
+    d9d_status st = add_var(t, &value, needs_grad, out);
 
-    d9d_tensor_release(&mine);
+    d9d_tensor_release(&value);
     return st;
 }
 

@@ -10,14 +10,14 @@
 /* True if metric i has a value with the same name as one of an earlier metric. */
 static bool is_name_taken(const d9di_run_metrics *m, const d9d_union *section, size_t i)
 {
-    char mine[64], other[64];
+    char label[64], other[64];
 
     for (size_t j = 0; j < i; j++) {
         if (strcmp(section[j].choice->name, section[i].choice->name) != 0)
             continue;
         for (size_t k = 0; k < d9d_metric_width(m->metric[i]); k++)
             for (size_t l = 0; l < d9d_metric_width(m->metric[j]); l++)
-                if (strcmp(d9d_metric_label(m->metric[i], k, mine, sizeof(mine)),
+                if (strcmp(d9d_metric_label(m->metric[i], k, label, sizeof(label)),
                            d9d_metric_label(m->metric[j], l, other, sizeof(other))) == 0)
                     return true;
     }

@@ -130,10 +130,10 @@ static d9d_status compare_on_root(const d9d_train_config *c, const json_t *resol
 }
 
 /* The other ranks wait for rank 0 without a timeout, since it computes the reference alone. */
-static d9d_status broadcast_result(const d9d_job *where, d9d_status mine)
+static d9d_status broadcast_result(const d9d_job *where, d9d_status local)
 {
     const double timeout_s = d9d_bootstrap_set_timeout(where->bootstrap, 0);
-    const d9d_status st = d9d_bootstrap_agree_status(where->bootstrap, mine);
+    const d9d_status st = d9d_bootstrap_agree_status(where->bootstrap, local);
 
     (void)d9d_bootstrap_set_timeout(where->bootstrap, timeout_s);
     return st;

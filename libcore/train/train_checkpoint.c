@@ -33,7 +33,7 @@ static d9d_status source_content_hash(const d9di_train_run *run, const d9di_engi
     d9d_hash of[2] = {{0}};
 
     D9D_TRY(d9d_content_hash_checkpoint(f->source_checkpoint, 0, &of[0]));
-    if (f->source_adapter != NULL && e->adapters.n == 0)
+    if (f->source_adapter != NULL && e->whole.adapters.n == 0)
         D9D_TRY(d9d_content_hash_adapter(f->source_adapter, &of[1]));
     *out = d9d_hash_bytes(of, sizeof(of));
     return D9D_OK;

@@ -48,7 +48,7 @@ static d9d_status adapters_export(const d9di_train_run *run, const d9di_engine *
     const char *source = run->c->trainer.model_stage_factory.source_checkpoint;
 
     *out = NULL;
-    if (e->adapters.n == 0)
+    if (e->whole.adapters.n == 0)
         return D9D_OK;
     D9D_TRY(d9di_engine_adapters(e, saved, out));
     if (run->rank > 0)
@@ -63,7 +63,7 @@ static d9d_status export_local(const d9di_train_run *run, const d9di_engine *e, 
     d9d_status st = adapters_export(run, e, NULL, &ad);
 
     if (st == D9D_OK)
-        st = d9d_model_export_params(&e->spec, &e->base, ad, dir, run->log);
+        st = d9d_model_export_params(&e->spec, &e->whole.base, ad, dir, run->log);
     d9d_adapters_free(ad);
     return st;
 }

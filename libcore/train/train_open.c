@@ -57,7 +57,7 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
     const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
 
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
-    D9D_TRY(d9di_evaluations_check(&r->evaluator.list, r->engine.whole));
+    D9D_TRY(d9di_evaluations_check(&r->evaluator.list, r->engine.whole.model));
     D9D_TRY(
         d9di_run_metrics_check_head(&r->recorder.metrics, "metrics", &r->engine.spec.opts.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
@@ -84,9 +84,9 @@ static d9d_status check_state_whole(d9di_train *r, const char *path)
     d9d_checkpointer_set set;
     d9d_status st;
 
-    D9D_TRY(d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.all, r->stepper.state.seed,
-                                 &opt));
-    st = checkpoint_set(r, &r->engine.all, opt, &set);
+    D9D_TRY(d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.whole.params,
+                                 r->stepper.state.seed, &opt));
+    st = checkpoint_set(r, &r->engine.whole.params, opt, &set);
     if (st == D9D_OK)
         st = d9di_train_checkpointer_check(&r->checkpointer, &r->run, r->engine.spec.hf_config,
                                            path, &set, &r->stepper.state);
@@ -171,7 +171,7 @@ static d9d_status loss_attribution_open(d9di_train *r)
         .dev = e->dev,
         .world = e->world,
     };
-    r->engine.loss_attribution = d;
+    r->engine.step.loss_attribution = d;
     return d9di_loss_attribution_open(d, &r->arena);
 }
 
@@ -204,8 +204,8 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.lr_scheduler",
                                    (d9d_job_event){.lr = r->run.lr}));
     D9D_TRY(checkpoint_set(r, &e->params, r->stepper.optimizer, &r->checkpointer.set));
-    r->checkpointer.set.partial =
-        r->checkpointer.set.partial || e->program.ranks > 1; /* other ranks have the other stages */
+    r->checkpointer.set.partial = r->checkpointer.set.partial ||
+                                  e->exec.program.ranks > 1; /* other ranks have the other stages */
     r->timeouts = (d9di_train_timeouts){
         .c = &r->run.c->trainer.timeout,
         .mesh = e->mesh,

@@ -42,7 +42,7 @@ void d9di_train_stepper_close(d9di_train_stepper *s)
 /* This rank's share of the batch's model FLOP. */
 static double batch_flops(const d9di_engine *e, const d9d_batch *b)
 {
-    const d9d_model *m = e->whole;
+    const d9d_model *m = e->whole.model;
     double sum = 0;
 
     for (int64_t i = 0; i < b->seqs; i++)
@@ -174,7 +174,7 @@ static d9d_status enqueue_update(d9di_train_stepper *s, const d9di_train_run *ru
     D9D_TRY(d9di_train_run_trigger_step(run, "train.optimizer_step.pre", s->state.step));
     D9D_TRY(d9di_moe_stats_end(&s->moe_stats, &s->grad_finalize.scale,
                                (int)(p->state_before.step % 2)));
-    s->engine->prefetch = can_prefetch(run, s->state.step);
+    s->engine->step.prefetch = can_prefetch(run, s->state.step);
     D9D_TRY(d9d_optimizer_step(s->optimizer, p->lr, &s->grad_finalize.scale));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.optimizer_step.post", s->state.step));
     d9d_trace_mark(s->engine->dev, "optimizer", "");
@@ -224,7 +224,7 @@ static size_t n_predictions(const d9di_train_stepper *s)
 }
 static size_t n_losses(const d9di_train_stepper *s)
 {
-    return s->engine->loss_attribution->watched.len;
+    return s->engine->step.loss_attribution->watched.len;
 }
 
 d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_run *run,

@@ -105,7 +105,7 @@ static double seconds(bench *b, act run, bool recording)
     d9d_comm_blob all[MOST];
     d9d_arena a = {0};
     int64_t start = 0;
-    double mine, most = 0.0;
+    double local, most = 0.0;
 
     d9d_tape_set_recording(b->tape, recording);
     for (int i = 0; i < WARM + TIMES; i++) {
@@ -118,11 +118,11 @@ static double seconds(bench *b, act run, bool recording)
         d9d_tape_reset(b->tape);
     }
     must(d9d_device_sync(b->w.dev));
-    mine = (double)(d9d_clock_ns() - start) * 1e-9 / TIMES;
-    must(d9d_comm_allgather_bytes(b->w.comm, "bench", &mine, sizeof(mine), &a, all));
+    local = (double)(d9d_clock_ns() - start) * 1e-9 / TIMES;
+    must(d9d_comm_allgather_bytes(b->w.comm, "bench", &local, sizeof(local), &a, all));
     for (int r = 0; r < b->w.size; r++) {
-        memcpy(&mine, all[r].data, sizeof(mine));
-        most = mine > most ? mine : most;
+        memcpy(&local, all[r].data, sizeof(local));
+        most = local > most ? local : most;
     }
     d9d_arena_release(&a);
     return most;

@@ -15,7 +15,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/data/tokenizer/tokenizer.h"
-#include "data/build/jsonl.h"
+#include "data/io/jsonl.h"
 #include "data/tokenizer/utf8.h"
 
 enum { PASSES = 3 };

@@ -29,11 +29,11 @@ blames() { # FAULT CULPRITS
 }
 
 @test "a rank missing from a collective is named, with its last call" {
-    for who in 2 0; do
-        run -1 mpi -n 4 "$driver" late $mesh $who
+    for rank in 2 0; do
+        run -1 mpi -n 4 "$driver" late $mesh $rank
         [ "$(grep -c '^dp_shard+tp: all_reduce 2 of loss, float32 \[10\]: ranks' <<<"$output")" -eq 1 ]
-        assert_output --regexp "wait since [0-9]+\.[0-9] s for rank $who \(.*dps .*\), which is alive; its last call: dp_shard\+tp: all_reduce 1 of warm, float32 \[10\], done"
-        blames missing $who
+        assert_output --regexp "wait since [0-9]+\.[0-9] s for rank $rank \(.*dps .*\), which is alive; its last call: dp_shard\+tp: all_reduce 1 of warm, float32 \[10\], done"
+        blames missing $rank
         run -0 d9d-metrics flight run
         assert_output --partial "watchdog: dp_shard+tp: all_reduce 2 of loss"
     done
@@ -84,14 +84,14 @@ begin() {
 }
 all_said() { [ "$(grep -c ' is [0-9]*$' log)" -eq 4 ]; }
 pid_of() { sed -n "s/^$1 is //p" log; }
-gone() {
+all_gone() {
     local r
     for r in 0 1 2 3; do is_gone "$(pid_of $r)" || return 1; done
 }
 strike() { # SIGNAL RANK
     sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
     kill "-$1" "$(pid_of "$2")"
-    wait_for gone
+    wait_for all_gone
     ended=0
     wait "$job" || ended=$?
 }
@@ -101,12 +101,12 @@ strike() { # SIGNAL RANK
     local times=3
     [ -z "${D9D_LONG:-}" ] || times=200
     for _ in $(seq $times); do
-        who=$((RANDOM % 4))
+        rank=$((RANDOM % 4))
         begin --mca orte_abort_on_non_zero_status 0 --enable-recovery
-        strike KILL $who
-        grep -qE "rank $who \(.*\), which is gone" log
+        strike KILL $rank
+        grep -qE "rank $rank \(.*\), which is gone" log
         run -0 d9d-metrics flight run
-        [[ "${lines[0]}" =~ rank\ $who\ \([^\)]*\),\ which\ is\ gone ]] || { cat log; echo "$output"; return 1; }
+        [[ "${lines[0]}" =~ rank\ $rank\ \([^\)]*\),\ which\ is\ gone ]] || { cat log; echo "$output"; return 1; }
     done
 }
 
@@ -119,12 +119,12 @@ strike() { # SIGNAL RANK
 }
 
 @test "a stopped rank is named, and all end" {
-    who=$((RANDOM % 4))
+    rank=$((RANDOM % 4))
     begin
-    strike STOP $who
+    strike STOP $rank
     [ $ended -ne 0 ]
     run -0 cat log
-    assert_output --regexp "rank $who \(.*\), which is stopped"
+    assert_output --regexp "rank $rank \(.*\), which is stopped"
 }
 
 @test "a hanging file system does not block the watchdog" {

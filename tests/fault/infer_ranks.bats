@@ -20,7 +20,7 @@ each_way() {
     [ ! -e out.jsonl.flight ]
     mv out.jsonl whole.jsonl
     for way in "KILL gone 300" "STOP stopped 4"; do
-        read -r signal how limit <<<"$way"
+        read -r signal state limit <<<"$way"
         rm -f pid.* out.jsonl*
         infer "$@" --set "trainer.timeout.init_timeout=$limit" 2>err &
         wait_for eval 'has_lines "$(echo out.jsonl.part-*)" 3'
@@ -29,9 +29,9 @@ each_way() {
         wait $! || end=$?
         [ $end -ne 0 ]
         [ ! -e out.jsonl ]
-        d9d-metrics flight out.jsonl.flight >said
-        [ "$signal" = STOP ] || named said "$how"
-        [ "$signal" = KILL ] || named err "$how"
+        d9d-metrics flight out.jsonl.flight >report
+        [ "$signal" = STOP ] || named report "$state"
+        [ "$signal" = KILL ] || named err "$state"
         cp out.jsonl.flight/rank-{0,2}.bin # as left by a run with more ranks
         infer "$@" --set "trainer.timeout.init_timeout=$limit"
         cmp out.jsonl whole.jsonl

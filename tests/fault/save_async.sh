@@ -42,7 +42,7 @@ check_end() { # WHAT
 
 # each FAULT STATUS [NAME...]: injects FAULT at every call, or those of these names.
 each() {
-    local how=$1 status=$2 name n rc fault calls=0
+    local action=$1 status=$2 name n rc fault calls=0
     shift 2
     points=0
     while read -r name n; do
@@ -51,15 +51,15 @@ each() {
         calls=$((calls + 1))
         [ $((calls % stride)) -eq 0 ] || continue
         fresh
-        fault="-e inject=$name:$how:when=$n"
+        fault="-e inject=$name:$action:when=$n"
         { go 6; } 2>/dev/null
         rc=$?
         points=$((points + 1))
-        [ $rc -eq "$status" ] || complain "$how at $name $n: exit status $rc: $(tail -n 1 "$work/err")"
+        [ $rc -eq "$status" ] || complain "$action at $name $n: exit status $rc: $(tail -n 1 "$work/err")"
         [ "$status" -ne 1 ] || grep -q "$work/one/checkpoints.*No space left on device" "$work/err" ||
-            complain "$how at $name $n: says $(tail -n 1 "$work/err")"
-        [ -e "$work/one/checkpoints/step-00000006" ] && complain "$how at $name $n: went on to the end"
-        check_end "$how at $name $n"
+            complain "$action at $name $n: says $(tail -n 1 "$work/err")"
+        [ -e "$work/one/checkpoints/step-00000006" ] && complain "$action at $name $n: went on to the end"
+        check_end "$action at $name $n"
     done <"$work/calls"
     if [ "$calls" -lt 15 ] || [ "$points" -eq 0 ]; then
         complain "only $calls calls of threads in the trace of saves"

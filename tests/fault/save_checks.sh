@@ -8,12 +8,12 @@ cd "$(dirname "$0")/../.." || exit 1
 
 # plant NAME TEST STRIDE SENTENCE: the faulty runner is on standard input; "$good" is the sound one.
 plant() {
-    local bad=$work/bad said
+    local bad=$work/bad output
     { printf '#!/bin/bash\ngood=%q\n' "$runner"; cat; } >"$bad"
     chmod +x "$bad"
-    said=$(SAVE_RUNNER=$bad SAVE_STRIDE=$3 "tests/fault/$2")
-    [[ $said == *"not ok"* ]] || complain "$2 passes"
-    [[ $said == *"$4"* ]] || complain "$2 does not say \"$4\" but \"$said\""
+    output=$(SAVE_RUNNER=$bad SAVE_STRIDE=$3 "tests/fault/$2")
+    [[ $output == *"not ok"* ]] || complain "$2 passes"
+    [[ $output == *"$4"* ]] || complain "$2 does not say \"$4\" but \"$output\""
     verdict "$2 notices a run that $1"
 }
 

@@ -17,15 +17,15 @@ needs_room() {
 digest() { (cd "$1" && find . -type f -exec sha256sum {} + | sort -k 2); }
 
 check_failure() { # WHAT NAME
-    local said
-    said=$(tail -n 1 "$work/err")
-    case $said in
+    local message
+    message=$(tail -n 1 "$work/err")
+    case $message in
     *"$work/one/checkpoints"*"No space left on device"*) ;;
-    *) complain "$1: says \"$said\"" ;;
+    *) complain "$1: says \"$message\"" ;;
     esac
     case $2 in
     write | pwrite64 | ftruncate | copy_file_range)
-        [[ $said =~ [0-9]+\ bytes ]] || complain "$1: names no bytes: \"$said\"" ;;
+        [[ $message =~ [0-9]+\ bytes ]] || complain "$1: names no bytes: \"$message\"" ;;
     esac
     # No new checkpoint or, if only the last sync failed, a complete one.
     if [ -e "$work/one/checkpoints/step-00000003" ]; then

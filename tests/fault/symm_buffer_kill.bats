@@ -26,7 +26,7 @@ strike_run() {
     ended=0
     wait $job || ended=$?
     [ $ended -ne 0 ]
-    d9d-metrics flight run >said
+    d9d-metrics flight run >report
 }
 
 # goes_on MODEL MESH: resumes to the next multiple of 20 steps, with the bits of an undisturbed run.
@@ -43,7 +43,7 @@ goes_on() {
 
 # In turn: tensor, context and expert parallelism, and all of them.
 runs=("dense 1 1 1 1 2 1" "dense 1 1 2 1 1 1" "moe 1 2 1 1 1 2" "moe 1 1 2 1 2 4")
-each() { # TIMES SIGNAL TIMEOUT FILE HOW
+each() { # TIMES SIGNAL TIMEOUT FILE STATE
     local i run first=$RANDOM
     for i in $(seq "$1"); do
         run=${runs[(first + i) % ${#runs[@]}]}
@@ -53,5 +53,5 @@ each() { # TIMES SIGNAL TIMEOUT FILE HOW
     done
 }
 
-@test "a killed rank ends the others and is named; checkpoints are good" { each "${D9D_LONG:+10}4" KILL 300 said gone; }
+@test "a killed rank ends the others and is named; checkpoints are good" { each "${D9D_LONG:+10}4" KILL 300 report gone; }
 @test "a hanging rank ends the others and is named; checkpoints are good" { each "${D9D_LONG:+4}2" STOP 20 err stopped; }

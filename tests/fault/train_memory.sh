@@ -56,21 +56,21 @@ block() {
     echo $((((units + (1 << shift) - 1) >> shift) << (shift + 8)))
 }
 
-sentence='^d9d-train: out of device memory: [a-z:0-9]+: no room for (the )?([0-9]+) bytes'
+sentence='^d9d-train: out of device memory: [a-z:0-9]+: out of memory: (at least )?([0-9]+) bytes'
 
 # Checks the messages of the failed run; sets `next`, the limit under which it gets further.
 check_failure() { # LIMIT STATUS
-    local said
-    said=$(cat "$work/err")
+    local message
+    message=$(cat "$work/err")
     next=
     [ "$2" -eq 1 ] || complain "limit $1: exit status $2"
-    [ "$(wc -l <"$work/err")" -eq 1 ] || complain "limit $1: says \"$said\""
-    if [[ $said =~ $sentence\ that\ are\ needed\ at\ least,\ with\ a\ limit\ of\ $1$ ]]; then
+    [ "$(wc -l <"$work/err")" -eq 1 ] || complain "limit $1: says \"$message\""
+    if [[ $message =~ $sentence\ needed,\ limit\ $1$ ]]; then
         next=${BASH_REMATCH[2]}
-    elif [[ $said =~ $sentence\ with\ ([0-9]+)\ in\ use\ and\ a\ limit\ of\ $1\;\ at\ least\ $needed\ are\ needed\ in\ all$ ]]; then
+    elif [[ $message =~ $sentence\ requested,\ ([0-9]+)\ in\ use,\ limit\ $1\;\ at\ least\ $needed\ needed\ in\ all$ ]]; then
         next=$((BASH_REMATCH[3] + $(block "${BASH_REMATCH[2]}")))
     fi
-    [ "${next:-0}" -gt "$1" ] || complain "limit $1: says \"$said\""
+    [ "${next:-0}" -gt "$1" ] || complain "limit $1: says \"$message\""
     [ "$(digest "$work/run/checkpoints" '*[12]')" = "$(digest "$work/base/checkpoints")" ] ||
         complain "limit $1: older checkpoints are not as they were"
     [ ! -e "$work/run/export" ] || complain "limit $1: there is an export"
@@ -91,7 +91,7 @@ end_everywhere() {
     peak=$(grep '"loss"' "$work/whole/metrics.jsonl" | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
     cp -R "$work/base" "$work/run" # reported once the minimum is known
     train run "$device@1"
-    needed=$(sed 's/.*no room for the \([0-9]*\) bytes.*/\1/' "$work/err")
+    needed=$(sed 's/.*out of memory: at least \([0-9]*\) bytes.*/\1/' "$work/err")
     train run "$device@0"
     [ $? -eq 2 ] || complain "a limit of 0 is not refused"
     while [ "$failures" -eq 0 ]; do

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/build/jsonl.h"
+#include "data/io/jsonl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

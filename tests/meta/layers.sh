@@ -1,6 +1,7 @@
 #!/bin/bash
 # A file includes only headers of its own layer and of those above it in libcore/LAYERS;
 # private headers stay within their layer, or the layers that LAYERS joins by +; the tools see public headers only.
+# Within a layer a wing includes only its own headers and those of earlier wings of the line with /.
 . "$(dirname "$0")/meta.bash"
 
 check() {
@@ -15,11 +16,18 @@ check() {
             split(path, p, "/")
             return p[2]
         }
+        function wing_of(path,   p) {       # the folder within the layer; "." for files of its own
+            sub(/^libcore\/include\/d9d\//, "libcore/", path)
+            return split(path, p, "/") > 3 ? p[3] : "."
+        }
         function exists(path,   line, r) { r = (getline line < path); close(path); return r >= 0 }
         function norm(path) { while (sub(/[^\/]+\/\.\.\//, "", path)) ; return path }
         BEGIN {
             while ((getline line < "libcore/LAYERS") > 0)
-                if (line !~ /^#/ && split(line, w, " ")) {
+                if (line ~ /^\//) {
+                    k = split(line, w, " ")
+                    for (i = 2; i <= k && w[i] !~ /^#/; i++) wing_rank[name, w[i]] = i
+                } else if (line !~ /^#/ && split(line, w, " ")) {
                     name = w[1] == "+" ? w[2] : w[1]
                     if (w[1] != "+") part++
                     rank[name] = ++n; part_of[name] = part
@@ -29,6 +37,10 @@ check() {
             while ((cmd | getline d) > 0)
                 if (d != "include" && d !~ /[.:]/ && d != "LAYERS" && d != "MODULES" && d != "" && !(d in rank))
                     print "libcore/" d ": not in libcore/LAYERS"
+            cmd = "ls -d libcore/*/*/ libcore/include/d9d/*/*/ 2>/dev/null"
+            while ((cmd | getline d) > 0)
+                if (d !~ /^libcore\/include\/d9d\/$/ && !((layer_of(d "x"), wing_of(d "x")) in wing_rank))
+                    print d ": not among the wings of " layer_of(d "x") " in libcore/LAYERS"
         }
         {
             i = index($0, ":"); file = substr($0, 1, i - 1); text = substr($0, i + 1)
@@ -36,7 +48,7 @@ check() {
             quote = substr(text, RSTART, 1); name = substr(text, RSTART + 1, RLENGTH - 2)
             own = layer_of(file); private = 0
             if (name ~ /^d9d\//) {
-                split(name, p, "/"); other = p[2]
+                split(name, p, "/"); other = p[2]; path = "libcore/include/" name
             } else if (quote == "\"") {
                 dir = file; sub(/[^\/]*$/, "", dir)
                 path = norm(dir name)
@@ -55,6 +67,9 @@ check() {
                 print file ": " name ": no such layer"
             else if (own != "" && rank[other] > rank[own])
                 print file ": " own " may not use " name ", which lies above it"
+            else if (own == other && (own, wing_of(file)) in wing_rank && (own, wing_of(path)) in wing_rank &&
+                wing_rank[own, wing_of(path)] > wing_rank[own, wing_of(file)])
+                print file ": the wing " wing_of(file) " may not use " name ", which lies above it"
         }'
 }
 
@@ -93,6 +108,28 @@ allow_private_of_a_part() {
     mkdir -p "$1/kernels" "$1/tools"
     put "$1/libcore/base/p.h" </dev/null
     echo '#include "base/p.h"' | put "$1/libcore/top/a.c"
+}
+wings() { printf 'base\nkernels\ntop # high\n/ low high\n' | put "$1/libcore/LAYERS"; mkdir -p "$1/kernels" "$1/tools"; }
+plant_wing_upward() {
+    wings "$1"
+    put "$1/libcore/top/high/p.h" </dev/null
+    echo '#include "top/high/p.h"' | put "$1/libcore/top/low/a.c"
+}
+plant_wing_upward_public() { wings "$1"; echo '#include "d9d/top/high/x.h"' | put "$1/libcore/include/d9d/top/low/a.h"; }
+plant_unlisted_wing() { wings "$1"; put "$1/libcore/top/other/a.c" </dev/null; }
+plant_root_above_wings() {
+    wings "$1"
+    printf 'base\nkernels\ntop\n/ . low # the folder itself is lowest\n' | put "$1/libcore/LAYERS"
+    put "$1/libcore/top/low/p.h" </dev/null
+    echo '#include "top/low/p.h"' | put "$1/libcore/top/a.c"
+}
+allow_wings() {
+    wings "$1"
+    put "$1/libcore/top/low/p.h" </dev/null
+    put "$1/libcore/top/own.h" </dev/null
+    printf '#include "top/low/p.h"\n#include "top/own.h"\n#include "d9d/top/high/x.h"\n' | put "$1/libcore/top/high/a.c"
+    echo '#include "top/low/p.h"' | put "$1/libcore/top/a.c"
+    echo '#include "top/own.h"' | put "$1/libcore/top/low/b.c"
 }
 plant_unlisted_layer() { tree "$1"; put "$1/libcore/extra/a.c" </dev/null; }
 allow_downward() {

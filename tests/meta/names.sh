@@ -146,6 +146,9 @@ plant_banned() {
     printf '## Banned\n\n| word | say |\n|---|---|\n| `crew` | consumer |\n' | put "$1/docs/GLOSSARY.md"
     put "$1/libcore/a/a.c" <<<'static int crew_size;'
 }
+plant_banned_by_this_tree() {
+    mkdir -p "$1/docs" && cp "$meta_root/docs/GLOSSARY.md" "$1/docs" && put "$1/libcore/a/a.c" <<<'static size_t n_mine;'
+}
 allow_modules() {
     modules "$1" b
     printf '/* d9d_odd() is\n * no declaration */\nint d9d_other_thing_do(int x); /* of d9d_odd(x) */\nstatic inline int d9d_thing(void)\n{\n    return d9d_odd(1);\n}\n' | put "$1/libcore/a/a.h"

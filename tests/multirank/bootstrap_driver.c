@@ -26,10 +26,10 @@ static size_t message(int rank, int round, unsigned char *out)
 
 static d9d_status gather_round(d9d_bootstrap *b, int round, d9d_bootstrap_blob *all)
 {
-    unsigned char mine[300], want[300];
+    unsigned char local[300], want[300];
     d9d_arena a = {0};
     d9d_status st =
-        d9d_bootstrap_allgather(b, mine, message(d9d_bootstrap_rank(b), round, mine), &a, all);
+        d9d_bootstrap_allgather(b, local, message(d9d_bootstrap_rank(b), round, local), &a, all);
 
     for (int r = 0; st == D9D_OK && r < d9d_bootstrap_size(b); r++) {
         size_t n = message(r, round, want);
@@ -55,11 +55,11 @@ static d9d_status gather(d9d_bootstrap *b, int who)
 
 static d9d_status agree(d9d_bootstrap *b, int who)
 {
-    d9d_status mine = D9D_OK;
+    d9d_status st = D9D_OK;
 
     if (d9d_bootstrap_rank(b) >= who) /* the first failure is reported */
-        mine = D9D_FAIL(D9D_ENOTFOUND, "no file %d", d9d_bootstrap_rank(b));
-    return d9d_bootstrap_agree_status(b, mine);
+        st = D9D_FAIL(D9D_ENOTFOUND, "no file %d", d9d_bootstrap_rank(b));
+    return d9d_bootstrap_agree_status(b, st);
 }
 
 static d9d_status die(d9d_bootstrap *b, int who)

@@ -170,12 +170,12 @@ static d9d_status try_all_gather(struct job *j, d9d_comm *c, d9d_dtype t, const 
                                  bool inside)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
-    const int64_t mine = counts[rank], from = sum_of(counts, rank);
-    struct array dst = array_new(j, t, sum_of(counts, size)), src = array_new(j, t, mine);
+    const int64_t local_count = counts[rank], from = sum_of(counts, rank);
+    struct array dst = array_new(j, t, sum_of(counts, size)), src = array_new(j, t, local_count);
     d9d_status st;
     int64_t at_ = 0;
 
-    for (int64_t i = 0; i < mine; i++) {
+    for (int64_t i = 0; i < local_count; i++) {
         put(t, src.host, i, value(rank, i));
         put(t, dst.host, from + i, inside ? value(rank, i) : 99);
     }
@@ -199,8 +199,8 @@ static d9d_status try_reduce_scatter(struct job *j, d9d_comm *c, d9d_dtype t, co
                                      bool inside)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
-    const int64_t n = sum_of(counts, size), mine = counts[rank], from = sum_of(counts, rank);
-    struct array src = array_new(j, t, n), dst = array_new(j, t, mine);
+    const int64_t n = sum_of(counts, size), local_count = counts[rank], from = sum_of(counts, rank);
+    struct array src = array_new(j, t, n), dst = array_new(j, t, local_count);
     d9d_status st;
 
     for (int64_t i = 0; i < n; i++)
@@ -211,7 +211,7 @@ static d9d_status try_reduce_scatter(struct job *j, d9d_comm *c, d9d_dtype t, co
                                        inside ? at(&src, from) : dst.data, src.data, counts),
                out);
     D9D_TRY_OR(st, array_fetch(j, inside ? &src : &dst), out);
-    for (int64_t i = 0; i < mine; i++) {
+    for (int64_t i = 0; i < local_count; i++) {
         double want = 0;
 
         for (int r = 0; r < size; r++)
@@ -391,11 +391,11 @@ static d9d_status try_share(struct job *j, d9d_comm *c, d9d_dtype t, const int64
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     struct array all = array_new(j, t, sum_of(counts, size));
     struct array own[2] = {array_new(j, t, counts[rank]), array_new(j, t, counts[rank])};
-    void *const mine[] = {own[0].data, own[1].data};
+    void *const own_data[] = {own[0].data, own[1].data};
     d9d_peer_memory *shared = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_peer_map(c, "shared", mine, 2, &shared), out);
+    D9D_TRY_OR(st, d9d_peer_map(c, "shared", own_data, 2, &shared), out);
     for (int round = 0; round < 4 && shared != NULL; round++) {
         struct array *a = &own[round % 2];
 
@@ -465,16 +465,16 @@ static d9d_status try_symm_buffer(struct job *j, d9d_comm *c, d9d_dtype t, const
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const size_t e = d9d_dtype_size(t);
-    struct array all = array_new(j, t, sum_of(counts, size)), mine = array_new(j, t, counts[rank]);
+    struct array all = array_new(j, t, sum_of(counts, size)), local = array_new(j, t, counts[rank]);
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_symm_buffer_reserve(c, (uint64_t)all.n * e + 1), out);
     for (int round = 0; round < 5 && d9d_symm_buffer_bytes(c) > 0; round++) {
         for (int64_t i = 0; i < counts[rank]; i++)
-            put(t, mine.host, i, value(rank + round, i));
-        D9D_TRY_OR(st, array_send(j, &mine), out);
+            put(t, local.host, i, value(rank + round, i));
+        D9D_TRY_OR(st, array_send(j, &local), out);
         D9D_TRY_OR(st,
-                   d9d_device_copy(j->dev, d9d_symm_buffer_local(c), mine.data,
+                   d9d_device_copy(j->dev, d9d_symm_buffer_local(c), local.data,
                                    (uint64_t)counts[rank] * e),
                    out);
         D9D_TRY_OR(st, (round % 3 == 2 ? get_after_barrier : get_on_signals)(j, c, &all, counts),
@@ -485,7 +485,7 @@ static d9d_status try_symm_buffer(struct job *j, d9d_comm *c, d9d_dtype t, const
                 WANT("symm_buffer", all, i, value((int)r + round, p));
     }
 out:
-    array_free(j, &mine);
+    array_free(j, &local);
     array_free(j, &all);
     return st;
 }
@@ -493,11 +493,11 @@ out:
 enum { ROUNDS = 12 };
 
 /* Several rounds of put, signal and get on the group's stream, joined after the last. */
-static d9d_status enqueue_rounds(struct job *j, d9d_comm *c, const struct array *mine,
+static d9d_status enqueue_rounds(struct job *j, d9d_comm *c, const struct array *local,
                                  const struct array *all, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
-    const size_t e = d9d_dtype_size(mine->t);
+    const size_t e = d9d_dtype_size(local->t);
     d9d_stream stream = d9d_comm_stream(c);
 
     D9D_TRY(d9d_comm_wait_stream(c, j->dev->stream));
@@ -505,7 +505,7 @@ static d9d_status enqueue_rounds(struct job *j, d9d_comm *c, const struct array 
         d9d_symm_buffer_slice parts[MAX_RANKS];
         int n = 0;
 
-        D9D_TRY(d9d_symm_buffer_put(c, stream, 0, at(mine, round * counts[rank]),
+        D9D_TRY(d9d_symm_buffer_put(c, stream, 0, at(local, round * counts[rank]),
                                     (uint64_t)counts[rank] * e));
         for (int k = 1; k < size; k++) {
             const int r = (rank + k) % size;
@@ -525,15 +525,16 @@ static d9d_status try_rounds(struct job *j, d9d_comm *c, d9d_dtype t, const int6
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const int64_t sum = sum_of(counts, size);
-    struct array mine = array_new(j, t, ROUNDS * counts[rank]), all = array_new(j, t, ROUNDS * sum);
+    struct array local = array_new(j, t, ROUNDS * counts[rank]),
+                 all = array_new(j, t, ROUNDS * sum);
     d9d_status st = D9D_OK;
 
     if (d9d_symm_buffer_bytes(c) == 0)
         goto out;
-    for (int64_t i = 0; i < mine.n; i++)
-        put(t, mine.host, i, value(rank + (int)(i / counts[rank]), i % counts[rank]));
-    D9D_TRY_OR(st, array_send(j, &mine), out);
-    D9D_TRY_OR(st, enqueue_rounds(j, c, &mine, &all, counts), out);
+    for (int64_t i = 0; i < local.n; i++)
+        put(t, local.host, i, value(rank + (int)(i / counts[rank]), i % counts[rank]));
+    D9D_TRY_OR(st, array_send(j, &local), out);
+    D9D_TRY_OR(st, enqueue_rounds(j, c, &local, &all, counts), out);
     D9D_TRY_OR(st, array_fetch(j, &all), out);
     for (int64_t round = 0; round < ROUNDS; round++)
         for (int r = 0; r < size; r++)
@@ -541,7 +542,7 @@ static d9d_status try_rounds(struct job *j, d9d_comm *c, d9d_dtype t, const int6
                 WANT("openings", all, round * sum + sum_of(counts, r) + p,
                      value(r + (int)round, p));
 out:
-    array_free(j, &mine);
+    array_free(j, &local);
     array_free(j, &all);
     return st;
 }
@@ -551,13 +552,13 @@ static d9d_status try_words(struct job *j, d9d_comm *c)
     d9d_comm_blob all[MAX_RANKS];
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
-    char mine[256];
+    char local[256];
 
     for (int round = 0; round < 3 && st == D9D_OK; round++) {
         const size_t n = (size_t)(j->rank * round * 5);
 
-        memset(mine, 'a' + j->rank, sizeof(mine));
-        D9D_TRY_OR(st, d9d_comm_allgather_bytes(c, "words", mine, n, &a, all), out);
+        memset(local, 'a' + j->rank, sizeof(local));
+        D9D_TRY_OR(st, d9d_comm_allgather_bytes(c, "words", local, n, &a, all), out);
         for (int r = 0; r < d9d_comm_size(c); r++) {
             const int other = d9d_comm_size(c) > 1 ? d9d_comm_world_rank(c, r) : j->rank;
             const char *word = all[r].data;
@@ -723,9 +724,9 @@ static d9d_status first(struct job *j)
 
 static d9d_status groups(struct job *j)
 {
-    char text[1024], mine[64];
+    char text[1024], place[64];
 
-    printf("%d is %s;", j->rank, d9d_mesh_text(j->mesh, mine, sizeof(mine)));
+    printf("%d is %s;", j->rank, d9d_mesh_text(j->mesh, place, sizeof(place)));
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
         size_t len = 0;
         d9d_comm *c;

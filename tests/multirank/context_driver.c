@@ -37,20 +37,20 @@ static d9d_tensor pieces_of(const ranks *w, const d9d_tensor *x)
     const int64_t cells = shape.dim[0] * shape.dim[1], width = d9d_tensor_numel(x) / cells;
     const int64_t size = shape.dim[1] / (2 * w->size);
     const size_t cell = (size_t)width * d9d_dtype_size(x->dtype);
-    char *all = bytes_of(x), *mine = malloc((size_t)(cells / w->size) * cell + 1);
+    char *all = bytes_of(x), *local = malloc((size_t)(cells / w->size) * cell + 1);
     d9d_tensor y;
 
-    assert_non_null(mine);
+    assert_non_null(local);
     for (int64_t i = 0; i < shape.dim[0] * 2; i++) {
         const int64_t piece = i % 2 == 0 ? w->rank : 2 * w->size - 1 - w->rank;
 
-        memcpy(mine + (size_t)(i * size) * cell,
+        memcpy(local + (size_t)(i * size) * cell,
                all + (size_t)(i / 2 * x->shape.dim[1] + piece * size) * cell, (size_t)size * cell);
     }
     shape.dim[1] = 2 * size;
-    assert_ok(d9d_tensor_from_host(w->dev, x->dtype, shape, mine, &y));
+    assert_ok(d9d_tensor_from_host(w->dev, x->dtype, shape, local, &y));
     free(all);
-    free(mine);
+    free(local);
     return y;
 }
 
@@ -310,7 +310,7 @@ static void attention_check(const ranks *w, const attention_case *c)
     static const char *const names[] = {"dq", "dk", "dv", "y"};
     const double tolerance = c->t == D9D_F32 ? 2e-6 : 1e-2;
     static made m;
-    d9d_tensor all[IN + 1], mine[IN + 1];
+    d9d_tensor all[IN + 1], local[IN + 1];
     uploaded whole, part;
     attended a, b;
 
@@ -319,9 +319,9 @@ static void attention_check(const ranks *w, const attention_case *c)
     upload(w, &m.b, w->rank, w->size, &part);
     attention_numbers(w, c, all);
     for (int i = 0; i <= IN; i++)
-        mine[i] = pieces_of(w, &all[i]);
+        local[i] = pieces_of(w, &all[i]);
     attend(w, c, NULL, all, &all[IN], segments_of(&whole), &a);
-    attend(w, c, w->comm, mine, &mine[IN], segments_of(&part), &b);
+    attend(w, c, w->comm, local, &local[IN], segments_of(&part), &b);
     if (c->sinks) {
         float *got = ranks_host(&b.sinks.local.grad), *want = ranks_host(&a.sinks.local.grad);
 
@@ -338,7 +338,7 @@ static void attention_check(const ranks *w, const attention_case *c)
     }
     for (int i = 0; i <= IN; i++) {
         d9d_tensor_release(&all[i]);
-        d9d_tensor_release(&mine[i]);
+        d9d_tensor_release(&local[i]);
     }
     attended_release(&a);
     attended_release(&b);
@@ -378,16 +378,16 @@ static void step(const d9d_tensor *x, double by, const d9d_tensor *u)
 }
 
 /* <y, dy> over all ranks, and its directional derivative along `u` from the gradients. */
-static double along(const ranks *w, const attention_case *c, const d9d_tensor mine[IN + 1],
+static double along(const ranks *w, const attention_case *c, const d9d_tensor local[IN + 1],
                     const d9d_tensor *segments, const d9d_tensor u[IN], double *slope)
 {
     attended x;
     double y, change = 0;
 
-    attend(w, c, w->comm, mine, &mine[IN], segments, &x);
+    attend(w, c, w->comm, local, &local[IN], segments, &x);
     for (int i = 0; i < IN; i++)
         change += product(&x.grad[i], &u[i]);
-    y = sum_over(w, product(d9d_var_tensor(x.y), &mine[IN]));
+    y = sum_over(w, product(d9d_var_tensor(x.y), &local[IN]));
     *slope = sum_over(w, change);
     attended_release(&x);
     return y;
@@ -401,7 +401,7 @@ static void gradients_are_those_of_all_ranks(void **state)
     const ranks *w = *state;
     const double h = 1e-3;
     static made m;
-    d9d_tensor all[IN + 1], mine[IN + 1], u[IN];
+    d9d_tensor all[IN + 1], local[IN + 1], u[IN];
     double slope, none, up, down;
     uploaded part;
 
@@ -409,21 +409,21 @@ static void gradients_are_those_of_all_ranks(void **state)
     upload(w, &m.b, w->rank, w->size, &part);
     attention_numbers(w, &c, all);
     for (int i = 0; i <= IN; i++)
-        mine[i] = pieces_of(w, &all[i]);
+        local[i] = pieces_of(w, &all[i]);
     for (int i = 0; i < IN; i++)
-        u[i] = ranks_numbers(w, D9D_F32, mine[i].shape, (uint64_t)(100 + 10 * w->rank + i));
-    (void)along(w, &c, mine, segments_of(&part), u, &slope);
+        u[i] = ranks_numbers(w, D9D_F32, local[i].shape, (uint64_t)(100 + 10 * w->rank + i));
+    (void)along(w, &c, local, segments_of(&part), u, &slope);
     for (int i = 0; i < IN; i++)
-        step(&mine[i], h, &u[i]);
-    up = along(w, &c, mine, segments_of(&part), u, &none);
+        step(&local[i], h, &u[i]);
+    up = along(w, &c, local, segments_of(&part), u, &none);
     for (int i = 0; i < IN; i++)
-        step(&mine[i], -2 * h, &u[i]);
-    down = along(w, &c, mine, segments_of(&part), u, &none);
+        step(&local[i], -2 * h, &u[i]);
+    down = along(w, &c, local, segments_of(&part), u, &none);
     if (!(fabs((up - down) / (2 * h) - slope) <= 2e-3 * (1 + fabs(slope))))
         fail_msg("the gradients say %g, the differences %g", slope, (up - down) / (2 * h));
     for (int i = 0; i <= IN; i++) {
         d9d_tensor_release(&all[i]);
-        d9d_tensor_release(&mine[i]);
+        d9d_tensor_release(&local[i]);
     }
     for (int i = 0; i < IN; i++)
         d9d_tensor_release(&u[i]);

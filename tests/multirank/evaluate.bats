@@ -48,13 +48,13 @@ same_training() {
 @test "evaluations do not change a bit of training" { same_training one plain; }
 
 @test "evaluations do not change training with dropout or other random numbers" {
-    local n=0 how
-    for how in "model_provider.dtype=bfloat16 optimizer.name=stochastic_adamw" \
+    local n=0 settings
+    for settings in "model_provider.dtype=bfloat16 optimizer.name=stochastic_adamw" \
         'peft={"kind":"lora","module_name_pattern":".*self_attn.*_proj","params":{"r":4,"alpha":12,"dropout":0.3}} trainer.batching.microbatch_size=2'; do
         n=$((n + 1))
         # shellcheck disable=SC2086 # several options
         for config in train eval; do
-            run -0 d9d-train -q --device cpu $(printf -- '--set %s ' $how) --set trainer.run.dir="$config$n" --set trainer.run.steps=9 $config.json
+            run -0 d9d-train -q --device cpu $(printf -- '--set %s ' $settings) --set trainer.run.dir="$config$n" --set trainer.run.steps=9 $config.json
         done
         same_training "train$n" "eval$n"
         run ! diff <(numbers loss "train$n") <(numbers loss plain | head -n 9)
@@ -72,8 +72,8 @@ same_training() {
     assert_output --partial "valid/loss"
     run -0 d9d-metrics summary one
     run -0 d9d-metrics spikes one
-    d9d-train --device cpu --set trainer.run.dir=said eval.json 2>said.log
-    for step in 0 4 8 12; do grep -qE "evaluate valid: 23 samples in .*, step $step, loss [0-9.]+\$" said.log; done
+    d9d-train --device cpu --set trainer.run.dir=logged eval.json 2>log
+    for step in 0 4 8 12; do grep -qE "evaluate valid: 23 samples in .*, step $step, loss [0-9.]+\$" log; done
 }
 
 @test "an evaluation equals d9d-infer on the same weights" {
@@ -99,13 +99,13 @@ ranks() {
     local n=0 mesh
     for mesh in "data_parallel_replicate=2" "data_parallel_shard=4" "tensor_parallel=2" "context_parallel_shard=2" \
         "expert_parallel=2 data_parallel_shard=2" "pipeline_parallel=2" "pipeline_parallel=4 data_parallel_shard=2"; do
-        local how=() size=1 d
+        local mesh_options=() size=1 d
         for d in $mesh; do
-            how+=(--set "mesh.$d")
+            mesh_options+=(--set "mesh.$d")
             [[ $d == expert* ]] || size=$((size * ${d#*=}))
         done
         n=$((n + 1))
-        ranks "$size" "mesh$n" "${how[@]}"
+        ranks "$size" "mesh$n" "${mesh_options[@]}"
         for field in valid/loss few/loss loss; do close_to 1e-4 <(numbers $field "mesh$n") <(numbers $field one); done
         for field in valid/tokens few/tokens; do diff <(numbers $field "mesh$n") <(numbers $field one); done
     done

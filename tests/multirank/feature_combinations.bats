@@ -19,13 +19,13 @@ stack() { local IFS=,; printf 'peft={"kind": "stack", "methods": [%s]}' "$*"; }
 
 # together MODEL MESH KEY=VALUE...: trains and evaluates on the mesh and on one rank, and compares.
 together() {
-    local model=$1 mesh=$2 set how=(--set "$evaluated")
+    local model=$1 mesh=$2 set options=(--set "$evaluated")
     shift 2
-    for set; do how+=(--set "$set"); done
+    for set; do options+=(--set "$set"); done
     rm -rf run alone
-    d9d-train -q --device cpu --set trainer.run.dir=alone "${how[@]}" \
+    d9d-train -q --device cpu --set trainer.run.dir=alone "${options[@]}" \
         --set 'trainer.pipelining.schedule={"schedule": "1f1b"}' "$model.json"
-    train "$model" "$mesh" run "${how[@]}"
+    train "$model" "$mesh" run "${options[@]}"
     same run alone && close_to 1e-5 <(numbers valid/loss run) <(numbers valid/loss alone)
 }
 

@@ -182,17 +182,17 @@ static d9d_tensor run(const ranks *w, const kind *k, net *n, const call *c, bool
     d9d_block_cache cache = {.token_slots = &t[2], .seq_slots = &t[3]};
     const d9d_model_layer_in in = {
         .positions = &t[0], .segments = &t[1], .cache = cached ? &cache : NULL};
-    float *host = ranks_host(&all), *mine = calloc((size_t)(each * H) + 1, sizeof(*mine));
+    float *host = ranks_host(&all), *local = calloc((size_t)(each * H) + 1, sizeof(*local));
     d9d_var *v, *out;
     d9d_tape *tape;
 
-    assert_non_null(mine);
+    assert_non_null(local);
     for (int64_t i = 0; i < each; i++)
-        memcpy(mine + i * H, host + c->of[first + i] * H, H * sizeof(*mine));
+        memcpy(local + i * H, host + c->of[first + i] * H, H * sizeof(*local));
     for (int i = 0; i < D9D_BLOCK_CACHE_MAX; i++)
         cache.entry[i] = &n->cell[i];
     assert_ok(d9d_tensor_from_host(
-        w->dev, D9D_F32, there > 1 ? D9D_SHAPE(each, H) : D9D_SHAPE(1, each, H), mine, &x));
+        w->dev, D9D_F32, there > 1 ? D9D_SHAPE(each, H) : D9D_SHAPE(1, each, H), local, &x));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1, c->n), c->position, &t[0]));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(ROWS, 4), c->segment, &t[1]));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(c->n), c->at, &t[2]));
@@ -208,7 +208,7 @@ static d9d_tensor run(const ranks *w, const kind *k, net *n, const call *c, bool
     d9d_tensor_release(&x);
     d9d_tensor_release(&all);
     free(host);
-    free(mine);
+    free(local);
     return y;
 }
 

@@ -19,8 +19,8 @@ setup() {
     export D9D_P2P=force
 }
 
-# alone NAME MODEL [OPTION...]: trains on one rank, once per NAME.
-alone() {
+# train_single NAME MODEL [OPTION...]: trains on one rank, once per NAME.
+train_single() {
     [ -e "$1/export" ] || d9d-train -q --device cpu --set trainer.run.dir="$1" "${@:3}" "$2.json"
 }
 
@@ -48,8 +48,8 @@ agree() {
 }
 
 @test "three and five ranks, alternating hosts, a host per replica, and prime degrees equal one rank" {
-    alone primes dense $primes
-    alone experts moe $experts
+    train_single primes dense $primes
+    train_single experts moe $experts
     agree aaabbbbb dense "2 2 2 1 1 1" dense
     agree aaabbb dense "2 1 1 1 3 1" primes $primes
     agree ab dense "2 1 1 1 3 1" primes $primes
@@ -61,8 +61,8 @@ agree() {
 
 @test "twelve to thirty-two ranks equal one" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
-    alone primes dense $primes
-    alone experts moe $experts
+    train_single primes dense $primes
+    train_single experts moe $experts
     agree aaaaaaaaaaabbbbbbbbbbbbb dense "2 1 1 1 12 1" primes $primes
     agree aaaabbbbcccc moe "3 2 2 1 1 3" experts $experts
     agree aaaaaaaaab dense "2 2 2 1 2 1" primes $primes

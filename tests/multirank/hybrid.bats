@@ -28,16 +28,16 @@ JSON
 }
 
 train() { d9d-train -q --device cpu --set "trainer.run.dir=$1" "${@:2}" train.json; }
-# alone: the reference run of one rank.
-alone() { [ -d alone ] || train alone; }
+# train_single: the reference run of one rank.
+train_single() { [ -d alone ] || train alone; }
 
 @test "the hybrid model trains" {
-    run -0 alone
+    run -0 train_single
     numbers loss alone | awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 20 && last < 0.7 * first) }'
 }
 
 @test "a resumed run has the same bits" {
-    alone
+    train_single
     train part --set trainer.run.steps=9
     rm -rf part/export
     train part
@@ -45,7 +45,7 @@ alone() { [ -d alone ] || train alone; }
 }
 
 @test "activation checkpointing has the same bits" {
-    alone
+    train_single
     for mode in full selective; do
         train again-$mode --set model_provider.checkpointing=$mode
         cmp {alone,again-$mode}/export/model.safetensors
@@ -54,7 +54,7 @@ alone() { [ -d alone ] || train alone; }
 
 @test "several ranks equal one" {
     with_mpi
-    alone
+    train_single
     mpi -n 2 d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=ranks \
         --set trainer.run.steps=5 train.json
     close_to 1e-5 <(numbers loss ranks) <(numbers loss alone | head -n 5)
@@ -62,7 +62,7 @@ alone() { [ -d alone ] || train alone; }
 
 @test "pipeline stages equal one rank" {
     with_mpi
-    alone
+    train_single
     mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=stages \
         --set 'trainer.pipelining.schedule={"schedule": "zero_bubble_v"}' --set trainer.run.steps=5 train.json
     close_to 1e-5 <(numbers loss stages) <(numbers loss alone | head -n 5)
@@ -70,7 +70,7 @@ alone() { [ -d alone ] || train alone; }
 
 # The plan assumes documents of mean length, but the longest ones are measured.
 @test "--plan covers the gated delta rule and the convolutions" {
-    alone
+    train_single
     measured=$(sed -n 's/.*"mem_bytes": \([0-9]*\).*/\1/p' alone/metrics.jsonl | sort -n | tail -n 1)
     planned=$(d9d-train --plan --gpu cpu --json train.json | sed -n 's/^ *"peak": \([0-9]*\),$/\1/p')
     echo "# planned $planned, measured $measured" >&3
@@ -89,7 +89,7 @@ alone() { [ -d alone ] || train alone; }
 # generate OUT PROMPTS TOKENS RANKS [OPTION...]: decodes greedily with the weights of `alone`.
 generate() {
     local out=$1 prompts=$2 tokens=$3 ranks=$4 launch=()
-    alone
+    train_single
     cat >g.json <<JSON
 {"plugin": "libhybrid.so", "model_provider": {"name": "hybrid", "hf_config": "hybrid.json"},
  "trainer": {"batching": {"microbatch_size": 3},

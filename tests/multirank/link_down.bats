@@ -12,7 +12,7 @@ setup_file() {
     workshop
     export one=d9d-$$-n1 two=d9d-$$-n2
     if ! { ip netns add $one && ip netns add $two; } 2>/dev/null; then
-        export alone="network namespaces need root"
+        export skip_reason="network namespaces need root"
         return
     fi
     ip link add cable netns $one type veth peer name cable netns $two
@@ -32,14 +32,14 @@ setup_file() {
 }
 setup() {
     with_mpi
-    [ -z "${alone:-}" ] || skip "$alone"
+    [ -z "${skip_reason:-}" ] || skip "$skip_reason"
     bench
 }
 teardown() {
     [ -z "${work:-}" ] || clear_bench
 }
 teardown_file() {
-    [ -n "${alone:-}" ] || for host in $one $two; do
+    [ -n "${skip_reason:-}" ] || for host in $one $two; do
         # shellcheck disable=SC2046 # pids
         kill -9 $(ip netns pids "$host") 2>/dev/null
         ip netns del "$host"

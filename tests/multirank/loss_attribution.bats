@@ -7,7 +7,7 @@ load ../slurm/helper
 steps=4
 load topology
 
-told=(--set trainer.logging.documents=3)
+logging=(--set trainer.logging.documents=3)
 
 # documents RUN: lines "STEP SAMPLE DOCUMENT TOKENS LOSS", largest loss first.
 documents() {
@@ -30,10 +30,10 @@ on() {
     local model=$1 mesh
     read -ra options <<<"$2"
     rm -rf alone
-    d9d-train -q --device cpu --set trainer.run.dir=alone "${told[@]}" "${options[@]}" "$model.json"
+    d9d-train -q --device cpu --set trainer.run.dir=alone "${logging[@]}" "${options[@]}" "$model.json"
     for mesh in "${@:3}"; do
         rm -rf run
-        train "$model" "$mesh" run "${told[@]}" "${options[@]}"
+        train "$model" "$mesh" run "${logging[@]}" "${options[@]}"
         same_documents run alone || { echo "$model $2, mesh $mesh"; return 1; }
     done
 }
@@ -52,7 +52,7 @@ on() {
 @test "recording documents does not change training" {
     rm -rf a b
     train moe "1 2 1 1 1 2" a
-    train moe "1 2 1 1 1 2" b "${told[@]}" --set trainer.logging.period_steps=3
+    train moe "1 2 1 1 1 2" b "${logging[@]}" --set trainer.logging.period_steps=3
     cmp a/export/model.safetensors b/export/model.safetensors
     [ "$(grep -c '^{"documents"' b/metrics.jsonl)" = "$(grep -c '"loss"' b/metrics.jsonl)" ]
 }

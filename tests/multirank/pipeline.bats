@@ -22,8 +22,8 @@ schedule_options() {
     [ -z "$flag" ] || printf -- ' --set trainer.pipelining.schedule.%s=true' "$flag"
 }
 
-# alone NAME MODEL [OPTION...]: trains on one rank, once per NAME.
-alone() {
+# train_single NAME MODEL [OPTION...]: trains on one rank, once per NAME.
+train_single() {
     local name=$1 model=$2
     shift 2
     [ -e "$name/export" ] || d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.dir="$name" "$@" "$model.json"
@@ -52,7 +52,7 @@ beside() {
 # all MODEL: every schedule on every pipeline; three ranks use batches of 12.
 all() {
     local model=$1 p mesh s size n=0 bad=0
-    alone "$model-12" "$model" --set trainer.batching.global_batch_size=12
+    train_single "$model-12" "$model" --set trainer.batching.global_batch_size=12
     for p in 2 3 4 8; do
         size=$((p == 3 ? 12 : 16))
         while read -r mesh; do
@@ -92,10 +92,10 @@ all() {
 @test "micro-batches of varying length, tied, frozen and checkpointed stages equal the whole model" {
     n=0
     for ranks in 2 3 ${D9D_LONG:+4 8}; do
-        for how in "gpipe 1" "looped_bfs 2" "1f1b 1" "1f1b 2" "1f1b 1 deep" "1f1b 1 split" "1f1b 2 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
+        for schedule in "gpipe 1" "looped_bfs 2" "1f1b 1" "1f1b 2" "1f1b 1 deep" "1f1b 1 split" "1f1b 2 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
             for flags in ${D9D_LONG:+"" "tied" "frozen" "again"} "tied frozen again"; do
                 # shellcheck disable=SC2086 # words
-                mpi -n $ranks "$D9D_BUILD/tests/multirank/pipeline_driver" $how $flags | grep -q "on $ranks ranks: as in one piece"
+                mpi -n $ranks "$D9D_BUILD/tests/multirank/pipeline_driver" $schedule $flags | grep -q "on $ranks ranks: as in one piece"
                 n=$((n + 1))
             done
         done
@@ -106,7 +106,7 @@ all() {
 @test "a tied embedding on the first and last stage equals one rank" {
     tied="--set model_provider.model.tie_word_embeddings=true"
     # shellcheck disable=SC2086 # options
-    alone tied dense $tied
+    train_single tied dense $tied
     for run in "1 1 1 1 1 1 2=1f1b" "1 1 1 1 1 1 2=zero_bubble_v" "1 1 1 1 1 1 4=looped_bfs:2" "1 2 1 1 1 1 3=1f1b:1:zero_bubble" \
         "2 1 1 1 2 1 2=dual_pipe_v"; do
         # shellcheck disable=SC2086
@@ -120,7 +120,7 @@ all() {
     for trained in 'model\\.layers\\.(8|9|1[0-5])\\..*|lm_head' 'model\\.layers\\.[0-3]\\..*' 'model\\.norm'; do
         peft=(--set "peft={\"kind\": \"full_tune\", \"module_name_pattern\": \"$trained\"}")
         rm -rf frozen
-        alone frozen dense "${peft[@]}"
+        train_single frozen dense "${peft[@]}"
         for s in "${some[@]:$((runs++ * 2)):2}"; do agrees dense "1 1 1 1 1 1 2" "$s" frozen "${peft[@]}"; done
     done
 }
@@ -129,7 +129,7 @@ all() {
     d9d-shard -q --format tokens --pack 72 --out packed "$golden/moe/train.jsonl"
     pack="--set data.dataset=packed --set data.epochs=null --set trainer.batching.microbatch_size=2"
     # shellcheck disable=SC2086 # options
-    alone alone-packed moe $pack
+    train_single alone-packed moe $pack
     # shellcheck disable=SC2086
     agrees moe "1 1 2 1 1 2 2" zero_bubble_v alone-packed $pack --set model_provider.checkpointing=true
     for s in 1f1b:1:zero_bubble looped_bfs:2; do
@@ -159,18 +159,18 @@ goes_on() {
     # The same configuration without the sections for training.
     sed -E 's/"shuffled"/"sequential"/; s/, "steps": [0-9]+//; /"optimizer"/d; /"gradient_clipping"/d
         s/"logging": .*/"logging": {}}}/' dense.json >infer.json
-    how="--device cpu --set trainer.batching.microbatch_size=3 --set trainer.model_stage_factory.source_checkpoint=dense/export"
+    options="--device cpu --set trainer.batching.microbatch_size=3 --set trainer.model_stage_factory.source_checkpoint=dense/export"
     for ranks in 1 2 3 8; do
         # shellcheck disable=SC2086 # options
         for task in logprobs perplexity; do
             [ $task = logprobs ] || [ $ranks -le 2 ] || continue
-            mpi -n $ranks d9d-infer -q $how --set "task={\"name\": \"$task\", \"output\": \"$task-$ranks\"}" \
+            mpi -n $ranks d9d-infer -q $options --set "task={\"name\": \"$task\", \"output\": \"$task-$ranks\"}" \
                 --set mesh.pipeline_parallel=$ranks infer.json
             cmp $task-1 $task-$ranks
         done
     done
     # shellcheck disable=SC2086
-    mpi -n 4 d9d-infer -q $how --set task.name=logprobs --set task.output=both --set mesh.pipeline_parallel=2 \
+    mpi -n 4 d9d-infer -q $options --set task.name=logprobs --set task.output=both --set mesh.pipeline_parallel=2 \
         --set mesh.data_parallel_shard=2 infer.json
     cmp logprobs-1 both
 }
@@ -198,9 +198,9 @@ goes_on() {
 @test "a checkpoint with more layers than the model is rejected with the message of one rank" {
     deeper=(--set model_provider.model.num_hidden_layers=4 --set trainer.model_stage_factory.source_checkpoint=dense/export)
     run -2 --separate-stderr d9d-train -q --device cpu --set trainer.run.dir=no "${deeper[@]}" dense.json
-    alone=$stderr
-    [[ "$alone" == *"dense/export and qwen3_dense: 0 missing, 132 unused, 0 mis-shaped tensors: "* ]]
+    message=$stderr
+    [[ "$message" == *"dense/export and qwen3_dense: 0 missing, 132 unused, 0 mis-shaped tensors: "* ]]
     run -2 --separate-stderr mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=no "${deeper[@]}" dense.json
-    [ "$(grep '^d9d-train' <<<"$stderr")" = "$alone" ]
+    [ "$(grep '^d9d-train' <<<"$stderr")" = "$message" ]
     [ ! -e no ]
 }

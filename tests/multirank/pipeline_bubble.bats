@@ -20,9 +20,9 @@ driver_of() { # RANKS MICROS KIND [STAGES [FLAG...]]
 }
 
 @test "bubbles of every schedule on 4 ranks with equal stages match the plan" {
-    for how in "1f1b 1" "gpipe 1" "1f1b 2" "looped_bfs 2" "1f1b 1 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
+    for schedule in "1f1b 1" "gpipe 1" "1f1b 2" "looped_bfs 2" "1f1b 1 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
         # shellcheck disable=SC2086 # words
-        driver_of 4 8 $how
+        driver_of 4 8 $schedule
     done
 }
 @test "bubbles with unequal stages and other numbers of ranks and micro-batches match the plan" {
@@ -35,10 +35,10 @@ driver_of() { # RANKS MICROS KIND [STAGES [FLAG...]]
 
 # The measured bubble of a run: of its steps, the one nearest to the plan from the recorded costs.
 measure() {
-    how=(--set mesh.pipeline_parallel=2 --set trainer.pipelining.schedule.schedule=1f1b --set trainer.pipelining.schedule.num_stages_per_rank=2)
+    options=(--set mesh.pipeline_parallel=2 --set trainer.pipelining.schedule.schedule=1f1b --set trainer.pipelining.schedule.num_stages_per_rank=2)
     rm -rf run
-    train dense "1 1 1 1 1 1 2" run "${how[@]}"
-    d9d-train --plan --gpu cpu --json "${how[@]}" --costs run dense.json >plan.json
+    train dense "1 1 1 1 1 1 2" run "${options[@]}"
+    d9d-train --plan --gpu cpu --json "${options[@]}" --costs run dense.json >plan.json
     planned=$(sed -n 's/^ *"bubble": \([0-9.]*\),$/\1/p' plan.json)
     sed -n 's/^{"pipeline".*"bubble": \([0-9.e-]*\),.*/\1/p' run/metrics.jsonl >measured
     nearest=$(awk -v p="$planned" '{ d = $1 - p; d = d < 0 ? -d : d } NR == 1 || d < least { least = d; m = $1 } END { print m }' measured)
@@ -65,9 +65,9 @@ undisturbed() {
     d9d-metrics show --keys bubble,pipeline_ms run | grep -q bubble
     run -2 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 --costs run dense.json
     [[ "$output" == *"run/metrics.jsonl: has measured 4 stages, and the plan has 2" ]]
-    run -2 d9d-train --plan --gpu cpu "${how[@]}" --set trainer.batching.microbatch_size=2 --costs run dense.json
+    run -2 d9d-train --plan --gpu cpu "${options[@]}" --set trainer.batching.microbatch_size=2 --costs run dense.json
     [[ "$output" == *"measured micro-batches of 1 rows, and the plan has 2" ]]
-    run -2 d9d-train --plan --gpu cpu "${how[@]}" --costs dense dense.json
+    run -2 d9d-train --plan --gpu cpu "${options[@]}" --costs dense dense.json
     [[ "$output" == *"dense/metrics.jsonl: has measured no pipeline" ]]
     run -2 d9d-train --plan --gpu cpu --costs run dense.json
     [[ "$output" == *"costs are of a pipeline, mesh.pipeline_parallel is 1" ]]

@@ -156,14 +156,14 @@ static d9d_status play(struct job *j, account *out)
 {
     d9d_comm_blob all[MAX_STAGES];
     d9d_arena a = {0};
-    word mine;
+    word local;
     d9d_status st;
 
     j->asked = j->slept = 0;
     D9D_TRY(d9d_comm_barrier(j->down, "play"));
     D9D_TRY(d9d_executor_run(j->executor));
-    D9D_TRY(measure(j, &mine));
-    st = d9d_comm_allgather_bytes(j->down, "play", &mine, sizeof(mine), &a, all);
+    D9D_TRY(measure(j, &local));
+    st = d9d_comm_allgather_bytes(j->down, "play", &local, sizeof(local), &a, all);
     if (st == D9D_OK)
         sum_up(j, all, out);
     d9d_arena_release(&a);

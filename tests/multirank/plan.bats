@@ -83,10 +83,10 @@ each() {
 written() {
     d9d-train --plan --gpu cpu --json "${@/#/--set=}" dense.json >plan.json
     rm -rf measured
-    mpi -n 2 d9d-train --device cpu "${@/#/--set=}" --set trainer.run.dir=measured dense.json 2>said
+    mpi -n 2 d9d-train --device cpu "${@/#/--set=}" --set trainer.run.dir=measured dense.json 2>log
     planned=$(sed -n 's/^ *"host_copy": \([0-9]*\),$/\1/p' plan.json | head -n 1)
-    echo "# ${planned} bytes; $(grep -o 'from .* of host memory' said)" >&3
-    awk -v p="$planned" -v s="$(sed -n 's/.*written asynchronously, from \([0-9.e+-]*\) MB of host.*/\1/p' said)" \
+    echo "# ${planned} bytes; $(grep -o 'from .* of host memory' log)" >&3
+    awk -v p="$planned" -v s="$(sed -n 's/.*written asynchronously, from \([0-9.e+-]*\) MB of host.*/\1/p' log)" \
         'BEGIN { off = p / (s * 1e6) - 1; exit !(s > 0 && off < 0.006 && -off < 0.006) }'
 }
 @test "host memory of asynchronous checkpoints is predicted" {

@@ -377,15 +377,15 @@ JSON
 @test "a plugin's inference task writes one line per sample in order, on any mesh" {
     plugin worst "$BATS_TEST_DIRNAME/worst_target_plugin.c"
     [ -e out.jsonl ] || d9d-infer -q --device cpu infer.json
-    how=(--set 'plugin=["libplain_llama.so", "libworst.so"]' --set 'task={"name": "worst", "output": "worst.txt"}')
-    run -0 d9d-infer -q --device cpu "${how[@]}" infer.json
+    options=(--set 'plugin=["libplain_llama.so", "libworst.so"]' --set 'task={"name": "worst", "output": "worst.txt"}')
+    run -0 d9d-infer -q --device cpu "${options[@]}" infer.json
     [ "$(wc -l <worst.txt)" -eq 24 ]
     worst=$(sed -nE 's/.*"logprobs": \[([^]]*)\].*/\1/p' out.jsonl | tr -d , |
         awk '{ least = 0; for (i = 1; i <= NF; i++) if ($i < least) least = $i; printf "%.6f\n", least }')
     [ "$(cut -d' ' -f2 worst.txt)" = "$worst" ]
     has_mpi || return 0
     mv worst.txt alone.txt
-    mpi -n 2 d9d-infer -q --device cpu --set mesh.data_parallel_shard=2 "${how[@]}" infer.json
+    mpi -n 2 d9d-infer -q --device cpu --set mesh.data_parallel_shard=2 "${options[@]}" infer.json
     cmp worst.txt alone.txt
 }
 
@@ -520,10 +520,10 @@ JSON
 @test "a wrong schedule program is rejected with its first fault, in --plan and in a run" {
     plugin liar "$BATS_TEST_DIRNAME/bad_schedule_plugin.c"
     dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libliar.so"/' -e 's/"schedule": "lifo"/"schedule": "liar", "lie": "LIE"/' >liar.json
-    while IFS=: read -r lie said; do
+    while IFS=: read -r lie message; do
         sed "s/LIE/$lie/" liar.json >lies.json
         run -2 timeout 600 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 lies.json
-        assert_output --partial "$said"
+        assert_output --partial "$message"
     done <<'END'
 empty:schedule liar: pipeline: rank 0: 0F0 is missing
 missing:rank 0: 0B3 is missing

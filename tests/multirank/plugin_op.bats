@@ -28,10 +28,10 @@ model() {
     echo '{"model_type": "gelu", "hidden_size": '"$1"', "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97, "max_position_embeddings": 512}'
 }
 train() { d9d-train -q --device cpu --set "trainer.run.dir=$1" "${@:2}" train.json; }
-alone() { [ -d alone ] || train alone; }
+train_single() { [ -d alone ] || train alone; }
 
 @test "training, resuming and activation checkpointing give the same bits" {
-    alone
+    train_single
     numbers loss alone | awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 12 && last < 0.9 * first) }'
     grep -aq '"layers.1.act.gain"' alone/export/model.safetensors
     train part --set trainer.run.steps=5
@@ -44,7 +44,7 @@ alone() { [ -d alone ] || train alone; }
 
 @test "several ranks equal one" {
     with_mpi
-    alone
+    train_single
     for axis in data_parallel_shard pipeline_parallel; do
         mpi -n 2 d9d-train -q --device cpu --set mesh.$axis=2 --set trainer.run.dir=$axis train.json
         close_to 1e-5 <(numbers loss $axis) <(numbers loss alone)
@@ -52,7 +52,7 @@ alone() { [ -d alone ] || train alone; }
 }
 
 @test "--plan has the peak memory to the byte and the kernels' time" {
-    alone
+    train_single
     peak=$(numbers mem_bytes alone | sort -n | tail -n 1)
     run -0 d9d-train --plan --gpu cpu --json train.json
     assert_equal "$(sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' <<<"$output")" "$peak"
@@ -70,9 +70,9 @@ alone() { [ -d alone ] || train alone; }
     run -2 d9d-train --plan --gpu cpu --set plugin=libcareless.so train.json
     assert_output --partial 'libcareless.so: its operation "gelu" cannot be planned: what it computes does not go through d9d_device_launch()'
     model 2048 >large.json # with rows of 512: sixteen MB per array
-    for how in "" "--suggest 2"; do
+    for option in "" "--suggest 2"; do
         # shellcheck disable=SC2086 # several options
-        run -2 d9d-train --plan $how --gpu cpu --set plugin=libcareless.so \
+        run -2 d9d-train --plan $option --gpu cpu --set plugin=libcareless.so \
             --set model_provider.hf_config=large.json --length 512 train.json
         assert_output --partial 'libcareless.so: an operation of it'
         assert_output --partial 'cannot be planned: it touches an array outside of d9d_device_launch()'

@@ -17,7 +17,7 @@ setup() {
     cp -r "$golden/moe" ckpt && cp -r ckpt other/
 }
 
-how=(-q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2)
+options=(-q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2)
 
 # refused MESSAGE: checks that rank 1 printed MESSAGE once and nothing was written.
 refused() {
@@ -27,7 +27,7 @@ refused() {
     [ ! -e run/metrics.jsonl ] && [ ! -e out.jsonl ]
 }
 # another OPTION...: runs two ranks; rank 1 has these additional options.
-another() { run mpi -n 1 d9d-train "${how[@]}" c.json : -n 1 d9d-train "${how[@]}" "$@" c.json; }
+another() { run mpi -n 1 d9d-train "${options[@]}" c.json : -n 1 d9d-train "${options[@]}" "$@" c.json; }
 # elsewhere COMMAND...: runs two ranks; rank 1 in another directory.
 elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
 
@@ -47,12 +47,12 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
 @test "a different program is rejected" {
     another --selftest
     refused 'this is d9d-train [0-9.]* --selftest, and rank 0 is d9d-train [0-9.]*$'
-    run mpi -n 1 d9d-infer -q --device cpu i.json : -n 1 d9d-train "${how[@]}" c.json
+    run mpi -n 1 d9d-infer -q --device cpu i.json : -n 1 d9d-train "${options[@]}" c.json
     refused 'this is d9d-train [0-9.]*, and rank 0 is d9d-infer [0-9.]*$'
 }
 
 @test "different samples, weights or architecture under the same name are rejected" {
-    train=(d9d-train "${how[@]}" --set "trainer.run.dir=$work/run")
+    train=(d9d-train "${options[@]}" --set "trainer.run.dir=$work/run")
     weights=(--set trainer.model_stage_factory.source_checkpoint=ckpt)
     elsewhere "${train[@]}" "${weights[@]}" --set model_provider.hf_config=ckpt/config.json c.json
     [ "$status" -eq 0 ]
@@ -76,7 +76,7 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
 }
 
 @test "a different dataset of a blend, skip list or evaluation is rejected" {
-    train=(d9d-train "${how[@]}" --set "trainer.run.dir=$work/run")
+    train=(d9d-train "${options[@]}" --set "trainer.run.dir=$work/run")
     head -n 79 "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --out other/valid -
     cp -r data valid
     elsewhere "${train[@]}" --set 'data=[{"dataset": "data", "weight": 3}, {"dataset": "valid"}]' c.json
@@ -90,14 +90,14 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
 }
 
 @test "a run directory that is not shared is rejected" {
-    elsewhere d9d-train "${how[@]}" c.json
+    elsewhere d9d-train "${options[@]}" c.json
     [ "$status" -eq 2 ]
     assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): run: is not the run directory that rank 0 has under this name'
     run -1 grep '"loss"' run/metrics.jsonl
 }
 
 @test "a checkpoint directory that is not shared or not writable on one rank is rejected" {
-    elsewhere d9d-train "${how[@]}" --set "trainer.run.dir=$work/run" --set trainer.checkpointing.save_dir=saved c.json
+    elsewhere d9d-train "${options[@]}" --set "trainer.run.dir=$work/run" --set trainer.checkpointing.save_dir=saved c.json
     [ "$status" -eq 2 ]
     assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): saved: is not the checkpoint directory that rank 0 has'
     run -1 grep '"loss"' run/metrics.jsonl
@@ -105,8 +105,8 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     for kind in "-o remount,ro,bind" "-o size=4k -t tmpfs none"; do
         rm -rf run && mkdir -p run/checkpoints
         # shellcheck disable=SC2016 # expanded by the other shell
-        run mpi -n 1 d9d-train "${how[@]}" c.json : -n 1 unshare -m \
-            bash -c 'mount --bind run/checkpoints run/checkpoints && mount $0 run/checkpoints && exec "$@"' "$kind" d9d-train "${how[@]}" c.json
+        run mpi -n 1 d9d-train "${options[@]}" c.json : -n 1 unshare -m \
+            bash -c 'mount --bind run/checkpoints run/checkpoints && mount $0 run/checkpoints && exec "$@"' "$kind" d9d-train "${options[@]}" c.json
         [ "$status" -ne 0 ]
         assert_line --regexp '^d9d-train: .*: rank 1 \(.*\): run/checkpoints(: is not the checkpoint directory|/.rank-1.*: cannot create: Read-only file system; every rank writes)'
         run -1 grep '"loss"' run/metrics.jsonl
@@ -118,7 +118,7 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o stale.so "$BATS_TEST_DIRNAME/stale_nfs_preload.c"
     for dir in run runs/deep/one; do
-        run -0 mpi -n 1 d9d-train "${how[@]}" --set trainer.run.dir=$dir c.json : \
-            -n 1 -x LD_PRELOAD="$PWD/stale.so" d9d-train "${how[@]}" --set trainer.run.dir=$dir c.json
+        run -0 mpi -n 1 d9d-train "${options[@]}" --set trainer.run.dir=$dir c.json : \
+            -n 1 -x LD_PRELOAD="$PWD/stale.so" d9d-train "${options[@]}" --set trainer.run.dir=$dir c.json
     done
 }

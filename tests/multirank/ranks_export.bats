@@ -158,7 +158,7 @@ JSON
     train 1 run mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=disable
     [ ! -e run/export.parts ]
     last=$(awk '/export\.parts.*safetensors/ { t = $2 } END { print t }' closed)
-    gone=$(awk '/"model-r0000/ { print $2; exit }' removed)
-    echo "closed $last, removed $gone"
-    awk -v c="$last" -v g="$gone" 'BEGIN { exit !(c > 0 && g > c) }'
+    removed_at=$(awk '/"model-r0000/ { print $2; exit }' removed)
+    echo "closed $last, removed $removed_at"
+    awk -v c="$last" -v g="$removed_at" 'BEGIN { exit !(c > 0 && g > c) }'
 }

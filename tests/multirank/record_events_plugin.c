@@ -42,10 +42,10 @@ static d9d_status record_event(void *self, const d9d_job_event *e)
 
 static d9d_status and_tell(void *self, const d9d_job_event *e)
 {
-    const d9d_job_event mine = {.size = sizeof(mine), .id = "mine.ready", .user = "user"};
+    const d9d_job_event event = {.size = sizeof(event), .id = "mine.ready", .user = "user"};
 
     D9D_TRY(record_event(self, e));
-    return d9d_job_events_trigger(e->events, &mine);
+    return d9d_job_events_trigger(e->events, &event);
 }
 
 /* The second handler of an event runs after the first; and_tell() calls the third. */

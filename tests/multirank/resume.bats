@@ -53,8 +53,8 @@ goes_on() {
     train dense "$mesh" run --set trainer.checkpointing.period_steps=5
     half run
     traced=(strace -f -qq -e trace=openat -o "$PWD/calls")
-    how=(d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=run dense.json)
-    mpi -n 1 "${how[@]}" : -n 1 "${traced[@]}" "${how[@]}"
+    resume=(d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=run dense.json)
+    mpi -n 1 "${resume[@]}" : -n 1 "${traced[@]}" "${resume[@]}"
     grep -q 'step-00000005/model-r00001' calls
     run ! grep -E 'step-00000005/(model|optimizer)-r00000' calls
 }

@@ -44,15 +44,15 @@ JSON
 JSON
 }
 
-# mesh_of MESH: sets $how to the options of "replicate shard context_shard context_replicate tensor
+# mesh_of MESH: sets $mesh_options to the options of "replicate shard context_shard context_replicate tensor
 # expert pipeline", and $ranks to its number of ranks.
 mesh_of() {
     local axes=(data_parallel_replicate data_parallel_shard context_parallel_shard
         context_parallel_replicate tensor_parallel expert_parallel pipeline_parallel) mesh i
     read -ra mesh <<<"$1"
-    ranks=1 how=()
+    ranks=1 mesh_options=()
     for i in "${!axes[@]}"; do
-        how+=(--set "mesh.${axes[i]}=${mesh[i]}")
+        mesh_options+=(--set "mesh.${axes[i]}=${mesh[i]}")
         [ "$i" -eq 5 ] || ranks=$((ranks * mesh[i]))
     done
 }
@@ -79,7 +79,7 @@ fi
 trains() { # MODEL POOLING MESH
     local name="r-$1-$2-${3// /}"
     mesh_of "$3"
-    mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir="$name" --set task.pooling="$2" "$1.train.json"
+    mpi -n "$ranks" d9d-train -q --device cpu "${mesh_options[@]}" --set trainer.run.dir="$name" --set task.pooling="$2" "$1.train.json"
     for f in loss grad_norm accuracy; do
         close <(numbers $f "$name") <(numbers $f "$1-$2") || { echo "$3: $f"; return 1; }
     done
@@ -95,7 +95,7 @@ trains() { # MODEL POOLING MESH
 
 @test "a head that would stay random is reported once, by the ranks that have it" {
     mesh_of "1 2 1 1 1 1 2"
-    run -2 --separate-stderr mpi -n 4 d9d-train -q --device cpu "${how[@]}" --set task.num_labels=3 \
+    run -2 --separate-stderr mpi -n 4 d9d-train -q --device cpu "${mesh_options[@]}" --set task.num_labels=3 \
         --set "trainer.model_stage_factory.source_checkpoint=$golden/../dense_tied" --set "model_provider.hf_config=$golden/../dense_tied/config.json" \
         --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' dense.train.json
     [ "$(grep -c 'cls_head.score.weight would stay random' <<<"$stderr")" = 1 ]
@@ -106,10 +106,10 @@ trains() { # MODEL POOLING MESH
         local -n meshes=meshes_$m
         for mesh in "${meshes[@]}"; do
             mesh_of "$mesh"
-            mpi -n "$ranks" d9d-infer -q --device cpu "${how[@]}" $m.infer.json
+            mpi -n "$ranks" d9d-infer -q --device cpu "${mesh_options[@]}" $m.infer.json
             close <(predictions out.jsonl) <(predictions $m.jsonl) || { echo "$mesh"; return 1; }
             [ "$(numbers sample out.jsonl)" = "$(numbers sample $m.jsonl)" ]
-            mpi -n "$ranks" d9d-infer -q --device cpu "${how[@]}" --set "$states" $m.infer.json
+            mpi -n "$ranks" d9d-infer -q --device cpu "${mesh_options[@]}" --set "$states" $m.infer.json
             cmp <(head -c 128 out.npy) <(head -c 128 $m.npy)
             close <(floats out.npy) <(floats $m.npy) || { echo "$mesh"; return 1; }
             rm out.jsonl out.npy
@@ -123,7 +123,7 @@ trains() { # MODEL POOLING MESH
     d9d-train -q --device cpu "${pairs[@]}" --set trainer.run.dir=pairs dense.train.json
     for mesh in "2 1 1 1 1 1 1" "1 1 2 1 2 1 1" "1 2 1 1 1 1 2"; do
         mesh_of "$mesh"
-        mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" "${pairs[@]}" --set trainer.run.dir=r dense.train.json
+        mpi -n "$ranks" d9d-train -q --device cpu "${mesh_options[@]}" "${pairs[@]}" --set trainer.run.dir=r dense.train.json
         for f in loss grad_norm; do
             close <(numbers $f r) <(numbers $f pairs) || { echo "$mesh: $f"; return 1; }
         done
@@ -140,9 +140,9 @@ trains() { # MODEL POOLING MESH
     mv out.jsonl tuned.jsonl
     for mesh in "1 1 1 1 2 1 2" "1 1 2 1 1 1 2"; do
         mesh_of "$mesh"
-        mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" "${tuned[@]}" --set trainer.run.dir=r dense.train.json
+        mpi -n "$ranks" d9d-train -q --device cpu "${mesh_options[@]}" "${tuned[@]}" --set trainer.run.dir=r dense.train.json
         for f in loss grad_norm; do close <(numbers $f r) <(numbers $f tuned); done
-        mpi -n "$ranks" d9d-infer -q --device cpu "${how[@]}" --set trainer.model_stage_factory.source_adapter=r/adapter dense.infer.json
+        mpi -n "$ranks" d9d-infer -q --device cpu "${mesh_options[@]}" --set trainer.model_stage_factory.source_adapter=r/adapter dense.infer.json
         close <(predictions out.jsonl) <(predictions tuned.jsonl) || { echo "$mesh"; return 1; }
         rm -r r out.jsonl
     done
@@ -150,10 +150,10 @@ trains() { # MODEL POOLING MESH
 
 @test "a head saved on one mesh resumes on another" {
     mesh_of "1 1 1 1 2 1 2"
-    mpi -n 4 d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir=part --set trainer.run.steps=3 dense.train.json
+    mpi -n 4 d9d-train -q --device cpu "${mesh_options[@]}" --set trainer.run.dir=part --set trainer.run.steps=3 dense.train.json
     rm -r part/export
     mesh_of "1 2 1 1 1 1 1"
-    mpi -n 2 d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir=part dense.train.json
+    mpi -n 2 d9d-train -q --device cpu "${mesh_options[@]}" --set trainer.run.dir=part dense.train.json
     close <(numbers loss part) <(numbers loss dense-last)
     rm -r part
 }

@@ -26,15 +26,15 @@ static double exact(void)
 }
 
 /* An array with the same bytes on every rank. */
-static void check_same(const ranks *w, const void *mine, size_t bytes)
+static void check_same(const ranks *w, const void *local, size_t bytes)
 {
     d9d_comm_blob *all = calloc((size_t)w->size, sizeof(*all));
     d9d_arena a = {0};
 
-    assert_ok(d9d_comm_allgather_bytes(w->comm, "check", mine, bytes, &a, all));
+    assert_ok(d9d_comm_allgather_bytes(w->comm, "check", local, bytes, &a, all));
     for (int r = 0; r < w->size; r++) {
         assert_int_equal(all[r].n, bytes);
-        assert_memory_equal(all[r].data, mine, bytes);
+        assert_memory_equal(all[r].data, local, bytes);
     }
     d9d_arena_release(&a);
     free(all);
@@ -375,10 +375,10 @@ static void outcome_free(outcome *o)
 static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *comm,
                      const d9d_tensor *targets, outcome *o)
 {
-    const int parts = d9d_comm_size(comm), mine = d9d_comm_rank(comm);
+    const int parts = d9d_comm_size(comm), rank = d9d_comm_rank(comm);
     const int64_t tokens = c->rows * w->size;
     d9d_tensor all = ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens, c->h), 50), dx;
-    d9d_tensor x = d9d_tensor_rows(&all, tokens / parts * mine, tokens / parts);
+    d9d_tensor x = d9d_tensor_rows(&all, tokens / parts * rank, tokens / parts);
     d9d_tensor seed = root ? (d9d_tensor){0} : ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens), 51);
     const d9d_op_vocab_opts opts = {.comm = comm, .softcap = c->softcap, .ignore = IGNORE};
     d9d_param param[MAX_SPLITS], *heads[MAX_SPLITS] = {&param[0], &param[1], &param[2]};
@@ -386,7 +386,7 @@ static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *c
     d9d_tape *t;
 
     for (size_t i = 0; i < c->n; i++) {
-        d9d_param_split_even(c->v[i], parts, mine, &o->first[i], &o->n[i]);
+        d9d_param_split_even(c->v[i], parts, rank, &o->first[i], &o->n[i]);
         param_make(w, &param[i], c->v[i], c->h, 60 + i, o->first[i], o->n[i]);
     }
     assert_ok(d9d_tape_create(w->dev, &t));
@@ -412,7 +412,7 @@ static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *c
 
 static void loss_check(const ranks *w, const vocabulary *c, bool root)
 {
-    const int64_t tokens = c->rows * w->size, mine = c->rows * w->rank * c->h;
+    const int64_t tokens = c->rows * w->size, first = c->rows * w->rank * c->h;
     int32_t *host = calloc((size_t)tokens + 1, sizeof(*host));
     outcome alone = {0}, parts = {0};
     d9d_tensor targets;
@@ -427,7 +427,7 @@ static void loss_check(const ranks *w, const vocabulary *c, bool root)
     loss_run(w, c, root, w->comm, &targets, &parts);
     check_same(w, parts.loss, (size_t)tokens * sizeof(float));
     ranks_close_to("loss", parts.loss, alone.loss, tokens, exact());
-    ranks_close_to("dx", parts.dx, alone.dx + mine, c->rows * c->h, exact());
+    ranks_close_to("dx", parts.dx, alone.dx + first, c->rows * c->h, exact());
     for (size_t i = 0; i < c->n; i++)
         ranks_close_to("dw", parts.dw[i], alone.dw[i] + parts.first[i] * c->h, parts.n[i] * c->h,
                        5 * exact());

@@ -41,15 +41,15 @@ JSON
 
 # train MODEL MESH DIR [OPTION...]: trains on a mesh in DIR.
 train() {
-    local model=$1 dir=$3 i ranks how
+    local model=$1 dir=$3 i ranks mesh_options
     read -ra mesh <<<"$2"
     shift 3
-    ranks=${mesh[6]:-1} how=(--set "mesh.pipeline_parallel=${mesh[6]:-1}")
+    ranks=${mesh[6]:-1} mesh_options=(--set "mesh.pipeline_parallel=${mesh[6]:-1}")
     for i in "${!axes[@]}"; do
-        how+=(--set "mesh.${axes[i]}=${mesh[i]}")
+        mesh_options+=(--set "mesh.${axes[i]}=${mesh[i]}")
         [ "$i" -eq 5 ] || ranks=$((ranks * mesh[i]))
     done
-    mpi -n "$ranks" "${through[@]}" d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" "${how[@]}" --set trainer.run.dir="$dir" "$@" "$model.json"
+    mpi -n "$ranks" "${through[@]}" d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" "${mesh_options[@]}" --set trainer.run.dir="$dir" "$@" "$model.json"
 }
 
 # same A B: compares losses, norms and weights to 1e-5, samples and numbers of tokens exactly.

@@ -267,12 +267,12 @@ gathers_beside_updates() {
     [[ "$stderr" == *"PMIx: rank 0 waits since 15 s for other ranks, of which one at least has not started or stands still"* ]]
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     ${CC:-cc} -shared -fPIC -o halt.so "$BATS_TEST_DIRNAME/hang_in_mpi_init_preload.c"
-    for who in 0 1; do
+    for rank in 0 1; do
         # shellcheck disable=SC2086
-        HALT=$who run --separate-stderr mpi -n 2 -x LD_PRELOAD="$work/halt.so" \
+        HALT=$rank run --separate-stderr mpi -n 2 -x LD_PRELOAD="$work/halt.so" \
             $train $sharded --set trainer.timeout.init_timeout=15 c.json
         [ "$status" -ne 0 ]
-        [[ "$stderr" == *"the first that fell silent is rank $who ("*", dps $who), which is stopped"* ]]
+        [[ "$stderr" == *"the first that fell silent is rank $rank ("*", dps $rank), which is stopped"* ]]
     done
 }
 

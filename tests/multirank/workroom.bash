@@ -23,7 +23,7 @@ teardown_file() { rm -rf "$work"; }
 installed() { make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2; }
 
 # struck TOOL: runs TOOL with its pid in pid.RANK, which all_gone reads.  strike SIGNAL signals a
-# random rank, `who`, and waits until all have ended: the timeout, and the time to detect and end.
+# random rank, `rank`, and waits until all have ended: the timeout, and the time to detect and end.
 struck() {
     mkdir -p "$work/bin"
     # shellcheck disable=SC2016
@@ -37,13 +37,13 @@ all_gone() {
 }
 strike() {
     local ranks=(pid.*)
-    who=$((RANDOM % ${#ranks[@]}))
-    kill "-$1" "$(cat pid.$who)"
+    rank=$((RANDOM % ${#ranks[@]}))
+    kill "-$1" "$(cat pid.$rank)"
     patience=60 wait_for all_gone
 }
-# named FILE STATE: FILE says that rank `who` is STATE, and names its call.
+# named FILE STATE: FILE says that rank `rank` is STATE, and names its call.
 named() {
-    grep -E "(rank|is) $who \([^)]*\),? which is $2( since [0-9.]+ s)?; its last call: [a-z_+]+: [a-z_]+ [0-9]+ of " "$1" || { echo "rank $who:"; cat err "$1"; return 1; }
+    grep -E "(rank|is) $rank \([^)]*\),? which is $2( since [0-9.]+ s)?; its last call: [a-z_+]+: [a-z_]+ [0-9]+ of " "$1" || { echo "rank $rank:"; cat err "$1"; return 1; }
 }
 
 # plugin NAME SOURCE [FLAG...]: builds libNAME.so against the installed tree, as users do.

@@ -216,9 +216,9 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 }
 
 @test "the status of the task that failed first, not of those that were killed for it" {
-    said='srun: error: n1: task 0: Exited with exit code 2\nsrun: launch/slurm: _step_signal: Terminating StepId=7.0'
-    said+='\nsrun: error: n2: task 1: Exited with exit code 143'
-    FAKE_SAYS=$said FAKE_SRUN=143 run -2 "$scripts/train.sbatch"
+    srun_output='srun: error: n1: task 0: Exited with exit code 2\nsrun: launch/slurm: _step_signal: Terminating StepId=7.0'
+    srun_output+='\nsrun: error: n2: task 1: Exited with exit code 143'
+    FAKE_SAYS=$srun_output FAKE_SRUN=143 run -2 "$scripts/train.sbatch"
     assert_output --partial "task 1: Exited with exit code 143"
     FAKE_SAYS='srun: error: n1: task 0: Killed' FAKE_SRUN=137 run -137 "$scripts/train.sbatch"
     FAKE_SAYS='loss: srun: error: n1: task 0: Exited with exit code 2' FAKE_SRUN=137 run -137 "$scripts/train.sbatch"

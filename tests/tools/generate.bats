@@ -91,11 +91,11 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     [[ "$output" != *'"loss"'* ]]
 }
 
-@test "a cache without room is refused before the weights are read" {
+@test "a cache that does not fit is refused before the weights are read" {
     greedy moe >g.json
     needs() { # LIMIT ROWS: the bytes that it says are needed
         run -1 d9d-infer -q --device cpu@$1 --set trainer.batching.microbatch_size=$2 g.json
-        [[ "$output" =~ 'no room for the '([0-9]+)' bytes that are needed at least, with a limit of '$1$ ]]
+        [[ "$output" =~ 'out of memory: at least '([0-9]+)' bytes needed, limit '$1$ ]]
         bytes=${BASH_REMATCH[1]}
     }
     needs 1 1

@@ -324,14 +324,14 @@ refused() {
 @test "an adapter that lacks a module which its configuration names says so, and adds nothing there" {
     part='{"kind": "lora", "module_name_pattern": ".*layers\\.0\\.self_attn\\.q_proj", "params": {"r": 4, "alpha": 12}}'
     d9d-train -q --set trainer.run.dir=part --set "peft=$part" --set optimizer.lr=1e-2 c.json
-    d9d-map --adapter part/adapter --to hf "$golden/moe" quiet 2>said
-    run -1 grep warning said
+    d9d-map --adapter part/adapter --to hf "$golden/moe" quiet 2>stderr
+    run -1 grep warning stderr
     for targets in '["q_proj"]' '"all-linear"' '".*\\\\.q_proj"'; do
         cp -r part/adapter lacking
         tr -d '\n' <part/adapter/adapter_config.json |
             sed -E 's/"target_modules": \[[^]]*\]/"target_modules": '"$targets"'/' >lacking/adapter_config.json
-        d9d-map --adapter lacking --to hf "$golden/moe" merged 2>said
-        grep -qE 'lacking/adapter_model.safetensors: has no adapters? of model.layers.[01].self_attn.[qk]_proj' said
+        d9d-map --adapter lacking --to hf "$golden/moe" merged 2>stderr
+        grep -qE 'lacking/adapter_model.safetensors: has no adapters? of model.layers.[01].self_attn.[qk]_proj' stderr
         d9d-map diff merged quiet
         rm -r lacking merged
     done
@@ -339,6 +339,6 @@ refused() {
     cp -r part/adapter lacking
     tr -d '\n' <part/adapter/adapter_config.json |
         sed -E 's/"target_modules": \[[^]]*\]/"target_modules": ["q_proj"], "layers_to_transform": [0]/' >lacking/adapter_config.json
-    d9d-map --adapter lacking --to hf "$golden/moe" merged 2>said
-    run -1 grep warning said
+    d9d-map --adapter lacking --to hf "$golden/moe" merged 2>stderr
+    run -1 grep warning stderr
 }

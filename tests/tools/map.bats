@@ -101,8 +101,8 @@ setup() {
     [[ "$stderr" != *.env* ]]
     d9d-map verify -q dst
     # A directory that has a model alone says nothing, also where the destination is in it.
-    d9d-map -q --to d9d dst back 2>said
-    [ ! -s said ]
+    d9d-map -q --to d9d dst back 2>stderr
+    [ ! -s stderr ]
     diff -r dst/1_Pooling back/1_Pooling
 }
 

@@ -10,11 +10,11 @@ number() { sed -n 's/^ *"'"$1"'": \([-0-9.e+]*\),\{0,1\}$/\1/p' | head -n 1; }
 is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
 
 @test "memory is what training measures, to the byte" {
-    for how in off full selective; do
-        d9d-train -q -d cpu --set model_provider.checkpointing=$how --set trainer.run.dir=$how c.json
-        measured=$(grep '"loss"' $how/metrics.jsonl | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
-        planned=$(plan --set model_provider.checkpointing=$how c.json | number peak)
-        [ "$measured" = "$planned" ] || { echo "$how: measured $measured, planned $planned"; return 1; }
+    for mode in off full selective; do
+        d9d-train -q -d cpu --set model_provider.checkpointing=$mode --set trainer.run.dir=$mode c.json
+        measured=$(grep '"loss"' $mode/metrics.jsonl | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
+        planned=$(plan --set model_provider.checkpointing=$mode c.json | number peak)
+        [ "$measured" = "$planned" ] || { echo "$mode: measured $measured, planned $planned"; return 1; }
     done
 }
 
@@ -189,20 +189,20 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
 }
 
 @test "suggestions: each is what its plan says, the best first" {
-    d9d-train --plan --suggest 4 --length 64 --json --set data.dataset=nowhere --set trainer.batching.global_batch_size=8 c.json >s.json 2>said
-    grep -q 'suggest: [1-9][0-9]* candidates in ' said # as of any long work
+    d9d-train --plan --suggest 4 --length 64 --json --set data.dataset=nowhere --set trainer.batching.global_batch_size=8 c.json >s.json 2>stderr
+    grep -q 'suggest: [1-9][0-9]* candidates in ' stderr # as of any long work
     is d9d.suggest.v1 s.json
     rates=$(sed -n 's/^ *"tokens_per_hour": \([0-9.e+]*\),$/\1/p' s.json)
     [ "$(wc -l <<<"$rates")" -gt 3 ]
     [ "$rates" = "$(sort -rg <<<"$rates")" ]
     # The first one without a pipeline, planned alone.
     first=$(awk 'BEGIN { RS = "\"mesh\":" } NR > 1 && /"schedule": null/ { print; exit }' s.json)
-    how=(--set "trainer.batching.microbatch_size=$(number rows <<<"$first")" --set trainer.batching.global_batch_size=8
+    options=(--set "trainer.batching.microbatch_size=$(number rows <<<"$first")" --set trainer.batching.global_batch_size=8
         --set "model_provider.checkpointing=$(sed -n 's/.*"checkpointing": "\([a-z]*\)".*/\1/p' <<<"$first")")
     for axis in data_parallel_replicate data_parallel_shard context_parallel_shard context_parallel_replicate tensor_parallel expert_parallel; do
-        how+=(--set "mesh.$axis=$(number $axis <<<"$first")")
+        options+=(--set "mesh.$axis=$(number $axis <<<"$first")")
     done
-    d9d-train --plan --json --length 64 "${how[@]}" c.json >p.json
+    d9d-train --plan --json --length 64 "${options[@]}" c.json >p.json
     [ "$(number bytes <p.json)" = "$(number bytes <<<"$first")" ]
     [ "$(number step_s <p.json)" = "$(number step_s <<<"$first")" ]
 }

@@ -153,16 +153,16 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
     corpus 20 >c.jsonl
     printf 'one document' >d.txt
     set -- -q -t "$tok" --unit-size 200kB --shard-size 100kB a.jsonl b.jsonl.gz c.jsonl d.txt
-    for how in "--max-length 64 --bucket-edges 32" "--pack 256 --shuffle-seed 2" \
+    for options in "--max-length 64 --bucket-edges 32" "--pack 256 --shuffle-seed 2" \
         "--pack 100 --pack-mode concat --split a=0.8,b=0.2 --shuffle-seed 0" \
         "--max-length 50 --split valid=333 --shuffle-seed 1" "--pack 128 --split a=0.9,b=0.1,c=99,d=2"; do
         rm -rf one merged part*
         # shellcheck disable=SC2086 # they are several
-        d9d-shard $how -o one "$@"
+        d9d-shard $options -o one "$@"
         for n in 1 3 7; do
             for ((i = 0; i < n; i++)); do
                 # shellcheck disable=SC2086
-                d9d-shard $how -o "part$i" --task "$i/$n" --jobs $((i % 3 + 1)) "$@"
+                d9d-shard $options -o "part$i" --task "$i/$n" --jobs $((i % 3 + 1)) "$@"
             done
             d9d-shard merge -q merged part*
             diff -r one merged
@@ -228,10 +228,10 @@ flip() {
 @test "merge refuses parts that were damaged since they were made" {
     corpus 1000 >a.jsonl
     mkdir tok && cp "$tok" tok && echo '{"a": 1}' >tok/tokenizer_config.json
-    for how in "" "--pack 64 --split valid=20"; do
+    for options in "" "--pack 64 --split valid=20"; do
         for k in 0 1; do
             # shellcheck disable=SC2086
-            d9d-shard -q -t tok/tokenizer.json $how --task $k/2 --unit-size 60kB -o "p$k" a.jsonl
+            d9d-shard -q -t tok/tokenizer.json $options --task $k/2 --unit-size 60kB -o "p$k" a.jsonl
         done
         d9d-shard -q merge whole p0 p1
         cmp tok/tokenizer_config.json whole/tokenizer_config.json
@@ -256,14 +256,14 @@ flip() {
     cp "$tok" tokenizer.json
     rm -rf ds gate
     mkfifo gate
-    d9d-shard -q -t tokenizer.json -o ds gate a.jsonl 2>said &
+    d9d-shard -q -t tokenizer.json -o ds gate a.jsonl 2>stderr &
     pid=$! rc=0
     wait_for [ -e ds.partial/plan.json ]
     echo >>tokenizer.json
     echo '{"text": "int gate;"}' >gate
     wait $pid || rc=$?
     [ "$rc" -eq 1 ]
-    [[ "$(cat said)" == *"tokenizer.json: its hash is "*", it was "*" when tokens were made with it"* ]]
+    [[ "$(cat stderr)" == *"tokenizer.json: its hash is "*", it was "*" when tokens were made with it"* ]]
     [ ! -e ds ]
 }
 
@@ -439,12 +439,12 @@ bad() {
     d9d-shard -q export ds out
     cp out.bin bin && cp out.idx idx
     d9d-shard -q -f megatron -t "$tok" --pack 16 -o packed out.bin
-    for gone in none bin idx; do # either is enough
-        cp bin out.bin && cp idx out.idx && rm -f "out.$gone"
+    for missing in none bin idx; do # either is enough
+        cp bin out.bin && cp idx out.idx && rm -f "out.$missing"
         run -2 d9d-shard -q export packed out
         [[ "$output" == *"is there already; --force replaces it"* ]]
-        [ "$gone" = bin ] || cmp bin out.bin
-        [ "$gone" = idx ] || cmp idx out.idx
+        [ "$missing" = bin ] || cmp bin out.bin
+        [ "$missing" = idx ] || cmp idx out.idx
     done
     ln -sf nowhere out.bin && rm -f out.idx
     run -2 d9d-shard -q export ds out
@@ -479,12 +479,12 @@ bad() {
     { printf '\357\273\277'; cat plain.txt; } >marked.txt
     printf '{"text": "int a;"}\n' >plain.jsonl
     { printf '\357\273\277'; cat plain.jsonl; } >marked.jsonl
-    for how in "-f text plain.txt" "-f text --lines plain.txt" "plain.jsonl"; do
+    for input in "-f text plain.txt" "-f text --lines plain.txt" "plain.jsonl"; do
         rm -rf plain marked
         # shellcheck disable=SC2086
-        d9d-shard -q -t "$tok" -o plain $how
+        d9d-shard -q -t "$tok" -o plain $input
         # shellcheck disable=SC2086
-        d9d-shard -q -t "$tok" -o marked ${how/plain/marked}
+        d9d-shard -q -t "$tok" -o marked ${input/plain/marked}
         cmp plain/tokens-00000.bin marked/tokens-00000.bin
     done
 }
@@ -492,9 +492,9 @@ bad() {
 @test "what a share leaves is the split train, and a directory has its tokenizer" {
     corpus 500 >a.jsonl
     mkdir tok && cp "$tok" tok
-    d9d-shard -q -t "$tok" -o said --split valid=0.1,train=0.9 a.jsonl
+    d9d-shard -q -t "$tok" -o shares --split valid=0.1,train=0.9 a.jsonl
     d9d-shard -q -t tok -o rest --split valid=0.1 a.jsonl
-    cmp said/index.lmdb rest/index.lmdb
+    cmp shares/index.lmdb rest/index.lmdb
 }
 
 # changed CHANGE WORDS ARG...: the command CHANGE comes between looking at the inputs and reading
@@ -504,7 +504,7 @@ changed() {
     shift 2
     rm -rf ds ds.partial gate
     mkfifo gate
-    d9d-shard -q -o ds "$@" 2>said &
+    d9d-shard -q -o ds "$@" 2>stderr &
     local pid=$!
     wait_for [ -e ds.partial/plan.json ]
     eval "$change"
@@ -513,7 +513,7 @@ changed() {
     wait $pid || rc=$?
     kill $gate 2>/dev/null || true
     [ "$rc" -eq 1 ]
-    [[ "$(cat said)" == *"$words"* ]]
+    [[ "$(cat stderr)" == *"$words"* ]]
     [ ! -e ds ] && [ ! -e ds.partial ]
 }
 
@@ -523,16 +523,16 @@ changed() {
     size=$(stat -c %s docs.jsonl)
     few=$(stat -c %s few.jsonl)
     gzip -k docs.jsonl
-    for how in "" "--unit-size 100kB" "--format text --lines" "--format text --lines --unit-size 100kB"; do
+    for options in "" "--unit-size 100kB" "--format text --lines" "--format text --lines --unit-size 100kB"; do
         cp docs.jsonl a.jsonl
         # shellcheck disable=SC2086
         changed "truncate -s $few a.jsonl" "a.jsonl: has $few bytes, had $size: it was changed while it was read" \
-            -t "$tok" $how gate a.jsonl
+            -t "$tok" $options gate a.jsonl
         cp docs.jsonl a.jsonl
-        changed "cat few.jsonl >>a.jsonl" "bytes, had $size: it was changed while it was read" -t "$tok" $how gate a.jsonl
+        changed "cat few.jsonl >>a.jsonl" "bytes, had $size: it was changed while it was read" -t "$tok" $options gate a.jsonl
         cp docs.jsonl a.jsonl
         cp docs.jsonl b.jsonl
-        changed "mv b.jsonl a.jsonl" "a.jsonl: was changed while it was read" -t "$tok" $how gate a.jsonl
+        changed "mv b.jsonl a.jsonl" "a.jsonl: was changed while it was read" -t "$tok" $options gate a.jsonl
     done
     cp docs.jsonl.gz a.jsonl.gz
     changed "gzip -c few.jsonl >a.jsonl.gz" "it was changed while it was read" -t "$tok" gate a.jsonl.gz

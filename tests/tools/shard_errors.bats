@@ -37,12 +37,12 @@ same() {
 
 @test "skipped records are counted by reason and listed, and the others are as without them" {
     corpus 100
-    for how in "--pack 64" "--split train=0.9,valid=0.1 --shuffle-seed 3" "--pack 64 --split valid=7"; do
+    for options in "--pack 64" "--split train=0.9,valid=0.1 --shuffle-seed 3" "--pack 64 --split valid=7"; do
         rm -rf good bad
         # shellcheck disable=SC2086 # options
-        d9d-shard -q -t "$tok" -o good $how good.jsonl
+        d9d-shard -q -t "$tok" -o good $options good.jsonl
         # shellcheck disable=SC2086
-        run -0 --separate-stderr d9d-shard -q --json -t "$tok" -o bad --on-error skip $how bad.jsonl
+        run -0 --separate-stderr d9d-shard -q --json -t "$tok" -o bad --on-error skip $options bad.jsonl
         output=$(tr -s ' \n' ' ' <<<"$output")
         [[ "$output" == *'"documents": 120'* && "$output" == *'"skipped": { "not_utf8": 4, "not_json": 8, "no_member": 4, "bad_value": 4, '* ]]
         [[ "${stderr_lines[-1]}" == *"20 of 120 records skipped: 4 not_utf8, 8 not_json, 4 no_member, 4 bad_value; bad/skipped.jsonl lists them" ]]

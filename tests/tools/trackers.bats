@@ -6,27 +6,27 @@ load train_bench
 
 steps=trainer.run.steps
 tracker=trainer.logging.tracker
-# to_file FILE: a tracker that keeps what it is told.
+# to_file FILE: a tracker that keeps what it receives.
 to_file() { printf '{"provider": "command", "command": ["sh", "-c", "cat >>%s"]}' "$1"; }
 
 @test "a program is told of the run, of every step, and of the end" {
-    d9d-train -q --set "$tracker=$(to_file told)" --set $steps=5 c.json
-    [ "$(grep -c loss told)" = 5 ]
+    d9d-train -q --set "$tracker=$(to_file received)" --set $steps=5 c.json
+    [ "$(grep -c loss received)" = 5 ]
     id=$(sed -nE 's/.*"id": "([0-9a-f]{32})".*/\1/p' run/manifest.json)
     [ -n "$id" ]
-    sed -n 1p told | grep -q "^{\"run\": \"$id\", \"name\": \"small\", \"description\": .*\"dir\": \"run\", \"restarts\": 0, \"step\": 0, \"hparams\": "
-    cmp <(sed 1d told) run/metrics.jsonl
+    sed -n 1p received | grep -q "^{\"run\": \"$id\", \"name\": \"small\", \"description\": .*\"dir\": \"run\", \"restarts\": 0, \"step\": 0, \"hparams\": "
+    cmp <(sed 1d received) run/metrics.jsonl
 }
 
 @test "a run keeps its id when it goes on, and the next start is told where" {
-    d9d-train -q --set "$tracker=$(to_file told)" --set $steps=3 c.json
+    d9d-train -q --set "$tracker=$(to_file received)" --set $steps=3 c.json
     rm -r run/export
-    d9d-train -q --set "$tracker=$(to_file told)" --set $steps=5 c.json
-    run -0 grep '"run"' told
+    d9d-train -q --set "$tracker=$(to_file received)" --set $steps=5 c.json
+    run -0 grep '"run"' received
     [ "${#lines[@]}" = 2 ]
     [[ "${lines[1]}" == *'"restarts": 1, "step": 3,'* ]]
     [ "${lines[0]:0:42}" = "${lines[1]:0:42}" ]
-    [ "$(sed -nE 's/^\{"step": ([0-9]+), "loss.*/\1/p' told | tr '\n' ' ')" = "1 2 3 4 5 " ]
+    [ "$(sed -nE 's/^\{"step": ([0-9]+), "loss.*/\1/p' received | tr '\n' ' ')" = "1 2 3 4 5 " ]
 }
 
 @test "what is wrong with a program is a warning, and the run goes on without it" {
@@ -128,7 +128,7 @@ PY
 
 @test "a place for the model that was taken meanwhile is said, and the model written once it is free" {
     # The run stands still until the place is taken.
-    take='kill -STOP $PPID; mkdir run/export; touch run/export/x; kill -CONT $PPID; cat >told'
+    take='kill -STOP $PPID; mkdir run/export; touch run/export/x; kill -CONT $PPID; cat >received'
     taker="{\"provider\": \"command\", \"command\": [\"sh\", \"-c\", \"$take\"]}"
     run -2 d9d-train -q --set $steps=20 --set "$tracker=$taker" c.json
     assert_output --partial "run/export: is no longer empty, so the model was not exported; move its content away"
@@ -152,9 +152,9 @@ def init(project, id, **about):
     return Run()
 PY
     PYTHONPATH=$PWD d9d-train -q --set $steps=4 --set 'evaluation={"data": {"dataset": "data"}, "period_steps": 2}' \
-        --set "$tracker={\"provider\": \"command\", \"command\": [\"$python\", \"$BATS_TEST_DIRNAME/../../examples/trackers/to_wandb.py\", \"told\"]}" c.json
-    assert_equal "$(sed -E 's/ .*"(valid\/)?loss".*/ \1loss/' told | tr '\n' ' ')" "1 loss 2 loss 2 valid/loss 3 loss 4 loss 4 valid/loss "
-    run ! grep -E '"(step|evaluation)"' told
+        --set "$tracker={\"provider\": \"command\", \"command\": [\"$python\", \"$BATS_TEST_DIRNAME/../../examples/trackers/to_wandb.py\", \"received\"]}" c.json
+    assert_equal "$(sed -E 's/ .*"(valid\/)?loss".*/ \1loss/' received | tr '\n' ' ')" "1 loss 2 loss 2 valid/loss 3 loss 4 loss 4 valid/loss "
+    run ! grep -E '"(step|evaluation)"' received
 }
 
 @test "an unknown tracker is a mistake" {

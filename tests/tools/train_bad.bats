@@ -311,10 +311,10 @@ LIST
 @test "a damaged line of metrics.jsonl is left out, and said once" {
     d9d-train -q --set trainer.run.steps=4 c.json
     sed -i '2s/.*/\x00\x00\x00{"step": 2,/' run/metrics.jsonl
-    for how in show summary "compare run" spikes "plot -o p.svg" "export --to csv -o e.csv"; do
+    for command in show summary "compare run" spikes "plot -o p.svg" "export --to csv -o e.csv"; do
         # shellcheck disable=SC2086
-        run -0 --separate-stderr d9d-metrics $how run
-        [ "$(grep -c 'run/metrics.jsonl: line 2: it is not a JSON object; 1 damaged line is left out' <<<"$stderr")" -ge 1 ] || { echo "$how: $stderr"; false; }
+        run -0 --separate-stderr d9d-metrics $command run
+        [ "$(grep -c 'run/metrics.jsonl: line 2: it is not a JSON object; 1 damaged line is left out' <<<"$stderr")" -ge 1 ] || { echo "$command: $stderr"; false; }
     done
     [ "$(wc -l <e.csv)" = 4 ] # with a heading
     rm -r run/export

@@ -68,8 +68,8 @@ static __device__ __forceinline__ void tile_p_ds(const attention_bwd_args<T> &g,
     for (int r = 0; r < Z::R; r++) {
         const int i = thread_row() * Z::R + r;
         const int64_t at = row_stat_index(n, b, h, q0 + i);
-        const bool mine = range_contains(x.q, q0 + i);
-        const float lse = mine ? g.lse[at] : 0.0f, delta = mine ? g.delta[at] : 0.0f;
+        const bool in_range = range_contains(x.q, q0 + i);
+        const float lse = in_range ? g.lse[at] : 0.0f, delta = in_range ? g.delta[at] : 0.0f;
 
 #pragma unroll
         for (int c = 0; c < Z::R; c++) {

@@ -155,14 +155,14 @@ __global__ void __launch_bounds__(BLOCK, 1)
                 producer<D, KEYS>{p, m, at, (int)threadIdx.x % WARP}.run();
         } else {
             const int thread = (int)threadIdx.x % GROUP;
-            const consumer_warpgroup<D, KEYS> mine = {
+            const consumer_warpgroup<D, KEYS> consumer = {
                 p, at, warp / (GROUP / WARP), thread, thread / WARP, thread % WARP};
 
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
             if constexpr (layout<D>::SHARED_TILE)
-                bwd_d256<D, KEYS>{mine}.run();
+                bwd_d256<D, KEYS>{consumer}.run();
             else
-                bwd_d128<D, KEYS>{mine}.run();
+                bwd_d128<D, KEYS>{consumer}.run();
         }
     }
 }

@@ -81,12 +81,12 @@ template <bool KEYS> struct ds_block_cursor {
     /* True if there are any. Called by all threads of a warp. */
     __device__ __forceinline__ bool seek(const tile_iterator<KEYS> &w)
     {
-        const int mine = KEYS ? w.stationary() : w.tile / BLOCK_ROWS * BLOCK_ROWS;
+        const int first = KEYS ? w.stationary() : w.tile / BLOCK_ROWS * BLOCK_ROWS;
 
-        if (segment != w.segment || key != mine)
-            found = ds_blocks_find(n, to, w.segment, w.x, mine, &blocks);
+        if (segment != w.segment || key != first)
+            found = ds_blocks_find(n, to, w.segment, w.x, first, &blocks);
         segment = w.segment;
-        key = mine;
+        key = first;
         return found;
     }
 };

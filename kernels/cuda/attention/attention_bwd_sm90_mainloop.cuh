@@ -185,8 +185,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
 
     /* lse (which 0) or delta (which 1) of scores 4 j + i: from the stage if the queries are
      * streamed (KEYS), else this thread's own. */
-    __device__ __forceinline__ void row_stats_of(float (&v)[4], const float (&mine)[2], uint32_t s,
-                                                 int which, int j) const
+    __device__ __forceinline__ void row_stats_of(float (&v)[4], const float (&thread_stats)[2],
+                                                 uint32_t s, int which, int j) const
     {
         if constexpr (KEYS) {
             const float2 x = smem_load2(at.base + L::OFFSET_ROW_STATS + (s * 2 + which) * SIDE * 4 +
@@ -195,8 +195,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
             v[0] = v[2] = x.x;
             v[1] = v[3] = x.y;
         } else {
-            v[0] = v[1] = mine[0];
-            v[2] = v[3] = mine[1];
+            v[0] = v[1] = thread_stats[0];
+            v[2] = v[3] = thread_stats[1];
         }
     }
 

@@ -119,7 +119,7 @@ enum { LIST_BLOCK = 1024 };
 /* Exclusive prefix sum, in place; *all is the total. Called by all threads of a block. */
 DEVICE void block_exclusive_scan(int *count, int *all)
 {
-    const int me = (int)threadIdx.x, mine = count[me];
+    const int me = (int)threadIdx.x, own_count = count[me];
 
     for (int o = 1; o < LIST_BLOCK; o *= 2) {
         const int before = me >= o ? count[me - o] : 0;
@@ -130,7 +130,7 @@ DEVICE void block_exclusive_scan(int *count, int *all)
     }
     *all = count[LIST_BLOCK - 1];
     __syncthreads();
-    count[me] -= mine;
+    count[me] -= own_count;
     __syncthreads();
 }
 

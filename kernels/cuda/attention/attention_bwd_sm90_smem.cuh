@@ -284,9 +284,9 @@ template <int D, bool KEYS> struct producer {
         uint32_t parity = 1;
 
         for (;;) {
-            const int mine = lane == 0 ? atomicAdd(&p.of.count[1], 1) : 0;
+            const int next = lane == 0 ? atomicAdd(&p.of.count[1], 1) : 0;
             tile_task t;
-            const work_tile o = work_tile_of<KEYS>(p, __shfl_sync(~0u, mine, 0), &t);
+            const work_tile o = work_tile_of<KEYS>(p, __shfl_sync(~0u, next, 0), &t);
 
             mbarrier_wait_or_trap(at.stationary_empty, parity);
             parity ^= 1;

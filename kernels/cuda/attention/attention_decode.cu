@@ -213,7 +213,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     const int64_t t = blockIdx.z, per = n.a / n.kv, groups = d9di_i64_ceil_div(per, GROUP);
     const int64_t kh = blockIdx.y / groups, h0 = kh * per + blockIdx.y % groups * GROUP;
     const int heads = (int)d9di_i64_min(GROUP, (kh + 1) * per - h0);
-    float mine[GROUP][N][8] = {}, o[GROUP][N] = {};
+    float query[GROUP][N][8] = {}, o[GROUP][N] = {};
 
     pdl_launch_dependents();
 
@@ -231,7 +231,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
             const int64_t f = i * SLICE + threadIdx.x % HALF * 8;
 
             if (g < heads && f < n.d)
-                load8(mine[g][i], q + (t * n.a + h0 + g) * n.d + f, n.d - f);
+                load8(query[g][i], q + (t * n.a + h0 + g) * n.d + f, n.d - f);
         }
     if (threadIdx.x < GROUP) {
         w.m[threadIdx.x] = -CUDART_INF_F;
@@ -244,7 +244,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
         const int64_t count = d9di_i64_min(CHUNK, keys.end - at);
 
         __syncthreads();
-        chunk_scores<N>(n, w, mine, heads, kh, k, at, count);
+        chunk_scores<N>(n, w, query, heads, kh, k, at, count);
         __syncthreads();
         chunk_softmax(w, heads);
         __pipeline_commit();
@@ -293,10 +293,10 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     pdl_wait();
     part += (t * n.a + h) * max_splits * size;
 
-    const float mine = i < splits ? part[i * size] : -CUDART_INF_F;
+    const float split_max = i < splits ? part[i * size] : -CUDART_INF_F;
     const float sum = i < splits ? part[i * size + 1] : 0.0f;
-    const float m = group_reduce<WARP>(mine, max_op());
-    const float scale = m == -CUDART_INF_F ? 1.0f : expf(mine - m);
+    const float m = group_reduce<WARP>(split_max, max_op());
+    const float scale = m == -CUDART_INF_F ? 1.0f : expf(split_max - m);
     const float l = group_reduce<WARP>(i < splits ? sum * scale : 0.0f, plus());
 
     if (threadIdx.x < WARP)

@@ -124,7 +124,7 @@ static __device__ __forceinline__ bool range_contains(const token_range &x, int6
 /* Stores rows of y, of which row i is token first + i of x; only those within the segment. */
 template <class Z, class T>
 static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t first,
-                                  const token_range &mine, int64_t heads, int64_t h, int64_t d)
+                                  const token_range &range, int64_t heads, int64_t h, int64_t d)
 {
 #pragma unroll
     for (int r = 0; r < Z::R; r++)
@@ -132,7 +132,7 @@ static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t f
         for (int c = 0; c < Z::DV; c++) {
             const int i = thread_row() * Z::R + r, f = thread_col() + c * THREAD_GRID;
 
-            if (range_contains(mine, first + i) && f < d)
+            if (range_contains(range, first + i) && f < d)
                 store_float(x + ((first + i) * heads + h) * d + f, y[r][c]);
         }
 }

@@ -93,11 +93,11 @@ static __global__ void varlen_find_kernel(d9d_attention_dims n, d9di_attention_v
     for (int64_t i0 = 0; i0 < n.segments; i0 += THREADS) {
         const int64_t i = i0 + threadIdx.x;
         const document_extent x = i < n.segments ? document_extent_of(n, n.segment[i]) : end;
-        const bool mine = document_selected(d, n, x);
+        const bool selected = document_selected(d, n, x);
         int all;
-        const int64_t at = found + block_exclusive_count(mine, &all);
+        const int64_t at = found + block_exclusive_count(selected, &all);
 
-        if (mine && at < d.capacity)
+        if (selected && at < d.capacity)
             document_store(d, n, at, x);
         found += all;
     }

@@ -28,13 +28,13 @@ static __global__ void add_bias_kernel(T *y, const T *x, const T *b, const int32
     pdl_launch_dependents();
     pdl_wait();
     EACH_ROW8 (r, j, m, n) {
-        const int64_t mine = expert_of(offset, e, r);
+        const int64_t expert = expert_of(offset, e, r);
         float v[8], add[8];
 
-        if (mine == e)
+        if (expert == e)
             continue;
         load8(v, x + r * n + j, n - j);
-        load8(add, b + mine * n + j, n - j);
+        load8(add, b + expert * n + j, n - j);
         for (int i = 0; i < 8; i++)
             v[i] += add[i];
         store8(y + r * n + j, v, n - j);

@@ -60,20 +60,20 @@ static __global__ void __launch_bounds__(THREADS)
                 float beta)
 {
     __shared__ tile_shared sh;
-    const row_tile mine = tile[blockIdx.y];
+    const row_tile block_tile = tile[blockIdx.y];
     const int64_t column = (int64_t)blockIdx.x * SIDE;
     float sum[MICRO][MICRO] = {};
     int64_t first, end;
 
-    if (mine.expert < 0)
+    if (block_tile.expert < 0)
         return;
-    expert_rows(offset, rows, mine.expert, &first, &end);
+    expert_rows(offset, rows, block_tile.expert, &first, &end);
     for (; x != NULL; x = x2, w.p = w2, x2 = NULL) {
-        const operand<T> a = {x, k, 1}, b = {w.p + mine.expert * size, w.side, w.along};
+        const operand<T> a = {x, k, 1}, b = {w.p + block_tile.expert * size, w.side, w.along};
 
-        tile_add(sum, sh, a, b, mine.row, column, end, n, k);
+        tile_add(sum, sh, a, b, block_tile.row, column, end, n, k);
     }
-    tile_store(y, n, sum, mine.row, column, end, n, beta);
+    tile_store(y, n, sum, block_tile.row, column, end, n, beta);
 }
 
 /* dW_e = X_e' dY_e + beta dW_e */

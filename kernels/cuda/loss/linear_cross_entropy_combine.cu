@@ -33,7 +33,7 @@ static __device__ void combine_token(const float *parts, int64_t n, int64_t rows
 
 template <class T>
 static __global__ void combine_kernel(float *loss, float *lse, T *token_grad, const float *parts,
-                                      int64_t n, int64_t mine, const int32_t *targets,
+                                      int64_t n, int64_t rank, const int32_t *targets,
                                       int32_t ignore, vocab_splits w, int64_t rows, int64_t h,
                                       float cap)
 {
@@ -49,7 +49,7 @@ static __global__ void combine_kernel(float *loss, float *lse, T *token_grad, co
     }
     if (ignored || token_grad == NULL)
         return;
-    const float *own = parts + 2 * mine * rows + r;
+    const float *own = parts + 2 * rank * rows + r;
     const float f = expf(own[0] - all), derivative = softcap_grad(own[0] - own[rows], cap);
     const T *row = target_row<T>(w, targets[r], h);
     for (int64_t i = threadIdx.x; i < h; i += THREADS)
@@ -61,17 +61,17 @@ static __global__ void combine_kernel(float *loss, float *lse, T *token_grad, co
 template <class T>
 static d9d_status launch_combine(d9d_stream s, const d9d_linear_cross_entropy_dims *d, float *loss,
                                  float *lse, void *token_grad, const float *parts, int64_t n,
-                                 int64_t mine, const int32_t *targets, const vocab_splits &w)
+                                 int64_t rank, const int32_t *targets, const vocab_splits &w)
 {
     combine_kernel<<<(unsigned)d->rows, THREADS, 0, d9di_cuda_stream(s)>>>(
-        loss, lse, (T *)token_grad, parts, n, mine, targets, d->ignore, w, d->rows, d->h,
+        loss, lse, (T *)token_grad, parts, n, rank, targets, d->ignore, w, d->rows, d->h,
         d->softcap);
     return d9di_cuda_check_launch(op);
 }
 
 d9d_status d9d_k_linear_cross_entropy_combine(d9d_stream s, const d9d_linear_cross_entropy_dims *d,
                                               float *loss, float *lse, void *token_grad,
-                                              const float *parts, int64_t n, int64_t mine,
+                                              const float *parts, int64_t n, int64_t rank,
                                               const void *const *w, const int32_t *targets)
 {
     vocab_splits all = {};
@@ -81,5 +81,5 @@ d9d_status d9d_k_linear_cross_entropy_combine(d9d_stream s, const d9d_linear_cro
     if (d->rows == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(
-        d->t, T, launch_combine<T>(s, d, loss, lse, token_grad, parts, n, mine, targets, all));
+        d->t, T, launch_combine<T>(s, d, loss, lse, token_grad, parts, n, rank, targets, all));
 }

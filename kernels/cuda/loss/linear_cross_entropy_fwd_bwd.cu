@@ -287,7 +287,7 @@ template <class T> struct fwd_bwd_call {
     const void *const *w;
     void *const *dw;
     const float *beta;
-    int64_t ranks, mine, here;        /* here: rows of this rank's part of the vocabulary */
+    int64_t ranks, rank, here;        /* here: rows of this rank's part of the vocabulary */
     int64_t max_tokens, width, parts; /* tokens; columns per logits GEMM; sums per token */
     vocab_splits where;
     float *target, *sums; /* [ranks, T], [ranks, 2, tokens] */
@@ -388,7 +388,7 @@ static d9d_status compute_target_logits(const fwd_bwd_call<T> &o, const void *hi
                                         const int32_t *targets)
 {
     target_logit_kernel<T><<<grid_for_rows(o.n->rows, WARP), THREADS, 0, d9di_cuda_stream(o.s)>>>(
-        o.target + o.mine * o.n->rows, (const T *)hidden, o.where, targets, o.n->ignore, o.n->rows,
+        o.target + o.rank * o.n->rows, (const T *)hidden, o.where, targets, o.n->ignore, o.n->rows,
         o.n->h, o.n->softcap);
     D9D_TRY(d9di_cuda_check_launch(op));
     return gather_ranks(o, o.target, o.n->rows);
@@ -412,7 +412,7 @@ static d9d_status compute_softmax_exp(const fwd_bwd_call<T> &o, int64_t first, i
         p += d9di_i64_round_up(tokens * c.n, 128);
         D9D_TRY(vocab_part_softmax_exp(o, *all, all->n, c, x, tokens));
     }
-    token_sum_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(o.sums + 2 * o.mine * tokens, o.part,
+    token_sum_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(o.sums + 2 * o.rank * tokens, o.part,
                                                               o.parts);
     D9D_TRY(d9di_cuda_check_launch(op));
     return gather_ranks(o, o.sums, 2 * tokens);
@@ -494,7 +494,7 @@ static d9d_status run_fwd_bwd(fwd_bwd_call<T> &o, float *loss, void *token_grad,
     void *scratch;
 
     o.ranks = o.n->ranks != NULL ? o.n->ranks->n : 1;
-    o.mine = o.n->ranks != NULL ? o.n->ranks->rank : 0;
+    o.rank = o.n->ranks != NULL ? o.n->ranks->rank : 0;
     D9D_TRY(vocab_splits_make(op, o.n, o.w, &o.where));
     measure_parts(&o);
     empty = scratch_layout(&o, 0, NULL);

@@ -8,7 +8,7 @@
 
 #include "ckpt/safetensors/json_scan.h"
 #include "ckpt/safetensors/st_index.h"
-#include "d9d/ckpt/mapper/slices.h"
+#include "d9d/ckpt/dir/slices.h"
 
 /* One of the directory's safetensors files. */
 struct file {
@@ -28,7 +28,7 @@ struct stored_slice {
 
 struct tensor_location {
     const d9d_safetensors_tensor *tensor; /* the global tensor */
-    struct stored_slice *pieces;
+    struct stored_slice *slices;
     size_t n;
 };
 
@@ -114,7 +114,7 @@ static d9d_status list_names(d9d_checkpoint *c)
 /* The file of a tensor's first slice. */
 static const struct file *tensor_file(const d9d_checkpoint *c, size_t i)
 {
-    return &c->files[c->tensors.data[i].pieces[0].file];
+    return &c->files[c->tensors.data[i].slices[0].file];
 }
 
 /* Adds a tensor stored as a single slice. */
@@ -193,10 +193,10 @@ static d9d_status find_stored_slice(const d9d_checkpoint *c, const d9d_sliced_te
 static d9d_status add_sliced(d9d_checkpoint *c, const d9d_sliced_tensor *t)
 {
     d9d_safetensors_tensor *whole = d9d_arena_alloc(&c->arena, sizeof(*whole));
-    struct stored_slice *pieces = d9d_arena_alloc(&c->arena, t->n_slices * sizeof(*pieces));
+    struct stored_slice *slices = d9d_arena_alloc(&c->arena, t->n_slices * sizeof(*slices));
     int64_t left = d9d_shape_numel(&t->whole);
 
-    if (whole == NULL || pieces == NULL)
+    if (whole == NULL || slices == NULL)
         return no_memory(c->dir);
     whole->name = t->name;
     whole->dtype = t->dtype;
@@ -204,13 +204,13 @@ static d9d_status add_sliced(d9d_checkpoint *c, const d9d_sliced_tensor *t)
     memcpy(whole->shape, t->whole.dim, sizeof(whole->shape));
     whole->bytes = (uint64_t)left * d9d_dtype_size(t->dtype);
     for (size_t i = 0; i < t->n_slices; i++) {
-        D9D_TRY(find_stored_slice(c, t, &t->slices[i], &pieces[i]));
+        D9D_TRY(find_stored_slice(c, t, &t->slices[i], &slices[i]));
         left -= d9d_box_volume(&t->slices[i].box);
     }
     if (left != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: its slices of %s leave %lld elements out", c->dir,
                         t->name, (long long)left);
-    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct tensor_location){whole, pieces, t->n_slices}));
+    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct tensor_location){whole, slices, t->n_slices}));
     return d9d_map_put(&c->by_name, t->name, strlen(t->name), to_pointer(c->tensors.len - 1));
 }
 
@@ -382,7 +382,7 @@ static void mark_files(const d9d_checkpoint *c, const char *name, bool *wanted)
     const uintptr_t at = (uintptr_t)d9d_map_get(&c->by_name, name, strlen(name));
 
     for (size_t k = 0; at != 0 && k < c->tensors.data[at - 1].n; k++)
-        wanted[c->tensors.data[at - 1].pieces[k].file] = true;
+        wanted[c->tensors.data[at - 1].slices[k].file] = true;
 }
 
 d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names, size_t n)
@@ -500,7 +500,7 @@ static d9d_status read_slices(const struct tensor_location *p, struct read_span 
     rows.start[0] = s->first / row;
     rows.size[0] = (s->end - 1) / row + 1 - rows.start[0];
     for (size_t i = 0; i < p->n; i++) {
-        s->slice = &p->pieces[i];
+        s->slice = &p->slices[i];
         if (d9d_box_intersect(&s->slice->box, &rows, &part))
             D9D_TRY(d9d_box_runs(&part, &s->slice->box, &whole, read_run, s));
     }
@@ -515,7 +515,7 @@ d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, size_t i, uint64_t at, v
     struct read_span s = {.c = c, .width = width, .dst = dst};
 
     if (p->n == 1)
-        return d9d_safetensors_read(c->files[p->pieces[0].file].st, p->pieces[0].stored, at, dst,
+        return d9d_safetensors_read(c->files[p->slices[0].file].st, p->slices[0].stored, at, dst,
                                     n);
     if (at % width != 0 || n % width != 0 || at > p->tensor->bytes || n > p->tensor->bytes - at)
         return D9D_FAIL(D9D_EINVAL, "%s: tensor %s: %llu bytes at %llu", c->dir, p->tensor->name,
@@ -545,7 +545,7 @@ static void source_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
 {
     enum { READAHEAD_BYTES = 256 << 10 };
     const d9d_checkpoint *c = self;
-    const struct stored_slice *p = &c->tensors.data[i].pieces[0];
+    const struct stored_slice *p = &c->tensors.data[i].slices[0];
 
     if (c->tensors.data[i].n > 1) /* one span of the global tensor is many spans of its slices */
         return;
@@ -580,7 +580,7 @@ static void source_fingerprint(void *self, d9d_hasher *h)
     }
     for (size_t i = 0; i < c->tensors.len; i++)
         for (size_t k = 0; k < c->tensors.data[i].n; k++) {
-            const struct stored_slice *p = &c->tensors.data[i].pieces[k];
+            const struct stored_slice *p = &c->tensors.data[i].slices[k];
 
             hash_tensor(p->stored != NULL ? p->stored : c->tensors.data[i].tensor, h);
             d9d_hasher_add(h, p->box.start, sizeof(p->box.start));

@@ -47,7 +47,7 @@ static bool read_line(const char *line, size_t n, size_t *chunk, d9d_hash *hash)
     return *end == ' ' && k < n && d9d_hash_parse(end + 1, hash) == D9D_OK;
 }
 
-d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *mine,
+d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *key_matches,
                                    d9di_chunk_journal_fn found, void *arg)
 {
     const uint64_t max_bytes = ((uint64_t)n + 64) * LINE_SIZE * 4; /* each chunk a few times */
@@ -55,15 +55,16 @@ d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, boo
     d9d_buf text = {0};
     d9d_status st;
 
-    *mine = false;
+    *key_matches = false;
     st = d9d_fs_read(path, max_bytes, &text);
     if (st == D9D_EFORMAT) /* larger than any journal of ours */
         return D9D_OK;
     D9D_TRY(st);
     (void)format_key(head, key);
-    *mine = text.len >= strlen(head) && memcmp(text.data, head, strlen(head)) == 0;
+    *key_matches = text.len >= strlen(head) && memcmp(text.data, head, strlen(head)) == 0;
     for (char *line = text.data, *stop = line + text.len, *end;
-         *mine && (end = memchr(line, '\n', (size_t)(stop - line))) != NULL; line = end + 1) {
+         *key_matches && (end = memchr(line, '\n', (size_t)(stop - line))) != NULL;
+         line = end + 1) {
         size_t chunk;
         d9d_hash hash;
 

@@ -19,10 +19,10 @@
 const char *d9di_chunk_journal_path(d9d_arena *a, const char *dir, int rank);
 bool d9di_chunk_journal_is(const char *name);
 
-/* Calls `found` for every line with a chunk below n.  *mine: the key agrees; otherwise `found` is
- * not called. */
+/* Calls `found` for every line with a chunk below n.  *key_matches: the key agrees; otherwise
+ * `found` is not called. */
 typedef void (*d9di_chunk_journal_fn)(void *arg, size_t chunk, d9d_hash hash);
-d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *mine,
+d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *key_matches,
                                    d9di_chunk_journal_fn found, void *arg);
 /* Opens the journal for appending.  A new file starts with the key. */
 d9d_status d9di_chunk_journal_open(const char *path, d9d_hash key, d9d_file *out);

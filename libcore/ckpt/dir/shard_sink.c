@@ -35,7 +35,7 @@ struct d9d_shard_sink {
     d9d_file journal;         /* not open without resume */
     d9d_bootstrap *bootstrap; /* NULL: a single process */
     int rank, size;
-    size_t first, n_mine; /* chunks of this rank */
+    size_t first, n_assigned; /* chunks of this rank */
 };
 
 static d9d_status no_memory(void)
@@ -130,14 +130,15 @@ static d9d_status read_journals(d9d_shard_sink *s, d9d_fs_names *names, bool *ot
     D9D_TRY(d9d_fs_list(s->dir, &s->arena, names));
     for (size_t i = 0; i < names->n; i++) {
         const char *path = d9d_fs_join(&s->arena, s->dir, names->name[i]);
-        bool mine;
+        bool key_matches;
 
         if (path == NULL)
             return no_memory();
         if (!d9di_chunk_journal_is(names->name[i]))
             continue;
-        D9D_TRY(d9di_chunk_journal_read(path, s->key, s->layout.n_chunks, &mine, claim_chunk, s));
-        *other = *other || !mine;
+        D9D_TRY(d9di_chunk_journal_read(path, s->key, s->layout.n_chunks, &key_matches, claim_chunk,
+                                        s));
+        *other = *other || !key_matches;
     }
     return D9D_OK;
 }
@@ -261,20 +262,20 @@ static d9d_status prepare_dir(d9d_shard_sink *s)
 static uint64_t assign_chunks(d9d_shard_sink *s)
 {
     const uint64_t each = s->layout.bytes / (uint64_t)s->size + 1;
-    uint64_t before = 0, mine = 0;
+    uint64_t before = 0, assigned = 0;
 
     for (size_t c = 0; c < s->layout.n_chunks; c++) {
         uint64_t at, n;
         const size_t file = d9di_shard_layout_find_chunk(&s->layout, c, &at, &n);
 
         if (before / each == (uint64_t)s->rank) {
-            s->first = s->n_mine++ == 0 ? c : s->first;
+            s->first = s->n_assigned++ == 0 ? c : s->first;
             s->outputs[file].left++;
-            mine += n;
+            assigned += n;
         }
         before += n;
     }
-    return mine;
+    return assigned;
 }
 
 static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
@@ -289,7 +290,7 @@ static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, 
     if (s->resume)
         D9D_TRY(open_journal(s));
     *bytes = assign_chunks(s);
-    *n_items = s->n_mine;
+    *n_items = s->n_assigned;
     return D9D_OK;
 }
 
@@ -344,7 +345,7 @@ static d9d_status copy_extent(const d9di_shard_layout_extent *p, uint64_t at, vo
 
 /* Assembles n bytes at offset `at` of a file into `dst`; with dst NULL only prefetches them. */
 static d9d_status assemble_bytes(const d9di_shard_layout_file *f, uint64_t at, uint64_t n,
-                                 unsigned char *dst, d9d_map_reader *make)
+                                 unsigned char *dst, d9d_map_reader *reader)
 {
     const uint64_t end = at + n;
 
@@ -356,37 +357,37 @@ static d9d_status assemble_bytes(const d9di_shard_layout_file *f, uint64_t at, u
         unsigned char *here = dst != NULL ? dst + (p->offset + from - at) : NULL;
 
         if (here == NULL && p->text == NULL && p->path == NULL)
-            d9d_map_prefetch(make, p->output, from, to - from);
+            d9d_map_prefetch(reader, p->output, from, to - from);
         else if (here != NULL && p->text != NULL)
             memcpy(here, p->text + from, to - from);
         else if (here != NULL && p->path != NULL)
             D9D_TRY(copy_extent(p, from, here, to - from));
         else if (here != NULL)
-            D9D_TRY(d9d_map_read(make, p->output, from, here, to - from));
+            D9D_TRY(d9d_map_read(reader, p->output, from, here, to - from));
     }
     return D9D_OK;
 }
 
 /* Prefetches the chunk that a thread will reach next. */
-static void prefetch_chunk(const d9d_shard_sink *s, size_t chunk, d9d_map_reader *make)
+static void prefetch_chunk(const d9d_shard_sink *s, size_t chunk, d9d_map_reader *reader)
 {
-    const size_t ahead = chunk + (size_t)d9d_map_reader_jobs(make);
+    const size_t ahead = chunk + (size_t)d9d_map_reader_jobs(reader);
     uint64_t at, n;
     size_t file;
 
-    if (ahead >= s->first + s->n_mine || s->chunks[ahead].claimed)
+    if (ahead >= s->first + s->n_assigned || s->chunks[ahead].claimed)
         return;
     file = d9di_shard_layout_find_chunk(&s->layout, ahead, &at, &n);
-    (void)assemble_bytes(&s->layout.files.data[file], at, n, NULL, make);
+    (void)assemble_bytes(&s->layout.files.data[file], at, n, NULL, reader);
 }
 
 static d9d_status write_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
-                              void *buf, d9d_map_reader *make)
+                              void *buf, d9d_map_reader *reader)
 {
     const d9di_shard_layout_file *f = &s->layout.files.data[file];
 
-    prefetch_chunk(s, chunk, make);
-    D9D_TRY(assemble_bytes(f, at, n, buf, make));
+    prefetch_chunk(s, chunk, reader);
+    D9D_TRY(assemble_bytes(f, at, n, buf, reader));
     s->chunks[chunk].hash = d9d_hash_bytes(buf, n);
     D9D_TRY(d9di_direct_file_write(&s->outputs[file].file, buf, n, at));
     return s->journal.fd < 0 ? D9D_OK
@@ -402,7 +403,7 @@ static bool verify_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t 
            d9d_hash_equal(d9d_hash_bytes(buf, n), s->chunks[chunk].hash);
 }
 
-static d9d_status sink_fill(void *self, size_t item, d9d_map_reader *make)
+static d9d_status sink_fill(void *self, size_t item, d9d_map_reader *reader)
 {
     d9d_shard_sink *s = self;
     const size_t chunk = s->first + item;
@@ -410,12 +411,12 @@ static d9d_status sink_fill(void *self, size_t item, d9d_map_reader *make)
     const size_t file = d9di_shard_layout_find_chunk(&s->layout, chunk, &at, &n);
     void *buf;
 
-    D9D_TRY(d9d_map_reader_scratch(make, n, &buf));
+    D9D_TRY(d9d_map_reader_scratch(reader, n, &buf));
     D9D_TRY(open_output(s, file));
     if (!verify_chunk(s, chunk, file, at, n, buf))
-        D9D_TRY(write_chunk(s, chunk, file, at, n, buf, make));
+        D9D_TRY(write_chunk(s, chunk, file, at, n, buf, reader));
     s->chunks[chunk].done = true;
-    d9d_map_reader_add_progress(make, n);
+    d9d_map_reader_add_progress(reader, n);
     return release_output(s, file);
 }
 
@@ -428,7 +429,7 @@ d9d_tensor_sink d9d_shard_sink_tensor_sink(d9d_shard_sink *s)
 
 d9d_status d9d_shard_sink_end(d9d_shard_sink *s)
 {
-    for (size_t c = s->first; c < s->first + s->n_mine; c++)
+    for (size_t c = s->first; c < s->first + s->n_assigned; c++)
         if (!s->chunks[c].done)
             return D9D_FAIL(D9D_EINVAL, "%s: chunk %zu of %zu was not written", s->dir, c,
                             s->layout.n_chunks);

@@ -26,7 +26,8 @@ d9d_status d9di_map_read_buf_grow(d9di_map_read_buf *r, uint64_t size)
     *r = (d9di_map_read_buf){0};
     if (round < size || posix_memalign(&r->data, page, round) != 0) {
         r->data = NULL;
-        return D9D_FAIL(D9D_ENOMEM, "plan: out of memory for %llu bytes", (unsigned long long)size);
+        return D9D_FAIL(D9D_ENOMEM, "plan: out of memory: %llu bytes requested",
+                        (unsigned long long)size);
     }
     r->size = round;
     return D9D_OK;

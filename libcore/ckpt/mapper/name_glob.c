@@ -36,7 +36,7 @@ static bool is_word(const char *s, size_t n)
 
 /* Parses the text between braces: "l", "l:int". */
 static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_arena *a,
-                                d9di_glob_token *piece)
+                                d9di_glob_token *token)
 {
     const char *colon = memchr(s, ':', n);
     size_t len = colon != NULL ? (size_t)(colon - s) : n, k = N_CLASSES - 1;
@@ -45,8 +45,8 @@ static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: \"{%.*s}\" is no capture: a name of letters, digits and _ is needed",
                         where, (int)n, s);
-    piece->capture = d9d_arena_strndup(a, s, len);
-    if (piece->capture == NULL)
+    token->capture = d9d_arena_strndup(a, s, len);
+    if (token->capture == NULL)
         return no_memory(where);
     if (colon == NULL)
         return D9D_OK;
@@ -56,7 +56,7 @@ static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_
     if (k == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: \"{%.*s}\": unknown class; there are int and any", where,
                         (int)n, s);
-    piece->capture_class = (d9di_glob_capture_class)k;
+    token->capture_class = (d9di_glob_capture_class)k;
     return D9D_OK;
 }
 
@@ -91,10 +91,10 @@ d9d_status d9di_glob_parse(const char *text, const char *where, d9d_arena *a, d9
         return D9D_FAIL(D9D_ECONFIG, "%s: a pattern of %zu bytes, at most %d are allowed", where,
                         strlen(text), (int)D9DI_MAX_PATTERN);
     for (;;) {
-        d9di_glob_token *piece = &out->tokens[out->n];
+        d9di_glob_token *token = &out->tokens[out->n];
         const char *end;
 
-        D9D_TRY(parse_text(&at, where, a, &piece->text));
+        D9D_TRY(parse_text(&at, where, a, &token->text));
         if (*at == '\0')
             return D9D_OK;
         end = strchr(at, '}');
@@ -103,7 +103,7 @@ d9d_status d9di_glob_parse(const char *text, const char *where, d9d_arena *a, d9
         if (out->n == D9DI_MAX_CAPTURES)
             return D9D_FAIL(D9D_ECONFIG, "%s: more than %d captures", where,
                             (int)D9DI_MAX_CAPTURES);
-        D9D_TRY(parse_capture(at + 1, (size_t)(end - at) - 1, where, a, piece));
+        D9D_TRY(parse_capture(at + 1, (size_t)(end - at) - 1, where, a, token));
         out->n++;
         at = end + 1;
     }

@@ -91,18 +91,18 @@ static void copy_bytes(void *dst, const void *src, size_t n)
 
 /* All-gather of bytes[r] from rank r; src may be this rank's place in dst. */
 static d9d_status mpi_all_gather_bytes(const d9d_comm *c, const d9di_comm_call *k, char *dst,
-                                       const void *mine, const size_t *bytes)
+                                       const void *local, const size_t *bytes)
 {
     struct msg_batch p;
 
     D9D_TRY(msg_batch_init(c, k, 2 * (int64_t)c->size, &p));
     for (int r = 0; r < c->size; dst += bytes[r], r++) {
         if (r == c->rank) {
-            copy_bytes(dst, mine, bytes[r]);
+            copy_bytes(dst, local, bytes[r]);
             continue;
         }
         msg_batch_recv(&p, dst, bytes[r], r);
-        msg_batch_send(&p, mine, bytes[c->rank], r);
+        msg_batch_send(&p, local, bytes[c->rank], r);
     }
     return msg_batch_exchange(&p);
 }
@@ -278,15 +278,15 @@ static d9d_status all_reduce_large(d9d_comm *c, const d9di_comm_call *k)
     int64_t *start;
     size_t *bytes = NULL;
     d9d_status st;
-    char *mine;
+    char *local;
 
     D9D_TRY(part_starts(c, NULL, k->n, &start));
-    mine = (char *)k->dst + (size_t)start[c->rank] * e;
-    D9D_TRY_OR(st, reduce_parts(c, k, start, mine, k->dst), out);
+    local = (char *)k->dst + (size_t)start[c->rank] * e;
+    D9D_TRY_OR(st, reduce_parts(c, k, start, local, k->dst), out);
     for (int r = 0; r < c->size; r++)
         start[r] = start[r + 1] - start[r];
     D9D_TRY_OR(st, byte_counts(c, k->t, start, &bytes), out);
-    st = mpi_all_gather_bytes(c, k, k->dst, mine, bytes);
+    st = mpi_all_gather_bytes(c, k, k->dst, local, bytes);
 out:
     free(bytes);
     free(start);
@@ -341,16 +341,16 @@ static d9d_status mpi_post(d9d_comm *c, const d9di_comm_call *k, void **out)
 {
     const struct mpi *self = c->backend;
     const d9di_comm_msg *x = k->msgs;
-    const d9di_mpi_msg piece = {.data = x->data,
-                                .n = (size_t)x->n * d9d_dtype_size(x->t),
-                                .peer = c->world[x->peer],
-                                .receive = x->receive};
+    const d9di_mpi_msg msg = {.data = x->data,
+                              .n = (size_t)x->n * d9d_dtype_size(x->t),
+                              .peer = c->world[x->peer],
+                              .receive = x->receive};
     char why[256];
 
     *out = NULL;
-    if (piece.n == 0)
+    if (msg.n == 0)
         return D9D_OK;
-    *out = self->module->post(&self->world, &piece, mpi_tag(c, k), why, sizeof(why));
+    *out = self->module->post(&self->world, &msg, mpi_tag(c, k), why, sizeof(why));
     return *out != NULL ? D9D_OK : d9di_comm_call_fail(c, k, "%s", why);
 }
 

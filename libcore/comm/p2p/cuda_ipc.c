@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm_private.h"
 #include "d9d/comm/mesh.h"
 #include "d9d/kernels/cuda.h"
-#include "comm/comm_private.h"
 
 /* A function of the CUDA driver; it takes the runtime's streams and addresses. */
 typedef int stream_signal_fn(cudaStream_t s, unsigned long long at, uint32_t value, unsigned flags);
@@ -144,12 +144,12 @@ static bool find_offset(const void *p, uint64_t *offset)
     return true;
 }
 
-static void export_handle(void *mine, exported *out)
+static void export_handle(void *ptr, exported *out)
 {
     *out = (exported){.fine = 0};
-    if (!find_offset(mine, &out->offset))
+    if (!find_offset(ptr, &out->offset))
         return;
-    out->fine = cudaIpcGetMemHandle(&out->handle, (char *)mine - out->offset) == cudaSuccess;
+    out->fine = cudaIpcGetMemHandle(&out->handle, (char *)ptr - out->offset) == cudaSuccess;
 }
 
 /* --- importing ----------------------------------------------------------------------- */
@@ -167,7 +167,7 @@ static bool import_handle(d9d_peer_memory *x, size_t at, const exported *theirs)
     return true;
 }
 
-static bool import_handles(d9d_peer_memory *x, const d9d_comm_blob *all, const exported *mine)
+static bool import_handles(d9d_peer_memory *x, const d9d_comm_blob *all, const exported *local)
 {
     const int me = x->comm->rank;
 
@@ -177,7 +177,7 @@ static bool import_handles(d9d_peer_memory *x, const d9d_comm_blob *all, const e
             exported theirs;
 
             x->ptr[at] = x->local[i];
-            if (r == me && mine[i].fine)
+            if (r == me && local[i].fine)
                 continue;
             if (r == me || all[r].n != x->n * sizeof(theirs))
                 return false;
@@ -221,7 +221,7 @@ static void *signals_alloc(const d9d_comm *c)
     return p;
 }
 
-static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const *mine, size_t n,
+static d9d_status peer_memory_create(d9d_comm *c, const char *label, void *const *local, size_t n,
                                      d9d_peer_memory **out)
 {
     const size_t all = (size_t)c->size * (n + 1);
@@ -229,9 +229,9 @@ static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const 
 
     *out = x;
     if (x == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, label);
     *x = (d9d_peer_memory){.comm = c,
-                           .label = strdup(what),
+                           .label = strdup(label),
                            .n = n + 1,
                            .wait = find_driver_fn("cuStreamWaitValue32"),
                            .write = find_driver_fn("cuStreamWriteValue32"),
@@ -239,20 +239,20 @@ static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const 
                            .ptr = calloc(all, sizeof(*x->ptr)),
                            .imported = calloc(all, sizeof(*x->imported))};
     if (x->label == NULL || x->local == NULL || x->ptr == NULL || x->imported == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, label);
     for (size_t i = 0; i < n; i++)
-        x->local[i] = mine[i];
+        x->local[i] = local[i];
     x->local[n] = signals_alloc(c);
     return D9D_OK;
 }
 
-d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *what, void *const *mine, size_t n,
+d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *label, void *const *local, size_t n,
                               d9d_peer_memory **out)
 {
     d9d_peer_memory *x;
     d9d_arena a = {0};
     bool fine = false;
-    d9d_status st = peer_memory_create(c, what, mine, n, &x);
+    d9d_status st = peer_memory_create(c, label, local, n, &x);
 
     if (st == D9D_OK)
         st = exchange_handles(x, &a, &fine);
@@ -297,10 +297,10 @@ void d9d_peer_unmap(d9d_peer_memory *x)
 
 /* --- using it ------------------------------------------------------------------------------ */
 
-static d9d_status check_cuda(const d9d_comm *c, const char *what, int rc)
+static d9d_status check_cuda(const d9d_comm *c, const char *label, int rc)
 {
     return rc == 0 ? D9D_OK
-                   : D9D_FAIL(D9D_ECUDA, "%s: %s: CUDA: %s", c->name, what,
+                   : D9D_FAIL(D9D_ECUDA, "%s: %s: CUDA: %s", c->name, label,
                               cudaGetErrorString((cudaError_t)rc));
 }
 
@@ -413,17 +413,17 @@ static void *alloc_or_trim(const d9d_comm *c, uint64_t bytes)
 static d9d_status symm_buffer_create(d9d_comm *c, uint64_t bytes, void **out)
 {
     d9d_peer_memory *x = NULL;
-    void *mine[2] = {NULL, NULL};
+    void *local[2] = {NULL, NULL};
     d9d_status st;
 
     for (int i = 0; i < 2; i++)
-        mine[i] = alloc_or_trim(c, bytes); /* NULL: then nothing is mapped */
+        local[i] = alloc_or_trim(c, bytes); /* NULL: then nothing is mapped */
     (void)cudaGetLastError();
-    st = d9d_peer_map(c, "symm_buffer", mine, 2, &x);
+    st = d9d_peer_map(c, "symm_buffer", local, 2, &x);
     if (x != NULL)
         x->owned = true;
     for (int i = 0; i < 2 && x == NULL && !*c->failed; i++)
-        (void)cudaFree(mine[i]);
+        (void)cudaFree(local[i]);
     *out = x;
     return st;
 }

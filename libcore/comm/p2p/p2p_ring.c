@@ -47,10 +47,10 @@ static const char *signal_at(const void *base, int word, int ring)
     return (const char *)base + (size_t)(word * RINGS + ring) * SIGNAL_STRIDE;
 }
 
-static char *slot_at(const void *base, int ring, uint32_t piece)
+static char *slot_at(const void *base, int ring, uint32_t chunk)
 {
     return (char *)(uintptr_t)base + SIGNALS_BYTES +
-           (size_t)(ring * RING_SLOTS + (int)(piece % RING_SLOTS)) * CHUNK_BYTES;
+           (size_t)(ring * RING_SLOTS + (int)(chunk % RING_SLOTS)) * CHUNK_BYTES;
 }
 
 /* The ring of `to` that `from` fills. */
@@ -67,17 +67,17 @@ static d9d_status ring_alloc(d9d_comm *c, p2p_rings *m, bool *fine)
 {
     const size_t bytes = SIGNALS_BYTES + (size_t)RINGS * RING_SLOTS * CHUNK_BYTES;
     const cudaStream_t s = d9d_cuda_stream_handle(d9d_comm_stream(c));
-    void *mine = NULL;
-    const bool well = cudaMalloc(&mine, bytes) == cudaSuccess &&
-                      cudaMemsetAsync(mine, 0, SIGNALS_BYTES, s) == cudaSuccess &&
+    void *local = NULL;
+    const bool well = cudaMalloc(&local, bytes) == cudaSuccess &&
+                      cudaMemsetAsync(local, 0, SIGNALS_BYTES, s) == cudaSuccess &&
                       cudaStreamSynchronize(s) == cudaSuccess;
 
-    m->local = mine;
+    m->local = local;
     (void)cudaGetLastError(); /* out of memory is not an error: messages then use NCCL */
     D9D_TRY(d9di_comm_all_true(c, "mail", well, fine));
     if (!*fine)
         return D9D_OK;
-    D9D_TRY(d9d_peer_map(c, "mail", &mine, 1, &m->peers));
+    D9D_TRY(d9d_peer_map(c, "mail", &local, 1, &m->peers));
     *fine = m->peers != NULL && d9di_peer_has_signals(m->peers);
     return D9D_OK;
 }
@@ -121,26 +121,26 @@ typedef struct chunk_copy {
 
 static chunk_copy chunk_send(p2p_rings *m, int ring, char *theirs, char *src)
 {
-    const uint32_t piece = m->sent[ring]++;
+    const uint32_t chunk = m->sent[ring]++;
 
     return (chunk_copy){signal_at(m->local, CONSUMED, ring),
                         signal_at(theirs, ARRIVED, ring),
-                        piece + 1 - RING_SLOTS,
-                        piece + 1,
-                        slot_at(theirs, ring, piece),
+                        chunk + 1 - RING_SLOTS,
+                        chunk + 1,
+                        slot_at(theirs, ring, chunk),
                         src};
 }
 
 static chunk_copy chunk_recv(p2p_rings *m, int ring, char *theirs, char *dst)
 {
-    const uint32_t piece = m->received[ring]++;
+    const uint32_t chunk = m->received[ring]++;
 
     return (chunk_copy){signal_at(m->local, ARRIVED, ring),
                         signal_at(theirs, CONSUMED, ring),
-                        piece + 1,
-                        piece + 1,
+                        chunk + 1,
+                        chunk + 1,
                         dst,
-                        slot_at(m->local, ring, piece)};
+                        slot_at(m->local, ring, chunk)};
 }
 
 static bool p2p_ring_connects(const d9d_comm *c, int peer)

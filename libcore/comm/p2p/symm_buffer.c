@@ -60,17 +60,17 @@ void d9di_comm_host_id(char out[D9DI_COMM_HOST_ID_MAX])
         (void)close(fd);
 }
 
-d9d_status d9di_comm_all_true(d9d_comm *c, const char *what, bool mine, bool *out)
+d9d_status d9di_comm_all_true(d9d_comm *c, const char *label, bool local, bool *out)
 {
-    const char vote = mine ? 1 : 0;
+    const char vote = local ? 1 : 0;
     d9d_comm_blob *all;
     d9d_arena a = {0};
     d9d_status st;
 
     all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
-    st = d9d_comm_allgather_bytes(c, what, &vote, 1, &a, all);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, label);
+    st = d9d_comm_allgather_bytes(c, label, &vote, 1, &a, all);
     *out = st == D9D_OK;
     for (int r = 0; st == D9D_OK && r < c->size; r++)
         *out = *out && all[r].n == 1 && *(const char *)all[r].data == 1;
@@ -89,9 +89,9 @@ static d9d_hash host_hash(const d9d_comm *c)
                : (d9d_hash){0};
 }
 
-d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *what, bool *out)
+d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *label, bool *out)
 {
-    const d9d_hash mine = host_hash(c), nowhere = {0};
+    const d9d_hash local = host_hash(c), nowhere = {0};
     d9d_comm_blob *all;
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
@@ -101,13 +101,13 @@ d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *what, bool *out)
         return D9D_OK;
     all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
-    st = d9d_comm_allgather_bytes(c, what, &mine, sizeof(mine), &a, all);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, label);
+    st = d9d_comm_allgather_bytes(c, label, &local, sizeof(local), &a, all);
     *out = st == D9D_OK;
     for (int r = 0; st == D9D_OK && r < c->size; r++)
-        *out = *out && all[r].n == sizeof(mine) &&
-               memcmp(all[r].data, all[0].data, sizeof(mine)) == 0 &&
-               memcmp(all[r].data, &nowhere, sizeof(mine)) != 0;
+        *out = *out && all[r].n == sizeof(local) &&
+               memcmp(all[r].data, all[0].data, sizeof(local)) == 0 &&
+               memcmp(all[r].data, &nowhere, sizeof(local)) != 0;
     if (st == D9D_OK)
         c->hosts = *out ? D9DI_HOSTS_ONE : D9DI_HOSTS_MORE;
     d9d_arena_release(&a);
@@ -236,13 +236,13 @@ void *d9d_symm_buffer_local(const d9d_comm *c)
 }
 
 /* Publish the buffer that was written, and make the other one current. */
-static d9d_status swap_and_barrier(d9d_comm *c, const char *what, bool signaled,
+static d9d_status swap_and_barrier(d9d_comm *c, const char *label, bool signaled,
                                    const d9di_peer_get *gets, int n)
 {
     c->symm.current = 1 - c->symm.current;
     return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_PEER_BARRIER,
                                                  .t = D9D_U8,
-                                                 .label = what,
+                                                 .label = label,
                                                  .stream = d9d_comm_stream(c),
                                                  .peer_memory = c->symm.handle,
                                                  .signaled = signaled,
@@ -250,9 +250,9 @@ static d9d_status swap_and_barrier(d9d_comm *c, const char *what, bool signaled,
                                                  .n_gets = n});
 }
 
-d9d_status d9d_symm_buffer_barrier(d9d_comm *c, const char *what)
+d9d_status d9d_symm_buffer_barrier(d9d_comm *c, const char *label)
 {
-    return swap_and_barrier(c, what, false, NULL, 0);
+    return swap_and_barrier(c, label, false, NULL, 0);
 }
 
 d9d_status d9d_symm_buffer_get(d9d_comm *c, d9d_stream s, int from, uint64_t offset, void *dst,
@@ -266,9 +266,9 @@ d9d_status d9d_symm_buffer_get(d9d_comm *c, d9d_stream s, int from, uint64_t off
 d9d_status d9d_symm_buffer_put(d9d_comm *c, d9d_stream s, uint64_t offset, const void *src,
                                uint64_t n)
 {
-    char *mine = d9d_symm_buffer_local(c);
+    char *local = d9d_symm_buffer_local(c);
 
-    return n == 0 ? D9D_OK : c->ops->symm_buffer->copy(c, s, mine + offset, src, n);
+    return n == 0 ? D9D_OK : c->ops->symm_buffer->copy(c, s, local + offset, src, n);
 }
 
 d9d_status d9d_symm_buffer_signal(d9d_comm *c, d9d_stream s, int to)
@@ -276,14 +276,14 @@ d9d_status d9d_symm_buffer_signal(d9d_comm *c, d9d_stream s, int to)
     return c->ops->symm_buffer->signal(c->symm.handle, s, to);
 }
 
-d9d_status d9d_symm_buffer_get_on_signal(d9d_comm *c, const char *what,
+d9d_status d9d_symm_buffer_get_on_signal(d9d_comm *c, const char *label,
                                          const d9d_symm_buffer_slice *parts, int n)
 {
     d9di_peer_get *gets = calloc((size_t)n + 1, sizeof(*gets));
     d9d_status st;
 
     if (gets == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %d slices", c->name, what, n);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %d slices", c->name, label, n);
     for (int i = 0; i < n; i++) {
         const char *theirs =
             c->ops->symm_buffer->ptr(c->symm.handle, c->symm.current, parts[i].from);
@@ -294,7 +294,7 @@ d9d_status d9d_symm_buffer_get_on_signal(d9d_comm *c, const char *what,
                                   .n = parts[i].n,
                                   .done_event = &c->symm.arrived[parts[i].from]};
     }
-    st = swap_and_barrier(c, what, true, gets, n);
+    st = swap_and_barrier(c, label, true, gets, n);
     free(gets);
     return st;
 }

@@ -123,7 +123,7 @@ static d9d_status buffers_create(d9d_comm *c, uint64_t bytes, void **out)
     d9d_comm_blob *all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
     bool fine = false;
     d9d_status st;
-    memfd_info mine;
+    memfd_info local;
     int fd = -1;
 
     if (r == NULL || all == NULL) {
@@ -132,8 +132,8 @@ static d9d_status buffers_create(d9d_comm *c, uint64_t bytes, void **out)
     }
     r->comm = c;
     r->bytes = bytes;
-    fd = create_local(r, &mine);
-    D9D_TRY_OR(st, d9d_comm_allgather_bytes(c, "symm_buffer", &mine, sizeof(mine), &a, all), out);
+    fd = create_local(r, &local);
+    D9D_TRY_OR(st, d9d_comm_allgather_bytes(c, "symm_buffer", &local, sizeof(local), &a, all), out);
     st = d9di_comm_all_true(c, "symm_buffer", open_peers(r, all), &fine);
 out:
     if (fd >= 0)

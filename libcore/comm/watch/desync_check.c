@@ -57,12 +57,12 @@ static const char *call_desc_text(const struct call_desc *s, char *buf, size_t n
 
 /* The first rank whose counts differ between two ranks, or -1.  In an all-gather or reduce-scatter
  * both have the same lists; in an all-to-all what one sends is what the other receives. */
-static int find_count_mismatch(const d9d_comm *c, const struct call_desc *mine,
+static int find_count_mismatch(const d9d_comm *c, const struct call_desc *local,
                                const struct call_desc *other, int rank)
 {
-    const int64_t *a = send_counts(mine), *b = send_counts(other);
+    const int64_t *a = send_counts(local), *b = send_counts(other);
 
-    if (mine->coll != D9DI_COLL_ALL_TO_ALL) {
+    if (local->coll != D9DI_COLL_ALL_TO_ALL) {
         for (int i = 0; i < 2 * c->size; i++)
             if (a[i] != b[i])
                 return i % c->size;
@@ -72,26 +72,27 @@ static int find_count_mismatch(const d9d_comm *c, const struct call_desc *mine,
 }
 
 static d9d_status compare_calls(const d9d_comm *c, const d9di_comm_call *k,
-                                const struct call_desc *mine, const struct call_desc *other,
+                                const struct call_desc *local, const struct call_desc *other,
                                 int rank)
 {
     char here[160], there[160];
     int at;
 
-    if (mine->coll < 0 || other->coll < 0 || other->coll >= D9DI_COLL_COUNT || other->t < 0 ||
+    if (local->coll < 0 || other->coll < 0 || other->coll >= D9DI_COLL_COUNT || other->t < 0 ||
         other->t >= D9D_DTYPE_COUNT)
         return d9di_comm_call_fail(c, k, "rank %d sent no record of a call", c->world[rank]);
-    if (mine->coll != other->coll || mine->t != other->t || mine->op != other->op ||
-        mine->root != other->root || mine->n != other->n || strcmp(mine->label, other->label) != 0)
+    if (local->coll != other->coll || local->t != other->t || local->op != other->op ||
+        local->root != other->root || local->n != other->n ||
+        strcmp(local->label, other->label) != 0)
         return d9di_comm_call_fail(c, k, "rank %d calls %s, rank %d calls %s", c->world[c->rank],
-                                   call_desc_text(mine, here, sizeof(here)), c->world[rank],
+                                   call_desc_text(local, here, sizeof(here)), c->world[rank],
                                    call_desc_text(other, there, sizeof(there)));
-    at = find_count_mismatch(c, mine, other, rank);
+    at = find_count_mismatch(c, local, other, rank);
     if (at >= 0)
         return d9di_comm_call_fail(
             c, k, "rank %d counts %lld to and %lld from rank %d, rank %d counts %lld and %lld",
-            c->world[c->rank], (long long)send_counts(mine)[at],
-            (long long)send_counts(mine)[c->size + at], c->world[at], c->world[rank],
+            c->world[c->rank], (long long)send_counts(local)[at],
+            (long long)send_counts(local)[c->size + at], c->world[at], c->world[rank],
             (long long)send_counts(other)[at], (long long)send_counts(other)[c->size + at]);
     return D9D_OK;
 }
@@ -99,7 +100,7 @@ static d9d_status compare_calls(const d9d_comm *c, const d9di_comm_call *k,
 d9d_status d9di_desync_check(d9d_comm *c, const d9di_comm_call *k)
 {
     const size_t one = call_desc_size(c);
-    char *all = calloc((size_t)c->size + 1, one), *mine = all + (size_t)c->size * one;
+    char *all = calloc((size_t)c->size + 1, one), *local = all + (size_t)c->size * one;
     int64_t *counts = calloc((size_t)c->size, sizeof(*counts));
     d9d_status st = D9D_OK;
 
@@ -109,18 +110,18 @@ d9d_status d9di_desync_check(d9d_comm *c, const d9di_comm_call *k)
     }
     for (int r = 0; r < c->size; r++)
         counts[r] = (int64_t)one;
-    call_desc_fill(c, k, (struct call_desc *)(void *)mine);
+    call_desc_fill(c, k, (struct call_desc *)(void *)local);
     D9D_TRY_OR(st,
                c->ops->run[D9DI_COLL_ALLGATHER_BYTES](
                    c, &(d9di_comm_call){.coll = D9DI_COLL_ALLGATHER_BYTES,
                                         .t = D9D_U8,
                                         .label = "the check of a call",
                                         .dst = all,
-                                        .src = mine,
+                                        .src = local,
                                         .recv = counts}),
                out);
     for (int r = 0; r < c->size && st == D9D_OK; r++)
-        st = compare_calls(c, k, (const struct call_desc *)(void *)mine,
+        st = compare_calls(c, k, (const struct call_desc *)(void *)local,
                            (const struct call_desc *)(void *)(all + (size_t)r * one), r);
 out:
     free(counts);

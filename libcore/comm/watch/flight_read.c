@@ -346,12 +346,12 @@ static void set_liveness(d9d_flight *f)
         f->now = f->last_seen;
 }
 
-static d9d_status alloc_records(d9d_flight *f, const char *what)
+static d9d_status alloc_records(d9d_flight *f, const char *label)
 {
     f->record = calloc((size_t)f->size, sizeof(*f->record));
     f->culprit = calloc((size_t)f->size, sizeof(*f->culprit));
     if (f->record == NULL || f->culprit == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", what, f->size);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", label, f->size);
     return D9D_OK;
 }
 

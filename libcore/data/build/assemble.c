@@ -10,8 +10,8 @@
 
 #include "d9d/base/rng.h"
 #include "d9d/base/thread.h"
-#include "data/build/out_file.h"
 #include "data/dataset/dataset_index.h"
+#include "data/io/out_file.h"
 
 enum { RECORDS_PER_READ = 512 };
 

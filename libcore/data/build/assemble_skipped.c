@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "data/build/assemble_private.h"
-#include "data/build/out_file.h"
+#include "data/io/out_file.h"
 
 struct skips {
     const d9di_dataset_manifest *m;

@@ -12,7 +12,7 @@
 
 #include "d9d/base/fs.h"
 #include "data/build/assemble_private.h"
-#include "data/build/out_file.h"
+#include "data/io/out_file.h"
 
 enum { DIGIT_BITS = 16, DIGITS = 1 << DIGIT_BITS, CANDIDATES_PER_READ = 512 };
 #define ALL_KEYS (UINT64_C(1) << D9DI_ASSEMBLE_KEY_BITS)

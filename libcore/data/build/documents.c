@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/build/input_stream.h"
 #include "data/dataset/megatron.h"
+#include "data/io/input_stream.h"
 #include "data/tokenizer/utf8.h"
 
 enum { READ_BYTES = 1 << 20 };

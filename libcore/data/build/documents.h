@@ -4,8 +4,8 @@
 
 #include "d9d/data/build/shard.h"
 #include "data/build/input_splits.h"
-#include "data/build/skipped.h"
 #include "data/chat/chat_private.h"
+#include "data/io/skipped.h"
 
 enum { D9DI_CHUNK_BYTES = 1 << 20 };
 #define D9DI_MAX_DOCUMENT ((size_t)256 << 20)

@@ -14,8 +14,8 @@
 
 #include "d9d/base/mem.h"
 #include "d9d/data/build/shard.h"
-#include "data/build/input_stream.h"
 #include "data/dataset/dataset_manifest.h"
+#include "data/io/input_stream.h"
 
 /* Bytes [from, upto) of one source, or whole sources; then from is 0 and upto INT64_MAX. */
 typedef struct d9di_input_split {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/build/jsonl.h"
+#include "data/io/jsonl.h"
 
 #define NONE UINT32_MAX
 

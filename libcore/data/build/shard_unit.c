@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/build/out_file.h"
 #include "data/build/shard_unit_private.h"
 #include "data/dataset/dataset_private.h"
+#include "data/io/out_file.h"
 
 /* --- a unit -------------------------------------------------------------------------------- */
 

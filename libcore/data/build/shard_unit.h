@@ -15,8 +15,8 @@
 
 #include "d9d/base/fs.h"
 #include "data/build/documents.h"
-#include "data/build/skipped.h"
 #include "data/dataset/dataset_manifest.h"
+#include "data/io/skipped.h"
 
 enum { D9DI_MAX_SPLITS = 16, D9DI_LENGTH_BINS = 31 };
 

@@ -233,8 +233,8 @@ static d9d_status read_state(const json_t *root, const char *where, const d9d_bu
     return read_lists(root, where, s);
 }
 
-d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *opts, int64_t piece, int64_t unit,
-                                      d9di_shard_unit_state *out)
+d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *opts, int64_t input_split,
+                                      int64_t unit, d9di_shard_unit_state *out)
 {
     d9d_buf text = {0};
     json_t *root = NULL;
@@ -242,11 +242,12 @@ d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *opts, int64_t 
     d9d_status st;
 
     memset(out, 0, sizeof(*out));
-    D9D_TRY(d9di_shard_unit_path(opts->dir, piece, unit, ".json", &path));
+    D9D_TRY(d9di_shard_unit_path(opts->dir, input_split, unit, ".json", &path));
     D9D_TRY_OR(st, d9d_fs_read(path, UINT64_C(64) << 20, &text), out);
     D9D_TRY_OR(st, d9d_json_parse(path, text.data ? text.data : "", text.len, &root), out);
     D9D_TRY_OR(st, read_state(root, path, &text, opts, out), out);
-    if (out->input_split != piece || out->unit != unit || out->samples < 0 || out->segments < 0)
+    if (out->input_split != input_split || out->unit != unit || out->samples < 0 ||
+        out->segments < 0)
         st = D9D_FAIL(D9D_EFORMAT, "%s: says that it is unit %lld of input split %lld", path,
                       (long long)out->unit, (long long)out->input_split);
 out:

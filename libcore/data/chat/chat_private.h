@@ -2,8 +2,8 @@
 #ifndef D9DI_DATA_CHAT_CHAT_PRIVATE_H
 #define D9DI_DATA_CHAT_CHAT_PRIVATE_H
 
-#include "data/build/jsonl.h"
 #include "data/chat/chat_render.h"
+#include "data/io/jsonl.h"
 
 typedef struct d9di_chat d9di_chat;
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/build/input_stream.h"
 #include "data/chat/chat_private.h"
+#include "data/io/input_stream.h"
 #include "data/tokenizer/utf8.h"
 
 enum { READ_BYTES = 1 << 20, MAX_LINE = 256 << 20 };

@@ -416,7 +416,7 @@ static d9d_status read_range(const struct d9di_dataset_map *m, uint64_t at, size
     d9d_status st;
 
     if (!p)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu bytes", m->path, bytes);
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory: %zu bytes requested", m->path, bytes);
     D9D_TRY_OR(st, d9d_file_open(m->path, &file), out);
     if (fstat(file.fd, &s) != 0 || s.st_dev != m->device || s.st_ino != m->inode)
         st = D9D_FAIL(D9D_EIO, "%s: was replaced under the program", m->path);

@@ -7,7 +7,7 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/base/mem.h"
-#include "data/build/skipped.h"
+#include "data/io/skipped.h"
 
 enum { D9DI_MAX_SHARDS = 100000 };          /* most shards of a dataset */
 #define D9DI_MAX_LENGTH INT64_C(0x7fffffff) /* longest sample, in stored tokens */

@@ -11,7 +11,7 @@
 
 #include "d9d/base/mem.h"
 #include "d9d/data/tokenizer/tokenizer.h"
-#include "data/build/input_stream.h"
+#include "data/io/input_stream.h"
 
 typedef struct d9di_megatron d9di_megatron;
 

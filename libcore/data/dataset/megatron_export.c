@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/build/out_file.h"
 #include "data/dataset/dataset_private.h"
 #include "data/dataset/megatron_format.h"
+#include "data/io/out_file.h"
 
 enum { NARROW_BELOW = 65500 }; /* Megatron-LM's own rule for u16 ids */
 
@@ -244,7 +244,7 @@ d9d_status d9d_dataset_export_megatron(const char *dir, const char *split, const
     D9D_TRY(d9d_dataset_open(dir, split, &e.ds));
     e.narrow = d9d_dataset_vocab(e.ds) < NARROW_BELOW;
     if (e.ds->manifest.labels)
-        st = D9D_FAIL(D9D_ECONFIG, "%s: has labels, and Megatron's files have no room for them",
+        st = D9D_FAIL(D9D_ECONFIG, "%s: has labels, which the files of Megatron-LM cannot hold",
                       dir);
     else if ((st = make_paths(out, &p)) == D9D_OK)
         st = write_files(&e, &p, replace, log);

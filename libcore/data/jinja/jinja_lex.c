@@ -463,7 +463,7 @@ static d9d_status normalize(lexer *l, const char *text, size_t n)
     char *copy = d9d_arena_alloc(l->source->arena, n + 1), *to = copy;
 
     if (copy == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu bytes", l->source->where, n);
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory: %zu bytes requested", l->source->where, n);
     for (size_t i = 0; i < n; i++) {
         if (text[i] == '\r' && i + 1 < n && text[i + 1] == '\n')
             continue;

@@ -55,8 +55,8 @@ d9d_status d9di_jinja_alloc(d9di_jinja_run *r, size_t n, size_t size, void *out)
     D9D_TRY(d9di_jinja_step(r, bytes / 1024));
     p = d9d_arena_alloc(r->arena, (size_t)bytes);
     if (p == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: line %d: no memory for %llu bytes", r->where, r->line,
-                        (unsigned long long)bytes);
+        return D9D_FAIL(D9D_ENOMEM, "%s: line %d: out of memory: %llu bytes requested", r->where,
+                        r->line, (unsigned long long)bytes);
     memcpy(out, &p, sizeof(p));
     return D9D_OK;
 }

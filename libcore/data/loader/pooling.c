@@ -116,7 +116,7 @@ d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n)
  */
 
 typedef struct rank_layout {
-    int64_t length, pieces, size; /* of a sequence, divided into `pieces` chunks of `size` */
+    int64_t length, chunks, size; /* of a sequence, divided into `chunks` chunks of `size` */
     int64_t local;                /* positions of a sequence on this rank */
     int64_t first, tokens; /* this rank's range among the tokens of its tensor-parallel group */
     const d9d_pooling_opts *opts;
@@ -127,11 +127,11 @@ static d9d_status rank_layout_init(const d9d_batch *b, const d9d_pooling_opts *o
 {
     rank_layout p = {.length = b->length, .local = b->length / opts->cp_ranks, .opts = opts};
 
-    p.pieces = opts->cp_ranks > 1 ? 2 * opts->cp_ranks : 1;
-    p.size = b->length / p.pieces;
+    p.chunks = opts->cp_ranks > 1 ? 2 * opts->cp_ranks : 1;
+    p.size = b->length / p.chunks;
     p.tokens = b->seqs * p.local / opts->tp_ranks;
     p.first = opts->tp * p.tokens;
-    if (b->length % p.pieces != 0 || b->seqs * p.local % opts->tp_ranks != 0)
+    if (b->length % p.chunks != 0 || b->seqs * p.local % opts->tp_ranks != 0)
         return D9D_FAIL(D9D_EINVAL,
                         "pool: %lld rows of %lld positions do not divide over %d x %d ranks",
                         (long long)b->seqs, (long long)b->length, opts->cp_ranks, opts->tp_ranks);
@@ -142,12 +142,12 @@ static d9d_status rank_layout_init(const d9d_batch *b, const d9d_pooling_opts *o
 /* The local token of a position, or -1. */
 static int64_t local_token(const rank_layout *p, int64_t row, int64_t position)
 {
-    const int64_t piece = position / p->size, rank = p->opts->cp;
+    const int64_t chunk = position / p->size, rank = p->opts->cp;
     int64_t at = row * p->local + position % p->size;
 
-    if (p->pieces > 1 && piece == p->pieces - 1 - rank)
+    if (p->chunks > 1 && chunk == p->chunks - 1 - rank)
         at += p->size;
-    else if (p->pieces > 1 && piece != rank)
+    else if (p->chunks > 1 && chunk != rank)
         return -1;
     at -= p->first;
     return at >= 0 && at < p->tokens ? at : -1;

@@ -215,14 +215,14 @@ static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source
 {
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i], *w = p->lora.adapts;
-        d9di_adapters_factors f, *mine;
+        d9di_adapters_factors f, *added;
 
         if (w == NULL || p != w->lora.adapter->a) /* each adapter once */
             continue;
         D9D_TRY(factors_describe(&ad->arena, w, &f));
-        D9D_TRY(d9di_adapters_add(ad, &f, &mine));
-        D9D_TRY(factor_read(w->lora.adapter->a, src, mine->a));
-        D9D_TRY(factor_read(w->lora.adapter->b, src, mine->b));
+        D9D_TRY(d9di_adapters_add(ad, &f, &added));
+        D9D_TRY(factor_read(w->lora.adapter->a, src, added->a));
+        D9D_TRY(factor_read(w->lora.adapter->b, src, added->b));
     }
     return D9D_OK;
 }
@@ -239,7 +239,7 @@ static d9d_status heads_read(const d9d_params *params, const d9d_tensor_source *
 {
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
-        d9di_adapters_head *mine;
+        d9di_adapters_head *added;
         size_t at = 0;
 
         if (!is_trained_head(p))
@@ -250,8 +250,8 @@ static d9d_status heads_read(const d9d_params *params, const d9d_tensor_source *
                                                              .rows = p->spec.shape.dim[0],
                                                              .columns = p->spec.shape.dim[1],
                                                              .dtype = p->spec.dtype},
-                                       &mine));
-        D9D_TRY(d9di_adapters_read_f32(src, at, mine->rows * mine->columns, mine->v));
+                                       &added));
+        D9D_TRY(d9di_adapters_read_f32(src, at, added->rows * added->columns, added->v));
     }
     return D9D_OK;
 }

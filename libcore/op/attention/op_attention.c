@@ -180,14 +180,14 @@ static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
 }
 
 static d9d_status attention_check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
-                                  const d9d_op_attention_opts *opts, const d9di_op_cp *pieces)
+                                  const d9d_op_attention_opts *opts, const d9di_op_cp *chunks)
 {
     D9D_TRY(d9di_op_check_real("attention", "q", q));
     D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
     D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
     D9D_TRY(check_heads(q, k));
     D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
-    D9D_TRY(d9di_op_cp_check("attention", "k", pieces, k));
+    D9D_TRY(d9di_op_cp_check("attention", "k", chunks, k));
     D9D_TRY(check_scores(opts));
     D9D_TRY(check_sinks(q, opts->sinks));
     return check_segments(q, opts);

@@ -190,7 +190,7 @@ static d9d_status lce_run_local(d9d_tape *t, const lce_run *f)
 
 static d9d_status lce_run_vocab_parallel(d9d_tape *t, const lce_run *f)
 {
-    const int64_t n = d9d_comm_size(f->comm), mine = d9d_comm_rank(f->comm);
+    const int64_t n = d9d_comm_size(f->comm), rank = d9d_comm_rank(f->comm);
     const int64_t tokens = f->call.dims.rows;
     lce_run part = *f;
     d9d_tensor all;
@@ -199,7 +199,7 @@ static d9d_status lce_run_vocab_parallel(d9d_tape *t, const lce_run *f)
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n, 2, tokens), &all));
     parts = d9d_tensor_data(&all);
-    part.lse = parts + 2 * mine * tokens;
+    part.lse = parts + 2 * rank * tokens;
     part.loss = part.lse + tokens;
     D9D_TRY_OR(st, lce_run_local(t, &part), out);
     D9D_TRY_OR(st,
@@ -207,7 +207,7 @@ static d9d_status lce_run_vocab_parallel(d9d_tape *t, const lce_run *f)
                                        part.lse, 2 * tokens),
                out);
     st = D9DI_KERNEL(t, loss->linear_cross_entropy_combine, &f->call.dims, f->loss, f->lse, f->unit,
-                     parts, n, mine, f->call.w, d9d_tensor_data(f->targets));
+                     parts, n, rank, f->call.w, d9d_tensor_data(f->targets));
 out:
     d9d_tensor_release(&all);
     return st;

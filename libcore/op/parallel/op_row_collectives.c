@@ -111,16 +111,16 @@ static d9d_status peers_get(const d9di_op_row_coll *m)
                                rank_bytes(m));
 }
 
-d9d_status d9di_op_all_gather_start(d9di_op_row_coll *m, void *all, const void *mine)
+d9d_status d9di_op_all_gather_start(d9di_op_row_coll *m, void *all, const void *local)
 {
     d9d_comm *c = m->rows.comm;
 
     m->all = all;
-    m->local = mine;
+    m->local = local;
     if (!m->uses_symm)
         return D9D_OK;
     D9D_TRY(d9d_comm_wait_stream(c, compute_stream(m)));
-    D9D_TRY(d9d_symm_buffer_put(c, d9d_comm_stream(c), 0, mine, rank_bytes(m)));
+    D9D_TRY(d9d_symm_buffer_put(c, d9d_comm_stream(c), 0, local, rank_bytes(m)));
     D9D_TRY(peers_signal(m));
     return peers_get(m);
 }
@@ -207,14 +207,14 @@ d9d_status d9di_op_reduce_scatter_start(const d9di_op_row_coll *m, const void *a
     return d9di_op_reduce_scatter_get(m);
 }
 
-static d9d_status sum_ordered(const d9di_op_row_coll *m, const void *mine, const void *plus,
+static d9d_status sum_ordered(const d9di_op_row_coll *m, const void *local, const void *plus,
                               void *y)
 {
     const int ranks = d9d_comm_size(m->rows.comm), me = d9d_comm_rank(m->rows.comm);
     const void *x[D9D_ADD_MAX_ARRAYS];
 
     for (int r = 0; r < ranks; r++)
-        x[r] = r == me ? mine : recv_from(m, r);
+        x[r] = r == me ? local : recv_from(m, r);
     x[ranks] = plus;
     return D9DI_KERNEL(m->tape, elementwise->add, m->rows.t, y, x, ranks + (plus != NULL ? 1 : 0),
                        m->rows.n);

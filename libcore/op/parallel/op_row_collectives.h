@@ -6,7 +6,7 @@
  * rank, overlapped with computation.  Without it the group's collectives run in the wait.
  *
  *     D9D_TRY_OR(st, d9di_op_row_coll_init(&m, t, D9DI_ROW_ALL_GATHER, &rows), out);
- *     D9D_TRY_OR(st, d9di_op_all_gather_start(&m, all, mine), out);
+ *     D9D_TRY_OR(st, d9di_op_all_gather_start(&m, all, local), out);
  *     ...                                          // computation, overlapped
  *     st = d9di_op_all_gather_wait(&m);            // from here on `all` is valid
  *
@@ -54,8 +54,8 @@ static inline int d9di_op_row_coll_next_rank(const d9di_op_row_coll *m, int i)
     return (d9d_comm_rank(m->rows.comm) + i) % d9d_comm_size(m->rows.comm);
 }
 
-/* mine [n] must live until the wait; all [ranks, n]. */
-d9d_status d9di_op_all_gather_start(d9di_op_row_coll *m, void *all, const void *mine);
+/* local [n] must live until the wait; all [ranks, n]. */
+d9d_status d9di_op_all_gather_start(d9di_op_row_coll *m, void *all, const void *local);
 /* With staging buffers: work enqueued from here on sees the rows of rank `from` of the group, at
  * *rows. This rank's own rows are there at once. */
 d9d_status d9di_op_all_gather_wait_rank(const d9di_op_row_coll *m, int from, const void **rows);

@@ -156,13 +156,13 @@ static d9di_op_row_coll pending_coll(d9d_tape *t, const d9d_op_pending_rows *com
                                      const d9d_var *all)
 {
     const rows_attr a = {coming->comm, coming->label};
-    const d9d_tensor *mine = d9d_var_tensor(coming->local);
+    const d9d_tensor *local = d9d_var_tensor(coming->local);
 
     return (d9di_op_row_coll){.tape = t,
-                              .rows = coll_args(&a, mine),
+                              .rows = coll_args(&a, local),
                               .uses_symm = true,
                               .all = d9d_tensor_data(d9d_var_tensor(all)),
-                              .local = d9d_tensor_data(mine)};
+                              .local = d9d_tensor_data(local)};
 }
 
 d9d_status d9d_op_all_gather_rows_wait(d9d_tape *t, d9d_op_pending_rows *coming, const d9d_var *all)

@@ -55,7 +55,7 @@ static d9d_status slow_peek(d9d_device *dev, void *pinned, const void *src, uint
 static d9d_status no_pin(d9d_device *dev, uint64_t n, void **out)
 {
     (void)out;
-    return D9D_FAIL(D9D_ENOMEM, "%s: out of memory for %llu bytes", dev->name,
+    return D9D_FAIL(D9D_ENOMEM, "%s: out of memory: %llu bytes requested", dev->name,
                     (unsigned long long)n);
 }
 
@@ -312,9 +312,10 @@ static void no_memory_for_a_copy_is_a_warning(void **state)
 
     (void)state;
     run_open(&r, true, false);
-    unit_check_has(r.outbox,
-                   "cpu: out of memory for 8000 bytes: training will wait for every checkpoint",
-                   __FILE__, __LINE__);
+    unit_check_has(
+        r.outbox,
+        "cpu: out of memory: 8000 bytes requested: training will wait for every checkpoint",
+        __FILE__, __LINE__);
     run_step(&r);
     assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     check_saved(1);

@@ -49,13 +49,13 @@ static void groups_are_a_partition(void **state)
 static void check_members(const d9d_parallel_degrees *d, unsigned axes, int64_t rank, int64_t first,
                           int64_t step, int64_t count)
 {
-    const d9di_mesh_place mine = d9di_mesh_axes_place(d, axes, rank);
+    const d9di_mesh_place place = d9di_mesh_axes_place(d, axes, rank);
 
-    assert_int_equal(mine.count, count);
+    assert_int_equal(place.count, count);
     for (int64_t i = 0; i < count; i++) {
         const d9di_mesh_place p = d9di_mesh_axes_place(d, axes, first + i * step);
 
-        assert_int_equal(p.group, mine.group);
+        assert_int_equal(p.group, place.group);
         assert_int_equal(p.index, i);
     }
 }

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
-#include "data/build/input_stream.h"
+#include "data/io/input_stream.h"
 
 enum { BYTES = 3 << 20 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "d9d/base/rng.h"
-#include "data/build/jsonl.h"
+#include "data/io/jsonl.h"
 
 static void check_text(const char *line, const char *want, size_t n)
 {

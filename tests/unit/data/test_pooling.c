@@ -23,17 +23,17 @@ static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp
                 double *y)
 {
     const d9d_pooling_opts opts = {pooling, cp, cps, tp, tps, false};
-    const int64_t mine = b->length / cps, size = b->length / (2 * cps);
+    const int64_t local_length = b->length / cps, size = b->length / (2 * cps);
     d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;
 
     assert_ok(d9d_batch_pooling_index(b, &opts, &buffer, &h));
-    assert_int_equal(h.tokens, b->seqs * mine / tps);
+    assert_int_equal(h.tokens, b->seqs * local_length / tps);
     assert_int_equal(h.n, h.documents * cps * tps);
     for (int64_t n = 0; n < h.n; n++)
         for (int64_t j = 0; j < h.k; j++) {
             const int32_t t = h.token[n * h.k + j];
-            const int64_t token = t + tp * h.tokens, at = token % mine;
+            const int64_t token = t + tp * h.tokens, at = token % local_length;
             int64_t position = at;
 
             if (t < 0) {
@@ -45,8 +45,8 @@ static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp
             assert_true(h.owner_share[t] == h.share[n * h.k + j]);
             if (cps > 1)
                 position = at < size ? cp * size + at : (2 * cps - 1 - cp) * size + at - size;
-            y[n] +=
-                (double)h.share[n * h.k + j] * (double)(token / mine * b->length + position + 1);
+            y[n] += (double)h.share[n * h.k + j] *
+                    (double)(token / local_length * b->length + position + 1);
         }
     for (int64_t n = 0; n < h.documents; n++)
         assert_int_equal(h.labels[n], cp + tp > 0 ? -100 : n == 0 ? 2 : n == 1 ? 1 : -100);

@@ -169,12 +169,13 @@ static void a_limit_gives_cached_blocks_back_before_it_fails(void **state)
     assert_ok(d9d_device_alloc(dev, 4096, &a));
     assert_ok(d9d_device_alloc(dev, 4096, &b));
     assert_fails(d9d_device_alloc(dev, 100, &c), D9D_EOOM,
-                 "cpu: no room for 100 bytes with 8192 in use and a limit of 8192");
+                 "cpu: out of memory: 100 bytes requested, 8192 in use, limit 8192");
     assert_null(c);
     d9d_device_free(dev, b, 4096);
     assert_ok(d9d_device_alloc(dev, 100, &c)); /* b's block was returned to the system */
     assert_int_equal(d9d_device_memory(dev).reserved, 4096 + 256);
-    assert_fails_like(d9d_device_alloc(dev, 8193, &b), D9D_EOOM, "no room for 8193 bytes");
+    assert_fails_like(d9d_device_alloc(dev, 8193, &b), D9D_EOOM,
+                      "out of memory: 8193 bytes requested");
     d9d_device_free(dev, a, 4096);
     d9d_device_set_limit(dev, 300);
     assert_int_equal(d9d_device_memory(dev).reserved, 256);
@@ -332,7 +333,7 @@ static void a_limit_comes_with_the_name(void **state)
     assert_ok(d9d_device_open("cpu@16KiB", &dev));
     assert_int_equal(d9d_device_memory(dev).limit, 16384);
     assert_fails(d9d_device_alloc(dev, 16385, &p), D9D_EOOM,
-                 "cpu: no room for 16385 bytes with 0 in use and a limit of 16384");
+                 "cpu: out of memory: 16385 bytes requested, 0 in use, limit 16384");
     d9d_device_close(dev);
     assert_fails(d9d_device_open("cpu@", &dev), D9D_ECONFIG,
                  "device \"cpu@\": \"\" is not a size such as 4096, 512MB or 4GiB");
@@ -349,15 +350,15 @@ static void a_failure_says_what_is_expected(void **state)
 
     d9d_device_set_limit(dev, 8192);
     assert_fails(d9d_device_require(dev, 8193), D9D_EOOM,
-                 "cpu: no room for the 8193 bytes that are needed at least, with a limit of 8192");
+                 "cpu: out of memory: at least 8193 bytes needed, limit 8192");
     assert_ok(d9d_device_require(dev, 6000));
     assert_ok(d9d_device_alloc(dev, 4096, &a));
     assert_fails(d9d_device_alloc(dev, 5000, &b), D9D_EOOM,
-                 "cpu: no room for 5000 bytes with 4096 in use and a limit of 8192; at least 6000 "
-                 "are needed in all");
+                 "cpu: out of memory: 5000 bytes requested, 4096 in use, limit 8192; at least 6000 "
+                 "needed in all");
     assert_ok(d9d_device_require(dev, 0));
     assert_fails(d9d_device_alloc(dev, 5000, &b), D9D_EOOM,
-                 "cpu: no room for 5000 bytes with 4096 in use and a limit of 8192");
+                 "cpu: out of memory: 5000 bytes requested, 4096 in use, limit 8192");
     d9d_device_free(dev, a, 4096);
 }
 
@@ -379,12 +380,13 @@ static void a_failure_says_what_there_is(void **state)
     ops.mem_info = seven_hundred_of_a_thousand;
     dev->ops = &ops;
     assert_fails(d9d_device_require(dev, 1001), D9D_EOOM,
-                 "cpu: no room for the 1001 bytes that are needed at least, with 700 free of 1000");
-    assert_fails(d9d_device_alloc(dev, UINT64_MAX, &p), D9D_EOOM,
-                 "cpu: no room for 18446744073709551615 bytes with 0 in use and 700 free of 1000");
+                 "cpu: out of memory: at least 1001 bytes needed, 700 free of 1000");
+    assert_fails(
+        d9d_device_alloc(dev, UINT64_MAX, &p), D9D_EOOM,
+        "cpu: out of memory: 18446744073709551615 bytes requested, 0 in use, 700 free of 1000");
     d9d_device_set_limit(dev, 600);
     assert_fails(d9d_device_require(dev, 601), D9D_EOOM,
-                 "cpu: no room for the 601 bytes that are needed at least, with a limit of 600");
+                 "cpu: out of memory: at least 601 bytes needed, limit 600");
     dev->ops = own;
 }
 
@@ -394,10 +396,10 @@ static void absurd_sizes_fail(void **state)
     void *p = NULL;
 
     assert_fails(d9d_device_alloc(dev, UINT64_MAX, &p), D9D_EOOM,
-                 "cpu: no room for 18446744073709551615 bytes with 0 in use");
+                 "cpu: out of memory: 18446744073709551615 bytes requested, 0 in use");
 #ifndef __SANITIZE_ADDRESS__ /* which rejects such a request to the system */
     assert_fails(d9d_device_alloc(dev, UINT64_C(1) << 56, &p), D9D_EOOM,
-                 "cpu: no room for 72057594037927936 bytes with 0 in use");
+                 "cpu: out of memory: 72057594037927936 bytes requested, 0 in use");
 #endif
     assert_null(p);
     assert_int_equal(d9d_device_memory(dev).in_use, 0);

@@ -22,7 +22,7 @@ typedef struct job {
     size_t n;
 } job;
 
-static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a,
+static d9d_status gather(void *self, const void *local, size_t n, d9d_arena *a,
                          d9d_bootstrap_blob *all)
 {
     job *j = self;
@@ -33,7 +33,7 @@ static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a,
     j->gathers++;
     j->largest = n > j->largest ? n : j->largest;
     if (n > 0)
-        memcpy(copy, mine, n);
+        memcpy(copy, local, n);
     for (int r = 0; r < RANKS; r++)
         all[r] = (d9d_bootstrap_blob){copy, n};
     if (j->other != NULL)

@@ -71,7 +71,7 @@ static void large_blocks_are_nowhere(void **state)
     assert_int_equal(byte, 0);
     d9d_device_free(dev, a, UINT64_C(1) << 40);
     d9d_device_free(dev, b, UINT64_C(1) << 40);
-    assert_fails_like(d9d_device_alloc(dev, UINT64_C(1) << 62, &a), D9D_EOOM, "no room");
+    assert_fails_like(d9d_device_alloc(dev, UINT64_C(1) << 62, &a), D9D_EOOM, "out of memory");
 }
 
 static void small_blocks_are_memory(void **state)

@@ -168,7 +168,7 @@ static void memory_that_ends_leaves_nothing(void **state)
     build(&m);
     assert_ok(d9d_module_bind(&m.root));
     d9d_device_set_limit(dev, 5 * 256);
-    assert_fails_like(d9d_module_materialise(&m.root, dev, true), D9D_EOOM, "no room");
+    assert_fails_like(d9d_module_materialise(&m.root, dev, true), D9D_EOOM, "out of memory");
     d9d_module_release(&m.root);
     assert_int_equal(d9d_device_memory(dev).in_use, 0);
     d9d_device_close(dev);

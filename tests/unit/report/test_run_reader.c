@@ -84,11 +84,11 @@ static void a_line_that_is_being_written_waits(void **state)
     append(&p, "ss\": 2}\n{\"step\": 3, \"loss\": 1}\n");
     assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
     assert_int_equal(r->n, 3);
-    assert_int_equal(r->fresh, 1);
+    assert_int_equal(r->first_changed, 1);
     assert_false(r->torn);
     assert_true(d9d_run_reader_values(r, "loss")[1] == 2);
     assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
-    assert_int_equal(r->fresh, 3);
+    assert_int_equal(r->first_changed, 3);
     d9d_run_reader_close(r);
     place_release(&p);
 }
@@ -132,7 +132,7 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
     assert_null(r->end);
     assert_int_equal(r->restarts, 1);
     assert_int_equal(r->n, 2);
-    assert_int_equal(r->fresh, 1);
+    assert_int_equal(r->first_changed, 1);
     assert_int_equal(r->step[1], 3);
     assert_true(d9d_run_reader_values(r, "loss")[1] == 1);
     assert_true(r->wall[0] == 1);

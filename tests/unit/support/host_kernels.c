@@ -918,7 +918,7 @@ static d9d_status on_linear_cross_entropy(d9d_stream s, const d9d_linear_cross_e
 static d9d_status on_linear_cross_entropy_combine(d9d_stream s,
                                                   const d9d_linear_cross_entropy_dims *d,
                                                   float *loss, float *lse, void *unit,
-                                                  const float *parts, int64_t n, int64_t mine,
+                                                  const float *parts, int64_t n, int64_t rank,
                                                   const void *const *w, const int32_t *targets)
 {
     const void *head[MOST_SPLITS];
@@ -929,7 +929,7 @@ static d9d_status on_linear_cross_entropy_combine(d9d_stream s,
     return end(&c, c.k->loss->linear_cross_entropy_combine(
                        c.s, d, out(&c, D9D_F32, loss, d->rows), out(&c, D9D_F32, lse, d->rows),
                        out(&c, d->t, unit, d->rows * d->h), floats(&c, parts, 2 * n * d->rows), n,
-                       mine, head, ints(&c, targets, d->rows)));
+                       rank, head, ints(&c, targets, d->rows)));
 }
 
 static d9d_status on_linear_cross_entropy_dgrad(d9d_stream s, d9d_dtype t, void *dhidden,

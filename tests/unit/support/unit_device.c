@@ -27,7 +27,7 @@ d9d_status unit_device_set(d9d_device *dev, void *p, int byte, uint64_t n)
     d9d_status st;
 
     if (host == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for %llu bytes", (unsigned long long)n);
+        return D9D_FAIL(D9D_ENOMEM, "out of memory: %llu bytes requested", (unsigned long long)n);
     memset(host, byte, n);
     st = d9d_device_upload(dev, p, host, n);
     free(host);

@@ -157,7 +157,7 @@ static void offloading_out_of_turn_is_refused(void **state)
                  "a tensor of shape [8, 8] is offloaded already");
     d9d_device_set_limit(dev, 256);
     assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(64), &more));
-    assert_fails_like(d9d_tensor_restore(&x), D9D_EOOM, "no room for 256 bytes");
+    assert_fails_like(d9d_tensor_restore(&x), D9D_EOOM, "out of memory: 256 bytes requested");
     assert_true(d9d_tensor_is_offloaded(&x));
     d9d_tensor_release(&more);
     assert_ok(d9d_tensor_restore(&x));
@@ -188,7 +188,7 @@ static void sizes_without_number_are_refused(void **state)
     assert_fails(d9d_tensor_alloc(*state, D9D_F32, D9D_SHAPE(2, -1), &x), D9D_EINVAL,
                  "a tensor of shape [2, -1] cannot be counted in bytes");
     assert_fails_like(d9d_tensor_alloc(*state, D9D_U8, D9D_SHAPE(INT64_MAX), &x), D9D_EOOM,
-                      "no room");
+                      "out of memory");
     assert_null(x.storage);
 }
 

@@ -60,7 +60,7 @@ typedef struct d9d_loss_kernels {
      */
     d9d_status (*linear_cross_entropy_combine)(d9d_stream s, const d9d_linear_cross_entropy_dims *d,
                                                float *loss, float *lse, void *token_grad,
-                                               const float *parts, int64_t n, int64_t mine,
+                                               const float *parts, int64_t n, int64_t rank,
                                                const void *const *w, const int32_t *targets);
     /* dhidden[t] = dloss[t] token_grad[t]. */
     d9d_status (*linear_cross_entropy_dgrad)(d9d_stream s, d9d_dtype t, void *dhidden,

@@ -152,11 +152,11 @@ D9D_API uint64_t d9d_checkpointer_set_bytes(const d9d_checkpointer_set *set);
 /* Upper bound of the bytes that ranks add to a checkpoint's manifest.  Each rank passes its set
  * from d9d_checkpointer_set_local(), or the first rank of each stage does for equal ranks.  The
  * bound covers all boxes of tensors whose first box is here, and this rank's files. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_manifest_bytes(const d9d_checkpointer_set *here,
+D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_manifest_bytes(const d9d_checkpointer_set *local,
                                                                 uint64_t *tensors, uint64_t *files);
-/* *bytes: the manifest's size, given the sum of all ranks' shares.  ECONFIG if it exceeds what can
- * be read. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_manifest_check_bytes(uint64_t shares,
+/* *bytes: the manifest's size, given `rank_bytes`, the sum over all ranks.  ECONFIG if it exceeds
+ * what can be read. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_manifest_check_bytes(uint64_t rank_bytes,
                                                                       int64_t ranks,
                                                                       uint64_t *bytes);
 

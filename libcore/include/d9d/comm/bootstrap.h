@@ -62,12 +62,12 @@ D9D_API double d9d_bootstrap_set_timeout(d9d_bootstrap *b, double seconds);
 D9D_API size_t d9d_bootstrap_max_bytes(const d9d_bootstrap *b);
 /* All-gather: all[r] becomes the n bytes that rank r sent, in the arena; at most 16 MiB over all
  * ranks.  Collective.  No rank returns before every rank has called. */
-D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *mine,
+D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *local,
                                                         size_t n, d9d_arena *a,
                                                         d9d_bootstrap_blob *all /* [size] */);
 /* Returns, on every rank, the status and the message of the first rank whose status is not D9D_OK.
  * The message of another rank begins with "rank 3 (node): ".  Collective. */
-D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status mine);
+D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status local);
 /* True if the last failure is one that all ranks know of.  After any other failure the other ranks
  * may be waiting: end the job with d9d_bootstrap_abort(). */
 D9D_API bool d9d_bootstrap_failure_is_collective(const d9d_bootstrap *b);

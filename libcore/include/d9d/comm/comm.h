@@ -6,8 +6,8 @@
  *
  * Buffers are in the memory of the group's devices: host memory under MPI, GPU memory under NCCL.
  * A call enqueues its work on stream `s` and returns; on the CPU the work is complete on return.
- * `what` is a label for people ("model.layers.3.self_attn"): errors, the flight recorder and traces
- * show it.  It is borrowed for the call only.
+ * `label` names the call for people ("model.layers.3.self_attn"): errors, the flight recorder and
+ * traces show it.  It is borrowed for the call only.
  *
  * A NULL comm is a group of one: an all-gather is a copy (none if dst is src), and a sum leaves its
  * buffer unchanged.  Callers need no branch.
@@ -56,31 +56,31 @@ D9D_API int d9d_comm_world_rank(const d9d_comm *c, int i);
 D9D_API const char *d9d_comm_name(const d9d_comm *c);
 
 /* All-reduce buf [n] in place. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_all_reduce(d9d_comm *c, d9d_stream s, const char *what,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_all_reduce(d9d_comm *c, d9d_stream s, const char *label,
                                                     d9d_dtype t, void *buf, int64_t n,
                                                     d9d_comm_op op);
 /* All-gather: dst [sum of counts] becomes the shards of all ranks in rank order.  src
  * [counts[rank]] may be the rank's own shard in dst. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *what,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *label,
                                                     d9d_dtype t, void *dst, const void *src,
                                                     const int64_t *counts);
 /* Reduce-scatter: dst [counts[rank]] becomes this rank's shard of the sum over ranks of src [sum of
  * counts].  dst may be the rank's own shard in src. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s, const char *what,
-                                                        d9d_dtype t, void *dst, const void *src,
-                                                        const int64_t *counts);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s,
+                                                        const char *label, d9d_dtype t, void *dst,
+                                                        const void *src, const int64_t *counts);
 /* All-to-all: src has what goes to each rank, dst receives from each rank, both in rank order.
  * send[j] on this rank i equals recv[i] on rank j. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *what,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *label,
                                                     d9d_dtype t, void *dst, const int64_t *recv,
                                                     const void *src, const int64_t *send);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *label,
                                                    d9d_dtype t, void *buf, int64_t n, int root);
 
 /* Point-to-point: the only calls that not all ranks of the group make. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *label,
                                               d9d_dtype t, const void *src, int64_t n, int to);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *label,
                                               d9d_dtype t, void *dst, int64_t n, int from);
 /* Group calls, as ncclGroupStart() and ncclGroupEnd() do: calls between start and end, on one
  * stream, may be submitted together, which takes less time.  No result is available before the end.
@@ -116,7 +116,7 @@ D9D_API void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at); /* NULL is fi
  * engines.  This takes no SM from the computation, and no rank waits in a collective.  It is for
  * arrays that are gathered often and change rarely:
  *
- *     D9D_TRY(d9d_peer_map(c, "weights", mine, n, &shared));
+ *     D9D_TRY(d9d_peer_map(c, "weights", local, n, &shared));
  *     each time before the first read, and before an array changes:
  *         D9D_TRY(d9d_peer_barrier(shared, s));    // all ranks have come here
  *     D9D_TRY(d9d_peer_gather(shared, s, i, D9D_BF16, dst, counts)); */
@@ -125,7 +125,7 @@ typedef struct d9d_peer_memory d9d_peer_memory;
  * counts[rank] elements.  The arrays stay the caller's and must not move.  *out is NULL if not
  * every rank can read every other's memory: on CPUs, between hosts, or with D9D_P2P=off in the
  * environment of some rank.  Collective. */
-D9D_API D9D_MUST_USE d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine,
+D9D_API D9D_MUST_USE d9d_status d9d_peer_map(d9d_comm *c, const char *label, void *const *local,
                                              size_t n, d9d_peer_memory **out);
 D9D_API D9D_MUST_USE d9d_status d9d_peer_barrier(d9d_peer_memory *x, d9d_stream s);
 /* All-gather by copies: dst [sum of counts] becomes the i-th arrays of all ranks in rank order. */
@@ -174,14 +174,14 @@ D9D_API bool d9d_symm_buffer_is_forced(const d9d_comm *c);
 /* Bytes of one staging buffer, the same on all ranks; 0: there are none. */
 D9D_API uint64_t d9d_symm_buffer_bytes(const d9d_comm *c);
 D9D_API void *d9d_symm_buffer_local(const d9d_comm *c);
-D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_barrier(d9d_comm *c, const char *what);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_barrier(d9d_comm *c, const char *label);
 /* Copy n bytes at `offset` of the buffer that passed the last barrier, of rank `from`, which may be
  * this rank.  On a stream other than the group's: after it waited for an event recorded behind the
  * barrier, and before the group's stream next waits for that stream. */
 D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_get(d9d_comm *c, d9d_stream s, int from,
                                                     uint64_t offset, void *dst, uint64_t n);
 
-/* Signals for single peers: a peer is told of its data as soon as they are written, and reads them
+/* Signals for single peers: a peer is notified as soon as its data are written, and reads them
  * while the rest is computed.
  *
  *     D9D_TRY(d9d_comm_wait_stream(c, s));                         // dst is free
@@ -206,7 +206,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_put(d9d_comm *c, d9d_stream s, u
                                                     const void *src, uint64_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_signal(d9d_comm *c, d9d_stream s, int to);
 /* Get the slices on the group's stream, each after its rank's signal, in the order of the list. */
-D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_get_on_signal(d9d_comm *c, const char *what,
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_get_on_signal(d9d_comm *c, const char *label,
                                                               const d9d_symm_buffer_slice *parts,
                                                               int n);
 D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_wait(d9d_comm *c, int from, d9d_stream s);
@@ -228,10 +228,10 @@ typedef struct d9d_message d9d_message;
  * computation.  Does nothing unless all ranks are GPUs of one host with P2P access, or if
  * D9D_P2P=off is in the environment of some rank, or if called again.  Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_p2p_ring_enable(d9d_comm *c);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_post_send(d9d_comm *c, const char *label, d9d_dtype t,
                                                    const void *src, int64_t n, int to,
                                                    d9d_message **out);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_post_recv(d9d_comm *c, const char *what, d9d_dtype t,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_post_recv(d9d_comm *c, const char *label, d9d_dtype t,
                                                    void *dst, int64_t n, int from,
                                                    d9d_message **out);
 /* True if the message is complete.  Does not block. */
@@ -249,11 +249,11 @@ typedef struct d9d_comm_blob {
     const void *data; /* followed by a NUL */
     size_t n;
 } d9d_comm_blob;
-D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *what,
-                                                         const void *mine, size_t n, d9d_arena *a,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *label,
+                                                         const void *local, size_t n, d9d_arena *a,
                                                          d9d_comm_blob *all /* [size] */);
 /* No rank returns before every rank has called. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_barrier(d9d_comm *c, const char *what);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_barrier(d9d_comm *c, const char *label);
 
 #ifdef __cplusplus
 }

@@ -13,7 +13,7 @@ extern "C" {
 /* All-gather over the job (d9d_bootstrap_allgather()).  (*all)[k] is what rank k sent, in the
  * arena.  Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *bootstrap,
-                                                              const void *mine, size_t n,
+                                                              const void *local, size_t n,
                                                               d9d_arena *a,
                                                               d9d_bootstrap_blob **all);
 
@@ -24,8 +24,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *boot
 
 /* All-gather over `world` (d9d_comm_allgather_bytes()).  (*all)[k] is what rank k sent, in the
  * arena.  Collective. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *what,
-                                                         const void *mine, size_t n, d9d_arena *a,
+D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *label,
+                                                         const void *local, size_t n, d9d_arena *a,
                                                          d9d_comm_blob **all);
 
 #ifdef __cplusplus

@@ -6,8 +6,8 @@
  * times at which each was made and completed.  The ring is shared memory (/dev/shm): a call costs a
  * few stores, and the records survive when the process is killed.
  *
- * A writer thread copies the ring to the file every five seconds; another thread shows ten times a
- * second that the process is alive.  A reader on the same host reads the shared memory.  On another
+ * A writer thread copies the ring to the file every five seconds; another thread writes a
+ * heartbeat ten times a second.  A reader on the same host reads the shared memory.  On another
  * host, or after a reboot, the last five seconds may be missing.  A rank writes at once when it
  * fails, ends the job, or sees a local peer die.
  *

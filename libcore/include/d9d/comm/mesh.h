@@ -101,15 +101,15 @@ typedef struct d9d_mesh_opts {
     void *trim_arg;
 } d9d_mesh_opts;
 
-/* Open the mesh.  `net` is "cpu" (MPI), "cuda" (NCCL, on the GPU of `stream`) or "sim"
- * (simulated:  of a simulated bootstrap, on the d9d_sim of `stream`); a world of one needs none.  A
+/* Open the mesh.  `backend` is "cpu" (MPI), "cuda" (NCCL, on the GPU of `stream`) or "sim"
+ * (simulated: of a simulated bootstrap, on the d9d_sim of `stream`); a world of one needs none.  A
  * process can open one CPU mesh in its life, because MPI starts once.  ECONFIG if the degrees do
  * not give the bootstrap's number of ranks; ENOTSUP if this build or machine has no MPI or NCCL.
  * Collective over the world. */
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_bootstrap *bootstrap,
-                                              const d9d_parallel_degrees *degrees, const char *net,
-                                              d9d_stream stream, const d9d_mesh_opts *opts,
-                                              d9d_mesh **out);
+                                              const d9d_parallel_degrees *degrees,
+                                              const char *backend, d9d_stream stream,
+                                              const d9d_mesh_opts *opts, d9d_mesh **out);
 /* Mark this rank as failed alone, so that closing does not wait for others.  With a flight
  * recorder, if a lower rank fails within a second too, that rank reports the failure:
  * d9d_bootstrap_failure_reported(). */
@@ -144,9 +144,9 @@ D9D_API char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n);
 D9D_API void d9d_mesh_suspend(d9d_mesh *m);
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_resume(d9d_mesh *m);
 
-/* Set the timeout of later calls in seconds, 0: none.  `limit` is the configuration key that a job
- * which times out is told, such as "trainer.timeout.save_timeout"; borrowed; NULL: none. */
-D9D_API void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit);
+/* Set the timeout of later calls in seconds, 0: none.  `timeout_name` is the configuration key that
+ * the message of a timeout names, such as "trainer.timeout.save_timeout"; borrowed; NULL: none. */
+D9D_API void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *timeout_name);
 
 /* Rank 0 first: begin() returns at once on rank 0, and on the others when rank 0 has called end().
  * Every rank calls both.  Collective over the world. */

@@ -2,7 +2,7 @@
  * device has enqueued, and the host waits only when it needs the result.
  *
  *     d9d_async_host_reduce c = {0};
- *     D9D_TRY(d9d_async_host_reduce_start(&c, dev, world, "accuracy", D9D_F64, mine, n,
+ *     D9D_TRY(d9d_async_host_reduce_start(&c, dev, world, "accuracy", D9D_F64, local, n,
  *                                         D9D_COMM_SUM));
  *     ... enqueue the next step ...
  *     D9D_TRY(d9d_async_host_reduce_wait(&c, all));       // [n]: the sums over the ranks
@@ -27,11 +27,11 @@ typedef struct d9d_async_host_reduce {
     d9d_readback *readback;
 } d9d_async_host_reduce; /* zero-initialised is ready to use */
 
-/* Copies mine [n] and starts the all-reduce.  Collective over `world`. */
+/* Copies local [n] and starts the all-reduce.  Collective over `world`. */
 D9D_API D9D_MUST_USE d9d_status d9d_async_host_reduce_start(d9d_async_host_reduce *c,
                                                             d9d_device *dev, d9d_comm *world,
-                                                            const char *what, d9d_dtype t,
-                                                            const void *mine, int64_t n,
+                                                            const char *label, d9d_dtype t,
+                                                            const void *local, int64_t n,
                                                             d9d_comm_op op);
 /* Wait for the last start; all [n] gets the result.  Call it once for each start. */
 D9D_API D9D_MUST_USE d9d_status d9d_async_host_reduce_wait(d9d_async_host_reduce *c, void *all);

@@ -35,8 +35,8 @@
  *         return d9d_block_ffn_forward(&l->ffn, t, h, in->x, y);
  *     }
  *
- *     static const d9d_decoder_kind mine = {
- *         sizeof(mine), .name = "mine", .layer = sizeof(layer), .init = init, .forward = forward};
+ *     static const d9d_decoder_kind kind = {
+ *         sizeof(kind), .name = "mine", .layer = sizeof(layer), .init = init, .forward = forward};
  *
  * The provider's create() (d9d/model/provider.h) fills a d9d_decoder_shape and calls
  * d9d_decoder_create().  examples/plugins/plain_llama.c is a complete model.

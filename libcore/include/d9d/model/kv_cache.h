@@ -35,10 +35,10 @@ extern "C" {
 D9D_API D9D_MUST_USE d9d_status d9d_kv_cache_check(const d9d_model *m);
 /* Bytes of a cache with so many slots of tokens and of sequences on this rank.  Needs no memory:
  * only a model that is placed on its mesh. */
-D9D_API uint64_t d9d_kv_cache_bytes(const d9d_model *m, int64_t tokens, int64_t rows);
+D9D_API uint64_t d9d_kv_cache_bytes(const d9d_model *m, int64_t tokens, int64_t seqs);
 /* Allocate the slots on the device.  EOOM, ENOTSUP. */
 D9D_API D9D_MUST_USE d9d_status d9d_kv_cache_create(const d9d_model *m, d9d_device *dev,
-                                                    int64_t tokens, int64_t rows,
+                                                    int64_t tokens, int64_t seqs,
                                                     d9d_kv_cache *out);
 D9D_API void d9d_kv_cache_release(d9d_kv_cache *c); /* a zeroed cache is fine */
 

@@ -157,7 +157,7 @@ typedef struct d9d_model_layer_in {
 D9D_API D9D_MUST_USE d9d_status d9d_model_layer_pack(d9d_tape *t, const d9d_model_in *in,
                                                      int64_t layer,
                                                      d9d_var *v[D9D_MODEL_LAYER_INPUTS], size_t *n);
-/* `room` is storage for the cache: out->cache is `room`, or NULL without one. */
+/* `entries` is storage for the cache: out->cache is `entries`, or NULL without one. */
 D9D_API void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache *entries,
                                     d9d_model_layer_in *out);
 

@@ -1,5 +1,5 @@
 /* block.h - the blocks that models are composed of: linear, norms, embedding and head, attention,
- * learnt positions, gated delta net, MLA, FFN, mixture of experts.
+ * learned positions, gated delta net, MLA, FFN, mixture of experts.
  *
  * Each block is a struct that a model embeds, an init that declares its parameters (structure only,
  * no memory), and a forward that calls ops.  Models compose them in plain code; no block depends on
@@ -142,7 +142,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tap
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                        const d9d_tensor *pick, d9d_var **logits);
 
-/* --- learnt positions: "weight" [P, H], on all tp ranks ------------------------------- */
+/* --- learned positions: "weight" [P, H], on all tp ranks ------------------------------- */
 
 typedef struct d9d_block_position_embedding {
     d9d_module module;

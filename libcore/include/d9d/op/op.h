@@ -73,7 +73,7 @@ typedef struct d9d_op_concat_input {
     d9d_var *x;
     int64_t first, n;
 } d9d_op_concat_input;
-D9D_API D9D_MUST_USE d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *pieces,
+D9D_API D9D_MUST_USE d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *inputs,
                                               size_t n, d9d_shape shape, d9d_var **y);
 
 /* RMSNorm: y = x / sqrt(mean(x^2) + eps) * w, over the last dimension; zero_centred: * (1 + w).

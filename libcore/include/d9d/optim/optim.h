@@ -123,13 +123,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d
 
 /* Order of updates, so that the first units' weights can be prefetched early.  In each step from
  * here on, the parameters of first[0..n) are updated first, list by list, then the others.  When
- * the updates of list i are enqueued, queued(arg, i) is called.  No bit of the result depends on
+ * the updates of list i are enqueued, enqueued(arg, i) is called.  No bit of the result depends on
  * the order.  A kind without partial_lists_ok updates all at once, and the calls follow.
  * Parameters that are not the optimizer's are ignored.  Once, before the first step. */
 typedef d9d_status d9d_optimizer_enqueued_fn(void *arg, size_t i);
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_set_order(d9d_optimizer *o,
                                                         const d9d_params *const *first, size_t n,
-                                                        d9d_optimizer_enqueued_fn *queued,
+                                                        d9d_optimizer_enqueued_fn *enqueued,
                                                         void *arg);
 /* One update at learning rate `lr`; `scale` is one float32 on the device. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
@@ -149,15 +149,15 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
 
 /* --- gradient norm and clipping ----------------------------------------------------- */
 
-/* The end of a step: gradient norm, clipping factor and loss, without a device-to-host
- * synchronisation:
+/* Finalising the gradients of a step: gradient norm, clipping factor and loss, without a
+ * device-to-host synchronisation:
  *
- *     D9D_TRY(d9d_grad_finalize_init(dev, n_micro, 0, world, &end));
- *     ... backward of every micro-batch; it adds its losses to end.loss ...
- *     D9D_TRY(d9d_grad_finalize_enqueue(&end, &params,
+ *     D9D_TRY(d9d_grad_finalize_init(dev, n_micro, 0, world, &finalize));
+ *     ... backward of every micro-batch; it adds its losses to finalize.loss ...
+ *     D9D_TRY(d9d_grad_finalize_enqueue(&finalize, &params,
  *                 &(d9d_grad_finalize_local){.targets = targets}, max_norm));
- *     D9D_TRY(d9d_optimizer_step(opt, lr, &end.scale));
- *     D9D_TRY(d9d_readback_enqueue(back, d9d_tensor_data(&end.report)));
+ *     D9D_TRY(d9d_optimizer_step(opt, lr, &finalize.scale));
+ *     D9D_TRY(d9d_readback_enqueue(back, d9d_tensor_data(&finalize.report)));
  *     // later: a d9d_grad_finalize_report
  *
  * One all-reduce over the world, on the device, sums losses, targets and squares.  The norm is the
@@ -177,7 +177,7 @@ typedef struct d9d_grad_finalize_local {
     double targets;      /* targets that no other rank counts */
     bool is_replica;     /* another rank has the same losses; ignore those here */
     double flag, saved;  /* any numbers; summed over ranks */
-    const double *extra; /* as many more as init was told (`more`) */
+    const double *extra; /* [n_extra] */
 } d9d_grad_finalize_local;
 
 typedef struct d9d_grad_finalize {
@@ -188,16 +188,16 @@ typedef struct d9d_grad_finalize {
     d9d_tensor report; /* float64: a d9d_grad_finalize_report */
     d9d_tensor scale;  /* float32: what the optimizer multiplies gradients by, clipping included */
     d9d_tensor all;    /* these, contiguous */
-    d9d_comm *world;   /* NULL: alone */
+    d9d_comm *world;   /* NULL: a single rank */
 } d9d_grad_finalize;
 D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_init(d9d_device *dev, int64_t micro_batches,
-                                                       int64_t more, d9d_comm *world,
+                                                       int64_t n_extra, d9d_comm *world,
                                                        d9d_grad_finalize *out);
 D9D_API void d9d_grad_finalize_release(d9d_grad_finalize *e); /* zeroes it */
 /* Collective: over the world. */
 D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e,
                                                           const d9d_params *params,
-                                                          const d9d_grad_finalize_local *own,
+                                                          const d9d_grad_finalize_local *local,
                                                           double max_norm);
 
 /* The first parameter whose gradient (or whose data) has a NaN or an infinity, and its index there;

@@ -81,8 +81,9 @@ D9D_API void d9d_fsdp_invalidate(d9d_fsdp *s);
 /* Call before the model is freed. */
 D9D_API void d9d_fsdp_free(d9d_fsdp *s);
 
-/* A forward comes next.  `learns`: a backward of it follows; `back_at_once`: directly after it. */
-D9D_API void d9d_fsdp_pre_forward(d9d_fsdp *s, bool learns, bool back_at_once);
+/* A forward comes next.  `with_backward`: a backward of it comes too; `backward_follows`: directly
+ * after it. */
+D9D_API void d9d_fsdp_pre_forward(d9d_fsdp *s, bool with_backward, bool backward_follows);
 /* A backward comes next, or its dgrad or wgrad alone.  `last`: the last one of this step that adds
  * to gradients of parameters. */
 D9D_API void d9d_fsdp_pre_backward(d9d_fsdp *s, bool last);

@@ -24,7 +24,7 @@ extern "C" {
 D9D_API void d9d_tied_weights_set_primary(d9d_model *m);
 /* shard.grad of the module's parameters becomes the sum over both instances.  `other` is the second
  * instance, or NULL if rank `peer` of the group has it.  Collective: over the two ranks. */
-D9D_API D9D_MUST_USE d9d_status d9d_tied_weights_sum_grads(d9d_module *mine, d9d_module *other,
+D9D_API D9D_MUST_USE d9d_status d9d_tied_weights_sum_grads(d9d_module *local, d9d_module *other,
                                                            d9d_comm *comm, int peer,
                                                            d9d_device *dev);
 

@@ -48,14 +48,14 @@ typedef struct d9d_run_reader_column {
 
 /* Read only; a poll may move the arrays. */
 typedef struct d9d_run_reader {
-    char *name;        /* of the run directory, or of a file that is not called metrics.jsonl */
-    char *path;        /* of the file */
-    size_t n;          /* records */
-    size_t fresh;      /* first record that the last poll added or changed */
-    size_t known;      /* records [fresh, known) got evaluation values only */
-    int64_t *step;     /* ascending */
-    double *wall;      /* seconds since 1970 if the file has times, else since the start */
-    uint32_t *sources; /* mask of the sources of each record */
+    char *name;           /* of the run directory, or of a file that is not called metrics.jsonl */
+    char *path;           /* of the file */
+    size_t n;             /* records */
+    size_t first_changed; /* first record that the last poll added or changed */
+    size_t first_new;     /* first record that it added; earlier ones got evaluation values only */
+    int64_t *step;        /* ascending */
+    double *wall;         /* seconds since 1970 if the file has times, else since the start */
+    uint32_t *sources;    /* mask of the sources of each record */
     d9d_run_reader_column *columns; /* in order of first appearance */
     size_t n_columns;
     char *evaluations[D9D_RUN_READER_EVALUATIONS_MAX]; /* names, in order of first appearance */

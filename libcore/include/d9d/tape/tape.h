@@ -70,7 +70,7 @@ typedef struct d9d_dropout_rng {
     int64_t first;    /* first token of an op that sees a part of them (d9d/nn/parallel_groups.h) */
 } d9d_dropout_rng;
 /* Valid until reset; takes its own reference.  Without it nothing is dropped. */
-D9D_API void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *draws);
+D9D_API void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng);
 D9D_API const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t); /* NULL: none */
 
 /* Weights of a forward's tokens where an op counts them (d9d_op_router()): 0 for padding; the
@@ -80,7 +80,7 @@ typedef struct d9d_token_weights {
     int64_t first;     /* as above */
 } d9d_token_weights;
 /* Valid until reset; takes its own reference.  Without them nothing is counted. */
-D9D_API void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *shares);
+D9D_API void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights);
 D9D_API const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t); /* NULL: none */
 /* True in the second forward of d9d_tape_recompute(), in which statistics must not be counted
  * again. */

@@ -4,7 +4,7 @@
  *
  * A plugin is a shared library with one symbol, a table of tables:
  *
- *     static const d9d_model_provider *const models[] = {&mine, NULL};
+ *     static const d9d_model_provider *const models[] = {&provider, NULL};
  *     D9D_PLUGIN(.models = models);
  *
  * It is built against an installed tree:

@@ -180,20 +180,20 @@ typedef struct d9d_map_reader d9d_map_reader;
  * of work items and the total bytes. fill() writes one whole work item, from any thread.  Items
  * start in their order.
  *
- *     static d9d_status fill(void *self, size_t piece, d9d_map_reader *make)   // one item per
+ *     static d9d_status fill(void *self, size_t item, d9d_map_reader *reader)   // one item per
  * output
  *     {
  *         struct memory *m = self;
  *
- *         D9D_TRY(d9d_map_read(make, piece, 0, m->data[piece], m->bytes[piece]));
- *         d9d_map_reader_add_progress(make, m->bytes[piece]);
+ *         D9D_TRY(d9d_map_read(reader, item, 0, m->data[item], m->bytes[item]));
+ *         d9d_map_reader_add_progress(reader, m->bytes[item]);
  *         return D9D_OK;
  *     } */
 typedef struct d9d_tensor_sink {
     void *self;
-    d9d_status (*begin)(void *self, const d9d_safetensors_tensor *outputs, size_t n, size_t *pieces,
-                        uint64_t *bytes);
-    d9d_status (*fill)(void *self, size_t piece, d9d_map_reader *make);
+    d9d_status (*begin)(void *self, const d9d_safetensors_tensor *outputs, size_t n,
+                        size_t *n_items, uint64_t *bytes);
+    d9d_status (*fill)(void *self, size_t item, d9d_map_reader *reader);
 } d9d_tensor_sink;
 
 /* Reads n bytes at byte `at` of output i, whole elements, into `dst`. */

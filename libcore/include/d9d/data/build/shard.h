@@ -53,6 +53,7 @@
 
 #include "d9d/base/log.h"
 #include "d9d/base/status.h"
+#include "d9d/data/io/bad_record.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -84,20 +85,6 @@ typedef enum d9d_shard_on_error {
     D9D_SHARD_ON_ERROR_STOP,
     D9D_SHARD_ON_ERROR_SKIP
 } d9d_shard_on_error;
-
-/* Reasons why a record is bad. */
-typedef enum d9d_shard_bad_record {
-    D9D_SHARD_BAD_UTF8,   /* its text is not valid UTF-8 */
-    D9D_SHARD_BAD_JSON,   /* its line is not one JSON object */
-    D9D_SHARD_BAD_MEMBER, /* a required member is missing */
-    D9D_SHARD_BAD_VALUE,  /* a member has an unusable value, such as an id above the vocabulary
-                           */
-    D9D_SHARD_BAD_CHAT,   /* the chat template cannot render it */
-    D9D_SHARD_BAD_TEXT,   /* the tokenizer refuses its text */
-    D9D_SHARD_BAD_REASONS
-} d9d_shard_bad_record;
-/* "not_utf8", "not_json", "no_member", "bad_value", "chat_not_rendered", "not_tokenized". */
-D9D_API const char *d9d_shard_bad_record_name(d9d_shard_bad_record reason);
 
 /* Strings and arrays are borrowed. */
 typedef struct d9d_shard_opts {

@@ -124,12 +124,6 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k
  * if the sample has no such document. */
 D9D_API D9D_MUST_USE d9d_status d9d_sample_print_excerpt(d9d_dataset *ds, int64_t k, int64_t place,
                                                          size_t bytes, d9d_buf *out);
-/* Appends the share of padding in batches of `batch` samples with lengths rounded up to a multiple
- * of `multiple`, for each order of d9d/data/loader/loader.h, and for samples padded to the upper
- * bound of their bucket.  For people or as JSON. */
-D9D_API D9D_MUST_USE d9d_status d9d_dataset_print_padding(d9d_dataset *ds, int64_t batch,
-                                                          int64_t multiple, bool json,
-                                                          d9d_buf *out);
 
 /* --- for d9d-shard export ------------------------------------------------------------------ */
 

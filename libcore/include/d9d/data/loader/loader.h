@@ -100,6 +100,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_loader_measure_padding(d9d_loader *l, int64_
                                                            int64_t rows, int64_t *n_padded,
                                                            int64_t *positions);
 
+/* Appends the share of padding in batches of `batch` samples with lengths rounded up to a multiple
+ * of `multiple`, for each order, and for samples padded to the upper
+ * bound of their bucket.  For people or as JSON. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_print_padding(d9d_dataset *ds, int64_t batch,
+                                                          int64_t multiple, bool json,
+                                                          d9d_buf *out);
+
 /* A batch: sequences padded on the right to one length, ids with 0, labels with -100, positions
  * with 0.  Arrays are [seqs, length] int32.  If all sequences are empty, each has one position of
  * padding. */

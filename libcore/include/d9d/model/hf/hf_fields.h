@@ -17,7 +17,7 @@
  *         D9D_HF_IGNORED("pretraining_tp"),
  *         D9D_HF_END,
  *     };
- *     static const d9d_model_provider mine = {..., .model_types = types, .fields = fields};
+ *     static const d9d_model_provider provider = {..., .model_types = types, .fields = fields};
  *
  * Fields that all files of transformers may have (torch_dtype, token ids, settings of generation)
  * are in one table of the library, d9d_hf_common.  The first of dims, fields and d9d_hf_common that

@@ -54,7 +54,7 @@ static d9d_status dropout_run(d9d_tape *t, d9d_var *x, const dropout_attr *a,
 
 d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *adapter, d9d_var **y)
 {
-    const d9d_dropout_rng *draws = d9d_tape_dropout_rng(t);
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
     const d9d_param *w = adapter->a;
     const int64_t rows = d9di_op_rows(&d9d_var_tensor(x)->shape);
     d9d_tensor token;
@@ -62,17 +62,17 @@ d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *ada
     int64_t all;
 
     *y = x;
-    if (adapter->dropout == 0 || draws == NULL)
+    if (adapter->dropout == 0 || rng == NULL)
         return D9D_OK;
-    all = d9d_tensor_numel(&draws->token);
-    if (rows != all && rows > all - draws->first)
+    all = d9d_tensor_numel(&rng->token);
+    if (rows != all && rows > all - rng->first)
         return D9D_FAIL(D9D_EINVAL, "dropout: %s has %lld rows, of %lld tokens",
                         d9di_op_param_name(w), (long long)rows, (long long)all);
-    token = d9d_tensor_rows(&draws->token, rows != all ? draws->first : 0, rows);
+    token = d9d_tensor_rows(&rng->token, rows != all ? rng->first : 0, rows);
     st = dropout_run(t, x,
                      &(dropout_attr){.p = adapter->dropout,
                                      .factor = 1.0f / (1.0f - adapter->dropout),
-                                     .rng = {draws->seed, d9d_hash_u64(&w->id, sizeof(w->id))},
+                                     .rng = {rng->seed, d9d_hash_u64(&w->id, sizeof(w->id))},
                                      .first = w->local.offset[1],
                                      .width = w->spec.shape.dim[1]},
                      &token, y);

@@ -1,5 +1,5 @@
 /* input_stream.c - see input_stream.h. */
-#include "data/build/input_stream.h"
+#include "data/io/input_stream.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -349,7 +349,7 @@ d9d_status d9di_input_stream_read(d9di_input_stream *r, void *p, size_t n, size_
 
 d9d_status d9di_input_stream_skip(d9di_input_stream *r, uint64_t n)
 {
-    char *piece = NULL;
+    char *block = NULL;
     size_t got;
     d9d_status st = D9D_OK;
 
@@ -359,12 +359,12 @@ d9d_status d9di_input_stream_skip(d9di_input_stream *r, uint64_t n)
         r->len = 0;
         return D9D_OK;
     }
-    piece = malloc(RAW_BYTES);
-    if (!piece)
+    block = malloc(RAW_BYTES);
+    if (!block)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", r->path);
     while (n > 0) {
         D9D_TRY_OR(
-            st, d9di_input_stream_read(r, piece, n < RAW_BYTES ? (size_t)n : RAW_BYTES, &got), out);
+            st, d9di_input_stream_read(r, block, n < RAW_BYTES ? (size_t)n : RAW_BYTES, &got), out);
         if (got == 0) {
             st = D9D_FAIL(D9D_EFORMAT, "%s: ends %llu bytes before the place to go on at", r->path,
                           (unsigned long long)n);
@@ -373,7 +373,7 @@ d9d_status d9di_input_stream_skip(d9di_input_stream *r, uint64_t n)
         n -= got;
     }
 out:
-    free(piece);
+    free(block);
     return st;
 }
 

@@ -1,5 +1,5 @@
 /* out_file.c - see out_file.h. */
-#include "data/build/out_file.h"
+#include "data/io/out_file.h"
 
 enum { WRITE_BYTES = 1 << 20 };
 

@@ -1,6 +1,6 @@
 /* out_file.h - an output file written sequentially through a buffer and hashed on the way. */
-#ifndef D9DI_DATA_BUILD_OUT_FILE_H
-#define D9DI_DATA_BUILD_OUT_FILE_H
+#ifndef D9DI_DATA_IO_OUT_FILE_H
+#define D9DI_DATA_IO_OUT_FILE_H
 
 #include "d9d/base/fs.h"
 #include "d9d/base/hash.h"

@@ -1,5 +1,5 @@
 /* skipped.c - see skipped.h. */
-#include "data/build/skipped.h"
+#include "data/io/skipped.h"
 
 #include <stdio.h>
 #include <string.h>

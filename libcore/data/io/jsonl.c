@@ -1,5 +1,5 @@
 /* jsonl.c - see jsonl.h. */
-#include "data/build/jsonl.h"
+#include "data/io/jsonl.h"
 
 #include <stdarg.h>
 #include <stdint.h>

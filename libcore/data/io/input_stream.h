@@ -1,8 +1,8 @@
 /* input_stream.h - the bytes of an input: a file or stdin, decompressed as it is read.
  *
  * gzip and zstd are detected by their first bytes, which no UTF-8 text begins with. */
-#ifndef D9DI_DATA_BUILD_INPUT_STREAM_H
-#define D9DI_DATA_BUILD_INPUT_STREAM_H
+#ifndef D9DI_DATA_IO_INPUT_STREAM_H
+#define D9DI_DATA_IO_INPUT_STREAM_H
 
 #include <stdbool.h>
 #include <sys/types.h>

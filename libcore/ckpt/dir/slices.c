@@ -1,5 +1,5 @@
-/* slices.c - see d9d/ckpt/mapper/slices.h. */
-#include "d9d/ckpt/mapper/slices.h"
+/* slices.c - see d9d/ckpt/dir/slices.h. */
+#include "d9d/ckpt/dir/slices.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,14 +3,14 @@
  * The whole text must be JSON, but only requested members are kept; each must occur once.  Skipped
  * members may occur twice and hold numbers of any size, because corpora carry all sorts of
  * metadata. */
-#ifndef D9DI_DATA_BUILD_JSONL_H
-#define D9DI_DATA_BUILD_JSONL_H
+#ifndef D9DI_DATA_IO_JSONL_H
+#define D9DI_DATA_IO_JSONL_H
 
 #include <stdbool.h>
 
 #include "d9d/base/json.h"
 #include "d9d/base/mem.h"
-#include "d9d/data/build/shard.h"
+#include "d9d/data/io/bad_record.h"
 #include "d9d/data/tokenizer/tokenizer.h"
 
 /* Describes an error; the caller knows the file and the line. */

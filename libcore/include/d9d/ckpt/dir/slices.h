@@ -11,8 +11,8 @@
  *
  * Slices of a tensor never overlap.  The reader must check whether they cover the tensor.
  */
-#ifndef D9D_CKPT_MAPPER_SLICES_H
-#define D9D_CKPT_MAPPER_SLICES_H
+#ifndef D9D_CKPT_DIR_SLICES_H
+#define D9D_CKPT_DIR_SLICES_H
 
 #include "d9d/ckpt/dir/manifest.h"
 #include "d9d/tensor/tensor.h"
@@ -80,4 +80,4 @@ D9D_API const d9d_sliced_tensor *d9d_slices_find(const d9d_slices *s,
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9D_CKPT_MAPPER_SLICES_H */
+#endif /* D9D_CKPT_DIR_SLICES_H */

@@ -5,11 +5,11 @@
  *
  *     {"source": "a.jsonl", "line": 7, "byte": 512, "reason": "not_json", "error": "a string ..."}
  *     {"source": "b.bin", "document": 3, "reason": "bad_value", "error": "..."} */
-#ifndef D9DI_DATA_BUILD_SKIPPED_H
-#define D9DI_DATA_BUILD_SKIPPED_H
+#ifndef D9DI_DATA_IO_SKIPPED_H
+#define D9DI_DATA_IO_SKIPPED_H
 
 #include "d9d/base/json.h"
-#include "d9d/data/build/shard.h"
+#include "d9d/data/io/bad_record.h"
 
 enum { D9DI_MAX_SKIPPED = 1000 }; /* most listed records of a unit, and of a dataset */
 #define D9DI_SKIPPED_FILE "skipped.jsonl"

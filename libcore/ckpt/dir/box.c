@@ -1,9 +1,9 @@
 /* box.c - boxes (hyperrectangles) of a global tensor: intersection and contiguous runs.  See
- * d9d/ckpt/mapper/slices.h. */
+ * d9d/ckpt/dir/slices.h. */
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "d9d/ckpt/mapper/slices.h"
+#include "d9d/ckpt/dir/slices.h"
 
 int64_t d9d_box_volume(const d9d_box *b)
 {
