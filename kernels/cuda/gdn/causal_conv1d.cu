@@ -1,7 +1,8 @@
 /* causal_conv1d.cu - causal depthwise convolution over the last W tokens of a document, then SiLU.
  *
- * A thread loops over a strip of tokens for four channels and keeps the last eight tokens in
- * registers: token t is in slot t % 8. Weight w[l] is that of lag l:
+ * A thread loops over a strip of tokens for four channels and keeps the last L tokens in registers,
+ * L = 4 for kernels of up to four tokens, else 8: token t is in slot t % L. Weight w[l] is that of
+ * lag l:
  *
  *     z[t] = sum_l w[l] x[t - l]
  *     dx[t] = sum_l w[l] dz[t + l]
@@ -12,7 +13,7 @@
 #include "cuda/common/varlen.cuh"
 #include "cuda/norm/norm.cuh"
 
-enum { LAGS = D9D_CAUSAL_CONV1D_MAX_WIDTH, FOUR = 4, STRIP = 64, MAX_STRIPS = 256 };
+enum { FOUR = 4, STRIP = 64, MAX_STRIPS = 256 };
 
 static __global__ void document_starts_kernel(d9d_varlen x, int32_t *start)
 {
@@ -36,10 +37,36 @@ template <class T> struct conv_args {
     float *part; /* partial dw [strips, N, W], or NULL */
 };
 
+/* The four channels from p on are one aligned load or store. */
+template <class T> static __device__ __forceinline__ bool is_vector(const T *p, int64_t left)
+{
+    return left >= FOUR && (uintptr_t)p % (FOUR * sizeof(T)) == 0;
+}
+static __device__ __forceinline__ void load4_vector(float (&v)[FOUR], const float *p)
+{
+    const float4 a = *(const float4 *)p;
+
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+}
+static __device__ __forceinline__ void load4_vector(float (&v)[FOUR], const bf16 *p)
+{
+    const uint2 a = *(const uint2 *)p;
+
+    v[0] = __uint_as_float(a.x << 16), v[1] = __uint_as_float(a.x & 0xffff0000u);
+    v[2] = __uint_as_float(a.y << 16), v[3] = __uint_as_float(a.y & 0xffff0000u);
+}
+template <class T> struct alignas(FOUR * sizeof(T)) four {
+    T v[FOUR];
+};
+
 /* Loads or stores four channels from c on of a row of n. */
 template <class T>
 static __device__ __forceinline__ void load4(float (&v)[FOUR], const T *row, int64_t c, int64_t n)
 {
+    if (is_vector(row + c, n - c)) {
+        load4_vector(v, row + c);
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < FOUR; j++)
         v[j] = c + j < n ? to_float(row[c + j]) : 0.0f;
@@ -47,10 +74,19 @@ static __device__ __forceinline__ void load4(float (&v)[FOUR], const T *row, int
 template <class T>
 static __device__ __forceinline__ void store4(T *row, const float (&v)[FOUR], int64_t c, int64_t n)
 {
+    four<T> rounded;
+
+#pragma unroll
+    for (int j = 0; j < FOUR; j++)
+        store_float(rounded.v + j, v[j]);
+    if (is_vector(row + c, n - c)) {
+        *(four<T> *)(row + c) = rounded;
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < FOUR; j++)
         if (c + j < n)
-            store_float(row + c + j, v[j]);
+            row[c + j] = rounded.v[j];
 }
 
 /* Tokens [first, end) and first channel of a thread. */
@@ -68,30 +104,30 @@ static __device__ __forceinline__ bool strip_find(const conv_args<T> &v, strip_r
     return at->first < v.tokens;
 }
 
-/* Weights by lag, and the last eight tokens, of four channels. */
-struct conv_window {
-    float w[LAGS][FOUR], x[LAGS][FOUR];
+/* Weights by lag, and the last L tokens, of four channels. */
+template <int L> struct conv_window {
+    float w[L][FOUR], x[L][FOUR];
 };
 
-template <class T>
-static __device__ __forceinline__ void window_init(conv_window &m, const conv_args<T> &v,
+template <int L, class T>
+static __device__ __forceinline__ void window_init(conv_window<L> &m, const conv_args<T> &v,
                                                    const strip_range &at)
 {
 #pragma unroll
-    for (int l = 0; l < LAGS; l++) {
+    for (int l = 0; l < L; l++) {
 #pragma unroll
         for (int j = 0; j < FOUR; j++)
             m.w[l][j] = l < v.n.w && at.c + j < v.n.n
                             ? to_float(v.w[(at.c + j) * v.n.w + v.n.w - 1 - l])
                             : 0.0f;
         if (l > 0 && at.first >= l)
-            load4(m.x[LAGS - l], v.x + (at.first - l) * v.n.n, at.c, v.n.n);
+            load4(m.x[L - l], v.x + (at.first - l) * v.n.n, at.c, v.n.n);
     }
 }
 
 /* Loads token t to slot u and computes z[t]. */
-template <class T>
-static __device__ __forceinline__ void window_advance(conv_window &m, const conv_args<T> &v,
+template <int L, class T>
+static __device__ __forceinline__ void window_advance(conv_window<L> &m, const conv_args<T> &v,
                                                       const strip_range &at, int64_t t, int u,
                                                       int32_t start, float (&z)[FOUR])
 {
@@ -100,24 +136,25 @@ static __device__ __forceinline__ void window_advance(conv_window &m, const conv
     for (int j = 0; j < FOUR; j++)
         z[j] = 0.0f;
 #pragma unroll
-    for (int l = LAGS - 1; l >= 0; l--)
+    for (int l = L - 1; l >= 0; l--)
         if (l < v.n.w && t - l >= start)
 #pragma unroll
             for (int j = 0; j < FOUR; j++)
-                z[j] = fmaf(m.w[l][j], m.x[(u - l + LAGS) % LAGS][j], z[j]);
+                z[j] = fmaf(m.w[l][j], m.x[(u - l + L) % L][j], z[j]);
 }
 
-template <class T> static __global__ void __launch_bounds__(THREADS) conv_kernel(conv_args<T> v)
+template <int L, class T>
+static __global__ void __launch_bounds__(THREADS) conv_kernel(conv_args<T> v)
 {
-    conv_window m;
+    conv_window<L> m;
     strip_range at;
 
     if (!strip_find(v, &at))
         return;
     window_init(m, v, at);
-    for (int64_t t0 = at.first; t0 < at.end; t0 += LAGS)
+    for (int64_t t0 = at.first; t0 < at.end; t0 += L)
 #pragma unroll
-        for (int u = 0; u < LAGS; u++) {
+        for (int u = 0; u < L; u++) {
             const int64_t t = t0 + u;
             float z[FOUR];
 
@@ -132,11 +169,11 @@ template <class T> static __global__ void __launch_bounds__(THREADS) conv_kernel
 }
 
 /* z becomes dz of token t. Tokens of the strip also add their part of dw. */
-template <class T>
-static __device__ __forceinline__ void silu_bwd_wgrad(const conv_window &m, const conv_args<T> &v,
-                                                      const strip_range &at, int64_t t, int u,
-                                                      int32_t start, float (&z)[FOUR],
-                                                      float (&dw)[LAGS][FOUR])
+template <int L, class T>
+static __device__ __forceinline__ void silu_bwd_wgrad(const conv_window<L> &m,
+                                                      const conv_args<T> &v, const strip_range &at,
+                                                      int64_t t, int u, int32_t start,
+                                                      float (&z)[FOUR], float (&dw)[L][FOUR])
 {
     float dy[FOUR];
 
@@ -150,46 +187,47 @@ static __device__ __forceinline__ void silu_bwd_wgrad(const conv_window &m, cons
     if (t >= at.end)
         return;
 #pragma unroll
-    for (int l = 0; l < LAGS; l++)
+    for (int l = 0; l < L; l++)
         if (l < v.n.w && t - l >= start)
 #pragma unroll
             for (int j = 0; j < FOUR; j++)
-                dw[l][j] = fmaf(z[j], m.x[(u - l + LAGS) % LAGS][j], dw[l][j]);
+                dw[l][j] = fmaf(z[j], m.x[(u - l + L) % L][j], dw[l][j]);
 }
 
-/* Stores dx of token t, seven before the token in slot u. */
-template <class T>
-static __device__ __forceinline__ void store_dx(const conv_window &m, const conv_args<T> &v,
+/* Stores dx of token t, L - 1 before the token in slot u. */
+template <int L, class T>
+static __device__ __forceinline__ void store_dx(const conv_window<L> &m, const conv_args<T> &v,
                                                 const strip_range &at, int64_t t, int u,
-                                                const float (&dz)[LAGS][FOUR],
-                                                const int32_t (&start)[LAGS])
+                                                const float (&dz)[L][FOUR],
+                                                const int32_t (&start)[L])
 {
     float sum[FOUR] = {};
 
     if (v.y == NULL || t < at.first || t >= at.end)
         return;
 #pragma unroll
-    for (int l = 0; l < LAGS; l++)
-        if (start[(u + 1 + l) % LAGS] <= t)
+    for (int l = 0; l < L; l++)
+        if (start[(u + 1 + l) % L] <= t)
 #pragma unroll
             for (int j = 0; j < FOUR; j++)
-                sum[j] = fmaf(m.w[l][j], dz[(u + 1 + l) % LAGS][j], sum[j]);
+                sum[j] = fmaf(m.w[l][j], dz[(u + 1 + l) % L][j], sum[j]);
     store4(v.y + t * v.n.n, sum, at.c, v.n.n);
 }
 
-template <class T> static __global__ void __launch_bounds__(THREADS) conv_bwd_kernel(conv_args<T> v)
+template <int L, class T>
+static __global__ void __launch_bounds__(THREADS) conv_bwd_kernel(conv_args<T> v)
 {
-    float dz[LAGS][FOUR] = {}, dw[LAGS][FOUR] = {};
-    int32_t start[LAGS] = {};
-    conv_window m;
+    float dz[L][FOUR] = {}, dw[L][FOUR] = {};
+    int32_t start[L] = {};
+    conv_window<L> m;
     strip_range at;
 
     if (!strip_find(v, &at))
         return;
     window_init(m, v, at);
-    for (int64_t t0 = at.first; t0 < at.end + LAGS - 1; t0 += LAGS)
+    for (int64_t t0 = at.first; t0 < at.end + L - 1; t0 += L)
 #pragma unroll
-        for (int u = 0; u < LAGS; u++) {
+        for (int u = 0; u < L; u++) {
             const int64_t t = t0 + u;
 
             start[u] = t < v.tokens ? v.start[t] : INT32_MAX;
@@ -197,12 +235,12 @@ template <class T> static __global__ void __launch_bounds__(THREADS) conv_bwd_ke
                 window_advance(m, v, at, t, u, start[u], dz[u]);
                 silu_bwd_wgrad(m, v, at, t, u, start[u], dz[u], dw);
             }
-            store_dx(m, v, at, t - LAGS + 1, u, dz, start);
+            store_dx(m, v, at, t - L + 1, u, dz, start);
         }
     if (v.part == NULL)
         return;
 #pragma unroll
-    for (int l = 0; l < LAGS; l++)
+    for (int l = 0; l < L; l++)
         for (int j = 0; j < FOUR; j++)
             if (l < v.n.w && at.c + j < v.n.n)
                 v.part[at.first / v.strip * v.n.n * v.n.w + (at.c + j) * v.n.w + v.n.w - 1 - l] =
@@ -214,9 +252,9 @@ template <class T> static __global__ void __launch_bounds__(THREADS) conv_bwd_ke
 static d9d_status width_check(const char *op, const d9d_causal_conv1d_dims *n)
 {
     D9D_TRY(d9di_args_check_float(op, n->t));
-    if (n->w < 1 || n->w > LAGS)
+    if (n->w < 1 || n->w > D9D_CAUSAL_CONV1D_MAX_WIDTH)
         return D9D_FAIL(D9D_EINVAL, "%s: a kernel size of %lld, from 1 to %d are supported", op,
-                        (long long)n->w, LAGS);
+                        (long long)n->w, D9D_CAUSAL_CONV1D_MAX_WIDTH);
     return D9D_OK;
 }
 
@@ -239,12 +277,13 @@ static d9d_status launch_forward(d9d_stream s, const d9d_causal_conv1d_dims *n, 
     conv_args<T> v = {
         *n, n->docs.b * n->docs.s, STRIP, (T *)y, (const T *)x, (const T *)w, NULL, NULL, NULL};
     const int64_t bytes = v.tokens * 4;
+    auto kernel = n->w <= 4 ? conv_kernel<4, T> : conv_kernel<D9D_CAUSAL_CONV1D_MAX_WIDTH, T>;
     void *start;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &start));
     launch_document_starts(s, n->docs, (int32_t *)start);
     v.start = (const int32_t *)start;
-    conv_kernel<<<blocks_of(v), THREADS, 0, d9di_cuda_stream(s)>>>(v);
+    kernel<<<blocks_of(v), THREADS, 0, d9di_cuda_stream(s)>>>(v);
     d9di_cuda_scratch_free(s, start, bytes);
     return d9di_cuda_check_launch("causal_conv1d");
 }
@@ -264,6 +303,8 @@ static d9d_status launch_bwd(d9d_stream s, conv_args<T> v, G *dw, float beta)
     const int64_t strips = d9di_i64_ceil_div(v.tokens, v.strip), weights = v.n.n * v.n.w;
     const int64_t starts = d9di_i64_round_up(v.tokens, 64);
     const int64_t bytes = (starts + (dw != NULL ? strips * weights : 0)) * 4;
+    auto kernel =
+        v.n.w <= 4 ? conv_bwd_kernel<4, T> : conv_bwd_kernel<D9D_CAUSAL_CONV1D_MAX_WIDTH, T>;
     void *scratch;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
@@ -271,7 +312,7 @@ static d9d_status launch_bwd(d9d_stream s, conv_args<T> v, G *dw, float beta)
     v.part = dw != NULL ? (float *)scratch + starts : NULL;
     if (v.tokens > 0) {
         launch_document_starts(s, v.n.docs, (int32_t *)scratch);
-        conv_bwd_kernel<<<blocks_of(v), THREADS, 0, d9di_cuda_stream(s)>>>(v);
+        kernel<<<blocks_of(v), THREADS, 0, d9di_cuda_stream(s)>>>(v);
     }
     if (dw != NULL)
         parts_sum(d9di_cuda_stream(s), dw, beta, v.part, weights, strips);
