@@ -114,6 +114,7 @@ LOG
 }
 
 @test "SIGTERM before the time limit: save, requeue, go on to the end" {
+    touch run.hold
     job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
     wait_for trains 3
     scancel --signal=TERM "$job" # what --signal=TERM@300 does: to the tasks, not the script
@@ -128,6 +129,7 @@ LOG
 }
 
 @test "a signal to the script reaches the tasks too" {
+    touch run.hold
     job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
     wait_for trains 3
     scancel --batch --signal=USR1 "$job"
@@ -137,7 +139,8 @@ LOG
 }
 
 @test "scancel: the run saves, and the job stays cancelled" {
-    job=$(FAKE_STEPS=300 submit "$scripts/train.sbatch")
+    touch run.hold
+    job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
     wait_for trains 3
     scancel "$job"
     wait_for job_over "$job"
@@ -178,6 +181,8 @@ array_over() { # ID
 }
 
 @test "a requeued task of an array takes no other with it" {
+    mkdir run
+    touch run/2.hold
     job=$(FAKE_STEPS=15 sbatch --parsable -c 1 --array=0-2 --output=%a.log --open-mode=append "$scripts/train.sbatch")
     last_trains() { [ -e run/2/metrics.jsonl ] && [ "$(wc -l <run/2/metrics.jsonl)" -ge 2 ]; }
     wait_for last_trains
