@@ -431,6 +431,8 @@ static void log_engine(const d9di_engine *e, const d9d_log *log)
 static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts,
                                     d9di_engine_stage *s)
 {
+    if (opts->train)
+        d9d_module_set_grads_on_demand(s->model->module);
     D9D_TRY(d9d_module_materialise(s->model->module, e->dev, opts->train));
     if (!opts->initialise)
         return D9D_OK;

@@ -237,7 +237,9 @@ static d9d_status materialise_param(void *arg, d9d_param *p)
                             ? d9d_tensor_ref(&p->shard.data)
                             : (d9d_tensor){.dtype = p->spec.dtype, .shape = p->local.shape};
     }
-    if (m->with_grads && p->spec.trainable && p->local.grad.storage == NULL) {
+    if (m->with_grads && p->grad_on_demand) {
+        d9d_param_grad_clear(p);
+    } else if (m->with_grads && p->spec.trainable && p->local.grad.storage == NULL) {
         if (p->shard.grad.storage == NULL)
             D9D_TRY(d9d_tensor_alloc(m->dev, p->spec.grad_dtype, p->shard.shape, &p->shard.grad));
         p->local.grad = p->placement.shard_group == NULL
@@ -253,6 +255,22 @@ d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev, bool with_g
     materialization m = {dev, with_grads};
 
     return d9d_module_each(root, materialise_param, &m);
+}
+
+/* Shards and gradient buckets have their memory all the time. */
+static d9d_status set_grad_on_demand(void *arg, d9d_param *p)
+{
+    (void)arg;
+    p->grad_on_demand =
+        p->spec.trainable && p->placement.shard_group == NULL && p->shard.grad.storage == NULL;
+    return D9D_OK;
+}
+
+void d9d_module_set_grads_on_demand(d9d_module *root)
+{
+    const d9d_status st = d9d_module_each(root, set_grad_on_demand, NULL);
+
+    (void)st; /* set_grad_on_demand cannot fail */
 }
 
 d9d_status d9d_module_reset_param(d9d_param *p, uint64_t seed)
@@ -281,7 +299,7 @@ d9d_status d9d_module_reset(d9d_module *root, uint64_t seed)
 static d9d_status clear_grad(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->local.has_grad = p->shard.has_grad = false;
+    d9d_param_grad_clear(p);
     return D9D_OK;
 }
 

@@ -107,8 +107,17 @@ static void release_saved(d9d_node *n, d9d_node_need half)
             d9d_tensor_release(&n->saved[i]);
 }
 
+/* Some operations compute both halves at once, so before either. */
+static d9d_status param_grads_alloc(const d9d_node *n)
+{
+    for (int i = 0; n->halves & D9D_NEED_WGRAD && i < n->n_param; i++)
+        D9D_TRY(d9d_param_grad_alloc(n->param[i]));
+    return D9D_OK;
+}
+
 static d9d_status run_dgrad(d9d_node *n)
 {
+    D9D_TRY(param_grads_alloc(n));
     if (n->halves & D9D_NEED_DGRAD)
         D9D_TRY(n->ops->dgrad(n));
     d9d_trace_mark(n->tape->dev, n->ops->name, "dgrad");
@@ -120,6 +129,7 @@ static d9d_status run_dgrad(d9d_node *n)
 
 static d9d_status run_wgrad(d9d_node *n)
 {
+    D9D_TRY(param_grads_alloc(n));
     if (n->halves & D9D_NEED_WGRAD)
         D9D_TRY(n->ops->wgrad(n));
     d9d_trace_mark(n->tape->dev, n->ops->name, "wgrad");
@@ -187,6 +197,7 @@ static d9d_status run_bwd(d9d_node *n)
         return n->tape->can_defer_wgrad && n->halves & D9D_NEED_WGRAD ? defer_node(n, run_wgrad)
                                                                       : run_wgrad(n);
     }
+    D9D_TRY(param_grads_alloc(n));
     D9D_TRY(n->ops->bwd(n));
     d9d_trace_mark(n->tape->dev, n->ops->name, "bwd");
     d9di_node_release(n);

@@ -3,6 +3,32 @@
 
 #include <string.h>
 
+d9d_status d9d_param_grad_alloc(d9d_param *p)
+{
+    if (!p->grad_on_demand || !p->spec.trainable || p->shard.grad.storage != NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_tensor_alloc(d9d_tensor_device(&p->local.data), p->spec.grad_dtype, p->shard.shape,
+                             &p->shard.grad));
+    p->local.grad = d9d_tensor_ref(&p->shard.grad);
+    return D9D_OK;
+}
+
+/* Without memory, with its type and shape. */
+static void grad_release(d9d_param_part *part, d9d_dtype t)
+{
+    d9d_tensor_release(&part->grad);
+    part->grad = (d9d_tensor){.dtype = t, .shape = part->shape};
+}
+
+void d9d_param_grad_clear(d9d_param *p)
+{
+    p->local.has_grad = p->shard.has_grad = false;
+    if (!p->grad_on_demand)
+        return;
+    grad_release(&p->local, p->spec.grad_dtype);
+    grad_release(&p->shard, p->spec.grad_dtype);
+}
+
 void d9d_param_partition(d9d_param *p, int dim, int64_t parts, int64_t i)
 {
     int64_t first, count;

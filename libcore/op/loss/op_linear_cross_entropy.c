@@ -357,9 +357,10 @@ d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *
     d9d_node *node;
 
     D9D_TRY(d9d_tape_check_root(t, "linear_cross_entropy"));
-    for (size_t i = 0; i < n; i++)
-        at_once =
-            at_once && (!d9d_param_needs_grad(heads[i]) || heads[i]->local.grad.storage != NULL);
+    for (size_t i = 0; at_once && i < n; i++) {
+        D9D_TRY(d9d_param_grad_alloc(heads[i]));
+        at_once = !d9d_param_needs_grad(heads[i]) || heads[i]->local.grad.storage != NULL;
+    }
     D9D_TRY(at_once ? lce_root_forward(t, h, heads, n, targets, opts, loss, &node)
                     : lce_forward(t, h, heads, n, targets, opts, loss, &node));
     if (node == NULL)

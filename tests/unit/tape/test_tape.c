@@ -157,6 +157,46 @@ static void all_ways_give_the_same_bits(void **state)
     net_close(&n);
 }
 
+/* Blocks of 256 bytes: every array here fits one. */
+static uint64_t arrays(uint64_t n)
+{
+    return n * 256;
+}
+
+/* On demand, gradients have memory from backward until they are cleared, and the same bits. */
+static void gradients_on_demand_have_memory_while_they_are_needed(void **state)
+{
+    uint64_t bare;
+    grads want, got;
+    net n;
+
+    (void)state;
+    net_open(&n);
+    n.block = block;
+    assert_ok(net_backward(&n, AT_ONCE, &want));
+    d9d_tape_reset(n.f.tape);
+    for (int i = 0; i < PARAMS; i++) {
+        d9d_tensor_release(&n.p[i]->local.grad);
+        n.p[i]->local.shape = n.p[i]->spec.shape;
+        n.p[i]->grad_on_demand = true;
+        d9d_param_grad_clear(n.p[i]);
+        assert_true(d9d_param_needs_grad(n.p[i]));
+    }
+    bare = in_use(&n);
+    for (int way = 0; way < WAYS; way++)
+        for (back mode = AT_ONCE; mode <= PUT_OFF; mode++) {
+            n.block = ways[way];
+            assert_ok(net_backward(&n, mode, &got));
+            assert_memory_equal(&got, &want, sizeof(got));
+            d9d_tape_reset(n.f.tape);
+            assert_int_equal(in_use(&n), bare + arrays(PARAMS));
+            for (int i = 0; i < PARAMS; i++)
+                d9d_param_grad_clear(n.p[i]);
+            assert_int_equal(in_use(&n), bare);
+        }
+    net_close(&n);
+}
+
 /* --- what is put off --------------------------------------------------------------- */
 
 /* A node writes its letter: small in its input half, great in its weight half. */
@@ -282,12 +322,6 @@ static void steps_repeat_without_new_memory(void **state)
 }
 
 /* --- memory in the middle ------------------------------------------------------------------ */
-
-/* Blocks of 256 bytes: every array here fits one. */
-static uint64_t arrays(uint64_t n)
-{
-    return n * 256;
-}
 
 static void each_mode_keeps_what_it_must(void **state)
 {
@@ -836,6 +870,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ways_give_the_same_bits),
         cmocka_unit_test(what_is_put_off_comes_in_its_order),
+        cmocka_unit_test(gradients_on_demand_have_memory_while_they_are_needed),
         cmocka_unit_test(frozen_parameters_do_no_work),
         cmocka_unit_test(steps_repeat_without_new_memory),
         cmocka_unit_test(each_mode_keeps_what_it_must),

@@ -74,12 +74,15 @@ typedef struct d9d_params {
 } d9d_params;
 D9D_API D9D_MUST_USE d9d_status d9d_module_params(d9d_module *root, d9d_arena *a, d9d_params *out);
 
+/* Before d9d_module_materialise(): gradients have memory from backward until they are cleared
+ * (grad_on_demand), but for those in shards or buckets. */
+D9D_API void d9d_module_set_grads_on_demand(d9d_module *root);
 D9D_API D9D_MUST_USE d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev,
                                                        bool with_grads);
 D9D_API D9D_MUST_USE d9d_status d9d_module_reset(d9d_module *root, uint64_t seed);
 D9D_API D9D_MUST_USE d9d_status d9d_module_reset_param(d9d_param *p,
                                                        uint64_t seed); /* for one parameter */
-/* Forget accumulated gradients; costs nothing, see d9d_param_grad_beta(). */
+/* Forget accumulated gradients (d9d_param_grad_clear()); nothing is written. */
 D9D_API void d9d_module_clear_grads(d9d_module *root);
 
 #ifdef __cplusplus

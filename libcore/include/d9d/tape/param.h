@@ -21,6 +21,7 @@
  *     parallel plan             all        shape, offset   shape, offset
  *     tied weights              is_primary                 elements of grad
  *     materialise                          data, grad      data, grad
+ *     backward, on demand                  grad            grad
  *     reset, checkpoints                                   elements of data
  *     unshard, reshard                     data, grad
  *     backward of an op                    grad, has_grad
@@ -35,7 +36,8 @@
  * (d9d/nn/param_unit.h).  d9d_module_bind() gives a parameter its name and id.
  *
  * A gradient is never zeroed: while has_grad is false its memory is undefined and it counts as
- * zero.  The reduce-scatter that computes shard.grad may be pending on a group's stream: wait with
+ * zero.  With grad_on_demand it has none then: activations of a step's forward take that place. The
+ * reduce-scatter that computes shard.grad may be pending on a group's stream: wait with
  * d9d_param_wait_grad() before reading it.
  */
 #ifndef D9D_TAPE_PARAM_H
@@ -126,6 +128,7 @@ typedef struct d9d_param {
     d9d_param_part local; /* what operations compute with: FSDP's unsharded parameter */
     d9d_param_part shard; /* what is stored, updated and saved: FSDP's sharded parameter */
     d9d_param_lora lora;
+    bool grad_on_demand; /* grad has memory from its first contribution until it is cleared */
 } d9d_param;
 
 /* A low-rank adapter (LoRA) of a matrix, which a linear operation adds to x W^T:
@@ -143,8 +146,14 @@ struct d9d_adapter {
 /* True if backward must compute its gradient. */
 static inline bool d9d_param_needs_grad(const d9d_param *p)
 {
-    return p->spec.trainable && (p->local.grad.storage != NULL || p->shard.grad.storage != NULL);
+    return p->spec.trainable &&
+           (p->grad_on_demand || p->local.grad.storage != NULL || p->shard.grad.storage != NULL);
 }
+
+/* Memory for a gradient on demand that has none; nothing to do for others. */
+D9D_API D9D_MUST_USE d9d_status d9d_param_grad_alloc(d9d_param *p);
+/* Forget what was accumulated; a gradient on demand gives its memory back. */
+D9D_API void d9d_param_grad_clear(d9d_param *p);
 
 /* Accumulation rule: the first contribution after a reset overwrites, later ones add, in the order
  * of the backward pass.  Returns `beta` 0 or 1 for the kernel, and sets has_grad. */
