@@ -388,16 +388,14 @@ def train(model, ids, labels):
     return log
 
 
-def make(name, seed):
-    kind, cfg = CASES[name]
-    config = getattr(T, CONFIGS.get(kind, kind) + "Config")(**cfg)
+def dump_case(folder, kind, config, seed, length, prompt, new):
+    """The checkpoint, golden.safetensors, generate.jsonl and train.jsonl, and what made them: rows,
+    labels, losses of the targets, the model in float64, and how far float32 is from it."""
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     config.architectures = [class_name(kind)]
-    plugin = kind in PLUGINS
-    folder = HERE / ("plugins" if plugin else "families") / name
     folder.mkdir(parents=True, exist_ok=True)
-    ids, labels = rows(cfg["vocab_size"], 13, seed)
+    ids, labels = rows(config.vocab_size, length, seed)
     model = build(kind, config)
     weights = draw_weights(model, seed)
     fill(model, weights)
@@ -428,19 +426,28 @@ def make(name, seed):
                token_losses=token.detach().float(), float32_apart=torch.tensor([apart]))
     save_file(out, folder / "golden.safetensors", metadata={"format": "pt"})
     with torch.no_grad():
-        prompt = 4
-        text = exact.generate(ids[:, :prompt], max_new_tokens=NEW, do_sample=False, use_cache=False,
+        text = exact.generate(ids[:, :prompt], max_new_tokens=new, do_sample=False, use_cache=False,
                               eos_token_id=None, pad_token_id=0)
     (folder / "generate.jsonl").write_text("".join(json.dumps(
         {"input_ids": t[:prompt], "tokens": t[prompt:]}) + "\n" for t in text.tolist()))
     (folder / "train.jsonl").write_text("".join(json.dumps(
         {"input_ids": i, "labels": l}) + "\n" for i, l in zip(ids.tolist(), labels.tolist())))
+    return ids, labels, token.detach(), exact, apart
+
+
+def make(name, seed):
+    kind, cfg = CASES[name]
+    config = getattr(T, CONFIGS.get(kind, kind) + "Config")(**cfg)
+    plugin = kind in PLUGINS
+    folder = HERE / ("plugins" if plugin else "families") / name
+    ids, labels, token, exact, apart = dump_case(folder, kind, config, seed, 13, 4, NEW)
     if plugin:
         (folder / "logprobs.jsonl").write_text("".join(json.dumps(
             {"logprobs": [-digits(x) for x, y in zip(t, l) if y != IGNORE]}) + "\n"
             for t, l in zip(token.tolist(), labels.tolist())))
     dump(folder / "train.json", train(exact, ids, labels))
-    print(f"{name:18} loss {loss.item():.4f}  float32 apart {apart:.1e}", flush=True)
+    loss = token.sum().item() / (labels != IGNORE).sum().item()
+    print(f"{name:18} loss {loss:.4f}  float32 apart {apart:.1e}", flush=True)
     return apart < 2e-5
 
 
