@@ -101,6 +101,7 @@ def rope(r, kinds, dim, layered=False):
     return p
 
 
+BY_LAYERS = ["default", "linear", "yarn", "llama3"]  # transformers fails at the others
 SCALED = ["default", "default", "linear", "dynamic", "yarn", "llama3", "longrope"]
 
 
@@ -163,8 +164,9 @@ def mistral(r):
 
 
 def ministral(r):
-    c = mistral(r)
-    if c["sliding_window"] and r.maybe():
+    c = {**mistral(r), "sliding_window": r.randint(1, 14)}
+    c.setdefault("head_dim", 16)
+    if r.maybe():
         c["layer_types"] = r.types(c["num_hidden_layers"], FULL, SLIDING)
     return c
 
@@ -290,14 +292,14 @@ def gpt_oss(r):
     return c
 
 
-def deepseek(r):
+def deepseek(r, kinds=SCALED):
     c = base(r, kv=False, share=True)
     c.pop("head_dim", None)
     c.update(num_key_value_heads=c["num_attention_heads"], q_lora_rank=r.choice([None, 5, 8]),
              kv_lora_rank=r.randint(3, 9), qk_nope_head_dim=r.randint(1, 9),
              qk_rope_head_dim=r.even(2, 8), v_head_dim=r.randint(1, 9), rms_norm_eps=r.eps(),
              **r.some(0.3, attention_bias=True))
-    return groups(r, with_rope(r, c, dim=c["qk_rope_head_dim"]))
+    return groups(r, with_rope(r, c, dim=c["qk_rope_head_dim"], kinds=kinds))
 
 
 def deepseek_v3(r):
@@ -305,7 +307,9 @@ def deepseek_v3(r):
 
 
 def deepseek_v2(r):
-    c = deepseek(r)
+    c = deepseek(r, [k for k in SCALED if k != "longrope"])
+    for k in ("qk_nope_head_dim", "kv_lora_rank"):  # which transformers takes apart by pairs
+        c[k] += c[k] % 2
     if r.maybe():
         return {**c, "topk_method": "group_limited_greedy"}
     return {**c, "topk_method": "greedy", **r.some(n_group=None, topk_group=None)}
@@ -323,14 +327,14 @@ def olmo2(r):
 def olmo3(r):
     c = {**base(r), "rms_norm_eps": r.eps(), "sliding_window": r.randint(1, 14), **r.some(attention_bias=True)}
     c.update(r.some(layer_types=r.types(c["num_hidden_layers"], FULL, SLIDING)))
-    kinds = SCALED if width(c) > 2 else ["default", "linear"]
     if r.maybe(0.8):
-        c["rope_parameters"] = {FULL: rope(r, kinds, width(c), True), SLIDING: rope(r, ["default"], 0)}
+        c["rope_parameters"] = {FULL: rope(r, BY_LAYERS, width(c), True), SLIDING: rope(r, ["default"], 0)}
     return c
 
 
 def olmoe(r):
-    c = experts(r, {**olmo2(r), "norm_topk_prob": r.maybe()}, "num_experts", "num_experts_per_tok")
+    c = with_rope(r, {**base(r, head_dim=False), "rms_norm_eps": r.eps(), **r.some(attention_bias=True)})
+    c = experts(r, {**c, "norm_topk_prob": r.maybe()}, "num_experts", "num_experts_per_tok")
     return {**c, **r.some(0.4, clip_qkv=r.choice([0.3, 1.0, 8.0]))}
 
 
@@ -355,15 +359,15 @@ def granitemoe(r):
     return experts(r, c, "num_local_experts", "num_experts_per_tok")
 
 
-def gemma(r):
-    c = {**base(r), "head_dim": r.even(2, 24), "rms_norm_eps": r.eps(), **r.some(0.4, attention_bias=True)}
+def gemma(r, share=False):
+    c = {**base(r, share=share), "head_dim": r.even(2, 24), "rms_norm_eps": r.eps(), **r.some(0.4, attention_bias=True)}
     return with_rope(r, c)
 
 
 def gemma_windows(r, c):
     c.update(sliding_window=r.randint(1, 14), query_pre_attn_scalar=r.randint(1, 30))
     c.update(r.some(layer_types=r.types(c["num_hidden_layers"], FULL, SLIDING)))
-    c.update(final_logit_softcapping=r.choice([None, 3.0, 30]))
+    c.update(final_logit_softcapping=r.choice([None, 3.0, 30.0]))
     return c
 
 
@@ -372,9 +376,8 @@ def gemma2(r):
 
 
 def gemma3(r):
-    c = gemma_windows(r, gemma(r))
-    kinds = SCALED if c["head_dim"] > 2 else ["default", "linear"]
-    c["rope_parameters"] = {FULL: rope(r, kinds, c["head_dim"], True), SLIDING: rope(r, ["default"], 0)}
+    c = gemma_windows(r, gemma(r, True))
+    c["rope_parameters"] = {FULL: rope(r, BY_LAYERS, c["head_dim"], True), SLIDING: rope(r, ["default"], 0)}
     if "layer_types" not in c:
         c.update(r.some(sliding_window_pattern=r.randint(1, 4)))
     return c
@@ -426,13 +429,21 @@ FAMILIES = {"Llama": llama, "Mistral": mistral, "Ministral": ministral, "Ministr
 # --- forms of a config.json ------------------------------------------------------------------
 
 
-def older(c):
+def older(kind, c):
     """Names before transformers 5: rope_theta beside rope_scaling."""
     p = c.get("rope_parameters")
-    if p is None or FULL in p:
+    if p is None:
         return c
     c = {k: v for k, v in c.items() if k != "rope_parameters"}
+    if SLIDING in p:
+        local, p = p[SLIDING]["rope_theta"], p[FULL]
+        c[{"ModernBert": "local_rope_theta", "Gemma3": "rope_local_base_freq"}.get(kind, "")] = local
+        c.pop("", None)
     p = dict(p)
+    if kind == "Olmo3":  # transformers takes this for layers with a window, whatever the file says
+        p["rope_theta"] = 500000.0
+    if kind == "ModernBert":
+        c["global_rope_theta"] = p.pop("rope_theta")
     for k in ("rope_theta", "partial_rotary_factor"):
         if k in p:
             c[k] = p.pop(k)
@@ -446,7 +457,7 @@ def written(r, kind, c, saved):
     form = r.choice(["saved", "drawn", "older"])
     if form == "saved":
         return form, saved
-    doc = older(c) if form == "older" else c
+    doc = older(kind, c) if form == "older" else c
     return form, {"architectures": saved["architectures"], "model_type": saved["model_type"], **doc}
 
 

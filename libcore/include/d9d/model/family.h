@@ -131,6 +131,12 @@ typedef struct d9d_family_dims {
 #define D9D_FAMILY_TIED(S, otherwise)                                                              \
     D9D_KEY_BOOL(S, tie_word_embeddings, otherwise, "the head is the embedding")
 
+/* Bound of queries, keys and values: the attention block's `clip`.  A null is read as a negative
+ * number. */
+#define D9D_FAMILY_CLIP_QKV(S)                                                                     \
+    D9D_KEY_REAL(S, clip_qkv, "null", 0, 1e30, "bound of queries, keys and values; null: none",    \
+                 .flags = D9D_FLOAT32 | D9D_ABOVE_MIN | D9D_NULLABLE)
+
 /* hidden_act, where a family has several: one of transformers' words.  Families with one activation
  * have D9D_HF_ONLY() in place of the key. */
 #define D9D_FAMILY_HIDDEN_ACT(S, otherwise)                                                        \
