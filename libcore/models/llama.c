@@ -233,7 +233,7 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     if (c->num_experts_per_tok > c->num_local_experts)
         return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, num_local_experts %lld",
                         where, (long long)c->num_experts_per_tok, (long long)c->num_local_experts);
-    if (c->no_rope_layers.n > 0 && (int64_t)c->no_rope_layers.n != c->num_hidden_layers)
+    if (c->no_rope_layers.items != NULL && (int64_t)c->no_rope_layers.n != c->num_hidden_layers)
         return D9D_FAIL(D9D_ECONFIG, "%s: no_rope_layers has %zu layers, num_hidden_layers is %lld",
                         where, c->no_rope_layers.n, (long long)c->num_hidden_layers);
     return D9D_OK;

@@ -111,7 +111,7 @@ static d9d_status minimax_m2_check(void *dims, const char *where, d9d_arena *a)
         return D9D_FAIL(
             D9D_ECONFIG, "%s: rotary_dim is %lld, and partial_rotary_factor %g of head_dim %lld",
             where, (long long)c->rotary_dim, c->partial_rotary_factor, (long long)c->head_dim);
-    if (c->attn_type_list.n > 0 && (int64_t)c->attn_type_list.n != c->num_hidden_layers)
+    if (c->attn_type_list.items != NULL && (int64_t)c->attn_type_list.n != c->num_hidden_layers)
         return D9D_FAIL(D9D_ECONFIG, "%s: attn_type_list has %zu layers, num_hidden_layers is %lld",
                         where, c->attn_type_list.n, (long long)c->num_hidden_layers);
     c->rotary_dim = c->rotary_dim > 0              ? c->rotary_dim

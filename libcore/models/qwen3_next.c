@@ -39,7 +39,8 @@ typedef struct config {
         COUNT(linear_num_value_heads, "32", "its value heads"),                                    \
         COUNT(linear_key_head_dim, "128", "features of its keys"),                                 \
         COUNT(linear_value_head_dim, "128", "features of its values"),                             \
-        COUNT(linear_conv_kernel_dim, "4", "tokens of its convolution")
+        D9D_KEY_INT(config, linear_conv_kernel_dim, "4", 1, D9D_CAUSAL_CONV1D_MAX_WIDTH,           \
+                    "tokens of its convolution")
 #define MOE_KEYS(experts, per_token)                                                               \
     COUNT(num_experts, experts, "experts of a layer"),                                             \
         COUNT(num_experts_per_tok, per_token, "experts of a token"),                               \
@@ -232,11 +233,23 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_op_add(t, x, h, y);
 }
 
+static d9d_status delta_check(const config *c, const char *where)
+{
+    if (c->linear_num_value_heads % c->linear_num_key_heads != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: linear_num_value_heads %lld is not a multiple of linear_num_key_heads "
+                        "%lld",
+                        where, (long long)c->linear_num_value_heads,
+                        (long long)c->linear_num_key_heads);
+    return D9D_OK;
+}
+
 static d9d_status check(void *dims, const char *where, d9d_arena *a)
 {
     static const char *const words[] = {"linear_attention", "full_attention", NULL};
     config *c = dims;
 
+    D9D_TRY(delta_check(c, where));
     D9D_TRY(
         d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &c->types));
     return c->num_experts > 0
