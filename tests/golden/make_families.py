@@ -267,11 +267,22 @@ CASES = {
                     activation_function="gelu", scale_attn_by_inverse_layer_idx=True,
                     reorder_and_upcast_attn=True, layer_norm_epsilon=1e-3),
     "gpt2_one": row("GPT2", GPT2, n_head=1, n_positions=19, scale_attn_weights=False, n_inner=18),
+    "olmo_clip": row("Olmo", DENSE, clip_qkv=0.5, attention_bias=True),
+    "olmoe_clip": row("Olmoe", DENSE, num_experts=4, num_experts_per_tok=2, clip_qkv=0.75),
+    "smollm3_window": row("SmolLM3", DENSE, num_hidden_layers=3, no_rope_layer_interval=2, attention_bias=True,
+                          mlp_bias=True, use_sliding_window=True, sliding_window=4),
+    "qwen3_bias": row("Qwen3", DENSE, head_dim=8, attention_bias=True),
+    "qwen3_next_bias": row("Qwen3Next", DENSE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+                           head_dim=8, **DELTA, shared_expert_intermediate_size=6, attention_bias=True,
+                           layer_types=["full_attention", "linear_attention"]),
+    "deepseek_v3_bias": row("DeepseekV3", DENSE, num_key_value_heads=4, **{**MLA, "v_head_dim": 10},
+                            attention_bias=True),  # values wider than keys
 }
 PLUGINS = ("SeedOss",)
 # A case's number seeds it.  Numbers go on from the case before, but for these, which keep theirs
 # wherever they stand.
-NUMBERS = {"gpt_oss": 35, "olmo": 35, "qwen3_5": 35, "gemma": 35, "gpt_neox": 79}
+NUMBERS = {"gpt_oss": 35, "olmo": 35, "qwen3_5": 35, "gemma": 35, "gpt_neox": 79,
+           "olmo_clip": 100}
 CONFIGS = {"Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText"}  # of text alone
 
 

@@ -457,6 +457,8 @@ def older(kind, c):
         p["rope_theta"] = 500000.0
     if kind == "ModernBert":
         c["global_rope_theta"] = p.pop("rope_theta")
+    if kind == "GPTNeoX":
+        c.update(rotary_emb_base=p.pop("rope_theta"), rotary_pct=p.pop("partial_rotary_factor"))
     for k in ("rope_theta", "partial_rotary_factor"):
         if k in p:
             c[k] = p.pop(k)
@@ -555,7 +557,10 @@ def make(kind, doc, seed, case, r):
 def draw(kind, r):
     """Fields that transformers takes; some are left to its defaults."""
     while True:
-        c = {k: v for k, v in FAMILIES[kind](r).items() if k not in OPTIONAL or not r.maybe(0.12)}
+        whole = FAMILIES[kind](r)
+        c = {k: v for k, v in whole.items() if k not in OPTIONAL or not r.maybe(0.12)}
+        if "longrope" in str(whole):  # whose factors d9d takes by this, not by the row
+            c["max_position_embeddings"] = MAX
         try:
             config_of(kind, c)
             return c
