@@ -73,10 +73,7 @@ deepseek_v3|topk_group|5|the best 5 of 4 groups of experts: so many are not ther
 deepseek_v3|num_experts_per_tok|5|the best 2 of 4 groups have 4 experts, and a token has 5 (topk_group)
 qwen3_next|linear_num_value_heads|3|linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2
 qwen3_next|linear_conv_kernel_dim|9|linear_conv_kernel_dim: 9 is above the maximum of 8
-ministral|layer_types|[]|layer_types has 0 layers, num_hidden_layers is 3
 ministral|sliding_window|null|layer_types has sliding_attention, and no sliding_window is in use
-smollm3_list|no_rope_layers|[]|no_rope_layers has 0 layers, num_hidden_layers is 3
-smollm3|layer_types|["full_attention", "sliding_attention", "full_attention", "full_attention"]|layer_types has sliding_attention, and no sliding_window is in use
 deepseek_v3|num_key_value_heads|2|num_key_value_heads is 2: of latent attention it must be num_attention_heads, 4
 LIST
     folder llama
@@ -85,6 +82,17 @@ LIST
     folder qwen3_next_types
     set_field num_hidden_layers 9
     refused 2 '*: src/config.json: layer_types has * layers, num_hidden_layers is 9'
+    while IFS='|' read -r case field sentence; do
+        folder "$case"
+        sed -i -z "s/\"$field\": *\[[^]]*\]/\"$field\": []/" src/config.json
+        refused 2 "*: src/config.json: $sentence"
+    done <<'LIST'
+ministral|layer_types|layer_types has 0 layers, num_hidden_layers is 3
+smollm3_list|no_rope_layers|no_rope_layers has 0 layers, num_hidden_layers is 3
+LIST
+    folder smollm3_window
+    edit 's/"use_sliding_window": true/"use_sliding_window": false/' config.json
+    refused 2 '*: src/config.json: layer_types has sliding_attention, and no sliding_window is in use'
     folder llama
     edit 's/"head_dim": [0-9]*/"head_dim": 7/' config.json
     refused 2 '*: llama: 7 features of a head are rotated (head_dim), which must be even'
