@@ -22,9 +22,9 @@ d9d_status d9di_args_check_glu(const char *op, d9d_dtype t, const d9d_glu *f, bo
     D9D_TRY(d9di_args_check_float(op, t));
     if ((unsigned)f->act >= D9D_N_ACTIVATIONS)
         return D9D_FAIL(D9D_EINVAL, "%s: activation %d of %d", op, (int)f->act, D9D_N_ACTIVATIONS);
-    if (f->act != D9D_ACT_SWIGLU_OAI)
+    if (f->act != D9D_ACT_SWIGLU_OAI && f->act != D9D_ACT_HARDTANH)
         return D9D_OK;
-    if (!gated)
+    if (f->act == D9D_ACT_SWIGLU_OAI && !gated)
         return D9D_FAIL(D9D_EINVAL, "%s: the clamped SwiGLU needs both gate and up", op);
     return f->limit > 0 ? D9D_OK
                         : D9D_FAIL(D9D_EINVAL, "%s: a limit of %g, it must be positive", op,

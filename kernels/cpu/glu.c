@@ -1,6 +1,6 @@
 /* glu.c - gated linear units: y = a(gate) up, and activations y = a(x). See d9d_glu.
- * Backward: dup = dy a, dgate = dy up a'. With s = sigmoid(k) every activation but GELU is
- * a = x s, a' = s + x s (1 - s) k'. SiLU: k = x. */
+ * Backward: dup = dy a, dgate = dy up a'. With s = sigmoid(k) every activation but GELU and the
+ * clamp is a = x s, a' = s + x s (1 - s) k'. SiLU: k = x. */
 #include "cpu/common.h"
 #include "cpu/math.h"
 
@@ -56,6 +56,11 @@ D9DI_CLONES static void block_forward(const d9d_glu *f, float *y, const float *g
             y[i] = g / (1.0f + d9di_cpu_expf(-alpha * g)) * (clamp_both(up[i], limit) + 1.0f);
         }
         break;
+    case D9D_ACT_HARDTANH:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = clamp_both(gate[i], limit) * up[i];
+        break;
     default:
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
@@ -95,6 +100,15 @@ D9DI_CLONES static void block_bwd(const d9d_glu *f, float *dgate, float *dup, co
 
             dup[i] = u > limit || u < -limit ? 0.0f : d * (g * s);
             dgate[i] = raw > limit ? 0.0f : da;
+        }
+        break;
+    case D9D_ACT_HARDTANH:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            float g = gate[i], d = dy[i], u = up[i];
+
+            dup[i] = d * clamp_both(g, limit);
+            dgate[i] = g > limit || g < -limit ? 0.0f : d * u;
         }
         break;
     default:

@@ -31,7 +31,7 @@ d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words, 
     uint8_t *at;
 
     *out = (d9d_layer_types){0};
-    if (list->n == 0)
+    if (list->items == NULL) /* null, or absent; of an empty list it is not */
         return D9D_OK;
     if ((int64_t)list->n != layers)
         return D9D_FAIL(D9D_ECONFIG, "%s: layer_types has %zu layers, num_hidden_layers is %lld",

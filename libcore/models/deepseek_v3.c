@@ -14,7 +14,7 @@
 
 typedef struct config {
     D9D_FAMILY_DIMS;
-    bool norm_topk_prob, rope_interleave;
+    bool norm_topk_prob, rope_interleave, attention_bias;
     double routed_scaling_factor;
     int64_t q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
     int64_t n_routed_experts, n_shared_experts, num_experts_per_tok, moe_intermediate_size;
@@ -33,7 +33,9 @@ typedef struct config {
         COUNT(kv_lora_rank, "512", "latent features of keys and values"),                          \
         COUNT(qk_nope_head_dim, "128", "features of a head without positions"),                    \
         COUNT(qk_rope_head_dim, "64", "features of a head that are rotated"),                      \
-        COUNT(v_head_dim, "128", "features of a head's values")
+        COUNT(v_head_dim, "128", "features of a head's values"),                                   \
+        D9D_KEY_BOOL(config, attention_bias, "false",                                              \
+                     "down-projections and the output's projection have biases")
 #define MOE_KEYS(experts, shared, width, dense, scale)                                             \
     COUNT(n_routed_experts, experts, "experts of a layer"),                                        \
         COUNT(n_shared_experts, shared, "experts for all tokens, as one of so many widths"),       \
@@ -70,9 +72,9 @@ TABLE(deepseek_v2, "DeepSeek V2", "deepseek_v2");
 TABLE(deepseek_v3, "DeepSeek V3", "deepseek_v3", "kimi_k2");
 
 #define FIELDS                                                                                     \
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),             \
-        D9D_HF_ONLY("moe_layer_freq", "[1]"), D9D_HF_IGNORED("num_nextn_predict_layers"),          \
-        D9D_HF_IGNORED("ep_size"), D9D_HF_IGNORED("aux_loss_alpha"), D9D_HF_IGNORED("seq_aux"),    \
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("moe_layer_freq", "[1]"),                 \
+        D9D_HF_IGNORED("num_nextn_predict_layers"), D9D_HF_IGNORED("ep_size"),                     \
+        D9D_HF_IGNORED("aux_loss_alpha"), D9D_HF_IGNORED("seq_aux"),                               \
         D9D_HF_IGNORED("pretraining_tp"), D9D_HF_IGNORED("qk_head_dim"),                           \
         D9D_HF_IGNORED("head_dim"), D9D_HF_IGNORED("num_local_experts"),                           \
         D9D_HF_IGNORED("router_aux_loss_coef")
@@ -88,6 +90,8 @@ static const d9d_hf_tensor tensors[] = {
     D9D_HF_EXPERT_BIAS,
     D9D_HF_SHARED_EXPERTS,
     D9D_HF_NAME("self_attn.q_proj.down_proj.weight", "self_attn.q_a_proj.weight"),
+    D9D_HF_NAME("self_attn.q_proj.down_proj.bias", "self_attn.q_a_proj.bias"),
+    D9D_HF_NAME("self_attn.kv_down_proj.bias", "self_attn.kv_a_proj_with_mqa.bias"),
     D9D_HF_NAME("self_attn.q_proj.norm.weight", "self_attn.q_a_layernorm.weight"),
     D9D_HF_NAME("self_attn.q_proj.up_proj.weight", "self_attn.q_b_proj.weight"),
     D9D_HF_NAME("self_attn.kv_down_proj.weight", "self_attn.kv_a_proj_with_mqa.weight"),
@@ -127,7 +131,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                            .v = c->v_head_dim,
                                            .rope = base->rope,
                                            .norm_eps = 1e-6f, /* whatever rms_norm_eps is */
-                                           .scale = score_scale(c)};
+                                           .scale = score_scale(c),
+                                           .bias = c->attention_bias};
     const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
                                      .intermediate = c->moe_intermediate_size,
                                      .experts = c->n_routed_experts,

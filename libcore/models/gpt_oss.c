@@ -26,7 +26,9 @@ static const d9d_key keys[] = {
     D9D_FAMILY_POSITIONS(config, "131072"),
     D9D_KEY_INT(config, head_dim, "64", 1, 1 << 16, "features of a head"),
     D9D_FAMILY_NORM(config, rms_norm_eps, "1e-5"),
-    D9D_FAMILY_ROPE(config, "150000"),
+    D9D_FAMILY_ROPE_SCALED(config, "150000",
+                           "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"truncate\": false, "
+                           "\"original_max_position_embeddings\": 4096}"),
     D9D_FAMILY_TIED(config, "false"),
     D9D_KEY_BOOL(config, attention_bias, "true", "all projections of attention have biases"),
     D9D_KEY_INT(config, num_local_experts, "128", 1, 1 << 16, "experts of a layer"),

@@ -14,7 +14,8 @@
 
 typedef struct config {
     D9D_FAMILY_DIMS;
-    int64_t sliding_window; /* 0: none */
+    bool use_sliding_window; /* of SmolLM3 */
+    int64_t sliding_window;  /* 0: none */
     int64_t num_local_experts, num_experts_per_tok;
     int64_t no_rope_layer_interval;
     int hidden_act; /* of d9d_family_activation_names */
@@ -34,13 +35,12 @@ typedef struct config {
 #define WINDOW(otherwise)                                                                          \
     D9D_KEY_INT(config, sliding_window, otherwise, 1, INT32_MAX,                                   \
                 "keys that a query sees, its own counted; null: all", .flags = D9D_NULLABLE)
+#define BIASES                                                                                     \
+    D9D_KEY_BOOL(config, attention_bias, "false", "all projections of attention have biases"),     \
+        D9D_KEY_BOOL(config, mlp_bias, "false", "feed-forward layers have biases")
 static const d9d_key llama_keys[] = {
-    KEYS("2048", "1e-6", "10000"),
-    D9D_FAMILY_TIED(config, "false"),
-    D9D_FAMILY_HIDDEN_ACT(config, "\"silu\""),
-    D9D_KEY_BOOL(config, attention_bias, "false", "all projections of attention have biases"),
-    D9D_KEY_BOOL(config, mlp_bias, "false", "feed-forward layers have biases"),
-    D9D_KEY_END};
+    KEYS("2048", "1e-6", "10000"), D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_HIDDEN_ACT(config, "\"silu\""), BIASES, D9D_KEY_END};
 static const d9d_key mistral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
                                        D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
 static const d9d_key ministral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
@@ -65,10 +65,15 @@ static const d9d_key mixtral_keys[] = {
     D9D_KEY_END};
 static const d9d_key zero_or_one = {.kind = D9D_KIND_INT, .max = 1, .doc = "1: with RoPE"};
 static const d9d_key smollm3_keys[] = {
-    KEYS("32768", "1e-6", "2e6"), D9D_FAMILY_TIED(config, "true"),
+    KEYS("32768", "1e-6", "2e6"),
+    D9D_FAMILY_TIED(config, "true"),
     D9D_KEY_INT(config, no_rope_layer_interval, "4", 1, 1 << 16, "every such layer has no RoPE"),
     D9D_KEY_LIST(config, no_rope_layers, "null", &zero_or_one, "layers with RoPE: 1, without: 0",
                  .flags = D9D_NULLABLE),
+    BIASES,
+    WINDOW("null"),
+    D9D_FAMILY_LAYER_TYPES(config, layer_types),
+    D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window"),
     D9D_KEY_END};
 static const d9d_key phi3_keys[] = {
     KEYS("4096", "1e-5", "10000"), WINDOW("null"), D9D_FAMILY_TIED(config, "false"),
@@ -94,12 +99,9 @@ static const d9d_hf_field fields[] = {FIELDS, D9D_HF_END};
 static const d9d_hf_field mixtral_fields[] = {FIELDS, D9D_HF_ONLY("router_jitter_noise", "[0]"),
                                               D9D_HF_IGNORED("output_router_logits"),
                                               D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
-static const d9d_hf_field smollm3_fields[] = {FIELDS,
-                                              D9D_HF_ONLY("use_sliding_window", "[false]"),
-                                              D9D_HF_IGNORED("sliding_window"),
-                                              D9D_HF_IGNORED("max_window_layers"),
-                                              D9D_HF_IGNORED("layer_types"),
-                                              D9D_HF_END};
+static const d9d_hf_field smollm3_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
+                                              D9D_HF_IGNORED("pretraining_tp"),
+                                              D9D_HF_IGNORED("max_window_layers"), D9D_HF_END};
 
 static const d9d_hf_field phi3_fields[] = {
     D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("embd_pdrop", "[0]"),
@@ -138,9 +140,13 @@ static bool has_rope(const config *c, int64_t number)
                : c->no_rope_layer_interval == 0 || (number + 1) % c->no_rope_layer_interval != 0;
 }
 
+/* Without a list all layers of Mistral have a window, and those of SmolLM3 that have no RoPE. */
 static int64_t window_of(const config *c, int64_t number)
 {
-    return c->types.at == NULL || c->types.at[number] == 1 ? c->sliding_window : 0;
+    const bool windowed = c->types.at != NULL ? c->types.at[number] == 1
+                                              : !c->use_sliding_window || !has_rope(c, number);
+
+    return windowed ? c->sliding_window : 0;
 }
 
 static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
@@ -203,6 +209,18 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_op_add(t, x, h, y);
 }
 
+/* A layer that is to have a window has one. */
+static d9d_status window_check(const config *c, const char *where)
+{
+    for (size_t i = 0; i < c->types.n && c->sliding_window == 0; i++)
+        if (c->types.at[i] == 1)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: layer_types has sliding_attention, and no sliding_window is in "
+                            "use",
+                            where);
+    return D9D_OK;
+}
+
 static d9d_status check(void *dims, const char *where, d9d_arena *a)
 {
     static const char *const words[] = {"full_attention", "sliding_attention", NULL};
@@ -211,13 +229,22 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     D9D_TRY(
         d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &c->types));
     c->sliding_window = c->sliding_window > 0 ? c->sliding_window : 0;
+    D9D_TRY(window_check(c, where));
     if (c->num_experts_per_tok > c->num_local_experts)
         return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, num_local_experts %lld",
                         where, (long long)c->num_experts_per_tok, (long long)c->num_local_experts);
-    if (c->no_rope_layers.n > 0 && (int64_t)c->no_rope_layers.n != c->num_hidden_layers)
+    if (c->no_rope_layers.items != NULL && (int64_t)c->no_rope_layers.n != c->num_hidden_layers)
         return D9D_FAIL(D9D_ECONFIG, "%s: no_rope_layers has %zu layers, num_hidden_layers is %lld",
                         where, c->no_rope_layers.n, (long long)c->num_hidden_layers);
     return D9D_OK;
+}
+
+static d9d_status smollm3_check(void *dims, const char *where, d9d_arena *a)
+{
+    config *c = dims;
+
+    c->sliding_window = c->use_sliding_window ? c->sliding_window : 0;
+    return check(dims, where, a);
 }
 
 /* Without a scaling transformers takes this one. */
@@ -275,6 +302,6 @@ D9D_FAMILY(mixtral, "mixtral", "Mixtral, a mixture of experts", mixtral_types,
            .tensors = mixtral_tensors, LAYER);
 D9D_FAMILY(smollm3, "smollm3", "SmolLM3, some of whose layers have no RoPE", smollm3_types,
            .class_name = "SmolLM3", .config = &smollm3_table, .fields = smollm3_fields,
-           .tensors = tensors, LAYER);
+           .tensors = tensors, LAYER_OF(smollm3_check));
 D9D_FAMILY(phi3, "phi3", "Phi-3, Phi-3.5 and Phi-4", phi3_types, .class_name = "Phi3",
            .config = &phi3_table, .fields = phi3_fields, .tensors = phi3_tensors, LAYER);

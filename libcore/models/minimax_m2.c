@@ -16,6 +16,7 @@ typedef struct config {
     int64_t num_local_experts, num_experts_per_tok;
     int64_t rotary_dim;           /* 0: by partial_rotary_factor */
     double partial_rotary_factor; /* 0: by rotary_dim, or the whole head */
+    double clip_qkv;              /* of OLMoE; 0: none */
     d9d_list attn_type_list;
 } config;
 
@@ -52,6 +53,7 @@ static const d9d_key olmoe_keys[] = {
      .max = 1 << 16,
      .doc = "experts of a layer"},
     D9D_KEY_BOOL(config, norm_topk_prob, "false", "weights are shares of the chosen experts"),
+    D9D_FAMILY_CLIP_QKV(config),
     D9D_KEY_END};
 static const d9d_table minimax_m2_table =
     D9D_TABLE(config, "minimax_m2_config", minimax_m2_keys, "MiniMax-M2");
@@ -81,9 +83,8 @@ static const d9d_hf_field minimax_m2_fields[] = {
     D9D_HF_IGNORED("num_mtp_modules"),
     D9D_HF_IGNORED("mtp_transformer_layers"),
     D9D_HF_END};
-static const d9d_hf_field olmoe_fields[] = {FIELDS,
-                                            D9D_HF_ALIAS("num_local_experts", "num_experts"),
-                                            D9D_HF_ONLY("clip_qkv", "[]"), D9D_HF_END};
+static const d9d_hf_field olmoe_fields[] = {
+    FIELDS, D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_END};
 
 #define EXPERT(own, there)                                                                         \
     D9D_HF_STACK("mlp.grouped_experts." own ".weight",                                             \
@@ -110,7 +111,7 @@ static d9d_status minimax_m2_check(void *dims, const char *where, d9d_arena *a)
         return D9D_FAIL(
             D9D_ECONFIG, "%s: rotary_dim is %lld, and partial_rotary_factor %g of head_dim %lld",
             where, (long long)c->rotary_dim, c->partial_rotary_factor, (long long)c->head_dim);
-    if (c->attn_type_list.n > 0 && (int64_t)c->attn_type_list.n != c->num_hidden_layers)
+    if (c->attn_type_list.items != NULL && (int64_t)c->attn_type_list.n != c->num_hidden_layers)
         return D9D_FAIL(D9D_ECONFIG, "%s: attn_type_list has %zu layers, num_hidden_layers is %lld",
                         where, c->attn_type_list.n, (long long)c->num_hidden_layers);
     c->rotary_dim = c->rotary_dim > 0              ? c->rotary_dim
@@ -127,6 +128,7 @@ static d9d_status olmoe_check(void *dims, const char *where, d9d_arena *a)
 
     (void)a;
     c->rotary_dim = c->head_dim;
+    c->clip_qkv = c->clip_qkv > 0 ? c->clip_qkv : 0;
     return d9d_block_router_check(where, c->num_local_experts, c->num_experts_per_tok, &c->router);
 }
 
@@ -156,7 +158,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .norm_eps = (float)c->norm_eps,
                                                  .qk_norm = D9D_QK_NORM_FULL,
                                                  .qkv_bias = c->attention_bias,
-                                                 .o_bias = c->attention_bias};
+                                                 .o_bias = c->attention_bias,
+                                                 .clip = (float)c->clip_qkv};
     const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
                                      .intermediate = c->intermediate_size,
                                      .experts = c->num_local_experts,

@@ -14,6 +14,7 @@
 typedef struct config {
     D9D_FAMILY_DIMS;
     bool attention_bias;
+    double clip_qkv; /* 0: none */
     int64_t sliding_window;
     d9d_list layer_types;
     double rope_local_base_freq; /* base of layers with a window; 0: rope_theta */
@@ -28,7 +29,7 @@ typedef struct config {
         D9D_FAMILY_POSITIONS(config, "2048"), D9D_FAMILY_HEAD_DIM(config),                         \
         D9D_FAMILY_ROPE(config, theta), D9D_FAMILY_TIED(config, "false"),                          \
         D9D_KEY_BOOL(config, attention_bias, "false", "projections of attention have biases")
-static const d9d_key olmo_keys[] = {KEYS("10000"), D9D_KEY_END};
+static const d9d_key olmo_keys[] = {KEYS("10000"), D9D_FAMILY_CLIP_QKV(config), D9D_KEY_END};
 static const d9d_key olmo2_keys[] = {KEYS("10000"), D9D_FAMILY_NORM(config, rms_norm_eps, "1e-5"),
                                      D9D_KEY_END};
 static const d9d_key olmo3_keys[] = {
@@ -48,8 +49,7 @@ TABLE(olmo, "OLMo");
 TABLE(olmo2, "OLMo 2");
 TABLE(olmo3, "OLMo 3");
 
-static const d9d_hf_field olmo_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
-                                           D9D_HF_ONLY("clip_qkv", "[]"), D9D_HF_END};
+static const d9d_hf_field olmo_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_END};
 static const d9d_hf_field olmo2_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_END};
 static const d9d_hf_field olmo3_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
                                             D9D_HF_OWN("rope_local_base_freq"), D9D_HF_END};
@@ -61,6 +61,7 @@ static d9d_status olmo_check(void *dims, const char *where, d9d_arena *a)
     (void)where, (void)a;
     c->plain_norms = true;
     c->norm_eps = 1e-5; /* which config.json cannot change */
+    c->clip_qkv = c->clip_qkv > 0 ? c->clip_qkv : 0;
     return D9D_OK;
 }
 
@@ -130,7 +131,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                                            : D9D_QK_NORM_FULL,
                                                  .window = windowed ? c->sliding_window : 0,
                                                  .qkv_bias = c->attention_bias,
-                                                 .o_bias = c->attention_bias};
+                                                 .o_bias = c->attention_bias,
+                                                 .clip = (float)c->clip_qkv};
     layer *l = (layer *)base;
 
     D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, opts, &attention);

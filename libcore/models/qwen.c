@@ -18,7 +18,7 @@ typedef struct config {
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size, decoder_sparse_step;
     int64_t shared_expert_intermediate_size; /* 0: no shared expert */
     d9d_list layer_types, mlp_only_layers;
-    bool qkv_bias, qk_norm;
+    bool attention_bias, qkv_bias, qk_norm;
     bool *windowed, *is_moe; /* [num_hidden_layers] */
 } config;
 
@@ -35,12 +35,17 @@ typedef struct config {
 
 #define WINDOW_LAYERS                                                                              \
     D9D_KEY_INT(config, max_window_layers, "28", 0, INT32_MAX, "layers before the windows")
+#define BIAS                                                                                       \
+    D9D_KEY_BOOL(config, attention_bias, "false", "all projections of attention have biases")
 static const d9d_key qwen2_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config), WINDOW_LAYERS,
                                      D9D_FAMILY_HEAD_DIM(config), D9D_KEY_END};
-static const d9d_key qwen3_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config), WINDOW_LAYERS,
+static const d9d_key qwen3_keys[] = {KEYS,
+                                     D9D_FAMILY_INTERMEDIATE(config),
+                                     WINDOW_LAYERS,
                                      D9D_KEY_INT(config, head_dim, "128", 2, 1 << 16,
                                                  "features of a head; null: a share of hidden_size",
                                                  .flags = D9D_NULLABLE),
+                                     BIAS,
                                      D9D_KEY_END};
 
 static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc = "a layer"};
@@ -62,7 +67,7 @@ static const d9d_key qwen2_moe_keys[] = {
     MOE_KEYS("1", "60", "4", "1408", "5632"), WINDOW_LAYERS,
     D9D_KEY_BOOL(config, qkv_bias, "true", "queries, keys and values have biases"), D9D_KEY_END};
 static const d9d_key qwen3_moe_keys[] = {
-    MOE_KEYS("1", D9D_REQUIRED, D9D_REQUIRED, D9D_REQUIRED, "0"),
+    MOE_KEYS("1", D9D_REQUIRED, D9D_REQUIRED, D9D_REQUIRED, "0"), BIAS,
     D9D_KEY_BOOL(config, shared_expert_gate, "false", "scale it by the sigmoid of a linear gate"),
     D9D_KEY_END};
 #define TABLE(name, text)                                                                          \
@@ -74,15 +79,20 @@ TABLE(qwen2_moe, "Qwen2-MoE");
 TABLE(qwen3_moe, "Qwen3-MoE");
 
 /* Balancing losses of routers belong to a job, not to a model, so the file's values are ignored. */
-#define FIELDS D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_ONLY("hidden_act", "[\"silu\"]")
+#define QWEN3_FIELDS D9D_HF_ONLY("hidden_act", "[\"silu\"]")
+#define FIELDS       D9D_HF_ONLY("attention_bias", "[false]"), QWEN3_FIELDS
 #define MOE_FIELDS                                                                                 \
-    FIELDS, D9D_HF_ALIAS("num_local_experts", "num_experts"),                                      \
-        D9D_HF_IGNORED("output_router_logits"), D9D_HF_IGNORED("router_aux_loss_coef")
-static const d9d_hf_field dense_fields[] = {FIELDS, D9D_HF_END};
-static const d9d_hf_field qwen2_moe_fields[] = {MOE_FIELDS, D9D_HF_END};
-static const d9d_hf_field qwen3_moe_fields[] = {MOE_FIELDS, D9D_HF_IGNORED("max_window_layers"),
+    D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_IGNORED("output_router_logits"),      \
+        D9D_HF_IGNORED("router_aux_loss_coef")
+static const d9d_hf_field qwen2_fields[] = {FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen3_fields[] = {QWEN3_FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen2_moe_fields[] = {FIELDS, MOE_FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen3_moe_fields[] = {QWEN3_FIELDS,
+                                                MOE_FIELDS,
+                                                D9D_HF_IGNORED("max_window_layers"),
                                                 D9D_HF_OWN("shared_expert_intermediate_size"),
-                                                D9D_HF_OWN("shared_expert_gate"), D9D_HF_END};
+                                                D9D_HF_OWN("shared_expert_gate"),
+                                                D9D_HF_END};
 
 static const d9d_hf_tensor qwen2_tensors[] = {
     D9D_HF_EXPERTS,
@@ -100,13 +110,13 @@ static const d9d_hf_tensor qwen3_tensors[] = {
     D9D_HF_TENSORS_END};
 
 /* Windowed layers: all of a Qwen3 mixture, or by layer_types, or those after the first
- * max_window_layers. */
+ * max_window_layers; in a Qwen2 mixture every second one of these first. */
 static d9d_status windows_find(config *c, const char *where, d9d_arena *a)
 {
     static const char *const words[] = {"full_attention", "sliding_attention", NULL};
     const bool used = c->use_sliding_window && c->sliding_window > 0;
     const bool every = used && c->num_experts > 0 && c->qk_norm;
-    const int64_t first = used ? c->max_window_layers : c->num_hidden_layers;
+    const int64_t first = c->max_window_layers;
     d9d_layer_types types = {0};
 
     if (c->use_sliding_window && c->sliding_window == 0)
@@ -115,7 +125,9 @@ static d9d_status windows_find(config *c, const char *where, d9d_arena *a)
         D9D_TRY(
             d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
     for (int64_t l = 0; l < c->num_hidden_layers; l++) {
-        c->windowed[l] = types.at != NULL ? types.at[l] == 1 : every || (used && l >= first);
+        const bool usual = c->num_experts > 0 ? l % 2 == 0 && l < first : l >= first;
+
+        c->windowed[l] = types.at != NULL ? types.at[l] == 1 : every || (used && usual);
         if (c->windowed[l] && !used)
             return D9D_FAIL(D9D_ECONFIG,
                             "%s: layer_types has sliding_attention, and no "
@@ -172,7 +184,10 @@ static d9d_status qwen2_check(void *dims, const char *where, d9d_arena *a)
 
 static d9d_status qwen3_check(void *dims, const char *where, d9d_arena *a)
 {
-    ((config *)dims)->qk_norm = true;
+    config *c = dims;
+
+    c->qk_norm = true;
+    c->qkv_bias = c->attention_bias;
     return layers_find(dims, where, a);
 }
 
@@ -200,6 +215,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
         .norm_eps = (float)c->norm_eps,
         .qk_norm = c->qk_norm ? D9D_QK_NORM_HEAD : D9D_QK_NORM_NONE,
         .qkv_bias = c->qkv_bias,
+        .o_bias = c->attention_bias,
         .window = c->windowed[base->number] ? c->sliding_window : 0,
     };
     const d9d_block_moe_shape moe = {
@@ -261,7 +277,7 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 #define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
 D9D_FAMILY(qwen2, "qwen2", "Qwen2 and Qwen2.5, dense", qwen2_types, .class_name = "Qwen2",
-           .config = &qwen2_table, .fields = dense_fields, .check = qwen2_check, LAYER);
+           .config = &qwen2_table, .fields = qwen2_fields, .check = qwen2_check, LAYER);
 D9D_FAMILY(qwen2_moe, "qwen2_moe", "Qwen2 with mixtures of experts", qwen2_moe_types,
            .class_name = "Qwen2Moe", .config = &qwen2_moe_table, .fields = qwen2_moe_fields,
            .tensors = qwen2_tensors, .check = qwen2_check, LAYER);
@@ -273,7 +289,7 @@ D9D_FAMILY(qwen2_moe, "qwen2_moe", "Qwen2 with mixtures of experts", qwen2_moe_t
         .model_types = family##_types, .config = &family##_table, .fields = (of),                  \
         .tensors = qwen3_tensors, .check = qwen3_check, LAYER                                      \
     }
-static const d9d_family dense = QWEN3(qwen3, "Qwen3", dense_fields);
+static const d9d_family dense = QWEN3(qwen3, "Qwen3", qwen3_fields);
 static const d9d_family moe = QWEN3(qwen3_moe, "Qwen3Moe", qwen3_moe_fields);
 
 static d9d_status dense_read(const void *section, d9d_arena *a, const void **out)

@@ -17,7 +17,7 @@ typedef struct config {
     int64_t linear_value_head_dim, linear_conv_kernel_dim, full_attention_interval;
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size, decoder_sparse_step;
     int64_t shared_expert_intermediate_size;
-    bool norm_topk_prob;
+    bool norm_topk_prob, attention_bias;
     d9d_list layer_types, mlp_only_layers;
     d9d_layer_types types;
 } config;
@@ -31,13 +31,16 @@ typedef struct config {
         D9D_FAMILY_TIED(config, "false"), D9D_FAMILY_LAYER_TYPES(config, layer_types),             \
         D9D_KEY_REAL(config, partial_rotary_factor, "0.25", 0, 1,                                  \
                      "share of a head that is rotated", .flags = D9D_ABOVE_MIN),                   \
+        D9D_KEY_BOOL(config, attention_bias, "false",                                              \
+                     "all projections of layers with attention have biases"),                      \
         COUNT(full_attention_interval, "4",                                                        \
               "every such layer has attention, without layer_types"),                              \
         COUNT(linear_num_key_heads, "16", "key heads of the gated delta net"),                     \
         COUNT(linear_num_value_heads, "32", "its value heads"),                                    \
         COUNT(linear_key_head_dim, "128", "features of its keys"),                                 \
         COUNT(linear_value_head_dim, "128", "features of its values"),                             \
-        COUNT(linear_conv_kernel_dim, "4", "tokens of its convolution")
+        D9D_KEY_INT(config, linear_conv_kernel_dim, "4", 1, D9D_CAUSAL_CONV1D_MAX_WIDTH,           \
+                    "tokens of its convolution")
 #define MOE_KEYS(experts, per_token)                                                               \
     COUNT(num_experts, experts, "experts of a layer"),                                             \
         COUNT(num_experts_per_tok, per_token, "experts of a token"),                               \
@@ -63,7 +66,7 @@ TABLE(qwen3_next, "Qwen3-Next", "qwen3_next");
 TABLE(qwen3_5, "Qwen3.5", "qwen3_5_text");
 TABLE(qwen3_5_moe, "Qwen3.5 with mixtures of experts", "qwen3_5_moe_text");
 
-#define FIELDS D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]")
+#define FIELDS D9D_HF_ONLY("hidden_act", "[\"silu\"]")
 #define MOE_FIELDS                                                                                 \
     FIELDS, D9D_HF_ALIAS("num_local_experts", "num_experts"),                                      \
         D9D_HF_IGNORED("output_router_logits"), D9D_HF_IGNORED("router_aux_loss_coef")
@@ -93,6 +96,9 @@ static const d9d_hf_field qwen3_5_moe_fields[] = {
         D9D_HF_NAME("mlp.shared_expert.gate.weight", "mlp.shared_expert_gate.weight"),             \
         {.own = {"self_attn.q_proj.weight", "self_attn.gate_proj.weight"},                         \
          .hf = "self_attn.q_proj.weight",                                                          \
+         .groups = HEADS(num_attention_heads)},                                                    \
+        {.own = {"self_attn.q_proj.bias", "self_attn.gate_proj.bias"},                             \
+         .hf = "self_attn.q_proj.bias",                                                            \
          .groups = HEADS(num_attention_heads)},                                                    \
         {.own = {"linear_attn.q_conv.weight", "linear_attn.k_conv.weight",                         \
                  "linear_attn.v_conv.weight"},                                                     \
@@ -154,7 +160,9 @@ static d9d_status mixer_init(layer *l, const config *c, const d9d_block_opts *op
                                                  .norm_eps = (float)c->norm_eps,
                                                  .qk_norm = D9D_QK_NORM_HEAD,
                                                  .zero_centred = true,
-                                                 .output_gate = true};
+                                                 .output_gate = true,
+                                                 .qkv_bias = c->attention_bias,
+                                                 .o_bias = c->attention_bias};
     const d9d_block_gated_delta_shape delta = {.hidden = c->hidden_size,
                                                .key_heads = c->linear_num_key_heads,
                                                .value_heads = c->linear_num_value_heads,
@@ -225,11 +233,23 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_op_add(t, x, h, y);
 }
 
+static d9d_status delta_check(const config *c, const char *where)
+{
+    if (c->linear_num_value_heads % c->linear_num_key_heads != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: linear_num_value_heads %lld is not a multiple of linear_num_key_heads "
+                        "%lld",
+                        where, (long long)c->linear_num_value_heads,
+                        (long long)c->linear_num_key_heads);
+    return D9D_OK;
+}
+
 static d9d_status check(void *dims, const char *where, d9d_arena *a)
 {
     static const char *const words[] = {"linear_attention", "full_attention", NULL};
     config *c = dims;
 
+    D9D_TRY(delta_check(c, where));
     D9D_TRY(
         d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &c->types));
     return c->num_experts > 0

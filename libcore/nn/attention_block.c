@@ -34,7 +34,7 @@ static void heads_divide(d9d_block_attention *b, const d9d_block_opts *opts)
     const d9d_param_parallel kv = {D9D_COLWISE, b->shape.kv_heads, true, "num_key_value_heads"};
     const d9d_param_parallel o = {D9D_ROWWISE, b->shape.heads, false, "num_attention_heads"};
     d9d_param *const of_queries[] = {&b->q_proj.weight, &b->q_bias, &b->gate_proj.weight,
-                                     &b->sinks};
+                                     &b->gate_bias, &b->sinks};
     d9d_param *const of_keys[] = {&b->k_proj.weight, &b->v_proj.weight, &b->k_bias, &b->v_bias};
 
     for (size_t i = 0; i < sizeof(of_queries) / sizeof(of_queries[0]); i++)
@@ -60,6 +60,7 @@ static d9d_status biases_init(d9d_block_attention *b, const d9d_block_opts *opts
     } all[] = {{&b->q_proj, &b->q_bias, queries, s->qkv_bias},
                {&b->k_proj, &b->k_bias, keys, s->qkv_bias},
                {&b->v_proj, &b->v_bias, keys, s->qkv_bias},
+               {&b->gate_proj, &b->gate_bias, queries, s->qkv_bias && s->output_gate},
                {&b->o_proj, &b->o_bias, s->hidden, s->o_bias}};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -76,6 +77,9 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
     const int64_t queries = shape->heads * d, keys = shape->kv_heads * d;
     d9d_module *m = &b->module;
 
+    if (shape->clip > 0 && shape->qk_norm == D9D_QK_NORM_HEAD)
+        return D9D_FAIL(D9D_EINVAL, "attention: a clip of %g with a QK norm of each head",
+                        (double)shape->clip);
     b->shape = *shape;
     b->groups = opts->groups;
     if (opts->blocks != NULL)
@@ -85,9 +89,9 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
     D9D_BLOCK_ADD(m, "k_proj", linear, &b->k_proj, opts, hidden, keys);
     D9D_BLOCK_ADD(m, "v_proj", linear, &b->v_proj, opts, hidden, keys);
     D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, opts, queries, hidden);
-    D9D_TRY(biases_init(b, opts));
     if (shape->output_gate)
         D9D_BLOCK_ADD(m, "gate_proj", linear, &b->gate_proj, opts, hidden, queries);
+    D9D_TRY(biases_init(b, opts));
     if (shape->sinks)
         D9D_TRY(d9d_module_param(m, "sinks", &b->sinks, opts->dtype, D9D_SHAPE(shape->heads),
                                  D9D_INIT_ZEROS, 0));
@@ -193,7 +197,14 @@ static d9d_status full_norm(d9d_block_attention *b, d9d_tape *t, const proj_head
     return d9d_op_reshape(t, *y, s, y);
 }
 
-/* QK norm and RoPE, as far as there are. */
+static d9d_status heads_clip(const d9d_block_attention *b, d9d_tape *t, d9d_var **y)
+{
+    const d9d_glu clamp = {.act = D9D_ACT_HARDTANH, .limit = b->shape.clip};
+
+    return clamp.limit > 0 ? d9d_op_glu(t, &clamp, *y, NULL, y) : D9D_OK;
+}
+
+/* QK norm, clip and RoPE, as far as there are. */
 static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
                                   const d9d_op_norm_rope_opts *opts, const proj_heads *of,
                                   d9d_block_norm *norm, d9d_var **y)
@@ -206,13 +217,14 @@ static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
         return d9d_block_norm_forward(norm, t, *y, y);
     if (b->shape.qk_norm == D9D_QK_NORM_FULL)
         D9D_TRY(full_norm(b, t, of, norm, y));
+    D9D_TRY(heads_clip(b, t, y));
     return b->shape.rope == NULL
                ? D9D_OK
                : d9d_op_rope(t, *y, opts->positions, opts->inv_freq, opts->style, opts->mscale, y);
 }
 
-/* Prepare heads for attention: QK norm and RoPE of queries and keys; append keys and values to a KV
- * cache. */
+/* Prepare heads for attention: QK norm and RoPE of queries and keys, clips; append keys and values
+ * to a KV cache. */
 static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_tensor *positions,
                                 const d9d_block_cache *cache, const proj_heads *of, d9d_var **y)
 {
@@ -234,6 +246,7 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
     }
     D9D_TRY(heads_norm_rope(b, t, &opts, &of[Q], &b->q_norm, &y[Q]));
     D9D_TRY(heads_norm_rope(b, t, &opts, &of[K], &b->k_norm, &y[K]));
+    D9D_TRY(heads_clip(b, t, &y[V]));
     if (cache == NULL)
         return D9D_OK;
     D9D_TRY(d9d_op_kv_append(t, y[K], cache->token_slots, cache->entry[0], &y[K]));
@@ -253,6 +266,8 @@ static d9d_status gate_heads(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9
     if (!b->shape.output_gate)
         return D9D_OK;
     D9D_TRY(d9d_block_linear_forward(&b->gate_proj, t, x, &gate));
+    if (b->shape.qkv_bias)
+        D9D_TRY(d9d_op_add_bias(t, gate, &b->gate_bias, 0, &gate));
     D9D_TRY(d9d_op_reshape(t, gate, merged, &gate));
     return d9d_op_sigmoid_gate(t, *y, gate, y);
 }

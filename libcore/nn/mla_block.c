@@ -1,7 +1,8 @@
 /* mla_block.c - multi-head latent attention (MLA).  See d9d/nn/block.h.
  *
  * A head's features are stored as [rope, nope] here, because RoPE rotates the first features of a
- * head. Queries and keys agree in that order, so the scores are the same.
+ * head. Queries and keys agree in that order, so the scores are the same.  The narrower ones of
+ * keys and values are zero-padded to the width of the others.
  */
 #include <math.h>
 
@@ -9,9 +10,6 @@
 
 static d9d_status shape_check(const d9d_block_mla_shape *s)
 {
-    if (s->v > s->nope_dim + s->rope_dim)
-        return D9D_FAIL(D9D_ECONFIG, "MLA: value head size %lld is over the key head size %lld",
-                        (long long)s->v, (long long)(s->nope_dim + s->rope_dim));
     if (s->rope->features != s->rope_dim)
         return D9D_FAIL(D9D_ECONFIG,
                         "MLA: %lld features of a head are rotated, the RoPE rotates %lld",
@@ -35,6 +33,24 @@ static d9d_status queries_init(d9d_block_mla *b, const d9d_block_opts *opts)
     return d9d_module_child(&b->module, "q_proj", &b->q_proj);
 }
 
+static d9d_status biases_init(d9d_block_mla *b, const d9d_block_opts *opts)
+{
+    const d9d_block_mla_shape *s = &b->shape;
+    const struct {
+        d9d_block_linear *of;
+        d9d_param *bias;
+        int64_t n;
+    } all[] = {{&b->q_down, &b->q_bias, s->q_rank},
+               {&b->kv_down, &b->kv_bias, s->kv_rank + s->rope_dim},
+               {&b->o_proj, &b->o_bias, s->hidden}};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && s->bias; i++)
+        if (all[i].n > 0)
+            D9D_TRY(d9d_module_param(&all[i].of->module, "bias", all[i].bias, opts->dtype,
+                                     D9D_SHAPE(all[i].n), D9D_INIT_ZEROS, 0));
+    return D9D_OK;
+}
+
 d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *opts,
                               const d9d_block_mla_shape *shape)
 {
@@ -54,6 +70,7 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *opts,
     D9D_BLOCK_ADD(m, "kv_up_proj", linear, &b->kv_up, opts, s->kv_rank,
                   s->heads * (s->nope_dim + s->v));
     D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, opts, s->heads * s->v, s->hidden);
+    D9D_TRY(biases_init(b, opts));
     d9di_block_divide(&b->q_up.weight, opts,
                       (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads"});
     d9di_block_divide(&b->kv_up.weight, opts,
@@ -69,6 +86,21 @@ static int64_t heads_here(const d9d_block_linear *up, int64_t width)
     return up->weight.local.shape.dim[0] / width;
 }
 
+/* Features of a head in attention: of its key or of its value, the larger. */
+static int64_t head_width(const d9d_block_mla_shape *s)
+{
+    const int64_t key = s->nope_dim + s->rope_dim;
+
+    return key > s->v ? key : s->v;
+}
+
+/* x plus the bias of its features from `first` on, if there is one. */
+static d9d_status bias_add(const d9d_block_mla *b, d9d_tape *t, d9d_param *bias, int64_t first,
+                           d9d_var **x)
+{
+    return b->shape.bias ? d9d_op_add_bias(t, *x, bias, first, x) : D9D_OK;
+}
+
 static d9d_status apply_rope(const d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                              const d9d_tensor *positions, d9d_var **y)
 {
@@ -77,23 +109,25 @@ static d9d_status apply_rope(const d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return d9d_op_rope(t, x, positions, &r->inv_freq, r->style, d9d_rope_mscale(&r->scaling), y);
 }
 
-/* Queries of all tokens for this rank's heads: [B, S, n, rope_dim + nope_dim]. */
+/* Queries of all tokens for this rank's heads: [B, S, n, head_width()]. */
 static d9d_status queries_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                                   const d9d_tensor *positions, d9d_var **q)
 {
     const d9d_shape *p = &positions->shape;
     const int64_t nope_dim = b->shape.nope_dim, rope_dim = b->shape.rope_dim,
                   d = nope_dim + rope_dim;
-    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], heads_here(&b->q_up, d), d);
+    const int64_t n = heads_here(&b->q_up, d);
+    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, head_width(&b->shape));
     d9d_var *h = x;
 
     if (b->shape.q_rank > 0) {
         D9D_TRY(d9d_block_linear_forward(&b->q_down, t, h, &h));
+        D9D_TRY(bias_add(b, t, &b->q_bias, 0, &h));
         D9D_TRY(d9d_block_norm_forward(&b->q_norm, t, h, &h));
     }
     D9D_TRY(d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->q_up.weight.name, &h));
     D9D_TRY(d9d_block_linear_forward(&b->q_up, t, h, &h));
-    D9D_TRY(d9d_op_reshape(t, h, heads, &h));
+    D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], n, d), &h));
     D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{h, nope_dim, rope_dim}, {h, 0, nope_dim}}, 2,
                           heads, &h));
     return apply_rope(b, t, h, positions, q);
@@ -108,6 +142,7 @@ static d9d_status rope_key(d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_
     d9d_var *h;
 
     D9D_TRY(d9d_op_linear_slice(t, x, &b->kv_down.weight, b->shape.kv_rank, rope_dim, &h));
+    D9D_TRY(bias_add(b, t, &b->kv_bias, b->shape.kv_rank, &h));
     D9D_TRY(d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->kv_down.weight.name, &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], 1, rope_dim), &h));
     return apply_rope(b, t, h, positions, key);
@@ -117,18 +152,19 @@ static d9d_status rope_key(d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_
 static d9d_status kv_down_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
     D9D_TRY(d9d_op_linear_slice(t, x, &b->kv_down.weight, 0, b->shape.kv_rank, y));
+    D9D_TRY(bias_add(b, t, &b->kv_bias, 0, y));
     D9D_TRY(d9d_block_norm_forward(&b->kv_norm, t, *y, y));
     return d9d_op_all_gather_rows(t, *y, d9d_groups_tp(b->groups), b->kv_up.weight.name, y);
 }
 
-/* Keys and values of this rank's heads; values are zero-padded to the size of keys. */
+/* Keys and values of this rank's heads: [B, S, n, head_width()]. */
 static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                                 const d9d_tensor *positions, d9d_var **k, d9d_var **v)
 {
     const d9d_shape *p = &positions->shape;
     const d9d_block_mla_shape *s = &b->shape;
     const int64_t width = s->nope_dim + s->v, n = heads_here(&b->kv_up, width);
-    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, s->nope_dim + s->rope_dim);
+    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, head_width(s));
     d9d_var *h, *key;
 
     D9D_TRY(kv_down_project(b, t, x, &h));
@@ -176,7 +212,7 @@ static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return d9d_op_kv_append(t, h, cache->token_slots, cache->entry[0], all);
 }
 
-/* o [B, S, n, v] from queries [B, S, n, rope_dim + nope_dim]. */
+/* o [B, S, n, v] from queries [B, S, n, head_width()]. */
 static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *cached,
                                 const d9d_op_attention_opts *opts, d9d_var **o)
 {
@@ -234,5 +270,6 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
         D9D_TRY(d9d_op_attention(t, q, k, v, &opts, &o));
     }
     D9D_TRY(heads_merge(b, t, o, &o));
-    return d9di_block_linear_reduce(&b->o_proj, t, o, d9d_groups_tp(b->groups), plus, y);
+    D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, d9d_groups_tp(b->groups), plus, y));
+    return bias_add(b, t, &b->o_bias, 0, y);
 }

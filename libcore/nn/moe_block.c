@@ -56,23 +56,27 @@ d9d_status d9d_block_router_check(const char *where, int64_t experts, int64_t to
                                   const d9d_block_router *r)
 {
     if (top_k < 1 || top_k > experts)
-        return D9D_FAIL(D9D_ECONFIG, "%s: %lld of %lld experts cannot be chosen", where,
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: %lld of %lld experts cannot be chosen (num_experts_per_tok)", where,
                         (long long)top_k, (long long)experts);
     if (r->top_groups > r->groups)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: the best %lld of %lld groups of experts: so many are not there", where,
-                        (long long)r->top_groups, (long long)r->groups);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s: the best %lld of %lld groups of experts: so many are not there (topk_group)",
+            where, (long long)r->top_groups, (long long)r->groups);
     if (r->groups <= 1)
         return D9D_OK;
     if (r->groups > D9D_ROUTER_MAX_GROUPS || experts % r->groups != 0)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: %lld groups of experts: at most %d, which divide %lld experts", where,
-                        (long long)r->groups, D9D_ROUTER_MAX_GROUPS, (long long)experts);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s: %lld groups of experts: at most %d, which divide %lld experts (n_group)", where,
+            (long long)r->groups, D9D_ROUTER_MAX_GROUPS, (long long)experts);
     if (r->top_groups < 1 || r->top_groups * (experts / r->groups) < top_k)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: the best %lld of %lld groups have %lld experts, and a token has %lld",
-                        where, (long long)r->top_groups, (long long)r->groups,
-                        (long long)(r->top_groups * (experts / r->groups)), (long long)top_k);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s: the best %lld of %lld groups have %lld experts, and a token has %lld (topk_group)",
+            where, (long long)r->top_groups, (long long)r->groups,
+            (long long)(r->top_groups * (experts / r->groups)), (long long)top_k);
     return D9D_OK;
 }
 

@@ -160,13 +160,12 @@ def lines(path, items):
     path.write_text("".join(json.dumps(i) + "\n" for i in items))
 
 
-def make(name, seed):
-    suffix, cfg = CASES[name]
-    config = T.ModernBertConfig(**cfg)
+def dump_encoder(folder, suffix, config, seed):
+    """The checkpoint and golden.safetensors; and the model in float64, a generator of numbers, and
+    how far float32 is from it."""
     config._attn_implementation = "eager"
-    folder = HERE / "encoders" / name
     folder.mkdir(parents=True, exist_ok=True)
-    ids, positions, weight, g = batch(cfg["vocab_size"], seed)
+    ids, positions, weight, g = batch(config.vocab_size, seed)
     plain = build("ModernBert", config, name="ModernBertModel")
     weights = draw_weights(plain, seed)
     fill(plain, weights)
@@ -177,7 +176,7 @@ def make(name, seed):
         outer.tie_weights()
     copy.deepcopy(outer).to(torch.bfloat16).save_pretrained(folder)
     exact = fill(build("ModernBert", config, True, "ModernBertModel"), weights)
-    hidden_seed = torch.randn(*ids.shape, cfg["hidden_size"], generator=g) * weight
+    hidden_seed = torch.randn(*ids.shape, config.hidden_size, generator=g) * weight
     h, grads = gradients(copy.deepcopy(exact), ids, hidden_seed)
     h32, grads32 = gradients(plain, ids, hidden_seed)
     apart = max([((h32 - h).norm() / h.norm()).item()] +
@@ -188,6 +187,13 @@ def make(name, seed):
     out.update(input_ids=ids.int(), positions=positions, segments=segments, hidden=h.float(),
                hidden_seed=hidden_seed.float(), float32_apart=torch.tensor([apart]))
     save_file(out, folder / "golden.safetensors", metadata={"format": "pt"})
+    return exact, g, apart
+
+
+def make(name, seed):
+    suffix, cfg = CASES[name]
+    folder = HERE / "encoders" / name
+    exact, g, apart = dump_encoder(folder, suffix, T.ModernBertConfig(**cfg), seed)
     texts = [(torch.randint(1, cfg["vocab_size"], (n,), generator=g).tolist(), i % CLASSES)
              for i, n in enumerate(LENGTHS)]
     score = (0.3 * torch.randn(CLASSES, cfg["hidden_size"], generator=g)).double()

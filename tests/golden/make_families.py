@@ -267,11 +267,22 @@ CASES = {
                     activation_function="gelu", scale_attn_by_inverse_layer_idx=True,
                     reorder_and_upcast_attn=True, layer_norm_epsilon=1e-3),
     "gpt2_one": row("GPT2", GPT2, n_head=1, n_positions=19, scale_attn_weights=False, n_inner=18),
+    "olmo_clip": row("Olmo", DENSE, clip_qkv=0.5, attention_bias=True),
+    "olmoe_clip": row("Olmoe", DENSE, num_experts=4, num_experts_per_tok=2, clip_qkv=0.75),
+    "smollm3_window": row("SmolLM3", DENSE, num_hidden_layers=3, no_rope_layer_interval=2, attention_bias=True,
+                          mlp_bias=True, use_sliding_window=True, sliding_window=4),
+    "qwen3_bias": row("Qwen3", DENSE, head_dim=8, attention_bias=True),
+    "qwen3_next_bias": row("Qwen3Next", DENSE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+                           head_dim=8, **DELTA, shared_expert_intermediate_size=6, attention_bias=True,
+                           layer_types=["full_attention", "linear_attention"]),
+    "deepseek_v3_bias": row("DeepseekV3", DENSE, num_key_value_heads=4, **{**MLA, "v_head_dim": 10},
+                            attention_bias=True),  # values wider than keys
 }
 PLUGINS = ("SeedOss",)
 # A case's number seeds it.  Numbers go on from the case before, but for these, which keep theirs
 # wherever they stand.
-NUMBERS = {"gpt_oss": 35, "olmo": 35, "qwen3_5": 35, "gemma": 35, "gpt_neox": 79}
+NUMBERS = {"gpt_oss": 35, "olmo": 35, "qwen3_5": 35, "gemma": 35, "gpt_neox": 79,
+           "olmo_clip": 100}
 CONFIGS = {"Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText"}  # of text alone
 
 
@@ -388,16 +399,14 @@ def train(model, ids, labels):
     return log
 
 
-def make(name, seed):
-    kind, cfg = CASES[name]
-    config = getattr(T, CONFIGS.get(kind, kind) + "Config")(**cfg)
+def dump_case(folder, kind, config, seed, length, prompt, new):
+    """The checkpoint, golden.safetensors, generate.jsonl and train.jsonl, and what made them: rows,
+    labels, losses of the targets, the model in float64, and how far float32 is from it."""
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     config.architectures = [class_name(kind)]
-    plugin = kind in PLUGINS
-    folder = HERE / ("plugins" if plugin else "families") / name
     folder.mkdir(parents=True, exist_ok=True)
-    ids, labels = rows(cfg["vocab_size"], 13, seed)
+    ids, labels = rows(config.vocab_size, length, seed)
     model = build(kind, config)
     weights = draw_weights(model, seed)
     fill(model, weights)
@@ -428,19 +437,28 @@ def make(name, seed):
                token_losses=token.detach().float(), float32_apart=torch.tensor([apart]))
     save_file(out, folder / "golden.safetensors", metadata={"format": "pt"})
     with torch.no_grad():
-        prompt = 4
-        text = exact.generate(ids[:, :prompt], max_new_tokens=NEW, do_sample=False, use_cache=False,
+        text = exact.generate(ids[:, :prompt], max_new_tokens=new, do_sample=False, use_cache=False,
                               eos_token_id=None, pad_token_id=0)
     (folder / "generate.jsonl").write_text("".join(json.dumps(
         {"input_ids": t[:prompt], "tokens": t[prompt:]}) + "\n" for t in text.tolist()))
     (folder / "train.jsonl").write_text("".join(json.dumps(
         {"input_ids": i, "labels": l}) + "\n" for i, l in zip(ids.tolist(), labels.tolist())))
+    return ids, labels, token.detach(), exact, apart
+
+
+def make(name, seed):
+    kind, cfg = CASES[name]
+    config = getattr(T, CONFIGS.get(kind, kind) + "Config")(**cfg)
+    plugin = kind in PLUGINS
+    folder = HERE / ("plugins" if plugin else "families") / name
+    ids, labels, token, exact, apart = dump_case(folder, kind, config, seed, 13, 4, NEW)
     if plugin:
         (folder / "logprobs.jsonl").write_text("".join(json.dumps(
             {"logprobs": [-digits(x) for x, y in zip(t, l) if y != IGNORE]}) + "\n"
             for t, l in zip(token.tolist(), labels.tolist())))
     dump(folder / "train.json", train(exact, ids, labels))
-    print(f"{name:18} loss {loss.item():.4f}  float32 apart {apart:.1e}", flush=True)
+    loss = token.sum().item() / (labels != IGNORE).sum().item()
+    print(f"{name:18} loss {loss:.4f}  float32 apart {apart:.1e}", flush=True)
     return apart < 2e-5
 
 

@@ -1,5 +1,7 @@
 /* test_golden_families.c - every family against transformers: logits, losses and gradients for each
  * directory of families/; hidden states of packed documents, and gradients, for each of encoders/.
+ *
+ *     test_golden_families DIR...     # absolute: of these alone, and how far each is away
  */
 #include "support/unit.h"
 
@@ -34,6 +36,7 @@ typedef struct fixture {
     d9d_weights_layout layout;
     int64_t tokens, targets;
     double limit; /* of the relative L2 error */
+    double worst; /* the largest one */
 } fixture;
 
 static void rows_upload(fixture *f)
@@ -173,6 +176,7 @@ static void check_near(fixture *f, const char *name, const float *got, size_t n,
     if (n != n_want)
         fail_msg("%s: %s has %zu elements, not %zu", f->name, name, n, n_want);
     d = vectors_distance(got, want, n, vectors_norm(want, n) == 0 ? floor : 1e-30);
+    f->worst = d > f->worst ? d : f->worst;
     if (!(d < f->limit))
         fail_msg("%s: %s is %.3g away, limit %.3g", f->name, name, d, f->limit);
     free(want);
@@ -285,7 +289,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static void each_case(const char *folder, void (*fn)(const char *name))
+static void each_case(const char *folder, double (*fn)(const char *name))
 {
     DIR *dir = opendir(vectors_path(folder, ""));
     struct dirent *e;
@@ -304,12 +308,13 @@ static void each_case(const char *folder, void (*fn)(const char *name))
     assert_true(n > 0 && n < 256);
     qsort(names, n, sizeof(*names), compare_names);
     for (size_t i = 0; i < n; i++) {
-        fn(names[i]);
+        (void)fn(names[i]);
         free(names[i]);
     }
 }
 
-static void case_values(const char *name)
+/* The largest relative distance. */
+static double case_values(const char *name)
 {
     fixture f;
     d9d_model_out out;
@@ -323,6 +328,7 @@ static void case_values(const char *name)
     backward(&f, out.loss);
     check_gradients(&f);
     fixture_close(&f);
+    return f.worst;
 }
 
 static void values_equal_transformers(void **state)
@@ -331,7 +337,7 @@ static void values_equal_transformers(void **state)
     each_case("families", case_values);
 }
 
-static void case_hidden(const char *name)
+static double case_hidden(const char *name)
 {
     fixture f;
     d9d_model_in in;
@@ -345,6 +351,7 @@ static void case_hidden(const char *name)
     d9d_tape_reset(f.tape);
     check_gradients(&f);
     fixture_close(&f);
+    return f.worst;
 }
 
 static void hidden_states_equal_transformers(void **state)
@@ -353,12 +360,37 @@ static void hidden_states_equal_transformers(void **state)
     each_case("encoders", case_hidden);
 }
 
-int main(void)
+/* A directory of one case: an encoder's golden file has documents. */
+static void given_equals_transformers(void **state)
+{
+    const char *name = *state;
+    d9d_safetensors_file *want;
+    bool encoder;
+
+    assert_ok(d9d_safetensors_open(vectors_path(name, "golden.safetensors"), &want));
+    encoder = d9d_safetensors_find(want, "segments") != NULL;
+    d9d_safetensors_close(want);
+    printf("%s is %.3g away\n", name, encoder ? case_hidden(name) : case_values(name));
+}
+
+static int run_given(int n, char **names)
+{
+    struct CMUnitTest tests[256];
+
+    n = n < 256 ? n : 256;
+    for (int i = 0; i < n; i++)
+        tests[i] = (struct CMUnitTest){
+            .name = names[i], .test_func = given_equals_transformers, .initial_state = names[i]};
+    return _cmocka_run_group_tests("given", tests, (size_t)n, NULL, NULL);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_equal_transformers),
         cmocka_unit_test(hidden_states_equal_transformers),
     };
 
-    return cmocka_run_group_tests_name("golden families", tests, NULL, NULL);
+    return argc > 1 ? run_given(argc - 1, argv + 1)
+                    : cmocka_run_group_tests_name("golden families", tests, NULL, NULL);
 }

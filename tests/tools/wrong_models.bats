@@ -66,7 +66,14 @@ llama|num_key_value_heads|3|num_attention_heads 4 is not a multiple of num_key_v
 llama|dtype|"int4"|dtype: "int4" is no type of weights
 mixtral|num_experts_per_tok|0|num_experts_per_tok: 0 is below the minimum of 1
 mixtral|num_experts_per_tok|9|num_experts_per_tok is 9, num_local_experts 6
-deepseek_v3|n_group|3|3 groups of experts: at most 32, which divide 8 experts
+mixtral|num_local_experts|1|num_experts_per_tok is 2, num_local_experts 1
+gpt_oss|num_experts_per_tok|7|7 of 6 experts cannot be chosen (num_experts_per_tok)
+deepseek_v3|n_group|3|3 groups of experts: at most 32, which divide 8 experts (n_group)
+deepseek_v3|topk_group|5|the best 5 of 4 groups of experts: so many are not there (topk_group)
+deepseek_v3|num_experts_per_tok|5|the best 2 of 4 groups have 4 experts, and a token has 5 (topk_group)
+qwen3_next|linear_num_value_heads|3|linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2
+qwen3_next|linear_conv_kernel_dim|9|linear_conv_kernel_dim: 9 is above the maximum of 8
+ministral|sliding_window|null|layer_types has sliding_attention, and no sliding_window is in use
 deepseek_v3|num_key_value_heads|2|num_key_value_heads is 2: of latent attention it must be num_attention_heads, 4
 LIST
     folder llama
@@ -75,6 +82,17 @@ LIST
     folder qwen3_next_types
     set_field num_hidden_layers 9
     refused 2 '*: src/config.json: layer_types has * layers, num_hidden_layers is 9'
+    while IFS='|' read -r case field sentence; do
+        folder "$case"
+        sed -i -z "s/\"$field\": *\[[^]]*\]/\"$field\": []/" src/config.json
+        refused 2 "*: src/config.json: $sentence"
+    done <<'LIST'
+ministral|layer_types|layer_types has 0 layers, num_hidden_layers is 3
+smollm3_list|no_rope_layers|no_rope_layers has 0 layers, num_hidden_layers is 3
+LIST
+    folder smollm3_window
+    edit 's/"use_sliding_window": true/"use_sliding_window": false/' config.json
+    refused 2 '*: src/config.json: layer_types has sliding_attention, and no sliding_window is in use'
     folder llama
     edit 's/"head_dim": [0-9]*/"head_dim": 7/' config.json
     refused 2 '*: llama: 7 features of a head are rotated (head_dim), which must be even'
@@ -95,6 +113,8 @@ llama|hidden_act|"relu2"|hidden_act: unknown word "relu2"; expected silu, swish,
 llama|rope_scaling|3|rope_scaling: 3 is not supported
 llama|rope_scaling|{"rope_type": "spiral", "factor": 2.0}|rope_scaling: "spiral" is not supported
 llama|rope_scaling|{"rope_type": "longrope"}|short_factor of scaled rotary embedding is missing
+llama|rope_scaling|{"rope_type": "dynamic"}|factor of scaled rotary embedding is missing
+llama|rope_scaling|{"rope_type": "dynamic", "factor": "x"}|factor must be a number
 llama|rope_scaling|{"rope_type": 5}|rope_scaling: 5 is not supported
 llama|quantization_config|{"quant_method": "bitsandbytes", "load_in_4bit": true}|quantization_config.quant_method: "bitsandbytes" is not supported; "fp8" and "mxfp4" are decoded when they are read, of others take the unquantised weights
 llama|quantization_config|{"quant_method": "compressed-tensors"}|quantization_config.quant_method: "compressed-tensors" is not supported; *

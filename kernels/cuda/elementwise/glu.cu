@@ -8,6 +8,7 @@
 #define BY_ACTIVATION(act, gated, A, GATED, ...)                                                   \
     ((act) == D9D_ACT_GELU        ? BY_GATED(gated, D9D_ACT_GELU, A, GATED, __VA_ARGS__)           \
      : (act) == D9D_ACT_GELU_TANH ? BY_GATED(gated, D9D_ACT_GELU_TANH, A, GATED, __VA_ARGS__)      \
+     : (act) == D9D_ACT_HARDTANH  ? BY_GATED(gated, D9D_ACT_HARDTANH, A, GATED, __VA_ARGS__)       \
      : (act) == D9D_ACT_SWIGLU_OAI                                                                 \
          ? [&] { constexpr int A = D9D_ACT_SWIGLU_OAI; constexpr bool GATED = true;                \
                  return __VA_ARGS__; }()                                                           \
@@ -22,9 +23,11 @@ static __device__ __forceinline__ float gelu_tanh_arg(float x)
     return 2.0f * 0.797884561f * (x + 0.044715f * x * x * x);
 }
 
-/* a(g), for the clamped gate of D9D_ACT_SWIGLU_OAI. */
+/* a(g), for the clamped gate of D9D_ACT_SWIGLU_OAI and D9D_ACT_HARDTANH. */
 template <int A, class T> static __device__ __forceinline__ float act_of(float g, float alpha)
 {
+    if (A == D9D_ACT_HARDTANH)
+        return g;
     if (A == D9D_ACT_GELU)
         return g * normcdff(g);
     if (A == D9D_ACT_GELU_TANH)
@@ -36,7 +39,10 @@ template <int A, class T> static __device__ __forceinline__ float act_of(float g
 template <int A, class T>
 static __device__ __forceinline__ void act_bwd_of(float &a, float &da, float g, float alpha)
 {
-    if (A == D9D_ACT_GELU) {
+    if (A == D9D_ACT_HARDTANH) {
+        a = g;
+        da = 1.0f;
+    } else if (A == D9D_ACT_GELU) {
         const float p = normcdff(g);
 
         a = g * p;
@@ -54,14 +60,28 @@ static __device__ __forceinline__ void act_bwd_of(float &a, float &da, float g, 
     }
 }
 
-/* The factor of a(g): up, clamped and plus one for D9D_ACT_SWIGLU_OAI. NaN stays NaN. */
+/* NaN stays NaN. */
+static __device__ __forceinline__ float clamp_both(float x, float limit)
+{
+    return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+/* The factor of a(g): up, clamped and plus one for D9D_ACT_SWIGLU_OAI. */
 template <int A> static __device__ __forceinline__ float up_of(float u, float limit)
 {
-    return A != D9D_ACT_SWIGLU_OAI ? u : (u > limit ? limit : u < -limit ? -limit : u) + 1.0f;
+    return A == D9D_ACT_SWIGLU_OAI ? clamp_both(u, limit) + 1.0f : u;
 }
 template <int A> static __device__ __forceinline__ float gate_of(float g, float limit)
 {
+    if (A == D9D_ACT_HARDTANH)
+        return clamp_both(g, limit);
     return A == D9D_ACT_SWIGLU_OAI && g > limit ? limit : g;
+}
+/* Is the gate clamped, so that it has no gradient? */
+template <int A> static __device__ __forceinline__ bool gate_is_clamped(float g, float limit)
+{
+    return (A == D9D_ACT_HARDTANH && g < -limit) ||
+           ((A == D9D_ACT_HARDTANH || A == D9D_ACT_SWIGLU_OAI) && g > limit);
 }
 
 template <int A, bool GATED, class T>
@@ -103,7 +123,7 @@ static __global__ void glu_bwd_kernel(T *dgate, T *dup, const T *dy, const T *ga
 
             act_bwd_of<A, T>(a, da, gate_of<A>(g[j], limit), alpha);
             u[j] = clamped && fabsf(u[j]) > limit ? 0.0f : d[j] * a;
-            g[j] = clamped && g[j] > limit ? 0.0f : dd * da;
+            g[j] = gate_is_clamped<A>(g[j], limit) ? 0.0f : dd * da;
         }
         store8(dgate + i, g, n - i);
         if (GATED)

@@ -95,11 +95,19 @@ static d9d_status read_longrope(const d9di_hf_reader *r, const json_t *from, d9d
     return read_factors(r, from, "long_factor", &s->pairs, s->long_factor);
 }
 
-/* Up to max_position_embeddings, which sequences are, dynamic scaling changes nothing. */
 static d9d_status read_plain(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     (void)r, (void)from, (void)s;
     return D9D_OK;
+}
+
+/* Up to max_position_embeddings, which sequences are, dynamic scaling changes nothing. */
+static d9d_status read_dynamic(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
+{
+    double factor;
+
+    (void)s;
+    return get_scaling(r, from, "factor", NAN, &factor);
 }
 
 /* --- the object ----------------------------------------------------------------------------- */
@@ -123,9 +131,9 @@ static const struct scaling_type {
     d9d_status (*read)(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s);
     const char *const *members;
 } scaling_types[] = {
-    {"default", read_plain, plain_members},  {"linear", read_linear, linear_members},
-    {"yarn", read_yarn, yarn_members},       {"llama3", read_llama3, llama3_members},
-    {"dynamic", read_plain, linear_members}, {"longrope", read_longrope, longrope_members},
+    {"default", read_plain, plain_members},    {"linear", read_linear, linear_members},
+    {"yarn", read_yarn, yarn_members},         {"llama3", read_llama3, llama3_members},
+    {"dynamic", read_dynamic, linear_members}, {"longrope", read_longrope, longrope_members},
     {"su", read_longrope, longrope_members}}; /* its name in older files */
 
 static const json_t *type_value(const json_t *from)

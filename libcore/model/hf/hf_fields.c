@@ -484,6 +484,8 @@ static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *whe
 {
     const d9di_hf_reader r = {doc, where, false};
     const json_t *params = json_object_get(doc, "rope_parameters");
+    const bool said =
+        json_is_object(params) || json_is_object(json_object_get(doc, "rope_scaling"));
     d9d_rope_scaling scaling = {0};
     int64_t positions;
     double theta;
@@ -497,7 +499,7 @@ static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *whe
     (void)json_object_del(doc, "rope_scaling");
     if (!is_dim_key(f->dims, ORIGINAL_POSITIONS))
         (void)json_object_del(doc, ORIGINAL_POSITIONS);
-    if (scaling.kind != D9D_ROPE_PLAIN)
+    if (said && is_dim_key(f->dims, "rope_scaling"))
         bad |= json_object_set_new(doc, "rope_scaling", d9di_hf_rope_to_json(&scaling));
     (void)json_object_del(doc, "rope_parameters");
     return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);

@@ -19,7 +19,8 @@ static double sigmoid(double x)
     return 1.0 / (1.0 + exp(-x));
 }
 
-/* The activation itself; its derivative is a central difference of it. */
+/* The activation itself; its derivative is a central difference of it, but at the bounds of a
+ * clamp. */
 static double act_of(const d9d_glu *f, double x)
 {
     switch (f->act) {
@@ -28,12 +29,15 @@ static double act_of(const d9d_glu *f, double x)
         return 0.5 * x *
                (1.0 + tanh(sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
     case D9D_ACT_SWIGLU_OAI: return x * sigmoid((double)f->alpha * x);
+    case D9D_ACT_HARDTANH: return fmax(-(double)f->limit, fmin(x, (double)f->limit));
     default: return x * sigmoid(x);
     }
 }
 
 static double derivative_of(const d9d_glu *f, double x)
 {
+    if (f->act == D9D_ACT_HARDTANH)
+        return fabs(x) <= (double)f->limit ? 1.0 : 0.0;
     return (act_of(f, x + 1e-5) - act_of(f, x - 1e-5)) / 2e-5;
 }
 
@@ -100,10 +104,9 @@ static void check(const d9d_glu *f, bool gated, d9d_dtype t, int64_t n)
 }
 
 static const d9d_glu units[] = {
-    {D9D_ACT_SILU, 0, 0},
-    {D9D_ACT_GELU, 0, 0},
-    {D9D_ACT_GELU_TANH, 0, 0},
-    {D9D_ACT_SWIGLU_OAI, 1.702f, 2.0f},
+    {D9D_ACT_SILU, 0, 0},         {D9D_ACT_GELU, 0, 0},
+    {D9D_ACT_GELU_TANH, 0, 0},    {D9D_ACT_SWIGLU_OAI, 1.702f, 2.0f},
+    {D9D_ACT_HARDTANH, 0, 1.25f},
 };
 
 static void units_are_their_formulas(void **state)
@@ -131,8 +134,10 @@ static void ends_are_finite(void **state)
                          D9D_OK);
         for (int i = 0; i < 4; i++)
             assert_true(isfinite(y[i]) && isfinite(dgate[i]) && isfinite(dup[i]));
-        assert_true(fabsf(y[0]) < 1e-6f && fabsf(dgate[0]) < 1e-6f);
-        assert_true(isnan(y[4]) && isnan(dgate[4]) && isnan(dup[4]));
+        assert_true(units[f].act == D9D_ACT_HARDTANH ? y[0] == -1.25f : fabsf(y[0]) < 1e-6f);
+        assert_true(fabsf(dgate[0]) < 1e-6f);
+        assert_true(isnan(y[4]) && isnan(dup[4]));
+        assert_true(units[f].act == D9D_ACT_HARDTANH || isnan(dgate[4]));
     }
 }
 
@@ -171,7 +176,8 @@ static void what_is_no_unit_is_refused(void **state)
     } all[] = {
         {{D9D_ACT_SWIGLU_OAI, 1, 7}, false, "glu: the clamped SwiGLU needs both gate and up"},
         {{D9D_ACT_SWIGLU_OAI, 1, 0}, true, "glu: a limit of 0, it must be positive"},
-        {{D9D_N_ACTIVATIONS, 1, 1}, true, "glu: activation 4 of 4"},
+        {{D9D_ACT_HARDTANH, 0, 0}, false, "glu: a limit of 0, it must be positive"},
+        {{D9D_N_ACTIVATIONS, 1, 1}, true, "glu: activation 5 of 5"},
     };
     const float x[1] = {1};
     float y[1];
@@ -185,12 +191,31 @@ static void what_is_no_unit_is_refused(void **state)
     }
 }
 
+/* At a bound the derivative is 1, as that of torch's clamp. */
+static void a_bound_is_inside(void **state)
+{
+    const d9d_glu clamp = {D9D_ACT_HARDTANH, 0, 0.5f};
+    const float x[5] = {-0.75f, -0.5f, 0.25f, 0.5f, 0.5625f}, dy[5] = {1, 2, 3, 4, 5},
+                want_y[5] = {-0.5f, -0.5f, 0.25f, 0.5f, 0.5f}, want_dx[5] = {0, 2, 3, 4, 0};
+    float y[5], dx[5];
+
+    (void)state;
+    assert_int_equal(host_kernels()->elementwise->glu(NULL, &clamp, D9D_F32, y, x, NULL, 5),
+                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->elementwise->glu_bwd(NULL, &clamp, D9D_F32, dx, NULL, dy, x, NULL, 5),
+        D9D_OK);
+    assert_memory_equal(y, want_y, sizeof(y));
+    assert_memory_equal(dx, want_dx, sizeof(dx));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_are_their_formulas),
         cmocka_unit_test(ends_are_finite),
         cmocka_unit_test(dgate_may_be_dy),
+        cmocka_unit_test(a_bound_is_inside),
         cmocka_unit_test(what_is_no_unit_is_refused),
     };
 

@@ -24,7 +24,8 @@ static d9d_status run_same(void *self, d9d_tape *t, d9d_var *const *in, size_t n
 static void keeps_its_promises(void **state)
 {
     static const d9d_glu silu, gelu = {.act = D9D_ACT_GELU}, tanh = {.act = D9D_ACT_GELU_TANH},
-                               clamped = {D9D_ACT_SWIGLU_OAI, 1.702f, 100.0f};
+                               clamped = {D9D_ACT_SWIGLU_OAI, 1.702f, 100.0f},
+                               clamp = {D9D_ACT_HARDTANH, 0, 100.0f};
     static const fd_case cases[] = {
         {.name = "two", .run = run, .in = {FD(3, 5), FD(3, 5)}, .saved = {15, 15}, .arg = &silu},
         {.name = "long",
@@ -41,6 +42,7 @@ static void keeps_its_promises(void **state)
         {.name = "empty", .run = run, .in = {FD(0, 3), FD(0, 3)}, .saved = {-1, -1}, .arg = &silu},
         {.name = "silu", .run = run, .in = {FD(3, 5)}, .saved = {15}, .arg = &silu},
         {.name = "gelu", .run = run, .in = {FD(3, 5)}, .saved = {15}, .arg = &gelu},
+        {.name = "clamp", .run = run, .in = {FD(3, 5)}, .saved = {15}, .arg = &clamp},
         {.name = "gelu tanh", .run = run, .in = {FD(3, 5)}, .saved = {15}, .arg = &tanh},
         {.name = "gated gelu",
          .run = run,

@@ -78,7 +78,10 @@ const char *vectors_path(const char *dir, const char *file)
     static _Thread_local char path[4096];
     const char *root = getenv("D9D_ROOT");
 
-    (void)snprintf(path, sizeof(path), "%s/tests/golden/%s/%s", root != NULL ? root : ".", dir,
-                   file);
+    if (dir[0] == '/')
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, file);
+    else
+        (void)snprintf(path, sizeof(path), "%s/tests/golden/%s/%s", root != NULL ? root : ".", dir,
+                       file);
     return path;
 }

@@ -35,6 +35,7 @@ typedef enum d9d_activation {
     D9D_ACT_GELU_TANH,  /* x s(2 z), z = sqrt(2/pi) (x + 0.044715 x^3); "gelu_pytorch_tanh",
                            "gelu_new" */
     D9D_ACT_SWIGLU_OAI, /* gpt-oss, gated only: below */
+    D9D_ACT_HARDTANH,   /* x within +-limit, torch's hardtanh: a clamp, with derivative 1 at both */
     D9D_N_ACTIVATIONS
 } d9d_activation;
 
@@ -43,7 +44,8 @@ typedef enum d9d_activation {
  * s(alpha g) (u + 1). */
 typedef struct d9d_glu {
     d9d_activation act;
-    float alpha, limit; /* of D9D_ACT_SWIGLU_OAI; limit above 0, may be infinite */
+    float alpha, limit; /* of D9D_ACT_SWIGLU_OAI, limit of D9D_ACT_HARDTANH too: above 0, may be
+                           infinite */
 } d9d_glu;
 
 /* Strided copy of n columns: from x [M, x_cols], columns x_first on, to y [M heads, y_cols],

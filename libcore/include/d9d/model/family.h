@@ -123,13 +123,21 @@ typedef struct d9d_family_dims {
         .name = #key, .kind = D9D_KIND_REAL, .offset = offsetof(S, norm_eps), .def = (otherwise),  \
         .max = 1, .flags = D9D_FLOAT32, .doc = "epsilon of the norms"                              \
     }
-/* rope_theta and rope_scaling, of either generation of names. */
-#define D9D_FAMILY_ROPE(S, theta)                                                                  \
+/* rope_theta and rope_scaling, of either generation of names; `scaling` is that of a file that has
+ * neither rope_scaling nor rope_parameters. */
+#define D9D_FAMILY_ROPE_SCALED(S, theta, scaling)                                                  \
     D9D_KEY_REAL(S, rope_theta, theta, 0, 1e15, "base of the rotary frequencies",                  \
                  .flags = D9D_ABOVE_MIN),                                                          \
-        D9D_KEY_CUSTOM(S, rope_scaling, "null", &d9d_hf_rope_scaling, "for longer sequences")
+        D9D_KEY_CUSTOM(S, rope_scaling, scaling, &d9d_hf_rope_scaling, "for longer sequences")
+#define D9D_FAMILY_ROPE(S, theta) D9D_FAMILY_ROPE_SCALED(S, theta, "null")
 #define D9D_FAMILY_TIED(S, otherwise)                                                              \
     D9D_KEY_BOOL(S, tie_word_embeddings, otherwise, "the head is the embedding")
+
+/* Bound of queries, keys and values: the attention block's `clip`.  A null is read as a negative
+ * number. */
+#define D9D_FAMILY_CLIP_QKV(S)                                                                     \
+    D9D_KEY_REAL(S, clip_qkv, "null", 0, 1e30, "bound of queries, keys and values; null: none",    \
+                 .flags = D9D_FLOAT32 | D9D_ABOVE_MIN | D9D_NULLABLE)
 
 /* hidden_act, where a family has several: one of transformers' words.  Families with one activation
  * have D9D_HF_ONLY() in place of the key. */

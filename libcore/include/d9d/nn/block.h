@@ -208,6 +208,8 @@ D9D_API void d9d_block_rope_release(d9d_block_rope *b);
  *     x --v_proj--> [K heads of D] ----------------/                        |
  *     x --gate_proj--> sigmoid, where there is an output gate --------------'
  *
+ * Queries, keys and values may be clipped, before rope: the `clip_qkv` of OLMo.
+ *
  * A rope with fewer features than the head size rotates the first features of each head.  Members
  * that are zero switch the option off.  `.window = 128, .sinks = true, .qkv_bias = true, .o_bias =
  * true` is a layer of gpt-oss; `.qk_norm = D9D_QK_NORM_HEAD, .zero_centred = true, .output_gate =
@@ -232,17 +234,19 @@ typedef struct d9d_block_attention_shape {
     bool sinks;         /* attention sinks: "sinks" [A], initially 0: d9d_op_attention() */
     bool bidirectional; /* no causal mask */
     int64_t window;     /* sliding window, as d9d_op_attention(); 0: none */
-    bool qkv_bias;      /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], initially 0 */
+    bool qkv_bias;      /* "q_proj.bias", of the output gate "gate_proj.bias" [A D], "k_proj.bias",
+                           "v_proj.bias" [K D], initially 0 */
     bool o_bias;        /* "o_proj.bias" [H]; replicated over tp */
     float temperature_beta; /* of queries, behind RoPE: d9d_op_position_scale(); 0: none */
     int64_t temperature_period;
+    float clip; /* q, k and v are within +-clip; 0: not.  Not with a QK norm of each head */
 } d9d_block_attention_shape;
 
 typedef struct d9d_block_attention {
     d9d_module module;
     d9d_block_linear q_proj, k_proj, v_proj, o_proj, gate_proj;
     d9d_block_norm q_norm, k_norm;
-    d9d_param q_bias, k_bias, v_bias, o_bias, sinks;
+    d9d_param q_bias, k_bias, v_bias, o_bias, gate_bias, sinks;
     d9d_block_attention_shape shape;
     const d9d_groups *groups;
 } d9d_block_attention;
@@ -324,7 +328,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_gated_delta_forward(
  *                    \-> [rope] --rotate--> the key of every head                 attention
  *
  * With q_rank, q_proj is such a low-rank pair itself: q_proj.down_proj, q_proj.norm,
- * q_proj.up_proj. Values have at most as many features as keys.  Tensor parallelism divides the
+ * q_proj.up_proj.  Tensor parallelism divides the
  * up-projections and o_proj by heads and replicates the down-projections and their norms.  Each tp
  * rank computes the latent features of its own tokens, and these are all-gathered in place of x. */
 typedef struct d9d_block_mla_shape {
@@ -335,17 +339,20 @@ typedef struct d9d_block_mla_shape {
     const d9d_block_rope *rope; /* over rope_dim features; shared by the layers */
     float norm_eps;
     float scale; /* softmax scale; 0: (nope_dim + rope_dim)^-1/2 */
+    bool bias;   /* "q_proj.down_proj.bias" [q_rank], "kv_down_proj.bias" [kv_rank + rope_dim],
+                    "o_proj.bias" [H]; replicated over tp, initially 0 */
 } d9d_block_mla_shape;
 
 typedef struct d9d_block_mla {
     d9d_module module, q_proj;
     d9d_block_linear q_down, q_up, kv_down, kv_up, o_proj; /* q_up: without q_rank it is q_proj */
     d9d_block_norm q_norm, kv_norm;
+    d9d_param q_bias, kv_bias, o_bias;
     d9d_block_mla_shape shape;
     const d9d_groups *groups;
 } d9d_block_mla;
 
-/* ECONFIG for values with more features than keys, or a rope of another size than rope_dim. */
+/* ECONFIG for a rope of another size than rope_dim. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *opts,
                                                    const d9d_block_mla_shape *shape);
 /* Cache entry of each token: the latent features and the rotated key, [1, kv_rank + rope_dim], on
