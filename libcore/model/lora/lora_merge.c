@@ -296,16 +296,16 @@ static int64_t columns_add(const lora_product *p, d9d_dtype type, const float *s
 static int64_t product_add(const lora_product *p, d9d_dtype type, int64_t row, int64_t from,
                            int64_t n, void *dst)
 {
-    const int64_t mine = count_before(&p->row, row), end = count_before(&p->column, from + n);
+    const int64_t own_row = count_before(&p->row, row), end = count_before(&p->column, from + n);
     float sum[MAX_COLUMNS];
     int64_t lost = 0;
 
-    if (count_before(&p->row, row + 1) == mine)
+    if (count_before(&p->row, row + 1) == own_row)
         return 0;
     for (int64_t c = count_before(&p->column, from); c < end; c += MAX_COLUMNS) {
         const int64_t some = end - c < MAX_COLUMNS ? end - c : MAX_COLUMNS;
 
-        product_row(p, mine, c, some, sum);
+        product_row(p, own_row, c, some, sum);
         lost += columns_add(p, type, sum, c, some, from, dst);
     }
     return lost;
