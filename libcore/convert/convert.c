@@ -64,6 +64,7 @@ static d9d_weights_layout output_layout(const d9d_convert *c)
     return hf_layout(c);
 }
 
+/* Has the model experts that one of the layouts of files has in tensors of their own? */
 static bool has_experts(const d9d_convert *c)
 {
     d9d_arena a = {0};
@@ -72,7 +73,8 @@ static bool has_experts(const d9d_convert *c)
 
     if (d9d_model_spec_matrices(c->model, &a, &of) == D9D_OK)
         for (size_t i = 0; i < of.n; i++)
-            has |= of.items[i].experts > 0;
+            has |=
+                of.items[i].hf.tensor != NULL && strstr(of.items[i].hf.tensor, "{expert}") != NULL;
     d9d_arena_release(&a);
     return has;
 }

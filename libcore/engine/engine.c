@@ -163,6 +163,15 @@ d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, 
     return D9D_OK;
 }
 
+/* Refuses adapters that peft cannot have, before anything is spent; those of matrices that
+ * HuggingFace does not have are kept in the suite's own layout. */
+static d9d_status check_writable(const d9di_engine *e, const d9d_model_matrices *of)
+{
+    const d9d_status st = d9d_adapters_check_writable(&e->whole.adapters, of);
+
+    return st == D9D_ENOTSUP ? D9D_OK : st;
+}
+
 /* Opens the adapters to start from, if any. */
 static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *opts)
 {
@@ -170,10 +179,12 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *opts)
 
     D9D_TRY(d9d_peft_params_of(&e->whole.params, false, &e->arena, &e->whole.base));
     D9D_TRY(d9d_peft_params_of(&e->whole.params, true, &e->arena, &e->whole.adapters));
+    D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
+    if (e->whole.adapters.n > 0)
+        D9D_TRY(check_writable(e, &of));
     if (opts->adapter == NULL || !opts->initialise)
         return D9D_OK;
     D9D_TRY(d9di_engine_check_adapter(e, opts->adapter, opts->source));
-    D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
     D9D_TRY(
         d9d_adapters_read(opts->adapter, &of, opts->source, opts->where->log, &e->given_adapters));
     return e->whole.adapters.n > 0 ? d9d_adapters_check(e->given_adapters, &e->whole.adapters)

@@ -190,6 +190,12 @@ static d9d_hf_params params_of(const param_list *l)
     return (d9d_hf_params){l->list.data, l->list.len};
 }
 
+/* Are the files those of a base model, whose names have no prefix? */
+static bool is_base(const d9d_family_config *c)
+{
+    return c->head == D9D_HEAD_EMBEDDING && !c->prefixed;
+}
+
 /* --- one direction ------------------------------------------------------------------------- */
 
 static d9d_status map_files(const d9d_family_config *c, d9d_stage stage,
@@ -365,8 +371,7 @@ d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tens
     const d9d_weights_layout from = d9d_family_layout(src);
     const bool in = from != D9D_LAYOUT_D9D, on = to != D9D_LAYOUT_D9D;
     const d9d_hf_mapping read = {true, from, d9d_hf_prefixes_of(parts_of(c.family), src)};
-    const d9d_hf_mapping write = {
-        false, to, c.head == D9D_HEAD_EMBEDDING && !c.prefixed ? &d9d_hf_prefixes_bare : NULL};
+    const d9d_hf_mapping write = {false, to, is_base(&c) ? &d9d_hf_prefixes_bare : NULL};
     d9d_mapper *m = NULL, *rest;
     d9d_status st;
 
@@ -408,6 +413,8 @@ d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matri
 
     if (st == D9D_OK)
         st = d9d_hf_matrices(&naming, &params, a, out);
+    if (st == D9D_OK)
+        out->base = is_base(c);
     params_release(&l);
     return st;
 }

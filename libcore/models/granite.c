@@ -53,6 +53,8 @@ static const d9d_hf_tensor granitemoe_tensors[] = {
     {.own = {"mlp.grouped_experts.down_proj.weight"},
      .hf = "block_sparse_moe.output_linear.weight",
      .transposed = true},
+    D9D_HF_MODEL_NAME("mlp.router.gate.weight", "block_sparse_moe.router.weight"),
+    D9D_HF_FUSED_EXPERTS("block_sparse_moe.experts", D9D_HF_ROWS_MODEL),
     D9D_HF_TENSORS_END};
 
 typedef struct layer {

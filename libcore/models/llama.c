@@ -114,7 +114,11 @@ static const d9d_hf_tensor tensors[] = {D9D_HF_UNUSED("self_attn.rotary_emb.inv_
                  "block_sparse_moe.experts.{expert}." there ".weight")
 static const d9d_hf_tensor mixtral_tensors[] = {
     D9D_HF_NAME("mlp.router.gate.weight", "block_sparse_moe.gate.weight"),
-    EXPERT("gate_proj", "w1"), EXPERT("up_proj", "w3"), EXPERT("down_proj", "w2"),
+    EXPERT("gate_proj", "w1"),
+    EXPERT("up_proj", "w3"),
+    EXPERT("down_proj", "w2"),
+    D9D_HF_MODEL_NAME("mlp.router.gate.weight", "mlp.gate.weight"),
+    D9D_HF_FUSED_EXPERTS("mlp.experts", D9D_HF_ROWS_MODEL),
     D9D_HF_TENSORS_END};
 
 static const d9d_hf_tensor phi3_tensors[] = {

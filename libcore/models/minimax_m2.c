@@ -95,6 +95,8 @@ static const d9d_hf_tensor minimax_m2_tensors[] = {
     EXPERT("gate_proj", "w1"),
     EXPERT("up_proj", "w3"),
     EXPERT("down_proj", "w2"),
+    D9D_HF_MODEL_NAME("mlp.router.gate.weight", "mlp.gate.weight"),
+    D9D_HF_FUSED_EXPERTS("mlp.experts", D9D_HF_ROWS_MODEL),
     D9D_HF_TENSORS_END};
 static const d9d_hf_tensor olmoe_tensors[] = {D9D_HF_EXPERTS, D9D_HF_TENSORS_END};
 

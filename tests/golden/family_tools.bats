@@ -231,8 +231,7 @@ JSON
     lora='"peft": {"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 2, "alpha": 8}},'
     for c in gpt2 gpt_neox; do
         losses_of "$c" "rows-$c" 5 1e-2 "$golden/$c" "$lora" | tail -n 1 >want
-        run losses_of "$c" "rows-$c" 4 1e-2 "$golden/$c" "$lora"
-        [[ $output == *"adapter: not written: model.layers.0.self_attn.q_proj has an adapter and no place in HuggingFace's files"* ]]
+        losses_of "$c" "rows-$c" 4 1e-2 "$golden/$c" "$lora" >none
         mv run-few/export "export-$c"
         losses_of "$c" "rows-$c" 1 1e-2 "export-$c" >got
         worst=$(far 1e-5 got want)

@@ -2,11 +2,9 @@
 """Golden vectors of LoRA: adapters of HuggingFace's peft, what they learn and what they compute.
 
     python make_peft.py [CASE...]                    # writes peft/ beside this file
-    python make_peft.py check RUN/adapter BASE       # loads in peft what d9d-train has written
 
 Values are computed in float64 by the modules of make_models.py and rounded at the end; README.md
-describes the files. `check` prints the largest difference of the logits of peft's model with the
-adapter from those of RUN/export, the merged model, and exits with 1 when it is over 2e-5.
+describes the files.  check_adapter.py is the reverse.
 """
 import json
 import shutil
@@ -14,7 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from make_models import ADAMW, HERE, MAX_NORM, MODELS, build, digits, dump, losses_of
@@ -73,6 +71,25 @@ def save(model, folder):
         k: sorted(v) if k.startswith("target_") and v else v for k, v in sorted(config.items())})
 
 
+def save_each(first, folder, experts):
+    """The same with a module for each expert, as over the models of transformers 4."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    out = {}
+    for name, v in load_file(first / "adapter_model.safetensors").items():
+        if ".experts.lora_" not in name:
+            out[name] = v
+            continue
+        parts = v.view(experts, -1, v.shape[1]) if "lora_A" in name else \
+            v.view(v.shape[0], -1, experts).permute(2, 0, 1)
+        for e in range(experts):
+            out[name.replace(".experts.", f".experts.{e}.down_proj.")] = parts[e].contiguous()
+    save_file(out, folder / "adapter_model.safetensors", {"format": "pt"})
+    config = json.loads((first / "adapter_config.json").read_text())
+    config["target_modules"] = sorted(config["target_modules"] + ["down_proj"])
+    dump(folder / "adapter_config.json", {**config, "target_parameters": None})
+
+
 def samples_of(case):
     lines = (HERE / case["model"] / "train.jsonl").read_text().splitlines()
     return [json.loads(x) for x in lines]
@@ -113,6 +130,8 @@ def make(name):
     model, samples, folder = adapted(case), samples_of(case), HERE / "peft" / name
     save(model, folder / "first")
     table(folder / "first.txt", token_losses(model, samples))
+    if name == "moe":
+        save_each(folder / "first", folder / "each", MODELS[case["model"]]["config"]["num_experts"])
     if "ours" not in case:
         return
     dump(folder / "train.json", {
@@ -123,28 +142,7 @@ def make(name):
     table(folder / "last.txt", token_losses(model, samples))
 
 
-def check(adapter, base):
-    """The adapter in peft against the merged model that d9d-train has exported beside it."""
-    from transformers import AutoModelForCausalLM
-
-    def load(folder):
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-    ids = torch.arange(2 * 24).view(2, 24) % 97
-    with torch.no_grad():
-        want = load(Path(adapter).resolve().parent / "export")(ids).logits
-        plain = load(base)
-        before = plain(ids).logits
-        got = PeftModel.from_pretrained(plain, adapter).eval()(ids).logits
-    far = (got - want).abs().max().item()
-    print(f"peft's model differs by {far:.3g} from the merged one, which differs by "
-          f"{(before - want).abs().max().item():.3g} from the base")
-    return 0 if far <= 2e-5 else 1
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1:2] == ["check"]:
-        sys.exit(check(*sys.argv[2:4]))
     for name in sys.argv[1:] or CASES:
         make(name)

@@ -62,6 +62,11 @@ close_to() {
     done
 }
 
+@test "adapters of experts one by one compute what they do together" {
+    losses moe "$golden/peft/moe/each" >got.txt
+    close_to 2e-6 got.txt "$golden/peft/moe/first.txt"
+}
+
 @test "ten steps from them are peft's: losses, norms, and what was learned" {
     for case in dense moe; do
         learn $case run-$case

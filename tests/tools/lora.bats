@@ -272,12 +272,12 @@ refused() {
     cp -r lora/adapter other
     sed -i -E 's/"r": [0-9]+/"r": 8/' other/adapter_config.json
     refused 'other/adapter_config.json says 8' "$adapter=other"
-    cp -r lora/adapter pattern && sed -i -E 's/"rank_pattern": \{\}/"rank_pattern": {"q_proj": 5}/' pattern/adapter_config.json
+    cp -r lora/adapter pattern && sed -i -E 's/"rank_pattern": \{/&"q_proj": 5,/' pattern/adapter_config.json
     refused 'self_attn.q_proj has rank ' "$adapter=pattern"
     says 2 'q_proj are for a matrix [48, 32], the model' \
         d9d-map --adapter lora/adapter --to d9d "$golden/dense_untied" out
     sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$golden/moe/config.json" >smaller.json
-    says 2 'of 112 tensors 56 are factors of matrices of this model; base_model.model.model.layers.1' \
+    says 2 'of 24 tensors 12 are factors of matrices of this model; base_model.model.model.layers.1' \
         d9d-map --adapter lora/adapter --to d9d --model smaller.json "$golden/moe" out
     says 2 'the adapter of the files has alpha / r = 3, that of the configuration 2' \
         d9d-train -q --set "peft=${lora/12/8}" --set trainer.model_stage_factory.source_adapter=lora/adapter c.json

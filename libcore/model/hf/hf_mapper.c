@@ -22,7 +22,7 @@ typedef struct map_build {
     const d9d_hf_mapping *mapping;
     const d9d_hf_params *params;
     d9d_arena arena;
-    d9d_map by_name; /* of the parameters: index + 1 */
+    d9di_hf_index index;
     d9d_mapper *step[N_STEPS];
 } map_build;
 
@@ -31,65 +31,10 @@ static d9d_status no_memory(const map_build *b)
     return D9D_FAIL(D9D_ENOMEM, "%s: a mapping of %zu tensors", b->naming->name, b->params->n);
 }
 
-/* --- a row and its parameters ---------------------------------------------------------------- */
-
-/* A tensor of the files, or one for each expert, and the parameters that it has. */
-typedef struct map_row {
-    d9di_hf_place place;
-    int n;
-    const char *own[D9D_HF_PARTS];
-    const d9d_shape *shape[D9D_HF_PARTS];
-    int64_t
-        rows[D9D_HF_PARTS]; /* of each parameter along dim; of a group, where there are several */
-    int64_t groups;
-    int dim;
-    bool transposed;
-} map_row;
-
-static d9d_status row_parameter(map_build *b, map_row *r, int i)
-{
-    const char *name =
-        d9d_arena_printf(&b->arena, "%s%s", r->place.own_prefix, r->place.row->own[i]);
-    size_t at;
-
-    if (name == NULL)
-        return no_memory(b);
-    at = (size_t)(uintptr_t)d9d_map_get(&b->by_name, name, strlen(name));
-    if (at == 0)
-        return D9D_FAIL(D9D_EMISMATCH, "%s: %s has %s too, which the model lacks", b->naming->name,
-                        r->place.hf, name);
-    r->own[i] = b->params->p[at - 1].name;
-    r->shape[i] = &b->params->p[at - 1].shape;
-    return D9D_OK;
-}
-
-static d9d_status row_find(map_build *b, const d9d_hf_param *p, map_row *r)
-{
-    *r = (map_row){.n = 1, .groups = 1};
-    D9D_TRY(d9di_hf_place_find(b->naming, p->name, b->mapping->layout, b->mapping->prefixes,
-                               &b->arena, &r->place));
-    r->own[0] = p->name;
-    r->shape[0] = &p->shape;
-    if (r->place.row == NULL)
-        return D9D_OK;
-    r->n = d9di_hf_row_parts(r->place.row);
-    r->dim = r->place.row->dim;
-    r->transposed = r->place.row->transposed;
-    for (int i = 0; i < r->n; i++)
-        D9D_TRY(row_parameter(b, r, i));
-    r->groups = d9di_hf_row_groups(b->naming, r->place.row, r->shape[0]);
-    for (int i = 0; i < r->n; i++) {
-        r->rows[i] = r->shape[i]->dim[r->dim] / r->groups;
-        if (r->rows[i] * r->groups != r->shape[i]->dim[r->dim])
-            return D9D_FAIL(D9D_ECONFIG, "%s: %s has %lld rows, no multiple of %lld groups",
-                            b->naming->name, r->own[i], (long long)r->shape[i]->dim[r->dim],
-                            (long long)r->groups);
-    }
-    return D9D_OK;
-}
+/* --- shapes in the files --------------------------------------------------------------------- */
 
 /* A dimension of size 1 that only the file's tensor has. */
-static void unit_dim_add(const map_row *r, d9d_shape *s)
+static void unit_dim_add(const d9di_hf_row *r, d9d_shape *s)
 {
     const int at = r->place.row != NULL ? r->place.row->unit_dim : 0;
 
@@ -101,7 +46,7 @@ static void unit_dim_add(const map_row *r, d9d_shape *s)
 }
 
 /* The shape of the file's tensor, or of all experts' together. */
-static d9d_shape file_shape(const map_row *r)
+static d9d_shape file_shape(const d9di_hf_row *r)
 {
     d9d_shape s = *r->shape[0];
 
@@ -120,7 +65,7 @@ static d9d_shape file_shape(const map_row *r)
 /* --- steps in either direction -------------------------------------------------------------- */
 
 /* Names of the experts' tensors. */
-static d9d_status expert_names(map_build *b, const map_row *r, const char ***out)
+static d9d_status expert_names(map_build *b, const d9di_hf_row *r, const char ***out)
 {
     const int64_t n = r->shape[0]->dim[0];
     const char **names = d9d_arena_alloc(&b->arena, (size_t)n * sizeof(*names));
@@ -135,7 +80,7 @@ static d9d_status expert_names(map_build *b, const map_row *r, const char ***out
 }
 
 /* The file's names; the tensor is called as its first parameter from here on. */
-static d9d_status name_step(map_build *b, const map_row *r)
+static d9d_status name_step(map_build *b, const d9di_hf_row *r)
 {
     const size_t n = (size_t)r->shape[0]->dim[0];
     const d9d_shape s = file_shape(r);
@@ -158,7 +103,7 @@ static d9d_status name_step(map_build *b, const map_row *r)
 }
 
 /* Several parameters are one tensor in the files. */
-static d9d_status parts_step(map_build *b, const map_row *r)
+static d9d_status parts_step(map_build *b, const d9di_hf_row *r)
 {
     const bool grouped = r->groups > 1;
     const int64_t sizes[] = {r->groups, -1};
@@ -178,7 +123,7 @@ static d9d_status parts_step(map_build *b, const map_row *r)
 }
 
 /* Shapes are checked where parameters are the input. */
-static d9d_status own_expect(map_build *b, const map_row *r)
+static d9d_status own_expect(map_build *b, const d9di_hf_row *r)
 {
     const map_step first = r->n > 1 && r->groups > 1 ? MERGE
                            : r->n > 1                ? PART
@@ -191,7 +136,7 @@ static d9d_status own_expect(map_build *b, const map_row *r)
     return D9D_OK;
 }
 
-static d9d_status row_map(map_build *b, const map_row *r)
+static d9d_status row_map(map_build *b, const d9di_hf_row *r)
 {
     const int unit = r->place.row != NULL ? r->place.row->unit_dim : 0;
 
@@ -210,13 +155,13 @@ static d9d_status row_map(map_build *b, const map_row *r)
 
 static d9d_status params_map(map_build *b)
 {
-    for (size_t i = 0; i < b->params->n; i++)
-        D9D_TRY(d9d_map_put(&b->by_name, b->params->p[i].name, strlen(b->params->p[i].name),
-                            (void *)(uintptr_t)(i + 1)));
-    for (size_t i = 0; i < b->params->n; i++) {
-        map_row r;
+    const d9di_hf_view view = d9di_hf_view_of(b->mapping->layout);
 
-        D9D_TRY(row_find(b, &b->params->p[i], &r));
+    D9D_TRY(d9di_hf_index_init(&b->index, b->naming, b->params, &b->arena));
+    for (size_t i = 0; i < b->params->n; i++) {
+        d9di_hf_row r;
+
+        D9D_TRY(d9di_hf_row_find(&b->index, &b->params->p[i], view, b->mapping->prefixes, &r));
         if (r.place.part == 0) /* the first parameter of a row stands for all of them */
             D9D_TRY(row_map(b, &r));
     }
@@ -262,7 +207,7 @@ d9d_status d9d_hf_mapper(const d9d_hf_naming *n, const d9d_hf_params *params,
         st = steps_compose(&b, out);
     for (int i = 0; i < N_STEPS; i++)
         d9d_mapper_free(b.step[i]);
-    d9d_map_release(&b.by_name);
+    d9di_hf_index_release(&b.index);
     d9d_arena_release(&b.arena);
     return st;
 }

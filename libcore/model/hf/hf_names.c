@@ -7,7 +7,7 @@
 
 const d9d_hf_parts d9d_hf_parts_default = {
     .prefix = "model.",
-    .hf = {"model.embed_tokens", "model.layers", "model.norm", "lm_head", NULL}};
+    .hf = {"model.embed_tokens", "model.layers", "model.norm", "lm_head", NULL, NULL}};
 const d9d_decoder_names d9d_hf_own_names = {
     "model.embed_tokens",    "model.layers",         "model.norm", "lm_head",
     "model.embed_positions", "model.embeddings.norm"};
@@ -21,44 +21,39 @@ static bool has_prefix(const char *name, const char *part)
 
 /* --- rows ------------------------------------------------------------------------------------ */
 
-int d9di_hf_row_parts(const d9d_hf_tensor *row)
+d9di_hf_view d9di_hf_view_of(d9d_weights_layout layout)
 {
-    int n = 0;
-
-    while (n < D9D_HF_PARTS && row->own[n] != NULL)
-        n++;
-    return n;
+    return layout == D9D_LAYOUT_HF_FUSED ? D9DI_HF_FUSED : D9DI_HF_SEPARATE;
 }
 
-int64_t d9di_hf_row_groups(const d9d_hf_naming *n, const d9d_hf_tensor *row,
-                           const d9d_shape *of_part)
-{
-    int64_t groups;
+/* The kinds of rows of a view; the first kind that names a parameter counts. */
+enum { MAX_KINDS = 5 };
+static const int kinds[][MAX_KINDS] = {
+    [D9DI_HF_SEPARATE] = {D9D_HF_ROWS_SEPARATE, D9D_HF_ROWS_BOTH, -1},
+    [D9DI_HF_FUSED] = {D9D_HF_ROWS_FUSED, D9D_HF_ROWS_BOTH, -1},
+    [D9DI_HF_MODEL] = {D9D_HF_ROWS_MODEL, D9D_HF_ROWS_FUSED, D9D_HF_ROWS_SEPARATE, D9D_HF_ROWS_BOTH,
+                       -1}};
 
-    if (row->groups == 0)
-        return 1;
-    if (row->groups == D9D_HF_EACH)
-        return of_part->dim[row->dim];
-    memcpy(&groups, (const char *)n->dims + row->groups, sizeof(groups));
-    return groups;
-}
-
-static bool is_of_layout(const d9d_hf_tensor *row, d9d_weights_layout layout)
+/* Which part of a row is this parameter?  -1: none. */
+static int part_of(const d9d_hf_tensor *r, const char *rest)
 {
-    return row->rows == D9D_HF_ROWS_BOTH ||
-           (row->rows == D9D_HF_ROWS_FUSED) == (layout == D9D_LAYOUT_HF_FUSED);
+    for (int i = 0; i < D9D_HF_PARTS && r->own[i] != NULL; i++)
+        if (strcmp(r->own[i], rest) == 0)
+            return i;
+    return -1;
 }
 
 /* The row that has parameter `rest` of a layer, and which of its parts that is. */
-static const d9d_hf_tensor *row_find(const d9d_hf_naming *n, const char *rest,
-                                     d9d_weights_layout layout, int *part)
+static const d9d_hf_tensor *row_find(const d9d_hf_naming *n, const char *rest, d9di_hf_view view,
+                                     int *part)
 {
-    for (const d9d_hf_tensor *r = n->tensors; r != NULL && r->hf != NULL; r++)
-        for (int i = 0; i < d9di_hf_row_parts(r) && is_of_layout(r, layout); i++)
-            if (strcmp(r->own[i], rest) == 0) {
-                *part = i;
+    for (const int *kind = kinds[view]; *kind >= 0; kind++)
+        for (const d9d_hf_tensor *r = n->tensors; r != NULL && r->hf != NULL; r++) {
+            *part = (int)r->rows == *kind ? part_of(r, rest) : -1;
+            if (*part >= 0)
                 return r;
-            }
+        }
+    *part = 0;
     return NULL;
 }
 
@@ -84,9 +79,8 @@ static const d9d_hf_prefixes prefixes[] = {{NULL, ""},
 enum { N_PREFIXES = sizeof(prefixes) / sizeof(prefixes[0]) };
 const d9d_hf_prefixes d9d_hf_prefixes_bare = {"", ""};
 
-/* The name of a part in files that begin their names so; NULL: out of memory. */
-static const char *part_name(const d9d_hf_parts *parts, const d9d_hf_prefixes *as, const char *name,
-                             d9d_arena *a)
+const char *d9d_hf_name_as(const d9d_hf_parts *parts, const d9d_hf_prefixes *as, const char *name,
+                           d9d_arena *a)
 {
     const size_t n = strlen(parts->prefix);
 
@@ -115,8 +109,8 @@ const d9d_hf_prefixes *d9d_hf_prefixes_of(const d9d_hf_parts *parts, const d9d_t
     d9d_arena a = {0};
 
     for (size_t i = 1; i < N_PREFIXES && found == &prefixes[0] && parts->prefix[0] != '\0'; i++) {
-        const char *layers = part_name(parts, &prefixes[i], parts->hf.layers, &a);
-        const char *embed = part_name(parts, &prefixes[i], parts->hf.embed, &a);
+        const char *layers = d9d_hf_name_as(parts, &prefixes[i], parts->hf.layers, &a);
+        const char *embed = d9d_hf_name_as(parts, &prefixes[i], parts->hf.embed, &a);
 
         if (layers != NULL && embed != NULL && (has_part(src, layers) || has_part(src, embed)))
             found = &prefixes[i];
@@ -137,14 +131,14 @@ static d9d_status no_tensor(const d9d_hf_naming *n, const char *name)
 }
 
 static d9d_status layer_place(const d9d_hf_naming *n, const char *name, size_t prefix,
-                              d9d_weights_layout layout, const d9d_hf_prefixes *as, d9d_arena *a,
+                              d9di_hf_view view, const d9d_hf_prefixes *as, d9d_arena *a,
                               d9di_hf_place *out)
 {
     const size_t k = strlen(d9d_hf_own_names.layers);
-    const char *layers = part_name(n->parts, as, n->parts->hf.layers, a);
+    const char *layers = d9d_hf_name_as(n->parts, as, n->parts->hf.layers, a);
     const char *rest = name + prefix, *there;
 
-    out->row = row_find(n, rest, layout, &out->part);
+    out->row = row_find(n, rest, view, &out->part);
     there = out->row != NULL ? out->row->hf : rest;
     if (there[0] == '\0')
         return no_tensor(n, name);
@@ -193,20 +187,20 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d
     if (there == NULL)
         return no_tensor(n, name);
     out->own_prefix = out->hf_prefix = "";
-    there = part_name(n->parts, as, there, a);
+    there = d9d_hf_name_as(n->parts, as, there, a);
     if (there == NULL)
         return no_memory(n);
     out->hf = d9d_arena_printf(a, "%s%s", there, suffix);
     return out->hf != NULL ? D9D_OK : no_memory(n);
 }
 
-d9d_status d9di_hf_place_find(const d9d_hf_naming *n, const char *name, d9d_weights_layout layout,
+d9d_status d9di_hf_place_find(const d9d_hf_naming *n, const char *name, d9di_hf_view view,
                               const d9d_hf_prefixes *as, d9d_arena *a, d9di_hf_place *out)
 {
     const size_t prefix = layer_prefix(d9d_hf_own_names.layers, name);
 
     *out = (d9di_hf_place){0};
-    return prefix > 0 ? layer_place(n, name, prefix, layout, as, a, out)
+    return prefix > 0 ? layer_place(n, name, prefix, view, as, a, out)
                       : part_place(n, name, as, a, out);
 }
 
@@ -223,8 +217,8 @@ bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name)
     const size_t prefix = layer_prefix(d9d_hf_own_names.layers, name);
     int part;
 
-    return prefix > 0 && (row_find(n, name + prefix, D9D_LAYOUT_HF, &part) != NULL ||
-                          row_find(n, name + prefix, D9D_LAYOUT_HF_FUSED, &part) != NULL);
+    return prefix > 0 && (row_find(n, name + prefix, D9DI_HF_SEPARATE, &part) != NULL ||
+                          row_find(n, name + prefix, D9DI_HF_FUSED, &part) != NULL);
 }
 
 /* What follows "LAYERS." in a name of the files, whatever it begins with; NULL: it is of no layer.
@@ -235,7 +229,7 @@ static const char *behind_layers(const d9d_hf_naming *n, const char *name)
     d9d_arena a = {0};
 
     for (size_t i = 0; i < N_PREFIXES && found == NULL; i++) {
-        const char *layers = part_name(n->parts, &prefixes[i], n->parts->hf.layers, &a);
+        const char *layers = d9d_hf_name_as(n->parts, &prefixes[i], n->parts->hf.layers, &a);
 
         if (layers != NULL && layer_prefix(layers, name) > 0)
             found = name + strlen(layers) + 1;

@@ -6,6 +6,14 @@
 
 #include "d9d/model/hf/hf_tensors.h"
 
+/* Whose tensors rows are asked for. */
+typedef enum d9di_hf_view {
+    D9DI_HF_SEPARATE, /* of files with a tensor for each expert */
+    D9DI_HF_FUSED,    /* of files with all experts in one */
+    D9DI_HF_MODEL     /* of the model that transformers makes of either */
+} d9di_hf_view;
+d9di_hf_view d9di_hf_view_of(d9d_weights_layout layout);
+
 /* A parameter's place in the files. */
 typedef struct d9di_hf_place {
     const d9d_hf_tensor *row; /* NULL: the same name and shape, or a part of the decoder */
@@ -17,15 +25,37 @@ typedef struct d9di_hf_place {
 } d9di_hf_place;
 
 /* Find the place of parameter `name`.  ENOTSUP for one that files cannot have. */
-d9d_status d9di_hf_place_find(const d9d_hf_naming *n, const char *name, d9d_weights_layout layout,
+d9d_status d9di_hf_place_find(const d9d_hf_naming *n, const char *name, d9di_hf_view view,
                               const d9d_hf_prefixes *as, d9d_arena *a, d9di_hf_place *out);
 /* The name of expert e's tensor, in the arena; NULL: out of memory. */
 const char *d9di_hf_expert_name(const char *pattern, int64_t e, d9d_arena *a);
 
-/* Number of interleaved groups of a row; 1: not interleaved. */
-int64_t d9di_hf_row_groups(const d9d_hf_naming *n, const d9d_hf_tensor *row,
-                           const d9d_shape *of_part);
-/* Number of parameters of a row. */
-int d9di_hf_row_parts(const d9d_hf_tensor *row);
+/* Parameters by name, for finding those of a row. */
+typedef struct d9di_hf_index {
+    const d9d_hf_naming *naming;
+    const d9d_hf_params *params;
+    d9d_arena *arena; /* of the names that are found */
+    d9d_map by_name;  /* index + 1 */
+} d9di_hf_index;
+d9d_status d9di_hf_index_init(d9di_hf_index *x, const d9d_hf_naming *n, const d9d_hf_params *params,
+                              d9d_arena *a);
+void d9di_hf_index_release(d9di_hf_index *x);
+
+/* A tensor of the files, or one for each expert, and the parameters that it has. */
+typedef struct d9di_hf_row {
+    d9di_hf_place place;
+    int n;
+    const char *own[D9D_HF_PARTS];
+    const d9d_shape *shape[D9D_HF_PARTS];
+    /* Of each parameter along dim; of a group, where there are several. */
+    int64_t rows[D9D_HF_PARTS];
+    int64_t groups; /* 1: not interleaved */
+    int dim;
+    bool transposed;
+} d9di_hf_row;
+
+/* Find the row of a parameter.  ENOTSUP for one that files cannot have. */
+d9d_status d9di_hf_row_find(const d9di_hf_index *x, const d9d_hf_param *p, d9di_hf_view view,
+                            const d9d_hf_prefixes *as, d9di_hf_row *r);
 
 #endif /* D9DI_MODEL_HF_HF_NAMES_H */

@@ -3,6 +3,7 @@
 #ifndef D9DI_MODEL_LORA_ADAPTER_PRIVATE_H
 #define D9DI_MODEL_LORA_ADAPTER_PRIVATE_H
 
+#include "d9d/model/hf/hf_tensors.h"
 #include "d9d/model/lora/adapters.h"
 
 /* The adapter of one matrix, or of a stack of E of them, as peft has each: A [E, r, in],
@@ -60,9 +61,62 @@ bool d9di_adapters_is_factor(const char *name);
 #define D9DI_ADAPTER_TENSORS "adapter_model.safetensors"
 #define D9DI_ADAPTER_PREFIX  "base_model.model."
 
-enum { D9DI_HF_MODULE_MAX = 320 }; /* bytes of a module's name */
+/* The metadata of adapter_model.safetensors has for a matrix that shares its tensor with others
+ * "FIRST COUNT", the columns of the tensor's adapter that are its own; without, all are. */
+#define D9DI_ADAPTER_COLUMNS "d9d.columns."
 
-/* "model.layers.0.mlp.experts.3.up_proj": the HuggingFace module of a matrix, of expert e. */
-void d9di_hf_module(const d9d_model_matrix *m, int64_t e, char out[D9DI_HF_MODULE_MAX]);
+/* Feature i of a matrix in its tensor. */
+static inline int64_t d9di_peft_place_feature(const d9d_model_matrix_place *p, int64_t i)
+{
+    return i / p->group * p->stride + p->offset + i % p->group;
+}
+
+/* One tensor for each expert? */
+bool d9di_peft_place_is_each(const d9d_model_matrix_place *p);
+/* The tensor's name, of expert e where there is one for each; in the arena.  NULL: out of memory.
+ */
+const char *d9di_peft_place_tensor(const d9d_model_matrix_place *p, int64_t e, d9d_arena *a);
+/* Bytes of the name of the module that has a tensor. */
+size_t d9di_peft_module_length(const char *tensor);
+bool d9di_peft_is_same_module(const char *tensor, const char *other);
+
+/* Does peft adapt the tensor by the name of the parameter (target_parameters), not of its module?
+ * So it does stacks, routers, and what it would take for the module of one expert. */
+bool d9di_peft_is_target_parameter(const d9d_model_matrices *of, const d9d_model_matrix *m);
+
+/* A part of a tensor that has an adapter. */
+typedef struct d9di_peft_part {
+    const d9d_model_matrix *matrix;
+    const d9di_adapters_factors *factors;
+    int64_t first; /* the first of its columns; parts with equal A have the same */
+} d9di_peft_part;
+
+/* The adapter of one tensor of transformers' model, as peft has it: of rank r the parts' A, one
+ * below the other, and B with the parts' as blocks.  E experts lie in A [r E, in] and B [features,
+ * r E]: row e r + k, and column k E + e. */
+typedef struct d9di_peft_module {
+    const char *tensor; /* its name in the model that peft adapts */
+    const char *name;   /* of the module that has the factors */
+    bool is_parameter;
+    int64_t expert;  /* the one that it is of, where each has a tensor; else -1 */
+    int64_t experts; /* in it; 1: a matrix */
+    d9di_peft_part parts[D9D_HF_PARTS];
+    int n;
+    int64_t r;
+    double alpha;
+} d9di_peft_module;
+typedef struct d9di_peft_modules {
+    D9D_VEC(d9di_peft_module) list;
+    d9d_map by_tensor; /* index + 1 */
+    d9d_arena arena;
+} d9di_peft_modules;
+
+/* Collect adapters, whose numbers may be NULL, by tensor.  ENOTSUP for a matrix that is not in
+ * `of`, ECONFIG for parts of one tensor that scale differently. */
+d9d_status d9di_peft_modules_make(const d9d_adapters *ad, const d9d_model_matrices *of,
+                                  d9di_peft_modules *out);
+void d9di_peft_modules_release(d9di_peft_modules *x);
+/* The name that files of this model have; in the arena. */
+const char *d9di_peft_name(const d9d_model_matrices *of, const char *name, d9d_arena *a);
 
 #endif /* D9DI_MODEL_LORA_ADAPTER_PRIVATE_H */

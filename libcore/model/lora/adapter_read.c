@@ -1,11 +1,8 @@
 /* adapter_read.c - reads an adapter directory of peft.  See d9d/model/lora/adapters.h.
  *
- * The model determines which tensors may be present; any other tensor is refused.  peft has the
- * factors of fused experts in one matrix each (e expert, k column of rank r):
- *
- *     A [r E, in]: row e r + k        B [out, r E]: column k E + e
- *
- * and a fused gate and up share one A.
+ * The model determines which tensors may be present; any other tensor is refused.  A matrix is
+ * looked for in its tensor of transformers' model, then of files with fused experts, then with a
+ * tensor for each expert; adapter_private.h says how experts lie in a tensor's factors.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <math.h>
@@ -19,7 +16,7 @@
 #include "d9d/base/json.h"
 #include "model/lora/adapter_private.h"
 
-enum { CONFIG_BYTES = 16 << 20, MATCH_LIMIT = 100000 };
+enum { CONFIG_BYTES = 16 << 20, MATCH_LIMIT = 100000, NAME_BYTES = 640 };
 
 typedef struct adapter_reader {
     const d9d_model_matrices *matrices;
@@ -31,6 +28,8 @@ typedef struct adapter_reader {
     d9d_safetensors_file *file;
     bool *taken; /* which of its tensors were read */
     size_t used;
+    const d9d_hf_prefixes *as; /* how it begins its names */
+    d9d_arena arena;
 } adapter_reader;
 
 /* --- adapter_config.json --------------------------------------------------------------------- */
@@ -70,7 +69,6 @@ static d9d_status config_check(adapter_reader *r)
     static const char *const others[] = {"use_dora",
                                          "use_qalora",
                                          "use_bdlora",
-                                         "fan_in_fan_out",
                                          "lora_bias",
                                          "layer_replication",
                                          "megatron_config",
@@ -170,12 +168,35 @@ static d9d_status alpha_of(const adapter_reader *r, const char *module, int64_t 
     return D9D_OK;
 }
 
+/* Does peft adapt this parameter by its name? */
+static bool is_listed_parameter(const adapter_reader *r, const char *name)
+{
+    const size_t n = strlen(name);
+    const json_t *v;
+    size_t i;
+
+    json_array_foreach(json_object_get(r->doc, "target_parameters"), i, v)
+    {
+        const size_t k = json_string_length(v);
+
+        if (k > 0 && k <= n && strcmp(name + n - k, json_string_value(v)) == 0 &&
+            (k == n || name[n - k - 1] == '.'))
+            return true;
+    }
+    return false;
+}
+
 /* --- tensors ---------------------------------------------------------------------------------- */
+
+static d9d_status no_memory(const adapter_reader *r)
+{
+    return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", r->config_path);
+}
 
 static const d9d_safetensors_tensor *factor_find(const adapter_reader *r, const char *module,
                                                  char which)
 {
-    char name[2 * D9DI_HF_MODULE_MAX];
+    char name[NAME_BYTES];
 
     (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.lora_%c.weight", module, which);
     return d9d_safetensors_find(r->file, name);
@@ -228,121 +249,245 @@ static d9d_status factor_pair_find(const adapter_reader *r, const char *module, 
     return D9D_OK;
 }
 
-static d9d_status pair_check_shape(const adapter_reader *r, const factor_pair *p,
-                                   const char *module, int64_t in, int64_t out)
+/* One tensor's adapter in the file. */
+typedef struct tensor_adapter {
+    factor_pair pair;
+    const char *module;
+    int64_t experts; /* in it; 1: a matrix */
+    int64_t r;       /* for each */
+    double alpha;
+    int64_t first, count; /* the matrix's own columns */
+} tensor_adapter;
+
+static d9d_status check_shape(const adapter_reader *r, const tensor_adapter *x,
+                              const d9d_model_matrix *m, const d9d_model_matrix_place *p)
 {
-    if (p->a->shape[1] == in && p->b->shape[0] == out)
+    const factor_pair *f = &x->pair;
+
+    if (f->a->shape[1] != m->in || f->b->shape[0] != p->features)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: the factors of %s are for a matrix [%lld, %lld], the model's is "
+                        "[%lld, %lld]",
+                        d9d_safetensors_path(r->file), x->module, (long long)f->b->shape[0],
+                        (long long)f->a->shape[1], (long long)p->features, (long long)m->in);
+    return f->a->shape[0] % x->experts == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_EMISMATCH,
+                          "%s: the factors of %s have %lld ranks, and the model has %lld experts",
+                          d9d_safetensors_path(r->file), x->module, (long long)f->a->shape[0],
+                          (long long)x->experts);
+}
+
+/* Which columns of the tensor's adapter are the matrix's?  All, unless the file says it. */
+static d9d_status columns_find(adapter_reader *r, const d9d_model_matrix *m, tensor_adapter *x)
+{
+    const char *key = d9d_arena_printf(&r->arena, D9DI_ADAPTER_COLUMNS "%s", m->name), *text;
+    long long first, count;
+    int end = 0;
+
+    x->first = 0;
+    x->count = x->r;
+    if (key == NULL)
+        return no_memory(r);
+    text = d9d_safetensors_metadata(r->file, key);
+    if (text == NULL)
         return D9D_OK;
-    return D9D_FAIL(D9D_EMISMATCH,
-                    "%s: the factors of %s are for a matrix [%lld, %lld], the model's is [%lld, "
-                    "%lld]",
-                    d9d_safetensors_path(r->file), module, (long long)p->b->shape[0],
-                    (long long)p->a->shape[1], (long long)out, (long long)in);
+    if (sscanf(text, "%18lld %18lld%n", &first, &count, &end) != 2 || text[end] != '\0' ||
+        first < 0 || count < 0 || first > x->r - count)
+        return D9D_FAIL(D9D_EFORMAT, "%s: %s is \"%.40s\", and the adapter has %lld columns",
+                        d9d_safetensors_path(r->file), key, text, (long long)x->r);
+    x->first = first;
+    x->count = count;
+    return D9D_OK;
 }
 
 /* Add an adapter for a matrix. */
-static d9d_status factors_add(adapter_reader *r, const d9d_model_matrix *m, const factor_pair *p,
-                              int64_t rank, double alpha, d9di_adapters_factors **out)
+static d9d_status factors_add(adapter_reader *r, const d9d_model_matrix *m, const tensor_adapter *x,
+                              d9di_adapters_factors **out)
 {
     const d9di_adapters_factors f = {.name = m->name,
                                      .stack = m->experts > 0,
                                      .experts = m->experts > 0 ? m->experts : 1,
                                      .in = m->in,
                                      .out = m->out,
-                                     .r = rank,
-                                     .alpha = alpha,
-                                     .dtype = p->a->dtype};
+                                     .r = x->count,
+                                     .alpha = x->alpha * (double)x->count / (double)x->r,
+                                     .dtype = x->pair.a->dtype};
 
     return d9di_adapters_add(r->ad, &f, out);
 }
 
-/* Read one module, or those of all experts. */
-static d9d_status modules_read(adapter_reader *r, const d9d_model_matrix *m)
+/* Copy the part of a matrix, from expert e on.  False if B has numbers in its rows and in columns
+ * of others. */
+static bool part_unpack(const tensor_adapter *x, const d9d_model_matrix_place *p, const float *a,
+                        const float *b, int64_t e, d9di_adapters_factors *f)
 {
-    d9di_adapters_factors *f = NULL;
+    const int64_t E = x->experts;
+    bool fits = true;
 
-    for (int64_t e = 0; e < (m->experts > 0 ? m->experts : 1); e++) {
-        char module[D9DI_HF_MODULE_MAX];
-        double alpha;
-        factor_pair p;
+    for (int64_t i = 0; i < E; i++)
+        memcpy(f->a + (e + i) * f->r * f->in, a + (i * x->r + x->first) * f->in,
+               (size_t)(f->r * f->in) * sizeof(*a));
+    for (int64_t i = 0; i < f->out; i++) {
+        const float *row = b + d9di_peft_place_feature(p, i) * x->r * E;
 
-        d9di_hf_module(m, e, module);
-        D9D_TRY(factor_pair_find(r, module, &p));
-        if (p.a == NULL && e == 0)
-            return D9D_OK;
-        if (p.a == NULL)
-            return D9D_FAIL(D9D_EMISMATCH,
-                            "%s: has no adapter of %s, but of another expert of the layer",
-                            d9d_safetensors_path(r->file), module);
-        D9D_TRY(pair_check_shape(r, &p, module, m->in, m->out));
-        D9D_TRY(alpha_of(r, module, p.a->shape[0], &alpha));
-        if (f == NULL)
-            D9D_TRY(factors_add(r, m, &p, p.a->shape[0], alpha, &f));
-        if (f->r != p.a->shape[0] || f->alpha != alpha || f->dtype != p.a->dtype)
-            return D9D_FAIL(D9D_ENOTSUP,
-                            "%s: the adapter of %s differs in rank, alpha or type from the other "
-                            "experts of the layer",
-                            d9d_safetensors_path(r->file), module);
-        D9D_TRY(tensor_read_f32(r, p.a, f->a + e * f->r * f->in));
-        D9D_TRY(tensor_read_f32(r, p.b, f->b + e * f->out * f->r));
+        for (int64_t k = 0; k < x->r * E; k++) {
+            const int64_t column = k / E - x->first;
+
+            if (column >= 0 && column < f->r)
+                f->b[((e + k % E) * f->out + i) * f->r + column] = row[k];
+            else
+                fits &= row[k] == 0;
+        }
     }
-    return D9D_OK;
+    return fits;
 }
 
-/* --- fused experts --------------------------------------------------------------------------- */
-
-/* Unpack rows [first, first + f->out) of peft's fused B. */
-static void fused_unpack(d9di_adapters_factors *f, const float *a, const float *b, int64_t first)
+static d9d_status part_read(adapter_reader *r, const d9d_model_matrix_place *p,
+                            const tensor_adapter *x, int64_t e, d9di_adapters_factors *f)
 {
-    const int64_t E = f->experts, R = f->r;
+    const factor_pair *of = &x->pair;
+    float *a = malloc((size_t)(of->a->shape[0] * of->a->shape[1]) * sizeof(*a) + 1);
+    float *b = malloc((size_t)(of->b->shape[0] * of->b->shape[1]) * sizeof(*b) + 1);
+    d9d_status st = a != NULL && b != NULL ? D9D_OK : no_memory(r);
 
-    memcpy(f->a, a, (size_t)(E * R * f->in) * sizeof(*a));
-    for (int64_t e = 0; e < E; e++)
-        for (int64_t i = 0; i < f->out; i++)
-            for (int64_t k = 0; k < R; k++)
-                f->b[(e * f->out + i) * R + k] = b[(first + i) * R * E + k * E + e];
-}
-
-static d9d_status fused_read(adapter_reader *r, const d9d_model_matrix *m, const factor_pair *p,
-                             double alpha)
-{
-    float *a = malloc((size_t)(p->a->shape[0] * p->a->shape[1]) * sizeof(*a) + 1);
-    float *b = malloc((size_t)(p->b->shape[0] * p->b->shape[1]) * sizeof(*b) + 1);
-    d9di_adapters_factors *f = NULL;
-    d9d_status st = factors_add(r, m, p, p->a->shape[0] / m->experts, alpha, &f);
-
-    if (st == D9D_OK && (a == NULL || b == NULL))
+    if (st == D9D_OK)
+        st = tensor_read_f32(r, of->a, a);
+    if (st == D9D_OK)
+        st = tensor_read_f32(r, of->b, b);
+    if (st == D9D_OK && !part_unpack(x, p, a, b, e, f))
         st =
-            D9D_FAIL(D9D_ENOMEM, "%s: the factors of fused experts", d9d_safetensors_path(r->file));
-    if (st == D9D_OK)
-        st = tensor_read_f32(r, p->a, a);
-    if (st == D9D_OK)
-        st = tensor_read_f32(r, p->b, b);
-    if (st == D9D_OK)
-        fused_unpack(f, a, b, m->fused_row);
+            D9D_FAIL(D9D_EFORMAT,
+                     "%s: the adapter of %s has numbers outside of columns %lld to %lld, which its "
+                     "metadata say are those of %s",
+                     d9d_safetensors_path(r->file), x->module, (long long)x->first,
+                     (long long)(x->first + x->count - 1), f->name);
     free(a);
     free(b);
     return st;
 }
 
-/* The shape tells which fused tensor an adapter of "experts" is for: peft nests them. */
-static d9d_status fused_visit(adapter_reader *r, const d9d_model_matrix *m)
+/* Find the adapter of a tensor; out->pair.a is NULL if there is none. */
+static d9d_status tensor_adapter_find(adapter_reader *r, const d9d_model_matrix *m,
+                                      const d9d_model_matrix_place *p, const char *tensor,
+                                      int depth, tensor_adapter *out)
 {
-    static const char *const nested[] = {"", ".base_layer"};
-    char experts[D9DI_HF_MODULE_MAX];
+    const bool stack = m->experts > 0 && !d9di_peft_place_is_each(p);
+    d9d_buf text = {0};
+    d9d_status st = d9d_buf_printf(&text, "%.*s", (int)d9di_peft_module_length(tensor), tensor);
 
-    for (int i = 0; i < 2; i++) {
-        double alpha;
-        factor_pair p;
+    for (int i = 0; i < depth && st == D9D_OK; i++)
+        st = d9d_buf_printf(&text, ".base_layer");
+    out->module =
+        st == D9D_OK ? d9d_arena_strndup(&r->arena, (const char *)text.data, text.len) : NULL;
+    d9d_buf_release(&text);
+    if (out->module == NULL)
+        return no_memory(r);
+    D9D_TRY(factor_pair_find(r, out->module, &out->pair));
+    if (out->pair.a == NULL)
+        return D9D_OK;
+    out->experts = stack ? m->experts : 1;
+    D9D_TRY(check_shape(r, out, m, p));
+    out->r = out->pair.a->shape[0] / out->experts;
+    D9D_TRY(
+        alpha_of(r, is_listed_parameter(r, tensor) ? tensor : out->module, out->r, &out->alpha));
+    return columns_find(r, m, out);
+}
 
-        (void)snprintf(experts, sizeof(experts), "%.*s%s", (int)(strrchr(m->fused, '.') - m->fused),
-                       m->fused, nested[i]);
-        D9D_TRY(factor_pair_find(r, experts, &p));
-        if (p.a == NULL || p.a->shape[1] != m->in || p.b->shape[0] != m->fused_rows ||
-            p.a->shape[0] % m->experts != 0)
+/* --- matrices --------------------------------------------------------------------------------- */
+
+static const char *tensor_name(adapter_reader *r, const d9d_model_matrix_place *p, int64_t e)
+{
+    const char *name = d9di_peft_place_tensor(p, e, &r->arena);
+
+    return name != NULL && r->matrices->parts != NULL
+               ? d9d_hf_name_as(r->matrices->parts, r->as, name, &r->arena)
+               : name;
+}
+
+enum { PLACES = 3 };
+static const d9d_model_matrix_place *place_of(const d9d_model_matrix *m, int i)
+{
+    const d9d_model_matrix_place *const all[PLACES] = {&m->module, &m->fused, &m->hf};
+
+    return all[i];
+}
+
+/* How many wrappers has peft put around this one, which is of a parameter?  One for each later
+ * parameter of the module. */
+static d9d_status depth_of(adapter_reader *r, int which, const d9d_model_matrix_place *p,
+                           int *depth)
+{
+    *depth = 0;
+    for (size_t i = 0; i < r->matrices->n; i++) {
+        const d9d_model_matrix_place *o = place_of(&r->matrices->items[i], which);
+        const char *name;
+
+        if (o->tensor == NULL || o->order <= p->order || o->offset > 0 ||
+            d9di_peft_place_is_each(o) || !d9di_peft_is_same_module(o->tensor, p->tensor))
             continue;
-        D9D_TRY(alpha_of(r, m->fused, p.a->shape[0] / m->experts, &alpha));
-        return fused_read(r, m, &p, alpha);
+        name = tensor_name(r, o, 0);
+        if (name == NULL)
+            return no_memory(r);
+        *depth += is_listed_parameter(r, name);
+    }
+    return D9D_OK;
+}
+
+/* Read the adapter of a matrix in one tensor. */
+static d9d_status tensor_read(adapter_reader *r, const d9d_model_matrix *m, int which, bool *found)
+{
+    const d9d_model_matrix_place *p = place_of(m, which);
+    const char *tensor = tensor_name(r, p, 0);
+    d9di_adapters_factors *f;
+    tensor_adapter x = {0};
+    int depth = 0;
+
+    if (tensor == NULL)
+        return no_memory(r);
+    if (m->experts > 0 && !is_listed_parameter(r, tensor))
+        return D9D_OK;
+    if (m->experts > 0)
+        D9D_TRY(depth_of(r, which, p, &depth));
+    D9D_TRY(tensor_adapter_find(r, m, p, tensor, depth, &x));
+    *found = x.pair.a != NULL;
+    if (!*found || x.count == 0)
+        return D9D_OK;
+    D9D_TRY(factors_add(r, m, &x, &f));
+    return part_read(r, p, &x, 0, f);
+}
+
+/* Read the adapters of a stack in one tensor for each expert. */
+static d9d_status experts_read(adapter_reader *r, const d9d_model_matrix *m, int which, bool *found)
+{
+    const d9d_model_matrix_place *p = place_of(m, which);
+    d9di_adapters_factors *f = NULL;
+
+    for (int64_t e = 0; e < m->experts; e++) {
+        const char *tensor = tensor_name(r, p, e);
+        tensor_adapter x = {0};
+
+        if (tensor == NULL)
+            return no_memory(r);
+        D9D_TRY(tensor_adapter_find(r, m, p, tensor, 0, &x));
+        if (x.pair.a == NULL && e == 0)
+            return D9D_OK;
+        *found = true;
+        if (x.pair.a == NULL)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: has no adapter of %s, but of another expert of the layer",
+                            d9d_safetensors_path(r->file), x.module);
+        if (x.count == 0)
+            return D9D_OK;
+        if (f == NULL)
+            D9D_TRY(factors_add(r, m, &x, &f));
+        if (f->r != x.count || f->alpha != x.alpha * (double)x.count / (double)x.r ||
+            f->dtype != x.pair.a->dtype)
+            return D9D_FAIL(D9D_ENOTSUP,
+                            "%s: the adapter of %s differs in rank, alpha or type from the other "
+                            "experts of the layer",
+                            d9d_safetensors_path(r->file), x.module);
+        D9D_TRY(part_read(r, p, &x, e, f));
     }
     return D9D_OK;
 }
@@ -352,11 +497,11 @@ static d9d_status fused_visit(adapter_reader *r, const d9d_model_matrix *m)
 /* Read a head that peft saved in full, under its own name. */
 static d9d_status head_read(adapter_reader *r, const d9d_model_matrix *m)
 {
-    char name[2 * D9DI_HF_MODULE_MAX];
+    char name[NAME_BYTES];
     const d9d_safetensors_tensor *t;
     d9di_adapters_head *w;
 
-    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.weight", m->hf);
+    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s", m->module.tensor);
     t = d9d_safetensors_find(r->file, name);
     if (t == NULL)
         return D9D_OK;
@@ -400,19 +545,28 @@ static bool is_target(const adapter_reader *r, const char *module)
     return false;
 }
 
+/* Has the file an adapter of the module, though perhaps not of each part? */
+static bool module_is_adapted(const adapter_reader *r, const char *module)
+{
+    return factor_find(r, module, 'A') != NULL;
+}
+
 /* peft treats these as zero, with a warning; so do we. */
-static void warn_missing(const adapter_reader *r, const d9d_log *log)
+static void warn_missing(adapter_reader *r, const d9d_log *log)
 {
     const char *first = NULL;
     size_t n = 0;
 
     for (size_t i = 0; i < r->matrices->n; i++) {
         const d9d_model_matrix *m = &r->matrices->items[i];
+        const char *name = m->experts == 0 ? tensor_name(r, &m->module, 0) : NULL;
 
-        if (m->experts > 0 || d9di_adapters_is_head(m) || d9di_adapters_find(r->ad, m) != NULL ||
-            !is_target(r, m->hf))
+        if (name != NULL)
+            name = d9d_arena_strndup(&r->arena, name, d9di_peft_module_length(name));
+        if (name == NULL || d9di_adapters_is_head(m) || d9di_adapters_find(r->ad, m) != NULL ||
+            !is_target(r, name) || module_is_adapted(r, name))
             continue;
-        first = n++ == 0 ? m->hf : first;
+        first = n++ == 0 ? name : first;
     }
     if (n == 1)
         d9d_log_warn(
@@ -466,12 +620,47 @@ static void warn_other_base(const adapter_reader *r, const char *base, const d9d
 
 static d9d_status matrix_visit(adapter_reader *r, const d9d_model_matrix *m)
 {
-    const size_t before = r->ad->list.len;
+    bool found = false;
 
-    D9D_TRY(modules_read(r, m));
-    if (d9di_adapters_is_head(m) && r->ad->list.len == before)
-        D9D_TRY(head_read(r, m));
-    return m->fused != NULL && r->ad->list.len == before ? fused_visit(r, m) : D9D_OK;
+    for (int i = 0; i < PLACES && !found; i++) {
+        const d9d_model_matrix_place *p = place_of(m, i);
+
+        if (p->tensor != NULL)
+            D9D_TRY(d9di_peft_place_is_each(p) ? experts_read(r, m, i, &found)
+                                               : tensor_read(r, m, i, &found));
+    }
+    return d9di_adapters_is_head(m) && !found ? head_read(r, m) : D9D_OK;
+}
+
+/* The tensors of a file under shorter names. */
+typedef struct memory_names {
+    d9d_safetensors_tensor *tensors;
+} memory_names;
+
+static const d9d_safetensors_tensor *names_at(void *self, size_t i)
+{
+    return &((memory_names *)self)->tensors[i];
+}
+
+/* Find how the file begins its names, as if they were those of a checkpoint. */
+static d9d_status prefixes_find(adapter_reader *r)
+{
+    const size_t n = d9d_safetensors_count(r->file), k = strlen(D9DI_ADAPTER_PREFIX);
+    memory_names names = {.tensors = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*names.tensors))};
+
+    if (names.tensors == NULL)
+        return no_memory(r);
+    for (size_t i = 0; i < n; i++) {
+        const d9d_safetensors_tensor *t = d9d_safetensors_at(r->file, i);
+
+        names.tensors[i] = *t;
+        if (strncmp(t->name, D9DI_ADAPTER_PREFIX, k) == 0)
+            names.tensors[i].name = t->name + k;
+    }
+    if (r->matrices->parts != NULL)
+        r->as = d9d_hf_prefixes_of(r->matrices->parts,
+                                   &(d9d_tensor_source){.self = &names, .n = n, .at = names_at});
+    return D9D_OK;
 }
 
 static d9d_status tensors_check_used(const adapter_reader *r)
@@ -485,12 +674,14 @@ static d9d_status tensors_check_used(const adapter_reader *r)
                             "not",
                             d9d_safetensors_path(r->file), n, r->used,
                             d9d_safetensors_at(r->file, i)->name);
-    return n > 0 ? D9D_OK
-                 : D9D_FAIL(D9D_EMISMATCH, "%s: has no tensors", d9d_safetensors_path(r->file));
+    return r->ad->list.len + r->ad->heads.len > 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_EMISMATCH, "%s: has no tensors", d9d_safetensors_path(r->file));
 }
 
-static d9d_status adapter_read(adapter_reader *r, const char *dir, d9d_arena *a)
+static d9d_status adapter_read(adapter_reader *r, const char *dir)
 {
+    d9d_arena *a = &r->arena;
     const char *tensors = d9d_fs_join(a, dir, D9DI_ADAPTER_TENSORS);
 
     r->config_path = d9d_fs_join(a, dir, D9DI_ADAPTER_CONFIG);
@@ -503,6 +694,7 @@ static d9d_status adapter_read(adapter_reader *r, const char *dir, d9d_arena *a)
     r->taken = d9d_arena_alloc(a, d9d_safetensors_count(r->file) + 1);
     if (r->taken == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu tensors", tensors, d9d_safetensors_count(r->file));
+    D9D_TRY(prefixes_find(r));
     for (size_t i = 0; i < r->matrices->n; i++)
         D9D_TRY(matrix_visit(r, &r->matrices->items[i]));
     if (r->ad->heads.len == 0)
@@ -514,8 +706,7 @@ d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, cons
                              const d9d_log *log, d9d_adapters **out)
 {
     adapter_reader r = {.matrices = of};
-    d9d_arena a = {0};
-    const d9d_status st = adapter_read(&r, dir, &a);
+    const d9d_status st = adapter_read(&r, dir);
 
     if (st == D9D_OK) {
         warn_missing(&r, log);
@@ -526,6 +717,6 @@ d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, cons
     }
     d9d_safetensors_close(r.file);
     json_decref(r.doc);
-    d9d_arena_release(&a);
+    d9d_arena_release(&r.arena);
     return st;
 }

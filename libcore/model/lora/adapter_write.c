@@ -9,14 +9,17 @@
 #include "d9d/base/json.h"
 #include "model/lora/adapter_private.h"
 
+enum { KINDS = 2 }; /* of targets: modules and parameters */
 typedef struct adapter_writer {
     const d9d_adapters *ad;
     const d9d_model_matrices *matrices;
+    d9di_peft_modules modules;
     d9d_safetensors_writer *tensors;
     size_t n_tensors; /* tensors written */
-    json_t *doc, *targets, *ranks, *alphas, *heads;
-    d9d_map
-        leaves; /* last components of names; value: not all modules of that name have an adapter */
+    json_t *doc, *targets[KINDS], *ranks, *alphas, *heads;
+    /* Ends of names; value: not all of that end have an adapter. */
+    d9d_map leaves[KINDS];
+    d9d_arena arena;
 } adapter_writer;
 
 static const char partly_adapted[] = "partly";
@@ -28,14 +31,14 @@ static d9d_status no_memory(void)
 
 /* --- numbers ------------------------------------------------------------------------------- */
 
-static d9d_status factor_declare(adapter_writer *w, const char *module, char which,
-                                 const d9di_adapters_factors *f, int64_t rows, int64_t columns)
+static d9d_status tensor_declare(adapter_writer *w, d9d_dtype dtype, const char *module,
+                                 const char *end, int64_t rows, int64_t columns)
 {
-    char name[2 * D9DI_HF_MODULE_MAX];
+    const char *name = d9d_arena_printf(&w->arena, D9DI_ADAPTER_PREFIX "%s%s", module, end);
 
-    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.lora_%c.weight", module, which);
-    return d9d_safetensors_writer_declare(w->tensors, name, f->dtype, 2,
-                                          (int64_t[]){rows, columns});
+    if (name == NULL)
+        return no_memory();
+    return d9d_safetensors_writer_declare(w->tensors, name, dtype, 2, (int64_t[]){rows, columns});
 }
 
 static d9d_status values_write(adapter_writer *w, d9d_dtype dtype, const float *from, int64_t n)
@@ -64,19 +67,51 @@ static d9d_status values_write(adapter_writer *w, d9d_dtype dtype, const float *
     return st;
 }
 
-static d9d_status factors_declare(adapter_writer *w, const d9di_adapters_factors *f)
+static const d9d_model_matrix_place *place_of(const d9di_peft_module *x)
 {
-    const d9d_model_matrix *m = d9di_adapters_matrix_of(w->matrices, f);
+    return &x->parts[0].matrix->module;
+}
 
-    if (m == NULL)
-        return D9D_FAIL(D9D_ENOTSUP, "%s has an adapter and no place in HuggingFace's files",
-                        f->name);
-    for (int64_t e = 0; e < f->experts; e++) {
-        char module[D9DI_HF_MODULE_MAX];
+static d9d_status module_declare(adapter_writer *w, const d9di_peft_module *x)
+{
+    const d9d_dtype dtype = x->parts[0].factors->dtype;
+    const int64_t ranks = x->r * x->experts;
 
-        d9di_hf_module(m, e, module);
-        D9D_TRY(factor_declare(w, module, 'A', f, f->r, f->in));
-        D9D_TRY(factor_declare(w, module, 'B', f, f->out, f->r));
+    D9D_TRY(tensor_declare(w, dtype, x->name, ".lora_A.weight", ranks, x->parts[0].matrix->in));
+    return tensor_declare(w, dtype, x->name, ".lora_B.weight", place_of(x)->features, ranks);
+}
+
+/* Has the adapter all features of its tensor, with the same columns for all? */
+static bool is_whole(const d9di_peft_module *x)
+{
+    int64_t features = 0;
+
+    for (int i = 0; i < x->n; i++)
+        features += x->parts[i].matrix->out;
+    return features == place_of(x)->features && x->r == x->parts[0].factors->r;
+}
+
+/* Record which columns are those of each matrix of the tensor, of which some may have none. */
+static d9d_status columns_record(adapter_writer *w, const d9di_peft_module *x)
+{
+    for (size_t i = 0; i < w->matrices->n && !is_whole(x) && x->expert <= 0; i++) {
+        const d9d_model_matrix *m = &w->matrices->items[i];
+        int64_t first = 0, count = 0;
+        const char *key;
+        char value[64];
+
+        if (strcmp(m->module.tensor, place_of(x)->tensor) != 0)
+            continue;
+        key = d9d_arena_printf(&w->arena, D9DI_ADAPTER_COLUMNS "%s", m->name);
+        for (int k = 0; k < x->n; k++)
+            if (x->parts[k].matrix == m) {
+                first = x->parts[k].first;
+                count = x->parts[k].factors->r;
+            }
+        (void)snprintf(value, sizeof(value), "%lld %lld", (long long)first, (long long)count);
+        if (key == NULL)
+            return no_memory();
+        D9D_TRY(d9d_safetensors_writer_metadata(w->tensors, key, value));
     }
     return D9D_OK;
 }
@@ -84,22 +119,47 @@ static d9d_status factors_declare(adapter_writer *w, const d9di_adapters_factors
 static d9d_status head_declare(adapter_writer *w, const d9di_adapters_head *x)
 {
     const d9d_model_matrix *m = d9di_adapters_find_matrix(w->matrices, x->name);
-    char name[2 * D9DI_HF_MODULE_MAX];
 
     if (m == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s has no place in HuggingFace's files", x->name);
-    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.weight", m->hf);
-    return d9d_safetensors_writer_declare(w->tensors, name, x->dtype, 2,
-                                          (int64_t[]){x->rows, x->columns});
+    return tensor_declare(w, x->dtype, m->module.tensor, "", x->rows, x->columns);
 }
 
-static d9d_status factors_write(adapter_writer *w, const d9di_adapters_factors *f)
+/* Put the numbers of one part and expert e of the tensor where the tensor's adapter has them. */
+static void part_pack(const d9di_peft_module *x, const d9di_peft_part *part, int64_t e, float *a,
+                      float *b)
 {
-    for (int64_t e = 0; e < f->experts; e++) {
-        D9D_TRY(values_write(w, f->dtype, f->a + e * f->r * f->in, f->r * f->in));
-        D9D_TRY(values_write(w, f->dtype, f->b + e * f->out * f->r, f->out * f->r));
+    const d9di_adapters_factors *f = part->factors;
+    const int64_t from = x->expert >= 0 ? x->expert : e, ranks = x->r * x->experts;
+
+    memcpy(a + (e * x->r + part->first) * f->in, f->a + from * f->r * f->in,
+           (size_t)(f->r * f->in) * sizeof(*a));
+    for (int64_t i = 0; i < f->out; i++) {
+        float *row = b + d9di_peft_place_feature(&part->matrix->module, i) * ranks + e;
+
+        for (int64_t k = 0; k < f->r; k++)
+            row[(part->first + k) * x->experts] = f->b[(from * f->out + i) * f->r + k];
     }
-    return D9D_OK;
+}
+
+static d9d_status module_write(adapter_writer *w, const d9di_peft_module *x)
+{
+    const d9d_dtype dtype = x->parts[0].factors->dtype;
+    const int64_t ranks = x->r * x->experts, na = ranks * x->parts[0].matrix->in,
+                  nb = ranks * place_of(x)->features;
+    float *a = calloc((size_t)(na + nb), sizeof(*a));
+    d9d_status st;
+
+    if (a == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "adapter of %s: %lld numbers", x->tensor, (long long)(na + nb));
+    for (int i = 0; i < x->n; i++)
+        for (int64_t e = 0; e < x->experts; e++)
+            part_pack(x, &x->parts[i], e, a, a + na);
+    st = values_write(w, dtype, a, na);
+    if (st == D9D_OK)
+        st = values_write(w, dtype, a + na, nb);
+    free(a);
+    return st;
 }
 
 static d9d_status tensors_write(adapter_writer *w, const char *dir)
@@ -111,13 +171,15 @@ static d9d_status tensors_write(adapter_writer *w, const char *dir)
     if (st != D9D_OK)
         goto out;
     D9D_TRY_OR(st, d9d_safetensors_writer_metadata(w->tensors, "format", "pt"), out);
-    for (size_t i = 0; i < w->ad->list.len; i++)
-        D9D_TRY_OR(st, factors_declare(w, &w->ad->list.data[i]), out);
+    for (size_t i = 0; i < w->modules.list.len; i++) {
+        D9D_TRY_OR(st, module_declare(w, &w->modules.list.data[i]), out);
+        D9D_TRY_OR(st, columns_record(w, &w->modules.list.data[i]), out);
+    }
     for (size_t i = 0; i < w->ad->heads.len; i++)
         D9D_TRY_OR(st, head_declare(w, &w->ad->heads.data[i]), out);
     D9D_TRY_OR(st, d9d_safetensors_writer_begin(w->tensors, path), out);
-    for (size_t i = 0; i < w->ad->list.len; i++)
-        D9D_TRY_OR(st, factors_write(w, &w->ad->list.data[i]), out);
+    for (size_t i = 0; i < w->modules.list.len; i++)
+        D9D_TRY_OR(st, module_write(w, &w->modules.list.data[i]), out);
     for (size_t i = 0; i < w->ad->heads.len; i++) {
         const d9di_adapters_head *x = &w->ad->heads.data[i];
 
@@ -132,78 +194,99 @@ out:
 
 /* --- adapter_config.json --------------------------------------------------------------------- */
 
-static const char *leaf_name(const char *module)
+/* The name by which peft finds it: of the module, or of the parameter. */
+static const char *target_name(adapter_writer *w, const char *tensor, bool is_parameter)
 {
-    const char *dot = strrchr(module, '.');
-
-    return dot != NULL ? dot + 1 : module;
+    return is_parameter ? tensor
+                        : d9d_arena_strndup(&w->arena, tensor, d9di_peft_module_length(tensor));
 }
 
-/* Find the last components of names whose modules all have adapters. */
+/* The end of a name that all layers share: of a module the last component, of a parameter what
+ * follows the layer's number. */
+static const char *leaf_name(const char *target, bool is_parameter)
+{
+    const char *dot = strrchr(target, '.');
+
+    for (const char *at = target; is_parameter && (at = strchr(at, '.')) != NULL;) {
+        const size_t digits = strspn(++at, "0123456789");
+
+        if (digits > 0 && at[digits] == '.')
+            return at + digits + 1;
+    }
+    return dot != NULL && !is_parameter ? dot + 1 : target;
+}
+
+/* Find the ends of names of which all have adapters. */
 static d9d_status leaf_add(adapter_writer *w, const d9d_model_matrix *m)
 {
-    const char *leaf = leaf_name(m->hf);
-    void *value = d9di_adapters_find(w->ad, m) != NULL ? NULL : (void *)(uintptr_t)partly_adapted;
+    const bool kind = d9di_peft_is_target_parameter(w->matrices, m);
+    const char *tensor =
+        d9di_peft_name(w->matrices, d9di_peft_place_tensor(&m->module, 0, &w->arena), &w->arena);
+    const char *target = tensor != NULL ? target_name(w, tensor, kind) : NULL;
+    const char *leaf = target != NULL ? leaf_name(target, kind) : NULL;
+    d9d_map *leaves = &w->leaves[kind];
+    void *value = NULL;
 
-    for (size_t i = 0; i < w->leaves.len; i++)
-        if (strcmp(w->leaves.entries[i].key, leaf) == 0) {
+    if (leaf == NULL)
+        return no_memory();
+    if (d9d_map_get(&w->modules.by_tensor, tensor, strlen(tensor)) == NULL)
+        value = (void *)(uintptr_t)partly_adapted;
+    for (size_t i = 0; i < leaves->len; i++)
+        if (strcmp(leaves->entries[i].key, leaf) == 0) {
             if (value != NULL)
-                w->leaves.entries[i].value = value;
+                leaves->entries[i].value = value;
             return D9D_OK;
         }
-    return d9d_map_put(&w->leaves, leaf, strlen(leaf), value);
+    return d9d_map_put(leaves, leaf, strlen(leaf), value);
 }
 
-static d9d_status target_add(adapter_writer *w, const char *name)
+static d9d_status target_add(adapter_writer *w, int kind, const char *name)
 {
-    return json_array_append_new(w->targets, json_string(name)) == 0 ? D9D_OK : no_memory();
+    return json_array_append_new(w->targets[kind], json_string(name)) == 0 ? D9D_OK : no_memory();
 }
 
-/* Add a pattern with the whole name of a module whose rank or alpha differs from the first
- * adapter's. */
-static d9d_status patterns_add(adapter_writer *w, const d9di_adapters_factors *f,
-                               const char *module)
+/* An integer if the value is one, as peft writes it. */
+static json_t *json_number_of(double v)
 {
-    const d9di_adapters_factors *first = &w->ad->list.data[0];
+    return v == floor(v) && fabs(v) < 1e9 ? json_integer((json_int_t)v) : json_real(v);
+}
+
+/* Add a pattern with the whole name of a target whose rank or alpha differs from the first's. */
+static d9d_status patterns_add(adapter_writer *w, const d9di_peft_module *x, const char *target)
+{
+    const d9di_peft_module *first = &w->modules.list.data[0];
     int rc = 0;
 
-    if (f->r != first->r)
-        rc |= json_object_set_new(w->ranks, module, json_integer(f->r));
-    if (f->alpha != first->alpha)
-        rc |= json_object_set_new(w->alphas, module, json_real(f->alpha));
+    if (x->r != first->r)
+        rc |= json_object_set_new(w->ranks, target, json_integer(x->r));
+    if (x->alpha != first->alpha)
+        rc |= json_object_set_new(w->alphas, target, json_number_of(x->alpha));
     return rc == 0 ? D9D_OK : no_memory();
 }
 
-static d9d_status target_note(adapter_writer *w, const d9d_model_matrix *m,
-                              const d9di_adapters_factors *f)
+static d9d_status target_note(adapter_writer *w, const d9di_peft_module *x)
 {
-    const char *leaf = leaf_name(m->hf);
+    const char *target = target_name(w, x->tensor, x->is_parameter), *leaf;
 
-    for (int64_t e = 0; e < f->experts; e++) {
-        char module[D9DI_HF_MODULE_MAX];
-
-        d9di_hf_module(m, e, module);
-        D9D_TRY(patterns_add(w, f, module));
-        if (d9d_map_get(&w->leaves, leaf, strlen(leaf)) != NULL)
-            D9D_TRY(target_add(w, module));
-    }
-    return D9D_OK;
+    if (target == NULL)
+        return no_memory();
+    D9D_TRY(patterns_add(w, x, target));
+    leaf = leaf_name(target, x->is_parameter);
+    return d9d_map_get(&w->leaves[x->is_parameter], leaf, strlen(leaf)) != NULL
+               ? target_add(w, x->is_parameter, target)
+               : D9D_OK;
 }
 
 static d9d_status targets_build(adapter_writer *w)
 {
     for (size_t i = 0; i < w->matrices->n; i++)
         D9D_TRY(leaf_add(w, &w->matrices->items[i]));
-    for (size_t i = 0; i < w->leaves.len; i++)
-        if (w->leaves.entries[i].value == NULL)
-            D9D_TRY(target_add(w, w->leaves.entries[i].key));
-    for (size_t i = 0; i < w->ad->list.len; i++) {
-        const d9di_adapters_factors *f = &w->ad->list.data[i];
-        const d9d_model_matrix *m = d9di_adapters_matrix_of(w->matrices, f);
-
-        if (m != NULL)
-            D9D_TRY(target_note(w, m, f));
-    }
+    for (int kind = 0; kind < KINDS; kind++)
+        for (size_t i = 0; i < w->leaves[kind].len; i++)
+            if (w->leaves[kind].entries[i].value == NULL)
+                D9D_TRY(target_add(w, kind, w->leaves[kind].entries[i].key));
+    for (size_t i = 0; i < w->modules.list.len; i++)
+        D9D_TRY(target_note(w, &w->modules.list.data[i]));
     return D9D_OK;
 }
 
@@ -220,31 +303,55 @@ static d9d_status heads_note(adapter_writer *w)
         const d9d_model_matrix *m =
             d9di_adapters_find_matrix(w->matrices, w->ad->heads.data[i].name);
 
-        if (m != NULL && json_array_append_new(w->heads, json_string(leaf_name(m->hf))) != 0)
-            return no_memory();
+        if (m != NULL) {
+            const char *module = target_name(w, m->module.tensor, false);
+
+            if (module == NULL ||
+                json_array_append_new(w->heads, json_string(leaf_name(module, false))) != 0)
+                return no_memory();
+        }
     }
     return D9D_OK;
 }
 
-/* An integer if the value is one, as peft writes it. */
-static json_t *json_number_of(double v)
+/* peft has no dropout in front of a parameter. */
+static double dropout_of(const adapter_writer *w)
 {
-    return v == floor(v) && fabs(v) < 1e9 ? json_integer((json_int_t)v) : json_real(v);
+    for (size_t i = 0; i < w->modules.list.len; i++)
+        if (w->modules.list.data[i].is_parameter)
+            return 0;
+    return w->ad->list.data[0].dropout;
+}
+
+/* Has a module its matrix [in, out], as Conv1D of GPT-2?  peft does not take it beside parameters.
+ */
+static bool is_fan_in_fan_out(const adapter_writer *w)
+{
+    bool is = false;
+
+    for (size_t i = 0; i < w->modules.list.len; i++) {
+        if (w->modules.list.data[i].is_parameter)
+            return false;
+        is |= place_of(&w->modules.list.data[i])->in_first;
+    }
+    return is;
 }
 
 static d9d_status config_build(adapter_writer *w, const char *base)
 {
-    const d9di_adapters_factors *first = &w->ad->list.data[0];
+    const d9di_peft_module *first = &w->modules.list.data[0];
 
     w->doc = json_pack("{s:s, s:s, s:o, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:n, s:[], "
-                       "s:{}, s:{}}",
-                       "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
-                       d9d_json_str(base), "r", (json_int_t)first->r, "lora_alpha",
-                       json_number_of(first->alpha), "lora_dropout", first->dropout, "bias", "none",
-                       "fan_in_fan_out", 0, "inference_mode", 1, "init_lora_weights", 1, "use_dora",
-                       0, "use_rslora", 0, "modules_to_save", "target_modules", "rank_pattern",
-                       "alpha_pattern");
-    w->targets = json_object_get(w->doc, "target_modules");
+                       "s:[], s:{}, s:{}}",
+                       "peft_type", "LORA", "task_type",
+                       w->matrices->base ? "FEATURE_EXTRACTION" : "CAUSAL_LM",
+                       "base_model_name_or_path", d9d_json_str(base), "r", (json_int_t)first->r,
+                       "lora_alpha", json_number_of(first->alpha), "lora_dropout", dropout_of(w),
+                       "bias", "none", "fan_in_fan_out", is_fan_in_fan_out(w), "inference_mode", 1,
+                       "init_lora_weights", 1, "use_dora", 0, "use_rslora", 0, "modules_to_save",
+                       "target_modules", "target_parameters", "rank_pattern", "alpha_pattern");
+    w->targets[false] = json_object_get(w->doc, "target_modules");
+    w->targets[true] = json_object_get(w->doc, "target_parameters");
     w->ranks = json_object_get(w->doc, "rank_pattern");
     w->alphas = json_object_get(w->doc, "alpha_pattern");
     if (w->doc == NULL)
@@ -291,7 +398,8 @@ d9d_status d9d_adapters_write(const d9d_adapters *ad, const d9d_model_matrices *
 
     if (ad->list.len == 0)
         return D9D_FAIL(D9D_EINVAL, "%s: there are no adapters to write", dir);
-    D9D_TRY(d9d_outdir_begin(&out, dir, D9D_OUTDIR_REPLACE, &adapter_kind));
+    D9D_TRY(d9di_peft_modules_make(ad, of, &w.modules));
+    D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, D9D_OUTDIR_REPLACE, &adapter_kind), done);
     D9D_TRY_OR(st, config_build(&w, base), done);
     D9D_TRY_OR(st, config_write(&w, out.tmp), done);
     D9D_TRY_OR(st, tensors_write(&w, out.tmp), done);
@@ -300,7 +408,10 @@ d9d_status d9d_adapters_write(const d9d_adapters *ad, const d9d_model_matrices *
         d9d_log_info(log, "%s: %zu adapters", dir, ad->list.len);
 done:
     json_decref(w.doc);
-    d9d_map_release(&w.leaves);
+    d9d_map_release(&w.leaves[false]);
+    d9d_map_release(&w.leaves[true]);
+    d9d_arena_release(&w.arena);
+    d9di_peft_modules_release(&w.modules);
     d9d_outdir_release(&out);
     return st;
 }

@@ -100,17 +100,6 @@ const d9d_model_matrix *d9di_adapters_matrix_of(const d9d_model_matrices *of,
     return d9di_adapters_find_matrix(of, f->name);
 }
 
-void d9di_hf_module(const d9d_model_matrix *m, int64_t e, char out[D9DI_HF_MODULE_MAX])
-{
-    const char *at = strstr(m->hf, "{e}");
-
-    if (at == NULL)
-        (void)snprintf(out, D9DI_HF_MODULE_MAX, "%s", m->hf);
-    else
-        (void)snprintf(out, D9DI_HF_MODULE_MAX, "%.*s%lld%s", (int)(at - m->hf), m->hf,
-                       (long long)e, at + 3);
-}
-
 bool d9di_adapters_is_factor(const char *name)
 {
     return strstr(name, ".lora_A.") != NULL || strstr(name, ".lora_B.") != NULL;
@@ -270,6 +259,36 @@ d9d_status d9d_adapters_from_model(const d9d_params *params, const d9d_tensor_so
         *out = ad;
     else
         d9d_adapters_free(ad);
+    return st;
+}
+
+/* List the adapters of a model without their numbers. */
+static d9d_status factors_list(const d9d_params *params, d9d_adapters *ad)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        const d9d_param *w = params->p[i]->lora.adapts;
+        d9di_adapters_factors f;
+
+        if (w == NULL || params->p[i] != w->lora.adapter->a)
+            continue;
+        D9D_TRY(factors_describe(&ad->arena, w, &f));
+        D9D_TRY(D9D_VEC_PUSH(&ad->list, f));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_adapters_check_writable(const d9d_params *params, const d9d_model_matrices *of)
+{
+    d9di_peft_modules modules = {0};
+    d9d_adapters *ad = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9di_adapters_create(&ad));
+    st = factors_list(params, ad);
+    if (st == D9D_OK)
+        st = d9di_peft_modules_make(ad, of, &modules);
+    d9di_peft_modules_release(&modules);
+    d9d_adapters_free(ad);
     return st;
 }
 

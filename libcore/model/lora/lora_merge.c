@@ -1,9 +1,10 @@
 /* lora_merge.c - a tensor source with LoRA adapters merged.  See d9d/model/lora/adapters.h.
  *
- * In any layout, a tensor's rows belong to one or several products: a linear layer to one, a stack
- * of experts to one for each expert, fused gate and up to two for each expert.  A product is
- * left [rows, r] times right [r, columns], so that any span of any tensor can be computed by
- * itself.  A head that was trained in full replaces its tensor.
+ * In any layout, a tensor is changed by one or several products: a linear layer by one, a stack of
+ * experts by one for each expert, fused gate and up by two for each expert.  A product is left
+ * [rows, r] times right [r, columns], of which the tensor has some of its rows and columns, so that
+ * any span of any tensor can be computed by itself.  A head that was trained in full replaces its
+ * tensor.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,19 +15,25 @@
 
 enum { MAX_COLUMNS = 1024 }; /* columns computed at a time */
 
-/* Rows [first, first + rows) of a tensor. */
+/* Where rows or columns of a product are in a tensor: as the features of d9d_model_matrix_place. */
+typedef struct lora_map {
+    int64_t group, stride, offset;
+} lora_map;
+
+/* In rows [first, first + rows) of a tensor. */
 typedef struct lora_product {
     int64_t first, rows;
+    lora_map row, column;
     const float *left; /* element (i, k) at i * left_row + k * left_k */
     int64_t left_row, left_k;
     const float *right; /* [r, columns] */
-    int64_t r;
+    int64_t r, columns;
     float scale;
 } lora_product;
 
 typedef struct merged_tensor {
     size_t index; /* index in the source */
-    int64_t columns;
+    int64_t rows, columns;
     lora_product *products; /* NULL: unchanged */
     size_t n;
     const d9di_adapters_head *head; /* or, if not NULL, the head that replaces it */
@@ -34,6 +41,8 @@ typedef struct merged_tensor {
 
 struct d9d_lora_merge {
     const d9d_adapters *ad;
+    const d9d_model_matrices *of; /* until it is made */
+    const d9d_hf_prefixes *as;    /* how the source begins its names */
     d9d_tensor_source src;
     d9d_map by_name; /* tensors with products: merged_tensor */
     merged_tensor *tensors;
@@ -50,7 +59,7 @@ static d9d_status no_memory(const d9di_adapters_factors *f)
 
 /* Reserve n more products for the tensor `name`, which is added if new. */
 static d9d_status products_reserve(d9d_lora_merge *m, const d9di_adapters_factors *f,
-                                   const char *name, size_t n, int64_t columns, merged_tensor **out)
+                                   const char *name, size_t n, merged_tensor **out)
 {
     merged_tensor *t = d9d_map_get(&m->by_name, name, strlen(name));
     lora_product *more;
@@ -67,27 +76,39 @@ static d9d_status products_reserve(d9d_lora_merge *m, const d9di_adapters_factor
     if (t->n > 0)
         memcpy(more, t->products, t->n * sizeof(*more));
     t->products = more;
-    t->columns = columns;
     *out = t;
     return D9D_OK;
 }
 
-/* B_e A_e [out, in], from row `first` on. */
-static lora_product product_of(const d9di_adapters_factors *f, int64_t e, int64_t first)
+static lora_map map_whole(int64_t n)
 {
-    return (lora_product){.first = first,
-                          .rows = f->out,
+    return (lora_map){n, n, 0};
+}
+
+static lora_map map_features(const d9d_model_matrix_place *p)
+{
+    return (lora_map){p->group, p->stride, p->offset};
+}
+
+/* B_e A_e, in a tensor [features, in]. */
+static lora_product product_of(const d9di_adapters_factors *f, int64_t e,
+                               const d9d_model_matrix_place *p)
+{
+    return (lora_product){.rows = p->features,
+                          .row = map_features(p),
+                          .column = map_whole(f->in),
                           .left = f->b + e * f->out * f->r,
                           .left_row = f->r,
                           .left_k = 1,
                           .right = f->a + e * f->r * f->in,
                           .r = f->r,
+                          .columns = f->in,
                           .scale = (float)(f->alpha / (double)f->r)};
 }
 
-/* The same transposed [in, out]; needs B transposed. */
+/* The same in a tensor [in, features]; needs B transposed. */
 static d9d_status product_transposed(d9d_lora_merge *m, const d9di_adapters_factors *f, int64_t e,
-                                     int64_t first, lora_product *out)
+                                     const d9d_model_matrix_place *p, lora_product *out)
 {
     float *bt = d9d_arena_alloc(&m->arena, (size_t)(f->r * f->out) * sizeof(*bt));
     const float *b = f->b + e * f->out * f->r;
@@ -97,89 +118,88 @@ static d9d_status product_transposed(d9d_lora_merge *m, const d9di_adapters_fact
     for (int64_t i = 0; i < f->out; i++)
         for (int64_t k = 0; k < f->r; k++)
             bt[k * f->out + i] = b[i * f->r + k];
-    *out = (lora_product){.first = first,
-                          .rows = f->in,
+    *out = (lora_product){.rows = f->in,
+                          .row = map_whole(f->in),
+                          .column = map_features(p),
                           .left = f->a + e * f->r * f->in,
                           .left_row = 1,
                           .left_k = f->in,
                           .right = bt,
                           .r = f->r,
+                          .columns = f->out,
                           .scale = (float)(f->alpha / (double)f->r)};
     return D9D_OK;
 }
 
-/* Add products in the suite's layout: a matrix, or a stack [E, in, out]. */
-static d9d_status own_add(d9d_lora_merge *m, const d9di_adapters_factors *f, const char *name)
+/* Add the products of experts [e, e + n) to a tensor. */
+static d9d_status products_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
+                               const d9d_model_matrix_place *p, const char *name, int64_t e,
+                               int64_t n)
 {
-    merged_tensor *t;
+    merged_tensor *t = NULL;
 
-    D9D_TRY(products_reserve(m, f, name, (size_t)f->experts, f->stack ? f->out : f->in, &t));
-    for (int64_t e = 0; e < f->experts; e++) {
-        lora_product *p = &t->products[t->n++];
+    if (name == NULL)
+        return no_memory(f);
+    D9D_TRY(products_reserve(m, f, name, (size_t)n, &t));
+    t->columns = p->in_first ? p->features : f->in;
+    t->rows = n * (p->in_first ? f->in : p->features);
+    for (int64_t i = 0; i < n; i++) {
+        lora_product x = product_of(f, e + i, p);
 
-        if (f->stack)
-            D9D_TRY(product_transposed(m, f, e, e * f->in, p));
-        else
-            *p = product_of(f, 0, 0);
+        if (p->in_first)
+            D9D_TRY(product_transposed(m, f, e + i, p, &x));
+        x.first = i * x.rows;
+        t->products[t->n++] = x;
     }
     return D9D_OK;
 }
 
-/* Add products for fused stacks of transformers: [E, rows, in], of which these are some rows. */
-static d9d_status fused_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
-                            const d9d_model_matrix *at)
+/* The name that the source has for a tensor. */
+static const char *name_in_source(d9d_lora_merge *m, const d9d_model_matrix_place *p, int64_t e)
 {
-    merged_tensor *t;
+    const char *name = d9di_peft_place_tensor(p, e, &m->arena);
 
-    D9D_TRY(products_reserve(m, f, at->fused, (size_t)f->experts, f->in, &t));
-    for (int64_t e = 0; e < f->experts; e++)
-        t->products[t->n++] = product_of(f, e, e * at->fused_rows + at->fused_row);
-    return D9D_OK;
-}
-
-/* Add products for layouts with one tensor for each module. */
-static d9d_status modules_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
-                              const d9d_model_matrix *at)
-{
-    for (int64_t e = 0; e < f->experts; e++) {
-        char module[D9DI_HF_MODULE_MAX], name[D9DI_HF_MODULE_MAX + sizeof(".weight")];
-        merged_tensor *t;
-
-        d9di_hf_module(at, e, module);
-        (void)snprintf(name, sizeof(name), "%s.weight", module);
-        D9D_TRY(products_reserve(m, f, name, 1, f->in, &t));
-        t->products[t->n++] = product_of(f, e, 0);
-    }
-    return D9D_OK;
+    return name != NULL && m->of->parts != NULL
+               ? d9d_hf_name_as(m->of->parts, m->as, name, &m->arena)
+               : name;
 }
 
 static d9d_status factors_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
-                              const d9d_model_matrices *of, d9d_weights_layout layout)
+                              d9d_weights_layout layout)
 {
-    const d9d_model_matrix *at = d9di_adapters_matrix_of(of, f);
-    char name[D9DI_HF_MODULE_MAX + sizeof(".weight")];
+    const d9d_model_matrix *at = d9di_adapters_matrix_of(m->of, f);
+    const d9d_model_matrix_place own = {.features = f->out,
+                                        .group = f->out,
+                                        .stride = f->out,
+                                        .in_first = f->stack},
+                                 *p;
 
-    if (layout == D9D_LAYOUT_D9D) {
-        (void)snprintf(name, sizeof(name), "%s.weight", f->name);
-        return own_add(m, f, name);
-    }
-    if (at == NULL)
+    if (layout == D9D_LAYOUT_D9D)
+        return products_add(m, f, &own, d9d_arena_printf(&m->arena, "%s.weight", f->name), 0,
+                            f->experts);
+    p = at == NULL ? NULL : layout == D9D_LAYOUT_HF_FUSED ? &at->fused : &at->hf;
+    if (p == NULL || p->tensor == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "adapter of %s: the matrix is not in HuggingFace's files",
                         f->name);
-    return f->stack && layout == D9D_LAYOUT_HF_FUSED ? fused_add(m, f, at) : modules_add(m, f, at);
+    if (!d9di_peft_place_is_each(p))
+        return products_add(m, f, p, name_in_source(m, p, 0), 0, f->experts);
+    for (int64_t e = 0; e < f->experts; e++)
+        D9D_TRY(products_add(m, f, p, name_in_source(m, p, e), e, 1));
+    return D9D_OK;
 }
 
 /* The head that replaces a tensor; NULL: none. */
-static const d9di_adapters_head *head_find(const d9d_lora_merge *m, const d9d_model_matrices *of,
-                                           d9d_weights_layout layout, const char *tensor)
+static const d9di_adapters_head *head_find(const d9d_lora_merge *m, d9d_weights_layout layout,
+                                           const char *tensor)
 {
     for (size_t i = 0; i < m->ad->heads.len; i++) {
         const d9di_adapters_head *w = &m->ad->heads.data[i];
-        const d9d_model_matrix *at = d9di_adapters_find_matrix(of, w->name);
-        const char *module = layout == D9D_LAYOUT_D9D || at == NULL ? w->name : at->hf;
-        const size_t n = strlen(module);
+        const d9d_model_matrix *at = d9di_adapters_find_matrix(m->of, w->name);
+        const size_t n = strlen(w->name);
 
-        if (strncmp(tensor, module, n) == 0 && strcmp(tensor + n, ".weight") == 0)
+        if (layout == D9D_LAYOUT_D9D || at == NULL || at->hf.tensor == NULL
+                ? strncmp(tensor, w->name, n) == 0 && strcmp(tensor + n, ".weight") == 0
+                : strcmp(tensor, at->hf.tensor) == 0)
             return w;
     }
     return NULL;
@@ -187,34 +207,21 @@ static const d9di_adapters_head *head_find(const d9d_lora_merge *m, const d9d_mo
 
 /* --- the source ------------------------------------------------------------------------------ */
 
-/* Find a tensor; a base model's names lack the prefix "model.". */
-static merged_tensor *tensor_find(const d9d_lora_merge *m, const char *name)
-{
-    merged_tensor *t = d9d_map_get(&m->by_name, name, strlen(name));
-    char whole[D9DI_HF_MODULE_MAX + sizeof("model..weight")];
-
-    if (t != NULL)
-        return t;
-    (void)snprintf(whole, sizeof(whole), "model.%.*s", D9DI_HF_MODULE_MAX, name);
-    return d9d_map_get(&m->by_name, whole, strlen(whole));
-}
-
-static d9d_status tensors_list(d9d_lora_merge *m, const d9d_model_matrices *of,
-                               d9d_weights_layout layout)
+static d9d_status tensors_list(d9d_lora_merge *m, d9d_weights_layout layout)
 {
     m->tensors = d9d_arena_alloc(&m->arena, (m->src.n + 1) * sizeof(*m->tensors));
     if (m->tensors == NULL)
         return D9D_FAIL(D9D_ENOMEM, "merging: no memory for records of %zu tensors", m->src.n);
     for (size_t i = 0; i < m->src.n; i++) {
         const char *name = m->src.at(m->src.self, i)->name;
-        const merged_tensor *t = tensor_find(m, name);
+        const merged_tensor *t = d9d_map_get(&m->by_name, name, strlen(name));
 
         if (d9di_adapters_is_factor(name))
             continue;
         if (t != NULL)
             m->tensors[m->n] = *t;
         m->used += t != NULL;
-        m->tensors[m->n].head = head_find(m, of, layout, name);
+        m->tensors[m->n].head = head_find(m, layout, name);
         m->tensors[m->n++].index = i;
     }
     if (m->used < m->by_name.len)
@@ -224,26 +231,24 @@ static d9d_status tensors_list(d9d_lora_merge *m, const d9d_model_matrices *of,
 }
 
 /* One row of left times right, columns [from, from + n): bit for bit that of its transpose. */
-static void product_row(const lora_product *p, int64_t columns, int64_t row, int64_t from,
-                        int64_t n, float *sum)
+static void product_row(const lora_product *p, int64_t row, int64_t from, int64_t n, float *sum)
 {
     memset(sum, 0, (size_t)n * sizeof(*sum));
     for (int64_t k = 0; k < p->r; k++) {
         const float l = p->left[row * p->left_row + k * p->left_k];
-        const float *r = p->right + k * columns + from;
+        const float *r = p->right + k * p->columns + from;
 
         for (int64_t j = 0; j < n; j++)
             sum[j] += l * r[j];
     }
 }
 
-/* The product that a row belongs to; NULL: none. */
-static const lora_product *product_at(const merged_tensor *t, int64_t row)
+/* How many rows or columns of a product are before position `at` of the tensor? */
+static int64_t count_before(const lora_map *m, int64_t at)
 {
-    for (size_t i = 0; i < t->n; i++)
-        if (row >= t->products[i].first && row < t->products[i].first + t->products[i].rows)
-            return &t->products[i];
-    return NULL;
+    const int64_t in = at % m->stride - m->offset;
+
+    return at / m->stride * m->group + (in < 0 ? 0 : in > m->group ? m->group : in);
 }
 
 static float value_get(d9d_dtype t, const void *p, int64_t i)
@@ -265,26 +270,57 @@ static float overflow_from(d9d_dtype t)
     return t == D9D_BF16 ? 0x1.ffp127f : INFINITY;
 }
 
-/* Add to elements [from, from + n) of one row of a tensor, at dst.  Returns how many finite ones
- * became infinite. */
+/* Add `n` columns of one row of a product, from its column `from` on, to those of the tensor's row
+ * at dst, which begins with column `start`.  Returns how many finite ones became infinite. */
+static int64_t columns_add(const lora_product *p, d9d_dtype type, const float *sum, int64_t from,
+                           int64_t n, int64_t start, void *dst)
+{
+    const float end = overflow_from(type);
+    int64_t in = from % p->column.group, lost = 0;
+    int64_t at = from / p->column.group * p->column.stride + p->column.offset + in - start;
+
+    for (int64_t j = 0; j < n; j++, at++) {
+        const float old = value_get(type, dst, at), v = old + p->scale * sum[j];
+
+        lost += !(fabsf(v) < end) && isfinite(old);
+        value_put(type, dst, at, v);
+        if (++in == p->column.group) {
+            in = 0;
+            at += p->column.stride - p->column.group;
+        }
+    }
+    return lost;
+}
+
+/* Add to elements [from, from + n) of one row of a tensor, at dst; returns the same. */
+static int64_t product_add(const lora_product *p, d9d_dtype type, int64_t row, int64_t from,
+                           int64_t n, void *dst)
+{
+    const int64_t own_row = count_before(&p->row, row), end = count_before(&p->column, from + n);
+    float sum[MAX_COLUMNS];
+    int64_t lost = 0;
+
+    if (count_before(&p->row, row + 1) == own_row)
+        return 0;
+    for (int64_t c = count_before(&p->column, from); c < end; c += MAX_COLUMNS) {
+        const int64_t some = end - c < MAX_COLUMNS ? end - c : MAX_COLUMNS;
+
+        product_row(p, own_row, c, some, sum);
+        lost += columns_add(p, type, sum, c, some, from, dst);
+    }
+    return lost;
+}
+
 static int64_t row_add(const merged_tensor *t, d9d_dtype type, int64_t row, int64_t from, int64_t n,
                        void *dst)
 {
-    const lora_product *p = product_at(t, row);
-    const float end = overflow_from(type);
     int64_t lost = 0;
-    float sum[MAX_COLUMNS];
 
-    for (int64_t at = 0; p != NULL && at < n; at += MAX_COLUMNS) {
-        const int64_t some = n - at < MAX_COLUMNS ? n - at : MAX_COLUMNS;
+    for (size_t i = 0; i < t->n; i++) {
+        const lora_product *p = &t->products[i];
 
-        product_row(p, t->columns, row - p->first, from + at, some, sum);
-        for (int64_t j = 0; j < some; j++) {
-            const float old = value_get(type, dst, at + j), v = old + p->scale * sum[j];
-
-            lost += !(fabsf(v) < end) && isfinite(old);
-            value_put(type, dst, at + j, v);
-        }
+        if (row >= p->first && row < p->first + p->rows)
+            lost += product_add(p, type, row - p->first, from, n, dst);
     }
     return lost;
 }
@@ -374,7 +410,8 @@ static d9d_status shapes_check(const d9d_lora_merge *m)
     for (size_t i = 0; i < m->n; i++) {
         const d9d_safetensors_tensor *t = m->src.at(m->src.self, m->tensors[i].index);
         const d9di_adapters_head *w = m->tensors[i].head;
-        int64_t rows = 1, want = 0;
+        const int64_t want = m->tensors[i].rows;
+        int64_t rows = 1;
 
         if ((m->tensors[i].products == NULL && w == NULL) || t->ndim == 0)
             continue;
@@ -389,9 +426,7 @@ static d9d_status shapes_check(const d9d_lora_merge *m)
             continue;
         for (int d = 0; d + 1 < t->ndim; d++)
             rows *= t->shape[d];
-        for (size_t k = 0; k < m->tensors[i].n; k++)
-            want += m->tensors[i].products[k].rows;
-        if (t->shape[t->ndim - 1] != m->tensors[i].columns || rows < want)
+        if (t->shape[t->ndim - 1] != m->tensors[i].columns || rows != want)
             return D9D_FAIL(D9D_EMISMATCH,
                             "tensor %s has %lld rows of %lld, its adapter %lld of %lld", t->name,
                             (long long)rows, (long long)t->shape[t->ndim - 1], (long long)want,
@@ -410,11 +445,15 @@ d9d_status d9d_lora_merge_create(const d9d_adapters *ad, const d9d_model_matrice
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "merging: out of memory");
     m->ad = ad;
+    m->of = of;
     m->src = *src;
+    if (of->parts != NULL)
+        m->as = d9d_hf_prefixes_of(of->parts, src);
     for (size_t i = 0; i < ad->list.len; i++)
-        D9D_TRY_OR(st, factors_add(m, &ad->list.data[i], of, layout), out);
-    D9D_TRY_OR(st, tensors_list(m, of, layout), out);
+        D9D_TRY_OR(st, factors_add(m, &ad->list.data[i], layout), out);
+    D9D_TRY_OR(st, tensors_list(m, layout), out);
     D9D_TRY_OR(st, shapes_check(m), out);
+    m->of = NULL;
     *out = m;
     m = NULL;
 out:

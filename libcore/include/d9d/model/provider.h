@@ -64,21 +64,29 @@ typedef struct d9d_hf_name_pair {
     const char *own, *hf; /* "head.norm.", "model.norm." */
 } d9d_hf_name_pair;
 
-/* A matrix that can have an adapter (d9d/nn/lora.h), and its place in HuggingFace's files. */
+/* Where a matrix, or a stack of one for each expert, is in a tensor of HuggingFace's.  Its output
+ * features are some of the tensor's: feature i is (i / group) * stride + offset + i % group. */
+typedef struct d9d_model_matrix_place {
+    const char *tensor; /* its name; with "{expert}" one for each expert; NULL: nowhere */
+    int64_t features;   /* output features of the tensor, or of each expert in it */
+    int64_t group, stride, offset;
+    bool in_first; /* input features come first: [in, features]; else [features, in] */
+    size_t order;  /* among the tensors of a module */
+} d9d_model_matrix_place;
+
+/* A matrix that can have an adapter (d9d/nn/lora.h), and its places in HuggingFace's files of
+ * either layout and in the model that transformers makes of them, which is what peft adapts. */
 typedef struct d9d_model_matrix {
     const char *name; /* name of its module in the suite's layout */
     int64_t in, out;
     int64_t experts; /* a stack [experts, in, out]; 0: one matrix [out, in] */
-    const char *hf;  /* name of its module in HuggingFace's layout; for a stack with "{e}", one
-                        module for each expert */
-    /* For a stack in the layout HF_FUSED: the fused tensor, in which each expert has fused_rows
-     * rows of [in]; this matrix is the rows [fused_row, fused_row + out). */
-    const char *fused;
-    int64_t fused_row, fused_rows;
+    d9d_model_matrix_place hf, fused, module;
 } d9d_model_matrix;
 typedef struct d9d_model_matrices {
     d9d_model_matrix *items;
     size_t n;
+    const struct d9d_hf_parts *parts; /* names above begin as these (d9d/model/hf/hf_tensors.h) */
+    bool base; /* the files are those of a base model, which has no head and no prefix of names */
 } d9d_model_matrices;
 
 /* A parameter of the whole model, and how it is initialised. */

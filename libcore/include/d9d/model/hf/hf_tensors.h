@@ -22,7 +22,8 @@
  * GPT-OSS.
  *
  * Mixtures of experts have two layouts in HuggingFace's files, a tensor for each expert and one
- * for all; rows with `layout` are of one of them.
+ * for all; rows with `rows` are of one of them.  Where the model that transformers makes of files
+ * has other tensors than either, D9D_HF_ROWS_MODEL says so: peft's adapters are of that model.
  *
  *     here                                          HF                            HF_FUSED
  *     mlp.grouped_experts.gate_proj.weight [E,H,N]  mlp.experts.{expert}....[N,H] mlp.experts.
@@ -48,7 +49,8 @@ enum { D9D_HF_PARTS = 5 };
 typedef enum d9d_hf_rows {
     D9D_HF_ROWS_BOTH, /* of either layout */
     D9D_HF_ROWS_SEPARATE,
-    D9D_HF_ROWS_FUSED
+    D9D_HF_ROWS_FUSED,
+    D9D_HF_ROWS_MODEL /* of transformers' model, and of no files */
 } d9d_hf_rows;
 
 #define D9D_HF_EACH SIZE_MAX /* groups of one element of each parameter */
@@ -67,6 +69,11 @@ typedef struct d9d_hf_tensor {
 #define D9D_HF_NAME(here, there)                                                                   \
     {                                                                                              \
         .own = {here}, .hf = (there)                                                               \
+    }
+/* The same in transformers' model, where files have another name. */
+#define D9D_HF_MODEL_NAME(here, there)                                                             \
+    {                                                                                              \
+        .own = {here}, .hf = (there), .rows = D9D_HF_ROWS_MODEL                                    \
     }
 /* A stack of experts [E, in, out], in files E matrices [out, in]. */
 #define D9D_HF_STACK(here, there)                                                                  \
@@ -88,6 +95,18 @@ typedef struct d9d_hf_tensor {
         .hf = NULL                                                                                 \
     }
 
+/* All experts' matrices in two tensors of the module `at`, in rows of this kind. */
+#define D9D_HF_FUSED_EXPERTS(at, kind)                                                             \
+    {.own = {"mlp.grouped_experts.gate_proj.weight", "mlp.grouped_experts.up_proj.weight"},        \
+     .hf = at ".gate_up_proj",                                                                     \
+     .transposed = true,                                                                           \
+     .dim = 2,                                                                                     \
+     .rows = (kind)},                                                                              \
+    {                                                                                              \
+        .own = {"mlp.grouped_experts.down_proj.weight"}, .hf = at ".down_proj",                    \
+        .transposed = true, .rows = (kind)                                                         \
+    }
+
 /* Rows of most mixtures of experts: a router and experts under "mlp". */
 #define D9D_HF_EXPERTS                                                                             \
     D9D_HF_NAME("mlp.router.gate.weight", "mlp.gate.weight"),                                      \
@@ -96,15 +115,7 @@ typedef struct d9d_hf_tensor {
         D9D_HF_STACK("mlp.grouped_experts.up_proj.weight", "mlp.experts.{expert}.up_proj.weight"), \
         D9D_HF_STACK("mlp.grouped_experts.down_proj.weight",                                       \
                      "mlp.experts.{expert}.down_proj.weight"),                                     \
-        {.own = {"mlp.grouped_experts.gate_proj.weight", "mlp.grouped_experts.up_proj.weight"},    \
-         .hf = "mlp.experts.gate_up_proj",                                                         \
-         .transposed = true,                                                                       \
-         .dim = 2,                                                                                 \
-         .rows = D9D_HF_ROWS_FUSED},                                                               \
-    {                                                                                              \
-        .own = {"mlp.grouped_experts.down_proj.weight"}, .hf = "mlp.experts.down_proj",            \
-        .transposed = true, .rows = D9D_HF_ROWS_FUSED                                              \
-    }
+        D9D_HF_FUSED_EXPERTS("mlp.experts", D9D_HF_ROWS_FUSED)
 
 /* A bias of the choice of experts, and experts for all tokens, as DeepSeek V3 has them. */
 #define D9D_HF_EXPERT_BIAS D9D_HF_NAME("mlp.router.expert_bias", "mlp.gate.e_score_correction_bias")
@@ -172,8 +183,11 @@ D9D_API bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name);
 D9D_API int64_t d9d_hf_layer_of(const d9d_hf_naming *n, const char *name);
 /* True for a name in the files that no model uses: a row without parameters. */
 D9D_API bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name);
-/* All matrices that can have adapters and have a tensor, or one for each expert, of their own in
- * the files, not transposed; in the arena. */
+/* A name that begins as the parts say, as files with these prefixes have it; in the arena.  NULL:
+ * out of memory. */
+D9D_API const char *d9d_hf_name_as(const d9d_hf_parts *parts, const d9d_hf_prefixes *as,
+                                   const char *name, d9d_arena *a);
+/* All matrices that can have adapters and have a place in transformers' model; in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_matrices(const d9d_hf_naming *n, const d9d_hf_params *params,
                                                 d9d_arena *a, d9d_model_matrices *out);
 

@@ -9,11 +9,20 @@
  *
  *     base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight      [r, in]
  *     base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight      [out, r]
- *     base_model.model.model.layers.0.mlp.experts.3.up_proj.lora_A.weight ...
+ *     base_model.model.model.layers.0.mlp.experts.lora_A.weight               [r E, in]
+ *     base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight    ...
  *
- * with one adapter for each expert, as in the HuggingFace layout of a model; peft fuses them for a
- * transformers with fused experts.  What peft itself saves for fused experts is read too:
- * mlp.experts.lora_A.weight [r E, in] with B [out, r E], or mlp.experts.base_layer.lora_A.weight.
+ * as peft saves them over the model that transformers makes: experts are parameters of a module
+ * there (target_parameters), and of several parameters of a module the last one's adapter has its
+ * name. Matrices that share a tensor there have one adapter together:
+ *
+ *     q_proj, k_proj, v_proj   A_q, B_q ...      qkv_proj   A = [A_q; A_k; A_v]
+ *                                                           B = diag(B_q, B_k, B_v)
+ *
+ * with a common A only once.  A matrix without an adapter has zeros in B.  So it is exact, and
+ * needs the same alpha / r of all.  The metadata of the file say which columns are whose; without,
+ * as peft writes files, each matrix has them all: the same A, and its rows of B.  One adapter for
+ * each expert, of transformers 4, is read too.
  *
  * Factors are float32 in memory, and are written in the type that they were read in.
  */
@@ -53,6 +62,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_read(const char *dir, const d9d_mod
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_write(const d9d_adapters *ad,
                                                    const d9d_model_matrices *of, const char *base,
                                                    const char *dir, const d9d_log *log);
+
+/* Can the adapters of a whole model be written so?  ECONFIG for matrices that share a tensor in
+ * transformers' model and whose adapters scale differently, ENOTSUP for one that is not in `of`. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_check_writable(const d9d_params *params,
+                                                            const d9d_model_matrices *of);
 
 /* Check that `params`, the adapters of a whole model, have the same matrices, ranks and scales:
  * EMISMATCH. */

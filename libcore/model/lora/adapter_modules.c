@@ -1,0 +1,225 @@
+/* adapter_modules.c - adapters of matrices as adapters of the tensors that have them.  See
+ * adapter_private.h.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "model/hf/hf_names.h"
+#include "model/lora/adapter_private.h"
+
+static const char expert_mark[] = "{expert}", weight[] = ".weight";
+
+static d9d_status no_memory(void)
+{
+    return D9D_FAIL(D9D_ENOMEM, "adapters: out of memory");
+}
+
+/* --- names ---------------------------------------------------------------------------------- */
+
+bool d9di_peft_place_is_each(const d9d_model_matrix_place *p)
+{
+    return p->tensor != NULL && strstr(p->tensor, expert_mark) != NULL;
+}
+
+const char *d9di_peft_place_tensor(const d9d_model_matrix_place *p, int64_t e, d9d_arena *a)
+{
+    return d9di_peft_place_is_each(p) ? d9di_hf_expert_name(p->tensor, e, a) : p->tensor;
+}
+
+size_t d9di_peft_module_length(const char *tensor)
+{
+    const char *dot = strrchr(tensor, '.');
+
+    return dot != NULL ? (size_t)(dot - tensor) : 0;
+}
+
+bool d9di_peft_is_same_module(const char *tensor, const char *other)
+{
+    const size_t n = d9di_peft_module_length(tensor);
+
+    return n == d9di_peft_module_length(other) && strncmp(tensor, other, n) == 0;
+}
+
+/* Have the modules of two tensors the same last component? */
+static bool is_same_leaf(const char *tensor, const char *other)
+{
+    const char *of[] = {tensor, other}, *at[2];
+    size_t n[2];
+
+    for (int i = 0; i < 2; i++) {
+        const char *end = of[i] + d9di_peft_module_length(of[i]);
+
+        for (at[i] = end; at[i] > of[i] && at[i][-1] != '.';)
+            at[i]--;
+        n[i] = (size_t)(end - at[i]);
+    }
+    return n[0] == n[1] && strncmp(at[0], at[1], n[0]) == 0;
+}
+
+static bool is_stack(const d9d_model_matrix *m)
+{
+    return m->experts > 0 && !d9di_peft_place_is_each(&m->module);
+}
+
+/* transformers has the matrix of a router in a module of its own kind. */
+static bool is_router(const d9d_model_matrix *m)
+{
+    static const char router[] = ".router.gate";
+    const size_t n = strlen(m->name), k = strlen(router);
+
+    return n > k && strcmp(m->name + n - k, router) == 0;
+}
+
+bool d9di_peft_is_target_parameter(const d9d_model_matrices *of, const d9d_model_matrix *m)
+{
+    const char *name = m->module.tensor;
+    const size_t n = strlen(name), k = strlen(weight);
+
+    if (is_stack(m) || is_router(m) || n <= k || strcmp(name + n - k, weight) != 0)
+        return true;
+    for (size_t i = 0; i < of->n; i++)
+        if (is_stack(&of->items[i]) && d9di_peft_place_is_each(&of->items[i].hf) &&
+            is_same_leaf(name, of->items[i].hf.tensor))
+            return true;
+    return false;
+}
+
+const char *d9di_peft_name(const d9d_model_matrices *of, const char *name, d9d_arena *a)
+{
+    return of->base && of->parts != NULL && name != NULL
+               ? d9d_hf_name_as(of->parts, &d9d_hf_prefixes_bare, name, a)
+               : name;
+}
+
+/* --- parts ---------------------------------------------------------------------------------- */
+
+static bool is_equal_a(const d9di_adapters_factors *f, const d9di_adapters_factors *g)
+{
+    return f->a != NULL && g->a != NULL && f->r == g->r &&
+           memcmp(f->a, g->a, (size_t)(f->experts * f->r * f->in) * sizeof(*f->a)) == 0;
+}
+
+static double scale_of(const d9di_adapters_factors *f)
+{
+    return f->alpha / (double)f->r;
+}
+
+static d9d_status part_add(d9di_peft_module *x, const d9d_model_matrix *m,
+                           const d9di_adapters_factors *f)
+{
+    const d9di_adapters_factors *g = x->n > 0 ? x->parts[0].factors : f;
+    d9di_peft_part part = {m, f, x->r};
+
+    if (x->n == D9D_HF_PARTS)
+        return D9D_FAIL(D9D_ENOTSUP, "adapters: %s has more than %d parts", x->tensor, x->n);
+    if ((float)scale_of(f) != (float)scale_of(g))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "peft: %s and %s are one tensor of transformers' model, %s, and their "
+                        "adapters scale by alpha / r = %g and %g; give both the same, or leave one "
+                        "out",
+                        g->name, f->name, x->tensor, scale_of(g), scale_of(f));
+    for (int i = 0; i < x->n && part.first == x->r; i++)
+        if (is_equal_a(f, x->parts[i].factors))
+            part.first = x->parts[i].first;
+    if (part.first == x->r)
+        x->r += f->r;
+    x->parts[x->n++] = part;
+    x->alpha = g->alpha * (double)x->r / (double)g->r;
+    return D9D_OK;
+}
+
+/* Find the module of a tensor, which is added if new. */
+static d9d_status module_find(d9di_peft_modules *x, const d9d_model_matrices *of,
+                              const d9d_model_matrix *m, int64_t e, d9di_peft_module **out)
+{
+    const char *tensor =
+        d9di_peft_name(of, d9di_peft_place_tensor(&m->module, e, &x->arena), &x->arena);
+    const bool each = d9di_peft_place_is_each(&m->module);
+    size_t at;
+
+    if (tensor == NULL)
+        return no_memory();
+    at = (size_t)(uintptr_t)d9d_map_get(&x->by_tensor, tensor, strlen(tensor));
+    if (at == 0) {
+        const d9di_peft_module new = {.tensor = tensor,
+                                      .is_parameter = d9di_peft_is_target_parameter(of, m),
+                                      .expert = each ? e : -1,
+                                      .experts = each || m->experts == 0 ? 1 : m->experts};
+
+        D9D_TRY(D9D_VEC_PUSH(&x->list, new));
+        at = x->list.len;
+        D9D_TRY(d9d_map_put(&x->by_tensor, tensor, strlen(tensor), (void *)(uintptr_t)at));
+    }
+    *out = &x->list.data[at - 1];
+    return D9D_OK;
+}
+
+static d9d_status factors_add(d9di_peft_modules *x, const d9d_model_matrices *of,
+                              const d9di_adapters_factors *f)
+{
+    const d9d_model_matrix *m = d9di_adapters_matrix_of(of, f);
+
+    if (m == NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "%s has an adapter and no place in HuggingFace's files",
+                        f->name);
+    for (int64_t e = 0; e < (d9di_peft_place_is_each(&m->module) ? f->experts : 1); e++) {
+        d9di_peft_module *module = NULL;
+
+        D9D_TRY(module_find(x, of, m, e, &module));
+        D9D_TRY(part_add(module, m, f));
+    }
+    return D9D_OK;
+}
+
+/* --- modules -------------------------------------------------------------------------------- */
+
+static size_t order_of(const d9di_peft_module *x)
+{
+    return x->parts[0].matrix->module.order;
+}
+
+/* peft puts a wrapper around a module for each of its parameters in turn, so that the last one's is
+ * outermost and has the module's name. */
+static d9d_status module_name(d9di_peft_modules *x, d9di_peft_module *m)
+{
+    d9d_buf text = {0};
+    d9d_status st =
+        d9d_buf_printf(&text, "%.*s", (int)d9di_peft_module_length(m->tensor), m->tensor);
+
+    for (size_t i = 0; i < x->list.len && m->is_parameter && st == D9D_OK; i++) {
+        const d9di_peft_module *o = &x->list.data[i];
+
+        if (o->is_parameter && order_of(o) > order_of(m) &&
+            d9di_peft_is_same_module(o->tensor, m->tensor))
+            st = d9d_buf_printf(&text, ".base_layer");
+    }
+    if (st == D9D_OK) {
+        m->name = d9d_arena_strndup(&x->arena, (const char *)text.data, text.len);
+        st = m->name != NULL ? D9D_OK : no_memory();
+    }
+    d9d_buf_release(&text);
+    return st;
+}
+
+d9d_status d9di_peft_modules_make(const d9d_adapters *ad, const d9d_model_matrices *of,
+                                  d9di_peft_modules *out)
+{
+    d9d_status st = D9D_OK;
+
+    *out = (d9di_peft_modules){0};
+    for (size_t i = 0; i < ad->list.len && st == D9D_OK; i++)
+        st = factors_add(out, of, &ad->list.data[i]);
+    for (size_t i = 0; i < out->list.len && st == D9D_OK; i++)
+        st = module_name(out, &out->list.data[i]);
+    if (st != D9D_OK)
+        d9di_peft_modules_release(out);
+    return st;
+}
+
+void d9di_peft_modules_release(d9di_peft_modules *x)
+{
+    D9D_VEC_RELEASE(&x->list);
+    d9d_map_release(&x->by_tensor);
+    d9d_arena_release(&x->arena);
+    *x = (d9di_peft_modules){0};
+}
