@@ -1,0 +1,227 @@
+/* certify_gradients.c - gradients against finite differences of the loss.  See certify_parts.h.
+ *
+ * Along a direction d the derivative of the loss f is, of the quotients q of two steps,
+ *
+ *     g.d  ~  (4 q(h) - q(2h)) / 3        q(h) = (f(h) - f(-h)) / 2h        Richardson 1911
+ *
+ * A random d of unit scale has g.d of the size of |g|, by which differences are measured.  Where a
+ * token crosses to another expert the loss jumps, and with small steps its rounding shows: then
+ * quotients of neighbouring steps differ, and smaller steps or another direction are tried.  A gradient of
+ * less than a hundredth of the whole is measured by that, since losses in float32 tell no more.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "certify/certify_parts.h"
+#include "d9d/base/rng.h"
+
+enum { WANTED = 2, TRIES = 32, STEPS = 8 }; /* directions that tell; directions; steps of each */
+static const double limit = 1e-2, agreement = 2.5e-3, first_step = 2e-2, least_share = 1e-2;
+
+/* --- finite differences ----------------------------------------------------------------------- */
+
+/* A parameter, its gradient, and a direction. */
+typedef struct probe {
+    const d9d_param *param;
+    const float *grad;
+    float *start, *direction, *moved;
+    size_t n;
+    double scale; /* root mean square of its numbers */
+    double norm;  /* of its gradient */
+} probe;
+
+typedef struct probes {
+    d9di_small_model *m;
+    probe *of;
+    size_t n;
+    double all; /* norm of all gradients */
+} probes;
+
+static double norm_of(const float *x, size_t n)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sqrt(sum);
+}
+
+static d9d_status probe_init(probe *p, const d9d_param *param, const float *grad, size_t n)
+{
+    float *all = calloc(3 * n + 1, sizeof(*all));
+
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "a direction of %s", param->name);
+    *p = (probe){param, grad, all, all + n, all + 2 * n, n, 0, norm_of(grad, n)};
+    D9D_TRY(d9d_tensor_to_f32(&param->shard.data, p->start));
+    p->scale = norm_of(p->start, n) / sqrt((double)n);
+    if (p->scale < 1e-2)
+        p->scale = 1e-2; /* such as biases that are zero */
+    return D9D_OK;
+}
+
+static void probes_release(probes *s)
+{
+    for (size_t i = 0; s->of != NULL && i < s->n; i++)
+        free(s->of[i].start);
+    free(s->of);
+}
+
+static d9d_status probes_init(probes *s, d9di_small_model *m, const d9di_small_gradients *g)
+{
+    double sum = 0;
+
+    *s = (probes){.m = m, .of = calloc(g->n + 1, sizeof(*s->of))};
+    if (s->of == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "directions of a small model");
+    for (size_t i = 0; i < g->n; i++) {
+        if (g->of[i] == NULL)
+            continue;
+        s->n++;
+        D9D_TRY(probe_init(&s->of[s->n - 1], m->params.p[i], g->of[i], g->count[i]));
+        sum += pow(s->of[s->n - 1].norm, 2);
+    }
+    s->all = sqrt(sum);
+    return D9D_OK;
+}
+
+static void draw_direction(probe *p, uint64_t seed, uint64_t number)
+{
+    const d9d_rng rng = {seed + 1 + number, p->param->id};
+
+    for (size_t i = 0; i < p->n; i++)
+        p->direction[i] = (float)(p->scale * (double)d9d_rng_normal(rng, i));
+}
+
+static double along(const probe *p)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < p->n; i++)
+        sum += (double)p->grad[i] * (double)p->direction[i];
+    return sum;
+}
+
+/* The loss with parameters [first, end) moved by h along their directions. */
+static d9d_status loss_at(const probes *s, size_t first, size_t end, double h, double *out)
+{
+    for (size_t i = first; i < end; i++) {
+        const probe *p = &s->of[i];
+
+        for (size_t k = 0; k < p->n; k++)
+            p->moved[k] = (float)((double)p->start[k] + h * (double)p->direction[k]);
+        D9D_TRY(d9d_device_upload(s->m->dev, d9d_tensor_data(&p->param->shard.data), p->moved,
+                                  p->n * sizeof(*p->moved)));
+    }
+    return out != NULL ? d9di_small_model_loss(s->m, out) : D9D_OK;
+}
+
+/* The quotient q(h). */
+static d9d_status quotient(const probes *s, size_t first, size_t end, double h, double *out)
+{
+    double above, below;
+
+    D9D_TRY(loss_at(s, first, end, h, &above));
+    D9D_TRY(loss_at(s, first, end, -h, &below));
+    *out = (above - below) / (2 * h);
+    return D9D_OK;
+}
+
+/* The error along the directions of parameters [first, end), relative to `unit`; *tells is false if
+ * no three steps in a row agree. */
+static d9d_status measure_direction(const probes *s, size_t first, size_t end, double unit,
+                                    double *error, bool *tells)
+{
+    double h = first_step, wanted = 0, q[3] = {NAN, NAN, NAN}; /* of h, 2 h, 4 h */
+
+    *tells = false;
+    for (size_t i = first; i < end; i++)
+        wanted += along(&s->of[i]);
+    for (int i = 0; i < STEPS && !*tells; i++, h /= 2) {
+        q[2] = q[1];
+        q[1] = q[0];
+        D9D_TRY(quotient(s, first, end, h, &q[0]));
+        *tells = fabs(q[0] - q[1]) <= agreement * unit && fabs(q[1] - q[2]) <= agreement * unit;
+        *error = fabs((4 * q[0] - q[1]) / 3 - wanted) / unit;
+    }
+    return loss_at(s, first, end, 0, NULL);
+}
+
+/* What is found of all tensors. */
+typedef struct finding {
+    double error; /* the worst */
+    const char *name;
+    size_t untold; /* tensors that no direction told of */
+} finding;
+
+/* Of parameters [first, end) together, by some directions that tell. */
+static d9d_status measure(probes *s, size_t first, size_t end, const char *name, uint64_t seed,
+                          finding *out)
+{
+    double squares = 0;
+    int told = 0;
+
+    for (size_t i = first; i < end; i++) {
+        const probe *p = &s->of[i];
+        const double least = end - first == 1 ? least_share * s->all : 0;
+
+        squares += pow(p->scale * (p->norm > least ? p->norm : least), 2);
+    }
+    for (uint64_t k = 0; k < TRIES && told < WANTED; k++) {
+        double error;
+        bool tells;
+
+        for (size_t i = first; i < end; i++)
+            draw_direction(&s->of[i], seed, k);
+        D9D_TRY(measure_direction(s, first, end, sqrt(squares), &error, &tells));
+        told += tells;
+        if (tells && (out->name == NULL || !(error <= out->error))) {
+            out->error = error;
+            out->name = name;
+        }
+    }
+    out->untold += told == 0;
+    return D9D_OK;
+}
+
+static d9d_status measure_all(probes *s, uint64_t seed, finding *out)
+{
+    for (size_t i = 0; i < s->n; i++)
+        D9D_TRY(measure(s, i, i + 1, s->of[i].param->name, seed, out));
+    return D9D_OK;
+}
+
+static d9d_status measure_model(d9di_certify *c, d9di_small_model *m, d9d_certificate_check *out)
+{
+    d9di_small_gradients g = {.n = 0};
+    probes s = {.n = 0};
+    finding f = {0, NULL, 0};
+    double loss;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_small_model_backward(m, &loss), done);
+    D9D_TRY_OR(st, d9di_small_gradients_read(m, &g), done);
+    D9D_TRY_OR(st, probes_init(&s, m, &g), done);
+    D9D_TRY_OR(st, measure_all(&s, c->opts->seed, &f), done);
+    out->figure = f.untold == 0 ? f.error : INFINITY;
+    out->limit = limit;
+    st = f.untold == 0 ? d9di_certify_detail(c, out, "%zu tensors, the worst %s", s.n, f.name)
+                       : d9di_certify_detail(c, out, "of %zu tensors no step tells", f.untold);
+done:
+    probes_release(&s);
+    d9di_small_gradients_release(&g);
+    return st;
+}
+
+d9d_status d9di_certify_gradients(d9di_certify *c, d9d_certificate_check *out)
+{
+    const d9di_small_model_opts opts = {.choices = c->choices, .seed = c->opts->seed};
+    d9di_small_model m;
+    d9d_status st = d9di_small_model_open(&m, c->folder, &opts);
+
+    if (st == D9D_OK)
+        st = measure_model(c, &m, out);
+    d9di_small_model_close(&m);
+    return st;
+}
