@@ -23,6 +23,7 @@ static const struct {
     d9di_certify_fn *run;
 } checks[] = {
     {"files", d9di_certify_files},
+    {"golden", d9di_certify_golden},
     {"gradients", d9di_certify_gradients},
     {"recompute", d9di_certify_recompute},
     {"steps", d9di_certify_steps},
@@ -268,6 +269,7 @@ d9d_status d9d_certify(const char *model, const d9d_certify_opts *opts, d9d_aren
     D9D_TRY(d9d_plugins_models(opts->plugins, &c.choices));
     D9D_TRY(read_model(&c, model));
     D9D_TRY(name_model(&c, model));
+    D9D_TRY(d9di_certify_golden_check(&c));
     D9D_TRY(dir_begin(a, &dir));
     c.dir = dir.tmp;
     st = certify_in_dir(&c, model);

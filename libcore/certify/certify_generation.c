@@ -154,6 +154,6 @@ d9d_status d9di_certify_generation(d9di_certify *c, d9d_certificate_check *out)
         st = d9di_certify_skip(out, "the model takes too few positions");
     else if (st == D9D_OK)
         st = generate(c, &m, out);
-    d9di_small_model_close(&m);
+    (void)d9di_small_model_close(&m);
     return st;
 }

@@ -26,8 +26,11 @@ typedef struct d9di_certify {
 
 typedef d9d_status d9di_certify_fn(d9di_certify *c, d9d_certificate_check *out);
 
-d9di_certify_fn d9di_certify_files, d9di_certify_gradients, d9di_certify_recompute,
-    d9di_certify_steps, d9di_certify_generation;
+d9di_certify_fn d9di_certify_files, d9di_certify_golden, d9di_certify_gradients,
+    d9di_certify_recompute, d9di_certify_steps, d9di_certify_generation;
+
+/* ECONFIG if --golden names a folder of another family. */
+d9d_status d9di_certify_golden_check(const d9di_certify *c);
 
 /* The check does not apply; this is why. */
 d9d_status d9di_certify_skip(d9d_certificate_check *out, const char *why);

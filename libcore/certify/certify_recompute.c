@@ -20,7 +20,7 @@ static d9d_status run_backward(const d9di_certify *c, d9d_model_recompute_mode m
         st = d9di_small_model_backward(&m, &out->loss);
     if (st == D9D_OK)
         st = d9di_small_gradients_read(&m, &out->grads);
-    d9di_small_model_close(&m);
+    (void)d9di_small_model_close(&m);
     return st;
 }
 

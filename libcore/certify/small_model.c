@@ -76,7 +76,7 @@ static d9d_status model_create(d9di_small_model *m, const char *config,
         m->spec.provider->create(m->spec.config, D9D_WHOLE_MODEL, &m->spec.opts, &m->model));
     D9D_TRY(d9d_module_bind(m->model->module));
     D9D_TRY(d9d_module_params(m->model->module, &m->arena, &m->params));
-    D9D_TRY(d9d_device_open("cpu", &m->dev));
+    D9D_TRY(d9d_device_open(opts->device != NULL ? opts->device : "cpu", &m->dev));
     return d9d_module_materialise(m->model->module, m->dev, with_grads);
 }
 
@@ -97,7 +97,7 @@ d9d_status d9di_small_model_write(const char *config, const d9d_table *const *ch
     d9di_small_model m = {.rows = 0};
     const d9d_status st = write_random(&m, config, folder, &opts);
 
-    d9di_small_model_close(&m);
+    (void)d9di_small_model_close(&m);
     return st;
 }
 
@@ -145,14 +145,14 @@ static d9d_status weights_upload(d9di_small_model *m, uint64_t seed)
     return d9d_tensor_from_host(m->dev, D9D_F32, shape, m->weight, &m->seed);
 }
 
-d9d_status d9di_small_model_open(d9di_small_model *m, const char *folder,
+d9d_status d9di_small_model_load(d9di_small_model *m, const char *folder,
                                  const d9di_small_model_opts *opts)
 {
     d9d_weights *weights;
     const char *config;
     d9d_status st;
 
-    *m = (d9di_small_model){.rows = D9DI_SMALL_ROWS, .length = D9DI_SMALL_LENGTH};
+    *m = (d9di_small_model){.rows = 0};
     config = d9d_fs_join(&m->arena, folder, D9D_HF_CONFIG_NAME);
     if (config == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: names in it", folder);
@@ -161,26 +161,36 @@ d9d_status d9di_small_model_open(d9di_small_model *m, const char *folder,
     st = d9d_weights_read(weights, &m->params, NULL);
     d9d_weights_close(weights);
     D9D_TRY(st);
-    if (m->length > m->model->max_positions)
-        m->length = m->model->max_positions;
     m->has_head = !m->model->bidirectional;
-    D9D_TRY(tokens_upload(m, opts->seed));
-    D9D_TRY(weights_upload(m, opts->seed));
     return d9d_tape_create(m->dev, &m->tape);
 }
 
-void d9di_small_model_close(d9di_small_model *m)
+d9d_status d9di_small_model_open(d9di_small_model *m, const char *folder,
+                                 const d9di_small_model_opts *opts)
 {
+    D9D_TRY(d9di_small_model_load(m, folder, opts));
+    m->rows = D9DI_SMALL_ROWS;
+    m->length = m->model->max_positions < D9DI_SMALL_LENGTH ? m->model->max_positions
+                                                            : D9DI_SMALL_LENGTH;
+    D9D_TRY(tokens_upload(m, opts->seed));
+    return weights_upload(m, opts->seed);
+}
+
+uint64_t d9di_small_model_close(d9di_small_model *m)
+{
+    uint64_t left = 0;
+
     d9d_tensor_release(&m->ids);
     d9d_tensor_release(&m->labels);
     d9d_tensor_release(&m->positions);
     d9d_tensor_release(&m->seed);
-    if (m->tape != NULL)
-        d9d_tape_free(m->tape);
+    d9d_tape_free(m->tape);
     d9d_model_free(m->model);
     if (m->dev != NULL)
-        d9d_device_close(m->dev);
+        left = d9d_device_memory(m->dev).in_use;
+    d9d_device_close(m->dev);
     d9d_arena_release(&m->arena);
+    return left;
 }
 
 /* --- loss and gradient ------------------------------------------------------------------------ */

@@ -34,7 +34,8 @@ typedef struct d9di_small_model {
 typedef struct d9di_small_model_opts {
     const d9d_table *const *choices; /* of model_provider */
     d9d_model_recompute_mode recompute;
-    uint64_t seed; /* of its tokens */
+    uint64_t seed;      /* of its tokens */
+    const char *device; /* NULL: "cpu" */
 } d9di_small_model_opts;
 
 /* Write the model of a config.json with random weights to `folder`, as HuggingFace's files.  Norms
@@ -43,11 +44,14 @@ typedef struct d9di_small_model_opts {
 d9d_status d9di_small_model_write(const char *config, const d9d_table *const *choices,
                                   uint64_t seed, const char *folder);
 
-/* Load the folder's model in float32 on the CPU.  A model that was opened, even in part, must be
- * closed. */
+/* Load the folder's model in float32.  A model that was loaded, even in part, must be closed; that
+ * returns how many bytes of its device are still in use. */
+d9d_status d9di_small_model_load(d9di_small_model *m, const char *folder,
+                                 const d9di_small_model_opts *opts);
+/* Load it, with random tokens and labels. */
 d9d_status d9di_small_model_open(d9di_small_model *m, const char *folder,
                                  const d9di_small_model_opts *opts);
-void d9di_small_model_close(d9di_small_model *m);
+uint64_t d9di_small_model_close(d9di_small_model *m);
 
 d9d_status d9di_small_model_loss(d9di_small_model *m, double *loss);
 d9d_status d9di_small_model_backward(d9di_small_model *m, double *loss);
