@@ -19,23 +19,37 @@ static d9d_status put_certificate(const tool_run *r, const d9d_certificate *c)
     return st;
 }
 
+/* Prints the certificate also if the status is a failure because of it. */
+static d9d_status certify(tool_run *r, const d9d_certify_opts *opts)
+{
+    const bool prints = d9d_bootstrap_rank(opts->bootstrap) == 0;
+    d9d_certificate c = {.n = 0};
+    d9d_err_copy failure;
+    d9d_status st = d9d_certify(r->args[0], opts, &r->arena, &c), put = D9D_OK;
+
+    d9d_err_save(&failure, st);
+    if (prints && c.n > 0 && (st == D9D_OK || st == D9D_EVERIFY))
+        put = put_certificate(r, &c);
+    d9d_certificate_release(&c);
+    if (put != D9D_OK)
+        return put;
+    return st == D9D_OK ? D9D_OK : d9d_err_restore(&failure);
+}
+
 d9d_status map_certify(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
-    d9d_certify_opts opts = {.golden = o->golden, .seed = (uint64_t)o->seed, .log = r->log};
-    d9d_certificate c = {.n = 0};
-    d9d_err_copy failure;
-    d9d_status st, put = D9D_OK;
+    d9d_certify_opts opts = {.golden = o->golden, .seed = (uint64_t)o->seed};
+    d9d_status st;
 
-    D9D_TRY(map_plugins_open(o, &opts.plugins));
-    st = d9d_certify(r->args[0], &opts, &r->arena, &c);
-    if (st != D9D_OK)
-        d9d_err_save(&failure, st);
-    if (st == D9D_OK || st == D9D_EVERIFY)
-        put = put_certificate(r, &c);
-    d9d_certificate_release(&c);
+    D9D_TRY(tool_join(r, &opts.bootstrap));
+    opts.log = r->log;
+    D9D_TRY_OR(st, rank_args_check_options(r, opts.bootstrap, o), out);
+    D9D_TRY_OR(st,
+               d9d_bootstrap_agree_status(opts.bootstrap, map_plugins_open(o, &opts.plugins)),
+               out);
+    st = certify(r, &opts);
     d9d_plugins_close(opts.plugins);
-    if (put != D9D_OK)
-        return put;
-    return st == D9D_OK ? st : d9d_err_restore(&failure);
+out:
+    return tool_leave(r, opts.bootstrap, st);
 }

@@ -10,6 +10,7 @@
 #include "certify/certify_parts.h"
 #include "certify/small_config.h"
 #include "d9d/base/fs.h"
+#include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/models/models.h"
@@ -21,13 +22,17 @@ enum { SMALL_PARAMETERS = 1 << 20 }; /* a model with more is made smaller */
 static const struct {
     const char *name;
     d9di_certify_fn *run;
+    bool together; /* on all ranks; others on rank 0 alone */
 } checks[] = {
-    {"files", d9di_certify_files},
-    {"golden", d9di_certify_golden},
-    {"gradients", d9di_certify_gradients},
-    {"recompute", d9di_certify_recompute},
-    {"steps", d9di_certify_steps},
-    {"generation", d9di_certify_generation},
+    {"files", d9di_certify_files, false},
+    {"golden", d9di_certify_golden, false},
+    {"gradients", d9di_certify_gradients, false},
+    {"recompute", d9di_certify_recompute, false},
+    {"steps", d9di_certify_steps, false},
+    {"adapters", d9di_certify_adapters, false},
+    {"generation", d9di_certify_generation, false},
+    {"memory", d9di_certify_memory, false},
+    {"meshes", d9di_certify_meshes, true},
 };
 enum { N_CHECKS = sizeof(checks) / sizeof(checks[0]) };
 _Static_assert((int)N_CHECKS <= (int)D9D_CERTIFICATE_CHECKS, "the certificate has a line for each");
@@ -80,19 +85,21 @@ static d9d_status run_check(d9di_certify *c, size_t i)
     return D9D_OK;
 }
 
-static d9d_status run_checks(d9di_certify *c)
+/* The checks of all ranks together, or those of rank 0. */
+static d9d_status run_checks(d9di_certify *c, bool together)
 {
     d9d_preemption *signals;
     d9d_status st = D9D_OK;
 
     D9D_TRY(d9d_preemption_open(D9D_PREEMPTION_NO_LIMIT, c->opts->log, &signals));
     for (size_t i = 0; i < N_CHECKS && st == D9D_OK; i++) {
-        const char *reason;
-
+        if (checks[i].together != together)
+            continue;
         st = run_check(c, i);
-        reason = d9d_preemption_reason(signals);
-        if (st == D9D_OK && reason != NULL)
-            st = D9D_FAIL(D9D_EINTR, "%s: no certificate", reason);
+        if (st == D9D_OK && d9d_preemption_reason(signals) != NULL)
+            st = D9D_FAIL(D9D_EVERIFY, "%s: no certificate", d9d_preemption_reason(signals));
+        if (st == D9D_EINTR)
+            st = D9D_FAIL(D9D_EVERIFY, "a signal: no certificate");
     }
     d9d_preemption_close(signals);
     return st;
@@ -151,6 +158,7 @@ static d9d_status measure_model(d9di_certify *c, const json_t *doc, const char *
     D9D_TRY_OR(st, d9d_module_params(m->module, &a, &params), done);
     c->provider = spec.provider;
     c->has_head = !m->bidirectional;
+    c->has_experts = m->has_experts;
     c->vocab = m->vocab;
     c->length = m->max_positions < D9DI_SMALL_LENGTH ? m->max_positions : D9DI_SMALL_LENGTH;
     c->out->layers = m->layers;
@@ -230,12 +238,6 @@ static d9d_status write_model(d9di_certify *c, const char *model)
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-static d9d_status certify_in_dir(d9di_certify *c, const char *model)
-{
-    D9D_TRY(write_model(c, model));
-    return run_checks(c);
-}
-
 static d9d_status name_model(d9di_certify *c, const char *model)
 {
     const char *type = json_string_value(json_object_get(c->out->config, "model_type"));
@@ -258,6 +260,55 @@ static d9d_status dir_begin(d9d_arena *a, d9d_outdir *o)
                         : D9D_FAIL(D9D_ENOMEM, "certificate: out of memory");
 }
 
+/* What rank 0 does alone, in a folder of its own. */
+static d9d_status certify_alone(d9di_certify *c, const char *model, d9d_outdir *dir)
+{
+    if (d9d_bootstrap_rank(c->opts->bootstrap) != 0)
+        return D9D_OK;
+    D9D_TRY(dir_begin(c->arena, dir));
+    c->dir = dir->tmp;
+    D9D_TRY(write_model(c, model));
+    return run_checks(c, false);
+}
+
+/* Other ranks learn what rank 0 has made. */
+static d9d_status join_model(d9di_certify *c)
+{
+    const char *file;
+    json_t *doc;
+    d9d_status st;
+
+    if (d9d_bootstrap_rank(c->opts->bootstrap) == 0)
+        return D9D_OK;
+    file = d9d_fs_join(c->arena, c->folder, D9D_HF_CONFIG_NAME);
+    if (file == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "certificate: out of memory");
+    D9D_TRY(d9d_hf_config_load(file, &doc));
+    st = measure_model(c, doc, file);
+    json_decref(doc);
+    return st;
+}
+
+static d9d_status certify_together(d9di_certify *c, const char *model, d9d_outdir *dir)
+{
+    d9d_bootstrap *ranks = c->opts->bootstrap;
+
+    D9D_TRY(d9d_bootstrap_agree_status(ranks, certify_alone(c, model, dir)));
+    D9D_TRY(d9d_bootstrap_broadcast_text(ranks, c->arena, &c->dir));
+    D9D_TRY(d9d_bootstrap_broadcast_text(ranks, c->arena, &c->folder));
+    D9D_TRY(d9d_bootstrap_agree_status(ranks, join_model(c)));
+    D9D_TRY(d9d_bootstrap_agree_status(ranks, run_checks(c, true)));
+    return d9d_bootstrap_agree_status(ranks, count_failed(c->out));
+}
+
+static d9d_status prepare(d9di_certify *c, const char *model)
+{
+    D9D_TRY(d9d_plugins_models(c->opts->plugins, &c->choices));
+    D9D_TRY(read_model(c, model));
+    D9D_TRY(name_model(c, model));
+    return d9di_certify_golden_check(c);
+}
+
 d9d_status d9d_certify(const char *model, const d9d_certify_opts *opts, d9d_arena *a,
                        d9d_certificate *out)
 {
@@ -266,15 +317,10 @@ d9d_status d9d_certify(const char *model, const d9d_certify_opts *opts, d9d_aren
     d9d_status st;
 
     *out = (d9d_certificate){.family = NULL};
-    D9D_TRY(d9d_plugins_models(opts->plugins, &c.choices));
-    D9D_TRY(read_model(&c, model));
-    D9D_TRY(name_model(&c, model));
-    D9D_TRY(d9di_certify_golden_check(&c));
-    D9D_TRY(dir_begin(a, &dir));
-    c.dir = dir.tmp;
-    st = certify_in_dir(&c, model);
+    D9D_TRY(d9d_bootstrap_agree_status(opts->bootstrap, prepare(&c, model)));
+    st = certify_together(&c, model, &dir);
     d9d_outdir_release(&dir);
-    return st != D9D_OK ? st : count_failed(out);
+    return st;
 }
 
 void d9d_certificate_release(d9d_certificate *c)

@@ -53,63 +53,99 @@ json_t *d9di_certify_generate_doc(const d9di_certify *c, const char *prompts, co
 
 /* --- running ---------------------------------------------------------------------------------- */
 
+/* What to do with a bound configuration. */
 typedef d9d_status run_fn(const void *config, const json_t *resolved, const d9d_job *where,
-                          void *summary);
+                          void *arg);
 
 static d9d_status run_train(const void *config, const json_t *resolved, const d9d_job *where,
-                            void *summary)
+                            void *arg)
 {
-    return d9d_train(config, resolved, where, summary);
+    return d9d_train(config, resolved, where, arg);
 }
 
 static d9d_status run_infer(const void *config, const json_t *resolved, const d9d_job *where,
-                            void *summary)
+                            void *arg)
 {
-    return d9d_infer(config, resolved, where, summary);
+    return d9d_infer(config, resolved, where, arg);
 }
 
-static d9d_status run_bound(const d9di_certify *c, const d9d_table *table, const json_t *full,
-                            run_fn *run, void *summary)
+static d9d_status run_selftest(const void *config, const json_t *resolved, const d9d_job *where,
+                               void *arg)
 {
-    d9d_job where = {.device = "cpu", .plugins = c->opts->plugins};
+    return d9d_selftest(config, resolved, where, arg);
+}
+
+typedef struct plan_arg {
+    d9d_arena *arena;
+    d9d_plan *out;
+} plan_arg;
+
+static d9d_status run_plan(const void *config, const json_t *resolved, const d9d_job *where,
+                           void *arg)
+{
+    const plan_arg *p = arg;
+
+    (void)resolved;
+    (void)where;
+    return d9d_plan_estimate(config, &(d9d_plan_opts){.chip = "cpu"}, p->arena, p->out);
+}
+
+static d9d_status bind_and_run(d9di_certify *c, const d9d_table *table, json_t *doc,
+                               d9d_bootstrap *ranks, run_fn *run, void *arg)
+{
+    const d9d_job where = {.bootstrap = ranks, .device = "cpu", .plugins = c->opts->plugins};
     d9d_arena a = {0};
-    void *config = d9d_arena_alloc(&a, table->size);
-    d9d_status st =
-        config != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "certificate: a configuration of a job");
-
-    D9D_TRY_OR(st, st, done);
-    D9D_TRY_OR(st, d9d_config_bind(table, full, "certificate", NULL, &a, config), done);
-    D9D_TRY_OR(st, d9d_bootstrap_single(&where.bootstrap), done);
-    st = run(config, full, &where, summary);
-    d9d_bootstrap_close(where.bootstrap);
-done:
-    d9d_arena_release(&a);
-    return st;
-}
-
-static d9d_status run_doc(d9di_certify *c, const d9d_table *table, json_t *doc, run_fn *run,
-                          void *summary)
-{
     json_t *full = NULL;
-    d9d_status st =
-        doc != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "certificate: a configuration of a job");
+    void *config = d9d_arena_alloc(&a, table->size);
+    d9d_status st = doc != NULL && config != NULL
+                        ? D9D_OK
+                        : D9D_FAIL(D9D_ENOMEM, "certificate: a configuration of a job");
 
     D9D_TRY_OR(st, st, done);
     D9D_TRY_OR(st, d9d_plugins_table(c->opts->plugins, table, &table), done);
     D9D_TRY_OR(st, d9d_config_resolve(table, doc, "certificate", NULL, &full), done);
-    st = run_bound(c, table, full, run, summary);
+    D9D_TRY_OR(st, d9d_config_bind(table, full, "certificate", NULL, &a, config), done);
+    st = run(config, full, &where, arg);
 done:
     json_decref(full);
     json_decref(doc);
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status run_alone(d9di_certify *c, const d9d_table *table, json_t *doc, run_fn *run,
+                            void *arg)
+{
+    d9d_bootstrap *alone;
+    d9d_status st = d9d_bootstrap_single(&alone);
+
+    if (st != D9D_OK) {
+        json_decref(doc);
+        return st;
+    }
+    st = bind_and_run(c, table, doc, alone, run, arg);
+    d9d_bootstrap_close(alone);
     return st;
 }
 
 d9d_status d9di_certify_train(d9di_certify *c, json_t *doc, d9d_train_summary *out)
 {
-    return run_doc(c, &d9d_train_config_table, doc, run_train, out);
+    return run_alone(c, &d9d_train_config_table, doc, run_train, out);
 }
 
 d9d_status d9di_certify_infer(d9di_certify *c, json_t *doc, d9d_infer_task_summary *out)
 {
-    return run_doc(c, &d9d_infer_config_table, doc, run_infer, out);
+    return run_alone(c, &d9d_infer_config_table, doc, run_infer, out);
+}
+
+d9d_status d9di_certify_plan(d9di_certify *c, json_t *doc, d9d_arena *a, d9d_plan *out)
+{
+    plan_arg arg = {a, out};
+
+    return run_alone(c, &d9d_train_config_table, doc, run_plan, &arg);
+}
+
+d9d_status d9di_certify_selftest(d9di_certify *c, json_t *doc, d9d_selftest_summary *out)
+{
+    return bind_and_run(c, &d9d_train_config_table, doc, c->opts->bootstrap, run_selftest, out);
 }

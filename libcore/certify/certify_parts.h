@@ -21,13 +21,15 @@ typedef struct d9di_certify {
     const char *folder;  /* the small model, in HuggingFace's files */
     const char *bound;   /* why it cannot be trained, or NULL */
     bool has_head;       /* of a language model */
+    bool has_experts;
     int64_t vocab, length; /* ids; positions of a sequence */
 } d9di_certify;
 
 typedef d9d_status d9di_certify_fn(d9di_certify *c, d9d_certificate_check *out);
 
 d9di_certify_fn d9di_certify_files, d9di_certify_golden, d9di_certify_gradients,
-    d9di_certify_recompute, d9di_certify_steps, d9di_certify_generation;
+    d9di_certify_recompute, d9di_certify_steps, d9di_certify_adapters, d9di_certify_generation,
+    d9di_certify_memory, d9di_certify_meshes;
 
 /* ECONFIG if --golden names a folder of another family. */
 d9d_status d9di_certify_golden_check(const d9di_certify *c);
