@@ -45,8 +45,7 @@ d9d_status map_certify(tool_run *r, const void *options)
     D9D_TRY(tool_join(r, &opts.bootstrap));
     opts.log = r->log;
     D9D_TRY_OR(st, rank_args_check_options(r, opts.bootstrap, o), out);
-    D9D_TRY_OR(st,
-               d9d_bootstrap_agree_status(opts.bootstrap, map_plugins_open(o, &opts.plugins)),
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(opts.bootstrap, map_plugins_open(o, &opts.plugins)),
                out);
     st = certify(r, &opts);
     d9d_plugins_close(opts.plugins);

@@ -19,10 +19,9 @@ static d9d_status matrices_pattern(const d9di_certify *c, json_t **out, size_t *
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st,
-               d9di_small_model_load(&m, c->folder,
-                                     &(d9di_small_model_opts){.choices = c->choices}),
-               done);
+    D9D_TRY_OR(
+        st, d9di_small_model_load(&m, c->folder, &(d9di_small_model_opts){.choices = c->choices}),
+        done);
     D9D_TRY_OR(st, d9d_model_spec_matrices(&m.spec, &m.arena, &of), done);
     for (size_t i = 0; i < of.n && st == D9D_OK; i++)
         st = d9d_buf_printf(&text, "%s\\Q%s\\E", i > 0 ? "|" : "", of.items[i].name);
@@ -49,8 +48,7 @@ static json_t *with_rate(json_t *doc, double lr)
 
 static json_t *with_source(json_t *doc, const char *key, const char *dir)
 {
-    json_t *factory =
-        json_object_get(json_object_get(doc, "trainer"), "model_stage_factory");
+    json_t *factory = json_object_get(json_object_get(doc, "trainer"), "model_stage_factory");
 
     if (factory != NULL)
         (void)json_object_set_new_nocheck(factory, key, d9d_json_str(dir));
@@ -81,10 +79,10 @@ static d9d_status check_adapters(d9di_certify *c, json_t *pattern, d9d_certifica
     d9d_train_summary base, tuned, loaded, merged;
     const char *adapter;
 
-    D9D_TRY(d9di_certify_train(
-        c, with_rate(d9di_certify_train_doc(c, "base", 1, NULL), no_rate), &base));
-    D9D_TRY(d9di_certify_train(
-        c, d9di_certify_train_doc(c, "tuned", STEPS, peft_section(pattern)), &tuned));
+    D9D_TRY(d9di_certify_train(c, with_rate(d9di_certify_train_doc(c, "base", 1, NULL), no_rate),
+                               &base));
+    D9D_TRY(d9di_certify_train(c, d9di_certify_train_doc(c, "tuned", STEPS, peft_section(pattern)),
+                               &tuned));
     if (memcmp(&base.first_loss, &tuned.first_loss, sizeof(double)) != 0)
         return D9D_FAIL(D9D_EVERIFY, "with new adapters the loss is %.9g, without them %.9g",
                         tuned.first_loss, base.first_loss);
@@ -93,9 +91,9 @@ static d9d_status check_adapters(d9di_certify *c, json_t *pattern, d9d_certifica
         return D9D_FAIL(D9D_ENOMEM, "%s: names in it", tuned.run_dir);
     D9D_TRY(d9di_certify_train(
         c,
-        with_source(with_rate(d9di_certify_train_doc(c, "loaded", 1, peft_section(pattern)),
-                              no_rate),
-                    "source_adapter", adapter),
+        with_source(
+            with_rate(d9di_certify_train_doc(c, "loaded", 1, peft_section(pattern)), no_rate),
+            "source_adapter", adapter),
         &loaded));
     D9D_TRY(compare_files(c, tuned.run_dir, loaded.run_dir));
     D9D_TRY(d9di_certify_train(

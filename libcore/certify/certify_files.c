@@ -65,8 +65,7 @@ d9d_status d9di_certify_files(d9di_certify *c, d9d_certificate_check *out)
     D9D_TRY(d9di_certify_path(c, "back", &back));
     D9D_TRY(convert_to(c, c->folder, D9D_CONVERT_D9D, own));
     D9D_TRY(convert_to(c, own, D9D_CONVERT_HF, back));
-    D9D_TRY(
-        d9d_checkpoint_diff(c->folder, back, 1, NULL, count_tensor, &seen, &different));
+    D9D_TRY(d9d_checkpoint_diff(c->folder, back, 1, NULL, count_tensor, &seen, &different));
     out->figure = (double)different;
     out->limit = 0;
     D9D_TRY(different == 0

@@ -130,8 +130,7 @@ static d9d_status generate(d9di_certify *c, d9di_small_model *m, d9d_certificate
     for (size_t i = 0; i < tokens; i++)
         ids[i] = (int32_t)host[i];
     D9D_TRY(write_prompts(m, ids, prompts));
-    D9D_TRY(
-        d9di_certify_infer(c, d9di_certify_generate_doc(c, prompts, output, TOKENS), &summary));
+    D9D_TRY(d9di_certify_infer(c, d9di_certify_generate_doc(c, prompts, output, TOKENS), &summary));
     out->figure = 0;
     out->limit = limit;
     D9D_TRY(d9di_certify_detail(c, out, "%lld prompts of %d tokens, %d tokens each",

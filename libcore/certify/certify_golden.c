@@ -55,15 +55,14 @@ static json_t *training_doc(const d9di_certify *c, const char *data, const char 
 {
     json_t *model = json_pack("{s:s, s:o, s:{s:i}}", "name", c->provider->table->name, "hf_config",
                               d9d_json_str(c->opts->golden), "router", "bias_update_rate", 0);
-    json_t *trainer = json_pack(
-        "{s:{s:s, s:o, s:I}, s:{s:i, s:i}, s:{s:o}, s:{s:f}, s:{s:n}}", "run", "name", "golden",
-        "dir", d9d_json_str(run), "steps", (json_int_t)steps, "batching", "global_batch_size", ROWS,
-        "microbatch_size", ROWS, "model_stage_factory", "source_checkpoint",
-        d9d_json_str(c->opts->golden), "gradient_clipping", "max_norm", 1.0, "checkpointing",
-        "save_dir");
-    json_t *optimizer =
-        json_pack("{s:s, s:f, s:[f, f], s:f, s:f}", "name", "adamw", "lr", 1e-3, "betas", 0.9, 0.95,
-                  "eps", 1e-8, "weight_decay", 0.1);
+    json_t *trainer =
+        json_pack("{s:{s:s, s:o, s:I}, s:{s:i, s:i}, s:{s:o}, s:{s:f}, s:{s:n}}", "run", "name",
+                  "golden", "dir", d9d_json_str(run), "steps", (json_int_t)steps, "batching",
+                  "global_batch_size", ROWS, "microbatch_size", ROWS, "model_stage_factory",
+                  "source_checkpoint", d9d_json_str(c->opts->golden), "gradient_clipping",
+                  "max_norm", 1.0, "checkpointing", "save_dir");
+    json_t *optimizer = json_pack("{s:s, s:f, s:[f, f], s:f, s:f}", "name", "adamw", "lr", 1e-3,
+                                  "betas", 0.9, 0.95, "eps", 1e-8, "weight_decay", 0.1);
 
     return json_pack("{s:{s:o, s:I, s:s}, s:o, s:o, s:o}", "data", "dataset", d9d_json_str(data),
                      "epochs", (json_int_t)steps, "order", "sequential", "model_provider", model,
@@ -84,8 +83,7 @@ static d9d_status compare_losses(const char *run, const json_t *stored, double *
         st = D9D_FAIL(D9D_EVERIFY, "%zu steps were recorded, %zu are stored", reader->n,
                       json_array_size(stored));
     for (size_t i = 0; st == D9D_OK && i < reader->n; i++) {
-        const double want =
-            json_number_value(json_object_get(json_array_get(stored, i), "loss"));
+        const double want = json_number_value(json_object_get(json_array_get(stored, i), "loss"));
         const double d = fabs(loss[i] - want) / fabs(want);
 
         *worst = d <= *worst ? *worst : d;

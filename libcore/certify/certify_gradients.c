@@ -6,8 +6,9 @@
  *
  * A random d of unit scale has g.d of the size of |g|, by which differences are measured.  Where a
  * token crosses to another expert the loss jumps, and with small steps its rounding shows: then
- * quotients of neighbouring steps differ, and smaller steps, other directions and other tokens are tried. A gradient of
- * less than a hundredth of the whole is measured by that, since losses in float32 tell no more.
+ * quotients of neighbouring steps differ, and smaller steps, other directions and other tokens are
+ * tried. A gradient of less than a hundredth of the whole is measured by that, since losses in
+ * float32 tell no more.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +17,12 @@
 #include "certify/certify_parts.h"
 #include "d9d/base/rng.h"
 
-enum { TOKENS = 4, WANTED = 2, TRIES = 16, STEPS = 8 }; /* batches; directions that tell; all; steps */
+enum {
+    TOKENS = 4,
+    WANTED = 2,
+    TRIES = 16,
+    STEPS = 8
+}; /* batches; directions that tell; all; steps */
 static const double limit = 1e-2, agreement = 2.5e-3, first_step = 2e-2, least_share = 1e-2;
 
 /* --- finite differences ----------------------------------------------------------------------- */
@@ -235,8 +241,7 @@ d9d_status d9di_certify_gradients(d9di_certify *c, d9d_certificate_check *out)
         D9D_TRY(measure_tokens(c, c->opts->seed + k, &f, &tensors));
     out->figure = f.untold == 0 ? f.error : INFINITY;
     out->limit = limit;
-    return f.untold == 0
-               ? d9di_certify_detail(c, out, "%zu tensors, the worst %s", tensors, f.name)
-               : d9di_certify_detail(c, out, "of %zu of %zu tensors no step tells", f.untold,
-                                     tensors);
+    return f.untold == 0 ? d9di_certify_detail(c, out, "%zu tensors, the worst %s", tensors, f.name)
+                         : d9di_certify_detail(c, out, "of %zu of %zu tensors no step tells",
+                                               f.untold, tensors);
 }

@@ -24,17 +24,16 @@ static json_t *data_section(const d9di_certify *c)
 
 json_t *d9di_certify_train_doc(const d9di_certify *c, const char *run, int64_t steps, json_t *peft)
 {
-    json_t *trainer = json_pack(
-        "{s:{s:s, s:s+++, s:I}, s:{s:i, s:i}, s:{s:i}, s:{s:o}, s:{s:f}}", "run", "name", "certify",
-        "dir", c->dir, "/", run, "", "steps", (json_int_t)steps, "batching", "global_batch_size",
-        D9DI_CERTIFY_BATCH, "microbatch_size", ROWS_A_PASS, "checkpointing", "period_steps", PERIOD,
-        "model_stage_factory", "source_checkpoint", d9d_json_str(c->folder), "gradient_clipping",
-        "max_norm", 1.0);
+    json_t *trainer = json_pack("{s:{s:s, s:s+++, s:I}, s:{s:i, s:i}, s:{s:i}, s:{s:o}, s:{s:f}}",
+                                "run", "name", "certify", "dir", c->dir, "/", run, "", "steps",
+                                (json_int_t)steps, "batching", "global_batch_size",
+                                D9DI_CERTIFY_BATCH, "microbatch_size", ROWS_A_PASS, "checkpointing",
+                                "period_steps", PERIOD, "model_stage_factory", "source_checkpoint",
+                                d9d_json_str(c->folder), "gradient_clipping", "max_norm", 1.0);
     json_t *doc =
-        json_pack("{s:o, s:o, s:o, s:{s:s, s:f}, s:o}", "data", data_section(c),
-                  "model_provider", model_section(c), "trainer", trainer, "optimizer", "name",
-                  "adamw", "lr", 3e-3, "export_to", json_sprintf("%s/%s-%d", c->dir, run,
-                  (int)steps));
+        json_pack("{s:o, s:o, s:o, s:{s:s, s:f}, s:o}", "data", data_section(c), "model_provider",
+                  model_section(c), "trainer", trainer, "optimizer", "name", "adamw", "lr", 3e-3,
+                  "export_to", json_sprintf("%s/%s-%d", c->dir, run, (int)steps));
 
     if (peft != NULL)
         d9d_json_set(&doc, "peft", peft);

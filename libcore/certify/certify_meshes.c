@@ -31,12 +31,12 @@ static json_t *job_doc(const d9di_certify *c, const mesh *m, int64_t ranks)
 {
     const int64_t batch = (D9DI_CERTIFY_BATCH + ranks - 1) / ranks * ranks;
     json_t *doc = d9di_certify_train_doc(c, "mesh", D9D_SELFTEST_STEPS, NULL);
-    json_t *more = json_pack(
-        "{s:{s:{s:I, s:i}}, s:{s:{s:I}}, s:{s:I, s:I, s:I, s:I}}", "trainer", "batching",
-        "global_batch_size", (json_int_t)batch, "microbatch_size", 1, "data", "source", "samples",
-        (json_int_t)batch, "mesh", "data_parallel_shard",
-        (json_int_t)(ranks / m->tensor / m->pipeline), "tensor_parallel", (json_int_t)m->tensor,
-        "pipeline_parallel", (json_int_t)m->pipeline, "expert_parallel", (json_int_t)m->experts);
+    json_t *more = json_pack("{s:{s:{s:I, s:i}}, s:{s:{s:I}}, s:{s:I, s:I, s:I, s:I}}", "trainer",
+                             "batching", "global_batch_size", (json_int_t)batch, "microbatch_size",
+                             1, "data", "source", "samples", (json_int_t)batch, "mesh",
+                             "data_parallel_shard", (json_int_t)(ranks / m->tensor / m->pipeline),
+                             "tensor_parallel", (json_int_t)m->tensor, "pipeline_parallel",
+                             (json_int_t)m->pipeline, "expert_parallel", (json_int_t)m->experts);
 
     if (doc == NULL || more == NULL || json_object_update_recursive(doc, more) != 0) {
         json_decref(doc);

@@ -34,10 +34,10 @@ static d9d_status find_array(const golden *g, const char *name, d9d_dtype dtype,
     *out = d9d_safetensors_find(g->want, name);
     if (*out == NULL)
         return D9D_FAIL(D9D_EFORMAT, "%s: has no tensor %s", d9d_safetensors_path(g->want), name);
-    return (*out)->dtype == dtype ? D9D_OK
-                                  : D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is %s, not %s",
-                                             d9d_safetensors_path(g->want), name,
-                                             d9d_dtype_name((*out)->dtype), d9d_dtype_name(dtype));
+    return (*out)->dtype == dtype
+               ? D9D_OK
+               : D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is %s, not %s", d9d_safetensors_path(g->want),
+                          name, d9d_dtype_name((*out)->dtype), d9d_dtype_name(dtype));
 }
 
 /* All of it, in the model's arena. */
@@ -185,8 +185,7 @@ static d9d_status gradients_begin(void *self, const d9d_safetensors_tensor *outp
     for (size_t i = 0; i < n; i++) {
         m->data[i] = malloc(outputs[i].bytes + 8);
         if (m->data[i] == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "%s: %" PRIu64 " bytes", outputs[i].name,
-                            outputs[i].bytes);
+            return D9D_FAIL(D9D_ENOMEM, "%s: %" PRIu64 " bytes", outputs[i].name, outputs[i].bytes);
         *bytes += outputs[i].bytes;
     }
     return D9D_OK;
@@ -208,8 +207,8 @@ static d9d_status compare_each(golden *g, const gradients *got)
         squares += pow(norm_of(got->data[i], got->tensor[i].bytes / sizeof(float)), 2);
     for (size_t i = 0; i < got->n; i++) {
         (void)snprintf(name, sizeof(name), "grad.%s", got->tensor[i].name);
-        D9D_TRY(compare(g, name, got->data[i], got->tensor[i].bytes / sizeof(float),
-                        sqrt(squares)));
+        D9D_TRY(
+            compare(g, name, got->data[i], got->tensor[i].bytes / sizeof(float), sqrt(squares)));
     }
     return D9D_OK;
 }
@@ -217,15 +216,15 @@ static d9d_status compare_each(golden *g, const gradients *got)
 static d9d_status compare_mapped(golden *g, const d9d_tensor_source *source)
 {
     gradients got = {.n = 0};
-    const d9d_tensor_sink sink = {
-        .self = &got, .begin = gradients_begin, .fill = gradients_fill};
+    const d9d_tensor_sink sink = {.self = &got, .begin = gradients_begin, .fill = gradients_fill};
     d9d_mapper *mapper = NULL;
     d9d_map_plan *plan = NULL;
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_model_mapper(&g->m.spec, D9D_WHOLE_MODEL, source, g->layout, &mapper), done);
-    D9D_TRY_OR(st, d9d_map_plan_create(mapper, source, &(d9d_map_plan_opts){.source = "gradients"},
-                                       &plan), done);
+    D9D_TRY_OR(
+        st, d9d_map_plan_create(mapper, source, &(d9d_map_plan_opts){.source = "gradients"}, &plan),
+        done);
     D9D_TRY_OR(st, d9d_map_plan_run(plan, &sink, 1, NULL), done);
     st = compare_each(g, &got);
 done:
@@ -255,10 +254,8 @@ static d9d_status compare_gradients(golden *g)
 
 static d9d_status compare_logits(golden *g)
 {
-    const d9d_model_in in = {.ids = &g->m.ids,
-                             .positions = &g->m.positions,
-                             .labels = &g->m.labels,
-                             .pick = &g->each};
+    const d9d_model_in in = {
+        .ids = &g->m.ids, .positions = &g->m.positions, .labels = &g->m.labels, .pick = &g->each};
     d9d_model_out out = {.loss = NULL};
 
     d9d_tape_set_recording(g->m.tape, false); /* logits have no backward */
@@ -313,9 +310,9 @@ static d9d_status read_limit(golden *g, double limit)
 
 static d9d_status golden_compare(golden *g, const char *dir, const d9d_golden_opts *opts)
 {
-    const d9di_small_model_opts how = {
-        .choices = opts->choices != NULL ? opts->choices : d9d_model_choices,
-        .device = opts->device};
+    const d9di_small_model_opts how = {.choices = opts->choices != NULL ? opts->choices
+                                                                        : d9d_model_choices,
+                                       .device = opts->device};
     const char *path = d9d_fs_join(g->arena, dir, "golden.safetensors");
 
     if (path == NULL)

@@ -140,28 +140,32 @@ static bool row_counts(const small_number *n, const d9d_table *dims)
 {
     if (find_key(dims, n->key) == NULL)
         return false;
-    for EACH (n->unless, i)
-        if (n->unless[i] != NULL && find_key(dims, n->unless[i]) != NULL)
-            return false;
+    for
+        EACH(n->unless, i)
+    if (n->unless[i] != NULL && find_key(dims, n->unless[i]) != NULL)
+        return false;
     return true;
 }
 
 static void shrink_numbers(const d9d_hf_family *f, const json_t *doc, bool made, json_t **out)
 {
-    for EACH (numbers, i) {
-        const small_number *n = &numbers[i];
-        const char *field = field_of(f, doc, n->key);
-        int64_t now;
+    for
+        EACH(numbers, i)
+        {
+            const small_number *n = &numbers[i];
+            const char *field = field_of(f, doc, n->key);
+            int64_t now;
 
-        if (!row_counts(n, f->dims))
-            continue;
-        now = number_of(find_key(f->dims, n->key), json_object_get(doc, field));
-        if (now > n->value || (made && n->always))
-            d9d_json_set(out, field, json_integer(value_of(n, doc)));
-    }
-    for EACH (dropouts, i)
-        if (find_key(f->dims, dropouts[i]) != NULL)
-            d9d_json_set(out, field_of(f, doc, dropouts[i]), json_real(0));
+            if (!row_counts(n, f->dims))
+                continue;
+            now = number_of(find_key(f->dims, n->key), json_object_get(doc, field));
+            if (now > n->value || (made && n->always))
+                d9d_json_set(out, field, json_integer(value_of(n, doc)));
+        }
+    for
+        EACH(dropouts, i)
+    if (find_key(f->dims, dropouts[i]) != NULL)
+        d9d_json_set(out, field_of(f, doc, dropouts[i]), json_real(0));
 }
 
 /* The first members of a list, with one of a kind that they lack as the last. */
@@ -189,24 +193,26 @@ static json_t *cut_list(const json_t *list, size_t n)
 
 static void shrink_lists(const json_t *doc, json_t **out)
 {
-    for EACH (per_layer, i)
-        if (json_is_array(json_object_get(doc, per_layer[i])))
-            d9d_json_set(out, per_layer[i],
-                         cut_list(json_object_get(doc, per_layer[i]), LAYERS));
-    for EACH (of_layers, i) {
-        const json_t *list = json_object_get(doc, of_layers[i]), *v;
-        json_t *kept = json_array();
-        size_t k;
-
-        json_array_foreach(list, k, v)
+    for
+        EACH(per_layer, i)
+    if (json_is_array(json_object_get(doc, per_layer[i])))
+        d9d_json_set(out, per_layer[i], cut_list(json_object_get(doc, per_layer[i]), LAYERS));
+    for
+        EACH(of_layers, i)
         {
-            if (json_integer_value(v) < LAYERS)
-                d9d_json_add(&kept, json_incref((json_t *)(uintptr_t)v));
+            const json_t *list = json_object_get(doc, of_layers[i]), *v;
+            json_t *kept = json_array();
+            size_t k;
+
+            json_array_foreach(list, k, v)
+            {
+                if (json_integer_value(v) < LAYERS)
+                    d9d_json_add(&kept, json_incref((json_t *)(uintptr_t)v));
+            }
+            if (json_is_array(list))
+                d9d_json_set(out, of_layers[i], json_incref(kept));
+            json_decref(kept);
         }
-        if (json_is_array(list))
-            d9d_json_set(out, of_layers[i], json_incref(kept));
-        json_decref(kept);
-    }
 }
 
 static double share_rotated(const json_t *doc, const json_t *rope)
@@ -220,24 +226,28 @@ static double share_rotated(const json_t *doc, const json_t *rope)
 
 static void shrink_rope(const json_t *doc, json_t **out)
 {
-    for EACH (rope_objects, i) {
-        const json_t *rope = json_object_get(doc, rope_objects[i]);
-        json_t *small = json_is_object(rope) ? json_copy((json_t *)(uintptr_t)rope) : NULL;
-        const size_t n = (size_t)(HEAD_DIM * share_rotated(doc, rope) / 2);
+    for
+        EACH(rope_objects, i)
+        {
+            const json_t *rope = json_object_get(doc, rope_objects[i]);
+            json_t *small = json_is_object(rope) ? json_copy((json_t *)(uintptr_t)rope) : NULL;
+            const size_t n = (size_t)(HEAD_DIM * share_rotated(doc, rope) / 2);
 
-        if (!json_is_object(rope))
-            continue;
-        for EACH (per_feature, k) {
-            json_t *list = json_object_get(rope, per_feature[k]), *cut = json_array();
+            if (!json_is_object(rope))
+                continue;
+        for
+            EACH(per_feature, k)
+            {
+                json_t *list = json_object_get(rope, per_feature[k]), *cut = json_array();
 
-            for (size_t j = 0; j < n && j < json_array_size(list); j++)
-                d9d_json_add(&cut, json_incref(json_array_get(list, j)));
-            if (json_is_array(list))
-                d9d_json_set(&small, per_feature[k], json_incref(cut));
-            json_decref(cut);
-        }
+                for (size_t j = 0; j < n && j < json_array_size(list); j++)
+                    d9d_json_add(&cut, json_incref(json_array_get(list, j)));
+                if (json_is_array(list))
+                    d9d_json_set(&small, per_feature[k], json_incref(cut));
+                json_decref(cut);
+            }
         d9d_json_set(out, rope_objects[i], small);
-    }
+        }
 }
 
 d9d_status d9di_small_config_shrink(const d9d_model_provider *p, const json_t *doc, d9d_arena *a,
@@ -267,7 +277,7 @@ static json_t *architectures_of(const d9d_family *f)
     if (f == NULL || f->class_name == NULL)
         return NULL;
     (void)snprintf(name, sizeof(name), "%s%s", f->class_name,
-                   f->encoder             ? "Model"
+                   f->encoder            ? "Model"
                    : f->lm_class != NULL ? f->lm_class
                                          : "ForCausalLM");
     return json_pack("[s]", name);

@@ -72,8 +72,7 @@ static d9d_status model_create(d9di_small_model *m, const char *config,
     D9D_TRY(st);
     m->spec.opts.dtype = D9D_F32;
     m->spec.opts.recompute = opts->recompute;
-    D9D_TRY(
-        m->spec.provider->create(m->spec.config, D9D_WHOLE_MODEL, &m->spec.opts, &m->model));
+    D9D_TRY(m->spec.provider->create(m->spec.config, D9D_WHOLE_MODEL, &m->spec.opts, &m->model));
     D9D_TRY(d9d_module_bind(m->model->module));
     D9D_TRY(d9d_module_params(m->model->module, &m->arena, &m->params));
     D9D_TRY(d9d_device_open(opts->device != NULL ? opts->device : "cpu", &m->dev));
@@ -139,9 +138,9 @@ static d9d_status weights_upload(d9di_small_model *m, uint64_t seed)
     if (m->weight == NULL || m->value == NULL)
         return D9D_FAIL(D9D_ENOMEM, "losses of a small model");
     for (int64_t i = 0; i < n; i++)
-        m->weight[i] = m->has_head ? (float)(1.0 / (double)m->targets)
-                                   : (float)((double)d9d_rng_normal(rng, (uint64_t)i) /
-                                             (double)m->targets);
+        m->weight[i] = m->has_head
+                           ? (float)(1.0 / (double)m->targets)
+                           : (float)((double)d9d_rng_normal(rng, (uint64_t)i) / (double)m->targets);
     return d9d_tensor_from_host(m->dev, D9D_F32, shape, m->weight, &m->seed);
 }
 
@@ -170,8 +169,8 @@ d9d_status d9di_small_model_open(d9di_small_model *m, const char *folder,
 {
     D9D_TRY(d9di_small_model_load(m, folder, opts));
     m->rows = D9DI_SMALL_ROWS;
-    m->length = m->model->max_positions < D9DI_SMALL_LENGTH ? m->model->max_positions
-                                                            : D9DI_SMALL_LENGTH;
+    m->length =
+        m->model->max_positions < D9DI_SMALL_LENGTH ? m->model->max_positions : D9DI_SMALL_LENGTH;
     D9D_TRY(tokens_upload(m, opts->seed));
     return weights_upload(m, opts->seed);
 }
@@ -197,9 +196,8 @@ uint64_t d9di_small_model_close(d9di_small_model *m)
 
 static d9d_status forward(d9di_small_model *m, bool record, d9d_var **root, double *loss)
 {
-    const d9d_model_in in = {.ids = &m->ids,
-                             .positions = &m->positions,
-                             .labels = m->has_head ? &m->labels : NULL};
+    const d9d_model_in in = {
+        .ids = &m->ids, .positions = &m->positions, .labels = m->has_head ? &m->labels : NULL};
     d9d_model_out out = {.loss = NULL};
     int64_t n;
 
@@ -207,7 +205,8 @@ static d9d_status forward(d9di_small_model *m, bool record, d9d_var **root, doub
     D9D_TRY(m->model->ops->forward(m->model, m->tape, &in, &out));
     *root = m->has_head ? out.loss : out.hidden;
     if (*root == NULL)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: its forward has no losses", m->spec.provider->table->name);
+        return D9D_FAIL(D9D_ENOTSUP, "%s: its forward has no losses",
+                        m->spec.provider->table->name);
     n = d9d_tensor_numel(d9d_var_tensor(*root));
     D9D_TRY(d9d_tensor_to_f32(d9d_var_tensor(*root), m->value));
     *loss = 0;
@@ -244,9 +243,8 @@ d9d_status d9di_small_gradients_read(const d9di_small_model *m, d9di_small_gradi
 {
     const size_t n = m->params.n;
 
-    *out = (d9di_small_gradients){.of = calloc(n + 1, sizeof(*out->of)),
-                                  .count = calloc(n + 1, sizeof(*out->count)),
-                                  .n = n};
+    *out = (d9di_small_gradients){
+        .of = calloc(n + 1, sizeof(*out->of)), .count = calloc(n + 1, sizeof(*out->count)), .n = n};
     if (out->of == NULL || out->count == NULL)
         return D9D_FAIL(D9D_ENOMEM, "gradients of a small model");
     for (size_t i = 0; i < n; i++) {

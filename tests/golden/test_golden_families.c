@@ -83,7 +83,8 @@ static void other_weights_are_far_away(void **state)
                               d9d_fs_join(&a, "other", files[i])));
     assert_ok(d9d_fs_copy(vectors_path("families/llama3", "model.safetensors"),
                           "other/model.safetensors"));
-    assert_ok(d9d_golden_compare("other", &(d9d_golden_opts){.device = unit_device_name()}, &a, &r));
+    assert_ok(
+        d9d_golden_compare("other", &(d9d_golden_opts){.device = unit_device_name()}, &a, &r));
     assert_true(r.worst > 0.1);
     d9d_arena_release(&a);
 }

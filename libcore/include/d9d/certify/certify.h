@@ -3,10 +3,11 @@
  *     llama: 4 layers, 42368 parameters
  *     check        result   figure     limit
  *     files        ok       0          0          39 tensors, 169472 bytes, config.json
- *     gradients    ok       8.8e-05    1e-02      39 tensors, the worst model.layers.0.mlp.up_proj.weight
- *     recompute    ok       0          0          loss and 39 gradients, full and selective
- *     steps        ok       0.91       1          loss 5.2177 to 4.7480 in 8 steps, resumed after 4
- *     golden       skipped  -          -          no --golden FOLDER of vectors
+ *     gradients    ok       8.8e-05    1e-02      39 tensors, the worst
+ * model.layers.0.mlp.up_proj.weight recompute    ok       0          0          loss and 39
+ * gradients, full and selective steps        ok       0.91       1          loss 5.2177 to 4.7480
+ * in 8 steps, resumed after 4 golden       skipped  -          -          no --golden FOLDER of
+ * vectors
  *     ...
  *
  * The small model is on the CPU in float32.  Its config.json is made from the family's tables, or
@@ -21,8 +22,8 @@
  *     check       figure
  *     files       tensors that differ, or are missing, after HuggingFace's layout, the suite's, and
  *                 back; config.json must be the same too
- *     golden      distance from stored float64 vectors (d9d/certify/golden.h), in units of its limit
- *     gradients   of each tensor along random directions, against finite differences of the loss:
+ *     golden      distance from stored float64 vectors (d9d/certify/golden.h), in units of its
+ * limit gradients   of each tensor along random directions, against finite differences of the loss:
  *                 the worst difference, relative to what a gradient of this norm has along one
  *     recompute   elements of loss and gradients that differ with activation checkpointing
  *     steps       last loss over the first, of AdamW on one repeated batch; a run that was resumed

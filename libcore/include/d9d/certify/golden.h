@@ -9,8 +9,9 @@
  *     DIR/train.jsonl, DIR/train.json           for ten steps of AdamW: the same rows as samples;
  *                                               [{"step": 1, "loss": 4.9, "grad_norm": 2.1}, ...]
  *
- * Of an encoder, golden.safetensors has instead packed documents, input_ids, positions and segments,
- * with hidden [B, S, H], the last hidden states, hidden_seed, a gradient of them, and grad.NAME.
+ * Of an encoder, golden.safetensors has instead packed documents, input_ids, positions and
+ * segments, with hidden [B, S, H], the last hidden states, hidden_seed, a gradient of them, and
+ * grad.NAME.
  *
  * Distances are relative, in the 2-norm.  The limit is 1e-5, or five times float32_apart where a
  * model amplifies rounding.  Gradients that are zero by mathematics are measured by all of them.
@@ -40,8 +41,8 @@ typedef struct d9d_golden_result {
 } d9d_golden_result;
 
 /* Compare the model of a folder.  D9D_OK also if it is further away than the limit.  ENOTFOUND,
- * EFORMAT: the vectors lack an array, or one has another size; EVERIFY: memory of the device was not
- * given back. */
+ * EFORMAT: the vectors lack an array, or one has another size; EVERIFY: memory of the device was
+ * not given back. */
 D9D_API D9D_MUST_USE d9d_status d9d_golden_compare(const char *dir, const d9d_golden_opts *opts,
                                                    d9d_arena *a, d9d_golden_result *out);
 
