@@ -10,6 +10,7 @@
 #include "certify/certify_parts.h"
 #include "certify/small_config.h"
 #include "d9d/base/fs.h"
+#include "d9d/base/plugin_call.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
 #include "d9d/model/hf/hf_config.h"
@@ -169,7 +170,10 @@ static d9d_status measure_model(d9di_certify *c, const json_t *doc, const char *
 
     D9D_TRY_OR(st, d9d_model_spec_of(c->choices, doc, file, &a, &spec), done);
     spec.opts.dtype = D9D_F32;
-    D9D_TRY_OR(st, spec.provider->create(spec.config, D9D_WHOLE_MODEL, &spec.opts, &m), done);
+    D9D_TRY_OR(st,
+               D9D_PLUGIN_CALL(spec.provider->table->name, spec.provider, create, spec.config,
+                               D9D_WHOLE_MODEL, &spec.opts, &m),
+               done);
     D9D_TRY_OR(st, d9d_module_params(m->module, &a, &params), done);
     c->provider = spec.provider;
     c->has_head = !m->bidirectional;
@@ -180,8 +184,9 @@ static d9d_status measure_model(d9di_certify *c, const json_t *doc, const char *
     c->out->parameters = 0;
     for (size_t i = 0; i < params.n; i++)
         c->out->parameters += d9d_shape_numel(&params.p[i]->spec.shape);
-    if (d9d_model_spec_trainable(&spec) != D9D_OK)
-        c->bound = d9d_arena_strdup(c->arena, d9d_err_message());
+    c->untrainable = d9d_model_spec_trainable(&spec) == D9D_OK
+                         ? NULL
+                         : d9d_arena_strdup(c->arena, d9d_err_message());
 done:
     d9d_model_free(m);
     d9d_arena_release(&a);

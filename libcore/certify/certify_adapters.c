@@ -117,8 +117,8 @@ d9d_status d9di_certify_adapters(d9di_certify *c, d9d_certificate_check *out)
 
     if (!c->has_head)
         return d9di_certify_skip(out, "an encoder has no next token");
-    if (c->bound != NULL)
-        return d9di_certify_skip(out, c->bound);
+    if (c->untrainable != NULL)
+        return d9di_certify_skip(out, c->untrainable);
     D9D_TRY(matrices_pattern(c, &pattern, &n));
     if (pattern == NULL)
         return d9di_certify_skip(out, "no matrix has a place in peft's files");

@@ -17,8 +17,8 @@ d9d_status d9di_certify_memory(d9di_certify *c, d9d_certificate_check *out)
 
     if (!c->has_head)
         return d9di_certify_skip(out, "an encoder has no next token");
-    if (c->bound != NULL)
-        return d9di_certify_skip(out, c->bound);
+    if (c->untrainable != NULL)
+        return d9di_certify_skip(out, c->untrainable);
     st = d9di_certify_plan(c, d9di_certify_train_doc(c, "planned", 2, NULL), &a, &plan);
     planned = st == D9D_OK ? d9d_plan_largest_rank(&plan)->peak : 0;
     d9d_arena_release(&a);

@@ -85,8 +85,8 @@ d9d_status d9di_certify_meshes(d9di_certify *c, d9d_certificate_check *out)
 
     if (!c->has_head)
         return d9di_certify_skip(out, "an encoder has no next token");
-    if (c->bound != NULL)
-        return d9di_certify_skip(out, c->bound);
+    if (c->untrainable != NULL)
+        return d9di_certify_skip(out, c->untrainable);
     if (ranks == 1) {
         D9D_TRY(d9di_certify_detail(c, out, "one rank: mpirun -n 4 d9d-map certify %s",
                                     c->out->source));

@@ -16,11 +16,11 @@ typedef struct d9di_certify {
     const d9d_table *const *choices;
     const d9d_model_provider *provider;
     d9d_certificate *out;
-    d9d_arena *arena;   /* of the certificate */
-    const char *dir;    /* a folder of its own; each check works in one of its name below it */
-    const char *folder; /* the small model, in HuggingFace's files */
-    const char *bound;  /* why it cannot be trained, or NULL */
-    bool has_head;      /* of a language model */
+    d9d_arena *arena;        /* of the certificate */
+    const char *dir;         /* a folder of its own; each check works in one of its name below it */
+    const char *folder;      /* the small model, in HuggingFace's files */
+    const char *untrainable; /* why it cannot be trained, or NULL */
+    bool has_head;           /* of a language model */
     bool has_experts;
     int64_t vocab, length; /* ids; positions of a sequence */
 } d9di_certify;

@@ -17,7 +17,7 @@ typedef struct small_number {
     const char *key;
     int64_t value;
     bool always;
-    const char *unless[2]; /* keys with which the row does not count */
+    const char *unless[2]; /* keys of families of which no such number is made */
 } small_number;
 
 static const small_number numbers[] = {
@@ -138,8 +138,6 @@ static int64_t value_of(const small_number *n, const json_t *doc)
 
 static bool row_counts(const small_number *n, const d9d_table *dims)
 {
-    if (find_key(dims, n->key) == NULL)
-        return false;
     for
         EACH(n->unless, i)
     if (n->unless[i] != NULL && find_key(dims, n->unless[i]) != NULL)

@@ -7,6 +7,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/hash.h"
+#include "d9d/base/plugin_call.h"
 #include "d9d/base/rng.h"
 #include "d9d/convert/model_export.h"
 #include "d9d/model/hf/hf_config.h"
@@ -72,7 +73,8 @@ static d9d_status model_create(d9di_small_model *m, const char *config,
     D9D_TRY(st);
     m->spec.opts.dtype = D9D_F32;
     m->spec.opts.recompute = opts->recompute;
-    D9D_TRY(m->spec.provider->create(m->spec.config, D9D_WHOLE_MODEL, &m->spec.opts, &m->model));
+    D9D_TRY(D9D_PLUGIN_CALL(m->spec.provider->table->name, m->spec.provider, create, m->spec.config,
+                            D9D_WHOLE_MODEL, &m->spec.opts, &m->model));
     D9D_TRY(d9d_module_bind(m->model->module));
     D9D_TRY(d9d_module_params(m->model->module, &m->arena, &m->params));
     D9D_TRY(d9d_device_open(opts->device != NULL ? opts->device : "cpu", &m->dev));
