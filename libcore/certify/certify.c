@@ -273,11 +273,15 @@ static d9d_status name_model(d9di_certify *c, const char *model)
 
 static d9d_status dir_begin(d9d_arena *a, d9d_outdir *o)
 {
-    const char *tmp = getenv("TMPDIR");
-    const char *path = d9d_fs_join(a, tmp != NULL && tmp[0] != '\0' ? tmp : "/tmp", "d9d-certify");
+    const char *named = getenv("TMPDIR");
+    const char *tmp = named != NULL && named[0] != '\0' ? named : "/tmp";
+    const char *path = d9d_fs_join(a, tmp, "d9d-certify");
 
-    return path != NULL ? d9d_outdir_begin(o, path, D9D_OUTDIR_REPLACE, NULL)
-                        : D9D_FAIL(D9D_ENOMEM, "certificate: out of memory");
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "certificate: out of memory");
+    if (!d9d_fs_is_dir(tmp))
+        return D9D_FAIL(D9D_ECONFIG, "TMPDIR: %s is no directory", tmp);
+    return d9d_outdir_begin(o, path, D9D_OUTDIR_REPLACE, NULL);
 }
 
 /* What rank 0 does alone, in a folder of its own. */

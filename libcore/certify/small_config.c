@@ -66,17 +66,23 @@ static const small_number numbers[] = {
 };
 enum { N_NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
 
-/* Training takes no other rate. */
-static const char *const dropouts[] = {"attention_dropout", "residual_dropout", "hidden_dropout",
-                                       "attn_pdrop",        "resid_pdrop",      "embd_pdrop"};
+/* Lists end with NULL. */
 
-/* Lists with a member for each layer, and lists of layers' numbers. */
-static const char *const per_layer[] = {"layer_types", "no_rope_layers", "attn_type_list"};
-static const char *const of_layers[] = {"mlp_only_layers"};
-/* Factors of the rotated features, two each. */
-static const char *const per_feature[] = {"short_factor", "long_factor"};
-static const char *const rope_objects[] = {"rope_scaling", "rope_parameters"};
-#define EACH(list, i) (size_t i = 0; i < sizeof(list) / sizeof((list)[0]); i++)
+/* Training takes no other rate. */
+static const char *const dropouts[] = {"attention_dropout",
+                                       "residual_dropout",
+                                       "hidden_dropout",
+                                       "attn_pdrop",
+                                       "resid_pdrop",
+                                       "embd_pdrop",
+                                       NULL};
+/* With a member for each layer. */
+static const char *const per_layer[] = {"layer_types", "no_rope_layers", "attn_type_list", NULL};
+/* With numbers of layers. */
+static const char *const of_layers[] = {"mlp_only_layers", NULL};
+/* With a factor for each pair of rotated features, in one of two objects. */
+static const char *const per_pair[] = {"short_factor", "long_factor", NULL};
+static const char *const rope_objects[] = {"rope_scaling", "rope_parameters", NULL};
 
 /* The provider's tables, in this library's layout whatever a plugin was built with. */
 static d9d_status read_tables(const d9d_model_provider *p, d9d_arena *a, d9d_hf_family *out)
@@ -138,32 +144,29 @@ static int64_t value_of(const small_number *n, const json_t *doc)
 
 static bool row_counts(const small_number *n, const d9d_table *dims)
 {
-    for
-        EACH(n->unless, i)
-    if (n->unless[i] != NULL && find_key(dims, n->unless[i]) != NULL)
-        return false;
+    for (int i = 0; i < 2; i++)
+        if (n->unless[i] != NULL && find_key(dims, n->unless[i]) != NULL)
+            return false;
     return true;
 }
 
 static void shrink_numbers(const d9d_hf_family *f, const json_t *doc, bool made, json_t **out)
 {
-    for
-        EACH(numbers, i)
-        {
-            const small_number *n = &numbers[i];
-            const char *field = field_of(f, doc, n->key);
-            int64_t now;
+    for (size_t i = 0; i < N_NUMBERS; i++) {
+        const small_number *n = &numbers[i];
+        const d9d_key *key = find_key(f->dims, n->key);
+        const char *field = field_of(f, doc, n->key);
+        int64_t now;
 
-            if (!row_counts(n, f->dims))
-                continue;
-            now = number_of(find_key(f->dims, n->key), json_object_get(doc, field));
-            if (now > n->value || (made && n->always))
-                d9d_json_set(out, field, json_integer(value_of(n, doc)));
-        }
-    for
-        EACH(dropouts, i)
-    if (find_key(f->dims, dropouts[i]) != NULL)
-        d9d_json_set(out, field_of(f, doc, dropouts[i]), json_real(0));
+        if (key == NULL || (made && !row_counts(n, f->dims)))
+            continue;
+        now = number_of(key, json_object_get(doc, field));
+        if (now > n->value || (made && n->always))
+            d9d_json_set(out, field, json_integer(value_of(n, doc)));
+    }
+    for (const char *const *k = dropouts; *k != NULL; k++)
+        if (find_key(f->dims, *k) != NULL)
+            d9d_json_set(out, field_of(f, doc, *k), json_real(0));
 }
 
 /* The first members of a list, with one of a kind that they lack as the last. */
@@ -189,28 +192,25 @@ static json_t *cut_list(const json_t *list, size_t n)
     return cut;
 }
 
+/* The numbers of layers that there still are. */
+static json_t *cut_numbers(const json_t *list)
+{
+    json_t *kept = json_array();
+
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_integer_value(json_array_get(list, i)) < LAYERS)
+            d9d_json_add(&kept, json_incref(json_array_get(list, i)));
+    return kept;
+}
+
 static void shrink_lists(const json_t *doc, json_t **out)
 {
-    for
-        EACH(per_layer, i)
-    if (json_is_array(json_object_get(doc, per_layer[i])))
-        d9d_json_set(out, per_layer[i], cut_list(json_object_get(doc, per_layer[i]), LAYERS));
-    for
-        EACH(of_layers, i)
-        {
-            const json_t *list = json_object_get(doc, of_layers[i]), *v;
-            json_t *kept = json_array();
-            size_t k;
-
-            json_array_foreach(list, k, v)
-            {
-                if (json_integer_value(v) < LAYERS)
-                    d9d_json_add(&kept, json_incref((json_t *)(uintptr_t)v));
-            }
-            if (json_is_array(list))
-                d9d_json_set(out, of_layers[i], json_incref(kept));
-            json_decref(kept);
-        }
+    for (const char *const *k = per_layer; *k != NULL; k++)
+        if (json_is_array(json_object_get(doc, *k)))
+            d9d_json_set(out, *k, cut_list(json_object_get(doc, *k), LAYERS));
+    for (const char *const *k = of_layers; *k != NULL; k++)
+        if (json_is_array(json_object_get(doc, *k)))
+            d9d_json_set(out, *k, cut_numbers(json_object_get(doc, *k)));
 }
 
 static double share_rotated(const json_t *doc, const json_t *rope)
@@ -222,30 +222,33 @@ static double share_rotated(const json_t *doc, const json_t *rope)
     return json_is_number(v) ? json_number_value(v) : 1;
 }
 
+static json_t *shrink_factors(const json_t *rope, size_t n)
+{
+    json_t *small = json_copy((json_t *)(uintptr_t)rope);
+
+    for (const char *const *k = per_pair; *k != NULL; k++) {
+        const json_t *list = json_object_get(rope, *k);
+        json_t *cut = json_array();
+
+        for (size_t i = 0; i < n && i < json_array_size(list); i++)
+            d9d_json_add(&cut, json_incref(json_array_get(list, i)));
+        if (json_is_array(list))
+            d9d_json_set(&small, *k, cut);
+        else
+            json_decref(cut);
+    }
+    return small;
+}
+
 static void shrink_rope(const json_t *doc, json_t **out)
 {
-    for
-        EACH(rope_objects, i)
-        {
-            const json_t *rope = json_object_get(doc, rope_objects[i]);
-            json_t *small = json_is_object(rope) ? json_copy((json_t *)(uintptr_t)rope) : NULL;
-            const size_t n = (size_t)(HEAD_DIM * share_rotated(doc, rope) / 2);
+    for (const char *const *k = rope_objects; *k != NULL; k++) {
+        const json_t *rope = json_object_get(doc, *k);
 
-            if (!json_is_object(rope))
-                continue;
-        for
-            EACH(per_feature, k)
-            {
-                json_t *list = json_object_get(rope, per_feature[k]), *cut = json_array();
-
-                for (size_t j = 0; j < n && j < json_array_size(list); j++)
-                    d9d_json_add(&cut, json_incref(json_array_get(list, j)));
-                if (json_is_array(list))
-                    d9d_json_set(&small, per_feature[k], json_incref(cut));
-                json_decref(cut);
-            }
-        d9d_json_set(out, rope_objects[i], small);
-        }
+        if (json_is_object(rope))
+            d9d_json_set(out, *k,
+                         shrink_factors(rope, (size_t)(HEAD_DIM * share_rotated(doc, rope) / 2)));
+    }
 }
 
 d9d_status d9di_small_config_shrink(const d9d_model_provider *p, const json_t *doc, d9d_arena *a,
