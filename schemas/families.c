@@ -17,14 +17,18 @@ static const char intro[] =
 static const char certificate[] =
     "\n## What is checked\n\n"
     "`d9d-map certify FAMILY` makes a small model and prints what holds of it, one line a check "
-    "with its figure and limit. The tests certify every family above. `d9d-map certify --plugin "
+    "with its figure and limit. `make test-long` certifies every family above. `d9d-map certify "
+    "--plugin "
     "LIB.so FAMILY` does it for a family of yours.\n\n"
     "| check | what must hold |\n|---|---|\n";
 
 static const char fields[] =
     "\n## Fields of config.json\n\n"
     "A field that is not listed is refused by name, with its value. A field with one value is "
-    "refused with any other. Fields without effect change no result.\n";
+    "refused with any other. Fields without effect change no result. What a family says of a field "
+    "comes before what all say.\n";
+
+static const char heading[] = "| rule | fields |\n|---|---|\n";
 
 static bool is_first(const d9d_hf_family *f, const d9d_hf_field *of, d9d_hf_rule rule)
 {
@@ -52,27 +56,27 @@ static d9d_status put_rule(const d9d_hf_family *f, d9d_hf_rule rule, const char 
     for (const d9d_hf_field *r = f->fields; r != NULL && r->name != NULL; r++) {
         if (r->rule != rule)
             continue;
-        D9D_TRY(is_first(f, r, rule) ? d9d_buf_printf(out, "- %s: ", label)
+        D9D_TRY(is_first(f, r, rule) ? d9d_buf_printf(out, "| %s | ", label)
                                      : d9d_buf_printf(out, ", "));
         D9D_TRY(put_field(r, out));
         any = true;
     }
-    return any ? d9d_buf_printf(out, "\n") : D9D_OK;
+    return any ? d9d_buf_printf(out, " |\n") : D9D_OK;
 }
 
 static d9d_status put_keys(const d9d_hf_family *f, d9d_buf *out)
 {
-    D9D_TRY(d9d_buf_printf(out, "- read:"));
+    D9D_TRY(d9d_buf_printf(out, "| read |"));
     for (const d9d_key *k = f->dims->keys; k->name != NULL; k++)
         D9D_TRY(d9d_buf_printf(out, "%s `%s`", k == f->dims->keys ? "" : ",", k->name));
-    return d9d_buf_printf(out, "\n");
+    return d9d_buf_printf(out, " |\n");
 }
 
 static d9d_status put_fields(const d9d_table *section, d9d_buf *out)
 {
     const d9d_hf_family f = d9d_model_hf_family(section->row);
 
-    D9D_TRY(d9d_buf_printf(out, "\n### %s\n\n", section->name));
+    D9D_TRY(d9d_buf_printf(out, "\n### %s\n\n%s", section->name, heading));
     D9D_TRY(put_keys(&f, out));
     D9D_TRY(put_rule(&f, D9D_HF_RULE_READ, "read too", out));
     D9D_TRY(put_rule(&f, D9D_HF_RULE_ALIAS, "other names", out));
@@ -111,7 +115,7 @@ d9d_status d9di_families_append(d9d_buf *out)
     for (const d9d_certificate_about *c = d9d_certificate_abouts; c->name != NULL; c++)
         D9D_TRY(d9d_buf_printf(out, "| `%s` | %s |\n", c->name, c->text));
     D9D_TRY(d9d_buf_append(out, fields, strlen(fields)));
-    D9D_TRY(d9d_buf_printf(out, "\n### all families\n\n"));
+    D9D_TRY(d9d_buf_printf(out, "\n### all families\n\n%s", heading));
     D9D_TRY(put_rule(&common, D9D_HF_RULE_READ, "read", out));
     D9D_TRY(put_rule(&common, D9D_HF_RULE_ONLY, "one value", out));
     D9D_TRY(put_rule(&common, D9D_HF_RULE_IGNORED, "without effect", out));

@@ -158,7 +158,7 @@ static d9d_status measure_direction(const probes *s, size_t first, size_t end, d
 typedef struct finding {
     double error; /* the worst */
     const char *name;
-    size_t untold; /* tensors that no direction told of */
+    size_t unmeasured; /* tensors of which no step tells */
 } finding;
 
 /* Of parameters [first, end) together, by some directions that tell. */
@@ -166,7 +166,7 @@ static d9d_status measure(probes *s, size_t first, size_t end, const char *name,
                           finding *out)
 {
     double squares = 0;
-    int told = 0;
+    int measured = 0;
 
     for (size_t i = first; i < end; i++) {
         const probe *p = &s->of[i];
@@ -174,20 +174,20 @@ static d9d_status measure(probes *s, size_t first, size_t end, const char *name,
 
         squares += pow(p->scale * (p->norm > least ? p->norm : least), 2);
     }
-    for (uint64_t k = 0; k < TRIES && told < WANTED; k++) {
+    for (uint64_t k = 0; k < TRIES && measured < WANTED; k++) {
         double error;
         bool tells;
 
         for (size_t i = first; i < end; i++)
             draw_direction(&s->of[i], seed, k);
         D9D_TRY(measure_direction(s, first, end, sqrt(squares), &error, &tells));
-        told += tells;
+        measured += tells;
         if (tells && (out->name == NULL || !(error <= out->error))) {
             out->error = error;
             out->name = name;
         }
     }
-    out->untold += told == 0;
+    out->unmeasured += measured == 0;
     return D9D_OK;
 }
 
@@ -234,14 +234,15 @@ static d9d_status measure_tokens(d9di_certify *c, uint64_t seed, finding *out, s
 
 d9d_status d9di_certify_gradients(d9di_certify *c, d9d_certificate_check *out)
 {
-    finding f = {.untold = 1};
+    finding f = {.unmeasured = 1};
     size_t tensors = 0;
 
-    for (uint64_t k = 0; k < TOKENS && f.untold > 0; k++)
+    for (uint64_t k = 0; k < TOKENS && f.unmeasured > 0; k++)
         D9D_TRY(measure_tokens(c, c->opts->seed + k, &f, &tensors));
-    out->figure = f.untold == 0 ? f.error : INFINITY;
+    out->figure = f.unmeasured == 0 ? f.error : INFINITY;
     out->limit = limit;
-    return f.untold == 0 ? d9di_certify_detail(c, out, "%zu tensors, the worst %s", tensors, f.name)
-                         : d9di_certify_detail(c, out, "of %zu of %zu tensors no step tells",
-                                               f.untold, tensors);
+    return f.unmeasured == 0
+               ? d9di_certify_detail(c, out, "%zu tensors, the worst %s", tensors, f.name)
+               : d9di_certify_detail(c, out, "of %zu of %zu tensors no step tells", f.unmeasured,
+                                     tensors);
 }
