@@ -83,7 +83,7 @@ static d9d_status check_adapters(d9di_certify *c, json_t *pattern, d9d_certifica
                                &base));
     D9D_TRY(d9di_certify_train(c, d9di_certify_train_doc(c, "tuned", STEPS, peft_section(pattern)),
                                &tuned));
-    if (memcmp(&base.first_loss, &tuned.first_loss, sizeof(double)) != 0)
+    if (base.first_loss != tuned.first_loss)
         return D9D_FAIL(D9D_EVERIFY, "with new adapters the loss is %.9g, without them %.9g",
                         tuned.first_loss, base.first_loss);
     adapter = d9d_arena_printf(c->arena, "%s/adapter", tuned.run_dir);

@@ -24,13 +24,22 @@ static d9d_status run_backward(const d9di_certify *c, d9d_model_recompute_mode m
     return st;
 }
 
+static bool is_same_bits(float a, float b)
+{
+    uint32_t bits[2];
+
+    memcpy(&bits[0], &a, sizeof(a));
+    memcpy(&bits[1], &b, sizeof(b));
+    return bits[0] == bits[1];
+}
+
 static uint64_t count_different(const backward_result *a, const backward_result *b)
 {
-    uint64_t n = memcmp(&a->loss, &b->loss, sizeof(a->loss)) != 0;
+    uint64_t n = a->loss != b->loss;
 
     for (size_t i = 0; i < a->grads.n; i++)
-        for (size_t k = 0; k < a->grads.count[i]; k++)
-            n += memcmp(&a->grads.of[i][k], &b->grads.of[i][k], sizeof(float)) != 0;
+        for (size_t k = 0; a->grads.of[i] != NULL && k < a->grads.count[i]; k++)
+            n += !is_same_bits(a->grads.of[i][k], b->grads.of[i][k]);
     return n;
 }
 

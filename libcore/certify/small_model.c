@@ -170,7 +170,7 @@ d9d_status d9di_small_model_open(d9di_small_model *m, const char *folder,
                                  const d9di_small_model_opts *opts)
 {
     D9D_TRY(d9di_small_model_load(m, folder, opts));
-    m->rows = D9DI_SMALL_ROWS;
+    m->rows = opts->rows > 0 ? opts->rows : D9DI_SMALL_ROWS;
     m->length =
         m->model->max_positions < D9DI_SMALL_LENGTH ? m->model->max_positions : D9DI_SMALL_LENGTH;
     D9D_TRY(tokens_upload(m, opts->seed));

@@ -35,6 +35,7 @@ typedef struct d9di_small_model_opts {
     const d9d_table *const *choices; /* of model_provider */
     d9d_model_recompute_mode recompute;
     uint64_t seed;      /* of its tokens */
+    int64_t rows;       /* of tokens; 0: D9DI_SMALL_ROWS */
     const char *device; /* NULL: "cpu" */
 } d9di_small_model_opts;
 
