@@ -101,23 +101,25 @@ static d9d_status run_check(d9di_certify *c, size_t i)
     return D9D_OK;
 }
 
+/* After a signal there is no certificate, but a failure. */
+static d9d_status check_signals(d9di_certify *c, d9d_status st)
+{
+    const char *reason = d9d_preemption_reason(c->signals);
+
+    if (st != D9D_EINTR && (st != D9D_OK || reason == NULL))
+        return st;
+    c->out->n = 0;
+    return D9D_FAIL(D9D_EVERIFY, "%s: no certificate", reason != NULL ? reason : "a signal");
+}
+
 /* The checks of all ranks together, or those of rank 0. */
 static d9d_status run_checks(d9di_certify *c, bool together)
 {
-    d9d_preemption *signals;
-    d9d_status st = D9D_OK;
+    d9d_status st = check_signals(c, D9D_OK);
 
-    D9D_TRY(d9d_preemption_open(D9D_PREEMPTION_NO_LIMIT, c->opts->log, &signals));
-    for (size_t i = 0; i < N_CHECKS && st == D9D_OK; i++) {
-        if (checks[i].together != together)
-            continue;
-        st = run_check(c, i);
-        if (st == D9D_OK && d9d_preemption_reason(signals) != NULL)
-            st = D9D_FAIL(D9D_EVERIFY, "%s: no certificate", d9d_preemption_reason(signals));
-        if (st == D9D_EINTR)
-            st = D9D_FAIL(D9D_EVERIFY, "a signal: no certificate");
-    }
-    d9d_preemption_close(signals);
+    for (size_t i = 0; i < N_CHECKS && st == D9D_OK; i++)
+        if (checks[i].together == together)
+            st = check_signals(c, run_check(c, i));
     return st;
 }
 
@@ -342,8 +344,10 @@ d9d_status d9d_certify(const char *model, const d9d_certify_opts *opts, d9d_aren
 
     *out = (d9d_certificate){.family = NULL};
     D9D_TRY(d9d_bootstrap_agree_status(opts->bootstrap, prepare(&c, model)));
+    D9D_TRY(d9d_preemption_open(D9D_PREEMPTION_NO_LIMIT, opts->log, &c.signals));
     st = certify_together(&c, model, &dir);
     d9d_outdir_release(&dir);
+    d9d_preemption_close(c.signals);
     return st;
 }
 

@@ -13,6 +13,7 @@
 
 typedef struct d9di_certify {
     const d9d_certify_opts *opts;
+    struct d9d_preemption *signals;
     const d9d_table *const *choices;
     const d9d_model_provider *provider;
     d9d_certificate *out;

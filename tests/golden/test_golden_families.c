@@ -94,7 +94,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_equal_transformers),
         cmocka_unit_test(hidden_states_equal_transformers),
-        cmocka_unit_test(other_weights_are_far_away),
+        unit_test_in_dir(other_weights_are_far_away),
     };
 
     return cmocka_run_group_tests_name("golden families", tests, NULL, NULL);

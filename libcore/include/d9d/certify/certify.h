@@ -1,13 +1,12 @@
 /* certify.h - what holds of a family of models, measured on a small one: d9d-map certify.
  *
- *     llama: 4 layers, 42368 parameters
- *     check        result   figure     limit
- *     files        ok       0          0          39 tensors, 169472 bytes, config.json
- *     gradients    ok       8.8e-05    1e-02      39 tensors, the worst
- * model.layers.0.mlp.up_proj.weight recompute    ok       0          0          loss and 39
- * gradients, full and selective steps        ok       0.91       1          loss 5.2177 to 4.7480
- * in 8 steps, resumed after 4 golden       skipped  -          -          no --golden FOLDER of
- * vectors
+ *     llama: llama, 4 layers, 35104 parameters, random weights
+ *     check        result   figure    limit
+ *     files        ok       0         0         39 tensors, 140416 bytes, config.json
+ *     golden       skipped  -         -         no --golden FOLDER of vectors
+ *     gradients    ok       3.1e-04   0.01      39 tensors, the worst model.layers.0.self_attn...
+ *     recompute    ok       0         0         loss and 39 gradients, full and selective
+ *     steps        ok       0.291     0.99      loss 5.1468 to 1.5002 in 8 steps, resumed at 4
  *     ...
  *
  * The small model is on the CPU in float32.  Its config.json is made from the family's tables, or
@@ -22,8 +21,9 @@
  *     check       figure
  *     files       tensors that differ, or are missing, after HuggingFace's layout, the suite's, and
  *                 back; config.json must be the same too
- *     golden      distance from stored float64 vectors (d9d/certify/golden.h), in units of its
- * limit gradients   of each tensor along random directions, against finite differences of the loss:
+ *     golden      largest distance from stored float64 vectors (d9d/certify/golden.h), or of the
+ *                 losses of ten steps of AdamW
+ *     gradients   of each tensor along random directions, against finite differences of the loss:
  *                 the worst difference, relative to what a gradient of this norm has along one
  *     recompute   elements of loss and gradients that differ with activation checkpointing
  *     steps       last loss over the first, of AdamW on one repeated batch; a run that was resumed
@@ -34,6 +34,10 @@
  *                 decoding with the KV cache took, relative to the logits
  *     memory      measured peak of a training step against the planned one, relative
  *     meshes      losses and gradient norms on all ranks against one, relative
+ *
+ * The ranks of a launch run the last check together, on the first of a list of meshes that the
+ * family accepts, such as data_parallel_shard 2, tensor_parallel 2 for four.  Rank 0 runs the
+ * others before, alone.  All ranks need the folder of rank 0: with several hosts, TMPDIR is shared.
  */
 #ifndef D9D_CERTIFY_CERTIFY_H
 #define D9D_CERTIFY_CERTIFY_H
@@ -90,9 +94,9 @@ D9D_API extern const d9d_certificate_about d9d_certificate_abouts[];
 
 /* Certify a family (a model_type, or the name of its section) or the model of a folder.  Strings
  * are in the arena; d9d_certificate_release() frees the rest.  Collective over the bootstrap; the
- * certificate is rank 0's.  EVERIFY if a check failed, and the certificate is filled then too;
- * ECONFIG, ENOTSUP and ENOTFOUND for what is no family and no folder, before anything is made;
- * EINTR after a signal. */
+ * certificate is rank 0's.  EVERIFY if a check failed, and the certificate is filled then too, and
+ * after a signal, without checks; ECONFIG, ENOTSUP and ENOTFOUND for what is no family and no
+ * folder, before anything is made. */
 D9D_API D9D_MUST_USE d9d_status d9d_certify(const char *model, const d9d_certify_opts *opts,
                                             d9d_arena *a, d9d_certificate *out);
 D9D_API void d9d_certificate_release(d9d_certificate *c);
