@@ -19,7 +19,7 @@
 #   make gpu-pack        what another machine needs for all of them, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
-#   make schemas         write schemas/*.json, docs/reference/config-*.md and messages.md anew from the code
+#   make schemas         write schemas/*.json, docs/reference/config-*.md, families.md and messages.md anew from the code
 #   make config          what was found on this machine
 #   make site            documents and headers as HTML pages, in build/site (Doxygen)
 #   make install         under PREFIX (/usr/local), staged in DESTDIR; also uninstall

@@ -1,7 +1,7 @@
 /* dump.c - writes the JSON Schemas of all formats from their key tables, or checks files.
  *
  *     dump DIR                    DIR/d9d.train.v1.json, ...
- *     dump --pages DIR            DIR/config-train.md, ...: configurations for people
+ *     dump --pages DIR            DIR/config-train.md, ...: configurations for people, families.md
  *     dump d9d.run.v1 FILE...     check that each file has this format, .jsonl line by line
  *
  * `make schemas` runs it.  A meta check compares its output with the stored schemas, and a test of
@@ -14,6 +14,7 @@
 #include "d9d/ckpt/mapper/mapper_spec.h"
 #include "d9d/job/job.h"
 #include "d9d/sched/piecewise.h"
+#include "families.h"
 #include "formats.h"
 #include "reference.h"
 
@@ -21,13 +22,21 @@ static const struct {
     const char *id;
     const d9d_table *table;
 } schemas[] = {
-    {"d9d.train.v1", &d9d_train_config_table},  {"d9d.infer.v1", &d9d_infer_config_table},
-    {"d9d.piecewise.v1", &d9d_piecewise_table}, {"d9d.mapper.v1", &d9d_mapper_table},
-    {"d9d.map-plan.v1", &d9di_map_plan_format}, {"d9d.model.v1", &d9di_model_format},
-    {"d9d.dataset.v1", &d9di_dataset_format},   {"d9d.checkpoint.v1", &d9di_checkpoint_format},
-    {"d9d.run.v1", &d9di_run_format},           {"d9d.metrics.v1", &d9di_metrics_format},
-    {"d9d.samples.v1", &d9di_samples_format},   {"d9d.flight.v1", &d9di_flight_format},
-    {"d9d.plan.v1", &d9di_plan_format},         {"d9d.suggest.v1", &d9di_suggest_format},
+    {"d9d.train.v1", &d9d_train_config_table},
+    {"d9d.infer.v1", &d9d_infer_config_table},
+    {"d9d.piecewise.v1", &d9d_piecewise_table},
+    {"d9d.mapper.v1", &d9d_mapper_table},
+    {"d9d.map-plan.v1", &d9di_map_plan_format},
+    {"d9d.model.v1", &d9di_model_format},
+    {"d9d.dataset.v1", &d9di_dataset_format},
+    {"d9d.checkpoint.v1", &d9di_checkpoint_format},
+    {"d9d.run.v1", &d9di_run_format},
+    {"d9d.metrics.v1", &d9di_metrics_format},
+    {"d9d.samples.v1", &d9di_samples_format},
+    {"d9d.flight.v1", &d9di_flight_format},
+    {"d9d.plan.v1", &d9di_plan_format},
+    {"d9d.suggest.v1", &d9di_suggest_format},
+    {"d9d.certificate.v1", &d9di_certificate_format},
 };
 enum { N_SCHEMAS = sizeof(schemas) / sizeof(schemas[0]), MAX_FILE_BYTES = 32 << 20 };
 
@@ -91,6 +100,17 @@ static d9d_status dump_page(const char *dir, const d9d_table *table, const d9di_
 
     if (st == D9D_OK)
         st = write_text(dir, page->page, &text);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status dump_families(const char *dir)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9di_families_append(&text);
+
+    if (st == D9D_OK)
+        st = write_text(dir, "families.md", &text);
     d9d_buf_release(&text);
     return st;
 }
@@ -169,7 +189,7 @@ static d9d_status dump_pages(const char *dir)
 {
     for (size_t i = 0; i < N_PAGES; i++)
         D9D_TRY(dump_page(dir, pages[i].table, &pages[i].page));
-    return D9D_OK;
+    return dump_families(dir);
 }
 
 int main(int argc, char **argv)

@@ -425,6 +425,41 @@ static const d9d_key model_keys[] = {
 };
 const d9d_table d9di_model_format = TABLE("model", model_keys, "a model folder, described");
 
+/* --- d9d.certificate.v1 ------------------------------------------------------------------ */
+
+static const char *const certificate_ids[] = {"d9d.certificate.v1", NULL};
+static const char *const check_results[] = {"ok", "failed", "skipped", NULL};
+static const d9d_key certificate_check_keys[] = {
+    TEXT("check", "its name"),
+    FIELD("result", ENUM, D9D_REQUIRED, "skipped: it does not apply, or was not asked for",
+          .names = check_results),
+    REAL("figure", "what was measured; null: nothing"),
+    REAL("limit", "what it may be at most; null: nothing was measured"),
+    TEXT("detail", "what was compared, what failed, or why it was skipped"),
+    D9D_KEY_END,
+};
+static const d9d_table certificate_check_table =
+    TABLE("check", certificate_check_keys, "a property of the small model");
+static const d9d_key a_certificate_check = {.kind = D9D_KIND_TABLE,
+                                            .table = &certificate_check_table};
+static const d9d_key certificate_keys[] = {
+    FORMAT(certificate_ids),
+    TEXT("version", "of the suite"),
+    TEXT("source", "the family or the folder, as given"),
+    TEXT("family", "the section of model_provider that reads it"),
+    TEXT("model_type", "of config.json"),
+    FIELD("shrunk", BOOL, D9D_REQUIRED, "the folder's configuration was made smaller"),
+    FIELD("own_weights", BOOL, D9D_REQUIRED, "the folder's weights; false: random ones"),
+    COUNT("seed", "of weights, tokens and directions"),
+    COUNT("layers", "decoder layers"),
+    COUNT("parameters", "numbers in all tensors of the model"),
+    FIELD("config", JSON, D9D_REQUIRED, "config.json of the small model"),
+    LIST("checks", &a_certificate_check, "in the order in which they ran"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_certificate_format =
+    TABLE("certificate", certificate_keys, "what holds of a family, measured on a small model");
+
 /* --- d9d.map-plan.v1 ------------------------------------------------------------------- */
 
 static const char *const map_plan_ids[] = {"d9d.map-plan.v1", NULL};

@@ -1,6 +1,6 @@
-/* d9d-map - converts, plans, verifies, compares, describes and initialises checkpoints. */
+/* d9d-map - converts, plans, verifies, compares, describes, initialises and certifies. */
 #include "d9d/convert/describe.h"
-#include "map_convert.h"
+#include "map_certify.h"
 
 static const char *const layout_names[] = {"other", "d9d", "hf", NULL};
 static const char *const experts[] = {"as-before", "per-expert", "fused", NULL};
@@ -69,6 +69,11 @@ static const tool_option verify_options[] = {
              "DIR, made elsewhere, need not have a manifest.json"),
     JOBS_OPTION, TOOL_END};
 static const tool_option describe_options[] = {PLUGIN_OPTION, TOOL_END};
+static const tool_option certify_options[] = {
+    TOOL_OPT(struct map_opts, golden, STRING, "golden", 0, "FOLDER",
+             "compare the model of FOLDER with the float64 vectors in it"),
+    TOOL_OPT(struct map_opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
+    PLUGIN_OPTION, TOOL_END};
 static const tool_option init_options[] = {
     MODEL_OPTION("the model: a config.json of HuggingFace's"),
     TOOL_OPT(struct map_opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
@@ -183,6 +188,9 @@ int main(int argc, char **argv)
         COMMAND("init", "DST", 1, 1, init_options, map_convert,
                 "Make a checkpoint with random weights: ones in norms, normal with the deviation "
                 "initializer_range elsewhere.  Seed, tensor and element alone decide a weight."),
+        COMMAND("certify", "FAMILY|DIR", 1, 1, certify_options, map_certify,
+                "Make a small model of FAMILY, or of the folder DIR, and print what holds of it.  "
+                "Exit 1 if a check fails."),
         {.run = NULL},
     };
     static const tool map = {"d9d-map", "Convert, inspect, compare and make checkpoints.",

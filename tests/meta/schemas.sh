@@ -1,5 +1,5 @@
 #!/bin/bash
-# schemas/*.json and docs/reference/config-*.md are what the key tables of the code say, messages.md beside
+# schemas/*.json and docs/reference/{config-*,families}.md are what the tables of the code say, messages.md beside
 # them what its failures say (`make schemas` writes all), and every schema that a tool prints is there.
 . "$(dirname "$0")/meta.bash"
 
@@ -24,7 +24,7 @@ check() {
     diff -r -x '*.[ch]' "$tmp" schemas | head -n 20
     mkdir "$tmp/pages"
     "$build/schemas/dump" --pages "$tmp/pages" || echo "schemas/dump --pages: exit status $?"
-    for page in docs/reference/config-*.md "$tmp"/pages/*; do
+    for page in docs/reference/config-*.md docs/reference/families.md "$tmp"/pages/*; do
         [ ! -e "$page" ] || diff "$tmp/pages/${page##*/}" "docs/reference/${page##*/}" 2>&1 | head -n 20
     done
     grep -l -- 'print-schema' tools/d9d-*.c 2>/dev/null | while read -r tool; do

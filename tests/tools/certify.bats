@@ -1,0 +1,160 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# d9d-map certify: what holds of a family, by a small model of it, and what does not.
+
+setup() {
+    load helper
+    golden=$BATS_TEST_DIRNAME/../golden
+    root=$BATS_TEST_DIRNAME/../..
+    build=${D9D_BUILD:-$root/build}
+    export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+    mkdir "$BATS_TEST_TMPDIR/work" "$BATS_TEST_TMPDIR/tmp" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    export TMPDIR=$BATS_TEST_TMPDIR/tmp
+}
+teardown() { [ -z "$(ls -A "$TMPDIR")" ] || { ls -A "$TMPDIR" && false; }; }
+
+# certified NAME CHECK...: all checks of the certificate in out are there; those given are skipped, and
+# no other.
+certified() {
+    local name=$1 want
+    shift
+    want=$(for c in files golden gradients recompute steps adapters generation memory meshes; do
+        [[ " golden meshes $* " == *" $c "* ]] && echo "$c skipped" || echo "$c ok"
+    done)
+    diff <(echo "$want") <(sed 1,2d out | awk '{ print $1, $2 }') || { cat out && echo "$name" && false; }
+}
+
+# plugin SOURCE SED-COMMAND: libmine.so of it.
+plugin() {
+    sed "$2" "$root/examples/plugins/$1.c" >mine.c
+    [ -z "$2" ] || ! cmp -s mine.c "$root/examples/plugins/$1.c"
+    # shellcheck disable=SC2046 # words
+    ${CC:-cc} -std=c11 -D_GNU_SOURCE ${D9D_SAN:+-fsanitize=$D9D_SAN} -shared -fPIC -o libmine.so \
+        -I"$root/libcore/include" -I"$root/kernels/include" $(pkg-config --cflags jansson) mine.c -L"$build/lib" -ld9d
+}
+
+# fails CHECK: the certificate in output has failed in this check, and in no other.
+fails() {
+    [ "$(awk '$2 == "FAILED" { print $1 }' <<<"$output")" = "$1" ] || { echo "$output" && false; }
+    [[ "$stderr" == *'verification failed: '*': 1 of 9 checks failed' ]]
+}
+
+@test "families: every check holds" {
+    local families='llama qwen3_next deepseek_v3 gpt_oss gemma3_text'
+    [ -z "${D9D_LONG:-}" ] || families=$(sed -n 's/^| \[`\([a-z0-9_]*\)`\].*/\1/p' "$root/docs/reference/families.md")
+    for f in $families; do
+        d9d-map certify "$f" >out
+        case $f in
+        gpt2) certified "$f" adapters ;;
+        modernbert) certified "$f" steps adapters generation memory ;;
+        *) certified "$f" ;;
+        esac
+    done
+}
+
+@test "an encoder, and a family without a place for adapters" {
+    d9d-map certify modernbert >out
+    certified modernbert steps adapters generation memory
+    d9d-map certify gpt2 --seed 3 >out
+    certified gpt2 adapters
+}
+
+@test "a folder with its own weights and golden vectors" {
+    d9d-map certify --golden "$golden/families/mixtral" "$golden/families/mixtral" >out
+    grep -q ': mixtral, 2 layers, .*, its own weights$' out
+    grep -q '^golden  *ok .*10 steps of AdamW' out
+    d9d-map certify --golden "$golden/encoders/modernbert" modernbert >out
+    grep -q '^golden  *ok ' out
+    # another model's vectors: of the file, of a step, and not of this family
+    cp -r "$golden/families/mistral" other
+    chmod -R u+w other
+    cp "$golden/families/llama3/model.safetensors" other
+    run -1 --separate-stderr d9d-map certify --golden other mistral
+    fails golden
+    cp "$golden/families/mistral/model.safetensors" other
+    sed -i '0,/"loss": /s//"loss": 1/' other/train.json
+    run -1 --separate-stderr d9d-map certify --golden other mistral
+    fails golden
+    [[ "$output" == *"the worst a step's loss"* ]]
+    run -2 --separate-stderr d9d-map certify --golden other llama
+    [ "$stderr" = "d9d-map: invalid configuration: --golden: other is of mistral, not of llama" ]
+}
+
+@test "a large configuration is made smaller, and stays what it is" {
+    mkdir large
+    cat >large/config.json <<'JSON'
+{"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 8,
+ "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 262208,
+ "sliding_window": 1024, "query_pre_attn_scalar": 256, "final_logit_softcapping": 30.0,
+ "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+  "sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]}
+JSON
+    d9d-map certify large >out
+    grep -q '^large: gemma3, made smaller, 4 layers' out
+    certified large
+    d9d-map certify --json large >out
+    tr -d ' \n' <out | grep -q '"layer_types":\["sliding_attention","sliding_attention","sliding_attention","full_attention"\]'
+    grep -q '"num_key_value_heads": 4' out
+    grep -q '"final_logit_softcapping": 30.0' out
+}
+
+@test "JSON is d9d.certificate.v1, also of what failed" {
+    d9d-map certify --json olmo >out
+    "$build/schemas/dump" d9d.certificate.v1 out
+    plugin seed_oss ''
+    cp -r "$golden/plugins/seed_oss" . && chmod -R u+w seed_oss
+    cp "$golden/plugins/seed_oss_tied/golden.safetensors" seed_oss
+    run -1 --separate-stderr d9d-map certify --json --plugin ./libmine.so --golden seed_oss seed_oss
+    echo "$output" >out
+    "$build/schemas/dump" d9d.certificate.v1 out
+    grep -q '"result": "failed"' out
+    run -0 --separate-stderr d9d-map certify --quiet olmo
+    [ -z "$output$stderr" ]
+}
+
+@test "a family of a plugin, and wrong ones" {
+    plugin seed_oss ''
+    d9d-map certify --plugin ./libmine.so --golden "$golden/plugins/seed_oss" seed_oss | sed 's/^\(golden  *\)ok/\1skipped/' >out
+    certified seed_oss
+    # a residual that is left out is another model
+    plugin seed_oss 's/(&l->mlp, t, h, x, y)/(\&l->mlp, t, h, h, y)/'
+    run -1 --separate-stderr d9d-map certify --plugin ./libmine.so --golden "$golden/plugins/seed_oss" seed_oss
+    fails golden
+    # a norm that decoding leaves out
+    plugin seed_oss 's/(&l->self_attn, t, h,/(\&l->self_attn, t, in->cache ? in->x : h,/'
+    run -1 --separate-stderr d9d-map certify --plugin ./libmine.so seed_oss
+    fails generation
+    # a gradient that is a little wrong
+    plugin gelu 's/\*slope = 0\.5 \* (1 + th)/*slope = 0.48 * (1 + th)/'
+    run -1 --separate-stderr d9d-map certify --plugin ./libmine.so gelu
+    fails gradients
+    [[ "$output" == *'skipped'*'the model has no KV cache'* ]]
+}
+
+@test "what is no family and no folder is refused before anything is made" {
+    run -2 --separate-stderr d9d-map certify lama
+    [ "$stderr" = 'd9d-map: invalid configuration: lama: neither a folder nor a family; did you mean "llama"?' ]
+    run -2 --separate-stderr d9d-map certify auto
+    [[ "$stderr" == *': auto: neither a folder nor a family'* ]]
+    mkdir empty
+    run -2 --separate-stderr d9d-map certify empty
+    [[ "$stderr" == *'not found: empty/config.json'* ]]
+    run -2 d9d-map certify
+    run -2 d9d-map certify llama mistral
+    TMPDIR=/nowhere run -2 --separate-stderr d9d-map certify llama
+    [ "$stderr" = 'd9d-map: invalid configuration: TMPDIR: /nowhere is no directory' ]
+}
+
+@test "a signal ends it, and nothing is left" {
+    for signal in TERM INT; do
+        d9d-map certify qwen3_next >out 2>err &
+        pid=$!
+        until compgen -G "$TMPDIR/d9d-certify.tmp-*/own" >there || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
+        kill -s $signal $pid
+        rc=0
+        wait $pid || rc=$?
+        [ "$rc" -eq 1 ]
+        [ "$(cat out err)" = "d9d-map: verification failed: SIG$signal: no certificate" ]
+        [ -z "$(ls -A "$TMPDIR")" ]
+    done
+}
