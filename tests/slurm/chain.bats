@@ -38,9 +38,9 @@ JSON
     cat >train.json <<'JSON'
 {"data": {"dataset": "set by the script", "order": "shuffled", "seed": 1, "epochs": 1000},
  "model_provider": {"name": "qwen3_moe", "hf_config": "hf/config.json"},
- "trainer": {"run": {"name": "chain", "steps": 120},
+ "trainer": {"run": {"name": "chain", "steps": 1200},
              "batching": {"global_batch_size": 4, "microbatch_size": 2},
-             "checkpointing": {"period_steps": 20, "num_to_keep": 2, "save_dir": "saved"},
+             "checkpointing": {"period_steps": 200, "num_to_keep": 2, "save_dir": "saved"},
              "gradient_clipping": {"max_norm": 1.0},
              "timeout": {"save_margin": 0}},
  "optimizer": {"name": "adamw", "lr": 3e-3}}
@@ -78,7 +78,7 @@ JSON
 
     # Every step is there once, in order, over both attempts.
     assert_equal "$(grep -c '"restart"' run/metrics.jsonl)" 1
-    assert_equal "$(sed -nE '/"(restart|end)"/d; s/.*"step": ?([0-9]+)[,}].*/\1/p' run/metrics.jsonl | tr '\n' ' ')" "$(seq 120 | tr '\n' ' ')"
+    assert_equal "$(sed -nE '/"(restart|end)"/d; s/.*"step": ?([0-9]+)[,}].*/\1/p' run/metrics.jsonl | tr '\n' ' ')" "$(seq 1200 | tr '\n' ' ')"
     assert [ -s export/config.json ]
     assert [ -s export/model.safetensors ]
     assert [ -s perplexity.json ]
