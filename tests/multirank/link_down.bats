@@ -62,7 +62,7 @@ processes() { { ip netns pids "$one" && ip netns pids "$two"; } | xargs -r ps -o
 without_ranks() { ! processes | grep -q d9d-train; }
 deserted() { [ -z "$(processes)" ]; }
 train="d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2
-    --set data.epochs=20 --set trainer.run.steps=200 --set trainer.checkpointing.period_steps=2"
+    --set data.epochs=20 --set trainer.run.steps=200 --set trainer.checkpointing.period_steps=10"
 
 @test "ranks on two hosts form one job" {
     # shellcheck disable=SC2016

@@ -40,7 +40,7 @@ typedef struct d9d_plan_rank {
     uint64_t weights, gradients, optimizer;
     uint64_t residuals; /* of master weights; included in `optimizer` */
     uint64_t units; /* FSDP buffers: at least the unsharded parameters and gradients of one unit */
-    uint64_t activations; /* the rest of the peak */
+    uint64_t activations; /* the rest of the peak, which gradients on demand share */
     uint64_t scratch;     /* of kernels, at the time of the peak */
     uint64_t peak;        /* of the pool; the sum of the above */
     uint64_t outside;     /* libraries' memory outside the pool */
