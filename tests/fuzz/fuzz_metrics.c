@@ -24,7 +24,7 @@ static void report(d9d_run_reader *r)
 
     for (size_t i = 1; i < r->n; i++)
         must(r->step[i] > r->step[i - 1]);
-    must(r->first_new <= r->n);
+    must(r->first_changed <= r->n);
     if (d9d_report_summarise_run(r, &s) == D9D_OK)
         must(s.records == (int64_t)r->n);
     if (d9d_report_csv(&runs, &b) == D9D_OK && d9d_report_events(r, &b) == D9D_OK)
