@@ -157,6 +157,8 @@ prepare_more() {
     prepare
     prepare_more
     command -v jq >/dev/null || { jq() { cat; } && export -f jq; }
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || { mpirun() { echo "built without MPI"; } && export -f mpirun; }
     export SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=1 SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=0 SLURM_ARRAY_TASK_STEP=1
     for page in train infer map shard metrics lrplot; do
         examples "$top/tools/man/d9d-$page.1" >commands

@@ -120,7 +120,7 @@ edit() { sed -i -e "$1" src/config.json; }
         refused 2 "$1: src/config.json: $2"
         cp "$BATS_RUN_TMPDIR/config.saved" src/config.json
     }
-    check "not supported" "attention_bias: true is not supported" 's/"attention_bias": false/"attention_bias": true/'
+    check "invalid configuration" 'attention_bias: expected true or false, got a string ("yes")' 's/"attention_bias": false/"attention_bias": "yes"/'
     check "not supported" "sliding_window: 0 is not supported" 's/"sliding_window": null/"sliding_window": 0/; s/"use_sliding_window": false/"use_sliding_window": true/'
     check "not supported" 'layer_types: "chunked_attention" is not supported' 's/"full_attention"/"chunked_attention"/'
     check "invalid configuration" "layer_types has sliding_attention, and no sliding_window is in use" 's/"full_attention"/"sliding_attention"/'

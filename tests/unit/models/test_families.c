@@ -388,6 +388,7 @@ static const struct {
     {"qwen2_moe", "use_sliding_window", "false", NULL},
     {"qwen3_moe", "use_sliding_window", "true", "{\"sliding_window\": 9}"},
     {"qwen3_moe", "sliding_window", "10", "{\"use_sliding_window\": true, \"sliding_window\": 9}"},
+    {"smollm3", "sliding_window", "10", "{\"use_sliding_window\": true, \"sliding_window\": 9}"},
     {NULL, "sliding_window", "10", NULL},
     {NULL, "max_window_layers", "2", NULL},
     {NULL, "layer_types",
@@ -665,7 +666,8 @@ static void bases_of_kinds_of_layers_are_read(void **state)
     d9d_arena_release(&a);
 }
 
-/* null is the default, unless the table says what it means. */
+/* null is the default, unless the table says what it means; where another field needs a value, it
+ * is refused by its name. */
 static void check_nulls(const d9d_family *f, const sample *s)
 {
     for (const d9d_key *k = f->config->keys; k->name != NULL; k++) {
@@ -678,7 +680,7 @@ static void check_nulls(const d9d_family *f, const sample *s)
         print_document(doc, &null);
         if ((k->flags & D9D_NULLABLE) == 0)
             assert_string_equal(absent.data, null.data);
-        else if (strncmp(null.data, "head ", 5) != 0)
+        else if (strncmp(null.data, "head ", 5) != 0 && strstr(null.data, k->name) == NULL)
             fail_msg("%s: null: %s", k->name, (char *)null.data);
         d9d_buf_release(&absent);
         d9d_buf_release(&null);
