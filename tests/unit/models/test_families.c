@@ -385,6 +385,7 @@ static const struct {
     {NULL, "original_max_position_embeddings", "16", NULL},
     {"qwen3_dense", "use_sliding_window", "false", NULL},
     {"qwen2", "use_sliding_window", "false", NULL},
+    {"smollm3", "use_sliding_window", "true", "{\"sliding_window\": 9}"},
     {"qwen2_moe", "use_sliding_window", "false", NULL},
     {"qwen3_moe", "use_sliding_window", "true", "{\"sliding_window\": 9}"},
     {"qwen3_moe", "sliding_window", "10", "{\"use_sliding_window\": true, \"sliding_window\": 9}"},
@@ -395,6 +396,7 @@ static const struct {
      "[\"sliding_attention\", \"full_attention\", \"full_attention\", \"full_attention\", "
      "\"full_attention\"]",
      NULL},
+    {NULL, "clip_qkv", "0.001", NULL},
     {NULL, "num_experts", "5", NULL},
     {NULL, "num_experts_per_tok", "1", NULL},
     {NULL, "moe_intermediate_size", "8", NULL},
