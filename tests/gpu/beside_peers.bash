@@ -48,7 +48,7 @@ ours() {
         i=$((i + 1))
         cp "$tmp/$1.config.json" "$tmp/run-$1-$i.config.json"
         PATH=$(dirname "$(command -v "$build")"):$PATH timed_run "$1" "$tmp/run-$1-$i" "$tmp/data-$1" "$steps" "${trace[@]}" >"$tmp/timed"
-        read -r ms gib first <"$tmp/timed"
+        read -r ms gib _ <"$tmp/timed"
         printf '%s %s\n' "$ms" "$gib"
     done >"$tmp/ours-$1"
 }
