@@ -589,12 +589,18 @@ def one(kind, seed, out, build):
     return wrong is None
 
 
-def main():
+def options(count, out):
+    """Which configurations are drawn, and where to."""
     p = argparse.ArgumentParser()
     p.add_argument("--family", action="append", choices=list(FAMILIES), metavar="KIND")
-    p.add_argument("--count", type=int, default=20)
+    p.add_argument("--count", type=int, default=count)
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--out", type=Path, default=Path("random-families"))
+    p.add_argument("--out", type=Path, default=Path(out))
+    return p
+
+
+def main():
+    p = options(20, "random-families")
     p.add_argument("--build", type=Path, default=ROOT / "build")
     a = p.parse_args()
     logging.set_verbosity_error()

@@ -7,7 +7,6 @@ d9d-map describes and plans each.  It may end in no other way than by its own wo
 it refuses is in the sentence.  What it takes, transformers must take too, and make a model of it:
 what it does not is printed.  Exits with 1 if anything is.
 """
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ import transformers as T
 from transformers.utils import logging
 
 from make_families import CONFIGS, build
-from random_families import FAMILIES, FULL, ROOT, Draw, config_of, draw, run
+from random_families import FAMILIES, FULL, ROOT, Draw, config_of, draw, options, run
 
 # What transformers checks and changes no number of a model, or does not use at all.
 HARMLESS = {"use_cache", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "dtype",
@@ -135,11 +134,7 @@ def one(kind, seed, out, bin):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--family", action="append", choices=list(FAMILIES), metavar="KIND")
-    p.add_argument("--count", type=int, default=40)
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--out", type=Path, default=Path("random-wrong"))
+    p = options(40, "random-wrong")
     p.add_argument("--bin", type=Path, default=ROOT / "build/bin")
     a = p.parse_args()
     logging.set_verbosity_error()
