@@ -1,22 +1,18 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helper
 # Adapters of every family against HuggingFace's peft (make_adapters.py), however the model's tensors
 # lie in its files: fused, transposed, interleaved or stacked.
 
-load ../workplace
+load workplace
 
 setup_file() {
-    golden=$BATS_TEST_DIRNAME
-    work=$(workplace)
-    PATH=$D9D_BIN:$PATH
-    export golden work PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-    cd "$work" || return 1
+    golden_workplace "$BATS_TEST_DIRNAME"
     # In float32: merged weights have the type of the base, and its own are bfloat16 numbers.
     for c in $(models); do
         d9d-shard -q --format tokens --out "data-$c" "$golden/families/$c/train.jsonl"
         d9d-map -q --to hf --dtype float32 "$golden/families/$c" "$c"
     done
 }
-teardown_file() { rm -rf "$work"; }
 setup() { cd "$work" || return 1; }
 
 # The encoder has a test of its own.

@@ -1,21 +1,17 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helper
 # Encoders through the tools, against transformers (make_encoders.py): pooled and hidden states,
 # training of two tasks, checkpoints to the suite's layout and back, and what they refuse.
 
-load ../workplace
+load workplace
 
 setup_file() {
-    golden=$BATS_TEST_DIRNAME/encoders
-    work=$(workplace)
-    PATH=$D9D_BIN:$PATH
-    export golden work PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-    cd "$work" || return 1
+    golden_workplace "$BATS_TEST_DIRNAME/encoders"
     for c in $(cases); do
         d9d-shard -q --format tokens --out "data-$c" "$golden/$c/texts.jsonl"
         configure "$c"
     done
 }
-teardown_file() { rm -rf "$work"; }
 setup() { cd "$work" || return 1; }
 
 cases() { (cd "$golden" && printf '%s\n' *); }

@@ -1,16 +1,13 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helper
 # Every family through the tools, against transformers (make_families.py): ten steps of AdamW, greedy
 # generation with a cache, and the checkpoint to the suite's layout and back.
 
-load ../workplace
+load workplace
 
 setup_file() {
-    golden=$BATS_TEST_DIRNAME/families
-    work=$(workplace)
-    PATH=$D9D_BIN:$PATH
-    export golden work PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+    golden_workplace "$BATS_TEST_DIRNAME/families"
 }
-teardown_file() { rm -rf "$work"; }
 setup() { cd "$work" || return 1; }
 
 # section CASE: its part of a configuration.  Transformers does not move an expert's bias.

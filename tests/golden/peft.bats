@@ -1,18 +1,14 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helper
 # LoRA against HuggingFace's peft: the adapters that it has written, what they compute and what ten
 # steps of training make of them (make_peft.py).
 
-load ../workplace
+load workplace
 
 setup_file() {
-    golden=$BATS_TEST_DIRNAME
-    work=$(workplace)
-    PATH=$D9D_BIN:$PATH
-    export golden work PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-    cd "$work" || return 1
+    golden_workplace "$BATS_TEST_DIRNAME"
     for m in dense_untied moe; do d9d-shard -q --format tokens --out $m "$golden/$m/train.jsonl"; done
 }
-teardown_file() { rm -rf "$work"; }
 setup() { cd "$work" || return 1; }
 
 # configure CASE: what the two programs share.
