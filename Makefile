@@ -167,7 +167,7 @@ $B/%.o: %.c $B/flags
 $(addprefix $B/libcore/ckpt/,mapper/strided.o mapper/dtype_convert.o quant/dequant_fp8.o \
     quant/dequant_mxfp4.o): private ALL_C += $(KERNEL_C)
 
-$B/tests/%.o: ALL_CPP += -Itests/unit
+$B/tests/%.o: private ALL_CPP += -Itests/unit
 
 $B/%.cu.o: %.cu $B/flags
 	@mkdir -p $(@D)
@@ -305,7 +305,7 @@ $B/fuzz/%.o: $B/tests/fuzz/fuzz_%.o
 	$(call Q,NAME)objcopy --redefine-sym LLVMFuzzerTestOneInput=fuzz_$* $< $@
 $B/fuzz.names: NAMES = $(FUZZ_NAMES)
 $B/tests/fuzz/all.o: $B/fuzz.names
-$B/tests/fuzz/all.o: ALL_CPP += -D'FUZZ_TARGETS(X)=$(foreach t,$(FUZZ_NAMES),X($t))'
+$B/tests/fuzz/all.o: private ALL_CPP += -D'FUZZ_TARGETS(X)=$(foreach t,$(FUZZ_NAMES),X($t))'
 $B/fuzz/all: $B/tests/fuzz/all.o $(FUZZ_NAMES:%=$B/fuzz/%.o) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer,address,undefined -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(LDLIBS)
 
@@ -331,7 +331,7 @@ $B/gpu/%.o: $B/%.o
 
 $B/gpu.names: NAMES = $(GPU_NAMES)
 $B/tests/gpu/gpu_tests.o: $B/gpu.names
-$B/tests/gpu/gpu_tests.o: ALL_CPP += -D'GPU_TESTS(X)=$(foreach t,$(GPU_NAMES),X($t))'
+$B/tests/gpu/gpu_tests.o: private ALL_CPP += -D'GPU_TESTS(X)=$(foreach t,$(GPU_NAMES),X($t))'
 
 $(GPU_BIN): $B/tests/gpu/gpu_tests.o $(GPU_OBJ) $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(if $(CUDA_OBJ),,@echo "this build has no CUDA: nvcc was not found" >&2; exit 1)
