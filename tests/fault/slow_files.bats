@@ -76,7 +76,7 @@ boards=(--set 'trainer.logging.tracker=[{"provider": "tensorboard"}]')
 
 # A trace waits for the previous one, for ten seconds at most.
 @test "a slow trace file delays a step for ten seconds at most" {
-    quiet write:traces:0,open:traces:0 20000 --set trainer.profiling.period_steps=20 --set trainer.profiling.active_steps=1
+    quiet write:traces:0,open:traces:0 20000 --set trainer.profiling.period_steps=2 --set trainer.profiling.active_steps=1
     grep -q 'the file system gives no answer for the trace before; the run goes on without this trace' err
 }
 
