@@ -277,8 +277,13 @@ CASES = {
                            layer_types=["full_attention", "linear_attention"]),
     "deepseek_v3_bias": row("DeepseekV3", DENSE, num_key_value_heads=4, **{**MLA, "v_head_dim": 10},
                             attention_bias=True),  # values wider than keys
+    "glm4": row("Glm4", DENSE, head_dim=8),
+    "glm4_odd": row("Glm4", ODD, head_dim=10, partial_rotary_factor=0.6, attention_bias=False,
+                    tie_word_embeddings=True),
+    "glm4_one": row("Glm4", DENSE, head_dim=6, num_key_value_heads=1, rms_norm_eps=1e-3,
+                    rope_parameters=dict(LLAMA3, partial_rotary_factor=1.0)),
 }
-PLUGINS = ("SeedOss",)
+PLUGINS = ("SeedOss", "Glm4")
 # A case's number seeds it.  Numbers go on from the case before, but for these, which keep theirs
 # wherever they stand.
 NUMBERS = {"gpt_oss": 35, "olmo": 35, "qwen3_5": 35, "gemma": 35, "gpt_neox": 79,
