@@ -212,7 +212,7 @@ bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --s
     run -2 d9d-train --print-config --set 'plugin=["libplain_llama.so", "./libplain_llama.so"]' train.json
     assert_output --partial 'libplain_llama.so: the model provider "plain_llama" is there already'
     bad symbol <<<'int x;'
-    assert_output --partial "libsymbol.so: has no d9d_plugin_table; is it a plugin?"
+    assert_output --partial "libsymbol.so: has no d9d_plugin_table, which D9D_PLUGIN() defines"
     bad undefined <<<'int missing_here(void); int d9d_plugin_table(void); int d9d_plugin_table(void) { return missing_here(); }'
     assert_output --partial "undefined symbol: missing_here"
     bad abi <<<'#include <d9d/tasks/plugin.h>
