@@ -42,8 +42,8 @@
  *     static const d9d_model_provider *const models[] = {&d9d_mine_provider, NULL};
  *     D9D_PLUGIN(.models = models);
  *
- * examples/plugins/seed_oss.c is a whole one.  base->config of a layer is the family's struct.
- * Rates of dropout are checked before training, and compute nothing.
+ * examples/plugins/seed_oss.c and glm4.c are whole ones.  base->config of a layer is the family's
+ * struct. Rates of dropout are checked before training, and compute nothing.
  *
  *     "model_provider": {"name": "mine", "hf_config": "DIR or config.json", ...}
  *     "model_provider": {"name": "mine", "model": {"hidden_size": 64, ...}, ...}
@@ -202,8 +202,9 @@ typedef struct d9d_family {
     /* After general checks: derive what other fields decide, and check what the table cannot.
      * `where` begins every message.  NULL: nothing. */
     d9d_status (*check)(void *config, const char *where, d9d_arena *a);
-    /* Change what differs from the usual decoder: norm, second rope, rotated features.  NULL:
-     * nothing. */
+    /* Change what differs from the usual decoder, an RMSNorm at the end and a RoPE that turns whole
+     * heads in halves: s->layer_norm, s->rope.features and .style, s->local_rope, factors of
+     * embedding and logits.  NULL: nothing. */
     void (*shape)(const void *config, d9d_decoder_shape *s);
     /* Files may have layers behind the last, of multi-token prediction (MTP), which the model does
      * not compute: they are left out. */
