@@ -269,6 +269,8 @@ SOURCE
     assert_output --partial 'librow.so: key table mine: more ends at byte 16 of a struct that has 8'
     row 'sizeof(kind)' mine 'D9D_KEY_ENUM(section, lr, "1", NULL, "words"),'
     assert_output --partial 'librow.so: key table mine: lr has no words'
+    row 'sizeof(kind)' mine 'D9D_KEY_REAL(section, lr, "fast", 0, 1, "a word without quotes"),'
+    assert_output --partial 'librow.so: key table mine: the default of lr is fast, which is not JSON; a text has quotes of its own'
     bad keyless <<<'#include <d9d/tasks/plugin.h>
 static const d9d_table table = {.name = "mine"};
 static const d9d_train_task task = {.size = sizeof(task), .table = &table};
