@@ -83,6 +83,16 @@ static bool is_of_machine(d9d_status st)
     return st == D9D_ENOMEM || st == D9D_EOOM || st == D9D_EIO || st == D9D_EINTR;
 }
 
+/* One sentence is said once: the checks behind the first name it. */
+static d9d_status put_failure(d9di_certify *c, d9d_certificate_check *out, const char *why)
+{
+    D9D_TRY(d9di_certify_detail(c, out, "%s", why));
+    for (size_t i = 0; i < c->out->n; i++)
+        if (c->out->check[i].detail != NULL && strcmp(c->out->check[i].detail, out->detail) == 0)
+            return d9di_certify_detail(c, out, "as in %s", c->out->check[i].name);
+    return D9D_OK;
+}
+
 static d9d_status run_check(d9di_certify *c, size_t i)
 {
     d9d_certificate_check *out = &c->out->check[c->out->n];
@@ -94,7 +104,7 @@ static d9d_status run_check(d9di_certify *c, size_t i)
     if (is_of_machine(st))
         return st;
     if (st != D9D_OK)
-        D9D_TRY(d9di_certify_detail(c, out, "%s", d9d_err_message()));
+        D9D_TRY(put_failure(c, out, d9d_err_message()));
     if (st != D9D_OK || (out->result == D9D_CERTIFICATE_OK && !(out->figure <= out->limit)))
         out->result = D9D_CERTIFICATE_FAILED;
     c->out->n++;

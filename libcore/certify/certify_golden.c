@@ -144,6 +144,7 @@ d9d_status d9di_certify_golden(d9di_certify *c, d9d_certificate_check *out)
         out->figure = steps;
         values.name = "a step's loss";
     }
-    return d9di_certify_detail(c, out, "%zu arrays and %zu steps of AdamW, the worst %s", values.n,
-                               n, values.name);
+    return d9di_certify_detail(c, out,
+                               "%zu arrays and %zu steps of AdamW, outputs %.1e, the worst %s",
+                               values.n, n, values.outputs, values.name);
 }

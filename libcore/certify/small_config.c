@@ -68,14 +68,6 @@ enum { N_NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
 
 /* Lists end with NULL. */
 
-/* Training takes no other rate. */
-static const char *const dropouts[] = {"attention_dropout",
-                                       "residual_dropout",
-                                       "hidden_dropout",
-                                       "attn_pdrop",
-                                       "resid_pdrop",
-                                       "embd_pdrop",
-                                       NULL};
 /* With a member for each layer. */
 static const char *const per_layer[] = {"layer_types", "no_rope_layers", "attn_type_list", NULL};
 /* With numbers of layers. */
@@ -164,9 +156,9 @@ static void shrink_numbers(const d9d_hf_family *f, const json_t *doc, bool made,
         if (now > n->value || (made && n->always))
             d9d_json_set(out, field, json_integer(value_of(n, doc)));
     }
-    for (const char *const *k = dropouts; *k != NULL; k++)
-        if (find_key(f->dims, *k) != NULL)
-            d9d_json_set(out, field_of(f, doc, *k), json_real(0));
+    for (const d9d_key *k = f->dims->keys; k->name != NULL; k++)
+        if (d9d_family_is_dropout(k)) /* training takes no other rate */
+            d9d_json_set(out, field_of(f, doc, k->name), json_real(0));
 }
 
 /* The first members of a list, with one of a kind that they lack as the last. */

@@ -25,10 +25,11 @@ d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ran
     if (product != ranks)
         return D9D_FAIL(D9D_ECONFIG,
                         "mesh: pipeline %lld x replicate %lld x shard %lld x context %lld x %lld x "
-                        "tensor %lld is %lld ranks, and this job has %lld",
+                        "tensor %lld is %lld ranks, and this job has %lld%s",
                         (long long)degrees[0], (long long)degrees[1], (long long)degrees[2],
                         (long long)degrees[3], (long long)degrees[4], (long long)degrees[5],
-                        (long long)product, (long long)ranks);
+                        (long long)product, (long long)ranks,
+                        m->expert_parallel > 1 ? "; expert_parallel adds none" : "");
     if (dense % m->expert_parallel != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "mesh: expert_parallel %lld does not divide the %lld ranks "

@@ -107,6 +107,15 @@ static const char *missing_member(const d9d_key *k)
     return NULL;
 }
 
+static bool is_json(const char *text)
+{
+    json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
+    const bool is = v != NULL;
+
+    json_decref(v);
+    return is;
+}
+
 /* `field`: the key is a field of t's struct, not an element of a list. */
 static d9d_status check_key(const d9d_table *t, const d9d_key *k, bool field)
 {
@@ -121,6 +130,11 @@ static d9d_status check_key(const d9d_table *t, const d9d_key *k, bool field)
     if (field && k->offset != D9D_NO_FIELD && k->offset + field_size(k) > t->size)
         return D9D_FAIL(D9D_ECONFIG, "key table %s: %s ends at byte %zu of a struct that has %zu",
                         t->name, name, k->offset + field_size(k), t->size);
+    if (field && k->def != D9D_REQUIRED && !is_json(k->def))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "key table %s: the default of %s is %s, which is not JSON; a text has "
+                        "quotes of its own",
+                        t->name, name, k->def);
     return D9D_OK;
 }
 

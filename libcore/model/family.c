@@ -161,16 +161,9 @@ d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *w
 
 /* --- the model ------------------------------------------------------------------------------ */
 
-/* Is it the key of a rate of dropout, by transformers' names? */
-static bool is_dropout(const char *key)
+bool d9d_family_is_dropout(const d9d_key *k)
 {
-    static const char *const names[] = {"attention_dropout", "residual_dropout", "hidden_dropout",
-                                        "attn_pdrop",        "resid_pdrop",      "embd_pdrop"};
-
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(key, names[i]) == 0)
-            return true;
-    return false;
+    return k->kind == D9D_KIND_REAL && strstr(k->name, "drop") != NULL;
 }
 
 d9d_status d9d_family_trainable(const void *config)
@@ -180,7 +173,7 @@ d9d_status d9d_family_trainable(const void *config)
     for (const d9d_key *k = c->family->config->keys; k->name != NULL; k++) {
         double rate = 0;
 
-        if (is_dropout(k->name))
+        if (d9d_family_is_dropout(k))
             memcpy(&rate, (const char *)c->dims + k->offset, sizeof(rate));
         if (rate != 0)
             return D9D_FAIL(D9D_ENOTSUP, "%s: %s is %g, and models are trained with 0",

@@ -198,7 +198,8 @@ static d9d_status find_symbol(const char *path, d9d_plugin *out, const void **in
         return D9D_FAIL(D9D_ECONFIG, "plugin: %s", dlerror());
     given = dlsym(library, "d9d_plugin_table");
     if (given == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: has no d9d_plugin_table; is it a plugin?", path);
+        return D9D_FAIL(D9D_ECONFIG, "%s: has no d9d_plugin_table, which D9D_PLUGIN() defines",
+                        path);
     if (given->size < offsetof(d9d_plugin, models))
         return D9D_FAIL(D9D_ECONFIG, "%s: its table has %zu bytes; is it a plugin?", path,
                         given->size);
@@ -372,7 +373,7 @@ static const char *find_library(d9d_arena *a, const char *config, const char *na
     const int dir = slash != NULL ? (int)(slash - config) : 1;
     const char *beside;
 
-    if (name[0] == '/')
+    if (name[0] == '/' || (slash == NULL && strchr(name, '/') != NULL))
         return name;
     beside = d9d_arena_printf(a, "%.*s/%s", dir, slash != NULL ? config : ".", name);
     return beside == NULL || strchr(name, '/') != NULL || d9d_fs_exists(beside) ? beside : name;

@@ -2,8 +2,11 @@
 """Golden vectors of the families: tiny models of transformers, their losses, gradients, training.
 
     python make_families.py [CASE...]      # writes families/CASE beside this file; without one all
+    python make_families.py --class Glm4 DIR [KEY=VALUE...]    # a case that is not listed, in DIR
 
-Cases of families that are plugins, such as seed_oss, are in plugins/CASE.
+Cases of families that are plugins, such as seed_oss, are in plugins/CASE.  The second line is for a
+family in the making: its class without ForCausalLM, and what its configuration has beside DENSE, in
+JSON: head_dim=8 tie_word_embeddings=true.  d9d-map certify --golden DIR compares with it.
 
 Each case is a checkpoint as transformers saves it (weights are bfloat16 numbers), with
 
@@ -277,8 +280,13 @@ CASES = {
                            layer_types=["full_attention", "linear_attention"]),
     "deepseek_v3_bias": row("DeepseekV3", DENSE, num_key_value_heads=4, **{**MLA, "v_head_dim": 10},
                             attention_bias=True),  # values wider than keys
+    "glm4": row("Glm4", DENSE, head_dim=8),
+    "glm4_odd": row("Glm4", ODD, head_dim=10, partial_rotary_factor=0.6, attention_bias=False,
+                    tie_word_embeddings=True),
+    "glm4_one": row("Glm4", DENSE, head_dim=6, num_key_value_heads=1, rms_norm_eps=1e-3,
+                    rope_parameters=dict(LLAMA3, partial_rotary_factor=1.0)),
 }
-PLUGINS = ("SeedOss",)
+PLUGINS = ("SeedOss", "Glm4")
 # A case's number seeds it.  Numbers go on from the case before, but for these, which keep theirs
 # wherever they stand.
 NUMBERS = {"gpt_oss": 35, "olmo": 35, "qwen3_5": 35, "gemma": 35, "gpt_neox": 79,
@@ -446,11 +454,8 @@ def dump_case(folder, kind, config, seed, length, prompt, new):
     return ids, labels, token.detach(), exact, apart
 
 
-def make(name, seed):
-    kind, cfg = CASES[name]
+def make(folder, kind, cfg, seed, plugin):
     config = getattr(T, CONFIGS.get(kind, kind) + "Config")(**cfg)
-    plugin = kind in PLUGINS
-    folder = HERE / ("plugins" if plugin else "families") / name
     ids, labels, token, exact, apart = dump_case(folder, kind, config, seed, 13, 4, NEW)
     if plugin:
         (folder / "logprobs.jsonl").write_text("".join(json.dumps(
@@ -458,8 +463,27 @@ def make(name, seed):
             for t, l in zip(token.tolist(), labels.tolist())))
     dump(folder / "train.json", train(exact, ids, labels))
     loss = token.sum().item() / (labels != IGNORE).sum().item()
-    print(f"{name:18} loss {loss:.4f}  float32 apart {apart:.1e}", flush=True)
+    print(f"{folder.name:18} loss {loss:.4f}  float32 apart {apart:.1e}", flush=True)
     return apart < 2e-5
+
+
+def make_until_sharp(folder, kind, cfg, seed, plugin):
+    while not make(folder, kind, cfg, seed, plugin):  # it amplifies rounding, and so tells little
+        seed += 100
+
+
+def make_unlisted(kind, folder, *more):
+    cfg = {**DENSE, **{k: json.loads(v) for k, v in (m.split("=", 1) for m in more)}}
+    make_until_sharp(Path(folder), kind, cfg, 0, True)
+
+
+def make_listed(names):
+    number = -1
+    for name, (kind, cfg) in CASES.items():
+        number = NUMBERS.get(name, number + 1)
+        if not names or name in names:
+            plugin = kind in PLUGINS
+            make_until_sharp(HERE / ("plugins" if plugin else "families") / name, kind, cfg, number, plugin)
 
 
 def main():
@@ -467,12 +491,11 @@ def main():
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    number = -1
-    for name in CASES:
-        seed = number = NUMBERS.get(name, number + 1)
-        if len(sys.argv) == 1 or name in sys.argv[1:]:
-            while not make(name, seed):  # it amplifies rounding, and so tells little
-                seed += 100
+    args = sys.argv[1:]
+    if args[:1] == ["--class"]:
+        make_unlisted(*args[1:])
+    else:
+        make_listed(args)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ load workroom
 setup_file() {
     workroom
     plugin plain_llama "$root/examples/plugins/plain_llama.c"
-    plugin seed_oss "$root/examples/plugins/seed_oss.c"
+    for f in seed_oss glm4; do plugin $f "$root/examples/plugins/$f.c"; done
 }
 
 # infer CASE FAMILY [FLAG...]: checks the log-probabilities of golden CASE.
@@ -162,13 +162,17 @@ LIST
 
 # --- a family as a plugin -------------------------------------------------------------------------
 
+# plugins: every golden case of a family that is a plugin.  family CASE: its name.
+plugins() { (cd "$golden/plugins" && printf '%s\n' *); }
+family() { sed -n 's/.*"model_type": "\(.*\)".*/\1/p' "$golden/plugins/$1/config.json"; }
+
 # job CASE PROVIDER: the beginning of a configuration for a golden case; "task" or "optimizer" follows.
 job() {
     local data
     data=rows-$(basename "$1")
     [ -d "$data" ] || d9d-shard -q --format tokens --out "$data" "$golden/$1/train.jsonl"
     cat <<JSON
-{"plugin": "libseed_oss.so", "data": {"dataset": "$data", "epochs": EPOCHS},
+{"plugin": ["libglm4.so", "libseed_oss.so"], "data": {"dataset": "$data", "epochs": EPOCHS},
  "model_provider": {"name": "$2", "hf_config": "$golden/$1"},
  "trainer": {"batching": {BATCHING}, "model_stage_factory": {"source_checkpoint": "$golden/$1"} TRAINER},
 JSON
@@ -192,23 +196,43 @@ learned() {
 }
 
 @test "a plugin's family equals transformers" {
-    for c in seed_oss seed_oss_odd seed_oss_tied; do
-        scores plugins/$c seed_oss $c.jsonl
-        close_to 1e-5 <(sed 's/"loss".*//' $c.jsonl | grep -oE "[-][0-9.]+(e-[0-9]+)?") <(probs "$golden/plugins/$c/logprobs.jsonl")
+    for c in $(plugins); do
+        scores "plugins/$c" "$(family "$c")" "$c.jsonl"
+        close_to 1e-5 <(sed 's/"loss".*//' "$c.jsonl" | grep -oE "[-][0-9.]+(e-[0-9]+)?") <(probs "$golden/plugins/$c/logprobs.jsonl")
     done
 }
 
 @test "a plugin's family trains like transformers on every mesh" {
-    for c in seed_oss seed_oss_odd seed_oss_tied; do
-        training plugins/$c seed_oss >train.json
-        run -0 d9d-train -q --device cpu --set trainer.run.dir=$c train.json
-        learned $c plugins/$c
+    for c in $(plugins); do
+        training "plugins/$c" "$(family "$c")" >train.json
+        run -0 d9d-train -q --device cpu --set "trainer.run.dir=$c" train.json
+        learned "$c" "plugins/$c"
     done
     with_mpi
-    training plugins/seed_oss seed_oss >train.json
-    for mesh in tensor_parallel pipeline_parallel; do
-        mpi -n 2 d9d-train -q --device cpu --set mesh.$mesh=2 --set trainer.run.dir=$mesh train.json
-        learned $mesh plugins/seed_oss
+    for f in seed_oss glm4; do
+        training plugins/$f $f >train.json
+        for mesh in tensor_parallel pipeline_parallel context_parallel_shard; do
+            mpi -n 2 d9d-train -q --device cpu --set mesh.$mesh=2 --set trainer.run.dir=$f-$mesh train.json
+            learned $f-$mesh plugins/$f
+        done
+        six=(-q --device cpu --set trainer.batching.global_batch_size=6 --set data.epochs=20)
+        d9d-train "${six[@]}" --set trainer.run.dir=$f-one train.json
+        mpi -n 4 d9d-train "${six[@]}" --set mesh.data_parallel_shard=2 --set mesh.tensor_parallel=2 \
+            --set trainer.run.dir=$f-four train.json
+        close_to 1e-5 <(numbers loss $f-four) <(numbers loss $f-one)
+    done
+}
+
+@test "a plugin's family generates like transformers, with a cache" {
+    for c in $(plugins); do
+        cat >generate.json <<JSON
+{"plugin": "lib$(family "$c").so", "model_provider": {"name": "auto", "hf_config": "$golden/plugins/$c"},
+ "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$golden/plugins/$c"}},
+ "task": {"name": "generate", "prompts": "$golden/plugins/$c/generate.jsonl", "max_new_tokens": 6,
+  "stop_at_eos": false, "output": "$c-tokens.jsonl"}}
+JSON
+        d9d-infer -q --device cpu generate.json
+        diff <(sed 's/.*"tokens": \[//; s/\].*//' "$c-tokens.jsonl") <(sed 's/.*"tokens": \[//; s/\].*//' "$golden/plugins/$c/generate.jsonl")
     done
 }
 
@@ -221,18 +245,27 @@ learned() {
         assert_output --partial "seed_oss: $key is 0.1, and models are trained with 0"
         [ ! -e none ]
     done
+    # a rate that no family of the library has
+    sed 's/    bool attention_bias,/    double embedding_dropout;\n&/; s/    D9D_FAMILY_RESIDUAL_DROPOUT.*/&\n    D9D_FAMILY_DROPOUT(config, embedding_dropout, embedding_dropout, "0.1", "of the embedding"),/' \
+        "$root/examples/plugins/seed_oss.c" >dropping.c
+    plugin dropping dropping.c
+    run -2 d9d-train -q --device cpu --set plugin=libdropping.so --set trainer.run.dir=none train.json
+    assert_output --partial "seed_oss: embedding_dropout is 0.1, and models are trained with 0"
+    sed '1s/{/{"embedding_dropout": 0,/' "$golden/plugins/seed_oss/config.json" >none.json
+    d9d-train -q --device cpu --set plugin=libdropping.so --set model_provider.hf_config=none.json --set trainer.run.dir=dropping train.json
 }
 
 @test "d9d-map converts and initialises a plugin's model" {
-    for c in seed_oss seed_oss_odd seed_oss_tied; do
+    for c in $(plugins); do
+        lib=lib$(family "$c").so
         from=$golden/plugins/$c
         rm -rf own back again theirs
-        run -0 d9d-map -q --plugin libseed_oss.so "$from" own
-        run -0 d9d-map -q --plugin ./libseed_oss.so own back
+        run -0 d9d-map -q --plugin "$lib" "$from" own
+        run -0 d9d-map -q --plugin "./$lib" own back
         run -0 d9d-map diff "$from" back
         cmp {"$from",back}/config.json
-        run -0 d9d-map -q --plugin libseed_oss.so back again
-        run -0 d9d-map -q --plugin libseed_oss.so again theirs
+        run -0 d9d-map -q --plugin "$lib" back again
+        run -0 d9d-map -q --plugin "$lib" again theirs
         cmp {own,again}/model.safetensors
         cmp {back,theirs}/model.safetensors
     done

@@ -212,7 +212,7 @@ bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --s
     run -2 d9d-train --print-config --set 'plugin=["libplain_llama.so", "./libplain_llama.so"]' train.json
     assert_output --partial 'libplain_llama.so: the model provider "plain_llama" is there already'
     bad symbol <<<'int x;'
-    assert_output --partial "libsymbol.so: has no d9d_plugin_table; is it a plugin?"
+    assert_output --partial "libsymbol.so: has no d9d_plugin_table, which D9D_PLUGIN() defines"
     bad undefined <<<'int missing_here(void); int d9d_plugin_table(void); int d9d_plugin_table(void) { return missing_here(); }'
     assert_output --partial "undefined symbol: missing_here"
     bad abi <<<'#include <d9d/tasks/plugin.h>
@@ -269,6 +269,8 @@ SOURCE
     assert_output --partial 'librow.so: key table mine: more ends at byte 16 of a struct that has 8'
     row 'sizeof(kind)' mine 'D9D_KEY_ENUM(section, lr, "1", NULL, "words"),'
     assert_output --partial 'librow.so: key table mine: lr has no words'
+    row 'sizeof(kind)' mine 'D9D_KEY_REAL(section, lr, "fast", 0, 1, "a word without quotes"),'
+    assert_output --partial 'librow.so: key table mine: the default of lr is fast, which is not JSON; a text has quotes of its own'
     bad keyless <<<'#include <d9d/tasks/plugin.h>
 static const d9d_table table = {.name = "mine"};
 static const d9d_train_task task = {.size = sizeof(task), .table = &table};

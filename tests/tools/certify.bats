@@ -61,7 +61,7 @@ fails() {
 @test "a folder with its own weights and golden vectors" {
     d9d-map certify --golden "$golden/families/mixtral" "$golden/families/mixtral" >out
     grep -q ': mixtral, 2 layers, .*, its own weights$' out
-    grep -q '^golden  *ok .*10 steps of AdamW' out
+    grep -q '^golden  *ok .*10 steps of AdamW, outputs [0-9.]*e-0[678], ' out
     d9d-map certify --golden "$golden/encoders/modernbert" modernbert >out
     grep -q '^golden  *ok ' out
     # another model's vectors: of the file, of a step, and not of this family
@@ -112,13 +112,21 @@ JSON
 }
 
 @test "a family of a plugin, and wrong ones" {
-    plugin seed_oss ''
-    d9d-map certify --plugin ./libmine.so --golden "$golden/plugins/seed_oss" seed_oss | sed 's/^\(golden  *\)ok/\1skipped/' >out
-    certified seed_oss
+    for f in glm4 seed_oss; do
+        plugin $f ''
+        d9d-map certify --plugin ./libmine.so --golden "$golden/plugins/$f" $f | sed 's/^\(golden  *\)ok/\1skipped/' >out
+        certified $f
+    done
     # a residual that is left out is another model
     plugin seed_oss 's/(&l->mlp, t, h, x, y)/(\&l->mlp, t, h, h, y)/'
     run -1 --separate-stderr d9d-map certify --plugin ./libmine.so --golden "$golden/plugins/seed_oss" seed_oss
     fails golden
+    grep -q '^golden .* outputs [0-9.]*e[+-]0[01], the worst ' <<<"$output"
+    # a norm that the files call otherwise is said once
+    plugin seed_oss 's/post_attention_layernorm/post_norm/'
+    run -1 --separate-stderr d9d-map certify --plugin ./libmine.so "$golden/plugins/seed_oss"
+    grep -q '^files  *FAILED .*: 2 missing, 2 unused, ' <<<"$output"
+    [ "$(grep -c '  as in files$' <<<"$output")" -eq 6 ]
     # a norm that decoding leaves out
     plugin seed_oss 's/(&l->self_attn, t, h,/(\&l->self_attn, t, in->cache ? in->x : h,/'
     run -1 --separate-stderr d9d-map certify --plugin ./libmine.so seed_oss

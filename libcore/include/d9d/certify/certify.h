@@ -22,7 +22,7 @@
  *     files       tensors that differ, or are missing, after HuggingFace's layout, the suite's, and
  *                 back; config.json must be the same too
  *     golden      largest distance from stored float64 vectors (d9d/certify/golden.h), or of the
- *                 losses of ten steps of AdamW
+ *                 losses of ten steps of AdamW; where "outputs" is large, the layers differ
  *     gradients   of each tensor along random directions, against finite differences of the loss:
  *                 the worst difference, relative to what a gradient of this norm has along one
  *     recompute   elements of loss and gradients that differ with activation checkpointing

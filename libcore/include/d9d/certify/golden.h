@@ -35,6 +35,7 @@ typedef struct d9d_golden_opts {
 
 typedef struct d9d_golden_result {
     size_t n;         /* arrays that were compared */
+    double outputs;   /* the distance of logits, or of an encoder's hidden states */
     double worst;     /* the largest distance */
     const char *name; /* of that array, in the caller's arena */
     double limit;     /* what the distance may be */

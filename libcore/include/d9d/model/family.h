@@ -42,8 +42,8 @@
  *     static const d9d_model_provider *const models[] = {&d9d_mine_provider, NULL};
  *     D9D_PLUGIN(.models = models);
  *
- * examples/plugins/seed_oss.c is a whole one.  base->config of a layer is the family's struct.
- * Rates of dropout are checked before training, and compute nothing.
+ * examples/plugins/seed_oss.c and glm4.c are whole ones.  base->config of a layer is the family's
+ * struct. Rates of dropout are checked before training, and compute nothing.
  *
  *     "model_provider": {"name": "mine", "hf_config": "DIR or config.json", ...}
  *     "model_provider": {"name": "mine", "model": {"hidden_size": 64, ...}, ...}
@@ -100,8 +100,7 @@ typedef struct d9d_family_dims {
         D9D_KEY_REAL(S, initializer_range, "0.02", 0, 1e3,                                         \
                      "standard deviation of initial matrices"),                                    \
         D9D_FAMILY_DROPOUT(S, attention_dropout, attention_dropout, "0", "of attention weights")
-/* A rate of dropout: d9d_family_trainable() finds it by its key, one of attention_dropout,
- * residual_dropout, hidden_dropout, attn_pdrop, resid_pdrop and embd_pdrop. */
+/* A rate of dropout, which d9d_family_is_dropout() knows by its name. */
 #define D9D_FAMILY_DROPOUT(S, key, member, otherwise, text)                                        \
     {                                                                                              \
         .name = #key, .kind = D9D_KIND_REAL, .offset = offsetof(S, member), .def = (otherwise),    \
@@ -139,8 +138,8 @@ typedef struct d9d_family_dims {
     D9D_KEY_REAL(S, clip_qkv, "null", 0, 1e30, "bound of queries, keys and values; null: none",    \
                  .flags = D9D_FLOAT32 | D9D_ABOVE_MIN | D9D_NULLABLE)
 
-/* hidden_act, where a family has several: one of transformers' words.  Families with one activation
- * have D9D_HF_ONLY() in place of the key. */
+/* hidden_act, where a family has several: one of transformers' words, and a default in JSON,
+ * "\"gelu\"".  Families with one activation have D9D_HF_ONLY() in place of the key. */
 #define D9D_FAMILY_HIDDEN_ACT(S, otherwise)                                                        \
     D9D_KEY_ENUM(S, hidden_act, otherwise, d9d_family_activation_names,                            \
                  "activation of a feed-forward layer")
@@ -202,8 +201,9 @@ typedef struct d9d_family {
     /* After general checks: derive what other fields decide, and check what the table cannot.
      * `where` begins every message.  NULL: nothing. */
     d9d_status (*check)(void *config, const char *where, d9d_arena *a);
-    /* Change what differs from the usual decoder: norm, second rope, rotated features.  NULL:
-     * nothing. */
+    /* Change what differs from the usual decoder, an RMSNorm at the end and a RoPE that turns whole
+     * heads in halves: s->layer_norm, s->rope.features and .style, s->local_rope, factors of
+     * embedding and logits.  NULL: nothing. */
     void (*shape)(const void *config, d9d_decoder_shape *s);
     /* Files may have layers behind the last, of multi-token prediction (MTP), which the model does
      * not compute: they are left out. */
@@ -274,7 +274,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_hf_config(const void *config, d9d_dty
 D9D_API D9D_MUST_USE d9d_status d9d_family_set_head(const void *config, d9d_arena *a,
                                                     d9d_head *head, const void **out);
 D9D_API D9D_MUST_USE d9d_status d9d_family_hf_head(const void *config, json_t *doc);
+/* ENOTSUP if a rate of dropout is not 0: a number with "drop" in its key, such as
+ * attention_dropout or resid_pdrop. */
 D9D_API D9D_MUST_USE d9d_status d9d_family_trainable(const void *config);
+D9D_API bool d9d_family_is_dropout(const d9d_key *k);
 D9D_API void d9d_family_infer(void *config, const d9d_tensor_source *src);
 D9D_API D9D_MUST_USE d9d_status d9d_family_mark(const void *config, json_t *doc, bool fused);
 
