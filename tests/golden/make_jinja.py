@@ -159,12 +159,13 @@ range(*[1, 3]) | list|range(0, *[4, 2]) | list|s.split(*[', ', 1])|range(3) | li
 1 / 0|1 // 0|1 % 0|1 + 'a'|'a' + 1|1 < 'a'|none + 1|-'a'|none.x|none.x.y|n.x|[1] | length + 1|{'a': 1}.a|{'a': 1}['a']|[1, 2][0]|'abc'[1]|'a' | upper | lower|('a' | upper)[0]|-1 | abs|- 1 | abs|1 if t|l is sequence and l | length > 2|'a' in l or n == 7
 d | length == 3 and (s | upper) ~ 'x'|rows[0]['role']|rows[0].k.v + rows[-1].k['v']|rows | length - 1|(rows | last).role|rows[1:] | map(attribute='role') | list|tool.function.parameters.properties | length|tool['function']['parameters']['properties'].q.type|u | list|[1, 2, 3] | sum / 2|7 is divisibleby 3 or true|{'a': 1}|length|(1, 2) | first|s.split(', ') | last | upper
 x is|1 +|(1|[1|{'a' 1}|'abc|1 2|a b|s | nope|s is nope|s[1:2:3:4]|{{}}|%}|!x|a = 1|not|if|for|s.|s |loop|f(1 2)|f(a=1, 2)|1 is 2|[] is in|..|$x|'\\ud800'|9223372036854775807|-9223372036854775807 - 1
+'{}'.format(3)|'{}-{}'.format(s, u)|'{1}{0}{1}'.format('a', 'b')|'{a}{{}}{b}'.format(a=none, b=true)|'{!r}{!s}'.format(quote, l)|'{0:},{0!r:}'.format(f)|'<{}>{{'.format(d)|''.format(1)|'x'.format()|'{}'.format('{}')|'{}'.format(nope)|'{}{}'.format(*l)|'{} {0}'.format(1)|'{0} {}'.format(1)|'{'.format(1)|'}'.format(1)|'a}b'.format(1)|'{}'.format()|'{2}'.format(1, 2)|'{x}'.format(y=1)|'{x'.format(x=1)|'{!x}'.format(1)|'{!}'.format(1)|('{}' ~ u).format(u)|'{01}'.format(1, 2)|'{-1}'.format(1)
 none | string|none | upper|none | trim|none | length|n | length|n | list|n | join|none | list|l | items | list|'a' | first | upper|s | trim | length|[l, le] | map('length') | sum
 """
 
 # What jinja2 renders and d9d refuses.
 REFUSED = """
-9223372036854775807 + 1|9223372036854775808|3 * 4611686018427387904|2 ** 64|-(-9223372036854775807 - 1)|'%s' % s|'%d' % 3|'{}'.format(3)|s.center(20)|s | center(20)|s | truncate(5)|s | wordcount|rows | groupby('role') | list|s | urlencode|s | striptags|s | pprint|dict(**d)|cycler('a', 'b').next()|[s | safe]|range(5)[1:]|rows | map(attribute='role,x') | list|'\\N{BULLET}'|'\u00df'.title()
+9223372036854775807 + 1|9223372036854775808|3 * 4611686018427387904|2 ** 64|-(-9223372036854775807 - 1)|'%s' % s|'%d' % 3|'{:>5}'.format(3)|'{0[a]}'.format(d)|'{.a}'.format(d)|'{:{}}'.format(3, 4)|'{!a}'.format(u)|'{}'.format(html | safe) ~ ('{}' | safe).format(html)|s.center(20)|s | center(20)|s | truncate(5)|s | wordcount|rows | groupby('role') | list|s | urlencode|s | striptags|s | pprint|dict(**d)|cycler('a', 'b').next()|[s | safe]|range(5)[1:]|rows | map(attribute='role,x') | list|'\\N{BULLET}'|'\u00df'.title()
 """
 REFUSED_BLOCKS = [
     "{% block x %}{% endblock %}", "{% autoescape true %}{% endautoescape %}",
