@@ -12,7 +12,6 @@ is held to three things: the marks of the same template, where it had any; the s
 character, which tells who wrote it; and the texts of the chat's beginnings, where they begin the whole.
 Such a mask is equal, or refused by a sentence, or wrong.  Exits with 1 if anything is wrong.
 """
-import argparse
 import datetime
 import functools
 import json
@@ -177,13 +176,19 @@ def differences(text, got, want):
         while end < len(text) and (has[0][end], has[1][end]) == (has[0][at], has[1][at]):
             end += 1
         if has[0][at] != has[1][at] and text[at:end].strip(SPACE):
-            yield at, end, has[1][at]
+            run = text[at:end]
+            yield at + len(run) - len(run.lstrip(SPACE)), at + len(run.rstrip(SPACE)), has[1][at]
         at = end
 
 
 def is_ending(text, begin, end):
     """Text of the template's behind the last message."""
     return end == len(text.rstrip(SPACE)) and not any(origin(c) for c in text[begin:end])
+
+
+def is_header(text, begin, end, prompts):
+    """Is it part of a prompt, or of as much of one as the turn has?"""
+    return any(text[:end].endswith(p[:n]) for p in prompts for n in range(end - begin, len(p) + 1))
 
 
 def prompts_of(template, given):
@@ -199,9 +204,9 @@ def prompts_of(template, given):
 
 
 def check_marks(text, got, want, prompts, begins):
-    """The marks may have the prompt too, or what ends the text."""
+    """The marks may have the prompt too, or what ends the text, and not what ends the chat up to there."""
     for b, e, wanted in differences(text, got, bare(text, want)):
-        if not wanted or not (any(text[b:e].strip(SPACE) in p for p in prompts) or is_ending(text, b, e) or e in begins):
+        if not (e in begins or (wanted and (is_header(text, b, e, prompts) or is_ending(text, b, e)))):
             yield f"{text[b:e]!r} is {'only in' if wanted else 'not in'} the marks"
 
 
@@ -216,8 +221,8 @@ def check_turns(template, given, text, spans, prompts):
         b, e = len(before), len(after)
         got = [[max(s[0], b), min(s[1], e)] for s in spans if s[0] < e and s[1] > b]
         for b, e, _ in differences(text, got, bare(text, [[b, e]])):
-            header = any(s[0] >= e and text[e:s[0]] in ("", *prompts) for s in spans)  # of the next answer
-            if not header and not is_ending(text, b, e) and not any(text[b:e].strip(SPACE) in p for p in prompts):
+            header = any(s[0] >= e and text[e:s[0]].strip(SPACE) in ("", *prompts) for s in spans)  # of the next answer
+            if not header and not is_ending(text, b, e) and not is_header(text, b, e, prompts):
                 yield f"answer {i}: {text[b:e]!r} is not in a span"
 
 
