@@ -6,6 +6,7 @@
 
 Each template renders N conversations (chat_draws.py) by transformers and by what `make` built
 (test_golden_rendered): the texts must be equal byte by byte, and what raises an error must be refused.
+Both see messages as d9d prepares them: thoughts under both names, parts joined (d9d/data/chat/chat.h).
 
 Masks: with {% generation %} they must be transformers'.  What d9d finds in a template without marks
 is held to three things: the marks of the same template, where it had any; the script of each
@@ -125,7 +126,7 @@ def line_of(template, given, prompt):
     return line
 
 
-def draw(name, template, count, seed):
+def draw(name, template, count, seed, errors=0.25):
     """Lines of which few are errors, where the template takes such conversations at all."""
     try:
         names = U._get_template_variables(template)
@@ -135,7 +136,7 @@ def draw(name, template, count, seed):
         r = Draw(f"{seed} {name} {k}")
         for simple in range(9):
             line = line_of(template, *chat(r, names, simple))
-            if "text" in line or (simple == 0 and r.maybe(0.15)):
+            if "text" in line or (simple == 0 and r.maybe(errors)):
                 break
         yield line
 
@@ -351,7 +352,7 @@ def store(count):
     folder = HERE / "rendered"
     (folder / "tokenizer_config.json").write_text(json.dumps(TOKENS) + "\n")
     for path in templates_of([folder]):
-        lines = list(draw(path.stem, read(path), count, 0))
+        lines = list(draw(path.stem, read(path), count, 0, errors=1))
         for line in lines:
             if "error" in line:
                 line["error"] = line["error"].split(":")[0]
@@ -366,7 +367,7 @@ def main():
     p.add_argument("templates", nargs="*", type=Path, metavar="TEMPLATE.jinja|FOLDER")
     a = p.parse_args()
     if a.store:
-        store(12)
+        store(16)
         return
     done, got = run_all(a.templates, a.count, a.seed, a.out.resolve(), a.build.resolve())
     wrong = 0
