@@ -253,11 +253,14 @@ static d9d_status add_turn(finder *f, size_t i, d9d_jinja_span s)
     const char *text = f->r->text.data, *is_data = f->r->trace.data.data, *last;
     d9d_jinja_span rest = {s.end, s.end}; /* behind the last text of others */
     size_t same, end;
+    d9d_status st;
 
     if (others == s.end)
         return add_span(f, s);
-    D9D_TRY(render_part(f, i + 1, false));
-    same = common(&f->r->text, &f->r->part, false);
+    st = render_part(f, i + 1, false);
+    if (st != D9D_OK && st != D9D_EFORMAT)
+        return D9D_PASS(st);
+    same = st == D9D_OK ? common(&f->r->text, &f->r->part, false) : 0;
     end = same < others ? same : others;
     while (same < f->r->part.len && end > s.begin && !is_data[end - 1] &&
            strchr("\n>]", text[end - 1]) == NULL)

@@ -299,6 +299,9 @@ static void test_results_in_turn(void **state)
     /* What follows "<" may begin alike. */
     check_chat(RESULTS("<r>"), calls,
                "<user>1</s><assistant>[f()<wait>]<result of=f()>3</result><r><assistant>[4</s>]");
+    /* No chat ends there. */
+    check_refused_chat("{{ raise_exception('no') if messages[-1].tool_calls }}" RESULTS(""), calls,
+                       "the turn of messages[1] has text of other messages in it");
     /* The rest of the answer is behind the results. */
     check_refused_chat(RESULTS("{{ m.content }}"), calls,
                        "the turn of messages[1] has text of other messages in it, so that what the "
