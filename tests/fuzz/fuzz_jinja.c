@@ -23,26 +23,33 @@ static const char context[] =
     "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"n\": 3, \"f\": -0.5,"
     "\"add_generation_prompt\": true}";
 
+enum { MAX_ITEMS = 64, MARK = 7 };
+
 static void render(const d9d_jinja_template *t, const json_t *values)
 {
     static const struct tm now = {.tm_year = 124, .tm_mday = 1};
     const json_t *items = json_object_get(values, "messages");
     const size_t n_items = json_array_size(items);
+    char marks[MAX_ITEMS];
     const d9d_jinja_opts how = {.max_steps = 20000,
                                 .max_output = 1 << 16,
                                 .max_memory = 1 << 22,
                                 .now = &now,
                                 .data = values,
-                                .items = items};
+                                .items = items,
+                                .marks = n_items <= MAX_ITEMS ? marks : NULL};
     d9d_jinja_trace trace = {0};
     d9d_buf out = {0};
 
+    memset(marks, MARK, sizeof(marks));
     if (d9d_jinja_render(t, values, &how, &out, &trace) == D9D_OK) {
         const size_t n = out.len;
 
         must(n <= how.max_output);
         must(d9d_utf8_valid_up_to(n > 0 ? out.data : "", n) == n);
         must(trace.data.len == n);
+        for (size_t i = 0; i < n; i++)
+            must(trace.data.data[i] == 0 || trace.data.data[i] == 1 || trace.data.data[i] == MARK);
         for (size_t i = 0; i < trace.generation.len; i++)
             must(trace.generation.data[i].begin <= trace.generation.data[i].end &&
                  trace.generation.data[i].end <= n);

@@ -9,7 +9,6 @@ d9d-map, greedy generation with a cache by d9d-infer.  One line for each: what w
 largest relative distance, or what the programs say.  A config.json is as transformers saves it, or
 as it was drawn: with few fields, of either generation of names.  Exits with 1 if any differs.
 """
-import argparse
 import json
 import math
 import os
@@ -25,6 +24,7 @@ from transformers.utils import logging
 
 from make_encoders import dump_encoder
 from make_families import CONFIGS, HERE, class_name, dump_case
+from random_options import options
 
 ROOT = HERE.parent.parent
 ACTS = ["silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"]
@@ -589,18 +589,8 @@ def one(kind, seed, out, build):
     return wrong is None
 
 
-def options(count, out):
-    """Which configurations are drawn, and where to."""
-    p = argparse.ArgumentParser()
-    p.add_argument("--family", action="append", choices=list(FAMILIES), metavar="KIND")
-    p.add_argument("--count", type=int, default=count)
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--out", type=Path, default=Path(out))
-    return p
-
-
 def main():
-    p = options(20, "random-families")
+    p = options(20, "random-families", FAMILIES)
     p.add_argument("--build", type=Path, default=ROOT / "build")
     a = p.parse_args()
     logging.set_verbosity_error()

@@ -16,7 +16,8 @@ import transformers as T
 from transformers.utils import logging
 
 from make_families import CONFIGS, build
-from random_families import FAMILIES, FULL, ROOT, Draw, config_of, draw, options, run
+from random_families import FAMILIES, FULL, ROOT, Draw, config_of, draw, run
+from random_options import options
 
 # What transformers checks and changes no number of a model, or does not use at all.
 HARMLESS = {"use_cache", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "dtype",
@@ -134,7 +135,7 @@ def one(kind, seed, out, bin):
 
 
 def main():
-    p = options(40, "random-wrong")
+    p = options(40, "random-wrong", FAMILIES)
     p.add_argument("--bin", type=Path, default=ROOT / "build/bin")
     a = p.parse_args()
     logging.set_verbosity_error()

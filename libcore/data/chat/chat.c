@@ -53,8 +53,9 @@ static bool trains_data(const d9di_chat_rendering *r)
     for (size_t i = 0; i < r->loss_spans.len; i++) {
         const d9d_jinja_span s = r->loss_spans.data[i];
 
-        if (memchr(r->trace.data.data + s.begin, 1, s.end - s.begin) != NULL)
-            return true;
+        for (size_t k = s.begin; k < s.end; k++)
+            if (r->trace.data.data[k] != 0)
+                return true;
     }
     return false;
 }
@@ -82,6 +83,44 @@ static d9d_status check_answer(const d9di_chat *c, const json_t *chat, bool *tak
     return d9d_err_restore(&why);
 }
 
+/* The byte behind the last trained text that begins before `limit`. */
+static size_t last_trained(const d9di_chat_rendering *r, size_t limit)
+{
+    size_t end = 0;
+
+    for (size_t i = 0; i < r->loss_spans.len && r->loss_spans.data[i].begin < limit; i++)
+        end = r->loss_spans.data[i].end;
+    return end;
+}
+
+/* ECONFIG if the end of an answer is written with the next message, where it is not found. */
+static d9d_status check_end(const d9di_chat *c, const json_t *chat)
+{
+    d9di_chat_rendering part = {.text = {0}}, r = {.text = {0}};
+    d9d_status st = d9di_chat_render(c->template, chat, 2, false, &part);
+    size_t end, n = part.text.len;
+
+    if (st == D9D_OK)
+        st = d9di_chat_render_spans(c->template, chat, 4, &r);
+    if (st == D9D_EFORMAT) /* the template takes other chats */
+        st = D9D_OK;
+    else if (st == D9D_OK && r.text.len > n && memcmp(r.text.data, part.text.data, n) == 0) {
+        end = last_trained(&r, n);
+        while (n > end && strchr(" \t\r\n", part.text.data[n - 1]) != NULL)
+            n--;
+        if (n > end)
+            st = D9D_FAIL(D9D_ECONFIG,
+                          "%s: \"%.*s\", which ends an answer, is written with the next message, "
+                          "so that it would not be trained; enclose it, with the answer, in "
+                          "{%% generation %%} and {%% endgeneration %%}",
+                          c->template->where, n - end < 40 ? (int)(n - end) : 40,
+                          part.text.data + end);
+    }
+    d9di_chat_rendering_release(&part);
+    d9di_chat_rendering_release(&r);
+    return st;
+}
+
 d9d_status d9di_chat_check_trains(const d9di_chat *c)
 {
     /* Templates of models that see want parts. */
@@ -91,17 +130,21 @@ d9d_status d9di_chat_check_trains(const d9di_chat *c)
     bool refused = false;
 
     for (size_t i = 0; i < sizeof(contents) / sizeof(contents[0]); i++) {
-        char text[200];
+        char text[400];
         json_t *chat;
         bool taken;
         d9d_status st;
 
         (void)snprintf(text, sizeof(text),
                        "{\"messages\": [{\"role\": \"user\", \"content\": %s}, "
+                       "{\"role\": \"assistant\", \"content\": %s}, "
+                       "{\"role\": \"user\", \"content\": %s}, "
                        "{\"role\": \"assistant\", \"content\": %s}]}",
-                       contents[i], contents[i]);
+                       contents[i], contents[i], contents[i], contents[i]);
         D9D_TRY(d9d_json_parse("a chat", text, strlen(text), &chat));
         st = check_answer(c, chat, &taken);
+        if (st == D9D_OK && taken && !d9d_jinja_marks_generation(c->template->template))
+            st = check_end(c, chat);
         json_decref(chat);
         if (st != D9D_ECONFIG)
             return st;

@@ -1,18 +1,55 @@
 /* chat_render.c - what a template sees of a chat; see chat_render.h and d9d/data/chat/chat.h. */
 #include "data/chat/chat_render.h"
 
+#include <limits.h>
 #include <string.h>
 
 void d9di_chat_rendering_release(d9di_chat_rendering *r)
 {
     d9d_buf_release(&r->text);
     d9d_buf_release(&r->part);
+    d9d_buf_release(&r->marks);
     d9d_jinja_trace_release(&r->trace);
     d9d_jinja_trace_release(&r->part_trace);
     D9D_VEC_RELEASE(&r->loss_spans);
     D9D_VEC_RELEASE(&r->ends);
     D9D_VEC_RELEASE(&r->spans);
     D9D_VEC_RELEASE(&r->targets);
+}
+
+/* --- roles ------------------------------------------------------------------------------------ */
+
+bool d9di_chat_is_assistant(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+
+    return role != NULL && strcmp(role, "assistant") == 0;
+}
+
+bool d9di_chat_is_trained(const json_t *message)
+{
+    const json_t *weight = json_object_get(message, "weight");
+
+    return d9di_chat_is_assistant(message) &&
+           !(json_is_number(weight) && json_number_value(weight) == 0);
+}
+
+unsigned char d9di_chat_mark(const json_t *message, size_t k)
+{
+    return d9di_chat_is_assistant(message)
+               ? (unsigned char)(D9DI_CHAT_ASSISTANT + k % (UCHAR_MAX + 1 - D9DI_CHAT_ASSISTANT))
+               : D9DI_CHAT_OTHERS;
+}
+
+static d9d_status mark_messages(const json_t *chat, size_t n, d9d_buf *marks)
+{
+    const json_t *messages = json_object_get(chat, "messages");
+
+    marks->len = 0;
+    D9D_TRY(d9d_buf_reserve(marks, n));
+    for (size_t k = 0; k < n; k++)
+        marks->data[marks->len++] = (char)d9di_chat_mark(json_array_get(messages, k), k);
+    return D9D_OK;
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
@@ -135,15 +172,18 @@ d9d_status d9di_chat_render(const d9di_chat_template *t, const json_t *chat, siz
     const bool tools = json_array_size(json_object_get(chat, "tools")) > 0;
     const d9d_jinja_template *with = tools && t->tool_use != NULL ? t->tool_use : t->template;
     json_t *data = make_data(with, chat, n), *context = make_context(t, &data, prompt);
-    const d9d_jinja_opts opts = {.now = t->has_date ? &t->date : NULL,
-                                 .data = data,
-                                 .items = json_object_get(data, "messages")};
+    d9d_jinja_opts opts = {.now = t->has_date ? &t->date : NULL,
+                           .data = data,
+                           .items = json_object_get(data, "messages")};
     d9d_status st;
 
     out->text.len = out->trace.generation.len = out->trace.visits.len = out->trace.data.len = 0;
+    D9D_TRY_OR(st, mark_messages(chat, n, &out->marks), out);
+    opts.marks = out->marks.data;
     st = data != NULL && context != NULL
              ? d9d_jinja_render(with, context, &opts, &out->text, &out->trace)
              : D9D_FAIL(D9D_ENOMEM, "no memory for %zu messages", n);
+out:
     json_decref(data);
     json_decref(context);
     return st;

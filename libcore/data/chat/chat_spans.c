@@ -15,20 +15,9 @@ typedef struct finder {
     d9d_buf prompt; /* the last generation prompt that an answer began with; empty: none did */
 } finder;
 
-bool d9di_chat_is_trained(const json_t *message)
-{
-    const char *role = json_string_value(json_object_get(message, "role"));
-    const json_t *weight = json_object_get(message, "weight");
-
-    return role != NULL && strcmp(role, "assistant") == 0 &&
-           !(json_is_number(weight) && json_number_value(weight) == 0);
-}
-
 static bool is_assistant(const finder *f, size_t i)
 {
-    const char *role = json_string_value(json_object_get(json_array_get(f->messages, i), "role"));
-
-    return role != NULL && strcmp(role, "assistant") == 0;
+    return d9di_chat_is_assistant(json_array_get(f->messages, i));
 }
 
 /* --- where messages end ----------------------------------------------------------------------- */
@@ -58,11 +47,13 @@ static d9d_status find_ends(finder *f)
 /* Renders the first n messages into r->part; the text of the chat is as it was. */
 static d9d_status render_part(finder *f, size_t n, bool prompt)
 {
-    d9di_chat_rendering part = {.text = f->r->part, .trace = f->r->part_trace};
+    d9di_chat_rendering part = {
+        .text = f->r->part, .trace = f->r->part_trace, .marks = f->r->marks};
     const d9d_status st = d9di_chat_render(f->t, f->chat, n, prompt, &part);
 
     f->r->part = part.text;
     f->r->part_trace = part.trace;
+    f->r->marks = part.marks;
     return st;
 }
 
@@ -245,6 +236,45 @@ static d9d_status add_span(finder *f, d9d_jinja_span s)
     return s.begin < s.end ? D9D_VEC_PUSH(&f->r->loss_spans, s) : D9D_OK;
 }
 
+/* The first byte of the span that has the mark; its end: none has. */
+static size_t find_mark(const finder *f, d9d_jinja_span s, unsigned char mark)
+{
+    const char *at = memchr(f->r->trace.data.data + s.begin, mark, s.end - s.begin);
+
+    return at != NULL ? (size_t)(at - f->r->trace.data.data) : s.end;
+}
+
+/* Adds a part of the turn of message i.  Where other messages are written within it, as results are
+ * that follow their calls, it ends where the text of the chat up to this message does. */
+static d9d_status add_turn(finder *f, size_t i, d9d_jinja_span s)
+{
+    const unsigned char mark = d9di_chat_mark(json_array_get(f->messages, i), i);
+    const size_t others = find_mark(f, s, D9DI_CHAT_OTHERS);
+    const char *text = f->r->text.data, *is_data = f->r->trace.data.data, *last;
+    d9d_jinja_span rest = {s.end, s.end}; /* behind the last text of others */
+    size_t same, end;
+    d9d_status st;
+
+    if (others == s.end)
+        return add_span(f, s);
+    st = render_part(f, i + 1, false);
+    if (st != D9D_OK && st != D9D_EFORMAT)
+        return D9D_PASS(st);
+    same = st == D9D_OK ? common(&f->r->text, &f->r->part, false) : 0;
+    end = same < others ? same : others;
+    while (same < f->r->part.len && end > s.begin && !is_data[end - 1] &&
+           strchr("\n>]", text[end - 1]) == NULL)
+        end--; /* what follows is another text that may begin alike */
+    last = memrchr(is_data + others, D9DI_CHAT_OTHERS, s.end - others);
+    rest.begin = (size_t)(last - is_data);
+    if (end > s.begin && find_mark(f, rest, mark) == rest.end)
+        return add_span(f, (d9d_jinja_span){s.begin, end});
+    return D9D_FAIL(D9D_EFORMAT,
+                    "%s: the turn of messages[%zu] has text of other messages in it, so that "
+                    "what the assistant writes is not known; " CURE,
+                    f->t->where, i);
+}
+
 /* Adds the span of a visit, without what is written within it of other messages. */
 static d9d_status add_visit(finder *f, size_t k)
 {
@@ -259,10 +289,10 @@ static d9d_status add_visit(finder *f, size_t k)
     for (size_t i = first; i < k; i++) { /* inner visits are recorded before outer ones */
         if (visits[i].item == v->item || visits[i].span.begin < at)
             continue;
-        D9D_TRY(add_span(f, (d9d_jinja_span){at, visits[i].span.begin}));
+        D9D_TRY(add_turn(f, v->item, (d9d_jinja_span){at, visits[i].span.begin}));
         at = visits[i].span.end;
     }
-    return at < v->span.end ? add_span(f, (d9d_jinja_span){at, v->span.end}) : D9D_OK;
+    return at < v->span.end ? add_turn(f, v->item, (d9d_jinja_span){at, v->span.end}) : D9D_OK;
 }
 
 /* *any: the loop has messages of the assistant. */
@@ -303,11 +333,26 @@ static d9d_status add_difference(finder *f, size_t i)
     return end[0] < end[1] ? add_span(f, (d9d_jinja_span){end[0], end[1]}) : D9D_OK;
 }
 
-static d9d_status add_differences(finder *f)
+static bool is_visited(const finder *f, size_t i)
 {
-    for (size_t i = 0; i < f->n; i++)
-        if (is_assistant(f, i))
+    for (size_t k = 0; k < f->r->trace.visits.len; k++)
+        if (f->r->trace.visits.data[k].item == i)
+            return true;
+    return false;
+}
+
+/* all: also answers without text, which templates may leave out. */
+static d9d_status add_differences(finder *f, bool all)
+{
+    const d9d_jinja_span text = {0, f->r->text.len};
+
+    for (size_t i = 0; i < f->n; i++) {
+        const json_t *m = json_array_get(f->messages, i);
+
+        if (d9di_chat_is_assistant(m) && !is_visited(f, i) &&
+            (all || find_mark(f, text, d9di_chat_mark(m, i)) < text.end))
             D9D_TRY(add_difference(f, i));
+    }
     return D9D_OK;
 }
 
@@ -378,8 +423,7 @@ static d9d_status find_spans(finder *f)
             D9D_TRY(D9D_VEC_PUSH(&f->r->loss_spans, marked->data[i]));
     } else {
         D9D_TRY(add_visits(f, &any));
-        if (!any)
-            D9D_TRY(add_differences(f));
+        D9D_TRY(add_differences(f, !any));
     }
     join_spans(&f->r->loss_spans);
     drop_untrained(f);

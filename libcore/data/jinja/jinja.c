@@ -106,9 +106,9 @@ static d9d_status render(d9di_jinja_run *r, const json_t *context)
         return D9D_FAIL(D9D_EINVAL, "%s: the context is no object", r->where);
     D9D_TRY(d9di_jinja_from_json(r, context, &variables));
     if (r->opts->data != NULL) {
-        r->reads_data = r->trace != NULL;
+        r->data_mark = r->trace != NULL;
         D9D_TRY(d9di_jinja_from_json(r, r->opts->data, &data));
-        r->reads_data = false;
+        r->data_mark = 0;
         for (size_t i = 0; data.kind == D9DI_JINJA_DICT && i < data.dict->n; i++)
             D9D_TRY(
                 d9di_jinja_dict_put(r, variables.dict, data.dict->keys[i], data.dict->values[i]));

@@ -142,6 +142,7 @@ typedef struct d9di_jinja_parser {
     const d9di_jinja_token *t; /* the current token; T_END is never passed */
     int depth;
     int loops;              /* open loops of this macro or generation block */
+    int all_loops;          /* open ones, with their targets and else */
     int branches;           /* open if statements */
     d9di_jinja_node *macro; /* the innermost one, or NULL */
     bool has_macro, generation;

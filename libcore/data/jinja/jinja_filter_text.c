@@ -153,9 +153,12 @@ static d9d_status filter_indent(const d9di_jinja_call *c, d9di_jinja_value *out)
 {
     const bool first = d9di_jinja_truth(&c->arg[1]), blank = d9di_jinja_truth(&c->arg[2]);
     size_t mark;
-    d9di_jinja_value s, indent, lines;
+    d9di_jinja_value s = c->self, indent, lines;
 
-    D9D_TRY(get_self(c, &s));
+    if (s.kind != D9DI_JINJA_STRING)
+        return s.kind == D9DI_JINJA_UNDEFINED
+                   ? d9di_jinja_fail_undefined(c->run, &s)
+                   : d9di_jinja_fail(c->run, "indent: a %s is no str", d9di_jinja_type(&s));
     D9D_TRY(make_indent(c, &indent));
     mark = d9di_jinja_mark(c->run);
     D9D_TRY(d9di_jinja_put(c->run, s.text, s.n));

@@ -62,6 +62,16 @@ static d9d_status parse_target_name(d9di_jinja_parser *p, bool attrs, d9di_jinja
     return D9D_OK;
 }
 
+/* A name that is set or taken by a loop, but for a loop's own one. */
+static d9d_status parse_target_item(d9di_jinja_parser *p, bool attrs, d9di_jinja_node **out)
+{
+    D9D_TRY(parse_target_name(p, attrs, out));
+    return p->all_loops > 0 && (*out)->kind == D9DI_JINJA_NAME && strcmp((*out)->name, "loop") == 0
+               ? d9di_jinja_fail_at(p->source, D9D_EFORMAT, (*out)->line,
+                                    "\"loop\" is set within a loop")
+               : D9D_OK;
+}
+
 /* A name, or several with commas and brackets; `attrs`: namespace.name is a target too. */
 static d9d_status parse_target(d9di_jinja_parser *p, bool attrs, d9di_jinja_node **out)
 {
@@ -80,7 +90,7 @@ static d9d_status parse_target(d9di_jinja_parser *p, bool attrs, d9di_jinja_node
             D9D_TRY_OR(st, parse_target(p, attrs, &item), out);
             D9D_TRY_OR(st, d9di_jinja_expect_op(p, ')'), out);
         } else {
-            D9D_TRY_OR(st, parse_target_name(p, attrs, &item), out);
+            D9D_TRY_OR(st, parse_target_item(p, attrs, &item), out);
         }
         D9D_TRY_OR(st, D9D_VEC_PUSH(&items, item), out);
         is_tuple = is_tuple || d9di_jinja_at_op(p, ',');
@@ -138,6 +148,7 @@ static d9d_status parse_for(d9di_jinja_parser *p, d9di_jinja_node *n)
     const bool outer = p->has_macro;
 
     n->kind = D9DI_JINJA_FOR;
+    p->all_loops++;
     D9D_TRY(parse_target(p, false, &n->target));
     if (!d9di_jinja_skip_name(p, "in"))
         return d9di_jinja_unexpected(p, "\"in\"");
@@ -155,8 +166,10 @@ static d9d_status parse_for(d9di_jinja_parser *p, d9di_jinja_node *n)
     p->has_macro = p->has_macro || outer;
     p->loops--;
     if (d9di_jinja_skip_name(p, "else"))
-        return parse_block(p, "endfor", &n->c);
-    p->t++;
+        D9D_TRY(parse_block(p, "endfor", &n->c));
+    else
+        p->t++;
+    p->all_loops--;
     return D9D_OK;
 }
 

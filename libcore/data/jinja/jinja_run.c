@@ -134,22 +134,29 @@ static d9d_status convert(d9di_jinja_run *r, const json_t *from, int depth, d9di
 static d9d_status convert_array(d9di_jinja_run *r, const json_t *from, int depth,
                                 d9di_jinja_value *out)
 {
+    const bool are_items = from == r->opts->items;
+    const bool are_marked = are_items && r->opts->marks != NULL && r->data_mark != 0;
+    const char before = r->data_mark;
+
     D9D_TRY(d9di_jinja_seq_new(r, D9DI_JINJA_LIST, json_array_size(from), out));
     for (size_t i = 0; i < json_array_size(from); i++) {
         d9di_jinja_value item;
 
+        if (are_marked)
+            r->data_mark = r->opts->marks[i];
         D9D_TRY(convert(r, json_array_get(from, i), depth, &item));
-        if (from == r->opts->items && item.kind == D9DI_JINJA_DICT)
+        if (are_items && item.kind == D9DI_JINJA_DICT)
             item.dict->item = i + 1;
         D9D_TRY(d9di_jinja_seq_append(r, out->seq, item));
     }
+    r->data_mark = before;
     return D9D_OK;
 }
 
 static d9d_status convert_string(d9di_jinja_run *r, const char *text, size_t n,
                                  d9di_jinja_value *out)
 {
-    if (r->reads_data && n > 0)
+    if (r->data_mark != 0 && n > 0)
         D9D_TRY(d9di_jinja_hold(r, text, NULL, n, &text));
     *out = d9di_jinja_str(text, n);
     return D9D_OK;

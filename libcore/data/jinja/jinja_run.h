@@ -13,8 +13,8 @@ enum {
     D9DI_JINJA_MAX_BLOCKS = 32    /* each is larger than the one before */
 };
 
-/* Memory of strings that have text of opts->data: of each byte text[i], text[size + i] says whether
- * it is such text. */
+/* Memory of strings that have text of opts->data: of each byte text[i], text[size + i] is the mark
+ * of such text, or 0. */
 typedef struct d9di_jinja_block {
     char *text;
     size_t used, size;
@@ -32,7 +32,7 @@ struct d9di_jinja_run {
     int captures;           /* macros, block sets and others whose output is a string */
     d9d_jinja_trace *trace; /* or NULL */
     size_t traced;          /* length of trace->data before */
-    bool reads_data;        /* values of opts->data are being made */
+    char data_mark;         /* of values of opts->data that are being made; 0: of others */
     d9di_jinja_block blocks[D9DI_JINJA_MAX_BLOCKS];
     size_t n_blocks;
     const d9di_jinja_dict *context;
@@ -67,7 +67,7 @@ d9d_status d9di_jinja_put_made(d9di_jinja_run *r, const char *text, size_t n, co
 
 /* --- where text comes from: jinja_trace.c ----------------------------------------------------- */
 
-/* Copies text[0, n) to where its origins are kept; marks NULL: all of it is of the data. */
+/* Copies text[0, n) to where its origins are kept; marks NULL: all of it has r->data_mark. */
 d9d_status d9di_jinja_hold(d9di_jinja_run *r, const char *text, const char *marks, size_t n,
                            const char **out);
 /* Says of the last bytes of the output, which were appended, that they come from where from[0, n)

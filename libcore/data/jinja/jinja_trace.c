@@ -54,7 +54,7 @@ d9d_status d9di_jinja_hold(d9di_jinja_run *r, const char *text, const char *mark
     if (marks != NULL)
         memcpy(b->text + b->size + b->used, marks, n);
     else
-        memset(b->text + b->size + b->used, 1, n);
+        memset(b->text + b->size + b->used, r->data_mark, n);
     *out = b->text + b->used;
     b->used += n;
     return D9D_OK;
@@ -82,13 +82,18 @@ d9d_status d9di_jinja_trace_output(d9di_jinja_run *r, const char *from, size_t n
     return marks != NULL ? d9d_buf_append(&r->trace->data, marks, n) : catch_up(r, 0);
 }
 
+static bool is_zero(const char *bytes, size_t n)
+{
+    return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, n - 1) == 0);
+}
+
 d9d_status d9di_jinja_trace_take(d9di_jinja_run *r, size_t n, const char **marks)
 {
     d9d_buf *data = &r->trace->data;
 
     D9D_TRY(catch_up(r, 0));
     data->len -= n;
-    *marks = memchr(data->data + data->len, 1, n) != NULL ? data->data + data->len : NULL;
+    *marks = is_zero(data->data + data->len, n) ? NULL : data->data + data->len;
     return D9D_OK;
 }
 

@@ -182,9 +182,9 @@ static void check_chat(const char *template, const char *of, const char *want)
     json_decref(v);
 }
 
-static void check_refused(const char *template, const char *sentence)
+static void check_refused_chat(const char *template, const char *of, const char *sentence)
 {
-    json_t *v = json_loads(chat, 0, NULL);
+    json_t *v = json_loads(of, 0, NULL);
     d9di_chat_rendering r = {.text = {0}};
     d9di_chat_template *t;
 
@@ -194,6 +194,11 @@ static void check_refused(const char *template, const char *sentence)
     d9di_chat_rendering_release(&r);
     d9di_chat_template_free(t);
     json_decref(v);
+}
+
+static void check_refused(const char *template, const char *sentence)
+{
+    check_refused_chat(template, chat, sentence);
 }
 
 static void test_generation(void **state)
@@ -271,6 +276,89 @@ static void test_loop(void **state)
                   "messages[1] does not begin with the generation prompt");
 }
 
+#define RESULTS(behind)                                                                            \
+    "{%- for m in messages %}{%- if m.role != 'tool' %}<{{ m.role }}>{{ m.tool_calls }}"           \
+    "{%- if m.role == 'assistant' and not m.tool_calls %}{{ m.content }}</s>{% endif %}"           \
+    "{%- if m.role == 'user' %}{{ m.content }}</s>{% endif %}"                                     \
+    "{%- if m.tool_calls %}<wait>{%- for k in range(loop.index, messages | length) %}"             \
+    "{%- if messages[k].role == 'tool' %}<result of={{ m.tool_calls }}>{{ messages[k].content }}"  \
+    "</result>{%- endif %}{%- endfor %}" behind "{%- endif %}{%- endif %}{%- endfor %}"            \
+    "{{ '<assistant>' if add_generation_prompt }}"
+
+/* Results of calls that the iteration of the call writes, by their index. */
+static void test_results_in_turn(void **state)
+{
+    static const char calls[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": \"assistant\","
+        " \"content\": \"2\", \"tool_calls\": \"f()\"}, {\"role\": \"tool\", \"content\": \"3\"},"
+        " {\"role\": \"assistant\", \"content\": \"4\"}]}";
+
+    (void)state;
+    check_chat(RESULTS(""), calls,
+               "<user>1</s><assistant>[f()<wait>]<result of=f()>3</result><assistant>[4</s>]");
+    /* What follows "<" may begin alike. */
+    check_chat(RESULTS("<r>"), calls,
+               "<user>1</s><assistant>[f()<wait>]<result of=f()>3</result><r><assistant>[4</s>]");
+    /* No chat ends there. */
+    check_refused_chat("{{ raise_exception('no') if messages[-1].tool_calls }}" RESULTS(""), calls,
+                       "the turn of messages[1] has text of other messages in it");
+    /* The rest of the answer is behind the results. */
+    check_refused_chat(RESULTS("{{ m.content }}"), calls,
+                       "the turn of messages[1] has text of other messages in it, so that what the "
+                       "assistant writes is not known; enclose that in {% generation %}");
+}
+
+#define LAST_BEHIND(condition)                                                                     \
+    "{%- for m in messages[:-1] %}<{{ m.role }}>{{ m.content }}</s>{%- endfor %}{%- set m = "      \
+    "messages[-1] %}<{{ m.role }}>{%- if m.role == 'user' or " condition " %}{{ m.content }}</s>"  \
+    "{% endif %}{{ '<assistant>' if add_generation_prompt }}"
+
+/* The last answer is written behind the loop. */
+static void test_last_behind_loop(void **state)
+{
+    (void)state;
+    check_chat(LAST_BEHIND("true"), chat,
+               "<user>hi</s><assistant>[ho</s>]<user>a</s><assistant>[b </s>]");
+    /* It is left out. */
+    check_chat(LAST_BEHIND("false"), chat, "<user>hi</s><assistant>[ho</s>]<user>a</s><assistant>");
+}
+
+/* What a template is refused for before there is a chat. */
+static void test_check_trains(void **state)
+{
+    static const struct {
+        const char *text, *sentence;
+    } cases[] = {
+        {CHATML, NULL},
+        {"{% for m in messages %}<{{ m.role }}>{{ m.content[0].text }}</s>{% endfor %}"
+         "{{ '<assistant>' if add_generation_prompt }}",
+         NULL},
+        {"{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
+         "t.jinja: nothing of an answer is trained; enclose what the assistant writes in {% "
+         "generation %} and {% endgeneration %}"},
+        /* A text that ends answers where the next message begins. */
+        {"{% for m in messages %}{{ '</s>\n' if not loop.first }}<{{ m.role }}>{{ m.content }}"
+         "{% endfor %}{{ '</s>\n' }}{{ '<assistant>' if add_generation_prompt }}",
+         "t.jinja: \"</s>\", which ends an answer, is written with the next message, so that it "
+         "would not be trained; enclose it, with the answer, in {% generation %} and {% "
+         "endgeneration %}"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const d9d_chat_opts opts = {.chat_template = "t.jinja"};
+        d9di_chat *c;
+
+        put("t.jinja", cases[i].text);
+        assert_ok(d9di_chat_load(&opts, NULL, &c));
+        if (cases[i].sentence == NULL)
+            assert_ok(d9di_chat_check_trains(c));
+        else
+            assert_fails(d9di_chat_check_trains(c), D9D_ECONFIG, cases[i].sentence);
+        d9di_chat_free(c);
+    }
+}
+
 /* Templates that do not loop over the messages themselves. */
 static void test_differences(void **state)
 {
@@ -338,10 +426,17 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(test_files),    unit_test_in_dir(test_variables),
-        unit_test_in_dir(test_messages), unit_test_in_dir(test_generation),
-        unit_test_in_dir(test_loop),     unit_test_in_dir(test_differences),
-        unit_test_in_dir(test_weights),  unit_test_in_dir(test_memory),
+        unit_test_in_dir(test_files),
+        unit_test_in_dir(test_variables),
+        unit_test_in_dir(test_messages),
+        unit_test_in_dir(test_generation),
+        unit_test_in_dir(test_loop),
+        unit_test_in_dir(test_differences),
+        unit_test_in_dir(test_weights),
+        unit_test_in_dir(test_memory),
+        unit_test_in_dir(test_results_in_turn),
+        unit_test_in_dir(test_last_behind_loop),
+        unit_test_in_dir(test_check_trains),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

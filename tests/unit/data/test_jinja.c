@@ -224,6 +224,37 @@ static void test_trace(void **state)
     json_decref(context);
 }
 
+/* The text of an item has the item's mark, whatever becomes of it. */
+static void test_marks(void **state)
+{
+    static const char text[] =
+        "{{ o }}<{{ l[0].k ~ l[1].k }}>{% for m in l %}{{ m.k | upper }}.{{ m "
+        "}}{% endfor %}{{ n }}";
+    static const char want[] = "a<bc>B.{'k': 'b'}C.{'k': 'c'}n";
+    static const char marks[] = "\1\0\2\3\0\2\0\0\0\2\0\0\0\0\2\0\0\3\0\0\0\3\0\0\0\0\3\0\0\1";
+    json_t *context = json_object();
+    json_t *data =
+        json_pack("{s:s, s:[{s:s}, {s:s}], s:s}", "o", "a", "l", "k", "b", "k", "c", "n", "n");
+    const d9d_jinja_opts opts = {
+        .data = data, .items = json_object_get(data, "l"), .marks = "\2\3"};
+    const d9d_jinja_template *t;
+    d9d_jinja_trace trace = {0};
+    d9d_arena arena = {0};
+    d9d_buf out = {0};
+
+    (void)state;
+    assert_ok(d9d_jinja_compile(text, sizeof(text) - 1, "t", &arena, &t));
+    assert_ok(d9d_jinja_render(t, context, &opts, &out, &trace));
+    assert_string_equal(out.data, want);
+    assert_int_equal(trace.data.len, sizeof(want) - 1);
+    assert_memory_equal(trace.data.data, marks, sizeof(want) - 1);
+    d9d_jinja_trace_release(&trace);
+    d9d_arena_release(&arena);
+    d9d_buf_release(&out);
+    json_decref(data);
+    json_decref(context);
+}
+
 /* What iterations over opts->items wrote, inner ones before outer ones, none within a block. */
 static void test_visits(void **state)
 {
@@ -382,9 +413,9 @@ int main(void)
         cmocka_unit_test(test_errors),    cmocka_unit_test(test_text),
         cmocka_unit_test(test_unchanged), cmocka_unit_test(test_generation),
         cmocka_unit_test(test_trace),     cmocka_unit_test(test_visits),
-        cmocka_unit_test(test_limits),    cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_context),   cmocka_unit_test(test_time),
-        cmocka_unit_test(test_again),
+        cmocka_unit_test(test_marks),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_nesting),   cmocka_unit_test(test_context),
+        cmocka_unit_test(test_time),      cmocka_unit_test(test_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

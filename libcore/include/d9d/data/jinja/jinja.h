@@ -30,7 +30,8 @@
  *     integers       64 bits; an overflow is an error
  *     generators     are computed where they are made
  *     refused        import, include, extends, block, autoescape, recursive loops,
- *                    `**` of arguments, "%" of strings, str.format
+ *                    `**` of arguments, "%" of strings, str.format of members or with
+ *                    a format specification
  *
  * What is refused is an error that names the line and the construct.  A filter or test that is not
  * known is one at compile time, but within an if statement where it runs, as in jinja2.
@@ -71,6 +72,7 @@ typedef struct d9d_jinja_opts {
     const struct tm *now; /* what strftime_now() prints; by default a call of it is an error */
     const json_t *data;   /* an object: more variables, whose text the trace tells apart */
     const json_t *items;  /* a list within `data` whose iterations the trace has */
+    const char *marks;    /* a byte for each item, not 0: the trace has it for the item's text */
 } d9d_jinja_opts;
 
 /* Bytes [begin, end) of the output. */
@@ -96,7 +98,8 @@ typedef struct d9d_jinja_visit {
 typedef struct d9d_jinja_trace {
     d9d_jinja_spans generation; /* of each generation block */
     D9D_VEC(d9d_jinja_visit) visits;
-    d9d_buf data;  /* a byte for each of the output: 1 if opts->data has it, else 0 */
+    d9d_buf
+        data; /* a byte for each of the output: 0, or if opts->data has it, 1 or the item's mark */
 } d9d_jinja_trace; /* zero-initialised is empty */
 D9D_API void d9d_jinja_trace_release(d9d_jinja_trace *t);
 
