@@ -449,9 +449,9 @@ static d9d_status bias_wgrad_block(d9d_stream s, const cross_entropy_call *x, co
 {
     return x->n->dbias == NULL
                ? D9D_OK
-               : d9d_ref_grouped_bias_wgrad(
-                     s, D9D_F32, gt, d9di_elem_at(gt, x->n->dbias, c->base + c->first), 1.0f,
-                     x->logits, NULL, tokens, 1, c->n);
+               : d9d_ref_grouped_bias_wgrad(s, D9D_F32, gt,
+                                            d9di_elem_at(gt, x->n->dbias, c->base + c->first), 1.0f,
+                                            x->logits, NULL, tokens, 1, c->n);
 }
 
 /* dW of some columns, in float32: dw = beta dw + sum over blocks of tokens.  dw NULL: the bias's

@@ -70,6 +70,8 @@ static d9d_status model_create(d9di_small_model *m, const char *config,
     D9D_TRY(d9d_hf_config_load(config, &doc));
     st = d9d_model_spec_of(opts->choices, doc, config, &m->arena, &m->spec);
     json_decref(doc);
+    if (st == D9D_OK && opts->base)
+        st = d9d_model_spec_set_head(&m->spec, &m->arena, &(d9d_head){.kind = D9D_HEAD_EMBEDDING});
     D9D_TRY(st);
     m->spec.opts.dtype = D9D_F32;
     m->spec.opts.recompute = opts->recompute;
@@ -162,7 +164,7 @@ d9d_status d9di_small_model_load(d9di_small_model *m, const char *folder,
     st = d9d_weights_read(weights, &m->params, NULL);
     d9d_weights_close(weights);
     D9D_TRY(st);
-    m->has_head = !m->model->bidirectional;
+    m->has_head = !m->model->bidirectional || m->model->masked_lm;
     return d9d_tape_create(m->dev, &m->tape);
 }
 

@@ -37,6 +37,7 @@ typedef struct d9di_small_model_opts {
     uint64_t seed;      /* of its tokens */
     int64_t rows;       /* of tokens; 0: D9DI_SMALL_ROWS */
     const char *device; /* NULL: "cpu" */
+    bool base;          /* without its head, as a base model */
 } d9di_small_model_opts;
 
 /* Write the model of a config.json with random weights to `folder`, as HuggingFace's files.  Norms

@@ -20,6 +20,9 @@ extern const d9d_table d9di_head_task_train_classification_table,
 extern const d9d_table d9di_head_task_infer_classification_table,
     d9di_head_task_infer_embedding_table, d9di_head_task_infer_hidden_states_table;
 
+/* masked_lm.c */
+extern const d9d_table d9di_masked_lm_train_table;
+
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out);
 /* Opens a task of this kind with this section. */
 d9d_status d9di_task_open_kind(const d9d_train_task *kind, const void *section, d9di_task *out);

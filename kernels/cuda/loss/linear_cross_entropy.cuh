@@ -98,8 +98,9 @@ template <class T>
 static inline d9d_status logits_add_bias(d9d_stream s, const char *op, float *logits,
                                          const void *bias, int64_t id, int64_t tokens, int64_t n)
 {
-    logits_bias_kernel<T><<<grid_for(s, tokens * d9di_i64_ceil_div(n, 8)), THREADS, 0,
-                            d9di_cuda_stream(s)>>>(logits, (const T *)bias + id, tokens, n);
+    logits_bias_kernel<T>
+        <<<grid_for(s, tokens * d9di_i64_ceil_div(n, 8)), THREADS, 0, d9di_cuda_stream(s)>>>(
+            logits, (const T *)bias + id, tokens, n);
     return d9di_cuda_check_launch(op);
 }
 

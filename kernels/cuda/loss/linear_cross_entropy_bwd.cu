@@ -116,9 +116,9 @@ static d9d_status vocab_block_wgrad(const wgrad_call &b, const vocab_block &c, v
             b.n->softcap);
         D9D_TRY(d9di_cuda_check_launch(op));
         if (b.n->dbias != NULL)
-            D9D_TRY(d9d_k_grouped_bias_wgrad(
-                b.s, b.n->t, b.gt, d9di_elem_at(b.gt, b.n->dbias, c.base + c.first), 1.0f, dz, NULL,
-                tokens, 1, c.n));
+            D9D_TRY(d9d_k_grouped_bias_wgrad(b.s, b.n->t, b.gt,
+                                             d9di_elem_at(b.gt, b.n->dbias, c.base + c.first), 1.0f,
+                                             dz, NULL, tokens, 1, c.n));
         if (dw == NULL)
             continue;
         g.t = b.n->t;

@@ -975,9 +975,10 @@ static d9d_status on_linear_cross_entropy_wgrad(d9d_stream s,
     splits(&c, n, w, head);
     for (int i = 0; i < n->n_split; i++)
         grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
-    return end(&c, c.k->loss->linear_cross_entropy_wgrad(
-                       c.s, &dims, gt, grad, beta, floats(&c, dloss, n->rows), floats(&c, lse, n->rows),
-                       in(&c, n->t, hidden, n->rows * n->h), head, ints(&c, targets, n->rows)));
+    return end(&c,
+               c.k->loss->linear_cross_entropy_wgrad(
+                   c.s, &dims, gt, grad, beta, floats(&c, dloss, n->rows), floats(&c, lse, n->rows),
+                   in(&c, n->t, hidden, n->rows * n->h), head, ints(&c, targets, n->rows)));
 }
 
 static d9d_status on_linear_cross_entropy_fwd_bwd(d9d_stream s,

@@ -43,7 +43,7 @@ typedef struct d9d_linear_cross_entropy_dims {
     const int64_t *first; /* [n_split], on the host; NULL: this is the whole vocabulary */
     int64_t vocab;        /* size of the whole vocabulary, where this is a part */
     const d9d_linear_cross_entropy_ranks
-        *ranks; /* of linear_cross_entropy_fwd_bwd: the owners of the other parts */
+        *ranks;       /* of linear_cross_entropy_fwd_bwd: the owners of the other parts */
     const void *bias; /* [V] by id, of type t; NULL: none.  linear_cross_entropy_fwd_bwd takes none
                        */
     void *dbias;      /* of linear_cross_entropy_wgrad: [V] of type gt, to which the gradient of the

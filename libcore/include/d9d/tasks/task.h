@@ -66,6 +66,14 @@ typedef struct d9d_train_task {
     bool labels; /* needs a dataset with labels; others are refused */
     bool paired; /* in->pool: samples 2k and 2k + 1 form a pair; a micro-batch has at least two
                     pairs */
+    /* Looks at the n datasets of the training, then of its evaluation, before any sample is read.
+     * NULL: nothing. */
+    d9d_status (*set_data)(void *self, d9d_dataset *const *datasets, size_t n);
+    /* The task makes the labels of each sequence, as d9d_loader_collator.row: whole texts then
+     * arrive without targets.  A function of its arguments and of what set_data() left.  NULL: the
+     * labels are the dataset's. */
+    void (*collate)(void *self, const d9d_dataset *ds, int64_t sample, int64_t n, int32_t *ids,
+                    int32_t *labels);
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *
