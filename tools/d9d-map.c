@@ -72,6 +72,8 @@ static const tool_option describe_options[] = {PLUGIN_OPTION, TOOL_END};
 static const tool_option certify_options[] = {
     TOOL_OPT(struct map_opts, golden, STRING, "golden", 0, "FOLDER",
              "compare the model of FOLDER with the float64 vectors in it"),
+    TOOL_OPT(struct map_opts, task, STRING, "task", 0, "TASK",
+             "causal_lm, masked_lm, classification or embedding (default: that of its own head)"),
     TOOL_OPT(struct map_opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
     PLUGIN_OPTION, TOOL_END};
 static const tool_option init_options[] = {

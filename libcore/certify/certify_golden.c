@@ -64,9 +64,10 @@ static json_t *training_doc(const d9di_certify *c, const char *data, const char 
     json_t *optimizer = json_pack("{s:s, s:f, s:[f, f], s:f, s:f}", "name", "adamw", "lr", 1e-3,
                                   "betas", 0.9, 0.95, "eps", 1e-8, "weight_decay", 0.1);
 
-    return json_pack("{s:{s:o, s:I, s:s}, s:o, s:o, s:o}", "data", "dataset", d9d_json_str(data),
-                     "epochs", (json_int_t)steps, "order", "sequential", "model_provider", model,
-                     "trainer", trainer, "optimizer", optimizer);
+    return json_pack("{s:{s:o, s:I, s:s}, s:o, s:o, s:o, s:o}", "data", "dataset",
+                     d9d_json_str(data), "epochs", (json_int_t)steps, "order", "sequential",
+                     "model_provider", model, "trainer", trainer, "optimizer", optimizer, "task",
+                     d9di_small_task_section(c->head, c->vocab));
 }
 
 /* The largest relative difference of the losses. */

@@ -60,7 +60,7 @@ fails() {
 
 @test "a folder with its own weights and golden vectors" {
     d9d-map certify --golden "$golden/families/mixtral" "$golden/families/mixtral" >out
-    grep -q ': mixtral, 2 layers, .*, its own weights$' out
+    grep -q ': mixtral, causal_lm, 2 layers, .*, its own weights$' out
     grep -q '^golden  *ok .*10 steps of AdamW' out
     d9d-map certify --golden "$golden/encoders/modernbert" modernbert >out
     grep -q '^golden  *ok ' out
@@ -89,7 +89,7 @@ fails() {
   "sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]}
 JSON
     d9d-map certify large >out
-    grep -q '^large: gemma3, made smaller, 4 layers' out
+    grep -q '^large: gemma3, causal_lm, made smaller, 4 layers' out
     certified large
     d9d-map certify --json large >out
     tr -d ' \n' <out | grep -q '"layer_types":\["sliding_attention","sliding_attention","sliding_attention","full_attention"\]'

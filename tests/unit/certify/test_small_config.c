@@ -47,7 +47,7 @@ static void every_family_has_a_small_model(void **state)
 
         if (*c == &d9d_model_auto_section)
             continue;
-        assert_ok(d9di_small_config_make(p, &a, &doc));
+        assert_ok(d9di_small_config_make(p, D9D_HEAD_CAUSAL_LM, &a, &doc));
         if (family_parse(doc, (*c)->name, false, &a, &config) != D9D_OK)
             fail_msg("%s: %s", (*c)->name, d9d_err_message());
         assert_int_equal(family_dims(&config)->hidden_size, 32);
@@ -176,10 +176,10 @@ static void what_cannot_be_made_is_refused(void **state)
     json_t *doc;
 
     (void)state;
-    assert_fails(d9di_small_config_make(&spiral, &a, &doc), D9D_ECONFIG,
+    assert_fails(d9di_small_config_make(&spiral, D9D_HEAD_CAUSAL_LM, &a, &doc), D9D_ECONFIG,
                  "spiral: no small value of its required field spirals is known; name a folder "
                  "with a small config.json");
-    assert_fails(d9di_small_config_make(&bare, &a, &doc), D9D_ENOTSUP,
+    assert_fails(d9di_small_config_make(&bare, D9D_HEAD_CAUSAL_LM, &a, &doc), D9D_ENOTSUP,
                  "spiral: reads no config.json by a table of dimensions");
     d9d_arena_release(&a);
 }
