@@ -197,7 +197,7 @@ static d9d_status measure_model(d9di_certify *c, const json_t *doc, const char *
     c->head = head_of(c, &spec);
     c->head_in_files = has_in_files(&spec, c->head);
     c->has_experts = m->has_experts;
-    c->vocab = m->vocab;
+    c->vocab = d9di_small_task_ids(&spec, c->head, m->vocab);
     c->length = m->max_positions < D9DI_SMALL_LENGTH ? m->max_positions : D9DI_SMALL_LENGTH;
     c->out->layers = m->layers;
     c->out->parameters = 0;

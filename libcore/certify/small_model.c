@@ -73,8 +73,9 @@ static d9d_status head_set(d9di_small_model *m, const json_t *doc,
         return d9d_model_spec_set_head(&m->spec, &m->arena, &base);
     if (opts->head == NULL || d9d_head_is_lm(*opts->head))
         return D9D_OK;
-    D9D_TRY(d9di_small_task_open(
-        *opts->head, json_integer_value(json_object_get(doc, "vocab_size")), &m->arena, &m->task));
+    m->n_ids = d9di_small_task_ids(&m->spec, *opts->head,
+                                   json_integer_value(json_object_get(doc, "vocab_size")));
+    D9D_TRY(d9di_small_task_open(*opts->head, m->n_ids, &m->arena, &m->task));
     head = d9di_task_head(&m->task);
     return d9d_model_spec_set_head(&m->spec, &m->arena, &head);
 }
@@ -168,7 +169,8 @@ static d9d_status tokens_upload(d9di_small_model *m, uint64_t seed)
     if (ids == NULL)
         return D9D_FAIL(D9D_ENOMEM, "tokens of a small model");
     for (int64_t i = 0; i < n; i++)
-        ids[i] = (int32_t)(d9d_rng_u32(rng, (uint64_t)i) % (uint32_t)m->model->vocab);
+        ids[i] = (int32_t)(d9d_rng_u32(rng, (uint64_t)i) %
+                           (uint32_t)(m->n_ids > 0 ? m->n_ids : m->model->vocab));
     for (int64_t i = 0; i < n; i++) {
         positions[i] = (int32_t)(i % m->length);
         labels[i] = positions[i] == m->length - 1 || i == 3 ? D9D_IGNORE_INDEX : ids[i + 1];

@@ -30,6 +30,7 @@ typedef struct d9di_small_model {
     float *weight;                         /* the same on the host, in the arena */
     float *value;                          /* what the loss is a sum of */
     int64_t rows, length, targets, losses; /* losses: how many */
+    int64_t n_ids;                         /* its tokens are below; 0: all ids */
 } d9di_small_model;
 
 typedef struct d9di_small_model_opts {

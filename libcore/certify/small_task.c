@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "d9d/config/config.h"
+#include "d9d/model/family.h"
 
 enum { PAIRED_ROWS = 4 }; /* two pairs */
 
@@ -25,13 +26,22 @@ d9d_status d9di_small_task_find(const char *name, d9d_head_kind *out)
                     near != NULL ? "\"?" : "");
 }
 
+int64_t d9di_small_task_ids(const d9d_model_spec *spec, d9d_head_kind head, int64_t vocab)
+{
+    const d9d_family_config *c = spec->provider->family != NULL ? spec->config : NULL;
+    const bool in_files =
+        c != NULL && head == D9D_HEAD_CLASSIFICATION && c->head == D9D_HEAD_CLASSIFICATION;
+
+    return in_files && c->labels < vocab ? c->labels : vocab;
+}
+
 /* What a section has beside its name.  Labels of a row are tokens, so that there are as many
  * classes, and of masked tokens those of the data. */
-static json_t *options_of(d9d_head_kind head, int64_t vocab)
+static json_t *options_of(d9d_head_kind head, int64_t ids)
 {
     switch (head) {
     case D9D_HEAD_CLASSIFICATION:
-        return json_pack("{s:I, s:s}", "num_labels", (json_int_t)vocab, "pooling", "mean");
+        return json_pack("{s:I, s:s}", "num_labels", (json_int_t)ids, "pooling", "mean");
     case D9D_HEAD_EMBEDDING: return json_pack("{s:s, s:f}", "pooling", "mean", "temperature", 0.5);
     case D9D_HEAD_MASKED_LM: return json_pack("{s:i}", "mlm_probability", 0);
     case D9D_HEAD_CAUSAL_LM:
@@ -40,9 +50,9 @@ static json_t *options_of(d9d_head_kind head, int64_t vocab)
     return json_object();
 }
 
-json_t *d9di_small_task_section(d9d_head_kind head, int64_t vocab)
+json_t *d9di_small_task_section(d9d_head_kind head, int64_t ids)
 {
-    json_t *section = options_of(head, vocab);
+    json_t *section = options_of(head, ids);
 
     if (section != NULL)
         d9d_json_set(&section, "name", json_string(d9d_head_name(head)));
@@ -63,10 +73,10 @@ static const d9d_table *table_of(d9d_head_kind head)
     return *t;
 }
 
-d9d_status d9di_small_task_open(d9d_head_kind head, int64_t vocab, d9d_arena *a, d9di_task *out)
+d9d_status d9di_small_task_open(d9d_head_kind head, int64_t ids, d9d_arena *a, d9di_task *out)
 {
     const d9d_table *table = table_of(head);
-    json_t *doc = options_of(head, vocab);
+    json_t *doc = options_of(head, ids);
     void *section = d9d_arena_alloc(a, table->size + 1);
     d9d_status st;
 
