@@ -30,6 +30,28 @@ compile() {
     [ -z "$(compgen -G "$TMPDIR/d9d-*")" ]
 }
 
+# found FILE: model, checks, results and figures of certificates
+found() {
+    sed -E 's/.*"family": "([^"]*)", "task": "([^"]*)".*"config": (\{.*\}), "checks".*/model \1 \2 \3/' "$1"
+    grep -oE '"check": "[^"]*", "result": "[^"]*", "figure": [^,]*' "$1" | sed -E 's/"check": |"result": |"figure": |[",]//g'
+}
+
+@test "the certificates of docs/reference are what this tree finds" {
+    local stored=$root/docs/reference/certificates.jsonl
+    export D9D_MPIRUN="mpirun --mca mpi_yield_when_idle 0 --oversubscribe -n 4"
+    "$root/tools/certificates.sh" "$D9D_BIN" mistral modernbert >now.jsonl
+    grep -E '"family": "(mistral|modernbert)"' "$stored" >before.jsonl
+    [ "$(wc -l <now.jsonl)" -eq 4 ]
+    found now.jsonl >now
+    found before.jsonl >before
+    # Figures of rounding are of the processor's; those that are zero, such as bits that differ, are not.
+    paste -d'|' now before | awk -F'|' '
+        $1 == $2 { next }
+        { a = $1; b = $2; sub(/.* /, "", a); sub(/.* /, "", b); sub(/ [^ ]*$/, "", $1); sub(/ [^ ]*$/, "", $2)
+          if ($1 != $2 || a + 0 == 0 || b + 0 == 0 || (a - b) ^ 2 > (1e-6 + 0.5 * b) ^ 2) { print $0 ": " a " " b; bad = 1 } }
+        END { exit bad || NR != 40 }'
+}
+
 @test "a mesh computes the losses of tasks too" {
     mpi -n 4 d9d-map certify modernbert >out
     grep -q '^modernbert: modernbert, masked_lm, ' out

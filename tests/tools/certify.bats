@@ -165,6 +165,24 @@ JSON
     [[ "$output" == *'skipped'*'the model has no KV cache'* ]]
 }
 
+@test "the page of certificates is not written from what no longer holds" {
+    local stored=$root/docs/reference/certificates.jsonl file=docs/reference/certificates.jsonl
+    mkdir -p docs/reference pages
+    cp "$stored" $file
+    "$build/schemas/dump" --pages pages
+    cmp pages/families.md "$root/docs/reference/families.md"
+    "$build/schemas/dump" d9d.certificate.v1 "$stored"
+    sed '2s/"result": "ok"/"result": "failed"/' "$stored" >$file
+    run -2 "$build/schemas/dump" --pages pages
+    [[ "$output" == *"$file:2: the certificate of qwen3_moe has no files that holds: make certificates"* ]]
+    sed '1s/"num_hidden_layers": 4/"num_hidden_layers": 2/' "$stored" >$file
+    run -2 "$build/schemas/dump" --pages pages
+    [[ "$output" == *"$file:1: the certificate of qwen3_dense is of another model than its tables make now: make certificates"* ]]
+    sed 1d "$stored" >$file
+    "$build/schemas/dump" --pages pages
+    grep -q '^| `qwen3_dense` | no certificate |$' pages/families.md
+}
+
 @test "what is no family and no folder is refused before anything is made" {
     run -2 --separate-stderr d9d-map certify lama
     [ "$stderr" = 'd9d-map: invalid configuration: lama: neither a folder nor a family; did you mean "llama"?' ]
