@@ -1,6 +1,7 @@
 /* masked_lm.c - masked language modelling.  See d9d/tasks/masked_lm.h. */
 #include "d9d/tasks/masked_lm.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -196,38 +197,81 @@ static void masked_lm_collate(void *self, const d9d_dataset *ds, int64_t sample,
         d9d_masked_lm_mask(&m->opts, sample, d9d_dataset_vocab(ds), n, ids, labels);
 }
 
-static const d9d_train_task masked_lm_task = {.size = sizeof(d9d_train_task),
-                                              .table = &d9di_masked_lm_train_table,
-                                              .open = masked_lm_open,
-                                              .close = masked_lm_close,
-                                              .head = masked_lm_head,
-                                              .extend = masked_lm_extend,
-                                              .set_data = masked_lm_set_data,
-                                              .collate = masked_lm_collate};
+#define MASKED_LM_MEMBERS                                                                          \
+    .size = sizeof(d9d_train_task), .open = masked_lm_open, .close = masked_lm_close,              \
+    .head = masked_lm_head, .extend = masked_lm_extend, .set_data = masked_lm_set_data,            \
+    .collate = masked_lm_collate
+static const d9d_train_task masked_lm_task = {MASKED_LM_MEMBERS,
+                                              .table = &d9di_masked_lm_train_table};
+static const d9d_train_task masked_lm_body = {MASKED_LM_MEMBERS,
+                                              .table = &d9di_masked_lm_infer_table};
 
-/* --- its section ------------------------------------------------------------------------------ */
+/* --- inference -------------------------------------------------------------------------------- */
+
+/* A list of what the row's targets have. */
+static d9d_status put_targets(const d9d_infer_task_row *x, const char *name, bool positions,
+                              d9d_buf *b)
+{
+    const char *comma = "";
+
+    D9D_TRY(d9d_buf_printf(b, "\"%s\": [", name));
+    for (int64_t i = 0; i < x->length; i++) {
+        if (x->labels[i] == D9D_IGNORE_INDEX)
+            continue;
+        D9D_TRY(d9d_buf_printf(b, "%s%lld", comma, positions ? (long long)i : x->labels[i]));
+        comma = ", ";
+    }
+    return d9d_buf_printf(b, "], ");
+}
+
+static d9d_status masked_lm_row(const void *config, const d9d_infer_task_row *x, d9d_buf *b)
+{
+    (void)config;
+    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->sample));
+    if (x->blended)
+        D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->dataset));
+    D9D_TRY(put_targets(x, "positions", true, b));
+    D9D_TRY(put_targets(x, "targets", false, b));
+    D9D_TRY(d9di_infer_task_put_logprobs(x, b));
+    return d9d_buf_append(b, "}\n", 2);
+}
+
+static const d9d_infer_task_kind masked_lm_score = {.size = sizeof(d9d_infer_task_kind),
+                                                    .table = &d9di_masked_lm_infer_table,
+                                                    .body = &masked_lm_body,
+                                                    .row = masked_lm_row};
+
+/* --- sections --------------------------------------------------------------------------------- */
 
 #define MAX_EXACT_INT 9007199254740992.0 /* 2^53: every integer below is exact in JSON */
 
 static const d9d_key special_id = {
     .kind = D9D_KIND_INT, .min = 0, .max = INT32_MAX - 1, .doc = "a token"};
-static const d9d_key keys[] = {
-    D9D_KEY_REAL(d9d_masked_lm_section, mlm_probability, "0.3", 0, 1,
-                 "share of the tokens that are chosen; 0: the targets are the dataset's labels"),
-    D9D_KEY_REAL(d9d_masked_lm_section, mask_replace_prob, "0.8", 0, 1,
-                 "share of the chosen tokens that become the mask"),
-    D9D_KEY_REAL(d9d_masked_lm_section, random_replace_prob, "0.1", 0, 1,
-                 "share of the chosen tokens that become any token; the rest stays as it is"),
-    D9D_KEY_STR(d9d_masked_lm_section, mask_token, "null",
-                "the mask, as the tokenizer spells it; null: \"[MASK]\" or \"<mask>\"",
-                .flags = D9D_NULLABLE, .min = 1),
-    D9D_KEY_INT(d9d_masked_lm_section, mask_token_id, "null", 0, INT32_MAX - 1,
-                "id of the mask; null: that of mask_token", .flags = D9D_NULLABLE),
-    D9D_KEY_LIST(d9d_masked_lm_section, special_ids, "[]", &special_id,
-                 "tokens that are never chosen, beside the tokenizer's special ones"),
-    D9D_KEY_INT(d9d_masked_lm_section, seed, "0", 0, MAX_EXACT_INT, "seed of the choice"),
-    D9D_KEY_END,
-};
+#define MASK_KEYS                                                                                  \
+    D9D_KEY_REAL(d9d_masked_lm_section, mlm_probability, "0.3", 0, 1,                              \
+                 "share of the tokens that are chosen; 0: the targets are the dataset's labels"),  \
+        D9D_KEY_REAL(d9d_masked_lm_section, mask_replace_prob, "0.8", 0, 1,                        \
+                     "share of the chosen tokens that become the mask"),                           \
+        D9D_KEY_REAL(d9d_masked_lm_section, random_replace_prob, "0.1", 0, 1,                      \
+                     "share of the chosen tokens that become any token; the rest stays as it is"), \
+        D9D_KEY_STR(d9d_masked_lm_section, mask_token, "null",                                     \
+                    "the mask, as the tokenizer spells it; null: \"[MASK]\" or \"<mask>\"",        \
+                    .flags = D9D_NULLABLE, .min = 1),                                              \
+        D9D_KEY_INT(d9d_masked_lm_section, mask_token_id, "null", 0, INT32_MAX - 1,                \
+                    "id of the mask; null: that of mask_token", .flags = D9D_NULLABLE),            \
+        D9D_KEY_LIST(d9d_masked_lm_section, special_ids, "[]", &special_id,                        \
+                     "tokens that are never chosen, beside the tokenizer's special ones"),         \
+        D9D_KEY_INT(d9d_masked_lm_section, seed, "0", 0, MAX_EXACT_INT, "seed of the choice")
+
+static const d9d_key train_keys[] = {MASK_KEYS, D9D_KEY_END};
+static const d9d_key infer_keys[] = {{.name = "output",
+                                      .kind = D9D_KIND_STR,
+                                      .offset = offsetof(d9d_masked_lm_section, output.output),
+                                      .def = D9D_REQUIRED,
+                                      .min = 1,
+                                      .doc = "JSONL file to write"},
+                                     MASK_KEYS,
+                                     D9D_KEY_END};
 
 static d9d_status section_check(const void *value, const char *path)
 {
@@ -241,6 +285,17 @@ static d9d_status section_check(const void *value, const char *path)
                           path, c->mask_replace_prob, c->random_replace_prob);
 }
 
-const d9d_table d9di_masked_lm_train_table = D9D_TABLE(
-    d9d_masked_lm_section, "masked_lm", keys, "masked language modelling: the tokens behind masks",
-    .check = section_check, .row = &masked_lm_task);
+const d9d_table d9di_masked_lm_train_table = {
+    .name = "masked_lm",
+    .size = sizeof(d9d_masked_lm_section),
+    .keys = train_keys,
+    .doc = "masked language modelling: the tokens behind masks",
+    .check = section_check,
+    .row = &masked_lm_task};
+const d9d_table d9di_masked_lm_infer_table = {
+    .name = "masked_lm",
+    .size = sizeof(d9d_masked_lm_section),
+    .keys = infer_keys,
+    .doc = "log-probability of every masked token, by sample",
+    .check = section_check,
+    .row = &masked_lm_score};

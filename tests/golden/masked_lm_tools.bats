@@ -21,7 +21,7 @@ setup() { cd "$work" || return 1; }
 
 cases() { (cd "$golden" && printf '%s\n' *); }
 
-# configure CASE: CASE.json, which masks texts
+# configure CASE: CASE.json, which masks texts, and CASE.infer.json, which scores given masks
 configure() {
     cat >"$1.json" <<JSON
 {"data": {"dataset": "texts", "epochs": 4, "order": "sequential"},
@@ -31,6 +31,11 @@ configure() {
    "model_stage_factory": {"source_checkpoint": "$golden/$1"}, "gradient_clipping": {"max_norm": 1.0}},
  "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.95]},
  "task": {"name": "masked_lm", "mask_token_id": 3, "special_ids": [0, 1, 2]}}
+JSON
+    cat >"$1.infer.json" <<JSON
+{"data": {"dataset": "rows-$1"}, "model_provider": {"name": "auto", "hf_config": "$golden/$1/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$golden/$1"}},
+ "task": {"name": "masked_lm", "output": "out.jsonl", "mlm_probability": 0}}
 JSON
 }
 train() {
@@ -121,6 +126,26 @@ says() {
         --set 'evaluation={"data": {"dataset": "texts"}, "period_steps": 2}' modernbert.json
     [ "$(numbers valid/loss eval/metrics.jsonl | wc -l)" -eq 3 ]
     [ "$(numbers valid/loss eval/metrics.jsonl | sort -u | wc -l)" -eq 1 ]
+}
+
+@test "d9d-infer scores the targets of given masks and of its own" {
+    for c in $(cases); do
+        d9d-infer -q --device cpu "$c.infer.json"
+        # the mean of all targets is the loss of the first step
+        close <(sed -E 's/.*"logprobs": \[([^]]*)\].*/\1/' out.jsonl | tr -s ', ' '\n' | awk '{ s -= $1; n++ } END { print s / n }' |
+            tail -n 1) <(numbers loss "$golden/$c/train.json" | head -n 1) 1e-5
+        # targets and their places are the labels
+        [ "$(sed -E 's/.*"targets": \[([^]]*)\].*/\1/' out.jsonl | tr -d ' ')" = \
+            "$(sed -E 's/.*"labels": \[([^]]*)\].*/\1/' "$golden/$c/train.jsonl" | tr -d ' ' | sed -E 's/-100,//g; s/,-100//g')" ]
+        rm out.jsonl
+    done
+    own='{"name": "masked_lm", "output": "own.jsonl", "mask_token_id": 3, "special_ids": [0, 1, 2]}'
+    d9d-infer -q --device cpu --set data.dataset=texts --set "task=$own" modernbert.infer.json
+    mv own.jsonl one.jsonl
+    d9d-infer -q --device cpu --set data.dataset=texts --set "task=$own" --set trainer.batching.microbatch_size=5 modernbert.infer.json
+    cmp <(sed 's/"logprobs.*//' one.jsonl) <(sed 's/"logprobs.*//' own.jsonl)
+    close <(numbers loss own.jsonl) <(numbers loss one.jsonl)
+    [ "$(wc -l <own.jsonl)" -eq 15 ]
 }
 
 @test "the mask is the tokenizer's, and its special tokens are never masked" {

@@ -19,6 +19,8 @@ setup_file() {
     for c in $(masked_cases); do
         configure_masked "$c"
         d9d-train -q --device cpu --set trainer.run.dir="one-mlm-$c" "mlm-$c.train.json"
+        d9d-infer -q --device cpu "mlm-$c.infer.json"
+        mv out.jsonl "mlm-$c.jsonl"
     done
 }
 setup() { with_mpi && enter; }
@@ -44,7 +46,8 @@ JSON
  "task": {"name": "hidden_states", "output": "out.npy", "pooling": "mean"}}
 JSON
 }
-# configure_masked CASE: mlm-CASE.train.json, which masks texts, and evaluates with other masks
+# configure_masked CASE: mlm-CASE.train.json, which masks texts, and evaluates with other masks;
+# mlm-CASE.infer.json, which scores masked tokens
 configure_masked() {
     cat >"mlm-$1.train.json" <<JSON
 {"data": {"dataset": "data-modernbert", "epochs": 3, "order": "shuffled"},
@@ -56,8 +59,15 @@ configure_masked() {
  "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1},
  "task": {"name": "masked_lm", "mask_token_id": 3, "special_ids": [0, 1, 2]}}
 JSON
+    cat >"mlm-$1.infer.json" <<JSON
+{"data": {"dataset": "data-modernbert"},
+ "model_provider": {"name": "auto", "hf_config": "$masked/$1/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$masked/$1"}},
+ "task": {"name": "masked_lm", "output": "out.jsonl", "mask_token_id": 3, "special_ids": [0, 1, 2]}}
+JSON
 }
 numbers() { grep -oE '"(valid/loss|loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
+scores() { sed -E 's/.*"logprobs": \[([^]]*)\].*/\1/' "$1" | tr -s ', ' '\n'; }
 floats() { od -An -v -tf4 -w4 -j128 "$1"; }
 # close A B: numbers, one a line
 close() {
@@ -74,7 +84,7 @@ on_mesh() {
         ranks=$((ranks * ${axis#*=}))
     done
     refused=false
-    rm -rf mesh out.npy
+    rm -rf mesh out.npy out.jsonl
     [ "$program" != train ] || sets+=(--set trainer.run.dir=mesh)
     run mpi -n $ranks "d9d-$program" -q --device cpu "${sets[@]}" "$name.$program.json"
     if [ "$status" -eq 2 ] && [[ $output == *divide* ]]; then
@@ -121,6 +131,8 @@ LIST
             on_mesh train "mlm-$c" "${mesh[@]}"
             $refused && continue
             close <(numbers mesh) <(numbers "one-mlm-$c") || { echo "$c on ${mesh[*]}" && false; }
+            on_mesh infer "mlm-$c" "${mesh[@]}"
+            close <(scores out.jsonl) <(scores "mlm-$c.jsonl") || { echo "$c on ${mesh[*]}" && false; }
             ran=$((ran + 1))
         done < <(meshes)
     done

@@ -3,6 +3,7 @@
  *     "task": {"name": "masked_lm"}
  *     "task": {"name": "masked_lm", "mlm_probability": 0.15, "mask_replace_prob": 1.0,
  *              "random_replace_prob": 0.0, "mask_token": "[MASK]", "seed": 0}        d9d-train
+ *     "task": {"name": "masked_lm", "output": "masked.jsonl"}                        d9d-infer
  *
  * Of the tokens of a text some are chosen, each with mlm_probability, and only these are targets.
  * A chosen token becomes the mask with mask_replace_prob, any token of the vocabulary with
@@ -16,6 +17,11 @@
  * alone: of one block of Philox for each position.  So it depends on no mesh, micro-batch or
  * worker, a resumed run goes on with the same masks, each epoch has new ones, and each evaluation
  * the same.
+ *
+ * Inference masks in the same way, and scores the targets of each sample:
+ *
+ *     {"sample": 0, "positions": [3, 5], "targets": [17, 9], "logprobs": [-0.1, -2.0],
+ * "loss": 1.05, "tokens": 2}
  *
  * With mlm_probability 0 nothing is masked: the dataset brings masked ids, and labels for them.
  *
@@ -32,6 +38,7 @@ extern "C" {
 #endif
 
 typedef struct d9d_masked_lm_section {
+    d9d_job_output_section output; /* of inference */
     double mlm_probability, mask_replace_prob, random_replace_prob;
     const char *mask_token; /* NULL: "[MASK]" or "<mask>", whichever the tokenizer has */
     int64_t mask_token_id;  /* D9D_INT_NULL: that of mask_token */
