@@ -20,6 +20,7 @@
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
 #   make schemas         write schemas/*.json, docs/reference/config-*.md, families.md and messages.md anew from the code
+#   make certificates    certify every family again, on four ranks, and write families.md anew
 #   make config          what was found on this machine
 #   make site            documents and headers as HTML pages, in build/site (Doxygen)
 #   make install         under PREFIX (/usr/local), staged in DESTDIR; also uninstall
@@ -135,7 +136,7 @@ endif
 
 GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
 
-.PHONY: all demo check test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas config site install \
+.PHONY: all demo check test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas certificates config site install \
         uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -388,6 +389,11 @@ schemas: $(SCHEMAGEN)
 	$(SCHEMAGEN) schemas
 	$(SCHEMAGEN) --pages docs/reference
 	tools/list_errors.sh >$B/messages.md && cp $B/messages.md docs/reference
+
+# The checks of every family again, on four ranks, and the page of their figures.
+certificates: all $(SCHEMAGEN)
+	tools/certificates.sh $(abspath $B/bin) >$B/certificates.jsonl && cp $B/certificates.jsonl docs/reference
+	@+$(MAKE) --no-print-directory schemas
 
 config:
 	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "certificates.h"
 #include "d9d/certify/certify.h"
 #include "d9d/models/models.h"
 
@@ -21,6 +22,16 @@ static const char certificate[] =
     "--plugin "
     "LIB.so FAMILY` does it for a family of yours.\n\n"
     "| check | what must hold |\n|---|---|\n";
+
+static const char certificates[] =
+    "\n## Certificates\n\n"
+    "What these checks found: figures, and `-` where one does not apply. "
+    "[Each](certificates.jsonl) is "
+    "a `d9d.certificate.v1`, of the family's small model on four ranks, with vectors of "
+    "`tests/golden`. `make certificates` makes all of them again, in a few minutes, and then this "
+    "page. The page is not written from a certificate that failed, or is of another model than the "
+    "tables make now; `tests/multirank/certify.bats` makes two again and compares. Figures of "
+    "rounding differ a little between processors.\n\n";
 
 static const char fields[] =
     "\n## Fields of config.json\n\n"
@@ -114,6 +125,8 @@ d9d_status d9di_families_append(d9d_buf *out)
     D9D_TRY(d9d_buf_append(out, certificate, strlen(certificate)));
     for (const d9d_certificate_about *c = d9d_certificate_abouts; c->name != NULL; c++)
         D9D_TRY(d9d_buf_printf(out, "| `%s` | %s |\n", c->name, c->text));
+    D9D_TRY(d9d_buf_append(out, certificates, strlen(certificates)));
+    D9D_TRY(d9di_certificates_append("docs/reference/certificates.jsonl", out));
     D9D_TRY(d9d_buf_append(out, fields, strlen(fields)));
     D9D_TRY(d9d_buf_printf(out, "\n### all families\n\n%s", heading));
     D9D_TRY(put_rule(&common, D9D_HF_RULE_READ, "read", out));

@@ -447,6 +447,7 @@ static const d9d_key certificate_keys[] = {
     TEXT("version", "of the suite"),
     TEXT("source", "the family or the folder, as given"),
     TEXT("family", "the section of model_provider that reads it"),
+    TEXT("task", "whose losses were certified: causal_lm, masked_lm, classification, embedding"),
     TEXT("model_type", "of config.json"),
     FIELD("shrunk", BOOL, D9D_REQUIRED, "the folder's configuration was made smaller"),
     FIELD("own_weights", BOOL, D9D_REQUIRED, "the folder's weights; false: random ones"),

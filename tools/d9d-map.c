@@ -58,8 +58,7 @@ static const tool_option plan_options[] = {
     MODEL_OPTION("the model of SRC; without SRC, of a checkpoint of which only shapes are known"),
     PLUGIN_OPTION,
     TOOL_OPT(struct map_opts, dot, FLAG, "dot", 0, NULL, "print a graph for graphviz"),
-    TOOL_OPT(struct map_opts, all, FLAG, "all", 'a', NULL,
-             "every group, not one line for those alike"),
+    TOOL_OPT(struct map_opts, all, FLAG, "all", 'a', NULL, "every group, alike ones too"),
     TOOL_OPT(struct map_opts, boxes, FLAG, "boxes", 0, NULL, "of which pieces each output is made"),
     TOOL_END,
 };
@@ -70,8 +69,9 @@ static const tool_option verify_options[] = {
     JOBS_OPTION, TOOL_END};
 static const tool_option describe_options[] = {PLUGIN_OPTION, TOOL_END};
 static const tool_option certify_options[] = {
-    TOOL_OPT(struct map_opts, golden, STRING, "golden", 0, "FOLDER",
-             "compare the model of FOLDER with the float64 vectors in it"),
+    TOOL_OPT(struct map_opts, golden, STRING, "golden", 0, "FOLDER", "compare with its vectors"),
+    TOOL_OPT(struct map_opts, task, STRING, "task", 0, "TASK",
+             "causal_lm, masked_lm, classification or embedding (default: that of its own head)"),
     TOOL_OPT(struct map_opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
     PLUGIN_OPTION, TOOL_END};
 static const tool_option init_options[] = {

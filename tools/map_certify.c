@@ -39,7 +39,7 @@ static d9d_status certify(tool_run *r, const d9d_certify_opts *opts)
 d9d_status map_certify(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
-    d9d_certify_opts opts = {.golden = o->golden, .seed = (uint64_t)o->seed};
+    d9d_certify_opts opts = {.golden = o->golden, .task = o->task, .seed = (uint64_t)o->seed};
     d9d_status st;
 
     D9D_TRY(tool_join(r, &opts.bootstrap));

@@ -10,7 +10,7 @@
  * dloss/dh is f (p W) - W[target] = f unit - (1 - f) W[target].
  *
  * With a softcap, a logit's gradient and a row W[target] have the factor derivative = 1 - (logit /
- * softcap)^2.
+ * softcap)^2.  A bias is part of the logits, and its gradient is the sum of theirs.
  */
 #include "cpu/common.h"
 #include "cpu/math.h"
@@ -142,6 +142,22 @@ static const void *block_weight(const cross_entropy_call *x, const vocab_block *
     return d9di_elem_cat(x->n->t, x->w[c->split], c->first * x->n->h);
 }
 
+/* Adds the bias of some columns to the logits of `tokens` rows. */
+static void logits_add_bias(cross_entropy_call *x, const vocab_block *c, int64_t tokens)
+{
+    const int64_t id = c->base + c->first;
+    float buf[D9DI_BLOCK];
+
+    for (int64_t i = 0; i < c->n; i += D9DI_BLOCK) {
+        const int64_t n = d9di_i64_min(c->n - i, D9DI_BLOCK);
+        const float *bias = d9di_cpu_read(x->n->t, x->n->bias, id + i, n, buf);
+
+#pragma omp parallel for if (tokens * n > D9DI_MIN_PARALLEL)
+        for (int64_t r = 0; r < tokens; r++)
+            d9di_cpu_row_axpy(x->logits + r * c->n + i, 1.0f, bias, n);
+    }
+}
+
 /* Logits of the gathered tokens in some columns, before the softcap. */
 static d9d_status logits_compute(cross_entropy_call *x, const vocab_block *c, int64_t tokens)
 {
@@ -149,7 +165,10 @@ static d9d_status logits_compute(cross_entropy_call *x, const vocab_block *c, in
     d9di_gemm_job job = {
         .a = x->h, .b = block_weight(x, c), .c = x->logits, .m = tokens, .n = c->n, .k = x->n->h};
 
-    return d9di_gemm_run(x->op, &desc, &job, 1);
+    D9D_TRY(d9di_gemm_run(x->op, &desc, &job, 1));
+    if (x->n->bias != NULL)
+        logits_add_bias(x, c, tokens);
+    return D9D_OK;
 }
 
 /* Column of the token's target within the block, or -1. */
@@ -424,21 +443,36 @@ static d9d_status dlogits_compute(cross_entropy_call *x, const vocab_block *c, i
     return D9D_OK;
 }
 
-/* dW of some columns, in float32: dw = beta dw + sum over blocks of tokens. */
-static d9d_status wgrad_block(cross_entropy_call *x, const vocab_block *c, float *dw, float beta,
-                              const float *dloss, const float *lse)
+/* Adds the gradients of some columns' bias, the sums of the logits' gradients over tokens. */
+static d9d_status bias_wgrad_block(d9d_stream s, const cross_entropy_call *x, const vocab_block *c,
+                                   d9d_dtype gt, int64_t tokens)
+{
+    return x->n->dbias == NULL
+               ? D9D_OK
+               : d9d_ref_grouped_bias_wgrad(s, D9D_F32, gt,
+                                            d9di_elem_at(gt, x->n->dbias, c->base + c->first), 1.0f,
+                                            x->logits, NULL, tokens, 1, c->n);
+}
+
+/* dW of some columns, in float32: dw = beta dw + sum over blocks of tokens.  dw NULL: the bias's
+ * gradient alone. */
+static d9d_status wgrad_block(d9d_stream s, cross_entropy_call *x, const vocab_block *c,
+                              d9d_dtype gt, float *dw, float beta, const float *dloss,
+                              const float *lse)
 {
     d9di_gemm_desc desc = {
         .at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .trans_a = true, .beta = beta};
     d9di_gemm_job job = {.a = x->logits, .b = x->h, .c = dw, .m = c->n, .n = x->n->h};
 
     if (x->n_rows == 0)
-        return d9di_gemm_run(x->op, &desc, &job, 1);
+        return dw != NULL ? d9di_gemm_run(x->op, &desc, &job, 1) : D9D_OK;
     for (int64_t i = 0; i < x->n_rows; i += T_BLOCK) {
         job.k = d9di_i64_min(x->n_rows - i, T_BLOCK);
         gather_hidden(x, i, job.k);
         D9D_TRY(dlogits_compute(x, c, i, job.k, dloss, lse));
-        D9D_TRY(d9di_gemm_run(x->op, &desc, &job, 1));
+        D9D_TRY(bias_wgrad_block(s, x, c, gt, job.k));
+        if (dw != NULL)
+            D9D_TRY(d9di_gemm_run(x->op, &desc, &job, 1));
         desc.beta = 1.0f;
     }
     return D9D_OK;
@@ -456,7 +490,6 @@ d9d_status d9d_ref_linear_cross_entropy_wgrad(d9d_stream s, const d9d_linear_cro
     d9d_status st;
     cross_entropy_call x;
 
-    (void)s;
     D9D_TRY_OR(st, call_init(&x, "cross-entropy gradient", n, hidden, w, targets), out);
     D9D_TRY_OR(st, d9di_args_check_float(x.op, gt), out);
     st = D9D_ENOMEM;
@@ -465,16 +498,16 @@ d9d_status d9d_ref_linear_cross_entropy_wgrad(d9d_stream s, const d9d_linear_cro
         goto out;
     st = D9D_OK;
     while (vocab_block_next(&x, &c)) {
-        float b = beta[c.split];
+        const float b = beta[c.split];
+        float *at = gt == D9D_F32 && dw[c.split] != NULL ? (float *)dw[c.split] + c.first * h
+                    : dw[c.split] != NULL                ? sum
+                                                         : NULL;
 
-        if (dw[c.split] == NULL)
+        if (at == NULL && n->dbias == NULL)
             continue;
-        if (gt == D9D_F32) {
-            D9D_TRY_OR(st, wgrad_block(&x, &c, (float *)dw[c.split] + c.first * h, b, dloss, lse),
-                       out);
+        D9D_TRY_OR(st, wgrad_block(s, &x, &c, gt, at, at == sum ? 0.0f : b, dloss, lse), out);
+        if (at == NULL || gt == D9D_F32)
             continue;
-        }
-        D9D_TRY_OR(st, wgrad_block(&x, &c, sum, 0.0f, dloss, lse), out);
         for (int64_t i = 0; i < c.n; i++)
             d9di_cpu_store_add(gt, dw[c.split], (c.first + i) * h, h, b, sum + i * h);
     }
@@ -522,6 +555,7 @@ d9d_status d9d_ref_linear_cross_entropy_fwd_bwd(d9d_stream s,
 
     if (lse == NULL)
         return D9D_ENOMEM;
+    assert(n->bias == NULL);
     for (int64_t i = 0; i < n->rows; i++)
         ones[i] = 1.0f;
     D9D_TRY_OR(st,

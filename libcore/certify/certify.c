@@ -13,6 +13,7 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
+#include "d9d/model/family.h"
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/models/models.h"
 
@@ -171,6 +172,21 @@ static d9d_status refuse_name(const char *model, const d9d_table *const *choices
                     near != NULL ? "\"?" : "");
 }
 
+/* The head that the configuration itself says, if no task is asked for. */
+static d9d_head_kind head_of(const d9di_certify *c, const d9d_model_spec *spec)
+{
+    const d9d_family_config *family = spec->provider->family != NULL ? spec->config : NULL;
+
+    return c->opts->task != NULL || family == NULL ? c->head : family->head;
+}
+
+/* Other heads are made by the task. */
+static bool has_in_files(const d9d_model_spec *spec, d9d_head_kind head)
+{
+    return spec->provider->family != NULL &&
+           ((const d9d_family_config *)spec->config)->head == head;
+}
+
 /* Sizes of the model of a config.json, built without memory for its parameters. */
 static d9d_status measure_model(d9di_certify *c, const json_t *doc, const char *file)
 {
@@ -188,9 +204,10 @@ static d9d_status measure_model(d9di_certify *c, const json_t *doc, const char *
                done);
     D9D_TRY_OR(st, d9d_module_params(m->module, &a, &params), done);
     c->provider = spec.provider;
-    c->has_head = !m->bidirectional;
+    c->head = head_of(c, &spec);
+    c->head_in_files = has_in_files(&spec, c->head);
     c->has_experts = m->has_experts;
-    c->vocab = m->vocab;
+    c->vocab = d9di_small_task_ids(&spec, c->head, m->vocab);
     c->length = m->max_positions < D9DI_SMALL_LENGTH ? m->max_positions : D9DI_SMALL_LENGTH;
     c->out->layers = m->layers;
     c->out->parameters = 0;
@@ -232,8 +249,12 @@ static d9d_status read_model(d9di_certify *c, const char *model)
     c->provider = find_family(c->choices, model);
     if (c->provider == NULL)
         c->provider = d9d_model_find(c->choices, model);
+    if (c->opts->task != NULL)
+        D9D_TRY(d9di_small_task_find(c->opts->task, &c->head));
+    else if (c->provider != NULL && c->provider->family != NULL && c->provider->family->encoder)
+        c->head = D9D_HEAD_MASKED_LM;
     if (c->provider != NULL)
-        return d9di_small_config_make(c->provider, c->arena, &c->out->config);
+        return d9di_small_config_make(c->provider, c->head, c->arena, &c->out->config);
     return d9d_fs_exists(model) ? read_folder(c, model) : refuse_name(model, c->choices);
 }
 
@@ -265,7 +286,12 @@ static d9d_status write_model(d9di_certify *c, const char *model)
     D9D_TRY(d9d_fs_mkdirs(config));
     D9D_TRY(d9d_hf_config_write(config, c->out->config, NULL));
     D9D_TRY(measure_model(c, c->out->config, file));
-    return d9di_small_model_write(file, c->choices, c->opts->seed, c->folder);
+    return d9di_small_model_write(
+        file,
+        &(d9di_small_model_opts){.choices = c->choices,
+                                 .seed = c->opts->seed,
+                                 .head = c->head_in_files ? &c->head : NULL},
+        c->folder);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -277,6 +303,7 @@ static d9d_status name_model(d9di_certify *c, const char *model)
     c->out->source = d9d_arena_strdup(c->arena, model);
     c->out->family = c->provider->table->name;
     c->out->model_type = d9d_arena_strdup(c->arena, type != NULL ? type : "");
+    c->out->task = d9d_head_name(c->head);
     c->out->seed = c->opts->seed;
     return c->out->source != NULL && c->out->model_type != NULL
                ? D9D_OK

@@ -115,8 +115,8 @@ d9d_status d9di_certify_adapters(d9di_certify *c, d9d_certificate_check *out)
     size_t n;
     d9d_status st;
 
-    if (!c->has_head)
-        return d9di_certify_skip(out, "an encoder has no next token");
+    if (!d9d_head_is_lm(c->head))
+        return d9di_certify_skip(out, "the head is a task's, and no matrix of the model");
     if (c->untrainable != NULL)
         return d9di_certify_skip(out, c->untrainable);
     D9D_TRY(matrices_pattern(c, &pattern, &n));

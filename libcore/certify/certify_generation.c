@@ -144,8 +144,8 @@ d9d_status d9di_certify_generation(d9di_certify *c, d9d_certificate_check *out)
     d9di_small_model m;
     d9d_status st;
 
-    if (!c->has_head)
-        return d9di_certify_skip(out, "an encoder has no next token");
+    if (c->head != D9D_HEAD_CAUSAL_LM)
+        return d9di_certify_skip(out, "it is no causal language model");
     st = d9di_small_model_open(&m, c->folder, &opts);
     if (st == D9D_OK && m.model->ops->cache_spec == NULL)
         st = d9di_certify_skip(out, "the model has no KV cache");

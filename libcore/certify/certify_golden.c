@@ -53,8 +53,8 @@ static d9d_status make_dataset(const char *rows, const char *out)
 /* All rows are the batch of every step.  transformers does not move an expert's bias. */
 static json_t *training_doc(const d9di_certify *c, const char *data, const char *run, size_t steps)
 {
-    json_t *model = json_pack("{s:s, s:o, s:{s:i}}", "name", c->provider->table->name, "hf_config",
-                              d9d_json_str(c->opts->golden), "router", "bias_update_rate", 0);
+    json_t *model = json_pack("{s:s, s:o}", "name", c->provider->table->name, "hf_config",
+                              d9d_json_str(c->opts->golden));
     json_t *trainer =
         json_pack("{s:{s:s, s:o, s:I}, s:{s:i, s:i}, s:{s:o}, s:{s:f}, s:{s:n}}", "run", "name",
                   "golden", "dir", d9d_json_str(run), "steps", (json_int_t)steps, "batching",
@@ -64,9 +64,12 @@ static json_t *training_doc(const d9di_certify *c, const char *data, const char 
     json_t *optimizer = json_pack("{s:s, s:f, s:[f, f], s:f, s:f}", "name", "adamw", "lr", 1e-3,
                                   "betas", 0.9, 0.95, "eps", 1e-8, "weight_decay", 0.1);
 
-    return json_pack("{s:{s:o, s:I, s:s}, s:o, s:o, s:o}", "data", "dataset", d9d_json_str(data),
-                     "epochs", (json_int_t)steps, "order", "sequential", "model_provider", model,
-                     "trainer", trainer, "optimizer", optimizer);
+    if (model != NULL && c->has_experts)
+        d9d_json_set(&model, "router", json_pack("{s:i}", "bias_update_rate", 0));
+    return json_pack("{s:{s:o, s:I, s:s}, s:o, s:o, s:o, s:o}", "data", "dataset",
+                     d9d_json_str(data), "epochs", (json_int_t)steps, "order", "sequential",
+                     "model_provider", model, "trainer", trainer, "optimizer", optimizer, "task",
+                     d9di_small_task_section(c->head, c->vocab));
 }
 
 /* The largest relative difference of the losses. */

@@ -210,7 +210,7 @@ done:
 static d9d_status measure_tokens(d9di_certify *c, uint64_t seed, finding *out)
 {
     const d9di_small_model_opts opts = {
-        .choices = c->choices, .seed = seed, .rows = c->has_experts ? 1 : 0};
+        .choices = c->choices, .seed = seed, .rows = c->has_experts ? 1 : 0, .head = &c->head};
     d9di_small_model m;
     d9d_status st = d9di_small_model_open(&m, c->folder, &opts);
 

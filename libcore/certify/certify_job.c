@@ -22,19 +22,35 @@ static json_t *data_section(const d9di_certify *c)
                      "sequential", "epochs", MAX_STEPS);
 }
 
+json_t *d9di_certify_with_batch(json_t *doc, int64_t batch, int64_t rows)
+{
+    json_t *more = json_pack("{s:{s:{s:I, s:I}}, s:{s:{s:I}}}", "trainer", "batching",
+                             "global_batch_size", (json_int_t)batch, "microbatch_size",
+                             (json_int_t)rows, "data", "source", "samples", (json_int_t)batch);
+
+    if (doc == NULL || more == NULL || json_object_update_recursive(doc, more) != 0) {
+        json_decref(doc);
+        doc = NULL;
+    }
+    json_decref(more);
+    return doc;
+}
+
 json_t *d9di_certify_train_doc(const d9di_certify *c, const char *run, int64_t steps, json_t *peft)
 {
-    json_t *trainer = json_pack("{s:{s:s, s:s+++, s:I}, s:{s:i, s:i}, s:{s:i}, s:{s:o}, s:{s:f}}",
-                                "run", "name", "certify", "dir", c->dir, "/", run, "", "steps",
-                                (json_int_t)steps, "batching", "global_batch_size",
-                                D9DI_CERTIFY_BATCH, "microbatch_size", ROWS_A_PASS, "checkpointing",
-                                "period_steps", PERIOD, "model_stage_factory", "source_checkpoint",
-                                d9d_json_str(c->folder), "gradient_clipping", "max_norm", 1.0);
-    json_t *doc =
-        json_pack("{s:o, s:o, s:o, s:{s:s, s:f}, s:o}", "data", data_section(c), "model_provider",
-                  model_section(c), "trainer", trainer, "optimizer", "name", "adamw", "lr", 3e-3,
-                  "export_to", json_sprintf("%s/%s-%d", c->dir, run, (int)steps));
+    json_t *trainer =
+        json_pack("{s:{s:s, s:s+++, s:I}, s:{s:i}, s:{s:o}, s:{s:f}}", "run", "name", "certify",
+                  "dir", c->dir, "/", run, "", "steps", (json_int_t)steps, "checkpointing",
+                  "period_steps", PERIOD, "model_stage_factory", "source_checkpoint",
+                  d9d_json_str(c->folder), "gradient_clipping", "max_norm", 1.0);
+    json_t *doc = json_pack("{s:o, s:o, s:o, s:{s:s, s:f}, s:o, s:o}", "data", data_section(c),
+                            "model_provider", model_section(c), "trainer", trainer, "optimizer",
+                            "name", "adamw", "lr", 3e-3, "export_to",
+                            json_sprintf("%s/%s-%d", c->dir, run, (int)steps), "task",
+                            d9di_small_task_section(c->head, c->vocab));
 
+    doc = d9di_certify_with_batch(doc, D9DI_CERTIFY_BATCH,
+                                  d9di_small_task_rows(c->head, ROWS_A_PASS));
     if (peft != NULL)
         d9d_json_set(&doc, "peft", peft);
     return doc;

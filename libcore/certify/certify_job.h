@@ -17,6 +17,9 @@
 
 enum { D9DI_CERTIFY_BATCH = 4 };
 
+/* Put samples of a step and of a micro-batch into a document of a training. */
+json_t *d9di_certify_with_batch(json_t *doc, int64_t batch, int64_t rows);
+
 /* A document of a training: `steps` of AdamW from the model's folder, in a run directory of this
  * name.  With `peft`, taken over, by adapters.  NULL if memory is out, which running it reports. */
 json_t *d9di_certify_train_doc(const d9di_certify *c, const char *run, int64_t steps, json_t *peft);

@@ -26,23 +26,22 @@ static bool divides(const mesh *m, int64_t ranks)
            (m->pipeline == 1 || m->tensor == 1 || rest > 1);
 }
 
-/* The same number of samples for each rank, one a micro-batch. */
+/* The same number of samples for each rank, as few a micro-batch as the task takes. */
 static json_t *job_doc(const d9di_certify *c, const mesh *m, int64_t ranks)
 {
-    const int64_t batch = (D9DI_CERTIFY_BATCH + ranks - 1) / ranks * ranks;
-    json_t *doc = d9di_certify_train_doc(c, "mesh", D9D_SELFTEST_STEPS, NULL);
-    json_t *more = json_pack("{s:{s:{s:I, s:i}}, s:{s:{s:I}}, s:{s:I, s:I, s:I, s:I}}", "trainer",
-                             "batching", "global_batch_size", (json_int_t)batch, "microbatch_size",
-                             1, "data", "source", "samples", (json_int_t)batch, "mesh",
-                             "data_parallel_shard", (json_int_t)(ranks / m->tensor / m->pipeline),
-                             "tensor_parallel", (json_int_t)m->tensor, "pipeline_parallel",
-                             (json_int_t)m->pipeline, "expert_parallel", (json_int_t)m->experts);
+    const int64_t rows = d9di_small_task_rows(c->head, 1);
+    const int64_t least = rows > 1 ? rows * ranks : D9DI_CERTIFY_BATCH;
+    json_t *doc =
+        d9di_certify_with_batch(d9di_certify_train_doc(c, "mesh", D9D_SELFTEST_STEPS, NULL),
+                                (least + ranks - 1) / ranks * ranks, rows);
 
-    if (doc == NULL || more == NULL || json_object_update_recursive(doc, more) != 0) {
-        json_decref(doc);
-        doc = NULL;
-    }
-    json_decref(more);
+    if (doc == NULL)
+        return NULL;
+    d9d_json_set(&doc, "mesh",
+                 json_pack("{s:I, s:I, s:I, s:I}", "data_parallel_shard",
+                           (json_int_t)(ranks / m->tensor / m->pipeline), "tensor_parallel",
+                           (json_int_t)m->tensor, "pipeline_parallel", (json_int_t)m->pipeline,
+                           "expert_parallel", (json_int_t)m->experts));
     if (doc != NULL)
         d9d_json_set(&doc, "optimizer", json_pack("{s:s, s:f}", "name", "sgd", "lr", 1e-2));
     return doc;
@@ -83,8 +82,6 @@ d9d_status d9di_certify_meshes(d9di_certify *c, d9d_certificate_check *out)
     d9d_selftest_summary s = {.allowed = 0};
     d9d_status st;
 
-    if (!c->has_head)
-        return d9di_certify_skip(out, "an encoder has no next token");
     if (c->untrainable != NULL)
         return d9di_certify_skip(out, c->untrainable);
     if (ranks == 1) {

@@ -21,7 +21,8 @@ typedef struct d9di_certify {
     const char *dir;         /* a folder of its own; each check works in one of its name below it */
     const char *folder;      /* the small model, in HuggingFace's files */
     const char *untrainable; /* why it cannot be trained, or NULL */
-    bool has_head;           /* of a language model */
+    d9d_head_kind head;      /* of the task by which it is certified */
+    bool head_in_files;      /* the class in config.json has it */
     bool has_experts;
     int64_t vocab, length; /* ids; positions of a sequence */
 } d9di_certify;

@@ -33,9 +33,10 @@ static d9d_status put_check(const d9d_certificate_check *c, d9d_buf *out)
 
 d9d_status d9d_certificate_print(const d9d_certificate *c, d9d_buf *out)
 {
-    D9D_TRY(d9d_buf_printf(out, "%s: %s%s, %lld layers, %lld parameters, %s weights\n", c->source,
-                           c->family, c->shrunk ? ", made smaller" : "", (long long)c->layers,
-                           (long long)c->parameters, c->own_weights ? "its own" : "random"));
+    D9D_TRY(d9d_buf_printf(out, "%s: %s, %s%s, %lld layers, %lld parameters, %s weights\n",
+                           c->source, c->family, c->task, c->shrunk ? ", made smaller" : "",
+                           (long long)c->layers, (long long)c->parameters,
+                           c->own_weights ? "its own" : "random"));
     D9D_TRY(d9d_buf_printf(out, "%-11s  %-7s  %-8s  %-8s\n", "check", "result", "figure", "limit"));
     for (size_t i = 0; i < c->n; i++)
         D9D_TRY(put_check(&c->check[i], out));
@@ -62,10 +63,10 @@ json_t *d9d_certificate_json(const d9d_certificate *c)
 
     for (size_t i = 0; i < c->n; i++)
         d9d_json_add(&checks, check_json(&c->check[i]));
-    return json_pack("{s:s, s:s, s:o, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:O, s:o}", "schema",
+    return json_pack("{s:s, s:s, s:o, s:s, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:O, s:o}", "schema",
                      "d9d.certificate.v1", "version", d9d_version(), "source",
-                     d9d_json_str(c->source), "family", c->family, "model_type", c->model_type,
-                     "shrunk", c->shrunk, "own_weights", c->own_weights, "seed",
+                     d9d_json_str(c->source), "family", c->family, "task", c->task, "model_type",
+                     c->model_type, "shrunk", c->shrunk, "own_weights", c->own_weights, "seed",
                      (json_int_t)c->seed, "layers", (json_int_t)c->layers, "parameters",
                      (json_int_t)c->parameters, "config", c->config, "checks", checks);
 }

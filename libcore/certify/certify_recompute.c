@@ -12,7 +12,7 @@ static d9d_status run_backward(const d9di_certify *c, d9d_model_recompute_mode m
                                backward_result *out)
 {
     const d9di_small_model_opts opts = {
-        .choices = c->choices, .recompute = mode, .seed = c->opts->seed};
+        .choices = c->choices, .recompute = mode, .seed = c->opts->seed, .head = &c->head};
     d9di_small_model m;
     d9d_status st = d9di_small_model_open(&m, c->folder, &opts);
 

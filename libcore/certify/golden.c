@@ -318,18 +318,18 @@ static d9d_status read_limit(golden *g, double limit)
 
 static d9d_status golden_compare(golden *g, const char *dir, const d9d_golden_opts *opts)
 {
-    const d9di_small_model_opts load = {.choices = opts->choices != NULL ? opts->choices
-                                                                         : d9d_model_choices,
-                                        .device = opts->device};
+    d9di_small_model_opts load = {.choices =
+                                      opts->choices != NULL ? opts->choices : d9d_model_choices,
+                                  .device = opts->device};
     const char *path = d9d_fs_join(g->arena, dir, "golden.safetensors");
 
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: names in it", dir);
     D9D_TRY(d9d_safetensors_open(path, &g->want));
+    load.base = g->encoder = d9d_safetensors_find(g->want, "hidden_seed") != NULL;
     D9D_TRY(d9di_small_model_load(&g->m, dir, &load));
     D9D_TRY(find_layout(g, dir));
     D9D_TRY(read_limit(g, opts->limit > 0 ? opts->limit : D9D_GOLDEN_LIMIT));
-    g->encoder = d9d_safetensors_find(g->want, "hidden_seed") != NULL;
     D9D_TRY(g->encoder ? upload_documents(g) : upload_rows(g));
     if (!g->encoder)
         D9D_TRY(compare_logits(g));

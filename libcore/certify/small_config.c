@@ -32,7 +32,7 @@ static const small_number numbers[] = {
     /* Latent attention and ModernBERT's have no groups of query heads. */
     {"num_key_value_heads", KV_HEADS, true, {"kv_lora_rank", "global_attn_every_n_layers"}},
     {"head_dim", HEAD_DIM, false, {NULL}},
-    {"vocab_size", 64, false, {NULL}},
+    {"vocab_size", D9DI_SMALL_VOCAB, false, {NULL}},
     {"max_position_embeddings", 64, false, {NULL}},
     {"n_positions", 64, false, {NULL}},
     {"sliding_window", 5, false, {NULL}},
@@ -263,16 +263,19 @@ d9d_status d9di_small_config_shrink(const d9d_model_provider *p, const json_t *d
 }
 
 /* A class of transformers, where the family has one. */
-static json_t *architectures_of(const d9d_family *f)
+static json_t *architectures_of(const d9d_family *f, d9d_head_kind head)
 {
+    const char *const ends[D9D_HEAD_COUNT] = {
+        [D9D_HEAD_CAUSAL_LM] = f != NULL && f->lm_class != NULL ? f->lm_class : "ForCausalLM",
+        [D9D_HEAD_CLASSIFICATION] = f != NULL && f->encoder ? "Model" : "ForSequenceClassification",
+        [D9D_HEAD_EMBEDDING] = "Model",
+        [D9D_HEAD_MASKED_LM] = "ForMaskedLM",
+    };
     char name[128];
 
     if (f == NULL || f->class_name == NULL)
         return NULL;
-    (void)snprintf(name, sizeof(name), "%s%s", f->class_name,
-                   f->encoder            ? "Model"
-                   : f->lm_class != NULL ? f->lm_class
-                                         : "ForCausalLM");
+    (void)snprintf(name, sizeof(name), "%s%s", f->class_name, ends[head]);
     return json_pack("[s]", name);
 }
 
@@ -287,7 +290,8 @@ static d9d_status check_required(const d9d_hf_family *f, const json_t *doc)
     return D9D_OK;
 }
 
-d9d_status d9di_small_config_make(const d9d_model_provider *p, d9d_arena *a, json_t **out)
+d9d_status d9di_small_config_make(const d9d_model_provider *p, d9d_head_kind head, d9d_arena *a,
+                                  json_t **out)
 {
     json_t *doc, *classes;
     d9d_hf_family f;
@@ -295,9 +299,11 @@ d9d_status d9di_small_config_make(const d9d_model_provider *p, d9d_arena *a, jso
 
     D9D_TRY(read_tables(p, a, &f));
     doc = json_pack("{s:s, s:s}", "model_type", f.model_types[0], "torch_dtype", "float32");
-    classes = architectures_of(p->family);
+    classes = architectures_of(p->family, head);
     if (classes != NULL)
         d9d_json_set(&doc, "architectures", classes);
+    if (head == D9D_HEAD_CLASSIFICATION)
+        d9d_json_set(&doc, "num_labels", json_integer(D9DI_SMALL_VOCAB));
     shrink_numbers(&f, doc, true, &doc);
     st = doc != NULL ? check_required(&f, doc)
                      : D9D_FAIL(D9D_ENOMEM, "%s: a small config.json", p->table->name);

@@ -9,9 +9,13 @@
 
 #include "d9d/model/provider.h"
 
-/* A small model of a family, with the defaults of its other keys; a new reference.  ECONFIG names a
- * required key that is in no table here; ENOTSUP for a provider that reads no config.json. */
-d9d_status d9di_small_config_make(const d9d_model_provider *p, d9d_arena *a, json_t **out);
+enum { D9DI_SMALL_VOCAB = 64 };
+
+/* A small model of a family with this head, as far as its files can have it, and the defaults of
+ * its other keys; a new reference.  A classifier has a label for each id.  ECONFIG names a required
+ * key that is in no table here; ENOTSUP for a provider that reads no config.json. */
+d9d_status d9di_small_config_make(const d9d_model_provider *p, d9d_head_kind head, d9d_arena *a,
+                                  json_t **out);
 
 /* A copy of `doc`, which the provider reads, made small; a new reference. */
 d9d_status d9di_small_config_shrink(const d9d_model_provider *p, const json_t *doc, d9d_arena *a,

@@ -12,9 +12,10 @@
 #include "d9d/convert/model_export.h"
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/model/weights.h"
+#include "engine/engine.h"
 
-/* Streams of random numbers, beside those of parameters. */
-static const char ids_stream[] = "certify.ids", weight_stream[] = "certify.weight";
+/* A stream of random numbers, beside those of parameters. */
+static const char ids_stream[] = "certify.ids";
 
 static uint64_t stream_of(const char *name)
 {
@@ -61,6 +62,24 @@ static d9d_status fill_param(const d9d_param *p, uint64_t seed)
 
 /* --- the model -------------------------------------------------------------------------------- */
 
+/* The head of a task in place of the model's own. */
+static d9d_status head_set(d9di_small_model *m, const json_t *doc,
+                           const d9di_small_model_opts *opts)
+{
+    const d9d_head base = {.kind = D9D_HEAD_EMBEDDING};
+    d9d_head head;
+
+    if (opts->base)
+        return d9d_model_spec_set_head(&m->spec, &m->arena, &base);
+    if (opts->head == NULL || d9d_head_is_lm(*opts->head))
+        return D9D_OK;
+    m->n_ids = d9di_small_task_ids(&m->spec, *opts->head,
+                                   json_integer_value(json_object_get(doc, "vocab_size")));
+    D9D_TRY(d9di_small_task_open(*opts->head, m->n_ids, &m->arena, &m->task));
+    head = d9di_task_head(&m->task);
+    return d9d_model_spec_set_head(&m->spec, &m->arena, &head);
+}
+
 static d9d_status model_create(d9di_small_model *m, const char *config,
                                const d9di_small_model_opts *opts, bool with_grads)
 {
@@ -69,12 +88,16 @@ static d9d_status model_create(d9di_small_model *m, const char *config,
 
     D9D_TRY(d9d_hf_config_load(config, &doc));
     st = d9d_model_spec_of(opts->choices, doc, config, &m->arena, &m->spec);
+    if (st == D9D_OK)
+        st = head_set(m, doc, opts);
     json_decref(doc);
     D9D_TRY(st);
     m->spec.opts.dtype = D9D_F32;
     m->spec.opts.recompute = opts->recompute;
     D9D_TRY(D9D_PLUGIN_CALL(m->spec.provider->table->name, m->spec.provider, create, m->spec.config,
                             D9D_WHOLE_MODEL, &m->spec.opts, &m->model));
+    if (m->task.kind != NULL)
+        D9D_TRY(d9di_task_extend(&m->task, m->model, &m->spec.opts));
     D9D_TRY(d9d_module_bind(m->model->module));
     D9D_TRY(d9d_module_params(m->model->module, &m->arena, &m->params));
     D9D_TRY(d9d_device_open(opts->device != NULL ? opts->device : "cpu", &m->dev));
@@ -91,18 +114,48 @@ static d9d_status write_random(d9di_small_model *m, const char *config, const ch
     return d9d_model_export_params(&m->spec, &m->params, NULL, folder, NULL);
 }
 
-d9d_status d9di_small_model_write(const char *config, const d9d_table *const *choices,
-                                  uint64_t seed, const char *folder)
+d9d_status d9di_small_model_write(const char *config, const d9di_small_model_opts *opts,
+                                  const char *folder)
 {
-    const d9di_small_model_opts opts = {.choices = choices, .seed = seed};
     d9di_small_model m = {.rows = 0};
-    const d9d_status st = write_random(&m, config, folder, &opts);
+    const d9d_status st = write_random(&m, config, folder, opts);
 
     (void)d9di_small_model_close(&m);
     return st;
 }
 
 /* --- tokens ----------------------------------------------------------------------------------- */
+
+/* Each row is a document, of which a task makes a loss, or of two. */
+static d9d_status documents_upload(d9di_small_model *m, const int32_t *ids)
+{
+    const int64_t n = m->rows * m->length;
+    const d9d_batch b = {.seqs = m->rows,
+                         .length = m->length,
+                         .ids = ids,
+                         .labels = ids + n,
+                         .positions = ids + 2 * n,
+                         .lengths = d9d_arena_alloc(&m->arena, (size_t)m->rows * sizeof(int64_t))};
+    const d9d_pooling_opts opts = {.pooling = d9di_task_pooling(&m->task),
+                                   .cp_ranks = 1,
+                                   .tp_ranks = 1,
+                                   .paired = m->task.kind->paired};
+    int64_t *lengths = (int64_t *)(uintptr_t)b.lengths;
+    d9d_pooling_buffer buffer = {0};
+    d9d_pooling_index h;
+    d9d_status st;
+
+    if (lengths == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "documents of a small model");
+    for (int64_t i = 0; i < m->rows; i++)
+        lengths[i] = m->length;
+    st = d9d_batch_pooling_index(&b, &opts, &buffer, &h);
+    if (st == D9D_OK)
+        st = d9di_engine_pool_upload(m->dev, &h, &m->pool);
+    d9d_pooling_buffer_release(&buffer);
+    m->targets = m->losses = m->rows / (opts.paired ? 2 : 1);
+    return st;
+}
 
 /* Random tokens, and as labels the next ones, of which some do not count. */
 static d9d_status tokens_upload(d9di_small_model *m, uint64_t seed)
@@ -111,39 +164,51 @@ static d9d_status tokens_upload(d9di_small_model *m, uint64_t seed)
     const int64_t n = m->rows * m->length;
     const d9d_rng rng = {seed, stream_of(ids_stream)};
     int32_t *ids = d9d_arena_alloc(&m->arena, (size_t)(3 * n) * sizeof(*ids));
-    int32_t *labels = ids + n, *positions = labels + n;
+    int32_t *labels = ids + n, *positions = labels + n; /* documents_upload() takes them so */
 
     if (ids == NULL)
         return D9D_FAIL(D9D_ENOMEM, "tokens of a small model");
     for (int64_t i = 0; i < n; i++)
-        ids[i] = (int32_t)(d9d_rng_u32(rng, (uint64_t)i) % (uint32_t)m->model->vocab);
+        ids[i] = (int32_t)(d9d_rng_u32(rng, (uint64_t)i) %
+                           (uint32_t)(m->n_ids > 0 ? m->n_ids : m->model->vocab));
     for (int64_t i = 0; i < n; i++) {
         positions[i] = (int32_t)(i % m->length);
         labels[i] = positions[i] == m->length - 1 || i == 3 ? D9D_IGNORE_INDEX : ids[i + 1];
         m->targets += labels[i] != D9D_IGNORE_INDEX;
     }
     D9D_TRY(d9d_tensor_from_host(m->dev, D9D_I32, shape, ids, &m->ids));
+    m->losses = n;
     D9D_TRY(d9d_tensor_from_host(m->dev, D9D_I32, shape, labels, &m->labels));
-    return d9d_tensor_from_host(m->dev, D9D_I32, shape, positions, &m->positions);
+    D9D_TRY(d9d_tensor_from_host(m->dev, D9D_I32, shape, positions, &m->positions));
+    return m->task.kind != NULL ? documents_upload(m, ids) : D9D_OK;
 }
 
-/* The weights of what is summed to the loss. */
-static d9d_status weights_upload(d9di_small_model *m, uint64_t seed)
+/* The weights of the losses: their mean. */
+static d9d_status weights_upload(d9di_small_model *m)
 {
-    const int64_t tokens = m->rows * m->length, n = tokens * (m->has_head ? 1 : m->model->hidden);
-    const d9d_shape shape =
-        m->has_head ? D9D_SHAPE(tokens) : D9D_SHAPE(m->rows, m->length, m->model->hidden);
-    const d9d_rng rng = {seed, stream_of(weight_stream)};
+    const int64_t n = m->losses;
 
     m->weight = d9d_arena_alloc(&m->arena, (size_t)n * sizeof(*m->weight));
     m->value = d9d_arena_alloc(&m->arena, (size_t)n * sizeof(*m->value));
     if (m->weight == NULL || m->value == NULL)
         return D9D_FAIL(D9D_ENOMEM, "losses of a small model");
     for (int64_t i = 0; i < n; i++)
-        m->weight[i] = m->has_head
-                           ? (float)(1.0 / (double)m->targets)
-                           : (float)((double)d9d_rng_normal(rng, (uint64_t)i) / (double)m->targets);
-    return d9d_tensor_from_host(m->dev, D9D_F32, shape, m->weight, &m->seed);
+        m->weight[i] = (float)(1.0 / (double)m->targets);
+    return d9d_tensor_from_host(m->dev, D9D_F32, D9D_SHAPE(n), m->weight, &m->seed);
+}
+
+/* A head that the folder may lack. */
+static d9d_status task_params_fill(d9di_small_model *m, uint64_t seed)
+{
+    for (size_t i = 0; i < m->params.n; i++) {
+        d9d_param *p = m->params.p[i];
+
+        if (!p->spec.from_task || p->spec.is_buffer)
+            continue;
+        D9D_TRY(d9d_module_reset_param(p, seed));
+        D9D_TRY(fill_param(p, seed));
+    }
+    return D9D_OK;
 }
 
 d9d_status d9di_small_model_load(d9di_small_model *m, const char *folder,
@@ -158,11 +223,11 @@ d9d_status d9di_small_model_load(d9di_small_model *m, const char *folder,
     if (config == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: names in it", folder);
     D9D_TRY(model_create(m, config, opts, true));
+    D9D_TRY(task_params_fill(m, opts->seed));
     D9D_TRY(d9d_weights_open(&m->spec, D9D_WHOLE_MODEL, folder, NULL, &weights));
     st = d9d_weights_read(weights, &m->params, NULL);
     d9d_weights_close(weights);
     D9D_TRY(st);
-    m->has_head = !m->model->bidirectional;
     return d9d_tape_create(m->dev, &m->tape);
 }
 
@@ -171,10 +236,12 @@ d9d_status d9di_small_model_open(d9di_small_model *m, const char *folder,
 {
     D9D_TRY(d9di_small_model_load(m, folder, opts));
     m->rows = opts->rows > 0 ? opts->rows : D9DI_SMALL_ROWS;
+    if (opts->head != NULL)
+        m->rows = d9di_small_task_rows(*opts->head, m->rows);
     m->length =
         m->model->max_positions < D9DI_SMALL_LENGTH ? m->model->max_positions : D9DI_SMALL_LENGTH;
     D9D_TRY(tokens_upload(m, opts->seed));
-    return weights_upload(m, opts->seed);
+    return weights_upload(m);
 }
 
 uint64_t d9di_small_model_close(d9di_small_model *m)
@@ -185,7 +252,9 @@ uint64_t d9di_small_model_close(d9di_small_model *m)
     d9d_tensor_release(&m->labels);
     d9d_tensor_release(&m->positions);
     d9d_tensor_release(&m->seed);
+    d9d_op_pool_index_release(&m->pool);
     d9d_tape_free(m->tape);
+    d9di_task_close(&m->task);
     d9d_model_free(m->model);
     if (m->dev != NULL)
         left = d9d_device_memory(m->dev).in_use;
@@ -199,13 +268,14 @@ uint64_t d9di_small_model_close(d9di_small_model *m)
 static d9d_status forward(d9di_small_model *m, bool record, d9d_var **root, double *loss)
 {
     const d9d_model_in in = {
-        .ids = &m->ids, .positions = &m->positions, .labels = m->has_head ? &m->labels : NULL};
+        .ids = &m->ids, .positions = &m->positions, .labels = &m->labels, .pool = &m->pool};
     d9d_model_out out = {.loss = NULL};
     int64_t n;
 
     d9d_tape_set_recording(m->tape, record);
-    D9D_TRY(m->model->ops->forward(m->model, m->tape, &in, &out));
-    *root = m->has_head ? out.loss : out.hidden;
+    D9D_TRY(
+        d9di_task_forward(m->task.kind != NULL ? &m->task : NULL, m->model, m->tape, &in, &out));
+    *root = out.loss;
     if (*root == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s: its forward has no losses",
                         m->spec.provider->table->name);

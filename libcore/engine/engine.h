@@ -194,4 +194,8 @@ static inline const char *d9di_engine_nonfinite_name(double v)
     return v > 0 ? "inf" : v < 0 ? "-inf" : "nan";
 }
 
+/* The arrays of a pooling index on the device, which d9d_op_pool_index_release() frees. */
+d9d_status d9di_engine_pool_upload(d9d_device *dev, const d9d_pooling_index *h,
+                                   d9d_op_pool_index *out);
+
 #endif /* D9DI_ENGINE_ENGINE_H */

@@ -48,6 +48,17 @@ static d9d_status cp_slice_upload(d9d_device *dev, const d9d_cp_slice *b,
     return D9D_OK;
 }
 
+d9d_status d9di_engine_pool_upload(d9d_device *dev, const d9d_pooling_index *h,
+                                   d9d_op_pool_index *out)
+{
+    D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(h->n, h->k), h->token, &out->token));
+    D9D_TRY(d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(h->n, h->k), h->share, &out->share));
+    D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(h->tokens, 1), h->owner, &out->owner));
+    D9D_TRY(d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(h->tokens, 1), h->owner_share,
+                                 &out->owner_share));
+    return d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(h->n_labels), h->labels, &out->labels);
+}
+
 /* Uploads the pooling index, if the task pools documents. */
 static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_op_pool_index *out)
 {
@@ -63,12 +74,7 @@ static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_op_pool_in
     if (opts.pooling == D9D_POOLING_NONE)
         return D9D_OK;
     D9D_TRY(d9d_batch_pooling_index(b, &opts, &e->step.pool_buffer, &h));
-    D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.n, h.k), h.token, &out->token));
-    D9D_TRY(d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE(h.n, h.k), h.share, &out->share));
-    D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.tokens, 1), h.owner, &out->owner));
-    D9D_TRY(d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE(h.tokens, 1), h.owner_share,
-                                 &out->owner_share));
-    return d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.n_labels), h.labels, &out->labels);
+    return d9di_engine_pool_upload(e->dev, &h, out);
 }
 
 static bool needs_token_weights(const d9di_engine *e)

@@ -75,7 +75,9 @@ static d9d_status run_check(infer_run *r)
                                r->c->trainer.batching.microbatch_size, &r->data));
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
-    if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOLING_NONE)
+    if (r->body.kind != NULL && r->body.kind->collate != NULL)
+        D9D_TRY(d9di_task_set_data(&r->body, &r->data, 0));
+    else if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOLING_NONE)
         D9D_TRY(d9di_run_data_set_no_targets(&r->data, true, false, r->c->task.choice->name));
     D9D_TRY(trigger_event(r, "inference.configuration.data_loader",
                           (d9d_job_event){.loader = r->data.loader}));
@@ -264,8 +266,10 @@ static d9d_status open_and_run(infer_run *r, const json_t *resolved, d9d_infer_t
     start = d9d_clock_ns();
     D9D_TRY(run_batches(r, s->first_sample, s->samples));
     s->tokens = r->rows.targets;
-    s->output = r->task->body != NULL ? D9D_INFER_TASK_VALUES : D9D_INFER_TASK_SCORES;
-    s->loss = s->tokens > 0 && r->task->body == NULL ? r->rows.sum / (double)s->tokens : NAN;
+    s->output =
+        d9di_infer_rows_are_values(&r->rows) ? D9D_INFER_TASK_VALUES : D9D_INFER_TASK_SCORES;
+    s->loss =
+        s->tokens > 0 && s->output == D9D_INFER_TASK_SCORES ? r->rows.sum / (double)s->tokens : NAN;
     s->perplexity = exp(s->loss);
     s->tokens_per_s = (double)s->tokens / ((double)(d9d_clock_ns() - start) * 1e-9);
     return d9d_bootstrap_agree_status(r->where->bootstrap,

@@ -40,6 +40,11 @@ static uint64_t record_bytes(const d9di_infer_rows *r)
 
 /* --- the file --------------------------------------------------------------------------------- */
 
+bool d9di_infer_rows_are_values(const d9di_infer_rows *r)
+{
+    return r->task->body != NULL && r->task->body->forward != NULL;
+}
+
 bool d9di_infer_rows_are_written(const d9di_infer_rows *r)
 {
     return r->task->row != NULL || has_records(r);
@@ -306,11 +311,11 @@ static d9d_status parse_message(d9di_infer_rows *r, const char *at, size_t n, in
     for (; at < end; at += sizeof(h) + h.bytes) {
         memcpy(&h, at, sizeof(h));
         if (!isfinite(h.sum))
-            return d9d_bootstrap_agree_status(r->where->bootstrap,
-                                              D9D_FAIL(D9D_ENUMERIC, "sample %lld: its %s is %s",
-                                                       (long long)h.sample,
-                                                       r->task->body != NULL ? "output" : "loss",
-                                                       d9di_engine_nonfinite_name(h.sum)));
+            return d9d_bootstrap_agree_status(
+                r->where->bootstrap,
+                D9D_FAIL(D9D_ENUMERIC, "sample %lld: its %s is %s", (long long)h.sample,
+                         d9di_infer_rows_are_values(r) ? "output" : "loss",
+                         d9di_engine_nonfinite_name(h.sum)));
         r->sum += h.sum;
         r->targets += h.targets;
         D9D_TRY(store_bytes(r, &h, at + sizeof(h), first));

@@ -39,6 +39,8 @@ typedef struct d9di_infer_rows {
 
 /* True if the task writes output per row. */
 bool d9di_infer_rows_are_written(const d9di_infer_rows *r);
+/* True if it computes values in place of losses. */
+bool d9di_infer_rows_are_values(const d9di_infer_rows *r);
 /* Computes the width of a record; call after the engine and the data are open.  ECONFIG if it is
  * too large. */
 d9d_status d9di_infer_rows_check(d9di_infer_rows *r);

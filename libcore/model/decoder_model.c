@@ -23,6 +23,8 @@ typedef struct decoder {
     d9d_module root;
     d9d_block_vocab embed, own_head;
     d9d_block_vocab *head; /* one of the two, or NULL */
+    d9d_block_mlm_head mlm_head;
+    bool has_mlm_head; /* on this stage */
     d9d_block_position_embedding positions;
     bool learns_positions; /* they are in use, on the first stage */
     decoder_norm embed_norm, final_norm;
@@ -30,8 +32,8 @@ typedef struct decoder {
     char *layers; /* kind.layer bytes each */
 } decoder;
 
-static const d9d_decoder_names default_names = {"embed", "layers",          "norm",
-                                                "head",  "embed_positions", "embed_norm"};
+static const d9d_decoder_names default_names = {"embed",           "layers",     "norm",    "head",
+                                                "embed_positions", "embed_norm", "mlm_head"};
 
 const d9d_hf_name_pair d9d_decoder_hf_names[] = {
     {"embed.token_embedding.all.", "model.embed_tokens."},
@@ -127,6 +129,35 @@ static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_bl
     return vocab_init(m, s, opts, s->tied ? D9D_VOCAB_EMBEDDING : D9D_VOCAB_HEAD, m->head);
 }
 
+static d9d_status param_mark_from_task(void *arg, d9d_param *p)
+{
+    (void)arg;
+    p->spec.from_task = true;
+    return D9D_OK;
+}
+
+static d9d_status mlm_head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts)
+{
+    m->has_mlm_head = true;
+    D9D_TRY(d9d_block_mlm_head_init(&m->mlm_head, opts, &s->mlm_head));
+    return d9d_model_add_unit(&m->base, m->kind.names->mlm_head, &m->mlm_head.module);
+}
+
+/* The end of a language model. */
+static d9d_status lm_head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts)
+{
+    if (s->mlm_head.hidden > 0)
+        D9D_TRY(mlm_head_init(m, s, opts));
+    D9D_TRY(head_init(m, s, opts));
+    if (m->has_mlm_head && s->mlm_head.decoder_bias)
+        m->head->bias = &m->mlm_head.decoder_bias;
+    if (m->has_mlm_head && s->new_head)
+        D9D_TRY(d9d_module_each(&m->mlm_head.module, param_mark_from_task, NULL));
+    return s->new_head && !s->tied
+               ? d9d_module_each(&m->own_head.module, param_mark_from_task, NULL)
+               : D9D_OK;
+}
+
 static d9d_status norm_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *opts,
                             const char *name, decoder_norm *n)
 {
@@ -156,7 +187,7 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
     if (last)
         D9D_TRY(norm_init(m, s, &opts, m->kind.names->norm, &m->final_norm));
     if (last && !s->no_head)
-        D9D_TRY(head_init(m, s, &opts));
+        D9D_TRY(lm_head_init(m, s, &opts));
     if (first != last && s->tied && !s->no_head)
         m->base.tied = &m->embed.module;
     return D9D_OK;
@@ -240,6 +271,20 @@ static d9d_status layers_forward(decoder *m, d9d_tape *t, const d9d_model_in *in
     return D9D_OK;
 }
 
+/* The losses and logits; o->hidden stays what comes out of the final norm. */
+static d9d_status head_forward(decoder *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *o)
+{
+    d9d_var *const hidden = o->hidden;
+
+    if (!m->has_mlm_head || (in->labels == NULL && in->pick == NULL))
+        return d9d_model_loss(m->head, t, in, o);
+    D9D_TRY(d9d_param_unit_unshard(&m->mlm_head.module, t));
+    D9D_TRY(d9d_block_mlm_head_forward(&m->mlm_head, t, hidden, &o->hidden));
+    D9D_TRY(d9d_model_loss(m->head, t, in, o));
+    o->hidden = hidden;
+    return d9d_param_unit_reshard(&m->mlm_head.module, t);
+}
+
 static d9d_status decoder_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
                                   d9d_model_out *out)
 {
@@ -255,7 +300,7 @@ static d9d_status decoder_forward(d9d_model *base, d9d_tape *t, const d9d_model_
     D9D_TRY(layers_forward(m, t, in, &o.hidden));
     D9D_TRY(norm_forward(&m->final_norm, t, &o.hidden));
     if (m->head != NULL)
-        D9D_TRY(d9d_model_loss(m->head, t, in, &o));
+        D9D_TRY(head_forward(m, t, in, &o));
     *out = o;
     return D9D_OK;
 }
@@ -273,8 +318,10 @@ static void decoder_cache_spec(const d9d_model *base, int64_t i, d9d_block_cache
 static double decoder_flops(const d9d_model *base, int64_t s)
 {
     const decoder *m = (const decoder *)base;
-    double sum = m->head != NULL ? 6.0 * (double)base->hidden * (double)base->vocab : 0;
+    const double hidden = (double)base->hidden;
+    double sum = m->head != NULL ? 6.0 * hidden * (double)base->vocab : 0;
 
+    sum += m->has_mlm_head ? 6.0 * hidden * hidden : 0;
     for (int64_t i = 0; i < base->layers; i++)
         sum += m->kind.flops_per_token != NULL ? m->kind.flops_per_token(layer_at(m, i), s)
                                                : d9di_layer_flops(layer_at(m, i), s);
@@ -335,6 +382,7 @@ d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_sh
     m->recompute = options->recompute == D9D_RECOMPUTE_FULL ||
                    (options->recompute == D9D_RECOMPUTE_SELECTIVE && m->kind.ffn == NULL);
     m->base.has_experts = s->has_experts;
+    m->base.masked_lm = s->mlm_head.hidden > 0;
     m->rope = s->rope;
     m->local_rope = s->local_rope;
     st = structure_init(m, s, config, options);

@@ -192,7 +192,7 @@ static int64_t vocab_size(const d9d_family_config *c)
 }
 
 /* The usual decoder; the family then changes what differs. */
-static d9d_decoder_shape decoder_shape(const d9d_family_config *c)
+d9d_decoder_shape d9di_family_shape(const d9d_family_config *c)
 {
     const d9d_family_dims *d = c->dims;
     d9d_decoder_shape s = {
@@ -207,7 +207,8 @@ static d9d_decoder_shape decoder_shape(const d9d_family_config *c)
         .rope = {.base = d->rope_theta,
                  .scaling = d->rope_scaling,
                  .features = d->rope_theta > 0 ? d->head_dim : 0},
-        .no_head = c->head != D9D_HEAD_CAUSAL_LM,
+        .no_head = !d9d_head_is_lm(c->head),
+        .new_head = c->new_head,
         .tied = d->tie_word_embeddings,
         .virtual_pre = c->virtual_pre,
         .virtual_post = c->virtual_post,
@@ -215,6 +216,8 @@ static d9d_decoder_shape decoder_shape(const d9d_family_config *c)
 
     if (c->family->shape != NULL)
         c->family->shape(c->dims, &s);
+    if (c->head != D9D_HEAD_MASKED_LM)
+        s.mlm_head.hidden = 0;
     if (c->max_positions > 0)
         s.max_positions = c->max_positions;
     s.rope.scaling.is_long = (double)s.max_positions > s.rope.scaling.original;
@@ -299,7 +302,7 @@ d9d_status d9d_family_create(const void *config, d9d_stage stage, const d9d_mode
                              d9d_model **out)
 {
     const d9d_family_config *c = config;
-    const d9d_decoder_shape shape = decoder_shape(c);
+    const d9d_decoder_shape shape = d9di_family_shape(c);
     const d9d_decoder_kind kind = decoder_kind(c->family);
 
     D9D_TRY(vocabulary_check(c));

@@ -12,7 +12,8 @@
 const d9di_head_name d9di_head_names[] = {
     {"lm_head.", D9D_HEAD_CAUSAL_LM},        {"embed_out.", D9D_HEAD_CAUSAL_LM},
     {"score.", D9D_HEAD_CLASSIFICATION},     {"cls_head.", D9D_HEAD_CLASSIFICATION},
-    {"embedding_head.", D9D_HEAD_EMBEDDING}, {NULL, D9D_HEAD_COUNT},
+    {"embedding_head.", D9D_HEAD_EMBEDDING}, {"mlm_head.", D9D_HEAD_MASKED_LM},
+    {"head.dense.", D9D_HEAD_MASKED_LM},     {NULL, D9D_HEAD_COUNT},
 };
 
 /* Classes of transformers by suffix, the longest first: trainers prepend words. */
@@ -30,7 +31,7 @@ static const head_class decoder_classes[] = {
 };
 static const head_class encoder_classes[] = {
     {"ForSequenceClassification", D9D_HEAD_EMBEDDING, true},
-    {"ForMaskedLM", D9D_HEAD_EMBEDDING, true},
+    {"ForMaskedLM", D9D_HEAD_MASKED_LM, false},
     {"Model", D9D_HEAD_EMBEDDING, false},
     {NULL, D9D_HEAD_COUNT, false},
 };
@@ -45,6 +46,16 @@ static bool ends_with(const char *name, const char *end)
     const size_t n = strlen(name), k = strlen(end);
 
     return n >= k && strcmp(name + n - k, end) == 0;
+}
+
+bool d9di_family_has_head(const d9d_family_config *c, d9d_head_kind head)
+{
+    d9d_family_config masked = *c;
+
+    masked.head = D9D_HEAD_MASKED_LM;
+    if (head == D9D_HEAD_MASKED_LM)
+        return d9di_family_shape(&masked).mlm_head.hidden > 0;
+    return head != D9D_HEAD_CAUSAL_LM || !is_encoder(c);
 }
 
 /* --- reading -------------------------------------------------------------------------------- */
@@ -91,9 +102,9 @@ static d9d_status head_of_mark(const d9di_hf_reader *r, d9d_family_config *c)
     D9D_TRY(d9di_hf_i64(&mark, "embedding_dim", 0, &c->embedding_dim));
     D9D_TRY(range_check(r, "embedding_dim", c->embedding_dim, 0, MOST_FEATURES));
     D9D_TRY(d9di_hf_bool(&mark, "prefixed", &c->prefixed));
-    for (int h = is_encoder(c) ? D9D_HEAD_CLASSIFICATION : 0; word != NULL && h < D9D_HEAD_COUNT;
-         h++)
-        if (strcmp(word, d9d_head_name((d9d_head_kind)h)) == 0) {
+    for (int h = 0; word != NULL && h < D9D_HEAD_COUNT; h++)
+        if (strcmp(word, d9d_head_name((d9d_head_kind)h)) == 0 &&
+            d9di_family_has_head(c, (d9d_head_kind)h)) {
             c->head = (d9d_head_kind)h;
             c->head_unknown = false;
             return D9D_OK;
@@ -140,8 +151,13 @@ d9d_status d9d_family_set_head(const void *config, d9d_arena *a, d9d_head *head,
     if (head->kind == D9D_HEAD_CAUSAL_LM && c->family->encoder)
         return D9D_FAIL(D9D_ENOTSUP,
                         "%s: every position sees those behind it, so there is no next token to "
-                        "learn, score or generate; give task embedding, classification or "
-                        "hidden_states",
+                        "learn, score or generate; give task masked_lm, embedding, classification "
+                        "or hidden_states",
+                        c->family->name);
+    if (!d9di_family_has_head(c, head->kind))
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: no position sees those behind it, so there is no masked token to "
+                        "learn; give task causal_lm",
                         c->family->name);
     if (head->kind == D9D_HEAD_CAUSAL_LM && !same)
         return D9D_FAIL(D9D_ENOTSUP,
@@ -155,7 +171,7 @@ d9d_status d9d_family_set_head(const void *config, d9d_arena *a, d9d_head *head,
     *new = *c;
     new->head = head->kind;
     new->head_unknown = false;
-    new->new_head = head->kind != D9D_HEAD_CAUSAL_LM;
+    new->new_head = !d9d_head_is_lm(head->kind) || !same;
     new->tied_copy = c->tied_copy &&same;
     if (head->kind == D9D_HEAD_CLASSIFICATION && head->size > 0)
         new->labels = head->size;
@@ -269,6 +285,7 @@ static json_t *class_build(const d9d_family_config *c)
         [D9D_HEAD_CAUSAL_LM] = lm != NULL ? lm : "ForCausalLM",
         [D9D_HEAD_CLASSIFICATION] = "ForSequenceClassification",
         [D9D_HEAD_EMBEDDING] = "Model",
+        [D9D_HEAD_MASKED_LM] = "ForMaskedLM",
     };
     char name[128];
 

@@ -57,7 +57,7 @@ static bool is_lm_head(const d9d_family_config *c, const char *name)
 
     for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
         if (has_prefix(name, beginnings[i]) && name[strlen(beginnings[i])] == '.')
-            return true;
+            return strcmp(strrchr(name, '.'), ".bias") != 0; /* which no tied head lacks */
     return false;
 }
 
@@ -77,7 +77,7 @@ void d9d_family_infer(void *config, const d9d_tensor_source *src)
     const bool bare = as->model != NULL && as->model[0] == '\0';
 
     for (const d9di_head_name *h = d9di_head_names; h->prefix != NULL && c->head_unknown; h++)
-        if (any_name(src, has_prefix, h->prefix)) {
+        if (d9di_family_has_head(c, h->head) && any_name(src, has_prefix, h->prefix)) {
             c->head = h->head;
             c->head_unknown = false;
         }
@@ -85,8 +85,7 @@ void d9d_family_infer(void *config, const d9d_tensor_source *src)
         c->head = D9D_HEAD_EMBEDDING;
     if (d9d_family_layout(src) != D9D_LAYOUT_D9D)
         c->prefixed = c->head == D9D_HEAD_EMBEDDING && !bare;
-    c->tied_copy =
-        dims->tie_word_embeddings && c->head == D9D_HEAD_CAUSAL_LM && any_lm_head(c, src);
+    c->tied_copy = dims->tie_word_embeddings && d9d_head_is_lm(c->head) && any_lm_head(c, src);
 }
 
 /* --- parameters ---------------------------------------------------------------------------- */
@@ -154,7 +153,7 @@ static d9d_status heads_add(param_list *l)
     const d9d_family_config *c = l->c;
     const int64_t hidden = ((const d9d_family_dims *)c->dims)->hidden_size;
 
-    if (c->tied_copy && c->head == D9D_HEAD_CAUSAL_LM)
+    if (c->tied_copy && d9d_head_is_lm(c->head))
         return tied_copy_add(l);
     if (c->head == D9D_HEAD_CLASSIFICATION)
         return param_push(l, D9D_HEAD_SCORE ".weight", D9D_SHAPE(c->labels, hidden), true);
@@ -272,7 +271,7 @@ static const struct {
 
 static bool is_left_out_as(const d9d_family_config *c, size_t part, const char *name)
 {
-    if (left_out[part].of_encoder && !c->family->encoder)
+    if (left_out[part].of_encoder && (!c->family->encoder || c->head == D9D_HEAD_MASKED_LM))
         return false;
     for (const char *const *b = left_out[part].beginnings; *b != NULL; b++)
         if (has_prefix(name, *b))
@@ -301,17 +300,19 @@ size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, siz
 }
 
 /* transformers ignores the head of a tied model, a task's head replaces another, and some files
- * have tensors that no model uses; each is dropped by name. */
-static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source *src, d9d_mapper *m)
+ * have tensors that no model uses; each is dropped by name.  `c` is the model as the source has it.
+ */
+static d9d_status drops_add(const d9d_family_config *model, const d9d_family_config *c,
+                            const d9d_tensor_source *src, d9d_mapper *m)
 {
     const d9d_hf_naming naming = naming_of(c);
     const bool tied = ((const d9d_family_dims *)c->dims)->tie_word_embeddings &&
-                      c->head == D9D_HEAD_CAUSAL_LM && !c->tied_copy;
+                      d9d_head_is_lm(c->head) && !c->tied_copy;
 
     for (size_t i = 0; i < src->n; i++) {
         const char *name = src->at(src->self, i)->name;
 
-        if ((tied && is_lm_head(c, name)) || is_other_head(c, name) ||
+        if ((tied && is_lm_head(c, name)) || is_other_head(model, name) ||
             is_of_left_out_part(c, name) || d9d_hf_is_unused(&naming, name))
             D9D_TRY(d9d_mapper_drop(m, name));
     }
@@ -335,14 +336,23 @@ static d9d_status biases_keep(const d9d_family_config *c, d9d_stage stage,
     return D9D_OK;
 }
 
+/* Has the source tensors of the task's head?  Another class of an encoder may have a part of that
+ * of a masked language model. */
+static bool has_new_head(const d9d_family_config *c, const d9d_tensor_source *src)
+{
+    bool has_it = false;
+
+    for (const d9di_head_name *n = d9di_head_names; n->prefix != NULL && !has_it; n++)
+        has_it = n->head == c->head && any_name(src, has_prefix, n->prefix);
+    return has_it && !(c->head == D9D_HEAD_MASKED_LM && any_name(src, has_prefix, "classifier."));
+}
+
 /* The configuration without a head that the source does not have. */
 static d9d_family_config without_head(const d9d_family_config *c, const d9d_tensor_source *src)
 {
     d9d_family_config h = *c;
-    bool has_it = !c->new_head || c->head == D9D_HEAD_CAUSAL_LM;
+    const bool has_it = !c->new_head || c->head == D9D_HEAD_CAUSAL_LM || has_new_head(c, src);
 
-    for (const d9di_head_name *n = d9di_head_names; n->prefix != NULL && !has_it; n++)
-        has_it = n->head == c->head && any_name(src, has_prefix, n->prefix);
     if (!has_it) {
         h.head = D9D_HEAD_EMBEDDING;
         h.embedding_dim = 0;
@@ -389,7 +399,7 @@ d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tens
                  : map_own(&c, stage, &m));
     st = biases_keep(&c, stage, src, m);
     if (st == D9D_OK)
-        st = drops_add(model, src, m);
+        st = drops_add(model, &c, src, m);
     if (st == D9D_OK && in && on) {
         D9D_TRY_OR(st, map_files(&c, stage, &write, NULL, &rest), out);
         D9D_TRY_OR(st, d9d_mapper_compose(m, rest), out);

@@ -8,6 +8,12 @@
 /* Read the head and its labels from the class in `architectures` and the member "d9d". */
 d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_family_config *c);
 
+/* The shape of a model of this configuration. */
+d9d_decoder_shape d9di_family_shape(const d9d_family_config *c);
+
+/* Can a model of this configuration have such a head? */
+bool d9di_family_has_head(const d9d_family_config *c, d9d_head_kind head);
+
 /* Read a router from the member "d9d"; unchanged if that has none. */
 d9d_status d9di_family_router_read(const json_t *doc, const char *where, d9d_block_router *out);
 /* The same as a new object; NULL: out of memory. */

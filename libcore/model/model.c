@@ -7,7 +7,7 @@
 
 const char *d9d_head_name(d9d_head_kind kind)
 {
-    static const char *const words[] = {"causal_lm", "classification", "embedding"};
+    static const char *const words[] = {"causal_lm", "classification", "embedding", "masked_lm"};
 
     return words[kind];
 }

@@ -154,6 +154,9 @@ d9d_status d9d_model_spec_set_head(d9d_model_spec *m, d9d_arena *a, const d9d_he
     if (m->provider->set_head != NULL)
         D9D_TRY(D9D_PLUGIN_CALL(m->provider->table->name, m->provider, set_head, m->config, a, &h,
                                 &m->config));
+    else if (h.kind == D9D_HEAD_MASKED_LM)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: has no head of a masked language model",
+                        m->provider->table->name);
     else if (h.kind == D9D_HEAD_CLASSIFICATION && h.size == 0)
         return D9D_FAIL(D9D_ECONFIG, "task.num_labels: %s does not say how many labels there are",
                         m->provider->table->name);

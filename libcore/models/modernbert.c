@@ -5,8 +5,12 @@
  *     x = x + down(gelu(gate(norm(x))) * up(norm(x)))
  *
  * Every third layer sees the whole text, with global_rope_theta; the others see local_attention / 2
- * positions before and behind, with local_rope_theta.  The prediction head of transformers' classes
- * is no part of the model.
+ * positions before and behind, with local_rope_theta.  A masked language model has behind the final
+ * norm, with the embedding as decoder unless they are not tied
+ *
+ *     logits = norm(gelu(dense(x))) decoder^T + bias
+ *
+ * The class for sequence classification has the same before its own matrix, and that is left out.
  *
  * Warner et al., "Smarter, better, faster, longer: a modern bidirectional encoder",
  * arXiv:2412.13663.
@@ -15,8 +19,8 @@
 
 typedef struct config {
     D9D_FAMILY_DIMS;
-    bool norm_bias, attention_bias, mlp_bias;
-    int hidden_activation;
+    bool norm_bias, attention_bias, mlp_bias, decoder_bias, classifier_bias;
+    int hidden_activation, classifier_activation;
     int64_t local_attention, global_attn_every_n_layers;
     d9d_list layer_types;
     double rope_local_base_freq;
@@ -35,6 +39,11 @@ static const d9d_key keys[] = {
     D9D_KEY_BOOL(config, mlp_bias, "false", "projections of feed-forward layers have biases"),
     D9D_KEY_ENUM(config, hidden_activation, "\"gelu\"", d9d_family_activation_names,
                  "activation of a feed-forward layer"),
+    D9D_KEY_BOOL(config, decoder_bias, "true", "logits of masked tokens have biases"),
+    D9D_KEY_BOOL(config, classifier_bias, "false", "the matrix of the prediction head has a bias"),
+    D9D_KEY_ENUM(config, classifier_activation, "\"gelu\"", d9d_family_activation_names,
+                 "activation of the prediction head"),
+    D9D_FAMILY_TIED(config, "true"),
     D9D_KEY_INT(config, local_attention, "128", 2, INT32_MAX,
                 "width of a window: half of it before a position, half behind"),
     D9D_KEY_INT(config, global_attn_every_n_layers, "3", 1, 1 << 16,
@@ -53,13 +62,9 @@ static const d9d_hf_field fields[] = {
     D9D_HF_OWN("rope_local_base_freq"),
     D9D_HF_ONLY("embedding_dropout", "[0]"),
     D9D_HF_ONLY("mlp_dropout", "[0]"),
-    /* of heads, which are left out */
-    D9D_HF_IGNORED("tie_word_embeddings"),
-    D9D_HF_IGNORED("decoder_bias"),
+    /* of heads that are left out, and of which logits transformers returns */
     D9D_HF_IGNORED("classifier_pooling"),
     D9D_HF_IGNORED("classifier_dropout"),
-    D9D_HF_IGNORED("classifier_bias"),
-    D9D_HF_IGNORED("classifier_activation"),
     D9D_HF_IGNORED("sparse_prediction"),
     D9D_HF_IGNORED("sparse_pred_ignore_index"),
     /* what transformers' model does not read */
@@ -78,7 +83,8 @@ static const d9d_hf_parts parts = {.prefix = "model.",
                                           .embed_norm = "model.embeddings.norm",
                                           .layers = "model.layers",
                                           .norm = "model.final_norm",
-                                          .head = "lm_head"}};
+                                          .head = "decoder",
+                                          .mlm_head = "head"}};
 static const d9d_hf_tensor tensors[] = {
     {.own = {"attn.q_proj.weight", "attn.k_proj.weight", "attn.v_proj.weight"},
      .hf = "attn.Wqkv.weight"},
@@ -118,6 +124,13 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     s->layer_norm = s->embed_norm = true;
     s->layer_norm_params = norm_params(c);
     s->local_rope = (d9d_block_rope){.base = c->rope_local_base_freq, .features = c->head_dim};
+    s->mlm_head = (d9d_block_mlm_head_shape){.hidden = c->hidden_size,
+                                             .vocab = c->vocab_size,
+                                             .act = d9d_family_glu(c->classifier_activation),
+                                             .dense_bias = c->classifier_bias,
+                                             .decoder_bias = c->decoder_bias,
+                                             .norm = norm_params(c),
+                                             .norm_eps = (float)c->norm_eps};
 }
 
 /* --- a layer --------------------------------------------------------------------------------- */
@@ -187,7 +200,8 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 
 static const d9d_table table = D9D_TABLE(config, "modernbert_config", keys, "ModernBERT");
 static const char *const types[] = {"modernbert", NULL};
-D9D_FAMILY(modernbert, "modernbert", "ModernBERT, an encoder for embeddings and classification",
-           types, .class_name = "ModernBert", .config = &table, .fields = fields,
-           .tensors = tensors, .parts = &parts, .check = check, .shape = shape, .encoder = true,
-           .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn);
+D9D_FAMILY(modernbert, "modernbert",
+           "ModernBERT, an encoder: masked language models, embeddings and classification", types,
+           .class_name = "ModernBert", .config = &table, .fields = fields, .tensors = tensors,
+           .parts = &parts, .check = check, .shape = shape, .encoder = true, .layer = sizeof(layer),
+           .init = init, .forward = forward, .ffn = ffn);

@@ -18,6 +18,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
     d9d_module_init(&b->module);
     b->n_splits = 0;
     b->softcap = b->embedding_scale = b->logit_scale = 0;
+    b->bias = NULL;
     b->groups = opts->groups;
     b->table = d9d_arena_alloc(a, n_splits * sizeof(d9d_param *));
     if (b->table == NULL)
@@ -57,7 +58,7 @@ d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                 d9d_var **loss)
 {
     const d9d_op_vocab_opts opts = {
-        .comm = d9d_groups_tp(b->groups), .softcap = b->softcap, .ignore = ignore};
+        .comm = d9d_groups_tp(b->groups), .softcap = b->softcap, .ignore = ignore, .bias = b->bias};
     d9d_var *all;
 
     D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
@@ -69,7 +70,8 @@ d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
 d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                   const d9d_tensor *pick, d9d_var **logits)
 {
-    const d9d_op_vocab_opts opts = {.comm = d9d_groups_tp(b->groups), .softcap = b->softcap};
+    const d9d_op_vocab_opts opts = {
+        .comm = d9d_groups_tp(b->groups), .softcap = b->softcap, .bias = b->bias};
     d9d_var *all;
 
     D9D_TRY(rows_scale(t, h, b->logit_scale, &h));

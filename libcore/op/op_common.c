@@ -69,6 +69,26 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
     return D9D_OK;
 }
 
+d9d_status d9di_op_check_vocab_bias(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
+                                    const d9d_param *bias)
+{
+    int64_t all = 0;
+
+    if (bias == NULL)
+        return D9D_OK;
+    if (n >= D9D_NODE_MAX)
+        return D9D_FAIL(D9D_EINVAL,
+                        "%s: a vocabulary of %zu splits has a bias, at most %d are possible", op, n,
+                        D9D_NODE_MAX - 1);
+    for (size_t i = 0; i < n; i++)
+        all += tables[i]->spec.shape.dim[0];
+    D9D_TRY(d9di_op_check_param(op, bias, t));
+    return d9d_shape_equal(&bias->local.data.shape, &D9D_SHAPE(all))
+               ? D9D_OK
+               : d9di_op_misfit(op, d9di_op_param_name(bias), &bias->local.data.shape, "ids",
+                                &D9D_SHAPE(all), "a bias has an element for each id");
+}
+
 d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_routing *r,
                                  bool permuted)
 {

@@ -43,6 +43,10 @@ d9d_status d9di_op_check_same(const char *op, const char *a_name, const d9d_tens
 d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
                                 int64_t h);
 
+/* Check a bias [V] of those tables, of the same type, or NULL. */
+d9d_status d9di_op_check_vocab_bias(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
+                                    const d9d_param *bias);
+
 /* Id of the first row of table i that this rank has, for vocabulary-parallel tables. */
 static inline int64_t d9di_op_split_first_id(d9d_param *const *tables, size_t i)
 {

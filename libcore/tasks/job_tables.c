@@ -455,6 +455,7 @@ static const d9d_table generate_table =
     D9D_TABLE(d9d_job_generate_section, "generate", generate_keys, "what follows each prompt");
 const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table,
                                                    &perplexity_table,
+                                                   &d9di_masked_lm_infer_table,
                                                    &generate_table,
                                                    &d9di_head_task_infer_classification_table,
                                                    &d9di_head_task_infer_embedding_table,

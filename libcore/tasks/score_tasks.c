@@ -23,14 +23,10 @@ static d9d_status append_documents(d9d_buf *b, const d9d_infer_task_row *x)
     return d9d_buf_append(b, "]", 1);
 }
 
-static d9d_status logprobs_row(const void *config, const d9d_infer_task_row *x, d9d_buf *b)
+d9d_status d9di_infer_task_put_logprobs(const d9d_infer_task_row *x, d9d_buf *b)
 {
     const char *comma = "";
 
-    (void)config;
-    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->sample));
-    if (x->blended)
-        D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->dataset));
     D9D_TRY(d9d_buf_printf(b, "\"logprobs\": ["));
     for (int64_t i = 0; i < x->length; i++) {
         if (x->labels[i] == D9D_IGNORE_INDEX)
@@ -41,7 +37,16 @@ static d9d_status logprobs_row(const void *config, const d9d_infer_task_row *x, 
     }
     D9D_TRY(d9d_buf_printf(b, "], \"loss\": "));
     D9D_TRY(d9d_json_put_f64(b, x->targets > 0 ? x->sum / (double)x->targets : NAN));
-    D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld", (long long)x->targets));
+    return d9d_buf_printf(b, ", \"tokens\": %lld", (long long)x->targets);
+}
+
+static d9d_status logprobs_row(const void *config, const d9d_infer_task_row *x, d9d_buf *b)
+{
+    (void)config;
+    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->sample));
+    if (x->blended)
+        D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->dataset));
+    D9D_TRY(d9di_infer_task_put_logprobs(x, b));
     if (x->packed)
         D9D_TRY(append_documents(b, x));
     return d9d_buf_append(b, "}\n", 2);

@@ -11,9 +11,9 @@ static const d9d_table causal_lm_table = {
 static const d9d_train_task causal_lm = {.size = sizeof(d9d_train_task), .table = &causal_lm_table};
 
 const char *const d9d_train_task_tag[] = {"name", NULL};
-const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table,
-                                                   &d9di_head_task_train_classification_table,
-                                                   &d9di_head_task_train_embedding_table, NULL};
+const d9d_table *const d9d_train_task_choices[] = {
+    &causal_lm_table, &d9di_head_task_train_classification_table,
+    &d9di_head_task_train_embedding_table, &d9di_masked_lm_train_table, NULL};
 
 /* The body of an inference task is named by the inference section. */
 static const char *task_name(const d9d_train_task *kind)
@@ -91,8 +91,14 @@ static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_
 
 d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int64_t taken)
 {
+    const d9d_loader_collator collator = {t->kind->collate, t->self};
+
     D9D_TRY(check_pairs(t, data, taken));
-    if (d9di_task_pooling(t) == D9D_POOLING_NONE)
+    if (t->kind->set_data != NULL)
+        D9D_TRY(D9D_PLUGIN_CALL(task_name(t->kind), t->kind, set_data, t->self, data->datasets,
+                                data->n));
+    d9d_loader_set_collator(data->loader, &collator);
+    if (d9di_task_pooling(t) == D9D_POOLING_NONE && collator.row == NULL)
         return D9D_OK;
     return d9di_run_data_set_no_targets(data, false, t->kind->labels, task_name(t->kind));
 }

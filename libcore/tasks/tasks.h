@@ -14,11 +14,16 @@ typedef struct d9di_task {
 
 /* Built-in inference tasks; "generate" has no table. */
 extern const d9d_infer_task_kind d9di_infer_task_logprobs, d9di_infer_task_perplexity;
+/* Appends "logprobs": [...] of a row's targets, "loss" and "tokens", without the object's end. */
+d9d_status d9di_infer_task_put_logprobs(const d9d_infer_task_row *x, d9d_buf *b);
 /* head_tasks.c: training and inference. */
 extern const d9d_table d9di_head_task_train_classification_table,
     d9di_head_task_train_embedding_table;
 extern const d9d_table d9di_head_task_infer_classification_table,
     d9di_head_task_infer_embedding_table, d9di_head_task_infer_hidden_states_table;
+
+/* masked_lm.c */
+extern const d9d_table d9di_masked_lm_train_table, d9di_masked_lm_infer_table;
 
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out);
 /* Opens a task of this kind with this section. */

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Golden vectors of encoders: hidden states, gradients, pooled texts, steps of two tasks.
 
-    python make_encoders.py [CASE...]      # writes encoders/CASE beside this file; without one all
+    python make_encoders.py [CASE...]      # writes encoders/CASE and masked_lm/CASE beside this file;
+                                           # without one all
 
-Each case is a checkpoint as transformers saves it (weights are bfloat16 numbers), with
+Each case of encoders/ is a checkpoint as transformers saves it (weights are bfloat16 numbers), with
 
     golden.safetensors   input_ids, positions [3, S]; segments [N, 4], the documents and the padding
                          of the rows; hidden [3, S, H]; hidden_seed [3, S, H], by which hidden is
@@ -19,6 +20,10 @@ Each case is a checkpoint as transformers saves it (weights are bfloat16 numbers
                          of "mean" and with temperature 0.1
 
 All are computed in float64 and each document by itself.
+
+Each case of masked_lm/ is a model with the head of ModernBertForMaskedLM, with files as those of
+families/ (make_families.py): rows are whole documents, of which some tokens are masked, and only
+these have labels; the loss is transformers' own.
 """
 import copy
 import json
@@ -29,7 +34,8 @@ import transformers as T
 from transformers.utils import logging
 from safetensors.torch import load_file, save_file
 
-from make_families import HERE, build, digits, draw_weights, fill, to_files
+from make_families import HERE, IGNORE, build, digits, draw_weights, dump, fill, to_files
+from make_families import train as train_rows
 
 SMALL = dict(vocab_size=53, hidden_size=24, intermediate_size=28, num_hidden_layers=4,
              num_attention_heads=4, max_position_embeddings=64, local_attention=6, pad_token_id=0,
@@ -45,6 +51,19 @@ CASES = {
     "modernbert_odd": ("ForSequenceClassification", dict(
         SMALL, hidden_size=40, num_attention_heads=5, intermediate_size=18, num_hidden_layers=5,
         local_attention=3, global_attn_every_n_layers=2, num_labels=3)),
+}
+MASK, MASK_SPECIAL = 3, 4  # the mask; ids below the second are special
+MASKED_LM = {
+    "modernbert": SMALL,
+    "modernbert_untied": dict(
+        SMALL, num_hidden_layers=3, local_attention=4, norm_bias=True, attention_bias=True,
+        mlp_bias=True, norm_eps=1e-3, tie_word_embeddings=False, classifier_bias=True,
+        classifier_activation="gelu_pytorch_tanh", sparse_prediction=True,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
+    "modernbert_odd": dict(
+        SMALL, vocab_size=61, hidden_size=40, num_attention_heads=5, intermediate_size=18,
+        num_hidden_layers=5, local_attention=3, global_attn_every_n_layers=2, decoder_bias=False,
+        classifier_activation="silu"),
 }
 ROWS = [[5, 8], [9], [13]]  # documents of each row; the rest is padding
 LENGTH, CLASSES = 13, 3
@@ -172,6 +191,7 @@ def dump_encoder(folder, suffix, config, seed):
     outer = plain
     if suffix != "Model":
         outer = build("ModernBert", config, name="ModernBert" + suffix)
+        fill(outer, draw_weights(outer, seed + 50))  # the head's are its own
         outer.model.load_state_dict(plain.state_dict())
         outer.tie_weights()
     copy.deepcopy(outer).to(torch.bfloat16).save_pretrained(folder)
@@ -208,6 +228,65 @@ def make(name, seed):
     return apart < 2e-5
 
 
+# --- masked language models ---
+
+
+def masked_rows(vocab, seed):
+    """Rows, of which three in ten tokens are masked by BERT's rule, and labels of these."""
+    g = torch.Generator().manual_seed(2000 + seed)
+    ids = torch.randint(MASK_SPECIAL, vocab, (3, LENGTH), generator=g)
+    ids[:, 0], ids[:, -1] = SMALL["cls_token_id"], SMALL["sep_token_id"]
+    chosen = (torch.rand(ids.shape, generator=g) < 0.3) & (ids >= MASK_SPECIAL)
+    chosen[:, 5] = True
+    rule, other = torch.rand(ids.shape, generator=g), torch.randint(0, vocab, ids.shape, generator=g)
+    labels = torch.where(chosen, ids, IGNORE)
+    ids = torch.where(chosen & (rule < 0.8), MASK, ids)
+    return torch.where(chosen & (rule > 0.9), other, ids), labels
+
+
+def masked_losses(model, ids, labels):
+    logits = model(input_ids=ids).logits
+    token = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="none").view(labels.shape)
+    loss = token.sum() / (labels != IGNORE).sum()
+    own = model(input_ids=ids, labels=labels).loss
+    assert abs(own.item() - loss.item()) < 1e-5 * own.item()
+    return logits, token, loss
+
+
+def make_masked_lm(name, seed):
+    folder, kind = HERE / "masked_lm" / name, "ModernBertForMaskedLM"
+    config = T.ModernBertConfig(**MASKED_LM[name])
+    config._attn_implementation = "eager"
+    folder.mkdir(parents=True, exist_ok=True)
+    ids, labels = masked_rows(config.vocab_size, seed)
+    plain = build("ModernBert", config, name=kind)
+    weights = draw_weights(plain, seed)
+    fill(plain, weights).tie_weights()
+    plain_logits, _, loss = masked_losses(plain, ids, labels)
+    loss.backward()
+    plain_grads = {k: p.grad.double() for k, p in plain.named_parameters()}
+    copy.deepcopy(plain).to(torch.bfloat16).save_pretrained(folder)
+    exact = fill(build("ModernBert", config, True, kind), weights)
+    exact.tie_weights()
+    logits, token, loss = masked_losses(exact, ids, labels)
+    loss.backward()
+    grads = {k: p.grad for k, p in exact.named_parameters()}
+    apart = max([((plain_logits - logits).norm() / logits.norm()).item()] +
+                [((plain_grads[k] - g).norm() / g.norm()).item() for k, g in grads.items()])
+    names = load_file(folder / "model.safetensors").keys()
+    out = {"grad." + k: v.float().contiguous()
+           for k, v in to_files(exact, grads, folder / "tmp").items() if k in names}
+    out.update(input_ids=ids.int(), labels=labels.int(), logits=logits.detach().float(),
+               token_losses=token.detach().float(), float32_apart=torch.tensor([apart]))
+    save_file(out, folder / "golden.safetensors", metadata={"format": "pt"})
+    lines(folder / "train.jsonl", ({"input_ids": i, "labels": l}
+                                   for i, l in zip(ids.tolist(), labels.tolist())))
+    dump(folder / "train.json", train_rows(exact, ids, labels, masked_losses))
+    print(f"masked_lm/{name:18} loss {loss.item():.4f}  float32 apart {apart:.1e}", flush=True)
+    return apart < 2e-5
+
+
 def main():
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -216,6 +295,10 @@ def main():
     for seed, name in enumerate(CASES):
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             while not make(name, seed):  # it amplifies rounding, and so tells little
+                seed += 100
+    for seed, name in enumerate(MASKED_LM):
+        if len(sys.argv) == 1 or "masked_lm/" + name in sys.argv[1:]:
+            while not make_masked_lm(name, seed):
                 seed += 100
 
 

@@ -391,7 +391,7 @@ def to_files(model, tensors, folder):
     return out
 
 
-def train(model, ids, labels):
+def train(model, ids, labels, losses=losses):
     opt = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=False, **ADAMW)
     log = []
     for step in range(1, STEPS + 1):

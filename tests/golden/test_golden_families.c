@@ -1,5 +1,6 @@
 /* test_golden_families.c - every family against transformers: logits, losses and gradients for each
- * directory of families/; hidden states of packed documents, and gradients, for each of encoders/.
+ * directory of families/ and masked_lm/; hidden states of packed documents, and gradients, for each
+ * of encoders/.
  *
  *     test_golden_families DIR...     # absolute: of these alone, and how far each is away
  */
@@ -88,6 +89,12 @@ static void hidden_states_equal_transformers(void **state)
     each_case("encoders", check_case);
 }
 
+static void masked_tokens_equal_transformers(void **state)
+{
+    (void)state;
+    each_case("masked_lm", check_case);
+}
+
 /* With other weights all arrays are far away. */
 static void other_weights_are_far_away(void **state)
 {
@@ -125,6 +132,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_equal_transformers),
         cmocka_unit_test(hidden_states_equal_transformers),
+        cmocka_unit_test(masked_tokens_equal_transformers),
         unit_test_in_dir(other_weights_are_far_away),
     };
     int rc;

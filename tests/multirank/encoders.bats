@@ -3,6 +3,7 @@
 # Encoders on meshes: losses, norms and vectors are those of one rank.
 
 golden=$BATS_TEST_DIRNAME/../golden/encoders
+masked=$BATS_TEST_DIRNAME/../golden/masked_lm
 
 load workroom
 
@@ -15,10 +16,17 @@ setup_file() {
         d9d-infer -q --device cpu "$c.infer.json"
         mv out.npy "$c.npy"
     done
+    for c in $(masked_cases); do
+        configure_masked "$c"
+        d9d-train -q --device cpu --set trainer.run.dir="one-mlm-$c" "mlm-$c.train.json"
+        d9d-infer -q --device cpu "mlm-$c.infer.json"
+        mv out.jsonl "mlm-$c.jsonl"
+    done
 }
 setup() { with_mpi && enter; }
 
 cases() { (cd "$golden" && printf '%s\n' *); }
+masked_cases() { (cd "$masked" && printf '%s\n' *); }
 
 # configure CASE: CASE.train.json and CASE.infer.json
 configure() {
@@ -38,7 +46,28 @@ JSON
  "task": {"name": "hidden_states", "output": "out.npy", "pooling": "mean"}}
 JSON
 }
-numbers() { grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
+# configure_masked CASE: mlm-CASE.train.json, which masks texts, and evaluates with other masks;
+# mlm-CASE.infer.json, which scores masked tokens
+configure_masked() {
+    cat >"mlm-$1.train.json" <<JSON
+{"data": {"dataset": "data-modernbert", "epochs": 3, "order": "shuffled"},
+ "evaluation": {"data": {"dataset": "data-modernbert"}, "period_steps": 3},
+ "model_provider": {"name": "auto", "hf_config": "$masked/$1/config.json"},
+ "trainer": {"run": {"name": "$1", "steps": 3},
+   "batching": {"global_batch_size": 16, "microbatch_size": 4},
+   "model_stage_factory": {"source_checkpoint": "$masked/$1"}, "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1},
+ "task": {"name": "masked_lm", "mask_token_id": 3, "special_ids": [0, 1, 2]}}
+JSON
+    cat >"mlm-$1.infer.json" <<JSON
+{"data": {"dataset": "data-modernbert"},
+ "model_provider": {"name": "auto", "hf_config": "$masked/$1/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$masked/$1"}},
+ "task": {"name": "masked_lm", "output": "out.jsonl", "mask_token_id": 3, "special_ids": [0, 1, 2]}}
+JSON
+}
+numbers() { grep -oE '"(valid/loss|loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
+scores() { sed -E 's/.*"logprobs": \[([^]]*)\].*/\1/' "$1" | tr -s ', ' '\n'; }
 floats() { od -An -v -tf4 -w4 -j128 "$1"; }
 # close A B: numbers, one a line
 close() {
@@ -55,7 +84,7 @@ on_mesh() {
         ranks=$((ranks * ${axis#*=}))
     done
     refused=false
-    rm -rf mesh out.npy
+    rm -rf mesh out.npy out.jsonl
     [ "$program" != train ] || sets+=(--set trainer.run.dir=mesh)
     run mpi -n $ranks "d9d-$program" -q --device cpu "${sets[@]}" "$name.$program.json"
     if [ "$status" -eq 2 ] && [[ $output == *divide* ]]; then
@@ -89,6 +118,21 @@ LIST
             close <(numbers mesh) <(numbers "one-$c") || { echo "$c on ${mesh[*]}" && false; }
             on_mesh infer "$c" "${mesh[@]}"
             close <(floats out.npy) <(floats "$c.npy") || { echo "$c on ${mesh[*]}" && false; }
+            ran=$((ran + 1))
+        done < <(meshes)
+    done
+    [ $ran -ge 7 ]
+}
+
+@test "masked tokens are learned on any mesh as on one rank" {
+    ran=0
+    for c in $(masked_cases); do
+        while read -r -a mesh; do
+            on_mesh train "mlm-$c" "${mesh[@]}"
+            $refused && continue
+            close <(numbers mesh) <(numbers "one-mlm-$c") || { echo "$c on ${mesh[*]}" && false; }
+            on_mesh infer "mlm-$c" "${mesh[@]}"
+            close <(scores out.jsonl) <(scores "mlm-$c.jsonl") || { echo "$c on ${mesh[*]}" && false; }
             ran=$((ran + 1))
         done < <(meshes)
     done

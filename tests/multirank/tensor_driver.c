@@ -471,9 +471,10 @@ static void a_target_outside_is_refused_on_every_rank(void **state)
     assert_ok(d9d_tape_leaf(t, &x, true, &h));
     if (!unit_device_is_cpu()) /* an error that is found too late to reject */
         goto out;
-    assert_fails(d9d_op_linear_cross_entropy(t, h, &head, 1, &target,
-                                             &(d9d_op_vocab_opts){w->comm, 0.0f, IGNORE}, &loss),
-                 D9D_EINVAL, "cross-entropy: target 5 of row 0 is outside the vocabulary of 5");
+    assert_fails(
+        d9d_op_linear_cross_entropy(t, h, &head, 1, &target,
+                                    &(d9d_op_vocab_opts){.comm = w->comm, .ignore = IGNORE}, &loss),
+        D9D_EINVAL, "cross-entropy: target 5 of row 0 is outside the vocabulary of 5");
 out:
     d9d_tape_free(t);
     d9d_tensor_release(&param.local.data);

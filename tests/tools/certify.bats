@@ -45,7 +45,7 @@ fails() {
     for f in $families; do
         d9d-map certify "$f" >out
         case $f in
-        modernbert) certified "$f" steps adapters generation memory ;;
+        modernbert) certified "$f" generation ;;
         *) certified "$f" ;;
         esac
     done
@@ -53,17 +53,21 @@ fails() {
 
 @test "an encoder, and a family whose files have transposed matrices" {
     d9d-map certify modernbert >out
-    certified modernbert steps adapters generation memory
+    grep -q '^modernbert: modernbert, masked_lm, 4 layers' out
+    certified modernbert generation
     d9d-map certify gpt2 --seed 3 >out
     certified gpt2
 }
 
 @test "a folder with its own weights and golden vectors" {
     d9d-map certify --golden "$golden/families/mixtral" "$golden/families/mixtral" >out
-    grep -q ': mixtral, 2 layers, .*, its own weights$' out
+    grep -q ': mixtral, causal_lm, 2 layers, .*, its own weights$' out
     grep -q '^golden  *ok .*10 steps of AdamW, outputs [0-9.]*e-0[678], ' out
-    d9d-map certify --golden "$golden/encoders/modernbert" modernbert >out
+    d9d-map certify --golden "$golden/encoders/modernbert" --task embedding modernbert >out
     grep -q '^golden  *ok ' out
+    d9d-map certify --golden "$golden/masked_lm/modernbert_untied" "$golden/masked_lm/modernbert_untied" >out
+    grep -q ': modernbert, masked_lm, 3 layers, .*, its own weights$' out
+    grep -q '^golden  *ok .*10 steps of AdamW' out
     # another model's vectors: of the file, of a step, and not of this family
     cp -r "$golden/families/mistral" other
     chmod -R u+w other
@@ -89,7 +93,7 @@ fails() {
   "sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]}
 JSON
     d9d-map certify large >out
-    grep -q '^large: gemma3, made smaller, 4 layers' out
+    grep -q '^large: gemma3, causal_lm, made smaller, 4 layers' out
     certified large
     d9d-map certify --json large >out
     tr -d ' \n' <out | grep -q '"layer_types":\["sliding_attention","sliding_attention","sliding_attention","full_attention"\]'
@@ -109,6 +113,27 @@ JSON
     grep -q '"result": "failed"' out
     run -0 --separate-stderr d9d-map certify --quiet olmo
     [ -z "$output$stderr" ]
+}
+
+@test "heads of tasks, of encoders and decoders" {
+    for task in classification embedding; do
+        for f in modernbert qwen3 olmoe; do
+            d9d-map certify --task "$task" "$f" >out
+            grep -q ", $task, 4 layers" out
+            certified "$f $task" adapters generation
+        done
+        d9d-map certify --json --task "$task" llama | grep -q "\"task\": \"$task\""
+    done
+    # a folder is certified as its class says
+    d9d-map certify "$golden/tasks/moe" >out
+    grep -q ': qwen3_moe, classification, .*, its own weights$' out
+    certified tasks/moe adapters generation
+    run -2 --separate-stderr d9d-map certify --task clasification llama
+    [ "$stderr" = 'd9d-map: invalid configuration: --task: there is no task clasification; did you mean "classification"?' ]
+    run -2 --separate-stderr d9d-map certify --task masked_lm llama
+    [[ "$stderr" == *'["LlamaForMaskedLM"] is not supported' ]]
+    run -2 --separate-stderr d9d-map certify --task causal_lm modernbert
+    [[ "$stderr" == *'["ModernBertForCausalLM"] is not supported' ]]
 }
 
 @test "a family of a plugin, and wrong ones" {
@@ -131,11 +156,39 @@ JSON
     plugin seed_oss 's/(&l->self_attn, t, h,/(\&l->self_attn, t, in->cache ? in->x : h,/'
     run -1 --separate-stderr d9d-map certify --plugin ./libmine.so seed_oss
     fails generation
+    # a feed-forward layer that is another one whenever it is computed again
+    plugin seed_oss $'1i static int odd(void) { static int n; return n++ % 2; }\ns/(&l->mlp, t, h, x, y)/(\\&l->mlp, t, h, odd() ? h : x, y)/'
+    run -1 --separate-stderr d9d-map certify --plugin ./libmine.so seed_oss
+    fails recompute
+    # memory that a plan does not see
+    plugin seed_oss 's/^    return d9d_block_ffn_forward/    if (d9d_tape_device(t)->stream == NULL)\
+        D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(1 << 16), y));\
+&/'
+    run -1 --separate-stderr d9d-map certify --plugin ./libmine.so seed_oss
+    fails memory
     # a gradient that is a little wrong
     plugin gelu 's/\*slope = 0\.5 \* (1 + th)/*slope = 0.48 * (1 + th)/'
     run -1 --separate-stderr d9d-map certify --plugin ./libmine.so gelu
     fails gradients
     [[ "$output" == *'skipped'*'the model has no KV cache'* ]]
+}
+
+@test "the page of certificates is not written from what no longer holds" {
+    local stored=$root/docs/reference/certificates.jsonl file=docs/reference/certificates.jsonl
+    mkdir -p docs/reference pages
+    cp "$stored" $file
+    "$build/schemas/dump" --pages pages
+    cmp pages/families.md "$root/docs/reference/families.md"
+    "$build/schemas/dump" d9d.certificate.v1 "$stored"
+    sed '2s/"result": "ok"/"result": "failed"/' "$stored" >$file
+    run -2 "$build/schemas/dump" --pages pages
+    [[ "$output" == *"$file:2: the certificate of qwen3_moe has no files that holds: make certificates"* ]]
+    sed '1s/"num_hidden_layers": 4/"num_hidden_layers": 2/' "$stored" >$file
+    run -2 "$build/schemas/dump" --pages pages
+    [[ "$output" == *"$file:1: the certificate of qwen3_dense is of another model than its tables make now: make certificates"* ]]
+    sed 1d "$stored" >$file
+    "$build/schemas/dump" --pages pages
+    grep -q '^| `qwen3_dense` | no certificate |$' pages/families.md
 }
 
 @test "what is no family and no folder is refused before anything is made" {

@@ -71,8 +71,9 @@ static __global__ void __launch_bounds__(THREADS)
                       int64_t n)
 {
     __shared__ float part[ROW_LANES][COLUMNS];
-    const int64_t e = blockIdx.y, first = d9di_i64_max(0, d9di_i64_min(rows, offset[e])),
-                  end = d9di_i64_min(rows, offset[e + 1]);
+    const int64_t e = blockIdx.y,
+                  first = offset == NULL ? 0 : d9di_i64_max(0, d9di_i64_min(rows, offset[e])),
+                  end = offset == NULL ? rows : d9di_i64_min(rows, offset[e + 1]);
     const int at = threadIdx.x % (COLUMNS / 8) * 8, lane = threadIdx.x / (COLUMNS / 8);
     const int64_t column = (int64_t)blockIdx.x * COLUMNS + at;
     float sum[8] = {}, v[8];

@@ -79,7 +79,32 @@ static __device__ const T *target_row(const vocab_splits &w, int64_t id, int64_t
     return NULL;
 }
 
-/* logits = hidden W' of some columns before the softcap, float32 [tokens, c.n] */
+/* logits += bias, which is that of the columns */
+template <class T>
+static __global__ void logits_bias_kernel(float *logits, const T *bias, int64_t tokens, int64_t n)
+{
+    EACH_ROW8 (r, j, tokens, n) {
+        float v[8], add[8];
+
+        load8(v, logits + r * n + j, n - j);
+        load8(add, bias + j, n - j);
+        for (int i = 0; i < 8; i++)
+            v[i] += add[i];
+        store8(logits + r * n + j, v, n - j);
+    }
+}
+
+template <class T>
+static inline d9d_status logits_add_bias(d9d_stream s, const char *op, float *logits,
+                                         const void *bias, int64_t id, int64_t tokens, int64_t n)
+{
+    logits_bias_kernel<T>
+        <<<grid_for(s, tokens * d9di_i64_ceil_div(n, 8)), THREADS, 0, d9di_cuda_stream(s)>>>(
+            logits, (const T *)bias + id, tokens, n);
+    return d9di_cuda_check_launch(op);
+}
+
+/* logits = hidden W' + bias of some columns before the softcap, float32 [tokens, c.n] */
 static inline d9d_status logits_compute(d9d_stream s, const char *op,
                                         const d9d_linear_cross_entropy_dims *d,
                                         const vocab_block &c, const void *hidden, int64_t tokens,
@@ -93,7 +118,11 @@ static inline d9d_status logits_compute(d9d_stream s, const char *op,
     g.m = tokens;
     g.n = c.n;
     g.k = d->h;
-    return d9di_gemm(s, op, &g, hidden, d9di_elem_cat(d->t, w[c.split], c.first * d->h), logits);
+    D9D_TRY(d9di_gemm(s, op, &g, hidden, d9di_elem_cat(d->t, w[c.split], c.first * d->h), logits));
+    if (d->bias == NULL)
+        return D9D_OK;
+    return D9DI_DISPATCH_DTYPE(
+        d->t, T, logits_add_bias<T>(s, op, logits, d->bias, c.base + c.first, tokens, c.n));
 }
 
 /* Buffer for n values of type T next to n logits: in place if T is float32, else after the logits.

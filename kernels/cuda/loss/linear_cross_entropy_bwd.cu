@@ -4,7 +4,8 @@
  * dh = dloss unit, where the forward computed unit. dW = dz' h with dz = (exp(z - lse) - [target])
  * dloss, times softcap_grad() if there is a softcap. The logits of some columns are recomputed for
  * as many tokens as fit, so that the GEMM sums over all of them and dW is rounded once. For
- * bfloat16, dz is rounded to bfloat16 before the GEMM.
+ * bfloat16, dz is rounded to bfloat16 before the GEMM. The gradient of a bias is the sum of dz over
+ * tokens.
  */
 #include "cuda/loss/linear_cross_entropy.cuh"
 
@@ -97,7 +98,7 @@ template <class T> static void choose_blocks(wgrad_call *b)
     b->width = d9di_i64_max(1, b->width > 64 ? b->width / 64 * 64 : b->width);
 }
 
-/* dW of some columns. */
+/* dW and dbias of some columns; dw NULL: the latter alone. */
 template <class T>
 static d9d_status vocab_block_wgrad(const wgrad_call &b, const vocab_block &c, void *dw, float beta)
 {
@@ -114,6 +115,12 @@ static d9d_status vocab_block_wgrad(const wgrad_call &b, const vocab_block &c, v
             dz, b.logits, b.dloss + i, b.lse + i, b.targets + i, b.n->ignore, c.base + c.first, c.n,
             b.n->softcap);
         D9D_TRY(d9di_cuda_check_launch(op));
+        if (b.n->dbias != NULL)
+            D9D_TRY(d9d_k_grouped_bias_wgrad(b.s, b.n->t, b.gt,
+                                             d9di_elem_at(b.gt, b.n->dbias, c.base + c.first), 1.0f,
+                                             dz, NULL, tokens, 1, c.n));
+        if (dw == NULL)
+            continue;
         g.t = b.n->t;
         g.ct = b.gt;
         g.trans_a = true;
@@ -138,7 +145,7 @@ template <class T> static d9d_status run_wgrad(wgrad_call &b, void *const *dw, c
     D9D_TRY(d9di_cuda_scratch_alloc(b.s, bytes, &scratch));
     b.logits = (float *)scratch;
     while (st == D9D_OK && vocab_block_next(b.n, b.width, &c))
-        if (dw[c.split] != NULL)
+        if (dw[c.split] != NULL || b.n->dbias != NULL)
             st = vocab_block_wgrad<T>(b, c, dw[c.split], beta[c.split]);
     d9di_cuda_scratch_free(b.s, scratch, bytes);
     return st;

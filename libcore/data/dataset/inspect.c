@@ -124,6 +124,13 @@ static d9d_status load_tokenizer(d9d_dataset *ds)
     return st;
 }
 
+d9d_status d9d_dataset_tokenizer(d9d_dataset *ds, const struct d9d_tokenizer **out)
+{
+    D9D_TRY(load_tokenizer(ds));
+    *out = ds->tokenizer;
+    return D9D_OK;
+}
+
 /* Appends bytes, with U+FFFD for each invalid byte. */
 static d9d_status append_valid_utf8(const char *p, size_t n, d9d_buf *out)
 {

@@ -11,9 +11,10 @@
 struct d9d_loader {
     d9di_sample_order order;
     d9d_loader_opts opts;
-    bool packed;              /* some dataset is packed */
-    pthread_mutex_t lock;     /* guards the order and the datasets' handles */
-    d9d_batch_buffer *buffer; /* for d9d_loader_batch() */
+    bool packed;                  /* some dataset is packed */
+    d9d_loader_collator collator; /* row NULL: none */
+    pthread_mutex_t lock;         /* guards the order and the datasets' handles */
+    d9d_batch_buffer *buffer;     /* for d9d_loader_batch() */
 };
 
 /* A sample whose segments are [at, at + n) of the buffer's. */
@@ -114,6 +115,11 @@ void d9d_loader_close(d9d_loader *l)
     d9d_batch_buffer_free(l->buffer);
     (void)pthread_mutex_destroy(&l->lock);
     free(l);
+}
+
+void d9d_loader_set_collator(d9d_loader *l, const d9d_loader_collator *c)
+{
+    l->collator = *c;
 }
 
 /* --- properties ---------------------------------------------------------------------------- */
@@ -307,7 +313,8 @@ static int64_t longest_seq(const d9d_batch_buffer *buffer)
     return longest;
 }
 
-static d9d_status fill_seq(const d9d_loader *l, d9d_batch_buffer *buffer, int64_t r,
+/* Sequence r of the batch is `sample` of the stream. */
+static d9d_status fill_seq(const d9d_loader *l, d9d_batch_buffer *buffer, int64_t r, int64_t sample,
                            int32_t *row[BATCH_ARRAYS], int64_t length)
 {
     struct batch_sample *d = &buffer->samples.data[r];
@@ -317,6 +324,9 @@ static d9d_status fill_seq(const d9d_loader *l, d9d_batch_buffer *buffer, int64_
     if (!draw->skipped)
         D9D_TRY(d9d_sample_expand(l->order.sources[draw->source].dataset, &d->sample, row[IDS],
                                   row[LABELS], row[POSITIONS], row[SEGMENTS]));
+    if (!draw->skipped && l->collator.row != NULL)
+        l->collator.row(l->collator.arg, l->order.sources[draw->source].dataset, sample,
+                        d->sample.length, row[IDS], row[LABELS]);
     for (int p = 0; p < BATCH_ARRAYS; p++)
         for (int64_t i = d->sample.length; i < length; i++)
             row[p][i] = padding[p];
@@ -345,7 +355,7 @@ static d9d_status fill_arrays(const d9d_loader *l, d9d_batch_buffer *buffer, d9d
 
         for (int p = 0; p < BATCH_ARRAYS; p++)
             row[p] = buffer->ints.data + (size_t)p * n_padded + r * b->length;
-        D9D_TRY(fill_seq(l, buffer, r, row, b->length));
+        D9D_TRY(fill_seq(l, buffer, r, b->first + r, row, b->length));
         b->tokens += buffer->lengths.data[r];
         for (int64_t i = 0; i < b->length; i++)
             b->targets += row[LABELS][i] != -100;

@@ -112,6 +112,11 @@ static d9d_status append_placed(const d9d_tokenizer *tok, uint32_t id, unsigned 
     return d9di_tokenizer_decoder_apply(&tok->decoder, w->text, w->len, place, out);
 }
 
+bool d9d_tokenizer_is_special(const d9d_tokenizer *tok, uint32_t id)
+{
+    return id < tok->vocab_size && tok->decoded[id].special;
+}
+
 d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, size_t n,
                                 unsigned flags, d9d_buf *out)
 {

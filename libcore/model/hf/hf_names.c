@@ -2,15 +2,16 @@
 #include "model/hf/hf_names.h"
 
 #include <ctype.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 const d9d_hf_parts d9d_hf_parts_default = {
     .prefix = "model.",
-    .hf = {"model.embed_tokens", "model.layers", "model.norm", "lm_head", NULL, NULL}};
+    .hf = {"model.embed_tokens", "model.layers", "model.norm", "lm_head", NULL, NULL, NULL}};
 const d9d_decoder_names d9d_hf_own_names = {
-    "model.embed_tokens",    "model.layers",         "model.norm", "lm_head",
-    "model.embed_positions", "model.embeddings.norm"};
+    "model.embed_tokens",    "model.layers",          "model.norm", "lm_head",
+    "model.embed_positions", "model.embeddings.norm", "mlm_head"};
 
 #define EXPERT "{expert}"
 
@@ -163,34 +164,63 @@ static bool is_between(const char *name, const char *begin, const char *end)
     return k > b + e && has_prefix(name, begin) && strcmp(name + k - e, end) == 0;
 }
 
+/* Parts by the beginnings of their parameters' names here.  The name in the files is that of the
+ * part, then `rest`, then the last component of the parameter's name. */
+static const struct {
+    const char *begin;
+    bool of_split; /* the parameter is a table of the vocabulary: one word and ".weight" follow */
+    size_t part;   /* offset in d9d_decoder_names, or */
+    const char *name;
+    const char *rest;
+} part_rows[] = {
+#define PART(member) offsetof(d9d_decoder_names, member), NULL
+    {"model.embed_tokens.token_embedding.", true, PART(embed), ""},
+    {"lm_head.lm_head.", true, PART(head), ""},
+    {"model.norm.", false, PART(norm), ""},
+    {"model.embeddings.norm.", false, PART(embed_norm), ""},
+    {"model.embed_positions.", false, PART(positions), ""},
+    {"mlm_head.dense.", false, PART(mlm_head), ".dense"},
+    {"mlm_head.norm.", false, PART(mlm_head), ".norm"},
+    {"mlm_head.decoder.", false, PART(head), ""},
+    {"cls_head.score.", false, 0, "score", ""},
+#undef PART
+};
+enum { PART_ROWS = sizeof(part_rows) / sizeof(part_rows[0]) };
+
+/* The row of a parameter; PART_ROWS: none. */
+static size_t part_row_find(const char *name)
+{
+    size_t i = 0;
+
+    while (i < PART_ROWS &&
+           !(part_rows[i].of_split ? is_between(name, part_rows[i].begin, ".weight")
+                                   : has_prefix(name, part_rows[i].begin)))
+        i++;
+    return i;
+}
+
+/* What the files call the part of a row; NULL: they have none. */
+static const char *part_name(const d9d_hf_naming *n, size_t row)
+{
+    const char *const *at =
+        (const char *const *)(const void *)((const char *)&n->parts->hf + part_rows[row].part);
+
+    return part_rows[row].name != NULL ? part_rows[row].name : *at;
+}
+
 static d9d_status part_place(const d9d_hf_naming *n, const char *name, const d9d_hf_prefixes *as,
                              d9d_arena *a, d9di_hf_place *out)
 {
-    static const char embed[] = "model.embed_tokens.token_embedding.", head[] = "lm_head.lm_head.",
-                      norm[] = "model.norm.", score[] = "cls_head.score.",
-                      positions[] = "model.embed_positions.",
-                      embed_norm[] = "model.embeddings.norm.";
-    const char *suffix = strrchr(name, '.'), *there = NULL;
+    const size_t row = part_row_find(name);
+    const char *suffix = strrchr(name, '.'), *there = row < PART_ROWS ? part_name(n, row) : NULL;
 
-    if (is_between(name, embed, ".weight"))
-        there = n->parts->hf.embed;
-    else if (is_between(name, head, ".weight"))
-        there = n->parts->hf.head;
-    else if (has_prefix(name, norm))
-        there = n->parts->hf.norm;
-    else if (has_prefix(name, embed_norm))
-        there = n->parts->hf.embed_norm;
-    else if (has_prefix(name, score))
-        there = "score";
-    else if (has_prefix(name, positions))
-        there = n->parts->hf.positions;
     if (there == NULL)
         return no_tensor(n, name);
     out->own_prefix = out->hf_prefix = "";
     there = d9d_hf_name_as(n->parts, as, there, a);
     if (there == NULL)
         return no_memory(n);
-    out->hf = d9d_arena_printf(a, "%s%s", there, suffix);
+    out->hf = d9d_arena_printf(a, "%s%s%s", there, part_rows[row].rest, suffix);
     return out->hf != NULL ? D9D_OK : no_memory(n);
 }
 
@@ -215,10 +245,13 @@ const char *d9di_hf_expert_name(const char *pattern, int64_t e, d9d_arena *a)
 bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name)
 {
     const size_t prefix = layer_prefix(d9d_hf_own_names.layers, name);
+    const size_t row = part_row_find(name);
     int part;
 
-    return prefix > 0 && (row_find(n, name + prefix, D9DI_HF_SEPARATE, &part) != NULL ||
-                          row_find(n, name + prefix, D9DI_HF_FUSED, &part) != NULL);
+    if (prefix == 0)
+        return row < PART_ROWS && part_rows[row].name == NULL && part_name(n, row) != NULL;
+    return (row_find(n, name + prefix, D9DI_HF_SEPARATE, &part) != NULL ||
+            row_find(n, name + prefix, D9DI_HF_FUSED, &part) != NULL);
 }
 
 /* What follows "LAYERS." in a name of the files, whatever it begins with; NULL: it is of no layer.

@@ -9,12 +9,15 @@
  * with the loss; wgrad recomputes z.  As a root of the backward dloss is 1: forward computes dW
  * too, and dh is `unit` itself.
  *
- * With a softcap c, z = c tanh(h W^T / c); `unit` and dz have the factor 1 - (z / c)^2.
+ * With a softcap c, z = c tanh(h W^T / c); `unit` and dz have the factor 1 - (z / c)^2.  With a
+ * bias b, h W^T is h W^T + b, and db the sum of dz over tokens: a parameter behind the heads.
  *
  * Vocabulary parallel over n ranks: each rank computes lse and loss of its part of the vocabulary
  * in its place of parts [n, 2, T].  An all-gather gives every rank all parts, and all compute the
  * same sums.  A root's kernel does the all-gather itself.
  */
+#include <string.h>
+
 #include "op/op_common.h"
 
 typedef struct lce_attr {
@@ -22,6 +25,7 @@ typedef struct lce_attr {
     int64_t v[D9D_NODE_MAX];     /* rows of each table that this rank has */
     int64_t first[D9D_NODE_MAX]; /* ids of their first rows */
     int64_t all;                 /* ids of the whole vocabulary */
+    size_t n;                    /* tables; a node's next parameter is the bias, if there is one */
     bool part;                   /* this rank has a part of it only */
 } lce_attr;
 
@@ -37,15 +41,17 @@ typedef struct lce_call {
 static lce_call lce_call_of(const d9d_tensor *h, d9d_param *const *heads, size_t n,
                             const lce_attr *a)
 {
-    lce_call c = {.dims = {.t = h->dtype,
-                           .rows = h->shape.dim[0],
-                           .h = h->shape.dim[1],
-                           .n_split = (int)n,
-                           .v = a->v,
-                           .ignore = a->opts.ignore,
-                           .softcap = a->opts.softcap,
-                           .first = a->part ? a->first : NULL,
-                           .vocab = a->all}};
+    lce_call c = {
+        .dims = {.t = h->dtype,
+                 .rows = h->shape.dim[0],
+                 .h = h->shape.dim[1],
+                 .n_split = (int)n,
+                 .v = a->v,
+                 .ignore = a->opts.ignore,
+                 .softcap = a->opts.softcap,
+                 .first = a->part ? a->first : NULL,
+                 .vocab = a->all,
+                 .bias = a->opts.bias != NULL ? d9d_tensor_data(&a->opts.bias->local.data) : NULL}};
 
     for (size_t i = 0; i < n; i++)
         c.w[i] = d9d_tensor_data(&heads[i]->local.data);
@@ -88,10 +94,15 @@ static lce_grads lce_grads_of(d9d_param *const *heads, size_t n)
 
 static d9d_status lce_wgrad(d9d_node *n)
 {
+    const lce_attr *a = n->attr;
     const d9d_tensor *h = &n->saved[SAVED_H];
-    const lce_call c = lce_call_of(h, n->param, (size_t)n->n_param, n->attr);
     const lce_grads g = lce_grads_of(n->param, (size_t)n->n_param);
+    lce_call c = lce_call_of(h, n->param, a->n, a);
 
+    /* The kernel adds to the bias's gradient, on a rank with a part of the vocabulary to a part. */
+    c.dims.dbias = a->opts.bias != NULL ? g.dw[a->n] : NULL;
+    if (c.dims.dbias != NULL && g.beta[a->n] == 0.0f)
+        D9D_TRY(D9DI_KERNEL(n->tape, elementwise->fill, g.t, c.dims.dbias, a->all, 0.0f));
     return D9DI_KERNEL(n->tape, loss->linear_cross_entropy_wgrad, &c.dims, g.t, g.dw, g.beta,
                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[SAVED_LSE]),
                        d9d_tensor_data(h), c.w, d9d_tensor_data(&n->saved[SAVED_TARGETS]));
@@ -118,10 +129,27 @@ static d9d_status lce_check_grads(d9d_param *const *heads, size_t n)
     return D9D_OK;
 }
 
+/* The heads, and the bias, as a node's parameters. */
+typedef struct lce_params {
+    d9d_param *of[D9D_NODE_MAX];
+    size_t n;
+} lce_params;
+
+static lce_params lce_params_of(d9d_param *const *heads, size_t n, const d9d_op_vocab_opts *opts)
+{
+    lce_params p = {.n = n};
+
+    memcpy(p.of, heads, n * sizeof(*heads));
+    if (opts->bias != NULL)
+        p.of[p.n++] = opts->bias;
+    return p;
+}
+
 static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
-                            const d9d_tensor *targets)
+                            const d9d_tensor *targets, const d9d_op_vocab_opts *opts)
 {
     static const char op[] = "linear_cross_entropy";
+    lce_params params;
 
     D9D_TRY(d9di_op_check_real(op, "h", h));
     D9D_TRY(d9di_op_check(op, "targets", targets, D9D_I32));
@@ -135,7 +163,9 @@ static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t
                             "%s: the head %s has an adapter, which is not supported here; train it "
                             "in full (full_tune)",
                             op, heads[i]->name != NULL ? heads[i]->name : "without a name");
-    return lce_check_grads(heads, n);
+    D9D_TRY(d9di_op_check_vocab_bias(op, heads, n, h->dtype, opts->bias));
+    params = lce_params_of(heads, n, opts);
+    return lce_check_grads(params.of, params.n);
 }
 
 /* *node is NULL if nothing is recorded. */
@@ -143,13 +173,13 @@ static d9d_status lce_record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, s
                              d9d_var *loss, const d9d_tensor *lse, const d9d_tensor *targets,
                              const d9d_tensor *unit, const lce_attr *attr, d9d_node **node)
 {
+    const lce_params p = lce_params_of(heads, n_heads, &attr->opts);
     d9d_node *n;
 
     *node = NULL;
-    if (!d9d_tape_should_record(t, &h, 1, heads, n_heads))
+    if (!d9d_tape_should_record(t, &h, 1, p.of, p.n))
         return D9D_OK;
-    D9D_TRY(
-        d9d_tape_record(t, &lce_node_ops, &h, 1, &loss, 1, heads, n_heads, sizeof(lce_attr), &n));
+    D9D_TRY(d9d_tape_record(t, &lce_node_ops, &h, 1, &loss, 1, p.of, p.n, sizeof(lce_attr), &n));
     *(lce_attr *)n->attr = *attr;
     (void)d9d_node_save(n, d9d_var_tensor(h), D9D_NEED_WGRAD);
     (void)d9d_node_save(n, lse, D9D_NEED_WGRAD);
@@ -161,7 +191,7 @@ static d9d_status lce_record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, s
 
 static lce_attr lce_attr_of(d9d_param *const *heads, size_t n, const d9d_op_vocab_opts *opts)
 {
-    lce_attr a = {.opts = *opts, .part = d9d_comm_size(opts->comm) > 1};
+    lce_attr a = {.opts = *opts, .n = n, .part = d9d_comm_size(opts->comm) > 1};
 
     for (size_t i = 0; i < n; i++) {
         a.v[i] = heads[i]->local.data.shape.dim[0];
@@ -224,7 +254,7 @@ static d9d_status lce_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, 
     d9d_status st;
     lce_run r;
 
-    D9D_TRY_OR(st, lce_check(x, heads, n, targets), out);
+    D9D_TRY_OR(st, lce_check(x, heads, n, targets, opts), out);
     attr = lce_attr_of(heads, n, opts);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, targets->shape, &lse), out);
@@ -325,7 +355,7 @@ static d9d_status lce_root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *he
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY(lce_check(x, heads, n, targets));
+    D9D_TRY(lce_check(x, heads, n, targets, opts));
     attr = lce_attr_of(heads, n, opts);
     if (d9d_var_needs_grad(h))
         D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit));
@@ -348,12 +378,12 @@ static d9d_status grad_seed_ones(d9d_node *n, const d9d_shape *shape)
                        d9d_shape_numel(shape), 1.0f);
 }
 
-/* If the gradients of the heads have no memory yet, backward computes them. */
+/* If the gradients of the heads have no memory yet, or there is a bias, backward computes them. */
 d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
                                             size_t n, const d9d_tensor *targets,
                                             const d9d_op_vocab_opts *opts, d9d_var **loss)
 {
-    bool at_once = d9d_tape_should_record(t, &h, 1, heads, n);
+    bool at_once = opts->bias == NULL && d9d_tape_should_record(t, &h, 1, heads, n);
     d9d_node *node;
 
     D9D_TRY(d9d_tape_check_root(t, "linear_cross_entropy"));

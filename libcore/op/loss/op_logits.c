@@ -1,4 +1,5 @@
 /* op_logits.c - logits of selected tokens.  h [T, H], pick [N], heads [V_s, H], y [N, V] float32.
+ * The bias [V] is added to the sum, and so once.
  *
  * Each table, or under vocabulary parallelism each rank's part of it, is a GEMM of its own into its
  * columns of y.  Columns of other ranks are zero, and y is the all-reduce (sum) over ranks.  Then
@@ -7,7 +8,7 @@
 #include "op/op_common.h"
 
 static d9d_status logits_check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
-                               d9d_param *const *heads, size_t n)
+                               d9d_param *const *heads, size_t n, const d9d_op_vocab_opts *opts)
 {
     const d9d_tensor *th = d9d_var_tensor(h);
 
@@ -17,6 +18,7 @@ static d9d_status logits_check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
         return d9di_op_misfit("logits", "h", &th->shape, "pick", &pick->shape,
                               "h is [T, H], pick [N]");
     D9D_TRY(d9di_op_check_splits("logits", heads, n, th->dtype, th->shape.dim[1]));
+    D9D_TRY(d9di_op_check_vocab_bias("logits", heads, n, th->dtype, opts->bias));
     if (d9d_tape_should_record(t, &h, 1, heads, n))
         return D9D_FAIL(D9D_EINVAL, "logits: have no backward");
     return D9D_OK;
@@ -62,6 +64,24 @@ static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_pa
     return st;
 }
 
+/* y += bias, which is in float32 for that. */
+static d9d_status bias_add(d9d_tape *t, const d9d_param *bias, const d9d_tensor *y)
+{
+    const d9d_tensor *b = &bias->local.data;
+    const int64_t v = y->shape.dim[1];
+    d9d_tensor as_f32;
+    d9d_status st;
+
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, b->shape, &as_f32));
+    st = D9DI_KERNEL(t, elementwise->cast, D9D_F32, d9d_tensor_data(&as_f32), b->dtype,
+                     d9d_tensor_data(b), v);
+    if (st == D9D_OK)
+        st = D9DI_KERNEL(t, elementwise->add_bias, D9D_F32, d9d_tensor_data(y), d9d_tensor_data(y),
+                         d9d_tensor_data(&as_f32), NULL, y->shape.dim[0], 1, v);
+    d9d_tensor_release(&as_f32);
+    return st;
+}
+
 static d9d_status all_logits(d9d_tape *t, const d9d_tensor *rows, d9d_param *const *heads, size_t n,
                              const d9d_op_vocab_opts *opts, const d9d_tensor *y)
 {
@@ -74,6 +94,8 @@ static d9d_status all_logits(d9d_tape *t, const d9d_tensor *rows, d9d_param *con
         D9D_TRY(split_logits(t, rows, heads[i], d9di_op_split_first_id(heads, i), y));
     D9D_TRY(d9d_comm_all_reduce(opts->comm, d9d_tape_device(t)->stream, heads[0]->name, D9D_F32, at,
                                 n_logits, D9D_COMM_SUM));
+    if (opts->bias != NULL)
+        D9D_TRY(bias_add(t, opts->bias, y));
     return opts->softcap > 0.0f
                ? D9DI_KERNEL(t, elementwise->softcap, D9D_F32, at, at, opts->softcap, n_logits)
                : D9D_OK;
@@ -87,7 +109,7 @@ d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_pa
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY(logits_check(t, h, pick, heads, n));
+    D9D_TRY(logits_check(t, h, pick, heads, n, opts));
     for (size_t i = 0; i < n; i++)
         v += heads[i]->spec.shape.dim[0];
     D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(pick->shape.dim[0], v), &out));

@@ -41,13 +41,15 @@ static void every_family_has_a_small_model(void **state)
     (void)state;
     for (const d9d_table *const *c = d9d_model_choices; *c != NULL; c++) {
         const d9d_model_provider *p = (*c)->row;
+        const bool encoder = p != NULL && p->family != NULL && p->family->encoder;
+        const d9d_head_kind head = encoder ? D9D_HEAD_MASKED_LM : D9D_HEAD_CAUSAL_LM;
         d9d_family_config config;
         d9d_arena a = {0};
         json_t *doc;
 
         if (*c == &d9d_model_auto_section)
             continue;
-        assert_ok(d9di_small_config_make(p, &a, &doc));
+        assert_ok(d9di_small_config_make(p, head, &a, &doc));
         if (family_parse(doc, (*c)->name, false, &a, &config) != D9D_OK)
             fail_msg("%s: %s", (*c)->name, d9d_err_message());
         assert_int_equal(family_dims(&config)->hidden_size, 32);
@@ -55,6 +57,7 @@ static void every_family_has_a_small_model(void **state)
         assert_int_equal(family_dims(&config)->num_attention_heads, 4);
         assert_true(family_dims(&config)->vocab_size == 64);
         assert_ok(d9d_family_trainable(&config));
+        assert_int_equal(config.head, head);
         json_decref(doc);
         d9d_arena_release(&a);
     }
@@ -176,10 +179,10 @@ static void what_cannot_be_made_is_refused(void **state)
     json_t *doc;
 
     (void)state;
-    assert_fails(d9di_small_config_make(&spiral, &a, &doc), D9D_ECONFIG,
+    assert_fails(d9di_small_config_make(&spiral, D9D_HEAD_CAUSAL_LM, &a, &doc), D9D_ECONFIG,
                  "spiral: no small value of its required field spirals is known; name a folder "
                  "with a small config.json");
-    assert_fails(d9di_small_config_make(&bare, &a, &doc), D9D_ENOTSUP,
+    assert_fails(d9di_small_config_make(&bare, D9D_HEAD_CAUSAL_LM, &a, &doc), D9D_ENOTSUP,
                  "spiral: reads no config.json by a table of dimensions");
     d9d_arena_release(&a);
 }

@@ -16,6 +16,8 @@ typedef struct call {
     float beta[MOST_SPLITS];
     int32_t *targets;
     void *hidden, *unit, *w[MOST_SPLITS], *dhidden, *dw_all, *dw[MOST_SPLITS];
+    bool with_bias;
+    void *bias, *db; /* of calls with a bias */
     float *loss, *lse, *dloss;
 } call;
 
@@ -65,8 +67,8 @@ static double weight(const call *p, int64_t id, int64_t i)
     return array_get(p->n.t, p->w[s], id * p->n.h + i);
 }
 
-/* dw of all splits is one array, as dw_all is. */
-static void naive(const call *p, double *loss, double *dh, double *dw)
+/* dw of all splits is one array, as dw_all is; db [V] is of calls with a bias. */
+static void naive(const call *p, double *loss, double *dh, double *dw, double *db)
 {
     double *logit = calloc((size_t)p->all_v + 1, sizeof(*logit));
     const double cap = (double)p->n.softcap;
@@ -78,7 +80,7 @@ static void naive(const call *p, double *loss, double *dh, double *dw)
         if (p->targets[r] == IGNORE)
             continue;
         for (int64_t v = 0; v < p->all_v; v++) {
-            logit[v] = 0.0;
+            logit[v] = p->bias != NULL ? array_get(p->n.t, p->bias, v) : 0.0;
             for (int64_t i = 0; i < h; i++)
                 logit[v] += array_get(p->n.t, p->hidden, r * h + i) * weight(p, v, i);
             logit[v] = cap > 0.0 ? cap * tanh(logit[v] / cap) : logit[v];
@@ -91,6 +93,8 @@ static void naive(const call *p, double *loss, double *dh, double *dw)
             double d = (exp(logit[v] - most) / sum - (v == p->targets[r])) * (double)p->dloss[r];
 
             d *= cap > 0.0 ? 1.0 - logit[v] * logit[v] / (cap * cap) : 1.0;
+            if (p->bias != NULL)
+                db[v] += d;
             for (int64_t i = 0; i < h; i++) {
                 dh[r * h + i] += d * weight(p, v, i);
                 dw[v * h + i] += d * array_get(p->n.t, p->hidden, r * h + i);
@@ -114,6 +118,10 @@ static void make(call *p)
         p->dw[i] = (char *)p->dw_all + (size_t)(first * p->n.h) * d9d_dtype_size(p->gt);
         first += p->v[i];
     }
+    if (p->with_bias) {
+        p->n.bias = p->bias = array_random(p->n.t, p->all_v, 4, 1.0);
+        p->db = array_random(p->gt, p->all_v, 4, 1.0);
+    }
     p->hidden = array_random(p->n.t, p->n.rows * p->n.h, 1, 1.0);
     p->unit = array_poison(p->n.t, p->n.rows * p->n.h);
     p->dhidden = array_poison(p->n.t, p->n.rows * p->n.h);
@@ -127,8 +135,8 @@ static void make(call *p)
 
 static void release(call *p)
 {
-    void *parts[] = {p->hidden, p->unit, p->dhidden, p->dw_all,
-                     p->dloss,  p->loss, p->lse,     p->targets};
+    void *parts[] = {p->hidden, p->unit, p->dhidden, p->dw_all, p->dloss,
+                     p->loss,   p->lse,  p->targets, p->bias,   p->db};
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
@@ -147,7 +155,7 @@ static void check_once(call *p)
 
     for (int64_t i = 0; i < p->n.rows; i++)
         p->dloss[i] = 1.0f;
-    naive(p, loss, dh, dw);
+    naive(p, loss, dh, dw, NULL);
     for (int64_t i = 0; i < n_w && p->beta[0] != 0.0f; i++)
         dw[i] += array_get(p->gt, before, i);
     for (p->n.scratch = 0; p->n.scratch <= 1; p->n.scratch++) {
@@ -165,10 +173,33 @@ static void check_once(call *p)
     free(before);
 }
 
+static void bias_grad_set(call *p, double v)
+{
+    for (int64_t i = 0; p->bias != NULL && i < p->all_v; i++)
+        array_set(p->gt, p->db, i, v);
+    p->n.dbias = p->db;
+}
+
+/* The gradient of the bias is added to what there is, also where no head has a gradient. */
+static void check_bias(call *p, double *db)
+{
+    const double tolerance = p->n.t == D9D_F32 ? 3e-5 : unit_device_tolerance(3e-5, 2e-2);
+
+    for (int64_t i = 0; i < p->all_v; i++)
+        db[i] += 0.5;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        bias_grad_set(p, 0.5);
+        for (int s = 0; s < p->n.n_split && frozen; s++)
+            p->dw[s] = NULL;
+        run_dw(p);
+        array_close("dbias", p->gt, p->db, db, p->all_v, p->gt == D9D_F32 ? tolerance : 2e-2);
+    }
+}
+
 static void check(call *p)
 {
     int64_t n_h, n_w;
-    double *loss, *dh, *dw;
+    double *loss, *dh, *dw, *db;
     void *before = NULL;
 
     make(p);
@@ -177,9 +208,10 @@ static void check(call *p)
     loss = calloc((size_t)p->n.rows + 1, sizeof(*loss));
     dh = calloc((size_t)n_h + 1, sizeof(*dh));
     dw = calloc((size_t)n_w + 1, sizeof(*dw));
+    db = calloc((size_t)p->all_v + 1, sizeof(*db));
     if (p->beta[0] != 0.0f)
         before = array_random(p->gt, n_w, 3, 1.0);
-    naive(p, loss, dh, dw);
+    naive(p, loss, dh, dw, db);
     for (int64_t i = 0; i < n_w && before != NULL; i++)
         dw[i] += array_get(p->gt, before, i);
     array_same_for_threads(run_forward, p, p->loss, (size_t)p->n.rows * sizeof(float), NULL);
@@ -194,10 +226,14 @@ static void check(call *p)
                 p->n.t == D9D_F32 ? 3e-5 : unit_device_tolerance(3e-5, 2e-2));
     for (int64_t r = 0; r < p->n.rows; r++)
         assert_true(p->targets[r] != IGNORE || (p->loss[r] == 0.0f && p->lse[r] == 0.0f));
-    check_once(p);
+    if (p->bias != NULL)
+        check_bias(p, db);
+    else
+        check_once(p);
     free(loss);
     free(dh);
     free(dw);
+    free(db);
     free(before);
     release(p);
 }
@@ -223,6 +259,7 @@ static void test_shapes(void **state)
                             .h = shapes[i].h,
                             .n_split = shapes[i].n_split,
                             .softcap = flags & 4 ? 2.0f : 0.0f},
+                      .with_bias = (i + (size_t)flags / 4) % 2 == 1,
                       .gt = array_types[flags >> 1 & 1]};
 
             memcpy(p.v, shapes[i].v, sizeof(p.v));
@@ -425,13 +462,16 @@ static void parts_check(call *p)
 {
     const int64_t n_h = p->n.rows * p->n.h, n_w = p->all_v * p->n.h;
     float *stats = calloc((size_t)(2 * PARTS * p->n.rows) + 1, sizeof(*stats));
-    double *loss, *unit, *dw, *sum = calloc((size_t)n_h + 1, sizeof(*sum));
+    double *loss, *unit, *dw, *db, *sum = calloc((size_t)n_h + 1, sizeof(*sum));
     float *added = calloc((size_t)n_h + 1, sizeof(*added));
     part x[PARTS];
 
     make(p);
+    bias_grad_set(p, 0.0);
     run_forward(p);
     run_dw(p);
+    db = p->bias != NULL ? array_doubles(p->gt, p->db, p->all_v) : NULL;
+    bias_grad_set(p, 0.0);
     loss = array_doubles(D9D_F32, p->loss, p->n.rows);
     unit = array_doubles(p->n.t, p->unit, n_h);
     dw = array_doubles(p->gt, p->dw_all, n_w);
@@ -452,12 +492,14 @@ static void parts_check(call *p)
     array_close("loss", D9D_F32, x[0].loss, loss, p->n.rows, 1e-5);
     array_close("unit", D9D_F32, added, unit, n_h, p->n.t == D9D_F32 ? 3e-5 : 2e-2);
     array_close("dw", p->gt, p->dw_all, dw, n_w, p->n.t == D9D_F32 ? 3e-5 : 2e-2);
+    if (db != NULL)
+        array_close("dbias", p->gt, p->db, db, p->all_v, p->n.t == D9D_F32 ? 3e-5 : 2e-2);
     for (int i = 0; i < PARTS; i++) {
         free(x[i].unit);
         free(x[i].loss);
         free(x[i].lse);
     }
-    free(loss), free(unit), free(dw), free(sum), free(added), free(stats);
+    free(loss), free(unit), free(dw), free(db), free(sum), free(added), free(stats);
     release(p);
 }
 
@@ -480,6 +522,7 @@ static void test_fsdp_param(void **state)
                             .h = shapes[i].h,
                             .n_split = shapes[i].n_split,
                             .softcap = flags & 4 ? 2.0f : 0.0f},
+                      .with_bias = (i + (size_t)flags / 4) % 2 == 1,
                       .gt = array_types[flags >> 1 & 1]};
 
             memcpy(p.v, shapes[i].v, sizeof(p.v));

@@ -10,6 +10,19 @@ enum { IGNORE = -100 };
 static const d9d_op_vocab_opts plain = {.ignore = IGNORE};
 static const d9d_op_vocab_opts capped = {.ignore = IGNORE, .softcap = 1.5f};
 
+/* The last parameter is the bias. */
+static d9d_status run_with_bias(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                                d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    d9d_op_vocab_opts opts = e->of->arg != NULL ? *(const d9d_op_vocab_opts *)e->of->arg : plain;
+
+    (void)n_in, (void)n_out;
+    opts.bias = e->param[e->n_param - 1];
+    return d9d_op_linear_cross_entropy(t, in[0], e->param, e->n_param - 1, &e->constant[0], &opts,
+                                       out);
+}
+
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                       size_t n_out)
 {
@@ -43,6 +56,19 @@ static void keeps_its_promises(void **state)
          .run = run,
          .in = {FD(9, 7)},
          .param = {FD(5, 7), FD(3, 7), FD(1, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
+         .saved = {63, 63, 9},
+         .arg = &capped},
+        {.name = "with a bias",
+         .run = run_with_bias,
+         .in = {FD(9, 5)},
+         .param = {FD(9, 5), FD(9)},
+         .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
+         .saved = {45, 45, 9}},
+        {.name = "split, with a bias and a softcap",
+         .run = run_with_bias,
+         .in = {FD(9, 7)},
+         .param = {FD(5, 7), FD(3, 7), FD(1, 7), FD(9)},
          .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
          .saved = {63, 63, 9},
          .arg = &capped},
@@ -133,6 +159,8 @@ static void refuses(void **state)
     d9d_param *a = op_param(f, "a", D9D_F32, D9D_SHAPE(7, 2)),
               *b = op_param(f, "b", D9D_F32, D9D_SHAPE(7, 2));
     d9d_param *both[] = {a, b};
+    const d9d_op_vocab_opts biased = {.ignore = IGNORE,
+                                      .bias = op_param(f, "bias", D9D_F32, D9D_SHAPE(6))};
     d9d_tensor *three = op_tensor(f, D9D_I32, D9D_SHAPE(3)),
                *two = op_tensor(f, D9D_I32, D9D_SHAPE(2));
 
@@ -141,6 +169,9 @@ static void refuses(void **state)
     assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 1, two, &plain, &y),
                    "linear_cross_entropy: targets [2] does not fit h [3, 2]: h is [T, H], targets "
                    "are [T]");
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 1, three, &biased, &y),
+                   "linear_cross_entropy: bias [6] does not fit ids [7]: a bias has an element for "
+                   "each id");
     assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 0, three, &plain, &y),
                    "linear_cross_entropy: a vocabulary of 0 splits, from 1 to 8 are possible");
     d9d_tensor_release(&b->local.grad);
@@ -155,6 +186,38 @@ typedef struct results {
 } results;
 
 enum { SEEDED, ROOT, ROOT_HALVES, ROOT_SHARDED, ROOT_FROZEN_HEAD, ROOT_FROZEN_BODY };
+
+/* A bias is added to the logits, whatever the head; a root's losses are those of a seeded one. */
+static void a_bias_is_part_of_the_logits(void **state)
+{
+    op_fixture *f = *state;
+    const float values[] = {0.0f, 1.0f, -2.0f, 0.5f};
+    const int32_t some[] = {1, 3, IGNORE};
+    d9d_var *h = op_var(f, D9D_F32, D9D_SHAPE(3, 2)), *loss;
+    d9d_param *w = op_param(f, "head", D9D_F32, D9D_SHAPE(4, 2)),
+              *b = op_param(f, "bias", D9D_F32, D9D_SHAPE(4));
+    d9d_tensor *target = op_tensor(f, D9D_I32, D9D_SHAPE(3));
+    const d9d_op_vocab_opts biased = {.ignore = IGNORE, .bias = b};
+    double sum = 0;
+    float got[4];
+
+    for (int i = 0; i < 4; i++)
+        sum += exp((double)values[i]);
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(target), some, sizeof(some)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&b->local.data), values, sizeof(values)));
+    for (int root = 0; root < 2; root++) {
+        assert_ok((root ? d9d_op_linear_cross_entropy_root
+                        : d9d_op_linear_cross_entropy)(f->tape, h, &w, 1, target, &biased, &loss));
+        assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), got));
+        assert_float_equal(got[0], log(sum) - 1, 1e-6);
+        assert_float_equal(got[1], log(sum) - 0.5, 1e-6);
+        assert_float_equal(got[2], 0, 0);
+    }
+    assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, D9D_BACKWARD_FULL));
+    assert_ok(d9d_tensor_to_f32(&b->local.grad, got));
+    for (int i = 0; i < 4; i++)
+        assert_float_equal(got[i], 2 * exp((double)values[i]) / sum - (i == 1) - (i == 3), 1e-6);
+}
 
 /* Between forward and backward the gradient of a sharded head has no memory. */
 static void hide(d9d_param *p, d9d_tensor *grad)
@@ -273,6 +336,7 @@ int main(void)
         cmocka_unit_test(keeps_its_promises),
         op_test(a_head_with_an_adapter_is_refused),
         op_test(ignored_targets_do_not_count),
+        op_test(a_bias_is_part_of_the_logits),
         op_test(targets_outside_the_vocabulary_are_refused),
         op_test(refuses),
         op_test(a_root_is_seeded_with_ones),

@@ -892,6 +892,20 @@ static d9d_status on_embedding_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, vo
                                                      rows, first, v, h));
 }
 
+/* The same dimensions, with the bias and its gradient on the device. */
+static d9d_linear_cross_entropy_dims dims_on(call *c, const d9d_linear_cross_entropy_dims *n,
+                                             d9d_dtype gt)
+{
+    d9d_linear_cross_entropy_dims on = *n;
+    int64_t all = n->vocab;
+
+    for (int i = 0; i < n->n_split && n->first == NULL; i++)
+        all += n->v[i];
+    on.bias = in(c, n->t, n->bias, all);
+    on.dbias = out(c, gt, n->dbias, all);
+    return on;
+}
+
 /* The parts of a split vocabulary. */
 static void splits(call *c, const d9d_linear_cross_entropy_dims *n, const void *const *w,
                    const void *on[])
@@ -906,11 +920,12 @@ static d9d_status on_linear_cross_entropy(d9d_stream s, const d9d_linear_cross_e
 {
     const void *head[MOST_SPLITS];
     call c = begin();
+    const d9d_linear_cross_entropy_dims dims = dims_on(&c, n, D9D_F32);
 
     (void)s;
     splits(&c, n, w, head);
     return end(&c, c.k->loss->linear_cross_entropy(
-                       c.s, n, out(&c, D9D_F32, loss, n->rows), out(&c, D9D_F32, lse, n->rows),
+                       c.s, &dims, out(&c, D9D_F32, loss, n->rows), out(&c, D9D_F32, lse, n->rows),
                        out(&c, n->t, unit, n->rows * n->h), in(&c, n->t, hidden, n->rows * n->h),
                        head, ints(&c, targets, n->rows)));
 }
@@ -954,14 +969,16 @@ static d9d_status on_linear_cross_entropy_wgrad(d9d_stream s,
     const void *head[MOST_SPLITS];
     void *grad[MOST_SPLITS];
     call c = begin();
+    const d9d_linear_cross_entropy_dims dims = dims_on(&c, n, gt);
 
     (void)s;
     splits(&c, n, w, head);
     for (int i = 0; i < n->n_split; i++)
         grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
-    return end(&c, c.k->loss->linear_cross_entropy_wgrad(
-                       c.s, n, gt, grad, beta, floats(&c, dloss, n->rows), floats(&c, lse, n->rows),
-                       in(&c, n->t, hidden, n->rows * n->h), head, ints(&c, targets, n->rows)));
+    return end(&c,
+               c.k->loss->linear_cross_entropy_wgrad(
+                   c.s, &dims, gt, grad, beta, floats(&c, dloss, n->rows), floats(&c, lse, n->rows),
+                   in(&c, n->t, hidden, n->rows * n->h), head, ints(&c, targets, n->rows)));
 }
 
 static d9d_status on_linear_cross_entropy_fwd_bwd(d9d_stream s,

@@ -70,7 +70,8 @@ typedef struct d9d_gemm_kernels {
     d9d_status (*grouped_wgrad)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
                                 const void *x, const void *dy, const int32_t *offset, int64_t rows,
                                 int64_t e, int64_t in, int64_t out);
-    /* db[e] = beta db[e] + the sum of an expert's rows of dy [R, N]; db [E, N]. */
+    /* db[e] = beta db[e] + the sum of an expert's rows of dy [R, N]; db [E, N].  offset NULL: all
+     * rows, E is 1. */
     d9d_status (*grouped_bias_wgrad)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *db, float beta,
                                      const void *dy, const int32_t *offset, int64_t rows, int64_t e,
                                      int64_t n);

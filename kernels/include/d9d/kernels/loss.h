@@ -28,8 +28,9 @@ typedef struct d9d_linear_cross_entropy_ranks {
 /* Fused linear head and cross entropy: hidden [T, H], the head in splits w[i] [v[i], H], targets
  * [T]. Without `first` the ids of the splits follow each other from 0. In a part of a vocabulary,
  * row j of split i is id first[i] + j of `vocab`. The logit of a target that this part lacks counts
- * as 0. The lse and loss of a part without rows are -inf. With a softcap c, a logit is c tanh(z /
- * c) of z = hidden . w, and dz = dlogit (1 - (logit / c)^2). */
+ * as 0. The lse and loss of a part without rows are -inf. With a bias, z = hidden . w + bias of an
+ * id, else hidden . w. With a softcap c, a logit is c tanh(z / c), and dz = dlogit (1 - (logit /
+ * c)^2). */
 typedef struct d9d_linear_cross_entropy_dims {
     d9d_dtype t;
     int64_t rows, h;
@@ -42,7 +43,11 @@ typedef struct d9d_linear_cross_entropy_dims {
     const int64_t *first; /* [n_split], on the host; NULL: this is the whole vocabulary */
     int64_t vocab;        /* size of the whole vocabulary, where this is a part */
     const d9d_linear_cross_entropy_ranks
-        *ranks; /* of linear_cross_entropy_fwd_bwd: the owners of the other parts */
+        *ranks;       /* of linear_cross_entropy_fwd_bwd: the owners of the other parts */
+    const void *bias; /* [V] by id, of type t; NULL: none.  linear_cross_entropy_fwd_bwd takes none
+                       */
+    void *dbias;      /* of linear_cross_entropy_wgrad: [V] of type gt, to which the gradient of the
+                         bias of this part's ids is added; NULL: not computed */
 } d9d_linear_cross_entropy_dims;
 
 typedef struct d9d_loss_kernels {

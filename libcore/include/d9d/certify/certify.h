@@ -1,6 +1,6 @@
 /* certify.h - what holds of a family of models, measured on a small one: d9d-map certify.
  *
- *     llama: llama, 4 layers, 35104 parameters, random weights
+ *     llama: llama, causal_lm, 4 layers, 35104 parameters, random weights
  *     check        result   figure    limit
  *     files        ok       0         0         39 tensors, 140416 bytes, config.json
  *     golden       skipped  -         -         no --golden FOLDER of vectors
@@ -17,6 +17,10 @@
  *
  * A figure passes if it is not above its limit.  A check that does not apply, such as generation by
  * an encoder, is skipped and says why.
+ *
+ * The losses are those of the model's own head, or of a task's: causal_lm, masked_lm,
+ * classification or embedding.  A family is certified as what it is, a causal or a masked language
+ * model, unless a task is named, and a folder by the class in its config.json.
  *
  *     check       figure
  *     files       tensors that differ, or are missing, after HuggingFace's layout, the suite's, and
@@ -69,6 +73,7 @@ enum { D9D_CERTIFICATE_CHECKS = 9 };
 typedef struct d9d_certificate {
     const char *family, *model_type; /* name of its section; of its config.json */
     const char *source;              /* the operand: a family, or a folder */
+    const char *task;                /* whose losses are certified: "causal_lm" */
     bool shrunk;                     /* the folder's configuration was made smaller */
     bool own_weights;                /* the folder's weights; false: random */
     int64_t layers, parameters;
@@ -81,6 +86,7 @@ typedef struct d9d_certificate {
 typedef struct d9d_certify_opts {
     d9d_plugins *plugins;     /* whose families are certified too; never NULL */
     const char *golden;       /* a folder of golden vectors, or NULL */
+    const char *task;         /* "classification"; NULL: that of the model's own head */
     uint64_t seed;            /* of weights, tokens and directions */
     d9d_bootstrap *bootstrap; /* its ranks, all of which call; never NULL */
     const d9d_log *log;

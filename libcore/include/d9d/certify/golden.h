@@ -9,9 +9,12 @@
  *     DIR/train.jsonl, DIR/train.json           for ten steps of AdamW: the same rows as samples;
  *                                               [{"step": 1, "loss": 4.9, "grad_norm": 2.1}, ...]
  *
- * Of an encoder, golden.safetensors has instead packed documents, input_ids, positions and
- * segments, with hidden [B, S, H], the last hidden states, hidden_seed, a gradient of them, and
- * grad.NAME.
+ * The labels of a masked language model are those of masked tokens, and its rows are whole
+ * documents.
+ *
+ * Of an encoder without a head, golden.safetensors has instead packed documents, input_ids,
+ * positions and segments, with hidden [B, S, H], the last hidden states, hidden_seed, a gradient of
+ * them, and grad.NAME.
  *
  * Distances are relative, in the 2-norm.  The limit is 1e-5, or five times float32_apart where a
  * model amplifies rounding.  Gradients that are zero by mathematics are measured by all of them.

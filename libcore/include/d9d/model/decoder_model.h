@@ -42,7 +42,8 @@
  * d9d_decoder_create().  examples/plugins/plain_llama.c is a complete model.
  *
  * Parameters are named embed.token_embedding.all.weight, embed_positions.weight (learnt positions),
- * embed_norm.weight, layers.N.*, norm.weight and head.lm_head.all.weight, or with the kind's names.
+ * embed_norm.weight, layers.N.*, norm.weight, mlm_head.* (d9d_block_mlm_head) and
+ * head.lm_head.all.weight, or with the kind's names.
  * N counts over all stages, so a checkpoint
  * does not depend on the number of stages.
  */
@@ -74,6 +75,7 @@ typedef struct d9d_decoder_names {
     const char *embed, *layers, *norm, *head;
     const char *positions;  /* of learnt positions; NULL: there are none */
     const char *embed_norm; /* NULL: no model of the kind has one */
+    const char *mlm_head;   /* NULL: the same */
 } d9d_decoder_names;
 
 typedef struct d9d_decoder_kind {
@@ -129,6 +131,9 @@ typedef struct d9d_decoder_shape {
     double logit_softcap;         /* of the head, as d9d_op_vocab_opts.softcap; 0: none */
     int64_t learnt_positions;     /* rows of a table that is added to the embedding; 0: none */
     bool embed_norm;              /* a norm behind the embedding too, of the final norm's kind */
+    d9d_block_mlm_head_shape mlm_head; /* before the head of a masked LM; hidden 0: none */
+    bool new_head; /* a checkpoint may lack the head, which then is random: d9d_param_spec.from_task
+                    */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;

@@ -208,9 +208,9 @@ typedef struct d9d_family {
     /* Files may have layers behind the last, of multi-token prediction (MTP), which the model does
      * not compute: they are left out. */
     bool mtp_layers;
-    /* Attention is bidirectional: no language model, so no head of its own.  Heads of transformers'
-     * classes, ...ForMaskedLM and ...ForSequenceClassification, are left out; a task's head is
-     * written in the suite's layout. */
+    /* Attention is bidirectional: no causal language model.  A masked one is where shape() sets
+     * mlm_head.  The head of transformers' class ...ForSequenceClassification is left out; a task's
+     * head is written in the suite's layout. */
     bool encoder;
     size_t layer; /* bytes of a layer, which begins with a d9d_decoder_layer */
     /* As in d9d_decoder_kind. */

@@ -1,5 +1,5 @@
 /* block.h - the blocks that models are composed of: linear, norms, embedding and head, attention,
- * learned positions, gated delta net, MLA, FFN, mixture of experts.
+ * masked LM head, learned positions, gated delta net, MLA, FFN, mixture of experts.
  *
  * Each block is a struct that a model embeds, an init that declares its parameters (structure only,
  * no memory), and a forward that calls ops.  Models compose them in plain code; no block depends on
@@ -121,6 +121,7 @@ typedef struct d9d_block_vocab {
     /* Set after init; 0: 1.  Factors of the rows that the embedding gives, and of the rows that the
      * head takes, and so of its logits. */
     float embedding_scale, logit_scale;
+    d9d_param *bias; /* [V], added to the logits: that of a masked LM head; NULL: none */
 } d9d_block_vocab;
 
 /* `kind` is the middle of the name, "token_embedding" or "lm_head".  Initialisation is that of
@@ -141,6 +142,35 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tap
 /* h [T/tp, H] to the logits [N, V] float32 of the tokens `pick` [N] int32, on all tp ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                        const d9d_tensor *pick, d9d_var **logits);
+
+/* --- masked LM head: what a masked language model has before its vocabulary's tables ------
+ *
+ *     h = norm(act(x W^T + b))       logits = h E^T + c
+ *
+ * "dense.weight" [H, H], "dense.bias" [H], "norm.weight" [H], "norm.bias" [H]; E is a
+ * d9d_block_vocab, whose `bias` is c, "decoder.bias" [V].  transformers' prediction head. */
+typedef struct d9d_block_mlm_head_shape {
+    int64_t hidden, vocab; /* hidden 0: there is no head */
+    d9d_glu act;           /* the activation alone */
+    bool dense_bias, decoder_bias;
+    d9d_block_layer_norm_params norm;
+    float norm_eps;
+} d9d_block_mlm_head_shape;
+
+typedef struct d9d_block_mlm_head {
+    d9d_module module;
+    d9d_block_mlm_head_shape shape;
+    d9d_block_linear dense;
+    d9d_block_layer_norm norm;
+    d9d_param dense_bias, decoder_bias; /* where the shape has them */
+} d9d_block_mlm_head;
+
+D9D_API D9D_MUST_USE d9d_status d9d_block_mlm_head_init(d9d_block_mlm_head *b,
+                                                        const d9d_block_opts *opts,
+                                                        const d9d_block_mlm_head_shape *shape);
+/* x h [..., H], of this rank's tokens. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_mlm_head_forward(d9d_block_mlm_head *b, d9d_tape *t,
+                                                           d9d_var *x, d9d_var **h);
 
 /* --- learned positions: "weight" [P, H], on all tp ranks ------------------------------- */
 

@@ -379,9 +379,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part,
  *
  * h [T, H], heads [V_s, H], targets [T] int32, loss [T] float32. */
 typedef struct d9d_op_vocab_opts {
-    d9d_comm *comm; /* vocabulary-parallel group; NULL: this rank has all rows */
-    float softcap;  /* a logit becomes softcap tanh(logit / softcap) (Gemma 2); 0: none */
-    int32_t ignore; /* of a loss: target of tokens without one */
+    d9d_comm *comm;  /* vocabulary-parallel group; NULL: this rank has all rows */
+    float softcap;   /* a logit becomes softcap tanh(logit / softcap) (Gemma 2); 0: none */
+    int32_t ignore;  /* of a loss: target of tokens without one */
+    d9d_param *bias; /* [V], whole on every rank of comm: added to the logits before the softcap, of
+                        at most D9D_NODE_MAX - 1 tables; NULL: none */
 } d9d_op_vocab_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h,
                                                             d9d_param *const *heads, size_t n,
@@ -391,7 +393,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var
 /* Linear cross entropy as a root of the backward: training minimises the sum of loss[t], and
  * backward takes no seed.  Forward computes the gradients of h and of the heads with the loss,
  * which saves a quarter of the products.  It adds the heads' gradients to the parameters before any
- * backward. Exceptions: several ranks, and parameters whose gradient has no memory yet
+ * backward. Exceptions: a bias, and parameters whose gradient has no memory yet
  * (d9d/nn/param_unit.h). */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h,
                                                                  d9d_param *const *heads, size_t n,

@@ -66,6 +66,14 @@ typedef struct d9d_train_task {
     bool labels; /* needs a dataset with labels; others are refused */
     bool paired; /* in->pool: samples 2k and 2k + 1 form a pair; a micro-batch has at least two
                     pairs */
+    /* Looks at the n datasets of the training, then of its evaluation, before any sample is read.
+     * NULL: nothing. */
+    d9d_status (*set_data)(void *self, d9d_dataset *const *datasets, size_t n);
+    /* The task makes the labels of each sequence, as d9d_loader_collator.row: whole texts then
+     * arrive without targets.  A function of its arguments and of what set_data() left.  NULL: the
+     * labels are the dataset's. */
+    void (*collate)(void *self, const d9d_dataset *ds, int64_t sample, int64_t n, int32_t *ids,
+                    int32_t *labels);
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *
@@ -113,9 +121,10 @@ typedef struct d9d_infer_task_kind {
     d9d_status (*row)(const void *config, const d9d_infer_task_row *x, d9d_buf *line);
     /* Appends the file's content if there are no lines; called on rank 0.  NULL: nothing. */
     d9d_status (*end)(const void *config, const d9d_infer_task_summary *s, d9d_buf *text);
-    /* Computes values instead of losses: its open, close, extend, forward, head and pooling are
-     * called with the inference section.  forward sets out->values, one row per document; a dataset
-     * row is one document.  NULL: the model's losses. */
+    /* Another head, labels or values: its open, close, extend, forward, head, pooling, set_data and
+     * collate are called with the inference section.  forward sets out->values, one row per
+     * document in place of losses, and a dataset row is one document; without a forward, and where
+     * this is NULL, the model's losses count. */
     const d9d_train_task *body;
     /* Writes the shape of a row's values to `shape`, at most 8 dimensions; returns their number.
      * The output is then a .npy file with one record per row.  NULL: row() makes lines of them. */

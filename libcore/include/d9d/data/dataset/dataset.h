@@ -82,6 +82,12 @@ D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_check_tokenizer(const d9d_dataset *ds,
                                                             const char *path);
 
+/* The dataset's tokenizer, which it owns and loads at the first call; NULL: it was made of given
+ * ids. */
+struct d9d_tokenizer;
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_tokenizer(d9d_dataset *ds,
+                                                      const struct d9d_tokenizer **out);
+
 typedef struct d9d_sample {
     int64_t number; /* in the dataset, not in the split */
     int64_t length; /* positions */

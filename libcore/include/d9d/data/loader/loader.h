@@ -81,6 +81,17 @@ D9D_API int32_t d9d_loader_last_source(const d9d_loader *l);
 D9D_API d9d_hash d9d_loader_data_hash(const d9d_loader *l);
 D9D_API D9D_MUST_USE d9d_status d9d_loader_order_hash(const d9d_loader *l, d9d_hash *out);
 
+/* Changes each sequence once it is read, such as to mask tokens: `row` gets its number in the
+ * stream, the dataset that it is from, and n positions.  It runs on any thread, several at a time,
+ * and the loader's promise holds as far as what it writes is a function of these arguments. */
+typedef struct d9d_loader_collator {
+    void (*row)(void *arg, const d9d_dataset *ds, int64_t sample, int64_t n, int32_t *ids,
+                int32_t *labels);
+    void *arg;
+} d9d_loader_collator;
+/* Call it before any sample is read. */
+D9D_API void d9d_loader_set_collator(d9d_loader *l, const d9d_loader_collator *c);
+
 /* Where a sample of the stream comes from. */
 typedef struct d9d_sample_ref {
     int32_t source;

@@ -94,6 +94,9 @@ D9D_API const char *d9d_tokenizer_ignored(const d9d_tokenizer *tok);
 D9D_API bool d9d_tokenizer_find(const d9d_tokenizer *tok, const char *token, size_t len,
                                 uint32_t *out);
 
+/* True for an added token that the file calls special, such as "[MASK]". */
+D9D_API bool d9d_tokenizer_is_special(const d9d_tokenizer *tok, uint32_t id);
+
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer *tok,
                                                              d9d_tokenizer_scratch **out);
 D9D_API void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s);

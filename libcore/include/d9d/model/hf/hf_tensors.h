@@ -177,7 +177,7 @@ typedef struct d9d_hf_mapping {
  * follow from the parameters.  ENOTSUP for parameters that files cannot have. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_mapper(const d9d_hf_naming *n, const d9d_hf_params *params,
                                               const d9d_hf_mapping *mapping, d9d_mapper **out);
-/* True for a parameter that a row names. */
+/* True for a parameter of a layer that a row names, and of another part that the files name. */
 D9D_API bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name);
 /* The layer of a tensor in the files; -1: it is of none. */
 D9D_API int64_t d9d_hf_layer_of(const d9d_hf_naming *n, const char *name);
