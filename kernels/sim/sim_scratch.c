@@ -166,12 +166,13 @@ static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
            (grouped ? keys * n->a : 0) + (added ? keys * n->kv : 0) + slices;
 }
 
-/* dS that the Hopper backward stores. */
-static int64_t ds_bytes(const d9d_attention_dims *n)
+/* dS that the Hopper backward stores at a time, and dK and dV between its chunks of queries. */
+static int64_t sm90_bwd_scratch(const d9d_attention_dims *n)
 {
-    return n->d > 128 ? 0
-                      : d9di_i64_min(D9DI_ATTENTION_MAX_SCORE_BYTES,
-                                     d9di_attention_ds_blocks(n) * D9DI_DS_BLOCK_BYTES);
+    const d9di_attention_bwd_parts x =
+        d9di_attention_bwd_parts_of(n, D9DI_ATTENTION_MAX_SCORE_BYTES);
+
+    return x.ds_blocks * x.ds_block_bytes + (x.n_chunks > 1 ? n->b * n->z * n->d * 2 * 4 : 0);
 }
 
 d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
@@ -182,7 +183,7 @@ d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n,
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
     if (backward && sm90_bwd_supported(s, n))
-        return d9di_sim_use_scratch(s, 2 * sums + ds_bytes(n));
+        return d9di_sim_use_scratch(s, 2 * sums + sm90_bwd_scratch(n));
     if (!cudnn_supported(n, backward))
         return d9di_sim_use_scratch(s, backward ? sums : 0);
     x = as_segments(n, backward);
