@@ -36,13 +36,14 @@ static int64_t row_blocks(const d9d_attention_dims *n, int64_t key_rows)
     return n->b * blocks;
 }
 
-/* Most blocks of `queries` successive queries: each tile of them sees at most so many keys. */
-static int64_t chunk_blocks(const d9d_attention_dims *n, int64_t key_rows, int64_t queries,
-                            int64_t segments)
+/* Most blocks of a query head of so many successive queries and keys: each tile of queries meets at
+ * most so many blocks of keys. */
+static int64_t pair_blocks(const d9d_attention_dims *n, int64_t key_rows, int64_t queries,
+                           int64_t keys, int64_t segments)
 {
-    const int64_t keys = n->window > 0 ? d9di_i64_min(n->z, n->window + QUERIES) : n->z;
+    const int64_t most = n->window > 0 ? d9di_i64_min(keys, n->window + QUERIES) : keys;
 
-    return (d9di_i64_ceil_div(queries, QUERIES) + 2 * segments) * (keys / key_rows + 2);
+    return (d9di_i64_ceil_div(queries, QUERIES) + 2 * segments) * (most / key_rows + 2);
 }
 
 /* Keys of all segments, if documents are packed: those of chunks may be read once more by each. */
@@ -53,48 +54,56 @@ static int64_t keys_of_segments(const d9d_attention_dims *n)
     return n->b * (n->s + chunks * n->z);
 }
 
-/* Most blocks of a query head in a chunk of so many queries. */
-static int64_t head_blocks(const d9d_attention_dims *n, int64_t key_rows, int64_t queries)
+/* Most blocks of a query head in any of `chunks` chunks of queries and as many of keys. */
+static int64_t head_blocks(const d9d_attention_dims *n, const d9di_attention_bwd_parts *x)
 {
-    const bool all = queries >= n->b * n->s;
+    const bool all = x->n_chunks == 1, of_rows = n->z == n->s || n->chunks > 0;
     const int64_t rows = n->b * d9di_i64_max(1, n->chunks);
-    const int64_t segments = n->segments > 0 ? d9di_i64_min(n->segments, queries + 1) : rows;
-    const int64_t any = chunk_blocks(n, key_rows, queries, segments);
+    const int64_t segments = n->segments > 0 ? n->segments : rows;
+    const int64_t keys = d9di_i64_min(n->z, x->chunk_keys);
+    const int64_t any = pair_blocks(n, x->key_rows, x->chunk_queries, keys, segments);
 
     if (n->segments == 0)
-        return all ? row_blocks(n, key_rows) : any;
-    if (n->z != n->s && n->chunks == 0)
+        return all ? row_blocks(n, x->key_rows) : any;
+    if (!of_rows)
         return any;
-    const int64_t whole = all && n->chunks == 0 ? row_blocks(n, key_rows)
-                                                : chunk_blocks(n, key_rows, queries, 0);
+    const int64_t whole = all && n->chunks == 0
+                              ? row_blocks(n, x->key_rows)
+                              : pair_blocks(n, x->key_rows, x->chunk_queries, keys, 0);
 
-    return d9di_i64_min(any, whole + 2 * (keys_of_segments(n) / key_rows + 2 * segments));
+    return d9di_i64_min(any, whole + 2 * (keys_of_segments(n) / x->key_rows + 2 * segments));
+}
+
+/* A chunk of `tokens`, of which there are `chunks`: whole blocks. */
+static int64_t chunk_size(int64_t tokens, int64_t chunks)
+{
+    return chunks == 1 ? tokens
+                       : d9di_i64_round_up(d9di_i64_ceil_div(tokens, chunks),
+                                           D9DI_DS_BLOCK_QUERY_ROWS);
 }
 
 d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n,
                                                      int64_t max_bytes)
 {
-    const int64_t queries = d9di_i64_max(1, n->b * n->s), group = n->a / n->kv;
+    const int64_t queries = d9di_i64_max(1, n->b * n->s), keys = d9di_i64_max(1, n->b * n->z);
     const int64_t key_rows = n->d > 128 ? 64 : 128, bytes = key_rows * QUERIES * 2;
     const int64_t most = d9di_i64_max(1, max_bytes / bytes);
     d9di_attention_bwd_parts x = {.key_rows = key_rows, .ds_block_bytes = bytes, .heads = 1};
     int64_t blocks;
 
-    x.chunk_queries = queries;
-    blocks = group * head_blocks(n, key_rows, queries);
-    while (blocks > most && x.chunk_queries > D9DI_DS_BLOCK_QUERY_ROWS) {
-        x.chunk_queries = d9di_i64_round_up(d9di_i64_ceil_div(x.chunk_queries, 2),
-                                            D9DI_DS_BLOCK_QUERY_ROWS);
-        blocks = group * head_blocks(n, key_rows, x.chunk_queries);
-    }
-    blocks = d9di_i64_max(1, blocks);
-    x.n_chunks = d9di_i64_ceil_div(queries, x.chunk_queries);
+    do {
+        x.n_chunks++;
+        x.chunk_queries = chunk_size(queries, x.n_chunks);
+        x.chunk_keys = chunk_size(keys, x.n_chunks);
+        blocks = d9di_i64_max(1, n->a / n->kv * head_blocks(n, &x));
+    } while (blocks > most && (x.chunk_queries > D9DI_DS_BLOCK_QUERY_ROWS ||
+                               x.chunk_keys > D9DI_DS_BLOCK_QUERY_ROWS));
     if (x.n_chunks == 1) {
         const int64_t at_once = d9di_i64_max(1, d9di_i64_min(n->kv, most / blocks));
 
         x.heads = d9di_i64_ceil_div(n->kv, d9di_i64_ceil_div(n->kv, at_once));
     }
-    x.n_parts = x.n_chunks * d9di_i64_ceil_div(n->kv, x.heads);
+    x.n_parts = x.n_chunks * x.n_chunks * d9di_i64_ceil_div(n->kv, x.heads);
     x.ds_blocks = blocks * x.heads;
     return x;
 }

@@ -166,13 +166,15 @@ static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
            (grouped ? keys * n->a : 0) + (added ? keys * n->kv : 0) + slices;
 }
 
-/* dS that the Hopper backward stores at a time, and dK and dV between its chunks of queries. */
+/* dS that the Hopper backward stores at a time, and the sums of a head between its parts. */
 static int64_t sm90_bwd_scratch(const d9d_attention_dims *n)
 {
     const d9di_attention_bwd_parts x =
         d9di_attention_bwd_parts_of(n, D9DI_ATTENTION_MAX_SCORE_BYTES);
 
-    return x.ds_blocks * x.ds_block_bytes + (x.n_chunks > 1 ? n->b * n->z * n->d * 2 * 4 : 0);
+    const int64_t sums = n->b * (n->s * (n->a / n->kv) + 2 * n->z) * n->d * 4;
+
+    return x.ds_blocks * x.ds_block_bytes + (x.n_chunks > 1 ? sums : 0);
 }
 
 d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)

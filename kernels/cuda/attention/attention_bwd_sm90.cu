@@ -11,8 +11,8 @@
  * FlashAttention-3 has one launch, which owns keys and adds dQ with atomics in changing order. Here
  * one launch owns keys (KEYS) and a second owns queries, so that one block computes each sum in one
  * order. The first stores dS in scratch, which the second reads: 5 GEMMs in all. Scratch is bounded:
- * the two launches are repeated for parts of the call, some key heads and a chunk of the queries at
- * a time. Between chunks dK and dV are kept in float32, so that all parts give the same bits.
+ * the two launches are repeated for parts of the call, some key heads or chunks of the queries and
+ * keys of one at a time. Between parts sums are kept in float32, so that the bits stay the same.
  *
  *     FlashAttention-3 (hopper/)               here (attention_bwd_sm90_...)
  *     flash_bwd_preprocess: dPsum, LSE_log2    preprocess_kernel: delta, lse2
@@ -61,9 +61,26 @@ namespace
 
 /* --- preprocess ----------------------------------------------------------------------------- */
 
-/* Blocks 0 and 1 of the preprocess launch make the task lists, the next one for each chunk places
- * its dS blocks. The other blocks compute delta and lse2. */
+/* Blocks 0 and 1 of the preprocess launch make the task lists, the next one for each pair of chunks
+ * places its dS blocks. The other blocks compute delta and lse2. */
 enum { LIST_BLOCKS = 2 };
+
+/* The chunks of a call: `count` of `queries` and as many of `keys`. */
+struct chunk_grid {
+    int count, queries, keys;
+
+    __host__ __device__ int pairs() const { return count * count; }
+
+    /* Pair number i: keys change faster. */
+    __host__ __device__ chunk_pair pair(const bwd_sizes &n, int i) const
+    {
+        const int q = i / count * queries, k = i % count * keys;
+
+        return {i,
+                {q, (int)d9di_i64_min((int64_t)n.b * n.s, (int64_t)q + queries)},
+                {k, (int)d9di_i64_min((int64_t)n.b * n.z, (int64_t)k + keys)}};
+    }
+};
 
 /* dout and o [B S, A, DV], lse [B, A, S]. */
 struct preprocess_args {
@@ -97,22 +114,20 @@ DEVICE void preprocess_row(const bwd_sizes &n, const preprocess_args &x, int64_t
 
 static __global__ void __launch_bounds__(LIST_BLOCK)
     preprocess_kernel(bwd_sizes n, preprocess_args x, tile_tasks queries, tile_tasks keys,
-                      ds_buffer ds, int parts, int chunks, int chunk_queries)
+                      ds_buffer ds, int parts, chunk_grid chunks)
 {
     const int64_t all = (int64_t)n.b * n.s * n.a;
-    const int warps = LIST_BLOCK / WARP, chunk = (int)blockIdx.x - LIST_BLOCKS;
+    const int warps = LIST_BLOCK / WARP, pair = (int)blockIdx.x - LIST_BLOCKS, pairs = chunks.pairs();
 
     if (blockIdx.x == 0)
         make_task_list<true>(n, keys, parts);
     else if (blockIdx.x == 1)
         make_task_list<false>(n, queries, parts);
-    else if (chunk < chunks)
-        place_ds_blocks(
-            n, ds_chunk_of(n, ds, chunk,
-                           {chunk * chunk_queries, min(n.b * n.s, (chunk + 1) * chunk_queries)}));
+    else if (pair < pairs)
+        place_ds_blocks(n, ds_chunk_of(n, ds, chunks.pair(n, pair)));
     else
-        for (int64_t row = (int64_t)(chunk - chunks) * warps + threadIdx.x / WARP; row < all;
-             row += (int64_t)(gridDim.x - LIST_BLOCKS - chunks) * warps)
+        for (int64_t row = (int64_t)(pair - pairs) * warps + threadIdx.x / WARP; row < all;
+             row += (int64_t)(gridDim.x - LIST_BLOCKS - pairs) * warps)
             preprocess_row(n, x, row);
 }
 
@@ -196,22 +211,25 @@ struct bwd_launches {
     bwd_params p[2]; /* dK and dV; dQ */
 };
 
-/* Runs both launches for each part. */
+chunk_grid chunk_grid_of(const d9di_attention_bwd_parts &of)
+{
+    return {(int)of.n_chunks, (int)of.chunk_queries, (int)of.chunk_keys};
+}
+
+/* Runs both launches for each part. A head's parts follow each other: they share unfinished sums. */
 template <int D, int DV>
 d9d_status launch_parts(d9d_stream s, const char *op, bwd_launches *x,
                         const d9di_attention_bwd_parts &of)
 {
     const bwd_sizes &n = x->p[0].n;
+    const chunk_grid chunks = chunk_grid_of(of);
     bwd_part part = {};
 
-    for (int c = 0; c < of.n_chunks; c++)
-        for (int h = 0; h < n.kv; h += (int)of.heads, part.index++) {
-            const int from = c * (int)of.chunk_queries;
-
+    for (int h = 0; h < n.kv; h += (int)of.heads)
+        for (int i = 0; i < chunks.pairs(); i++, part.index++) {
             part.head = h;
             part.heads = (int)d9di_i64_min(of.heads, n.kv - h);
-            part.chunk_index = c;
-            part.chunk = {from, (int)d9di_i64_min(n.b * n.s, from + of.chunk_queries)};
+            part.in = chunks.pair(n, i);
             x->p[0].part = x->p[1].part = part;
             D9D_TRY((launch<layout<D, DV, true>>(s, op, x->m[0], x->p[0])));
             D9D_TRY((launch<layout<D, DV, false>>(s, op, x->m[1], x->p[1])));
@@ -253,7 +271,7 @@ struct bwd_scratch {
     float *lse, *delta;
     tile_tasks queries, keys;
     ds_buffer ds;
-    float4 *unfinished;
+    float4 *dq, *dkv; /* unfinished sums, or NULL */
 };
 
 tile_tasks tasks_alloc(d9di_cuda_arena *r, int64_t tokens, int64_t rows, int64_t segments,
@@ -270,10 +288,17 @@ int64_t segments_of(const d9d_attention_dims &n)
     return n.segment != NULL ? n.segments : n.b * d9di_i64_max(1, n.chunks);
 }
 
+/* Float32 sums of so many work tiles. */
+float4 *sums_alloc(d9di_cuda_arena *r, int64_t work_tiles, int64_t rows, int64_t features)
+{
+    return arena_alloc<float4>(r, work_tiles * rows * features / 4);
+}
+
 bwd_scratch bwd_scratch_alloc(const d9d_attention_dims &n, const d9di_attention_bwd_parts &of,
                               d9di_cuda_arena *r)
 {
-    const int64_t rows = n.b * n.s * n.a, segments = segments_of(n);
+    const int64_t rows = n.b * n.s * n.a, segments = segments_of(n),
+                  pairs = of.n_chunks * of.n_chunks;
     bwd_scratch x;
 
     x.list = arena_alloc<d9d_segment>(r, n.segment == NULL ? segments : 0);
@@ -282,13 +307,12 @@ bwd_scratch bwd_scratch_alloc(const d9d_attention_dims &n, const d9di_attention_
     x.queries = tasks_alloc(r, n.b * n.s, BLOCK_ROWS, segments, of.n_parts);
     x.keys = tasks_alloc(r, n.b * n.z, of.key_rows, segments, of.n_parts);
     x.ds = {arena_alloc<char>(r, of.ds_blocks * of.ds_block_bytes), of.ds_blocks,
-            arena_alloc<int32_t>(r, segments * of.n_chunks), arena_alloc<int32_t>(r, of.n_chunks)};
-    x.unfinished = (float4 *)arena_alloc<char>(
-        r, of.n_chunks > 1 ? (int64_t)x.keys.capacity * of.key_rows * 2 *
-                                 launcher_for(n).features * (int64_t)sizeof(float)
-                           : 0);
+            arena_alloc<int32_t>(r, segments * pairs), arena_alloc<int32_t>(r, pairs)};
+    x.dq = x.dkv = NULL;
     if (of.n_chunks == 1)
-        x.unfinished = NULL;
+        return x;
+    x.dq = sums_alloc(r, x.queries.capacity * (n.a / n.kv), BLOCK_ROWS, launcher_for(n).features);
+    x.dkv = sums_alloc(r, x.keys.capacity, 2 * of.key_rows, launcher_for(n).features);
     return x;
 }
 
@@ -320,7 +344,7 @@ bwd_params dkv_params_of(const d9di_attention_call *c, const bwd_scratch &x, int
     p.to[1] = (bf16 *)c->dv;
     p.of = x.keys;
     p.ds = x.ds;
-    p.unfinished = x.unfinished;
+    p.unfinished = x.dkv;
     p.d = p.dv = (int)n.d;
     return p;
 }
@@ -341,6 +365,7 @@ d9d_status make_launches(d9d_stream s, const d9di_attention_call *c, const bwd_s
     out->p[1].to[0] = (bf16 *)c->dq;
     out->p[1].to[1] = NULL;
     out->p[1].of = x.queries;
+    out->p[1].unfinished = x.dq;
     return e.st;
 }
 
@@ -353,10 +378,11 @@ d9d_status run_bwd(d9d_stream s, const d9di_attention_call *c, const bwd_scratch
     D9D_TRY(make_launches(s, c, x, of.key_rows, &launches));
     if (c->n.segment == NULL)
         D9D_TRY(d9di_attention_varlen_list(s, c, x.list));
-    preprocess_kernel<<<(unsigned)(LIST_BLOCKS + of.n_chunks + 2 * s->sms), LIST_BLOCK, 0,
+    const chunk_grid chunks = chunk_grid_of(of);
+    preprocess_kernel<<<(unsigned)(LIST_BLOCKS + chunks.pairs() + 2 * s->sms), LIST_BLOCK, 0,
                         d9di_cuda_stream(s)>>>(
         p.n, {(const bf16 *)c->dout, (const bf16 *)c->o, c->lse, x.lse, x.delta, p.dv}, x.queries,
-        x.keys, x.ds, (int)of.n_parts, (int)of.n_chunks, (int)of.chunk_queries);
+        x.keys, x.ds, (int)of.n_parts, chunks);
     D9D_TRY(d9di_cuda_check_launch(c->op));
     return launcher_for(c->n).launch(s, c->op, &launches, of);
 }

@@ -18,7 +18,8 @@ template <class L> struct dq_any : consumer_warpgroup<L> {
     using C::next_tile;
     using C::p;
     using C::stage_release;
-    using C::store_grad;
+    using C::sum_begin;
+    using C::sum_end;
     using C::work_release;
 
     __device__ __forceinline__ void compute_tile(const work_tile &o)
@@ -28,9 +29,7 @@ template <class L> struct dq_any : consumer_warpgroup<L> {
         uint32_t x[16];
         int steps = o.steps, here, held = NONE;
 
-#pragma unroll
-        for (int i = 0; i < L::FEATURES / 2; i++)
-            dq[i] = 0.0f;
+        sum_begin(o, 0, dq);
         while (next_tile(any, &steps, &here, &held)) {
             load_ds_transposed(x, here);
             gemm_accumulate(dq, x, here, 0);
@@ -41,7 +40,7 @@ template <class L> struct dq_any : consumer_warpgroup<L> {
         const work_tile done = current_work_tile();
 
         work_release();
-        store_grad(done, 0, dq, p.scale);
+        sum_end(done, 0, dq, p.scale);
     }
 
     __device__ __forceinline__ void run()

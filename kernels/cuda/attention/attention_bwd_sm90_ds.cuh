@@ -21,19 +21,18 @@ static_assert(SIDE == +D9DI_DS_BLOCK_QUERIES && BLOCK_ROWS == +D9DI_DS_BLOCK_QUE
 struct ds_buffer {
     char *at;
     int64_t capacity; /* in dS blocks */
-    int32_t *first;   /* [chunks, segments] index of each segment's first dS block, within a head */
-    int32_t *each;    /* [chunks] dS blocks per head */
+    int32_t *first;   /* [pairs, segments] index of each segment's first dS block, within a head */
+    int32_t *each;    /* [pairs] dS blocks per head */
 };
 
-/* The chunk's part of ds.first and ds.each. */
+/* Where the dS blocks of a pair of chunks are. */
 struct ds_chunk {
-    query_chunk queries;
+    const chunk_pair &in;
     int32_t *first, *each;
 };
-DEVICE ds_chunk ds_chunk_of(const bwd_sizes &n, const ds_buffer &ds, int index,
-                            const query_chunk &queries)
+DEVICE ds_chunk ds_chunk_of(const bwd_sizes &n, const ds_buffer &ds, const chunk_pair &in)
 {
-    return {queries, ds.first + (int64_t)index * n.segments, ds.each + index};
+    return {in, ds.first + (int64_t)in.index * n.segments, ds.each + in.index};
 }
 
 /* The dS blocks of a block of keys: index of the first, within head 0, and the tile of queries that
@@ -50,42 +49,49 @@ struct ds_blocks {
 /* The queries of the chunk that see the block of keys that begins with `key`, counted from the
  * segment. */
 DEVICE int2 queries_of(const bwd_sizes &n, const segment_range &x, int key,
-                       const query_chunk &chunk)
+                       const token_chunk &chunk)
 {
-    return clip_to_chunk<true>(x, streamed_range<true>(n, x, x.k + key, n.key_rows), chunk);
+    return clip_to_chunk<true>(n, x, streamed_range<true>(n, x, x.k + key, n.key_rows), chunk);
 }
 DEVICE int ds_blocks_count(const bwd_sizes &n, const segment_range &x, int key,
-                           const query_chunk &chunk)
+                           const token_chunk &chunk)
 {
     return tiles_in_range(queries_of(n, x, key, chunk));
 }
 
+/* The keys of the segment that are in the chunk. */
+DEVICE int2 keys_of(const bwd_sizes &n, const segment_range &x, const token_chunk &chunk)
+{
+    return clip_to_chunk<false>(n, x, make_int2(0, x.nk), chunk);
+}
+
 /* Finds the dS blocks of a block of keys. Called by all threads of a warp. False if the list of
  * segments is not well-formed and the key is not in the segment. */
-DEVICE bool ds_blocks_find(const bwd_sizes &n, const ds_chunk &in, int segment,
+DEVICE bool ds_blocks_find(const bwd_sizes &n, const ds_chunk &to, int segment,
                            const segment_range &x, int key, ds_blocks *out)
 {
+    const int2 keys = keys_of(n, x, to.in.keys);
     int before = 0;
 
-    if (key < 0 || key >= x.nk || key % n.key_rows != 0)
+    if (key < keys.x || key >= keys.y || key % n.key_rows != 0)
         return false;
-    for (int k = (int)(threadIdx.x % WARP) * n.key_rows; k < key; k += WARP * n.key_rows)
-        before += ds_blocks_count(n, x, k, in.queries);
-    *out = {in.first[segment] + __reduce_add_sync(~0u, before),
-            queries_of(n, x, key, in.queries).x};
+    for (int k = keys.x + (int)(threadIdx.x % WARP) * n.key_rows; k < key; k += WARP * n.key_rows)
+        before += ds_blocks_count(n, x, k, to.in.queries);
+    *out = {to.first[segment] + __reduce_add_sync(~0u, before),
+            queries_of(n, x, key, to.in.queries).x};
     return true;
 }
 
 /* Follows a tile_iterator: the dS blocks of the keys of its tile. */
 template <bool KEYS> struct ds_block_cursor {
     const bwd_sizes &n;
-    const ds_chunk in;
+    const ds_chunk to;
     int segment, key;
     bool found;
     ds_blocks blocks;
 
-    __device__ __forceinline__ ds_block_cursor(const bwd_sizes &n, const ds_chunk &in)
-        : n(n), in(in), segment(-1), key(0), found(false), blocks{0, 0}
+    __device__ __forceinline__ ds_block_cursor(const bwd_sizes &n, const ds_chunk &to)
+        : n(n), to(to), segment(-1), key(0), found(false), blocks{0, 0}
     {
     }
 
@@ -95,7 +101,7 @@ template <bool KEYS> struct ds_block_cursor {
         const int first = KEYS ? w.stationary() : w.tile / n.key_rows * n.key_rows;
 
         if (segment != w.segment || key != first)
-            found = ds_blocks_find(n, in, w.segment, w.x, first, &blocks);
+            found = ds_blocks_find(n, to, w.segment, w.x, first, &blocks);
         segment = w.segment;
         key = first;
         return found;
@@ -105,7 +111,7 @@ template <bool KEYS> struct ds_block_cursor {
 /* Clamps sums. */
 enum { MAX_DS_BLOCKS = 1 << 30 };
 
-/* One block assigns the dS blocks of all segments in a chunk; each thread has a contiguous range of
+/* One block assigns the dS blocks of all segments in a pair of chunks; each thread has a contiguous range of
  * segments. */
 DEVICE void place_ds_blocks(const bwd_sizes &n, const ds_chunk &out)
 {
@@ -117,10 +123,11 @@ DEVICE void place_ds_blocks(const bwd_sizes &n, const ds_chunk &out)
 
     for (int i = from; i < end; i++) {
         const segment_range x = segment_range_of(n, i);
+        const int2 keys = keys_of(n, x, out.in.keys);
 
         out.first[i] = (int)sum;
-        for (int key = 0; key < x.nk; key += n.key_rows)
-            sum += ds_blocks_count(n, x, key, out.queries);
+        for (int key = keys.x; key < keys.y; key += n.key_rows)
+            sum += ds_blocks_count(n, x, key, out.in.queries);
         sum = d9di_i64_min(sum, MAX_DS_BLOCKS / LIST_BLOCK);
     }
     begin[me] = (int)sum;

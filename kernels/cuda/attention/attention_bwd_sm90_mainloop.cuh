@@ -296,16 +296,16 @@ template <class L> struct consumer_warpgroup {
               min(+SIDE, o.tokens - tile() * SIDE), o.head);
     }
 
-    /* --- sums over chunks of queries, in float32: the bits are those of one chunk --- */
+    /* --- sums over parts, in float32: the bits are those of one part --- */
 
     __device__ __forceinline__ float4 *unfinished_at(const work_tile &o, int i) const
     {
         return p.unfinished +
-               (((int64_t)o.task * CONSUMERS + group) * L::SUMS + (L::SUMS == 1 ? 0 : i)) * L::SUM4 +
+               (((int64_t)o.slot * CONSUMERS + group) * L::SUMS + (L::SUMS == 1 ? 0 : i)) * L::SUM4 +
                thread;
     }
 
-    /* Begins sum i of a work tile: with zeros, or where the previous chunk stopped. */
+    /* Begins sum i of a work tile: with zeros, or where the previous part stopped. */
     template <int N>
     __device__ __forceinline__ void sum_begin(const work_tile &o, int i, float (&x)[N]) const
     {
@@ -322,7 +322,7 @@ template <class L> struct consumer_warpgroup {
         }
     }
 
-    /* Writes the gradient scale times x or, if later chunks add to it, keeps the sum. */
+    /* Writes the gradient scale times x or, if later parts add to it, keeps the sum. */
     template <int N>
     __device__ __forceinline__ void sum_end(const work_tile &o, int i, const float (&x)[N],
                                             float scale) const

@@ -5,8 +5,8 @@
  * of the other side that can see them or be seen. Tiles begin with a segment, so that a segment's
  * sums do not depend on its position.
  *
- * A part of the call is some key heads and a chunk of queries, those whose dS fits the scratch. A
- * block of queries, counted from its segment, belongs to the chunk in which it begins.
+ * A part of the call is some key heads, a chunk of queries and a chunk of keys, whose dS fits the
+ * scratch. A block of tokens, counted from its segment, belongs to the chunk in which it begins.
  */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
@@ -42,21 +42,31 @@ struct bwd_sizes {
     int key_rows; /* stationary keys of a block: SIDE or BLOCK_ROWS */
 };
 
-/* Tokens [from, end) of the queries, counted over the batch. */
-struct query_chunk {
+/* Tokens [from, end), counted over the batch. */
+struct token_chunk {
     int from, end;
 };
 
-/* Key heads [head, head + heads) and a chunk of queries; `index` counts the parts, `chunk_index`
- * the chunks. */
-struct bwd_part {
-    int index, head, heads, chunk_index;
-    query_chunk chunk;
+/* A chunk of queries and one of keys; `index` counts such pairs. */
+struct chunk_pair {
+    int index;
+    token_chunk queries, keys;
 };
 
+/* Key heads [head, head + heads) and two chunks; `index` counts the parts. */
+struct bwd_part {
+    int index, head, heads;
+    chunk_pair in;
+};
+
+/* Of the stationary side: tokens of a block, and the chunk. */
 template <bool KEYS> DEVICE int rows_of(const bwd_sizes &n)
 {
     return KEYS ? n.key_rows : +BLOCK_ROWS;
+}
+template <bool KEYS> DEVICE const token_chunk &chunk_of(const chunk_pair &in)
+{
+    return KEYS ? in.keys : in.queries;
 }
 
 /* A segment in tokens counted over the batch: query q + i sees keys before k + i + beyond + 1. */
@@ -95,14 +105,14 @@ DEVICE int2 streamed_range(const bwd_sizes &n, const segment_range &x, int first
     return make_int2(from, max(from, end));
 }
 
-/* The tokens of such a range that are in the chunk. Queries only: chunks do not cut keys. */
+/* The tokens of such a range that are in a chunk of the streamed side. */
 template <bool KEYS>
-DEVICE int2 clip_to_chunk(const segment_range &x, int2 range, const query_chunk &chunk)
+DEVICE int2 clip_to_chunk(const bwd_sizes &n, const segment_range &x, int2 range,
+                          const token_chunk &chunk)
 {
-    if (!KEYS)
-        return range;
-    const int from = max(range.x, round_up_int(max(0, chunk.from - x.q), BLOCK_ROWS));
-    const int end = min(range.y, round_up_int(max(0, chunk.end - x.q), BLOCK_ROWS));
+    const int first = KEYS ? x.q : x.k, rows = rows_of<!KEYS>(n);
+    const int from = max(range.x, round_up_int(max(0, chunk.from - first), rows));
+    const int end = min(range.y, round_up_int(max(0, chunk.end - first), rows));
 
     return make_int2(from, max(from, end));
 }
@@ -121,13 +131,13 @@ template <bool KEYS> DEVICE int2 stationary_range(const segment_range &x)
 /* What a task streams of segment x. */
 template <bool KEYS>
 DEVICE int2 task_range(const bwd_sizes &n, const segment_range &x, const tile_task &t,
-                       const query_chunk &chunk)
+                       const token_chunk &chunk)
 {
-    return clip_to_chunk<KEYS>(x, streamed_range<KEYS>(n, x, t.first, rows_of<KEYS>(n)), chunk);
+    return clip_to_chunk<KEYS>(n, x, streamed_range<KEYS>(n, x, t.first, rows_of<KEYS>(n)), chunk);
 }
 
 template <bool KEYS>
-DEVICE int count_tiles(const bwd_sizes &n, const tile_task &t, const query_chunk &chunk)
+DEVICE int count_tiles(const bwd_sizes &n, const tile_task &t, const token_chunk &chunk)
 {
     int steps = 0;
 
@@ -136,9 +146,10 @@ DEVICE int count_tiles(const bwd_sizes &n, const tile_task &t, const query_chunk
     return steps;
 }
 
-DEVICE query_chunk all_queries(const bwd_sizes &n)
+/* All tokens of the streamed side. */
+template <bool KEYS> DEVICE token_chunk all_streamed(const bwd_sizes &n)
 {
-    return {0, n.b * n.s};
+    return {0, n.b * (KEYS ? n.s : n.z)};
 }
 
 /* Calls f for each task that begins with segment i. */
@@ -188,7 +199,7 @@ DEVICE void make_task_list(const bwd_sizes &n, const tile_tasks &out, int parts)
     __shared__ int bin[LIST_BLOCK];
     const int max_steps = ceil_div_int(KEYS ? n.s : n.z, SIDE), me = (int)threadIdx.x;
     const auto bin_of = [&](const tile_task &t) {
-        const int64_t steps = count_tiles<KEYS>(n, t, all_queries(n));
+        const int64_t steps = count_tiles<KEYS>(n, t, all_streamed<KEYS>(n));
 
         return LIST_BLOCK - 1 -
                (int)d9di_i64_min(LIST_BLOCK - 1, steps * (LIST_BLOCK - 1) / max(1, max_steps));
@@ -220,14 +231,14 @@ DEVICE void make_task_list(const bwd_sizes &n, const tile_tasks &out, int parts)
  * each tile. Heads are innermost, so that sums have one order in any number of chunks. */
 template <bool KEYS> struct tile_iterator {
     const bwd_sizes &n;
-    const query_chunk &chunk;
+    const token_chunk &chunk;
     tile_task t;
     int heads, head; /* number of heads to stream, and the current one */
     int segment, tile;
     segment_range x;
     int2 range;
 
-    __device__ __forceinline__ tile_iterator(const bwd_sizes &n, const query_chunk &chunk,
+    __device__ __forceinline__ tile_iterator(const bwd_sizes &n, const token_chunk &chunk,
                                              const tile_task &t)
         : n(n), chunk(chunk), t(t), heads(KEYS ? n.group : 1), head(heads - 1),
           segment(t.from - 1), tile(0), range(make_int2(0, 0))

@@ -21,7 +21,7 @@ struct bwd_params {
     bf16 *to[2];        /* gradients of the stationary side: dq; dk and dv */
     tile_tasks of;
     ds_buffer ds;
-    float4 *unfinished; /* the sums of tasks between chunks, or NULL if there is one chunk */
+    float4 *unfinished; /* the sums of tasks between parts, or NULL if no part continues another */
     int d, dv;          /* features of a query and key, and of a value: at most those of a tile */
 };
 
@@ -67,8 +67,8 @@ template <int D, int DV, bool IS_KEYS> struct layout {
         OFFSET_BARRIERS = OFFSET_WORK_TILE + 32,
         BARRIERS = 2 * STAGES + 2 + (SHARED_TILE ? 2 * BUFFERS * GROUP / WARP : 0),
         BYTES = OFFSET_BARRIERS + 8 * BARRIERS,
-        SUMS = SHARED_TILE ? 1 : 2, /* KEYS: of a warpgroup, each of up to D features */
-        SUM4 = D / 8 * GROUP        /* float4 of a sum */
+        SUMS = KEYS && !SHARED_TILE ? 2 : 1, /* of a warpgroup, each of up to D features */
+        SUM4 = D / 8 * GROUP                 /* float4 of a sum */
     };
     static_assert(BYTES <= 232448, "shared memory of a block");
 };
@@ -114,8 +114,8 @@ struct work_tile {
     int first, tokens; /* stationary tokens: the first, and how many are left in the segment */
     int head;          /* of the stationary side; -1: no more work */
     int steps;         /* streamed tiles, over all segments and heads */
-    int task;          /* KEYS: index of its unfinished sums */
-    int begun, unfinished; /* KEYS: earlier chunks have added to the sums; later ones will */
+    int slot;              /* of its unfinished sums */
+    int begun, unfinished; /* earlier parts have added to the sums; later ones will */
     int unused;
 };
 
@@ -180,35 +180,35 @@ template <bool KEYS> DEVICE score_mask score_mask_of(const stage_info &x, int wa
 /* The task's tiles in this part, before it and after it. */
 template <bool KEYS> DEVICE void count_work(const bwd_params &p, const tile_task &t, work_tile *o)
 {
-    const query_chunk all = all_queries(p.n), chunk = p.part.chunk;
+    const token_chunk all = all_streamed<KEYS>(p.n), chunk = chunk_of<!KEYS>(p.part.in);
 
     o->steps = count_tiles<KEYS>(p.n, t, chunk) * (KEYS ? p.n.group : 1);
-    if (!KEYS || p.unfinished == NULL)
+    if (p.unfinished == NULL)
         return;
     o->begun = count_tiles<KEYS>(p.n, t, {0, chunk.from});
     o->unfinished = count_tiles<KEYS>(p.n, t, {chunk.end, all.end});
 }
 
-/* False if this part leaves the task out: its queries are in another chunk or, of keys, all queries
- * that see them are. Keys that nothing sees belong to the first chunk, which writes zeros. */
+/* False if this part leaves the work tile out: it is in another chunk, or all that it streams is.
+ * What streams nothing belongs to the first chunk, which writes zeros. */
 template <bool KEYS> DEVICE bool in_part(const bwd_params &p, const work_tile &o)
 {
-    const query_chunk &chunk = p.part.chunk;
+    const token_chunk &stationary = chunk_of<KEYS>(p.part.in),
+                      &streamed = chunk_of<!KEYS>(p.part.in);
 
-    if (!KEYS)
-        return o.first >= chunk.from && o.first < chunk.end;
-    return o.steps > 0 || (o.begun == 0 && o.unfinished == 0 && chunk.from == 0);
+    return o.first >= stationary.from && o.first < stationary.end &&
+           (o.steps > 0 || (o.begun == 0 && o.unfinished == 0 && streamed.from == 0));
 }
 
 /* Work tile number i of those claimed, and its task. */
 template <bool KEYS> DEVICE work_tile work_tile_of(const bwd_params &p, int i, tile_task *t)
 {
     const int per_key_head = KEYS ? 1 : p.n.group, heads = p.part.heads * per_key_head;
-    work_tile o = {0, 0, -1, 0, i / heads, 0, 0, 0};
+    work_tile o = {0, 0, -1, 0, i, 0, 0, 0};
 
-    if (o.task >= p.of.count[0])
+    if (i / heads >= p.of.count[0])
         return o;
-    *t = p.of.list[o.task];
+    *t = p.of.list[i / heads];
     const int2 range = stationary_range<KEYS>(segment_range_of(p.n, t->end - 1));
 
     o.first = t->first;
@@ -328,7 +328,7 @@ template <class L> struct producer {
                         (KEYS ? w.stationary() : w.tile) - w.x.beyond, w.x.nq, NONE};
 
         if (cursor->seek(w))
-            x.ds_block = (head - p.part.head * p.n.group) * *cursor->in.each +
+            x.ds_block = (head - p.part.head * p.n.group) * *cursor->to.each +
                          cursor->blocks.index_of(x.query);
         if (KEYS && !in_scratch(x.ds_block))
             x.ds_block = NONE;
@@ -339,10 +339,9 @@ template <class L> struct producer {
     __device__ __forceinline__ void load_streamed(const work_tile &o, const tile_task &t,
                                                   pipeline_state<L::STAGES> *stage) const
     {
-        ds_block_cursor<KEYS> cursor(p.n,
-                                     ds_chunk_of(p.n, p.ds, p.part.chunk_index, p.part.chunk));
+        ds_block_cursor<KEYS> cursor(p.n, ds_chunk_of(p.n, p.ds, p.part.in));
 
-        for (tile_iterator<KEYS> w(p.n, p.part.chunk, t); w.next(); stage->next()) {
+        for (tile_iterator<KEYS> w(p.n, chunk_of<!KEYS>(p.part.in), t); w.next(); stage->next()) {
             const int head = w.streamed_head(o.head);
             const stage_info x = stage_info_of(w, &cursor, KEYS ? head : o.head);
             float2 rows[2];

@@ -13,27 +13,41 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Tiles of the queries of `x` in tokens [from, end) that see the keys [key, key + rows). */
+/* Tokens [from, end). */
+typedef struct chunk {
+    int64_t from, end;
+} chunk;
+
+static chunk chunk_at(int64_t i, int64_t size, int64_t all)
+{
+    return (chunk){i * size, d9di_i64_min(all, (i + 1) * size)};
+}
+
+/* Tiles of the queries of `x` in a chunk that see the keys [key, key + rows). */
 static int64_t tiles_of(const d9d_attention_dims *n, const d9d_segment *x, int64_t key,
-                        int64_t rows, int64_t from, int64_t end)
+                        int64_t rows, const chunk *queries)
 {
     const int64_t beyond = x->nk - x->nq, window = n->window > 0 ? n->window : INT32_MAX;
     int64_t lo = d9di_i64_max(0, key - beyond) / TILE * TILE;
     int64_t hi = d9di_i64_min(x->nq, key - beyond + window + rows - 1);
 
-    lo = d9di_i64_max(lo, round_up(d9di_i64_max(0, from - x->q), ROWS));
-    hi = d9di_i64_min(hi, round_up(d9di_i64_max(0, end - x->q), ROWS));
+    lo = d9di_i64_max(lo, round_up(d9di_i64_max(0, queries->from - x->q), ROWS));
+    hi = d9di_i64_min(hi, round_up(d9di_i64_max(0, queries->end - x->q), ROWS));
     return hi > lo ? d9di_i64_ceil_div(hi - lo, TILE) : 0;
 }
 
-static int64_t blocks_in_chunk(const d9d_attention_dims *n, const d9d_segment *list, int64_t count,
-                               int64_t key_rows, int64_t from, int64_t end)
+static int64_t blocks_of_pair(const d9d_attention_dims *n, const d9d_segment *list, int64_t count,
+                              int64_t key_rows, const chunk *queries, const chunk *keys)
 {
     int64_t sum = 0;
 
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t key = 0; key < list[i].nk; key += key_rows)
-            sum += tiles_of(n, &list[i], key, key_rows, from, end);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t from = round_up(d9di_i64_max(0, keys->from - list[i].k), key_rows);
+        const int64_t end = round_up(d9di_i64_max(0, keys->end - list[i].k), key_rows);
+
+        for (int64_t key = from; key < d9di_i64_min(list[i].nk, end); key += key_rows)
+            sum += tiles_of(n, &list[i], key, key_rows, queries);
+    }
     return sum;
 }
 
@@ -89,30 +103,38 @@ static int64_t whole(const d9d_attention_dims *n, d9d_segment *list)
     return count;
 }
 
+static void check_pair(const d9d_attention_dims *n, const d9d_segment *list, int64_t count,
+                       const d9di_attention_bwd_parts *x, int64_t i)
+{
+    const chunk queries = chunk_at(i / x->n_chunks, x->chunk_queries, n->b * n->s),
+                keys = chunk_at(i % x->n_chunks, x->chunk_keys, n->b * n->z);
+    const int64_t heads = n->a / n->kv * x->heads;
+    const int64_t blocks = blocks_of_pair(n, list, count, x->key_rows, &queries, &keys);
+
+    if (blocks * heads > x->ds_blocks)
+        fail_msg("%lld blocks of %lld heads, scratch for %lld: b %lld s %lld z %lld, window %lld, "
+                 "%lld segments, pair %lld of %lld chunks",
+                 (long long)blocks, (long long)heads, (long long)x->ds_blocks, (long long)n->b,
+                 (long long)n->s, (long long)n->z, (long long)n->window, (long long)count,
+                 (long long)i, (long long)x->n_chunks);
+}
+
 static void check(const d9d_attention_dims *n, const d9d_segment *list, int64_t count,
                   int64_t max_bytes)
 {
     const d9di_attention_bwd_parts x = d9di_attention_bwd_parts_of(n, max_bytes);
-    const int64_t queries = n->b * n->s, group = n->a / n->kv;
+    const int64_t pairs = x.n_chunks * x.n_chunks;
 
-    assert_true(x.heads >= 1 && x.heads <= n->kv && x.chunk_queries >= 1);
-    assert_true(x.n_chunks * x.chunk_queries >= queries);
-    assert_int_equal(x.n_parts, x.n_chunks * d9di_i64_ceil_div(n->kv, x.heads));
-    assert_true(x.n_chunks == 1 || (x.heads == 1 && x.chunk_queries % ROWS == 0));
-    assert_true(x.ds_blocks * x.ds_block_bytes <= max_bytes || x.chunk_queries <= ROWS ||
-                x.ds_blocks == 1);
-    for (int64_t c = 0; c < x.n_chunks; c++) {
-        const int64_t from = c * x.chunk_queries,
-                      end = d9di_i64_min(queries, from + x.chunk_queries);
-        const int64_t blocks = blocks_in_chunk(n, list, count, x.key_rows, from, end);
-
-        if (blocks * group * x.heads > x.ds_blocks)
-            fail_msg("%lld blocks of %lld heads, scratch for %lld: b %lld s %lld z %lld, window "
-                     "%lld, %lld segments, chunk %lld of %lld",
-                     (long long)blocks, (long long)(group * x.heads), (long long)x.ds_blocks,
-                     (long long)n->b, (long long)n->s, (long long)n->z, (long long)n->window,
-                     (long long)count, (long long)c, (long long)x.n_chunks);
-    }
+    assert_true(x.heads >= 1 && x.heads <= n->kv);
+    assert_true(x.n_chunks * x.chunk_queries >= n->b * n->s);
+    assert_true(x.n_chunks * x.chunk_keys >= n->b * n->z);
+    assert_int_equal(x.n_parts, pairs * d9di_i64_ceil_div(n->kv, x.heads));
+    assert_true(x.n_chunks == 1 ||
+                (x.heads == 1 && x.chunk_queries % ROWS == 0 && x.chunk_keys % ROWS == 0));
+    assert_true(x.ds_blocks * x.ds_block_bytes <= max_bytes || x.ds_blocks == 1 ||
+                (x.chunk_queries <= ROWS && x.chunk_keys <= ROWS));
+    for (int64_t i = 0; i < pairs; i++)
+        check_pair(n, list, count, &x, i);
 }
 
 static d9d_attention_dims draw_dims(void)
