@@ -2,8 +2,9 @@
  * their dS blocks that hold for any well-formed list of segments (d9d/kernels/segment.h).
  *
  * A document of n queries and keys has at most g(n) = sum over i of ceil((n - i key_rows) / 64)
- * blocks. Without ceil g is convex, so that packed documents have at most the blocks of a whole row,
- * and a partial one for each of their blocks of keys. Sliding windows bound each term of the sum.
+ * blocks. Without ceil g is convex, so that packed documents have at most the blocks of a whole
+ * row, and a partial one for each of their blocks of keys. Sliding windows bound each term of the
+ * sum.
  */
 #include "common/kernel_common.h"
 
@@ -54,10 +55,15 @@ static int64_t keys_of_segments(const d9d_attention_dims *n)
     return n->b * (n->s + chunks * n->z);
 }
 
-/* Most blocks of a query head in any of `chunks` chunks of queries and as many of keys. */
+static bool has_one_pair(const d9d_attention_dims *n, const d9di_attention_bwd_parts *x)
+{
+    return x->chunk_queries >= n->b * n->s && x->chunk_keys >= n->b * n->z;
+}
+
+/* Most blocks of a query head in any pair of chunks. */
 static int64_t head_blocks(const d9d_attention_dims *n, const d9di_attention_bwd_parts *x)
 {
-    const bool all = x->n_chunks == 1, of_rows = n->z == n->s || n->chunks > 0;
+    const bool all = has_one_pair(n, x), of_rows = n->z == n->s || n->chunks > 0;
     const int64_t rows = n->b * d9di_i64_max(1, n->chunks);
     const int64_t segments = n->segments > 0 ? n->segments : rows;
     const int64_t keys = d9di_i64_min(n->z, x->chunk_keys);
@@ -74,36 +80,74 @@ static int64_t head_blocks(const d9d_attention_dims *n, const d9di_attention_bwd
     return d9di_i64_min(any, whole + 2 * (keys_of_segments(n) / x->key_rows + 2 * segments));
 }
 
-/* A chunk of `tokens`, of which there are `chunks`: whole blocks. */
-static int64_t chunk_size(int64_t tokens, int64_t chunks)
+/* Sets the chunks, unless the dS of such a pair has more than `most` blocks for a key head. */
+static bool try_chunks(const d9d_attention_dims *n, int64_t queries, int64_t keys, int64_t most,
+                       d9di_attention_bwd_parts *x)
 {
-    return chunks == 1 ? tokens
-                       : d9di_i64_round_up(d9di_i64_ceil_div(tokens, chunks),
-                                           D9DI_DS_BLOCK_QUERY_ROWS);
+    d9di_attention_bwd_parts y = *x;
+
+    y.chunk_queries = d9di_i64_min(queries, d9di_i64_max(1, n->b * n->s));
+    y.chunk_keys = d9di_i64_min(keys, d9di_i64_max(1, n->b * n->z));
+    y.ds_blocks = d9di_i64_max(1, n->a / n->kv * head_blocks(n, &y));
+    if (y.ds_blocks > most)
+        return false;
+    *x = y;
+    return true;
 }
 
-d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n,
-                                                     int64_t max_bytes)
+/* Chunks of which each has work tiles for all `sms` blocks: a block of keys, or one of queries for
+ * each query head. The least ones, then larger ones as long as they fit. */
+static bool busy_chunks(const d9d_attention_dims *n, int64_t sms, int64_t most,
+                        d9di_attention_bwd_parts *x)
 {
-    const int64_t queries = d9di_i64_max(1, n->b * n->s), keys = d9di_i64_max(1, n->b * n->z);
+    int64_t keys = sms * D9DI_DS_BLOCK_QUERY_ROWS, queries = keys;
+
+    for (int64_t heads = n->a / n->kv; !try_chunks(n, queries, keys, most, x); heads /= 2) {
+        if (heads < 2)
+            return false;
+        queries = d9di_i64_round_up(queries / 2, D9DI_DS_BLOCK_QUERY_ROWS);
+    }
+    for (;;) {
+        if (keys < n->b * n->z && try_chunks(n, queries, 2 * keys, most, x))
+            keys *= 2;
+        else if (queries < n->b * n->s && try_chunks(n, 2 * queries, keys, most, x))
+            queries *= 2;
+        else
+            return true;
+    }
+}
+
+/* The same without regard to `sms`: as few chunks as possible. */
+static void small_chunks(const d9d_attention_dims *n, int64_t most, d9di_attention_bwd_parts *x)
+{
+    const int64_t rows = D9DI_DS_BLOCK_QUERY_ROWS;
+    int64_t queries = n->b * n->s, keys = n->b * n->z;
+
+    do {
+        queries = d9di_i64_round_up(d9di_i64_ceil_div(queries, 2), rows);
+        keys = d9di_i64_round_up(d9di_i64_ceil_div(keys, 2), rows);
+    } while (!try_chunks(n, queries, keys, most, x) && (queries > rows || keys > rows));
+    if (x->ds_blocks == 0)
+        (void)try_chunks(n, queries, keys, INT64_MAX, x);
+}
+
+d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n, int64_t max_bytes,
+                                                     int64_t sms)
+{
     const int64_t key_rows = n->d > 128 ? 64 : 128, bytes = key_rows * QUERIES * 2;
     const int64_t most = d9di_i64_max(1, max_bytes / bytes);
     d9di_attention_bwd_parts x = {.key_rows = key_rows, .ds_block_bytes = bytes, .heads = 1};
-    int64_t blocks;
 
-    do {
-        x.n_chunks++;
-        x.chunk_queries = chunk_size(queries, x.n_chunks);
-        x.chunk_keys = chunk_size(keys, x.n_chunks);
-        blocks = d9di_i64_max(1, n->a / n->kv * head_blocks(n, &x));
-    } while (blocks > most && (x.chunk_queries > D9DI_DS_BLOCK_QUERY_ROWS ||
-                               x.chunk_keys > D9DI_DS_BLOCK_QUERY_ROWS));
-    if (x.n_chunks == 1) {
-        const int64_t at_once = d9di_i64_max(1, d9di_i64_min(n->kv, most / blocks));
+    if (try_chunks(n, INT64_MAX, INT64_MAX, most, &x)) {
+        const int64_t at_once = d9di_i64_min(n->kv, most / x.ds_blocks);
 
         x.heads = d9di_i64_ceil_div(n->kv, d9di_i64_ceil_div(n->kv, at_once));
+    } else if (!busy_chunks(n, sms, most, &x)) {
+        small_chunks(n, most, &x);
     }
-    x.n_parts = x.n_chunks * x.n_chunks * d9di_i64_ceil_div(n->kv, x.heads);
-    x.ds_blocks = blocks * x.heads;
+    x.query_chunks = d9di_i64_ceil_div(d9di_i64_max(1, n->b * n->s), x.chunk_queries);
+    x.key_chunks = d9di_i64_ceil_div(d9di_i64_max(1, n->b * n->z), x.chunk_keys);
+    x.n_parts = x.query_chunks * x.key_chunks * d9di_i64_ceil_div(n->kv, x.heads);
+    x.ds_blocks *= x.heads;
     return x;
 }

@@ -10,9 +10,10 @@
  *
  * FlashAttention-3 has one launch, which owns keys and adds dQ with atomics in changing order. Here
  * one launch owns keys (KEYS) and a second owns queries, so that one block computes each sum in one
- * order. The first stores dS in scratch, which the second reads: 5 GEMMs in all. Scratch is bounded:
- * the two launches are repeated for parts of the call, some key heads or chunks of the queries and
- * keys of one at a time. Between parts sums are kept in float32, so that the bits stay the same.
+ * order. The first stores dS in scratch, which the second reads: 5 GEMMs in all. Scratch is
+ * bounded: the two launches are repeated for parts of the call, some key heads or chunks of the
+ * queries and keys of one at a time. Between parts sums are kept in float32, so that the bits stay
+ * the same.
  *
  *     FlashAttention-3 (hopper/)               here (attention_bwd_sm90_...)
  *     flash_bwd_preprocess: dPsum, LSE_log2    preprocess_kernel: delta, lse2
@@ -39,8 +40,8 @@
  * Pipeline of a tile: TMA (producer warp) -> full barrier -> wgmma X, Y -> exp2 -> wgmma sums,
  * while the next X runs -> empty barrier.
  *
- * dK and dV of heads of more than 128 features exceed the registers: a block has 64 stationary keys.
- * One warpgroup computes X, P and dV, the other Y, dS and dK (attention_bwd_sm90_d256.cuh).
+ * dK and dV of heads of more than 128 features exceed the registers: a block has 64 stationary
+ * keys. One warpgroup computes X, P and dV, the other Y, dS and dK (attention_bwd_sm90_d256.cuh).
  *
  * Tiles begin with a segment, so that a segment's bits do not depend on its position. The keys of
  * segments that begin with the same key are read by queries of all of them and of all query heads
@@ -65,16 +66,16 @@ namespace
  * places its dS blocks. The other blocks compute delta and lse2. */
 enum { LIST_BLOCKS = 2 };
 
-/* The chunks of a call: `count` of `queries` and as many of `keys`. */
+/* The chunks of a call, and their sizes. */
 struct chunk_grid {
-    int count, queries, keys;
+    int query_chunks, key_chunks, queries, keys;
 
-    __host__ __device__ int pairs() const { return count * count; }
+    __host__ __device__ int pairs() const { return query_chunks * key_chunks; }
 
     /* Pair number i: keys change faster. */
     __host__ __device__ chunk_pair pair(const bwd_sizes &n, int i) const
     {
-        const int q = i / count * queries, k = i % count * keys;
+        const int q = i / key_chunks * queries, k = i % key_chunks * keys;
 
         return {i,
                 {q, (int)d9di_i64_min((int64_t)n.b * n.s, (int64_t)q + queries)},
@@ -117,7 +118,8 @@ static __global__ void __launch_bounds__(LIST_BLOCK)
                       ds_buffer ds, int parts, chunk_grid chunks)
 {
     const int64_t all = (int64_t)n.b * n.s * n.a;
-    const int warps = LIST_BLOCK / WARP, pair = (int)blockIdx.x - LIST_BLOCKS, pairs = chunks.pairs();
+    const int warps = LIST_BLOCK / WARP, pair = (int)blockIdx.x - LIST_BLOCKS,
+              pairs = chunks.pairs();
 
     if (blockIdx.x == 0)
         make_task_list<true>(n, keys, parts);
@@ -153,8 +155,8 @@ template <class L> DEVICE void init_barriers(const smem_offsets &at)
 
 /* The consumers of a launch. */
 template <class L>
-using mainloop = std::conditional_t<
-    !L::KEYS, dq_any<L>, std::conditional_t<L::SHARED_TILE, dkv_d256<L>, dkv_d128<L>>>;
+using mainloop = std::conditional_t<!L::KEYS, dq_any<L>,
+                                    std::conditional_t<L::SHARED_TILE, dkv_d256<L>, dkv_d128<L>>>;
 
 template <class L>
 __global__ void __launch_bounds__(BLOCK, 1)
@@ -213,10 +215,11 @@ struct bwd_launches {
 
 chunk_grid chunk_grid_of(const d9di_attention_bwd_parts &of)
 {
-    return {(int)of.n_chunks, (int)of.chunk_queries, (int)of.chunk_keys};
+    return {(int)of.query_chunks, (int)of.key_chunks, (int)of.chunk_queries, (int)of.chunk_keys};
 }
 
-/* Runs both launches for each part. A head's parts follow each other: they share unfinished sums. */
+/* Runs both launches for each part. A head's parts follow each other: they share unfinished sums.
+ */
 template <int D, int DV>
 d9d_status launch_parts(d9d_stream s, const char *op, bwd_launches *x,
                         const d9di_attention_bwd_parts &of)
@@ -298,7 +301,7 @@ bwd_scratch bwd_scratch_alloc(const d9d_attention_dims &n, const d9di_attention_
                               d9di_cuda_arena *r)
 {
     const int64_t rows = n.b * n.s * n.a, segments = segments_of(n),
-                  pairs = of.n_chunks * of.n_chunks;
+                  pairs = of.query_chunks * of.key_chunks;
     bwd_scratch x;
 
     x.list = arena_alloc<d9d_segment>(r, n.segment == NULL ? segments : 0);
@@ -309,7 +312,7 @@ bwd_scratch bwd_scratch_alloc(const d9d_attention_dims &n, const d9di_attention_
     x.ds = {arena_alloc<char>(r, of.ds_blocks * of.ds_block_bytes), of.ds_blocks,
             arena_alloc<int32_t>(r, segments * pairs), arena_alloc<int32_t>(r, pairs)};
     x.dq = x.dkv = NULL;
-    if (of.n_chunks == 1)
+    if (pairs == 1)
         return x;
     x.dq = sums_alloc(r, x.queries.capacity * (n.a / n.kv), BLOCK_ROWS, launcher_for(n).features);
     x.dkv = sums_alloc(r, x.keys.capacity, 2 * of.key_rows, launcher_for(n).features);
@@ -402,7 +405,7 @@ bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *
 d9d_status d9di_attention_bwd_sm90(d9d_stream s, const d9di_attention_call *c)
 {
     const d9di_attention_bwd_parts of =
-        d9di_attention_bwd_parts_of(&c->n, d9di_attention_max_score_bytes(s));
+        d9di_attention_bwd_parts_of(&c->n, d9di_attention_max_score_bytes(s), s->sms);
     d9di_cuda_arena r = {nullptr, 0};
     void *scratch;
     d9d_status st;

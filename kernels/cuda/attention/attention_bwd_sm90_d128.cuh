@@ -1,5 +1,6 @@
 /* attention_bwd_sm90_d128.cuh - attention backward on Hopper, dK and dV of heads of up to 128
- * features: each consumer warpgroup has 64 stationary keys of its own. See attention_bwd_sm90.cu. */
+ * features: each consumer warpgroup has 64 stationary keys of its own. See attention_bwd_sm90.cu.
+ */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D128_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D128_CUH
 

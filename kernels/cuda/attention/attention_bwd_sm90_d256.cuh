@@ -6,9 +6,9 @@
  *     warpgroup 0    X = K Q'     P = exp(scale X - lse)    dV += P dO
  *     warpgroup 1    Y = V dO'    dS = P (Y - delta)        dK += dS Q
  *
- * so that each warpgroup has the accumulators of one sum. A thread of warpgroup 1 needs the P of the same
- * thread of warpgroup 0, rounded to bfloat16. P is passed in shared memory, 64 bytes a thread,
- * double-buffered (BUFFERS); a warp waits only for its counterpart.
+ * so that each warpgroup has the accumulators of one sum. A thread of warpgroup 1 needs the P of
+ * the same thread of warpgroup 0, rounded to bfloat16. P is passed in shared memory, 64 bytes a
+ * thread, double-buffered (BUFFERS); a warp waits only for its counterpart.
  */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D256_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D256_CUH

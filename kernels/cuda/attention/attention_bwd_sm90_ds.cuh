@@ -111,8 +111,8 @@ template <bool KEYS> struct ds_block_cursor {
 /* Clamps sums. */
 enum { MAX_DS_BLOCKS = 1 << 30 };
 
-/* One block assigns the dS blocks of all segments in a pair of chunks; each thread has a contiguous range of
- * segments. */
+/* One block assigns the dS blocks of all segments in a pair of chunks; each thread has a contiguous
+ * range of segments. */
 DEVICE void place_ds_blocks(const bwd_sizes &n, const ds_chunk &out)
 {
     __shared__ int begin[LIST_BLOCK];

@@ -301,7 +301,8 @@ template <class L> struct consumer_warpgroup {
     __device__ __forceinline__ float4 *unfinished_at(const work_tile &o, int i) const
     {
         return p.unfinished +
-               (((int64_t)o.slot * CONSUMERS + group) * L::SUMS + (L::SUMS == 1 ? 0 : i)) * L::SUM4 +
+               (((int64_t)o.slot * CONSUMERS + group) * L::SUMS + (L::SUMS == 1 ? 0 : i)) *
+                   L::SUM4 +
                thread;
     }
 

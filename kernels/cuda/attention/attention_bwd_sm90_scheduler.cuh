@@ -240,8 +240,8 @@ template <bool KEYS> struct tile_iterator {
 
     __device__ __forceinline__ tile_iterator(const bwd_sizes &n, const token_chunk &chunk,
                                              const tile_task &t)
-        : n(n), chunk(chunk), t(t), heads(KEYS ? n.group : 1), head(heads - 1),
-          segment(t.from - 1), tile(0), range(make_int2(0, 0))
+        : n(n), chunk(chunk), t(t), heads(KEYS ? n.group : 1), head(heads - 1), segment(t.from - 1),
+          tile(0), range(make_int2(0, 0))
     {
     }
 

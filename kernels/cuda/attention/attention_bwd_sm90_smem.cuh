@@ -49,9 +49,9 @@ template <int D, int DV, bool IS_KEYS> struct layout {
         TILE = SIDE * SLABS * 128,
         VALUE_TILE = SIDE * VALUE_SLABS * 128,
         STAGE = TILE + (KEYS ? +VALUE_TILE : CONSUMERS * TILE_BYTES),
-        STAGES = !SHARED_TILE                ? 4
+        STAGES = !SHARED_TILE               ? 4
                  : SLABS + VALUE_SLABS <= 6 ? 3
-                                             : 2,
+                                            : 2,
         OUT_SLABS = D > 128 ? 1 : SLABS, /* stored at a time */
         OUT = SIDE * OUT_SLABS * 128,
         STATIONARY_BYTES = KEYS ? TILES * (TILE + VALUE_TILE) : 0,
@@ -73,8 +73,8 @@ template <int D, int DV, bool IS_KEYS> struct layout {
     static_assert(BYTES <= 232448, "shared memory of a block");
 };
 
-/* Addresses of the mbarriers: a stage is full or empty; the work tile, with its stationary tiles, is
- * published or released; with SHARED_TILE, a P buffer is full or empty, per buffer and pair of
+/* Addresses of the mbarriers: a stage is full or empty; the work tile, with its stationary tiles,
+ * is published or released; with SHARED_TILE, a P buffer is full or empty, per buffer and pair of
  * warps. */
 struct smem_offsets {
     uint32_t base, full, empty, work_full, work_empty, p_full, p_empty;
@@ -83,8 +83,13 @@ template <class L> DEVICE smem_offsets smem_offsets_make(uint32_t base)
 {
     const uint32_t b = base + L::OFFSET_BARRIERS, rest = b + 16 * L::STAGES;
 
-    return {base,     b,         b + 8 * L::STAGES, rest,
-            rest + 8, rest + 16, rest + 16 + 8 * BUFFERS * GROUP / WARP};
+    return {base,
+            b,
+            b + 8 * L::STAGES,
+            rest,
+            rest + 8,
+            rest + 16,
+            rest + 16 + 8 * BUFFERS * GROUP / WARP};
 }
 
 /* Tile of streamed array i in a stage, dS tiles being array 1; the stage's stage_info. */
@@ -111,17 +116,17 @@ struct tma_descriptors {
 
 /* A block's current task and head. */
 struct work_tile {
-    int first, tokens; /* stationary tokens: the first, and how many are left in the segment */
-    int head;          /* of the stationary side; -1: no more work */
-    int steps;         /* streamed tiles, over all segments and heads */
+    int first, tokens;     /* stationary tokens: the first, and how many are left in the segment */
+    int head;              /* of the stationary side; -1: no more work */
+    int steps;             /* streamed tiles, over all segments and heads */
     int slot;              /* of its unfinished sums */
     int begun, unfinished; /* earlier parts have added to the sums; later ones will */
     int unused;
 };
 
 /* A stage's tile. query, key: its first ones, counted from the segment such that query i sees keys
- * up to i. nq: the segment's queries. ds_block: the tile's dS block, or NONE. The second warpgroup's
- * is the next one, so that NONE must not be followed by a block. */
+ * up to i. nq: the segment's queries. ds_block: the tile's dS block, or NONE. The second
+ * warpgroup's is the next one, so that NONE must not be followed by a block. */
 enum { NONE = -2 };
 struct stage_info {
     int query, key, nq, ds_block;
@@ -279,8 +284,8 @@ template <class L> struct producer {
         bool any[CONSUMERS];
 
         for (int i = 0; i < CONSUMERS; i++)
-            any[i] = !score_mask_of<KEYS>(x, i, p.n.window).none_visible() &&
-                     in_scratch(x.ds_block + i);
+            any[i] =
+                !score_mask_of<KEYS>(x, i, p.n.window).none_visible() && in_scratch(x.ds_block + i);
         mbarrier_arrive_expect_tx(full, L::TILE + (any[0] + any[1]) * TILE_BYTES);
         load(streamed_tile_at<L>(at, stage, 0), &m.streamed[0], L::SLABS, full, head, w.streamed());
         for (int i = 0; i < CONSUMERS; i++)
