@@ -58,28 +58,21 @@ static inline bool d9di_attention_plan_fits(const d9d_attention_dims *n)
 /* Most scratch for scores, unless the options set it. */
 #define D9DI_ATTENTION_MAX_SCORE_BYTES ((int64_t)4 << 30)
 
-/* dS blocks of the Hopper backward, if each row, or each chunk, is one document: the number of
- * BLOCK_QUERIES x BLOCK_KEYS blocks with visible scores. */
-enum { D9DI_DS_BLOCK_QUERIES = 64, D9DI_DS_BLOCK_KEYS = 128, D9DI_DS_BLOCK_BYTES = 64 * 128 * 2 };
-static inline int64_t d9di_attention_ds_blocks(const d9d_attention_dims *n)
-{
-    const int64_t pieces = d9di_i64_max(1, n->chunks), size = n->s / pieces;
-    const int64_t wide =
-        n->window > 0 ? (n->window + D9DI_DS_BLOCK_KEYS - 1) / D9DI_DS_BLOCK_QUERIES + 2 : size;
-    int64_t units = 0;
-
-    for (int64_t p = 0; p < pieces; p++) {
-        const int64_t end = n->chunks > 0 ? n->chunk_end[p] : n->z;
-
-        for (int64_t key = 0; key < end; key += D9DI_DS_BLOCK_KEYS) {
-            const int64_t first = d9di_i64_max(0, key - (end - size)) / D9DI_DS_BLOCK_QUERIES;
-
-            units += d9di_i64_max(
-                0, d9di_i64_min(wide, d9di_i64_ceil_div(size, D9DI_DS_BLOCK_QUERIES) - first));
-        }
-    }
-    return n->b * n->a * units;
-}
+/* The Hopper backward stores dS in scratch for a part of a call at a time: `heads` key heads and
+ * the query heads of their groups or, if one key head exceeds the scratch, chunk_queries of its B S
+ * queries and chunk_keys of its B Z keys. There are query_chunks and key_chunks of these, and
+ * n_parts in all. A dS block is the part of dS of key_rows keys and D9DI_DS_BLOCK_QUERIES queries
+ * of a document; no part has more than ds_blocks. */
+enum { D9DI_DS_BLOCK_QUERIES = 64, D9DI_DS_BLOCK_QUERY_ROWS = 128 };
+typedef struct d9di_attention_bwd_parts {
+    int64_t key_rows, ds_block_bytes;
+    int64_t heads, chunk_queries, chunk_keys, query_chunks, key_chunks, n_parts;
+    int64_t ds_blocks;
+} d9di_attention_bwd_parts;
+/* max_bytes: of dS; a part of D9DI_DS_BLOCK_QUERY_ROWS queries and as many keys may exceed it. sms:
+ * blocks that run at a time, which chunks keep busy to the last where max_bytes allows it. */
+d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n, int64_t max_bytes,
+                                                     int64_t sms);
 
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_args_check_float(const char *op, d9d_dtype t);

@@ -166,12 +166,15 @@ static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
            (grouped ? keys * n->a : 0) + (added ? keys * n->kv : 0) + slices;
 }
 
-/* dS that the Hopper backward stores. */
-static int64_t ds_bytes(const d9d_attention_dims *n)
+/* dS that the Hopper backward stores at a time, and the sums of a head between its parts. */
+static int64_t sm90_bwd_scratch(d9d_stream s, const d9d_attention_dims *n)
 {
-    return n->d > 128 ? 0
-                      : d9di_i64_min(D9DI_ATTENTION_MAX_SCORE_BYTES,
-                                     d9di_attention_ds_blocks(n) * D9DI_DS_BLOCK_BYTES);
+    const d9di_attention_bwd_parts x = d9di_attention_bwd_parts_of(
+        n, D9DI_ATTENTION_MAX_SCORE_BYTES, d9d_sim_get_chip(d9d_sim_of_stream(s))->sms);
+
+    const int64_t sums = n->b * (n->s * (n->a / n->kv) + 2 * n->z) * n->d * 4;
+
+    return x.ds_blocks * x.ds_block_bytes + (x.query_chunks * x.key_chunks > 1 ? sums : 0);
 }
 
 d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
@@ -182,7 +185,7 @@ d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n,
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
     if (backward && sm90_bwd_supported(s, n))
-        return d9di_sim_use_scratch(s, 2 * sums + ds_bytes(n));
+        return d9di_sim_use_scratch(s, 2 * sums + sm90_bwd_scratch(s, n));
     if (!cudnn_supported(n, backward))
         return d9di_sim_use_scratch(s, backward ? sums : 0);
     x = as_segments(n, backward);

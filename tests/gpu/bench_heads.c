@@ -1,11 +1,13 @@
 /* bench_heads.c - benchmark of attention by head size, forward and backward.
  *
- *     bench_heads [window] [documents] [FEATURES ...]
+ *     bench_heads [window] [documents] [row=LENGTH] [FEATURES ...]
  *
- * Causal attention, bfloat16, random data, 4 sequences of 4096 tokens, 16 query heads over 8 key
- * heads (GQA).  Either full attention, a sliding window of 1024, or packed documents (varlen).
+ * Causal attention, bfloat16, random data, 4 sequences of 4096 tokens or one of LENGTH, 16 query
+ * heads over 8 key heads (GQA).  Either full attention, a sliding window of 1024, or packed
+ * documents (varlen).
  * Prints a line per head size, by default 32 to 256 in steps of 8: its features, microseconds
- * forward and backward, and TFLOP/s of the unmasked products.  Best of five series of ten calls.
+ * forward and backward, and TFLOP/s of the unmasked products.  Best of five series of ten calls, of
+ * one if the sequence is longer than 16,384.
  */
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +30,7 @@ typedef struct bench {
     d9d_stream s;
     void *p[ARRAYS];
     float *lse;
-    int64_t window, segments;
+    int64_t rows, length, window, segments;
     d9d_segment *segment; /* of the device */
 } bench;
 
@@ -54,6 +56,7 @@ static void must(d9d_status st)
 
 static double best_seconds(const bench *b, const d9d_attention_dims *n, call *run)
 {
+    const int calls = b->length > 4 * S ? 1 : CALLS;
     double best = INFINITY;
 
     must(run(b, n)); /* plans */
@@ -61,10 +64,10 @@ static double best_seconds(const bench *b, const d9d_attention_dims *n, call *ru
     for (int i = 0; i < SERIES; i++) {
         const int64_t start = d9d_clock_ns();
 
-        for (int j = 0; j < CALLS; j++)
+        for (int j = 0; j < calls; j++)
             must(run(b, n));
         must(d9d_device_sync(b->dev));
-        best = fmin(best, (double)(d9d_clock_ns() - start) * 1e-9 / CALLS);
+        best = fmin(best, (double)(d9d_clock_ns() - start) * 1e-9 / calls);
     }
     return best;
 }
@@ -82,7 +85,7 @@ static double seen_of_row(const bench *b)
     double sum = 0.0;
 
     if (b->segments == 0)
-        return seen(S, b->window);
+        return seen(b->length, b->window);
     for (int i = 0; i < DOCUMENTS; i++)
         sum += seen(lengths[i], b->window);
     return sum;
@@ -108,9 +111,9 @@ static void pack(bench *b)
 static void show(const bench *b, int64_t features)
 {
     const d9d_attention_dims n = {.t = D9D_BF16,
-                                  .b = B,
-                                  .s = S,
-                                  .z = S,
+                                  .b = b->rows,
+                                  .s = b->length,
+                                  .z = b->length,
                                   .a = A,
                                   .kv = KV,
                                   .d = features,
@@ -119,7 +122,7 @@ static void show(const bench *b, int64_t features)
                                   .segments = b->segments,
                                   .segment = b->segment,
                                   .scale = 1.0f / sqrtf((float)features)};
-    const double product = 2.0 * B * A * seen_of_row(b) * (double)features;
+    const double product = 2.0 * (double)(b->rows * A) * seen_of_row(b) * (double)features;
     const double out = best_seconds(b, &n, forward), back = best_seconds(b, &n, backward);
 
     printf("%3lld %9.0f us %9.0f us %7.0f %7.0f TFLOP/s\n", (long long)features, out * 1e6,
@@ -127,10 +130,29 @@ static void show(const bench *b, int64_t features)
     fflush(stdout);
 }
 
+/* Reads the words before the features; returns the number of arguments read. */
+static int read_words(bench *b, int argc, char **argv, bool *packed)
+{
+    int i = 1;
+
+    for (; i < argc && strtol(argv[i], NULL, 10) == 0; i++)
+        if (strcmp(argv[i], "window") == 0) {
+            b->window = WINDOW;
+        } else if (strcmp(argv[i], "documents") == 0) {
+            *packed = true;
+        } else if (strncmp(argv[i], "row=", 4) == 0) {
+            b->rows = 1;
+            b->length = strtol(argv[i] + 4, NULL, 10);
+        }
+    return i;
+}
+
 int main(int argc, char **argv)
 {
-    const int64_t n = (int64_t)B * S * A * MOST, zero = 0;
-    bench b = {0};
+    bench b = {.rows = B, .length = S};
+    bool packed = false;
+    const int first = read_words(&b, argc, argv, &packed);
+    const int64_t tokens = b.rows * b.length, n = tokens * A * MOST, zero = 0;
 
     must(d9d_device_open(unit_device_name(), &b.dev));
     b.k = b.dev->kernels;
@@ -140,23 +162,18 @@ int main(int argc, char **argv)
         must(b.k->elementwise->random(b.s, D9D_BF16, b.p[i], D9D_INIT_NORMAL, 1.0f,
                                       (d9d_rng){1, (uint64_t)i}, 1, &n, &zero, &n));
     }
-    must(d9d_device_alloc(b.dev, (uint64_t)B * S * A * 4, (void **)&b.lse));
-    for (; argc > 1 && strtol(argv[1], NULL, 10) == 0; argc--, argv++)
-        if (strcmp(argv[1], "window") == 0)
-            b.window = WINDOW;
-        else
-            pack(&b);
-    if (argc > 1)
-        for (int i = 1; i < argc; i++)
-            show(&b, strtol(argv[i], NULL, 10));
-    else
-        for (int64_t d = 32; d <= MOST; d += 8)
-            show(&b, d);
+    must(d9d_device_alloc(b.dev, (uint64_t)(tokens * A) * 4, (void **)&b.lse));
+    if (packed && b.length == S)
+        pack(&b);
+    for (int i = first; i < argc; i++)
+        show(&b, strtol(argv[i], NULL, 10));
+    for (int64_t d = 32; first == argc && d <= MOST; d += 8)
+        show(&b, d);
     for (int i = 0; i < ARRAYS; i++)
         d9d_device_free(b.dev, b.p[i], (uint64_t)n * 2);
     if (b.segment != NULL)
         d9d_device_free(b.dev, b.segment, sizeof(*b.segment) * B * DOCUMENTS);
-    d9d_device_free(b.dev, b.lse, (uint64_t)B * S * A * 4);
+    d9d_device_free(b.dev, b.lse, (uint64_t)(tokens * A) * 4);
     d9d_device_close(b.dev);
     return 0;
 }

@@ -1,14 +1,14 @@
-/* attention_bwd_sm90_d256.cuh - attention backward on Hopper, heads of more than 128 features: both
- * consumer warpgroups share the same 64 stationary tokens. See attention_bwd_sm90.cu.
+/* attention_bwd_sm90_d256.cuh - attention backward on Hopper, dK and dV of heads of more than 128
+ * features: both consumer warpgroups share the same 64 stationary keys. See attention_bwd_sm90.cu.
  *
  * A tile of 64 x 64 scores, P and dS, and the sums:
  *
- *     warpgroup 0  X = stationary[0] streamed[0]'  P = exp(scale X - lse)  KEYS: dV += P' dO
- *     warpgroup 1  Y = stationary[1] streamed[1]'  dS = P (Y - delta)      dQ, dK += dS streamed[0]
+ *     warpgroup 0    X = K Q'     P = exp(scale X - lse)    dV += P dO
+ *     warpgroup 1    Y = V dO'    dS = P (Y - delta)        dK += dS Q
  *
- * so that each warpgroup has 64 x D accumulators. A thread of warpgroup 1 needs the P of the same
- * thread of warpgroup 0, rounded to bfloat16. P is passed in shared memory, 64 bytes a thread,
- * double-buffered (BUFFERS); a warp waits only for its counterpart.
+ * so that each warpgroup has the accumulators of one sum. A thread of warpgroup 1 needs the P of
+ * the same thread of warpgroup 0, rounded to bfloat16. P is passed in shared memory, 64 bytes a
+ * thread, double-buffered (BUFFERS); a warp waits only for its counterpart.
  */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D256_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D256_CUH
@@ -19,8 +19,7 @@ namespace
 {
 
 /* Hands P from warpgroup 0 to warpgroup 1: the view of one thread. */
-template <int D> struct p_handoff {
-    typedef layout<D> L;
+template <class L> struct p_handoff {
     const smem_offsets &at;
     int thread, warp, lane;
     pipeline_state<BUFFERS> buffer = {0, 0};
@@ -72,26 +71,25 @@ template <int D> struct p_handoff {
     }
 };
 
-template <int D, bool KEYS> struct bwd_d256 : consumer_warpgroup<D, KEYS> {
-    typedef consumer_warpgroup<D, KEYS> C;
+template <class L> struct dkv_d256 : consumer_warpgroup<L> {
+    typedef consumer_warpgroup<L> C;
+    using C::clear_rows;
     using C::current_work_tile;
     using C::for_each_work_tile;
     using C::gemm_accumulate;
-    using C::gemm_scores;
     using C::group;
-    using C::HELD;
     using C::held_stage_release;
-    using C::load_row_stats_regs;
-    using C::load_stationary_regs;
     using C::next_tile;
     using C::p;
     using C::row_stats_of;
     using C::softmax_recompute;
-    using C::stage_release;
-    using C::stationary_release;
-    using C::store_grad;
+    using C::stationary_tile_at;
+    using C::store_ds;
+    using C::sum_begin;
+    using C::sum_end;
+    using C::work_release;
 
-    p_handoff<D> weights = {this->at, this->thread, this->warp, this->lane};
+    p_handoff<L> weights = {this->at, this->thread, this->warp, this->lane};
 
     /* P in pairs of bfloat16. */
     __device__ __forceinline__ void pack_p(uint32_t (&pairs)[16], const float (&x)[32]) const
@@ -103,20 +101,19 @@ template <int D, bool KEYS> struct bwd_d256 : consumer_warpgroup<D, KEYS> {
 
     /* dS = P (Y - delta), in place of P. */
     __device__ __forceinline__ void make_ds_in_place(uint32_t (&x)[16], const float (&y)[32],
-                                                     const float (&delta)[2], uint32_t s) const
+                                                     uint32_t s) const
     {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            float v[4];
+            const float2 delta = row_stats_of(s, 1, j);
 
-            row_stats_of(v, delta, s, 1, j);
 #pragma unroll
             for (int i = 0; i < 4; i += 2) {
                 uint32_t &w = x[2 * j + i / 2];
                 const float *const dp = y + 4 * j + i;
 
-                w = pack_bf16(__uint_as_float(w << 16) * (dp[0] - v[i]),
-                              __uint_as_float(w & 0xffff0000u) * (dp[1] - v[i + 1]));
+                w = pack_bf16(__uint_as_float(w << 16) * (dp[0] - delta.x),
+                              __uint_as_float(w & 0xffff0000u) * (dp[1] - delta.y));
             }
         }
     }
@@ -124,76 +121,60 @@ template <int D, bool KEYS> struct bwd_d256 : consumer_warpgroup<D, KEYS> {
     /* Warpgroup 0: softmax, and dV. */
     __device__ __forceinline__ void softmax_warpgroup(const work_tile &o)
     {
-        enum { ACCUMULATORS = KEYS ? D / 2 : 1 };
-        float sum[ACCUMULATORS], x[32], lse[2];
-        uint32_t pairs[16], first[HELD];
+        float dv[L::VALUE_FEATURES / 2], x[32];
+        uint32_t pairs[16];
         int steps = o.steps, here, held = NONE;
 
-        load_row_stats_regs(lse, p.lse, o.first, o.head);
-#pragma unroll
-        for (int i = 0; i < ACCUMULATORS; i++)
-            sum[i] = 0.0f;
-        load_stationary_regs(first, 0);
-        while (next_tile(true, 2, &steps, &here, &held)) {
-            gemm_scores(x, first, here, 0);
-            if constexpr (KEYS) {
-                wgmma_wait<1>();
-                held_stage_release(&held);
-            }
+        sum_begin(o, 1, dv);
+        while (next_tile(true, &steps, &here, &held)) {
+            C::template gemm_scores<0>(x, here);
+            wgmma_wait<1>();
+            held_stage_release(&held);
             wgmma_wait<0>();
             wgmma_fence_operand(x);
-            softmax_recompute(x, lse, here);
+            softmax_recompute(x, here);
             pack_p(pairs, x);
             weights.send_p(pairs);
-            if constexpr (KEYS) {
-                gemm_accumulate(sum, pairs, here, 1);
-                held = here;
-            } else {
-                stage_release(here);
-            }
+            gemm_accumulate(dv, pairs, here, 1);
+            held = here;
         }
-        if constexpr (KEYS) {
-            wgmma_wait<0>();
-            held_stage_release(&held);
-            wgmma_fence_operand(sum);
-        }
+        wgmma_wait<0>();
+        held_stage_release(&held);
+        wgmma_fence_operand(dv);
         const work_tile done = current_work_tile();
 
-        stationary_release();
-        if constexpr (KEYS)
-            store_grad(done, 1, sum, 1.0f);
+        work_release();
+        sum_end(done, 1, dv, 1.0f);
     }
 
-    /* Warpgroup 1: dS, and dQ or dK. */
+    /* Warpgroup 1: dS, and dK. */
     __device__ __forceinline__ void ds_warpgroup(const work_tile &o)
     {
-        float sum[D / 2], y[32], delta[2];
-        uint32_t x[16], none[1];
+        float dk[L::FEATURES / 2], y[32];
+        uint32_t x[16];
         int steps = o.steps, here, held = NONE;
 
-        load_row_stats_regs(delta, p.delta, o.first, o.head);
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            sum[i] = 0.0f;
-        while (next_tile(true, 2, &steps, &here, &held)) {
-            gemm_scores(y, none, here, 1);
+        sum_begin(o, 0, dk);
+        clear_rows(stationary_tile_at(1), L::VALUE_SLABS, o.tokens); /* as in dkv_d128 */
+        while (next_tile(true, &steps, &here, &held)) {
+            C::template gemm_scores<1>(y, here);
             wgmma_wait<1>();
             held_stage_release(&held);
             wgmma_wait<0>();
             wgmma_fence_operand(y);
             weights.receive_p(x);
-            make_ds_in_place(x, y, delta, here);
-            gemm_accumulate(sum, x, here, 0);
+            make_ds_in_place(x, y, here);
+            gemm_accumulate(dk, x, here, 0);
+            store_ds(x, here);
             held = here;
         }
         wgmma_wait<0>();
         held_stage_release(&held);
-        wgmma_fence_operand(sum);
-
+        wgmma_fence_operand(dk);
         const work_tile done = current_work_tile();
 
-        stationary_release();
-        store_grad(done, 0, sum, p.scale);
+        work_release();
+        sum_end(done, 0, dk, p.scale);
     }
 
     __device__ __forceinline__ void run()

@@ -31,6 +31,11 @@ DEVICE int ceil_div_int(int n, int by)
     return (n + by - 1) / by;
 }
 
+DEVICE int round_up_int(int n, int to)
+{
+    return ceil_div_int(n, to) * to;
+}
+
 /* --- cluster ---------------------------------------------------------------------------- */
 
 DEVICE uint32_t smem_address(const void *p)

@@ -124,7 +124,7 @@ static void check(void **state, const d9d_attention_dims *n)
     free(want);
 }
 
-/* Room for all heads, for those of one key head, and for none. */
+/* Room for all heads, for those of one key head, and for a chunk of its queries. */
 static const d9d_attention_dims rows = {.t = D9D_BF16,
                                         .b = 2,
                                         .s = 700,
@@ -141,6 +141,10 @@ static void whole_rows(void **state)
 
     check(state, &n);
     n.d = 64;
+    check(state, &n);
+    n.d = 192;
+    check(state, &n);
+    n.d = 256;
     check(state, &n);
 }
 

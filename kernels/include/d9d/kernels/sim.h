@@ -64,6 +64,7 @@ typedef struct d9d_sim_chip {
     const char *name, *title; /* "h200", "NVIDIA H200" */
     bool is_gpu;              /* has the CUDA backend's scratch, streams and libraries */
     bool is_sm90;             /* has the kernels of compute capability 9.0 (Hopper) */
+    int sms;                  /* streaming multiprocessors */
     double flops, flops_f32;  /* FLOP per second on the data sheet: dense bfloat16, float32 */
     double efficiency[D9D_SIM_KIND_COUNT]; /* fraction of it that each kind of kernel reaches */
     double memory_rate, memory_efficiency; /* bytes per second on the data sheet; the fraction
