@@ -68,14 +68,10 @@ enum { N_NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
 
 /* Lists end with NULL. */
 
-/* Training takes no other rate. */
-static const char *const dropouts[] = {"attention_dropout",
-                                       "residual_dropout",
-                                       "hidden_dropout",
-                                       "attn_pdrop",
-                                       "resid_pdrop",
-                                       "embd_pdrop",
-                                       NULL};
+/* Certified is a model without dropout. */
+static const char *const dropouts[] = {"attention_dropout", "residual_dropout", "hidden_dropout",
+                                       "embedding_dropout", "mlp_dropout",      "attn_pdrop",
+                                       "resid_pdrop",       "embd_pdrop",       NULL};
 /* With a member for each layer. */
 static const char *const per_layer[] = {"layer_types", "no_rope_layers", "attn_type_list", NULL};
 /* With numbers of layers. */

@@ -165,7 +165,8 @@ d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *w
 static bool is_dropout(const char *key)
 {
     static const char *const names[] = {"attention_dropout", "residual_dropout", "hidden_dropout",
-                                        "attn_pdrop",        "resid_pdrop",      "embd_pdrop"};
+                                        "embedding_dropout", "mlp_dropout",      "attn_pdrop",
+                                        "resid_pdrop",       "embd_pdrop"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(key, names[i]) == 0)
@@ -177,13 +178,13 @@ d9d_status d9d_family_trainable(const void *config)
 {
     const d9d_family_config *c = config;
 
-    for (const d9d_key *k = c->family->config->keys; k->name != NULL; k++) {
+    for (const d9d_key *k = c->family->config->keys; !c->family->dropout && k->name != NULL; k++) {
         double rate = 0;
 
         if (is_dropout(k->name))
             memcpy(&rate, (const char *)c->dims + k->offset, sizeof(rate));
         if (rate != 0)
-            return D9D_FAIL(D9D_ENOTSUP, "%s: %s is %g, and models are trained with 0",
+            return D9D_FAIL(D9D_ENOTSUP, "%s: %s is %g, and the family is trained with 0",
                             c->family->name, k->name, rate);
     }
     return D9D_OK;

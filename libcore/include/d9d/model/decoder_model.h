@@ -129,6 +129,7 @@ typedef struct d9d_decoder_shape {
     double logit_softcap;         /* of the head, as d9d_op_vocab_opts.softcap; 0: none */
     int64_t learnt_positions;     /* rows of a table that is added to the embedding; 0: none */
     bool embed_norm;              /* a norm behind the embedding too, of the final norm's kind */
+    double embed_dropout;         /* of what the first layer takes, in training; 0: none */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;
