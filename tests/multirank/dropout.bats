@@ -20,7 +20,7 @@ configure() {
         sed -i "s/\"${field%%=*}\": 0\.0/\"${field%%=*}\": ${field#*=}/" "$name.config.json"
         grep -q "\"${field%%=*}\": ${field#*=}" "$name.config.json"
     done
-    for i in {1..17}; do cat "$golden/families/$name/train.jsonl"; done |
+    for _ in {1..17}; do cat "$golden/families/$name/train.jsonl"; done |
         d9d-shard -q --format tokens --pack 48 --out "data-$name" -
     cat >"$name.json" <<JSON
 {"data": {"dataset": "data-$name", "epochs": 4, "order": "sequential"},
