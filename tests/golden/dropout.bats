@@ -107,3 +107,14 @@ JSON
     [ "$(numbers valid/loss drops/metrics.jsonl | wc -l)" -ge 4 ]
     [ "$(numbers valid/loss drops/metrics.jsonl | head -n 1)" = "$(numbers valid/loss plain/metrics.jsonl | head -n 1)" ]
 }
+
+@test "a plan has the memory of training, to the byte" {
+    for c in gpt2 deepseek_v3 modernbert; do
+        train --set trainer.run.dir=measured "$c.json"
+        numbers mem_bytes measured/metrics.jsonl | sort -n | tail -n 1 >want
+        d9d-train --plan --gpu cpu --json "$c.json" | numbers peak /dev/stdin | head -n 1 >got
+        [ "$(wc -l <want)" -eq 1 ]
+        diff want got || { echo "$c" && false; }
+        rm -r measured
+    done
+}
