@@ -3,8 +3,9 @@
  *     {"plugin": "libseed_oss.so", "model_provider": {"name": "seed_oss", "hf_config": "DIR"}}
  *     d9d-map --plugin ./libseed_oss.so hf/Seed-OSS-36B ckpt/seed
  *
- * Llama's layer with biases in the attention's projections.  Everything else follows from blocks
- * and tables (d9d/model/family.h): every mesh, pipelines, generation, LoRA, both layouts of files.
+ * Llama's layer with biases in the attention's projections, and dropout of what layers add.
+ * Everything else follows from blocks and tables (d9d/model/family.h): every mesh, pipelines,
+ * generation, LoRA, both layouts of files.
  */
 #include <d9d/model/family.h>
 #include <d9d/tasks/plugin.h>
@@ -50,6 +51,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
+                                                 .out_dropout = (float)c->residual_dropout,
                                                  .rope = base->rope,
                                                  .qkv_bias = c->attention_bias,
                                                  .o_bias = c->attention_out_bias};
@@ -58,9 +61,10 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
     D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, opts, &attention);
     D9D_FAMILY_NORM_ADD(l, post_attention_layernorm, opts, c);
-    D9D_BLOCK_ADD(
-        &base->module, "mlp", ffn, &l->mlp, opts,
-        &(d9d_block_ffn_shape){.hidden = c->hidden_size, .intermediate = c->intermediate_size});
+    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts,
+                  &(d9d_block_ffn_shape){.hidden = c->hidden_size,
+                                         .intermediate = c->intermediate_size,
+                                         .out_dropout = (float)c->residual_dropout});
     return D9D_OK;
 }
 
@@ -85,7 +89,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 }
 
 D9D_FAMILY(seed_oss, "seed_oss", "ByteDance's Seed-OSS", types, .class_name = "SeedOss",
-           .config = &table, .fields = fields, .layer = sizeof(layer), .init = init,
-           .forward = forward, .ffn = ffn);
+           .config = &table, .fields = fields, .layer = sizeof(layer), .dropout = true,
+           .init = init, .forward = forward, .ffn = ffn);
 static const d9d_model_provider *const models[] = {&d9d_seed_oss_provider, NULL};
 D9D_PLUGIN(.models = models);

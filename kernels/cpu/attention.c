@@ -177,8 +177,10 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
 
         d9di_sgemm(false, true, nq, nk, d, n->scale, qr.x, qr.ld, kr.x, kr.ld, 0.0f, w.score, nk,
                    w.gemm_scratch);
-        for (int64_t i = 0; i < nq; i++)
+        for (int64_t i = 0; i < nq; i++) {
             row_online_softmax(n, &t, i, &w);
+            d9di_attention_dropout(n, &t, h, first + i, w.score + i * nk);
+        }
         d9di_sgemm(false, false, nq, d, nk, 1.0f, w.score, nk, vr.x, vr.ld, 1.0f, w.out, d,
                    w.gemm_scratch);
     }

@@ -113,4 +113,9 @@ static inline d9di_attention_tile d9di_attention_tile_make(const d9d_attention_d
     return (d9di_attention_tile){.q = beside, .nq = nq, .k = k, .nk = end - k};
 }
 
+/* Multiplies what belongs to the probabilities of one query of a tile, x [nk], by 0 or 1 / (1 - p).
+ * The query has this number, counted over B and S. */
+void d9di_attention_dropout(const d9d_attention_dims *n, const d9di_attention_tile *t, int64_t h,
+                            int64_t query, float *x);
+
 #endif /* D9DI_CPU_ATTENTION_H */

@@ -5,6 +5,8 @@
  *
  * With a softcap c, score = c t with t = tanh(scale Q K' / c), and dS has the factor 1 - t^2.
  *
+ * With dropout, M the matrix of its factors 0 and 1 / (1 - p): dV = (M P)' dO, dP = M (dO V').
+ *
  * One thread has a key head of the segments that begin with the same key, and its query heads. So
  * sums over heads, segments and blocks have one order.
  */
@@ -93,10 +95,18 @@ static void row_dscore(const attention_bwd_args *g, const d9di_attention_tile *t
     memset(dp + seen.end, 0, behind);
 }
 
-/* Backward of one tile, with lse of its queries: adds to dk, dv and to the block of dq. */
-static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t, const float *lse,
-                     d9di_attention_rows q, d9di_attention_rows dout, attention_bwd_scratch *w)
+/* A block of queries, their lse, and the number of the first, counted over B and S. */
+typedef struct query_block_rows {
+    d9di_attention_rows q, dout;
+    const float *lse;
+    int64_t h, first;
+} query_block_rows;
+
+/* Backward of one tile: adds to dk, dv and to the block of dq. */
+static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t,
+                     const query_block_rows *b, attention_bwd_scratch *w)
 {
+    const d9di_attention_rows q = b->q, dout = b->dout;
     int64_t d = g->n->d;
     const float *k = w->k + t->k * d, *v = w->v + t->k * d;
 
@@ -104,8 +114,11 @@ static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t, 
                w->gemm_scratch);
     d9di_sgemm(false, true, t->nq, t->nk, d, 1.0f, dout.x, dout.ld, v, d, 0.0f, w->dp, t->nk,
                w->gemm_scratch);
-    for (int64_t i = 0; i < t->nq; i++)
-        row_dscore(g, t, i, lse[i], w);
+    for (int64_t i = 0; i < t->nq; i++) {
+        d9di_attention_dropout(g->n, t, b->h, b->first + i, w->dp + i * t->nk);
+        row_dscore(g, t, i, b->lse[i], w);
+        d9di_attention_dropout(g->n, t, b->h, b->first + i, w->p + i * t->nk);
+    }
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->p, t->nk, dout.x, dout.ld, 1.0f,
                w->dv + t->k * d, d, w->gemm_scratch);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f, w->dk + t->k * d,
@@ -121,21 +134,23 @@ static void query_block_bwd(const attention_bwd_args *g, const d9di_attention_se
     const d9d_attention_dims *n = g->n;
     const int64_t d = n->d, nq = d9di_i64_min(x->nq - q0, D9DI_Q_BLOCK), row = x->q + q0;
     const d9di_attention_tile all = d9di_attention_tile_make(n, x, q0, nq);
-    const float *lse = g->lse + d9di_attention_lse_index(n, h, row);
     /* dq is written last, so its block may hold o until then. */
     d9di_attention_rows o = d9di_attention_rows_load(n->t, g->o, row, nq, n->a, h, d, w->dq);
-    d9di_attention_rows dout =
-        d9di_attention_rows_load(n->t, g->dout, row, nq, n->a, h, d, w->dout);
-    d9di_attention_rows q = d9di_attention_rows_load(n->t, g->q, row, nq, n->a, h, d, w->q);
+    const query_block_rows b = {
+        .q = d9di_attention_rows_load(n->t, g->q, row, nq, n->a, h, d, w->q),
+        .dout = d9di_attention_rows_load(n->t, g->dout, row, nq, n->a, h, d, w->dout),
+        .lse = g->lse + d9di_attention_lse_index(n, h, row),
+        .h = h,
+        .first = row};
 
     for (int64_t i = 0; i < nq; i++)
-        w->delta[i] = d9di_cpu_row_dot(dout.x + i * dout.ld, o.x + i * o.ld, d);
+        w->delta[i] = d9di_cpu_row_dot(b.dout.x + i * b.dout.ld, o.x + i * o.ld, d);
     memset(w->dq, 0, (size_t)(nq * d) * sizeof(float));
     for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
         int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
         d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
 
-        tile_bwd(g, &t, lse, q, dout, w);
+        tile_bwd(g, &t, &b, w);
     }
     for (int64_t i = 0; i < nq; i++)
         d9di_cpu_store(n->t, g->dq, ((row + i) * n->a + h) * d, d, w->dq + i * d);

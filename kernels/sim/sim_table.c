@@ -247,7 +247,7 @@ static d9d_status charge_attention(d9d_stream s, const d9d_attention_dims *n, d9
         products * ((double)n->s * heads + (double)n->z * (double)(n->kv * n->d)) * (double)n->b;
     const bool fast = d9di_sim_attention_on_tensor_cores(s, n, kind == D9D_SIM_ATTENTION_BWD);
 
-    const bool builtin = !fast && (n->s != n->z || n->softcap > 0.0f);
+    const bool builtin = !fast && (n->s != n->z || n->softcap > 0.0f || n->dropout.p > 0.0f);
 
     return d9di_sim_charge(s, builtin ? D9D_SIM_ATTENTION_BUILTIN : kind, n->t,
                            2 * products * heads * visible_pairs(n), elements * dtype_bytes(n->t));

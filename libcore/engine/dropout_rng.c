@@ -5,8 +5,11 @@
 
 #include "d9d/data/loader/cp_slice.h"
 
-bool d9di_engine_needs_dropout_rng(const d9d_params *adapters)
+bool d9di_engine_needs_dropout_rng(d9d_model *const *stages, size_t n, const d9d_params *adapters)
 {
+    for (size_t k = 0; k < n; k++)
+        if (stages[k]->dropout)
+            return true;
     for (size_t i = 0; i < adapters->n; i++)
         if (adapters->p[i]->lora.adapts->lora.adapter->dropout > 0)
             return true;
@@ -29,7 +32,9 @@ d9d_status d9di_engine_make_dropout_rng(const d9d_model *m, d9d_device *dev, con
                              (uint64_t)d9d_cp_slice_position(d9d_comm_rank(m->groups.cp),
                                                              d9d_comm_size(m->groups.cp), length,
                                                              i % length));
-    *out = (d9d_dropout_rng){.seed = seed, .first = n / d9d_comm_size(tp) * d9d_comm_rank(tp)};
+    *out = (d9d_dropout_rng){.seed = seed,
+                             .first = n / d9d_comm_size(tp) * d9d_comm_rank(tp),
+                             .max_positions = m->max_positions};
     st = d9d_tensor_from_host(dev, D9D_I64, D9D_SHAPE(n), token, &out->token);
     free(token);
     return st;

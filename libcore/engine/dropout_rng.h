@@ -5,8 +5,8 @@
 #include "d9d/data/loader/loader.h"
 #include "d9d/model/model.h"
 
-/* True if the model has any dropout. */
-bool d9di_engine_needs_dropout_rng(const d9d_params *adapters);
+/* True if one of a rank's stages, or an adapter, has dropout. */
+bool d9di_engine_needs_dropout_rng(d9d_model *const *stages, size_t n, const d9d_params *adapters);
 
 /* The numbers of this rank's tokens of a batch; context-parallel ranks have slices of the rows.
  * The token at position i of stream sample k has number k L + i, where L is the model's maximum

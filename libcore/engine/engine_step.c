@@ -92,6 +92,14 @@ static bool needs_loss_attribution(const d9di_engine *e)
            e->exec.program.backward && d9di_engine_has_last_stage(e);
 }
 
+/* The one switch between training and everything else: a forward that a backward follows has
+ * dropout, others do not. */
+static bool drops(const d9di_engine *e)
+{
+    return e->exec.program.backward &&
+           d9di_engine_needs_dropout_rng(e->models, e->n_stages, &e->whole.adapters);
+}
+
 /* Loads micro-batches up to `micro` that are not loaded yet. */
 static d9d_status load_micro_batches(d9di_engine *e, int micro)
 {
@@ -108,7 +116,7 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
         D9D_TRY(cp_slice_upload(e->dev, &slice, &e->step.micros.data[p->loaded]));
         D9D_TRY(d9di_task_check_batch(e->task, &p->host));
         D9D_TRY(pool_upload(e, &p->host, &e->step.micros.data[p->loaded].pool));
-        if (e->exec.program.backward && d9di_engine_needs_dropout_rng(&e->whole.adapters))
+        if (drops(e))
             D9D_TRY(d9di_engine_make_dropout_rng(e->stages[0].model, e->dev, &p->host, e->seed,
                                                  &e->step.micros.data[p->loaded].dropout_rng));
         if (e->exec.program.backward && needs_token_weights(e))

@@ -27,6 +27,7 @@ typedef struct decoder {
     bool has_mlm_head; /* on this stage */
     d9d_block_position_embedding positions;
     bool learns_positions; /* they are in use, on the first stage */
+    float embed_dropout;
     decoder_norm embed_norm, final_norm;
     d9d_block_rope rope, local_rope;
     char *layers; /* kind.layer bytes each */
@@ -62,6 +63,7 @@ static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_o
     D9D_TRY(D9D_PLUGIN_CALL(m->kind.name, &m->kind, init, l, &opts));
     m->base.bidirectional |=
         l->blocks.attention != NULL && l->blocks.attention->shape.bidirectional;
+    m->base.dropout |= l->blocks.dropout;
     m->base.whole_sequences |= l->blocks.gated_delta != NULL || m->base.bidirectional;
     mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : l->blocks.moe;
     if (mixture != NULL)
@@ -183,6 +185,8 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
         D9D_TRY(positions_init(m, s, &opts));
     if (first && s->embed_norm)
         D9D_TRY(norm_init(m, s, &opts, m->kind.names->embed_norm, &m->embed_norm));
+    m->embed_dropout = (float)s->embed_dropout;
+    m->base.dropout = first && m->embed_dropout > 0;
     D9D_TRY(layers_init(m, s, config, options->recompute, &opts));
     if (last)
         D9D_TRY(norm_init(m, s, &opts, m->kind.names->norm, &m->final_norm));
@@ -252,6 +256,8 @@ static d9d_status embed_forward(decoder *m, d9d_tape *t, const d9d_model_in *in,
     if (m->learns_positions)
         D9D_TRY(positions_forward(m, t, in->positions, x));
     D9D_TRY(norm_forward(&m->embed_norm, t, x));
+    D9D_TRY(d9d_op_dropout(
+        t, *x, &(d9d_op_dropout_opts){.p = m->embed_dropout, .site = m->embed.table[0]}, x));
     return hook_call(in->hook, t, 0, *x);
 }
 

@@ -170,13 +170,13 @@ d9d_status d9d_family_trainable(const void *config)
 {
     const d9d_family_config *c = config;
 
-    for (const d9d_key *k = c->family->config->keys; k->name != NULL; k++) {
+    for (const d9d_key *k = c->family->config->keys; !c->family->dropout && k->name != NULL; k++) {
         double rate = 0;
 
         if (d9d_family_is_dropout(k))
             memcpy(&rate, (const char *)c->dims + k->offset, sizeof(rate));
         if (rate != 0)
-            return D9D_FAIL(D9D_ENOTSUP, "%s: %s is %g, and models are trained with 0",
+            return D9D_FAIL(D9D_ENOTSUP, "%s: %s is %g, and the family is trained with 0",
                             c->family->name, k->name, rate);
     }
     return D9D_OK;

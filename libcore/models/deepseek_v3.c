@@ -129,6 +129,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                            .nope_dim = c->qk_nope_head_dim,
                                            .rope_dim = c->qk_rope_head_dim,
                                            .v = c->v_head_dim,
+                                           .dropout = (float)c->attention_dropout,
                                            .rope = base->rope,
                                            .norm_eps = 1e-6f, /* whatever rms_norm_eps is */
                                            .scale = score_scale(c),
@@ -230,7 +231,9 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     s->has_experts = c->first_k_dense_replace < c->num_hidden_layers;
 }
 
-#define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+#define LAYER                                                                                      \
+    .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init, .forward = forward,     \
+    .ffn = ffn
 D9D_FAMILY(deepseek_v2, "deepseek_v2", "DeepSeek V2 and V2 Lite", deepseek_v2_types,
            .class_name = "DeepseekV2", .config = &deepseek_v2_table, .fields = deepseek_v2_fields,
            .tensors = tensors, .check = deepseek_v2_check, LAYER);

@@ -143,6 +143,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
         .heads = c->num_attention_heads,
         .kv_heads = c->num_key_value_heads,
         .head_dim = c->head_dim,
+        .dropout = (float)c->attention_dropout,
         .rope = windowed ? base->local_rope : base->rope,
         .norm_eps = (float)c->norm_eps,
         .qk_norm = c->qk_norm ? D9D_QK_NORM_HEAD : D9D_QK_NORM_NONE,
@@ -214,8 +215,8 @@ static d9d_status both_ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d
 }
 
 #define LAYER(norms)                                                                               \
-    .shape = shape, .layer = sizeof(layer), .init = init, .forward = norms##_forward,              \
-    .ffn = norms##_ffn
+    .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init,                         \
+    .forward = norms##_forward, .ffn = norms##_ffn
 D9D_FAMILY(gemma, "gemma", "Gemma, the first", gemma_types, .class_name = "Gemma",
            .config = &gemma_table, .fields = gemma_fields, LAYER(pre));
 D9D_FAMILY(gemma2, "gemma2", "Gemma 2, every second layer of which sees a window", gemma2_types,

@@ -64,6 +64,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
                                                  .rope = base->rope,
                                                  .norm_eps = (float)c->norm_eps,
                                                  .qk_norm = c->use_qk_norm ? D9D_QK_NORM_HEAD
@@ -138,5 +139,5 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 D9D_FAMILY(glm4_moe, "glm4_moe", "GLM-4.5 to 4.7, mixtures of experts", types,
            .class_name = "Glm4Moe", .config = &table, .fields = fields, .tensors = tensors,
-           .check = check, .shape = shape, .mtp_layers = true, .layer = sizeof(layer), .init = init,
-           .forward = forward, .ffn = ffn);
+           .check = check, .shape = shape, .mtp_layers = true, .layer = sizeof(layer),
+           .dropout = true, .init = init, .forward = forward, .ffn = ffn);

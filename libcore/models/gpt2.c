@@ -106,6 +106,7 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     s->layer_norm = true;
     s->layer_norm_params = D9D_LAYER_NORM_BIAS;
     s->learnt_positions = c->max_position_embeddings;
+    s->embed_dropout = c->embedding_dropout;
 }
 
 /* --- a layer --------------------------------------------------------------------------------- */
@@ -132,6 +133,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
+                                                 .out_dropout = (float)c->residual_dropout,
                                                  .scale = scale_of(c, base->number),
                                                  .qkv_bias = true,
                                                  .o_bias = true};
@@ -144,6 +147,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                   &(d9d_block_ffn_shape){.hidden = c->hidden_size,
                                          .intermediate = c->intermediate_size,
                                          .glu = d9d_family_glu(c->activation_function),
+                                         .out_dropout = (float)c->residual_dropout,
                                          .ungated = true,
                                          .bias = true});
     return D9D_OK;
@@ -171,4 +175,5 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 
 D9D_FAMILY(gpt2, "gpt2", "GPT-2", types, .class_name = "GPT2", .lm_class = "LMHeadModel",
            .config = &table, .fields = fields, .tensors = tensors, .parts = &parts, .check = check,
-           .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn);
+           .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init,
+           .forward = forward, .ffn = ffn);

@@ -80,6 +80,7 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
     s->layer_norm = true;
     s->layer_norm_params = D9D_LAYER_NORM_BIAS;
+    s->embed_dropout = c->residual_dropout;
     s->rope.features = (int64_t)((double)c->head_dim * c->partial_rotary_factor);
 }
 
@@ -99,6 +100,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
+                                                 .out_dropout = (float)c->residual_dropout,
                                                  .rope = base->rope,
                                                  .qkv_bias = c->attention_bias,
                                                  .o_bias = c->attention_bias};
@@ -111,6 +114,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                   &(d9d_block_ffn_shape){.hidden = c->hidden_size,
                                          .intermediate = c->intermediate_size,
                                          .glu = d9d_family_glu(c->hidden_act),
+                                         .out_dropout = (float)c->residual_dropout,
                                          .ungated = true,
                                          .bias = true});
     return D9D_OK;
@@ -133,4 +137,4 @@ static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_
 
 D9D_FAMILY(gpt_neox, "gpt_neox", "GPT-NeoX-20B and Pythia", types, .class_name = "GPTNeoX",
            .config = &table, .fields = fields, .tensors = tensors, .parts = &parts, .shape = shape,
-           .layer = sizeof(layer), .init = init, .forward = forward);
+           .layer = sizeof(layer), .dropout = true, .init = init, .forward = forward);

@@ -86,6 +86,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
         .heads = c->num_attention_heads,
         .kv_heads = c->num_key_value_heads,
         .head_dim = c->head_dim,
+        .dropout = (float)c->attention_dropout,
         .rope = base->rope,
         .sinks = true,
         .window = has_window(c, base->number) ? c->sliding_window : 0,
@@ -152,4 +153,4 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 D9D_FAMILY(gpt_oss, "gpt_oss", "gpt-oss, mixtures of experts", types, .class_name = "GptOss",
            .config = &table, .fields = fields, .tensors = tensors, .check = check, .shape = shape,
-           .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn);
+           .layer = sizeof(layer), .dropout = true, .init = init, .forward = forward, .ffn = ffn);

@@ -92,6 +92,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
                                                  .rope = base->rope,
                                                  .scale = (float)c->attention_multiplier,
                                                  .qkv_bias = c->attention_bias,
@@ -149,7 +150,9 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     s->has_experts = c->num_local_experts > 0;
 }
 
-#define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+#define LAYER                                                                                      \
+    .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init, .forward = forward,     \
+    .ffn = ffn
 D9D_FAMILY(granite, "granite", "Granite, dense", granite_types, .class_name = "Granite",
            .config = &granite_table, .fields = granite_fields, LAYER);
 D9D_FAMILY(granitemoe, "granitemoe", "Granite with mixtures of experts", granitemoe_types,

@@ -76,7 +76,10 @@ static const d9d_key smollm3_keys[] = {
     D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window"),
     D9D_KEY_END};
 static const d9d_key phi3_keys[] = {
-    KEYS("4096", "1e-5", "10000"), WINDOW("null"), D9D_FAMILY_TIED(config, "false"),
+    KEYS("4096", "1e-5", "10000"),
+    WINDOW("null"),
+    D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_DROPOUT(config, resid_pdrop, residual_dropout, "0", "of what layers add"),
     D9D_KEY_REAL(config, partial_rotary_factor, "1", 0, 1, "share of a head that is rotated",
                  .flags = D9D_ABOVE_MIN),
     D9D_KEY_END};
@@ -104,8 +107,9 @@ static const d9d_hf_field smollm3_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu
                                               D9D_HF_IGNORED("max_window_layers"), D9D_HF_END};
 
 static const d9d_hf_field phi3_fields[] = {
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("embd_pdrop", "[0]"),
-    D9D_HF_ONLY("resid_pdrop", "[0]"), D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_END};
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
+    D9D_HF_ONLY("embd_pdrop", "[0]"), /* which transformers reads and does not apply */
+    D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_END};
 
 static const d9d_hf_tensor tensors[] = {D9D_HF_UNUSED("self_attn.rotary_emb.inv_freq"),
                                         D9D_HF_TENSORS_END};
@@ -161,6 +165,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
         .heads = c->num_attention_heads,
         .kv_heads = c->num_key_value_heads,
         .head_dim = c->head_dim,
+        .dropout = (float)c->attention_dropout,
+        .out_dropout = (float)c->residual_dropout,
         .rope = has_rope(c, base->number) ? base->rope : NULL,
         .qkv_bias = c->attention_bias,
         .o_bias = c->attention_bias,
@@ -186,6 +192,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                       &(d9d_block_ffn_shape){.hidden = c->hidden_size,
                                              .intermediate = c->intermediate_size,
                                              .glu = d9d_family_glu(c->hidden_act),
+                                             .out_dropout = (float)c->residual_dropout,
                                              .bias = c->mlp_bias});
     return D9D_OK;
 }
@@ -286,8 +293,8 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 }
 
 #define LAYER_OF(check_of)                                                                         \
-    .check = check_of, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,   \
-    .ffn = ffn
+    .check = check_of, .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init,      \
+    .forward = forward, .ffn = ffn
 #define LAYER LAYER_OF(check)
 D9D_FAMILY(llama, "llama", "Llama 2 and 3, and what has their layers", llama_types,
            .class_name = "Llama", .config = &llama_table, .fields = llama_fields,

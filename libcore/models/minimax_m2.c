@@ -156,6 +156,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
                                                  .rope = base->rope,
                                                  .norm_eps = (float)c->norm_eps,
                                                  .qk_norm = D9D_QK_NORM_FULL,
@@ -199,7 +200,9 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_op_add(t, x, h, y);
 }
 
-#define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+#define LAYER                                                                                      \
+    .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init, .forward = forward,     \
+    .ffn = ffn
 D9D_FAMILY(minimax_m2, "minimax_m2", "MiniMax-M2, a mixture of experts", minimax_m2_types,
            .class_name = "MiniMaxM2", .config = &minimax_m2_table, .fields = minimax_m2_fields,
            .tensors = minimax_m2_tensors, .check = minimax_m2_check, .mtp_layers = true, LAYER);

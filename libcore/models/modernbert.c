@@ -23,7 +23,7 @@ typedef struct config {
     int hidden_activation, classifier_activation;
     int64_t local_attention, global_attn_every_n_layers;
     d9d_list layer_types;
-    double rope_local_base_freq;
+    double rope_local_base_freq, embedding_dropout, mlp_dropout;
     bool *windowed; /* [num_hidden_layers] */
 } config;
 
@@ -34,6 +34,10 @@ static const d9d_key keys[] = {
     D9D_FAMILY_INTERMEDIATE(config),
     D9D_FAMILY_POSITIONS(config, "8192"),
     D9D_FAMILY_NORM(config, norm_eps, "1e-5"),
+    D9D_FAMILY_DROPOUT(config, embedding_dropout, embedding_dropout, "0",
+                       "of the embedding, behind its norm"),
+    D9D_FAMILY_DROPOUT(config, mlp_dropout, mlp_dropout, "0",
+                       "of what a feed-forward layer's last projection multiplies"),
     D9D_KEY_BOOL(config, norm_bias, "false", "norms have biases"),
     D9D_KEY_BOOL(config, attention_bias, "false", "projections of attention have biases"),
     D9D_KEY_BOOL(config, mlp_bias, "false", "projections of feed-forward layers have biases"),
@@ -60,8 +64,6 @@ static const d9d_hf_field fields[] = {
     D9D_HF_ALIAS("global_rope_theta", "rope_theta"),
     D9D_HF_ALIAS("local_rope_theta", "rope_local_base_freq"),
     D9D_HF_OWN("rope_local_base_freq"),
-    D9D_HF_ONLY("embedding_dropout", "[0]"),
-    D9D_HF_ONLY("mlp_dropout", "[0]"),
     /* of heads that are left out, and of which logits transformers returns */
     D9D_HF_IGNORED("classifier_pooling"),
     D9D_HF_IGNORED("classifier_dropout"),
@@ -123,6 +125,7 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
     s->layer_norm = s->embed_norm = true;
     s->layer_norm_params = norm_params(c);
+    s->embed_dropout = c->embedding_dropout;
     s->local_rope = (d9d_block_rope){.base = c->rope_local_base_freq, .features = c->head_dim};
     s->mlm_head = (d9d_block_mlm_head_shape){.hidden = c->hidden_size,
                                              .vocab = c->vocab_size,
@@ -156,6 +159,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_attention_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
+                                                 .out_dropout = (float)c->attention_dropout,
                                                  .rope = windowed ? base->local_rope : base->rope,
                                                  .bidirectional = true,
                                                  .window = windowed ? window(c) : 0,
@@ -164,6 +169,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     const d9d_block_ffn_shape mlp = {.hidden = c->hidden_size,
                                      .intermediate = c->intermediate_size,
                                      .glu = d9d_family_glu(c->hidden_activation),
+                                     .dropout = (float)c->mlp_dropout,
                                      .bias = c->mlp_bias};
     layer *l = (layer *)base;
 
@@ -204,4 +210,4 @@ D9D_FAMILY(modernbert, "modernbert",
            "ModernBERT, an encoder: masked language models, embeddings and classification", types,
            .class_name = "ModernBert", .config = &table, .fields = fields, .tensors = tensors,
            .parts = &parts, .check = check, .shape = shape, .encoder = true, .layer = sizeof(layer),
-           .init = init, .forward = forward, .ffn = ffn);
+           .dropout = true, .init = init, .forward = forward, .ffn = ffn);

@@ -125,6 +125,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
                                                  .rope = windowed ? base->local_rope : base->rope,
                                                  .norm_eps = (float)c->norm_eps,
                                                  .qk_norm = c->plain_norms ? D9D_QK_NORM_NONE
@@ -185,7 +186,8 @@ static d9d_status post_ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d
 }
 
 #define LAYER(when)                                                                                \
-    .layer = sizeof(layer), .init = init, .forward = when##_forward, .ffn = when##_ffn
+    .layer = sizeof(layer), .dropout = true, .init = init, .forward = when##_forward,              \
+    .ffn = when##_ffn
 D9D_FAMILY(olmo, "olmo", "OLMo, the first", olmo_types, .class_name = "Olmo", .config = &olmo_table,
            .fields = olmo_fields, .check = olmo_check, .shape = olmo_shape, LAYER(pre));
 D9D_FAMILY(olmo2, "olmo2", "OLMo 2", olmo2_types, .class_name = "Olmo2", .config = &olmo2_table,

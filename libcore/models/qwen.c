@@ -211,6 +211,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
         .heads = c->num_attention_heads,
         .kv_heads = c->num_key_value_heads,
         .head_dim = c->head_dim,
+        .dropout = (float)c->attention_dropout,
         .rope = base->rope,
         .norm_eps = (float)c->norm_eps,
         .qk_norm = c->qk_norm ? D9D_QK_NORM_HEAD : D9D_QK_NORM_NONE,
@@ -275,7 +276,9 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 /* --- the families
  * --------------------------------------------------------------------------------- */
 
-#define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+#define LAYER                                                                                      \
+    .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init, .forward = forward,     \
+    .ffn = ffn
 D9D_FAMILY(qwen2, "qwen2", "Qwen2 and Qwen2.5, dense", qwen2_types, .class_name = "Qwen2",
            .config = &qwen2_table, .fields = qwen2_fields, .check = qwen2_check, LAYER);
 D9D_FAMILY(qwen2_moe, "qwen2_moe", "Qwen2 with mixtures of experts", qwen2_moe_types,

@@ -156,6 +156,7 @@ static d9d_status mixer_init(layer *l, const config *c, const d9d_block_opts *op
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
+                                                 .dropout = (float)c->attention_dropout,
                                                  .rope = l->base.rope,
                                                  .norm_eps = (float)c->norm_eps,
                                                  .qk_norm = D9D_QK_NORM_HEAD,
@@ -276,7 +277,9 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     s->has_experts = c->num_experts > 0;
 }
 
-#define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+#define LAYER                                                                                      \
+    .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init, .forward = forward,     \
+    .ffn = ffn
 D9D_FAMILY(qwen3_next, "qwen3_next", "Qwen3-Next, linear attention and mixtures of experts",
            qwen3_next_types, .class_name = "Qwen3Next", .config = &qwen3_next_table,
            .fields = qwen3_next_fields, .tensors = qwen3_next_tensors, .check = check, LAYER);

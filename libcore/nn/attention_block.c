@@ -82,8 +82,10 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
                         (double)shape->clip);
     b->shape = *shape;
     b->groups = opts->groups;
-    if (opts->blocks != NULL)
+    if (opts->blocks != NULL) {
         opts->blocks->attention = b;
+        opts->blocks->dropout |= shape->dropout > 0 || shape->out_dropout > 0;
+    }
     d9d_module_init(m);
     D9D_BLOCK_ADD(m, "q_proj", linear, &b->q_proj, opts, hidden, queries);
     D9D_BLOCK_ADD(m, "k_proj", linear, &b->k_proj, opts, hidden, keys);
@@ -127,6 +129,12 @@ static proj_heads kv_heads_here(const d9d_block_attention *b, d9d_block_linear *
     const int64_t end = (q->local.offset[0] + q->local.shape.dim[0] - 1) / group + 1;
 
     return (proj_heads){proj, bias, first - kv->local.offset[0] / d, end - first};
+}
+
+/* The first of this rank's query heads, among all. */
+static int64_t first_head(const d9d_block_attention *b)
+{
+    return b->q_proj.weight.local.offset[0] / b->shape.head_dim;
 }
 
 enum { Q, K, V, QKV };
@@ -272,6 +280,20 @@ static d9d_status gate_heads(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9
     return d9d_op_sigmoid_gate(t, *y, gate, y);
 }
 
+/* The output of all heads, plus the residual. */
+static d9d_status output_project(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9d_var *plus,
+                                 d9d_var **y)
+{
+    const bool drops = d9d_op_dropout_is_active(t, b->shape.out_dropout);
+
+    D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, d9d_groups_tp(b->groups),
+                                     drops ? NULL : plus, y));
+    if (b->shape.o_bias)
+        D9D_TRY(d9d_op_add_bias(t, *y, &b->o_bias, 0, y));
+    return drops ? d9di_block_dropout_add(t, *y, b->shape.out_dropout, &b->o_proj.weight, plus, y)
+                 : D9D_OK;
+}
+
 void d9d_block_attention_cache_spec(const d9d_block_attention *b, d9d_block_cache_spec *out)
 {
     const d9d_shape s = D9D_SHAPE(kv_heads_here(b, NULL, NULL).n, b->shape.head_dim);
@@ -289,16 +311,17 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         {&b->q_proj, &b->q_bias, 0, b->q_proj.weight.local.shape.dim[0] / d},
         kv_heads_here(b, &b->k_proj, &b->k_bias),
         kv_heads_here(b, &b->v_proj, &b->v_bias)};
-    const d9d_op_attention_opts opts = {.scale = b->shape.scale != 0.0f ? b->shape.scale
-                                                                        : 1.0f / sqrtf((float)d),
-                                        .softcap = b->shape.softcap,
-                                        .causal = !b->shape.bidirectional,
-                                        .segments = segments,
-                                        .cp = d9d_groups_cp(b->groups),
-                                        .label = b->k_proj.weight.name,
-                                        .cached = cache != NULL,
-                                        .window = b->shape.window,
-                                        .sinks = b->shape.sinks ? &b->sinks : NULL};
+    const d9d_op_attention_opts opts = {
+        .scale = b->shape.scale != 0.0f ? b->shape.scale : 1.0f / sqrtf((float)d),
+        .softcap = b->shape.softcap,
+        .causal = !b->shape.bidirectional,
+        .segments = segments,
+        .cp = d9d_groups_cp(b->groups),
+        .label = b->k_proj.weight.name,
+        .cached = cache != NULL,
+        .window = b->shape.window,
+        .sinks = b->shape.sinks ? &b->sinks : NULL,
+        .dropout = {.p = b->shape.dropout, .site = &b->k_proj.weight, .first = first_head(b)}};
     const float beta = b->shape.temperature_beta;
     d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_var *all, *qkv[QKV], *o;
@@ -312,6 +335,5 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                       &qkv[Q]));
     D9D_TRY(d9d_op_attention(t, qkv[Q], qkv[K], qkv[V], &opts, &o));
     D9D_TRY(gate_heads(b, t, o, all, &o));
-    D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, tp, plus, y));
-    return b->shape.o_bias ? d9d_op_add_bias(t, *y, &b->o_bias, 0, y) : D9D_OK;
+    return output_project(b, t, o, plus, y);
 }

@@ -20,6 +20,8 @@ d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *opts,
 
     b->shape = *shape;
     b->groups = opts->groups;
+    if (opts->blocks != NULL)
+        opts->blocks->dropout |= shape->dropout > 0 || shape->out_dropout > 0;
     d9d_module_init(&b->module);
     if (!shape->ungated)
         D9D_TRY(linear_init(b, "gate_proj", &b->gate_proj, &b->gate_bias, opts, h, i));
@@ -41,12 +43,21 @@ d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x, d9d_
                                   .gate_bias = gated && bias ? &b->gate_bias : NULL,
                                   .up_bias = bias ? &b->up_bias : NULL,
                                   .down_bias = bias ? &b->down_bias : NULL,
-                                  .glu = b->shape.glu};
+                                  .glu = b->shape.glu,
+                                  .dropout = {.p = b->shape.dropout,
+                                              .site = &b->up_proj.weight,
+                                              .first = b->up_proj.weight.local.offset[0],
+                                              .width = b->shape.intermediate}};
+    const bool drops = d9d_op_dropout_is_active(t, b->shape.out_dropout);
     d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_op_pending_rows coming;
     const d9d_op_ffn_tp ranks = {tp, b->down_proj.weight.name, &coming};
     d9d_var *all;
 
     D9D_TRY(d9d_op_all_gather_rows_start(t, x, tp, b->up_proj.weight.name, &coming, &all));
-    return d9d_op_ffn(t, all, &w, NULL, d9d_comm_size(tp) > 1 ? &ranks : NULL, plus, y);
+    D9D_TRY(d9d_op_ffn(t, all, &w, NULL, d9d_comm_size(tp) > 1 ? &ranks : NULL, drops ? NULL : plus,
+                       y));
+    return drops
+               ? d9di_block_dropout_add(t, *y, b->shape.out_dropout, &b->down_proj.weight, plus, y)
+               : D9D_OK;
 }

@@ -49,6 +49,13 @@ d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_tape *t, d9d_var *x
                         : d9d_op_linear(t, x, &b->weight, y);
 }
 
+d9d_status d9di_block_dropout_add(d9d_tape *t, d9d_var *x, float p, const d9d_param *site,
+                                  d9d_var *plus, d9d_var **y)
+{
+    D9D_TRY(d9d_op_dropout(t, x, &(d9d_op_dropout_opts){.p = p, .site = site}, y));
+    return plus != NULL ? d9d_op_add(t, plus, *y, y) : D9D_OK;
+}
+
 d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_opts *opts, int64_t n, float eps,
                                bool zero_centred)
 {

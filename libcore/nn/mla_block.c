@@ -60,8 +60,10 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *opts,
     D9D_TRY(shape_check(shape));
     b->shape = *shape;
     b->groups = opts->groups;
-    if (opts->blocks != NULL)
+    if (opts->blocks != NULL) {
         opts->blocks->mla = b;
+        opts->blocks->dropout |= shape->dropout > 0;
+    }
     d9d_module_init(m);
     D9D_TRY(queries_init(b, opts));
     D9D_BLOCK_ADD(m, "kv_down_proj", linear, &b->kv_down, opts, s->hidden,
@@ -253,12 +255,16 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
 {
     const d9d_block_mla_shape *s = &b->shape;
     const float usual = 1.0f / sqrtf((float)(s->nope_dim + s->rope_dim));
-    const d9d_op_attention_opts opts = {.scale = s->scale != 0 ? s->scale : usual,
-                                        .causal = true,
-                                        .segments = segments,
-                                        .cp = d9d_groups_cp(b->groups),
-                                        .label = b->kv_up.weight.name,
-                                        .cached = cache != NULL};
+    const d9d_op_attention_opts opts = {
+        .scale = s->scale != 0 ? s->scale : usual,
+        .causal = true,
+        .segments = segments,
+        .cp = d9d_groups_cp(b->groups),
+        .label = b->kv_up.weight.name,
+        .cached = cache != NULL,
+        .dropout = {.p = s->dropout,
+                    .site = &b->kv_up.weight,
+                    .first = b->kv_up.weight.local.offset[0] / (s->nope_dim + s->v)}};
     d9d_var *q, *k, *v, *o;
 
     D9D_TRY(queries_project(b, t, x, positions, &q));

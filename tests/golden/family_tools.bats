@@ -258,24 +258,6 @@ JSON
     ! grep -E '^(transformer|lm_head)' <<<"$output" | grep -qv '^transformer\.h\.1\..*: only in A'
 }
 
-@test "a rate of dropout is refused in training, by the field of the file" {
-    while read -r case field; do
-        mkdir -p "drop-$field"
-        sed "s/\"$field\": 0.0/\"$field\": 0.1/" "$golden/$case/config.json" >"drop-$field/config.json"
-        cp "$golden/$case/model.safetensors" "drop-$field"
-        sed "s|$golden/$case|drop-$field|" <(losses_of "$case" "rows-$case" 1 1e-3 "$golden/$case" >none && cat few.json) >drop.json
-        run d9d-train -q --device cpu drop.json
-        [ "$status" -eq 2 ]
-        [[ $output == *"$case: $field is 0.1, and models are trained with 0"* ]]
-    done <<LIST
-gpt2 attn_pdrop
-gpt2 resid_pdrop
-gpt2 embd_pdrop
-gpt_neox hidden_dropout
-gpt_neox attention_dropout
-LIST
-}
-
 @test "random weights of every family load, and are those of the seed" {
     for c in $(cases); do
         d9d-map -q init --model "$golden/$c/config.json" --seed 3 "new-$c"

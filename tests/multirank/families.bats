@@ -236,14 +236,21 @@ JSON
     done
 }
 
-@test "dropout in config.json is accepted for inference and rejected for training" {
+@test "a plugin's family that says nothing of dropout is not trained with it, and one that does is" {
+    sed 's/ \.dropout = true,//' "$root/examples/plugins/seed_oss.c" >undropped.c
+    run ! cmp -s undropped.c "$root/examples/plugins/seed_oss.c"
+    plugin undropped undropped.c
+    training plugins/seed_oss seed_oss >train.json
+    sed 's/libseed_oss\.so/libundropped.so/' train.json >undropped.json
+    d9d-train -q --device cpu --set trainer.run.dir=plain train.json
     for key in attention_dropout residual_dropout; do
         sed "s/\"$key\": 0.0/\"$key\": 0.1/" "$golden/plugins/seed_oss/config.json" >dropout.json
         scores plugins/seed_oss seed_oss $key.jsonl --set model_provider.hf_config=dropout.json
-        training plugins/seed_oss seed_oss >train.json
-        run -2 d9d-train -q --device cpu --set model_provider.hf_config=dropout.json --set trainer.run.dir=none train.json
-        assert_output --partial "seed_oss: $key is 0.1, and models are trained with 0"
+        run -2 d9d-train -q --device cpu --set model_provider.hf_config=dropout.json --set trainer.run.dir=none undropped.json
+        assert_output --partial "seed_oss: $key is 0.1, and the family is trained with 0"
         [ ! -e none ]
+        d9d-train -q --device cpu --set model_provider.hf_config=dropout.json --set trainer.run.dir=$key train.json
+        run ! cmp -s <(numbers loss plain) <(numbers loss $key)
     done
     # a rate that no family of the library has
     sed 's/    bool attention_bias,/    double embedding_dropout;\n&/; s/    D9D_FAMILY_RESIDUAL_DROPOUT.*/&\n    D9D_FAMILY_DROPOUT(config, embedding_dropout, embedding_dropout, "0.1", "of the embedding"),/' \

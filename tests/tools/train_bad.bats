@@ -189,13 +189,6 @@ qwen3_moe qwen3 qwen3_dense dense_tied
 LIST
 }
 
-@test "a model that says dropout" {
-    sed 's/"attention_dropout": 0.0/"attention_dropout": 0.1/' "$golden/moe/config.json" >dropout.json
-    refused 'qwen3_moe: attention_dropout is 0.1, and models are trained with 0' --set model_provider.hf_config=dropout.json
-    refused 'qwen3_moe: attention_dropout is 0.1, and models are trained with 0' --plan --set model_provider.hf_config=dropout.json
-    refused 'qwen3_moe: attention_dropout is 0.1, and models are trained with 0' --plan --suggest 2 --set model_provider.hf_config=dropout.json
-}
-
 @test "places that are in each other" {
     traced='trainer.profiling={"traces_dir": "%s"}'
     for at in checkpoints checkpoints/x .//checkpoints/./x "$PWD/run/checkpoints"; do

@@ -6,6 +6,8 @@
  *
  * With a softcap c, score = c t with t = tanh(scale Q K' / c), and dS has the factor 1 - t^2.
  *
+ * With dropout, M the matrix of its factors 0 and 1 / (1 - p): dV = (M P)' dO, dP = M (dO V').
+ *
  * One launch gives each tile of queries to a block, which sums dQ over keys. A second launch gives
  * each tile of keys to a block, which sums dK and dV over the query heads and queries that read it.
  * So every sum has one order, at the price of computing the scores twice.
@@ -78,9 +80,12 @@ static __device__ __forceinline__ void tile_p_ds(const attention_bwd_args<T> &g,
             const float score = softcap(s[r][c] * n.scale, n.softcap);
             const float p = seen ? expf(score - lse) : 0.0f;
             const float derivative = n.scale * softcap_grad(score, n.softcap);
+            float kept = 1.0f;
 
-            sh.p[i * Z::SCORES + j] = p;
-            sh.ds[i * Z::SCORES + j] = seen ? derivative * p * (dp[r][c] - delta) : 0.0f;
+            if constexpr (Z::DROPS)
+                kept = seen ? dropout_factor(n, x, h, q0 + i, k0 + j) : 0.0f;
+            sh.p[i * Z::SCORES + j] = kept * p;
+            sh.ds[i * Z::SCORES + j] = seen ? derivative * p * (kept * dp[r][c] - delta) : 0.0f;
         }
     }
 }
@@ -223,14 +228,14 @@ template <class Z, class T> static d9d_status launch(d9d_stream s, const attenti
     return d9di_cuda_check_launch("attention_bwd");
 }
 
-template <class T>
+template <bool DROPS, class T>
 static d9d_status launch_by_head_size(d9d_stream s, const attention_bwd_args<T> &g)
 {
     if (g.n.d <= 128)
-        return launch<tile_shape<32, 8>>(s, g);
+        return launch<tile_shape<32, 8, DROPS>>(s, g);
     if (g.n.d <= 256)
-        return launch<tile_shape<16, 16>>(s, g);
-    return launch<tile_shape<16, 32>>(s, g);
+        return launch<tile_shape<16, 16, DROPS>>(s, g);
+    return launch<tile_shape<16, 32, DROPS>>(s, g);
 }
 
 template <class T> static d9d_status run_with_scratch(d9d_stream s, const d9di_attention_call *c)
@@ -240,10 +245,19 @@ template <class T> static d9d_status run_with_scratch(d9d_stream s, const d9di_a
     void *delta;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &delta));
-    st = launch_by_head_size<T>(s, attention_bwd_args<T>{c->n, (T *)c->dq, (T *)c->dk, (T *)c->dv,
-                                                         (const T *)c->dout, (const T *)c->q,
-                                                         (const T *)c->k, (const T *)c->v,
-                                                         (const T *)c->o, c->lse, (float *)delta});
+    const attention_bwd_args<T> g = {c->n,
+                                     (T *)c->dq,
+                                     (T *)c->dk,
+                                     (T *)c->dv,
+                                     (const T *)c->dout,
+                                     (const T *)c->q,
+                                     (const T *)c->k,
+                                     (const T *)c->v,
+                                     (const T *)c->o,
+                                     c->lse,
+                                     (float *)delta};
+
+    st = c->n.dropout.p > 0.0f ? launch_by_head_size<true>(s, g) : launch_by_head_size<false>(s, g);
     d9di_cuda_scratch_free(s, delta, bytes);
     return st;
 }

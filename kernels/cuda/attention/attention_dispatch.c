@@ -1,5 +1,6 @@
 /* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; cuDNN if
- * it is selected and supports the call; the Hopper backward; else the SIMT kernels. */
+ * it is selected and supports the call; the Hopper backward; else the SIMT kernels, which alone
+ * have dropout. */
 #include "cuda/attention/attention_call.h"
 
 /* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
@@ -13,6 +14,11 @@ static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
     return d9d_k_fill(s, c->n.t, c->dv, size, 0.0f);
 }
 
+static d9d_status attention_simt(d9d_stream s, const d9di_attention_call *c)
+{
+    return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
+}
+
 static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
 {
     bool done = false;
@@ -21,6 +27,11 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
     D9D_TRY(dkv_clear(s, c));
     if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
         return D9D_OK;
+    if (c->n.dropout.p > 0.0f) {
+        if (c->n.t == D9D_BF16)
+            d9di_say_slow(s, D9DI_SLOW_ATTENTION, c->op, c->n.s, c->n.z, "they alone have dropout");
+        return attention_simt(s, c);
+    }
     if (d9di_attention_decode_supported(c))
         return d9di_attention_decode(s, c);
     if (d9di_attention_bwd_sm90_supported(s, c))
@@ -29,7 +40,7 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
         D9D_TRY(d9di_attention_cudnn(s, c, &done));
     if (done)
         return D9D_OK;
-    return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
+    return attention_simt(s, c);
 }
 
 d9d_status d9d_k_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,

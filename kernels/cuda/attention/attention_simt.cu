@@ -44,14 +44,27 @@ static __device__ __forceinline__ void row_online_softmax(online_softmax<Z> &w, 
         w.o[r][c] *= keep;
 }
 
-/* Adds the keys of one segment to the queries at q0. */
+/* Dropout of query q's probabilities; those of hidden keys are 0, and NaN stays. */
+template <class Z>
+static __device__ __forceinline__ void row_dropout(const d9d_attention_dims &n, const segment &x,
+                                                   int64_t h, int64_t q, int64_t k0,
+                                                   float (&s)[Z::R])
+{
+#pragma unroll
+    for (int c = 0; c < Z::R; c++)
+        if (s[c] > 0.0f)
+            s[c] *= dropout_factor(n, x, h, q, k0 + thread_col() + c * THREAD_GRID);
+}
+
+/* Adds the keys of one segment to the queries of head h at q0. */
 template <class Z, class T>
 static __device__ __forceinline__ void segment_forward(const d9d_attention_dims &n,
                                                        const segment &x, online_softmax<Z> &w,
                                                        const float *sq, float *skv, float *sp,
-                                                       int64_t q0, int64_t kh, const T *k,
+                                                       int64_t q0, int64_t h, const T *k,
                                                        const T *v)
 {
+    const int64_t kh = h / (n.a / n.kv);
     const int64_t end = visible_key_end(n, x, q0 + Z::SIDE - 1);
 
     clear_acc<Z>(w.o);
@@ -76,6 +89,8 @@ static __device__ __forceinline__ void segment_forward(const d9d_attention_dims 
                               ? softcap(s[r][c] * n.scale, n.softcap)
                               : -CUDART_INF_F;
             row_online_softmax(w, r, s[r]);
+            if constexpr (Z::DROPS)
+                row_dropout<Z>(n, x, h, q0 + i, k0, s[r]);
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
                 sp[i * Z::SCORES + thread_col() + c * THREAD_GRID] = s[r][c];
@@ -96,7 +111,6 @@ static __global__ void __launch_bounds__(THREADS)
     float *sq = shared, *skv = sq + Z::SIDE * Z::STEP, *sp = skv + Z::SIDE * Z::STEP;
     const int64_t heads = n.b * n.a, tiles = d9di_i64_ceil_div(n.s, Z::SIDE);
     const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
-    const int64_t kh = h / (n.a / n.kv);
     /* Late queries see more keys, so their tiles start first. */
     const int64_t row = (tiles - 1 - blockIdx.x / heads) * Z::SIDE, q0 = b * n.s + row;
     const int64_t nq = d9di_i64_min(Z::SIDE, n.s - row);
@@ -105,7 +119,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     load_rows<Z>(sq, q, q0, nq, n.a, h, n.d);
     do {
-        segment_forward<Z>(n, x, w, sq, skv, sp, q0, kh, k, v);
+        segment_forward<Z>(n, x, w, sq, skv, sp, q0, h, k, v);
 #pragma unroll
         for (int r = 0; r < Z::R; r++) {
             const int i = thread_row() * Z::R + r;
@@ -133,20 +147,23 @@ static d9d_status launch(d9d_stream s, const d9d_attention_dims *n, void *o, flo
     return d9di_cuda_check_launch("attention");
 }
 
-template <class T>
+template <class T, bool DROPS>
 static d9d_status launch_by_head_size(d9d_stream s, const d9d_attention_dims *n, void *o,
                                       float *lse, const void *q, const void *k, const void *v)
 {
     if (n->d <= 128)
-        return launch<tile_shape<64, 8>, T>(s, n, o, lse, q, k, v);
+        return launch<tile_shape<64, 8, DROPS>, T>(s, n, o, lse, q, k, v);
     if (n->d <= 256)
-        return launch<tile_shape<32, 16>, T>(s, n, o, lse, q, k, v);
-    return launch<tile_shape<16, 32>, T>(s, n, o, lse, q, k, v);
+        return launch<tile_shape<32, 16, DROPS>, T>(s, n, o, lse, q, k, v);
+    return launch<tile_shape<16, 32, DROPS>, T>(s, n, o, lse, q, k, v);
 }
 
 d9d_status d9di_attention_simt(d9d_stream s, const d9di_attention_call *c)
 {
     D9D_TRY(head_size_check(c->op, &c->n));
-    return D9DI_DISPATCH_DTYPE(c->n.t, T,
-                               launch_by_head_size<T>(s, &c->n, c->o, c->lse, c->q, c->k, c->v));
+    if (c->n.dropout.p > 0.0f)
+        return D9DI_DISPATCH_DTYPE(
+            c->n.t, T, launch_by_head_size<T, true>(s, &c->n, c->o, c->lse, c->q, c->k, c->v));
+    return D9DI_DISPATCH_DTYPE(
+        c->n.t, T, launch_by_head_size<T, false>(s, &c->n, c->o, c->lse, c->q, c->k, c->v));
 }

@@ -16,12 +16,13 @@
 #include <math_constants.h>
 
 #include "cuda/attention/attention_call.h"
-#include "cuda/common/common.cuh"
+#include "cuda/common/philox.cuh"
 
 enum { THREAD_GRID = 16, MAX_HEAD_SIZE = 512 };
 
-template <int SIDE_, int DV_> struct tile_shape {
+template <int SIDE_, int DV_, bool DROPS_> struct tile_shape {
     enum {
+        DROPS = DROPS_, /* the probabilities have dropout */
         SIDE = SIDE_,
         DV = DV_,
         R = SIDE / THREAD_GRID,
@@ -238,6 +239,18 @@ static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, cons
     const bool hidden = n.window > 0 && k + n.window <= diagonal_key(x, q);
 
     return range_contains(x.q, q) && k < visible_key_end(n, x, q) && !hidden;
+}
+
+/* What dropout multiplies a probability by: 0 or 1 / (1 - p). Query q must be in the segment. */
+static __device__ __forceinline__ float dropout_factor(const d9d_attention_dims &n,
+                                                       const segment &x, int64_t h, int64_t q,
+                                                       int64_t k)
+{
+    const d9d_attention_dropout &d = n.dropout;
+    const d9d_rng rng = {d.rng.seed, d.rng.stream + (uint64_t)h};
+    const uint64_t at = (uint64_t)d.token[q] * (uint64_t)d.width + (uint64_t)(k - x.k.first);
+
+    return (float)(random_u32(rng, at) >> 8) * 0x1p-24f < d.p ? 0.0f : 1.0f / (1.0f - d.p);
 }
 
 /* Index in an array [B, A, S] of query i, counted over B and S, and head h. */

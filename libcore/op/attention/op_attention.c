@@ -2,13 +2,16 @@
  *
  * The backward recomputes probabilities from q, k and lse, the log-sum-exp of the scores.  Under
  * context parallelism k and v are gathered in forward and again in backward.  An attention sink is
- * part of lse, so dgrad needs no further term for it; its wgrad is a kernel of its own.
+ * part of lse, so dgrad needs no further term for it; its wgrad is a kernel of its own.  Dropout is
+ * drawn again by Philox.
  */
+#include <assert.h>
 #include <math.h>
 
 #include "op/attention/op_cp_gather.h"
 
-/* Saved; the first three are the inputs.  Segments, if any, follow: attr points into them. */
+/* Saved; the first three are the inputs.  Segments and the tokens' numbers, if any, follow: attr
+ * points into them. */
 enum { Q, K, V, O, LSE };
 
 typedef struct attention_attr {
@@ -168,6 +171,27 @@ static d9d_status check_scores(const d9d_op_attention_opts *opts)
     return D9D_OK;
 }
 
+/* The queries are all tokens of the RNG. */
+static d9d_status check_dropout(const d9d_tape *t, const d9d_tensor *q,
+                                const d9d_op_attention_opts *opts)
+{
+    const d9d_op_dropout_opts *o = &opts->dropout;
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
+    const int64_t queries = q->shape.dim[0] * q->shape.dim[1];
+
+    if (!d9d_op_dropout_is_active(t, o->p))
+        return D9D_OK;
+    if (!(o->p >= 0.0f && o->p < 1.0f))
+        return D9D_FAIL(D9D_EINVAL, "attention: dropout with a probability of %g, not in [0, 1)",
+                        (double)o->p);
+    if (opts->cached)
+        return D9D_FAIL(D9D_EINVAL, "attention: dropout with a KV cache");
+    if (queries != d9d_tensor_numel(&rng->token))
+        return D9D_FAIL(D9D_EINVAL, "attention: dropout of %lld queries, of %lld tokens",
+                        (long long)queries, (long long)d9d_tensor_numel(&rng->token));
+    return D9D_OK;
+}
+
 static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
 {
     if (sinks == NULL)
@@ -179,8 +203,9 @@ static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
     return D9D_OK;
 }
 
-static d9d_status attention_check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
-                                  const d9d_op_attention_opts *opts, const d9di_op_cp *chunks)
+static d9d_status attention_check(const d9d_tape *t, const d9d_tensor *q, const d9d_tensor *k,
+                                  const d9d_tensor *v, const d9d_op_attention_opts *opts,
+                                  const d9di_op_cp *chunks)
 {
     D9D_TRY(d9di_op_check_real("attention", "q", q));
     D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
@@ -190,6 +215,7 @@ static d9d_status attention_check(const d9d_tensor *q, const d9d_tensor *k, cons
     D9D_TRY(d9di_op_cp_check("attention", "k", chunks, k));
     D9D_TRY(check_scores(opts));
     D9D_TRY(check_sinks(q, opts->sinks));
+    D9D_TRY(check_dropout(t, q, opts));
     return check_segments(q, opts);
 }
 
@@ -212,6 +238,8 @@ static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *o
     (void)d9d_node_save(n, lse, D9D_NEED_BOTH);
     if (opts->segments != NULL)
         (void)d9d_node_save(n, opts->segments, D9D_NEED_DGRAD);
+    if (attr->dims.dropout.p > 0.0f)
+        (void)d9d_node_save(n, &d9d_tape_dropout_rng(t)->token, D9D_NEED_DGRAD);
     if (d9d_comm_size(opts->cp) > 1) /* with or without symmetric memory: see op_tp_overlap.c */
         d9d_tape_defer_wgrad(t);
     return D9D_OK;
@@ -225,8 +253,23 @@ static int64_t cache_splits(const d9d_op_attention_opts *opts)
     return opts->cached && opts->segments != NULL && opts->segments->shape.dim[0] == 1 ? 1 : 0;
 }
 
-static d9d_attention_dims attention_dims_of(const d9d_tensor *q, const d9d_tensor *k,
-                                            const d9d_op_attention_opts *opts, const d9di_op_cp *p)
+static d9d_attention_dropout dropout_of(const d9d_tape *t, const d9d_op_dropout_opts *opts)
+{
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
+
+    if (!d9d_op_dropout_is_active(t, opts->p))
+        return (d9d_attention_dropout){0};
+    assert(rng->max_positions > 0);
+    return (d9d_attention_dropout){
+        .p = opts->p,
+        .rng = {rng->seed, d9d_op_dropout_stream(opts->site) + (uint64_t)opts->first},
+        .token = d9d_tensor_data(&rng->token),
+        .width = rng->max_positions};
+}
+
+static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor *q,
+                                            const d9d_tensor *k, const d9d_op_attention_opts *opts,
+                                            const d9di_op_cp *p)
 {
     const int64_t s = q->shape.dim[1];
 
@@ -247,6 +290,7 @@ static d9d_attention_dims attention_dims_of(const d9d_tensor *q, const d9d_tenso
         .window = opts->window,
         .chunks = cache_splits(opts),
         .chunk_end = {d9di_op_cp_chunk_end(p, s, 0), d9di_op_cp_chunk_end(p, s, 1)},
+        .dropout = dropout_of(t, &opts->dropout),
     };
 }
 
@@ -272,8 +316,8 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
     d9d_tensor lse = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, attention_check(tq, tk, tv, opts, &attr.cp), out);
-    attr.dims = attention_dims_of(tq, tk, opts, &attr.cp);
+    D9D_TRY_OR(st, attention_check(t, tq, tk, tv, opts, &attr.cp), out);
+    attr.dims = attention_dims_of(t, tq, tk, opts, &attr.cp);
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);

@@ -5,7 +5,8 @@
  *
  * Gate and up are one fused GEMM with a GLU epilogue.  The unit and down are one node, so that h
  * needs no kernel of its own and the gradient of h is never in memory.  Biases are nodes of their
- * own that share arrays with their inputs.  If a matrix has an adapter, the ops run unfused.
+ * own that share arrays with their inputs.  If a matrix has an adapter, or h dropout, the ops run
+ * unfused.
  */
 #include "op/linear/op_gemm.h"
 #include "op/parallel/op_tp_overlap.h"
@@ -149,9 +150,10 @@ static d9d_status ffn_check(const ffn_call *c)
     const d9d_tensor *x = d9d_var_tensor(c->x);
     d9d_tensor h = *x;
 
-    if (c->r != NULL && (c->plus != NULL || c->ranks != NULL))
-        return D9D_FAIL(D9D_EINVAL,
-                        "ffn: experts support neither a residual nor tensor-parallel overlap");
+    if (c->r != NULL && (c->plus != NULL || c->ranks != NULL || c->w->dropout.p != 0))
+        return D9D_FAIL(
+            D9D_EINVAL,
+            "ffn: experts support no residual, no tensor-parallel overlap and no dropout");
     if (c->w->gate == NULL && c->w->gate_bias != NULL)
         return D9D_FAIL(D9D_EINVAL, "ffn: a bias of the gate, but there is no gate");
     for (int i = 0; i < c->n_read; i++) {
@@ -193,6 +195,7 @@ static d9d_status ffn_unfused(ffn_call *c, d9d_var **y)
             D9D_TRY(d9di_op_bias_add(c->t, &c->read[i], c->read_b[i], c->r));
     }
     D9D_TRY(d9d_op_glu(c->t, &c->w->glu, c->read[GATE], c->read[UP], &c->h));
+    D9D_TRY(d9d_op_dropout(c->t, c->h, &c->w->dropout, &c->h));
     return down_unfused(c, y);
 }
 
@@ -371,7 +374,7 @@ d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w, cons
 
     read_init(&c);
     D9D_TRY(ffn_check(&c));
-    if (has_adapter(&c)) {
+    if (has_adapter(&c) || d9d_op_dropout_is_active(t, w->dropout.p)) {
         D9D_TRY(ranks != NULL ? d9d_op_all_gather_rows_wait(t, ranks->pending, x) : D9D_OK);
         D9D_TRY(ffn_unfused(&c, y));
     } else {

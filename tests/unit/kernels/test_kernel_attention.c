@@ -113,6 +113,20 @@ static double capped(const d9d_attention_dims *n, double x, double *derivative)
     return cap > 0.0 ? cap * t : x;
 }
 
+/* What dropout multiplies the probability of a key of query i, counted over B and S, by. */
+static double kept(const d9d_attention_dims *n, int64_t h, int64_t i, int64_t key)
+{
+    const d9d_attention_dropout *d = &n->dropout;
+    const d9d_rng rng = {d->rng.seed, d->rng.stream + (uint64_t)h};
+
+    if (d->p == 0.0f)
+        return 1.0;
+    return d9d_rng_uniform(rng, (uint64_t)(d->token[i] * d->width + key - segment_of(n, i).k)) <
+                   d->p
+               ? 0.0
+               : 1.0 / (1.0 - (double)d->p);
+}
+
 /* One query row: output, lse, and its share of the gradients: dq, dk, dv, dsink. */
 static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w, double *o,
                       double *lse, double *g)
@@ -140,16 +154,20 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
         if (w[j] == 0.0)
             continue;
         w[j] /= sum;
-        delta += w[j] * dot(n, p->dout, iq, p->v, at(n, b * n->z, j, n->kv, kh));
+        delta += kept(n, h, b * n->s + i, b * n->z + j) * w[j] *
+                 dot(n, p->dout, iq, p->v, at(n, b * n->z, j, n->kv, kh));
     }
     dsink[h] -= exp(sink - *lse) * delta;
     for (int64_t j = 0; j < n->z; j++) {
         int64_t ik = at(n, b * n->z, j, n->kv, kh);
-        double ds;
+        double ds, keep;
 
         if (w[j] == 0.0)
             continue;
-        ds = (double)n->scale * w[j] * (dot(n, p->dout, iq, p->v, ik) - delta) * derivative[j];
+        keep = kept(n, h, b * n->s + i, b * n->z + j);
+        ds = (double)n->scale * w[j] * (keep * dot(n, p->dout, iq, p->v, ik) - delta) *
+             derivative[j];
+        w[j] *= keep;
         for (int64_t f = 0; f < n->d; f++) {
             o[iq + f] += w[j] * array_get(n->t, p->v, ik + f);
             dq[iq + f] += ds * array_get(n->t, p->k, ik + f);
@@ -228,7 +246,7 @@ static void check_with(const d9d_attention_dims *n, bool sinks)
      * is scaled was. */
     array_close("o", n->t, p.o, o, nq, tolerance);
     array_close("lse", D9D_F32, p.lse, lse, rows, 5e-6);
-    if (n->softcap > 0.0f)
+    if (n->softcap > 0.0f && n->dropout.p == 0.0f)
         check_decode(&p, o, lse, tolerance);
     array_same_for_threads(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * size, NULL);
     /* In bfloat16 the kernel has o rounded, on a GPU with a sink twice. */
@@ -521,6 +539,96 @@ static void test_prompts(void **state)
     }
     if (refused == 0)
         assert_int_equal(host_kernels_said("slower kernels"), 0);
+}
+
+/* Dropout of rows, chunks and lists, of heads of every size that a kernel of its own takes. */
+static const struct {
+    int64_t b, s, z, d, window, chunks;
+    float p, softcap;
+    bool open, sinks;
+    int segments;
+    d9d_segment segment[3];
+} dropped_rows[] = {
+    {2, 70, 70, 64, 0, 0, 0.3f, 0, false, false, 0, {{0}}},
+    {1, 200, 200, 12, 33, 0, 0.5f, 0, false, true, 0, {{0}}},
+    {1,
+     75,
+     75,
+     80,
+     0,
+     0,
+     0.1f,
+     0,
+     true,
+     false,
+     3,
+     {{0, 33, 0, 33}, {33, 39, 33, 39}, {72, 3, 72, 3}}},
+    {1, 41, 110, 128, 0, 0, 0.3f, 2, false, true, 2, {{0, 10, 0, 60}, {10, 31, 60, 50}}},
+    {2, 36, 72, 64, 0, 2, 0.6f, 0, false, false, 0, {{0}}},
+    {1, 36, 72, 160, 20, 2, 0.3f, 0, false, false, 0, {{0}}},
+    {1, 40, 40, 300, 0, 0, 0.3f, 1.5f, false, false, 0, {{0}}},
+    {1, 1, 1, 8, 0, 0, 0.5f, 0, false, false, 0, {{0}}},
+};
+
+static void test_dropout(void **state)
+{
+    enum { TOKENS = 200, WIDTH = 4001 };
+    int64_t token[TOKENS];
+
+    (void)state;
+    for (int64_t i = 0; i < TOKENS; i++)
+        token[i] = (i % 7 << 33) + 11 * i;
+    for (size_t i = 0; i < sizeof(dropped_rows) / sizeof(*dropped_rows); i++)
+        for (int t = 0; t < 2; t++)
+            check_with(&(d9d_attention_dims){.t = array_types[t],
+                                             .b = dropped_rows[i].b,
+                                             .s = dropped_rows[i].s,
+                                             .z = dropped_rows[i].z,
+                                             .a = 4,
+                                             .kv = i % 2 == 0 ? 2 : 1,
+                                             .d = dropped_rows[i].d,
+                                             .causal = !dropped_rows[i].open,
+                                             .scale = 1.0f / sqrtf((float)dropped_rows[i].d),
+                                             .softcap = dropped_rows[i].softcap,
+                                             .window = dropped_rows[i].window,
+                                             .segments = dropped_rows[i].segments,
+                                             .segment = dropped_rows[i].segments > 0
+                                                            ? dropped_rows[i].segment
+                                                            : NULL,
+                                             .chunks = dropped_rows[i].chunks,
+                                             .chunk_end = {18, 72},
+                                             .dropout = {dropped_rows[i].p, {5, 77}, token, WIDTH}},
+                       dropped_rows[i].sinks);
+}
+
+/* A key that is dropped gives nothing, whatever it is; its score is part of the softmax. */
+static void test_dropped_keys(void **state)
+{
+    enum { S = 64 };
+    const d9d_rng rng = {5, 77};
+    const int64_t token[S] = {0};
+    const d9d_attention_dims n = {.t = D9D_F32,
+                                  .b = 1,
+                                  .s = S,
+                                  .z = S,
+                                  .a = 1,
+                                  .kv = 1,
+                                  .d = 1,
+                                  .dropout = {0.25f, rng, token, S}};
+    float zero[S] = {0}, one[S], o[S], lse[S];
+    int dropped = 0;
+
+    (void)state;
+    for (int i = 0; i < S; i++) {
+        one[i] = 1;
+        dropped += d9d_rng_uniform(rng, (uint64_t)i) < 0.25f;
+    }
+    assert_in_range(dropped, 6, 26); /* 16, and 3.5 is one deviation */
+    assert_int_equal(host_kernels()->attention->fwd(NULL, &n, o, lse, zero, zero, one), D9D_OK);
+    for (int i = 0; i < S; i++) {
+        assert_float_equal(o[i], (float)(S - dropped) / S / 0.75f, 1e-6);
+        assert_float_equal(lse[i], logf(S), 1e-5);
+    }
 }
 
 /* --- a document alone, and packed --------------------------------------------------------- */
@@ -970,11 +1078,12 @@ static void test_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_segments), cmocka_unit_test(test_softcap),
-        cmocka_unit_test(test_ranks),    cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_alone),    cmocka_unit_test(test_bad_segments),
-        cmocka_unit_test(test_extremes), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_segments),     cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_dropped_keys), cmocka_unit_test(test_softcap),
+        cmocka_unit_test(test_ranks),        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_alone),        cmocka_unit_test(test_bad_segments),
+        cmocka_unit_test(test_extremes),     cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_heads),
     };
 

@@ -244,10 +244,16 @@ static void attention_of_pieces_of_rows(void **state)
      * the first piece, and of queries. */
     assert_int_equal(t->max_scratch, 3 * 2 * 2 * 128 * 384 + 3 * 256 * 2 * 4 +
                                          2 * 3 * 512 * 64 * 2 + 3 * 256 * 2 * 64 * 2);
+    n.dropout.p = 0.1f;
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 2);
+    n.dropout.p = 0;
     n.chunk_end[0] = 32;
     n.s = 64;
     assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 1);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 3);
 }
 
 /* Of lengths that have no plan, as documents. */

@@ -221,7 +221,22 @@ static void print_numbers(const d9d_var *v, d9d_buf *out)
     free(host);
 }
 
-/* Losses of some tokens with the weights of one seed, or what comes out of a model without head. */
+/* Random numbers of a training step, for models with dropout. */
+static void set_dropout(d9d_tape *t, d9d_device *dev)
+{
+    int64_t number[TOKENS];
+    d9d_tensor token;
+
+    for (int i = 0; i < TOKENS; i++)
+        number[i] = 100 + i;
+    assert_ok(d9d_tensor_from_host(dev, D9D_I64, D9D_SHAPE(TOKENS), number, &token));
+    d9d_tape_set_dropout_rng(t,
+                             &(d9d_dropout_rng){.seed = 9, .token = token, .max_positions = 100});
+    d9d_tensor_release(&token);
+}
+
+/* Losses of some tokens in training with the weights of one seed, or what comes out of a model
+ * without head. */
 static void print_values(d9d_model *m, d9d_device *dev, d9d_buf *out)
 {
     int32_t ids[TOKENS], positions[TOKENS];
@@ -236,6 +251,7 @@ static void print_values(d9d_model *m, d9d_device *dev, d9d_buf *out)
     assert_ok(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(1, TOKENS), ids, &x[0]));
     assert_ok(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(1, TOKENS), positions, &x[1]));
     assert_ok(d9d_tape_create(dev, &t));
+    set_dropout(t, dev);
     assert_ok(m->ops->forward(
         m, t, &(d9d_model_in){.ids = &x[0], .positions = &x[1], .labels = &x[0]}, &y));
     print_numbers(y.loss != NULL ? y.loss : y.hidden, out);
@@ -382,6 +398,8 @@ static const struct {
     {NULL, "scale_attn_by_inverse_layer_idx", "true", NULL},
     {NULL, "use_parallel_residual", "false", NULL},
     {NULL, "hidden_dropout", "0.5", NULL},
+    {NULL, "embedding_dropout", "0.5", NULL},
+    {NULL, "mlp_dropout", "0.5", NULL},
     {NULL, "initializer_range", "0.5", NULL},
     {NULL, "attention_dropout", "0.5", NULL},
     {NULL, "tie_word_embeddings", "true", NULL},
@@ -1031,6 +1049,38 @@ static void random_weights_are_a_function_of_name_and_element(void **state)
     each_family(check_random);
 }
 
+/* A family that says nothing of its dropout has none: training refuses each rate by its field. */
+static void dropout_that_is_not_applied_is_refused(void **state)
+{
+    static const char *const rates[][2] = {{"gpt2", "attn_pdrop"},
+                                           {"gpt2", "resid_pdrop"},
+                                           {"gpt2", "embd_pdrop"},
+                                           {"gpt_neox", "hidden_dropout"},
+                                           {"modernbert", "embedding_dropout"},
+                                           {"modernbert", "mlp_dropout"},
+                                           {"llama", "attention_dropout"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        d9d_arena a = {0};
+        d9d_family silent;
+        d9d_family_config c;
+        char more[64], sentence[128];
+
+        (void)snprintf(more, sizeof(more), "{\"%s\": 0.25}", rates[i][1]);
+        (void)snprintf(sentence, sizeof(sentence),
+                       "%s: %s is 0.25, and the family is trained with 0", rates[i][0],
+                       rates[i][1]);
+        c = config_of(sample_of(rates[i][0]), more, &a);
+        assert_ok(d9d_family_trainable(&c));
+        silent = *c.family;
+        silent.dropout = false;
+        c.family = &silent;
+        assert_fails(d9d_family_trainable(&c), D9D_ENOTSUP, sentence);
+        d9d_arena_release(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1044,6 +1094,7 @@ int main(void)
         cmocka_unit_test(made_configurations_are_read_back),
         cmocka_unit_test(stages_map_their_own_tensors),
         cmocka_unit_test(what_huggingface_cannot_say_is_not_mapped),
+        cmocka_unit_test(dropout_that_is_not_applied_is_refused),
         cmocka_unit_test(random_weights_are_a_function_of_name_and_element),
     };
 

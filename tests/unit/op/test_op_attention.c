@@ -37,6 +37,37 @@ static const d9d_segment documents[] = {{0, 2, 0, 2}, {2, 3, 2, 3}, {5, 1, 5, 1}
 static const d9d_segment pieces[] = {
     {0, 1, 0, 3}, {1, 1, 3, 1}, {2, 2, 3, 3}, {4, 2, 8, 4}, {6, 2, 8, 6}};
 
+/* Numbers of the tokens of two rows. */
+static const int64_t tokens[] = {3, 4, 5, 6, 7, 8, 100, 101, 102, 103, 104, 105};
+static const d9d_param site = {.name = "k_proj.weight", .id = 0x1234567890abcdefu};
+
+typedef struct dropped_arg {
+    attention_arg scores;
+    float p;
+} dropped_arg;
+
+/* The same with dropout; segments, if any, follow the tokens' numbers. */
+static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const dropped_arg *dropped = e->of->arg;
+    const attention_arg *a = &dropped->scores;
+    const d9d_dropout_rng rng = {.seed = 3, .token = e->constant[0], .max_positions = 50};
+    const d9d_op_attention_opts opts = {.scale = a->scale,
+                                        .causal = a->causal,
+                                        .window = a->window,
+                                        .softcap = a->softcap,
+                                        .sinks = e->n_param > 0 ? e->param[0] : NULL,
+                                        .segments =
+                                            e->constant[1].storage != NULL ? &e->constant[1] : NULL,
+                                        .dropout = {.p = dropped->p, .site = &site, .first = 2}};
+
+    (void)n_in, (void)n_out;
+    d9d_tape_set_dropout_rng(t, &rng);
+    return d9d_op_attention(t, in[0], in[1], in[2], &opts, out);
+}
+
 /* Inputs of one case: B, S, Z, A, K, D. */
 #define QKZV(b, s, z, a, k, d)                                                                     \
     {                                                                                              \
@@ -188,6 +219,31 @@ static void keeps_its_promises(void **state)
         fd_check(&cases[i]);
 }
 
+static void keeps_its_promises_with_dropout(void **state)
+{
+    static const dropped_arg dropped = {{0.4f, true, 0, 0}, 0.3f};
+    static const dropped_arg all_of_it = {{1.0f, false, 3, 1.5f}, 0.5f};
+    static const fd_case cases[] = {
+        {.name = "dropout",
+         .run = run_dropped,
+         .in = QKV(2, 6, 4, 2, 5),
+         .constant = {{D9D_I64, D9D_SHAPE(12), tokens}},
+         .saved = KEPT(2, 6, 4, 2, 5),
+         .arg = &dropped},
+        {.name = "dropout of documents, softcap, window without a mask, sinks",
+         .run = run_dropped,
+         .in = QKV(2, 6, 4, 2, 5),
+         .param = {FD(4)},
+         .constant = {{D9D_I64, D9D_SHAPE(12), tokens}, {D9D_I32, D9D_SHAPE(6, 4), documents}},
+         .saved = KEPT(2, 6, 4, 2, 5),
+         .arg = &all_of_it},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
 /* --- generation ---------------------------------------------------------------------------- */
 
 enum { CELLS = 190, HEADS = 4, KEYS = 2, WIDE = 20, STEPS = 6 };
@@ -276,6 +332,11 @@ static void refuses(void **state)
                                        .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
     const d9d_op_attention_opts past = {.scale = 1, .causal = true, .window = -1};
     const d9d_op_attention_opts uncapped = {.scale = 1, .softcap = -1};
+    const d9d_op_attention_opts drops = {.scale = 1, .dropout = {.p = 0.5f, .site = &site}};
+    const d9d_op_attention_opts all_drop = {.scale = 1, .dropout = {.p = 1, .site = &site}};
+    const d9d_op_attention_opts cached = {
+        .scale = 1, .cached = true, .dropout = {.p = 0.5f, .site = &site}};
+    const d9d_dropout_rng rng = {.token = *op_tensor(f, D9D_I64, D9D_SHAPE(5)), .max_positions = 3};
     const d9d_op_attention_opts sunk = {
         .scale = 1, .causal = true, .sinks = op_param(f, "sinks", D9D_F32, D9D_SHAPE(2))};
     d9d_var *y;
@@ -302,12 +363,20 @@ static void refuses(void **state)
                    "attention: v [2, 3, 2, 6] does not fit k [2, 3, 2, 8]: shapes must be equal");
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &cut, &y),
                    "attention: segments [3, 2] does not fit q [2, 3, 4, 8]: segments are [N, 4]");
+    d9d_tape_set_dropout_rng(f->tape, &rng);
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &drops, &y),
+                   "attention: dropout of 6 queries, of 5 tokens");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &all_drop, &y),
+                   "attention: dropout with a probability of 1, not in [0, 1)");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &cached, &y),
+                   "attention: dropout with a KV cache");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
+        cmocka_unit_test(keeps_its_promises_with_dropout),
         op_test(a_cache_is_the_row),
         op_test(refuses),
     };

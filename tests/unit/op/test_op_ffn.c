@@ -54,6 +54,20 @@ static d9d_status run_experts(void *self, d9d_tape *t, d9d_var *const *in, size_
     return st;
 }
 
+/* With dropout of what `down` multiplies: tokens of two rows of three. */
+static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const d9d_dropout_rng rng = {.seed = 3, .token = e->constant[0]};
+    d9d_op_ffn_weights w = weights(e);
+
+    (void)n_out;
+    w.dropout = (d9d_op_dropout_opts){.p = 0.4f, .site = w.up};
+    d9d_tape_set_dropout_rng(t, &rng);
+    return d9d_op_ffn(t, in[0], &w, NULL, NULL, n_in > 1 ? in[1] : NULL, out);
+}
+
 /* With an adapter of `down`. */
 static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                               d9d_var **out, size_t n_out)
@@ -72,6 +86,8 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
 
 /* Experts 2 and 4 have no rows. */
 static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
+
+static const int64_t tokens[] = {0, 1, 2, 100, 101, 102};
 
 static void keeps_its_promises(void **state)
 {
@@ -131,6 +147,13 @@ static void keeps_its_promises(void **state)
          .saved = {20, 28, 28, 28, 8},
          .arg = &biased,
          .tolerance_bf16 = 0.02f},
+        {.name = "dropout",
+         .run = run_dropped,
+         .in = {FD(2, 3, 5), FD(2, 3, 5)},
+         .param = {FD(7, 5), FD(7, 5), FD(5, 7), FD(7), FD(7), FD(5)},
+         .constant = {{D9D_I64, D9D_SHAPE(6), tokens}},
+         .saved = {30, 42, 42, 42},
+         .arg = &biased},
         {.name = "experts, biases",
          .run = run_experts,
          .in = {FD(12, 5)},
@@ -154,14 +177,14 @@ static void refuses(void **state)
     d9d_param *up = op_param(f, "u", D9D_F32, D9D_SHAPE(7, 5));
     d9d_param *down = op_param(f, "d", D9D_F32, D9D_SHAPE(5, 6));
     d9d_param *long_bias = op_param(f, "b", D9D_F32, D9D_SHAPE(7));
-    const d9d_op_ffn_weights odd = {.gate = gate, .up = up, .down = down},
-                             turned = {.gate = gate, .up = gate, .down = gate},
-                             good = {.gate = gate, .up = gate, .down = down},
-                             biased = {.gate = gate,
-                                       .up = gate,
-                                       .down = down,
-                                       .up_bias = long_bias},
-                             no_gate = {.up = up, .down = down, .gate_bias = up};
+    const d9d_op_ffn_weights
+        odd = {.gate = gate, .up = up, .down = down},
+        turned = {.gate = gate, .up = gate, .down = gate},
+        good = {.gate = gate, .up = gate, .down = down},
+        biased = {.gate = gate, .up = gate, .down = down, .up_bias = long_bias},
+        no_gate = {.up = up, .down = down, .gate_bias = up},
+        drops = {.gate = gate, .up = gate, .down = down, .dropout = {.p = 0.5f, .site = up}};
+    const d9d_routing routing = {0};
 
     assert_refused(f, d9d_op_ffn(f->tape, x, &odd, NULL, NULL, NULL, &y),
                    "ffn: u [7, 5] does not fit g [6, 5]: gate and up have one shape");
@@ -174,6 +197,8 @@ static void refuses(void **state)
                    "feature");
     assert_refused(f, d9d_op_ffn(f->tape, x, &no_gate, NULL, NULL, NULL, &y),
                    "ffn: a bias of the gate, but there is no gate");
+    assert_refused(f, d9d_op_ffn(f->tape, x, &drops, &routing, NULL, NULL, &y),
+                   "ffn: experts support no residual, no tensor-parallel overlap and no dropout");
 }
 
 int main(void)

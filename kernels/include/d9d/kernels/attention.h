@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "d9d/base/dtype.h"
+#include "d9d/base/rng.h"
 #include "d9d/base/status.h"
 #include "d9d/kernels/segment.h"
 #include "d9d/kernels/stream.h"
@@ -23,6 +24,17 @@ extern "C" {
 /* S queries and Z keys per row; q o [B, S, A, D], k v [B, Z, KV, D], lse [B, A, S] float32.
  * segment.h has drawings of the causal mask, the window, the chunks and the list of segments. */
 enum { D9D_ATTENTION_MAX_CHUNKS = 2 }; /* limit of `chunks` */
+
+/* Dropout of the probabilities, behind the softmax: that of query i and key j of its segment, from
+ * 0, is 0 where random number token[i] width + j of a stream, uniform in [0, 1), is below p; else
+ * it is divided by 1 - p. Head h has the stream rng.stream + h. lse is that without dropout. */
+typedef struct d9d_attention_dropout {
+    float p; /* 0: none, and the rest is not read; else below 1 */
+    d9d_rng rng;
+    const int64_t *token; /* [B, S], on the device */
+    int64_t width;
+} d9d_attention_dropout;
+
 typedef struct d9d_attention_dims {
     d9d_dtype t;
     int64_t b, s, z, a, kv, d;
@@ -37,6 +49,7 @@ typedef struct d9d_attention_dims {
     int64_t chunks; /* per row of queries; 0: one or, with a list, unknown */
     int64_t chunk_end[D9D_ATTENTION_MAX_CHUNKS]; /* without a list: how many of the row's keys
                                                     each chunk sees */
+    d9d_attention_dropout dropout;               /* not with `decode` */
 } d9d_attention_dims;
 
 typedef struct d9d_attention_kernels {

@@ -43,7 +43,7 @@
  *     D9D_PLUGIN(.models = models);
  *
  * examples/plugins/seed_oss.c and glm4.c are whole ones.  base->config of a layer is the family's
- * struct. Rates of dropout are checked before training, and compute nothing.
+ * struct. Rates of dropout of the table are refused in training, unless the family says `dropout`.
  *
  *     "model_provider": {"name": "mine", "hf_config": "DIR or config.json", ...}
  *     "model_provider": {"name": "mine", "model": {"hidden_size": 64, ...}, ...}
@@ -104,7 +104,7 @@ typedef struct d9d_family_dims {
 #define D9D_FAMILY_DROPOUT(S, key, member, otherwise, text)                                        \
     {                                                                                              \
         .name = #key, .kind = D9D_KIND_REAL, .offset = offsetof(S, member), .def = (otherwise),    \
-        .max = 1, .flags = D9D_BELOW_MAX, .doc = text ", in training, which takes 0 only"          \
+        .max = 1, .flags = D9D_BELOW_MAX, .doc = "dropout " text ", in training"                   \
     }
 /* Dropout of what attention and feed-forward add to the residual stream. */
 #define D9D_FAMILY_RESIDUAL_DROPOUT(S, otherwise)                                                  \
@@ -219,6 +219,10 @@ typedef struct d9d_family {
                           d9d_var **y);
     d9d_status (*ffn)(d9d_decoder_layer *l, d9d_tape *t, d9d_var *x, d9d_var **y);
     const char *lm_class; /* suffix of the class with a language-model head; NULL: "ForCausalLM" */
+    /* init() and shape() give every rate of dropout of the table to blocks and decoder
+     * (d9d_block_attention_shape.dropout, d9d_decoder_shape.embed_dropout, ...).  False: training
+     * refuses a rate above 0. */
+    bool dropout;
 } d9d_family;
 
 /* Read a config.json's object, checked, into the arena.  The vocabulary is one split, "regular".

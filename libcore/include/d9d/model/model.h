@@ -125,6 +125,7 @@ struct d9d_model {
     bool whole_sequences; /* some layer needs whole sequences on a rank: no context parallelism */
     bool bidirectional;   /* some layer has no causal mask: padding needs segments of its own */
     bool masked_lm;       /* its losses are of masked tokens, not of next ones */
+    bool dropout; /* something of this stage drops in training: d9d_tape_set_dropout_rng() */
 };
 
 /* --- for authors of models ------------------------------------------------------------ */

@@ -28,12 +28,13 @@ extern "C" {
 #endif
 
 /* The blocks of one layer, as far as others ask for them: its KV cache, its expert loads, its
- * FLOP.  Each block's init enters the block itself. */
+ * FLOP, its dropout.  Each block's init enters the block itself. */
 typedef struct d9d_layer_blocks {
     struct d9d_block_attention *attention;
     struct d9d_block_gated_delta *gated_delta;
     struct d9d_block_mla *mla;
     struct d9d_block_moe *moe;
+    bool dropout; /* one of them drops in training */
 } d9d_layer_blocks;
 
 typedef struct d9d_block_opts {
@@ -270,6 +271,9 @@ typedef struct d9d_block_attention_shape {
     float temperature_beta; /* of queries, behind RoPE: d9d_op_position_scale(); 0: none */
     int64_t temperature_period;
     float clip; /* q, k and v are within +-clip; 0: not.  Not with a QK norm of each head */
+    /* Probabilities of dropout, in training (d9d_op_dropout()): of attention's probabilities; of
+     * o_proj's output, bias included, before `plus`. */
+    float dropout, out_dropout;
 } d9d_block_attention_shape;
 
 typedef struct d9d_block_attention {
@@ -368,9 +372,10 @@ typedef struct d9d_block_mla_shape {
         v; /* features of a head: without positions; with positions; of its values */
     const d9d_block_rope *rope; /* over rope_dim features; shared by the layers */
     float norm_eps;
-    float scale; /* softmax scale; 0: (nope_dim + rope_dim)^-1/2 */
-    bool bias;   /* "q_proj.down_proj.bias" [q_rank], "kv_down_proj.bias" [kv_rank + rope_dim],
-                    "o_proj.bias" [H]; replicated over tp, initially 0 */
+    float scale;   /* softmax scale; 0: (nope_dim + rope_dim)^-1/2 */
+    bool bias;     /* "q_proj.down_proj.bias" [q_rank], "kv_down_proj.bias" [kv_rank + rope_dim],
+                      "o_proj.bias" [H]; replicated over tp, initially 0 */
+    float dropout; /* of attention's probabilities, in training */
 } d9d_block_mla_shape;
 
 typedef struct d9d_block_mla {
@@ -409,6 +414,9 @@ typedef struct d9d_block_ffn_shape {
     bool ungated; /* gate_proj does not exist */
     bool bias;    /* "gate_proj.bias", "up_proj.bias" [I]; "down_proj.bias" [H], replicated over tp;
                      initially 0 */
+    /* Probabilities of dropout, in training: of what down_proj multiplies; of its output, bias
+     * included, before `plus`. */
+    float dropout, out_dropout;
 } d9d_block_ffn_shape;
 
 typedef struct d9d_block_ffn {

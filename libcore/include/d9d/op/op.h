@@ -14,6 +14,7 @@
 #ifndef D9D_OP_OP_H
 #define D9D_OP_OP_H
 
+#include "d9d/base/hash.h"
 #include "d9d/comm/comm.h"
 #include "d9d/tape/tape.h"
 
@@ -56,6 +57,29 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_scale(d9d_tape *t, d9d_var *x, float s, d
 /* y = a + s b, of one shape, rounded once. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add_scaled(d9d_tape *t, d9d_var *a, float s, d9d_var *b,
                                                   d9d_var **y);
+
+/* Dropout: an element of y is 0 with probability p, else x / (1 - p).  y is x itself where p is 0
+ * or the tape has no d9d_tape_set_dropout_rng(), as outside training.  x [..., N]; its rows are all
+ * tokens of the RNG or, from its `first` on, a part of them; else EINVAL.
+ *
+ * Each site, a place in a layer, has random numbers of its own: number token * width + column of
+ * the stream d9d_op_dropout_stream(site).  So the mask of a token is the same on every mesh, in
+ * every micro-batch and in a recomputation.  It is drawn again in backward and never stored. */
+typedef struct d9d_op_dropout_opts {
+    float p;
+    const d9d_param *site; /* a parameter beside which nothing else has dropout; names the site */
+    int64_t first, width;  /* x has the columns [first, first + N) of `width`; width 0: all, N */
+} d9d_op_dropout_opts;
+D9D_API D9D_MUST_USE d9d_status d9d_op_dropout(d9d_tape *t, d9d_var *x,
+                                               const d9d_op_dropout_opts *opts, d9d_var **y);
+static inline bool d9d_op_dropout_is_active(const d9d_tape *t, float p)
+{
+    return p != 0 && d9d_tape_dropout_rng(t) != NULL;
+}
+static inline uint64_t d9d_op_dropout_stream(const d9d_param *site)
+{
+    return d9d_hash_u64(&site->id, sizeof(site->id));
+}
 
 /* y = x + b for each row, where b is the N elements of a parameter from `first` on.  x [..., N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b,
@@ -172,17 +196,22 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  * 2).
  *
  * Attention sinks: NULL or [A], of the type of q.  Each is a learnt logit of a query head: the
- * denominator of its softmax has the further term exp(sink), which has no value vector. */
+ * denominator of its softmax has the further term exp(sink), which has no value vector.
+ *
+ * Dropout of the probabilities, as d9d_op_dropout(): first is the number of q's first head among
+ * those of all ranks.  Head h has the stream of the site + h; there number token * L + j, where L
+ * is the RNG's max_positions, is that of key j of the query's document. */
 typedef struct d9d_op_attention_opts {
     float scale;   /* softmax scale; usually D^-1/2 */
     float softcap; /* 0: none */
     bool causal;
     const d9d_tensor *segments;
-    d9d_comm *cp;      /* context-parallel group; NULL: none */
-    const char *label; /* of the gather, for messages and traces */
-    bool cached;       /* k and v are a KV cache: see d9d_attention_dims */
-    int64_t window;    /* 0: none */
-    d9d_param *sinks;  /* NULL: none */
+    d9d_comm *cp;                /* context-parallel group; NULL: none */
+    const char *label;           /* of the gather, for messages and traces */
+    bool cached;                 /* k and v are a KV cache: see d9d_attention_dims */
+    int64_t window;              /* 0: none */
+    d9d_param *sinks;            /* NULL: none */
+    d9d_op_dropout_opts dropout; /* p 0: none; width is not read */
 } d9d_op_attention_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                                                  const d9d_op_attention_opts *opts, d9d_var **y);
@@ -303,6 +332,7 @@ typedef struct d9d_op_ffn_weights {
     d9d_param *gate, *up, *down;                /* gate NULL: none */
     d9d_param *gate_bias, *up_bias, *down_bias; /* each may be NULL */
     d9d_glu glu;                                /* {0}: SwiGLU */
+    d9d_op_dropout_opts dropout; /* of what down multiplies; p 0: none.  Not with a routing */
 } d9d_op_ffn_weights;
 typedef struct d9d_op_ffn_tp {
     d9d_comm *comm;

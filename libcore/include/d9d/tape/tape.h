@@ -68,8 +68,11 @@ typedef struct d9d_dropout_rng {
     uint64_t seed;
     d9d_tensor token; /* [T] int64: global numbers of the tokens of a forward */
     int64_t first;    /* first token of an op that sees a part of them (d9d/nn/parallel_groups.h) */
+    int64_t max_positions; /* L: no document has more tokens; number k L + i is position i of sample
+                              k */
 } d9d_dropout_rng;
-/* Valid until reset; takes its own reference.  Without it nothing is dropped. */
+/* Valid until reset; takes its own reference.  A forward with it is one of training; without it
+ * nothing is dropped. */
 D9D_API void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng);
 D9D_API const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t); /* NULL: none */
 

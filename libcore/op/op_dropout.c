@@ -1,10 +1,9 @@
-/* op_dropout.c - dropout of the input of an adapter.  See op/linear/op_adapter.h.
+/* op_dropout.c - y = 0 with probability p, else x / (1 - p).  x [M, N].
  *
  * The gradient applies the same mask: it is drawn again by Philox, so nothing of the size of x is
  * saved.
  */
-#include "d9d/base/hash.h"
-#include "op/linear/op_adapter.h"
+#include "op/op_common.h"
 
 typedef struct dropout_attr {
     float p, factor;
@@ -52,30 +51,44 @@ static d9d_status dropout_run(d9d_tape *t, d9d_var *x, const dropout_attr *a,
     return D9D_OK;
 }
 
-d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *adapter, d9d_var **y)
+static d9d_status dropout_check(const d9d_tensor *x, const d9d_dropout_rng *rng,
+                                const d9d_op_dropout_opts *opts)
 {
-    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
-    const d9d_param *w = adapter->a;
-    const int64_t rows = d9di_op_rows(&d9d_var_tensor(x)->shape);
-    d9d_tensor token;
-    d9d_status st;
-    int64_t all;
+    const int64_t rows = d9di_op_rows(&x->shape), all = d9d_tensor_numel(&rng->token);
 
-    *y = x;
-    if (adapter->dropout == 0 || rng == NULL)
-        return D9D_OK;
-    all = d9d_tensor_numel(&rng->token);
+    D9D_TRY(d9di_op_check_real("dropout", "x", x));
+    if (!(opts->p >= 0.0f && opts->p < 1.0f))
+        return D9D_FAIL(D9D_EINVAL, "dropout: %s has a probability of %g, not in [0, 1)",
+                        d9di_op_param_name(opts->site), (double)opts->p);
     if (rows != all && rows > all - rng->first)
         return D9D_FAIL(D9D_EINVAL, "dropout: %s has %lld rows, of %lld tokens",
-                        d9di_op_param_name(w), (long long)rows, (long long)all);
-    token = d9d_tensor_rows(&rng->token, rows != all ? rng->first : 0, rows);
-    st = dropout_run(t, x,
-                     &(dropout_attr){.p = adapter->dropout,
-                                     .factor = 1.0f / (1.0f - adapter->dropout),
-                                     .rng = {rng->seed, d9d_hash_u64(&w->id, sizeof(w->id))},
-                                     .first = w->local.offset[1],
-                                     .width = w->spec.shape.dim[1]},
-                     &token, y);
+                        d9di_op_param_name(opts->site), (long long)rows, (long long)all);
+    return D9D_OK;
+}
+
+d9d_status d9d_op_dropout(d9d_tape *t, d9d_var *x, const d9d_op_dropout_opts *opts, d9d_var **y)
+{
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    d9d_tensor token;
+    int64_t rows;
+    d9d_status st;
+
+    *y = x;
+    if (!d9d_op_dropout_is_active(t, opts->p))
+        return D9D_OK;
+    D9D_TRY(dropout_check(tx, rng, opts));
+    rows = d9di_op_rows(&tx->shape);
+    token =
+        d9d_tensor_rows(&rng->token, rows != d9d_tensor_numel(&rng->token) ? rng->first : 0, rows);
+    st = dropout_run(
+        t, x,
+        &(dropout_attr){.p = opts->p,
+                        .factor = 1.0f / (1.0f - opts->p),
+                        .rng = {rng->seed, d9d_op_dropout_stream(opts->site)},
+                        .first = opts->first,
+                        .width = opts->width > 0 ? opts->width : d9di_op_last_dim(&tx->shape)},
+        &token, y);
     d9d_tensor_release(&token);
     return st;
 }
