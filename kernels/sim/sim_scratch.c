@@ -115,7 +115,8 @@ static bool keys_supported(const d9d_attention_dims *n)
 /* Causal without a softcap, in bfloat16, with a head size that is a multiple of 8 up to `max_d`. */
 static bool head_supported(const d9d_attention_dims *n, int64_t max_d)
 {
-    return n->t == D9D_BF16 && n->causal && n->softcap == 0.0f && n->d % 8 == 0 && n->d <= max_d;
+    return n->t == D9D_BF16 && n->causal && n->prefix == NULL && n->softcap == 0.0f &&
+           n->d % 8 == 0 && n->d <= max_d;
 }
 
 /* True if cuDNN's gradient is right for whole rows only. */

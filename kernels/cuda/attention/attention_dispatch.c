@@ -29,6 +29,8 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
         D9D_TRY(d9di_attention_cudnn(s, c, &done));
     if (done)
         return D9D_OK;
+    if (c->n.prefix != NULL && c->n.t == D9D_BF16)
+        d9di_say_slow(s, D9DI_SLOW_PREFIX_MASK, c->op, c->n.s, c->n.z, "a prefix mask");
     return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
 }
 
