@@ -256,6 +256,7 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     const d9d_op_attention_opts opts = {.scale = s->scale != 0 ? s->scale : usual,
                                         .causal = true,
                                         .segments = segments,
+                                        .prefix = d9d_tape_prefix(t),
                                         .cp = d9d_groups_cp(b->groups),
                                         .label = b->kv_up.weight.name,
                                         .cached = cache != NULL};

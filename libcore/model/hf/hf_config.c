@@ -72,3 +72,28 @@ d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     return D9D_OK;
 }
+
+/* --- the attention mask ---------------------------------------------------------------------- */
+
+static const char mask_field[] = "attention_mask";
+
+d9d_status d9d_hf_config_prefix_mask(const json_t *doc, const char *where, bool *out)
+{
+    const json_t *v = d9di_hf_member(doc, mask_field);
+    const char *word = v == NULL ? "causal" : json_string_value(v);
+    const bool prefix = word != NULL && strcmp(word, "prefix") == 0;
+
+    if (!prefix && (word == NULL || strcmp(word, "causal") != 0))
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s: \"%.64s\" is neither \"causal\" nor \"prefix\"",
+                        where, mask_field, word != NULL ? word : "?");
+    *out = prefix;
+    return D9D_OK;
+}
+
+d9d_status d9d_hf_config_set_prefix_mask(json_t *doc, bool prefix)
+{
+    (void)json_object_del(doc, mask_field);
+    if (prefix && json_object_set_new(doc, mask_field, json_string("prefix")) != 0)
+        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+    return D9D_OK;
+}
