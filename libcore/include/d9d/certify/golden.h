@@ -9,6 +9,8 @@
  *     DIR/train.jsonl, DIR/train.json           for ten steps of AdamW: the same rows as samples;
  *                                               [{"step": 1, "loss": 4.9, "grad_norm": 2.1}, ...]
  *
+ * A model with a prefix mask has the tokens before a row's first target as its prefix.
+ *
  * Of an encoder, golden.safetensors has instead packed documents, input_ids, positions and
  * segments, with hidden [B, S, H], the last hidden states, hidden_seed, a gradient of them, and
  * grad.NAME.
