@@ -72,6 +72,11 @@ loss_is() {
     run ! cmp -s out.jsonl causal.jsonl
 }
 
+@test "certified like any other: files, golden vectors, gradients, generation" {
+    run -0 d9d-map certify --golden "$model" "$model"
+    [[ $output == *"generation   ok"* && $output == *"golden       ok"* ]]
+}
+
 # Longer than the parts in which a causal model reads prompts.
 @test "a long prompt is read at once: the first token is the likeliest" {
     sed -E 's/"max_position_embeddings": [0-9]+/"max_position_embeddings": 4096/' "$model/config.json" >config.json
