@@ -1,5 +1,6 @@
 /* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; cuDNN if
- * it is selected and supports the call; the Hopper backward; else the SIMT kernels. */
+ * it is selected and supports the call; the Hopper backward; else the SIMT kernels, which alone
+ * have prefix masks beside decode. */
 #include "cuda/attention/attention_call.h"
 
 /* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
@@ -30,7 +31,7 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
     if (done)
         return D9D_OK;
     if (c->n.prefix != NULL && c->n.t == D9D_BF16)
-        d9di_say_slow(s, D9DI_SLOW_PREFIX_MASK, c->op, c->n.s, c->n.z, "a prefix mask");
+        d9di_say_slow(s, D9DI_SLOW_ATTENTION, c->op, c->n.s, c->n.z, "they alone have prefix masks");
     return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
 }
 

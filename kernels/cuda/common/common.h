@@ -59,13 +59,13 @@ void d9di_cuda_scratch_free(d9d_stream s, void *p, int64_t bytes);
 /* Writes a line to the owner's log. */
 void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...) D9D_PRINTF(3, 4);
 
-/* Logs, once per kind, that a GEMM or attention does not run on the fast kernel, and why: "OP: IN x OUT in
- * bfloat16 by slower kernels: WHY". */
+/* Logs, once per kind, that a GEMM, or attention of IN queries to OUT keys, does not run on the
+ * fast kernel, and why: "OP: IN x OUT in bfloat16 by slower kernels: WHY". */
 typedef enum d9di_cuda_notice {
     D9DI_SLOW_GROUPED,
     D9DI_SLOW_GATED,
     D9DI_SLOW_HEAD,
-    D9DI_SLOW_PREFIX_MASK
+    D9DI_SLOW_ATTENTION
 } d9di_cuda_notice;
 void d9di_say_slow(d9d_stream s, d9di_cuda_notice kind, const char *op, int64_t in, int64_t out,
                    const char *why);
