@@ -96,8 +96,7 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
         st = name_check(section, doc, path);
         if (st == D9D_OK)
             st = d9d_hf_family_check(&family, doc, path);
-        if (st == D9D_OK)
-            st = d9d_hf_config_prefix_mask(doc, path, prefix_mask);
+        *prefix_mask = d9d_hf_config_has_prefix_mask(doc);
     }
     if (st == D9D_OK)
         st = p->read != NULL ? D9D_PLUGIN_CALL(p->table->name, p, read, section->value, a, config)

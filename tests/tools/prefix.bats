@@ -40,15 +40,15 @@ loss_is() {
 
 @test "scores are those of training, packed or not; the key decides before config.json" {
     loss_is "$(golden_loss)"
-    loss_is "$(golden_loss)" --set $mask=prefix
-    run ! loss_is "$(golden_loss)" --set $mask=causal
+    loss_is "$(golden_loss)" --set "$mask"=prefix
+    run ! loss_is "$(golden_loss)" --set "$mask"=causal
     d9d-shard -q --format tokens --pack 29 --out packed "$model/train.jsonl"
     loss_is "$(golden_loss)" --set data.dataset=packed
     sed 's/"attention_mask": "prefix"/"attention_mask": "causal"/' "$model/config.json" >config.json
     run ! loss_is "$(golden_loss)" --set model_provider.hf_config=config.json
-    loss_is "$(golden_loss)" --set model_provider.hf_config=config.json --set $mask=prefix
+    loss_is "$(golden_loss)" --set model_provider.hf_config=config.json --set "$mask"=prefix
     sed 's/"attention_mask": "prefix"/"attention_mask": "full"/' "$model/config.json" >config.json
-    says 2 'attention_mask: "full" is neither "causal" nor "prefix"' \
+    says 2 'attention_mask: "full" is not supported' \
         d9d-infer --set model_provider.hf_config=config.json infer.json
 }
 
@@ -56,18 +56,18 @@ loss_is() {
     d9d-train -q train.json
     grep -q '"attention_mask": "prefix"' run/export/config.json
     grep -q '"attention_mask": "auto"' run/config.json
-    d9d-train -q --set $mask=causal --set trainer.run.dir=causal train.json
+    d9d-train -q --set "$mask"=causal --set trainer.run.dir=causal train.json
     run ! grep -q attention_mask causal/export/config.json
     grep -v attention_mask "$model/config.json" >config.json
-    d9d-train -q --set model_provider.hf_config=config.json --set $mask=prefix --set trainer.run.dir=again train.json
+    d9d-train -q --set model_provider.hf_config=config.json --set "$mask"=prefix --set trainer.run.dir=again train.json
     grep -q '"attention_mask": "prefix"' again/export/config.json
     same_run run again
     # What it wrote is read again, by whoever does not say it.
     exported=(--set model_provider.hf_config=again/export/config.json
         --set trainer.model_stage_factory.source_checkpoint=again/export)
     d9d-infer -q "${exported[@]}" infer.json
-    d9d-infer -q "${exported[@]}" --set $mask=prefix --set task.output=prefix.jsonl infer.json
-    d9d-infer -q "${exported[@]}" --set $mask=causal --set task.output=causal.jsonl infer.json
+    d9d-infer -q "${exported[@]}" --set "$mask"=prefix --set task.output=prefix.jsonl infer.json
+    d9d-infer -q "${exported[@]}" --set "$mask"=causal --set task.output=causal.jsonl infer.json
     cmp out.jsonl prefix.jsonl
     run ! cmp -s out.jsonl causal.jsonl
 }
@@ -100,12 +100,12 @@ loss_is() {
     needs='model_provider.attention_mask: "prefix" needs causal attention in every layer, and'
     of() { # SENTENCE FAMILY MODEL
         says 2 "$needs $1" d9d-infer --set model_provider.name="$2" --set model_provider.hf_config="$golden/$3/config.json" \
-            --set trainer.model_stage_factory.source_checkpoint="$golden/$3" --set $mask=prefix \
+            --set trainer.model_stage_factory.source_checkpoint="$golden/$3" --set "$mask"=prefix \
             --set 'task={"name": "hidden_states", "output": "states"}' infer.json
     }
     of 'qwen3_next has recurrent layers' qwen3_next families/qwen3_next
     of 'modernbert has bidirectional layers' modernbert encoders/modernbert
     says 2 'model_provider.attention_mask: "prefix" begins at a prompt without targets, and the task classification has no next tokens as targets' \
         d9d-train --set 'task={"name": "classification", "num_labels": 3}' train.json
-    says 2 'model_provider.attention_mask: unknown word "full"; expected auto, causal or prefix' d9d-train --set $mask=full train.json
+    says 2 'model_provider.attention_mask: unknown word "full"; expected auto, causal or prefix' d9d-train --set "$mask"=full train.json
 }

@@ -31,7 +31,8 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
     if (done)
         return D9D_OK;
     if (c->n.prefix != NULL && c->n.t == D9D_BF16)
-        d9di_say_slow(s, D9DI_SLOW_ATTENTION, c->op, c->n.s, c->n.z, "they alone have prefix masks");
+        d9di_say_slow(s, D9DI_SLOW_ATTENTION, c->op, c->n.s, c->n.z,
+                      "they alone have prefix masks");
     return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
 }
 

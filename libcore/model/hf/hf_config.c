@@ -77,17 +77,11 @@ d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
 
 static const char mask_field[] = "attention_mask";
 
-d9d_status d9d_hf_config_prefix_mask(const json_t *doc, const char *where, bool *out)
+bool d9d_hf_config_has_prefix_mask(const json_t *doc)
 {
-    const json_t *v = d9di_hf_member(doc, mask_field);
-    const char *word = v == NULL ? "causal" : json_string_value(v);
-    const bool prefix = word != NULL && strcmp(word, "prefix") == 0;
+    const char *word = json_string_value(json_object_get(doc, mask_field));
 
-    if (!prefix && (word == NULL || strcmp(word, "causal") != 0))
-        return D9D_FAIL(D9D_ECONFIG, "%s: %s: \"%.64s\" is neither \"causal\" nor \"prefix\"",
-                        where, mask_field, word != NULL ? word : "?");
-    *out = prefix;
-    return D9D_OK;
+    return word != NULL && strcmp(word, "prefix") == 0;
 }
 
 d9d_status d9d_hf_config_set_prefix_mask(json_t *doc, bool prefix)
