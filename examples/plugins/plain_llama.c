@@ -102,6 +102,7 @@ static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_l
     const d9d_op_attention_opts opts = {.scale = 1 / sqrtf((float)D),
                                         .causal = true,
                                         .segments = in->segments,
+                                        .prefix = d9d_tape_prefix(t),
                                         .window = c->sliding_window > 0 ? c->sliding_window : 0,
                                         .cached = in->cache != NULL};
     layer *l = (layer *)base;

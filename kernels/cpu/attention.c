@@ -15,6 +15,7 @@ static d9d_status check_segment_rows(const char *op, const d9d_attention_dims *n
     const d9di_attention_segment x = d9di_attention_segment_at(n, i);
     const int64_t row = x.nq > 0 ? x.q / n->s : d9di_i64_min(x.q / n->s, n->b - 1);
     const int64_t q_end = (row + 1) * n->s, k_first = row * n->z, k_end = k_first + n->z;
+    const int64_t end_of_keys = x.k + d9di_attention_segment_keys(&x);
 
     if (x.q != end || x.nq < 0 || x.q + x.nq > q_end)
         return D9D_FAIL(D9D_EINVAL,
@@ -22,10 +23,10 @@ static d9d_status check_segment_rows(const char *op, const d9d_attention_dims *n
                         "within its row of %lld",
                         op, (long long)i, (long long)x.q, (long long)(x.q + x.nq), (long long)end,
                         (long long)n->s);
-    if (x.k < k_first || x.nk < 0 || x.k + x.nk > k_end)
+    if (x.k < k_first || x.nk < 0 || end_of_keys > k_end)
         return D9D_FAIL(D9D_EINVAL,
                         "%s: segment %lld has keys [%lld, %lld), in a row of [%lld, %lld)", op,
-                        (long long)i, (long long)x.k, (long long)(x.k + x.nk), (long long)k_first,
+                        (long long)i, (long long)x.k, (long long)end_of_keys, (long long)k_first,
                         (long long)k_end);
     return D9D_OK;
 }
@@ -36,7 +37,9 @@ static d9d_status check_segment_keys(const char *op, const d9d_attention_dims *n
     const d9di_attention_segment x = d9di_attention_segment_at(n, i);
     const d9di_attention_segment last =
         i > 0 ? d9di_attention_segment_at(n, i - 1) : (d9di_attention_segment){0};
-    const bool grows = x.k == last.k && x.nk >= last.nk, square = x.k == x.q && x.nk == x.nq;
+    const int64_t keys = d9di_attention_segment_keys(&x);
+    const int64_t last_keys = d9di_attention_segment_keys(&last);
+    const bool grows = x.k == last.k && keys >= last_keys, square = x.k == x.q && x.nk == x.nq;
 
     if ((n->s == n->z && !square) || x.nk < (n->causal || n->window > 0 ? x.nq : x.nq > 0))
         return D9D_FAIL(
@@ -45,12 +48,32 @@ static d9d_status check_segment_keys(const char *op, const d9d_attention_dims *n
             "in rows of %lld and %lld",
             op, (long long)i, (long long)x.nq, (long long)x.q, (long long)x.nk, (long long)x.k,
             (long long)n->s, (long long)n->z);
-    if (!grows && x.k < last.k + last.nk)
+    if (!grows && x.k < last.k + last_keys)
         return D9D_FAIL(D9D_EINVAL,
                         "%s: segment %lld has keys [%lld, %lld), must come after [%lld, %lld) of "
                         "the segment before",
-                        op, (long long)i, (long long)x.k, (long long)(x.k + x.nk),
-                        (long long)last.k, (long long)(last.k + last.nk));
+                        op, (long long)i, (long long)x.k, (long long)(x.k + keys),
+                        (long long)last.k, (long long)(last.k + last_keys));
+    return D9D_OK;
+}
+
+/* Checks that segment i's prefix is one of a causal mask, and that of segments with its keys. */
+static d9d_status check_segment_prefix(const char *op, const d9d_attention_dims *n, int64_t i)
+{
+    const d9di_attention_segment x = d9di_attention_segment_at(n, i);
+    const d9di_attention_segment last =
+        i > 0 ? d9di_attention_segment_at(n, i - 1) : (d9di_attention_segment){.k = -1};
+
+    if (x.prefix < 0 || (x.prefix > 0 && !n->causal))
+        return D9D_FAIL(D9D_EINVAL, "%s: segment %lld has a prefix of %lld keys, %s", op,
+                        (long long)i, (long long)x.prefix,
+                        n->causal ? "at least 0 are allowed" : "which needs a causal mask");
+    if (x.k == last.k && last.nq > 0 && x.prefix != last.prefix)
+        return D9D_FAIL(D9D_EINVAL,
+                        "%s: segments %lld and %lld begin with key %lld and have prefixes of %lld "
+                        "and %lld keys",
+                        op, (long long)(i - 1), (long long)i, (long long)x.k,
+                        (long long)last.prefix, (long long)x.prefix);
     return D9D_OK;
 }
 
@@ -83,9 +106,10 @@ d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dim
 
         D9D_TRY(check_segment_rows(op, n, i, end));
         D9D_TRY(check_segment_keys(op, n, i));
+        D9D_TRY(check_segment_prefix(op, n, i));
         D9D_TRY(check_segment_chunk(op, n, i));
         end += x.nq;
-        *max_keys = d9di_i64_max(*max_keys, x.nk);
+        *max_keys = d9di_i64_max(*max_keys, d9di_attention_segment_keys(&x));
     }
     if (end != n->b * n->s)
         return D9D_FAIL(D9D_EINVAL, "%s: segments end at query %lld of %lld", op, (long long)end,
@@ -169,7 +193,7 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
     qr = d9di_attention_rows_load(n->t, q, first, nq, n->a, h, d, w.q);
     for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
         int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
-        d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
+        d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk, .prefix = all.prefix};
         d9di_attention_rows kr =
             d9di_attention_rows_load(n->t, k, x->of.k + k0, nk, n->kv, kh, d, w.k);
         d9di_attention_rows vr =

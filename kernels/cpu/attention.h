@@ -32,9 +32,9 @@ static inline d9di_attention_rows d9di_attention_rows_load(d9d_dtype t, const vo
     return (d9di_attention_rows){buf, d};
 }
 
-/* A segment of a list, a whole row, or a chunk of one. */
+/* A segment of a list, a whole row, or a chunk of one. All its queries see keys before `prefix`. */
 typedef struct d9di_attention_segment {
-    int64_t q, nq, k, nk;
+    int64_t q, nq, k, nk, prefix;
 } d9di_attention_segment;
 
 static inline int64_t d9di_attention_n_segments(const d9d_attention_dims *n)
@@ -49,8 +49,14 @@ static inline d9di_attention_segment d9di_attention_segment_at(const d9d_attenti
 
     if (x == NULL)
         return (d9di_attention_segment){i * size, size, i / pieces * n->z,
-                                        n->chunks > 0 ? n->chunk_end[i % pieces] : n->z};
-    return (d9di_attention_segment){x[i].q, x[i].nq, x[i].k, x[i].nk};
+                                        n->chunks > 0 ? n->chunk_end[i % pieces] : n->z, 0};
+    return (d9di_attention_segment){x[i].q, x[i].nq, x[i].k, x[i].nk,
+                                    n->prefix != NULL ? n->prefix[i] : 0};
+}
+/* How many keys its queries see: a prefix may reach beyond the diagonal of the last. */
+static inline int64_t d9di_attention_segment_keys(const d9di_attention_segment *x)
+{
+    return d9di_i64_max(x->nk, x->prefix);
 }
 /* EINVAL for a malformed list; returns the most keys of a segment. */
 d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n,
@@ -72,16 +78,18 @@ static inline int64_t d9di_attention_gemm_scratch(int64_t d)
 /* A block of scores: keys [k, k + nk) of a segment, and nq queries, of which the first is on the
  * diagonal with key q. */
 typedef struct d9di_attention_tile {
-    int64_t q, nq, k, nk;
+    int64_t q, nq, k, nk, prefix;
 } d9di_attention_tile;
 
-/* End of the keys before key `end` that a query sees whose diagonal key is `diagonal`. */
+/* End of the keys before key `end` that a query sees whose diagonal key is `diagonal`; all queries
+ * see the keys before `prefix`. */
 static inline int64_t d9di_attention_visible_end(const d9d_attention_dims *n, int64_t diagonal,
-                                                 int64_t end)
+                                                 int64_t prefix, int64_t end)
 {
-    if (n->causal)
-        return d9di_i64_min(diagonal + 1, end);
-    return n->window > 0 ? d9di_i64_min(diagonal + n->window, end) : end;
+    const int64_t open = n->causal ? prefix : end;
+    const int64_t near = n->window > 0 ? d9di_i64_min(diagonal + n->window, open) : open;
+
+    return d9di_i64_min(n->causal ? d9di_i64_max(diagonal + 1, near) : near, end);
 }
 
 /* The tile's keys that its query i may see, counted from its first: [first, end). */
@@ -94,7 +102,7 @@ static inline d9di_attention_key_range d9di_attention_tile_visible(const d9d_att
 {
     const int64_t diagonal = t->q + i - t->k;
     const int64_t first = n->window > 0 ? diagonal + 1 - n->window : 0;
-    const int64_t end = d9di_attention_visible_end(n, diagonal, t->nk);
+    const int64_t end = d9di_attention_visible_end(n, diagonal, t->prefix - t->k, t->nk);
 
     return (d9di_attention_key_range){d9di_i64_min(d9di_i64_max(first, 0), t->nk),
                                       d9di_i64_max(end, 0)};
@@ -106,11 +114,12 @@ static inline d9di_attention_tile d9di_attention_tile_make(const d9d_attention_d
                                                            int64_t q, int64_t nq)
 {
     const int64_t beside = q + x->nk - x->nq;
-    const int64_t end = d9di_attention_visible_end(n, beside + nq - 1, x->nk);
+    const int64_t end =
+        d9di_attention_visible_end(n, beside + nq - 1, x->prefix, d9di_attention_segment_keys(x));
     const int64_t hidden = n->window > 0 ? d9di_i64_max(beside + 1 - n->window, 0) : 0;
     const int64_t k = hidden / D9DI_K_BLOCK * D9DI_K_BLOCK;
 
-    return (d9di_attention_tile){.q = beside, .nq = nq, .k = k, .nk = end - k};
+    return (d9di_attention_tile){.q = beside, .nq = nq, .k = k, .nk = end - k, .prefix = x->prefix};
 }
 
 /* Multiplies what belongs to the probabilities of one query of a tile, x [nk], by 0 or 1 / (1 - p).

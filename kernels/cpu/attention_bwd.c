@@ -148,7 +148,7 @@ static void query_block_bwd(const attention_bwd_args *g, const d9di_attention_se
     memset(w->dq, 0, (size_t)(nq * d) * sizeof(float));
     for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
         int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
-        d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
+        d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk, .prefix = all.prefix};
 
         tile_bwd(g, &t, &b, w);
     }
@@ -176,13 +176,14 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
 {
     const d9d_attention_dims *n = g->n;
     const d9di_attention_segment last = d9di_attention_segment_at(n, s.end - 1);
+    const int64_t keys = d9di_attention_segment_keys(&last);
     int64_t group = n->a / n->kv, d = n->d;
     attention_bwd_scratch w;
 
-    scratch_init(&w, scratch, d, last.nk);
-    memset(w.dk, 0, (size_t)(last.nk * d) * sizeof(float));
-    memset(w.dv, 0, (size_t)(last.nk * d) * sizeof(float));
-    for (int64_t i = 0; i < last.nk; i++) {
+    scratch_init(&w, scratch, d, keys);
+    memset(w.dk, 0, (size_t)(keys * d) * sizeof(float));
+    memset(w.dv, 0, (size_t)(keys * d) * sizeof(float));
+    for (int64_t i = 0; i < keys; i++) {
         int64_t at = ((last.k + i) * n->kv + kh) * d;
 
         d9di_cpu_load(n->t, w.k + i * d, g->k, at, d);
@@ -195,7 +196,7 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
             for (int64_t q0 = 0; q0 < x.nq; q0 += D9DI_Q_BLOCK)
                 query_block_bwd(g, &x, h, q0, &w);
         }
-    for (int64_t i = 0; i < last.nk; i++) {
+    for (int64_t i = 0; i < keys; i++) {
         int64_t at = ((last.k + i) * n->kv + kh) * d;
 
         d9di_cpu_store(n->t, g->dk, at, d, w.dk + i * d);

@@ -116,8 +116,8 @@ static bool keys_supported(const d9d_attention_dims *n)
  * `max_d`. */
 static bool head_supported(const d9d_attention_dims *n, int64_t max_d)
 {
-    return n->t == D9D_BF16 && n->causal && n->softcap == 0.0f && n->dropout.p == 0.0f &&
-           n->d % 8 == 0 && n->d <= max_d;
+    return n->t == D9D_BF16 && n->causal && n->prefix == NULL && n->softcap == 0.0f &&
+           n->dropout.p == 0.0f && n->d % 8 == 0 && n->d <= max_d;
 }
 
 /* True if cuDNN's gradient is right for whole rows only. */

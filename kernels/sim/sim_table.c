@@ -221,6 +221,20 @@ static double visible_pairs_segment(const d9d_attention_dims *n, double nq, doub
            triangular_number(nk - nq - w);
 }
 
+/* Pairs that the prefix of segment i adds to those of a causal mask: the keys beyond the diagonal
+ * of the queries before its end. */
+static double prefix_pairs(const d9d_attention_dims *n, int64_t i)
+{
+    const d9d_segment *x = &n->segment[i];
+    const int64_t prefix = d9d_sim_is_real(n->prefix) ? n->prefix[i] : 0;
+    double sum = 0;
+
+    for (int64_t d = x->nk - x->nq; d < x->nk && d + 1 < prefix; d++)
+        sum +=
+            (double)(prefix - d - 1 < n->window || n->window == 0 ? prefix - d - 1 : n->window - 1);
+    return sum;
+}
+
 /* Pairs of a query and a key that it sees. */
 static double visible_pairs(const d9d_attention_dims *n)
 {
@@ -234,7 +248,7 @@ static double visible_pairs(const d9d_attention_dims *n)
     if (n->segments == 0 || !d9d_sim_is_real(n->segment))
         return (double)n->b * visible_pairs_segment(n, (double)n->s, (double)n->z);
     for (int64_t i = 0; i < n->segments; i++)
-        sum += visible_pairs_segment(n, n->segment[i].nq, n->segment[i].nk);
+        sum += visible_pairs_segment(n, n->segment[i].nq, n->segment[i].nk) + prefix_pairs(n, i);
     return sum;
 }
 
@@ -247,7 +261,8 @@ static d9d_status charge_attention(d9d_stream s, const d9d_attention_dims *n, d9
         products * ((double)n->s * heads + (double)n->z * (double)(n->kv * n->d)) * (double)n->b;
     const bool fast = d9di_sim_attention_on_tensor_cores(s, n, kind == D9D_SIM_ATTENTION_BWD);
 
-    const bool builtin = !fast && (n->s != n->z || n->softcap > 0.0f || n->dropout.p > 0.0f);
+    const bool special = n->softcap > 0.0f || n->dropout.p > 0.0f || n->prefix != NULL;
+    const bool builtin = !fast && (n->s != n->z || special);
 
     return d9di_sim_charge(s, builtin ? D9D_SIM_ATTENTION_BUILTIN : kind, n->t,
                            2 * products * heads * visible_pairs(n), elements * dtype_bytes(n->t));

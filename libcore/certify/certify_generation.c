@@ -30,8 +30,9 @@ static d9d_status write_prompts(const d9di_small_model *m, const int32_t *ids, c
 /* Logits of the token behind a prefix, by a forward over all of it. */
 static d9d_status logits_behind(d9di_small_model *m, const int32_t *ids, int64_t n, float *logits)
 {
+    const int32_t row[] = {0, (int32_t)n, 0, (int32_t)n}, prefix = PROMPT;
     int32_t positions[PROMPT + TOKENS], last = (int32_t)n - 1;
-    d9d_tensor x[3] = {{0}};
+    d9d_tensor x[5] = {{0}};
     d9d_model_in in = {.ids = &x[0], .positions = &x[1], .pick = &x[2]};
     d9d_model_out out = {.loss = NULL};
     d9d_status st;
@@ -42,11 +43,17 @@ static d9d_status logits_behind(d9di_small_model *m, const int32_t *ids, int64_t
     D9D_TRY_OR(st, d9d_tensor_from_host(m->dev, D9D_I32, D9D_SHAPE(1, n), ids, &x[0]), done);
     D9D_TRY_OR(st, d9d_tensor_from_host(m->dev, D9D_I32, D9D_SHAPE(1, n), positions, &x[1]), done);
     D9D_TRY_OR(st, d9d_tensor_from_host(m->dev, D9D_I32, D9D_SHAPE(1), &last, &x[2]), done);
+    if (m->spec.opts.prefix_mask) {
+        D9D_TRY_OR(st, d9d_tensor_from_host(m->dev, D9D_I32, D9D_SHAPE(1, 4), row, &x[3]), done);
+        D9D_TRY_OR(st, d9d_tensor_from_host(m->dev, D9D_I32, D9D_SHAPE(1), &prefix, &x[4]), done);
+        d9d_tape_set_prefix(m->tape, &x[4]);
+        in.segments = &x[3];
+    }
     D9D_TRY_OR(st, m->model->ops->forward(m->model, m->tape, &in, &out), done);
     st = d9d_tensor_to_f32(d9d_var_tensor(out.logits), logits);
 done:
     d9d_tape_reset(m->tape);
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++)
         d9d_tensor_release(&x[i]);
     return st;
 }

@@ -10,6 +10,7 @@
 #include "d9d/base/fs.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/safetensors/safetensors.h"
+#include "d9d/data/loader/cp_slice.h"
 #include "d9d/model/params_io.h"
 #include "d9d/models/models.h"
 
@@ -18,7 +19,8 @@ typedef struct golden {
     d9di_small_model m;
     d9d_safetensors_file *want;
     d9d_tensor each;     /* 0, 1, ... of the tokens: all logits */
-    d9d_tensor segments; /* of encoders: the documents */
+    d9d_tensor segments; /* of encoders: the documents; under a prefix mask: the rows, */
+    d9d_tensor prefix;   /* and their prompts */
     d9d_weights_layout layout;
     int64_t tokens;
     bool encoder;
@@ -72,6 +74,30 @@ static d9d_status upload_ids(golden *g, const char *name, d9d_tensor *out, int32
     return d9d_tensor_from_host(g->m.dev, D9D_I32, D9D_SHAPE(g->m.rows, g->m.length), host, out);
 }
 
+/* Rows as segments, with their prompts as prefixes. */
+static d9d_status upload_prefixes(golden *g, const int32_t *labels)
+{
+    const d9d_batch b = {.seqs = g->m.rows,
+                         .length = g->m.length,
+                         .ids = labels,
+                         .labels = labels,
+                         .positions = labels};
+    d9d_cp_slice_buffer buffer = {.ints = {0}};
+    d9d_cp_slice rows;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_cp_slice_make(&b, 0, 1, &buffer, &rows), done);
+    D9D_TRY_OR(st, d9d_cp_slice_add_prefixes(&b, 0, 1, &buffer, &rows), done);
+    D9D_TRY_OR(st,
+               d9d_tensor_from_host(g->m.dev, D9D_I32, D9D_SHAPE(rows.segments, 4), rows.segment,
+                                    &g->segments),
+               done);
+    st = d9d_tensor_from_host(g->m.dev, D9D_I32, D9D_SHAPE(rows.segments), rows.prefix, &g->prefix);
+done:
+    d9d_cp_slice_buffer_release(&buffer);
+    return st;
+}
+
 /* Rows of a language model, and the gradient of their mean loss. */
 static d9d_status upload_rows(golden *g)
 {
@@ -83,6 +109,8 @@ static d9d_status upload_rows(golden *g)
     seed = d9d_arena_alloc(&g->m.arena, (size_t)g->tokens * sizeof(*seed));
     if (seed == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: its rows", d9d_safetensors_path(g->want));
+    if (g->m.spec.opts.prefix_mask)
+        D9D_TRY(upload_prefixes(g, labels));
     for (int64_t i = 0; i < g->tokens; i++)
         g->m.targets += labels[i] != D9D_IGNORE_INDEX;
     for (int64_t i = 0; i < g->tokens; i++) {
@@ -260,14 +288,24 @@ static d9d_status compare_gradients(golden *g)
 
 /* --- the model -------------------------------------------------------------------------------- */
 
+static d9d_status forward(golden *g, const d9d_model_in *in, d9d_model_out *out)
+{
+    if (g->prefix.storage != NULL)
+        d9d_tape_set_prefix(g->m.tape, &g->prefix);
+    return g->m.model->ops->forward(g->m.model, g->m.tape, in, out);
+}
+
 static d9d_status compare_logits(golden *g)
 {
-    const d9d_model_in in = {
-        .ids = &g->m.ids, .positions = &g->m.positions, .labels = &g->m.labels, .pick = &g->each};
+    const d9d_model_in in = {.ids = &g->m.ids,
+                             .positions = &g->m.positions,
+                             .labels = &g->m.labels,
+                             .segments = g->segments.storage != NULL ? &g->segments : NULL,
+                             .pick = &g->each};
     d9d_model_out out = {.loss = NULL};
 
     d9d_tape_set_recording(g->m.tape, false); /* logits have no backward */
-    D9D_TRY(g->m.model->ops->forward(g->m.model, g->m.tape, &in, &out));
+    D9D_TRY(forward(g, &in, &out));
     D9D_TRY(compare_outputs(g, "logits", out.logits));
     D9D_TRY(compare_var(g, "token_losses", out.loss));
     d9d_tape_reset(g->m.tape);
@@ -279,11 +317,11 @@ static d9d_status compare_backward(golden *g)
     const d9d_model_in in = {.ids = &g->m.ids,
                              .positions = &g->m.positions,
                              .labels = g->encoder ? NULL : &g->m.labels,
-                             .segments = g->encoder ? &g->segments : NULL};
+                             .segments = g->segments.storage != NULL ? &g->segments : NULL};
     d9d_model_out out = {.loss = NULL};
 
     d9d_tape_set_recording(g->m.tape, true);
-    D9D_TRY(g->m.model->ops->forward(g->m.model, g->m.tape, &in, &out));
+    D9D_TRY(forward(g, &in, &out));
     if (g->encoder)
         D9D_TRY(compare_outputs(g, "hidden", out.hidden));
     D9D_TRY(d9d_tape_backward(g->m.tape, g->encoder ? &out.hidden : &out.loss, &g->m.seed, 1,
@@ -347,6 +385,7 @@ d9d_status d9d_golden_compare(const char *dir, const d9d_golden_opts *opts, d9d_
     st = golden_compare(&g, dir, opts);
     d9d_tensor_release(&g.each);
     d9d_tensor_release(&g.segments);
+    d9d_tensor_release(&g.prefix);
     left = d9di_small_model_close(&g.m);
     if (g.want != NULL)
         d9d_safetensors_close(g.want);

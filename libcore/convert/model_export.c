@@ -117,6 +117,8 @@ static d9d_status files_write(const d9d_model_spec *m, const d9d_tensor_source *
     d9d_status st;
 
     D9D_TRY_OR(st, config_build(m, log, &doc, &to), out);
+    if (doc != NULL)
+        D9D_TRY_OR(st, d9d_hf_config_set_prefix_mask(doc, m->opts.prefix_mask), out);
     D9D_TRY_OR(st, tensors_write(m, src, to, dir, log), out);
     st = config_write(doc, m->hf_config, dir, log);
 out:

@@ -282,6 +282,26 @@ static d9d_status stages_open(d9di_engine *e, const d9di_engine_opts *opts)
     return D9D_OK;
 }
 
+/* Refuses a prefix mask for models and tasks where it cannot hold. */
+static d9d_status check_prefix_mask(const d9di_engine *e)
+{
+    const d9d_model *m = e->whole.model;
+
+    if (!e->spec.opts.prefix_mask)
+        return D9D_OK;
+    if (m->whole_sequences)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "model_provider.attention_mask: \"prefix\" needs causal attention in every "
+                        "layer, and %s has %s layers",
+                        m->ops->name, m->bidirectional ? "bidirectional" : "recurrent");
+    if (d9di_task_pooling(e->task) != D9D_POOLING_NONE)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "model_provider.attention_mask: \"prefix\" begins at a prompt without "
+                        "targets, and the task %s has no next tokens as targets",
+                        e->task->kind->table != NULL ? e->task->kind->table->name : "here");
+    return D9D_OK;
+}
+
 static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
 {
     const d9d_head head = d9di_task_head(opts->task);
@@ -295,6 +315,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(model_open(e, opts, D9D_WHOLE_MODEL, &e->whole.model, &e->whole.params));
     e->spec.params = &e->whole.params;
     e->task = opts->task;
+    D9D_TRY(check_prefix_mask(e));
     if (opts->data != NULL)
         D9D_TRY(
             d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));

@@ -35,6 +35,7 @@ typedef struct d9di_engine_stage {
 /* A micro-batch on the device. */
 typedef struct d9di_engine_micro_batch {
     d9d_tensor ids, labels, positions, segments;
+    d9d_tensor prefix;                         /* empty without a prefix mask */
     d9d_op_pool_index pool;                    /* empty unless the task pools documents */
     d9d_dropout_rng dropout_rng;               /* empty without dropout */
     d9d_token_weights token_weights;           /* empty unless routers need it */

@@ -22,6 +22,7 @@ static void micro_batch_release(d9di_engine_micro_batch *b)
     d9d_tensor_release(&b->labels);
     d9d_tensor_release(&b->positions);
     d9d_tensor_release(&b->segments);
+    d9d_tensor_release(&b->prefix);
     d9d_op_pool_index_release(&b->pool);
     d9d_tensor_release(&b->dropout_rng.token);
     d9d_tensor_release(&b->token_weights.weight);
@@ -39,9 +40,10 @@ static d9d_status cp_slice_upload(d9d_device *dev, const d9d_cp_slice *b,
     } arrays[] = {{b->ids, seq_shape, &out->ids},
                   {b->labels, seq_shape, &out->labels},
                   {b->positions, seq_shape, &out->positions},
-                  {b->segment, D9D_SHAPE(b->segments, 4), &out->segments}};
+                  {b->segment, D9D_SHAPE(b->segments, 4), &out->segments},
+                  {b->prefix, D9D_SHAPE(b->segments), &out->prefix}};
 
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
         if (arrays[i].host != NULL)
             D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, arrays[i].shape, arrays[i].host,
                                          arrays[i].device));
@@ -113,6 +115,9 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
                                   &e->step.cp_buffer, &slice));
         if (e->stages[0].model->bidirectional)
             D9D_TRY(d9d_cp_slice_separate_padding(&p->host, &e->step.cp_buffer, &slice));
+        if (e->spec.opts.prefix_mask)
+            D9D_TRY(d9d_cp_slice_add_prefixes(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp),
+                                              &e->step.cp_buffer, &slice));
         D9D_TRY(cp_slice_upload(e->dev, &slice, &e->step.micros.data[p->loaded]));
         D9D_TRY(d9di_task_check_batch(e->task, &p->host));
         D9D_TRY(pool_upload(e, &p->host, &e->step.micros.data[p->loaded].pool));
@@ -207,6 +212,8 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
         d9d_tape_set_dropout_rng(t, &b->dropout_rng);
     if (b->token_weights.weight.storage != NULL)
         d9d_tape_set_token_weights(t, &b->token_weights);
+    if (b->prefix.storage != NULL)
+        d9d_tape_set_prefix(t, &b->prefix);
     d9d_fsdp_pre_forward(s->sharded, learn, e->exec.program.stages == 1);
     D9D_TRY(d9di_task_forward(
         e->task, s->model, t,

@@ -82,9 +82,13 @@ static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t i)
 {
     const d9di_decode_batch_seq *row = &a->seqs[i];
     const int64_t left = max_length(row) - row->n_cached;
+    const bool whole = left < PREFILL_TOKENS || a->prefix_mask;
 
-    return (d9di_kv_decoder_input){i, row->n_cached, left < PREFILL_TOKENS ? left : PREFILL_TOKENS,
-                                   row->ids.data + row->n_cached};
+    return (d9di_kv_decoder_input){.row = i,
+                                   .first = row->n_cached,
+                                   .n = whole ? left : PREFILL_TOKENS,
+                                   .ids = row->ids.data + row->n_cached,
+                                   .prefix = a->prefix_mask && row->n_cached == 0 ? left : 0};
 }
 
 /* A prompt is prefilled alone, so that its result does not depend on other sequences. */
@@ -171,7 +175,7 @@ static d9d_status enqueue_ahead(d9di_decode_batch *a)
     for (size_t i = 0; i < a->n_in_flight; i++) {
         d9di_kv_decoder_input *p = &a->inputs[i];
 
-        *p = (d9di_kv_decoder_input){p->row, a->seqs[p->row].n_cached, 1, NULL};
+        *p = (d9di_kv_decoder_input){.row = p->row, .first = a->seqs[p->row].n_cached, .n = 1};
     }
     return d9di_kv_decoder_enqueue(a->decoder, a->inputs, a->n_in_flight);
 }

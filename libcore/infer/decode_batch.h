@@ -30,6 +30,7 @@ typedef struct d9di_decode_batch {
     d9d_token_ids stop_tokens;
     int64_t vocab, max_new, positions; /* positions: the model's maximum length */
     int64_t next, step; /* this rank's next sample; the distance to the one after it */
+    bool prefix_mask;   /* a prompt's tokens see each other: it is prefilled in one call */
     bool decodes_ahead; /* may enqueue a call while one is in flight */
     int64_t n;
     d9di_decode_batch_seq *seqs;   /* [n] */

@@ -205,6 +205,7 @@ static d9d_status open_decode_batch(generate_run *r)
     a->seed = (uint64_t)r->section->seed;
     a->vocab = r->engine.whole.model->vocab;
     a->max_new = r->section->max_new_tokens;
+    a->prefix_mask = r->engine.spec.opts.prefix_mask;
     a->decodes_ahead = is_greedy(r) && d9d_comm_size(r->engine.world) == 1;
     a->positions = r->engine.whole.model->max_positions;
     a->step = d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);

@@ -1,9 +1,9 @@
 /* kv_decoder.c - see infer/kv_decoder.h.
  *
  * The integer inputs of a call are one block, uploaded in one copy: T tokens with their positions
- * and KV cache slots, N segments with their sequences, and the last token of each input.  With
- * tensor parallelism, tokens are padded to a multiple of the tp ranks; padding has slots of its own
- * after those of all sequences.
+ * and KV cache slots, N segments with prefixes and sequences, and the last token of each input.
+ * With tensor parallelism, tokens are padded to a multiple of the tp ranks; padding has slots of
+ * its own after those of all sequences.
  */
 #include "infer/kv_decoder.h"
 
@@ -37,7 +37,8 @@ struct d9di_kv_decoder {
 /* Offsets of a call's arrays in its block. */
 typedef struct input_layout {
     int64_t tokens, inputs, filled; /* filled: tokens including padding */
-    int64_t ids, positions, at, segments, rows, pick, all;
+    int64_t ids, positions, at, segments, prefix, rows, pick, all;
+    bool has_prefix; /* of some input */
 } input_layout;
 
 /* This rank's only stage of the pipeline. */
@@ -139,15 +140,18 @@ static input_layout make_layout(const d9di_kv_decoder *d, const d9di_kv_decoder_
     input_layout l = {.inputs = (int64_t)n};
     int64_t given = 0;
 
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         given += inputs[i].n;
+        l.has_prefix |= inputs[i].prefix > 0;
+    }
     l.tokens = round_up(given > 0 ? given : 1, d->fill);
     l.filled = l.tokens - given;
     l.ids = 0;
     l.positions = round_up(l.ids + l.tokens, ALIGN_INTS);
     l.at = round_up(l.positions + l.tokens, ALIGN_INTS);
     l.segments = round_up(l.at + l.tokens, ALIGN_INTS);
-    l.rows = round_up(l.segments + 4 * (l.inputs + 1), ALIGN_INTS);
+    l.prefix = round_up(l.segments + 4 * (l.inputs + 1), ALIGN_INTS);
+    l.rows = round_up(l.prefix + l.inputs + 1, ALIGN_INTS);
     l.pick = round_up(l.rows + l.inputs + 1, ALIGN_INTS);
     l.all = round_up(l.pick + l.inputs + 1, ALIGN_INTS);
     return l;
@@ -166,6 +170,7 @@ static void write_input(const d9di_kv_decoder *d, const input_layout *l, int32_t
         b[l->at + *token] = (int32_t)(slot + j);
     }
     memcpy(b + l->segments + 4 * i, segment, sizeof(segment));
+    b[l->prefix + i] = (int32_t)p->prefix;
     b[l->rows + i] = (int32_t)p->row;
     b[l->pick + i] = (int32_t)(*token - 1);
 }
@@ -273,7 +278,8 @@ static d9d_status forward(d9di_kv_decoder *d, const input_layout *l, bool chosen
         subview(&d->block, l->at, D9D_SHAPE(l->tokens)),
         subview(&d->block, l->segments, D9D_SHAPE(segments, 4)),
         subview(&d->block, l->pick, D9D_SHAPE(l->inputs > 0 ? l->inputs : 1)),
-        subview(&d->block, l->rows, D9D_SHAPE(segments))};
+        subview(&d->block, l->rows, D9D_SHAPE(segments)),
+        subview(&d->block, l->prefix, D9D_SHAPE(segments))};
     d9d_model_in in = {.ids = &t[0],
                        .positions = &t[1],
                        .segments = &t[3],
@@ -284,6 +290,8 @@ static d9d_status forward(d9di_kv_decoder *d, const input_layout *l, bool chosen
     d9d_model *m = stage_model(d->engine);
     d9d_status st = recv_hidden(d, l, &in.hidden);
 
+    if (l->has_prefix)
+        d9d_tape_set_prefix(d->tape, &t[6]);
     if (st == D9D_OK)
         st = D9D_PLUGIN_CALL(m->ops->name, m->ops, forward, m, d->tape, &in, out);
     for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)

@@ -22,6 +22,8 @@ typedef struct d9di_kv_decoder d9di_kv_decoder;
 typedef struct d9di_kv_decoder_input {
     int64_t row, first, n;
     const uint32_t *ids; /* [n] */
+    int64_t prefix;      /* of a prefix mask: all n tokens see the sequence's first `prefix` tokens,
+                            which are in the cache or among them; 0: a causal mask */
 } d9di_kv_decoder_input;
 
 /* The output for the last token of each input; host memory. */

@@ -13,6 +13,9 @@ const char *const d9d_model_dtype_names[] = {"float32", "bfloat16", NULL};
 /* In the order of d9d_model_recompute_mode. */
 const char *const d9d_model_recompute_words[] = {"off", "full", "selective", NULL};
 
+/* In the order of d9d_model_attention_mask. */
+const char *const d9d_model_attention_mask_words[] = {"auto", "causal", "prefix", NULL};
+
 /* false, true, or a word. */
 static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
@@ -81,7 +84,7 @@ d9d_hf_family d9d_model_hf_family(const d9d_model_provider *p)
 /* Read config.json and check it: a provider never sees a file of another family or with undeclared
  * fields. */
 static d9d_status config_read(const d9d_union *section, const char *path, d9d_arena *a,
-                              const void **config)
+                              const void **config, bool *prefix_mask)
 {
     const d9d_model_provider *p = section->choice->row;
     const d9d_hf_family family = d9d_model_hf_family(p);
@@ -93,6 +96,7 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
         st = name_check(section, doc, path);
         if (st == D9D_OK)
             st = d9d_hf_family_check(&family, doc, path);
+        *prefix_mask = d9d_hf_config_has_prefix_mask(doc);
     }
     if (st == D9D_OK)
         st = p->read != NULL ? D9D_PLUGIN_CALL(p->table->name, p, read, section->value, a, config)
@@ -117,7 +121,9 @@ d9d_status d9d_model_spec_read(const d9d_union *given, d9d_arena *a, d9d_model_s
     s.opts.recompute = (d9d_model_recompute_mode)head->checkpointing;
     if (head->hf_config != NULL)
         D9D_TRY(d9d_hf_config_locate(head->hf_config, a, &s.hf_config, &beside));
-    D9D_TRY(config_read(&section, s.hf_config, a, &s.config));
+    D9D_TRY(config_read(&section, s.hf_config, a, &s.config, &s.opts.prefix_mask));
+    if (head->attention_mask != D9D_ATTENTION_MASK_AUTO)
+        s.opts.prefix_mask = head->attention_mask == D9D_ATTENTION_MASK_PREFIX;
     *out = s;
     return D9D_OK;
 }

@@ -316,6 +316,7 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         .softcap = b->shape.softcap,
         .causal = !b->shape.bidirectional,
         .segments = segments,
+        .prefix = d9d_tape_prefix(t),
         .cp = d9d_groups_cp(b->groups),
         .label = b->k_proj.weight.name,
         .cached = cache != NULL,

@@ -40,6 +40,8 @@ static d9d_status rerecord_forward(d9d_node *n)
         d9d_tape_set_dropout_rng(r->inner, d9d_tape_dropout_rng(n->tape));
     if (d9d_tape_token_weights(n->tape) != NULL)
         d9d_tape_set_token_weights(r->inner, d9d_tape_token_weights(n->tape));
+    if (d9d_tape_prefix(n->tape) != NULL)
+        d9d_tape_set_prefix(r->inner, d9d_tape_prefix(n->tape));
     for (int i = 0; i < n->n_in; i++)
         D9D_TRY(make_leaf(n, i));
     D9D_TRY(r->fn(r->self, r->inner, r->leaf, (size_t)n->n_in, r->result, (size_t)n->n_out));

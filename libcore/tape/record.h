@@ -48,6 +48,7 @@ struct d9d_tape {
     bool hook_deferred;                   /* one of them is a hook */
     d9d_dropout_rng dropout_rng;          /* token.storage NULL: none */
     d9d_token_weights token_weights;      /* weight.storage NULL: none */
+    d9d_tensor prefix;                    /* storage NULL: none */
     bool is_recompute;
     int64_t launches; /* kernel launches of a simulated device when the last node was recorded */
 };

@@ -34,6 +34,7 @@ void d9d_tape_reset(d9d_tape *t)
     d9d_arena_release(&t->arena);
     d9d_tensor_release(&t->dropout_rng.token);
     d9d_tensor_release(&t->token_weights.weight);
+    d9d_tensor_release(&t->prefix);
     t->phase = D9DI_PHASE_FORWARD;
 }
 
@@ -89,6 +90,19 @@ void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights)
 const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t)
 {
     return t->token_weights.weight.storage != NULL ? &t->token_weights : NULL;
+}
+
+void d9d_tape_set_prefix(d9d_tape *t, const d9d_tensor *prefix)
+{
+    const d9d_tensor own = d9d_tensor_ref(prefix);
+
+    d9d_tensor_release(&t->prefix);
+    t->prefix = own;
+}
+
+const d9d_tensor *d9d_tape_prefix(const d9d_tape *t)
+{
+    return t->prefix.storage != NULL ? &t->prefix : NULL;
 }
 
 bool d9d_tape_is_recompute(const d9d_tape *t)

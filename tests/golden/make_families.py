@@ -285,6 +285,13 @@ CASES = {
                     tie_word_embeddings=True),
     "glm4_one": row("Glm4", DENSE, head_dim=6, num_key_value_heads=1, rms_norm_eps=1e-3,
                     rope_parameters=dict(LLAMA3, partial_rotary_factor=1.0)),
+    "llama_prefix": row("Llama", DENSE, attention_mask="prefix"),
+    "gemma2_prefix": row("Gemma2", DENSE, **SOFTCAPS, head_dim=8, sliding_window=4,
+                         query_pre_attn_scalar=6, attention_mask="prefix"),
+    "gpt_oss_prefix": row("GptOss", DENSE, head_dim=8, num_local_experts=4, num_experts_per_tok=2,
+                          sliding_window=3, swiglu_limit=1.0, rope_parameters=GPT_OSS_YARN,
+                          attention_mask="prefix"),
+    "deepseek_v3_prefix": row("DeepseekV3", DENSE, num_key_value_heads=4, **MLA, attention_mask="prefix"),
 }
 PLUGINS = ("SeedOss", "Glm4")
 # A case's number seeds it.  Numbers go on from the case before, but for these, which keep theirs
@@ -354,16 +361,53 @@ def fill(model, weights):
     return model
 
 
-def rows(vocab, length, seed):
+def has_prefix(config):
+    return getattr(config, "attention_mask", None) == "prefix"
+
+
+def rows(config, length, seed):
     g = torch.Generator().manual_seed(1000 + seed)
-    t = torch.randint(1, vocab, (ROWS, length + 1), generator=g)
+    t = torch.randint(1, config.vocab_size, (ROWS, length + 1), generator=g)
     labels = t[:, 1:].clone()
-    labels[0, 3] = labels[1, :2] = IGNORE
+    if has_prefix(config):  # prompts of 7, 1 and 11 tokens
+        labels[0, :6] = labels[2, :10] = labels[1, 5] = IGNORE
+    else:
+        labels[0, 3] = labels[1, :2] = IGNORE
     return t[:, :-1].clone(), labels
 
 
+def prompts(labels):
+    """Tokens before the first target, whose position is the last of them."""
+    return (labels != IGNORE).int().argmax(-1) + 1
+
+
+def prefix_masks(model, prefix, length):
+    """A mask [B, 1, S, S] to be added to scores, for each type of layers: the tokens of a prefix see
+    each other, in sliding layers those less than a window apart."""
+    i, j = torch.arange(length)[:, None], torch.arange(length)[None, :]
+    seen = (j <= i) | (j < prefix[:, None, None])
+    near = (i - j).abs() < (getattr(model.config, "sliding_window", None) or length)
+    out = {}
+    for layers, s in ("full_attention", seen), ("sliding_attention", seen & near):
+        out[layers] = torch.zeros(s.shape, dtype=model.dtype).masked_fill(
+            ~s, torch.finfo(model.dtype).min)[:, None]
+    return out if getattr(model.config, "layer_types", None) else out["full_attention"]
+
+
+def logits_of(model, ids, prefix):
+    masks = {"attention_mask": prefix_masks(model, prefix, ids.shape[1])} if has_prefix(model.config) else {}
+    return model(input_ids=ids, use_cache=False, **masks).logits
+
+
+def continue_greedily(model, ids, new):
+    prefix = torch.full((len(ids),), ids.shape[1])
+    for _ in range(new):
+        ids = torch.cat([ids, logits_of(model, ids, prefix)[:, -1].argmax(-1, keepdim=True)], 1)
+    return ids
+
+
 def losses(model, ids, labels):
-    logits = model(input_ids=ids, use_cache=False).logits
+    logits = logits_of(model, ids, prompts(labels))
     token = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE,
                             reduction="none").view(labels.shape)
     return logits, token, token.sum() / (labels != IGNORE).sum()
@@ -414,7 +458,7 @@ def dump_case(folder, kind, config, seed, length, prompt, new):
     config._experts_implementation = "eager"
     config.architectures = [class_name(kind)]
     folder.mkdir(parents=True, exist_ok=True)
-    ids, labels = rows(config.vocab_size, length, seed)
+    ids, labels = rows(config, length, seed)
     model = build(kind, config)
     weights = draw_weights(model, seed)
     fill(model, weights)
@@ -445,8 +489,9 @@ def dump_case(folder, kind, config, seed, length, prompt, new):
                token_losses=token.detach().float(), float32_apart=torch.tensor([apart]))
     save_file(out, folder / "golden.safetensors", metadata={"format": "pt"})
     with torch.no_grad():
-        text = exact.generate(ids[:, :prompt], max_new_tokens=new, do_sample=False, use_cache=False,
-                              eos_token_id=None, pad_token_id=0)
+        text = continue_greedily(exact, ids[:, :prompt], new) if has_prefix(config) else exact.generate(
+            ids[:, :prompt], max_new_tokens=new, do_sample=False, use_cache=False,
+            eos_token_id=None, pad_token_id=0)
     (folder / "generate.jsonl").write_text("".join(json.dumps(
         {"input_ids": t[:prompt], "tokens": t[prompt:]}) + "\n" for t in text.tolist()))
     (folder / "train.jsonl").write_text("".join(json.dumps(

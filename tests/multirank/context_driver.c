@@ -176,19 +176,30 @@ static void make(made *m, int64_t rows, int64_t length, int64_t longest)
                        .cu_seqlens = longest > 0 ? m->bounds : NULL};
 }
 
+/* Leaves about one target in `prompts` positions, so that prompts are about as long; 0: all. */
+static void make_prompts(made *m, uint64_t prompts)
+{
+    for (int64_t i = 0; i < m->b.seqs * m->b.length && prompts > 0; i++)
+        if (d9d_rng_below((d9d_rng){9, 1}, (uint64_t)i, prompts) != 0)
+            m->labels[i] = IGNORE;
+}
+
 /* A slice of a batch on the device. */
 typedef struct uploaded {
     d9d_cp_slice_buffer buffer;
-    d9d_tensor ids, labels, positions, segments;
+    d9d_tensor ids, labels, positions, segments, prefix;
 } uploaded;
 
-static void upload(const ranks *w, const d9d_batch *b, int rank, int n, uploaded *out)
+static void upload(const ranks *w, const d9d_batch *b, bool prefix_mask, int rank, int n,
+                   uploaded *out)
 {
     d9d_cp_slice p;
     d9d_shape cells;
 
     *out = (uploaded){0};
     assert_ok(d9d_cp_slice_make(b, rank, n, &out->buffer, &p));
+    if (prefix_mask)
+        assert_ok(d9d_cp_slice_add_prefixes(b, rank, n, &out->buffer, &p));
     cells = D9D_SHAPE(p.seqs, p.length);
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.ids, &out->ids));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.labels, &out->labels));
@@ -196,6 +207,9 @@ static void upload(const ranks *w, const d9d_batch *b, int rank, int n, uploaded
     if (p.segment != NULL)
         assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(p.segments, 4), p.segment,
                                        &out->segments));
+    if (p.prefix != NULL)
+        assert_ok(
+            d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(p.segments), p.prefix, &out->prefix));
 }
 
 static void upload_release(uploaded *u)
@@ -204,12 +218,18 @@ static void upload_release(uploaded *u)
     d9d_tensor_release(&u->labels);
     d9d_tensor_release(&u->positions);
     d9d_tensor_release(&u->segments);
+    d9d_tensor_release(&u->prefix);
     d9d_cp_slice_buffer_release(&u->buffer);
 }
 
 static const d9d_tensor *segments_of(const uploaded *u)
 {
     return u->segments.storage != NULL ? &u->segments : NULL;
+}
+
+static const d9d_tensor *prefix_of(const uploaded *u)
+{
+    return u->prefix.storage != NULL ? &u->prefix : NULL;
 }
 
 /* --- attention -------------------------------------------------------------------------------- */
@@ -219,23 +239,28 @@ typedef struct attention_case {
     d9d_dtype t;
     int64_t b, piece, a, kv, d, longest, window;
     bool sinks;
+    uint64_t prompts; /* under a prefix mask: length of prompts; 0: causal */
 } attention_case;
 
 static const attention_case attentions[] = {
-    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false},
-    {"one position a piece", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false},
-    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false},
-    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false},
-    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false},
-    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3, 0, false},
-    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90, 0, false},
-    {"bfloat16, heads of 64", D9D_BF16, 2, 75, 4, 2, 64, 200, 0, false},
-    {"bfloat16, heads of 128", D9D_BF16, 1, 140, 2, 2, 128, 0, 0, false},
-    {"bfloat16, a window, sinks", D9D_BF16, 1, 130, 4, 1, 64, 90, 70, true},
-    {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false},
-    {"a window over pieces, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true},
-    {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true},
-    {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true},
+    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false, 0},
+    {"one position a piece", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false, 0},
+    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false, 0},
+    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false, 0},
+    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false, 0},
+    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3, 0, false, 0},
+    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90, 0, false, 0},
+    {"bfloat16, heads of 64", D9D_BF16, 2, 75, 4, 2, 64, 200, 0, false, 0},
+    {"bfloat16, heads of 128", D9D_BF16, 1, 140, 2, 2, 128, 0, 0, false, 0},
+    {"bfloat16, a window, sinks", D9D_BF16, 1, 130, 4, 1, 64, 90, 70, true, 0},
+    {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false, 0},
+    {"a window over pieces, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true, 0},
+    {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true, 0},
+    {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true, 0},
+    {"a prefix of rows", D9D_F32, 2, 9, 4, 2, 5, 0, 0, false, 25},
+    {"a prefix of documents", D9D_F32, 2, 20, 4, 2, 6, 70, 0, false, 30},
+    {"a prefix under a window, sinks", D9D_F32, 2, 30, 4, 1, 6, 100, 33, true, 50},
+    {"bfloat16, a prefix of rows", D9D_BF16, 1, 75, 4, 2, 64, 0, 0, false, 200},
 };
 
 enum { Q, K, V, IN };
@@ -260,11 +285,12 @@ static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
 }
 
 static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, const d9d_tensor in[IN],
-                   const d9d_tensor *dy, const d9d_tensor *segments, attended *out)
+                   const d9d_tensor *dy, const uploaded *slice, attended *out)
 {
     const d9d_op_attention_opts opts = {.scale = 0.4f,
                                         .causal = true,
-                                        .segments = segments,
+                                        .segments = segments_of(slice),
+                                        .prefix = prefix_of(slice),
                                         .cp = comm,
                                         .label = "k and v",
                                         .window = c->window,
@@ -315,13 +341,14 @@ static void attention_check(const ranks *w, const attention_case *c)
     attended a, b;
 
     make(&m, c->b, 2 * w->size * c->piece, c->longest);
-    upload(w, &m.b, 0, 1, &whole);
-    upload(w, &m.b, w->rank, w->size, &part);
+    make_prompts(&m, c->prompts);
+    upload(w, &m.b, c->prompts > 0, 0, 1, &whole);
+    upload(w, &m.b, c->prompts > 0, w->rank, w->size, &part);
     attention_numbers(w, c, all);
     for (int i = 0; i <= IN; i++)
         local[i] = pieces_of(w, &all[i]);
-    attend(w, c, NULL, all, &all[IN], segments_of(&whole), &a);
-    attend(w, c, w->comm, local, &local[IN], segments_of(&part), &b);
+    attend(w, c, NULL, all, &all[IN], &whole, &a);
+    attend(w, c, w->comm, local, &local[IN], &part, &b);
     if (c->sinks) {
         float *got = ranks_host(&b.sinks.local.grad), *want = ranks_host(&a.sinks.local.grad);
 
@@ -379,12 +406,12 @@ static void step(const d9d_tensor *x, double by, const d9d_tensor *u)
 
 /* <y, dy> over all ranks, and its directional derivative along `u` from the gradients. */
 static double along(const ranks *w, const attention_case *c, const d9d_tensor local[IN + 1],
-                    const d9d_tensor *segments, const d9d_tensor u[IN], double *slope)
+                    const uploaded *slice, const d9d_tensor u[IN], double *slope)
 {
     attended x;
     double y, change = 0;
 
-    attend(w, c, w->comm, local, &local[IN], segments, &x);
+    attend(w, c, w->comm, local, &local[IN], slice, &x);
     for (int i = 0; i < IN; i++)
         change += product(&x.grad[i], &u[i]);
     y = sum_over(w, product(d9d_var_tensor(x.y), &local[IN]));
@@ -397,7 +424,7 @@ static double along(const ranks *w, const attention_case *c, const d9d_tensor lo
  * gradients. */
 static void gradients_are_those_of_all_ranks(void **state)
 {
-    static const attention_case c = {"differences", D9D_F32, 2, 5, 4, 2, 6, 9, 0, false};
+    static const attention_case c = {"differences", D9D_F32, 2, 5, 4, 2, 6, 9, 0, false, 0};
     const ranks *w = *state;
     const double h = 1e-3;
     static made m;
@@ -406,19 +433,19 @@ static void gradients_are_those_of_all_ranks(void **state)
     uploaded part;
 
     make(&m, c.b, 2 * w->size * c.piece, c.longest);
-    upload(w, &m.b, w->rank, w->size, &part);
+    upload(w, &m.b, false, w->rank, w->size, &part);
     attention_numbers(w, &c, all);
     for (int i = 0; i <= IN; i++)
         local[i] = pieces_of(w, &all[i]);
     for (int i = 0; i < IN; i++)
         u[i] = ranks_numbers(w, D9D_F32, local[i].shape, (uint64_t)(100 + 10 * w->rank + i));
-    (void)along(w, &c, local, segments_of(&part), u, &slope);
+    (void)along(w, &c, local, &part, u, &slope);
     for (int i = 0; i < IN; i++)
         step(&local[i], h, &u[i]);
-    up = along(w, &c, local, segments_of(&part), u, &none);
+    up = along(w, &c, local, &part, u, &none);
     for (int i = 0; i < IN; i++)
         step(&local[i], -2 * h, &u[i]);
-    down = along(w, &c, local, segments_of(&part), u, &none);
+    down = along(w, &c, local, &part, u, &none);
     if (!(fabs((up - down) / (2 * h) - slope) <= 2e-3 * (1 + fabs(slope))))
         fail_msg("the gradients say %g, the differences %g", slope, (up - down) / (2 * h));
     for (int i = 0; i <= IN; i++) {
@@ -442,13 +469,16 @@ typedef struct variant {
     bool moe;
     int64_t longest;
     d9d_model_recompute_mode recompute;
+    uint64_t prompts;
 } variant;
 
 static const variant variants[] = {
-    {"dense", false, 0, D9D_RECOMPUTE_OFF},
-    {"dense, packed", false, 20, D9D_RECOMPUTE_FULL},
-    {"experts", true, 0, D9D_RECOMPUTE_FULL},
-    {"experts, packed", true, 7, D9D_RECOMPUTE_SELECTIVE},
+    {"dense", false, 0, D9D_RECOMPUTE_OFF, 0},
+    {"dense, packed", false, 20, D9D_RECOMPUTE_FULL, 0},
+    {"experts", true, 0, D9D_RECOMPUTE_FULL, 0},
+    {"experts, packed", true, 7, D9D_RECOMPUTE_SELECTIVE, 0},
+    {"dense, prefixes of rows", false, 0, D9D_RECOMPUTE_FULL, 20},
+    {"dense, packed, prefixes", false, 30, D9D_RECOMPUTE_OFF, 20},
 };
 
 /* A model over `comm`: its losses and gradients, summed over the ranks. */
@@ -482,12 +512,14 @@ static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_ba
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     assert_ok(d9d_module_materialise(f->model->module, w->dev, true));
     assert_ok(d9d_module_reset(f->model->module, 5));
-    upload(w, b, d9d_comm_rank(comm), d9d_comm_size(comm), &part);
+    upload(w, b, v->prompts > 0, d9d_comm_rank(comm), d9d_comm_size(comm), &part);
     in.ids = &part.ids;
     in.labels = &part.labels;
     in.positions = &part.positions;
     in.segments = segments_of(&part);
     assert_ok(d9d_tape_create(w->dev, &t));
+    if (prefix_of(&part) != NULL)
+        d9d_tape_set_prefix(t, prefix_of(&part));
     assert_ok(f->model->ops->forward(f->model, t, &in, &out));
     f->loss = d9d_tensor_reshape(d9d_var_tensor(out.loss), part.ids.shape);
     assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, d9d_var_tensor(out.loss)->shape, &seed));
@@ -519,6 +551,7 @@ static void model_check(const ranks *w, const variant *v)
     learned whole, part;
 
     make(&m, 2, 2 * w->size * 7, v->longest);
+    make_prompts(&m, v->prompts);
     learn(w, v, NULL, &m.b, &whole);
     learn(w, v, w->comm, &m.b, &part);
     check_pieces(w, "losses", &part.loss, &whole.loss, 1e-6);

@@ -47,3 +47,22 @@ together() {
         "$(schedule 1f1b ', "num_stages_per_rank": 2, "zero_bubble": true')" trainer.gradient_manager.reduce=step
     together moe "3 1 1 1 2 2" "$even" data.order=bucketed 'optimizer={"name": "sgd", "lr": 0.01, "momentum": 0.9, "nesterov": true}'
 }
+
+# Prompts are most of each sample, so that some lie in several chunks.
+@test "prefix masks, packed or not, context, tensor and pipeline parallel" {
+    awk '{ split($0, part, "\"labels\": \\["); n = split(part[2], label, ", ")
+           printf "%s\"labels\": [", part[1]
+           for (i = 1; i <= n; i++) printf "%s%s", i < n - NR % 3 ? "-100" : label[i], i < n ? ", " : "\n" }' \
+        "$golden/moe/train.jsonl" >prompts.jsonl
+    d9d-shard -q --format tokens --out prompts prompts.jsonl
+    d9d-shard -q --format tokens --pack 37 --out packed prompts.jsonl
+    prefix=model_provider.attention_mask=prefix
+    of_packs=(data.dataset=packed data.epochs=null trainer.batching.microbatch_size=2)
+    together dense "1 2 2 1 1 1" "$prefix" "${of_packs[@]}" model_provider.checkpointing=full
+    # Not by chance: a causal model has other losses.
+    d9d-train -q --device cpu --set trainer.run.dir=causal --set data.dataset=packed --set data.epochs=null \
+        --set trainer.batching.microbatch_size=2 dense.json
+    run ! same causal alone
+    together dense "1 1 1 2 2 1" "$prefix" "${of_packs[@]}"
+    together moe "1 1 2 1 1 1 2" "$prefix" data.dataset=prompts
+}

@@ -55,6 +55,13 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     same families/granite
 }
 
+@test "a prefix mask generates the same with tensor, pipeline and data parallelism" {
+    infer families/llama_prefix 4 --set task.max_new_tokens=6 --set mesh.tensor_parallel=2 --set mesh.pipeline_parallel=2
+    same families/llama_prefix
+    infer families/gpt_oss_prefix 3 --set task.max_new_tokens=6 --set mesh.data_parallel_shard=3
+    same families/gpt_oss_prefix
+}
+
 @test "sampled tokens equal one rank, also with more ranks than samples" {
     warm=(--set task.temperature=1.2 --set task.top_p=0.9 --set task.seed=3)
     infer moe 1 "${warm[@]}"

@@ -166,7 +166,8 @@ static __device__ __forceinline__ void add_query_tiles(const attention_bwd_args<
     const d9d_attention_dims &n = g.n;
     /* Whole tiles of queries that do not reach key k0 are hidden, and those whose windows have
      * passed. */
-    const int64_t ahead = n.causal ? 0 : n.window > 0 ? n.window - 1 : n.z;
+    const bool causal = n.causal && k0 >= x.prefix;
+    const int64_t ahead = causal ? 0 : n.window > 0 ? n.window - 1 : n.z;
     const int64_t hidden = d9di_i64_max(k0 - ahead - diagonal_key(x, x.q.first), 0);
     const int64_t past = k0 + Z::SIDE - 1 + n.window - diagonal_key(x, 0);
     const int64_t end = n.window > 0 ? d9di_i64_min(x.q.end, past) : x.q.end;

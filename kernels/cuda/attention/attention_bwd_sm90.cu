@@ -398,7 +398,7 @@ bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *
 
     return c->dout != NULL && s->tensor_map_encode != NULL &&
            s->opts.attention != D9D_CUDA_ATTENTION_SIMT && n->t == D9D_BF16 && n->d % 8 == 0 &&
-           n->d <= MAX_HEAD_SIZE && n->causal && n->softcap == 0.0f &&
+           n->d <= MAX_HEAD_SIZE && n->causal && n->prefix == NULL && n->softcap == 0.0f &&
            n->b * d9di_i64_max(n->s, n->z) < NO_WINDOW && n->b * n->s * n->a < INT32_MAX;
 }
 

@@ -922,7 +922,7 @@ static bool is_supported(const d9di_attention_call *c)
     const d9d_attention_dims *n = &c->n;
 
     if (n->t != D9D_BF16 || n->d % 8 != 0 || n->d > MAX_HEAD_SIZE || !n->causal ||
-        n->softcap > 0.0f || !keys_supported(n))
+        n->prefix != NULL || n->softcap > 0.0f || !keys_supported(n))
         return false;
     return !needs_whole_rows(c) || (n->segment == NULL && n->chunks == 0 && n->window == 0);
 }

@@ -1,6 +1,6 @@
 /* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; cuDNN if
  * it is selected and supports the call; the Hopper backward; else the SIMT kernels, which alone
- * have dropout. */
+ * have dropout and, beside decode, prefix masks. */
 #include "cuda/attention/attention_call.h"
 
 /* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
@@ -14,8 +14,20 @@ static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
     return d9d_k_fill(s, c->n.t, c->dv, size, 0.0f);
 }
 
+/* What only the SIMT kernels have, or NULL. */
+static const char *simt_reason(const d9d_attention_dims *n)
+{
+    if (n->dropout.p > 0.0f)
+        return "they alone have dropout";
+    return n->prefix != NULL ? "they alone have prefix masks" : NULL;
+}
+
 static d9d_status attention_simt(d9d_stream s, const d9di_attention_call *c)
 {
+    const char *reason = simt_reason(&c->n);
+
+    if (reason != NULL && c->n.t == D9D_BF16)
+        d9di_say_slow(s, D9DI_SLOW_ATTENTION, c->op, c->n.s, c->n.z, reason);
     return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
 }
 
@@ -27,11 +39,8 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
     D9D_TRY(dkv_clear(s, c));
     if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
         return D9D_OK;
-    if (c->n.dropout.p > 0.0f) {
-        if (c->n.t == D9D_BF16)
-            d9di_say_slow(s, D9DI_SLOW_ATTENTION, c->op, c->n.s, c->n.z, "they alone have dropout");
+    if (c->n.dropout.p > 0.0f)
         return attention_simt(s, c);
-    }
     if (d9di_attention_decode_supported(c))
         return d9di_attention_decode(s, c);
     if (d9di_attention_bwd_sm90_supported(s, c))

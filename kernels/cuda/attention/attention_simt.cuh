@@ -138,10 +138,13 @@ static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t f
         }
 }
 
-/* Segment `i` of the list or, without a list, chunk i of a whole row. */
+/* Segment `i` of the list or, without a list, chunk i of a whole row. Query q has the diagonal key
+ * q
+ * + shift. All queries see keys before `prefix`. */
 struct segment {
     int64_t i;
     token_range q, k;
+    int64_t shift, prefix;
 };
 
 static __device__ __forceinline__ token_range token_range_in_row(int64_t first, int64_t n,
@@ -163,12 +166,20 @@ static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n
     if (n.segment == NULL) {
         const int64_t size = n.s / segments_max(n), q = b * n.s + i * size, k = b * n.z;
 
-        return {i, {q, q + size}, {k, k + (n.chunks > 0 ? n.chunk_end[i] : n.z)}};
+        const int64_t end = k + (n.chunks > 0 ? n.chunk_end[i] : n.z);
+
+        return {i, {q, q + size}, {k, end}, end - q - size, k};
     }
 
     const d9d_segment x = n.segment[i];
+    const token_range q = token_range_in_row(x.q, x.nq, b, n.s);
+    token_range k = token_range_in_row(x.k, x.nk, b, n.z);
+    const int64_t shift = k.end - q.end;
+    const int64_t prefix =
+        n.prefix != NULL ? token_range_in_row(x.k, n.prefix[i], b, n.z).end : k.first;
 
-    return {i, token_range_in_row(x.q, x.nq, b, n.s), token_range_in_row(x.k, x.nk, b, n.z)};
+    k.end = d9di_i64_max(k.end, prefix);
+    return {i, q, k, shift, prefix};
 }
 
 /* Binary search: the last segment whose queries (or keys) begin at or before `position`, or the
@@ -207,7 +218,7 @@ static __device__ __forceinline__ bool segment_next(const d9d_attention_dims &n,
 /* The key on the diagonal at query q: the last one that it may see under a causal mask. */
 static __device__ __forceinline__ int64_t diagonal_key(const segment &x, int64_t q)
 {
-    return q + x.k.end - x.q.end;
+    return q + x.shift;
 }
 /* The first key that query q may see. */
 static __device__ __forceinline__ int64_t first_visible_key(const d9d_attention_dims &n,
@@ -219,9 +230,10 @@ static __device__ __forceinline__ int64_t first_visible_key(const d9d_attention_
 static __device__ __forceinline__ int64_t visible_key_end(const d9d_attention_dims &n,
                                                           const segment &x, int64_t q)
 {
-    if (n.causal)
-        return d9di_i64_min(diagonal_key(x, q) + 1, x.k.end);
-    return n.window > 0 ? d9di_i64_min(diagonal_key(x, q) + n.window, x.k.end) : x.k.end;
+    const int64_t diagonal = diagonal_key(x, q), open = n.causal ? x.prefix : x.k.end;
+    const int64_t near = n.window > 0 ? d9di_i64_min(diagonal + n.window, open) : open;
+
+    return d9di_i64_min(n.causal ? d9di_i64_max(diagonal + 1, near) : near, x.k.end);
 }
 /* The first key for all queries from q on, rounded down to a tile. */
 template <class Z>

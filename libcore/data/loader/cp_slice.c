@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define IGNORED (-100) /* label without a target */
+
 /* What a rank holds of each sequence: `count` chunks of `size` positions. */
 typedef struct rank_chunks {
     int64_t first[2], count, size;
@@ -121,8 +123,55 @@ d9d_status d9d_cp_slice_separate_padding(const d9d_batch *b, d9d_cp_slice_buffer
     return D9D_OK;
 }
 
+/* --- prefix masks ----------------------------------------------------------------------------- */
+
+/* Tokens of the prompt of the document in positions [first, end) of the batch. */
+static int32_t prompt_length(const d9d_batch *b, int64_t first, int64_t end)
+{
+    int64_t at = first;
+
+    while (at < end && b->labels[at] == IGNORED)
+        at++;
+    return (int32_t)(at < end ? at + 1 - first : end - first);
+}
+
+/* Begins of the batch's sequences, as documents. */
+static d9d_status list_rows(const d9d_batch *b, d9d_cp_slice_buffer *buffer)
+{
+    buffer->row_bounds.len = 0;
+    for (int64_t row = 0; row <= b->seqs; row++)
+        D9D_TRY(D9D_VEC_PUSH(&buffer->row_bounds, (int32_t)(row * b->length)));
+    return D9D_OK;
+}
+
+d9d_status d9d_cp_slice_add_prefixes(const d9d_batch *b, int rank, int n,
+                                     d9d_cp_slice_buffer *buffer, d9d_cp_slice *slice)
+{
+    const rank_chunks chunks = chunks_of_rank(b->length, rank, n);
+    d9d_batch whole = *b;
+    int64_t doc = 0;
+
+    if (b->cu_seqlens == NULL) {
+        D9D_TRY(list_rows(b, buffer));
+        whole.documents = b->seqs;
+        whole.cu_seqlens = buffer->row_bounds.data;
+        D9D_TRY(find_segments(&whole, &chunks, buffer, slice));
+    }
+    buffer->prefixes.len = 0;
+    for (int64_t i = 0; i < slice->segments; i++) {
+        while (whole.cu_seqlens[doc + 1] <= slice->segment[i].k)
+            doc++;
+        D9D_TRY(D9D_VEC_PUSH(&buffer->prefixes,
+                             prompt_length(b, whole.cu_seqlens[doc], whole.cu_seqlens[doc + 1])));
+    }
+    slice->prefix = buffer->prefixes.data;
+    return D9D_OK;
+}
+
 void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer)
 {
     D9D_VEC_RELEASE(&buffer->ints);
     D9D_VEC_RELEASE(&buffer->segments);
+    D9D_VEC_RELEASE(&buffer->prefixes);
+    D9D_VEC_RELEASE(&buffer->row_bounds);
 }

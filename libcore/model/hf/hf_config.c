@@ -72,3 +72,22 @@ d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     return D9D_OK;
 }
+
+/* --- the attention mask ---------------------------------------------------------------------- */
+
+static const char mask_field[] = "attention_mask";
+
+bool d9d_hf_config_has_prefix_mask(const json_t *doc)
+{
+    const char *word = json_string_value(json_object_get(doc, mask_field));
+
+    return word != NULL && strcmp(word, "prefix") == 0;
+}
+
+d9d_status d9d_hf_config_set_prefix_mask(json_t *doc, bool prefix)
+{
+    (void)json_object_del(doc, mask_field);
+    if (prefix && json_object_set_new(doc, mask_field, json_string("prefix")) != 0)
+        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+    return D9D_OK;
+}

@@ -79,9 +79,9 @@ static d9d_status tied_check(const json_t *doc, const json_t *text, const char *
 d9d_status d9di_hf_config_text_part(json_t **doc, const char *where)
 {
     static const char *const taken[] = {
-        "tie_word_embeddings",  "dtype",        "torch_dtype",
-        "bos_token_id",         "eos_token_id", "pad_token_id",
-        "transformers_version", "d9d",          D9D_QUANTIZATION_FIELD};
+        "tie_word_embeddings",  "dtype",         "torch_dtype",          "bos_token_id",
+        "eos_token_id",         "pad_token_id",  "transformers_version", "d9d",
+        D9D_QUANTIZATION_FIELD, "attention_mask"};
     const json_t *inner = json_object_get(*doc, "text_config");
     const size_t row = json_is_object(inner) ? row_find(*doc, inner) : N_MULTIMODAL;
     const char *types[] = {type_of(*doc), NULL};

@@ -21,6 +21,7 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("unsloth_version"),
     D9D_HF_IGNORED("unsloth_fixed"),
     D9D_HF_IGNORED("d9d"),
+    D9D_HF_ONLY("attention_mask", "[\"causal\", \"prefix\"]"), /* d9d_hf_config_has_prefix_mask() */
     /* storage and execution */
     D9D_HF_IGNORED(D9D_QUANTIZATION_FIELD), /* weights are decoded when they are read */
     D9D_HF_IGNORED("dtype"),

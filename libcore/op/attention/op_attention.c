@@ -10,8 +10,8 @@
 
 #include "op/attention/op_cp_gather.h"
 
-/* Saved; the first three are the inputs.  Segments and the tokens' numbers, if any, follow: attr
- * points into them. */
+/* Saved; the first three are the inputs.  Segments, their prefixes and the tokens' numbers, if any,
+ * follow: attr points into them. */
 enum { Q, K, V, O, LSE };
 
 typedef struct attention_attr {
@@ -157,6 +157,22 @@ static d9d_status check_segments(const d9d_tensor *q, const d9d_op_attention_opt
     return D9D_OK;
 }
 
+static d9d_status check_prefix(const d9d_tensor *q, const d9d_op_attention_opts *opts)
+{
+    const d9d_tensor *prefix = opts->prefix, *segments = opts->segments;
+
+    if (prefix == NULL)
+        return D9D_OK;
+    if (segments == NULL || !opts->causal)
+        return D9D_FAIL(D9D_EINVAL, "attention: a prefix needs %s",
+                        segments == NULL ? "segments" : "a causal mask");
+    D9D_TRY(d9di_op_check("attention", "prefix", prefix, D9D_I32));
+    if (!d9d_shape_equal(&prefix->shape, &D9D_SHAPE(segments->shape.dim[0])))
+        return d9di_op_misfit("attention", "prefix", &prefix->shape, "q", &q->shape,
+                              "prefixes are [N], one for each segment");
+    return D9D_OK;
+}
+
 static d9d_status check_scores(const d9d_op_attention_opts *opts)
 {
     if (opts->window < 0)
@@ -216,7 +232,8 @@ static d9d_status attention_check(const d9d_tape *t, const d9d_tensor *q, const 
     D9D_TRY(check_scores(opts));
     D9D_TRY(check_sinks(q, opts->sinks));
     D9D_TRY(check_dropout(t, q, opts));
-    return check_segments(q, opts);
+    D9D_TRY(check_segments(q, opts));
+    return check_prefix(q, opts);
 }
 
 static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *out,
@@ -240,6 +257,8 @@ static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *o
         (void)d9d_node_save(n, opts->segments, D9D_NEED_DGRAD);
     if (attr->dims.dropout.p > 0.0f)
         (void)d9d_node_save(n, &d9d_tape_dropout_rng(t)->token, D9D_NEED_DGRAD);
+    if (opts->prefix != NULL)
+        (void)d9d_node_save(n, opts->prefix, D9D_NEED_DGRAD);
     if (d9d_comm_size(opts->cp) > 1) /* with or without symmetric memory: see op_tp_overlap.c */
         d9d_tape_defer_wgrad(t);
     return D9D_OK;
@@ -286,6 +305,7 @@ static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor 
         .causal = opts->causal,
         .segments = opts->segments != NULL ? opts->segments->shape.dim[0] : 0,
         .segment = opts->segments != NULL ? d9d_tensor_data(opts->segments) : NULL,
+        .prefix = opts->prefix != NULL ? d9d_tensor_data(opts->prefix) : NULL,
         .decode = opts->cached,
         .window = opts->window,
         .chunks = cache_splits(opts),

@@ -72,6 +72,19 @@ static d9d_segment segment_at(const d9d_batch *b, const d9d_cp_slice *part, int 
                          (int32_t)((piece + 1) * size)};
 }
 
+/* The prompt of a position's document, as the labels say: the tokens before its first target. */
+static int64_t prompt_of(const d9d_batch *b, int64_t position)
+{
+    const int64_t first = first_of(b, position);
+    int64_t n = 0;
+
+    while (first + n < b->seqs * b->length && first_of(b, first + n) == first) {
+        if (b->labels[first + n++] != -100)
+            break;
+    }
+    return n;
+}
+
 /* Query `position` must see the keys from its document's first to its own, and does by segment `x`,
  * of which it is query j. */
 static void check_sight(const d9d_batch *b, int64_t position, const d9d_segment *x, int64_t j)
@@ -95,6 +108,7 @@ static void check_formed(const d9d_batch *b, const d9d_cp_slice *part, int rank,
                                   .causal = true,
                                   .segments = part->segments,
                                   .segment = part->segment,
+                                  .prefix = part->prefix,
                                   .chunks = part->length < b->length ? 2 : 0,
                                   .chunk_end = {(rank + 1) * size, (2 * n_ranks - rank) * size}};
 
@@ -150,6 +164,46 @@ static void every_position_is_on_a_rank(void **state)
                 make(&m, 1 + (int64_t)seed % MAX_ROWS,
                      (1 + (int64_t)seed % max_length) * 2 * ranks[i], longest, seed);
                 check_parts(&m.b, ranks[i]);
+            }
+}
+
+/* Every segment has the prompt of its document, on whichever ranks that lies; rows that are not
+ * packed are documents. */
+static void check_prefixes(const d9d_batch *b, int n)
+{
+    d9d_cp_slice_buffer buffer = {0};
+
+    for (int rank = 0; rank < n; rank++) {
+        d9d_cp_slice part;
+        int64_t queries = 0;
+
+        assert_ok(d9d_cp_slice_make(b, rank, n, &buffer, &part));
+        assert_ok(d9d_cp_slice_add_prefixes(b, rank, n, &buffer, &part));
+        check_formed(b, &part, rank, n);
+        for (int64_t s = 0; s < part.segments; s++) {
+            assert_int_equal(part.prefix[s], prompt_of(b, part.segment[s].k));
+            queries += part.segment[s].nq;
+        }
+        assert_int_equal(queries, part.seqs * part.length);
+    }
+    d9d_cp_slice_buffer_release(&buffer);
+}
+
+static void prompts_are_prefixes(void **state)
+{
+    static const int ranks[] = {1, 2, 3, 4};
+    static made m;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++)
+        for (int i = 0; i < 4; i++)
+            for (int longest = 0; longest <= 64; longest += 16) {
+                make(&m, 1 + (int64_t)seed % MAX_ROWS, (1 + (int64_t)seed % 12) * 2 * ranks[i],
+                     longest, seed);
+                for (int64_t p = 0; p < m.b.seqs * m.b.length; p++)
+                    if (d9d_rng_u32((d9d_rng){seed, 2}, (uint64_t)p) % 8 != 0)
+                        m.labels[p] = -100;
+                check_prefixes(&m.b, ranks[i]);
             }
 }
 
@@ -224,6 +278,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_position_is_on_a_rank),
+        cmocka_unit_test(prompts_are_prefixes),
         cmocka_unit_test(alone_is_the_batch),
         cmocka_unit_test(padding_is_a_segment_of_its_own),
         cmocka_unit_test(refuses),

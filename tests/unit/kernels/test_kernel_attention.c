@@ -60,6 +60,16 @@ static void run_backward(void *arg)
                      D9D_OK);
 }
 
+/* The prefix of the segment of query i, counted over B and S. */
+static int64_t prefix_of(const d9d_attention_dims *n, int64_t i)
+{
+    int64_t at = 0;
+
+    while (n->prefix != NULL && n->segment[at].q + n->segment[at].nq <= i)
+        at++;
+    return n->prefix != NULL ? n->prefix[at] : 0;
+}
+
 /* The segment of query i, counted over B and S. */
 static d9d_segment segment_of(const d9d_attention_dims *n, int64_t i)
 {
@@ -84,8 +94,9 @@ static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j
     const d9d_segment x = segment_of(n, b * n->s + i);
     const int64_t q = b * n->s + i - x.q, k = b * n->z + j - x.k;
     const int64_t back = x.nk - x.nq + q - k; /* from the query's own place */
+    const int64_t prefix = prefix_of(n, b * n->s + i);
 
-    return k >= 0 && k < x.nk && (!n->causal || back >= 0) &&
+    return k >= 0 && (k < x.nk || k < prefix) && (!n->causal || back >= 0 || k < prefix) &&
            (n->window == 0 || llabs(back) < n->window);
 }
 
@@ -417,14 +428,16 @@ static void test_softcap(void **state)
         }
 }
 
-/* What each of n ranks has of two rows, their documents between `bounds`, or whole. */
-static void check_ranks(int n, int64_t length, const int32_t *bounds, const d9d_attention_dims *as)
+/* What each of n ranks has of two rows, their documents between `bounds`, or whole; under a prefix
+ * mask if there are labels. */
+static void check_ranks(int n, int64_t length, const int32_t *bounds, const int32_t *labels,
+                        const d9d_attention_dims *as)
 {
     int32_t *cells = calloc((size_t)(2 * length), sizeof(*cells));
     const d9d_batch batch = {.seqs = 2,
                              .length = length,
                              .ids = cells,
-                             .labels = cells,
+                             .labels = labels != NULL ? labels : cells,
                              .positions = cells,
                              .cu_seqlens = bounds};
     d9d_cp_slice_buffer room = {0};
@@ -434,6 +447,9 @@ static void check_ranks(int n, int64_t length, const int32_t *bounds, const d9d_
         d9d_cp_slice part;
 
         assert_int_equal(d9d_cp_slice_make(&batch, rank, n, &room, &part), D9D_OK);
+        if (labels != NULL)
+            assert_int_equal(d9d_cp_slice_add_prefixes(&batch, rank, n, &room, &part), D9D_OK);
+        x.prefix = part.prefix;
         x.b = part.seqs;
         x.s = part.length;
         x.z = length;
@@ -506,6 +522,121 @@ static const struct {
     {4, 304, NULL, &as_float},
 };
 
+/* A number below n. */
+static int64_t draw(uint64_t *seed, int64_t n)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((*seed >> 33) % (uint64_t)n);
+}
+
+/* Packed documents of `rows` rows of `length` tokens, with prefixes of 0, 1, some or all tokens. */
+static int64_t draw_documents(uint64_t *seed, int64_t rows, int64_t length, d9d_segment *list,
+                              int32_t *prefix)
+{
+    int64_t count = 0;
+
+    for (int64_t begin = 0; begin < rows * length;) {
+        const int64_t left = length - begin % length, half = (left + 1) / 2;
+        const int32_t size = (int32_t)(draw(seed, 3) == 0 ? left : 1 + draw(seed, half));
+        const int32_t choices[] = {0, 1, size, (int32_t)draw(seed, size + 1)};
+
+        list[count] = (d9d_segment){(int32_t)begin, size, (int32_t)begin, size};
+        prefix[count++] = choices[draw(seed, 4)];
+        begin += size;
+    }
+    return count;
+}
+
+/* Prefix masks of documents at random, with groups of heads, softcaps, windows and sinks. */
+static void test_prefix(void **state)
+{
+    enum { CASES = 24, MOST = 3 * 300 };
+    static const int64_t sizes[] = {12, 64, 80, 128, 200, 5};
+    d9d_segment *list = calloc(MOST, sizeof(*list));
+    int32_t *prefix = calloc(MOST, sizeof(*prefix));
+    uint64_t seed = 7;
+
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        const int64_t rows = 1 + draw(&seed, 3), length = 1 + draw(&seed, i % 2 == 0 ? 90 : 300);
+        const int64_t kv = 1 + draw(&seed, 2), d = sizes[draw(&seed, 6)];
+
+        check(&(d9d_attention_dims){.t = array_types[i / 2 % 2],
+                                    .b = rows,
+                                    .s = length,
+                                    .z = length,
+                                    .a = kv * (1 + draw(&seed, 2)),
+                                    .kv = kv,
+                                    .d = d,
+                                    .causal = true,
+                                    .scale = 1.0f / sqrtf((float)d),
+                                    .softcap = i % 5 == 0 ? 1.5f : 0.0f,
+                                    .segments = draw_documents(&seed, rows, length, list, prefix),
+                                    .segment = list,
+                                    .prefix = prefix});
+    }
+    free(list);
+    free(prefix);
+}
+
+/* Prefixes that end before, in and behind the keys of a segment with more keys than queries; the
+ * last keys are in no segment. */
+static void test_prefix_of_more_keys(void **state)
+{
+    static const d9d_segment list[] = {{0, 70, 0, 70}, {70, 63, 0, 200}, {133, 30, 260, 90}};
+    static const int32_t prefixes[][3] = {{40, 40, 0}, {150, 150, 90}, {230, 230, 75}, {0, 0, 120}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++)
+        for (int flags = 0; flags < 4; flags++)
+            check(&(d9d_attention_dims){.t = array_types[flags & 1],
+                                        .b = 1,
+                                        .s = 163,
+                                        .z = 390,
+                                        .a = 4,
+                                        .kv = 2,
+                                        .d = flags & 2 ? 64 : 12,
+                                        .causal = true,
+                                        .scale = 0.2f,
+                                        .segments = 3,
+                                        .segment = list,
+                                        .prefix = prefixes[i]});
+}
+
+/* A prefix of no or of one key is a causal mask, to the bit. */
+static void test_prefix_of_one(void **state)
+{
+    enum { S = 150, D = 64, N = 2 };
+    static const d9d_segment list[N] = {{0, 100, 0, 100}, {100, 50, 100, 50}};
+    static const int32_t prefix[] = {1, 0};
+    float *q = array_random(D9D_F32, S * D, 1, 1.0), *k = array_random(D9D_F32, S * D, 2, 1.0);
+    float *v = array_random(D9D_F32, S * D, 3, 1.0), o[N][S * D], lse[N][S];
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(
+            host_kernels()->attention->fwd(NULL,
+                                           &(d9d_attention_dims){.t = D9D_F32,
+                                                                 .b = 1,
+                                                                 .s = S,
+                                                                 .z = S,
+                                                                 .a = 1,
+                                                                 .kv = 1,
+                                                                 .d = D,
+                                                                 .causal = true,
+                                                                 .scale = 1.0f,
+                                                                 .segments = N,
+                                                                 .segment = list,
+                                                                 .prefix = i == 0 ? prefix : NULL},
+                                           o[i], lse[i], q, k, v),
+            D9D_OK);
+    assert_memory_equal(o[0], o[1], sizeof(o[0]));
+    assert_memory_equal(lse[0], lse[1], sizeof(lse[0]));
+    free(q);
+    free(k);
+    free(v);
+}
+
 /* A library that takes documents takes their pieces. */
 static void test_ranks(void **state)
 {
@@ -513,9 +644,29 @@ static void test_ranks(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(rank_cases) / sizeof(*rank_cases); i++)
-        check_ranks(rank_cases[i].n, rank_cases[i].length, rank_cases[i].bounds, rank_cases[i].as);
+        check_ranks(rank_cases[i].n, rank_cases[i].length, rank_cases[i].bounds, NULL,
+                    rank_cases[i].as);
     if (refused == 0)
         assert_int_equal(host_kernels_said("slower kernels"), 0);
+}
+
+/* Prompts over many chunks: a chunk inside a prompt sees keys of later ones. */
+static void test_prefix_ranks(void **state)
+{
+    static const size_t cases[] = {0, 1, 11, 16, 17, 18};
+    uint64_t seed = 3;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const int64_t length = rank_cases[cases[i]].length;
+        int32_t *labels = calloc((size_t)(2 * length), sizeof(*labels));
+
+        for (int64_t at = 0; at < 2 * length; at++)
+            labels[at] = draw(&seed, length) < 6 ? 1 : -100;
+        check_ranks(rank_cases[cases[i]].n, length, rank_cases[cases[i]].bounds, labels,
+                    rank_cases[cases[i]].as);
+        free(labels);
+    }
 }
 
 /* A prompt beside others in a cache, of its first tokens and of more behind those. */
@@ -693,6 +844,7 @@ static void *segment_at(const call *p, int i, const d9d_segment *x, size_t *byte
 static void same_alone(const call *pack, const d9d_segment *x, int different[ARRAYS])
 {
     const d9d_segment one = {0, x->nq, 0, x->nk};
+    const int32_t prefix = (int32_t)prefix_of(&pack->n, x->q);
     const int64_t row = x->q / pack->n.s;
     d9d_attention_dims n = pack->n;
     size_t bytes;
@@ -701,7 +853,8 @@ static void same_alone(const call *pack, const d9d_segment *x, int different[ARR
     n.b = 1;
     n.s = x->nq;
     n.segments = 1;
-    n.segment = n.d >= 64 ? &one : NULL;
+    n.segment = n.d >= 64 || n.prefix != NULL ? &one : NULL;
+    n.prefix = n.prefix != NULL ? &prefix : NULL;
     n.chunks = n.chunks > 0 && n.segment != NULL;
     n.z = x->nk + n.chunks;
     p = call_make(&n);
@@ -739,8 +892,8 @@ static const struct {
 };
 
 /* To the bit, wherever a segment lies, and with NaN in the neighbour number `spoilt`. */
-static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment *list, int segments,
-                        int spoilt)
+static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment *list,
+                        const int32_t *prefix, int segments, int spoilt)
 {
     static const char *const names[ARRAYS] = {"q", "dout", "o", "dq", "k", "v", "dk", "dv", "lse"};
 
@@ -758,6 +911,7 @@ static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment 
                                 .scale = 0.3f,
                                 .segments = segments,
                                 .segment = list,
+                                .prefix = alone_cases[flags].causal ? prefix : NULL,
                                 .chunks = pieces};
         int64_t first = list[spoilt].k * n.kv * n.d, len = list[spoilt].nk * n.kv * n.d;
         int different[ARRAYS] = {0};
@@ -784,6 +938,7 @@ static void test_alone(void **state)
 {
     enum { S = 413, N = 9 };
     static const int32_t bounds[N + 1] = {0, 3, 4, 137, 200, 264, 400, S, S + 129, 2 * S};
+    static const int32_t prefix[N] = {2, 1, 133, 40, 0, 70, 13, 129, 100};
     static const d9d_segment pieces[] = {
         {0, 3, 0, 50},      {3, 1, 50, 2},       {4, 100, 60, 200},   {104, 65, 300, 66},
         {169, 30, 400, 97}, {199, 70, 500, 170}, {269, 129, 670, 280}};
@@ -795,9 +950,10 @@ static void test_alone(void **state)
 
     (void)state;
     square(bounds, N, list);
-    check_alone(S, S, 0, list, N, 3);
-    check_alone(199, 500, 0, pieces, 7, 3);
-    check_alone(200, 500, 2, halves, 9, 3);
+    check_alone(S, S, 0, list, NULL, N, 3);
+    check_alone(S, S, 0, list, prefix, N, 3);
+    check_alone(199, 500, 0, pieces, NULL, 7, 3);
+    check_alone(200, 500, 2, halves, NULL, 9, 3);
 }
 
 /* What no list may be, of two rows. */
@@ -867,8 +1023,37 @@ static const struct {
      "segment 0 has 2 queries from 0 on and 2 keys, which do not fit a chunk of 1"},
 };
 
+/* Nor with these prefixes, of two rows of 5 keys. */
+static const struct {
+    bool open;
+    int32_t prefix[3];
+    d9d_segment list[3];
+    const char *says;
+} bad_prefixes[] = {
+    {false,
+     {0, 6, 0},
+     {{0, 3, 0, 3}, {3, 3, 5, 3}, {6, 0, 0, 0}},
+     "segment 1 has keys [5, 11), in a row of [5, 10)"},
+    {false,
+     {4, 0, 0},
+     {{0, 2, 0, 2}, {2, 1, 3, 2}, {3, 3, 5, 5}},
+     "segment 1 has keys [3, 5), must come after [0, 4) of the segment before"},
+    {false,
+     {2, 3, 0},
+     {{0, 2, 0, 2}, {2, 1, 0, 4}, {3, 3, 5, 5}},
+     "segments 0 and 1 begin with key 0 and have prefixes of 2 and 3 keys"},
+    {false,
+     {-1, 0, 0},
+     {{0, 3, 0, 3}, {3, 3, 5, 3}, {6, 0, 0, 0}},
+     "segment 0 has a prefix of -1 keys, at least 0 are allowed"},
+    {true,
+     {2, 0, 0},
+     {{0, 3, 0, 3}, {3, 3, 5, 3}, {6, 0, 0, 0}},
+     "segment 0 has a prefix of 2 keys, which needs a causal mask"},
+};
+
 static void check_bad(int64_t z, bool open, int64_t pieces, const d9d_segment *list,
-                      const char *what)
+                      const int32_t *prefix, const char *what)
 {
     const d9d_attention_dims n = {.t = D9D_F32,
                                   .b = 2,
@@ -880,6 +1065,7 @@ static void check_bad(int64_t z, bool open, int64_t pieces, const d9d_segment *l
                                   .causal = !open,
                                   .segments = 3,
                                   .segment = list,
+                                  .prefix = prefix,
                                   .chunks = pieces};
     float x[10] = {0}, lse[6];
     char says[128];
@@ -895,9 +1081,12 @@ static void test_bad_segments(void **state)
     if (host_kernels() != d9d_kernels_cpu())
         return; /* a GPU would have to wait */
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-        check_bad(bad[i].z, bad[i].open, 0, bad[i].list, bad[i].says);
+        check_bad(bad[i].z, bad[i].open, 0, bad[i].list, NULL, bad[i].says);
     for (size_t i = 0; i < sizeof(bad_pieces) / sizeof(*bad_pieces); i++)
-        check_bad(5, false, bad_pieces[i].pieces, bad_pieces[i].list, bad_pieces[i].says);
+        check_bad(5, false, bad_pieces[i].pieces, bad_pieces[i].list, NULL, bad_pieces[i].says);
+    for (size_t i = 0; i < sizeof(bad_prefixes) / sizeof(*bad_prefixes); i++)
+        check_bad(5, bad_prefixes[i].open, 0, bad_prefixes[i].list, bad_prefixes[i].prefix,
+                  bad_prefixes[i].says);
 }
 
 /* Large scores overflow no exponential; a NaN reaches its own rows and no others. */
@@ -1078,13 +1267,23 @@ static void test_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_segments),     cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_dropped_keys), cmocka_unit_test(test_softcap),
-        cmocka_unit_test(test_ranks),        cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_alone),        cmocka_unit_test(test_bad_segments),
-        cmocka_unit_test(test_extremes),     cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_dropped_keys),
+        cmocka_unit_test(test_softcap),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_bad_segments),
+        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_prefix_of_more_keys),
+        cmocka_unit_test(test_prefix_of_one),
+        cmocka_unit_test(test_prefix_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,13 +18,14 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const attention_arg *a = e->of->arg;
-    const d9d_op_attention_opts opts = {.scale = a->scale,
-                                        .softcap = a->softcap,
-                                        .causal = a->causal,
-                                        .window = a->window,
-                                        .sinks = e->n_param > 0 ? e->param[0] : NULL,
-                                        .segments = e->constant[0].storage != NULL ? &e->constant[0]
-                                                                                   : NULL};
+    const d9d_op_attention_opts opts = {
+        .scale = a->scale,
+        .softcap = a->softcap,
+        .causal = a->causal,
+        .window = a->window,
+        .sinks = e->n_param > 0 ? e->param[0] : NULL,
+        .segments = e->constant[0].storage != NULL ? &e->constant[0] : NULL,
+        .prefix = e->constant[1].storage != NULL ? &e->constant[1] : NULL};
 
     (void)n_in, (void)n_out;
     return d9d_op_attention(t, in[0], in[1], in[2], &opts, out);
@@ -67,6 +68,11 @@ static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_tape_set_dropout_rng(t, &rng);
     return d9d_op_attention(t, in[0], in[1], in[2], &opts, out);
 }
+/* Prefixes of the documents: some, all, one, none; and of the pieces, some beyond their keys. */
+static const int32_t prefixes[] = {2, 2, 1, 0, 3, 0}, prefixes_of_pieces[] = {4, 3, 3, 5, 5};
+/* Pieces with other documents behind them: keys that only a prefix reaches. */
+static const d9d_segment pieces_apart[] = {
+    {0, 1, 0, 3}, {1, 1, 4, 1}, {2, 2, 4, 3}, {4, 2, 8, 4}, {6, 2, 8, 6}};
 
 /* Inputs of one case: B, S, Z, A, K, D. */
 #define QKZV(b, s, z, a, k, d)                                                                     \
@@ -244,6 +250,39 @@ static void keeps_its_promises_with_dropout(void **state)
         fd_check(&cases[i]);
 }
 
+static void prefixes_keep_them(void **state)
+{
+    static const attention_arg causal = {0.4f, true, 0, 0}, window = {0.4f, true, 3, 0};
+    static const fd_case cases[] = {
+        {.name = "prefixes of documents",
+         .run = run,
+         .in = QKV(2, 6, 4, 2, 5),
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}, {D9D_I32, D9D_SHAPE(6), prefixes}},
+         .saved = KEPT(2, 6, 4, 2, 5),
+         .arg = &causal},
+        {.name = "prefixes of pieces",
+         .run = run,
+         .in = QKZV(2, 4, 8, 4, 2, 5),
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces_apart},
+                      {D9D_I32, D9D_SHAPE(5), prefixes_of_pieces}},
+         .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
+         .arg = &causal},
+        {.name = "prefixes of pieces, window, sinks",
+         .run = run,
+         .in = QKZV(2, 4, 8, 4, 2, 5),
+         .param = {FD(4)},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces_apart},
+                      {D9D_I32, D9D_SHAPE(5), prefixes_of_pieces}},
+         .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
+         .tolerance_bf16 = 0.03f,
+         .arg = &window},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
 /* --- generation ---------------------------------------------------------------------------- */
 
 enum { CELLS = 190, HEADS = 4, KEYS = 2, WIDE = 20, STEPS = 6 };
@@ -339,8 +378,24 @@ static void refuses(void **state)
     const d9d_dropout_rng rng = {.token = *op_tensor(f, D9D_I64, D9D_SHAPE(5)), .max_positions = 3};
     const d9d_op_attention_opts sunk = {
         .scale = 1, .causal = true, .sinks = op_param(f, "sinks", D9D_F32, D9D_SHAPE(2))};
+    const d9d_op_attention_opts alone = {
+        .scale = 1, .causal = true, .prefix = op_tensor(f, D9D_I32, D9D_SHAPE(3))};
+    const d9d_op_attention_opts open = {.scale = 1,
+                                        .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 4)),
+                                        .prefix = op_tensor(f, D9D_I32, D9D_SHAPE(3))};
+    const d9d_op_attention_opts more = {.scale = 1,
+                                        .causal = true,
+                                        .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 4)),
+                                        .prefix = op_tensor(f, D9D_I32, D9D_SHAPE(4))};
     d9d_var *y;
 
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &alone, &y),
+                   "attention: a prefix needs segments");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &open, &y),
+                   "attention: a prefix needs a causal mask");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &more, &y),
+                   "attention: prefix [4] does not fit q [2, 3, 4, 8]: prefixes are [N], one for "
+                   "each segment");
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &past, &y),
                    "attention: a window of -1 keys");
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &uncapped, &y),
@@ -377,6 +432,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
         cmocka_unit_test(keeps_its_promises_with_dropout),
+        cmocka_unit_test(prefixes_keep_them),
         op_test(a_cache_is_the_row),
         op_test(refuses),
     };

@@ -535,6 +535,7 @@ static d9d_attention_dims dims_of(call *c, const d9d_attention_dims *n)
 
     d.segment = copy(c, n->segment, D9D_I32, 4 * n->segments, false);
     d.dropout.token = copy(c, n->dropout.token, D9D_I64, n->b * n->s, false);
+    d.prefix = copy(c, n->prefix, D9D_I32, n->segments, false);
     return d;
 }
 

@@ -42,6 +42,8 @@ typedef struct d9d_attention_dims {
     bool causal;
     int64_t segments;
     const d9d_segment *segment; /* [segments], or NULL */
+    const int32_t *prefix;      /* [segments]: keys of a prefix mask (segment.h), with a list under
+                                   a causal mask; or NULL */
     bool decode;    /* k and v are a KV cache, and most segments have one or a few queries: another
                        algorithm (split-KV) may be used, whose last bits differ; forward only. No
                        kernel still in flight may write the list, which is prefetched */

@@ -18,6 +18,23 @@
  *                           - - x x x -                             - - - x x x
  *                           - - - x x x                             - - - - x x
  *
+ * Prefix masks (prefix-LM). A list may come with a prefix for each segment, under a causal mask:
+ * all queries of segment i also see its first prefix[i] keys, with a window those of them that are
+ * less than W behind the diagonal. So query j sees keys up to the larger of d and min(prefix[i],
+ * d + W) - 1. A prefix of 0 or 1 is a causal mask, one of nk is bidirectional.
+ *
+ *     prefix 3              x x x - -       prefix 4, W = 2         x x - - -
+ *                           x x x - -                               x x x - -
+ *                           x x x - -                               - x x x -
+ *                           x x x x -                               - - x x -
+ *                           x x x x x                               - - - x x
+ *
+ * A prefix may exceed nk: the keys of the segment are then [k, k + prefix), while nk still says
+ * where the diagonal is. A context-parallel chunk inside a prefix sees keys of later chunks so:
+ *
+ *     prefix 5, queries 2 and 3 of a document: nq = 2, nk = 4        x x x x x
+ *                                                                    x x x x x
+ *
  * Without a list, a row is one segment of all its queries and keys; or, if it consists of `chunks`
  * of equal size, each chunk is a segment that sees the row's keys before chunk_end[i]. The ends
  * ascend. This is context parallelism: a rank has a few chunks of a row's queries and all its keys,
@@ -45,7 +62,8 @@
  *     where Z = S, each is square: k = q, nk = nq;
  *     a segment with queries has keys, under a causal mask or a window at least as many as queries;
  *     keys do not fall: a segment begins with the same key as the last and has as many or more,
- *         or it begins after the last one's keys.
+ *         or it begins after the last one's keys;
+ *     segments that begin with the same key have the same prefix, and those with one are causal.
  *
  * nq may be 0. Keys that are in no segment get gradients of 0. If the caller also says that a row
  * of queries consists of `chunks` of equal size, as on a context-parallel rank,

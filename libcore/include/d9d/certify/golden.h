@@ -10,7 +10,7 @@
  *                                               [{"step": 1, "loss": 4.9, "grad_norm": 2.1}, ...]
  *
  * The labels of a masked language model are those of masked tokens, and its rows are whole
- * documents.
+ * documents.  A model with a prefix mask has the tokens before a row's first target as its prefix.
  *
  * Of an encoder without a head, golden.safetensors has instead packed documents, input_ids,
  * positions and segments, with hidden [B, S, H], the last hidden states, hidden_seed, a gradient of

@@ -134,7 +134,7 @@ typedef struct d9d_decoder_shape {
     d9d_block_mlm_head_shape mlm_head; /* before the head of a masked LM; hidden 0: none */
     bool new_head; /* a checkpoint may lack the head, which then is random: d9d_param_spec.from_task
                     */
-    double embed_dropout;         /* of what the first layer takes, in training; 0: none */
+    double embed_dropout; /* of what the first layer takes, in training; 0: none */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;

@@ -87,6 +87,8 @@ typedef struct d9d_model_opts {
     d9d_dtype dtype;                    /* of parameters and activations */
     d9d_model_recompute_mode recompute; /* FULL: each layer; SELECTIVE: each layer's FFN half */
     d9d_head head;                      /* the task's head, with its size */
+    bool prefix_mask; /* prefix-LM: the tokens of a prompt see each other (d9d/kernels/segment.h);
+                         who calls forward() sets the tape's prefixes */
 } d9d_model_opts;
 
 typedef struct d9d_model d9d_model;

@@ -38,7 +38,15 @@ typedef struct d9d_model_section {
     const char *hf_config; /* a config.json, or NULL: the section has the dimensions */
     int dtype;             /* of parameters and activations: d9d_dtype, F32 or BF16 */
     int checkpointing;     /* d9d_model_recompute_mode; true is full, false is off */
+    int attention_mask;    /* d9d_model_attention_mask */
 } d9d_model_section;
+
+/* Which keys a query of a decoder sees. */
+typedef enum d9d_model_attention_mask {
+    D9D_ATTENTION_MASK_AUTO, /* as config.json says: prefix if it was trained so, else causal */
+    D9D_ATTENTION_MASK_CAUSAL,
+    D9D_ATTENTION_MASK_PREFIX
+} d9d_model_attention_mask;
 
 /* The keys of d9d_model_section. */
 #define D9D_MODEL_SECTION_KEYS                                                                     \
@@ -48,10 +56,15 @@ typedef struct d9d_model_section {
                      "type of parameters and activations"),                                        \
         D9D_KEY_CUSTOM(d9d_model_section, checkpointing, "false", &d9d_model_recompute_key,        \
                        "activation checkpointing: off, full (each layer is computed again in "     \
-                       "backward) or selective (its feed-forward half)")
+                       "backward) or selective (its feed-forward half)"),                          \
+        D9D_KEY_ENUM(d9d_model_section, attention_mask, "\"auto\"",                                \
+                     d9d_model_attention_mask_words,                                               \
+                     "causal, prefix (the tokens of a prompt, before a document's first target, "  \
+                     "see each other both ways) or auto (as hf_config says, else causal)")
 D9D_API extern const char *const d9d_model_dtype_names[]; /* {"float32", "bfloat16", NULL} */
 D9D_API extern const d9d_key_custom d9d_model_recompute_key;
-D9D_API extern const char *const d9d_model_recompute_words[]; /* {"off", "full", ..., NULL} */
+D9D_API extern const char *const d9d_model_recompute_words[];      /* {"off", "full", ..., NULL} */
+D9D_API extern const char *const d9d_model_attention_mask_words[]; /* {"auto", "causal", ...} */
 
 /* Names and shapes of a checkpoint's tensors. */
 typedef enum d9d_weights_layout {

@@ -192,6 +192,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  * Bidirectional attention, causal false, over several ranks of cp is ENOTSUP: the list of a rank's
  * chunks has no keys behind them.
  *
+ * Prefix masks (prefix-LM): prefix is NULL or [N] int32, how many of segment i's first keys all its
+ * queries see, under the causal mask.  Prefixes hold in packed documents, chunks and KV caches
+ * alike: a rank's segments reach as far as their prefixes.
+ *
  * Softcap: a score becomes softcap tanh(score / softcap), before the mask and the softmax (Gemma
  * 2).
  *
@@ -206,6 +210,7 @@ typedef struct d9d_op_attention_opts {
     float softcap; /* 0: none */
     bool causal;
     const d9d_tensor *segments;
+    const d9d_tensor *prefix;    /* of the segments, or NULL */
     d9d_comm *cp;                /* context-parallel group; NULL: none */
     const char *label;           /* of the gather, for messages and traces */
     bool cached;                 /* k and v are a KV cache: see d9d_attention_dims */

@@ -85,6 +85,10 @@ typedef struct d9d_token_weights {
 /* Valid until reset; takes its own reference.  Without them nothing is counted. */
 D9D_API void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights);
 D9D_API const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t); /* NULL: none */
+/* Prefix masks for causal attention over segments: how many of a segment's first keys all its
+ * queries see, [N] int32 (d9d/kernels/segment.h).  Valid until reset; takes its own reference. */
+D9D_API void d9d_tape_set_prefix(d9d_tape *t, const d9d_tensor *prefix);
+D9D_API const d9d_tensor *d9d_tape_prefix(const d9d_tape *t); /* NULL: none */
 /* True in the second forward of d9d_tape_recompute(), in which statistics must not be counted
  * again. */
 D9D_API bool d9d_tape_is_recompute(const d9d_tape *t);

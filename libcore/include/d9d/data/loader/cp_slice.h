@@ -31,6 +31,7 @@ typedef struct d9d_cp_slice {
     const int32_t *ids, *labels, *positions; /* [seqs, length] */
     int64_t segments;
     const d9d_segment *segment; /* NULL: each sequence is one document */
+    const int32_t *prefix;      /* [segments], of a prefix mask; NULL: none */
 } d9d_cp_slice;
 
 /* The position in its sequence of element i of the `length` elements that rank `rank` of n
@@ -48,6 +49,7 @@ static inline int64_t d9d_cp_slice_position(int rank, int n, int64_t length, int
 typedef struct d9d_cp_slice_buffer {
     D9D_VEC(int32_t) ints;
     D9D_VEC(d9d_segment) segments;
+    D9D_VEC(int32_t) prefixes, row_bounds;
 } d9d_cp_slice_buffer;
 D9D_API void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer);
 
@@ -60,6 +62,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, 
 D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_separate_padding(const d9d_batch *b,
                                                               d9d_cp_slice_buffer *buffer,
                                                               d9d_cp_slice *slice);
+/* For attention under a prefix mask (prefix-LM): the prefix of each segment of the slice of rank
+ * `rank` of n, and a list of segments if the slice has none.  The prefix of a document is its
+ * prompt: the tokens before its first target, or all of them if it has none.  Since labels are
+ * shifted, the last token of a prompt has the first target.
+ *
+ *     tokens    p p p a a a      labels    - - a a a .      prefix 3
+ */
+D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_add_prefixes(const d9d_batch *b, int rank, int n,
+                                                          d9d_cp_slice_buffer *buffer,
+                                                          d9d_cp_slice *slice);
 
 #ifdef __cplusplus
 }

@@ -38,6 +38,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_config_dtype(const json_t *doc, const cha
 
 /* Set the document's dtype, in the field that it has, or in "torch_dtype". */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype);
+/* The field "attention_mask" of this suite, "causal" or "prefix": was the model trained with a
+ * prefix mask?  Set writes it for true and removes it for false. */
+D9D_API bool d9d_hf_config_has_prefix_mask(const json_t *doc);
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_prefix_mask(json_t *doc, bool prefix);
 /* Append its text.  If the document was made from the file `from` (else NULL) and only the member
  * "d9d" was added, removed or changed, all other bytes of the file are kept. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_text(const json_t *doc, const char *from,
