@@ -139,7 +139,8 @@ d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n
     d9di_attention_bwd_parts x = {.key_rows = key_rows, .ds_block_bytes = bytes, .heads = 1};
 
     if (try_chunks(n, INT64_MAX, INT64_MAX, most, &x)) {
-        const int64_t at_once = d9di_i64_min(n->kv, most / x.ds_blocks);
+        /* Several heads keep the device busy with less, and dS is read sooner. */
+        const int64_t at_once = d9di_i64_max(1, d9di_i64_min(n->kv, most / 3 / x.ds_blocks));
 
         x.heads = d9di_i64_ceil_div(n->kv, d9di_i64_ceil_div(n->kv, at_once));
     } else if (!busy_chunks(n, sms, most, &x)) {
