@@ -4,7 +4,7 @@
 # tests/golden where there are some.  `make certificates` keeps them in docs/reference.
 #
 # D9D_MPIRUN: how to start ranks; D9D_RANKS: how many.
-set -eu
+set -euo pipefail
 bin=$1
 shift
 root=$(cd "$(dirname "$0")/.." && pwd)
