@@ -254,10 +254,10 @@ JSON
     done
     # a rate that no family of the library has
     sed 's/    bool attention_bias,/    double embedding_dropout;\n&/; s/    D9D_FAMILY_RESIDUAL_DROPOUT.*/&\n    D9D_FAMILY_DROPOUT(config, embedding_dropout, embedding_dropout, "0.1", "of the embedding"),/' \
-        "$root/examples/plugins/seed_oss.c" >dropping.c
+        undropped.c >dropping.c
     plugin dropping dropping.c
     run -2 d9d-train -q --device cpu --set plugin=libdropping.so --set trainer.run.dir=none train.json
-    assert_output --partial "seed_oss: embedding_dropout is 0.1, and models are trained with 0"
+    assert_output --partial "seed_oss: embedding_dropout is 0.1, and the family is trained with 0"
     sed '1s/{/{"embedding_dropout": 0,/' "$golden/plugins/seed_oss/config.json" >none.json
     d9d-train -q --device cpu --set plugin=libdropping.so --set model_provider.hf_config=none.json --set trainer.run.dir=dropping train.json
 }
