@@ -42,9 +42,9 @@
  * Where other messages are written within an answer's iteration, as results are behind their calls,
  * the answer ends where the text of the chat up to it does.
  *
- * An answer that no such loop writes is the difference of the chat rendered up to before it and up to
- * after it.  Where that does not tell, the template is refused; so is one that writes what ends an
- * answer with the next message.
+ * An answer that no such loop writes is the difference of the chat rendered up to before it and up
+ * to after it.  Where that does not tell, the template is refused; so is one that writes what ends
+ * an answer with the next message.
  *
  * A message whose "weight" is 0 is shown and not trained.  A token is trained if any of its bytes
  * is.  Targets are the next tokens of trained text; all other targets are -100.  A chat of n tokens
