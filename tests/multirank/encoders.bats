@@ -109,34 +109,32 @@ pipeline_parallel=2
 LIST
 }
 
-@test "pairs are learned and states written on any mesh as on one rank" {
+# as_one_rank PREFIX READ SUFFIX CASE...: what is learned and inferred on any mesh is what one rank has.
+as_one_rank() {
+    local prefix=$1 read=$2 suffix=$3 c mesh
+    shift 3
     ran=0
-    for c in $(cases); do
+    for c; do
         while read -r -a mesh; do
-            on_mesh train "$c" "${mesh[@]}"
+            on_mesh train "$prefix$c" "${mesh[@]}"
             $refused && continue
-            close <(numbers mesh) <(numbers "one-$c") || { echo "$c on ${mesh[*]}" && false; }
-            on_mesh infer "$c" "${mesh[@]}"
-            close <(floats out.npy) <(floats "$c.npy") || { echo "$c on ${mesh[*]}" && false; }
+            close <(numbers mesh) <(numbers "one-$prefix$c") || { echo "$c on ${mesh[*]}" && false; }
+            on_mesh infer "$prefix$c" "${mesh[@]}"
+            close <("$read" "out.$suffix") <("$read" "$prefix$c.$suffix") || { echo "$c on ${mesh[*]}" && false; }
             ran=$((ran + 1))
         done < <(meshes)
     done
     [ $ran -ge 7 ]
 }
 
+# shellcheck disable=SC2046 # words
+@test "pairs are learned and states written on any mesh as on one rank" {
+    as_one_rank "" floats npy $(cases)
+}
+
+# shellcheck disable=SC2046 # words
 @test "masked tokens are learned on any mesh as on one rank" {
-    ran=0
-    for c in $(masked_cases); do
-        while read -r -a mesh; do
-            on_mesh train "mlm-$c" "${mesh[@]}"
-            $refused && continue
-            close <(numbers mesh) <(numbers "one-mlm-$c") || { echo "$c on ${mesh[*]}" && false; }
-            on_mesh infer "mlm-$c" "${mesh[@]}"
-            close <(scores out.jsonl) <(scores "mlm-$c.jsonl") || { echo "$c on ${mesh[*]}" && false; }
-            ran=$((ran + 1))
-        done < <(meshes)
-    done
-    [ $ran -ge 7 ]
+    as_one_rank mlm- scores jsonl $(masked_cases)
 }
 
 @test "context parallelism is refused" {
