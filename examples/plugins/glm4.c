@@ -10,7 +10,7 @@
  * GLM team, "ChatGLM: a family of large language models from GLM-130B to GLM-4 all tools",
  * arXiv:2406.12793; the norms behind attention and mlp came with the models of April 2025.
  */
-#include <d9d/model/family.h>
+#include <d9d/model/family/family.h>
 #include <d9d/tasks/plugin.h>
 
 typedef struct config {

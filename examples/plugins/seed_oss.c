@@ -4,10 +4,10 @@
  *     d9d-map --plugin ./libseed_oss.so hf/Seed-OSS-36B ckpt/seed
  *
  * Llama's layer with biases in the attention's projections, and dropout of what layers add.
- * Everything else follows from blocks and tables (d9d/model/family.h): every mesh, pipelines,
- * generation, LoRA, both layouts of files.
+ * Everything else follows from blocks and tables (d9d/model/family/family.h): every mesh,
+ * pipelines, generation, LoRA, both layouts of files.
  */
-#include <d9d/model/family.h>
+#include <d9d/model/family/family.h>
 #include <d9d/tasks/plugin.h>
 
 typedef struct config {

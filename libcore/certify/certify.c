@@ -13,7 +13,7 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/models/models.h"
 

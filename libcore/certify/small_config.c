@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
 
 /* Even, so that meshes of two ranks divide them. */

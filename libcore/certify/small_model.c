@@ -11,7 +11,7 @@
 #include "d9d/base/rng.h"
 #include "d9d/convert/model_export.h"
 #include "d9d/model/hf/hf_config.h"
-#include "d9d/model/weights.h"
+#include "d9d/model/weights/weights.h"
 #include "engine/engine.h"
 
 /* A stream of random numbers, beside those of parameters. */

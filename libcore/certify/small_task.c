@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "d9d/config/config.h"
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 enum { PAIRED_ROWS = 4 }; /* two pairs */
 

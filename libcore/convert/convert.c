@@ -8,9 +8,9 @@
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
-#include "d9d/model/random_weights.h"
+#include "d9d/model/weights/random_weights.h"
 #include "d9d/models/models.h"
 
 struct d9d_convert {

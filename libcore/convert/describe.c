@@ -6,7 +6,7 @@
 #include "convert/describe_parts.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/convert/convert.h"
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/models/models.h"
 

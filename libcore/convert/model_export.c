@@ -6,7 +6,7 @@
 #include "d9d/ckpt/dir/manifest.h"
 #include "d9d/convert/convert.h"
 #include "d9d/model/hf/hf_config.h"
-#include "model/weights_merge.h"
+#include "model/weights/weights_merge.h"
 
 /* Make a config.json for a model that was not read from one; ENOTSUP if there is none. */
 static d9d_status config_create(const d9d_model_spec *m, json_t **doc)

@@ -16,7 +16,7 @@
 #include "d9d/base/log.h"
 #include "d9d/data/loader/cp_slice.h"
 #include "d9d/data/loader/pooling.h"
-#include "d9d/model/weights.h"
+#include "d9d/model/weights/weights.h"
 #include "d9d/optim/optim.h"
 #include "d9d/parallel/fsdp.h"
 #include "d9d/pipe/executor.h"

@@ -12,7 +12,7 @@
  */
 #include <math.h>
 
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

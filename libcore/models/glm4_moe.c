@@ -6,7 +6,7 @@
  *
  * GLM-4.5 team, "GLM-4.5: agentic, reasoning, and coding foundation models", arXiv:2508.06471.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

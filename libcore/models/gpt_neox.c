@@ -12,7 +12,7 @@
  * value between its halves.  Black et al., "GPT-NeoX-20B", arXiv:2204.06745; Biderman et al.,
  * "Pythia", arXiv:2304.01373.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

@@ -6,7 +6,7 @@
  *
  * OpenAI, "gpt-oss-120b & gpt-oss-20b model card", arXiv:2508.10925.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 enum { SLIDING, FULL }; /* of layer_types */
 

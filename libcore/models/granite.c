@@ -7,7 +7,7 @@
  *
  * IBM Granite team, "Granite 3.0 language models", 2024.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

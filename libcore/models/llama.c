@@ -10,7 +10,7 @@
  * 2023, and "Mixtral of experts", 2024; Bakouch et al., "SmolLM3", 2025; Abdin et al., "Phi-3
  * technical report", arXiv:2404.14219, and "Phi-4", arXiv:2412.08905.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

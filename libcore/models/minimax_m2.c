@@ -8,7 +8,7 @@
  * MiniMax, "MiniMax-M2", 2025; Muennighoff et al., "OLMoE: open mixture-of-experts language
  * models", arXiv:2409.02060.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

@@ -1,7 +1,7 @@
 /* models.c - the families that are built in, by the sections of "model_provider". */
 #include "d9d/models/models.h"
 
-#include "model/model_choice.h"
+#include "model/family/model_choice.h"
 
 const d9d_table *const d9d_model_choices[] = {
     &d9d_model_auto_section,  &d9d_qwen3_dense_section, &d9d_qwen3_moe_section,

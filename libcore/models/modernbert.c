@@ -15,7 +15,7 @@
  * Warner et al., "Smarter, better, faster, longer: a modern bidirectional encoder",
  * arXiv:2412.13663.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

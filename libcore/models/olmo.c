@@ -9,7 +9,7 @@
  * Groeneveld et al., "OLMo: accelerating the science of language models", arXiv:2402.00838; OLMo
  * team, "2 OLMo 2 Furious", arXiv:2501.00656; "OLMo 3", 2025.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

@@ -8,7 +8,7 @@
  * positions on the three axes of images are equal.  Yang et al., "Gated delta networks",
  * arXiv:2412.06464; Qwen team, "Qwen3-Next", 2025, and "Qwen3.5", 2026.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;

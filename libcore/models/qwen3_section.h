@@ -4,7 +4,7 @@
 #ifndef D9DI_MODELS_QWEN3_SECTION_H
 #define D9DI_MODELS_QWEN3_SECTION_H
 
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 /* Read a bound section: its config.json, or its parameters as one. */
 d9d_status d9di_qwen3_section_read(const d9d_family *f, const void *section, d9d_arena *a,

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 #include "d9d/models/models.h"
 #include "model/lora/adapter_private.h"
 

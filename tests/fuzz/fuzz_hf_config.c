@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/models/models.h"
 

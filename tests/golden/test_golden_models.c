@@ -12,7 +12,7 @@
 #include "d9d/job/job.h"
 #include "d9d/model/model.h"
 #include "d9d/model/params_io.h"
-#include "d9d/model/weights.h"
+#include "d9d/model/weights/weights.h"
 #include "d9d/models/models.h"
 #include "support/family.h"
 #include "support/unit_device.h"

@@ -16,8 +16,8 @@ flight recorder|comm/watch/flight_ring.c
 desync|comm/watch/desync_check.c
 watchdog|comm/watch/watchdog.c
 PMIx|comm/bootstrap_pmix.c
-device mesh|comm/mesh.c
-process group|comm/mesh.c
+device mesh|comm/group/mesh.c
+process group|comm/group/mesh.c
 unshard|parallel/fsdp.c
 reshard|parallel/fsdp.c
 FSDP|parallel/fsdp.c

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/hf/hf_names.h"
 #include "model/lora/adapter_private.h"
+#include "model/tensors/hf_names.h"
 
 static const char expert_mark[] = "{expert}", weight[] = ".weight";
 

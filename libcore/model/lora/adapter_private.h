@@ -3,8 +3,8 @@
 #ifndef D9DI_MODEL_LORA_ADAPTER_PRIVATE_H
 #define D9DI_MODEL_LORA_ADAPTER_PRIVATE_H
 
-#include "d9d/model/hf/hf_tensors.h"
 #include "d9d/model/lora/adapters.h"
+#include "d9d/model/tensors/hf_tensors.h"
 
 /* The adapter of one matrix, or of a stack of E of them, as peft has each: A [E, r, in],
  * B [E, out, r]. */

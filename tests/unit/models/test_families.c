@@ -6,7 +6,7 @@
 #include "d9d/base/hash.h"
 #include "d9d/base/rng.h"
 #include "d9d/model/hf/hf_config.h"
-#include "d9d/model/random_weights.h"
+#include "d9d/model/weights/random_weights.h"
 #include "d9d/models/models.h"
 #include "support/family.h"
 #include "support/json_memory.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "d9d/model/hf/hf_config.h"
-#include "d9d/model/random_weights.h"
+#include "d9d/model/weights/random_weights.h"
 #include "d9d/models/models.h"
 
 enum { LONGEST = 4096 };

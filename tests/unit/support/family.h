@@ -11,7 +11,7 @@
 #ifndef D9D_TEST_FAMILY_H
 #define D9D_TEST_FAMILY_H
 
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 /* A job's "model", made as printf() does. */
 __attribute__((format(printf, 3, 4))) d9d_status family_make(d9d_arena *a, d9d_family_config *c,

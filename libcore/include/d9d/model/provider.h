@@ -98,8 +98,9 @@ typedef struct d9d_model_matrix {
 typedef struct d9d_model_matrices {
     d9d_model_matrix *items;
     size_t n;
-    const struct d9d_hf_parts *parts; /* names above begin as these (d9d/model/hf/hf_tensors.h) */
-    bool base; /* the files are those of a base model, which has no head and no prefix of names */
+    const struct d9d_hf_parts
+        *parts; /* names above begin as these (d9d/model/tensors/hf_tensors.h) */
+    bool base;  /* the files are those of a base model, which has no head and no prefix of names */
 } d9d_model_matrices;
 
 /* A parameter of the whole model, and how it is initialised. */
@@ -182,7 +183,7 @@ typedef struct d9d_model_provider {
      * without check() and place() every axis of a mesh is possible, as far as it divides them. */
     bool blocks;
     /* A family that is one table; the other members are then those of D9D_FAMILY
-     * (d9d/model/family.h).  NULL: none. */
+     * (d9d/model/family/family.h).  NULL: none. */
     const struct d9d_family *family;
     /* Complete a configuration from the names of a source's tensors, for conversions, which take a
      * checkpoint as it is: its head, names of a base model.  NULL: nothing. */
@@ -207,7 +208,8 @@ typedef struct d9d_model_spec {
 } d9d_model_spec;
 
 /* The section {"name": "auto", "hf_config": ...}: the family that reads the file's "model_type" is
- * found among all choices, those of plugins too.  It has the keys of a job (d9d/model/family.h). */
+ * found among all choices, those of plugins too.  It has the keys of a job
+ * (d9d/model/family/family.h). */
 D9D_API extern const d9d_table d9d_model_auto_section;
 /* A bound section as that of its family: "auto" is replaced, any other copied.  ENOTSUP names the
  * model_types that are read; ECONFIG for a key that the family's section does not have. */

@@ -1,7 +1,7 @@
 /* models.h - the families of models that are built in, as choices of "model_provider": each table's
  * row is a d9d_model_provider (d9d/model/provider.h).
  *
- * A family is one file in libcore/models/ (d9d/model/family.h).
+ * A family is one file in libcore/models/ (d9d/model/family/family.h).
  */
 #ifndef D9D_MODELS_MODELS_H
 #define D9D_MODELS_MODELS_H

@@ -30,7 +30,7 @@
 #include "d9d/job/job.h"
 #include "d9d/metric/metric.h"
 #include "d9d/model/decoder_model.h"
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
 #include "d9d/pipe/program.h"

@@ -3,7 +3,7 @@
 #ifndef D9DI_MODEL_FAMILY_PARTS_H
 #define D9DI_MODEL_FAMILY_PARTS_H
 
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 
 /* Read the head and its labels from the class in `architectures` and the member "d9d". */
 d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_family_config *c);

@@ -1,12 +1,12 @@
 /* model_choice.c - the provider of a config.json, and the section "auto", which names none.  See
  * model_choice.h, and d9d/model/provider.h.
  */
-#include "model/model_choice.h"
+#include "model/family/model_choice.h"
 
 #include <string.h>
 
 #include "d9d/model/hf/hf_config.h"
-#include "model/family_parts.h"
+#include "model/family/family_parts.h"
 #include "model/hf/hf_config_fields.h"
 
 bool d9di_model_accepts_type(const d9d_model_provider *p, const char *type)

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "model/family_parts.h"
+#include "model/family/family_parts.h"
 #include "model/hf/hf_config_fields.h"
 
 bool d9di_family_routers_equal(const d9d_block_router *a, const d9d_block_router *b)

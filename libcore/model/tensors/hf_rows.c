@@ -1,7 +1,7 @@
 /* hf_rows.c - the parameters of one tensor in HuggingFace's files.  See hf_names.h. */
 #include <string.h>
 
-#include "model/hf/hf_names.h"
+#include "model/tensors/hf_names.h"
 
 d9d_status d9di_hf_index_init(d9di_hf_index *x, const d9d_hf_naming *n, const d9d_hf_params *params,
                               d9d_arena *a)

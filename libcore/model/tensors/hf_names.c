@@ -1,5 +1,5 @@
 /* hf_names.c - see hf_names.h. */
-#include "model/hf/hf_names.h"
+#include "model/tensors/hf_names.h"
 
 #include <ctype.h>
 #include <stddef.h>

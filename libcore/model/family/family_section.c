@@ -1,7 +1,8 @@
-/* family_section.c - the section of a family in "model_provider".  See d9d/model/family.h. */
+/* family_section.c - the section of a family in "model_provider".  See d9d/model/family/family.h.
+ */
 #include <string.h>
 
-#include "model/family_parts.h"
+#include "model/family/family_parts.h"
 
 /* --- keys ---------------------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /* hf_matrices.c - matrices that can have LoRA adapters, and their places in HuggingFace's tensors.
- * See d9d/model/hf/hf_tensors.h.
+ * See d9d/model/tensors/hf_tensors.h.
  */
 #include <string.h>
 
-#include "model/hf/hf_names.h"
+#include "model/tensors/hf_names.h"
 
 /* The name of the module that has a parameter "weight". */
 static const char *module_name(const char *name, d9d_arena *a)

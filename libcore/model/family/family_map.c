@@ -1,11 +1,11 @@
-/* family_map.c - mappings of a family's weights.  See d9d/model/family.h.
+/* family_map.c - mappings of a family's weights.  See d9d/model/family/family.h.
  *
  * Every mapping goes through the suite's own layout: into it, out of it, or both.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/family_parts.h"
+#include "model/family/family_parts.h"
 
 static bool contains(const char *name, const char *part)
 {

@@ -1,12 +1,12 @@
-/* family.c - a family's config.json and model.  See d9d/model/family.h. */
-#include "d9d/model/family.h"
+/* family.c - a family's config.json and model.  See d9d/model/family/family.h. */
+#include "d9d/model/family/family.h"
 
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
-#include "model/family_parts.h"
+#include "model/family/family_parts.h"
 
 /* --- layer types ------------------------------------------------------------------------------ */
 

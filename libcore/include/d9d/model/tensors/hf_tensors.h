@@ -33,8 +33,8 @@
  * d9d_hf_mapper() makes the mapping of a model in either direction from the rows and the
  * parameters themselves.
  */
-#ifndef D9D_MODEL_HF_HF_TENSORS_H
-#define D9D_MODEL_HF_HF_TENSORS_H
+#ifndef D9D_MODEL_TENSORS_HF_TENSORS_H
+#define D9D_MODEL_TENSORS_HF_TENSORS_H
 
 #include "d9d/ckpt/mapper/mapper.h"
 #include "d9d/model/decoder_model.h"
@@ -194,4 +194,4 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_matrices(const d9d_hf_naming *n, const d9
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9D_MODEL_HF_HF_TENSORS_H */
+#endif /* D9D_MODEL_TENSORS_HF_TENSORS_H */

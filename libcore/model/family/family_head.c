@@ -1,12 +1,12 @@
 /* family_head.c - a family's head in config.json: read, changed, and written.  See
- * d9d/model/family.h.
+ * d9d/model/family/family.h.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "d9d/model/hf/hf_config.h"
-#include "model/family_parts.h"
+#include "model/family/family_parts.h"
 #include "model/hf/hf_config_fields.h"
 
 const d9di_head_name d9di_head_names[] = {

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
-#include "d9d/model/family.h"
+#include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
-#include "model/model_choice.h"
+#include "model/family/model_choice.h"
 
 const char *const d9d_model_dtype_names[] = {"float32", "bfloat16", NULL};
 

@@ -1,5 +1,5 @@
-/* weights.c - see d9d/model/weights.h. */
-#include "d9d/model/weights.h"
+/* weights.c - see d9d/model/weights/weights.h. */
+#include "d9d/model/weights/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/dir/manifest.h"
 #include "d9d/model/hf/hf_config.h"
-#include "model/weights_merge.h"
+#include "model/weights/weights_merge.h"
 
 struct d9d_weights {
     d9d_checkpoint *ckpt;

@@ -1,5 +1,5 @@
 /* hf_mapper.c - mappings between a model's parameters and HuggingFace's files.  See
- * d9d/model/hf/hf_tensors.h.
+ * d9d/model/tensors/hf_tensors.h.
  *
  * From the files to parameters a tensor goes through up to five steps, each a mapper of all
  * tensors; the mappers are composed.  To the files they are undone in reverse:
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/hf/hf_names.h"
+#include "model/tensors/hf_names.h"
 
 typedef enum map_step { NAME, SWAP, GROUP, PART, MERGE, N_STEPS } map_step;
 

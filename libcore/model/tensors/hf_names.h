@@ -1,10 +1,10 @@
 /* hf_names.h - one parameter and its row: names in files, shared by mappings and lists of
  * matrices.
  */
-#ifndef D9DI_MODEL_HF_HF_NAMES_H
-#define D9DI_MODEL_HF_HF_NAMES_H
+#ifndef D9DI_MODEL_TENSORS_HF_NAMES_H
+#define D9DI_MODEL_TENSORS_HF_NAMES_H
 
-#include "d9d/model/hf/hf_tensors.h"
+#include "d9d/model/tensors/hf_tensors.h"
 
 /* Whose tensors rows are asked for. */
 typedef enum d9di_hf_view {
@@ -58,4 +58,4 @@ typedef struct d9di_hf_row {
 d9d_status d9di_hf_row_find(const d9di_hf_index *x, const d9d_hf_param *p, d9di_hf_view view,
                             const d9d_hf_prefixes *as, d9di_hf_row *r);
 
-#endif /* D9DI_MODEL_HF_HF_NAMES_H */
+#endif /* D9DI_MODEL_TENSORS_HF_NAMES_H */

@@ -32,11 +32,11 @@
  *                .ffn = ffn)
  *
  * Names of modules and of members are those of transformers; what differs in the files is a row of
- * a table (d9d/model/hf/hf_tensors.h).  Everything else follows from the blocks and the tables:
- * d9d-map both ways, the plan of any mesh, FSDP and pipelines, KV cache, LoRA in peft's layout,
- * heads, strict reading of config.json, random weights.  A family has no code about ranks, caches
- * or files.  D9D_FAMILY defines the globals d9d_mine_provider and d9d_mine_section.  A family that
- * is built in is listed by the section in libcore/models/models.c; a plugin includes
+ * a table (d9d/model/tensors/hf_tensors.h).  Everything else follows from the blocks and the
+ * tables: d9d-map both ways, the plan of any mesh, FSDP and pipelines, KV cache, LoRA in peft's
+ * layout, heads, strict reading of config.json, random weights.  A family has no code about ranks,
+ * caches or files.  D9D_FAMILY defines the globals d9d_mine_provider and d9d_mine_section.  A
+ * family that is built in is listed by the section in libcore/models/models.c; a plugin includes
  * d9d/tasks/plugin.h and lists the provider:
  *
  *     static const d9d_model_provider *const models[] = {&d9d_mine_provider, NULL};
@@ -53,8 +53,8 @@
 
 #include "d9d/model/decoder_model.h"
 #include "d9d/model/hf/hf_fields.h"
-#include "d9d/model/hf/hf_tensors.h"
 #include "d9d/model/provider.h"
+#include "d9d/model/tensors/hf_tensors.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,5 +1,5 @@
-/* random_weights.c - see d9d/model/random_weights.h. */
-#include "d9d/model/random_weights.h"
+/* random_weights.c - see d9d/model/weights/random_weights.h. */
+#include "d9d/model/weights/random_weights.h"
 
 #include <stdlib.h>
 #include <string.h>
