@@ -702,7 +702,7 @@ static void setup(bench *b)
     float freq[D];
     int32_t ids[T];
     d9d_segment segment[DOCUMENTS], going[GOING];
-    const int32_t p = T / (2 * RANKS); /* the second rank's pieces */
+    const int32_t p = T / (2 * RANKS); /* the second rank's chunks */
     const d9d_segment share[SHARE] = {{0, p, 0, 2 * p}, {p, p, 0, 7 * p}};
 
     for (int i = 0; i < BUFFERS; i++) {

@@ -31,21 +31,21 @@ static char *bytes_of(const d9d_tensor *x)
 }
 
 /* This rank's chunks of x [B, S, ...]. */
-static d9d_tensor pieces_of(const ranks *w, const d9d_tensor *x)
+static d9d_tensor chunks_of(const ranks *w, const d9d_tensor *x)
 {
     d9d_shape shape = x->shape;
-    const int64_t cells = shape.dim[0] * shape.dim[1], width = d9d_tensor_numel(x) / cells;
+    const int64_t positions = shape.dim[0] * shape.dim[1], width = d9d_tensor_numel(x) / positions;
     const int64_t size = shape.dim[1] / (2 * w->size);
-    const size_t cell = (size_t)width * d9d_dtype_size(x->dtype);
-    char *all = bytes_of(x), *local = malloc((size_t)(cells / w->size) * cell + 1);
+    const size_t each = (size_t)width * d9d_dtype_size(x->dtype);
+    char *all = bytes_of(x), *local = malloc((size_t)(positions / w->size) * each + 1);
     d9d_tensor y;
 
     assert_non_null(local);
     for (int64_t i = 0; i < shape.dim[0] * 2; i++) {
-        const int64_t piece = i % 2 == 0 ? w->rank : 2 * w->size - 1 - w->rank;
+        const int64_t chunk = i % 2 == 0 ? w->rank : 2 * w->size - 1 - w->rank;
 
-        memcpy(local + (size_t)(i * size) * cell,
-               all + (size_t)(i / 2 * x->shape.dim[1] + piece * size) * cell, (size_t)size * cell);
+        memcpy(local + (size_t)(i * size) * each,
+               all + (size_t)(i / 2 * x->shape.dim[1] + chunk * size) * each, (size_t)size * each);
     }
     shape.dim[1] = 2 * size;
     assert_ok(d9d_tensor_from_host(w->dev, x->dtype, shape, local, &y));
@@ -58,7 +58,7 @@ static d9d_tensor pieces_of(const ranks *w, const d9d_tensor *x)
 static void check_pieces(const ranks *w, const char *what, const d9d_tensor *got,
                          const d9d_tensor *whole, double tolerance)
 {
-    d9d_tensor want = pieces_of(w, whole);
+    d9d_tensor want = chunks_of(w, whole);
     float *a = ranks_host(got), *b = ranks_host(&want);
 
     assert_true(d9d_shape_equal(&got->shape, &want.shape));
@@ -88,7 +88,7 @@ static void pieces_go_and_come_back(void **state)
     for (int i = 0; i < 8; i++) {
         const d9d_dtype type = i & 1 ? D9D_BF16 : D9D_F32;
         const d9d_shape shape = D9D_SHAPE(1 + i % 3, 2 * w->size * (1 + i / 2), 2, 3);
-        d9d_tensor all = ranks_numbers(w, type, shape, 1), part = pieces_of(w, &all), dx;
+        d9d_tensor all = ranks_numbers(w, type, shape, 1), part = chunks_of(w, &all), dx;
         d9d_var *x, *y;
         d9d_tape *t;
         char *here, *there;
@@ -194,16 +194,16 @@ static void upload(const ranks *w, const d9d_batch *b, bool prefix_mask, int ran
                    uploaded *out)
 {
     d9d_cp_slice p;
-    d9d_shape cells;
+    d9d_shape shape;
 
     *out = (uploaded){0};
     assert_ok(d9d_cp_slice_make(b, rank, n, &out->buffer, &p));
     if (prefix_mask)
         assert_ok(d9d_cp_slice_add_prefixes(b, rank, n, &out->buffer, &p));
-    cells = D9D_SHAPE(p.seqs, p.length);
-    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.ids, &out->ids));
-    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.labels, &out->labels));
-    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.positions, &out->positions));
+    shape = D9D_SHAPE(p.seqs, p.length);
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, shape, p.ids, &out->ids));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, shape, p.labels, &out->labels));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, shape, p.positions, &out->positions));
     if (p.segment != NULL)
         assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(p.segments, 4), p.segment,
                                        &out->segments));
@@ -237,14 +237,14 @@ static const d9d_tensor *prefix_of(const uploaded *u)
 typedef struct attention_case {
     const char *name;
     d9d_dtype t;
-    int64_t b, piece, a, kv, d, longest, window;
+    int64_t b, chunk, a, kv, d, longest, window;
     bool sinks;
     uint64_t prompts; /* under a prefix mask: length of prompts; 0: causal */
 } attention_case;
 
 static const attention_case attentions[] = {
     {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false, 0},
-    {"one position a piece", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false, 0},
+    {"one position a chunk", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false, 0},
     {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false, 0},
     {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false, 0},
     {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false, 0},
@@ -254,7 +254,7 @@ static const attention_case attentions[] = {
     {"bfloat16, heads of 128", D9D_BF16, 1, 140, 2, 2, 128, 0, 0, false, 0},
     {"bfloat16, a window, sinks", D9D_BF16, 1, 130, 4, 1, 64, 90, 70, true, 0},
     {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false, 0},
-    {"a window over pieces, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true, 0},
+    {"a window over chunks, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true, 0},
     {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true, 0},
     {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true, 0},
     {"a prefix of rows", D9D_F32, 2, 9, 4, 2, 5, 0, 0, false, 25},
@@ -323,7 +323,7 @@ static void attended_release(attended *x)
 /* q, k, v and dy of all ranks */
 static void attention_numbers(const ranks *w, const attention_case *c, d9d_tensor out[IN + 1])
 {
-    const int64_t s = 2 * w->size * c->piece;
+    const int64_t s = 2 * w->size * c->chunk;
 
     out[Q] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->a, c->d), 1);
     out[K] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->kv, c->d), 2);
@@ -340,13 +340,13 @@ static void attention_check(const ranks *w, const attention_case *c)
     uploaded whole, part;
     attended a, b;
 
-    make(&m, c->b, 2 * w->size * c->piece, c->longest);
+    make(&m, c->b, 2 * w->size * c->chunk, c->longest);
     make_prompts(&m, c->prompts);
     upload(w, &m.b, c->prompts > 0, 0, 1, &whole);
     upload(w, &m.b, c->prompts > 0, w->rank, w->size, &part);
     attention_numbers(w, c, all);
     for (int i = 0; i <= IN; i++)
-        local[i] = pieces_of(w, &all[i]);
+        local[i] = chunks_of(w, &all[i]);
     attend(w, c, NULL, all, &all[IN], &whole, &a);
     attend(w, c, w->comm, local, &local[IN], &part, &b);
     if (c->sinks) {
@@ -432,11 +432,11 @@ static void gradients_are_those_of_all_ranks(void **state)
     double slope, none, up, down;
     uploaded part;
 
-    make(&m, c.b, 2 * w->size * c.piece, c.longest);
+    make(&m, c.b, 2 * w->size * c.chunk, c.longest);
     upload(w, &m.b, false, w->rank, w->size, &part);
     attention_numbers(w, &c, all);
     for (int i = 0; i <= IN; i++)
-        local[i] = pieces_of(w, &all[i]);
+        local[i] = chunks_of(w, &all[i]);
     for (int i = 0; i < IN; i++)
         u[i] = ranks_numbers(w, D9D_F32, local[i].shape, (uint64_t)(100 + 10 * w->rank + i));
     (void)along(w, &c, local, &part, u, &slope);

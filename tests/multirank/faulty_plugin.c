@@ -125,17 +125,17 @@ static const d9d_train_task task = {.size = sizeof(task),
 static d9d_status form(const void *config, const char *where, d9d_metric_form *out)
 {
     (void)config, (void)where;
-    *out = (d9d_metric_form){.dtype = D9D_F64, .state_size = at("cells") ? -1 : 1, .width = 1};
+    *out = (d9d_metric_form){.dtype = D9D_F64, .state_size = at("state_size") ? -1 : 1, .width = 1};
     return mute("form");
 }
-static d9d_status metric_update(const void *config, const d9d_predictions *b, void *cells)
+static d9d_status metric_update(const void *config, const d9d_predictions *b, void *sums)
 {
-    (void)config, (void)b, (void)cells;
+    (void)config, (void)b, (void)sums;
     return D9D_OK;
 }
-static void compute(const void *config, const void *cells, double *values)
+static void compute(const void *config, const void *sums, double *values)
 {
-    (void)config, (void)cells;
+    (void)config, (void)sums;
     values[0] = 1;
 }
 static const d9d_metric_kind metric = {.size = sizeof(metric),

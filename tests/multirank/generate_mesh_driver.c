@@ -15,7 +15,7 @@
 enum { ROWS = 4, T = 144, H = 24, CALLS = 2, ROOM = 70 };
 
 /* Tokens of each row in each call; where a row begins, the number of its tokens in all. */
-static const int32_t pieces[CALLS][ROWS] = {{4, 30, 60, 2}, {1, 37, 0, 10}};
+static const int32_t n_new[CALLS][ROWS] = {{4, 30, 60, 2}, {1, 37, 0, 10}};
 static const int32_t starts[ROWS] = {0, 5, 72, 132}, lengths[ROWS] = {5, 67, 60, 12};
 
 /* --- the blocks ------------------------------------------------------------------------------- */
@@ -26,7 +26,7 @@ typedef struct net {
     d9d_block_gated_delta delta;
     d9d_block_mla latent;
     d9d_block_rope rope;
-    d9d_tensor cell[D9D_BLOCK_CACHE_MAX];
+    d9d_tensor cache[D9D_BLOCK_CACHE_MAX];
 } net;
 
 static d9d_status delta_init(net *n, const d9d_block_opts *opts)
@@ -42,7 +42,7 @@ static d9d_status delta_init(net *n, const d9d_block_opts *opts)
     n->root = &n->delta.module;
     return d9d_block_gated_delta_init(&n->delta, opts, &shape);
 }
-static void delta_cells(const net *n, d9d_block_cache_spec *out)
+static void delta_cache_spec(const net *n, d9d_block_cache_spec *out)
 {
     d9d_block_gated_delta_cache_spec(&n->delta, out);
 }
@@ -68,7 +68,7 @@ static d9d_status latent_init(net *n, const d9d_block_opts *opts)
     n->root = &n->latent.module;
     return d9d_block_mla_init(&n->latent, opts, &shape);
 }
-static void latent_cells(const net *n, d9d_block_cache_spec *out)
+static void latent_cache_spec(const net *n, d9d_block_cache_spec *out)
 {
     d9d_block_mla_cache_spec(&n->latent, out);
 }
@@ -81,14 +81,14 @@ static d9d_status latent_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_mode
 /* Parameters with heads along rows; o_proj has them along columns, all others are replicated. */
 typedef struct kind {
     d9d_status (*init)(net *n, const d9d_block_opts *opts);
-    void (*cells)(const net *n, d9d_block_cache_spec *out);
+    void (*cache_spec)(const net *n, d9d_block_cache_spec *out);
     d9d_status (*forward)(net *n, d9d_tape *t, d9d_var *x, const d9d_model_layer_in *in,
                           d9d_var **y);
     const char *whole[4]; /* ends with NULL */
 } kind;
 static const kind kinds[] = {
-    {delta_init, delta_cells, delta_forward, {"out_norm."}},
-    {latent_init, latent_cells, latent_forward, {"down_proj.", "norm."}},
+    {delta_init, delta_cache_spec, delta_forward, {"out_norm."}},
+    {latent_init, latent_cache_spec, latent_forward, {"down_proj.", "norm."}},
 };
 
 #define SUMMED (D9D_AXES_REPLICATE | D9D_AXIS(TP))
@@ -115,7 +115,7 @@ static void net_open(const ranks *w, const kind *k, bool part, net *n)
 {
     const d9d_block_opts opts = {.dtype = D9D_F32, .groups = &n->cut};
     const placer by = {k, w->mesh};
-    d9d_block_cache_spec cells;
+    d9d_block_cache_spec spec;
 
     *n = (net){.rope = {.base = 100, .features = 4}};
     assert_ok(k->init(n, &opts));
@@ -127,13 +127,13 @@ static void net_open(const ranks *w, const kind *k, bool part, net *n)
     assert_ok(d9d_module_materialise(n->root, w->dev, false));
     assert_ok(d9d_module_reset(n->root, 5));
     assert_ok(d9d_block_rope_prepare(&n->rope, w->dev));
-    k->cells(n, &cells);
-    for (size_t i = 0; part && i < cells.n; i++) {
-        const d9d_block_cache_entry *c = &cells.item[i];
+    k->cache_spec(n, &spec);
+    for (size_t i = 0; part && i < spec.n; i++) {
+        const d9d_block_cache_entry *c = &spec.item[i];
         d9d_shape all = {c->shape.ndim + 1, {c->per_seq ? ROWS : ROWS * ROOM}};
 
         memcpy(&all.dim[1], c->shape.dim, (size_t)c->shape.ndim * sizeof(*all.dim));
-        assert_ok(d9d_tensor_alloc(w->dev, c->dtype, all, &n->cell[i]));
+        assert_ok(d9d_tensor_alloc(w->dev, c->dtype, all, &n->cache[i]));
     }
 }
 
@@ -142,7 +142,7 @@ static void net_close(net *n)
     d9d_module_release(n->root);
     d9d_block_rope_release(&n->rope);
     for (int i = 0; i < D9D_BLOCK_CACHE_MAX; i++)
-        d9d_tensor_release(&n->cell[i]);
+        d9d_tensor_release(&n->cache[i]);
 }
 
 /* --- calls ------------------------------------------------------------------------------------ */
@@ -158,8 +158,8 @@ static void call_make(int number, call *c)
 {
     *c = (call){0};
     for (int32_t r = 0; r < ROWS; r++) {
-        const int32_t before = number == 1 ? pieces[0][r] : 0;
-        const int32_t n = number < 0 ? lengths[r] : pieces[number][r];
+        const int32_t before = number == 1 ? n_new[0][r] : 0;
+        const int32_t n = number < 0 ? lengths[r] : n_new[number][r];
         const int32_t first = number < 0 ? starts[r] : r * ROOM;
         const int32_t segment[] = {(int32_t)c->n, n, first, before + n};
 
@@ -190,7 +190,7 @@ static d9d_tensor run(const ranks *w, const kind *k, net *n, const call *c, bool
     for (int64_t i = 0; i < each; i++)
         memcpy(local + i * H, host + c->of[first + i] * H, H * sizeof(*local));
     for (int i = 0; i < D9D_BLOCK_CACHE_MAX; i++)
-        cache.entry[i] = &n->cell[i];
+        cache.entry[i] = &n->cache[i];
     assert_ok(d9d_tensor_from_host(
         w->dev, D9D_F32, there > 1 ? D9D_SHAPE(each, H) : D9D_SHAPE(1, each, H), local, &x));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1, c->n), c->position, &t[0]));

@@ -22,7 +22,7 @@ static const d9d_table table = D9D_TABLE(section, "recite", keys, "predictions f
 typedef struct recite {
     const section *c;
     int64_t rows, largest;
-    d9d_checkpointer_rank_state cells[2];
+    d9d_checkpointer_rank_state states[2];
 } recite;
 
 static d9d_status recite_open(const void *config, void **self)
@@ -33,8 +33,8 @@ static d9d_status recite_open(const void *config, void **self)
         return D9D_FAIL(D9D_ENOMEM, "recite: %zu bytes", sizeof(*r));
     r->c = config;
     r->largest = -1;
-    r->cells[0] = (d9d_checkpointer_rank_state){"rows", D9D_I64, 1, D9D_COMM_SUM, &r->rows};
-    r->cells[1] = (d9d_checkpointer_rank_state){"largest", D9D_I64, 1, D9D_COMM_MAX, &r->largest};
+    r->states[0] = (d9d_checkpointer_rank_state){"rows", D9D_I64, 1, D9D_COMM_SUM, &r->rows};
+    r->states[1] = (d9d_checkpointer_rank_state){"largest", D9D_I64, 1, D9D_COMM_MAX, &r->largest};
     *self = r;
     return D9D_OK;
 }
@@ -42,7 +42,7 @@ static d9d_status recite_open(const void *config, void **self)
 static const d9d_checkpointer_rank_state *state(void *self, size_t *n)
 {
     *n = 2;
-    return ((recite *)self)->cells;
+    return ((recite *)self)->states;
 }
 
 /* Scores of a position; that of the right class is higher on average. */

@@ -63,11 +63,11 @@ static void config_read(const char *text, d9d_arena *a, d9d_union *out)
 /* Rows [first, end) in chunks of uneven size, distributed over the ranks in turn. */
 static void rows_deal(const ranks *w, d9d_metric *m, bool multi, int64_t first, int64_t end)
 {
-    for (int64_t at = first, piece = 0; at < end; piece++) {
-        const int64_t n = at + 1 + piece * 37 % 500 < end ? 1 + piece * 37 % 500 : end - at;
+    for (int64_t at = first, chunk = 0; at < end; chunk++) {
+        const int64_t n = at + 1 + chunk * 37 % 500 < end ? 1 + chunk * 37 % 500 : end - at;
         const d9d_predictions b = rows_of(multi, at, n);
 
-        if (piece % w->size == w->rank)
+        if (chunk % w->size == w->rank)
             assert_ok(d9d_metric_update(m, &b));
         at += n;
     }
@@ -81,7 +81,7 @@ static void check(const ranks *w, const char *text, bool multi, double tolerance
     d9d_metric *alone, *first, *second;
     double want[32], got[32], half[32];
     d9d_union u;
-    void *cells;
+    void *saved;
 
     config_read(text, &a, &u);
     assert_ok(d9d_metric_create(&u, "m", &alone));
@@ -92,11 +92,11 @@ static void check(const ranks *w, const char *text, bool multi, double tolerance
 
     rows_deal(w, first, multi, 0, ROWS / 3);
     assert_ok(d9d_metric_sync(first, w->dev, w->comm));
-    cells = calloc((size_t)d9d_metric_form_of(first)->state_size, 8);
-    d9d_metric_save_state(first, cells);
+    saved = calloc((size_t)d9d_metric_form_of(first)->state_size, 8);
+    d9d_metric_save_state(first, saved);
     if (w->rank == w->size - 1)
-        d9d_metric_load_state(second, cells);
-    free(cells);
+        d9d_metric_load_state(second, saved);
+    free(saved);
     rows_deal(w, second, multi, ROWS / 3, ROWS);
     assert_ok(d9d_metric_sync_begin(second, w->dev, w->comm));
     assert_ok(d9d_metric_sync_end(second));

@@ -33,7 +33,7 @@ config() {
  "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 2,
    "layer": {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8},
    "max_position_ids": 128, "split_vocab_size": {"all": 97}, "split_vocab_order": ["all"]}},
- "trainer": {"run": {"name": "cells"}, "batching": {"global_batch_size": 48, "microbatch_size": 4},
+ "trainer": {"run": {"name": "metric-state"}, "batching": {"global_batch_size": 48, "microbatch_size": 4},
   "logging": {"period_steps": 8}, "checkpointing": {"period_steps": 3}},
  "optimizer": {"name": "adamw", "lr": 1e-3},
  "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 5},

@@ -95,7 +95,7 @@ all() {
         for schedule in "gpipe 1" "looped_bfs 2" "1f1b 1" "1f1b 2" "1f1b 1 deep" "1f1b 1 split" "1f1b 2 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
             for flags in ${D9D_LONG:+"" "tied" "frozen" "again"} "tied frozen again"; do
                 # shellcheck disable=SC2086 # words
-                mpi -n $ranks "$D9D_BUILD/tests/multirank/pipeline_driver" $schedule $flags | grep -q "on $ranks ranks: as in one piece"
+                mpi -n $ranks "$D9D_BUILD/tests/multirank/pipeline_driver" $schedule $flags | grep -q "on $ranks ranks: as without stages"
                 n=$((n + 1))
             done
         done

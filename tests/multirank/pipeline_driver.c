@@ -84,7 +84,7 @@ static int64_t length_of(int micro)
 }
 
 /* `what`: 0 ids, 1 labels, 2 positions. */
-static d9d_status cells(const struct job *j, int micro, int what, d9d_tensor *out)
+static d9d_status make_input(const struct job *j, int micro, int what, d9d_tensor *out)
 {
     const int64_t length = length_of(micro);
     int32_t v[ROWS * 16];
@@ -108,7 +108,7 @@ static d9d_status run(struct job *j, d9d_model *m, int micro, d9d_tape *t, d9d_v
     d9d_status st = D9D_OK;
 
     for (int i = 0; i < 3 && st == D9D_OK; i++)
-        st = cells(j, micro, i, &x[i]);
+        st = make_input(j, micro, i, &x[i]);
     if (st == D9D_OK)
         st = m->ops->forward(m, t,
                              &(d9d_model_in){.ids = &x[0],
@@ -379,7 +379,7 @@ int main(int argc, char **argv)
     if (st != D9D_OK)
         fprintf(stderr, "rank %d: %s\n", j.rank, d9d_err_message());
     else if (j.rank == 0)
-        printf("%d stages on %d ranks: as in one piece\n", j.program.stages, j.ranks);
+        printf("%d stages on %d ranks: as without stages\n", j.program.stages, j.ranks);
     if (st != D9D_OK && j.ranks > 1)
         d9d_bootstrap_abort(j.bootstrap, 1, d9d_err_message());
     close_job(&j);

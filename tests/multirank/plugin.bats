@@ -306,7 +306,7 @@ targets|task={"name": "faulty"}|1|faulty: targets() gave -7 for 1 rows
 state|task={"name": "faulty"}|1|faulty: state() gave no array, and says 3
 logits|task={"name": "faulty"}|1|metrics: predictions of int32 in 1 dimensions
 form|metrics=[{"name": "faulty"}]|1|faulty: its form() failed and does not say why
-cells|metrics=[{"name": "faulty"}]|2|form() of faulty gave a state of -1 elements
+state_size|metrics=[{"name": "faulty"}]|2|form() of faulty gave a state of -1 elements
 handle|data.epochs=3|1|train.step.pre: its handle() failed and does not say why
 ROWS
     run -0 d9d-train -q --device cpu --set trainer.run.dir=faulty --set 'plugin=["libplain_llama.so", "libfaulty.so"]' \

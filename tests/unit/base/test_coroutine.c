@@ -6,16 +6,16 @@
 #include "d9d/base/coroutine.h"
 #include "support/unit.h"
 
-typedef struct piece {
+typedef struct script {
     char name;
     int parts;
     int fails; /* fails in this part; 0: in none */
     char *said;
     bool unwound;
-} piece;
+} script;
 
 /* Recursion deep enough to use the stack; returns the given status. */
-static d9d_status part(piece *p, d9d_co *t, int i, int depth)
+static d9d_status part(script *p, d9d_co *t, int i, int depth)
 {
     char frame[512];
 
@@ -32,7 +32,7 @@ static d9d_status part(piece *p, d9d_co *t, int i, int depth)
 
 static d9d_status work(void *arg, d9d_co *t)
 {
-    piece *p = arg;
+    script *p = arg;
     d9d_status st = D9D_OK;
 
     for (int i = 1; i <= p->parts && st == D9D_OK; i++)
@@ -45,8 +45,8 @@ static void run_two(int a_parts, int a_fails, int b_parts, int b_fails, d9d_stat
                     const char *order)
 {
     char said[256] = "";
-    piece a = {.name = 'a', .parts = a_parts, .fails = a_fails, .said = said};
-    piece b = {.name = 'b', .parts = b_parts, .fails = b_fails, .said = said};
+    script a = {.name = 'a', .parts = a_parts, .fails = a_fails, .said = said};
+    script b = {.name = 'b', .parts = b_parts, .fails = b_fails, .said = said};
 
     assert_int_equal(d9d_co_run(work, &a, &b), want);
     assert_string_equal(said, order);

@@ -279,7 +279,7 @@ static void test_same_state_same_bytes(void **state)
     run_release(&r);
 }
 
-/* Larger than a piece and than a hashed chunk, and no multiple of either. */
+/* Larger than a write and than a hashed chunk, and no multiple of either. */
 static void test_large_tensor(void **state)
 {
     world *w = *state;
@@ -328,7 +328,7 @@ static void test_optimizer_less_set(void **state)
 /* --- another topology ------------------------------------------------------------------------ */
 
 /* Cut a whole into a grid: parts of ceil(size / n) along each dimension. */
-static item cell(const char *name, d9d_dtype t, d9d_shape whole, const int64_t *parts, int64_t k)
+static item shard(const char *name, d9d_dtype t, d9d_shape whole, const int64_t *parts, int64_t k)
 {
     item it = {name, "model", t, whole, {.ndim = whole.ndim}};
 
@@ -357,7 +357,7 @@ static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
         n *= (size_t)parts[d];
     for (size_t k = 0; k < n; k++) {
         ranks[k] = (run){0};
-        run_add(w, &ranks[k], cell("x", t, whole, parts, (int64_t)k));
+        run_add(w, &ranks[k], shard("x", t, whole, parts, (int64_t)k));
         fill(&ranks[k].items[0], &ranks[k].tensors[0], 1);
     }
     d9d_progress_start(&progress, NULL, "save", "B", 0);
@@ -383,7 +383,7 @@ static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
     for (int64_t k = 0; k < n; k++) {
         run r = {0};
 
-        run_add(w, &r, cell("x", t, whole, parts, k));
+        run_add(w, &r, shard("x", t, whole, parts, k));
         fill(&r.items[0], &r.tensors[0], 0);
         assert_ok(d9d_checkpointer_read(path, &r.set, NULL, &got));
         check_filled(&r.items[0], &r.tensors[0], 1);
@@ -404,7 +404,7 @@ static void test_files_of_others_are_not_looked_at(void **state)
     for (int64_t k = 0; k < 4; k++) {
         run r = {0};
 
-        run_add(w, &r, cell("x", D9D_F32, whole, parts, k));
+        run_add(w, &r, shard("x", D9D_F32, whole, parts, k));
         if (k < 3)
             assert_ok(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got));
         else
@@ -580,11 +580,11 @@ static void test_part_that_nobody_saved(void **state)
     d9d_checkpointer_state got;
     run r = {0};
 
-    run_add(w, &r, cell("x", D9D_F32, whole, halves, 1));
+    run_add(w, &r, shard("x", D9D_F32, whole, halves, 1));
     fill(&r.items[0], &r.tensors[0], 1);
     assert_ok(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL));
     run_release(&r);
-    run_add(w, &r, cell("x", D9D_F32, whole, one, 0));
+    run_add(w, &r, shard("x", D9D_F32, whole, one, 0));
     assert_fails(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EMISMATCH,
                  "c/step-00000001/manifest.json: tensor x: of the 12 elements of [0:4, 0:3] it "
                  "has 6");

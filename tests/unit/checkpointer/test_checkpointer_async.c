@@ -69,7 +69,7 @@ typedef struct run {
     int64_t steps;
     d9d_checkpointer_count count;
     int64_t counted[2];
-    d9d_checkpointer_rank_state cells;
+    d9d_checkpointer_rank_state rank_state;
     d9d_checkpointer_set set;
     d9d_checkpointer_state state;
     char outbox[4096];
@@ -114,12 +114,12 @@ static void run_open(run *r, bool behind, bool pins)
     r->items[1] = (d9d_checkpointer_tensor){
         .name = "w.m", .group = "optimizer", .tensor = &r->moment, .global_shape = r->moment.shape};
     r->count = (d9d_checkpointer_count){"w", &r->steps};
-    r->cells = (d9d_checkpointer_rank_state){"counted", D9D_I64, 2, D9D_COMM_SUM, r->counted};
+    r->rank_state = (d9d_checkpointer_rank_state){"counted", D9D_I64, 2, D9D_COMM_SUM, r->counted};
     r->set = (d9d_checkpointer_set){.items = r->items,
                                     .n = 2,
                                     .counts = &r->count,
                                     .n_counts = 1,
-                                    .rank_states = &r->cells,
+                                    .rank_states = &r->rank_state,
                                     .n_rank_states = 1};
     r->log = (d9d_log){.line = keep_line, .arg = r, .level = D9D_LOG_WARN};
     opts.set = &r->set;

@@ -10,7 +10,7 @@
 typedef struct run {
     double sums[3];
     int64_t most[2];
-    d9d_checkpointer_rank_state cells[2];
+    d9d_checkpointer_rank_state states[2];
     d9d_checkpointer_set set;
     d9d_checkpointer_state state;
     char outbox[2048];
@@ -29,9 +29,9 @@ static void keep_line(void *arg, d9d_log_level level, const char *text)
 static void run_begin(run *r)
 {
     *r = (run){.most = {INT64_MIN, INT64_MIN}, .state = {.step = 1, .parent = -1, .finite = true}};
-    r->cells[0] = (d9d_checkpointer_rank_state){"sums", D9D_F64, 3, D9D_COMM_SUM, r->sums};
-    r->cells[1] = (d9d_checkpointer_rank_state){"most", D9D_I64, 2, D9D_COMM_MAX, r->most};
-    r->set = (d9d_checkpointer_set){.rank_states = r->cells, .n_rank_states = 2};
+    r->states[0] = (d9d_checkpointer_rank_state){"sums", D9D_F64, 3, D9D_COMM_SUM, r->sums};
+    r->states[1] = (d9d_checkpointer_rank_state){"most", D9D_I64, 2, D9D_COMM_MAX, r->most};
+    r->set = (d9d_checkpointer_set){.rank_states = r->states, .n_rank_states = 2};
     r->log = (d9d_log){.line = keep_line, .arg = r, .level = D9D_LOG_WARN};
 }
 
@@ -178,8 +178,8 @@ static void what_is_not_there_begins_anew(void **state)
     (void)state;
     save(1, "c");
     run_begin(&r);
-    r.cells[0].n = 2;
-    r.cells[1].name = "least";
+    r.states[0].n = 2;
+    r.states[1].name = "least";
     assert_ok(d9d_checkpointer_read_rank_state("c", &r.set, 0, 1, &r.log));
     assert_true(r.sums[0] == 0 && r.most[0] == INT64_MIN);
     assert_non_null(

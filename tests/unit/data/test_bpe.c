@@ -60,12 +60,12 @@ static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore
 
 static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_token_ids *out)
 {
-    const d9di_pretoken piece = {text, n};
+    const d9di_pretoken pretoken = {text, n};
     d9di_bpe_scratch s;
 
     out->len = 0;
     assert_ok(d9di_bpe_scratch_init(&s, 0)); /* the cache forgets soon */
-    assert_ok(d9di_bpe_encode(b, &s, &piece, 1, text + n, out));
+    assert_ok(d9di_bpe_encode(b, &s, &pretoken, 1, text + n, out));
     d9di_bpe_scratch_release(&s);
 }
 
@@ -235,25 +235,25 @@ static void test_trie(void **state)
                                    {"ab\0", 3, 4, false},
                                    {"\xff", 1, 5, false}};
     d9di_trie trie = {.root = 0};
-    uint64_t cell;
+    uint64_t entry;
 
     (void)state;
     assert_ok(d9di_trie_build(&trie, keys, 5));
-    cell = d9di_trie_entry(&trie, trie.root, 'a');
-    assert_true(d9di_trie_has_label(cell, 'a'));
-    assert_int_equal(d9di_trie_value(cell), 3);
-    cell = d9di_trie_entry(&trie, d9di_trie_base(cell), 'b');
-    assert_true(d9di_trie_has_label(cell, 'b'));
-    assert_int_equal(d9di_trie_value(cell), D9DI_TRIE_NONE);
-    assert_int_equal(d9di_trie_value(d9di_trie_entry(&trie, d9di_trie_base(cell), '\0')), 4);
-    cell = d9di_trie_entry(&trie, d9di_trie_base(cell), 'c');
-    assert_int_equal(d9di_trie_value(cell), 2);
-    assert_true(cell & D9DI_TRIE_FLAG);
+    entry = d9di_trie_entry(&trie, trie.root, 'a');
+    assert_true(d9di_trie_has_label(entry, 'a'));
+    assert_int_equal(d9di_trie_value(entry), 3);
+    entry = d9di_trie_entry(&trie, d9di_trie_base(entry), 'b');
+    assert_true(d9di_trie_has_label(entry, 'b'));
+    assert_int_equal(d9di_trie_value(entry), D9DI_TRIE_NONE);
+    assert_int_equal(d9di_trie_value(d9di_trie_entry(&trie, d9di_trie_base(entry), '\0')), 4);
+    entry = d9di_trie_entry(&trie, d9di_trie_base(entry), 'c');
+    assert_int_equal(d9di_trie_value(entry), 2);
+    assert_true(entry & D9DI_TRIE_FLAG);
     for (int c = 0; c < 256; c++)
         assert_false(d9di_trie_has_label(
-            d9di_trie_entry(&trie, d9di_trie_base(cell), (unsigned char)c), (unsigned char)c));
-    cell = d9di_trie_entry(&trie, trie.root, 0xff);
-    assert_int_equal(d9di_trie_value(cell), 5);
+            d9di_trie_entry(&trie, d9di_trie_base(entry), (unsigned char)c), (unsigned char)c));
+    entry = d9di_trie_entry(&trie, trie.root, 0xff);
+    assert_int_equal(d9di_trie_value(entry), 5);
     assert_false(d9di_trie_has_label(d9di_trie_entry(&trie, trie.root, 'c'), 'c'));
     d9di_trie_release(&trie);
 }

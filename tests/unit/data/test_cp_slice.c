@@ -63,13 +63,13 @@ static d9d_segment segment_at(const d9d_batch *b, const d9d_cp_slice *part, int 
                               int64_t i)
 {
     const int64_t size = part->length / 2, row = i / 2,
-                  piece = i % 2 == 0 ? rank : 2 * n - 1 - rank;
+                  chunk = i % 2 == 0 ? rank : 2 * n - 1 - rank;
 
     if (b->cu_seqlens != NULL)
         return part->segment[i];
     assert_null(part->segment);
     return (d9d_segment){(int32_t)(i * size), (int32_t)size, (int32_t)(row * b->length),
-                         (int32_t)((piece + 1) * size)};
+                         (int32_t)((chunk + 1) * size)};
 }
 
 /* The prompt of a position's document, as the labels say: the tokens before its first target. */
@@ -134,8 +134,8 @@ static void check_parts(const d9d_batch *b, int n)
             const d9d_segment x = segment_at(b, &part, rank, n, s);
 
             for (int64_t j = 0; j < x.nq; j++, i++) {
-                const int64_t at = i % part.length, piece = at < size ? rank : 2 * n - 1 - rank;
-                const int64_t position = i / part.length * b->length + piece * size + at % size;
+                const int64_t at = i % part.length, chunk = at < size ? rank : 2 * n - 1 - rank;
+                const int64_t position = i / part.length * b->length + chunk * size + at % size;
 
                 assert_int_equal(part.ids[i], position);
                 assert_int_equal(part.labels[i], b->labels[position]);

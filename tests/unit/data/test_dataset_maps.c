@@ -41,11 +41,11 @@ static void make(int documents, bool labels)
     assert_int_equal(report.shards, documents);
 }
 
-struct cells {
+struct expanded {
     int32_t ids[8], labels[8], positions[8];
 };
 
-static d9d_status read_cells(d9d_dataset *ds, int64_t k, struct cells *out)
+static d9d_status read_expanded(d9d_dataset *ds, int64_t k, struct expanded *out)
 {
     d9d_sample s;
 
@@ -66,10 +66,10 @@ static void test_beyond(void **state)
             assert_ok(d9di_dataset_open("data", NULL, max_maps, &few));
             assert_int_equal(few->n_maps, max_maps);
             for (int64_t k = 0; k < DOCUMENTS; k++) {
-                struct cells a, b;
+                struct expanded a, b;
 
-                assert_ok(read_cells(all, k, &a));
-                assert_ok(read_cells(few, k, &b));
+                assert_ok(read_expanded(all, k, &a));
+                assert_ok(read_expanded(few, k, &b));
                 assert_memory_equal(&a, &b, sizeof(a));
             }
             d9d_dataset_close(few);
@@ -82,7 +82,7 @@ static void test_beyond(void **state)
 static void test_changed(void **state)
 {
     static const char name[] = "data/tokens-00007.bin";
-    struct cells c;
+    struct expanded c;
     d9d_dataset *ds;
     d9d_sample s;
     int64_t k = 0;
@@ -95,13 +95,13 @@ static void test_changed(void **state)
         assert_ok(d9d_dataset_sample(ds, ++k, &s));
     assert_ok(d9d_fs_copy(name, "other"));
     assert_int_equal(rename(name, "kept"), 0);
-    assert_fails_like(read_cells(ds, k, &c), D9D_ENOTFOUND, "tokens-00007.bin");
+    assert_fails_like(read_expanded(ds, k, &c), D9D_ENOTFOUND, "tokens-00007.bin");
     assert_int_equal(rename("other", name), 0);
-    assert_fails_like(read_cells(ds, k, &c), D9D_EIO, "was replaced under the program");
+    assert_fails_like(read_expanded(ds, k, &c), D9D_EIO, "was replaced under the program");
     assert_int_equal(rename("kept", name), 0);
-    assert_ok(read_cells(ds, k, &c));
+    assert_ok(read_expanded(ds, k, &c));
     assert_int_equal(truncate(name, 2), 0);
-    assert_fails_like(read_cells(ds, k, &c), D9D_EIO, "has 2 bytes, had ");
+    assert_fails_like(read_expanded(ds, k, &c), D9D_EIO, "has 2 bytes, had ");
     d9d_dataset_close(ds);
 }
 

@@ -30,8 +30,8 @@ static void check(both *b, const char *text, size_t n)
     for (size_t i = 0; i < count; i++) {
         assert_ok(d9di_split_pattern_iter_next(&search, &start, &end, &found));
         if (!found || start != at || end != ends[i])
-            fail_msg("\"%.*s\": piece %zu is [%zu, %zu), PCRE2 has [%zu, %zu)", (int)n, text, i, at,
-                     ends[i], start, end);
+            fail_msg("\"%.*s\": pretoken %zu is [%zu, %zu), PCRE2 has [%zu, %zu)", (int)n, text, i,
+                     at, ends[i], start, end);
         at = end;
     }
     assert_int_equal(at, n);

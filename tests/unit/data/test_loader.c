@@ -107,18 +107,18 @@ static void test_orders(void **state)
 static double padding_of(d9d_dataset *ds, d9d_loader_order order)
 {
     d9d_loader *l = opened(ds, order, 3, 1); /* n is not a multiple of 6 */
-    int64_t cells, positions;
+    int64_t n_padded, positions;
 
-    assert_ok(d9d_loader_measure_padding(l, 0, d9d_loader_samples(l), 6, &cells, &positions));
+    assert_ok(d9d_loader_measure_padding(l, 0, d9d_loader_samples(l), 6, &n_padded, &positions));
     d9d_loader_close(l);
-    return (double)(cells - positions) / (double)cells;
+    return (double)(n_padded - positions) / (double)n_padded;
 }
 
 static void test_batches(void **state)
 {
     d9d_dataset *ds = made("data", 1199, 0, 0);
     d9d_loader *l = opened(ds, D9D_LOADER_SEQUENTIAL, 1, 4);
-    int64_t cells, positions;
+    int64_t n_padded, positions;
     d9d_batch b;
 
     (void)state;
@@ -134,13 +134,13 @@ static void test_batches(void **state)
     assert_int_equal(b.labels[8 + 5], -100);
     assert_null(b.cu_seqlens);
     assert_fails_like(d9d_loader_batch(l, 1198, 2, &b), D9D_EINVAL, "the stream has 1199");
-    assert_ok(d9d_loader_measure_padding(l, 0, 5, 2, &cells, &positions)); /* 1 2 | 3 4 */
-    assert_int_equal(cells, 2 * 4 + 2 * 4);
+    assert_ok(d9d_loader_measure_padding(l, 0, 5, 2, &n_padded, &positions)); /* 1 2 | 3 4 */
+    assert_int_equal(n_padded, 2 * 4 + 2 * 4);
     assert_int_equal(positions, 1 + 2 + 3 + 4);
     d9d_loader_close(l);
     l = opened(ds, D9D_LOADER_SEQUENTIAL, 1, 1);
-    assert_ok(d9d_loader_measure_padding(l, 0, 5, 2, &cells, &positions));
-    assert_int_equal(cells, 2 * 2 + 2 * 4);
+    assert_ok(d9d_loader_measure_padding(l, 0, 5, 2, &n_padded, &positions));
+    assert_int_equal(n_padded, 2 * 2 + 2 * 4);
     d9d_loader_close(l);
     assert_true(padding_of(ds, D9D_LOADER_BUCKETED) * 10 < padding_of(ds, D9D_LOADER_SHUFFLED));
     d9d_dataset_close(ds);

@@ -10,11 +10,11 @@
 
 enum { ROWS = 3, CALLS = 7, ALL = 181 };
 
-/* Tokens of each row in each call; a row has 100, 11 and 70 in all, in cells 2, 0 and 1. */
-static const int64_t pieces[CALLS][ROWS] = {{5, 0, 3}, {2, 1, 65}, {90, 0, 0}, {1, 1, 1},
-                                            {1, 0, 1}, {0, 7, 0},  {1, 2, 0}};
+/* Tokens of each row in each call; a row has 100, 11 and 70 in all, in slots 2, 0 and 1. */
+static const int64_t n_new[CALLS][ROWS] = {{5, 0, 3}, {2, 1, 65}, {90, 0, 0}, {1, 1, 1},
+                                           {1, 0, 1}, {0, 7, 0},  {1, 2, 0}};
 static const int64_t lengths[ROWS] = {100, 11, 70}, starts[ROWS] = {0, 100, 111};
-static const int32_t cells[ROWS] = {2, 0, 1};
+static const int32_t slots[ROWS] = {2, 0, 1};
 
 /* One call: tokens of the whole that it has, and what they are of. */
 typedef struct part {
@@ -30,10 +30,10 @@ static void part_make(int call, part *p)
         int64_t before = 0;
 
         for (int i = 0; i < call; i++)
-            before += pieces[i][r];
-        p->list[r] = (d9d_segment){(int32_t)p->n, (int32_t)pieces[call][r], 0,
-                                   (int32_t)(before + pieces[call][r])};
-        for (int64_t i = 0; i < pieces[call][r]; i++)
+            before += n_new[i][r];
+        p->list[r] = (d9d_segment){(int32_t)p->n, (int32_t)n_new[call][r], 0,
+                                   (int32_t)(before + n_new[call][r])};
+        for (int64_t i = 0; i < n_new[call][r]; i++)
             p->of[p->n++] = starts[r] + before + i;
     }
     p->documents = (d9d_varlen){1, p->n, ROWS, p->list};
@@ -87,7 +87,7 @@ static void check_conv(d9d_dtype t, int64_t n, int64_t width)
     const d9d_causal_conv1d_dims all = {t, whole(list), n, width};
     void *x = array_random(t, ALL * n, 1, 1.0), *w = array_random(t, n * width, 2, 1.0);
     void *want = array_poison(t, ALL * n), *got = array_poison(t, ALL * n);
-    d9d_state_slots past = {array_poison(t, ROWS * (width - 1) * n), cells};
+    d9d_state_slots past = {array_poison(t, ROWS * (width - 1) * n), slots};
 
     assert_int_equal(host_kernels()->gdn->causal_conv1d(NULL, &all, want, x, w), D9D_OK);
     for (int i = 0; i < CALLS; i++) {
@@ -162,7 +162,7 @@ static void check_delta(d9d_dtype t, int64_t k, int64_t a, int64_t d, int64_t f)
     const double exact = t == D9D_F32 ? 5e-6 : unit_device_tolerance(5e-6, 1e-2);
     void *states = array_poison(D9D_F32, d9d_gated_delta_states(&c.n.docs) * a * d * f);
     void *want = array_poison(t, values), *got = array_poison(t, values);
-    const d9d_state_slots past = {array_poison(D9D_F32, ROWS * a * d * f), cells};
+    const d9d_state_slots past = {array_poison(D9D_F32, ROWS * a * d * f), slots};
     float *g;
 
     c.q = array_random(t, ALL * k * d, 1, 1.0);
@@ -198,7 +198,7 @@ static void test_refused(void **state)
 {
     const d9d_segment bad[] = {{0, 1, 0, 1}, {2, 1, 0, 1}};
     float x[4] = {0}, y[4];
-    const d9d_state_slots past = {y, cells};
+    const d9d_state_slots past = {y, slots};
     d9d_causal_conv1d_dims n = {D9D_F32, {1, 2, 0, NULL}, 1, 1};
     d9d_gated_delta_dims d = {D9D_F32, {1, 2, 2, bad}, 1, 1, 1, 1, 1};
 

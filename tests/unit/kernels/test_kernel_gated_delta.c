@@ -397,9 +397,9 @@ static void run_delta_din(void *arg)
 }
 
 /* Numbers of one head of one token. */
-typedef struct cell {
+typedef struct token_inputs {
     double *q, *k, *v, g, b;
-} cell;
+} token_inputs;
 
 /* One document and head by the recurrence: every state is kept for the way back. */
 typedef struct naive {

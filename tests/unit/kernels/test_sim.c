@@ -188,8 +188,8 @@ static void attention_counts_what_is_seen(void **state)
     d9d_device_free(dev, list, sizeof(two));
 }
 
-/* A library's, as of whole rows, where the list is known to be of pieces. */
-static void attention_of_pieces(void **state)
+/* A library's, as of whole rows, where the list is known to be of chunks. */
+static void attention_of_chunks(void **state)
 {
     d9d_device *dev = *state;
     const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
@@ -216,7 +216,7 @@ static void attention_of_pieces(void **state)
                                            NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 1);
     /* Scores of two documents of 128, two sums of a query; gradients of keys of each head, and of
-     * the second piece. */
+     * the second chunk. */
     assert_int_equal(t->max_scratch, 2 * 2 * 2 * 128 * 128 + 2 * 32 + 2 * 2048 + 2048);
     n.chunks = 0;
     assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
@@ -224,8 +224,8 @@ static void attention_of_pieces(void **state)
     d9d_device_free(dev, list, sizeof(two));
 }
 
-/* ... and the pieces of whole rows, whose lengths need no list. */
-static void attention_of_pieces_of_rows(void **state)
+/* ... and the chunks of whole rows, whose lengths need no list. */
+static void attention_of_chunks_of_rows(void **state)
 {
     d9d_device *dev = *state;
     const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
@@ -246,8 +246,8 @@ static void attention_of_pieces_of_rows(void **state)
     assert_int_equal(t->max_scratch, 0);
     assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
                                            NULL, NULL, NULL));
-    /* Scores of the second piece with the keys before it, a sum of a query, gradients of keys of
-     * the first piece, and of queries. */
+    /* Scores of the second chunk with the keys before it, a sum of a query, gradients of keys of
+     * the first chunk, and of queries. */
     assert_int_equal(t->max_scratch, 3 * 2 * 2 * 128 * 384 + 3 * 256 * 2 * 4 +
                                          2 * 3 * 512 * 64 * 2 + 3 * 256 * 2 * 64 * 2);
     n.dropout.p = 0.1f;
@@ -409,8 +409,8 @@ int main(void)
         ON(memory_counts_as_on_a_device, cpu),    ON(large_blocks_are_nowhere, gpu),
         ON(small_blocks_are_memory, gpu),         cmocka_unit_test(names_of_chips),
         ON(a_product_takes_its_time, gpu),        ON(a_kernel_takes_at_least_a_launch, gpu),
-        ON(attention_counts_what_is_seen, cpu),   ON(attention_of_pieces, ampere),
-        ON(attention_of_pieces_of_rows, ampere),  ON(attention_of_any_length, ampere),
+        ON(attention_counts_what_is_seen, cpu),   ON(attention_of_chunks, ampere),
+        ON(attention_of_chunks_of_rows, ampere),  ON(attention_of_any_length, ampere),
         ON(gradients_of_attention_by_tiles, gpu), ON(experts_get_the_same, cpu),
         ON(groups_count_what_they_move, gpu),     ON(others_say_the_same, gpu),
     };

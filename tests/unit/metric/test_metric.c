@@ -126,7 +126,7 @@ static void area_of_any_scores(void **state)
              0.5);
 }
 
-/* Equal steps are of probabilities: others are refused by name, and no cell has changed. */
+/* Equal steps are of probabilities: others are refused by name, and no sum has changed. */
 static void area_by_steps_is_of_probabilities(void **state)
 {
     static const double p[] = {0.5, 1.25}, y[] = {0, 1};
@@ -230,7 +230,7 @@ static void state_is_all_there_is(void **state)
     static const double p[] = {0.2, 0.9, 0.6}, y[] = {0, 1, 0};
     const d9d_predictions all = batch(3, p, 1, y, 1), first = batch(1, p, 1, y, 1),
                           rest = batch(2, p + 1, 1, y + 1, 1);
-    int64_t cells[20000]; /* of both classes */
+    int64_t saved[20000]; /* of both classes */
     d9d_arena a = {0};
     d9d_metric *m, *n;
     double want, got;
@@ -243,8 +243,8 @@ static void state_is_all_there_is(void **state)
     d9d_metric_compute(m, &want);
     d9d_metric_reset(m);
     assert_ok(d9d_metric_update(m, &first));
-    d9d_metric_save_state(m, cells);
-    d9d_metric_load_state(n, cells);
+    d9d_metric_save_state(m, saved);
+    d9d_metric_load_state(n, saved);
     assert_ok(d9d_metric_update(n, &rest));
     d9d_metric_compute(n, &got);
     assert_true(got == want && want == 1);

@@ -120,9 +120,9 @@ static int32_t token(int64_t row, int64_t i)
 }
 
 /* Some tokens of a row, behind those that the cache has. */
-typedef struct piece {
+typedef struct span {
     int64_t row, first, n;
-} piece;
+} span;
 
 static d9d_tensor upload(const fixture *f, const int32_t *x, d9d_shape shape)
 {
@@ -132,23 +132,23 @@ static d9d_tensor upload(const fixture *f, const int32_t *x, d9d_shape shape)
     return t;
 }
 
-/* Logits of the last token of each piece, with a cache or, of pieces from 0 on, without. */
-static void run(fixture *f, const piece *pieces, int n, bool cached, float *logits)
+/* Logits of the last token of each span, with a cache or, of spans from 0 on, without. */
+static void run(fixture *f, const span *spans, int n, bool cached, float *logits)
 {
     int32_t ids[ROWS * ROOM], positions[ROWS * ROOM], at[ROWS * ROOM];
     int32_t segments[ROWS][4], rows[ROWS], pick[ROWS], t = 0;
     d9d_model_out out;
 
     for (int i = 0; i < n; i++) {
-        const piece *p = &pieces[i];
-        const int32_t cell = (int32_t)(cached ? p->row * ROOM : t);
-        const int32_t segment[] = {t, (int32_t)p->n, cell, (int32_t)(p->first + p->n)};
+        const span *p = &spans[i];
+        const int32_t slot = (int32_t)(cached ? p->row * ROOM : t);
+        const int32_t segment[] = {t, (int32_t)p->n, slot, (int32_t)(p->first + p->n)};
 
         memcpy(segments[i], segment, sizeof(segment));
         for (int64_t j = p->first; j < p->first + p->n; j++, t++) {
             ids[t] = token(p->row, j);
             positions[t] = (int32_t)j;
-            at[t] = cell + (int32_t)j;
+            at[t] = slot + (int32_t)j;
         }
         rows[i] = (int32_t)p->row;
         pick[i] = t - 1;
@@ -201,27 +201,27 @@ static void check(const kind *k, d9d_dtype t)
 {
     fixture f;
     float got[ROWS][V], want[V];
-    piece step[ROWS];
+    span step[ROWS];
     int64_t has[ROWS] = {3, 129, 0};
 
     fixture_open(&f, k, t);
-    run(&f, &(piece){0, 0, 3}, 1, true, got[0]);
-    run(&f, &(piece){1, 0, 129}, 1, true, got[1]);
-    run(&f, &(piece){1, 0, 64}, 1, true, got[0]);
-    run(&f, &(piece){1, 64, 65}, 1, true, got[0]);
+    run(&f, &(span){0, 0, 3}, 1, true, got[0]);
+    run(&f, &(span){1, 0, 129}, 1, true, got[1]);
+    run(&f, &(span){1, 0, 64}, 1, true, got[0]);
+    run(&f, &(span){1, 64, 65}, 1, true, got[0]);
     if (unit_device_is_cpu())
         assert_memory_equal(got[0], got[1], sizeof(want));
-    run(&f, &(piece){1, 0, 129}, 1, false, want);
+    run(&f, &(span){1, 0, 129}, 1, false, want);
     same(&f, got[0], want, t);
     for (int64_t s = 0; s < 40; s++) {
         int n = 0;
 
         for (int64_t r = 0; r < ROWS; r++)
             if (has[r] < lengths[r])
-                step[n++] = (piece){r, has[r]++, 1};
+                step[n++] = (span){r, has[r]++, 1};
         run(&f, step, n, true, got[0]);
         for (int i = 0; i < n; i++) {
-            run(&f, &(piece){step[i].row, 0, step[i].first + 1}, 1, false, want);
+            run(&f, &(span){step[i].row, 0, step[i].first + 1}, 1, false, want);
             same(&f, got[i], want, t);
         }
     }

@@ -3,7 +3,7 @@
  */
 #include "support/op_fixture.h"
 
-static void one_rank_has_all_pieces(void **state)
+static void one_rank_has_all_chunks(void **state)
 {
     op_fixture *f = *state;
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 4)), *y = NULL;
@@ -16,7 +16,7 @@ static void one_rank_has_all_pieces(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {op_test(one_rank_has_all_pieces)};
+    const struct CMUnitTest tests[] = {op_test(one_rank_has_all_chunks)};
 
-    return cmocka_run_group_tests_name("op_pieces", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("op_cp_gather", tests, NULL, NULL);
 }

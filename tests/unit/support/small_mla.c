@@ -45,15 +45,16 @@ static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_
     return d9d_block_ffn_forward(&l->ffn, t, h, x, y);
 }
 
-static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
+static void cache_spec(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
     d9d_block_mla_cache_spec(&((const layer *)base)->attn, out);
 }
 
 d9d_status small_latent_create(d9d_dtype t, int64_t vocab, int64_t positions, d9d_model **out)
 {
-    static const d9d_decoder_kind kind = {sizeof(kind), .name = "latent",   .layer = sizeof(layer),
-                                          .init = init, .forward = forward, .cache_spec = cells};
+    static const d9d_decoder_kind kind = {sizeof(kind),           .name = "latent",
+                                          .layer = sizeof(layer), .init = init,
+                                          .forward = forward,     .cache_spec = cache_spec};
     const d9d_model_opts options = {.dtype = t};
     const d9d_decoder_shape shape = {
         .layers = 2,
