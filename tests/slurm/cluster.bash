@@ -144,19 +144,35 @@ cluster_start() {
 
 cluster_empty() {
     local jobs
-    jobs=$(timeout 60 squeue -h -o %i) && [ -z "$jobs" ]
+    jobs=$(timeout "${cluster_patience:-60}" squeue -h -o %i) && [ -z "$jobs" ]
 }
 
-# cluster_stop: end all jobs, then what was started, by pid.
+# cluster_rest: the processes that were begun under this cluster's configuration: step daemons, their
+# tasks, srun.
+cluster_rest() {
+    local environ pid
+    for environ in $(grep -lzxFs "SLURM_CONF=$cluster_dir/slurm.conf" /proc/[0-9]*/environ); do
+        pid=${environ//[!0-9]/}
+        is_gone "$pid" || echo "$pid"
+    done
+}
+cluster_is_over() { [ -z "$(cluster_rest)" ]; }
+
+# cluster_stop: end all jobs, then what was started, by pid, then what a daemon that had gone could
+# not end.  Nothing that fails stops it.  $cluster_patience: seconds for the jobs.
 cluster_stop() {
-    local pid
+    local pid signal
     [ -n "${cluster_dir:-}" ] && [ -e "$cluster_dir/pids" ] || return 0
-    timeout 60 scancel --user="$(id -un)" 2>/dev/null
-    patience=60 wait_for cluster_empty >/dev/null
-    for pid in $(tac "$cluster_dir/pids"); do kill "$pid" 2>/dev/null; done
+    timeout "${cluster_patience:-60}" scancel --user="$(id -un)" 2>/dev/null || :
+    patience=${cluster_patience:-60} wait_for cluster_empty >/dev/null || :
+    for pid in $(tac "$cluster_dir/pids"); do kill "$pid" 2>/dev/null || :; done
     while read -r pid; do
-        patience=60 wait_for is_gone "$pid" >/dev/null || kill -KILL "$pid" 2>/dev/null
+        patience=60 wait_for is_gone "$pid" >/dev/null || kill -KILL "$pid" 2>/dev/null || :
     done <"$cluster_dir/pids"
+    for signal in TERM KILL; do
+        for pid in $(cluster_rest); do kill -$signal "$pid" 2>/dev/null || :; done
+        patience=10 wait_for cluster_is_over >/dev/null 2>&1 && break
+    done
     rm -rf "$cluster_dir"
 }
 
