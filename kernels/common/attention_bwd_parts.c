@@ -134,7 +134,8 @@ static void small_chunks(const d9d_attention_dims *n, int64_t most, d9di_attenti
 d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n, int64_t max_bytes,
                                                      int64_t sms)
 {
-    const int64_t key_rows = n->d > 128 ? 64 : 128, bytes = key_rows * QUERIES * 2;
+    const int64_t key_rows = d9di_i64_max(n->d, n->dv) > 128 ? 64 : 128;
+    const int64_t bytes = key_rows * QUERIES * 2;
     const int64_t most = d9di_i64_max(1, max_bytes / bytes);
     d9di_attention_bwd_parts x = {.key_rows = key_rows, .ds_block_bytes = bytes, .heads = 1};
 

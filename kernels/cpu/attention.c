@@ -124,20 +124,20 @@ typedef struct attention_scratch {
     float m[D9DI_Q_BLOCK], l[D9DI_Q_BLOCK];
 } attention_scratch;
 
-static int64_t scratch_floats(int64_t d)
+static int64_t scratch_floats(const d9d_attention_dims *n)
 {
-    return D9DI_Q_BLOCK * D9DI_K_BLOCK + 2 * (D9DI_Q_BLOCK + D9DI_K_BLOCK) * d +
-           d9di_attention_gemm_scratch(d);
+    return D9DI_Q_BLOCK * D9DI_K_BLOCK + (D9DI_Q_BLOCK + D9DI_K_BLOCK) * (n->d + n->dv) +
+           d9di_attention_gemm_scratch(n);
 }
 
-static void scratch_init(attention_scratch *w, float *p, int64_t d)
+static void scratch_init(attention_scratch *w, float *p, const d9d_attention_dims *n)
 {
     w->score = p;
     w->out = w->score + D9DI_Q_BLOCK * D9DI_K_BLOCK;
-    w->q = w->out + D9DI_Q_BLOCK * d;
-    w->k = w->q + D9DI_Q_BLOCK * d;
-    w->v = w->k + D9DI_K_BLOCK * d;
-    w->gemm_scratch = w->v + D9DI_K_BLOCK * d;
+    w->q = w->out + D9DI_Q_BLOCK * n->dv;
+    w->k = w->q + D9DI_Q_BLOCK * n->d;
+    w->v = w->k + D9DI_K_BLOCK * n->d;
+    w->gemm_scratch = w->v + D9DI_K_BLOCK * n->dv;
     for (int i = 0; i < D9DI_Q_BLOCK; i++) {
         w->m[i] = -INFINITY;
         w->l[i] = 0.0f;
@@ -169,7 +169,7 @@ static void row_online_softmax(const d9d_attention_dims *n, const d9di_attention
     memset(row, 0, (size_t)seen.first * sizeof(*p));
     memset(row + seen.end, 0, (size_t)(t->nk - seen.end) * sizeof(*p));
     if (keep != 1.0f)
-        d9di_cpu_row_scale(w->out + i * n->d, keep, w->out + i * n->d, n->d);
+        d9di_cpu_row_scale(w->out + i * n->dv, keep, w->out + i * n->dv, n->dv);
 }
 
 /* A block of queries of a segment. */
@@ -182,14 +182,14 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
                                 void *o, float *lse, const void *q, const void *k, const void *v,
                                 float *scratch)
 {
-    const int64_t d = n->d, kh = h / (n->a / n->kv), first = x->of.q + x->q;
+    const int64_t d = n->d, dv = n->dv, kh = h / (n->a / n->kv), first = x->of.q + x->q;
     const int64_t nq = d9di_i64_min(x->of.nq - x->q, D9DI_Q_BLOCK);
     const d9di_attention_tile all = d9di_attention_tile_make(n, &x->of, x->q, nq);
     attention_scratch w;
     d9di_attention_rows qr;
 
-    scratch_init(&w, scratch, d);
-    memset(w.out, 0, (size_t)(nq * d) * sizeof(float));
+    scratch_init(&w, scratch, n);
+    memset(w.out, 0, (size_t)(nq * dv) * sizeof(float));
     qr = d9di_attention_rows_load(n->t, q, first, nq, n->a, h, d, w.q);
     for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
         int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
@@ -197,7 +197,7 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
         d9di_attention_rows kr =
             d9di_attention_rows_load(n->t, k, x->of.k + k0, nk, n->kv, kh, d, w.k);
         d9di_attention_rows vr =
-            d9di_attention_rows_load(n->t, v, x->of.k + k0, nk, n->kv, kh, d, w.v);
+            d9di_attention_rows_load(n->t, v, x->of.k + k0, nk, n->kv, kh, dv, w.v);
 
         d9di_sgemm(false, true, nq, nk, d, n->scale, qr.x, qr.ld, kr.x, kr.ld, 0.0f, w.score, nk,
                    w.gemm_scratch);
@@ -205,12 +205,12 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
             row_online_softmax(n, &t, i, &w);
             d9di_attention_dropout(n, &t, h, first + i, w.score + i * nk);
         }
-        d9di_sgemm(false, false, nq, d, nk, 1.0f, w.score, nk, vr.x, vr.ld, 1.0f, w.out, d,
+        d9di_sgemm(false, false, nq, dv, nk, 1.0f, w.score, nk, vr.x, vr.ld, 1.0f, w.out, dv,
                    w.gemm_scratch);
     }
     for (int64_t i = 0; i < nq; i++) {
-        d9di_cpu_row_scale(w.out + i * d, 1.0f / w.l[i], w.out + i * d, d);
-        d9di_cpu_store(n->t, o, ((first + i) * n->a + h) * d, d, w.out + i * d);
+        d9di_cpu_row_scale(w.out + i * dv, 1.0f / w.l[i], w.out + i * dv, dv);
+        d9di_cpu_store(n->t, o, ((first + i) * n->a + h) * dv, dv, w.out + i * dv);
         lse[d9di_attention_lse_index(n, h, first + i)] = w.m[i] + logf(w.l[i]);
     }
 }
@@ -229,10 +229,11 @@ static int64_t query_blocks_list(const d9d_attention_dims *n, query_block *out)
     return count;
 }
 
-d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *dims, void *o, float *lse,
                              const void *q, const void *k, const void *v)
 {
-    int64_t floats = scratch_floats(n->d), keys, max_blocks, count;
+    const d9d_attention_dims all = d9d_attention_dims_resolve(dims), *n = &all;
+    int64_t floats = scratch_floats(n), keys, max_blocks, count;
     float *scratch = NULL;
     query_block *blocks = NULL;
     d9d_status st;

@@ -68,9 +68,11 @@ static inline int64_t d9di_attention_lse_index(const d9d_attention_dims *n, int6
     return (i / n->s * n->a + h) * n->s + i % n->s;
 }
 
-/* Floats of scratch for the GEMMs of blocks with D features. */
-static inline int64_t d9di_attention_gemm_scratch(int64_t d)
+/* Floats of scratch for the GEMMs of blocks. */
+static inline int64_t d9di_attention_gemm_scratch(const d9d_attention_dims *n)
 {
+    const int64_t d = d9di_i64_max(n->d, n->dv);
+
     return d9di_i64_max(d9di_sgemm_scratch(D9DI_Q_BLOCK, D9DI_K_BLOCK, d),
                         d9di_sgemm_scratch(D9DI_K_BLOCK, d, D9DI_K_BLOCK));
 }

@@ -22,29 +22,40 @@ typedef struct attention_bwd_args {
 
 /* A thread's scratch. */
 typedef struct attention_bwd_scratch {
-    float *p, *dp;          /* a block of probabilities, of their gradients */
-    float *q, *dout, *dq;   /* a block of queries */
-    float *k, *v, *dk, *dv; /* all keys of the segments' head */
-    float *gemm_scratch;    /* of d9di_sgemm() */
+    float *p, *dp;            /* a block of probabilities, of their gradients */
+    float *q, *dq, *dout, *o; /* a block of queries */
+    float *k, *v, *dk, *dv;   /* all keys of the segments' head */
+    float *gemm_scratch;      /* of d9di_sgemm() */
     float delta[D9DI_Q_BLOCK];
 } attention_bwd_scratch;
 
-static int64_t scratch_floats(int64_t d, int64_t keys)
+static int64_t scratch_floats(const d9d_attention_dims *n, int64_t keys)
 {
-    return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + 3 * D9DI_Q_BLOCK * d + 4 * keys * d +
-           d9di_attention_gemm_scratch(d);
+    return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + D9DI_Q_BLOCK * (2 * n->d + 2 * n->dv) +
+           2 * keys * (n->d + n->dv) + d9di_attention_gemm_scratch(n);
 }
 
-static void scratch_init(attention_bwd_scratch *w, float *p, int64_t d, int64_t n)
+static void scratch_init(attention_bwd_scratch *w, float *p, const d9d_attention_dims *n,
+                         int64_t keys)
 {
-    float **part[] = {&w->p, &w->dp, &w->q, &w->dout, &w->dq, &w->k, &w->v, &w->dk, &w->dv};
-    const int64_t score = D9DI_Q_BLOCK * D9DI_K_BLOCK, block = D9DI_Q_BLOCK * d;
-    const int64_t keys = n * d;
-    const int64_t size[] = {score, score, block, block, block, keys, keys, keys, keys};
+    const int64_t score = D9DI_Q_BLOCK * D9DI_K_BLOCK;
+    const struct {
+        float **at;
+        int64_t size;
+    } parts[] = {{&w->p, score},
+                 {&w->dp, score},
+                 {&w->q, D9DI_Q_BLOCK * n->d},
+                 {&w->dq, D9DI_Q_BLOCK * n->d},
+                 {&w->dout, D9DI_Q_BLOCK * n->dv},
+                 {&w->o, D9DI_Q_BLOCK * n->dv},
+                 {&w->k, keys * n->d},
+                 {&w->dk, keys * n->d},
+                 {&w->v, keys * n->dv},
+                 {&w->dv, keys * n->dv}};
 
-    for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
-        *part[i] = p;
-        p += size[i];
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+        *parts[i].at = p;
+        p += parts[i].size;
     }
     w->gemm_scratch = p;
 }
@@ -107,20 +118,20 @@ static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t,
                      const query_block_rows *b, attention_bwd_scratch *w)
 {
     const d9di_attention_rows q = b->q, dout = b->dout;
-    int64_t d = g->n->d;
-    const float *k = w->k + t->k * d, *v = w->v + t->k * d;
+    const int64_t d = g->n->d, dv = g->n->dv;
+    const float *k = w->k + t->k * d, *v = w->v + t->k * dv;
 
     d9di_sgemm(false, true, t->nq, t->nk, d, g->n->scale, q.x, q.ld, k, d, 0.0f, w->p, t->nk,
                w->gemm_scratch);
-    d9di_sgemm(false, true, t->nq, t->nk, d, 1.0f, dout.x, dout.ld, v, d, 0.0f, w->dp, t->nk,
+    d9di_sgemm(false, true, t->nq, t->nk, dv, 1.0f, dout.x, dout.ld, v, dv, 0.0f, w->dp, t->nk,
                w->gemm_scratch);
     for (int64_t i = 0; i < t->nq; i++) {
         d9di_attention_dropout(g->n, t, b->h, b->first + i, w->dp + i * t->nk);
         row_dscore(g, t, i, b->lse[i], w);
         d9di_attention_dropout(g->n, t, b->h, b->first + i, w->p + i * t->nk);
     }
-    d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->p, t->nk, dout.x, dout.ld, 1.0f,
-               w->dv + t->k * d, d, w->gemm_scratch);
+    d9di_sgemm(true, false, t->nk, dv, t->nq, 1.0f, w->p, t->nk, dout.x, dout.ld, 1.0f,
+               w->dv + t->k * dv, dv, w->gemm_scratch);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f, w->dk + t->k * d,
                d, w->gemm_scratch);
     d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d,
@@ -132,19 +143,19 @@ static void query_block_bwd(const attention_bwd_args *g, const d9di_attention_se
                             int64_t q0, attention_bwd_scratch *w)
 {
     const d9d_attention_dims *n = g->n;
-    const int64_t d = n->d, nq = d9di_i64_min(x->nq - q0, D9DI_Q_BLOCK), row = x->q + q0;
+    const int64_t d = n->d, dv = n->dv, row = x->q + q0;
+    const int64_t nq = d9di_i64_min(x->nq - q0, D9DI_Q_BLOCK);
     const d9di_attention_tile all = d9di_attention_tile_make(n, x, q0, nq);
-    /* dq is written last, so its block may hold o until then. */
-    d9di_attention_rows o = d9di_attention_rows_load(n->t, g->o, row, nq, n->a, h, d, w->dq);
+    const d9di_attention_rows o = d9di_attention_rows_load(n->t, g->o, row, nq, n->a, h, dv, w->o);
     const query_block_rows b = {
         .q = d9di_attention_rows_load(n->t, g->q, row, nq, n->a, h, d, w->q),
-        .dout = d9di_attention_rows_load(n->t, g->dout, row, nq, n->a, h, d, w->dout),
+        .dout = d9di_attention_rows_load(n->t, g->dout, row, nq, n->a, h, dv, w->dout),
         .lse = g->lse + d9di_attention_lse_index(n, h, row),
         .h = h,
         .first = row};
 
     for (int64_t i = 0; i < nq; i++)
-        w->delta[i] = d9di_cpu_row_dot(b.dout.x + i * b.dout.ld, o.x + i * o.ld, d);
+        w->delta[i] = d9di_cpu_row_dot(b.dout.x + i * b.dout.ld, o.x + i * o.ld, dv);
     memset(w->dq, 0, (size_t)(nq * d) * sizeof(float));
     for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
         int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
@@ -177,17 +188,17 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
     const d9d_attention_dims *n = g->n;
     const d9di_attention_segment last = d9di_attention_segment_at(n, s.end - 1);
     const int64_t keys = d9di_attention_segment_keys(&last);
-    int64_t group = n->a / n->kv, d = n->d;
+    const int64_t group = n->a / n->kv, d = n->d, dv = n->dv;
     attention_bwd_scratch w;
 
-    scratch_init(&w, scratch, d, keys);
+    scratch_init(&w, scratch, n, keys);
     memset(w.dk, 0, (size_t)(keys * d) * sizeof(float));
-    memset(w.dv, 0, (size_t)(keys * d) * sizeof(float));
+    memset(w.dv, 0, (size_t)(keys * dv) * sizeof(float));
     for (int64_t i = 0; i < keys; i++) {
-        int64_t at = ((last.k + i) * n->kv + kh) * d;
+        const int64_t at = (last.k + i) * n->kv + kh;
 
-        d9di_cpu_load(n->t, w.k + i * d, g->k, at, d);
-        d9di_cpu_load(n->t, w.v + i * d, g->v, at, d);
+        d9di_cpu_load(n->t, w.k + i * d, g->k, at * d, d);
+        d9di_cpu_load(n->t, w.v + i * dv, g->v, at * dv, dv);
     }
     for (int64_t h = kh * group; h < (kh + 1) * group; h++)
         for (int64_t i = s.i; i < s.end; i++) {
@@ -197,10 +208,10 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
                 query_block_bwd(g, &x, h, q0, &w);
         }
     for (int64_t i = 0; i < keys; i++) {
-        int64_t at = ((last.k + i) * n->kv + kh) * d;
+        const int64_t at = (last.k + i) * n->kv + kh;
 
-        d9di_cpu_store(n->t, g->dk, at, d, w.dk + i * d);
-        d9di_cpu_store(n->t, g->dv, at, d, w.dv + i * d);
+        d9di_cpu_store(n->t, g->dk, at * d, d, w.dk + i * d);
+        d9di_cpu_store(n->t, g->dv, at * dv, dv, w.dv + i * dv);
     }
 }
 
@@ -208,18 +219,19 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
 static void dkv_clear(const attention_bwd_args *g)
 {
     const d9d_attention_dims *n = g->n;
-    const size_t bytes = (size_t)(n->b * n->z * n->kv * n->d) * d9d_dtype_size(n->t);
+    const size_t bytes = (size_t)(n->b * n->z * n->kv) * d9d_dtype_size(n->t);
 
     if (n->s == n->z || bytes == 0)
         return;
-    memset(g->dk, 0, bytes);
-    memset(g->dv, 0, bytes);
+    memset(g->dk, 0, bytes * (size_t)n->d);
+    memset(g->dv, 0, bytes * (size_t)n->dv);
 }
 
-d9d_status d9d_ref_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+d9d_status d9d_ref_attention_bwd(d9d_stream s, const d9d_attention_dims *dims, void *dq, void *dk,
                                  void *dv, const void *dout, const void *q, const void *k,
                                  const void *v, const void *o, const float *lse)
 {
+    const d9d_attention_dims all = d9d_attention_dims_resolve(dims), *n = &all;
     const attention_bwd_args g = {.n = n,
                                   .dq = dq,
                                   .dk = dk,
@@ -239,7 +251,7 @@ d9d_status d9d_ref_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
     D9D_TRY(d9di_attention_check_segments("attention_bwd", n, &keys));
-    floats = scratch_floats(n->d, keys);
+    floats = scratch_floats(n, keys);
     if ((scratch = d9di_cpu_scratch_alloc_threads("attention_bwd", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * keys * n->d > D9DI_MIN_PARALLEL)

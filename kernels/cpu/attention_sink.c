@@ -21,25 +21,26 @@ static float sink_load(const d9d_attention_dims *n, const void *sink, int64_t h)
     return *d9di_cpu_read(n->t, sink, h, 1, &buf);
 }
 
-d9d_status d9d_ref_attention_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+d9d_status d9d_ref_attention_sink(d9d_stream s, const d9d_attention_dims *dims, void *o, float *lse,
                                   const void *sink)
 {
+    const d9d_attention_dims all = d9d_attention_dims_resolve(dims), *n = &all;
     const int64_t rows = n->b * n->s * n->a;
 
     (void)s;
     D9D_TRY(d9di_args_check_float("attention_sink", n->t));
-#pragma omp parallel for if (rows * n->d > D9DI_MIN_PARALLEL)
+#pragma omp parallel for if (rows * n->dv > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < rows; r++) {
         float *at = lse + row_lse_index(n, r), buf[D9DI_BLOCK];
         const float above = sink_load(n, sink, r % n->a) - *at;
         const float keep = 1.0f / (1.0f + expf(above));
 
-        for (int64_t i = 0; i < n->d; i += D9DI_BLOCK) {
-            const int64_t c = d9di_i64_min(n->d - i, D9DI_BLOCK);
-            float *x = d9di_cpu_modify(n->t, o, r * n->d + i, c, buf);
+        for (int64_t i = 0; i < n->dv; i += D9DI_BLOCK) {
+            const int64_t c = d9di_i64_min(n->dv - i, D9DI_BLOCK);
+            float *x = d9di_cpu_modify(n->t, o, r * n->dv + i, c, buf);
 
             d9di_cpu_row_scale(x, keep, x, c);
-            d9di_cpu_write(n->t, o, r * n->d + i, c, x);
+            d9di_cpu_write(n->t, o, r * n->dv + i, c, x);
         }
         *at += above > 0.0f ? above + log1pf(expf(-above)) : log1pf(expf(above));
     }
@@ -56,8 +57,8 @@ static double sink_dgrad_row(const d9d_attention_dims *n, int64_t b, int64_t h, 
         const float p = expf(sink - lse[d9di_attention_lse_index(n, h, i)]);
         float bd[D9DI_BLOCK], bo[D9DI_BLOCK];
 
-        for (int64_t f = 0; f < n->d; f += D9DI_BLOCK) {
-            const int64_t c = d9di_i64_min(n->d - f, D9DI_BLOCK), at = (i * n->a + h) * n->d + f;
+        for (int64_t f = 0; f < n->dv; f += D9DI_BLOCK) {
+            const int64_t c = d9di_i64_min(n->dv - f, D9DI_BLOCK), at = (i * n->a + h) * n->dv + f;
 
             sum -= (double)(p * d9di_cpu_row_dot(d9di_cpu_read(n->t, dout, at, c, bd),
                                                  d9di_cpu_read(n->t, o, at, c, bo), c));
@@ -66,14 +67,16 @@ static double sink_dgrad_row(const d9d_attention_dims *n, int64_t b, int64_t h, 
     return sum;
 }
 
-d9d_status d9d_ref_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
+d9d_status d9d_ref_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *dims, d9d_dtype gt,
                                         void *dsink, float beta, const void *dout, const void *o,
                                         const float *lse, const void *sink)
 {
+    const d9d_attention_dims all = d9d_attention_dims_resolve(dims), *n = &all;
+
     (void)s;
     D9D_TRY(d9di_args_check_float("attention_sink_wgrad", n->t));
     D9D_TRY(d9di_args_check_float("attention_sink_wgrad", gt));
-#pragma omp parallel for if (n->b * n->s * n->a * n->d > D9DI_MIN_PARALLEL)
+#pragma omp parallel for if (n->b * n->s * n->a * n->dv > D9DI_MIN_PARALLEL)
     for (int64_t h = 0; h < n->a; h++) {
         double sum = 0.0;
         float all;

@@ -32,7 +32,7 @@ d9d_status d9di_sim_gemm_scratch(d9d_stream s, const d9d_gemm *g)
     return d9di_sim_use_scratch(s, d9di_i64_min(MAX_SCRATCH, 16 * g->m * g->n));
 }
 
-/* --- attention: attention_cudnn.c, attention_bwd_simt.cu, attention_bwd_sm90.cu --------------- */
+/* --- attention: attention_cudnn.c, _padded.c, attention_bwd_simt.cu, attention_bwd_sm90.cu ---- */
 
 enum { MIN_CHUNK = 64, MIN_PROMPT = 256 };
 
@@ -112,24 +112,24 @@ static bool keys_supported(const d9d_attention_dims *n)
     return n->s % n->chunks == 0 && (n->segments > 0 || n->s / n->chunks >= MIN_CHUNK);
 }
 
-/* Causal without softcap or dropout, in bfloat16, with a head size that is a multiple of 8 up to
- * `max_d`. */
-static bool head_supported(const d9d_attention_dims *n, int64_t max_d)
+/* Causal without softcap or dropout, in bfloat16, with head sizes that are multiples of 8 up to
+ * 256. */
+static bool head_supported(const d9d_attention_dims *n)
 {
     return n->t == D9D_BF16 && n->causal && n->prefix == NULL && n->softcap == 0.0f &&
-           n->dropout.p == 0.0f && n->d % 8 == 0 && n->d <= max_d;
+           n->dropout.p == 0.0f && n->d % 8 == 0 && n->d <= 256 && n->dv % 8 == 0 && n->dv <= 256;
 }
 
 /* True if cuDNN's gradient is right for whole rows only. */
 static bool needs_whole_rows(const d9d_attention_dims *n, bool backward)
 {
-    return backward && n->d > 128;
+    return backward && d9di_i64_max(n->d, n->dv) > 128;
 }
 
-/* True if cuDNN supports these rows or context-parallel chunks. */
+/* True if cuDNN supports these rows or context-parallel chunks, perhaps padded. */
 static bool cudnn_supported(const d9d_attention_dims *n, bool backward)
 {
-    return head_supported(n, 256) && keys_supported(n) &&
+    return head_supported(n) && keys_supported(n) &&
            (!needs_whole_rows(n, backward) ||
             (n->segments == 0 && n->chunks == 0 && n->window == 0));
 }
@@ -137,7 +137,7 @@ static bool cudnn_supported(const d9d_attention_dims *n, bool backward)
 /* True if the Hopper backward supports the call. */
 static bool sm90_bwd_supported(d9d_stream s, const d9d_attention_dims *n)
 {
-    return d9d_sim_get_chip(d9d_sim_of_stream(s))->is_sm90 && head_supported(n, 256);
+    return d9d_sim_get_chip(d9d_sim_of_stream(s))->is_sm90 && head_supported(n);
 }
 
 bool d9di_sim_attention_on_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward)
@@ -153,6 +153,28 @@ static d9d_attention_dims as_segments(const d9d_attention_dims *n, bool backward
     if (n->segments == 0 && !needs_whole_rows(n, backward) && !d9di_attention_plan_fits(n))
         x.segments = n->b * d9di_i64_max(1, n->chunks);
     return x;
+}
+
+/* The call that cuDNN computes: keys and values of one size, unless its forward has narrower
+ * values. */
+static d9d_attention_dims as_padded(const d9d_attention_dims *n, bool backward)
+{
+    d9d_attention_dims x = *n;
+
+    if (backward || n->dv > n->d)
+        x.d = x.dv = d9di_i64_max(n->d, n->dv);
+    return x;
+}
+
+/* Bytes of padded copies: in the forward of keys and queries or of values and outputs, in the
+ * backward of these and their gradients. */
+static int64_t padded_bytes(const d9d_attention_dims *n, const d9d_attention_dims *padded,
+                            bool backward)
+{
+    const int64_t queries = n->b * n->s * n->a, keys = n->b * n->z * n->kv;
+    const int64_t arrays = padded->d == n->d && padded->dv == n->dv ? 0 : backward ? 2 : 1;
+
+    return arrays * (queries + keys) * padded->d * 2;
 }
 
 static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
@@ -174,7 +196,7 @@ static int64_t sm90_bwd_scratch(d9d_stream s, const d9d_attention_dims *n)
     const d9di_attention_bwd_parts x = d9di_attention_bwd_parts_of(
         n, D9DI_ATTENTION_MAX_SCORE_BYTES, d9d_sim_get_chip(d9d_sim_of_stream(s))->sms);
 
-    const int64_t sums = n->b * (n->s * (n->a / n->kv) + 2 * n->z) * n->d * 4;
+    const int64_t sums = n->b * (n->s * (n->a / n->kv) * n->d + n->z * (n->d + n->dv)) * 4;
 
     return x.ds_blocks * x.ds_block_bytes + (x.query_chunks * x.key_chunks > 1 ? sums : 0);
 }
@@ -182,7 +204,7 @@ static int64_t sm90_bwd_scratch(d9d_stream s, const d9d_attention_dims *n)
 d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
     const int64_t sums = n->b * n->s * n->a * 4;
-    d9d_attention_dims x;
+    d9d_attention_dims padded, x;
 
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
@@ -190,8 +212,10 @@ d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n,
         return d9di_sim_use_scratch(s, 2 * sums + sm90_bwd_scratch(s, n));
     if (!cudnn_supported(n, backward))
         return d9di_sim_use_scratch(s, backward ? sums : 0);
-    x = as_segments(n, backward);
-    return d9di_sim_use_scratch(s, attention_scratch(&x, backward));
+    padded = as_padded(n, backward);
+    x = as_segments(&padded, backward);
+    return d9di_sim_use_scratch(s, padded_bytes(n, &padded, backward) +
+                                       attention_scratch(&x, backward));
 }
 
 /* --- gated delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu ------------- */

@@ -252,42 +252,50 @@ static double visible_pairs(const d9d_attention_dims *n)
     return sum;
 }
 
-/* `products` GEMMs of depth D over the visible pairs. */
+/* GEMMs of `depth` features in all over the visible pairs. */
 static d9d_status charge_attention(d9d_stream s, const d9d_attention_dims *n, d9d_sim_kind kind,
-                                   double products)
+                                   int64_t depth)
 {
-    const double heads = (double)(n->a * n->d);
+    const double heads = (double)(n->a * depth);
     const double elements =
-        products * ((double)n->s * heads + (double)n->z * (double)(n->kv * n->d)) * (double)n->b;
+        ((double)n->s * heads + (double)n->z * (double)(n->kv * depth)) * (double)n->b;
     const bool fast = d9di_sim_attention_on_tensor_cores(s, n, kind == D9D_SIM_ATTENTION_BWD);
 
     const bool special = n->softcap > 0.0f || n->dropout.p > 0.0f || n->prefix != NULL;
     const bool builtin = !fast && (n->s != n->z || special);
 
     return d9di_sim_charge(s, builtin ? D9D_SIM_ATTENTION_BUILTIN : kind, n->t,
-                           2 * products * heads * visible_pairs(n), elements * dtype_bytes(n->t));
+                           2 * heads * visible_pairs(n), elements * dtype_bytes(n->t));
 }
 
 ENTRY(attention, const d9d_attention_dims *n, void *o, float *lse, const void *q, const void *k,
       const void *v)
 {
-    D9D_TRY(d9di_sim_attention_scratch(s, n, false));
-    return charge_attention(s, n, D9D_SIM_ATTENTION, 2);
+    const d9d_attention_dims x = d9d_attention_dims_resolve(n);
+
+    D9D_TRY(d9di_sim_attention_scratch(s, &x, false));
+    return charge_attention(s, &x, D9D_SIM_ATTENTION, x.d + x.dv);
 }
 ENTRY(attention_bwd, const d9d_attention_dims *n, void *dq, void *dk, void *dv, const void *dout,
       const void *q, const void *k, const void *v, const void *o, const float *lse)
 {
-    D9D_TRY(d9di_sim_attention_scratch(s, n, true));
-    return charge_attention(s, n, D9D_SIM_ATTENTION_BWD, 5);
+    const d9d_attention_dims x = d9d_attention_dims_resolve(n);
+
+    D9D_TRY(d9di_sim_attention_scratch(s, &x, true));
+    return charge_attention(s, &x, D9D_SIM_ATTENTION_BWD, 3 * x.d + 2 * x.dv);
 }
 ENTRY(attention_sink, const d9d_attention_dims *n, void *o, float *lse, const void *sink)
 {
-    return charge_memory(s, n->t, 2.0 * (double)(n->b * n->s) * (double)(n->a * n->d));
+    const int64_t dv = d9d_attention_dims_resolve(n).dv;
+
+    return charge_memory(s, n->t, 2.0 * (double)(n->b * n->s) * (double)(n->a * dv));
 }
 ENTRY(attention_sink_wgrad, const d9d_attention_dims *n, d9d_dtype gt, void *dsink, float beta,
       const void *dout, const void *o, const float *lse, const void *sink)
 {
-    return charge_memory(s, n->t, 2.0 * (double)(n->b * n->s) * (double)(n->a * n->d));
+    const int64_t dv = d9d_attention_dims_resolve(n).dv;
+
+    return charge_memory(s, n->t, 2.0 * (double)(n->b * n->s) * (double)(n->a * dv));
 }
 ENTRY(cp_zigzag, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b, int64_t p, int64_t w,
       bool in_order)

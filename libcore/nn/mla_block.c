@@ -1,8 +1,7 @@
 /* mla_block.c - multi-head latent attention (MLA).  See d9d/nn/block.h.
  *
  * A head's features are stored as [rope, nope] here, because RoPE rotates the first features of a
- * head. Queries and keys agree in that order, so the scores are the same.  The narrower ones of
- * keys and values are zero-padded to the width of the others.
+ * head. Queries and keys agree in that order, so the scores are the same.
  */
 #include <math.h>
 
@@ -88,14 +87,6 @@ static int64_t heads_here(const d9d_block_linear *up, int64_t width)
     return up->weight.local.shape.dim[0] / width;
 }
 
-/* Features of a head in attention: of its key or of its value, the larger. */
-static int64_t head_width(const d9d_block_mla_shape *s)
-{
-    const int64_t key = s->nope_dim + s->rope_dim;
-
-    return key > s->v ? key : s->v;
-}
-
 /* x plus the bias of its features from `first` on, if there is one. */
 static d9d_status bias_add(const d9d_block_mla *b, d9d_tape *t, d9d_param *bias, int64_t first,
                            d9d_var **x)
@@ -111,7 +102,7 @@ static d9d_status apply_rope(const d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return d9d_op_rope(t, x, positions, &r->inv_freq, r->style, d9d_rope_mscale(&r->scaling), y);
 }
 
-/* Queries of all tokens for this rank's heads: [B, S, n, head_width()]. */
+/* Queries of all tokens for this rank's heads: [B, S, n, nope_dim + rope_dim]. */
 static d9d_status queries_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                                   const d9d_tensor *positions, d9d_var **q)
 {
@@ -119,7 +110,7 @@ static d9d_status queries_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     const int64_t nope_dim = b->shape.nope_dim, rope_dim = b->shape.rope_dim,
                   d = nope_dim + rope_dim;
     const int64_t n = heads_here(&b->q_up, d);
-    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, head_width(&b->shape));
+    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, d);
     d9d_var *h = x;
 
     if (b->shape.q_rank > 0) {
@@ -129,7 +120,7 @@ static d9d_status queries_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     }
     D9D_TRY(d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->q_up.weight.name, &h));
     D9D_TRY(d9d_block_linear_forward(&b->q_up, t, h, &h));
-    D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], n, d), &h));
+    D9D_TRY(d9d_op_reshape(t, h, heads, &h));
     D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{h, nope_dim, rope_dim}, {h, 0, nope_dim}}, 2,
                           heads, &h));
     return apply_rope(b, t, h, positions, q);
@@ -159,14 +150,14 @@ static d9d_status kv_down_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, d9d
     return d9d_op_all_gather_rows(t, *y, d9d_groups_tp(b->groups), b->kv_up.weight.name, y);
 }
 
-/* Keys and values of this rank's heads: [B, S, n, head_width()]. */
+/* This rank's heads: keys [B, S, n, nope_dim + rope_dim], values [B, S, n, v]. */
 static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                                 const d9d_tensor *positions, d9d_var **k, d9d_var **v)
 {
     const d9d_shape *p = &positions->shape;
     const d9d_block_mla_shape *s = &b->shape;
     const int64_t width = s->nope_dim + s->v, n = heads_here(&b->kv_up, width);
-    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, head_width(s));
+    d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, s->nope_dim + s->rope_dim);
     d9d_var *h, *key;
 
     D9D_TRY(kv_down_project(b, t, x, &h));
@@ -175,6 +166,7 @@ static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     D9D_TRY(rope_key(b, t, x, positions, &key));
     D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{key, 0, s->rope_dim}, {h, 0, s->nope_dim}}, 2,
                           heads, k));
+    heads.dim[3] = s->v;
     return d9d_op_concat(t, &(d9d_op_concat_input){h, s->nope_dim, s->v}, 1, heads, v);
 }
 
@@ -214,7 +206,7 @@ static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return d9d_op_kv_append(t, h, cache->token_slots, cache->entry[0], all);
 }
 
-/* o [B, S, n, v] from queries [B, S, n, head_width()]. */
+/* o [B, S, n, v] from queries [B, S, n, nope_dim + rope_dim]. */
 static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *cached,
                                 const d9d_op_attention_opts *opts, d9d_var **o)
 {
@@ -237,16 +229,12 @@ static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_v
     return d9d_op_linear_per_head(t, h, &b->kv_up.weight, &up, o);
 }
 
-/* o [B, S, n, D] without the zero padding: [B, S, n v]. */
-static d9d_status heads_merge(const d9d_block_mla *b, d9d_tape *t, d9d_var *o, d9d_var **y)
+/* o [B, S, n, v] as [B, S, n v]. */
+static d9d_status heads_merge(d9d_tape *t, d9d_var *o, d9d_var **y)
 {
     const d9d_shape *s = &d9d_var_tensor(o)->shape;
-    const int64_t v = b->shape.v;
 
-    if (v < s->dim[3])
-        D9D_TRY(d9d_op_concat(t, &(d9d_op_concat_input){o, 0, v}, 1,
-                              D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2], v), &o));
-    return d9d_op_reshape(t, o, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2] * v), y);
+    return d9d_op_reshape(t, o, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2] * s->dim[3]), y);
 }
 
 d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
@@ -276,7 +264,7 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
         D9D_TRY(kv_up_project(b, t, x, positions, &k, &v));
         D9D_TRY(d9d_op_attention(t, q, k, v, &opts, &o));
     }
-    D9D_TRY(heads_merge(b, t, o, &o));
+    D9D_TRY(heads_merge(t, o, &o));
     D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, d9d_groups_tp(b->groups), plus, y));
     return bias_add(b, t, &b->o_bias, 0, y);
 }

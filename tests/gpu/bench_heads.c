@@ -1,13 +1,13 @@
 /* bench_heads.c - benchmark of attention by head size, forward and backward.
  *
- *     bench_heads [window] [documents] [row=LENGTH] [FEATURES ...]
+ *     bench_heads [window] [documents] [row=LENGTH] [FEATURES[/VALUES] ...]
  *
  * Causal attention, bfloat16, random data, 4 sequences of 4096 tokens or one of LENGTH, 16 query
  * heads over 8 key heads (GQA).  Either full attention, a sliding window of 1024, or packed
  * documents (varlen).
- * Prints a line per head size, by default 32 to 256 in steps of 8: its features, microseconds
- * forward and backward, and TFLOP/s of the unmasked products.  Best of five series of ten calls, of
- * one if the sequence is longer than 16,384.
+ * Prints a line per head size, by default 32 to 256 in steps of 8: its features, and those of a
+ * value where they differ, microseconds forward and backward, and TFLOP/s of the unmasked products.
+ * Best of five series of ten calls, of one if the sequence is longer than 16,384.
  */
 #include <math.h>
 #include <stdio.h>
@@ -108,7 +108,7 @@ static void pack(bench *b)
     must(d9d_device_upload(b->dev, b->segment, all, sizeof(all)));
 }
 
-static void show(const bench *b, int64_t features)
+static void show(const bench *b, int64_t features, int64_t values)
 {
     const d9d_attention_dims n = {.t = D9D_BF16,
                                   .b = b->rows,
@@ -117,17 +117,31 @@ static void show(const bench *b, int64_t features)
                                   .a = A,
                                   .kv = KV,
                                   .d = features,
+                                  .dv = values,
                                   .causal = true,
                                   .window = b->window,
                                   .segments = b->segments,
                                   .segment = b->segment,
                                   .scale = 1.0f / sqrtf((float)features)};
-    const double product = 2.0 * (double)(b->rows * A) * seen_of_row(b) * (double)features;
+    const double of_feature = 2.0 * (double)(b->rows * A) * seen_of_row(b);
     const double out = best_seconds(b, &n, forward), back = best_seconds(b, &n, backward);
+    char name[48];
 
-    printf("%3lld %9.0f us %9.0f us %7.0f %7.0f TFLOP/s\n", (long long)features, out * 1e6,
-           back * 1e6, 2 * product / out * 1e-12, 5 * product / back * 1e-12);
+    (void)snprintf(name, sizeof(name), values == features ? "%lld" : "%lld/%lld",
+                   (long long)features, (long long)values);
+    printf("%3s %9.0f us %9.0f us %7.0f %7.0f TFLOP/s\n", name, out * 1e6, back * 1e6,
+           of_feature * (double)(features + values) / out * 1e-12,
+           of_feature * (double)(3 * features + 2 * values) / back * 1e-12);
     fflush(stdout);
+}
+
+/* FEATURES or FEATURES/VALUES. */
+static void show_word(const bench *b, const char *word)
+{
+    char *end;
+    const int64_t features = strtol(word, &end, 10);
+
+    show(b, features, *end == '/' ? strtol(end + 1, NULL, 10) : features);
 }
 
 /* Reads the words before the features; returns the number of arguments read. */
@@ -166,9 +180,9 @@ int main(int argc, char **argv)
     if (packed && b.length == S)
         pack(&b);
     for (int i = first; i < argc; i++)
-        show(&b, strtol(argv[i], NULL, 10));
+        show_word(&b, argv[i]);
     for (int64_t d = 32; first == argc && d <= MOST; d += 8)
-        show(&b, d);
+        show(&b, d, d);
     for (int i = 0; i < ARRAYS; i++)
         d9d_device_free(b.dev, b.p[i], (uint64_t)n * 2);
     if (b.segment != NULL)

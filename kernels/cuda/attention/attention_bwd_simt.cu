@@ -31,8 +31,8 @@ template <class T> static __global__ void row_dot_kernel(attention_bwd_args<T> g
 
     if (row >= n.b * n.s * n.a)
         return;
-    for (int64_t f = threadIdx.x % WARP; f < n.d; f += WARP)
-        sum = fmaf(to_float(g.dout[row * n.d + f]), to_float(g.o[row * n.d + f]), sum);
+    for (int64_t f = threadIdx.x % WARP; f < n.dv; f += WARP)
+        sum = fmaf(to_float(g.dout[row * n.dv + f]), to_float(g.o[row * n.dv + f]), sum);
     sum = group_sum<WARP>(sum);
     if (threadIdx.x % WARP == 0)
         g.delta[(b * n.a + h) * n.s + i] = sum;
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void tile_p_ds(const attention_bwd_args<T> &g,
     float s[Z::R][Z::R], dp[Z::R][Z::R];
 
     dot_rows<Z>(s, sh.q, sh.k, n.d);
-    dot_rows<Z>(dp, sh.dout, sh.v, n.d);
+    dot_rows<Z>(dp, sh.dout, sh.v, n.dv);
 #pragma unroll
     for (int r = 0; r < Z::R; r++) {
         const int i = thread_row() * Z::R + r;
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(THREADS) dq_kernel(attention_bwd_args<T
     float dq[Z::R][Z::DV];
 
     load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
-    load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
+    load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.dv);
     do {
         const int64_t end = visible_key_end(n, x, q0 + nq - 1);
 
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS) dq_kernel(attention_bwd_args<T
             const int64_t nk = d9di_i64_min(Z::SIDE, x.k.end - k0);
 
             load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
-            load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.d);
+            load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.dv);
             __syncthreads();
             tile_p_ds(g, sh, x, b, h, q0, k0);
             __syncthreads();
@@ -176,7 +176,7 @@ static __device__ __forceinline__ void add_query_tiles(const attention_bwd_args<
         const int64_t nq = d9di_i64_min(Z::SIDE, x.q.end - q0);
 
         load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
-        load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
+        load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.dv);
         __syncthreads();
         tile_p_ds(g, sh, x, b, h, q0, k0);
         __syncthreads();
@@ -201,7 +201,7 @@ static __global__ void __launch_bounds__(THREADS) dkv_kernel(attention_bwd_args<
     float dk[Z::R][Z::DV], dv[Z::R][Z::DV];
 
     load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
-    load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.d);
+    load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.dv);
     do {
         clear_acc<Z>(dk);
         clear_acc<Z>(dv);
@@ -209,7 +209,7 @@ static __global__ void __launch_bounds__(THREADS) dkv_kernel(attention_bwd_args<
             for (int64_t i = s.first; i < s.end; i++)
                 add_query_tiles<Z>(g, sh, segment_of(n, i, b), b, h, k0, dk, dv);
         store_rows<Z>(g.dk, dk, k0, s.k, n.kv, kh, n.d);
-        store_rows<Z>(g.dv, dv, k0, s.k, n.kv, kh, n.d);
+        store_rows<Z>(g.dv, dv, k0, s.k, n.kv, kh, n.dv);
     } while (key_segments_next(n, b, k0 + nk, &s));
 }
 
@@ -232,11 +232,13 @@ template <class Z, class T> static d9d_status launch(d9d_stream s, const attenti
 template <bool DROPS, class T>
 static d9d_status launch_by_head_size(d9d_stream s, const attention_bwd_args<T> &g)
 {
-    if (g.n.d <= 128)
+    if (head_size_max(g.n) <= 128)
         return launch<tile_shape<32, 8, DROPS>>(s, g);
-    if (g.n.d <= 256)
+    if (head_size_max(g.n) <= 256)
         return launch<tile_shape<16, 16, DROPS>>(s, g);
-    return launch<tile_shape<16, 32, DROPS>>(s, g);
+    if (head_size_max(g.n) <= 512)
+        return launch<tile_shape<16, 32, DROPS>>(s, g);
+    return launch<tile_shape<16, 40, DROPS>>(s, g);
 }
 
 template <class T> static d9d_status run_with_scratch(d9d_stream s, const d9di_attention_call *c)

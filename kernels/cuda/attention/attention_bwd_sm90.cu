@@ -219,7 +219,7 @@ chunk_grid chunk_grid_of(const d9di_attention_bwd_parts &of)
 }
 
 /* Runs both launches for each part. A head's parts follow each other: they share unfinished sums.
- */
+ * The dQ launch reads no values. */
 template <int D, int DV>
 d9d_status launch_parts(d9d_stream s, const char *op, bwd_launches *x,
                         const d9di_attention_bwd_parts &of)
@@ -235,7 +235,7 @@ d9d_status launch_parts(d9d_stream s, const char *op, bwd_launches *x,
             part.in = chunks.pair(n, i);
             x->p[0].part = x->p[1].part = part;
             D9D_TRY((launch<layout<D, DV, true>>(s, op, x->m[0], x->p[0])));
-            D9D_TRY((launch<layout<D, DV, false>>(s, op, x->m[1], x->p[1])));
+            D9D_TRY((launch<layout<D, D, false>>(s, op, x->m[1], x->p[1])));
         }
     return D9D_OK;
 }
@@ -249,8 +249,8 @@ struct head_size_launcher {
 template <int D, int DV = D>
 constexpr head_size_launcher launcher_of = {D, DV, launch_parts<D, DV>};
 const head_size_launcher head_size_launchers[] = {
-    launcher_of<64>,  launcher_of<80>,  launcher_of<96>,  launcher_of<112>, launcher_of<128>,
-    launcher_of<160>, launcher_of<192>, launcher_of<224>, launcher_of<256>};
+    launcher_of<64>,  launcher_of<80>,       launcher_of<96>,  launcher_of<112>, launcher_of<128>,
+    launcher_of<160>, launcher_of<192, 128>, launcher_of<192>, launcher_of<224>, launcher_of<256>};
 enum { MAX_HEAD_SIZE = 256 };
 
 /* The first instance that a head fits in. */
@@ -258,7 +258,7 @@ const head_size_launcher &launcher_for(const d9d_attention_dims &n)
 {
     const head_size_launcher *by = head_size_launchers;
 
-    while (by->features < n.d)
+    while (by->features < n.d || by->value_features < n.dv)
         by++;
     return *by;
 }
@@ -302,6 +302,7 @@ bwd_scratch bwd_scratch_alloc(const d9d_attention_dims &n, const d9di_attention_
 {
     const int64_t rows = n.b * n.s * n.a, segments = segments_of(n),
                   pairs = of.query_chunks * of.key_chunks;
+    const head_size_launcher &by = launcher_for(n);
     bwd_scratch x;
 
     x.list = arena_alloc<d9d_segment>(r, n.segment == NULL ? segments : 0);
@@ -314,8 +315,9 @@ bwd_scratch bwd_scratch_alloc(const d9d_attention_dims &n, const d9di_attention_
     x.dq = x.dkv = NULL;
     if (pairs == 1)
         return x;
-    x.dq = sums_alloc(r, x.queries.capacity * (n.a / n.kv), BLOCK_ROWS, launcher_for(n).features);
-    x.dkv = sums_alloc(r, x.keys.capacity, 2 * of.key_rows, launcher_for(n).features);
+    x.dq = sums_alloc(r, x.queries.capacity * (n.a / n.kv), BLOCK_ROWS, by.features);
+    x.dkv = sums_alloc(r, x.keys.capacity, 2 * of.key_rows,
+                       d9di_i64_max(by.features, by.value_features));
     return x;
 }
 
@@ -348,7 +350,8 @@ bwd_params dkv_params_of(const d9di_attention_call *c, const bwd_scratch &x, int
     p.of = x.keys;
     p.ds = x.ds;
     p.unfinished = x.dkv;
-    p.d = p.dv = (int)n.d;
+    p.d = (int)n.d;
+    p.dv = (int)n.dv;
     return p;
 }
 
@@ -360,9 +363,9 @@ d9d_status make_launches(d9d_stream s, const d9di_attention_call *c, const bwd_s
     tma_descriptors &m = out->m[0];
 
     encode_descriptor(&e, &m.stationary[0], c->k, n.b * n.z, n.kv, n.d);
-    encode_descriptor(&e, &m.stationary[1], c->v, n.b * n.z, n.kv, n.d);
+    encode_descriptor(&e, &m.stationary[1], c->v, n.b * n.z, n.kv, n.dv);
     encode_descriptor(&e, &m.streamed[0], c->q, n.b * n.s, n.a, n.d);
-    encode_descriptor(&e, &m.streamed[1], c->dout, n.b * n.s, n.a, n.d);
+    encode_descriptor(&e, &m.streamed[1], c->dout, n.b * n.s, n.a, n.dv);
     out->m[1].streamed[0] = m.stationary[0];
     out->p[0] = out->p[1] = dkv_params_of(c, x, key_rows);
     out->p[1].to[0] = (bf16 *)c->dq;
@@ -398,8 +401,9 @@ bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *
 
     return c->dout != NULL && s->tensor_map_encode != NULL &&
            s->opts.attention != D9D_CUDA_ATTENTION_SIMT && n->t == D9D_BF16 && n->d % 8 == 0 &&
-           n->d <= MAX_HEAD_SIZE && n->causal && n->prefix == NULL && n->softcap == 0.0f &&
-           n->b * d9di_i64_max(n->s, n->z) < NO_WINDOW && n->b * n->s * n->a < INT32_MAX;
+           n->d <= MAX_HEAD_SIZE && n->dv % 8 == 0 && n->dv <= MAX_HEAD_SIZE && n->causal &&
+           n->prefix == NULL && n->softcap == 0.0f && n->b * d9di_i64_max(n->s, n->z) < NO_WINDOW &&
+           n->b * n->s * n->a < INT32_MAX;
 }
 
 d9d_status d9di_attention_bwd_sm90(d9d_stream s, const d9di_attention_call *c)

@@ -67,8 +67,8 @@ template <int D, int DV, bool IS_KEYS> struct layout {
         OFFSET_BARRIERS = OFFSET_WORK_TILE + 32,
         BARRIERS = 2 * STAGES + 2 + (SHARED_TILE ? 2 * BUFFERS * GROUP / WARP : 0),
         BYTES = OFFSET_BARRIERS + 8 * BARRIERS,
-        SUMS = KEYS && !SHARED_TILE ? 2 : 1, /* of a warpgroup, each of up to D features */
-        SUM4 = D / 8 * GROUP                 /* float4 of a sum */
+        SUMS = KEYS && !SHARED_TILE ? 2 : 1, /* of a warpgroup, of D or DV features */
+        SUM4 = (D > DV ? D : DV) / 8 * GROUP /* float4 of a sum */
     };
     static_assert(BYTES <= 232448, "shared memory of a block");
 };

@@ -37,10 +37,13 @@ static inline void *d9di_cuda_arena_alloc(d9di_cuda_arena *r, int64_t bytes)
     return p;
 }
 
-/* cuDNN, in bfloat16, causal, without a softcap: head sizes up to 256 that are multiples of 8; rows
- * with as many keys as queries, packed documents, and context-parallel chunks. *done is false if
- * cuDNN does not support the call. */
+/* cuDNN, in bfloat16, causal, without a softcap: head sizes up to 256 that are multiples of 8, and
+ * in the forward values of fewer features than keys; rows with as many keys as queries, packed
+ * documents, and context-parallel chunks. *done is false if cuDNN does not support the call. */
+bool d9di_attention_cudnn_supported(const d9di_attention_call *c);
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention_call *c, bool *done);
+/* cuDNN on copies of the arrays, in which the narrower of keys and values are padded with zeros. */
+d9d_status d9di_attention_padded(d9d_stream s, const d9di_attention_call *c, bool *done);
 /* SIMT tiles in float32, any shape and type. */
 d9d_status d9di_attention_simt(d9d_stream s, const d9di_attention_call *c);
 d9d_status d9di_attention_bwd_simt(d9d_stream s, const d9di_attention_call *c);
@@ -63,8 +66,8 @@ d9d_status d9di_attention_varlen_list(d9d_stream s, const d9di_attention_call *c
 
 /* Where documents lie and how long they are, on the GPU. Offsets count elements. */
 typedef struct d9di_attention_varlen_offsets {
-    int32_t *len_q, *len_k;                    /* [capacity]: queries and keys of each document */
-    int64_t *offset_q, *offset_k, *offset_lse; /* [capacity + 1] */
+    int32_t *len_q, *len_k; /* [capacity]: queries and keys of each document */
+    int64_t *offset_q, *offset_k, *offset_v, *offset_o, *offset_lse; /* [capacity + 1] */
 } d9di_attention_varlen_offsets;
 
 /* Documents in cuDNN's varlen form: `capacity` entries, of which missing ones have length 0. They

@@ -103,16 +103,16 @@ enum {
  * which building a plan takes longer than the call. */
 enum { MIN_CHUNK = 64, MIN_PROMPT = 256 };
 
-/* Head sizes are multiples of 8. MAX_HEAD_SIZE_PACKED: the largest whose gradients are right for
- * varlen calls too. */
+/* Head sizes are multiples of 8; in the backward those of values are those of keys.
+ * MAX_HEAD_SIZE_PACKED: the largest whose gradients are right for varlen calls too. */
 enum { MAX_HEAD_SIZE = 256, MAX_HEAD_SIZE_PACKED = 128 };
 
 /* What selects a plan. Without padding, since its bytes are a hash key. */
 typedef struct plan_key {
-    int64_t b, s, z, d, a, kv; /* of the call; packed: capacity, b documents of s queries and z
-                                  keys */
-    int64_t all_a, all_kv;     /* heads of the arrays, */
-    int64_t row_s, row_z;      /* and queries and keys of their rows, if not packed */
+    int64_t b, s, z, d, dv, a, kv; /* of the call; packed: capacity, b documents of s queries and z
+                                      keys */
+    int64_t all_a, all_kv;         /* heads of the arrays, */
+    int64_t row_s, row_z;          /* and queries and keys of their rows, if not packed */
     int64_t packed, backward, deterministic;
     int64_t longer;  /* packed: documents have more keys than queries */
     int64_t no_mask; /* all keys are visible */
@@ -168,19 +168,19 @@ static void graph_documents(graph_builder *w)
 }
 
 /* Shape of heads of [B, tokens, heads, D], seen as [B, heads, tokens, D] or [B, heads, D, tokens].
- */
+ * d: features of a key or of a value. */
 static d9di_cudnn_shape heads_shape(const plan_key *n, int64_t tokens, int64_t row, int64_t heads,
-                                    int64_t all)
+                                    int64_t all, int64_t d)
 {
-    return (d9di_cudnn_shape){{n->b, heads, tokens, n->d}, {row * all * n->d, n->d, all * n->d, 1}};
+    return (d9di_cudnn_shape){{n->b, heads, tokens, d}, {row * all * d, d, all * d, 1}};
 }
-static d9di_cudnn_shape queries_shape(const plan_key *n)
+static d9di_cudnn_shape queries_shape(const plan_key *n, int64_t d)
 {
-    return heads_shape(n, n->s, n->row_s, n->a, n->all_a);
+    return heads_shape(n, n->s, n->row_s, n->a, n->all_a, d);
 }
-static d9di_cudnn_shape keys_shape(const plan_key *n)
+static d9di_cudnn_shape keys_shape(const plan_key *n, int64_t d)
 {
-    return heads_shape(n, n->z, n->row_z, n->kv, n->all_kv);
+    return heads_shape(n, n->z, n->row_z, n->kv, n->all_kv, d);
 }
 static d9di_cudnn_shape transposed_shape(d9di_cudnn_shape x)
 {
@@ -266,11 +266,10 @@ static void graph_forward(graph_builder *w)
 {
     const plan_key *n = w->n;
     d9di_cudnn_graph *g = w->g;
-    const d9di_cudnn_shape queries = queries_shape(n), keys = keys_shape(n);
-    d9di_cudnn_tensor q = heads_tensor(w, Q, queries, &w->offset_q),
-                      k = heads_tensor(w, K, transposed_shape(keys), &w->offset_k);
-    d9di_cudnn_tensor v = heads_tensor(w, V, keys, &w->offset_v),
-                      o = heads_tensor(w, O, queries, &w->offset_o);
+    d9di_cudnn_tensor q = heads_tensor(w, Q, queries_shape(n, n->d), &w->offset_q),
+                      k = heads_tensor(w, K, transposed_shape(keys_shape(n, n->d)), &w->offset_k);
+    d9di_cudnn_tensor v = heads_tensor(w, V, keys_shape(n, n->dv), &w->offset_v),
+                      o = heads_tensor(w, O, queries_shape(n, n->dv), &w->offset_o);
     d9di_cudnn_tensor lse = row_stats_tensor(w, LSE, n->all_a, n->row_s),
                       scale = d9di_cudnn_graph_scalar_f32(g, SCALE);
     d9di_cudnn_tensor x = graph_scores(w, &q, &k, &scale), row_max, sum, log, p;
@@ -301,7 +300,7 @@ static void graph_dkv(graph_builder *w, const d9di_cudnn_tensor *x, const d9di_c
         return;
     }
     if (n->packed) {
-        shape = heads_shape(n, n->z, n->z, n->a, n->all_kv * group);
+        shape = heads_shape(n, n->z, n->z, n->a, n->all_kv * group, n->d);
         full = heads_tensor(w, id, shape, at);
     } else {
         full = d9di_cudnn_graph_virtual(w->g, CUDNN_DATA_BFLOAT16, shape);
@@ -349,7 +348,7 @@ static void graph_backward(graph_builder *w)
 {
     const plan_key *n = w->n;
     d9di_cudnn_graph *g = w->g;
-    const d9di_cudnn_shape queries = queries_shape(n), keys = keys_shape(n);
+    const d9di_cudnn_shape queries = queries_shape(n, n->d), keys = keys_shape(n, n->d);
     d9di_cudnn_tensor q = heads_tensor(w, Q, queries, &w->offset_q),
                       k = heads_tensor(w, K, transposed_shape(keys), &w->offset_k);
     d9di_cudnn_tensor v = heads_tensor(w, V, transposed_shape(keys), &w->offset_v),
@@ -441,10 +440,12 @@ static d9d_status plan_find(d9d_stream s, d9di_cudnn_attention *x, const char *o
     graph_documents(&w);
     (key->backward ? graph_backward : graph_forward)(&w);
     if (d9di_cudnn_graph_build(&p->graph, op) != D9D_OK)
-        d9di_cuda_log(s, D9D_LOG_WARN,
-                      "%s; %lld x %lld tokens of %lld and %lld heads of %lld go to slower kernels",
-                      d9d_err_message(), (long long)key->b, (long long)key->s,
-                      (long long)key->all_a, (long long)key->all_kv, (long long)key->d);
+        d9di_cuda_log(
+            s, D9D_LOG_WARN,
+            "%s; %lld x %lld tokens of %lld and %lld heads of %lld, values of %lld, go to "
+            "slower kernels",
+            d9d_err_message(), (long long)key->b, (long long)key->s, (long long)key->all_a,
+            (long long)key->all_kv, (long long)key->d, (long long)key->dv);
     *out = p;
     return D9D_OK;
 }
@@ -460,6 +461,7 @@ static plan_key plan_key_make(d9d_stream s, const d9di_attention_call *c)
                       .s = n->s,
                       .z = n->z,
                       .d = n->d,
+                      .dv = n->dv,
                       .a = n->a,
                       .kv = n->kv,
                       .all_a = n->a,
@@ -560,8 +562,10 @@ static d9d_status subcall_run(d9d_stream s, const d9di_attention_call *c, const 
     const int64_t h = here->kv * (key->all_a / key->all_kv);
     const int64_t first_q = here->b * key->row_s + here->q,
                   first_k = here->b * key->row_z + here->k;
-    const int64_t q = (first_q * key->all_a + h) * key->d * 2;
-    const int64_t k = (first_k * key->all_kv + here->kv) * key->d * 2;
+    const int64_t q_head = (first_q * key->all_a + h) * 2,
+                  k_head = (first_k * key->all_kv + here->kv) * 2;
+    const int64_t q = q_head * key->d, k = k_head * key->d;
+    const int64_t o = q_head * key->dv, v = k_head * key->dv;
     const int64_t lse = ((here->b * key->all_a + h) * key->row_s + here->q) * 4;
     const bool back = key->backward, packed = key->packed, full = packed && key->a != key->kv;
     const bool shift = has_key_offset(key), more = here->more;
@@ -575,8 +579,8 @@ static d9d_status subcall_run(d9d_stream s, const d9di_attention_call *c, const 
     } all[] = {
         {Q, ptr_offset(c->q, q), true},
         {K, ptr_offset(c->k, k), true},
-        {V, ptr_offset(c->v, k), true},
-        {O, ptr_offset(c->o, q), true},
+        {V, ptr_offset(c->v, v), true},
+        {O, ptr_offset(c->o, o), true},
         {LSE, packed ? ptr_offset(x->lse, h * 4) : ptr_offset(c->lse, lse), true},
         {SCALE, &scale, true},
         {HIDDEN, &hidden, !key->no_mask},
@@ -585,10 +589,10 @@ static d9d_status subcall_run(d9d_stream s, const d9di_attention_call *c, const 
         {QUERIES, &queries, shift},
         {KEYS, &keys, shift},
         {ONE, &one, back},
-        {DOUT, ptr_offset(c->dout, q), back},
+        {DOUT, ptr_offset(c->dout, o), back},
         {DQ, ptr_offset(here->second ? x->dq : c->dq, q), back},
         {DK, ptr_offset(more ? x->dk : c->dk, k), back},
-        {DV, ptr_offset(more ? x->dv : c->dv, k), back},
+        {DV, ptr_offset(more ? x->dv : c->dv, v), back},
         {SUM, x->sum, back},
         {DQ_SUM, x->dq_sum, back && !key->deterministic},
         {DK_FULL, x->dk_full, back && full},
@@ -597,8 +601,8 @@ static d9d_status subcall_run(d9d_stream s, const d9di_attention_call *c, const 
         {LENGTH_K, at->len_k, key->longer != 0},
         {OFFSET_Q, at->offset_q, packed},
         {OFFSET_K, at->offset_k, packed},
-        {OFFSET_V, at->offset_k, packed},
-        {OFFSET_O, at->offset_q, packed},
+        {OFFSET_V, at->offset_v, packed},
+        {OFFSET_O, at->offset_o, packed},
         {OFFSET_LSE, at->offset_lse, packed},
     };
     int64_t id[IDS];
@@ -810,6 +814,8 @@ static d9di_attention_varlen_offsets varlen_offsets_alloc(int64_t max_batch, d9d
     x.len_k = d9di_cuda_arena_alloc(r, max_batch * 4);
     x.offset_q = d9di_cuda_arena_alloc(r, (max_batch + 1) * 8);
     x.offset_k = d9di_cuda_arena_alloc(r, (max_batch + 1) * 8);
+    x.offset_v = d9di_cuda_arena_alloc(r, (max_batch + 1) * 8);
+    x.offset_o = d9di_cuda_arena_alloc(r, (max_batch + 1) * 8);
     x.offset_lse = d9di_cuda_arena_alloc(r, (max_batch + 1) * 8);
     return x;
 }
@@ -917,12 +923,21 @@ static bool needs_whole_rows(const d9di_attention_call *c)
     return c->dout != NULL && c->n.d > MAX_HEAD_SIZE_PACKED;
 }
 
-static bool is_supported(const d9di_attention_call *c)
+/* Values may be narrower than keys in the forward only. */
+static bool head_size_supported(const d9di_attention_call *c)
 {
     const d9d_attention_dims *n = &c->n;
 
-    if (n->t != D9D_BF16 || n->d % 8 != 0 || n->d > MAX_HEAD_SIZE || !n->causal ||
-        n->prefix != NULL || n->softcap > 0.0f || !keys_supported(n))
+    return n->d % 8 == 0 && n->dv % 8 == 0 && n->d <= MAX_HEAD_SIZE &&
+           (c->dout != NULL ? n->dv == n->d : n->dv <= n->d);
+}
+
+bool d9di_attention_cudnn_supported(const d9di_attention_call *c)
+{
+    const d9d_attention_dims *n = &c->n;
+
+    if (n->t != D9D_BF16 || !head_size_supported(c) || !n->causal || n->prefix != NULL ||
+        n->softcap > 0.0f || !keys_supported(n))
         return false;
     return !needs_whole_rows(c) || (n->segment == NULL && n->chunks == 0 && n->window == 0);
 }
@@ -932,7 +947,7 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention_call *c, bool
     d9di_cudnn_attention *x;
 
     *done = false;
-    if (!is_supported(c))
+    if (!d9di_attention_cudnn_supported(c))
         return D9D_OK;
     D9D_TRY(cudnn_attention_get(s, &x));
     if (!x->loaded)
@@ -950,6 +965,12 @@ struct d9di_cudnn_attention {
 void d9di_cudnn_attention_free(d9di_cudnn_attention *x)
 {
     (void)x;
+}
+
+bool d9di_attention_cudnn_supported(const d9di_attention_call *c)
+{
+    (void)c;
+    return false;
 }
 
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention_call *c, bool *done)

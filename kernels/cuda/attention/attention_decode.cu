@@ -9,7 +9,7 @@
  *     Flash decoding (FlashAttention)          here
  *     num_splits, num_splits_heuristic()       splits_for(), split_table
  *     flash_fwd_splitkv_kernel                 split_kernel
- *     softmax_lse_accum, out_accum             m, l and D features of a split: split_floats()
+ *     softmax_lse_accum, out_accum             m, l and DV features of a split: split_floats()
  *     combine_attn_seqk_parallel               combine_kernel
  *     PackGQA                                  GROUP query heads per block
  *     cache_seqlens, block_table               d9d_segment list: visible_keys()
@@ -67,10 +67,10 @@ static int splits_for(int64_t queries)
     return split_table[i].splits;
 }
 
-/* Floats of a split's partial result of a query head: m, l, and D features. */
+/* Floats of a split's partial result of a query head: m, l, and DV features. */
 static __host__ __device__ int64_t split_floats(const d9d_attention_dims &n)
 {
-    return n.d + 2;
+    return n.dv + 2;
 }
 
 /* The keys that query t may see. */
@@ -94,8 +94,8 @@ static __device__ __forceinline__ void load_values(T *to, const d9d_attention_di
                                                    int64_t kh, int64_t first, int64_t count)
 {
     enum { WIDE = 16 / sizeof(T) };
-    const T *from = v + (first * n.kv + kh) * n.d;
-    const int d = (int)n.d;
+    const T *from = v + (first * n.kv + kh) * n.dv;
+    const int d = (int)n.dv;
 
     if (d % WIDE == 0 && (uintptr_t)v % 16 == 0) {
         for (int i = threadIdx.x * WIDE; i < count * d; i += DECODE_THREADS * WIDE)
@@ -186,14 +186,14 @@ static __device__ void chunk_output(const d9d_attention_dims &n, const decode_sm
     for (int i = 0; i < N; i++) {
         const int f = threadIdx.x + i * DECODE_THREADS;
 
-        if (f >= n.d)
+        if (f >= n.dv)
             break;
 #pragma unroll
         for (int g = 0; g < GROUP; g++)
             o[g][i] *= w.keep[g];
 #pragma unroll 8
         for (int j = 0; j < count; j++) {
-            const float x = to_float(v[j * (int)n.d + f]);
+            const float x = to_float(v[j * (int)n.dv + f]);
 
 #pragma unroll
             for (int g = 0; g < GROUP; g++)
@@ -269,7 +269,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
         }
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (threadIdx.x + i * DECODE_THREADS < n.d)
+            if (threadIdx.x + i * DECODE_THREADS < n.dv)
                 to[2 + threadIdx.x + i * DECODE_THREADS] = o[g][i];
     }
 }
@@ -302,13 +302,13 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     if (threadIdx.x < WARP)
         weight[i] = scale;
     __syncthreads();
-    for (int64_t f = threadIdx.x; f < n.d; f += DECODE_THREADS) {
+    for (int64_t f = threadIdx.x; f < n.dv; f += DECODE_THREADS) {
         float all = 0.0f;
 
 #pragma unroll 8
         for (int j = 0; j < splits; j++)
             all = fmaf(part[j * size + 2 + f], weight[j], all);
-        store_float(o + (t * n.a + h) * n.d + f, all / l);
+        store_float(o + (t * n.a + h) * n.dv + f, all / l);
     }
     if (threadIdx.x == 0)
         lse[row_stat_index(n, t / n.s, h, t)] = m + logf(l);
@@ -322,7 +322,7 @@ static d9d_status launch(d9d_stream s, const d9di_attention_call *c, float *part
     const int splits = splits_for(queries);
     const dim3 split((unsigned)splits, (unsigned)(n->kv * groups), (unsigned)queries);
     const dim3 join((unsigned)n->a, (unsigned)queries);
-    const size_t tile = CHUNK * (size_t)n->d * sizeof(T);
+    const size_t tile = CHUNK * (size_t)n->dv * sizeof(T);
 
     D9D_TRY(d9di_cuda_set_max_smem(c->op, (const void *)split_kernel<N, T>, (int64_t)tile));
     D9D_TRY(pdl_launch_smem(s, c->op, tile, split_kernel<N, T>, split, DECODE_THREADS, *n, part,
@@ -334,9 +334,11 @@ static d9d_status launch(d9d_stream s, const d9di_attention_call *c, float *part
 template <class T>
 static d9d_status launch_by_head_size(d9d_stream s, const d9di_attention_call *c, float *part)
 {
-    return c->n.d <= SLICE       ? launch<1, T>(s, c, part)
-           : c->n.d <= 2 * SLICE ? launch<2, T>(s, c, part)
-                                 : launch<MAX_HEAD_SIZE / SLICE, T>(s, c, part);
+    const int64_t d = head_size_max(c->n);
+
+    return d <= SLICE       ? launch<1, T>(s, c, part)
+           : d <= 2 * SLICE ? launch<2, T>(s, c, part)
+                            : launch<MAX_HEAD_SIZE / SLICE, T>(s, c, part);
 }
 
 bool d9di_attention_decode_supported(const d9di_attention_call *c)
@@ -345,7 +347,7 @@ bool d9di_attention_decode_supported(const d9di_attention_call *c)
     const int64_t queries = n->b * n->s;
 
     return c->dout == NULL && n->decode && queries <= MAX_QUERIES &&
-           (queries <= 64 || queries <= 2 * n->segments) && n->d <= MAX_HEAD_SIZE;
+           (queries <= 64 || queries <= 2 * n->segments) && head_size_max(*n) <= MAX_HEAD_SIZE;
 }
 
 d9d_status d9di_attention_decode(d9d_stream s, const d9di_attention_call *c)

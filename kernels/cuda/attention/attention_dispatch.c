@@ -1,17 +1,17 @@
-/* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; cuDNN if
- * it is selected and supports the call; the Hopper backward; else the SIMT kernels, which alone
- * have dropout and, beside decode, prefix masks. */
+/* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; the
+ * Hopper backward; cuDNN if it is selected and supports the call, or a padded copy of it; else the
+ * SIMT kernels, which alone have dropout and, beside decode, prefix masks. */
 #include "cuda/attention/attention_call.h"
 
 /* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
 static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
 {
-    const int64_t size = c->n.b * c->n.z * c->n.kv * c->n.d;
+    const int64_t heads = c->n.b * c->n.z * c->n.kv;
 
     if (c->dout == NULL || c->n.s == c->n.z)
         return D9D_OK;
-    D9D_TRY(d9d_k_fill(s, c->n.t, c->dk, size, 0.0f));
-    return d9d_k_fill(s, c->n.t, c->dv, size, 0.0f);
+    D9D_TRY(d9d_k_fill(s, c->n.t, c->dk, heads * c->n.d, 0.0f));
+    return d9d_k_fill(s, c->n.t, c->dv, heads * c->n.dv, 0.0f);
 }
 
 /* What only the SIMT kernels have, or NULL. */
@@ -47,6 +47,8 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
         return d9di_attention_bwd_sm90(s, c);
     if (s->opts.attention != D9D_CUDA_ATTENTION_SIMT)
         D9D_TRY(d9di_attention_cudnn(s, c, &done));
+    if (s->opts.attention != D9D_CUDA_ATTENTION_SIMT && !done)
+        D9D_TRY(d9di_attention_padded(s, c, &done));
     if (done)
         return D9D_OK;
     return attention_simt(s, c);
@@ -55,8 +57,13 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
 d9d_status d9d_k_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                            const void *q, const void *k, const void *v)
 {
-    const d9di_attention_call c = {
-        .op = "attention", .n = *n, .q = q, .k = k, .v = v, .o = o, .lse = lse};
+    const d9di_attention_call c = {.op = "attention",
+                                   .n = d9d_attention_dims_resolve(n),
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .o = o,
+                                   .lse = lse};
 
     return attention_run(s, &c);
 }
@@ -66,7 +73,7 @@ d9d_status d9d_k_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *
                                const void *v, const void *o, const float *lse)
 {
     const d9di_attention_call c = {.op = "attention_bwd",
-                                   .n = *n,
+                                   .n = d9d_attention_dims_resolve(n),
                                    .q = q,
                                    .k = k,
                                    .v = v,

@@ -96,7 +96,7 @@ static __device__ __forceinline__ void segment_forward(const d9d_attention_dims 
                 sp[i * Z::SCORES + thread_col() + c * THREAD_GRID] = s[r][c];
         }
         __syncthreads();
-        load_rows<Z>(skv, v, k0, nk, n.kv, kh, n.d);
+        load_rows<Z>(skv, v, k0, nk, n.kv, kh, n.dv);
         __syncthreads();
         add_rows<Z>(w.o, sp, Z::SCORES, 1, skv);
         __syncthreads();
@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(THREADS)
             if (thread_col() == 0 && range_contains(x.q, q0 + i))
                 lse[row_stat_index(n, b, h, q0 + i)] = w.m[r] + logf(w.l[r]);
         }
-        store_rows<Z>(o, w.o, q0, x.q, n.a, h, n.d);
+        store_rows<Z>(o, w.o, q0, x.q, n.a, h, n.dv);
     } while (segment_next(n, b, q0 + nq, &x));
 }
 
@@ -151,11 +151,13 @@ template <class T, bool DROPS>
 static d9d_status launch_by_head_size(d9d_stream s, const d9d_attention_dims *n, void *o,
                                       float *lse, const void *q, const void *k, const void *v)
 {
-    if (n->d <= 128)
+    if (head_size_max(*n) <= 128)
         return launch<tile_shape<64, 8, DROPS>, T>(s, n, o, lse, q, k, v);
-    if (n->d <= 256)
+    if (head_size_max(*n) <= 256)
         return launch<tile_shape<32, 16, DROPS>, T>(s, n, o, lse, q, k, v);
-    return launch<tile_shape<16, 32, DROPS>, T>(s, n, o, lse, q, k, v);
+    if (head_size_max(*n) <= 512)
+        return launch<tile_shape<16, 32, DROPS>, T>(s, n, o, lse, q, k, v);
+    return launch<tile_shape<16, 40, DROPS>, T>(s, n, o, lse, q, k, v);
 }
 
 d9d_status d9di_attention_simt(d9d_stream s, const d9di_attention_call *c)

@@ -18,7 +18,7 @@
 #include "cuda/attention/attention_call.h"
 #include "cuda/common/philox.cuh"
 
-enum { THREAD_GRID = 16, MAX_HEAD_SIZE = 512 };
+enum { THREAD_GRID = 16, MAX_HEAD_SIZE = 640 };
 
 template <int SIDE_, int DV_, bool DROPS_> struct tile_shape {
     enum {
@@ -272,13 +272,21 @@ static __device__ __forceinline__ int64_t row_stat_index(const d9d_attention_dim
     return (b * n.a + h) * n.s + i - b * n.s;
 }
 
+/* Features of a key or of a value, the larger. */
+static inline int64_t head_size_max(const d9d_attention_dims &n)
+{
+    return d9di_i64_max(n.d, n.dv);
+}
+
 /* ENOTSUP if the head size fits no kernel instance, or its tiles exceed this GPU's shared memory.
  */
 static inline d9d_status head_size_check(const char *op, const d9d_attention_dims *n)
 {
-    if (n->d > MAX_HEAD_SIZE)
+    const int64_t d = head_size_max(*n);
+
+    if (d > MAX_HEAD_SIZE)
         return D9D_FAIL(D9D_ENOTSUP, "%s: head size %lld, at most %d is supported", op,
-                        (long long)n->d, MAX_HEAD_SIZE);
+                        (long long)d, MAX_HEAD_SIZE);
     return D9D_OK;
 }
 

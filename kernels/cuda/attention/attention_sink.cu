@@ -33,13 +33,13 @@ static __global__ void sink_kernel(d9d_attention_dims n, T *o, float *lse, const
     /* All threads read lse before one of them changes it. */
     above = group_reduce<LANES>(to_float(sink[r % n.a]) - *at, max_op());
     keep = 1.0f / (1.0f + expf(above));
-    D9DI_ROW8 (f, n.d, LANES) {
+    D9DI_ROW8 (f, n.dv, LANES) {
         float v[8];
 
-        load8(v, o + r * n.d + f, n.d - f);
+        load8(v, o + r * n.dv + f, n.dv - f);
         for (int j = 0; j < 8; j++)
             v[j] *= keep;
-        store8(o + r * n.d + f, v, n.d - f);
+        store8(o + r * n.dv + f, v, n.dv - f);
     }
     if (threadIdx.x % LANES == 0)
         *at += above > 0.0f ? above + log1pf(expf(-above)) : log1pf(expf(above));
@@ -61,9 +61,9 @@ static __global__ void sink_wgrad_kernel(d9d_attention_dims n, float *part, cons
         const int64_t r = i * n.a + h;
         float dot = 0.0f, u[8], v[8];
 
-        D9DI_ROW8 (f, n.d, LANES) {
-            load8(u, dout + r * n.d + f, n.d - f);
-            load8(v, o + r * n.d + f, n.d - f);
+        D9DI_ROW8 (f, n.dv, LANES) {
+            load8(u, dout + r * n.dv + f, n.dv - f);
+            load8(v, o + r * n.dv + f, n.dv - f);
             for (int j = 0; j < 8; j++)
                 dot = fmaf(u[j], v[j], dot);
         }
@@ -111,22 +111,26 @@ static d9d_status launch_wgrad(d9d_stream s, const d9d_attention_dims *n, W *dsi
 d9d_status d9d_k_attention_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                                 const void *sink)
 {
+    const d9d_attention_dims all = d9d_attention_dims_resolve(n);
+
     D9D_TRY(d9di_args_check_float("attention_sink", n->t));
     if (n->b * n->s * n->a == 0)
         return D9D_OK;
-    return D9DI_DISPATCH_DTYPE(n->t, T, launch_sink<T>(s, n, o, lse, sink));
+    return D9DI_DISPATCH_DTYPE(n->t, T, launch_sink<T>(s, &all, o, lse, sink));
 }
 
 d9d_status d9d_k_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
                                       void *dsink, float beta, const void *dout, const void *o,
                                       const float *lse, const void *sink)
 {
+    const d9d_attention_dims all = d9d_attention_dims_resolve(n);
+
     D9D_TRY(d9di_args_check_float("attention_sink_wgrad", n->t));
     D9D_TRY(d9di_args_check_float("attention_sink_wgrad", gt));
     if (n->a == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, D9DI_DISPATCH_DTYPE(gt, W, [&] {
-                                   return launch_wgrad<T, W>(s, n, (W *)dsink, beta, dout, o, lse,
-                                                             sink);
+                                   return launch_wgrad<T, W>(s, &all, (W *)dsink, beta, dout, o,
+                                                             lse, sink);
                                }()));
 }

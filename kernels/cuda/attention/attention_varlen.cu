@@ -81,6 +81,8 @@ static __device__ void document_store(const d9di_attention_varlen &d, const d9d_
     }
     d.at.offset_q[i] = x.q * n.a * n.d;
     d.at.offset_k[i] = x.k * n.kv * n.d;
+    d.at.offset_v[i] = x.k * n.kv * n.dv;
+    d.at.offset_o[i] = x.q * n.a * n.dv;
     d.at.offset_lse[i] = x.q * n.a;
 }
 

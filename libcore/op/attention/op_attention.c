@@ -1,4 +1,5 @@
-/* op_attention.c - softmax attention.  q y [B, S, A, D], k v [B, Z, K, D], lse [B, A, S].
+/* op_attention.c - softmax attention.  q [B, S, A, D], k [B, Z, K, D], v [B, Z, K, DV],
+ * y [B, S, A, DV], lse [B, A, S].
  *
  * The backward recomputes probabilities from q, k and lse, the log-sum-exp of the scores.  Under
  * context parallelism k and v are gathered in forward and again in backward.  An attention sink is
@@ -128,13 +129,18 @@ static d9d_status attention_sink_wgrad(d9d_node *n)
 static const d9d_node_ops attention_node_ops = {
     .name = "attention", .dgrad = attention_dgrad, .wgrad = attention_sink_wgrad};
 
-static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *k)
+static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v)
 {
     const d9d_shape *s = &q->shape, *r = &k->shape;
+    d9d_shape keys = v->shape;
 
     if (s->ndim != 4 || r->ndim != 4 || s->dim[0] != r->dim[0] || s->dim[3] != r->dim[3])
-        return d9di_op_misfit("attention", "k", r, "q", s,
-                              "q is [B, S, A, D], k and v [B, Z, K, D]");
+        return d9di_op_misfit("attention", "k", r, "q", s, "q is [B, S, A, D], k [B, Z, K, D]");
+    if (keys.ndim == 4 && keys.dim[3] > 0)
+        keys.dim[3] = r->dim[3];
+    if (!d9d_shape_equal(&keys, r))
+        return d9di_op_misfit("attention", "v", &v->shape, "k", r,
+                              "k is [B, Z, K, D], v [B, Z, K, DV]");
     if (r->dim[2] == 0 ? s->dim[2] != 0 : s->dim[2] % r->dim[2] != 0)
         return d9di_op_misfit("attention", "k", r, "q", s,
                               "query heads must be a multiple of key-value heads");
@@ -226,8 +232,7 @@ static d9d_status attention_check(const d9d_tape *t, const d9d_tensor *q, const 
     D9D_TRY(d9di_op_check_real("attention", "q", q));
     D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
     D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
-    D9D_TRY(check_heads(q, k));
-    D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
+    D9D_TRY(check_heads(q, k, v));
     D9D_TRY(d9di_op_cp_check("attention", "k", chunks, k));
     D9D_TRY(check_scores(opts));
     D9D_TRY(check_sinks(q, opts->sinks));
@@ -287,8 +292,8 @@ static d9d_attention_dropout dropout_of(const d9d_tape *t, const d9d_op_dropout_
 }
 
 static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor *q,
-                                            const d9d_tensor *k, const d9d_op_attention_opts *opts,
-                                            const d9di_op_cp *p)
+                                            const d9d_tensor *k, const d9d_tensor *v,
+                                            const d9d_op_attention_opts *opts, const d9di_op_cp *p)
 {
     const int64_t s = q->shape.dim[1];
 
@@ -300,6 +305,7 @@ static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor 
         .a = q->shape.dim[2],
         .kv = k->shape.dim[2],
         .d = q->shape.dim[3],
+        .dv = v->shape.dim[3],
         .scale = opts->scale,
         .softcap = opts->softcap,
         .causal = opts->causal,
@@ -331,14 +337,16 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
     const d9d_tensor *tq = d9d_var_tensor(q), *tk = d9d_var_tensor(k), *tv = d9d_var_tensor(v);
     attention_attr attr = {.cp = {opts->cp, opts->label}};
     const d9d_attention_dims *n = &attr.dims;
+    d9d_shape shape = tq->shape;
     d9d_var *in[] = {q, k, v}, *out;
     kv_rows all = {{0}, {0}};
     d9d_tensor lse = {0};
     d9d_status st;
 
     D9D_TRY_OR(st, attention_check(t, tq, tk, tv, opts, &attr.cp), out);
-    attr.dims = attention_dims_of(t, tq, tk, opts, &attr.cp);
-    D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
+    attr.dims = attention_dims_of(t, tq, tk, tv, opts, &attr.cp);
+    shape.dim[3] = n->dv;
+    D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);
     D9D_TRY_OR(st, kv_gather(t, &attr.cp, tk, tv, &all), out);

@@ -36,6 +36,7 @@ static void run_sink_dw(void *arg)
                      D9D_OK);
 }
 
+/* Elements of q, k, v, and of o. */
 static int64_t q_size(const d9d_attention_dims *n)
 {
     return n->b * n->s * n->a * n->d;
@@ -43,6 +44,18 @@ static int64_t q_size(const d9d_attention_dims *n)
 static int64_t k_size(const d9d_attention_dims *n)
 {
     return n->b * n->z * n->kv * n->d;
+}
+static int64_t v_size(const d9d_attention_dims *n)
+{
+    return n->b * n->z * n->kv * d9d_attention_dims_resolve(n).dv;
+}
+static int64_t o_size(const d9d_attention_dims *n)
+{
+    return n->b * n->s * n->a * d9d_attention_dims_resolve(n).dv;
+}
+static int64_t grads_size(const d9d_attention_dims *n)
+{
+    return q_size(n) + k_size(n) + v_size(n);
 }
 static void *grad(const call *p, int64_t first)
 {
@@ -100,18 +113,13 @@ static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j
            (n->window == 0 || llabs(back) < n->window);
 }
 
-/* Feature 0 of head h, of `heads`, of cell i behind `rows` others. */
-static int64_t at(const d9d_attention_dims *n, int64_t rows, int64_t i, int64_t heads, int64_t h)
-{
-    return ((rows + i) * heads + h) * n->d;
-}
-
-static double dot(const d9d_attention_dims *n, const void *x, int64_t ix, const void *y, int64_t iy)
+/* Head ix of x [heads, d] times head iy of y. */
+static double dot(d9d_dtype t, int64_t d, const void *x, int64_t ix, const void *y, int64_t iy)
 {
     double sum = 0.0;
 
-    for (int64_t f = 0; f < n->d; f++)
-        sum += array_get(n->t, x, ix + f) * array_get(n->t, y, iy + f);
+    for (int64_t f = 0; f < d; f++)
+        sum += array_get(t, x, ix * d + f) * array_get(t, y, iy * d + f);
     return sum;
 }
 
@@ -143,18 +151,18 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
                       double *lse, double *g)
 {
     const d9d_attention_dims *n = &p->n;
-    int64_t kh = h / (n->a / n->kv), iq = at(n, b * n->s, i, n->a, h);
+    const int64_t d = n->d, values = d9d_attention_dims_resolve(n).dv; /* features */
+    const int64_t iq = (b * n->s + i) * n->a + h, k0 = b * n->z * n->kv + h / (n->a / n->kv);
     double most = -INFINITY, sum = 0.0, delta = 0.0, *dq = g, *dk = g + q_size(n);
-    double *dv = dk + k_size(n), *dsink = dv + k_size(n);
+    double *dv = dk + k_size(n), *dsink = dv + v_size(n);
     const double sink = p->sink != NULL ? array_get(n->t, p->sink, h) : -INFINITY;
     double *derivative = w + n->z;
 
     for (int64_t j = 0; j < n->z; j++) {
         w[j] = -INFINITY;
         if (visible(n, b, i, j))
-            w[j] =
-                capped(n, (double)n->scale * dot(n, p->q, iq, p->k, at(n, b * n->z, j, n->kv, kh)),
-                       &derivative[j]);
+            w[j] = capped(n, (double)n->scale * dot(n->t, d, p->q, iq, p->k, k0 + j * n->kv),
+                          &derivative[j]);
         most = w[j] > most ? w[j] : most;
     }
     for (int64_t j = 0; j < n->z; j++)
@@ -166,24 +174,26 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
             continue;
         w[j] /= sum;
         delta += kept(n, h, b * n->s + i, b * n->z + j) * w[j] *
-                 dot(n, p->dout, iq, p->v, at(n, b * n->z, j, n->kv, kh));
+                 dot(n->t, values, p->dout, iq, p->v, k0 + j * n->kv);
     }
     dsink[h] -= exp(sink - *lse) * delta;
     for (int64_t j = 0; j < n->z; j++) {
-        int64_t ik = at(n, b * n->z, j, n->kv, kh);
+        const int64_t ik = k0 + j * n->kv;
         double ds, keep;
 
         if (w[j] == 0.0)
             continue;
         keep = kept(n, h, b * n->s + i, b * n->z + j);
-        ds = (double)n->scale * w[j] * (keep * dot(n, p->dout, iq, p->v, ik) - delta) *
+        ds = (double)n->scale * w[j] * (keep * dot(n->t, values, p->dout, iq, p->v, ik) - delta) *
              derivative[j];
         w[j] *= keep;
-        for (int64_t f = 0; f < n->d; f++) {
-            o[iq + f] += w[j] * array_get(n->t, p->v, ik + f);
-            dq[iq + f] += ds * array_get(n->t, p->k, ik + f);
-            dk[ik + f] += ds * array_get(n->t, p->q, iq + f);
-            dv[ik + f] += w[j] * array_get(n->t, p->dout, iq + f);
+        for (int64_t f = 0; f < d; f++) {
+            dq[iq * d + f] += ds * array_get(n->t, p->k, ik * d + f);
+            dk[ik * d + f] += ds * array_get(n->t, p->q, iq * d + f);
+        }
+        for (int64_t f = 0; f < values; f++) {
+            o[iq * values + f] += w[j] * array_get(n->t, p->v, ik * values + f);
+            dv[ik * values + f] += w[j] * array_get(n->t, p->dout, iq * values + f);
         }
     }
 }
@@ -225,46 +235,46 @@ static void check_sink(call *p, const double *want)
 /* The same forward as that of a KV cache, which may be another algorithm. */
 static void check_decode(call *p, const double *o, const double *lse, double tolerance)
 {
-    memset(p->o, 0xff, (size_t)q_size(&p->n) * d9d_dtype_size(p->n.t));
+    memset(p->o, 0xff, (size_t)o_size(&p->n) * d9d_dtype_size(p->n.t));
     p->n.decode = true;
     run_forward(p);
     p->n.decode = false;
-    array_close("o of a cache", p->n.t, p->o, o, q_size(&p->n), tolerance);
+    array_close("o of a cache", p->n.t, p->o, o, o_size(&p->n), tolerance);
     array_close("lse of a cache", D9D_F32, p->lse, lse, p->n.b * p->n.a * p->n.s, 5e-6);
 }
 
 static void check_with(const d9d_attention_dims *n, bool sinks)
 {
-    int64_t nq = q_size(n), nk = k_size(n), rows = n->b * n->a * n->s;
+    const int64_t no = o_size(n), ng = grads_size(n), rows = n->b * n->a * n->s;
     size_t size = d9d_dtype_size(n->t);
     const double tolerance =
         n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(sinks ? 1e-2 : 5e-6, 1e-2);
     call p = {.n = *n};
-    double *o = calloc((size_t)nq + 1, sizeof(*o)), *lse = calloc((size_t)rows + 1, sizeof(*lse));
-    double *g = calloc((size_t)(nq + 2 * nk + n->a) + 1, sizeof(*g));
+    double *o = calloc((size_t)no + 1, sizeof(*o)), *lse = calloc((size_t)rows + 1, sizeof(*lse));
+    double *g = calloc((size_t)(ng + n->a) + 1, sizeof(*g));
 
     p.sink = sinks ? array_random(n->t, n->a, 5, 1.0) : NULL;
-    p.q = array_random(n->t, nq, 1, 1.0);
-    p.k = array_random(n->t, nk, 2, 1.0);
-    p.v = array_random(n->t, nk, 3, 1.0);
-    p.dout = array_random(n->t, nq, 4, 1.0);
-    p.o = array_poison(n->t, nq);
+    p.q = array_random(n->t, q_size(n), 1, 1.0);
+    p.k = array_random(n->t, k_size(n), 2, 1.0);
+    p.v = array_random(n->t, v_size(n), 3, 1.0);
+    p.dout = array_random(n->t, no, 4, 1.0);
+    p.o = array_poison(n->t, no);
     p.lse = array_poison(D9D_F32, rows);
-    p.grads = array_poison(n->t, nq + 2 * nk);
+    p.grads = array_poison(n->t, ng);
     naive(&p, o, lse, g);
-    array_same_for_threads(run_forward, &p, p.o, (size_t)nq * size, NULL);
+    array_same_for_threads(run_forward, &p, p.o, (size_t)no * size, NULL);
     /* Where a GPU multiplies in bfloat16, the probabilities are rounded to it; and with a sink what
      * is scaled was. */
-    array_close("o", n->t, p.o, o, nq, tolerance);
+    array_close("o", n->t, p.o, o, no, tolerance);
     array_close("lse", D9D_F32, p.lse, lse, rows, 5e-6);
     if (n->softcap > 0.0f && n->dropout.p == 0.0f)
         check_decode(&p, o, lse, tolerance);
-    array_same_for_threads(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * size, NULL);
+    array_same_for_threads(run_backward, &p, p.grads, (size_t)ng * size, NULL);
     /* In bfloat16 the kernel has o rounded, on a GPU with a sink twice. */
-    array_close("dq, dk, dv", n->t, p.grads, g, nq + 2 * nk,
+    array_close("dq, dk, dv", n->t, p.grads, g, ng,
                 n->t == D9D_F32 ? 2e-5 : unit_device_tolerance(2e-2, sinks ? 3e-2 : 2e-2));
     if (sinks)
-        check_sink(&p, g + nq + 2 * nk);
+        check_sink(&p, g + ng);
     void *parts[] = {p.q, p.k, p.v, p.dout, p.o, p.lse, p.grads, p.sink, o, lse, g};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
@@ -798,16 +808,15 @@ static void arrays_of(const call *p, void *out[ARRAYS])
 
 static call call_make(const d9d_attention_dims *n)
 {
-    int64_t nq = q_size(n), nk = k_size(n);
     call p = {.n = *n};
 
-    p.q = array_random(n->t, nq, 1, 1.0);
-    p.dout = array_random(n->t, nq, 2, 1.0);
-    p.k = array_random(n->t, nk, 3, 1.0);
-    p.v = array_random(n->t, nk, 4, 1.0);
-    p.o = array_poison(n->t, nq);
+    p.q = array_random(n->t, q_size(n), 1, 1.0);
+    p.dout = array_random(n->t, o_size(n), 2, 1.0);
+    p.k = array_random(n->t, k_size(n), 3, 1.0);
+    p.v = array_random(n->t, v_size(n), 4, 1.0);
+    p.o = array_poison(n->t, o_size(n));
     p.lse = array_poison(D9D_F32, n->b * n->a * n->s);
-    p.grads = array_poison(n->t, nq + 2 * nk);
+    p.grads = array_poison(n->t, grads_size(n));
     return p;
 }
 
@@ -819,12 +828,17 @@ static void call_release(call *p)
         free(parts[i]);
 }
 
+/* Elements of a token in array i. */
+static int64_t token_size(const call *p, int i)
+{
+    const bool of_values = i == 1 || i == 2 || i == 5 || i == 7;
+
+    return (i < 4 ? p->n.a : p->n.kv) * (of_values ? d9d_attention_dims_resolve(&p->n).dv : p->n.d);
+}
 /* Where a token's part of array i begins. */
 static void *token_at(const call *p, void *const *all, int i, int64_t token)
 {
-    int64_t heads = i < 4 ? p->n.a : p->n.kv;
-
-    return (char *)all[i] + (size_t)(token * heads * p->n.d) * d9d_dtype_size(p->n.t);
+    return (char *)all[i] + (size_t)(token * token_size(p, i)) * d9d_dtype_size(p->n.t);
 }
 
 /* Where the first token of a segment has its part of array i, and how much is the segment's. */
@@ -834,7 +848,7 @@ static void *segment_at(const call *p, int i, const d9d_segment *x, size_t *byte
     void *all[ARRAYS];
 
     arrays_of(p, all);
-    *bytes = (size_t)((query ? x->nq * p->n.a : x->nk * p->n.kv) * p->n.d) * d9d_dtype_size(p->n.t);
+    *bytes = (size_t)((query ? x->nq : x->nk) * token_size(p, i)) * d9d_dtype_size(p->n.t);
     return token_at(p, all, i, query ? x->q : x->k);
 }
 
@@ -883,13 +897,27 @@ static const struct {
     int64_t d, window;
     bool causal;
     float softcap;
+    int64_t dv; /* 0: d */
 } alone_cases[] = {
-    {D9D_F32, 20, 0, false, 0},      {D9D_BF16, 20, 0, false, 0},    {D9D_F32, 20, 0, true, 0},
-    {D9D_BF16, 20, 0, true, 0},      {D9D_F32, 64, 0, false, 0},     {D9D_BF16, 64, 0, false, 0},
-    {D9D_F32, 64, 0, true, 0},       {D9D_BF16, 64, 0, true, 0},     {D9D_F32, 20, 60, true, 0},
-    {D9D_BF16, 64, 60, true, 0},     {D9D_BF16, 256, 0, true, 0},    {D9D_BF16, 200, 60, true, 0},
-    {D9D_BF16, 64, 60, false, 2.0f}, {D9D_F32, 20, 60, false, 2.0f}, {D9D_BF16, 64, 0, true, 2.0f},
+    {D9D_F32, 20, 0, false, 0, 0},      {D9D_BF16, 20, 0, false, 0, 0},
+    {D9D_F32, 20, 0, true, 0, 0},       {D9D_BF16, 20, 0, true, 0, 0},
+    {D9D_F32, 64, 0, false, 0, 0},      {D9D_BF16, 64, 0, false, 0, 0},
+    {D9D_F32, 64, 0, true, 0, 0},       {D9D_BF16, 64, 0, true, 0, 0},
+    {D9D_F32, 20, 60, true, 0, 0},      {D9D_BF16, 64, 60, true, 0, 0},
+    {D9D_BF16, 256, 0, true, 0, 0},     {D9D_BF16, 200, 60, true, 0, 0},
+    {D9D_BF16, 64, 60, false, 2.0f, 0}, {D9D_F32, 20, 60, false, 2.0f, 0},
+    {D9D_BF16, 64, 0, true, 2.0f, 0},   {D9D_BF16, 192, 0, true, 0, 128},
+    {D9D_BF16, 64, 60, true, 0, 96},
 };
+
+/* Makes the segment's part of x, array i, NaN. */
+static void spoil(const call *p, void *x, int i, const d9d_segment *of)
+{
+    const int64_t each = token_size(p, i);
+
+    for (int64_t j = of->k * each; j < (of->k + of->nk) * each; j++)
+        array_set(p->n.t, x, j, NAN);
+}
 
 /* To the bit, wherever a segment lies, and with NaN in the neighbour number `spoilt`. */
 static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment *list,
@@ -905,6 +933,7 @@ static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment 
                                 .a = 4,
                                 .kv = 2,
                                 .d = alone_cases[flags].d,
+                                .dv = alone_cases[flags].dv,
                                 .causal = alone_cases[flags].causal,
                                 .window = alone_cases[flags].window,
                                 .softcap = alone_cases[flags].softcap,
@@ -913,14 +942,11 @@ static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment 
                                 .segment = list,
                                 .prefix = alone_cases[flags].causal ? prefix : NULL,
                                 .chunks = pieces};
-        int64_t first = list[spoilt].k * n.kv * n.d, len = list[spoilt].nk * n.kv * n.d;
         int different[ARRAYS] = {0};
         call p = call_make(&n);
 
-        for (int64_t i = first; i < first + len; i++) {
-            array_set(n.t, p.k, i, NAN);
-            array_set(n.t, p.v, i, NAN);
-        }
+        spoil(&p, p.k, 4, &list[spoilt]);
+        spoil(&p, p.v, 5, &list[spoilt]);
         run_forward(&p);
         run_backward(&p);
         for (int i = 0; i < segments && getenv("D9D_TEST_ONCE") == NULL; i++)
@@ -1207,8 +1233,9 @@ static bool runs_alike(array_run run, call *p, void *out, size_t bytes)
     return alike;
 }
 
-/* Whether heads of so many features are right, rows lying so; says what is not. */
-static bool head_is_right(int64_t d, int lie)
+/* Whether heads of so many features, and values of dv, are right, rows lying so; says what is not.
+ */
+static bool head_is_right(int64_t d, int64_t dv, int lie)
 {
     const d9d_attention_dims n = {.t = D9D_BF16,
                                   .b = lies[lie].b,
@@ -1217,37 +1244,34 @@ static bool head_is_right(int64_t d, int lie)
                                   .a = 4,
                                   .kv = 2,
                                   .d = d,
+                                  .dv = dv,
                                   .causal = true,
                                   .window = lies[lie].window,
                                   .scale = 1.0f / sqrtf((float)d),
                                   .segments = lies[lie].segments,
                                   .segment = lies[lie].segments > 0 ? lies[lie].segment : NULL};
-    const int64_t nq = q_size(&n), nk = k_size(&n), rows = n.b * n.a * n.s;
-    double *o = calloc((size_t)nq, sizeof(*o)), *lse = calloc((size_t)rows, sizeof(*lse));
-    double *g = calloc((size_t)(nq + 2 * nk + n.a), sizeof(*g)), out, back;
-    call p = {.n = n};
+    const int64_t no = o_size(&n), ng = grads_size(&n), rows = n.b * n.a * n.s;
+    double *o = calloc((size_t)no, sizeof(*o)), *lse = calloc((size_t)rows, sizeof(*lse));
+    double *g = calloc((size_t)(ng + n.a), sizeof(*g)), out, back;
+    call p = call_make(&n);
     bool alike, right;
 
-    p.q = array_random(n.t, nq, 1, 1.0);
-    p.k = array_random(n.t, nk, 2, 1.0);
-    p.v = array_random(n.t, nk, 3, 1.0);
-    p.dout = array_random(n.t, nq, 4, 1.0);
-    p.o = array_poison(n.t, nq);
-    p.lse = array_poison(D9D_F32, rows);
-    p.grads = array_poison(n.t, nq + 2 * nk);
     naive(&p, o, lse, g);
-    alike = runs_alike(run_forward, &p, p.o, (size_t)nq * 2);
-    alike = runs_alike(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * 2) && alike;
-    out = worst_of(n.t, p.o, o, nq, 1e-2);
+    alike = runs_alike(run_forward, &p, p.o, (size_t)no * 2);
+    alike = runs_alike(run_backward, &p, p.grads, (size_t)ng * 2) && alike;
+    out = worst_of(n.t, p.o, o, no, 1e-2);
     /* o is rounded to bfloat16 before rows of dO O, whose error grows with the features. */
-    back = worst_of(n.t, p.grads, g, nq + 2 * nk, d > 128 ? 3e-2 : 2e-2);
+    back = worst_of(n.t, p.grads, g, ng, d > 128 || dv > 128 ? 3e-2 : 2e-2);
     right = alike && out <= 1.0 && back <= 1.0;
     if (!right)
-        print_error("heads of %lld, %s: o %.2f, gradients %.2f times what is allowed%s\n",
-                    (long long)d, lies[lie].name, out, back, alike ? "" : "; two runs differ");
-    void *parts[] = {p.q, p.k, p.v, p.dout, p.o, p.lse, p.grads, o, lse, g};
-    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
-        free(parts[i]);
+        print_error("heads of %lld, values of %lld, %s: o %.2f, gradients %.2f times what is "
+                    "allowed%s\n",
+                    (long long)d, (long long)dv, lies[lie].name, out, back,
+                    alike ? "" : "; two runs differ");
+    call_release(&p);
+    free(o);
+    free(lse);
+    free(g);
     return right;
 }
 
@@ -1260,8 +1284,57 @@ static void test_heads(void **state)
     (void)state;
     for (int64_t d = 8; d <= 264; d += step)
         for (size_t i = 0; i < sizeof(lies) / sizeof(*lies); i++)
-            wrong += !head_is_right(d, (int)i);
+            wrong += !head_is_right(d, d, (int)i);
     assert_int_equal(wrong, 0);
+}
+
+/* Values narrower and wider than keys, for each kernel that has sizes of its own. */
+static void test_values(void **state)
+{
+    static const int64_t sizes[][2] = {{192, 128}, {64, 128}, {128, 64},  {96, 8},  {176, 120},
+                                       {136, 192}, {72, 200}, {256, 128}, {64, 20}, {264, 40}};
+    int wrong = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (size_t j = 0; j < sizeof(lies) / sizeof(*lies); j++)
+            wrong += !head_is_right(sizes[i][0], sizes[i][1], (int)j);
+    assert_int_equal(wrong, 0);
+    for (int flags = 0; flags < 8; flags++)
+        check(&(d9d_attention_dims){.t = array_types[flags & 1],
+                                    .b = 2,
+                                    .s = 70,
+                                    .z = 70,
+                                    .a = 4,
+                                    .kv = 2,
+                                    .d = flags & 2 ? 24 : 7,
+                                    .dv = flags & 2 ? 9 : 40,
+                                    .causal = (flags & 4) != 0,
+                                    .scale = 0.3f,
+                                    .softcap = flags & 4 ? 0.0f : 1.5f});
+}
+
+/* Latent rows of MLA in generation, as keys and, wholly or their first features, as values. */
+static void test_latents(void **state)
+{
+    static const d9d_segment one_each[] = {{0, 1, 0, 30}, {1, 1, 60, 57}, {2, 1, 120, 3}};
+
+    (void)state;
+    for (int flags = 0; flags < 4; flags++)
+        check_with(&(d9d_attention_dims){.t = array_types[flags & 1],
+                                         .b = 3,
+                                         .s = 1,
+                                         .z = 60,
+                                         .a = 6,
+                                         .kv = 1,
+                                         .d = 576,
+                                         .dv = flags & 2 ? 512 : 576,
+                                         .causal = true,
+                                         .scale = 0.07f,
+                                         .softcap = 30.0f,
+                                         .segments = 3,
+                                         .segment = one_each},
+                   false);
 }
 
 int main(void)
@@ -1280,6 +1353,8 @@ int main(void)
         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_latents),
         cmocka_unit_test(test_prefix),
         cmocka_unit_test(test_prefix_of_more_keys),
         cmocka_unit_test(test_prefix_of_one),

@@ -64,12 +64,20 @@ static int64_t k_size(const d9d_attention_dims *n)
 {
     return n->b * n->z * n->kv * n->d;
 }
+static int64_t o_size(const d9d_attention_dims *n)
+{
+    return n->b * n->s * n->a * d9d_attention_dims_resolve(n).dv;
+}
+static int64_t v_size(const d9d_attention_dims *n)
+{
+    return n->b * n->z * n->kv * d9d_attention_dims_resolve(n).dv;
+}
 
 /* dq, dk and dv, one behind the other, freed by the caller. */
 static void *gradients(const d9d_attention_dims *dims, const char *scratch_mb)
 {
-    const int64_t nq = q_size(dims), nk = k_size(dims);
-    const uint64_t bytes = (uint64_t)(nq + 2 * nk) * 2;
+    const int64_t nq = q_size(dims), nk = k_size(dims), no = o_size(dims), nv = v_size(dims);
+    const uint64_t bytes = (uint64_t)(nq + nk + nv) * 2;
     blocks x = {0};
     d9d_attention_dims n = *dims;
     char *g;
@@ -79,9 +87,9 @@ static void *gradients(const d9d_attention_dims *dims, const char *scratch_mb)
     if (n.segment != NULL)
         n.segment = take(&x, n.segment, (uint64_t)n.segments * sizeof(*n.segment));
     const void *q = take_random(&x, nq, 1), *k = take_random(&x, nk, 2),
-               *v = take_random(&x, nk, 3);
-    const void *dout = take_random(&x, nq, 4);
-    void *o = take(&x, NULL, (uint64_t)nq * 2);
+               *v = take_random(&x, nv, 3);
+    const void *dout = take_random(&x, no, 4);
+    void *o = take(&x, NULL, (uint64_t)no * 2);
     float *lse = take(&x, NULL, (uint64_t)(n.b * n.s * n.a) * 4);
 
     g = take(&x, NULL, bytes);
@@ -108,7 +116,7 @@ static int look(void **state)
 static void check(void **state, const d9d_attention_dims *n)
 {
     static const char *const less[] = {"1", "3"};
-    const size_t bytes = (size_t)(q_size(n) + 2 * k_size(n)) * 2;
+    const size_t bytes = (size_t)(q_size(n) + k_size(n) + v_size(n)) * 2;
     void *want;
 
     if (*(const bool *)*state)
@@ -148,6 +156,19 @@ static void whole_rows(void **state)
     check(state, &n);
 }
 
+/* Wider and narrower than keys. */
+static void values(void **state)
+{
+    static const int64_t sizes[][2] = {{192, 128}, {64, 128}, {128, 64}, {136, 224}};
+    d9d_attention_dims n = rows;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        n.d = sizes[i][0];
+        n.dv = sizes[i][1];
+        check(state, &n);
+    }
+}
+
 static void windows(void **state)
 {
     d9d_attention_dims n = rows;
@@ -183,10 +204,8 @@ static void pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_rows),
-        cmocka_unit_test(windows),
-        cmocka_unit_test(documents),
-        cmocka_unit_test(pieces),
+        cmocka_unit_test(whole_rows), cmocka_unit_test(values), cmocka_unit_test(windows),
+        cmocka_unit_test(documents),  cmocka_unit_test(pieces),
     };
 
     return cmocka_run_group_tests(tests, look, NULL);

@@ -311,6 +311,35 @@ static void gradients_of_attention_by_tiles(void **state)
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 4);
 }
 
+/* Values of other features than keys: the GEMMs are as deep as they are, and what no kernel takes
+ * is copied. */
+static void attention_of_other_values(void **state)
+{
+    enum { B = 3, S = 320, KEY = 192, VALUE = 128, PAIRS = B * S * (S + 1) / 2 };
+    d9d_device *dev = *state;
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
+    d9d_attention_dims n = {.t = D9D_BF16,
+                            .b = B,
+                            .s = S,
+                            .z = S,
+                            .a = 2,
+                            .kv = 1,
+                            .d = KEY,
+                            .dv = VALUE,
+                            .causal = true};
+
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_true(t->work[D9D_SIM_ATTENTION].flops == 2.0 * 2 * PAIRS * (KEY + VALUE));
+    assert_int_equal(t->max_scratch, 0);
+    n.d = VALUE;
+    n.dv = KEY;
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_int_equal(t->max_scratch, B * S * 3 * KEY * 2);
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
+    assert_true(t->work[D9D_SIM_ATTENTION_BWD].flops == 2.0 * 2 * PAIRS * (3 * VALUE + 2 * KEY));
+}
+
 static void experts_get_the_same(void **state)
 {
     d9d_device *dev = *state;
@@ -406,13 +435,21 @@ int main(void)
 {
 #define ON(f, chip) cmocka_unit_test_setup_teardown(f, open_##chip, close_any)
     const struct CMUnitTest tests[] = {
-        ON(memory_counts_as_on_a_device, cpu),    ON(large_blocks_are_nowhere, gpu),
-        ON(small_blocks_are_memory, gpu),         cmocka_unit_test(names_of_chips),
-        ON(a_product_takes_its_time, gpu),        ON(a_kernel_takes_at_least_a_launch, gpu),
-        ON(attention_counts_what_is_seen, cpu),   ON(attention_of_chunks, ampere),
-        ON(attention_of_chunks_of_rows, ampere),  ON(attention_of_any_length, ampere),
-        ON(gradients_of_attention_by_tiles, gpu), ON(experts_get_the_same, cpu),
-        ON(groups_count_what_they_move, gpu),     ON(others_say_the_same, gpu),
+        ON(memory_counts_as_on_a_device, cpu),
+        ON(large_blocks_are_nowhere, gpu),
+        ON(small_blocks_are_memory, gpu),
+        cmocka_unit_test(names_of_chips),
+        ON(a_product_takes_its_time, gpu),
+        ON(a_kernel_takes_at_least_a_launch, gpu),
+        ON(attention_counts_what_is_seen, cpu),
+        ON(attention_of_chunks, ampere),
+        ON(attention_of_chunks_of_rows, ampere),
+        ON(attention_of_any_length, ampere),
+        ON(attention_of_other_values, ampere),
+        ON(gradients_of_attention_by_tiles, gpu),
+        ON(experts_get_the_same, cpu),
+        ON(groups_count_what_they_move, gpu),
+        ON(others_say_the_same, gpu),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

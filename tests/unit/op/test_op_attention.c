@@ -74,17 +74,19 @@ static const int32_t prefixes[] = {2, 2, 1, 0, 3, 0}, prefixes_of_pieces[] = {4,
 static const d9d_segment pieces_apart[] = {
     {0, 1, 0, 3}, {1, 1, 4, 1}, {2, 2, 4, 3}, {4, 2, 8, 4}, {6, 2, 8, 6}};
 
-/* Inputs of one case: B, S, Z, A, K, D. */
-#define QKZV(b, s, z, a, k, d)                                                                     \
+/* Inputs of one case: B, S, Z, A, K, D, and DV where values have other features. */
+#define QKZ_DV(b, s, z, a, k, d, dv)                                                               \
     {                                                                                              \
-        FD(b, s, a, d), FD(b, z, k, d), FD(b, z, k, d)                                             \
+        FD(b, s, a, d), FD(b, z, k, d), FD(b, z, k, dv)                                            \
     }
-#define KEPT_Z(b, s, z, a, k, d)                                                                   \
+#define KEPT_DV(b, s, z, a, k, d, dv)                                                              \
     {                                                                                              \
-        b *s *a *d, b *z *k *d, b *z *k *d, b *s *a *d, b *a *s                                    \
+        b *s *a *d, b *z *k *d, b *z *k *dv, b *s *a *dv, b *a *s                                  \
     }
-#define QKV(b, s, a, k, d)  QKZV(b, s, s, a, k, d)
-#define KEPT(b, s, a, k, d) KEPT_Z(b, s, s, a, k, d)
+#define QKZV(b, s, z, a, k, d)   QKZ_DV(b, s, z, a, k, d, d)
+#define KEPT_Z(b, s, z, a, k, d) KEPT_DV(b, s, z, a, k, d, d)
+#define QKV(b, s, a, k, d)       QKZV(b, s, s, a, k, d)
+#define KEPT(b, s, a, k, d)      KEPT_Z(b, s, s, a, k, d)
 
 static void keeps_its_promises(void **state)
 {
@@ -142,6 +144,25 @@ static void keeps_its_promises(void **state)
          .in = QKZV(2, 3, 7, 2, 1, 4),
          .saved = KEPT_Z(2, 3, 7, 2, 1, 4),
          .arg = &causal},
+        {.name = "narrow values",
+         .run = run,
+         .in = QKZ_DV(2, 7, 7, 4, 2, 6, 4),
+         .saved = KEPT_DV(2, 7, 7, 4, 2, 6, 4),
+         .arg = &causal},
+        {.name = "wide values of documents, window, sinks",
+         .run = run,
+         .in = QKZ_DV(2, 6, 6, 4, 2, 3, 7),
+         .param = {FD(4)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
+         .saved = KEPT_DV(2, 6, 6, 4, 2, 3, 7),
+         .tolerance_bf16 = 0.03f,
+         .arg = &window},
+        {.name = "narrow values of pieces, softcap",
+         .run = run,
+         .in = QKZ_DV(2, 4, 8, 4, 2, 5, 3),
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .saved = KEPT_DV(2, 4, 8, 4, 2, 5, 3),
+         .arg = &both},
         {.name = "longer than a block",
          .run = run,
          .in = QKV(1, 70, 2, 1, 8),
@@ -365,7 +386,8 @@ static void refuses(void **state)
             *k = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 3, 8));
     d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 8)),
             *w = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 6));
-    d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(2, 2, 2, 8));
+    d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(2, 2, 2, 8)),
+            *empty = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 0));
     const d9d_op_attention_opts opts = {.scale = 1, .causal = true};
     const d9d_op_attention_opts cut = {.scale = 1,
                                        .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
@@ -408,14 +430,17 @@ static void refuses(void **state)
                    "multiple of key-value heads");
     assert_refused(
         f, d9d_op_attention(f->tape, q, w, w, &opts, &y),
-        "attention: k [2, 3, 2, 6] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], k and "
-        "v [B, Z, K, D]");
+        "attention: k [2, 3, 2, 6] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], k [B, Z, K, D]");
     assert_refused(
         f, d9d_op_attention(f->tape, q, few, few, &opts, &y),
         "attention: k [2, 2, 2, 8] does not fit q [2, 3, 4, 8]: a row must have at least "
         "as many keys as queries");
-    assert_refused(f, d9d_op_attention(f->tape, q, v, w, &opts, &y),
-                   "attention: v [2, 3, 2, 6] does not fit k [2, 3, 2, 8]: shapes must be equal");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, few, &opts, &y),
+                   "attention: v [2, 2, 2, 8] does not fit k [2, 3, 2, 8]: k is [B, Z, K, D], v "
+                   "[B, Z, K, DV]");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, empty, &opts, &y),
+                   "attention: v [2, 3, 2, 0] does not fit k [2, 3, 2, 8]: k is [B, Z, K, D], v "
+                   "[B, Z, K, DV]");
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &cut, &y),
                    "attention: segments [3, 2] does not fit q [2, 3, 4, 8]: segments are [N, 4]");
     d9d_tape_set_dropout_rng(f->tape, &rng);

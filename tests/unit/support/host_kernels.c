@@ -542,40 +542,44 @@ static d9d_attention_dims dims_of(call *c, const d9d_attention_dims *n)
 static d9d_status on_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                                const void *q, const void *k, const void *v)
 {
-    const int64_t rows = n->b * n->s * n->a, nq = rows * n->d, nk = n->b * n->z * n->kv * n->d;
+    const int64_t rows = n->b * n->s * n->a, keys = n->b * n->z * n->kv;
+    const int64_t dv = d9d_attention_dims_resolve(n).dv;
     call c = begin();
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c,
-               c.k->attention->fwd(c.s, &d, out(&c, n->t, o, nq), out(&c, D9D_F32, lse, rows),
-                                   in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk)));
+    return end(&c, c.k->attention->fwd(c.s, &d, out(&c, n->t, o, rows * dv),
+                                       out(&c, D9D_F32, lse, rows), in(&c, n->t, q, rows * n->d),
+                                       in(&c, n->t, k, keys * n->d), in(&c, n->t, v, keys * dv)));
 }
 
 static d9d_status on_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                                    void *dv, const void *dout, const void *q, const void *k,
                                    const void *v, const void *o, const float *lse)
 {
-    const int64_t rows = n->b * n->s * n->a, nq = rows * n->d, nk = n->b * n->z * n->kv * n->d;
+    const int64_t rows = n->b * n->s * n->a, keys = n->b * n->z * n->kv;
+    const int64_t nq = rows * n->d, nk = keys * n->d;
+    const int64_t no = rows * d9d_attention_dims_resolve(n).dv,
+                  nv = keys * d9d_attention_dims_resolve(n).dv;
     call c = begin();
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
     return end(&c, c.k->attention->bwd(
-                       c.s, &d, out(&c, n->t, dq, nq), out(&c, n->t, dk, nk), out(&c, n->t, dv, nk),
-                       in(&c, n->t, dout, nq), in(&c, n->t, q, nq), in(&c, n->t, k, nk),
-                       in(&c, n->t, v, nk), in(&c, n->t, o, nq), floats(&c, lse, rows)));
+                       c.s, &d, out(&c, n->t, dq, nq), out(&c, n->t, dk, nk), out(&c, n->t, dv, nv),
+                       in(&c, n->t, dout, no), in(&c, n->t, q, nq), in(&c, n->t, k, nk),
+                       in(&c, n->t, v, nv), in(&c, n->t, o, no), floats(&c, lse, rows)));
 }
 
 static d9d_status on_attention_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                                     const void *sink)
 {
-    const int64_t rows = n->b * n->s * n->a;
+    const int64_t rows = n->b * n->s * n->a, size = rows * d9d_attention_dims_resolve(n).dv;
     call c = begin();
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->attention->sink(c.s, &d, out(&c, n->t, o, rows * n->d),
+    return end(&c, c.k->attention->sink(c.s, &d, out(&c, n->t, o, size),
                                         out(&c, D9D_F32, lse, rows), in(&c, n->t, sink, n->a)));
 }
 
@@ -583,15 +587,14 @@ static d9d_status on_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims
                                           void *dsink, float beta, const void *dout, const void *o,
                                           const float *lse, const void *sink)
 {
-    const int64_t rows = n->b * n->s * n->a;
+    const int64_t rows = n->b * n->s * n->a, size = rows * d9d_attention_dims_resolve(n).dv;
     call c = begin();
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
     return end(&c, c.k->attention->sink_wgrad(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
-                                              in(&c, n->t, dout, rows * n->d),
-                                              in(&c, n->t, o, rows * n->d), floats(&c, lse, rows),
-                                              in(&c, n->t, sink, n->a)));
+                                              in(&c, n->t, dout, size), in(&c, n->t, o, size),
+                                              floats(&c, lse, rows), in(&c, n->t, sink, n->a)));
 }
 
 static d9d_status on_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n,

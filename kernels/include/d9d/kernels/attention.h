@@ -21,8 +21,9 @@
 extern "C" {
 #endif
 
-/* S queries and Z keys per row; q o [B, S, A, D], k v [B, Z, KV, D], lse [B, A, S] float32.
- * segment.h has drawings of the causal mask, the window, the chunks and the list of segments. */
+/* S queries and Z keys per row; q [B, S, A, D], k [B, Z, KV, D], v [B, Z, KV, DV], o [B, S, A, DV],
+ * lse [B, A, S] float32; a gradient has the shape of its array. segment.h has drawings of the
+ * causal mask, the window, the chunks and the list of segments. */
 enum { D9D_ATTENTION_MAX_CHUNKS = 2 }; /* limit of `chunks` */
 
 /* Dropout of the probabilities, behind the softmax: that of query i and key j of its segment, from
@@ -38,6 +39,7 @@ typedef struct d9d_attention_dropout {
 typedef struct d9d_attention_dims {
     d9d_dtype t;
     int64_t b, s, z, a, kv, d;
+    int64_t dv;           /* features of a value, and of an output; 0: d */
     float scale, softcap; /* score = softcap tanh(scale q.k / softcap); softcap 0: scale q.k */
     bool causal;
     int64_t segments;
@@ -53,6 +55,15 @@ typedef struct d9d_attention_dims {
                                                     each chunk sees */
     d9d_attention_dropout dropout;               /* not with `decode` */
 } d9d_attention_dims;
+
+/* The same with dv set. */
+static inline d9d_attention_dims d9d_attention_dims_resolve(const d9d_attention_dims *n)
+{
+    d9d_attention_dims x = *n;
+
+    x.dv = n->dv > 0 ? n->dv : n->d;
+    return x;
+}
 
 typedef struct d9d_attention_kernels {
     d9d_status (*fwd)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse, const void *q,

@@ -173,15 +173,15 @@ typedef struct d9d_op_norm_rope_opts {
 D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                  const d9d_op_norm_rope_opts *opts, d9d_var **y);
 
-/* Softmax attention of S queries over Z >= S keys in each sequence.  q [B, S, A, D], k
- * v [B, Z, K, D]. A is a multiple of K (grouped-query attention): query head h reads key head h /
- * (A/K).  causal: query i of a sequence sees the keys j <= Z - S + i.  segments (varlen) is NULL
- * or [N, 4] int32, a list of d9d_segment: which queries see which keys, for packed documents and
- * context-parallel chunks; d9d/kernels/segment.h has drawings.  Scores and statistics are float32.
- * y [B, S, A, D].
+/* Softmax attention of S queries over Z >= S keys in each sequence.  q [B, S, A, D],
+ * k [B, Z, K, D], v [B, Z, K, DV]. A is a multiple of K (grouped-query attention): query head h
+ * reads key head h / (A/K).  causal: query i of a sequence sees the keys j <= Z - S + i.  segments
+ * (varlen) is NULL or [N, 4] int32, a list of d9d_segment: which queries see which keys, for packed
+ * documents and context-parallel chunks; d9d/kernels/segment.h has drawings.  Scores and statistics
+ * are float32. y [B, S, A, DV].
  *
- * Context parallelism: over several ranks of `cp`, k and v are [B, S, K, D], this rank's chunks of
- * each sequence, and Z is S times the ranks.  Keys and values are gathered in forward and again in
+ * Context parallelism: over several ranks of `cp`, k and v have S rows, this rank's chunks of each
+ * sequence, and Z is S times the ranks.  Keys and values are gathered in forward and again in
  * backward, so that no rank stores those of all.  The segments then describe chunks
  * (d9d/data/loader/cp_slice.h).  Collective over cp, as d9d_op_cp_gather().
  *
