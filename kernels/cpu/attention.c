@@ -232,7 +232,7 @@ static int64_t query_blocks_list(const d9d_attention_dims *n, query_block *out)
 d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *dims, void *o, float *lse,
                              const void *q, const void *k, const void *v)
 {
-    const d9d_attention_dims all = d9d_attention_dims_resolve(dims), *n = &all;
+    const d9d_attention_dims resolved = d9d_attention_dims_resolve(dims), *n = &resolved;
     int64_t floats = scratch_floats(n), keys, max_blocks, count;
     float *scratch = NULL;
     query_block *blocks = NULL;

@@ -231,7 +231,7 @@ d9d_status d9d_ref_attention_bwd(d9d_stream s, const d9d_attention_dims *dims, v
                                  void *dv, const void *dout, const void *q, const void *k,
                                  const void *v, const void *o, const float *lse)
 {
-    const d9d_attention_dims all = d9d_attention_dims_resolve(dims), *n = &all;
+    const d9d_attention_dims resolved = d9d_attention_dims_resolve(dims), *n = &resolved;
     const attention_bwd_args g = {.n = n,
                                   .dq = dq,
                                   .dk = dk,

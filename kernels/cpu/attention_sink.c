@@ -24,7 +24,7 @@ static float sink_load(const d9d_attention_dims *n, const void *sink, int64_t h)
 d9d_status d9d_ref_attention_sink(d9d_stream s, const d9d_attention_dims *dims, void *o, float *lse,
                                   const void *sink)
 {
-    const d9d_attention_dims all = d9d_attention_dims_resolve(dims), *n = &all;
+    const d9d_attention_dims resolved = d9d_attention_dims_resolve(dims), *n = &resolved;
     const int64_t rows = n->b * n->s * n->a;
 
     (void)s;
@@ -71,7 +71,7 @@ d9d_status d9d_ref_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *
                                         void *dsink, float beta, const void *dout, const void *o,
                                         const float *lse, const void *sink)
 {
-    const d9d_attention_dims all = d9d_attention_dims_resolve(dims), *n = &all;
+    const d9d_attention_dims resolved = d9d_attention_dims_resolve(dims), *n = &resolved;
 
     (void)s;
     D9D_TRY(d9di_args_check_float("attention_sink_wgrad", n->t));

@@ -258,6 +258,8 @@ template <class L> struct consumer_warpgroup {
         for (int from = 0; from < (N + 31) / 32; from += L::OUT_SLABS) {
             const int chunks = min(features / 8 - from * 8, L::OUT_SLABS * 8); /* of 16 bytes */
 
+            if (chunks <= 0) /* features of the tile that the head has not */
+                break;
             named_barrier_sync(1 + group, GROUP); /* the previous chunk has been read */
 #pragma unroll
             for (int j = from * 4; j < N / 8 && j < (from + L::OUT_SLABS) * 4; j++) {

@@ -1291,8 +1291,9 @@ static void test_heads(void **state)
 /* Values narrower and wider than keys, for each kernel that has sizes of its own. */
 static void test_values(void **state)
 {
-    static const int64_t sizes[][2] = {{192, 128}, {64, 128}, {128, 64},  {96, 8},  {176, 120},
-                                       {136, 192}, {72, 200}, {256, 128}, {64, 20}, {264, 40}};
+    static const int64_t sizes[][2] = {{192, 128}, {64, 128},  {128, 64}, {96, 8},
+                                       {176, 120}, {136, 192}, {72, 200}, {136, 224},
+                                       {256, 128}, {64, 20},   {264, 40}};
     int wrong = 0;
 
     (void)state;
