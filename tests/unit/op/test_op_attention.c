@@ -144,25 +144,6 @@ static void keeps_its_promises(void **state)
          .in = QKZV(2, 3, 7, 2, 1, 4),
          .saved = KEPT_Z(2, 3, 7, 2, 1, 4),
          .arg = &causal},
-        {.name = "narrow values",
-         .run = run,
-         .in = QKZ_DV(2, 7, 7, 4, 2, 6, 4),
-         .saved = KEPT_DV(2, 7, 7, 4, 2, 6, 4),
-         .arg = &causal},
-        {.name = "wide values of documents, window, sinks",
-         .run = run,
-         .in = QKZ_DV(2, 6, 6, 4, 2, 3, 7),
-         .param = {FD(4)},
-         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
-         .saved = KEPT_DV(2, 6, 6, 4, 2, 3, 7),
-         .tolerance_bf16 = 0.03f,
-         .arg = &window},
-        {.name = "narrow values of pieces, softcap",
-         .run = run,
-         .in = QKZ_DV(2, 4, 8, 4, 2, 5, 3),
-         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
-         .saved = KEPT_DV(2, 4, 8, 4, 2, 5, 3),
-         .arg = &both},
         {.name = "longer than a block",
          .run = run,
          .in = QKV(1, 70, 2, 1, 8),
@@ -264,6 +245,38 @@ static void keeps_its_promises_with_dropout(void **state)
          .constant = {{D9D_I64, D9D_SHAPE(12), tokens}, {D9D_I32, D9D_SHAPE(6, 4), documents}},
          .saved = KEPT(2, 6, 4, 2, 5),
          .arg = &all_of_it},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
+/* Values of other features than keys. */
+static void values_keep_them(void **state)
+{
+    static const attention_arg causal = {0.4f, true, 0, 0}, window = {0.4f, true, 3, 0};
+    static const attention_arg both = {1.0f, false, 3, 1.5f};
+    static const fd_case cases[] = {
+        {.name = "narrow values",
+         .run = run,
+         .in = QKZ_DV(2, 7, 7, 4, 2, 6, 4),
+         .saved = KEPT_DV(2, 7, 7, 4, 2, 6, 4),
+         .arg = &causal},
+        {.name = "wide values of documents, window, sinks",
+         .run = run,
+         .in = QKZ_DV(2, 6, 6, 4, 2, 3, 7),
+         .param = {FD(4)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
+         .saved = KEPT_DV(2, 6, 6, 4, 2, 3, 7),
+         .tolerance_bf16 = 0.03f,
+         .arg = &window},
+        {.name = "narrow values of pieces, softcap",
+         .run = run,
+         .in = QKZ_DV(2, 4, 8, 4, 2, 5, 3),
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .saved = KEPT_DV(2, 4, 8, 4, 2, 5, 3),
+         .arg = &both},
     };
 
     (void)state;
@@ -455,11 +468,9 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_its_promises),
-        cmocka_unit_test(keeps_its_promises_with_dropout),
-        cmocka_unit_test(prefixes_keep_them),
-        op_test(a_cache_is_the_row),
-        op_test(refuses),
+        cmocka_unit_test(keeps_its_promises), cmocka_unit_test(keeps_its_promises_with_dropout),
+        cmocka_unit_test(values_keep_them),   cmocka_unit_test(prefixes_keep_them),
+        op_test(a_cache_is_the_row),          op_test(refuses),
     };
 
     return cmocka_run_group_tests_name("op_attention", tests, NULL, NULL);
