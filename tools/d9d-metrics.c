@@ -189,6 +189,7 @@ int main(int argc, char **argv)
         metrics_spikes,
         metrics_eval,
         metrics_flight,
+        metrics_report,
         {.run = NULL},
     };
     const tool metrics = {
