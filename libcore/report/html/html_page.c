@@ -53,6 +53,14 @@ static bool name_is_shared(const d9d_run_reader_list *r, size_t run)
     return false;
 }
 
+/* True if the record is that of a run directory: a file of another name may lie anywhere. */
+static bool is_run_dir(const d9d_run_reader *r)
+{
+    const char *slash = strrchr(r->path, '/');
+
+    return strcmp(slash != NULL ? slash + 1 : r->path, "metrics.jsonl") == 0;
+}
+
 /* A JSON file of the run directory; NULL if there is none. */
 static d9d_status read_file(d9di_html_page *p, const d9d_run_reader *r, const char *name,
                             json_t **out)
@@ -60,7 +68,8 @@ static d9d_status read_file(d9di_html_page *p, const d9d_run_reader *r, const ch
     const char *path;
 
     D9D_TRY(d9di_run_sources_file_path(&p->arena, r->path, name, &path));
-    return d9d_fs_exists(path) ? d9d_json_read(path, MAX_CONFIG_BYTES, out) : D9D_OK;
+    return is_run_dir(r) && d9d_fs_exists(path) ? d9d_json_read(path, MAX_CONFIG_BYTES, out)
+                                                : D9D_OK;
 }
 
 static d9d_status read_plan(const char *path, json_t **out)
@@ -78,7 +87,7 @@ static d9d_status read_flight(d9di_html_page *p, d9di_html_run *run)
     d9d_flight *f;
 
     D9D_TRY(d9di_run_sources_file_path(&p->arena, run->reader->path, "flight", &path));
-    if (!d9d_fs_is_dir(path) || d9d_flight_open(path, &f) != D9D_OK)
+    if (!is_run_dir(run->reader) || !d9d_fs_is_dir(path) || d9d_flight_open(path, &f) != D9D_OK)
         return D9D_OK;
     if (d9d_flight_diagnose(f, &diagnosis, &sentence) == D9D_OK && sentence.len > 0)
         run->flight = d9d_arena_strdup(&p->arena, sentence.data);
@@ -110,8 +119,8 @@ static d9d_status read_runs(d9di_html_page *p, const d9d_report_html_opts *opts)
     if (p->runs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a page of %zu runs", r->n);
     if (opts->n_plans > 0 && opts->n_plans != r->n)
-        return D9D_FAIL(D9D_ECONFIG, "%zu plans are given for %zu runs; each run needs its own",
-                        opts->n_plans, r->n);
+        return D9D_FAIL(D9D_ECONFIG, "%zu plans are given for %zu run%s; each run needs its own",
+                        opts->n_plans, r->n, r->n == 1 ? "" : "s");
     p->n = r->n;
     for (size_t k = 0; k < r->n; k++) {
         d9di_html_run *run = &p->runs[k];

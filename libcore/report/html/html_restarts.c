@@ -57,6 +57,8 @@ static void put_events(d9di_html_writer *w, const d9d_run_reader *r)
 
     for (size_t i = 0; i < r->n_events; i++)
         rows += r->events[i].kind != D9D_RUN_READER_SAVE;
+    if (rows == 0)
+        return;
     left_out = rows > MAX_EVENTS ? rows - MAX_EVENTS : 0;
     if (left_out > 0)
         d9di_html_put(w, "<p>The first %zu restarts and ends are left out.</p>\n", left_out);
@@ -124,8 +126,7 @@ void d9di_html_write_restarts(d9di_html_page *p)
             d9di_html_text(&p->w, run->flight);
             d9di_html_put(&p->w, ".</p>\n");
         }
-        if (run->reader->n_events > 0)
-            put_events(&p->w, run->reader);
+        put_events(&p->w, run->reader);
         put_saves(&p->w, run->reader);
     }
 }

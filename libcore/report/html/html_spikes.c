@@ -34,10 +34,22 @@ static void put_document(d9di_html_writer *w, const json_t *x)
     d9di_html_put(w, "</li>\n");
 }
 
-static void put_spike(d9di_html_writer *w, const json_t *x)
+static void put_documents(d9di_html_writer *w, const json_t *documents)
 {
-    const json_t *documents = json_object_get(x, "documents");
     const size_t n = json_array_size(documents);
+
+    d9di_html_put(w, "<td>");
+    if (n > 0)
+        d9di_html_put(w, "<ol class=\"documents\">\n");
+    for (size_t i = 0; i < n && i < MAX_DOCUMENTS; i++)
+        put_document(w, json_array_get(documents, i));
+    if (n > 0)
+        d9di_html_put(w, "</ol>");
+    d9di_html_put(w, "</td>");
+}
+
+static void put_spike(d9di_html_writer *w, const json_t *x, bool with_documents)
+{
     char text[D9DI_HTML_VALUE_SIZE];
 
     d9di_html_row_begin(w, d9di_html_format(d9di_html_member(x, "step"), D9DI_HTML_STEP, text));
@@ -47,14 +59,8 @@ static void put_spike(d9di_html_writer *w, const json_t *x)
         d9di_html_value(w, d9di_html_member(x, "value"), D9DI_HTML_NUMBER);
     d9di_html_value(w, d9di_html_member(x, "usual"), D9DI_HTML_NUMBER);
     d9di_html_value(w, d9di_html_member(x, "deviations"), D9DI_HTML_NUMBER);
-    d9di_html_put(w, "<td>");
-    if (n > 0)
-        d9di_html_put(w, "<ol class=\"documents\">\n");
-    for (size_t i = 0; i < n && i < MAX_DOCUMENTS; i++)
-        put_document(w, json_array_get(documents, i));
-    if (n > 0)
-        d9di_html_put(w, "</ol>");
-    d9di_html_put(w, "</td>");
+    if (with_documents)
+        put_documents(w, json_object_get(x, "documents"));
     d9di_html_row_end(w);
 }
 
@@ -72,19 +78,32 @@ static bool is_left_out(const json_t *list, size_t at)
     return isnan(d) ? at >= MAX_SPIKES : higher >= MAX_SPIKES;
 }
 
+static bool has_documents(const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_object_get(json_array_get(list, i), "documents") != NULL)
+            return true;
+    return false;
+}
+
 static void put_spikes(d9di_html_writer *w, const json_t *list)
 {
-    static const char *const heads[] = {
-        "step", "loss", "usual", "deviations", "documents that raised it most", NULL};
     const size_t n = json_array_size(list);
+    const bool with_documents = has_documents(list);
+    const char *const heads[] = {"step",
+                                 "loss",
+                                 "usual",
+                                 "deviations",
+                                 with_documents ? "documents that raised it most" : NULL,
+                                 NULL};
 
-    d9di_html_put(w, "<p>%zu step%s of which the loss stands out.%s</p>\n", n, n == 1 ? "" : "s",
+    d9di_html_put(w, "<p>The loss of %zu step%s stands out.%s</p>\n", n, n == 1 ? "" : "s",
                   n > MAX_SPIKES ? " The highest of them:" : "");
     d9di_html_table_begin(w, "Spikes of the loss");
     d9di_html_table_heads(w, heads);
     for (size_t i = 0; i < n && w->st == D9D_OK; i++)
         if (n <= MAX_SPIKES || !is_left_out(list, i))
-            put_spike(w, json_array_get(list, i));
+            put_spike(w, json_array_get(list, i), with_documents);
     d9di_html_table_end(w);
 }
 

@@ -276,7 +276,7 @@
             if (!xs.length) return;
             let i = nearest(xs, x === null ? Infinity : x);
             while (x === null && i > 0 && s.mean[i] === null) i--;
-            html("span", { className: "key s" + s.run % 8 }, chart.readout);
+            html("span", { className: "key s" + s.run % 8 + (s.evaluation ? " evaluation" : "") }, chart.readout);
             html("span", { textContent: nameOf(s) + " " }, chart.readout);
             html("b", { textContent: describe(chart, s, i) + "  " }, chart.readout);
         });
