@@ -3,12 +3,11 @@
 #include "metrics_commands.h"
 
 struct report_opts {
-    const char *out;
-    tool_list plans;
+    tool_list out, plans;
 };
 
 static const tool_option options[] = {
-    TOOL_OPT(struct report_opts, out, STRING, "out", 'o', "FILE", "write the page to FILE",
+    TOOL_OPT(struct report_opts, out, LIST, "out", 'o', "FILE", "write the page to FILE",
              .required = true),
     TOOL_OPT(struct report_opts, plans, COMMAS, "plan", 'p', "PLAN.json,...",
              "what d9d-train --plan --json had said, one file for each run"),
@@ -21,10 +20,13 @@ static d9d_status run_report(tool_run *r, const void *given)
     d9d_run_reader_list runs;
     d9d_status st;
 
+    if (o->out.n > 1)
+        return D9D_FAIL(D9D_ECONFIG, "--out: %zu files are given, and one page is written",
+                        o->out.n);
     D9D_TRY(d9d_run_reader_list_open(r->args, (size_t)r->n_args, r->log, &runs));
-    st = d9d_report_write_html(&runs, &opts, o->out);
+    st = d9d_report_write_html(&runs, &opts, o->out.item[0]);
     if (st == D9D_OK)
-        d9d_log_info(r->log, "wrote %s", o->out);
+        d9d_log_info(r->log, "wrote %s", o->out.item[0]);
     d9d_run_reader_list_close(&runs);
     return st;
 }

@@ -44,7 +44,7 @@ add_pipeline() { # DIR
 }
 
 # The page as text: tags are blanks, blanks are one.
-words() { sed -e '/<script/,$d' -e 's/<[^>]*>/ /g' "$1" | tr -s ' \n' ' '; }
+words() { sed -e '1,/<body>/d' -e '/<script/,$d' -e 's/<[^>]*>/ /g' "$1" | tr -s ' \n' ' '; }
 has_words() { # PAGE WORDS...
     local page=$1 text w
     text=$(words "$page")
@@ -62,8 +62,8 @@ sections() { grep -oE '<section id="[a-z]+"' "$1" | cut -d'"' -f2 | xargs; }
     assert_equal "$(sections a.html)" "summary losses spikes speed time optimisation experts memory energy pipeline restarts configuration"
     has_words a.html "description a try" "step 40" "last loss 2.2" "MFU (median) 40.0 %" "device memory, highest 1 GiB" \
         "last valid/loss 3 at step 40" "best valid/f1 0.5 at step 30" \
-        "30 40 2.3" "sample 17, document 2 of gone, train: 9 tokens, loss 90; the step without it 31.8182" \
-        "computing steps, without the next two 19.6 s" "waiting for data of the steps, data_ms 200 ms" \
+        "30 40 2.533 118.5 sample 17, document 2 of gone, train: 9 tokens, loss 90; the step without it 31.8182" \
+        "computing steps, without the next two 19.8 s" "waiting for data of the steps, data_ms 200 ms" "pipeline bubble of the steps, the mean over ranks 18 ms" \
         "evaluations 1.4 s" "saving checkpoints what blocked the training 1.5 s" "steps done again lost at restarts 2.5 s" \
         "0 – – 3 2.8 0 0.4" "Schedule 1f1b, 4 micro-batches of 1 rows, at step 40." "1f1b: 2 ranks, 2 stages, 4 micro-batches, bubble 20.0 %" \
         "restart 20 2026-01-31 12:10:00 UTC was killed: its record has no end; 5 steps (2.5 s) done again" \
@@ -77,11 +77,11 @@ sections() { grep -oE '<section id="[a-z]+"' "$1" | cut -d'"' -f2 | xargs; }
     make_run b 60 0.002
     run -0 --separate-stderr d9d-metrics report -q a b/metrics.jsonl -o ab.html
     [ -z "$stderr" ]
-    has_words ab.html "2 runs compared" "step 40 60" "2 of 5 keys differ" "optimizer.lr 0.001 0.002" "trainer.run.steps 40 60"
+    has_words ab.html "2 runs compared" "step 40 60" "3 of 6 keys differ" "optimizer.lr 0.001 0.002" "trainer.run.steps 40 60"
     # Runs of one name are told apart by their paths.
     mkdir other && cp -r a other/a
     d9d-metrics report -q a other/a -o aa.html
-    has_words aa.html "a/metrics.jsonl other/a/metrics.jsonl" "0 of 5 keys differ"
+    has_words aa.html "a/metrics.jsonl other/a/metrics.jsonl" "0 of 6 keys differ"
 }
 
 @test "the page is well-formed, whole and the same every time" {
@@ -102,7 +102,7 @@ sections() { grep -oE '<section id="[a-z]+"' "$1" | cut -d'"' -f2 | xargs; }
     jq=$(sed 's/"/\\"/g' <<<"$evil")
     echo "{\"evaluation\": \"$jq\", \"step\": 40, \"$jq/loss\": 1}" >>a/metrics.jsonl
     echo "{\"description\": \"$jq\"}" >a/manifest.json
-    echo "{\"$jq\": \"$jq\"}" >a/config.json
+    echo "{\"$jq\": \"$jq\", \"data\": {\"dataset\": \"$jq\", \"split\": \"train\"}}" >a/config.json
     d9d-metrics report -q a -o a.html
     run ! grep -q '<script>alert' a.html
     [ "$(grep -o '</script>' a.html | wc -l)" = 2 ]
@@ -144,7 +144,7 @@ refuse() {
     refuse 2 '--out FILE is needed' a
     refuse 2 'expected RUN..., got 0 operands' -o b.html
     refuse 2 'gone/b.html' a -o gone/b.html
-    refuse 2 '--out' a -o b.html -o c.html
+    refuse 2 '--out: 2 files are given, and one page is written' a -o b.html -o c.html
     [ ! -e c.html ]
     refuse 2 'a/metrics.jsonl' a -o a/metrics.jsonl
     grep -q '"loss"' a/metrics.jsonl
