@@ -69,7 +69,7 @@ sections() { grep -oE '<section id="[a-z]+"' "$1" | cut -d'"' -f2 | xargs; }
         "restart 20 2026-01-31 12:10:00 UTC was killed: its record has no end; 5 steps (2.5 s) done again" \
         "optimizer.lr 0.001"
     grep -q '<figure class="lanes">' a.html
-    [ "$(grep -c '<figure class="chart"' a.html)" = 13 ] || { grep -A1 '<figure class="chart"' a.html; false; }
+    [ "$(grep -c '<figure class="chart"' a.html)" = 14 ] || { grep -A1 '<figure class="chart"' a.html; false; }
 }
 
 @test "two runs side by side, and the keys in which they differ" {
@@ -174,7 +174,7 @@ refuse() {
         --dump-dom "file://$PWD/a.html" >dom 2>log 3>&- </dev/null || { cat log; skip "chromium does not start here"; }
     [ -s dom ] || skip "chromium shows nothing here"
     run ! grep CONSOLE log
-    [ "$(grep -o '<path class="line"[^>]* d="M' dom | wc -l)" -ge 13 ] || { cat log; grep -c 'class="chart"' dom; false; }
+    [ "$(grep -o '<path class="line"[^>]* d="M' dom | wc -l)" -ge 15 ] || { cat log; grep -c 'class="chart"' dom; false; }
     grep -q '<circle class="dot"' dom     # evaluations
     grep -q '<line class="restart"' dom
     grep -q '<path class="spike"' dom
