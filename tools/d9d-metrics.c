@@ -1,7 +1,6 @@
 /* d9d-metrics - tables, curves and exports of training runs. */
 #include <stdio.h>
 
-#include "d9d/base/fs.h"
 #include "d9d/report/report.h"
 #include "metrics_commands.h"
 

@@ -99,7 +99,7 @@ sections() { grep -oE '<section id="[a-z]+"' "$1" | cut -d'"' -f2 | xargs; }
 @test "what a run says stays text" {
     evil=$'</script><script>alert(1)</script>"\''
     make_run a 40
-    jq=$(sed 's/"/\\"/g' <<<"$evil")
+    jq=${evil//\"/\\\"}
     echo "{\"evaluation\": \"$jq\", \"step\": 40, \"$jq/loss\": 1}" >>a/metrics.jsonl
     echo "{\"description\": \"$jq\"}" >a/manifest.json
     echo "{\"$jq\": \"$jq\", \"data\": {\"dataset\": \"$jq\", \"split\": \"train\"}}" >a/config.json
