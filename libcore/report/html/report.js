@@ -71,6 +71,10 @@
         if (log && hi / lo >= 10) {
             const every = Math.ceil(Math.log10(hi / lo) / n);
             for (let e = Math.ceil(Math.log10(lo) - 1e-9); e <= Math.log10(hi) + 1e-9; e += every) out.push(Math.pow(10, e));
+            if (out.length < 3) [2, 5].forEach(function (m) {
+                for (let e = Math.floor(Math.log10(lo)); m * Math.pow(10, e) <= hi; e++)
+                    if (m * Math.pow(10, e) >= lo) out.push(m * Math.pow(10, e));
+            });
             return out;
         }
         const raw = (hi - lo) / n, power = Math.pow(10, Math.floor(Math.log10(raw)));
