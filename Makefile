@@ -111,7 +111,10 @@ BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 HELP_SRC  := $(wildcard tests/unit/support/*.c)
 DRIVE_SRC := $(wildcard tests/*/*_driver.c)
 
-CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o)
+# Text that the library holds: libcore/report/html/report.css is the string d9di_report_css.
+EMBEDDED  := $(wildcard libcore/*/*/*.css libcore/*/*/*.js)
+
+CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o) $(EMBEDDED:%=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)
 TOOLS     := $(TOOL_SRC:tools/%.c=$B/bin/%)
 TESTS     := $(TEST_SRC:%.c=$B/%)
@@ -163,6 +166,14 @@ $B/kernels/%.o: kernels/%.c $B/flags
 $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(ALL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
+
+$(EMBEDDED:%=$B/%.c): $B/%.c: %
+	@mkdir -p $(@D)
+	$(call Q,TEXT){ echo 'extern const char d9di_$(subst .,_,$(<F))[];' && echo 'const char d9di_$(subst .,_,$(<F))[] = {' && \
+	    od -An -v -td1 $< | sed 's/[0-9][0-9]*/&,/g' && echo '0};'; } >$@
+
+$(EMBEDDED:%=$B/%.o): $B/%.o: $B/%.c $B/flags
+	$(call Q,CC)$(CC) $(ALL_C) -c -o $@ $<
 
 # Loops over every element of a checkpoint.
 $(addprefix $B/libcore/ckpt/,mapper/strided.o mapper/dtype_convert.o quant/dequant_fp8.o \

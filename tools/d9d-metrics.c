@@ -1,7 +1,6 @@
 /* d9d-metrics - tables, curves and exports of training runs. */
 #include <stdio.h>
 
-#include "d9d/base/fs.h"
 #include "d9d/report/report.h"
 #include "metrics_commands.h"
 
@@ -189,6 +188,7 @@ int main(int argc, char **argv)
         metrics_spikes,
         metrics_eval,
         metrics_flight,
+        metrics_report,
         {.run = NULL},
     };
     const tool metrics = {

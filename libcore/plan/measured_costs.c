@@ -2,23 +2,7 @@
 #include "plan/measured_costs.h"
 
 #include "d9d/base/json.h"
-#include "d9d/base/median.h"
-#include "d9d/report/run_reader.h"
-
-/* A stage's median over the pipeline lines that have the key, in milliseconds. */
-static double median_stage_ms(const d9d_run_reader *r, const char *key, size_t stage)
-{
-    double v[D9D_RUN_READER_PIPELINES_MAX];
-    size_t n = 0;
-
-    for (size_t i = 0; i < r->n_pipelines; i++) {
-        const json_t *x = json_array_get(json_object_get(r->pipeline[i], key), stage);
-
-        if (json_is_number(x))
-            v[n++] = json_number_value(x);
-    }
-    return n > 0 ? d9d_median(v, n) : 0;
-}
+#include "d9d/report/report.h"
 
 static d9d_status check_run(const d9d_run_reader *r, const d9d_plan *p, size_t stages)
 {
@@ -47,11 +31,7 @@ d9d_status d9di_measured_costs_apply(const char *run, d9d_plan *p)
     D9D_TRY(d9d_run_reader_open(run, NULL, &r));
     st = check_run(r, p, stages);
     for (size_t s = 0; s < stages && st == D9D_OK; s++)
-        p->stage_costs[s] = (d9d_stage_costs){
-            .forward = 1e-3 * median_stage_ms(r, "forward_ms", s),
-            .dgrad = 1e-3 * median_stage_ms(r, "dgrad_ms", s),
-            .wgrad = 1e-3 * median_stage_ms(r, "wgrad_ms", s),
-        };
+        p->stage_costs[s] = d9d_report_stage_costs(r, s);
     d9d_run_reader_close(r);
     return st;
 }

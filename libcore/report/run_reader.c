@@ -16,11 +16,13 @@ enum { LINE_MAX_BYTES = 1 << 20, READ_BYTES = 4 << 20 };
 
 struct d9di_run_reader_state {
     const d9d_log *log;
-    uint64_t offset;          /* where the first unread line begins */
-    uint64_t line;            /* its number, from 1 */
-    size_t cap;               /* records allocated */
-    int64_t from;             /* the step of the record before, to weight its time */
-    double time;              /* of the last record or restart */
+    uint64_t offset; /* where the first unread line begins */
+    uint64_t line;   /* its number, from 1 */
+    size_t cap;      /* records allocated */
+    int64_t from;    /* the step of the record before, to weight its time */
+    double time;     /* of the last record or restart */
+    size_t events_cap;
+    size_t n_details;         /* columns of training keys that have a slash */
     bool columns_full_logged; /* logged once */
     uint64_t n_parsed;        /* lines that were valid */
     uint64_t n_logged;        /* damaged lines that were logged already, */
@@ -73,17 +75,21 @@ static d9d_run_reader_column *find_column(const d9d_run_reader *r, const char *k
 }
 
 /* A new column is NaN in all existing records. */
-static d9d_status add_column(d9d_run_reader *r, const char *key)
+static d9d_status add_column(d9d_run_reader *r, const char *key, uint32_t source)
 {
+    const bool detail = source == D9D_RUN_READER_TRAINING && strchr(key, '/') != NULL;
     d9d_run_reader_column c = {.name = NULL};
 
-    if (r->n_columns == D9D_RUN_READER_COLUMNS_MAX) {
+    if (r->n_columns == D9D_RUN_READER_COLUMNS_MAX ||
+        (detail && r->reader->n_details == D9D_RUN_READER_DETAILS_MAX)) {
         if (!r->reader->columns_full_logged)
-            d9d_log_warn(r->reader->log, "%s: more than %d keys; \"%.60s\" is left out", r->path,
-                         D9D_RUN_READER_COLUMNS_MAX, key);
+            d9d_log_warn(r->reader->log, "%s: more than %d %s; \"%.60s\" is left out", r->path,
+                         detail ? D9D_RUN_READER_DETAILS_MAX : D9D_RUN_READER_COLUMNS_MAX,
+                         detail ? "keys of layers, experts or classes" : "keys", key);
         r->reader->columns_full_logged = true;
         return D9D_OK;
     }
+    r->reader->n_details += detail;
     c.name = strdup(key);
     if (c.name == NULL || !resize_array(&c.values, r->reader->cap, sizeof(double)) ||
         !resize_array(&r->columns, r->n_columns + 1, sizeof(c))) {
@@ -104,16 +110,29 @@ static d9d_status fail_line(const d9d_run_reader *r, const char *reason)
     return D9D_FAIL(D9D_EFORMAT, "%s: line %" PRIu64 ": %s", r->path, r->reader->line, reason);
 }
 
-static void truncate_after_step(d9d_run_reader *r, int64_t step)
+/* Discards records.  *discarded and *seconds, which may be NULL, get the number of training steps
+ * among them and what these took. */
+static void truncate_after_step(d9d_run_reader *r, int64_t step, int64_t *discarded,
+                                double *seconds)
 {
-    while (r->n > 0 && r->step[r->n - 1] > step)
-        r->n--;
+    const double *ms = d9d_run_reader_values(r, "step_ms");
+
+    for (; r->n > 0 && r->step[r->n - 1] > step; r->n--) {
+        const int64_t before = r->n > 1 && r->step[r->n - 2] > step ? r->step[r->n - 2] : step;
+        const int64_t steps = r->step[r->n - 1] - before;
+
+        if (discarded == NULL)
+            continue;
+        *discarded += steps;
+        if (ms != NULL && isfinite(ms[r->n - 1]))
+            *seconds += 1e-3 * ms[r->n - 1] * (double)steps;
+    }
     r->first_changed = r->first_changed < r->n ? r->first_changed : r->n;
     r->first_new = r->first_new < r->n ? r->first_new : r->n;
 }
 
-/* "2026-01-31T12:00:00Z" as seconds since 1970. */
-static void parse_time(d9d_run_reader *r, const json_t *obj)
+/* "2026-01-31T12:00:00Z" as seconds since 1970; NaN for a line without it. */
+static double parse_time(const json_t *obj)
 {
     const char *text = json_string_value(json_object_get(obj, "time"));
     struct tm tm = {0};
@@ -123,23 +142,60 @@ static void parse_time(d9d_run_reader *r, const json_t *obj)
         sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d%c", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour,
                &tm.tm_min, &tm.tm_sec, &z) != 7 ||
         z != 'Z')
-        return;
+        return (double)NAN;
     tm.tm_year -= 1900;
     tm.tm_mon--;
-    r->reader->time = (double)timegm(&tm);
+    return (double)timegm(&tm);
+}
+
+static void advance_clock(d9d_run_reader *r, const json_t *obj)
+{
+    const double time = parse_time(obj);
+
+    if (!isnan(time))
+        r->reader->time = time;
+}
+
+static double number_of(const json_t *obj, const char *key)
+{
+    const json_t *v = json_object_get(obj, key);
+
+    return json_is_number(v) ? json_number_value(v) : (double)NAN;
+}
+
+/* Appends the event of a line; `step_key` has its step. */
+static d9d_status push_event(d9d_run_reader *r, const json_t *obj, d9d_run_reader_event_kind kind,
+                             const char *step_key)
+{
+    const json_t *step = json_object_get(obj, step_key);
+    const char *word = json_string_value(json_object_get(obj, "end"));
+    d9d_run_reader_event e = {.kind = kind,
+                              .step = json_is_integer(step) ? json_integer_value(step) : -1,
+                              .time = parse_time(obj),
+                              .blocked_ms = number_of(obj, "blocked_ms"),
+                              .total_ms = number_of(obj, "total_ms")};
+
+    (void)snprintf(e.word, sizeof(e.word), "%s", word != NULL ? word : "done");
+    if (d9d_vec_grow((void **)&r->events, &r->reader->events_cap, r->n_events, 1, sizeof(e)) !=
+        D9D_OK)
+        return D9D_ENOMEM;
+    r->events[r->n_events++] = e;
+    return D9D_OK;
 }
 
 static d9d_status parse_restart(d9d_run_reader *r, const json_t *obj)
 {
-    const json_t *step = json_object_get(obj, "step");
+    d9d_run_reader_event *e;
 
     r->restarts++;
     free(r->end);
     r->end = NULL;
-    parse_time(r, obj);
-    if (json_is_integer(step) && json_integer_value(step) >= 0) {
-        truncate_after_step(r, json_integer_value(step));
-        r->reader->from = json_integer_value(step);
+    advance_clock(r, obj);
+    D9D_TRY(push_event(r, obj, D9D_RUN_READER_RESTART, "step"));
+    e = &r->events[r->n_events - 1];
+    if (e->step >= 0) {
+        truncate_after_step(r, e->step, &e->discarded, &e->discarded_s);
+        r->reader->from = e->step;
     }
     return D9D_OK;
 }
@@ -150,7 +206,7 @@ static d9d_status parse_end(d9d_run_reader *r, const json_t *obj)
 
     free(r->end);
     r->end = strdup(word != NULL ? word : "done");
-    return r->end != NULL ? D9D_OK : fail_no_memory(r);
+    return r->end != NULL ? push_event(r, obj, D9D_RUN_READER_END, "step") : fail_no_memory(r);
 }
 
 static bool is_event_key(const char *key)
@@ -183,7 +239,7 @@ static d9d_status parse_values(d9d_run_reader *r, json_t *obj, size_t at, uint32
         if (is_event_key(key) || !(json_is_number(v) || json_is_null(v)))
             continue;
         if (find_column(r, key) == NULL)
-            D9D_TRY(add_column(r, key));
+            D9D_TRY(add_column(r, key, source));
         c = find_column(r, key);
         if (c == NULL)
             continue;
@@ -192,6 +248,22 @@ static d9d_status parse_values(d9d_run_reader *r, json_t *obj, size_t at, uint32
             c->values[at] = json_number_value(v);
     }
     return D9D_OK;
+}
+
+/* Keeps the newest record with values of layers or experts. */
+static void keep_details(d9d_run_reader *r, json_t *obj)
+{
+    const char *key;
+    json_t *v;
+
+    json_object_foreach(obj, key, v)
+    {
+        if (strchr(key, '/') == NULL)
+            continue;
+        json_decref(r->details);
+        r->details = json_incref(obj);
+        return;
+    }
 }
 
 static d9d_status parse_record(d9d_run_reader *r, json_t *obj)
@@ -209,14 +281,15 @@ static d9d_status parse_record(d9d_run_reader *r, json_t *obj)
                      "%s: line %" PRIu64 ": step %" PRId64 " after step %" PRId64
                      " without a restart; the later record counts",
                      r->path, rd->line, k, r->step[r->n - 1]);
-    truncate_after_step(r, k - 1);
+    truncate_after_step(r, k - 1, NULL, NULL);
     D9D_TRY(record_begin(r));
     D9D_TRY(parse_values(r, obj, r->n, D9D_RUN_READER_TRAINING));
+    keep_details(r, obj);
     r->step[r->n] = k;
     ms = d9d_run_reader_values(r, "step_ms");
     if (ms != NULL && isfinite(ms[r->n]) && k > rd->from)
         rd->time += ms[r->n] * 1e-3 * (double)(k - rd->from);
-    parse_time(r, obj);
+    advance_clock(r, obj);
     rd->from = k;
     r->wall[r->n++] = rd->time;
     return D9D_OK;
@@ -274,7 +347,7 @@ static d9d_status parse_pipeline(d9d_run_reader *r, json_t *obj)
         if (!json_is_number(v))
             continue;
         if (find_column(r, keys[i]) == NULL)
-            D9D_TRY(add_column(r, keys[i]));
+            D9D_TRY(add_column(r, keys[i], D9D_RUN_READER_TRAINING));
         c = find_column(r, keys[i]);
         if (c == NULL)
             continue;
@@ -316,7 +389,7 @@ static d9d_status parse_evaluation(d9d_run_reader *r, json_t *obj)
         return fail_line(r, "an evaluation needs its step, an integer of at least 0");
     k = json_integer_value(step);
     D9D_TRY(evaluation_source(r, name != NULL ? name : "", &source));
-    truncate_after_step(r, k);
+    truncate_after_step(r, k, NULL, NULL);
     if (r->n > 0 && r->step[r->n - 1] == k) {
         r->first_changed = r->first_changed < r->n ? r->first_changed : r->n - 1;
         return parse_values(r, obj, r->n - 1, source);
@@ -346,8 +419,10 @@ static d9d_status parse_line(d9d_run_reader *r, const char *text, size_t n)
         st = parse_end(r, obj);
     else if (json_object_get(obj, "evaluation") != NULL)
         st = parse_evaluation(r, obj);
-    else if (json_object_get(obj, "save") != NULL || json_object_get(obj, "worst") != NULL)
-        st = D9D_OK; /* save and documents lines are not step records */
+    else if (json_object_get(obj, "save") != NULL)
+        st = push_event(r, obj, D9D_RUN_READER_SAVE, "save");
+    else if (json_object_get(obj, "worst") != NULL)
+        st = D9D_OK; /* a documents line is not a step record */
     else if (json_object_get(obj, "pipeline") != NULL)
         st = parse_pipeline(r, obj);
     else
@@ -539,6 +614,8 @@ void d9d_run_reader_close(d9d_run_reader *r)
         json_decref(r->pipeline[i]);
     for (size_t i = 0; i < r->n_evaluations; i++)
         free(r->evaluations[i]);
+    json_decref(r->details);
+    free(r->events);
     free(r->columns);
     free(r->step);
     free(r->wall);

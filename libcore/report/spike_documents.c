@@ -2,6 +2,7 @@
 #include "report/spike_documents.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "d9d/base/fs.h"
 #include "d9d/base/sanitize_text.h"
@@ -20,27 +21,36 @@ void d9di_spike_documents_release(d9di_spike_documents *d)
 
 struct steps_wanted {
     const d9d_run_reader *run;
-    const int64_t *step;
+    const int64_t *step; /* ascending */
     size_t n;
     json_t **line;
 };
+
+static int compare_steps(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
 
 /* A later line for the same step, after a restart, replaces the earlier one. */
 static d9d_status collect_line(void *arg, const d9d_buf *line, int64_t number, bool *enough)
 {
     const struct steps_wanted *w = arg;
     const int64_t step = d9di_line_reader_number_after(line, "{\"documents\": ");
+    const int64_t *found;
+    size_t i;
 
     (void)number;
     (void)enough;
-    for (size_t i = 0; step >= 0 && i < w->n; i++) {
-        if (w->step[i] != step)
-            continue;
-        json_decref(w->line[i]);
-        w->line[i] = NULL;
-        return d9d_json_parse(w->run->path, line->data, line->len, &w->line[i]);
-    }
-    return D9D_OK;
+    found = step >= 0 && w->n > 0 ? bsearch(&step, w->step, w->n, sizeof(*w->step), compare_steps)
+                                  : NULL;
+    if (found == NULL)
+        return D9D_OK;
+    i = (size_t)(found - w->step);
+    json_decref(w->line[i]);
+    w->line[i] = NULL;
+    return d9d_json_parse(w->run->path, line->data, line->len, &w->line[i]);
 }
 
 /* --- evaluating them -------------------------------------------------------------------------- */

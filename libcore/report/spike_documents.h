@@ -10,11 +10,10 @@ typedef struct d9di_spike_documents {
     const d9d_report_spikes_opts *opts;
     d9d_arena arena;
     d9di_run_sources sources;
-} d9di_spike_documents; /* zero-initialise all but `run` and `how` */
+} d9di_spike_documents; /* zero-initialise all but `run` and `opts` */
 
 /* Sets out[i] to the recorded documents of step[i], as JSON in report.h's form; NULL without a
- * record.
- */
+ * record.  Steps ascend. */
 d9d_status d9di_spike_documents_find(d9di_spike_documents *d, const int64_t *step, size_t n,
                                      json_t **out);
 /* Appends them as text. */

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/median.h"
 #include "report/rows.h"
 #include "report/spike_documents.h"
 #include "report/text_table.h"
@@ -16,25 +15,67 @@ typedef struct spike {
 
 typedef D9D_VEC(spike) spikes;
 
-/* The newest values that were no spikes, oldest first, and scratch space to sort them. */
+/* The newest values that were no spikes, oldest first, and the same in ascending order. */
 typedef struct spike_window {
     double *values, *sorted;
     size_t n, capacity;
 } spike_window;
 
-static void window_stats(const spike_window *w, double *median, double *deviation)
+/* The first index in `sorted` whose value is at least v. */
+static size_t window_find(const spike_window *w, double v)
 {
-    memcpy(w->sorted, w->values, w->n * sizeof(double));
-    *median = d9d_median(w->sorted, w->n);
-    for (size_t i = 0; i < w->n; i++)
-        w->sorted[i] = fabs(w->values[i] - *median);
-    *deviation = fmax(1.4826 * d9d_median(w->sorted, w->n), 1e-3 * fabs(*median));
+    size_t lo = 0, hi = w->n;
+
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+
+        if (w->sorted[mid] < v)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static double window_median(const spike_window *w)
+{
+    const size_t half = w->n / 2;
+
+    return w->n % 2 == 1 ? w->sorted[half] : 0.5 * (w->sorted[half - 1] + w->sorted[half]);
+}
+
+/* 1.4826 times the median distance from the median.  Distances ascend to both sides of it, so they
+ * are merged up to the middle one. */
+static double window_deviation(const spike_window *w, double median)
+{
+    size_t hi = window_find(w, median), lo = hi;
+    double before = 0, distance = 0;
+
+    for (size_t k = 0; k <= w->n / 2; k++) {
+        const double left = lo > 0 ? median - w->sorted[lo - 1] : (double)INFINITY;
+        const double right = hi < w->n ? w->sorted[hi] - median : (double)INFINITY;
+
+        before = distance;
+        distance = fmin(left, right);
+        lo -= left <= right;
+        hi += left > right;
+    }
+    return fmax(1.4826 * (w->n % 2 == 1 ? distance : 0.5 * (before + distance)),
+                1e-3 * fabs(median));
 }
 
 static void window_push(spike_window *w, double v)
 {
-    if (w->n == w->capacity)
+    size_t at;
+
+    if (w->n == w->capacity) {
+        at = window_find(w, w->values[0]);
+        memmove(w->sorted + at, w->sorted + at + 1, (w->n - at - 1) * sizeof(double));
         memmove(w->values, w->values + 1, --w->n * sizeof(double));
+    }
+    at = window_find(w, v);
+    memmove(w->sorted + at + 1, w->sorted + at, (w->n - at) * sizeof(double));
+    w->sorted[at] = v;
     w->values[w->n++] = v;
 }
 
@@ -49,7 +90,12 @@ static d9d_status check_record(const d9d_run_reader *r, size_t i, double v,
             window_push(w, v);
         return D9D_OK;
     }
-    window_stats(w, &median, &deviation);
+    median = window_median(w);
+    if (v <= median) {
+        window_push(w, v);
+        return D9D_OK;
+    }
+    deviation = window_deviation(w, median);
     if (isfinite(v) && !(v > median + opts->deviations * deviation)) {
         window_push(w, v);
         return D9D_OK;

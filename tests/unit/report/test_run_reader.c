@@ -250,6 +250,71 @@ static void a_step_that_repeats_counts_once(void **state)
     place_release(&p);
 }
 
+static void events_are_kept_in_order(void **state)
+{
+    struct place p;
+    d9d_run_reader *r;
+
+    (void)state;
+    place_init(&p);
+    append(&p, "{\"step\": 10, \"loss\": 3, \"step_ms\": 100}\n"
+               "{\"save\": 10, \"blocked_ms\": 2.5, \"total_ms\": 900, "
+               "\"time\": \"2026-01-31T12:00:00Z\"}\n"
+               "{\"step\": 20, \"loss\": 3, \"step_ms\": 100}\n"
+               "{\"step\": 30, \"loss\": 3, \"step_ms\": 200}\n"
+               "{\"end\": \"failed\", \"step\": 30}\n"
+               "{\"restart\": 1, \"step\": 15, \"time\": \"2026-01-31T12:00:00Z\"}\n"
+               "{\"save\": 16}\n{\"restart\": 2}\n");
+    r = opened(&p);
+    assert_int_equal(r->n_events, 5);
+    assert_int_equal(r->events[0].kind, D9D_RUN_READER_SAVE);
+    assert_int_equal(r->events[0].step, 10);
+    assert_true(r->events[0].blocked_ms == 2.5 && r->events[0].total_ms == 900);
+    assert_true(r->events[0].time == 1769860800);
+    assert_int_equal(r->events[1].kind, D9D_RUN_READER_END);
+    assert_string_equal(r->events[1].word, "failed");
+    assert_true(isnan(r->events[1].time));
+    assert_int_equal(r->events[2].kind, D9D_RUN_READER_RESTART);
+    assert_int_equal(r->events[2].step, 15);
+    /* Of steps 16 to 20 and 21 to 30. */
+    assert_int_equal(r->events[2].discarded, 15);
+    assert_true(fabs(r->events[2].discarded_s - (5 * 0.1 + 10 * 0.2)) < 1e-9);
+    assert_true(isnan(r->events[3].blocked_ms));
+    assert_int_equal(r->events[4].step, -1);
+    assert_int_equal(r->events[4].discarded, 0);
+    d9d_run_reader_close(r);
+    place_release(&p);
+}
+
+/* However many experts are logged, evaluations have their columns. */
+static void details_leave_columns_to_evaluations(void **state)
+{
+    struct place p;
+    d9d_run_reader *r;
+    d9d_buf line = {0};
+
+    (void)state;
+    place_init(&p);
+    append(&p, "{\"step\": 1, \"loss\": 3, \"expert_load/0/0\": 7}\n");
+    assert_int_equal(d9d_buf_printf(&line, "{\"step\": 2, \"loss\": 3"), D9D_OK);
+    for (int i = 0; i < 200; i++)
+        assert_int_equal(d9d_buf_printf(&line, ", \"expert_load/0/%d\": %d", i, i), D9D_OK);
+    assert_int_equal(d9d_buf_printf(&line, "}\n"), D9D_OK);
+    append(&p, line.data);
+    append(&p, "{\"evaluation\": \"valid\", \"step\": 2, \"valid/loss\": 5}\n"
+               "{\"step\": 3, \"loss\": 2}\n");
+    r = opened(&p);
+    assert_int_equal(r->n_columns, 1 + D9D_RUN_READER_DETAILS_MAX + 1);
+    assert_true(d9d_run_reader_values(r, "valid/loss")[1] == 5);
+    assert_true(d9d_run_reader_values(r, "expert_load/0/0")[1] == 0);
+    assert_null(d9d_run_reader_values(r, "expert_load/0/199"));
+    assert_int_equal(json_integer_value(json_object_get(r->details, "expert_load/0/199")), 199);
+    assert_int_equal(json_integer_value(json_object_get(r->details, "step")), 2);
+    d9d_run_reader_close(r);
+    d9d_buf_release(&line);
+    place_release(&p);
+}
+
 static void runs_compare_at_common_steps(void **state)
 {
     struct place p[2];
@@ -293,6 +358,8 @@ int main(void)
         cmocka_unit_test(a_line_that_is_being_written_waits),
         cmocka_unit_test(a_restart_takes_the_place_of_later_steps),
         cmocka_unit_test(evaluations_stand_with_their_steps),
+        cmocka_unit_test(events_are_kept_in_order),
+        cmocka_unit_test(details_leave_columns_to_evaluations),
         cmocka_unit_test(bad_lines_are_named),
         cmocka_unit_test(lines_without_end_are_refused),
         cmocka_unit_test(a_step_that_repeats_counts_once),

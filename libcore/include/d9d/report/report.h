@@ -7,6 +7,7 @@
 #define D9D_REPORT_REPORT_H
 
 #include "d9d/base/json.h"
+#include "d9d/pipe/timeline.h"
 #include "d9d/plot/chart.h"
 #include "d9d/report/run_reader.h"
 
@@ -95,6 +96,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_spikes(const d9d_run_reader *r,
 D9D_API D9D_MUST_USE d9d_status d9d_report_spikes_json(const d9d_run_reader_list *r,
                                                        const d9d_report_spikes_opts *opts,
                                                        json_t **out);
+
+/* --- pipelines ---------------------------------------------------------------------- */
+
+/* What a stage took for a micro-batch, in seconds: the medians over the newest pipeline lines
+ * (d9d_run_reader.pipeline); 0 if it was not measured. */
+D9D_API d9d_stage_costs d9d_report_stage_costs(const d9d_run_reader *r, size_t stage);
 
 /* --- charts ------------------------------------------------------------------------ */
 

@@ -16,6 +16,10 @@
  * A record holds the values of a training step, of the evaluations at that step, or both.
  * `sources` is a bit mask for each record and each column: bit 0 is training, bit 1 + i is
  * evaluation i.  It tells a value that was logged as null from one that was not logged.
+ *
+ * Values of one layer or expert (training keys with a slash, "expert_load/3/17") take at most half
+ * of the columns, so that evaluations, which come later, have theirs.  The newest record that has
+ * them is kept whole.
  */
 #ifndef D9D_REPORT_RUN_READER_H
 #define D9D_REPORT_RUN_READER_H
@@ -33,6 +37,7 @@ extern "C" {
 #endif
 
 enum { D9D_RUN_READER_COLUMNS_MAX = 64 };   /* further keys are ignored */
+enum { D9D_RUN_READER_DETAILS_MAX = 32 };   /* of these, training keys with a slash */
 enum { D9D_RUN_READER_PIPELINES_MAX = 32 }; /* newest pipeline lines that are kept */
 
 enum {
@@ -45,6 +50,23 @@ typedef struct d9d_run_reader_column {
     double *values;   /* [n] */
     uint32_t sources; /* mask of the sources that logged it */
 } d9d_run_reader_column;
+
+/* What is no record: {"restart"}, {"save"} and {"end"}, in the order of the file. */
+typedef enum d9d_run_reader_event_kind {
+    D9D_RUN_READER_RESTART,
+    D9D_RUN_READER_SAVE,
+    D9D_RUN_READER_END
+} d9d_run_reader_event_kind;
+
+typedef struct d9d_run_reader_event {
+    d9d_run_reader_event_kind kind;
+    int64_t step;                /* -1: the line has none */
+    double time;                 /* seconds since 1970; NaN: the line has none */
+    double blocked_ms, total_ms; /* of a save; NaN: unknown */
+    int64_t discarded;           /* of a restart: training steps that are done again */
+    double discarded_s;          /* the seconds that they took */
+    char word[16];               /* of an end: "done", "saved", "failed" */
+} d9d_run_reader_event;
 
 /* Read only; a poll may move the arrays. */
 typedef struct d9d_run_reader {
@@ -68,6 +90,9 @@ typedef struct d9d_run_reader {
      * `pipeline_ms` are columns too. */
     json_t *pipeline[D9D_RUN_READER_PIPELINES_MAX];
     size_t n_pipelines;
+    json_t *details; /* the newest record with training keys that have a slash; NULL: none */
+    d9d_run_reader_event *events;
+    size_t n_events;
     struct d9di_run_reader_state *reader;
 } d9d_run_reader;
 
