@@ -33,7 +33,7 @@ build lib:libxxhash       xxhash    libxxhash-dev      xxhash-devel       xxhash
 build lib:lmdb            lmdb      liblmdb-dev        lmdb-devel         lmdb-devel       lmdb              lmdb
 part  lib:cairo           cairo     libcairo2-dev      cairo-devel        cairo-devel      cairo             cairo     images are SVG, not PNG or PDF
 part  lib:pmix            pmix      libpmix-dev        pmix-devel         pmix-devel       libpmix-devel     pmix      a job is one task: srun and mpirun cannot start several
-part  font:sans           -         fonts-dejavu-core  dejavu-sans-fonts  dejavu-fonts     font-ttf-dejavu-sans-mono - PNG and PDF have no text
+part  font:font           -         fonts-dejavu-core  dejavu-sans-fonts  dejavu-fonts     font-ttf-dejavu-sans-mono - PNG and PDF have no text
 TABLE
     [ -z "$MPICC" ] || cat <<TABLE
 part  cmd:$MPICC          openmpi   libopenmpi-dev     openmpi-devel      openmpi4-devel   openmpi           openmpi   meshes of several ranks need GPUs
@@ -85,9 +85,9 @@ kinds_of() {
 
 # Does the machine have it?
 have() {
-    kind=${1%%:*} thing=${1#*:}
+    sort=${1%%:*} thing=${1#*:}
     [ "$thing" != CC ] || thing=$CC
-    case $kind in
+    case $sort in
     cc) compiler_is_new "$thing" ;;
     cmd) command -v "$thing" >/dev/null 2>&1 ;;
     lib) pkg-config --exists "$thing" 2>/dev/null ;;
