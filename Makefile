@@ -23,7 +23,8 @@
 #   make certificates    certify every family again, on four ranks, and write families.md anew
 #   make config          what was found on this machine
 #   make site            documents and headers as HTML pages, in build/site (Doxygen)
-#   make install         under PREFIX (/usr/local), staged in DESTDIR; also uninstall
+#   make install         under PREFIX (/usr/local), staged in DESTDIR; LIBDIR=lib64; also uninstall
+#   make installcheck    compare what was installed with its reference log
 #   make clean           remove build/ and build-*/
 #
 #   CC=clang             another compiler       SAN=address,undefined  sanitizers
@@ -48,6 +49,7 @@ endif
 GPU_CHOICE := $(filter-out undefined,$(origin NVCC) $(origin CUDA_ARCH))
 
 PREFIX    ?= /usr/local
+LIBDIR    ?= lib
 B         ?= build
 JOBS      ?= $(shell nproc)
 CUDA_HOME ?= $(or $(CUDA_ROOT),$(EBROOTCUDA),/usr/local/cuda)
@@ -69,7 +71,7 @@ PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb
 CAIRO     := $(shell pkg-config --exists cairo 2>/dev/null && echo cairo)
 CAIRO_CPP := $(if $(CAIRO),-DD9D_CAIRO $(shell pkg-config --cflags cairo))
 PKG_LIBS  := $(shell pkg-config --libs $(PKGS) $(CAIRO) 2>/dev/null)
-RPATHS    := $(patsubst -L%,-Wl$(,)-rpath$(,)%,$(filter -L%,$(PKG_LIBS)))
+RPATHS    := $(if $(filter-out lib,$(LIBDIR)),-Wl$(,)-rpath$(,)'$$ORIGIN/../$(LIBDIR)') $(patsubst -L%,-Wl$(,)-rpath$(,)%,$(filter -L%,$(PKG_LIBS)))
 
 ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp -O2 -g $(CFLAGS)
 ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore -Ikernels \
@@ -161,7 +163,7 @@ endif
 GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
 
 .PHONY: all demo check test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas certificates config site install \
-        uninstall clean help run-demo run-test run-tidy list-tests FORCE
+        installcheck uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -437,27 +439,45 @@ site:
 ROOT = $(if $(filter-out 1,$(words $(DESTDIR)$(PREFIX)))$(filter-out /%,$(firstword $(PREFIX) none)),$(error \
     PREFIX is "$(PREFIX)" and DESTDIR "$(DESTDIR)": an absolute path without blanks is needed),$(DESTDIR)$(PREFIX))
 
+# With the paths of this installation in place of @PREFIX@ and such.
+filled = sed 's|@PREFIX@|$(PREFIX)|g; s|@LIBDIR@|$(LIBDIR)|g; s|@VERSION@|$(VERSION)|g'
+BASH_DIR  := share/bash-completion/completions
+ZSH_DIR   := share/zsh/site-functions
+MODULE_DIR := share/modulefiles/d9d
+
 install: all
-	install -d $(addprefix $(ROOT)/,bin lib/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm share/doc/d9d)
+	install -d $(addprefix $(ROOT)/,bin $(LIBDIR)/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm \
+	    share/d9d/reference share/doc/d9d $(BASH_DIR) $(ZSH_DIR) $(MODULE_DIR))
 	install -m755 $(TOOLS) $(ROOT)/bin
-	install -m755 $(LIB).$(SOVERSION) $(ROOT)/lib
-	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/lib)
-	ln -sf libd9d.so.$(SOVERSION) $(ROOT)/lib/libd9d.so
+	install -m755 $(LIB).$(SOVERSION) $(ROOT)/$(LIBDIR)
+	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/$(LIBDIR))
+	ln -sf libd9d.so.$(SOVERSION) $(ROOT)/$(LIBDIR)/libd9d.so
 	cp -R libcore/include/d9d kernels/include/d9d $(ROOT)/include
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libcore/d9d.pc.in >$(ROOT)/lib/pkgconfig/d9d.pc
+	$(filled) libcore/d9d.pc.in >$(ROOT)/$(LIBDIR)/pkgconfig/d9d.pc
+	$(filled) packaging/modules/d9d.tcl.in >$(ROOT)/$(MODULE_DIR)/$(VERSION)
+	$(filled) packaging/modules/d9d.lua.in >$(ROOT)/$(MODULE_DIR)/$(VERSION).lua
+	set -e; for t in $(notdir $(TOOLS)); do \
+	    $B/bin/$$t --completion-bash >$(ROOT)/$(BASH_DIR)/$$t; $B/bin/$$t --completion-zsh >$(ROOT)/$(ZSH_DIR)/_$$t; done
 	install -m644 $(wildcard tools/man/*.1) $(ROOT)/share/man/man1
 	install -m644 $(wildcard tools/man/*.7) $(ROOT)/share/man/man7
 	install -m644 $(wildcard schemas/*.json) $(ROOT)/share/d9d/schemas
 	install -m755 $(wildcard slurm/*) $(ROOT)/share/d9d/slurm
-	install -m644 README.md NEWS.md LICENSE $(ROOT)/share/doc/d9d
+	install -m644 $(wildcard packaging/reference/*.*) examples/tokenizer/tokenizer.json examples/tokenizer/tokenizer_config.json \
+	    $(ROOT)/share/d9d/reference
+	install -m755 packaging/reference/check $(ROOT)/share/d9d/reference
+	install -m644 README.md NEWS.md SUPPORT.md CITATION.cff LICENSE $(ROOT)/share/doc/d9d
 	cp -R docs $(ROOT)/share/doc/d9d
 	cp -R examples $(ROOT)/share/doc/d9d
-	chmod -R u+rwX,go+rX $(addprefix $(ROOT)/,include/d9d lib/pkgconfig/d9d.pc share/doc/d9d)
+	chmod -R u+rwX,go+rX $(addprefix $(ROOT)/,include/d9d $(LIBDIR)/pkgconfig/d9d.pc share/doc/d9d $(BASH_DIR) $(ZSH_DIR) share/modulefiles)
+
+installcheck:
+	@$(ROOT)/share/d9d/reference/check
 
 uninstall:
 	cd $(ROOT) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1)) \
 	    $(subst /man/,/man/man7/,$(wildcard tools/man/*.7))) \
-	    lib/libd9d.so lib/libd9d.so.$(SOVERSION) lib/libd9d_mpi.so.$(SOVERSION) lib/pkgconfig/d9d.pc include/d9d share/d9d share/doc/d9d
+	    $(addprefix $(LIBDIR)/,libd9d.so libd9d.so.$(SOVERSION) libd9d_mpi.so.$(SOVERSION) pkgconfig/d9d.pc) \
+	    $(TOOLS:$B/bin/%=$(BASH_DIR)/%) $(TOOLS:$B/bin/%=$(ZSH_DIR)/_%) $(MODULE_DIR) include/d9d share/d9d share/doc/d9d
 
 clean:
 	rm -rf build build-*
