@@ -71,7 +71,7 @@ PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb
 CAIRO     := $(shell pkg-config --exists cairo 2>/dev/null && echo cairo)
 CAIRO_CPP := $(if $(CAIRO),-DD9D_CAIRO $(shell pkg-config --cflags cairo))
 PKG_LIBS  := $(shell pkg-config --libs $(PKGS) $(CAIRO) 2>/dev/null)
-RPATHS    := $(if $(filter-out lib,$(LIBDIR)),-Wl$(,)-rpath$(,)'$$ORIGIN/../$(LIBDIR)') $(patsubst -L%,-Wl$(,)-rpath$(,)%,$(filter -L%,$(PKG_LIBS)))
+RPATHS    := $(patsubst -L%,-Wl$(,)-rpath$(,)%,$(filter -L%,$(PKG_LIBS)))
 
 ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp -O2 -g $(CFLAGS)
 ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore -Ikernels \
@@ -224,7 +224,7 @@ $(ARCHIVE): $(CORE_OBJ) $(CUDA_OBJ)
 $(foreach t,$(TOOLS),$(eval $t: $(patsubst %.c,$B/%.o,$(wildcard tools/$(t:$B/bin/d9d-%=%)_*.c))))
 $B/bin/%: $B/tools/%.o $(patsubst %.c,$B/%.o,$(wildcard tools/tool*.c)) $(LIB)
 	@mkdir -p $(@D)
-	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $(filter %.o,$^) -L$B/lib -ld9d -Wl,-rpath,'$$ORIGIN/../lib' $(ALL_LIBS)
+	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $(filter %.o,$^) -L$B/lib -ld9d -Wl,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../lib64' $(ALL_LIBS)
 
 # Tests, fuzz targets, benches and generators link the archive, so they may reach internals.
 $(FUZZERS): $B/%: $B/%.o $B/tests/fuzz/driver.o $(ARCHIVE)
@@ -390,7 +390,7 @@ gpu-pack: all $(GPU_BIN)
 C_ALL     := $(CORE_SRC) $(if $(MPI_SHOW),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c examples/*/*.c tests/*/*.c tests/unit/*/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*/*.cu kernels/cuda/*/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
-SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
+SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* packaging/*/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
 LINT_C    := $(ALL_C) $(ALL_CPP) $(CAIRO_CPP) $(MPI_CPP) -Itests/unit
 TIDY      := $(patsubst %.c,$B/%.tidy,$(CORE_SRC) $(wildcard tools/*.c))
