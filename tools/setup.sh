@@ -254,6 +254,7 @@ found() {
     lib:*) echo "$(pkg-config --modversion "$thing"), $(pkg-config --variable=prefix "$thing")" ;;
     font:*) a_font ;;
     cc:*) echo "$($CC --version 2>&1 | head -n 1), $(command -v "${CC%% *}")" ;;
+    cmd:"$MPICC") echo "$({ $MPICC --showme:version || $MPICC -v; } 2>/dev/null | head -n 1), $(command -v "$MPICC")" ;;
     cmd:*) echo "$(first_line "$thing" --version), $(command -v "$thing")" ;;
     *) echo "found" ;;
     esac
@@ -261,7 +262,10 @@ found() {
 
 # header NAME MACRO...: the version that the macros of a header make, and its path.
 header() {
-    echo "#include <$1>" | $CC $CUDA_CPP -E -dD -x c - 2>/dev/null | awk -v header="$1" -v macros="${*#"$1"}" '
+    name=$1
+    shift
+    # shellcheck disable=SC2086 # several flags
+    echo "#include <$name>" | $CC $CUDA_CPP -E -dD -x c - 2>/dev/null | awk -v header="$name" -v macros="$*" '
         BEGIN { n = split(macros, m, " ") }
         $1 == "#define" { value[$2] = $3 }
         $1 == "#" && $3 ~ "/" header "\"$" && path == "" { path = $3; gsub(/"/, "", path) }
@@ -303,8 +307,12 @@ config() {
     for target in build test; do
         # shellcheck disable=SC2046
         list=$(missing $(kinds_of $target))
-        show "for make $target" "$([ -z "$list" ] && echo "nothing is missing" || printf '%s\n' "$list" | names probe)"
-        [ -z "$list" ] || advise 2>&1
+        if [ -z "$list" ]; then
+            show "for make $target" "nothing is missing"
+        else
+            show "for make $target" "$(printf '%s\n' "$list" | names probe)"
+            advise 2>&1
+        fi
     done
 }
 

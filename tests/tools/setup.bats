@@ -16,10 +16,11 @@ setup() {
     for dir in $(pkg-config --variable pc_path pkg-config | tr : ' '); do
         ls "$dir"/*.pc >/dev/null 2>&1 && ln -sf "$dir"/*.pc pc
     done
-    for name in sh env sed awk grep sort tr head tail cat find uname nproc uniq rm mv touch gcc ld make pkg-config mpicc; do
+    for name in sh env sed awk grep sort tr head tail cat find uname nproc uniq rm mv touch ld make pkg-config mpicc; do
         ln -s "$(command -v $name)" bin
     done
     : >log
+    stand_in gcc "PATH='$PATH' exec gcc \"\$@\"" # which may be ccache's, that searches PATH
     stand_in id 'echo 1000'
 }
 
