@@ -23,7 +23,8 @@
 #   make certificates    certify every family again, on four ranks, and write families.md anew
 #   make config          what was found on this machine
 #   make site            documents and headers as HTML pages, in build/site (Doxygen)
-#   make install         under PREFIX (/usr/local), staged in DESTDIR; also uninstall
+#   make install         under PREFIX (/usr/local), staged in DESTDIR; LIBDIR=lib64; also uninstall
+#   make installcheck    compare what was installed with its reference log
 #   make clean           remove build/ and build-*/
 #
 #   CC=clang             another compiler       SAN=address,undefined  sanitizers
@@ -31,6 +32,8 @@
 #   JOBS=N               tests at a time        NO_INSTALL=1           only name what is missing
 #   CUDA_ARCH="80 90a"   GPUs to build for      NVCC=                  without CUDA
 #   MPICC=PATH           an MPI's compiler      MPICC=                 without MPI
+#   NCCL_HOME=DIR        where NCCL is          CUDNN_HOME=DIR         where cuDNN is
+#   CFLAGS, CPPFLAGS, LDFLAGS, LDLIBS           added to those that the build needs
 #   HANGS=1              kernels that wait for each other for two seconds end with an error
 #
 # Override anything below on the command line or in config.mk.
@@ -42,10 +45,16 @@ ifeq ($(origin CC),default)
 CC        := gcc
 endif
 
+# Whether somebody chose what to build for GPUs.
+GPU_CHOICE := $(filter-out undefined,$(origin NVCC) $(origin CUDA_ARCH))
+
 PREFIX    ?= /usr/local
+LIBDIR    ?= lib
 B         ?= build
 JOBS      ?= $(shell nproc)
-CUDA_HOME ?= /usr/local/cuda
+CUDA_HOME ?= $(or $(CUDA_ROOT),$(EBROOTCUDA),/usr/local/cuda)
+NCCL_HOME ?= $(or $(NCCL_ROOT),$(EBROOTNCCL))
+CUDNN_HOME ?= $(or $(CUDNN_ROOT),$(EBROOTCUDNN))
 NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc))
 NVCC      := $(NVCC)
 JOBS      := $(JOBS)
@@ -56,15 +65,20 @@ SOVERSION := 0
 WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 \
              -Wundef -Wpointer-arith -Wcast-qual -Wwrite-strings
 
-PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb cairo
+# What is needed stands in ALL_*; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS come last and are the user's.
+# Libraries outside the system's folders are found at run time where pkg-config found them.
+PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb
+CAIRO     := $(shell pkg-config --exists cairo 2>/dev/null && echo cairo)
+CAIRO_CPP := $(if $(CAIRO),-DD9D_CAIRO $(shell pkg-config --cflags cairo))
+PKG_LIBS  := $(shell pkg-config --libs $(PKGS) $(CAIRO) 2>/dev/null)
+RPATHS    := $(patsubst -L%,-Wl$(,)-rpath$(,)%,$(filter -L%,$(PKG_LIBS)))
 
-CFLAGS    ?= -O2 -g
-ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp $(CFLAGS)
+ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp -O2 -g $(CFLAGS)
 ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore -Ikernels \
              $(shell pkg-config --cflags $(PKGS) 2>/dev/null) \
              $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix 2>/dev/null)) -DD9D_VERSION='"$(VERSION)"' $(CPPFLAGS)
-LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -ldl -lpthread
-LDFLAGS   += -fopenmp
+ALL_LD    := -fopenmp $(LDFLAGS)
+ALL_LIBS   = $(PKG_LIBS) $(RPATHS) -lm -ldl -lpthread $(CUDA_LIBS) $(LDLIBS)
 
 # MPI is not linked: its one module is loaded when ranks on processors need it.
 MPICC     ?= mpicc
@@ -83,16 +97,22 @@ CUDA_DIR  := $(NVCC:%/bin/nvcc=%)
 CUDA_LIB  := $(firstword $(wildcard $(CUDA_DIR)/lib64 $(CUDA_DIR)/lib))
 CUDA_RT   := $(firstword $(wildcard $(CUDA_LIB)/libcudart_static.a) -lcudart_static)
 CUDA_PTX  := $(firstword $(filter-out %a %f,$(CUDA_ARCH)))
-CUDA_C    := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
+CUDA_VERSION := $(if $(NVCC),$(shell sed -n 's/^\#define CUDART_VERSION *//p' $(CUDA_DIR)/include/cuda_runtime_api.h 2>/dev/null))
+CUDA_C    := -std=c++17 -O3 -lineinfo -fmad=false $(if $(filter 13%,$(CUDA_VERSION)),-Werror all-warnings) \
              $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$a$(,)code=sm_$a) \
              $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$a$(,)code=compute_$a) \
              -DD9D_SM90A=$(if $(filter 90a,$(CUDA_ARCH)),1,0) $(if $(HANGS),-DD9D_HANGS) \
              -Xcompiler -fPIC,-Wall,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics \
              -Ilibcore/include -Ikernels/include -Ikernels
+lib_of     = $(firstword $(wildcard $(1:%=%/lib) $(1:%=%/lib64)) $(CUDA_LIB))
+NCCL_LIB  := $(call lib_of,$(NCCL_HOME))
+CUDNN_LIB := $(call lib_of,$(CUDNN_HOME))
+CUDA_CPP  := $(patsubst %,-isystem %,$(wildcard $(addsuffix /include,$(NCCL_HOME) $(CUDNN_HOME)))) \
+             $(patsubst %,-isystem %/include,$(filter-out /usr,$(CUDA_DIR)))
 
 ifdef SAN
 ALL_C     += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
-LDFLAGS   += -fsanitize=$(SAN)
+ALL_LD    += -fsanitize=$(SAN)
 B         := build-$(subst $(,),-,$(SAN))
 endif
 
@@ -123,24 +143,30 @@ FUZZERS   := $(FUZZ_SRC:%.c=$B/%)
 BENCHES   := $(BENCH_SRC:%.c=$B/%)
 LIB       := $B/lib/libd9d.so
 ARCHIVE   := $B/lib/libd9d.a
-MPI_MODULE := $(if $(MPICC),$B/lib/libd9d_mpi.so.$(SOVERSION))
+MPI_MODULE := $(if $(MPI_SHOW),$B/lib/libd9d_mpi.so.$(SOVERSION))
 SCHEMAGEN := $(if $(wildcard schemas/dump.c),$B/schemas/dump)
 
 ifneq ($(CUDA_OBJ),)
-LDLIBS    += $(CUDA_RT) -lrt
-ALL_CPP   += -DD9D_CUDA -DD9D_CUDA_LIB='"$(CUDA_LIB)"' \
-             $(patsubst %,-isystem %/include,$(filter-out /usr,$(CUDA_DIR)))
+CUDA_LIBS := $(CUDA_RT) -lrt
+ALL_CPP   += -DD9D_CUDA -DD9D_CUDA_LIB='"$(CUDA_LIB)"' -DD9D_NCCL_LIB='"$(NCCL_LIB)"' -DD9D_CUDNN_LIB='"$(CUDNN_LIB)"' $(CUDA_CPP)
 endif
 
-# Quiet unless V=1.
+# Quiet unless V=1.  On a terminal each step has its number: [ 37/412].  How many there will be make -n
+# says, once; it takes the flags for unchanged unless they have just been written.
 ifneq ($(V),1)
+ifeq ($(MAKE_TERMOUT),)
 Q = @printf '  %-5s %s\n' $(1) $@;
+else
+Q = $(eval DONE += x)@printf '[%3d/%s] %-5s %s\n' $(words $(DONE)) $(STEPS) $(1) $@;
+STEPS = $(eval STEPS := $(shell env -u MAKE_TERMOUT -u MAKEFLAGS $(MAKE) -n \
+    `[ $B/flags -nt $(LIB) ] || echo -o $B/flags` $(MAKEOVERRIDES) $(MAKECMDGOALS) 2>/dev/null | grep -c "^printf '  %-5s"))$(STEPS)
+endif
 endif
 
 GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
 
 .PHONY: all demo check test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas certificates config site install \
-        uninstall clean help run-demo run-test run-tidy list-tests FORCE
+        installcheck uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -148,8 +174,9 @@ all: $(LIB) $(TOOLS) $(MPI_MODULE)
 
 # Everything is built again when the compiler or a flag changes; a library that is missing
 # is named here, before the first file is compiled.
-$B/flags: export D9D_FLAGS = $(CC) $(shell $(CC) --version 2>&1 | head -n 1) | $(NVCC) $(CUDA_C) | \
-                             $(ALL_C) | $(KERNEL_C) | $(ALL_CPP) | $(LDFLAGS) $(LDLIBS) | $(MPI_SHOW)
+FLAGS_NOW  = $(CC) $(shell $(CC) --version 2>&1 | head -n 1) | $(NVCC) $(CUDA_VERSION) $(CUDA_C) | \
+             $(ALL_C) | $(KERNEL_C) | $(ALL_CPP) $(CAIRO_CPP) | $(ALL_LD) $(ALL_LIBS) | $(MPI_SHOW)
+$B/flags demo: export D9D_FLAGS = $(FLAGS_NOW)
 $B/flags: FORCE
 	@mkdir -p $B
 	@echo "$$D9D_FLAGS" | cmp -s - $@ || { CC='$(CC)' MPICC='$(MPICC)' NO_INSTALL=1 tools/setup.sh build && echo "$$D9D_FLAGS" >$@; }
@@ -175,6 +202,8 @@ $(EMBEDDED:%=$B/%.c): $B/%.c: %
 $(EMBEDDED:%=$B/%.o): $B/%.o: $B/%.c $B/flags
 	$(call Q,CC)$(CC) $(ALL_C) -c -o $@ $<
 
+$B/libcore/plot/canvas_cairo.o: private ALL_CPP += $(CAIRO_CPP)
+
 # Loops over every element of a checkpoint.
 $(addprefix $B/libcore/ckpt/,mapper/strided.o mapper/dtype_convert.o quant/dequant_fp8.o \
     quant/dequant_mxfp4.o): private ALL_C += $(KERNEL_C)
@@ -187,8 +216,8 @@ $B/%.cu.o: %.cu $B/flags
 
 $(LIB).$(SOVERSION): $(CORE_OBJ) $(CUDA_OBJ) libcore/d9d.map
 	@mkdir -p $(@D)
-	$(call Q,LD)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -Wl,--version-script=libcore/d9d.map \
-	    -o $@ $(filter %.o,$^) $(LDLIBS)
+	$(call Q,LD)$(CC) -shared $(ALL_LD) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -Wl,--version-script=libcore/d9d.map \
+	    -o $@ $(filter %.o,$^) $(ALL_LIBS)
 
 $(LIB): $(LIB).$(SOVERSION)
 	@ln -sf $(<F) $@
@@ -196,7 +225,7 @@ $(LIB): $(LIB).$(SOVERSION)
 $B/$(MPI_SRC:.c=.o): private ALL_CPP += $(MPI_CPP)
 $B/lib/libd9d_mpi.so.$(SOVERSION): $B/$(MPI_SRC:.c=.o)
 	@mkdir -p $(@D)
-	$(call Q,LD)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -o $@ $< $(MPI_LIBS)
+	$(call Q,LD)$(CC) -shared $(ALL_LD) -Wl,-soname,$(@F) -o $@ $< $(MPI_LIBS)
 
 $(ARCHIVE): $(CORE_OBJ) $(CUDA_OBJ)
 	@mkdir -p $(@D)
@@ -206,22 +235,24 @@ $(ARCHIVE): $(CORE_OBJ) $(CUDA_OBJ)
 $(foreach t,$(TOOLS),$(eval $t: $(patsubst %.c,$B/%.o,$(wildcard tools/$(t:$B/bin/d9d-%=%)_*.c))))
 $B/bin/%: $B/tools/%.o $(patsubst %.c,$B/%.o,$(wildcard tools/tool*.c)) $(LIB)
 	@mkdir -p $(@D)
-	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$B/lib -ld9d -Wl,-rpath,'$$ORIGIN/../lib' $(LDLIBS)
+	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $(filter %.o,$^) -L$B/lib -ld9d -Wl,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../lib64' $(ALL_LIBS)
 
 # Tests, fuzz targets, benches and generators link the archive, so they may reach internals.
 $(FUZZERS): $B/%: $B/%.o $B/tests/fuzz/driver.o $(ARCHIVE)
-	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $^ $(ALL_LIBS)
 $(TESTS) $(DRIVERS) $(BENCHES): $B/%: $B/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
-	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ -Wl,-rpath,'$$ORIGIN/../../lib' $(LDLIBS) -lcmocka
+	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $^ -Wl,-rpath,'$$ORIGIN/../../lib' $(ALL_LIBS) -lcmocka
 $B/schemas/dump: $(patsubst %.c,$B/%.o,$(wildcard schemas/*.c)) $(ARCHIVE)
-	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $^ $(ALL_LIBS)
 
 # ---- The two commands ---------------------------------------------------------------------
 # Each first sees to the packages, then starts over, now that pkg-config finds them.
 
+# The demo builds for the GPU that is there, unless somebody chose or `make` has built already.
 demo:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh build
-	@+$(MAKE) --no-print-directory run-demo
+	@+echo "$$D9D_FLAGS" | cmp -s - $B/flags || gpu="$(if $(GPU_CHOICE),,$$(tools/setup.sh gpu))"; \
+	$(MAKE) --no-print-directory run-demo $${gpu:+"$$gpu"}
 
 run-demo: all
 	@D9D_BIN=$(abspath $B/bin) examples/demo/demo.sh
@@ -319,7 +350,7 @@ $B/fuzz.names: NAMES = $(FUZZ_NAMES)
 $B/tests/fuzz/all.o: $B/fuzz.names
 $B/tests/fuzz/all.o: private ALL_CPP += -D'FUZZ_TARGETS(X)=$(foreach t,$(FUZZ_NAMES),X($t))'
 $B/fuzz/all: $B/tests/fuzz/all.o $(FUZZ_NAMES:%=$B/fuzz/%.o) $(ARCHIVE)
-	$(call Q,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer,address,undefined -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(LDLIBS)
+	$(call Q,LD)$(CC) $(ALL_LD) -fsanitize=fuzzer,address,undefined -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(ALL_LIBS)
 
 bench: all $(BENCHES)
 	@set -e; export D9D_BIN=$(abspath $B/bin); \
@@ -347,7 +378,7 @@ $B/tests/gpu/gpu_tests.o: private ALL_CPP += -D'GPU_TESTS(X)=$(foreach t,$(GPU_N
 
 $(GPU_BIN): $B/tests/gpu/gpu_tests.o $(GPU_OBJ) $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(if $(CUDA_OBJ),,@echo "this build has no CUDA: nvcc was not found" >&2; exit 1)
-	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $^ $(ALL_LIBS) -lcmocka
 	@cd $(@D) && for t in $(GPU_NAMES); do ln -sf $(@F) $$t; done
 
 gpu-test: export D9D_TEST_DEVICE ?= cuda
@@ -367,12 +398,12 @@ gpu-pack: all $(GPU_BIN)
 
 # ---- Care ---------------------------------------------------------------------------------
 
-C_ALL     := $(CORE_SRC) $(if $(MPICC),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c examples/*/*.c tests/*/*.c tests/unit/*/*.c)
+C_ALL     := $(CORE_SRC) $(if $(MPI_SHOW),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c examples/*/*.c tests/*/*.c tests/unit/*/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*/*.cu kernels/cuda/*/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
-SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
+SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* packaging/*/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(ALL_C) $(ALL_CPP) $(MPI_CPP) -Itests/unit
+LINT_C    := $(ALL_C) $(ALL_CPP) $(CAIRO_CPP) $(MPI_CPP) -Itests/unit
 TIDY      := $(patsubst %.c,$B/%.tidy,$(CORE_SRC) $(wildcard tools/*.c))
 
 # Again only for what was compiled again.
@@ -407,7 +438,7 @@ certificates: all $(SCHEMAGEN)
 	@+$(MAKE) --no-print-directory schemas
 
 config:
-	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config
+	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' CUDA_CPP='$(CUDA_CPP) $(CPPFLAGS)' tools/setup.sh config
 
 site:
 	@tools/setup.sh site
@@ -419,27 +450,45 @@ site:
 ROOT = $(if $(filter-out 1,$(words $(DESTDIR)$(PREFIX)))$(filter-out /%,$(firstword $(PREFIX) none)),$(error \
     PREFIX is "$(PREFIX)" and DESTDIR "$(DESTDIR)": an absolute path without blanks is needed),$(DESTDIR)$(PREFIX))
 
+# With the paths of this installation in place of @PREFIX@ and such.
+filled = sed 's|@PREFIX@|$(PREFIX)|g; s|@LIBDIR@|$(LIBDIR)|g; s|@VERSION@|$(VERSION)|g'
+BASH_DIR  := share/bash-completion/completions
+ZSH_DIR   := share/zsh/site-functions
+MODULE_DIR := share/modulefiles/d9d
+
 install: all
-	install -d $(addprefix $(ROOT)/,bin lib/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm share/doc/d9d)
+	install -d $(addprefix $(ROOT)/,bin $(LIBDIR)/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm \
+	    share/d9d/reference share/doc/d9d $(BASH_DIR) $(ZSH_DIR) $(MODULE_DIR))
 	install -m755 $(TOOLS) $(ROOT)/bin
-	install -m755 $(LIB).$(SOVERSION) $(ROOT)/lib
-	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/lib)
-	ln -sf libd9d.so.$(SOVERSION) $(ROOT)/lib/libd9d.so
+	install -m755 $(LIB).$(SOVERSION) $(ROOT)/$(LIBDIR)
+	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/$(LIBDIR))
+	ln -sf libd9d.so.$(SOVERSION) $(ROOT)/$(LIBDIR)/libd9d.so
 	cp -R libcore/include/d9d kernels/include/d9d $(ROOT)/include
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libcore/d9d.pc.in >$(ROOT)/lib/pkgconfig/d9d.pc
+	$(filled) libcore/d9d.pc.in >$(ROOT)/$(LIBDIR)/pkgconfig/d9d.pc
+	$(filled) packaging/modules/d9d.tcl.in >$(ROOT)/$(MODULE_DIR)/$(VERSION)
+	$(filled) packaging/modules/d9d.lua.in >$(ROOT)/$(MODULE_DIR)/$(VERSION).lua
+	set -e; for t in $(notdir $(TOOLS)); do \
+	    $B/bin/$$t --completion-bash >$(ROOT)/$(BASH_DIR)/$$t; $B/bin/$$t --completion-zsh >$(ROOT)/$(ZSH_DIR)/_$$t; done
 	install -m644 $(wildcard tools/man/*.1) $(ROOT)/share/man/man1
 	install -m644 $(wildcard tools/man/*.7) $(ROOT)/share/man/man7
 	install -m644 $(wildcard schemas/*.json) $(ROOT)/share/d9d/schemas
 	install -m755 $(wildcard slurm/*) $(ROOT)/share/d9d/slurm
-	install -m644 README.md NEWS.md LICENSE $(ROOT)/share/doc/d9d
+	install -m644 $(wildcard packaging/reference/*.*) examples/tokenizer/tokenizer.json examples/tokenizer/tokenizer_config.json \
+	    $(ROOT)/share/d9d/reference
+	install -m755 packaging/reference/check $(ROOT)/share/d9d/reference
+	install -m644 README.md NEWS.md SUPPORT.md CITATION.cff LICENSE $(ROOT)/share/doc/d9d
 	cp -R docs $(ROOT)/share/doc/d9d
 	cp -R examples $(ROOT)/share/doc/d9d
-	chmod -R u+rwX,go+rX $(addprefix $(ROOT)/,include/d9d lib/pkgconfig/d9d.pc share/doc/d9d)
+	chmod -R u+rwX,go+rX $(addprefix $(ROOT)/,include/d9d $(LIBDIR)/pkgconfig/d9d.pc share/doc/d9d $(BASH_DIR) $(ZSH_DIR) share/modulefiles)
+
+installcheck:
+	@$(ROOT)/share/d9d/reference/check
 
 uninstall:
 	cd $(ROOT) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1)) \
 	    $(subst /man/,/man/man7/,$(wildcard tools/man/*.7))) \
-	    lib/libd9d.so lib/libd9d.so.$(SOVERSION) lib/libd9d_mpi.so.$(SOVERSION) lib/pkgconfig/d9d.pc include/d9d share/d9d share/doc/d9d
+	    $(addprefix $(LIBDIR)/,libd9d.so libd9d.so.$(SOVERSION) libd9d_mpi.so.$(SOVERSION) pkgconfig/d9d.pc) \
+	    $(TOOLS:$B/bin/%=$(BASH_DIR)/%) $(TOOLS:$B/bin/%=$(ZSH_DIR)/_%) $(MODULE_DIR) include/d9d share/d9d share/doc/d9d
 
 clean:
 	rm -rf build build-*

@@ -78,10 +78,11 @@ ready() {
         "${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-1} task(s): ${SLURM_JOB_NODELIST:-$(uname -n)}"
 }
 
-# tool NAME: its path, from D9D_BIN, from beside these scripts (a source tree that is
+# tool NAME: its name in a container; else its path, from D9D_BIN, from beside these scripts (a source tree that is
 # built, or an installation), or from PATH.
 tool() {
     local dir
+    [ -z "${D9D_CONTAINER:-}" ] || { printf '%s\n' "$1" && return; }
     for dir in ${D9D_BIN:+"$D9D_BIN"} "$D9D_SLURM_DIR/../build/bin" "$D9D_SLURM_DIR/../../../bin"; do
         [ -x "$dir/$1" ] && (cd "$dir" && printf '%s/%s\n' "$PWD" "$1") && return
     done
@@ -89,6 +90,9 @@ tool() {
 }
 
 # step COMMAND...: run it under srun; the exit status is the command's.
+#
+# D9D_CONTAINER is an image for enroot's plugin of srun, pyxis: a .sqsh file or a registry's name.  It sees
+# this folder, or what D9D_CONTAINER_MOUNTS lists (SRC:DST,...), and has the tools in its PATH.
 #
 # srun runs in the background, because bash defers traps while a command runs in the
 # foreground.  A signal to this script (a time limit, preemption, scancel --full) goes on
@@ -100,6 +104,8 @@ step() {
     local -a options
     local pid status again first talk
     read -ra options <<<"--kill-on-bad-exit=1 ${D9D_SRUN_ARGS:-}"
+    [ -z "${D9D_CONTAINER:-}" ] || options+=("--container-image=$D9D_CONTAINER" "--container-workdir=$PWD"
+        "--container-mounts=${D9D_CONTAINER_MOUNTS:-$PWD:$PWD}")
     step_signal=
     first=$(mktemp) || die 1 "cannot make a file in ${TMPDIR:-/tmp}"
     exec {talk}> >(first_status "$first" >&2)

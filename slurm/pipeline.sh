@@ -24,6 +24,7 @@ Settings come from the environment and are listed at the top of each STAGE.sbatc
   D9D_SHARD_TASKS    make the dataset as an array of so many tasks, and a    1
                      stage "merge" of their parts, behind "shard"
   D9D_LOGS           folder of the jobs' logs                              logs
+  D9D_CONTAINER      an image that has the tools, for enroot and pyxis     (none)
   D9D_DATASET        what shard, map and train make, and the stages        data/dataset
   D9D_CKPT           behind them take, whatever their configurations say;  ckpt
   D9D_EXPORT         of one that is empty these say what is taken          D9D_RUN_DIR/export

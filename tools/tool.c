@@ -304,6 +304,10 @@ int tool_main(const tool *t, int argc, char **argv)
     run.json = p.common.json;
     if (st == D9D_OK && p.common.help)
         cli_help(t, run.command->name != NULL ? run.command : NULL);
+    else if (st == D9D_OK && p.common.completion_bash)
+        cli_print_bash_completion(t);
+    else if (st == D9D_OK && p.common.completion_zsh)
+        cli_print_zsh_completion(t);
     else if (st == D9D_OK && p.common.version)
         printf("%s %s\n", t->name, D9D_VERSION);
     else if (st == D9D_OK && (st = check_environment()) == D9D_OK)

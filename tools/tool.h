@@ -18,9 +18,9 @@
  *
  *     int main(int argc, char **argv) { return tool_main(&lrplot, argc, argv); }
  *
- * Every command also has --help, --version, --quiet and --json; --help is generated from the
- * tables.  Options and operands may be mixed, "--" ends the options, and "-" is an operand.  Values
- * are "--steps 5", "--steps=5", "-n 5" or "-n5".
+ * Every command also has --help, --version, --quiet and --json; --help and
+ * the completions of shells are generated from the tables.  Options and operands may be mixed, "--"
+ * ends the options, and "-" is an operand.  Values are "--steps 5", "--steps=5", "-n 5" or "-n5".
  */
 #ifndef D9D_TOOL_H
 #define D9D_TOOL_H
@@ -63,6 +63,7 @@ typedef struct tool_option {
     const char *const *names; /* WORD: the values, NULL-terminated */
     bool no_operands;         /* FLAG: operands and required options may be missing */
     bool required;
+    bool hidden;        /* not in --help nor in completions */
     const char *former; /* its long name until the last version: still taken, said in the log, and
                            not in --help; NULL: it had no other */
 } tool_option;

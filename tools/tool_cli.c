@@ -20,14 +20,23 @@ static const tool_option common_options[] = {
              .no_operands = true),
     TOOL_OPT(cli_common, quiet, FLAG, "quiet", 'q', NULL, "only warnings and errors on stderr"),
     TOOL_OPT(cli_common, json, FLAG, "json", 0, NULL, "results as JSON on stdout"),
+    TOOL_OPT(cli_common, completion_bash, FLAG, "completion-bash", 0, NULL,
+             "print the completion for bash", .no_operands = true, .hidden = true),
+    TOOL_OPT(cli_common, completion_zsh, FLAG, "completion-zsh", 0, NULL,
+             "print the completion for zsh", .no_operands = true, .hidden = true),
     TOOL_END,
 };
 
 static const tool_option no_options[] = {TOOL_END};
 
-static const tool_option *options_of(const tool_command *c)
+const tool_option *cli_options_of(const tool_command *c)
 {
     return c->options != NULL ? c->options : no_options;
+}
+
+const tool_option *cli_common_options(void)
+{
+    return common_options;
 }
 
 /* --- help ------------------------------------------------------------------- */
@@ -66,9 +75,13 @@ static void print_options(const tool_option *o)
 {
     for (; o->name != NULL; o++) {
         char head[80];
-        int n = snprintf(head, sizeof(head), "  %c%c%s --%s%s%s", o->letter ? '-' : ' ',
-                         o->letter ? o->letter : ' ', o->letter ? "," : " ", o->name,
-                         o->arg != NULL ? " " : "", o->arg != NULL ? o->arg : "");
+        int n;
+
+        if (o->hidden)
+            continue;
+        n = snprintf(head, sizeof(head), "  %c%c%s --%s%s%s", o->letter ? '-' : ' ',
+                     o->letter ? o->letter : ' ', o->letter ? "," : " ", o->name,
+                     o->arg != NULL ? " " : "", o->arg != NULL ? o->arg : "");
 
         printf("%-*s", HELP_COLUMN, head);
         if (n > HELP_COLUMN - 2)
@@ -85,7 +98,7 @@ static void print_command(const tool_command *c, bool several)
             printf("%s:", c->name);
         print_wrapped(c->about, several && c->name != NULL ? (int)strlen(c->name) + 1 : 0, 0);
     }
-    print_options(options_of(c));
+    print_options(cli_options_of(c));
 }
 
 void cli_help(const tool *t, const tool_command *only)
@@ -234,7 +247,7 @@ static bool is_name(const char *option, const char *name, size_t n)
 static const tool_option *find_option(const cli_line *p, const char *name, size_t n, char letter,
                                       bool *common)
 {
-    const tool_option *tables[] = {options_of(p->run->command), common_options};
+    const tool_option *tables[] = {cli_options_of(p->run->command), common_options};
 
     for (size_t i = 0; i < 2; i++)
         for (const tool_option *o = tables[i]; o->name != NULL; o++)
@@ -248,7 +261,7 @@ static const tool_option *find_option(const cli_line *p, const char *name, size_
 
 static d9d_status unknown_option(cli_line *p, const char *name, size_t n)
 {
-    const tool_option *tables[] = {options_of(p->run->command), common_options};
+    const tool_option *tables[] = {cli_options_of(p->run->command), common_options};
     const char *words[128], *given = d9d_arena_strndup(&p->run->arena, name, n), *near;
     size_t count = 0;
 
@@ -275,7 +288,7 @@ static d9d_status take_value(cli_line *p, const tool_option *o, bool common, con
         return D9D_FAIL(D9D_ECONFIG, "--%s takes no value, got \"%s\"", o->name, value);
     p->no_operands |= o->no_operands;
     if (!common)
-        p->seen |= UINT64_C(1) << (o - options_of(p->run->command));
+        p->seen |= UINT64_C(1) << (o - cli_options_of(p->run->command));
     return store_value(p->run, o, value, common ? (char *)&p->common : p->options);
 }
 
@@ -288,7 +301,7 @@ static d9d_status parse_long(cli_line *p, const char *arg)
     if (o == NULL)
         return unknown_option(p, arg, n);
     if (is_name(o->former, arg, n))
-        p->former |= UINT64_C(1) << (o - options_of(p->run->command));
+        p->former |= UINT64_C(1) << (o - cli_options_of(p->run->command));
     return take_value(p, o, common, arg[n] == '=' ? arg + n + 1 : NULL);
 }
 
@@ -330,7 +343,7 @@ static d9d_status check_operands(const cli_line *p)
 
 static d9d_status check_required(const cli_line *p)
 {
-    const tool_option *options = options_of(p->run->command);
+    const tool_option *options = cli_options_of(p->run->command);
 
     for (const tool_option *o = options; o->name != NULL && !p->no_operands; o++)
         if (o->required && !(p->seen >> (o - options) & 1))
@@ -421,7 +434,7 @@ static d9d_status choose_command(cli_line *p)
 
 void cli_log_former(const cli_line *p, const d9d_log *log)
 {
-    const tool_option *options = options_of(p->run->command);
+    const tool_option *options = cli_options_of(p->run->command);
 
     for (const tool_option *o = options; p->former != 0 && o->name != NULL; o++)
         if (p->former >> (o - options) & 1)

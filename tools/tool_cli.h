@@ -6,7 +6,7 @@
 
 /* Options of every command. */
 typedef struct cli_common {
-    bool help, version, quiet, json;
+    bool help, version, quiet, json, completion_bash, completion_zsh;
 } cli_common;
 
 typedef struct cli_line {
@@ -29,5 +29,13 @@ void cli_log_former(const cli_line *p, const d9d_log *log);
 
 /* Prints the help of all commands, or of one, on stdout. */
 void cli_help(const tool *t, const tool_command *only);
+
+/* The options of a command, and those of every command; both end with TOOL_END. */
+const tool_option *cli_options_of(const tool_command *c);
+const tool_option *cli_common_options(void);
+
+/* Prints the tool's completion for a shell on stdout. */
+void cli_print_bash_completion(const tool *t);
+void cli_print_zsh_completion(const tool *t);
 
 #endif /* D9D_TOOL_CLI_H */

@@ -87,7 +87,7 @@ show d9d-infer infer.json --json --set trainer.model_stage_factory.source_checkp
 heading "What the run looked like"
 show d9d-metrics summary run
 show d9d-metrics plot run -o curves.svg
-show d9d-metrics plot run -o curves.png
+show d9d-metrics plot run -o curves.png || [ $? -eq 2 ] # a build without cairo
 show d9d-lrplot train.json -o schedule.svg
 
 perplexity() { sed -nE 's/.*"perplexity": *([0-9.eE+]+).*/\1/p' "$1" | tail -n 1; }

@@ -1,8 +1,20 @@
-/* canvas_cairo.c - PNG (at 2x resolution, for sharp text) and PDF with cairo. */
+/* canvas_cairo.c - PNG (at 2x resolution, for sharp text) and PDF with cairo, where the build found
+ * it. */
+#include "plot/canvas.h"
+
+#ifndef D9D_CAIRO
+
+d9d_status d9di_canvas_cairo(d9di_canvas *c)
+{
+    (void)c;
+    return D9D_FAIL(D9D_ENOTSUP, "PNG and PDF images need cairo, which was not there when this was "
+                                 "built: choose a name that ends in .svg");
+}
+
+#else
+
 #include <cairo-pdf.h>
 #include <cairo.h>
-
-#include "plot/canvas.h"
 
 static const double PNG_SCALE = 2;
 
@@ -130,3 +142,5 @@ d9d_status d9di_canvas_cairo(d9di_canvas *c)
     c->cairo = cr;
     return D9D_OK;
 }
+
+#endif /* D9D_CAIRO */

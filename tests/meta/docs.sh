@@ -52,13 +52,13 @@ headings() {
 
 # named PAGE...: "PAGE FILE" of every path in code.
 named() {
-    grep -oHE '`(libcore|kernels|tests|tools|examples|docs|slurm)/[A-Za-z0-9_./-]+`' "$@" /dev/null | sed 's/:`/ /; s/`$//'
+    grep -oHE '`(libcore|kernels|tests|tools|examples|docs|slurm|packaging)/[A-Za-z0-9_./-]+`' "$@" /dev/null | sed 's/:`/ /; s/`$//'
 }
 
 check() {
     local pages page to there
     cd "$1" || return 1
-    mapfile -t pages < <(ls README.md CONTRIBUTING.md docs/*.md docs/*/*.md 2>/dev/null)
+    mapfile -t pages < <(ls README.md CONTRIBUTING.md SUPPORT.md packaging/README.md docs/*.md docs/*/*.md 2>/dev/null)
     [ ${#pages[@]} -gt 0 ] || return 0
     there=$(headings "${pages[@]}")
     sentences "${pages[@]}"

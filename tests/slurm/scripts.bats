@@ -24,6 +24,14 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_equal "$(requeues)" 0
 }
 
+@test "a container gets this folder, and has the tools" {
+    D9D_CONTAINER=d9d.sqsh run -0 "$scripts/train.sbatch"
+    run grep '^srun' "$FAKE_LOG"
+    assert_output "srun --kill-on-bad-exit=1 --mpi=pmix --container-image=d9d.sqsh --container-workdir=$PWD --container-mounts=$PWD:$PWD d9d-train c.json --set trainer.run.dir=run"
+    D9D_CONTAINER=reg#d9d:1 D9D_CONTAINER_MOUNTS=/data:/d run -0 "$scripts/train.sbatch"
+    grep -qF -e "--container-image=reg#d9d:1 --container-workdir=$PWD --container-mounts=/data:/d d9d-train" "$FAKE_LOG"
+}
+
 @test "train has the directives of a job that restarts" {
     run grep '^#SBATCH' "$scripts/train.sbatch"
     assert_output --partial --requeue

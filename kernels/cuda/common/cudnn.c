@@ -15,13 +15,13 @@
 /* cuDNN loads its sub-libraries and the run-time compiler itself. */
 static d9d_status library_load(d9di_cudnn *lib)
 {
-    static const char *const paths[] = {LIBRARY, D9D_CUDA_LIB "/" LIBRARY};
+    static const char *const paths[] = {LIBRARY, D9D_CUDNN_LIB "/" LIBRARY};
 
     for (size_t i = 0; i < sizeof(paths) / sizeof(*paths) && lib->library == NULL; i++)
         lib->library = dlopen(paths[i], RTLD_NOW | RTLD_LOCAL);
     if (lib->library == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s is neither on the library path nor in %s", LIBRARY,
-                        D9D_CUDA_LIB);
+                        D9D_CUDNN_LIB);
 #define X(f)                                                                                       \
     *(void **)&lib->f = dlsym(lib->library, #f);                                                   \
     if (lib->f == NULL)                                                                            \

@@ -137,3 +137,17 @@ struct CUstream_st *d9d_cuda_stream_handle(d9d_stream s)
 {
     return d9di_cuda_stream(s);
 }
+
+void *d9d_cuda_driver_function(const char *name)
+{
+    enum cudaDriverEntryPointQueryResult found;
+    void *f = NULL;
+    cudaError_t e;
+
+#if CUDART_VERSION >= 12050
+    e = cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &found);
+#else /* the function of the runtime's version */
+    e = cudaGetDriverEntryPoint(name, &f, cudaEnableDefault, &found);
+#endif
+    return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? f : NULL;
+}

@@ -206,16 +206,9 @@ template <int FORM, int SUM> d9d_status launch_form(d9d_stream s, const d9di_gro
 
 void *d9di_cuda_tensor_map_encode(int major)
 {
-    cudaDriverEntryPointQueryResult found;
-    void *f = NULL;
-
     if (!D9D_SM90A || major != 9)
         return NULL;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
-                                         &found) != cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
-        return NULL;
-    return f;
+    return d9d_cuda_driver_function("cuTensorMapEncodeTiled");
 }
 
 bool d9di_grouped_gemm_sm90_supported(d9d_stream s, const d9di_grouped_gemm_call *g)

@@ -12,6 +12,12 @@ struct stride_dim {
 
 /* --- square blocks in registers ----------------------------------------------------------- */
 
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else /* gcc 11 */
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (row){__VA_ARGS__})
+#endif
+
 /* Transposes a block of N x N elements from s (row stride ss) to d (row stride ds): vectors are
  * interleaved with those half a block away until rows are columns. */
 #define BLOCK(name, T, N, PASSES, LOW, HIGH)                                                       \
@@ -23,8 +29,8 @@ struct stride_dim {
             memcpy(&a[k], s + k * ss, sizeof(row));                                                \
         for (int pass = 0; pass < (PASSES); pass++) {                                              \
             for (int k = 0; k < (N) / 2; k++) {                                                    \
-                b[2 * k] = __builtin_shufflevector(a[k], a[k + (N) / 2], LOW);                     \
-                b[2 * k + 1] = __builtin_shufflevector(a[k], a[k + (N) / 2], HIGH);                \
+                b[2 * k] = SHUFFLE(a[k], a[k + (N) / 2], LOW);                                     \
+                b[2 * k + 1] = SHUFFLE(a[k], a[k + (N) / 2], HIGH);                                \
             }                                                                                      \
             memcpy(a, b, sizeof(a));                                                               \
         }                                                                                          \

@@ -30,7 +30,7 @@ d9d_status d9di_comm_backend_nccl(d9d_bootstrap *bootstrap, d9d_stream stream,
 {
     (void)bootstrap, (void)stream, (void)out;
     return D9D_FAIL(D9D_ENOTSUP, "several ranks on GPUs need NCCL, whose header nccl.h was not "
-                                 "there when this was built");
+                                 "there when this was built (NCCL_HOME says where it is)");
 }
 
 #else
@@ -697,7 +697,7 @@ static const d9di_comm_backend_ops nccl_ops = {
 
 static d9d_status nccl_load(struct nccl *n)
 {
-    static const char *const places[] = {"libnccl.so.2", D9D_CUDA_LIB "/libnccl.so.2"};
+    static const char *const places[] = {"libnccl.so.2", D9D_NCCL_LIB "/libnccl.so.2"};
 
     for (size_t i = 0; i < sizeof(places) / sizeof(*places) && n->library == NULL; i++)
         n->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
@@ -705,7 +705,7 @@ static d9d_status nccl_load(struct nccl *n)
         return D9D_FAIL(D9D_ENOTSUP,
                         "several ranks on GPUs need NCCL: libnccl.so.2 is neither on the library "
                         "path nor in %s",
-                        D9D_CUDA_LIB);
+                        D9D_NCCL_LIB);
 #define X(f)                                                                                       \
     *(void **)&n->f = dlsym(n->library, #f);                                                       \
     if (n->f == NULL)                                                                              \

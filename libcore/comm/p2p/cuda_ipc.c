@@ -37,14 +37,9 @@ enum { SIGNAL_STRIDE = 256 }; /* bytes from one signal to the next */
 /* A driver function; NULL if this driver lacks it. */
 static stream_signal_fn *find_driver_fn(const char *name)
 {
-    enum cudaDriverEntryPointQueryResult found;
-    void *at = NULL;
+    void *at = d9d_cuda_driver_function(name);
     stream_signal_fn *f;
 
-    if (cudaGetDriverEntryPointByVersion(name, &at, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
-        return NULL;
     memcpy(&f, &at, sizeof(f));
     return f;
 }
@@ -127,15 +122,12 @@ typedef struct exported {
 static bool find_offset(const void *p, uint64_t *offset)
 {
     typedef int range_fn(unsigned long long *base, size_t *size, unsigned long long p);
-    enum cudaDriverEntryPointQueryResult found;
+    void *range = d9d_cuda_driver_function("cuMemGetAddressRange");
     unsigned long long base = 0;
-    void *range = NULL;
     range_fn *call;
     size_t size;
 
-    if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &range, 12000, cudaEnableDefault,
-                                         &found) != cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
+    if (range == NULL)
         return false;
     memcpy(&call, &range, sizeof(call));
     if (call(&base, &size, (unsigned long long)(uintptr_t)p) != 0)

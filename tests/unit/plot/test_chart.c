@@ -84,8 +84,14 @@ static void cairo_draws_the_same_file_twice(void **state)
     (void)state;
     for (size_t i = 0; i < 2; i++) {
         d9d_buf a = {0}, b = {0};
+        const d9d_status st = d9d_figure_render(&f, rows[i].kind, &a);
 
-        assert_int_equal(d9d_figure_render(&f, rows[i].kind, &a), D9D_OK);
+        if (st == D9D_ENOTSUP) { /* a build without cairo */
+            assert_non_null(strstr(d9d_err_message(), "choose a name that ends in .svg"));
+            assert_int_equal(a.len, 0);
+            skip();
+        }
+        assert_int_equal(st, D9D_OK);
         assert_int_equal(d9d_figure_render(&f, rows[i].kind, &b), D9D_OK);
         assert_memory_equal(a.data, rows[i].magic, 4);
         assert_int_equal(a.len, b.len);

@@ -58,6 +58,9 @@ D9D_API void d9d_cuda_stream_free(d9d_stream s);
 /* The CUDA stream itself, for copies in the same order. Borrowed. */
 D9D_API struct CUstream_st *d9d_cuda_stream_handle(d9d_stream s);
 
+/* A function of the CUDA driver, as of CUDA 12.0; NULL if this driver lacks it. */
+D9D_API void *d9d_cuda_driver_function(const char *name);
+
 D9D_API const d9d_kernels *d9d_kernels_cuda(void);
 
 #ifdef __cplusplus

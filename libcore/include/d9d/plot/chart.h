@@ -9,7 +9,8 @@
  *
  * x is ascending.  A value that is not finite, or not above 0 on a log axis, is a gap in its line.
  * Text is UTF-8; invalid bytes are shown as U+FFFD. SVG output is byte-identical on every machine:
- * numbers have two decimals, and the viewer chooses the fonts.  PNG and PDF are drawn by cairo.
+ * numbers have two decimals, and the viewer chooses the fonts.  PNG and PDF are drawn by
+ * cairo; ENOTSUP in a build without it.
  */
 #ifndef D9D_PLOT_CHART_H
 #define D9D_PLOT_CHART_H

@@ -1,0 +1,120 @@
+#!/usr/bin/env bats
+# An installed tree beside its library and headers (tests/multirank/plugin.bats): completions,
+# modulefiles, and a check against the reference log.
+
+load helper
+
+setup_file() {
+    stage=$(workplace)
+    export stage root=$stage/opt/d9d
+    make -s --no-print-directory -C "$BATS_TEST_DIRNAME/../.." install DESTDIR="$stage" PREFIX=/opt/d9d LIBDIR=lib64 >&2
+}
+teardown_file() { rm -rf "$stage"; }
+
+@test "library, pkg-config file and module are where LIBDIR says" {
+    [ -x "$root/lib64/libd9d.so.0" ]
+    assert_equal "$(readlink "$root/lib64/libd9d.so")" libd9d.so.0
+    [ ! -e "$root/lib" ]
+    grep -qx 'Libs: -L${prefix}/lib64 -ld9d' "$root/lib64/pkgconfig/d9d.pc"
+    assert_equal "$(readelf -d "$root/lib64/libd9d.so.0" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" libd9d.so.0
+}
+
+@test "every tool has completions of bash and zsh" {
+    for tool in "$root"/bin/d9d-*; do
+        bash -n "$root/share/bash-completion/completions/${tool##*/}"
+        grep -qx "complete -o filenames -F _${tool##*/}" <(sed 's/ d9d-.*//; s/_d9d_/_d9d-/' "$root/share/bash-completion/completions/${tool##*/}")
+        assert_equal "$(head -n 1 "$root/share/zsh/site-functions/_${tool##*/}")" "#compdef ${tool##*/}"
+        ! command -v zsh >/dev/null || zsh -n "$root/share/zsh/site-functions/_${tool##*/}"
+    done
+}
+
+@test "completions have every option that help has" {
+    for tool in d9d-map d9d-shard d9d-lrplot; do
+        for option in $("$root/bin/$tool" --help | grep -oE '^  (-.,|   ) --[a-z-]+' | grep -oE -- '--[a-z-]+' | sort -u); do
+            grep -qF -e "$option" "$root/share/bash-completion/completions/$tool" || fail "bash: $tool $option"
+            grep -qF -e "$option" "$root/share/zsh/site-functions/_$tool" || fail "zsh: $tool $option"
+        done
+        run -0 "$root/bin/$tool" --help
+        refute_output --partial completion
+    done
+}
+
+@test "bash completes commands, options and their words" {
+    . "$root/share/bash-completion/completions/d9d-map"
+    completed() { # WORD... LAST
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        _d9d_map
+        echo "${COMPREPLY[*]}"
+    }
+    mkdir "$BATS_TEST_TMPDIR/a" && cd "$BATS_TEST_TMPDIR/a" && touch model.json
+    assert_equal "$(completed d9d-map ve)" verify
+    assert_equal "$(completed d9d-map plan --do)" --dot
+    assert_equal "$(completed d9d-map verify --do)" ""
+    assert_equal "$(completed d9d-map --dtype bf)" bfloat16
+    assert_equal "$(completed d9d-map plan --to = h)" hf
+    assert_equal "$(completed d9d-map --to =)" "other d9d hf"
+    assert_equal "$(completed d9d-map -m mod)" model.json
+    assert_equal "$(completed d9d-map -j mod)" ""
+    assert_equal "$(completed d9d-map verify --qui)" --quiet
+}
+
+# What each modulefile does, as lines NAME VALUE.
+want='MANPATH /opt/d9d/share/man
+PATH /opt/d9d/bin
+PKG_CONFIG_PATH /opt/d9d/lib64/pkgconfig'
+
+@test "the modulefile of Tcl runs" {
+    command -v tclsh >/dev/null || skip "no tclsh"
+    cat >"$BATS_TEST_TMPDIR/run.tcl" <<'TCL'
+foreach name {module-whatis conflict setenv} { proc $name args {} }
+proc prepend-path {name value} { puts "$name $value" }
+source [lindex $argv 0]
+TCL
+    run -0 tclsh "$BATS_TEST_TMPDIR/run.tcl" "$root/share/modulefiles/d9d/0.1.0"
+    assert_equal "$(sort <<<"$output")" "$want"
+}
+
+@test "the modulefile of Lmod runs" {
+    lua=$(command -v lua || command -v lua5.4 || command -v lua5.3) || skip "no lua"
+    run -0 "$lua" -e 'for _, f in ipairs{"help", "whatis", "conflict", "setenv"} do _G[f] = function() end end
+        prepend_path = function(n, v) print(n .. " " .. v) end
+        dofile(arg[1])' /dev/null "$root/share/modulefiles/d9d/0.1.0.lua"
+    assert_equal "$(sort <<<"$output")" "$want"
+}
+
+@test "Environment Modules loads and unloads it" {
+    local command
+    command=$(ls /usr/lib/*/modulecmd.tcl /usr/share/modules/libexec/modulecmd.tcl /usr/share/Modules/libexec/modulecmd.tcl 2>/dev/null | head -n 1)
+    [ -n "$command" ] || skip "no Environment Modules"
+    unset LOADEDMODULES _LMFILES_ MODULEPATH
+    module() { eval "$(MODULEPATH=$root/share/modulefiles tclsh "$command" bash "$@")"; }
+    module load d9d/0.1.0
+    [[ :$PATH: == *:/opt/d9d/bin:* ]]
+    assert_equal "$D9D_BIN" /opt/d9d/bin
+    module unload d9d/0.1.0
+    [[ :$PATH: != *:/opt/d9d/bin:* ]]
+}
+
+@test "the installation computes what the reference log has" {
+    unset D9D_BIN
+    run -0 "$root/share/d9d/reference/check"
+    assert_line "1..13"
+    assert_line --regexp '^ok 13 - perplexity of step 12: '
+}
+
+@test "a number that is off fails the check, and so does a tool" {
+    cp -r "$root/share/d9d/reference" "$BATS_TEST_TMPDIR/other"
+    sed -i 's/^loss 5 .*/loss 5 9.9/' "$BATS_TEST_TMPDIR/other/reference.log"
+    D9D_BIN=$root/bin run -1 "$BATS_TEST_TMPDIR/other/check"
+    assert_equal "$(grep -c '^not ok' <<<"$output")" 1
+    assert_line --regexp '^not ok 5 - loss of step 5: [0-9.]+, reference 9.9'
+    mkdir "$BATS_TEST_TMPDIR/bin" && ln -s /bin/false "$BATS_TEST_TMPDIR/bin/d9d-map"
+    D9D_BIN=$BATS_TEST_TMPDIR/bin run -1 "$root/share/d9d/reference/check"
+    assert_line "Bail out! d9d-map failed:"
+}
+
+@test "uninstall leaves nothing" {
+    cp -r "$stage" "$BATS_TEST_TMPDIR/stage"
+    make -s --no-print-directory -C "$BATS_TEST_DIRNAME/../.." uninstall DESTDIR="$BATS_TEST_TMPDIR/stage" PREFIX=/opt/d9d LIBDIR=lib64
+    assert_equal "$(find "$BATS_TEST_TMPDIR/stage" ! -type d)" ""
+}
