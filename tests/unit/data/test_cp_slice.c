@@ -265,8 +265,8 @@ static void padding_is_a_segment_of_its_own(void **state)
 /* Two sequences of 8 on two ranks: chunks of 2, of which rank 1 has the inner ones. */
 static void chunks_see_whole_documents(void **state)
 {
-    static const d9d_segment inner[] = {{0, 2, 0, 4}, {2, 1, 0, 5},   {3, 1, 5, 1},
-                                        {4, 2, 8, 4}, {6, 2, 8, 6}};
+    static const d9d_segment inner[] = {
+        {0, 2, 0, 4}, {2, 1, 0, 5}, {3, 1, 5, 1}, {4, 2, 8, 4}, {6, 2, 8, 6}};
     static const int32_t inner_prefix[] = {5, 5, 3, 8, 8};
     static const d9d_segment outer[] = {{0, 2, 0, 2}, {2, 2, 5, 3}, {4, 2, 8, 2}, {6, 2, 8, 8}};
     static const int32_t outer_prefix[] = {5, 3, 8, 8};
