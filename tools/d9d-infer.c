@@ -63,8 +63,8 @@ static const tool_command commands[] = {
      .max = 1,
      .about = "Run the task of CONFIG.json over a dataset: logprobs writes the log-probability of "
               "every target, perplexity prints one number, generate writes what follows each "
-              "prompt, classification each text's probabilities, embedding and hidden_states a "
-              ".npy.",
+              "prompt, fill_mask the likeliest tokens behind masks, classification each text's "
+              "probabilities, embedding and hidden_states a .npy.",
      .options = infer_options,
      .size = sizeof(infer_defaults),
      .defaults = &infer_defaults,

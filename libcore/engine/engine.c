@@ -289,7 +289,7 @@ static d9d_status check_prefix_mask(const d9di_engine *e)
 
     if (!e->spec.opts.prefix_mask)
         return D9D_OK;
-    if (m->whole_sequences)
+    if (m->whole_sequences || m->bidirectional)
         return D9D_FAIL(D9D_ECONFIG,
                         "model_provider.attention_mask: \"prefix\" needs causal attention in every "
                         "layer, and %s has %s layers",

@@ -114,7 +114,8 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
         D9D_TRY(d9d_cp_slice_make(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp),
                                   &e->step.cp_buffer, &slice));
         if (e->stages[0].model->bidirectional)
-            D9D_TRY(d9d_cp_slice_separate_padding(&p->host, &e->step.cp_buffer, &slice));
+            D9D_TRY(d9d_cp_slice_set_bidirectional(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp),
+                                                   &e->step.cp_buffer, &slice));
         if (e->spec.opts.prefix_mask)
             D9D_TRY(d9d_cp_slice_add_prefixes(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp),
                                               &e->step.cp_buffer, &slice));

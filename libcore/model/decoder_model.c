@@ -64,7 +64,7 @@ static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_o
     m->base.bidirectional |=
         l->blocks.attention != NULL && l->blocks.attention->shape.bidirectional;
     m->base.dropout |= l->blocks.dropout;
-    m->base.whole_sequences |= l->blocks.gated_delta != NULL || m->base.bidirectional;
+    m->base.whole_sequences |= l->blocks.gated_delta != NULL;
     mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : l->blocks.moe;
     if (mixture != NULL)
         m->base.mixtures[m->base.n_mixtures++] = mixture;

@@ -1,4 +1,7 @@
 /* rope.c - frequencies of RoPE and their scaling.  See d9d/nn/rope.h.
+ *
+ * Operations and roundings are those of transformers' modeling_rope_utils.py: bounds in double,
+ * what depends on a pair in float32.
  */
 #include "d9d/nn/rope.h"
 
@@ -53,7 +56,13 @@ float d9d_rope_mscale(const d9d_rope_scaling *s)
     return s->kind == D9D_ROPE_YARN ? (float)(0.1 * log(s->factor) + 1) : 1.0f;
 }
 
-static double clamp_unit(double v)
+/* Rounded once, as torch.pow() of float32. */
+static float power(float x, float y)
+{
+    return (float)pow((double)x, (double)y);
+}
+
+static float clamp_unit(float v)
 {
     return v < 0 ? 0 : v > 1 ? 1 : v;
 }
@@ -65,7 +74,7 @@ static double pair_at_turns(const d9d_rope_scaling *s, double turns, double base
 }
 
 /* Weight of pair i's unscaled frequency: 1 unscaled, 0 fully scaled. */
-static double yarn_keep_share(const d9d_rope_scaling *s, double base, int64_t features, int64_t i)
+static float yarn_keep_share(const d9d_rope_scaling *s, double base, int64_t features, int64_t i)
 {
     double low = pair_at_turns(s, s->fast, base, features),
            high = pair_at_turns(s, s->slow, base, features);
@@ -78,12 +87,15 @@ static double yarn_keep_share(const d9d_rope_scaling *s, double base, int64_t fe
     high = high < (double)features - 1 ? high : (double)features - 1;
     if (low == high)
         high += 0.001;
-    return 1 - clamp_unit(((double)i - low) / (high - low));
+    return 1 - clamp_unit(((float)i - (float)low) / (float)(high - low));
 }
 
-static double llama3_keep_share(const d9d_rope_scaling *s, double f)
+static float llama3_keep_share(const d9d_rope_scaling *s, float f)
 {
-    return clamp_unit((s->original * f / TWO_PI - s->slow) / (s->fast - s->slow));
+    const float wavelength = (float)TWO_PI / f;
+
+    return clamp_unit(((float)s->original / wavelength - (float)s->slow) /
+                      (float)(s->fast - s->slow));
 }
 
 double d9d_rope_base(const d9d_rope_scaling *s, double base, int64_t features)
@@ -93,23 +105,31 @@ double d9d_rope_base(const d9d_rope_scaling *s, double base, int64_t features)
     return s->kind == D9D_ROPE_NTK ? base * pow(s->factor, d / (d - 2)) : base;
 }
 
+/* The frequency of pair i, which turns once in 2 pi `period` positions where it is unscaled. */
+static float frequency(const d9d_rope_scaling *s, double base, int64_t features, int64_t i,
+                       float period)
+{
+    const float own = 1 / period, factor = (float)s->factor;
+    float keeps;
+
+    switch (s->kind) {
+    case D9D_ROPE_LINEAR: return own / factor;
+    case D9D_ROPE_YARN:
+        keeps = yarn_keep_share(s, base, features, i);
+        return 1 / (factor * period) * (1 - keeps) + own * keeps;
+    case D9D_ROPE_LLAMA3:
+        keeps = llama3_keep_share(s, own);
+        return keeps == 1 ? own : (1 - keeps) * own / factor + keeps * own;
+    case D9D_ROPE_LONGROPE:
+        return 1 / ((s->is_long ? s->long_factor : s->short_factor)[i] * period);
+    default: return own;
+    }
+}
+
 void d9d_rope_frequencies(const d9d_rope_scaling *s, double base, int64_t features, float *f)
 {
-    const double d = (double)features;
-
     base = d9d_rope_base(s, base, features);
-    for (int64_t i = 0; i < features / 2; i++) {
-        const double own = pow(base, -2.0 * (double)i / d);
-        const float *factors = s->is_long ? s->long_factor : s->short_factor;
-        const double keeps = s->kind == D9D_ROPE_YARN     ? yarn_keep_share(s, base, features, i)
-                             : s->kind == D9D_ROPE_LLAMA3 ? llama3_keep_share(s, own)
-                             : s->kind == D9D_ROPE_LINEAR ? 0
-                                                          : 1;
-
-        if (s->kind == D9D_ROPE_LONGROPE) {
-            f[i] = (float)(own / (double)factors[i]);
-            continue;
-        }
-        f[i] = (float)(keeps == 1 ? own : own * keeps + own / s->factor * (1 - keeps));
-    }
+    for (int64_t i = 0; i < features / 2; i++)
+        f[i] =
+            frequency(s, base, features, i, power((float)base, (float)(2 * i) / (float)features));
 }

@@ -135,10 +135,9 @@ d9d_status d9d_parallel_plan_check_blocks(const d9d_model *m, const d9d_parallel
     if (m->whole_sequences && d->context_parallel_replicate * d->context_parallel_shard > 1)
         return D9D_FAIL(D9D_ECONFIG,
                         "mesh.context_parallel_replicate and mesh.context_parallel_shard are %lld "
-                        "and %lld, but %s has %s layers, which need whole sequences: 1",
+                        "and %lld, but %s has recurrent layers, which need whole sequences: 1",
                         (long long)d->context_parallel_replicate,
-                        (long long)d->context_parallel_shard, m->ops->name,
-                        m->bidirectional ? "bidirectional" : "recurrent");
+                        (long long)d->context_parallel_shard, m->ops->name);
     return D9D_OK;
 }
 

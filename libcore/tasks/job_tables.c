@@ -456,6 +456,7 @@ static const d9d_table generate_table =
 const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table,
                                                    &perplexity_table,
                                                    &d9di_masked_lm_infer_table,
+                                                   &d9di_fill_mask_table,
                                                    &generate_table,
                                                    &d9di_head_task_infer_classification_table,
                                                    &d9di_head_task_infer_embedding_table,

@@ -80,28 +80,37 @@ static void masked_lm_head(void *self, d9d_head *out)
     *out = (d9d_head){.kind = D9D_HEAD_MASKED_LM};
 }
 
-static d9d_status masked_lm_extend(void *self, d9d_model *model, const d9d_model_opts *options)
+static d9di_masked_lm_mask mask_of(const masked_lm *m)
 {
-    const int64_t id = ((const masked_lm *)self)->c->mask_token_id;
+    return (d9di_masked_lm_mask){m->c->mask_token, m->c->mask_token_id};
+}
 
-    (void)options;
-    return id == D9D_INT_NULL || id < model->vocab
+d9d_status d9di_masked_lm_check_mask(const d9di_masked_lm_mask *m, const d9d_model *model)
+{
+    return m->id == D9D_INT_NULL || m->id < model->vocab
                ? D9D_OK
                : D9D_FAIL(D9D_ECONFIG,
                           "task.mask_token_id is %lld, and the model's vocabulary has %lld ids",
-                          (long long)id, (long long)model->vocab);
+                          (long long)m->id, (long long)model->vocab);
+}
+
+static d9d_status masked_lm_extend(void *self, d9d_model *model, const d9d_model_opts *options)
+{
+    const d9di_masked_lm_mask mask = mask_of(self);
+
+    (void)options;
+    return d9di_masked_lm_check_mask(&mask, model);
 }
 
 /* The mask's id by the section or the tokenizer. */
-static d9d_status find_mask_id(const masked_lm *m, const d9d_dataset *ds, const d9d_tokenizer *tok,
-                               int32_t *out)
+static d9d_status mask_id_find(const d9di_masked_lm_mask *m, const d9d_dataset *ds,
+                               const d9d_tokenizer *tok, int32_t *out)
 {
     static const char *const usual[] = {"[MASK]", "<mask>"};
-    const char *given = m->c->mask_token;
     uint32_t id;
 
-    if (m->c->mask_token_id != D9D_INT_NULL) {
-        *out = (int32_t)m->c->mask_token_id;
+    if (m->id != D9D_INT_NULL) {
+        *out = (int32_t)m->id;
         return D9D_OK;
     }
     if (tok == NULL)
@@ -110,8 +119,8 @@ static d9d_status find_mask_id(const masked_lm *m, const d9d_dataset *ds, const 
             "task.mask_token_id: must be given: %s was made of ids, without a tokenizer "
             "that tells the mask",
             d9d_dataset_dir(ds));
-    for (size_t i = 0; i < (given != NULL ? 1 : sizeof(usual) / sizeof(usual[0])); i++) {
-        const char *token = given != NULL ? given : usual[i];
+    for (size_t i = 0; i < (m->token != NULL ? 1 : sizeof(usual) / sizeof(usual[0])); i++) {
+        const char *token = m->token != NULL ? m->token : usual[i];
 
         if (!d9d_tokenizer_find(tok, token, strlen(token), &id))
             continue;
@@ -119,8 +128,20 @@ static d9d_status find_mask_id(const masked_lm *m, const d9d_dataset *ds, const 
         return D9D_OK;
     }
     return D9D_FAIL(D9D_ECONFIG, "task.mask_token: %s: its tokenizer has no token \"%.64s\"%s",
-                    d9d_dataset_dir(ds), given != NULL ? given : usual[0],
-                    given != NULL ? "" : " or \"<mask>\"");
+                    d9d_dataset_dir(ds), m->token != NULL ? m->token : usual[0],
+                    m->token != NULL ? "" : " or \"<mask>\"");
+}
+
+d9d_status d9di_masked_lm_find_mask(const d9di_masked_lm_mask *m, d9d_dataset *const *datasets,
+                                    size_t n, const d9d_tokenizer **tok, size_t *at, int32_t *id)
+{
+    *tok = NULL;
+    *at = 0;
+    for (size_t i = 0; i < n && *tok == NULL; i++) {
+        D9D_TRY(d9d_dataset_tokenizer(datasets[i], tok));
+        *at = i;
+    }
+    return mask_id_find(m, datasets[*at], *tok, id);
 }
 
 /* Special tokens of the tokenizer, those of the section, and the mask. */
@@ -166,18 +187,14 @@ static d9d_status check_labels(d9d_dataset *const *datasets, size_t n)
 static d9d_status masked_lm_set_data(void *self, d9d_dataset *const *datasets, size_t n)
 {
     masked_lm *m = self;
-    const d9d_tokenizer *tok = NULL;
-    size_t at = 0;
+    const d9di_masked_lm_mask mask = mask_of(m);
+    const d9d_tokenizer *tok;
+    size_t at;
     int32_t id = 0;
 
     if (masks_nothing(m->c))
         return check_labels(datasets, n);
-
-    for (size_t i = 0; i < n && tok == NULL; i++) {
-        D9D_TRY(d9d_dataset_tokenizer(datasets[i], &tok));
-        at = i;
-    }
-    D9D_TRY(find_mask_id(m, datasets[at], tok, &id));
+    D9D_TRY(d9di_masked_lm_find_mask(&mask, datasets, n, &tok, &at, &id));
     if (m->has_data)
         return id == m->opts.mask_id
                    ? D9D_OK
@@ -254,11 +271,7 @@ static const d9d_key special_id = {
                      "share of the chosen tokens that become the mask"),                           \
         D9D_KEY_REAL(d9d_masked_lm_section, random_replace_prob, "0.1", 0, 1,                      \
                      "share of the chosen tokens that become any token; the rest stays as it is"), \
-        D9D_KEY_STR(d9d_masked_lm_section, mask_token, "null",                                     \
-                    "the mask, as the tokenizer spells it; null: \"[MASK]\" or \"<mask>\"",        \
-                    .flags = D9D_NULLABLE, .min = 1),                                              \
-        D9D_KEY_INT(d9d_masked_lm_section, mask_token_id, "null", 0, INT32_MAX - 1,                \
-                    "id of the mask; null: that of mask_token", .flags = D9D_NULLABLE),            \
+        D9DI_MASKED_LM_MASK_KEYS(d9d_masked_lm_section),                                           \
         D9D_KEY_LIST(d9d_masked_lm_section, special_ids, "[]", &special_id,                        \
                      "tokens that are never chosen, beside the tokenizer's special ones"),         \
         D9D_KEY_INT(d9d_masked_lm_section, seed, "0", 0, MAX_EXACT_INT, "seed of the choice")

@@ -2,6 +2,7 @@
 #ifndef D9DI_TASKS_TASKS_H
 #define D9DI_TASKS_TASKS_H
 
+#include "d9d/data/tokenizer/tokenizer.h"
 #include "d9d/tasks/task.h"
 #include "tasks/run_data.h"
 #include "tasks/run_metrics.h"
@@ -24,6 +25,26 @@ extern const d9d_table d9di_head_task_infer_classification_table,
 
 /* masked_lm.c */
 extern const d9d_table d9di_masked_lm_train_table, d9di_masked_lm_infer_table;
+/* A task's mask: as the tokenizer spells it, NULL for the usual words, or its id. */
+typedef struct d9di_masked_lm_mask {
+    const char *token;
+    int64_t id; /* D9D_INT_NULL: that of `token` */
+} d9di_masked_lm_mask;
+#define D9DI_MASKED_LM_MASK_KEYS(S)                                                                \
+    D9D_KEY_STR(S, mask_token, "null",                                                             \
+                "the mask, as the tokenizer spells it; null: \"[MASK]\" or \"<mask>\"",            \
+                .flags = D9D_NULLABLE, .min = 1),                                                  \
+        D9D_KEY_INT(S, mask_token_id, "null", 0, INT32_MAX - 1,                                    \
+                    "id of the mask; null: that of mask_token", .flags = D9D_NULLABLE)
+/* ECONFIG if the model's vocabulary has no such id. */
+d9d_status d9di_masked_lm_check_mask(const d9di_masked_lm_mask *m, const d9d_model *model);
+/* The id by the first of n datasets that has a tokenizer, which is set and borrowed; `*at` is that
+ * dataset's number. */
+d9d_status d9di_masked_lm_find_mask(const d9di_masked_lm_mask *m, d9d_dataset *const *datasets,
+                                    size_t n, const d9d_tokenizer **tok, size_t *at, int32_t *id);
+
+/* fill_mask.c */
+extern const d9d_table d9di_fill_mask_table;
 
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out);
 /* Opens a task of this kind with this section. */

@@ -23,7 +23,8 @@ All are computed in float64 and each document by itself.
 
 Each case of masked_lm/ is a model with the head of ModernBertForMaskedLM, with files as those of
 families/ (make_families.py): rows are whole documents, of which some tokens are masked, and only
-these have labels; the loss is transformers' own.
+these have labels; the loss is transformers' own.  fill_mask.jsonl has what its pipeline fill-mask
+answers for the same rows: of each mask "tokens" and "scores", the best first.
 """
 import copy
 import json
@@ -31,6 +32,7 @@ import sys
 
 import torch
 import transformers as T
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.utils import logging
 from safetensors.torch import load_file, save_file
 
@@ -254,6 +256,23 @@ def masked_losses(model, ids, labels):
     return logits, token, loss
 
 
+def fill_masks(folder, ids, top_k=5):
+    """Of the checkpoint; a token is spelled as its number, <7>."""
+    model = T.ModernBertForMaskedLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    words = Tokenizer(models.WordLevel({f"<{i}>": i for i in range(model.config.vocab_size)}, unk_token="<0>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = T.PreTrainedTokenizerFast(tokenizer_object=words, mask_token=f"<{MASK}>", pad_token="<0>",
+                                          model_input_names=["input_ids", "attention_mask"])
+    fill = T.pipeline("fill-mask", model=model, tokenizer=tokenizer, device="cpu", top_k=top_k)
+    for row in ids.tolist():
+        at = [i for i, t in enumerate(row) if t == MASK]
+        got = fill(" ".join(f"<{t}>" for t in row))
+        got = [got] if len(at) == 1 else got
+        assert len(got) == len(at)
+        yield {"input_ids": row, "positions": at, "tokens": [[a["token"] for a in mask] for mask in got],
+               "scores": [[digits(a["score"]) for a in mask] for mask in got]}
+
+
 def make_masked_lm(name, seed):
     folder, kind = HERE / "masked_lm" / name, "ModernBertForMaskedLM"
     config = T.ModernBertConfig(**MASKED_LM[name])
@@ -282,6 +301,7 @@ def make_masked_lm(name, seed):
     save_file(out, folder / "golden.safetensors", metadata={"format": "pt"})
     lines(folder / "train.jsonl", ({"input_ids": i, "labels": l}
                                    for i, l in zip(ids.tolist(), labels.tolist())))
+    lines(folder / "fill_mask.jsonl", fill_masks(folder, ids))
     dump(folder / "train.json", train_rows(exact, ids, labels, masked_losses))
     print(f"masked_lm/{name:18} loss {loss.item():.4f}  float32 apart {apart:.1e}", flush=True)
     return apart < 2e-5

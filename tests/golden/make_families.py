@@ -292,7 +292,9 @@ CASES = {
                           sliding_window=3, swiglu_limit=1.0, rope_parameters=GPT_OSS_YARN,
                           attention_mask="prefix"),
     "deepseek_v3_prefix": row("DeepseekV3", DENSE, num_key_value_heads=4, **MLA, attention_mask="prefix"),
+    "ministral3_default": row("Ministral3", DENSE, head_dim=8),
 }
+LEFT_OUT = {"ministral3_default": "rope_parameters"}  # of config.json: transformers' default counts
 PLUGINS = ("SeedOss", "Glm4")
 # A case's number seeds it.  Numbers go on from the case before, but for these, which keep theirs
 # wherever they stand.
@@ -451,7 +453,7 @@ def train(model, ids, labels, losses=losses):
     return log
 
 
-def dump_case(folder, kind, config, seed, length, prompt, new):
+def dump_case(folder, kind, config, seed, length, prompt, new, change=lambda weights: None):
     """The checkpoint, golden.safetensors, generate.jsonl and train.jsonl, and what made them: rows,
     labels, losses of the targets, the model in float64, and how far float32 is from it."""
     config._attn_implementation = "eager"
@@ -461,6 +463,7 @@ def dump_case(folder, kind, config, seed, length, prompt, new):
     ids, labels = rows(config, length, seed)
     model = build(kind, config)
     weights = draw_weights(model, seed)
+    change(weights)
     fill(model, weights)
     model.tie_weights()
     plain_logits, _, plain = losses(model, ids, labels)
@@ -502,6 +505,10 @@ def dump_case(folder, kind, config, seed, length, prompt, new):
 def make(folder, kind, cfg, seed, plugin):
     config = getattr(T, CONFIGS.get(kind, kind) + "Config")(**cfg)
     ids, labels, token, exact, apart = dump_case(folder, kind, config, seed, 13, 4, NEW)
+    if folder.name in LEFT_OUT:
+        doc = json.loads((folder / "config.json").read_text())
+        del doc[LEFT_OUT[folder.name]]
+        (folder / "config.json").write_text(json.dumps(doc, indent=2, sort_keys=True) + "\n")
     if plugin:
         (folder / "logprobs.jsonl").write_text("".join(json.dumps(
             {"logprobs": [-digits(x) for x, y in zip(t, l) if y != IGNORE]}) + "\n"

@@ -10,15 +10,21 @@
     deepseek_v3/         families/deepseek_v3 in FP8, as DeepSeek's own files are, with blocks of
                          [16, 8] and odd ones at the edges
     deepseek_v3_bf16/    the same decoded to bfloat16
+    gpt_oss/             a model whose experts are MXFP4, as OpenAI's own files are, and
+                         golden.safetensors of it as in families/
+    gpt_oss_bf16/        the same as transformers loads it
 """
 import json
 import shutil
 from pathlib import Path
 
 import torch
+import transformers as T
 from safetensors.torch import load_file, save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from make_families import DENSE, GPT_OSS_YARN, dump_case
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "quant"
@@ -115,6 +121,45 @@ def model(source, name):
                   metadata={"format": "pt"})
 
 
+NOT_CONVERTED = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+
+
+def gpt_oss(seed):
+    """Experts of random blocks: all numbers of four bits, with scales that make usual weights."""
+    config = T.GptOssConfig(**{**DENSE, "hidden_size": 64, "intermediate_size": 32}, head_dim=8,
+                            num_local_experts=3, num_experts_per_tok=2, sliding_window=5,
+                            rope_parameters=GPT_OSS_YARN)
+    packed, at, decoded = {}, OUT / "gpt_oss", OUT / "gpt_oss_bf16"
+
+    def pack(weights):
+        g = torch.Generator().manual_seed(seed)
+        for name, w in weights.items():
+            if w.ndim == 3:
+                shape = (w.shape[0], w.shape[2], w.shape[1] // 32)
+                blocks = torch.randint(256, (*shape, 16), generator=g, dtype=torch.uint8)
+                scales = torch.randint(119, 124, shape, generator=g, dtype=torch.uint8)
+                packed[name + "_blocks"], packed[name + "_scales"] = blocks, scales
+                weights[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).double()
+
+    apart = dump_case(decoded, "GptOss", config, seed, 13, 4, 6, pack)[-1]
+    assert apart < 2e-5, apart
+    at.mkdir()
+    (decoded / "golden.safetensors").rename(at / "golden.safetensors")
+    (decoded / "generate.jsonl").unlink(), (decoded / "train.jsonl").unlink()
+    doc = json.loads((decoded / "config.json").read_text())
+    for folder, more in ((decoded, {}), (at, {"quantization_config": dict(
+            modules_to_not_convert=NOT_CONVERTED, quant_method="mxfp4")})):
+        (folder / "config.json").write_text(json.dumps({**doc, **more}, indent=2, sort_keys=True) + "\n")
+    plain = load_file(decoded / "model.safetensors")
+    packed.update({k: v for k, v in plain.items() if k + "_blocks" not in packed})
+    save_file({k: v.contiguous() for k, v in packed.items()}, at / "model.safetensors", metadata={"format": "pt"})
+    loaded = T.GptOssForCausalLM.from_pretrained(
+        at, dtype=torch.bfloat16, quantization_config=T.Mxfp4Config(dequantize=True)).state_dict()
+    assert set(loaded) == set(plain)
+    save_file({k: loaded[k].contiguous() for k in plain}, decoded / "model.safetensors", metadata={"format": "pt"})
+    assert all(torch.equal(plain[k], v) for k, v in load_file(decoded / "model.safetensors").items())
+
+
 def main():
     torch.set_num_threads(1)
     shutil.rmtree(OUT, ignore_errors=True)
@@ -122,6 +167,8 @@ def main():
     fp8(torch.Generator().manual_seed(1))
     mxfp4(torch.Generator().manual_seed(2))
     model("families/deepseek_v3", "deepseek_v3")
+    gpt_oss(3)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -148,6 +148,34 @@ says() {
     [ "$(wc -l <own.jsonl)" -eq 15 ]
 }
 
+@test "fill_mask finds the tokens of transformers' pipeline fill-mask" {
+    local task='{"name": "fill_mask", "output": "fill.jsonl", "mask_token_id": 3}'
+    for c in $(cases); do
+        for micro in 2 3; do
+            rm -f fill.jsonl
+            d9d-infer -q --device cpu --set "task=$task" --set trainer.batching.microbatch_size=$micro "$c.infer.json"
+            for f in positions tokens; do
+                diff <(sed -E "s/.*\"$f\": (\[[][0-9, ]*\]).*/\1/" fill.jsonl) \
+                    <(sed -E "s/.*\"$f\": (\[[][0-9, ]*\]).*/\1/" "$golden/$c/fill_mask.jsonl")
+            done
+            close <(sed 's/.*"scores": //' fill.jsonl | tr -s '[]{}, ' '\n' | grep .) \
+                <(sed 's/.*"scores": //' "$golden/$c/fill_mask.jsonl" | tr -s '[]{}, ' '\n' | grep .) 2e-6
+        done
+    done
+    rm fill.jsonl
+    # Samples without a mask, and more of them than a batch has.
+    d9d-infer -q --device cpu --set "task=$task" --set task.top_k=2 --set data.dataset=texts modernbert.infer.json
+    [ "$(wc -l <fill.jsonl)" -eq 15 ]
+    grep -q '"positions": \[\], "tokens": \[\], "scores": \[\]}$' fill.jsonl
+    [ "$(sed -E 's/.*"positions": \[([^]]*)\].*/\1/' fill.jsonl | tr -s ', ' '\n' | grep -c .)" -eq \
+        "$(sed -E 's/.*"input_ids": \[([^]]*)\].*/\1/' texts.jsonl | tr -s ', ' '\n' | grep -cx 3)" ]
+    says 2 "task.top_k is 60, and the model's vocabulary has 53 ids" d9d-infer -q --device cpu \
+        --set "task=$task" --set task.output=none.jsonl --set task.top_k=60 modernbert.infer.json
+    says 2 "task.mask_token_id: must be given" d9d-infer -q --device cpu \
+        --set "task=$task" --set task.output=none.jsonl --set task.mask_token_id=null modernbert.infer.json
+    [ ! -e none.jsonl ]
+}
+
 @test "the mask is the tokenizer's, and its special tokens are never masked" {
     cat >tokenizer.json <<'JSON'
 {"version": "1.0", "added_tokens": [

@@ -1,6 +1,6 @@
 /* test_golden_families.c - every family against transformers: logits, losses and gradients for each
- * directory of families/ and masked_lm/; hidden states of packed documents, and gradients, for each
- * of encoders/.
+ * directory of families/ and masked_lm/, and for MXFP4 weights; hidden states of packed documents,
+ * and gradients, for each of encoders/.
  *
  *     test_golden_families DIR...     # absolute: of these alone, and how far each is away
  */
@@ -83,6 +83,13 @@ static void values_equal_transformers(void **state)
     each_case("families", check_case);
 }
 
+/* Weights in the published layout of gpt-oss, decoded when they are loaded. */
+static void mxfp4_equals_transformers(void **state)
+{
+    (void)state;
+    check_case("quant/gpt_oss");
+}
+
 static void hidden_states_equal_transformers(void **state)
 {
     (void)state;
@@ -131,6 +138,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_equal_transformers),
+        cmocka_unit_test(mxfp4_equals_transformers),
         cmocka_unit_test(hidden_states_equal_transformers),
         cmocka_unit_test(masked_tokens_equal_transformers),
         unit_test_in_dir(other_weights_are_far_away),

@@ -70,6 +70,22 @@ JSON
     assert_output "4 tensors equal, 0 different"
 }
 
+@test "MXFP4 experts of gpt-oss become the files that transformers loads" {
+    mxfp4=$golden/quant/gpt_oss plain=$golden/quant/gpt_oss_bf16
+    run --separate-stderr d9d-map "$mxfp4" own
+    assert_success
+    [[ "$stderr" == *"$mxfp4: 4 tensors are decoded from mxfp4; config.json is written without quantization_config"* ]]
+    d9d-map -q own back
+    d9d-map -q --to hf "$mxfp4" hf
+    d9d-map -q "$plain" own-plain
+    d9d-map -q diff own own-plain
+    for dir in hf back; do
+        d9d-map -q diff $dir "$plain"
+        cmp {$dir,"$plain"}/config.json
+        d9d-map -q verify $dir
+    done
+}
+
 @test "in several files, and under a plan of another rank's share" {
     d9d-map -q --to hf --shard-size 8kB "$plain" several-plain
     copy "$fp8" several
@@ -116,6 +132,14 @@ JSON
     train f32 "$PWD/f32" float32
     cmp fp8-f32.losses f32.losses
     run -1 cmp fp8.losses fp8-f32.losses
+}
+
+@test "a job that loads MXFP4 trains as one that loads what transformers makes of it" {
+    d9d-shard -q --format tokens --out data "$golden/families/gpt_oss/train.jsonl"
+    train mxfp4 "$golden/quant/gpt_oss" bfloat16
+    train plain "$golden/quant/gpt_oss_bf16" bfloat16
+    cmp mxfp4.losses plain.losses
+    cmp export-{mxfp4,plain}/model.safetensors
 }
 
 @test "quantised tensors that do not fit are refused by one sentence" {

@@ -100,32 +100,56 @@ d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n, d9d_cp_slice_b
     return D9D_OK;
 }
 
-/* A list also where no sequence has padding: no result depends on the others of a batch. */
-d9d_status d9d_cp_slice_separate_padding(const d9d_batch *b, d9d_cp_slice_buffer *buffer,
-                                         d9d_cp_slice *slice)
+/* --- lists of documents ----------------------------------------------------------------------- */
+
+/* Begins of the batch's sequences, and of their padding if it is to be apart, as documents. */
+static d9d_status list_rows(const d9d_batch *b, bool padding_apart, d9d_cp_slice_buffer *buffer)
 {
-    if (slice->segment != NULL)
-        return D9D_OK;
-    buffer->segments.len = 0;
+    buffer->row_bounds.len = 0;
     for (int64_t row = 0; row < b->seqs; row++) {
-        const int64_t bounds[] = {0, b->lengths[row], b->length};
+        const int64_t at = row * b->length;
 
-        for (int i = 0; i < 2; i++) {
-            const int32_t at = (int32_t)(row * b->length + bounds[i]);
-            const int32_t n = (int32_t)(bounds[i + 1] - bounds[i]);
-
-            if (n > 0)
-                D9D_TRY(D9D_VEC_PUSH(&buffer->segments, ((d9d_segment){at, n, at, n})));
-        }
+        D9D_TRY(D9D_VEC_PUSH(&buffer->row_bounds, (int32_t)at));
+        if (padding_apart && b->lengths[row] > 0 && b->lengths[row] < b->length)
+            D9D_TRY(D9D_VEC_PUSH(&buffer->row_bounds, (int32_t)(at + b->lengths[row])));
     }
-    slice->segments = (int64_t)buffer->segments.len;
-    slice->segment = buffer->segments.data;
+    return D9D_VEC_PUSH(&buffer->row_bounds, (int32_t)(b->seqs * b->length));
+}
+
+/* The batch with a list of documents, and the slice with their segments, also where they had none.
+ */
+static d9d_status list_documents(const d9d_batch *b, const rank_chunks *chunks, bool padding_apart,
+                                 d9d_cp_slice_buffer *buffer, d9d_cp_slice *slice, d9d_batch *whole)
+{
+    *whole = *b;
+    if (b->cu_seqlens != NULL)
+        return D9D_OK;
+    D9D_TRY(list_rows(b, padding_apart, buffer));
+    whole->documents = (int64_t)buffer->row_bounds.len - 1;
+    whole->cu_seqlens = buffer->row_bounds.data;
+    return find_segments(whole, chunks, buffer, slice);
+}
+
+/* Keys that all queries of the document in positions [first, end) of the batch see. */
+typedef int32_t (*prefix_fn)(const d9d_batch *b, int64_t first, int64_t end);
+
+static d9d_status add_prefixes(const d9d_batch *whole, prefix_fn prefix_of,
+                               d9d_cp_slice_buffer *buffer, d9d_cp_slice *slice)
+{
+    int64_t doc = 0;
+
+    buffer->prefixes.len = 0;
+    for (int64_t i = 0; i < slice->segments; i++) {
+        while (whole->cu_seqlens[doc + 1] <= slice->segment[i].k)
+            doc++;
+        D9D_TRY(D9D_VEC_PUSH(&buffer->prefixes,
+                             prefix_of(whole, whole->cu_seqlens[doc], whole->cu_seqlens[doc + 1])));
+    }
+    slice->prefix = buffer->prefixes.data;
     return D9D_OK;
 }
 
-/* --- prefix masks ----------------------------------------------------------------------------- */
-
-/* Tokens of the prompt of the document in positions [first, end) of the batch. */
+/* Tokens of the prompt. */
 static int32_t prompt_length(const d9d_batch *b, int64_t first, int64_t end)
 {
     int64_t at = first;
@@ -135,37 +159,31 @@ static int32_t prompt_length(const d9d_batch *b, int64_t first, int64_t end)
     return (int32_t)(at < end ? at + 1 - first : end - first);
 }
 
-/* Begins of the batch's sequences, as documents. */
-static d9d_status list_rows(const d9d_batch *b, d9d_cp_slice_buffer *buffer)
-{
-    buffer->row_bounds.len = 0;
-    for (int64_t row = 0; row <= b->seqs; row++)
-        D9D_TRY(D9D_VEC_PUSH(&buffer->row_bounds, (int32_t)(row * b->length)));
-    return D9D_OK;
-}
-
 d9d_status d9d_cp_slice_add_prefixes(const d9d_batch *b, int rank, int n,
                                      d9d_cp_slice_buffer *buffer, d9d_cp_slice *slice)
 {
     const rank_chunks chunks = chunks_of_rank(b->length, rank, n);
-    d9d_batch whole = *b;
-    int64_t doc = 0;
+    d9d_batch whole;
 
-    if (b->cu_seqlens == NULL) {
-        D9D_TRY(list_rows(b, buffer));
-        whole.documents = b->seqs;
-        whole.cu_seqlens = buffer->row_bounds.data;
-        D9D_TRY(find_segments(&whole, &chunks, buffer, slice));
-    }
-    buffer->prefixes.len = 0;
-    for (int64_t i = 0; i < slice->segments; i++) {
-        while (whole.cu_seqlens[doc + 1] <= slice->segment[i].k)
-            doc++;
-        D9D_TRY(D9D_VEC_PUSH(&buffer->prefixes,
-                             prompt_length(b, whole.cu_seqlens[doc], whole.cu_seqlens[doc + 1])));
-    }
-    slice->prefix = buffer->prefixes.data;
-    return D9D_OK;
+    D9D_TRY(list_documents(b, &chunks, false, buffer, slice, &whole));
+    return add_prefixes(&whole, prompt_length, buffer, slice);
+}
+
+static int32_t document_length(const d9d_batch *b, int64_t first, int64_t end)
+{
+    (void)b;
+    return (int32_t)(end - first);
+}
+
+/* A list also where no sequence has padding: no result depends on the others of a batch. */
+d9d_status d9d_cp_slice_set_bidirectional(const d9d_batch *b, int rank, int n,
+                                          d9d_cp_slice_buffer *buffer, d9d_cp_slice *slice)
+{
+    const rank_chunks chunks = chunks_of_rank(b->length, rank, n);
+    d9d_batch whole;
+
+    D9D_TRY(list_documents(b, &chunks, true, buffer, slice, &whole));
+    return n > 1 ? add_prefixes(&whole, document_length, buffer, slice) : D9D_OK;
 }
 
 void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer)

@@ -163,13 +163,19 @@ static d9d_status check_segments(const d9d_tensor *q, const d9d_op_attention_opt
     return D9D_OK;
 }
 
+/* Chunks of bidirectional attention are causal ones whose prefixes are whole documents. */
+static bool mask_is_causal(const d9d_op_attention_opts *opts)
+{
+    return opts->causal || d9d_comm_size(opts->cp) > 1;
+}
+
 static d9d_status check_prefix(const d9d_tensor *q, const d9d_op_attention_opts *opts)
 {
     const d9d_tensor *prefix = opts->prefix, *segments = opts->segments;
 
     if (prefix == NULL)
         return D9D_OK;
-    if (segments == NULL || !opts->causal)
+    if (segments == NULL || !mask_is_causal(opts))
         return D9D_FAIL(D9D_EINVAL, "attention: a prefix needs %s",
                         segments == NULL ? "segments" : "a causal mask");
     D9D_TRY(d9di_op_check("attention", "prefix", prefix, D9D_I32));
@@ -185,10 +191,10 @@ static d9d_status check_scores(const d9d_op_attention_opts *opts)
         return D9D_FAIL(D9D_EINVAL, "attention: a window of %lld keys", (long long)opts->window);
     if (!(opts->softcap >= 0.0f && opts->softcap < INFINITY))
         return D9D_FAIL(D9D_EINVAL, "attention: a softcap of %g", (double)opts->softcap);
-    if (!opts->causal && d9d_comm_size(opts->cp) > 1)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "attention: bidirectional attention over %d ranks of context parallelism, "
-                        "which needs a causal mask",
+    if (!opts->causal && d9d_comm_size(opts->cp) > 1 && opts->prefix == NULL)
+        return D9D_FAIL(D9D_EINVAL,
+                        "attention: bidirectional attention over %d ranks of context parallelism "
+                        "without prefixes, which are whole documents",
                         d9d_comm_size(opts->cp));
     return D9D_OK;
 }
@@ -308,7 +314,7 @@ static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor 
         .dv = v->shape.dim[3],
         .scale = opts->scale,
         .softcap = opts->softcap,
-        .causal = opts->causal,
+        .causal = mask_is_causal(opts),
         .segments = opts->segments != NULL ? opts->segments->shape.dim[0] : 0,
         .segment = opts->segments != NULL ? d9d_tensor_data(opts->segments) : NULL,
         .prefix = opts->prefix != NULL ? d9d_tensor_data(opts->prefix) : NULL,

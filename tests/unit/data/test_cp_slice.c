@@ -249,15 +249,45 @@ static void padding_is_a_segment_of_its_own(void **state)
     make(&m, 3, 7, 0, 1);
     m.b.lengths = lengths;
     assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &room, &part));
-    assert_ok(d9d_cp_slice_separate_padding(&m.b, &room, &part));
+    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 1, &room, &part));
     assert_int_equal(part.segments, 4);
     assert_memory_equal(part.segment, want, sizeof(want));
+    assert_null(part.prefix);
     /* Packed documents have their padding apart already. */
     make(&m, 3, 7, 5, 2);
     m.b.lengths = lengths;
     assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &room, &part));
-    assert_ok(d9d_cp_slice_separate_padding(&m.b, &room, &part));
+    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 1, &room, &part));
     check_formed(&m.b, &part, 0, 1);
+    d9d_cp_slice_buffer_release(&room);
+}
+
+/* Two sequences of 8 on two ranks: chunks of 2, of which rank 1 has the inner ones. */
+static void chunks_see_whole_documents(void **state)
+{
+    static const d9d_segment inner[] = {
+        {0, 2, 0, 4}, {2, 1, 0, 5}, {3, 1, 5, 1}, {4, 2, 8, 4}, {6, 2, 8, 6}};
+    static const int32_t inner_prefix[] = {5, 5, 3, 8, 8};
+    static const d9d_segment outer[] = {{0, 2, 0, 2}, {2, 2, 5, 3}, {4, 2, 8, 2}, {6, 2, 8, 8}};
+    static const int32_t outer_prefix[] = {5, 3, 8, 8};
+    static const int64_t lengths[] = {5, 8};
+    static made m;
+    d9d_cp_slice_buffer room = {0};
+    d9d_cp_slice part;
+
+    (void)state;
+    make(&m, 2, 8, 0, 1);
+    m.b.lengths = lengths;
+    assert_ok(d9d_cp_slice_make(&m.b, 1, 2, &room, &part));
+    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 1, 2, &room, &part));
+    assert_int_equal(part.segments, 5);
+    assert_memory_equal(part.segment, inner, sizeof(inner));
+    assert_memory_equal(part.prefix, inner_prefix, sizeof(inner_prefix));
+    assert_ok(d9d_cp_slice_make(&m.b, 0, 2, &room, &part));
+    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 2, &room, &part));
+    assert_int_equal(part.segments, 4);
+    assert_memory_equal(part.segment, outer, sizeof(outer));
+    assert_memory_equal(part.prefix, outer_prefix, sizeof(outer_prefix));
     d9d_cp_slice_buffer_release(&room);
 }
 
@@ -281,6 +311,7 @@ int main(void)
         cmocka_unit_test(prompts_are_prefixes),
         cmocka_unit_test(alone_is_the_batch),
         cmocka_unit_test(padding_is_a_segment_of_its_own),
+        cmocka_unit_test(chunks_see_whole_documents),
         cmocka_unit_test(refuses),
     };
 

@@ -189,8 +189,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  * its own among them; without a mask, those less than W before and behind it.  It holds in packed
  * documents, chunks and KV caches alike.
  *
- * Bidirectional attention, causal false, over several ranks of cp is ENOTSUP: the list of a rank's
- * chunks has no keys behind them.
+ * Bidirectional attention, causal false, over several ranks of cp needs segments and prefixes, of
+ * which each is the length of its document (d9d_cp_slice_set_bidirectional()).
  *
  * Prefix masks (prefix-LM): prefix is NULL or [N] int32, how many of segment i's first keys all its
  * queries see, under the causal mask.  Prefixes hold in packed documents, chunks and KV caches

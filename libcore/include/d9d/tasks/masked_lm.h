@@ -1,4 +1,4 @@
-/* masked_lm.h - masked language modelling: learn the tokens that were masked.
+/* masked_lm.h - masked language modelling: learn the tokens that were masked, and tell them.
  *
  *     "task": {"name": "masked_lm"}
  *     "task": {"name": "masked_lm", "mlm_probability": 0.15, "mask_replace_prob": 1.0,
@@ -25,6 +25,15 @@
  *
  * With mlm_probability 0 nothing is masked: the dataset brings masked ids, and labels for them.
  *
+ *     "task": {"name": "fill_mask", "output": "filled.jsonl", "top_k": 5}            d9d-infer
+ *
+ * finds the likeliest tokens behind the masks that the samples have, as transformers' pipeline
+ * "fill-mask": for each mask top_k of them, the likeliest first, with their probabilities among the
+ * whole vocabulary.
+ *
+ *     {"sample": 0, "positions": [3], "tokens": [[17, 9, 4, 1, 8]],
+ *      "scores": [[0.5, 0.2, 0.1, 0.01, 0.001]]}
+ *
  * The model is one with the head of a masked language model, ...ForMaskedLM in HuggingFace's files.
  * A checkpoint without it is accepted: the head is then random.
  */
@@ -45,6 +54,13 @@ typedef struct d9d_masked_lm_section {
     d9d_list special_ids;   /* int64_t: never chosen, beside the tokenizer's special tokens */
     int64_t seed;
 } d9d_masked_lm_section;
+
+typedef struct d9d_fill_mask_section {
+    d9d_job_output_section output;
+    int64_t top_k;
+    const char *mask_token; /* as above */
+    int64_t mask_token_id;
+} d9d_fill_mask_section;
 
 typedef struct d9d_masked_lm_opts {
     double mlm_probability, mask_replace_prob, random_replace_prob;

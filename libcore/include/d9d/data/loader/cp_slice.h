@@ -57,11 +57,12 @@ D9D_API void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer);
  * either is reused.  EINVAL unless 2n divides the batch's length, for n above 1. */
 D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n,
                                                   d9d_cp_slice_buffer *buffer, d9d_cp_slice *out);
-/* For attention without a causal mask, over one rank: make the padding of each sequence a segment
- * of its own in a slice that has no segments. */
-D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_separate_padding(const d9d_batch *b,
-                                                              d9d_cp_slice_buffer *buffer,
-                                                              d9d_cp_slice *slice);
+/* For attention without a causal mask: the padding of each sequence becomes a segment of its own.
+ * Over several ranks a segment ends with its last query's key, and its prefix is its whole
+ * document: under a causal mask with these prefixes every query sees all keys of its document. */
+D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_set_bidirectional(const d9d_batch *b, int rank, int n,
+                                                               d9d_cp_slice_buffer *buffer,
+                                                               d9d_cp_slice *slice);
 /* For attention under a prefix mask (prefix-LM): the prefix of each segment of the slice of rank
  * `rank` of n, and a list of segments if the slice has none.  The prefix of a document is its
  * prompt: the tokens before its first target, or all of them if it has none.  Since labels are
