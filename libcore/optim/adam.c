@@ -12,6 +12,8 @@ typedef struct adam_config {
     bool amsgrad, maximize, decoupled;
     int weight_update; /* a d9d_optimizer_weight_update */
     int state_dtype;
+    d9d_list groups;
+    double layer_lr_decay;
 } adam_config;
 
 static const char *const update_names[] = {[D9D_UPDATE_MASTER] = "master",
@@ -36,7 +38,8 @@ static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
                      .flags = D9D_FLOAT32),                                                        \
         D9D_KEY_ENUM(adam_config, state_dtype, "\"float32\"", d9di_optimizer_state_dtype_names,    \
                      "type of the moments; bfloat16 is rounded stochastically, and to nearest "    \
-                     "with weight_update nearest")
+                     "with weight_update nearest"),                                                \
+        D9D_OPTIMIZER_GROUP_KEYS(adam_config)
 #define ADAM_FLAGS                                                                                 \
     D9D_KEY_BOOL(adam_config, amsgrad, "false", "use the largest second moment so far"),           \
         D9D_KEY_BOOL(adam_config, maximize, "false",                                               \
@@ -109,7 +112,7 @@ static d9d_adam_step step_constants(const adam_config *c, const d9d_optimizer_up
 /* Can one kernel call make both updates? */
 static bool same_batch(const d9d_optimizer_update *a, const d9d_optimizer_update *b)
 {
-    return a->step == b->step && a->param->spec.dtype == b->param->spec.dtype &&
+    return a->step == b->step && a->lr == b->lr && a->param->spec.dtype == b->param->spec.dtype &&
            a->param->spec.grad_dtype == b->param->spec.grad_dtype &&
            a->state_dtype == b->state_dtype;
 }

@@ -6,12 +6,14 @@
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
+#include "optim/param_groups.h"
 
 struct d9d_optimizer {
     const d9d_optimizer_kind *kind;
     const void *config;
     d9d_device *dev;
     d9d_params params;
+    d9di_optimizer_groups groups;
     uint64_t seed;
     int n_states;      /* states of the kind */
     int n_stored;      /* n_states, and the residual of a master weight as the last one */
@@ -137,7 +139,7 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
 }
 
 d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const d9d_params *params,
-                                uint64_t seed, d9d_optimizer **out)
+                                const d9d_params *whole, uint64_t seed, d9d_optimizer **out)
 {
     d9d_optimizer *o = calloc(1, sizeof(*o));
     d9d_status st;
@@ -151,6 +153,10 @@ d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const
     D9D_TRY_OR(st, states_count(o, &o->n_states), out);
     o->n_stored = o->n_states + (updates_masters(o) ? 1 : 0);
     D9D_TRY_OR(st, states_create(o), out);
+    D9D_TRY_OR(st,
+               d9di_optimizer_groups_assign(section, &o->params, whole != NULL ? whole : &o->params,
+                                            &o->arena, &o->groups),
+               out);
     if (dev != NULL)
         D9D_TRY_OR(st, d9d_optimizer_fill(o, dev), out);
     *out = o;
@@ -207,9 +213,9 @@ d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *fi
     return D9D_OK;
 }
 
-/* Update the parameters from `begin` to `end` in the order. */
-static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *scale, size_t begin,
-                               size_t end)
+/* The updates of a group's parameters from `begin` to `end` in the order. */
+static size_t updates_collect(d9d_optimizer *o, size_t group, double lr, const d9d_tensor *scale,
+                              size_t begin, size_t end)
 {
     size_t n = 0;
 
@@ -217,7 +223,7 @@ static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *sc
         const size_t i = o->order[k];
         d9d_param *p = o->params.p[i];
 
-        if (!d9d_param_has_shard_grad(p))
+        if (o->groups.of[i] != group || !d9d_param_has_shard_grad(p))
             continue;
         o->updates[n++] = (d9d_optimizer_update){
             .dev = o->dev,
@@ -225,17 +231,33 @@ static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *sc
             .state = &o->state[i * (size_t)o->n_stored],
             .state_dtype = state_dtype(o, p),
             .scale = d9d_tensor_data(scale),
-            .lr = lr,
+            .lr = lr * o->groups.lr_scale[i],
             .step = ++o->steps[i],
             .seed = o->seed,
         };
     }
+    return n;
+}
+
+/* Make n updates with the values of one group. */
+static d9d_status updates_apply(d9d_optimizer *o, const void *config, size_t n)
+{
     if (o->kind->update_list != NULL)
         return n == 0 ? D9D_OK
-                      : D9D_PLUGIN_CALL(o->kind->table->name, o->kind, update_list, o->config,
+                      : D9D_PLUGIN_CALL(o->kind->table->name, o->kind, update_list, config,
                                         o->updates, n);
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(D9D_PLUGIN_CALL(o->kind->table->name, o->kind, update, o->config, &o->updates[i]));
+        D9D_TRY(D9D_PLUGIN_CALL(o->kind->table->name, o->kind, update, config, &o->updates[i]));
+    return D9D_OK;
+}
+
+/* Update the parameters from `begin` to `end` in the order, group by group. */
+static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *scale, size_t begin,
+                               size_t end)
+{
+    for (size_t g = 0; g < o->groups.n; g++)
+        D9D_TRY(
+            updates_apply(o, o->groups.v[g].config, updates_collect(o, g, lr, scale, begin, end)));
     return D9D_OK;
 }
 
@@ -333,7 +355,7 @@ static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
     return d9d_buf_printf(out, ", in all %zu", sum);
 }
 
-/* One line for each type of parameter, from the first of that type. */
+/* One line for each type of parameter, from the first of that type, and for each group. */
 d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out)
 {
     bool logged[D9D_DTYPE_COUNT] = {false};
@@ -346,5 +368,5 @@ d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out)
         logged[p->spec.dtype] = true;
         D9D_TRY(describe_param(o, i, out));
     }
-    return D9D_OK;
+    return d9di_optimizer_groups_describe(&o->groups, out);
 }

@@ -5,6 +5,8 @@ typedef struct sgd_config {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize;
     int weight_update, state_dtype;
+    d9d_list groups;
+    double layer_lr_decay;
 } sgd_config;
 
 static const char *const update_names[] = {"master", "nearest", NULL};
@@ -23,6 +25,7 @@ static const d9d_key sgd_keys[] = {
     D9D_KEY_ENUM(sgd_config, weight_update, "\"master\"", update_names, D9DI_WEIGHT_UPDATE_DOC),
     D9D_KEY_ENUM(sgd_config, state_dtype, "\"float32\"", d9di_optimizer_state_dtype_names,
                  "type of the momentum buffer; bfloat16 is rounded to nearest"),
+    D9D_OPTIMIZER_GROUP_KEYS(sgd_config),
     D9D_KEY_END,
 };
 

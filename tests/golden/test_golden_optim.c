@@ -96,7 +96,7 @@ static void run_case(const char *op, const char *name, const json_t *options,
     assert_ok(d9d_module_materialise(&m, dev, true));
     assert_ok(d9d_module_params(&m, &a, &params));
     assert_ok(d9d_tensor_from_host(dev, D9D_F32, D9D_SCALAR, &(float){1.0f}, &scale));
-    assert_ok(d9d_optimizer_create(&s.optimizer, dev, &params, 0, &opt));
+    assert_ok(d9d_optimizer_create(&s.optimizer, dev, &params, NULL, 0, &opt));
     load(f, name, "p", 0, &p.local.data);
     for (int k = 1; k <= STEPS; k++) {
         load(f, name, "g", k, &p.local.grad);

@@ -1,14 +1,14 @@
 /* peft.c - parameter-efficient fine-tuning: which parameters are trained.  See
  * d9d/model/lora/peft.h.
  */
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "d9d/model/lora/peft.h"
 
-#include <pcre2.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MATCH_LIMIT = 1000000, MAX_NAME = 256 /* bytes of names in a message */ };
+#include "d9d/config/name_pattern.h"
+
+enum { MAX_NAME = 256 /* bytes of names in a message */ };
 
 /* --- configuration ------------------------------------------------------------------------- */
 
@@ -62,25 +62,11 @@ typedef struct peft_method {
     d9d_status (*apply)(const struct peft_method *m, const char *name, d9d_module *module);
     bool (*fits)(const d9d_module *module); /* can it be applied to the module? */
     bool params; /* also to single parameters, such as a table of the vocabulary */
-    pcre2_code *code;
-    pcre2_match_data *data;
-    pcre2_match_context *limits;
+    d9d_name_pattern *pattern;
     size_t matched, applied;
     d9d_arena arena;
     D9D_VEC(const char *) names; /* of all modules that it can be applied to */
 } peft_method;
-
-static d9d_status name_matches(const peft_method *m, const char *name, bool *out)
-{
-    const int rc = pcre2_match(m->code, (PCRE2_SPTR)name, strlen(name), 0, 0, m->data, m->limits);
-
-    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "peft: module_name_pattern \"%s\": too many ways to read the name %s",
-                        m->section->module_name_pattern, name);
-    *out = rc >= 0;
-    return D9D_OK;
-}
 
 /* A parameter with a dotted name, token_embedding.special.weight, is matched like a module of its
  * own: by its whole name, or by a prefix that ends before a dot. */
@@ -91,12 +77,12 @@ static d9d_status param_visit(peft_method *m, const char *owner, const char *loc
 
     if (name == NULL)
         return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", local);
-    D9D_TRY(name_matches(m, name, &match));
+    D9D_TRY(d9d_name_pattern_match(m->pattern, name, &match));
     for (char *point = strrchr(name, '.'); !match && point != NULL; point = strrchr(name, '.')) {
         *point = '\0';
         if (strlen(name) <= strlen(owner))
             break;
-        D9D_TRY(name_matches(m, name, &match));
+        D9D_TRY(d9d_name_pattern_match(m->pattern, name, &match));
     }
     m->matched += match;
     m->applied += match;
@@ -129,7 +115,7 @@ static d9d_status module_visit(void *arg, const char *name, d9d_module *module)
             return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", name);
         D9D_TRY(D9D_VEC_PUSH(&m->names, copy));
     }
-    D9D_TRY(name_matches(m, name, &match));
+    D9D_TRY(d9d_name_pattern_match(m->pattern, name, &match));
     m->matched += match;
     if (!match)
         D9D_TRY(params_visit(m, name, module));
@@ -188,28 +174,6 @@ static d9d_status full_tune_apply(const peft_method *m, const char *name, d9d_mo
 
 /* --- one method ------------------------------------------------------------------------------ */
 
-static d9d_status pattern_compile(peft_method *m)
-{
-    const char *pattern = m->section->module_name_pattern;
-    PCRE2_UCHAR why[128];
-    PCRE2_SIZE at;
-    int code;
-
-    m->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                            PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
-    if (m->code == NULL) {
-        (void)pcre2_get_error_message(code, why, sizeof(why));
-        return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s at byte %zu", pattern,
-                        (const char *)why, (size_t)at);
-    }
-    m->data = pcre2_match_data_create(1, NULL);
-    m->limits = pcre2_match_context_create(NULL);
-    if (m->data == NULL || m->limits == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "peft: module_name_pattern \"%s\"", pattern);
-    pcre2_set_match_limit(m->limits, MATCH_LIMIT);
-    return D9D_OK;
-}
-
 static const char *last_component(const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -262,14 +226,15 @@ static d9d_status method_run(peft_method *m, d9d_module *root, bool part)
 {
     d9d_status st;
 
-    D9D_TRY_OR(st, pattern_compile(m), out);
+    D9D_TRY_OR(st,
+               d9d_name_pattern_create("peft: module_name_pattern", m->section->module_name_pattern,
+                                       &m->pattern),
+               out);
     D9D_TRY_OR(st, d9d_module_walk(root, module_visit, m), out);
     if (m->applied == 0 && !part)
         st = fail_unmatched(m);
 out:
-    pcre2_code_free(m->code);
-    pcre2_match_data_free(m->data);
-    pcre2_match_context_free(m->limits);
+    d9d_name_pattern_free(m->pattern);
     D9D_VEC_RELEASE(&m->names);
     d9d_arena_release(&m->arena);
     return st;

@@ -81,7 +81,7 @@ static void rig_close(rig *r)
 
 static void create(rig *r, uint64_t seed)
 {
-    assert_ok(d9d_optimizer_create(&r->section, r->dev, &r->params, seed, &r->opt));
+    assert_ok(d9d_optimizer_create(&r->section, r->dev, &r->params, NULL, seed, &r->opt));
 }
 
 /* A gradient of float32 numbers that differs in every step. */
@@ -284,8 +284,8 @@ static void test_stochastic_wants_bfloat16(void **state)
 
     (void)state;
     rig_open(&r, "{\"name\": \"stochastic_adamw\", \"lr\": 0.1}", D9D_F32);
-    assert_fails_like(d9d_optimizer_create(&r.section, r.dev, &r.params, 1, &r.opt), D9D_ECONFIG,
-                      "stochastic_adamw rounds to bfloat16, and wide is float32");
+    assert_fails_like(d9d_optimizer_create(&r.section, r.dev, &r.params, NULL, 1, &r.opt),
+                      D9D_ECONFIG, "stochastic_adamw rounds to bfloat16, and wide is float32");
     rig_close(&r);
 }
 
@@ -651,7 +651,7 @@ static void test_noise_knows_no_boxes(void **state)
         p.shard.offset[1] = first;
         assert_ok(d9d_module_materialise(&m, r.dev, true));
         assert_ok(d9d_module_reset(&m, 7));
-        assert_ok(d9d_optimizer_create(&r.section, r.dev, &params, 1, &opt));
+        assert_ok(d9d_optimizer_create(&r.section, r.dev, &params, NULL, 1, &opt));
         for (int k = 0; k < 3; k++) {
             set_grad(&full, k);
             for (int64_t i = 0; i < ROWS; i++)

@@ -196,7 +196,7 @@ static void optimizer_open(rig *r)
 
     r->doc = json_pack("{s:{s:s, s:f}}", "optimizer", "name", "sgd", "lr", 1.0);
     assert_ok(d9d_config_bind(&table, r->doc, "test", NULL, &r->arena, &s));
-    assert_ok(d9d_optimizer_create(&s.optimizer, r->dev, &r->params, 1, &r->opt));
+    assert_ok(d9d_optimizer_create(&s.optimizer, r->dev, &r->params, NULL, 1, &r->opt));
 }
 
 static d9d_comm group(rig *r, char *name)

@@ -27,6 +27,13 @@
  * rounded stochastically too, except with nearest; those of sgd to nearest.  stochastic_adamw is
  * adamw with "stochastic", for bfloat16 parameters only.
  *
+ * Parameter groups give some parameters other values of the section, by their names; layer_lr_decay
+ * gives layer i of L the rate lr decay^(L-1-i), what is declared before the layers (the embedding)
+ * lr decay^L, and what follows them (the norm, the head) lr:
+ *
+ *     "groups": [{"pattern": ".*norm.*|.*\\.bias", "weight_decay": 0},
+ *                {"pattern": "embed\\..*", "lr_scale": 0.1}]
+ *
  * State is sharded like its parameter and is saved like a parameter, as "<parameter>.<state>".  A
  * kind of optimizer is a table, d9d_optimizer_kind; the built-in kinds are rows of
  * libcore/optim/registry.c.
@@ -49,6 +56,26 @@ D9D_API extern const d9d_table *const d9d_optimizer_choices[]; /* NULL-ended */
 
 /* The base learning rate in a bound section; the schedule multiplies it. */
 D9D_API double d9d_optimizer_lr(const d9d_union *section);
+
+/* An entry of "groups": values of the parameters that match and that no earlier entry has. */
+typedef struct d9d_optimizer_group {
+    const char *pattern; /* d9d/config/name_pattern.h; of the parameter's whole name */
+    double lr_scale;     /* factor of the learning rate */
+    double weight_decay; /* NaN: the section's; so are the next */
+    d9d_list betas;      /* empty: the section's */
+    double eps;
+} d9d_optimizer_group;
+D9D_API extern const d9d_key d9d_optimizer_group_elem;
+
+/* The keys of groups, for the table of a kind whose struct S has d9d_list groups and double
+ * layer_lr_decay.  A group's values replace the section's keys of the same names, where the table
+ * has them. */
+#define D9D_OPTIMIZER_GROUP_KEYS(S)                                                                \
+    D9D_KEY_LIST(S, groups, "[]", &d9d_optimizer_group_elem,                                       \
+                 "parameters with other values, by the patterns of their names"),                  \
+        D9D_KEY_REAL(S, layer_lr_decay, "1", 0, 1,                                                 \
+                     "the learning rate of each layer is that of the next one times this",         \
+                     .flags = D9D_ABOVE_MIN)
 
 /* --- kinds ---------------------------------------------------------------------------- */
 
@@ -88,7 +115,8 @@ typedef struct d9d_optimizer_kind {
     d9d_status (*accepts)(const d9d_param *p);
     /* Update the parameter's shard from shard.grad times *scale, and the state. */
     d9d_status (*update)(const void *config, const d9d_optimizer_update *u);
-    /* update() for all parameters of a step in one call (multi-tensor apply).  NULL: one by one. */
+    /* update() for all parameters of a step in one call (multi-tensor apply), or of a group where
+     * there are groups.  NULL: one by one. */
     d9d_status (*update_list)(const void *config, const d9d_optimizer_update *u, size_t n);
     bool partial_lists_ok; /* update_list may be called several times a step, each time for a part
                               of the parameters */
@@ -102,11 +130,14 @@ typedef struct d9d_optimizer_kind {
 typedef struct d9d_optimizer d9d_optimizer;
 
 /* Create an optimizer.  With a device it allocates zeroed state for every trainable parameter. With
- * dev NULL state has shapes and no memory until d9d_optimizer_fill().  `params` and all that it
- * refers to must outlive the optimizer.  ECONFIG: stochastic_adamw for a parameter that is not
- * bfloat16. */
+ * dev NULL state has shapes and no memory until d9d_optimizer_fill().  `whole` are the parameters
+ * of the whole model, of which `params` may be a pipeline stage's; NULL: the same.  `params` and
+ * all that it refers to must outlive the optimizer.  ECONFIG: stochastic_adamw for a parameter that
+ * is not bfloat16; a group whose pattern matches no trainable parameter of the whole model, or with
+ * a key that the optimizer lacks; layer_lr_decay for a model without layers. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev,
-                                                     const d9d_params *params, uint64_t seed,
+                                                     const d9d_params *params,
+                                                     const d9d_params *whole, uint64_t seed,
                                                      d9d_optimizer **out);
 /* Allocate zeroed state on a device; once. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev);
@@ -118,7 +149,8 @@ D9D_API uint64_t d9d_optimizer_bytes(const d9d_optimizer *o);
 D9D_API uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o);
 /* Append one line for each type of trainable parameter, with the update and its memory: "adamw:
  * bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, gradients 4,
- * exp_avg 4, exp_avg_sq 4, master_residual 2, in all 16".  ENOMEM. */
+ * exp_avg 4, exp_avg_sq 4, master_residual 2, in all 16"; and one for each group, with what it has
+ * of the whole model.  ENOMEM. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out);
 
 /* Order of updates, so that the first units' weights can be prefetched early.  In each step from
