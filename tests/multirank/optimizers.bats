@@ -1,0 +1,22 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2034,SC2154 # variables of bats and of topology.bash
+# Groups of parameters and rates of layers on meshes: losses, norms and weights of one rank.
+
+load ../slurm/helper
+layers=4 steps=4 eps=1e-3
+load topology
+
+# optimized MODEL MESH OPTIMIZER
+optimized() {
+    rm -rf run alone
+    d9d-train -q --device cpu --set trainer.run.dir=alone --set "optimizer=$3" "$1.json"
+    train "$1" "$2" run --set "optimizer=$3"
+    same run alone
+}
+
+# Stages of a pipeline have groups without a parameter of theirs, and count the layers of all.
+@test "groups and rates of layers, sharded, tensor and pipeline parallel" {
+    groups='"layer_lr_decay": 0.5, "groups": [{"pattern": "model\\.embed_tokens\\..*", "lr_scale": 3}, {"pattern": ".*norm.*", "weight_decay": 0.5, "eps": 0.01}, {"pattern": "lm_head.*", "betas": [0.5, 0.9]}]'
+    optimized dense "1 2 1 1 1 1 2" "{\"name\": \"adamw\", \"lr\": 3e-3, \"eps\": 1e-3, $groups}"
+    optimized moe "1 1 1 1 2 1 2" "{\"name\": \"adam\", \"lr\": 3e-3, \"eps\": 1e-3, $groups}"
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helper
+# Groups of parameters and rates of layers in runs: what is logged and planned, resumes, errors.
+
+load train_bench
+
+groups='optimizer.groups=[{"pattern": ".*norm.*", "weight_decay": 0}, {"pattern": "model\\.embed_tokens\\..*", "lr_scale": 0.1}]'
+
+@test "the log and the plan say how many parameters each group has" {
+    run -0 d9d-train --set trainer.run.steps=1 --set "$groups" --set optimizer.layer_lr_decay=0.5 c.json
+    assert_output --regexp 'group "\.\*norm\.\*": [1-9][0-9]* parameters of [0-9]+ elements, lr_scale 1, weight_decay 0;'
+    assert_output --regexp 'group "model..embed_tokens....": [1-9][0-9]* parameters of [0-9]+ elements, lr_scale 0\.1; the others: [1-9][0-9]* parameters'
+    assert_output --partial 'layer_lr_decay 0.5 over 2 layers: embedding 0.25, head 1'
+    said=$(grep -o 'group "\.\*norm.*' <<<"$output" | head -1)
+    run -0 d9d-train --plan --set "$groups" --set optimizer.layer_lr_decay=0.5 c.json
+    assert_output --partial "$said"
+    run -0 d9d-train --set trainer.run.steps=1 --set trainer.run.dir=other c.json
+    refute_output --partial 'the others'
+}
+
+@test "a group that changes nothing leaves every bit" {
+    d9d-train -q --set trainer.run.dir=plain --set trainer.run.steps=4 c.json
+    d9d-train -q --set trainer.run.dir=same --set trainer.run.steps=4 \
+        --set 'optimizer.groups=[{"pattern": ".*norm.*", "weight_decay": 0.1}, {"pattern": ".*_proj.*", "lr_scale": 1}]' c.json
+    same_run plain same 00000004
+    d9d-train -q --set trainer.run.dir=groups --set trainer.run.steps=4 --set "$groups" c.json
+    run ! same_run plain groups 00000004
+}
+
+@test "a pattern without parameters and a key without use are refused before anything is spent" {
+    says 2 'optimizer.groups[1].pattern "lm_head": of ' d9d-train --set \
+        'optimizer.groups=[{"pattern": ".*"}, {"pattern": "lm_head"}]' c.json
+    says 2 'optimizer.groups[0].eps: the optimizer sgd has no eps' d9d-train --set \
+        'optimizer={"name": "sgd", "lr": 1e-4, "groups": [{"pattern": ".*", "eps": 1}]}' c.json
+    [ ! -e run ]
+}
+
+@test "a run goes on with other groups, which is said" {
+    d9d-train -q --set trainer.run.steps=2 --set "$groups" c.json
+    rm -r run/export
+    run -0 d9d-train --set trainer.run.steps=4 --set 'optimizer.groups=[]' c.json
+    assert_output --partial 'optimizer.groups'
+}
