@@ -55,7 +55,7 @@ static d9d_tensor chunks_of(const ranks *w, const d9d_tensor *x)
 }
 
 /* Compares what this rank received with its chunks of the whole. */
-static void check_pieces(const ranks *w, const char *what, const d9d_tensor *got,
+static void check_chunks(const ranks *w, const char *what, const d9d_tensor *got,
                          const d9d_tensor *whole, double tolerance)
 {
     d9d_tensor want = chunks_of(w, whole);
@@ -81,7 +81,7 @@ static double sum_over(const ranks *w, double x)
 }
 
 /* All-gathers the chunks and reduce-scatters them back, n times. */
-static void pieces_go_and_come_back(void **state)
+static void chunks_go_and_come_back(void **state)
 {
     const ranks *w = *state;
 
@@ -360,7 +360,7 @@ static void attention_check(const ranks *w, const attention_case *c)
         char text[100];
 
         (void)snprintf(text, sizeof(text), "%s of %s", names[i], c->name);
-        check_pieces(w, text, i < IN ? &b.grad[i] : d9d_var_tensor(b.y),
+        check_chunks(w, text, i < IN ? &b.grad[i] : d9d_var_tensor(b.y),
                      i < IN ? &a.grad[i] : d9d_var_tensor(a.y), tolerance);
     }
     for (int i = 0; i <= IN; i++) {
@@ -373,7 +373,7 @@ static void attention_check(const ranks *w, const attention_case *c)
     upload_release(&part);
 }
 
-static void attention_in_pieces_is_attention(void **state)
+static void attention_in_chunks_is_attention(void **state)
 {
     for (size_t i = 0; i < sizeof(attentions) / sizeof(attentions[0]); i++)
         attention_check(*state, &attentions[i]);
@@ -554,7 +554,7 @@ static void model_check(const ranks *w, const variant *v)
     make_prompts(&m, v->prompts);
     learn(w, v, NULL, &m.b, &whole);
     learn(w, v, w->comm, &m.b, &part);
-    check_pieces(w, "losses", &part.loss, &whole.loss, 1e-6);
+    check_chunks(w, "losses", &part.loss, &whole.loss, 1e-6);
     for (size_t i = 0; i < part.params.n; i++) {
         const d9d_param *p = part.params.p[i], *all = whole.params.p[i];
         float *got = ranks_host(&p->local.grad), *want = ranks_host(&all->local.grad);
@@ -567,7 +567,7 @@ static void model_check(const ranks *w, const variant *v)
     learned_release(&whole);
 }
 
-static void models_in_pieces_are_the_model(void **state)
+static void models_in_chunks_are_the_model(void **state)
 {
     for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
         model_check(*state, &variants[i]);
@@ -588,11 +588,11 @@ int main(int argc, char **argv)
 {
     ranks w = {0};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(pieces_go_and_come_back, &w),
+        cmocka_unit_test_prestate(chunks_go_and_come_back, &w),
         cmocka_unit_test_prestate(odd_positions_are_refused, &w),
-        cmocka_unit_test_prestate(attention_in_pieces_is_attention, &w),
+        cmocka_unit_test_prestate(attention_in_chunks_is_attention, &w),
         cmocka_unit_test_prestate(gradients_are_those_of_all_ranks, &w),
-        cmocka_unit_test_prestate(models_in_pieces_are_the_model, &w),
+        cmocka_unit_test_prestate(models_in_chunks_are_the_model, &w),
     };
     int failed;
 

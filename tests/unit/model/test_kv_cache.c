@@ -228,7 +228,7 @@ static void check(const kind *k, d9d_dtype t)
     fixture_close(&f);
 }
 
-static void pieces_give_what_whole_rows_do(void **state)
+static void spans_give_what_whole_rows_do(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -258,7 +258,7 @@ static void models_without_a_cache_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_give_what_whole_rows_do),
+        cmocka_unit_test(spans_give_what_whole_rows_do),
         cmocka_unit_test(models_without_a_cache_are_refused),
     };
 

@@ -48,8 +48,8 @@
  *     "model_provider": {"name": "mine", "hf_config": "DIR or config.json", ...}
  *     "model_provider": {"name": "mine", "model": {"hidden_size": 64, ...}, ...}
  */
-#ifndef D9D_MODEL_FAMILY_H
-#define D9D_MODEL_FAMILY_H
+#ifndef D9D_MODEL_FAMILY_FAMILY_H
+#define D9D_MODEL_FAMILY_FAMILY_H
 
 #include "d9d/model/decoder_model.h"
 #include "d9d/model/hf/hf_fields.h"
@@ -325,4 +325,4 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_mark(const void *config, json_t *doc,
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9D_MODEL_FAMILY_H */
+#endif /* D9D_MODEL_FAMILY_FAMILY_H */

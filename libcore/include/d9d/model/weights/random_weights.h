@@ -8,8 +8,8 @@
  * Element i of a tensor is a function of (seed, d9d_hash_u64() of its name, i): the weights that
  * d9d_module_reset() gives the model.
  */
-#ifndef D9D_MODEL_RANDOM_WEIGHTS_H
-#define D9D_MODEL_RANDOM_WEIGHTS_H
+#ifndef D9D_MODEL_WEIGHTS_RANDOM_WEIGHTS_H
+#define D9D_MODEL_WEIGHTS_RANDOM_WEIGHTS_H
 
 #include "d9d/model/provider.h"
 
@@ -30,4 +30,4 @@ D9D_API d9d_tensor_source d9d_random_weights_source(d9d_random_weights *r); /* b
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9D_MODEL_RANDOM_WEIGHTS_H */
+#endif /* D9D_MODEL_WEIGHTS_RANDOM_WEIGHTS_H */

@@ -14,8 +14,8 @@
  * this stage needs is read once, and no other.  A header is read once; a pipeline stage reads only
  * the headers of files where the index places one of its tensors.
  */
-#ifndef D9D_MODEL_WEIGHTS_H
-#define D9D_MODEL_WEIGHTS_H
+#ifndef D9D_MODEL_WEIGHTS_WEIGHTS_H
+#define D9D_MODEL_WEIGHTS_WEIGHTS_H
 
 #include "d9d/model/lora/adapters.h"
 #include "d9d/model/params_io.h"
@@ -47,4 +47,4 @@ D9D_API D9D_MUST_USE d9d_status d9d_weights_read(const d9d_weights *w, const d9d
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9D_MODEL_WEIGHTS_H */
+#endif /* D9D_MODEL_WEIGHTS_WEIGHTS_H */
