@@ -595,32 +595,57 @@ static double weight_bytes(d9d_dtype t, const int16_t *residual)
     return 2 * (dtype_bytes(t) + (residual != NULL ? dtype_bytes(D9D_I16) : 0));
 }
 
-static double moment_bytes(const d9d_adam_step *c, d9d_dtype st)
+/* Adam, Lion: weights, gradients and states are read, and all but the gradients written. */
+static d9d_status charge_update(d9d_stream s, int states, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                                const int16_t *residual, double n)
 {
-    return (c->amsgrad ? 6 : 4) * dtype_bytes(st);
+    return d9di_sim_charge(
+        s, D9D_SIM_MEMORY, t, 0,
+        n * (weight_bytes(t, residual) + dtype_bytes(gt) + 2 * states * dtype_bytes(st)));
 }
 
-ENTRY(adam, const d9d_adam_step *c, const float *scale, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
-      const d9d_adam_arrays *list, int64_t count)
+/* Of one call for a list: either all of them have residuals, or none. */
+static d9d_status charge_list(d9d_stream s, int states, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                              const d9d_optim_arrays *list, int64_t count)
 {
-    double bytes = 0;
+    double n = 0;
 
     for (int64_t i = 0; i < count; i++)
-        bytes += (double)list[i].n *
-                 (weight_bytes(t, list[i].residual) + dtype_bytes(gt) + moment_bytes(c, st));
-    return d9di_sim_charge(s, D9D_SIM_MEMORY, t, 0, bytes);
+        n += (double)list[i].n;
+    return charge_update(s, states, t, gt, st, count > 0 ? list->residual : NULL, n);
 }
-ENTRY(adam_stochastic, const d9d_adam_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
-      d9d_dtype st, const d9d_adam_arrays *a, d9d_rng r, int ndim, const int64_t *box,
-      const int64_t *start, const int64_t *whole)
+
+static d9d_status charge_box(d9d_stream s, int states, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                             const d9d_optim_arrays *a, int ndim, const int64_t *box)
 {
     double n = 1;
 
     for (int d = 0; d < ndim; d++)
         n *= (double)box[d];
-    return d9di_sim_charge(
-        s, D9D_SIM_MEMORY, t, 0,
-        n * (weight_bytes(t, a->residual) + dtype_bytes(gt) + moment_bytes(c, st)));
+    return charge_update(s, states, t, gt, st, a->residual, n);
+}
+
+ENTRY(adam, const d9d_adam_step *c, const float *scale, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+      const d9d_optim_arrays *list, int64_t count)
+{
+    return charge_list(s, c->amsgrad ? 3 : 2, t, gt, st, list, count);
+}
+ENTRY(adam_stochastic, const d9d_adam_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
+      d9d_dtype st, const d9d_optim_arrays *a, d9d_rng r, int ndim, const int64_t *box,
+      const int64_t *start, const int64_t *whole)
+{
+    return charge_box(s, 2, t, gt, st, a, ndim, box);
+}
+ENTRY(lion, const d9d_lion_step *c, const float *scale, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+      const d9d_optim_arrays *list, int64_t count)
+{
+    return charge_list(s, 1, t, gt, st, list, count);
+}
+ENTRY(lion_stochastic, const d9d_lion_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
+      d9d_dtype st, const d9d_optim_arrays *a, d9d_rng r, int ndim, const int64_t *box,
+      const int64_t *start, const int64_t *whole)
+{
+    return charge_box(s, 1, t, gt, st, a, ndim, box);
 }
 ENTRY(sgd, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual, d9d_dtype gt,
       const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)

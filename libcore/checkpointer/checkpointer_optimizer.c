@@ -91,15 +91,36 @@ static bool kind_has_slots(const d9d_optimizer_kind *kind, const slot_names *w)
     return w->n > 0;
 }
 
-/* Appends " (adamw, adam or ...)": the built-in kinds that have these states. */
+/* Has a kind these states and no others? */
+static bool kind_slots_equal(const d9d_optimizer_kind *kind, const slot_names *w)
+{
+    size_t n = 0;
+
+    while (n < D9D_OPTIMIZER_STATES && kind->states[n] != NULL)
+        n++;
+    return n == w->n && kind_has_slots(kind, w);
+}
+
+static bool any_slots_equal(const slot_names *w)
+{
+    bool any = false;
+
+    for (size_t i = 0; d9d_optimizer_choices[i] != NULL; i++)
+        any = any || kind_slots_equal(d9d_optimizer_choices[i]->row, w);
+    return any;
+}
+
+/* Appends ", as of adamw, adam, ...": the built-in kinds that have just these states, else those
+ * that may have them. */
 static d9d_status print_kinds(const slot_names *w, d9d_buf *out)
 {
+    const bool equal = any_slots_equal(w);
     bool any = false;
 
     for (size_t i = 0; d9d_optimizer_choices[i] != NULL; i++) {
         const d9d_table *t = d9d_optimizer_choices[i];
 
-        if (!kind_has_slots(t->row, w))
+        if (!(equal ? kind_slots_equal : kind_has_slots)(t->row, w))
             continue;
         D9D_TRY(d9d_buf_printf(out, "%s%s", any ? ", " : ", as of ", t->name));
         any = true;

@@ -9,6 +9,10 @@
     "how bfloat16 weights are updated: as float32 master weights, stored as the weights and a "    \
     "16-bit residual, or by rounding, stochastically or to nearest, which loses small updates"
 
+#define D9DI_MOMENT_DTYPE_DOC                                                                      \
+    "type of the moments; bfloat16 is rounded stochastically, and to nearest with weight_update "  \
+    "nearest"
+
 /* The residual of a master weight, after the kind's own `states`; NULL if there is none. */
 static inline int16_t *d9di_optimizer_residual(const d9d_optimizer_update *u,
                                                d9d_optimizer_weight_update update, int states)
@@ -16,11 +20,15 @@ static inline int16_t *d9di_optimizer_residual(const d9d_optimizer_update *u,
     return update == D9D_UPDATE_MASTER ? d9d_tensor_data(&u->state[states]) : NULL;
 }
 
+/* The words of d9d_optimizer_weight_update, and an element of the key betas. */
+extern const char *const d9di_optimizer_weight_update_names[];
+extern const d9d_key d9di_optimizer_beta_elem;
+
 /* The values of the key state_dtype, and their types. */
 extern const char *const d9di_optimizer_state_dtype_names[];
 d9d_dtype d9di_optimizer_state_dtype(int word);
 
 extern const d9d_optimizer_kind d9di_optimizer_adamw, d9di_optimizer_adam,
-    d9di_optimizer_stochastic_adamw, d9di_optimizer_sgd;
+    d9di_optimizer_stochastic_adamw, d9di_optimizer_lion, d9di_optimizer_sgd;
 
 #endif /* D9DI_OPTIM_OPTIMIZER_H */

@@ -6,14 +6,10 @@
 #include <string.h>
 
 #include "d9d/config/name_pattern.h"
+#include "optim/optimizer.h"
 
 /* --- configuration ---------------------------------------------------------------------------- */
 
-static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
-                                  .flags = D9D_BELOW_MAX | D9D_FLOAT32,
-                                  .min = 0,
-                                  .max = 1,
-                                  .doc = "decay of a moment"};
 static const d9d_key group_keys[] = {
     D9D_KEY_STR(d9d_optimizer_group, pattern, D9D_REQUIRED,
                 "regular expression that the whole dotted name of a parameter matches; the first "
@@ -24,7 +20,7 @@ static const d9d_key group_keys[] = {
     D9D_KEY_REAL(d9d_optimizer_group, weight_decay, "null", 0, 1e6,
                  "in place of the optimizer's; null: the same",
                  .flags = D9D_NULLABLE | D9D_FLOAT32),
-    D9D_KEY_LIST(d9d_optimizer_group, betas, "null", &beta_elem,
+    D9D_KEY_LIST(d9d_optimizer_group, betas, "null", &d9di_optimizer_beta_elem,
                  "in place of the optimizer's; null: the same", .min = 2, .max = 2,
                  .flags = D9D_NULLABLE),
     D9D_KEY_REAL(d9d_optimizer_group, eps, "null", 0, 1,

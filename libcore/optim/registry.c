@@ -3,9 +3,20 @@
 #include "optim/optimizer.h"
 
 extern const d9d_table d9di_optimizer_adamw_table, d9di_optimizer_adam_table,
-    d9di_optimizer_stochastic_adamw_table, d9di_optimizer_sgd_table;
+    d9di_optimizer_stochastic_adamw_table, d9di_optimizer_lion_table, d9di_optimizer_sgd_table;
 
 const char *const d9d_optimizer_tag[] = {"name", NULL};
+
+const char *const d9di_optimizer_weight_update_names[] = {[D9D_UPDATE_MASTER] = "master",
+                                                          [D9D_UPDATE_STOCHASTIC] = "stochastic",
+                                                          [D9D_UPDATE_NEAREST] = "nearest",
+                                                          [D9D_UPDATE_NEAREST + 1] = NULL};
+
+const d9d_key d9di_optimizer_beta_elem = {.kind = D9D_KIND_REAL,
+                                          .flags = D9D_BELOW_MAX | D9D_FLOAT32,
+                                          .min = 0,
+                                          .max = 1,
+                                          .doc = "decay of a moment"};
 
 const char *const d9di_optimizer_state_dtype_names[] = {"float32", "bfloat16", NULL};
 
@@ -15,9 +26,6 @@ d9d_dtype d9di_optimizer_state_dtype(int word)
 }
 
 const d9d_table *const d9d_optimizer_choices[] = {
-    &d9di_optimizer_adamw_table,
-    &d9di_optimizer_adam_table,
-    &d9di_optimizer_stochastic_adamw_table,
-    &d9di_optimizer_sgd_table,
-    NULL,
+    &d9di_optimizer_adamw_table, &d9di_optimizer_adam_table, &d9di_optimizer_stochastic_adamw_table,
+    &d9di_optimizer_sgd_table,   &d9di_optimizer_lion_table, NULL,
 };

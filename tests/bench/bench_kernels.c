@@ -526,31 +526,38 @@ static const d9d_adam_step step = {.lr = 1e-3,
                                    .bias_correction1 = 0.5,
                                    .bias_correction2 = 0.5,
                                    .decoupled = true};
-static d9d_adam_arrays updated(const bench *b)
+static d9d_optim_arrays updated(const bench *b)
 {
-    return (d9d_adam_arrays){
+    return (d9d_optim_arrays){
         .p = b->p[U], .g = b->p[OUT], .m = b->p[STATE], .v = b->p[STATE2], .n = N};
 }
 static d9d_status adam(bench *b)
 {
-    const d9d_adam_arrays a = updated(b);
+    const d9d_optim_arrays a = updated(b);
 
     return b->k->optim->adam(b->s, &step, b->one, b->t, D9D_F32, D9D_F32, &a, 1);
 }
 static d9d_status adam_master(bench *b)
 {
-    d9d_adam_arrays a = updated(b);
+    d9d_optim_arrays a = updated(b);
 
     a.residual = b->p[Y];
     return b->k->optim->adam(b->s, &step, b->one, D9D_BF16, D9D_F32, D9D_F32, &a, 1);
 }
 static d9d_status adam_stochastic(bench *b)
 {
-    const d9d_adam_arrays a = updated(b);
+    const d9d_optim_arrays a = updated(b);
     const int64_t n = N, zero = 0;
 
     return b->k->optim->adam_stochastic(b->s, &step, b->one, D9D_BF16, D9D_F32, D9D_F32, &a,
                                         (d9d_rng){1, 2}, 1, &n, &zero, &n);
+}
+static d9d_status lion(bench *b)
+{
+    static const d9d_lion_step lion_step = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99};
+    const d9d_optim_arrays a = updated(b);
+
+    return b->k->optim->lion(b->s, &lion_step, b->one, b->t, D9D_F32, D9D_F32, &a, 1);
 }
 static d9d_status normal(bench *b)
 {
@@ -642,6 +649,7 @@ static const struct line {
     {"adam", adam, 0, 2.0 * N, 5.0 * N},
     {"adam_master", adam_master, 0, 2.0 * N, 5.0 * N},
     {"adam_stochastic", adam_stochastic, 0, 1.0 * N, 5.0 * N},
+    {"lion", lion, 0, 2.0 * N, 3.0 * N},
     {"random normal", normal, 0, N, 0},
 };
 

@@ -240,6 +240,24 @@ def optim(d, kind, shape=(5, 7), **options):
     return case
 
 
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023, Symbolic Discovery of Optimization Algorithms, algorithm 2."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, foreach=False):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                update = (b1 * m + (1 - b1) * p.grad).sign()
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)
+                m.mul_(b2).add_(p.grad, alpha=1 - b2)
+
+
+lion = lambda d, **options: optim(d, Lion, **options)
 adamw = lambda d, **options: optim(d, torch.optim.AdamW, **options)
 adam = lambda d, **options: optim(d, torch.optim.Adam, **options)
 sgd = lambda d, **options: optim(d, torch.optim.SGD, **options)
@@ -311,8 +329,11 @@ CASES = {
                         bias=0.2),
         "groups": dict(B=2, S=8, H=16, E=16, top_k=4, aux=0.4, z=0.0, sigmoid=True,
                        groups=(4, 2), scale=1.8, bias=0.1)},
+    lion: {
+        "plain": dict(lr=1e-2, betas=(0.9, 0.99), weight_decay=0.1),
+        "no_decay": dict(lr=1e-3, betas=(0.95, 0.98), weight_decay=0.0)},
 }
-NAMES = {adamw: "adamw", adam: "adam", sgd: "sgd"}
+NAMES = {lion: "lion", adamw: "adamw", adam: "adam", sgd: "sgd"}
 
 
 def compute(op, cases, seed, dtype):

@@ -114,10 +114,10 @@ static void run_case(const char *op, const char *name, const json_t *options,
 
 static void test_optimizers(void **state)
 {
-    static const char *const ops[] = {"adamw", "adam", "sgd"};
+    static const char *const ops[] = {"adamw", "adam", "sgd", "lion"};
 
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
         d9d_safetensors_file *f;
         json_t *cases = read_cases(ops[i], &f), *options;
         const char *name;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2034,SC2154 # variables of bats and of topology.bash
-# Groups of parameters and rates of layers on meshes: losses, norms and weights of one rank.
+# Groups of parameters, rates of layers and Lion on meshes: losses, norms and weights of one rank.
 
 load ../slurm/helper
 layers=4 steps=4 eps=1e-3
@@ -19,4 +19,9 @@ optimized() {
     groups='"layer_lr_decay": 0.5, "groups": [{"pattern": "model\\.embed_tokens\\..*", "lr_scale": 3}, {"pattern": ".*norm.*", "weight_decay": 0.5, "eps": 0.01}, {"pattern": "lm_head.*", "betas": [0.5, 0.9]}]'
     optimized dense "1 2 1 1 1 1 2" "{\"name\": \"adamw\", \"lr\": 3e-3, \"eps\": 1e-3, $groups}"
     optimized moe "1 1 1 1 2 1 2" "{\"name\": \"adam\", \"lr\": 3e-3, \"eps\": 1e-3, $groups}"
+}
+
+# A rate so small that the sign of a rounding error does not show.
+@test "Lion, sharded and expert parallel" {
+    optimized moe "1 2 1 1 1 2" '{"name": "lion", "lr": 1e-6, "weight_decay": 10}'
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helper
-# Groups of parameters and rates of layers in runs: what is logged and planned, resumes, errors.
+# Groups of parameters, rates of layers, and Lion in runs: what is logged and planned, resumes, errors.
 
 load train_bench
 
 groups='optimizer.groups=[{"pattern": ".*norm.*", "weight_decay": 0}, {"pattern": "model\\.embed_tokens\\..*", "lr_scale": 0.1}]'
+lion='optimizer={"name": "lion", "lr": 1e-4, "weight_decay": 1}'
 
 @test "the log and the plan say how many parameters each group has" {
     run -0 d9d-train --set trainer.run.steps=1 --set "$groups" --set optimizer.layer_lr_decay=0.5 c.json
@@ -30,8 +31,8 @@ groups='optimizer.groups=[{"pattern": ".*norm.*", "weight_decay": 0}, {"pattern"
 @test "a pattern without parameters and a key without use are refused before anything is spent" {
     says 2 'optimizer.groups[1].pattern "lm_head": of ' d9d-train --set \
         'optimizer.groups=[{"pattern": ".*"}, {"pattern": "lm_head"}]' c.json
-    says 2 'optimizer.groups[0].eps: the optimizer sgd has no eps' d9d-train --set \
-        'optimizer={"name": "sgd", "lr": 1e-4, "groups": [{"pattern": ".*", "eps": 1}]}' c.json
+    says 2 'optimizer.groups[0].eps: the optimizer lion has no eps' d9d-train --set \
+        'optimizer={"name": "lion", "lr": 1e-4, "groups": [{"pattern": ".*", "eps": 1}]}' c.json
     [ ! -e run ]
 }
 
@@ -40,4 +41,15 @@ groups='optimizer.groups=[{"pattern": ".*norm.*", "weight_decay": 0}, {"pattern"
     rm -r run/export
     run -0 d9d-train --set trainer.run.steps=4 --set 'optimizer.groups=[]' c.json
     assert_output --partial 'optimizer.groups'
+}
+
+@test "Lion learns, keeps one state and resumes bitwise" {
+    run -0 d9d-train --set "$lion" --set model_provider.dtype=bfloat16 --set trainer.run.dir=whole --set trainer.run.steps=8 c.json
+    assert_output --partial 'lion: bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, gradients 4, exp_avg 4, master_residual 2, in all 12'
+    d9d-train -q --set "$lion" --set model_provider.dtype=bfloat16 --set trainer.run.steps=4 c.json
+    rm -r run/export
+    d9d-train -q --set "$lion" --set model_provider.dtype=bfloat16 --set trainer.run.steps=8 c.json
+    same_run whole run 00000008
+    says 2 'its optimizer state is exp_avg, as of lion, and the optimizer adamw of this run keeps exp_avg, exp_avg_sq' \
+        d9d-train --set model_provider.dtype=bfloat16 --set trainer.run.steps=9 c.json
 }

@@ -1,5 +1,5 @@
 /* master_weights.cuh - weights as an optimizer reads and writes them: as stored, or as float32
- * master weights of bfloat16 weights and residuals. See d9d_adam_arrays in d9d/kernels/optim.h. */
+ * master weights of bfloat16 weights and residuals. See d9d_optim_arrays in d9d/kernels/optim.h. */
 #ifndef D9DI_CUDA_OPTIM_MASTER_WEIGHTS_CUH
 #define D9DI_CUDA_OPTIM_MASTER_WEIGHTS_CUH
 

@@ -11,6 +11,7 @@ typedef struct call {
     d9d_dtype t, gt, st;
     int64_t n;
     const d9d_adam_step *adam;
+    const d9d_lion_step *lion;
     const d9d_sgd_step *sgd;
     d9d_rng r;
     void *block, *g;
@@ -42,15 +43,15 @@ static int16_t *residual(const call *c)
 {
     return c->masters ? get(c, LOW) : NULL;
 }
-static d9d_adam_arrays arrays(const call *c)
+static d9d_optim_arrays arrays(const call *c)
 {
-    return (d9d_adam_arrays){.p = get(c, P),
-                             .g = c->g,
-                             .m = get(c, M),
-                             .v = get(c, V),
-                             .vmax = get(c, X),
-                             .n = c->n,
-                             .residual = residual(c)};
+    return (d9d_optim_arrays){.p = get(c, P),
+                              .g = c->g,
+                              .m = get(c, M),
+                              .v = get(c, V),
+                              .vmax = get(c, X),
+                              .n = c->n,
+                              .residual = residual(c)};
 }
 
 /* The number that is updated: a parameter, or its master. */
@@ -71,7 +72,7 @@ static void run_adam(void *arg)
 {
     call *c = arg;
 
-    const d9d_adam_arrays a = arrays(c);
+    const d9d_optim_arrays a = arrays(c);
 
     assert_int_equal(
         host_kernels()->optim->adam(NULL, c->adam, &c->scale, c->t, c->gt, c->st, &a, 1), D9D_OK);
@@ -80,9 +81,28 @@ static void run_stochastic(void *arg)
 {
     const int64_t zero = 0;
     call *c = arg;
-    const d9d_adam_arrays a = arrays(c);
+    const d9d_optim_arrays a = arrays(c);
 
     assert_int_equal(host_kernels()->optim->adam_stochastic(NULL, c->adam, &c->scale, c->t, c->gt,
+                                                            c->st, &a, c->r, 1, &c->n, &zero,
+                                                            &c->n),
+                     D9D_OK);
+}
+static void run_lion(void *arg)
+{
+    call *c = arg;
+    const d9d_optim_arrays a = arrays(c);
+
+    assert_int_equal(
+        host_kernels()->optim->lion(NULL, c->lion, &c->scale, c->t, c->gt, c->st, &a, 1), D9D_OK);
+}
+static void run_lion_stochastic(void *arg)
+{
+    const int64_t zero = 0;
+    call *c = arg;
+    const d9d_optim_arrays a = arrays(c);
+
+    assert_int_equal(host_kernels()->optim->lion_stochastic(NULL, c->lion, &c->scale, c->t, c->gt,
                                                             c->st, &a, c->r, 1, &c->n, &zero,
                                                             &c->n),
                      D9D_OK);
@@ -137,6 +157,14 @@ static void adam_by_the_book(const d9d_adam_step *s, double g, double value[LOW]
         s->lr / s->bias_correction1 * value[M] / (sqrt(second / s->bias_correction2) + s->eps);
 }
 
+static void lion_by_the_book(const d9d_lion_step *s, double g, double value[LOW])
+{
+    const double u = s->beta1 * value[M] + (1.0 - s->beta1) * g;
+
+    value[P] = value[P] * (1.0 - s->lr * s->weight_decay) - s->lr * ((u > 0) - (u < 0));
+    value[M] = s->beta2 * value[M] + (1.0 - s->beta2) * g;
+}
+
 static void sgd_by_the_book(const d9d_sgd_step *s, double g, double value[LOW])
 {
     g = s->maximize ? -g : g;
@@ -175,6 +203,8 @@ static void check(call *c, array_run run)
         value[P] = weight(c, i);
         if (c->adam != NULL)
             adam_by_the_book(c->adam, (double)c->scale * array_get(c->gt, c->g, i), value);
+        else if (c->lion != NULL)
+            lion_by_the_book(c->lion, (double)c->scale * array_get(c->gt, c->g, i), value);
         else
             sgd_by_the_book(c->sgd, (double)c->scale * array_get(c->gt, c->g, i), value);
         for (int a = 0; a < LOW; a++)
@@ -217,6 +247,38 @@ static void test_adam(void **state)
 
         check(&c, run_adam);
     }
+}
+
+static void test_lion(void **state)
+{
+    (void)state;
+    for (int flags = 0; flags < 64; flags++) {
+        d9d_lion_step s = {
+            .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = flags & 8 ? 0.1 : 0.0};
+        call c = {.t = array_types[flags & 1],
+                  .gt = array_types[flags >> 1 & 1],
+                  .st = array_types[flags >> 2 & 1],
+                  .n = array_sizes[(flags / 8 + flags) % 8],
+                  .lion = &s,
+                  .scale = 0.25f,
+                  .masters = (flags & 33) == 33};
+
+        check(&c, run_lion);
+    }
+}
+
+/* Where the moment and the gradient say nothing, the weight only decays. */
+static void test_lion_of_zero(void **state)
+{
+    const d9d_lion_step s = {.lr = 0.5, .beta1 = 0.5, .beta2 = 0.5, .weight_decay = 0.5};
+    float p[3] = {1, 1, 1}, g[3] = {0, -2, 1}, m[3] = {0, 2, 1}, scale = 1;
+    const d9d_optim_arrays a = {.p = p, .g = g, .m = m, .n = 3};
+
+    (void)state;
+    assert_int_equal(
+        host_kernels()->optim->lion(NULL, &s, &scale, D9D_F32, D9D_F32, D9D_F32, &a, 1), D9D_OK);
+    assert_true(p[0] == 0.75f && p[1] == 0.75f && p[2] == 0.25f);
+    assert_true(m[0] == 0 && m[1] == 0 && m[2] == 1);
 }
 
 static void test_sgd(void **state)
@@ -263,8 +325,8 @@ static void check_same_as_float32(int64_t n, d9d_dtype gt, bool momentum)
     for (int step = 1; step <= 20; step++) {
         void *g = array_random(gt, n, 10 + (uint64_t)step, 1.0);
         d9d_sgd_step sgd = {.lr = 1e-5, .momentum = momentum ? 0.9 : 0, .first = step == 1};
-        const d9d_adam_arrays plain = {.p = p, .g = g, .m = state[0], .v = state[1], .n = n};
-        const d9d_adam_arrays split = {
+        const d9d_optim_arrays plain = {.p = p, .g = g, .m = state[0], .v = state[1], .n = n};
+        const d9d_optim_arrays split = {
             .p = w, .g = g, .m = state[2], .v = state[3], .n = n, .residual = low};
 
         adam.lr = 1e-5;
@@ -339,45 +401,42 @@ static void test_masters_split(void **state)
 /* --- stochastic rounding ------------------------------------------------------------ */
 
 /* Each stored number is the float32 step's, cut after the element's own 16 random bits. */
-static void test_stochastic(void **state)
+static void check_stochastic(const d9d_adam_step *adam, const d9d_lion_step *lion)
 {
     enum { N = 5000 };
     const uint64_t streams[] = {0, 42, 67};
-    d9d_adam_step s = {.lr = 0.01,
-                       .beta1 = 0.9,
-                       .beta2 = 0.999,
-                       .eps = 1e-8,
-                       .weight_decay = 0.1,
-                       .bias_correction1 = 0.1,
-                       .bias_correction2 = 0.001,
-                       .decoupled = true};
+    const int last = adam != NULL ? V : M;
 
-    (void)state;
     for (int flags = 0; flags < 16; flags++) {
         call c = {.t = flags & 8 ? D9D_F32 : D9D_BF16,
                   .masters = (flags & 12) == 4,
                   .gt = array_types[flags & 1],
                   .st = array_types[flags >> 1 & 1],
                   .n = N,
-                  .adam = &s,
+                  .adam = adam,
+                  .lion = lion,
                   .scale = 0.5f,
                   .r = {.seed = 11, .stream = 0xfffffffffffffff0u}};
         void *before = start(&c);
-        float *exact[3], *g = array_poison(D9D_F32, N), one = 1.0f;
+        float *exact[3] = {NULL}, *g = array_poison(D9D_F32, N), one = 1.0f;
 
         for (int i = 0; i < N; i++)
             g[i] = 0.5f * (float)array_get(c.gt, c.g, i);
-        for (int a = P; a <= V; a++) {
+        for (int a = P; a <= last; a++) {
             exact[a] = array_poison(D9D_F32, N);
             for (int i = 0; i < N; i++)
                 exact[a][i] = (float)(a == P ? weight(&c, i) : array_get(c.st, get(&c, a), i));
         }
-        const d9d_adam_arrays plain = {.p = exact[P], .g = g, .m = exact[M], .v = exact[V], .n = N};
-        assert_int_equal(
-            host_kernels()->optim->adam(NULL, &s, &one, D9D_F32, D9D_F32, D9D_F32, &plain, 1),
-            D9D_OK);
-        array_same_for_threads(run_stochastic, &c, c.block, place(&c, ARRAYS), before);
-        for (int a = P; a <= V; a++)
+        const d9d_optim_arrays plain = {
+            .p = exact[P], .g = g, .m = exact[M], .v = exact[V], .n = N};
+        assert_int_equal(adam != NULL ? host_kernels()->optim->adam(NULL, adam, &one, D9D_F32,
+                                                                    D9D_F32, D9D_F32, &plain, 1)
+                                      : host_kernels()->optim->lion(NULL, lion, &one, D9D_F32,
+                                                                    D9D_F32, D9D_F32, &plain, 1),
+                         D9D_OK);
+        array_same_for_threads(adam != NULL ? run_stochastic : run_lion_stochastic, &c, c.block,
+                               place(&c, ARRAYS), before);
+        for (int a = P; a <= last; a++)
             for (int i = 0; i < N; i++) {
                 d9d_rng r = {.seed = c.r.seed, .stream = c.r.stream + streams[a]};
                 uint32_t u;
@@ -391,13 +450,30 @@ static void test_stochastic(void **state)
                 else
                     assert_true(((float *)get(&c, a))[i] == exact[a][i]);
             }
-        for (int a = P; a <= V; a++)
+        for (int a = P; a <= last; a++)
             free(exact[a]);
         free(g);
         free(before);
         free(c.block);
         free(c.g);
     }
+}
+
+static void test_stochastic(void **state)
+{
+    const d9d_adam_step adam = {.lr = 0.01,
+                                .beta1 = 0.9,
+                                .beta2 = 0.999,
+                                .eps = 1e-8,
+                                .weight_decay = 0.1,
+                                .bias_correction1 = 0.1,
+                                .bias_correction2 = 0.001,
+                                .decoupled = true};
+    const d9d_lion_step lion = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
+
+    (void)state;
+    check_stochastic(&adam, NULL);
+    check_stochastic(NULL, &lion);
 }
 
 /* A shard of rows and columns rounds as the whole does. */
@@ -427,8 +503,8 @@ static void test_stochastic_box(void **state)
         p[1][i] = p[0][whole_i];
         part_g[i] = g[whole_i];
     }
-    const d9d_adam_arrays all = {.p = p[0], .g = g, .m = m[0], .v = v[0]};
-    const d9d_adam_arrays part = {.p = p[1], .g = part_g, .m = m[1], .v = v[1]};
+    const d9d_optim_arrays all = {.p = p[0], .g = g, .m = m[0], .v = v[0]};
+    const d9d_optim_arrays part = {.p = p[1], .g = part_g, .m = m[1], .v = v[1]};
     assert_int_equal(host_kernels()->optim->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_BF16,
                                                             D9D_BF16, &all, r, 2, whole, zero,
                                                             whole),
@@ -474,7 +550,7 @@ static void test_stochastic_mean(void **state)
     p[7] = 0x7f80;
     p[8] = 0xff80;
     p[9] = 0x7fff;
-    const d9d_adam_arrays a = {.p = p, .g = g, .m = m, .v = v};
+    const d9d_optim_arrays a = {.p = p, .g = g, .m = m, .v = v};
     assert_int_equal(host_kernels()->optim->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_F32,
                                                             D9D_F32, &a, (d9d_rng){1, 2}, 1, &n,
                                                             &zero, &n),
@@ -621,7 +697,7 @@ static void check_list(bool masters)
     const float scale = 0.5f;
     char *x[2][V + 1], *g = array_random(D9D_BF16, all, 9, 1.0);
     int16_t *low[2];
-    d9d_adam_arrays list[LIST];
+    d9d_optim_arrays list[LIST];
 
     for (int k = 0; k < 2; k++) {
         for (int a = P; a <= V; a++)
@@ -630,12 +706,12 @@ static void check_list(bool masters)
             array_set(D9D_BF16, x[k][V], i, fabs(array_get(D9D_BF16, x[k][V], i)));
         assert_non_null(low[k] = calloc((size_t)all, sizeof(**low)));
         for (int i = 0; i < LIST; i++)
-            list[i] = (d9d_adam_arrays){.p = x[k][P] + 2 * at[i],
-                                        .g = g + 2 * at[i],
-                                        .m = x[k][M] + 2 * at[i],
-                                        .v = x[k][V] + 2 * at[i],
-                                        .n = n[i],
-                                        .residual = masters ? low[k] + at[i] : NULL};
+            list[i] = (d9d_optim_arrays){.p = x[k][P] + 2 * at[i],
+                                         .g = g + 2 * at[i],
+                                         .m = x[k][M] + 2 * at[i],
+                                         .v = x[k][V] + 2 * at[i],
+                                         .n = n[i],
+                                         .residual = masters ? low[k] + at[i] : NULL};
         for (int i = 0; i < LIST; i += k == 0 ? LIST : 1)
             assert_int_equal(host_kernels()->optim->adam(NULL, &s, &scale, D9D_BF16, D9D_BF16,
                                                          D9D_BF16, &list[i], k == 0 ? LIST : 1),
@@ -755,16 +831,19 @@ static void test_nan_scale(void **state)
                                         .bias_correction2 = 0.5,
                                         .amsgrad = true,
                                         .maximize = true};
+    static const d9d_lion_step lion = {.lr = 1, .weight_decay = 0.5, .beta1 = 0.5, .beta2 = 0.5};
     static const d9d_sgd_step sgd = {.lr = 1, .weight_decay = 0.5, .momentum = 0.5};
     const struct {
         array_run run;
         d9d_dtype t;
         const d9d_adam_step *adam;
         bool masters;
-    } rows[] = {{run_adam, D9D_F32, &plain, false},       {run_adam, D9D_BF16, &other, false},
-                {run_adam, D9D_BF16, &other, true},       {run_stochastic, D9D_BF16, &plain, false},
-                {run_stochastic, D9D_BF16, &plain, true}, {run_sgd, D9D_F32, NULL, false},
-                {run_sgd, D9D_BF16, NULL, true}};
+    } rows[] = {
+        {run_adam, D9D_F32, &plain, false},       {run_adam, D9D_BF16, &other, false},
+        {run_adam, D9D_BF16, &other, true},       {run_stochastic, D9D_BF16, &plain, false},
+        {run_stochastic, D9D_BF16, &plain, true}, {run_sgd, D9D_F32, NULL, false},
+        {run_sgd, D9D_BF16, NULL, true},          {run_lion, D9D_F32, NULL, false},
+        {run_lion, D9D_BF16, NULL, true},         {run_lion_stochastic, D9D_BF16, NULL, false}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -773,6 +852,7 @@ static void test_nan_scale(void **state)
                   .st = D9D_F32,
                   .n = 1000,
                   .adam = rows[i].adam,
+                  .lion = &lion,
                   .sgd = &sgd,
                   .scale = NAN,
                   .masters = rows[i].masters};
@@ -794,6 +874,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_lion),
+        cmocka_unit_test(test_lion_of_zero),
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_masters_are_float32),
         cmocka_unit_test(test_masters_split),

@@ -105,7 +105,7 @@ static void step(rig *r, double lr, float scale)
 
 typedef struct naive {
     double b1, b2, eps, wd, mom, damp;
-    bool decoupled, amsgrad, maximize, nesterov, sgd;
+    bool decoupled, amsgrad, maximize, nesterov, sgd, lion;
 } naive;
 
 typedef struct naive_state {
@@ -127,6 +127,15 @@ static void naive_adam(const naive *c, naive_state *s, double g, double lr, int 
     s->p -= lr * (s->m / (1 - pow(c->b1, n))) / (sqrt(v / (1 - pow(c->b2, n))) + c->eps);
 }
 
+static void naive_lion(const naive *c, naive_state *s, double g, double lr)
+{
+    const double u = c->b1 * s->m + (1 - c->b1) * g;
+
+    s->p -= lr * c->wd * s->p;
+    s->p -= lr * ((u > 0) - (u < 0));
+    s->m = c->b2 * s->m + (1 - c->b2) * g;
+}
+
 static void naive_sgd(const naive *c, naive_state *s, double g, double lr, int n)
 {
     g += c->wd * s->p;
@@ -140,7 +149,10 @@ static void naive_sgd(const naive *c, naive_state *s, double g, double lr, int n
 static void naive_step(const naive *c, naive_state *s, double g, double lr, int n)
 {
     g = c->maximize ? -g : g;
-    (c->sgd ? naive_sgd : naive_adam)(c, s, g, lr, n);
+    if (c->lion)
+        naive_lion(c, s, g, lr);
+    else
+        (c->sgd ? naive_sgd : naive_adam)(c, s, g, lr, n);
 }
 
 static const struct formula {
@@ -162,6 +174,9 @@ static const struct formula {
      {.b1 = 0.9, .b2 = 0.999, .eps = 1e-8, .wd = 0.3}},
     {"{\"name\": \"adam\", \"lr\": 0.01, \"betas\": [0, 0.5], \"decoupled_weight_decay\": true}",
      {.b1 = 0, .b2 = 0.5, .eps = 1e-8, .wd = 0.01, .decoupled = true}},
+    {"{\"name\": \"lion\", \"lr\": 0.01}", {.lion = true, .b1 = 0.9, .b2 = 0.99}},
+    {"{\"name\": \"lion\", \"lr\": 0.01, \"betas\": [0.5, 0.75], \"weight_decay\": 0.3}",
+     {.lion = true, .b1 = 0.5, .b2 = 0.75, .wd = 0.3}},
     {"{\"name\": \"sgd\", \"lr\": 0.01}", {.sgd = true}},
     {"{\"name\": \"sgd\", \"lr\": 0.01, \"weight_decay\": 0.2, \"maximize\": true}",
      {.sgd = true, .wd = 0.2, .maximize = true}},
@@ -250,6 +265,8 @@ static void test_bad_configurations(void **state)
         {"{\"name\": \"adam\", \"lr\": 1, \"weight_decay\": 1e-60}",
          "weight_decay: 1e-60 is 0 in float32"},
         {"{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 1e-50}", "momentum: 1e-50 is 0 in float32"},
+        {"{\"name\": \"lion\", \"lr\": 1, \"eps\": 1e-8}", "eps"},
+        {"{\"name\": \"lion\", \"lr\": 1, \"betas\": [0.9, 1]}", "betas"},
         {"{\"name\": \"adamv\", \"lr\": 1}", "adamw"},
     };
     d9d_arena a = {0};
@@ -326,6 +343,15 @@ static void test_states_and_counts(void **state)
          D9D_F32,
          D9D_F32,
          {"wide.momentum_buffer", "short.momentum_buffer"}},
+        {"{\"name\": \"lion\", \"lr\": 1}",
+         D9D_BF16,
+         D9D_F32,
+         {"wide.exp_avg", "wide.master_residual", "short.exp_avg", "short.master_residual"}},
+        {"{\"name\": \"lion\", \"lr\": 1, \"weight_update\": \"stochastic\", \"state_dtype\": "
+         "\"bfloat16\"}",
+         D9D_BF16,
+         D9D_BF16,
+         {"wide.exp_avg", "short.exp_avg"}},
         {"{\"name\": \"stochastic_adamw\", \"lr\": 1}",
          D9D_BF16,
          D9D_F32,
@@ -524,6 +550,7 @@ static void test_bfloat16_follows_float32(void **state)
         "\"name\": \"adamw\", \"lr\": 1, \"weight_decay\": 0",
         "\"name\": \"adam\", \"lr\": 1, \"weight_decay\": 0",
         "\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.5",
+        "\"name\": \"lion\", \"lr\": 1",
     };
     static const struct {
         const char *section;
@@ -536,7 +563,7 @@ static void test_bfloat16_follows_float32(void **state)
     char config[256];
 
     (void)state;
-    for (size_t k = 0; k < 3; k++)
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
         for (size_t i = 0; i < 4; i++) {
             const bool no_such = k == 2 && i == 3;
             double way, off;
@@ -568,6 +595,9 @@ static void test_describe(void **state)
         {"{\"name\": \"stochastic_adamw\", \"lr\": 1}", D9D_BF16,
          "stochastic_adamw: bfloat16 weights rounded stochastically; bytes a parameter: weights 2, "
          "gradients 4, exp_avg 4, exp_avg_sq 4, in all 14"},
+        {"{\"name\": \"lion\", \"lr\": 1}", D9D_BF16,
+         "lion: bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, "
+         "gradients 4, exp_avg 4, master_residual 2, in all 12"},
         {"{\"name\": \"sgd\", \"lr\": 1, \"weight_update\": \"nearest\"}", D9D_BF16,
          "sgd: bfloat16 weights rounded to nearest, so that small updates are lost; bytes a "
          "parameter: weights 2, gradients 4, in all 6"},
@@ -859,6 +889,7 @@ static void test_nan_scale_updates_nothing(void **state)
         {"{\"name\": \"adam\", \"lr\": 1, \"amsgrad\": true}", D9D_BF16},
         {"{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.9, \"weight_decay\": 0.5}", D9D_F32},
         {"{\"name\": \"stochastic_adamw\", \"lr\": 1}", D9D_BF16},
+        {"{\"name\": \"lion\", \"lr\": 1, \"weight_decay\": 0.5}", D9D_BF16},
     };
 
     (void)state;

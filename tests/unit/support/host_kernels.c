@@ -1219,10 +1219,10 @@ static d9d_status on_grad_scale(d9d_stream s, float *scale, double *report, cons
 
 /* --- optimizers ------------------------------------------------------------------------------ */
 
-static d9d_adam_arrays there(call *c, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
-                             const d9d_adam_arrays *a, int64_t n)
+static d9d_optim_arrays there(call *c, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                              const d9d_optim_arrays *a, int64_t n)
 {
-    return (d9d_adam_arrays){
+    return (d9d_optim_arrays){
         .p = out(c, t, a->p, n),
         .g = in(c, gt, a->g, n),
         .m = out(c, st, a->m, n),
@@ -1234,9 +1234,9 @@ static d9d_adam_arrays there(call *c, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
 }
 
 static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, const float *scale, d9d_dtype t,
-                          d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count)
+                          d9d_dtype gt, d9d_dtype st, const d9d_optim_arrays *list, int64_t count)
 {
-    d9d_adam_arrays lists[MOST_ARRAYS];
+    d9d_optim_arrays lists[MOST_ARRAYS];
     call c = begin();
 
     (void)s;
@@ -1247,14 +1247,39 @@ static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, const float *
 
 static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, const float *scale,
                                      d9d_dtype t, d9d_dtype gt, d9d_dtype st,
-                                     const d9d_adam_arrays *a, d9d_rng r, int ndim,
+                                     const d9d_optim_arrays *a, d9d_rng r, int ndim,
                                      const int64_t *box, const int64_t *start, const int64_t *whole)
 {
     call c = begin();
-    const d9d_adam_arrays on = there(&c, t, gt, st, a, numel(ndim, box));
+    const d9d_optim_arrays on = there(&c, t, gt, st, a, numel(ndim, box));
 
     (void)s;
     return end(&c, c.k->optim->adam_stochastic(c.s, step, floats(&c, scale, 1), t, gt, st, &on, r,
+                                               ndim, box, start, whole));
+}
+
+static d9d_status on_lion(d9d_stream s, const d9d_lion_step *step, const float *scale, d9d_dtype t,
+                          d9d_dtype gt, d9d_dtype st, const d9d_optim_arrays *list, int64_t count)
+{
+    d9d_optim_arrays lists[MOST_ARRAYS];
+    call c = begin();
+
+    (void)s;
+    for (int64_t i = 0; i < count; i++)
+        lists[i] = there(&c, t, gt, st, &list[i], list[i].n);
+    return end(&c, c.k->optim->lion(c.s, step, floats(&c, scale, 1), t, gt, st, lists, count));
+}
+
+static d9d_status on_lion_stochastic(d9d_stream s, const d9d_lion_step *step, const float *scale,
+                                     d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                                     const d9d_optim_arrays *a, d9d_rng r, int ndim,
+                                     const int64_t *box, const int64_t *start, const int64_t *whole)
+{
+    call c = begin();
+    const d9d_optim_arrays on = there(&c, t, gt, st, a, numel(ndim, box));
+
+    (void)s;
+    return end(&c, c.k->optim->lion_stochastic(c.s, step, floats(&c, scale, 1), t, gt, st, &on, r,
                                                ndim, box, start, whole));
 }
 

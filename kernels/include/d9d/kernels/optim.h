@@ -1,6 +1,6 @@
 /* optim.h - the updates of the optimizers, and the scale of the gradients before them.
  *
- *     grad_scale(): gradient clipping  ->  *scale  ->  adam(), adam_stochastic() or sgd()
+ *     grad_scale(): gradient clipping  ->  *scale  ->  adam(), lion() or sgd()
  *
  * An update first multiplies the gradient by *scale (device, float32), and does nothing if that is
  * NaN. The rules of every entry and the shape letters are in table.h. Kernels: kernels/cuda/optim.
@@ -29,6 +29,11 @@ typedef struct d9d_adam_step {
     bool amsgrad, maximize;
 } d9d_adam_step;
 
+/* Constants of Lion: p *= 1 - lr*wd; p -= lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g. */
+typedef struct d9d_lion_step {
+    double lr, beta1, beta2, weight_decay;
+} d9d_lion_step;
+
 /* Master weights: a bfloat16 weight and its residual are a float32 master weight, to the bit. The
  * weight is the master rounded to nearest, ties away from zero, and
  *
@@ -37,15 +42,16 @@ typedef struct d9d_adam_step {
  * A weight that is NaN has the residual 0. Residuals of zero make the masters equal to the weights.
  */
 
-/* A parameter, its gradient and its optimizer state; vmax is used with amsgrad only. residual [n]:
- * the parameter is bfloat16 and its master weight is updated; NULL: the parameter itself is. */
-typedef struct d9d_adam_arrays {
+/* A parameter, its gradient and its optimizer state: m of adam and lion, v of adam, vmax of adam
+ * with amsgrad. residual [n]: the parameter is bfloat16 and its master weight is updated; NULL: the
+ * parameter itself is. */
+typedef struct d9d_optim_arrays {
     void *p;
     const void *g;
     void *m, *v, *vmax;
     int64_t n;
     int16_t *residual;
-} d9d_adam_arrays;
+} d9d_optim_arrays;
 
 typedef struct d9d_sgd_step {
     double lr, momentum, dampening, weight_decay;
@@ -67,15 +73,22 @@ typedef struct d9d_optim_kernels {
     /* Parameters of type t, gradients of gt; m, v (and vmax with amsgrad) of st, each rounded to
      * nearest. Either all arrays of a list have residuals, or none. */
     d9d_status (*adam)(d9d_stream s, const d9d_adam_step *c, const float *scale, d9d_dtype t,
-                       d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count);
+                       d9d_dtype gt, d9d_dtype st, const d9d_optim_arrays *list, int64_t count);
     /* The same for one parameter, without amsgrad, with stochastic rounding to bfloat16. Element i
      * of the box draws its 16 bits from streams r, r+42, r+67 (parameter, m, v) at its index in the
      * whole array. float32 arrays draw none, nor do parameters with residuals. */
     d9d_status (*adam_stochastic)(d9d_stream s, const d9d_adam_step *c, const float *scale,
-                                  d9d_dtype t, d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *a,
-                                  d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
-                                  const int64_t *whole);
-    /* momentum NULL: without momentum; residual as in d9d_adam_arrays. */
+                                  d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                                  const d9d_optim_arrays *a, d9d_rng r, int ndim,
+                                  const int64_t *box, const int64_t *start, const int64_t *whole);
+    /* As adam() and adam_stochastic(), with the state m alone. */
+    d9d_status (*lion)(d9d_stream s, const d9d_lion_step *c, const float *scale, d9d_dtype t,
+                       d9d_dtype gt, d9d_dtype st, const d9d_optim_arrays *list, int64_t count);
+    d9d_status (*lion_stochastic)(d9d_stream s, const d9d_lion_step *c, const float *scale,
+                                  d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                                  const d9d_optim_arrays *a, d9d_rng r, int ndim,
+                                  const int64_t *box, const int64_t *start, const int64_t *whole);
+    /* momentum NULL: without momentum; residual as in d9d_optim_arrays. */
     d9d_status (*sgd)(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual,
                       d9d_dtype gt, const void *g, const float *scale, d9d_dtype st, void *momentum,
                       int64_t n);
@@ -86,6 +99,8 @@ typedef struct d9d_optim_kernels {
     X(optim, grad_scale, grad_scale)                                                               \
     X(optim, adam, adam)                                                                           \
     X(optim, adam_stochastic, adam_stochastic)                                                     \
+    X(optim, lion, lion)                                                                           \
+    X(optim, lion_stochastic, lion_stochastic)                                                     \
     X(optim, sgd, sgd)
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* optim.h - optimizers: AdamW, Adam and SGD, for float32 and bfloat16 weights.
+/* optim.h - optimizers: AdamW, Adam, Lion and SGD, for float32 and bfloat16 weights.
  *
  *     d9d_optimizer *opt;
  *     D9D_TRY(d9d_optimizer_create(&config, dev, &params, seed, &opt));
@@ -13,19 +13,20 @@
  *   adamw  p -= lr wd p;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
  *          p -= lr (m / (1-b1^n)) / (sqrt(v / (1-b2^n)) + eps)
  *   adam   g += wd p first, instead of the decay (or the same with decoupled_weight_decay)
+ *   lion   p -= lr wd p;  p -= lr sign(b1 m + (1-b1) g);  m = b2 m + (1-b2) g
  *   sgd    g += wd p;  u = mom u + (1-damp) g (u = g at first);  p -= lr u  (or g + mom u)
  *
  * in float32.  The key weight_update says how a bfloat16 parameter is updated:
  *
  *   master      p is a float32 master weight: the 16 bits that the parameter lacks are stored in
- *               an int16 state "master_residual" (d9d_adam_arrays in d9d/kernels/optim.h)
+ *               an int16 state "master_residual" (d9d_optim_arrays in d9d/kernels/optim.h)
  *   stochastic  stochastic rounding by Philox keyed by (seed, tensor, element, step), so that all
  *               replicas round alike
  *   nearest     rounded to nearest: an update under half of a weight's last bit is lost
  *
- * Other states are float32, or bfloat16 by the key state_dtype.  States of adam in bfloat16 are
- * rounded stochastically too, except with nearest; those of sgd to nearest.  stochastic_adamw is
- * adamw with "stochastic", for bfloat16 parameters only.
+ * Other states are float32, or bfloat16 by the key state_dtype.  States of adam and lion in
+ * bfloat16 are rounded stochastically too, except with nearest; those of sgd to nearest.
+ * stochastic_adamw is adamw with "stochastic", for bfloat16 parameters only.
  *
  * Parameter groups give some parameters other values of the section, by their names; layer_lr_decay
  * gives layer i of L the rate lr decay^(L-1-i), what is declared before the layers (the embedding)

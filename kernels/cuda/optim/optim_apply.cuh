@@ -1,0 +1,228 @@
+/* optim_apply.cuh - the rule of an optimizer over a list of arrays (multi-tensor apply), or over
+ * one array with stochastic rounding.
+ *
+ * A RULE has the constants of a step and
+ *
+ *     enum { STATES };                       m, v and vmax of d9d_optim_arrays, as many as it has
+ *     bool maximize;
+ *     void update(float scale, float &p, float g, float (&state)[STATES]) const;
+ */
+#ifndef D9DI_CUDA_OPTIM_OPTIM_APPLY_CUH
+#define D9DI_CUDA_OPTIM_OPTIM_APPLY_CUH
+
+#include <math.h>
+
+#include "cuda/common/multi_tensor.cuh"
+#include "cuda/common/philox.cuh"
+#include "cuda/optim/master_weights.cuh"
+
+/* The rule for eight elements of a thread. */
+template <class RULE>
+static __device__ __forceinline__ void update8(const RULE &rule, float scale, float (&p)[8],
+                                               const float (&g)[8], float (&state)[RULE::STATES][8])
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float x[RULE::STATES];
+
+#pragma unroll
+        for (int k = 0; k < RULE::STATES; k++)
+            x[k] = state[k][j];
+        rule.update(scale, p[j], g[j], x);
+#pragma unroll
+        for (int k = 0; k < RULE::STATES; k++)
+            state[k][j] = x[k];
+    }
+}
+
+/* Arrays of one launch and their chunks: a kernel argument of at most 4 KiB. */
+enum { MAX_ARRAYS = 64, CHUNK = 64 * THREADS };
+struct optim_list {
+    chunk_map<MAX_ARRAYS> chunks;
+    d9d_optim_arrays arrays[MAX_ARRAYS];
+};
+
+template <class RULE, class W, class G, class S>
+static __global__ void optim_kernel(RULE rule, const float *scale,
+                                    const __grid_constant__ optim_list list)
+{
+    const int tensor = list.chunks.tensor_of_block();
+    const d9d_optim_arrays &a = list.arrays[tensor];
+    const W w = {a.p, a.residual};
+    const G *const g = (const G *)a.g;
+    S *const states[] = {(S *)a.m, (S *)a.v, (S *)a.vmax};
+    const int64_t first = list.chunks.chunk_begin(tensor, CHUNK),
+                  n = d9di_i64_min(a.n, first + CHUNK);
+    const float by = rule.maximize ? -*scale : *scale;
+
+    if (isnan(by))
+        return;
+#pragma unroll 2
+    for (int64_t i = first + threadIdx.x * 8; i < n; i += THREADS * 8) {
+        float pf[8], gf[8], sf[RULE::STATES][8];
+
+        w.load(pf, i, n - i);
+        load8(gf, g + i, n - i);
+#pragma unroll
+        for (int k = 0; k < RULE::STATES; k++)
+            load8(sf[k], states[k] + i, n - i);
+        update8(rule, by, pf, gf, sf);
+        w.store(i, pf, n - i);
+#pragma unroll
+        for (int k = 0; k < RULE::STATES; k++)
+            store8(states[k] + i, sf[k], n - i);
+    }
+}
+
+/* Up to MAX_ARRAYS of them. */
+template <class RULE, class W, class G, class S>
+static d9d_status launch_optim(d9d_stream s, const char *name, const RULE &rule, const float *scale,
+                               const d9d_optim_arrays *arrays, int64_t count)
+{
+    optim_list list = {};
+
+    for (int64_t i = 0; i < count; i++) {
+        list.arrays[i] = arrays[i];
+        list.chunks.append_tensor(arrays[i].n, CHUNK);
+    }
+    if (list.chunks.parts > 0)
+        optim_kernel<RULE, W, G, S>
+            <<<(unsigned)list.chunks.parts, THREADS, 0, d9di_cuda_stream(s)>>>(rule, scale, list);
+    return d9di_cuda_check_launch(name);
+}
+
+static inline d9d_status optim_types_check(const char *name, d9d_dtype t, d9d_dtype gt,
+                                           d9d_dtype st)
+{
+    D9D_TRY(d9di_args_check_float(name, t));
+    D9D_TRY(d9di_args_check_float(name, gt));
+    return d9di_args_check_float(name, st);
+}
+
+/* The rule for a list of arrays, rounded to nearest. */
+template <class RULE>
+static d9d_status optim_apply(d9d_stream s, const char *name, const RULE &rule, const float *scale,
+                              d9d_dtype t, d9d_dtype gt, d9d_dtype st, const d9d_optim_arrays *list,
+                              int64_t count)
+{
+    D9D_TRY(optim_types_check(name, t, gt, st));
+    for (int64_t n; count > 0; list += n, count -= n) {
+        n = d9di_i64_min(count, MAX_ARRAYS);
+        D9D_TRY(D9DI_WEIGHTS(t, list->residual, W,
+                             D9DI_DISPATCH_DTYPE(gt, G, D9DI_DISPATCH_DTYPE(st, S, [&] {
+                                                     return launch_optim<RULE, W, G, S>(
+                                                         s, name, rule, scale, list, n);
+                                                 }()))));
+    }
+    return D9D_OK;
+}
+
+/* --- stochastic rounding ---------------------------------------------------------------------- */
+
+/* (float32 bits + random & 0xffff) >> 16: rounds up with the probability of the fraction that is
+ * dropped. NaN and infinity are kept. */
+static __device__ __forceinline__ uint16_t round_stochastic(float x, uint32_t bits)
+{
+    const uint32_t u = __float_as_uint(x), up = u + (bits & 0xffffu), nan = u | 0x00400000u;
+
+    return (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? nan : up) >> 16);
+}
+
+/* Stores the c elements at y, whose index in the whole array is `index`. */
+static __device__ __forceinline__ void store_stochastic(bf16 *y, const float (&x)[8], int64_t c,
+                                                        d9d_rng r, uint64_t offset, uint64_t index)
+{
+    uint32_t bits[8];
+    uint16_t b[8];
+
+    r.stream += offset;
+    random8(bits, r, index);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        b[j] = round_stochastic(x[j], bits[j]);
+    store8_bits(y, b, c);
+}
+
+static __device__ __forceinline__ void store_stochastic(float *y, const float (&x)[8], int64_t c,
+                                                        d9d_rng, uint64_t, uint64_t)
+{
+    store8(y, x, c);
+}
+
+/* Weights without residuals are rounded stochastically, as moments are. */
+template <class T>
+static __device__ __forceinline__ void store_stochastic(const plain_weights<T> &w, int64_t i,
+                                                        const float (&x)[8], int64_t c, d9d_rng r,
+                                                        uint64_t index)
+{
+    store_stochastic((T *)w.p + i, x, c, r, 0, index);
+}
+static __device__ __forceinline__ void store_stochastic(const master_weights &w, int64_t i,
+                                                        const float (&x)[8], int64_t c, d9d_rng,
+                                                        uint64_t)
+{
+    w.store(i, x, c);
+}
+
+/* A thread has eight elements of one run. State k draws from the stream r + 42 or r + 67. */
+template <class RULE, class W, class G, class S>
+static __global__ void optim_stochastic_kernel(RULE rule, d9d_optim_arrays a, const float *scale,
+                                               d9d_rng r, d9di_subarray b)
+{
+    const float by = rule.maximize ? -*scale : *scale;
+    const int64_t per_run = d9di_i64_ceil_div(b.run, 8);
+    const W w = {a.p, a.residual};
+    const G *const g = (const G *)a.g;
+    S *const states[] = {(S *)a.m, (S *)a.v};
+
+    if (isnan(by))
+        return;
+    for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < b.n_runs * per_run;
+         e += (int64_t)gridDim.x * THREADS) {
+        const int64_t run = e / per_run, at = e % per_run * 8, i = run * b.run + at;
+        const int64_t c = d9di_i64_min(8, b.run - at);
+        const uint64_t index = (uint64_t)(d9di_subarray_index(&b, run) + at);
+        float pf[8], gf[8], sf[RULE::STATES][8];
+
+        w.load(pf, i, c);
+        load8(gf, g + i, c);
+#pragma unroll
+        for (int k = 0; k < RULE::STATES; k++)
+            load8(sf[k], states[k] + i, c);
+        update8(rule, by, pf, gf, sf);
+        store_stochastic(w, i, pf, c, r, index);
+#pragma unroll
+        for (int k = 0; k < RULE::STATES; k++)
+            store_stochastic(states[k] + i, sf[k], c, r, k == 0 ? 42 : 67, index);
+    }
+}
+
+template <class RULE, class W, class G, class S>
+static d9d_status launch_stochastic(d9d_stream s, const char *name, const RULE &rule,
+                                    const float *scale, const d9d_optim_arrays *a, d9d_rng r,
+                                    const d9di_subarray &b)
+{
+    optim_stochastic_kernel<RULE, W, G, S>
+        <<<grid_for(s, b.run * b.n_runs / 8), THREADS, 0, d9di_cuda_stream(s)>>>(rule, *a, scale, r,
+                                                                                 b);
+    return d9di_cuda_check_launch(name);
+}
+
+/* The rule for one array, a box of a whole array; rules of at most two states. */
+template <class RULE>
+static d9d_status optim_apply_stochastic(d9d_stream s, const char *name, const RULE &rule,
+                                         const float *scale, d9d_dtype t, d9d_dtype gt,
+                                         d9d_dtype st, const d9d_optim_arrays *a, d9d_rng r,
+                                         const d9di_subarray &b)
+{
+    D9D_TRY(optim_types_check(name, t, gt, st));
+    if (b.run * b.n_runs == 0)
+        return D9D_OK;
+    return D9DI_WEIGHTS(t, a->residual, W,
+                        D9DI_DISPATCH_DTYPE(gt, G, D9DI_DISPATCH_DTYPE(st, S, [&] {
+                                                return launch_stochastic<RULE, W, G, S>(
+                                                    s, name, rule, scale, a, r, b);
+                                            }())));
+}
+
+#endif /* D9DI_CUDA_OPTIM_OPTIM_APPLY_CUH */
