@@ -249,12 +249,13 @@ static void test_adam(void **state)
     }
 }
 
+/* Beta1 has few bits, so that a sum of bfloat16 numbers is 0 where it is in double. */
 static void test_lion(void **state)
 {
     (void)state;
     for (int flags = 0; flags < 64; flags++) {
         d9d_lion_step s = {
-            .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = flags & 8 ? 0.1 : 0.0};
+            .lr = 0.01, .beta1 = 0.875, .beta2 = 0.99, .weight_decay = flags & 8 ? 0.1 : 0.0};
         call c = {.t = array_types[flags & 1],
                   .gt = array_types[flags >> 1 & 1],
                   .st = array_types[flags >> 2 & 1],
