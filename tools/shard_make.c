@@ -24,8 +24,9 @@ const tool_option shard_make_options[] = {
         "the dataset directory to make, or with --task a part"),
     OPT(opts.format, WORD, "format", 'f', "FORMAT",
         "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels), "
-        "chat (JSON lines with messages) or megatron (NAME.bin of NAME.idx); default auto: text "
-        "for *.txt, else jsonl",
+        "chat (JSON lines with messages, or as ShareGPT, Alpaca or prompt and completion) or "
+        "megatron (NAME.bin of NAME.idx); default auto: text for *.txt, else jsonl. JSON may be "
+        "one array, and *.csv and *.tsv are tables",
         .names = formats),
     OPT(opts.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
     OPT(opts.text_key, STRING, "text-key", 0, "KEY",

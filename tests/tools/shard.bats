@@ -419,13 +419,12 @@ bad() {
     bad 1 'key.jsonl: line 2, byte 29: has no "text"' -t "$tok" -o data key.jsonl
     bad 1 'type.jsonl: line 1, byte 9: "text" is not a string' -t "$tok" -o data type.jsonl
     bad 1 "cut.jsonl: line 1, byte 14: ',' or '}' is expected" -t "$tok" -o data cut.jsonl
-    printf 'tekken' >tokenizer.model && printf 'text\na\n' >table.csv && printf '\377\377\377\377abcdefgh' >stream.jsonl
+    printf 'tekken' >tokenizer.model && printf '\377\377\377\377abcdefgh' >stream.jsonl
     printf '{"text": "a", "text": "b"}\n' >twice.jsonl
     bad 2 'tokenizer.model: is no tokenizer.json of HuggingFace' -t tokenizer.model -o data array.jsonl
-    bad 2 'table.csv: is a table by its name (.csv); make JSON lines of it' -t "$tok" -o data table.csv
     bad 1 'stream.jsonl: is a stream of Arrow; make JSON lines of it' -t "$tok" -o data stream.jsonl
     bad 1 'twice.jsonl: line 1, byte 22: "text" is given twice' -t "$tok" -o data twice.jsonl
-    bad 1 'array.jsonl: line 1, byte 0: is not a JSON object but an array' -t "$tok" -o data array.jsonl
+    bad 1 'array.jsonl: line 1: an element of the array is not an object' -t "$tok" -o data array.jsonl
     bad 1 'an id must be an integer from 0 to' -t "$tok" --format tokens -o data big.jsonl
     bad 1 'has 1 labels for 2 ids' --format tokens -o data count.jsonl
     bad 1 'mixed.jsonl: line 2: has labels, the documents before it have none' --format tokens -o data mixed.jsonl
@@ -554,7 +553,7 @@ changed() {
     printf '\xfd7zXZ\0\0' >a.jsonl.xz
     printf '\x04\x22\x4d\x18\x60' >a.jsonl.lz4
     printf 'PK\x03\x04\x14' >a.zip
-    bad 1 'a.parquet: is a Parquet file; make JSON lines of it' -t "$tok" -o data a.parquet
+    bad 1 'a.parquet: is a Parquet file; read JSON lines of it from a pipe: duckdb -c' -t "$tok" -o data a.parquet
     bad 1 'a.arrow: is an Arrow file' -t "$tok" -o data a.arrow
     bad 1 'a.jsonl.bz2: is compressed with bzip2, and gzip and zstd are read' -t "$tok" -o data a.jsonl.bz2
     bad 1 'a.jsonl.xz: is compressed with xz' -t "$tok" -o data a.jsonl.xz

@@ -145,13 +145,13 @@ positions() {
     no 'has no "text", but "id", "messages": --format chat reads messages' '{"id": 1, "messages": []}'
     no 'has no "text", but "body": --text-key names the member with the text' '{"body": "a"}'
     no 'has no "text", but "input_ids": --format tokens reads input_ids' '{"input_ids": []}'
-    asks='make "messages" with role and content'
-    no 'has no "text", but "conversations": of ShareGPT'"'s lines $asks" '{"conversations": [{"from": "human"}]}'
-    no 'has no "text", but "instruction", "input", "output": of Alpaca'"'s lines $asks" \
+    no 'has no "text", but "conversations": --format chat reads conversations' '{"conversations": [{"from": "human"}]}'
+    no 'has no "text", but "instruction", "input", "output": --format chat reads instructions and outputs' \
         '{"instruction": "a", "input": "", "output": "b"}'
-    no 'has no "text", but "prompt", "completion": of prompts and completions '"$asks" '{"prompt": "a", "completion": "b"}'
+    no 'has no "text", but "prompt", "completion": --format chat reads prompts and completions' \
+        '{"prompt": "a", "completion": "b"}'
     no 'has no "messages", but "text": --format jsonl reads text' '{"text": "a"}' --format chat --template "$template"
-    no 'has no "messages", but "conversations": of ShareGPT'"'s lines $asks" '{"conversations": []}' \
+    no 'has no "messages", but "instruction": --format chat reads instructions and outputs' '{"instruction": "a"}' \
         --format chat --template "$template"
     no 'has no "text", but "a", "b", "c", "d", "e", "f", ...: --text-key names the member with the text' \
         '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "g": 1}'

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/dataset/megatron.h"
+#include "data/io/framing.h"
 #include "data/io/input_stream.h"
 #include "data/tokenizer/utf8.h"
 
@@ -21,7 +22,9 @@ struct d9di_documents_reader {
     int64_t block;             /* units of the source already read */
     d9di_input_stream *source; /* NULL: the next source is not open yet, or it is */
     d9di_megatron *megatron;
-    d9d_buf pending; /* bytes read but not yet returned as documents, from `used` on */
+    d9di_framing framing; /* of the open source */
+    d9d_buf header;       /* of the source, if it is a table */
+    d9d_buf pending;      /* bytes read but not yet returned as documents, from `used` on */
     size_t used;
     bool end;          /* end of the source */
     uint64_t consumed; /* bytes of finished sources */
@@ -39,34 +42,51 @@ void d9di_document_chunk_release(d9di_document_chunk *c)
     D9D_VEC_RELEASE(&c->skipped);
 }
 
-static bool ends_with(const char *name, size_t n, const char *end)
-{
-    const size_t len = strlen(end);
-
-    return n > len && memcmp(name + n - len, end, len) == 0;
-}
-
 d9d_shard_format d9di_documents_format(const d9d_shard_opts *opts, size_t source)
 {
-    const char *name = opts->inputs[source];
-    size_t n = strlen(name);
-
     if (opts->format != D9D_SHARD_BY_NAME)
         return opts->format;
-    n -= ends_with(name, n, ".gz") ? 3 : ends_with(name, n, ".zst") ? 4 : 0;
-    return ends_with(name, n, ".txt") ? D9D_SHARD_TEXT : D9D_SHARD_JSONL;
+    return d9di_framing_name_ends(opts->inputs[source], ".txt") ? D9D_SHARD_TEXT : D9D_SHARD_JSONL;
+}
+
+/* The framing of an input that begins with text[0, n). */
+static d9di_framing framing_of(const d9d_shard_opts *opts, size_t source, const char *text,
+                               size_t n)
+{
+    switch (d9di_documents_format(opts, source)) {
+    case D9D_SHARD_MEGATRON: return D9DI_FRAMING_FILE;
+    case D9D_SHARD_TEXT: return opts->lines ? D9DI_FRAMING_LINES : D9DI_FRAMING_FILE;
+    default: return d9di_framing_of(opts->inputs[source], text, n);
+    }
+}
+
+char d9di_documents_separator(const d9d_shard_opts *opts, size_t source)
+{
+    const d9di_framing f = framing_of(opts, source, "", 0);
+
+    return f == D9DI_FRAMING_CSV ? ',' : f == D9DI_FRAMING_TSV ? '\t' : 0;
+}
+
+/* The first bytes of an input; nothing if it cannot be read. */
+static size_t read_start(const char *path, char *start, size_t n)
+{
+    d9di_input_stream *source = NULL;
+    size_t got = 0;
+
+    if (d9di_input_stream_open(path, NULL, &source) != D9D_OK)
+        return 0;
+    if (d9di_input_stream_read(source, start, n, &got) != D9D_OK)
+        got = 0;
+    d9di_input_stream_close(source);
+    return got;
 }
 
 bool d9di_documents_are_lines(const d9d_shard_opts *opts, size_t source)
 {
-    const d9d_shard_format format = d9di_documents_format(opts, source);
+    char start[4096];
+    const size_t n = read_start(opts->inputs[source], start, sizeof(start));
 
-    return format != D9D_SHARD_MEGATRON && (format != D9D_SHARD_TEXT || opts->lines);
-}
-
-static bool reads_lines(const d9di_documents_reader *r)
-{
-    return d9di_documents_are_lines(r->opts, (size_t)r->pos.source);
+    return framing_of(opts, source, start, n) == D9DI_FRAMING_LINES;
 }
 
 static const char *source_name(const d9di_documents_reader *r)
@@ -101,6 +121,7 @@ void d9di_documents_close(d9di_documents_reader *r)
         return;
     d9di_input_stream_close(r->source);
     d9di_megatron_close(r->megatron);
+    d9d_buf_release(&r->header);
     d9d_buf_release(&r->pending);
     free(r);
 }
@@ -151,7 +172,8 @@ int64_t d9di_documents_line(const d9d_shard_opts *opts, const d9di_input_split *
 
 /* --- one source ------------------------------------------------------------------------------ */
 
-static d9d_status read_more(d9di_documents_reader *r, d9d_buf *b);
+static d9d_status read_framing(d9di_documents_reader *r);
+static d9d_status read_header(d9di_documents_reader *r);
 static d9d_status skip_partial_line(d9di_documents_reader *r);
 
 static bool is_open(const d9di_documents_reader *r)
@@ -164,24 +186,49 @@ static bool is_megatron(const d9di_documents_reader *r)
     return d9di_documents_format(r->opts, (size_t)r->pos.source) == D9D_SHARD_MEGATRON;
 }
 
-/* An input split that begins inside a file begins with the first line that starts in it. */
+/* Goes to `byte` of the source, of which the first bytes are pending. */
+static d9d_status seek_byte(d9di_documents_reader *r, size_t byte)
+{
+    if (byte <= r->pending.len) {
+        r->used = byte;
+        return D9D_OK;
+    }
+    D9D_TRY(d9di_input_stream_skip(r->source, byte - r->pending.len));
+    r->pending.len = r->used = 0;
+    return D9D_OK;
+}
+
+/* Reads what the framing of the source is known by, and a table's header, and goes to `r->pos`.  An
+ * input split that begins inside a file begins with the first line that starts in it. */
+static d9d_status begin_source(d9di_documents_reader *r)
+{
+    const bool inside = r->pos.byte > 0 && r->pos.byte == current_split(r)->from;
+    const size_t byte = (size_t)(r->pos.byte - inside);
+
+    r->pending.len = r->used = r->header.len = 0;
+    r->framing = D9DI_FRAMING_LINES;
+    r->end = false;
+    if (!inside) {
+        D9D_TRY(read_framing(r));
+        if (d9di_framing_is_table(r->framing))
+            D9D_TRY(read_header(r));
+    }
+    if (byte > 0)
+        D9D_TRY(seek_byte(r, byte));
+    r->pos.byte -= inside;
+    r->skipped = byte > 0 ? d9di_input_stream_consumed(r->source) : 0;
+    return inside ? skip_partial_line(r) : D9D_OK;
+}
+
 static d9d_status open_source(d9di_documents_reader *r)
 {
     const char *path = r->opts->inputs[r->pos.source];
     const d9di_input_stat *seen = r->input_splits->stats[r->pos.source];
-    const bool inside = r->pos.byte > 0 && r->pos.byte == current_split(r)->from;
 
     if (is_megatron(r))
         return d9di_megatron_open(path, seen, &r->megatron);
     D9D_TRY(d9di_input_stream_open(path, seen, &r->source));
-    r->pending.len = r->used = 0;
-    r->end = false;
-    if (inside)
-        r->pos.byte--;
-    if (r->pos.byte > 0)
-        D9D_TRY(d9di_input_stream_skip(r->source, (uint64_t)r->pos.byte));
-    r->skipped = r->pos.byte > 0 ? d9di_input_stream_consumed(r->source) : 0;
-    return inside ? skip_partial_line(r) : D9D_OK;
+    return begin_source(r);
 }
 
 static void close_source(d9di_documents_reader *r)
@@ -222,7 +269,7 @@ static d9d_status check_size(const d9di_documents_reader *r, size_t n)
         return D9D_OK;
     return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: a document of more than %zu bytes%s",
                     source_name(r), (long long)r->pos.line, D9DI_MAX_DOCUMENT,
-                    reads_lines(r) ? "" : "; --lines takes each line as one");
+                    r->framing == D9DI_FRAMING_FILE ? "; --lines takes each line as one" : "");
 }
 
 static d9d_status read_whole_file(d9di_documents_reader *r, d9di_document_chunk *c)
@@ -230,6 +277,7 @@ static d9d_status read_whole_file(d9di_documents_reader *r, d9di_document_chunk 
     d9di_document_record doc = {.offset = c->text.len, .pos = r->pos};
     size_t mark;
 
+    D9D_TRY(d9d_buf_append(&c->text, r->pending.data, r->pending.len));
     while (!r->end) {
         D9D_TRY(read_more(r, &c->text));
         D9D_TRY(check_size(r, c->text.len - doc.offset));
@@ -244,47 +292,106 @@ static d9d_status read_whole_file(d9di_documents_reader *r, d9di_document_chunk 
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
-/* Finds the next line in pending[used, used + *len), without its end of line, which *all counts.
- * *found is false at the end of the source. */
-static d9d_status find_line(d9di_documents_reader *r, size_t *len, size_t *all, bool *found)
+static d9d_status fail_frame(const d9di_documents_reader *r, d9d_status st)
 {
-    size_t looked = 0;
+    d9d_err_copy why;
+
+    if (st != D9D_EFORMAT)
+        return st;
+    d9d_err_save(&why, st);
+    return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: %s", source_name(r), (long long)r->pos.line,
+                    why.text);
+}
+
+/* Makes room before the unread bytes and reads more behind them. */
+static d9d_status refill(d9di_documents_reader *r)
+{
+    const size_t have = r->pending.len - r->used;
+
+    if (r->used > 0 && have > 0)
+        memmove(r->pending.data, r->pending.data + r->used, have);
+    r->pending.len = have;
+    r->used = 0;
+    return read_more(r, &r->pending);
+}
+
+/* Finds the next document in the pending bytes, from `used` on; none at the end of the source. */
+static d9d_status find_frame(d9di_documents_reader *r, d9di_framing_span *out)
+{
+    d9di_framing_scan scan = {0};
 
     for (;;) {
         const size_t have = r->pending.len - r->used;
-        const char *line = have ? r->pending.data + r->used : "";
-        const char *nl = have > looked ? memchr(line + looked, '\n', have - looked) : NULL;
+        const char *text = have ? r->pending.data + r->used : "";
 
-        if (nl || (r->end && have > 0)) {
-            *len = nl ? (size_t)(nl - line) : have;
-            *all = *len + (nl != NULL);
-            *found = true;
-            return check_size(r, *len);
-        }
-        *found = false;
+        D9D_TRY(fail_frame(
+            r, d9di_framing_find(r->framing, text, have, r->pos.byte == 0, r->end, &scan, out)));
+        if (out->found)
+            return check_size(r, out->len);
         if (r->end)
             return D9D_OK;
         D9D_TRY(check_size(r, have));
-        looked = have;
-        if (r->used > 0) {
-            memmove(r->pending.data, line, have);
-            r->pending.len = have;
-            r->used = 0;
-        }
-        D9D_TRY(read_more(r, &r->pending));
+        D9D_TRY(refill(r));
     }
+}
+
+static int64_t count_lines(const char *text, size_t n)
+{
+    int64_t lines = 0;
+
+    for (size_t i = 0; i < n; i++)
+        lines += text[i] == '\n';
+    return lines;
+}
+
+/* Goes behind a document that was found.  A last line counts without its end. */
+static void take_frame(d9di_documents_reader *r, const d9di_framing_span *f)
+{
+    r->pos.line +=
+        r->framing == D9DI_FRAMING_LINES ? 1 : count_lines(r->pending.data + r->used, f->used);
+    r->used += f->used;
+    r->pos.byte += (int64_t)f->used;
 }
 
 static d9d_status skip_partial_line(d9di_documents_reader *r)
 {
-    size_t len, all = 0;
-    bool found;
+    d9di_framing_span f;
 
-    D9D_TRY(find_line(r, &len, &all, &found));
-    if (found) {
-        r->used += all;
-        r->pos.byte += (int64_t)all;
-    }
+    D9D_TRY(find_frame(r, &f));
+    if (f.found)
+        take_frame(r, &f);
+    r->pos.line = 1;
+    return D9D_OK;
+}
+
+/* Reads the start of the source until its framing shows: by its first byte that is no space. */
+static d9d_status read_framing(d9di_documents_reader *r)
+{
+    const bool shows = d9di_documents_format(r->opts, (size_t)r->pos.source) == D9D_SHARD_TEXT;
+
+    while (!shows && !r->end && d9di_framing_is_space(r->pending.data, r->pending.len))
+        D9D_TRY(refill(r));
+    r->framing = framing_of(r->opts, (size_t)r->pos.source, r->pending.data, r->pending.len);
+    return D9D_OK;
+}
+
+/* Reads the first row of a table, which stays pending if the source is not read from its start. */
+static d9d_status read_header(d9di_documents_reader *r)
+{
+    const d9di_document_pos pos = r->pos;
+    size_t mark;
+    d9di_framing_span f;
+
+    r->pos = (d9di_document_pos){.source = pos.source, .line = 1};
+    D9D_TRY(find_frame(r, &f));
+    if (!f.found)
+        return D9D_FAIL(D9D_EFORMAT, "%s: has no header", source_name(r));
+    mark = d9di_utf8_bom(r->pending.data, f.len);
+    D9D_TRY(d9d_buf_append(&r->header, r->pending.data + mark, f.len - mark));
+    if (pos.byte == 0)
+        take_frame(r, &f);
+    else
+        r->pos = pos;
     return D9D_OK;
 }
 
@@ -297,33 +404,49 @@ static bool is_blank(const char *line, size_t n)
     return i == n;
 }
 
-static d9d_status read_line_document(d9di_documents_reader *r, d9di_document_chunk *c)
+/* The text of a document: without a byte order mark, and without the carriage return of a line of
+ * text. */
+static void trim_frame(const d9di_documents_reader *r, const char *text, d9di_framing_span *f)
 {
-    const bool json = d9di_documents_format(r->opts, (size_t)r->pos.source) != D9D_SHARD_TEXT;
-    d9di_document_record doc = {.offset = c->text.len, .pos = r->pos};
-    size_t len, all;
-    const char *line;
-    bool found;
+    const size_t mark = r->pos.byte == 0 ? d9di_utf8_bom(text + f->begin, f->len) : 0;
 
-    D9D_TRY(find_line(r, &len, &all, &found));
-    if (!found)
+    f->begin += mark;
+    f->len -= mark;
+    if (d9di_documents_format(r->opts, (size_t)r->pos.source) == D9D_SHARD_TEXT && f->len > 0 &&
+        text[f->begin + f->len - 1] == '\r')
+        f->len--;
+}
+
+static bool is_skipped(const d9di_documents_reader *r, const char *text, const d9di_framing_span *f)
+{
+    return d9di_documents_format(r->opts, (size_t)r->pos.source) != D9D_SHARD_TEXT &&
+           is_blank(text + f->begin, f->len);
+}
+
+static d9d_status read_framed_document(d9di_documents_reader *r, d9di_document_chunk *c)
+{
+    d9di_document_record doc = {.pos = r->pos, .header = r->header.len};
+    const char *text;
+    d9di_framing_span f;
+
+    D9D_TRY(find_frame(r, &f));
+    if (!f.found) {
+        r->pos.byte += (int64_t)f.used;
         return finish_source(r, c);
-    line = r->pending.data + r->used;
-    r->used += all;
-    r->pos.byte += (int64_t)all;
-    r->pos.line++;
-    if (doc.pos.byte == 0 && d9di_utf8_bom(line, len) > 0) {
-        doc.pos.byte = (int64_t)d9di_utf8_bom(line, len);
-        line += doc.pos.byte;
-        len -= (size_t)doc.pos.byte;
     }
-    if (json && is_blank(line, len))
-        return D9D_OK;
-    if (!json && len > 0 && line[len - 1] == '\r')
-        len--;
-    doc.len = len;
-    D9D_TRY(d9d_buf_append(&c->text, line, len));
-    return D9D_VEC_PUSH(&c->docs, doc);
+    text = r->pending.data + r->used;
+    trim_frame(r, text, &f);
+    doc.pos.byte += (int64_t)f.begin;
+    doc.pos.line += count_lines(text, f.begin);
+    if (!is_skipped(r, text, &f)) {
+        D9D_TRY(d9d_buf_append(&c->text, r->header.data, r->header.len));
+        doc.offset = c->text.len;
+        doc.len = f.len;
+        D9D_TRY(d9d_buf_append(&c->text, text + f.begin, f.len));
+        D9D_TRY(D9D_VEC_PUSH(&c->docs, doc));
+    }
+    take_frame(r, &f);
+    return D9D_OK;
 }
 
 /* Documents of token files count as lines; their bytes are what was read so far. */
@@ -344,7 +467,7 @@ static d9d_status read_document(d9di_documents_reader *r, d9di_document_chunk *c
 {
     if (r->megatron)
         return read_token_document(r, c);
-    return reads_lines(r) ? read_line_document(r, c) : read_whole_file(r, c);
+    return r->framing == D9DI_FRAMING_FILE ? read_whole_file(r, c) : read_framed_document(r, c);
 }
 
 /* True if the next document belongs to the chunk's unit; otherwise sets *out to end the unit. */

@@ -202,25 +202,6 @@ static d9d_status check_inputs(const d9d_shard_opts *opts)
     return D9D_OK;
 }
 
-/* Rejects table formats by file name, which cannot be recognised by their first bytes. */
-static d9d_status check_names(const d9d_shard_opts *opts)
-{
-    static const char *const ends[] = {".csv", ".tsv"};
-
-    for (size_t i = 0; i < opts->n_inputs && opts->format == D9D_SHARD_BY_NAME; i++)
-        for (size_t k = 0; k < sizeof(ends) / sizeof(ends[0]); k++) {
-            const size_t n = strlen(opts->inputs[i]), m = strlen(ends[k]);
-
-            if (n > m && strcmp(opts->inputs[i] + n - m, ends[k]) == 0)
-                return D9D_FAIL(
-                    D9D_ECONFIG,
-                    "%s: is a table by its name (%s); make JSON lines of it, or say its "
-                    "--format",
-                    opts->inputs[i], ends[k]);
-        }
-    return D9D_OK;
-}
-
 static d9d_status check_sizes(const d9d_shard_opts *opts)
 {
     if (opts->shard_bytes < 0 || opts->unit_bytes < 0)
@@ -256,7 +237,6 @@ static d9d_status check_replaced(const d9d_shard_opts *opts)
 d9d_status d9di_shard_check(const d9d_shard_opts *opts, d9di_shard_splits *shares)
 {
     D9D_TRY(check_inputs(opts));
-    D9D_TRY(check_names(opts));
     D9D_TRY(check_lengths(opts));
     D9D_TRY(check_sizes(opts));
     if (opts->replace)

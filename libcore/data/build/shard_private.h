@@ -45,7 +45,7 @@ typedef struct d9di_shard_tokenizer {
 } d9di_shard_tokenizer;
 typedef struct d9di_shard_worker {
     d9d_tokenizer_scratch *scratch; /* NULL without a tokenizer */
-    d9d_buf text;
+    d9d_buf text, row;              /* text of a record; the object of a table's row */
     d9di_chat_rendering rendering;
 } d9di_shard_worker;
 d9d_status d9di_shard_tokenize_chunk(const d9di_shard_tokenizer *t, d9di_shard_worker *w,

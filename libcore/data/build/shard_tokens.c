@@ -4,6 +4,7 @@
 
 #include "data/build/shard_private.h"
 #include "data/dataset/megatron.h"
+#include "data/io/csv.h"
 
 static const char *source_name(const d9di_shard_tokenizer *t, const d9di_document_record *doc)
 {
@@ -63,48 +64,49 @@ static d9d_status encode_text(const d9di_shard_tokenizer *t, d9d_tokenizer_scrat
     return d9d_tokenizer_encode(t->tok, s, n ? text : "", n, &c->ids);
 }
 
-/* One function per format.  *error describes a bad record, unless the tokenizer recorded the
- * error. */
+/* One function per format, of a record raw[0, n).  *error describes a bad record, unless the
+ * tokenizer recorded the error. */
 typedef d9d_status (*tokenize_fn)(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                   d9di_document_chunk *c, d9di_document_record *doc,
-                                  const char *raw, d9di_jsonl_error *error);
+                                  const char *raw, size_t n, d9di_jsonl_error *error);
 
 static d9d_status tokenize_text(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                 d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
-                                d9di_jsonl_error *error)
+                                size_t n, d9di_jsonl_error *error)
 {
     (void)error;
-    return encode_text(t, w->scratch, c, raw, doc->len);
+    (void)doc;
+    return encode_text(t, w->scratch, c, raw, n);
 }
 
 static d9d_status tokenize_jsonl(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                  d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
-                                 d9di_jsonl_error *error)
+                                 size_t n, d9di_jsonl_error *error)
 {
+    (void)doc;
     w->text.len = 0;
-    D9D_TRY(d9di_jsonl_get_text(raw, doc->len, t->opts->text_key ? t->opts->text_key : "text",
-                                &w->text, error));
+    D9D_TRY(d9di_jsonl_get_text(raw, n, t->opts->text_key ? t->opts->text_key : "text", &w->text,
+                                error));
     return encode_text(t, w->scratch, c, w->text.data, w->text.len);
 }
 
 static d9d_status read_given_ids(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                  d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
-                                 d9di_jsonl_error *error)
+                                 size_t n, d9di_jsonl_error *error)
 {
     (void)w;
-    return d9di_jsonl_get_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels,
-                                 error);
+    return d9di_jsonl_get_tokens(raw, n, t->vocab, &c->ids, &c->labels, &doc->has_labels, error);
 }
 
 static d9d_status tokenize_chat(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                 d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
-                                d9di_jsonl_error *error)
+                                size_t n, d9di_jsonl_error *error)
 {
     const bool by_turns = d9di_shard_resolve_overflow(t->opts) == D9D_SHARD_OVERFLOW_TRUNCATE;
     json_t *chat;
     d9d_status st;
 
-    D9D_TRY(d9di_jsonl_get_chat(raw, doc->len, &chat, error));
+    D9D_TRY(d9di_jsonl_get_chat(raw, n, &chat, error));
     doc->has_labels = true;
     error->reason = D9D_SHARD_BAD_CHAT;
     st =
@@ -117,12 +119,13 @@ static d9d_status tokenize_chat(const d9di_shard_tokenizer *t, d9di_shard_worker
 
 static d9d_status read_megatron_ids(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                     d9di_document_chunk *c, d9di_document_record *doc,
-                                    const char *raw, d9di_jsonl_error *error)
+                                    const char *raw, size_t n, d9di_jsonl_error *error)
 {
     int64_t bad = 0;
-    const d9d_status st = d9di_megatron_ids(raw, doc->len, t->vocab, &c->ids, &bad);
+    const d9d_status st = d9di_megatron_ids(raw, n, t->vocab, &c->ids, &bad);
 
     (void)w;
+    (void)doc;
     if (st == D9D_EFORMAT) {
         error->reason = D9D_SHARD_BAD_VALUE;
         snprintf(error->message, sizeof(error->message), "the id %lld is not from 0 to %lld",
@@ -137,29 +140,57 @@ static const tokenize_fn formats[] = {
     [D9D_SHARD_MEGATRON] = read_megatron_ids,
 };
 
-/* Computes the ids of a document, and its class if it has one.  EFORMAT for a bad record, which
- * *error describes. */
+/* Makes the object of a table's row, *raw and *n, in the worker's buffer. */
+static d9d_status convert_row(char separator, const d9di_document_record *doc, d9d_buf *out,
+                              const char **raw, size_t *n, d9di_jsonl_error *error)
+{
+    out->len = 0;
+    D9D_TRY(d9di_csv_row_to_json(separator, *raw - doc->header, doc->header, *raw, *n, out, error));
+    *raw = out->data;
+    *n = out->len;
+    return D9D_OK;
+}
+
+/* Computes the ids of a record, and its class if it has one. */
 static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
-                                  d9di_document_chunk *c, d9di_document_record *doc, int32_t *label,
+                                  d9di_document_chunk *c, d9di_document_record *doc,
+                                  const char *raw, size_t n, int32_t *label,
                                   d9di_jsonl_error *error)
 {
     const d9d_shard_format format = d9di_documents_format(t->opts, (size_t)doc->pos.source);
-    const char *raw = c->text.data ? c->text.data + doc->offset : "";
-    d9d_status st;
 
     error->reason = D9D_SHARD_BAD_TEXT;
-    if (format != D9D_SHARD_MEGATRON)
-        D9D_TRY(check_utf8(raw, doc->len, error));
-    st = formats[format](t, w, c, doc, raw, error);
+    D9D_TRY(formats[format](t, w, c, doc, raw, n, error));
+    return t->opts->label_key
+               ? d9di_jsonl_get_label(raw, n, t->opts->label_key, t->vocab, label, error)
+               : D9D_OK;
+}
+
+/* EFORMAT for a bad record, which *error describes; of a row, whose object nobody sees, its start.
+ */
+static d9d_status read_record(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                              d9di_document_chunk *c, d9di_document_record *doc, int32_t *label,
+                              d9di_jsonl_error *error)
+{
+    const char separator = d9di_documents_separator(t->opts, (size_t)doc->pos.source);
+    const char *raw = c->text.data ? c->text.data + doc->offset : "";
+    size_t n = doc->len;
+    d9d_status st;
+
+    if (!is_tokens(t, doc))
+        D9D_TRY(check_utf8(raw, n, error));
+    if (separator)
+        D9D_TRY(convert_row(separator, doc, &w->row, &raw, &n, error));
+    st = tokenize_record(t, w, c, doc, raw, n, label, error);
+    if (separator)
+        error->offset = 0;
     if (st == D9D_EFORMAT && !error->message[0]) {
         d9d_err_copy why;
 
         d9d_err_save(&why, st);
         snprintf(error->message, sizeof(error->message), "%.300s", why.text);
     }
-    return st == D9D_OK && t->opts->label_key
-               ? d9di_jsonl_get_label(raw, doc->len, t->opts->label_key, t->vocab, label, error)
-               : st;
+    return st;
 }
 
 /* Records a skipped bad record.  Line numbers count in the input split, since those in the source
@@ -201,7 +232,7 @@ static d9d_status tokenize_document(const d9di_shard_tokenizer *t, d9di_shard_wo
     const size_t ids = c->ids.len, labels = c->labels.len;
     d9di_jsonl_error error = {.message = ""};
     int32_t label = 0;
-    const d9d_status st = tokenize_record(t, w, c, doc, &label, &error);
+    const d9d_status st = read_record(t, w, c, doc, &label, &error);
 
     if (st == D9D_EFORMAT && t->opts->on_error == D9D_SHARD_ON_ERROR_SKIP)
         return skip_record(t, c, doc, ids, labels, &error);

@@ -435,6 +435,7 @@ static void release_work(struct unit_work *w)
         d9di_document_chunk_release(&w->chunks[i]);
         d9d_tokenizer_scratch_free(w->workers[i].scratch);
         d9d_buf_release(&w->workers[i].text);
+        d9d_buf_release(&w->workers[i].row);
         d9di_chat_rendering_release(&w->workers[i].rendering);
     }
     free(w->chunks);

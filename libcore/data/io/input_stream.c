@@ -145,7 +145,9 @@ static const struct unsupported_format {
     const char *magic;
     size_t len;
 } unsupported_formats[] = {
-    {"a Parquet file; make JSON lines of it", "PAR1\x15", 5},
+    {"a Parquet file; read JSON lines of it from a pipe: duckdb -c \"copy (from 'FILE') to "
+     "'/dev/stdout' (format json)\" | d9d-shard ... -",
+     "PAR1\x15", 5},
     {"an Arrow file; make JSON lines of it", "ARROW1\0\0", 8},
     {"a stream of Arrow; make JSON lines of it", "\xff\xff\xff\xff", 4},
     {"compressed with bzip2, and gzip and zstd are read", "BZh91AY&SY", 10},

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/io/chat_layout.h"
 #include "data/tokenizer/utf8.h"
 
 enum { MAX_DEPTH = 512 };
@@ -324,9 +325,9 @@ static const struct hint {
 } hints[] = {
     {"messages", "--format chat reads messages"},
     {"input_ids", "--format tokens reads input_ids"},
-    {"conversations", "of ShareGPT's lines make \"messages\" with role and content"},
-    {"instruction", "of Alpaca's lines make \"messages\" with role and content"},
-    {"completion", "of prompts and completions make \"messages\" with role and content"},
+    {"conversations", "--format chat reads conversations"},
+    {"instruction", "--format chat reads instructions and outputs"},
+    {"completion", "--format chat reads prompts and completions"},
     {"text", "--format jsonl reads text"},
 };
 enum { HINTS = sizeof(hints) / sizeof(hints[0]), LISTED = 6 };
@@ -465,7 +466,10 @@ static d9d_status label_member(struct scan *p, void *arg, const char *key, size_
     if (!is_key(key, len, w->key))
         return skip_value(p);
     D9D_TRY(check_once(p, w->number >= 0, w->key));
-    return parse_bounded_int(p, 0, w->max_value, "a class", &w->number);
+    if (!accept_char(p, '"'))
+        return parse_bounded_int(p, 0, w->max_value, "a class", &w->number);
+    D9D_TRY(parse_bounded_int(p, 0, w->max_value, "a class", &w->number));
+    return accept_char(p, '"') ? D9D_OK : fail_value(p, "a class must be an integer");
 }
 
 d9d_status d9di_jsonl_get_label(const char *line, size_t n, const char *key, uint32_t vocab,
@@ -606,19 +610,16 @@ static d9d_status check_chat_member(struct scan *p, void *arg, const char *key, 
     return parse_array(p, "messages", check_message, NULL);
 }
 
-/* Makes the system text the first message. */
-static d9d_status prepend_system(json_t *chat)
+static d9d_status parse_chat(struct scan *p, json_t **chat)
 {
-    json_t *system = json_object_get(chat, "system");
-    json_t *first = json_is_string(system)
-                        ? json_pack("{s:s, s:O}", "role", "system", "content", system)
-                        : NULL;
+    const d9d_status st = d9d_json_parse("the chat", p->s, p->n, chat);
+    d9d_err_copy why;
 
-    if (json_is_string(system) &&
-        json_array_insert_new(json_object_get(chat, "messages"), 0, first) != 0)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for a chat");
-    (void)json_object_del(chat, "system");
-    return D9D_OK;
+    if (st != D9D_EFORMAT)
+        return st;
+    d9d_err_save(&why, st);
+    p->at = 0;
+    return fail_json(p, "%.300s", why.text);
 }
 
 d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_jsonl_error *error)
@@ -626,20 +627,18 @@ d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_js
     struct scan p = {line, n, 0, error};
     bool has_messages = false;
     json_t *chat = NULL;
-    d9d_err_copy why;
+    char why[sizeof(error->message)] = "";
     d9d_status st;
 
     D9D_TRY(parse_line(&p, check_chat_member, &has_messages));
-    if (!has_messages)
-        return fail_missing_key(&p, "messages", NULL);
-    st = d9d_json_parse("the chat", line, n, &chat);
-    if (st == D9D_EFORMAT) {
-        d9d_err_save(&why, st);
-        p.at = 0;
-        return fail_json(&p, "%.300s", why.text);
-    }
-    D9D_TRY(st);
-    st = prepend_system(chat);
+    D9D_TRY(parse_chat(&p, &chat));
+    p.at = 0;
+    if (has_messages)
+        st = d9di_chat_layout_system(chat);
+    else if (!d9di_chat_layout_convert(chat, why, sizeof(why), &st))
+        st = fail_missing_key(&p, "messages", NULL);
+    else if (st == D9D_EFORMAT)
+        st = fail_value(&p, "%s", why);
     if (st == D9D_OK)
         *out = chat;
     else

@@ -32,7 +32,7 @@ d9d_status d9di_jsonl_find_key(const char *line, size_t n, const char *const *ke
 d9d_status d9di_jsonl_get_text(const char *line, size_t n, const char *key, d9d_buf *out,
                                d9di_jsonl_error *error);
 
-/* Reads the integer at `key`, 0 <= value < vocab. */
+/* Reads the integer at `key`, 0 <= value < vocab; a string may have it. */
 d9d_status d9di_jsonl_get_label(const char *line, size_t n, const char *key, uint32_t vocab,
                                 int32_t *out, d9di_jsonl_error *error);
 
@@ -43,7 +43,8 @@ d9d_status d9di_jsonl_get_tokens(const char *line, size_t n, uint32_t vocab, d9d
 
 /* Reads a chat: {"messages": [{"role": "...", "content": "..."}, ...]}, whose other members are
  * kept, and whose "system" becomes the first message.  A message has a role and a content, tool
- * calls or reasoning; its "weight" is 0 or 1.  *out is a new reference. */
+ * calls or reasoning; its "weight" is 0 or 1.  Chats in other layouts (chat_layout.h) get messages.
+ * *out is a new reference. */
 d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_jsonl_error *error);
 
 #endif

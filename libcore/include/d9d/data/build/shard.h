@@ -2,6 +2,9 @@
  *
  *     inputs -> documents -> ids -> samples -> shards and spools -> index, manifest
  *
+ * Objects of JSON stand on lines, or in one array; a row of *.csv or *.tsv is an object, whose names
+ * the first row gives (libcore/data/io/framing.h).
+ *
  * The inputs are divided into units of `unit_bytes` (libcore/data/build/input_splits.h).  The
  * documents of a unit are read in order, tokenised on all threads in chunks of about 1 MiB, and
  * written in input order to the unit's shards.  The output of a unit depends on nothing outside it.
@@ -65,7 +68,8 @@ typedef enum d9d_shard_format {
     D9D_SHARD_TEXT,    /* one document per file, or per line with `lines` */
     D9D_SHARD_TOKENS,  /* per line: {"input_ids": [...]}, with "labels": [...] if targets are given
                         */
-    D9D_SHARD_CHAT,    /* per line: {"messages": [{"role": "user", "content": "..."}, ...]} */
+    D9D_SHARD_CHAT,    /* per line: {"messages": [{"role": "user", "content": "..."}, ...]}, or a
+                          layout of another project (libcore/data/io/chat_layout.h) */
     D9D_SHARD_MEGATRON /* NAME.bin with NAME.idx: token files of Megatron-LM */
 } d9d_shard_format;
 

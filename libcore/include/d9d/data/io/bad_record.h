@@ -10,7 +10,7 @@ extern "C" {
 
 typedef enum d9d_shard_bad_record {
     D9D_SHARD_BAD_UTF8,   /* its text is not valid UTF-8 */
-    D9D_SHARD_BAD_JSON,   /* its line is not one JSON object */
+    D9D_SHARD_BAD_JSON,   /* its line is not one JSON object, or its row not one of the table */
     D9D_SHARD_BAD_MEMBER, /* a required member is missing */
     D9D_SHARD_BAD_VALUE,  /* a member has an unusable value, such as an id above the vocabulary */
     D9D_SHARD_BAD_CHAT,   /* the chat template cannot render it */

@@ -1,0 +1,29 @@
+/* chat_layout.h - chats as other projects write them, made messages with role and content.
+ *
+ *     ShareGPT        conversations: [{from, value}] or [{role, content}]
+ *                     from: system; human, user; gpt, assistant, chatgpt, bing, bard, model;
+ *                     tool, observation, function_response
+ *     Alpaca          instruction, input, output; perhaps system, and history: [[question, answer]]
+ *     Dolly           instruction, context, response
+ *     pairs           prompt and completion or response, question and answer: texts, or of prompt
+ *                     and completion lists of messages
+ *
+ * An input or context follows its instruction after a line end, as LLaMA-Factory joins them.  Every
+ * answer is trained; of a list of messages as prompt, nothing is, as in TRL.
+ */
+#ifndef D9DI_DATA_IO_CHAT_LAYOUT_H
+#define D9DI_DATA_IO_CHAT_LAYOUT_H
+
+#include <stdbool.h>
+
+#include "d9d/base/json.h"
+
+/* Makes the text at "system", if there is one, the first of the chat's "messages". */
+d9d_status d9di_chat_layout_system(json_t *chat);
+
+/* Gives a chat without "messages" those of its layout.  False: it has no layout that is known.
+ * Else *st says how it went; EFORMAT: why[0, size) says what its layout lacks, and no message is
+ * recorded. */
+bool d9di_chat_layout_convert(json_t *chat, char *why, size_t size, d9d_status *st);
+
+#endif
