@@ -64,6 +64,7 @@ own() {
 ready() {
     [ -z "${D9D_CHECK:-}" ] || exit 0
     [ -n "${SLURM_JOB_ID:-}" ] || die 2 "not inside a Slurm job; submit me: sbatch $0"
+    export D9D_LOG_TIME=${D9D_LOG_TIME-1}
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
     # srun no longer takes --cpus-per-task over from the job; and with few nodes a fence
     # of the PMIx plugin's tree kind lets tasks through early.

@@ -69,18 +69,31 @@ static bool is_dumb_terminal(void)
     return term == NULL || strcmp(term, "dumb") == 0;
 }
 
+/* The time of a line, where D9D_LOG_TIME asks for it: "2026-11-27T09:01:02Z ". */
+static void format_stamp(char *out, size_t size)
+{
+    const char *wish = getenv("D9D_LOG_TIME");
+    const time_t now = time(NULL);
+    struct tm utc;
+
+    out[0] = '\0';
+    if (wish != NULL && strcmp(wish, "0") != 0 && wish[0] != '\0' && gmtime_r(&now, &utc) != NULL)
+        (void)!strftime(out, size, "%Y-%m-%dT%H:%M:%SZ ", &utc);
+}
+
 static void log_line(void *arg, d9d_log_level level, const char *text)
 {
     struct talk *t = arg;
     const char *kind = level == D9D_LOG_ERROR  ? "error: "
                        : level == D9D_LOG_WARN ? "warning: "
                                                : "";
-    char line[LINE_SIZE];
+    char line[LINE_SIZE], stamp[32];
     int n;
 
+    format_stamp(stamp, sizeof(stamp));
     pthread_mutex_lock(&t->lock);
-    n = snprintf(line, sizeof(line), "%s%s: %s%s\n", t->shown ? "\r\033[K" : "", t->name, kind,
-                 text);
+    n = snprintf(line, sizeof(line), "%s%s%s: %s%s\n", t->shown ? "\r\033[K" : "", stamp, t->name,
+                 kind, text);
     t->shown = false;
     pthread_mutex_unlock(&t->lock);
     write_stderr(t, line, n < LINE_SIZE ? (size_t)n : LINE_SIZE - 1);

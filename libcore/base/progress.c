@@ -132,6 +132,12 @@ void d9d_progress_add(d9d_progress *p, uint64_t n)
         show_line(p, now);
 }
 
+void d9d_progress_show(d9d_progress *p)
+{
+    if (p->log != NULL && !is_terminal(p))
+        show_line(p, d9d_clock_ns());
+}
+
 void d9d_progress_note(d9d_progress *p, const char *fmt, ...)
 {
     va_list ap;

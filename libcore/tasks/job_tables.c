@@ -151,6 +151,9 @@ static const d9d_key logging_keys[] = {
     D9D_KEY_INT(logging_section, documents, "0", 0, 1000,
                 "documents of a step to record, those that raise its loss most: what "
                 "d9d-metrics spikes names"),
+    D9D_KEY_INT(logging_section, line_steps, "0", 0, 1 << 30,
+                "steps between lines of progress in a log, beside one every 30 seconds; 0: those "
+                "alone"),
     D9D_KEY_END,
 };
 static const d9d_table logging_table =

@@ -10,19 +10,25 @@
 #include "train/train_export.h"
 #include "train/train_parts.h"
 
+static void enter_phase(d9di_train *r, d9di_train_phase phase)
+{
+    d9di_train_timeouts_set(&r->timeouts, phase);
+    d9di_train_times_enter(&r->times, phase);
+}
+
 /* `last`: synchronous, as no step follows. */
 static d9d_status save_checkpoint(d9di_train *r, bool last)
 {
     if (r->run.where->trial)
         return D9D_OK;
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
+    enter_phase(r, D9DI_TRAIN_SAVE);
     if (r->checkpointer.saved_step != r->stepper.state.step) {
         D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
         D9D_TRY(d9di_train_checkpointer_save(&r->checkpointer, &r->stepper.state, last));
     }
     if (last)
         D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer.async));
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
+    enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
 
@@ -35,7 +41,7 @@ static d9d_status finish_saves(d9di_train *r, d9d_status st)
                          !d9d_bootstrap_failure_is_collective(r->run.where->bootstrap)))
         return st;
     d9d_err_save(&why, st);
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
+    enter_phase(r, D9DI_TRAIN_SAVE);
     if (d9di_checkpointer_async_finish(r->checkpointer.async) != D9D_OK)
         d9d_log_warn(r->run.log, "%s", d9d_err_message());
     return d9d_bootstrap_agree_status(r->run.where->bootstrap, d9d_err_restore(&why));
@@ -53,6 +59,16 @@ static bool is_alone(const d9di_train *r)
     return r->engine.world == NULL;
 }
 
+static void note_step(d9d_progress *p, const d9di_train_step_result *s)
+{
+    char mfu[32] = "";
+
+    if (s->mfu > 0)
+        (void)snprintf(mfu, sizeof(mfu), "  %.1f %% MFU", 100 * s->mfu);
+    d9d_progress_note(p, "loss %.4f  lr %.3g  %.0f tok/s%s", s->loss, s->lr,
+                      (double)s->targets / (s->ms * 1e-3), mfu);
+}
+
 /* Collects the report of a step, and passes it on. */
 static d9d_status collect_step(d9di_train *r, d9di_train_pending_step *p, loop_output *t)
 {
@@ -62,16 +78,19 @@ static d9d_status collect_step(d9di_train *r, d9di_train_pending_step *p, loop_o
     D9D_TRY(d9di_train_recorder_flush(&r->recorder, &r->run));
     D9D_TRY(d9di_train_stepper_collect(&r->stepper, &r->run, p, &s));
     if (!t->stepped)
-        d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
+        enter_phase(r, D9DI_TRAIN_STEP);
     t->stepped = true;
     d9di_train_control_receive(&r->control, s.flags);
     D9D_TRY(d9di_checkpointer_async_advance(r->checkpointer.async, s.step - 1, s.saved));
     if (isnan(t->summary->first_loss))
         t->summary->first_loss = s.loss;
     t->summary->last_loss = s.loss;
-    d9d_progress_note(&t->progress, "loss %.4f  lr %.3g  %.0f tok/s", s.loss, s.lr,
-                      (double)s.targets / (s.ms * 1e-3));
+    d9di_train_times_wait(&r->times, s.data_ms);
+    note_step(&t->progress, &s);
     d9d_progress_add(&t->progress, 1);
+    if (r->run.c->trainer.logging.line_steps > 0 &&
+        s.step % r->run.c->trainer.logging.line_steps == 0 && s.step < r->run.total_steps)
+        d9d_progress_show(&t->progress);
     D9D_TRY(d9di_train_recorder_add(&r->recorder, &r->run, &s));
     return d9di_pipeline_stats_poll(&r->stepper.pipeline_stats, &pipeline)
                ? d9di_train_recorder_add_pipeline(&r->recorder, &r->run, &pipeline)
@@ -118,9 +137,9 @@ static d9d_status sleep_until_woken(d9di_train *r)
                                   .log = r->run.log};
 
     r->control.should_sleep = false;
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
+    enter_phase(r, D9DI_TRAIN_SAVE);
     D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer.async));
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_START);
+    enter_phase(r, D9DI_TRAIN_START);
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.pre", r->stepper.state.step));
     for (size_t k = 0; k < r->engine.n_stages; k++)
         d9d_fsdp_invalidate(r->engine.stages[k].sharded);
@@ -130,7 +149,7 @@ static d9d_status sleep_until_woken(d9di_train *r)
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.wake.pre", r->stepper.state.step));
     D9D_TRY(d9di_sleep_end(&opts));
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.wake.post", r->stepper.state.step));
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
+    enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
 
@@ -146,11 +165,11 @@ static d9d_status evaluate(d9di_train *r)
 
     if (!evaluation_is_due(r))
         return D9D_OK;
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_EVALUATION);
+    enter_phase(r, D9DI_TRAIN_EVALUATION);
     D9D_TRY(d9di_train_evaluator_run(&r->evaluator, &r->run, r->recorder.tracker,
                                      r->stepper.state.step, &cut));
     r->control.should_exit |= cut;
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
+    enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
 
@@ -242,8 +261,11 @@ static bool is_complete(const d9di_train *r)
 static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
 {
     D9D_TRY(finish_saves(r, run_steps_with_progress(r, out)));
-    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_EXPORT);
-    return d9di_train_export(&r->run, &r->engine, &r->checkpointer, &r->stepper.state, out);
+    enter_phase(r, D9DI_TRAIN_EXPORT);
+    D9D_TRY(d9di_train_export(&r->run, &r->engine, &r->checkpointer, &r->stepper.state, out));
+    if (!r->run.where->trial)
+        d9di_train_times_log(&r->times, r->run.log);
+    return D9D_OK;
 }
 
 /* Runs from the allocation of the model to the end. */
@@ -280,6 +302,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
     const char *resume_from = NULL;
     d9d_status st;
 
+    d9di_train_times_enter(&r.times, D9DI_TRAIN_START);
     D9D_TRY_OR(st, d9di_train_control_open(&r.control, r.run.rank == 0, margin, where->log), out);
     r.evaluator.preemption = r.control.preemption;
     D9D_TRY_OR(st, d9di_train_check(&r, &resume_from), out);

@@ -25,11 +25,13 @@
 #include "train/train_run.h"
 #include "train/train_step.h"
 #include "train/train_timeout.h"
+#include "train/train_times.h"
 #include "train/train_trace.h"
 
 typedef struct d9di_train {
     d9di_train_run run;
     d9di_train_timeouts timeouts;
+    d9di_train_times times;
     d9di_train_control control;
     d9di_task task;
     d9di_engine engine;

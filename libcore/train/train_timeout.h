@@ -14,7 +14,8 @@ typedef enum d9di_train_phase {
     D9DI_TRAIN_STEP,
     D9DI_TRAIN_EVALUATION,
     D9DI_TRAIN_SAVE,
-    D9DI_TRAIN_EXPORT
+    D9DI_TRAIN_EXPORT,
+    D9DI_TRAIN_PHASES
 } d9di_train_phase;
 
 typedef struct d9di_train_timeouts {

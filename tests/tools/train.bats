@@ -86,6 +86,17 @@ LIST
     [ -e none/export/model.safetensors ]
 }
 
+@test "lines of progress come when they are asked for, with the time, and the last says where it went" {
+    run -0 --separate-stderr env D9D_LOG_TIME=1 d9d-train --set trainer.run.steps=5 --set trainer.logging.line_steps=2 c.json
+    stamp='[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z d9d-train: '
+    [ "$(grep -cE "^$stamp" <<<"$stderr")" = "$(wc -l <<<"$stderr")" ]
+    [ "$(grep -oE 'train: [0-9]+ of 5 steps' <<<"$stderr" | tr '\n' ' ')" = 'train: 2 of 5 steps train: 4 of 5 steps ' ]
+    grep -E "^${stamp}time: [0-9.]+ s, start [0-9]+ %, steps [0-9]+ % \(waiting for batches [0-9]+ %\), saves [0-9]+ %, export [0-9]+ %$" <<<"$stderr"
+    run -0 --separate-stderr env D9D_LOG_TIME=0 d9d-train --set trainer.run.steps=5 --set trainer.run.dir=other c.json
+    [[ "$stderr" == d9d-train:* ]]
+    [[ "$stderr" != *' of 5 steps'* ]]
+}
+
 @test "num_to_keep keeps the newest checkpoints" {
     d9d-train -q --set trainer.checkpointing.period_steps=3 --set trainer.checkpointing.num_to_keep=2 c.json
     [ "$(echo run/checkpoints/*)" = "$(echo run/checkpoints/step-000000{18,20})" ]

@@ -63,6 +63,8 @@ D9D_API void d9d_progress_start(d9d_progress *p, const d9d_log *log, const char 
                                 const char *unit, uint64_t total);
 D9D_API void d9d_progress_add(d9d_progress *p, uint64_t n);
 D9D_API void d9d_progress_note(d9d_progress *p, const char *fmt, ...) D9D_PRINTF(2, 3);
+/* Log the line now where there is no terminal. */
+D9D_API void d9d_progress_show(d9d_progress *p);
 /* Clear the line; log the total and the mean rate, unless nothing was done. */
 D9D_API void d9d_progress_end(d9d_progress *p);
 
