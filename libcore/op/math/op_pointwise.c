@@ -4,6 +4,8 @@
  */
 #include "op/op_common.h"
 
+#include "d9d/op/math.h"
+
 typedef struct pointwise_attr {
     d9d_pointwise f;
     float k[2];
