@@ -15,17 +15,17 @@ D9DI_POINTWISE_INLINE float gelu_tanh_sigmoid(float x)
 {
     return D9DI_POINTWISE_SIGMOID(2.0f * 0.797884561f * (x + 0.044715f * x * x * x));
 }
-D9DI_POINTWISE_INLINE float gelu_tanh_slope(float x)
+D9DI_POINTWISE_INLINE float gelu_tanh_prime(float x)
 {
     const float s = gelu_tanh_sigmoid(x);
 
     return s * (1.0f + x * (1.0f - s) * (2.0f * 0.797884561f * (1.0f + 3.0f * 0.044715f * x * x)));
 }
-D9DI_POINTWISE_INLINE float gelu_slope(float x)
+D9DI_POINTWISE_INLINE float gelu_prime(float x)
 {
     return D9DI_POINTWISE_NORMAL_CDF(x) + x * 0.398942280f * D9DI_POINTWISE_EXP(-0.5f * x * x);
 }
-D9DI_POINTWISE_INLINE float silu_slope(float x)
+D9DI_POINTWISE_INLINE float silu_prime(float x)
 {
     const float s = D9DI_POINTWISE_SIGMOID(x);
 
@@ -50,7 +50,7 @@ D9DI_POINTWISE_INLINE float larger_share(float x, float y)
 {
     return x > y ? 1.0f : x == y ? 0.5f : 0.0f;
 }
-D9DI_POINTWISE_INLINE float softcap_slope(float x, float cap)
+D9DI_POINTWISE_INLINE float softcap_prime(float x, float cap)
 {
     const float t = D9DI_POINTWISE_TANH(x / cap);
 

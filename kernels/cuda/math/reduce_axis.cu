@@ -95,12 +95,12 @@ static __global__ void __launch_bounds__(THREADS) reduce_kernel(reduce_args p)
 
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const int64_t i = item / across * p.groups + group, j = item % across * p.columns + column;
-        const bool mine = i < results && j < p.n;
-        const float ref = KIND == TIES && mine ? p.ref[i / p.parts * p.n + j] : 0.0f;
+        const bool in_range = i < results && j < p.n;
+        const float ref = KIND == TIES && in_range ? p.ref[i / p.parts * p.n + j] : 0.0f;
         int64_t first = 0, end = 0;
         partial v = empty<KIND>();
 
-        if (mine)
+        if (in_range)
             rows_of(p, i, first, end);
         for (int64_t r = first + lane; r < end; r += p.lanes)
             v = fold<KIND>(v, of_element<KIND>(to_float(x[r * p.n + j]), ref));
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(THREADS) reduce_kernel(reduce_args p)
             if (lane < o)
                 all[threadIdx.x] = fold<KIND>(all[threadIdx.x], all[threadIdx.x + o * p.columns]);
         }
-        if (lane == 0 && mine)
+        if (lane == 0 && in_range)
             p.y[i * p.n + j] = result_of<KIND>(all[threadIdx.x], end - first, p.factor);
     }
 }
