@@ -105,8 +105,8 @@ d9d_status d9d_op_matmul(d9d_tape *t, d9d_var *a, d9d_var *b, const d9d_op_matmu
 {
     const d9d_tensor *ta = d9d_var_tensor(a), *tb = d9d_var_tensor(b);
     d9d_var *in[] = {a, b}, *out;
-    matmul_attr attr;
-    d9d_shape shape;
+    d9d_shape shape = D9D_SCALAR;
+    matmul_attr attr = {0};
     product p;
     d9d_node *n;
 

@@ -47,10 +47,10 @@ static bool shape_broadcast(d9d_shape *y, const d9d_shape *x)
 
 static d9d_status shapes_check(const char *op, d9d_var *const *in, int n_in, d9d_shape *y)
 {
-    static const char *const names[] = {"a", "b", "c"};
+    static const char *const names[D9D_POINTWISE_GRAD] = {"a", "b", "c"};
 
     *y = d9d_var_tensor(in[0])->shape;
-    for (int i = 0; i < n_in; i++) {
+    for (int i = 0; i < n_in && i < D9D_POINTWISE_GRAD; i++) {
         const d9d_tensor *x = d9d_var_tensor(in[i]);
 
         D9D_TRY(check_input(op, x, names[i]));
@@ -182,7 +182,7 @@ static d9d_shape merge_repeated(const d9d_shape *y, const d9d_shape *x, bool *re
 /* dx = the sum of g, of shape y in float32, over the dimensions that x is repeated along. */
 static d9d_status sum_repeated(d9d_node *n, d9d_tensor *g, const d9d_tensor *dx)
 {
-    bool repeated[D9D_MAX_DIMS];
+    bool repeated[D9D_MAX_DIMS] = {false};
     d9d_tensor merged = d9d_tensor_reshape(g, merge_repeated(&g->shape, &dx->shape, repeated));
 
     d9d_tensor_release(g);
