@@ -77,6 +77,26 @@ d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_args_check_float(const char *op, d9d_dtype t);
 d9d_status d9di_args_check_addends(int of);
+/* EINVAL unless the function, the types and the number of dimensions are possible. */
+d9d_status d9di_args_check_pointwise(const d9d_pointwise_dims *d);
+d9d_status d9di_args_check_reduce_axis(const char *op, const d9d_reduce_axis_dims *d);
+
+/* A long axis of few results is reduced in parts of `rows`, whose results in scratch of m * parts *
+ * n floats are then reduced. Sizes alone decide. */
+enum { D9DI_REDUCE_MIN_ROWS = 1024, D9DI_REDUCE_MANY_RESULTS = 1 << 16 };
+typedef struct d9di_reduce_parts {
+    int64_t parts, rows;
+} d9di_reduce_parts;
+static inline d9di_reduce_parts d9di_reduce_parts_of(const d9d_reduce_axis_dims *d)
+{
+    const int64_t results = d9di_i64_max(1, d->m * d->n);
+    int64_t parts = d9di_i64_min(d->r / D9DI_REDUCE_MIN_ROWS, D9DI_REDUCE_MANY_RESULTS / results);
+
+    if (parts < 2 || d->offset != NULL)
+        return (d9di_reduce_parts){1, d->r};
+    parts = d9di_i64_ceil_div(d->r, d9di_i64_ceil_div(d->r, parts));
+    return (d9di_reduce_parts){parts, d9di_i64_ceil_div(d->r, parts)};
+}
 
 /* Tokens per block of linear_cross_entropy_fwd_bwd, for scratch of `empty` bytes plus `each` per
  * token; with vocabulary parallelism the same on all ranks. */

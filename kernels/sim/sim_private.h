@@ -25,6 +25,8 @@ bool d9di_sim_attention_on_tensor_cores(d9d_stream s, const d9d_attention_dims *
 /* Per-row statistics, and the scores of cuDNN's backward. */
 d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward);
 
+/* Partial results of a long axis; `ties`: and the counts of equal maxima. */
+d9d_status d9di_sim_reduce_axis_scratch(d9d_stream s, const d9d_reduce_axis_dims *d, bool ties);
 d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims *n, bool backward);
 
 typedef enum d9di_sim_cross_entropy_pass {

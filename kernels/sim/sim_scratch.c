@@ -243,6 +243,19 @@ d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims
     return d9di_sim_use_scratch(s, 4 * (2 * tokens * n->k + more + rest));
 }
 
+/* --- reductions along an axis: reduce_axis.cu ---------------------------------------------- */
+
+d9d_status d9di_sim_reduce_axis_scratch(d9d_stream s, const d9d_reduce_axis_dims *d, bool ties)
+{
+    const d9di_reduce_parts parts = d9di_reduce_parts_of(d);
+    const int64_t results = d->m * d->n;
+
+    if (!on_gpu(s))
+        return D9D_OK;
+    return d9di_sim_use_scratch(s, 4 * results *
+                                       ((ties ? 1 : 0) + (parts.parts > 1 ? parts.parts : 0)));
+}
+
 /* --- linear cross entropy: linear_cross_entropy.cu, _bwd.cu, _fwd_bwd.cu ------------------- */
 
 enum { TOKENS = 2048, COLUMNS = 8192, MIN_COLUMNS = 256, STEP = 128, MAX_SPLIT_PARTS = 32 };

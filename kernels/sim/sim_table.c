@@ -80,6 +80,56 @@ ENTRY(random, d9d_dtype t, void *y, d9d_init_kind kind, float scale, d9d_rng r, 
     return D9D_OK; /* initialisation is not part of a step */
 }
 
+/* --- functions of elements, reductions, gather --------------------------------------------- */
+
+/* Bytes of the elements of an input, those that are broadcast once. */
+static double input_bytes(const d9d_pointwise_dims *d, int i)
+{
+    double n = dtype_bytes(d->x[i].t);
+
+    for (int k = 0; k < d->ndim; k++)
+        n *= d->x[i].stride[k] != 0 ? (double)d->dim[k] : 1.0;
+    return n;
+}
+ENTRY(pointwise, const d9d_pointwise_dims *d, void *y, const void *const x[D9D_POINTWISE_INPUTS])
+{
+    double bytes = dtype_bytes(d->yt);
+
+    for (int k = 0; k < d->ndim; k++)
+        bytes *= (double)d->dim[k];
+    for (int i = 0; i < D9D_POINTWISE_INPUTS; i++)
+        bytes += x[i] != NULL ? input_bytes(d, i) : 0.0;
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, d->yt, 0, bytes);
+}
+static double reduce_elements(const d9d_reduce_axis_dims *d)
+{
+    return (d->offset != NULL ? 1.0 : (double)d->m) * (double)d->r * (double)d->n;
+}
+ENTRY(reduce_axis, const d9d_reduce_axis_dims *d, float *y, const void *x)
+{
+    D9D_TRY(d9di_sim_reduce_axis_scratch(s, d, false));
+    return charge_memory(s, d->t, reduce_elements(d));
+}
+ENTRY(reduce_axis_bwd, const d9d_reduce_axis_dims *d, void *dx, const float *dy, const void *x,
+      const float *y)
+{
+    if (d->kind == D9D_REDUCE_MAX) { /* how many equal it */
+        D9D_TRY(d9di_sim_reduce_axis_scratch(s, d, true));
+        D9D_TRY(charge_memory(s, d->t, reduce_elements(d)));
+    }
+    return charge_memory(s, d->t, (x != NULL ? 2.0 : 1.0) * reduce_elements(d));
+}
+ENTRY(gather, d9d_dtype t, void *y, const void *x, const int32_t *index, int64_t m, int64_t n,
+      int64_t k)
+{
+    return charge_memory(s, t, 2.0 * (double)m * (double)k);
+}
+ENTRY(gather_bwd, d9d_dtype t, void *dx, const void *dy, const int32_t *index, int64_t m, int64_t n,
+      int64_t k)
+{
+    return charge_memory(s, t, (double)m * (double)(n + k));
+}
+
 /* --- GEMM ---------------------------------------------------------------------------------- */
 
 static d9d_status charge_gemm(d9d_stream s, d9d_sim_kind kind, d9d_dtype t, d9d_dtype ct, double m,

@@ -257,6 +257,38 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(b2).add_(p.grad, alpha=1 - b2)
 
 
+def losses(d, kind, shape=(7, 33), other=None, **options):
+    """Of two arrays, element by element, or row by row."""
+    a, b = d.normal(*shape, scale=2.0), d.normal(*(other or shape))
+    q = b.softmax(-1)
+    y = {"mse": lambda: F.mse_loss(a, b.expand_as(a), reduction="none"),
+         "l1": lambda: F.l1_loss(a, b, reduction="none"),
+         "huber": lambda: F.huber_loss(a, b, reduction="none", **options),
+         "bce_with_logits": lambda: F.binary_cross_entropy_with_logits(a, b, reduction="none"),
+         "kl_div": lambda: F.kl_div(a.log_softmax(-1), q, reduction="none").sum(-1, keepdim=True),
+         "soft_cross_entropy": lambda: F.cross_entropy(a, q, reduction="none")[:, None],
+         "dpo": lambda: -F.logsigmoid(0.1 * (a - b).sum(-1, keepdim=True)),
+         "clipped": lambda: -torch.minimum((a - b).exp() * b, (a - b).exp().clamp(0.8, 1.2) * b),
+         "attention": lambda: (a @ b.T).softmax(-1) @ b}[kind]()
+    return with_grads({"a": a, "b": b}, {"y": y}, {"y": d.normal(*y.shape, grad=False)})
+
+
+def row_losses(d, kind, shape=(7, 33), **options):
+    a, labels = d.normal(*shape, scale=2.0), d.ints(shape[-1], shape[0])
+    labels[2] = IGNORE
+    y = {"softmax": lambda: a.softmax(-1),
+         "log_softmax": lambda: a.log_softmax(-1),
+         "logsumexp": lambda: a.logsumexp(0, keepdim=True),
+         "max": lambda: a.amax(-1, keepdim=True),
+         "mean": lambda: a.mean().view(1, 1),
+         "gelu": lambda: F.gelu(a), "gelu_tanh": lambda: F.gelu(a, approximate="tanh"),
+         "silu": lambda: F.silu(a),
+         "cross_entropy": lambda: F.cross_entropy(a, labels, ignore_index=IGNORE, reduction="none",
+                                                  **options)[:, None]}[kind]()
+    case = with_grads({"a": a}, {"y": y}, {"y": d.normal(*y.shape, grad=False)})
+    return {**case, "labels": labels}
+
+
 lion = lambda d, **options: optim(d, Lion, **options)
 adamw = lambda d, **options: optim(d, torch.optim.AdamW, **options)
 adam = lambda d, **options: optim(d, torch.optim.Adam, **options)
@@ -332,6 +364,18 @@ CASES = {
     lion: {
         "plain": dict(lr=1e-2, betas=(0.9, 0.99), weight_decay=0.1),
         "no_decay": dict(lr=1e-3, betas=(0.95, 0.98), weight_decay=0.0)},
+    losses: {
+        "mse": dict(kind="mse"), "mse_broadcast": dict(kind="mse", other=(7, 1)),
+        "l1": dict(kind="l1"), "huber": dict(kind="huber", delta=0.75),
+        "bce_with_logits": dict(kind="bce_with_logits"), "kl_div": dict(kind="kl_div"),
+        "soft_cross_entropy": dict(kind="soft_cross_entropy"), "dpo": dict(kind="dpo"),
+        "clipped": dict(kind="clipped"), "attention": dict(kind="attention")},
+    row_losses: {
+        "softmax": dict(kind="softmax"), "log_softmax": dict(kind="log_softmax"),
+        "logsumexp": dict(kind="logsumexp"), "max": dict(kind="max"), "mean": dict(kind="mean"),
+        "gelu": dict(kind="gelu"), "gelu_tanh": dict(kind="gelu_tanh"), "silu": dict(kind="silu"),
+        "cross_entropy": dict(kind="cross_entropy"),
+        "label_smoothing": dict(kind="cross_entropy", label_smoothing=0.1)},
 }
 NAMES = {lion: "lion", adamw: "adamw", adam: "adam", sgd: "sgd"}
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
+#include "d9d/op/loss.h"
 #include "d9d/op/op.h"
 #include "support/moe.h"
 #include "support/unit_device.h"
@@ -280,6 +281,75 @@ static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)
     return D9D_OK;
 }
 
+/* --- losses, each by its word ---------------------------------------------------------------- */
+
+typedef struct loss_row {
+    const char *kind;
+    d9d_status (*run)(fixture *f, d9d_var *a, d9d_var *b, d9d_var **y);
+} loss_row;
+
+#define LOSS(name, ...)                                                                            \
+    static d9d_status loss_##name(fixture *f, d9d_var *a, d9d_var *b, d9d_var **y)                 \
+    {                                                                                              \
+        (void)a, (void)b;                                                                          \
+        __VA_ARGS__                                                                                \
+    }
+LOSS(mse, return d9d_op_mse(f->tape, a, b, y);)
+LOSS(l1, return d9d_op_l1(f->tape, a, b, y);)
+LOSS(huber, return d9d_op_huber(f->tape, a, b, (float)number(f, "delta", 1), y);)
+LOSS(bce_with_logits, return d9d_op_bce_with_logits(f->tape, a, b, y);)
+LOSS(kl_div, D9D_TRY(d9d_op_log_softmax(f->tape, a, &a)); D9D_TRY(d9d_op_softmax(f->tape, b, &b));
+     D9D_TRY(d9d_op_kl_div(f->tape, a, b, y)); return d9d_op_sum(f->tape, *y, -1, y);)
+LOSS(soft_cross_entropy, D9D_TRY(d9d_op_softmax(f->tape, b, &b));
+     return d9d_op_soft_cross_entropy(f->tape, a, b, y);)
+LOSS(dpo, D9D_TRY(d9d_op_sub(f->tape, a, b, y)); D9D_TRY(d9d_op_sum(f->tape, *y, -1, y));
+     D9D_TRY(d9d_op_affine(f->tape, *y, 0.1f, 0, y)); D9D_TRY(d9d_op_log_sigmoid(f->tape, *y, y));
+     return d9d_op_affine(f->tape, *y, -1, 0, y);)
+LOSS(clipped, d9d_var *bound; D9D_TRY(d9d_op_exp_sub(f->tape, a, b, y));
+     D9D_TRY(d9d_op_clamp(f->tape, *y, 0.8f, 1.2f, &bound)); D9D_TRY(d9d_op_mul(f->tape, *y, b, y));
+     D9D_TRY(d9d_op_mul(f->tape, bound, b, &bound)); D9D_TRY(d9d_op_minimum(f->tape, *y, bound, y));
+     return d9d_op_affine(f->tape, *y, -1, 0, y);)
+LOSS(attention, D9D_TRY(d9d_op_matmul(f->tape, a, b, &(d9d_op_matmul_opts){.trans_b = true}, y));
+     D9D_TRY(d9d_op_softmax(f->tape, *y, y));
+     return d9d_op_matmul(f->tape, *y, b, &(d9d_op_matmul_opts){0}, y);)
+LOSS(softmax, return d9d_op_softmax(f->tape, a, y);)
+LOSS(log_softmax, return d9d_op_log_softmax(f->tape, a, y);)
+LOSS(logsumexp, return d9d_op_logsumexp(f->tape, a, 0, y);)
+LOSS(max, return d9d_op_max(f->tape, a, -1, y);)
+LOSS(mean, return d9d_op_mean(f->tape, a, D9D_DIM_ALL, y);)
+LOSS(gelu, return d9d_op_gelu(f->tape, a, y);)
+LOSS(gelu_tanh, return d9d_op_gelu_tanh(f->tape, a, y);)
+LOSS(silu, return d9d_op_silu(f->tape, a, y);)
+LOSS(cross_entropy,
+     return d9d_op_cross_entropy(f->tape, a, constant(f, read_tensor(f, "", "labels")),
+                                 (float)number(f, "label_smoothing", 0), y);)
+#undef LOSS
+
+static d9d_status run_loss(fixture *f, d9d_var **y)
+{
+#define ROW(name)                                                                                  \
+    {                                                                                              \
+#name, loss_##name                                                                         \
+    }
+    static const loss_row rows[] = {ROW(mse),           ROW(l1),
+                                    ROW(huber),         ROW(bce_with_logits),
+                                    ROW(kl_div),        ROW(dpo),
+                                    ROW(clipped),       ROW(softmax),
+                                    ROW(log_softmax),   ROW(logsumexp),
+                                    ROW(max),           ROW(mean),
+                                    ROW(gelu),          ROW(gelu_tanh),
+                                    ROW(silu),          ROW(attention),
+                                    ROW(cross_entropy), ROW(soft_cross_entropy)};
+#undef ROW
+    const char *kind = json_string_value(json_object_get(f->options, "kind"));
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strcmp(rows[i].kind, kind) == 0)
+            return rows[i].run(f, f->in[0], f->in[1], y);
+    fail_msg("the loss %s has no row here", kind);
+    return D9D_EINVAL;
+}
+
 static const golden_op ops[] = {
     {"rms_norm", {"x"}, {"w"}, "y", run_rms_norm, false},
     {"rope", {"x"}, {NULL}, "y", run_rope, false},
@@ -289,6 +359,8 @@ static const golden_op ops[] = {
     {"even_router", {"x"}, {"gate"}, "probs", run_even_router, true},
     {"linear_cross_entropy", {"hidden"}, {"weight"}, "losses", run_cross_entropy, false},
     {"grouped_swiglu", {"x", "probs"}, {"gate", "up", "down"}, "y", run_grouped_swiglu, false},
+    {"losses", {"a", "b"}, {NULL}, "y", run_loss, true},
+    {"row_losses", {"a"}, {NULL}, "y", run_loss, true},
 };
 
 /* --- a case -------------------------------------------------------------------------------- */

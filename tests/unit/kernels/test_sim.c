@@ -145,6 +145,48 @@ static void a_kernel_takes_at_least_a_launch(void **state)
                      6.0 * (1 << 30) / (c->memory_rate * c->memory_efficiency)) < 1e-9);
 }
 
+static double memory_bytes(const d9d_device *dev)
+{
+    return d9d_sim_get_tally(d9d_sim_of_stream(dev->stream))->work[D9D_SIM_MEMORY].bytes;
+}
+
+/* What is broadcast is read once, what a formula does not read not at all. */
+static void functions_of_elements_read_their_inputs(void **state)
+{
+    enum { T = 1024, D = 512 };
+    const d9d_device *dev = *state;
+    const d9d_pointwise_dims d = {.f = D9D_POINTWISE_MUL,
+                                  .of = D9D_POINTWISE_VALUE,
+                                  .ndim = 2,
+                                  .dim = {T, D},
+                                  .yt = D9D_F32,
+                                  .x = {{D9D_BF16, {D, 1}}, {D9D_F32, {0, 1}}}};
+    float array[1];
+
+    assert_ok(dev->kernels->math->pointwise(dev->stream, &d, array,
+                                            (const void *const[4]){array, array}));
+    assert_true(memory_bytes(dev) == 4.0 * T * D + 2.0 * T * D + 4.0 * D);
+    assert_ok(
+        dev->kernels->math->pointwise(dev->stream, &d, array, (const void *const[4]){array, NULL}));
+    assert_true(memory_bytes(dev) == 2 * (4.0 * T * D + 2.0 * T * D) + 4.0 * D);
+}
+
+/* A long axis has partial results on a GPU, and the gradient of a maximum the counts of ties. */
+static void reductions_use_scratch(void **state)
+{
+    enum { R = 1 << 20 };
+    const d9d_device *dev = *state;
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
+    const d9d_reduce_axis_dims sum = {D9D_REDUCE_SUM, D9D_BF16, 1, R, 3, NULL},
+                               max = {D9D_REDUCE_MAX, D9D_BF16, R, 8, 1, NULL};
+
+    assert_ok(dev->kernels->math->reduce_axis(dev->stream, &sum, NULL, NULL));
+    assert_true(t->max_scratch == 4 * 3 * (R / 1024));
+    assert_true(memory_bytes(dev) == 2.0 * 3 * R);
+    assert_ok(dev->kernels->math->reduce_axis_bwd(dev->stream, &max, NULL, NULL, NULL, NULL));
+    assert_true(t->max_scratch == 4 * R);
+}
+
 /* Documents of a pack see less than a row. */
 static void attention_counts_what_is_seen(void **state)
 {
@@ -441,6 +483,8 @@ int main(void)
         cmocka_unit_test(names_of_chips),
         ON(a_product_takes_its_time, gpu),
         ON(a_kernel_takes_at_least_a_launch, gpu),
+        ON(functions_of_elements_read_their_inputs, cpu),
+        ON(reductions_use_scratch, gpu),
         ON(attention_counts_what_is_seen, cpu),
         ON(attention_of_chunks, ampere),
         ON(attention_of_chunks_of_rows, ampere),

@@ -24,6 +24,7 @@ static void keeps_its_promises(void **state)
         {.name = "same", .run = run_twice, .in = {FD(2, 3, 7)}},
         {.name = "long", .run = run, .in = {FD(1037), FD(1037)}},
         {.name = "empty", .run = run, .in = {FD(0, 5), FD(0, 5)}},
+        {.name = "row", .run = run, .in = {FD(3, 5), FD(5)}},
     };
 
     (void)state;
@@ -35,11 +36,13 @@ static void refuses(void **state)
 {
     op_fixture *f = *state;
     d9d_var *a = op_var(f, D9D_F32, D9D_SHAPE(2, 3)), *b = op_var(f, D9D_F32, D9D_SHAPE(3, 2));
-    d9d_var *half = op_var(f, D9D_BF16, D9D_SHAPE(2, 3)), *y;
+    d9d_var *whole = op_var(f, D9D_I64, D9D_SHAPE(2, 3)), *y;
 
     assert_refused(f, d9d_op_add(f->tape, a, b, &y),
-                   "add: b [3, 2] does not fit a [2, 3]: shapes must be equal");
-    assert_refused(f, d9d_op_add(f->tape, a, half, &y), "add: b is bfloat16, expected float32");
+                   "add: b [3, 2] does not fit a [2, 3]: dimensions, aligned at the last, must be "
+                   "equal or 1");
+    assert_refused(f, d9d_op_add(f->tape, a, whole, &y),
+                   "add: b is int64, expected float32 or bfloat16");
 }
 
 int main(void)

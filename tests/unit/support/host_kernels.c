@@ -1306,6 +1306,85 @@ static d9d_status on_argmax(d9d_stream s, int32_t *at, float *value, const float
                                         floats(&c, x, m * n), m, n));
 }
 
+/* --- functions of elements, reductions, gather ---------------------------------------------- */
+
+/* Elements of an input: those along dimensions that it is not repeated along. */
+static int64_t input_numel(const d9d_pointwise_dims *d, const d9d_pointwise_input *x)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < d->ndim; i++)
+        n *= x->stride[i] != 0 ? d->dim[i] : 1;
+    return n;
+}
+
+static d9d_status on_pointwise(d9d_stream s, const d9d_pointwise_dims *d, void *y,
+                               const void *const x[D9D_POINTWISE_INPUTS])
+{
+    const void *at[D9D_POINTWISE_INPUTS];
+    call c = begin();
+
+    (void)s;
+    for (int i = 0; i < D9D_POINTWISE_INPUTS; i++)
+        at[i] = in(&c, d->x[i].t, x[i], input_numel(d, &d->x[i]));
+    return end(&c, c.k->math->pointwise(c.s, d, out(&c, d->yt, y, numel(d->ndim, d->dim)), at));
+}
+
+/* The same reduction with its offsets on the device; elements of x in *n. */
+static d9d_reduce_axis_dims reduce_there(call *c, const d9d_reduce_axis_dims *d, int64_t *n)
+{
+    d9d_reduce_axis_dims on = *d;
+
+    on.offset = ints(c, d->offset, d->m + 1);
+    *n = (d->offset != NULL ? 1 : d->m) * d->r * d->n;
+    return on;
+}
+
+static d9d_status on_reduce_axis(d9d_stream s, const d9d_reduce_axis_dims *d, float *y,
+                                 const void *x)
+{
+    call c = begin();
+    int64_t n;
+    const d9d_reduce_axis_dims on = reduce_there(&c, d, &n);
+
+    (void)s;
+    return end(
+        &c, c.k->math->reduce_axis(c.s, &on, out(&c, D9D_F32, y, d->m * d->n), in(&c, d->t, x, n)));
+}
+
+static d9d_status on_reduce_axis_bwd(d9d_stream s, const d9d_reduce_axis_dims *d, void *dx,
+                                     const float *dy, const void *x, const float *y)
+{
+    call c = begin();
+    int64_t n;
+    const d9d_reduce_axis_dims on = reduce_there(&c, d, &n);
+
+    (void)s;
+    return end(&c, c.k->math->reduce_axis_bwd(c.s, &on, out(&c, d->t, dx, n),
+                                              floats(&c, dy, d->m * d->n), in(&c, d->t, x, n),
+                                              floats(&c, y, d->m * d->n)));
+}
+
+static d9d_status on_gather(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *index,
+                            int64_t m, int64_t n, int64_t k)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->math->gather(c.s, t, out(&c, t, y, m * k), in(&c, t, x, m * n),
+                                     ints(&c, index, m * k), m, n, k));
+}
+
+static d9d_status on_gather_bwd(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+                                const int32_t *index, int64_t m, int64_t n, int64_t k)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->math->gather_bwd(c.s, t, out(&c, t, dx, m * n), in(&c, t, dy, m * k),
+                                         ints(&c, index, m * k), m, n, k));
+}
+
 #define ENTRY(family, member, op) .member = on_##op,
 #define FAMILY(family, list)      static const d9d_##family##_kernels family##_kernels = {list(ENTRY)};
 D9D_KERNEL_FAMILIES(FAMILY)

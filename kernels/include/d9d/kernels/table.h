@@ -17,6 +17,7 @@
  *     loss.h          fused linear head and cross entropy
  *     reduce.h        sums, sums of squares, the search for NaN
  *     optim.h         Adam, Lion, SGD, gradient clipping
+ *     math.h          functions of elements with broadcasting, reductions of an axis, gather
  *
  * The CPU's table (d9d_kernels_cpu(), plain C) is the reference. The GPU's table (cuda.h) and the
  * simulated one (sim.h) have the same entries. Rules for every entry:
@@ -49,6 +50,7 @@
 #include "d9d/kernels/gdn.h"
 #include "d9d/kernels/gemm.h"
 #include "d9d/kernels/loss.h"
+#include "d9d/kernels/math.h"
 #include "d9d/kernels/moe.h"
 #include "d9d/kernels/norm.h"
 #include "d9d/kernels/optim.h"
@@ -70,6 +72,7 @@ typedef struct d9d_kernels {
     const d9d_loss_kernels *loss;
     const d9d_reduce_kernels *reduce;
     const d9d_optim_kernels *optim;
+    const d9d_math_kernels *math;
 } d9d_kernels;
 
 /* Every family as F(family, LIST), for code that visits all entries: LIST(X) is X(family, member,
@@ -83,7 +86,8 @@ typedef struct d9d_kernels {
     F(moe, D9D_MOE_KERNELS)                                                                        \
     F(loss, D9D_LOSS_KERNELS)                                                                      \
     F(reduce, D9D_REDUCE_KERNELS)                                                                  \
-    F(optim, D9D_OPTIM_KERNELS)
+    F(optim, D9D_OPTIM_KERNELS)                                                                    \
+    F(math, D9D_MATH_KERNELS)
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);
 

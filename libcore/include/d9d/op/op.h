@@ -49,7 +49,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_va
                                                              d9d_comm *comm, const char *what,
                                                              d9d_var *plus, d9d_var **y);
 
-/* y = a + b, of one shape. */
+/* y = a + b, which broadcast as in d9d/op/math.h. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
 
 /* y = s x; with s = 1 y is x itself. */

@@ -1,0 +1,72 @@
+/* loss.h - losses, element by element or row by row, composed of the operations of math.h.
+ *
+ *     D9D_TRY(d9d_op_huber(t, prediction, target, 1.0f, &loss));
+ *     D9D_TRY(d9d_op_mul(t, loss, weight, &loss));                 // weights of tokens, if any
+ *     D9D_TRY(d9d_op_loss_root(t, loss, &out->loss));              // training minimises the sum
+ *
+ * None is reduced: weigh the losses, reduce them by d9d_op_mean() or d9d_op_sum(), or leave them to
+ * the trainer, which divides by the number of targets of the global batch.  Inputs broadcast, types
+ * are as in math.h, and a target may need a gradient too.  d9d_op_linear_cross_entropy() (op.h) is
+ * the fused loss of a vocabulary.
+ */
+#ifndef D9D_OP_LOSS_H
+#define D9D_OP_LOSS_H
+
+#include "d9d/op/math.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Element by element:
+ *
+ *     d9d_op_mse              (a - b)^2
+ *     d9d_op_l1               |a - b|
+ *     d9d_op_bce_with_logits  -b log s(a) - (1 - b) log(1 - s(a)): a are logits, b probabilities
+ *     d9d_op_kl_div           b (log b - a), 0 where b is 0: a are log-probabilities, b
+ *                             probabilities, as in torch.  Sum over the last dimension
+ */
+#define D9D_OP_LOSS(name, NAME)                                                                    \
+    static inline D9D_MUST_USE d9d_status d9d_op_##name(d9d_tape *t, d9d_var *a, d9d_var *b,       \
+                                                        d9d_var **loss)                            \
+    {                                                                                              \
+        d9d_var *const in[] = {a, b};                                                              \
+                                                                                                   \
+        return d9d_op_pointwise(t, D9D_POINTWISE_##NAME, in, 0, 0, loss);                          \
+    }
+D9D_OP_LOSS(mse, MSE)
+D9D_OP_LOSS(l1, L1)
+D9D_OP_LOSS(bce_with_logits, BCE_WITH_LOGITS)
+D9D_OP_LOSS(kl_div, KL_DIV)
+#undef D9D_OP_LOSS
+
+/* Huber: (a - b)^2 / 2 up to |a - b| = delta, beyond that delta (|a - b| - delta / 2).  Divided by
+ * delta it is torch's smooth L1. */
+static inline D9D_MUST_USE d9d_status d9d_op_huber(d9d_tape *t, d9d_var *a, d9d_var *b, float delta,
+                                                   d9d_var **loss)
+{
+    d9d_var *const in[] = {a, b};
+
+    return d9d_op_pointwise(t, D9D_POINTWISE_HUBER, in, delta, 0, loss);
+}
+
+/* Cross entropy of logits that exist, [..., V].  loss [..., 1] float32.
+ *
+ *     targets [...] int32     (1 - e) (-log p(target)) + e mean over v of (-log p(v)), with e the
+ *                             label smoothing; 0 where the target is negative
+ *     probabilities [..., V]  -sum over v of q(v) log p(v): soft labels, as of a teacher
+ */
+D9D_API D9D_MUST_USE d9d_status d9d_op_cross_entropy(d9d_tape *t, d9d_var *logits,
+                                                     const d9d_tensor *targets,
+                                                     float label_smoothing, d9d_var **loss);
+D9D_API D9D_MUST_USE d9d_status d9d_op_soft_cross_entropy(d9d_tape *t, d9d_var *logits, d9d_var *q,
+                                                          d9d_var **loss);
+/* The log-probability of a target in its row, [..., 1] float32; 0 where the target is negative.
+ * Preference losses and policy gradients are made of these. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_target_log_probs(d9d_tape *t, d9d_var *logits,
+                                                        const d9d_tensor *targets, d9d_var **y);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_OP_LOSS_H */

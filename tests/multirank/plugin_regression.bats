@@ -1,0 +1,53 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# A regression composed of operations, examples/plugins/regression.c: it learns, resumes, is planned,
+# and ranks and recomputation change nothing.
+
+load workroom
+
+setup_file() {
+    workroom
+    plugin regression "$root/examples/plugins/regression.c"
+    cat >train.json <<'JSON'
+{"plugin": "libregression.so",
+ "data": {"dataset": "surface", "source": {"name": "surface", "samples": 4096}, "order": "shuffled", "epochs": 100},
+ "evaluation": {"data": {"dataset": "others", "source": {"name": "surface", "samples": 256, "seed": 1}}},
+ "model_provider": {"name": "mlp", "features": 3, "hidden_size": 32},
+ "task": {"name": "regression"},
+ "trainer": {"run": {"name": "surface", "steps": 100}, "batching": {"global_batch_size": 64, "microbatch_size": 32}},
+ "optimizer": {"name": "adamw", "lr": 1e-2, "weight_decay": 0}}
+JSON
+}
+train() { d9d-train -q --device cpu --set "trainer.run.dir=$1" "${@:2}" train.json; }
+train_single() { [ -d alone ] || train alone; }
+
+@test "a regression learns points that it has not seen, and resumes to the bit" {
+    train_single
+    awk '{ exit !($1 < 0.02) }' <(numbers valid/loss alone)
+    train part --set trainer.run.steps=40
+    rm -r part/export
+    train part
+    cmp {alone,part}/export/model.safetensors
+}
+
+@test "Huber and bfloat16 learn too" {
+    train huber --set task.huber=0.5 --set model_provider.dtype=bfloat16
+    awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 100 && last < 0.1 * first) }' <(numbers loss huber)
+}
+
+@test "several ranks equal one" {
+    with_mpi
+    train_single
+    for axis in data_parallel_shard data_parallel_replicate; do
+        mpi -n 2 d9d-train -q --device cpu --set mesh.$axis=2 --set trainer.run.dir=$axis train.json
+        close_to 1e-5 <(numbers loss $axis) <(numbers loss alone)
+    done
+}
+
+@test "--plan has the peak memory to the byte, and plans for a GPU" {
+    train_single
+    peak=$(numbers mem_bytes alone | sort -n | tail -n 1)
+    run -0 d9d-train --plan --gpu cpu --json train.json
+    assert_equal "$(sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' <<<"$output")" "$peak"
+    run -0 d9d-train --plan --gpu h100 -q train.json
+}
