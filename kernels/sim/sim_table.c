@@ -95,6 +95,16 @@ ENTRY(gemm, const d9d_gemm *g, const void *a, const void *b, void *c)
     return charge_gemm(s, D9D_SIM_GEMM, g->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
 }
 
+ENTRY(gemm_batched, const d9d_gemm_batched *n, const void *a, const void *b, void *c)
+{
+    const d9d_gemm *g = &n->gemm;
+    const double count = (double)n->count, m = (double)g->m, cols = (double)g->n, k = (double)g->k;
+
+    return d9di_sim_charge(s, D9D_SIM_GEMM, g->t, 2 * count * m * cols * k,
+                           count * ((m * k + k * cols) * dtype_bytes(g->t) +
+                                    (g->beta != 0 ? 2 : 1) * m * cols * dtype_bytes(g->ct)));
+}
+
 /* Rows of E experts, whose weight matrices are read or written entirely. */
 static d9d_status charge_grouped_gemm(d9d_stream s, d9d_dtype t, d9d_dtype wt, int64_t rows,
                                       int64_t e, int64_t in, int64_t out)
@@ -646,6 +656,21 @@ ENTRY(lion_stochastic, const d9d_lion_step *c, const float *scale, d9d_dtype t, 
       const int64_t *start, const int64_t *whole)
 {
     return charge_box(s, 1, t, gt, st, a, ndim, box);
+}
+ENTRY(muon_momentum, const d9d_muon_step *c, const float *scale, d9d_dtype ut, d9d_dtype gt,
+      const d9d_optim_arrays *list, int64_t count)
+{
+    return charge_list(s, 1, ut, gt, D9D_F32, list, count);
+}
+ENTRY(muon_normalize, d9d_dtype t, void *x, const double *squares, int64_t count, int64_t n,
+      float eps)
+{
+    return charge_memory(s, t, 2.0 * (double)count * (double)n);
+}
+ENTRY(muon, const d9d_muon_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
+      const d9d_optim_arrays *list, int64_t count)
+{
+    return charge_list(s, 0, t, gt, D9D_F32, list, count);
 }
 ENTRY(sgd, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual, d9d_dtype gt,
       const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)

@@ -88,10 +88,10 @@ void *d9di_cuda_tensor_map_encode(int major);
 /* cuBLASLt, loaded at run time. */
 d9d_status d9di_cublaslt_open(d9di_cublaslt **out);
 void d9di_cublaslt_close(d9di_cublaslt *b);
-/* C = op(A) op(B) + beta C with all dimensions above 0. *done is false if cuBLASLt has no algorithm
- * for these shapes. */
-d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
-                              const void *b, void *c, bool *done);
+/* A batch of products with all dimensions above 0. *done is false if cuBLASLt has no algorithm for
+ * these shapes. */
+d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batched *batch,
+                              const void *a, const void *b, void *c, bool *done);
 
 /* Any GEMM: skinny kernel, cuBLASLt or SIMT tiles; implements d9d_k_gemm. */
 d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a, const void *b,
