@@ -133,8 +133,9 @@ static void tile_run_f32(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_
                    (const float *)sums[i].a + (g->trans_a ? r : r * j->k), g->trans_a ? j->m : j->k,
                    (const float *)sums[i].b + (g->trans_b ? c * j->k : c), g->trans_b ? j->k : j->n,
                    sums[i].beta, y, j->n, workspace);
-    for (int64_t i = 0; i < rows && j->k == 0 && g->beta == 0.0f; i++)
-        memset(y + i * j->n, 0, (size_t)cols * sizeof(float));
+    for (int64_t i = 0; i < rows && j->k == 0; i++)
+        for (int64_t at = 0; at < cols; at++)
+            y[i * j->n + at] = g->beta == 0.0f ? 0.0f : g->beta * y[i * j->n + at];
 }
 
 static void tile_run(const d9di_gemm_desc *g, const d9di_gemm_job *j, const gemm_tiling *t,
