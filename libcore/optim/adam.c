@@ -6,12 +6,13 @@
 #include "optim/update_lists.h"
 
 #define ADAM_KEYS                                                                                  \
-    D9D_KEY_REAL(d9di_adam_config, lr, D9D_REQUIRED, 0, 1e6, "learning rate before the schedule",  \
-                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                            \
-        D9DI_ADAM_MOMENT_KEYS, D9D_OPTIMIZER_GROUP_KEYS(d9di_adam_config)
+    D9D_KEY_REAL(d9di_optimizer_adam_config, lr, D9D_REQUIRED, 0, 1e6,                             \
+                 "learning rate before the schedule", .flags = D9D_ABOVE_MIN | D9D_FLOAT32),       \
+        D9DI_ADAM_MOMENT_KEYS, D9D_OPTIMIZER_GROUP_KEYS(d9di_optimizer_adam_config)
 #define ADAM_FLAGS                                                                                 \
-    D9D_KEY_BOOL(d9di_adam_config, amsgrad, "false", "use the largest second moment so far"),      \
-        D9D_KEY_BOOL(d9di_adam_config, maximize, "false",                                          \
+    D9D_KEY_BOOL(d9di_optimizer_adam_config, amsgrad, "false",                                     \
+                 "use the largest second moment so far"),                                          \
+        D9D_KEY_BOOL(d9di_optimizer_adam_config, maximize, "false",                                \
                      "maximize the objective instead of minimizing it"),                           \
         D9DI_ADAM_WEIGHT_UPDATE_KEY
 
@@ -21,7 +22,7 @@ static const d9d_key adam_keys[] = {
     ADAM_FLAGS,
     {.name = "decoupled_weight_decay",
      .kind = D9D_KIND_BOOL,
-     .offset = offsetof(d9di_adam_config, decoupled),
+     .offset = offsetof(d9di_optimizer_adam_config, decoupled),
      .def = "false",
      .doc = "decay the weights, not the gradient"},
     D9D_KEY_END,
@@ -31,7 +32,7 @@ static const d9d_key stochastic_keys[] = {ADAM_KEYS, D9D_KEY_END};
 /* A maximum of stochastically rounded numbers is biased, so amsgrad is refused with it. */
 static d9d_status adam_check(const void *value, const char *path)
 {
-    const d9di_adam_config *c = value;
+    const d9di_optimizer_adam_config *c = value;
 
     if (c->amsgrad && d9di_optimizer_rounds_stochastically(
                           (d9d_optimizer_weight_update)c->weight_update, c->state_dtype))
@@ -45,25 +46,26 @@ static d9d_status adam_check(const void *value, const char *path)
 extern const d9d_table d9di_optimizer_adamw_table, d9di_optimizer_adam_table,
     d9di_optimizer_stochastic_adamw_table;
 const d9d_table d9di_optimizer_adamw_table =
-    D9D_TABLE(d9di_adam_config, "adamw", adamw_keys, "AdamW", .check = adam_check,
+    D9D_TABLE(d9di_optimizer_adam_config, "adamw", adamw_keys, "AdamW", .check = adam_check,
               .row = &d9di_optimizer_adamw);
-const d9d_table d9di_optimizer_adam_table = D9D_TABLE(
-    d9di_adam_config, "adam", adam_keys, "Adam", .check = adam_check, .row = &d9di_optimizer_adam);
+const d9d_table d9di_optimizer_adam_table =
+    D9D_TABLE(d9di_optimizer_adam_config, "adam", adam_keys, "Adam", .check = adam_check,
+              .row = &d9di_optimizer_adam);
 const d9d_table d9di_optimizer_stochastic_adamw_table =
-    D9D_TABLE(d9di_adam_config, "stochastic_adamw", stochastic_keys,
+    D9D_TABLE(d9di_optimizer_adam_config, "stochastic_adamw", stochastic_keys,
               "AdamW on bfloat16 parameters with stochastic rounding: adamw with weight_update "
               "stochastic",
               .row = &d9di_optimizer_stochastic_adamw);
 
 /* What a step has beside the constants of the section. */
 typedef struct adam_call {
-    const d9di_adam_config *config;
+    const d9di_optimizer_adam_config *config;
     bool decoupled;
 } adam_call;
 
 static d9d_adam_step step_constants(const adam_call *call, const d9d_optimizer_update *u)
 {
-    const d9di_adam_config *c = call->config;
+    const d9di_optimizer_adam_config *c = call->config;
     const double *betas = c->betas.items;
 
     return (d9d_adam_step){
@@ -82,7 +84,7 @@ static d9d_adam_step step_constants(const adam_call *call, const d9d_optimizer_u
 
 static int adam_states(const void *config)
 {
-    return ((const d9di_adam_config *)config)->amsgrad ? 3 : 2;
+    return ((const d9di_optimizer_adam_config *)config)->amsgrad ? 3 : 2;
 }
 
 static d9d_status adam_list(const void *arg, const d9d_optimizer_update *u,
@@ -105,7 +107,7 @@ static d9d_status adam_stochastic(const void *arg, const d9d_optimizer_update *u
         p->shard.shape.ndim, p->shard.shape.dim, p->shard.offset, p->spec.shape.dim);
 }
 
-static d9d_status update_all(const d9di_adam_config *c, bool decoupled,
+static d9d_status update_all(const d9di_optimizer_adam_config *c, bool decoupled,
                              d9d_optimizer_weight_update update, const d9d_optimizer_update *u,
                              size_t n)
 {
@@ -124,7 +126,7 @@ static d9d_status update_all(const d9di_adam_config *c, bool decoupled,
 
 static d9d_optimizer_weight_update weight_update(const void *config)
 {
-    return (d9d_optimizer_weight_update)((const d9di_adam_config *)config)->weight_update;
+    return (d9d_optimizer_weight_update)((const d9di_optimizer_adam_config *)config)->weight_update;
 }
 
 static d9d_status adamw_update(const void *config, const d9d_optimizer_update *u, size_t n)
@@ -134,8 +136,8 @@ static d9d_status adamw_update(const void *config, const d9d_optimizer_update *u
 
 static d9d_status adam_update(const void *config, const d9d_optimizer_update *u, size_t n)
 {
-    return update_all(config, ((const d9di_adam_config *)config)->decoupled, weight_update(config),
-                      u, n);
+    return update_all(config, ((const d9di_optimizer_adam_config *)config)->decoupled,
+                      weight_update(config), u, n);
 }
 
 static d9d_optimizer_weight_update stochastic_weight_update(const void *config)
@@ -152,7 +154,7 @@ static d9d_status stochastic_update(const void *config, const d9d_optimizer_upda
 static d9d_dtype adam_dtype(const void *config, const d9d_param *p)
 {
     (void)p;
-    return d9di_optimizer_state_dtype(((const d9di_adam_config *)config)->state_dtype);
+    return d9di_optimizer_state_dtype(((const d9di_optimizer_adam_config *)config)->state_dtype);
 }
 
 static d9d_status stochastic_accepts(const d9d_param *p)

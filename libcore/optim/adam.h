@@ -5,7 +5,7 @@
 
 #include "optim/optimizer.h"
 
-typedef struct d9di_adam_config {
+typedef struct d9di_optimizer_adam_config {
     double lr;
     d9d_list betas;
     double eps, weight_decay;
@@ -14,20 +14,20 @@ typedef struct d9di_adam_config {
     int state_dtype;
     d9d_list groups;
     double layer_lr_decay;
-} d9di_adam_config;
+} d9di_optimizer_adam_config;
 
 #define D9DI_ADAM_MOMENT_KEYS                                                                      \
-    D9D_KEY_LIST(d9di_adam_config, betas, "[0.9, 0.999]", &d9di_optimizer_beta_elem,               \
+    D9D_KEY_LIST(d9di_optimizer_adam_config, betas, "[0.9, 0.999]", &d9di_optimizer_beta_elem,     \
                  "decay of the first and the second moment", .min = 2, .max = 2),                  \
-        D9D_KEY_REAL(d9di_adam_config, eps, "1e-8", 0, 1,                                          \
+        D9D_KEY_REAL(d9di_optimizer_adam_config, eps, "1e-8", 0, 1,                                \
                      "added to the square root of the second moment",                              \
                      .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                        \
-        D9D_KEY_REAL(d9di_adam_config, weight_decay, "0.01", 0, 1e6, "weight decay",               \
+        D9D_KEY_REAL(d9di_optimizer_adam_config, weight_decay, "0.01", 0, 1e6, "weight decay",     \
                      .flags = D9D_FLOAT32),                                                        \
-        D9D_KEY_ENUM(d9di_adam_config, state_dtype, "\"float32\"",                                 \
+        D9D_KEY_ENUM(d9di_optimizer_adam_config, state_dtype, "\"float32\"",                       \
                      d9di_optimizer_state_dtype_names, D9DI_MOMENT_DTYPE_DOC)
 #define D9DI_ADAM_WEIGHT_UPDATE_KEY                                                                \
-    D9D_KEY_ENUM(d9di_adam_config, weight_update, "\"master\"",                                    \
+    D9D_KEY_ENUM(d9di_optimizer_adam_config, weight_update, "\"master\"",                          \
                  d9di_optimizer_weight_update_names, D9DI_WEIGHT_UPDATE_DOC)
 
 #endif /* D9DI_OPTIM_ADAM_H */

@@ -176,7 +176,7 @@ typedef struct owner_load {
     double work;
 } owner_load;
 
-/* Newton-Schulz takes 4 m^2 n + 2 m^3 multiply-adds per iteration, with m the smaller side. */
+/* Newton-Schulz takes 4 m^2 n + 2 m^3 FLOP per iteration, with m the smaller side. */
 static double work_of(const d9di_matrix_class *c)
 {
     const double m = (double)(c->rows < c->cols ? c->rows : c->cols),

@@ -14,7 +14,7 @@ typedef struct muon_config {
     int64_t ns_steps;
     d9d_list ns_coefficients;
     int ns_dtype, adjust_lr_fn, weight_update, kind;
-    d9di_adam_config adamw;
+    d9di_optimizer_adam_config adamw;
     d9d_list groups;
     double layer_lr_decay;
 } muon_config;
@@ -27,7 +27,7 @@ static const char *const ns_dtype_names[] = {"bfloat16", "float32", NULL};
 static const char *const update_names[] = {"master", "nearest", NULL};
 
 static const d9d_key adamw_keys[] = {
-    D9D_KEY_REAL(d9di_adam_config, lr, "null", 0, 1e6,
+    D9D_KEY_REAL(d9di_optimizer_adam_config, lr, "null", 0, 1e6,
                  "learning rate before the schedule; null: Muon's, with adjust_lr_fn "
                  "match_rms_adamw",
                  .flags = D9D_NULLABLE | D9D_ABOVE_MIN | D9D_FLOAT32),
@@ -35,8 +35,8 @@ static const d9d_key adamw_keys[] = {
     D9DI_ADAM_WEIGHT_UPDATE_KEY,
     D9D_KEY_END,
 };
-static const d9d_table adamw_table =
-    D9D_TABLE(d9di_adam_config, "muon_adamw", adamw_keys, "AdamW for what Muon does not update");
+static const d9d_table adamw_table = D9D_TABLE(d9di_optimizer_adam_config, "muon_adamw", adamw_keys,
+                                               "AdamW for what Muon does not update");
 
 static const d9d_key coefficient_elem = {
     .kind = D9D_KIND_REAL, .min = -1e6, .max = 1e6, .doc = "a coefficient"};
