@@ -95,12 +95,29 @@ ENTRY(gemm, const d9d_gemm *g, const void *a, const void *b, void *c)
     return charge_gemm(s, D9D_SIM_GEMM, g->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
 }
 
+/* Work of a symmetric product that a GPU computes in panels up to the diagonal. */
+static double symmetric_part(d9d_stream s, int64_t m)
+{
+    const int64_t h = d9di_gemm_symmetric_panel(m);
+    double elements = 0;
+
+    if (s == NULL || !d9d_sim_get_chip(d9d_sim_of_stream(s))->is_gpu || m == 0)
+        return 1;
+    for (int64_t row = 0; row < m; row += h) {
+        const int64_t rows = d9di_i64_min(h, m - row);
+
+        elements += (double)rows * (double)(row + rows);
+    }
+    return elements / ((double)m * (double)m);
+}
+
 ENTRY(gemm_batched, const d9d_gemm_batched *n, const void *a, const void *b, void *c)
 {
     const d9d_gemm *g = &n->gemm;
     const double count = (double)n->count, m = (double)g->m, cols = (double)g->n, k = (double)g->k;
+    const double part = n->symmetric ? symmetric_part(s, g->m) : 1;
 
-    return d9di_sim_charge(s, D9D_SIM_GEMM, g->t, 2 * count * m * cols * k,
+    return d9di_sim_charge(s, D9D_SIM_GEMM, g->t, 2 * part * count * m * cols * k,
                            count * ((m * k + k * cols) * dtype_bytes(g->t) +
                                     (g->beta != 0 ? 2 : 1) * m * cols * dtype_bytes(g->ct)));
 }

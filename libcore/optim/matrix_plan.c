@@ -7,7 +7,7 @@
 #include "d9d/kernels/sim.h"
 
 /* Elements of an owner's matrices in a round, unless one matrix has more. */
-#define ROUND_NUMEL ((int64_t)1 << 25)
+#define ROUND_NUMEL ((int64_t)1 << 27)
 
 /* --- shards ----------------------------------------------------------------------------------- */
 

@@ -39,10 +39,12 @@ out:
     return st;
 }
 
+/* Results of [side, side] are symmetric. */
 static d9d_status multiply(const batch *b, const d9d_gemm *g, float alpha, const d9d_tensor *left,
                            const d9d_tensor *right, d9d_tensor *to)
 {
-    const d9d_gemm_batched n = {.gemm = *g, .count = b->count, .alpha = alpha};
+    const d9d_gemm_batched n = {
+        .gemm = *g, .count = b->count, .alpha = alpha, .symmetric = to != &b->next};
 
     return b->dev->kernels->gemm->batched(b->dev->stream, &n, d9d_tensor_data(left),
                                           d9d_tensor_data(right), d9d_tensor_data(to));

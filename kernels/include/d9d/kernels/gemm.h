@@ -34,11 +34,13 @@ typedef struct d9d_gemm {
 } d9d_gemm;
 
 /* Batched GEMM: C_i = alpha op(A_i) op(B_i) + beta C_i for `count` products of one shape.  Matrices
- * of an array follow each other; `addend` has as many as C. */
+ * of an array follow each other; `addend` has as many as C.  symmetric: the results are symmetric,
+ * and so is what is added, so that an implementation may compute a part and mirror it. */
 typedef struct d9d_gemm_batched {
     d9d_gemm gemm;
     int64_t count;
     float alpha;
+    bool symmetric;
 } d9d_gemm_batched;
 
 /* GLU half of a feed-forward layer: x [R, H] times two matrices gives [R, I] each. A matrix is
