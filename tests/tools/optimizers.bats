@@ -64,7 +64,7 @@ lion='optimizer={"name": "lion", "lr": 1e-4, "weight_decay": 1}'
     rm -r run/export
     d9d-train -q --set "$muon" --set model_provider.dtype=bfloat16 --set trainer.run.steps=8 c.json
     same_run whole run 00000008
-    says 2 'keeps exp_avg, exp_avg_sq; a run goes on with the optimizer that it began with' \
+    says 2 'its optimizer state is exp_avg, exp_avg_sq, momentum_buffer, as of muon, and the optimizer adamw of this run keeps exp_avg, exp_avg_sq;' \
         d9d-train --set model_provider.dtype=bfloat16 --set trainer.run.steps=9 c.json
 }
 
