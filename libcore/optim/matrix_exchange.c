@@ -149,15 +149,23 @@ static void *element(const d9d_tensor *t, int64_t i)
     return (char *)d9d_tensor_data(t) + (size_t)i * d9d_dtype_size(t->dtype);
 }
 
+/* Zeros, since a step that is skipped writes no inputs, and padding is sent too. */
+static d9d_status buffer_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
+{
+    D9D_TRY(d9d_tensor_alloc(dev, t, shape, out));
+    return dev->kernels->elementwise->fill(dev->stream, t, d9d_tensor_data(out),
+                                           d9d_tensor_numel(out), 0);
+}
+
 static d9d_status buffers_alloc(const d9di_matrix_class *c, int64_t owned, int64_t unsent,
                                 d9d_dtype t, d9di_matrix_round *r)
 {
     const int64_t near = larger(count_sum(r, TO_OWNER) + unsent, count_sum(r, BACK)),
                   far = larger(count_sum(r, AT_OWNER), count_sum(r, FROM_OWNER));
 
-    D9D_TRY(d9d_tensor_alloc(r->dev, t, D9D_SHAPE(owned, c->rows, c->cols), &r->whole));
-    D9D_TRY(d9d_tensor_alloc(r->dev, t, D9D_SHAPE(near), &r->near));
-    D9D_TRY(d9d_tensor_alloc(r->dev, t, D9D_SHAPE(far), &r->far));
+    D9D_TRY(buffer_alloc(r->dev, t, D9D_SHAPE(owned, c->rows, c->cols), &r->whole));
+    D9D_TRY(buffer_alloc(r->dev, t, D9D_SHAPE(near), &r->near));
+    D9D_TRY(buffer_alloc(r->dev, t, D9D_SHAPE(far), &r->far));
     for (size_t i = 0; i < r->n_slices; i++) {
         d9di_matrix_slice *slice = &r->slices[i];
 
