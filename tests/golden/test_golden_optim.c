@@ -77,10 +77,9 @@ static void compare(const d9d_safetensors_file *f, const char *name, int k, cons
 static d9d_shape case_shape(json_t *options)
 {
     const json_t *dims = json_object_get(options, "shape");
-    const d9d_shape shape =
-        dims == NULL ? D9D_SHAPE(5, 7)
-                     : D9D_SHAPE(json_integer_value(json_array_get(dims, 0)),
-                                 json_integer_value(json_array_get(dims, 1)));
+    const d9d_shape shape = dims == NULL ? D9D_SHAPE(5, 7)
+                                         : D9D_SHAPE(json_integer_value(json_array_get(dims, 0)),
+                                                     json_integer_value(json_array_get(dims, 1)));
 
     (void)json_object_del(options, "shape");
     return shape;
