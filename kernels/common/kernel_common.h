@@ -74,6 +74,13 @@ typedef struct d9di_attention_bwd_parts {
 d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n, int64_t max_bytes,
                                                      int64_t sms);
 
+/* Rows of a panel of a symmetric product [m, m]; the columns of a panel end with its last row.  m:
+ * one panel, since smaller ones keep a GPU less busy than they save. */
+static inline int64_t d9di_gemm_symmetric_panel(int64_t m)
+{
+    return m < 1024 ? m : m < 4096 ? d9di_i64_round_up(m / 2, 128) : 1024;
+}
+
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_args_check_float(const char *op, d9d_dtype t);
 d9d_status d9di_args_check_addends(int of);

@@ -122,7 +122,7 @@ int64_t d9di_sgemm_scratch(int64_t m, int64_t n, int64_t k);
 typedef struct d9di_gemm_desc {
     d9d_dtype at, bt, ct;
     bool trans_a, trans_b;
-    float beta;
+    float alpha, beta;
 } d9di_gemm_desc;
 typedef struct d9di_gemm_job {
     const void *a, *b;

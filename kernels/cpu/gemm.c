@@ -91,7 +91,7 @@ static void gemm_panels(const d9di_gemm_desc *g, const d9di_gemm_job *j, const v
             panel_load(g->at, pa, a, j->k, r, k, rows, depth);
         if (!g->trans_a)
             made =
-                d9di_sgemm_skinny(g->bt, g->trans_b, rows, cols, depth, 1.0f, pa, depth,
+                d9di_sgemm_skinny(g->bt, g->trans_b, rows, cols, depth, g->alpha, pa, depth,
                                   d9di_elem_cat(g->bt, b, g->trans_b ? c * j->k + k : k * j->n + c),
                                   g->trans_b ? j->k : j->n, beta, sum, cols);
         if ((left = cols - made) == 0)
@@ -100,8 +100,9 @@ static void gemm_panels(const d9di_gemm_desc *g, const d9di_gemm_job *j, const v
             panel_load(g->bt, pb, b, j->k, c + made, k, left, depth);
         else
             panel_load(g->bt, pb, b, j->n, k, c + made, depth, left);
-        d9di_sgemm(g->trans_a, g->trans_b, rows, left, depth, 1.0f, pa, g->trans_a ? rows : depth,
-                   pb, g->trans_b ? depth : left, beta, sum + made, cols, workspace);
+        d9di_sgemm(g->trans_a, g->trans_b, rows, left, depth, g->alpha, pa,
+                   g->trans_a ? rows : depth, pb, g->trans_b ? depth : left, beta, sum + made, cols,
+                   workspace);
     }
 }
 
@@ -128,12 +129,13 @@ static void tile_run_f32(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_
     float *y = (float *)j->c + r * j->n + c;
 
     for (int i = 0; i < 2 && sums[i].a != NULL && j->k > 0; i++)
-        d9di_sgemm(g->trans_a, g->trans_b, rows, cols, j->k, 1.0f,
+        d9di_sgemm(g->trans_a, g->trans_b, rows, cols, j->k, g->alpha,
                    (const float *)sums[i].a + (g->trans_a ? r : r * j->k), g->trans_a ? j->m : j->k,
                    (const float *)sums[i].b + (g->trans_b ? c * j->k : c), g->trans_b ? j->k : j->n,
                    sums[i].beta, y, j->n, workspace);
-    for (int64_t i = 0; i < rows && j->k == 0 && g->beta == 0.0f; i++)
-        memset(y + i * j->n, 0, (size_t)cols * sizeof(float));
+    for (int64_t i = 0; i < rows && j->k == 0; i++)
+        for (int64_t at = 0; at < cols; at++)
+            y[i * j->n + at] = g->beta == 0.0f ? 0.0f : g->beta * y[i * j->n + at];
 }
 
 static void tile_run(const d9di_gemm_desc *g, const d9di_gemm_job *j, const gemm_tiling *t,
@@ -232,18 +234,41 @@ out:
 
 d9d_status d9d_ref_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)
 {
-    d9di_gemm_desc desc = {.at = g->t,
-                           .bt = g->t,
-                           .ct = g->ct,
-                           .trans_a = g->trans_a,
-                           .trans_b = g->trans_b,
-                           .beta = g->beta};
-    d9di_gemm_job job = {.a = a, .b = b, .c = c, .m = g->m, .n = g->n, .k = g->k};
+    const d9d_gemm_batched one = {.gemm = *g, .count = 1, .alpha = 1.0f};
+
+    return d9d_ref_gemm_batched(s, &one, a, b, c);
+}
+
+d9d_status d9d_ref_gemm_batched(d9d_stream s, const d9d_gemm_batched *n, const void *a,
+                                const void *b, void *c)
+{
+    const d9d_gemm *g = &n->gemm;
+    const d9di_gemm_desc desc = {.at = g->t,
+                                 .bt = g->t,
+                                 .ct = g->ct,
+                                 .trans_a = g->trans_a,
+                                 .trans_b = g->trans_b,
+                                 .alpha = n->alpha,
+                                 .beta = g->beta};
+    d9di_gemm_job one, *jobs = &one;
+    d9d_status st;
 
     (void)s;
-    if (g->addend != NULL && g->beta != 0.0f)
-        memcpy(c, g->addend, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct));
-    return d9di_gemm_run("gemm", &desc, &job, 1);
+    if (n->count > 1 && (jobs = malloc((size_t)n->count * sizeof(*jobs))) == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "gemm: no memory for %lld products", (long long)n->count);
+    for (int64_t i = 0; i < n->count; i++)
+        jobs[i] = (d9di_gemm_job){.a = d9di_elem_cat(g->t, a, i * g->m * g->k),
+                                  .b = d9di_elem_cat(g->t, b, i * g->k * g->n),
+                                  .c = d9di_elem_at(g->ct, c, i * g->m * g->n),
+                                  .m = g->m,
+                                  .n = g->n,
+                                  .k = g->k};
+    if (g->addend != NULL && g->addend != c && g->beta != 0.0f)
+        memcpy(c, g->addend, (size_t)(n->count * g->m * g->n) * d9d_dtype_size(g->ct));
+    st = d9di_gemm_run("gemm", &desc, jobs, n->count);
+    if (jobs != &one)
+        free(jobs);
+    return st;
 }
 
 d9d_status d9d_ref_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a,

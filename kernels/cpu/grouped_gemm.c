@@ -62,7 +62,7 @@ d9d_status d9d_ref_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *
                                 int64_t out)
 {
     grouped_args p = {.op = "grouped_gemm",
-                      .desc = {.at = t, .bt = t, .ct = t},
+                      .desc = {.alpha = 1.0f, .at = t, .bt = t, .ct = t},
                       .n = out,
                       .k = in,
                       .a = x,
@@ -80,17 +80,18 @@ d9d_status d9d_ref_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, float
                                       const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                       int64_t out)
 {
-    grouped_args p = {.op = "grouped_gemm_dgrad",
-                      .desc = {.at = t, .bt = t, .ct = t, .trans_b = true, .beta = beta},
-                      .n = in,
-                      .k = out,
-                      .a = dy[0],
-                      .b = w[0],
-                      .c = dx,
-                      .a_row = out,
-                      .w_size = in * out,
-                      .a2 = n > 1 ? dy[1] : NULL,
-                      .b2 = n > 1 ? w[1] : NULL};
+    grouped_args p = {
+        .op = "grouped_gemm_dgrad",
+        .desc = {.alpha = 1.0f, .at = t, .bt = t, .ct = t, .trans_b = true, .beta = beta},
+        .n = in,
+        .k = out,
+        .a = dy[0],
+        .b = w[0],
+        .c = dx,
+        .a_row = out,
+        .w_size = in * out,
+        .a2 = n > 1 ? dy[1] : NULL,
+        .b2 = n > 1 ? w[1] : NULL};
 
     (void)s;
     return grouped_run(&p, offset, rows, e);
@@ -100,17 +101,18 @@ d9d_status d9d_ref_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, v
                                       const void *x, const void *dy, const int32_t *offset,
                                       int64_t rows, int64_t e, int64_t in, int64_t out)
 {
-    grouped_args p = {.op = "grouped_gemm_wgrad",
-                      .desc = {.at = t, .bt = t, .ct = gt, .trans_a = true, .beta = beta},
-                      .m = in,
-                      .n = out,
-                      .a = x,
-                      .b = dy,
-                      .c = dw,
-                      .a_row = in,
-                      .b_row = out,
-                      .w_size = in * out,
-                      .c_is_w = true};
+    grouped_args p = {
+        .op = "grouped_gemm_wgrad",
+        .desc = {.alpha = 1.0f, .at = t, .bt = t, .ct = gt, .trans_a = true, .beta = beta},
+        .m = in,
+        .n = out,
+        .a = x,
+        .b = dy,
+        .c = dw,
+        .a_row = in,
+        .b_row = out,
+        .w_size = in * out,
+        .c_is_w = true};
 
     (void)s;
     return grouped_run(&p, offset, rows, e);

@@ -161,7 +161,8 @@ static void logits_add_bias(cross_entropy_call *x, const vocab_block *c, int64_t
 /* Logits of the gathered tokens in some columns, before the softcap. */
 static d9d_status logits_compute(cross_entropy_call *x, const vocab_block *c, int64_t tokens)
 {
-    d9di_gemm_desc desc = {.at = x->n->t, .bt = x->n->t, .ct = D9D_F32, .trans_b = true};
+    d9di_gemm_desc desc = {
+        .alpha = 1.0f, .at = x->n->t, .bt = x->n->t, .ct = D9D_F32, .trans_b = true};
     d9di_gemm_job job = {
         .a = x->h, .b = block_weight(x, c), .c = x->logits, .m = tokens, .n = c->n, .k = x->n->h};
 
@@ -239,7 +240,8 @@ static void online_softmax_add(online_softmax *o, float *logit, float cap, int64
 static d9d_status token_grad_accumulate(cross_entropy_call *x, const vocab_block *c,
                                         const online_softmax *o, int64_t n, float *sum, float beta)
 {
-    d9di_gemm_desc desc = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .beta = beta};
+    d9di_gemm_desc desc = {
+        .alpha = 1.0f, .at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .beta = beta};
     d9di_gemm_job job = {
         .a = x->logits, .b = block_weight(x, c), .c = sum, .m = n, .n = x->n->h, .k = c->n};
 
@@ -461,7 +463,7 @@ static d9d_status wgrad_block(d9d_stream s, cross_entropy_call *x, const vocab_b
                               const float *lse)
 {
     d9di_gemm_desc desc = {
-        .at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .trans_a = true, .beta = beta};
+        .alpha = 1.0f, .at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .trans_a = true, .beta = beta};
     d9di_gemm_job job = {.a = x->logits, .b = x->h, .c = dw, .m = c->n, .n = x->n->h};
 
     if (x->n_rows == 0)

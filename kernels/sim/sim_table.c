@@ -145,6 +145,33 @@ ENTRY(gemm, const d9d_gemm *g, const void *a, const void *b, void *c)
     return charge_gemm(s, D9D_SIM_GEMM, g->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
 }
 
+/* Work of a symmetric product that a GPU computes in panels up to the diagonal. */
+static double symmetric_part(d9d_stream s, int64_t m)
+{
+    const int64_t h = d9di_gemm_symmetric_panel(m);
+    double elements = 0;
+
+    if (s == NULL || !d9d_sim_get_chip(d9d_sim_of_stream(s))->is_gpu || m == 0)
+        return 1;
+    for (int64_t row = 0; row < m; row += h) {
+        const int64_t rows = d9di_i64_min(h, m - row);
+
+        elements += (double)rows * (double)(row + rows);
+    }
+    return elements / ((double)m * (double)m);
+}
+
+ENTRY(gemm_batched, const d9d_gemm_batched *n, const void *a, const void *b, void *c)
+{
+    const d9d_gemm *g = &n->gemm;
+    const double count = (double)n->count, m = (double)g->m, cols = (double)g->n, k = (double)g->k;
+    const double part = n->symmetric ? symmetric_part(s, g->m) : 1;
+
+    return d9di_sim_charge(s, D9D_SIM_GEMM, g->t, 2 * part * count * m * cols * k,
+                           count * ((m * k + k * cols) * dtype_bytes(g->t) +
+                                    (g->beta != 0 ? 2 : 1) * m * cols * dtype_bytes(g->ct)));
+}
+
 /* Rows of E experts, whose weight matrices are read or written entirely. */
 static d9d_status charge_grouped_gemm(d9d_stream s, d9d_dtype t, d9d_dtype wt, int64_t rows,
                                       int64_t e, int64_t in, int64_t out)
@@ -696,6 +723,21 @@ ENTRY(lion_stochastic, const d9d_lion_step *c, const float *scale, d9d_dtype t, 
       const int64_t *start, const int64_t *whole)
 {
     return charge_box(s, 1, t, gt, st, a, ndim, box);
+}
+ENTRY(muon_momentum, const d9d_muon_step *c, const float *scale, d9d_dtype ut, d9d_dtype gt,
+      const d9d_optim_arrays *list, int64_t count)
+{
+    return charge_list(s, 1, ut, gt, D9D_F32, list, count);
+}
+ENTRY(muon_normalize, d9d_dtype t, void *x, const double *squares, int64_t count, int64_t n,
+      float eps)
+{
+    return charge_memory(s, t, 2.0 * (double)count * (double)n);
+}
+ENTRY(muon, const d9d_muon_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
+      const d9d_optim_arrays *list, int64_t count)
+{
+    return charge_list(s, 0, t, gt, D9D_F32, list, count);
 }
 ENTRY(sgd, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual, d9d_dtype gt,
       const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)

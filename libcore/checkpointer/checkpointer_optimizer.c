@@ -78,6 +78,7 @@ static d9d_status print_slots(const slot_names *w, d9d_buf *out)
     return D9D_OK;
 }
 
+/* May a kind have these states?  One that keeps states keeps the first. */
 static bool kind_has_slots(const d9d_optimizer_kind *kind, const slot_names *w)
 {
     for (size_t i = 0; i < w->n; i++) {
@@ -88,7 +89,7 @@ static bool kind_has_slots(const d9d_optimizer_kind *kind, const slot_names *w)
         if (!found)
             return false;
     }
-    return w->n > 0;
+    return w->n > 0 && has_slot(w, kind->states[0]);
 }
 
 /* Has a kind these states and no others? */

@@ -166,6 +166,8 @@ typedef struct d9di_engine_callbacks {
 d9d_status d9di_engine_forward_backward(d9di_engine *e, const d9di_engine_callbacks *flow,
                                         int64_t n, const d9d_tensor *sums);
 d9d_status d9di_engine_wait_grads(d9di_engine *e);
+/* d9d_optimizer_fill(), with the group of ranks that have parts of the same parameters. */
+d9d_status d9di_engine_fill_optimizer(d9di_engine *e, d9d_optimizer *o);
 /* While e->step.prefetch is set, an optimizer step unshards the weights that the next forward needs
  * first, each as soon as its update is enqueued (d9d/parallel/fsdp.h).  With several stages these
  * are the first stage's, with which every program begins.  reshard drops prefetched weights: no

@@ -354,6 +354,19 @@ d9d_status d9di_engine_wait_grads(d9di_engine *e)
     return D9D_OK;
 }
 
+/* --- the optimizer ---------------------------------------------------------------------------- */
+
+d9d_status d9di_engine_fill_optimizer(d9di_engine *e, d9d_optimizer *o)
+{
+    d9d_comm *stage;
+
+    if (d9d_optimizer_needs_group(o)) {
+        D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_STAGE, &stage));
+        d9d_optimizer_set_group(o, stage);
+    }
+    return d9d_optimizer_fill(o, e->dev);
+}
+
 /* --- prefetch of weights -------------------------------------------------------------- */
 
 static d9d_status on_param_updated(void *arg, size_t i)

@@ -2,38 +2,19 @@
  */
 #include <math.h>
 
+#include "optim/adam.h"
 #include "optim/update_lists.h"
 
-typedef struct adam_config {
-    double lr;
-    d9d_list betas;
-    double eps, weight_decay;
-    bool amsgrad, maximize, decoupled;
-    int weight_update; /* a d9d_optimizer_weight_update */
-    int state_dtype;
-    d9d_list groups;
-    double layer_lr_decay;
-} adam_config;
-
 #define ADAM_KEYS                                                                                  \
-    D9D_KEY_REAL(adam_config, lr, D9D_REQUIRED, 0, 1e6, "learning rate before the schedule",       \
-                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                            \
-        D9D_KEY_LIST(adam_config, betas, "[0.9, 0.999]", &d9di_optimizer_beta_elem,                \
-                     "decay of the first and the second moment", .min = 2, .max = 2),              \
-        D9D_KEY_REAL(adam_config, eps, "1e-8", 0, 1,                                               \
-                     "added to the square root of the second moment",                              \
-                     .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                        \
-        D9D_KEY_REAL(adam_config, weight_decay, "0.01", 0, 1e6, "weight decay",                    \
-                     .flags = D9D_FLOAT32),                                                        \
-        D9D_KEY_ENUM(adam_config, state_dtype, "\"float32\"", d9di_optimizer_state_dtype_names,    \
-                     D9DI_MOMENT_DTYPE_DOC),                                                       \
-        D9D_OPTIMIZER_GROUP_KEYS(adam_config)
+    D9D_KEY_REAL(d9di_optimizer_adam_config, lr, D9D_REQUIRED, 0, 1e6,                             \
+                 "learning rate before the schedule", .flags = D9D_ABOVE_MIN | D9D_FLOAT32),       \
+        D9DI_ADAM_MOMENT_KEYS, D9D_OPTIMIZER_GROUP_KEYS(d9di_optimizer_adam_config)
 #define ADAM_FLAGS                                                                                 \
-    D9D_KEY_BOOL(adam_config, amsgrad, "false", "use the largest second moment so far"),           \
-        D9D_KEY_BOOL(adam_config, maximize, "false",                                               \
+    D9D_KEY_BOOL(d9di_optimizer_adam_config, amsgrad, "false",                                     \
+                 "use the largest second moment so far"),                                          \
+        D9D_KEY_BOOL(d9di_optimizer_adam_config, maximize, "false",                                \
                      "maximize the objective instead of minimizing it"),                           \
-        D9D_KEY_ENUM(adam_config, weight_update, "\"master\"", d9di_optimizer_weight_update_names, \
-                     D9DI_WEIGHT_UPDATE_DOC)
+        D9DI_ADAM_WEIGHT_UPDATE_KEY
 
 static const d9d_key adamw_keys[] = {ADAM_KEYS, ADAM_FLAGS, D9D_KEY_END};
 static const d9d_key adam_keys[] = {
@@ -41,7 +22,7 @@ static const d9d_key adam_keys[] = {
     ADAM_FLAGS,
     {.name = "decoupled_weight_decay",
      .kind = D9D_KIND_BOOL,
-     .offset = offsetof(adam_config, decoupled),
+     .offset = offsetof(d9di_optimizer_adam_config, decoupled),
      .def = "false",
      .doc = "decay the weights, not the gradient"},
     D9D_KEY_END,
@@ -51,7 +32,7 @@ static const d9d_key stochastic_keys[] = {ADAM_KEYS, D9D_KEY_END};
 /* A maximum of stochastically rounded numbers is biased, so amsgrad is refused with it. */
 static d9d_status adam_check(const void *value, const char *path)
 {
-    const adam_config *c = value;
+    const d9di_optimizer_adam_config *c = value;
 
     if (c->amsgrad && d9di_optimizer_rounds_stochastically(
                           (d9d_optimizer_weight_update)c->weight_update, c->state_dtype))
@@ -64,25 +45,27 @@ static d9d_status adam_check(const void *value, const char *path)
 
 extern const d9d_table d9di_optimizer_adamw_table, d9di_optimizer_adam_table,
     d9di_optimizer_stochastic_adamw_table;
-const d9d_table d9di_optimizer_adamw_table = D9D_TABLE(
-    adam_config, "adamw", adamw_keys, "AdamW", .check = adam_check, .row = &d9di_optimizer_adamw);
-const d9d_table d9di_optimizer_adam_table = D9D_TABLE(
-    adam_config, "adam", adam_keys, "Adam", .check = adam_check, .row = &d9di_optimizer_adam);
+const d9d_table d9di_optimizer_adamw_table =
+    D9D_TABLE(d9di_optimizer_adam_config, "adamw", adamw_keys, "AdamW", .check = adam_check,
+              .row = &d9di_optimizer_adamw);
+const d9d_table d9di_optimizer_adam_table =
+    D9D_TABLE(d9di_optimizer_adam_config, "adam", adam_keys, "Adam", .check = adam_check,
+              .row = &d9di_optimizer_adam);
 const d9d_table d9di_optimizer_stochastic_adamw_table =
-    D9D_TABLE(adam_config, "stochastic_adamw", stochastic_keys,
+    D9D_TABLE(d9di_optimizer_adam_config, "stochastic_adamw", stochastic_keys,
               "AdamW on bfloat16 parameters with stochastic rounding: adamw with weight_update "
               "stochastic",
               .row = &d9di_optimizer_stochastic_adamw);
 
 /* What a step has beside the constants of the section. */
 typedef struct adam_call {
-    const adam_config *config;
+    const d9di_optimizer_adam_config *config;
     bool decoupled;
 } adam_call;
 
 static d9d_adam_step step_constants(const adam_call *call, const d9d_optimizer_update *u)
 {
-    const adam_config *c = call->config;
+    const d9di_optimizer_adam_config *c = call->config;
     const double *betas = c->betas.items;
 
     return (d9d_adam_step){
@@ -101,7 +84,7 @@ static d9d_adam_step step_constants(const adam_call *call, const d9d_optimizer_u
 
 static int adam_states(const void *config)
 {
-    return ((const adam_config *)config)->amsgrad ? 3 : 2;
+    return ((const d9di_optimizer_adam_config *)config)->amsgrad ? 3 : 2;
 }
 
 static d9d_status adam_list(const void *arg, const d9d_optimizer_update *u,
@@ -124,7 +107,7 @@ static d9d_status adam_stochastic(const void *arg, const d9d_optimizer_update *u
         p->shard.shape.ndim, p->shard.shape.dim, p->shard.offset, p->spec.shape.dim);
 }
 
-static d9d_status update_all(const adam_config *c, bool decoupled,
+static d9d_status update_all(const d9di_optimizer_adam_config *c, bool decoupled,
                              d9d_optimizer_weight_update update, const d9d_optimizer_update *u,
                              size_t n)
 {
@@ -143,7 +126,7 @@ static d9d_status update_all(const adam_config *c, bool decoupled,
 
 static d9d_optimizer_weight_update weight_update(const void *config)
 {
-    return (d9d_optimizer_weight_update)((const adam_config *)config)->weight_update;
+    return (d9d_optimizer_weight_update)((const d9di_optimizer_adam_config *)config)->weight_update;
 }
 
 static d9d_status adamw_update(const void *config, const d9d_optimizer_update *u, size_t n)
@@ -153,8 +136,8 @@ static d9d_status adamw_update(const void *config, const d9d_optimizer_update *u
 
 static d9d_status adam_update(const void *config, const d9d_optimizer_update *u, size_t n)
 {
-    return update_all(config, ((const adam_config *)config)->decoupled, weight_update(config), u,
-                      n);
+    return update_all(config, ((const d9di_optimizer_adam_config *)config)->decoupled,
+                      weight_update(config), u, n);
 }
 
 static d9d_optimizer_weight_update stochastic_weight_update(const void *config)
@@ -171,7 +154,7 @@ static d9d_status stochastic_update(const void *config, const d9d_optimizer_upda
 static d9d_dtype adam_dtype(const void *config, const d9d_param *p)
 {
     (void)p;
-    return d9di_optimizer_state_dtype(((const adam_config *)config)->state_dtype);
+    return d9di_optimizer_state_dtype(((const d9di_optimizer_adam_config *)config)->state_dtype);
 }
 
 static d9d_status stochastic_accepts(const d9d_param *p)

@@ -8,17 +8,26 @@
 #include "d9d/base/plugin_call.h"
 #include "optim/param_groups.h"
 
+/* A kind with a configuration, and what it updates. */
+typedef struct optimizer_use {
+    d9d_optimizer_choice choice;
+    void *self;   /* of its open() */
+    int n_states; /* of the kind */
+    bool masters; /* it also has the residuals of master weights */
+} optimizer_use;
+
 struct d9d_optimizer {
-    const d9d_optimizer_kind *kind;
-    const void *config;
+    const d9d_optimizer_kind *kind; /* of the section */
     d9d_device *dev;
+    d9d_comm *group;
     d9d_params params;
     d9di_optimizer_groups groups;
     uint64_t seed;
-    int n_states;      /* states of the kind */
-    int n_stored;      /* n_states, and the residual of a master weight as the last one */
-    d9d_tensor *state; /* [params.n * n_kept]; storage NULL for frozen parameters */
-    int64_t *steps;    /* [params.n] */
+    D9D_VEC(optimizer_use) uses;
+    size_t *use_of; /* [params.n]: index into uses; of trainable parameters */
+    int n_stored;   /* most states of a parameter: of its kind, then a master weight's residual */
+    d9d_tensor *state;             /* [params.n * n_stored]; storage NULL for frozen parameters */
+    int64_t *steps;                /* [params.n] */
     d9d_optimizer_update *updates; /* [params.n], of the current call */
     size_t *order;                 /* [params.n]: order of updates, as indices into params */
     size_t *end; /* [n_first]: end of each list of parameters that are updated first, in `order` */
@@ -36,29 +45,75 @@ double d9d_optimizer_lr(const d9d_union *section)
     return *(const double *)section->value;
 }
 
-static d9d_status states_count(const d9d_optimizer *o, int *out)
+/* --- what updates each parameter -------------------------------------------------------------- */
+
+static d9d_status states_count(const d9d_optimizer_choice *c, int *out)
 {
+    const d9d_optimizer_kind *kind = c->kind;
     int names = 0, n;
 
-    while (names < D9D_OPTIMIZER_STATES && o->kind->states[names] != NULL)
+    while (names < D9D_OPTIMIZER_STATES && kind->states[names] != NULL)
         names++;
-    n = o->kind->n_states != NULL ? o->kind->n_states(o->config) : names;
+    n = kind->n_states != NULL ? kind->n_states(c->config) : names;
     if (n < 0 || n > names)
         return D9D_FAIL(D9D_EINVAL, "optimizer %s: n_states() gave %d, it has %d names",
-                        o->kind->table->name, n, names);
+                        kind->table->name, n, names);
     *out = n;
     return D9D_OK;
 }
 
-static bool updates_masters(const d9d_optimizer *o)
+static bool updates_masters(const d9d_optimizer_choice *c)
 {
-    return o->kind->weight_update != NULL && o->kind->weight_update(o->config) == D9D_UPDATE_MASTER;
+    return c->kind->weight_update != NULL && c->kind->weight_update(c->config) == D9D_UPDATE_MASTER;
 }
 
-static d9d_dtype state_dtype(const d9d_optimizer *o, const d9d_param *p)
+static d9d_dtype state_dtype(const optimizer_use *use, const d9d_param *p)
 {
-    return o->kind->state_dtype != NULL ? o->kind->state_dtype(o->config, p) : p->spec.dtype;
+    const d9d_optimizer_choice *c = &use->choice;
+
+    return c->kind->state_dtype != NULL ? c->kind->state_dtype(c->config, p) : p->spec.dtype;
 }
+
+static d9d_status use_add(d9d_optimizer *o, const d9d_optimizer_choice *c, size_t *out)
+{
+    optimizer_use use = {.choice = *c, .masters = updates_masters(c)};
+
+    D9D_TRY(states_count(c, &use.n_states));
+    if (use.n_states + use.masters > o->n_stored)
+        o->n_stored = use.n_states + use.masters;
+    *out = o->uses.len;
+    return D9D_VEC_PUSH(&o->uses, use);
+}
+
+/* The kind of one parameter of a group, and what else has it. */
+static d9d_status use_choose(d9d_optimizer *o, size_t group, const d9d_param *p, size_t *out)
+{
+    d9d_optimizer_choice c = {o->kind, o->groups.v[group].config, 1};
+
+    if (o->kind->choose != NULL)
+        D9D_TRY(D9D_PLUGIN_CALL(o->kind->table->name, o->kind, choose, c.config, p, &c));
+    if (c.kind->accepts != NULL)
+        D9D_TRY(D9D_PLUGIN_CALL(c.kind->table->name, c.kind, accepts, p));
+    for (*out = 0; *out < o->uses.len; (*out)++)
+        if (o->uses.data[*out].choice.kind == c.kind &&
+            o->uses.data[*out].choice.config == c.config)
+            return D9D_OK;
+    return use_add(o, &c, out);
+}
+
+static d9d_status uses_choose(d9d_optimizer *o)
+{
+    o->use_of = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->use_of));
+    if (o->use_of == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the kinds of %zu parameters",
+                        o->params.n);
+    for (size_t i = 0; i < o->params.n; i++)
+        if (o->params.p[i]->spec.trainable)
+            D9D_TRY(use_choose(o, o->groups.of[i], o->params.p[i], &o->use_of[i]));
+    return D9D_OK;
+}
+
+/* --- state ------------------------------------------------------------------------------------ */
 
 static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, const char *name)
 {
@@ -77,16 +132,18 @@ static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, cons
 static d9d_status states_add(d9d_optimizer *o, size_t i)
 {
     const d9d_param *p = o->params.p[i];
-    const d9d_dtype t = o->n_states > 0 ? state_dtype(o, p) : D9D_F32;
+    const optimizer_use *use = &o->uses.data[o->use_of[i]];
+    const d9d_optimizer_kind *kind = use->choice.kind;
+    const d9d_dtype t = use->n_states > 0 ? state_dtype(use, p) : D9D_F32;
 
     if (t != D9D_F32 && t != D9D_BF16)
         return D9D_FAIL(D9D_EINVAL,
                         "optimizer %s: a state of %s has the type %d, not float32 or bfloat16",
-                        o->kind->table->name, p->name, (int)t);
-    for (int s = 0; s < o->n_states; s++)
-        D9D_TRY(state_add(o, i, s, t, o->kind->states[s]));
-    if (o->n_stored > o->n_states && p->spec.dtype == D9D_BF16)
-        D9D_TRY(state_add(o, i, o->n_states, D9D_I16, "master_residual"));
+                        kind->table->name, p->name, (int)t);
+    for (int s = 0; s < use->n_states; s++)
+        D9D_TRY(state_add(o, i, s, t, kind->states[s]));
+    if (use->masters && p->spec.dtype == D9D_BF16)
+        D9D_TRY(state_add(o, i, use->n_states, D9D_I16, "master_residual"));
     return D9D_OK;
 }
 
@@ -97,7 +154,9 @@ static const d9d_param *state_param(const d9d_optimizer *o, size_t at)
 
 static bool is_residual(const d9d_optimizer *o, size_t at)
 {
-    return at % (size_t)o->n_stored >= (size_t)o->n_states;
+    const optimizer_use *use = &o->uses.data[o->use_of[at / (size_t)o->n_stored]];
+
+    return at % (size_t)o->n_stored >= (size_t)use->n_states;
 }
 
 static d9d_status states_create(d9d_optimizer *o)
@@ -115,11 +174,32 @@ static d9d_status states_create(d9d_optimizer *o)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for records of %zu states", n - 1);
     for (size_t i = 0; i < o->params.n; i++) {
         o->order[i] = i;
-        if (!o->params.p[i]->spec.trainable)
-            continue;
-        if (o->kind->accepts != NULL)
-            D9D_TRY(D9D_PLUGIN_CALL(o->kind->table->name, o->kind, accepts, o->params.p[i]));
-        D9D_TRY(states_add(o, i));
+        if (o->params.p[i]->spec.trainable)
+            D9D_TRY(states_add(o, i));
+    }
+    return D9D_OK;
+}
+
+bool d9d_optimizer_needs_group(const d9d_optimizer *o)
+{
+    return o->kind->open != NULL;
+}
+
+void d9d_optimizer_set_group(d9d_optimizer *o, d9d_comm *group)
+{
+    o->group = group;
+}
+
+static d9d_status uses_open(d9d_optimizer *o)
+{
+    const d9d_optimizer_open_opts opts = {o->dev, &o->params, o->group};
+
+    for (size_t i = 0; i < o->uses.len; i++) {
+        optimizer_use *use = &o->uses.data[i];
+        const d9d_optimizer_kind *kind = use->choice.kind;
+
+        if (kind->open != NULL)
+            D9D_TRY(D9D_PLUGIN_CALL(kind->table->name, kind, open, &opts, &use->self));
     }
     return D9D_OK;
 }
@@ -135,7 +215,7 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
         D9D_TRY(dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
                                                 d9d_tensor_numel(t), 0));
     }
-    return D9D_OK;
+    return uses_open(o);
 }
 
 d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const d9d_params *params,
@@ -147,16 +227,14 @@ d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const
     if (o == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: %zu bytes", sizeof(*o));
     o->kind = section->choice->row;
-    o->config = section->value;
     o->params = *params;
     o->seed = seed;
-    D9D_TRY_OR(st, states_count(o, &o->n_states), out);
-    o->n_stored = o->n_states + (updates_masters(o) ? 1 : 0);
-    D9D_TRY_OR(st, states_create(o), out);
     D9D_TRY_OR(st,
                d9di_optimizer_groups_assign(section, &o->params, whole != NULL ? whole : &o->params,
                                             &o->arena, &o->groups),
                out);
+    D9D_TRY_OR(st, uses_choose(o), out);
+    D9D_TRY_OR(st, states_create(o), out);
     if (dev != NULL)
         D9D_TRY_OR(st, d9d_optimizer_fill(o, dev), out);
     *out = o;
@@ -172,6 +250,10 @@ void d9d_optimizer_free(d9d_optimizer *o)
         return;
     for (size_t i = 0; o->state != NULL && i < o->params.n * (size_t)o->n_stored; i++)
         d9d_tensor_release(&o->state[i]);
+    for (size_t i = 0; i < o->uses.len; i++)
+        if (o->uses.data[i].self != NULL)
+            o->uses.data[i].choice.kind->close(o->uses.data[i].self);
+    D9D_VEC_RELEASE(&o->uses);
     d9d_arena_release(&o->arena);
     free(o);
 }
@@ -213,51 +295,53 @@ d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *fi
     return D9D_OK;
 }
 
-/* The updates of a group's parameters from `begin` to `end` in the order. */
-static size_t updates_collect(d9d_optimizer *o, size_t group, double lr, const d9d_tensor *scale,
+/* The updates of one kind from `begin` to `end` in the order. */
+static size_t updates_collect(d9d_optimizer *o, size_t of, double lr, const d9d_tensor *scale,
                               size_t begin, size_t end)
 {
+    const optimizer_use *use = &o->uses.data[of];
     size_t n = 0;
 
     for (size_t k = begin; k < end; k++) {
         const size_t i = o->order[k];
         d9d_param *p = o->params.p[i];
 
-        if (o->groups.of[i] != group || !d9d_param_has_shard_grad(p))
+        if (!d9d_param_has_shard_grad(p) || o->use_of[i] != of)
             continue;
         o->updates[n++] = (d9d_optimizer_update){
             .dev = o->dev,
             .param = p,
             .state = &o->state[i * (size_t)o->n_stored],
-            .state_dtype = state_dtype(o, p),
+            .state_dtype = state_dtype(use, p),
             .scale = d9d_tensor_data(scale),
-            .lr = lr * o->groups.lr_scale[i],
+            .lr = lr * use->choice.lr_scale * o->groups.lr_scale[i],
             .step = ++o->steps[i],
             .seed = o->seed,
+            .self = use->self,
         };
     }
     return n;
 }
 
-/* Make n updates with the values of one group. */
-static d9d_status updates_apply(d9d_optimizer *o, const void *config, size_t n)
+/* Make n updates of one kind. */
+static d9d_status updates_apply(d9d_optimizer *o, const d9d_optimizer_choice *c, size_t n)
 {
-    if (o->kind->update_list != NULL)
+    if (c->kind->update_list != NULL)
         return n == 0 ? D9D_OK
-                      : D9D_PLUGIN_CALL(o->kind->table->name, o->kind, update_list, config,
+                      : D9D_PLUGIN_CALL(c->kind->table->name, c->kind, update_list, c->config,
                                         o->updates, n);
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(D9D_PLUGIN_CALL(o->kind->table->name, o->kind, update, config, &o->updates[i]));
+        D9D_TRY(D9D_PLUGIN_CALL(c->kind->table->name, c->kind, update, c->config, &o->updates[i]));
     return D9D_OK;
 }
 
-/* Update the parameters from `begin` to `end` in the order, group by group. */
+/* Update the parameters from `begin` to `end` in the order, kind by kind. */
 static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *scale, size_t begin,
                                size_t end)
 {
-    for (size_t g = 0; g < o->groups.n; g++)
-        D9D_TRY(
-            updates_apply(o, o->groups.v[g].config, updates_collect(o, g, lr, scale, begin, end)));
+    for (size_t i = 0; i < o->uses.len; i++)
+        D9D_TRY(updates_apply(o, &o->uses.data[i].choice,
+                              updates_collect(o, i, lr, scale, begin, end)));
     return D9D_OK;
 }
 
@@ -322,7 +406,7 @@ int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n)
 
 /* --- description ------------------------------------------------------------------------------ */
 
-static const char *update_text(const d9d_optimizer *o, const d9d_param *p)
+static const char *update_text(const d9d_optimizer_choice *c, const d9d_param *p)
 {
     static const char *const words[] = {
         [D9D_UPDATE_MASTER] = " updated as float32 master weights",
@@ -330,19 +414,20 @@ static const char *update_text(const d9d_optimizer *o, const d9d_param *p)
         [D9D_UPDATE_NEAREST] = " rounded to nearest, so that small updates are lost",
     };
 
-    return p->spec.dtype != D9D_BF16 || o->kind->weight_update == NULL
+    return p->spec.dtype != D9D_BF16 || c->kind->weight_update == NULL
                ? ""
-               : words[o->kind->weight_update(o->config)];
+               : words[c->kind->weight_update(c->config)];
 }
 
 static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
 {
     const d9d_param *p = o->params.p[i];
+    const d9d_optimizer_choice *c = &o->uses.data[o->use_of[i]].choice;
     size_t sum = d9d_dtype_size(p->spec.dtype) + d9d_dtype_size(p->spec.grad_dtype);
 
     D9D_TRY(d9d_buf_printf(out, "%s%s: %s weights%s; bytes a parameter: weights %zu, gradients %zu",
-                           out->len > 0 ? "; " : "", o->kind->table->name,
-                           d9d_dtype_name(p->spec.dtype), update_text(o, p),
+                           out->len > 0 ? "; " : "", c->kind->table->name,
+                           d9d_dtype_name(p->spec.dtype), update_text(c, p),
                            d9d_dtype_size(p->spec.dtype), d9d_dtype_size(p->spec.grad_dtype)));
     for (size_t k = 0; k < o->n_index; k++) {
         const size_t at = o->index[k], bytes = d9d_dtype_size(o->state[at].dtype);
@@ -355,18 +440,41 @@ static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
     return d9d_buf_printf(out, ", in all %zu", sum);
 }
 
-/* One line for each type of parameter, from the first of that type, and for each group. */
+/* Do two parameters have one line? */
+static bool same_line(const d9d_optimizer *o, size_t i, size_t k)
+{
+    return o->params.p[k]->spec.trainable &&
+           o->params.p[k]->spec.dtype == o->params.p[i]->spec.dtype &&
+           o->uses.data[o->use_of[k]].choice.kind == o->uses.data[o->use_of[i]].choice.kind;
+}
+
+/* Where there are several kinds: what the kind of parameter i updates. */
+static d9d_status describe_kind(const d9d_optimizer *o, size_t i, d9d_buf *out)
+{
+    long long elements = 0;
+    size_t n = 0;
+
+    for (size_t k = 0; k < o->params.n && o->kind->choose != NULL; k++)
+        if (same_line(o, i, k)) {
+            n++;
+            elements += (long long)d9d_shape_numel(&o->params.p[k]->spec.shape);
+        }
+    return n == 0 ? D9D_OK
+                  : d9d_buf_printf(out, ", for %zu parameters of %lld elements", n, elements);
+}
+
+/* One line for each kind and type of parameter, from the first of them, and for each group. */
 d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out)
 {
-    bool logged[D9D_DTYPE_COUNT] = {false};
-
     for (size_t i = 0; i < o->params.n; i++) {
-        const d9d_param *p = o->params.p[i];
+        bool described = !o->params.p[i]->spec.trainable;
 
-        if (!p->spec.trainable || logged[p->spec.dtype])
+        for (size_t k = 0; k < i && !described; k++)
+            described = same_line(o, i, k);
+        if (described)
             continue;
-        logged[p->spec.dtype] = true;
         D9D_TRY(describe_param(o, i, out));
+        D9D_TRY(describe_kind(o, i, out));
     }
     return d9di_optimizer_groups_describe(&o->groups, out);
 }

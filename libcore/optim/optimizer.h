@@ -24,11 +24,15 @@ static inline int16_t *d9di_optimizer_residual(const d9d_optimizer_update *u,
 extern const char *const d9di_optimizer_weight_update_names[];
 extern const d9d_key d9di_optimizer_beta_elem;
 
+/* The words of the key kind, of muon and of groups. */
+enum { D9DI_KIND_MUON, D9DI_KIND_ADAMW };
+extern const char *const d9di_optimizer_kind_names[];
+
 /* The values of the key state_dtype, and their types. */
 extern const char *const d9di_optimizer_state_dtype_names[];
 d9d_dtype d9di_optimizer_state_dtype(int word);
 
 extern const d9d_optimizer_kind d9di_optimizer_adamw, d9di_optimizer_adam,
-    d9di_optimizer_stochastic_adamw, d9di_optimizer_lion, d9di_optimizer_sgd;
+    d9di_optimizer_stochastic_adamw, d9di_optimizer_lion, d9di_optimizer_muon, d9di_optimizer_sgd;
 
 #endif /* D9DI_OPTIM_OPTIMIZER_H */

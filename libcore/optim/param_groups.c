@@ -26,6 +26,9 @@ static const d9d_key group_keys[] = {
     D9D_KEY_REAL(d9d_optimizer_group, eps, "null", 0, 1,
                  "in place of the optimizer's; null: the same",
                  .flags = D9D_NULLABLE | D9D_ABOVE_MIN | D9D_FLOAT32),
+    D9D_KEY_ENUM(d9d_optimizer_group, kind, "null", d9di_optimizer_kind_names,
+                 "of muon: what updates these parameters; null: as the optimizer says",
+                 .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };
 static const d9d_table group_table =
@@ -44,6 +47,7 @@ static const group_override overrides[] = {
     {"weight_decay", offsetof(d9d_optimizer_group, weight_decay), D9D_KIND_REAL},
     {"betas", offsetof(d9d_optimizer_group, betas), D9D_KIND_LIST},
     {"eps", offsetof(d9d_optimizer_group, eps), D9D_KIND_REAL},
+    {"kind", offsetof(d9d_optimizer_group, kind), D9D_KIND_ENUM},
 };
 enum { N_OVERRIDES = sizeof(overrides) / sizeof(overrides[0]) };
 
@@ -77,8 +81,34 @@ static bool override_is_set(const group_override *o, const d9d_optimizer_group *
 {
     const void *field = (const char *)g + o->offset;
 
-    return o->kind == D9D_KIND_LIST ? ((const d9d_list *)field)->n > 0
-                                    : !isnan(*(const double *)field);
+    switch (o->kind) {
+    case D9D_KIND_LIST: return ((const d9d_list *)field)->n > 0;
+    case D9D_KIND_ENUM: return *(const int *)field >= 0;
+    default: return !isnan(*(const double *)field);
+    }
+}
+
+static size_t override_size(const group_override *o)
+{
+    return o->kind == D9D_KIND_LIST   ? sizeof(d9d_list)
+           : o->kind == D9D_KIND_ENUM ? sizeof(int)
+                                      : sizeof(double);
+}
+
+/* Replace the value in a struct of table t and in the structs that it embeds; false if none of them
+ * has the key. */
+static bool override_apply(const group_override *o, const d9d_optimizer_group *g,
+                           const d9d_table *t, char *config)
+{
+    const d9d_key *key = key_find(t, o->name, o->kind);
+    bool any = key != NULL;
+
+    if (any)
+        memcpy(config + key->offset, (const char *)g + o->offset, override_size(o));
+    for (const d9d_key *k = t->keys; k->name != NULL; k++)
+        if (k->kind == D9D_KIND_TABLE && (k->flags & D9D_NULLABLE) == 0)
+            any = override_apply(o, g, k->table, config + k->offset) || any;
+    return any;
 }
 
 /* The section's struct with the values of a group. */
@@ -91,18 +121,10 @@ static d9d_status config_make(const d9d_union *section, const d9d_optimizer_grou
     if (config == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the %zu bytes of a group", t->size);
     memcpy(config, section->value, t->size);
-    for (size_t k = 0; k < N_OVERRIDES; k++) {
-        const group_override *o = &overrides[k];
-        const d9d_key *key = key_find(t, o->name, o->kind);
-        const size_t size = o->kind == D9D_KIND_LIST ? sizeof(d9d_list) : sizeof(double);
-
-        if (!override_is_set(o, g))
-            continue;
-        if (key == NULL)
+    for (size_t k = 0; k < N_OVERRIDES; k++)
+        if (override_is_set(&overrides[k], g) && !override_apply(&overrides[k], g, t, config))
             return D9D_FAIL(D9D_ECONFIG, "optimizer.groups[%zu].%s: the optimizer %s has no %s", i,
-                            o->name, t->name, o->name);
-        memcpy(config + key->offset, (const char *)g + o->offset, size);
-    }
+                            overrides[k].name, t->name, overrides[k].name);
     *out = config;
     return D9D_OK;
 }
@@ -110,8 +132,7 @@ static d9d_status config_make(const d9d_union *section, const d9d_optimizer_grou
 /* --- layers ------------------------------------------------------------------------------------
  */
 
-/* The number i of a name with "layers.<i>."; -1: a parameter of no layer. */
-static int64_t layer_of(const char *name)
+int64_t d9di_optimizer_layer_of(const char *name)
 {
     static const char word[] = "layers.";
 
@@ -133,7 +154,7 @@ static int64_t layer_of(const char *name)
  * first layer is the embedding, what follows the last one belongs to the head. */
 static int64_t layers_below_head(const d9d_params *whole, size_t at, size_t first, int64_t layers)
 {
-    const int64_t layer = layer_of(whole->p[at]->name);
+    const int64_t layer = d9di_optimizer_layer_of(whole->p[at]->name);
 
     return layer >= 0 ? layers - 1 - layer : at < first ? layers : 0;
 }
@@ -144,7 +165,7 @@ static void layers_count(const d9d_params *whole, int64_t *layers, size_t *first
     *layers = 0;
     *first = whole->n;
     for (size_t i = whole->n; i-- > 0;) {
-        const int64_t layer = layer_of(whole->p[i]->name);
+        const int64_t layer = d9di_optimizer_layer_of(whole->p[i]->name);
 
         if (layer >= 0)
             *first = i;
@@ -296,6 +317,9 @@ static d9d_status describe_values(const d9d_optimizer_group *g, d9d_buf *out)
         if (overrides[k].kind == D9D_KIND_LIST)
             D9D_TRY(d9d_buf_printf(out, ", %s %g %g", overrides[k].name, list_real(field, 0),
                                    list_real(field, 1)));
+        else if (overrides[k].kind == D9D_KIND_ENUM)
+            D9D_TRY(d9d_buf_printf(out, ", %s %s", overrides[k].name,
+                                   d9di_optimizer_kind_names[*(const int *)field]));
         else
             D9D_TRY(d9d_buf_printf(out, ", %s %g", overrides[k].name, *(const double *)field));
     }

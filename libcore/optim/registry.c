@@ -3,7 +3,8 @@
 #include "optim/optimizer.h"
 
 extern const d9d_table d9di_optimizer_adamw_table, d9di_optimizer_adam_table,
-    d9di_optimizer_stochastic_adamw_table, d9di_optimizer_lion_table, d9di_optimizer_sgd_table;
+    d9di_optimizer_stochastic_adamw_table, d9di_optimizer_lion_table, d9di_optimizer_muon_table,
+    d9di_optimizer_sgd_table;
 
 const char *const d9d_optimizer_tag[] = {"name", NULL};
 
@@ -18,6 +19,9 @@ const d9d_key d9di_optimizer_beta_elem = {.kind = D9D_KIND_REAL,
                                           .max = 1,
                                           .doc = "decay of a moment"};
 
+const char *const d9di_optimizer_kind_names[] = {
+    [D9DI_KIND_MUON] = "muon", [D9DI_KIND_ADAMW] = "adamw", NULL};
+
 const char *const d9di_optimizer_state_dtype_names[] = {"float32", "bfloat16", NULL};
 
 d9d_dtype d9di_optimizer_state_dtype(int word)
@@ -26,6 +30,11 @@ d9d_dtype d9di_optimizer_state_dtype(int word)
 }
 
 const d9d_table *const d9d_optimizer_choices[] = {
-    &d9di_optimizer_adamw_table, &d9di_optimizer_adam_table, &d9di_optimizer_stochastic_adamw_table,
-    &d9di_optimizer_sgd_table,   &d9di_optimizer_lion_table, NULL,
+    &d9di_optimizer_adamw_table,
+    &d9di_optimizer_adam_table,
+    &d9di_optimizer_stochastic_adamw_table,
+    &d9di_optimizer_sgd_table,
+    &d9di_optimizer_lion_table,
+    &d9di_optimizer_muon_table,
+    NULL,
 };

@@ -110,7 +110,7 @@ static d9d_status open_rank(simulation *r)
                                  opts.seed, &r->optimizer));
     opts.optimizer = r->optimizer;
     D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
-    D9D_TRY(d9d_optimizer_fill(r->optimizer, r->engine.dev));
+    D9D_TRY(d9di_engine_fill_optimizer(&r->engine, r->optimizer));
     D9D_TRY(d9di_engine_set_prefetch(&r->engine, r->optimizer));
     r->engine.step.prefetch = true;
     D9D_TRY(d9di_moe_stats_open(&r->engine, c->trainer.logging.experts, &r->arena, &r->moe_stats));

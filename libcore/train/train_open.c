@@ -196,7 +196,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_engine_materialize(e, &opts));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.model_stages",
                                    (d9d_job_event){.models = e->models, .n_models = e->n_stages}));
-    D9D_TRY(d9d_optimizer_fill(r->stepper.optimizer, e->dev));
+    D9D_TRY(d9di_engine_fill_optimizer(e, r->stepper.optimizer));
     D9D_TRY(log_optimizer(r));
     D9D_TRY(d9di_engine_set_prefetch(e, r->stepper.optimizer));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.optimizer",

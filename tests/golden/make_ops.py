@@ -4,12 +4,13 @@
     python make_ops.py      # writes ops/ beside this file
 
 README.md describes the files. Inputs are float32 numbers; torch computes with them in float64.
-Only optimizers run in float32, as torch.optim does. The other precision runs beside, and must agree
+Optimizers but Muon run in float32, as torch.optim does. The other precision runs beside, and must agree
 to CLOSE, so that nothing is asked of a float32 program that the numbers do not allow.
 """
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import torch
@@ -222,7 +223,7 @@ def clip(d, shapes, max_norm, scale=1.0):
     return case
 
 
-def optim(d, kind, shape=(5, 7), **options):
+def optim(d, cls, shape=(5, 7), **options):
     """p0, gradients g1..g5, and p1..p5 after each step."""
     start = d.normal(*shape, grad=False)
     grads = [d.normal(*shape, scale=10.0 ** (i % 3 - 2), grad=False) for i in range(STEPS)]
@@ -232,7 +233,7 @@ def optim(d, kind, shape=(5, 7), **options):
         g[0, 2] = 1.0 if i == 0 else 0.0             # one, once
     case = {"p0": start}
     p = start.clone().requires_grad_()
-    opt = kind([p], foreach=False, **options)
+    opt = cls([p], foreach=False, **options)
     for i, g in enumerate(grads, 1):
         p.grad = g.to(d.dtype)
         opt.step()
@@ -289,10 +290,23 @@ def row_losses(d, kind, shape=(7, 33), **options):
     return {**case, "labels": labels}
 
 
+class Muon(torch.optim.Muon):
+    """torch's, without its cast to bfloat16."""
+
+    def __init__(self, params, foreach=False, ns_dtype="float32", kind="muon", **options):
+        super().__init__(params, **options)
+
+    def step(self):
+        with mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.clone):
+            super().step()
+
+
 lion = lambda d, **options: optim(d, Lion, **options)
+muon = lambda d, **options: optim(d, Muon, **options)
 adamw = lambda d, **options: optim(d, torch.optim.AdamW, **options)
 adam = lambda d, **options: optim(d, torch.optim.Adam, **options)
 sgd = lambda d, **options: optim(d, torch.optim.SGD, **options)
+MUON = dict(lr=2e-2, ns_dtype="float32", kind="muon")
 ADAM = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 
 CASES = {
@@ -376,8 +390,15 @@ CASES = {
         "gelu": dict(kind="gelu"), "gelu_tanh": dict(kind="gelu_tanh"), "silu": dict(kind="silu"),
         "cross_entropy": dict(kind="cross_entropy"),
         "label_smoothing": dict(kind="cross_entropy", label_smoothing=0.1)},
+    muon: {
+        "defaults": dict(MUON), "tall": dict(MUON, shape=(7, 5)),
+        "square": dict(MUON, shape=(6, 6), weight_decay=0.0),
+        "match_rms_adamw": dict(MUON, shape=(3, 11), adjust_lr_fn="match_rms_adamw"),
+        "plain_momentum": dict(MUON, momentum=0.8, nesterov=False, weight_decay=0.5),
+        "steps": dict(MUON, shape=(9, 4), ns_steps=3, ns_coefficients=(2.0, -1.5, 0.5), eps=0.5)},
 }
-NAMES = {lion: "lion", adamw: "adamw", adam: "adam", sgd: "sgd"}
+EXACT = {muon}   # in float64, as operations are; other optimizers in float32
+NAMES = {lion: "lion", muon: "muon", adamw: "adamw", adam: "adam", sgd: "sgd"}
 
 
 def compute(op, cases, seed, dtype):
@@ -412,7 +433,7 @@ def main():
         print(f"{name:24} {len(cases)} cases  float32 apart: {apart:.1e} {where}")
         assert apart < CLOSE
         assert all(t.double().isfinite().all() for t in exact.values())
-        kept = plain if op in NAMES else exact
+        kept = plain if op in NAMES and op not in EXACT else exact
         save_file({k: t.float() if t.is_floating_point() else t for k, t in kept.items()},
                   OUT / f"{name}.safetensors", metadata={"format": "pt"})
         listed[name] = {case: {k: list(v) if isinstance(v, (tuple, range)) else v

@@ -73,6 +73,18 @@ static void compare(const d9d_safetensors_file *f, const char *name, int k, cons
     free(want);
 }
 
+/* Takes the shape of the parameter from the options. */
+static d9d_shape case_shape(json_t *options)
+{
+    const json_t *dims = json_object_get(options, "shape");
+    const d9d_shape shape = dims == NULL ? D9D_SHAPE(5, 7)
+                                         : D9D_SHAPE(json_integer_value(json_array_get(dims, 0)),
+                                                     json_integer_value(json_array_get(dims, 1)));
+
+    (void)json_object_del(options, "shape");
+    return shape;
+}
+
 static void run_case(const char *op, const char *name, const json_t *options,
                      d9d_safetensors_file *f)
 {
@@ -85,13 +97,15 @@ static void run_case(const char *op, const char *name, const json_t *options,
     d9d_params params;
     d9d_optimizer *opt;
     d9d_tensor scale;
+    d9d_shape shape;
 
+    shape = case_shape(optimizer);
     assert_int_equal(json_object_set_new(optimizer, "name", json_string(op)), 0);
     doc = json_pack("{s:o}", "optimizer", optimizer);
     assert_ok(d9d_config_bind(&section_table, doc, name, NULL, &a, &s));
     assert_ok(d9d_device_open(unit_device_name(), &dev));
     d9d_module_init(&m);
-    assert_ok(d9d_module_param(&m, "p", &p, D9D_F32, D9D_SHAPE(5, 7), D9D_INIT_ZEROS, 0));
+    assert_ok(d9d_module_param(&m, "p", &p, D9D_F32, shape, D9D_INIT_ZEROS, 0));
     assert_ok(d9d_module_bind(&m));
     assert_ok(d9d_module_materialise(&m, dev, true));
     assert_ok(d9d_module_params(&m, &a, &params));
@@ -114,7 +128,7 @@ static void run_case(const char *op, const char *name, const json_t *options,
 
 static void test_optimizers(void **state)
 {
-    static const char *const ops[] = {"adamw", "adam", "sgd", "lion"};
+    static const char *const ops[] = {"adamw", "adam", "sgd", "lion", "muon"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {

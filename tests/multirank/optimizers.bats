@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2034,SC2154 # variables of bats and of topology.bash
-# Groups of parameters, rates of layers and Lion on meshes: losses, norms and weights of one rank.
+# Groups of parameters, rates of layers, Lion and Muon on meshes: losses, norms and weights of one rank.
 
 load ../slurm/helper
 layers=4 steps=4 eps=1e-3
@@ -24,4 +24,22 @@ optimized() {
 # A rate so small that the sign of a rounding error does not show.
 @test "Lion, sharded and expert parallel" {
     optimized moe "1 2 1 1 1 2" '{"name": "lion", "lr": 1e-6, "weight_decay": 10}'
+}
+
+# Matrices whose slices are rows, columns, experts and copies, and whose owners are other ranks.
+muon='{"name": "muon", "lr": 1e-3, "adjust_lr_fn": "match_rms_adamw", "ns_dtype": "float32", "adamw": {"eps": 1e-3}}'
+
+@test "Muon, sharded, replicated and tensor parallel" {
+    optimized dense "1 2 1 1 1 1" "$muon"
+    optimized dense "2 1 1 1 2 1" "$muon"
+    optimized dense "1 2 1 1 2 1 2" "$muon"
+    train dense "1 2 1 1 2 1 2" again --set "optimizer=$muon"
+    cmp run/export/model.safetensors again/export/model.safetensors
+    optimized dense "1 1 1 1 8 1" "$muon"
+}
+
+@test "Muon, expert parallel" {
+    optimized moe "1 2 1 1 1 2" "$muon"
+    optimized moe "2 2 1 1 1 2" "$muon"
+    optimized moe "1 2 1 1 2 4 2" "$muon"
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helper
-# Groups of parameters, rates of layers, and Lion in runs: what is logged and planned, resumes, errors.
+# Groups of parameters, rates of layers, Lion and Muon in runs: what is logged and planned, resumes, errors.
 
 load train_bench
 
 groups='optimizer.groups=[{"pattern": ".*norm.*", "weight_decay": 0}, {"pattern": "model\\.embed_tokens\\..*", "lr_scale": 0.1}]'
+muon='optimizer={"name": "muon", "lr": 1e-3, "adjust_lr_fn": "match_rms_adamw"}'
 lion='optimizer={"name": "lion", "lr": 1e-4, "weight_decay": 1}'
 
 @test "the log and the plan say how many parameters each group has" {
@@ -52,4 +53,30 @@ lion='optimizer={"name": "lion", "lr": 1e-4, "weight_decay": 1}'
     same_run whole run 00000008
     says 2 'its optimizer state is exp_avg, as of lion, and the optimizer adamw of this run keeps exp_avg, exp_avg_sq' \
         d9d-train --set model_provider.dtype=bfloat16 --set trainer.run.steps=9 c.json
+}
+
+@test "Muon learns, keeps one state of matrices and two of the rest, and resumes bitwise" {
+    run -0 d9d-train --set "$muon" --set model_provider.dtype=bfloat16 --set trainer.run.dir=whole --set trainer.run.steps=8 c.json
+    assert_output --regexp 'muon: bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, gradients 4, momentum_buffer 4, master_residual 2, in all 12, for [0-9]+ parameters of [0-9]+ elements'
+    assert_output --regexp 'adamw: bfloat16 weights updated .* exp_avg 4, exp_avg_sq 4, master_residual 2, in all 16, for [0-9]+ parameters'
+    history_of whole | sed 's/.*"loss": \([0-9.]*\),.*/\1/' | awk 'NR == 1 { first = $1 } END { exit !($1 < first - 0.1) }'
+    d9d-train -q --set "$muon" --set model_provider.dtype=bfloat16 --set trainer.run.steps=4 c.json
+    rm -r run/export
+    d9d-train -q --set "$muon" --set model_provider.dtype=bfloat16 --set trainer.run.steps=8 c.json
+    same_run whole run 00000008
+    says 2 'its optimizer state is exp_avg, exp_avg_sq, momentum_buffer, as of muon, and the optimizer adamw of this run keeps exp_avg, exp_avg_sq;' \
+        d9d-train --set model_provider.dtype=bfloat16 --set trainer.run.steps=9 c.json
+}
+
+@test "a plan prices Muon: one state of matrices, two of the rest" {
+    d9d-train --plan --json --set "$muon" c.json >muon.json
+    of() { grep -o "in all $1, for [0-9]* parameters of [0-9]*" muon.json | head -n 1 | sed 's/.* //'; }
+    [ "$(sed -n 's/.*"optimizer": \([0-9]*\),$/\1/p' muon.json | head -n 1)" -eq $((4 * $(of 12) + 8 * $(of 16))) ]
+}
+
+@test "Muon wants a rate for AdamW, and matrices" {
+    says 2 'set adamw.lr, or adjust_lr_fn match_rms_adamw' d9d-train --set 'optimizer={"name": "muon", "lr": 0.02}' c.json
+    says 2 'Muon updates matrices and stacks of them, and ' d9d-train --set "$muon" \
+        --set 'optimizer.groups=[{"pattern": ".*norm.*", "kind": "muon"}]' c.json
+    [ ! -e run ]
 }

@@ -88,10 +88,29 @@ void *d9di_cuda_tensor_map_encode(int major);
 /* cuBLASLt, loaded at run time. */
 d9d_status d9di_cublaslt_open(d9di_cublaslt **out);
 void d9di_cublaslt_close(d9di_cublaslt *b);
-/* C = op(A) op(B) + beta C with all dimensions above 0. *done is false if cuBLASLt has no algorithm
- * for these shapes. */
-d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
-                              const void *b, void *c, bool *done);
+/* Elements from a row to the next and from a matrix of a batch to the next, as stored. */
+typedef struct d9di_gemm_strides {
+    int64_t a_row, b_row, c_row, a_matrix, b_matrix, c_matrix;
+} d9di_gemm_strides;
+/* Those of dense matrices. */
+static inline d9di_gemm_strides d9di_gemm_strides_dense(const d9d_gemm *g)
+{
+    return (d9di_gemm_strides){.a_row = g->trans_a ? g->m : g->k,
+                               .b_row = g->trans_b ? g->k : g->n,
+                               .c_row = g->n,
+                               .a_matrix = g->m * g->k,
+                               .b_matrix = g->k * g->n,
+                               .c_matrix = g->m * g->n};
+}
+
+/* A batch of products with all dimensions above 0. *done is false if cuBLASLt has no algorithm for
+ * these shapes. */
+d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batched *batch,
+                              const d9di_gemm_strides *strides, const void *a, const void *b,
+                              void *c, bool *done);
+/* x[i][j] = x[j][i] for j > i in each of `count` matrices [m, m]. */
+d9d_status d9di_mirror_lower(d9d_stream s, const char *op, d9d_dtype t, void *x, int64_t count,
+                             int64_t m);
 
 /* Any GEMM: skinny kernel, cuBLASLt or SIMT tiles; implements d9d_k_gemm. */
 d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a, const void *b,

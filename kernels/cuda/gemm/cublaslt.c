@@ -40,13 +40,15 @@ static const double TRIAL_FLOP = 1e10; /* enough to take longer than a few launc
     X(cublasLtGetStatusString) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic)                 \
         X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
             X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                           \
+                X(cublasLtMatrixLayoutSetAttribute)                                                \
                 X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)               \
                     X(cublasLtMatmulPreferenceSetAttribute)
 /* clang-format on */
 
 /* What selects an algorithm. Without padding, since its bytes are a hash key. */
 typedef struct plan_key {
-    int64_t m, n, k;
+    int64_t m, n, k, count;
+    d9di_gemm_strides strides;
     int32_t t, ct, trans_a, trans_b, accumulate, align_a, align_b, align_c;
 } plan_key;
 
@@ -178,25 +180,55 @@ static cudaDataType_t cuda_type(d9d_dtype t)
     return t == D9D_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/* The largest power of two that divides an address, which the heuristic takes as a hint. */
-static int32_t ptr_alignment(const void *p)
+/* The largest power of two that divides the address of every matrix of a batch, which the heuristic
+ * takes as a hint. */
+static int32_t ptr_alignment(const void *p, int64_t count, int64_t bytes)
 {
-    const uintptr_t bits = (uintptr_t)p | MAX_ALIGNMENT;
+    const uintptr_t bits = (uintptr_t)p | (count > 1 ? (uintptr_t)bytes : 0) | MAX_ALIGNMENT;
 
     return (int32_t)(bits & -bits);
 }
 
-/* Layout of a row-major rows x cols matrix: cols x rows to the library. */
+/* Layout of `count` row-major rows x cols matrices: cols x rows to the library. */
 static cublasStatus_t layout_create(const d9di_cublaslt *b, cublasLtMatrixLayout_t *out,
-                                    d9d_dtype t, int64_t rows, int64_t cols)
+                                    d9d_dtype t, int64_t count, int64_t rows, int64_t cols,
+                                    int64_t row_stride, int64_t matrix_stride)
 {
-    return b->cublasLtMatrixLayoutCreate(out, cuda_type(t), (uint64_t)cols, (uint64_t)rows, cols);
+    const int32_t batch = (int32_t)count;
+    cublasStatus_t e = b->cublasLtMatrixLayoutCreate(out, cuda_type(t), (uint64_t)cols,
+                                                     (uint64_t)rows, row_stride);
+
+    if (e == CUBLAS_STATUS_SUCCESS && count > 1)
+        e = b->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                                sizeof(batch));
+    if (e == CUBLAS_STATUS_SUCCESS && count > 1)
+        e = b->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                &matrix_stride, sizeof(matrix_stride));
+    return e;
 }
 
-static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm *g, plan *p)
+static cublasStatus_t layouts_create(const d9di_cublaslt *b, const d9d_gemm_batched *batch,
+                                     const d9di_gemm_strides *st, plan *p)
 {
-    const cublasOperation_t ta = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t tb = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const d9d_gemm *g = &batch->gemm;
+    const int64_t count = batch->count;
+    cublasStatus_t e =
+        g->trans_b ? layout_create(b, &p->a, g->t, count, g->n, g->k, st->b_row, st->b_matrix)
+                   : layout_create(b, &p->a, g->t, count, g->k, g->n, st->b_row, st->b_matrix);
+
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = g->trans_a ? layout_create(b, &p->b, g->t, count, g->k, g->m, st->a_row, st->a_matrix)
+                       : layout_create(b, &p->b, g->t, count, g->m, g->k, st->a_row, st->a_matrix);
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = layout_create(b, &p->c, g->ct, count, g->m, g->n, st->c_row, st->c_matrix);
+    return e;
+}
+
+static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm_batched *batch,
+                                    const d9di_gemm_strides *strides, plan *p)
+{
+    const cublasOperation_t ta = batch->gemm.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t tb = batch->gemm.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasStatus_t e;
 
     e = b->cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -206,15 +238,7 @@ static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm *g, p
     if (e == CUBLAS_STATUS_SUCCESS)
         e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb,
                                               sizeof(tb));
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = g->trans_b ? layout_create(b, &p->a, g->t, g->n, g->k)
-                       : layout_create(b, &p->a, g->t, g->k, g->n);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = g->trans_a ? layout_create(b, &p->b, g->t, g->k, g->m)
-                       : layout_create(b, &p->b, g->t, g->m, g->k);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = layout_create(b, &p->c, g->ct, g->m, g->n);
-    return e;
+    return e == CUBLAS_STATUS_SUCCESS ? layouts_create(b, batch, strides, p) : e;
 }
 
 static cublasStatus_t preference_set(const d9di_cublaslt *b, const plan_key *key,
@@ -269,8 +293,8 @@ static cublasStatus_t query_heuristic(const d9di_cublaslt *b, const plan_key *ke
     return e;
 }
 
-static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm *g, const plan_key *key,
-                           plan **out)
+static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm_batched *g,
+                           const plan_key *key, plan **out)
 {
     cublasStatus_t e;
     d9d_status st;
@@ -283,7 +307,7 @@ static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm *g, 
     p = calloc(1, sizeof(*p));
     if (p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a GEMM's algorithm", op);
-    e = plan_describe(b, g, p);
+    e = plan_describe(b, g, &key->strides, p);
     if (e == CUBLAS_STATUS_SUCCESS)
         e = query_heuristic(b, key, p);
     st = e == CUBLAS_STATUS_SUCCESS ? d9d_map_put(&b->plans, (const char *)key, sizeof(*key), p)
@@ -304,7 +328,7 @@ static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm *g, 
 typedef struct product {
     d9d_stream s;
     const char *op;
-    const d9d_gemm *g;
+    const d9d_gemm_batched *g;
     const void *a, *b, *old;
     plan *p;
 } product;
@@ -313,16 +337,15 @@ static d9d_status gemm_run(const product *x, const choice *algorithm, void *to)
 {
     const d9di_cublaslt *lib = x->s->cublaslt;
     const plan *p = x->p;
-    const float one = 1.0f;
     cudaStream_t queue = d9di_cuda_stream(x->s);
     void *scratch = NULL;
     cublasStatus_t e;
 
     if (algorithm->scratch > 0)
         D9D_TRY(d9di_cuda_scratch_alloc(x->s, algorithm->scratch, &scratch));
-    e = lib->cublasLtMatmul(lib->handle, p->desc, &one, x->b, p->a, x->a, p->b, &x->g->beta, x->old,
-                            p->c, to, p->c, &algorithm->algo, scratch, (size_t)algorithm->scratch,
-                            queue);
+    e = lib->cublasLtMatmul(lib->handle, p->desc, &x->g->alpha, x->b, p->a, x->a, p->b,
+                            &x->g->gemm.beta, x->old, p->c, to, p->c, &algorithm->algo, scratch,
+                            (size_t)algorithm->scratch, queue);
     if (scratch != NULL)
         d9di_cuda_scratch_free(x->s, scratch, algorithm->scratch);
     return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : cublaslt_fail(lib, x->op, "cublasLtMatmul", e);
@@ -330,16 +353,21 @@ static d9d_status gemm_run(const product *x, const choice *algorithm, void *to)
 
 /* --- trials --------------------------------------------------------------------------- */
 
-static int64_t result_bytes(const d9d_gemm *g)
+static int64_t result_bytes(const d9d_gemm_batched *g)
 {
-    return g->m * g->n * (int64_t)d9d_dtype_size(g->ct);
+    return g->count * g->gemm.m * g->gemm.n * (int64_t)d9d_dtype_size(g->gemm.ct);
 }
 
-static bool trial_is_worthwhile(const d9di_cublaslt *b, const plan *p, const d9d_gemm *g)
+/* A trial's result is dense. */
+static bool trial_is_worthwhile(const d9di_cublaslt *b, const plan *p, const d9d_gemm_batched *g,
+                                bool dense)
 {
-    return !p->trial_done && p->mismatch == NULL && p->n > 1 && b->mismatch != NULL &&
+    const double multiply_adds =
+        (double)g->count * (double)g->gemm.m * (double)g->gemm.n * (double)g->gemm.k;
+
+    return dense && !p->trial_done && p->mismatch == NULL && p->n > 1 && b->mismatch != NULL &&
            b->n_trials < MAX_TRIALS && result_bytes(g) <= TRIAL_BYTES &&
-           2.0 * (double)g->m * (double)g->n * (double)g->k >= TRIAL_FLOP;
+           2.0 * multiply_adds >= TRIAL_FLOP;
 }
 
 /* Runs one choice twice, the second time between events, and compares it with the first's result.
@@ -406,30 +434,38 @@ static void trial_conclude(plan *p)
     trial_end(p);
 }
 
-d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
-                              const void *b, void *c, bool *done)
+d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batched *batch,
+                              const d9di_gemm_strides *strides, const void *a, const void *b,
+                              void *c, bool *done)
 {
-    const plan_key key = {.m = g->m,
-                          .n = g->n,
-                          .k = g->k,
-                          .t = (int32_t)g->t,
-                          .ct = (int32_t)g->ct,
-                          .trans_a = g->trans_a,
-                          .trans_b = g->trans_b,
-                          .accumulate = g->beta != 0.0f,
-                          .align_a = ptr_alignment(a),
-                          .align_b = ptr_alignment(b),
-                          .align_c =
-                              ptr_alignment((const void *)((uintptr_t)c | (uintptr_t)g->addend))};
+    const d9d_gemm *g = &batch->gemm;
+    const int64_t count = batch->count, size = (int64_t)d9d_dtype_size(g->t),
+                  c_size = (int64_t)d9d_dtype_size(g->ct);
+    const plan_key key = {
+        .m = g->m,
+        .n = g->n,
+        .k = g->k,
+        .count = count,
+        .strides = *strides,
+        .t = (int32_t)g->t,
+        .ct = (int32_t)g->ct,
+        .trans_a = g->trans_a,
+        .trans_b = g->trans_b,
+        .accumulate = g->beta != 0.0f,
+        .align_a = ptr_alignment(a, count, strides->a_matrix * size),
+        .align_b = ptr_alignment(b, count, strides->b_matrix * size),
+        .align_c = ptr_alignment((const void *)((uintptr_t)c | (uintptr_t)g->addend), count,
+                                 strides->c_matrix * c_size),
+    };
     d9di_cublaslt *lib = s->cublaslt;
-    product x = {s, op, g, a, b, g->addend != NULL ? g->addend : c, NULL};
+    product x = {s, op, batch, a, b, g->addend != NULL ? g->addend : c, NULL};
 
     (void)d9di_cuda_stream(s);
-    D9D_TRY(plan_get(lib, op, g, &key, &x.p));
+    D9D_TRY(plan_get(lib, op, batch, &key, &x.p));
     *done = x.p->n > 0;
     if (!*done)
         return D9D_OK;
-    if (trial_is_worthwhile(lib, x.p, g))
+    if (trial_is_worthwhile(lib, x.p, batch, strides->c_row == g->n))
         trial_begin(lib, &x);
     else if (x.p->mismatch != NULL)
         trial_conclude(x.p);

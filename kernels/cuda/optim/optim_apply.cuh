@@ -6,6 +6,8 @@
  *     enum { STATES };                       m, v and vmax of d9d_optim_arrays, as many as it has
  *     bool maximize;
  *     void update(float scale, float &p, float g, float (&state)[STATES]) const;
+ *
+ * A rule without states has an array of one, which is not read.
  */
 #ifndef D9DI_CUDA_OPTIM_OPTIM_APPLY_CUH
 #define D9DI_CUDA_OPTIM_OPTIM_APPLY_CUH
@@ -16,14 +18,20 @@
 #include "cuda/common/philox.cuh"
 #include "cuda/optim/master_weights.cuh"
 
+/* Length of a rule's array of states. */
+template <class RULE> struct state_array {
+    enum { LEN = RULE::STATES > 0 ? (int)RULE::STATES : 1 };
+};
+
 /* The rule for eight elements of a thread. */
 template <class RULE>
 static __device__ __forceinline__ void update8(const RULE &rule, float scale, float (&p)[8],
-                                               const float (&g)[8], float (&state)[RULE::STATES][8])
+                                               const float (&g)[8],
+                                               float (&state)[state_array<RULE>::LEN][8])
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        float x[RULE::STATES];
+        float x[state_array<RULE>::LEN];
 
 #pragma unroll
         for (int k = 0; k < RULE::STATES; k++)
@@ -59,7 +67,7 @@ static __global__ void optim_kernel(RULE rule, const float *scale,
         return;
 #pragma unroll 2
     for (int64_t i = first + threadIdx.x * 8; i < n; i += THREADS * 8) {
-        float pf[8], gf[8], sf[RULE::STATES][8];
+        float pf[8], gf[8], sf[state_array<RULE>::LEN][8];
 
         w.load(pf, i, n - i);
         load8(gf, g + i, n - i);
@@ -182,7 +190,7 @@ static __global__ void optim_stochastic_kernel(RULE rule, d9d_optim_arrays a, co
         const int64_t run = e / per_run, at = e % per_run * 8, i = run * b.run + at;
         const int64_t c = d9di_i64_min(8, b.run - at);
         const uint64_t index = (uint64_t)(d9di_subarray_index(&b, run) + at);
-        float pf[8], gf[8], sf[RULE::STATES][8];
+        float pf[8], gf[8], sf[state_array<RULE>::LEN][8];
 
         w.load(pf, i, c);
         load8(gf, g + i, c);

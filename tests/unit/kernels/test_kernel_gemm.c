@@ -206,6 +206,115 @@ static void test_several(void **state)
         }
 }
 
+/* C_i = alpha op(A_i) op(B_i) + beta D_i, where D is C or another array. */
+static void check_batched(d9d_gemm_batched n, bool elsewhere)
+{
+    const d9d_gemm *g = &n.gemm;
+    const int64_t a_size = g->m * g->k, b_size = g->k * g->n, size = g->m * g->n;
+    void *a = array_random(g->t, n.count * a_size, 1, 1.0),
+         *b = array_random(g->t, n.count * b_size, 2, 1.0 / sqrt((double)g->k + 1.0)),
+         *d = array_random(g->ct, n.count * size, 3, 1.0),
+         *c = elsewhere ? array_poison(g->ct, n.count * size) : d;
+    double *want = calloc((size_t)(n.count * size) + 1, sizeof(*want));
+
+    assert_non_null(want);
+    for (int64_t i = 0; i < n.count; i++) {
+        const call one = {.g = *g,
+                          .a = (char *)a + (size_t)(i * a_size) * d9d_dtype_size(g->t),
+                          .b = (char *)b + (size_t)(i * b_size) * d9d_dtype_size(g->t)};
+
+        naive(&one, want + i * size);
+    }
+    for (int64_t i = 0; i < n.count * size; i++)
+        want[i] = (double)n.alpha * want[i] +
+                  (g->beta != 0 ? (double)g->beta * array_get(g->ct, d, i) : 0);
+    n.gemm.addend = elsewhere ? d : NULL;
+    assert_int_equal(host_kernels()->gemm->batched(NULL, &n, a, b, c), D9D_OK);
+    array_close("c", g->ct, c, want, n.count * size, 1e-5);
+    free(a);
+    free(b);
+    if (elsewhere)
+        free(d);
+    free(c);
+    free(want);
+}
+
+static void test_batched(void **state)
+{
+    static const int64_t sizes[][4] = {{0, 3, 3, 3},    {3, 0, 5, 7},     {2, 5, 4, 0},
+                                       {1, 33, 17, 9},  {3, 1, 1, 1},     {5, 13, 7, 3},
+                                       {4, 64, 24, 40}, {2, 130, 65, 300}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (int flags = 0; flags < 32; flags++)
+            check_batched((d9d_gemm_batched){.gemm = {.t = array_types[flags & 1],
+                                                      .ct = array_types[flags >> 2 & flags & 1],
+                                                      .trans_a = (flags & 2) != 0,
+                                                      .trans_b = (flags & 4) != 0,
+                                                      .m = sizes[i][1],
+                                                      .n = sizes[i][2],
+                                                      .k = sizes[i][3],
+                                                      .beta = flags & 8 ? -0.75f : 0.0f},
+                                             .count = sizes[i][0],
+                                             .alpha = flags & 2 ? 2.5f : 1.0f},
+                          (flags & 16) != 0);
+}
+
+/* Products of a matrix by its transpose, small and of several panels, added to symmetric matrices.
+ */
+static void check_symmetric(int64_t m, int64_t k, int flags)
+{
+    const d9d_dtype t = array_types[flags & 1];
+    const bool from_left = (flags & 2) != 0, add = (flags & 4) != 0;
+    enum { COUNT = 2 };
+    d9d_gemm_batched n = {
+        .gemm =
+            {.t = t, .ct = t, .trans_a = from_left, .trans_b = !from_left, .m = m, .n = m, .k = k},
+        .count = COUNT,
+        .alpha = 0.5f,
+        .symmetric = true};
+    void *x = array_random(t, COUNT * m * k, 1, 1.0 / sqrt((double)k)),
+         *d = array_random(t, COUNT * m * m, 2, 1.0), *c = array_poison(t, COUNT * m * m);
+    double *want = calloc((size_t)(COUNT * m * m), sizeof(*want));
+
+    assert_non_null(want);
+    for (int64_t i = 0; i < COUNT; i++) {
+        void *of = (char *)x + (size_t)(i * m * k) * d9d_dtype_size(t);
+        const call one = {.g = n.gemm, .a = of, .b = of};
+
+        naive(&one, want + i * m * m);
+        for (int64_t r = 0; r < m; r++)
+            for (int64_t q = 0; q < m; q++) {
+                const int64_t at = (i * m + r) * m + q;
+
+                if (q < r)
+                    array_set(t, d, at, array_get(t, d, (i * m + q) * m + r));
+                want[at] = 0.5 * want[at] + (add ? -2 * array_get(t, d, at) : 0);
+            }
+    }
+    if (add) {
+        n.gemm.beta = -2;
+        n.gemm.addend = d;
+    }
+    assert_int_equal(host_kernels()->gemm->batched(NULL, &n, x, x, c), D9D_OK);
+    array_close("c", t, c, want, COUNT * m * m, 1e-5);
+    free(x);
+    free(d);
+    free(c);
+    free(want);
+}
+
+static void test_symmetric(void **state)
+{
+    (void)state;
+    for (int flags = 0; flags < 8; flags++) {
+        check_symmetric(33, 70, flags);
+        check_symmetric(1072, 24, flags);
+    }
+    check_symmetric(4104, 8, 5);
+}
+
 static void test_wrong_type(void **state)
 {
     const d9d_gemm g = {.t = D9D_I32, .ct = D9D_F32, .m = 1, .n = 1, .k = 1};
@@ -371,7 +480,8 @@ int main(void)
         cmocka_unit_test(test_shapes),        cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_few_rows),      cmocka_unit_test(test_wrong_type),
         cmocka_unit_test(test_several),       cmocka_unit_test(test_grouped),
-        cmocka_unit_test(test_lying_offsets),
+        cmocka_unit_test(test_lying_offsets), cmocka_unit_test(test_batched),
+        cmocka_unit_test(test_symmetric),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -265,6 +265,20 @@ static d9d_status on_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const 
                                     in(&c, g->t, b, g->k * g->n), out(&c, g->ct, y, g->m * g->n)));
 }
 
+static d9d_status on_gemm_batched(d9d_stream s, const d9d_gemm_batched *g, const void *a,
+                                  const void *b, void *y)
+{
+    const int64_t m = g->gemm.m * g->count, n = g->gemm.n, k = g->gemm.k;
+    call c = begin();
+    d9d_gemm_batched d = *g;
+
+    (void)s;
+    d.gemm.addend = in(&c, d.gemm.ct, g->gemm.addend, m * n);
+    return end(&c, c.k->gemm->batched(c.s, &d, in(&c, d.gemm.t, a, m * k),
+                                      in(&c, d.gemm.t, b, g->count * k * n),
+                                      out(&c, d.gemm.ct, y, m * n)));
+}
+
 static d9d_status on_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a,
                                 const void *const *b, void *const *y)
 {
@@ -1281,6 +1295,42 @@ static d9d_status on_lion_stochastic(d9d_stream s, const d9d_lion_step *step, co
     (void)s;
     return end(&c, c.k->optim->lion_stochastic(c.s, step, floats(&c, scale, 1), t, gt, st, &on, r,
                                                ndim, box, start, whole));
+}
+
+static d9d_status on_muon_momentum(d9d_stream s, const d9d_muon_step *step, const float *scale,
+                                   d9d_dtype ut, d9d_dtype gt, const d9d_optim_arrays *list,
+                                   int64_t count)
+{
+    d9d_optim_arrays lists[MOST_ARRAYS];
+    call c = begin();
+
+    (void)s;
+    for (int64_t i = 0; i < count; i++)
+        lists[i] = there(&c, ut, gt, D9D_F32, &list[i], list[i].n);
+    return end(&c,
+               c.k->optim->muon_momentum(c.s, step, floats(&c, scale, 1), ut, gt, lists, count));
+}
+
+static d9d_status on_muon_normalize(d9d_stream s, d9d_dtype t, void *x, const double *squares,
+                                    int64_t count, int64_t n, float eps)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->optim->muon_normalize(c.s, t, out(&c, t, x, count * n),
+                                              in(&c, D9D_F64, squares, count), count, n, eps));
+}
+
+static d9d_status on_muon(d9d_stream s, const d9d_muon_step *step, const float *scale, d9d_dtype t,
+                          d9d_dtype gt, const d9d_optim_arrays *list, int64_t count)
+{
+    d9d_optim_arrays lists[MOST_ARRAYS];
+    call c = begin();
+
+    (void)s;
+    for (int64_t i = 0; i < count; i++)
+        lists[i] = there(&c, t, gt, D9D_F32, &list[i], list[i].n);
+    return end(&c, c.k->optim->muon(c.s, step, floats(&c, scale, 1), t, gt, lists, count));
 }
 
 static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, void *p,

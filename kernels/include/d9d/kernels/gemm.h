@@ -33,6 +33,16 @@ typedef struct d9d_gemm {
     bool b_constant;
 } d9d_gemm;
 
+/* Batched GEMM: C_i = alpha op(A_i) op(B_i) + beta C_i for `count` products of one shape.  Matrices
+ * of an array follow each other; `addend` has as many as C.  symmetric: the results are symmetric,
+ * and so is what is added, so that an implementation may compute a part and mirror it. */
+typedef struct d9d_gemm_batched {
+    d9d_gemm gemm;
+    int64_t count;
+    float alpha;
+    bool symmetric;
+} d9d_gemm_batched;
+
 /* GLU half of a feed-forward layer: x [R, H] times two matrices gives [R, I] each. A matrix is
  * [I, H], and that of the down projection [H, I]. With offset (grouped GEMM) each of E experts has
  * its own, [E, H, I] and [E, I, H], for rows offset[e] <= r < offset[e+1]. A bias [I] or [E, I] is
@@ -59,6 +69,9 @@ typedef struct d9d_gemm_kernels {
     /* dense() of one A by each of n matrices, with the bits of each call by itself. */
     d9d_status (*multi)(d9d_stream s, int n, const d9d_gemm *g, const void *a, const void *const *b,
                         void *const *c);
+    /* All products of a batch. */
+    d9d_status (*batched)(d9d_stream s, const d9d_gemm_batched *g, const void *a, const void *b,
+                          void *c);
     /* y[r] = x[r] W_e for rows offset[e] <= r < offset[e+1]; w [E, in, out], offset [E + 1] on the
      * device. */
     d9d_status (*grouped)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
@@ -92,6 +105,7 @@ typedef struct d9d_gemm_kernels {
 #define D9D_GEMM_KERNELS(X)                                                                        \
     X(gemm, dense, gemm)                                                                           \
     X(gemm, multi, gemm_multi)                                                                     \
+    X(gemm, batched, gemm_batched)                                                                 \
     X(gemm, grouped, grouped_gemm)                                                                 \
     X(gemm, grouped_dgrad, grouped_gemm_dgrad)                                                     \
     X(gemm, grouped_wgrad, grouped_gemm_wgrad)                                                     \

@@ -1,6 +1,6 @@
 /* optim.h - the updates of the optimizers, and the scale of the gradients before them.
  *
- *     grad_scale(): gradient clipping  ->  *scale  ->  adam(), lion() or sgd()
+ *     grad_scale(): gradient clipping  ->  *scale  ->  adam(), lion(), sgd() or muon_momentum()
  *
  * An update first multiplies the gradient by *scale (device, float32), and does nothing if that is
  * NaN. The rules of every entry and the shape letters are in table.h. Kernels: kernels/cuda/optim.
@@ -33,6 +33,13 @@ typedef struct d9d_adam_step {
 typedef struct d9d_lion_step {
     double lr, beta1, beta2, weight_decay;
 } d9d_lion_step;
+
+/* Constants of Muon for one step: see muon_momentum() and muon(). */
+typedef struct d9d_muon_step {
+    double lr, weight_decay, momentum;
+    double adjusted_lr; /* of the orthogonalized update */
+    bool nesterov;
+} d9d_muon_step;
 
 /* Master weights: a bfloat16 weight and its residual are a float32 master weight, to the bit. The
  * weight is the master rounded to nearest, ties away from zero, and
@@ -88,6 +95,21 @@ typedef struct d9d_optim_kernels {
                                   d9d_dtype t, d9d_dtype gt, d9d_dtype st,
                                   const d9d_optim_arrays *a, d9d_rng r, int ndim,
                                   const int64_t *box, const int64_t *start, const int64_t *whole);
+    /* Muon before Newton-Schulz. The array p, of type ut, receives the update u; it is an output
+     * alone. m is float32.
+     *
+     *     m = momentum m + (1 - momentum) g
+     *     u = (1 - momentum) g + momentum m if nesterov, else m */
+    d9d_status (*muon_momentum)(d9d_stream s, const d9d_muon_step *c, const float *scale,
+                                d9d_dtype ut, d9d_dtype gt, const d9d_optim_arrays *list,
+                                int64_t count);
+    /* x[i] /= max(sqrt(squares[i]), eps) for each of `count` arrays of n elements, x [count, n]. */
+    d9d_status (*muon_normalize)(d9d_stream s, d9d_dtype t, void *x, const double *squares,
+                                 int64_t count, int64_t n, float eps);
+    /* Muon after Newton-Schulz, for the orthogonalized update g: p = (1 - lr wd) p - adjusted_lr g.
+     * *scale is no factor of g. */
+    d9d_status (*muon)(d9d_stream s, const d9d_muon_step *c, const float *scale, d9d_dtype t,
+                       d9d_dtype gt, const d9d_optim_arrays *list, int64_t count);
     /* momentum NULL: without momentum; residual as in d9d_optim_arrays. */
     d9d_status (*sgd)(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual,
                       d9d_dtype gt, const void *g, const float *scale, d9d_dtype st, void *momentum,
@@ -101,6 +123,9 @@ typedef struct d9d_optim_kernels {
     X(optim, adam_stochastic, adam_stochastic)                                                     \
     X(optim, lion, lion)                                                                           \
     X(optim, lion_stochastic, lion_stochastic)                                                     \
+    X(optim, muon_momentum, muon_momentum)                                                         \
+    X(optim, muon_normalize, muon_normalize)                                                       \
+    X(optim, muon, muon)                                                                           \
     X(optim, sgd, sgd)
 
 #ifdef __cplusplus

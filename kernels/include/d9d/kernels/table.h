@@ -16,7 +16,7 @@
  *     moe.h           router, permutation of tokens into expert order and back
  *     loss.h          fused linear head and cross entropy
  *     reduce.h        sums, sums of squares, the search for NaN
- *     optim.h         Adam, Lion, SGD, gradient clipping
+ *     optim.h         Adam, Lion, Muon, SGD, gradient clipping
  *     math.h          functions of elements with broadcasting, reductions of an axis, gather
  *
  * The CPU's table (d9d_kernels_cpu(), plain C) is the reference. The GPU's table (cuda.h) and the

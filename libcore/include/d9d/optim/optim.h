@@ -1,4 +1,4 @@
-/* optim.h - optimizers: AdamW, Adam, Lion and SGD, for float32 and bfloat16 weights.
+/* optim.h - optimizers: AdamW, Adam, Lion, Muon and SGD, for float32 and bfloat16 weights.
  *
  *     d9d_optimizer *opt;
  *     D9D_TRY(d9d_optimizer_create(&config, dev, &params, seed, &opt));
@@ -14,6 +14,8 @@
  *          p -= lr (m / (1-b1^n)) / (sqrt(v / (1-b2^n)) + eps)
  *   adam   g += wd p first, instead of the decay (or the same with decoupled_weight_decay)
  *   lion   p -= lr wd p;  p -= lr sign(b1 m + (1-b1) g);  m = b2 m + (1-b2) g
+ *   muon   m = mom m + (1-mom) g;  u = (1-mom) g + mom m (or m);  o = orthogonalized u
+ *          p -= lr wd p;  p -= lr' o
  *   sgd    g += wd p;  u = mom u + (1-damp) g (u = g at first);  p -= lr u  (or g + mom u)
  *
  * in float32.  The key weight_update says how a bfloat16 parameter is updated:
@@ -34,6 +36,17 @@
  *
  *     "groups": [{"pattern": ".*norm.*|.*\\.bias", "weight_decay": 0},
  *                {"pattern": "embed\\..*", "lr_scale": 0.1}]
+ *
+ * Muon (Jordan et al. 2024) is for the matrices of layers, each expert's by itself; AdamW with the
+ * keys of "adamw" updates everything else: embeddings, heads, norms, biases, routers.  A group's
+ * "kind" says otherwise.  With X = u / |u|, X' being X transposed where it has more rows than
+ * columns, and |u| the Frobenius norm, Newton-Schulz does ns_steps times
+ *
+ *     A = X X';  X = a X + (b A + c A A) X           ns_coefficients a, b, c
+ *
+ * after which the singular values of o = X are near 1.  A matrix [rows, columns] has the rate
+ * lr' = lr sqrt(max(1, rows / columns)) with adjust_lr_fn "original", and 0.2 lr sqrt(max(rows,
+ * columns)) with "match_rms_adamw".  Words and defaults are those of torch.optim.Muon.
  *
  * State is sharded like its parameter and is saved like a parameter, as "<parameter>.<state>".  A
  * kind of optimizer is a table, d9d_optimizer_kind; the built-in kinds are rows of
@@ -65,6 +78,7 @@ typedef struct d9d_optimizer_group {
     double weight_decay; /* NaN: the section's; so are the next */
     d9d_list betas;      /* empty: the section's */
     double eps;
+    int kind; /* -1: as the section says */
 } d9d_optimizer_group;
 D9D_API extern const d9d_key d9d_optimizer_group_elem;
 
@@ -101,10 +115,27 @@ typedef struct d9d_optimizer_update {
     double lr;
     int64_t step; /* from 1 */
     uint64_t seed;
+    void *self; /* of the kind's open() */
 } d9d_optimizer_update;
 
+typedef struct d9d_optimizer_kind d9d_optimizer_kind;
+
+/* What updates a parameter. */
+typedef struct d9d_optimizer_choice {
+    const d9d_optimizer_kind *kind;
+    const void *config; /* of that kind */
+    double lr_scale;    /* factor of the section's learning rate */
+} d9d_optimizer_choice;
+
+/* What a kind may use beside the shards of a step. */
+typedef struct d9d_optimizer_open_opts {
+    d9d_device *dev;
+    const d9d_params *params; /* all parameters of the optimizer */
+    d9d_comm *group;          /* d9d_optimizer_set_group() */
+} d9d_optimizer_open_opts;
+
 /* `config` is the section's struct, whose first member is the base learning rate, a double. */
-typedef struct d9d_optimizer_kind {
+struct d9d_optimizer_kind {
     size_t size;                                  /* sizeof(d9d_optimizer_kind) */
     const d9d_table *table;                       /* of its configuration section */
     const char *states[D9D_OPTIMIZER_STATES + 1]; /* names; NULL-ended */
@@ -124,7 +155,14 @@ typedef struct d9d_optimizer_kind {
     /* How bfloat16 parameters are updated.  With D9D_UPDATE_MASTER each also has a state
      * "master_residual", int16, initially zero.  NULL: unknown. */
     d9d_optimizer_weight_update (*weight_update)(const void *config);
-} d9d_optimizer_kind;
+    /* For a kind that leaves some parameters to others: change *out, which is this kind.  The other
+     * kind must not choose again.  NULL: this kind updates all parameters. */
+    d9d_status (*choose)(const void *config, const d9d_param *p, d9d_optimizer_choice *out);
+    /* For a kind whose updates need the shards of other ranks: called when the state has memory.
+     * Collective over the group, and so are then the updates.  Both or neither may be NULL. */
+    d9d_status (*open)(const d9d_optimizer_open_opts *opts, void **self);
+    void (*close)(void *self);
+};
 
 /* --- optimizers -------------------------------------------------------------------------- */
 
@@ -140,6 +178,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d
                                                      const d9d_params *params,
                                                      const d9d_params *whole, uint64_t seed,
                                                      d9d_optimizer **out);
+/* True if the kind needs d9d_optimizer_set_group() where several ranks have parts of a parameter.
+ */
+D9D_API bool d9d_optimizer_needs_group(const d9d_optimizer *o);
+/* The ranks that have parts or copies of these parameters, in any order: those of a pipeline stage.
+ * Before d9d_optimizer_fill(), which is then collective over the group, and so is each step. */
+D9D_API void d9d_optimizer_set_group(d9d_optimizer *o, d9d_comm *group);
 /* Allocate zeroed state on a device; once. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev);
 D9D_API void d9d_optimizer_free(d9d_optimizer *o);
