@@ -358,6 +358,12 @@ static int64_t result_bytes(const d9d_gemm_batched *g)
     return g->count * g->gemm.m * g->gemm.n * (int64_t)d9d_dtype_size(g->gemm.ct);
 }
 
+/* Results lie without gaps, as a trial's do. */
+static bool is_dense(const d9d_gemm *g, const d9di_gemm_strides *strides, int64_t count)
+{
+    return strides->c_row == g->n && (count == 1 || strides->c_matrix == g->m * g->n);
+}
+
 /* A trial's result is dense. */
 static bool trial_is_worthwhile(const d9di_cublaslt *b, const plan *p, const d9d_gemm_batched *g,
                                 bool dense)
@@ -465,7 +471,7 @@ d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batch
     *done = x.p->n > 0;
     if (!*done)
         return D9D_OK;
-    if (trial_is_worthwhile(lib, x.p, batch, strides->c_row == g->n))
+    if (trial_is_worthwhile(lib, x.p, batch, is_dense(g, strides, count)))
         trial_begin(lib, &x);
     else if (x.p->mismatch != NULL)
         trial_conclude(x.p);
