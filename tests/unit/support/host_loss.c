@@ -1,18 +1,24 @@
 /* host_loss.c - losses for arrays in host memory, see host_call.h. */
 #include "host_call.h"
 
-/* The same dimensions, with the bias and its gradient on the device. */
-static d9d_linear_cross_entropy_dims loss_dims_on(host_call *c,
-                                                  const d9d_linear_cross_entropy_dims *n,
-                                                  d9d_dtype gt)
+/* The logits of all vocabularies, or of the whole one that is sharded. */
+static int64_t logits_count(const d9d_linear_cross_entropy_dims *n)
 {
-    d9d_linear_cross_entropy_dims on = *n;
     int64_t all = n->vocab;
 
     for (int i = 0; i < n->n_split && n->first == NULL; i++)
         all += n->v[i];
-    on.bias = host_in(c, n->t, n->bias, all);
-    on.dbias = host_out(c, gt, n->dbias, all);
+    return all;
+}
+
+/* The same dimensions with the bias on the device, and no gradient of it. */
+static d9d_linear_cross_entropy_dims loss_dims_on(host_call *c,
+                                                  const d9d_linear_cross_entropy_dims *n)
+{
+    d9d_linear_cross_entropy_dims on = *n;
+
+    on.bias = host_in(c, n->t, n->bias, logits_count(n));
+    on.dbias = NULL;
     return on;
 }
 
@@ -30,7 +36,7 @@ static d9d_status on_linear_cross_entropy(d9d_stream s, const d9d_linear_cross_e
 {
     const void *head[HOST_MAX_SPLITS];
     host_call c = host_begin();
-    const d9d_linear_cross_entropy_dims dims = loss_dims_on(&c, n, D9D_F32);
+    const d9d_linear_cross_entropy_dims dims = loss_dims_on(&c, n);
 
     (void)s;
     copy_splits(&c, n, w, head);
@@ -81,9 +87,10 @@ static d9d_status on_linear_cross_entropy_wgrad(d9d_stream s,
     const void *head[HOST_MAX_SPLITS];
     void *grad[HOST_MAX_SPLITS];
     host_call c = host_begin();
-    const d9d_linear_cross_entropy_dims dims = loss_dims_on(&c, n, gt);
+    d9d_linear_cross_entropy_dims dims = loss_dims_on(&c, n);
 
     (void)s;
+    dims.dbias = host_out(&c, gt, n->dbias, logits_count(n));
     copy_splits(&c, n, w, head);
     for (int i = 0; i < n->n_split; i++)
         grad[i] = host_out(&c, gt, dw[i], n->v[i] * n->h);
