@@ -281,52 +281,52 @@ static d9d_status attention_sink_dw(bench *b)
 }
 
 static const int64_t vocabulary[] = {V};
-static d9d_linear_cross_entropy_dims xent_dims(const bench *b)
+static d9d_linear_cross_entropy_dims lce_dims(const bench *b)
 {
     return (d9d_linear_cross_entropy_dims){
         .t = b->t, .rows = T, .h = H, .n_split = 1, .v = vocabulary, .ignore = -1};
 }
-static d9d_status xent(bench *b)
+static d9d_status lce(bench *b)
 {
-    const d9d_linear_cross_entropy_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = lce_dims(b);
     const void *w[] = {b->p[Y]};
 
     return b->k->loss->linear_cross_entropy(b->s, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
 }
-static d9d_status xent_unit(bench *b)
+static d9d_status lce_unit(bench *b)
 {
-    const d9d_linear_cross_entropy_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = lce_dims(b);
     const void *w[] = {b->p[Y]};
 
     return b->k->loss->linear_cross_entropy(b->s, &n, b->prob, b->stats, b->p[OUT], b->p[X], w,
                                             b->ids);
 }
-static d9d_status xent_din(bench *b)
+static d9d_status lce_dgrad(bench *b)
 {
     return b->k->loss->linear_cross_entropy_dgrad(b->s, b->t, b->p[OUT], b->prob, b->p[X], T, H);
 }
-static d9d_status xent_once_in(bench *b, int64_t room)
+static d9d_status lce_fwd_bwd_in(bench *b, int64_t scratch)
 {
-    d9d_linear_cross_entropy_dims n = xent_dims(b);
+    d9d_linear_cross_entropy_dims n = lce_dims(b);
     const void *w[] = {b->p[Y]};
     void *dw[] = {b->p[STATE]};
     const float beta = 0.0f;
 
-    n.scratch = room;
+    n.scratch = scratch;
     return b->k->loss->linear_cross_entropy_fwd_bwd(b->s, &n, b->t, b->prob, b->p[OUT], dw, &beta,
                                                     b->p[X], w, b->ids);
 }
-static d9d_status xent_once(bench *b)
+static d9d_status lce_fwd_bwd(bench *b)
 {
-    return xent_once_in(b, 0);
+    return lce_fwd_bwd_in(b, 0);
 }
-static d9d_status xent_once_narrow(bench *b)
+static d9d_status lce_fwd_bwd_narrow(bench *b)
 {
-    return xent_once_in(b, (int64_t)256 << 20);
+    return lce_fwd_bwd_in(b, (int64_t)256 << 20);
 }
-static d9d_status xent_dw(bench *b)
+static d9d_status lce_wgrad(bench *b)
 {
-    const d9d_linear_cross_entropy_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = lce_dims(b);
     const void *w[] = {b->p[Y]};
     void *dw[] = {b->p[OUT]};
     const float beta = 1.0f;
@@ -612,12 +612,12 @@ static const struct line {
     {"attention_bwd packed window", attention_packed_window_din, 10.0 * B *A *S *W *D, 0, 0},
     {"attention_sink", attention_sink, 0, 2.0 * T *A *D, 0},
     {"attention_sink_wgrad", attention_sink_dw, 0, 2.0 * T *A *D, 0},
-    {"linear_cross_entropy", xent, 2.0 * T *V *H, 0, 0},
-    {"linear_cross_entropy with unit", xent_unit, 4.0 * T *V *H, 0, 0},
-    {"linear_cross_entropy_fwd_bwd", xent_once, 6.0 * T *V *H, 0, 0},
-    {"linear_cross_entropy_fwd_bwd in 256 MiB", xent_once_narrow, 6.0 * T *V *H, 0, 0},
-    {"linear_cross_entropy_dgrad", xent_din, 0, 2.0 * T *H, 0},
-    {"linear_cross_entropy_wgrad", xent_dw, 4.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy", lce, 2.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy with unit", lce_unit, 4.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy_fwd_bwd", lce_fwd_bwd, 6.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy_fwd_bwd in 256 MiB", lce_fwd_bwd_narrow, 6.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy_dgrad", lce_dgrad, 0, 2.0 * T *H, 0},
+    {"linear_cross_entropy_wgrad", lce_wgrad, 4.0 * T *V *H, 0, 0},
     {"add", add, 0, 3.0 * N, 0},
     {"add of three", add_three, 0, 4.0 * N, 0},
     {"accumulate", accumulate, 0, N, 2.0 * N},

@@ -427,7 +427,7 @@ static void test_norm_rope(void **state)
 
 /* --- heads on their way to attention ------------------------------------------------- */
 
-enum { ARRAYS = 3, CELLS = 11 };
+enum { ARRAYS = 3, SLOTS = 11 };
 
 /* As norm_rope by itself, which gives other rows than scatter_rows sends them to; or as is. */
 static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads *h, void *y)
@@ -468,7 +468,7 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
     for (int i = 0; i < 64; i++)
         freq[i] = powf(1e4f, -(float)i / 64.0f);
     for (int j = 0; j < ARRAYS; j++) {
-        const int64_t all = CELLS * list[j].heads * d;
+        const int64_t all = SLOTS * list[j].heads * d;
 
         x[j] = array_random(t, m * list[j].heads * d, 1 + (uint64_t)j, 1.0);
         list[j].x = x[j];
@@ -480,7 +480,7 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
     assert_int_equal(host_kernels()->norm->qk_norm_rope_append(NULL, &n, ARRAYS, list), D9D_OK);
     for (int j = 0; j < ARRAYS; j++) {
         assert_memory_equal(want[j], list[j].y,
-                            (size_t)(CELLS * list[j].heads * d) * d9d_dtype_size(t));
+                            (size_t)(SLOTS * list[j].heads * d) * d9d_dtype_size(t));
         free(x[j]);
         free(list[j].y);
         free(want[j]);
