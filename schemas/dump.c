@@ -40,19 +40,19 @@ static const struct {
 };
 enum { N_SCHEMAS = sizeof(schemas) / sizeof(schemas[0]), MAX_FILE_BYTES = 32 << 20 };
 
-#define HOW_TO_READ                                                                                \
+#define READ_KEYS                                                                                  \
     "- A section is an object, a row one of its keys; `a.b[].c` is `c` of each element of `b` in " \
     "`a`.\n"                                                                                       \
     "- A section `a: word` is what `a` may have where its first row has that word.\n"              \
     "- A key whose default is \"required\" must be there. A key that has no row is an error.\n"
-#define HOW_TO_PRINT(tool)                                                                         \
-    HOW_TO_READ "- `" tool " --print-config FILE` prints a configuration with all defaults; "      \
-                "`--set a.b=VALUE` sets a key.\n"                                                  \
-                "- `" tool " --print-schema` prints this page as JSON Schema, with `FILE` also "   \
-                "the keys of its plugins.\n"
-#define HOW_TO_CHECK(id, page)                                                                     \
-    HOW_TO_READ "- `schemas/" id ".json` is this page as JSON Schema, for editors.\n"              \
-                "- `man " page "` describes what the keys do together.\n"
+#define READ_CONFIG(tool)                                                                          \
+    READ_KEYS "- `" tool " --print-config FILE` prints a configuration with all defaults; "        \
+              "`--set a.b=VALUE` sets a key.\n"                                                    \
+              "- `" tool " --print-schema` prints this page as JSON Schema, with `FILE` also "     \
+              "the keys of its plugins.\n"
+#define READ_SCHEMA(id, page)                                                                      \
+    READ_KEYS "- `schemas/" id ".json` is this page as JSON Schema, for editors.\n"                \
+              "- `man " page "` describes what the keys do together.\n"
 
 /* Of the documents that are written by hand. */
 static const struct {
@@ -60,12 +60,12 @@ static const struct {
     d9di_reference page;
 } pages[] = {
     {&d9d_train_config_table,
-     {"d9d.train.v1", "config-train.md", "Configuration of d9d-train", HOW_TO_PRINT("d9d-train")}},
+     {"d9d.train.v1", "config-train.md", "Configuration of d9d-train", READ_CONFIG("d9d-train")}},
     {&d9d_infer_config_table,
-     {"d9d.infer.v1", "config-infer.md", "Configuration of d9d-infer", HOW_TO_PRINT("d9d-infer")}},
+     {"d9d.infer.v1", "config-infer.md", "Configuration of d9d-infer", READ_CONFIG("d9d-infer")}},
     {&d9d_mapper_table,
      {"d9d.mapper.v1", "config-mapper.md", "Keys of a mapper",
-      HOW_TO_CHECK("d9d.mapper.v1", "d9d-map")}},
+      READ_SCHEMA("d9d.mapper.v1", "d9d-map")}},
 };
 enum { N_PAGES = sizeof(pages) / sizeof(pages[0]) };
 

@@ -489,7 +489,7 @@ static const d9d_table box_table = TABLE("box", box_keys, "a piece of a source t
 static const d9d_key a_box = {.kind = D9D_KIND_TABLE, .table = &box_table};
 static const d9d_key plan_output_keys[] = {
     TENSOR,
-    FIELD("boxes", LIST, "[]", "of which pieces it is made, where asked for", .elem = &a_box),
+    FIELD("boxes", LIST, "[]", "of which boxes it is made, where asked for", .elem = &a_box),
     D9D_KEY_END,
 };
 static const d9d_key step_keys[] = {

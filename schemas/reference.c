@@ -28,7 +28,7 @@ static void put(struct page *p, const char *text)
 }
 
 /* Text inside a cell; `code` is between backquotes, where Markdown escapes nothing but bars. */
-static void put_cell(struct page *p, const char *text, bool code)
+static void put_column(struct page *p, const char *text, bool code)
 {
     for (; *text != '\0'; text++) {
         const char one[] = {*text, '\0'};
@@ -42,7 +42,7 @@ static void put_cell(struct page *p, const char *text, bool code)
 static void put_code(struct page *p, const char *text)
 {
     put(p, "`");
-    put_cell(p, text, true);
+    put_column(p, text, true);
     put(p, "`");
 }
 
@@ -54,7 +54,7 @@ static void put_sentence(struct page *p, const char *text)
 
     if (word)
         put(p, first);
-    put_cell(p, text + word, false);
+    put_column(p, text + word, false);
     if (text[strlen(text) - 1] != '.')
         put(p, ".");
 }
@@ -353,7 +353,7 @@ static void put_key(struct page *p, const char *name, const json_t *s)
     else
         put_values(p, s);
     put(p, " | ");
-    put_cell(p, doc != NULL ? doc : "chooses these keys", false);
+    put_column(p, doc != NULL ? doc : "chooses these keys", false);
     put(p, " |\n");
 }
 

@@ -59,7 +59,7 @@ static const tool_option plan_options[] = {
     PLUGIN_OPTION,
     TOOL_OPT(struct map_opts, dot, FLAG, "dot", 0, NULL, "print a graph for graphviz"),
     TOOL_OPT(struct map_opts, all, FLAG, "all", 'a', NULL, "every group, alike ones too"),
-    TOOL_OPT(struct map_opts, boxes, FLAG, "boxes", 0, NULL, "of which pieces each output is made"),
+    TOOL_OPT(struct map_opts, boxes, FLAG, "boxes", 0, NULL, "of which boxes each output is made"),
     TOOL_END,
 };
 static const tool_option read_options[] = {JOBS_OPTION, TOOL_END};

@@ -20,7 +20,8 @@
  *
  * Every command also has --help, --version, --quiet and --json; --help and
  * the completions of shells are generated from the tables.  Options and operands may be mixed, "--"
- * ends the options, and "-" is an operand.  Values are "--steps 5", "--steps=5", "-n 5" or "-n5".
+ * ends the options, and "-" is an operand.  Values are "--steps 5", "--steps=5", "-n 5" or "-n5";
+ * two different values of one option are an error, unless it makes a list.
  */
 #ifndef D9D_TOOL_H
 #define D9D_TOOL_H

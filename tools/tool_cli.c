@@ -276,6 +276,21 @@ static d9d_status unknown_option(cli_line *p, const char *name, size_t n)
     return D9D_FAIL(D9D_ECONFIG, "unknown option --%.*s", (int)n, name);
 }
 
+/* Remembers that an option of the command is given.  One that has a single value may only be
+ * repeated with the same text. */
+static d9d_status mark_seen(cli_line *p, const tool_option *o, const char *value)
+{
+    const ptrdiff_t i = o - cli_options_of(p->run->command);
+    const bool single = o->kind != TOOL_FLAG && o->kind != TOOL_LIST && o->kind != TOOL_COMMAS;
+
+    if (single && p->values[i] != NULL && strcmp(p->values[i], value) != 0)
+        return D9D_FAIL(D9D_ECONFIG, "--%s is given twice, as \"%s\" and as \"%s\"", o->name,
+                        p->values[i], value);
+    p->values[i] = value;
+    p->seen |= UINT64_C(1) << i;
+    return D9D_OK;
+}
+
 /* Handles option `o`; `value` is the text after "=" or after the letter, or NULL. */
 static d9d_status take_value(cli_line *p, const tool_option *o, bool common, const char *value)
 {
@@ -288,7 +303,7 @@ static d9d_status take_value(cli_line *p, const tool_option *o, bool common, con
         return D9D_FAIL(D9D_ECONFIG, "--%s takes no value, got \"%s\"", o->name, value);
     p->no_operands |= o->no_operands;
     if (!common)
-        p->seen |= UINT64_C(1) << (o - cli_options_of(p->run->command));
+        D9D_TRY(mark_seen(p, o, value));
     return store_value(p->run, o, value, common ? (char *)&p->common : p->options);
 }
 

@@ -4,6 +4,8 @@
 
 #include "tool.h"
 
+enum { CLI_MAX_OPTIONS = 64 };
+
 /* Options of every command. */
 typedef struct cli_common {
     bool help, version, quiet, json, completion_bash, completion_zsh;
@@ -15,13 +17,15 @@ typedef struct cli_line {
     char *options; /* the command's struct, in the arena */
     int argc;
     char **argv;
-    int at;           /* next argument: 1 at first */
-    bool no_operands; /* an option was given that needs no operands */
-    uint64_t seen;    /* bit set of the options given */
-    uint64_t former;  /* of those given by their former names */
+    int at;                              /* next argument: 1 at first */
+    bool no_operands;                    /* an option was given that needs no operands */
+    uint64_t seen;                       /* bit set of the options given */
+    uint64_t former;                     /* of those given by their former names */
+    const char *values[CLI_MAX_OPTIONS]; /* the text of each option that has one value */
 } cli_line;
 
-/* Parses the command, its options and operands.  Removes the command's word from argv.  ECONFIG. */
+/* Parses the command, its options and operands.  Removes the command's word from argv.  ECONFIG,
+ * also if an option that has one value is given with two. */
 d9d_status cli_parse(cli_line *p);
 
 /* Says which options of the command line are called otherwise now. */

@@ -27,12 +27,12 @@ static d9d_status read_stdin(json_t **out)
 {
     d9d_buf b = {0};
     d9d_status st = D9D_OK;
-    char piece[1 << 14];
+    char chunk[1 << 14];
     size_t n;
 
-    while (st == D9D_OK && (n = fread(piece, 1, sizeof(piece), stdin)) > 0)
+    while (st == D9D_OK && (n = fread(chunk, 1, sizeof(chunk), stdin)) > 0)
         st = b.len + n <= CONFIG_MAX
-                 ? d9d_buf_append(&b, piece, n)
+                 ? d9d_buf_append(&b, chunk, n)
                  : D9D_FAIL(D9D_ECONFIG, "standard input: more than %d bytes", CONFIG_MAX);
     if (st == D9D_OK && ferror(stdin))
         st = D9D_FAIL(D9D_EIO, "standard input: %s", strerror(errno));

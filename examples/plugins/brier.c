@@ -10,7 +10,7 @@
 
 #include <d9d/tasks/plugin.h>
 
-enum { SUM, ROWS, CELLS };
+enum { SUM, ROWS, SUMS };
 
 static const d9d_key keys[] = {D9D_KEY_END};
 static const d9d_table table = {.name = "brier",
@@ -22,7 +22,7 @@ static d9d_status form(const void *config, const char *where, d9d_metric_form *o
 {
     (void)config, (void)where;
     *out = (d9d_metric_form){
-        .dtype = D9D_F64, .state_size = CELLS, .reduce_op = D9D_COMM_SUM, .width = 1};
+        .dtype = D9D_F64, .state_size = SUMS, .reduce_op = D9D_COMM_SUM, .width = 1};
     return D9D_OK;
 }
 
@@ -39,27 +39,27 @@ static double distance(const double *score, int64_t n, int64_t target)
     return d;
 }
 
-static d9d_status update(const void *config, const d9d_predictions *b, void *cells)
+static d9d_status update(const void *config, const d9d_predictions *b, void *state)
 {
-    double *cell = cells;
+    double *sums = state;
 
     (void)config;
     if (b->target == NULL || b->target_columns != 1)
         return D9D_FAIL(D9D_EINVAL, "brier: needs one class a row, not %lld",
                         (long long)b->target_columns);
     for (int64_t i = 0; i < b->rows; i++)
-        cell[SUM] += distance(b->prediction + i * b->prediction_columns, b->prediction_columns,
+        sums[SUM] += distance(b->prediction + i * b->prediction_columns, b->prediction_columns,
                               (int64_t)b->target[i]);
-    cell[ROWS] += (double)b->rows;
+    sums[ROWS] += (double)b->rows;
     return D9D_OK;
 }
 
-static void compute(const void *config, const void *cells, double *values)
+static void compute(const void *config, const void *state, double *values)
 {
-    const double *cell = cells;
+    const double *sums = state;
 
     (void)config;
-    values[0] = cell[SUM] / cell[ROWS];
+    values[0] = sums[SUM] / sums[ROWS];
 }
 
 static const d9d_metric_kind kind = {

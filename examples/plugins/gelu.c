@@ -36,11 +36,11 @@ static void set(const d9d_tensor *t, int64_t i, float v)
 }
 
 /* gelu(x) and its derivative: x s(u) with u = k (x + 0.044715 x^3) and s = (1 + tanh) / 2. */
-static double gelu(double x, double *slope)
+static double gelu(double x, double *derivative)
 {
     const double k = 0.7978845608028654, th = tanh(k * (x + 0.044715 * x * x * x));
 
-    *slope = 0.5 * (1 + th) + 0.5 * x * (1 - th * th) * k * (1 + 3 * 0.044715 * x * x);
+    *derivative = 0.5 * (1 + th) + 0.5 * x * (1 - th * th) * k * (1 + 3 * 0.044715 * x * x);
     return 0.5 * x * (1 + th);
 }
 
@@ -48,11 +48,11 @@ static d9d_status forward_cpu(d9d_stream s, void *args)
 {
     const arrays *a = args;
     const int64_t N = a->w->shape.dim[0], all = d9d_shape_numel(&a->x->shape);
-    double slope;
+    double derivative;
 
     (void)s;
     for (int64_t i = 0; i < all; i++)
-        set(a->out, i, (float)(get(a->w, i % N) * gelu(get(a->x, i), &slope)));
+        set(a->out, i, (float)(get(a->w, i % N) * gelu(get(a->x, i), &derivative)));
     return D9D_OK;
 }
 
@@ -60,12 +60,12 @@ static d9d_status input_cpu(d9d_stream s, void *args)
 {
     const arrays *a = args;
     const int64_t N = a->w->shape.dim[0], all = d9d_shape_numel(&a->x->shape);
-    double slope;
+    double derivative;
 
     (void)s;
     for (int64_t i = 0; i < all; i++) {
-        (void)gelu(get(a->x, i), &slope);
-        set(a->out, i, (float)(get(a->dy, i) * get(a->w, i % N) * slope));
+        (void)gelu(get(a->x, i), &derivative);
+        set(a->out, i, (float)(get(a->dy, i) * get(a->w, i % N) * derivative));
     }
     return D9D_OK;
 }
@@ -78,10 +78,10 @@ static d9d_status weight_cpu(d9d_stream s, void *args)
 
     (void)s;
     for (int64_t n = 0; n < N; n++) {
-        double sum = a->beta != 0 ? get(a->out, n) : 0, slope;
+        double sum = a->beta != 0 ? get(a->out, n) : 0, derivative;
 
         for (int64_t i = n; i < all; i += N)
-            sum += get(a->dy, i) * gelu(get(a->x, i), &slope);
+            sum += get(a->dy, i) * gelu(get(a->x, i), &derivative);
         set(a->out, n, (float)sum);
     }
     return D9D_OK;

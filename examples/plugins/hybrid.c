@@ -117,7 +117,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 }
 
 /* The cache that generation needs for past tokens. */
-static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
+static void cache_spec(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
     const layer *l = (const layer *)base;
 
@@ -136,7 +136,7 @@ static const d9d_decoder_kind hybrid = {
     .init = layer_init,
     .forward = mix,
     .ffn = ffn,
-    .cache_spec = cells,
+    .cache_spec = cache_spec,
 };
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_opts *o,

@@ -135,7 +135,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 }
 
 /* Generation caches keys and values. */
-static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
+static void cache_spec(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
     const dims *c = base->config;
     const d9d_shape heads = D9D_SHAPE(c->num_key_value_heads, head_dim(c));
@@ -146,10 +146,10 @@ static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 
 /* --- the models ----------------------------------------------------------------------------- */
 
-static const d9d_decoder_kind llama = {sizeof(llama),          .name = "plain_llama",
-                                       .layer = sizeof(layer), .init = layer_init,
-                                       .forward = attend,      .ffn = ffn,
-                                       .cache_spec = cells};
+static const d9d_decoder_kind llama = {sizeof(llama),           .name = "plain_llama",
+                                       .layer = sizeof(layer),  .init = layer_init,
+                                       .forward = attend,       .ffn = ffn,
+                                       .cache_spec = cache_spec};
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_opts *o,
                          d9d_model **out)

@@ -11,7 +11,7 @@
 enum { QUERIES = D9DI_DS_BLOCK_QUERIES };
 
 /* Blocks of a row's chunk of `size` queries, the last of its `end` keys. */
-static int64_t piece_blocks(const d9d_attention_dims *n, int64_t key_rows, int64_t size,
+static int64_t chunk_blocks(const d9d_attention_dims *n, int64_t key_rows, int64_t size,
                             int64_t end)
 {
     const int64_t wide =
@@ -29,11 +29,11 @@ static int64_t piece_blocks(const d9d_attention_dims *n, int64_t key_rows, int64
 /* Blocks of all rows if each row, or each chunk of it, is one document. */
 static int64_t row_blocks(const d9d_attention_dims *n, int64_t key_rows)
 {
-    const int64_t pieces = d9di_i64_max(1, n->chunks);
+    const int64_t chunks = d9di_i64_max(1, n->chunks);
     int64_t blocks = 0;
 
-    for (int64_t p = 0; p < pieces; p++)
-        blocks += piece_blocks(n, key_rows, n->s / pieces, n->chunks > 0 ? n->chunk_end[p] : n->z);
+    for (int64_t p = 0; p < chunks; p++)
+        blocks += chunk_blocks(n, key_rows, n->s / chunks, n->chunks > 0 ? n->chunk_end[p] : n->z);
     return n->b * blocks;
 }
 

@@ -50,9 +50,9 @@ static inline int64_t d9di_attention_plan_len(int64_t n)
 /* Without a list: true if chunks have exactly such a length. Others run as packed documents. */
 static inline bool d9di_attention_plan_fits(const d9d_attention_dims *n)
 {
-    const int64_t piece = d9di_attention_chunk_len(n);
+    const int64_t len = d9di_attention_chunk_len(n);
 
-    return d9di_attention_plan_len(piece) == piece;
+    return d9di_attention_plan_len(len) == len;
 }
 
 /* Most scratch for scores, unless the options set it. */

@@ -45,11 +45,11 @@ static inline d9di_attention_segment d9di_attention_segment_at(const d9d_attenti
                                                                int64_t i)
 {
     const d9d_segment *x = n->segment;
-    const int64_t pieces = d9di_i64_max(1, n->chunks), size = n->s / pieces;
+    const int64_t chunks = d9di_i64_max(1, n->chunks), size = n->s / chunks;
 
     if (x == NULL)
-        return (d9di_attention_segment){i * size, size, i / pieces * n->z,
-                                        n->chunks > 0 ? n->chunk_end[i % pieces] : n->z, 0};
+        return (d9di_attention_segment){i * size, size, i / chunks * n->z,
+                                        n->chunks > 0 ? n->chunk_end[i % chunks] : n->z, 0};
     return (d9di_attention_segment){x[i].q, x[i].nq, x[i].k, x[i].nk,
                                     n->prefix != NULL ? n->prefix[i] : 0};
 }

@@ -13,8 +13,8 @@ d9d_status d9d_ref_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x, 
 #pragma omp parallel for if (2 * n * b * size > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < 2 * n * b; i++) {
         const int64_t rank = i / (2 * b), row = i / 2 % b;
-        const int64_t piece = i % 2 == 0 ? rank : 2 * n - 1 - rank;
-        const int64_t dealt = i * size, rows = (row * 2 * n + piece) * size;
+        const int64_t chunk = i % 2 == 0 ? rank : 2 * n - 1 - rank;
+        const int64_t dealt = i * size, rows = (row * 2 * n + chunk) * size;
 
         memcpy(d9di_elem_at(t, y, in_order ? rows : dealt),
                d9di_elem_cat(t, x, in_order ? dealt : rows), (size_t)size * d9d_dtype_size(t));

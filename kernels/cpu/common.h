@@ -110,8 +110,8 @@ float d9di_cpu_row_exp(float *y, const float *x, float m, int64_t n);
 void d9di_cpu_row_softcap(float *y, float cap, const float *x, int64_t n);
 
 /* C = alpha op(A) op(B) + beta C, row-major, on the calling thread only. An element's bits depend
- * only on its row of op(A) and its column of op(B). `room` is scratch of d9di_sgemm_scratch()
- * floats for the same sizes, or for larger ones. */
+ * only on its row of op(A) and its column of op(B). `workspace` has d9di_sgemm_scratch() floats for
+ * the same sizes, or for larger ones. */
 void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                 const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                 int64_t ldc, float *workspace);

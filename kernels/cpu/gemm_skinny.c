@@ -59,7 +59,7 @@ static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes
                                                   const char *b, int64_t ldb, float *y)            \
     {                                                                                              \
         enum { IN = CHUNK_BYTES / (int)sizeof(T) };                                                \
-        _Alignas(64) char piece[COLS * CHUNK_BYTES];                                               \
+        _Alignas(64) char tile[COLS * CHUNK_BYTES];                                                \
         vec sum[H][COLS / (V)], x[EACH][COLS / (V)], r[4];                                         \
                                                                                                    \
         UNROLL for (int i = 0; i < (H); i++) UNROLL for (int w = 0; w < COLS / (V); w++)           \
@@ -67,11 +67,11 @@ static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes
         for (int64_t from = 0; from < n; from += IN, a += IN, b += CHUNK_BYTES) {                  \
             const int64_t in_len = d9di_i64_min(n - from, IN);                                     \
                                                                                                    \
-            chunk_load(piece, b, ldb, in_len *(int64_t)sizeof(T));                                 \
+            chunk_load(tile, b, ldb, in_len *(int64_t)sizeof(T));                                  \
             for (int64_t k = 0; k < in_len; k += (EACH)) {                                         \
                 UNROLL for (int w = 0; w < COLS / (V); w++)                                        \
                 {                                                                                  \
-                    const char *at = piece + w * (V)*CHUNK_BYTES + k * (int64_t)sizeof(T);         \
+                    const char *at = tile + w * (V)*CHUNK_BYTES + k * (int64_t)sizeof(T);          \
                                                                                                    \
                     UNROLL for (int q = 0; q < 4; q++) r[q] =                                      \
                         GATHER(at + q * CHUNK_BYTES, 4 * CHUNK_BYTES);                             \

@@ -2,6 +2,10 @@
  * rounded to nearest or stochastically. */
 #include "cpu/optim_apply.h"
 
+#include <assert.h>
+
+enum { STOCHASTIC_STATES = 2 }; /* that have a random stream */
+
 static d9d_status types_check(const char *name, d9d_dtype t, d9d_dtype gt, d9d_dtype st)
 {
     D9D_TRY(d9di_args_check_float(name, t));
@@ -14,6 +18,7 @@ static void array_apply(const d9di_cpu_optim_rule *rule, d9d_dtype t, d9d_dtype 
 {
     void *const states[D9DI_CPU_OPTIM_STATES] = {a->m, a->v, a->vmax};
 
+    assert(rule->states <= D9DI_CPU_OPTIM_STATES);
 #pragma omp parallel for if (a->n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < a->n; i += D9DI_BLOCK) {
         float buf[2 + D9DI_CPU_OPTIM_STATES][D9DI_BLOCK], *sf[D9DI_CPU_OPTIM_STATES];
@@ -69,10 +74,12 @@ d9d_status d9di_cpu_optim_apply_stochastic(const d9di_cpu_optim_rule *rule, cons
                                            const d9d_optim_arrays *a, d9d_rng r,
                                            const d9di_subarray *box)
 {
-    static const uint64_t streams[] = {42, 67}; /* of the states; the parameter has r itself */
+    /* Of the states; the parameter has r itself. */
+    static const uint64_t streams[STOCHASTIC_STATES] = {42, 67};
     const int64_t per_run = d9di_i64_ceil_div(box->run, D9DI_BLOCK);
-    void *const states[] = {a->m, a->v};
+    void *const states[STOCHASTIC_STATES] = {a->m, a->v};
 
+    assert(rule->states <= STOCHASTIC_STATES);
     D9D_TRY(types_check(rule->name, t, gt, st));
     if (isnan(*scale))
         return D9D_OK;
@@ -81,7 +88,7 @@ d9d_status d9di_cpu_optim_apply_stochastic(const d9di_cpu_optim_rule *rule, cons
         int64_t at = j % per_run * D9DI_BLOCK, len = d9di_i64_min(box->run - at, D9DI_BLOCK);
         int64_t i = j / per_run * box->run + at;
         uint64_t index = (uint64_t)(d9di_subarray_index(box, j / per_run) + at);
-        float buf[4][D9DI_BLOCK], *sf[2];
+        float buf[2 + STOCHASTIC_STATES][D9DI_BLOCK], *sf[STOCHASTIC_STATES];
         float *pf = d9di_cpu_modify_weights(t, a->p, a->residual, i, len, buf[0]);
 
         for (int k = 0; k < rule->states; k++)

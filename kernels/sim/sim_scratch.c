@@ -61,14 +61,14 @@ static int64_t score_bytes(const d9d_attention_dims *n, int64_t b, int64_t s, in
  * Chunks of rows also have documents with more keys than queries. */
 static int64_t score_bytes_packed(const d9d_attention_dims *n)
 {
-    const int64_t piece = d9di_attention_chunk_len(n);
-    const bool whole = n->segments == n->b * n->s / piece;
+    const int64_t chunk_len = d9di_attention_chunk_len(n);
+    const bool whole = n->segments == n->b * n->s / chunk_len;
     int64_t max_bytes = 0, longest = D9DI_ATTENTION_PLAN_MIN_LEN;
 
     if (whole)
-        max_bytes = score_bytes(n, n->segments, d9di_attention_plan_len(piece),
-                                d9di_attention_plan_len(piece), true);
-    while (longest < piece)
+        max_bytes = score_bytes(n, n->segments, d9di_attention_plan_len(chunk_len),
+                                d9di_attention_plan_len(chunk_len), true);
+    while (longest < chunk_len)
         longest *= 2;
     for (; !whole && longest >= D9DI_ATTENTION_PLAN_MIN_LEN; longest /= 2)
         max_bytes = d9di_i64_max(
@@ -77,7 +77,7 @@ static int64_t score_bytes_packed(const d9d_attention_dims *n)
                         longest, longest, true));
     if (n->s == n->z)
         return max_bytes;
-    return d9di_i64_max(max_bytes, score_bytes(n, n->b, d9di_attention_plan_len(piece),
+    return d9di_i64_max(max_bytes, score_bytes(n, n->b, d9di_attention_plan_len(chunk_len),
                                                d9di_attention_plan_len(n->z), false));
 }
 
@@ -295,7 +295,7 @@ static int64_t wgrad_bytes(const d9d_linear_cross_entropy_dims *n)
 }
 
 /* What a part of the vocabulary needs per token besides its p: sums, and float32 logits. */
-static void fwd_bwd_add_piece(const d9d_linear_cross_entropy_dims *n, int64_t v, int64_t *parts,
+static void fwd_bwd_add_slice(const d9d_linear_cross_entropy_dims *n, int64_t v, int64_t *parts,
                               int64_t *width)
 {
     const bool at_once =
@@ -313,8 +313,8 @@ static int64_t fwd_bwd_layout_bytes(const d9d_linear_cross_entropy_dims *n, int6
     int64_t parts = 0, width = 0;
 
     for (int i = 0; i < n->n_split; i++) {
-        fwd_bwd_add_piece(n, n->v[i] / SIDE * SIDE, &parts, &width);
-        fwd_bwd_add_piece(n, n->v[i] % SIDE, &parts, &width);
+        fwd_bwd_add_slice(n, n->v[i] / SIDE * SIDE, &parts, &width);
+        fwd_bwd_add_slice(n, n->v[i] % SIDE, &parts, &width);
     }
     return tokens * (width * 4 + n->h * (4 + size) + 12 + parts * 8 + ranks * 8 + v * size) +
            n->rows * ranks * 4 + MAX_SPLIT_PARTS * STEP * size;

@@ -303,7 +303,7 @@ static double visible_pairs_segment(const d9d_attention_dims *n, double nq, doub
 static double prefix_pairs(const d9d_attention_dims *n, int64_t i)
 {
     const d9d_segment *x = &n->segment[i];
-    const int64_t prefix = d9d_sim_is_real(n->prefix) ? n->prefix[i] : 0;
+    const int64_t prefix = n->prefix != NULL && d9d_sim_is_real(n->prefix) ? n->prefix[i] : 0;
     double sum = 0;
 
     for (int64_t d = x->nk - x->nq; d < x->nk && d + 1 < prefix; d++)

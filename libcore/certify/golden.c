@@ -9,6 +9,7 @@
 #include "certify/small_model.h"
 #include "d9d/base/fs.h"
 #include "d9d/ckpt/dir/checkpoint.h"
+#include "d9d/ckpt/mapper/map_memory.h"
 #include "d9d/ckpt/safetensors/safetensors.h"
 #include "d9d/data/loader/cp_slice.h"
 #include "d9d/model/params_io.h"
@@ -201,58 +202,25 @@ static d9d_status compare_outputs(golden *g, const char *name, const d9d_var *v)
 
 /* --- gradients by the names and in the forms of the files ------------------------------------- */
 
-typedef struct gradients {
-    const d9d_safetensors_tensor *tensor;
-    float **data;
-    size_t n;
-} gradients;
-
-static d9d_status gradients_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
-                                  size_t *pieces, uint64_t *bytes)
-{
-    gradients *m = self;
-
-    m->tensor = outputs;
-    m->data = calloc(n + 1, sizeof(*m->data));
-    if (m->data == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "gradients of %zu tensors", n);
-    m->n = *pieces = n;
-    *bytes = 0;
-    for (size_t i = 0; i < n; i++) {
-        m->data[i] = malloc(outputs[i].bytes + 8);
-        if (m->data[i] == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "%s: %" PRIu64 " bytes", outputs[i].name, outputs[i].bytes);
-        *bytes += outputs[i].bytes;
-    }
-    return D9D_OK;
-}
-
-static d9d_status gradients_fill(void *self, size_t i, d9d_map_reader *make)
-{
-    const gradients *m = self;
-
-    return d9d_map_read(make, i, 0, m->data[i], m->tensor[i].bytes);
-}
-
-static d9d_status compare_each(golden *g, const gradients *got)
+static d9d_status compare_each(golden *g, const d9d_map_memory *got)
 {
     double squares = 0;
     char name[512];
 
     for (size_t i = 0; i < got->n; i++)
-        squares += pow(norm_of(got->data[i], got->tensor[i].bytes / sizeof(float)), 2);
+        squares += pow(norm_of(got->data[i], got->tensors[i].bytes / sizeof(float)), 2);
     for (size_t i = 0; i < got->n; i++) {
-        (void)snprintf(name, sizeof(name), "grad.%s", got->tensor[i].name);
+        (void)snprintf(name, sizeof(name), "grad.%s", got->tensors[i].name);
         D9D_TRY(
-            compare(g, name, got->data[i], got->tensor[i].bytes / sizeof(float), sqrt(squares)));
+            compare(g, name, got->data[i], got->tensors[i].bytes / sizeof(float), sqrt(squares)));
     }
     return D9D_OK;
 }
 
 static d9d_status compare_mapped(golden *g, const d9d_tensor_source *source)
 {
-    gradients got = {.n = 0};
-    const d9d_tensor_sink sink = {.self = &got, .begin = gradients_begin, .fill = gradients_fill};
+    d9d_map_memory got = {.n = 0};
+    const d9d_tensor_sink sink = d9d_map_memory_sink(&got);
     d9d_mapper *mapper = NULL;
     d9d_map_plan *plan = NULL;
     d9d_status st;
@@ -264,9 +232,7 @@ static d9d_status compare_mapped(golden *g, const d9d_tensor_source *source)
     D9D_TRY_OR(st, d9d_map_plan_run(plan, &sink, 1, NULL), done);
     st = compare_each(g, &got);
 done:
-    for (size_t i = 0; i < got.n; i++)
-        free(got.data[i]);
-    free(got.data);
+    d9d_map_memory_release(&got);
     d9d_map_plan_free(plan);
     d9d_mapper_free(mapper);
     return st;

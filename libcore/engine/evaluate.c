@@ -191,7 +191,7 @@ static d9d_status next_batch(void *arg, d9d_batch *b)
 typedef struct round_result {
     double sum;
     int64_t targets;
-    bool stop_requested; /* this rank was told to exit */
+    bool stop_requested; /* this rank was asked to exit */
 } round_result;
 
 /* Among ranks with the same losses or samples, only one contributes. */
@@ -219,7 +219,7 @@ static d9d_status make_round_result(eval_pass *p, int64_t n, round_result *out)
     return D9D_OK;
 }
 
-/* Adds the results of all ranks; *cut: one was told to exit. */
+/* Adds the results of all ranks; *cut: one was asked to exit. */
 static d9d_status add_round_results(eval_pass *p, const round_result *local, bool *cut)
 {
     d9d_comm *world = p->opts->engine->world;

@@ -69,7 +69,7 @@ d9d_status d9di_evaluations_check_head(d9di_evaluations *list, const d9d_head *h
 
 /* True if it is due after `step` of `total` steps, and was not done at this step. */
 bool d9di_evaluation_is_due(const d9di_evaluation *v, int64_t step, int64_t total);
-/* Runs it.  *cut: a rank was told to exit meanwhile, and there are no values.  Collective. */
+/* Runs it.  *cut: a rank was asked to exit meanwhile, and there are no values.  Collective. */
 d9d_status d9di_evaluation_run(d9di_evaluation *v, const d9di_evaluation_opts *opts, bool *cut);
 
 #endif /* D9DI_ENGINE_EVALUATE_H */

@@ -1,7 +1,7 @@
 /* sleep.h - a job that yields its devices to other jobs, and resumes, between two steps.
  *
  *     D9D_TRY(d9di_sleep_begin(&opts));     // all tensors to the host, process groups closed
- *     D9D_TRY(d9di_sleep_wait(&opts));      // until rank 0 gets SIGUSR2, or is told to exit
+ *     D9D_TRY(d9di_sleep_wait(&opts));      // until rank 0 gets SIGUSR2, or is asked to exit
  *     D9D_TRY(d9di_sleep_end(&opts));       // everything restored, bit for bit
  *
  * Tensors keep their identity and change their address.  Only the driver's context stays on a GPU.

@@ -177,9 +177,16 @@ static void layers_count(const d9d_params *whole, int64_t *layers, size_t *first
 /* --- assignment --------------------------------------------------------------------------------
  */
 
+/* What a pattern found among the parameters of the model. */
+typedef struct group_match {
+    size_t matched, taken; /* trained parameters; those of them that had no group before */
+    size_t first;          /* the first that matches */
+    size_t earlier;        /* its group before */
+} group_match;
+
 /* Give group g those parameters that match it and have no group yet. */
 static d9d_status group_take(const d9d_name_pattern *pattern, const d9d_params *whole, size_t g,
-                             size_t none, size_t *of, size_t *matched)
+                             size_t none, size_t *of, group_match *m)
 {
     for (size_t i = 0; i < whole->n; i++) {
         bool match;
@@ -187,31 +194,55 @@ static d9d_status group_take(const d9d_name_pattern *pattern, const d9d_params *
         if (!whole->p[i]->spec.trainable)
             continue;
         D9D_TRY(d9d_name_pattern_match(pattern, whole->p[i]->name, &match));
-        *matched += match;
-        if (match && of[i] == none)
+        if (!match)
+            continue;
+        if (m->matched++ == 0) {
+            m->first = i;
+            m->earlier = of[i];
+        }
+        if (of[i] == none) {
             of[i] = g;
+            m->taken++;
+        }
     }
     return D9D_OK;
 }
 
-static d9d_status group_match(const d9d_optimizer_group *group, const d9d_params *whole, size_t g,
-                              size_t none, size_t *of)
+/* A group without parameters is a mistake: no name matches, or earlier groups have them all. */
+static d9d_status check_taken(const d9d_list *listed, const d9d_params *whole, size_t g,
+                              const group_match *m)
 {
+    const d9d_optimizer_group *groups = listed->items;
+
+    if (m->matched == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "optimizer.groups[%zu].pattern \"%s\": of %zu parameters it matches none "
+                        "that is trained%s%s",
+                        g, groups[g].pattern, whole->n, whole->n > 0 ? "; the first is " : "",
+                        whole->n > 0 ? whole->p[0]->name : "");
+    if (m->taken == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "optimizer.groups[%zu].pattern \"%s\": earlier groups have all %zu "
+                        "parameters that it matches; %s is of groups[%zu] with \"%s\"",
+                        g, groups[g].pattern, m->matched, whole->p[m->first]->name, m->earlier,
+                        groups[m->earlier].pattern);
+    return D9D_OK;
+}
+
+static d9d_status group_assign(const d9d_list *listed, const d9d_params *whole, size_t g,
+                               size_t *of)
+{
+    const char *text = ((const d9d_optimizer_group *)listed->items)[g].pattern;
     char key[64];
     d9d_name_pattern *pattern;
-    size_t matched = 0;
+    group_match m = {0};
     d9d_status st;
 
     (void)snprintf(key, sizeof(key), "optimizer.groups[%zu].pattern", g);
-    D9D_TRY(d9d_name_pattern_create(key, group->pattern, &pattern));
-    st = group_take(pattern, whole, g, none, of, &matched);
+    D9D_TRY(d9d_name_pattern_create(key, text, &pattern));
+    st = group_take(pattern, whole, g, listed->n, of, &m);
     d9d_name_pattern_free(pattern);
-    if (st == D9D_OK && matched == 0)
-        st = D9D_FAIL(D9D_ECONFIG,
-                      "%s \"%s\": of %zu parameters it matches none that is trained%s%s", key,
-                      group->pattern, whole->n, whole->n > 0 ? "; the first is " : "",
-                      whole->n > 0 ? whole->p[0]->name : "");
-    return st;
+    return st == D9D_OK ? check_taken(listed, whole, g, &m) : st;
 }
 
 /* Index in `whole` of a parameter, looked for from `from` on. */
@@ -229,30 +260,30 @@ static d9d_status whole_find(const d9d_params *whole, const d9d_param *p, size_t
                     p->name, whole->n);
 }
 
-static d9d_status groups_create(const d9d_union *section, d9d_arena *a, d9di_optimizer_groups *g)
+static d9d_status groups_create(const d9d_union *section, const d9d_list *listed, d9d_arena *a,
+                                d9di_optimizer_groups *g)
 {
-    const d9d_list listed = section_groups(section);
-
-    g->n = listed.n + 1;
+    g->n = listed->n + 1;
     g->layer_lr_decay = section_layer_lr_decay(section);
     g->v = d9d_arena_alloc(a, g->n * sizeof(*g->v));
     if (g->v == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for %zu groups", g->n);
-    for (size_t i = 0; i < listed.n; i++) {
-        g->v[i].listed = (const d9d_optimizer_group *)listed.items + i;
+    for (size_t i = 0; i < listed->n; i++) {
+        g->v[i].listed = (const d9d_optimizer_group *)listed->items + i;
         D9D_TRY(config_make(section, g->v[i].listed, i, a, &g->v[i].config));
     }
-    g->v[listed.n].config = section->value;
+    g->v[listed->n].config = section->value;
     return D9D_OK;
 }
 
 /* The group of each parameter of the whole model. */
-static d9d_status whole_assign(const d9d_params *whole, d9di_optimizer_groups *g, size_t *of)
+static d9d_status whole_assign(const d9d_list *listed, const d9d_params *whole,
+                               d9di_optimizer_groups *g, size_t *of)
 {
     for (size_t i = 0; i < whole->n; i++)
         of[i] = g->n - 1;
     for (size_t i = 0; i + 1 < g->n; i++)
-        D9D_TRY(group_match(g->v[i].listed, whole, i, g->n - 1, of));
+        D9D_TRY(group_assign(listed, whole, i, of));
     for (size_t i = 0; i < whole->n; i++) {
         if (!whole->p[i]->spec.trainable)
             continue;
@@ -266,6 +297,7 @@ d9d_status d9di_optimizer_groups_assign(const d9d_union *section, const d9d_para
                                         const d9d_params *whole, d9d_arena *a,
                                         d9di_optimizer_groups *out)
 {
+    const d9d_list listed = section_groups(section);
     size_t *of = d9d_arena_alloc(a, (whole->n + 1) * sizeof(*of)), first, at = 0;
     d9di_optimizer_groups g = {
         .of = d9d_arena_alloc(a, (params->n + 1) * sizeof(*g.of)),
@@ -275,8 +307,8 @@ d9d_status d9di_optimizer_groups_assign(const d9d_union *section, const d9d_para
     if (of == NULL || g.of == NULL || g.lr_scale == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the groups of %zu parameters",
                         params->n);
-    D9D_TRY(groups_create(section, a, &g));
-    D9D_TRY(whole_assign(whole, &g, of));
+    D9D_TRY(groups_create(section, &listed, a, &g));
+    D9D_TRY(whole_assign(&listed, whole, &g, of));
     layers_count(whole, &g.layers, &first);
     if (g.layer_lr_decay != 1 && g.layers == 0)
         return D9D_FAIL(D9D_ECONFIG,
@@ -284,12 +316,12 @@ d9d_status d9di_optimizer_groups_assign(const d9d_union *section, const d9d_para
                         "has a name with \"layers.<number>.\"",
                         g.layer_lr_decay, whole->n);
     for (size_t i = 0; i < params->n; i++) {
-        const d9d_optimizer_group *listed;
+        const d9d_optimizer_group *group;
 
         D9D_TRY(whole_find(whole, params->p[i], at, &at));
-        listed = g.v[of[at]].listed;
+        group = g.v[of[at]].listed;
         g.of[i] = of[at];
-        g.lr_scale[i] = listed != NULL ? listed->lr_scale : 1;
+        g.lr_scale[i] = group != NULL ? group->lr_scale : 1;
         if (g.layer_lr_decay != 1)
             g.lr_scale[i] *=
                 pow(g.layer_lr_decay, (double)layers_below_head(whole, at, first, g.layers));

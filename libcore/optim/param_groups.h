@@ -29,8 +29,8 @@ typedef struct d9di_optimizer_groups {
 } d9di_optimizer_groups;
 
 /* Assign `params`, which are some or all of `whole`.  Memory is in the arena.  ECONFIG: a pattern
- * matches no trainable parameter, the optimizer lacks a group's key, or layer_lr_decay and a model
- * without layers. */
+ * matches no trainable parameter or only those of earlier groups, the optimizer lacks a group's
+ * key, or layer_lr_decay and a model without layers. */
 d9d_status d9di_optimizer_groups_assign(const d9d_union *section, const d9d_params *params,
                                         const d9d_params *whole, d9d_arena *a,
                                         d9di_optimizer_groups *out);

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stddef.h>
 
-/* A rank's flags are 1 if it was told to exit, plus SLEEP_FLAG if it is to sleep. */
+/* A rank's flags are 1 if it was asked to exit, plus SLEEP_FLAG if it is to sleep. */
 enum { SLEEP_FLAG = 1 << 20 };
 
 d9d_status d9di_train_control_open(d9di_train_control *t, bool is_root, int64_t margin_s,

@@ -30,7 +30,7 @@ d9d_status d9di_train_evaluator_sync(d9di_train_evaluator *v, const d9di_train_r
 bool d9di_train_evaluator_is_due(const d9di_train_evaluator *v, const d9di_train_run *run,
                                  int64_t step);
 /* Runs the evaluations that are due, with no step enqueued; `tracker` records them, NULL on ranks
- * other than 0.  *cut: a rank was told to exit meanwhile, and the rest is skipped.  Collective. */
+ * other than 0.  *cut: a rank was asked to exit meanwhile, and the rest is skipped.  Collective. */
 d9d_status d9di_train_evaluator_run(d9di_train_evaluator *v, const d9di_train_run *run,
                                     d9d_tracker *tracker, int64_t step, bool *cut);
 

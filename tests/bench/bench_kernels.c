@@ -87,7 +87,7 @@ static d9d_status gemm_dx(bench *b)
 {
     return gemm(b, false, false, T, H, I, b->t);
 }
-static d9d_status gemm_dw(bench *b)
+static d9d_status gemm_wgrad(bench *b)
 {
     return gemm(b, true, false, I, H, T, D9D_F32);
 }
@@ -105,25 +105,25 @@ static d9d_status gated_of(bench *b, d9d_gemm_glu_dims n)
 {
     return b->k->gemm->glu(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y], b->p[Z]);
 }
-static d9d_status gated_din_of(bench *b, d9d_gemm_glu_dims n)
+static d9d_status swiglu_bwd_of(bench *b, d9d_gemm_glu_dims n)
 {
     return b->k->gemm->glu_bwd(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G], b->p[U]);
 }
-static d9d_status gated(bench *b)
+static d9d_status gemm_swiglu(bench *b)
 {
     return gated_of(b, dense_dims(b));
 }
-static d9d_status gated_din(bench *b)
+static d9d_status gemm_swiglu_bwd(bench *b)
 {
-    return gated_din_of(b, dense_dims(b));
+    return swiglu_bwd_of(b, dense_dims(b));
 }
-static d9d_status grouped_gated(bench *b)
+static d9d_status grouped_swiglu(bench *b)
 {
     return gated_of(b, experts_dims(b));
 }
-static d9d_status grouped_gated_din(bench *b)
+static d9d_status grouped_swiglu_bwd(bench *b)
 {
-    return gated_din_of(b, experts_dims(b));
+    return swiglu_bwd_of(b, experts_dims(b));
 }
 static d9d_status gemm_narrow(bench *b)
 {
@@ -147,27 +147,27 @@ static d9d_status grouped(bench *b)
 {
     return b->k->gemm->grouped(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
 }
-static d9d_status grouped_din(bench *b)
+static d9d_status grouped_dgrad(bench *b)
 {
     const void *dy[] = {b->p[X]}, *w[] = {b->p[Y]};
 
     return b->k->gemm->grouped_dgrad(b->s, b->t, b->p[OUT], 0.0f, 1, dy, w, b->offset, ROWS, E, H,
                                      EI);
 }
-static d9d_status grouped_din2(bench *b)
+static d9d_status grouped_dgrad2(bench *b)
 {
     const void *dy[] = {b->p[X], b->p[U]}, *w[] = {b->p[Y], b->p[Y]};
 
     return b->k->gemm->grouped_dgrad(b->s, b->t, b->p[OUT], 0.0f, 2, dy, w, b->offset, ROWS, E, H,
                                      EI);
 }
-static d9d_status grouped_dw(bench *b)
+static d9d_status grouped_wgrad(bench *b)
 {
     return b->k->gemm->grouped_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Y],
                                      b->offset, ROWS, E, H, EI);
 }
 
-static d9d_status grouped_dw_add(bench *b)
+static d9d_status grouped_wgrad_add(bench *b)
 {
     return b->k->gemm->grouped_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->p[X], b->p[Y],
                                      b->offset, ROWS, E, H, EI);
@@ -192,7 +192,7 @@ static d9d_status attend_as(bench *b, const d9d_attention_dims *n)
 {
     return b->k->attention->fwd(b->s, n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
 }
-static d9d_status attend_din_as(bench *b, const d9d_attention_dims *n)
+static d9d_status attend_bwd_as(bench *b, const d9d_attention_dims *n)
 {
     return b->k->attention->bwd(b->s, n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
                                 b->p[Y], b->p[Z], b->p[OUT], b->stats);
@@ -216,27 +216,27 @@ static d9d_status attend(bench *b, bool packed, int64_t window)
 
     return attend_as(b, &n);
 }
-static d9d_status attend_din(bench *b, bool packed, int64_t window)
+static d9d_status attend_bwd(bench *b, bool packed, int64_t window)
 {
     const d9d_attention_dims n = dims(b, packed, window);
 
-    return attend_din_as(b, &n);
+    return attend_bwd_as(b, &n);
 }
 static d9d_status attention(bench *b)
 {
     return attend(b, false, 0);
 }
-static d9d_status attention_din(bench *b)
+static d9d_status attention_bwd(bench *b)
 {
-    return attend_din(b, false, 0);
+    return attend_bwd(b, false, 0);
 }
 static d9d_status attention_packed(bench *b)
 {
     return attend(b, true, 0);
 }
-static d9d_status attention_packed_din(bench *b)
+static d9d_status attention_packed_bwd(bench *b)
 {
-    return attend_din(b, true, 0);
+    return attend_bwd(b, true, 0);
 }
 static d9d_status attention_share(bench *b)
 {
@@ -244,27 +244,27 @@ static d9d_status attention_share(bench *b)
 
     return attend_as(b, &n);
 }
-static d9d_status attention_share_din(bench *b)
+static d9d_status attention_share_bwd(bench *b)
 {
     const d9d_attention_dims n = share_dims(b);
 
-    return attend_din_as(b, &n);
+    return attend_bwd_as(b, &n);
 }
 static d9d_status attention_window(bench *b)
 {
     return attend(b, false, W);
 }
-static d9d_status attention_window_din(bench *b)
+static d9d_status attention_window_bwd(bench *b)
 {
-    return attend_din(b, false, W);
+    return attend_bwd(b, false, W);
 }
 static d9d_status attention_packed_window(bench *b)
 {
     return attend(b, true, W);
 }
-static d9d_status attention_packed_window_din(bench *b)
+static d9d_status attention_packed_window_bwd(bench *b)
 {
-    return attend_din(b, true, W);
+    return attend_bwd(b, true, W);
 }
 static d9d_status attention_sink(bench *b)
 {
@@ -272,7 +272,7 @@ static d9d_status attention_sink(bench *b)
 
     return b->k->attention->sink(b->s, &n, b->p[OUT], b->stats, b->p[X]);
 }
-static d9d_status attention_sink_dw(bench *b)
+static d9d_status attention_sink_wgrad(bench *b)
 {
     const d9d_attention_dims n = dims(b, false, 0);
 
@@ -281,52 +281,52 @@ static d9d_status attention_sink_dw(bench *b)
 }
 
 static const int64_t vocabulary[] = {V};
-static d9d_linear_cross_entropy_dims xent_dims(const bench *b)
+static d9d_linear_cross_entropy_dims lce_dims(const bench *b)
 {
     return (d9d_linear_cross_entropy_dims){
         .t = b->t, .rows = T, .h = H, .n_split = 1, .v = vocabulary, .ignore = -1};
 }
-static d9d_status xent(bench *b)
+static d9d_status lce(bench *b)
 {
-    const d9d_linear_cross_entropy_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = lce_dims(b);
     const void *w[] = {b->p[Y]};
 
     return b->k->loss->linear_cross_entropy(b->s, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
 }
-static d9d_status xent_unit(bench *b)
+static d9d_status lce_unit(bench *b)
 {
-    const d9d_linear_cross_entropy_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = lce_dims(b);
     const void *w[] = {b->p[Y]};
 
     return b->k->loss->linear_cross_entropy(b->s, &n, b->prob, b->stats, b->p[OUT], b->p[X], w,
                                             b->ids);
 }
-static d9d_status xent_din(bench *b)
+static d9d_status lce_dgrad(bench *b)
 {
     return b->k->loss->linear_cross_entropy_dgrad(b->s, b->t, b->p[OUT], b->prob, b->p[X], T, H);
 }
-static d9d_status xent_once_in(bench *b, int64_t room)
+static d9d_status lce_fwd_bwd_in(bench *b, int64_t scratch)
 {
-    d9d_linear_cross_entropy_dims n = xent_dims(b);
+    d9d_linear_cross_entropy_dims n = lce_dims(b);
     const void *w[] = {b->p[Y]};
     void *dw[] = {b->p[STATE]};
     const float beta = 0.0f;
 
-    n.scratch = room;
+    n.scratch = scratch;
     return b->k->loss->linear_cross_entropy_fwd_bwd(b->s, &n, b->t, b->prob, b->p[OUT], dw, &beta,
                                                     b->p[X], w, b->ids);
 }
-static d9d_status xent_once(bench *b)
+static d9d_status lce_fwd_bwd(bench *b)
 {
-    return xent_once_in(b, 0);
+    return lce_fwd_bwd_in(b, 0);
 }
-static d9d_status xent_once_narrow(bench *b)
+static d9d_status lce_fwd_bwd_narrow(bench *b)
 {
-    return xent_once_in(b, (int64_t)256 << 20);
+    return lce_fwd_bwd_in(b, (int64_t)256 << 20);
 }
-static d9d_status xent_dw(bench *b)
+static d9d_status lce_wgrad(bench *b)
 {
-    const d9d_linear_cross_entropy_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = lce_dims(b);
     const void *w[] = {b->p[Y]};
     void *dw[] = {b->p[OUT]};
     const float beta = 1.0f;
@@ -352,7 +352,7 @@ static d9d_status swiglu(bench *b)
 {
     return b->k->elementwise->glu(b->s, &(d9d_glu){0}, b->t, b->p[OUT], b->p[X], b->p[Y], N);
 }
-static d9d_status swiglu_din(bench *b)
+static d9d_status swiglu_bwd(bench *b)
 {
     return b->k->elementwise->glu_bwd(b->s, &(d9d_glu){0}, b->t, b->p[OUT], b->p[OUT2], b->p[X],
                                       b->p[Y], b->p[Z], N);
@@ -420,7 +420,7 @@ static d9d_status delta(bench *b)
     return b->k->gdn->gated_delta(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z],
                                   b->decay, b->p[U]);
 }
-static d9d_status delta_din(bench *b)
+static d9d_status delta_bwd(bench *b)
 {
     const d9d_gated_delta_dims n = delta_dims(b);
     float *dq = b->p[OUT], *dk = dq + (int64_t)T * A * D, *dg = dk + (int64_t)T * A * D;
@@ -471,7 +471,7 @@ static d9d_status embedding(bench *b)
 {
     return b->k->elementwise->embedding(b->s, b->t, b->p[OUT], b->ids, b->p[X], T, 0, V, H, true);
 }
-static d9d_status embedding_dw(bench *b)
+static d9d_status embedding_wgrad(bench *b)
 {
     return b->k->elementwise->embedding_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->ids, b->p[X],
                                               T, 0, V, H);
@@ -503,7 +503,7 @@ static d9d_status unpermute(bench *b)
 
     return b->k->moe->unpermute(b->s, &n, b->p[OUT], b->p[X], b->prob, b->row);
 }
-static d9d_status unpermute_din(bench *b)
+static d9d_status unpermute_bwd(bench *b)
 {
     const d9d_moe_permute_dims n = permute_dims(b);
 
@@ -586,43 +586,43 @@ static const struct line {
     {"copy", copy, 0, 0, 2.0 * N},
     {"gemm y = x W'", gemm_y, 2.0 * T *I *H, 0, 0},
     {"gemm dx = dy W", gemm_dx, 2.0 * T *I *H, 0, 0},
-    {"gemm dW = dy' x", gemm_dw, 2.0 * T *I *H, 0, 0},
-    {"gemm_swiglu", gated, 4.0 * T *I *H, 0, 0},
-    {"gemm_swiglu_bwd", gated_din, 2.0 * T *I *H, 0, 0},
+    {"gemm dW = dy' x", gemm_wgrad, 2.0 * T *I *H, 0, 0},
+    {"gemm_swiglu", gemm_swiglu, 4.0 * T *I *H, 0, 0},
+    {"gemm_swiglu_bwd", gemm_swiglu_bwd, 2.0 * T *I *H, 0, 0},
     {"gemm narrow", gemm_narrow, 2.0 * T *E *H, 0, 0},
     {"gemm of one row", gemm_one, 0, 4.0 * N, 0},
     {"gemm of one row, W", gemm_one_straight, 0, 4.0 * N, 0},
     {"gemm of eight rows", gemm_eight, 0, 4.0 * N, 0},
     {"grouped_gemm", grouped, 2.0 * ROWS *H *EI, 0, 0},
-    {"grouped_gemm_dgrad", grouped_din, 2.0 * ROWS *H *EI, 0, 0},
-    {"grouped_gemm_dgrad of 2", grouped_din2, 4.0 * ROWS *H *EI, 0, 0},
-    {"grouped gated_gemm", grouped_gated, 4.0 * ROWS *H *EI, 0, 0},
-    {"grouped gated_gemm_din", grouped_gated_din, 2.0 * ROWS *H *EI, 0, 0},
-    {"grouped_gemm_wgrad", grouped_dw, 2.0 * ROWS *H *EI, 0, 0},
-    {"grouped_gemm_wgrad added", grouped_dw_add, 2.0 * ROWS *H *EI, 0, 0},
+    {"grouped_gemm_dgrad", grouped_dgrad, 2.0 * ROWS *H *EI, 0, 0},
+    {"grouped_gemm_dgrad of 2", grouped_dgrad2, 4.0 * ROWS *H *EI, 0, 0},
+    {"grouped gemm_swiglu", grouped_swiglu, 4.0 * ROWS *H *EI, 0, 0},
+    {"grouped gemm_swiglu_bwd", grouped_swiglu_bwd, 2.0 * ROWS *H *EI, 0, 0},
+    {"grouped_gemm_wgrad", grouped_wgrad, 2.0 * ROWS *H *EI, 0, 0},
+    {"grouped_gemm_wgrad added", grouped_wgrad_add, 2.0 * ROWS *H *EI, 0, 0},
     {"attention", attention, 2.0 * B *A *S *S *D, 0, 0},
-    {"attention_bwd", attention_din, 5.0 * B *A *S *S *D, 0, 0},
+    {"attention_bwd", attention_bwd, 5.0 * B *A *S *S *D, 0, 0},
     {"attention packed", attention_packed, 0.5 * B *A *S *S *D, 0, 0},
-    {"attention_bwd packed", attention_packed_din, 1.25 * B *A *S *S *D, 0, 0},
+    {"attention_bwd packed", attention_packed_bwd, 1.25 * B *A *S *S *D, 0, 0},
     {"attention share", attention_share, 2.0 * A *T *T *D / RANKS, 0, 0},
-    {"attention_bwd share", attention_share_din, 5.0 * A *T *T *D / RANKS, 0, 0},
+    {"attention_bwd share", attention_share_bwd, 5.0 * A *T *T *D / RANKS, 0, 0},
     {"attention window", attention_window, 4.0 * B *A *S *W *D, 0, 0},
-    {"attention_bwd window", attention_window_din, 10.0 * B *A *S *W *D, 0, 0},
+    {"attention_bwd window", attention_window_bwd, 10.0 * B *A *S *W *D, 0, 0},
     {"attention packed window", attention_packed_window, 4.0 * B *A *S *W *D, 0, 0},
-    {"attention_bwd packed window", attention_packed_window_din, 10.0 * B *A *S *W *D, 0, 0},
+    {"attention_bwd packed window", attention_packed_window_bwd, 10.0 * B *A *S *W *D, 0, 0},
     {"attention_sink", attention_sink, 0, 2.0 * T *A *D, 0},
-    {"attention_sink_wgrad", attention_sink_dw, 0, 2.0 * T *A *D, 0},
-    {"linear_cross_entropy", xent, 2.0 * T *V *H, 0, 0},
-    {"linear_cross_entropy with unit", xent_unit, 4.0 * T *V *H, 0, 0},
-    {"linear_cross_entropy_fwd_bwd", xent_once, 6.0 * T *V *H, 0, 0},
-    {"linear_cross_entropy_fwd_bwd in 256 MiB", xent_once_narrow, 6.0 * T *V *H, 0, 0},
-    {"linear_cross_entropy_dgrad", xent_din, 0, 2.0 * T *H, 0},
-    {"linear_cross_entropy_wgrad", xent_dw, 4.0 * T *V *H, 0, 0},
+    {"attention_sink_wgrad", attention_sink_wgrad, 0, 2.0 * T *A *D, 0},
+    {"linear_cross_entropy", lce, 2.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy with unit", lce_unit, 4.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy_fwd_bwd", lce_fwd_bwd, 6.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy_fwd_bwd in 256 MiB", lce_fwd_bwd_narrow, 6.0 * T *V *H, 0, 0},
+    {"linear_cross_entropy_dgrad", lce_dgrad, 0, 2.0 * T *H, 0},
+    {"linear_cross_entropy_wgrad", lce_wgrad, 4.0 * T *V *H, 0, 0},
     {"add", add, 0, 3.0 * N, 0},
     {"add of three", add_three, 0, 4.0 * N, 0},
     {"accumulate", accumulate, 0, N, 2.0 * N},
     {"swiglu", swiglu, 0, 3.0 * N, 0},
-    {"swiglu_bwd", swiglu_din, 0, 5.0 * N, 0},
+    {"swiglu_bwd", swiglu_bwd, 0, 5.0 * N, 0},
     {"rms_norm", norm, 0, 2.0 * N, 0},
     {"rms_norm_bwd", norm_grad, 0, 4.0 * N, 0},
     {"rms_norm of heads", norm_heads, 0, 2.0 * N, 0},
@@ -631,19 +631,19 @@ static const struct line {
     {"norm_rope_bwd", norm_rope_grad, 0, 3.0 * N, 0},
     {"rope", rope, 0, 2.0 * N, 0},
     {"gated_delta", delta, 4.0 * T *A *D *(5.0 * D9D_GATED_DELTA_CHUNK + 3 * D), 0, 0},
-    {"gated_delta_bwd", delta_din, 4.0 * T *A *D *(12.0 * D9D_GATED_DELTA_CHUNK + 7 * D), 0, 0},
+    {"gated_delta_bwd", delta_bwd, 4.0 * T *A *D *(12.0 * D9D_GATED_DELTA_CHUNK + 7 * D), 0, 0},
     {"gated_delta_step", delta_on, 0, 0, 4.0 * GOING *A *D *D},
     {"causal_conv1d", conv, 0, 2.0 * N, 0},
     {"causal_conv1d_bwd", conv_grad, 0, 3.0 * N, 0},
     {"rms_norm_gated", gated_norm, 0, 3.0 * N, 0},
     {"rms_norm_gated_bwd", gated_norm_grad, 0, 5.0 * N, 0},
     {"embedding", embedding, 0, 2.0 * T *H, 0},
-    {"embedding_wgrad", embedding_dw, 0, 1.0 * T *H, 2.0 * T *H},
+    {"embedding_wgrad", embedding_wgrad, 0, 1.0 * T *H, 2.0 * T *H},
     {"router", router, 0, 1.0 * T *E, 1.0 * T *E},
     {"sort_by_expert", route, 0, 0, 3.0 * T *K},
     {"permute", permute, 0, 2.0 * ROWS *H, 0},
     {"unpermute", unpermute, 0, 1.0 * (ROWS + T) * H, 0},
-    {"unpermute_bwd", unpermute_din, 0, 2.0 * ROWS *H + T *H, 0},
+    {"unpermute_bwd", unpermute_bwd, 0, 2.0 * ROWS *H + T *H, 0},
     {"sum_squares", sum_squares, 0, N, 0},
     {"find_nonfinite", find_nonfinite, 0, N, 0},
     {"adam", adam, 0, 2.0 * N, 5.0 * N},

@@ -31,21 +31,21 @@ static void render(const d9d_jinja_template *t, const json_t *values)
     const json_t *items = json_object_get(values, "messages");
     const size_t n_items = json_array_size(items);
     char marks[MAX_ITEMS];
-    const d9d_jinja_opts how = {.max_steps = 20000,
-                                .max_output = 1 << 16,
-                                .max_memory = 1 << 22,
-                                .now = &now,
-                                .data = values,
-                                .items = items,
-                                .marks = n_items <= MAX_ITEMS ? marks : NULL};
+    const d9d_jinja_opts opts = {.max_steps = 20000,
+                                 .max_output = 1 << 16,
+                                 .max_memory = 1 << 22,
+                                 .now = &now,
+                                 .data = values,
+                                 .items = items,
+                                 .marks = n_items <= MAX_ITEMS ? marks : NULL};
     d9d_jinja_trace trace = {0};
     d9d_buf out = {0};
 
     memset(marks, MARK, sizeof(marks));
-    if (d9d_jinja_render(t, values, &how, &out, &trace) == D9D_OK) {
+    if (d9d_jinja_render(t, values, &opts, &out, &trace) == D9D_OK) {
         const size_t n = out.len;
 
-        must(n <= how.max_output);
+        must(n <= opts.max_output);
         must(d9d_utf8_valid_up_to(n > 0 ? out.data : "", n) == n);
         must(trace.data.len == n);
         for (size_t i = 0; i < n; i++)
@@ -56,7 +56,7 @@ static void render(const d9d_jinja_template *t, const json_t *values)
         for (size_t i = 0; i < trace.visits.len; i++)
             must(trace.visits.data[i].span.begin < trace.visits.data[i].span.end &&
                  trace.visits.data[i].span.end <= n && trace.visits.data[i].item < n_items);
-        must(d9d_jinja_render(t, values, &how, &out, NULL) == D9D_OK);
+        must(d9d_jinja_render(t, values, &opts, &out, NULL) == D9D_OK);
         must(out.len == 2 * n && (n == 0 || memcmp(out.data, out.data + n, n) == 0));
     } else {
         must(out.len == 0 && trace.generation.len == 0 && trace.data.len == 0);

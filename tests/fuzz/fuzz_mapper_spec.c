@@ -89,11 +89,11 @@ struct sink {
     const d9d_safetensors_tensor *outputs;
 };
 
-static d9d_status begin(void *self, const d9d_safetensors_tensor *outputs, size_t n, size_t *pieces,
-                        uint64_t *bytes)
+static d9d_status begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
+                        size_t *n_items, uint64_t *bytes)
 {
     ((struct sink *)self)->outputs = outputs;
-    *pieces = n;
+    *n_items = n;
     *bytes = 0;
     return D9D_OK;
 }

@@ -48,7 +48,7 @@ static void check_case(const json_t *c, const json_t *text, const json_t *contex
 {
     const char *name = json_string_value(json_object_get(c, "name"));
     const json_t *want = json_object_get(c, "want"), *spans = json_object_get(c, "spans");
-    const d9d_jinja_opts how = {.now = &now, .data = context}; /* the text is the same */
+    const d9d_jinja_opts opts = {.now = &now, .data = context}; /* the text is the same */
     const d9d_jinja_template *t;
     d9d_jinja_trace found = {0};
     d9d_arena arena = {0};
@@ -57,7 +57,7 @@ static void check_case(const json_t *c, const json_t *text, const json_t *contex
         d9d_jinja_compile(json_string_value(text), json_string_length(text), name, &arena, &t);
 
     if (st == D9D_OK)
-        st = d9d_jinja_render(t, context, &how, &out, spans != NULL ? &found : NULL);
+        st = d9d_jinja_render(t, context, &opts, &out, spans != NULL ? &found : NULL);
     if (want == NULL && st == D9D_OK)
         fail_msg("%s: \"%s\", must be an error: %s", name, out.data,
                  json_string_value(json_object_get(c, "error")));

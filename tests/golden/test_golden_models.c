@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
+#include "d9d/ckpt/mapper/map_memory.h"
 #include "d9d/job/job.h"
 #include "d9d/model/model.h"
 #include "d9d/model/params_io.h"
@@ -177,40 +178,11 @@ static void backward(fixture *f, d9d_var *loss, bool split)
 
 /* --- gradients under HuggingFace's names ------------------------------------------------ */
 
-typedef struct memory {
-    const d9d_safetensors_tensor *tensor;
-    float **data;
-    size_t n;
-} memory;
-
-static d9d_status memory_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
-                               size_t *pieces, uint64_t *bytes)
-{
-    memory *m = self;
-
-    m->tensor = outputs;
-    m->n = *pieces = n;
-    m->data = calloc(n + 1, sizeof(*m->data));
-    *bytes = 0;
-    for (size_t i = 0; i < n; i++) {
-        m->data[i] = malloc(outputs[i].bytes + 8);
-        *bytes += outputs[i].bytes;
-    }
-    return D9D_OK;
-}
-
-static d9d_status memory_fill(void *self, size_t i, d9d_map_reader *make)
-{
-    const memory *m = self;
-
-    return d9d_map_read(make, i, 0, m->data[i], m->tensor[i].bytes);
-}
-
 /* A gradient that is zero by mathematics is measured by all of them together. */
 static void check_gradients(fixture *f)
 {
-    memory got = {0};
-    const d9d_tensor_sink sink = {.self = &got, .begin = memory_begin, .fill = memory_fill};
+    d9d_map_memory got = {0};
+    const d9d_tensor_sink sink = d9d_map_memory_sink(&got);
     d9d_params_io *io;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
@@ -224,17 +196,16 @@ static void check_gradients(fixture *f)
     assert_ok(d9d_map_plan_create(mapper, &source, &(d9d_map_plan_opts){0}, &plan));
     assert_ok(d9d_map_plan_run(plan, &sink, 1, NULL));
     for (size_t i = 0; i < got.n; i++)
-        all += pow(vectors_norm(got.data[i], got.tensor[i].bytes / 4), 2);
+        all += pow(vectors_norm(got.data[i], got.tensors[i].bytes / 4), 2);
     for (size_t i = 0; i < got.n; i++) {
-        size_t n = got.tensor[i].bytes / 4, n_want;
-        float *want = vectors_f32(f->want, got.tensor[i].name, &n_want);
+        size_t n = got.tensors[i].bytes / 4, n_want;
+        float *want = vectors_f32(f->want, got.tensors[i].name, &n_want);
         bool zero = vectors_norm(want, n_want) == 0;
 
-        check_near(f, got.tensor[i].name, got.data[i], n, zero ? sqrt(all) : 1e-30);
+        check_near(f, got.tensors[i].name, got.data[i], n, zero ? sqrt(all) : 1e-30);
         free(want);
-        free(got.data[i]);
     }
-    free(got.data);
+    d9d_map_memory_release(&got);
     d9d_map_plan_free(plan);
     d9d_mapper_free(mapper);
     d9d_params_io_close(io);

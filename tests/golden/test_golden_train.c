@@ -364,7 +364,7 @@ static void case_micro(fixture *f)
         return;
     run_train(f->checkpoint, "data", 1, f->recipe, "micro-1", &one);
     for (int micro = 2; micro <= GLOBAL; micro *= 2) {
-        char run[16];
+        char run[32];
 
         (void)snprintf(run, sizeof(run), "micro-%d", micro);
         run_train(f->checkpoint, "data", micro, f->recipe, run, &h);

@@ -80,7 +80,7 @@ static d9d_status load(bench *b, const char *dir, d9d_dtype t)
 
 /* --- its halves --------------------------------------------------------------------------- */
 
-enum { PIECE = 2 << 20, SENT = 64 << 20, SENDS = 64 };
+enum { SPAN = 2 << 20, SENT = 64 << 20, SENDS = 64 };
 
 typedef struct span {
     size_t output;
@@ -88,37 +88,37 @@ typedef struct span {
 } span;
 
 typedef struct nowhere {
-    D9D_VEC(span) pieces;
+    D9D_VEC(span) spans;
 } nowhere;
 
 static d9d_status nowhere_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
-                                size_t *pieces, uint64_t *bytes)
+                                size_t *n_items, uint64_t *bytes)
 {
     nowhere *s = self;
 
     *bytes = 0;
     for (size_t i = 0; i < n; i++) {
         const d9d_safetensors_tensor *t = &outputs[i];
-        const uint64_t matrix = t->ndim < 3 ? PIECE : t->bytes / (uint64_t)t->shape[0];
+        const uint64_t matrix = t->ndim < 3 ? SPAN : t->bytes / (uint64_t)t->shape[0];
 
         for (uint64_t at = 0; at < t->bytes; at += matrix) {
             const uint64_t left = t->bytes - at;
 
-            D9D_TRY(D9D_VEC_PUSH(&s->pieces, (span){i, at, left < matrix ? left : matrix}));
+            D9D_TRY(D9D_VEC_PUSH(&s->spans, (span){i, at, left < matrix ? left : matrix}));
         }
         *bytes += t->bytes;
     }
-    *pieces = s->pieces.len;
+    *n_items = s->spans.len;
     return D9D_OK;
 }
 
 static d9d_status nowhere_fill(void *self, size_t k, d9d_map_reader *make)
 {
-    const span *p = &((const nowhere *)self)->pieces.data[k];
-    void *room;
+    const span *p = &((const nowhere *)self)->spans.data[k];
+    void *scratch;
 
-    D9D_TRY(d9d_map_reader_scratch(make, p->n, &room));
-    return d9d_map_read(make, p->output, p->at, room, p->n);
+    D9D_TRY(d9d_map_reader_scratch(make, p->n, &scratch));
+    return d9d_map_read(make, p->output, p->at, scratch, p->n);
 }
 
 static d9d_status read_alone(bench *b, const char *dir, d9d_dtype t)
@@ -137,7 +137,7 @@ static d9d_status read_alone(bench *b, const char *dir, d9d_dtype t)
     if (st == D9D_OK)
         printf("reading alone: %.1f GB/s\n",
                (double)d9d_map_plan_bytes(d9d_weights_plan(w)) / seconds_since(start) * 1e-9);
-    D9D_VEC_RELEASE(&s.pieces);
+    D9D_VEC_RELEASE(&s.spans);
     d9d_weights_close(w);
     return st;
 }

@@ -406,7 +406,7 @@ static void step(const d9d_tensor *x, double by, const d9d_tensor *u)
 
 /* <y, dy> over all ranks, and its directional derivative along `u` from the gradients. */
 static double along(const ranks *w, const attention_case *c, const d9d_tensor local[IN + 1],
-                    const uploaded *slice, const d9d_tensor u[IN], double *slope)
+                    const uploaded *slice, const d9d_tensor u[IN], double *derivative)
 {
     attended x;
     double y, change = 0;
@@ -415,7 +415,7 @@ static double along(const ranks *w, const attention_case *c, const d9d_tensor lo
     for (int i = 0; i < IN; i++)
         change += product(&x.grad[i], &u[i]);
     y = sum_over(w, product(d9d_var_tensor(x.y), &local[IN]));
-    *slope = sum_over(w, change);
+    *derivative = sum_over(w, change);
     attended_release(&x);
     return y;
 }
@@ -429,7 +429,7 @@ static void gradients_are_those_of_all_ranks(void **state)
     const double h = 1e-3;
     static made m;
     d9d_tensor all[IN + 1], local[IN + 1], u[IN];
-    double slope, none, up, down;
+    double derivative, none, up, down;
     uploaded part;
 
     make(&m, c.b, 2 * w->size * c.chunk, c.longest);
@@ -439,15 +439,15 @@ static void gradients_are_those_of_all_ranks(void **state)
         local[i] = chunks_of(w, &all[i]);
     for (int i = 0; i < IN; i++)
         u[i] = ranks_numbers(w, D9D_F32, local[i].shape, (uint64_t)(100 + 10 * w->rank + i));
-    (void)along(w, &c, local, &part, u, &slope);
+    (void)along(w, &c, local, &part, u, &derivative);
     for (int i = 0; i < IN; i++)
         step(&local[i], h, &u[i]);
     up = along(w, &c, local, &part, u, &none);
     for (int i = 0; i < IN; i++)
         step(&local[i], -2 * h, &u[i]);
     down = along(w, &c, local, &part, u, &none);
-    if (!(fabs((up - down) / (2 * h) - slope) <= 2e-3 * (1 + fabs(slope))))
-        fail_msg("the gradients say %g, the differences %g", slope, (up - down) / (2 * h));
+    if (!(fabs((up - down) / (2 * h) - derivative) <= 2e-3 * (1 + fabs(derivative))))
+        fail_msg("the gradients say %g, the differences %g", derivative, (up - down) / (2 * h));
     for (int i = 0; i <= IN; i++) {
         d9d_tensor_release(&all[i]);
         d9d_tensor_release(&local[i]);

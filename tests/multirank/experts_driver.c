@@ -97,7 +97,7 @@ static float *numbers(const side *s, uint64_t seed)
 static d9d_status block_make(side *s, int n_ranks)
 {
     const trial *t = s->of;
-    const d9d_block_opts block_how = {.dtype = t->t, .init_std = 0.3, .groups = &s->cut};
+    const d9d_block_opts block_opts = {.dtype = t->t, .init_std = 0.3, .groups = &s->cut};
     const int64_t experts = t->per_rank * n_ranks;
     const d9d_block_moe_shape shape = {.hidden = HIDDEN,
                                        .intermediate = WIDTH,
@@ -107,7 +107,7 @@ static d9d_status block_make(side *s, int n_ranks)
                                        .shared_intermediate = t->shared ? WIDTH : 0,
                                        .shared_gate = t->shared};
 
-    D9D_TRY(d9d_block_moe_init(&s->block, &block_how, &shape));
+    D9D_TRY(d9d_block_moe_init(&s->block, &block_opts, &shape));
     D9D_TRY(d9d_module_bind(&s->block.module));
     D9D_TRY(d9d_module_params(&s->block.module, &s->arena, &s->params));
     for (size_t i = 0; i < s->params.n; i++)
@@ -323,7 +323,8 @@ static double along(float *x, const float *g, const float *line, int64_t n, doub
     return sum;
 }
 
-static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double by, double *slope)
+static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double by,
+                             double *derivative)
 {
     const int64_t n = d9d_tensor_numel(&p->local.data);
     const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->cut.ep) : 0;
@@ -331,7 +332,7 @@ static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double 
     float *x = ranks_host(&p->local.data), *g = ranks_host(&p->local.grad);
     d9d_status st;
 
-    *slope += along(x, g, line + first, n, by);
+    *derivative += along(x, g, line + first, n, by);
     st = d9d_device_upload(s->dev, d9d_tensor_data(&p->local.data), x,
                            d9d_tensor_bytes(&p->local.data));
     free(line);
@@ -342,30 +343,30 @@ static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double 
 
 /* Moves the tokens and all parameters along the line; returns the directional derivative from the
  * gradients. */
-static d9d_status move(side *s, double by, double *slope)
+static d9d_status move(side *s, double by, double *derivative)
 {
     float *line = numbers(s, 13);
 
-    *slope = along(s->x, s->dx, line, s->tokens * HIDDEN, by);
+    *derivative = along(s->x, s->dx, line, s->tokens * HIDDEN, by);
     free(line);
     for (size_t i = 0; i < s->params.n; i++)
-        D9D_TRY(move_param(s, s->params.p[i], 20 + i, by, slope));
-    return total(s, slope);
+        D9D_TRY(move_param(s, s->params.p[i], 20 + i, by, derivative));
+    return total(s, derivative);
 }
 
-static d9d_status check_slope(side *s)
+static d9d_status check_derivative(side *s)
 {
     const double step = 1e-3;
-    double slope, up, down, unused;
+    double derivative, up, down, unused;
 
     D9D_TRY(loss(s, &up));
-    D9D_TRY(move(s, step, &slope));
+    D9D_TRY(move(s, step, &derivative));
     D9D_TRY(loss(s, &up));
     D9D_TRY(move(s, -2.0 * step, &unused));
     D9D_TRY(loss(s, &down));
-    if (fabs((up - down) / (2.0 * step) - slope) > 1e-2 * (fabs(slope) + 0.1))
-        return D9D_FAIL(D9D_EINVAL, "%s: the slope is %g, finite differences say %g", s->of->name,
-                        slope, (up - down) / (2.0 * step));
+    if (fabs((up - down) / (2.0 * step) - derivative) > 1e-2 * (fabs(derivative) + 0.1))
+        return D9D_FAIL(D9D_EINVAL, "%s: the derivative is %g, finite differences say %g",
+                        s->of->name, derivative, (up - down) / (2.0 * step));
     return D9D_OK;
 }
 
@@ -381,7 +382,7 @@ static d9d_status run_trial(const trial *t, const ranks *w)
     D9D_TRY_OR(st, run(&s), out);
     D9D_TRY_OR(st, compare(&s, &alone), out);
     if (t->t == D9D_F32 && t->top_k == 0) /* the step is too small to change a choice */
-        st = check_slope(&s);
+        st = check_derivative(&s);
 out:
     side_close(&alone);
     side_close(&s);

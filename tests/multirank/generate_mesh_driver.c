@@ -12,7 +12,7 @@
 #include "d9d/model/model.h"
 #include "d9d/parallel/parallel_plan.h"
 
-enum { ROWS = 4, T = 144, H = 24, CALLS = 2, ROOM = 70 };
+enum { ROWS = 4, T = 144, H = 24, CALLS = 2, CAPACITY = 70 };
 
 /* Tokens of each row in each call; where a row begins, the number of its tokens in all. */
 static const int32_t n_new[CALLS][ROWS] = {{4, 30, 60, 2}, {1, 37, 0, 10}};
@@ -130,7 +130,7 @@ static void net_open(const ranks *w, const kind *k, bool part, net *n)
     k->cache_spec(n, &spec);
     for (size_t i = 0; part && i < spec.n; i++) {
         const d9d_block_cache_entry *c = &spec.item[i];
-        d9d_shape all = {c->shape.ndim + 1, {c->per_seq ? ROWS : ROWS * ROOM}};
+        d9d_shape all = {c->shape.ndim + 1, {c->per_seq ? ROWS : ROWS * CAPACITY}};
 
         memcpy(&all.dim[1], c->shape.dim, (size_t)c->shape.ndim * sizeof(*all.dim));
         assert_ok(d9d_tensor_alloc(w->dev, c->dtype, all, &n->cache[i]));
@@ -160,7 +160,7 @@ static void call_make(int number, call *c)
     for (int32_t r = 0; r < ROWS; r++) {
         const int32_t before = number == 1 ? n_new[0][r] : 0;
         const int32_t n = number < 0 ? lengths[r] : n_new[number][r];
-        const int32_t first = number < 0 ? starts[r] : r * ROOM;
+        const int32_t first = number < 0 ? starts[r] : r * CAPACITY;
         const int32_t segment[] = {(int32_t)c->n, n, first, before + n};
 
         memcpy(c->segment[r], segment, sizeof(segment));

@@ -101,6 +101,8 @@ bad() { # STATUS SENTENCE ARGUMENT...
     bad 2 '--steps: "1x" is not an integer' --steps=1x "$config"
     bad 2 '--steps: 0 is below the minimum of 1' -n0 "$config"
     bad 2 '--steps: 1000000000 is above the maximum of 100000000' -n 1000000000 "$config"
+    bad 2 '--steps is given twice, as "3" and as "4"' -n 3 "$config" --steps=4
+    bad 2 '--out is given twice, as "a.svg" and as "b.svg"' -oa.svg --out b.svg "$config"
     bad 2 '--table takes no value, got "yes"' --table=yes "$config"
     bad 2 'expected CONFIG.json, got 0 operands'
     bad 2 'one operand too many, "b"' a b

@@ -178,7 +178,7 @@ two() {
     d9d-map diff -q experts whole
 }
 
-# plan_boxes DIR: the pieces of the tensors that m.json makes of it.
+# plan_boxes DIR: the boxes of the tensors that m.json makes of it.
 plan_boxes() { d9d-map plan --all --boxes --mapper m.json "$1" | grep -F '  | ['; }
 
 @test "fused projections come apart, and together again" {

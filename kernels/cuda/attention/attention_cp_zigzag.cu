@@ -7,8 +7,8 @@ static __global__ void cp_zigzag_kernel(T *y, const T *x, int64_t n, int64_t b, 
 {
     EACH_ROW8 (i, at, 2 * n * b, size) {
         const int64_t rank = i / (2 * b), row = i / 2 % b;
-        const int64_t piece = i % 2 == 0 ? rank : 2 * n - 1 - rank;
-        const int64_t dealt = i * size + at, rows = (row * 2 * n + piece) * size + at;
+        const int64_t chunk = i % 2 == 0 ? rank : 2 * n - 1 - rank;
+        const int64_t dealt = i * size + at, rows = (row * 2 * n + chunk) * size + at;
         float v[8];
 
         load8(v, x + (in_order ? dealt : rows), size - at);

@@ -641,10 +641,10 @@ static slice *slice_add(d9d_stream s, const d9di_attention_call *c, slice *x, in
 static int slices_list(d9d_stream s, const d9di_attention_call *c, slice *out)
 {
     const d9d_attention_dims *n = &c->n;
-    const int64_t pieces = d9di_i64_max(1, n->chunks), size = n->s / pieces;
+    const int64_t chunks = d9di_i64_max(1, n->chunks), size = n->s / chunks;
     slice *x = out;
 
-    for (int64_t i = pieces - 1; i >= 0; i--) {
+    for (int64_t i = chunks - 1; i >= 0; i--) {
         const int64_t end = n->chunks > 0 ? n->chunk_end[i] : n->z;
         const int64_t own = splits_bwd(c) ? end - size : 0;
         slice *const first = x;
@@ -656,7 +656,7 @@ static int slices_list(d9d_stream s, const d9di_attention_call *c, slice *out)
             x[-1].key.no_mask = 1;
         }
         for (slice *y = first; y < x; y++)
-            y->more = i + 1 < pieces;
+            y->more = i + 1 < chunks;
     }
     return (int)(x - out);
 }
@@ -749,11 +749,11 @@ typedef struct len_class {
 static int len_classes_square(d9d_stream s, const d9di_attention_call *c, len_class *out)
 {
     const d9d_attention_dims *x = &c->n;
-    const int64_t piece = d9di_attention_chunk_len(x);
-    const bool whole = x->segments == x->b * x->s / piece; /* each segment is a chunk */
+    const int64_t chunk_len = d9di_attention_chunk_len(x);
+    const bool whole = x->segments == x->b * x->s / chunk_len; /* each segment is a chunk */
     const plan_key key = plan_key_make(s, c);
-    int64_t longest =
-        whole ? d9di_attention_plan_len(piece) : round_up_pow2(D9DI_ATTENTION_PLAN_MIN_LEN, piece);
+    int64_t longest = whole ? d9di_attention_plan_len(chunk_len)
+                            : round_up_pow2(D9DI_ATTENTION_PLAN_MIN_LEN, chunk_len);
     int n = 0;
 
     for (;; longest /= 2, n++) {
@@ -780,19 +780,19 @@ static int len_classes_square(d9d_stream s, const d9di_attention_call *c, len_cl
 static len_class len_class_longer(d9d_stream s, const d9di_attention_call *c)
 {
     const d9d_attention_dims *x = &c->n;
-    const int64_t piece = d9di_attention_chunk_len(x);
+    const int64_t chunk_len = d9di_attention_chunk_len(x);
     len_class k = {.key = plan_key_make(s, c)};
 
     k.key.longer = 1;
-    k.key.s = k.key.row_s = d9di_attention_plan_len(piece);
+    k.key.s = k.key.row_s = d9di_attention_plan_len(chunk_len);
     k.key.z = k.key.row_z = d9di_attention_plan_len(x->z);
     split_to_fit(s, &k.key);
     k.docs = (d9di_attention_varlen){.longer = true,
                                      .min_len = 1,
-                                     .max_len = piece,
+                                     .max_len = chunk_len,
                                      .capacity = k.key.b,
                                      .rows = k.key.b,
-                                     .positions = piece};
+                                     .positions = chunk_len};
     return k;
 }
 
@@ -891,14 +891,14 @@ static d9d_status packed_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_a
 static d9d_status rows_run_as_list(d9d_stream s, d9di_cudnn_attention *x,
                                    const d9di_attention_call *c, bool *done)
 {
-    const int64_t pieces = d9di_i64_max(1, c->n.chunks);
-    const int64_t bytes = c->n.b * pieces * (int64_t)sizeof(d9d_segment);
+    const int64_t chunks = d9di_i64_max(1, c->n.chunks);
+    const int64_t bytes = c->n.b * chunks * (int64_t)sizeof(d9d_segment);
     d9di_attention_call listed = *c;
     void *list;
     d9d_status st;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &list));
-    listed.n.segments = c->n.b * pieces;
+    listed.n.segments = c->n.b * chunks;
     listed.n.segment = list;
     st = d9di_attention_varlen_list(s, c, list);
     if (st == D9D_OK)

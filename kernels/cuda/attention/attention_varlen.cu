@@ -3,23 +3,23 @@
 #include "cuda/attention/attention_call.h"
 #include "cuda/common/common.cuh"
 
-static __global__ void list_segments_kernel(d9d_attention_dims n, int64_t pieces, d9d_segment *list)
+static __global__ void list_segments_kernel(d9d_attention_dims n, int64_t chunks, d9d_segment *list)
 {
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / pieces;
-    const int64_t nq = n.s / pieces, q = i * nq;
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / chunks;
+    const int64_t nq = n.s / chunks, q = i * nq;
 
-    if (i >= n.b * pieces)
+    if (i >= n.b * chunks)
         return;
     list[i] = {(int32_t)q, (int32_t)nq, (int32_t)(row * n.z),
-               (int32_t)(n.chunks > 0 ? n.chunk_end[i % pieces] : n.z)};
+               (int32_t)(n.chunks > 0 ? n.chunk_end[i % chunks] : n.z)};
 }
 
 d9d_status d9di_attention_varlen_list(d9d_stream s, const d9di_attention_call *c, d9d_segment *list)
 {
-    const int64_t pieces = d9di_i64_max(1, c->n.chunks), n = c->n.b * pieces;
+    const int64_t chunks = d9di_i64_max(1, c->n.chunks), n = c->n.b * chunks;
 
     list_segments_kernel<<<(unsigned)d9di_i64_ceil_div(n, THREADS), THREADS, 0,
-                           d9di_cuda_stream(s)>>>(c->n, pieces, list);
+                           d9di_cuda_stream(s)>>>(c->n, chunks, list);
     return d9di_cuda_check_launch(c->op);
 }
 

@@ -63,7 +63,7 @@ void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...) D9D_
  * fast kernel, and why: "OP: IN x OUT in bfloat16 by slower kernels: WHY". */
 typedef enum d9di_cuda_notice {
     D9DI_SLOW_GROUPED,
-    D9DI_SLOW_GATED,
+    D9DI_SLOW_SWIGLU,
     D9DI_SLOW_HEAD,
     D9DI_SLOW_ATTENTION
 } d9di_cuda_notice;

@@ -50,10 +50,10 @@ d9d_status d9d_k_embedding(d9d_stream s, d9d_dtype t, void *y, const int32_t *id
 
 /* --- gradient: tokens sorted by row, each row sums its own in order -------------------------
  *
- * Of a row with many tokens, as that of padding is, every PIECE of the sorted tokens that are all
+ * Of a row with many tokens, as that of padding is, every CHUNK of the sorted tokens that are all
  * its is summed by a block first. */
 
-enum { PIECE = 32 };
+enum { CHUNK = 32 };
 
 /* Sort keys: table rows, and v for tokens of other splits. */
 static __global__ void row_keys_kernel(int32_t *key, const int32_t *ids, int64_t rows,
@@ -83,12 +83,12 @@ static __device__ __forceinline__ void add_tokens(float (&sum)[8], const int32_t
     }
 }
 
-/* A block has a piece: its sum, if the piece is of one row of the table. */
+/* A block has a chunk: its sum, if the chunk is of one row of the table. */
 template <class T>
-static __global__ void piece_kernel(float *pieces, const int32_t *key, const int32_t *order,
+static __global__ void chunk_kernel(float *chunks, const int32_t *key, const int32_t *order,
                                     const T *dy, int64_t v, int64_t h)
 {
-    const int32_t first = (int32_t)blockIdx.x * PIECE, end = first + PIECE;
+    const int32_t first = (int32_t)blockIdx.x * CHUNK, end = first + CHUNK;
     const int32_t row = key[order[first]];
 
     if (row == v || row != key[order[end - 1]])
@@ -97,33 +97,33 @@ static __global__ void piece_kernel(float *pieces, const int32_t *key, const int
         float sum[8] = {};
 
         add_tokens(sum, order, first, end, dy, h, at);
-        store8(pieces + blockIdx.x * h + at, sum, h - at);
+        store8(chunks + blockIdx.x * h + at, sum, h - at);
     }
 }
 
 /* A block has a row of the table. */
 template <class T, class G>
 static __global__ void wgrad_kernel(G *dtable, float beta, const int32_t *order,
-                                    const int32_t *start, const float *pieces, const T *dy,
+                                    const int32_t *start, const float *chunks, const T *dy,
                                     int64_t h)
 {
     const int64_t r = blockIdx.x;
     const int32_t first = start[r], end = start[r + 1];
-    const int32_t whole = (first + PIECE - 1) / PIECE; /* the first piece, where there is one */
-    const int32_t after = d9di_i64_max(whole, end / PIECE);
+    const int32_t whole = (first + CHUNK - 1) / CHUNK; /* the first chunk, where there is one */
+    const int32_t after = d9di_i64_max(whole, end / CHUNK);
 
     if (first == end && beta == 1.0f)
         return;
     D9DI_ROW8 (at, h, THREADS) {
         float sum[8] = {}, v[8];
 
-        add_tokens(sum, order, first, d9di_i64_min(end, whole * PIECE), dy, h, at);
+        add_tokens(sum, order, first, d9di_i64_min(end, whole * CHUNK), dy, h, at);
         for (int32_t i = whole; i < after; i++) {
-            load8(v, pieces + i * h + at, h - at);
+            load8(v, chunks + i * h + at, h - at);
             for (int j = 0; j < 8; j++)
                 sum[j] += v[j];
         }
-        add_tokens(sum, order, after * PIECE, end, dy, h, at);
+        add_tokens(sum, order, after * CHUNK, end, dy, h, at);
         if (beta != 0.0f) {
             load8(v, dtable + r * h + at, h - at);
             for (int j = 0; j < 8; j++)
@@ -137,7 +137,7 @@ template <class T, class G>
 static d9d_status launch_wgrad(d9d_stream s, void *dtable, float beta, const int32_t *ids,
                                const void *dy, int64_t rows, int64_t first, int64_t v, int64_t h)
 {
-    const int64_t pieces = rows / PIECE, sums = d9di_i64_round_up(pieces * h * 4, 256);
+    const int64_t chunks = rows / CHUNK, sums = d9di_i64_round_up(chunks * h * 4, 256);
     const int64_t bytes = sums + (2 * rows + v + 2) * (int64_t)sizeof(int32_t);
     cudaStream_t queue = d9di_cuda_stream(s);
     int32_t *key, *order, *start;
@@ -152,8 +152,8 @@ static d9d_status launch_wgrad(d9d_stream s, void *dtable, float beta, const int
         row_keys_kernel<<<(unsigned)d9di_i64_ceil_div(rows, THREADS), THREADS, 0, queue>>>(
             key, ids, rows, first, v);
     st = d9di_radix_sort(s, "embedding_wgrad", key, rows, v + 1, order, start);
-    if (st == D9D_OK && pieces > 0)
-        piece_kernel<<<(unsigned)pieces, THREADS, 0, queue>>>((float *)scratch, key, order,
+    if (st == D9D_OK && chunks > 0)
+        chunk_kernel<<<(unsigned)chunks, THREADS, 0, queue>>>((float *)scratch, key, order,
                                                               (const T *)dy, v, h);
     if (st == D9D_OK)
         wgrad_kernel<<<(unsigned)v, THREADS, 0, queue>>>((G *)dtable, beta, order, start,

@@ -60,20 +60,20 @@ static __global__ void __launch_bounds__(BLOCK_WARPS *WARP)
 {
     const int64_t col = ((int64_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / WARP) * COLS;
     const int lane = threadIdx.x % WARP;
-    weight_prefetch<COLS> piece;
+    weight_prefetch<COLS> next;
     float sum[M][COLS] = {};
 
     pdl_launch_dependents();
     if (!still)
         pdl_wait();
-    piece.fetch(w + col * k, lane * EIGHT, col < n ? k : 0, n - col);
+    next.fetch(w + col * k, lane * EIGHT, col < n ? k : 0, n - col);
     pdl_wait();
     if (col >= n)
         return;
     for (int64_t from = lane * EIGHT; from < k; from += AHEAD * STEP) {
-        const weight_prefetch<COLS> now = piece;
+        const weight_prefetch<COLS> now = next;
 
-        piece.fetch(w + col * k, from + AHEAD * STEP, k, n - col);
+        next.fetch(w + col * k, from + AHEAD * STEP, k, n - col);
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             const int64_t at = from + a * STEP;

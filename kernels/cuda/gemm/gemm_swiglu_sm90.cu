@@ -101,8 +101,8 @@ enum { MIN_ROWS = 2 * BM };
 
 bool d9di_gemm_swiglu_sm90_supported(d9d_stream s, const d9d_gemm_glu_dims *n)
 {
-    return n->rows >= MIN_ROWS &&
-           wgmma_gemm_supported(s, D9DI_SLOW_GATED, "gated_gemm", n->t, n->rows, n->e, n->h, n->i);
+    return n->rows >= MIN_ROWS && wgmma_gemm_supported(s, D9DI_SLOW_SWIGLU, "gemm_swiglu", n->t,
+                                                       n->rows, n->e, n->h, n->i);
 }
 
 /* A dense matrix is stored [I, H], which is the DGRAD form (transposed); an expert's is [H, I], the

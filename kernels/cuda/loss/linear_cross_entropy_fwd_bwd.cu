@@ -53,9 +53,9 @@ enum {
     STEP = 128
 };
 
-/* p is kept by pieces [tokens, n] of the vocabulary, so that rows of what is read by products begin
+/* p is kept by slices [tokens, n] of the vocabulary, so that rows of what is read by products begin
  * at multiples of 16 bytes: of each split all but its last columns, fewer than 8, and those.  A
- * piece's parts are `first` and so on of a token, each for `tile` columns. */
+ * slice's parts are `first` and so on of a token, each for `tile` columns. */
 template <class T> struct vocab_parts {
     int n;
     struct {
@@ -326,12 +326,12 @@ template <class T> static int64_t tile_columns(const fwd_bwd_call<T> &o, const v
 /* p of one part: one GEMM, or a GEMM and a kernel for every WIDTH columns. */
 template <class T>
 static d9d_status vocab_part_softmax_exp(const fwd_bwd_call<T> &o, const vocab_parts<T> &all,
-                                         int piece, const vocab_block &c, const T *x,
+                                         int slice, const vocab_block &c, const T *x,
                                          int64_t tokens)
 {
     const d9di_softmax_exp_args call = {
-        tokens, o.n->h, c.n, o.reference, o.part + all.of[piece].first, o.parts};
-    T *p = all.of[piece].p;
+        tokens, o.n->h, c.n, o.reference, o.part + all.of[slice].first, o.parts};
+    T *p = all.of[slice].p;
 
     if (is_sm90_part(o, tokens, c))
         return d9di_softmax_exp_sm90(o.s, op, &call, p, x,

@@ -183,7 +183,7 @@ static d9d_status infer_step(d9d_map_plan *p, const d9di_mapper_step *s, struct 
     for (size_t k = 0; k < s->n_out; k++) {
         p->n_boxes += x.out[k].n;
         if (p->n_boxes > D9DI_ALL_BOXES)
-            return D9D_FAIL(D9D_ENOTSUP, "%s: more than %d pieces of tensors", p->mapper,
+            return D9D_FAIL(D9D_ENOTSUP, "%s: more than %d boxes of tensors", p->mapper,
                             (int)D9DI_ALL_BOXES);
         p->views[s->out[k]] = x.out[k];
         D9D_TRY(check_expect(p, s->out[k], ps));

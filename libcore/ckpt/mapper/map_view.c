@@ -12,7 +12,7 @@ d9d_status d9di_mapper_view_begin(d9di_mapper_view *out, const d9di_mapper_view 
                                   d9d_arena *a)
 {
     if (n > D9DI_MAX_BOXES)
-        return D9D_FAIL(D9D_ENOTSUP, "mapper: a tensor of %zu pieces, %d are possible", n,
+        return D9D_FAIL(D9D_ENOTSUP, "mapper: a tensor of %zu boxes, %d are possible", n,
                         (int)D9DI_MAX_BOXES);
     *out = *in;
     out->n = 0;

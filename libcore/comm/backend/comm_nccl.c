@@ -197,7 +197,7 @@ static d9d_status nccl_reduce_scatter(d9d_comm *c, const d9di_comm_call *k)
     const struct nccl *n = nccl_of(c);
     const struct group *g = c->self;
     const ncclDataType_t t = nccl_dtype(k->t);
-    const cudaStream_t s = stream_of(c, k);
+    cudaStream_t s = stream_of(c, k);
     const char *src = k->src;
     ncclResult_t rc;
 
@@ -220,7 +220,7 @@ static d9d_status nccl_all_to_all(d9d_comm *c, const d9di_comm_call *k)
     const struct nccl *n = nccl_of(c);
     const struct group *g = c->self;
     const size_t e = d9d_dtype_size(k->t);
-    const cudaStream_t s = stream_of(c, k);
+    cudaStream_t s = stream_of(c, k);
     const char *src = k->src;
     char *dst = k->dst;
     ncclResult_t rc = n->ncclGroupStart();
@@ -252,7 +252,7 @@ static d9d_status nccl_send_recv(d9d_comm *c, const d9di_comm_call *k)
 {
     const struct nccl *n = nccl_of(c);
     const struct group *g = c->self;
-    const cudaStream_t s = stream_of(c, k);
+    cudaStream_t s = stream_of(c, k);
     ncclResult_t rc = n->ncclGroupStart();
 
     for (int64_t i = 0; i < k->n && rc == ncclSuccess; i++) {
@@ -338,7 +338,7 @@ static cudaError_t stage_reserve(struct group *g, size_t bytes)
 static d9d_status nccl_allgather_host(d9d_comm *c, const d9di_comm_call *k)
 {
     struct group *g = c->self;
-    const cudaStream_t s = stream_of(c, k);
+    cudaStream_t s = stream_of(c, k);
     size_t sum = 0, from = 0;
     cudaError_t e;
 

@@ -490,13 +490,14 @@ d9d_status d9d_flight_diagnose(d9d_flight *f, d9d_flight_diagnosis *out, d9d_buf
 {
     d9d_flight_diagnosis v = {.culprit = f->culprit, .reporter = -1};
     const int first = find_waiting(f, &v);
-    char *marks = calloc(2, (size_t)f->size);
+    const size_t ranks = f->size > 0 ? (size_t)f->size : 0;
+    char *marks = calloc(2, ranks + 1); /* of each rank, for two searches */
     d9d_status st;
 
     if (marks == NULL)
         return D9D_FAIL(D9D_ENOMEM, "flight: out of memory");
     if (first >= 0)
-        st = follow_chain(f, first, marks, marks + f->size, &v, sentence);
+        st = follow_chain(f, first, marks, marks + ranks, &v, sentence);
     else
         st = diagnose_idle(f, marks, &v, sentence);
     free(marks);

@@ -4,9 +4,7 @@
  * looked for in its tensor of transformers' model, then of files with fused experts, then with a
  * tensor for each expert; adapter_private.h says how experts lie in a tensor's factors.
  */
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <math.h>
-#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +12,10 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/config/name_pattern.h"
 #include "model/lora/adapter_private.h"
 
-enum { CONFIG_BYTES = 16 << 20, MATCH_LIMIT = 100000, NAME_BYTES = 640 };
+enum { CONFIG_BYTES = 16 << 20, NAME_BYTES = 640 };
 
 typedef struct adapter_reader {
     const d9d_model_matrices *matrices;
@@ -101,28 +100,17 @@ static d9d_status config_check(adapter_reader *r)
 static d9d_status pattern_matches(const adapter_reader *r, const char *field, const char *before,
                                   const char *pattern, const char *module, bool *out)
 {
-    pcre2_match_context *limits = pcre2_match_context_create(NULL);
-    pcre2_match_data *data = pcre2_match_data_create(1, NULL);
-    d9d_buf text = {0};
-    pcre2_code *code = NULL;
-    d9d_status st = d9d_buf_printf(&text, "%s(%s)", before, pattern);
-    PCRE2_SIZE at;
-    int rc;
+    d9d_buf key = {0}, text = {0};
+    d9d_name_pattern *p = NULL;
+    d9d_status st;
 
-    if (st == D9D_OK && limits != NULL && data != NULL) {
-        pcre2_set_match_limit(limits, MATCH_LIMIT);
-        code = pcre2_compile((PCRE2_SPTR)text.data, text.len, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
-                             &rc, &at, NULL);
-    }
-    rc = code == NULL ? PCRE2_ERROR_INTERNAL
-                      : pcre2_match(code, (PCRE2_SPTR)module, strlen(module), 0, 0, data, limits);
-    *out = rc >= 0;
-    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
-        st = D9D_FAIL(D9D_EFORMAT, "%s: %s: \"%.200s\" cannot be matched", r->config_path, field,
-                      pattern);
-    pcre2_code_free(code);
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(limits);
+    D9D_TRY_OR(st, d9d_buf_printf(&key, "%s: %s", r->config_path, field), done);
+    D9D_TRY_OR(st, d9d_buf_printf(&text, "%s(%s)", before, pattern), done);
+    D9D_TRY_OR(st, d9d_name_pattern_create(key.data, text.data, &p), done);
+    st = d9d_name_pattern_match(p, module, out);
+done:
+    d9d_name_pattern_free(p);
+    d9d_buf_release(&key);
     d9d_buf_release(&text);
     return st;
 }

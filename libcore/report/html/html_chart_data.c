@@ -221,6 +221,19 @@ static void put_chart(d9di_html_writer *w, const d9di_html_chart *c, const axes 
     d9di_html_put(w, "]}");
 }
 
+static void put_data(d9di_html_writer *w, const d9di_html_charts *c, const d9d_run_reader_list *r,
+                     axes *a)
+{
+    share_buckets(a);
+    put_axes(w, a, r);
+    d9di_html_put(w, "\"charts\":[");
+    for (size_t i = 0; i < c->list.len && w->st == D9D_OK; i++) {
+        d9di_html_put(w, "%s\n", i > 0 ? "," : "");
+        put_chart(w, &c->list.data[i], a);
+    }
+    d9di_html_put(w, "]");
+}
+
 void d9di_html_charts_put_data(d9di_html_writer *w, const d9di_html_charts *c,
                                const d9d_run_reader_list *r)
 {
@@ -228,14 +241,8 @@ void d9di_html_charts_put_data(d9di_html_writer *w, const d9di_html_charts *c,
 
     if (w->st == D9D_OK)
         w->st = collect_axes(c, r, &a);
-    share_buckets(&a);
-    put_axes(w, &a, r);
-    d9di_html_put(w, "\"charts\":[");
-    for (size_t i = 0; i < c->list.len && w->st == D9D_OK; i++) {
-        d9di_html_put(w, "%s\n", i > 0 ? "," : "");
-        put_chart(w, &c->list.data[i], &a);
-    }
-    d9di_html_put(w, "]");
+    if (w->st == D9D_OK)
+        put_data(w, c, r, &a);
     D9D_VEC_RELEASE(&a.list);
     d9d_arena_release(&a.arena);
 }

@@ -81,5 +81,5 @@ int main(void)
         cmocka_unit_test(failures_end_both),
     };
 
-    return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("coroutine", tests, NULL, NULL);
 }

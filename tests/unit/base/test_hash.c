@@ -46,7 +46,7 @@ static void bad_hex_is_refused(void **state)
     assert_true(h.hi == 1 && h.lo == 2);
 }
 
-static void pieces_and_files_hash_like_the_whole(void **state)
+static void chunks_and_files_hash_like_the_whole(void **state)
 {
     enum { N = (5 << 19) + 17 };
     unsigned char *bytes = malloc(N);
@@ -84,7 +84,7 @@ int main(void)
         cmocka_unit_test(known_hashes),
         cmocka_unit_test(hex_goes_both_ways),
         cmocka_unit_test(bad_hex_is_refused),
-        unit_test_in_dir(pieces_and_files_hash_like_the_whole),
+        unit_test_in_dir(chunks_and_files_hash_like_the_whole),
     };
 
     return cmocka_run_group_tests_name("hash", tests, NULL, NULL);

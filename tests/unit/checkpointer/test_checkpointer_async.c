@@ -174,7 +174,7 @@ static size_t entries(void)
 }
 
 /* A step whose report comes at once. */
-static d9d_status run_told(run *r)
+static d9d_status run_steps(run *r)
 {
     const int64_t step = r->state.step;
     const double number = d9di_checkpointer_async_progress(r->saver, step);
@@ -191,7 +191,7 @@ static void run_until_saved(run *r, int64_t step)
     const char *path = d9d_checkpointer_path(&a, "c", step);
 
     for (int i = 0; i < 60000 && !d9d_fs_exists(path); i++) {
-        assert_ok(run_told(r));
+        assert_ok(run_steps(r));
         (void)usleep(1000);
     }
     assert_true(d9d_fs_exists(path));
@@ -233,7 +233,7 @@ static void a_stuck_disk_keeps_nobody_waiting(void **state)
     disk_is(true, false);
     assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     for (int i = 0; i < 20; i++)
-        assert_ok(run_told(&r));
+        assert_ok(run_steps(&r));
     assert_true(d9di_checkpointer_async_progress(r.saver, r.state.step) == 0);
     assert_int_equal(r.state.step, 21);
     disk_is(false, false);
@@ -322,7 +322,7 @@ static void no_memory_for_a_copy_is_a_warning(void **state)
     run_close(&r);
 }
 
-static void a_full_disk_is_told_after_the_step(void **state)
+static void a_full_disk_is_reported_after_the_step(void **state)
 {
     d9d_status st = D9D_OK;
     run r;
@@ -335,7 +335,7 @@ static void a_full_disk_is_told_after_the_step(void **state)
     disk_is(false, true);
     assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     for (int i = 0; i < 60000 && st == D9D_OK; i++) {
-        st = run_told(&r);
+        st = run_steps(&r);
         (void)usleep(1000);
     }
     assert_fails_like(st, D9D_EIO, "c/step-00000002.tmp-");
@@ -382,7 +382,7 @@ int main(void)
         unit_test_in_dir(one_is_under_way_at_a_time),
         unit_test_in_dir(what_is_waited_for_is_there),
         unit_test_in_dir(no_memory_for_a_copy_is_a_warning),
-        unit_test_in_dir(a_full_disk_is_told_after_the_step),
+        unit_test_in_dir(a_full_disk_is_reported_after_the_step),
         unit_test_in_dir(what_is_given_up_leaves_nothing),
         cmocka_unit_test(memory_is_left),
     };

@@ -181,7 +181,7 @@ static void shards_are_numbered_with_five_digits(void **state)
     d9d_tensor_source src = ramps_open(&r, D9D_MAX_SHARDS + 1, 0);
     d9d_shard_sink *s;
     d9d_tensor_sink sink;
-    size_t pieces;
+    size_t n_items;
     uint64_t bytes;
 
     (void)state;
@@ -189,7 +189,7 @@ static void shards_are_numbered_with_five_digits(void **state)
         r.t[i].bytes = 4;
     assert_ok(d9d_shard_sink_create("nowhere", 1, &s));
     sink = d9d_shard_sink_tensor_sink(s);
-    assert_fails(sink.begin(sink.self, r.t, src.n, &pieces, &bytes), D9D_ECONFIG,
+    assert_fails(sink.begin(sink.self, r.t, src.n, &n_items, &bytes), D9D_ECONFIG,
                  "nowhere: shards of 1 bytes would be 100000, at most 99999 can be numbered; "
                  "allow larger ones");
     d9d_shard_sink_free(s);
@@ -509,7 +509,7 @@ static void check_finding(const char *dir, const char *end)
 }
 
 /* Tensors of every floating type one after another from an odd offset, over several read blocks. */
-static void numbers_are_seen_wherever_pieces_end(void **state)
+static void numbers_are_seen_wherever_chunks_end(void **state)
 {
     enum { LEAD = 3, EACH = 600011 };
     static const struct {
@@ -551,8 +551,8 @@ static void numbers_are_seen_wherever_pieces_end(void **state)
 
         for (uint64_t k = 0; k < 16; k++) {
             /* Around the end of a read block, and anywhere. */
-            const uint64_t piece = 1 << 19, abs = head.len + start[i];
-            const uint64_t edge = ((abs / piece + 1) * piece - abs) / width;
+            const uint64_t chunk = 1 << 19, abs = head.len + start[i];
+            const uint64_t edge = ((abs / chunk + 1) * chunk - abs) / width;
             const uint64_t at = k < 6 ? edge - 3 + k : d9d_rng_below(rng, k, EACH);
             const off_t off = (off_t)(abs + at * width);
             char text[64];
@@ -654,7 +654,7 @@ int main(void)
         unit_test_in_dir(manifests_find_what_changed),
         unit_test_in_dir(a_changed_manifest_is_refused),
         unit_test_in_dir(verify_lists_its_findings_in_order),
-        unit_test_in_dir(numbers_are_seen_wherever_pieces_end),
+        unit_test_in_dir(numbers_are_seen_wherever_chunks_end),
         unit_test_in_dir(diff_counts_elements),
         unit_test_in_dir(others_are_copied),
     };

@@ -8,17 +8,18 @@
 
 #include "ckpt/mapper/dtype_convert.h"
 #include "d9d/base/rng.h"
+#include "d9d/ckpt/mapper/map_memory.h"
 #include "d9d/ckpt/mapper/mapper.h"
 
 /* --- large tensors are read in bands ---------------------------------------------------------- */
 
 enum { R = 1500, C = 2100 }; /* 12.6 MB of float32: a few bands */
 
-static void check_large(uint64_t piece)
+static void check_large(uint64_t slice)
 {
     static const char *const parts[] = {"a", "b"};
     const int64_t shape[] = {R, C};
-    mem_tensors from = {.n = 0}, to = {.piece = piece};
+    mem_tensors from = {.n = 0}, to = {.slice = slice};
     d9d_mapper *m, *next;
     d9d_tensor_source src;
     d9d_map_plan *p;
@@ -65,14 +66,45 @@ static void check_large(uint64_t piece)
     mem_tensors_free(&to);
 }
 
-static void large_tensors_are_made_in_pieces(void **state)
+static void large_tensors_are_read_in_slices(void **state)
 {
     /* Whole; rows and parts of rows; so narrow that a transposed block is read run by run. */
-    static const uint64_t pieces[] = {0, 1000003, 77777};
+    static const uint64_t slices[] = {0, 1000003, 77777};
 
     (void)state;
-    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
-        check_large(pieces[i]);
+    for (size_t i = 0; i < sizeof(slices) / sizeof(slices[0]); i++)
+        check_large(slices[i]);
+}
+
+/* --- outputs in memory ------------------------------------------------------------------------ */
+
+static void outputs_are_kept_in_memory(void **state)
+{
+    const float values[] = {1, 2, 3, 4, 5, 6}, transposed[] = {1, 4, 2, 5, 3, 6};
+    mem_tensors from = {.n = 0};
+    d9d_map_memory got = {.n = 0};
+    const d9d_tensor_sink sink = d9d_map_memory_sink(&got);
+    d9d_tensor_source src;
+    d9d_mapper *m;
+    d9d_map_plan *p;
+
+    (void)state;
+    memcpy(mem_tensors_add(&from, "a", D9D_F32, 2, (const int64_t[]){2, 3})->data, values,
+           sizeof(values));
+    assert_ok(d9d_mapper_create(&m));
+    assert_ok(d9d_mapper_transpose(m, "a", 0, 1));
+    src = mem_tensors_source(&from);
+    assert_ok(d9d_map_plan_create(m, &src, NULL, &p));
+    assert_ok(d9d_map_plan_run(p, &sink, 2, NULL));
+    assert_int_equal(got.n, 1);
+    assert_string_equal(got.tensors[0].name, "a");
+    assert_int_equal(got.tensors[0].bytes, sizeof(transposed));
+    assert_memory_equal(got.data[0], transposed, sizeof(transposed));
+    d9d_map_memory_release(&got);
+    assert_null(got.data);
+    d9d_map_plan_free(p);
+    d9d_mapper_free(m);
+    mem_tensors_free(&from);
 }
 
 /* --- names ------------------------------------------------------------------------------------ */
@@ -430,7 +462,8 @@ static void plans_are_printed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_tensors_are_made_in_pieces),
+        cmocka_unit_test(large_tensors_are_read_in_slices),
+        cmocka_unit_test(outputs_are_kept_in_memory),
         cmocka_unit_test(names_that_collide_are_refused),
         cmocka_unit_test(prefixes_scope_inputs_and_outputs),
         cmocka_unit_test(a_parent_gives_its_children),

@@ -43,10 +43,10 @@ static void begin(d9d_mapper **m, d9d_mapper **next)
     assert_ok(d9d_mapper_create(next));
 }
 
-static void run_in_pieces(d9d_mapper *m, d9d_mapper *next, uint64_t piece)
+static void run_in_slices(d9d_mapper *m, d9d_mapper *next, uint64_t slice)
 {
     d9d_mapper_free(next);
-    to = (mem_tensors){.piece = piece};
+    to = (mem_tensors){.slice = slice};
     mem_tensors_run(m, &from, &to, 2);
     d9d_mapper_free(m);
 }
@@ -83,7 +83,7 @@ static void interleaved_gate_and_up_are_two_boxes(void **state)
     static const char *const parts[] = {"gate", "up"};
 
     (void)state;
-    for (uint64_t piece = 0; piece < 40; piece++) {
+    for (uint64_t slice = 0; slice < 40; slice++) {
         const mem_tensor *x = ADD("x", 3, E, H, 2 * I);
         d9d_mapper *m, *next;
 
@@ -96,7 +96,7 @@ static void interleaved_gate_and_up_are_two_boxes(void **state)
             assert_ok(d9d_mapper_flatten(next, parts[k], 2, 3));
         then(m, &next);
         count_boxes(m, 2);
-        run_in_pieces(m, next, piece);
+        run_in_slices(m, next, slice);
         for (int k = 0; k < 2; k++) {
             const mem_tensor *part = mem_tensors_find(&to, parts[k]);
 
@@ -113,7 +113,7 @@ static void gate_and_up_are_interleaved_by_two_boxes(void **state)
     static const char *const parts[] = {"gate", "up"};
 
     (void)state;
-    for (uint64_t piece = 0; piece < 40; piece++) {
+    for (uint64_t slice = 0; slice < 40; slice++) {
         const mem_tensor *gate = ADD("gate", 3, E, I, H), *up = ADD("up", 3, E, I, H);
         const mem_tensor *x;
         d9d_mapper *m, *next;
@@ -127,7 +127,7 @@ static void gate_and_up_are_interleaved_by_two_boxes(void **state)
         assert_ok(d9d_mapper_flatten(next, "x", -2, -1));
         then(m, &next);
         count_boxes(m, 2);
-        run_in_pieces(m, next, piece);
+        run_in_slices(m, next, slice);
         x = mem_tensors_find(&to, "x");
         assert_int_equal(x->t.shape[2], 2 * I);
         for (int64_t e = 0; e < E; e++)
@@ -161,7 +161,7 @@ static void fused_heads_come_apart_and_together(void **state)
         assert_ok(d9d_mapper_flatten(next, parts[k], 0, 2));
     then(m, &next);
     count_boxes(m, 3 * A);
-    run_in_pieces(m, next, 9);
+    run_in_slices(m, next, 9);
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < A * D * H; i++)
             assert_int_equal(element(mem_tensors_find(&to, parts[k]), i),
@@ -179,7 +179,7 @@ static void fused_heads_come_apart_and_together(void **state)
     assert_ok(d9d_mapper_flatten(next, "x", 0, 2));
     then(m, &next);
     count_boxes(m, 3 * A);
-    run_in_pieces(m, next, 0);
+    run_in_slices(m, next, 0);
     x = mem_tensors_find(&to, "x");
     assert_int_equal(x->t.ndim, 2);
     for (int i = 0; i < A * 3 * D * H; i++)
@@ -216,7 +216,7 @@ static void a_part_becomes_at_most_three_boxes(void **state)
                                 : rows < 0 ? 1
                                            : b_boxes) +
                                (sizes[2] >= 4) + (sizes[2] % 4 != 0));
-            run_in_pieces(m, next, (uint64_t)(a % 5));
+            run_in_slices(m, next, (uint64_t)(a % 5));
             x = mem_tensors_find(&to, "x");
             for (int64_t i = 0; i < 24; i++)
                 assert_int_equal(element(x, i), (uint16_t)(i < a       ? 10000 + i
@@ -250,7 +250,7 @@ static void steps_are_cut_and_divided(void **state)
             then(m, &next);
             assert_ok(d9d_mapper_unflatten(next, "x", 0, whole[cut % 2], 3));
             then(m, &next);
-            run_in_pieces(m, next, (uint64_t)(cut % 7));
+            run_in_slices(m, next, (uint64_t)(cut % 7));
             for (int64_t i = 0; i < 12 * n; i++)
                 assert_int_equal(element(mem_tensors_find(&to, "x"), i),
                                  (uint16_t)(10000 * (1 + i % n) + i / n));
@@ -278,7 +278,7 @@ static void nothing_and_six_dimensions(void **state)
     assert_ok(d9d_mapper_unflatten(next, "a", 0, one, 1));
     assert_ok(d9d_mapper_flatten(next, "none", 1, 1));
     then(m, &next);
-    run_in_pieces(m, next, 5);
+    run_in_slices(m, next, 5);
     assert_int_equal(mem_tensors_find(&to, "a")->t.ndim, 1);
     assert_int_equal(mem_tensors_find(&to, "none")->t.shape[0], 3);
     assert_int_equal(mem_tensors_find(&to, "none")->t.shape[1], 0);
@@ -462,7 +462,7 @@ static void what_is_too_much_is_refused(void **state)
                                            .shape = {1 << 20, (1 << 19) + 1},
                                            .bytes = (1ull << 39) + (1 << 20)};
     assert_fails_like(plan_flatten(0, 1, true), D9D_ENOTSUP,
-                      "mapper: a tensor of 524289 pieces, 524288 are possible");
+                      "mapper: a tensor of 524289 boxes, 524288 are possible");
     from.a[0].t.shape[0] = INT64_C(1) << 62;
     from.a[0].t.shape[1] = 4;
     from.a[0].t.ndim = 3;

@@ -595,7 +595,7 @@ static void random_graphs_agree_with_plain_evaluation(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 1000; seed++) {
         build(&world, &from, seed);
-        to = (mem_tensors){.piece = seed % 8}; /* every way to slice an output */
+        to = (mem_tensors){.slice = seed % 8}; /* every way to slice an output */
         mem_tensors_run(world.m, &from, &to, 1 + (int)(seed % 3));
         assert_int_equal(to.n, world.n);
         for (int i = 0; i < world.n; i++)

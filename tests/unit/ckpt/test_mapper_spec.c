@@ -372,7 +372,7 @@ static void descriptions_cannot_grow_without_bound(void **state)
             "[{\"op\": \"concat\", \"from\": [\"a\", \"b\"], \"to\": \"one\"}]",
             i > 0 ? ", " : ""));
     assert_ok(d9d_buf_printf(&stages, "], \"rest\": \"drop\""));
-    assert_fails_like(plan_of(stages.data, &out), D9D_ENOTSUP, " pieces");
+    assert_fails_like(plan_of(stages.data, &out), D9D_ENOTSUP, " boxes");
     d9d_buf_release(&stages);
     d9d_buf_release(&out);
 }

@@ -65,7 +65,7 @@ static void other_close(struct other *o)
     d9d_bootstrap_close(o->bootstrap);
 }
 
-static d9di_local_peers *neighbours_of(const struct other *o)
+static d9di_local_peers *local_peers_of(const struct other *o)
 {
     d9di_local_peers *n;
 
@@ -80,12 +80,12 @@ static void one_is_dead(void **state)
 
     (void)state;
     other_open(&o);
-    n = neighbours_of(&o);
+    n = local_peers_of(&o);
     assert_non_null(n);
     assert_false(d9di_local_peers_poll(n).died);
     end(o.pid);
     assert_true(d9di_local_peers_poll(n).died);
-    assert_null(neighbours_of(&o)); /* a rank that was never seen is not missing */
+    assert_null(local_peers_of(&o)); /* a rank that was never seen is not missing */
     d9di_local_peers_close(n);
     other_close(&o);
 }
@@ -97,7 +97,7 @@ static void what_is_left_of_one(void **state)
 
     (void)state;
     other_open(&o);
-    n = neighbours_of(&o);
+    n = local_peers_of(&o);
     assert_int_equal(kill(o.pid, SIGKILL), 0);
     while (!d9di_flight_process_is_gone(o.all[1].self.pid, o.all[1].self.started, NULL))
         (void)usleep(1000); /* not reaped: a zombie */
@@ -124,7 +124,7 @@ static void one_is_stopped(void **state)
 
     (void)state;
     other_open(&o);
-    n = neighbours_of(&o);
+    n = local_peers_of(&o);
     assert_false(d9di_local_peers_poll(n).stopped);
     assert_int_equal(kill(o.pid, SIGSTOP), 0);
     await_stop(&o.all[1].self, true);
@@ -146,7 +146,7 @@ static void one_has_left(void **state)
 
     (void)state;
     other_open(&o);
-    n = neighbours_of(&o);
+    n = local_peers_of(&o);
     d9di_flight_ring_set_state(o.ring, D9DI_FLIGHT_CLOSED);
     d9di_flight_ring_release(o.ring, false);
     o.ring = NULL;
@@ -180,7 +180,7 @@ static void what_one_left_is_written_out(void **state)
     other_open(&o);
     memcpy(memory, o.ring->header.shm_path, sizeof(memory));
     o.ring->header.calls = 17;
-    n = neighbours_of(&o);
+    n = local_peers_of(&o);
     d9di_local_peers_salvage(n, ".");
     assert_false(file_has(7, 17)); /* it is alive */
     end(o.pid);
@@ -232,7 +232,7 @@ static void others_live_elsewhere(void **state)
     (void)state;
     other_open(&o);
     o.all[1].self.host[0] ^= 1;
-    assert_null(neighbours_of(&o));
+    assert_null(local_peers_of(&o));
     end(o.pid);
     other_close(&o);
 }
@@ -273,7 +273,7 @@ static void others_live_in_a_container(void **state)
         skip();
     other_open(&o);
     memcpy(o.all[1].self.host, there.host, sizeof(there.host));
-    assert_null(neighbours_of(&o));
+    assert_null(local_peers_of(&o));
     end(o.pid);
     other_close(&o);
 }

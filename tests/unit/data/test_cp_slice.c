@@ -242,24 +242,24 @@ static void padding_is_a_segment_of_its_own(void **state)
     static const d9d_segment want[] = {{0, 5, 0, 5}, {5, 2, 5, 2}, {7, 7, 7, 7}, {14, 7, 14, 7}};
     static const int64_t lengths[] = {5, 7, 0};
     static made m;
-    d9d_cp_slice_buffer room = {0};
+    d9d_cp_slice_buffer buffer = {0};
     d9d_cp_slice part;
 
     (void)state;
     make(&m, 3, 7, 0, 1);
     m.b.lengths = lengths;
-    assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &room, &part));
-    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 1, &room, &part));
+    assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &buffer, &part));
+    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 1, &buffer, &part));
     assert_int_equal(part.segments, 4);
     assert_memory_equal(part.segment, want, sizeof(want));
     assert_null(part.prefix);
     /* Packed documents have their padding apart already. */
     make(&m, 3, 7, 5, 2);
     m.b.lengths = lengths;
-    assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &room, &part));
-    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 1, &room, &part));
+    assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &buffer, &part));
+    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 1, &buffer, &part));
     check_formed(&m.b, &part, 0, 1);
-    d9d_cp_slice_buffer_release(&room);
+    d9d_cp_slice_buffer_release(&buffer);
 }
 
 /* Two sequences of 8 on two ranks: chunks of 2, of which rank 1 has the inner ones. */
@@ -272,23 +272,23 @@ static void chunks_see_whole_documents(void **state)
     static const int32_t outer_prefix[] = {5, 3, 8, 8};
     static const int64_t lengths[] = {5, 8};
     static made m;
-    d9d_cp_slice_buffer room = {0};
+    d9d_cp_slice_buffer buffer = {0};
     d9d_cp_slice part;
 
     (void)state;
     make(&m, 2, 8, 0, 1);
     m.b.lengths = lengths;
-    assert_ok(d9d_cp_slice_make(&m.b, 1, 2, &room, &part));
-    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 1, 2, &room, &part));
+    assert_ok(d9d_cp_slice_make(&m.b, 1, 2, &buffer, &part));
+    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 1, 2, &buffer, &part));
     assert_int_equal(part.segments, 5);
     assert_memory_equal(part.segment, inner, sizeof(inner));
     assert_memory_equal(part.prefix, inner_prefix, sizeof(inner_prefix));
-    assert_ok(d9d_cp_slice_make(&m.b, 0, 2, &room, &part));
-    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 2, &room, &part));
+    assert_ok(d9d_cp_slice_make(&m.b, 0, 2, &buffer, &part));
+    assert_ok(d9d_cp_slice_set_bidirectional(&m.b, 0, 2, &buffer, &part));
     assert_int_equal(part.segments, 4);
     assert_memory_equal(part.segment, outer, sizeof(outer));
     assert_memory_equal(part.prefix, outer_prefix, sizeof(outer_prefix));
-    d9d_cp_slice_buffer_release(&room);
+    d9d_cp_slice_buffer_release(&buffer);
 }
 
 static void refuses(void **state)

@@ -145,7 +145,7 @@ static const struct {
               {"train=9,b=2", {"train", "b", "rest"}, {9, 2, 0}}};
 enum { N_SPLITS = sizeof(splits) / sizeof(splits[0]) };
 
-static d9d_shard_opts draw_how(struct draw *d, int which)
+static d9d_shard_opts draw_opts(struct draw *d, int which)
 {
     static const d9d_shard_overflow overflows[] = {
         D9D_SHARD_OVERFLOW_SPLIT, D9D_SHARD_OVERFLOW_TRUNCATE, D9D_SHARD_OVERFLOW_DROP};
@@ -182,7 +182,7 @@ static void test_disjoint(void **state)
     for (int round = 0; round < rounds; round++) {
         struct draw d = {{(uint64_t)round, 77}, 0};
         const int which = round % N_SPLITS;
-        const d9d_shard_opts opts = draw_how(&d, which);
+        const d9d_shard_opts opts = draw_opts(&d, which);
         const int64_t size = opts.pack ? opts.pack : opts.max_length;
         const struct corpus c =
             write_corpus(&d, size, opts.overflow == D9D_SHARD_OVERFLOW_TRUNCATE && !opts.pack_mode);

@@ -8,7 +8,7 @@
 
 #include "d9d/data/jinja/jinja.h"
 
-static d9d_status render_with(const char *text, const char *context, const d9d_jinja_opts *how,
+static d9d_status render_with(const char *text, const char *context, const d9d_jinja_opts *opts,
                               d9d_buf *out, d9d_jinja_trace *trace)
 {
     json_t *values = json_loads(context, 0, NULL);
@@ -18,7 +18,7 @@ static d9d_status render_with(const char *text, const char *context, const d9d_j
 
     assert_non_null(values);
     if (st == D9D_OK)
-        st = d9d_jinja_render(t, values, how, out, trace);
+        st = d9d_jinja_render(t, values, opts, out, trace);
     json_decref(values);
     d9d_arena_release(&arena);
     return st;
@@ -294,11 +294,11 @@ static void test_visits(void **state)
 
 /* --- limits ----------------------------------------------------------------------------------- */
 
-static void check_limit(const char *text, const d9d_jinja_opts *how, const char *part)
+static void check_limit(const char *text, const d9d_jinja_opts *opts, const char *part)
 {
     d9d_buf out = {0};
 
-    assert_fails_like(render_with(text, "{}", how, &out, NULL), D9D_EFORMAT, part);
+    assert_fails_like(render_with(text, "{}", opts, &out, NULL), D9D_EFORMAT, part);
     d9d_buf_release(&out);
 }
 
@@ -375,14 +375,14 @@ static void test_context(void **state)
 static void test_time(void **state)
 {
     const struct tm now = {.tm_year = 124, .tm_mon = 1, .tm_mday = 5, .tm_wday = 1};
-    const d9d_jinja_opts how = {.now = &now};
+    const d9d_jinja_opts opts = {.now = &now};
     d9d_buf out = {0};
 
     (void)state;
-    assert_ok(render_with("{{ strftime_now('%d %b %Y, 100%%') }}", "{}", &how, &out, NULL));
+    assert_ok(render_with("{{ strftime_now('%d %b %Y, 100%%') }}", "{}", &opts, &out, NULL));
     assert_string_equal(out.data, "05 Feb 2024, 100%");
     d9d_buf_release(&out);
-    check_limit("{{ strftime_now('%f') }}", &how, "\"%f\" is not supported");
+    check_limit("{{ strftime_now('%f') }}", &opts, "\"%f\" is not supported");
 }
 
 /* One template, many renderings: nothing of one is left for the next. */

@@ -66,7 +66,7 @@ static void test_control(void **state)
 /* Random text through Jansson's escapes and back. */
 static void test_random(void **state)
 {
-    static const char *const pieces[] = {"a",    "\"",       "\\",
+    static const char *const tokens[] = {"a",    "\"",       "\\",
                                          "\n",   "\xc3\xa9", "\xf0\x9f\x98\x80",
                                          "\x01", "/",        "long run of plain text ",
                                          "\t",   "\x7f"};
@@ -79,7 +79,7 @@ static void test_random(void **state)
         json_t *v;
 
         for (uint64_t n = d9d_rng_u32(rng, k++) % 30; n > 0; n--)
-            strcat(want, pieces[d9d_rng_u32(rng, k++) % 11]);
+            strcat(want, tokens[d9d_rng_u32(rng, k++) % 11]);
         v = json_pack("{s:[{s:s}], s:s, s:{}}", "deep", "text", want, "text", want, "z");
         line = json_dumps(v, round % 2 ? JSON_ENSURE_ASCII : JSON_ESCAPE_SLASH);
         check_text(line, want, strlen(want));

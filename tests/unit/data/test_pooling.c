@@ -3,14 +3,14 @@
 
 #include "support/unit.h"
 
-enum { ROWS = 3, LENGTH = 8, CELLS = ROWS * LENGTH };
+enum { ROWS = 3, LENGTH = 8, TOKENS = ROWS * LENGTH };
 
 static const int64_t lengths[ROWS] = {8, 3, 0};
-static int32_t labels[CELLS];
+static int32_t labels[TOKENS];
 
 static d9d_batch batch(void)
 {
-    for (int i = 0; i < CELLS; i++)
+    for (int i = 0; i < TOKENS; i++)
         labels[i] = -100;
     labels[7] = 2;
     labels[LENGTH] = 5; /* the last label of row 1 is at its second position */

@@ -456,7 +456,7 @@ static void copies_of_any_size_arrive(void **state)
 
 /* --- staging ---------------------------------------------------------------------------------- */
 
-enum { PIECE = 1000, PIECES = 500, PARTS = 3 };
+enum { CHUNK = 1000, CHUNKS = 500, PARTS = 3 };
 
 typedef struct filling {
     d9d_staging *staging;
@@ -464,41 +464,41 @@ typedef struct filling {
 } filling;
 
 /* Part i of bytes that begin with its number; every seventh part is first started in vain. */
-static d9d_status fill_piece(void *arg, int worker, size_t i)
+static d9d_status fill_chunk(void *arg, int worker, size_t i)
 {
     const filling *f = arg;
-    unsigned char *to = f->to + i * PIECE;
+    unsigned char *to = f->to + i * CHUNK;
     void *part;
 
     (void)worker;
     if (i % 7 == 0) {
-        D9D_TRY(d9d_staging_acquire(f->staging, to, PIECE, &part));
-        memset(part, 0xee, PIECE);
+        D9D_TRY(d9d_staging_acquire(f->staging, to, CHUNK, &part));
+        memset(part, 0xee, CHUNK);
         d9d_staging_cancel(f->staging, part);
     }
-    D9D_TRY(d9d_staging_acquire(f->staging, to, PIECE, &part));
-    memset(part, (int)i & 0xff, PIECE);
+    D9D_TRY(d9d_staging_acquire(f->staging, to, CHUNK, &part));
+    memset(part, (int)i & 0xff, CHUNK);
     memcpy(part, &i, sizeof(i));
-    return d9d_staging_submit(f->staging, to, PIECE, part);
+    return d9d_staging_submit(f->staging, to, CHUNK, part);
 }
 
 static void check_staging(d9d_device *dev)
 {
-    unsigned char *back = malloc(PIECE * PIECES), want[PIECE];
+    unsigned char *back = malloc(CHUNK * CHUNKS), want[CHUNK];
     filling f;
 
     assert_non_null(back);
-    assert_ok(d9d_device_alloc(dev, PIECE * PIECES, (void **)&f.to));
-    assert_ok(d9d_staging_open(dev, PARTS, PIECE, &f.staging));
-    assert_ok(d9d_thread_run(8, PIECES, fill_piece, &f));
-    assert_ok(d9d_device_download(dev, back, f.to, PIECE * PIECES));
+    assert_ok(d9d_device_alloc(dev, CHUNK * CHUNKS, (void **)&f.to));
+    assert_ok(d9d_staging_open(dev, PARTS, CHUNK, &f.staging));
+    assert_ok(d9d_thread_run(8, CHUNKS, fill_chunk, &f));
+    assert_ok(d9d_device_download(dev, back, f.to, CHUNK * CHUNKS));
     d9d_staging_close(f.staging);
-    for (size_t i = 0; i < PIECES; i++) {
-        memset(want, (int)i & 0xff, PIECE);
+    for (size_t i = 0; i < CHUNKS; i++) {
+        memset(want, (int)i & 0xff, CHUNK);
         memcpy(want, &i, sizeof(i));
-        assert_memory_equal(back + i * PIECE, want, PIECE);
+        assert_memory_equal(back + i * CHUNK, want, CHUNK);
     }
-    d9d_device_free(dev, f.to, PIECE * PIECES);
+    d9d_device_free(dev, f.to, CHUNK * CHUNKS);
     free(back);
 }
 
@@ -538,14 +538,14 @@ static void a_part_that_cannot_be_sent_is_free_again(void **state)
     ops.host_accessible = false;
     ops.h2d_async = refuse;
     dev->ops = &ops;
-    assert_ok(d9d_device_alloc(dev, PIECE, &to));
-    assert_ok(d9d_staging_open(dev, 1, PIECE, &s));
+    assert_ok(d9d_device_alloc(dev, CHUNK, &to));
+    assert_ok(d9d_staging_open(dev, 1, CHUNK, &s));
     for (int i = 0; i < 3; i++) {
-        assert_ok(d9d_staging_acquire(s, to, PIECE, &part));
-        assert_fails(d9d_staging_submit(s, to, PIECE, part), D9D_ECUDA, "cpu: gone");
+        assert_ok(d9d_staging_acquire(s, to, CHUNK, &part));
+        assert_fails(d9d_staging_submit(s, to, CHUNK, part), D9D_ECUDA, "cpu: gone");
     }
     d9d_staging_close(s);
-    d9d_device_free(dev, to, PIECE);
+    d9d_device_free(dev, to, CHUNK);
     dev->ops = own;
 }
 

@@ -4,12 +4,12 @@
 #include "support/unit.h"
 #include "support/unit_device.h"
 
-enum { ROWS = 3, LENGTH = 6, CELLS = ROWS * LENGTH, WANTED = 3 };
+enum { ROWS = 3, LENGTH = 6, TOKENS = ROWS * LENGTH, WANTED = 3 };
 
 static const int64_t lengths[ROWS] = {6, 4, 0};
 static const int32_t bounds[] = {0, 2, 6, 7, 10, 12, 18};
 static const d9d_sample_ref draws[ROWS] = {{0, false, 70}, {1, false, 5}, {0, true, 9}};
-static int32_t labels[CELLS];
+static int32_t labels[TOKENS];
 static d9d_device *dev;
 static d9d_arena arena;
 
@@ -17,7 +17,7 @@ static d9d_arena arena;
  * the 1. */
 static d9d_batch batch(void)
 {
-    for (int i = 0; i < CELLS; i++)
+    for (int i = 0; i < TOKENS; i++)
         labels[i] = i % LENGTH < lengths[i / LENGTH] && i != 4 && i != 6 ? 1 : -100;
     return (d9d_batch){.first = 40,
                        .seqs = ROWS,
@@ -61,7 +61,7 @@ static void check(const d9d_track_document_loss *x, int64_t stream, int64_t samp
 
 static void the_worst_of_packed_documents_come_first(void **state)
 {
-    float loss[CELLS] = {2, 2, 1, 1, 0, 1, 0, 4, 4, 4};
+    float loss[TOKENS] = {2, 2, 1, 1, 0, 1, 0, 4, 4, 4};
     const d9d_batch b = batch();
     d9di_loss_attribution c = opened(WANTED);
     d9di_loss_attribution_documents list = {0};
@@ -69,7 +69,7 @@ static void the_worst_of_packed_documents_come_first(void **state)
     (void)state;
     assert_ok(d9di_loss_attribution_documents_list(&b, false, false, &list));
     assert_int_equal(list.items.len, 3); /* a document without targets is not recorded */
-    watch(&c, &list, loss, CELLS);
+    watch(&c, &list, loss, TOKENS);
     assert_ok(d9di_loss_attribution_update(&c, 1, 19.0 / 8));
     assert_int_equal(c.n_worst, 3);
     check(&c.worst[0], 41, 5, 1, 1, 3, 12);
@@ -80,20 +80,20 @@ static void the_worst_of_packed_documents_come_first(void **state)
 
 static void a_step_of_several_batches_keeps_as_many_as_are_wanted(void **state)
 {
-    const float one[CELLS] = {2, 2, 1, 1, 0, 1, 0, 4, 4, 4},
-                two[CELLS] = {9, 9, 1, 1, 0, 1, 0, 4, 4, 4};
+    const float one[TOKENS] = {2, 2, 1, 1, 0, 1, 0, 4, 4, 4},
+                two[TOKENS] = {9, 9, 1, 1, 0, 1, 0, 4, 4, 4};
     d9di_loss_attribution c = opened(2);
     d9di_loss_attribution_documents list = {0};
     d9d_batch b = batch();
 
     (void)state;
     assert_ok(d9di_loss_attribution_documents_list(&b, false, false, &list));
-    watch(&c, &list, one, CELLS);
+    watch(&c, &list, one, TOKENS);
     b.first = 43;
     assert_ok(d9di_loss_attribution_documents_list(&b, false, false, &list));
-    watch(&c, &list, two, CELLS);
+    watch(&c, &list, two, TOKENS);
     assert_ok(d9di_loss_attribution_documents_list(&b, false, false, &list)); /* of the next step */
-    watch(&c, &list, one, CELLS);
+    watch(&c, &list, one, TOKENS);
     assert_ok(d9di_loss_attribution_update(&c, 2, 3));
     assert_int_equal(c.n_worst, 2);
     check(&c.worst[0], 43, 70, 0, 0, 2, 18);

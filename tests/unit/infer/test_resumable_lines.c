@@ -34,7 +34,7 @@ static void add(d9di_resumable_lines *l, int n)
 }
 
 /* A part of three runs with 10 lines each. */
-static void three_lives(void)
+static void three_attempts(void)
 {
     for (int attempt = 0; attempt < 3; attempt++) {
         d9di_resumable_lines l = opened(NULL);
@@ -69,10 +69,10 @@ static void run(const char *command)
     assert_int_equal(system(command), 0);
 }
 
-static void lives_add_up(void **state)
+static void attempts_add_up(void **state)
 {
     (void)state;
-    three_lives();
+    three_attempts();
     assert_ends_right(30);
 }
 
@@ -100,7 +100,7 @@ static void damage_is_not_believed(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        three_lives();
+        three_attempts();
         run(cases[i].what);
         assert_ends_right(cases[i].first);
         run("rm out");
@@ -185,7 +185,7 @@ static void one_writes_at_a_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(lives_add_up),         unit_test_in_dir(damage_is_not_believed),
+        unit_test_in_dir(attempts_add_up),      unit_test_in_dir(damage_is_not_believed),
         unit_test_in_dir(heads_are_proven),     unit_test_in_dir(what_is_not_ours_stays),
         unit_test_in_dir(one_writes_at_a_time), unit_test_in_dir(who_was_first_keeps_the_name),
     };

@@ -92,11 +92,11 @@ static int64_t pack_chunks(const d9d_attention_dims *n, d9d_segment *list)
 /* Rows, or chunks of rows, as the segments that the kernel makes of them. */
 static int64_t whole(const d9d_attention_dims *n, d9d_segment *list)
 {
-    const int64_t pieces = d9di_i64_max(1, n->chunks), size = n->s / pieces;
+    const int64_t chunks = d9di_i64_max(1, n->chunks), size = n->s / chunks;
     int64_t count = 0;
 
     for (int64_t row = 0; row < n->b; row++)
-        for (int64_t p = 0; p < pieces; p++)
+        for (int64_t p = 0; p < chunks; p++)
             list[count++] = (d9d_segment){(int32_t)(row * n->s + p * size), (int32_t)size,
                                           (int32_t)(row * n->z),
                                           (int32_t)(n->chunks > 0 ? n->chunk_end[p] : n->z)};

@@ -1,7 +1,7 @@
 /* The gradient of attention has the same bits whatever scratch it may take. */
 #include "d9d/device/device.h"
 #include "d9d/kernels/table.h"
-#include "support/arrays.h"
+#include "support/attention_call.h"
 #include "support/unit_device.h"
 
 #include <stdio.h>
@@ -56,27 +56,11 @@ static void close_all(blocks *x)
     d9d_device_close(x->dev);
 }
 
-static int64_t q_size(const d9d_attention_dims *n)
-{
-    return n->b * n->s * n->a * n->d;
-}
-static int64_t k_size(const d9d_attention_dims *n)
-{
-    return n->b * n->z * n->kv * n->d;
-}
-static int64_t o_size(const d9d_attention_dims *n)
-{
-    return n->b * n->s * n->a * d9d_attention_dims_resolve(n).dv;
-}
-static int64_t v_size(const d9d_attention_dims *n)
-{
-    return n->b * n->z * n->kv * d9d_attention_dims_resolve(n).dv;
-}
-
 /* dq, dk and dv, one behind the other, freed by the caller. */
 static void *gradients(const d9d_attention_dims *dims, const char *scratch_mb)
 {
-    const int64_t nq = q_size(dims), nk = k_size(dims), no = o_size(dims), nv = v_size(dims);
+    const int64_t nq = attention_q_size(dims), nk = attention_k_size(dims),
+                  no = attention_o_size(dims), nv = attention_v_size(dims);
     const uint64_t bytes = (uint64_t)(nq + nk + nv) * 2;
     blocks x = {0};
     d9d_attention_dims n = *dims;
@@ -120,7 +104,8 @@ static int count_different(const d9d_attention_dims *n, const uint16_t *x, const
     const struct {
         const char *name;
         int64_t size;
-    } arrays[] = {{"dq", q_size(n)}, {"dk", k_size(n)}, {"dv", v_size(n)}};
+    } arrays[] = {
+        {"dq", attention_q_size(n)}, {"dk", attention_k_size(n)}, {"dv", attention_v_size(n)}};
     int all = 0;
 
     for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) {
@@ -166,7 +151,7 @@ static void check(void **state, const d9d_attention_dims *n)
     assert_int_equal(different, 0);
 }
 
-/* Room for all heads, for those of one key head, and for a chunk of its queries. */
+/* Scratch for all heads, for those of one key head, and for a chunk of its queries. */
 static const d9d_attention_dims rows = {.t = D9D_BF16,
                                         .b = 2,
                                         .s = 700,
@@ -223,7 +208,7 @@ static void documents(void **state)
     check(state, &n);
 }
 
-static void pieces(void **state)
+static void chunks(void **state)
 {
     d9d_attention_dims n = rows;
 
@@ -239,7 +224,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_rows), cmocka_unit_test(values), cmocka_unit_test(windows),
-        cmocka_unit_test(documents),  cmocka_unit_test(pieces),
+        cmocka_unit_test(documents),  cmocka_unit_test(chunks),
     };
 
     return cmocka_run_group_tests(tests, look, NULL);

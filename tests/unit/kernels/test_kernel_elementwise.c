@@ -270,7 +270,7 @@ static void run_gate(void *arg)
                                                                p->in[1], p->m, p->n / p->m),
                      D9D_OK);
 }
-static void run_gate_din(void *arg)
+static void run_gate_bwd(void *arg)
 {
     call *p = arg;
 
@@ -302,7 +302,7 @@ static void test_sigmoid_gate(void **state)
         }
         array_same_for_threads(run_gate, &p, p.out[0], (size_t)(m * n) * size, NULL);
         array_close("y", p.t, p.out[0], p.want[0], m * n, 1e-6);
-        array_same_for_threads(run_gate_din, &p, p.both, (size_t)(m * n + m) * size, NULL);
+        array_same_for_threads(run_gate_bwd, &p, p.both, (size_t)(m * n + m) * size, NULL);
         array_close("dx", p.t, p.out[0], p.want[1], m * n, 1e-6);
         array_close("dg", p.t, p.out[1], dg, m, 1e-4);
         free(dg);

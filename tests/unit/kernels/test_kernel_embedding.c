@@ -21,7 +21,7 @@ static void run_forward(void *arg)
                                                             p->rows, p->first, p->v, p->h, true),
                      D9D_OK);
 }
-static void run_dw(void *arg)
+static void run_wgrad(void *arg)
 {
     call *p = arg;
 
@@ -61,7 +61,7 @@ static void check(call *p)
     for (int64_t i = 0; i < n_w && before != NULL; i++)
         dw[i] += array_get(p->gt, before, i);
     array_same_for_threads(run_forward, p, p->y, (size_t)n * d9d_dtype_size(p->t), NULL);
-    array_same_for_threads(run_dw, p, p->dw, (size_t)n_w * d9d_dtype_size(p->gt), before);
+    array_same_for_threads(run_wgrad, p, p->dw, (size_t)n_w * d9d_dtype_size(p->gt), before);
     array_close("y", p->t, p->y, y, n, 0.0);
     array_close("dw", p->gt, p->dw, dw, n_w, 1e-5);
     void *parts[] = {p->table, p->dy, p->y, p->dw, p->ids, before, y, dw};

@@ -76,7 +76,7 @@ static void run_conv_dx(void *arg)
 
     assert_int_equal(conv_grad(p, p->dx, NULL), D9D_OK);
 }
-static void run_conv_dw(void *arg)
+static void run_conv_wgrad(void *arg)
 {
     conv *p = arg;
 
@@ -124,7 +124,8 @@ static void check_conv(conv p)
         dw[i] += array_get(p.gt, before, i);
     array_same_for_threads(run_conv, &p, p.y, (size_t)all * d9d_dtype_size(p.n.t), NULL);
     array_same_for_threads(run_conv_dx, &p, p.dx, (size_t)all * d9d_dtype_size(p.n.t), NULL);
-    array_same_for_threads(run_conv_dw, &p, p.dw, (size_t)weights * d9d_dtype_size(p.gt), before);
+    array_same_for_threads(run_conv_wgrad, &p, p.dw, (size_t)weights * d9d_dtype_size(p.gt),
+                           before);
     array_close("y", p.n.t, p.y, y, all, 3e-6);
     array_close("dx", p.n.t, p.dx, dx, all, 1e-5);
     array_close("dw", p.gt, p.dw, dw, weights, 1e-4);
@@ -173,7 +174,7 @@ static void run_decay(void *arg)
     assert_int_equal(
         host_kernels()->gdn->gate(NULL, p->t, p->g, p->x, p->rate, p->bias, p->m, p->n), D9D_OK);
 }
-static void run_decay_din(void *arg)
+static void run_decay_dgrad(void *arg)
 {
     decay *p = arg;
 
@@ -181,7 +182,7 @@ static void run_decay_din(void *arg)
                                                      p->bias, p->m, p->n),
                      D9D_OK);
 }
-static void run_decay_dw(void *arg)
+static void run_decay_wgrad(void *arg)
 {
     decay *p = arg;
 
@@ -214,8 +215,8 @@ static void check_decay(decay p)
         dw[i % p.n] += p.of_bias ? dx[i] : g[i] * (double)p.dg[i];
     }
     array_same_for_threads(run_decay, &p, p.g, (size_t)all * sizeof(float), NULL);
-    array_same_for_threads(run_decay_din, &p, p.dx, (size_t)all * d9d_dtype_size(p.t), NULL);
-    array_same_for_threads(run_decay_dw, &p, p.dw, (size_t)p.n * d9d_dtype_size(p.gt), before);
+    array_same_for_threads(run_decay_dgrad, &p, p.dx, (size_t)all * d9d_dtype_size(p.t), NULL);
+    array_same_for_threads(run_decay_wgrad, &p, p.dw, (size_t)p.n * d9d_dtype_size(p.gt), before);
     array_close("g", D9D_F32, p.g, g, all, 1e-6);
     array_close("dx", p.t, p.dx, dx, all, 1e-6);
     array_close("dw", p.gt, p.dw, dw, p.n, 1e-3);
@@ -264,13 +265,13 @@ static d9d_status norm_grad(norm *p, void *both, void *dw)
     return host_kernels()->norm->rms_norm_gated_bwd(NULL, p->t, both, dz, p->gt, dw, p->beta, p->dy,
                                                     p->x, p->z, p->w, p->inv, p->m, p->n);
 }
-static void run_norm_din(void *arg)
+static void run_norm_bwd(void *arg)
 {
     norm *p = arg;
 
     assert_int_equal(norm_grad(p, p->both, NULL), D9D_OK);
 }
-static void run_norm_dw(void *arg)
+static void run_norm_wgrad(void *arg)
 {
     norm *p = arg;
 
@@ -325,8 +326,8 @@ static void check_norm(norm p)
     for (int64_t i = 0; i < p.n && before != NULL; i++)
         dw[i] += array_get(p.gt, before, i);
     array_same_for_threads(run_norm, &p, p.y, (size_t)all * size, NULL);
-    array_same_for_threads(run_norm_din, &p, p.both, 2 * (size_t)all * size, NULL);
-    array_same_for_threads(run_norm_dw, &p, p.dw, (size_t)p.n * d9d_dtype_size(p.gt), before);
+    array_same_for_threads(run_norm_bwd, &p, p.both, 2 * (size_t)all * size, NULL);
+    array_same_for_threads(run_norm_wgrad, &p, p.dw, (size_t)p.n * d9d_dtype_size(p.gt), before);
     array_close("y", p.t, p.y, y, all, 3e-6);
     array_close("dx, dz", p.t, p.both, both, 2 * all, 2e-5);
     array_close("dw", p.gt, p.dw, dw, p.n, 1e-4);
@@ -384,7 +385,7 @@ static void run_delta(void *arg)
                                                       p->v, p->g, p->b),
                      D9D_OK);
 }
-static void run_delta_din(void *arg)
+static void run_delta_bwd(void *arg)
 {
     delta *p = arg;
     const size_t size = d9d_dtype_size(p->n.t), nq = (size_t)q_size(&p->n) * size;
@@ -585,7 +586,7 @@ static void check_delta(const d9d_gated_delta_dims *n, double steep)
 
     naive_delta(&p, o, grads, dg);
     array_same_for_threads(run_delta, &p, p.o, (size_t)v_size(n) * size, NULL);
-    array_same_for_threads(run_delta_din, &p, p.grads, (size_t)all_size(n) * size, NULL);
+    array_same_for_threads(run_delta_bwd, &p, p.grads, (size_t)all_size(n) * size, NULL);
     /* Where a GPU multiplies on tensor cores, what is between is rounded to ten bits. */
     array_close("o", n->t, p.o, o, v_size(n),
                 n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(5e-6, 1e-2));

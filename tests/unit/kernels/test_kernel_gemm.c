@@ -374,7 +374,7 @@ static void run_dx(void *arg)
                                                          E, p->c->in, p->c->out),
                      D9D_OK);
 }
-static void run_dw(void *arg)
+static void run_wgrad(void *arg)
 {
     grouped *p = arg;
 
@@ -437,7 +437,7 @@ static void check_grouped(grouped *p)
     naive_grouped(p, y, dx, dw);
     array_same_for_threads(run_y, p, p->y, (size_t)n_y * size, NULL);
     array_same_for_threads(run_dx, p, p->dx, (size_t)n_x * size, before_x);
-    array_same_for_threads(run_dw, p, p->dw, (size_t)n_w * d9d_dtype_size(p->gt), before);
+    array_same_for_threads(run_wgrad, p, p->dw, (size_t)n_w * d9d_dtype_size(p->gt), before);
     array_close("y", p->t, p->y, y, n_y, 3e-5);
     array_close("dx", p->t, p->dx, dx, n_x, 3e-5 * p->sums);
     array_close("dw", p->gt, p->dw, dw, n_w, 3e-5);

@@ -34,7 +34,7 @@ static void run_forward(void *arg)
                                                if_gated(p, p->w[1])),
                      D9D_OK);
 }
-static void run_din(void *arg)
+static void run_dgrad(void *arg)
 {
     call *p = arg;
 
@@ -88,7 +88,7 @@ static void check_kind(const call *kind, bool biased)
     for (int i = 0; i < MADE; i++)
         want[i] = array_poison(p->n.t, p->wide);
     array_same_for_threads(run_forward, p, p->made[Y], bytes, NULL);
-    array_same_for_threads(run_din, p, p->made[DGATE], bytes, NULL);
+    array_same_for_threads(run_dgrad, p, p->made[DGATE], bytes, NULL);
     assert_int_equal(d9di_gemm_glu_parts(k, NULL, &p->n, want[Y], want[GATE], if_gated(p, want[UP]),
                                          p->x, p->w[0], if_gated(p, p->w[1])),
                      D9D_OK);

@@ -30,7 +30,7 @@ static void run_forward(void *arg)
                                                    (const void *const *)p->w, p->targets),
         D9D_OK);
 }
-static void run_din(void *arg)
+static void run_dgrad(void *arg)
 {
     call *p = arg;
 
@@ -38,7 +38,7 @@ static void run_din(void *arg)
                          NULL, p->n.t, p->dhidden, p->dloss, p->unit, p->n.rows, p->n.h),
                      D9D_OK);
 }
-static void run_dw(void *arg)
+static void run_wgrad(void *arg)
 {
     call *p = arg;
 
@@ -191,7 +191,7 @@ static void check_bias(call *p, double *db)
         bias_grad_set(p, 0.5);
         for (int s = 0; s < p->n.n_split && frozen; s++)
             p->dw[s] = NULL;
-        run_dw(p);
+        run_wgrad(p);
         array_close("dbias", p->gt, p->db, db, p->all_v, p->gt == D9D_F32 ? tolerance : 2e-2);
     }
 }
@@ -216,8 +216,8 @@ static void check(call *p)
         dw[i] += array_get(p->gt, before, i);
     array_same_for_threads(run_forward, p, p->loss, (size_t)p->n.rows * sizeof(float), NULL);
     array_same_for_threads(run_forward, p, p->unit, (size_t)n_h * d9d_dtype_size(p->n.t), NULL);
-    array_same_for_threads(run_din, p, p->dhidden, (size_t)n_h * d9d_dtype_size(p->n.t), NULL);
-    array_same_for_threads(run_dw, p, p->dw_all, (size_t)n_w * d9d_dtype_size(p->gt), before);
+    array_same_for_threads(run_dgrad, p, p->dhidden, (size_t)n_h * d9d_dtype_size(p->n.t), NULL);
+    array_same_for_threads(run_wgrad, p, p->dw_all, (size_t)n_w * d9d_dtype_size(p->gt), before);
     array_close("loss", D9D_F32, p->loss, loss, p->n.rows, 1e-5);
     /* In bfloat16 it is rounded before and after the product with dloss. */
     array_close("dhidden", p->n.t, p->dhidden, dh, n_h, p->n.t == D9D_F32 ? 3e-5 : 1e-2);
@@ -289,8 +289,8 @@ static void test_all_ignored(void **state)
     for (int i = 0; i < 3; i++)
         p.targets[i] = IGNORE;
     run_forward(&p);
-    run_din(&p);
-    run_dw(&p);
+    run_dgrad(&p);
+    run_wgrad(&p);
     assert_zeros(&p, p.dhidden);
     memset(p.dw_all, 0xff, 8 * sizeof(float));
     memset(p.unit, 0xff, 6 * sizeof(float));
@@ -315,7 +315,7 @@ static void test_not_wanted(void **state)
     assert_memory_equal(loss, p.loss, sizeof(loss));
     memset(poison, 0xff, sizeof(poison));
     p.dw[0] = NULL;
-    run_dw(&p);
+    run_wgrad(&p);
     assert_memory_equal(p.dw_all, poison, sizeof(poison));
     for (int i = 20; i < 50; i++)
         assert_false(isnan(((float *)p.dw_all)[i]));
@@ -469,7 +469,7 @@ static void parts_check(call *p)
     make(p);
     bias_grad_set(p, 0.0);
     run_forward(p);
-    run_dw(p);
+    run_wgrad(p);
     db = p->bias != NULL ? array_doubles(p->gt, p->db, p->all_v) : NULL;
     bias_grad_set(p, 0.0);
     loss = array_doubles(D9D_F32, p->loss, p->n.rows);

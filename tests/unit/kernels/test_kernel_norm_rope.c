@@ -29,13 +29,13 @@ static d9d_status norm_grad(norm *p, void *dx, const void *plus, void *dw)
     return host_kernels()->norm->rms_norm_bwd(NULL, p->t, dx, plus, p->gt, dw, p->beta, p->dy, p->x,
                                               p->w, p->inv, p->m, p->n, p->zero_centred);
 }
-static void run_norm_din(void *arg)
+static void run_norm_bwd(void *arg)
 {
     norm *p = arg;
 
     assert_int_equal(norm_grad(p, p->dx, NULL, NULL), D9D_OK);
 }
-static void run_norm_dw(void *arg)
+static void run_norm_wgrad(void *arg)
 {
     norm *p = arg;
 
@@ -115,8 +115,8 @@ static void check_norm(norm *p)
     for (int64_t i = 0; i < p->n && before != NULL; i++)
         dw[i] += array_get(p->gt, before, i);
     array_same_for_threads(run_norm, p, p->y, bytes, NULL);
-    array_same_for_threads(run_norm_din, p, p->dx, bytes, NULL);
-    array_same_for_threads(run_norm_dw, p, p->dw, (size_t)p->n * d9d_dtype_size(p->gt), before);
+    array_same_for_threads(run_norm_bwd, p, p->dx, bytes, NULL);
+    array_same_for_threads(run_norm_wgrad, p, p->dw, (size_t)p->n * d9d_dtype_size(p->gt), before);
     array_close("y", p->t, p->y, y, all, 3e-6);
     array_close("dx", p->t, p->dx, dx, all, 1e-5);
     array_close("dw", p->gt, p->dw, dw, p->n, 1e-4);
@@ -293,13 +293,13 @@ static d9d_status both_grad(both *p, void *dx, void *dw)
     return host_kernels()->norm->norm_rope_bwd(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x,
                                                p->w, p->inv);
 }
-static void run_both_din(void *arg)
+static void run_both_bwd(void *arg)
 {
     both *p = arg;
 
     assert_int_equal(both_grad(p, p->dx, NULL), D9D_OK);
 }
-static void run_both_dw(void *arg)
+static void run_both_wgrad(void *arg)
 {
     both *p = arg;
 
@@ -370,8 +370,8 @@ static void check_both(both *p, double tolerance)
     for (int64_t i = 0; i < d && before != NULL; i++)
         dw[i] += array_get(p->gt, before, i);
     array_same_for_threads(run_both, p, p->y, bytes, NULL);
-    array_same_for_threads(run_both_din, p, p->dx, bytes, NULL);
-    array_same_for_threads(run_both_dw, p, p->dw, bytes_w, before);
+    array_same_for_threads(run_both_bwd, p, p->dx, bytes, NULL);
+    array_same_for_threads(run_both_wgrad, p, p->dw, bytes_w, before);
     array_close("y", p->n.t, p->y, y, all, tolerance);
     array_close("dx", p->n.t, p->dx, dx, all, 2 * tolerance);
     array_close("dw", p->gt, p->dw, dw, d, 20 * tolerance);
@@ -427,7 +427,7 @@ static void test_norm_rope(void **state)
 
 /* --- heads on their way to attention ------------------------------------------------- */
 
-enum { ARRAYS = 3, CELLS = 11 };
+enum { ARRAYS = 3, SLOTS = 11 };
 
 /* As norm_rope by itself, which gives other rows than scatter_rows sends them to; or as is. */
 static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads *h, void *y)
@@ -468,7 +468,7 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
     for (int i = 0; i < 64; i++)
         freq[i] = powf(1e4f, -(float)i / 64.0f);
     for (int j = 0; j < ARRAYS; j++) {
-        const int64_t all = CELLS * list[j].heads * d;
+        const int64_t all = SLOTS * list[j].heads * d;
 
         x[j] = array_random(t, m * list[j].heads * d, 1 + (uint64_t)j, 1.0);
         list[j].x = x[j];
@@ -480,7 +480,7 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
     assert_int_equal(host_kernels()->norm->qk_norm_rope_append(NULL, &n, ARRAYS, list), D9D_OK);
     for (int j = 0; j < ARRAYS; j++) {
         assert_memory_equal(want[j], list[j].y,
-                            (size_t)(CELLS * list[j].heads * d) * d9d_dtype_size(t));
+                            (size_t)(SLOTS * list[j].heads * d) * d9d_dtype_size(t));
         free(x[j]);
         free(list[j].y);
         free(want[j]);

@@ -23,7 +23,7 @@ static void run_router(void *arg)
         host_kernels()->moe->router(NULL, &c->n, c->p, c->prob, c->expert, c->logits, c->bias),
         D9D_OK);
 }
-static void run_router_din(void *arg)
+static void run_router_bwd(void *arg)
 {
     call *c = arg;
 
@@ -220,7 +220,7 @@ static void check_gradient(call *c)
     const int64_t n = c->n.rows * c->n.e;
     double *want = calloc((size_t)n + 1, sizeof(*want));
 
-    array_same_for_threads(run_router_din, c, c->dlogits, (size_t)n * d9d_dtype_size(c->n.t), NULL);
+    array_same_for_threads(run_router_bwd, c, c->dlogits, (size_t)n * d9d_dtype_size(c->n.t), NULL);
     for (int64_t r = 0; r < c->n.rows; r++)
         for (int64_t i = 0; i < c->n.e; i++)
             want[r * c->n.e + i] = (loss_of(c, r, i, 1e-5) - loss_of(c, r, i, -1e-5)) / 2e-5;

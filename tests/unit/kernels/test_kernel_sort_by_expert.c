@@ -52,7 +52,7 @@ static void run_permute(void *arg)
 
     assert_int_equal(host_kernels()->moe->permute(NULL, &n, c->y, c->x, row_of(c)), D9D_OK);
 }
-static void run_permute_din(void *arg)
+static void run_permute_bwd(void *arg)
 {
     call *c = arg;
     const d9d_moe_permute_dims n = dims(c);
@@ -67,7 +67,7 @@ static void run_unpermute(void *arg)
     assert_int_equal(host_kernels()->moe->unpermute(NULL, &n, c->z, c->y, c->prob, row_of(c)),
                      D9D_OK);
 }
-static void run_unpermute_din(void *arg)
+static void run_unpermute_bwd(void *arg)
 {
     call *c = arg;
     const d9d_moe_permute_dims n = dims(c);
@@ -151,11 +151,11 @@ static void check_rows(call *c)
         }
     array_same_for_threads(run_permute, c, c->y, (size_t)(used * h) * size, NULL);
     array_close("permute", c->t, c->y, y, used * h, 0.0);
-    array_same_for_threads(run_permute_din, c, c->z, (size_t)(c->rows * h) * size, NULL);
+    array_same_for_threads(run_permute_bwd, c, c->z, (size_t)(c->rows * h) * size, NULL);
     array_close("permute_bwd", c->t, c->z, back, c->rows * h, 1e-6);
     array_same_for_threads(run_unpermute, c, c->z, (size_t)(c->rows * h) * size, NULL);
     array_close("unpermute", c->t, c->z, z, c->rows * h, 1e-6);
-    array_same_for_threads(run_unpermute_din, c, c->dx, (size_t)(used * h) * size, NULL);
+    array_same_for_threads(run_unpermute_bwd, c, c->dx, (size_t)(used * h) * size, NULL);
     array_close("unpermute_bwd dx", c->t, c->dx, dx, used * h, 1e-6);
     array_close("unpermute_bwd dprob", D9D_F32, c->dprob_x, dp, n, 1e-4);
     free(y);

@@ -26,7 +26,7 @@ static int close_any(void **state)
     return 0;
 }
 
-/* The same requests on the CPU and on paper. */
+/* The same requests on the CPU and on the simulated device. */
 static void memory_counts_as_on_a_device(void **state)
 {
     static const uint64_t sizes[] = {0, 1, 257, 4000, 70000, 3 << 20, 17 << 20, 40 << 20};

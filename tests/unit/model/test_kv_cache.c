@@ -14,10 +14,10 @@
 #include "support/small_models.h"
 #include "support/unit_device.h"
 
-enum { ROWS = 3, ROOM = 150, V = 23, CELLS = ROWS * ROOM + 1 };
+enum { ROWS = 3, CAPACITY = 150, V = 23, SLOTS = ROWS * CAPACITY + 1 };
 
 static const d9d_block_vocab_split splits[] = {{"regular", 17}, {"special", V - 17}};
-static const int64_t lengths[ROWS] = {7, ROOM, 40};
+static const int64_t lengths[ROWS] = {7, CAPACITY, 40};
 
 typedef struct fixture {
     d9d_device *dev;
@@ -39,7 +39,7 @@ static d9d_status qwen3_create(const char *more, d9d_arena *a, d9d_dtype t, d9d_
         "{%s, \"hidden_size\": 40, \"num_hidden_layers\": 3, \"num_attention_heads\": 6, "
         "\"num_key_value_heads\": 2, \"head_dim\": 16, \"intermediate_size\": 34, "
         "\"max_position_embeddings\": %d, \"vocab_size\": %d, \"initializer_range\": 0}",
-        more, ROOM, V));
+        more, CAPACITY, V));
     c->splits = splits;
     c->n_splits = 2;
     return d9d_family_create(c, D9D_WHOLE_MODEL, &options, out);
@@ -58,17 +58,17 @@ static d9d_status moe_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 static d9d_status hybrid_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
     (void)a;
-    return small_hybrid_create(t, V, ROOM, out);
+    return small_hybrid_create(t, V, CAPACITY, out);
 }
 static d9d_status llama_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
     (void)a;
-    return small_llama_create(t, V, ROOM, out);
+    return small_llama_create(t, V, CAPACITY, out);
 }
 static d9d_status latent_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
     (void)a;
-    return small_latent_create(t, V, ROOM, out);
+    return small_latent_create(t, V, CAPACITY, out);
 }
 
 /* What keeps how much: numbers of a token and float32 ones of a row. */
@@ -99,9 +99,9 @@ static void fixture_open(fixture *f, const kind *k, d9d_dtype t)
     assert_ok(d9d_module_reset(f->model->module, 5));
     assert_ok(d9d_tape_create(f->dev, &f->tape));
     d9d_tape_set_recording(f->tape, false);
-    assert_int_equal(d9d_kv_cache_bytes(f->model, CELLS, ROWS),
-                     CELLS * k->of_token * size + ROWS * (k->of_row * size + k->states * 4));
-    assert_ok(d9d_kv_cache_create(f->model, f->dev, CELLS, ROWS, &f->cache));
+    assert_int_equal(d9d_kv_cache_bytes(f->model, SLOTS, ROWS),
+                     SLOTS * k->of_token * size + ROWS * (k->of_row * size + k->states * 4));
+    assert_ok(d9d_kv_cache_create(f->model, f->dev, SLOTS, ROWS, &f->cache));
 }
 
 static void fixture_close(fixture *f)
@@ -135,13 +135,13 @@ static d9d_tensor upload(const fixture *f, const int32_t *x, d9d_shape shape)
 /* Logits of the last token of each span, with a cache or, of spans from 0 on, without. */
 static void run(fixture *f, const span *spans, int n, bool cached, float *logits)
 {
-    int32_t ids[ROWS * ROOM], positions[ROWS * ROOM], at[ROWS * ROOM];
+    int32_t ids[ROWS * CAPACITY], positions[ROWS * CAPACITY], at[ROWS * CAPACITY];
     int32_t segments[ROWS][4], rows[ROWS], pick[ROWS], t = 0;
     d9d_model_out out;
 
     for (int i = 0; i < n; i++) {
         const span *p = &spans[i];
-        const int32_t slot = (int32_t)(cached ? p->row * ROOM : t);
+        const int32_t slot = (int32_t)(cached ? p->row * CAPACITY : t);
         const int32_t segment[] = {t, (int32_t)p->n, slot, (int32_t)(p->first + p->n)};
 
         memcpy(segments[i], segment, sizeof(segment));

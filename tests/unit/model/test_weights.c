@@ -84,24 +84,24 @@ static d9d_tensor_source counted(struct counter *c, d9d_tensor_source inner)
 
 /* A sink that makes every output and keeps none; self is where they are listed. */
 static d9d_status take_any(void *self, const d9d_safetensors_tensor *outputs, size_t n,
-                           size_t *pieces, uint64_t *bytes)
+                           size_t *n_items, uint64_t *bytes)
 {
     const d9d_safetensors_tensor **list = self;
 
     *list = outputs;
-    *pieces = n;
+    *n_items = n;
     *bytes = 0;
     return D9D_OK;
 }
 
-static d9d_status forget(void *self, size_t piece, d9d_map_reader *make)
+static d9d_status forget(void *self, size_t item, d9d_map_reader *make)
 {
     const d9d_safetensors_tensor *const *list = self;
-    const uint64_t n = (*list)[piece].bytes;
-    void *room;
+    const uint64_t n = (*list)[item].bytes;
+    void *scratch;
 
-    D9D_TRY(d9d_map_reader_scratch(make, n, &room));
-    return d9d_map_read(make, piece, 0, room, n);
+    D9D_TRY(d9d_map_reader_scratch(make, n, &scratch));
+    return d9d_map_read(make, item, 0, scratch, n);
 }
 
 /* --- making checkpoints ------------------------------------------------------------------ */
@@ -544,14 +544,14 @@ static bool (*const faults[])(d9d_safetensors_tensor *t) = {lose, grow, shrink, 
                                                             wrap, turn, make_whole};
 enum { N_FAULTS = sizeof(faults) / sizeof(faults[0]) };
 
-struct heard {
+struct problems {
     size_t n;
     d9d_buf text;
 };
 
-static void hear(void *arg, const char *sentence)
+static void note_problem(void *arg, const char *sentence)
 {
-    struct heard *h = arg;
+    struct problems *h = arg;
 
     h->n++;
     assert_ok(d9d_buf_printf(&h->text, "%s\n", sentence));
@@ -560,8 +560,8 @@ static void hear(void *arg, const char *sentence)
 /* Plan the list; every one of `names` must be in what is said. */
 static void refused(const d9d_family_config *c, struct list *l, const char *const *names, size_t n)
 {
-    struct heard heard = {0};
-    const d9d_map_plan_opts opt = {.floating = true, .on_problem = hear, .arg = &heard};
+    struct problems problems = {0};
+    const d9d_map_plan_opts opt = {.floating = true, .on_problem = note_problem, .arg = &problems};
     const d9d_tensor_source src = list_source(l);
     d9d_mapper *m;
     d9d_map_plan *plan;
@@ -569,11 +569,11 @@ static void refused(const d9d_family_config *c, struct list *l, const char *cons
     assert_ok(d9d_family_mapper(c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
     if (d9d_map_plan_create(m, &src, &opt, &plan) != D9D_EMISMATCH)
         fail_msg("%s was accepted", n > 0 ? names[0] : "a list");
-    assert_true(heard.n >= n);
+    assert_true(problems.n >= n);
     for (size_t i = 0; i < n; i++)
-        unit_check_has(heard.text.data, names[i], __FILE__, __LINE__);
+        unit_check_has(problems.text.data, names[i], __FILE__, __LINE__);
     d9d_mapper_free(m);
-    d9d_buf_release(&heard.text);
+    d9d_buf_release(&problems.text);
 }
 
 static d9d_weights_layout layout_of(struct list *l)

@@ -472,29 +472,29 @@ static json_t *scaled_document(const sample *s, const char *more)
 }
 
 /* Is the small model another one with this value, or refused? */
-static bool is_heard(const sample *s, const char *more, const char *field, const char *value)
+static bool is_read(const sample *s, const char *more, const char *field, const char *value)
 {
     json_t *doc = scaled_document(s, more);
     d9d_buf before = {0}, after = {0};
-    bool heard;
+    bool changed;
 
     print_document(doc, &before);
     if (strncmp(before.data, "head ", 5) != 0)
         fail_msg("%s: %s", s->family, (char *)before.data);
     assert_int_equal(json_object_set_new(doc, field, parsed(value)), 0);
     print_document(doc, &after);
-    heard = strcmp(before.data, after.data) != 0;
+    changed = strcmp(before.data, after.data) != 0;
     d9d_buf_release(&before);
     d9d_buf_release(&after);
     json_decref(doc);
-    return heard;
+    return changed;
 }
 
 static void check_read(const sample *s, const char *field)
 {
     const size_t i = value_of(s, field);
 
-    if (!is_heard(s, values[i].more, field, values[i].value))
+    if (!is_read(s, values[i].more, field, values[i].value))
         fail_msg("%s of %s is declared to be read, and another value changes nothing", field,
                  s->family);
 }
@@ -551,7 +551,7 @@ static void check_field(const sample *s, const d9d_hf_field *f)
         check_only(s, f);
     else if (f->rule != D9D_HF_RULE_IGNORED)
         check_read(s, f->name);
-    else if (is_heard(s, NULL, f->name, "1"))
+    else if (is_read(s, NULL, f->name, "1"))
         fail_msg("%s of %s is declared to change nothing", f->name, s->family);
 }
 
@@ -569,10 +569,10 @@ static void check_fields(const d9d_family *f, const sample *s)
         check_read(s, of_all[i]);
     if (has_key(f, "rope_scaling"))
         check_read(s, "original_max_position_embeddings");
-    assert_true(is_heard(s, classifier, "num_labels", "3"));
-    assert_true(is_heard(s, classifier, "id2label", "{\"0\": \"a\"}"));
-    assert_false(is_heard(s, NULL, "use_cache", "false"));
-    assert_true(is_heard(s, NULL, "logits_scaling", "8"));
+    assert_true(is_read(s, classifier, "num_labels", "3"));
+    assert_true(is_read(s, classifier, "id2label", "{\"0\": \"a\"}"));
+    assert_false(is_read(s, NULL, "use_cache", "false"));
+    assert_true(is_read(s, NULL, "logits_scaling", "8"));
 }
 
 static void a_field_does_what_it_is_declared_to_do(void **state)

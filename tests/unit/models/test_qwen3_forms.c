@@ -238,7 +238,7 @@ static void gradients_follow_the_loss(void **state)
     d9d_arena arena = {0};
     d9d_family_config c = config_of(gated_mixture, &arena);
     d9d_family interleaved = *d9d_qwen3_moe_provider.family;
-    double slope = 0, up = 0, down = 0, step = 3e-3;
+    double derivative = 0, up = 0, down = 0, step = 3e-3;
     float host[T];
     d9d_model_out out;
     d9d_tensor seed;
@@ -268,14 +268,14 @@ static void gradients_follow_the_loss(void **state)
                 double d = d9d_rng_normal((d9d_rng){11, p->id}, (uint64_t)j) * 0.05;
 
                 w[j] = (float)(w[j] + (side == 0 ? step : -2 * step) * d);
-                slope += side == 0 ? d * (double)g[j] : 0;
+                derivative += side == 0 ? d * (double)g[j] : 0;
             }
         }
         losses(&f, host);
         for (int i = 0; i < T; i++)
             *sum += (double)host[i];
     }
-    assert_true(fabs((up - down) / (2 * step) - slope) < 3e-3 * fabs(slope));
+    assert_true(fabs((up - down) / (2 * step) - derivative) < 3e-3 * fabs(derivative));
     fixture_close(&f);
     d9d_arena_release(&arena);
 }

@@ -110,5 +110,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(backward_opens_what_forward_closed)};
 
-    return cmocka_run_group_tests_name("keeper", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("param_unit", tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static const d9d_segment documents[] = {{0, 2, 0, 2}, {2, 3, 2, 3}, {5, 1, 5, 1}
                                         {6, 0, 6, 0}, {6, 4, 6, 4}, {10, 2, 10, 2}};
 /* The second of two ranks: of the first row a document's middle and the next one's begin; of the
  * second nothing but the row, cut. */
-static const d9d_segment pieces[] = {
+static const d9d_segment chunks[] = {
     {0, 1, 0, 3}, {1, 1, 3, 1}, {2, 2, 3, 3}, {4, 2, 8, 4}, {6, 2, 8, 6}};
 
 /* Numbers of the tokens of two rows. */
@@ -68,10 +68,10 @@ static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_tape_set_dropout_rng(t, &rng);
     return d9d_op_attention(t, in[0], in[1], in[2], &opts, out);
 }
-/* Prefixes of the documents: some, all, one, none; and of the pieces, some beyond their keys. */
-static const int32_t prefixes[] = {2, 2, 1, 0, 3, 0}, prefixes_of_pieces[] = {4, 3, 3, 5, 5};
-/* Pieces with other documents behind them: keys that only a prefix reaches. */
-static const d9d_segment pieces_apart[] = {
+/* Prefixes of the documents: some, all, one, none; and of the chunks, some beyond their keys. */
+static const int32_t prefixes[] = {2, 2, 1, 0, 3, 0}, prefixes_of_chunks[] = {4, 3, 3, 5, 5};
+/* Chunks with other documents behind them: keys that only a prefix reaches. */
+static const d9d_segment chunks_apart[] = {
     {0, 1, 0, 3}, {1, 1, 4, 1}, {2, 2, 4, 3}, {4, 2, 8, 4}, {6, 2, 8, 6}};
 
 /* Inputs of one case: B, S, Z, A, K, D, and DV where values have other features. */
@@ -127,16 +127,16 @@ static void keeps_its_promises(void **state)
          .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
          .saved = KEPT(2, 6, 2, 1, 5),
          .arg = &open},
-        {.name = "pieces",
+        {.name = "chunks",
          .run = run,
          .in = QKZV(2, 4, 8, 4, 2, 5),
-         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), chunks}},
          .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
          .arg = &causal},
-        {.name = "open pieces",
+        {.name = "open chunks",
          .run = run,
          .in = QKZV(2, 4, 8, 2, 2, 3),
-         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), chunks}},
          .saved = KEPT_Z(2, 4, 8, 2, 2, 3),
          .arg = &open},
         {.name = "more keys than queries",
@@ -165,11 +165,11 @@ static void keeps_its_promises(void **state)
          .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
          .saved = KEPT(2, 6, 4, 2, 5),
          .arg = &window},
-        {.name = "window of pieces, sinks",
+        {.name = "window of chunks, sinks",
          .run = run,
          .in = QKZV(2, 4, 8, 4, 2, 5),
          .param = {FD(4)},
-         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), chunks}},
          .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
          .tolerance_bf16 = 0.03f, /* sums of few queries, of rounded outputs */
          .arg = &window},
@@ -190,10 +190,10 @@ static void keeps_its_promises(void **state)
          .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
          .saved = KEPT(2, 6, 4, 2, 5),
          .arg = &both},
-        {.name = "softcap of pieces, window without a mask",
+        {.name = "softcap of chunks, window without a mask",
          .run = run,
          .in = QKZV(2, 4, 8, 4, 2, 5),
-         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), chunks}},
          .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
          .arg = &both},
         {.name = "sinks",
@@ -271,10 +271,10 @@ static void values_keep_them(void **state)
          .saved = KEPT_DV(2, 6, 6, 4, 2, 3, 7),
          .tolerance_bf16 = 0.03f,
          .arg = &window},
-        {.name = "narrow values of pieces, softcap",
+        {.name = "narrow values of chunks, softcap",
          .run = run,
          .in = QKZ_DV(2, 4, 8, 4, 2, 5, 3),
-         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), chunks}},
          .saved = KEPT_DV(2, 4, 8, 4, 2, 5, 3),
          .arg = &both},
     };
@@ -294,19 +294,19 @@ static void prefixes_keep_them(void **state)
          .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}, {D9D_I32, D9D_SHAPE(6), prefixes}},
          .saved = KEPT(2, 6, 4, 2, 5),
          .arg = &causal},
-        {.name = "prefixes of pieces",
+        {.name = "prefixes of chunks",
          .run = run,
          .in = QKZV(2, 4, 8, 4, 2, 5),
-         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces_apart},
-                      {D9D_I32, D9D_SHAPE(5), prefixes_of_pieces}},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), chunks_apart},
+                      {D9D_I32, D9D_SHAPE(5), prefixes_of_chunks}},
          .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
          .arg = &causal},
-        {.name = "prefixes of pieces, window, sinks",
+        {.name = "prefixes of chunks, window, sinks",
          .run = run,
          .in = QKZV(2, 4, 8, 4, 2, 5),
          .param = {FD(4)},
-         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces_apart},
-                      {D9D_I32, D9D_SHAPE(5), prefixes_of_pieces}},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), chunks_apart},
+                      {D9D_I32, D9D_SHAPE(5), prefixes_of_chunks}},
          .saved = KEPT_Z(2, 4, 8, 4, 2, 5),
          .tolerance_bf16 = 0.03f,
          .arg = &window},
@@ -319,8 +319,8 @@ static void prefixes_keep_them(void **state)
 
 /* --- generation ---------------------------------------------------------------------------- */
 
-enum { CELLS = 190, HEADS = 4, KEYS = 2, WIDE = 20, STEPS = 6 };
-static const int32_t steps[STEPS] = {0, 5, 39, 40, 77, CELLS - 1}; /* places of queries */
+enum { TOKENS = 190, HEADS = 4, KEYS = 2, WIDE = 20, STEPS = 6 };
+static const int32_t steps[STEPS] = {0, 5, 39, 40, 77, TOKENS - 1}; /* places of queries */
 
 static d9d_tensor numbers(const op_fixture *f, d9d_shape shape, uint64_t stream)
 {
@@ -356,9 +356,9 @@ static void a_cache_is_the_row(void **state)
     op_fixture *f = *state;
     d9d_param *sinks = op_param(f, "sinks", D9D_F32, D9D_SHAPE(HEADS));
     d9d_tensor logits = numbers(f, D9D_SHAPE(HEADS), 4), segments;
-    d9d_tensor row[] = {numbers(f, D9D_SHAPE(1, CELLS, HEADS, WIDE), 1),
-                        numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 2),
-                        numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 3)};
+    d9d_tensor row[] = {numbers(f, D9D_SHAPE(1, TOKENS, HEADS, WIDE), 1),
+                        numbers(f, D9D_SHAPE(1, TOKENS, KEYS, WIDE), 2),
+                        numbers(f, D9D_SHAPE(1, TOKENS, KEYS, WIDE), 3)};
     const size_t size = HEADS * WIDE * sizeof(float);
     d9d_op_attention_opts opts = {
         .scale = 0.3f, .softcap = 2.0f, .causal = true, .window = 40, .sinks = sinks};

@@ -2,7 +2,7 @@
 #include "support/fd.h"
 #include "support/op_fixture.h"
 
-/* Pieces of the inputs in turn, into a shape. */
+/* Columns of the inputs in turn, into a shape. */
 typedef struct join_arg {
     int64_t first[3], n[3];
     d9d_shape shape;
@@ -13,12 +13,12 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const join_arg *a = e->of->arg;
-    d9d_op_concat_input pieces[3];
+    d9d_op_concat_input inputs[3];
 
     (void)n_out;
     for (size_t i = 0; i < n_in; i++)
-        pieces[i] = (d9d_op_concat_input){in[i], a->first[i], a->n[i]};
-    return d9d_op_concat(t, pieces, n_in, a->shape, out);
+        inputs[i] = (d9d_op_concat_input){in[i], a->first[i], a->n[i]};
+    return d9d_op_concat(t, inputs, n_in, a->shape, out);
 }
 
 static void keeps_its_promises(void **state)

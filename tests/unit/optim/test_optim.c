@@ -499,7 +499,7 @@ static double weight_of(rig *r, int64_t i)
 }
 
 /* Of 0.5 (p - target)^2, by the weight as a forward sees it. */
-static void set_slope(d9d_param *p)
+static void set_gradient(d9d_param *p)
 {
     float *g = d9d_tensor_data(&p->local.grad);
 
@@ -532,7 +532,7 @@ static double went(const char *config, d9d_dtype t, const double *from, double *
             ((uint16_t *)d9d_tensor_data(&r.param[WIDE].shard.data))[i] = d9d_bf16_from_f32(start);
     }
     for (int k = 0; k < FOLLOWED; k++) {
-        set_slope(&r.param[WIDE]);
+        set_gradient(&r.param[WIDE]);
         step(&r, 1e-4, 1.0f);
     }
     for (int64_t i = 0; i < n; i++) {
@@ -704,25 +704,25 @@ static void test_noise_knows_no_boxes(void **state)
 
 /* --- some before the others ---------------------------------------------------------------- */
 
-typedef struct turns {
+typedef struct order_calls {
     rig *r;
     float before[PARAMS]; /* the first element of each */
-    size_t heard;
-} turns;
+    size_t calls;
+} order_calls;
 
 static float first_of(const d9d_param *p)
 {
     return *(const float *)d9d_tensor_data(&p->shard.data);
 }
 
-/* SHORT is updated when it is heard of, and WIDE is not. */
-static d9d_status hear(void *arg, size_t i)
+/* SHORT is updated when it is called for, and WIDE is not. */
+static d9d_status update_before(void *arg, size_t i)
 {
-    turns *t = arg;
+    order_calls *t = arg;
 
     assert_true(first_of(&t->r->param[SHORT]) != t->before[SHORT]);
     assert_true(first_of(&t->r->param[WIDE]) == t->before[WIDE]);
-    assert_int_equal(t->heard++ % 2, i);
+    assert_int_equal(t->calls++ % 2, i);
     return D9D_OK;
 }
 
@@ -731,7 +731,7 @@ static void test_some_first(void **state)
     d9d_param *listed[] = {NULL, NULL};
     const d9d_params lists[] = {{listed, 1}, {listed + 1, 1}}, *first[] = {&lists[0], &lists[1]};
     rig plain, r;
-    turns t = {.r = &r};
+    order_calls t = {.r = &r};
 
     (void)state;
     rig_open(&plain, "{\"name\": \"adamw\", \"lr\": 0.1}", D9D_F32);
@@ -740,7 +740,7 @@ static void test_some_first(void **state)
     create(&r, 1);
     listed[0] = &r.param[SHORT];
     listed[1] = &r.param[FROZEN];
-    assert_ok(d9d_optimizer_set_order(r.opt, first, 2, hear, &t));
+    assert_ok(d9d_optimizer_set_order(r.opt, first, 2, update_before, &t));
     for (int k = 0; k < 3; k++) {
         rig *both[] = {&plain, &r};
 
@@ -752,7 +752,7 @@ static void test_some_first(void **state)
             step(both[b], 0.1, 0.5f);
         }
     }
-    assert_int_equal(t.heard, 6);
+    assert_int_equal(t.calls, 6);
     for (int i = WIDE; i < PARAMS; i += SHORT)
         assert_memory_equal(d9d_tensor_data(&plain.param[i].shard.data),
                             d9d_tensor_data(&r.param[i].shard.data),
@@ -773,7 +773,7 @@ static d9d_status list_all(const void *config, const d9d_optimizer_update *u, si
     return D9D_OK;
 }
 
-static d9d_status hear_behind(void *arg, size_t i)
+static d9d_status update_after(void *arg, size_t i)
 {
     (void)i;
     assert_int_equal(listed_calls, 1);
@@ -787,7 +787,7 @@ static void test_all_at_once(void **state)
     d9d_param *listed[] = {NULL};
     const d9d_params list = {listed, 1}, *first[] = {&list};
     d9d_optimizer_kind kind = {.size = sizeof(kind), .update_list = list_all};
-    size_t heard = 0;
+    size_t calls = 0;
     d9d_table table;
     rig r;
 
@@ -799,12 +799,12 @@ static void test_all_at_once(void **state)
     r.section.choice = &table;
     create(&r, 1);
     listed[0] = &r.param[SHORT];
-    assert_ok(d9d_optimizer_set_order(r.opt, first, 1, hear_behind, &heard));
+    assert_ok(d9d_optimizer_set_order(r.opt, first, 1, update_after, &calls));
     set_grad(&r.param[WIDE], 1);
     set_grad(&r.param[SHORT], 1);
     listed_calls = 0;
     step(&r, 0.1, 1.0f);
-    assert_true(listed_n == 2 && listed_calls == 1 && heard == 1);
+    assert_true(listed_n == 2 && listed_calls == 1 && calls == 1);
     rig_close(&r);
 }
 

@@ -229,6 +229,10 @@ static void test_bad_groups(void **state)
          "the first is embed.weight"},
         {"{\"name\": \"adamw\", \"lr\": 1, \"groups\": [{\"pattern\": \"norm.weight\"}]}",
          "optimizer.groups[0].pattern \"norm.weight\": of 7 parameters it matches none"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"groups\": [{\"pattern\": \"layers.*\"}, {\"pattern\": "
+         "\"head.*\"}, {\"pattern\": \".*head.*\"}]}",
+         "optimizer.groups[2].pattern \".*head.*\": earlier groups have all 1 parameters that it "
+         "matches; head.weight is of groups[1] with \"head.*\""},
         {"{\"name\": \"adamw\", \"lr\": 1, \"groups\": [{\"pattern\": \"*.bias\"}]}",
          "optimizer.groups[0].pattern \"*.bias\": quantifier does not follow a repeatable item"},
         {"{\"name\": \"sgd\", \"lr\": 1, \"groups\": [{\"pattern\": \".*\", \"eps\": 0.5}]}",

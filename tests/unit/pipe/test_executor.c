@@ -137,7 +137,7 @@ static int live_of(const d9d_program *p)
 
 static void every_schedule_of_one_rank(void **state)
 {
-    static const d9d_pipe_schedule_opts hows[] = {
+    static const d9d_pipe_schedule_opts schedules[] = {
         {.kind = D9D_PIPE_GPIPE},
         {.kind = D9D_PIPE_LOOPED_BFS, .stages_per_rank = 4},
         {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
@@ -152,8 +152,8 @@ static void every_schedule_of_one_rank(void **state)
 
     (void)state;
     open_weights(&c, &m);
-    for (size_t i = 0; i < sizeof(hows) / sizeof(hows[0]); i++) {
-        assert_ok(d9d_program_build(&hows[i], 1, MICROS, &c.program));
+    for (size_t i = 0; i < sizeof(schedules) / sizeof(schedules[0]); i++) {
+        assert_ok(d9d_program_build(&schedules[i], 1, MICROS, &c.program));
         assert_ok(d9d_program_insert_p2p(&c.program));
         assert_ok(create(&c));
         for (int play = 1; play <= 2; play++) {

@@ -157,7 +157,7 @@ static double free_total(const d9d_program *p, const double *takes)
     return total;
 }
 
-static const d9d_pipe_schedule_opts hows[] = {
+static const d9d_pipe_schedule_opts schedules[] = {
     {.kind = D9D_PIPE_GPIPE},
     {.kind = D9D_PIPE_LOOPED_BFS, .stages_per_rank = 2},
     {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
@@ -167,7 +167,7 @@ static const d9d_pipe_schedule_opts hows[] = {
     {.kind = D9D_PIPE_ZERO_BUBBLE_V},
     {.kind = D9D_PIPE_DUAL_PIPE_V},
 };
-enum { HOWS = sizeof(hows) / sizeof(hows[0]) };
+enum { N_OPTS = sizeof(schedules) / sizeof(schedules[0]) };
 
 /* Slowdown of a step relative to free transfers; *in_turns: with transfers in the order of the
  * actions. */
@@ -197,10 +197,10 @@ static void no_transfer_waits_for_a_stream(void **state)
     double turns;
 
     (void)state;
-    for (size_t h = 0; h < HOWS; h++)
+    for (size_t h = 0; h < N_OPTS; h++)
         for (int ranks = 2; ranks <= 8; ranks *= 2)
             for (int micros = 2 * ranks; micros <= 4 * ranks; micros *= 2)
-                assert_true(longer(&hows[h], ranks, micros, takes, &turns) < 1e-9);
+                assert_true(longer(&schedules[h], ranks, micros, takes, &turns) < 1e-9);
 }
 
 /* Other costs: a step on 4 ranks takes at most 8 % longer, and never longer than *in_turns. */
@@ -212,9 +212,9 @@ static void little_where_stages_take_otherwise(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        for (size_t h = 0; h < HOWS; h++)
+        for (size_t h = 0; h < N_OPTS; h++)
             for (int micros = 8; micros <= 16; micros *= 2) {
-                const double more = longer(&hows[h], 4, micros, others[i], &turns);
+                const double more = longer(&schedules[h], 4, micros, others[i], &turns);
 
                 assert_true(more <= turns + 1e-9);
                 max = more > max ? more : max;

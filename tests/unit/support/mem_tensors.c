@@ -50,9 +50,9 @@ static d9d_status mem_read(void *self, size_t i, uint64_t at, void *dst, uint64_
 }
 
 static d9d_status mem_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
-                            size_t *pieces, uint64_t *bytes)
+                            size_t *n_items, uint64_t *bytes)
 {
-    *pieces = n;
+    *n_items = n;
     *bytes = 0;
     for (size_t i = 0; i < n; i++) {
         (void)mem_tensors_add(self, outputs[i].name, outputs[i].dtype, outputs[i].ndim,
@@ -66,7 +66,7 @@ static d9d_status mem_fill(void *self, size_t i, d9d_map_reader *make)
 {
     mem_tensors *m = self;
     mem_tensor *a = &m->a[i];
-    const uint64_t each = m->piece > 0 ? m->piece * d9d_dtype_size(a->t.dtype) : a->t.bytes;
+    const uint64_t each = m->slice > 0 ? m->slice * d9d_dtype_size(a->t.dtype) : a->t.bytes;
 
     for (uint64_t at = 0, n; at < a->t.bytes; at += n) {
         n = a->t.bytes - at < each ? a->t.bytes - at : each;

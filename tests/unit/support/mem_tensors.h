@@ -16,7 +16,7 @@ typedef struct mem_tensor {
 typedef struct mem_tensors {
     mem_tensor a[MEM_TENSORS];
     size_t n;
-    uint64_t piece; /* sink: elements that are made at once; 0: all */
+    uint64_t slice; /* sink: elements that are read at once; 0: all */
 } mem_tensors;
 
 /* One more, filled with zeros; a name that is too long is cut. */

@@ -758,7 +758,7 @@ static void a_function_that_fails_is_reported(void **state)
     net_close(&n);
 }
 
-static void limits_are_told(void **state)
+static void limits_are_reported(void **state)
 {
     d9d_var *in[D9D_NODE_MAX + 1], *out[D9D_NODE_MAX + 1];
     net n;
@@ -886,7 +886,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_without_gradients_records_nothing),
         cmocka_unit_test(a_checkpoint_of_fixed_inputs_trains_its_parameters),
         cmocka_unit_test(a_function_that_fails_is_reported),
-        cmocka_unit_test(limits_are_told),
+        cmocka_unit_test(limits_are_reported),
         cmocka_unit_test(backward_runs_once),
         cmocka_unit_test(seeds_must_fit_their_roots),
         cmocka_unit_test(a_tied_parameter_is_one_sum),
