@@ -667,8 +667,11 @@ static d9d_status on_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_di
         const int64_t rows = rows_reached(h->row_index, n->m);
 
         there[j] =
-            (d9d_qk_norm_rope_heads){in(&c, n->t, h->x, n->m * row), in(&c, n->t, h->w, n->d),
-                                     out(&c, n->t, h->y, rows * row), h->heads,
+            (d9d_qk_norm_rope_heads){in(&c, n->t, h->x, n->m * row),
+                                     in(&c, n->t, h->w, n->d),
+                                     out(&c, n->t, h->y, rows * row),
+                                     h->heads,
+                                     h->rotates,
                                      h->row_index == NULL ? NULL : ints(&c, h->row_index, n->m)};
     }
     return end(&c, c.k->norm->qk_norm_rope_append(c.s, &d, count, there));
