@@ -17,10 +17,9 @@ static d9d_status token_append(d9d_stream s, const d9d_qk_norm_rope_dims *d,
     one.positions += i;
     y = d9di_elem_at(d->t, h->y, row * size);
     x = d9di_elem_cat(d->t, h->x, i * size);
-    if (h->w != NULL && h->rotates)
-        return d9d_ref_norm_rope(s, &one, y, NULL, x, h->w);
+    one.r = h->rotates ? d->r : 0;
     if (h->w != NULL)
-        return d9d_ref_rms_norm(s, d->t, y, NULL, x, h->w, h->heads, d->d, d->eps, d->zero_centred);
+        return d9d_ref_norm_rope(s, &one, y, NULL, x, h->w);
     if (h->rotates)
         return d9d_ref_rope(s, d->t, y, x, one.positions, d->inv_freq, 1, h->heads, d->d, d->r,
                             d->interleaved, d->mscale, 1.0f);

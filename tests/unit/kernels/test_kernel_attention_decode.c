@@ -231,9 +231,7 @@ static void check_heads(d9d_gemm_per_head_dims n)
                 array_get(n.t, w, n.trans_w ? (first + j) * wide + k : (first + k) * wide + j);
     }
     assert_int_equal(host_kernels()->gemm->per_head(NULL, &n, y, x, w), D9D_OK);
-    array_close("y", n.t, y, want, ny,
-                n.t == D9D_F32 ? unit_device_tolerance(1e-5, 5e-5)
-                               : unit_device_tolerance(1e-5, 2e-2));
+    array_close("y", n.t, y, want, ny, n.t == D9D_F32 ? 5e-5 : unit_device_tolerance(1e-5, 2e-2));
     void *parts[] = {x, w, y, want};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
