@@ -1,15 +1,32 @@
 /* gemm_glu_parts.c - GLU half of a feed-forward layer, unfused: GEMMs, biases, the unit. */
 #include "common/kernel_common.h"
 
-/* y = x W' + b */
-static d9d_status projection_gemm(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
-                                  void *y, const void *x, const void *w, const void *b)
-{
-    const d9d_gemm g = {.t = n->t, .ct = n->t, .trans_b = true, .m = n->rows, .n = n->i, .k = n->h};
+enum { PROJECTIONS = 2 }; /* gate and up */
 
-    D9D_TRY(n->offset == NULL
-                ? k->gemm->dense(s, &g, x, w, y)
-                : k->gemm->grouped(s, n->t, y, x, w, n->offset, n->rows, n->e, n->h, n->i));
+/* y_i = x W_i' */
+static d9d_status projection_gemms(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
+                                   int count, void *const *y, const void *x, const void *const *w)
+{
+    const d9d_gemm g = {.t = n->t,
+                        .ct = n->t,
+                        .trans_b = true,
+                        .m = n->rows,
+                        .n = n->i,
+                        .k = n->h,
+                        .b_constant = n->weights_constant};
+    const d9d_gemm both[PROJECTIONS] = {g, g};
+
+    if (n->offset == NULL)
+        return k->gemm->multi(s, count, both, x, w, y);
+    for (int i = 0; i < count; i++)
+        D9D_TRY(k->gemm->grouped(s, n->t, y[i], x, w[i], n->offset, n->rows, n->e, n->h, n->i));
+    return D9D_OK;
+}
+
+/* y += b; b NULL: nothing */
+static d9d_status bias_add(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n, void *y,
+                           const void *b)
+{
     return b == NULL ? D9D_OK
                      : k->elementwise->add_bias(s, n->t, y, y, b, n->offset, n->rows, n->e, n->i);
 }
@@ -18,10 +35,14 @@ d9d_status d9di_gemm_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gem
                                void *y, void *gate, void *up, const void *x, const void *w_gate,
                                const void *w_up)
 {
+    void *const read[PROJECTIONS] = {gate, up};
+    const void *const w[PROJECTIONS] = {w_gate, w_up};
+
     D9D_TRY(d9di_args_check_glu("gemm_glu", n->t, &n->glu, w_up != NULL));
-    D9D_TRY(projection_gemm(k, s, n, gate, x, w_gate, n->b_gate));
+    D9D_TRY(projection_gemms(k, s, n, w_up != NULL ? 2 : 1, read, x, w));
+    D9D_TRY(bias_add(k, s, n, gate, n->b_gate));
     if (w_up != NULL)
-        D9D_TRY(projection_gemm(k, s, n, up, x, w_up, n->b_up));
+        D9D_TRY(bias_add(k, s, n, up, n->b_up));
     return k->elementwise->glu(s, &n->glu, n->t, y, gate, w_up != NULL ? up : NULL, n->rows * n->i);
 }
 

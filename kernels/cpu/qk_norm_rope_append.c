@@ -7,6 +7,7 @@ static d9d_status token_append(d9d_stream s, const d9d_qk_norm_rope_dims *d,
 {
     const int64_t row = h->row_index != NULL ? h->row_index[i] : i, size = h->heads * d->d;
     d9d_qk_norm_rope_dims one = *d;
+    const void *x;
     void *y;
 
     if (row < 0)
@@ -15,9 +16,14 @@ static d9d_status token_append(d9d_stream s, const d9d_qk_norm_rope_dims *d,
     one.heads = h->heads;
     one.positions += i;
     y = d9di_elem_at(d->t, h->y, row * size);
+    x = d9di_elem_cat(d->t, h->x, i * size);
+    one.r = h->rotates ? d->r : 0;
     if (h->w != NULL)
-        return d9d_ref_norm_rope(s, &one, y, NULL, d9di_elem_cat(d->t, h->x, i * size), h->w);
-    memcpy(y, d9di_elem_cat(d->t, h->x, i * size), (size_t)size * d9d_dtype_size(d->t));
+        return d9d_ref_norm_rope(s, &one, y, NULL, x, h->w);
+    if (h->rotates)
+        return d9d_ref_rope(s, d->t, y, x, one.positions, d->inv_freq, 1, h->heads, d->d, d->r,
+                            d->interleaved, d->mscale, 1.0f);
+    memcpy(y, x, (size_t)size * d9d_dtype_size(d->t));
     return D9D_OK;
 }
 

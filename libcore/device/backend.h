@@ -43,6 +43,12 @@ typedef struct d9d_device_ops {
     bool (*event_query)(d9d_device *dev, void *event);
     d9d_status (*event_wait)(d9d_device *dev, void *event);
     d9d_status (*event_elapsed_ms)(d9d_device *dev, void *from, void *to, double *ms);
+    /* Recording of what is enqueued on the compute stream (d9d/device/graph.h); NULL: none.  After
+     * begin always end; it sets *graph only on success. */
+    d9d_status (*graph_begin)(d9d_device *dev);
+    d9d_status (*graph_end)(d9d_device *dev, void **graph);
+    d9d_status (*graph_launch)(d9d_device *dev, void *graph);
+    void (*graph_free)(d9d_device *dev, void *graph);
     /* Profiler ranges (NVTX) of the host thread; may be NULL. */
     void (*range_push)(d9d_device *dev, const char *name);
     void (*range_pop)(d9d_device *dev);

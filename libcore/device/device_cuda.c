@@ -19,8 +19,8 @@
 #include <string.h>
 
 #include "d9d/base/environment.h"
-#include "device/cuda_options.h"
 #include "device/backend.h"
+#include "device/cuda_options.h"
 
 enum { RING_BUFFERS = 4, RING_BUFFER_BYTES = 8 << 20, RING_ALIGN = 256 };
 
@@ -42,6 +42,7 @@ typedef struct cuda_device {
     cudaStream_t side_stream; /* for copies outside the compute stream's order */
     ring up, down;
     pthread_mutex_t copy_lock; /* held while a ring is used */
+    bool recording;            /* a graph: nothing is copied from or to the host, or waited for */
 } cuda_device;
 
 static d9d_status cuda_fail(const d9d_device *dev, const char *what, cudaError_t e)
@@ -57,6 +58,16 @@ static cudaError_t set_current(const d9d_device *dev)
     const cuda_device *self = dev->self;
 
     return cudaSetDevice(self->index);
+}
+
+/* A copy would be recorded with what the host memory has now. */
+static d9d_status refuse_recording(const d9d_device *dev, const char *what)
+{
+    const cuda_device *self = dev->self;
+
+    return self->recording
+               ? D9D_FAIL(D9D_ENOTSUP, "%s: %s while a graph is recorded", self->name, what)
+               : D9D_OK;
 }
 
 /* --- memory -------------------------------------------------------------------------- */
@@ -143,6 +154,7 @@ static d9d_status cuda_upload(d9d_device *dev, void *dst, const void *host, uint
     uint64_t fits;
     char *at;
 
+    D9D_TRY(refuse_recording(dev, "upload"));
     (void)pthread_mutex_lock(&self->copy_lock);
     for (uint64_t done = 0; done < n && e == cudaSuccess; done += fits) {
         e = ring_reserve(dev, n - done, &at, &fits);
@@ -189,6 +201,7 @@ static d9d_status cuda_download(d9d_device *dev, void *host, const void *src, ui
     cuda_device *self = dev->self;
     cudaError_t e = set_current(dev);
 
+    D9D_TRY(refuse_recording(dev, "download"));
     (void)pthread_mutex_lock(&self->copy_lock);
     for (uint64_t i = 0; i < chunks + ahead && e == cudaSuccess; i++) {
         if (i < chunks)
@@ -213,8 +226,10 @@ static d9d_status cuda_copy(d9d_device *dev, void *dst, const void *src, uint64_
 static d9d_status cuda_sync(d9d_device *dev)
 {
     const cuda_device *self = dev->self;
-    const cudaError_t e = cudaStreamSynchronize(self->stream);
+    cudaError_t e;
 
+    D9D_TRY(refuse_recording(dev, "a wait"));
+    e = cudaStreamSynchronize(self->stream);
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "work on the GPU", e);
 }
 
@@ -241,6 +256,7 @@ static d9d_status cuda_d2h_async(d9d_device *dev, void *pinned, const void *src,
     const cuda_device *self = dev->self;
     cudaError_t e = set_current(dev);
 
+    D9D_TRY(refuse_recording(dev, "a copy to the host"));
     if (e == cudaSuccess)
         e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost,
                             stream != NULL ? d9d_cuda_stream_handle(stream) : self->stream);
@@ -264,6 +280,7 @@ static d9d_status cuda_h2d_async(d9d_device *dev, void *dst, const void *pinned,
     const cuda_device *self = dev->self;
     cudaError_t e = set_current(dev);
 
+    D9D_TRY(refuse_recording(dev, "a copy from the host"));
     if (e == cudaSuccess)
         e = cudaMemcpyAsync(dst, pinned, n, cudaMemcpyHostToDevice, self->stream);
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy from the host", e);
@@ -317,6 +334,56 @@ static d9d_status cuda_event_elapsed_ms(d9d_device *dev, void *from, void *to, d
 
     *ms = (double)f;
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "the time between events", e);
+}
+
+/* --- graphs ----------------------------------------------------------------------------- */
+
+/* Relaxed: the pool may ask the system for memory. */
+static d9d_status cuda_graph_begin(d9d_device *dev)
+{
+    cuda_device *self = dev->self;
+    const cudaError_t e = cudaStreamBeginCapture(self->stream, cudaStreamCaptureModeRelaxed);
+
+    self->recording = e == cudaSuccess;
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "a graph", e);
+}
+
+static d9d_status cuda_graph_end(d9d_device *dev, void **graph)
+{
+    cuda_device *self = dev->self;
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t executable = NULL;
+    cudaError_t e = cudaStreamEndCapture(self->stream, &recorded);
+
+    self->recording = false;
+    if (e == cudaSuccess)
+        e = cudaGraphInstantiate(&executable, recorded, 0);
+    if (recorded != NULL)
+        (void)cudaGraphDestroy(recorded);
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError(); /* the next launch must not report it */
+        return cuda_fail(dev, "a graph", e);
+    }
+    *graph = executable;
+    return D9D_OK;
+}
+
+static d9d_status cuda_graph_launch(d9d_device *dev, void *graph)
+{
+    const cuda_device *self = dev->self;
+    const cudaError_t e = cudaGraphLaunch(graph, self->stream);
+
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "a graph", e);
+}
+
+/* Waits for its last launch. */
+static void cuda_graph_free(d9d_device *dev, void *graph)
+{
+    const cuda_device *self = dev->self;
+
+    (void)set_current(dev);
+    (void)cudaStreamSynchronize(self->stream);
+    (void)cudaGraphExecDestroy(graph);
 }
 
 /* --- properties ---------------------------------------------------------------------- */
@@ -442,6 +509,10 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
         .event_query = cuda_event_query,
         .event_wait = cuda_event_wait,
         .event_elapsed_ms = cuda_event_elapsed_ms,
+        .graph_begin = cuda_graph_begin,
+        .graph_end = cuda_graph_end,
+        .graph_launch = cuda_graph_launch,
+        .graph_free = cuda_graph_free,
         .range_push = cuda_range_push,
         .range_pop = cuda_range_pop,
         .close = cuda_close,

@@ -45,6 +45,8 @@ struct d9d_device_pool {
     uint64_t frees;
     bool full; /* the system had nothing left, and nothing was freed since */
     d9d_device_stats stats;
+    bool holds; /* what is freed is held */
+    d9di_pool_hold hold;
     uint64_t max_in_use; /* the most ever in use at once, without the excess */
 };
 
@@ -324,6 +326,33 @@ d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
     return D9D_OK;
 }
 
+void d9di_pool_hold_begin(d9d_device *dev)
+{
+    dev->pool->holds = true;
+}
+
+void d9di_pool_hold_end(d9d_device *dev, d9di_pool_hold *out)
+{
+    *out = dev->pool->hold;
+    dev->pool->hold = (d9di_pool_hold){.failed = false};
+    dev->pool->holds = false;
+}
+
+void d9di_pool_hold_release(d9d_device *dev, d9di_pool_hold *h)
+{
+    for (size_t i = 0; i < h->blocks.len; i++)
+        d9d_device_free(dev, h->blocks.data[i].p, h->blocks.data[i].n);
+    D9D_VEC_RELEASE(&h->blocks);
+}
+
+static bool hold_block(struct d9d_device_pool *pool, void *p, uint64_t n)
+{
+    if (!pool->holds)
+        return false;
+    pool->hold.failed |= D9D_VEC_PUSH(&pool->hold.blocks, ((d9di_pool_held){p, n})) != D9D_OK;
+    return !pool->hold.failed;
+}
+
 void d9d_device_free(d9d_device *dev, void *p, uint64_t n)
 {
     struct d9d_device_pool *pool = dev->pool;
@@ -331,7 +360,7 @@ void d9d_device_free(d9d_device *dev, void *p, uint64_t n)
     const int c = d9di_pool_class(n, &block);
     size_class *k;
 
-    if (p == NULL)
+    if (p == NULL || hold_block(pool, p, n))
         return;
     assert(c >= 0);
     k = &pool->class[block_class(pool, p, c)];

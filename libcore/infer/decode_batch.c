@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-enum { PREFILL_TOKENS = 2048 }; /* prefill chunk: tokens of a prompt per call */
-
 d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
 {
     a->n = n;
@@ -82,11 +80,11 @@ static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t i)
 {
     const d9di_decode_batch_seq *row = &a->seqs[i];
     const int64_t left = max_length(row) - row->n_cached;
-    const bool whole = left < PREFILL_TOKENS || a->prefix_mask;
+    const bool whole = left < D9DI_PREFILL_TOKENS || a->prefix_mask;
 
     return (d9di_kv_decoder_input){.row = i,
                                    .first = row->n_cached,
-                                   .n = whole ? left : PREFILL_TOKENS,
+                                   .n = whole ? left : D9DI_PREFILL_TOKENS,
                                    .ids = row->ids.data + row->n_cached,
                                    .prefix = a->prefix_mask && row->n_cached == 0 ? left : 0};
 }

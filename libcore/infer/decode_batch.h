@@ -12,6 +12,8 @@
 #include "infer/prompt_source.h"
 #include "infer/token_sampler.h"
 
+enum { D9DI_PREFILL_TOKENS = 8192 }; /* prefill chunk: the most tokens of a prompt per call */
+
 typedef struct d9di_decode_batch_seq {
     int64_t k; /* its number in the stream; -1: the place is free */
     d9di_prompt_source_item item;

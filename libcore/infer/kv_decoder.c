@@ -12,12 +12,23 @@
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
+#include "d9d/device/graph.h"
 #include "d9d/device/readback.h"
 
 enum {
-    ALIGN_INTS = 64,  /* integers: kernels require 16-byte alignment; 256 bytes suit GPU memory */
-    MAX_IN_FLIGHT = 2 /* calls */
+    ALIGN_INTS = 64,   /* integers: kernels require 16-byte alignment; 256 bytes suit GPU memory */
+    MAX_IN_FLIGHT = 2, /* calls */
+    MAX_GRAPH_ROWS = 16,
+    CALLS_BEFORE_GRAPH = 2
 };
+
+/* A call of chosen tokens, one for each of some sequences: the same kernels each time, recorded
+ * after a few calls, when nothing is left to allocate. */
+typedef struct decode_graph {
+    int calls;
+    d9d_tensor block; /* its input block */
+    d9d_graph *graph; /* NULL: not recorded */
+} decode_graph;
 
 struct d9di_kv_decoder {
     d9di_engine *engine;
@@ -30,14 +41,16 @@ struct d9di_kv_decoder {
     void *pinned;       /* [rows, V] floats: logits, unless the decoder chooses tokens */
     int64_t max_chosen; /* maximum tokens of a call that takes chosen ones */
     d9d_tensor chosen;  /* [2 max_chosen]: tokens, then logits as floats */
-    d9d_readback *read[MAX_IN_FLIGHT]; /* readbacks of `chosen` */
-    unsigned n_enqueued, n_waited;     /* number of calls */
+    d9d_readback *read[MAX_IN_FLIGHT];      /* readbacks of `chosen` */
+    decode_graph graph[MAX_GRAPH_ROWS + 1]; /* by number of sequences */
+    bool no_graphs;                         /* recording failed */
+    unsigned n_enqueued, n_waited;          /* number of calls */
 };
 
 /* Offsets of a call's arrays in its block. */
 typedef struct input_layout {
     int64_t tokens, inputs, filled; /* filled: tokens including padding */
-    int64_t ids, positions, at, segments, prefix, rows, pick, all;
+    int64_t ids, positions, at, segments, prefix, rows, pick, alone, all;
     bool has_prefix; /* of some input */
 } input_layout;
 
@@ -123,6 +136,10 @@ void d9di_kv_decoder_close(d9di_kv_decoder *d)
         return;
     d9d_tensor_release(&d->block);
     d9d_tensor_release(&d->chosen);
+    for (int i = 0; i <= MAX_GRAPH_ROWS; i++) {
+        d9d_graph_free(d->graph[i].graph);
+        d9d_tensor_release(&d->graph[i].block);
+    }
     for (int i = 0; i < MAX_IN_FLIGHT; i++)
         d9d_readback_free(d->read[i]);
     d9d_tape_free(d->tape);
@@ -153,7 +170,8 @@ static input_layout make_layout(const d9di_kv_decoder *d, const d9di_kv_decoder_
     l.prefix = round_up(l.segments + 4 * (l.inputs + 1), ALIGN_INTS);
     l.rows = round_up(l.prefix + l.inputs + 1, ALIGN_INTS);
     l.pick = round_up(l.rows + l.inputs + 1, ALIGN_INTS);
-    l.all = round_up(l.pick + l.inputs + 1, ALIGN_INTS);
+    l.alone = round_up(l.pick + l.inputs + 1, ALIGN_INTS);
+    l.all = round_up(l.alone + 4, ALIGN_INTS);
     return l;
 }
 
@@ -175,8 +193,15 @@ static void write_input(const d9di_kv_decoder *d, const input_layout *l, int32_t
     b[l->pick + i] = (int32_t)(*token - 1);
 }
 
+/* The call has one sequence and no padding: d9d_tape_prefill. */
+static bool is_alone(const input_layout *l)
+{
+    return l->inputs == 1 && l->filled == 0;
+}
+
+/* Into `to`, or, if that has no memory, into a new array. */
 static d9d_status upload_block(d9di_kv_decoder *d, const input_layout *l,
-                               const d9di_kv_decoder_input *inputs)
+                               const d9di_kv_decoder_input *inputs, d9d_tensor *to)
 {
     const d9di_kv_decoder_input fill = {.row = d->rows, .n = l->filled};
     int64_t token = 0, i;
@@ -190,8 +215,13 @@ static d9d_status upload_block(d9di_kv_decoder *d, const input_layout *l,
         write_input(d, l, b, &token, i, &inputs[i]);
     if (l->filled > 0)
         write_input(d, l, b, &token, i, &fill);
-    d9d_tensor_release(&d->block);
-    return d9d_tensor_from_host(d->engine->dev, D9D_I32, D9D_SHAPE(l->all), b, &d->block);
+    if (is_alone(l)) {
+        memcpy(b + l->alone, b + l->segments, 4 * sizeof(*b));
+        b[l->alone + 2] = 0; /* keys are counted from the sequence's first slot */
+    }
+    return to->storage != NULL
+               ? d9d_device_upload(d->engine->dev, d9d_tensor_data(to), b, d9d_tensor_bytes(to))
+               : d9d_tensor_from_host(d->engine->dev, D9D_I32, D9D_SHAPE(l->all), b, to);
 }
 
 /* --- a call -------------------------------------------------------------------------------- */
@@ -227,19 +257,31 @@ static d9d_status recv_hidden(d9di_kv_decoder *d, const input_layout *l, d9d_var
     return st;
 }
 
-/* Enqueues the argmax, or the readback of logits [n, V]. */
+static d9d_status enqueue_argmax(d9di_kv_decoder *d, const float *logits, int64_t n)
+{
+    const d9di_engine *e = d->engine;
+    int32_t *token = d9d_tensor_data(&d->chosen);
+
+    return e->dev->kernels->elementwise->argmax(
+        e->dev->stream, token, (float *)(token + d->max_chosen), logits, n, e->whole.model->vocab);
+}
+
+static d9d_status enqueue_readback(d9di_kv_decoder *d)
+{
+    return d9d_readback_enqueue(d->read[d->n_enqueued % MAX_IN_FLIGHT],
+                                d9d_tensor_data(&d->chosen));
+}
+
+/* Enqueues the argmax and its readback, or the readback of logits [n, V]. */
 static d9d_status enqueue_logits(d9di_kv_decoder *d, const float *logits, int64_t n)
 {
     const d9di_engine *e = d->engine;
-    const int64_t vocab = e->whole.model->vocab;
-    int32_t *token = d9d_tensor_data(&d->chosen);
 
     if (d->pinned != NULL)
         return d9d_device_download(e->dev, d->pinned, logits,
-                                   (uint64_t)(n * vocab) * sizeof(float));
-    D9D_TRY(e->dev->kernels->elementwise->argmax(
-        e->dev->stream, token, (float *)(token + d->max_chosen), logits, n, vocab));
-    return d9d_readback_enqueue(d->read[d->n_enqueued % MAX_IN_FLIGHT], token);
+                                   (uint64_t)(n * e->whole.model->vocab) * sizeof(float));
+    D9D_TRY(enqueue_argmax(d, logits, n));
+    return enqueue_readback(d);
 }
 
 /* Sends to the next stage; the last stage sends its logits to every stage, as all choose tokens. */
@@ -265,6 +307,16 @@ static d9d_status send_output(d9di_kv_decoder *d, const input_layout *l, const d
         st = enqueue_logits(d, d9d_tensor_data(&x), l->inputs);
     d9d_tensor_release(&x);
     return st;
+}
+
+/* Tells ops of the call's only sequence. */
+static void set_prefill(d9di_kv_decoder *d, const input_layout *l, const d9di_kv_decoder_input *p)
+{
+    d9d_tape_prefill prefill = {p->row * d->max_tokens, p->first + p->n,
+                                subview(&d->block, l->alone, D9D_SHAPE(1, 4))};
+
+    d9d_tape_set_prefill(d->tape, &prefill);
+    d9d_tensor_release(&prefill.segments);
 }
 
 /* Forward; token ids are in the block, or were chosen by the previous call. */
@@ -299,20 +351,86 @@ static d9d_status forward(d9di_kv_decoder *d, const input_layout *l, bool chosen
     return st;
 }
 
+/* --- graphs ------------------------------------------------------------------------------- */
+
+/* The graph of such calls; NULL: they have none. */
+static decode_graph *find_graph(d9di_kv_decoder *d, const input_layout *l,
+                                const d9di_kv_decoder_input *inputs)
+{
+    const bool decodes = l->inputs > 0 && l->tokens == l->inputs && l->filled == 0 &&
+                         inputs[0].ids == NULL && !l->has_prefix;
+
+    return decodes && l->inputs <= MAX_GRAPH_ROWS && !d->no_graphs && d->pinned == NULL &&
+                   d9d_comm_size(d->engine->world) == 1 && d9d_graph_is_supported(d->engine->dev)
+               ? &d->graph[l->inputs]
+               : NULL;
+}
+
+static d9d_status record_graph(d9di_kv_decoder *d, const input_layout *l, decode_graph *g)
+{
+    d9d_device *dev = d->engine->dev;
+    d9d_model_out out;
+    d9d_status st;
+
+    d9d_tensor_release(&d->block);
+    d->block = d9d_tensor_ref(&g->block);
+    D9D_TRY(d9d_graph_begin(dev));
+    st = forward(d, l, true, &out);
+    if (st == D9D_OK)
+        st = enqueue_argmax(d, d9d_tensor_data(d9d_var_tensor(out.logits)), l->inputs);
+    d9d_tape_reset(d->tape);
+    return d9d_graph_end(dev, st, &g->graph);
+}
+
+static d9d_status launch_graph(d9di_kv_decoder *d, decode_graph *g)
+{
+    D9D_TRY(d9d_graph_launch(g->graph));
+    return enqueue_readback(d);
+}
+
+/* --- enqueue and wait --------------------------------------------------------------------- */
+
+static d9d_status enqueue_launches(d9di_kv_decoder *d, const input_layout *l,
+                                   const d9di_kv_decoder_input *inputs)
+{
+    const bool chosen = l->inputs > 0 && inputs[0].ids == NULL;
+    d9d_model_out out;
+    d9d_status st;
+
+    d9d_tensor_release(&d->block);
+    D9D_TRY(upload_block(d, l, inputs, &d->block));
+    if (is_alone(l))
+        set_prefill(d, l, inputs);
+    st = forward(d, l, chosen, &out);
+    if (st == D9D_OK)
+        st = send_output(d, l, &out);
+    d9d_tape_reset(d->tape);
+    return st;
+}
+
+/* Without a graph where none can be recorded. */
+static d9d_status enqueue_graph(d9di_kv_decoder *d, const input_layout *l,
+                                const d9di_kv_decoder_input *inputs, decode_graph *g)
+{
+    if (g->graph == NULL && g->calls++ < CALLS_BEFORE_GRAPH)
+        return enqueue_launches(d, l, inputs);
+    D9D_TRY(upload_block(d, l, inputs, &g->block));
+    if (g->graph == NULL && record_graph(d, l, g) != D9D_OK) {
+        d->no_graphs = true;
+        return enqueue_launches(d, l, inputs);
+    }
+    return launch_graph(d, g);
+}
+
 d9d_status d9di_kv_decoder_enqueue(d9di_kv_decoder *d, const d9di_kv_decoder_input *inputs,
                                    size_t n)
 {
     const input_layout l = make_layout(d, inputs, n);
-    const bool chosen = n > 0 && inputs[0].ids == NULL;
-    d9d_model_out out;
+    decode_graph *g = find_graph(d, &l, inputs);
     d9d_status st;
 
     assert(d->n_enqueued - d->n_waited < (d->pinned != NULL ? 1 : MAX_IN_FLIGHT));
-    D9D_TRY(upload_block(d, &l, inputs));
-    st = forward(d, &l, chosen, &out);
-    if (st == D9D_OK)
-        st = send_output(d, &l, &out);
-    d9d_tape_reset(d->tape);
+    st = g != NULL ? enqueue_graph(d, &l, inputs, g) : enqueue_launches(d, &l, inputs);
     d->n_enqueued += st == D9D_OK;
     return st;
 }

@@ -212,23 +212,48 @@ static d9d_status heads_clip(const d9d_block_attention *b, d9d_tape *t, d9d_var 
     return clamp.limit > 0 ? d9d_op_glu(t, &clamp, *y, NULL, y) : D9D_OK;
 }
 
-/* QK norm, clip and RoPE, as far as there are. */
-static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
-                                  const d9d_op_norm_rope_opts *opts, const proj_heads *of,
+/* Norm of all heads together and clip, as far as there are: what comes before norm and RoPE of each
+ * head. */
+static d9d_status heads_norm_clip(d9d_block_attention *b, d9d_tape *t, const proj_heads *of,
                                   d9d_block_norm *norm, d9d_var **y)
 {
-    const bool fused = b->shape.qk_norm == D9D_QK_NORM_HEAD && b->shape.rope != NULL;
-
-    if (fused)
-        return d9d_op_norm_rope(t, *y, &norm->weight, opts, y);
-    if (b->shape.qk_norm == D9D_QK_NORM_HEAD)
-        return d9d_block_norm_forward(norm, t, *y, y);
     if (b->shape.qk_norm == D9D_QK_NORM_FULL)
         D9D_TRY(full_norm(b, t, of, norm, y));
-    D9D_TRY(heads_clip(b, t, y));
-    return b->shape.rope == NULL
-               ? D9D_OK
+    return heads_clip(b, t, y);
+}
+
+/* Norm of each head and RoPE, as far as there are. */
+static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
+                                  const d9d_op_norm_rope_opts *opts, d9d_block_norm *norm,
+                                  d9d_var **y)
+{
+    const bool normed = b->shape.qk_norm == D9D_QK_NORM_HEAD;
+
+    if (b->shape.rope == NULL)
+        return normed ? d9d_block_norm_forward(norm, t, *y, y) : D9D_OK;
+    return normed
+               ? d9d_op_norm_rope(t, *y, &norm->weight, opts, y)
                : d9d_op_rope(t, *y, opts->positions, opts->inv_freq, opts->style, opts->mscale, y);
+}
+
+/* Norm of each head if there is one, RoPE and append in one kernel. */
+static d9d_status heads_rope_append(d9d_block_attention *b, d9d_tape *t,
+                                    const d9d_op_norm_rope_opts *opts, const d9d_block_cache *cache,
+                                    d9d_var **y)
+{
+    const bool normed = b->shape.qk_norm == D9D_QK_NORM_HEAD;
+    d9d_op_qk_norm_rope_append_args new = {y[Q],
+                                           y[K],
+                                           y[V],
+                                           normed ? &b->q_norm.weight : NULL,
+                                           normed ? &b->k_norm.weight : NULL,
+                                           cache->token_slots,
+                                           cache->entry[0],
+                                           cache->entry[1]};
+
+    D9D_TRY(d9d_op_qk_norm_rope_append(t, opts, &new));
+    y[Q] = new.q, y[K] = new.k, y[V] = new.v;
+    return D9D_OK;
 }
 
 /* Prepare heads for attention: QK norm and RoPE of queries and keys, clips; append keys and values
@@ -238,23 +263,13 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
 {
     const d9d_op_norm_rope_opts opts = norm_rope_opts(b, positions);
 
-    if (cache != NULL && b->shape.qk_norm == D9D_QK_NORM_HEAD && b->shape.rope != NULL) {
-        d9d_op_qk_norm_rope_append_args new = {y[Q],
-                                               y[K],
-                                               y[V],
-                                               &b->q_norm.weight,
-                                               &b->k_norm.weight,
-                                               cache->token_slots,
-                                               cache->entry[0],
-                                               cache->entry[1]};
-
-        D9D_TRY(d9d_op_qk_norm_rope_append(t, &opts, &new));
-        y[Q] = new.q, y[K] = new.k, y[V] = new.v;
-        return D9D_OK;
-    }
-    D9D_TRY(heads_norm_rope(b, t, &opts, &of[Q], &b->q_norm, &y[Q]));
-    D9D_TRY(heads_norm_rope(b, t, &opts, &of[K], &b->k_norm, &y[K]));
+    D9D_TRY(heads_norm_clip(b, t, &of[Q], &b->q_norm, &y[Q]));
+    D9D_TRY(heads_norm_clip(b, t, &of[K], &b->k_norm, &y[K]));
     D9D_TRY(heads_clip(b, t, &y[V]));
+    if (cache != NULL && b->shape.rope != NULL)
+        return heads_rope_append(b, t, &opts, cache, y);
+    D9D_TRY(heads_norm_rope(b, t, &opts, &b->q_norm, &y[Q]));
+    D9D_TRY(heads_norm_rope(b, t, &opts, &b->k_norm, &y[K]));
     if (cache == NULL)
         return D9D_OK;
     D9D_TRY(d9d_op_kv_append(t, y[K], cache->token_slots, cache->entry[0], &y[K]));

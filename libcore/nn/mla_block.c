@@ -150,24 +150,34 @@ static d9d_status kv_down_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, d9d
     return d9d_op_all_gather_rows(t, *y, d9d_groups_tp(b->groups), b->kv_up.weight.name, y);
 }
 
-/* This rank's heads: keys [B, S, n, nope_dim + rope_dim], values [B, S, n, v]. */
-static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
-                                const d9d_tensor *positions, d9d_var **k, d9d_var **v)
+/* This rank's heads from latent features [B, S, kv_rank] and rotated keys, which are the features
+ * of `key` from `first` on: keys [B, S, n, nope_dim + rope_dim], values [B, S, n, v]. */
+static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *latent, d9d_var *key,
+                                int64_t first, d9d_var **k, d9d_var **v)
 {
-    const d9d_shape *p = &positions->shape;
+    const d9d_shape *p = &d9d_var_tensor(key)->shape;
     const d9d_block_mla_shape *s = &b->shape;
     const int64_t width = s->nope_dim + s->v, n = heads_here(&b->kv_up, width);
     d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, s->nope_dim + s->rope_dim);
-    d9d_var *h, *key;
+    d9d_var *h;
 
-    D9D_TRY(kv_down_project(b, t, x, &h));
-    D9D_TRY(d9d_block_linear_forward(&b->kv_up, t, h, &h));
+    D9D_TRY(d9d_block_linear_forward(&b->kv_up, t, latent, &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], n, width), &h));
-    D9D_TRY(rope_key(b, t, x, positions, &key));
-    D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{key, 0, s->rope_dim}, {h, 0, s->nope_dim}}, 2,
-                          heads, k));
+    D9D_TRY(d9d_op_concat(
+        t, (d9d_op_concat_input[]){{key, first, s->rope_dim}, {h, 0, s->nope_dim}}, 2, heads, k));
     heads.dim[3] = s->v;
     return d9d_op_concat(t, &(d9d_op_concat_input){h, s->nope_dim, s->v}, 1, heads, v);
+}
+
+/* Keys and values of the tokens x. */
+static d9d_status kv_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
+                             d9d_var **k, d9d_var **v)
+{
+    d9d_var *latent, *key;
+
+    D9D_TRY(kv_down_project(b, t, x, &latent));
+    D9D_TRY(rope_key(b, t, x, positions, &key));
+    return kv_up_project(b, t, latent, key, 0, k, v);
 }
 
 /* --- generation: weight absorption --- *
@@ -229,6 +239,36 @@ static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_v
     return d9d_op_linear_per_head(t, h, &b->kv_up.weight, &up, o);
 }
 
+/* Tokens of a prompt from which on keys and values are computed: many queries share them then, and
+ * a score costs 192 products in place of 576. */
+enum { MIN_PREFILL_TOKENS = 65 };
+
+static bool computes_keys(const d9d_tape *t, const d9d_var *q)
+{
+    return d9d_tape_get_prefill(t) != NULL && d9d_var_tensor(q)->shape.dim[1] >= MIN_PREFILL_TOKENS;
+}
+
+/* o of a prompt's tokens: keys and values of all tokens of its sequence come from the cache. */
+static d9d_status attend_prefill(d9d_block_mla *b, d9d_tape *t, d9d_var *q,
+                                 const d9d_block_cache *cache, d9d_op_attention_opts opts,
+                                 d9d_var **o)
+{
+    const d9d_tape_prefill *p = d9d_tape_get_prefill(t);
+    const int64_t c = b->shape.kv_rank, wide = c + b->shape.rope_dim;
+    d9d_tensor flat = d9d_tensor_rows(cache->entry[0], p->first, p->n);
+    d9d_tensor rows = d9d_tensor_reshape(&flat, D9D_SHAPE(1, p->n, 1, wide));
+    d9d_var *keys, *latent, *k, *v;
+
+    d9d_tensor_release(&flat);
+    opts.segments = &p->segments;
+    D9D_TRY(d9d_tape_output_take(t, &rows, &keys));
+    D9D_TRY(
+        d9d_op_concat(t, &(d9d_op_concat_input){keys, 0, c}, 1, D9D_SHAPE(1, p->n, 1, c), &latent));
+    D9D_TRY(d9d_op_reshape(t, latent, D9D_SHAPE(1, p->n, c), &latent));
+    D9D_TRY(kv_up_project(b, t, latent, keys, c, &k, &v));
+    return d9d_op_attention(t, q, k, v, &opts, o);
+}
+
 /* o [B, S, n, v] as [B, S, n v]. */
 static d9d_status heads_merge(d9d_tape *t, d9d_var *o, d9d_var **y)
 {
@@ -259,9 +299,10 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     D9D_TRY(queries_project(b, t, x, positions, &q));
     if (cache != NULL) {
         D9D_TRY(latent_append(b, t, x, positions, cache, &k));
-        D9D_TRY(attend_latent(b, t, q, k, &opts, &o));
+        D9D_TRY(computes_keys(t, q) ? attend_prefill(b, t, q, cache, opts, &o)
+                                    : attend_latent(b, t, q, k, &opts, &o));
     } else {
-        D9D_TRY(kv_up_project(b, t, x, positions, &k, &v));
+        D9D_TRY(kv_project(b, t, x, positions, &k, &v));
         D9D_TRY(d9d_op_attention(t, q, k, v, &opts, &o));
     }
     D9D_TRY(heads_merge(t, o, &o));

@@ -49,6 +49,7 @@ struct d9d_tape {
     d9d_dropout_rng dropout_rng;          /* token.storage NULL: none */
     d9d_token_weights token_weights;      /* weight.storage NULL: none */
     d9d_tensor prefix;                    /* storage NULL: none */
+    d9d_tape_prefill prefill;             /* segments.storage NULL: none */
     bool is_recompute;
     int64_t launches; /* kernel launches of a simulated device when the last node was recorded */
 };

@@ -35,6 +35,7 @@ void d9d_tape_reset(d9d_tape *t)
     d9d_tensor_release(&t->dropout_rng.token);
     d9d_tensor_release(&t->token_weights.weight);
     d9d_tensor_release(&t->prefix);
+    d9d_tensor_release(&t->prefill.segments);
     t->phase = D9DI_PHASE_FORWARD;
 }
 
@@ -103,6 +104,19 @@ void d9d_tape_set_prefix(d9d_tape *t, const d9d_tensor *prefix)
 const d9d_tensor *d9d_tape_prefix(const d9d_tape *t)
 {
     return t->prefix.storage != NULL ? &t->prefix : NULL;
+}
+
+void d9d_tape_set_prefill(d9d_tape *t, const d9d_tape_prefill *prefill)
+{
+    const d9d_tape_prefill own = {prefill->first, prefill->n, d9d_tensor_ref(&prefill->segments)};
+
+    d9d_tensor_release(&t->prefill.segments);
+    t->prefill = own;
+}
+
+const d9d_tape_prefill *d9d_tape_get_prefill(const d9d_tape *t)
+{
+    return t->prefill.segments.storage != NULL ? &t->prefill : NULL;
 }
 
 bool d9d_tape_is_recompute(const d9d_tape *t)

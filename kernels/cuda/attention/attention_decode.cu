@@ -42,6 +42,8 @@
 enum {
     CHUNK = 32,
     MAX_SPLITS = 32,
+    MIN_SPLITS = 4,
+    FULL = 512, /* blocks that fill a GPU */
     MAX_QUERIES = 4096,
     DECODE_THREADS = 128,
     DECODE_WARPS = DECODE_THREADS / WARP,
@@ -52,19 +54,29 @@ enum {
 };
 
 /* Number of splits, by the most queries that there can be. Batches of skinny GEMMs (up to 16 rows)
- * get the most splits. */
+ * get the most splits, but no more than FULL blocks for each query: with many heads most would be
+ * empty. */
 static const struct {
     int64_t queries;
     int splits;
 } split_table[] = {{16, MAX_SPLITS}, {64, 8}, {MAX_QUERIES, 4}};
 
-static int splits_for(int64_t queries)
+/* Blocks of a query in each split: groups of query heads. */
+static int64_t head_groups(const d9d_attention_dims *n)
 {
-    int i = 0;
+    return n->kv * d9di_i64_ceil_div(n->a / n->kv, GROUP);
+}
 
-    while (queries > split_table[i].queries)
+static int splits_for(const d9d_attention_dims *n)
+{
+    int i = 0, splits;
+
+    while (n->b * n->s > split_table[i].queries)
         i++;
-    return split_table[i].splits;
+    splits = split_table[i].splits;
+    while (splits > MIN_SPLITS && splits * head_groups(n) > FULL)
+        splits /= 2;
+    return splits;
 }
 
 /* Floats of a split's partial result of a query head: m, l, and DV features. */
@@ -274,7 +286,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     }
 }
 
-/* Combines the splits. Grid: query heads, queries; a lane has a split. */
+/* Combines the splits. Grid: query heads, queries, features; a lane has a split, a thread a
+ * feature. */
 template <class T>
 static __global__ void __launch_bounds__(DECODE_THREADS)
     combine_kernel(d9d_attention_dims n, int max_splits, T *o, float *lse, const float *part)
@@ -302,7 +315,9 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     if (threadIdx.x < WARP)
         weight[i] = scale;
     __syncthreads();
-    for (int64_t f = threadIdx.x; f < n.dv; f += DECODE_THREADS) {
+    const int64_t f = (int64_t)blockIdx.z * DECODE_THREADS + threadIdx.x;
+
+    if (f < n.dv) {
         float all = 0.0f;
 
 #pragma unroll 8
@@ -310,7 +325,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
             all = fmaf(part[j * size + 2 + f], weight[j], all);
         store_float(o + (t * n.a + h) * n.dv + f, all / l);
     }
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0 && blockIdx.z == 0)
         lse[row_stat_index(n, t / n.s, h, t)] = m + logf(l);
 }
 
@@ -318,10 +333,11 @@ template <int N, class T>
 static d9d_status launch(d9d_stream s, const d9di_attention_call *c, float *part)
 {
     const d9d_attention_dims *n = &c->n;
-    const int64_t groups = d9di_i64_ceil_div(n->a / n->kv, GROUP), queries = n->b * n->s;
-    const int splits = splits_for(queries);
-    const dim3 split((unsigned)splits, (unsigned)(n->kv * groups), (unsigned)queries);
-    const dim3 join((unsigned)n->a, (unsigned)queries);
+    const int64_t queries = n->b * n->s;
+    const int splits = splits_for(n);
+    const dim3 split((unsigned)splits, (unsigned)head_groups(n), (unsigned)queries);
+    const dim3 join((unsigned)n->a, (unsigned)queries,
+                    (unsigned)d9di_i64_ceil_div(n->dv, DECODE_THREADS));
     const size_t tile = CHUNK * (size_t)n->dv * sizeof(T);
 
     D9D_TRY(d9di_cuda_set_max_smem(c->op, (const void *)split_kernel<N, T>, (int64_t)tile));
@@ -353,7 +369,7 @@ bool d9di_attention_decode_supported(const d9di_attention_call *c)
 d9d_status d9di_attention_decode(d9d_stream s, const d9di_attention_call *c)
 {
     const int64_t queries = c->n.b * c->n.s;
-    const int64_t bytes = queries * c->n.a * splits_for(queries) * split_floats(c->n) * 4;
+    const int64_t bytes = queries * c->n.a * splits_for(&c->n) * split_floats(c->n) * 4;
     void *part;
     d9d_status st;
 

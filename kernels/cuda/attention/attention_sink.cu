@@ -27,6 +27,8 @@ static __global__ void sink_kernel(d9d_attention_dims n, T *o, float *lse, const
     const int64_t r = group_row<LANES>();
     float *at, above, keep;
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (r >= n.b * n.s * n.a)
         return;
     at = lse + row_lse_index(n, r);
@@ -83,9 +85,8 @@ template <class T>
 static d9d_status launch_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                               const void *sink)
 {
-    sink_kernel<<<grid_for_rows(n->b * n->s * n->a, LANES), THREADS, 0, d9di_cuda_stream(s)>>>(
-        *n, (T *)o, lse, (const T *)sink);
-    return d9di_cuda_check_launch("attention_sink");
+    return pdl_launch(s, "attention_sink", sink_kernel<T>, grid_for_rows(n->b * n->s * n->a, LANES),
+                      THREADS, *n, (T *)o, lse, (const T *)sink);
 }
 
 template <class T, class W>

@@ -5,6 +5,8 @@
 template <class T>
 static __global__ void copy_strided_kernel(d9d_copy_strided_dims n, T *y, const T *x)
 {
+    pdl_launch_dependents();
+    pdl_wait();
     EACH_ROW8 (i, j, n.m * n.heads, n.n) {
         float v[8];
 
@@ -36,9 +38,8 @@ static d9d_status launch_copy(d9d_stream s, const d9d_copy_strided_dims *n, void
 
     if (eights == 0)
         return D9D_OK;
-    copy_strided_kernel<<<grid_for(s, eights), THREADS, 0, d9di_cuda_stream(s)>>>(*n, (T *)y,
-                                                                                  (const T *)x);
-    return d9di_cuda_check_launch("copy_strided");
+    return pdl_launch(s, "copy_strided", copy_strided_kernel<T>, grid_for(s, eights), THREADS, *n,
+                      (T *)y, (const T *)x);
 }
 
 template <class T>

@@ -60,6 +60,8 @@ static __global__ void gate_kernel(T *y, const T *x, const T *g, int64_t m, int6
     const int64_t r = group_row<G>();
     float s, v[8];
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (r >= m)
         return;
     s = sigmoid(to_float(g[r]));
@@ -99,9 +101,8 @@ template <class T, int G>
 static d9d_status launch_gate(d9d_stream s, void *y, const void *x, const void *g, int64_t m,
                               int64_t n)
 {
-    gate_kernel<T, G><<<grid_for_rows(m, G), THREADS, 0, d9di_cuda_stream(s)>>>(
-        (T *)y, (const T *)x, (const T *)g, m, n);
-    return d9di_cuda_check_launch("sigmoid_gate");
+    return pdl_launch(s, "sigmoid_gate", gate_kernel<T, G>, grid_for_rows(m, G), THREADS, (T *)y,
+                      (const T *)x, (const T *)g, m, n);
 }
 
 template <class T, int G>

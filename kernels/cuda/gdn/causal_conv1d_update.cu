@@ -49,6 +49,8 @@ static __global__ void __launch_bounds__(THREADS) conv_update_kernel(conv_update
     const channel_history<T> row = {v.x + d.first * v.n.n + c, state, v.n.n, v.n.w, s.nk - s.nq};
     float w[LAGS], x[LAGS];
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (c >= v.n.n || first >= d.n)
         return;
 #pragma unroll
@@ -81,9 +83,8 @@ static d9d_status launch(d9d_stream s, const d9d_causal_conv1d_dims *n, const d9
     const int64_t blocks =
         d9di_i64_ceil_div(n->n, THREADS) * d9di_i64_ceil_div(n->docs.b * n->docs.s, STRIP);
 
-    conv_update_kernel<<<dim3((unsigned)blocks, (unsigned)n->docs.segments), THREADS, 0,
-                         d9di_cuda_stream(s)>>>(v);
-    return d9di_cuda_check_launch("causal_conv1d_update");
+    return pdl_launch(s, "causal_conv1d_update", conv_update_kernel<T>,
+                      dim3((unsigned)blocks, (unsigned)n->docs.segments), THREADS, v);
 }
 
 d9d_status d9d_k_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n,

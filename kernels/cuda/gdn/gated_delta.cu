@@ -260,6 +260,8 @@ static __global__ void __launch_bounds__(THREADS) step_kernel(gated_delta_call<T
     float *slot = (float *)v.past.slots + (v.past.slot_index[i] * v.n.a + h) * v.n.d * v.n.f + f;
     float state[4 * N];
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (d.n == 0)
         return;
 #pragma unroll
@@ -280,8 +282,7 @@ static d9d_status launch_step_sized(d9d_stream s, const gated_delta_call<T> &v)
 {
     const int64_t blocks = v.n.docs.segments * v.n.a * d9di_i64_ceil_div(v.n.f, WARP);
 
-    step_kernel<N><<<(unsigned)blocks, THREADS, 0, d9di_cuda_stream(s)>>>(v);
-    return d9di_cuda_check_launch("gated_delta_step");
+    return pdl_launch(s, "gated_delta_step", step_kernel<N, T>, (unsigned)blocks, THREADS, v);
 }
 
 template <class T> static d9d_status launch_step(d9d_stream s, const gated_delta_call<T> &v)

@@ -32,6 +32,8 @@ static __device__ __forceinline__ float gate_element_at(gate_output what, const 
 template <class T, class Y>
 static __global__ void elementwise_kernel(gate_output what, gate_args<T> v, Y *y)
 {
+    pdl_launch_dependents();
+    pdl_wait();
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < v.m * v.n;
          i += (int64_t)gridDim.x * THREADS)
         store_float(y + i, gate_element_at(what, v, i));
@@ -59,8 +61,7 @@ static d9d_status launch_elementwise(d9d_stream s, const char *op, gate_output w
 {
     if (v.m * v.n == 0)
         return D9D_OK;
-    elementwise_kernel<<<grid_for(s, v.m * v.n), THREADS, 0, d9di_cuda_stream(s)>>>(what, v, y);
-    return d9di_cuda_check_launch(op);
+    return pdl_launch(s, op, elementwise_kernel<T, Y>, grid_for(s, v.m * v.n), THREADS, what, v, y);
 }
 
 template <class T, class G>

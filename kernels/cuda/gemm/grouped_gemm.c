@@ -5,6 +5,7 @@ static const struct grouped_impl {
     bool (*is_supported)(d9d_stream s, const d9di_grouped_gemm_call *g);
     d9d_status (*grouped_launch)(d9d_stream s, const d9di_grouped_gemm_call *g);
 } grouped_impls[] = {
+    {d9di_grouped_gemm_skinny_supported, d9di_grouped_gemm_skinny},
     {d9di_grouped_gemm_sm90_supported, d9di_grouped_gemm_sm90},
     {d9di_grouped_gemm_simt_supported, d9di_grouped_gemm_simt},
 };

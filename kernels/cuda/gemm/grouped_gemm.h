@@ -38,6 +38,24 @@ typedef struct d9di_grouped_gemm_call {
 bool d9di_grouped_gemm_sm90_supported(d9d_stream s, const d9di_grouped_gemm_call *g);
 d9d_status d9di_grouped_gemm_sm90(d9d_stream s, const d9di_grouped_gemm_call *g);
 
+/* A few rows of a few experts in bfloat16, at memory bandwidth (grouped_gemm_skinny.cu). */
+bool d9di_grouped_gemm_skinny_supported(d9d_stream s, const d9di_grouped_gemm_call *g);
+d9d_status d9di_grouped_gemm_skinny(d9d_stream s, const d9di_grouped_gemm_call *g);
+/* y = a W_x + bias, of several matrices in one launch; g->b and g->c are those of the first. */
+enum { D9DI_GROUPED_GEMM_MATRICES = 2 };
+typedef struct d9di_grouped_gemm_matrix {
+    const void *w;
+    void *y;
+    const void *bias; /* [E, out], or NULL */
+} d9di_grouped_gemm_matrix;
+d9d_status d9di_grouped_gemm_skinny_multi(d9d_stream s, const d9di_grouped_gemm_call *g, int n,
+                                          const d9di_grouped_gemm_matrix *of);
+/* The same for heads: a few tokens, matrices that are not transposed. */
+bool d9di_gemm_per_head_skinny_supported(const d9d_gemm_per_head_dims *n, const void *x,
+                                         const void *w);
+d9d_status d9di_gemm_per_head_skinny(d9d_stream s, const d9d_gemm_per_head_dims *n, void *y,
+                                     const void *x, const void *w);
+
 /* SIMT tiles in float32, any sizes and types. */
 bool d9di_grouped_gemm_simt_supported(d9d_stream s, const d9di_grouped_gemm_call *g);
 d9d_status d9di_grouped_gemm_simt(d9d_stream s, const d9di_grouped_gemm_call *g);

@@ -8,6 +8,8 @@ static __global__ void permute_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
 {
     const int64_t t = group_row<G>();
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (t >= n.rows)
         return;
     row += t * n.k;
@@ -83,6 +85,8 @@ static __global__ void gather_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
 {
     const int64_t t = group_row<G>();
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (t >= n.rows)
         return;
     row += t * n.k;
@@ -183,11 +187,9 @@ template <class T>
 static d9d_status launch_permute(d9d_stream s, const d9d_moe_permute_dims *n, void *y,
                                  const void *x, const int32_t *row)
 {
-    D9DI_BY_ROWS(n->h, G,
-                 permute_kernel<T, G>
-                 <<<grid_for_rows(n->rows, G), THREADS, 0, d9di_cuda_stream(s)>>>(
-                     *n, (T *)y, (const T *)x, row));
-    return d9di_cuda_check_launch("permute");
+    return D9DI_BY_ROWS(n->h, G,
+                        pdl_launch(s, "permute", permute_kernel<T, G>, grid_for_rows(n->rows, G),
+                                   THREADS, *n, (T *)y, (const T *)x, row));
 }
 
 /* The number of threads that share a row, such that its sums stay within a warp. */
@@ -207,17 +209,19 @@ template <class T, int G, bool W>
 static d9d_status launch_gather(d9d_stream s, const char *op, const d9d_moe_permute_dims *n,
                                 void *y, const void *x, const float *w, const int32_t *row)
 {
-    gather_kernel<T, G, W><<<grid_for_rows(n->rows, G), THREADS, 0, d9di_cuda_stream(s)>>>(
-        *n, (T *)y, (const T *)x, w, row);
-    return d9di_cuda_check_launch(op);
+    return pdl_launch(s, op, gather_kernel<T, G, W>, grid_for_rows(n->rows, G), THREADS, *n, (T *)y,
+                      (const T *)x, w, row);
 }
 template <class T>
 static d9d_status gather_by_width(d9d_stream s, const char *op, const d9d_moe_permute_dims *n,
                                   void *y, const void *x, const float *w, const int32_t *row)
 {
+    const bool wide = can_vectorize_rows<T>(n, x);
+
+    if (n->rows < s->sms) /* a block has a token: few tokens are bound by latency */
+        return DISPATCH_WIDTH(wide, W, launch_gather<T, THREADS, W>(s, op, n, y, x, w, row));
     return DISPATCH_GROUP(n->h, G,
-                          DISPATCH_WIDTH(can_vectorize_rows<T>(n, x), W,
-                                         launch_gather<T, G, W>(s, op, n, y, x, w, row)));
+                          DISPATCH_WIDTH(wide, W, launch_gather<T, G, W>(s, op, n, y, x, w, row)));
 }
 
 template <class T, int G, bool W>

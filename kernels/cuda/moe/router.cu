@@ -111,6 +111,8 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
     expert_choice last = {CUDART_INF_F, -1};
     float sum = 0.0f;
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (r >= n.rows)
         return;
     p += r * e, prob += r * k, expert += r * k, logits += r * e;
@@ -309,9 +311,8 @@ template <class T>
 static d9d_status launch_router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
                                 int32_t *expert, const void *logits, const float *bias)
 {
-    router_kernel<<<grid_for_rows(n->rows, WARP), THREADS, 0, d9di_cuda_stream(s)>>>(
-        *n, p, prob, expert, (const T *)logits, bias);
-    return d9di_cuda_check_launch("router");
+    return pdl_launch(s, "router", router_kernel<T>, grid_for_rows(n->rows, WARP), THREADS, *n, p,
+                      prob, expert, (const T *)logits, bias);
 }
 
 template <class T>

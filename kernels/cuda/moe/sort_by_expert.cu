@@ -25,6 +25,37 @@ static __global__ void rows_kernel(int32_t *row, int32_t *source, int64_t n, con
         source[i] = -1;
 }
 
+/* --- a few choices: one block, in which each counts those before it ----------------------------
+ */
+
+static __global__ void __launch_bounds__(THREADS)
+    sort_few_kernel(int32_t *offset, int32_t *row, int32_t *source, const int32_t *expert, int n,
+                    int e)
+{
+    __shared__ int32_t key[THREADS];
+    const int i = threadIdx.x;
+    int before = 0;
+
+    pdl_launch_dependents();
+    pdl_wait();
+    if (i < n)
+        key[i] = expert[i] < 0 ? e : min(expert[i], e - 1);
+    __syncthreads();
+    if (i < n) {
+        for (int j = 0; j < n; j++)
+            before += key[j] < key[i] || (key[j] == key[i] && j < i);
+        row[i] = key[i] < e ? before : -1;
+        source[before] = key[i] < e ? i : -1;
+    }
+    for (int x = threadIdx.x; x <= e; x += THREADS) {
+        int less = 0;
+
+        for (int j = 0; j < n; j++)
+            less += key[j] < x;
+        offset[x] = less;
+    }
+}
+
 d9d_status d9d_k_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
                                 const int32_t *expert, int64_t rows, int64_t e, int64_t k)
 {
@@ -33,6 +64,9 @@ d9d_status d9d_k_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int
     if (n > INT32_MAX)
         return D9D_FAIL(D9D_EINVAL, "sort_by_expert: %lld tokens of %lld experts are over %d rows",
                         (long long)rows, (long long)k, INT32_MAX);
+    if (n > 0 && n <= THREADS && e <= INT32_MAX)
+        return pdl_launch(s, "sort_by_expert", sort_few_kernel, 1, THREADS, offset, row, source,
+                          expert, (int)n, (int)e);
     D9D_TRY(d9di_radix_sort(s, "sort_by_expert", expert, n, e, source, offset));
     if (n == 0)
         return D9D_OK;

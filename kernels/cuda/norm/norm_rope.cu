@@ -21,6 +21,7 @@ template <class T> struct norm_rope_args {
     d9d_qk_norm_rope_dims n;
     int64_t rounds;    /* tokens of a thread group; in the forward, heads */
     const int32_t *to; /* forward: rows of y; NULL: in order */
+    bool rotates;      /* forward */
 };
 
 /* The arrays of one forward. No kernel in flight writes its indices and frequencies: see
@@ -135,8 +136,9 @@ static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_lis
                     p.inv[row] = scale;
                 for (int j = 0; j < 8; j++)
                     v[j] = v[j] * scale * w[j];
-                rotate<G, ACROSS>(v, t);
             }
+            if (p.rotates)
+                rotate<G, ACROSS>(v, t);
             if (here > 0 && to >= 0)
                 store8(p.y + (to * p.n.heads + h) * d + t.at, v, here);
         }
@@ -287,7 +289,7 @@ d9d_status d9d_k_norm_rope(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y
         return run_unfused(s, n, y, inv, x, w);
     return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
         const norm_rope_list<T> one = {
-            {{(T *)y, NULL, (const T *)x, (const T *)w, inv, NULL, *n, 1, NULL}}, false};
+            {{(T *)y, NULL, (const T *)x, (const T *)w, inv, NULL, *n, 1, NULL, true}}, false};
 
         return run_fused<T>(s, "norm_rope", one, 1);
     }());
@@ -310,13 +312,28 @@ d9d_status d9d_k_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, voi
                                                                 NULL,
                                                                 *n,
                                                                 1,
-                                                                NULL};
+                                                                NULL,
+                                                                true};
 
                                    return run_bwd_fused<T, W>(s, p, (W *)dw, beta);
                                }()));
 }
 
 /* --- several arrays ----------------------------------------------------------------------- */
+
+/* Norm and rotation of an array, as far as it has them: y, or for an array with neither x itself.
+ */
+static d9d_status heads_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *n,
+                                const d9d_qk_norm_rope_heads *h, void *y, float *inv)
+{
+    if (h->w != NULL && h->rotates)
+        return d9d_k_norm_rope(s, n, y, inv, h->x, h->w);
+    if (h->w != NULL)
+        return d9d_k_rms_norm(s, n->t, y, inv, h->x, h->w, n->m * n->heads, n->d, n->eps,
+                              n->zero_centred);
+    return d9d_k_rope(s, n->t, y, h->x, n->positions, n->inv_freq, n->m, n->heads, n->d, n->r,
+                      n->interleaved, n->mscale, 1.0f);
+}
 
 /* One array, in separate kernels. */
 static d9d_status append_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *d,
@@ -329,12 +346,12 @@ static d9d_status append_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *d,
     d9d_status st;
 
     n.heads = h->heads;
-    if (h->w == NULL)
+    if (h->w == NULL && !h->rotates)
         return d9d_k_scatter_rows(s, n.t, h->y, row, 0, h->row_index, h->x, n.m, row);
     D9D_TRY(d9di_cuda_scratch_alloc(s, inv_bytes, &inv));
     st = d9di_cuda_scratch_alloc(s, bytes, &y);
     if (st == D9D_OK)
-        st = d9d_k_norm_rope(s, &n, y, (float *)inv, h->x, h->w);
+        st = heads_unfused(s, &n, h, y, (float *)inv);
     if (st == D9D_OK)
         st = d9d_k_scatter_rows(s, n.t, h->y, row, 0, h->row_index, y, n.m, row);
     if (y != NULL)
@@ -354,7 +371,7 @@ static d9d_status append_fused(d9d_stream s, const d9d_qk_norm_rope_dims *d, int
         const d9d_qk_norm_rope_heads *h = &list[j];
 
         all.of[j] = {(T *)h->y, NULL, (const T *)h->x, (const T *)h->w, NULL, NULL,
-                     *d,        1,    h->row_index};
+                     *d,        1,    h->row_index,    h->rotates};
         all.of[j].n.heads = h->heads;
     }
     return run_fused(s, "qk_norm_rope_append", all, n);

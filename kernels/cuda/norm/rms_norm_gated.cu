@@ -17,6 +17,8 @@ static __global__ void __launch_bounds__(THREADS) norm_kernel(gated_args<T> v, f
     const int64_t r = group_row<G>(), n = v.n;
     float sum = 0.0f;
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (r >= v.m)
         return;
     D9DI_ROW8 (i, n, G) {
@@ -102,10 +104,9 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <class T> static d9d_status launch_forward(d9d_stream s, const gated_args<T> &v, float eps)
 {
-    return D9DI_BY_ROWS(v.n, G,
-                        (norm_kernel<G>
-                         <<<grid_for_rows(v.m, G), THREADS, 0, d9di_cuda_stream(s)>>>(v, eps),
-                         d9di_cuda_check_launch("rms_norm_gated")));
+    return D9DI_BY_ROWS(
+        v.n, G,
+        pdl_launch(s, "rms_norm_gated", norm_kernel<G, T>, grid_for_rows(v.m, G), THREADS, v, eps));
 }
 
 d9d_status d9d_k_rms_norm_gated(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,

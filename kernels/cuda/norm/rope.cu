@@ -37,6 +37,8 @@ static __global__ void rope_kernel(T *y, const T *x, const int32_t *positions,
     const int copied = (int)(n.d - n.r + 7) / 8; /* vectors of a head that do not rotate */
     float co[8], si[8], a[8], b[8];
 
+    pdl_launch_dependents();
+    pdl_wait();
     if (i >= n.m)
         return;
     x += i * n.heads * n.d;
@@ -77,9 +79,8 @@ static d9d_status launch_rope(d9d_stream s, void *y, const void *x, const int32_
 {
     auto kernel = n.interleaved ? rope_kernel<T, true> : rope_kernel<T, false>;
 
-    kernel<<<grid_for_rows(n.m, WARP), THREADS, 0, d9di_cuda_stream(s)>>>((T *)y, (const T *)x,
-                                                                          positions, inv_freq, n);
-    return d9di_cuda_check_launch("rope");
+    return pdl_launch(s, "rope", kernel, grid_for_rows(n.m, WARP), THREADS, (T *)y, (const T *)x,
+                      positions, inv_freq, n);
 }
 
 d9d_status d9d_k_rope(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *positions,

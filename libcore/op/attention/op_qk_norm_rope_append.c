@@ -1,4 +1,4 @@
-/* op_qk_norm_rope_append.c - QK norm, RoPE and KV-cache append of new tokens, fused; see
+/* op_qk_norm_rope_append.c - QK norm if any, RoPE and KV-cache append of new tokens, fused; see
  * op_norm_rope.c and op_kv_append.c.
  */
 #include "op/norm/op_qk_heads.h"
@@ -10,13 +10,13 @@ static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *opts,
     D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->k), h->k_norm, opts));
     D9D_TRY(d9di_op_kv_append_check(t, h->k, h->slots, h->k_cache));
     D9D_TRY(d9di_op_kv_append_check(t, h->v, h->slots, h->v_cache));
-    if (d9d_tape_should_record(t, &h->q, 1, &h->q_norm, 1))
+    if (d9d_tape_should_record(t, &h->q, 1, &h->q_norm, h->q_norm != NULL))
         return D9D_FAIL(D9D_EINVAL, "qk_norm_rope_append: has no backward");
     return D9D_OK;
 }
 
-static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, const d9d_tensor *y,
-                                          const d9d_tensor *at)
+static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, bool rotates,
+                                          const d9d_tensor *y, const d9d_tensor *at)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
 
@@ -24,6 +24,7 @@ static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, 
                                     .w = w != NULL ? d9d_tensor_data(&w->local.data) : NULL,
                                     .y = d9d_tensor_data(y),
                                     .heads = tx->shape.dim[2],
+                                    .rotates = rotates,
                                     .row_index = at != NULL ? d9d_tensor_data(at) : NULL};
 }
 
@@ -38,9 +39,10 @@ d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t, const d9d_op_norm_rope_opts *
     dims = d9di_op_norm_rope_dims(tq, opts, opts->positions, opts->inv_freq);
     D9D_TRY(d9d_tape_output(t, tq->dtype, tq->shape, &q));
 
-    const d9d_qk_norm_rope_heads list[] = {qk_heads_of(h->q, h->q_norm, d9d_var_tensor(q), NULL),
-                                           qk_heads_of(h->k, h->k_norm, h->k_cache, h->slots),
-                                           qk_heads_of(h->v, NULL, h->v_cache, h->slots)};
+    const d9d_qk_norm_rope_heads list[] = {
+        qk_heads_of(h->q, h->q_norm, true, d9d_var_tensor(q), NULL),
+        qk_heads_of(h->k, h->k_norm, true, h->k_cache, h->slots),
+        qk_heads_of(h->v, NULL, false, h->v_cache, h->slots)};
 
     D9D_TRY(D9DI_KERNEL(t, norm->qk_norm_rope_append, &dims, 3, list));
     h->q = q;

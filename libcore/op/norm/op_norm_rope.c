@@ -66,13 +66,14 @@ d9d_status d9di_op_norm_rope_check(const d9d_tensor *x, const d9d_param *w,
     const d9d_shape *s = &x->shape, *p = &positions->shape, *f = &inv_freq->shape;
 
     D9D_TRY(d9di_op_check_real("norm_rope", "x", x));
-    D9D_TRY(d9di_op_check_param("norm_rope", w, x->dtype));
+    if (w != NULL)
+        D9D_TRY(d9di_op_check_param("norm_rope", w, x->dtype));
     D9D_TRY(d9di_op_check("norm_rope", "positions", positions, D9D_I32));
     D9D_TRY(d9di_op_check("norm_rope", "inv_freq", inv_freq, D9D_F32));
     if (s->ndim != 4 || p->ndim != 2 || s->dim[0] != p->dim[0] || s->dim[1] != p->dim[1])
         return d9di_op_misfit("norm_rope", "positions", p, "x", s,
                               "x is [B, S, heads, D], positions are [B, S]");
-    if (!d9d_shape_equal(&w->local.data.shape, &D9D_SHAPE(s->dim[3])))
+    if (w != NULL && !d9d_shape_equal(&w->local.data.shape, &D9D_SHAPE(s->dim[3])))
         return d9di_op_misfit("norm_rope", "x", s, d9di_op_param_name(w), &w->local.data.shape,
                               "x is [B, S, heads, D], a weight [D]");
     if (f->ndim != 1 || f->dim[0] > s->dim[3] / 2)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "d9d/device/graph.h"
 #include "d9d/device/readback.h"
 #include "d9d/device/staging.h"
 #include "device/backend.h"
@@ -137,6 +138,66 @@ static void freed_blocks_are_used_again(void **state)
     assert_int_equal(d9d_device_memory(dev).requests, requests);
     d9d_device_free(dev, b, 100000);
     d9d_device_free(dev, c, 1024);
+}
+
+/* What is freed while blocks are held serves nobody before it is released. */
+static void held_blocks_serve_nobody(void **state)
+{
+    d9d_device *dev = *state;
+    d9di_pool_hold hold;
+    void *a, *b, *c;
+
+    assert_ok(d9d_device_alloc(dev, 1000, &a));
+    d9di_pool_hold_begin(dev);
+    d9d_device_free(dev, a, 1000);
+    assert_ok(d9d_device_alloc(dev, 1000, &b));
+    assert_ptr_not_equal(a, b);
+    d9di_pool_hold_end(dev, &hold);
+    assert_int_equal(hold.blocks.len, 1);
+    d9d_device_free(dev, b, 1000);
+    assert_ok(d9d_device_alloc(dev, 1000, &c));
+    assert_ptr_equal(b, c);
+    d9d_device_free(dev, c, 1000);
+    assert_true(d9d_device_memory(dev).in_use >= 1000);
+    d9di_pool_hold_release(dev, &hold);
+    assert_int_equal(d9d_device_memory(dev).in_use, 0);
+    assert_ok(d9d_device_alloc(dev, 1000, &c));
+    assert_ptr_equal(a, c);
+    d9d_device_free(dev, c, 1000);
+}
+
+/* x = 2 x, recorded: nothing runs, and each launch doubles. */
+static void a_graph_repeats_what_was_recorded(void **state)
+{
+    enum { N = 64 };
+    d9d_device *dev = *state;
+    float host[N];
+    d9d_graph *g;
+    void *x;
+
+    if (!d9d_graph_is_supported(dev))
+        skip();
+    for (int i = 0; i < N; i++)
+        host[i] = (float)(i + 1);
+    assert_ok(d9d_device_alloc(dev, sizeof(host), &x));
+    assert_ok(d9d_device_upload(dev, x, host, sizeof(host)));
+    assert_ok(d9d_graph_begin(dev));
+    assert_ok(d9d_graph_end(
+        dev, dev->kernels->elementwise->accumulate(dev->stream, D9D_F32, x, 1.0f, D9D_F32, x, N),
+        &g));
+    for (int k = 0; k < 4; k++) {
+        assert_ok(d9d_device_download(dev, host, x, sizeof(host)));
+        for (int i = 0; i < N; i++)
+            assert_true(host[i] == (float)((i + 1) << k));
+        assert_ok(d9d_graph_launch(g));
+    }
+    d9d_graph_free(g);
+    assert_ok(d9d_graph_begin(dev));
+    assert_int_equal(d9d_graph_end(dev, d9d_device_upload(dev, x, host, sizeof(host)), &g),
+                     D9D_ENOTSUP);
+    assert_ok(d9d_device_upload(dev, x, host, sizeof(host)));
+    d9d_device_free(dev, x, sizeof(host));
+    assert_int_equal(d9d_device_memory(dev).in_use, 0);
 }
 
 static void statistics_follow(void **state)
@@ -653,6 +714,8 @@ int main(void)
         with_any(a_readback_serves_again),
         with_any(waiting_is_counted),
         with_any(events_tell_time),
+        with_cpu(held_blocks_serve_nobody),
+        with_any(a_graph_repeats_what_was_recorded),
         cmocka_unit_test(names_that_open),
         cmocka_unit_test(names_that_do_not),
         cmocka_unit_test(classes_cover_all_sizes_and_waste_an_eighth),

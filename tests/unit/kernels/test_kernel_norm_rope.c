@@ -437,18 +437,29 @@ static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads 
     void *turned = array_poison(d->t, d->m * row), *inv = array_poison(D9D_F32, d->m * h->heads);
 
     n.heads = h->heads;
-    if (h->w != NULL)
+    if (h->w != NULL && h->rotates)
         assert_int_equal(host_kernels()->norm->norm_rope(NULL, &n, turned, inv, h->x, h->w),
                          D9D_OK);
-    assert_int_equal(host_kernels()->elementwise->scatter_rows(NULL, d->t, y, row, 0, h->row_index,
-                                                               h->w != NULL ? turned : h->x, d->m,
-                                                               row),
+    else if (h->w != NULL)
+        assert_int_equal(host_kernels()->norm->rms_norm(NULL, d->t, turned, inv, h->x, h->w,
+                                                        d->m * h->heads, d->d, d->eps, false),
+                         D9D_OK);
+    else if (h->rotates)
+        assert_int_equal(host_kernels()->norm->rope(NULL, d->t, turned, h->x, d->positions,
+                                                    d->inv_freq, d->m, h->heads, d->d, d->r,
+                                                    d->interleaved, d->mscale, 1.0f),
+                         D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->scatter_rows(
+                         NULL, d->t, y, row, 0, h->row_index,
+                         h->w != NULL || h->rotates ? turned : h->x, d->m, row),
                      D9D_OK);
     free(turned);
     free(inv);
 }
 
-static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved, int64_t m)
+/* `normed` and `rotated`: queries and keys; values are copied. */
+static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved, int64_t m,
+                            bool normed, bool rotated)
 {
     static const int32_t positions[] = {0, 7, 3, 4000, 5}, at[] = {7, 0, -1, 3, 10};
     float freq[64];
@@ -472,7 +483,8 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
 
         x[j] = array_random(t, m * list[j].heads * d, 1 + (uint64_t)j, 1.0);
         list[j].x = x[j];
-        list[j].w = j < ARRAYS - 1 ? w : NULL;
+        list[j].w = normed && j < ARRAYS - 1 ? w : NULL;
+        list[j].rotates = rotated && j < ARRAYS - 1;
         list[j].y = array_random(t, all, 5, 1.0);
         want[j] = array_random(t, all, 5, 1.0);
         expect(&n, &list[j], want[j]);
@@ -492,11 +504,13 @@ static void test_new_heads(void **state)
 {
     (void)state;
     for (int t = 0; t < 2; t++)
-        for (int64_t m = 1; m <= 5; m += 2) {
-            check_new_heads(array_types[t], 128, 128, false, m);
-            check_new_heads(array_types[t], 64, 32, false, m);
-            check_new_heads(array_types[t], 10, 6, true, m);
-        }
+        for (int64_t m = 1; m <= 5; m += 2)
+            for (int k = 0; k < 4; k++) {
+                check_new_heads(array_types[t], 128, 128, false, m, k / 2, k % 2);
+                check_new_heads(array_types[t], 64, 32, false, m, k / 2, k % 2);
+                check_new_heads(array_types[t], 96, 24, false, m, k / 2, k % 2);
+                check_new_heads(array_types[t], 10, 6, true, m, k / 2, k % 2);
+            }
 }
 
 int main(void)

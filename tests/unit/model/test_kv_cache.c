@@ -25,7 +25,7 @@ typedef struct fixture {
     d9d_arena arena;
     d9d_tape *tape;
     d9d_kv_cache cache;
-    bool exact;
+    bool exact, says_alone; /* says_alone: a call of one span is a d9d_tape_prefill */
 } fixture;
 
 static d9d_status qwen3_create(const char *more, d9d_arena *a, d9d_dtype t, d9d_model **out)
@@ -132,6 +132,16 @@ static d9d_tensor upload(const fixture *f, const int32_t *x, d9d_shape shape)
     return t;
 }
 
+static void set_prefill(const fixture *f, const span *p)
+{
+    const int32_t segment[] = {0, (int32_t)p->n, 0, (int32_t)(p->first + p->n)};
+    d9d_tape_prefill prefill = {p->row * ROOM, p->first + p->n,
+                                upload(f, segment, D9D_SHAPE(1, 4))};
+
+    d9d_tape_set_prefill(f->tape, &prefill);
+    d9d_tensor_release(&prefill.segments);
+}
+
 /* Logits of the last token of each span, with a cache or, of spans from 0 on, without. */
 static void run(fixture *f, const span *spans, int n, bool cached, float *logits)
 {
@@ -165,6 +175,8 @@ static void run(fixture *f, const span *spans, int n, bool cached, float *logits
                              .pick = &x[4],
                              .seq_slots = &x[5]};
 
+    if (f->says_alone && cached && n == 1)
+        set_prefill(f, spans);
     assert_ok(f->model->ops->forward(f->model, f->tape, &in, &out));
     assert_int_equal(d9d_tensor_numel(d9d_var_tensor(out.logits)), n * V);
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out.logits), logits));
@@ -212,6 +224,11 @@ static void check(const kind *k, d9d_dtype t)
     if (unit_device_is_cpu())
         assert_memory_equal(got[0], got[1], sizeof(want));
     run(&f, &(span){1, 0, 129}, 1, false, want);
+    same(&f, got[0], want, t);
+    f.says_alone = true;
+    run(&f, &(span){2, 0, 40}, 1, true, got[0]);
+    run(&f, &(span){1, 0, 20}, 1, true, got[0]);
+    run(&f, &(span){1, 20, 109}, 1, true, got[0]);
     same(&f, got[0], want, t);
     for (int64_t s = 0; s < 40; s++) {
         int n = 0;

@@ -30,7 +30,7 @@ static d9d_reduce_axis_dims reduce_there(host_call *c, const d9d_reduce_axis_dim
 {
     d9d_reduce_axis_dims on = *d;
 
-    on.offset = host_host_ints(c, d->offset, d->m + 1);
+    on.offset = host_ints(c, d->offset, d->m + 1);
     *n = (d->offset != NULL ? 1 : d->m) * d->r * d->n;
     return on;
 }

@@ -28,14 +28,15 @@ typedef struct d9d_qk_norm_rope_dims {
     const float *inv_freq;
 } d9d_qk_norm_rope_dims;
 
-/* One of the arrays (q, k or v) of qk_norm_rope_append: x [M, heads, D], normed by w [D] and
- * rotated, or copied if w is NULL. Token i is written to row row_index[i] of y, such as a KV-cache
- * slot; nowhere if that is -1; to row i if row_index is NULL. No kernel still in flight may write
- * row_index, positions or inv_freq, which are prefetched. */
+/* One of the arrays (q, k or v) of qk_norm_rope_append: x [M, heads, D], normed by w [D] unless
+ * that is NULL, then rotated if `rotates`. Token i is written to row row_index[i] of y, such as a
+ * KV-cache slot; nowhere if that is -1; to row i if row_index is NULL. No kernel still in flight
+ * may write row_index, positions or inv_freq, which are prefetched. */
 typedef struct d9d_qk_norm_rope_heads {
     const void *x, *w;
     void *y;
     int64_t heads;
+    bool rotates;
     const int32_t *row_index;
 } d9d_qk_norm_rope_heads;
 

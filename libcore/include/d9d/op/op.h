@@ -484,7 +484,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, 
  * d9d_op_kv_append() of v. */
 typedef struct d9d_op_qk_norm_rope_append_args {
     d9d_var *q, *k, *v;         /* [1, T, A, D], [1, T, K, D] */
-    d9d_param *q_norm, *k_norm; /* [D] */
+    d9d_param *q_norm, *k_norm; /* [D]; NULL: RoPE and append alone, d9d_op_rope() */
     const d9d_tensor *slots, *k_cache, *v_cache;
 } d9d_op_qk_norm_rope_append_args;
 D9D_API D9D_MUST_USE d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t,

@@ -89,6 +89,15 @@ D9D_API const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t); /* N
  * queries see, [N] int32 (d9d/kernels/segment.h).  Valid until reset; takes its own reference. */
 D9D_API void d9d_tape_set_prefix(d9d_tape *t, const d9d_tensor *prefix);
 D9D_API const d9d_tensor *d9d_tape_prefix(const d9d_tape *t); /* NULL: none */
+/* Generation: a forward's tokens are of one sequence, whose keys are the KV cache's token slots
+ * [first, first + n). */
+typedef struct d9d_tape_prefill {
+    int64_t first, n;
+    d9d_tensor segments; /* [1, 4] int32: the sequence, its keys counted from 0 */
+} d9d_tape_prefill;
+/* Valid until reset; takes its own reference. */
+D9D_API void d9d_tape_set_prefill(d9d_tape *t, const d9d_tape_prefill *prefill);
+D9D_API const d9d_tape_prefill *d9d_tape_get_prefill(const d9d_tape *t); /* NULL: none */
 /* True in the second forward of d9d_tape_recompute(), in which statistics must not be counted
  * again. */
 D9D_API bool d9d_tape_is_recompute(const d9d_tape *t);
