@@ -122,8 +122,8 @@ typedef struct d9d_family_dims {
         .name = #key, .kind = D9D_KIND_REAL, .offset = offsetof(S, norm_eps), .def = (otherwise),  \
         .max = 1, .flags = D9D_FLOAT32, .doc = "epsilon of the norms"                              \
     }
-/* rope_theta and rope_scaling, of either generation of names; `scaling` is that of a file that has
- * neither rope_scaling nor rope_parameters. */
+/* rope_theta and rope_scaling, of either generation of names; `scaling` is the rope_parameters of a
+ * file that has neither rope_scaling nor rope_parameters. */
 #define D9D_FAMILY_ROPE_SCALED(S, theta, scaling)                                                  \
     D9D_KEY_REAL(S, rope_theta, theta, 0, 1e15, "base of the rotary frequencies",                  \
                  .flags = D9D_ABOVE_MIN),                                                          \
