@@ -15,6 +15,7 @@ static const struct {
     const char *model_type, *text_type, *text_class;
 } multimodal[] = {{"qwen3_5", "qwen3_5_text", "Qwen3_5ForCausalLM"},
                   {"qwen3_5_moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"},
+                  {"gemma3", "gemma3_text", "Gemma3ForCausalLM"},
                   {"mistral3", "ministral3", "Ministral3ForCausalLM"},
                   {"mistral3", "mistral", "MistralForCausalLM"}};
 enum { N_MULTIMODAL = sizeof(multimodal) / sizeof(multimodal[0]) };
@@ -26,6 +27,12 @@ static const d9d_hf_field fields[] = {D9D_HF_IGNORED("text_config"),
                                       D9D_HF_IGNORED("image_token_id"),
                                       D9D_HF_IGNORED("image_token_index"),
                                       D9D_HF_IGNORED("video_token_id"),
+                                      D9D_HF_IGNORED("boi_token_id"),
+                                      D9D_HF_IGNORED("boi_token_index"),
+                                      D9D_HF_IGNORED("eoi_token_id"),
+                                      D9D_HF_IGNORED("eoi_token_index"),
+                                      D9D_HF_IGNORED("mm_tokens_per_image"),
+                                      D9D_HF_IGNORED("initializer_range"),
                                       D9D_HF_IGNORED("vision_start_token_id"),
                                       D9D_HF_IGNORED("vision_end_token_id"),
                                       D9D_HF_IGNORED("multimodal_projector_bias"),

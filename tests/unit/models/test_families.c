@@ -112,7 +112,8 @@ static const sample samples[] = {
     {"gemma2", "{\"model_type\": \"gemma2\", \"head_dim\": 8, \"sliding_window\": 9, " BASE "}", 11,
      5 * 11},
     {"gemma3",
-     "{\"model_type\": \"gemma3_text\", \"head_dim\": 8, \"sliding_window\": 9, "
+     "{\"model_type\": \"gemma3_text\", \"head_dim\": 8, \"num_key_value_heads\": 3, "
+     "\"sliding_window\": 9, "
      "\"sliding_window_pattern\": 2, " BASE "}",
      13, 5 * 13},
     {"granite", "{\"model_type\": \"granite\", " BASE "}", 9, 5 * 9},
