@@ -48,6 +48,14 @@ static const char *type_of(const json_t *doc)
     return type != NULL ? type : "";
 }
 
+static bool is_multimodal(const json_t *doc)
+{
+    for (size_t i = 0; i < N_MULTIMODAL; i++)
+        if (strcmp(multimodal[i].model_type, type_of(doc)) == 0)
+            return true;
+    return false;
+}
+
 /* The row of a document; N_MULTIMODAL: it has none. */
 static size_t row_find(const json_t *doc, const json_t *text)
 {
@@ -96,6 +104,9 @@ d9d_status d9di_hf_config_text_part(json_t **doc, const char *where)
     json_t *text;
     int bad = 0;
 
+    if (is_multimodal(*doc) && !json_is_object(inner))
+        return D9D_FAIL(D9D_ECONFIG, "%s: text_config of model_type \"%s\" %s", where, types[0],
+                        inner == NULL ? "is missing" : "must be an object");
     if (row == N_MULTIMODAL)
         return D9D_OK;
     D9D_TRY(d9d_hf_family_check(&whole, *doc, where));
