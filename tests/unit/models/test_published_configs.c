@@ -10,7 +10,7 @@
     "\"pretraining_tp\": 1, \"seq_aux\": true, \"tie_word_embeddings\": false, "                   \
     "\"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"auto_map\": {\"AutoConfig\": \"x\"}, "  \
     "\"bos_token_id\": 0, \"eos_token_id\": 1, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, " \
-    "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"rms_norm_eps\": 1e-6, "
+    "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
 
 #define THREE(list) list ", " list ", " list
 
@@ -21,6 +21,7 @@ static const struct {
 } published[] = {
     /* Kimi K2: bounds of YaRN that are equal */
     {"{\"model_type\": \"kimi_k2\", \"architectures\": [\"DeepseekV3ForCausalLM\"], " DEEPSEEK
+     "\"rms_norm_eps\": 1e-6, "
      "\"ep_size\": 1, \"first_k_dense_replace\": 1, \"hidden_size\": 7168, "
      "\"intermediate_size\": 18432, \"max_position_embeddings\": 131072, "
      "\"moe_intermediate_size\": 2048, \"n_group\": 1, \"n_routed_experts\": 384, "
@@ -35,6 +36,7 @@ static const struct {
      0, 0, 0},
     /* Moonlight */
     {"{\"model_type\": \"deepseek_v3\", \"architectures\": [\"DeepseekV3ForCausalLM\"], " DEEPSEEK
+     "\"rms_norm_eps\": 1e-5, "
      "\"ep_size\": 1, \"first_k_dense_replace\": 1, \"hidden_size\": 2048, "
      "\"intermediate_size\": 11264, \"max_position_embeddings\": 8192, "
      "\"moe_intermediate_size\": 1408, \"n_group\": 1, \"n_routed_experts\": 64, "
@@ -46,6 +48,7 @@ static const struct {
      0, 0, 0},
     /* DeepSeek V2 */
     {"{\"model_type\": \"deepseek_v2\", \"architectures\": [\"DeepseekV2ForCausalLM\"], " DEEPSEEK
+     "\"rms_norm_eps\": 1e-6, "
      "\"ep_size\": 1, \"first_k_dense_replace\": 1, \"hidden_size\": 5120, "
      "\"intermediate_size\": 12288, \"max_position_embeddings\": 163840, "
      "\"moe_intermediate_size\": 1536, \"n_group\": 8, \"n_routed_experts\": 160, "
