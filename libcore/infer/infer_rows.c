@@ -198,7 +198,8 @@ d9d_status d9di_infer_rows_add_losses(d9di_infer_rows *r, int64_t k, const d9d_b
                                 .labels = b->labels + i * b->length,
                                 .positions = b->positions + i * b->length,
                                 .packed = b->cu_seqlens != NULL,
-                                .length = b->lengths[i]};
+                                .length = b->lengths[i],
+                                .source = r->data->datasets[b->refs[i].source]};
 
         D9D_TRY(append_losses(r, &x, &r->messages[k]));
     }
@@ -245,7 +246,8 @@ d9d_status d9di_infer_rows_add_values(d9di_infer_rows *r, int64_t k, const d9d_b
                                       .length = b->lengths[i],
                                       .values = values,
                                       .width = width,
-                                      .label = row_label(b, i)};
+                                      .label = row_label(b, i),
+                                      .source = r->data->datasets[b->refs[i].source]};
         const message_head h = {.sample = x.sample,
                                 .targets = at == 0 ? x.length : 0,
                                 .at = b->first + i,

@@ -30,8 +30,7 @@ typedef struct config {
 /* --- config.json --------------------------------------------------------------------------- */
 
 #define KEYS(positions, theta)                                                                     \
-    D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
-        D9D_FAMILY_POSITIONS(config, positions),                                                   \
+    D9D_FAMILY_INTERMEDIATE(config), D9D_FAMILY_POSITIONS(config, positions),                      \
         D9D_KEY_INT(config, head_dim, "256", 2, 1 << 16, "features of a head"),                    \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, theta),             \
         D9D_FAMILY_TIED(config, "true"),                                                           \
@@ -44,12 +43,18 @@ typedef struct config {
         D9D_KEY_INT(config, sliding_window, "4096", 1, INT32_MAX,                                  \
                     "keys that a query sees, its own counted"),                                    \
         D9D_FAMILY_LAYER_TYPES(config, layer_types)
-static const d9d_key gemma_keys[] = {KEYS("8192", "10000"), D9D_KEY_END};
+static const d9d_key gemma_keys[] = {D9D_FAMILY_KEYS(config), KEYS("8192", "10000"), D9D_KEY_END};
 static const d9d_key gemma2_keys[] = {
-    KEYS("8192", "10000"), WINDOWS,
+    D9D_FAMILY_KEYS(config),
+    KEYS("8192", "10000"),
+    WINDOWS,
     CAP(attn_logit_softcapping, "50", "bound of scores, by tanh; null: none"),
-    CAP(final_logit_softcapping, "30", "bound of logits, by tanh; null: none"), D9D_KEY_END};
+    CAP(final_logit_softcapping, "30", "bound of logits, by tanh; null: none"),
+    D9D_KEY_END};
+/* Files of the 4B model have neither heads nor ids. */
 static const d9d_key gemma3_keys[] = {
+    D9D_FAMILY_KEYS_OF(config, "8", "262208"),
+    D9D_FAMILY_KV_HEADS(config, "4"),
     KEYS("131072", "1e6"),
     WINDOWS,
     CAP(final_logit_softcapping, "null", "bound of logits, by tanh; null: none"),

@@ -18,7 +18,8 @@ typedef struct config {
     int64_t sliding_window;  /* 0: none */
     int64_t num_local_experts, num_experts_per_tok;
     int64_t no_rope_layer_interval;
-    int hidden_act; /* of d9d_family_activation_names */
+    int64_t original_max_position_embeddings; /* of Phi-3, in rope_scaling too */
+    int hidden_act;                           /* of d9d_family_activation_names */
     bool attention_bias, mlp_bias;
     double partial_rotary_factor; /* 0: the whole head is rotated */
     d9d_list no_rope_layers;      /* of 0 and 1: 1 for a layer with RoPE */
@@ -27,11 +28,12 @@ typedef struct config {
     double llama_4_scaling_beta; /* 0: none */
 } config;
 
-#define KEYS_OF(head_dim, positions, eps, theta)                                                   \
+#define DIMS(positions)                                                                            \
     D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
-        D9D_FAMILY_POSITIONS(config, positions), head_dim,                                         \
-        D9D_FAMILY_NORM(config, rms_norm_eps, eps), D9D_FAMILY_ROPE(config, theta)
-#define KEYS(positions, eps, theta) KEYS_OF(D9D_FAMILY_HEAD_DIM(config), positions, eps, theta)
+        D9D_FAMILY_POSITIONS(config, positions)
+#define KEYS(positions, eps, theta)                                                                \
+    DIMS(positions), D9D_FAMILY_HEAD_DIM(config), D9D_FAMILY_NORM(config, rms_norm_eps, eps),      \
+        D9D_FAMILY_ROPE(config, theta)
 #define WINDOW(otherwise)                                                                          \
     D9D_KEY_INT(config, sliding_window, otherwise, 1, INT32_MAX,                                   \
                 "keys that a query sees, its own counted; null: all", .flags = D9D_NULLABLE)
@@ -47,10 +49,16 @@ static const d9d_key ministral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW
                                          D9D_FAMILY_TIED(config, "false"),
                                          D9D_FAMILY_LAYER_TYPES(config, layer_types), D9D_KEY_END};
 static const d9d_key ministral3_keys[] = {
-    KEYS_OF(D9D_KEY_INT(config, head_dim, "128", 1, 1 << 16,
-                        "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
-            "262144", "1e-5", "1e6"),
-    WINDOW("null"), D9D_FAMILY_TIED(config, "false"),
+    DIMS("262144"),
+    D9D_KEY_INT(config, head_dim, "128", 1, 1 << 16,
+                "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
+    D9D_FAMILY_NORM(config, rms_norm_eps, "1e-5"),
+    D9D_FAMILY_ROPE_SCALED(config, "10000",
+                           "{\"rope_type\": \"yarn\", \"rope_theta\": 1e6, \"factor\": 16, "
+                           "\"original_max_position_embeddings\": 16384, \"mscale\": 1, "
+                           "\"mscale_all_dim\": 1, \"llama_4_scaling_beta\": 0.1}"),
+    WINDOW("null"),
+    D9D_FAMILY_TIED(config, "false"),
     D9D_KEY_REAL(config, llama_4_scaling_beta, "0", 0, 1e3,
                  "queries times 1 + beta log(1 + floor(position / "
                  "original_max_position_embeddings))",
@@ -82,6 +90,8 @@ static const d9d_key phi3_keys[] = {
     D9D_FAMILY_DROPOUT(config, resid_pdrop, residual_dropout, "0", "of what layers add"),
     D9D_KEY_REAL(config, partial_rotary_factor, "1", 0, 1, "share of a head that is rotated",
                  .flags = D9D_ABOVE_MIN),
+    D9D_KEY_INT(config, original_max_position_embeddings, "4096", 1, INT32_MAX,
+                "positions that it was trained on before its RoPE was scaled"),
     D9D_KEY_END};
 #define TABLE(name, text)                                                                          \
     static const d9d_table name##_table = D9D_TABLE(config, #name "_config", name##_keys, text);   \
@@ -258,23 +268,10 @@ static d9d_status smollm3_check(void *dims, const char *where, d9d_arena *a)
     return check(dims, where, a);
 }
 
-/* Without a scaling transformers takes this one. */
-static const d9d_rope_scaling ministral3_scaling = {.kind = D9D_ROPE_YARN,
-                                                    .factor = 16,
-                                                    .original = 16384,
-                                                    .fast = 32,
-                                                    .slow = 1,
-                                                    .whole = true,
-                                                    .mscale = 1};
-
 static d9d_status ministral3_check(void *dims, const char *where, d9d_arena *a)
 {
     config *c = dims;
 
-    if (c->rope_scaling.kind == D9D_ROPE_PLAIN && c->llama_4_scaling_beta == 0) {
-        c->rope_scaling = ministral3_scaling;
-        c->llama_4_scaling_beta = 0.1;
-    }
     if (c->llama_4_scaling_beta != 0 && c->rope_scaling.original < 1)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: llama_4_scaling_beta is %g: it needs a scaled rotary embedding with "

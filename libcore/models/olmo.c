@@ -17,7 +17,7 @@ typedef struct config {
     double clip_qkv; /* 0: none */
     int64_t sliding_window;
     d9d_list layer_types;
-    double rope_local_base_freq; /* base of layers with a window; 0: rope_theta */
+    double rope_local_base_freq; /* base of layers with a window */
     bool plain_norms;            /* LayerNorm before attention and feed-forward */
     bool *windowed;              /* [num_hidden_layers]; NULL: none */
 } config;
@@ -38,9 +38,8 @@ static const d9d_key olmo3_keys[] = {
     D9D_KEY_INT(config, sliding_window, "4096", 1, INT32_MAX,
                 "keys that a query sees, its own counted"),
     D9D_FAMILY_LAYER_TYPES(config, layer_types),
-    D9D_KEY_REAL(config, rope_local_base_freq, "null", 0, 1e15,
-                 "base of the rotary frequencies of layers with a window; null: rope_theta",
-                 .flags = D9D_ABOVE_MIN | D9D_NULLABLE),
+    D9D_KEY_REAL(config, rope_local_base_freq, "500000", 0, 1e15,
+                 "base of the rotary frequencies of layers with a window", .flags = D9D_ABOVE_MIN),
     D9D_KEY_END};
 #define TABLE(name, text)                                                                          \
     static const d9d_table name##_table = D9D_TABLE(config, #name "_config", name##_keys, text);   \
@@ -85,9 +84,7 @@ static void olmo3_shape(const void *dims, d9d_decoder_shape *s)
 {
     const config *c = dims;
 
-    s->local_rope = (d9d_block_rope){.base = c->rope_local_base_freq > 0 ? c->rope_local_base_freq
-                                                                         : c->rope_theta,
-                                     .features = c->head_dim};
+    s->local_rope = (d9d_block_rope){.base = c->rope_local_base_freq, .features = c->head_dim};
 }
 
 /* --- a layer --------------------------------------------------------------------------------- */

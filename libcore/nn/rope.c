@@ -90,11 +90,12 @@ static float yarn_keep_share(const d9d_rope_scaling *s, double base, int64_t fea
     return 1 - clamp_unit(((float)i - (float)low) / (float)(high - low));
 }
 
+/* torch divides a number by a tensor as it multiplies by the tensor's reciprocal. */
 static float llama3_keep_share(const d9d_rope_scaling *s, float f)
 {
-    const float wavelength = (float)TWO_PI / f;
+    const float wavelength = (float)TWO_PI * (1 / f);
 
-    return clamp_unit(((float)s->original / wavelength - (float)s->slow) /
+    return clamp_unit(((float)s->original * (1 / wavelength) - (float)s->slow) /
                       (float)(s->fast - s->slow));
 }
 

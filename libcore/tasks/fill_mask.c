@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
+#include "d9d/data/dataset/dataset.h"
+#include "d9d/data/tokenizer/tokenizer.h"
 #include "d9d/tasks/masked_lm.h"
 #include "tasks/tasks.h"
 
@@ -232,26 +234,54 @@ static d9d_status fill_mask_forward(void *self, d9d_model *m, d9d_tape *t, const
 
 /* --- lines ------------------------------------------------------------------------------------ */
 
-static d9d_status put_token(d9d_buf *b, float token)
+/* Appends something of an answer, a pair of token and probability. */
+typedef d9d_status answer_put(const float *answer, const d9d_tokenizer *tok, d9d_buf *b);
+
+static d9d_status put_token(const float *answer, const d9d_tokenizer *tok, d9d_buf *b)
 {
-    return d9d_buf_printf(b, "%lld", (long long)token);
+    (void)tok;
+    return d9d_buf_printf(b, "%lld", (long long)answer[0]);
 }
 
-static d9d_status put_score(d9d_buf *b, float score)
+static d9d_status put_score(const float *answer, const d9d_tokenizer *tok, d9d_buf *b)
 {
-    return d9d_json_put_f64(b, (double)score);
+    (void)tok;
+    return d9d_json_put_f64(b, (double)answer[1]);
 }
 
-/* ", NAME: [[...], ...]" of one number of each pair of each mask. */
-static d9d_status put_lists(const char *name, const float *at, int64_t masks, int64_t k, int which,
-                            d9d_buf *b)
+/* The token's text; null if the tokenizer does not know it. */
+static d9d_status put_text(const float *answer, const d9d_tokenizer *tok, d9d_buf *b)
 {
+    const uint32_t id = (uint32_t)answer[0];
+    d9d_buf text = {0};
+    d9d_status st = d9d_tokenizer_decode(tok, &id, 1, 0, &text);
+
+    if (st == D9D_OK)
+        st = d9d_json_put_str(b, text.len > 0 ? text.data : "", text.len);
+    else if (st == D9D_EINVAL)
+        st = d9d_buf_append(b, "null", 4);
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* Of a row: the answers of its masks, and the tokenizer. */
+typedef struct answers {
+    const float *at;
+    int64_t masks, top_k;
+    const d9d_tokenizer *tok; /* NULL: none */
+} answers;
+
+/* ", NAME: [[...], ...]", a list for each mask. */
+static d9d_status put_lists(const answers *a, const char *name, answer_put *put, d9d_buf *b)
+{
+    const float *at = a->at;
+
     D9D_TRY(d9d_buf_printf(b, ", \"%s\": [", name));
-    for (int64_t i = 0; i < masks; i++, at += 1 + 2 * k) {
+    for (int64_t i = 0; i < a->masks; i++, at += 1 + 2 * a->top_k) {
         D9D_TRY(d9d_buf_printf(b, "%s[", i > 0 ? ", " : ""));
-        for (int64_t j = 0; j < k; j++) {
+        for (int64_t j = 0; j < a->top_k; j++) {
             D9D_TRY(d9d_buf_printf(b, "%s", j > 0 ? ", " : ""));
-            D9D_TRY((which == 0 ? put_token : put_score)(b, at[1 + 2 * j + which]));
+            D9D_TRY(put(at + 1 + 2 * j, a->tok, b));
         }
         D9D_TRY(d9d_buf_append(b, "]", 1));
     }
@@ -260,19 +290,23 @@ static d9d_status put_lists(const char *name, const float *at, int64_t masks, in
 
 static d9d_status fill_mask_row(const void *config, const d9d_infer_task_row *x, d9d_buf *b)
 {
-    const int64_t k = ((const d9d_fill_mask_section *)config)->top_k;
-    const int64_t masks = (int64_t)x->values[0];
-    const float *at = x->values + 1;
+    answers a = {.at = x->values + 1,
+                 .masks = (int64_t)x->values[0],
+                 .top_k = ((const d9d_fill_mask_section *)config)->top_k};
 
+    D9D_TRY(d9d_dataset_tokenizer(x->source, &a.tok));
     D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->sample));
     if (x->blended)
         D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->dataset));
     D9D_TRY(d9d_buf_printf(b, "\"positions\": ["));
-    for (int64_t i = 0; i < masks; i++)
-        D9D_TRY(d9d_buf_printf(b, "%s%lld", i > 0 ? ", " : "", (long long)at[i * (1 + 2 * k)]));
+    for (int64_t i = 0; i < a.masks; i++)
+        D9D_TRY(
+            d9d_buf_printf(b, "%s%lld", i > 0 ? ", " : "", (long long)a.at[i * (1 + 2 * a.top_k)]));
     D9D_TRY(d9d_buf_append(b, "]", 1));
-    D9D_TRY(put_lists("tokens", at, masks, k, 0, b));
-    D9D_TRY(put_lists("scores", at, masks, k, 1, b));
+    D9D_TRY(put_lists(&a, "tokens", put_token, b));
+    D9D_TRY(put_lists(&a, "scores", put_score, b));
+    if (a.tok != NULL)
+        D9D_TRY(put_lists(&a, "token_str", put_text, b));
     return d9d_buf_append(b, "}\n", 2);
 }
 

@@ -10,6 +10,10 @@
     deepseek_v3/         families/deepseek_v3 in FP8, as DeepSeek's own files are, with blocks of
                          [16, 8] and odd ones at the edges
     deepseek_v3_bf16/    the same decoded to bfloat16
+    mistral3/, qwen3_5_moe/          families/ministral3 and qwen3_5_moe as the text models of
+                         multimodal checkpoints in FP8: one scale a matrix and scales of activations,
+                         as Mistral's own files are; blocks of [16, 8], of stacked experts too
+    mistral3_bf16/, qwen3_5_moe_bf16/  the text models, decoded to bfloat16
     gpt_oss/             a model whose experts are MXFP4, as OpenAI's own files are, and
                          golden.safetensors of it as in families/
     gpt_oss_bf16/        the same as transformers loads it
@@ -98,27 +102,54 @@ def mxfp4(g):
     save_file({k: v.contiguous() for k, v in tensors.items()}, OUT / "mxfp4.safetensors")
 
 
-def model(source, name):
-    plain, packed, decoded = load_file(HERE / source / "model.safetensors"), {}, {}
+def quantise_model(plain, block, static=False):
+    """A model's tensors in FP8, and decoded; without a block the matrix has one scale."""
+    packed, decoded = {}, {}
     for k, w in plain.items():
-        quantised = w.ndim == 2 and ("_proj" in k or ".experts." in k)
+        quantised = w.ndim > 1 and ("_proj" in k or ".experts." in k) and "shared_expert_gate" not in k
         if not quantised:
             packed[k] = decoded[k] = w
             continue
-        packed[k], packed[k + "_scale_inv"] = quantise(w.float(), BLOCK)
-        decoded[k] = decode(packed[k], packed[k + "_scale_inv"], BLOCK).bfloat16()
+        size = block or list(w.shape[-2:])
+        packed[k], scales = quantise(w.float(), size)
+        decoded[k] = decode(packed[k], scales, size).bfloat16()
+        packed[k + "_scale_inv"] = scales if block else scales.reshape(())
+        if static:
+            packed[k.removesuffix("weight") + "activation_scale"] = torch.tensor(0.01)
+    return packed, decoded
+
+
+def write(folder, config, tensors):
+    at = OUT / folder
+    at.mkdir()
+    (at / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file({k: v.contiguous() for k, v in tensors.items()}, at / "model.safetensors",
+              metadata={"format": "pt"})
+
+
+def config_fp8(block, scheme, **more):
+    return dict(activation_scheme=scheme, quant_method="fp8", weight_block_size=block, **more)
+
+
+def model(source, name):
+    packed, decoded = quantise_model(load_file(HERE / source / "model.safetensors"), BLOCK)
     config = json.loads((HERE / source / "config.json").read_text())
-    for folder, tensors in ((name, packed), (name + "_bf16", decoded)):
-        at = OUT / folder
-        at.mkdir()
-        if folder == name:
-            config["quantization_config"] = dict(activation_scheme="dynamic", fmt="e4m3",
-                                                 quant_method="fp8", weight_block_size=BLOCK)
-        else:
-            del config["quantization_config"]
-        (at / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        save_file({k: v.contiguous() for k, v in tensors.items()}, at / "model.safetensors",
-                  metadata={"format": "pt"})
+    write(name, {**config, "quantization_config": config_fp8(BLOCK, "dynamic", fmt="e4m3")}, packed)
+    write(name + "_bf16", config, decoded)
+
+
+def wrapped(source, name, prefix, head, block, scheme):
+    """A text model inside a multimodal one, beside a tensor of its vision model."""
+    packed, decoded = quantise_model(load_file(HERE / source / "model.safetensors"), block, scheme == "static")
+    config = json.loads((HERE / source / "config.json").read_text())
+    whole = {(prefix + k.removeprefix("model.") if k.startswith("model.") else head + k): v
+             for k, v in packed.items()}
+    whole["model.visual.patch_embed.weight"] = torch.ones(3, 4).bfloat16()
+    write(name, {"model_type": name, "text_config": config, "vision_config": {"depth": 1},
+                 "tie_word_embeddings": config["tie_word_embeddings"],
+                 "quantization_config": config_fp8(block, scheme, modules_to_not_convert=["model.visual"])},
+          whole)
+    write(name + "_bf16", config, decoded)
 
 
 NOT_CONVERTED = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
@@ -167,6 +198,8 @@ def main():
     fp8(torch.Generator().manual_seed(1))
     mxfp4(torch.Generator().manual_seed(2))
     model("families/deepseek_v3", "deepseek_v3")
+    wrapped("families/ministral3", "mistral3", "language_model.model.", "language_model.", None, "static")
+    wrapped("families/qwen3_5_moe", "qwen3_5_moe", "model.language_model.", "", BLOCK, "dynamic")
     gpt_oss(3)
 
 

@@ -176,6 +176,26 @@ says() {
     [ ! -e none.jsonl ]
 }
 
+@test "fill_mask spells the tokens where the dataset has a tokenizer" {
+    local vocab='"<0>": 0'
+    for i in $(seq 52); do vocab+=", \"<$i>\": $i"; done
+    cat >numbered.json <<JSON
+{"version": "1.0", "added_tokens": [
+   {"id": 3, "content": "<3>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+ "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+ "model": {"type": "WordLevel", "unk_token": "<0>", "vocab": {$vocab}}}
+JSON
+    sed -E 's/.*"input_ids": \[([^]]*)\].*/\1/; s/[0-9]+/<&>/g; s/,//g; s/.*/{"text": "&"}/' \
+        "$golden/modernbert/fill_mask.jsonl" >spelled.jsonl
+    d9d-shard -q --tokenizer numbered.json --out spelled spelled.jsonl
+    d9d-infer -q --device cpu --set data.dataset=spelled \
+        --set 'task={"name": "fill_mask", "output": "spelled-fill.jsonl", "mask_token": "<3>"}' modernbert.infer.json
+    diff <(sed -E 's/.*"tokens": (\[\[.*\]\]), "scores".*/\1/; s/[0-9]+/"<&>"/g' spelled-fill.jsonl) \
+        <(sed -E 's/.*"token_str": (.*)}$/\1/' spelled-fill.jsonl)
+    diff <(sed -E 's/.*"tokens": (\[\[.*\]\]), "scores".*/\1/' spelled-fill.jsonl) \
+        <(sed -E 's/.*"tokens": (\[\[.*\]\]), "scores".*/\1/' "$golden/modernbert/fill_mask.jsonl")
+}
+
 @test "the mask is the tokenizer's, and its special tokens are never masked" {
     cat >tokenizer.json <<'JSON'
 {"version": "1.0", "added_tokens": [

@@ -136,10 +136,10 @@ LIST
     cp "$golden"/llama/*.safetensors unknown
     run -2 d9d-map -q unknown dst
     assert_output --regexp 'config\.json: model_type: "bloom" is not supported; there are .*llama.*, and plugins bring others \(man d9d-plugin\)'
-    sed 's/"model_type": "llama"/"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}/' \
+    sed 's/"model_type": "llama"/"model_type": "llama4", "text_config": {"model_type": "llama4_text"}/' \
         "$golden/llama/config.json" >unknown/config.json
     run -2 d9d-map -q unknown dst
-    assert_output --partial 'config.json: model_type: "gemma3" is not supported: it has a text_config, of more than text; save its text model alone with transformers (model_type "gemma3_text")'
+    assert_output --partial 'config.json: model_type: "llama4" is not supported: it has a text_config, of more than text; save its text model alone with transformers (model_type "llama4_text")'
     run -2 infer llama qwen3_dense
     assert_output --partial 'model_provider.name: "qwen3_dense" does not read model_type "llama" of '
     assert_output --partial '; "llama" does'

@@ -28,6 +28,16 @@ copy() { cp -r "$1" "$2" && chmod -R u+w "$2"; }
     for dir in own hf back; do d9d-map -q verify $dir; done
 }
 
+@test "FP8 text models of multimodal checkpoints become their decoded twins" {
+    for c in mistral3 qwen3_5_moe; do
+        run --separate-stderr d9d-map --to hf "$golden/quant/$c" "$c"
+        assert_success
+        [[ "$stderr" == *" tensors are decoded from fp8; "*"1 tensors of the vision model are left out: "* ]]
+        d9d-map -q diff "$c" "$golden/quant/${c}_bf16"
+        cmp {"$c","$golden/quant/${c}_bf16"}/config.json
+    done
+}
+
 @test "asked for float32, numbers are not rounded to bfloat16 first" {
     d9d-map -q --dtype float32 --to hf "$fp8" f32
     run -1 d9d-map -q diff f32 "$plain"

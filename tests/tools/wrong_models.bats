@@ -103,6 +103,9 @@ LIST
 llama|model_type|"bert"|model_type: "bert" is not supported; there are qwen3, *, and plugins bring others (man d9d-plugin)
 llama|model_type|"llava"|model_type: "llava" is not supported; there are *
 llama|model_type|3|model_type: must be a text
+llama|model_type|"gemma3"|text_config of model_type "gemma3" is missing
+gpt2|n_head|5|n_head 5 does not divide n_embd 24, and head_dim is not given
+llama|model_type|"lama"|model_type: "lama" is not supported; there are *
 llama|model_type|-|model_type is missing
 llama|model_type|null|model_type is missing
 llama|is_encoder_decoder|true|is_encoder_decoder: true is not supported

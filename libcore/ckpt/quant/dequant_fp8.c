@@ -19,13 +19,20 @@ enum {
 /* --- the configuration -------------------------------------------------------------------------
  */
 
+/* DeepSeek's name of the type, and torch's, which MiniMax has. */
+static bool is_e4m3(const json_t *fmt)
+{
+    const char *word = json_string_value(fmt);
+
+    return word != NULL && (strcmp(word, "e4m3") == 0 || strcmp(word, "float8_e4m3fn") == 0);
+}
+
 static d9d_status configure(const json_t *o, const char *where, d9d_quantization *q)
 {
     const json_t *block = json_object_get(o, "weight_block_size");
     const json_t *fmt = json_object_get(o, "fmt");
 
-    if (json_is_string(fmt) ? strcmp(json_string_value(fmt), "e4m3") != 0
-                            : fmt != NULL && !json_is_null(fmt))
+    if (fmt != NULL && !json_is_null(fmt) && !is_e4m3(fmt))
         return D9D_FAIL(D9D_ENOTSUP, "%s: " D9D_QUANTIZATION_FIELD ".fmt: must be \"e4m3\"", where);
     if (block == NULL || json_is_null(block))
         return D9D_OK;

@@ -71,7 +71,17 @@ d9d_status d9d_layer_types_windowed(const d9d_list *list, int64_t period, int64_
 
 /* --- dimensions ------------------------------------------------------------------------------- */
 
-static d9d_status heads_check(const d9d_family_dims *c, const char *where)
+/* The name in files of a member of d9d_family_dims. */
+static const char *name_of(const d9d_family *f, size_t offset, const char *member)
+{
+    for (const d9d_key *k = f->config->keys; k->name != NULL; k++)
+        if (k->offset == offset)
+            return k->name;
+    return member;
+}
+#define NAME_OF(f, member) name_of(f, offsetof(d9d_family_dims, member), #member)
+
+static d9d_status heads_check(const d9d_family *f, const d9d_family_dims *c, const char *where)
 {
     if (c->num_attention_heads % c->num_key_value_heads != 0)
         return D9D_FAIL(D9D_ECONFIG,
@@ -81,20 +91,20 @@ static d9d_status heads_check(const d9d_family_dims *c, const char *where)
                         (long long)c->num_key_value_heads);
     if (c->head_dim < 1)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: num_attention_heads %lld does not divide hidden_size %lld, and "
-                        "head_dim is not given",
-                        where, (long long)c->num_attention_heads, (long long)c->hidden_size);
+                        "%s: %s %lld does not divide %s %lld, and head_dim is not given", where,
+                        NAME_OF(f, num_attention_heads), (long long)c->num_attention_heads,
+                        NAME_OF(f, hidden_size), (long long)c->hidden_size);
     return D9D_OK;
 }
 
 /* Fill in what an absent key means. */
-static d9d_status dims_complete(d9d_family_dims *c, const char *where)
+static d9d_status dims_complete(const d9d_family *f, d9d_family_dims *c, const char *where)
 {
     if (c->num_key_value_heads < 1)
         c->num_key_value_heads = c->num_attention_heads;
     if (c->head_dim < 1 && c->hidden_size % c->num_attention_heads == 0)
         c->head_dim = c->hidden_size / c->num_attention_heads;
-    return heads_check(c, where);
+    return heads_check(f, c, where);
 }
 
 /* --- reading -------------------------------------------------------------------------------- */
@@ -148,7 +158,7 @@ d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *w
         return D9D_FAIL(D9D_ENOMEM, "%s: its dimensions", where);
     memset(dims, 0, f->config->size);
     D9D_TRY(d9d_hf_family_bind(&fields, doc, where, a, dims));
-    D9D_TRY(dims_complete(dims, where));
+    D9D_TRY(dims_complete(f, dims, where));
     if (f->check != NULL)
         D9D_TRY(D9D_PLUGIN_CALL(f->name, f, check, dims, where, a));
     D9D_TRY(vocabulary_read(dims, where, a, &c));

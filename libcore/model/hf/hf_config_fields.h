@@ -36,9 +36,18 @@ d9d_status d9di_hf_refuse(const d9di_hf_reader *r, const char *field, const json
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
-/* Read base and scaling of RoPE for a model of so many positions; the caller zeroes them before. */
-d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_scaling *s,
-                        double *base);
+/* The object with a scaling, and its name: rope_scaling, or if that is absent or empty
+ * rope_parameters, as in transformers.  NULL: neither is there. */
+const json_t *d9di_hf_rope_object(const json_t *doc, const char **field);
+/* What a file that does not say it has. */
+typedef struct d9di_hf_rope_defaults {
+    int64_t positions;
+    double base;
+} d9di_hf_rope_defaults;
+/* Read base and scaling of RoPE; the caller zeroes the scaling before.  A file may have both
+ * objects if they mean the same. */
+d9d_status d9di_hf_rope(const d9di_hf_reader *r, const d9di_hf_rope_defaults *d,
+                        d9d_rope_scaling *s, double *base);
 /* The JSON object of a scaling, which reads back equal; JSON null for a plain one. */
 json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s);
 /* The members that the object `from`, at `field`, may have for its type, NULL-ended.  ENOTSUP for a

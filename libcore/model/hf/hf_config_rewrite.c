@@ -5,6 +5,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/model/hf/hf_config.h"
+#include "model/hf/hf_config_fields.h"
 
 static d9d_status no_memory(void)
 {
@@ -150,36 +151,31 @@ static json_t *member_get(const json_t *doc, const char *key)
     return v == NULL || json_is_null(v) ? NULL : v;
 }
 
-/* The scaling without the base, from rope_scaling and rope_parameters, with the newer names: a new
- * reference; NULL: none.  Returns true if out of memory. */
+/* The scaling without the base, with the newer names: a new reference; NULL: none.  Returns true if
+ * out of memory. */
 static bool scaling_get(const json_t *before, json_t **out)
 {
-    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+    const char *field;
+    const json_t *from = d9di_hf_rope_object(before, &field);
+    json_t *o, *type;
 
-    for (size_t i = 0; i < 2; i++) {
-        json_t *said = member_get(before, names[i]), *o = json_copy(said),
-               *type = member_get(o, "type");
-
-        if (type != NULL && member_get(o, "rope_type") == NULL)
-            d9d_json_set(&o, "rope_type", json_incref(type));
-        if (said != NULL && o == NULL)
-            return true;
-        (void)json_object_del(o, "type");
-        (void)json_object_del(o, "rope_theta");
-        type = member_get(o, "rope_type");
-        if (type != NULL && strcmp(json_string_value(type), "default") != 0) {
-            *out = o;
-            return false;
-        }
-        json_decref(o);
-    }
     *out = NULL;
-    return false;
+    if (from == NULL || d9di_hf_rope_is_plain(from))
+        return false;
+    o = json_copy((json_t *)(uintptr_t)from);
+    type = member_get(o, "type");
+    if (type != NULL && member_get(o, "rope_type") == NULL)
+        d9d_json_set(&o, "rope_type", json_incref(type));
+    (void)json_object_del(o, "type");
+    (void)json_object_del(o, "rope_theta");
+    *out = o;
+    return o == NULL;
 }
 
 static json_t *theta_get(const json_t *before)
 {
-    json_t *theta = member_get(member_get(before, "rope_parameters"), "rope_theta");
+    const char *field;
+    json_t *theta = member_get(d9di_hf_rope_object(before, &field), "rope_theta");
 
     return theta != NULL ? theta : member_get(before, "rope_theta");
 }
@@ -207,7 +203,9 @@ static const char partial_name[] = "partial_rotary_factor";
 
 static json_t *partial_get(const json_t *before)
 {
-    return member_get(member_get(before, "rope_parameters"), partial_name);
+    const char *field;
+
+    return member_get(d9di_hf_rope_object(before, &field), partial_name);
 }
 
 static int rope_put_old(json_t *out, const json_t *before, const char *key)
@@ -236,13 +234,14 @@ static int rope_put(json_t *out, const json_t *before, const char *key, json_t *
 {
     const bool scaling = strcmp(key, "rope_scaling") == 0;
     const bool params = member_get(before, "rope_parameters") != NULL;
-    const bool others = params || theta_get(before) != NULL;
+    const bool others = params || member_get(before, "rope_theta") != NULL;
+    const bool split = scaling && !new &&member_get(value, "rope_theta") != NULL;
 
     if (is_rope_of_layers(before))
         return json_object_set(out, key, value);
     if (scaling && ((new &&others) || ((new || params) && json_is_null(value))))
-        return 0;                 /* handled with rope_parameters */
-    if (scaling ? !new : !others) /* nulls */
+        return 0;                           /* handled with rope_parameters */
+    if (scaling ? !new && !split : !others) /* nulls */
         return json_object_set(out, key, value);
     return new ? rope_put_new(out, before) : rope_put_old(out, before, key);
 }

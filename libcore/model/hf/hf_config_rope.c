@@ -17,12 +17,22 @@ static d9d_status get_scaling(const d9di_hf_reader *r, const json_t *from, const
     return D9D_OK;
 }
 
+/* The factor of cosines and sines, above 0; 0: absent. */
+static d9d_status read_attention_factor(const d9di_hf_reader *r, const json_t *from, double *out)
+{
+    D9D_TRY(d9di_hf_f64(r, from, "attention_factor", 0, out));
+    if (d9di_hf_member(from, "attention_factor") != NULL && !(*out > 0))
+        return D9D_FAIL(D9D_ECONFIG, "%s: attention_factor of scaled rotary embedding cannot be %g",
+                        r->where, *out);
+    return D9D_OK;
+}
+
 /* the factor of cosines and sines of yarn: given, from two more numbers, or by its own formula */
 static d9d_status read_yarn_mscale(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     double over, under;
 
-    D9D_TRY(d9di_hf_f64(r, from, "attention_factor", 0, &s->mscale));
+    D9D_TRY(read_attention_factor(r, from, &s->mscale));
     D9D_TRY(d9di_hf_f64(r, from, "mscale", 0, &over));
     D9D_TRY(d9di_hf_f64(r, from, "mscale_all_dim", 0, &under));
     s->mscale_all = under;
@@ -90,7 +100,7 @@ static d9d_status read_longrope(const d9di_hf_reader *r, const json_t *from, d9d
 {
     s->kind = D9D_ROPE_LONGROPE;
     D9D_TRY(get_scaling(r, from, "factor", 0, &s->factor));
-    D9D_TRY(get_scaling(r, from, "attention_factor", 0, &s->mscale));
+    D9D_TRY(read_attention_factor(r, from, &s->mscale));
     D9D_TRY(read_factors(r, from, "short_factor", &s->pairs, s->short_factor));
     return read_factors(r, from, "long_factor", &s->pairs, s->long_factor);
 }
@@ -178,28 +188,30 @@ bool d9di_hf_rope_is_plain(const json_t *from)
     return word == NULL || strcmp(word, scaling_types[0].word) == 0;
 }
 
-/* Read a RoPE scaling. */
-static d9d_status read_scaling(const d9di_hf_reader *r, const char *field, d9d_rope_scaling *s)
-{
-    const json_t *from = d9di_hf_member(r->doc, field);
-    const struct scaling_type *scaling_type;
-
-    if (from == NULL)
-        return D9D_OK;
-    if (!json_is_object(from))
-        return d9di_hf_refuse(r, field, from);
-    D9D_TRY(type_find(r, field, from, &scaling_type));
-    return scaling_type->read(r, from, s);
-}
-
 /* The original positions: in the scaling, next to it, or the model's maximum. */
-static d9d_status read_original(const d9di_hf_reader *r, const char *field, int64_t positions,
+static d9d_status read_original(const d9di_hf_reader *r, const json_t *from, int64_t positions,
                                 d9d_rope_scaling *s)
 {
     D9D_TRY(d9di_hf_f64(r, r->doc, ORIGINAL_KEY, 0, &s->original));
     return s->original != 0 ? D9D_OK
-                            : d9di_hf_f64(r, d9di_hf_member(r->doc, field), ORIGINAL_KEY,
-                                          (double)positions, &s->original);
+                            : d9di_hf_f64(r, from, ORIGINAL_KEY, (double)positions, &s->original);
+}
+
+/* A scaling, zeroed before, of the object of this name. */
+static d9d_status read_scaling(const d9di_hf_reader *r, const char *field, const json_t *from,
+                               int64_t positions, d9d_rope_scaling *s)
+{
+    const struct scaling_type *scaling_type;
+
+    if (!json_is_object(from))
+        return d9di_hf_refuse(r, field, from);
+    D9D_TRY(type_find(r, field, from, &scaling_type));
+    D9D_TRY(scaling_type->read(r, from, s));
+    if (s->kind != D9D_ROPE_PLAIN && s->kind != D9D_ROPE_LINEAR)
+        D9D_TRY(read_original(r, from, positions, s));
+    if (s->kind == D9D_ROPE_LONGROPE && s->factor == 0)
+        s->factor = positions > s->original ? (double)positions / s->original : 1;
+    return D9D_OK;
 }
 
 static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
@@ -211,45 +223,55 @@ static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
            memcmp(a->long_factor, b->long_factor, sizeof(a->long_factor)) == 0;
 }
 
-/* Read rope_scaling of the one generation, or rope_parameters of the other; both only if equal. */
-static d9d_status read_scalings(const d9di_hf_reader *r, int64_t positions, d9d_rope_scaling *s)
+static const char *const object_names[] = {"rope_scaling", "rope_parameters"};
+
+const json_t *d9di_hf_rope_object(const json_t *doc, const char **field)
 {
-    static const char *const fields[] = {"rope_scaling", "rope_parameters"};
+    const json_t *old = d9di_hf_member(doc, object_names[0]);
+    const bool empty = json_is_object(old) && json_object_size(old) == 0;
 
-    for (size_t i = 0; i < 2; i++) {
-        d9d_rope_scaling one = {0};
+    *field = object_names[old == NULL || empty];
+    return d9di_hf_member(doc, *field);
+}
 
-        D9D_TRY(read_scaling(r, fields[i], &one));
-        if (one.kind == D9D_ROPE_PLAIN)
-            continue;
-        if (one.kind != D9D_ROPE_LINEAR)
-            D9D_TRY(read_original(r, fields[i], positions, &one));
-        if (one.kind == D9D_ROPE_LONGROPE && one.factor == 0)
-            one.factor = positions > one.original ? (double)positions / one.original : 1;
-        if (s->kind != D9D_ROPE_PLAIN && !scalings_equal(s, &one))
-            return D9D_FAIL(D9D_ECONFIG, "%s: rope_scaling and rope_parameters are not the same",
-                            r->where);
-        *s = one;
-    }
+/* One object, with the base that goes with it. */
+static d9d_status read_one(const d9di_hf_reader *r, const d9di_hf_rope_defaults *d,
+                           const char *field, const json_t *from, d9d_rope_scaling *s, double *base)
+{
+    double bare;
+
+    D9D_TRY(d9di_hf_f64(r, r->doc, "rope_theta", d->base, &bare));
+    *base = bare;
+    if (from == NULL)
+        return D9D_OK;
+    D9D_TRY(read_scaling(r, field, from, d->positions, s));
+    D9D_TRY(d9di_hf_f64(r, from, "rope_theta", bare, base));
+    if (*base != bare && d9di_hf_member(r->doc, "rope_theta") != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: rope_theta is %g and %s.rope_theta is %g", r->where, bare,
+                        field, *base);
     return D9D_OK;
 }
 
-d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_scaling *s,
-                        double *base)
+d9d_status d9di_hf_rope(const d9di_hf_reader *r, const d9di_hf_rope_defaults *d,
+                        d9d_rope_scaling *s, double *base)
 {
-    const json_t *params = d9di_hf_member(r->doc, "rope_parameters");
-    bool old = d9di_hf_member(r->doc, "rope_theta") != NULL,
-         new = d9di_hf_member(params, "rope_theta") != NULL;
-    double other;
+    const char *field;
+    const json_t *from = d9di_hf_rope_object(r->doc, &field),
+                 *other = d9di_hf_member(r->doc, object_names[1]);
+    d9d_rope_scaling second = {0};
+    double second_base;
 
-    D9D_TRY(read_scalings(r, positions, s));
-    D9D_TRY(d9di_hf_f64(r, new ? params : r->doc, "rope_theta", 10000.0, base));
-    if (!old || !new)
+    D9D_TRY(read_one(r, d, field, from, s, base));
+    if (from == other || other == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_hf_f64(r, r->doc, "rope_theta", 0, &other));
-    if (other != *base)
-        return D9D_FAIL(D9D_ECONFIG, "%s: rope_theta is %g and rope_parameters.rope_theta is %g",
-                        r->where, other, *base);
+    D9D_TRY(read_one(r, d, object_names[1], other, &second, &second_base));
+    if (!scalings_equal(s, &second))
+        return D9D_FAIL(D9D_ECONFIG, "%s: rope_scaling and rope_parameters are not the same",
+                        r->where);
+    if (*base != second_base)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the rope_theta of rope_scaling is %g, that of rope_parameters %g",
+                        r->where, *base, second_base);
     return D9D_OK;
 }
 
@@ -324,21 +346,16 @@ json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
 /* Parse an object that d9di_hf_rope_to_json() made; null is none. */
 static d9d_status scaling_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
-    json_t *doc = json_pack("{s:O}", "rope_scaling", v);
-    const d9di_hf_reader r = {doc, path, false};
+    const d9di_hf_reader r = {NULL, path, false};
     d9d_rope_scaling s = {0};
-    d9d_status st;
 
     (void)a;
-    if (doc == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
-    st = read_scalings(&r, 0, &s);
-    json_decref(doc);
-    if (st == D9D_OK && s.kind != D9D_ROPE_PLAIN)
-        st = d9d_rope_check(&s);
-    if (st == D9D_OK)
-        *(d9d_rope_scaling *)field = s;
-    return st;
+    if (!json_is_null(v))
+        D9D_TRY(read_scaling(&r, object_names[0], v, 0, &s));
+    if (s.kind != D9D_ROPE_PLAIN)
+        D9D_TRY(d9d_rope_check(&s));
+    *(d9d_rope_scaling *)field = s;
+    return D9D_OK;
 }
 const d9d_key_custom d9d_hf_rope_scaling = {scaling_parse, "{\"type\": [\"object\", \"null\"]}",
                                             sizeof(d9d_rope_scaling)};

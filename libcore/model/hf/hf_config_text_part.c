@@ -15,6 +15,7 @@ static const struct {
     const char *model_type, *text_type, *text_class;
 } multimodal[] = {{"qwen3_5", "qwen3_5_text", "Qwen3_5ForCausalLM"},
                   {"qwen3_5_moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"},
+                  {"gemma3", "gemma3_text", "Gemma3ForCausalLM"},
                   {"mistral3", "ministral3", "Ministral3ForCausalLM"},
                   {"mistral3", "mistral", "MistralForCausalLM"}};
 enum { N_MULTIMODAL = sizeof(multimodal) / sizeof(multimodal[0]) };
@@ -26,6 +27,12 @@ static const d9d_hf_field fields[] = {D9D_HF_IGNORED("text_config"),
                                       D9D_HF_IGNORED("image_token_id"),
                                       D9D_HF_IGNORED("image_token_index"),
                                       D9D_HF_IGNORED("video_token_id"),
+                                      D9D_HF_IGNORED("boi_token_id"),
+                                      D9D_HF_IGNORED("boi_token_index"),
+                                      D9D_HF_IGNORED("eoi_token_id"),
+                                      D9D_HF_IGNORED("eoi_token_index"),
+                                      D9D_HF_IGNORED("mm_tokens_per_image"),
+                                      D9D_HF_IGNORED("initializer_range"),
                                       D9D_HF_IGNORED("vision_start_token_id"),
                                       D9D_HF_IGNORED("vision_end_token_id"),
                                       D9D_HF_IGNORED("multimodal_projector_bias"),
@@ -39,6 +46,14 @@ static const char *type_of(const json_t *doc)
     const char *type = json_string_value(json_object_get(doc, "model_type"));
 
     return type != NULL ? type : "";
+}
+
+static bool is_multimodal(const json_t *doc)
+{
+    for (size_t i = 0; i < N_MULTIMODAL; i++)
+        if (strcmp(multimodal[i].model_type, type_of(doc)) == 0)
+            return true;
+    return false;
 }
 
 /* The row of a document; N_MULTIMODAL: it has none. */
@@ -89,6 +104,9 @@ d9d_status d9di_hf_config_text_part(json_t **doc, const char *where)
     json_t *text;
     int bad = 0;
 
+    if (is_multimodal(*doc) && !json_is_object(inner))
+        return D9D_FAIL(D9D_ECONFIG, "%s: text_config of model_type \"%s\" %s", where, types[0],
+                        inner == NULL ? "is missing" : "must be an object");
     if (row == N_MULTIMODAL)
         return D9D_OK;
     D9D_TRY(d9d_hf_family_check(&whole, *doc, where));

@@ -115,9 +115,15 @@ static bool is_dim_key(const d9d_table *dims, const char *name)
     return dim_key(dims, name) != NULL;
 }
 
-/* It may stand beside rope_scaling, which then reads it. */
+/* It may stand beside rope_scaling, which then reads it, unless layers have ropes of two kinds. */
 #define ORIGINAL_POSITIONS "original_max_position_embeddings"
 #define POSITIONS          "max_position_embeddings"
+#define LOCAL_BASE         "rope_local_base_freq"
+
+static bool has_one_rope(const d9d_hf_family *f)
+{
+    return is_dim_key(f->dims, "rope_scaling") && !is_dim_key(f->dims, LOCAL_BASE);
+}
 
 /* The rule of a field; NULL: not declared. */
 static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
@@ -127,8 +133,7 @@ static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
 
     if (row != NULL && row->rule == D9D_HF_RULE_OWN && !f->inlined)
         return NULL;
-    if (is_dim_key(f->dims, name) ||
-        (is_dim_key(f->dims, "rope_scaling") && strcmp(name, ORIGINAL_POSITIONS) == 0))
+    if (is_dim_key(f->dims, name) || (strcmp(name, ORIGINAL_POSITIONS) == 0 && has_one_rope(f)))
         return &read;
     return row != NULL ? row : field_find(d9d_hf_common, name);
 }
@@ -232,6 +237,9 @@ static d9d_status rope_check_one(const d9d_hf_family *f, const char *where, cons
             st = field_check(f, where, path, name, v);
         else if (!json_is_null(v) && !d9di_hf_is_among(members, name))
             st = fail_unknown_field(f, where, path, v);
+        else if (is_dim_key(f->dims, LOCAL_BASE) && strcmp(name, "truncate") == 0 &&
+                 json_is_false(v)) /* which transformers looks for outside of the object */
+            st = d9di_hf_refuse(&r, path, v);
         if (st != D9D_OK)
             break;
     }
@@ -244,7 +252,6 @@ static d9d_status rope_check_one(const d9d_hf_family *f, const char *where, cons
 /* Kinds of layers that have a RoPE of their own in rope_parameters. */
 #define OF_FULL    "full_attention"
 #define OF_WINDOWS "sliding_attention"
-#define LOCAL_BASE "rope_local_base_freq"
 
 /* Are they by kinds of layers, of a family that can have two? */
 static bool rope_is_by_layers(const d9d_hf_family *f, const json_t *o)
@@ -276,9 +283,29 @@ static d9d_status rope_check_by_layers(const d9d_hf_family *f, const char *where
     return D9D_OK;
 }
 
+/* In rope_scaling of a family whose layers have ropes of two kinds transformers does not read the
+ * older name of the type, and where no key reads a scaling it gives both kinds the base. */
+static d9d_status rope_check_scaling(const d9d_hf_family *f, const char *where, const json_t *o)
+{
+    const json_t *theta = d9di_hf_member(o, "rope_theta");
+    const d9di_hf_reader r = {NULL, where, false};
+
+    if (!is_dim_key(f->dims, LOCAL_BASE))
+        return D9D_OK;
+    if (theta != NULL && !is_dim_key(f->dims, "rope_scaling"))
+        return d9di_hf_refuse(&r, "rope_scaling.rope_theta", theta);
+    return d9di_hf_member(o, "rope_type") == NULL && !d9di_hf_rope_is_plain(o)
+               ? D9D_FAIL(D9D_ECONFIG,
+                          "%s: rope_scaling.type: in a config.json of %s its name is rope_type",
+                          where, f->name)
+               : D9D_OK;
+}
+
 static d9d_status rope_check(const d9d_hf_family *f, const char *where, const char *field,
                              const json_t *o)
 {
+    if (strcmp(field, "rope_scaling") == 0)
+        D9D_TRY(rope_check_scaling(f, where, o));
     return strcmp(field, "rope_parameters") == 0 && rope_is_by_layers(f, o)
                ? rope_check_by_layers(f, where, o)
                : rope_check_one(f, where, field, o);
@@ -391,14 +418,30 @@ static d9d_status alias_fold(const d9d_hf_field *row, const json_t *v, const cha
                : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
 }
 
+/* transformers reads a base or share of RoPE by the family's other name alone. */
+static d9d_status alias_check_rope(const d9d_hf_family *f, const d9d_hf_field *row,
+                                   const json_t *doc, const char *where)
+{
+    const json_t *v = d9di_hf_member(doc, row->only);
+    const char *field;
+
+    if (v == NULL || !is_moved(row->only) ||
+        d9di_hf_member(d9di_hf_rope_object(doc, &field), row->only) != NULL ||
+        json_number_value(v) == strtod(dim_key(f->dims, row->only)->def, NULL))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG, "%s: %s is %g: in a config.json of %s its name is %s", where,
+                    row->only, json_number_value(v), f->name, row->name);
+}
+
 static d9d_status aliases_fold(const d9d_hf_family *f, const json_t *doc, const char *where,
                                json_t *one)
 {
     for (const d9d_hf_field *row = f->fields; row != NULL && row->name != NULL; row++) {
         const json_t *v = json_object_get(doc, row->name);
 
-        if (row->rule == D9D_HF_RULE_ALIAS && v != NULL)
-            D9D_TRY(alias_fold(row, v, where, one));
+        if (row->rule != D9D_HF_RULE_ALIAS)
+            continue;
+        D9D_TRY(v != NULL ? alias_fold(row, v, where, one) : alias_check_rope(f, row, doc, where));
     }
     return D9D_OK;
 }
@@ -437,12 +480,12 @@ static int64_t int_default(const d9d_hf_family *f, const char *name)
     return k != NULL && k->def != NULL ? strtoll(k->def, NULL, 10) : 0;
 }
 
-/* The base of layers with a window that do not say it; "null": that of rope_theta. */
-static double local_base_default(const d9d_hf_family *f)
+/* The base of a file that does not say it; transformers' own where no key reads it. */
+static double base_default(const d9d_hf_family *f)
 {
-    const char *def = dim_key(f->dims, LOCAL_BASE)->def;
+    const d9d_key *k = dim_key(f->dims, "rope_theta");
 
-    return strtod(strcmp(def, "null") != 0 ? def : dim_key(f->dims, "rope_theta")->def, NULL);
+    return k != NULL && k->def != NULL ? strtod(k->def, NULL) : 10000;
 }
 
 /* Replace rope_parameters by kinds of layers by those of layers without a window, and the base of
@@ -456,54 +499,86 @@ static d9d_status rope_fold_layers(const d9d_hf_family *f, json_t *doc, const ch
         return D9D_OK;
     full = (json_t *)(uintptr_t)d9di_hf_member(params, OF_FULL);
     local = (json_t *)(uintptr_t)d9di_hf_member(d9di_hf_member(params, OF_WINDOWS), "rope_theta");
-    bad = local != NULL ? json_object_set(doc, LOCAL_BASE, local)
-                        : json_object_set_new(doc, LOCAL_BASE, json_real(local_base_default(f)));
+    bad = local != NULL ? json_object_set(doc, LOCAL_BASE, local) : 0;
     bad |= full != NULL ? json_object_set_new(doc, "rope_parameters", json_incref(full))
                         : json_object_del(doc, "rope_parameters");
     return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
 }
 
-/* Move members of a RoPE object to the fields that the family's keys read. */
-static int members_fold(const d9d_hf_family *f, json_t *doc)
+/* Give a file with neither object the family's own: the default of its key rope_scaling. */
+static d9d_status rope_default(const d9d_hf_family *f, json_t *doc, const char *where)
 {
-    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    const d9d_key *k = dim_key(f->dims, "rope_scaling");
+    const d9di_hf_reader r = {doc, where, false};
+    const char *field;
+    json_t *own;
+    double theta, bare;
+
+    if (k == NULL || k->def == NULL || d9di_hf_rope_object(doc, &field) != NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_json_parse(where, k->def, strlen(k->def), &own));
+    if (json_object_set_new(doc, "rope_parameters", own) != 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+    D9D_TRY(d9di_hf_f64(&r, own, "rope_theta", 0, &theta));
+    D9D_TRY(d9di_hf_f64(&r, doc, "rope_theta", theta, &bare));
+    if (theta != 0 && bare != theta)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: rope_theta is %g, and of %s without rope_parameters it is %g", where,
+                        bare, f->name, theta);
+    return D9D_OK;
+}
+
+/* Move members of a RoPE object to the fields that the family's keys read. */
+static int members_fold(const d9d_hf_family *f, json_t *doc, const json_t *rope)
+{
     static const char *const names[] = {"partial_rotary_factor", "llama_4_scaling_beta"};
     int bad = 0;
 
-    for (size_t i = 0; i < 4; i++) {
-        const char *name = names[i / 2];
-        const json_t *part = d9di_hf_member(json_object_get(doc, objects[i % 2]), name);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *part = d9di_hf_member(rope, names[i]);
 
-        if (is_dim_key(f->dims, name) && part != NULL)
-            bad |= json_object_set(doc, name, (json_t *)(uintptr_t)part);
+        if (is_dim_key(f->dims, names[i]) && part != NULL)
+            bad |= json_object_set(doc, names[i], (json_t *)(uintptr_t)part);
     }
     return bad;
 }
 
-/* Convert rope_theta and rope_scaling of either generation to the older names, which `dims` use. */
+/* Replace the objects of either generation by rope_theta and rope_scaling, which `dims` have. */
+static int rope_replace(const d9d_hf_family *f, json_t *doc, const d9d_rope_scaling *s,
+                        double theta)
+{
+    const char *field;
+    const json_t *rope = d9di_hf_rope_object(doc, &field);
+    int bad = members_fold(f, doc, rope);
+
+    if (d9di_hf_member(rope, "rope_theta") != NULL)
+        bad |= json_object_set_new(doc, "rope_theta", json_real(theta));
+    if (!is_dim_key(f->dims, ORIGINAL_POSITIONS))
+        (void)json_object_del(doc, ORIGINAL_POSITIONS);
+    (void)json_object_del(doc, "rope_parameters");
+    (void)json_object_del(doc, "rope_scaling");
+    return is_dim_key(f->dims, "rope_scaling")
+               ? bad | json_object_set_new(doc, "rope_scaling", d9di_hf_rope_to_json(s))
+               : bad;
+}
+
 static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *where)
 {
     const d9di_hf_reader r = {doc, where, false};
-    const json_t *params = json_object_get(doc, "rope_parameters");
-    const bool said =
-        json_is_object(params) || json_is_object(json_object_get(doc, "rope_scaling"));
+    const int64_t original = int_default(f, ORIGINAL_POSITIONS);
+    d9di_hf_rope_defaults defaults = {.base = base_default(f)};
     d9d_rope_scaling scaling = {0};
-    int64_t positions;
     double theta;
-    int bad;
 
-    D9D_TRY(d9di_hf_i64(&r, POSITIONS, int_default(f, POSITIONS), &positions));
-    D9D_TRY(d9di_hf_rope(&r, positions, &scaling, &theta));
-    bad = members_fold(f, doc);
-    if (d9di_hf_member(params, "rope_theta") != NULL)
-        bad |= json_object_set_new(doc, "rope_theta", json_real(theta));
-    (void)json_object_del(doc, "rope_scaling");
-    if (!is_dim_key(f->dims, ORIGINAL_POSITIONS))
-        (void)json_object_del(doc, ORIGINAL_POSITIONS);
-    if (said && is_dim_key(f->dims, "rope_scaling"))
-        bad |= json_object_set_new(doc, "rope_scaling", d9di_hf_rope_to_json(&scaling));
-    (void)json_object_del(doc, "rope_parameters");
-    return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+    D9D_TRY(rope_default(f, doc, where));
+    if (original > 0 && d9di_hf_member(doc, ORIGINAL_POSITIONS) == NULL &&
+        json_object_set_new(doc, ORIGINAL_POSITIONS, json_integer(original)) != 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+    D9D_TRY(d9di_hf_i64(&r, POSITIONS, int_default(f, POSITIONS), &defaults.positions));
+    D9D_TRY(d9di_hf_rope(&r, &defaults, &scaling, &theta));
+    return rope_replace(f, doc, &scaling, theta) == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
 }
 
 d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc, const char *where,

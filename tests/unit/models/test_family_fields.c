@@ -76,6 +76,11 @@ static bool models_equal(const char *one, const char *other)
     return equal;
 }
 
+#define LLAMA "{\"model_type\": \"llama\", " BASE
+#define NEOX                                                                                       \
+    "{\"model_type\": \"gpt_neox\", \"hidden_size\": 24, \"num_attention_heads\": 3, "             \
+    "\"num_hidden_layers\": 4, \"vocab_size\": 11, \"intermediate_size\": 10"
+#define YARN(members)    ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2" members "}"
 #define FULL(members)    "\"full_attention\": {" members "}"
 #define WINDOWS(members) "\"sliding_attention\": {" members "}"
 #define ROPES(members)   OLMO3 ", \"rope_parameters\": {" members "}}"
@@ -86,13 +91,11 @@ static void ropes_of_two_kinds_of_layers(void **state)
         OLMO3 ", \"rope_theta\": 700, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}";
 
     (void)state;
+    /* A base by itself is that of layers without a window. */
+    assert_true(models_equal(OLMO3 ", \"rope_theta\": 700}", ROPES(FULL("\"rope_theta\": 700"))));
     assert_true(
-        models_equal(OLMO3 ", \"rope_theta\": 700}",
-                     ROPES(FULL("\"rope_theta\": 700") ", " WINDOWS("\"rope_theta\": 700"))));
-    assert_true(models_equal(
-        yarn,
-        ROPES(FULL("\"rope_type\": \"yarn\", \"factor\": 2, \"rope_theta\": 700") ", " WINDOWS(
-            "\"rope_theta\": 700"))));
+        models_equal(yarn, ROPES(FULL("\"rope_type\": \"yarn\", \"factor\": 2, \"rope_theta\": "
+                                      "700"))));
     assert_false(models_equal(yarn, OLMO3 ", \"rope_theta\": 700}"));
     assert_false(
         models_equal(OLMO3 ", \"rope_theta\": 700}",
@@ -100,7 +103,6 @@ static void ropes_of_two_kinds_of_layers(void **state)
     /* What is absent is the family's base. */
     assert_true(models_equal(OLMO3 "}", ROPES(FULL("\"rope_type\": \"default\""))));
     assert_true(models_equal(OLMO3 "}", ROPES(WINDOWS("\"rope_theta\": 500000"))));
-    assert_false(models_equal(OLMO3 ", \"rope_theta\": 700}", ROPES(FULL("\"rope_theta\": 700"))));
 }
 
 static void a_change_of_generation_keeps_them(void **state)
@@ -116,6 +118,33 @@ static void a_change_of_generation_keeps_them(void **state)
         assert_memory_equal(before, after, sizeof(before));
     }
     json_decref(doc);
+}
+
+#define MINISTRAL3 "{\"model_type\": \"ministral3\", " BASE
+#define PHI3       "{\"model_type\": \"phi3\", " BASE
+
+/* As transformers reads them: rope_scaling before rope_parameters, and what is absent. */
+static void either_object_means_the_same(void **state)
+{
+    (void)state;
+    assert_true(
+        models_equal(LLAMA YARN(", \"rope_theta\": 7") "}", LLAMA YARN("") ", \"rope_theta\": 7}"));
+    assert_true(models_equal(LLAMA
+                             ", \"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 7}}",
+                             LLAMA ", \"rope_theta\": 7}"));
+    assert_false(models_equal(LLAMA ", \"rope_theta\": 7}", LLAMA "}"));
+    /* Ministral 3 and gpt-oss have YaRN without an object, and not with an empty one. */
+    assert_true(models_equal(MINISTRAL3 "}", MINISTRAL3
+                             ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 16, "
+                             "\"rope_theta\": 1e6, \"original_max_position_embeddings\": 16384, "
+                             "\"attention_factor\": 1, \"llama_4_scaling_beta\": 0.1}}"));
+    assert_true(models_equal(MINISTRAL3 ", \"rope_parameters\": {}}",
+                             MINISTRAL3 ", \"rope_parameters\": {\"rope_theta\": 10000}}"));
+    assert_false(models_equal(MINISTRAL3 ", \"rope_parameters\": {}}", MINISTRAL3 "}"));
+    assert_true(models_equal(MINISTRAL3 ", \"rope_scaling\": {}}", MINISTRAL3 "}"));
+    /* Phi-3 was trained on 4096 positions, whatever its RoPE says. */
+    assert_true(models_equal(PHI3 YARN(", \"original_max_position_embeddings\": 8") "}",
+                             PHI3 YARN("") ", \"original_max_position_embeddings\": 4096}"));
 }
 
 static void rotated_features_by_either_name(void **state)
@@ -140,6 +169,27 @@ static void what_a_family_cannot_compute_is_refused(void **state)
          "c: rope_parameters.sliding_attention: {\"rope_type\": \"linear\", \"factor\": 2"},
         {ROPES(FULL("\"rope_type\": \"yarn\", \"factor\": 2, \"low_freq_factor\": 1")), D9D_ENOTSUP,
          "c: rope_parameters.full_attention.low_freq_factor: 1"},
+        {ROPES(FULL("\"rope_type\": \"yarn\", \"factor\": 2, \"truncate\": false")), D9D_ENOTSUP,
+         "c: rope_parameters.full_attention.truncate: false"},
+        {OLMO3 ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}}", D9D_ECONFIG,
+         "c: rope_scaling.type: in a config.json of olmo3 its name is rope_type"},
+        {OLMO3 ", \"original_max_position_embeddings\": 4}", D9D_ENOTSUP,
+         "c: original_max_position_embeddings: 4"},
+        {NEOX ", \"rope_theta\": 700}", D9D_ECONFIG,
+         "c: rope_theta is 700: in a config.json of gpt_neox its name is rotary_emb_base"},
+        {LLAMA YARN(", \"attention_factor\": 0") "}", D9D_ECONFIG,
+         "c: attention_factor of scaled rotary embedding cannot be 0"},
+        {LLAMA YARN(", \"rope_theta\": 7") ", \"rope_theta\": 5}", D9D_ECONFIG,
+         "c: rope_theta is 5 and rope_scaling.rope_theta is 7"},
+        {LLAMA YARN("") ", \"rope_parameters\": {\"rope_theta\": 5}}", D9D_ECONFIG,
+         "c: rope_scaling and rope_parameters are not the same"},
+        {LLAMA ", \"rope_scaling\": {\"rope_type\": \"default\"}, \"rope_parameters\": "
+               "{\"rope_theta\": 5}}",
+         D9D_ECONFIG, "c: the rope_theta of rope_scaling is 10000, that of rope_parameters 5"},
+        {"{\"model_type\": \"ministral3\", \"rope_theta\": 700, " BASE "}", D9D_ECONFIG,
+         "c: rope_theta is 700, and of ministral3 without rope_parameters it is 1e+06"},
+        {"{\"model_type\": \"modernbert\", \"rope_scaling\": {\"rope_theta\": 5}, " BASE "}",
+         D9D_ENOTSUP, "c: rope_scaling.rope_theta: 5 is not supported"},
         {ROPES(FULL("\"rope_theta\": 3") ", \"other_attention\": {}"), D9D_ENOTSUP,
          "c: rope_parameters: "},
         {"{\"model_type\": \"llama\", " BASE
@@ -177,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ropes_of_two_kinds_of_layers),
         cmocka_unit_test(a_change_of_generation_keeps_them),
+        cmocka_unit_test(either_object_means_the_same),
         cmocka_unit_test(rotated_features_by_either_name),
         cmocka_unit_test(what_a_family_cannot_compute_is_refused),
     };

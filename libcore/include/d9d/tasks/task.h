@@ -110,7 +110,8 @@ typedef struct d9d_infer_task_row {
     int64_t targets;                   /* number of labels that count */
     const float *values;               /* [width], for a task with a body; `loss` is then NULL */
     int64_t width;
-    int32_t label; /* the row's class; -100: none */
+    int32_t label;              /* the row's class; -100: none */
+    struct d9d_dataset *source; /* the sample's dataset, which has its tokenizer */
 } d9d_infer_task_row;
 
 typedef struct d9d_infer_task_kind {

@@ -87,16 +87,18 @@ typedef struct d9d_family_dims {
 /* Keys of a family's table.  num_key_value_heads that is absent is num_attention_heads.  A key
  * whose default or range differs is written out, D9D_KEY_INT(S, head_dim, "128", ...), in place of
  * its macro; the member is the same. */
-#define D9D_FAMILY_KEYS(S)                                                                         \
-    D9D_FAMILY_KEYS_MHA(S),                                                                        \
-        D9D_KEY_INT(S, num_key_value_heads, "null", 1, 1 << 16,                                    \
-                    "key and value heads; null: as many as query heads", .flags = D9D_NULLABLE)
+#define D9D_FAMILY_KEYS(S) D9D_FAMILY_KEYS_MHA(S), D9D_FAMILY_KV_HEADS(S, "null")
+#define D9D_FAMILY_KV_HEADS(S, otherwise)                                                          \
+    D9D_KEY_INT(S, num_key_value_heads, otherwise, 1, 1 << 16,                                     \
+                "key and value heads; null: as many as query heads", .flags = D9D_NULLABLE)
 /* Of a family whose every query head has a key and a value. */
-#define D9D_FAMILY_KEYS_MHA(S)                                                                     \
+#define D9D_FAMILY_KEYS_MHA(S) D9D_FAMILY_KEYS_OF(S, D9D_REQUIRED, D9D_REQUIRED)
+/* The same, with numbers of heads and ids that files may leave out. */
+#define D9D_FAMILY_KEYS_OF(S, heads, ids)                                                          \
     D9D_KEY_INT(S, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width of the residual stream"),         \
         D9D_KEY_INT(S, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16, "decoder layers"),             \
-        D9D_KEY_INT(S, num_attention_heads, D9D_REQUIRED, 1, 1 << 16, "query heads"),              \
-        D9D_KEY_INT(S, vocab_size, D9D_REQUIRED, 1, INT32_MAX, "ids of the vocabulary"),           \
+        D9D_KEY_INT(S, num_attention_heads, heads, 1, 1 << 16, "query heads"),                     \
+        D9D_KEY_INT(S, vocab_size, ids, 1, INT32_MAX, "ids of the vocabulary"),                    \
         D9D_KEY_REAL(S, initializer_range, "0.02", 0, 1e3,                                         \
                      "standard deviation of initial matrices"),                                    \
         D9D_FAMILY_DROPOUT(S, attention_dropout, attention_dropout, "0", "of attention weights")
@@ -122,8 +124,8 @@ typedef struct d9d_family_dims {
         .name = #key, .kind = D9D_KIND_REAL, .offset = offsetof(S, norm_eps), .def = (otherwise),  \
         .max = 1, .flags = D9D_FLOAT32, .doc = "epsilon of the norms"                              \
     }
-/* rope_theta and rope_scaling, of either generation of names; `scaling` is that of a file that has
- * neither rope_scaling nor rope_parameters. */
+/* rope_theta and rope_scaling, of either generation of names; `scaling` is the rope_parameters of a
+ * file that has neither rope_scaling nor rope_parameters. */
 #define D9D_FAMILY_ROPE_SCALED(S, theta, scaling)                                                  \
     D9D_KEY_REAL(S, rope_theta, theta, 0, 1e15, "base of the rotary frequencies",                  \
                  .flags = D9D_ABOVE_MIN),                                                          \

@@ -30,7 +30,9 @@
  *     D9D_KEY_CUSTOM(dims, rope_scaling, "null", &d9d_hf_rope_scaling, "...")   // d9d_rope_scaling
  *
  * reads linear, yarn, llama3, longrope and dynamic (d9d/nn/rope.h).  Any other family refuses a
- * scaling by name.
+ * scaling by name.  The object is rope_scaling, or if that is absent or empty rope_parameters; if a
+ * file has neither, it is the default of the key rope_scaling.  A rope_theta inside the object and
+ * one beside it must be equal.
  *
  * rope_parameters may be an object for each kind of layer, full_attention and sliding_attention,
  * where the family's `dims` have rope_local_base_freq: the base of the latter, which have no
