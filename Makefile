@@ -25,6 +25,8 @@
 #   make site            documents and headers as HTML pages, in build/site (Doxygen)
 #   make install         under PREFIX (/usr/local), staged in DESTDIR; LIBDIR=lib64; also uninstall
 #   make installcheck    compare what was installed with its reference log
+#   make tarball         build/d9d-VERSION-linux-MACHINE.tar.zst, which runs where it is unpacked; with
+#                        SYSROOT=DIR of an older system; BASELINE=2.28 is the newest glibc that it may need
 #   make clean           remove build/ and build-*/
 #
 #   CC=clang             another compiler       SAN=address,undefined  sanitizers
@@ -69,8 +71,8 @@ WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wv
 # Libraries outside the system's folders are found at run time where pkg-config found them.
 PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb
 CAIRO     := $(shell pkg-config --exists cairo 2>/dev/null && echo cairo)
-CAIRO_CPP := $(if $(CAIRO),-DD9D_CAIRO $(shell pkg-config --cflags cairo))
-PKG_LIBS  := $(shell pkg-config --libs $(PKGS) $(CAIRO) 2>/dev/null)
+CAIRO_CPP := $(if $(CAIRO),-DD9D_CAIRO -DD9D_CAIRO_LIB='"$(patsubst $(PKG_CONFIG_SYSROOT_DIR)%,%,$(shell pkg-config --variable=libdir cairo))"' $(shell pkg-config --cflags cairo))
+PKG_LIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 RPATHS    := $(patsubst -L%,-Wl$(,)-rpath$(,)%,$(filter -L%,$(PKG_LIBS)))
 
 ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp -O2 -g $(CFLAGS)
@@ -166,7 +168,7 @@ endif
 GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
 
 .PHONY: all demo check test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas certificates config site install \
-        installcheck uninstall clean help run-demo run-test run-tidy list-tests FORCE
+        installcheck tarball uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -458,7 +460,7 @@ MODULE_DIR := share/modulefiles/d9d
 
 install: all
 	install -d $(addprefix $(ROOT)/,bin $(LIBDIR)/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm \
-	    share/d9d/reference share/doc/d9d $(BASH_DIR) $(ZSH_DIR) $(MODULE_DIR))
+	    share/d9d/reference share/d9d/mpi/comm/backend share/doc/d9d $(BASH_DIR) $(ZSH_DIR) $(MODULE_DIR))
 	install -m755 $(TOOLS) $(ROOT)/bin
 	install -m755 $(LIB).$(SOVERSION) $(ROOT)/$(LIBDIR)
 	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/$(LIBDIR))
@@ -476,6 +478,8 @@ install: all
 	install -m644 $(wildcard packaging/reference/*.*) examples/tokenizer/tokenizer.json examples/tokenizer/tokenizer_config.json \
 	    $(ROOT)/share/d9d/reference
 	install -m755 packaging/reference/check $(ROOT)/share/d9d/reference
+	install -m644 $(MPI_SRC) $(MPI_SRC:.c=.h) $(ROOT)/share/d9d/mpi/comm/backend
+	install -m755 packaging/mpi/build $(ROOT)/share/d9d/mpi
 	install -m644 README.md NEWS.md SUPPORT.md CITATION.cff LICENSE $(ROOT)/share/doc/d9d
 	cp -R docs $(ROOT)/share/doc/d9d
 	cp -R examples $(ROOT)/share/doc/d9d
@@ -483,6 +487,12 @@ install: all
 
 installcheck:
 	@$(ROOT)/share/d9d/reference/check
+
+# Objects of its own: they are compiled with other headers.
+tarball:
+	@+SYSROOT='$(SYSROOT)' BASELINE='$(BASELINE)' BUNDLE='$(BUNDLE)' LIBRARY_DIRS='$(addprefix -L,$(CUDA_LIB) $(NCCL_LIB) $(CUDNN_LIB))' \
+	    CC='$(CC)' CFLAGS='$(CFLAGS)' CPPFLAGS='$(CPPFLAGS)' LDFLAGS='$(LDFLAGS)' MAKE='$(MAKE) B=build-tarball' \
+	    packaging/tarball/build $(VERSION) $B
 
 uninstall:
 	cd $(ROOT) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1)) \
