@@ -5,7 +5,7 @@
 #   make check           the inner loop: what takes seconds of meta, unit, golden and fuzz tests
 #   make test            everything that is checked on every change
 #   make test T="lr map" only the tests whose file names contain one of these
-#   make test-unit       one suite; also test-meta -fuzz -golden -fault -multirank -slurm -tools
+#   make test-unit       one suite; also test-meta -fuzz -golden -fault -multirank -slurm -tools -packages
 #   make test-long       what takes too long for every change
 #   make test-load       all tests RUNS=3 times beside LOAD=16 busy processes; with CLOCK=jump under a
 #                        clock that somebody sets; SUITES="unit multirank" and T="lr map" choose
@@ -267,6 +267,7 @@ test:
 # A test is a file; the suite is its folder; tests/run.sh runs them and counts.
 
 SUITES    ?= meta unit fuzz golden fault multirank slurm tools
+LONG_SUITES := packages
 scripts    = $(wildcard tests/$(1)/*.sh tests/$(1)/*.bats)
 programs   = $(filter $B/tests/$(1)/%,$(TESTS) $(FUZZERS))
 suite      = $(sort $(call scripts,$(1)) $(call programs,$(1)))
@@ -293,7 +294,7 @@ test-%:
 	@+$(MAKE) --no-print-directory run-test SUITES=$*
 
 list-tests:
-	@printf '%s\n' $(patsubst $B/%,%.c,$(filter $B/%,$(CHOSEN))) $(filter-out $B/%,$(CHOSEN))
+	@printf '%s\n' $(patsubst $B/%,%.c,$(filter $B/%,$(CHOSEN))) $(filter-out $B/%,$(CHOSEN)) $(foreach s,$(LONG_SUITES),$(call suite,$(s)))
 
 # Tests of what has threads of its own.  OpenMP's, of which the thread sanitizer knows nothing, are
 # not among them.
@@ -303,6 +304,7 @@ THREADED  := loader local_peers checkpointer_async preemption test_log test_thre
 test-long:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh long
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
+	+$(MAKE) --no-print-directory run-test NVCC= B=build-packages SUITES='$(LONG_SUITES)'
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
 	+$(MAKE) --no-print-directory run-test SAN=thread SUITES=unit T="$(THREADED)"
