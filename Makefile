@@ -5,7 +5,7 @@
 #   make check           the inner loop: what takes seconds of meta, unit, golden and fuzz tests
 #   make test            everything that is checked on every change
 #   make test T="lr map" only the tests whose file names contain one of these
-#   make test-unit       one suite; also test-meta -fuzz -golden -fault -multirank -slurm -tools
+#   make test-unit       one suite; also test-meta -fuzz -golden -fault -multirank -slurm -tools -packages
 #   make test-long       what takes too long for every change
 #   make test-load       all tests RUNS=3 times beside LOAD=16 busy processes; with CLOCK=jump under a
 #                        clock that somebody sets; SUITES="unit multirank" and T="lr map" choose
@@ -25,6 +25,8 @@
 #   make site            documents and headers as HTML pages, in build/site (Doxygen)
 #   make install         under PREFIX (/usr/local), staged in DESTDIR; LIBDIR=lib64; also uninstall
 #   make installcheck    compare what was installed with its reference log
+#   make tarball         build/d9d-VERSION-linux-MACHINE.tar.zst, which runs where it is unpacked; with
+#                        SYSROOT=DIR of an older system; BASELINE=2.28 is the newest glibc that it may need
 #   make clean           remove build/ and build-*/
 #
 #   CC=clang             another compiler       SAN=address,undefined  sanitizers
@@ -69,8 +71,8 @@ WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wv
 # Libraries outside the system's folders are found at run time where pkg-config found them.
 PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb
 CAIRO     := $(shell pkg-config --exists cairo 2>/dev/null && echo cairo)
-CAIRO_CPP := $(if $(CAIRO),-DD9D_CAIRO $(shell pkg-config --cflags cairo))
-PKG_LIBS  := $(shell pkg-config --libs $(PKGS) $(CAIRO) 2>/dev/null)
+CAIRO_CPP := $(if $(CAIRO),-DD9D_CAIRO -DD9D_CAIRO_LIB='"$(patsubst $(PKG_CONFIG_SYSROOT_DIR)%,%,$(shell pkg-config --variable=libdir cairo))"' $(shell pkg-config --cflags cairo))
+PKG_LIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 RPATHS    := $(patsubst -L%,-Wl$(,)-rpath$(,)%,$(filter -L%,$(PKG_LIBS)))
 
 ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp -O2 -g $(CFLAGS)
@@ -166,7 +168,7 @@ endif
 GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
 
 .PHONY: all demo check test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas certificates config site install \
-        installcheck uninstall clean help run-demo run-test run-tidy list-tests FORCE
+        installcheck tarball uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -265,6 +267,7 @@ test:
 # A test is a file; the suite is its folder; tests/run.sh runs them and counts.
 
 SUITES    ?= meta unit fuzz golden fault multirank slurm tools
+LONG_SUITES := packages
 scripts    = $(wildcard tests/$(1)/*.sh tests/$(1)/*.bats)
 programs   = $(filter $B/tests/$(1)/%,$(TESTS) $(FUZZERS))
 suite      = $(sort $(call scripts,$(1)) $(call programs,$(1)))
@@ -291,7 +294,7 @@ test-%:
 	@+$(MAKE) --no-print-directory run-test SUITES=$*
 
 list-tests:
-	@printf '%s\n' $(patsubst $B/%,%.c,$(filter $B/%,$(CHOSEN))) $(filter-out $B/%,$(CHOSEN))
+	@printf '%s\n' $(patsubst $B/%,%.c,$(filter $B/%,$(CHOSEN))) $(filter-out $B/%,$(CHOSEN)) $(foreach s,$(LONG_SUITES),$(call suite,$(s)))
 
 # Tests of what has threads of its own.  OpenMP's, of which the thread sanitizer knows nothing, are
 # not among them.
@@ -301,6 +304,7 @@ THREADED  := loader local_peers checkpointer_async preemption test_log test_thre
 test-long:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh long
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
+	+$(MAKE) --no-print-directory run-test NVCC= B=build-packages SUITES='$(LONG_SUITES)'
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
 	+$(MAKE) --no-print-directory run-test SAN=thread SUITES=unit T="$(THREADED)"
@@ -458,7 +462,7 @@ MODULE_DIR := share/modulefiles/d9d
 
 install: all
 	install -d $(addprefix $(ROOT)/,bin $(LIBDIR)/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm \
-	    share/d9d/reference share/doc/d9d $(BASH_DIR) $(ZSH_DIR) $(MODULE_DIR))
+	    share/d9d/reference share/d9d/mpi/comm/backend share/doc/d9d $(BASH_DIR) $(ZSH_DIR) $(MODULE_DIR))
 	install -m755 $(TOOLS) $(ROOT)/bin
 	install -m755 $(LIB).$(SOVERSION) $(ROOT)/$(LIBDIR)
 	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/$(LIBDIR))
@@ -476,6 +480,8 @@ install: all
 	install -m644 $(wildcard packaging/reference/*.*) examples/tokenizer/tokenizer.json examples/tokenizer/tokenizer_config.json \
 	    $(ROOT)/share/d9d/reference
 	install -m755 packaging/reference/check $(ROOT)/share/d9d/reference
+	install -m644 $(MPI_SRC) $(MPI_SRC:.c=.h) $(ROOT)/share/d9d/mpi/comm/backend
+	install -m755 packaging/mpi/build $(ROOT)/share/d9d/mpi
 	install -m644 README.md NEWS.md SUPPORT.md CITATION.cff LICENSE $(ROOT)/share/doc/d9d
 	cp -R docs $(ROOT)/share/doc/d9d
 	cp -R examples $(ROOT)/share/doc/d9d
@@ -483,6 +489,12 @@ install: all
 
 installcheck:
 	@$(ROOT)/share/d9d/reference/check
+
+# Objects of its own: they are compiled with other headers.
+tarball:
+	@+SYSROOT='$(SYSROOT)' BASELINE='$(BASELINE)' BUNDLE='$(BUNDLE)' LIBRARY_DIRS='$(addprefix -L,$(CUDA_LIB) $(NCCL_LIB) $(CUDNN_LIB))' \
+	    CC='$(CC)' CFLAGS='$(CFLAGS)' CPPFLAGS='$(CPPFLAGS)' LDFLAGS='$(LDFLAGS)' MAKE='$(MAKE) B=build-tarball' \
+	    packaging/tarball/build $(VERSION) $B
 
 uninstall:
 	cd $(ROOT) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1)) \

@@ -62,6 +62,25 @@ static d9d_status element_index(const char *text, const json_t *list, const stru
     return D9D_OK;
 }
 
+/* Members by the name of a component: jansson takes lengths of names from 2.14 on. */
+static json_t *get_member(const json_t *in, const struct path_step *s)
+{
+    char *name = strndup(s->at, s->n);
+    json_t *v = name != NULL ? json_object_get(in, name) : NULL;
+
+    free(name);
+    return v;
+}
+
+static int set_member(json_t *in, const struct path_step *s, json_t *v)
+{
+    char *name = strndup(s->at, s->n);
+    const int rc = json_object_set_new(in, name, v); /* refuses NULL, too */
+
+    free(name);
+    return rc;
+}
+
 /* What the component names in `in`; NULL if absent. */
 static d9d_status find_child(const char *text, json_t *in, const struct path_step *s, json_t **out)
 {
@@ -71,7 +90,7 @@ static d9d_status find_child(const char *text, json_t *in, const struct path_ste
         return BAD(text, "[%.*s] would be an element, and what has it is no list", (int)s->n,
                    s->at);
     if (json_is_object(in)) {
-        *out = json_object_getn(in, s->at, s->n);
+        *out = get_member(in, s);
         return D9D_OK;
     }
     if (!json_is_array(in))
@@ -93,7 +112,7 @@ static d9d_status set_child(const char *text, json_t *in, const struct path_step
         json_decref(v);
         return st;
     }
-    if (json_is_object(in)        ? json_object_setn_new(in, s->at, s->n, v) != 0
+    if (json_is_object(in)        ? set_member(in, s, v) != 0
         : i < json_array_size(in) ? json_array_set_new(in, i, v) != 0
                                   : json_array_append_new(in, v) != 0)
         return BAD(text, "\"%.*s\" cannot be set: it is no UTF-8, or memory is out", (int)s->n,

@@ -1,6 +1,6 @@
 # Checks of an installed d9d for ReFrame: the reference run, alone and on two ranks.
 #
-#     reframe -c packaging/reframe/d9d_check.py -S prefix=/opt/d9d -r
+#     reframe -c packaging/reframe/d9d_check.py -S installation=/opt/d9d -r
 import os
 
 import reframe as rfm
@@ -12,7 +12,7 @@ class D9dReference(rfm.RunOnlyRegressionTest):
     """Losses and perplexity of a small run are those of share/d9d/reference/reference.log."""
 
     ranks = parameter([1, 2])
-    prefix = variable(str, value=os.environ.get('D9D_PREFIX', '/usr/local'))
+    installation = variable(str, value=os.environ.get('D9D_PREFIX', '/usr/local'))
     valid_systems = ['*']
     valid_prog_environs = ['*']
     local = True  # the launcher is within the check
@@ -20,7 +20,7 @@ class D9dReference(rfm.RunOnlyRegressionTest):
 
     @run_before('run')
     def set_command(self):
-        self.executable = os.path.join(self.prefix, 'share/d9d/reference/check')
+        self.executable = os.path.join(self.installation, 'share/d9d/reference/check')
         self.env_vars = {'RANKS': self.ranks}
         if self.ranks > 1:
             self.executable_opts = self.launcher.split()

@@ -396,10 +396,11 @@ static d9d_status mpi_load(struct mpi *m)
     /* RTLD_GLOBAL: MPI's plugins look up its symbols. */
     m->library = dlopen("libd9d_mpi.so.0", RTLD_NOW | RTLD_GLOBAL);
     if (m->library == NULL)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "several ranks on processors need MPI, which this build or machine lacks "
-                        "(install an MPI with mpicc, and build again): %s",
-                        dlerror());
+        return D9D_FAIL(
+            D9D_ENOTSUP,
+            "several ranks on processors need MPI, which this build or machine lacks "
+            "(load or install an MPI with mpicc, and run PREFIX/share/d9d/mpi/build): %s",
+            dlerror());
     m->module = dlsym(m->library, D9DI_MPI_MODULE);
     if (m->module == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "libd9d_mpi.so.0 is of another version: it has no %s",

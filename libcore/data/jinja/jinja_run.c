@@ -162,6 +162,16 @@ static d9d_status convert_string(d9di_jinja_run *r, const char *text, size_t n,
     return D9D_OK;
 }
 
+/* Before 2.14 jansson reads no names with NUL. */
+static size_t key_length(void *at)
+{
+#if JANSSON_VERSION_HEX >= 0x020e00
+    return json_object_iter_key_len(at);
+#else
+    return strlen(json_object_iter_key(at));
+#endif
+}
+
 static d9d_status convert_object(d9di_jinja_run *r, const json_t *from, int depth,
                                  d9di_jinja_value *out)
 {
@@ -176,8 +186,7 @@ static d9d_status convert_object(d9di_jinja_run *r, const json_t *from, int dept
         const size_t at = out->dict->n;
 
         D9D_TRY(convert(r, json_object_iter_value(i), depth, &out->dict->values[at]));
-        D9D_TRY(convert_string(r, json_object_iter_key(i), json_object_iter_key_len(i),
-                               &out->dict->keys[at]));
+        D9D_TRY(convert_string(r, json_object_iter_key(i), key_length(i), &out->dict->keys[at]));
         out->dict->n++;
     }
     return D9D_OK;
