@@ -135,7 +135,7 @@ static d9d_tensor upload(const fixture *f, const int32_t *x, d9d_shape shape)
 static void set_prefill(const fixture *f, const span *p)
 {
     const int32_t segment[] = {0, (int32_t)p->n, 0, (int32_t)(p->first + p->n)};
-    d9d_tape_prefill prefill = {p->row * ROOM, p->first + p->n,
+    d9d_tape_prefill prefill = {p->row * CAPACITY, p->first + p->n,
                                 upload(f, segment, D9D_SHAPE(1, 4))};
 
     d9d_tape_set_prefill(f->tape, &prefill);
