@@ -65,7 +65,7 @@ static double value_of(d9d_pointwise f, double a, double b, double c)
 static double derivative_of(d9d_pointwise f, int of, const double *x)
 {
     const double h = 1e-4;
-    double slope[2];
+    double derivative[2];
 
     if (d9d_pointwise_reads(f, of) == D9D_POINTWISE_NO_GRAD)
         return 0;
@@ -74,10 +74,11 @@ static double derivative_of(d9d_pointwise f, int of, const double *x)
 
         up[of] += h * (i + 1);
         down[of] -= h * (i + 1);
-        slope[i] = (value_of(f, up[0], up[1], up[2]) - value_of(f, down[0], down[1], down[2])) /
-                   (2 * h * (i + 1));
+        derivative[i] =
+            (value_of(f, up[0], up[1], up[2]) - value_of(f, down[0], down[1], down[2])) /
+            (2 * h * (i + 1));
     }
-    return (4 * slope[0] - slope[1]) / 3;
+    return (4 * derivative[0] - derivative[1]) / 3;
 }
 
 /* Logarithms, roots and denominators are of positive numbers. */
