@@ -35,7 +35,7 @@ teardown_file() { rm -rf "$work"; }
     assert_line "1..13"
 }
 
-@test "the MPI module is built by one command" {
+@test "the MPI module is built by one command, and starts two ranks" {
     command -v mpicc >/dev/null || skip "no mpicc"
     run -1 env MPICC=none "$root/share/d9d/mpi/build"
     assert_output --partial "there is no none"
@@ -43,6 +43,9 @@ teardown_file() { rm -rf "$work"; }
     [ -x "$root/lib/libd9d_mpi.so.0" ]
     run -0 nm -D --defined-only "$root/lib/libd9d_mpi.so.0"
     assert_output --partial d9d_mpi_module
+    run -0 env -u D9D_MPI_LIB RANKS=2 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        OMPI_MCA_rmaps_base_oversubscribe=1 "$root/share/d9d/reference/check" mpirun -n 2
+    assert_line "1..13"
 }
 
 @test "modulefiles and d9d.pc know where they are" {
