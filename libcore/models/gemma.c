@@ -43,9 +43,10 @@ typedef struct config {
         D9D_KEY_INT(config, sliding_window, "4096", 1, INT32_MAX,                                  \
                     "keys that a query sees, its own counted"),                                    \
         D9D_FAMILY_LAYER_TYPES(config, layer_types)
-static const d9d_key gemma_keys[] = {D9D_FAMILY_KEYS(config), KEYS("8192", "10000"), D9D_KEY_END};
+static const d9d_key gemma_keys[] = {D9D_FAMILY_KEYS_GQA(config, "16"), KEYS("8192", "10000"),
+                                     D9D_KEY_END};
 static const d9d_key gemma2_keys[] = {
-    D9D_FAMILY_KEYS(config),
+    D9D_FAMILY_KEYS_GQA(config, "4"),
     KEYS("8192", "10000"),
     WINDOWS,
     CAP(attn_logit_softcapping, "50", "bound of scores, by tanh; null: none"),

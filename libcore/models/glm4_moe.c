@@ -18,7 +18,7 @@ typedef struct config {
 
 #define COUNT(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 0, 1 << 20, text)
 static const d9d_key keys[] = {
-    D9D_FAMILY_KEYS(config),
+    D9D_FAMILY_KEYS_GQA(config, "8"),
     D9D_FAMILY_INTERMEDIATE(config),
     D9D_FAMILY_POSITIONS(config, "131072"),
     D9D_FAMILY_HEAD_DIM(config),

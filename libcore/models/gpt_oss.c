@@ -21,7 +21,7 @@ typedef struct config {
 } config;
 
 static const d9d_key keys[] = {
-    D9D_FAMILY_KEYS(config),
+    D9D_FAMILY_KEYS_GQA(config, "8"),
     D9D_FAMILY_INTERMEDIATE(config),
     D9D_FAMILY_POSITIONS(config, "131072"),
     D9D_KEY_INT(config, head_dim, "64", 1, 1 << 16, "features of a head"),

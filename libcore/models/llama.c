@@ -28,12 +28,12 @@ typedef struct config {
     double llama_4_scaling_beta; /* 0: none */
 } config;
 
-#define DIMS(positions)                                                                            \
-    D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
+#define DIMS(kv_heads, positions)                                                                  \
+    D9D_FAMILY_KEYS_GQA(config, kv_heads), D9D_FAMILY_INTERMEDIATE(config),                        \
         D9D_FAMILY_POSITIONS(config, positions)
-#define KEYS(positions, eps, theta)                                                                \
-    DIMS(positions), D9D_FAMILY_HEAD_DIM(config), D9D_FAMILY_NORM(config, rms_norm_eps, eps),      \
-        D9D_FAMILY_ROPE(config, theta)
+#define KEYS(kv_heads, positions, eps, theta)                                                      \
+    DIMS(kv_heads, positions), D9D_FAMILY_HEAD_DIM(config),                                        \
+        D9D_FAMILY_NORM(config, rms_norm_eps, eps), D9D_FAMILY_ROPE(config, theta)
 #define WINDOW(otherwise)                                                                          \
     D9D_KEY_INT(config, sliding_window, otherwise, 1, INT32_MAX,                                   \
                 "keys that a query sees, its own counted; null: all", .flags = D9D_NULLABLE)
@@ -41,15 +41,15 @@ typedef struct config {
     D9D_KEY_BOOL(config, attention_bias, "false", "all projections of attention have biases"),     \
         D9D_KEY_BOOL(config, mlp_bias, "false", "feed-forward layers have biases")
 static const d9d_key llama_keys[] = {
-    KEYS("2048", "1e-6", "10000"), D9D_FAMILY_TIED(config, "false"),
+    KEYS("null", "2048", "1e-6", "10000"), D9D_FAMILY_TIED(config, "false"),
     D9D_FAMILY_HIDDEN_ACT(config, "\"silu\""), BIASES, D9D_KEY_END};
-static const d9d_key mistral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
+static const d9d_key mistral_keys[] = {KEYS("8", "131072", "1e-6", "10000"), WINDOW("4096"),
                                        D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
-static const d9d_key ministral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
+static const d9d_key ministral_keys[] = {KEYS("8", "131072", "1e-6", "10000"), WINDOW("4096"),
                                          D9D_FAMILY_TIED(config, "false"),
                                          D9D_FAMILY_LAYER_TYPES(config, layer_types), D9D_KEY_END};
 static const d9d_key ministral3_keys[] = {
-    DIMS("262144"),
+    DIMS("8", "262144"),
     D9D_KEY_INT(config, head_dim, "128", 1, 1 << 16,
                 "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
     D9D_FAMILY_NORM(config, rms_norm_eps, "1e-5"),
@@ -65,7 +65,7 @@ static const d9d_key ministral3_keys[] = {
                  .flags = D9D_FLOAT32),
     D9D_KEY_END};
 static const d9d_key mixtral_keys[] = {
-    KEYS("131072", "1e-5", "1e6"),
+    KEYS("8", "131072", "1e-5", "1e6"),
     WINDOW("null"),
     D9D_FAMILY_TIED(config, "false"),
     D9D_KEY_INT(config, num_local_experts, "8", 1, 1 << 16, "experts of a layer"),
@@ -73,7 +73,7 @@ static const d9d_key mixtral_keys[] = {
     D9D_KEY_END};
 static const d9d_key zero_or_one = {.kind = D9D_KIND_INT, .max = 1, .doc = "1: with RoPE"};
 static const d9d_key smollm3_keys[] = {
-    KEYS("32768", "1e-6", "2e6"),
+    KEYS("4", "32768", "1e-6", "2e6"),
     D9D_FAMILY_TIED(config, "true"),
     D9D_KEY_INT(config, no_rope_layer_interval, "4", 1, 1 << 16, "every such layer has no RoPE"),
     D9D_KEY_LIST(config, no_rope_layers, "null", &zero_or_one, "layers with RoPE: 1, without: 0",
@@ -84,7 +84,7 @@ static const d9d_key smollm3_keys[] = {
     D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window"),
     D9D_KEY_END};
 static const d9d_key phi3_keys[] = {
-    KEYS("4096", "1e-5", "10000"),
+    KEYS("null", "4096", "1e-5", "10000"),
     WINDOW("null"),
     D9D_FAMILY_TIED(config, "false"),
     D9D_FAMILY_DROPOUT(config, resid_pdrop, residual_dropout, "0", "of what layers add"),

@@ -22,15 +22,15 @@ typedef struct config {
 
 /* --- config.json --------------------------------------------------------------------------- */
 
-#define KEYS(positions, eps, theta, per_token)                                                     \
-    D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
+#define KEYS(kv_heads, positions, eps, theta, per_token)                                           \
+    D9D_FAMILY_KEYS_GQA(config, kv_heads), D9D_FAMILY_INTERMEDIATE(config),                        \
         D9D_FAMILY_POSITIONS(config, positions), D9D_FAMILY_NORM(config, rms_norm_eps, eps),       \
         D9D_FAMILY_ROPE(config, theta), D9D_FAMILY_TIED(config, "false"),                          \
         D9D_KEY_INT(config, num_experts_per_tok, per_token, 1, 1 << 16, "experts of a token")
 static const d9d_key one = {
     .kind = D9D_KIND_INT, .min = 1, .max = 1, .doc = "1: softmax attention"};
 static const d9d_key minimax_m2_keys[] = {
-    KEYS("196608", "1e-6", "5e6", "8"),
+    KEYS("8", "196608", "1e-6", "5e6", "8"),
     D9D_KEY_INT(config, head_dim, "128", 2, 1 << 16,
                 "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
     D9D_KEY_INT(config, num_local_experts, "256", 1, 1 << 16, "experts of a layer"),
@@ -42,7 +42,7 @@ static const d9d_key minimax_m2_keys[] = {
                  .flags = D9D_NULLABLE),
     D9D_KEY_END};
 static const d9d_key olmoe_keys[] = {
-    KEYS("4096", "1e-5", "10000", "8"),
+    KEYS("null", "4096", "1e-5", "10000", "8"),
     D9D_FAMILY_HEAD_DIM(config),
     D9D_KEY_BOOL(config, attention_bias, "false", "projections of attention have biases"),
     {.name = "num_experts",

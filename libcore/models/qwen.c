@@ -24,8 +24,8 @@ typedef struct config {
 
 /* --- config.json --------------------------------------------------------------------------- */
 
-#define KEYS                                                                                       \
-    D9D_FAMILY_KEYS(config), D9D_FAMILY_POSITIONS(config, "32768"),                                \
+#define KEYS(kv_heads)                                                                             \
+    D9D_FAMILY_KEYS_GQA(config, kv_heads), D9D_FAMILY_POSITIONS(config, "32768"),                  \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, "10000"),           \
         D9D_FAMILY_TIED(config, "false"),                                                          \
         D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window"),             \
@@ -37,9 +37,9 @@ typedef struct config {
     D9D_KEY_INT(config, max_window_layers, "28", 0, INT32_MAX, "layers before the windows")
 #define BIAS                                                                                       \
     D9D_KEY_BOOL(config, attention_bias, "false", "all projections of attention have biases")
-static const d9d_key qwen2_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config), WINDOW_LAYERS,
+static const d9d_key qwen2_keys[] = {KEYS("32"), D9D_FAMILY_INTERMEDIATE(config), WINDOW_LAYERS,
                                      D9D_FAMILY_HEAD_DIM(config), D9D_KEY_END};
-static const d9d_key qwen3_keys[] = {KEYS,
+static const d9d_key qwen3_keys[] = {KEYS("32"),
                                      D9D_FAMILY_INTERMEDIATE(config),
                                      WINDOW_LAYERS,
                                      D9D_KEY_INT(config, head_dim, "128", 2, 1 << 16,
@@ -49,8 +49,8 @@ static const d9d_key qwen3_keys[] = {KEYS,
                                      D9D_KEY_END};
 
 static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc = "a layer"};
-#define MOE_KEYS(steps, experts, per_token, width, shared)                                         \
-    KEYS, D9D_FAMILY_HEAD_DIM(config),                                                             \
+#define MOE_KEYS(kv_heads, steps, experts, per_token, width, shared)                               \
+    KEYS(kv_heads), D9D_FAMILY_HEAD_DIM(config),                                                   \
         D9D_KEY_INT(config, intermediate_size, "0", 0, 1 << 20,                                    \
                     "width of layers without experts"),                                            \
         D9D_KEY_INT(config, num_experts, experts, 1, 1 << 16, "experts of a layer"),               \
@@ -64,10 +64,10 @@ static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc 
         D9D_KEY_INT(config, shared_expert_intermediate_size, shared, 0, 1 << 20,                   \
                     "width of an expert for all tokens")
 static const d9d_key qwen2_moe_keys[] = {
-    MOE_KEYS("1", "60", "4", "1408", "5632"), WINDOW_LAYERS,
+    MOE_KEYS("16", "1", "60", "4", "1408", "5632"), WINDOW_LAYERS,
     D9D_KEY_BOOL(config, qkv_bias, "true", "queries, keys and values have biases"), D9D_KEY_END};
 static const d9d_key qwen3_moe_keys[] = {
-    MOE_KEYS("1", D9D_REQUIRED, D9D_REQUIRED, D9D_REQUIRED, "0"), BIAS,
+    MOE_KEYS("4", "1", D9D_REQUIRED, D9D_REQUIRED, D9D_REQUIRED, "0"), BIAS,
     D9D_KEY_BOOL(config, shared_expert_gate, "false", "scale it by the sigmoid of a linear gate"),
     D9D_KEY_END};
 #define TABLE(name, text)                                                                          \

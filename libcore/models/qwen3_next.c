@@ -23,8 +23,8 @@ typedef struct config {
 } config;
 
 #define COUNT(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 1, 1 << 20, text)
-#define KEYS                                                                                       \
-    D9D_FAMILY_KEYS(config), D9D_FAMILY_POSITIONS(config, "32768"),                                \
+#define KEYS(kv_heads)                                                                             \
+    D9D_FAMILY_KEYS_GQA(config, kv_heads), D9D_FAMILY_POSITIONS(config, "32768"),                  \
         D9D_KEY_INT(config, head_dim, "256", 1, 1 << 16, "features of a head",                     \
                     .flags = D9D_NULLABLE),                                                        \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, "10000"),           \
@@ -48,7 +48,7 @@ typedef struct config {
         COUNT(shared_expert_intermediate_size, "512", "width of the expert for all tokens")
 static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc = "a layer"};
 static const d9d_key qwen3_next_keys[] = {
-    KEYS,
+    KEYS("2"),
     D9D_FAMILY_INTERMEDIATE(config),
     MOE_KEYS("512", "10"),
     COUNT(decoder_sparse_step, "1", "each layer of this number has experts"),
@@ -57,8 +57,8 @@ static const d9d_key qwen3_next_keys[] = {
                  .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };
-static const d9d_key qwen3_5_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config), D9D_KEY_END};
-static const d9d_key qwen3_5_moe_keys[] = {KEYS, MOE_KEYS("256", "8"), D9D_KEY_END};
+static const d9d_key qwen3_5_keys[] = {KEYS("4"), D9D_FAMILY_INTERMEDIATE(config), D9D_KEY_END};
+static const d9d_key qwen3_5_moe_keys[] = {KEYS("2"), MOE_KEYS("256", "8"), D9D_KEY_END};
 #define TABLE(name, text, type)                                                                    \
     static const d9d_table name##_table = D9D_TABLE(config, #name "_config", name##_keys, text);   \
     static const char *const name##_types[] = {type, NULL}

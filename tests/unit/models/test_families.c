@@ -14,7 +14,8 @@
 
 /* --- a small model of each family ---------------------------------------------------------- */
 
-#define BASE                                                                                       \
+#define BASE "\"num_key_value_heads\": 3, " BASE_MHA
+#define BASE_MHA                                                                                   \
     "\"hidden_size\": 24, \"num_hidden_layers\": 5, \"num_attention_heads\": 3, "                  \
     "\"vocab_size\": 11, \"intermediate_size\": 10"
 
@@ -112,8 +113,7 @@ static const sample samples[] = {
     {"gemma2", "{\"model_type\": \"gemma2\", \"head_dim\": 8, \"sliding_window\": 9, " BASE "}", 11,
      5 * 11},
     {"gemma3",
-     "{\"model_type\": \"gemma3_text\", \"head_dim\": 8, \"num_key_value_heads\": 3, "
-     "\"sliding_window\": 9, "
+     "{\"model_type\": \"gemma3_text\", \"head_dim\": 8, \"sliding_window\": 9, "
      "\"sliding_window_pattern\": 2, " BASE "}",
      13, 5 * 13},
     {"granite", "{\"model_type\": \"granite\", " BASE "}", 9, 5 * 9},
@@ -126,7 +126,7 @@ static const sample samples[] = {
      "\"head_dim\": 8, \"sliding_window\": 9, " BASE "}",
      17, 5 * 17},
     /* Norms have biases, the final one too. */
-    {"gpt_neox", "{\"model_type\": \"gpt_neox\", \"rotary_pct\": 1, " BASE "}", 12, 5 * 12 + 1},
+    {"gpt_neox", "{\"model_type\": \"gpt_neox\", \"rotary_pct\": 1, " BASE_MHA "}", 12, 5 * 12 + 1},
     /* The same, and learnt positions. */
     {"gpt2",
      "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 5, \"n_head\": 3, \"vocab_size\": "
@@ -194,6 +194,40 @@ static d9d_family_config config_of(const sample *s, const char *more, d9d_arena 
     assert_ok(family_parse(doc, "c", true, a, &c));
     json_decref(doc);
     return c;
+}
+
+/* Without num_key_value_heads: the number of the configuration class in transformers 5.17. */
+static void key_value_heads_that_are_absent_are_those_of_transformers(void **state)
+{
+    enum { HEADS = 96 };
+    static const struct row {
+        const char *family;
+        int64_t kv_heads;
+    } rows[] = {
+        {"llama", HEADS}, {"mistral", 8},      {"mixtral", 8},    {"ministral", 8},
+        {"phi3", HEADS},  {"ministral3", 8},   {"smollm3", 4},    {"qwen2", 32},
+        {"olmo2", HEADS}, {"qwen3_dense", 32}, {"qwen2_moe", 16}, {"qwen3_moe", 4},
+        {"olmoe", HEADS}, {"qwen3_next", 2},   {"qwen3_5", 4},    {"qwen3_5_moe", 2},
+        {"glm4_moe", 8},  {"minimax_m2", 8},   {"gpt_oss", 8},    {"granite", HEADS},
+        {"gemma", 16},    {"gemma2", 4},       {"gemma3", 4},     {"deepseek_v2", HEADS},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *doc = document(sample_of(rows[i].family), "{\"hidden_size\": 768}");
+        d9d_arena a = {0};
+        d9d_family_config c;
+
+        assert_int_equal(json_object_set_new(doc, "num_attention_heads", json_integer(HEADS)), 0);
+        (void)json_object_del(doc, "num_key_value_heads");
+        assert_ok(family_parse(doc, "c", true, &a, &c));
+        if (((const d9d_family_dims *)c.dims)->num_key_value_heads != rows[i].kv_heads)
+            fail_msg("%s has %lld, must have %lld", rows[i].family,
+                     (long long)((const d9d_family_dims *)c.dims)->num_key_value_heads,
+                     (long long)rows[i].kv_heads);
+        d9d_arena_release(&a);
+        json_decref(doc);
+    }
 }
 
 /* --- what a model is ------------------------------------------------------------------------- */
@@ -1143,6 +1177,7 @@ int main(void)
         cmocka_unit_test(bases_of_kinds_of_layers_are_read),
         cmocka_unit_test(a_field_that_is_null_is_absent_or_has_a_meaning),
         cmocka_unit_test(heads_have_a_size),
+        cmocka_unit_test(key_value_heads_that_are_absent_are_those_of_transformers),
         cmocka_unit_test(a_change_of_generation_keeps_the_rope),
         cmocka_unit_test(made_configurations_are_read_back),
         cmocka_unit_test(stages_map_their_own_tensors),

@@ -7,7 +7,8 @@
 #include "support/unit.h"
 
 #define BASE                                                                                       \
-    "\"hidden_size\": 24, \"num_hidden_layers\": 4, \"num_attention_heads\": 3, "                  \
+    "\"num_key_value_heads\": 3, \"hidden_size\": 24, \"num_hidden_layers\": 4, "                  \
+    "\"num_attention_heads\": 3, "                                                                 \
     "\"head_dim\": 8, \"vocab_size\": 11, \"intermediate_size\": 10"
 #define OLMO3 "{\"model_type\": \"olmo3\", \"sliding_window\": 3, " BASE
 #define MINIMAX                                                                                    \

@@ -23,7 +23,8 @@ static d9d_status parse(const char *text, d9d_arena *a, d9d_family_config *c)
 }
 
 #define BASE                                                                                       \
-    "\"hidden_size\": 24, \"num_hidden_layers\": 5, \"num_attention_heads\": 3, "                  \
+    "\"num_key_value_heads\": 3, \"hidden_size\": 24, \"num_hidden_layers\": 5, "                  \
+    "\"num_attention_heads\": 3, "                                                                 \
     "\"vocab_size\": 11, \"intermediate_size\": 10"
 #define MOE                                                                                        \
     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"model_type\": \"qwen3_moe\""
@@ -239,7 +240,7 @@ static void what_no_model_can_be_is_refused(void **state)
          "c: num_hidden_layers: 70000 is above the maximum of 65536"},
         {"{\"num_key_value_heads\": 2}",
          "c: num_attention_heads 3 is not a multiple of num_key_value_heads 2"},
-        {"{\"head_dim\": null, \"num_attention_heads\": 5}",
+        {"{\"head_dim\": null, \"num_attention_heads\": 5, \"num_key_value_heads\": 5}",
          "c: num_attention_heads 5 does not divide hidden_size 24, and head_dim is not given"},
         {"{\"rms_norm_eps\": -1}", "c: rms_norm_eps: -1 is not at least 0"},
         {"{\"rope_theta\": 0}", "c: rope_theta: 0 is not above 0"},

@@ -84,10 +84,12 @@ typedef struct d9d_family_dims {
         };                                                                                         \
     }
 
-/* Keys of a family's table.  num_key_value_heads that is absent is num_attention_heads.  A key
- * whose default or range differs is written out, D9D_KEY_INT(S, head_dim, "128", ...), in place of
- * its macro; the member is the same. */
-#define D9D_FAMILY_KEYS(S) D9D_FAMILY_KEYS_MHA(S), D9D_FAMILY_KV_HEADS(S, "null")
+/* Keys of a family's table.  num_key_value_heads that is absent is num_attention_heads, or with
+ * _GQA the number that the family's configuration class in transformers has.  A key whose default
+ * or range differs is written out, D9D_KEY_INT(S, head_dim, "128", ...), in place of its macro; the
+ * member is the same. */
+#define D9D_FAMILY_KEYS(S)               D9D_FAMILY_KEYS_GQA(S, "null")
+#define D9D_FAMILY_KEYS_GQA(S, kv_heads) D9D_FAMILY_KEYS_MHA(S), D9D_FAMILY_KV_HEADS(S, kv_heads)
 #define D9D_FAMILY_KV_HEADS(S, otherwise)                                                          \
     D9D_KEY_INT(S, num_key_value_heads, otherwise, 1, 1 << 16,                                     \
                 "key and value heads; null: as many as query heads", .flags = D9D_NULLABLE)
