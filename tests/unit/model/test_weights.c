@@ -384,7 +384,8 @@ static void large_experts_are_read_once_too(void **state)
 {
     static const char config[] =
         "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 1536, \"num_hidden_layers\": 1, "
-        "\"num_attention_heads\": 1, \"head_dim\": 8, \"vocab_size\": 11, \"num_experts\": 3, "
+        "\"num_attention_heads\": 1, \"num_key_value_heads\": 1, \"head_dim\": 8, \"vocab_size\": "
+        "11, \"num_experts\": 3, "
         "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 1024, \"intermediate_size\": 8}";
     d9d_arena a = {0};
     d9d_family_config c;
