@@ -167,7 +167,7 @@ JSON
     run -1 --separate-stderr d9d-map certify --plugin ./libmine.so seed_oss
     fails memory
     # a gradient that is a little wrong
-    plugin gelu 's/\*slope = 0\.5 \* (1 + th)/*slope = 0.48 * (1 + th)/'
+    plugin gelu 's/\*derivative = 0\.5 \* (1 + th)/*derivative = 0.48 * (1 + th)/'
     run -1 --separate-stderr d9d-map certify --plugin ./libmine.so gelu
     fails gradients
     [[ "$output" == *'skipped'*'the model has no KV cache'* ]]

@@ -35,7 +35,7 @@ teardown_file() { rm -rf "$stage"; }
             grep -qF -e "$option" "$root/share/zsh/site-functions/_$tool" || fail "zsh: $tool $option"
         done
         run -0 "$root/bin/$tool" --help
-        refute_output --partial completion
+        refute_output --partial " --completion"
     done
 }
 
