@@ -60,13 +60,6 @@ static d9di_framing framing_of(const d9d_shard_opts *opts, size_t source, const 
     }
 }
 
-char d9di_documents_separator(const d9d_shard_opts *opts, size_t source)
-{
-    const d9di_framing f = framing_of(opts, source, "", 0);
-
-    return f == D9DI_FRAMING_CSV ? ',' : f == D9DI_FRAMING_TSV ? '\t' : 0;
-}
-
 /* The first bytes of an input; nothing if it cannot be read. */
 static size_t read_start(const char *path, char *start, size_t n)
 {
@@ -156,14 +149,13 @@ int64_t d9di_documents_line(const d9d_shard_opts *opts, const d9di_input_split *
     if (d9di_input_stream_open(opts->inputs[place->source], NULL, &source) != D9D_OK)
         return place->line;
     while (left > 0) {
-        size_t got = 0, i;
+        size_t got = 0;
 
         if (d9di_input_stream_read(source, bytes, left < 4096 ? (size_t)left : 4096, &got) !=
                 D9D_OK ||
             got == 0)
             break;
-        for (i = 0; i < got; i++)
-            line += bytes[i] == '\n';
+        line += d9di_framing_count_lines(bytes, got);
         left -= (int64_t)got;
     }
     d9di_input_stream_close(source);
@@ -210,7 +202,7 @@ static d9d_status begin_source(d9di_documents_reader *r)
     r->end = false;
     if (!inside) {
         D9D_TRY(read_framing(r));
-        if (d9di_framing_is_table(r->framing))
+        if (d9di_framing_separator(r->framing))
             D9D_TRY(read_header(r));
     }
     if (byte > 0)
@@ -277,7 +269,6 @@ static d9d_status read_whole_file(d9di_documents_reader *r, d9di_document_chunk 
     d9di_document_record doc = {.offset = c->text.len, .pos = r->pos};
     size_t mark;
 
-    D9D_TRY(d9d_buf_append(&c->text, r->pending.data, r->pending.len));
     while (!r->end) {
         D9D_TRY(read_more(r, &c->text));
         D9D_TRY(check_size(r, c->text.len - doc.offset));
@@ -335,20 +326,12 @@ static d9d_status find_frame(d9di_documents_reader *r, d9di_framing_span *out)
     }
 }
 
-static int64_t count_lines(const char *text, size_t n)
-{
-    int64_t lines = 0;
-
-    for (size_t i = 0; i < n; i++)
-        lines += text[i] == '\n';
-    return lines;
-}
-
 /* Goes behind a document that was found.  A last line counts without its end. */
 static void take_frame(d9di_documents_reader *r, const d9di_framing_span *f)
 {
-    r->pos.line +=
-        r->framing == D9DI_FRAMING_LINES ? 1 : count_lines(r->pending.data + r->used, f->used);
+    r->pos.line += r->framing == D9DI_FRAMING_LINES
+                       ? 1
+                       : d9di_framing_count_lines(r->pending.data + r->used, f->used);
     r->used += f->used;
     r->pos.byte += (int64_t)f->used;
 }
@@ -425,7 +408,8 @@ static bool is_skipped(const d9di_documents_reader *r, const char *text, const d
 
 static d9d_status read_framed_document(d9di_documents_reader *r, d9di_document_chunk *c)
 {
-    d9di_document_record doc = {.pos = r->pos, .header = r->header.len};
+    d9di_document_record doc = {
+        .pos = r->pos, .separator = d9di_framing_separator(r->framing), .header = r->header.len};
     const char *text;
     d9di_framing_span f;
 
@@ -437,7 +421,7 @@ static d9d_status read_framed_document(d9di_documents_reader *r, d9di_document_c
     text = r->pending.data + r->used;
     trim_frame(r, text, &f);
     doc.pos.byte += (int64_t)f.begin;
-    doc.pos.line += count_lines(text, f.begin);
+    doc.pos.line += d9di_framing_count_lines(text, f.begin);
     if (!is_skipped(r, text, &f)) {
         D9D_TRY(d9d_buf_append(&c->text, r->header.data, r->header.len));
         doc.offset = c->text.len;

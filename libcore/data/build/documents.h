@@ -17,7 +17,8 @@ typedef struct d9di_document_pos {
 
 typedef struct d9di_document_record {
     size_t offset, len; /* range in the chunk's text */
-    size_t header;      /* length of its table's header, which ends at `offset`; 0 without one */
+    char separator;     /* of fields, if it is a row of a table; else 0 */
+    size_t header;      /* length of the table's header, which ends at `offset` */
     d9di_document_pos pos;
     size_t n_ids; /* set by the tokeniser, or by the reader if ids are given */
     bool has_labels;
@@ -56,8 +57,6 @@ d9d_shard_format d9di_documents_format(const d9d_shard_opts *opts, size_t source
 /* True if a document of the input may be found from any byte of it: each line is one.  Looks into
  * the input if its name does not tell. */
 bool d9di_documents_are_lines(const d9d_shard_opts *opts, size_t source);
-/* What separates the fields of the input if it is a table by its name; else 0. */
-char d9di_documents_separator(const d9d_shard_opts *opts, size_t source);
 
 typedef struct d9di_documents_reader d9di_documents_reader;
 d9d_status d9di_documents_open(const d9d_shard_opts *opts, const d9di_input_splits *splits,

@@ -5,6 +5,7 @@
 #include "data/build/shard_private.h"
 #include "data/dataset/megatron.h"
 #include "data/io/csv.h"
+#include "data/io/framing.h"
 
 static const char *source_name(const d9di_shard_tokenizer *t, const d9di_document_record *doc)
 {
@@ -23,11 +24,8 @@ static int64_t lines_before(const d9di_document_chunk *c, const d9di_document_re
                             size_t at)
 {
     const char *text = c->text.data ? c->text.data + doc->offset : "";
-    int64_t n = 0;
 
-    for (size_t i = 0; i < at && i < doc->len; i++)
-        n += text[i] == '\n';
-    return n;
+    return d9di_framing_count_lines(text, at < doc->len ? at : doc->len);
 }
 
 /* Fails with an error at byte `at` of the document. */
@@ -141,11 +139,12 @@ static const tokenize_fn formats[] = {
 };
 
 /* Makes the object of a table's row, *raw and *n, in the worker's buffer. */
-static d9d_status convert_row(char separator, const d9di_document_record *doc, d9d_buf *out,
-                              const char **raw, size_t *n, d9di_jsonl_error *error)
+static d9d_status convert_row(const d9di_document_record *doc, d9d_buf *out, const char **raw,
+                              size_t *n, d9di_jsonl_error *error)
 {
     out->len = 0;
-    D9D_TRY(d9di_csv_row_to_json(separator, *raw - doc->header, doc->header, *raw, *n, out, error));
+    D9D_TRY(d9di_csv_row_to_json(doc->separator, *raw - doc->header, doc->header, *raw, *n, out,
+                                 error));
     *raw = out->data;
     *n = out->len;
     return D9D_OK;
@@ -172,17 +171,16 @@ static d9d_status read_record(const d9di_shard_tokenizer *t, d9di_shard_worker *
                               d9di_document_chunk *c, d9di_document_record *doc, int32_t *label,
                               d9di_jsonl_error *error)
 {
-    const char separator = d9di_documents_separator(t->opts, (size_t)doc->pos.source);
     const char *raw = c->text.data ? c->text.data + doc->offset : "";
     size_t n = doc->len;
     d9d_status st;
 
     if (!is_tokens(t, doc))
         D9D_TRY(check_utf8(raw, n, error));
-    if (separator)
-        D9D_TRY(convert_row(separator, doc, &w->row, &raw, &n, error));
+    if (doc->separator)
+        D9D_TRY(convert_row(doc, &w->row, &raw, &n, error));
     st = tokenize_record(t, w, c, doc, raw, n, label, error);
-    if (separator)
+    if (doc->separator)
         error->offset = 0;
     if (st == D9D_EFORMAT && !error->message[0]) {
         d9d_err_copy why;

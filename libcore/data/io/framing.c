@@ -12,6 +12,15 @@ static bool ends_with(const char *name, size_t n, const char *end)
     return n > len && memcmp(name + n - len, end, len) == 0;
 }
 
+int64_t d9di_framing_count_lines(const char *text, size_t n)
+{
+    int64_t lines = 0;
+
+    for (size_t i = 0; i < n; i++)
+        lines += text[i] == '\n';
+    return lines;
+}
+
 bool d9di_framing_name_ends(const char *name, const char *end)
 {
     size_t n = strlen(name);
@@ -171,8 +180,8 @@ d9d_status d9di_framing_find(d9di_framing f, const char *text, size_t n, bool fi
     *out = (d9di_framing_span){.found = false};
     switch (f) {
     case D9DI_FRAMING_ARRAY: return find_element(text, n, first, end, scan, out);
-    case D9DI_FRAMING_CSV: return find_row(',', text, n, end, scan, out);
-    case D9DI_FRAMING_TSV: return find_row('\t', text, n, end, scan, out);
+    case D9DI_FRAMING_CSV:
+    case D9DI_FRAMING_TSV: return find_row(d9di_framing_separator(f), text, n, end, scan, out);
     default: return find_line(text, n, end, scan, out);
     }
 }

@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "d9d/base/status.h"
 
@@ -28,10 +29,13 @@ typedef enum d9di_framing {
 /* The framing of JSON or of tables in a file of this name, perhaps with .gz or .zst behind it, that
  * begins with text[0, n), decompressed. */
 d9di_framing d9di_framing_of(const char *name, const char *text, size_t n);
-static inline bool d9di_framing_is_table(d9di_framing f)
+/* What separates the fields of a table; 0 for other framings. */
+static inline char d9di_framing_separator(d9di_framing f)
 {
-    return f == D9DI_FRAMING_CSV || f == D9DI_FRAMING_TSV;
+    return f == D9DI_FRAMING_CSV ? ',' : f == D9DI_FRAMING_TSV ? '\t' : 0;
 }
+/* Line ends in text[0, n). */
+int64_t d9di_framing_count_lines(const char *text, size_t n);
 /* True if text[0, n) is white space, perhaps behind a byte order mark. */
 bool d9di_framing_is_space(const char *text, size_t n);
 /* True if the name, without .gz or .zst, ends with `end`, such as ".txt". */
