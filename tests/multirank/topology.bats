@@ -10,7 +10,7 @@ load ../slurm/helper
 load topology
 
 dense_meshes="2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 1 1 8 1,1 1 2 1 1 1,2 2 1 1 1 1,1 2 1 1 2 1"
-moe_meshes="1 2 1 1 1 2,2 1 1 1 1 2,2 2 1 1 1 2,1 1 1 2 2 4"
+moe_meshes="1 2 1 1 1 2,2 1 1 1 1 2,2 2 1 1 1 2,2 4 1 1 1 2,2 2 1 1 1 1,1 1 1 2 2 4"
 
 # divides MODEL: lists the meshes of up to 8 ranks that divide MODEL and batches of 8.
 divides() {
