@@ -26,6 +26,7 @@ static const struct {
     {D9D_AXIS(TP), "tp", "tp"},
     {D9D_AXES_EXPERT, "expert", "ep"},
     {D9D_AXES_EXPERT_REPLICATE, "expert_replicate", "epr"},
+    {D9D_AXES_EXPERT_SHARD, "expert_shard", "eps"},
 };
 
 enum { AXIS_NAMES = sizeof(axis_names) / sizeof(axis_names[0]) };
@@ -49,25 +50,38 @@ static struct layout dense_layout(const d9d_parallel_degrees *d)
     return l;
 }
 
+/* Ranks of a column that are in one replica, which has `replica` ranks. */
+static int64_t expert_shards(const d9d_parallel_degrees *d, int64_t replica)
+{
+    const int64_t ep = d->expert_parallel;
+
+    if (replica % ep == 0)
+        return replica / ep;
+    return ep % replica == 0 ? 1 : d->data_parallel_replicate * replica / ep;
+}
+
 static struct layout expert_layout(const d9d_parallel_degrees *d)
 {
     const struct layout l = dense_layout(d);
-    int64_t stage = 1;
+    int64_t replica = 1, shards;
 
     for (int i = 0; i < l.n; i++)
-        stage *= l.dim[i].set & D9D_AXES_STAGE ? l.dim[i].degree : 1;
-    return (struct layout){.n = 3,
-                           .dim = {{D9D_AXIS(PP), d->pipeline_parallel},
-                                   {D9D_AXES_EXPERT_REPLICATE, stage / d->expert_parallel},
-                                   {D9D_AXES_EXPERT, d->expert_parallel}}};
+        if (l.dim[i].set & (D9D_AXES_STAGE & ~D9D_AXIS(DP_REPLICATE)))
+            replica *= l.dim[i].degree;
+    shards = expert_shards(d, replica);
+    return (struct layout){
+        .n = 4,
+        .dim = {{D9D_AXIS(PP), d->pipeline_parallel},
+                {D9D_AXES_EXPERT_REPLICATE,
+                 d->data_parallel_replicate * replica / d->expert_parallel / shards},
+                {D9D_AXES_EXPERT_SHARD, shards},
+                {D9D_AXES_EXPERT, d->expert_parallel}}};
 }
 
 static struct layout mesh_layout(const d9d_parallel_degrees *d, unsigned axes)
 {
-    const unsigned experts = D9D_AXES_EXPERT | D9D_AXES_EXPERT_REPLICATE;
-
-    assert(!(axes & experts) || axes == D9D_AXES_EXPERT || axes == D9D_AXES_EXPERT_REPLICATE);
-    return axes & experts ? expert_layout(d) : dense_layout(d);
+    assert(!(axes & D9D_AXES_EXPERT_STAGE) || !(axes & ~D9D_AXES_EXPERT_STAGE));
+    return axes & D9D_AXES_EXPERT_STAGE ? expert_layout(d) : dense_layout(d);
 }
 
 d9di_mesh_place d9di_mesh_axes_place(const d9d_parallel_degrees *d, unsigned axes, int64_t rank)

@@ -366,11 +366,14 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *opts)
 d9d_fsdp_opts d9di_engine_fsdp_opts(const d9di_engine_opts *opts)
 {
     if (!opts->train)
-        return (d9d_fsdp_opts){.with_grads = false};
+        return (d9d_fsdp_opts){.with_grads = false, .prefetch = 1};
     return (d9d_fsdp_opts){
         .with_grads = true,
         .reduce_once = opts->gradients->reduce == D9D_JOB_GRAD_REDUCE_STEP,
-        .keep_unsharded = !opts->sharding->reshard_after_forward,
+        .reshard = !opts->sharding->reshard_after_backward  ? D9D_RESHARD_AFTER_STEP
+                   : !opts->sharding->reshard_after_forward ? D9D_RESHARD_AFTER_BACKWARD
+                                                            : D9D_RESHARD_AFTER_FORWARD,
+        .prefetch = (int)opts->sharding->prefetch,
         .bucket_bytes = (uint64_t)opts->gradients->bucket_size_mb << 20,
     };
 }

@@ -246,18 +246,24 @@ static void order_follow(d9d_fsdp *s, const fsdp_unit *u, d9d_param_unit_pass pa
     }
 }
 
-/* Prefetch the next unit, if it can overlap with computation. */
+/* The unit `ahead` places after the one that computes, in the order of the pass, or NULL. */
+static fsdp_unit *next_unit(const d9d_fsdp *s, d9d_param_unit_pass pass, size_t ahead)
+{
+    if (pass == D9D_PARAM_UNIT_FORWARD)
+        return s->at + ahead < s->n_order ? s->order[s->at + ahead] : NULL;
+    return s->at >= ahead ? s->order[s->at - ahead] : NULL;
+}
+
+/* Prefetch the next units, if that can overlap with computation. */
 static d9d_status prefetch_next(d9d_fsdp *s, d9d_param_unit_pass pass)
 {
-    fsdp_unit *next = NULL;
+    for (int ahead = 1; ahead <= s->opts.prefetch; ahead++) {
+        fsdp_unit *next = next_unit(s, pass, (size_t)ahead);
 
-    if (pass == D9D_PARAM_UNIT_FORWARD && s->at + 1 < s->n_order)
-        next = s->order[s->at + 1];
-    else if (pass != D9D_PARAM_UNIT_FORWARD && s->at > 0)
-        next = s->order[s->at - 1];
-    if (next == NULL || next->n_groups == 0 || d9d_comm_stream(next->groups[0].comm) == NULL)
-        return D9D_OK;
-    return unit_unshard_start(next);
+        if (next != NULL && next->n_groups > 0 && d9d_comm_stream(next->groups[0].comm) != NULL)
+            D9D_TRY(unit_unshard_start(next));
+    }
+    return D9D_OK;
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */
@@ -377,14 +383,16 @@ static d9d_status unit_hook_unshard(d9d_param_unit *base, d9d_param_unit_pass pa
     return prefetch_next(u->owner, pass);
 }
 
-/* Do the full parameters stay unsharded until backward, because it follows directly or because of
- * keep_unsharded? */
+/* Do the full parameters stay unsharded after a pass, because backward follows directly or because
+ * of the option? */
 static bool stays_unsharded(const fsdp_unit *u, d9d_param_unit_pass pass)
 {
     const d9d_fsdp *s = u->owner;
 
-    return is_last_before_backward(u, pass) ||
-           (pass == D9D_PARAM_UNIT_FORWARD && s->opts.keep_unsharded && s->with_backward);
+    if (pass == D9D_PARAM_UNIT_FORWARD)
+        return is_last_before_backward(u, pass) ||
+               (s->with_backward && s->opts.reshard != D9D_RESHARD_AFTER_FORWARD);
+    return !s->last && s->opts.reshard == D9D_RESHARD_AFTER_STEP;
 }
 
 static d9d_status unit_hook_reshard(d9d_param_unit *base, d9d_param_unit_pass pass)
@@ -500,7 +508,7 @@ static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
 
 d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_t *out)
 {
-    const bool keep = opts->keep_unsharded && opts->with_grads,
+    const bool keep = opts->reshard != D9D_RESHARD_AFTER_FORWARD && opts->with_grads,
                once = opts->reduce_once && opts->with_grads;
     buffer_bytes all = {0};
     uint64_t max_bytes = 0;

@@ -10,17 +10,13 @@ static void dim_extents(const d9d_param *p, int64_t *outer, int64_t *inner)
             *(d < p->placement.shard_dim ? outer : inner) *= p->local.shape.dim[d];
 }
 
-/* Padding limit: small parameters may grow several times, large ones to twice their size. */
-enum { SMALL_NUMEL = 1 << 16 };
-
 /* Pad counts to the largest; the first ranks have the larger shards. */
 static void counts_pad(d9di_fsdp_param *t, const d9d_param *p, int64_t *alike)
 {
     const int ranks = d9d_comm_size(p->placement.shard_group);
     const int64_t max_count = t->counts[0];
 
-    if (max_count == t->counts[ranks - 1] ||
-        ranks * max_count > 2 * d9d_shape_numel(&p->local.shape) + SMALL_NUMEL)
+    if (max_count == t->counts[ranks - 1])
         return;
     t->padded_counts = alike;
     for (int r = 0; r < ranks; r++)

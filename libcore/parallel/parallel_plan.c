@@ -7,10 +7,25 @@
 
 /* --- one parameter ---------------------------------------------------------------------- */
 
-/* A stack with fewer experts than ranks is sharded by rows of its matrices. */
-static int shard_dim(const d9d_param *p, int ranks)
+/* Shards are padded to the largest.  The first dimension is divided, unless the largest shard along
+ * another one is below 4/5 of it: few experts in a stack, few rows of a router or of keys. */
+static int shard_dim(const d9d_param *p, int64_t ranks)
 {
-    return p->local.shape.ndim > 2 && p->local.shape.dim[0] < ranks ? 1 : 0;
+    const d9d_shape *shape = &p->local.shape;
+    const int64_t numel = d9d_shape_numel(shape);
+    int64_t least = INT64_MAX / 5;
+    int best = 0;
+
+    for (int d = 0; d < shape->ndim; d++) {
+        const int64_t extent = shape->dim[d];
+        const int64_t largest = (extent + ranks - 1) / ranks * (numel / (extent > 0 ? extent : 1));
+
+        if (largest * 5 < least * 4) {
+            least = largest;
+            best = d;
+        }
+    }
+    return best;
 }
 
 static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *sharding)
@@ -141,12 +156,16 @@ d9d_status d9d_parallel_plan_check_blocks(const d9d_model *m, const d9d_parallel
     return D9D_OK;
 }
 
+/* Ranks that have the same experts: of one replica, or of any. */
+#define EXPERT_COLUMN (D9D_AXES_EXPERT_SHARD | D9D_AXES_EXPERT_REPLICATE)
+
 /* Experts are replicated over the ranks that have the same ones, unless the mesh shards. */
 static d9d_param_sharding experts_sharding(const d9d_mesh *mesh)
 {
     return d9d_mesh_count(mesh, D9D_AXES_SHARD) > 1
-               ? (d9d_param_sharding){D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE, 0}
-               : (d9d_param_sharding){D9D_AXES_EXPERT, 0, 0, D9D_AXES_EXPERT_REPLICATE};
+               ? (d9d_param_sharding){D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_SHARD,
+                                      D9D_AXES_EXPERT_REPLICATE}
+               : (d9d_param_sharding){D9D_AXES_EXPERT, 0, 0, EXPERT_COLUMN};
 }
 
 static d9d_status param_shard_by_style(void *arg, d9d_param *p)
@@ -172,6 +191,7 @@ static d9d_status groups_create(d9d_mesh *mesh, bool has_experts, d9d_groups *ou
 {
     static const unsigned sets[] = {D9D_AXES_SHARD, D9D_AXES_REPLICATE,
                                     D9D_AXES_REPLICATE | D9D_AXIS(TP)};
+    const d9d_param_sharding experts = experts_sharding(mesh);
     d9d_comm *made;
 
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &out->tp));
@@ -181,7 +201,9 @@ static d9d_status groups_create(d9d_mesh *mesh, bool has_experts, d9d_groups *ou
     if (!has_experts)
         return D9D_OK;
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT, &out->ep));
-    return d9d_mesh_group(mesh, D9D_AXES_EXPERT_REPLICATE, &made);
+    if (experts.shard_axes != 0)
+        D9D_TRY(d9d_mesh_group(mesh, experts.shard_axes, &made));
+    return d9d_mesh_group(mesh, experts.grad_axes, &made);
 }
 
 d9d_status d9d_parallel_plan_apply_blocks(d9d_mesh *mesh, d9d_model *m)

@@ -290,6 +290,12 @@ static const d9d_key sharding_keys[] = {
     D9D_KEY_BOOL(sharding_section, reshard_after_forward, "true",
                  "reshard a layer after its forward and unshard it again for backward; false: it "
                  "stays unsharded until then, for half as many all-gathers"),
+    D9D_KEY_BOOL(
+        sharding_section, reshard_after_backward, "true",
+        "false: layers stay unsharded over all micro-batches of a step, after forward too, "
+        "for one all-gather a step (ZeRO-2; with reduce \"step\" ZeRO-1)"),
+    D9D_KEY_INT(sharding_section, prefetch, "1", 0, 64,
+                "layers that are unsharded ahead of the one that computes"),
     D9D_KEY_END,
 };
 static const d9d_table sharding_table =

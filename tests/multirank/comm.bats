@@ -17,19 +17,19 @@ export ASAN_OPTIONS=detect_leaks=0 # MPI leaks memory
 # pipeline, replicate, shard, context replicate, context shard, tensor, expert
 @test "every collective on every group of 1 to 8 ranks is correct" {
     run -0 "$driver" all 1,1,1,1,1,1,1
-    assert_output "4875 calls of 1 ranks are right"
+    assert_output "5525 calls of 1 ranks are right"
     for mesh in "2 1,1,2,1,1,1,1" "3 1,1,1,1,1,3,3" "8 1,1,2,1,2,2,4"; do
         set -- $mesh
         run -0 mpi -n $1 "$driver" all $2
-        assert_output "4875 calls of $1 ranks are right"
+        assert_output "5525 calls of $1 ranks are right"
     done
 }
 
 @test "staging buffers in peer memory are correct" {
     D9D_P2P=force run -0 mpi -n 3 "$driver" all 1,1,1,1,1,3,3
-    assert_output "4875 calls of 3 ranks are right"
+    assert_output "5525 calls of 3 ranks are right"
     D9D_COMM_SHARE=1 run -0 mpi -n 3 "$driver" all 1,1,1,1,1,3,3 # the variable of 0.1
-    assert_output "4875 calls of 3 ranks are right"
+    assert_output "5525 calls of 3 ranks are right"
 }
 
 @test "every mesh of up to 8 ranks is correct" {
@@ -38,13 +38,13 @@ export ASAN_OPTIONS=detect_leaks=0 # MPI leaks memory
         "7 1,1,7,1,1,1,7" "8 2,2,2,1,1,1,4" "8 1,2,2,1,1,2,8" "8 2,1,1,2,1,2,2" "8 1,1,1,2,2,2,4"; do
         set -- $mesh
         run -0 mpi -n $1 "$driver" all $2
-        assert_output "4875 calls of $1 ranks are right"
+        assert_output "5525 calls of $1 ranks are right"
     done
 }
 
 @test "srun: collectives over two nodes are correct" {
     run -0 slurm 2 "$driver" all 1,1,2,1,1,2,2
-    assert_output "4875 calls of 4 ranks are right"
+    assert_output "5525 calls of 4 ranks are right"
 }
 
 @test "sums are in rank order, with the same bits every time" {
@@ -59,7 +59,7 @@ export ASAN_OPTIONS=detect_leaks=0 # MPI leaks memory
     run -0 mpi -n 8 "$driver" groups 1,1,2,1,2,2,4
     assert_line "6 is dps 1 cps 1 tp 0; dp_shard 2 6 cp_shard 4 6 tp 6 7 dp_shard 2 6 dp_shard+cp_shard 0 2 4 6\
  dp_shard+cp_shard 0 2 4 6 dp_shard+cp_shard+tp 0 1 2 3 4 5 6 7 dp_shard+cp_shard+tp 0 1 2 3 4 5 6 7\
- expert 4 5 6 7 expert_replicate 2 6"
+ expert 4 5 6 7 expert_shard 2 6 expert_shard 2 6"
 }
 
 @test "the other ranks wait for rank 0 in a root-first section" {

@@ -641,7 +641,9 @@ static const unsigned sets[] = {0,
                                 D9D_AXES_STAGE,
                                 D9D_AXES_WORLD,
                                 D9D_AXES_EXPERT,
-                                D9D_AXES_EXPERT_REPLICATE};
+                                D9D_AXES_EXPERT_SHARD,
+                                D9D_AXES_EXPERT_REPLICATE,
+                                D9D_AXES_EXPERT_SHARD | D9D_AXES_EXPERT_REPLICATE};
 
 static d9d_status all(struct job *j)
 {

@@ -54,16 +54,20 @@ each() {
     holds dense "2 2 1 1 1 1" 0 trainer.gradient_manager.reduce=step
     holds dense "2 1 1 1 1 1" 0 model_provider.dtype=bfloat16
 }
-@test "memory without reshard after forward is predicted to the byte, with half the gathers" {
+@test "memory without reshard after forward or backward is predicted to the byte, with fewer gathers" {
     holds dense "1 2 1 1 1 1" 0 trainer.sharding.reshard_after_forward=false
     holds moe "2 2 1 1 1 1" 0 trainer.sharding.reshard_after_forward=false trainer.gradient_manager.reduce=step
-    gathers() {
-        d9d-train --plan --gpu cpu --json --set mesh.data_parallel_shard=2 --set trainer.sharding.reshard_after_forward="$1" dense.json |
+    holds dense "1 2 1 1 1 1" 0 trainer.sharding.reshard_after_backward=false trainer.batching.microbatch_size=1
+    holds moe "2 2 1 1 1 1" 0 trainer.sharding.reshard_after_backward=false trainer.gradient_manager.reduce=step
+    gathers() { # KEY=VALUE, with several micro-batches
+        d9d-train --plan --gpu cpu --json --set mesh.data_parallel_shard=2 --set trainer.batching.microbatch_size=1 \
+            --set trainer.sharding."$1" dense.json |
             tr -d '\n' | sed 's/.*"call": "all_gather"[^}]*"calls": \([0-9]*\).*/\1/'
     }
-    again=$(gathers true) once=$(gathers false)
-    echo "$again gathers, $once where weights are kept"
-    [ "$once" -gt 0 ] && [ "$again" -gt $((once + once / 2)) ]
+    again=$(gathers reshard_after_forward=true) once=$(gathers reshard_after_forward=false)
+    step=$(gathers reshard_after_backward=false)
+    echo "$again gathers, $once where weights are kept until backward, $step until the end of a step"
+    [ "$step" -gt 0 ] && [ "$once" -ge $((2 * step)) ] && [ "$again" -gt $((once + once / 2)) ]
 }
 @test "memory with larger evaluation batches is predicted to the byte" {
     evaluation='evaluation={"data": {"dataset": "data"}, "microbatch_size": 48}'

@@ -10,7 +10,7 @@ load ../slurm/helper
 load topology
 
 dense_meshes="2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 1 1 8 1,1 1 2 1 1 1,2 2 1 1 1 1,1 2 1 1 2 1"
-moe_meshes="1 2 1 1 1 2,2 1 1 1 1 2,2 2 1 1 1 2,1 1 1 2 2 4"
+moe_meshes="1 2 1 1 1 2,2 1 1 1 1 2,2 2 1 1 1 2,2 4 1 1 1 2,2 2 1 1 1 1,1 1 1 2 2 4"
 
 # divides MODEL: lists the meshes of up to 8 ranks that divide MODEL and batches of 8.
 divides() {
@@ -51,6 +51,13 @@ all() {
     same run dense
     rm -rf run
     train dense "2 2 1 1 1 1" run --set trainer.sharding.reshard_after_forward=false
+    same run dense
+    rm -rf run
+    train moe "2 2 1 1 1 2" run --set trainer.sharding.reshard_after_backward=false --set trainer.sharding.prefetch=3
+    same run moe
+    rm -rf run
+    train dense "1 2 1 1 1 1" run --set trainer.sharding.reshard_after_backward=false \
+        --set trainer.gradient_manager.reduce=step --set trainer.sharding.prefetch=0
     same run dense
     rm -rf run
     D9D_COMM_CHECK=1 train moe "2 2 1 1 1 4" run --set model_provider.checkpointing=true --set trainer.gradient_manager.bucket_size_mb=1

@@ -27,8 +27,8 @@ static bool is_terminated(const char *s, size_t n)
 
 static bool axes_valid(uint32_t axes)
 {
-    return axes == D9D_AXES_EXPERT || axes == D9D_AXES_EXPERT_REPLICATE ||
-           (axes != 0 && (axes & ~(uint32_t)D9D_AXES_WORLD) == 0);
+    return axes != 0 && ((axes & ~(uint32_t)D9D_AXES_EXPERT_STAGE) == 0 ||
+                         (axes & ~(uint32_t)D9D_AXES_WORLD) == 0);
 }
 
 static bool degrees_valid(const d9d_parallel_degrees *d)

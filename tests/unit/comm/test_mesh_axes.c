@@ -10,6 +10,7 @@ static const d9d_parallel_degrees alone = {1, 1, 1, 1, 1, 1, 1};
 static const d9d_parallel_degrees meshes[] = {
     {1, 1, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 1, 1, 1}, {1, 1, 2, 1, 1, 2, 4}, {2, 2, 2, 2, 2, 2, 16},
     {3, 1, 5, 1, 2, 1, 5}, {1, 4, 1, 3, 1, 2, 1}, {2, 1, 3, 1, 1, 4, 6}, {1, 16, 16, 2, 2, 8, 8},
+    {2, 4, 6, 1, 1, 1, 4}, {1, 8, 2, 1, 1, 1, 4},
 };
 
 static int64_t ranks_of(const d9d_parallel_degrees *d)
@@ -26,10 +27,9 @@ static void groups_are_a_partition(void **state)
 
     (void)state;
     for (size_t m = 0; m < sizeof(meshes) / sizeof(meshes[0]); m++)
-        for (unsigned axes = 0; axes <= D9D_AXES_WORLD + 2; axes++) {
-            const unsigned set = axes <= D9D_AXES_WORLD       ? axes
-                                 : axes == D9D_AXES_WORLD + 1 ? D9D_AXES_EXPERT
-                                                              : D9D_AXES_EXPERT_REPLICATE;
+        for (unsigned axes = 0; axes <= D9D_AXES_WORLD + 7; axes++) {
+            const unsigned set =
+                axes <= D9D_AXES_WORLD ? axes : (axes - D9D_AXES_WORLD) * D9D_AXES_EXPERT;
             const int64_t n = ranks_of(&meshes[m]);
 
             memset(seen, 0, sizeof(seen));
@@ -85,8 +85,27 @@ static void experts_cut_a_stage_into_rows(void **state)
     check_members(&d, D9D_AXES_EXPERT, 1, 0, 1, 4);
     check_members(&d, D9D_AXES_EXPERT, 6, 4, 1, 4);
     check_members(&d, D9D_AXES_EXPERT, 15, 12, 1, 4);
-    check_members(&d, D9D_AXES_EXPERT_REPLICATE, 1, 1, 4, 2);
-    check_members(&d, D9D_AXES_EXPERT_REPLICATE, 14, 10, 4, 2);
+    check_members(&d, D9D_AXES_EXPERT_SHARD, 1, 1, 4, 2);
+    check_members(&d, D9D_AXES_EXPERT_SHARD, 14, 10, 4, 2);
+    check_members(&d, D9D_AXES_EXPERT_REPLICATE, 14, 14, 0, 1);
+}
+
+/* Ranks of a column are sharded within a replica. */
+static void replicas_cut_the_columns_of_experts(void **state)
+{
+    const d9d_parallel_degrees within = {1, 3, 4, 1, 1, 2, 2}; /* 3 replicas of 8, rows of 2 */
+    const d9d_parallel_degrees across = {1, 8, 2, 1, 1, 1, 4}; /* a row is two replicas */
+    const d9d_parallel_degrees neither = {1, 4, 6, 1, 1, 1, 4};
+    const unsigned column = D9D_AXES_EXPERT_SHARD | D9D_AXES_EXPERT_REPLICATE;
+
+    (void)state;
+    check_members(&within, D9D_AXES_EXPERT_SHARD, 13, 9, 2, 4);
+    check_members(&within, D9D_AXES_EXPERT_REPLICATE, 13, 5, 8, 3);
+    check_members(&within, column, 13, 1, 2, 12);
+    check_members(&across, D9D_AXES_EXPERT_SHARD, 5, 5, 0, 1);
+    check_members(&across, D9D_AXES_EXPERT_REPLICATE, 5, 1, 4, 4);
+    check_members(&neither, D9D_AXES_EXPERT_SHARD, 5, 1, 4, 6);
+    check_members(&neither, D9D_AXES_EXPERT_REPLICATE, 5, 5, 0, 1);
 }
 
 static void axes_of_one_rank_do_not_count(void **state)
@@ -98,8 +117,9 @@ static void axes_of_one_rank_do_not_count(void **state)
     assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_WORLD),
                      D9D_AXIS(DP_SHARD) | D9D_AXIS(TP));
     assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_EXPERT), 0);
-    assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_EXPERT_REPLICATE),
-                     D9D_AXES_EXPERT_REPLICATE);
+    assert_int_equal(
+        d9di_mesh_axes_normalize(&d, D9D_AXES_EXPERT_SHARD | D9D_AXES_EXPERT_REPLICATE),
+        D9D_AXES_EXPERT_SHARD);
     assert_int_equal(d9di_mesh_axes_normalize(&alone, D9D_AXES_WORLD), 0);
 }
 
@@ -159,6 +179,7 @@ int main(void)
         cmocka_unit_test(groups_are_a_partition),
         cmocka_unit_test(the_last_axis_is_fastest),
         cmocka_unit_test(experts_cut_a_stage_into_rows),
+        cmocka_unit_test(replicas_cut_the_columns_of_experts),
         cmocka_unit_test(axes_of_one_rank_do_not_count),
         cmocka_unit_test(texts),
         cmocka_unit_test(a_world_of_one_is_immediate),

@@ -50,7 +50,7 @@ static void the_largest_unit_or_all_gradients(void **state)
     small m;
 
     build(&m, NULL);
-    assert_int_equal(bytes(&m, (d9d_fsdp_opts){true, true, true, 0}), 0);
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){true, true, D9D_RESHARD_AFTER_STEP, 1, 0}), 0);
     assert_ok(d9d_device_open("cpu", &dev));
     assert_ok(d9d_fsdp_create(&m.model, dev, &(d9d_fsdp_opts){.with_grads = true}, &s));
     assert_null(s); /* nothing to keep, and every call takes that */
@@ -66,11 +66,12 @@ static void the_largest_unit_or_all_gradients(void **state)
     d9d_module_release(&m.root);
     build(&m, &others);
     assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = false}), 24 * 2);
-    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.keep_unsharded = true}),
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.reshard = D9D_RESHARD_AFTER_BACKWARD}),
                      24 * 2); /* nothing learns */
     assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = true}), 24 * (2 + 4));
-    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = true, .keep_unsharded = true}),
-                     (24 + 8) * 2 + 24 * 4);
+    for (int late = D9D_RESHARD_AFTER_BACKWARD; late <= D9D_RESHARD_AFTER_STEP; late++)
+        assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = true, .reshard = late}),
+                         (24 + 8) * 2 + 24 * 4);
     assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = true, .reduce_once = true}),
                      24 * 2 + (24 + 8) * 4);
     d9d_module_release(&m.root);

@@ -206,7 +206,7 @@ static d9d_comm group(rig *r, char *name)
 
 static void rig_open(rig *r, bool frozen)
 {
-    const d9d_fsdp_opts opts = {.with_grads = true, .bucket_bytes = 1 << 20};
+    const d9d_fsdp_opts opts = {.with_grads = true, .prefetch = 1, .bucket_bytes = 1 << 20};
     static char parts[] = "parts", copies[] = "copies";
 
     *r = (rig){.failed = false};

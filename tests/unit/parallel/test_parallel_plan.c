@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "d9d/device/simulated.h"
 #include "d9d/parallel/parallel_plan.h"
 #include "support/family.h"
 
@@ -78,11 +79,89 @@ static void experts_are_dealt_over_ranks(void **state)
                  "mesh.expert_parallel is 2, but the model has no experts");
 }
 
+/* The placement of a parameter of this shape and style on rank `rank` of a simulated mesh. */
+static d9d_param_placement place(const d9d_parallel_degrees *d, int rank, d9d_shape shape,
+                                 d9d_parallel_style style, int *shards, int *replicas)
+{
+    const d9d_mesh_opts opts = {0};
+    d9d_param_placement out;
+    d9d_bootstrap *b;
+    d9d_device *dev;
+    d9d_model m = {.has_experts = true};
+    d9d_module module;
+    d9d_mesh *mesh;
+    d9d_param p;
+
+    assert_ok(d9d_device_simulate("h100", &dev));
+    assert_ok(d9d_bootstrap_simulate(rank, (int)d9d_parallel_degrees_ranks(d), &b));
+    assert_ok(d9d_mesh_open(b, d, "sim", dev->stream, &opts, &mesh));
+    d9d_module_init(&module);
+    assert_ok(d9d_module_param(&module, "w", &p, D9D_BF16, shape, D9D_INIT_ONES, 0));
+    p.spec.parallel.style = style;
+    assert_ok(d9d_module_bind(&module));
+    m.module = &module;
+    assert_ok(d9d_parallel_plan_apply_blocks(mesh, &m));
+    out = p.placement;
+    *shards = out.shard_group == NULL ? 1 : d9d_comm_size(out.shard_group);
+    *replicas = out.grad_group == NULL ? 1 : d9d_comm_size(out.grad_group);
+    d9d_module_release(&module);
+    d9d_mesh_close(mesh);
+    d9d_bootstrap_close(b);
+    d9d_device_close(dev);
+    return out;
+}
+
+/* Two hosts or two thousand: experts are gathered inside a replica, as all other weights are. */
+static void experts_are_sharded_inside_a_replica(void **state)
+{
+    const d9d_parallel_degrees hsdp = {1, 64, 8, 1, 1, 1, 4}, fsdp = {1, 1, 512, 1, 1, 1, 4},
+                               ddp = {1, 8, 1, 1, 1, 1, 4};
+    int shards, replicas;
+
+    (void)state;
+    (void)place(&hsdp, 100, D9D_SHAPE(128, 768, 2048), D9D_EXPERT_PARALLEL, &shards, &replicas);
+    assert_int_equal(shards, 2);
+    assert_int_equal(replicas, 64);
+    (void)place(&hsdp, 100, D9D_SHAPE(2048, 2048), D9D_REPLICATED, &shards, &replicas);
+    assert_int_equal(shards, 8);
+    assert_int_equal(replicas, 64);
+    (void)place(&fsdp, 100, D9D_SHAPE(128, 768, 2048), D9D_EXPERT_PARALLEL, &shards, &replicas);
+    assert_int_equal(shards, 128);
+    assert_int_equal(replicas, 1);
+    (void)place(&ddp, 5, D9D_SHAPE(128, 768, 2048), D9D_EXPERT_PARALLEL, &shards, &replicas);
+    assert_int_equal(shards, 1);
+    assert_int_equal(replicas, 2);
+}
+
+static int dim_of(int64_t ranks, d9d_shape shape)
+{
+    const d9d_parallel_degrees d = {1, 1, ranks, 1, 1, 1, 1};
+    int shards, replicas;
+
+    return place(&d, 0, shape, D9D_REPLICATED, &shards, &replicas).shard_dim;
+}
+
+/* Shards are padded to the largest: a dimension below the number of ranks would multiply a
+ * parameter. */
+static void the_dimension_that_wastes_little_is_sharded(void **state)
+{
+    (void)state;
+    assert_int_equal(dim_of(8, D9D_SHAPE(2048, 2048)), 0);
+    assert_int_equal(dim_of(8, D9D_SHAPE(50257, 768)), 0);
+    assert_int_equal(dim_of(300, D9D_SHAPE(128, 4096)), 1);   /* a router */
+    assert_int_equal(dim_of(4096, D9D_SHAPE(1024, 4096)), 1); /* keys */
+    assert_int_equal(dim_of(4, D9D_SHAPE(2, 6, 10)), 1);      /* few experts */
+    assert_int_equal(dim_of(16, D9D_SHAPE(4, 8, 512)), 2);
+    assert_int_equal(dim_of(4096, D9D_SHAPE(128)), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_are_dealt_over_ranks),
         cmocka_unit_test(experts_are_dealt_over_ranks),
+        cmocka_unit_test(experts_are_sharded_inside_a_replica),
+        cmocka_unit_test(the_dimension_that_wastes_little_is_sharded),
     };
 
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

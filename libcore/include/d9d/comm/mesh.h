@@ -18,10 +18,17 @@
  *
  * Expert parallelism divides the dp, cp and tp ranks of one pipeline stage in another way.  Rows of
  * `expert` neighbours each hold all experts, divided among them; the ranks of a column hold the
- * same experts.
+ * same experts.  A column is divided where dp_replicate divides the stage, so that experts too are
+ * sharded inside a replica only (HSDP):
  *
- *     8 ranks, expert 4:   0 1 2 3     EXPERT {0 1 2 3}   EXPERT_REPLICATE {0 4}
- *                          4 5 6 7
+ *     dp_replicate 2, 8 ranks,    0 1     EXPERT {0 1}   EXPERT_SHARD {0 2}   EXPERT_REPLICATE {0
+ * 4} expert 2:                   2 3
+ *                                 ---
+ *                                 4 5
+ *                                 6 7
+ *
+ * Rows of `expert` ranks over several replicas leave columns that are replicated only.  Where rows
+ * do not end where replicas end, columns are sharded as a whole.
  *
  * The mesh owns its groups; close it after everything that uses them.
  */
@@ -73,9 +80,11 @@ typedef enum d9d_mesh_axis {
 #define D9D_AXES_REPLICATE (D9D_AXIS(DP_REPLICATE) | D9D_AXIS(CP_REPLICATE))
 #define D9D_AXES_STAGE     (D9D_AXES_TOKENS | D9D_AXIS(TP)) /* the ranks of one pipeline stage */
 #define D9D_AXES_WORLD     (D9D_AXES_STAGE | D9D_AXIS(PP))
-/* Not to be combined with others. */
+/* Not to be combined with the axes above. */
 #define D9D_AXES_EXPERT           (1u << 16)
 #define D9D_AXES_EXPERT_REPLICATE (1u << 17)
+#define D9D_AXES_EXPERT_SHARD     (1u << 18)
+#define D9D_AXES_EXPERT_STAGE     (D9D_AXES_EXPERT | D9D_AXES_EXPERT_REPLICATE | D9D_AXES_EXPERT_SHARD)
 
 /* The rank in its group over `axes` of world rank `rank`. */
 D9D_API int d9d_parallel_degrees_index(const d9d_parallel_degrees *d, unsigned axes, int64_t rank);

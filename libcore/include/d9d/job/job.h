@@ -101,7 +101,8 @@ typedef struct d9d_job_trainer_section {
         int reduce; /* d9d_job_grad_reduce */
     } gradient_manager;
     struct d9d_job_sharding_section {
-        bool reshard_after_forward;
+        bool reshard_after_forward, reshard_after_backward;
+        int64_t prefetch;
     } sharding;
     struct d9d_job_timeout_section {
         int64_t init_timeout, step_timeout; /* of collective calls, in seconds */

@@ -17,12 +17,12 @@
  *         ... update the others ...
  *
  * FSDP owns the model's units (d9d/nn/param_unit.h).  A unit's parameters are unsharded by an
- * all-gather for forward and again for backward, overlapped with the previous unit's computation.
- * They are resharded after each pass, or with `keep_unsharded` after backward only.  Gradients of
- * sharded parameters are reduce-scattered when backward leaves the unit: after every micro-batch,
- * or with `reduce_once` after the last one; until then the full gradients are accumulated.
- * Gradients of replicated parameters are all-reduced in buckets, as soon as backward has finished
- * the last gradient of a bucket.
+ * all-gather for forward and again for backward, overlapped with the previous units' computation.
+ * They are resharded after each pass, after backward only, or after the step (`reshard`). Gradients
+ * of sharded parameters are reduce-scattered when backward leaves the unit: after every
+ * micro-batch, or with `reduce_once` after the last one; until then the full gradients are
+ * accumulated. Gradients of replicated parameters are all-reduced in buckets, as soon as backward
+ * has finished the last gradient of a bucket.
  *
  *     backward of      | unit 4   | unit 3   | unit 2   | unit 1  |
  *     concurrently       unshard 3  unshard 2  unshard 1
@@ -54,19 +54,27 @@
 extern "C" {
 #endif
 
+/* How long parameters stay unsharded.  All-gathers of a unit in a step of n micro-batches: 2 n, n,
+ * 1. */
+typedef enum d9d_fsdp_reshard_policy {
+    D9D_RESHARD_AFTER_FORWARD,  /* ZeRO-3: unsharded again for backward */
+    D9D_RESHARD_AFTER_BACKWARD, /* from forward to backward */
+    D9D_RESHARD_AFTER_STEP      /* over all micro-batches: ZeRO-2, with `reduce_once` ZeRO-1 */
+} d9d_fsdp_reshard_policy;
+
 typedef struct d9d_fsdp_opts {
     bool with_grads;
     bool reduce_once;
-    bool keep_unsharded; /* parameters stay unsharded from forward to backward: half as many
-                            all-gathers */
+    d9d_fsdp_reshard_policy reshard;
+    int prefetch; /* units that are unsharded ahead of the one that computes; 0: none */
     uint64_t bucket_bytes;
 } d9d_fsdp_opts;
 
 typedef struct d9d_fsdp d9d_fsdp;
 
 /* Peak bytes of unsharded units, reached in every step: the largest unit's parameters and
- * gradients, or with `reduce_once` all gradients and with `keep_unsharded` all parameters.  The
- * shards themselves are not counted.  0 where nothing is sharded. */
+ * gradients, or with `reduce_once` all gradients and with a later `reshard` all parameters.  The
+ * shards themselves and prefetched units are not counted.  0 where nothing is sharded. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts,
                                                uint64_t *out);
 

@@ -16,8 +16,8 @@
  *     dense             all of it             dp_shard, cp_shard     the other dp and cp ranks, tp
  *     divided by tp     1/tp                  the same               the other dp and cp ranks
  *     k v, tp > K       all of it, one head   the same               the other dp and cp ranks, tp
- *     experts           E/ep of them          all ranks that hold the same experts, or summed over
- *                                             them where nothing is sharded
+ *     experts           E/ep of them          the ranks of a replica      the other replicas' ranks
+ *                                             that hold the same          with the same experts
  */
 #ifndef D9D_PARALLEL_PARALLEL_PLAN_H
 #define D9D_PARALLEL_PARALLEL_PLAN_H
