@@ -1,4 +1,5 @@
-/* regression.c - a regression by an MLP as a plugin: data, model and loss, without a kernel.
+/* regression.c - a regression by an MLP as a plugin: data, model and loss, without a kernel.  Its
+ * samples are float32 fields (d9d/data/dataset/field.h), of which ids know nothing.
  *
  *     {"plugin": "libregression.so",
  *      "data": {"dataset": "surface", "source": {"name": "surface", "samples": 4096}},
@@ -8,12 +9,16 @@
  * The network and the mean squared error are composed of the operations of d9d/op/math.h and
  * d9d/op/loss.h, which have their gradients, run on every device and are planned.
  *
- * Samples are int32, so numbers are fixed-point: value v in [-4, 4) is the id (v + 4) SCALE.  A
- * sample is the features after a constant 1 (the bias of the first layer), and the label of its
- * last position is the value to predict.
+ * The model asks for the field "x", [features] of each sample, and the task for "y", the number to
+ * predict.  A sample has one position, whose id and label are 0, so that it counts as one target.
+ * d9d-shard makes such datasets of files:
+ *
+ *     {"fields": [{"name": "x", "shape": [3]}, {"name": "y"}]}                   fields.json
+ *     {"x": [0.1, -0.5, 0.25], "y": 0.07}                                        points.jsonl
+ *
+ *     d9d-shard --format arrays --fields fields.json --out points points.jsonl
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <d9d/base/rng.h>
@@ -21,26 +26,20 @@
 #include <d9d/op/op.h>
 #include <d9d/tasks/plugin.h>
 
-enum { RANGE = 4, SCALE = 1 << 13, IDS = 2 * RANGE * SCALE, LAYERS_MAX = 16 };
-
-static int32_t fixed_point(double v)
-{
-    return (int32_t)((v + RANGE) * SCALE);
-}
-
-/* The numbers that ids or labels stand for, float32. */
-static d9d_status numbers(d9d_tape *t, const d9d_tensor *fixed, d9d_var **y)
-{
-    d9d_var *ids;
-
-    D9D_TRY(d9d_tape_leaf(t, fixed, false, &ids));
-    return d9d_op_affine(t, ids, 1.0f / SCALE, -RANGE, y);
-}
+enum { LAYERS_MAX = 16 };
 
 /* --- the data: y = sin(2 a) + b c, of features in [-1, 1) ---------------------------------------
  */
 
-enum { FEATURES = 3, POSITIONS = 1 + FEATURES };
+enum { FEATURES = 3, X = 0, Y = 1 };
+static const d9d_field surface_fields[] = {
+    [X] = {.name = "x",
+           .dtype = D9D_F32,
+           .per = D9D_FIELD_PER_SAMPLE,
+           .rank = 1,
+           .shape = {FEATURES}},
+    [Y] = {.name = "y", .dtype = D9D_F32, .per = D9D_FIELD_PER_SAMPLE},
+};
 
 typedef struct surface {
     int64_t samples, seed;
@@ -58,31 +57,39 @@ static d9d_status surface_info(void *self, d9d_dataset_info *out)
     const surface *s = self;
 
     out->samples = s->samples;
-    out->longest = POSITIONS;
-    out->vocab = IDS;
+    out->longest = 1;
+    out->vocab = 1;
     out->hash.lo = (uint64_t)s->seed;
+    out->fields = (d9d_field_list){surface_fields, 2};
     return D9D_OK;
 }
 
 static d9d_status surface_sample(void *self, int64_t k, int64_t length, int32_t *ids,
                                  int32_t *labels)
 {
+    (void)self;
+    (void)k;
+    (void)length;
+    ids[0] = labels[0] = 0;
+    return D9D_OK;
+}
+
+static d9d_status surface_values(void *self, int64_t k, int64_t length, void *const *values)
+{
     const surface *s = self;
     const d9d_rng r = {.seed = (uint64_t)s->seed, .stream = (uint64_t)k};
-    double x[FEATURES];
+    float *x = values[X], *y = values[Y];
 
-    ids[0] = fixed_point(1);
-    for (int64_t i = 0; i < FEATURES; i++) {
-        x[i] = 2.0 * d9d_rng_u32(r, (uint64_t)i) / 4294967296.0 - 1;
-        ids[1 + i] = fixed_point(x[i]);
-    }
-    for (int64_t i = 0; i < length; i++)
-        labels[i] = i + 1 < length ? -100 : fixed_point(sin(2 * x[0]) + x[1] * x[2]);
+    (void)length;
+    for (int64_t i = 0; i < FEATURES; i++)
+        x[i] = (float)(2.0 * d9d_rng_u32(r, (uint64_t)i) / 4294967296.0 - 1);
+    *y = (float)(sin(2.0 * (double)x[0]) + (double)x[1] * (double)x[2]);
     return D9D_OK;
 }
 
 static const d9d_dataset_kind surface_kind = {sizeof(surface_kind), &surface_table,
-                                              .info = surface_info, .sample = surface_sample};
+                                              .info = surface_info, .sample = surface_sample,
+                                              .fields = surface_values};
 
 /* --- the model: linear, GELU, ..., linear to one number ------------------------------------------
  */
@@ -104,6 +111,7 @@ typedef struct mlp {
     d9d_model base;
     d9d_module root;
     int64_t layers;
+    d9d_field_request x;
 } mlp;
 
 /* The matrix of a layer, which the model owns. */
@@ -129,9 +137,10 @@ static d9d_status mlp_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *
                               d9d_model_out *out)
 {
     const mlp *m = (const mlp *)base;
+    const d9d_model_field *given = d9d_model_find_field(in, m->x.name);
     d9d_var *x;
 
-    D9D_TRY(numbers(t, in->ids, &x));
+    D9D_TRY(d9d_tape_leaf(t, &given->value, false, &x));
     D9D_TRY(d9d_op_cast(t, x, base->dtype, &x));
     for (int64_t i = 0; i <= m->layers; i++) {
         if (i > 0)
@@ -155,7 +164,7 @@ static const d9d_model_ops mlp_ops = {
 static d9d_status mlp_add_layers(mlp *m, const mlp_section *c, d9d_dtype dtype)
 {
     for (int64_t i = 0; i <= m->layers; i++) {
-        const int64_t in = i == 0 ? c->features + 1 : c->hidden_size;
+        const int64_t in = i == 0 ? c->features : c->hidden_size;
 
         D9D_TRY(d9d_model_add_linear(&m->base, layer_name(i), dtype, 1 / sqrt((double)in), in,
                                      i == m->layers ? 1 : c->hidden_size));
@@ -173,13 +182,20 @@ static d9d_status mlp_create(const void *config, d9d_stage stage, const d9d_mode
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mlp: no memory");
     m->layers = c->num_hidden_layers;
+    m->x = (d9d_field_request){.name = "x",
+                               .per = D9D_FIELD_PER_SAMPLE,
+                               .dtype = D9D_F32,
+                               .elements = c->features,
+                               .where = "model_provider.features"};
     m->base = (d9d_model){.ops = &mlp_ops,
                           .module = &m->root,
                           .stage = stage,
                           .hidden = 1,
-                          .vocab = IDS,
+                          .vocab = 1 << 16, /* classes of data are of no account */
                           .layers = c->num_hidden_layers + 1,
-                          .max_positions = c->features + 1,
+                          .max_positions = 1,
+                          .fields = &m->x,
+                          .n_fields = 1,
                           .dtype = o->dtype};
     d9d_module_init(&m->root);
     st = mlp_add_layers(m, c, o->dtype);
@@ -205,7 +221,7 @@ static const char *const types[] = {"mlp", NULL};
 static const d9d_model_provider provider = {sizeof(provider), &mlp_table, .read = mlp_read,
                                             .create = mlp_create, .model_types = types};
 
-/* --- the task: mean squared error of the positions that have a label -----------------------------
+/* --- the task: mean squared error, the sample's field "y" is the target --------------------------
  */
 
 typedef struct regression {
@@ -222,21 +238,33 @@ static d9d_status regression_forward(void *self, d9d_model *m, d9d_tape *t, cons
                                      d9d_model_out *out)
 {
     const float delta = (float)((const regression *)self)->huber;
-    d9d_model_in unlabelled = *in;
-    d9d_var *labels, *target, *mask, *loss;
+    d9d_var *prediction, *labels, *target, *mask, *loss;
 
-    unlabelled.labels = NULL;
-    D9D_TRY(m->ops->forward(m, t, &unlabelled, out));
+    D9D_TRY(m->ops->forward(m, t, in, out));
+    D9D_TRY(d9d_op_reshape(t, out->hidden, in->labels->shape, &prediction));
+    D9D_TRY(d9d_tape_leaf(t, &d9d_model_find_field(in, "y")->value, false, &target));
+    D9D_TRY(d9d_op_reshape(t, target, in->labels->shape, &target));
     D9D_TRY(d9d_tape_leaf(t, in->labels, false, &labels));
-    D9D_TRY(d9d_op_ge(t, labels, 0.0f, &mask));
-    D9D_TRY(numbers(t, in->labels, &target));
-    D9D_TRY(delta > 0 ? d9d_op_huber(t, out->hidden, target, delta, &loss)
-                      : d9d_op_mse(t, out->hidden, target, &loss));
+    D9D_TRY(d9d_op_ge(t, labels, 0, &mask));
+    D9D_TRY(delta > 0 ? d9d_op_huber(t, prediction, target, delta, &loss)
+                      : d9d_op_mse(t, prediction, target, &loss));
     return d9d_op_mul(t, loss, mask, &out->loss);
 }
 
-static const d9d_train_task task = {
-    .size = sizeof(task), .table = &regression_table, .forward = regression_forward};
+static const d9d_field_request *regression_fields(void *self, size_t *n)
+{
+    static const d9d_field_request y = {
+        .name = "y", .per = D9D_FIELD_PER_SAMPLE, .dtype = D9D_F32, .elements = 1, .where = "task"};
+
+    (void)self;
+    *n = 1;
+    return &y;
+}
+
+static const d9d_train_task task = {.size = sizeof(task),
+                                    .table = &regression_table,
+                                    .forward = regression_forward,
+                                    .fields = regression_fields};
 
 static const d9d_model_provider *const models[] = {&provider, NULL};
 static const d9d_train_task *const tasks[] = {&task, NULL};

@@ -44,6 +44,23 @@ train_single() { [ -d alone ] || train alone; }
     done
 }
 
+@test "points of files are those of the plugin" {
+    train_single
+    cat >fields.json <<'JSON'
+{"fields": [{"name": "x", "shape": [3]}, {"name": "y"}]}
+JSON
+    awk 'BEGIN { srand(2); for (i = 0; i < 4096; i++) {
+        a = 2 * rand() - 1; b = 2 * rand() - 1; c = 2 * rand() - 1
+        printf "{\"x\": [%.6f, %.6f, %.6f], \"y\": %.6f}\n", a, b, c, sin(2 * a) + b * c } }' >points.jsonl
+    d9d-shard -q --format arrays --fields fields.json --out points points.jsonl
+    train files --set data.source=null --set data.dataset=points
+    awk '{ exit !($1 < 0.02) }' <(numbers valid/loss files)
+    d9d-shard -q --format arrays --fields <(echo '{"fields": [{"name": "x", "shape": [3]}]}') --out halves points.jsonl
+    run -2 train none --set data.source=null --set data.dataset=halves
+    assert_output --partial 'task wants the field "y" of halves, which has only "x"'
+    [ ! -e none ]
+}
+
 @test "--plan has the peak memory to the byte, and plans for a GPU" {
     train_single
     peak=$(numbers mem_bytes alone | sort -n | tail -n 1)

@@ -1,7 +1,8 @@
 /* inspect_fields.c - prints the fields of a dataset and of its samples. */
+#include <math.h>
 #include <string.h>
 
-#include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "data/dataset/dataset_private.h"
 
 enum { SHOWN = 8 }; /* elements of a field, for people */
@@ -24,6 +25,20 @@ d9d_status d9di_dataset_print_fields(const d9d_dataset *ds, d9d_buf *out)
     return D9D_OK;
 }
 
+/* The shortest text that is the number again. */
+static d9d_status put_real(float v, d9d_buf *out)
+{
+    char text[32] = "null";
+    char *end;
+
+    for (int digits = 6; isfinite(v) && digits <= 9; digits++) {
+        (void)d9d_num_format(text, sizeof(text), "%.*g", digits, (double)v);
+        if ((float)d9d_num_parse(text, &end) == v)
+            break;
+    }
+    return d9d_buf_append(out, text, strlen(text));
+}
+
 static d9d_status put_element(const d9d_field *f, const void *data, int64_t i, d9d_buf *out)
 {
     const char *p = (const char *)data + (size_t)i * d9d_dtype_size(f->dtype);
@@ -32,7 +47,7 @@ static d9d_status put_element(const d9d_field *f, const void *data, int64_t i, d
     int32_t narrow;
 
     switch (f->dtype) {
-    case D9D_F32: memcpy(&real, p, sizeof(real)); return d9d_json_put_f64(out, (double)real);
+    case D9D_F32: memcpy(&real, p, sizeof(real)); return put_real(real, out);
     case D9D_I64:
         memcpy(&wide, p, sizeof(wide));
         return d9d_buf_printf(out, "%lld", (long long)wide);

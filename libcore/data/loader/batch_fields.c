@@ -19,9 +19,9 @@ static d9d_status fail_missing(const d9d_dataset *ds, const d9d_field_request *r
     if (st == D9D_OK)
         st = D9D_FAIL(
             D9D_ECONFIG,
-            "%s: %s wants the field \"%s\" of %s, which has %s%s; d9d-shard --fields makes "
+            "%s wants the field \"%s\" of %s, which has %s%s; d9d-shard --fields makes "
             "datasets with fields",
-            r->where, r->where, r->name, d9d_dataset_dir(ds), list.n > 0 ? "only " : "none",
+            r->where, r->name, d9d_dataset_dir(ds), list.n > 0 ? "only " : "none",
             list.n > 0 ? names.data : "");
     d9d_buf_release(&names);
     return st;
