@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/dataset/field.h"
+#include "data/dataset/field_values.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

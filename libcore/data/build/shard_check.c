@@ -250,6 +250,8 @@ static d9d_status check_replaced(const d9d_shard_opts *opts)
         D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->inputs[i]));
     if (opts->chat_template)
         D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->chat_template));
+    if (opts->fields)
+        D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->fields));
     return opts->tokenizer ? d9d_outdir_check_disjoint(opts->out, opts->tokenizer) : D9D_OK;
 }
 

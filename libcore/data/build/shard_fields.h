@@ -4,7 +4,7 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/data/build/shard.h"
-#include "data/dataset/field.h"
+#include "data/dataset/field_values.h"
 #include "data/io/jsonl.h"
 #include "data/io/npy.h"
 

@@ -7,7 +7,7 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/base/mem.h"
-#include "data/dataset/field.h"
+#include "data/dataset/field_values.h"
 #include "data/io/skipped.h"
 
 enum { D9DI_MAX_SHARDS = 100000 };          /* most shards of a dataset */

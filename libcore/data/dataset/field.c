@@ -1,5 +1,5 @@
 /* field.c - see d9d/data/dataset/field.h. */
-#include "data/dataset/field.h"
+#include "data/dataset/field_values.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -149,7 +149,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_print_excerpt(d9d_dataset *ds, int64_
 /* --- for d9d-shard export ------------------------------------------------------------------ */
 
 /* Writes a split as OUT.bin and OUT.idx, the token files of Megatron-LM, one sequence per document.
- * ECONFIG: the dataset has labels, or an output exists and `replace` is not set. */
+ * ECONFIG: the dataset has labels or fields, or an output exists and `replace` is not set. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_export_megatron(const char *dir, const char *split,
                                                             const char *out, bool replace,
                                                             const d9d_log *log);

@@ -1,6 +1,6 @@
-/* field.h - fields in a manifest and in working files. */
-#ifndef D9DI_DATA_DATASET_FIELD_H
-#define D9DI_DATA_DATASET_FIELD_H
+/* field_values.h - fields in a manifest and in working files. */
+#ifndef D9DI_DATA_DATASET_FIELD_VALUES_H
+#define D9DI_DATA_DATASET_FIELD_VALUES_H
 
 #include "d9d/base/json.h"
 #include "d9d/base/mem.h"
