@@ -1,5 +1,5 @@
-/* regression.c - a regression by an MLP as a plugin: data, model and loss, without a kernel.  Its
- * samples are float32 fields (d9d/data/dataset/field.h), of which ids know nothing.
+/* regression.c - an MLP as a plugin: data, model, losses and predictions, without a kernel.  Its
+ * samples are arrays (d9d/data/dataset/field.h), of which ids know nothing.
  *
  *     {"plugin": "libregression.so",
  *      "data": {"dataset": "surface", "source": {"name": "surface", "samples": 4096}},
@@ -17,10 +17,15 @@
  *     {"x": [0.1, -0.5, 0.25], "y": 0.07}                                        points.jsonl
  *
  *     d9d-shard --format arrays --fields fields.json --out points points.jsonl
+ *
+ * With {"name": "mlp", "features": 64, "outputs": 10} and {"name": "classes"} the same network
+ * tells classes of images apart: "x" is then an array of 8 x 8 uint8, and d9d-shard --label-key
+ * gives the class.  In d9d-infer the task "regression" writes a prediction a line, beside "y".
  */
 #include <math.h>
 #include <stdlib.h>
 
+#include <d9d/base/json.h>
 #include <d9d/base/rng.h>
 #include <d9d/op/loss.h>
 #include <d9d/op/op.h>
@@ -96,13 +101,16 @@ static const d9d_dataset_kind surface_kind = {sizeof(surface_kind), &surface_tab
 
 typedef struct mlp_section {
     d9d_model_section base;
-    int64_t features, hidden_size, num_hidden_layers;
+    int64_t features, hidden_size, num_hidden_layers, outputs;
+    double input_scale;
 } mlp_section;
 static const d9d_key mlp_keys[] = {
     D9D_MODEL_SECTION_KEYS,
     D9D_KEY_INT(mlp_section, features, D9D_REQUIRED, 1, 1 << 20, "numbers of a sample"),
     D9D_KEY_INT(mlp_section, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width"),
     D9D_KEY_INT(mlp_section, num_hidden_layers, "2", 1, LAYERS_MAX, "layers before the last"),
+    D9D_KEY_INT(mlp_section, outputs, "1", 1, 1 << 16, "numbers that it predicts"),
+    D9D_KEY_REAL(mlp_section, input_scale, "1", -1e6, 1e6, "factor of the inputs"),
     D9D_KEY_END,
 };
 static const d9d_table mlp_table = D9D_TABLE(mlp_section, "mlp", mlp_keys, "a perceptron");
@@ -110,7 +118,8 @@ static const d9d_table mlp_table = D9D_TABLE(mlp_section, "mlp", mlp_keys, "a pe
 typedef struct mlp {
     d9d_model base;
     d9d_module root;
-    int64_t layers;
+    int64_t layers, features;
+    float scale;
     d9d_field_request x;
 } mlp;
 
@@ -132,7 +141,7 @@ static d9d_status layer_forward(d9d_block_linear *l, d9d_tape *t, d9d_var *x, d9
     return d9d_param_unit_reshard(&l->module, t);
 }
 
-/* out->hidden: the predictions [B, 1]. */
+/* out->hidden: the predictions [B, outputs]. */
 static d9d_status mlp_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
                               d9d_model_out *out)
 {
@@ -141,6 +150,8 @@ static d9d_status mlp_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *
     d9d_var *x;
 
     D9D_TRY(d9d_tape_leaf(t, &given->value, false, &x));
+    D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(given->value.shape.dim[0], m->features), &x));
+    D9D_TRY(d9d_op_affine(t, x, m->scale, 0, &x));
     D9D_TRY(d9d_op_cast(t, x, base->dtype, &x));
     for (int64_t i = 0; i <= m->layers; i++) {
         if (i > 0)
@@ -167,7 +178,7 @@ static d9d_status mlp_add_layers(mlp *m, const mlp_section *c, d9d_dtype dtype)
         const int64_t in = i == 0 ? c->features : c->hidden_size;
 
         D9D_TRY(d9d_model_add_linear(&m->base, layer_name(i), dtype, 1 / sqrt((double)in), in,
-                                     i == m->layers ? 1 : c->hidden_size));
+                                     i == m->layers ? c->outputs : c->hidden_size));
     }
     return D9D_OK;
 }
@@ -182,6 +193,8 @@ static d9d_status mlp_create(const void *config, d9d_stage stage, const d9d_mode
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mlp: no memory");
     m->layers = c->num_hidden_layers;
+    m->features = c->features;
+    m->scale = (float)c->input_scale;
     m->x = (d9d_field_request){.name = "x",
                                .per = D9D_FIELD_PER_SAMPLE,
                                .dtype = D9D_F32,
@@ -190,7 +203,7 @@ static d9d_status mlp_create(const void *config, d9d_stage stage, const d9d_mode
     m->base = (d9d_model){.ops = &mlp_ops,
                           .module = &m->root,
                           .stage = stage,
-                          .hidden = 1,
+                          .hidden = c->outputs,
                           .vocab = 1 << 16, /* classes of data are of no account */
                           .layers = c->num_hidden_layers + 1,
                           .max_positions = 1,
@@ -227,6 +240,10 @@ static const d9d_model_provider provider = {sizeof(provider), &mlp_table, .read 
 typedef struct regression {
     double huber;
 } regression;
+typedef struct predictions {
+    d9d_job_output_section output;
+    d9d_model_columns values; /* while a batch is computed */
+} predictions;
 static const d9d_key regression_keys[] = {
     D9D_KEY_REAL(regression, huber, "0", 0, 1e6, "errors beyond it count linearly; 0: none do"),
     D9D_KEY_END,
@@ -251,6 +268,32 @@ static d9d_status regression_forward(void *self, d9d_model *m, d9d_tape *t, cons
     return d9d_op_mul(t, loss, mask, &out->loss);
 }
 
+/* In inference: the prediction of each sample. */
+static d9d_status predict(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                          d9d_model_out *out)
+{
+    d9d_model_columns *values = &((predictions *)self)->values;
+
+    D9D_TRY(m->ops->forward(m, t, in, out));
+    *values = (d9d_model_columns){.v = out->hidden};
+    out->values = values;
+    out->n_values = 1;
+    return D9D_OK;
+}
+
+/* {"sample": 0, "prediction": 0.5, "target": 0.48} */
+static d9d_status prediction_row(const void *config, const d9d_infer_task_row *x, d9d_buf *line)
+{
+    const d9d_batch_field *y = d9d_batch_find_field(x->batch, "y");
+
+    (void)config;
+    D9D_TRY(d9d_buf_printf(line, "{\"sample\": %lld, \"prediction\": ", (long long)x->sample));
+    D9D_TRY(d9d_json_put_f64(line, (double)x->values[0]));
+    D9D_TRY(d9d_buf_printf(line, ", \"target\": "));
+    D9D_TRY(d9d_json_put_f64(line, (double)((const float *)y->data)[x->seq]));
+    return d9d_buf_append(line, "}\n", 2);
+}
+
 static const d9d_field_request *regression_fields(void *self, size_t *n)
 {
     static const d9d_field_request y = {
@@ -266,7 +309,47 @@ static const d9d_train_task task = {.size = sizeof(task),
                                     .forward = regression_forward,
                                     .fields = regression_fields};
 
+static const d9d_key prediction_keys[] = {
+    D9D_KEY_STR(d9d_job_output_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
+    D9D_KEY_END,
+};
+static const d9d_table prediction_table =
+    D9D_TABLE(predictions, "regression", prediction_keys, "numbers of samples");
+static const d9d_train_task body = {
+    .size = sizeof(body), .forward = predict, .fields = regression_fields};
+static const d9d_infer_task_kind prediction = {
+    .size = sizeof(prediction), .table = &prediction_table, .row = prediction_row, .body = &body};
+
+/* --- the task: classes of samples, which are their labels ----------------------------------------
+ */
+
+static const d9d_key classes_keys[] = {D9D_KEY_END};
+static const d9d_table classes_table = {.name = "classes",
+                                        .keys = classes_keys,
+                                        .bytes = {sizeof(d9d_table), sizeof(d9d_key)},
+                                        .doc = "classes of samples"};
+
+static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                                  d9d_model_out *out)
+{
+    d9d_tensor labels = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
+    d9d_status st;
+
+    (void)self;
+    st = m->ops->forward(m, t, in, out);
+    out->logits = out->hidden;
+    if (st == D9D_OK)
+        st = d9d_op_cross_entropy(t, out->logits, &labels, 0, &out->loss);
+    d9d_tensor_release(&labels);
+    return st;
+}
+
+static const d9d_train_task classes = {
+    .size = sizeof(classes), .table = &classes_table, .forward = classes_forward};
+
 static const d9d_model_provider *const models[] = {&provider, NULL};
-static const d9d_train_task *const tasks[] = {&task, NULL};
+static const d9d_train_task *const tasks[] = {&task, &classes, NULL};
+static const d9d_infer_task_kind *const infer_tasks[] = {&prediction, NULL};
 static const d9d_dataset_kind *const datasets[] = {&surface_kind, NULL};
-D9D_PLUGIN(.models = models, .train_tasks = tasks, .datasets = datasets);
+D9D_PLUGIN(.models = models, .train_tasks = tasks, .infer_tasks = infer_tasks,
+           .datasets = datasets);

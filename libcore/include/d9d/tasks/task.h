@@ -118,6 +118,8 @@ typedef struct d9d_infer_task_row {
     int64_t width;
     int32_t label;              /* the row's class; -100: none */
     struct d9d_dataset *source; /* the sample's dataset, which has its tokenizer */
+    const d9d_batch *batch; /* the row is its sequence `seq`; has the fields that were asked for */
+    int64_t seq;
 } d9d_infer_task_row;
 
 typedef struct d9d_infer_task_kind {
