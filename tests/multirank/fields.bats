@@ -66,13 +66,39 @@ everywhere() {
     everywhere soft dense "1 2 1 1 1 1,1 1 2 1 1 1,1 1 1 1 2 1,1 1 1 1 1 1 2,1 2 2 1 1 1 2" "${soft[@]}"
 }
 
-@test "a run with weights resumes to the bit" {
+@test "a run with weights resumes to the bit, and on another mesh as one rank" {
     rm -rf part run
-    train dense "1 2 1 1 1 1" part "${weighed[@]}" --set trainer.run.steps=4
+    train dense "1 2 1 1 1 1" part "${weighed[@]}" --set trainer.run.steps=3
     rm -r part/export
+    cp -r part run
     train dense "1 2 1 1 1 1" part "${weighed[@]}"
+    train dense "1 1 2 1 1 1" run "${weighed[@]}"
+    close_to 1e-5 <(numbers loss run) <(numbers loss dense-weighed)
+    rm -rf run
     train dense "1 2 1 1 1 1" run "${weighed[@]}"
     cmp {part,run}/export/model.safetensors
+}
+
+@test "--plan counts the fields: the peak memory to the byte" {
+    alone all dense "${weighed[@]}" --set trainer.run.steps=32 # all samples, and so the longest
+    run -0 d9d-train --plan --gpu cpu --json "${weighed[@]}" dense.json
+    assert_equal "$(sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' <<<"$output")" "$(numbers mem_bytes all | sort -n | tail -n 1)"
+    d9d-train --plan --gpu h100 --length 64 -q "${weighed[@]}" dense.json
+}
+
+@test "a dataset without the field, or with another, is refused before anything is spent" {
+    refused() {
+        run -2 alone no dense --set "task={\"name\": \"causal_lm\", \"loss_weights\": \"$1\"}"
+        assert_output --partial "$2"
+        [ ! -e no ]
+    }
+    refused wieght 'task.loss_weights wants the field "wieght" of data, which has only "weight", "importance", "teacher"'
+    refused teacher 'the field "teacher" of data has 3 numbers in a row, must have 1'
+    d9d-shard -q --format tokens --out plain documents.jsonl
+    run -2 alone no dense "${weighed[@]}" --set 'evaluation={"data": {"dataset": "plain"}}'
+    assert_output --partial 'task.loss_weights wants the field "weight" of plain, which has none'
+    run -2 alone no dense "${soft[@]}" --set task.num_labels=4
+    assert_output --partial 'the field "teacher" of data has 3 numbers in a row, must have 4'
 }
 
 @test "weights of one are no weights, and weights of two are twice the loss" {
