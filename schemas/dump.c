@@ -12,6 +12,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
+#include "d9d/data/build/shard.h"
 #include "d9d/job/job.h"
 #include "d9d/sched/piecewise.h"
 #include "families.h"
@@ -26,6 +27,7 @@ static const struct {
     {"d9d.infer.v1", &d9d_infer_config_table},
     {"d9d.piecewise.v1", &d9d_piecewise_table},
     {"d9d.mapper.v1", &d9d_mapper_table},
+    {"d9d.fields.v1", &d9d_shard_fields_table},
     {"d9d.map-plan.v1", &d9di_map_plan_format},
     {"d9d.model.v1", &d9di_model_format},
     {"d9d.dataset.v1", &d9di_dataset_format},
@@ -66,6 +68,9 @@ static const struct {
     {&d9d_mapper_table,
      {"d9d.mapper.v1", "config-mapper.md", "Keys of a mapper",
       READ_SCHEMA("d9d.mapper.v1", "d9d-map")}},
+    {&d9d_shard_fields_table,
+     {"d9d.fields.v1", "config-fields.md", "Keys of fields",
+      READ_SCHEMA("d9d.fields.v1", "d9d-shard")}},
 };
 enum { N_PAGES = sizeof(pages) / sizeof(pages[0]) };
 

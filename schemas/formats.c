@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "d9d/data/dataset/field.h"
+
 /* Bound values are only checked and never read; these fields exist for checks across keys. */
 struct unread_fields {
     char none;
@@ -115,6 +117,22 @@ static const d9d_key data_file_keys[] = {
     D9D_KEY_END,
 };
 
+static const char *const field_types[] = {"F32", "I64", "I32", "U8", NULL};
+static const d9d_key field_keys[] = {
+    TEXT("name", "its name"),
+    FIELD("dtype", ENUM, D9D_REQUIRED, "type of its elements", .names = field_types),
+    FIELD("per", ENUM, D9D_REQUIRED, "what has a row of it", .names = d9d_field_per_names),
+    LIST("shape", &an_index, "of a row; [] is a number"),
+    FIELD("ragged", BOOL, D9D_REQUIRED, "a sample has any number of rows"),
+    FIELD("pad", REAL, D9D_REQUIRED, "value of padding", .min = -0x1p128, .max = 0x1p128),
+    FIELD("allow_nan", BOOL, D9D_REQUIRED, "NaN and infinities are values"),
+    NULLABLE("padding", ENUM, "where ragged ones are padded; null: it is not ragged",
+             .names = d9d_field_padding_names),
+    NULLABLE("longest", INT, "most rows of a document; null: it is not ragged", .min = 0,
+             .max = 0x1p31),
+    D9D_KEY_END,
+};
+
 static const d9d_table tokenizer_table = TABLE("tokenizer", tokenizer_keys, "a copy");
 static const d9d_table recipe_table = TABLE("recipe", recipe_keys, "how documents became samples");
 static const d9d_table documents_table =
@@ -122,6 +140,8 @@ static const d9d_table documents_table =
 static const d9d_table split_table = TABLE("split", split_keys, "samples side by side");
 static const d9d_table source_table = TABLE("source", source_keys, "an input");
 static const d9d_table data_file_table = TABLE("file", data_file_keys, "a file of the dataset");
+static const d9d_table field_table = TABLE("field", field_keys, "a named tensor of each sample");
+static const d9d_key a_field = {.kind = D9D_KIND_TABLE, .table = &field_table};
 static const d9d_key a_split = {.kind = D9D_KIND_TABLE, .table = &split_table};
 static const d9d_key a_source = {.kind = D9D_KIND_TABLE, .table = &source_table};
 static const d9d_key a_data_file = {.kind = D9D_KIND_TABLE, .table = &data_file_table};
@@ -138,6 +158,8 @@ static const d9d_key dataset_keys[] = {
     COUNT("positions", "inputs that the samples have together"),
     COUNT("shards", "number of tokens-*.bin"),
     COUNT("pack", "positions of a packed sample; 0: a document a sample"),
+    FIELD("fields", LIST, "[]", "named tensors of samples; none: it has no fields-*.bin",
+          .elem = &a_field),
     FIELD("recipe", TABLE, D9D_REQUIRED, "options of d9d-shard", .table = &recipe_table),
     FIELD("documents", TABLE, D9D_REQUIRED, "counts", .table = &documents_table),
     LIST("splits", &a_split, "in the order of their samples"),

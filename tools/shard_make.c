@@ -11,7 +11,8 @@
 
 #define OPT(field, ...) TOOL_OPT(shard_make, field, __VA_ARGS__)
 
-static const char *const formats[] = {"auto", "jsonl", "text", "tokens", "chat", "megatron", NULL};
+static const char *const formats[] = {"auto", "jsonl",    "text",   "tokens",
+                                      "chat", "megatron", "arrays", NULL};
 static const char *const overflows[] = {"auto", "split", "truncate", "drop", NULL};
 static const char *const pack_modes[] = {"best-fit", "concat", NULL};
 static const char *const on_errors[] = {"stop", "skip", NULL};
@@ -25,7 +26,9 @@ const tool_option shard_make_options[] = {
     OPT(opts.format, WORD, "format", 'f', "FORMAT",
         "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels), "
         "chat (JSON lines with messages, or as ShareGPT, Alpaca or prompt and completion) or "
-        "megatron (NAME.bin of NAME.idx); default auto: text for *.txt, else jsonl. JSON may be "
+        "megatron (NAME.bin of NAME.idx) or arrays (JSON lines with the members of --fields "
+        "alone); "
+        "default auto: text for *.txt, else jsonl. JSON may be "
         "one array, and *.csv and *.tsv are tables",
         .names = formats),
     OPT(opts.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
@@ -33,6 +36,9 @@ const tool_option shard_make_options[] = {
         "member of a JSON line that has the text (default text)"),
     OPT(opts.label_key, STRING, "label-key", 0, "KEY",
         "member of a JSON line that has the text's class, an integer from 0"),
+    OPT(opts.fields, STRING, "fields", 0, "FILE",
+        "a JSON file that declares named tensors of each sample, {\"fields\": [...]}; JSON lines "
+        "have their values"),
     OPT(opts.chat_template, STRING, "template", 0, "FILE",
         "with --format chat: the chat template, in Jinja (default: the one beside the tokenizer)"),
     OPT(opts.chat_kwargs, STRING, "template-kwargs", 0, "JSON",

@@ -1,4 +1,5 @@
-/* regression.c - a regression by an MLP as a plugin: data, model and loss, without a kernel.
+/* regression.c - an MLP as a plugin: data, model, losses and predictions, without a kernel.  Its
+ * samples are arrays (d9d/data/dataset/field.h), of which ids know nothing.
  *
  *     {"plugin": "libregression.so",
  *      "data": {"dataset": "surface", "source": {"name": "surface", "samples": 4096}},
@@ -8,39 +9,42 @@
  * The network and the mean squared error are composed of the operations of d9d/op/math.h and
  * d9d/op/loss.h, which have their gradients, run on every device and are planned.
  *
- * Samples are int32, so numbers are fixed-point: value v in [-4, 4) is the id (v + 4) SCALE.  A
- * sample is the features after a constant 1 (the bias of the first layer), and the label of its
- * last position is the value to predict.
+ * The model asks for the field "x", [features] of each sample, and the task for "y", the number to
+ * predict.  A sample has one position, whose id and label are 0, so that it counts as one target.
+ * d9d-shard makes such datasets of files:
+ *
+ *     {"fields": [{"name": "x", "shape": [3]}, {"name": "y"}]}                   fields.json
+ *     {"x": [0.1, -0.5, 0.25], "y": 0.07}                                        points.jsonl
+ *
+ *     d9d-shard --format arrays --fields fields.json --out points points.jsonl
+ *
+ * With {"name": "mlp", "features": 64, "outputs": 10} and {"name": "classes"} the same network
+ * tells classes of images apart: "x" is then an array of 8 x 8 uint8, and d9d-shard --label-key
+ * gives the class.  In d9d-infer the task "regression" writes a prediction a line, beside "y".
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
+#include <d9d/base/json.h>
 #include <d9d/base/rng.h>
 #include <d9d/op/loss.h>
 #include <d9d/op/op.h>
 #include <d9d/tasks/plugin.h>
 
-enum { RANGE = 4, SCALE = 1 << 13, IDS = 2 * RANGE * SCALE, LAYERS_MAX = 16 };
-
-static int32_t fixed_point(double v)
-{
-    return (int32_t)((v + RANGE) * SCALE);
-}
-
-/* The numbers that ids or labels stand for, float32. */
-static d9d_status numbers(d9d_tape *t, const d9d_tensor *fixed, d9d_var **y)
-{
-    d9d_var *ids;
-
-    D9D_TRY(d9d_tape_leaf(t, fixed, false, &ids));
-    return d9d_op_affine(t, ids, 1.0f / SCALE, -RANGE, y);
-}
+enum { LAYERS_MAX = 16 };
 
 /* --- the data: y = sin(2 a) + b c, of features in [-1, 1) ---------------------------------------
  */
 
-enum { FEATURES = 3, POSITIONS = 1 + FEATURES };
+enum { FEATURES = 3, X = 0, Y = 1 };
+static const d9d_field surface_fields[] = {
+    [X] = {.name = "x",
+           .dtype = D9D_F32,
+           .per = D9D_FIELD_PER_SAMPLE,
+           .rank = 1,
+           .shape = {FEATURES}},
+    [Y] = {.name = "y", .dtype = D9D_F32, .per = D9D_FIELD_PER_SAMPLE},
+};
 
 typedef struct surface {
     int64_t samples, seed;
@@ -58,44 +62,55 @@ static d9d_status surface_info(void *self, d9d_dataset_info *out)
     const surface *s = self;
 
     out->samples = s->samples;
-    out->longest = POSITIONS;
-    out->vocab = IDS;
+    out->longest = 1;
+    out->vocab = 1;
     out->hash.lo = (uint64_t)s->seed;
+    out->fields = (d9d_field_list){surface_fields, 2};
     return D9D_OK;
 }
 
 static d9d_status surface_sample(void *self, int64_t k, int64_t length, int32_t *ids,
                                  int32_t *labels)
 {
+    (void)self;
+    (void)k;
+    (void)length;
+    ids[0] = labels[0] = 0;
+    return D9D_OK;
+}
+
+static d9d_status surface_values(void *self, int64_t k, int64_t length, void *const *values)
+{
     const surface *s = self;
     const d9d_rng r = {.seed = (uint64_t)s->seed, .stream = (uint64_t)k};
-    double x[FEATURES];
+    float *x = values[X], *y = values[Y];
 
-    ids[0] = fixed_point(1);
-    for (int64_t i = 0; i < FEATURES; i++) {
-        x[i] = 2.0 * d9d_rng_u32(r, (uint64_t)i) / 4294967296.0 - 1;
-        ids[1 + i] = fixed_point(x[i]);
-    }
-    for (int64_t i = 0; i < length; i++)
-        labels[i] = i + 1 < length ? -100 : fixed_point(sin(2 * x[0]) + x[1] * x[2]);
+    (void)length;
+    for (int64_t i = 0; i < FEATURES; i++)
+        x[i] = (float)(2.0 * d9d_rng_u32(r, (uint64_t)i) / 4294967296.0 - 1);
+    *y = (float)(sin(2.0 * (double)x[0]) + (double)x[1] * (double)x[2]);
     return D9D_OK;
 }
 
 static const d9d_dataset_kind surface_kind = {sizeof(surface_kind), &surface_table,
-                                              .info = surface_info, .sample = surface_sample};
+                                              .info = surface_info, .sample = surface_sample,
+                                              .fields = surface_values};
 
 /* --- the model: linear, GELU, ..., linear to one number ------------------------------------------
  */
 
 typedef struct mlp_section {
     d9d_model_section base;
-    int64_t features, hidden_size, num_hidden_layers;
+    int64_t features, hidden_size, num_hidden_layers, outputs;
+    double input_scale;
 } mlp_section;
 static const d9d_key mlp_keys[] = {
     D9D_MODEL_SECTION_KEYS,
     D9D_KEY_INT(mlp_section, features, D9D_REQUIRED, 1, 1 << 20, "numbers of a sample"),
     D9D_KEY_INT(mlp_section, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width"),
     D9D_KEY_INT(mlp_section, num_hidden_layers, "2", 1, LAYERS_MAX, "layers before the last"),
+    D9D_KEY_INT(mlp_section, outputs, "1", 1, 1 << 16, "numbers that it predicts"),
+    D9D_KEY_REAL(mlp_section, input_scale, "1", -1e6, 1e6, "factor of the inputs"),
     D9D_KEY_END,
 };
 static const d9d_table mlp_table = D9D_TABLE(mlp_section, "mlp", mlp_keys, "a perceptron");
@@ -103,7 +118,9 @@ static const d9d_table mlp_table = D9D_TABLE(mlp_section, "mlp", mlp_keys, "a pe
 typedef struct mlp {
     d9d_model base;
     d9d_module root;
-    int64_t layers;
+    int64_t layers, features;
+    float scale;
+    d9d_field_request x;
 } mlp;
 
 /* The matrix of a layer, which the model owns. */
@@ -124,14 +141,17 @@ static d9d_status layer_forward(d9d_block_linear *l, d9d_tape *t, d9d_var *x, d9
     return d9d_param_unit_reshard(&l->module, t);
 }
 
-/* out->hidden: the predictions [B, 1]. */
+/* out->hidden: the predictions [B, outputs]. */
 static d9d_status mlp_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
                               d9d_model_out *out)
 {
     const mlp *m = (const mlp *)base;
+    const d9d_model_field *given = d9d_model_find_field(in, m->x.name);
     d9d_var *x;
 
-    D9D_TRY(numbers(t, in->ids, &x));
+    D9D_TRY(d9d_tape_leaf(t, &given->value, false, &x));
+    D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(given->value.shape.dim[0], m->features), &x));
+    D9D_TRY(d9d_op_affine(t, x, m->scale, 0, &x));
     D9D_TRY(d9d_op_cast(t, x, base->dtype, &x));
     for (int64_t i = 0; i <= m->layers; i++) {
         if (i > 0)
@@ -155,10 +175,10 @@ static const d9d_model_ops mlp_ops = {
 static d9d_status mlp_add_layers(mlp *m, const mlp_section *c, d9d_dtype dtype)
 {
     for (int64_t i = 0; i <= m->layers; i++) {
-        const int64_t in = i == 0 ? c->features + 1 : c->hidden_size;
+        const int64_t in = i == 0 ? c->features : c->hidden_size;
 
         D9D_TRY(d9d_model_add_linear(&m->base, layer_name(i), dtype, 1 / sqrt((double)in), in,
-                                     i == m->layers ? 1 : c->hidden_size));
+                                     i == m->layers ? c->outputs : c->hidden_size));
     }
     return D9D_OK;
 }
@@ -173,13 +193,22 @@ static d9d_status mlp_create(const void *config, d9d_stage stage, const d9d_mode
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mlp: no memory");
     m->layers = c->num_hidden_layers;
+    m->features = c->features;
+    m->scale = (float)c->input_scale;
+    m->x = (d9d_field_request){.name = "x",
+                               .per = D9D_FIELD_PER_SAMPLE,
+                               .dtype = D9D_F32,
+                               .elements = c->features,
+                               .where = "model_provider.features"};
     m->base = (d9d_model){.ops = &mlp_ops,
                           .module = &m->root,
                           .stage = stage,
-                          .hidden = 1,
-                          .vocab = IDS,
+                          .hidden = c->outputs,
+                          .vocab = 1 << 16, /* classes of data are of no account */
                           .layers = c->num_hidden_layers + 1,
-                          .max_positions = c->features + 1,
+                          .max_positions = 1,
+                          .fields = &m->x,
+                          .n_fields = 1,
                           .dtype = o->dtype};
     d9d_module_init(&m->root);
     st = mlp_add_layers(m, c, o->dtype);
@@ -205,12 +234,16 @@ static const char *const types[] = {"mlp", NULL};
 static const d9d_model_provider provider = {sizeof(provider), &mlp_table, .read = mlp_read,
                                             .create = mlp_create, .model_types = types};
 
-/* --- the task: mean squared error of the positions that have a label -----------------------------
+/* --- the task: mean squared error, the sample's field "y" is the target --------------------------
  */
 
 typedef struct regression {
     double huber;
 } regression;
+typedef struct predictions {
+    d9d_job_output_section output;
+    d9d_model_columns values; /* while a batch is computed */
+} predictions;
 static const d9d_key regression_keys[] = {
     D9D_KEY_REAL(regression, huber, "0", 0, 1e6, "errors beyond it count linearly; 0: none do"),
     D9D_KEY_END,
@@ -222,23 +255,101 @@ static d9d_status regression_forward(void *self, d9d_model *m, d9d_tape *t, cons
                                      d9d_model_out *out)
 {
     const float delta = (float)((const regression *)self)->huber;
-    d9d_model_in unlabelled = *in;
-    d9d_var *labels, *target, *mask, *loss;
+    d9d_var *prediction, *labels, *target, *mask, *loss;
 
-    unlabelled.labels = NULL;
-    D9D_TRY(m->ops->forward(m, t, &unlabelled, out));
+    D9D_TRY(m->ops->forward(m, t, in, out));
+    D9D_TRY(d9d_op_reshape(t, out->hidden, in->labels->shape, &prediction));
+    D9D_TRY(d9d_tape_leaf(t, &d9d_model_find_field(in, "y")->value, false, &target));
+    D9D_TRY(d9d_op_reshape(t, target, in->labels->shape, &target));
     D9D_TRY(d9d_tape_leaf(t, in->labels, false, &labels));
-    D9D_TRY(d9d_op_ge(t, labels, 0.0f, &mask));
-    D9D_TRY(numbers(t, in->labels, &target));
-    D9D_TRY(delta > 0 ? d9d_op_huber(t, out->hidden, target, delta, &loss)
-                      : d9d_op_mse(t, out->hidden, target, &loss));
+    D9D_TRY(d9d_op_ge(t, labels, 0, &mask));
+    D9D_TRY(delta > 0 ? d9d_op_huber(t, prediction, target, delta, &loss)
+                      : d9d_op_mse(t, prediction, target, &loss));
     return d9d_op_mul(t, loss, mask, &out->loss);
 }
 
-static const d9d_train_task task = {
-    .size = sizeof(task), .table = &regression_table, .forward = regression_forward};
+/* In inference: the prediction of each sample. */
+static d9d_status predict(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                          d9d_model_out *out)
+{
+    d9d_model_columns *values = &((predictions *)self)->values;
+
+    D9D_TRY(m->ops->forward(m, t, in, out));
+    *values = (d9d_model_columns){.v = out->hidden};
+    out->values = values;
+    out->n_values = 1;
+    return D9D_OK;
+}
+
+/* {"sample": 0, "prediction": 0.5, "target": 0.48} */
+static d9d_status prediction_row(const void *config, const d9d_infer_task_row *x, d9d_buf *line)
+{
+    const d9d_batch_field *y = d9d_batch_find_field(x->batch, "y");
+
+    (void)config;
+    D9D_TRY(d9d_buf_printf(line, "{\"sample\": %lld, \"prediction\": ", (long long)x->sample));
+    D9D_TRY(d9d_json_put_f64(line, (double)x->values[0]));
+    D9D_TRY(d9d_buf_printf(line, ", \"target\": "));
+    D9D_TRY(d9d_json_put_f64(line, (double)((const float *)y->data)[x->seq]));
+    return d9d_buf_append(line, "}\n", 2);
+}
+
+static const d9d_field_request *regression_fields(void *self, size_t *n)
+{
+    static const d9d_field_request y = {
+        .name = "y", .per = D9D_FIELD_PER_SAMPLE, .dtype = D9D_F32, .elements = 1, .where = "task"};
+
+    (void)self;
+    *n = 1;
+    return &y;
+}
+
+static const d9d_train_task task = {.size = sizeof(task),
+                                    .table = &regression_table,
+                                    .forward = regression_forward,
+                                    .fields = regression_fields};
+
+static const d9d_key prediction_keys[] = {
+    D9D_KEY_STR(d9d_job_output_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
+    D9D_KEY_END,
+};
+static const d9d_table prediction_table =
+    D9D_TABLE(predictions, "regression", prediction_keys, "numbers of samples");
+static const d9d_train_task body = {
+    .size = sizeof(body), .forward = predict, .fields = regression_fields};
+static const d9d_infer_task_kind prediction = {
+    .size = sizeof(prediction), .table = &prediction_table, .row = prediction_row, .body = &body};
+
+/* --- the task: classes of samples, which are their labels ----------------------------------------
+ */
+
+static const d9d_key classes_keys[] = {D9D_KEY_END};
+static const d9d_table classes_table = {.name = "classes",
+                                        .keys = classes_keys,
+                                        .bytes = {sizeof(d9d_table), sizeof(d9d_key)},
+                                        .doc = "classes of samples"};
+
+static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                                  d9d_model_out *out)
+{
+    d9d_tensor labels = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
+    d9d_status st;
+
+    (void)self;
+    st = m->ops->forward(m, t, in, out);
+    out->logits = out->hidden;
+    if (st == D9D_OK)
+        st = d9d_op_cross_entropy(t, out->logits, &labels, 0, &out->loss);
+    d9d_tensor_release(&labels);
+    return st;
+}
+
+static const d9d_train_task classes = {
+    .size = sizeof(classes), .table = &classes_table, .forward = classes_forward};
 
 static const d9d_model_provider *const models[] = {&provider, NULL};
-static const d9d_train_task *const tasks[] = {&task, NULL};
+static const d9d_train_task *const tasks[] = {&task, &classes, NULL};
+static const d9d_infer_task_kind *const infer_tasks[] = {&prediction, NULL};
 static const d9d_dataset_kind *const datasets[] = {&surface_kind, NULL};
-D9D_PLUGIN(.models = models, .train_tasks = tasks, .datasets = datasets);
+D9D_PLUGIN(.models = models, .train_tasks = tasks, .infer_tasks = infer_tasks,
+           .datasets = datasets);

@@ -40,6 +40,8 @@ typedef struct d9di_engine_micro_batch {
     d9d_dropout_rng dropout_rng;               /* empty without dropout */
     d9d_token_weights token_weights;           /* empty unless routers need it */
     d9di_loss_attribution_documents documents; /* empty unless losses are attributed */
+    d9d_model_field fields[D9D_FIELDS_MAX];
+    size_t n_fields;
 } d9di_engine_micro_batch;
 
 /* All layers: structure only, unless this rank has them as one stage. */

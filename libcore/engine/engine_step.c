@@ -1,4 +1,6 @@
 /* engine_step.c - runs micro-batches through the stages of a rank.  See engine/engine.h. */
+#include <string.h>
+
 #include "d9d/device/trace.h"
 #include "d9d/parallel/tied_weights.h"
 #include "engine/dropout_rng.h"
@@ -27,6 +29,29 @@ static void micro_batch_release(d9di_engine_micro_batch *b)
     d9d_tensor_release(&b->dropout_rng.token);
     d9d_tensor_release(&b->token_weights.weight);
     d9di_loss_attribution_documents_release(&b->documents);
+    for (size_t i = 0; i < b->n_fields; i++) {
+        d9d_tensor_release(&b->fields[i].value);
+        d9d_tensor_release(&b->fields[i].rows);
+    }
+    b->n_fields = 0;
+}
+
+static d9d_status fields_upload(d9d_device *dev, const d9d_cp_slice *b,
+                                d9di_engine_micro_batch *out)
+{
+    for (size_t i = 0; i < b->n_fields; i++) {
+        const d9d_batch_field *x = &b->fields[i];
+        d9d_shape shape = {.ndim = x->rank};
+
+        memcpy(shape.dim, x->shape, (size_t)x->rank * sizeof(shape.dim[0]));
+        out->fields[i] = (d9d_model_field){.name = x->name};
+        out->n_fields = i + 1;
+        D9D_TRY(d9d_tensor_from_host(dev, x->dtype, shape, x->data, &out->fields[i].value));
+        if (x->rows != NULL)
+            D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(x->shape[0]), x->rows,
+                                         &out->fields[i].rows));
+    }
+    return D9D_OK;
 }
 
 static d9d_status cp_slice_upload(d9d_device *dev, const d9d_cp_slice *b,
@@ -47,7 +72,7 @@ static d9d_status cp_slice_upload(d9d_device *dev, const d9d_cp_slice *b,
         if (arrays[i].host != NULL)
             D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, arrays[i].shape, arrays[i].host,
                                          arrays[i].device));
-    return D9D_OK;
+    return fields_upload(dev, b, out);
 }
 
 d9d_status d9di_engine_pool_upload(d9d_device *dev, const d9d_pooling_index *h,
@@ -224,7 +249,9 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
                         .labels = &b->labels,
                         .segments = b->segments.storage != NULL ? &b->segments : NULL,
                         .pool = b->pool.token.storage != NULL ? &b->pool : NULL,
-                        .loss_is_root = learn},
+                        .loss_is_root = learn,
+                        .fields = b->fields,
+                        .n_fields = b->n_fields},
         &o));
     *out = o.hidden;
     if (e->step.run->sums == NULL)

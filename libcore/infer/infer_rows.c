@@ -199,7 +199,9 @@ d9d_status d9di_infer_rows_add_losses(d9di_infer_rows *r, int64_t k, const d9d_b
                                 .positions = b->positions + i * b->length,
                                 .packed = b->cu_seqlens != NULL,
                                 .length = b->lengths[i],
-                                .source = r->data->datasets[b->refs[i].source]};
+                                .source = r->data->datasets[b->refs[i].source],
+                                .batch = b,
+                                .seq = i};
 
         D9D_TRY(append_losses(r, &x, &r->messages[k]));
     }
@@ -247,7 +249,9 @@ d9d_status d9di_infer_rows_add_values(d9di_infer_rows *r, int64_t k, const d9d_b
                                       .values = values,
                                       .width = width,
                                       .label = row_label(b, i),
-                                      .source = r->data->datasets[b->refs[i].source]};
+                                      .source = r->data->datasets[b->refs[i].source],
+                                      .batch = b,
+                                      .seq = i};
         const message_head h = {.sample = x.sample,
                                 .targets = at == 0 ? x.length : 0,
                                 .at = b->first + i,

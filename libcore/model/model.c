@@ -60,6 +60,14 @@ d9d_status d9d_model_add_linear(d9d_model *m, const char *name, d9d_dtype dtype,
     return d9d_model_add_unit(m, a->name, &a->linear.module);
 }
 
+const d9d_model_field *d9d_model_find_field(const d9d_model_in *in, const char *name)
+{
+    for (size_t i = 0; i < in->n_fields; i++)
+        if (strcmp(in->fields[i].name, name) == 0)
+            return &in->fields[i];
+    return NULL;
+}
+
 d9d_block_linear *d9d_model_find_linear(const d9d_model *m, const char *name)
 {
     for (struct d9d_model_added *a = m->added; a != NULL; a = a->next)

@@ -87,6 +87,17 @@ static d9di_engine_opts engine_opts(const simulation *r)
     };
 }
 
+/* The batch's named tensors, once the engine knows what is wanted. */
+static d9d_status add_fields(simulation *r)
+{
+    d9d_field_request wanted[D9D_FIELDS_MAX];
+    size_t n;
+
+    D9D_TRY(d9di_task_fields(&r->task, r->engine.whole.model, wanted, &n));
+    return d9d_batch_plan_fields(r->opts->data != NULL ? r->opts->data->loader : NULL, wanted, n,
+                                 &r->arena, &r->batch);
+}
+
 /* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
@@ -101,7 +112,7 @@ static d9d_status open_rank(simulation *r)
     opts = engine_opts(r);
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(d9di_engine_check_adapter(&r->engine, from->source_adapter, from->source_checkpoint));
-    D9D_TRY(d9di_evaluations_check(r->opts->evaluations, r->engine.whole.model));
+    D9D_TRY(d9di_evaluations_check(r->opts->evaluations, &r->task, r->engine.whole.model));
     if (r->opts->length > r->engine.whole.model->max_positions)
         return D9D_FAIL(D9D_ECONFIG, "plan: rows of %lld positions, and the model has %lld",
                         (long long)r->opts->length,
@@ -346,6 +357,7 @@ static d9d_status simulate_evaluation(simulation *r, d9di_plan_simulation *out)
     if (r->opts->evaluation.rows == 0)
         return D9D_OK;
     D9D_TRY(make_batch(r, &r->opts->evaluation));
+    D9D_TRY(add_fields(r));
     D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F64, D9D_SHAPE(ranks > 1 ? round : 8), &sums));
     st = d9di_engine_eval_begin(&r->engine, ranks > 1 ? round : 1);
     if (st == D9D_OK) {
@@ -375,6 +387,7 @@ d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
     choose_micro_batches(&r);
     D9D_TRY_OR(st, make_batch(&r, &opts->batch), out);
     D9D_TRY_OR(st, open_rank(&r), out);
+    D9D_TRY_OR(st, add_fields(&r), out);
     D9D_TRY_OR(st, count_persistent(&r, &sim), out);
     D9D_TRY_OR(st, describe_optimizer(r.optimizer, a, &sim.updates), out);
     D9D_TRY_OR(st, simulate_steps(&r, a, &sim), out);

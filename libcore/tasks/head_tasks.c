@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
+#include "d9d/op/loss.h"
 #include "tasks/tasks.h"
 
 /* An open task; hidden_states has one value per layer, the others one. */
@@ -22,6 +23,7 @@ typedef struct head_task {
     size_t n_values;
     const d9d_model *m; /* the model and its pooling while forward runs */
     const d9d_op_pool_index *pool;
+    d9d_field_request soft; /* name NULL: none */
 } head_task;
 
 static void head_task_close(void *self)
@@ -42,6 +44,10 @@ static d9d_status head_task_open(const void *config, void **self)
     if (h == NULL)
         return D9D_FAIL(D9D_ENOMEM, "task: %zu bytes", sizeof(*h));
     h->c = c;
+    h->soft = (d9d_field_request){.name = c->soft_labels,
+                                  .per = D9D_FIELD_PER_SAMPLE,
+                                  .dtype = D9D_F32,
+                                  .where = "task.soft_labels"};
     h->layers = calloc(n, sizeof(*h->layers));
     h->values = calloc(n, sizeof(*h->values));
     if (h->layers == NULL || h->values == NULL) {
@@ -119,15 +125,57 @@ static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_opts 
     return D9D_OK;
 }
 
-static d9d_status classes_check(void *self, const d9d_batch *b)
+static const d9d_field_request *classes_fields(void *self, size_t *n)
 {
-    return d9d_batch_check_classes(b, ((const head_task *)self)->size);
+    head_task *h = self;
+
+    *n = h->soft.name != NULL;
+    h->soft.elements = h->size;
+    return &h->soft;
 }
 
+static d9d_status classes_check(void *self, const d9d_batch *b)
+{
+    const head_task *h = self;
+
+    return h->soft.name != NULL ? D9D_OK : d9d_batch_check_classes(b, h->size);
+}
+
+/* Texts with a class; of soft labels all that have a position. */
 static int64_t classes_targets(void *self, const d9d_batch *b)
 {
-    (void)self;
-    return d9d_batch_count_classes(b);
+    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
+    int64_t n = 0;
+
+    if (((const head_task *)self)->soft.name == NULL)
+        return d9d_batch_count_classes(b);
+    while (d9d_batch_next_document(b, &d))
+        n += d.end > d.first;
+    return n;
+}
+
+/* Every rank has the probabilities of all texts; only the first of those that share the texts has
+ * their rows, and so their losses. */
+static d9d_status soft_loss(const head_task *h, const d9d_model *m, d9d_tape *t,
+                            const d9d_model_in *in, d9d_var *logits, d9d_var **loss)
+{
+    const bool counts = d9d_comm_rank(m->groups.cp) == 0 && d9d_comm_rank(m->groups.tp) == 0;
+    d9d_var *q;
+
+    D9D_TRY(d9d_tape_leaf(t, &d9d_model_find_field(in, h->soft.name)->value, false, &q));
+    D9D_TRY(d9d_op_soft_cross_entropy(t, logits, q, loss));
+    return counts ? D9D_OK : d9d_op_scale(t, *loss, 0, loss);
+}
+
+static d9d_status classes_loss(const head_task *h, const d9d_model *m, d9d_tape *t,
+                               const d9d_model_in *in, d9d_var *rows, d9d_param *w,
+                               d9d_model_out *out)
+{
+    if (h->soft.name != NULL)
+        return soft_loss(h, m, t, in, out->logits, &out->loss);
+    return d9d_op_linear_cross_entropy(t, rows, &w, 1, &in->pool->labels,
+                                       &(d9d_op_vocab_opts){.ignore = D9D_IGNORE_INDEX},
+                                       &out->loss);
 }
 
 static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
@@ -143,9 +191,7 @@ static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d
     D9D_TRY(d9d_param_unit_unshard(&score->module, t));
     D9D_TRY(d9d_op_linear(t, rows, w, &out->logits));
     if (!is_inference(self))
-        D9D_TRY(d9d_op_linear_cross_entropy(t, rows, &w, 1, &in->pool->labels,
-                                            &(d9d_op_vocab_opts){.ignore = D9D_IGNORE_INDEX},
-                                            &out->loss));
+        D9D_TRY(classes_loss(self, m, t, in, rows, w, out));
     D9D_TRY(d9d_param_unit_reshard(&score->module, t));
     out->labels = &in->pool->labels;
     set_values(self, out->logits, out);
@@ -186,7 +232,8 @@ static const d9d_train_task classification = {
     HEAD_TASK_MEMBERS,          .table = &d9di_head_task_train_classification_table,
     .head = classes_head,       .extend = classes_extend,
     .forward = classes_forward, .targets = classes_targets,
-    .check = classes_check,     .labels = true};
+    .check = classes_check,     .labels = true,
+    .fields = classes_fields};
 static const d9d_infer_task_kind classify = {.size = sizeof(d9d_infer_task_kind),
                                              .table = &d9di_head_task_infer_classification_table,
                                              .body = &classification,
@@ -395,7 +442,13 @@ typedef d9d_head_task_section section;
         .def = D9D_REQUIRED, .min = 1, .doc = (text)                                               \
     }
 
-static const d9d_key classification_keys[] = {LABELS_KEY, POOLING_KEY, D9D_KEY_END};
+static const d9d_key classification_keys[] = {
+    LABELS_KEY, POOLING_KEY,
+    D9D_KEY_STR(section, soft_labels, "null",
+                "field of the samples that has a probability of each class; null: a text's class "
+                "is its label",
+                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_END};
 static const d9d_key classify_keys[] = {OUTPUT_KEY("JSONL file to write"), LABELS_KEY, POOLING_KEY,
                                         D9D_KEY_END};
 static const d9d_key embedding_keys[] = {

@@ -1,18 +1,14 @@
-/* tasks.c - the built-in training task, and calls into any task.  See d9d/tasks/task.h. */
+/* tasks.c - the built-in training tasks, and calls into any task.  See d9d/tasks/task.h. */
 #include "tasks/tasks.h"
+
+#include <string.h>
 
 #include "d9d/base/plugin_call.h"
 #include "d9d/op/op.h"
 
-static const d9d_key no_keys[] = {D9D_KEY_END};
-static const d9d_train_task causal_lm;
-static const d9d_table causal_lm_table = {
-    .name = "causal_lm", .keys = no_keys, .doc = "next-token prediction", .row = &causal_lm};
-static const d9d_train_task causal_lm = {.size = sizeof(d9d_train_task), .table = &causal_lm_table};
-
 const char *const d9d_train_task_tag[] = {"name", NULL};
 const d9d_table *const d9d_train_task_choices[] = {
-    &causal_lm_table, &d9di_head_task_train_classification_table,
+    &d9di_causal_lm_table, &d9di_head_task_train_classification_table,
     &d9di_head_task_train_embedding_table, &d9di_masked_lm_train_table, NULL};
 
 /* The body of an inference task is named by the inference section. */
@@ -89,6 +85,16 @@ static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_
     return D9D_OK;
 }
 
+/* Soft labels take the place of the dataset's. */
+static bool needs_labels(const d9di_task *t)
+{
+    size_t n = 0;
+
+    if (t->kind->fields != NULL)
+        (void)t->kind->fields(t->self, &n);
+    return t->kind->labels && n == 0;
+}
+
 d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int64_t taken)
 {
     const d9d_loader_collator collator = {t->kind->collate, t->self};
@@ -100,7 +106,54 @@ d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int
     d9d_loader_set_collator(data->loader, &collator);
     if (d9di_task_pooling(t) == D9D_POOLING_NONE && collator.row == NULL)
         return D9D_OK;
-    return d9di_run_data_set_no_targets(data, false, t->kind->labels, task_name(t->kind));
+    return d9di_run_data_set_no_targets(data, false, needs_labels(t), task_name(t->kind));
+}
+
+/* Appends a request, unless it is there. */
+static d9d_status add_request(const d9d_field_request *r, d9d_field_request *out, size_t *n)
+{
+    for (size_t i = 0; i < *n; i++) {
+        const d9d_field_request *x = &out[i];
+
+        if (strcmp(x->name, r->name) != 0)
+            continue;
+        if (x->per == r->per && x->dtype == r->dtype && x->spread == r->spread)
+            return D9D_OK;
+        return D9D_FAIL(D9D_ECONFIG, "%s and %s want the field \"%s\" differently", x->where,
+                        r->where, r->name);
+    }
+    if (*n == D9D_FIELDS_MAX)
+        return D9D_FAIL(D9D_ECONFIG, "%s: more than %d fields are wanted", r->where,
+                        D9D_FIELDS_MAX);
+    out[(*n)++] = *r;
+    return D9D_OK;
+}
+
+d9d_status d9di_task_fields(const d9di_task *t, const d9d_model *m, d9d_field_request *out,
+                            size_t *n)
+{
+    size_t own = 0;
+    const d9d_field_request *list = t != NULL && t->kind != NULL && t->kind->fields != NULL
+                                        ? t->kind->fields(t->self, &own)
+                                        : NULL;
+
+    *n = 0;
+    for (size_t i = 0; list != NULL && i < own; i++)
+        D9D_TRY(add_request(&list[i], out, n));
+    for (size_t i = 0; i < m->n_fields; i++)
+        D9D_TRY(add_request(&m->fields[i], out, n));
+    return D9D_OK;
+}
+
+d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9di_run_data *data)
+{
+    d9d_field_request wanted[D9D_FIELDS_MAX];
+    size_t n;
+
+    if (data->loader == NULL)
+        return D9D_OK;
+    D9D_TRY(d9di_task_fields(t, m, wanted, &n));
+    return d9d_loader_set_fields(data->loader, wanted, n);
 }
 
 d9d_status d9di_task_check_micro_batch(const d9di_task *t, const char *where, int64_t micro)
@@ -149,7 +202,8 @@ static d9d_status fail_no_logits(const d9di_task *t, const char *where)
 
 d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where, const d9di_run_metrics *m)
 {
-    return m->n > 0 && t->kind->forward == NULL ? fail_no_logits(t, where) : D9D_OK;
+    return m->n > 0 && (t->kind->forward == NULL || t->kind->no_logits) ? fail_no_logits(t, where)
+                                                                        : D9D_OK;
 }
 
 /* Enqueues the last stage's predictions, on one of the ranks that have the same ones. */

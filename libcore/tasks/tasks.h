@@ -23,6 +23,9 @@ extern const d9d_table d9di_head_task_train_classification_table,
 extern const d9d_table d9di_head_task_infer_classification_table,
     d9di_head_task_infer_embedding_table, d9di_head_task_infer_hidden_states_table;
 
+/* causal_lm.c */
+extern const d9d_table d9di_causal_lm_table;
+
 /* masked_lm.c */
 extern const d9d_table d9di_masked_lm_train_table, d9di_masked_lm_infer_table;
 /* A task's mask: as the tokenizer spells it, NULL for the usual words, or its id. */
@@ -63,6 +66,12 @@ d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c)
 /* Prepares the training data for the task, which will use `taken` samples of the stream.  ECONFIG
  * if the task cannot learn from them. */
 d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int64_t taken);
+/* The fields that the task and the model want, without repetition, in out[D9D_FIELDS_MAX].  ECONFIG
+ * if the two want one differently. */
+d9d_status d9di_task_fields(const d9di_task *t, const d9d_model *m, d9d_field_request *out,
+                            size_t *n);
+/* Asks the datasets for them.  ECONFIG if one has no such field. */
+d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9di_run_data *data);
 d9d_status d9di_task_check_batch(const d9di_task *t, const d9d_batch *b);
 /* ECONFIG, beginning with `where`, if metrics are configured and the task has no predictions for
  * them; some tasks report this later. */

@@ -22,6 +22,31 @@ static void compare(const char *line, size_t n, const d9d_buf *got)
     json_decref(v);
 }
 
+/* Counts the numbers of each array. */
+static d9d_status count_number(void *arg, size_t array, const d9di_jsonl_number *v)
+{
+    if (array == 1 && (v->whole < -5 || v->whole > 300))
+        abort();
+    ((int64_t *)arg)[array]++;
+    return D9D_OK;
+}
+
+/* A number, rows of two integers, and a matrix. */
+static void check_arrays(const char *line, size_t n)
+{
+    static const int64_t rows[] = {-1, 2}, matrix[] = {2, 3};
+    d9di_jsonl_array arrays[] = {
+        {.key = "x", .rank = 0, .nulls = true},
+        {.key = "r", .rank = 2, .shape = rows, .whole = true, .min = -5, .max = 300},
+        {.key = "m", .rank = 2, .shape = matrix}};
+    int64_t counts[3] = {0};
+    d9di_jsonl_error error;
+
+    if (d9di_jsonl_get_arrays(line, n, arrays, 3, count_number, counts, &error) == D9D_OK &&
+        (counts[0] != 1 || counts[1] != 2 * arrays[1].rows || counts[2] != 6))
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *line = (const char *)data;
@@ -56,6 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (!json_is_string(json_object_get(json_array_get(messages, i), "role")))
                 abort();
     }
+    check_arrays(line, size);
     json_decref(chat);
     d9d_buf_release(&text);
     D9D_VEC_RELEASE(&ids);

@@ -44,6 +44,57 @@ train_single() { [ -d alone ] || train alone; }
     done
 }
 
+@test "points of files are those of the plugin" {
+    train_single
+    cat >fields.json <<'JSON'
+{"fields": [{"name": "x", "shape": [3]}, {"name": "y"}]}
+JSON
+    awk 'BEGIN { srand(2); for (i = 0; i < 4096; i++) {
+        a = 2 * rand() - 1; b = 2 * rand() - 1; c = 2 * rand() - 1
+        printf "{\"x\": [%.6f, %.6f, %.6f], \"y\": %.6f}\n", a, b, c, sin(2 * a) + b * c } }' >points.jsonl
+    d9d-shard -q --format arrays --fields fields.json --out points points.jsonl
+    train files --set data.source=null --set data.dataset=points
+    awk '{ exit !($1 < 0.02) }' <(numbers valid/loss files)
+    d9d-shard -q --format arrays --fields <(echo '{"fields": [{"name": "x", "shape": [3]}]}') --out halves points.jsonl
+    run -2 train none --set data.source=null --set data.dataset=halves
+    assert_output --partial 'task wants the field "y" of halves, which has only "x"'
+    [ ! -e none ]
+}
+
+@test "predictions stand beside the fields of their samples, on one rank and two" {
+    with_mpi
+    train_single
+    cat >infer.json <<'JSON'
+{"plugin": "libregression.so",
+ "data": {"dataset": "others", "source": {"name": "surface", "samples": 50, "seed": 1}},
+ "model_provider": {"name": "mlp", "features": 3, "hidden_size": 32},
+ "trainer": {"batching": {"microbatch_size": 4}, "model_stage_factory": {"source_checkpoint": "alone/export"}},
+ "task": {"name": "regression", "output": "out.jsonl"}}
+JSON
+    d9d-infer -q --device cpu infer.json
+    awk -F'[:,}]' 'function abs(x) { return x < 0 ? -x : x } { bad += abs($4 - $6) > 0.5 } END { exit !(NR == 50 && bad < 3) }' out.jsonl
+    mv out.jsonl one.jsonl
+    mpi -n 2 d9d-infer -q --device cpu --set mesh.data_parallel_replicate=2 infer.json
+    cmp one.jsonl out.jsonl
+}
+
+@test "images of files are told apart" {
+    # A bar at row or column k of 8 x 8 pixels, with noise: class k.
+    awk 'BEGIN { srand(4); for (i = 0; i < 2048; i++) {
+        k = int(16 * rand()); row = ""
+        for (p = 0; p < 64; p++) {
+            on = k < 8 ? int(p / 8) == k : p % 8 == k - 8
+            row = row (p % 8 ? ", " : p ? "], [" : "[[") int(120 * rand() + 120 * on) }
+        printf "{\"x\": %s]], \"bar\": %d}\n", row, k } }' >bars.jsonl
+    d9d-shard -q --format arrays --label-key bar --split valid=256 --out bars bars.jsonl \
+        --fields <(echo '{"fields": [{"name": "x", "dtype": "U8", "shape": [8, 8]}]}')
+    train images --set data.source=null --set data.dataset=bars --set 'task={"name": "classes"}' --set evaluation.data.source=null \
+        --set evaluation.data.dataset=bars --set evaluation.data.split=valid \
+        --set model_provider.features=64 --set model_provider.outputs=16 --set model_provider.input_scale=0.004 \
+        --set 'evaluation.metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 16}]'
+    awk '{ exit !($1 > 0.95) }' <(numbers valid/accuracy images)
+}
+
 @test "--plan has the peak memory to the byte, and plans for a GPU" {
     train_single
     peak=$(numbers mem_bytes alone | sort -n | tail -n 1)

@@ -98,6 +98,7 @@ struct count {
     int64_t bound, labels;
     int64_t input_split; /* the unit's documents have labels, or have none */
     uint64_t shards;
+    int64_t longest[D9D_FIELDS_MAX]; /* rows of ragged fields */
 };
 
 static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_state *s)
@@ -116,6 +117,8 @@ static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_s
     }
     c->bound = s->bound > c->bound ? s->bound : c->bound;
     c->shards += s->shards.len;
+    for (i = 0; i < D9D_FIELDS_MAX; i++)
+        c->longest[i] = s->longest[i] > c->longest[i] ? s->longest[i] : c->longest[i];
     c->m->tokens += s->tokens;
     add_documents(&c->m->documents, &s->documents);
     for (i = 0; i < c->m->n_splits; i++)
@@ -138,6 +141,23 @@ static void assign_split_ranges(const d9di_shard_split_stats *split, d9di_datase
     }
 }
 
+/* The declared fields with the rows that were found. */
+static d9d_status set_fields(const d9di_assemble_opts *opts, const int64_t *longest,
+                             d9di_dataset_manifest *m)
+{
+    const d9d_field_list declared = opts->unit.fields;
+    d9d_field *v = d9d_arena_alloc(&m->arena, (declared.n + 1) * sizeof(*v));
+
+    if (v == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu fields", opts->unit.dir, declared.n);
+    for (size_t i = 0; i < declared.n; i++) {
+        v[i] = declared.v[i];
+        v[i].longest = v[i].ragged ? longest[i] : 0;
+    }
+    m->fields = (d9d_field_list){v, declared.n};
+    return D9D_OK;
+}
+
 static d9d_status count_units(const d9di_assemble_opts *opts, d9di_shard_split_stats *split,
                               d9di_dataset_manifest *m)
 {
@@ -151,6 +171,7 @@ static d9d_status count_units(const d9di_assemble_opts *opts, d9di_shard_split_s
         m->vocab_size = c.bound;
     m->wide = opts->unit.wide;
     m->labels = c.labels == 1;
+    D9D_TRY(set_fields(opts, c.longest, m));
     if (c.shards > D9DI_MAX_SHARDS)
         return D9D_FAIL(
             D9D_EFORMAT,
@@ -235,6 +256,12 @@ static d9d_status install_shards(struct assembly *j, const char *dir,
         D9D_TRY(install_file(j, dir, s, i, "tokens", x->tokens * elem, x->hash));
         if (s->labels == 1)
             D9D_TRY(install_file(j, dir, s, i, "labels", x->tokens * 4, x->labels_hash));
+        if (j->m->fields.n > 0) {
+            D9D_TRY(install_file(j, dir, s, i, "fields", x->fields_bytes, x->fields_hash));
+            D9D_TRY(install_file(j, dir, s, i, "documents",
+                                 x->documents * (int64_t)sizeof(struct d9di_field_document),
+                                 x->documents_hash));
+        }
     }
     return D9D_OK;
 }
@@ -608,7 +635,8 @@ bool d9di_assemble_is_temp(const char *name)
 
 static bool is_shard_file(const char *name)
 {
-    return has_prefix(name, "tokens-") || has_prefix(name, "labels-");
+    return has_prefix(name, "tokens-") || has_prefix(name, "labels-") ||
+           has_prefix(name, "fields-") || has_prefix(name, "documents-");
 }
 
 static d9d_status hash_files(struct assembly *j, const d9d_fs_names *names)

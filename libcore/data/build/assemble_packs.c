@@ -37,7 +37,10 @@ struct reader {
     bool wide;
     bool check;   /* check the hashes of shards */
     size_t shard; /* index of the open shard, plus one */
-    d9d_file tokens, labels;
+    d9d_file tokens, labels, fields;
+    d9d_field_list list; /* of the fields that documents have */
+    D9D_VEC(struct d9di_field_document) documents;
+    d9d_buf values;
     d9d_token_ids ids;
     d9di_token_labels targets;
     D9D_VEC(uint16_t) narrow;
@@ -48,6 +51,7 @@ static void close_shard(struct reader *r)
     if (r->shard) {
         d9d_file_release(&r->tokens);
         d9d_file_release(&r->labels);
+        d9d_file_release(&r->fields);
     }
     r->shard = 0;
 }
@@ -58,6 +62,8 @@ static void reader_release(struct reader *r)
     D9D_VEC_RELEASE(&r->ids);
     D9D_VEC_RELEASE(&r->targets);
     D9D_VEC_RELEASE(&r->narrow);
+    D9D_VEC_RELEASE(&r->documents);
+    d9d_buf_release(&r->values);
 }
 
 static d9d_status open_file(const struct reader *r, const d9di_shard_unit_state *unit,
@@ -75,6 +81,25 @@ static d9d_status open_file(const struct reader *r, const d9di_shard_unit_state 
     return st;
 }
 
+/* Opens the shard's fields, and reads where its documents have theirs. */
+static d9d_status open_fields(struct reader *r, const d9di_shard_unit_state *unit, uint32_t shard)
+{
+    const struct d9di_shard_unit_shard *x = &unit->shards.data[shard];
+    const size_t n = (size_t)x->documents;
+    d9d_file file = {.fd = -1};
+    d9d_status st;
+
+    D9D_TRY(open_file(r, unit, "fields", shard, x->fields_hash, &r->fields));
+    D9D_TRY(open_file(r, unit, "documents", shard, x->documents_hash, &file));
+    r->documents.len = 0;
+    st = D9D_VEC_RESERVE(&r->documents, n);
+    if (st == D9D_OK)
+        st = d9d_file_read_at(&file, r->documents.data, n * sizeof(*r->documents.data), 0);
+    r->documents.len = st == D9D_OK ? n : 0;
+    d9d_file_release(&file);
+    return st;
+}
+
 static d9d_status open_shard(struct reader *r, const d9di_shard_unit_state *unit, uint32_t shard)
 {
     const struct d9di_shard_unit_shard *x = &unit->shards.data[shard];
@@ -82,10 +107,12 @@ static d9d_status open_shard(struct reader *r, const d9di_shard_unit_state *unit
     if (r->shard == (size_t)shard + 1)
         return D9D_OK;
     close_shard(r);
-    r->tokens.fd = r->labels.fd = -1;
-    r->tokens.path = r->labels.path = NULL;
+    r->tokens.fd = r->labels.fd = r->fields.fd = -1;
+    r->tokens.path = r->labels.path = r->fields.path = NULL;
     r->shard = (size_t)shard + 1;
     D9D_TRY(open_file(r, unit, "tokens", shard, x->hash, &r->tokens));
+    if (r->list.n > 0)
+        D9D_TRY(open_fields(r, unit, shard));
     return unit->labels == 1 ? open_file(r, unit, "labels", shard, x->labels_hash, &r->labels)
                              : D9D_OK;
 }
@@ -119,6 +146,20 @@ static d9d_status check_record(const char *path, const d9di_shard_unit_state *un
                     x->split, x->shard, x->stored, (unsigned long long)x->offset);
 }
 
+static d9d_status read_fields(struct reader *r, const d9di_shard_unit_state *unit,
+                              const struct d9di_shard_unit_record *x)
+{
+    const uint64_t bytes = (uint64_t)unit->shards.data[x->shard].fields_bytes;
+    size_t i, size;
+
+    r->values.len = 0;
+    D9D_TRY(d9di_field_document_find(r->documents.data, r->documents.len, bytes, x->offset,
+                                     r->fields.path, &i, &size));
+    D9D_TRY(d9d_buf_reserve(&r->values, size));
+    r->values.len = size;
+    return d9d_file_read_at(&r->fields, r->values.data, size, r->documents.data[i].byte);
+}
+
 /* Passes the document to the packer. */
 static d9d_status pack_document(struct reader *r, const d9di_shard_unit_state *unit,
                                 const struct d9di_shard_unit_record *x, d9di_packer *to)
@@ -130,8 +171,13 @@ static d9d_status pack_document(struct reader *r, const d9di_shard_unit_state *u
         D9D_TRY(d9d_file_read_at(&r->labels, r->targets.data, x->stored * sizeof(*r->targets.data),
                                  x->offset * sizeof(*r->targets.data)));
     }
-    return d9di_packer_add(to, x->key, r->ids.data, unit->labels == 1 ? r->targets.data : NULL,
-                           x->stored, d9di_assemble_sample_length(unit, x));
+    if (r->list.n > 0)
+        D9D_TRY(read_fields(r, unit, x));
+    return d9di_packer_add(to, x->key,
+                           &(d9di_shard_document){r->ids.data,
+                                                  unit->labels == 1 ? r->targets.data : NULL,
+                                                  x->stored, r->values.data, r->values.len},
+                           d9di_assemble_sample_length(unit, x));
 }
 
 /* --- packed units -------------------------------------------------------------------------- */
@@ -214,6 +260,7 @@ static d9d_status pack_unit_rest(void *arg, int worker, size_t item)
     l.reader.dir = from.dir = p->opts->dir[at->input_split];
     l.reader.wide = from.wide;
     l.reader.check = p->opts->check;
+    l.reader.list = p->out.fields;
     D9D_TRY(d9di_shard_unit_state_read(&from, at->input_split, at->unit, &unit));
     D9D_TRY_OR(st, open_pack_unit(p, at->input_split, at->unit, &l.writer), out);
     D9D_TRY_OR(st, d9di_assemble_each_record(from.dir, &unit, pack_rest_document, &l), out);
@@ -273,6 +320,7 @@ static d9d_status pack_sized_splits(const struct packing *p)
     t->p = p;
     t->reader.wide = p->out.wide;
     t->reader.check = p->opts->check;
+    t->reader.list = p->out.fields;
     for (size_t i = 0; i < n && st == D9D_OK; i++)
         st = open_pack_unit(p, (int64_t)p->opts->n_input_splits, (int64_t)i, &t->writers[i]);
     if (st == D9D_OK)

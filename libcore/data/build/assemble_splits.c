@@ -130,7 +130,7 @@ static d9d_status pack_candidates(const struct split_search *c, uint64_t upto, d
         D9D_TRY(d9d_file_read_at(&c->candidates.file, some, n * sizeof(*some), at * sizeof(*some)));
         for (size_t i = 0; i < n; i++)
             if (some[i].key < upto)
-                D9D_TRY(d9di_packer_add(p, 0, NULL, NULL, some[i].stored,
+                D9D_TRY(d9di_packer_add(p, 0, &(d9di_shard_document){.n = some[i].stored},
                                         (int64_t)some[i].stored - !c->labels));
     }
     return d9di_packer_flush(p);

@@ -38,6 +38,7 @@ void d9di_document_chunk_release(d9di_document_chunk *c)
     D9D_VEC_RELEASE(&c->docs);
     D9D_VEC_RELEASE(&c->ids);
     D9D_VEC_RELEASE(&c->labels);
+    d9d_buf_release(&c->fields);
     D9D_VEC_RELEASE(&c->source_ends);
     D9D_VEC_RELEASE(&c->skipped);
 }
@@ -473,7 +474,7 @@ static bool is_in_unit(d9di_documents_reader *r, d9di_document_chunk *out)
 d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_document_chunk *out)
 {
     out->text.len = out->docs.len = out->ids.len = out->labels.len = out->source_ends.len = 0;
-    out->skipped.len = 0;
+    out->skipped.len = out->fields.len = 0;
     out->input_split = (int64_t)r->input_split;
     out->unit = r->unit;
     out->ends = out->last = false;

@@ -22,6 +22,7 @@ typedef struct d9di_document_record {
     d9di_document_pos pos;
     size_t n_ids; /* set by the tokeniser, or by the reader if ids are given */
     bool has_labels;
+    size_t fields;                   /* bytes of its fields' values */
     bool untrained;                  /* a chat without a message that is trained */
     d9di_chat_truncation truncation; /* set for a chat that was too long */
     bool skipped;                    /* a bad record, without ids */
@@ -44,6 +45,7 @@ typedef struct d9di_document_chunk {
     D9D_VEC(d9di_document_record) docs;
     d9d_token_ids ids;
     d9di_token_labels labels;
+    d9d_buf fields;            /* values of the documents' fields (d9d/data/dataset/field.h) */
     int64_t input_split, unit; /* unit in the input split, from 0 */
     bool ends, last;           /* last chunk of its unit; of its input split */
     d9di_document_pos next;    /* position after the chunk */

@@ -7,13 +7,16 @@
 #include "data/io/jsonl.h"
 
 #define NONE UINT32_MAX
+enum { WINDOW_FIELD_BYTES = 64 << 20 }; /* of fields, at which the window is full */
 
 /* Concatenated documents. */
 struct token_run {
     d9d_token_ids tokens;
     d9di_token_labels labels; /* one per token, or none */
     D9D_VEC(uint32_t) segments;
-    uint32_t key; /* key of the sample */
+    d9d_buf fields;
+    D9D_VEC(size_t) field_bytes; /* of each segment */
+    uint32_t key;                /* key of the sample */
 };
 
 /* Documents of a window.  Ids take two bytes if that is enough, since they are most of a packer's
@@ -26,6 +29,7 @@ struct window {
 
 struct document {
     size_t offset;
+    size_t fields, fields_bytes; /* range in the window's fields */
     uint32_t key, n, length, bin;
     uint32_t next; /* next document of the same sample */
 };
@@ -49,6 +53,7 @@ struct d9di_packer {
     uint64_t *has_space;    /* [words] one bit per free space that some bin has */
     size_t words;
     struct token_run sample;
+    d9d_buf part;    /* fields of a part of a document */
     int64_t filled;  /* concat mode: positions of the current sample */
     int64_t samples; /* samples so far */
 };
@@ -80,6 +85,8 @@ static void token_run_release(struct token_run *r)
     D9D_VEC_RELEASE(&r->tokens);
     D9D_VEC_RELEASE(&r->labels);
     D9D_VEC_RELEASE(&r->segments);
+    d9d_buf_release(&r->fields);
+    D9D_VEC_RELEASE(&r->field_bytes);
 }
 
 void d9di_packer_free(d9di_packer *p)
@@ -90,6 +97,7 @@ void d9di_packer_free(d9di_packer *p)
     D9D_VEC_RELEASE(&p->window.one);
     token_run_release(&p->window.wide);
     token_run_release(&p->sample);
+    d9d_buf_release(&p->part);
     D9D_VEC_RELEASE(&p->docs);
     D9D_VEC_RELEASE(&p->bins);
     free(p->bin_by_space);
@@ -109,16 +117,23 @@ static d9d_status append_labels(struct token_run *r, const int32_t *labels, size
     return D9D_OK;
 }
 
-/* Does nothing when only samples are counted. */
-static d9d_status append_tokens(struct token_run *r, const uint32_t *tokens, const int32_t *labels,
-                                size_t n)
+/* Appends labels and fields. */
+static d9d_status append_others(struct token_run *r, const d9di_shard_document *d)
 {
-    if (!tokens)
+    if (d->fields_bytes > 0)
+        D9D_TRY(d9d_buf_append(&r->fields, d->fields, d->fields_bytes));
+    return append_labels(r, d->labels, d->n);
+}
+
+/* Does nothing when only samples are counted. */
+static d9d_status append_document(struct token_run *r, const d9di_shard_document *d)
+{
+    if (!d->tokens)
         return D9D_OK;
-    D9D_TRY(D9D_VEC_RESERVE(&r->tokens, n));
-    memcpy(r->tokens.data + r->tokens.len, tokens, n * sizeof(*tokens));
-    r->tokens.len += n;
-    return append_labels(r, labels, n);
+    D9D_TRY(D9D_VEC_RESERVE(&r->tokens, d->n));
+    memcpy(r->tokens.data + r->tokens.len, d->tokens, d->n * sizeof(*d->tokens));
+    r->tokens.len += d->n;
+    return append_others(r, d);
 }
 
 static d9d_status write_sample(d9di_packer *p)
@@ -127,38 +142,63 @@ static d9d_status write_sample(d9di_packer *p)
     d9d_status st = D9D_OK;
 
     if (p->unit)
-        st = d9di_shard_unit_add(p->unit, p->split, s->key, s->tokens.data,
-                                 s->labels.len ? s->labels.data : NULL, s->tokens.len,
-                                 s->segments.data, s->segments.len);
+        st = d9di_shard_unit_add(
+            p->unit,
+            &(d9di_shard_sample){.split = p->split,
+                                 .key = s->key,
+                                 .all = {s->tokens.data, s->labels.len ? s->labels.data : NULL,
+                                         s->tokens.len, s->fields.data, s->fields.len},
+                                 .segments = s->segments.data,
+                                 .fields = s->field_bytes.data,
+                                 .n_segments = s->segments.len});
     p->samples++;
-    s->tokens.len = s->labels.len = s->segments.len = 0;
+    s->tokens.len = s->labels.len = s->segments.len = s->fields.len = s->field_bytes.len = 0;
     p->filled = 0;
     return st;
 }
 
-static d9d_status add_segment(d9di_packer *p, uint32_t key, const uint32_t *tokens,
-                              const int32_t *labels, size_t n)
+static d9d_status add_segment(d9di_packer *p, uint32_t key, const d9di_shard_document *d)
 {
     if (p->sample.segments.len == 0)
         p->sample.key = key;
-    D9D_TRY(append_tokens(&p->sample, tokens, labels, n));
-    return D9D_VEC_PUSH(&p->sample.segments, (uint32_t)n);
+    D9D_TRY(append_document(&p->sample, d));
+    D9D_TRY(D9D_VEC_PUSH(&p->sample.field_bytes, d->fields_bytes));
+    return D9D_VEC_PUSH(&p->sample.segments, (uint32_t)d->n);
+}
+
+/* n tokens of a document from token `at` on, whose fields are of `whole` tokens.  Valid until the
+ * next call. */
+static d9d_status cut_document(d9di_packer *p, const d9di_shard_document *d, size_t whole,
+                               size_t at, size_t n, d9di_shard_document *out)
+{
+    *out = (d9di_shard_document){.tokens = d->tokens ? d->tokens + at : NULL,
+                                 .labels = d->labels ? d->labels + at : NULL,
+                                 .n = n};
+    if (d->fields_bytes == 0)
+        return D9D_OK;
+    p->part.len = 0;
+    D9D_TRY(d9di_field_slice(p->opts.fields, d->fields, d->fields_bytes, (int64_t)whole,
+                             (int64_t)at, (int64_t)n, &p->part));
+    out->fields = p->part.data;
+    out->fields_bytes = p->part.len;
+    return D9D_OK;
 }
 
 /* --- concat -------------------------------------------------------------------------------- */
 
-static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *tokens,
-                              const int32_t *labels, int64_t length)
+static d9d_status concatenate(d9di_packer *p, uint32_t key, const d9di_shard_document *d,
+                              int64_t length)
 {
-    const size_t extra = labels ? 0 : 1; /* the last target is a token of its own */
+    const size_t extra = d->labels ? 0 : 1; /* the last target is a token of its own */
+    d9di_shard_document part;
     int64_t at = 0;
 
     while (at < length) {
         const int64_t space = p->opts.size - p->filled;
         const int64_t n = length - at < space ? length - at : space;
 
-        D9D_TRY(add_segment(p, key, tokens ? tokens + at : NULL, labels ? labels + at : NULL,
-                            (size_t)n + extra));
+        D9D_TRY(cut_document(p, d, d->n, (size_t)at, (size_t)n + extra, &part));
+        D9D_TRY(add_segment(p, key, &part));
         p->filled += n;
         at += n;
         if (p->filled == p->opts.size)
@@ -247,18 +287,17 @@ static d9d_status place_documents(d9di_packer *p)
     return st;
 }
 
-static d9d_status window_add(d9di_packer *p, const uint32_t *tokens, const int32_t *labels,
-                             size_t n)
+static d9d_status window_add(d9di_packer *p, const d9di_shard_document *d)
 {
     struct window *w = &p->window;
 
-    p->window_tokens += n;
-    if (p->opts.wide || !tokens)
-        return append_tokens(&w->wide, tokens, labels, n);
-    D9D_TRY(D9D_VEC_RESERVE(&w->narrow, n));
-    for (size_t i = 0; i < n; i++)
-        w->narrow.data[w->narrow.len++] = (uint16_t)tokens[i];
-    return append_labels(&w->wide, labels, n);
+    p->window_tokens += d->n;
+    if (p->opts.wide || !d->tokens)
+        return append_document(&w->wide, d);
+    D9D_TRY(D9D_VEC_RESERVE(&w->narrow, d->n));
+    for (size_t i = 0; i < d->n; i++)
+        w->narrow.data[w->narrow.len++] = (uint16_t)d->tokens[i];
+    return append_others(&w->wide, d);
 }
 
 static d9d_status window_get(d9di_packer *p, const struct document *d, const uint32_t **tokens)
@@ -282,7 +321,7 @@ static d9d_status window_get(d9di_packer *p, const struct document *d, const uin
 static void window_clear(d9di_packer *p)
 {
     p->docs.len = p->window_tokens = p->window.narrow.len = 0;
-    p->window.wide.tokens.len = p->window.wide.labels.len = 0;
+    p->window.wide.tokens.len = p->window.wide.labels.len = p->window.wide.fields.len = 0;
 }
 
 /* Writes the sample that begins with the document. */
@@ -292,11 +331,14 @@ static d9d_status write_bin(d9di_packer *p, uint32_t doc)
 
     for (; doc != NONE; doc = p->docs.data[doc].next) {
         const struct document *d = &p->docs.data[doc];
-        const uint32_t *tokens = NULL;
+        d9di_shard_document whole = {.labels = labels->len ? labels->data + d->offset : NULL,
+                                     .n = d->n,
+                                     .fields_bytes = d->fields_bytes};
 
-        D9D_TRY(window_get(p, d, &tokens));
-        D9D_TRY(
-            add_segment(p, d->key, tokens, labels->len ? labels->data + d->offset : NULL, d->n));
+        if (d->fields_bytes > 0)
+            whole.fields = p->window.wide.fields.data + d->fields;
+        D9D_TRY(window_get(p, d, &whole.tokens));
+        D9D_TRY(add_segment(p, d->key, &whole));
     }
     return write_sample(p);
 }
@@ -323,25 +365,50 @@ static d9d_status pack_window(d9di_packer *p)
  * ------------------------------------------------------------------------------------
  */
 
-d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
-                           const int32_t *labels, size_t n, int64_t length)
+d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const d9di_shard_document *d,
+                           int64_t length)
 {
-    const uint32_t stored = (uint32_t)n;
+    const uint32_t stored = (uint32_t)d->n;
 
     if (p->opts.size == 0) {
         p->samples++;
-        return d9di_shard_unit_add(p->unit, p->split, key, tokens, labels, n, &stored, 1);
+        return d9di_shard_unit_add(p->unit, &(d9di_shard_sample){.split = p->split,
+                                                                 .key = key,
+                                                                 .all = *d,
+                                                                 .segments = &stored,
+                                                                 .fields = &d->fields_bytes,
+                                                                 .n_segments = 1});
     }
     if (p->opts.mode == D9D_SHARD_PACK_CONCAT)
-        return concatenate(p, key, tokens, labels, length);
+        return concatenate(p, key, d, length);
     D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.offset = p->window_tokens,
+                                                     .fields = p->window.wide.fields.len,
+                                                     .fields_bytes = d->fields_bytes,
                                                      .key = key,
                                                      .n = stored,
                                                      .length = (uint32_t)length}));
-    D9D_TRY(window_add(p, tokens, labels, n));
-    return p->docs.len >= p->opts.window || p->window_tokens >= p->opts.window_tokens
+    D9D_TRY(window_add(p, d));
+    return p->docs.len >= p->opts.window || p->window_tokens >= p->opts.window_tokens ||
+                   p->window.wide.fields.len >= WINDOW_FIELD_BYTES
                ? pack_window(p)
                : D9D_OK;
+}
+
+d9d_status d9di_packer_add_part(d9di_packer *p, uint32_t key, const d9di_shard_document *d,
+                                size_t whole, size_t at, size_t n, int64_t length)
+{
+    d9di_shard_document part;
+    d9d_buf fields = {0};
+    d9d_status st;
+
+    if (at == 0 && n == whole)
+        return d9di_packer_add(p, key, d, length);
+    D9D_TRY(cut_document(p, d, whole, at, n, &part));
+    fields = p->part; /* adding may cut again */
+    p->part = (d9d_buf){0};
+    st = d9di_packer_add(p, key, &part, length);
+    d9d_buf_release(&fields);
+    return st;
 }
 
 d9d_status d9di_packer_flush(d9di_packer *p)

@@ -22,6 +22,7 @@ typedef struct d9di_packer_opts {
     size_t window;        /* documents and */
     size_t window_tokens; /* tokens at which the window is full */
     bool wide;            /* ids may be above 65535 */
+    d9d_field_list fields;
 } d9di_packer_opts;
 
 typedef struct d9di_packer d9di_packer;
@@ -30,11 +31,13 @@ typedef struct d9di_packer d9di_packer;
  * counted, and documents are given without tokens. */
 d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_packer_opts *opts,
                               d9di_packer **out);
-/* Adds a document of `length` positions (best fit: at most `size`) in n tokens; labels are NULL or
- * one per token.  A sample gets the key of its first document, so keys are useful only if each
- * document is one sample. */
-d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
-                           const int32_t *labels, size_t n, int64_t length);
+/* Adds a document of `length` positions (best fit: at most `size`).  A sample gets the key of its
+ * first document, so keys are useful only if each document is one sample. */
+d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const d9di_shard_document *d,
+                           int64_t length);
+/* Adds n tokens from token `at` on of a document, whose fields are of `whole` tokens. */
+d9d_status d9di_packer_add_part(d9di_packer *p, uint32_t key, const d9di_shard_document *d,
+                                size_t whole, size_t at, size_t n, int64_t length);
 /* Writes the remaining samples. */
 d9d_status d9di_packer_flush(d9di_packer *p);
 /* Samples made so far; complete after d9di_packer_flush(). */

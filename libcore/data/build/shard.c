@@ -211,7 +211,7 @@ d9d_status d9d_shard_run(const d9d_shard_opts *opts, const d9d_log *log, d9d_sha
     struct shard_run r = {.log = log};
     d9d_status st;
 
-    D9D_TRY(d9di_shard_plan_init(opts, &r.plan));
+    D9D_TRY(d9di_shard_plan_init(opts, log, &r.plan));
     if (r.plan.tokenizer.tok && d9d_tokenizer_ignored(r.plan.tokenizer.tok))
         d9d_log_info(log, "%s: %s is ignored: it changes no ids here", opts->tokenizer,
                      d9d_tokenizer_ignored(r.plan.tokenizer.tok));

@@ -111,8 +111,22 @@ static d9d_status parse_shares(const char *text, d9di_shard_splits *out)
     return D9D_OK;
 }
 
-void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed, const uint32_t *ids,
-                           size_t n, size_t *split, uint32_t *key)
+/* A hash of the kept tokens, and of the fields where the tokens say nothing. */
+static uint64_t document_hash(const d9di_shard_document *d)
+{
+    uint64_t all[2] = {d9d_hash_u64(d->tokens, d->n * sizeof(*d->tokens)), 0};
+
+    for (size_t i = 0; i < d->n; i++)
+        if (d->tokens[i] != 0)
+            return all[0];
+    if (d->fields_bytes == 0)
+        return all[0];
+    all[1] = d9d_hash_u64(d->fields, d->fields_bytes);
+    return d9d_hash_u64(all, sizeof(all));
+}
+
+void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed,
+                           const d9di_shard_document *doc, size_t *split, uint32_t *key)
 {
     static const char stream[] = "d9d-shard split";
     const d9d_rng rng = {seed < 0 ? 0 : (uint64_t)seed, d9d_hash_u64(stream, sizeof(stream) - 1)};
@@ -121,7 +135,7 @@ void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed, const 
     *split = *key = 0;
     if (shares->n == 1)
         return;
-    drawn = d9d_rng_u64(rng, d9d_hash_u64(ids, n * sizeof(*ids)));
+    drawn = d9d_rng_u64(rng, document_hash(doc));
     *key = (uint32_t)drawn;
     while ((double)(drawn >> 11) * 0x1p-53 >= shares->split[*split].upto)
         ++*split;
@@ -164,7 +178,7 @@ static d9d_status check_classes(const d9d_shard_opts *opts)
     for (size_t i = 0; i < opts->n_inputs; i++) {
         const d9d_shard_format f = d9di_documents_format(opts, i);
 
-        if (f != D9D_SHARD_JSONL && f != D9D_SHARD_TOKENS)
+        if (f != D9D_SHARD_JSONL && f != D9D_SHARD_TOKENS && f != D9D_SHARD_ARRAYS)
             return D9D_FAIL(D9D_ECONFIG, "--label-key: %s is not JSON lines of texts or tokens",
                             opts->inputs[i]);
     }
@@ -186,7 +200,12 @@ static d9d_status check_inputs(const d9d_shard_opts *opts)
         return D9D_FAIL(D9D_ECONFIG, "standard input is given %zu times", stdins);
     if (opts->lines && opts->format != D9D_SHARD_TEXT)
         return D9D_FAIL(D9D_ECONFIG, "--lines is for --format text");
-    if (!opts->tokenizer && opts->format != D9D_SHARD_TOKENS && opts->format != D9D_SHARD_MEGATRON)
+    if (opts->format == D9D_SHARD_ARRAYS && (opts->tokenizer || !opts->fields))
+        return D9D_FAIL(D9D_ECONFIG, "--format arrays: has %s",
+                        opts->fields ? "no ids, and no use of a --tokenizer"
+                                     : "nothing but fields, which --fields declares");
+    if (!opts->tokenizer && opts->format != D9D_SHARD_TOKENS &&
+        opts->format != D9D_SHARD_MEGATRON && opts->format != D9D_SHARD_ARRAYS)
         return D9D_FAIL(D9D_ECONFIG, "text needs a --tokenizer");
     if (opts->append_eos && !opts->tokenizer)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");
@@ -231,7 +250,36 @@ static d9d_status check_replaced(const d9d_shard_opts *opts)
         D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->inputs[i]));
     if (opts->chat_template)
         D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->chat_template));
+    if (opts->fields)
+        D9D_TRY(d9d_outdir_check_disjoint(opts->out, opts->fields));
     return opts->tokenizer ? d9d_outdir_check_disjoint(opts->out, opts->tokenizer) : D9D_OK;
+}
+
+/* Only who gives the ids knows how many rows a field per token must have. */
+d9d_status d9di_shard_check_fields(const d9d_shard_opts *opts, d9d_field_list fields)
+{
+    for (size_t i = 0; i < opts->n_inputs && fields.n > 0; i++) {
+        const d9d_shard_format f = d9di_documents_format(opts, i);
+
+        if (f == D9D_SHARD_TEXT || f == D9D_SHARD_MEGATRON)
+            return D9D_FAIL(D9D_ECONFIG, "--fields: %s is not JSON lines, which have their values",
+                            opts->inputs[i]);
+        for (size_t k = 0; k < fields.n; k++) {
+            if (fields.v[k].per == D9D_FIELD_PER_SAMPLE)
+                continue;
+            if (f != D9D_SHARD_TOKENS && f != D9D_SHARD_ARRAYS)
+                return D9D_FAIL(D9D_ECONFIG,
+                                "%s: the field \"%s\" is per %s, and %s has no ids to count; "
+                                "--format tokens gives ids and values side by side",
+                                opts->fields, fields.v[k].name,
+                                d9d_field_per_names[fields.v[k].per], opts->inputs[i]);
+            if (opts->append_eos)
+                return D9D_FAIL(D9D_ECONFIG,
+                                "--append-eos: the token would have no value of the field \"%s\"",
+                                fields.v[k].name);
+        }
+    }
+    return D9D_OK;
 }
 
 d9d_status d9di_shard_check(const d9d_shard_opts *opts, d9di_shard_splits *shares)

@@ -135,7 +135,8 @@ static d9d_status plan_packs(struct merge *m)
                         "%s: is of an earlier version, which packed documents before it knew their "
                         "splits; make the parts again",
                         m->parts[0]);
-    m->assemble.packer = d9di_shard_plan_packer(&made->recipe, made->n_splits, made->wide);
+    m->assemble.packer =
+        d9di_shard_plan_packer(&made->recipe, made->n_splits, made->wide, made->fields);
     return D9D_OK;
 }
 
@@ -151,7 +152,8 @@ static d9d_status merge_all(struct merge *m, const d9d_log *log, d9d_shard_repor
                                               .job = m->plan.job,
                                               .wide = made->wide,
                                               .shard_bytes = (uint64_t)m->plan.shard_bytes,
-                                              .n_splits = made->n_splits};
+                                              .n_splits = made->n_splits,
+                                              .fields = made->fields};
     m->assemble.dir = m->split_dir;
     m->assemble.counts = m->plan.counts;
     m->assemble.n_input_splits = (size_t)m->plan.n_input_splits;

@@ -22,7 +22,7 @@ static const char *const on_errors[] = {"stop", "skip"};
 /* --- the recipe ------------------------------------------------------------------------------- */
 
 d9di_packer_opts d9di_shard_plan_packer(const d9di_dataset_recipe *recipe, size_t n_splits,
-                                        bool wide)
+                                        bool wide, d9d_field_list fields)
 {
     const size_t least = (size_t)recipe->pack * 4, tokens = WINDOW_TOKENS / n_splits;
 
@@ -34,7 +34,8 @@ d9di_packer_opts d9di_shard_plan_packer(const d9di_dataset_recipe *recipe, size_
                 : D9D_SHARD_PACK_BEST_FIT,
         .window = (size_t)recipe->pack_window,
         .window_tokens = tokens > least ? tokens : least,
-        .wide = wide};
+        .wide = wide,
+        .fields = fields};
 }
 
 /* Makes the recipe, without the splits. */
@@ -71,7 +72,8 @@ static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
 static void plan_packs(d9di_shard_plan *p)
 {
     const d9di_dataset_recipe recipe = make_recipe(p);
-    const d9di_packer_opts packer = d9di_shard_plan_packer(&recipe, p->splits.n, p->unit.wide);
+    const d9di_packer_opts packer =
+        d9di_shard_plan_packer(&recipe, p->splits.n, p->unit.wide, p->fields.list);
 
     if (d9di_assemble_defers_packing(p->opts->pack, p->splits.counts, p->splits.n))
         p->packs = packer;
@@ -131,6 +133,8 @@ static d9d_status hash_job(d9di_shard_plan *p)
                out);
     if (opts->on_error != D9D_SHARD_ON_ERROR_STOP)
         D9D_TRY_OR(st, d9d_buf_printf(&b, "%s\n", on_errors[opts->on_error]), out);
+    if (p->fields.list.n > 0)
+        D9D_TRY_OR(st, append_hash(&b, p->fields.hash), out);
     if (p->tokenizer.tok)
         D9D_TRY_OR(st, append_hash(&b, d9d_tokenizer_hash(p->tokenizer.tok)), out);
     if (p->tokenizer.chat)
@@ -188,22 +192,26 @@ static d9d_status load_tokenizer(const d9d_shard_opts *opts, d9di_shard_tokenize
     return opts->format == D9D_SHARD_CHAT ? load_chat(opts, t) : D9D_OK;
 }
 
-static d9d_status make_plan(d9di_shard_plan *p)
+static d9d_status make_plan(d9di_shard_plan *p, const d9d_log *log)
 {
     const d9d_shard_opts *opts = p->opts;
 
     D9D_TRY(d9di_shard_check(opts, &p->splits));
+    D9D_TRY(d9di_shard_fields_load(opts, log, &p->fields));
+    D9D_TRY(d9di_shard_check_fields(opts, p->fields.list));
     D9D_TRY(load_tokenizer(opts, &p->tokenizer));
     p->unit_bytes = opts->unit_bytes > 0 ? opts->unit_bytes : DEFAULT_PART_BYTES;
     D9D_TRY(d9di_input_splits_make(opts, p->unit_bytes, &p->input_splits));
     p->tokenizer.input_splits = &p->input_splits;
+    p->tokenizer.fields = &p->fields;
     p->unit = (d9di_shard_unit_opts){
         .wide = p->tokenizer.vocab > 65536,
         .find_bound = p->tokenizer.tok == NULL,
         .shard_bytes = (uint64_t)(opts->shard_bytes > 0 ? opts->shard_bytes : DEFAULT_SHARD_BYTES),
         .edges = opts->edges,
         .n_edges = opts->n_edges,
-        .n_splits = p->splits.n};
+        .n_splits = p->splits.n,
+        .fields = p->fields.list};
     plan_packs(p);
     D9D_TRY(d9di_shard_aux_files_find(p));
     D9D_TRY(hash_job(p));
@@ -211,13 +219,14 @@ static d9d_status make_plan(d9di_shard_plan *p)
     return D9D_OK;
 }
 
-d9d_status d9di_shard_plan_init(const d9d_shard_opts *opts, d9di_shard_plan *out)
+d9d_status d9di_shard_plan_init(const d9d_shard_opts *opts, const d9d_log *log,
+                                d9di_shard_plan *out)
 {
     d9d_status st;
 
     memset(out, 0, sizeof(*out));
     out->opts = opts;
-    st = make_plan(out);
+    st = make_plan(out, log);
     if (st != D9D_OK)
         d9di_shard_plan_release(out);
     return st;
@@ -226,6 +235,7 @@ d9d_status d9di_shard_plan_init(const d9d_shard_opts *opts, d9di_shard_plan *out
 void d9di_shard_plan_release(d9di_shard_plan *p)
 {
     d9di_chat_free(p->tokenizer.chat);
+    d9di_shard_fields_release(&p->fields);
     d9d_tokenizer_free((d9d_tokenizer *)(uintptr_t)p->tokenizer.tok);
     d9di_input_splits_release(&p->input_splits);
     memset(p, 0, sizeof(*p));
@@ -253,6 +263,7 @@ d9d_status d9di_shard_plan_manifest(const d9di_shard_plan *p, d9di_dataset_manif
     memset(m, 0, sizeof(*m));
     m->vocab_size = p->tokenizer.vocab;
     m->wide = p->unit.wide;
+    m->fields = p->fields.list;
     m->has_tokenizer = p->tokenizer.tok != NULL;
     if (m->has_tokenizer)
         m->tokenizer_hash = d9d_tokenizer_hash(p->tokenizer.tok);

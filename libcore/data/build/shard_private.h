@@ -4,6 +4,7 @@
 
 #include "data/build/documents.h"
 #include "data/build/packer.h"
+#include "data/build/shard_fields.h"
 #include "data/build/shard_unit.h"
 #include "data/chat/chat_private.h"
 
@@ -28,9 +29,11 @@ int64_t d9di_shard_max_document(const d9d_shard_opts *opts);
 
 /* ECONFIG if options contradict each other. */
 d9d_status d9di_shard_check(const d9d_shard_opts *opts, d9di_shard_splits *shares);
+/* ECONFIG if the inputs have no such fields. */
+d9d_status d9di_shard_check_fields(const d9d_shard_opts *opts, d9d_field_list fields);
 /* Picks the split of a document, and the key of its samples. */
-void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed, const uint32_t *ids,
-                           size_t n, size_t *split, uint32_t *key);
+void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed,
+                           const d9di_shard_document *doc, size_t *split, uint32_t *key);
 
 /* Tokenises the documents of a chunk: ids, labels and their ranges per document.  `tok` is NULL for
  * given ids without tokenizer.  Errors name the input, line and byte. */
@@ -39,6 +42,7 @@ typedef struct d9di_shard_tokenizer {
     const d9di_input_splits *input_splits;
     const d9d_tokenizer *tok;
     d9di_chat *chat; /* NULL unless inputs are chats */
+    const d9di_shard_fields *fields;
     uint32_t vocab;
     bool has_eos;
     uint32_t eos;
@@ -47,6 +51,7 @@ typedef struct d9di_shard_worker {
     d9d_tokenizer_scratch *scratch; /* NULL without a tokenizer */
     d9d_buf text, row;              /* text of a record; the object of a table's row */
     d9di_chat_rendering rendering;
+    d9di_shard_field_values values;
 } d9di_shard_worker;
 d9d_status d9di_shard_tokenize_chunk(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                      d9di_document_chunk *c);
@@ -59,6 +64,7 @@ typedef struct d9di_shard_plan {
     const d9d_shard_opts *opts;
     d9di_shard_splits splits;
     d9di_shard_tokenizer tokenizer; /* owns its tokenizer */
+    d9di_shard_fields fields;
     d9di_input_splits input_splits;
     int64_t unit_bytes;
     d9d_hash job;
@@ -70,7 +76,8 @@ typedef struct d9di_shard_plan {
     d9di_packer_opts packs; /* packing at assembly; size 0: units are packed already */
 } d9di_shard_plan;          /* zero-initialised may be released */
 
-d9d_status d9di_shard_plan_init(const d9d_shard_opts *opts, d9di_shard_plan *out);
+d9d_status d9di_shard_plan_init(const d9d_shard_opts *opts, const d9d_log *log,
+                                d9di_shard_plan *out);
 void d9di_shard_plan_release(d9di_shard_plan *p);
 /* True if this task processes the input split. */
 bool d9di_shard_plan_has_split(const d9di_shard_plan *p, size_t input_split);
@@ -99,7 +106,7 @@ d9d_status d9di_shard_aux_file_copy(const char *from, const char *to, d9d_hash w
 
 /* The packing options of a recipe. */
 d9di_packer_opts d9di_shard_plan_packer(const d9di_dataset_recipe *recipe, size_t n_splits,
-                                        bool wide);
+                                        bool wide, d9d_field_list fields);
 
 /* --- making units
  * ----------------------------------------------------------------------------------

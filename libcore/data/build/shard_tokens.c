@@ -96,6 +96,25 @@ static d9d_status read_given_ids(const d9di_shard_tokenizer *t, d9di_shard_worke
     return d9di_jsonl_get_tokens(raw, n, t->vocab, &c->ids, &c->labels, &doc->has_labels, error);
 }
 
+/* Positions without ids of their own: all are 0, and so are the labels unless a class is given. */
+static d9d_status read_arrays(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                              d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
+                              size_t n, d9di_jsonl_error *error)
+{
+    int64_t tokens;
+
+    (void)raw;
+    (void)n;
+    D9D_TRY(d9di_shard_fields_tokens(t->fields, &w->values, &tokens, error));
+    doc->has_labels = t->opts->label_key == NULL;
+    for (int64_t i = 0; i < tokens; i++) {
+        D9D_TRY(D9D_VEC_PUSH(&c->ids, 0));
+        if (doc->has_labels)
+            D9D_TRY(D9D_VEC_PUSH(&c->labels, 0));
+    }
+    return D9D_OK;
+}
+
 static d9d_status tokenize_chat(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                 d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
                                 size_t n, d9di_jsonl_error *error)
@@ -135,7 +154,7 @@ static d9d_status read_megatron_ids(const d9di_shard_tokenizer *t, d9di_shard_wo
 static const tokenize_fn formats[] = {
     [D9D_SHARD_JSONL] = tokenize_jsonl,       [D9D_SHARD_TEXT] = tokenize_text,
     [D9D_SHARD_TOKENS] = read_given_ids,      [D9D_SHARD_CHAT] = tokenize_chat,
-    [D9D_SHARD_MEGATRON] = read_megatron_ids,
+    [D9D_SHARD_MEGATRON] = read_megatron_ids, [D9D_SHARD_ARRAYS] = read_arrays,
 };
 
 /* Makes the object of a table's row, *raw and *n, in the worker's buffer. */
@@ -150,16 +169,23 @@ static d9d_status convert_row(const d9di_document_record *doc, d9d_buf *out, con
     return D9D_OK;
 }
 
-/* Computes the ids of a record, and its class if it has one. */
+/* Computes the ids of a record, its fields, and its class if it has one. */
 static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                   d9di_document_chunk *c, d9di_document_record *doc,
                                   const char *raw, size_t n, int32_t *label,
                                   d9di_jsonl_error *error)
 {
     const d9d_shard_format format = d9di_documents_format(t->opts, (size_t)doc->pos.source);
+    const size_t ids = c->ids.len, fields = c->fields.len;
 
+    if (t->fields->list.n > 0)
+        D9D_TRY(d9di_shard_fields_read(t->fields, raw, n, &w->values, error));
     error->reason = D9D_SHARD_BAD_TEXT;
     D9D_TRY(formats[format](t, w, c, doc, raw, n, error));
+    if (t->fields->list.n > 0)
+        D9D_TRY(d9di_shard_fields_append(t->fields, &w->values, (int64_t)(c->ids.len - ids),
+                                         &c->fields, error));
+    doc->fields = c->fields.len - fields;
     return t->opts->label_key
                ? d9di_jsonl_get_label(raw, n, t->opts->label_key, t->vocab, label, error)
                : D9D_OK;
@@ -194,7 +220,7 @@ static d9d_status read_record(const d9di_shard_tokenizer *t, d9di_shard_worker *
 /* Records a skipped bad record.  Line numbers count in the input split, since those in the source
  * are not known yet. */
 static d9d_status skip_record(const d9di_shard_tokenizer *t, d9di_document_chunk *c,
-                              d9di_document_record *doc, size_t ids, size_t labels,
+                              d9di_document_record *doc, size_t ids, size_t labels, size_t fields,
                               const d9di_jsonl_error *error)
 {
     const bool tokens = is_tokens(t, doc);
@@ -207,7 +233,8 @@ static d9d_status skip_record(const d9di_shard_tokenizer *t, d9di_document_chunk
     snprintf(s.error, sizeof(s.error), "%s", error->message);
     c->ids.len = ids;
     c->labels.len = labels;
-    doc->n_ids = 0;
+    c->fields.len = fields;
+    doc->n_ids = doc->fields = 0;
     doc->has_labels = false;
     doc->truncation = (d9di_chat_truncation){0};
     doc->skipped = true;
@@ -227,13 +254,13 @@ static d9d_status add_class(d9di_document_chunk *c, d9di_document_record *doc, i
 static d9d_status tokenize_document(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                     d9di_document_chunk *c, d9di_document_record *doc)
 {
-    const size_t ids = c->ids.len, labels = c->labels.len;
+    const size_t ids = c->ids.len, labels = c->labels.len, fields = c->fields.len;
     d9di_jsonl_error error = {.message = ""};
     int32_t label = 0;
     const d9d_status st = read_record(t, w, c, doc, &label, &error);
 
     if (st == D9D_EFORMAT && t->opts->on_error == D9D_SHARD_ON_ERROR_SKIP)
-        return skip_record(t, c, doc, ids, labels, &error);
+        return skip_record(t, c, doc, ids, labels, fields, &error);
     if (st != D9D_OK)
         return st == D9D_EFORMAT ? fail_at(t, c, doc, error.offset, error.message) : st;
     if (doc->has_labels && t->has_eos)

@@ -14,7 +14,7 @@
 struct d9di_shard_unit {
     d9di_shard_unit_opts opts;
     d9di_shard_unit_state state;
-    d9di_out_file tokens, labels, records, segments;
+    d9di_out_file tokens, labels, fields, documents, records, segments;
 };
 
 d9d_status d9di_shard_unit_path(const char *dir, int64_t input_split, int64_t unit, const char *end,
@@ -64,6 +64,8 @@ void d9di_shard_unit_free(d9di_shard_unit *u)
         return;
     d9di_out_file_release(&u->tokens);
     d9di_out_file_release(&u->labels);
+    d9di_out_file_release(&u->fields);
+    d9di_out_file_release(&u->documents);
     d9di_out_file_release(&u->records);
     d9di_out_file_release(&u->segments);
     d9di_shard_unit_state_release(&u->state);
@@ -88,6 +90,12 @@ static d9d_status close_shard(d9di_shard_unit *u)
 
     D9D_TRY(d9di_out_file_close(&u->tokens));
     D9D_TRY(d9di_out_file_close(&u->labels));
+    D9D_TRY(d9di_out_file_close(&u->fields));
+    D9D_TRY(d9di_out_file_close(&u->documents));
+    if (s && u->opts.fields.n > 0) {
+        s->fields_hash = d9di_out_file_hash(&u->fields);
+        s->documents_hash = d9di_out_file_hash(&u->documents);
+    }
     if (s)
         s->hash = d9di_out_file_hash(&u->tokens);
     if (s && u->state.labels == 1)
@@ -97,15 +105,23 @@ static d9d_status close_shard(d9di_shard_unit *u)
 
 static d9d_status begin_shard(d9di_shard_unit *u)
 {
-    const d9di_shard_unit_state *s = &u->state;
-    char end[32];
+    const struct {
+        const char *kind;
+        bool has;
+        d9di_out_file *file;
+    } files[] = {{"tokens", true, &u->tokens},
+                 {"labels", u->state.labels == 1, &u->labels},
+                 {"fields", u->opts.fields.n > 0, &u->fields},
+                 {"documents", u->opts.fields.n > 0, &u->documents}};
 
     D9D_TRY(close_shard(u));
-    snprintf(end, sizeof(end), ".tokens-%03zu", s->shards.len);
-    D9D_TRY(create_file(u, end, &u->tokens));
-    snprintf(end, sizeof(end), ".labels-%03zu", s->shards.len);
-    if (s->labels == 1)
-        D9D_TRY(create_file(u, end, &u->labels));
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char end[32];
+
+        (void)snprintf(end, sizeof(end), ".%s-%03zu", files[i].kind, u->state.shards.len);
+        if (files[i].has)
+            D9D_TRY(create_file(u, end, files[i].file));
+    }
     return D9D_VEC_PUSH(&u->state.shards, (struct d9di_shard_unit_shard){.tokens = 0});
 }
 
@@ -149,46 +165,82 @@ void d9di_shard_split_stats_add(d9di_shard_split_stats *s, int64_t length, int64
     s->lengths[63 - __builtin_clzll((unsigned long long)length)]++;
 }
 
-static d9d_status write_record(d9di_shard_unit *u, size_t split, uint32_t key, size_t n,
-                               const uint32_t *segments, size_t n_segments)
+/* Writes the values of the sample's documents, and where they are. */
+static d9d_status write_fields(d9di_shard_unit *u, const d9di_shard_sample *s)
 {
+    struct d9di_shard_unit_shard *to = current_shard(u);
+    struct d9di_field_document at = {(uint64_t)to->tokens, (uint64_t)to->fields_bytes};
+    const char *from = s->all.fields;
+
+    for (size_t i = 0; i < s->n_segments && u->opts.fields.n > 0; i++) {
+        d9d_field_values v;
+
+        D9D_TRY(d9d_field_values_find(u->opts.fields, from, s->fields[i], s->segments[i],
+                                      u->opts.dir, &v));
+        for (size_t k = 0; k < u->opts.fields.n; k++)
+            if (u->opts.fields.v[k].ragged && v.rows[k] > u->state.longest[k])
+                u->state.longest[k] = v.rows[k];
+        D9D_TRY(d9di_out_file_write(&u->documents, &at, sizeof(at)));
+        D9D_TRY(d9di_out_file_write(&u->fields, from, s->fields[i]));
+        at.token += s->segments[i];
+        at.byte += s->fields[i];
+        from += s->fields[i];
+        to->documents++;
+    }
+    to->fields_bytes = (int64_t)at.byte;
+    return D9D_OK;
+}
+
+static d9d_status write_record(d9di_shard_unit *u, const d9di_shard_sample *s)
+{
+    const size_t n = s->all.n, n_segments = s->n_segments;
     const int64_t length = (int64_t)n - (u->state.labels ? 0 : (int64_t)n_segments);
     const struct d9di_shard_unit_record r = {
-        .split = (uint32_t)split,
+        .split = (uint32_t)s->split,
         .shard = (uint32_t)u->state.shards.len - 1,
         .bucket = d9di_dataset_length_bucket(u->opts.edges, u->opts.n_edges, length),
         .stored = (uint32_t)n,
         .offset = (uint64_t)current_shard(u)->tokens,
         .n_segments = (uint32_t)n_segments,
-        .key = key,
+        .key = s->key,
     };
 
     D9D_TRY(d9di_out_file_write(&u->records, &r, sizeof(r)));
     if (n_segments > 1) {
-        D9D_TRY(d9di_out_file_write(&u->segments, segments, n_segments * sizeof(*segments)));
+        D9D_TRY(d9di_out_file_write(&u->segments, s->segments, n_segments * sizeof(*s->segments)));
         u->state.segments += (int64_t)n_segments;
     }
     u->state.samples++;
-    d9di_shard_split_stats_add(&u->state.split[split], length, (int64_t)n_segments);
+    d9di_shard_split_stats_add(&u->state.split[s->split], length, (int64_t)n_segments);
     return D9D_OK;
 }
 
-d9d_status d9di_shard_unit_add(d9di_shard_unit *u, size_t split, uint32_t key,
-                               const uint32_t *tokens, const int32_t *labels, size_t n,
-                               const uint32_t *segments, size_t n_segments)
+/* True if the document would make the shard larger than it may be. */
+static bool overflows_shard(const d9di_shard_unit *u, const struct d9di_shard_unit_shard *s,
+                            const d9di_shard_document *d)
 {
     const uint64_t elem = u->opts.wide ? 4 : 2;
-    const struct d9di_shard_unit_shard *s = current_shard(u);
+
+    return s->tokens > 0 && (((uint64_t)s->tokens + d->n) * elem > u->opts.shard_bytes ||
+                             (uint64_t)s->fields_bytes + d->fields_bytes > u->opts.shard_bytes);
+}
+
+d9d_status d9di_shard_unit_add(d9di_shard_unit *u, const d9di_shard_sample *sample)
+{
+    const uint32_t *tokens = sample->all.tokens;
+    const int32_t *labels = sample->all.labels;
+    const size_t n = sample->all.n;
 
     u->state.labels = labels ? 1 : 0;
-    if (!s || (s->tokens > 0 && ((uint64_t)s->tokens + n) * elem > u->opts.shard_bytes))
+    if (!current_shard(u) || overflows_shard(u, current_shard(u), &sample->all))
         D9D_TRY(begin_shard(u));
     if (u->opts.find_bound)
         update_bound(u, tokens, labels, n);
     D9D_TRY(write_tokens(u, tokens, n));
     if (labels)
         D9D_TRY(d9di_out_file_write(&u->labels, labels, n * sizeof(*labels)));
-    D9D_TRY(write_record(u, split, key, n, segments, n_segments));
+    D9D_TRY(write_fields(u, sample));
+    D9D_TRY(write_record(u, sample));
     current_shard(u)->tokens += (int64_t)n;
     u->state.tokens += (int64_t)n;
     return D9D_OK;

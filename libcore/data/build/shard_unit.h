@@ -4,6 +4,8 @@
  * working directory under the unit's name until d9di_assemble() makes one dataset of all units:
  *
  *     unit-00012-0000.tokens-000   ids; also .labels-000, and -001 ... above the shard size
+ *     unit-00012-0000.fields-000   values of the documents' fields, if they have any; also
+ *                                  .documents-000 (d9d/data/dataset/field.h)
  *     unit-00012-0000.records      one struct d9di_shard_unit_record per sample
  *     unit-00012-0000.segments     u32 stored tokens of each document, if samples have several
  *     unit-00012-0000.json         written last: counts and hashes, and where the next unit begins
@@ -38,6 +40,8 @@ struct d9di_shard_unit_record {
 struct d9di_shard_unit_shard {
     int64_t tokens;
     d9d_hash hash, labels_hash;
+    int64_t documents, fields_bytes; /* where documents have fields */
+    d9d_hash documents_hash, fields_hash;
 };
 
 typedef struct d9di_shard_unit_state {
@@ -46,9 +50,10 @@ typedef struct d9di_shard_unit_state {
     d9di_dataset_documents documents;
     int64_t samples, segments; /* records in the spools */
     int64_t tokens;
-    int64_t bound;  /* the largest id or label, plus one, if it must be found */
-    int64_t labels; /* -1: no samples, 0: next token, 1: given */
-    bool hashed;    /* the two hashes are valid: for all units but those of 0.1 */
+    int64_t bound;                   /* the largest id or label, plus one, if it must be found */
+    int64_t labels;                  /* -1: no samples, 0: next token, 1: given */
+    int64_t longest[D9D_FIELDS_MAX]; /* most rows of each ragged field */
+    bool hashed;                     /* the two hashes are valid: for all units but those of 0.1 */
     d9d_hash records_hash, segments_hash; /* hashes of the spools */
     d9di_shard_split_stats split[D9DI_MAX_SPLITS];
     D9D_VEC(struct d9di_shard_unit_shard) shards;
@@ -66,16 +71,32 @@ typedef struct d9di_shard_unit_opts {
     uint64_t shard_bytes; /* a shard is closed before it grows larger */
     const int64_t *edges;
     size_t n_edges, n_splits;
+    d9d_field_list fields;
 } d9di_shard_unit_opts;
+
+/* A document, or a part of one. */
+typedef struct d9di_shard_document {
+    const uint32_t *tokens;
+    const int32_t *labels; /* NULL: the targets are the next tokens */
+    size_t n;
+    const char *fields; /* values of its fields */
+    size_t fields_bytes;
+} d9di_shard_document;
+
+typedef struct d9di_shard_sample {
+    size_t split;
+    uint32_t key;
+    d9di_shard_document all;  /* its segments, one behind the other */
+    const uint32_t *segments; /* [n_segments] tokens of each */
+    const size_t *fields;     /* [n_segments] bytes of fields of each; NULL: without fields */
+    size_t n_segments;
+} d9di_shard_sample;
 
 typedef struct d9di_shard_unit d9di_shard_unit;
 d9d_status d9di_shard_unit_create(const d9di_shard_unit_opts *opts, int64_t input_split,
                                   int64_t unit, d9di_shard_unit **out);
-/* Adds one sample of `n` tokens in segments; labels are NULL or one per token.  Either all samples
- * have labels or none has. */
-d9d_status d9di_shard_unit_add(d9di_shard_unit *u, size_t split, uint32_t key,
-                               const uint32_t *tokens, const int32_t *labels, size_t n,
-                               const uint32_t *segments, size_t n_segments);
+/* Adds one sample.  Either all samples have labels or none has. */
+d9d_status d9di_shard_unit_add(d9di_shard_unit *u, const d9di_shard_sample *s);
 /* The state, in which the caller fills `last`, `next`, `documents`, `source_ends`, `skipped` and
  * `lines_read`. */
 d9di_shard_unit_state *d9di_shard_unit_get_state(d9di_shard_unit *u);

@@ -57,6 +57,30 @@ static json_t *hash_json(d9d_hash h)
     return json_string(hex);
 }
 
+static json_t *shard_json(const d9di_shard_unit_opts *opts, const struct d9di_shard_unit_shard *x)
+{
+    json_t *v = json_pack("{s:I, s:o, s:o}", "tokens", (json_int_t)x->tokens, "hash",
+                          hash_json(x->hash), "labels_hash", hash_json(x->labels_hash));
+
+    if (opts->fields.n == 0)
+        return v;
+    d9d_json_set(&v, "documents", json_integer(x->documents));
+    d9d_json_set(&v, "fields_bytes", json_integer(x->fields_bytes));
+    d9d_json_set(&v, "documents_hash", hash_json(x->documents_hash));
+    d9d_json_set(&v, "fields_hash", hash_json(x->fields_hash));
+    return v;
+}
+
+/* The longest rows of each field. */
+static json_t *longest_json(const d9di_shard_unit_opts *opts, const d9di_shard_unit_state *s)
+{
+    json_t *v = json_array();
+
+    for (size_t i = 0; i < opts->fields.n; i++)
+        d9d_json_add(&v, json_integer(s->longest[i]));
+    return v;
+}
+
 static json_t *lists_json(const d9di_shard_unit_opts *opts, const d9di_shard_unit_state *s)
 {
     const int64_t *numbers = (const int64_t *)s->split;
@@ -70,9 +94,7 @@ static json_t *lists_json(const d9di_shard_unit_opts *opts, const d9di_shard_uni
     for (i = 0; i < s->shards.len; i++) {
         const struct d9di_shard_unit_shard *x = &s->shards.data[i];
 
-        d9d_json_add(&shards,
-                     json_pack("{s:I, s:o, s:o}", "tokens", (json_int_t)x->tokens, "hash",
-                               hash_json(x->hash), "labels_hash", hash_json(x->labels_hash)));
+        d9d_json_add(&shards, shard_json(opts, x));
     }
     for (i = 0; i < s->source_ends.len; i++)
         d9d_json_add(&ended,
@@ -96,6 +118,8 @@ d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *opts,
     d9d_status st;
     size_t i;
 
+    if (opts->fields.n > 0)
+        d9d_json_set(&root, "longest", longest_json(opts, s));
     for (i = 0; i < N_FIELDS; i++)
         bad |= json_object_set_new(
             root, fields[i].name,
@@ -151,7 +175,39 @@ static d9d_status read_splits(const json_t *root, const char *where,
     return D9D_OK;
 }
 
-static d9d_status read_lists(const json_t *root, const char *where, d9di_shard_unit_state *s)
+static d9d_status read_shard(const json_t *v, const char *where, bool has_fields,
+                             struct d9di_shard_unit_shard *x)
+{
+    *x = (struct d9di_shard_unit_shard){.tokens = 0};
+    D9D_TRY(d9d_json_get_i64(v, where, "tokens", 1, INT64_MAX / 65536, &x->tokens));
+    D9D_TRY(get_hash(v, where, "hash", &x->hash));
+    D9D_TRY(get_hash(v, where, "labels_hash", &x->labels_hash));
+    if (!has_fields)
+        return D9D_OK;
+    D9D_TRY(d9d_json_get_i64(v, where, "documents", 1, INT64_MAX / 65536, &x->documents));
+    D9D_TRY(d9d_json_get_i64(v, where, "fields_bytes", 1, INT64_MAX / 65536, &x->fields_bytes));
+    D9D_TRY(get_hash(v, where, "documents_hash", &x->documents_hash));
+    return get_hash(v, where, "fields_hash", &x->fields_hash);
+}
+
+static d9d_status read_longest(const json_t *root, const char *where, size_t n,
+                               d9di_shard_unit_state *s)
+{
+    json_t *list;
+
+    if (n == 0)
+        return D9D_OK;
+    D9D_TRY(d9d_json_get_arr(root, where, "longest", &list));
+    if (json_array_size(list) != n)
+        return D9D_FAIL(D9D_EFORMAT, "%s: longest: has %zu numbers, must have %zu", where,
+                        json_array_size(list), n);
+    for (size_t i = 0; i < n; i++)
+        s->longest[i] = json_integer_value(json_array_get(list, i));
+    return D9D_OK;
+}
+
+static d9d_status read_lists(const json_t *root, const char *where,
+                             const d9di_shard_unit_opts *opts, d9di_shard_unit_state *s)
 {
     json_t *list;
     size_t i;
@@ -161,9 +217,7 @@ static d9d_status read_lists(const json_t *root, const char *where, d9di_shard_u
         const json_t *v = json_array_get(list, i);
         struct d9di_shard_unit_shard x;
 
-        D9D_TRY(d9d_json_get_i64(v, where, "tokens", 1, INT64_MAX / 65536, &x.tokens));
-        D9D_TRY(get_hash(v, where, "hash", &x.hash));
-        D9D_TRY(get_hash(v, where, "labels_hash", &x.labels_hash));
+        D9D_TRY(read_shard(v, where, opts->fields.n > 0, &x));
         D9D_TRY(D9D_VEC_PUSH(&s->shards, x));
     }
     D9D_TRY(d9d_json_get_arr(root, where, "ended", &list));
@@ -230,7 +284,8 @@ static d9d_status read_state(const json_t *root, const char *where, const d9d_bu
                                  (int64_t *)(void *)((char *)s + fields[i].offset)));
     D9D_TRY(read_splits(root, where, opts, s));
     D9D_TRY(read_skipped(root, where, s));
-    return read_lists(root, where, s);
+    D9D_TRY(read_longest(root, where, opts->fields.n, s));
+    return read_lists(root, where, opts, s);
 }
 
 d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *opts, int64_t input_split,

@@ -102,19 +102,18 @@ static d9d_status current_seal(struct current *c)
 
 /* --- from documents to samples ------------------------------------------------------------- */
 
-/* Splits the document into samples of at most `max_positions` positions that cover it. */
-static d9d_status split_document(d9di_packer *p, uint32_t key, const uint32_t *ids,
-                                 const int32_t *labels, size_t n, int64_t max_positions)
+/* Splits the document, which had `whole` tokens, into samples of at most `max_positions` positions
+ * that cover it. */
+static d9d_status split_document(d9di_packer *p, uint32_t key, const d9di_shard_document *d,
+                                 size_t whole, int64_t max_positions)
 {
-    const size_t extra = labels ? 0 : 1; /* the last target is a token of its own */
-    size_t at;
+    const size_t extra = d->labels ? 0 : 1; /* the last target is a token of its own */
 
-    for (at = 0; at + extra < n; at += (size_t)max_positions) {
-        const size_t left = n - at - extra;
+    for (size_t at = 0; at + extra < d->n; at += (size_t)max_positions) {
+        const size_t left = d->n - at - extra;
         const size_t length = left < (size_t)max_positions ? left : (size_t)max_positions;
 
-        D9D_TRY(d9di_packer_add(p, key, ids + at, labels ? labels + at : NULL, length + extra,
-                                (int64_t)length));
+        D9D_TRY(d9di_packer_add_part(p, key, d, whole, at, length + extra, (int64_t)length));
     }
     return D9D_OK;
 }
@@ -144,13 +143,14 @@ static void count_lost(d9di_dataset_documents *d, const int32_t *labels, size_t 
 
 static d9d_status add_document(const struct unit_work *w, const d9di_document_chunk *c,
                                const d9di_document_record *doc, const uint32_t *ids,
-                               int32_t *labels)
+                               int32_t *labels, const char *fields)
 {
     const d9d_shard_opts *opts = w->plan->opts;
     const int64_t max_positions = d9di_shard_max_document(opts);
     const size_t extra = doc->has_labels ? 0 : 1;
     d9di_dataset_documents *documents = &d9di_shard_unit_get_state(w->current->unit)->documents;
     size_t n = doc->n_ids, split;
+    d9di_shard_document kept;
     uint32_t key;
 
     documents->read++;
@@ -190,15 +190,16 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
         }
     }
     documents->kept++;
-    d9di_shard_pick_split(&w->plan->splits, opts->seed, ids, n, &split,
-                          &key); /* computed from the kept tokens */
-    return split_document(w->current->packers[split], key, ids, labels, n, max_positions);
+    kept = (d9di_shard_document){ids, labels, n, fields, doc->fields};
+    d9di_shard_pick_split(&w->plan->splits, opts->seed, &kept, &split, &key);
+    return split_document(w->current->packers[split], key, &kept, doc->n_ids, max_positions);
 }
 
 static d9d_status add_chunk(struct unit_work *w, const d9di_document_chunk *c)
 {
     const uint32_t *ids = c->ids.data;
     int32_t *labels = c->labels.data;
+    const char *fields = c->fields.data;
     d9di_shard_unit_state *state;
     size_t i;
 
@@ -207,7 +208,8 @@ static d9d_status add_chunk(struct unit_work *w, const d9di_document_chunk *c)
     for (i = 0; i < c->docs.len; i++) {
         const d9di_document_record *doc = &c->docs.data[i];
 
-        D9D_TRY(add_document(w, c, doc, ids, doc->has_labels ? labels : NULL));
+        D9D_TRY(add_document(w, c, doc, ids, doc->has_labels ? labels : NULL, fields));
+        fields += doc->fields;
         ids += doc->n_ids;
         labels += doc->has_labels ? doc->n_ids : 0;
     }
@@ -436,6 +438,7 @@ static void release_work(struct unit_work *w)
         d9d_tokenizer_scratch_free(w->workers[i].scratch);
         d9d_buf_release(&w->workers[i].text);
         d9d_buf_release(&w->workers[i].row);
+        d9di_shard_field_values_release(&w->workers[i].values);
         d9di_chat_rendering_release(&w->workers[i].rendering);
     }
     free(w->chunks);

@@ -120,18 +120,25 @@ static d9d_status map_shards(d9d_dataset *ds)
     const d9di_dataset_manifest *m = &ds->manifest;
     uint32_t i;
 
-    ds->tokens = calloc(m->n_shards, sizeof(*ds->tokens));
-    ds->labels = calloc(m->n_shards, sizeof(*ds->labels));
-    if (!ds->tokens || !ds->labels)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u shards", ds->dir, m->n_shards);
-    for (i = 0; i < m->n_shards; i++) {
+    const struct {
+        const char *kind;
+        bool has;
+        struct d9di_dataset_map **maps;
+    } kinds[] = {{"tokens", true, &ds->tokens},
+                 {"labels", m->labels, &ds->labels},
+                 {"fields", m->fields.n > 0, &ds->fields},
+                 {"documents", m->fields.n > 0, &ds->documents}};
+    enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+    for (i = 0; i < KINDS; i++)
+        if ((*kinds[i].maps = calloc(m->n_shards, sizeof(**kinds[i].maps))) == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u shards", ds->dir, m->n_shards);
+    for (i = 0; i < m->n_shards * KINDS; i++) {
         char name[32];
 
-        snprintf(name, sizeof(name), "tokens-%05u.bin", i);
-        D9D_TRY(map_file(ds, name, &ds->tokens[i]));
-        snprintf(name, sizeof(name), "labels-%05u.bin", i);
-        if (m->labels)
-            D9D_TRY(map_file(ds, name, &ds->labels[i]));
+        (void)snprintf(name, sizeof(name), "%s-%05u.bin", kinds[i % KINDS].kind, i / KINDS);
+        if (kinds[i % KINDS].has)
+            D9D_TRY(map_file(ds, name, &(*kinds[i % KINDS].maps)[i / KINDS]));
     }
     return D9D_OK;
 }
@@ -225,6 +232,8 @@ void d9d_dataset_close(d9d_dataset *ds)
     d9di_dataset_index_close(ds->index);
     unmap_files(ds->tokens, ds->manifest.n_shards);
     unmap_files(ds->labels, ds->manifest.n_shards);
+    unmap_files(ds->fields, ds->manifest.n_shards);
+    unmap_files(ds->documents, ds->manifest.n_shards);
     d9di_dataset_manifest_release(&ds->manifest);
     d9d_buf_release(&ds->text);
     free(ds->dir);
@@ -324,6 +333,11 @@ bool d9d_dataset_has_labels(const d9d_dataset *ds)
     return ds->manifest.labels;
 }
 
+d9d_field_list d9d_dataset_fields(const d9d_dataset *ds)
+{
+    return ds->manifest.fields;
+}
+
 void d9d_dataset_set_no_targets(d9d_dataset *ds)
 {
     ds->no_targets = true;
@@ -401,6 +415,10 @@ static d9d_status check_not_truncated(const struct d9di_dataset_map *m)
 d9d_status d9di_sample_check_not_truncated(const d9d_dataset *ds, const d9d_sample *s)
 {
     D9D_TRY(check_not_truncated(&ds->tokens[s->shard]));
+    if (ds->manifest.fields.n > 0) {
+        D9D_TRY(check_not_truncated(&ds->fields[s->shard]));
+        D9D_TRY(check_not_truncated(&ds->documents[s->shard]));
+    }
     return ds->manifest.labels ? check_not_truncated(&ds->labels[s->shard]) : D9D_OK;
 }
 
@@ -434,8 +452,8 @@ out:
     return st;
 }
 
-static d9d_status get_range(const struct d9di_dataset_map *m, uint64_t at, size_t bytes,
-                            void **owned, const void **out)
+d9d_status d9di_dataset_map_get(const struct d9di_dataset_map *m, uint64_t at, size_t bytes,
+                                void **owned, const void **out)
 {
     if (m->data) {
         *out = (const char *)m->data + at;
@@ -455,9 +473,10 @@ d9d_status d9di_dataset_tokens_read(const d9d_dataset *ds, const d9d_sample *s, 
     d9d_status st;
 
     *out = (d9di_dataset_tokens){.tokens = NULL};
-    st = get_range(&ds->tokens[s->shard], at * elem, n * elem, &out->read[0], &out->tokens);
+    st = d9di_dataset_map_get(&ds->tokens[s->shard], at * elem, n * elem, &out->read[0],
+                              &out->tokens);
     if (st == D9D_OK && ds->manifest.labels)
-        st = get_range(&ds->labels[s->shard], at * 4, n * 4, &out->read[1], &labels);
+        st = d9di_dataset_map_get(&ds->labels[s->shard], at * 4, n * 4, &out->read[1], &labels);
     out->labels = labels;
     if (st != D9D_OK)
         d9di_dataset_tokens_release(out);

@@ -129,6 +129,28 @@ static d9d_status parse_files(d9di_dataset_manifest *m, const json_t *root, cons
     return D9D_OK;
 }
 
+/* Checks that a shard has the files of its fields, and of whole entries. */
+static d9d_status check_field_files(const d9di_dataset_manifest *m, uint32_t shard,
+                                    const char *where)
+{
+    static const char *const kinds[] = {"fields", "documents"};
+    static const int64_t units[] = {8, sizeof(struct d9di_field_document)};
+
+    for (int i = 0; i < 2; i++) {
+        char name[32];
+        const d9di_dataset_file *f;
+
+        (void)snprintf(name, sizeof(name), "%s-%05u.bin", kinds[i], shard);
+        f = d9di_dataset_manifest_file(m, name);
+        if (f == NULL)
+            return D9D_FAIL(D9D_EFORMAT, "%s: files: %s is not among them", where, name);
+        if (f->bytes == 0 || f->bytes % units[i] != 0)
+            return D9D_FAIL(D9D_EFORMAT, "%s: %s: %lld bytes, must be a multiple of %lld", where,
+                            name, (long long)f->bytes, (long long)units[i]);
+    }
+    return D9D_OK;
+}
+
 /* Checks that the files' sizes fit `tokens` tokens in `n_shards` shards. */
 static d9d_status check_shards(d9di_dataset_manifest *m, const char *where)
 {
@@ -158,6 +180,8 @@ static d9d_status check_shards(d9di_dataset_manifest *m, const char *where)
             return D9D_FAIL(D9D_EFORMAT, "%s: %s: %lld bytes, must have 4 for each of %lld tokens",
                             where, name[1], (long long)labels->bytes,
                             (long long)m->shard_tokens[i]);
+        if (m->fields.n > 0)
+            D9D_TRY(check_field_files(m, i, where));
         if (__builtin_add_overflow(total, m->shard_tokens[i], &total))
             return D9D_FAIL(D9D_EFORMAT, "%s: files: their sizes cannot be added", where);
     }
@@ -283,6 +307,11 @@ static d9d_status parse_counts(d9di_dataset_manifest *m, const json_t *root, con
     return D9D_OK;
 }
 
+static d9d_status parse_fields(d9di_dataset_manifest *m, const json_t *root, const char *where)
+{
+    return d9di_field_list_parse(json_object_get(root, "fields"), where, &m->arena, &m->fields);
+}
+
 /* Parses names of splits or sources. */
 static d9d_status parse_names(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
@@ -318,10 +347,12 @@ static d9d_status check_files(d9di_dataset_manifest *m, const json_t *root, cons
 /* The members of a manifest, in the order in which they are parsed. */
 typedef d9d_status parse_fn(d9di_dataset_manifest *m, const json_t *root, const char *where);
 static parse_fn *const manifest_parsers[] = {
-    parse_token_type, parse_recipe, parse_counts,    parse_documents, parse_splits,
-    parse_edges,      parse_files,  parse_tokenizer, check_files,     NULL};
-static parse_fn *const plan_parsers[] = {
-    parse_token_type, parse_recipe, parse_names, parse_edges, parse_list, parse_tokenizer, NULL};
+    parse_token_type, parse_fields, parse_recipe, parse_counts,
+    parse_documents,  parse_splits, parse_edges,  parse_files,
+    parse_tokenizer,  check_files,  NULL};
+static parse_fn *const plan_parsers[] = {parse_token_type, parse_fields, parse_recipe,
+                                         parse_names,      parse_edges,  parse_list,
+                                         parse_tokenizer,  NULL};
 
 static d9d_status parse_manifest(const char *where, const char *text, size_t n, bool sealed,
                                  parse_fn *const *parts, d9di_dataset_manifest *out)
@@ -473,6 +504,8 @@ d9d_status d9di_dataset_manifest_print(const d9di_dataset_manifest *m, d9d_buf *
                   recipe_json(m), "documents", documents_json(m));
     d9d_status st = D9D_ENOMEM;
 
+    if (m->fields.n > 0)
+        d9d_json_set(&root, "fields", d9di_field_list_json(m->fields));
     if (!root || !lists || json_object_update(root, lists) != 0)
         st = D9D_FAIL(D9D_ENOMEM, "manifest.json: no memory");
     else if ((st = d9d_json_put(out, root, 2)) == D9D_OK &&

@@ -7,6 +7,7 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/base/mem.h"
+#include "data/dataset/field_values.h"
 #include "data/io/skipped.h"
 
 enum { D9DI_MAX_SHARDS = 100000 };          /* most shards of a dataset */
@@ -60,6 +61,7 @@ typedef struct d9di_dataset_manifest {
     bool labels; /* labels are stored; otherwise the target is the next token */
     bool has_tokenizer;
     d9d_hash tokenizer_hash;
+    d9d_field_list fields; /* n 0: samples have ids and labels alone */
     d9di_dataset_recipe recipe;
     d9di_dataset_documents documents;
     int64_t *edges; /* upper bounds of the length buckets, ascending; bucket i holds lengths up to

@@ -28,7 +28,8 @@ struct d9d_dataset {
     d9di_dataset_manifest manifest;
     const d9di_dataset_split *split;
     d9di_dataset_index *index;
-    struct d9di_dataset_map *tokens, *labels; /* [n_shards] */
+    struct d9di_dataset_map *tokens, *labels;    /* [n_shards] */
+    struct d9di_dataset_map *fields, *documents; /* [n_shards], where samples have fields */
     uint32_t n_maps, max_maps;
     d9d_tokenizer *tokenizer; /* NULL until text is needed */
     bool no_targets;          /* the last token is a position too */
@@ -61,9 +62,17 @@ typedef struct d9di_dataset_tokens {
 d9d_status d9di_dataset_tokens_read(const d9d_dataset *ds, const d9d_sample *s, size_t from,
                                     size_t n, d9di_dataset_tokens *out);
 void d9di_dataset_tokens_release(d9di_dataset_tokens *t);
+/* n bytes of a file from byte `at` on: in its map, or read into *owned. */
+d9d_status d9di_dataset_map_get(const struct d9di_dataset_map *m, uint64_t at, size_t bytes,
+                                void **owned, const void **out);
 /* Counts the positions of a split with a target; without labels, all positions. */
 d9d_status d9di_dataset_count_targets(d9d_dataset *ds, const d9di_dataset_split *split,
                                       int64_t *out);
+
+/* See inspect_fields.c: what fields there are; a sample's, as JSON ", "fields": [...]". */
+d9d_status d9di_dataset_print_fields(const d9d_dataset *ds, d9d_buf *out);
+d9d_status d9di_sample_print_fields(const d9d_dataset *ds, const d9d_sample *s, bool json,
+                                    d9d_buf *out);
 
 /* EIO if a file of the sample was truncated while mapped: the rest of its last page then silently
  * reads as zeros.  Call it after reading. */

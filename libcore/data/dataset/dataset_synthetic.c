@@ -64,6 +64,20 @@ const d9d_table *const d9d_dataset_choices[] = {&random_table, NULL};
 
 /* --- any kind ------------------------------------------------------------------------------ */
 
+static d9d_status check_fields(const d9d_dataset *ds, d9d_field_list fields)
+{
+    const d9d_dataset_kind *kind = ds->kind;
+    const bool writes = kind->size > offsetof(d9d_dataset_kind, fields) && kind->fields != NULL;
+
+    D9D_TRY(d9d_field_list_check(fields, ds->dir));
+    for (size_t i = 0; i < fields.n; i++)
+        if (!writes || fields.v[i].ragged)
+            return D9D_FAIL(D9D_ECONFIG, "%s: the dataset %s declares the field \"%s\", %s",
+                            ds->dir, kind->table->name, fields.v[i].name,
+                            writes ? "which is ragged" : "and has no function that writes it");
+    return D9D_OK;
+}
+
 static d9d_status load_info(d9d_dataset *ds)
 {
     d9d_dataset_info f = {0};
@@ -80,6 +94,8 @@ static d9d_status load_info(d9d_dataset *ds)
                         "below %lld",
                         ds->dir, ds->kind->table->name, (long long)f.samples, (long long)f.longest,
                         (long long)f.vocab);
+    D9D_TRY(check_fields(ds, f.fields));
+    ds->manifest.fields = f.fields;
     memset(&all, 0, sizeof(all));
     all.numbers[0] = f.samples;
     all.numbers[1] = f.longest;

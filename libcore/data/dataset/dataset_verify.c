@@ -143,6 +143,38 @@ static d9d_status check_files(const d9d_dataset *ds, const d9d_log *log)
 
 /* --- records ------------------------------------------------------------------------------- */
 
+/* Checks the fields of a sample's documents. */
+static d9d_status check_fields(const d9d_dataset *ds, const d9d_sample *s)
+{
+    const d9d_field_list list = ds->manifest.fields;
+    d9d_sample_fields *f;
+    d9d_status st = D9D_OK;
+
+    if (list.n == 0)
+        return D9D_OK;
+    D9D_TRY(d9d_sample_fields_open(ds, s, &f));
+    for (size_t k = 0; k < s->n_segments * list.n && st == D9D_OK; k++) {
+        const size_t i = k % list.n;
+        const d9d_field_values *v = d9d_sample_fields_get(f, k / list.n);
+        const int64_t bad = list.v[i].allow_nan
+                                ? -1
+                                : d9di_field_find_nonfinite(&list.v[i], v->data[i], v->rows[i]);
+
+        if (bad >= 0)
+            st = D9D_FAIL(D9D_EFORMAT,
+                          "%s: sample %lld: element %lld of the field \"%s\" is NaN or infinite",
+                          ds->dir, (long long)s->number, (long long)bad, list.v[i].name);
+        else if (list.v[i].ragged && v->rows[i] > list.v[i].longest)
+            st = D9D_FAIL(D9D_EFORMAT,
+                          "%s: sample %lld: the field \"%s\" has %lld rows, the manifest says at "
+                          "most %lld",
+                          ds->dir, (long long)s->number, list.v[i].name, (long long)v->rows[i],
+                          (long long)list.v[i].longest);
+    }
+    d9d_sample_fields_close(f);
+    return st;
+}
+
 static d9d_status check_split(d9d_dataset *ds, const d9di_dataset_split *split, int64_t *tokens)
 {
     const d9di_dataset_manifest *m = &ds->manifest;
@@ -158,6 +190,7 @@ static d9d_status check_split(d9d_dataset *ds, const d9di_dataset_split *split, 
             return D9D_FAIL(D9D_EFORMAT,
                             "%s: sample %lld is in bucket %u, its length %lld is of %u", ds->dir,
                             (long long)s.number, s.bucket, (long long)s.length, bucket);
+        D9D_TRY(check_fields(ds, &s));
         positions += s.length;
         longest = s.length > longest ? s.length : longest;
         *tokens += s.stored;

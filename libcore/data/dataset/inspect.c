@@ -96,6 +96,7 @@ d9d_status d9d_dataset_print(d9d_dataset *ds, d9d_buf *out)
                            m->has_tokenizer ? hex : "none"));
     if (m->recipe.pack)
         D9D_TRY(d9d_buf_printf(out, "packed to %lld positions\n", (long long)m->recipe.pack));
+    D9D_TRY(d9di_dataset_print_fields(ds, out));
     for (i = 0; i < m->n_splits; i++)
         D9D_TRY(print_split(ds, &m->splits[i], out));
     return D9D_OK;
@@ -184,7 +185,8 @@ static d9d_status print_table(const d9d_tokenizer *tok, const d9d_sample *s,
     return st;
 }
 
-static d9d_status print_json(const d9d_sample *s, const struct expanded *x, d9d_buf *out)
+static d9d_status print_json(const d9d_dataset *ds, const d9d_sample *s, const struct expanded *x,
+                             d9d_buf *out)
 {
     const struct {
         const char *name;
@@ -204,6 +206,7 @@ static d9d_status print_json(const d9d_sample *s, const struct expanded *x, d9d_
             D9D_TRY(d9d_buf_printf(out, "%s%d", i ? ", " : "", lists[l].v[i]));
         D9D_TRY(d9d_buf_append(out, "]", 1));
     }
+    D9D_TRY(d9di_sample_print_fields(ds, s, true, out));
     return d9d_buf_append(out, "}\n", 2);
 }
 
@@ -233,7 +236,7 @@ d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
     D9D_TRY(d9d_dataset_sample(ds, k, &s));
     D9D_TRY(expand_sample(ds, &s, &x));
     if (json) {
-        st = print_json(&s, &x, out);
+        st = print_json(ds, &s, &x, out);
         goto out;
     }
     D9D_TRY_OR(st, load_tokenizer(ds), out);
@@ -243,7 +246,8 @@ d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
                    (long long)s.number, (long long)s.length, s.n_segments, s.shard,
                    (unsigned long long)s.offset, s.bucket),
                out);
-    st = print_table(ds->tokenizer, &s, &x, out);
+    D9D_TRY_OR(st, print_table(ds->tokenizer, &s, &x, out), out);
+    st = d9di_sample_print_fields(ds, &s, false, out);
 out:
     free(x.ids);
     return st;

@@ -243,7 +243,10 @@ d9d_status d9d_dataset_export_megatron(const char *dir, const char *split, const
 
     D9D_TRY(d9d_dataset_open(dir, split, &e.ds));
     e.narrow = d9d_dataset_vocab(e.ds) < NARROW_BELOW;
-    if (e.ds->manifest.labels)
+    if (e.ds->manifest.fields.n > 0)
+        st = D9D_FAIL(D9D_ECONFIG, "%s: has fields, which the files of Megatron-LM cannot hold",
+                      dir);
+    else if (e.ds->manifest.labels)
         st = D9D_FAIL(D9D_ECONFIG, "%s: has labels, which the files of Megatron-LM cannot hold",
                       dir);
     else if ((st = make_paths(out, &p)) == D9D_OK)

@@ -1,11 +1,15 @@
 /* jsonl.c - see jsonl.h. */
 #include "data/io/jsonl.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "data/io/chat_layout.h"
 #include "data/tokenizer/utf8.h"
 
@@ -542,6 +546,131 @@ d9d_status d9di_jsonl_get_tokens(const char *line, size_t n, uint32_t vocab, d9d
     if (w.has_labels && n_labels != n_ids)
         return fail_value(&p, "has %zu labels for %zu ids", n_labels, n_ids);
     *has_labels = w.has_labels;
+    return D9D_OK;
+}
+
+/* --- arrays of numbers ------------------------------------------------------------------------ */
+
+struct want_arrays {
+    d9di_jsonl_array *arrays;
+    size_t n, at; /* `at` is being read */
+    d9d_status (*put)(void *arg, size_t array, const d9di_jsonl_number *v);
+    void *arg;
+};
+
+/* The number in the text that was passed over since `from`; of 64 bytes at most, since more digits
+ * than that are no number that a type here holds. */
+static d9d_status convert_number(struct scan *p, const d9di_jsonl_array *a, size_t from,
+                                 d9di_jsonl_number *out)
+{
+    const size_t n = p->at - from;
+    char text[64], *end;
+
+    if (n < sizeof(text)) {
+        memcpy(text, p->s + from, n);
+        text[n] = '\0';
+        out->real = d9d_num_parse(text, &end);
+        errno = 0;
+        out->whole = a->whole ? strtoll(text, &end, 10) : 0;
+        if (errno == 0 && *end == '\0' &&
+            (a->whole ? out->whole >= a->min && out->whole <= a->max : isfinite((float)out->real)))
+            return D9D_OK;
+    }
+    p->at = from;
+    if (a->whole)
+        return fail_value(p, "\"%.60s\" must have integers from %lld to %lld", a->key,
+                          (long long)a->min, (long long)a->max);
+    return fail_value(p, "\"%.60s\" must have finite numbers of float32", a->key);
+}
+
+static d9d_status read_number(struct scan *p, struct want_arrays *w)
+{
+    const d9di_jsonl_array *a = &w->arrays[w->at];
+    const size_t from = p->at;
+    d9di_jsonl_number v = {.real = (double)NAN};
+
+    if (peek_char(p) == 'n') {
+        D9D_TRY(skip_literal(p));
+        if (a->nulls)
+            return w->put(w->arg, w->at, &v);
+        p->at = from;
+        return fail_value(p, "\"%.60s\" has null, which stands for NaN: it allows none", a->key);
+    }
+    if (peek_char(p) != '-' && (peek_char(p) < '0' || peek_char(p) > '9'))
+        return fail_value(p, "\"%.60s\" has something here that is no number", a->key);
+    D9D_TRY(skip_number(p));
+    D9D_TRY(convert_number(p, a, from, &v));
+    return w->put(w->arg, w->at, &v);
+}
+
+static d9d_status fail_length(struct scan *p, const d9di_jsonl_array *a, int dim, int64_t n)
+{
+    return fail_value(p, "\"%.60s\" has %s%lld elements in dimension %d, must have %lld", a->key,
+                      n > a->shape[dim] ? "more than " : "",
+                      (long long)(n > a->shape[dim] ? n - 1 : n), dim, (long long)a->shape[dim]);
+}
+
+static d9d_status read_dimension(struct scan *p, struct want_arrays *w, int dim)
+{
+    d9di_jsonl_array *a = &w->arrays[w->at];
+    int64_t n = 0;
+
+    if (dim == a->rank)
+        return read_number(p, w);
+    if (!accept_char(p, '['))
+        return fail_value(p, "\"%.60s\" has no array in dimension %d of %d", a->key, dim, a->rank);
+    skip_space(p);
+    if (!accept_char(p, ']')) {
+        do {
+            skip_space(p);
+            if (++n > a->shape[dim] && a->shape[dim] >= 0)
+                return fail_length(p, a, dim, n);
+            D9D_TRY(read_dimension(p, w, dim + 1));
+            skip_space(p);
+        } while (accept_char(p, ','));
+        if (!accept_char(p, ']'))
+            return fail_json(p, "',' or ']' is expected");
+    }
+    if (a->shape[dim] >= 0 && n != a->shape[dim])
+        return fail_length(p, a, dim, n);
+    if (dim == 0)
+        a->rows = n;
+    return D9D_OK;
+}
+
+static d9d_status arrays_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    struct want_arrays *w = arg;
+    bool quoted;
+
+    for (w->at = 0; w->at < w->n && !is_key(key, len, w->arrays[w->at].key);)
+        w->at++;
+    if (w->at == w->n)
+        return skip_value(p);
+    D9D_TRY(check_once(p, w->arrays[w->at].found, w->arrays[w->at].key));
+    w->arrays[w->at].found = true;
+    quoted = w->arrays[w->at].rank == 0 && accept_char(p, '"');
+    D9D_TRY(read_dimension(p, w, 0));
+    return !quoted || accept_char(p, '"')
+               ? D9D_OK
+               : fail_value(p, "\"%.60s\" is no number", w->arrays[w->at].key);
+}
+
+d9d_status d9di_jsonl_get_arrays(const char *line, size_t n, d9di_jsonl_array *arrays,
+                                 size_t n_arrays,
+                                 d9d_status (*put)(void *arg, size_t array,
+                                                   const d9di_jsonl_number *v),
+                                 void *arg, d9di_jsonl_error *error)
+{
+    struct scan p = {line, n, 0, error};
+    struct want_arrays w = {.arrays = arrays, .n = n_arrays, .put = put, .arg = arg};
+
+    for (size_t i = 0; i < n_arrays; i++)
+        arrays[i].found = false;
+    D9D_TRY(parse_line(&p, arrays_member, &w));
+    for (size_t i = 0; i < n_arrays; i++)
+        if (!arrays[i].found)
+            return fail_missing_key(&p, arrays[i].key, NULL);
     return D9D_OK;
 }
 

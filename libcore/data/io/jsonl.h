@@ -41,6 +41,29 @@ d9d_status d9di_jsonl_get_tokens(const char *line, size_t n, uint32_t vocab, d9d
                                  d9di_token_labels *labels, bool *has_labels,
                                  d9di_jsonl_error *error);
 
+/* A member that is a number, or nested arrays of numbers of one shape. */
+typedef struct d9di_jsonl_array {
+    const char *key;
+    int rank;             /* 0: a number, which may stand in a string */
+    const int64_t *shape; /* [rank]; -1 in front: any number of rows */
+    bool whole;           /* integers from min to max; otherwise finite float32 numbers */
+    int64_t min, max;
+    bool nulls;   /* null is NaN */
+    int64_t rows; /* set: rows, where their number is free */
+    bool found;   /* set */
+} d9di_jsonl_array;
+typedef struct d9di_jsonl_number {
+    double real;
+    int64_t whole;
+} d9di_jsonl_number;
+/* Reads all n_arrays members in one pass and gives their numbers, row by row, to `put`; those of
+ * one member follow one another. */
+d9d_status d9di_jsonl_get_arrays(const char *line, size_t n, d9di_jsonl_array *arrays,
+                                 size_t n_arrays,
+                                 d9d_status (*put)(void *arg, size_t array,
+                                                   const d9di_jsonl_number *v),
+                                 void *arg, d9di_jsonl_error *error);
+
 /* Reads a chat: {"messages": [{"role": "...", "content": "..."}, ...]}, whose other members are
  * kept, and whose "system" becomes the first message.  A message has a role and a content, tool
  * calls or reasoning; its "weight" is 0 or 1.  Chats in other layouts (chat_layout.h) get messages.

@@ -19,6 +19,41 @@ static rank_chunks chunks_of_rank(int64_t length, int rank, int n)
     return (rank_chunks){{rank * size, (2 * n - 1 - rank) * size}, 2, size};
 }
 
+/* Copies this rank's positions, of `bytes` bytes each. */
+static void copy_positions(const d9d_batch *b, const rank_chunks *d, const void *from, size_t bytes,
+                           void *to)
+{
+    char *at = to;
+
+    for (int64_t row = 0; row < b->seqs; row++)
+        for (int64_t p = 0; p < d->count; p++, at += (size_t)d->size * bytes)
+            memcpy(at, (const char *)from + (size_t)(row * b->length + d->first[p]) * bytes,
+                   (size_t)d->size * bytes);
+}
+
+static d9d_status copy_fields(const d9d_batch *b, const rank_chunks *d, d9d_cp_slice_buffer *buffer,
+                              d9d_cp_slice *out)
+{
+    buffer->fields.len = 0;
+    for (size_t i = 0; i < b->n_fields; i++) {
+        d9d_batch_field x = b->fields[i];
+
+        if (x.is_sequence) {
+            const size_t bytes = d9d_batch_field_row_bytes(&x, 2);
+
+            buffer->values[i].len = 0;
+            D9D_TRY(
+                d9d_buf_reserve(&buffer->values[i], (size_t)(out->seqs * out->length) * bytes + 1));
+            copy_positions(b, d, x.data, bytes, buffer->values[i].data);
+            x.data = buffer->values[i].data;
+            x.shape[1] = out->length;
+        }
+        D9D_TRY(D9D_VEC_PUSH(&buffer->fields, x));
+    }
+    out->fields = buffer->fields.data;
+    return D9D_OK;
+}
+
 static d9d_status copy_tokens(const d9d_batch *b, const rank_chunks *d, d9d_cp_slice_buffer *buffer,
                               d9d_cp_slice *out)
 {
@@ -32,11 +67,9 @@ static d9d_status copy_tokens(const d9d_batch *b, const rank_chunks *d, d9d_cp_s
         int32_t *at = buffer->ints.data + i * n_tokens;
 
         *to[i] = at;
-        for (int64_t row = 0; row < b->seqs; row++)
-            for (int64_t p = 0; p < d->count; p++, at += d->size)
-                memcpy(at, from[i] + row * b->length + d->first[p], (size_t)d->size * sizeof(*at));
+        copy_positions(b, d, from[i], sizeof(*at), at);
     }
-    return D9D_OK;
+    return copy_fields(b, d, buffer, out);
 }
 
 /* Adds the segments of documents in positions [first, first + n) of the batch, whose queries begin
@@ -84,7 +117,9 @@ d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n, d9d_cp_slice_b
                          .length = b->length / n,
                          .ids = b->ids,
                          .labels = b->labels,
-                         .positions = b->positions};
+                         .positions = b->positions,
+                         .fields = b->fields,
+                         .n_fields = b->n_fields};
     const rank_chunks d = chunks_of_rank(b->length, rank, n);
 
     if (n > 1 && b->length % (2 * n) != 0)
@@ -192,4 +227,7 @@ void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer)
     D9D_VEC_RELEASE(&buffer->segments);
     D9D_VEC_RELEASE(&buffer->prefixes);
     D9D_VEC_RELEASE(&buffer->row_bounds);
+    D9D_VEC_RELEASE(&buffer->fields);
+    for (size_t i = 0; i < D9D_FIELDS_MAX; i++)
+        d9d_buf_release(&buffer->values[i]);
 }

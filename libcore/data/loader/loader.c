@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "data/dataset/dataset_private.h"
+#include "data/loader/batch_fields.h"
 #include "data/loader/sample_order.h"
 
 struct d9d_loader {
@@ -13,8 +14,9 @@ struct d9d_loader {
     d9d_loader_opts opts;
     bool packed;                  /* some dataset is packed */
     d9d_loader_collator collator; /* row NULL: none */
-    pthread_mutex_t lock;         /* guards the order and the datasets' handles */
-    d9d_batch_buffer *buffer;     /* for d9d_loader_batch() */
+    d9di_loader_fields fields;
+    pthread_mutex_t lock;     /* guards the order and the datasets' handles */
+    d9d_batch_buffer *buffer; /* for d9d_loader_batch() */
 };
 
 /* A sample whose segments are [at, at + n) of the buffer's. */
@@ -30,6 +32,7 @@ struct d9d_batch_buffer {
     D9D_VEC(int64_t) lengths;
     D9D_VEC(int32_t) ints;
     D9D_VEC(int32_t) cu_seqlens;
+    d9di_batch_fields fields;
 };
 
 /* --- opening ---------------------------------------------------------------------------- */
@@ -112,6 +115,7 @@ void d9d_loader_close(d9d_loader *l)
     if (!l)
         return;
     d9di_sample_order_release(&l->order);
+    d9di_loader_fields_release(&l->fields);
     d9d_batch_buffer_free(l->buffer);
     (void)pthread_mutex_destroy(&l->lock);
     free(l);
@@ -120,6 +124,22 @@ void d9d_loader_close(d9d_loader *l)
 void d9d_loader_set_collator(d9d_loader *l, const d9d_loader_collator *c)
 {
     l->collator = *c;
+}
+
+d9d_status d9d_loader_set_fields(d9d_loader *l, const d9d_field_request *requests, size_t n)
+{
+    d9d_status st;
+
+    (void)pthread_mutex_lock(&l->lock);
+    st = d9di_loader_fields_set(&l->fields, l->order.sources, l->order.n, requests, n);
+    (void)pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+d9d_status d9d_batch_plan_fields(const d9d_loader *l, const d9d_field_request *requests, size_t n,
+                                 d9d_arena *a, d9d_batch *b)
+{
+    return d9di_batch_fields_plan(l != NULL ? &l->fields : NULL, requests, n, a, b);
 }
 
 /* --- properties ---------------------------------------------------------------------------- */
@@ -272,6 +292,7 @@ void d9d_batch_buffer_free(d9d_batch_buffer *r)
     D9D_VEC_RELEASE(&r->lengths);
     D9D_VEC_RELEASE(&r->ints);
     D9D_VEC_RELEASE(&r->cu_seqlens);
+    d9di_batch_fields_release(&r->fields);
     free(r);
 }
 
@@ -366,6 +387,23 @@ static d9d_status fill_arrays(const d9d_loader *l, d9d_batch_buffer *buffer, d9d
     return l->packed ? find_documents(buffer, buffer->ints.data + SEGMENTS * n_padded, b) : D9D_OK;
 }
 
+static d9d_status fill_fields(const d9d_loader *l, d9d_batch_buffer *buffer, d9d_batch *b)
+{
+    d9d_status st = D9D_OK;
+
+    for (int64_t r = 0; r < b->seqs && st == D9D_OK; r++) {
+        const d9d_sample_ref *from = &b->refs[r];
+
+        st = d9di_batch_fields_add(&buffer->fields,
+                                   from->skipped ? NULL : l->order.sources[from->source].dataset,
+                                   from->source, &buffer->samples.data[r].sample);
+    }
+    if (st == D9D_OK)
+        st = d9di_batch_fields_fill(&l->fields, b, &buffer->fields);
+    d9di_batch_fields_clear(&buffer->fields);
+    return st;
+}
+
 d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows, d9d_batch_buffer *buffer,
                            d9d_batch *out)
 {
@@ -385,9 +423,11 @@ d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows, d9d_batch
                         (long long)b.length);
     buffer->ints.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&buffer->ints, (size_t)n_padded * BATCH_ARRAYS));
-    D9D_TRY(fill_arrays(l, buffer, &b));
     b.lengths = buffer->lengths.data;
     b.refs = buffer->refs.data;
+    D9D_TRY(fill_arrays(l, buffer, &b));
+    if (l->fields.n > 0)
+        D9D_TRY(fill_fields(l, buffer, &b));
     *out = b;
     return D9D_OK;
 }

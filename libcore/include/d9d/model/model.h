@@ -11,6 +11,7 @@
 #define D9D_MODEL_MODEL_H
 
 #include "d9d/ckpt/mapper/mapper.h"
+#include "d9d/data/dataset/field.h"
 #include "d9d/model/head.h"
 #include "d9d/nn/block.h"
 #include "d9d/nn/parallel_groups.h"
@@ -37,6 +38,14 @@ typedef struct d9d_hidden_state_hook {
     void *arg;
 } d9d_hidden_state_hook;
 
+/* A named tensor of the batch's samples on the device, with the shape of d9d_batch_field of this
+ * rank's positions (d9d/data/loader/cp_slice.h). */
+typedef struct d9d_model_field {
+    const char *name;
+    d9d_tensor value;
+    d9d_tensor rows; /* ragged: [documents] int32 rows without padding; empty otherwise */
+} d9d_model_field;
+
 typedef struct d9d_model_in {
     const d9d_tensor *ids;       /* [B, S] int32; first stage */
     d9d_var *hidden;             /* [B, S, H], with tp ranks [T/tp, H]; other stages */
@@ -54,7 +63,13 @@ typedef struct d9d_model_in {
     const d9d_op_pool_index *pool;     /* the batch's documents, for tasks that pool; NULL: none */
     const d9d_hidden_state_hook *hook; /* NULL, or ignored by a model without ops->hooks */
     const d9d_tensor *seq_slots;       /* [N] int32; see cache */
+    /* What the task and the model asked for; every stage of a pipeline has them. */
+    const d9d_model_field *fields;
+    size_t n_fields;
 } d9d_model_in;
+
+/* The field of this name; NULL: nobody asked for it. */
+D9D_API const d9d_model_field *d9d_model_find_field(const d9d_model_in *in, const char *name);
 
 /* Some columns of a task's result for each document, [N, n]. */
 typedef struct d9d_model_columns {
@@ -129,6 +144,8 @@ struct d9d_model {
     bool whole_sequences; /* some layer needs whole sequences on a rank: no context parallelism */
     bool bidirectional;   /* some layer has no causal mask: padding needs segments of its own */
     bool masked_lm;       /* its losses are of masked tokens, not of next ones */
+    const d9d_field_request *fields; /* [n_fields] named tensors that forward() reads, borrowed */
+    size_t n_fields;
     bool dropout; /* something of this stage drops in training: d9d_tape_set_dropout_rng() */
 };
 

@@ -11,7 +11,8 @@
  * A text is used whole, including the last token, which in language modelling is only a target.
  *
  *     classification   score [labels, H] applied to the vector.  Loss: cross-entropy against the
- *                      text's label, averaged over the labelled texts of the global batch
+ *                      text's label, averaged over the labelled texts of the global batch; or
+ *                      against the probabilities in a field of the samples (soft labels)
  *     embedding        the vector, optionally projected by [features, H], then L2-normalised.
  *                      Trained on pairs, samples 2k and 2k + 1, with InfoNCE: each first text must
  *                      find its second among the second texts of its micro-batch by cosine
@@ -46,8 +47,9 @@ typedef struct d9d_head_task_section {
     int64_t embedding_dim; /* D9D_INT_NULL: as in the model's configuration, or no projection */
     int pooling;           /* index into d9d_pooling_names */
     bool normalize;
-    double temperature; /* of InfoNCE */
-    d9d_list layers;    /* int64_t */
+    double temperature;      /* of InfoNCE */
+    d9d_list layers;         /* int64_t */
+    const char *soft_labels; /* field with the classes' probabilities of a text; NULL: its label */
 } d9d_head_task_section;
 
 #ifdef __cplusplus

@@ -63,7 +63,7 @@ typedef struct d9d_train_task {
     /* Checks a batch before it is used, on each rank that has samples of it.  NULL: any batch is
      * valid. */
     d9d_status (*check)(void *self, const d9d_batch *b);
-    bool labels; /* needs a dataset with labels; others are refused */
+    bool labels; /* needs a dataset with labels, unless it reads fields; others are refused */
     bool paired; /* in->pool: samples 2k and 2k + 1 form a pair; a micro-batch has at least two
                     pairs */
     /* Looks at the n datasets of the training, then of its evaluation, before any sample is read.
@@ -74,6 +74,12 @@ typedef struct d9d_train_task {
      * labels are the dataset's. */
     void (*collate)(void *self, const d9d_dataset *ds, int64_t sample, int64_t n, int32_t *ids,
                     int32_t *labels);
+    /* The named tensors of samples that the task reads (d9d/data/dataset/field.h): *n requests in
+     * its memory.  A dataset without one is an error before anything is allocated; forward() finds
+     * them by d9d_model_find_field(), targets() and check() by d9d_batch_find_field().  NULL: none.
+     */
+    const d9d_field_request *(*fields)(void *self, size_t *n);
+    bool no_logits; /* forward() sets no logits, so that metrics are refused at once */
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *
@@ -112,6 +118,8 @@ typedef struct d9d_infer_task_row {
     int64_t width;
     int32_t label;              /* the row's class; -100: none */
     struct d9d_dataset *source; /* the sample's dataset, which has its tokenizer */
+    const d9d_batch *batch; /* the row is its sequence `seq`; has the fields that were asked for */
+    int64_t seq;
 } d9d_infer_task_row;
 
 typedef struct d9d_infer_task_kind {

@@ -2,8 +2,8 @@
  *
  *     inputs -> documents -> ids -> samples -> shards and spools -> index, manifest
  *
- * Objects of JSON stand on lines, or in one array; a row of *.csv or *.tsv is an object, whose names
- * the first row gives (libcore/data/io/framing.h).
+ * Objects of JSON stand on lines, or in one array; a row of *.csv or *.tsv is an object, whose
+ * names the first row gives (libcore/data/io/framing.h).
  *
  * The inputs are divided into units of `unit_bytes` (libcore/data/build/input_splits.h).  The
  * documents of a unit are read in order, tokenised on all threads in chunks of about 1 MiB, and
@@ -63,14 +63,17 @@ extern "C" {
 #endif
 
 typedef enum d9d_shard_format {
-    D9D_SHARD_BY_NAME, /* text for names that end in .txt (.gz, .zst), otherwise JSON lines */
-    D9D_SHARD_JSONL,   /* one object per line: {"text": "..."} */
-    D9D_SHARD_TEXT,    /* one document per file, or per line with `lines` */
-    D9D_SHARD_TOKENS,  /* per line: {"input_ids": [...]}, with "labels": [...] if targets are given
-                        */
-    D9D_SHARD_CHAT,    /* per line: {"messages": [{"role": "user", "content": "..."}, ...]}, or a
-                          layout of another project (libcore/data/io/chat_layout.h) */
-    D9D_SHARD_MEGATRON /* NAME.bin with NAME.idx: token files of Megatron-LM */
+    D9D_SHARD_BY_NAME,  /* text for names that end in .txt (.gz, .zst), otherwise JSON lines */
+    D9D_SHARD_JSONL,    /* one object per line: {"text": "..."} */
+    D9D_SHARD_TEXT,     /* one document per file, or per line with `lines` */
+    D9D_SHARD_TOKENS,   /* per line: {"input_ids": [...]}, with "labels": [...] if targets are given
+                         */
+    D9D_SHARD_CHAT,     /* per line: {"messages": [{"role": "user", "content": "..."}, ...]}, or a
+                           layout of another project (libcore/data/io/chat_layout.h) */
+    D9D_SHARD_MEGATRON, /* NAME.bin with NAME.idx: token files of Megatron-LM */
+    D9D_SHARD_ARRAYS    /* per line: an object with the members of `fields` alone.  A sample has as
+                           many    positions as its fields per token have rows, or else one, of id 0 and,
+                           if    no class is given, label 0 */
 } d9d_shard_format;
 
 typedef enum d9d_shard_pack_mode {
@@ -122,6 +125,9 @@ typedef struct d9d_shard_opts {
     int64_t task, tasks; /* make the units of this task only; tasks 0: all */
     int64_t jobs;        /* threads; 0: one per processor */
     bool replace;        /* replace an existing directory */
+    /* A JSON file that declares named tensors of each sample, {"fields": [...]}, in the keys of
+     * d9d_shard_fields_table; JSON lines have their values.  NULL: none. */
+    const char *fields;
     d9d_shard_on_error on_error;
 } d9d_shard_opts;
 
@@ -132,6 +138,10 @@ typedef struct d9d_shard_report {
     uint32_t shards;
     int64_t skipped[D9D_SHARD_BAD_REASONS];
 } d9d_shard_report;
+
+/* The keys of the file `fields`. */
+struct d9d_table;
+D9D_API extern const struct d9d_table d9d_shard_fields_table;
 
 /* Builds a dataset.  ECONFIG: options contradict each other, or `out` is not empty.  Errors in an
  * input name its file, line and byte.  A run without any sample is EFORMAT; a task without samples

@@ -5,6 +5,8 @@
  *     index.lmdb          where each sample is
  *     tokens-00000.bin    ids, little endian, u16 where the vocabulary fits, else u32
  *     labels-00000.bin    i32, aligned with the tokens, where targets were given
+ *     fields-00000.bin    values of named tensors, where samples have some, and
+ *     documents-00000.bin where those of each document are (d9d/data/dataset/field.h)
  *     tokenizer.json      the tokenizer's file, byte for byte
  *     chat_template.jinja the chat template, where chats were read
  *
@@ -41,6 +43,7 @@
 #include "d9d/base/hash.h"
 #include "d9d/base/log.h"
 #include "d9d/base/mem.h"
+#include "d9d/data/dataset/field.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -71,6 +74,8 @@ D9D_API int64_t d9d_dataset_max_length(const d9d_dataset *ds);
 D9D_API int64_t d9d_dataset_positions(const d9d_dataset *ds);
 /* True if the documents were given with labels of their own. */
 D9D_API bool d9d_dataset_has_labels(const d9d_dataset *ds);
+/* Named tensors of its samples, borrowed; n 0: it has none. */
+D9D_API d9d_field_list d9d_dataset_fields(const d9d_dataset *ds);
 /* Gives a document without labels one position per token and no targets, for tasks on whole texts.
  * Call it before any sample is read. */
 D9D_API void d9d_dataset_set_no_targets(d9d_dataset *ds);
@@ -110,6 +115,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_expand(const d9d_dataset *ds, const d
                                                   int32_t *ids, int32_t *labels, int32_t *positions,
                                                   int32_t *segments);
 
+/* The fields of a sample's documents. */
+typedef struct d9d_sample_fields d9d_sample_fields;
+/* Reads them.  Segment i of the sample, of which there is one where the sample has no list, has the
+ * values d9d_sample_fields_get(); they stay valid until the close.  Concurrent calls are fine, with
+ * the segments of `s` the caller's.  EFORMAT, EIO. */
+D9D_API D9D_MUST_USE d9d_status d9d_sample_fields_open(const d9d_dataset *ds, const d9d_sample *s,
+                                                       d9d_sample_fields **out);
+D9D_API const d9d_field_values *d9d_sample_fields_get(const d9d_sample_fields *f, size_t segment);
+D9D_API void d9d_sample_fields_close(d9d_sample_fields *f);
+
 /* --- for d9d-shard inspect -------------------------------------------------------------- */
 
 /* Appends the manifest, the summaries of the index and the number of targets: as JSON (describe) or
@@ -134,7 +149,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_print_excerpt(d9d_dataset *ds, int64_
 /* --- for d9d-shard export ------------------------------------------------------------------ */
 
 /* Writes a split as OUT.bin and OUT.idx, the token files of Megatron-LM, one sequence per document.
- * ECONFIG: the dataset has labels, or an output exists and `replace` is not set. */
+ * ECONFIG: the dataset has labels or fields, or an output exists and `replace` is not set. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_export_megatron(const char *dir, const char *split,
                                                             const char *out, bool replace,
                                                             const d9d_log *log);

@@ -32,6 +32,7 @@ typedef struct d9d_dataset_info {
     int64_t vocab;   /* ids and labels are less */
     d9d_hash hash;   /* of everything else that decides the samples; 0: nothing else.  A run resumes
                         only with the same hash */
+    d9d_field_list fields; /* named tensors of each sample, borrowed; none is ragged */
 } d9d_dataset_info;
 
 /* Members may be NULL only where noted. */
@@ -48,6 +49,10 @@ typedef struct d9d_dataset_kind {
     /* Writes ids [length] and labels [length], the target of each position; -100: ignored.  Called
      * from several threads concurrently. */
     d9d_status (*sample)(void *self, int64_t k, int64_t length, int32_t *ids, int32_t *labels);
+    /* Writes the values of the info's fields: values[i] is [length, shape] where field i is per
+     * token or target, else [shape].  Called from several threads concurrently.  NULL: no fields.
+     */
+    d9d_status (*fields)(void *self, int64_t k, int64_t length, void *const *values);
 } d9d_dataset_kind;
 
 /* "name", and the built-in choices of the key "source": tables whose `row` is their kind. */

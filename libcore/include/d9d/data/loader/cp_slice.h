@@ -32,6 +32,10 @@ typedef struct d9d_cp_slice {
     int64_t segments;
     const d9d_segment *segment; /* NULL: each sequence is one document */
     const int32_t *prefix;      /* [segments], of a prefix mask; NULL: none */
+    /* [n_fields] Those of positions are cut like the ids; every rank has those of documents whole.
+     */
+    const d9d_batch_field *fields;
+    size_t n_fields;
 } d9d_cp_slice;
 
 /* The position in its sequence of element i of the `length` elements that rank `rank` of n
@@ -50,6 +54,8 @@ typedef struct d9d_cp_slice_buffer {
     D9D_VEC(int32_t) ints;
     D9D_VEC(d9d_segment) segments;
     D9D_VEC(int32_t) prefixes, row_bounds;
+    D9D_VEC(d9d_batch_field) fields;
+    d9d_buf values[D9D_FIELDS_MAX];
 } d9d_cp_slice_buffer;
 D9D_API void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer);
 

@@ -92,6 +92,12 @@ typedef struct d9d_loader_collator {
 /* Call it before any sample is read. */
 D9D_API void d9d_loader_set_collator(d9d_loader *l, const d9d_loader_collator *c);
 
+/* Asks for named tensors of every sample, which batches then carry; strings are copied.  Call it
+ * before any sample is read; the same list again changes nothing.  ECONFIG: a dataset has no such
+ * field, or one of another type or shape. */
+D9D_API D9D_MUST_USE d9d_status d9d_loader_set_fields(d9d_loader *l,
+                                                      const d9d_field_request *requests, size_t n);
+
 /* Where a sample of the stream comes from. */
 typedef struct d9d_sample_ref {
     int32_t source;
@@ -118,6 +124,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_dataset_print_padding(d9d_dataset *ds, int64
                                                           int64_t multiple, bool json,
                                                           d9d_buf *out);
 
+/* A named tensor of a batch's samples.
+ *
+ *     per token, per target   [seqs, length, shape], padded like the ids
+ *     per sample              [documents, shape]: of document i of d9d_batch_next_document()
+ *     ragged                  [documents, most rows, shape], padded as its dataset says
+ *
+ * A skipped sample has the field's padding. */
+typedef struct d9d_batch_field {
+    const char *name;
+    d9d_dtype dtype;  /* F32 or I32 */
+    bool is_sequence; /* [seqs, length, ...] */
+    int rank;
+    int64_t shape[D9D_MAX_DIMS];
+    const void *data;
+    const int32_t *rows; /* ragged: [documents] rows without padding; NULL: not ragged */
+} d9d_batch_field;
+D9D_API size_t d9d_batch_field_row_bytes(const d9d_batch_field *f, int first_dim);
+
 /* A batch: sequences padded on the right to one length, ids with 0, labels with -100, positions
  * with 0.  Arrays are [seqs, length] int32.  If all sequences are empty, each has one position of
  * padding. */
@@ -130,11 +154,21 @@ typedef struct d9d_batch {
      * unless documents are packed. */
     int64_t documents;
     const int32_t *cu_seqlens;
-    const int64_t *lengths;     /* [seqs], without padding; 0: skipped */
-    const d9d_sample_ref *refs; /* [seqs] */
-    int64_t tokens;             /* without padding */
-    int64_t targets;            /* labels other than -100 */
+    const int64_t *lengths;        /* [seqs], without padding; 0: skipped */
+    const d9d_sample_ref *refs;    /* [seqs] */
+    int64_t tokens;                /* without padding */
+    int64_t targets;               /* labels other than -100 */
+    const d9d_batch_field *fields; /* [n_fields], as d9d_loader_set_fields() lists them */
+    size_t n_fields;
 } d9d_batch;
+
+/* The field of this name; NULL: nobody asked for it. */
+D9D_API const d9d_batch_field *d9d_batch_find_field(const d9d_batch *b, const char *name);
+/* Sets the fields of a batch of zeros, for a plan: those of the loader, or without one (NULL) what
+ * the requests say.  Their memory is the arena's. */
+D9D_API D9D_MUST_USE d9d_status d9d_batch_plan_fields(const d9d_loader *l,
+                                                      const d9d_field_request *requests, size_t n,
+                                                      d9d_arena *a, d9d_batch *b);
 
 /* Reusable memory that a batch points into. */
 typedef struct d9d_batch_buffer d9d_batch_buffer;
