@@ -26,8 +26,12 @@ struct d9d_optimizer {
     D9D_VEC(optimizer_use) uses;
     size_t *use_of; /* [params.n]: index into uses; of trainable parameters */
     int n_stored;   /* most states of a parameter: of its kind, then a master weight's residual */
-    d9d_tensor *state;             /* [params.n * n_stored]; storage NULL for frozen parameters */
-    int64_t *steps;                /* [params.n] */
+    d9d_tensor *state; /* [params.n * n_stored]; storage NULL for frozen parameters, and for those
+                          without this state */
+    d9d_param *
+        *reduced;   /* of a state with fewer numbers: a parameter of its shapes, state_param() */
+    int *dims;      /* of a state: see state_reduced() of a kind; -1: it does not exist */
+    int64_t *steps; /* [params.n] */
     d9d_optimizer_update *updates; /* [params.n], of the current call */
     size_t *order;                 /* [params.n]: order of updates, as indices into params */
     size_t *end; /* [n_first]: end of each list of parameters that are updated first, in `order` */
@@ -115,12 +119,45 @@ static d9d_status uses_choose(d9d_optimizer *o)
 
 /* --- state ------------------------------------------------------------------------------------ */
 
-static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, const char *name)
+/* A parameter of size 1 along some dimensions, placed as p is.  The shards that begin there are all
+ * of it, and one of the ranks that have the first is primary. */
+static void param_reduce(d9d_param *p, int dims)
+{
+    for (int d = 0; d < p->spec.shape.ndim; d++) {
+        if ((dims >> d & 1) == 0)
+            continue;
+        p->placement.is_primary = p->placement.is_primary && p->shard.offset[d] == 0;
+        p->spec.shape.dim[d] = p->local.shape.dim[d] = p->shard.shape.dim[d] = 1;
+        p->local.offset[d] = p->shard.offset[d] = 0;
+        if (p->placement.shard_dim == d)
+            p->placement.shard_group = NULL;
+    }
+}
+
+/* The parameter whose placement a state has.  Both may change until the state has memory. */
+static const d9d_param *state_param(const d9d_optimizer *o, size_t at)
+{
+    const d9d_param *p = o->params.p[at / (size_t)o->n_stored];
+
+    if (o->reduced[at] == NULL)
+        return p;
+    *o->reduced[at] = *p;
+    param_reduce(o->reduced[at], o->dims[at]);
+    return o->reduced[at];
+}
+
+/* `dims`: along which the state has size 1. */
+static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, int dims,
+                            const char *name)
 {
     const d9d_param *p = o->params.p[i];
     const size_t at = i * (size_t)o->n_stored + (size_t)s;
 
-    o->state[at] = (d9d_tensor){.dtype = t, .shape = p->shard.shape};
+    o->dims[at] = dims;
+    o->reduced[at] = dims != 0 ? d9d_arena_alloc(&o->arena, sizeof(**o->reduced)) : NULL;
+    if (dims != 0 && o->reduced[at] == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the shape of a state of %s", p->name);
+    o->state[at] = (d9d_tensor){.dtype = t, .shape = state_param(o, at)->shard.shape};
     o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, name);
     if (o->names[o->n_index] == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the name of a state of %s", p->name);
@@ -140,16 +177,16 @@ static d9d_status states_add(d9d_optimizer *o, size_t i)
         return D9D_FAIL(D9D_EINVAL,
                         "optimizer %s: a state of %s has the type %d, not float32 or bfloat16",
                         kind->table->name, p->name, (int)t);
-    for (int s = 0; s < use->n_states; s++)
-        D9D_TRY(state_add(o, i, s, t, kind->states[s]));
-    if (use->masters && p->spec.dtype == D9D_BF16)
-        D9D_TRY(state_add(o, i, use->n_states, D9D_I16, "master_residual"));
-    return D9D_OK;
-}
+    for (int s = 0; s < use->n_states; s++) {
+        const int dims =
+            kind->state_reduced != NULL ? kind->state_reduced(use->choice.config, p, s) : 0;
 
-static const d9d_param *state_param(const d9d_optimizer *o, size_t at)
-{
-    return o->params.p[at / (size_t)o->n_stored];
+        if (dims >= 0)
+            D9D_TRY(state_add(o, i, s, t, dims, kind->states[s]));
+    }
+    if (use->masters && p->spec.dtype == D9D_BF16)
+        D9D_TRY(state_add(o, i, use->n_states, D9D_I16, 0, "master_residual"));
+    return D9D_OK;
 }
 
 static bool is_residual(const d9d_optimizer *o, size_t at)
@@ -164,14 +201,18 @@ static d9d_status states_create(d9d_optimizer *o)
     size_t n = o->params.n * (size_t)o->n_stored + 1;
 
     o->state = d9d_arena_alloc(&o->arena, n * sizeof(*o->state));
+    o->reduced = d9d_arena_alloc(&o->arena, n * sizeof(*o->reduced));
+    o->dims = d9d_arena_alloc(&o->arena, n * sizeof(*o->dims));
     o->index = d9d_arena_alloc(&o->arena, n * sizeof(*o->index));
     o->names = d9d_arena_alloc(&o->arena, n * sizeof(*o->names));
     o->steps = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->steps));
     o->updates = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->updates));
     o->order = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->order));
-    if (o->state == NULL || o->index == NULL || o->names == NULL || o->steps == NULL ||
-        o->updates == NULL || o->order == NULL)
+    if (o->state == NULL || o->reduced == NULL || o->dims == NULL || o->index == NULL ||
+        o->names == NULL || o->steps == NULL || o->updates == NULL || o->order == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for records of %zu states", n - 1);
+    for (size_t i = 0; i + 1 < n; i++)
+        o->dims[i] = -1;
     for (size_t i = 0; i < o->params.n; i++) {
         o->order[i] = i;
         if (o->params.p[i]->spec.trainable)
@@ -209,9 +250,8 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
     o->dev = dev;
     for (size_t i = 0; i < o->n_index; i++) {
         d9d_tensor *t = &o->state[o->index[i]];
-        const d9d_param *p = state_param(o, o->index[i]);
 
-        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->shard.shape, t));
+        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, state_param(o, o->index[i])->shard.shape, t));
         D9D_TRY(dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
                                                 d9d_tensor_numel(t), 0));
     }
@@ -369,8 +409,8 @@ static uint64_t state_bytes(const d9d_optimizer *o, bool residuals_alone)
         const size_t at = o->index[i];
 
         if (!residuals_alone || is_residual(o, at))
-            sum += (uint64_t)d9d_shape_numel(&state_param(o, at)->shard.shape) *
-                   d9d_dtype_size(o->state[at].dtype);
+            sum +=
+                (uint64_t)d9d_shape_numel(&o->state[at].shape) * d9d_dtype_size(o->state[at].dtype);
     }
     return sum;
 }
@@ -419,33 +459,53 @@ static const char *update_text(const d9d_optimizer_choice *c, const d9d_param *p
                : words[c->kind->weight_update(c->config)];
 }
 
-static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
-{
-    const d9d_param *p = o->params.p[i];
-    const d9d_optimizer_choice *c = &o->uses.data[o->use_of[i]].choice;
-    size_t sum = d9d_dtype_size(p->spec.dtype) + d9d_dtype_size(p->spec.grad_dtype);
-
-    D9D_TRY(d9d_buf_printf(out, "%s%s: %s weights%s; bytes a parameter: weights %zu, gradients %zu",
-                           out->len > 0 ? "; " : "", c->kind->table->name,
-                           d9d_dtype_name(p->spec.dtype), update_text(c, p),
-                           d9d_dtype_size(p->spec.dtype), d9d_dtype_size(p->spec.grad_dtype)));
-    for (size_t k = 0; k < o->n_index; k++) {
-        const size_t at = o->index[k], bytes = d9d_dtype_size(o->state[at].dtype);
-
-        if (at / (size_t)o->n_stored != i)
-            continue;
-        D9D_TRY(d9d_buf_printf(out, ", %s %zu", o->names[k] + strlen(p->name) + 1, bytes));
-        sum += bytes;
-    }
-    return d9d_buf_printf(out, ", in all %zu", sum);
-}
-
 /* Do two parameters have one line? */
 static bool same_line(const d9d_optimizer *o, size_t i, size_t k)
 {
     return o->params.p[k]->spec.trainable &&
            o->params.p[k]->spec.dtype == o->params.p[i]->spec.dtype &&
            o->uses.data[o->use_of[k]].choice.kind == o->uses.data[o->use_of[i]].choice.kind;
+}
+
+/* Bytes of state s per element, over the parameters of a line. */
+static double state_bytes_per_element(const d9d_optimizer *o, size_t i, int s)
+{
+    double bytes = 0, elements = 0;
+
+    for (size_t k = 0; k < o->params.n; k++) {
+        const size_t at = k * (size_t)o->n_stored + (size_t)s;
+
+        if (!same_line(o, i, k))
+            continue;
+        elements += (double)d9d_shape_numel(&o->params.p[k]->shard.shape);
+        if (o->dims[at] >= 0)
+            bytes += (double)d9d_shape_numel(&state_param(o, at)->shard.shape) *
+                     (double)d9d_dtype_size(o->state[at].dtype);
+    }
+    return elements > 0 ? bytes / elements : 0;
+}
+
+static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
+{
+    const d9d_param *p = o->params.p[i];
+    const optimizer_use *use = &o->uses.data[o->use_of[i]];
+    const d9d_optimizer_kind *kind = use->choice.kind;
+    const int n = use->n_states + (use->masters && p->spec.dtype == D9D_BF16);
+    const size_t fixed = d9d_dtype_size(p->spec.dtype) + d9d_dtype_size(p->spec.grad_dtype);
+    double sum = (double)fixed;
+
+    D9D_TRY(d9d_buf_printf(out, "%s%s: %s weights%s; bytes a parameter: weights %zu, gradients %zu",
+                           out->len > 0 ? "; " : "", kind->table->name,
+                           d9d_dtype_name(p->spec.dtype), update_text(&use->choice, p),
+                           d9d_dtype_size(p->spec.dtype), d9d_dtype_size(p->spec.grad_dtype)));
+    for (int s = 0; s < n; s++) {
+        const double bytes = state_bytes_per_element(o, i, s);
+
+        D9D_TRY(d9d_buf_printf(out, ", %s %.2g",
+                               s < use->n_states ? kind->states[s] : "master_residual", bytes));
+        sum += bytes;
+    }
+    return d9d_buf_printf(out, ", in all %.3g", sum);
 }
 
 /* Where there are several kinds: what the kind of parameter i updates. */

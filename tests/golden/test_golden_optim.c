@@ -77,10 +77,12 @@ static void compare(const d9d_safetensors_file *f, const char *name, int k, cons
 static d9d_shape case_shape(json_t *options)
 {
     const json_t *dims = json_object_get(options, "shape");
-    const d9d_shape shape = dims == NULL ? D9D_SHAPE(5, 7)
-                                         : D9D_SHAPE(json_integer_value(json_array_get(dims, 0)),
-                                                     json_integer_value(json_array_get(dims, 1)));
+    d9d_shape shape = {.ndim = (int)json_array_size(dims)};
 
+    for (int i = 0; i < shape.ndim; i++)
+        shape.dim[i] = json_integer_value(json_array_get(dims, (size_t)i));
+    if (dims == NULL)
+        shape = D9D_SHAPE(5, 7);
     (void)json_object_del(options, "shape");
     return shape;
 }
@@ -128,7 +130,7 @@ static void run_case(const char *op, const char *name, const json_t *options,
 
 static void test_optimizers(void **state)
 {
-    static const char *const ops[] = {"adamw", "adam", "sgd", "lion", "muon"};
+    static const char *const ops[] = {"adamw", "adam", "sgd", "lion", "muon", "adafactor"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {

@@ -43,3 +43,32 @@ muon='{"name": "muon", "lr": 1e-3, "adjust_lr_fn": "match_rms_adamw", "ns_dtype"
     optimized moe "2 2 1 1 1 2" "$muon"
     optimized moe "1 2 1 1 2 4 2" "$muon"
 }
+
+# Factored moments of rows, columns, experts and copies; vectors whose shards some ranks lack.
+adafactor='{"name": "adafactor", "lr": 1e-3, "weight_decay": 0.1, "scale_parameter": true, "relative_step": true, "eps1": 1e-4}'
+
+@test "Adafactor, sharded, replicated, tensor and pipeline parallel" {
+    optimized dense "1 2 1 1 1 1" "$adafactor"
+    optimized dense "1 2 1 1 2 1 2" "$adafactor"
+    rm -rf again
+    train dense "1 2 1 1 2 1 2" again --set "optimizer=$adafactor"
+    cmp run/export/model.safetensors again/export/model.safetensors
+    optimized dense "2 2 1 1 2 1" "$adafactor"
+}
+
+@test "Adafactor, expert parallel" {
+    optimized moe "1 2 1 1 1 2" "$adafactor"
+    optimized moe "1 2 1 1 2 4 2" "$adafactor"
+}
+
+# A column's means are saved once, by one of the ranks that have them.
+@test "Adafactor goes on from a checkpoint, bit for bit, and on another mesh" {
+    train moe "1 2 1 1 2 2" whole --set "optimizer=$adafactor"
+    train moe "1 2 1 1 2 2" parts --set "optimizer=$adafactor" --set trainer.run.steps=2
+    rm -r parts/export
+    cp -r parts other
+    train moe "1 2 1 1 2 2" parts --set "optimizer=$adafactor"
+    cmp whole/export/model.safetensors parts/export/model.safetensors
+    train moe "1 4 1 1 1 1" other --set "optimizer=$adafactor"
+    same other whole
+}

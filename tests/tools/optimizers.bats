@@ -80,3 +80,25 @@ lion='optimizer={"name": "lion", "lr": 1e-4, "weight_decay": 1}'
         --set 'optimizer.groups=[{"pattern": ".*norm.*", "kind": "muon"}]' c.json
     [ ! -e run ]
 }
+
+adafactor='optimizer={"name": "adafactor", "lr": 1e-3}'
+
+@test "Adafactor learns, keeps a number a row and a column, and resumes bitwise" {
+    run -0 d9d-train --set "$adafactor" --set model_provider.dtype=bfloat16 --set trainer.run.dir=whole --set trainer.run.steps=8 c.json
+    assert_output --regexp 'adafactor: bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, gradients 4, row_var 0\.[0-9]+, col_var 0\.[0-9]+, variance 0\.[0-9]+, master_residual 2, in all 8\.'
+    history_of whole | sed 's/.*"loss": \([0-9.]*\),.*/\1/' | awk 'NR == 1 { first = $1 } END { exit !($1 < first - 0.1) }'
+    d9d-train -q --set "$adafactor" --set model_provider.dtype=bfloat16 --set trainer.run.steps=4 c.json
+    rm -r run/export
+    d9d-train -q --set "$adafactor" --set model_provider.dtype=bfloat16 --set trainer.run.steps=8 c.json
+    same_run whole run 00000008
+    says 2 'its optimizer state is col_var, row_var, variance, as of adafactor, and the optimizer adamw of this run keeps exp_avg, exp_avg_sq' \
+        d9d-train --set model_provider.dtype=bfloat16 --set trainer.run.steps=9 c.json
+}
+
+@test "a plan prices Adafactor's moments as a training run has them" {
+    d9d-train --plan --json --set "$adafactor" c.json >plan.json
+    d9d-train -q --set "$adafactor" --set trainer.run.steps=1  c.json
+    bytes=$(cat run/checkpoints/step-00000001/manifest.json |
+        jq '[.tensors[] | select(.slices[0].file | startswith("optimizer-")) | .shape | reduce .[] as $d (4; . * $d)] | add')
+    [ "$(sed -n 's/.*"optimizer": \([0-9]*\),$/\1/p' plan.json | head -n 1)" -eq "$bytes" ]
+}

@@ -1,4 +1,5 @@
-/* optim.h - optimizers: AdamW, Adam, Lion, Muon and SGD, for float32 and bfloat16 weights.
+/* optim.h - optimizers: AdamW, Adam, Lion, Muon, Adafactor and SGD, for float32 and bfloat16
+ * weights.
  *
  *     d9d_optimizer *opt;
  *     D9D_TRY(d9d_optimizer_create(&config, dev, &params, seed, &opt));
@@ -16,6 +17,8 @@
  *   lion   p -= lr wd p;  p -= lr sign(b1 m + (1-b1) g);  m = b2 m + (1-b2) g
  *   muon   m = mom m + (1-mom) g;  u = (1-mom) g + mom m (or m);  o = orthogonalized u
  *          p -= lr wd p;  p -= lr' o
+ *   adafactor  V = second moment of g, factored;  u = g / sqrt(V);  p -= lr wd p
+ *          p -= lr u / max(1, rms(u) / clip_threshold)
  *   sgd    g += wd p;  u = mom u + (1-damp) g (u = g at first);  p -= lr u  (or g + mom u)
  *
  * in float32.  The key weight_update says how a bfloat16 parameter is updated:
@@ -47,6 +50,18 @@
  * after which the singular values of o = X are near 1.  A matrix [rows, columns] has the rate
  * lr' = lr sqrt(max(1, rows / columns)) with adjust_lr_fn "original", and 0.2 lr sqrt(max(rows,
  * columns)) with "match_rms_adamw".  Words and defaults are those of torch.optim.Muon.
+ *
+ * Adafactor (Shazeer and Stern 2018) stores of a matrix's second moment the means R of its rows and
+ * C of its columns, one number each; matrices of a stack are factored one by one.  With w =
+ * n^beta2_decay,
+ *
+ *     R += w (mean of g^2 along a row - R);  C += w (mean of g^2 along a column - C)
+ *     V = R C / max(mean of R, eps1);  u = g / sqrt(max(V, eps1^2))
+ *
+ * and V += w (g^2 - V) for a vector.  rms() is the root mean square over the whole parameter.  With
+ * scale_parameter lr is multiplied by max(eps2, rms(p)); with relative_step it is at most 1 /
+ * sqrt(n). Both are off, as transformers' users have them; torch.optim.Adafactor has both, with
+ * eps1 1.2e-7.
  *
  * State is sharded like its parameter and is saved like a parameter, as "<parameter>.<state>".  A
  * kind of optimizer is a table, d9d_optimizer_kind; the built-in kinds are rows of
@@ -143,6 +158,10 @@ struct d9d_optimizer_kind {
     int (*n_states)(const void *config);
     /* Type of the states of a parameter.  NULL: the parameter's type. */
     d9d_dtype (*state_dtype)(const void *config, const d9d_param *p);
+    /* The dimensions along which a state of the parameter has one number for all, a mean for
+     * instance: bit d for dimension d, whose size is then 1.  -1: the parameter has no such state.
+     * NULL: each state has the parameter's shape. */
+    int (*state_reduced)(const void *config, const d9d_param *p, int state);
     /* Can this optimizer update the parameter?  NULL: any. */
     d9d_status (*accepts)(const d9d_param *p);
     /* Update the parameter's shard from shard.grad times *scale, and the state. */
@@ -215,8 +234,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
 /* What a checkpoint must hold: state arrays, with the parameter whose sharding they have, and the
  * step counts, one int64 for each of `params` in order (0 for frozen ones). */
 typedef struct d9d_optimizer_state {
-    const char *name; /* "model.norm.weight.exp_avg"; borrowed */
-    const d9d_param *param;
+    const char *name;       /* "model.norm.weight.exp_avg"; borrowed */
+    const d9d_param *param; /* with the state's shapes, where the kind has state_reduced() */
     d9d_tensor *tensor;
     bool residual; /* of a master weight; zero if a checkpoint lacks it */
 } d9d_optimizer_state;
