@@ -1,17 +1,18 @@
 /* average.c - moving averages of weights, also with stochastic rounding.
  *
  *     p = (1 - to_state) p + to_state m
- *     m = m + to_weights (p - m)             with p as it was
+ *     m = (1 - to_weights) m + to_weights p      with p as it was
  */
 #include "cpu/optim_apply.h"
 
 typedef struct average_consts {
-    float keep, to_state, to_weights;
+    float p_stays, m_stays, to_state, to_weights;
 } average_consts;
 
 static average_consts average_consts_make(const d9d_average_step *c)
 {
-    return (average_consts){.keep = (float)(1.0 - c->to_state),
+    return (average_consts){.p_stays = (float)(1.0 - c->to_state),
+                            .m_stays = (float)(1.0 - c->to_weights),
                             .to_state = (float)c->to_state,
                             .to_weights = (float)c->to_weights};
 }
@@ -23,8 +24,8 @@ D9DI_CLONES static void average_update(average_consts k, float *restrict p, floa
         const float x = p[i];
 
         if (k.to_state != 0.0f)
-            p[i] = k.keep * x + k.to_state * m[i];
-        m[i] = m[i] + k.to_weights * (x - m[i]);
+            p[i] = k.p_stays * x + k.to_state * m[i];
+        m[i] = k.m_stays * m[i] + k.to_weights * x;
     }
 }
 

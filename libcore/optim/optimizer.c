@@ -1,48 +1,11 @@
 /* optimizer.c - optimizer state of each parameter, and the step.  See d9d/optim/optim.h.
  */
-#include "optim/optimizer.h"
+#include "optim/optimizer_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
-#include "optim/param_groups.h"
-
-/* A kind with a configuration, and what it updates. */
-typedef struct optimizer_use {
-    d9d_optimizer_choice choice;
-    void *self;   /* of its open() */
-    int n_states; /* of the kind */
-    bool masters; /* it also has the residuals of master weights */
-} optimizer_use;
-
-struct d9d_optimizer {
-    const d9d_optimizer_kind *kind; /* of the section */
-    d9d_device *dev;
-    d9d_comm *group;
-    d9d_params params;
-    d9di_optimizer_groups groups;
-    uint64_t seed;
-    D9D_VEC(optimizer_use) uses;
-    size_t *use_of; /* [params.n]: index into uses; of trainable parameters */
-    int n_stored;   /* most states of a parameter: of its kind, then a master weight's residual */
-    d9d_tensor *state; /* [params.n * n_stored]; storage NULL for frozen parameters, and for those
-                          without this state */
-    d9d_param *
-        *reduced;   /* of a state with fewer numbers: a parameter of its shapes, state_param() */
-    int *dims;      /* of a state: see state_reduced() of a kind; -1: it does not exist */
-    int64_t *steps; /* [params.n] */
-    d9d_optimizer_update *updates; /* [params.n], of the current call */
-    size_t *order;                 /* [params.n]: order of updates, as indices into params */
-    size_t *end; /* [n_first]: end of each list of parameters that are updated first, in `order` */
-    size_t n_first;
-    d9d_optimizer_enqueued_fn *enqueued;
-    void *enqueued_arg;
-    size_t *index; /* the states that exist, as indices into `state` */
-    char **names;  /* their names */
-    size_t n_index;
-    d9d_arena arena;
-};
 
 double d9d_optimizer_lr(const d9d_union *section)
 {
@@ -71,7 +34,7 @@ static bool updates_masters(const d9d_optimizer_choice *c)
     return c->kind->weight_update != NULL && c->kind->weight_update(c->config) == D9D_UPDATE_MASTER;
 }
 
-static d9d_dtype state_dtype(const optimizer_use *use, const d9d_param *p)
+static d9d_dtype state_dtype(const d9di_optimizer_use *use, const d9d_param *p)
 {
     const d9d_optimizer_choice *c = &use->choice;
 
@@ -80,7 +43,7 @@ static d9d_dtype state_dtype(const optimizer_use *use, const d9d_param *p)
 
 static d9d_status use_add(d9d_optimizer *o, const d9d_optimizer_choice *c, size_t *out)
 {
-    optimizer_use use = {.choice = *c, .masters = updates_masters(c)};
+    d9di_optimizer_use use = {.choice = *c, .masters = updates_masters(c)};
 
     D9D_TRY(states_count(c, &use.n_states));
     if (use.n_states + use.masters > o->n_stored)
@@ -169,7 +132,7 @@ static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, int 
 static d9d_status states_add(d9d_optimizer *o, size_t i)
 {
     const d9d_param *p = o->params.p[i];
-    const optimizer_use *use = &o->uses.data[o->use_of[i]];
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[i]];
     const d9d_optimizer_kind *kind = use->choice.kind;
     const d9d_dtype t = use->n_states > 0 ? state_dtype(use, p) : D9D_F32;
 
@@ -191,7 +154,7 @@ static d9d_status states_add(d9d_optimizer *o, size_t i)
 
 static bool is_residual(const d9d_optimizer *o, size_t at)
 {
-    const optimizer_use *use = &o->uses.data[o->use_of[at / (size_t)o->n_stored]];
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[at / (size_t)o->n_stored]];
 
     return at % (size_t)o->n_stored >= (size_t)use->n_states;
 }
@@ -236,7 +199,7 @@ static d9d_status uses_open(d9d_optimizer *o)
     const d9d_optimizer_open_opts opts = {o->dev, &o->params, o->group};
 
     for (size_t i = 0; i < o->uses.len; i++) {
-        optimizer_use *use = &o->uses.data[i];
+        d9di_optimizer_use *use = &o->uses.data[i];
         const d9d_optimizer_kind *kind = use->choice.kind;
 
         if (kind->open != NULL)
@@ -255,6 +218,7 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
         D9D_TRY(dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
                                                 d9d_tensor_numel(t), 0));
     }
+    D9D_TRY(d9di_optimizer_ema_fill(o));
     return uses_open(o);
 }
 
@@ -290,6 +254,7 @@ void d9d_optimizer_free(d9d_optimizer *o)
         return;
     for (size_t i = 0; o->state != NULL && i < o->params.n * (size_t)o->n_stored; i++)
         d9d_tensor_release(&o->state[i]);
+    d9di_optimizer_ema_release(o);
     for (size_t i = 0; i < o->uses.len; i++)
         if (o->uses.data[i].self != NULL)
             o->uses.data[i].choice.kind->close(o->uses.data[i].self);
@@ -335,30 +300,37 @@ d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *fi
     return D9D_OK;
 }
 
+d9d_optimizer_update d9di_optimizer_update_make(d9d_optimizer *o, size_t i)
+{
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[i]];
+
+    return (d9d_optimizer_update){
+        .dev = o->dev,
+        .param = o->params.p[i],
+        .state = &o->state[i * (size_t)o->n_stored],
+        .state_dtype = state_dtype(use, o->params.p[i]),
+        .step = o->steps[i],
+        .seed = o->seed,
+        .self = use->self,
+    };
+}
+
 /* The updates of one kind from `begin` to `end` in the order. */
 static size_t updates_collect(d9d_optimizer *o, size_t of, double lr, const d9d_tensor *scale,
                               size_t begin, size_t end)
 {
-    const optimizer_use *use = &o->uses.data[of];
+    const d9di_optimizer_use *use = &o->uses.data[of];
     size_t n = 0;
 
     for (size_t k = begin; k < end; k++) {
         const size_t i = o->order[k];
-        d9d_param *p = o->params.p[i];
 
-        if (!d9d_param_has_shard_grad(p) || o->use_of[i] != of)
+        if (!d9d_param_has_shard_grad(o->params.p[i]) || o->use_of[i] != of)
             continue;
-        o->updates[n++] = (d9d_optimizer_update){
-            .dev = o->dev,
-            .param = p,
-            .state = &o->state[i * (size_t)o->n_stored],
-            .state_dtype = state_dtype(use, p),
-            .scale = d9d_tensor_data(scale),
-            .lr = lr * use->choice.lr_scale * o->groups.lr_scale[i],
-            .step = ++o->steps[i],
-            .seed = o->seed,
-            .self = use->self,
-        };
+        o->steps[i]++;
+        o->updates[n] = d9di_optimizer_update_make(o, i);
+        o->updates[n].scale = d9d_tensor_data(scale);
+        o->updates[n++].lr = lr * use->choice.lr_scale * o->groups.lr_scale[i];
     }
     return n;
 }
@@ -389,11 +361,13 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
 {
     size_t done = 0;
 
+    D9D_TRY(d9di_optimizer_ema_begin(o, scale));
     for (size_t i = 0; i < o->n_first; done = o->end[i++]) {
         D9D_TRY(update_range(o, lr, scale, done, o->end[i]));
         D9D_TRY(o->enqueued(o->enqueued_arg, i));
     }
-    return update_range(o, lr, scale, done, o->params.n);
+    D9D_TRY(update_range(o, lr, scale, done, o->params.n));
+    return d9di_optimizer_ema_update(o, scale);
 }
 
 const char *d9d_optimizer_name(const d9d_optimizer *o)
@@ -417,7 +391,7 @@ static uint64_t state_bytes(const d9d_optimizer *o, bool residuals_alone)
 
 uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)
 {
-    return state_bytes(o, false);
+    return state_bytes(o, false) + d9di_optimizer_ema_bytes(o);
 }
 
 uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o)
@@ -427,13 +401,16 @@ uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o)
 
 size_t d9d_optimizer_state_count(const d9d_optimizer *o)
 {
-    return o->n_index;
+    return o->n_index + o->ema.n;
 }
 
 d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i)
 {
-    const size_t at = o->index[i];
+    size_t at;
 
+    if (i >= o->n_index)
+        return d9di_optimizer_ema_state_at(o, i - o->n_index);
+    at = o->index[i];
     return (d9d_optimizer_state){o->names[i], state_param(o, at), &o->state[at],
                                  is_residual(o, at)};
 }
@@ -488,7 +465,7 @@ static double state_bytes_per_element(const d9d_optimizer *o, size_t i, int s)
 static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
 {
     const d9d_param *p = o->params.p[i];
-    const optimizer_use *use = &o->uses.data[o->use_of[i]];
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[i]];
     const d9d_optimizer_kind *kind = use->choice.kind;
     const int n = use->n_states + (use->masters && p->spec.dtype == D9D_BF16);
     const size_t fixed = d9d_dtype_size(p->spec.dtype) + d9d_dtype_size(p->spec.grad_dtype);

@@ -118,9 +118,8 @@ static d9d_status schedule_free_list(const void *arg, const d9d_optimizer_update
         .first = u->step == 1,
     };
 
-    return u->dev->kernels->optim->schedule_free(u->dev->stream, &step, u->scale,
-                                                 u->param->spec.dtype, u->param->spec.grad_dtype,
-                                                 list, n);
+    return u->dev->kernels->optim->schedule_free(
+        u->dev->stream, &step, u->scale, u->param->spec.dtype, u->param->spec.grad_dtype, list, n);
 }
 
 static d9d_optimizer_weight_update weight_update(const void *config)
@@ -164,14 +163,14 @@ static d9d_dtype schedule_free_dtype(const void *config, const d9d_param *p)
     return D9D_F32;
 }
 
-const d9d_optimizer_kind d9di_optimizer_schedule_free = {
-    .size = sizeof(d9d_optimizer_kind),
-    .table = &d9di_optimizer_schedule_free_table,
-    .states = {"z", "exp_avg_sq", NULL},
-    .state_dtype = schedule_free_dtype,
-    .update_list = schedule_free_update,
-    .partial_lists_ok = true,
-    .weight_update = weight_update,
-    .average = schedule_free_average,
-    .open = schedule_free_open,
-    .close = free};
+const d9d_optimizer_kind d9di_optimizer_schedule_free = {.size = sizeof(d9d_optimizer_kind),
+                                                         .table =
+                                                             &d9di_optimizer_schedule_free_table,
+                                                         .states = {"z", "exp_avg_sq", NULL},
+                                                         .state_dtype = schedule_free_dtype,
+                                                         .update_list = schedule_free_update,
+                                                         .partial_lists_ok = true,
+                                                         .weight_update = weight_update,
+                                                         .average = schedule_free_average,
+                                                         .open = schedule_free_open,
+                                                         .close = free};

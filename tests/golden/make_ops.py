@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
+import schedulefree
 import torch
 import torch.nn.functional as F
 import transformers.optimization
@@ -237,9 +238,9 @@ def optim(d, cls, shape=(5, 7), **options):
     p = start.clone().requires_grad_()
     opt = cls([p], foreach=False, **options)
     for i, g in enumerate(grads, 1):
-        p.grad = g.to(d.dtype)
+        p.grad = g.to(d.dtype, copy=True)
         opt.step()
-        case.update({f"g{i}": p.grad.clone(), f"p{i}": p.detach().clone()})
+        case.update({f"g{i}": g.to(d.dtype), f"p{i}": p.detach().clone()})
     return case
 
 
@@ -321,6 +322,30 @@ class TransformersAdafactor(transformers.optimization.Adafactor):
     def __init__(self, params, foreach=False, beta2_decay=-0.8, **options):
         super().__init__(params, scale_parameter=False, relative_step=False, warmup_init=False,
                          decay_rate=beta2_decay, **options)
+
+
+class ScheduleFree(schedulefree.AdamWScheduleFree):
+    """Its steps, and x at last."""
+
+    def __init__(self, params, foreach=False, **options):
+        super().__init__(params, foreach=foreach, **options)
+        self.train()
+
+
+def schedule_free_adamw(d, **options):
+    """Of x, which is evaluated: p1..p5 are x, and the gradients are of y whatever it is."""
+    trained = optim(d, ScheduleFree, **options)
+    p = trained["p0"].clone().requires_grad_()
+    opt = ScheduleFree([p], **{k: v for k, v in options.items() if k != "shape"})
+    for i in range(1, STEPS + 1):
+        p.grad = trained[f"g{i}"].clone()
+        opt.step()
+        assert torch.equal(p, trained[f"p{i}"])
+        opt.eval()
+        trained[f"x{i}"] = p.detach().clone()
+        opt.train()
+        p.data.copy_(trained[f"p{i}"])
+    return trained
 
 
 def adafactor(d, **options):
@@ -431,9 +456,13 @@ CASES = {
         "stack": dict(lr=1e-2, shape=(3, 4, 6)), "vector": dict(lr=1e-2, shape=(7,)),
         "torch_stack": dict(lr=0.1, eps1=1e-6, shape=(3, 4, 6), scale_parameter=True,
                             relative_step=True)},
+    schedule_free_adamw: {
+        "defaults": dict(lr=2.5e-3), "decay": dict(lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1),
+        "warmup": dict(lr=1e-2, warmup_steps=3, eps=1e-4),
+        "weights": dict(lr=1e-2, warmup_steps=4, r=1.5, weight_lr_power=1.0, shape=(7,))},
 }
 EXACT = {muon}   # in float64, as operations are; other optimizers in float32
-NAMES = {lion: "lion", adafactor: "adafactor", muon: "muon", adamw: "adamw", adam: "adam", sgd: "sgd"}
+NAMES = {lion: "lion", adafactor: "adafactor", schedule_free_adamw: "schedule_free_adamw", muon: "muon", adamw: "adamw", adam: "adam", sgd: "sgd"}
 
 
 def compute(op, cases, seed, dtype):

@@ -54,14 +54,15 @@ static void load(const d9d_safetensors_file *f, const char *name, const char *wh
     free(x);
 }
 
-static void compare(const d9d_safetensors_file *f, const char *name, int k, const d9d_tensor *t)
+static void compare(const d9d_safetensors_file *f, const char *name, const char *what, int k,
+                    const d9d_tensor *t)
 {
     char full[128];
     double distance;
     float *want, *got;
     size_t n;
 
-    (void)snprintf(full, sizeof(full), "%s.p%d", name, k);
+    (void)snprintf(full, sizeof(full), "%s.%s%d", name, what, k);
     want = vectors_f32(f, full, &n);
     got = malloc(n * sizeof(*got));
     assert_non_null(got);
@@ -118,7 +119,13 @@ static void run_case(const char *op, const char *name, const json_t *options,
         load(f, name, "g", k, &p.local.grad);
         p.local.has_grad = true;
         assert_ok(d9d_optimizer_step(opt, d9d_optimizer_lr(&s.optimizer), &scale));
-        compare(f, name, k, &p.local.data);
+        compare(f, name, "p", k, &p.local.data);
+        if (d9d_optimizer_has_averages(opt)) {
+            assert_ok(d9d_optimizer_use_averages(opt));
+            compare(f, name, "x", k, &p.local.data);
+            assert_ok(d9d_optimizer_use_weights(opt));
+            compare(f, name, "p", k, &p.local.data);
+        }
     }
     d9d_optimizer_free(opt);
     d9d_tensor_release(&scale);
@@ -130,7 +137,8 @@ static void run_case(const char *op, const char *name, const json_t *options,
 
 static void test_optimizers(void **state)
 {
-    static const char *const ops[] = {"adamw", "adam", "sgd", "lion", "muon", "adafactor"};
+    static const char *const ops[] = {
+        "adamw", "adam", "sgd", "lion", "muon", "adafactor", "schedule_free_adamw"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {

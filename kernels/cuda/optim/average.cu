@@ -1,14 +1,14 @@
 /* average.cu - moving averages of weights, also with stochastic rounding.
  *
  *     p = (1 - to_state) p + to_state m
- *     m = m + to_weights (p - m)             with p as it was
+ *     m = (1 - to_weights) m + to_weights p      with p as it was
  */
 #include "cuda/optim/optim_apply.cuh"
 
 struct average_rule {
     enum { STATES = 1 };
     bool maximize;
-    float keep, to_state, to_weights;
+    float p_stays, m_stays, to_state, to_weights;
 
     __device__ __forceinline__ void update(float, float &p, float, float (&state)[1]) const
     {
@@ -16,8 +16,8 @@ struct average_rule {
         float &m = state[0];
 
         if (to_state != 0.0f)
-            p = keep * x + to_state * m;
-        m = m + to_weights * (x - m);
+            p = p_stays * x + to_state * m;
+        m = m_stays * m + to_weights * x;
     }
 };
 
@@ -25,7 +25,8 @@ static average_rule average_rule_make(const d9d_average_step *c)
 {
     average_rule k = {};
 
-    k.keep = (float)(1.0 - c->to_state);
+    k.p_stays = (float)(1.0 - c->to_state);
+    k.m_stays = (float)(1.0 - c->to_weights);
     k.to_state = (float)c->to_state;
     k.to_weights = (float)c->to_weights;
     return k;

@@ -43,7 +43,8 @@ typedef struct d9d_schedule_free_step {
     bool first;              /* z = y before the step */
 } d9d_schedule_free_step;
 
-/* Constants of a step towards each other: p += to_state (m - p), m += to_weights (p - m). */
+/* Constants of a step towards each other: p = (1 - to_state) p + to_state m, and
+ * m = (1 - to_weights) m + to_weights p, with p as it was. */
 typedef struct d9d_average_step {
     double to_state, to_weights;
 } d9d_average_step;
