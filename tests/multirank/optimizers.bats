@@ -72,3 +72,26 @@ adafactor='{"name": "adafactor", "lr": 1e-3, "weight_decay": 0.1, "scale_paramet
     train moe "1 4 1 1 1 1" other --set "optimizer=$adafactor"
     same other whole
 }
+
+# Evaluations of averages in between, whose weights are gathered anew.
+free='{"name": "schedule_free_adamw", "lr": 1e-3, "eps": 1e-3, "warmup_steps": 2}'
+valid='evaluation=[{"name": "valid", "data": {"dataset": "data"}, "period_steps": 2, "samples": 8}]'
+
+# averaged MODEL MESH OPTION...
+averaged() {
+    rm -rf run alone
+    d9d-train -q --device cpu --set trainer.run.dir=alone --set "$valid" "${@:3}" "$1.json"
+    train "$1" "$2" run --set "$valid" "${@:3}"
+    same run alone
+}
+
+@test "schedule-free AdamW, sharded, tensor, expert and pipeline parallel" {
+    averaged dense "1 2 1 1 1 1" --set "optimizer=$free"
+    averaged dense "1 2 1 1 2 1 2" --set "optimizer=$free"
+    averaged moe "1 2 1 1 2 2" --set "optimizer=$free"
+}
+
+@test "a moving average of weights, sharded, tensor, expert and pipeline parallel" {
+    averaged dense "1 2 1 1 2 1 2" --set 'trainer.ema={"decay": 0.5, "start_step": 1}'
+    averaged moe "1 2 1 1 2 2" --set 'trainer.ema={"decay": 0.9, "every_steps": 2}'
+}
