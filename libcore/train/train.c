@@ -163,7 +163,7 @@ static d9d_status run_evaluations(d9di_train *r, bool *cut)
 {
     const d9d_job_ema_section *ema = r->run.c->trainer.ema;
     const bool averaged =
-        d9d_optimizer_has_averages(r->stepper.optimizer) && (ema == NULL || ema->evaluate);
+        d9d_optimizer_has_averages(r->stepper.optimizer) && (ema == NULL || ema->is_evaluated);
 
     if (averaged)
         D9D_TRY(d9di_engine_use_averages(&r->engine, r->stepper.optimizer));

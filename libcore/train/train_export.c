@@ -153,7 +153,7 @@ static bool exports_averages(const d9di_train_run *run, const d9d_optimizer *o)
 {
     const d9d_job_ema_section *ema = run->c->trainer.ema;
 
-    return d9d_optimizer_has_averages(o) && (ema == NULL || ema->export);
+    return d9d_optimizer_has_averages(o) && (ema == NULL || ema->is_exported);
 }
 
 d9d_status d9di_train_export(const d9di_train_run *run, d9di_engine *e, d9d_optimizer *o,

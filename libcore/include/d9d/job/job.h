@@ -62,8 +62,8 @@ typedef struct d9d_job_stages_section {
 typedef struct d9d_job_ema_section {
     double decay;
     int64_t every_steps, start_step;
-    int dtype; /* 0: float32; 1: bfloat16 */
-    bool evaluate, export;
+    int dtype;                      /* 0: float32; 1: bfloat16 */
+    bool is_evaluated, is_exported; /* in place of the weights */
 } d9d_job_ema_section;
 
 typedef struct d9d_job_trainer_section {

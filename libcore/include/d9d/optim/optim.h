@@ -168,10 +168,6 @@ struct d9d_optimizer_kind {
     int (*n_states)(const void *config);
     /* Type of the states of a parameter.  NULL: the parameter's type. */
     d9d_dtype (*state_dtype)(const void *config, const d9d_param *p);
-    /* The dimensions along which a state of the parameter has one number for all, a mean for
-     * instance: bit d for dimension d, whose size is then 1.  -1: the parameter has no such state.
-     * NULL: each state has the parameter's shape. */
-    int (*state_reduced)(const void *config, const d9d_param *p, int state);
     /* Can this optimizer update the parameter?  NULL: any. */
     d9d_status (*accepts)(const d9d_param *p);
     /* Update the parameter's shard from shard.grad times *scale, and the state. */
@@ -184,9 +180,6 @@ struct d9d_optimizer_kind {
     /* How bfloat16 parameters are updated.  With D9D_UPDATE_MASTER each also has a state
      * "master_residual", int16, initially zero.  NULL: unknown. */
     d9d_optimizer_weight_update (*weight_update)(const void *config);
-    /* For a kind that evaluates other weights than it trains: replace the parameter's, and its
-     * residual, by those.  Only after a step; *scale is not NaN.  NULL: the same weights. */
-    d9d_status (*average)(const void *config, const d9d_optimizer_update *u);
     /* For a kind that leaves some parameters to others: change *out, which is this kind.  The other
      * kind must not choose again.  NULL: this kind updates all parameters. */
     d9d_status (*choose)(const void *config, const d9d_param *p, d9d_optimizer_choice *out);
@@ -194,6 +187,13 @@ struct d9d_optimizer_kind {
      * Collective over the group, and so are then the updates.  Both or neither may be NULL. */
     d9d_status (*open)(const d9d_optimizer_open_opts *opts, void **self);
     void (*close)(void *self);
+    /* The dimensions along which a state of the parameter has one number for all, a mean for
+     * instance: bit d for dimension d, whose size is then 1.  -1: the parameter has no such state.
+     * NULL: each state has the parameter's shape. */
+    int (*state_reduced)(const void *config, const d9d_param *p, int state);
+    /* For a kind that evaluates other weights than it trains: replace the parameter's, and its
+     * residual, by those.  Only after a step; *scale is not NaN.  NULL: the same weights. */
+    d9d_status (*average)(const void *config, const d9d_optimizer_update *u);
 };
 
 /* --- optimizers -------------------------------------------------------------------------- */
