@@ -724,6 +724,22 @@ ENTRY(lion_stochastic, const d9d_lion_step *c, const float *scale, d9d_dtype t, 
 {
     return charge_box(s, 1, t, gt, st, a, ndim, box);
 }
+ENTRY(schedule_free, const d9d_schedule_free_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
+      const d9d_optim_arrays *list, int64_t count)
+{
+    return charge_list(s, 2, t, gt, D9D_F32, list, count);
+}
+ENTRY(average, const d9d_average_step *c, const float *scale, d9d_dtype t, d9d_dtype st,
+      const d9d_optim_arrays *list, int64_t count)
+{
+    return charge_list(s, 1, t, t, st, list, count);
+}
+ENTRY(average_stochastic, const d9d_average_step *c, const float *scale, d9d_dtype t, d9d_dtype st,
+      const d9d_optim_arrays *a, d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
+      const int64_t *whole)
+{
+    return charge_box(s, 1, t, t, st, a, ndim, box);
+}
 ENTRY(muon_momentum, const d9d_muon_step *c, const float *scale, d9d_dtype ut, d9d_dtype gt,
       const d9d_optim_arrays *list, int64_t count)
 {
@@ -738,6 +754,34 @@ ENTRY(muon, const d9d_muon_step *c, const float *scale, d9d_dtype t, d9d_dtype g
       const d9d_optim_arrays *list, int64_t count)
 {
     return charge_list(s, 0, t, gt, D9D_F32, list, count);
+}
+static double box_numel(const d9d_adafactor_array *a)
+{
+    return (double)a->e * (double)a->r * (double)a->c;
+}
+ENTRY(adafactor_sums, const float *scale, d9d_dtype gt, const d9d_adafactor_array *a)
+{
+    return charge_memory(s, gt, (a->col != NULL ? 2 : 1) * box_numel(a));
+}
+ENTRY(adafactor_moments, const d9d_adafactor_step *c, const float *scale,
+      const d9d_adafactor_array *a)
+{
+    const double rows = (double)(a->rows + 2 * a->r),
+                 cols = a->col != NULL ? (double)(a->cols + 2 * a->c) : 0;
+
+    return charge_memory(s, D9D_F32, (double)a->e * (rows + cols));
+}
+ENTRY(adafactor_squares, const d9d_adafactor_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
+      const d9d_adafactor_array *a)
+{
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, t, 0,
+                           box_numel(a) * (weight_bytes(t, a->residual) / 2 + dtype_bytes(gt)));
+}
+ENTRY(adafactor, const d9d_adafactor_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
+      const d9d_adafactor_array *a)
+{
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, t, 0,
+                           box_numel(a) * (weight_bytes(t, a->residual) + dtype_bytes(gt)));
 }
 ENTRY(sgd, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual, d9d_dtype gt,
       const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)

@@ -168,6 +168,14 @@ typedef struct d9di_engine_callbacks {
 d9d_status d9di_engine_forward_backward(d9di_engine *e, const d9di_engine_callbacks *flow,
                                         int64_t n, const d9d_tensor *sums);
 d9d_status d9di_engine_wait_grads(d9di_engine *e);
+/* The optimizer of a configuration, with its moving average of the weights, without memory. */
+d9d_status d9di_engine_create_optimizer(const d9d_train_config *c, const d9d_params *params,
+                                        const d9d_params *whole, uint64_t seed,
+                                        d9d_optimizer **out);
+/* d9d_optimizer_use_averages() and d9d_optimizer_use_weights(), with no step enqueued and nothing
+ * prefetched. */
+d9d_status d9di_engine_use_averages(d9di_engine *e, d9d_optimizer *o);
+d9d_status d9di_engine_use_weights(d9di_engine *e, d9d_optimizer *o);
 /* d9d_optimizer_fill(), with the group of ranks that have parts of the same parameters. */
 d9d_status d9di_engine_fill_optimizer(d9di_engine *e, d9d_optimizer *o);
 /* While e->step.prefetch is set, an optimizer step unshards the weights that the next forward needs

@@ -383,6 +383,27 @@ d9d_status d9di_engine_wait_grads(d9di_engine *e)
 
 /* --- the optimizer ---------------------------------------------------------------------------- */
 
+d9d_status d9di_engine_create_optimizer(const d9d_train_config *c, const d9d_params *params,
+                                        const d9d_params *whole, uint64_t seed, d9d_optimizer **out)
+{
+    const d9d_job_ema_section *ema = c->trainer.ema;
+    d9d_optimizer *o;
+    d9d_status st = D9D_OK;
+
+    D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, params, whole, seed, &o));
+    if (ema != NULL)
+        st = d9d_optimizer_set_ema(o,
+                                   &(d9d_ema_opts){.decay = ema->decay,
+                                                   .every_steps = ema->every_steps,
+                                                   .start_step = ema->start_step,
+                                                   .dtype = ema->dtype == 0 ? D9D_F32 : D9D_BF16});
+    if (st == D9D_OK)
+        *out = o;
+    else
+        d9d_optimizer_free(o);
+    return st;
+}
+
 d9d_status d9di_engine_fill_optimizer(d9di_engine *e, d9d_optimizer *o)
 {
     d9d_comm *stage;
@@ -416,6 +437,18 @@ d9d_status d9di_engine_reshard(d9di_engine *e)
     for (size_t k = 0; k < e->n_stages; k++)
         D9D_TRY(d9d_fsdp_reshard(e->stages[k].sharded));
     return D9D_OK;
+}
+
+d9d_status d9di_engine_use_averages(d9di_engine *e, d9d_optimizer *o)
+{
+    D9D_TRY(d9di_engine_reshard(e));
+    return d9d_optimizer_use_averages(o);
+}
+
+d9d_status d9di_engine_use_weights(d9di_engine *e, d9d_optimizer *o)
+{
+    D9D_TRY(d9di_engine_reshard(e));
+    return d9d_optimizer_use_weights(o);
 }
 
 d9d_status d9di_engine_eval_forward(d9di_engine *e, const d9di_engine_callbacks *flow, int64_t n,

@@ -11,33 +11,42 @@
 
 /* --- shards ----------------------------------------------------------------------------------- */
 
-static bool is_matrix(const d9d_param *p)
+static bool has_box(const d9d_param *p)
 {
-    return p->spec.trainable && (p->spec.shape.ndim == 2 || p->spec.shape.ndim == 3);
+    return p->spec.trainable && p->spec.shape.ndim <= 3;
+}
+
+/* The first dimension of a parameter in a stack's. */
+static int dims_before(const d9d_shape *s)
+{
+    return s->ndim == 3 ? 0 : 1;
+}
+
+d9di_matrix_box d9di_matrix_box_of_shape(const d9d_shape *shape, const int64_t *first)
+{
+    d9di_matrix_box b = {.dim = {1, 1, 1}};
+
+    for (int d = 0; d < shape->ndim; d++) {
+        b.first[dims_before(shape) + d] = first != NULL ? first[d] : 0;
+        b.dim[dims_before(shape) + d] = shape->dim[d];
+    }
+    return b;
 }
 
 static d9di_matrix_box box_make(const d9d_param *p)
 {
-    d9di_matrix_box b = {.dim = {1, 1, 1}};
-    const int skip = 3 - p->spec.shape.ndim;
-
-    if (!is_matrix(p))
-        return (d9di_matrix_box){0};
-    for (int d = 0; d < p->spec.shape.ndim; d++) {
-        b.first[skip + d] = p->shard.offset[d];
-        b.dim[skip + d] = p->shard.shape.dim[d];
-    }
-    return b;
+    return has_box(p) ? d9di_matrix_box_of_shape(&p->shard.shape, p->shard.offset)
+                      : (d9di_matrix_box){0};
 }
 
 /* A simulated rank knows its own shards only: the others have as much, in the order of ranks. */
 static void box_simulate(const d9d_param *p, int from, d9di_matrix_box *b)
 {
-    const int skip = 3 - p->spec.shape.ndim;
+    const d9di_matrix_box all = d9di_matrix_box_of_shape(&p->spec.shape, NULL);
     int64_t part = from;
 
-    for (int d = 2; d >= skip; d--) {
-        const int64_t whole = p->spec.shape.dim[d - skip], n = b->dim[d] > 0 ? b->dim[d] : 1;
+    for (int d = 2; d >= 0; d--) {
+        const int64_t whole = all.dim[d], n = b->dim[d] > 0 ? b->dim[d] : 1;
         const int64_t parts = (whole + n - 1) / n;
 
         b->first[d] = (b->first[d] / n + part) % (parts > 0 ? parts : 1) * n;
@@ -50,7 +59,7 @@ static void boxes_simulate(d9di_matrix_shards *s)
 {
     for (int r = 0; r < s->ranks; r++)
         for (size_t i = 0; i < s->params->n; i++)
-            if (is_matrix(s->params->p[i]))
+            if (has_box(s->params->p[i]))
                 box_simulate(s->params->p[i], (r - s->rank + s->ranks) % s->ranks,
                              &s->boxes[(size_t)r * s->params->n + i]);
 }
@@ -123,6 +132,43 @@ void d9di_matrix_shards_free(d9di_matrix_shards *s)
         return;
     d9d_arena_release(&s->arena);
     free(s);
+}
+
+d9d_status d9di_matrix_shards_open(const d9d_optimizer_open_opts *opts, void **self)
+{
+    d9di_matrix_shards *s;
+
+    D9D_TRY(d9di_matrix_shards_create(opts, &s));
+    *self = s;
+    return D9D_OK;
+}
+
+void d9di_matrix_shards_close(void *self)
+{
+    d9di_matrix_shards_free(self);
+}
+
+/* Index of a parameter, looked for from *at on. */
+static d9d_status param_find(const d9di_matrix_shards *s, const d9d_param *p, size_t *at)
+{
+    for (size_t k = 0; k < s->params->n; k++) {
+        const size_t i = (*at + k) % s->params->n;
+
+        if (s->params->p[i] == p) {
+            *at = i;
+            return D9D_OK;
+        }
+    }
+    return D9D_FAIL(D9D_EINVAL, "optimizer: %s is none of its %zu parameters", p->name,
+                    s->params->n);
+}
+
+d9d_status d9di_matrix_shards_is_first_copy(const d9di_matrix_shards *s, const d9d_param *p,
+                                            size_t *at, bool *out)
+{
+    D9D_TRY(param_find(s, p, at));
+    *out = s->first_copy[(size_t)s->rank * s->params->n + *at] == s->rank;
+    return D9D_OK;
 }
 
 const d9di_matrix_box *d9di_matrix_box_of(const d9di_matrix_shards *s, const d9di_matrix *m,
@@ -241,21 +287,6 @@ static d9d_status class_assign(const d9di_matrix_shards *s, d9di_matrix_class *c
         c->per_round = 1;
     c->n_rounds = (size_t)((most + c->per_round - 1) / c->per_round);
     return D9D_OK;
-}
-
-/* Index of a parameter, looked for from *at on. */
-static d9d_status param_find(const d9di_matrix_shards *s, const d9d_param *p, size_t *at)
-{
-    for (size_t k = 0; k < s->params->n; k++) {
-        const size_t i = (*at + k) % s->params->n;
-
-        if (s->params->p[i] == p) {
-            *at = i;
-            return D9D_OK;
-        }
-    }
-    return D9D_FAIL(D9D_EINVAL, "optimizer: %s is none of its %zu parameters", p->name,
-                    s->params->n);
 }
 
 /* List the matrices of each class. */

@@ -17,7 +17,11 @@ typedef struct d9di_matrix_box {
     int64_t first[3], dim[3];
 } d9di_matrix_box;
 
-/* What each rank of a group stores of each parameter. */
+/* A box of a parameter as a stack: a vector is one matrix of a column.  `first` NULL: of the whole.
+ */
+d9di_matrix_box d9di_matrix_box_of_shape(const d9d_shape *shape, const int64_t *first);
+
+/* What each rank of a group stores of each parameter of one to three dimensions. */
 typedef struct d9di_matrix_shards {
     d9d_device *dev;
     d9d_comm *group;
@@ -31,6 +35,13 @@ typedef struct d9di_matrix_shards {
 /* Collective over the group. */
 d9d_status d9di_matrix_shards_create(const d9d_optimizer_open_opts *opts, d9di_matrix_shards **out);
 void d9di_matrix_shards_free(d9di_matrix_shards *s);
+/* The same as open() and close() of a kind of optimizer. */
+d9d_status d9di_matrix_shards_open(const d9d_optimizer_open_opts *opts, void **self);
+void d9di_matrix_shards_close(void *self);
+/* Is this rank the first of those that store the same shard of a parameter, which is looked for
+ * from *at on? */
+d9d_status d9di_matrix_shards_is_first_copy(const d9di_matrix_shards *s, const d9d_param *p,
+                                            size_t *at, bool *out);
 
 typedef struct d9di_matrix {
     size_t update; /* of its parameter */

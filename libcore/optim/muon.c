@@ -242,20 +242,6 @@ out:
     return st;
 }
 
-static d9d_status muon_open(const d9d_optimizer_open_opts *opts, void **self)
-{
-    d9di_matrix_shards *s;
-
-    D9D_TRY(d9di_matrix_shards_create(opts, &s));
-    *self = s;
-    return D9D_OK;
-}
-
-static void muon_close(void *self)
-{
-    d9di_matrix_shards_free(self);
-}
-
 /* Of its own parameters; the others are AdamW's states. */
 static int muon_states(const void *config)
 {
@@ -278,5 +264,5 @@ const d9d_optimizer_kind d9di_optimizer_muon = {
     .update_list = muon_update,
     .weight_update = muon_weight_update,
     .choose = muon_choose,
-    .open = muon_open,
-    .close = muon_close};
+    .open = d9di_matrix_shards_open,
+    .close = d9di_matrix_shards_close};

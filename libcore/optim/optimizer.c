@@ -1,44 +1,11 @@
 /* optimizer.c - optimizer state of each parameter, and the step.  See d9d/optim/optim.h.
  */
-#include "optim/optimizer.h"
+#include "optim/optimizer_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
-#include "optim/param_groups.h"
-
-/* A kind with a configuration, and what it updates. */
-typedef struct optimizer_use {
-    d9d_optimizer_choice choice;
-    void *self;   /* of its open() */
-    int n_states; /* of the kind */
-    bool masters; /* it also has the residuals of master weights */
-} optimizer_use;
-
-struct d9d_optimizer {
-    const d9d_optimizer_kind *kind; /* of the section */
-    d9d_device *dev;
-    d9d_comm *group;
-    d9d_params params;
-    d9di_optimizer_groups groups;
-    uint64_t seed;
-    D9D_VEC(optimizer_use) uses;
-    size_t *use_of; /* [params.n]: index into uses; of trainable parameters */
-    int n_stored;   /* most states of a parameter: of its kind, then a master weight's residual */
-    d9d_tensor *state;             /* [params.n * n_stored]; storage NULL for frozen parameters */
-    int64_t *steps;                /* [params.n] */
-    d9d_optimizer_update *updates; /* [params.n], of the current call */
-    size_t *order;                 /* [params.n]: order of updates, as indices into params */
-    size_t *end; /* [n_first]: end of each list of parameters that are updated first, in `order` */
-    size_t n_first;
-    d9d_optimizer_enqueued_fn *enqueued;
-    void *enqueued_arg;
-    size_t *index; /* the states that exist, as indices into `state` */
-    char **names;  /* their names */
-    size_t n_index;
-    d9d_arena arena;
-};
 
 double d9d_optimizer_lr(const d9d_union *section)
 {
@@ -67,7 +34,7 @@ static bool updates_masters(const d9d_optimizer_choice *c)
     return c->kind->weight_update != NULL && c->kind->weight_update(c->config) == D9D_UPDATE_MASTER;
 }
 
-static d9d_dtype state_dtype(const optimizer_use *use, const d9d_param *p)
+static d9d_dtype state_dtype(const d9di_optimizer_use *use, const d9d_param *p)
 {
     const d9d_optimizer_choice *c = &use->choice;
 
@@ -76,7 +43,7 @@ static d9d_dtype state_dtype(const optimizer_use *use, const d9d_param *p)
 
 static d9d_status use_add(d9d_optimizer *o, const d9d_optimizer_choice *c, size_t *out)
 {
-    optimizer_use use = {.choice = *c, .masters = updates_masters(c)};
+    d9di_optimizer_use use = {.choice = *c, .masters = updates_masters(c)};
 
     D9D_TRY(states_count(c, &use.n_states));
     if (use.n_states + use.masters > o->n_stored)
@@ -115,12 +82,45 @@ static d9d_status uses_choose(d9d_optimizer *o)
 
 /* --- state ------------------------------------------------------------------------------------ */
 
-static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, const char *name)
+/* A parameter of size 1 along some dimensions, placed as p is.  The shards that begin there are all
+ * of it, and one of the ranks that have the first is primary. */
+static void param_reduce(d9d_param *p, int dims)
+{
+    for (int d = 0; d < p->spec.shape.ndim; d++) {
+        if ((dims >> d & 1) == 0)
+            continue;
+        p->placement.is_primary = p->placement.is_primary && p->shard.offset[d] == 0;
+        p->spec.shape.dim[d] = p->local.shape.dim[d] = p->shard.shape.dim[d] = 1;
+        p->local.offset[d] = p->shard.offset[d] = 0;
+        if (p->placement.shard_dim == d)
+            p->placement.shard_group = NULL;
+    }
+}
+
+/* The parameter whose placement a state has.  Both may change until the state has memory. */
+static const d9d_param *state_param(const d9d_optimizer *o, size_t at)
+{
+    const d9d_param *p = o->params.p[at / (size_t)o->n_stored];
+
+    if (o->reduced[at] == NULL)
+        return p;
+    *o->reduced[at] = *p;
+    param_reduce(o->reduced[at], o->dims[at]);
+    return o->reduced[at];
+}
+
+/* `dims`: along which the state has size 1. */
+static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, int dims,
+                            const char *name)
 {
     const d9d_param *p = o->params.p[i];
     const size_t at = i * (size_t)o->n_stored + (size_t)s;
 
-    o->state[at] = (d9d_tensor){.dtype = t, .shape = p->shard.shape};
+    o->dims[at] = dims;
+    o->reduced[at] = dims != 0 ? d9d_arena_alloc(&o->arena, sizeof(**o->reduced)) : NULL;
+    if (dims != 0 && o->reduced[at] == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the shape of a state of %s", p->name);
+    o->state[at] = (d9d_tensor){.dtype = t, .shape = state_param(o, at)->shard.shape};
     o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, name);
     if (o->names[o->n_index] == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the name of a state of %s", p->name);
@@ -132,7 +132,7 @@ static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, cons
 static d9d_status states_add(d9d_optimizer *o, size_t i)
 {
     const d9d_param *p = o->params.p[i];
-    const optimizer_use *use = &o->uses.data[o->use_of[i]];
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[i]];
     const d9d_optimizer_kind *kind = use->choice.kind;
     const d9d_dtype t = use->n_states > 0 ? state_dtype(use, p) : D9D_F32;
 
@@ -140,21 +140,21 @@ static d9d_status states_add(d9d_optimizer *o, size_t i)
         return D9D_FAIL(D9D_EINVAL,
                         "optimizer %s: a state of %s has the type %d, not float32 or bfloat16",
                         kind->table->name, p->name, (int)t);
-    for (int s = 0; s < use->n_states; s++)
-        D9D_TRY(state_add(o, i, s, t, kind->states[s]));
-    if (use->masters && p->spec.dtype == D9D_BF16)
-        D9D_TRY(state_add(o, i, use->n_states, D9D_I16, "master_residual"));
-    return D9D_OK;
-}
+    for (int s = 0; s < use->n_states; s++) {
+        const int dims =
+            kind->state_reduced != NULL ? kind->state_reduced(use->choice.config, p, s) : 0;
 
-static const d9d_param *state_param(const d9d_optimizer *o, size_t at)
-{
-    return o->params.p[at / (size_t)o->n_stored];
+        if (dims >= 0)
+            D9D_TRY(state_add(o, i, s, t, dims, kind->states[s]));
+    }
+    if (use->masters && p->spec.dtype == D9D_BF16)
+        D9D_TRY(state_add(o, i, use->n_states, D9D_I16, 0, "master_residual"));
+    return D9D_OK;
 }
 
 static bool is_residual(const d9d_optimizer *o, size_t at)
 {
-    const optimizer_use *use = &o->uses.data[o->use_of[at / (size_t)o->n_stored]];
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[at / (size_t)o->n_stored]];
 
     return at % (size_t)o->n_stored >= (size_t)use->n_states;
 }
@@ -164,14 +164,18 @@ static d9d_status states_create(d9d_optimizer *o)
     size_t n = o->params.n * (size_t)o->n_stored + 1;
 
     o->state = d9d_arena_alloc(&o->arena, n * sizeof(*o->state));
+    o->reduced = d9d_arena_alloc(&o->arena, n * sizeof(*o->reduced));
+    o->dims = d9d_arena_alloc(&o->arena, n * sizeof(*o->dims));
     o->index = d9d_arena_alloc(&o->arena, n * sizeof(*o->index));
     o->names = d9d_arena_alloc(&o->arena, n * sizeof(*o->names));
     o->steps = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->steps));
     o->updates = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->updates));
     o->order = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->order));
-    if (o->state == NULL || o->index == NULL || o->names == NULL || o->steps == NULL ||
-        o->updates == NULL || o->order == NULL)
+    if (o->state == NULL || o->reduced == NULL || o->dims == NULL || o->index == NULL ||
+        o->names == NULL || o->steps == NULL || o->updates == NULL || o->order == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for records of %zu states", n - 1);
+    for (size_t i = 0; i + 1 < n; i++)
+        o->dims[i] = -1;
     for (size_t i = 0; i < o->params.n; i++) {
         o->order[i] = i;
         if (o->params.p[i]->spec.trainable)
@@ -195,7 +199,7 @@ static d9d_status uses_open(d9d_optimizer *o)
     const d9d_optimizer_open_opts opts = {o->dev, &o->params, o->group};
 
     for (size_t i = 0; i < o->uses.len; i++) {
-        optimizer_use *use = &o->uses.data[i];
+        d9di_optimizer_use *use = &o->uses.data[i];
         const d9d_optimizer_kind *kind = use->choice.kind;
 
         if (kind->open != NULL)
@@ -209,12 +213,12 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
     o->dev = dev;
     for (size_t i = 0; i < o->n_index; i++) {
         d9d_tensor *t = &o->state[o->index[i]];
-        const d9d_param *p = state_param(o, o->index[i]);
 
-        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->shard.shape, t));
+        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, state_param(o, o->index[i])->shard.shape, t));
         D9D_TRY(dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
                                                 d9d_tensor_numel(t), 0));
     }
+    D9D_TRY(d9di_optimizer_ema_fill(o));
     return uses_open(o);
 }
 
@@ -250,6 +254,7 @@ void d9d_optimizer_free(d9d_optimizer *o)
         return;
     for (size_t i = 0; o->state != NULL && i < o->params.n * (size_t)o->n_stored; i++)
         d9d_tensor_release(&o->state[i]);
+    d9di_optimizer_ema_release(o);
     for (size_t i = 0; i < o->uses.len; i++)
         if (o->uses.data[i].self != NULL)
             o->uses.data[i].choice.kind->close(o->uses.data[i].self);
@@ -295,30 +300,37 @@ d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *fi
     return D9D_OK;
 }
 
+d9d_optimizer_update d9di_optimizer_update_make(d9d_optimizer *o, size_t i)
+{
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[i]];
+
+    return (d9d_optimizer_update){
+        .dev = o->dev,
+        .param = o->params.p[i],
+        .state = &o->state[i * (size_t)o->n_stored],
+        .state_dtype = state_dtype(use, o->params.p[i]),
+        .step = o->steps[i],
+        .seed = o->seed,
+        .self = use->self,
+    };
+}
+
 /* The updates of one kind from `begin` to `end` in the order. */
 static size_t updates_collect(d9d_optimizer *o, size_t of, double lr, const d9d_tensor *scale,
                               size_t begin, size_t end)
 {
-    const optimizer_use *use = &o->uses.data[of];
+    const d9di_optimizer_use *use = &o->uses.data[of];
     size_t n = 0;
 
     for (size_t k = begin; k < end; k++) {
         const size_t i = o->order[k];
-        d9d_param *p = o->params.p[i];
 
-        if (!d9d_param_has_shard_grad(p) || o->use_of[i] != of)
+        if (!d9d_param_has_shard_grad(o->params.p[i]) || o->use_of[i] != of)
             continue;
-        o->updates[n++] = (d9d_optimizer_update){
-            .dev = o->dev,
-            .param = p,
-            .state = &o->state[i * (size_t)o->n_stored],
-            .state_dtype = state_dtype(use, p),
-            .scale = d9d_tensor_data(scale),
-            .lr = lr * use->choice.lr_scale * o->groups.lr_scale[i],
-            .step = ++o->steps[i],
-            .seed = o->seed,
-            .self = use->self,
-        };
+        o->steps[i]++;
+        o->updates[n] = d9di_optimizer_update_make(o, i);
+        o->updates[n].scale = d9d_tensor_data(scale);
+        o->updates[n++].lr = lr * use->choice.lr_scale * o->groups.lr_scale[i];
     }
     return n;
 }
@@ -349,11 +361,13 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
 {
     size_t done = 0;
 
+    D9D_TRY(d9di_optimizer_ema_begin(o, scale));
     for (size_t i = 0; i < o->n_first; done = o->end[i++]) {
         D9D_TRY(update_range(o, lr, scale, done, o->end[i]));
         D9D_TRY(o->enqueued(o->enqueued_arg, i));
     }
-    return update_range(o, lr, scale, done, o->params.n);
+    D9D_TRY(update_range(o, lr, scale, done, o->params.n));
+    return d9di_optimizer_ema_update(o, scale);
 }
 
 const char *d9d_optimizer_name(const d9d_optimizer *o)
@@ -369,15 +383,15 @@ static uint64_t state_bytes(const d9d_optimizer *o, bool residuals_alone)
         const size_t at = o->index[i];
 
         if (!residuals_alone || is_residual(o, at))
-            sum += (uint64_t)d9d_shape_numel(&state_param(o, at)->shard.shape) *
-                   d9d_dtype_size(o->state[at].dtype);
+            sum +=
+                (uint64_t)d9d_shape_numel(&o->state[at].shape) * d9d_dtype_size(o->state[at].dtype);
     }
     return sum;
 }
 
 uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)
 {
-    return state_bytes(o, false);
+    return state_bytes(o, false) + d9di_optimizer_ema_bytes(o);
 }
 
 uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o)
@@ -387,13 +401,16 @@ uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o)
 
 size_t d9d_optimizer_state_count(const d9d_optimizer *o)
 {
-    return o->n_index;
+    return o->n_index + o->ema.n;
 }
 
 d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i)
 {
-    const size_t at = o->index[i];
+    size_t at;
 
+    if (i >= o->n_index)
+        return d9di_optimizer_ema_state_at(o, i - o->n_index);
+    at = o->index[i];
     return (d9d_optimizer_state){o->names[i], state_param(o, at), &o->state[at],
                                  is_residual(o, at)};
 }
@@ -419,33 +436,53 @@ static const char *update_text(const d9d_optimizer_choice *c, const d9d_param *p
                : words[c->kind->weight_update(c->config)];
 }
 
-static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
-{
-    const d9d_param *p = o->params.p[i];
-    const d9d_optimizer_choice *c = &o->uses.data[o->use_of[i]].choice;
-    size_t sum = d9d_dtype_size(p->spec.dtype) + d9d_dtype_size(p->spec.grad_dtype);
-
-    D9D_TRY(d9d_buf_printf(out, "%s%s: %s weights%s; bytes a parameter: weights %zu, gradients %zu",
-                           out->len > 0 ? "; " : "", c->kind->table->name,
-                           d9d_dtype_name(p->spec.dtype), update_text(c, p),
-                           d9d_dtype_size(p->spec.dtype), d9d_dtype_size(p->spec.grad_dtype)));
-    for (size_t k = 0; k < o->n_index; k++) {
-        const size_t at = o->index[k], bytes = d9d_dtype_size(o->state[at].dtype);
-
-        if (at / (size_t)o->n_stored != i)
-            continue;
-        D9D_TRY(d9d_buf_printf(out, ", %s %zu", o->names[k] + strlen(p->name) + 1, bytes));
-        sum += bytes;
-    }
-    return d9d_buf_printf(out, ", in all %zu", sum);
-}
-
 /* Do two parameters have one line? */
 static bool same_line(const d9d_optimizer *o, size_t i, size_t k)
 {
     return o->params.p[k]->spec.trainable &&
            o->params.p[k]->spec.dtype == o->params.p[i]->spec.dtype &&
            o->uses.data[o->use_of[k]].choice.kind == o->uses.data[o->use_of[i]].choice.kind;
+}
+
+/* Bytes of state s per element, over the parameters of a line. */
+static double state_bytes_per_element(const d9d_optimizer *o, size_t i, int s)
+{
+    double bytes = 0, elements = 0;
+
+    for (size_t k = 0; k < o->params.n; k++) {
+        const size_t at = k * (size_t)o->n_stored + (size_t)s;
+
+        if (!same_line(o, i, k))
+            continue;
+        elements += (double)d9d_shape_numel(&o->params.p[k]->shard.shape);
+        if (o->dims[at] >= 0)
+            bytes += (double)d9d_shape_numel(&state_param(o, at)->shard.shape) *
+                     (double)d9d_dtype_size(o->state[at].dtype);
+    }
+    return elements > 0 ? bytes / elements : 0;
+}
+
+static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
+{
+    const d9d_param *p = o->params.p[i];
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[i]];
+    const d9d_optimizer_kind *kind = use->choice.kind;
+    const int n = use->n_states + (use->masters && p->spec.dtype == D9D_BF16);
+    const size_t fixed = d9d_dtype_size(p->spec.dtype) + d9d_dtype_size(p->spec.grad_dtype);
+    double sum = (double)fixed;
+
+    D9D_TRY(d9d_buf_printf(out, "%s%s: %s weights%s; bytes a parameter: weights %zu, gradients %zu",
+                           out->len > 0 ? "; " : "", kind->table->name,
+                           d9d_dtype_name(p->spec.dtype), update_text(&use->choice, p),
+                           d9d_dtype_size(p->spec.dtype), d9d_dtype_size(p->spec.grad_dtype)));
+    for (int s = 0; s < n; s++) {
+        const double bytes = state_bytes_per_element(o, i, s);
+
+        D9D_TRY(d9d_buf_printf(out, ", %s %.2g",
+                               s < use->n_states ? kind->states[s] : "master_residual", bytes));
+        sum += bytes;
+    }
+    return d9d_buf_printf(out, ", in all %.3g", sum);
 }
 
 /* Where there are several kinds: what the kind of parameter i updates. */

@@ -33,6 +33,7 @@ extern const char *const d9di_optimizer_state_dtype_names[];
 d9d_dtype d9di_optimizer_state_dtype(int word);
 
 extern const d9d_optimizer_kind d9di_optimizer_adamw, d9di_optimizer_adam,
-    d9di_optimizer_stochastic_adamw, d9di_optimizer_lion, d9di_optimizer_muon, d9di_optimizer_sgd;
+    d9di_optimizer_stochastic_adamw, d9di_optimizer_lion, d9di_optimizer_muon, d9di_optimizer_sgd,
+    d9di_optimizer_adafactor, d9di_optimizer_schedule_free;
 
 #endif /* D9DI_OPTIM_OPTIMIZER_H */

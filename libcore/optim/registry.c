@@ -4,7 +4,7 @@
 
 extern const d9d_table d9di_optimizer_adamw_table, d9di_optimizer_adam_table,
     d9di_optimizer_stochastic_adamw_table, d9di_optimizer_lion_table, d9di_optimizer_muon_table,
-    d9di_optimizer_sgd_table;
+    d9di_optimizer_sgd_table, d9di_optimizer_adafactor_table, d9di_optimizer_schedule_free_table;
 
 const char *const d9d_optimizer_tag[] = {"name", NULL};
 
@@ -36,5 +36,7 @@ const d9d_table *const d9d_optimizer_choices[] = {
     &d9di_optimizer_sgd_table,
     &d9di_optimizer_lion_table,
     &d9di_optimizer_muon_table,
+    &d9di_optimizer_adafactor_table,
+    &d9di_optimizer_schedule_free_table,
     NULL,
 };

@@ -117,8 +117,8 @@ static d9d_status open_rank(simulation *r)
         return D9D_FAIL(D9D_ECONFIG, "plan: rows of %lld positions, and the model has %lld",
                         (long long)r->opts->length,
                         (long long)r->engine.whole.model->max_positions);
-    D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, &r->engine.params, &r->engine.whole.params,
-                                 opts.seed, &r->optimizer));
+    D9D_TRY(d9di_engine_create_optimizer(c, &r->engine.params, &r->engine.whole.params, opts.seed,
+                                         &r->optimizer));
     opts.optimizer = r->optimizer;
     D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
     D9D_TRY(d9di_engine_fill_optimizer(&r->engine, r->optimizer));

@@ -349,6 +349,30 @@ static const d9d_table profiling_table =
     D9D_TABLE(d9d_job_profiling_section, "profiling", profiling_keys,
               "timelines of what the device did, in Chrome's trace format");
 
+static const char *const ema_dtype_names[] = {"float32", "bfloat16", NULL};
+static const d9d_key ema_keys[] = {
+    D9D_KEY_REAL(d9d_job_ema_section, decay, "0.999", 0, 1, "what stays of the average each time",
+                 .flags = D9D_BELOW_MAX | D9D_FLOAT32),
+    D9D_KEY_INT(d9d_job_ema_section, every_steps, "1", 1, 1e15, "steps between its updates"),
+    D9D_KEY_INT(d9d_job_ema_section, start_step, "0", 0, 1e15,
+                "it begins as the weights after so many steps"),
+    D9D_KEY_ENUM(d9d_job_ema_section, dtype, "\"float32\"", ema_dtype_names,
+                 "type of the average; bfloat16 is rounded stochastically"),
+    {.name = "evaluate",
+     .kind = D9D_KIND_BOOL,
+     .offset = offsetof(d9d_job_ema_section, is_evaluated),
+     .def = "true",
+     .doc = "evaluations measure the average in place of the weights"},
+    {.name = "export",
+     .kind = D9D_KIND_BOOL,
+     .offset = offsetof(d9d_job_ema_section, is_exported),
+     .def = "true",
+     .doc = "the model that is exported is the average"},
+    D9D_KEY_END,
+};
+static const d9d_table ema_table =
+    D9D_TABLE(d9d_job_ema_section, "ema", ema_keys, "an exponential moving average of the weights");
+
 #define TRAINER_KEYS(batching_table, profiling_field, profiling_doc, profiling_flag)               \
     D9D_KEY_TABLE(d9d_job_trainer_section, run, &run_table, "the run itself"),                     \
         D9D_KEY_TABLE(d9d_job_trainer_section, batching, &batching_table,                          \
@@ -387,6 +411,13 @@ static const d9d_table profiling_table =
 static const d9d_key train_loop_keys[] = {
     TRAINER_KEYS(train_batching_table, offsetof(d9d_job_trainer_section, profiling),
                  "traces of what the device did; null: none", 0),
+    {.name = "ema",
+     .kind = D9D_KIND_TABLE,
+     .flags = D9D_NULLABLE,
+     .offset = offsetof(d9d_job_trainer_section, ema),
+     .def = "null",
+     .table = &ema_table,
+     .doc = "a moving average of the weights; null: none"},
     D9D_KEY_END};
 static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD,
                                                        "accepted: training alone is traced",

@@ -158,6 +158,20 @@ static bool evaluation_is_due(const d9di_train *r)
     return d9di_train_evaluator_is_due(&r->evaluator, &r->run, r->stepper.state.step);
 }
 
+/* With the averages of the weights, where there are some to be evaluated. */
+static d9d_status run_evaluations(d9di_train *r, bool *cut)
+{
+    const d9d_job_ema_section *ema = r->run.c->trainer.ema;
+    const bool averaged =
+        d9d_optimizer_has_averages(r->stepper.optimizer) && (ema == NULL || ema->is_evaluated);
+
+    if (averaged)
+        D9D_TRY(d9di_engine_use_averages(&r->engine, r->stepper.optimizer));
+    D9D_TRY(d9di_train_evaluator_run(&r->evaluator, &r->run, r->recorder.tracker,
+                                     r->stepper.state.step, cut));
+    return averaged ? d9di_engine_use_weights(&r->engine, r->stepper.optimizer) : D9D_OK;
+}
+
 /* Runs the evaluations that are due, with no step enqueued. */
 static d9d_status evaluate(d9di_train *r)
 {
@@ -166,8 +180,7 @@ static d9d_status evaluate(d9di_train *r)
     if (!evaluation_is_due(r))
         return D9D_OK;
     enter_phase(r, D9DI_TRAIN_EVALUATION);
-    D9D_TRY(d9di_train_evaluator_run(&r->evaluator, &r->run, r->recorder.tracker,
-                                     r->stepper.state.step, &cut));
+    D9D_TRY(run_evaluations(r, &cut));
     r->control.should_exit |= cut;
     enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
@@ -262,7 +275,8 @@ static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
 {
     D9D_TRY(finish_saves(r, run_steps_with_progress(r, out)));
     enter_phase(r, D9DI_TRAIN_EXPORT);
-    D9D_TRY(d9di_train_export(&r->run, &r->engine, &r->checkpointer, &r->stepper.state, out));
+    D9D_TRY(d9di_train_export(&r->run, &r->engine, r->stepper.optimizer, &r->checkpointer,
+                              &r->stepper.state, out));
     if (!r->run.where->trial)
         d9di_train_times_log(&r->times, r->run.log);
     return D9D_OK;

@@ -95,12 +95,14 @@ static d9d_status export_from_params(const d9di_train_run *run, const d9di_engin
     return run->rank == 0 ? d9d_checkpointer_remove(params_set, state->step, run->log) : D9D_OK;
 }
 
-/* Exports from the ranks' checkpoint, as no rank has all weights. */
+/* Exports from the ranks' checkpoint, as no rank has all weights.  A checkpoint has the trained
+ * ones, not those that are `averaged`. */
 static d9d_status export_from_checkpoint(const d9di_train_run *run, const d9di_engine *e,
                                          const d9di_train_checkpointer *ck,
-                                         const d9d_checkpointer_state *state, const char *dir)
+                                         const d9d_checkpointer_state *state, bool averaged,
+                                         const char *dir)
 {
-    const bool saved = ck->saved_step == state->step && !ck->set.partial;
+    const bool saved = !averaged && ck->saved_step == state->step && !ck->set.partial;
     d9d_arena a = {0};
     const char *params_set =
         saved ? run->dir.checkpoints : d9d_arena_printf(&a, "%s/export.parts", run->dir.path);
@@ -129,7 +131,32 @@ static d9d_status check_empty(const char *dir)
                     dir);
 }
 
-d9d_status d9di_train_export(const d9di_train_run *run, const d9di_engine *e,
+static d9d_status export_to(const d9di_train_run *run, const d9di_engine *e,
+                            const d9di_train_checkpointer *ck, const d9d_checkpointer_state *state,
+                            bool averaged, const char *dir)
+{
+    return e->world != NULL ? export_from_checkpoint(run, e, ck, state, averaged, dir)
+                            : export_local(run, e, dir);
+}
+
+static d9d_status export_averages(const d9di_train_run *run, d9di_engine *e, d9d_optimizer *o,
+                                  const d9di_train_checkpointer *ck,
+                                  const d9d_checkpointer_state *state, const char *dir)
+{
+    D9D_TRY(d9di_engine_use_averages(e, o));
+    D9D_TRY(export_to(run, e, ck, state, true, dir));
+    return d9di_engine_use_weights(e, o);
+}
+
+/* An EMA may be kept beside the model; what an optimizer averages is the model. */
+static bool exports_averages(const d9di_train_run *run, const d9d_optimizer *o)
+{
+    const d9d_job_ema_section *ema = run->c->trainer.ema;
+
+    return d9d_optimizer_has_averages(o) && (ema == NULL || ema->is_exported);
+}
+
+d9d_status d9di_train_export(const d9di_train_run *run, d9di_engine *e, d9d_optimizer *o,
                              const d9di_train_checkpointer *ck, const d9d_checkpointer_state *state,
                              d9d_train_summary *out)
 {
@@ -139,8 +166,8 @@ d9d_status d9di_train_export(const d9di_train_run *run, const d9di_engine *e,
         return D9D_OK;
     D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap,
                                        run->rank == 0 ? check_empty(dir) : D9D_OK));
-    D9D_TRY(e->world != NULL ? export_from_checkpoint(run, e, ck, state, dir)
-                             : export_local(run, e, dir));
+    D9D_TRY(exports_averages(run, o) ? export_averages(run, e, o, ck, state, dir)
+                                     : export_to(run, e, ck, state, false, dir));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }

@@ -61,8 +61,8 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
     D9D_TRY(
         d9di_run_metrics_check_head(&r->recorder.metrics, "metrics", &r->engine.spec.opts.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
-    return d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.params,
-                                &r->engine.whole.params, opts.seed, &r->stepper.optimizer);
+    return d9di_engine_create_optimizer(r->run.c, &r->engine.params, &r->engine.whole.params,
+                                        opts.seed, &r->stepper.optimizer);
 }
 
 /* Builds the set of a checkpoint's tensors. */
@@ -84,8 +84,8 @@ static d9d_status check_state_whole(d9di_train *r, const char *path)
     d9d_checkpointer_set set;
     d9d_status st;
 
-    D9D_TRY(d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.whole.params, NULL,
-                                 r->stepper.state.seed, &opt));
+    D9D_TRY(d9di_engine_create_optimizer(r->run.c, &r->engine.whole.params, NULL,
+                                         r->stepper.state.seed, &opt));
     st = checkpoint_set(r, &r->engine.whole.params, opt, &set);
     if (st == D9D_OK)
         st = d9di_train_checkpointer_check(&r->checkpointer, &r->run, r->engine.spec.hf_config,

@@ -130,8 +130,8 @@ static d9d_status step_has_targets(const d9di_train_stepper *s, const d9di_train
 }
 
 /* True if weights of the next step may be unsharded while this step's are updated: there is a next
- * step, and no event handler in between could change them. */
-static bool can_prefetch(const d9di_train_run *run, int64_t step)
+ * step, and in between no event handler could change them, and no averages take their place. */
+static bool can_prefetch(const d9di_train_stepper *s, const d9di_train_run *run, int64_t step)
 {
     static const char *const between[] = {
         "train.optimizer_step.post", "train.step.post", "train.evaluation.pre",
@@ -141,6 +141,8 @@ static bool can_prefetch(const d9di_train_run *run, int64_t step)
 
     for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++)
         has_subscriber = has_subscriber || d9d_job_events_has_subscriber(run->events, between[i]);
+    if (run->c->evaluation.n > 0 && d9d_optimizer_has_averages(s->optimizer))
+        return false;
     return !has_subscriber && step + 1 < run->total_steps;
 }
 
@@ -174,7 +176,7 @@ static d9d_status enqueue_update(d9di_train_stepper *s, const d9di_train_run *ru
     D9D_TRY(d9di_train_run_trigger_step(run, "train.optimizer_step.pre", s->state.step));
     D9D_TRY(d9di_moe_stats_end(&s->moe_stats, &s->grad_finalize.scale,
                                (int)(p->state_before.step % 2)));
-    s->engine->step.prefetch = can_prefetch(run, s->state.step);
+    s->engine->step.prefetch = can_prefetch(s, run, s->state.step);
     D9D_TRY(d9d_optimizer_step(s->optimizer, p->lr, &s->grad_finalize.scale));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.optimizer_step.post", s->state.step));
     d9d_trace_mark(s->engine->dev, "optimizer", "");

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
+import schedulefree
 import torch
 import torch.nn.functional as F
+import transformers.optimization
 from safetensors.torch import save_file
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
@@ -228,16 +230,17 @@ def optim(d, cls, shape=(5, 7), **options):
     start = d.normal(*shape, grad=False)
     grads = [d.normal(*shape, scale=10.0 ** (i % 3 - 2), grad=False) for i in range(STEPS)]
     for i, g in enumerate(grads):
-        g[0, 0] = 0                                  # never a gradient
-        g[0, 1] = 2.0 ** -23 * (i + 1)               # one the size of eps
-        g[0, 2] = 1.0 if i == 0 else 0.0             # one, once
+        g.view(-1)[:3] = torch.tensor([
+            0.0,                                     # never a gradient
+            2.0 ** -23 * (i + 1),                    # one the size of eps
+            1.0 if i == 0 else 0.0])                 # one, once
     case = {"p0": start}
     p = start.clone().requires_grad_()
     opt = cls([p], foreach=False, **options)
     for i, g in enumerate(grads, 1):
-        p.grad = g.to(d.dtype)
+        p.grad = g.to(d.dtype, copy=True)
         opt.step()
-        case.update({f"g{i}": p.grad.clone(), f"p{i}": p.detach().clone()})
+        case.update({f"g{i}": g.to(d.dtype), f"p{i}": p.detach().clone()})
     return case
 
 
@@ -302,6 +305,54 @@ class Muon(torch.optim.Muon):
 
 
 lion = lambda d, **options: optim(d, Lion, **options)
+
+
+class Adafactor(torch.optim.Adafactor):
+    """torch's, in d9d's words."""
+
+    def __init__(self, params, eps1=1e-15, eps2=1e-3, clip_threshold=1.0, scale_parameter=True,
+                 relative_step=True, **options):
+        assert scale_parameter and relative_step
+        super().__init__(params, eps=(eps1, eps2), d=clip_threshold, **options)
+
+
+class TransformersAdafactor(transformers.optimization.Adafactor):
+    """transformers', likewise."""
+
+    def __init__(self, params, foreach=False, beta2_decay=-0.8, **options):
+        super().__init__(params, scale_parameter=False, relative_step=False, warmup_init=False,
+                         decay_rate=beta2_decay, **options)
+
+
+class ScheduleFree(schedulefree.AdamWScheduleFree):
+    """Its steps, and x at last."""
+
+    def __init__(self, params, foreach=False, **options):
+        super().__init__(params, foreach=foreach, **options)
+        self.train()
+
+
+def schedule_free_adamw(d, **options):
+    """Of x, which is evaluated: p1..p5 are x, and the gradients are of y whatever it is."""
+    trained = optim(d, ScheduleFree, **options)
+    p = trained["p0"].clone().requires_grad_()
+    opt = ScheduleFree([p], **{k: v for k, v in options.items() if k != "shape"})
+    for i in range(1, STEPS + 1):
+        p.grad = trained[f"g{i}"].clone()
+        opt.step()
+        assert torch.equal(p, trained[f"p{i}"])
+        opt.eval()
+        trained[f"x{i}"] = p.detach().clone()
+        opt.train()
+        p.data.copy_(trained[f"p{i}"])
+    return trained
+
+
+def adafactor(d, **options):
+    return optim(d, Adafactor if options.get("scale_parameter") else TransformersAdafactor,
+                 **options)
+
+
 muon = lambda d, **options: optim(d, Muon, **options)
 adamw = lambda d, **options: optim(d, torch.optim.AdamW, **options)
 adam = lambda d, **options: optim(d, torch.optim.Adam, **options)
@@ -396,9 +447,22 @@ CASES = {
         "match_rms_adamw": dict(MUON, shape=(3, 11), adjust_lr_fn="match_rms_adamw"),
         "plain_momentum": dict(MUON, momentum=0.8, nesterov=False, weight_decay=0.5),
         "steps": dict(MUON, shape=(9, 4), ns_steps=3, ns_coefficients=(2.0, -1.5, 0.5), eps=0.5)},
+    adafactor: {
+        "torch": dict(lr=1e-2, eps1=1.1920928955078125e-07, scale_parameter=True, relative_step=True),
+        "torch_decay": dict(lr=0.9, beta2_decay=-0.5, eps1=1e-4, eps2=0.5, weight_decay=0.1,
+                            clip_threshold=1.5, scale_parameter=True, relative_step=True),
+        "transformers": dict(lr=1e-3), "transformers_decay": dict(
+            lr=1e-2, clip_threshold=0.5, beta2_decay=-0.6, weight_decay=0.1, shape=(9, 4)),
+        "stack": dict(lr=1e-2, shape=(3, 4, 6)), "vector": dict(lr=1e-2, shape=(7,)),
+        "torch_stack": dict(lr=0.1, eps1=1e-6, shape=(3, 4, 6), scale_parameter=True,
+                            relative_step=True)},
+    schedule_free_adamw: {
+        "defaults": dict(lr=2.5e-3), "decay": dict(lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1),
+        "warmup": dict(lr=1e-2, warmup_steps=3, eps=1e-4),
+        "weights": dict(lr=1e-2, warmup_steps=4, r=1.5, weight_lr_power=1.0, shape=(7,))},
 }
 EXACT = {muon}   # in float64, as operations are; other optimizers in float32
-NAMES = {lion: "lion", muon: "muon", adamw: "adamw", adam: "adam", sgd: "sgd"}
+NAMES = {lion: "lion", adafactor: "adafactor", schedule_free_adamw: "schedule_free_adamw", muon: "muon", adamw: "adamw", adam: "adam", sgd: "sgd"}
 
 
 def compute(op, cases, seed, dtype):

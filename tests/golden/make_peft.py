@@ -22,8 +22,9 @@ STEPS, GLOBAL_BATCH = 10, 4
 LR = 5e-3
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
-def lora(pattern, r, alpha):
-    return {"kind": "lora", "module_name_pattern": pattern, "params": {"r": r, "alpha": alpha}}
+def lora(pattern, r, alpha, **options):
+    return {"kind": "lora", "module_name_pattern": pattern,
+            "params": {"r": r, "alpha": alpha, **options}}
 
 
 # `model` and `base`: of make_models.py, and the checkpoint; `lora`: peft's configuration; `ours`:
@@ -38,6 +39,9 @@ CASES = {
         lora(r".*\.self_attn\..*_proj|.*\.down_proj", 4, 8)], lora=dict(
         r=4, lora_alpha=8, target_modules=ATTENTION,
         target_parameters=["mlp.experts.down_proj"])),
+    "rslora": dict(model="dense_untied", base="dense_untied", seed=14, ours=[
+        lora(r".*\.(q|k|v|o|down)_proj", 5, 3, use_rslora=True)], lora=dict(
+        r=5, lora_alpha=3, use_rslora=True, target_modules=ATTENTION + ["down_proj"])),
     "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
         r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),

@@ -14,7 +14,7 @@ setup() { cd "$work" || return 1; }
 # configure CASE: what the two programs share.
 configure() {
     local samples=moe base=moe_fused name=qwen3_moe
-    [ "$1" != dense ] || samples=dense_untied base=dense_untied name=qwen3_dense
+    [[ $1 != dense && $1 != rslora ]] || samples=dense_untied base=dense_untied name=qwen3_dense
     cat <<JSON
 {"data": {"dataset": "$samples"},
  "model_provider": {"name": "$name", "hf_config": "$golden/$base/config.json"},
@@ -52,7 +52,7 @@ close_to() {
 }
 
 @test "adapters that peft has written compute what they do in peft" {
-    for case in dense moe moe_all; do
+    for case in dense moe moe_all rslora; do
         losses $case "$golden/peft/$case/first" >got.txt
         close_to 2e-6 got.txt "$golden/peft/$case/first.txt"
     done
@@ -64,7 +64,7 @@ close_to() {
 }
 
 @test "ten steps from them are peft's: losses, norms, and what was learned" {
-    for case in dense moe; do
+    for case in dense moe rslora; do
         learn $case run-$case
         grep '"loss"' run-$case/metrics.jsonl |
             sed -E 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/' >steps.txt

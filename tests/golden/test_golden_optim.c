@@ -54,14 +54,15 @@ static void load(const d9d_safetensors_file *f, const char *name, const char *wh
     free(x);
 }
 
-static void compare(const d9d_safetensors_file *f, const char *name, int k, const d9d_tensor *t)
+static void compare(const d9d_safetensors_file *f, const char *name, const char *what, int k,
+                    const d9d_tensor *t)
 {
     char full[128];
     double distance;
     float *want, *got;
     size_t n;
 
-    (void)snprintf(full, sizeof(full), "%s.p%d", name, k);
+    (void)snprintf(full, sizeof(full), "%s.%s%d", name, what, k);
     want = vectors_f32(f, full, &n);
     got = malloc(n * sizeof(*got));
     assert_non_null(got);
@@ -77,10 +78,12 @@ static void compare(const d9d_safetensors_file *f, const char *name, int k, cons
 static d9d_shape case_shape(json_t *options)
 {
     const json_t *dims = json_object_get(options, "shape");
-    const d9d_shape shape = dims == NULL ? D9D_SHAPE(5, 7)
-                                         : D9D_SHAPE(json_integer_value(json_array_get(dims, 0)),
-                                                     json_integer_value(json_array_get(dims, 1)));
+    d9d_shape shape = {.ndim = (int)json_array_size(dims)};
 
+    for (int i = 0; i < shape.ndim; i++)
+        shape.dim[i] = json_integer_value(json_array_get(dims, (size_t)i));
+    if (dims == NULL)
+        shape = D9D_SHAPE(5, 7);
     (void)json_object_del(options, "shape");
     return shape;
 }
@@ -116,7 +119,13 @@ static void run_case(const char *op, const char *name, const json_t *options,
         load(f, name, "g", k, &p.local.grad);
         p.local.has_grad = true;
         assert_ok(d9d_optimizer_step(opt, d9d_optimizer_lr(&s.optimizer), &scale));
-        compare(f, name, k, &p.local.data);
+        compare(f, name, "p", k, &p.local.data);
+        if (d9d_optimizer_has_averages(opt)) {
+            assert_ok(d9d_optimizer_use_averages(opt));
+            compare(f, name, "x", k, &p.local.data);
+            assert_ok(d9d_optimizer_use_weights(opt));
+            compare(f, name, "p", k, &p.local.data);
+        }
     }
     d9d_optimizer_free(opt);
     d9d_tensor_release(&scale);
@@ -128,7 +137,8 @@ static void run_case(const char *op, const char *name, const json_t *options,
 
 static void test_optimizers(void **state)
 {
-    static const char *const ops[] = {"adamw", "adam", "sgd", "lion", "muon"};
+    static const char *const ops[] = {
+        "adamw", "adam", "sgd", "lion", "muon", "adafactor", "schedule_free_adamw"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {

@@ -43,3 +43,55 @@ muon='{"name": "muon", "lr": 1e-3, "adjust_lr_fn": "match_rms_adamw", "ns_dtype"
     optimized moe "2 2 1 1 1 2" "$muon"
     optimized moe "1 2 1 1 2 4 2" "$muon"
 }
+
+# Factored moments of rows, columns, experts and copies; vectors whose shards some ranks lack.
+adafactor='{"name": "adafactor", "lr": 1e-3, "weight_decay": 0.1, "scale_parameter": true, "relative_step": true, "eps1": 1e-4}'
+
+@test "Adafactor, sharded, replicated, tensor and pipeline parallel" {
+    optimized dense "1 2 1 1 1 1" "$adafactor"
+    optimized dense "1 2 1 1 2 1 2" "$adafactor"
+    rm -rf again
+    train dense "1 2 1 1 2 1 2" again --set "optimizer=$adafactor"
+    cmp run/export/model.safetensors again/export/model.safetensors
+    optimized dense "2 2 1 1 2 1" "$adafactor"
+}
+
+@test "Adafactor, expert parallel" {
+    optimized moe "1 2 1 1 1 2" "$adafactor"
+    optimized moe "1 2 1 1 2 4 2" "$adafactor"
+}
+
+# A column's means are saved once, by one of the ranks that have them.
+@test "Adafactor goes on from a checkpoint, bit for bit, and on another mesh" {
+    train moe "1 2 1 1 2 2" whole --set "optimizer=$adafactor"
+    train moe "1 2 1 1 2 2" parts --set "optimizer=$adafactor" --set trainer.run.steps=2
+    rm -r parts/export
+    cp -r parts other
+    train moe "1 2 1 1 2 2" parts --set "optimizer=$adafactor"
+    cmp whole/export/model.safetensors parts/export/model.safetensors
+    train moe "1 4 1 1 1 1" other --set "optimizer=$adafactor"
+    same other whole
+}
+
+# Evaluations of averages in between, whose weights are gathered anew.
+free='{"name": "schedule_free_adamw", "lr": 1e-3, "eps": 1e-3, "warmup_steps": 2}'
+valid='evaluation=[{"name": "valid", "data": {"dataset": "data"}, "period_steps": 2, "samples": 8}]'
+
+# averaged MODEL MESH OPTION...
+averaged() {
+    rm -rf run alone
+    d9d-train -q --device cpu --set trainer.run.dir=alone --set "$valid" "${@:3}" "$1.json"
+    train "$1" "$2" run --set "$valid" "${@:3}"
+    same run alone
+}
+
+@test "schedule-free AdamW, sharded, tensor, expert and pipeline parallel" {
+    averaged dense "1 2 1 1 1 1" --set "optimizer=$free"
+    averaged dense "1 2 1 1 2 1 2" --set "optimizer=$free"
+    averaged moe "1 2 1 1 2 2" --set "optimizer=$free"
+}
+
+@test "a moving average of weights, sharded, tensor, expert and pipeline parallel" {
+    averaged dense "1 2 1 1 2 1 2" --set 'trainer.ema={"decay": 0.5, "start_step": 1}'
+    averaged moe "1 2 1 1 2 2" --set 'trainer.ema={"decay": 0.9, "every_steps": 2}'
+}

@@ -80,3 +80,77 @@ lion='optimizer={"name": "lion", "lr": 1e-4, "weight_decay": 1}'
         --set 'optimizer.groups=[{"pattern": ".*norm.*", "kind": "muon"}]' c.json
     [ ! -e run ]
 }
+
+adafactor='optimizer={"name": "adafactor", "lr": 1e-3}'
+
+@test "Adafactor learns, keeps a number a row and a column, and resumes bitwise" {
+    run -0 d9d-train --set "$adafactor" --set model_provider.dtype=bfloat16 --set trainer.run.dir=whole --set trainer.run.steps=8 c.json
+    assert_output --regexp 'adafactor: bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, gradients 4, row_var 0\.[0-9]+, col_var 0\.[0-9]+, variance 0\.[0-9]+, master_residual 2, in all 8\.'
+    history_of whole | sed 's/.*"loss": \([0-9.]*\),.*/\1/' | awk 'NR == 1 { first = $1 } END { exit !($1 < first - 0.1) }'
+    d9d-train -q --set "$adafactor" --set model_provider.dtype=bfloat16 --set trainer.run.steps=4 c.json
+    rm -r run/export
+    d9d-train -q --set "$adafactor" --set model_provider.dtype=bfloat16 --set trainer.run.steps=8 c.json
+    same_run whole run 00000008
+    says 2 'its optimizer state is row_var, col_var, variance, as of adafactor, and the optimizer adamw of this run keeps exp_avg, exp_avg_sq' \
+        d9d-train --set model_provider.dtype=bfloat16 --set trainer.run.steps=9 c.json
+}
+
+@test "a plan prices Adafactor's moments as a training run has them" {
+    d9d-train --plan --json --set "$adafactor" c.json >plan.json
+    d9d-train -q --set "$adafactor" --set trainer.run.steps=1  c.json
+    bytes=$(cat run/checkpoints/step-00000001/manifest.json |
+        jq '[.tensors[] | select(.slices[0].file | startswith("optimizer-")) | .shape | reduce .[] as $d (4; . * $d)] | add')
+    [ "$(sed -n 's/.*"optimizer": \([0-9]*\),$/\1/p' plan.json | head -n 1)" -eq "$bytes" ]
+}
+
+free='optimizer={"name": "schedule_free_adamw", "lr": 2e-3, "warmup_steps": 2}'
+valid='evaluation=[{"name": "valid", "data": {"dataset": "data"}, "period_steps": 2, "samples": 8}]'
+ema='trainer.ema={"decay": 0.5}'
+
+weights_of() { cat "$1/export"/*.safetensors | sha256sum; }
+
+@test "schedule-free AdamW resumes bitwise, and evaluations change no bit of the training" {
+    run -0 d9d-train --set "$free" --set model_provider.dtype=bfloat16 --set trainer.run.dir=whole --set trainer.run.steps=8 c.json
+    assert_output --partial 'schedule_free_adamw: bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, gradients 4, z 4, exp_avg_sq 4, master_residual 2, in all 16'
+    history_of whole | sed 's/.*"loss": \([0-9.]*\),.*/\1/' | awk 'NR == 1 { first = $1 } END { exit !($1 < first - 0.1) }'
+    d9d-train -q --set "$free" --set model_provider.dtype=bfloat16 --set trainer.run.steps=4 --set "$valid" c.json
+    rm -r run/export
+    d9d-train -q --set "$free" --set model_provider.dtype=bfloat16 --set trainer.run.steps=8 --set "$valid" c.json
+    same_run whole run 00000008
+    [ "$(weights_of whole)" = "$(weights_of run)" ]
+}
+
+@test "a moving average is exported and evaluated by choice, and changes no bit of the training" {
+    d9d-train -q --set trainer.run.dir=plain --set trainer.run.steps=4 --set "$valid" c.json
+    d9d-train -q --set trainer.run.dir=ema --set trainer.run.steps=4 --set "$valid" --set "$ema" c.json
+    cmp <(history_of plain | grep -o '"loss": [^,]*') <(history_of ema | grep -o '"loss": [^,]*')
+    [ "$(weights_of plain)" != "$(weights_of ema)" ]
+    d9d-train -q --set trainer.run.dir=other --set trainer.run.steps=4 --set "$valid" --set "$ema" \
+        --set trainer.ema.export=false --set trainer.ema.evaluate=false c.json
+    [ "$(weights_of plain)" = "$(weights_of other)" ]
+    d9d-train -q --set trainer.run.dir=now --set trainer.run.steps=4 --set "$ema" --set trainer.ema.decay=0 c.json
+    [ "$(weights_of plain)" = "$(weights_of now)" ]
+    d9d-train -q --set trainer.run.dir=late --set trainer.run.steps=4 --set "$ema" --set trainer.ema.start_step=4 c.json
+    [ "$(weights_of plain)" = "$(weights_of late)" ]
+}
+
+@test "a moving average resumes bitwise, in bfloat16 too, and a plan counts it" {
+    for dtype in float32 bfloat16; do
+        d9d-train -q --set "$ema" --set trainer.ema.dtype=$dtype --set trainer.run.dir=whole-$dtype --set trainer.run.steps=6 c.json
+        d9d-train -q --set "$ema" --set trainer.ema.dtype=$dtype --set trainer.run.dir=part-$dtype --set trainer.run.steps=3 c.json
+        rm -r part-$dtype/export
+        d9d-train -q --set "$ema" --set trainer.ema.dtype=$dtype --set trainer.run.dir=part-$dtype --set trainer.run.steps=6 c.json
+        [ "$(weights_of whole-$dtype)" = "$(weights_of part-$dtype)" ]
+    done
+    [ "$(weights_of whole-float32)" != "$(weights_of whole-bfloat16)" ]
+    bytes() { d9d-train --plan --json "$@" c.json | sed -n 's/.*"optimizer": \([0-9]*\),$/\1/p' | head -n 1; }
+    [ $((2 * ($(bytes --set "$ema") - $(bytes)))) -eq "$(bytes)" ]
+}
+
+@test "an average of an average is refused, and so is a run that goes on without its average" {
+    says 2 'trainer.ema: the optimizer schedule_free_adamw averages the weights itself' \
+        d9d-train --set "$free" --set "$ema" c.json
+    d9d-train -q --set "$ema" --set trainer.run.steps=2 c.json
+    rm -r run/export
+    says 2 'its optimizer state is ' d9d-train --set trainer.run.steps=4 c.json
+}

@@ -3,6 +3,7 @@
  */
 #include "d9d/model/lora/peft.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,6 +25,8 @@ static const d9d_key params_keys[] = {
     D9D_KEY_REAL(d9d_peft_params, dropout, "0", 0, 1,
                  "dropout probability of an adapter's input; experts support only 0",
                  .flags = D9D_BELOW_MAX | D9D_FLOAT32),
+    D9D_KEY_BOOL(d9d_peft_params, use_rslora, "false",
+                 "rank-stabilized LoRA: the product is scaled by alpha / sqrt(r)"),
     D9D_KEY_END,
 };
 static const d9d_table params_table =
@@ -141,7 +144,8 @@ static bool is_any(const d9d_module *module)
 static d9d_status lora_apply(const peft_method *m, const char *name, d9d_module *module)
 {
     const d9d_peft_params *p = &m->section->params;
-    const d9d_lora_opts opts = {p->r, p->alpha, p->dropout};
+    const double alpha = p->use_rslora ? p->alpha * sqrt((double)p->r) : p->alpha;
+    const d9d_lora_opts opts = {p->r, alpha, p->dropout};
 
     if (p->dropout > 0 && d9d_lora_matrix(module)->spec.shape.ndim == 3)
         return D9D_FAIL(

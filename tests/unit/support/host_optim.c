@@ -80,6 +80,47 @@ static d9d_status on_lion_stochastic(d9d_stream s, const d9d_lion_step *step, co
                                                     &on, r, ndim, box, start, whole));
 }
 
+static d9d_status on_schedule_free(d9d_stream s, const d9d_schedule_free_step *step,
+                                   const float *scale, d9d_dtype t, d9d_dtype gt,
+                                   const d9d_optim_arrays *list, int64_t count)
+{
+    d9d_optim_arrays lists[HOST_MAX_ARRAYS];
+    host_call c = host_begin();
+
+    (void)s;
+    for (int64_t i = 0; i < count; i++)
+        lists[i] = optim_arrays_on(&c, t, gt, D9D_F32, &list[i], list[i].n);
+    return host_end(
+        &c, c.k->optim->schedule_free(c.s, step, host_floats(&c, scale, 1), t, gt, lists, count));
+}
+
+static d9d_status on_average(d9d_stream s, const d9d_average_step *step, const float *scale,
+                             d9d_dtype t, d9d_dtype st, const d9d_optim_arrays *list, int64_t count)
+{
+    d9d_optim_arrays lists[HOST_MAX_ARRAYS];
+    host_call c = host_begin();
+
+    (void)s;
+    for (int64_t i = 0; i < count; i++)
+        lists[i] = optim_arrays_on(&c, t, t, st, &list[i], list[i].n);
+    return host_end(&c,
+                    c.k->optim->average(c.s, step, host_floats(&c, scale, 1), t, st, lists, count));
+}
+
+static d9d_status on_average_stochastic(d9d_stream s, const d9d_average_step *step,
+                                        const float *scale, d9d_dtype t, d9d_dtype st,
+                                        const d9d_optim_arrays *a, d9d_rng r, int ndim,
+                                        const int64_t *box, const int64_t *start,
+                                        const int64_t *whole)
+{
+    host_call c = host_begin();
+    const d9d_optim_arrays on = optim_arrays_on(&c, t, t, st, a, host_numel(ndim, box));
+
+    (void)s;
+    return host_end(&c, c.k->optim->average_stochastic(c.s, step, host_floats(&c, scale, 1), t, st,
+                                                       &on, r, ndim, box, start, whole));
+}
+
 static d9d_status on_muon_momentum(d9d_stream s, const d9d_muon_step *step, const float *scale,
                                    d9d_dtype ut, d9d_dtype gt, const d9d_optim_arrays *list,
                                    int64_t count)
@@ -116,6 +157,66 @@ static d9d_status on_muon(d9d_stream s, const d9d_muon_step *step, const float *
         lists[i] = optim_arrays_on(&c, t, gt, D9D_F32, &list[i], list[i].n);
     return host_end(&c,
                     c.k->optim->muon(c.s, step, host_floats(&c, scale, 1), t, gt, lists, count));
+}
+
+static d9d_adafactor_array adafactor_on(host_call *c, d9d_dtype t, d9d_dtype gt,
+                                        const d9d_adafactor_array *a)
+{
+    const int64_t n = a->e * a->r * a->c;
+    d9d_adafactor_array on = *a;
+
+    on.p = host_out(c, t, a->p, n);
+    on.g = host_in(c, gt, a->g, n);
+    on.residual = host_out(c, D9D_I16, a->residual, n);
+    on.row = host_out(c, D9D_F32, a->row, a->e * a->r);
+    on.col = host_out(c, D9D_F32, a->col, a->e * a->c);
+    on.row_sum = host_out(c, D9D_F32, a->row_sum, a->e * a->rows);
+    on.col_sum = host_out(c, D9D_F32, a->col_sum, a->e * a->cols);
+    on.mean = host_out(c, D9D_F32, a->mean, a->e);
+    on.squares = host_out(c, D9D_F64, a->squares, 2);
+    return on;
+}
+
+static d9d_status on_adafactor_sums(d9d_stream s, const float *scale, d9d_dtype gt,
+                                    const d9d_adafactor_array *a)
+{
+    host_call c = host_begin();
+    const d9d_adafactor_array on = adafactor_on(&c, D9D_BF16, gt, a);
+
+    (void)s;
+    return host_end(&c, c.k->optim->adafactor_sums(c.s, host_floats(&c, scale, 1), gt, &on));
+}
+
+static d9d_status on_adafactor_moments(d9d_stream s, const d9d_adafactor_step *step,
+                                       const float *scale, const d9d_adafactor_array *a)
+{
+    host_call c = host_begin();
+    const d9d_adafactor_array on = adafactor_on(&c, D9D_BF16, D9D_BF16, a);
+
+    (void)s;
+    return host_end(&c, c.k->optim->adafactor_moments(c.s, step, host_floats(&c, scale, 1), &on));
+}
+
+static d9d_status on_adafactor_squares(d9d_stream s, const d9d_adafactor_step *step,
+                                       const float *scale, d9d_dtype t, d9d_dtype gt,
+                                       const d9d_adafactor_array *a)
+{
+    host_call c = host_begin();
+    const d9d_adafactor_array on = adafactor_on(&c, t, gt, a);
+
+    (void)s;
+    return host_end(
+        &c, c.k->optim->adafactor_squares(c.s, step, host_floats(&c, scale, 1), t, gt, &on));
+}
+
+static d9d_status on_adafactor(d9d_stream s, const d9d_adafactor_step *step, const float *scale,
+                               d9d_dtype t, d9d_dtype gt, const d9d_adafactor_array *a)
+{
+    host_call c = host_begin();
+    const d9d_adafactor_array on = adafactor_on(&c, t, gt, a);
+
+    (void)s;
+    return host_end(&c, c.k->optim->adafactor(c.s, step, host_floats(&c, scale, 1), t, gt, &on));
 }
 
 static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, void *p,

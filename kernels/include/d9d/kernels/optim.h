@@ -1,6 +1,7 @@
 /* optim.h - the updates of the optimizers, and the scale of the gradients before them.
  *
- *     grad_scale(): gradient clipping  ->  *scale  ->  adam(), lion(), sgd() or muon_momentum()
+ *     grad_scale(): gradient clipping  ->  *scale  ->  adam(), lion(), sgd(), muon_momentum() or
+ *                                                      adafactor_sums()
  *
  * An update first multiplies the gradient by *scale (device, float32), and does nothing if that is
  * NaN. The rules of every entry and the shape letters are in table.h. Kernels: kernels/cuda/optim.
@@ -34,6 +35,20 @@ typedef struct d9d_lion_step {
     double lr, beta1, beta2, weight_decay;
 } d9d_lion_step;
 
+/* Constants of schedule-free AdamW for one step; see d9d/optim/optim.h for the formulas. */
+typedef struct d9d_schedule_free_step {
+    double lr, beta1, beta2, eps, weight_decay;
+    double bias_correction2; /* 1 - beta2^step */
+    double weight;           /* of z in the average */
+    bool first;              /* z = y before the step */
+} d9d_schedule_free_step;
+
+/* Constants of a step towards each other: p = (1 - to_state) p + to_state m, and
+ * m = (1 - to_weights) m + to_weights p, with p as it was. */
+typedef struct d9d_average_step {
+    double to_state, to_weights;
+} d9d_average_step;
+
 /* Constants of Muon for one step: see muon_momentum() and muon(). */
 typedef struct d9d_muon_step {
     double lr, weight_decay, momentum;
@@ -59,6 +74,35 @@ typedef struct d9d_optim_arrays {
     int64_t n;
     int16_t *residual;
 } d9d_optim_arrays;
+
+/* Constants of Adafactor for one step; see d9d/optim/optim.h for the formulas. */
+typedef struct d9d_adafactor_step {
+    double lr, weight_decay;
+    double relative_lr;     /* of the update: lr, or less with a relative step */
+    double one_minus_beta2; /* weight of this step's squares in the second moment */
+    double eps1, eps2, clip_threshold;
+    bool scale_parameter;
+} d9d_adafactor_step;
+
+/* A parameter of Adafactor: the box [e, r, c] that this rank stores of the matrices [E, rows,
+ * cols], from row r0 and column c0 on. A vector of n is a matrix [n, 1] without `col`.
+ *
+ *     row [e, r], col [e, c]          states: the second moment's factors; of a vector itself
+ *     row_sum [e, rows]               sums of squared gradients along a row and along a column of
+ *     col_sum [e, cols]               the whole matrices
+ *     mean [e]                        the mean of row over all rows of a matrix
+ *     squares [2]                     sums of the squares of the update and of p, over the whole
+ *                                     parameter */
+typedef struct d9d_adafactor_array {
+    void *p;
+    const void *g;
+    int16_t *residual; /* as in d9d_optim_arrays */
+    int64_t e, r, c, rows, cols, r0, c0;
+    double numel; /* of the whole parameter */
+    float *row, *col;
+    float *row_sum, *col_sum, *mean;
+    double *squares;
+} d9d_adafactor_array;
 
 typedef struct d9d_sgd_step {
     double lr, momentum, dampening, weight_decay;
@@ -95,6 +139,22 @@ typedef struct d9d_optim_kernels {
                                   d9d_dtype t, d9d_dtype gt, d9d_dtype st,
                                   const d9d_optim_arrays *a, d9d_rng r, int ndim,
                                   const int64_t *box, const int64_t *start, const int64_t *whole);
+    /* p is y; m is z and v the second moment, both of st, which is float32.
+     *
+     *     z = y if first;  v = b2 v + (1-b2) g^2;  u = g / (sqrt(v / bias_correction2) + eps) + wd
+     * y y = y + weight (z - y) + lr (b1 (1 - weight) - 1) u;  z = z - lr u */
+    d9d_status (*schedule_free)(d9d_stream s, const d9d_schedule_free_step *c, const float *scale,
+                                d9d_dtype t, d9d_dtype gt, const d9d_optim_arrays *list,
+                                int64_t count);
+    /* The moving average m of weights p, or p that becomes m: to_state 1 gives the bits of m.  g is
+     * not read.  NaN in *scale changes nothing.  average_stochastic() rounds m stochastically, as
+     * adam_stochastic() does, and requires to_state 0. */
+    d9d_status (*average)(d9d_stream s, const d9d_average_step *c, const float *scale, d9d_dtype t,
+                          d9d_dtype st, const d9d_optim_arrays *list, int64_t count);
+    d9d_status (*average_stochastic)(d9d_stream s, const d9d_average_step *c, const float *scale,
+                                     d9d_dtype t, d9d_dtype st, const d9d_optim_arrays *a,
+                                     d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
+                                     const int64_t *whole);
     /* Muon before Newton-Schulz. The array p, of type ut, receives the update u; it is an output
      * alone. m is float32.
      *
@@ -110,6 +170,23 @@ typedef struct d9d_optim_kernels {
      * *scale is no factor of g. */
     d9d_status (*muon)(d9d_stream s, const d9d_muon_step *c, const float *scale, d9d_dtype t,
                        d9d_dtype gt, const d9d_optim_arrays *list, int64_t count);
+    /* Adafactor in four calls, between which the ranks' sums are added:
+     *
+     *     adafactor_sums()     -> row_sum, col_sum, mean      all-reduce
+     *     adafactor_moments()  -> row, col, mean
+     *     adafactor_squares()  -> squares                     all-reduce
+     *     adafactor()          -> p
+     *
+     * sums: of the box alone, at its place; mean receives the sum of row before the step, from
+     * the box with c0 = 0, else nothing is written there. */
+    d9d_status (*adafactor_sums)(d9d_stream s, const float *scale, d9d_dtype gt,
+                                 const d9d_adafactor_array *a);
+    d9d_status (*adafactor_moments)(d9d_stream s, const d9d_adafactor_step *c, const float *scale,
+                                    const d9d_adafactor_array *a);
+    d9d_status (*adafactor_squares)(d9d_stream s, const d9d_adafactor_step *c, const float *scale,
+                                    d9d_dtype t, d9d_dtype gt, const d9d_adafactor_array *a);
+    d9d_status (*adafactor)(d9d_stream s, const d9d_adafactor_step *c, const float *scale,
+                            d9d_dtype t, d9d_dtype gt, const d9d_adafactor_array *a);
     /* momentum NULL: without momentum; residual as in d9d_optim_arrays. */
     d9d_status (*sgd)(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual,
                       d9d_dtype gt, const void *g, const float *scale, d9d_dtype st, void *momentum,
@@ -123,9 +200,16 @@ typedef struct d9d_optim_kernels {
     X(optim, adam_stochastic, adam_stochastic)                                                     \
     X(optim, lion, lion)                                                                           \
     X(optim, lion_stochastic, lion_stochastic)                                                     \
+    X(optim, schedule_free, schedule_free)                                                         \
+    X(optim, average, average)                                                                     \
+    X(optim, average_stochastic, average_stochastic)                                               \
     X(optim, muon_momentum, muon_momentum)                                                         \
     X(optim, muon_normalize, muon_normalize)                                                       \
     X(optim, muon, muon)                                                                           \
+    X(optim, adafactor_sums, adafactor_sums)                                                       \
+    X(optim, adafactor_moments, adafactor_moments)                                                 \
+    X(optim, adafactor_squares, adafactor_squares)                                                 \
+    X(optim, adafactor, adafactor)                                                                 \
     X(optim, sgd, sgd)
 
 #ifdef __cplusplus

@@ -58,6 +58,14 @@ typedef struct d9d_job_stages_section {
     bool zero_bubble, deep_warmup;
 } d9d_job_stages_section;
 
+/* A moving average of the weights: d9d_ema_opts, and what it serves for. */
+typedef struct d9d_job_ema_section {
+    double decay;
+    int64_t every_steps, start_step;
+    int dtype;                      /* 0: float32; 1: bfloat16 */
+    bool is_evaluated, is_exported; /* in place of the weights */
+} d9d_job_ema_section;
+
 typedef struct d9d_job_trainer_section {
     d9d_job_run_section run;
     struct d9d_job_batching_section {
@@ -112,6 +120,7 @@ typedef struct d9d_job_trainer_section {
         int64_t save_margin; /* save this many seconds before the Slurm time limit */
     } timeout;
     d9d_job_profiling_section *profiling; /* NULL: none */
+    d9d_job_ema_section *ema;             /* NULL: none */
 } d9d_job_trainer_section;
 
 /* An evaluation dataset, on which the model is measured during training. */

@@ -1,4 +1,5 @@
-/* optim.h - optimizers: AdamW, Adam, Lion, Muon and SGD, for float32 and bfloat16 weights.
+/* optim.h - optimizers: AdamW, Adam, schedule-free AdamW, Lion, Muon, Adafactor and SGD, for
+ * float32 and bfloat16 weights.
  *
  *     d9d_optimizer *opt;
  *     D9D_TRY(d9d_optimizer_create(&config, dev, &params, seed, &opt));
@@ -16,6 +17,10 @@
  *   lion   p -= lr wd p;  p -= lr sign(b1 m + (1-b1) g);  m = b2 m + (1-b2) g
  *   muon   m = mom m + (1-mom) g;  u = (1-mom) g + mom m (or m);  o = orthogonalized u
  *          p -= lr wd p;  p -= lr' o
+ *   adafactor  V = second moment of g, factored;  u = g / sqrt(V);  p -= lr wd p
+ *          p -= lr u / max(1, rms(u) / clip_threshold)
+ *   schedule_free_adamw  v = b2 v + (1-b2) g^2;  u = g / (sqrt(v / (1-b2^n)) + eps) + wd y
+ *          y += c (z - y) + lr (b1 (1-c) - 1) u;  z -= lr u
  *   sgd    g += wd p;  u = mom u + (1-damp) g (u = g at first);  p -= lr u  (or g + mom u)
  *
  * in float32.  The key weight_update says how a bfloat16 parameter is updated:
@@ -47,6 +52,26 @@
  * after which the singular values of o = X are near 1.  A matrix [rows, columns] has the rate
  * lr' = lr sqrt(max(1, rows / columns)) with adjust_lr_fn "original", and 0.2 lr sqrt(max(rows,
  * columns)) with "match_rms_adamw".  Words and defaults are those of torch.optim.Muon.
+ *
+ * Adafactor (Shazeer and Stern 2018) stores of a matrix's second moment the means R of its rows and
+ * C of its columns, one number each; matrices of a stack are factored one by one.  With w =
+ * n^beta2_decay,
+ *
+ *     R += w (mean of g^2 along a row - R);  C += w (mean of g^2 along a column - C)
+ *     V = R C / max(mean of R, eps1);  u = g / sqrt(max(V, eps1^2))
+ *
+ * and V += w (g^2 - V) for a vector.  rms() is the root mean square over the whole parameter.  With
+ * scale_parameter lr is multiplied by max(eps2, rms(p)); with relative_step it is at most 1 /
+ * sqrt(n). Both are off, as transformers' users have them; torch.optim.Adafactor has both, with
+ * eps1 1.2e-7.
+ *
+ * Schedule-free AdamW (Defazio et al. 2024) trains y, which is what a parameter has, and evaluates
+ * the average x of z, where y = b1 x + (1-b1) z.  The lr of step n is lr min(1, n / warmup_steps),
+ * which weighs lr^weight_lr_power n^r in x; c is its part of the weights of all steps so far.
+ * Formulas, words and defaults are those of facebookresearch/schedule_free.
+ *
+ * A run may also keep an exponential moving average of the weights, with any other optimizer: see
+ * d9d_optimizer_set_ema().
  *
  * State is sharded like its parameter and is saved like a parameter, as "<parameter>.<state>".  A
  * kind of optimizer is a table, d9d_optimizer_kind; the built-in kinds are rows of
@@ -162,6 +187,13 @@ struct d9d_optimizer_kind {
      * Collective over the group, and so are then the updates.  Both or neither may be NULL. */
     d9d_status (*open)(const d9d_optimizer_open_opts *opts, void **self);
     void (*close)(void *self);
+    /* The dimensions along which a state of the parameter has one number for all, a mean for
+     * instance: bit d for dimension d, whose size is then 1.  -1: the parameter has no such state.
+     * NULL: each state has the parameter's shape. */
+    int (*state_reduced)(const void *config, const d9d_param *p, int state);
+    /* For a kind that evaluates other weights than it trains: replace the parameter's, and its
+     * residual, by those.  Only after a step; *scale is not NaN.  NULL: the same weights. */
+    d9d_status (*average)(const void *config, const d9d_optimizer_update *u);
 };
 
 /* --- optimizers -------------------------------------------------------------------------- */
@@ -212,11 +244,38 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_set_order(d9d_optimizer *o,
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
                                                    const d9d_tensor *scale);
 
+/* --- averages of weights ----------------------------------------------------------------- */
+
+/* An exponential moving average of each trainable parameter: the weights as of step start_step, and
+ * every every_steps steps after it
+ *
+ *     ema = decay ema + (1 - decay) p
+ *
+ * of type float32, or bfloat16, which is rounded stochastically.  It is a state "<parameter>.ema",
+ * sharded and saved like others. */
+typedef struct d9d_ema_opts {
+    double decay;
+    int64_t every_steps, start_step;
+    d9d_dtype dtype;
+} d9d_ema_opts;
+
+/* Keep such an average.  Before the optimizer has memory; once.  ECONFIG for a kind that averages
+ * itself. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_set_ema(d9d_optimizer *o, const d9d_ema_opts *opts);
+
+/* Are there averages, of an EMA or of a kind? */
+D9D_API bool d9d_optimizer_has_averages(const d9d_optimizer *o);
+/* Put the averages into the place of the weights, and the weights back, to the bit.  They need a
+ * copy of the shards meanwhile.  A parameter without a step, or before start_step, keeps its
+ * weights.  Unsharded copies of the weights are stale after either call. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_use_averages(d9d_optimizer *o);
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_use_weights(d9d_optimizer *o);
+
 /* What a checkpoint must hold: state arrays, with the parameter whose sharding they have, and the
  * step counts, one int64 for each of `params` in order (0 for frozen ones). */
 typedef struct d9d_optimizer_state {
-    const char *name; /* "model.norm.weight.exp_avg"; borrowed */
-    const d9d_param *param;
+    const char *name;       /* "model.norm.weight.exp_avg"; borrowed */
+    const d9d_param *param; /* with the state's shapes, where the kind has state_reduced() */
     d9d_tensor *tensor;
     bool residual; /* of a master weight; zero if a checkpoint lacks it */
 } d9d_optimizer_state;

@@ -39,6 +39,7 @@ typedef struct d9d_peft_params {
     int64_t r;
     double alpha;
     double dropout;
+    bool use_rslora; /* the scale is alpha / sqrt(r) */
 } d9d_peft_params;
 typedef struct d9d_peft_section {
     const char *module_name_pattern;
