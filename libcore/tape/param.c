@@ -29,6 +29,23 @@ void d9d_param_grad_clear(d9d_param *p)
     grad_release(&p->shard, p->spec.grad_dtype);
 }
 
+d9d_status d9d_param_quantise(d9d_param *p, bool rows, bool cols)
+{
+    const bool want_rows = rows && d9d_quantised_is_empty(&p->fp8.rows),
+               want_cols = cols && d9d_quantised_is_empty(&p->fp8.cols);
+
+    return !want_rows && !want_cols
+               ? D9D_OK
+               : d9d_quantise(&p->local.data, p->fp8.recipe, p->fp8.recipe->format,
+                              want_rows ? &p->fp8.rows : NULL, want_cols ? &p->fp8.cols : NULL);
+}
+
+void d9d_param_forget_quantised(d9d_param *p)
+{
+    d9d_quantised_release(&p->fp8.rows);
+    d9d_quantised_release(&p->fp8.cols);
+}
+
 void d9d_param_partition(d9d_param *p, int dim, int64_t parts, int64_t i)
 {
     int64_t first, count;
