@@ -10,20 +10,21 @@
 #define MEASURED                                                                                   \
     {                                                                                              \
         [D9D_SIM_GEMM] = 0.73, [D9D_SIM_FP8_GEMM] = 0.58, [D9D_SIM_GROUPED_GEMM] = 0.66,           \
-        [D9D_SIM_ATTENTION] = 0.55, [D9D_SIM_ATTENTION_BWD] = 0.37, [D9D_SIM_ATTENTION_BUILTIN] = 0.025,                       \
-        [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63, [D9D_SIM_MEMORY] = 0.05                             \
+        [D9D_SIM_ATTENTION] = 0.55, [D9D_SIM_ATTENTION_BWD] = 0.37,                                \
+        [D9D_SIM_ATTENTION_BUILTIN] = 0.025, [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63,                \
+        [D9D_SIM_MEMORY] = 0.05                                                                    \
     }
 
 /* A row of NVIDIA GPUs, 8 per node: FLOP rates in tera, memory in GB/s and MiB, links in GB/s.
  * Between nodes each GPU has one adapter. */
-#define NVIDIA(word, says, of_hopper, n_sms, tflops, tflops_f32, tflops_fp8, gb_s, mib, nvlink,     \
+#define NVIDIA(word, says, of_hopper, n_sms, tflops, tflops_f32, tflops_fp8, gb_s, mib, nvlink,    \
                adapter)                                                                            \
     {                                                                                              \
         .name = (word), .title = (says), .is_gpu = true, .is_sm90 = (of_hopper), .sms = (n_sms),   \
         .flops = (tflops)*1e12, .flops_f32 = (tflops_f32)*1e12, .flops_fp8 = (tflops_fp8)*1e12,    \
-        .efficiency = MEASURED,                                                                    \
-        .memory_rate = (gb_s)*1e9, .memory_efficiency = 0.78, .memory = MIB(mib),                  \
-        .library_memory = MIB(1024), .launch_s = 3e-6, .per_node = 8, .link = {                    \
+        .efficiency = MEASURED, .memory_rate = (gb_s)*1e9, .memory_efficiency = 0.78,              \
+        .memory = MIB(mib), .library_memory = MIB(1024), .launch_s = 3e-6, .per_node = 8,          \
+        .link = {                                                                                  \
             [D9D_SIM_LINK_NODE] = {(nvlink)*0.72e9, 15e-6},                                        \
             [D9D_SIM_LINK_NETWORK] = {(adapter)*0.85e9, 30e-6},                                    \
         }                                                                                          \

@@ -19,8 +19,7 @@ d9d_status d9d_quantise(const d9d_tensor *x, const d9d_quantised_recipe *recipe,
                         d9d_quantised *rows, d9d_quantised *cols)
 {
     d9d_device *dev = d9d_tensor_device(x);
-    const int64_t k = x->shape.dim[x->shape.ndim - 1],
-                  m = k > 0 ? d9d_tensor_numel(x) / k : 0;
+    const int64_t k = x->shape.dim[x->shape.ndim - 1], m = k > 0 ? d9d_tensor_numel(x) / k : 0;
     d9d_quantised by_row = {0}, by_col = {0};
     d9d_fp8_operand r, c;
     d9d_status st = D9D_OK;
@@ -60,8 +59,7 @@ void d9d_quantised_release(d9d_quantised *x)
 d9d_fp8_operand d9d_quantised_operand(const d9d_quantised *x, int64_t row, int64_t k)
 {
     const int64_t length = x->data.shape.dim[1];
-    d9d_fp8_operand o = {
-        .t = x->data.dtype, .scale_by_row = x->scale_by_row, .row_stride = length};
+    d9d_fp8_operand o = {.t = x->data.dtype, .scale_by_row = x->scale_by_row, .row_stride = length};
 
     if (d9d_quantised_is_empty(x))
         return o;

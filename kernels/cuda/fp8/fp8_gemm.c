@@ -1,5 +1,5 @@
-/* fp8_gemm.c - products of quantised operands: cuBLASLt on GPUs with FP8 tensor cores, for the types
- * that it has; else dequantised to bfloat16, which is exact, and multiplied as such.
+/* fp8_gemm.c - products of quantised operands: cuBLASLt on GPUs with FP8 tensor cores, for the
+ * types that it has; else dequantised to bfloat16, which is exact, and multiplied as such.
  *
  * H200, scales by row and column, M 8192: 1042-1199 TFLOP/s at the power limit, where bfloat16 has
  * 650-695.
@@ -54,7 +54,8 @@ d9d_status d9d_k_fp8_gemm(d9d_stream s, const d9d_fp8_gemm_dims *g, const d9d_fp
                                        .a_matrix = a->row_stride * g->m,
                                        .b_matrix = b->row_stride * g->n,
                                        .c_matrix = g->m * g->n};
-    const d9di_gemm_scales scales = {a->t, b->t, a->scale_by_row, g->fast_accum, a->scale, b->scale};
+    const d9di_gemm_scales scales = {a->t,          b->t,     a->scale_by_row,
+                                     g->fast_accum, a->scale, b->scale};
     bool done = false;
 
     D9D_TRY(d9di_args_check_fp8_gemm(g, a, b));

@@ -1,9 +1,8 @@
 /* fp8_quantise.cu - quantisation to e4m3 and e5m2 with scales, and back.
  *
- *     amax_kernel      x -> largest magnitude of each row and column, or of all: integer maxima, which
- *                      are the same in any order
- *     quantise_kernel  x -> rows, cols and their scales: a tile of TILE x TILE is read once, and turned
- *                      in shared memory
+ *     amax_kernel      x -> largest magnitude of each row and column, or of all: integer maxima,
+ * which are the same in any order quantise_kernel  x -> rows, cols and their scales: a tile of TILE
+ * x TILE is read once, and turned in shared memory
  *
  *          columns                 a thread has 4 rows of 8 columns:     words[column][row / 4]
  *        .---------.               8 bytes of each row for `rows`,       one word for `cols`
@@ -210,9 +209,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 static target target_make(const d9d_fp8_operand *x, uint32_t *amax)
 {
-    return x == NULL ? target{}
-                     : target{(uint8_t *)x->data, x->scale,        amax,
-                              x->row_stride,      x->scale_by_row, x->t == D9D_F8_E5M2};
+    return x == NULL ? target{} : target{(uint8_t *)x->data, x->scale,        amax,
+                                         x->row_stride,      x->scale_by_row, x->t == D9D_F8_E5M2};
 }
 
 /* Where maxima go: [all, rows, columns]; unused parts have no elements. */
@@ -263,8 +261,9 @@ d9d_status d9d_k_fp8_quantise(d9d_stream s, d9d_dtype t, const void *x, int64_t 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
     a.p = (uint32_t *)scratch;
     e = cudaMemsetAsync(scratch, 0, (size_t)bytes, d9di_cuda_stream(s));
-    st = e != cudaSuccess ? d9di_cuda_fail("fp8_quantise", e)
-                          : D9DI_DISPATCH_DTYPE(t, T, launch_quantise<T>(s, x, m, n, rows, cols, a));
+    st = e != cudaSuccess
+             ? d9di_cuda_fail("fp8_quantise", e)
+             : D9DI_DISPATCH_DTYPE(t, T, launch_quantise<T>(s, x, m, n, rows, cols, a));
     d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
 }
@@ -282,8 +281,8 @@ static __global__ void dequantise_kernel(bf16 *y, const uint8_t *x, const float 
 
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const __half_raw h = __nv_cvt_fp8_to_halfraw((uint8_t)((j < 4 ? w.x : w.y) >> 8 * (j % 4)),
-                                                         e5m2 ? __NV_E5M2 : __NV_E4M3);
+            const __half_raw h = __nv_cvt_fp8_to_halfraw(
+                (uint8_t)((j < 4 ? w.x : w.y) >> 8 * (j % 4)), e5m2 ? __NV_E5M2 : __NV_E4M3);
 
             v[j] = __half2float(__half(h)) * by;
         }

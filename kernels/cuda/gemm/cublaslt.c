@@ -184,14 +184,10 @@ void d9di_cublaslt_close(d9di_cublaslt *b)
 static cudaDataType_t cuda_type(d9d_dtype t)
 {
     switch (t) {
-    case D9D_F32:
-        return CUDA_R_32F;
-    case D9D_F8_E4M3:
-        return CUDA_R_8F_E4M3;
-    case D9D_F8_E5M2:
-        return CUDA_R_8F_E5M2;
-    default:
-        return CUDA_R_16BF;
+    case D9D_F32: return CUDA_R_32F;
+    case D9D_F8_E4M3: return CUDA_R_8F_E4M3;
+    case D9D_F8_E5M2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_16BF;
     }
 }
 
@@ -229,9 +225,9 @@ static cublasStatus_t layouts_create(const d9di_cublaslt *b, const d9d_gemm_batc
     const d9d_dtype at = (d9d_dtype)key->at, bt = (d9d_dtype)key->bt;
     const d9d_gemm *g = &batch->gemm;
     const int64_t count = batch->count;
-    cublasStatus_t e = g->trans_b
-                           ? layout_create(b, &p->a, bt, count, g->n, g->k, st->b_row, st->b_matrix)
-                           : layout_create(b, &p->a, bt, count, g->k, g->n, st->b_row, st->b_matrix);
+    cublasStatus_t e =
+        g->trans_b ? layout_create(b, &p->a, bt, count, g->n, g->k, st->b_row, st->b_matrix)
+                   : layout_create(b, &p->a, bt, count, g->k, g->n, st->b_row, st->b_matrix);
 
     if (e == CUBLAS_STATUS_SUCCESS)
         e = g->trans_a ? layout_create(b, &p->b, at, count, g->k, g->m, st->a_row, st->a_matrix)

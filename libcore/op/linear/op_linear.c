@@ -86,9 +86,9 @@ static d9d_status rows_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor 
         D9D_TRY(rows_clear(n, &w->local.grad, a->first + a->n, out));
     }
     dw = d9di_op_row_ptr(&w->local.grad, a->first);
-    return fp8 != NULL ? d9di_op_fp8_wgrad(n, &g, fp8, dw)
-                       : D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy),
-                                     d9d_tensor_data(x), dw);
+    return fp8 != NULL
+               ? d9di_op_fp8_wgrad(n, &g, fp8, dw)
+               : D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy), d9d_tensor_data(x), dw);
 }
 
 d9d_status d9di_op_linear_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy,
@@ -112,10 +112,8 @@ static void linear_release(d9d_node *n)
     d9d_quantised_release(&((linear_attr *)n->attr)->fp8.dy);
 }
 
-static const d9d_node_ops linear_node_ops = {.name = "linear",
-                                             .dgrad = linear_dgrad,
-                                             .wgrad = linear_wgrad,
-                                             .release = linear_release};
+static const d9d_node_ops linear_node_ops = {
+    .name = "linear", .dgrad = linear_dgrad, .wgrad = linear_wgrad, .release = linear_release};
 
 d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w)
 {
@@ -372,7 +370,8 @@ static d9d_status reduce_scatter_run(d9d_tape *t, d9d_var *x, partial_gemm *arg,
     d9d_var *part, *out;
 
     arg->g = linear_gemm(t, arg->x, arg->w, &a);
-    D9D_TRY(d9di_op_tp_reduce_scatter(t, sum, arg->x->dtype, output_shape(arg->x, &a), &part, &out));
+    D9D_TRY(
+        d9di_op_tp_reduce_scatter(t, sum, arg->x->dtype, output_shape(arg->x, &a), &part, &out));
     D9D_TRY(linear_record(t, &x, 1, arg->w, &a, arg->q, part));
     D9D_TRY(d9di_op_tp_reduce_scatter_record(t, sum, part, out));
     *y = out;

@@ -26,16 +26,17 @@ d9d_status d9di_op_fp8_input_make(d9d_tape *t, const d9d_tensor *x, d9d_param *c
         if (w[i]->fp8.recipe == NULL)
             continue;
         if (recipe != NULL && recipe != w[i]->fp8.recipe)
-            return D9D_FAIL(D9D_EINVAL, "linear: %s is multiplied with the same input by another "
-                                        "recipe of FP8",
+            return D9D_FAIL(D9D_EINVAL,
+                            "linear: %s is multiplied with the same input by another "
+                            "recipe of FP8",
                             d9di_op_param_name(w[i]));
         recipe = w[i]->fp8.recipe;
         has_wgrad = has_wgrad || d9d_tape_should_record(t, NULL, 0, &w[i], 1);
     }
     *out = (d9di_op_fp8_input){0};
-    return recipe == NULL ? D9D_OK
-                          : d9d_quantise(x, recipe, recipe->format, &out->rows,
-                                         has_wgrad ? &out->cols : NULL);
+    return recipe == NULL
+               ? D9D_OK
+               : d9d_quantise(x, recipe, recipe->format, &out->rows, has_wgrad ? &out->cols : NULL);
 }
 
 void d9di_op_fp8_input_release(d9di_op_fp8_input *x)
@@ -105,8 +106,7 @@ d9d_status d9di_op_fp8_wgrad(d9d_node *n, const d9d_gemm *g, d9di_op_fp8_node *a
     d9d_status st;
 
     if (d9d_quantised_is_empty(&a->dy))
-        D9D_TRY(
-            d9d_quantise(&n->dout[0], a->recipe, a->recipe->grad_format, NULL, &a->dy));
+        D9D_TRY(d9d_quantise(&n->dout[0], a->recipe, a->recipe->grad_format, NULL, &a->dy));
     padded.k = x.data.shape.dim[1];
     dy = d9d_quantised_operand(&a->dy, 0, 0);
     by = d9d_quantised_operand(&x, 0, 0);

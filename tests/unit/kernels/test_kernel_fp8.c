@@ -25,8 +25,8 @@ static double value_of(d9d_dtype f, uint8_t q)
     return v;
 }
 
-/* The nearest number of a format, whose bytes ascend with their numbers; of two the one with an even
- * last bit. */
+/* The nearest number of a format, whose bytes ascend with their numbers; of two the one with an
+ * even last bit. */
 static uint8_t nearest(d9d_dtype f, double v)
 {
     const double a = fmin(fabs(v), largest(f));
@@ -118,8 +118,7 @@ static void check_copy(const copy *c, const matrix *a, bool turned)
     const double all = amax_of(a, turned, 0, c->rows, c->length);
 
     for (int64_t r = 0; r < c->rows; r++) {
-        const double amax =
-            c->o.scale_by_row ? amax_of(a, turned, r, r + 1, c->length) : all;
+        const double amax = c->o.scale_by_row ? amax_of(a, turned, r, r + 1, c->length) : all;
         const double s = scale_of(c->o.t, amax);
 
         if (c->length > 0 || turned)
@@ -166,7 +165,7 @@ static void check_quantise(const matrix *a, d9d_dtype f, bool by_row)
     copy_free(&alone);
 }
 
-static const int64_t sizes[][2] = {{1, 16},    {3, 32},   {16, 48},   {17, 16},  {130, 144},
+static const int64_t sizes[][2] = {{1, 16},    {3, 32},   {16, 48},   {17, 16},   {130, 144},
                                    {65, 1040}, {64, 256}, {129, 272}, {333, 400}, {0, 16}};
 
 /* Magnitudes over many binades, rows and columns of different ones, zeros, one row of zeros. */
@@ -216,7 +215,7 @@ static void test_rounding(void **state)
             for (int i = 0; i < 5; i++) {
                 const float middle = (float)((lo + hi) / 2);
 
-                x[m][i] = i == 0 ? (float)lo
+                x[m][i] = i == 0   ? (float)lo
                           : i == 1 ? middle
                           : i == 2 ? nextafterf(middle, 0)
                           : i == 3 ? nextafterf(middle, INFINITY)
@@ -312,9 +311,8 @@ static void check_product(const d9d_fp8_gemm_dims *g, d9d_dtype at, d9d_dtype bt
 
 static void test_product(void **state)
 {
-    static const int64_t shapes[][3] = {{1, 16, 16},   {17, 32, 64},  {130, 64, 608},
-                                        {64, 528, 16}, {0, 16, 16},   {16, 16, 0},
-                                        {33, 48, 320}, {256, 128, 512}};
+    static const int64_t shapes[][3] = {{1, 16, 16}, {17, 32, 64}, {130, 64, 608}, {64, 528, 16},
+                                        {0, 16, 16}, {16, 16, 0},  {33, 48, 320},  {256, 128, 512}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)

@@ -1,7 +1,8 @@
 /* quantised.h - a matrix in 8 bits with scales, as one side of a product reads it.
  *
- * Elements are e4m3 or e5m2, with a scale for each row or one for all (d9d/kernels/fp8.h).  A matrix
- * that is multiplied along its rows and along its columns has two copies, made from one read:
+ * Elements are e4m3 or e5m2, with a scale for each row or one for all (d9d/kernels/fp8.h).  A
+ * matrix that is multiplied along its rows and along its columns has two copies, made from one
+ * read:
  *
  *     D9D_TRY(d9d_quantise(&x, &recipe, recipe.format, &rows, &cols));     // x [M, K]
  *     ... y = x w' from rows [M, K], dW = dy' x from cols [K, M'] ...
@@ -40,9 +41,9 @@ typedef struct d9d_quantised {
 
 /* Copies of x [..., K] as M rows of K, K a multiple of D9D_FP8_ALIGN: `rows` [M, K] and `cols`
  * [K, M'], M' = d9d_fp8_padded(M); either may be NULL. */
-D9D_API D9D_MUST_USE d9d_status d9d_quantise(const d9d_tensor *x, const d9d_quantised_recipe *recipe,
-                                             d9d_dtype format, d9d_quantised *rows,
-                                             d9d_quantised *cols);
+D9D_API D9D_MUST_USE d9d_status d9d_quantise(const d9d_tensor *x,
+                                             const d9d_quantised_recipe *recipe, d9d_dtype format,
+                                             d9d_quantised *rows, d9d_quantised *cols);
 D9D_API d9d_quantised d9d_quantised_ref(const d9d_quantised *x);
 D9D_API void d9d_quantised_release(d9d_quantised *x);
 static inline bool d9d_quantised_is_empty(const d9d_quantised *x)
