@@ -155,7 +155,9 @@ static __global__ void __launch_bounds__(THREADS)
 {
     __shared__ uint32_t words[TILE * PITCH];
     __shared__ float row_inverse[TILE], col_inverse[TILE];
-    const int64_t c0 = (int64_t)blockIdx.x * TILE, r0 = (int64_t)blockIdx.y * TILE;
+    /* The last rows first: they are what the L2 cache has of amax_kernel's read. */
+    const int64_t c0 = (int64_t)blockIdx.x * TILE,
+                  r0 = (int64_t)(gridDim.y - 1 - blockIdx.y) * TILE;
     const int lane = threadIdx.x % LANES;
     const int64_t c = c0 + lane * VEC;
 
@@ -171,7 +173,7 @@ static __global__ void __launch_bounds__(THREADS)
             const int e = target_exponent(cols, c0 + i);
 
             col_inverse[i] = bits_float(d9di_fp8_power_bits(-e));
-            if (blockIdx.y == 0 && (cols.by_row || c0 + i == 0))
+            if (r0 == 0 && (cols.by_row || c0 + i == 0))
                 cols.scale[cols.by_row ? c0 + i : 0] = bits_float(d9di_fp8_power_bits(e));
         }
     }
