@@ -1,8 +1,8 @@
 /* fp8_quantise.cu - quantisation to e4m3 and e5m2 with scales, and back.
  *
- *     amax_kernel      x -> largest magnitude of each row and column, or of all: integer maxima,
- * which are the same in any order quantise_kernel  x -> rows, cols and their scales: a tile of TILE
- * x TILE is read once, and turned in shared memory
+ * amax_kernel finds the largest magnitude of each row and column, or of all; integer maxima are the
+ * same in any order.  quantise_kernel makes the copies and their scales: it reads a tile of TILE x
+ * TILE once, and turns it in shared memory.
  *
  *          columns                 a thread has 4 rows of 8 columns:     words[column][row / 4]
  *        .---------.               8 bytes of each row for `rows`,       one word for `cols`

@@ -48,7 +48,8 @@ typedef struct d9d_fp8_operand {
 } d9d_fp8_operand;
 
 /* C = A B' + beta C: C [M, N] of type ct, A [M, K], B [N, K], N and K multiples of D9D_FP8_ALIGN.
- * At most one side is e5m2, and both have scales of one kind. addend: as d9d_gemm's.
+ * At most one side is e5m2, and both have scales of one kind. addend: if not NULL, it takes the
+ * place of C in `beta C`; on a GPU a result may then differ in its last bit (on a CPU it does not).
  * fast_accum: sums may keep about 14 bits within a product, which Hopper does faster. */
 typedef struct d9d_fp8_gemm_dims {
     d9d_dtype ct;
@@ -63,7 +64,8 @@ typedef struct d9d_fp8_kernels {
      * is NULL if it is not wanted. */
     d9d_status (*quantise)(d9d_stream s, d9d_dtype t, const void *x, int64_t m, int64_t n,
                            const d9d_fp8_operand *rows, const d9d_fp8_operand *cols);
-    /* ENOTSUP on a GPU below compute capability 8.9. */
+    /* A GPU without such products, below compute capability 8.9, multiplies the values in bfloat16,
+     * which has them all. */
     d9d_status (*product)(d9d_stream s, const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a,
                           const d9d_fp8_operand *b, void *c);
 } d9d_fp8_kernels;
