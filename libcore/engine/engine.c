@@ -317,7 +317,8 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     e->spec.params = &e->whole.params;
     e->task = opts->task;
     D9D_TRY(check_prefix_mask(e));
-    D9D_TRY(opts->fp8 != NULL ? d9di_engine_fp8_check(&e->whole.params) : D9D_OK);
+    if (opts->fp8 != NULL)
+        D9D_TRY(d9di_engine_fp8_check(&e->whole.params, opts->mesh->tensor_parallel));
     if (opts->data != NULL)
         D9D_TRY(
             d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));

@@ -11,18 +11,32 @@ static bool is_quantised(const d9d_param *p)
            d9di_optimizer_layer_of(p->name) >= 0 && strstr(p->name, ".router.") == NULL;
 }
 
-static d9d_status dims_check(const char *name, const d9d_shape *s, const char *where)
+/* The elements of dimension i that a rank multiplies. */
+static int64_t part_of(const d9d_param *p, int i, int64_t tp)
 {
-    for (int i = 0; i < s->ndim; i++)
-        if (s->dim[i] % D9D_FP8_ALIGN != 0)
-            return D9D_FAIL(D9D_ECONFIG,
-                            "trainer.fp8: %s is %lld x %lld%s, and the dimensions of products in "
-                            "FP8 are multiples of %d",
-                            name, (long long)s->dim[0], (long long)s->dim[1], where, D9D_FP8_ALIGN);
-    return D9D_OK;
+    const d9d_param_parallel *by = &p->spec.parallel;
+    const int dim = by->style == D9D_COLWISE ? 0 : 1;
+    const bool is_shared = by->shared && by->units < tp;
+
+    if (i != dim || (by->style != D9D_COLWISE && by->style != D9D_ROWWISE))
+        return p->spec.shape.dim[i];
+    return p->spec.shape.dim[i] / (is_shared ? by->units : tp);
 }
 
-d9d_status d9di_engine_fp8_check(const d9d_params *whole)
+static d9d_status dims_check(const d9d_param *p, int64_t tp)
+{
+    const int64_t dim[] = {part_of(p, 0, tp), part_of(p, 1, tp)};
+
+    if (dim[0] % D9D_FP8_ALIGN == 0 && dim[1] % D9D_FP8_ALIGN == 0)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "trainer.fp8: %s is %lld x %lld%s, and the dimensions of products in FP8 are "
+                    "multiples of %d",
+                    p->name, (long long)dim[0], (long long)dim[1],
+                    tp > 1 ? " on each rank of mesh.tensor_parallel" : "", D9D_FP8_ALIGN);
+}
+
+d9d_status d9di_engine_fp8_check(const d9d_params *whole, int64_t tensor_parallel)
 {
     size_t n = 0;
 
@@ -36,7 +50,7 @@ d9d_status d9di_engine_fp8_check(const d9d_params *whole)
                             "trainer.fp8: %s has the matrices of %lld experts, whose products are "
                             "not in FP8 yet; dense models are",
                             p->name, (long long)p->spec.shape.dim[0]);
-        D9D_TRY(dims_check(p->name, &p->spec.shape, ""));
+        D9D_TRY(dims_check(p, tensor_parallel));
         n++;
     }
     return n > 0 ? D9D_OK
@@ -59,10 +73,8 @@ d9d_status d9di_engine_fp8_apply(const d9d_job_fp8_section *fp8, const d9d_devic
     for (size_t i = 0; i < params->n; i++) {
         d9d_param *p = params->p[i];
 
-        if (!is_quantised(p))
-            continue;
-        D9D_TRY(dims_check(p->name, &p->local.shape, " on each rank"));
-        p->fp8.recipe = recipe;
+        if (is_quantised(p))
+            p->fp8.recipe = recipe;
     }
     return D9D_OK;
 }
