@@ -3,12 +3,10 @@
 
 #include <string.h>
 
-#include "optim/param_groups.h"
-
 static bool is_quantised(const d9d_param *p)
 {
     return p->spec.adaptable && !p->spec.from_task && p->lora.adapts == NULL &&
-           d9di_optimizer_layer_of(p->name) >= 0 && strstr(p->name, ".router.") == NULL;
+           d9d_param_layer_of(p->name) >= 0 && strstr(p->name, ".router.") == NULL;
 }
 
 /* The elements of dimension i that a rank multiplies. */

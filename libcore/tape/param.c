@@ -46,6 +46,24 @@ void d9d_param_forget_quantised(d9d_param *p)
     d9d_quantised_release(&p->fp8.cols);
 }
 
+int64_t d9d_param_layer_of(const char *name)
+{
+    static const char word[] = "layers.";
+
+    for (const char *at = strstr(name, word); at != NULL; at = strstr(at + 1, word)) {
+        const char *digit = at + sizeof(word) - 1;
+        int64_t i = 0;
+
+        if ((at > name && at[-1] != '.') || *digit < '0' || *digit > '9')
+            continue;
+        for (; *digit >= '0' && *digit <= '9' && i < INT32_MAX; digit++)
+            i = 10 * i + (*digit - '0');
+        if (*digit == '.')
+            return i;
+    }
+    return -1;
+}
+
 void d9d_param_partition(d9d_param *p, int dim, int64_t parts, int64_t i)
 {
     int64_t first, count;

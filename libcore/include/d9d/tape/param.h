@@ -162,6 +162,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_param_grad_alloc(d9d_param *p);
 /* Forget what was accumulated; a gradient on demand gives its memory back. */
 D9D_API void d9d_param_grad_clear(d9d_param *p);
 
+/* The number i of a parameter's name with "layers.<i>."; -1: a parameter of no layer. */
+D9D_API int64_t d9d_param_layer_of(const char *name);
+
 /* Make the copies that are asked for and not there yet, of a parameter with a recipe. */
 D9D_API D9D_MUST_USE d9d_status d9d_param_quantise(d9d_param *p, bool rows, bool cols);
 /* Drop them: whoever changes or frees local.data does. */
