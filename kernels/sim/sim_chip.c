@@ -9,34 +9,39 @@
  * GPUs are assumed to reach the same fractions. */
 #define MEASURED                                                                                   \
     {                                                                                              \
-        [D9D_SIM_GEMM] = 0.73, [D9D_SIM_GROUPED_GEMM] = 0.66, [D9D_SIM_ATTENTION] = 0.55,          \
-        [D9D_SIM_ATTENTION_BWD] = 0.37, [D9D_SIM_ATTENTION_BUILTIN] = 0.025,                       \
-        [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63, [D9D_SIM_MEMORY] = 0.05                             \
+        [D9D_SIM_GEMM] = 0.73, [D9D_SIM_FP8_GEMM] = 0.58, [D9D_SIM_GROUPED_GEMM] = 0.66,           \
+        [D9D_SIM_ATTENTION] = 0.55, [D9D_SIM_ATTENTION_BWD] = 0.37,                                \
+        [D9D_SIM_ATTENTION_BUILTIN] = 0.025, [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63,                \
+        [D9D_SIM_MEMORY] = 0.05                                                                    \
     }
 
 /* A row of NVIDIA GPUs, 8 per node: FLOP rates in tera, memory in GB/s and MiB, links in GB/s.
  * Between nodes each GPU has one adapter. */
-#define NVIDIA(word, says, of_hopper, n_sms, tflops, tflops_f32, gb_s, mib, nvlink, adapter)       \
+#define NVIDIA(word, says, of_hopper, n_sms, tflops, tflops_f32, tflops_fp8, gb_s, mib, nvlink,    \
+               adapter)                                                                            \
     {                                                                                              \
         .name = (word), .title = (says), .is_gpu = true, .is_sm90 = (of_hopper), .sms = (n_sms),   \
-        .flops = (tflops)*1e12, .flops_f32 = (tflops_f32)*1e12, .efficiency = MEASURED,            \
-        .memory_rate = (gb_s)*1e9, .memory_efficiency = 0.78, .memory = MIB(mib),                  \
-        .library_memory = MIB(1024), .launch_s = 3e-6, .per_node = 8, .link = {                    \
+        .flops = (tflops)*1e12, .flops_f32 = (tflops_f32)*1e12, .flops_fp8 = (tflops_fp8)*1e12,    \
+        .efficiency = MEASURED, .memory_rate = (gb_s)*1e9, .memory_efficiency = 0.78,              \
+        .memory = MIB(mib), .library_memory = MIB(1024), .launch_s = 3e-6, .per_node = 8,          \
+        .link = {                                                                                  \
             [D9D_SIM_LINK_NODE] = {(nvlink)*0.72e9, 15e-6},                                        \
             [D9D_SIM_LINK_NETWORK] = {(adapter)*0.85e9, 30e-6},                                    \
         }                                                                                          \
     }
 
 static const d9d_sim_chip chips[] = {
-    NVIDIA("h200", "NVIDIA H200", true, 132, 989, 60, 4800, 143771, 450, 50),
-    NVIDIA("h100", "NVIDIA H100 SXM 80 GB", true, 132, 989, 60, 3350, 81559, 450, 50),
-    NVIDIA("a100", "NVIDIA A100 SXM 80 GB", false, 108, 312, 19.5, 2039, 81920, 300, 25),
-    NVIDIA("b200", "NVIDIA B200", false, 148, 2250, 75, 8000, 183359, 900, 50),
+    NVIDIA("h200", "NVIDIA H200", true, 132, 989, 60, 1979, 4800, 143771, 450, 50),
+    NVIDIA("h100", "NVIDIA H100 SXM 80 GB", true, 132, 989, 60, 1979, 3350, 81559, 450, 50),
+    NVIDIA("a100", "NVIDIA A100 SXM 80 GB", false, 108, 312, 19.5, 0, 2039, 81920, 300, 25),
+    NVIDIA("b200", "NVIDIA B200", false, 148, 2250, 75, 4500, 8000, 183359, 900, 50),
     {.name = "cpu",
      .title = "a processor core",
      .flops = 30e9,
      .flops_f32 = 30e9,
+     .flops_fp8 = 30e9, /* as float32 */
      .efficiency = {[D9D_SIM_GEMM] = 0.7,
+                    [D9D_SIM_FP8_GEMM] = 0.7,
                     [D9D_SIM_GROUPED_GEMM] = 0.7,
                     [D9D_SIM_ATTENTION] = 0.3,
                     [D9D_SIM_ATTENTION_BWD] = 0.3,

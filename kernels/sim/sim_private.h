@@ -20,6 +20,8 @@ double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwis
 /* The first GEMM of a shape also needs scratch for its trial: kernels/cuda/gemm/cublaslt.c. The
  * shape is remembered. */
 d9d_status d9di_sim_gemm_scratch(d9d_stream s, const d9d_gemm *g);
+/* The largest magnitudes of rows and columns. */
+d9d_status d9di_sim_fp8_quantise_scratch(d9d_stream s, int64_t m, int64_t n);
 /* True if cuDNN or the Hopper backward computes the call. */
 bool d9di_sim_attention_on_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward);
 /* Per-row statistics, and the scores of cuDNN's backward. */

@@ -121,11 +121,17 @@ void d9d_sim_reset_tally(d9d_sim *p)
     p->tally = (d9d_sim_tally){.traffic = p->traffic.data};
 }
 
+static double peak_rate(const d9d_sim_chip *c, d9d_sim_kind kind, d9d_dtype t)
+{
+    if (kind == D9D_SIM_FP8_GEMM)
+        return c->flops_fp8 > 0 ? c->flops_fp8 : c->flops;
+    return t == D9D_BF16 ? c->flops : c->flops_f32;
+}
+
 static double kernel_seconds(const d9d_sim_chip *c, d9d_sim_kind kind, d9d_dtype t, double flops,
                              double bytes)
 {
-    const double peak = t == D9D_BF16 ? c->flops : c->flops_f32;
-    const double computing = flops / (peak * c->efficiency[kind]);
+    const double computing = flops / (peak_rate(c, kind, t) * c->efficiency[kind]);
     const double moving = bytes / (c->memory_rate * c->memory_efficiency);
     const double longer = computing > moving ? computing : moving;
 

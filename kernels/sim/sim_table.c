@@ -219,6 +219,27 @@ ENTRY(gemm_glu_bwd, const d9d_gemm_glu_dims *n, void *dgate, void *dup, const vo
     return d9di_gemm_glu_bwd_parts(d9d_kernels_sim(), s, n, dgate, dup, dout, w, gate, up);
 }
 
+/* --- quantised matrices -------------------------------------------------------------------- */
+
+ENTRY(fp8_quantise, d9d_dtype t, const void *x, int64_t m, int64_t n, const d9d_fp8_operand *rows,
+      const d9d_fp8_operand *cols)
+{
+    const double copies = (rows != NULL ? 1.0 : 0.0) + (cols != NULL ? 1.0 : 0.0);
+
+    D9D_TRY(d9di_sim_fp8_quantise_scratch(s, m, n));
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, t, 0,
+                           (double)m * (double)n * (2 * dtype_bytes(t) + copies));
+}
+ENTRY(fp8_gemm, const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a, const d9d_fp8_operand *b,
+      void *c)
+{
+    const d9d_gemm shape = {
+        .t = a->t, .ct = g->ct, .trans_b = true, .m = g->m, .n = g->n, .k = g->k, .beta = g->beta};
+
+    D9D_TRY(d9di_sim_gemm_scratch(s, &shape));
+    return charge_gemm(s, D9D_SIM_FP8_GEMM, a->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
+}
+
 /* --- norm, position, attention -------------------------------------------------------------- */
 
 ENTRY(rms_norm, d9d_dtype t, void *y, float *inv, const void *x, const void *w, int64_t m,

@@ -151,5 +151,6 @@ d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
     dev->name = "cpu";
     dev->kernels = d9d_kernels_cpu();
     dev->ops = &ops;
+    dev->has_fp8 = true;
     return D9D_OK;
 }

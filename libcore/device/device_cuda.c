@@ -411,6 +411,14 @@ static double find_peak(int index)
     return 0;
 }
 
+/* From Ada on. */
+static bool find_fp8(int index)
+{
+    struct cudaDeviceProp p;
+
+    return cudaGetDeviceProperties(&p, index) == cudaSuccess && 10 * p.major + p.minor >= 89;
+}
+
 /* The UUID of GPU `index` in hexadecimal; "" if it is all zeros. */
 static void find_uuid(int index, char out[33])
 {
@@ -540,6 +548,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     dev->ops = &ops; /* from here on close frees what was made */
     dev->kernels = d9d_kernels_cuda();
     dev->peak_flops = find_peak(index);
+    dev->has_fp8 = find_fp8(index);
     find_uuid(index, dev->id);
     D9D_TRY(d9d_cuda_stream_create(index, &owner, &options, &dev->stream));
     self->stream = d9d_cuda_stream_handle(dev->stream);

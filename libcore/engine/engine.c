@@ -10,6 +10,7 @@
 #include "d9d/model/lora/peft.h"
 #include "d9d/parallel/parallel_plan.h"
 #include "d9d/parallel/tied_weights.h"
+#include "engine/fp8.h"
 #include "engine/job_start.h"
 
 /* --- the program ---------------------------------------------------------------------- */
@@ -316,6 +317,8 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     e->spec.params = &e->whole.params;
     e->task = opts->task;
     D9D_TRY(check_prefix_mask(e));
+    if (opts->fp8 != NULL)
+        D9D_TRY(d9di_engine_fp8_check(&e->whole.params, opts->mesh->tensor_parallel));
     if (opts->data != NULL) {
         D9D_TRY(
             d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));
@@ -406,6 +409,8 @@ static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(d9d_mesh_group_dup(e->mesh, D9D_AXIS(PP), 1, &e->pipe.up));
     for (size_t k = 0; k < e->n_stages; k++) {
         D9D_TRY(d9d_parallel_plan_apply(&e->spec, e->mesh, e->stages[k].model));
+        if (opts->fp8 != NULL)
+            D9D_TRY(d9di_engine_fp8_apply(opts->fp8, e->dev, &e->stages[k].params, &e->fp8));
         d9d_tied_weights_set_primary(e->stages[k].model);
         D9D_TRY(d9d_fsdp_bytes(e->stages[k].model, &sharded, &group_bytes));
         max_group = group_bytes > max_group ? group_bytes : max_group;

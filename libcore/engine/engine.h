@@ -84,6 +84,7 @@ typedef struct d9di_engine {
     d9d_model_spec spec;
     const d9di_task *task; /* or NULL */
     uint64_t seed;
+    d9d_quantised_recipe fp8; /* of the matrices that are multiplied in 8 bits, if any */
     d9di_engine_whole whole;
     d9d_adapters *given_adapters; /* read from opts->adapter, until they are loaded */
     d9di_engine_stage *stages;
@@ -120,6 +121,7 @@ typedef struct d9di_engine_opts {
     const void *more_bytes_arg;
     const struct d9d_job_gradients_section *gradients; /* of training */
     const struct d9d_job_sharding_section *sharding;   /* of training */
+    const struct d9d_job_fp8_section *fp8;             /* of training; NULL: none */
     double timeout_s, stopped_s;                       /* of collective calls: see d9d_mesh_opts */
     const char *timeout_name;                          /* name of timeout_s in messages, or NULL */
     const char *flight; /* directory of the flight recorder, or NULL */

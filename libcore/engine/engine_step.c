@@ -338,6 +338,8 @@ static d9d_status run_all(d9di_engine *e, engine_run *p)
     d9d_executor_set_timer(e->exec.executor, e->exec.stage_timer);
     st = run_program(e, p);
     e->step.run = NULL;
+    for (size_t i = 0; i < e->params.n; i++) /* a step may change them next */
+        d9d_param_forget_quantised(e->params.p[i]);
     for (size_t i = 0; i < e->step.micros.len; i++)
         micro_batch_release(&e->step.micros.data[i]);
     return st;

@@ -80,6 +80,7 @@ void d9d_module_release(d9d_module *m)
         if (e->child != NULL) {
             d9d_module_release(e->child);
         } else {
+            d9d_param_forget_quantised(e->param);
             d9d_tensor_release(&e->param->local.data);
             d9d_tensor_release(&e->param->local.grad);
             d9d_tensor_release(&e->param->shard.data);

@@ -97,7 +97,7 @@ static bool is_layer_matrix(const d9d_param *p)
 {
     const d9d_shape *s = &p->spec.shape;
 
-    return p->spec.adaptable && !p->spec.from_task && d9di_optimizer_layer_of(p->name) >= 0 &&
+    return p->spec.adaptable && !p->spec.from_task && d9d_param_layer_of(p->name) >= 0 &&
            strstr(p->name, ".router.") == NULL && (s->ndim == 2 || s->ndim == 3) &&
            s->dim[s->ndim - 1] > 1 && s->dim[s->ndim - 2] > 1;
 }

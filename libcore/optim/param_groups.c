@@ -132,29 +132,11 @@ static d9d_status config_make(const d9d_union *section, const d9d_optimizer_grou
 /* --- layers ------------------------------------------------------------------------------------
  */
 
-int64_t d9di_optimizer_layer_of(const char *name)
-{
-    static const char word[] = "layers.";
-
-    for (const char *at = strstr(name, word); at != NULL; at = strstr(at + 1, word)) {
-        const char *digit = at + sizeof(word) - 1;
-        int64_t i = 0;
-
-        if ((at > name && at[-1] != '.') || *digit < '0' || *digit > '9')
-            continue;
-        for (; *digit >= '0' && *digit <= '9' && i < INT32_MAX; digit++)
-            i = 10 * i + (*digit - '0');
-        if (*digit == '.')
-            return i;
-    }
-    return -1;
-}
-
 /* How many layers the rates of whole[at] are below those of the head.  What is declared before the
  * first layer is the embedding, what follows the last one belongs to the head. */
 static int64_t layers_below_head(const d9d_params *whole, size_t at, size_t first, int64_t layers)
 {
-    const int64_t layer = d9di_optimizer_layer_of(whole->p[at]->name);
+    const int64_t layer = d9d_param_layer_of(whole->p[at]->name);
 
     return layer >= 0 ? layers - 1 - layer : at < first ? layers : 0;
 }
@@ -165,7 +147,7 @@ static void layers_count(const d9d_params *whole, int64_t *layers, size_t *first
     *layers = 0;
     *first = whole->n;
     for (size_t i = whole->n; i-- > 0;) {
-        const int64_t layer = d9di_optimizer_layer_of(whole->p[i]->name);
+        const int64_t layer = d9d_param_layer_of(whole->p[i]->name);
 
         if (layer >= 0)
             *first = i;

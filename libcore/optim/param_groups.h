@@ -16,9 +16,6 @@ typedef struct d9di_optimizer_group {
     int64_t n_elements;                /* of them */
 } d9di_optimizer_group;
 
-/* The number i of a parameter's name with "layers.<i>."; -1: a parameter of no layer. */
-int64_t d9di_optimizer_layer_of(const char *name);
-
 typedef struct d9di_optimizer_groups {
     d9di_optimizer_group *v; /* [n]: as listed, and the parameters of no entry as the last */
     size_t n;

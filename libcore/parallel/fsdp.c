@@ -215,6 +215,7 @@ static void unit_free_unsharded(fsdp_unit *u)
     for (size_t i = 0; i < u->sharded.n; i++) {
         d9d_param *p = u->sharded.p[i];
 
+        d9d_param_forget_quantised(p);
         d9d_tensor_release(&p->local.data);
         p->local.data = (d9d_tensor){.dtype = p->spec.dtype, .shape = p->local.shape};
     }

@@ -84,6 +84,7 @@ static d9di_engine_opts engine_opts(const simulation *r)
         .optimizer = r->optimizer,
         .gradients = &c->trainer.gradient_manager,
         .sharding = &c->trainer.sharding,
+        .fp8 = c->trainer.fp8,
     };
 }
 

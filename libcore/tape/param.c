@@ -29,6 +29,41 @@ void d9d_param_grad_clear(d9d_param *p)
     grad_release(&p->shard, p->spec.grad_dtype);
 }
 
+d9d_status d9d_param_quantise(d9d_param *p, bool rows, bool cols)
+{
+    const bool want_rows = rows && d9d_quantised_is_empty(&p->fp8.rows),
+               want_cols = cols && d9d_quantised_is_empty(&p->fp8.cols);
+
+    return !want_rows && !want_cols
+               ? D9D_OK
+               : d9d_quantise(&p->local.data, p->fp8.recipe, p->fp8.recipe->format,
+                              want_rows ? &p->fp8.rows : NULL, want_cols ? &p->fp8.cols : NULL);
+}
+
+void d9d_param_forget_quantised(d9d_param *p)
+{
+    d9d_quantised_release(&p->fp8.rows);
+    d9d_quantised_release(&p->fp8.cols);
+}
+
+int64_t d9d_param_layer_of(const char *name)
+{
+    static const char word[] = "layers.";
+
+    for (const char *at = strstr(name, word); at != NULL; at = strstr(at + 1, word)) {
+        const char *digit = at + sizeof(word) - 1;
+        int64_t i = 0;
+
+        if ((at > name && at[-1] != '.') || *digit < '0' || *digit > '9')
+            continue;
+        for (; *digit >= '0' && *digit <= '9' && i < INT32_MAX; digit++)
+            i = 10 * i + (*digit - '0');
+        if (*digit == '.')
+            return i;
+    }
+    return -1;
+}
+
 void d9d_param_partition(d9d_param *p, int dim, int64_t parts, int64_t i)
 {
     int64_t first, count;

@@ -373,7 +373,23 @@ static const d9d_key ema_keys[] = {
 static const d9d_table ema_table =
     D9D_TABLE(d9d_job_ema_section, "ema", ema_keys, "an exponential moving average of the weights");
 
-#define TRAINER_KEYS(batching_table, profiling_field, profiling_doc, profiling_flag)               \
+static const char *const fp8_recipes[] = {"tensorwise", "rowwise", NULL};
+static const char *const fp8_formats[] = {"e4m3", "e5m2", NULL};
+static const d9d_key fp8_keys[] = {
+    D9D_KEY_ENUM(d9d_job_fp8_section, recipe, "\"rowwise\"", fp8_recipes,
+                 "what has a scale of its own: each row, and of transposed copies each column "
+                 "(rowwise), or each array (tensorwise)"),
+    D9D_KEY_ENUM(d9d_job_fp8_section, grad_format, "\"e4m3\"", fp8_formats,
+                 "format of output gradients: e5m2 has more range and a bit less of precision; "
+                 "activations and weights are e4m3"),
+    D9D_KEY_BOOL(d9d_job_fp8_section, fast_accumulation, "false",
+                 "sum products with about 14 bits, which is faster on Hopper"),
+    D9D_KEY_END,
+};
+static const d9d_table fp8_table = D9D_TABLE(d9d_job_fp8_section, "fp8", fp8_keys,
+                                             "products of the layers' matrices in 8 bits (FP8)");
+
+#define TRAINER_KEYS(batching_table, fp8_field, fp8_doc, profiling_field, profiling_doc, flag)     \
     D9D_KEY_TABLE(d9d_job_trainer_section, run, &run_table, "the run itself"),                     \
         D9D_KEY_TABLE(d9d_job_trainer_section, batching, &batching_table,                          \
                       "how samples make a step"),                                                  \
@@ -394,6 +410,13 @@ static const d9d_table ema_table =
         D9D_KEY_TABLE(d9d_job_trainer_section, gradient_manager, &gradients_table, "gradients"),   \
         D9D_KEY_TABLE(d9d_job_trainer_section, sharding, &sharding_table,                          \
                       "sharded weights (FSDP)"),                                                   \
+        {.name = "fp8",                                                                            \
+         .kind = D9D_KIND_TABLE,                                                                   \
+         .flags = D9D_NULLABLE | (flag),                                                           \
+         .offset = (fp8_field),                                                                    \
+         .def = "null",                                                                            \
+         .table = &fp8_table,                                                                      \
+         .doc = (fp8_doc)},                                                                        \
         D9D_KEY_TABLE(d9d_job_trainer_section, timeout, &timeout_table, "limits of time"),         \
         {.name = "gc",                                                                             \
          .kind = D9D_KIND_TABLE,                                                                   \
@@ -403,13 +426,15 @@ static const d9d_table ema_table =
          .table = &gc_table,                                                                       \
          .doc = "accepted for compatibility"},                                                     \
     {                                                                                              \
-        .name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE | (profiling_flag),     \
+        .name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE | (flag),               \
         .offset = (profiling_field), .def = "null", .table = &profiling_table,                     \
         .doc = (profiling_doc)                                                                     \
     }
 
 static const d9d_key train_loop_keys[] = {
-    TRAINER_KEYS(train_batching_table, offsetof(d9d_job_trainer_section, profiling),
+    TRAINER_KEYS(train_batching_table, offsetof(d9d_job_trainer_section, fp8),
+                 "FP8 in the layers' matrices; null: products in the model's dtype",
+                 offsetof(d9d_job_trainer_section, profiling),
                  "traces of what the device did; null: none", 0),
     {.name = "ema",
      .kind = D9D_KIND_TABLE,
@@ -419,10 +444,10 @@ static const d9d_key train_loop_keys[] = {
      .table = &ema_table,
      .doc = "a moving average of the weights; null: none"},
     D9D_KEY_END};
-static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD,
-                                                       "accepted: training alone is traced",
-                                                       D9D_NO_EFFECT),
-                                          D9D_KEY_END};
+static const d9d_key infer_loop_keys[] = {
+    TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD, "accepted: training alone is in FP8",
+                 D9D_NO_FIELD, "accepted: training alone is traced", D9D_NO_EFFECT),
+    D9D_KEY_END};
 static const d9d_table train_loop_table =
     D9D_TABLE(d9d_job_trainer_section, "train_loop", train_loop_keys, "the loop");
 static const d9d_table infer_loop_table =

@@ -30,6 +30,7 @@ static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
         .optimizer = r->stepper.optimizer,
         .gradients = &t->gradient_manager,
         .sharding = &t->sharding,
+        .fp8 = t->fp8,
         .timeout_s = (double)t->timeout.init_timeout,
         .timeout_name = D9DI_TRAIN_START_TIMEOUT_NAME,
         .stopped_s = (double)t->timeout.step_timeout,

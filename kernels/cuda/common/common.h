@@ -65,7 +65,8 @@ typedef enum d9di_cuda_notice {
     D9DI_SLOW_GROUPED,
     D9DI_SLOW_SWIGLU,
     D9DI_SLOW_HEAD,
-    D9DI_SLOW_ATTENTION
+    D9DI_SLOW_ATTENTION,
+    D9DI_SLOW_FP8
 } d9di_cuda_notice;
 void d9di_say_slow(d9d_stream s, d9di_cuda_notice kind, const char *op, int64_t in, int64_t out,
                    const char *why);
@@ -103,11 +104,19 @@ static inline d9di_gemm_strides d9di_gemm_strides_dense(const d9d_gemm *g)
                                .c_matrix = g->m * g->n};
 }
 
-/* A batch of products with all dimensions above 0. *done is false if cuBLASLt has no algorithm for
- * these shapes. */
+/* Operands of 8 bits (d9d/kernels/fp8.h), in place of a GEMM's `t`: types and scales. */
+typedef struct d9di_gemm_scales {
+    d9d_dtype at, bt;
+    bool by_row, fast_accum;
+    const float *a, *b;
+} d9di_gemm_scales;
+
+/* A batch of products with all dimensions above 0. `scales`: NULL, or of a product whose operands
+ * are K-major and whose `t` is a type of 8 bits. *done is false if cuBLASLt has no algorithm for
+ * these types and shapes on this GPU. */
 d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batched *batch,
-                              const d9di_gemm_strides *strides, const void *a, const void *b,
-                              void *c, bool *done);
+                              const d9di_gemm_strides *strides, const d9di_gemm_scales *scales,
+                              const void *a, const void *b, void *c, bool *done);
 /* x[i][j] = x[j][i] for j > i in each of `count` matrices [m, m]. */
 d9d_status d9di_mirror_lower(d9d_stream s, const char *op, d9d_dtype t, void *x, int64_t count,
                              int64_t m);

@@ -5,6 +5,9 @@
  * queried once per shape, so that the same shape always gives the same bits. Split-K algorithms
  * must reduce in float32 in scratch.
  *
+ * Operands of 8 bits are K-major on both sides, as Hopper's FP8 asks; their scales are read on the
+ * device.
+ *
  * Autotuning: the heuristic's first choice is not always the fastest. So the first large product of
  * a shape is a trial: the heuristic's first few algorithms compute it in turn into scratch, between
  * events, and a kernel compares their bits with those of the first. Nothing waits for the trial.
@@ -49,8 +52,11 @@ static const double TRIAL_FLOP = 1e10; /* enough to take longer than a few launc
 typedef struct plan_key {
     int64_t m, n, k, count;
     d9di_gemm_strides strides;
-    int32_t t, ct, trans_a, trans_b, accumulate, align_a, align_b, align_c;
+    int32_t at, bt, ct, trans_a, trans_b, accumulate, align_a, align_b, align_c, scaling;
 } plan_key;
+
+/* How operands are scaled. */
+enum { UNSCALED, SCALE_TENSOR, SCALE_ROWS, SCALE_KINDS, FAST_ACCUM = SCALE_KINDS };
 
 typedef struct choice {
     cublasLtMatmulAlgo_t algo;
@@ -177,7 +183,12 @@ void d9di_cublaslt_close(d9di_cublaslt *b)
 
 static cudaDataType_t cuda_type(d9d_dtype t)
 {
-    return t == D9D_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    switch (t) {
+    case D9D_F32: return CUDA_R_32F;
+    case D9D_F8_E4M3: return CUDA_R_8F_E4M3;
+    case D9D_F8_E5M2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_16BF;
+    }
 }
 
 /* The largest power of two that divides the address of every matrix of a batch, which the heuristic
@@ -208,24 +219,63 @@ static cublasStatus_t layout_create(const d9di_cublaslt *b, cublasLtMatrixLayout
 }
 
 static cublasStatus_t layouts_create(const d9di_cublaslt *b, const d9d_gemm_batched *batch,
-                                     const d9di_gemm_strides *st, plan *p)
+                                     const plan_key *key, plan *p)
 {
+    const d9di_gemm_strides *st = &key->strides;
+    const d9d_dtype at = (d9d_dtype)key->at, bt = (d9d_dtype)key->bt;
     const d9d_gemm *g = &batch->gemm;
     const int64_t count = batch->count;
     cublasStatus_t e =
-        g->trans_b ? layout_create(b, &p->a, g->t, count, g->n, g->k, st->b_row, st->b_matrix)
-                   : layout_create(b, &p->a, g->t, count, g->k, g->n, st->b_row, st->b_matrix);
+        g->trans_b ? layout_create(b, &p->a, bt, count, g->n, g->k, st->b_row, st->b_matrix)
+                   : layout_create(b, &p->a, bt, count, g->k, g->n, st->b_row, st->b_matrix);
 
     if (e == CUBLAS_STATUS_SUCCESS)
-        e = g->trans_a ? layout_create(b, &p->b, g->t, count, g->k, g->m, st->a_row, st->a_matrix)
-                       : layout_create(b, &p->b, g->t, count, g->m, g->k, st->a_row, st->a_matrix);
+        e = g->trans_a ? layout_create(b, &p->b, at, count, g->k, g->m, st->a_row, st->a_matrix)
+                       : layout_create(b, &p->b, at, count, g->m, g->k, st->a_row, st->a_matrix);
     if (e == CUBLAS_STATUS_SUCCESS)
         e = layout_create(b, &p->c, g->ct, count, g->m, g->n, st->c_row, st->c_matrix);
     return e;
 }
 
+/* Where the scales are, which is no part of a plan. */
+static cublasStatus_t scales_set(const d9di_cublaslt *b, const plan *p,
+                                 const d9di_gemm_scales *scales)
+{
+    const cublasStatus_t e = b->cublasLtMatmulDescSetAttribute(
+        p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scales->b, sizeof(scales->b));
+
+    return e != CUBLAS_STATUS_SUCCESS
+               ? e
+               : b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                                   &scales->a, sizeof(scales->a));
+}
+
+static cublasStatus_t scaling_describe(const d9di_cublaslt *b, const d9di_gemm_scales *scales,
+                                       plan *p)
+{
+    const int8_t fast = scales->fast_accum;
+    cublasStatus_t e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                                                         &fast, sizeof(fast));
+
+    if (scales->by_row) {
+#if CUBLAS_VERSION >= 120900
+        const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+
+        if (e == CUBLAS_STATUS_SUCCESS)
+            e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode,
+                                                  sizeof(mode));
+        if (e == CUBLAS_STATUS_SUCCESS)
+            e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode,
+                                                  sizeof(mode));
+#else
+        e = CUBLAS_STATUS_NOT_SUPPORTED;
+#endif
+    }
+    return e == CUBLAS_STATUS_SUCCESS ? scales_set(b, p, scales) : e;
+}
+
 static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm_batched *batch,
-                                    const d9di_gemm_strides *strides, plan *p)
+                                    const d9di_gemm_scales *scales, const plan_key *key, plan *p)
 {
     const cublasOperation_t ta = batch->gemm.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t tb = batch->gemm.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -238,7 +288,9 @@ static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm_batch
     if (e == CUBLAS_STATUS_SUCCESS)
         e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb,
                                               sizeof(tb));
-    return e == CUBLAS_STATUS_SUCCESS ? layouts_create(b, batch, strides, p) : e;
+    if (e == CUBLAS_STATUS_SUCCESS && scales != NULL)
+        e = scaling_describe(b, scales, p);
+    return e == CUBLAS_STATUS_SUCCESS ? layouts_create(b, batch, key, p) : e;
 }
 
 static cublasStatus_t preference_set(const d9di_cublaslt *b, const plan_key *key,
@@ -294,7 +346,7 @@ static cublasStatus_t query_heuristic(const d9di_cublaslt *b, const plan_key *ke
 }
 
 static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm_batched *g,
-                           const plan_key *key, plan **out)
+                           const d9di_gemm_scales *scales, const plan_key *key, plan **out)
 {
     cublasStatus_t e;
     d9d_status st;
@@ -307,9 +359,11 @@ static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm_batc
     p = calloc(1, sizeof(*p));
     if (p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a GEMM's algorithm", op);
-    e = plan_describe(b, g, &key->strides, p);
+    e = plan_describe(b, g, scales, key, p);
     if (e == CUBLAS_STATUS_SUCCESS)
         e = query_heuristic(b, key, p);
+    else if (e == CUBLAS_STATUS_NOT_SUPPORTED)
+        e = CUBLAS_STATUS_SUCCESS; /* a plan without algorithms */
     st = e == CUBLAS_STATUS_SUCCESS ? d9d_map_put(&b->plans, (const char *)key, sizeof(*key), p)
                                     : cublaslt_fail(b, op, "choice of an algorithm", e);
     if (st != D9D_OK) {
@@ -329,6 +383,7 @@ typedef struct product {
     d9d_stream s;
     const char *op;
     const d9d_gemm_batched *g;
+    const d9di_gemm_scales *scales;
     const void *a, *b, *old;
     plan *p;
 } product;
@@ -339,13 +394,16 @@ static d9d_status gemm_run(const product *x, const choice *algorithm, void *to)
     const plan *p = x->p;
     cudaStream_t queue = d9di_cuda_stream(x->s);
     void *scratch = NULL;
-    cublasStatus_t e;
+    cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
 
     if (algorithm->scratch > 0)
         D9D_TRY(d9di_cuda_scratch_alloc(x->s, algorithm->scratch, &scratch));
-    e = lib->cublasLtMatmul(lib->handle, p->desc, &x->g->alpha, x->b, p->a, x->a, p->b,
-                            &x->g->gemm.beta, x->old, p->c, to, p->c, &algorithm->algo, scratch,
-                            (size_t)algorithm->scratch, queue);
+    if (x->scales != NULL)
+        e = scales_set(lib, p, x->scales);
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = lib->cublasLtMatmul(lib->handle, p->desc, &x->g->alpha, x->b, p->a, x->a, p->b,
+                                &x->g->gemm.beta, x->old, p->c, to, p->c, &algorithm->algo, scratch,
+                                (size_t)algorithm->scratch, queue);
     if (scratch != NULL)
         d9di_cuda_scratch_free(x->s, scratch, algorithm->scratch);
     return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : cublaslt_fail(lib, x->op, "cublasLtMatmul", e);
@@ -440,9 +498,16 @@ static void trial_conclude(plan *p)
     trial_end(p);
 }
 
+static int32_t scaling_key(const d9di_gemm_scales *scales)
+{
+    if (scales == NULL)
+        return UNSCALED;
+    return (scales->by_row ? SCALE_ROWS : SCALE_TENSOR) + (scales->fast_accum ? FAST_ACCUM : 0);
+}
+
 d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batched *batch,
-                              const d9di_gemm_strides *strides, const void *a, const void *b,
-                              void *c, bool *done)
+                              const d9di_gemm_strides *strides, const d9di_gemm_scales *scales,
+                              const void *a, const void *b, void *c, bool *done)
 {
     const d9d_gemm *g = &batch->gemm;
     const int64_t count = batch->count, size = (int64_t)d9d_dtype_size(g->t),
@@ -453,7 +518,8 @@ d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batch
         .k = g->k,
         .count = count,
         .strides = *strides,
-        .t = (int32_t)g->t,
+        .at = (int32_t)(scales != NULL ? scales->at : g->t),
+        .bt = (int32_t)(scales != NULL ? scales->bt : g->t),
         .ct = (int32_t)g->ct,
         .trans_a = g->trans_a,
         .trans_b = g->trans_b,
@@ -462,12 +528,13 @@ d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batch
         .align_b = ptr_alignment(b, count, strides->b_matrix * size),
         .align_c = ptr_alignment((const void *)((uintptr_t)c | (uintptr_t)g->addend), count,
                                  strides->c_matrix * c_size),
+        .scaling = scaling_key(scales),
     };
     d9di_cublaslt *lib = s->cublaslt;
-    product x = {s, op, batch, a, b, g->addend != NULL ? g->addend : c, NULL};
+    product x = {s, op, batch, scales, a, b, g->addend != NULL ? g->addend : c, NULL};
 
     (void)d9di_cuda_stream(s);
-    D9D_TRY(plan_get(lib, op, batch, &key, &x.p));
+    D9D_TRY(plan_get(lib, op, batch, scales, &key, &x.p));
     *done = x.p->n > 0;
     if (!*done)
         return D9D_OK;

@@ -41,7 +41,7 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
     }
     if (d9di_gemm_skinny_supported(g, a, b))
         return d9di_gemm_skinny(s, g, a, b, c);
-    D9D_TRY(d9di_cublaslt_gemm(s, op, &one, &strides, a, b, c, &done));
+    D9D_TRY(d9di_cublaslt_gemm(s, op, &one, &strides, NULL, a, b, c, &done));
     if (done)
         return D9D_OK;
     D9D_TRY(copy_addend(s, op, g, 1, c));
@@ -80,7 +80,7 @@ static d9d_status symmetric_panels(d9d_stream s, const char *op, const d9d_gemm_
         part.gemm.n = row + part.gemm.m;
         if (g->addend != NULL)
             part.gemm.addend = d9di_elem_cat(g->ct, g->addend, row * g->n);
-        D9D_TRY(d9di_cublaslt_gemm(s, op, &part, &strides,
+        D9D_TRY(d9di_cublaslt_gemm(s, op, &part, &strides, NULL,
                                    d9di_elem_cat(g->t, a, g->trans_a ? row : row * strides.a_row),
                                    b, d9di_elem_at(g->ct, c, row * g->n), done));
         if (!*done)
@@ -100,7 +100,7 @@ static d9d_status batched_cublaslt(d9d_stream s, const char *op, const d9d_gemm_
     *done = false;
     if (n->symmetric && !in_place && d9di_gemm_symmetric_panel(g->m) < g->m)
         D9D_TRY(symmetric_panels(s, op, n, a, b, c, done));
-    return *done ? D9D_OK : d9di_cublaslt_gemm(s, op, n, &strides, a, b, c, done);
+    return *done ? D9D_OK : d9di_cublaslt_gemm(s, op, n, &strides, NULL, a, b, c, done);
 }
 
 d9d_status d9d_k_gemm_batched(d9d_stream s, const d9d_gemm_batched *n, const void *a, const void *b,

@@ -5,8 +5,8 @@
  *
  * Gate and up are one fused GEMM with a GLU epilogue.  The unit and down are one node, so that h
  * needs no kernel of its own and the gradient of h is never in memory.  Biases are nodes of their
- * own that share arrays with their inputs.  If a matrix has an adapter, or h dropout, the ops run
- * unfused.
+ * own that share arrays with their inputs.  If a matrix has an adapter or a recipe of FP8, or h
+ * dropout, the ops run unfused.
  */
 #include "op/linear/op_gemm.h"
 #include "op/parallel/op_tp_overlap.h"
@@ -183,17 +183,25 @@ static d9d_status down_unfused(ffn_call *c, d9d_var **y)
                            : d9d_op_linear(c->t, c->h, down, y);
 }
 
+/* Gate and up, of one reading of x. */
+static d9d_status read_linear(ffn_call *c)
+{
+    d9d_op_weight_slice of[2];
+
+    for (int i = 0; i < c->n_read; i++)
+        of[i] = (d9d_op_weight_slice){c->read_w[i], 0, out_features(c, c->read_w[i])};
+    return d9d_op_linear_multi(c->t, c->x, NULL, of, (size_t)c->n_read, c->read);
+}
+
 /* The same by separate ops. */
 static d9d_status ffn_unfused(ffn_call *c, d9d_var **y)
 {
-    if (c->r != NULL)
-        D9D_TRY(d9d_op_grouped_linear(c->t, c->x, c->read_w, (size_t)c->n_read, c->r, c->read));
-    for (int i = 0; i < c->n_read; i++) {
-        if (c->r == NULL)
-            D9D_TRY(d9d_op_linear(c->t, c->x, c->read_w[i], &c->read[i]));
+    D9D_TRY(c->r != NULL
+                ? d9d_op_grouped_linear(c->t, c->x, c->read_w, (size_t)c->n_read, c->r, c->read)
+                : read_linear(c));
+    for (int i = 0; i < c->n_read; i++)
         if (c->read_b[i] != NULL)
             D9D_TRY(d9di_op_bias_add(c->t, &c->read[i], c->read_b[i], c->r));
-    }
     D9D_TRY(d9d_op_glu(c->t, &c->w->glu, c->read[GATE], c->read[UP], &c->h));
     D9D_TRY(d9d_op_dropout(c->t, c->h, &c->w->dropout, &c->h));
     return down_unfused(c, y);
@@ -338,12 +346,18 @@ static d9d_status down_reduce_scatter(ffn_call *c, const d9d_gemm_glu_dims *n, d
     return D9D_OK;
 }
 
-static bool has_adapter(const ffn_call *c)
+/* A matrix whose product the fused kernels do not compute. */
+static bool is_unfused(const d9d_param *w)
+{
+    return w->lora.adapter != NULL || w->fp8.recipe != NULL;
+}
+
+static bool has_unfused(const ffn_call *c)
 {
     for (int i = 0; i < c->n_read; i++)
-        if (c->read_w[i]->lora.adapter != NULL)
+        if (is_unfused(c->read_w[i]))
             return true;
-    return c->w->down->lora.adapter != NULL;
+    return is_unfused(c->w->down);
 }
 
 static d9d_status ffn_fused(ffn_call *c, d9d_var **y)
@@ -374,7 +388,7 @@ d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w, cons
 
     read_init(&c);
     D9D_TRY(ffn_check(&c));
-    if (has_adapter(&c) || d9d_op_dropout_is_active(t, w->dropout.p)) {
+    if (has_unfused(&c) || d9d_op_dropout_is_active(t, w->dropout.p)) {
         D9D_TRY(ranks != NULL ? d9d_op_all_gather_rows_wait(t, ranks->pending, x) : D9D_OK);
         D9D_TRY(ffn_unfused(&c, y));
     } else {

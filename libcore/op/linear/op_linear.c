@@ -4,15 +4,21 @@
  *     dx = dy W        dW = dy^T x        dplus = dy
  *
  * W may be some rows of a parameter; the gradient of the others is zero.  Adapters add to y in
- * place.
+ * place.  Where W has a recipe of FP8 all three products are in 8 bits.
  */
 #include "op/linear/op_adapter.h"
 #include "op/linear/op_gemm.h"
+#include "op/linear/op_linear_fp8.h"
 #include "op/parallel/op_tp_overlap.h"
 
 /* Rows [first, first + n) of the parameter. */
-typedef struct linear_attr {
+typedef struct linear_rows {
     int64_t first, n;
+} linear_rows;
+
+typedef struct linear_attr {
+    linear_rows rows;
+    d9di_op_fp8_node fp8;
 } linear_attr;
 
 enum { X, PLUS }; /* inputs */
@@ -20,21 +26,24 @@ enum { X, PLUS }; /* inputs */
 static d9d_status linear_gemm_dgrad(d9d_node *n)
 {
     const d9d_tensor *w = &n->param[0]->local.data, *dy = &n->dout[0];
-    const linear_attr *a = n->attr;
+    linear_attr *a = n->attr;
     d9d_gemm g = {
         .t = dy->dtype,
         .ct = dy->dtype,
         .m = d9di_op_rows(&dy->shape),
         .n = w->shape.dim[1],
-        .k = a->n,
+        .k = a->rows.n,
     };
     d9d_tensor dx;
+    d9d_status st;
 
     D9D_TRY(d9d_node_accumulate_begin(n, X, &dx, &g.addend));
     g.beta = g.addend != NULL ? 1.0f : 0.0f;
-    return d9di_op_grad_finish_sum(n, X, &dx,
-                                   D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy),
-                                               d9di_op_row_ptr(w, a->first), d9d_tensor_data(&dx)));
+    st = a->fp8.recipe != NULL
+             ? d9di_op_fp8_dgrad(n, &g, &a->fp8, a->rows.first, d9d_tensor_data(&dx))
+             : D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy),
+                           d9di_op_row_ptr(w, a->rows.first), d9d_tensor_data(&dx));
+    return d9di_op_grad_finish_sum(n, X, &dx, st);
 }
 
 static d9d_status linear_dgrad(d9d_node *n)
@@ -56,8 +65,9 @@ static d9d_status rows_clear(d9d_node *n, const d9d_tensor *grad, int64_t first,
                        (end - first) * grad->shape.dim[1], 0.0f);
 }
 
+/* fp8: NULL, or of a node that has its x saved in 8 bits. */
 static d9d_status rows_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy, d9d_param *w,
-                             const linear_attr *a)
+                             const linear_rows *a, d9di_op_fp8_node *fp8)
 {
     const d9d_gemm g = {
         .t = dy->dtype,
@@ -69,30 +79,41 @@ static d9d_status rows_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor 
         .beta = d9d_param_grad_beta(&w->local),
     };
     const int64_t out = w->local.data.shape.dim[0];
+    void *dw;
 
     if (g.beta == 0.0f && a->n < out) {
         D9D_TRY(rows_clear(n, &w->local.grad, 0, a->first));
         D9D_TRY(rows_clear(n, &w->local.grad, a->first + a->n, out));
     }
-    return D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy), d9d_tensor_data(x),
-                       d9di_op_row_ptr(&w->local.grad, a->first));
+    dw = d9di_op_row_ptr(&w->local.grad, a->first);
+    return fp8 != NULL
+               ? d9di_op_fp8_wgrad(n, &g, fp8, dw)
+               : D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy), d9d_tensor_data(x), dw);
 }
 
 d9d_status d9di_op_linear_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy,
                                 d9d_param *w)
 {
     return d9d_param_needs_grad(w)
-               ? rows_wgrad(n, x, dy, w, &(linear_attr){0, w->local.data.shape.dim[0]})
+               ? rows_wgrad(n, x, dy, w, &(linear_rows){0, w->local.data.shape.dim[0]}, NULL)
                : D9D_OK;
 }
 
 static d9d_status linear_wgrad(d9d_node *n)
 {
-    return rows_wgrad(n, &n->saved[0], &n->dout[0], n->param[0], n->attr);
+    linear_attr *a = n->attr;
+
+    return rows_wgrad(n, &n->saved[0], &n->dout[0], n->param[0], &a->rows,
+                      a->fp8.recipe != NULL ? &a->fp8 : NULL);
+}
+
+static void linear_release(d9d_node *n)
+{
+    d9d_quantised_release(&((linear_attr *)n->attr)->fp8.dy);
 }
 
 static const d9d_node_ops linear_node_ops = {
-    .name = "linear", .dgrad = linear_dgrad, .wgrad = linear_wgrad};
+    .name = "linear", .dgrad = linear_dgrad, .wgrad = linear_wgrad, .release = linear_release};
 
 d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w)
 {
@@ -106,26 +127,32 @@ d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w)
     return D9D_OK;
 }
 
+/* q: the copies of x, for a product in 8 bits; else NULL. */
 static d9d_status linear_record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *w,
-                                const linear_attr *a, d9d_var *out)
+                                const linear_rows *rows, const d9di_op_fp8_input *q, d9d_var *out)
 {
     d9d_node *n;
 
     if (!d9d_tape_should_record(t, in, n_in, &w, 1))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(t, &linear_node_ops, in, n_in, &out, 1, &w, 1, sizeof(*a), &n));
-    *(linear_attr *)n->attr = *a;
-    (void)d9d_node_save(n, d9d_var_tensor(in[X]), D9D_NEED_WGRAD);
+    D9D_TRY(
+        d9d_tape_record(t, &linear_node_ops, in, n_in, &out, 1, &w, 1, sizeof(linear_attr), &n));
+    *(linear_attr *)n->attr =
+        (linear_attr){.rows = *rows, .fp8.recipe = q != NULL ? w->fp8.recipe : NULL};
+    if (q != NULL)
+        d9di_op_fp8_save(n, q);
+    else
+        (void)d9d_node_save(n, d9d_var_tensor(in[X]), D9D_NEED_WGRAD);
     return D9D_OK;
 }
 
 d9d_status d9di_op_linear_record(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *out)
 {
-    return linear_record(t, &x, 1, w, &(linear_attr){0, w->local.data.shape.dim[0]}, out);
+    return linear_record(t, &x, 1, w, &(linear_rows){0, w->local.data.shape.dim[0]}, NULL, out);
 }
 
 /* The shape of y. */
-static d9d_shape output_shape(const d9d_tensor *x, const linear_attr *a)
+static d9d_shape output_shape(const d9d_tensor *x, const linear_rows *a)
 {
     d9d_shape s = x->shape;
 
@@ -134,7 +161,7 @@ static d9d_shape output_shape(const d9d_tensor *x, const linear_attr *a)
 }
 
 static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
-                            const linear_attr *a)
+                            const linear_rows *a)
 {
     return (d9d_gemm){.t = x->dtype,
                       .ct = x->dtype,
@@ -145,9 +172,10 @@ static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_pa
                       .b_constant = d9d_tape_is_weight_constant(t, w)};
 }
 
-/* plus may be NULL.  If no other op reads plus, y is computed in its memory. */
-static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
-                             d9d_var *plus, bool in_place, d9d_var **y)
+/* q: the copies of x, or NULL.  plus may be NULL.  If no other op reads plus, y is computed in its
+ * memory. */
+static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_rows *a,
+                             const d9di_op_fp8_input *q, d9d_var *plus, bool in_place, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_var *in[] = {x, plus};
@@ -160,28 +188,43 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
     g.addend = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
     D9D_TRY(in_place ? d9d_tape_output_take(t, &reused, &out)
                      : d9d_tape_output(t, tx->dtype, output_shape(tx, a), &out));
-    D9D_TRY(D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(tx),
-                        d9di_op_row_ptr(&w->local.data, a->first),
-                        d9d_tensor_data(d9d_var_tensor(out))));
-    D9D_TRY(linear_record(t, in, n_in, w, a, out));
+    D9D_TRY(q != NULL ? d9di_op_fp8_forward(t, &g, q, 0, w, a->first,
+                                            d9d_tensor_data(d9d_var_tensor(out)))
+                      : D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(tx),
+                                    d9di_op_row_ptr(&w->local.data, a->first),
+                                    d9d_tensor_data(d9d_var_tensor(out))));
+    D9D_TRY(linear_record(t, in, n_in, w, a, q, out));
     *y = out;
     return D9D_OK;
 }
 
 /* x W^T, then the adapter's product. */
-static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
-                                     d9d_var *plus, d9d_var **y)
+static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_rows *a,
+                                     const d9di_op_fp8_input *q, d9d_var *plus, d9d_var **y)
 {
     d9d_var *in, *low;
 
-    D9D_TRY(linear_run(t, x, w, a, plus, false, y));
+    D9D_TRY(linear_run(t, x, w, a, w->fp8.recipe != NULL ? q : NULL, plus, false, y));
     if (w->lora.adapter == NULL)
         return D9D_OK;
     D9D_TRY(d9di_op_adapter_input(t, x, w->lora.adapter, &in));
     D9D_TRY(d9d_op_linear(t, in, w->lora.adapter->a, &low));
     D9D_TRY(d9d_op_scale(t, low, w->lora.adapter->scale, &low));
     D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), w->lora.adapter->b));
-    return linear_run(t, low, w->lora.adapter->b, a, *y, true, y);
+    return linear_run(t, low, w->lora.adapter->b, a, NULL, *y, true, y);
+}
+
+/* The same with x quantised first, if w has a recipe. */
+static d9d_status linear_quantise_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_rows *a,
+                                      d9d_var *plus, d9d_var **y)
+{
+    d9di_op_fp8_input q;
+    d9d_status st;
+
+    D9D_TRY(d9di_op_fp8_input_make(t, d9d_var_tensor(x), &w, 1, &q));
+    st = linear_run_adapted(t, x, w, a, &q, plus, y);
+    d9di_op_fp8_input_release(&q);
+    return st;
 }
 
 static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, int64_t first, int64_t n)
@@ -191,14 +234,14 @@ static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, int64_t f
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_op_param_name(w),
                         (long long)w->local.data.shape.dim[0]);
-    return D9D_OK;
+    return w->fp8.recipe != NULL ? d9di_op_fp8_check(w, first, n) : D9D_OK;
 }
 
 d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
                                d9d_var **y)
 {
     D9D_TRY(slice_check(d9d_var_tensor(x), w, first, n));
-    return linear_run_adapted(t, x, w, &(linear_attr){first, n}, NULL, y);
+    return linear_quantise_run(t, x, w, &(linear_rows){first, n}, NULL, y);
 }
 
 /* GEMMs of one x, with the same number of rows of each weight. */
@@ -222,7 +265,7 @@ static d9d_status multi_gemm_rows(void *arg, const d9di_op_tp_rows *part)
     return D9DI_KERNEL(p->t, gemm->multi, p->n, p->g, part->x, p->w, out);
 }
 
-/* For parameters without adapters. */
+/* For parameters without adapters and recipes. */
 static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming,
                             const d9d_op_weight_slice *of, size_t n, d9d_var **y)
 {
@@ -230,7 +273,7 @@ static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming
     multi_gemm p = {.t = t, .n = (int)n, .y = y};
 
     for (size_t i = 0; i < n; i++) {
-        const linear_attr a = {of[i].first, of[i].n};
+        const linear_rows a = {of[i].first, of[i].n};
 
         p.g[i] = linear_gemm(t, tx, of[i].w, &a);
         D9D_TRY(d9d_tape_output(t, tx->dtype, output_shape(tx, &a), &y[i]));
@@ -238,49 +281,66 @@ static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming
     }
     D9D_TRY(d9di_op_tp_for_each_rank(t, coming, x, multi_gemm_rows, &p));
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(linear_record(t, &x, 1, of[i].w, &(linear_attr){of[i].first, of[i].n}, y[i]));
+        D9D_TRY(linear_record(t, &x, 1, of[i].w, &(linear_rows){of[i].first, of[i].n}, NULL, y[i]));
     return D9D_OK;
+}
+
+/* For any parameters: one product after the other, from one quantisation of x. */
+static d9d_status each_run(d9d_tape *t, d9d_var *x, const d9d_op_weight_slice *of, size_t n,
+                           d9d_var **y)
+{
+    d9d_param *w[D9D_OP_LINEAR_MULTI_MAX];
+    d9di_op_fp8_input q;
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < n; i++)
+        w[i] = of[i].w;
+    D9D_TRY(d9di_op_fp8_input_make(t, d9d_var_tensor(x), w, n, &q));
+    for (size_t i = 0; i < n && st == D9D_OK; i++)
+        st = linear_run_adapted(t, x, w[i], &(linear_rows){of[i].first, of[i].n}, &q, NULL, &y[i]);
+    d9di_op_fp8_input_release(&q);
+    return st;
 }
 
 d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming,
                                const d9d_op_weight_slice *of, size_t n, d9d_var **y)
 {
-    bool adapted = false;
+    bool plain = true;
 
     if (n > D9D_OP_LINEAR_MULTI_MAX)
         return D9D_FAIL(D9D_EINVAL, "linear: %zu GEMMs in one call, at most %d", n,
                         D9D_OP_LINEAR_MULTI_MAX);
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, of[i].first, of[i].n));
-        adapted = adapted || of[i].w->lora.adapter != NULL;
+        plain = plain && of[i].w->lora.adapter == NULL && of[i].w->fp8.recipe == NULL;
     }
-    if (!adapted)
+    if (plain)
         return multi_run(t, x, coming, of, n, y);
     D9D_TRY(d9d_op_all_gather_rows_wait(t, coming, x));
-    for (size_t i = 0; i < n; i++)
-        D9D_TRY(d9d_op_linear_slice(t, x, of[i].w, of[i].first, of[i].n, &y[i]));
-    return D9D_OK;
+    return each_run(t, x, of, n, y);
 }
 
 d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
-    D9D_TRY(d9di_op_linear_check(d9d_var_tensor(x), w));
-    return linear_run_adapted(t, x, w, &(linear_attr){0, w->local.data.shape.dim[0]}, NULL, y);
+    const linear_rows all = {0, w->local.data.shape.dim[0]};
+
+    D9D_TRY(slice_check(d9d_var_tensor(x), w, all.first, all.n));
+    return linear_quantise_run(t, x, w, &all, NULL, y);
 }
 
 d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *plus, d9d_var **y)
 {
-    const linear_attr a = {0, w->local.data.shape.dim[0]};
+    const linear_rows a = {0, w->local.data.shape.dim[0]};
     const d9d_tensor *tx = d9d_var_tensor(x), *tp = d9d_var_tensor(plus);
     d9d_shape shape;
 
-    D9D_TRY(d9di_op_linear_check(tx, w));
+    D9D_TRY(slice_check(tx, w, a.first, a.n));
     D9D_TRY(d9di_op_check("linear", "plus", tp, tx->dtype));
     shape = output_shape(tx, &a);
     if (!d9d_shape_equal(&tp->shape, &shape))
         return d9di_op_misfit("linear", "plus", &tp->shape, "y", &shape,
                               "a residual has the result's shape");
-    return linear_run_adapted(t, x, w, &a, plus, y);
+    return linear_quantise_run(t, x, w, &a, plus, y);
 }
 
 /* --- GEMM and reduce-scatter ------------------------------------------------------------------ */
@@ -289,7 +349,8 @@ typedef struct partial_gemm {
     d9d_tape *t;
     d9d_gemm g;
     const d9d_tensor *x;
-    const d9d_param *w;
+    const d9di_op_fp8_input *q; /* or NULL */
+    d9d_param *w;
 } partial_gemm;
 
 static d9d_status partial_gemm_rows(void *arg, int64_t first, int64_t n, void *y)
@@ -297,18 +358,34 @@ static d9d_status partial_gemm_rows(void *arg, int64_t first, int64_t n, void *y
     partial_gemm *p = arg;
 
     p->g.m = n;
-    return D9DI_KERNEL(p->t, gemm->dense, &p->g, d9di_op_row_ptr(p->x, first),
-                       d9d_tensor_data(&p->w->local.data), y);
+    return p->q != NULL ? d9di_op_fp8_forward(p->t, &p->g, p->q, first, p->w, 0, y)
+                        : D9DI_KERNEL(p->t, gemm->dense, &p->g, d9di_op_row_ptr(p->x, first),
+                                      d9d_tensor_data(&p->w->local.data), y);
+}
+
+static d9d_status reduce_scatter_run(d9d_tape *t, d9d_var *x, partial_gemm *arg,
+                                     const d9di_op_tp_reduce_scatter_args *sum, d9d_var **y)
+{
+    const linear_rows a = {0, arg->w->local.data.shape.dim[0]};
+    d9d_var *part, *out;
+
+    arg->g = linear_gemm(t, arg->x, arg->w, &a);
+    D9D_TRY(
+        d9di_op_tp_reduce_scatter(t, sum, arg->x->dtype, output_shape(arg->x, &a), &part, &out));
+    D9D_TRY(linear_record(t, &x, 1, arg->w, &a, arg->q, part));
+    D9D_TRY(d9di_op_tp_reduce_scatter_record(t, sum, part, out));
+    *y = out;
+    return D9D_OK;
 }
 
 d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_comm *comm,
                                         const char *what, d9d_var *plus, d9d_var **y)
 {
-    const linear_attr a = {0, w->local.data.shape.dim[0]};
     const d9d_tensor *tx = d9d_var_tensor(x);
     partial_gemm arg = {.t = t, .x = tx, .w = w};
     const d9di_op_tp_reduce_scatter_args sum = {comm, what, plus, partial_gemm_rows, &arg};
-    d9d_var *part, *out;
+    d9di_op_fp8_input q;
+    d9d_status st;
 
     D9D_TRY(d9di_op_linear_check(tx, w));
     if (w->lora.adapter != NULL) {
@@ -316,10 +393,10 @@ d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d
         D9D_TRY(d9d_op_reduce_scatter_rows(t, *y, comm, what, y));
         return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);
     }
-    arg.g = linear_gemm(t, tx, w, &a);
-    D9D_TRY(d9di_op_tp_reduce_scatter(t, &sum, tx->dtype, output_shape(tx, &a), &part, &out));
-    D9D_TRY(linear_record(t, &x, 1, w, &a, part));
-    D9D_TRY(d9di_op_tp_reduce_scatter_record(t, &sum, part, out));
-    *y = out;
-    return D9D_OK;
+    D9D_TRY(slice_check(tx, w, 0, w->local.data.shape.dim[0]));
+    D9D_TRY(d9di_op_fp8_input_make(t, tx, &w, 1, &q));
+    arg.q = w->fp8.recipe != NULL ? &q : NULL;
+    st = reduce_scatter_run(t, x, &arg, &sum, y);
+    d9di_op_fp8_input_release(&q);
+    return st;
 }

@@ -290,10 +290,29 @@ static void initial_values_are_what_was_declared(void **state)
     d9d_device_close(dev);
 }
 
+static void a_name_has_a_layer(void **state)
+{
+    static const struct {
+        const char *name;
+        int64_t layer;
+    } of[] = {{"model.layers.0.mlp.up_proj.weight", 0},
+              {"layers.31.norm.weight", 31},
+              {"model.layers.2.experts.layers.5.weight", 2},
+              {"model.sublayers.3.weight", -1},
+              {"model.layers.weight", -1},
+              {"model.layers.7", -1},
+              {"lm_head.weight", -1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++)
+        assert_int_equal(d9d_param_layer_of(of[i].name), of[i].layer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_dotted_and_in_order),
+        cmocka_unit_test(a_name_has_a_layer),
         cmocka_unit_test(what_a_dotted_name_begins_with_is_a_module),
         cmocka_unit_test(duplicates_are_refused),
         cmocka_unit_test(memory_comes_late_and_goes),

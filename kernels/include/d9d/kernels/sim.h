@@ -34,6 +34,7 @@ extern "C" {
 /* Kinds of kernels, each with its own efficiency. */
 #define D9D_SIM_KIND_MAP(X)                                                                        \
     X(GEMM, "gemm")                 /* of dense layers */                                          \
+    X(FP8_GEMM, "fp8 gemm")         /* of dense layers, with operands of 8 bits */                 \
     X(GROUPED_GEMM, "grouped gemm") /* of experts, with their weights' gradients */                \
     X(ATTENTION, "attention")       /* forward */                                                  \
     X(ATTENTION_BWD, "attention backward")                                                         \
@@ -66,6 +67,7 @@ typedef struct d9d_sim_chip {
     bool is_sm90;             /* has the kernels of compute capability 9.0 (Hopper) */
     int sms;                  /* streaming multiprocessors */
     double flops, flops_f32;  /* FLOP per second on the data sheet: dense bfloat16, float32 */
+    double flops_fp8;         /* of operands of 8 bits; 0: no tensor cores for them */
     double efficiency[D9D_SIM_KIND_COUNT]; /* fraction of it that each kind of kernel reaches */
     double memory_rate, memory_efficiency; /* bytes per second on the data sheet; the fraction
                                               reached */

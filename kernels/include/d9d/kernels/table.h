@@ -10,6 +10,7 @@
  *     elementwise.h   fills, casts, sums, activations, biases, random numbers; copies of rows,
  *                     embedding
  *     gemm.h          GEMM: dense, grouped, per head, with a GLU after it
+ *     fp8.h           quantisation to 8 bits, and products of such matrices
  *     norm.h          RMSNorm, RoPE
  *     attention.h     attention over segments (segment.h), sink, zigzag order
  *     gdn.h           Gated DeltaNet: causal convolution, gated delta rule
@@ -47,6 +48,7 @@
 #include "d9d/base/status.h"
 #include "d9d/kernels/attention.h"
 #include "d9d/kernels/elementwise.h"
+#include "d9d/kernels/fp8.h"
 #include "d9d/kernels/gdn.h"
 #include "d9d/kernels/gemm.h"
 #include "d9d/kernels/loss.h"
@@ -73,6 +75,7 @@ typedef struct d9d_kernels {
     const d9d_reduce_kernels *reduce;
     const d9d_optim_kernels *optim;
     const d9d_math_kernels *math;
+    const d9d_fp8_kernels *fp8;
 } d9d_kernels;
 
 /* Every family as F(family, LIST), for code that visits all entries: LIST(X) is X(family, member,
@@ -87,7 +90,8 @@ typedef struct d9d_kernels {
     F(loss, D9D_LOSS_KERNELS)                                                                      \
     F(reduce, D9D_REDUCE_KERNELS)                                                                  \
     F(optim, D9D_OPTIM_KERNELS)                                                                    \
-    F(math, D9D_MATH_KERNELS)
+    F(math, D9D_MATH_KERNELS)                                                                      \
+    F(fp8, D9D_FP8_KERNELS)
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);
 

@@ -61,7 +61,8 @@ typedef struct d9d_device {
      * place to compute something else meanwhile.  NULL: none. */
     d9d_status (*on_wait)(void *arg);
     void *on_wait_arg;
-    char id[33]; /* UUID of a GPU, the same in every process that sees it; "" for others */
+    bool has_fp8; /* multiplies matrices of 8 bits at a rate of their own, or is a CPU */
+    char id[33];  /* UUID of a GPU, the same in every process that sees it; "" for others */
 } d9d_device;
 
 /* Open "cpu", or "cuda", "cuda:1" (ENOTSUP in a build without CUDA); "auto" is the GPU if there

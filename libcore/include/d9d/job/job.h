@@ -46,6 +46,14 @@ typedef struct d9d_job_profiling_section {
     int64_t period_steps, warmup_steps, active_steps;
 } d9d_job_profiling_section;
 
+/* "fp8": products of layers in 8 bits (d9d/tensor/quantised.h). */
+typedef struct d9d_job_fp8_section {
+    int recipe;      /* d9d_quantised_scaling */
+    int grad_format; /* d9d_job_fp8_format */
+    bool fast_accumulation;
+} d9d_job_fp8_section;
+typedef enum d9d_job_fp8_format { D9D_JOB_FP8_E4M3, D9D_JOB_FP8_E5M2 } d9d_job_fp8_format;
+
 /* When sharded gradients are reduce-scattered: after each micro-batch, or once per step. */
 typedef enum d9d_job_grad_reduce {
     D9D_JOB_GRAD_REDUCE_MICRO_BATCH,
@@ -119,6 +127,7 @@ typedef struct d9d_job_trainer_section {
         int64_t evaluation_timeout, save_timeout, export_timeout;
         int64_t save_margin; /* save this many seconds before the Slurm time limit */
     } timeout;
+    d9d_job_fp8_section *fp8;             /* NULL: products in the model's own type */
     d9d_job_profiling_section *profiling; /* NULL: none */
     d9d_job_ema_section *ema;             /* NULL: none */
 } d9d_job_trainer_section;

@@ -44,7 +44,7 @@
 #define D9D_TAPE_PARAM_H
 
 #include "d9d/comm/comm.h"
-#include "d9d/tensor/tensor.h"
+#include "d9d/tensor/quantised.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -120,6 +120,12 @@ typedef struct d9d_param_lora {
     const struct d9d_param *adapts; /* the matrix whose factor this is; NULL: none */
 } d9d_param_lora;
 
+/* Products in 8 bits: how, and the copies that they read. */
+typedef struct d9d_param_fp8 {
+    const d9d_quantised_recipe *recipe; /* NULL: products in the parameter's own type */
+    d9d_quantised rows, cols;           /* of local.data, from their first use until forgotten */
+} d9d_param_fp8;
+
 typedef struct d9d_param {
     const char *name; /* dotted path from the root module once bound; before that local or NULL */
     uint64_t id;      /* d9d_hash_u64() of the name: its random number stream */
@@ -129,6 +135,7 @@ typedef struct d9d_param {
     d9d_param_part shard; /* what is stored, updated and saved: FSDP's sharded parameter */
     d9d_param_lora lora;
     bool grad_on_demand; /* grad has memory from its first contribution until it is cleared */
+    d9d_param_fp8 fp8;
 } d9d_param;
 
 /* A low-rank adapter (LoRA) of a matrix, which a linear operation adds to x W^T:
@@ -154,6 +161,14 @@ static inline bool d9d_param_needs_grad(const d9d_param *p)
 D9D_API D9D_MUST_USE d9d_status d9d_param_grad_alloc(d9d_param *p);
 /* Forget what was accumulated; a gradient on demand gives its memory back. */
 D9D_API void d9d_param_grad_clear(d9d_param *p);
+
+/* The number i of a parameter's name with "layers.<i>."; -1: a parameter of no layer. */
+D9D_API int64_t d9d_param_layer_of(const char *name);
+
+/* Make the copies that are asked for and not there yet, of a parameter with a recipe. */
+D9D_API D9D_MUST_USE d9d_status d9d_param_quantise(d9d_param *p, bool rows, bool cols);
+/* Drop them: whoever changes or frees local.data does. */
+D9D_API void d9d_param_forget_quantised(d9d_param *p);
 
 /* Accumulation rule: the first contribution after a reset overwrites, later ones add, in the order
  * of the backward pass.  Returns `beta` 0 or 1 for the kernel, and sets has_grad. */

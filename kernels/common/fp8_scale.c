@@ -1,0 +1,47 @@
+/* fp8_scale.c - checks of quantised operands.  See fp8_scale.h. */
+#include "common/fp8_scale.h"
+
+static d9d_status operand_check(const char *op, const char *name, const d9d_fp8_operand *x,
+                                int64_t k)
+{
+    if (x->t != D9D_F8_E4M3 && x->t != D9D_F8_E5M2)
+        return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, not float8_e4m3fn or float8_e5m2", op, name,
+                        d9d_dtype_name(x->t));
+    if (k > x->row_stride || x->row_stride % D9D_FP8_ALIGN != 0)
+        return D9D_FAIL(D9D_EINVAL,
+                        "%s: rows of %s have %lld elements and are %lld apart, which must be a "
+                        "multiple of %d and hold them",
+                        op, name, (long long)k, (long long)x->row_stride, D9D_FP8_ALIGN);
+    return D9D_OK;
+}
+
+d9d_status d9di_args_check_fp8_quantise(d9d_dtype t, int64_t m, int64_t n,
+                                        const d9d_fp8_operand *rows, const d9d_fp8_operand *cols)
+{
+    static const char op[] = "fp8_quantise";
+
+    D9D_TRY(d9di_args_check_float(op, t));
+    if (n % D9D_FP8_ALIGN != 0)
+        return D9D_FAIL(D9D_EINVAL, "%s: rows of %lld elements, possible are multiples of %d", op,
+                        (long long)n, D9D_FP8_ALIGN);
+    D9D_TRY(rows != NULL ? operand_check(op, "rows", rows, n) : D9D_OK);
+    return cols != NULL ? operand_check(op, "cols", cols, d9d_fp8_padded(m)) : D9D_OK;
+}
+
+d9d_status d9di_args_check_fp8_gemm(const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a,
+                                    const d9d_fp8_operand *b)
+{
+    static const char op[] = "fp8_gemm";
+
+    D9D_TRY(d9di_args_check_float(op, g->ct));
+    D9D_TRY(operand_check(op, "A", a, g->k));
+    D9D_TRY(operand_check(op, "B", b, g->k));
+    if (g->n % D9D_FP8_ALIGN != 0 || g->k % D9D_FP8_ALIGN != 0)
+        return D9D_FAIL(D9D_EINVAL, "%s: N %lld and K %lld, possible are multiples of %d", op,
+                        (long long)g->n, (long long)g->k, D9D_FP8_ALIGN);
+    if (a->t == D9D_F8_E5M2 && b->t == D9D_F8_E5M2)
+        return D9D_FAIL(D9D_EINVAL, "%s: A and B are float8_e5m2, at most one may be", op);
+    if (a->scale_by_row != b->scale_by_row)
+        return D9D_FAIL(D9D_EINVAL, "%s: A and B have scales of two kinds", op);
+    return D9D_OK;
+}

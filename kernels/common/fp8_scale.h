@@ -1,0 +1,50 @@
+/* fp8_scale.h - the scale of quantised elements, and arguments of kernels that make or read them.
+ * Shared by the CPU and CUDA. */
+#ifndef D9DI_COMMON_FP8_SCALE_H
+#define D9DI_COMMON_FP8_SCALE_H
+
+#include "common/kernel_common.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Magnitudes are float32 without their sign, as bits: they compare as integers, infinity and NaN
+ * above all others. */
+enum { D9DI_FP8_NONFINITE = 0x7f800000, D9DI_FP8_NAN = 0x7f };
+
+/* The exponent of a format's largest number, 1.75 times a power of two. */
+D9DI_HOST_DEVICE static inline int d9di_fp8_max_exponent(d9d_dtype t)
+{
+    return t == D9D_F8_E4M3 ? 8 : 15;
+}
+
+/* e for the scale 2^e of elements whose largest magnitude has the bits `amax`: the smallest with
+ * amax <= 1.75 2^(max_exponent + e).  From -100 on, so that scaled elements are exact in bfloat16
+ * and 1 / scale in float32. */
+D9DI_HOST_DEVICE static inline int d9di_fp8_scale_exponent(uint32_t amax, int max_exponent)
+{
+    const int e = (int)(amax >> 23) - 127 - max_exponent + ((amax & 0x7fffffu) > 0x600000u);
+
+    if (amax == 0 || amax >= D9DI_FP8_NONFINITE)
+        return 0;
+    return e < -100 ? -100 : e;
+}
+
+/* The bits of 2^e. */
+D9DI_HOST_DEVICE static inline uint32_t d9di_fp8_power_bits(int e)
+{
+    return (uint32_t)(e + 127) << 23;
+}
+
+/* EINVAL unless the kernel can quantise x [m, n] of type t to both (either may be NULL). */
+d9d_status d9di_args_check_fp8_quantise(d9d_dtype t, int64_t m, int64_t n,
+                                        const d9d_fp8_operand *rows, const d9d_fp8_operand *cols);
+/* EINVAL unless A and B are operands of a product. */
+d9d_status d9di_args_check_fp8_gemm(const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a,
+                                    const d9d_fp8_operand *b);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9DI_COMMON_FP8_SCALE_H */

@@ -1,0 +1,87 @@
+/* fp8.h - products of matrices whose elements are quantised to 8 bits: e4m3 or e5m2, with scales.
+ *
+ *     x [M, K] --quantise--> rows  [M, K]   a scale for each row: y = x w'
+ *                      '---> cols  [K, M']  a scale for each column of x: dW = dy' x
+ *
+ * An operand of a product is R rows of K elements, with K contiguous, as tensor cores want both
+ * sides.  So an array that is summed over its rows is quantised to a transposed copy, `cols`, whose
+ * rows are the array's columns.  One call makes both copies, from which products follow:
+ *
+ *     y  [M, N] = x w'      x.rows [M, K],   w.rows [N, K]
+ *     dx [M, K] = dy w      dy.rows [M, N],  w.cols [K, N]
+ *     dw [N, K] = dy' x     dy.cols [N, M'], x.cols [K, M']
+ *
+ * M' is M rounded up to a multiple of D9D_FP8_ALIGN; the elements beyond M are zero.
+ *
+ * A scale is the smallest power of two, from 2^-100 on, with which the largest magnitude fits into
+ * the format; that of zeros is 1.  So scaling is exact and the one error of an element is that of
+ * its rounding, to nearest even: at most 2^-4 of it in e4m3 and 2^-3 in e5m2, or half the smallest
+ * subnormal times the scale.  A value that is not finite becomes NaN, and its scale 1: it shows in
+ * the product as it would without quantisation.  Values are those of `__nv_fp8_e4m3` and
+ * `torch.float8_e4m3fn`; scales multiply, as the inverse scales of PyTorch and cuBLASLt.
+ *
+ * The rules of every entry are in table.h. Kernels: kernels/cuda/fp8.
+ */
+#ifndef D9D_KERNELS_FP8_H
+#define D9D_KERNELS_FP8_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "d9d/base/dtype.h"
+#include "d9d/base/status.h"
+#include "d9d/kernels/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { D9D_FP8_ALIGN = 16 }; /* row lengths of operands are multiples of it */
+
+/* One side of a product: element (r, k) is scale[r] data[r row_stride + k], or scale[0] for all. */
+typedef struct d9d_fp8_operand {
+    d9d_dtype t;        /* D9D_F8_E4M3 or D9D_F8_E5M2 */
+    bool scale_by_row;  /* a scale for each row (rowwise); else one (tensorwise) */
+    int64_t row_stride; /* a multiple of D9D_FP8_ALIGN */
+    void *data;         /* a product reads it, and so the scales */
+    float *scale;
+} d9d_fp8_operand;
+
+/* C = A B' + beta C: C [M, N] of type ct, A [M, K], B [N, K], N and K multiples of D9D_FP8_ALIGN.
+ * At most one side is e5m2, and both have scales of one kind. addend: if not NULL, it takes the
+ * place of C in `beta C`; on a GPU a result may then differ in its last bit (on a CPU it does not).
+ * fast_accum: sums may keep about 14 bits within a product, which Hopper does faster. */
+typedef struct d9d_fp8_gemm_dims {
+    d9d_dtype ct;
+    int64_t m, n, k;
+    float beta;
+    const void *addend;
+    bool fast_accum;
+} d9d_fp8_gemm_dims;
+
+typedef struct d9d_fp8_kernels {
+    /* x [M, N] of type t to rows [M, N] and to cols [N, M], N a multiple of D9D_FP8_ALIGN; either
+     * is NULL if it is not wanted. */
+    d9d_status (*quantise)(d9d_stream s, d9d_dtype t, const void *x, int64_t m, int64_t n,
+                           const d9d_fp8_operand *rows, const d9d_fp8_operand *cols);
+    /* A GPU without such products, below compute capability 8.9, multiplies the values in bfloat16,
+     * which has them all. */
+    d9d_status (*product)(d9d_stream s, const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a,
+                          const d9d_fp8_operand *b, void *c);
+} d9d_fp8_kernels;
+
+/* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
+#define D9D_FP8_KERNELS(X)                                                                         \
+    X(fp8, quantise, fp8_quantise)                                                                 \
+    X(fp8, product, fp8_gemm)
+
+/* Elements of a row of `cols`: M'. */
+static inline int64_t d9d_fp8_padded(int64_t m)
+{
+    return (m + D9D_FP8_ALIGN - 1) / D9D_FP8_ALIGN * D9D_FP8_ALIGN;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_KERNELS_FP8_H */

@@ -1,0 +1,406 @@
+/* Quantisation against a search of the nearest number in double, and products of quantised matrices
+ * against loops in double over their values. */
+#include "d9d/tensor/tensor.h"
+#include "support/arrays.h"
+#include "support/host_kernels.h"
+#include "support/unit.h"
+#include "support/unit_device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const d9d_dtype formats[] = {D9D_F8_E4M3, D9D_F8_E5M2};
+
+static double largest(d9d_dtype f)
+{
+    return f == D9D_F8_E4M3 ? 448 : 57344;
+}
+
+static double value_of(d9d_dtype f, uint8_t q)
+{
+    float v;
+
+    d9d_tensor_elements_to_f32(f, &q, 1, &v);
+    return v;
+}
+
+/* The nearest number of a format, whose bytes ascend with their numbers; of two the one with an
+ * even last bit. */
+static uint8_t nearest(d9d_dtype f, double v)
+{
+    const double a = fmin(fabs(v), largest(f));
+    int below = 0, above = f == D9D_F8_E4M3 ? 0x7e : 0x7b;
+    double down, up;
+
+    while (above - below > 1) {
+        const int q = (below + above) / 2;
+
+        *(value_of(f, (uint8_t)q) <= a ? &below : &above) = q;
+    }
+    down = a - value_of(f, (uint8_t)below);
+    up = value_of(f, (uint8_t)above) - a;
+    return (uint8_t)((up < down || (up == down && above % 2 == 0) ? above : below) |
+                     (signbit(v) ? 0x80 : 0));
+}
+
+/* The scale of the largest magnitude, by its definition. */
+static double scale_of(d9d_dtype f, double amax)
+{
+    double s = ldexp(1, -100);
+
+    if (amax == 0 || !isfinite(amax))
+        return 1;
+    while (amax > s * largest(f))
+        s *= 2;
+    return s;
+}
+
+typedef struct copy {
+    d9d_fp8_operand o;
+    int64_t rows, length; /* elements of a row that matter */
+    size_t bytes;
+} copy;
+
+static copy copy_make(d9d_dtype f, bool by_row, int64_t rows, int64_t length, int64_t stride)
+{
+    copy c = {{.t = f, .scale_by_row = by_row, .row_stride = stride}, rows, length, 0};
+
+    c.bytes = (size_t)(rows * stride) + 1;
+    c.o.data = malloc(c.bytes);
+    c.o.scale = malloc((size_t)rows * sizeof(float) + 4);
+    assert_true(c.o.data != NULL && c.o.scale != NULL);
+    memset(c.o.data, 0x55, c.bytes);
+    return c;
+}
+
+static void copy_free(copy *c)
+{
+    free(c->o.data);
+    free(c->o.scale);
+}
+
+static uint8_t byte_at(const copy *c, int64_t r, int64_t k)
+{
+    return ((const uint8_t *)c->o.data)[r * c->o.row_stride + k];
+}
+static double scale_at(const copy *c, int64_t r)
+{
+    return (double)c->o.scale[c->o.scale_by_row ? r : 0];
+}
+
+/* x [m, n] by (r, k) of a copy, which may be transposed. */
+typedef struct matrix {
+    d9d_dtype t;
+    const void *x;
+    int64_t m, n;
+} matrix;
+static double at(const matrix *a, bool turned, int64_t r, int64_t k)
+{
+    return array_get(a->t, a->x, turned ? k * a->n + r : r * a->n + k);
+}
+
+static double amax_of(const matrix *a, bool turned, int64_t first, int64_t end, int64_t length)
+{
+    double amax = 0;
+
+    for (int64_t r = first; r < end; r++)
+        for (int64_t k = 0; k < length; k++) {
+            const double v = fabs(at(a, turned, r, k));
+
+            amax = v > amax || !isfinite(v) ? (isfinite(v) ? v : INFINITY) : amax;
+        }
+    return amax;
+}
+
+static void check_copy(const copy *c, const matrix *a, bool turned)
+{
+    const double all = amax_of(a, turned, 0, c->rows, c->length);
+
+    for (int64_t r = 0; r < c->rows; r++) {
+        const double amax = c->o.scale_by_row ? amax_of(a, turned, r, r + 1, c->length) : all;
+        const double s = scale_of(c->o.t, amax);
+
+        if (c->length > 0 || turned)
+            assert_true(scale_at(c, r) == s);
+        for (int64_t k = 0; k < c->length; k++) {
+            const double v = at(a, turned, r, k);
+
+            if (isfinite(v))
+                assert_int_equal(byte_at(c, r, k), nearest(c->o.t, v / s));
+            else
+                assert_int_equal(byte_at(c, r, k) & 0x7f, 0x7f);
+        }
+        for (int64_t k = c->length; k < c->o.row_stride && turned; k++)
+            assert_int_equal(byte_at(c, r, k), 0);
+    }
+}
+
+typedef struct quantise_call {
+    matrix a;
+    copy rows, cols;
+} quantise_call;
+
+static void run_quantise(void *arg)
+{
+    quantise_call *p = arg;
+
+    assert_ok(host_kernels()->fp8->quantise(NULL, p->a.t, p->a.x, p->a.m, p->a.n, &p->rows.o,
+                                            &p->cols.o));
+}
+
+static void check_quantise(const matrix *a, d9d_dtype f, bool by_row)
+{
+    quantise_call p = {*a, copy_make(f, by_row, a->m, a->n, a->n),
+                       copy_make(f, by_row, a->n, a->m, d9d_fp8_padded(a->m))};
+    copy alone = copy_make(f, by_row, a->m, a->n, a->n);
+
+    array_same_for_threads(run_quantise, &p, p.cols.o.data, p.cols.bytes - 1, NULL);
+    check_copy(&p.rows, a, false);
+    check_copy(&p.cols, a, true);
+    assert_ok(host_kernels()->fp8->quantise(NULL, a->t, a->x, a->m, a->n, &alone.o, NULL));
+    assert_memory_equal(alone.o.data, p.rows.o.data, alone.bytes - 1);
+    copy_free(&p.rows);
+    copy_free(&p.cols);
+    copy_free(&alone);
+}
+
+static const int64_t sizes[][2] = {{1, 16},    {3, 32},   {16, 48},   {17, 16},   {130, 144},
+                                   {65, 1040}, {64, 256}, {129, 272}, {333, 400}, {0, 16}};
+
+/* Magnitudes over many binades, rows and columns of different ones, zeros, one row of zeros. */
+static void *spread(d9d_dtype t, int64_t m, int64_t n)
+{
+    void *x = array_random(t, m * n, 7, 1.0);
+
+    for (int64_t r = 0; r < m; r++)
+        for (int64_t k = 0; k < n; k++) {
+            double v = array_get(t, x, r * n + k) * ldexp(1, (int)((r * 5 + k * 3) % 40) - 20);
+
+            array_set(t, x, r * n + k, r == 2 || (r + k) % 11 == 0 ? 0.0 : v);
+        }
+    return x;
+}
+
+static void test_quantise(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (int flags = 0; flags < 8; flags++) {
+            const d9d_dtype t = array_types[flags & 1];
+            const matrix a = {t, spread(t, sizes[i][0], sizes[i][1]), sizes[i][0], sizes[i][1]};
+
+            check_quantise(&a, formats[flags >> 1 & 1], (flags & 4) != 0);
+            free((void *)(uintptr_t)a.x);
+        }
+}
+
+/* Every number of the format, every middle between two of them, and its neighbours in float32. */
+static void test_rounding(void **state)
+{
+    enum { N = 16 };
+    float x[2 * 128 * 3][N];
+
+    (void)state;
+    for (size_t f = 0; f < 2; f++) {
+        int64_t m = 0;
+
+        memset(x, 0, sizeof(x));
+        for (int q = 0; q < 126; q++) {
+            const double lo = value_of(formats[f], (uint8_t)q),
+                         hi = value_of(formats[f], (uint8_t)(q + 1));
+
+            if (!isfinite(hi))
+                continue;
+            for (int i = 0; i < 5; i++) {
+                const float middle = (float)((lo + hi) / 2);
+
+                x[m][i] = i == 0   ? (float)lo
+                          : i == 1 ? middle
+                          : i == 2 ? nextafterf(middle, 0)
+                          : i == 3 ? nextafterf(middle, INFINITY)
+                                   : -middle;
+            }
+            x[m][N - 1] = (float)largest(formats[f]); /* so that the scale is 1 */
+            m++;
+        }
+        check_quantise(&(matrix){D9D_F32, x, m, N}, formats[f], true);
+        check_quantise(&(matrix){D9D_F32, x, m, N}, formats[f], false);
+    }
+}
+
+/* What is not finite, at the edges of the scale. */
+static void test_extremes(void **state)
+{
+    static const float row[][16] = {
+        {INFINITY, 1, -2, 500, -1e30f},      {1, -INFINITY},       {NAN, 3},
+        {3.4028235e38f, 1e30f, -1},          {1e-45f, -1e-40f, 0}, {ldexpf(1, -100), 1e-38f},
+        {448, 449, 0.0009765625f, -0.0005f}, {57344, 57345, 1},    {-0.0f},
+    };
+
+    (void)state;
+    for (size_t f = 0; f < 2; f++)
+        for (size_t i = 0; i < sizeof(row) / sizeof(*row); i++)
+            for (int by_row = 0; by_row < 2; by_row++)
+                check_quantise(&(matrix){D9D_F32, row[i], 1, 16}, formats[f], by_row);
+}
+
+typedef struct product_call {
+    d9d_fp8_gemm_dims g;
+    copy a, b;
+    void *c;
+} product_call;
+
+static void run_product(void *arg)
+{
+    product_call *p = arg;
+
+    assert_ok(host_kernels()->fp8->product(NULL, &p->g, &p->a.o, &p->b.o, p->c));
+}
+
+static copy quantised_random(d9d_dtype f, bool by_row, int64_t rows, int64_t k, int64_t stride,
+                             uint64_t seed)
+{
+    void *x = array_random(D9D_F32, rows * stride, seed, 1.0 / sqrt((double)k + 1.0));
+    copy c = copy_make(f, by_row, rows, k, stride);
+
+    assert_ok(host_kernels()->fp8->quantise(NULL, D9D_F32, x, rows, stride, &c.o, NULL));
+    free(x);
+    return c;
+}
+
+/* Error of the sum: float32 over K products of |a| |b|, in any order, on top of the output's own
+ * rounding; the inputs are exact.  Tensor cores align the products of an instruction to the largest
+ * and cut about 14 bits below it. */
+static void check_product(const d9d_fp8_gemm_dims *g, d9d_dtype at, d9d_dtype bt, bool by_row)
+{
+    const int64_t n = g->m * g->n;
+    const size_t bytes = (size_t)n * d9d_dtype_size(g->ct);
+    product_call p = {.g = *g,
+                      .a = quantised_random(at, by_row, g->m, g->k, g->k + 32, 1),
+                      .b = quantised_random(bt, by_row, g->n, g->k, g->k, 2)};
+    const double tolerance = unit_device_is_cpu() ? 1e-5 : 1e-3;
+    void *before = g->beta == 0.0f ? NULL : array_random(g->ct, n, 3, 1.0);
+    double *want = calloc((size_t)n + 1, sizeof(*want));
+
+    assert_non_null(want);
+    p.c = array_poison(g->ct, n);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t r = i / g->n, col = i % g->n;
+
+        want[i] = before != NULL ? (double)g->beta * array_get(g->ct, before, i) : 0;
+        for (int64_t k = 0; k < g->k; k++)
+            want[i] += value_of(at, byte_at(&p.a, r, k)) * scale_at(&p.a, r) *
+                       value_of(bt, byte_at(&p.b, col, k)) * scale_at(&p.b, col);
+    }
+    array_same_for_threads(run_product, &p, p.c, bytes, before);
+    array_close("c", g->ct, p.c, want, n, tolerance);
+    if (before != NULL) { /* added from elsewhere: the same bits on a CPU, as near on a GPU */
+        void *in_place = p.c;
+
+        p.c = array_poison(g->ct, n);
+        p.g.addend = before;
+        run_product(&p);
+        array_close("c, added from elsewhere", g->ct, p.c, want, n, tolerance);
+        if (unit_device_is_cpu())
+            assert_memory_equal(p.c, in_place, bytes);
+        free(in_place);
+    }
+    copy_free(&p.a);
+    copy_free(&p.b);
+    free(p.c);
+    free(before);
+    free(want);
+}
+
+static void test_product(void **state)
+{
+    static const int64_t shapes[][3] = {{1, 16, 16}, {17, 32, 64}, {130, 64, 608}, {64, 528, 16},
+                                        {0, 16, 16}, {16, 16, 0},  {33, 48, 320},  {256, 128, 512}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int flags = 0; flags < 8; flags++) {
+            const int kinds = flags % 3;
+            const d9d_fp8_gemm_dims g = {.ct = array_types[flags & 1],
+                                         .m = shapes[i][0],
+                                         .n = shapes[i][1],
+                                         .k = shapes[i][2],
+                                         .beta = (flags & 2) != 0 ? 1.0f : 0.0f};
+
+            check_product(&g, formats[kinds == 1], formats[kinds == 2], (flags & 4) != 0);
+        }
+}
+
+/* Rows have the same bits whatever rows are computed with them. */
+static void test_rows(void **state)
+{
+    d9d_fp8_gemm_dims g = {.ct = D9D_BF16, .m = 70, .n = 64, .k = 160};
+    product_call p = {.g = g,
+                      .a = quantised_random(D9D_F8_E4M3, true, 70, 160, 160, 1),
+                      .b = quantised_random(D9D_F8_E4M3, true, 64, 160, 160, 2),
+                      .c = array_poison(D9D_BF16, 70 * 64)};
+    uint16_t *some = array_poison(D9D_BF16, 70 * 64);
+    d9d_fp8_operand a = p.a.o;
+
+    (void)state;
+    if (!unit_device_is_cpu())
+        skip();
+    run_product(&p);
+    g.m = 20;
+    a.data = (uint8_t *)a.data + 33 * 160;
+    a.scale += 33;
+    assert_ok(host_kernels()->fp8->product(NULL, &g, &a, &p.b.o, some));
+    assert_memory_equal(some, (uint16_t *)p.c + 33 * 64, 20 * 64 * 2);
+    copy_free(&p.a);
+    copy_free(&p.b);
+    free(p.c);
+    free(some);
+}
+
+static void test_refused(void **state)
+{
+    uint8_t data[64 * 64];
+    float scale[64] = {0}, c[64 * 64];
+    const d9d_fp8_operand fine = {D9D_F8_E4M3, true, 32, data, scale};
+    const d9d_fp8_operand coarse = {D9D_F8_E5M2, true, 32, data, scale};
+    const d9d_fp8_operand whole = {D9D_F8_E4M3, false, 32, data, scale};
+    const d9d_fp8_operand odd = {D9D_F8_E4M3, true, 40, data, scale};
+    const d9d_fp8_operand wide = {D9D_BF16, true, 32, data, scale};
+    const d9d_fp8_gemm_dims g = {.ct = D9D_F32, .m = 2, .n = 16, .k = 32};
+    d9d_fp8_gemm_dims other = g;
+    const d9d_fp8_kernels *k = d9d_kernels_cpu()->fp8;
+
+    (void)state;
+    memset(data, 0, sizeof(data));
+    assert_fails(k->quantise(NULL, D9D_F32, c, 2, 20, &fine, NULL), D9D_EINVAL,
+                 "fp8_quantise: rows of 20 elements, possible are multiples of 16");
+    assert_fails(k->quantise(NULL, D9D_F16, c, 2, 32, &fine, NULL), D9D_EINVAL,
+                 "fp8_quantise: works on float32 and bfloat16, not on float16");
+    assert_fails(k->quantise(NULL, D9D_F32, c, 33, 32, &fine, &fine), D9D_EINVAL,
+                 "fp8_quantise: rows of cols have 48 elements and are 32 apart, which must be a "
+                 "multiple of 16 and hold them");
+    assert_fails(k->quantise(NULL, D9D_F32, c, 2, 32, &wide, NULL), D9D_EINVAL,
+                 "fp8_quantise: rows is bfloat16, not float8_e4m3fn or float8_e5m2");
+    assert_fails(k->product(NULL, &g, &odd, &fine, c), D9D_EINVAL,
+                 "fp8_gemm: rows of A have 32 elements and are 40 apart, which must be a multiple "
+                 "of 16 and hold them");
+    assert_fails(k->product(NULL, &g, &coarse, &coarse, c), D9D_EINVAL,
+                 "fp8_gemm: A and B are float8_e5m2, at most one may be");
+    assert_fails(k->product(NULL, &g, &fine, &whole, c), D9D_EINVAL,
+                 "fp8_gemm: A and B have scales of two kinds");
+    other.n = 20;
+    assert_fails(k->product(NULL, &other, &fine, &fine, c), D9D_EINVAL,
+                 "fp8_gemm: N 20 and K 32, possible are multiples of 16");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quantise), cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_extremes), cmocka_unit_test(test_product),
+        cmocka_unit_test(test_rows),     cmocka_unit_test(test_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,45 @@
+/* host_fp8.c - quantised matrices in host memory, see host_call.h. */
+#include "host_call.h"
+
+/* The device's copy of an operand of `rows` rows. */
+static d9d_fp8_operand operand(host_call *c, const d9d_fp8_operand *x, int64_t rows, bool out)
+{
+    const int64_t scales = x->scale_by_row ? rows : 1, n = rows * x->row_stride;
+    d9d_fp8_operand d = *x;
+
+    d.data = host_out(c, x->t, x->data, n);
+    d.scale = host_out(c, D9D_F32, x->scale, scales);
+    for (size_t i = 0; i < c->n && !out; i++)
+        if (c->array[i].dev == d.data || c->array[i].dev == (void *)d.scale)
+            c->array[i].out = false;
+    return d;
+}
+
+static d9d_status on_fp8_quantise(d9d_stream s, d9d_dtype t, const void *x, int64_t m, int64_t n,
+                                  const d9d_fp8_operand *rows, const d9d_fp8_operand *cols)
+{
+    host_call c = host_begin();
+    d9d_fp8_operand r, k;
+
+    (void)s;
+    if (rows != NULL)
+        r = operand(&c, rows, m, true);
+    if (cols != NULL)
+        k = operand(&c, cols, n, true);
+    return host_end(&c, c.k->fp8->quantise(c.s, t, host_in(&c, t, x, m * n), m, n,
+                                           rows != NULL ? &r : NULL, cols != NULL ? &k : NULL));
+}
+
+static d9d_status on_fp8_gemm(d9d_stream s, const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a,
+                              const d9d_fp8_operand *b, void *y)
+{
+    host_call c = host_begin();
+    const d9d_fp8_operand da = operand(&c, a, g->m, false), db = operand(&c, b, g->n, false);
+    d9d_fp8_gemm_dims d = *g;
+
+    (void)s;
+    d.addend = host_in(&c, g->ct, g->addend, g->m * g->n);
+    return host_end(&c, c.k->fp8->product(c.s, &d, &da, &db, host_out(&c, g->ct, y, g->m * g->n)));
+}
+
+HOST_KERNELS(fp8, D9D_FP8_KERNELS)
