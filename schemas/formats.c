@@ -52,6 +52,8 @@ static const d9d_key recipe_keys[] = {
     NULLABLE("shuffle_seed", INT, "seed of the order of samples; null: as read", .max = 0x1p63),
     NULLABLE("on_error", ENUM, "what was done about bad records; null: not said",
              .names = on_errors),
+    NULLABLE("add_special_tokens", BOOL,
+             "special tokens of the tokenizer stand around texts; null: not said"),
     NULLABLE("append_eos", STR, "token after every document; null: none"),
     NULLABLE("chat_template", STR, "what rendered the chats; null: there are none"),
     NULLABLE("chat_masks", ENUM, "how it is known what of chats is trained; null: no chats",
@@ -91,6 +93,9 @@ static const d9d_key documents_keys[] = {
              .max = 0x1p63),
     NULLABLE("skipped", TABLE, "bad records by reason; null: such a record ended the run",
              .table = &skipped_table),
+    NULLABLE("special_twice", INT,
+             "texts that began with the special tokens that were added; null: not said",
+             .max = 0x1p63),
     NULLABLE("targets_lost", INT, "targets left out of those dropped or truncated; null: not said",
              .min = 0, .max = 0x1p63),
     D9D_KEY_END,
@@ -380,6 +385,8 @@ static const d9d_key text_file_keys[] = {
     FIELD("readable", BOOL, D9D_REQUIRED, "it can be read"),
     NULLABLE("message", STR, "why not"),
     SIZE("vocab_size", "ids of a tokenizer"),
+    NULLABLE("special_tokens", STR,
+             "what a tokenizer puts around a text, which is $A; null: it cannot"),
     D9D_KEY_END,
 };
 static const d9d_table text_file_table = TABLE("file", text_file_keys, "a file beside the weights");

@@ -324,6 +324,11 @@ bool d9d_dataset_has_labels(const d9d_dataset *ds)
     return ds->manifest.labels;
 }
 
+d9d_dataset_special d9d_dataset_get_special(const d9d_dataset *ds)
+{
+    return ds->manifest.recipe.add_special;
+}
+
 void d9d_dataset_set_no_targets(d9d_dataset *ds)
 {
     ds->no_targets = true;

@@ -4,9 +4,11 @@
  *
  *     BertProcessing       the first becomes cls $1 sep, each other one $2 sep
  *     RobertaProcessing    the first becomes cls $1 sep, each other one sep $2 sep
- *     TemplateProcessing   each piece of the template is a sequence, of `single` where there is
- * one, of `pair` where there are two ByteLevel            none; it changes offsets only Sequence
- * one behind the other
+ *     TemplateProcessing   each piece of `single` (of one sequence) or `pair` (of two)
+ *     ByteLevel            none changes, only offsets
+ *     Sequence             its processors, one behind the other
+ *
+ * HF tells the first two by their members: only RoBERTa's has both flags, whatever `type` says.
  *
  * No text is needed for that, so parsing runs the processors, and what is left is one template for
  * a text and one for a pair.  A file that HF reads and fails with later is read here too; its

@@ -2,8 +2,8 @@
  *
  *     inputs -> documents -> ids -> samples -> shards and spools -> index, manifest
  *
- * Objects of JSON stand on lines, or in one array; a row of *.csv or *.tsv is an object, whose names
- * the first row gives (libcore/data/io/framing.h).
+ * Objects of JSON stand on lines, or in one array; a row of *.csv or *.tsv is an object, whose
+ * names the first row gives (libcore/data/io/framing.h).
  *
  * The inputs are divided into units of `unit_bytes` (libcore/data/build/input_splits.h).  The
  * documents of a unit are read in order, tokenised on all threads in chunks of about 1 MiB, and
@@ -23,6 +23,10 @@
  * default for chats, since a sample that begins in the middle of an answer teaches the wrong thing.
  * With `pack` several documents are packed into samples of at most `pack` positions
  * (libcore/data/build/packer.h); a segment is one document.
+ *
+ * Special tokens stand around a document as HF's tokenizers puts them there: at its beginning and
+ * at its end, wherever it is split.  A truncated document keeps them.  Packed documents have their
+ * own each.
  *
  * Splits.  A random number computed from the seed and a document's ids selects its split by share.
  * So a document is in one split as a whole, equal documents are in the same split, and neighbours
@@ -90,6 +94,14 @@ typedef enum d9d_shard_on_error {
     D9D_SHARD_ON_ERROR_SKIP
 } d9d_shard_on_error;
 
+/* HF's add_special_tokens: what the tokenizer's post_processor puts around a text. */
+typedef enum d9d_shard_add_special {
+    D9D_SHARD_ADD_SPECIAL_BY_FORMAT, /* texts have them; a chat's template writes its own, and ids
+                                        are as they are given */
+    D9D_SHARD_ADD_SPECIAL_YES,
+    D9D_SHARD_ADD_SPECIAL_NO
+} d9d_shard_add_special;
+
 /* Strings and arrays are borrowed. */
 typedef struct d9d_shard_opts {
     const char *const *inputs; /* paths; "-" is stdin; gzip and zstd are detected by content */
@@ -98,10 +110,13 @@ typedef struct d9d_shard_opts {
     const char *tokenizer; /* NULL only with TOKENS: then any id below 2^24, stored as u32 */
     d9d_shard_format format;
     bool lines;
-    const char *text_key;   /* NULL: "text" */
+    const char *text_key;      /* NULL: "text" */
+    const char *text_pair_key; /* JSON lines: key of a second text; NULL: there is none */
+    d9d_shard_add_special add_special;
     const char *label_key;  /* JSON lines: key of the class, an integer, which becomes the label of
                                the last position; other positions have none.  NULL: no classes */
-    const char *append_eos; /* token appended to every document; NULL: none */
+    const char *append_eos; /* token appended to every document, unless the tokenizer's special
+                               tokens end with it; NULL: none */
     const char *chat_template; /* chats: d9d/data/chat/chat.h; NULL: that beside the tokenizer */
     const char *chat_kwargs; /* chats: a JSON object, more variables of the template; NULL: none */
     const char *chat_date;   /* chats: what the template's strftime_now() prints; NULL: an error */
@@ -128,6 +143,7 @@ typedef struct d9d_shard_opts {
 typedef struct d9d_shard_report {
     int64_t documents, too_short, dropped, truncated, split;
     int64_t turns_lost, targets_lost; /* of dropped or truncated documents */
+    int64_t special_twice; /* texts that began with the tokenizer's special tokens already */
     int64_t samples, tokens, positions;
     uint32_t shards;
     int64_t skipped[D9D_SHARD_BAD_REASONS];
