@@ -614,6 +614,74 @@ static const d9d_key flight_keys[] = {
 };
 const d9d_table d9di_flight_format = TABLE("flight", flight_keys, "d9d-metrics flight --json");
 
+/* --- d9d.filter.v1 ---------------------------------------------------------------------------- */
+
+static const char *const filter_ids[] = {"d9d.filter.v1", NULL};
+
+static const d9d_key place_keys[] = {
+    TEXT("source", "path as given"),
+    COUNT("line", "of it, from 1"),
+    D9D_KEY_END,
+};
+static const d9d_table place_table = TABLE("duplicate_of", place_keys, "a document");
+static const d9d_key filter_example_keys[] = {
+    TEXT("source", "path as given"),
+    COUNT("line", "of it, from 1"),
+    TEXT("text", "its first bytes"),
+    NULLABLE("duplicate_of", TABLE, "the document that stays in its place", .table = &place_table),
+    D9D_KEY_END,
+};
+static const d9d_table filter_example_table =
+    TABLE("example", filter_example_keys, "a document that was removed");
+static const d9d_key a_filter_example = {.kind = D9D_KIND_TABLE, .table = &filter_example_table};
+static const d9d_key filter_rule_keys[] = {
+    TEXT("rule", "its name, as of d9d-shard filter --rules"),
+    NULLABLE("threshold", REAL, "of its measure; null: it has none", .min = 0, .max = 1e15),
+    COUNT("removed", "documents for which it was the first rule that they break"),
+    LIST("examples", &a_filter_example, "the first of them"),
+    D9D_KEY_END,
+};
+static const d9d_table filter_rule_table =
+    TABLE("rule", filter_rule_keys, "a rule that was asked for");
+static const d9d_key a_filter_rule = {.kind = D9D_KIND_TABLE, .table = &filter_rule_table};
+static const d9d_key minhash_keys[] = {
+    REAL("threshold", "Jaccard similarity of near duplicates"),
+    COUNT("bands", "of a signature"),
+    COUNT("rows", "hashes of a band"),
+    COUNT("ngram", "words of a shingle"),
+    COUNT("seed", "of the hashes"),
+    D9D_KEY_END,
+};
+static const d9d_table minhash_table = TABLE("minhash", minhash_keys, "of near duplicates");
+static const d9d_key a_path = {.kind = D9D_KIND_STR};
+static const d9d_key contamination_keys[] = {
+    LIST("evaluations", &a_path, "paths as given"),
+    COUNT("ngram", "words of an n-gram"),
+    COUNT("ngrams", "different ones"),
+    COUNT("texts", "of the evaluations"),
+    COUNT("too_short", "of those, with fewer words, which find nothing"),
+    D9D_KEY_END,
+};
+static const d9d_table contamination_table =
+    TABLE("contamination", contamination_keys, "n-grams of evaluations");
+static const d9d_key filter_keys[] = {
+    FORMAT(filter_ids),
+    TEXT("version", "of d9d that made it"),
+    LIST("sources", &a_path, "the inputs, in order"),
+    COUNT("read", "documents"),
+    COUNT("kept", "of those"),
+    COUNT("read_bytes", "of all records"),
+    COUNT("kept_bytes", "of those that are kept"),
+    LIST("rules", &a_filter_rule, "in the order in which they are tried"),
+    NULLABLE("minhash", TABLE, "how near duplicates were found; null: they stay",
+             .table = &minhash_table),
+    NULLABLE("contamination", TABLE, "null: no evaluations were given",
+             .table = &contamination_table),
+    D9D_KEY_END,
+};
+const d9d_table d9di_filter_format =
+    TABLE("filter", filter_keys, "report.json of d9d-shard filter");
+
 /* --- d9d.plan.v1 ------------------------------------------------------------------------------ */
 
 static const char *const plan_ids[] = {"d9d.plan.v1", NULL};

@@ -134,27 +134,21 @@ static d9d_status note_place(struct writer *w, const d9di_document_chunk *c,
 
 /* --- documents ------------------------------------------------------------------------------- */
 
-/* Writes a document as one line: as it was, if it was an object on a line. */
+/* Writes a document as one line: the object as it was, whose line ends stand between its members.
+ */
 static d9d_status write_document(struct writer *w, const d9di_document_record *doc, const char *raw,
                                  size_t n)
 {
-    const bool is_text =
-        d9di_documents_format(&w->f->reading, (size_t)doc->pos.source) == D9D_SHARD_TEXT;
-    json_t *object;
-    d9d_status st;
-
     w->line.len = 0;
-    if (is_text) {
+    if (d9di_documents_format(&w->f->reading, (size_t)doc->pos.source) == D9D_SHARD_TEXT) {
         D9D_TRY(d9d_buf_append(&w->line, "{\"text\": ", 9));
         D9D_TRY(d9d_json_put_str(&w->line, raw, n));
         D9D_TRY(d9d_buf_append(&w->line, "}", 1));
-    } else if (memchr(raw, '\n', n) || memchr(raw, '\r', n)) {
-        D9D_TRY(d9d_json_parse("document", raw, n, &object));
-        st = d9d_json_put(&w->line, object, 0);
-        json_decref(object);
-        D9D_TRY(st);
     } else {
         D9D_TRY(d9d_buf_append(&w->line, raw, n));
+        for (size_t i = 0; i < n; i++)
+            if (w->line.data[i] == '\n' || w->line.data[i] == '\r')
+                w->line.data[i] = ' ';
     }
     D9D_TRY(d9d_buf_append(&w->line, "\n", 1));
     return d9di_out_file_write(w->out, w->line.data, w->line.len);
@@ -255,26 +249,38 @@ static json_t *strings_json(const char *const *texts, size_t n)
     return list;
 }
 
-/* The rules that were asked for: threshold and how many documents each removed. */
+static bool is_asked_for(const d9di_filter *f, size_t rule)
+{
+    switch ((int)rule) {
+    case D9DI_TEXT_RULE_UNREADABLE:
+    case D9DI_TEXT_RULE_EMPTY: return true;
+    case D9DI_TEXT_RULE_CONTAMINATED: return f->contamination.n > 0;
+    case D9DI_TEXT_RULE_EXACT: return f->opts->exact;
+    case D9DI_TEXT_RULE_NEAR: return f->minhash.bands > 0;
+    default: return f->thresholds[rule] > 0;
+    }
+}
+
+static json_t *rule_json(const d9di_filter *f, size_t i, const char *name)
+{
+    json_t *examples = json_object_get(f->examples, name);
+
+    return json_pack("{s:s, s:o, s:I, s:o}", "rule", name, "threshold",
+                     f->thresholds[i] > 0 ? json_real(f->thresholds[i]) : json_null(), "removed",
+                     (json_int_t)f->report->removed[i], "examples",
+                     examples ? json_incref(examples) : json_array());
+}
+
+/* The rules that were asked for: threshold, how many documents each removed, examples. */
 static json_t *rules_json(const d9di_filter *f)
 {
     json_t *list = json_array();
     size_t n;
     const d9d_filter_rule *rules = d9d_filter_rules(&n);
 
-    for (size_t i = 0; i < n; i++) {
-        const bool on = i == D9DI_TEXT_RULE_UNREADABLE || i == D9DI_TEXT_RULE_EMPTY ||
-                        f->thresholds[i] > 0 ||
-                        (i == D9DI_TEXT_RULE_CONTAMINATED && f->contamination.n > 0) ||
-                        (i == D9DI_TEXT_RULE_EXACT && f->opts->exact) ||
-                        (i == D9DI_TEXT_RULE_NEAR && f->minhash.bands > 0);
-
-        if (on)
-            d9d_json_add(&list,
-                         json_pack("{s:s, s:o, s:I}", "rule", rules[i].name, "threshold",
-                                   f->thresholds[i] > 0 ? json_real(f->thresholds[i]) : json_null(),
-                                   "removed", (json_int_t)f->report->removed[i]));
-    }
+    for (size_t i = 0; i < n; i++)
+        if (is_asked_for(f, i))
+            d9d_json_add(&list, rule_json(f, i, rules[i].name));
     return list;
 }
 
@@ -305,11 +311,11 @@ d9d_status d9di_filter_write_report(const d9di_filter *f, const char *dir)
 {
     const d9d_filter_report *r = f->report;
     json_t *root = json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:O}", "schema", "d9d.filter.v1",
-        "version", D9D_VERSION, "sources", strings_json(f->opts->inputs, f->opts->n_inputs), "read",
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "schema", "d9d.filter.v1", "version",
+        D9D_VERSION, "sources", strings_json(f->opts->inputs, f->opts->n_inputs), "read",
         (json_int_t)r->read, "kept", (json_int_t)r->kept, "read_bytes", (json_int_t)r->read_bytes,
         "kept_bytes", (json_int_t)r->kept_bytes, "rules", rules_json(f), "minhash", minhash_json(f),
-        "contamination", contamination_json(f), "examples", f->examples);
+        "contamination", contamination_json(f));
     d9d_buf text = {0};
     d9d_status st;
 
