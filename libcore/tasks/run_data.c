@@ -36,10 +36,10 @@ static d9d_status loader_open(const d9di_run_data *d, int order, const d9d_loade
 }
 
 /* The first dataset of which this is known; NULL: none. */
-static const d9d_dataset *find_special(const d9di_run_data *d, d9d_dataset_special how)
+static const d9d_dataset *find_special(const d9di_run_data *d, d9d_dataset_special special)
 {
     for (size_t i = 0; d != NULL && i < d->n; i++)
-        if (d9d_dataset_get_special(d->datasets[i]) == how)
+        if (d9d_dataset_get_special(d->datasets[i]) == special)
             return d->datasets[i];
     return NULL;
 }

@@ -71,16 +71,16 @@ d9d_status d9di_shard_special_plan(d9di_shard_tokenizer *t)
 
 /* --- a document ------------------------------------------------------------------------------ */
 
-/* Truncates two texts to `room` tokens in all, the longer one first: tokenizers' LongestFirst. */
-static void truncate_pair(d9d_token_ids *a, d9d_token_ids *b, size_t room)
+/* Truncates two texts to `limit` tokens in all, the longer one first: tokenizers' LongestFirst. */
+static void truncate_pair(d9d_token_ids *a, d9d_token_ids *b, size_t limit)
 {
     const bool swap = a->len > b->len;
     size_t few = swap ? b->len : a->len, many;
 
-    many = few > room ? few : room - few > few ? room - few : few;
-    if (few + many > room) {
-        few = room / 2;
-        many = few + room % 2;
+    many = few > limit ? few : limit - few > few ? limit - few : few;
+    if (few + many > limit) {
+        few = limit / 2;
+        many = few + limit % 2;
     }
     if (a->len > (swap ? many : few))
         a->len = swap ? many : few;
@@ -93,14 +93,14 @@ static size_t cut_texts(const d9di_shard_tokenizer *t, d9d_token_ids texts[2])
 {
     const size_t all = texts[0].len + texts[1].len,
                  most = (size_t)d9di_shard_max_document(t->opts) + (t->opts->label_key ? 0 : 1),
-                 room = most > t->n_special ? most - t->n_special : 0;
+                 limit = most > t->n_special ? most - t->n_special : 0;
 
-    if (d9di_shard_resolve_overflow(t->opts) != D9D_SHARD_OVERFLOW_TRUNCATE || all <= room)
+    if (d9di_shard_resolve_overflow(t->opts) != D9D_SHARD_OVERFLOW_TRUNCATE || all <= limit)
         return 0;
     if (t->opts->text_pair_key)
-        truncate_pair(&texts[0], &texts[1], room);
+        truncate_pair(&texts[0], &texts[1], limit);
     else
-        texts[0].len = room;
+        texts[0].len = limit;
     return all - texts[0].len - texts[1].len;
 }
 

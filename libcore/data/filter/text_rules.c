@@ -201,7 +201,7 @@ static bool is_bullet(const char *line, size_t n)
     size_t i = 0;
     unsigned w;
 
-    while (i < n && d9di_text_is_space(d9di_utf8_decode(line + i, &w)))
+    while (i < n && d9di_text_words_is_space(d9di_utf8_decode(line + i, &w)))
         i += w;
     return has_at(line, n, i, "\xe2\x80\xa2") || has_at(line, n, i, "-");
 }
@@ -212,7 +212,7 @@ static bool ends_in_ellipsis(const char *line, size_t n)
         const size_t before = d9di_utf8_prev(line, n);
         unsigned w;
 
-        if (!d9di_text_is_space(d9di_utf8_decode(line + before, &w)))
+        if (!d9di_text_words_is_space(d9di_utf8_decode(line + before, &w)))
             break;
         n = before;
     }
@@ -244,10 +244,10 @@ static double end_ellipsis_ratio(measures *m, int unused)
 
 /* --- repetition ------------------------------------------------------------------------------ */
 
-/* Of the pieces of text[from, upto) between runs of `least` line feeds or more: those that occurred
- * before, as a share of all, or their characters. */
+/* Of the stretches of text[from, upto) between runs of `least` line feeds or more: those that
+ * occurred before, as a share of all, or their characters. */
 struct repeated {
-    double pieces, chars, all;
+    double found, chars, all;
 };
 
 static struct repeated count_repeated(measures *m, size_t from, size_t upto, size_t least)
@@ -264,8 +264,8 @@ static struct repeated count_repeated(measures *m, size_t from, size_t upto, siz
             continue;
         }
         if (d9di_hash_counter_add(&m->counter, d9d_hash_u64(m->text + start, i - start)) > 1) {
-            r.pieces++;
-            r.chars += (double)d9di_text_chars(m->text + start, i - start);
+            r.found++;
+            r.chars += (double)d9di_text_words_chars(m->text + start, i - start);
         }
         r.all++;
         start = i + run;
@@ -280,12 +280,12 @@ static struct repeated count_paragraphs(measures *m)
     size_t from = 0, upto = m->n;
     unsigned w;
 
-    while (from < upto && d9di_text_is_space(d9di_utf8_decode(m->text + from, &w)))
+    while (from < upto && d9di_text_words_is_space(d9di_utf8_decode(m->text + from, &w)))
         from += w;
     while (upto > from) {
         const size_t before = d9di_utf8_prev(m->text, upto);
 
-        if (!d9di_text_is_space(d9di_utf8_decode(m->text + before, &w)))
+        if (!d9di_text_words_is_space(d9di_utf8_decode(m->text + before, &w)))
             break;
         upto = before;
     }
@@ -296,14 +296,14 @@ static double paragraph_ratio(measures *m, int of_chars)
 {
     const struct repeated r = count_paragraphs(m);
 
-    return of_chars ? r.chars / m->chars : r.pieces / r.all;
+    return of_chars ? r.chars / m->chars : r.found / r.all;
 }
 
 static double repeated_line_ratio(measures *m, int of_chars)
 {
     const struct repeated r = count_repeated(m, 0, m->n, 1);
 
-    return of_chars ? r.chars / m->chars : r.pieces / r.all;
+    return of_chars ? r.chars / m->chars : r.found / r.all;
 }
 
 static double ngram_chars(const measures *m, size_t i, size_t n, bool spaced)
@@ -358,7 +358,7 @@ struct measure {
     double (*of)(measures *m, int argument);
     int argument;
     bool below;
-    enum { NOTHING, PIECES, NGRAMS } counts; /* what it counts hashes of */
+    enum { NOTHING, LINES, NGRAMS } counts; /* what it counts hashes of */
 };
 
 #define QUALITY(name, threshold, what, ...)                                                        \
@@ -387,13 +387,13 @@ struct measure {
             "with)",                                                                               \
             {.of = stop_words, .below = true})                                                     \
     REPETITION("dup_para_frac", 0.3, "more of the paragraphs are repeated",                        \
-               {.of = paragraph_ratio, .argument = 0, .counts = PIECES})                           \
+               {.of = paragraph_ratio, .argument = 0, .counts = LINES})                            \
     REPETITION("dup_para_char_frac", 0.2, "more characters in repeated paragraphs",                \
-               {.of = paragraph_ratio, .argument = 1, .counts = PIECES})                           \
+               {.of = paragraph_ratio, .argument = 1, .counts = LINES})                            \
     REPETITION("dup_line_frac", 0.3, "more of the lines are repeated",                             \
-               {.of = repeated_line_ratio, .argument = 0, .counts = PIECES})                       \
+               {.of = repeated_line_ratio, .argument = 0, .counts = LINES})                        \
     REPETITION("dup_line_char_frac", 0.2, "more characters in repeated lines",                     \
-               {.of = repeated_line_ratio, .argument = 1, .counts = PIECES})                       \
+               {.of = repeated_line_ratio, .argument = 1, .counts = LINES})                        \
     REPETITION("top_2_gram", 0.2, "more characters in the most frequent 2 words",                  \
                {.of = top_ngram, .argument = 2, .counts = NGRAMS})                                 \
     REPETITION("top_3_gram", 0.18, "more in the most frequent 3 words",                            \
@@ -481,7 +481,7 @@ d9d_status d9di_text_rules_check(const double *thresholds, measures *m, const ch
     D9D_TRY(d9di_text_words_split(&m->words, text, n));
     if (m->words.n == 0)
         return D9D_OK;
-    m->chars = (double)d9di_text_chars(text, n);
+    m->chars = (double)d9di_text_words_chars(text, n);
     for (int i = 0; i < D9DI_TEXT_RULES; i++) {
         const struct measure *of = &rule_measures[i];
         double value;
@@ -489,8 +489,8 @@ d9d_status d9di_text_rules_check(const double *thresholds, measures *m, const ch
         if (!of->of || thresholds[i] <= 0)
             continue;
         if (of->counts != NOTHING)
-            D9D_TRY(d9di_hash_counter_begin(&m->counter,
-                                            of->counts == PIECES ? n / 2 + 2 : m->words.n));
+            D9D_TRY(
+                d9di_hash_counter_begin(&m->counter, of->counts == LINES ? n / 2 + 2 : m->words.n));
         value = of->of(m, of->argument);
         *rule = i;
         if (of->below ? value < thresholds[i] : value > thresholds[i])

@@ -5,7 +5,7 @@
 #include "data/tokenizer/unicode_tables.h"
 #include "data/tokenizer/utf8.h"
 
-bool d9di_text_is_space(uint32_t c)
+bool d9di_text_words_is_space(uint32_t c)
 {
     return c < 0x80 ? c == ' ' || (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x1f)
                     : d9di_unicode_space(c);
@@ -26,7 +26,7 @@ static uint32_t fold(uint32_t c)
     return d9di_unicode_to_lower(c);
 }
 
-size_t d9di_text_chars(const char *text, size_t n)
+size_t d9di_text_words_chars(const char *text, size_t n)
 {
     size_t chars = 0;
 
@@ -63,7 +63,7 @@ d9d_status d9di_text_words_split(d9di_text_words *w, const char *text, size_t n)
 
     D9D_TRY(begin_words(w, n));
     for (size_t i = 0; i < n; i += width) {
-        if (d9di_text_is_space(d9di_utf8_decode(text + i, &width))) {
+        if (d9di_text_words_is_space(d9di_utf8_decode(text + i, &width))) {
             if (inside)
                 w->spaced.data[w->spaced.len++] = ' ';
             inside = false;

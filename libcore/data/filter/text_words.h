@@ -30,8 +30,8 @@ uint64_t d9di_text_words_hash(const d9di_text_words *w, size_t i, size_t n);
 uint64_t d9di_text_words_hash_tight(const d9di_text_words *w, size_t i, size_t n);
 
 /* Characters of valid UTF-8. */
-size_t d9di_text_chars(const char *text, size_t n);
+size_t d9di_text_words_chars(const char *text, size_t n);
 /* White space of Python's str.split(), which has four separators more than Unicode. */
-bool d9di_text_is_space(uint32_t c);
+bool d9di_text_words_is_space(uint32_t c);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "data/tokenizer/tokenizer_component.h"
 
-enum { MAX_PIECES = 4096 }; /* of a template; each processor of a Sequence may double them */
+enum { MAX_ITEMS = 4096 }; /* of a template; each processor of a Sequence may double them */
 
 typedef d9di_post_process_template post_template;
 
@@ -18,7 +18,7 @@ struct parser {
 
 static void template_release(post_template *t)
 {
-    D9D_VEC_RELEASE(&t->pieces);
+    D9D_VEC_RELEASE(&t->items);
     D9D_VEC_RELEASE(&t->ends);
 }
 
@@ -26,13 +26,13 @@ static void template_release(post_template *t)
 
 static d9d_status end_sequence(post_template *t)
 {
-    return D9D_VEC_PUSH(&t->ends, t->pieces.len);
+    return D9D_VEC_PUSH(&t->ends, t->items.len);
 }
 
 static d9d_status push_ids(post_template *t, const int32_t *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(D9D_VEC_PUSH(&t->pieces, ids[i]));
+        D9D_TRY(D9D_VEC_PUSH(&t->items, ids[i]));
     return D9D_OK;
 }
 
@@ -41,7 +41,7 @@ static d9d_status push_sequence(post_template *t, const post_template *from, siz
 {
     const size_t start = i > 0 ? from->ends.data[i - 1] : 0;
 
-    return push_ids(t, from->pieces.data + start, from->ends.data[i] - start);
+    return push_ids(t, from->items.data + start, from->ends.data[i] - start);
 }
 
 /* Marks what HF would fail with, when it is used. */
@@ -104,14 +104,14 @@ static d9d_status parse_surround(const json_t *v, const char *where, void *into)
 
 /* --- TemplateProcessing --------------------------------------------------------------- */
 
-static d9d_status push_special(const struct parser *p, const json_t *specials, const json_t *piece,
+static d9d_status push_special(const struct parser *p, const json_t *specials, const json_t *item,
                                const char *where, post_template *made)
 {
     const json_t *ids;
     const char *name;
     char why[160];
 
-    D9D_TRY(d9d_json_get_str(piece, where, "id", &name));
+    D9D_TRY(d9d_json_get_str(item, where, "id", &name));
     ids = json_object_get(json_object_get(specials, name), "ids");
     if (!ids) {
         snprintf(why, sizeof(why), "\"%.80s\" is not among special_tokens", name);
@@ -126,13 +126,13 @@ static d9d_status push_special(const struct parser *p, const json_t *specials, c
 }
 
 /* $A is the first of the sequences so far, $B the second. */
-static d9d_status push_text(const struct parser *p, const json_t *piece, const char *where,
+static d9d_status push_text(const struct parser *p, const json_t *item, const char *where,
                             const post_template *t, post_template *made)
 {
     const char *which;
     size_t i;
 
-    D9D_TRY(d9d_json_get_str(piece, where, "id", &which));
+    D9D_TRY(d9d_json_get_str(item, where, "id", &which));
     if (strcmp(which, "A") != 0 && strcmp(which, "B") != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: the id \"%.80s\" must be A or B", where, which);
     i = *which == 'B';
@@ -142,18 +142,18 @@ static d9d_status push_text(const struct parser *p, const json_t *piece, const c
     return end_sequence(made);
 }
 
-static d9d_status push_piece(const struct parser *p, const json_t *specials, const json_t *piece,
-                             const char *where, const post_template *t, post_template *made)
+static d9d_status push_item(const struct parser *p, const json_t *specials, const json_t *item,
+                            const char *where, const post_template *t, post_template *made)
 {
-    const json_t *text = json_object_get(piece, "Sequence"),
-                 *special = json_object_get(piece, "SpecialToken");
+    const json_t *text = json_object_get(item, "Sequence"),
+                 *special = json_object_get(item, "SpecialToken");
     int64_t type;
 
-    if (json_object_size(piece) != 1 || (!text && !special))
+    if (json_object_size(item) != 1 || (!text && !special))
         return D9D_FAIL(D9D_EFORMAT, "%s: must be a Sequence or a SpecialToken", where);
     D9D_TRY(d9d_json_get_i64(text ? text : special, where, "type_id", 0, UINT32_MAX, &type));
-    if (made->pieces.len > MAX_PIECES)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: more than %d tokens around a text", where, MAX_PIECES);
+    if (made->items.len > MAX_ITEMS)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: more than %d tokens around a text", where, MAX_ITEMS);
     return text ? push_text(p, text, where, t, made)
                 : push_special(p, specials, special, where, made);
 }
@@ -165,16 +165,16 @@ static d9d_status apply_template(const struct parser *p, const json_t *v, const 
     const json_t *specials = json_object_get(v, "special_tokens");
     post_template made = {.unusable = t->unusable};
     d9d_status st = D9D_OK;
-    json_t *pieces;
+    json_t *items;
 
-    D9D_TRY(d9d_json_get_arr(v, where, key, &pieces));
+    D9D_TRY(d9d_json_get_arr(v, where, key, &items));
     if (t->ends.len != n)
         return D9D_OK;
-    for (size_t i = 0; i < json_array_size(pieces); i++) {
+    for (size_t i = 0; i < json_array_size(items); i++) {
         char at[512];
 
         snprintf(at, sizeof(at), "%.440s: %s[%zu]", where, key, i);
-        D9D_TRY_OR(st, push_piece(p, specials, json_array_get(pieces, i), at, t, &made), out);
+        D9D_TRY_OR(st, push_item(p, specials, json_array_get(items, i), at, t, &made), out);
     }
     template_release(t);
     *t = made;
@@ -226,12 +226,12 @@ static d9d_status apply_templates(const struct parser *p, const json_t *v, const
 static d9d_status parse_template(const json_t *v, const char *where, void *into)
 {
     const struct parser *p = into;
-    json_t *specials, *pieces;
+    json_t *specials, *items;
 
     D9D_TRY(d9d_json_get_obj(v, where, "special_tokens", &specials));
     D9D_TRY(check_specials(specials, where));
-    D9D_TRY(d9d_json_get_arr(v, where, "single", &pieces));
-    D9D_TRY(d9d_json_get_arr(v, where, "pair", &pieces));
+    D9D_TRY(d9d_json_get_arr(v, where, "single", &items));
+    D9D_TRY(d9d_json_get_arr(v, where, "pair", &items));
     D9D_TRY(apply_templates(p, v, where, &p->out->single));
     return apply_templates(p, v, where, &p->out->pair);
 }
@@ -250,7 +250,7 @@ static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
 
 static const d9di_tokenizer_component components[] = {
     {"ByteLevel", NULL, parse_bytelevel},       {"TemplateProcessing", NULL, parse_template},
-    {"BertProcessing", NULL, parse_surround},       {"RobertaProcessing", NULL, parse_surround},
+    {"BertProcessing", NULL, parse_surround},   {"RobertaProcessing", NULL, parse_surround},
     {"Sequence", "processors", parse_sequence}, {NULL, NULL, NULL},
 };
 
@@ -273,8 +273,8 @@ static d9d_status begin_template(post_template *t, size_t n)
 /* Counts the special tokens, and checks their ids. */
 static d9d_status finish_template(const struct parser *p, const char *where, post_template *t)
 {
-    for (size_t i = 0; i < t->pieces.len; i++) {
-        const int32_t id = t->pieces.data[i];
+    for (size_t i = 0; i < t->items.len; i++) {
+        const int32_t id = t->items.data[i];
         char why[96];
 
         t->n_special += id >= 0;

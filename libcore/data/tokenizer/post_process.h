@@ -4,7 +4,7 @@
  *
  *     BertProcessing       the first becomes cls $1 sep, each other one $2 sep
  *     RobertaProcessing    the first becomes cls $1 sep, each other one sep $2 sep
- *     TemplateProcessing   each piece of `single` (of one sequence) or `pair` (of two)
+ *     TemplateProcessing   each item of `single` (of one sequence) or `pair` (of two)
  *     ByteLevel            none changes, only offsets
  *     Sequence             its processors, one behind the other
  *
@@ -26,12 +26,12 @@
 
 enum { D9DI_POST_PROCESS_TEXT = -1, D9DI_POST_PROCESS_PAIR = -2 }; /* the others are ids */
 
-typedef D9D_VEC(int32_t) d9di_post_process_pieces;
+typedef D9D_VEC(int32_t) d9di_post_process_items;
 
 typedef struct d9di_post_process_template {
-    d9di_post_process_pieces pieces;
+    d9di_post_process_items items;
     D9D_VEC(size_t) ends; /* of the sequences */
-    size_t n_special;     /* pieces that are ids */
+    size_t n_special;     /* items that are ids */
     const char *unusable; /* why; NULL: it can be used.  In the arena of the parser */
 } d9di_post_process_template;
 

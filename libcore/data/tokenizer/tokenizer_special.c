@@ -39,12 +39,12 @@ d9d_status d9d_tokenizer_add_special(const d9d_tokenizer *tok, const d9d_token_i
     const post_template *t = template_of(tok, pair != NULL);
 
     D9D_TRY(check_usable(t));
-    for (size_t i = 0; i < t->pieces.len; i++) {
-        const int32_t piece = t->pieces.data[i];
-        const d9d_token_ids *ids = piece == D9DI_POST_PROCESS_TEXT ? text : pair;
+    for (size_t i = 0; i < t->items.len; i++) {
+        const int32_t item = t->items.data[i];
+        const d9d_token_ids *ids = item == D9DI_POST_PROCESS_TEXT ? text : pair;
 
-        if (piece >= 0)
-            D9D_TRY(D9D_VEC_PUSH(out, (uint32_t)piece));
+        if (item >= 0)
+            D9D_TRY(D9D_VEC_PUSH(out, (uint32_t)item));
         else
             D9D_TRY(append_ids(out, ids->data, ids->len));
     }
@@ -56,12 +56,12 @@ bool d9d_tokenizer_has_special(const d9d_tokenizer *tok, const uint32_t *ids, si
     const post_template *t = &tok->post_processor.single;
     size_t i = 0;
 
-    while (i < t->pieces.len && t->pieces.data[i] >= 0) {
-        if (i == n || ids[i] != (uint32_t)t->pieces.data[i])
+    while (i < t->items.len && t->items.data[i] >= 0) {
+        if (i == n || ids[i] != (uint32_t)t->items.data[i])
             return false;
         i++;
     }
-    return i > 0 && i < t->pieces.len;
+    return i > 0 && i < t->items.len;
 }
 
 d9d_status d9d_tokenizer_print_special(const d9d_tokenizer *tok, bool pair, d9d_buf *out)
@@ -69,13 +69,13 @@ d9d_status d9d_tokenizer_print_special(const d9d_tokenizer *tok, bool pair, d9d_
     const post_template *t = template_of(tok, pair);
 
     D9D_TRY(check_usable(t));
-    for (size_t i = 0; i < t->pieces.len; i++) {
-        const int32_t piece = t->pieces.data[i];
-        const uint32_t id = (uint32_t)piece;
+    for (size_t i = 0; i < t->items.len; i++) {
+        const int32_t item = t->items.data[i];
+        const uint32_t id = (uint32_t)item;
 
         D9D_TRY(d9d_buf_append(out, " ", i > 0));
-        D9D_TRY(piece >= 0 ? d9d_tokenizer_decode(tok, &id, 1, 0, out)
-                           : d9d_buf_append(out, piece == D9DI_POST_PROCESS_TEXT ? "$A" : "$B", 2));
+        D9D_TRY(item >= 0 ? d9d_tokenizer_decode(tok, &id, 1, 0, out)
+                           : d9d_buf_append(out, item == D9DI_POST_PROCESS_TEXT ? "$A" : "$B", 2));
     }
     return D9D_OK;
 }

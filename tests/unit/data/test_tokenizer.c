@@ -334,8 +334,8 @@ static d9d_tokenizer *parse_template(const char *rest)
     return tok;
 }
 
-#define PIECE_A "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}"
-#define PIECE_S "{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}"
+#define ITEM_A "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}"
+#define ITEM_S "{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}"
 #define TOKEN_S                                                                                    \
     "\"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [258], \"tokens\": [\"<s>\"]}}"
 
@@ -343,8 +343,8 @@ static d9d_tokenizer *parse_template(const char *rest)
  * in tests/golden. */
 static void test_special_tokens(void **state)
 {
-    d9d_tokenizer *tok = parse_template("\"single\": [" PIECE_S ", " PIECE_A
-                                        "], \"pair\": [" PIECE_A ", " PIECE_S "], " TOKEN_S);
+    d9d_tokenizer *tok = parse_template("\"single\": [" ITEM_S ", " ITEM_A "], \"pair\": [" ITEM_A
+                                        ", " ITEM_S "], " TOKEN_S);
     const uint32_t with[] = {258, 'a'}, without[] = {'a', 258};
     d9d_buf text = {0};
 
@@ -366,12 +366,12 @@ static void test_special_tokens_refused(void **state)
     static const struct {
         const char *rest, *part;
     } cases[] = {
-        {"\"single\": [" PIECE_S "], \"pair\": [], \"special_tokens\": {}",
+        {"\"single\": [" ITEM_S "], \"pair\": [], \"special_tokens\": {}",
          "t.json: post_processor: single[0]: \"<s>\" is not among special_tokens"},
         {"\"single\": [{\"Sequence\": {\"id\": \"B\", \"type_id\": 0}}], \"pair\": [], "
          "\"special_tokens\": {}",
          "single[0]: takes $B where there is no second text"},
-        {"\"single\": [" PIECE_S "], \"pair\": [], \"special_tokens\": {\"<s>\": {\"ids\": [259]}}",
+        {"\"single\": [" ITEM_S "], \"pair\": [], \"special_tokens\": {\"<s>\": {\"ids\": [259]}}",
          "t.json: post_processor: puts the id 259 around a text, the vocabulary has 259"},
     };
 
