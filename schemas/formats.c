@@ -52,8 +52,10 @@ static const d9d_key recipe_keys[] = {
     NULLABLE("shuffle_seed", INT, "seed of the order of samples; null: as read", .max = 0x1p63),
     NULLABLE("on_error", ENUM, "what was done about bad records; null: not said",
              .names = on_errors),
-    NULLABLE("add_special_tokens", BOOL,
-             "special tokens of the tokenizer stand around texts; null: not said"),
+    FIELD(
+        "add_special_tokens", BOOL, "false",
+        "special tokens of the tokenizer stand around texts; absent: of chats, given ids and older "
+        "ones"),
     NULLABLE("append_eos", STR, "token after every document; null: none"),
     NULLABLE("chat_template", STR, "what rendered the chats; null: there are none"),
     NULLABLE("chat_masks", ENUM, "how it is known what of chats is trained; null: no chats",

@@ -66,7 +66,7 @@ recipe() { tr -d ' \n' <data/manifest.json | sed -E 's/.*"add_special_tokens":([
     printf '{"input_ids": [2, 1]}\n' >a.jsonl
     shard --format tokens
     [ "$(stored)" = 2,1 ]
-    [ "$(recipe)" = null ]
+    run ! grep add_special_tokens data/manifest.json
     says 2 '--add-special-tokens yes: a.jsonl: its ids are given' \
         d9d-shard -t t.json -o x --format tokens --add-special-tokens yes a.jsonl
     printf '{"messages": []}\n' >a.jsonl

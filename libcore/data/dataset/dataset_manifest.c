@@ -196,14 +196,14 @@ static d9d_status get_opt_i64(const json_t *v, const char *where, const char *ke
     return !x || json_is_null(x) ? D9D_OK : d9d_json_get_i64(v, where, key, 0, INT64_MAX, out);
 }
 
-/* true, false, or null for what they do not say, as older manifests. */
+/* true or false; absent where it is unknown, as in older manifests. */
 static d9d_status get_special(const json_t *v, const char *where, d9d_dataset_special *out)
 {
     const json_t *x = json_object_get(v, "add_special_tokens");
     int yes = 0;
 
     *out = D9D_DATASET_SPECIAL_UNKNOWN;
-    if (!x || json_is_null(x))
+    if (!x)
         return D9D_OK;
     D9D_TRY(d9d_json_get_bool(v, where, "add_special_tokens", &yes));
     *out = yes ? D9D_DATASET_SPECIAL_ADDED : D9D_DATASET_SPECIAL_NONE;
@@ -417,13 +417,13 @@ static json_t *recipe_json(const d9di_dataset_manifest *m)
     const d9di_dataset_recipe *r = &m->recipe;
 
     return json_pack(
-        "{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:o, s:s?, s:o, s:s?, s:o, s:s?}", "max_length",
+        "{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:o*, s:s?, s:o, s:s?, s:o, s:s?}", "max_length",
         number_or_null_json(r->max_length, 0), "overflow", r->overflow, "pack_mode", r->pack_mode,
         "pack_window", number_or_null_json(r->pack_window, 0), "shuffle_seed",
         number_or_null_json(r->seed, -1), "unit_bytes", number_or_null_json(r->unit_bytes, 0),
         "append_eos", r->append_eos, "add_special_tokens",
         r->add_special == D9D_DATASET_SPECIAL_UNKNOWN
-            ? json_null()
+            ? NULL /* left out */
             : json_boolean(r->add_special == D9D_DATASET_SPECIAL_ADDED),
         "on_error", r->on_error, "chat_template", d9d_json_str(r->chat_template), "chat_masks",
         r->chat_masks, "chat_kwargs", d9d_json_str(r->chat_kwargs), "chat_date", r->chat_date);
