@@ -22,22 +22,14 @@ static const struct {
     const char *id;
     const d9d_table *table;
 } schemas[] = {
-    {"d9d.train.v1", &d9d_train_config_table},
-    {"d9d.infer.v1", &d9d_infer_config_table},
-    {"d9d.piecewise.v1", &d9d_piecewise_table},
-    {"d9d.mapper.v1", &d9d_mapper_table},
-    {"d9d.map-plan.v1", &d9di_map_plan_format},
-    {"d9d.model.v1", &d9di_model_format},
-    {"d9d.dataset.v1", &d9di_dataset_format},
-    {"d9d.checkpoint.v1", &d9di_checkpoint_format},
-    {"d9d.run.v1", &d9di_run_format},
-    {"d9d.metrics.v1", &d9di_metrics_format},
-    {"d9d.samples.v1", &d9di_samples_format},
-    {"d9d.filter.v1", &d9di_filter_format},
-    {"d9d.flight.v1", &d9di_flight_format},
-    {"d9d.plan.v1", &d9di_plan_format},
-    {"d9d.suggest.v1", &d9di_suggest_format},
-    {"d9d.certificate.v1", &d9di_certificate_format},
+    {"d9d.train.v1", &d9d_train_config_table},  {"d9d.infer.v1", &d9d_infer_config_table},
+    {"d9d.piecewise.v1", &d9d_piecewise_table}, {"d9d.mapper.v1", &d9d_mapper_table},
+    {"d9d.map-plan.v1", &d9di_map_plan_format}, {"d9d.model.v1", &d9di_model_format},
+    {"d9d.dataset.v1", &d9di_dataset_format},   {"d9d.checkpoint.v1", &d9di_checkpoint_format},
+    {"d9d.run.v1", &d9di_run_format},           {"d9d.metrics.v1", &d9di_metrics_format},
+    {"d9d.samples.v1", &d9di_samples_format},   {"d9d.filter.v1", &d9di_filter_format},
+    {"d9d.flight.v1", &d9di_flight_format},     {"d9d.plan.v1", &d9di_plan_format},
+    {"d9d.suggest.v1", &d9di_suggest_format},   {"d9d.certificate.v1", &d9di_certificate_format},
 };
 enum { N_SCHEMAS = sizeof(schemas) / sizeof(schemas[0]), MAX_FILE_BYTES = 32 << 20 };
 

@@ -14,7 +14,7 @@ teardown() { cd / && rm -rf "$work"; }
 # tokenizer FILE SINGLE PAIR: of the words a b c, with these templates.
 tokenizer() {
     pieces() {
-        local p out=
+        local p out=''
         for p in $1; do
             case $p in
             A | B) out+=", {\"Sequence\": {\"id\": \"$p\", \"type_id\": 0}}" ;;
@@ -23,7 +23,7 @@ tokenizer() {
         done
         echo "[${out#, }]"
     }
-    local i=3 t added= special=
+    local i=3 t added='' special=''
     for t in '<s>' '</s>' '[CLS]' '[SEP]'; do
         added+=", {\"id\": $i, \"content\": \"$t\", \"special\": true, \"normalized\": false}"
         special+=", \"$t\": {\"id\": \"$t\", \"ids\": [$i], \"tokens\": [\"$t\"]}"

@@ -75,7 +75,7 @@ d9d_status d9d_tokenizer_print_special(const d9d_tokenizer *tok, bool pair, d9d_
 
         D9D_TRY(d9d_buf_append(out, " ", i > 0));
         D9D_TRY(item >= 0 ? d9d_tokenizer_decode(tok, &id, 1, 0, out)
-                           : d9d_buf_append(out, item == D9DI_POST_PROCESS_TEXT ? "$A" : "$B", 2));
+                          : d9d_buf_append(out, item == D9DI_POST_PROCESS_TEXT ? "$A" : "$B", 2));
     }
     return D9D_OK;
 }
