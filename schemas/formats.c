@@ -54,6 +54,10 @@ static const d9d_key recipe_keys[] = {
     NULLABLE("shuffle_seed", INT, "seed of the order of samples; null: as read", .max = 0x1p63),
     NULLABLE("on_error", ENUM, "what was done about bad records; null: not said",
              .names = on_errors),
+    FIELD(
+        "add_special_tokens", BOOL, "false",
+        "special tokens of the tokenizer stand around texts; absent: of chats, given ids and older "
+        "ones"),
     NULLABLE("append_eos", STR, "token after every document; null: none"),
     NULLABLE("chat_template", STR, "what rendered the chats; null: there are none"),
     NULLABLE("chat_masks", ENUM, "how it is known what of chats is trained; null: no chats",
@@ -93,6 +97,9 @@ static const d9d_key documents_keys[] = {
              .max = 0x1p63),
     NULLABLE("skipped", TABLE, "bad records by reason; null: such a record ended the run",
              .table = &skipped_table),
+    NULLABLE("special_twice", INT,
+             "texts that began with the special tokens that were added; null: not said",
+             .max = 0x1p63),
     NULLABLE("targets_lost", INT, "targets left out of those dropped or truncated; null: not said",
              .min = 0, .max = 0x1p63),
     D9D_KEY_END,
@@ -402,6 +409,8 @@ static const d9d_key text_file_keys[] = {
     FIELD("readable", BOOL, D9D_REQUIRED, "it can be read"),
     NULLABLE("message", STR, "why not"),
     SIZE("vocab_size", "ids of a tokenizer"),
+    NULLABLE("special_tokens", STR,
+             "what a tokenizer puts around a text, which is $A; null: it cannot"),
     D9D_KEY_END,
 };
 static const d9d_table text_file_table = TABLE("file", text_file_keys, "a file beside the weights");
@@ -628,6 +637,74 @@ static const d9d_key flight_keys[] = {
     D9D_KEY_END,
 };
 const d9d_table d9di_flight_format = TABLE("flight", flight_keys, "d9d-metrics flight --json");
+
+/* --- d9d.filter.v1 ---------------------------------------------------------------------------- */
+
+static const char *const filter_ids[] = {"d9d.filter.v1", NULL};
+
+static const d9d_key place_keys[] = {
+    TEXT("source", "path as given"),
+    COUNT("line", "of it, from 1"),
+    D9D_KEY_END,
+};
+static const d9d_table place_table = TABLE("duplicate_of", place_keys, "a document");
+static const d9d_key filter_example_keys[] = {
+    TEXT("source", "path as given"),
+    COUNT("line", "of it, from 1"),
+    TEXT("text", "its first bytes"),
+    NULLABLE("duplicate_of", TABLE, "the document that stays in its place", .table = &place_table),
+    D9D_KEY_END,
+};
+static const d9d_table filter_example_table =
+    TABLE("example", filter_example_keys, "a document that was removed");
+static const d9d_key a_filter_example = {.kind = D9D_KIND_TABLE, .table = &filter_example_table};
+static const d9d_key filter_rule_keys[] = {
+    TEXT("rule", "its name, as of d9d-shard filter --rules"),
+    NULLABLE("threshold", REAL, "of its measure; null: it has none", .min = 0, .max = 1e15),
+    COUNT("removed", "documents for which it was the first rule that they break"),
+    LIST("examples", &a_filter_example, "the first of them"),
+    D9D_KEY_END,
+};
+static const d9d_table filter_rule_table =
+    TABLE("rule", filter_rule_keys, "a rule that was asked for");
+static const d9d_key a_filter_rule = {.kind = D9D_KIND_TABLE, .table = &filter_rule_table};
+static const d9d_key minhash_keys[] = {
+    REAL("threshold", "Jaccard similarity of near duplicates"),
+    COUNT("bands", "of a signature"),
+    COUNT("rows", "hashes of a band"),
+    COUNT("ngram", "words of a shingle"),
+    COUNT("seed", "of the hashes"),
+    D9D_KEY_END,
+};
+static const d9d_table minhash_table = TABLE("minhash", minhash_keys, "of near duplicates");
+static const d9d_key a_path = {.kind = D9D_KIND_STR};
+static const d9d_key contamination_keys[] = {
+    LIST("evaluations", &a_path, "paths as given"),
+    COUNT("ngram", "words of an n-gram"),
+    COUNT("ngrams", "different ones"),
+    COUNT("texts", "of the evaluations"),
+    COUNT("too_short", "of those, with fewer words, which find nothing"),
+    D9D_KEY_END,
+};
+static const d9d_table contamination_table =
+    TABLE("contamination", contamination_keys, "n-grams of evaluations");
+static const d9d_key filter_keys[] = {
+    FORMAT(filter_ids),
+    TEXT("version", "of d9d that made it"),
+    LIST("sources", &a_path, "the inputs, in order"),
+    COUNT("read", "documents"),
+    COUNT("kept", "of those"),
+    COUNT("read_bytes", "of all records"),
+    COUNT("kept_bytes", "of those that are kept"),
+    LIST("rules", &a_filter_rule, "in the order in which they are tried"),
+    NULLABLE("minhash", TABLE, "how near duplicates were found; null: they stay",
+             .table = &minhash_table),
+    NULLABLE("contamination", TABLE, "null: no evaluations were given",
+             .table = &contamination_table),
+    D9D_KEY_END,
+};
+const d9d_table d9di_filter_format =
+    TABLE("filter", filter_keys, "report.json of d9d-shard filter");
 
 /* --- d9d.plan.v1 ------------------------------------------------------------------------------ */
 

@@ -1,6 +1,7 @@
 /* d9d-shard - builds, inspects and verifies datasets. */
 #include "d9d/data/dataset/dataset.h"
 #include "d9d/data/loader/loader.h"
+#include "shard_filter.h"
 #include "shard_make.h"
 
 /* --- inspecting a dataset ------------------------------------------------------------ */
@@ -103,6 +104,15 @@ static const tool_command commands[] = {
      .options = shard_merge_options,
      .size = sizeof(shard_merge),
      .run = shard_merge_run},
+    {.name = "filter",
+     .operands = "INPUT...",
+     .min = 1,
+     .max = -1,
+     .about = "Remove duplicates, bad texts and texts of evaluations from a corpus.",
+     .options = shard_filter_options,
+     .size = sizeof(shard_filter),
+     .defaults = &shard_filter_default,
+     .run = shard_filter_run},
     {.name = "inspect",
      .operands = "DIR",
      .min = 1,

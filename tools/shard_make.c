@@ -15,6 +15,7 @@ static const char *const formats[] = {"auto", "jsonl",    "text",   "tokens",
                                       "chat", "megatron", "arrays", NULL};
 static const char *const overflows[] = {"auto", "split", "truncate", "drop", NULL};
 static const char *const pack_modes[] = {"best-fit", "concat", NULL};
+static const char *const add_specials[] = {"auto", "yes", "no", NULL};
 static const char *const on_errors[] = {"stop", "skip", NULL};
 const shard_make shard_make_default = {.opts = {.seed = -1}};
 
@@ -34,6 +35,12 @@ const tool_option shard_make_options[] = {
     OPT(opts.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
     OPT(opts.text_key, STRING, "text-key", 0, "KEY",
         "member of a JSON line that has the text (default text)"),
+    OPT(opts.text_pair_key, STRING, "text-pair-key", 0, "KEY",
+        "member of a JSON line that has a second text, behind the first one"),
+    OPT(opts.add_special, WORD, "add-special-tokens", 0, "WHEN",
+        "put what the tokenizer's post_processor says around a text, such as <s> or [CLS] and "
+        "[SEP]: yes or no; default auto: around texts, not chats and ids",
+        .names = add_specials),
     OPT(opts.label_key, STRING, "label-key", 0, "KEY",
         "member of a JSON line that has the text's class, an integer from 0"),
     OPT(opts.fields, STRING, "fields", 0, "FILE",
@@ -186,14 +193,15 @@ static d9d_status put_report(const tool_run *r, const char *dir, const d9d_shard
 {
     if (!r->json)
         return D9D_OK;
-    return tool_put_json(json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "dataset",
-        d9d_json_str(dir), "documents", (json_int_t)s->documents, "too_short",
-        (json_int_t)s->too_short, "dropped", (json_int_t)s->dropped, "truncated",
-        (json_int_t)s->truncated, "split", (json_int_t)s->split, "turns_lost",
-        (json_int_t)s->turns_lost, "targets_lost", (json_int_t)s->targets_lost, "samples",
-        (json_int_t)s->samples, "tokens", (json_int_t)s->tokens, "positions",
-        (json_int_t)s->positions, "shards", (json_int_t)s->shards, "skipped", skipped_json(s)));
+    return tool_put_json(
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+                  "dataset", d9d_json_str(dir), "documents", (json_int_t)s->documents, "too_short",
+                  (json_int_t)s->too_short, "dropped", (json_int_t)s->dropped, "truncated",
+                  (json_int_t)s->truncated, "split", (json_int_t)s->split, "turns_lost",
+                  (json_int_t)s->turns_lost, "targets_lost", (json_int_t)s->targets_lost,
+                  "special_twice", (json_int_t)s->special_twice, "samples", (json_int_t)s->samples,
+                  "tokens", (json_int_t)s->tokens, "positions", (json_int_t)s->positions, "shards",
+                  (json_int_t)s->shards, "skipped", skipped_json(s)));
 }
 
 /* Finds tokenizer.json if the path is a directory. */

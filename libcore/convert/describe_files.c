@@ -17,6 +17,17 @@ static json_t *file_to_json(const char *name, d9d_status st)
 
 /* --- tokenizer ----------------------------------------------------------------------- */
 
+/* What it puts around a text: "<s> $A"; null where HF would fail. */
+static void tokenizer_facts_add(const d9d_tokenizer *tok, json_t **out)
+{
+    d9d_buf text = {0};
+    const bool usable = d9d_tokenizer_print_special(tok, false, &text) == D9D_OK;
+
+    d9d_json_set(out, "vocab_size", json_integer(d9d_tokenizer_vocab_size(tok)));
+    d9d_json_set(out, "special_tokens", d9d_json_str(usable ? text.data : NULL));
+    d9d_buf_release(&text);
+}
+
 static json_t *tokenizer_to_json(const char *dir, d9d_arena *a)
 {
     static const char *const foreign[] = {"tokenizer.model", "tekken.json", "vocab.json", NULL};
@@ -40,7 +51,7 @@ static json_t *tokenizer_to_json(const char *dir, d9d_arena *a)
     st = d9d_tokenizer_load(path, &tok);
     out = file_to_json("tokenizer.json", st);
     if (st == D9D_OK)
-        d9d_json_set(&out, "vocab_size", json_integer(d9d_tokenizer_vocab_size(tok)));
+        tokenizer_facts_add(tok, &out);
     d9d_tokenizer_free(tok);
     return out;
 }

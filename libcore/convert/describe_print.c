@@ -133,7 +133,7 @@ static d9d_status put_memory(const json_t *doc, d9d_buf *out)
 static d9d_status put_file(const json_t *doc, const char *key, const char *label, d9d_buf *out)
 {
     const json_t *f = json_object_get(doc, key);
-    const char *message = text_of(f, "message");
+    const char *message = text_of(f, "message"), *special = text_of(f, "special_tokens");
 
     D9D_TRY(put_label(out, label));
     if (!json_is_object(f))
@@ -141,6 +141,8 @@ static d9d_status put_file(const json_t *doc, const char *key, const char *label
     D9D_TRY(d9d_buf_printf(out, "%s", text_of(f, "file")));
     if (json_object_get(f, "vocab_size") != NULL)
         D9D_TRY(d9d_buf_printf(out, ", %" PRId64 " ids", int_of(f, "vocab_size")));
+    if (special != NULL && strcmp(special, "$A") != 0)
+        D9D_TRY(d9d_buf_printf(out, ", a text is %s", special));
     return message != NULL ? d9d_buf_printf(out, ", cannot be read: %s\n", message)
                            : d9d_buf_printf(out, "\n");
 }

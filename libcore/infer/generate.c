@@ -96,6 +96,35 @@ static d9d_status open_stop_tokens(generate_run *r)
     return D9D_OK;
 }
 
+/* Says what stands around prompts of text, and where that is seldom meant. */
+static d9d_status log_special(const generate_run *r)
+{
+    const d9d_prompts *p = &r->requests.prompts;
+    d9d_buf text = {0};
+    d9d_status st = D9D_OK;
+    size_t n = 0;
+
+    if (r->rank > 0 || p->texts == 0 || !r->section->add_special_tokens)
+        return D9D_OK;
+    D9D_TRY(d9d_tokenizer_count_special(r->tokenizer, false, &n));
+    if (n == 0)
+        return D9D_OK;
+    D9D_TRY_OR(st, d9d_tokenizer_print_special(r->tokenizer, false, &text), out);
+    d9d_log_info(r->log, "prompts of text are encoded as %s", text.data);
+    if (text.len < 2 || strcmp(text.data + text.len - 2, "$A") != 0)
+        d9d_log_warn(r->log,
+                     "the tokenizer ends each prompt of text with a special token, after which "
+                     "models have learnt to stop; task.add_special_tokens false leaves it out");
+    if (p->special_twice > 0)
+        d9d_log_warn(r->log,
+                     "%lld of %lld prompts begin with the special tokens that the tokenizer puts "
+                     "before each, and have them twice; task.add_special_tokens false",
+                     (long long)p->special_twice, (long long)p->texts);
+out:
+    d9d_buf_release(&text);
+    return st;
+}
+
 /* Sets the maximum length of a sequence, and checks that the KV cache can hold it. */
 static d9d_status check_max_tokens(generate_run *r)
 {
@@ -131,6 +160,7 @@ static d9d_status run_check(generate_run *r)
     D9D_TRY(tokenizer_open(r));
     D9D_TRY(d9di_prompt_source_open_prompts(&r->requests, r->tokenizer, r->tokenizer_path,
                                             r->engine.whole.model->vocab));
+    D9D_TRY(log_special(r));
     D9D_TRY(open_stop_tokens(r));
     return check_max_tokens(r);
 }

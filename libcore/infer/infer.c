@@ -73,6 +73,7 @@ static d9d_status run_check(infer_run *r)
         return D9D_FAIL(D9D_ECONFIG, "data.dataset: name the samples");
     D9D_TRY(d9di_run_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh,
                                r->c->trainer.batching.microbatch_size, &r->data));
+    d9di_run_data_warn_special(&r->data, NULL, r->log);
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
     if (r->body.kind != NULL && r->body.kind->collate != NULL)

@@ -65,6 +65,7 @@ d9d_status d9di_prompt_source_open_prompts(d9di_prompt_source *a, const d9d_toke
     json_t *kwargs;
     d9d_prompts_opts opts = {.path = a->section->prompts,
                              .tokenizer = tokenizer,
+                             .add_special_tokens = a->section->add_special_tokens,
                              .chat = {.chat_template = a->section->chat_template,
                                       .tokenizer = tokenizer_path,
                                       .date = a->section->chat_template_date},

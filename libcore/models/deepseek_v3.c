@@ -77,7 +77,7 @@ TABLE(deepseek_v3, "DeepSeek V3", "deepseek_v3", "kimi_k2");
         D9D_HF_IGNORED("aux_loss_alpha"), D9D_HF_IGNORED("seq_aux"),                               \
         D9D_HF_IGNORED("pretraining_tp"), D9D_HF_IGNORED("qk_head_dim"),                           \
         D9D_HF_IGNORED("head_dim"), D9D_HF_IGNORED("num_local_experts"),                           \
-        D9D_HF_IGNORED("router_aux_loss_coef")
+        D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_IGNORED("output_router_logits")
 static const d9d_hf_field deepseek_v3_fields[] = {
     FIELDS, D9D_HF_ONLY("scoring_func", "[\"sigmoid\"]"),
     D9D_HF_ONLY("topk_method", "[\"noaux_tc\"]"), D9D_HF_END};

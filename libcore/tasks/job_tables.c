@@ -484,6 +484,10 @@ static const d9d_key generate_keys[] = {
                 "tokenizer.json for prompts and for \"text\"; null: that beside the weights, if "
                 "there is one",
                 .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_BOOL(
+        d9d_job_generate_section, add_special_tokens, "true",
+        "put what the tokenizer's post_processor says around a {\"prompt\": text}, such as "
+        "<s>; chats have their template's"),
     D9D_KEY_STR(d9d_job_generate_section, chat_template, "null",
                 "Jinja file that says how messages are rendered; null: the one beside the "
                 "tokenizer",

@@ -35,6 +35,31 @@ static d9d_status loader_open(const d9di_run_data *d, int order, const d9d_loade
     return st;
 }
 
+/* The first dataset of which this is known; NULL: none. */
+static const d9d_dataset *find_special(const d9di_run_data *d, d9d_dataset_special special)
+{
+    for (size_t i = 0; d != NULL && i < d->n; i++)
+        if (d9d_dataset_get_special(d->datasets[i]) == special)
+            return d->datasets[i];
+    return NULL;
+}
+
+void d9di_run_data_warn_special(const d9di_run_data *d, const d9di_run_data *other,
+                                const d9d_log *log)
+{
+    const d9d_dataset *with = find_special(d, D9D_DATASET_SPECIAL_ADDED),
+                      *without = find_special(d, D9D_DATASET_SPECIAL_NONE);
+
+    with = with != NULL || without == NULL ? with : find_special(other, D9D_DATASET_SPECIAL_ADDED);
+    without =
+        without != NULL || with == NULL ? without : find_special(other, D9D_DATASET_SPECIAL_NONE);
+    if (with != NULL && without != NULL)
+        d9d_log_warn(log,
+                     "%s has the tokenizer's special tokens around its texts and %s has none; "
+                     "d9d-shard --add-special-tokens makes them alike",
+                     d9d_dataset_dir(with), d9d_dataset_dir(without));
+}
+
 /* Least common multiple. */
 static int64_t lcm_i64(int64_t a, int64_t b)
 {

@@ -26,6 +26,11 @@ void d9di_run_data_release(d9di_run_data *d);
 d9d_status d9di_run_data_set_no_targets(const d9di_run_data *d, bool single, bool labelled,
                                         const char *task);
 
+/* Warns of two datasets of texts, among these and those of `other` (NULL: none), of which one has
+ * the tokenizer's special tokens around its documents and the other has none. */
+void d9di_run_data_warn_special(const d9di_run_data *d, const d9di_run_data *other,
+                                const d9d_log *log);
+
 /* The multiple to which the positions of a row are padded: a multiple of `wanted` that divides
  * evenly over the ranks (d9d/nn/parallel_groups.h). */
 int64_t d9di_run_data_pad_multiple(const d9d_parallel_degrees *mesh, int64_t wanted);

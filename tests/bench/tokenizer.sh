@@ -1,5 +1,5 @@
 #!/bin/sh
-# The tokenizer, compared with HF tokenizers and quicktok: one thread each, the same documents, the
+# The tokenizer, compared with HF tokenizers, quicktok and gigatoken: one thread each, the same documents, the
 # same vocabulary.  Ids must be equal; then the best rates of a few alternating rounds are compared,
 # in MB (10^6 bytes) of text per second of CPU time.
 #
@@ -10,8 +10,9 @@
 # The peers run only if D9D_PYTHON names a Python that has them: tokenizers 0.23 (the faster of
 # encode and of encode_batch by 256, without parallelism) and quicktok-v1 0.4 from PyPI (the faster
 # of encode_with_special and of encode_batch on one thread; its own copy of Qwen3's vocabulary).
-# quicktok has its own Unicode tables: the number of differing documents is printed and does not
-# count as a failure.
+# gigatoken 0.9 or so is measured warm and one by one, whichever is faster.  quicktok has its own
+# Unicode tables: the number of its differing documents, as gigatoken's, is printed and does not count
+# as a failure.
 #
 # corpus.py mixes the text from what the machine has: English prose, code, other languages, random
 # Unicode.  Last come adversarial texts of a million bytes.
@@ -30,7 +31,8 @@ if [ ! -e "$tokenizer" ]; then
     exit 0
 fi
 ours() { "$build/tests/bench/bench_tokenizer" "$tokenizer" "$@"; }
-rate() { sed -n 's/.*encode \([0-9.]*\).*/\1/p' "$@" | sort -n | tail -n 1; }
+# rate WORD FILE: the best of this pass, "encode" the first one and "warm" another.
+rate() { sed -n "s/.*$1 \\([0-9.]*\\).*/\\1/p" "$2" | sort -n | tail -n 1; }
 # Documents whose ids differ: each line of a listing is one document.
 differing() {
     python3 - "$1" "$2" <<'PY'
@@ -55,7 +57,7 @@ PY
 
 PYTHONIOENCODING=utf-8 python3 "$here/corpus.py" "$megabytes" >"$tmp/corpus.jsonl"
 peers=
-for peer in hf:tokenizers quicktok:quicktok; do
+for peer in hf:tokenizers quicktok:quicktok gigatoken:gigatoken; do
     if [ -n "$python" ] && "$python" -c "import ${peer#*:}" 2>/dev/null; then
         peers="$peers ${peer%:*}"
     fi
@@ -69,12 +71,16 @@ while [ $((round += 1)) -le $rounds ]; do
     done
 done
 cat "$tmp/d9d"
-printf '%-12s %10s %10s   %s\n' library MB/s 'd9d is' 'documents with other ids'
-mixed=$(rate "$tmp/d9d")
-printf '%-12s %10.1f\n' d9d "$mixed"
+printf '%-12s %10s %10s %10s %10s   %s\n' library 'first MB/s' 'd9d is' 'warm MB/s' 'd9d is' \
+    'documents with other ids'
+mixed=$(rate encode "$tmp/d9d")
+warm=$(rate warm "$tmp/d9d")
+printf '%-12s %10.1f %10s %10.1f\n' d9d "$mixed" '' "$warm"
 for peer in $peers; do
-    theirs=$(rate "$tmp/$peer")
-    printf '%-12s %10.1f %9.1fx   %s\n' "$peer" "$theirs" "$(awk "BEGIN {print $mixed / $theirs}")" \
+    first=$(rate encode "$tmp/$peer")
+    best=$(rate warm "$tmp/$peer")
+    printf '%-12s %10.1f %9.2fx %10.1f %9.2fx   %s\n' "$peer" "$first" \
+        "$(awk "BEGIN {print $mixed / $first}")" "$best" "$(awk "BEGIN {print $warm / $best}")" \
         "$(differing "$tmp/d9d.ids" "$tmp/$peer.ids")"
 done
 echo

@@ -12,6 +12,22 @@ static const char text[] = "Hello, world's  12345\n\n  <|e|> caf\xc3\xa9 e\xcc\x
                            "\xec\x9d\xb4 \xf0\x9f\x98\x80 \xf0\x9e\x80\xb0 aaaaaaaaaaaaaaaaaaaaaa"
                            "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\t x";
 
+/* Special tokens are of the vocabulary, and as many as was said where the text stands once. */
+static void add_special(const d9d_tokenizer *tok, const d9d_token_ids *ids, bool pair)
+{
+    d9d_token_ids all = {0};
+    size_t n = 0;
+
+    if (d9d_tokenizer_count_special(tok, pair, &n) == D9D_OK) {
+        if (d9d_tokenizer_add_special(tok, ids, pair ? ids : NULL, &all) != D9D_OK || all.len < n)
+            abort();
+        for (size_t i = 0; i < all.len; i++)
+            if (all.data[i] >= d9d_tokenizer_vocab_size(tok))
+                abort();
+    }
+    D9D_VEC_RELEASE(&all);
+}
+
 static void use(const d9d_tokenizer *tok)
 {
     d9d_tokenizer_scratch *s = NULL;
@@ -31,6 +47,8 @@ static void use(const d9d_tokenizer *tok)
             abort();
         n = ids.len;
     }
+    add_special(tok, &ids, false);
+    add_special(tok, &ids, true);
     if (d9d_tokenizer_decode(tok, ids.data, ids.len, 0, &back) != D9D_OK)
         abort();
     D9D_VEC_RELEASE(&ids);

@@ -76,6 +76,7 @@ static void add_documents(d9di_dataset_documents *to, const d9di_dataset_documen
     to->split += d->split;
     to->turns_lost += d->turns_lost;
     to->targets_lost += d->targets_lost;
+    to->special_twice += d->special_twice;
     for (int i = 0; i < D9D_SHARD_BAD_REASONS; i++)
         to->skipped[i] += d->skipped[i];
 }

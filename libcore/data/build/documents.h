@@ -25,6 +25,8 @@ typedef struct d9di_document_record {
     size_t fields;                   /* bytes of its fields' values */
     bool untrained;                  /* a chat without a message that is trained */
     d9di_chat_truncation truncation; /* set for a chat that was too long */
+    size_t cut;                      /* tokens of a text that the tokeniser truncated */
+    bool twice;                      /* begins with the special tokens that are added to it */
     bool skipped;                    /* a bad record, without ids */
     d9d_shard_bad_record reason;
 } d9di_document_record;

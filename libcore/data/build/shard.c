@@ -87,6 +87,16 @@ static void log_losses(const d9di_dataset_documents *d, const d9d_log *log)
                      (long long)d->split, (long long)d->turns_lost, (long long)d->targets_lost);
 }
 
+/* Such texts have them twice, as with HF, which is seldom meant. */
+static void log_special_twice(const d9di_dataset_documents *d, const d9d_log *log)
+{
+    if (d->special_twice > 0)
+        d9d_log_warn(log,
+                     "%lld of %lld texts begin with the special tokens that the tokenizer puts "
+                     "before every text, and have them twice now; --add-special-tokens no",
+                     (long long)d->special_twice, (long long)d->read);
+}
+
 /* Logs skipped records as the last line, where it is seen. */
 static void log_skipped(const d9di_dataset_manifest *m, const char *out, const d9d_log *log)
 {
@@ -114,6 +124,7 @@ void d9di_shard_log_result(const d9di_dataset_manifest *m, const char *out, cons
         d9d_log_info(log, "samples of %lld positions are %.2f %% full", (long long)m->recipe.pack,
                      100.0 * (double)m->positions / (double)m->samples / (double)m->recipe.pack);
     log_losses(d, log);
+    log_special_twice(d, log);
     for (i = 0; i < m->n_splits && m->n_files > 0; i++)
         if (m->splits[i].samples == 0)
             d9d_log_warn(log, "the split \"%s\" has no samples: none of %lld documents fell in it",
@@ -125,6 +136,7 @@ void d9di_shard_log_result(const d9di_dataset_manifest *m, const char *out, cons
                                  .split = d->split,
                                  .turns_lost = d->turns_lost,
                                  .targets_lost = d->targets_lost,
+                                 .special_twice = d->special_twice,
                                  .samples = m->samples,
                                  .tokens = m->tokens,
                                  .positions = m->positions,

@@ -188,6 +188,27 @@ static d9d_status check_classes(const d9d_shard_opts *opts)
     return D9D_OK;
 }
 
+static d9d_status check_texts(const d9d_shard_opts *opts)
+{
+    const bool special = opts->add_special == D9D_SHARD_ADD_SPECIAL_YES;
+
+    for (size_t i = 0; i < opts->n_inputs && (special || opts->text_pair_key); i++) {
+        const d9d_shard_format f = d9di_documents_format(opts, i);
+
+        if (opts->text_pair_key && f != D9D_SHARD_JSONL)
+            return D9D_FAIL(D9D_ECONFIG, "--text-pair-key: %s is not JSON lines of texts",
+                            opts->inputs[i]);
+        if (special && f == D9D_SHARD_CHAT)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "--add-special-tokens yes: %s: the template writes a chat's own",
+                            opts->inputs[i]);
+        if (special && f != D9D_SHARD_JSONL && f != D9D_SHARD_TEXT)
+            return D9D_FAIL(D9D_ECONFIG, "--add-special-tokens yes: %s: its ids are given",
+                            opts->inputs[i]);
+    }
+    return D9D_OK;
+}
+
 static d9d_status check_inputs(const d9d_shard_opts *opts)
 {
     size_t i, stdins = 0;
@@ -215,6 +236,7 @@ static d9d_status check_inputs(const d9d_shard_opts *opts)
                         opts->chat_template ? "--template"
                         : opts->chat_kwargs ? "--template-kwargs"
                                             : "--template-date");
+    D9D_TRY(check_texts(opts));
     D9D_TRY(check_classes(opts));
     if (opts->format == D9D_SHARD_CHAT && opts->append_eos)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos: the template says how a chat ends");

@@ -38,6 +38,14 @@ d9di_packer_opts d9di_shard_plan_packer(const d9di_dataset_recipe *recipe, size_
         .fields = fields};
 }
 
+/* Of texts; templates write a chat's special tokens, and ids are as they are given. */
+static d9d_dataset_special special_of(const d9di_shard_plan *p)
+{
+    if (!p->tokenizer.tok || p->tokenizer.chat || !d9di_shard_has_texts(p->opts))
+        return D9D_DATASET_SPECIAL_UNKNOWN;
+    return p->tokenizer.adds_special ? D9D_DATASET_SPECIAL_ADDED : D9D_DATASET_SPECIAL_NONE;
+}
+
 /* Makes the recipe, without the splits. */
 static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
 {
@@ -54,6 +62,7 @@ static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
                              .seed = opts->seed,
                              .unit_bytes = p->unit_bytes,
                              .append_eos = opts->append_eos,
+                             .add_special = special_of(p),
                              .on_error = on_errors[opts->on_error]};
 
     if (p->tokenizer.chat != NULL) {
@@ -117,13 +126,14 @@ static d9d_status hash_job(d9di_shard_plan *p)
     size_t i;
 
     p->repeatable = true;
-    D9D_TRY_OR(st,
-               d9d_buf_printf(&b, "%s units v2 %d %d %s|%s|%s|%s\n", D9D_VERSION, (int)opts->format,
-                              opts->lines, opts->text_key ? opts->text_key : "",
-                              opts->label_key ? opts->label_key : "",
-                              opts->append_eos ? opts->append_eos : "",
-                              opts->split ? opts->split : ""),
-               out);
+    D9D_TRY_OR(
+        st,
+        d9d_buf_printf(&b, "%s units v3 %d %d %d %s|%s|%s|%s|%s\n", D9D_VERSION, (int)opts->format,
+                       opts->lines, p->tokenizer.adds_special, opts->text_key ? opts->text_key : "",
+                       opts->text_pair_key ? opts->text_pair_key : "",
+                       opts->label_key ? opts->label_key : "",
+                       opts->append_eos ? opts->append_eos : "", opts->split ? opts->split : ""),
+        out);
     D9D_TRY_OR(st,
                d9d_buf_printf(&b, "%lld %d %lld %d %lld %lld %lld %llu\n",
                               (long long)opts->max_length, (int)d9di_shard_resolve_overflow(opts),
@@ -189,6 +199,7 @@ static d9d_status load_tokenizer(const d9d_shard_opts *opts, d9di_shard_tokenize
     if (opts->append_eos &&
         !d9d_tokenizer_find(tok, opts->append_eos, strlen(opts->append_eos), &t->eos))
         return D9D_FAIL(D9D_ECONFIG, "%s: has no token \"%s\"", opts->tokenizer, opts->append_eos);
+    D9D_TRY(d9di_shard_special_plan(t));
     return opts->format == D9D_SHARD_CHAT ? load_chat(opts, t) : D9D_OK;
 }
 

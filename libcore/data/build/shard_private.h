@@ -46,13 +46,26 @@ typedef struct d9di_shard_tokenizer {
     uint32_t vocab;
     bool has_eos;
     uint32_t eos;
+    bool adds_special;
+    size_t n_special; /* special tokens of a document, if they are added */
 } d9di_shard_tokenizer;
 typedef struct d9di_shard_worker {
     d9d_tokenizer_scratch *scratch; /* NULL without a tokenizer */
-    d9d_buf text, row;              /* text of a record; the object of a table's row */
+    d9d_buf text, pair, row;        /* texts of a record; the object of a table's row */
+    d9d_token_ids texts[2];         /* their ids */
     d9di_chat_rendering rendering;
     d9di_shard_field_values values;
 } d9di_shard_worker;
+/* True if some documents are texts. */
+bool d9di_shard_has_texts(const d9d_shard_opts *opts);
+/* Sets what t->tok adds to a document; an end that it adds is not appended again.  ECONFIG if it
+ * cannot be added, or leaves no room for a text. */
+d9d_status d9di_shard_special_plan(d9di_shard_tokenizer *t);
+/* Appends the ids of a document's text and of its pair (NULL: there is none), special tokens and
+ * truncation included. */
+d9d_status d9di_shard_encode_texts(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                   const d9d_buf *text, const d9d_buf *pair, d9d_token_ids *out,
+                                   d9di_document_record *doc);
 d9d_status d9di_shard_tokenize_chunk(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                      d9di_document_chunk *c);
 

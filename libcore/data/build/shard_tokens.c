@@ -56,12 +56,6 @@ static d9d_status check_utf8(const char *text, size_t n, d9di_jsonl_error *error
     return D9D_EFORMAT;
 }
 
-static d9d_status encode_text(const d9di_shard_tokenizer *t, d9d_tokenizer_scratch *s,
-                              d9di_document_chunk *c, const char *text, size_t n)
-{
-    return d9d_tokenizer_encode(t->tok, s, n ? text : "", n, &c->ids);
-}
-
 /* One function per format, of a record raw[0, n).  *error describes a bad record, unless the
  * tokenizer recorded the error. */
 typedef d9d_status (*tokenize_fn)(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
@@ -72,20 +66,24 @@ static d9d_status tokenize_text(const d9di_shard_tokenizer *t, d9di_shard_worker
                                 d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
                                 size_t n, d9di_jsonl_error *error)
 {
+    const d9d_buf text = {.data = (char *)(uintptr_t)raw, .len = n}; /* is read only */
+
     (void)error;
-    (void)doc;
-    return encode_text(t, w->scratch, c, raw, n);
+    return d9di_shard_encode_texts(t, w, &text, NULL, &c->ids, doc);
 }
 
 static d9d_status tokenize_jsonl(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                  d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
                                  size_t n, d9di_jsonl_error *error)
 {
-    (void)doc;
-    w->text.len = 0;
-    D9D_TRY(d9di_jsonl_get_text(raw, n, t->opts->text_key ? t->opts->text_key : "text", &w->text,
-                                error));
-    return encode_text(t, w->scratch, c, w->text.data, w->text.len);
+    const d9d_shard_opts *opts = t->opts;
+
+    w->text.len = w->pair.len = 0;
+    D9D_TRY(d9di_jsonl_get_text(raw, n, opts->text_key ? opts->text_key : "text", &w->text, error));
+    if (opts->text_pair_key)
+        D9D_TRY(d9di_jsonl_get_text(raw, n, opts->text_pair_key, &w->pair, error));
+    return d9di_shard_encode_texts(t, w, &w->text, opts->text_pair_key ? &w->pair : NULL, &c->ids,
+                                   doc);
 }
 
 static d9d_status read_given_ids(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
@@ -237,6 +235,8 @@ static d9d_status skip_record(const d9di_shard_tokenizer *t, d9di_document_chunk
     doc->n_ids = doc->fields = 0;
     doc->has_labels = false;
     doc->truncation = (d9di_chat_truncation){0};
+    doc->cut = 0;
+    doc->twice = false;
     doc->skipped = true;
     doc->reason = error->reason;
     return d9di_skipped_add(&c->skipped, &s);
@@ -267,7 +267,7 @@ static d9d_status tokenize_document(const d9di_shard_tokenizer *t, d9di_shard_wo
         return fail_at(t, c, doc, 0, "labels are given, so no token can be appended");
     if (doc->has_labels && t->opts->label_key)
         return fail_at(t, c, doc, 0, "labels are given, and a class besides");
-    if (t->has_eos)
+    if (t->has_eos && doc->cut == 0) /* a truncated document has no end */
         D9D_TRY(D9D_VEC_PUSH(&c->ids, t->eos));
     doc->n_ids = c->ids.len - ids;
     return t->opts->label_key ? add_class(c, doc, label) : D9D_OK;

@@ -31,6 +31,7 @@ static const struct field {
     FIELD(documents.truncated),
     FIELD(documents.turns_lost),
     FIELD(documents.targets_lost),
+    FIELD(documents.special_twice),
     FIELD(samples),
     FIELD(segments),
     FIELD(tokens),

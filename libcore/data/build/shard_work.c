@@ -170,7 +170,10 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
         return D9D_OK;
     }
     D9D_TRY(check_labels(w, c, doc));
-    documents->truncated += doc->truncation.turns > 0;
+    documents->special_twice += doc->twice;
+    documents->truncated += doc->truncation.turns > 0 || doc->cut > 0;
+    if (!opts->label_key)
+        documents->targets_lost += (int64_t)doc->cut;
     if ((int64_t)(n - extra) > max_positions) {
         switch (d9di_shard_resolve_overflow(opts)) {
         case D9D_SHARD_OVERFLOW_DROP:
@@ -178,7 +181,7 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
             count_lost(documents, labels, 0, n - extra);
             return D9D_OK;
         case D9D_SHARD_OVERFLOW_TRUNCATE:
-            documents->truncated++;
+            documents->truncated += doc->cut == 0;
             if (!opts->label_key)
                 count_lost(documents, labels, (size_t)max_positions, n - extra);
             n = (size_t)max_positions + extra;
@@ -437,6 +440,9 @@ static void release_work(struct unit_work *w)
         d9di_document_chunk_release(&w->chunks[i]);
         d9d_tokenizer_scratch_free(w->workers[i].scratch);
         d9d_buf_release(&w->workers[i].text);
+        d9d_buf_release(&w->workers[i].pair);
+        D9D_VEC_RELEASE(&w->workers[i].texts[0]);
+        D9D_VEC_RELEASE(&w->workers[i].texts[1]);
         d9d_buf_release(&w->workers[i].row);
         d9di_shard_field_values_release(&w->workers[i].values);
         d9di_chat_rendering_release(&w->workers[i].rendering);

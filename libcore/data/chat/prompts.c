@@ -18,7 +18,8 @@ typedef struct reader {
     d9di_chat *chat; /* NULL: there was no chat yet */
     d9d_buf text;    /* scratch */
     d9di_chat_rendering rendering;
-    d9d_token_ids ids; /* ids of this line */
+    d9d_token_ids ids;   /* ids of this line */
+    d9d_token_ids words; /* of its text, without special tokens */
     d9di_token_labels labels;
     d9di_jsonl_error error;
 } reader;
@@ -33,11 +34,19 @@ static d9d_status fail_no_tokenizer(const reader *r, const char *what)
 
 static d9d_status encode_text_line(reader *r, const char *line, size_t n)
 {
+    const d9d_tokenizer *tok = r->opts->tokenizer;
+
     D9D_TRY(fail_no_tokenizer(r, "a prompt of text"));
     r->text.len = 0;
     D9D_TRY(d9di_jsonl_get_text(line, n, "prompt", &r->text, &r->error));
-    return d9d_tokenizer_encode(r->opts->tokenizer, r->scratch, r->text.len > 0 ? r->text.data : "",
-                                r->text.len, &r->ids);
+    r->out->texts++;
+    r->words.len = 0;
+    D9D_TRY(d9d_tokenizer_encode(tok, r->scratch, r->text.len > 0 ? r->text.data : "", r->text.len,
+                                 r->opts->add_special_tokens ? &r->words : &r->ids));
+    if (!r->opts->add_special_tokens)
+        return D9D_OK;
+    r->out->special_twice += d9d_tokenizer_has_special(tok, r->words.data, r->words.len);
+    return d9d_tokenizer_add_special(tok, &r->words, NULL, &r->ids);
 }
 
 static d9d_status encode_chat_line(reader *r, const char *line, size_t n)
@@ -203,6 +212,7 @@ out:
     d9d_buf_release(&r.text);
     d9d_buf_release(&lines);
     D9D_VEC_RELEASE(&r.ids);
+    D9D_VEC_RELEASE(&r.words);
     D9D_VEC_RELEASE(&r.labels);
     D9D_VEC_RELEASE(&r.ends);
     d9d_prompts_release(&p);

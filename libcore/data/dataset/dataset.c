@@ -338,6 +338,11 @@ d9d_field_list d9d_dataset_fields(const d9d_dataset *ds)
     return ds->manifest.fields;
 }
 
+d9d_dataset_special d9d_dataset_get_special(const d9d_dataset *ds)
+{
+    return ds->manifest.recipe.add_special;
+}
+
 void d9d_dataset_set_no_targets(d9d_dataset *ds)
 {
     ds->no_targets = true;

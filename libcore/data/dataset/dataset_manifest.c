@@ -220,6 +220,20 @@ static d9d_status get_opt_i64(const json_t *v, const char *where, const char *ke
     return !x || json_is_null(x) ? D9D_OK : d9d_json_get_i64(v, where, key, 0, INT64_MAX, out);
 }
 
+/* true or false; absent where it is unknown, as in older manifests. */
+static d9d_status get_special(const json_t *v, const char *where, d9d_dataset_special *out)
+{
+    const json_t *x = json_object_get(v, "add_special_tokens");
+    int yes = 0;
+
+    *out = D9D_DATASET_SPECIAL_UNKNOWN;
+    if (!x)
+        return D9D_OK;
+    D9D_TRY(d9d_json_get_bool(v, where, "add_special_tokens", &yes));
+    *out = yes ? D9D_DATASET_SPECIAL_ADDED : D9D_DATASET_SPECIAL_NONE;
+    return D9D_OK;
+}
+
 static d9d_status parse_recipe(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     d9di_dataset_recipe *r = &m->recipe;
@@ -236,6 +250,7 @@ static d9d_status parse_recipe(d9di_dataset_manifest *m, const json_t *root, con
                         json_object_get(v, "part_bytes") != NULL ? "part_bytes" : "unit_bytes", 0,
                         &r->unit_bytes)); /* the first: in those of 0.1 */
     D9D_TRY(get_opt_name(m, v, where, "on_error", &r->on_error));
+    D9D_TRY(get_special(v, where, &r->add_special));
     D9D_TRY(get_opt_name(m, v, where, "chat_template", &r->chat_template));
     D9D_TRY(get_opt_name(m, v, where, "chat_masks", &r->chat_masks));
     D9D_TRY(get_opt_name(m, v, where, "chat_kwargs", &r->chat_kwargs));
@@ -261,6 +276,7 @@ static const struct documents_number {
     DOCUMENTS("split", split),
     DOCUMENTS("turns_lost", turns_lost),
     DOCUMENTS("targets_lost", targets_lost),
+    DOCUMENTS("special_twice", special_twice),
 };
 enum { N_DOCUMENTS_NUMBERS = sizeof(documents_numbers) / sizeof(documents_numbers[0]) };
 
@@ -432,13 +448,16 @@ static json_t *recipe_json(const d9di_dataset_manifest *m)
     const d9di_dataset_recipe *r = &m->recipe;
 
     return json_pack(
-        "{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:s?, s:o, s:s?, s:o, s:s?}", "max_length",
+        "{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:o*, s:s?, s:o, s:s?, s:o, s:s?}", "max_length",
         number_or_null_json(r->max_length, 0), "overflow", r->overflow, "pack_mode", r->pack_mode,
         "pack_window", number_or_null_json(r->pack_window, 0), "shuffle_seed",
         number_or_null_json(r->seed, -1), "unit_bytes", number_or_null_json(r->unit_bytes, 0),
-        "append_eos", r->append_eos, "on_error", r->on_error, "chat_template",
-        d9d_json_str(r->chat_template), "chat_masks", r->chat_masks, "chat_kwargs",
-        d9d_json_str(r->chat_kwargs), "chat_date", r->chat_date);
+        "append_eos", r->append_eos, "add_special_tokens",
+        r->add_special == D9D_DATASET_SPECIAL_UNKNOWN
+            ? NULL /* left out */
+            : json_boolean(r->add_special == D9D_DATASET_SPECIAL_ADDED),
+        "on_error", r->on_error, "chat_template", d9d_json_str(r->chat_template), "chat_masks",
+        r->chat_masks, "chat_kwargs", d9d_json_str(r->chat_kwargs), "chat_date", r->chat_date);
 }
 
 /* Reasons are written if records may be skipped. */

@@ -7,6 +7,7 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/base/mem.h"
+#include "d9d/data/dataset/dataset.h"
 #include "data/dataset/field_values.h"
 #include "data/io/skipped.h"
 
@@ -33,7 +34,8 @@ typedef struct d9di_dataset_source {
 typedef struct d9di_dataset_documents {
     int64_t read, kept, empty, dropped, truncated, split;
     int64_t untrained; /* of the empty ones: chats without a message of a trained role */
-    int64_t turns_lost, targets_lost;       /* of dropped or truncated documents */
+    int64_t turns_lost, targets_lost; /* of dropped or truncated documents */
+    int64_t special_twice;            /* texts that began with the special tokens that were added */
     int64_t skipped[D9D_SHARD_BAD_REASONS]; /* bad records by reason; the other documents are kept,
                                                empty or dropped */
 } d9di_dataset_documents;
@@ -48,7 +50,8 @@ typedef struct d9di_dataset_recipe {
     int64_t seed;           /* -1: not shuffled */
     int64_t unit_bytes;     /* input bytes of a unit, at whose end a shard ends; 0: unknown */
     const char *append_eos; /* NULL: none */
-    const char *on_error;   /* "stop", "skip"; NULL: unknown */
+    d9d_dataset_special add_special;
+    const char *on_error;                   /* "stop", "skip"; NULL: unknown */
     const char *chat_template, *chat_masks; /* what rendered chats, and how it is known what of them
                                                is trained; NULL: no chats */
     const char *chat_kwargs, *chat_date;    /* as they were given */

@@ -10,24 +10,6 @@
 
 /* --- Lowercase ---------------------------------------------------------------------- */
 
-static uint32_t to_lower(uint32_t c)
-{
-    size_t lo = 0, hi = d9di_unicode_lower_n;
-
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-        const struct d9di_unicode_lower *r = &d9di_unicode_lower[mid];
-
-        if (c > r->last)
-            lo = mid + 1;
-        else if (c < r->first)
-            hi = mid;
-        else
-            return (c - r->first) % r->step == 0 ? r->lower + (c - r->first) : c;
-    }
-    return c;
-}
-
 /* Lowercases each character without context. */
 static d9d_status apply_lowercase(const struct d9di_normalizer_step *step,
                                   d9di_normalizer_scratch *s, const char *text, size_t n,
@@ -47,7 +29,7 @@ static d9d_status apply_lowercase(const struct d9di_normalizer_step *step,
         if (c == 0x130)
             D9D_TRY(d9d_buf_append(out, dotted_i, sizeof(dotted_i) - 1));
         else
-            out->len += d9di_utf8_encode(to_lower(c), out->data + out->len);
+            out->len += d9di_utf8_encode(d9di_unicode_to_lower(c), out->data + out->len);
         if (s->tracks_alignments)
             D9D_TRY(d9di_normalizer_trace(s, out->len - before, i, i + w));
         i += w;

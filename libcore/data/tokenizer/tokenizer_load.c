@@ -109,53 +109,17 @@ static d9d_status load_added(d9d_tokenizer *tok, const char *name, const json_t 
 
 /* --- components ---------------------------------------------------------------------- */
 
-/* Components that do not change the ids of a text: only their names are checked.  Truncation and
- * padding happen elsewhere. */
-static d9d_status parse_ignored(const json_t *v, const char *where, void *into)
+/* Settings that are read elsewhere: d9d truncates and pads by its own options. */
+static void note_ignored(d9d_tokenizer *tok, const json_t *root)
 {
-    (void)v;
-    (void)where;
-    (void)into;
-    return D9D_OK;
-}
+    static const char *const keys[] = {"truncation", "padding"};
 
-static d9d_status parse_post_sequence(const json_t *v, const char *where, void *into);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const json_t *v = json_object_get(root, keys[i]);
 
-static const d9di_tokenizer_component post_processors[] = {
-    {"ByteLevel", NULL, parse_ignored},
-    {"TemplateProcessing", NULL, parse_ignored},
-    {"BertProcessing", NULL, parse_ignored},
-    {"RobertaProcessing", NULL, parse_ignored},
-    {"Sequence", "processors", parse_post_sequence},
-    {NULL, NULL, NULL},
-};
-
-static d9d_status parse_post_sequence(const json_t *v, const char *where, void *into)
-{
-    return d9di_tokenizer_component_parse_sequence(post_processors, v, where, "processors", into);
-}
-
-static d9d_status check_ignored(d9d_tokenizer *tok, const json_t *root, const char *name)
-{
-    static const struct {
-        const char *key;
-        const d9di_tokenizer_component *table; /* NULL: ignored */
-    } parts[] = {{"post_processor", post_processors}, {"truncation", NULL}, {"padding", NULL}};
-    char where[320];
-    size_t i;
-
-    for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        const json_t *v = json_object_get(root, parts[i].key);
-
-        if (!v || json_is_null(v))
-            continue;
-        snprintf(where, sizeof(where), "%.255s: %s", name, parts[i].key);
-        if (parts[i].table)
-            D9D_TRY(d9di_tokenizer_component_parse(parts[i].table, v, where, NULL));
-        else
-            tok->ignored = tok->ignored ? "truncation and padding" : parts[i].key;
+        if (v && !json_is_null(v))
+            tok->ignored = tok->ignored ? "truncation and padding" : keys[i];
     }
-    return D9D_OK;
 }
 
 static d9d_status load_components(d9d_tokenizer *tok, const char *name, const json_t *root)
@@ -168,7 +132,7 @@ static d9d_status load_components(d9d_tokenizer *tok, const char *name, const js
         root, name,
         "version truncation padding added_tokens normalizer pre_tokenizer "
         "post_processor decoder model"));
-    D9D_TRY(check_ignored(tok, root, name));
+    note_ignored(tok, root);
     snprintf(where, sizeof(where), "%.255s: normalizer", name);
     D9D_TRY(d9di_normalizer_parse(json_object_get(root, "normalizer"), where, &tok->normalizer));
     snprintf(where, sizeof(where), "%.255s: pre_tokenizer", name);
@@ -179,7 +143,10 @@ static d9d_status load_components(d9d_tokenizer *tok, const char *name, const js
     snprintf(where, sizeof(where), "%.255s: decoder", name);
     D9D_TRY(d9di_tokenizer_decoder_parse(json_object_get(root, "decoder"), where, &tok->decoder));
     D9D_TRY(load_added(tok, name, json_object_get(root, "added_tokens")));
-    return d9di_tokenizer_index_decoded(tok, name);
+    D9D_TRY(d9di_tokenizer_index_decoded(tok, name));
+    snprintf(where, sizeof(where), "%.255s: post_processor", name);
+    return d9di_post_processor_parse(json_object_get(root, "post_processor"), where,
+                                     tok->vocab_size, &tok->arena, &tok->post_processor);
 }
 
 d9d_status d9d_tokenizer_parse(const char *name, const char *json, size_t n, d9d_tokenizer **out)
@@ -221,6 +188,7 @@ void d9d_tokenizer_free(d9d_tokenizer *tok)
     d9di_normalizer_free(tok->normalizer);
     d9di_pretok_free(tok->pretok);
     d9di_tokenizer_decoder_release(&tok->decoder);
+    d9di_post_processor_release(&tok->post_processor);
     d9di_added_tokens_release(&tok->raw);
     d9di_added_tokens_release(&tok->normalized);
     D9D_VEC_RELEASE(&tok->added);

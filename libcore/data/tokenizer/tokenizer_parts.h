@@ -7,6 +7,7 @@
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/decoder.h"
 #include "data/tokenizer/normalize.h"
+#include "data/tokenizer/post_process.h"
 #include "data/tokenizer/pretok.h"
 #include "data/tokenizer/tokenizer_model.h"
 
@@ -39,6 +40,7 @@ struct d9d_tokenizer {
     d9di_normalizer *normalizer;
     d9di_pretok *pretok;
     d9di_tokenizer_decoder decoder;
+    d9di_post_processor post_processor;
     d9di_added_tokens raw, normalized; /* added tokens, by the text in which they are searched */
     D9D_VEC(struct d9di_tokenizer_added) added;
     struct d9di_tokenizer_decoded *decoded; /* by id */

@@ -53,6 +53,25 @@ static inline bool d9di_unicode_in(const struct d9di_unicode_range *r, size_t n,
     return false;
 }
 
+/* The lowercase of one character without context; U+0130 has two and is not among them. */
+static inline uint32_t d9di_unicode_to_lower(uint32_t c)
+{
+    size_t lo = 0, hi = d9di_unicode_lower_n;
+
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        const struct d9di_unicode_lower *r = &d9di_unicode_lower[mid];
+
+        if (c > r->last)
+            lo = mid + 1;
+        else if (c < r->first)
+            hi = mid;
+        else
+            return (c - r->first) % r->step == 0 ? r->lower + (c - r->first) : c;
+    }
+    return c;
+}
+
 /* White_Space: 25 code points, unchanged since Unicode 6.3. */
 static inline bool d9di_unicode_space(uint32_t c)
 {

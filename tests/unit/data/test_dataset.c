@@ -491,6 +491,9 @@ static void test_refusals(void **state)
         {{.split = "../x=1"}, "split"},
         {{.max_length = 9, .pack = 8}, "documents of up to 9 positions do not fit packs of 8"},
         {{.append_eos = "x"}, "--append-eos needs a --tokenizer"},
+        {{.add_special = D9D_SHARD_ADD_SPECIAL_YES},
+         "--add-special-tokens yes: docs.jsonl: its ids are given"},
+        {{.text_pair_key = "b"}, "--text-pair-key: docs.jsonl is not JSON lines of texts"},
         {{.lines = true}, "--lines is for --format text"},
     };
 

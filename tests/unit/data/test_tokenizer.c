@@ -80,6 +80,23 @@ static void test_refusals(void **state)
                  "\"X\"}]}, "},
          D9D_ENOTSUP,
          "t.json: post_processor: processors[0]: the type \"X\" is not supported"},
+        {{.top = "\"post_processor\": {\"type\": \"BertProcessing\", \"sep\": [\"x\", 1]}, "},
+         D9D_EFORMAT,
+         "t.json: post_processor: cls: must be a token and its id"},
+        {{.top = "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [\"$A\"], "
+                 "\"pair\": [], \"special_tokens\": {}}, "},
+         D9D_EFORMAT,
+         "t.json: post_processor: single[0]: must be a Sequence or a SpecialToken"},
+        {{.top =
+              "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": "
+              "{\"id\": \"C\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": {}}, "},
+         D9D_EFORMAT,
+         "t.json: post_processor: single[0]: the id \"C\" must be A or B"},
+        {{.top = "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [], \"pair\": "
+                 "[], "
+                 "\"special_tokens\": {\"<s>\": {\"ids\": [-1]}}}, "},
+         D9D_EFORMAT,
+         "t.json: post_processor: special_tokens: \"<s>\" has no ids"},
         {{.normalizer = "{\"type\": \"Unidecode\"}"},
          D9D_ENOTSUP,
          "normalizer: the type \"Unidecode\""},
@@ -303,6 +320,74 @@ static void test_long_runs(void **state)
     free(text);
 }
 
+/* Parses a tokenizer whose post_processor is the rest of a template's JSON. */
+static d9d_tokenizer *parse_template(const char *rest)
+{
+    char top[768];
+    const struct parts parts = {.top = top,
+                                .added = "{\"id\": 258, \"content\": \"<s>\", \"special\": true}"};
+    d9d_tokenizer *tok = NULL;
+
+    snprintf(top, sizeof(top), "\"post_processor\": {\"type\": \"TemplateProcessing\", %s}, ",
+             rest);
+    assert_ok(parse(&parts, &tok));
+    return tok;
+}
+
+#define ITEM_A "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}"
+#define ITEM_S "{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}"
+#define TOKEN_S                                                                                    \
+    "\"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [258], \"tokens\": [\"<s>\"]}}"
+
+/* What is printed of a template, and which texts have its first tokens already; vectors of HF are
+ * in tests/golden. */
+static void test_special_tokens(void **state)
+{
+    d9d_tokenizer *tok = parse_template("\"single\": [" ITEM_S ", " ITEM_A "], \"pair\": [" ITEM_A
+                                        ", " ITEM_S "], " TOKEN_S);
+    const uint32_t with[] = {258, 'a'}, without[] = {'a', 258};
+    d9d_buf text = {0};
+
+    (void)state;
+    assert_ok(d9d_tokenizer_print_special(tok, false, &text));
+    assert_string_equal(text.data, "<s> $A");
+    assert_ok(d9d_tokenizer_print_special(tok, true, &text));
+    assert_string_equal(text.data, "<s> $A$A <s>");
+    assert_true(d9d_tokenizer_has_special(tok, with, 2));
+    assert_false(d9d_tokenizer_has_special(tok, without, 2));
+    assert_false(d9d_tokenizer_has_special(tok, with, 0));
+    d9d_buf_release(&text);
+    d9d_tokenizer_free(tok);
+}
+
+/* What HF reads and cannot encode with is read, and refused when special tokens are asked for. */
+static void test_special_tokens_refused(void **state)
+{
+    static const struct {
+        const char *rest, *part;
+    } cases[] = {
+        {"\"single\": [" ITEM_S "], \"pair\": [], \"special_tokens\": {}",
+         "t.json: post_processor: single[0]: \"<s>\" is not among special_tokens"},
+        {"\"single\": [{\"Sequence\": {\"id\": \"B\", \"type_id\": 0}}], \"pair\": [], "
+         "\"special_tokens\": {}",
+         "single[0]: takes $B where there is no second text"},
+        {"\"single\": [" ITEM_S "], \"pair\": [], \"special_tokens\": {\"<s>\": {\"ids\": [259]}}",
+         "t.json: post_processor: puts the id 259 around a text, the vocabulary has 259"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        d9d_tokenizer *tok = parse_template(cases[i].rest);
+        d9d_buf text = {0};
+        size_t n;
+
+        assert_fails_like(d9d_tokenizer_count_special(tok, false, &n), D9D_ENOTSUP, cases[i].part);
+        assert_fails_like(d9d_tokenizer_print_special(tok, false, &text), D9D_ENOTSUP,
+                          cases[i].part);
+        d9d_tokenizer_free(tok);
+    }
+}
+
 static void test_patterns(void **state)
 {
     static const struct {
@@ -440,6 +525,7 @@ int main(void)
         cmocka_unit_test(test_encode_decode),    cmocka_unit_test(test_missing_bytes),
         cmocka_unit_test(test_unicode_versions), cmocka_unit_test(test_ignored),
         cmocka_unit_test(test_no_decoder),       cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_special_tokens),   cmocka_unit_test(test_special_tokens_refused),
         cmocka_unit_test(test_patterns),         cmocka_unit_test(test_utf8),
     };
 

@@ -175,6 +175,7 @@ typedef struct d9d_job_generate_section {
     const char *output;             /* JSONL file to write */
     const char *prompts;            /* d9d/data/chat/prompts.h; NULL: samples of the data section */
     const char *tokenizer;          /* tokenizer.json; NULL: the one in the model folder, if any */
+    bool add_special_tokens;        /* the tokenizer's, around a prompt of text */
     const char *chat_template;      /* NULL: that beside the tokenizer */
     json_t *chat_template_kwargs;   /* more variables of it; NULL: none */
     const char *chat_template_date; /* what its strftime_now() prints; NULL: an error */

@@ -24,6 +24,10 @@
  * With `pack` several documents are packed into samples of at most `pack` positions
  * (libcore/data/build/packer.h); a segment is one document.
  *
+ * Special tokens stand around a document as HF's tokenizers puts them there: at its beginning and
+ * at its end, wherever it is split.  A truncated document keeps them.  Packed documents have their
+ * own each.
+ *
  * Splits.  A random number computed from the seed and a document's ids selects its split by share.
  * So a document is in one split as a whole, equal documents are in the same split, and neighbours
  * do not matter.  Shares are met approximately.  The ids are those that are kept: documents that
@@ -93,6 +97,14 @@ typedef enum d9d_shard_on_error {
     D9D_SHARD_ON_ERROR_SKIP
 } d9d_shard_on_error;
 
+/* HF's add_special_tokens: what the tokenizer's post_processor puts around a text. */
+typedef enum d9d_shard_add_special {
+    D9D_SHARD_ADD_SPECIAL_BY_FORMAT, /* texts have them; a chat's template writes its own, and ids
+                                        are as they are given */
+    D9D_SHARD_ADD_SPECIAL_YES,
+    D9D_SHARD_ADD_SPECIAL_NO
+} d9d_shard_add_special;
+
 /* Strings and arrays are borrowed. */
 typedef struct d9d_shard_opts {
     const char *const *inputs; /* paths; "-" is stdin; gzip and zstd are detected by content */
@@ -101,10 +113,13 @@ typedef struct d9d_shard_opts {
     const char *tokenizer; /* NULL only with TOKENS: then any id below 2^24, stored as u32 */
     d9d_shard_format format;
     bool lines;
-    const char *text_key;   /* NULL: "text" */
+    const char *text_key;      /* NULL: "text" */
+    const char *text_pair_key; /* JSON lines: key of a second text; NULL: there is none */
+    d9d_shard_add_special add_special;
     const char *label_key;  /* JSON lines: key of the class, an integer, which becomes the label of
                                the last position; other positions have none.  NULL: no classes */
-    const char *append_eos; /* token appended to every document; NULL: none */
+    const char *append_eos; /* token appended to every document, unless the tokenizer's special
+                               tokens end with it; NULL: none */
     const char *chat_template; /* chats: d9d/data/chat/chat.h; NULL: that beside the tokenizer */
     const char *chat_kwargs; /* chats: a JSON object, more variables of the template; NULL: none */
     const char *chat_date;   /* chats: what the template's strftime_now() prints; NULL: an error */
@@ -134,6 +149,7 @@ typedef struct d9d_shard_opts {
 typedef struct d9d_shard_report {
     int64_t documents, too_short, dropped, truncated, split;
     int64_t turns_lost, targets_lost; /* of dropped or truncated documents */
+    int64_t special_twice; /* texts that began with the tokenizer's special tokens already */
     int64_t samples, tokens, positions;
     uint32_t shards;
     int64_t skipped[D9D_SHARD_BAD_REASONS];

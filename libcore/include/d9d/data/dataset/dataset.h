@@ -82,6 +82,15 @@ D9D_API void d9d_dataset_set_no_targets(d9d_dataset *ds);
 /* True if a sample may have several segments. */
 D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
 
+/* Whether special tokens of the tokenizer stand around its documents (d9d-shard
+ * --add-special-tokens).  Unknown: chats, given ids, and what older versions made. */
+typedef enum d9d_dataset_special {
+    D9D_DATASET_SPECIAL_UNKNOWN,
+    D9D_DATASET_SPECIAL_NONE,
+    D9D_DATASET_SPECIAL_ADDED
+} d9d_dataset_special;
+D9D_API d9d_dataset_special d9d_dataset_get_special(const d9d_dataset *ds);
+
 /* Checks that the dataset was made with the tokenizer file `path`: EMISMATCH names both hashes.  A
  * dataset of given ids, made without tokenizer, fits every tokenizer. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_check_tokenizer(const d9d_dataset *ds,

@@ -12,9 +12,10 @@
  * The stages of encoding, each as in HF tokenizers 0.23:
  *
  *     text -> added tokens, raw -> normaliser -> added tokens, normalised
- *          -> pre-tokeniser -> model -> ids
+ *          -> pre-tokeniser -> model -> ids -> post-processor
  *
- * Ids equal those of HF's encode(text, add_special_tokens=False) for any valid UTF-8.  Where the
+ * Ids equal those of HF's encode(text, add_special_tokens=False) for any valid UTF-8, and those of
+ * add_special_tokens=True behind d9d_tokenizer_add_special().  Where the
  * underlying libraries differ (Unicode versions, the meaning of \s), the tables decide:
  * libcore/data/tokenizer/unicode_tables.c.
  *
@@ -34,16 +35,14 @@
  *                   no Metaspace or second ByteLevel comes behind a ByteLevel, which
  *                   makes the model's tokens be spelled in the alphabet of bytes
  *   post_processor  null, ByteLevel, TemplateProcessing, BertProcessing,
- *                   RobertaProcessing, Sequence: none is applied; they put special
- *                   tokens around a text when HF is asked to add them, which a corpus
- *                   does per document (d9d-shard --append-eos)
+ *                   RobertaProcessing, Sequence: ids only, no offsets and types
  *   decoder         null, ByteLevel, Metaspace, WordPiece, BPEDecoder, Replace of a
  *                   String, ByteFallback, Fuse, Strip, Sequence
  * Anything else is ENOTSUP with its name (truncation and padding are ignored); a file
  * that contradicts itself (two tokens with one id, a merge of unknown tokens, an added token whose
  * id is not the one that HF would give it) is EFORMAT.
  *
- * A tokenizer is immutable and shared by all threads; a scratch (6 MiB) belongs to one thread.
+ * A tokenizer is immutable and shared by all threads; a scratch (24 MiB) belongs to one thread.
  * Cost is linear in the length of a text, and O(n log n) with BPE that is not byte-level, whatever
  * it holds; no memory is allocated per token once the scratch is warm.  The patterns of
  * GPT-2, Qwen and Llama 3 are matched by hand (libcore/data/tokenizer/fast_split.c), others by
@@ -108,6 +107,30 @@ D9D_API void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s);
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
                                                      d9d_tokenizer_scratch *s, const char *text,
                                                      size_t n, d9d_token_ids *out);
+
+/* --- special tokens around a text ---
+ *
+ * What the post_processor puts around a text when HF is asked to add special tokens: "<s> $A",
+ * "[CLS] $A [SEP]", and "[CLS] $A [SEP] $B [SEP]" for a pair of texts.  Chat templates write such
+ * tokens themselves; never add them to a rendered chat. */
+
+/* How many tokens are added to a text or to a pair, as num_special_tokens_to_add() of HF.  ENOTSUP
+ * or EFORMAT where HF would fail: a token that special_tokens lacks, or an id outside the
+ * vocabulary. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_count_special(const d9d_tokenizer *tok, bool pair,
+                                                            size_t *out);
+/* Appends the ids of a text, or of a text and its pair (NULL: there is none), with the special
+ * tokens around them.  `out` is none of the two.  Fails as counting does. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_add_special(const d9d_tokenizer *tok,
+                                                          const d9d_token_ids *text,
+                                                          const d9d_token_ids *pair,
+                                                          d9d_token_ids *out);
+/* True if ids[0, n) begin as every text with special tokens does, so that adding them writes the
+ * first ones twice.  False if none stands before a text. */
+D9D_API bool d9d_tokenizer_has_special(const d9d_tokenizer *tok, const uint32_t *ids, size_t n);
+/* Appends the template, as "[CLS] $A [SEP]"; "$A" if nothing is added. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_print_special(const d9d_tokenizer *tok, bool pair,
+                                                            d9d_buf *out);
 
 enum { D9D_TOKENIZER_SKIP_SPECIAL = 1 }; /* leave special tokens out */
 
