@@ -32,6 +32,7 @@ static const struct {
     {"d9d.model.v1", &d9di_model_format},
     {"d9d.dataset.v1", &d9di_dataset_format},
     {"d9d.checkpoint.v1", &d9di_checkpoint_format},
+    {"d9d.checkpoint.v2", &d9di_checkpoint_root_format},
     {"d9d.run.v1", &d9di_run_format},
     {"d9d.metrics.v1", &d9di_metrics_format},
     {"d9d.samples.v1", &d9di_samples_format},

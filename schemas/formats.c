@@ -210,6 +210,25 @@ static const d9d_key tensor_keys[] = {
 static const d9d_table tensor_table = TABLE("tensor", tensor_keys, "a tensor and where it is");
 static const d9d_key a_tensor = {.kind = D9D_KIND_TABLE, .table = &tensor_table};
 
+/* The position of a run. */
+#define RUN_STATE_KEYS                                                                             \
+    NULLABLE("samples", INT, "samples consumed", .max = 0x1p63),                                   \
+        NULLABLE("tokens", INT, "target tokens seen", .max = 0x1p63),                              \
+        NULLABLE("parent", INT, "step that this life of the run began with; -1: none", .min = -1,  \
+                 .max = 0x1p63),                                                                   \
+        NULLABLE("seed", INT, "of the run", .max = 0x1p63),                                        \
+        FIELD("finite", BOOL, "true", "loss and gradient norm of the step were"),                  \
+        NULLABLE("source", STR, "identity of the source checkpoint, hexadecimal", .min = 32,       \
+                 .max = 32),                                                                       \
+        NULLABLE("source_path", STR, "where that was"),                                            \
+        NULLABLE("hf_config", STR, "hash of the model's config.json, hexadecimal", .min = 32,      \
+                 .max = 32),                                                                       \
+        NULLABLE("config", STR, "hash of the settings that may not change, hexadecimal",           \
+                 .min = 32, .max = 32),                                                            \
+        NULLABLE("dataset", STR, "hash of the dataset, hexadecimal", .min = 32, .max = 32),        \
+        NULLABLE("optimizer_steps", STR_INT_MAP, "how often each parameter was stepped",           \
+                 .max = 0x1p63)
+
 /* Members of a training checkpoint, between identification and files. */
 struct checkpoint {
     int64_t step;
@@ -221,20 +240,7 @@ static const d9d_key checkpoint_keys[] = {
     D9D_KEY_INT(struct checkpoint, step, "null", 0, 0x1p63,
                 "optimizer steps done; null: no checkpoint of a training run",
                 .flags = D9D_NULLABLE),
-    NULLABLE("samples", INT, "samples consumed", .max = 0x1p63),
-    NULLABLE("tokens", INT, "target tokens seen", .max = 0x1p63),
-    NULLABLE("parent", INT, "step that this life of the run began with; -1: none", .min = -1,
-             .max = 0x1p63),
-    NULLABLE("seed", INT, "of the run", .max = 0x1p63),
-    FIELD("finite", BOOL, "true", "loss and gradient norm of the step were"),
-    NULLABLE("source", STR, "identity of the source checkpoint, hexadecimal", .min = 32, .max = 32),
-    NULLABLE("source_path", STR, "where that was"),
-    NULLABLE("hf_config", STR, "hash of the model's config.json, hexadecimal", .min = 32,
-             .max = 32),
-    NULLABLE("config", STR, "hash of the settings that may not change, hexadecimal", .min = 32,
-             .max = 32),
-    NULLABLE("dataset", STR, "hash of the dataset, hexadecimal", .min = 32, .max = 32),
-    NULLABLE("optimizer_steps", STR_INT_MAP, "how often each parameter was stepped", .max = 0x1p63),
+    RUN_STATE_KEYS,
     D9D_KEY_LIST(struct checkpoint, tensors, "null", &a_tensor, "every tensor that was saved",
                  .flags = D9D_NULLABLE),
     FIELD("rank_state", LIST, "null", "files of what each rank had counted, in the order of ranks",
@@ -260,9 +266,74 @@ const d9d_table d9di_checkpoint_format = {
     .size = sizeof(struct checkpoint),
     .keys = checkpoint_keys,
     .doc = "manifest.json of a checkpoint directory; from \"step\" to \"tensors\" only in those "
-           "of a training run",
+           "of training runs before d9d.checkpoint.v2",
     .check = check_checkpoint,
 };
+
+/* --- d9d.checkpoint.v2 ------------------------------------------------------------------ */
+
+static const char *const root_ids[] = {"d9d.checkpoint.v2", NULL};
+
+static const d9d_key slice_step_keys[] = {
+    FIELD("n", INT, D9D_REQUIRED, "how often the slices before it are there", .min = 2,
+          .max = 0x1p20),
+    FIELD("dim", INT, D9D_REQUIRED, "the dimension along which they repeat", .max = 0x1p3),
+    FIELD("by", INT, D9D_REQUIRED, "the distance", .min = 1, .max = 0x1p63),
+    FIELD("ranks", INT, D9D_REQUIRED, "how many ranks further each repetition is", .min = -0x1p20,
+          .max = 0x1p20),
+    D9D_KEY_END,
+};
+static const d9d_table slice_step_table = TABLE("step", slice_step_keys, "repetitions of slices");
+static const d9d_key a_slice_step = {.kind = D9D_KIND_TABLE, .table = &slice_step_table};
+
+static const d9d_key slice_run_keys[] = {
+    COUNT("rank", "of the first slice"),
+    LIST("start", &an_index, "its first index in the tensor"),
+    LIST("shape", &an_index, "its shape"),
+    FIELD("steps", LIST, "[]", "how it repeats", .elem = &a_slice_step),
+    D9D_KEY_END,
+};
+static const d9d_table slice_run_table =
+    TABLE("slice", slice_run_keys, "boxes of a tensor at equal distances");
+static const d9d_key a_slice_run = {.kind = D9D_KIND_TABLE, .table = &slice_run_table};
+
+static const d9d_key root_tensor_keys[] = {
+    TEXT("name", "of the parameter, or of its optimizer state"),
+    TEXT("group", "\"model\" or \"optimizer\", with which the names of its files begin"),
+    TEXT("dtype", "as safetensors calls it"),
+    LIST("shape", &an_index, "of the whole tensor"),
+    LIST("slices", &a_slice_run, "boxes that do not overlap"),
+    D9D_KEY_END,
+};
+static const d9d_table root_tensor_table =
+    TABLE("tensor", root_tensor_keys, "a tensor and where it is");
+static const d9d_key a_root_tensor = {.kind = D9D_KIND_TABLE, .table = &root_tensor_table};
+
+static const d9d_key part_keys[] = {
+    TEXT("dir", "a directory with a manifest of its own, d9d.checkpoint.v1"),
+    COUNT("bytes", "of the files that this lists"),
+    D9D_KEY_END,
+};
+static const d9d_table part_table = TABLE("part", part_keys, "the files of some ranks");
+static const d9d_key a_part = {.kind = D9D_KIND_TABLE, .table = &part_table};
+
+static const d9d_key root_keys[] = {
+    FORMAT(root_ids),
+    COUNT("step", "optimizer steps done"),
+    RUN_STATE_KEYS,
+    COUNT("ranks", "that have written"),
+    COUNT("ranks_per_dir", "how many of them have a directory together"),
+    LIST("tensors", &a_root_tensor, "every tensor that was saved"),
+    FIELD("rank_state", BOOL, "false", "each rank has written what it had counted"),
+    LIST("parts", &a_part, "the directories"),
+    FIELD("chunk_bytes", INT, D9D_REQUIRED, "bytes of a chunk that has a hash of its own",
+          .min = 16 << 20, .max = 16 << 20),
+    LIST("files", &a_checkpoint_file, "the manifests of the directories"),
+    CHECKSUM,
+    D9D_KEY_END,
+};
+const d9d_table d9di_checkpoint_root_format =
+    TABLE("checkpoint", root_keys, "manifest.json of a training run's checkpoint");
 
 /* --- d9d.run.v1 ----------------------------------------------------------------------------- */
 
@@ -797,8 +868,6 @@ static const d9d_key plan_keys[] = {
          .former = "prices"),
     NULLABLE("costs", STR, "the run that has measured stage_costs; null: they are the model's"),
     COUNT("checkpoint_bytes", "of one checkpoint"),
-    COUNT("manifest_bytes",
-          "of its manifest, at most; a run whose manifest is too large is refused"),
     COUNT("export_bytes", "of the exported model"),
     COUNT("host_bytes", "of the host that needs most, all its ranks' copies and batches"),
     COUNT("host_ranks", "how many these are"),

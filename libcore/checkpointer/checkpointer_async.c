@@ -14,7 +14,7 @@
 
 enum { PAGE_BYTES = 4096 };
 
-typedef enum save_phase { IDLE, WRITING, COMMITTING } save_phase;
+typedef enum save_phase { IDLE, WRITING, MERGING, COMMITTING } save_phase;
 
 struct d9di_checkpointer_async {
     d9di_checkpointer_async_opts opts;
@@ -143,6 +143,17 @@ static d9d_status open_host_copy(d9di_checkpointer_async *s)
     return layout_host_copy(s);
 }
 
+/* Waits are measured by the clock of d9d_clock_ns(). */
+static void init_condition(pthread_cond_t *c)
+{
+    pthread_condattr_t attr;
+
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(c, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
 d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *opts,
                                         d9di_checkpointer_async **out)
 {
@@ -155,7 +166,7 @@ d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *opts
     s->ranks = opts->mesh != NULL ? d9d_mesh_size(opts->mesh) : 1;
     s->queued = -1;
     (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_cond_init(&s->changed, NULL);
+    init_condition(&s->changed);
     D9D_TRY_OR(st, d9d_checkpointer_set_local(opts->set, &s->arena, &s->local), out);
     if (opts->async)
         D9D_TRY_OR(st, open_host_copy(s), out);
@@ -203,6 +214,11 @@ static d9d_status write_rank_files(d9di_checkpointer_async *s)
     return D9D_OK;
 }
 
+static d9d_status merge_part(d9di_checkpointer_async *s)
+{
+    return d9di_checkpointer_save_write_part(&s->save);
+}
+
 static d9d_status commit_checkpoint(d9di_checkpointer_async *s)
 {
     const bool first = s->save.rank == 0;
@@ -214,8 +230,10 @@ static d9d_status commit_checkpoint(d9di_checkpointer_async *s)
 
 static void *run_phase(void *arg)
 {
+    static d9d_status (*const work[])(d9di_checkpointer_async *) = {
+        [WRITING] = write_rank_files, [MERGING] = merge_part, [COMMITTING] = commit_checkpoint};
     d9di_checkpointer_async *s = arg;
-    const d9d_status st = (s->current_phase == WRITING ? write_rank_files : commit_checkpoint)(s);
+    const d9d_status st = work[s->current_phase](s);
 
     (void)pthread_mutex_lock(&s->lock);
     d9d_err_save(&s->result, st);
@@ -226,10 +244,18 @@ static void *run_phase(void *arg)
     return NULL;
 }
 
+/* True if a phase is work for this rank. */
+static bool has_work(const d9di_checkpointer_async *s, save_phase phase)
+{
+    if (phase == COMMITTING)
+        return s->save.rank == 0;
+    return phase == WRITING || d9di_checkpointer_save_leads(&s->save);
+}
+
 /* Starts a phase in a thread with all signals blocked, or else inline. */
 static void start_phase(d9di_checkpointer_async *s, save_phase next)
 {
-    const bool much = !s->synchronous && (next == WRITING || s->save.rank == 0);
+    const bool much = !s->synchronous && has_work(s, next);
     sigset_t all, old;
 
     s->current_phase = next;
@@ -273,8 +299,8 @@ static d9d_status finish_phase(d9di_checkpointer_async *s, bool well)
 
     if (!well && s->opts.mesh != NULL)
         st = d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->opts.mesh), st);
-    if (st == D9D_OK && s->current_phase == WRITING) {
-        start_phase(s, COMMITTING);
+    if (st == D9D_OK && s->current_phase != COMMITTING) {
+        start_phase(s, s->current_phase + 1);
         return D9D_OK;
     }
     d9di_checkpointer_save_release(&s->save);
@@ -289,6 +315,47 @@ static d9d_status finish_phases(d9di_checkpointer_async *s)
     return D9D_OK;
 }
 
+/* Waits for the work of this phase until a deadline. */
+static d9d_status wait_worker(d9di_checkpointer_async *s, int64_t deadline)
+{
+    const struct timespec until = {deadline / 1000000000, deadline % 1000000000};
+    bool ended;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (!s->ended && d9d_clock_ns() < deadline)
+        (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    ended = s->ended;
+    (void)pthread_mutex_unlock(&s->lock);
+    return ended
+               ? D9D_OK
+               : D9D_FAIL(D9D_ETIMEOUT, "the checkpoint of step %lld is not complete after %.1f s",
+                          (long long)s->save.state.step,
+                          (double)(d9d_clock_ns() - s->begun) * 1e-9);
+}
+
+/* Finishes the save in flight before a deadline.  *ended is false, on all ranks, if a rank's work
+ * did not end by then. */
+static d9d_status finish_until(d9di_checkpointer_async *s, int64_t deadline, bool *ended)
+{
+    d9d_bootstrap *bootstrap = s->opts.mesh != NULL ? d9d_mesh_bootstrap(s->opts.mesh) : NULL;
+
+    *ended = true;
+    while (s->current_phase != IDLE) {
+        d9d_status st = wait_worker(s, deadline);
+
+        if (bootstrap != NULL)
+            st = d9d_bootstrap_agree_status(bootstrap, st);
+        if (st == D9D_ETIMEOUT &&
+            (bootstrap == NULL || d9d_bootstrap_failure_is_collective(bootstrap))) {
+            *ended = false;
+            return D9D_OK;
+        }
+        D9D_TRY(st);
+        D9D_TRY(finish_phase(s, false));
+    }
+    return D9D_OK;
+}
+
 /* Adds the time since `since`, in which the current or latest save blocked training. */
 static d9d_status add_blocked_time(d9di_checkpointer_async *s, int64_t since, d9d_status st)
 {
@@ -298,7 +365,8 @@ static d9d_status add_blocked_time(d9di_checkpointer_async *s, int64_t since, d9
 
 static d9d_status begin_save(d9di_checkpointer_async *s, const d9d_checkpointer_state *state)
 {
-    D9D_TRY(d9di_checkpointer_save_begin(s->opts.dir, state, s->opts.mesh, &s->save));
+    D9D_TRY(d9di_checkpointer_save_begin(s->opts.dir, state, s->opts.mesh,
+                                         D9DI_CHECKPOINTER_RANKS_PER_DIR, &s->save));
     for (size_t i = 0; i < s->staged.n_counts; i++)
         s->counts[i] = *s->local.counts[i].value;
     d9di_checkpointer_rank_state_update(&s->local, &s->staged);
@@ -306,12 +374,50 @@ static d9d_status begin_save(d9di_checkpointer_async *s, const d9d_checkpointer_
     return s->synchronous ? finish_phases(s) : D9D_OK;
 }
 
-d9d_status d9di_checkpointer_async_begin(d9di_checkpointer_async *s,
-                                         const d9d_checkpointer_state *state, bool wait)
+/* When a save no longer waits for the one in flight. */
+static int64_t end_of_patience(const d9di_checkpointer_async *s, int64_t now)
 {
+    const double period = (double)(now - s->begun) * 1e-9;
+    double patience = period > s->opts.patience_s ? period : s->opts.patience_s;
+
+    if (s->opts.timeout_s > 0 && patience > s->opts.timeout_s / 2)
+        patience = s->opts.timeout_s / 2;
+    return now + (int64_t)(patience * 1e9);
+}
+
+/* Finishes the save in flight, unless that takes too long; *in_time is then false. */
+static d9d_status wait_for_previous(d9di_checkpointer_async *s, const d9d_checkpointer_state *next,
+                                    bool *in_time)
+{
+    const int64_t now = d9d_clock_ns();
+
+    if (s->current_phase == IDLE)
+        return D9D_OK;
+    D9D_TRY(add_blocked_time(s, now, finish_until(s, end_of_patience(s, now), in_time)));
+    if (*in_time)
+        return D9D_OK;
+    d9d_log_warn(s->opts.log,
+                 "step %lld is not saved, as one save runs at a time: %s; a larger "
+                 "trainer.checkpointing.period_steps, or a faster file system, avoids this",
+                 (long long)next->step, d9d_err_message());
+    if (s->opts.mesh != NULL)
+        d9d_bootstrap_clear_failure(d9d_mesh_bootstrap(s->opts.mesh));
+    return D9D_OK;
+}
+
+d9d_status d9di_checkpointer_async_begin(d9di_checkpointer_async *s,
+                                         const d9d_checkpointer_state *state, bool wait,
+                                         bool *begun)
+{
+    *begun = true;
     if (s == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_checkpointer_async_finish(s));
+    if (wait)
+        D9D_TRY(d9di_checkpointer_async_finish(s));
+    else
+        D9D_TRY(wait_for_previous(s, state, begun));
+    if (!*begun)
+        return D9D_OK;
     s->synchronous = wait || s->host == NULL;
     s->begun = d9d_clock_ns();
     s->blocked = 0;

@@ -62,17 +62,22 @@ bool d9di_checkpointer_is_unfinished(const char *name)
 
 /* --- what may be replaced or removed --------------------------------------------------------- */
 
-/* A damaged checkpoint may have lost its manifest.json or the manifest's valid head, but not also
- * the first rank's file. */
-static bool looks_saved(const char *dir)
+static bool has_entry(const char *dir, const char *name)
 {
     d9d_arena a = {0};
-    const char *weights = d9d_fs_join(&a, dir, "model-r00000.safetensors");
-    const bool is = d9d_fs_head_has(dir, D9D_MANIFEST_NAME, D9DI_CHECKPOINTER_SCHEMA) ||
-                    (weights != NULL && d9d_fs_exists(weights));
+    const char *path = d9d_fs_join(&a, dir, name);
+    const bool has = path != NULL && d9d_fs_exists(path);
 
     d9d_arena_release(&a);
-    return is;
+    return has;
+}
+
+/* A damaged checkpoint may have lost its manifest.json or the manifest's valid head, but not also
+ * the first ranks' directory, or in d9d.checkpoint.v1 the first rank's file. */
+static bool looks_saved(const char *dir)
+{
+    return d9d_fs_head_has(dir, D9D_MANIFEST_NAME, D9DI_CHECKPOINTER_SCHEMA) ||
+           has_entry(dir, "ranks-00000") || has_entry(dir, "model-r00000.safetensors");
 }
 
 static bool looks_unfinished(const char *dir)

@@ -9,13 +9,32 @@
 #include <unistd.h>
 
 #include "checkpointer/checkpointer_private.h"
+#include "d9d/base/thread.h"
 #include "d9d/comm/exchange.h"
 
 enum { ABANDONED_S = 24 * 3600 };
 
 /* --- validation ------------------------------------------------------------------------------- */
 
-static d9d_status check_manifest(const d9di_checkpointer_manifest *s, int64_t step)
+/* How much of a checkpoint is looked at. */
+typedef enum check_depth {
+    ROOT_ONLY, /* the root manifest and the files that it lists itself */
+    ALL_FILES  /* the sizes of all files */
+} check_depth;
+
+static d9d_status check_all_sizes(const char *path)
+{
+    d9d_manifest *m;
+    d9d_status st;
+
+    D9D_TRY(d9d_manifest_open(path, &m));
+    st = d9d_manifest_check_sizes(m);
+    d9d_manifest_close(m);
+    return st;
+}
+
+static d9d_status check_manifest(const d9di_checkpointer_manifest *s, int64_t step,
+                                 check_depth depth)
 {
     if (s->state.step != step)
         return D9D_FAIL(D9D_EVERIFY, "%s: says step %" PRId64 ", its directory step %" PRId64,
@@ -23,17 +42,17 @@ static d9d_status check_manifest(const d9di_checkpointer_manifest *s, int64_t st
     if (!s->state.finite)
         return D9D_FAIL(D9D_EVERIFY, "%s: loss or gradient of step %" PRId64 " was not finite",
                         s->dir, step);
-    return d9d_manifest_check_sizes(s->manifest);
+    return depth == ALL_FILES ? check_all_sizes(s->dir) : d9d_manifest_check_sizes(s->manifest);
 }
 
 /* Checks everything but the hashes.  An error other than ENOMEM says why it is not usable. */
-static d9d_status check_usable(const char *path, int64_t step)
+static d9d_status check_usable(const char *path, int64_t step, check_depth depth)
 {
     d9di_checkpointer_manifest s;
     d9d_status st;
 
     D9D_TRY(d9di_checkpointer_manifest_open(path, &s));
-    st = check_manifest(&s, step);
+    st = check_manifest(&s, step, depth);
     d9di_checkpointer_manifest_release(&s);
     return st;
 }
@@ -42,6 +61,7 @@ static d9d_status check_usable(const char *path, int64_t step)
 
 typedef struct candidate_search {
     const char *dir;
+    check_depth depth;
     const d9d_log *log;
     d9d_arena *a;
     d9di_checkpointer_steps steps;
@@ -68,7 +88,7 @@ static d9d_status next_usable(candidate_search *s, const char **path)
 
         if (one == NULL)
             return D9D_FAIL(st, "%s: no memory for the name of a checkpoint", s->dir);
-        st = check_usable(one, step);
+        st = check_usable(one, step, s->depth);
         if (st == D9D_OK) {
             *path = one;
             return D9D_OK;
@@ -85,7 +105,7 @@ static d9d_status next_usable(candidate_search *s, const char **path)
 
 d9d_status d9d_checkpointer_latest_unverified(const char *dir, d9d_arena *a, const char **path)
 {
-    candidate_search s = {.dir = dir, .a = a};
+    candidate_search s = {.dir = dir, .depth = ALL_FILES, .a = a};
 
     D9D_TRY(d9di_checkpointer_steps_list(dir, a, &s.steps));
     return next_usable(&s, path);
@@ -109,7 +129,7 @@ static d9d_status verify_rank_part(const char *path, size_t index, size_t count,
     d9d_status st;
 
     *bytes = 0;
-    D9D_TRY(d9d_manifest_open(path, &m));
+    D9D_TRY(d9d_manifest_open_root(path, &m));
     st = d9d_manifest_check_share(m, index, count, 0, log, record_first_error, &first, bytes);
     d9d_manifest_close(m);
     return st == D9D_EVERIFY && first.text[0] != '\0' ? d9d_err_restore(&first) : st;
@@ -170,7 +190,8 @@ static d9d_status broadcast_candidate(candidate_search *s, d9d_bootstrap *bootst
 d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *bootstrap, const d9d_log *log,
                                    d9d_arena *a, const char **path)
 {
-    candidate_search s = {.dir = dir, .log = log, .a = a};
+    /* the ranks look at the files of parts when they verify them */
+    candidate_search s = {.dir = dir, .depth = ROOT_ONLY, .log = log, .a = a};
     const char *one;
     d9d_status st = D9D_OK;
 
@@ -192,24 +213,57 @@ d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *bootstrap, co
 
 /* --- removal ---------------------------------------------------------------------------------- */
 
-/* Seconds since the last change in the directory; 0 if unknown. */
-static int64_t idle_seconds(const char *path, d9d_arena *a)
+/* Advances *last to the last change in the directory and, to a depth, the directories in it. */
+static bool find_last_change(const char *path, int depth, d9d_arena *a, time_t *last)
 {
     d9d_fs_names names;
     struct stat s;
-    time_t last;
 
-    if (stat(path, &s) != 0 || d9d_fs_list(path, a, &names) != D9D_OK)
-        return 0;
-    last = s.st_mtime;
+    if (stat(path, &s) != 0)
+        return false;
+    *last = s.st_mtime > *last ? s.st_mtime : *last;
+    if (!S_ISDIR(s.st_mode) || depth == 0)
+        return true;
+    if (d9d_fs_list(path, a, &names) != D9D_OK)
+        return false;
     for (size_t i = 0; i < names.n; i++) {
         const char *one = d9d_fs_join(a, path, names.name[i]);
 
-        if (one == NULL || stat(one, &s) != 0)
-            return 0;
-        last = s.st_mtime > last ? s.st_mtime : last;
+        if (one == NULL || !find_last_change(one, depth - 1, a, last))
+            return false;
     }
-    return (int64_t)(time(NULL) - last);
+    return true;
+}
+
+/* Seconds since the last change in a checkpoint's directory; 0 if unknown. */
+static int64_t idle_seconds(const char *path, d9d_arena *a)
+{
+    time_t last = 0;
+
+    return find_last_change(path, 2, a, &last) ? (int64_t)(time(NULL) - last) : 0;
+}
+
+static d9d_status remove_entry(void *arg, int worker, size_t i)
+{
+    const d9d_fs_names *names = arg;
+
+    (void)worker;
+    return d9d_fs_remove_tree(names->name[i]);
+}
+
+/* Removes a directory, those in it in parallel. */
+static d9d_status remove_dir(const char *path, d9d_arena *a)
+{
+    d9d_fs_names names;
+
+    D9D_TRY(d9d_fs_list(path, a, &names));
+    for (size_t i = 0; i < names.n; i++) {
+        names.name[i] = d9d_fs_join(a, path, names.name[i]);
+        if (names.name[i] == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", path);
+    }
+    D9D_TRY(d9d_thread_run(0, names.n, remove_entry, &names));
+    return d9d_fs_remove_tree(path);
 }
 
 /* Removes leftovers of killed saves and removals. */
@@ -228,7 +282,7 @@ static d9d_status remove_leftovers(const char *dir, const d9di_checkpointer_lock
             (!lock->held && idle_seconds(path, a) < ABANDONED_S))
             continue;
         d9d_log_info(log, "%s: left by a process that ended while it was written; removed", path);
-        D9D_TRY(d9d_fs_remove_tree(path));
+        D9D_TRY(remove_dir(path, a));
     }
     return D9D_OK;
 }
@@ -243,7 +297,7 @@ static d9d_status remove_step(const char *path, d9d_arena *a, const d9d_log *log
     if (rename(path, aside) != 0)
         return D9D_FAIL(D9D_EIO, "%s: cannot move it aside: %s", path, strerror(errno));
     d9d_log_debug(log, "%s: removed, as newer ones are kept", path);
-    return d9d_fs_remove_tree(aside);
+    return remove_dir(aside, a);
 }
 
 d9d_status d9d_checkpointer_remove(const char *dir, int64_t step, const d9d_log *log)
@@ -276,7 +330,7 @@ static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const 
         if (path == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
         if (n_usable < keep)
-            n_usable += check_usable(path, steps.step[i]) == D9D_OK;
+            n_usable += check_usable(path, steps.step[i], ALL_FILES) == D9D_OK;
         else if (d9d_fs_head_has(path, D9D_MANIFEST_NAME, D9DI_CHECKPOINTER_SCHEMA))
             D9D_TRY(remove_step(path, a, log));
     }

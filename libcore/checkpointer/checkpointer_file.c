@@ -121,15 +121,15 @@ d9d_status d9di_checkpointer_file_write(const d9di_checkpointer_save *s, const c
 {
     file_output o = {.save = s, .progress = progress};
     d9d_manifest_file f = {0};
-    char name[D9DI_CHECKPOINTER_FILE_NAME_MAX], *path;
+    char name[D9D_SLICES_FILE], *path;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_checkpointer_file_name(group, (size_t)s->rank, name), out);
+    d9d_slices_file_name(group, s->rank, name);
     D9D_TRY_OR(st, declare_tensors(&o, group, set), out);
-    path = d9d_fs_join(a, s->tmp, name);
+    path = d9d_fs_join(a, s->part, name);
     f.name = d9d_arena_strdup(a, name);
     if (path == NULL || f.name == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of a file", s->tmp);
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of a file", s->part);
         goto out;
     }
     D9D_TRY_OR(st, d9d_safetensors_writer_begin(o.writer, path), out);

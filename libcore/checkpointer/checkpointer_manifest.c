@@ -1,4 +1,4 @@
-/* checkpointer_manifest.c - writes and parses a checkpoint's manifest.  See
+/* checkpointer_manifest.c - parses a checkpoint's manifest, and writes its state.  See
  * checkpointer/checkpointer_private.h. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,35 +43,12 @@ static d9d_status fail_no_memory(const char *label)
     return D9D_FAIL(D9D_ENOMEM, "%s: no memory for what the manifest says", label);
 }
 
-d9d_status d9di_checkpointer_file_name(const char *group, size_t rank,
-                                       char out[D9DI_CHECKPOINTER_FILE_NAME_MAX])
-{
-    const int n =
-        snprintf(out, D9DI_CHECKPOINTER_FILE_NAME_MAX, "%s-r%05zu.safetensors", group, rank);
-
-    return d9d_fs_check_name(
-        out, n < D9DI_CHECKPOINTER_FILE_NAME_MAX ? (size_t)n : D9DI_CHECKPOINTER_FILE_NAME_MAX,
-        "checkpoint");
-}
-
-/* --- writing ---------------------------------------------------------------------- */
+/* --- the state -------------------------------------------------------------------- */
 
 /* Adds a member; false if out of memory. */
 static bool json_add(json_t *obj, const char *key, json_t *value)
 {
     return json_object_set_new(obj, key, value) == 0;
-}
-
-static json_t *int_array(const int64_t *v, int n)
-{
-    json_t *list = json_array();
-
-    for (int i = 0; i < n; i++)
-        if (json_array_append_new(list, json_integer(v[i])) != 0) {
-            json_decref(list);
-            return NULL;
-        }
-    return list;
 }
 
 d9d_status d9di_checkpointer_state_check(const d9d_checkpointer_state *state)
@@ -89,7 +66,7 @@ d9d_status d9di_checkpointer_state_check(const d9d_checkpointer_state *state)
     return D9D_OK;
 }
 
-static d9d_status add_state(json_t *root, const d9d_checkpointer_state *state)
+d9d_status d9di_checkpointer_state_add(json_t *root, const d9d_checkpointer_state *state)
 {
     bool ok = true;
 
@@ -110,158 +87,6 @@ static d9d_status add_state(json_t *root, const d9d_checkpointer_state *state)
         ok &= json_add(root, state_hashes[i].key, json_string(hex));
     }
     return ok ? D9D_OK : fail_no_memory("checkpoint");
-}
-
-static d9d_status add_slice(json_t *slices, const d9d_checkpointer_tensor *t, const d9d_box *box,
-                            size_t rank)
-{
-    char file[D9DI_CHECKPOINTER_FILE_NAME_MAX];
-    json_t *slice;
-    bool ok;
-
-    D9D_TRY(d9di_checkpointer_file_name(t->group, rank, file));
-    slice = json_object();
-    ok = json_add(slice, "file", json_string(file));
-    ok &= json_add(slice, "start", int_array(box->start, box->ndim));
-    ok &= json_add(slice, "shape", int_array(box->size, box->ndim));
-    ok &= json_array_append_new(slices, slice) == 0;
-    return ok ? D9D_OK : fail_no_memory(t->name);
-}
-
-/* The entry of a tensor, with the slice of this rank. */
-static d9d_status add_tensor(json_t *tensors, const d9d_checkpointer_tensor *t, size_t rank)
-{
-    json_t *tensor = json_object(), *slices = json_array();
-    const d9d_box box = d9di_checkpointer_tensor_box(t);
-    char text[D9D_BOX_TEXT], whole[128];
-    bool ok = json_add(tensor, "name", json_string(t->name));
-
-    ok &= json_add(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
-    ok &= json_add(tensor, "shape", int_array(t->global_shape.dim, t->global_shape.ndim));
-    ok &= json_add(tensor, "slices", slices);
-    ok &= json_array_append_new(tensors, tensor) == 0;
-    if (!ok)
-        return fail_no_memory(t->name);
-    if (!d9d_box_fits(&box, &t->global_shape))
-        return D9D_FAIL(D9D_EINVAL, "checkpoint: %s: %s is not a part of %s", t->name,
-                        d9d_box_text(&box, text),
-                        d9d_shape_text(&t->global_shape, whole, sizeof(whole)));
-    return add_slice(slices, t, &box, rank);
-}
-
-static d9d_status add_counts(json_t *counts, const d9d_checkpointer_set *set)
-{
-    for (size_t i = 0; i < set->n_counts; i++)
-        if (!json_add(counts, set->counts[i].name, json_integer(*set->counts[i].value)))
-            return fail_no_memory(set->counts[i].name);
-    return D9D_OK;
-}
-
-/* The list with this rank's file. */
-static d9d_status add_rank_state(json_t *root, size_t rank)
-{
-    json_t *list = json_array();
-    char file[D9DI_CHECKPOINTER_FILE_NAME_MAX];
-    bool ok = json_add(root, RANK_STATE_KEY, list);
-
-    D9D_TRY(d9di_checkpointer_file_name(D9DI_CHECKPOINTER_RANK_STATE, rank, file));
-    ok = ok && json_array_append_new(list, json_string(file)) == 0;
-    return ok ? D9D_OK : fail_no_memory(D9DI_CHECKPOINTER_RANK_STATE);
-}
-
-/* An object with two empty members for tensors and counts, both borrowed. */
-static d9d_status add_empty_lists(json_t *root, json_t **counts, json_t **tensors)
-{
-    bool held;
-
-    *counts = json_object();
-    *tensors = json_array();
-    held = json_add(root, "optimizer_steps", *counts);
-    held = json_add(root, "tensors", *tensors) && held; /* json_add() takes both, even on failure */
-    return held ? D9D_OK : fail_no_memory("checkpoint");
-}
-
-d9d_status d9di_checkpointer_manifest_describe_rank(const d9d_checkpointer_set *set, size_t rank,
-                                                    json_t **out)
-{
-    json_t *root = json_object(), *counts, *tensors;
-    d9d_status st;
-
-    D9D_TRY_OR(st, add_empty_lists(root, &counts, &tensors), out);
-    D9D_TRY_OR(st, add_counts(counts, set), out);
-    for (size_t i = 0; i < set->n; i++)
-        D9D_TRY_OR(st, add_tensor(tensors, &set->items[i], rank), out);
-    if (set->n_rank_states > 0)
-        D9D_TRY_OR(st, add_rank_state(root, rank), out);
-    *out = root;
-    root = NULL;
-out:
-    json_decref(root);
-    return st;
-}
-
-/* Appends slices to tensors that other ranks have listed, and adds the remaining tensors. */
-static d9d_status merge_tensors(json_t *tensors, const json_t *share, d9d_map *lists)
-{
-    json_t *tensor;
-    size_t i;
-
-    json_array_foreach(share, i, tensor)
-    {
-        const char *name = json_string_value(json_object_get(tensor, "name"));
-        json_t *slices = json_object_get(tensor, "slices"), *list;
-
-        if (name == NULL)
-            return D9D_FAIL(D9D_EFORMAT, "checkpoint: a rank's tensor has no name");
-        list = d9d_map_get(lists, name, strlen(name));
-        if (list != NULL) {
-            if (json_array_extend(list, slices) != 0)
-                return fail_no_memory(name);
-            continue;
-        }
-        if (json_array_append(tensors, tensor) != 0)
-            return fail_no_memory(name);
-        D9D_TRY(d9d_map_put(lists, name, strlen(name), slices));
-    }
-    return D9D_OK;
-}
-
-static d9d_status merge_rank_state(json_t *root, const json_t *share)
-{
-    json_t *list = json_object_get(root, RANK_STATE_KEY);
-
-    if (share == NULL)
-        return D9D_OK;
-    if (list == NULL && json_add(root, RANK_STATE_KEY, json_array()))
-        list = json_object_get(root, RANK_STATE_KEY);
-    return list != NULL && json_array_extend(list, (json_t *)(uintptr_t)share) == 0
-               ? D9D_OK
-               : fail_no_memory(D9DI_CHECKPOINTER_RANK_STATE);
-}
-
-d9d_status d9di_checkpointer_manifest_merge(const d9d_checkpointer_state *state,
-                                            const json_t *const *shares, size_t n, json_t **out)
-{
-    json_t *root = json_object(), *counts, *tensors;
-    d9d_map lists = {0}; /* slices by tensor name */
-    d9d_status st;
-
-    D9D_TRY_OR(st, add_state(root, state), out);
-    D9D_TRY_OR(st, add_empty_lists(root, &counts, &tensors), out);
-    for (size_t i = 0; i < n; i++) {
-        if (json_object_update(counts, json_object_get(shares[i], "optimizer_steps")) != 0) {
-            st = fail_no_memory("checkpoint");
-            goto out;
-        }
-        D9D_TRY_OR(st, merge_tensors(tensors, json_object_get(shares[i], "tensors"), &lists), out);
-        D9D_TRY_OR(st, merge_rank_state(root, json_object_get(shares[i], RANK_STATE_KEY)), out);
-    }
-    *out = root;
-    root = NULL;
-out:
-    d9d_map_release(&lists);
-    json_decref(root);
-    return st;
 }
 
 /* --- reading ------------------------------------------------------------------------- */
@@ -315,14 +140,12 @@ static d9d_status read_counts(d9di_checkpointer_manifest *s, const json_t *root)
     return D9D_OK;
 }
 
-static d9d_status read_rank_state(d9di_checkpointer_manifest *s, const json_t *root)
+/* The list of files in d9d.checkpoint.v1. */
+static d9d_status read_rank_state_files(d9di_checkpointer_manifest *s, const json_t *root,
+                                        const char *key)
 {
-    const char *key =
-        json_object_get(root, RANK_STATE_KEY) != NULL ? RANK_STATE_KEY : FORMER_RANK_STATE_KEY;
     json_t *list;
 
-    if (json_object_get(root, key) == NULL)
-        return D9D_OK;
     D9D_TRY(d9d_json_get_arr(root, s->path, key, &list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
@@ -331,7 +154,33 @@ static d9d_status read_rank_state(d9di_checkpointer_manifest *s, const json_t *r
             return D9D_FAIL(D9D_EFORMAT, "%s: %s[%zu] is not among its files", s->path, key, i);
     }
     s->rank_states = list;
+    s->n_rank_states = json_array_size(list);
     return D9D_OK;
+}
+
+static d9d_status read_rank_state(d9di_checkpointer_manifest *s, const json_t *root)
+{
+    const char *key =
+        json_object_get(root, RANK_STATE_KEY) != NULL ? RANK_STATE_KEY : FORMER_RANK_STATE_KEY;
+    int has;
+
+    if (json_object_get(root, key) == NULL)
+        return D9D_OK;
+    if (s->slices.ranks == 0)
+        return read_rank_state_files(s, root, key);
+    D9D_TRY(d9d_json_get_bool(root, s->path, key, &has));
+    s->n_rank_states = has != 0 ? (size_t)s->slices.ranks : 0;
+    return D9D_OK;
+}
+
+const char *d9di_checkpointer_manifest_rank_state(const d9di_checkpointer_manifest *s, size_t i,
+                                                  char buf[D9D_SLICES_FILE])
+{
+    static const d9d_sliced_tensor state = {.group = D9DI_CHECKPOINTER_RANK_STATE};
+    const d9d_slice own = {.rank = (int64_t)i};
+
+    return s->rank_states != NULL ? json_string_value(json_array_get(s->rank_states, i))
+                                  : d9d_slices_file(&s->slices, &state, &own, buf);
 }
 
 static d9d_status read_all(d9di_checkpointer_manifest *s)
@@ -340,8 +189,8 @@ static d9d_status read_all(d9di_checkpointer_manifest *s)
 
     D9D_TRY(read_state(root, s->path, &s->state));
     D9D_TRY(read_counts(s, root));
-    D9D_TRY(read_rank_state(s, root));
-    return d9d_slices_parse(s->manifest, s->path, &s->slices);
+    D9D_TRY(d9d_slices_parse(s->manifest, s->path, &s->slices));
+    return read_rank_state(s, root);
 }
 
 d9d_status d9di_checkpointer_manifest_take(const char *dir, d9d_manifest *manifest,
@@ -368,7 +217,7 @@ d9d_status d9di_checkpointer_manifest_open(const char *dir, d9di_checkpointer_ma
 {
     d9d_manifest *manifest;
 
-    D9D_TRY(d9d_manifest_open(dir, &manifest));
+    D9D_TRY(d9d_manifest_open_root(dir, &manifest));
     return d9di_checkpointer_manifest_take(dir, manifest, out);
 }
 

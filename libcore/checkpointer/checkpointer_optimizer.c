@@ -38,7 +38,7 @@ static void add_slot(slot_names *w, const char *name)
 
 static bool is_of_optimizer(const d9d_sliced_tensor *t)
 {
-    return t->n_slices > 0 && strncmp(t->slices[0].file, "optimizer-", 10) == 0;
+    return t->n_runs > 0 && strcmp(t->group, "optimizer") == 0;
 }
 
 static slot_names slots_saved(const d9di_checkpointer_manifest *s)

@@ -29,30 +29,64 @@ typedef struct d9di_checkpointer_manifest {
     d9d_checkpointer_state state;
     d9d_slices slices;
     const json_t *counts;
-    const json_t *rank_states; /* file names, one per rank; NULL: none */
+    size_t n_rank_states;      /* ranks that have written rank state */
+    const json_t *rank_states; /* of d9d.checkpoint.v1: names of their files; otherwise NULL */
     d9d_arena arena;
 } d9di_checkpointer_manifest;
 
-/* open and take parse the manifest; take consumes `manifest`, even on failure.  After a failure
- * there is nothing to release. */
+/* open and take parse the root manifest, not those of its parts; take consumes `manifest`, even on
+ * failure.  After a failure there is nothing to release. */
 d9d_status d9di_checkpointer_manifest_open(const char *dir, d9di_checkpointer_manifest *out);
 d9d_status d9di_checkpointer_manifest_take(const char *dir, d9d_manifest *manifest,
                                            d9di_checkpointer_manifest *out);
 void d9di_checkpointer_manifest_release(d9di_checkpointer_manifest *s);
+/* The file of rank state i: its name in the directory. */
+const char *d9di_checkpointer_manifest_rank_state(const d9di_checkpointer_manifest *s, size_t i,
+                                                  char buf[D9D_SLICES_FILE]);
+#define D9DI_CHECKPOINTER_RANK_STATE "state" /* file group of rank state */
+
+/* --- writing manifests: checkpointer_share.c ------------------------------------------- *
+ *
+ * A share says what some ranks have written: their files, tensors and step counts.  It is a
+ * manifest, so that the share of many is merged from those of fewer:
+ *
+ *      .share-r00000 -.
+ *      .share-r00001 -+-> ranks-00000/.share -.
+ *         ...         |   ranks-00000/manifest.json
+ *      .share-r00063 -'                       +-> manifest.json
+ *                         ranks-00064/.share -'
+ */
+
+/* Files of a share. */
+typedef struct d9di_checkpointer_files {
+    d9d_manifest_file *data;
+    size_t len, cap;
+} d9di_checkpointer_files;
+
+typedef struct d9di_checkpointer_share {
+    d9d_slices slices;
+    json_t *counts; /* "optimizer_steps" */
+    json_t *parts;  /* "parts" */
+    bool rank_state;
+    d9di_checkpointer_files files; /* in the arena of `slices` */
+} d9di_checkpointer_share;
+
+/* The share of one rank; boxes that are not part of their tensors are EINVAL. */
+d9d_status d9di_checkpointer_share_of_rank(const d9d_checkpointer_set *set, int64_t rank,
+                                           int64_t ranks, int64_t ranks_per_dir,
+                                           d9di_checkpointer_share *out);
+/* Adds the share in the text of a manifest; `label` is its name in messages. */
+d9d_status d9di_checkpointer_share_add(d9di_checkpointer_share *to, const char *label,
+                                       const char *text, size_t n);
+/* The members of a manifest; with those of the state, if it is not NULL. */
+d9d_status d9di_checkpointer_share_members(d9di_checkpointer_share *s,
+                                           const d9d_checkpointer_state *state, json_t **out);
+void d9di_checkpointer_share_release(d9di_checkpointer_share *s);
 
 /* EINVAL for a state that a manifest cannot express. */
 d9d_status d9di_checkpointer_state_check(const d9d_checkpointer_state *state);
-/* describe_rank: one rank's share of the manifest, "optimizer_steps" and "tensors" with its slices.
- * merge: the complete manifest's members, from the shares of all ranks.  New references. */
-d9d_status d9di_checkpointer_manifest_describe_rank(const d9d_checkpointer_set *set, size_t rank,
-                                                    json_t **out);
-d9d_status d9di_checkpointer_manifest_merge(const d9d_checkpointer_state *state,
-                                            const json_t *const *shares, size_t n, json_t **out);
-/* "model-r00000.safetensors" */
-enum { D9DI_CHECKPOINTER_FILE_NAME_MAX = 256 };
-#define D9DI_CHECKPOINTER_RANK_STATE "state" /* file group of rank state */
-d9d_status d9di_checkpointer_file_name(const char *group, size_t rank,
-                                       char out[D9DI_CHECKPOINTER_FILE_NAME_MAX]);
+/* Adds the state's members. */
+d9d_status d9di_checkpointer_state_add(json_t *root, const d9d_checkpointer_state *state);
 
 /* --- optimizer state: checkpointer_optimizer.c ---------------------------------------- */
 
@@ -94,18 +128,22 @@ void d9di_checkpointer_lock_release(d9di_checkpointer_lock *l);
 
 /* --- one save: checkpointer_write.c --------------------------------------------------- *
  *
- *     begin       collective: rank 0 creates a directory and broadcasts its path
- *     write_rank  every rank writes its files, and a manifest of them ("share")
- *     commit      rank 0 merges the shares and renames the directory
+ *     begin       collective: rank 0 creates the directories and broadcasts their path
+ *     write_rank  every rank writes its files, and its share (above)
+ *     write_part  the first rank of each directory merges the shares there, writes the manifest
+ *     commit      rank 0 merges those shares, writes the root manifest, renames the directory
  *
- * write_rank and commit use no collectives and may run on any thread.  The caller ensures that
- * every rank has finished write_rank before rank 0 commits.  Shares are files, ".share-r00003", in
- * the directory: rank 0 must see the other ranks' files there anyway. */
+ * All but begin use no collectives and may run on any thread.  The caller ensures that every rank
+ * has finished one before any begins the next.  Shares are files, since the other ranks' files must
+ * be seen there anyway. */
+enum { D9DI_CHECKPOINTER_RANKS_PER_DIR = 64 }; /* each writes up to 3 files */
+
 typedef struct d9di_checkpointer_save {
     d9d_checkpointer_state state;
     d9d_mesh *mesh; /* NULL: alone */
-    int rank, ranks;
+    int rank, ranks, ranks_per_dir;
     const char *tmp;             /* the temporary directory */
+    const char *part;            /* in it, the directory of this rank */
     bool cancelled;              /* set by another thread: abandon the save */
     d9di_checkpointer_lock lock; /* on rank 0, as are the next members */
     d9d_outdir dest;
@@ -114,13 +152,28 @@ typedef struct d9di_checkpointer_save {
 
 /* After a failure there is nothing to release. */
 d9d_status d9di_checkpointer_save_begin(const char *dir, const d9d_checkpointer_state *state,
-                                        d9d_mesh *mesh, d9di_checkpointer_save *out);
+                                        d9d_mesh *mesh, int ranks_per_dir,
+                                        d9di_checkpointer_save *out);
 d9d_status d9di_checkpointer_save_write_rank(const d9di_checkpointer_save *s,
                                              const d9d_checkpointer_set *set,
                                              d9d_progress *progress);
+/* The share alone, of files that are written: the second half of write_rank. */
+d9d_status d9di_checkpointer_save_write_share(const d9di_checkpointer_save *s,
+                                              const d9d_checkpointer_set *set,
+                                              const d9d_manifest_file *files, size_t n);
+d9d_status d9di_checkpointer_save_write_part(const d9di_checkpointer_save *s);
+/* True for the ranks that write_part() has work for. */
+bool d9di_checkpointer_save_leads(const d9di_checkpointer_save *s);
 d9d_status d9di_checkpointer_save_commit(d9di_checkpointer_save *s);
+/* The first half of commit: the root manifest. */
+d9d_status d9di_checkpointer_save_write_root(const d9di_checkpointer_save *s);
 /* Removes what was not committed.  May be called again. */
 void d9di_checkpointer_save_release(d9di_checkpointer_save *s);
+
+/* d9d_checkpointer_write() with any number of ranks a directory. */
+d9d_status d9di_checkpointer_save_all(const char *dir, const d9d_checkpointer_state *state,
+                                      const d9d_checkpointer_set *set, d9d_mesh *mesh,
+                                      int ranks_per_dir, const d9d_log *log);
 
 /* --- files: checkpointer_file.c ------------------------------------------------------------ */
 

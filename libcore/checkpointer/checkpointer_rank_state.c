@@ -146,15 +146,16 @@ static d9d_status read_file(const char *path, const d9d_checkpointer_set *set, b
 static d9d_status read_files(const d9di_checkpointer_manifest *s, const d9d_checkpointer_set *set,
                              int rank, int ranks, const d9d_log *log)
 {
-    const size_t n = json_array_size(s->rank_states);
+    const size_t n = s->n_rank_states;
     const bool own = n == (size_t)ranks;
     const size_t from = own ? (size_t)rank : 0, until = own ? from + 1 : rank == 0 ? n : 0;
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
 
     for (size_t i = from; i < until && st == D9D_OK; i++) {
+        char name[D9D_SLICES_FILE];
         const char *path =
-            d9d_fs_join(&a, s->dir, json_string_value(json_array_get(s->rank_states, i)));
+            d9d_fs_join(&a, s->dir, d9di_checkpointer_manifest_rank_state(s, i, name));
 
         st = path != NULL ? read_file(path, set, i == from, log)
                           : D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", s->dir);
@@ -172,7 +173,7 @@ d9d_status d9d_checkpointer_read_rank_state(const char *path, const d9d_checkpoi
     if (set->n_rank_states == 0)
         return D9D_OK;
     D9D_TRY(d9di_checkpointer_manifest_open(path, &s));
-    if (s.rank_states == NULL)
+    if (s.n_rank_states == 0)
         d9d_log_warn(log, "%s: has no rank state, so %s and others start from their initial state",
                      path, set->rank_states[0].name);
     else

@@ -8,22 +8,35 @@
 
 /* --- the set against the manifest --------------------------------------------------- */
 
+/* Elements of a box that slices have. */
+typedef struct coverage {
+    const d9d_box *box;
+    int64_t elements;
+} coverage;
+
+static d9d_status add_covered(void *arg, const d9d_slice *slice)
+{
+    coverage *c = arg;
+    d9d_box both;
+
+    if (d9d_box_intersect(c->box, &slice->box, &both))
+        c->elements += d9d_box_volume(&both);
+    return D9D_OK;
+}
+
 /* Checks that slices cover the box.  They do not overlap, so counting elements is enough. */
 static d9d_status check_covered(const d9di_checkpointer_manifest *s, const d9d_sliced_tensor *t,
                                 const d9d_box *box)
 {
     const int64_t want = d9d_box_volume(box);
+    coverage have = {.box = box};
     char text[D9D_BOX_TEXT];
-    int64_t have = 0;
-    d9d_box both;
 
-    for (size_t i = 0; i < t->n_slices; i++)
-        if (d9d_box_intersect(box, &t->slices[i].box, &both))
-            have += d9d_box_volume(&both);
-    if (have != want)
+    D9D_TRY(d9d_sliced_tensor_visit(t, box, add_covered, &have));
+    if (have.elements != want)
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: tensor %s: of the %" PRId64 " elements of %s it has %" PRId64, s->path,
-                        t->name, want, d9d_box_text(box, text), have);
+                        t->name, want, d9d_box_text(box, text), have.elements);
     return D9D_OK;
 }
 
@@ -116,10 +129,7 @@ static d9d_status open_slice_file(slice_reader *r, const char *name, d9d_safeten
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", r->saved->dir);
         goto out;
     }
-    D9D_TRY_OR(
-        st,
-        d9d_manifest_check_size(r->saved->manifest, d9d_manifest_find(r->saved->manifest, name)),
-        out);
+    D9D_TRY_OR(st, d9d_manifest_check_size(r->saved->manifest, name), out);
     D9D_TRY_OR(st, d9d_safetensors_open(path, &f), out);
     st = d9d_map_put(&r->files, name, strlen(name), f);
     if (st == D9D_OK)
@@ -135,9 +145,10 @@ out:
 static d9d_status find_slice(slice_reader *r, const d9d_sliced_tensor *t, const d9d_slice *slice,
                              d9d_safetensors_file **file, const d9d_safetensors_tensor **out)
 {
+    char name[D9D_SLICES_FILE];
     const d9d_safetensors_tensor *found;
 
-    D9D_TRY(open_slice_file(r, slice->file, file));
+    D9D_TRY(open_slice_file(r, d9d_slices_file(&r->saved->slices, t, slice, name), file));
     found = d9d_safetensors_find(*file, t->name);
     if (found == NULL)
         return D9D_FAIL(D9D_EFORMAT, "%s: has no tensor %s, which %s places there",
@@ -164,21 +175,34 @@ typedef struct slice_overlap {
     d9d_box both, slice, box;
 } slice_overlap;
 
+typedef struct overlap_visit {
+    slice_reader *reader;
+    const d9d_sliced_tensor *tensor;
+    slice_overlap m;
+    d9d_status (*fn)(slice_reader *r, const slice_overlap *m); /* NULL: only find the slices */
+} overlap_visit;
+
+static d9d_status visit_overlap(void *arg, const d9d_slice *slice)
+{
+    overlap_visit *v = arg;
+
+    v->m.slice = slice->box;
+    if (!d9d_box_intersect(&v->m.box, &v->m.slice, &v->m.both))
+        return D9D_OK;
+    D9D_TRY(find_slice(v->reader, v->tensor, slice, &v->m.file, &v->m.from));
+    return v->fn != NULL ? v->fn(v->reader, &v->m) : D9D_OK;
+}
+
 static d9d_status for_each_overlap(slice_reader *r, const d9d_checkpointer_tensor *item,
                                    d9d_status (*fn)(slice_reader *r, const slice_overlap *m))
 {
-    const d9d_sliced_tensor *t = d9d_slices_find(&r->saved->slices, item->name);
-    slice_overlap m = {.item = item, .box = d9di_checkpointer_tensor_box(item)};
+    overlap_visit v = {.reader = r,
+                       .tensor = d9d_slices_find(&r->saved->slices, item->name),
+                       .m = {.item = item, .box = d9di_checkpointer_tensor_box(item)},
+                       .fn = fn};
 
-    for (size_t i = 0; t != NULL && i < t->n_slices; i++) {
-        m.slice = t->slices[i].box;
-        if (!d9d_box_intersect(&m.box, &m.slice, &m.both))
-            continue;
-        D9D_TRY(find_slice(r, t, &t->slices[i], &m.file, &m.from));
-        if (fn != NULL)
-            D9D_TRY(fn(r, &m));
-    }
-    return D9D_OK;
+    return v.tensor != NULL ? d9d_sliced_tensor_visit(v.tensor, &v.m.box, visit_overlap, &v)
+                            : D9D_OK;
 }
 
 /* --- bytes ------------------------------------------------------------------------------ */

@@ -4,24 +4,6 @@
 
 #include "d9d/checkpointer/checkpointer.h"
 
-/* Number of boxes of a parameter over all ranks: the local shape divides the global one evenly, and
- * the shard group divides the local shape. */
-static int64_t count_boxes(const d9d_param *p)
-{
-    int64_t n = 1;
-
-    for (int d = 0; d < p->spec.shape.ndim; d++)
-        if (p->local.shape.dim[d] > 0)
-            n *= (p->spec.shape.dim[d] + p->local.shape.dim[d] - 1) / p->local.shape.dim[d];
-    if (p->placement.shard_group != NULL) {
-        const int64_t ranks = d9d_comm_size(p->placement.shard_group),
-                      max_boxes = p->local.shape.dim[p->placement.shard_dim];
-
-        n *= ranks < max_boxes ? ranks : max_boxes;
-    }
-    return n;
-}
-
 static d9d_checkpointer_tensor make_item(const char *name, const char *group, d9d_tensor *t,
                                          const d9d_param *p)
 {
@@ -31,7 +13,6 @@ static d9d_checkpointer_tensor make_item(const char *name, const char *group, d9
         .tensor = t,
         .global_shape = p->spec.shape,
         .is_remote = !p->placement.is_primary || d9d_shape_numel(&p->shard.shape) == 0,
-        .n_boxes = count_boxes(p),
     };
 
     memcpy(e.start, p->shard.offset, sizeof(e.start));

@@ -184,10 +184,8 @@ static d9d_status print_speed(const d9d_plan *p, d9d_buf *out)
         D9D_TRY(d9d_buf_printf(out, "\n%lld steps, %s tokens: %s", (long long)p->steps,
                                format_count(p->tokens * (double)p->steps).text,
                                format_duration(p->step_s * (double)p->steps).text));
-    return d9d_buf_printf(out,
-                          "\na checkpoint has %s, its manifest up to %s, the exported model %s\n",
-                          format_bytes(p->checkpoint).text, format_bytes(p->manifest).text,
-                          format_bytes(p->exported).text);
+    return d9d_buf_printf(out, "\na checkpoint has %s, the exported model %s\n",
+                          format_bytes(p->checkpoint).text, format_bytes(p->exported).text);
 }
 
 d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
@@ -313,7 +311,7 @@ json_t *d9d_plan_json(const d9d_plan *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "device", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -323,8 +321,8 @@ json_t *d9d_plan_json(const d9d_plan *p)
         "mfu", p->chip->is_gpu ? json_real(p->mfu) : json_null(), "schedule",
         p->n_stages > 1 ? json_string(p->schedule) : json_null(), "bubble", p->bubble,
         "stage_costs", costs_json(p), "costs", p->measured_run, "checkpoint_bytes",
-        (json_int_t)p->checkpoint, "manifest_bytes", (json_int_t)p->manifest, "export_bytes",
-        (json_int_t)p->exported, "host_bytes", (json_int_t)p->host, "host_ranks",
-        (json_int_t)p->host_ranks, "memory", int_or_null((int64_t)p->memory, p->memory > 0), "fits",
-        d9d_plan_fits(p), "updates", p->updates, "stages", ranks_json(p));
+        (json_int_t)p->checkpoint, "export_bytes", (json_int_t)p->exported, "host_bytes",
+        (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
+        int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
+        p->updates, "stages", ranks_json(p));
 }

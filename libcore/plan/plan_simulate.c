@@ -202,7 +202,6 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
         &r->arena, &set));
     D9D_TRY(d9d_checkpointer_set_local(&set, &r->arena, &here));
     out->written = d9d_checkpointer_set_bytes(&here);
-    D9D_TRY(d9d_checkpointer_manifest_bytes(&here, &out->tensors, &out->files));
     for (size_t i = 0; i < here.n; i++)
         out->saved += shape_bytes(&here.items[i].global_shape, here.items[i].tensor->dtype);
     return D9D_OK;

@@ -43,7 +43,6 @@ typedef struct d9di_plan_simulation {
     double model_flops;       /* per token at this length, of the same parameters */
     uint64_t saved, exported; /* bytes of these in a checkpoint and in an export */
     uint64_t written;         /* bytes that this rank writes to a checkpoint */
-    uint64_t tensors, files;  /* of its manifest: d9d_checkpointer_manifest_bytes() */
     /* Bytes that persist between steps. */
     uint64_t weights, gradients, optimizer;
     uint64_t residuals;  /* of master weights; included in `optimizer` */

@@ -154,38 +154,8 @@ d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
 
 /* --- saves ------------------------------------------------------------------------------------ */
 
-d9d_status d9di_train_checkpointer_check_size(const d9di_train_checkpointer *ck,
-                                              const d9di_train_run *run)
-{
-    d9d_bootstrap *bootstrap = run->where->bootstrap;
-    uint64_t share[2] = {0}, sum = 0;
-    d9d_arena a = {0};
-    d9d_bootstrap_blob *all;
-    d9d_checkpointer_set here;
-    d9d_status st = d9d_checkpointer_set_local(&ck->set, &a, &here);
-
-    if (st == D9D_OK)
-        st = d9d_checkpointer_manifest_bytes(&here, &share[0], &share[1]);
-    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
-    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(bootstrap, share, sizeof(share), &a, &all), out);
-    for (int k = 0; k < d9d_bootstrap_size(bootstrap); k++) {
-        if (all[k].n != sizeof(share)) {
-            st = D9D_FAIL(D9D_ECOMM, "rank %d says its share of a manifest in %zu bytes", k,
-                          all[k].n);
-            goto out;
-        }
-        memcpy(share, all[k].data, sizeof(share));
-        sum += share[0] + share[1];
-    }
-    st = d9d_bootstrap_agree_status(
-        bootstrap, d9d_checkpointer_manifest_check_bytes(sum, d9d_bootstrap_size(bootstrap), &sum));
-    if (st == D9D_OK)
-        d9d_log_debug(run->log, "a checkpoint's manifest has at most %llu bytes",
-                      (unsigned long long)sum);
-out:
-    d9d_arena_release(&a);
-    return st;
-}
+/* A save waits this long at least for the one before it, as periods of small models are short. */
+static const double SAVE_PATIENCE_S = 60;
 
 /* Saves are asynchronous if there is any besides the last. */
 d9d_status d9di_train_checkpointer_open(d9di_train_checkpointer *ck, const d9di_train_run *run,
@@ -201,6 +171,7 @@ d9d_status d9di_train_checkpointer_open(d9di_train_checkpointer *ck, const d9di_
         .set = &ck->set,
         .dev = e->dev,
         .mesh = e->mesh,
+        .patience_s = SAVE_PATIENCE_S,
         .timeout_s = d9di_train_timeouts_save_s(timeouts),
         .timeout_name = D9DI_TRAIN_SAVE_TIMEOUT_NAME,
         .tracker = tracker,
@@ -229,7 +200,10 @@ d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9d
 d9d_status d9di_train_checkpointer_save(d9di_train_checkpointer *ck,
                                         const d9d_checkpointer_state *state, bool last)
 {
-    D9D_TRY(d9di_checkpointer_async_begin(ck->async, state, last));
-    ck->saved_step = state->step;
+    bool begun;
+
+    D9D_TRY(d9di_checkpointer_async_begin(ck->async, state, last, &begun));
+    if (begun)
+        ck->saved_step = state->step;
     return D9D_OK;
 }

@@ -42,10 +42,6 @@ d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
                                          const char *path, const d9d_checkpointer_set *set,
                                          d9d_checkpointer_state *s);
 
-/* Refuses a model whose checkpoint manifest would be too large, before there is anything to save.
- * Collective over the job. */
-d9d_status d9di_train_checkpointer_check_size(const d9di_train_checkpointer *ck,
-                                              const d9di_train_run *run);
 /* Prepares the saves after `step` steps.  `tracker`: NULL on ranks other than 0.  Collective. */
 d9d_status d9di_train_checkpointer_open(d9di_train_checkpointer *ck, const d9di_train_run *run,
                                         const d9di_engine *e, const d9di_train_timeouts *timeouts,

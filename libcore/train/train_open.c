@@ -221,7 +221,6 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
         .mesh = e->mesh,
         .write_s = (double)d9d_checkpointer_set_bytes(&r->checkpointer.set) / 100e6,
     };
-    D9D_TRY(d9di_train_checkpointer_check_size(&r->checkpointer, &r->run));
     D9D_TRY(d9di_train_stepper_open(&r->stepper, &r->run, &r->arena));
     D9D_TRY(loss_attribution_open(r));
     D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world,

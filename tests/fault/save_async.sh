@@ -33,8 +33,8 @@ check_end() { # WHAT
         complain "$1: cannot go on: $(tail -n 1 "$work/err")"
         return
     fi
-    for f in "$work"/whole/checkpoints/step-00000006/*.safetensors; do
-        cmp -s "$f" "$work/one/checkpoints/step-00000006/${f##*/}" || complain "$1: ${f##*/} differs"
+    for f in "$work"/whole/checkpoints/step-00000006/*/*.safetensors; do
+        cmp -s "$f" "$work/one/${f#"$work"/whole/}" || complain "$1: ${f##*/} differs"
     done
     [ "$(names "$work/one/checkpoints")" = "$(names "$work/whole/checkpoints")" ] ||
         complain "$1: left over: $(names "$work/one/checkpoints")"

@@ -21,7 +21,7 @@ plant "computes something else" save_kill.sh 60 "differs from that of the whole 
 case $1-$2 in
 */one-5)
     "$good" "$@" || exit
-    printf x | dd of="$1/checkpoints/step-00000005/model-r00000.safetensors" bs=1 seek=480 \
+    printf x | dd of="$1/checkpoints/step-00000005/ranks-00000/model-r00000.safetensors" bs=1 seek=480 \
         conv=notrunc status=none ;;
 *) exec "$good" "$@" ;;
 esac
@@ -55,7 +55,7 @@ plant "computes something else behind" save_async.sh 15 "model-r00000.safetensor
 case $1-$2 in
 */one-6)
     "$good" "$@" || exit
-    printf x | dd of="$1/checkpoints/step-00000006/model-r00000.safetensors" bs=1 seek=480 \
+    printf x | dd of="$1/checkpoints/step-00000006/ranks-00000/model-r00000.safetensors" bs=1 seek=480 \
         conv=notrunc status=none ;;
 *) exec "$good" "$@" ;;
 esac

@@ -100,19 +100,27 @@ static d9d_status run_steps(small_run *r, d9di_checkpointer_async *s, int64_t st
 {
     while (r->state.step < steps) {
         const double number = d9di_checkpointer_async_progress(s, r->state.step);
+        bool begun = true;
 
         D9D_TRY(d9di_checkpointer_async_wait_copy(s));
         step(r);
         D9D_TRY(d9di_checkpointer_async_advance(s, r->state.step - 1, number));
-        D9D_TRY(d9di_checkpointer_async_begin(s, &r->state, r->state.step == steps));
+        D9D_TRY(d9di_checkpointer_async_begin(s, &r->state, r->state.step == steps, &begun));
+        if (!begun)
+            return D9D_FAIL(D9D_ETIMEOUT, "step %lld is left out", (long long)r->state.step);
     }
     return D9D_OK;
 }
 
 static d9d_status run_to(small_run *r, const char *dir, int64_t steps, bool behind)
 {
-    const d9di_checkpointer_async_opts opts = {
-        .dir = dir, .keep = KEEP, .async = behind, .set = &r->set, .dev = r->dev, .log = &talk};
+    const d9di_checkpointer_async_opts opts = {.dir = dir,
+                                               .keep = KEEP,
+                                               .async = behind,
+                                               .set = &r->set,
+                                               .dev = r->dev,
+                                               .patience_s = 600,
+                                               .log = &talk};
     d9di_checkpointer_async *saver = NULL;
     d9d_arena a = {0};
     const char *path = NULL;

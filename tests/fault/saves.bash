@@ -64,8 +64,8 @@ check_recovery() { # WHAT
     fi
     from=$(sed -n 's/^  "parent": \(-*[0-9]*\),$/\1/p' "$work/one/checkpoints/step-00000005/manifest.json")
     [ "$from" = 2 ] || [ "$from" = 3 ] || complain "$1: goes on from step $from"
-    for f in "$work"/whole/checkpoints/step-00000005/*.safetensors; do
-        cmp -s "$f" "$work/one/checkpoints/step-00000005/${f##*/}" ||
+    for f in "$work"/whole/checkpoints/step-00000005/*/*.safetensors; do
+        cmp -s "$f" "$work/one/${f#"$work"/whole/}" ||
             complain "$1: ${f##*/} differs from that of the whole run"
     done
     [ "$(names "$work/one/checkpoints")" = "$(names "$work/whole/checkpoints")" ] ||

@@ -99,7 +99,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
         diff counted counted.whole
         rm counted
     done
-    [ -f whole/checkpoints/step-00000009/state-r00000.safetensors ]
+    [ -f whole/checkpoints/step-00000009/ranks-00000/state-r00000.safetensors ]
 }
 
 @test "a window of 100,000 predictions survives restarts between 1, 2 and 4 ranks" {
@@ -156,7 +156,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     [ "$(grep -c "which starts from its initial state" <<<"$output")" -eq 1 ]
     d9d-train -q --device cpu --set trainer.run.dir=old --set task=null --set 'task={"name": "causal_lm"}' --set 'metrics=[]' \
         --set trainer.run.steps=6 train.json
-    [ ! -e old/checkpoints/step-00000003/state-r00000.safetensors ]
+    [ ! -e old/checkpoints/step-00000003/ranks-00000/state-r00000.safetensors ]
     run ! grep -q rank_state old/checkpoints/step-00000003/manifest.json
     half old 3
     run -0 d9d-train --device cpu --set trainer.run.dir=old --set trainer.run.steps=6 train.json

@@ -482,7 +482,7 @@ inference() {
             --set trainer.run.steps=3 --set trainer.run.dir=held-$behind --set trainer.checkpointing.num_to_keep=null \
             --set trainer.checkpointing.period_steps=1 --set trainer.checkpointing.asynchronous=$behind train.json
     done
-    cmp held-{true,false}/checkpoints/step-00000001/model-r00000.safetensors
+    cmp held-{true,false}/checkpoints/step-00000001/ranks-00000/model-r00000.safetensors
 }
 
 # dense: a configuration that works with pipelines, with the event plugin libhear.so.

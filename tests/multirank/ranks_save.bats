@@ -23,7 +23,7 @@ setup() {
         done
     done
     # One file per rank and group; readers of weights see one checkpoint.
-    files=(c5/step-00000001/*.safetensors)
+    files=(c5/step-00000001/*/*.safetensors)
     [ ${#files[@]} -eq 10 ]
     run -0 "$bin/d9d-map" diff c1/step-00000001 c5/step-00000001
     assert_line --partial "3 tensors"
@@ -61,8 +61,8 @@ damage() { printf 'XX' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 9)) conv=n
 
 @test "ranks verify a checkpoint in parallel, each a part of the bytes" {
     run -0 mpi -n 4 "$driver" write c
-    largest=$(stat -c %s c/step-00000001/*.safetensors | sort -n | tail -1)
-    all=$(cat c/step-00000001/*.safetensors | wc -c)
+    largest=$(stat -c %s c/step-00000001/*/*.safetensors | sort -n | tail -1)
+    all=$(cat c/step-00000001/*/*.safetensors | wc -c)
     for n in 4 3; do
         read_on $n
         read -r least most sum <<<"$(spread)"
@@ -77,7 +77,7 @@ damage() { printf 'XX' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 9)) conv=n
 @test "damage found by any rank is reported once, and the previous checkpoint is used" {
     run -0 mpi -n 4 "$driver" write c
     run -0 mpi -n 4 "$driver" write c 2
-    files=(c/step-00000002/*.safetensors)
+    files=(c/step-00000002/*/*.safetensors)
     for file in "${files[@]}"; do
         cp -r c whole
         damage "$file"
@@ -96,7 +96,52 @@ damage() { printf 'XX' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 9)) conv=n
 
 @test "if every checkpoint is damaged all ranks fail, and none starts from scratch" {
     run -0 mpi -n 4 "$driver" write c
-    damage c/step-00000001/model-r00003.safetensors
+    damage c/step-00000001/ranks-00002/model-r00003.safetensors
     run -1 mpi -n 4 "$driver" read c
     assert_equal "$(grep -c 'none of 1 checkpoints can be used; the newest: .*model-r00003.safetensors: bytes 0 to' <<<"$output")" 4
+}
+
+@test "a checkpoint of d9d.checkpoint.v1 is verified and read by any number of ranks" {
+    mkdir c && cp -r "$BATS_TEST_DIRNAME/checkpoint_v1/step-00000001" c/
+    for n in 1 2 3 4; do read_on $n; done
+    run -0 "$bin/d9d-map" verify c/step-00000001
+    run -0 mpi -n 4 "$driver" write new
+    run -0 "$bin/d9d-map" diff c/step-00000001 new/step-00000001
+    damage c/step-00000001/model-r00001.safetensors
+    run -1 mpi -n 4 "$driver" read c
+    run -1 "$bin/d9d-map" verify c/step-00000001
+    assert_line --partial "model-r00001.safetensors: bytes 0 to"
+    # and the next run replaces it
+    run -0 mpi -n 4 "$driver" write c
+    read_on 3
+    [ ! -e c/step-00000001/model-r00001.safetensors ]
+}
+
+@test "a directory's manifest that is lost, cut or another's is damage" {
+    run -0 mpi -n 4 "$driver" write c
+    run -0 mpi -n 4 "$driver" write c 2
+    part=c/step-00000002/ranks-00002/manifest.json
+    for harm in 'rm "$part"' 'truncate -s 100 "$part"' 'cp c/step-00000002/ranks-00000/manifest.json "$part"' 'damage "$part"'; do
+        cp -r c whole
+        eval "$harm"
+        read_on 4
+        [[ $output = *"checkpoint passed over: "*"$part"* ]]
+        [[ $output = *"c/step-00000001: its "* ]]
+        run -1 "$bin/d9d-map" verify c/step-00000002
+        assert_output --partial "$part"
+        rm -rf c && mv whole c
+    done
+}
+
+@test "a rank reads the root, and the manifests of the directories that it needs" {
+    command -v strace >/dev/null || skip "no strace"
+    run -0 mpi -n 6 "$driver" write c
+    run -0 mpi -n 5 "$driver" read c : -n 1 strace -f -qq -e trace=openat -o calls "$driver" read c
+    assert_equal "$(grep -c ': well' <<<"$output")" 6
+    grep -q 'c/step-00000001/manifest.json' calls
+    grep -q 'ranks-00004/manifest.json' calls
+    grep -q 'ranks-00004/model-r00005' calls
+    # its sixth of the bytes and its slices are there, and rank 0 wrote what is the same on all
+    grep -q 'ranks-00000/model-r00000' calls
+    run ! grep -q 'ranks-00002' calls
 }

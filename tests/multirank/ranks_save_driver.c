@@ -19,6 +19,8 @@
 #include "d9d/comm/mesh.h"
 #include "d9d/device/device.h"
 
+enum { ranks_per_dir = 2 }; /* several directories on few ranks */
+
 static const struct entry {
     const char *name, *group;
     d9d_shape whole;
@@ -108,7 +110,7 @@ static d9d_status act_write(struct job *j, const char *dir, int64_t step, bool s
     D9D_TRY(boxes_make(j, true));
     if (spoilt)
         j->items[0].start[0] = 1000;
-    return d9d_checkpointer_write(dir, &state, &set, j->mesh, NULL);
+    return d9di_checkpointer_save_all(dir, &state, &set, j->mesh, ranks_per_dir, NULL);
 }
 
 static void say(void *arg, d9d_log_level level, const char *text)
@@ -146,7 +148,7 @@ static d9d_status act_die(struct job *j, const char *dir)
     d9di_checkpointer_save s;
 
     D9D_TRY(boxes_make(j, true));
-    D9D_TRY(d9di_checkpointer_save_begin(dir, &state, j->mesh, &s));
+    D9D_TRY(d9di_checkpointer_save_begin(dir, &state, j->mesh, ranks_per_dir, &s));
     d9d_progress_start(&progress, NULL, "save", "B", 0);
     D9D_TRY(d9di_checkpointer_save_write_rank(&s, &set, &progress));
     return raise(SIGKILL) == 0 ? D9D_OK : D9D_EINVAL;

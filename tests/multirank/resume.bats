@@ -55,8 +55,8 @@ goes_on() {
     traced=(strace -f -qq -e trace=openat -o "$PWD/calls")
     resume=(d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=run dense.json)
     mpi -n 1 "${resume[@]}" : -n 1 "${traced[@]}" "${resume[@]}"
-    grep -q 'step-00000005/model-r00001' calls
-    run ! grep -E 'step-00000005/(model|optimizer)-r00000' calls
+    grep -q 'step-00000005/ranks-00000/model-r00001' calls
+    run ! grep -E 'step-00000005/ranks-00000/(model|optimizer)-r00000' calls
 }
 
 @test "a MoE checkpoint of any of ten meshes resumes on any" { goes_on moe; }

@@ -123,10 +123,10 @@ all() {
     on "2 1 1 1 2 1" 6 1e-30
     on "1 1 1 1 1 1" 7 1e-30
     for file in model optimizer; do
-        cmp masters/checkpoints/step-0000000{4,7}/$file-r00000.safetensors
+        cmp masters/checkpoints/step-0000000{4,7}/ranks-00000/$file-r00000.safetensors
     done
-    LC_ALL=C grep -q master_residual masters/checkpoints/step-00000004/optimizer-r00000.safetensors
-    [ "$(tail -c 65536 masters/checkpoints/step-00000004/optimizer-r00000.safetensors | tr -d '\0' | wc -c)" -gt 1000 ]
+    LC_ALL=C grep -q master_residual masters/checkpoints/step-00000004/ranks-00000/optimizer-r00000.safetensors
+    [ "$(tail -c 65536 masters/checkpoints/step-00000004/ranks-00000/optimizer-r00000.safetensors | tr -d '\0' | wc -c)" -gt 1000 ]
 }
 
 # Adam would turn gradients that are only rounding errors into full steps; a large eps prevents that.

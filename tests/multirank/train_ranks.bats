@@ -58,8 +58,8 @@ close_to() {
     diff <(history_of whole) <(history_of run)
     cmp whole/export/model.safetensors run/export/model.safetensors
     for r in 0 1; do
-        cmp {whole,run}/checkpoints/step-00000020/model-r0000$r.safetensors
-        cmp {whole,run}/checkpoints/step-00000020/optimizer-r0000$r.safetensors
+        cmp {whole,run}/checkpoints/step-00000020/ranks-00000/model-r0000$r.safetensors
+        cmp {whole,run}/checkpoints/step-00000020/ranks-00000/optimizer-r0000$r.safetensors
     done
 }
 
@@ -132,7 +132,7 @@ gathers_beside_updates() {
         --set optimizer.weight_decay=1e6 --set trainer.checkpointing.period_steps=1 c.json
     [ "$(grep -cE '^d9d-train: non-finite number: (rank 1 \(.*\): )?step [0-9]+: .*nothing was updated' <<<"$stderr")" -eq 1 ]
     [ "$(grep -c '^d9d-train: non-finite' <<<"$stderr")" -eq 1 ]
-    [ "$(records run)" -eq "$(find run/checkpoints/step-* -name manifest.json | wc -l)" ]
+    [ "$(records run)" -eq "$(find run/checkpoints/step-* -maxdepth 1 -name manifest.json | wc -l)" ]
     [ ! -e run/export ]
 }
 

@@ -60,7 +60,9 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     is d9d.train.v1 run/config.json
     is d9d.metrics.v1 run/metrics.jsonl
     is d9d.samples.v1 run/samples.jsonl
-    is d9d.checkpoint.v1 run/checkpoints/step-*/manifest.json
+    is d9d.checkpoint.v2 run/checkpoints/step-*/manifest.json
+    is d9d.checkpoint.v1 run/checkpoints/step-*/ranks-00000/manifest.json
+    is d9d.checkpoint.v1 "$golden/../multirank/checkpoint_v1/step-00000001/manifest.json"
 
     # The page about files names all that a run may leave.
     d9d-train -q --set trainer.run.dir=all --set trainer.run.steps=1 --set trainer.profiling.period_steps=1 \
@@ -79,7 +81,7 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     spoil run/metrics.jsonl 's/("expert_load[^:]*: )[^,}]*/\1"many"/'
     run -2 is d9d.metrics.v1 spoilt.jsonl
     spoil run/checkpoints/step-00000002/manifest.json '/"chunk_bytes":/d'
-    run -2 is d9d.checkpoint.v1 spoilt.json
+    run -2 is d9d.checkpoint.v2 spoilt.json
     assert_output --partial 'chunk_bytes: required key is missing'
 }
 

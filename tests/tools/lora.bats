@@ -84,7 +84,7 @@ refused() {
         --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true)
     d9d-train -q "${only[@]}" c.json
     same_run run lora
-    [ "$(stat -c %s run/checkpoints/step-00000020/model-r00000.safetensors)" -lt 60000 ]
+    [ "$(stat -c %s run/checkpoints/step-00000020/ranks-00000/model-r00000.safetensors)" -lt 60000 ]
     rm -rf run/checkpoints/step-00000020 run/checkpoints/step-00000016 run/export
     d9d-train -q "${only[@]}" c.json
     cmp run/export/model.safetensors lora/export/model.safetensors

@@ -13,14 +13,17 @@ load train_bench
     assert_output - <<LIST
 ./checkpoints/.lock
 ./checkpoints/step-00000008/manifest.json
-./checkpoints/step-00000008/model-r00000.safetensors
-./checkpoints/step-00000008/optimizer-r00000.safetensors
+./checkpoints/step-00000008/ranks-00000/manifest.json
+./checkpoints/step-00000008/ranks-00000/model-r00000.safetensors
+./checkpoints/step-00000008/ranks-00000/optimizer-r00000.safetensors
 ./checkpoints/step-00000016/manifest.json
-./checkpoints/step-00000016/model-r00000.safetensors
-./checkpoints/step-00000016/optimizer-r00000.safetensors
+./checkpoints/step-00000016/ranks-00000/manifest.json
+./checkpoints/step-00000016/ranks-00000/model-r00000.safetensors
+./checkpoints/step-00000016/ranks-00000/optimizer-r00000.safetensors
 ./checkpoints/step-00000020/manifest.json
-./checkpoints/step-00000020/model-r00000.safetensors
-./checkpoints/step-00000020/optimizer-r00000.safetensors
+./checkpoints/step-00000020/ranks-00000/manifest.json
+./checkpoints/step-00000020/ranks-00000/model-r00000.safetensors
+./checkpoints/step-00000020/ranks-00000/optimizer-r00000.safetensors
 ./config.json
 ./export/config.json
 ./export/generation_config.json
@@ -504,4 +507,18 @@ goes_on_from() { # STEP
         --set trainer.profiling.period_steps=1 --set trainer.profiling.traces_dir="$PWD/file" c.json
     [[ $stderr == *"file"*"the run goes on without this trace"* ]]
     [ -e two/export/model.safetensors ]
+}
+
+@test "a run goes on from a checkpoint of d9d.checkpoint.v1" {
+    dataset tied dense_tied
+    run_config dense_tied | sed 's|"dataset": "data"|"dataset": "tied"|' >tied.json
+    d9d-train -q --set trainer.run.steps=4 --set trainer.run.dir=whole tied.json
+    mkdir -p run/checkpoints && cp -r "$BATS_TEST_DIRNAME/checkpoint_v1/step-00000002" run/checkpoints/
+    run -0 d9d-train --set trainer.run.steps=4 tied.json
+    assert_output --partial "resuming after step 2 from run/checkpoints/step-00000002"
+    [ "$(records run)" -eq 2 ]
+    paste -d ' ' <(history_of whole | tail -2 | grep -o '"loss": [0-9.]*') <(history_of run | grep -o '"loss": [0-9.]*') |
+        awk '{ d = $2 - $4; if (d < -1e-4 || d > 1e-4) exit 1; n++ } END { exit n != 2 }'
+    d9d-map verify -q run/checkpoints/step-00000004
+    d9d-map verify -q run/checkpoints/step-00000002
 }

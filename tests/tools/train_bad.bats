@@ -319,7 +319,7 @@ LIST
 # damaged OPTION...: a run "old" of two steps, whose second checkpoint has a changed byte.
 damaged() {
     d9d-train -q --set trainer.run.dir=old --set trainer.run.steps=2 --set trainer.checkpointing.period_steps=1 "$@" c.json
-    printf x | dd of=old/checkpoints/step-00000002/model-r00000.safetensors bs=1 seek=20000 conv=notrunc status=none
+    printf x | dd of=old/checkpoints/step-00000002/ranks-00000/model-r00000.safetensors bs=1 seek=20000 conv=notrunc status=none
 }
 
 @test "directories of a user's beside checkpoints: none is replaced, swept or taken for an old one" {

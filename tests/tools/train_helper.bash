@@ -63,8 +63,8 @@ same_run() {
     diff <(history_of "$1") <(history_of "$2") &&
         cmp "$1/export/model.safetensors" "$2/export/model.safetensors" || return
     [ -n "${3:-}" ] || return 0
-    cmp "$1/checkpoints/step-$3"/model-r00000.safetensors "$2/checkpoints/step-$3"/model-r00000.safetensors &&
-        cmp "$1/checkpoints/step-$3"/optimizer-r00000.safetensors "$2/checkpoints/step-$3"/optimizer-r00000.safetensors
+    cmp "$1/checkpoints/step-$3"/ranks-00000/model-r00000.safetensors "$2/checkpoints/step-$3"/ranks-00000/model-r00000.safetensors &&
+        cmp "$1/checkpoints/step-$3"/ranks-00000/optimizer-r00000.safetensors "$2/checkpoints/step-$3"/ranks-00000/optimizer-r00000.safetensors
 }
 
 # has_part LINES: so many in the unfinished out.jsonl of d9d-infer, then $part.

@@ -18,18 +18,13 @@ struct file {
     size_t n_listed;
 };
 
-/* Location of a tensor, or of a slice of one. */
-struct stored_slice {
-    size_t file;
-    const d9d_safetensors_tensor
-        *stored; /* as stored in its file; NULL: the header is not read yet */
-    d9d_box box; /* region, if the tensor has several slices */
-};
-
+/* Location of a tensor. */
 struct tensor_location {
     const d9d_safetensors_tensor *tensor; /* the global tensor */
-    struct stored_slice *slices;
-    size_t n;
+    size_t file;                          /* of its first slice */
+    const d9d_safetensors_tensor
+        *stored;                     /* as stored in that file; NULL: the header is not read yet */
+    const d9d_sliced_tensor *sliced; /* its slices, if there are several; otherwise NULL */
 };
 
 struct d9d_checkpoint {
@@ -114,23 +109,19 @@ static d9d_status list_names(d9d_checkpoint *c)
 /* The file of a tensor's first slice. */
 static const struct file *tensor_file(const d9d_checkpoint *c, size_t i)
 {
-    return &c->files[c->tensors.data[i].slices[0].file];
+    return &c->files[c->tensors.data[i].file];
 }
 
 /* Adds a tensor stored as a single slice. */
 static d9d_status add_tensor(d9d_checkpoint *c, size_t file, const d9d_safetensors_tensor *t)
 {
     uintptr_t before = (uintptr_t)d9d_map_get(&c->by_name, t->name, strlen(t->name));
-    struct stored_slice *stored_slice = d9d_arena_alloc(&c->arena, sizeof(*stored_slice));
+    const d9d_safetensors_tensor *stored = c->files[file].st != NULL ? t : NULL;
 
     if (before != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is in %s too", c->files[file].path, t->name,
                         tensor_file(c, before - 1)->path);
-    if (stored_slice == NULL)
-        return no_memory(c->dir);
-    *stored_slice =
-        (struct stored_slice){.file = file, .stored = c->files[file].st != NULL ? t : NULL};
-    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct tensor_location){t, stored_slice, 1}));
+    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct tensor_location){t, file, stored, NULL}));
     return d9d_map_put(&c->by_name, t->name, strlen(t->name), to_pointer(c->tensors.len - 1));
 }
 
@@ -159,27 +150,24 @@ static d9d_status check_index(const d9d_checkpoint *c)
 
 /* --- training checkpoints (slices) ------------------------------------------------------- */
 
-static const char model_group[] = "model-r"; /* parameter files; the others hold optimizer state */
+static const char model_group[] = "model"; /* of parameters; others hold optimizer state */
 
-static bool is_parameter(const d9d_sliced_tensor *t)
+/* Finds the file of a slice and its stored tensor, which must agree with the manifest. */
+static d9d_status find_stored(const d9d_checkpoint *c, const d9d_sliced_tensor *t,
+                              const d9d_slice *slice, size_t *file,
+                              const d9d_safetensors_tensor **out)
 {
-    return t->n_slices > 0 && strncmp(t->slices[0].file, model_group, sizeof(model_group) - 1) == 0;
-}
-
-/* Finds the stored tensor of a slice and checks it against the manifest. */
-static d9d_status find_stored_slice(const d9d_checkpoint *c, const d9d_sliced_tensor *t,
-                                    const d9d_slice *slice, struct stored_slice *out)
-{
-    const size_t number = file_number(c, slice->file);
+    char name[D9D_SLICES_FILE], text[D9D_BOX_TEXT];
+    const size_t number = file_number(c, d9d_slices_file(&c->slices, t, slice, name));
     const struct file *f = &c->files[number];
     const d9d_safetensors_tensor *found;
-    char text[D9D_BOX_TEXT];
 
     if (number == c->n_files)
         return D9D_FAIL(D9D_EFORMAT, "%s: %s is not a file of parameters, %s is one", c->dir,
-                        slice->file, t->name);
+                        d9d_slices_file(&c->slices, t, slice, name), t->name);
     found = f->st != NULL ? d9d_safetensors_find(f->st, t->name) : NULL;
-    *out = (struct stored_slice){number, found, slice->box};
+    *file = number;
+    *out = found;
     if (f->st == NULL)
         return D9D_OK;
     if (found == NULL || found->dtype != t->dtype || found->ndim != slice->box.ndim ||
@@ -190,36 +178,70 @@ static d9d_status find_stored_slice(const d9d_checkpoint *c, const d9d_sliced_te
     return D9D_OK;
 }
 
+/* A visit of a tensor's slices. */
+struct slice_visit {
+    const d9d_checkpoint *c;
+    struct tensor_location *p;
+    bool *wanted;  /* [files] to mark; or NULL */
+    d9d_hasher *h; /* to add the slices to; or NULL */
+    bool first;
+};
+
+/* Checks a slice, and takes the first one's file. */
+static d9d_status take_slice(void *arg, const d9d_slice *slice)
+{
+    struct slice_visit *v = arg;
+    const d9d_safetensors_tensor *stored;
+    size_t file;
+
+    D9D_TRY(find_stored(v->c, v->p->sliced, slice, &file, &stored));
+    if (v->first) {
+        v->p->file = file;
+        v->p->stored = stored;
+        v->first = false;
+    }
+    return D9D_OK;
+}
+
 static d9d_status add_sliced(d9d_checkpoint *c, const d9d_sliced_tensor *t)
 {
+    const int64_t n = d9d_shape_numel(&t->whole), left = n - d9d_sliced_tensor_volume(t);
     d9d_safetensors_tensor *whole = d9d_arena_alloc(&c->arena, sizeof(*whole));
-    struct stored_slice *slices = d9d_arena_alloc(&c->arena, t->n_slices * sizeof(*slices));
-    int64_t left = d9d_shape_numel(&t->whole);
+    struct tensor_location p = {.tensor = whole, .sliced = t};
 
-    if (whole == NULL || slices == NULL)
+    if (whole == NULL)
         return no_memory(c->dir);
     whole->name = t->name;
     whole->dtype = t->dtype;
     whole->ndim = t->whole.ndim;
     memcpy(whole->shape, t->whole.dim, sizeof(whole->shape));
-    whole->bytes = (uint64_t)left * d9d_dtype_size(t->dtype);
-    for (size_t i = 0; i < t->n_slices; i++) {
-        D9D_TRY(find_stored_slice(c, t, &t->slices[i], &slices[i]));
-        left -= d9d_box_volume(&t->slices[i].box);
-    }
+    whole->bytes = (uint64_t)n * d9d_dtype_size(t->dtype);
+    D9D_TRY(d9d_sliced_tensor_visit(t, NULL, take_slice,
+                                    &(struct slice_visit){.c = c, .p = &p, .first = true}));
     if (left != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: its slices of %s leave %lld elements out", c->dir,
                         t->name, (long long)left);
-    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct tensor_location){whole, slices, t->n_slices}));
+    if (d9d_sliced_tensor_count(t) == 1)
+        p.sliced = NULL;
+    D9D_TRY(D9D_VEC_PUSH(&c->tensors, p));
     return d9d_map_put(&c->by_name, t->name, strlen(t->name), to_pointer(c->tensors.len - 1));
 }
 
 static d9d_status add_all_sliced(d9d_checkpoint *c)
 {
     for (size_t i = 0; i < c->slices.n; i++)
-        if (is_parameter(&c->slices.tensors[i]))
+        if (c->slices.tensors[i].n_runs > 0 && strcmp(c->slices.tensors[i].group, model_group) == 0)
             D9D_TRY(add_sliced(c, &c->slices.tensors[i]));
     return D9D_OK;
+}
+
+/* True for "model-r00000.safetensors", also in a directory. */
+static bool is_model_file(const char *name)
+{
+    const char *slash = strrchr(name, '/'), *base = slash != NULL ? slash + 1 : name;
+    const size_t n = sizeof(model_group) - 1;
+
+    return strncmp(base, model_group, n) == 0 && strncmp(base + n, "-r", 2) == 0;
 }
 
 /* Lists a training checkpoint.  *found: the directory has a manifest with tensors. */
@@ -244,7 +266,7 @@ static d9d_status list_sliced(d9d_checkpoint *c, bool *found)
     for (size_t i = 0; i < d9d_manifest_count(c->manifest); i++) {
         const char *name = d9d_manifest_at(c->manifest, i)->name;
 
-        if (strncmp(name, model_group, sizeof(model_group) - 1) == 0)
+        if (is_model_file(name))
             names[n++] = (char *)(uintptr_t)name;
     }
     *found = true;
@@ -376,13 +398,30 @@ size_t d9d_checkpoint_decoded(const d9d_checkpoint *c)
 
 /* --- headers ---------------------------------------------------------------------- */
 
+static d9d_status mark_slice(void *arg, const d9d_slice *slice)
+{
+    struct slice_visit *v = arg;
+    const d9d_safetensors_tensor *stored;
+    size_t file;
+
+    D9D_TRY(find_stored(v->c, v->p->sliced, slice, &file, &stored));
+    v->wanted[file] = true;
+    return D9D_OK;
+}
+
 /* Mark the files of a stored tensor. */
-static void mark_files(const d9d_checkpoint *c, const char *name, bool *wanted)
+static d9d_status mark_files(const d9d_checkpoint *c, const char *name, bool *wanted)
 {
     const uintptr_t at = (uintptr_t)d9d_map_get(&c->by_name, name, strlen(name));
+    struct tensor_location *p = at != 0 ? &c->tensors.data[at - 1] : NULL;
 
-    for (size_t k = 0; at != 0 && k < c->tensors.data[at - 1].n; k++)
-        wanted[c->tensors.data[at - 1].slices[k].file] = true;
+    if (p == NULL)
+        return D9D_OK;
+    wanted[p->file] = true;
+    return p->sliced == NULL
+               ? D9D_OK
+               : d9d_sliced_tensor_visit(p->sliced, NULL, mark_slice,
+                                         &(struct slice_visit){.c = c, .p = p, .wanted = wanted});
 }
 
 d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names, size_t n)
@@ -395,9 +434,9 @@ d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names, size
     for (size_t i = 0; i < n; i++) {
         const bool pair = c->dequant != NULL && d9d_dequant_stored(c->dequant, names[i], stored);
 
-        mark_files(c, pair ? stored[0] : names[i], wanted);
+        D9D_TRY(mark_files(c, pair ? stored[0] : names[i], wanted));
         if (pair)
-            mark_files(c, stored[1], wanted);
+            D9D_TRY(mark_files(c, stored[1], wanted));
     }
     for (size_t i = 0; i < c->n_files; i++)
         if (c->files[i].st == NULL && (names == NULL || wanted[i]))
@@ -468,7 +507,10 @@ const char *d9d_checkpoint_file_path(const d9d_checkpoint *c, size_t i)
 /* State of reading a span of a sliced tensor. */
 struct read_span {
     const d9d_checkpoint *c;
-    const struct stored_slice *slice;
+    const struct tensor_location *p;
+    d9d_box whole, rows; /* the global tensor, and its rows that the span touches */
+    size_t file;         /* of the present slice */
+    const d9d_safetensors_tensor *stored;
     int64_t first, end; /* element range in the global tensor */
     uint64_t width;
     char *dst;
@@ -483,28 +525,34 @@ static d9d_status read_run(void *arg, int64_t src, int64_t dst, int64_t n)
     if (from >= to)
         return D9D_OK;
     return d9d_safetensors_read(
-        s->c->files[s->slice->file].st, s->slice->stored, (uint64_t)(src + from - dst) * s->width,
+        s->c->files[s->file].st, s->stored, (uint64_t)(src + from - dst) * s->width,
         s->dst + (uint64_t)(from - s->first) * s->width, (uint64_t)(to - from) * s->width);
 }
 
-/* Copies what each slice holds of the rows that the span touches. */
-static d9d_status read_slices(const struct tensor_location *p, struct read_span *s)
+static d9d_status read_slice(void *arg, const d9d_slice *slice)
 {
-    d9d_box whole = {.ndim = p->tensor->ndim}, rows, part;
+    struct read_span *s = arg;
+    d9d_box part;
+
+    D9D_TRY(find_stored(s->c, s->p->sliced, slice, &s->file, &s->stored));
+    (void)d9d_box_intersect(&slice->box, &s->rows, &part);
+    return d9d_box_runs(&part, &slice->box, &s->whole, read_run, s);
+}
+
+/* Copies what each slice holds of the rows that the span touches. */
+static d9d_status read_slices(struct read_span *s)
+{
+    const d9d_safetensors_tensor *t = s->p->tensor;
     int64_t row = 1;
 
-    memcpy(whole.size, p->tensor->shape, sizeof(whole.size));
-    for (int d = 1; d < whole.ndim; d++)
-        row *= whole.size[d];
-    rows = whole;
-    rows.start[0] = s->first / row;
-    rows.size[0] = (s->end - 1) / row + 1 - rows.start[0];
-    for (size_t i = 0; i < p->n; i++) {
-        s->slice = &p->slices[i];
-        if (d9d_box_intersect(&s->slice->box, &rows, &part))
-            D9D_TRY(d9d_box_runs(&part, &s->slice->box, &whole, read_run, s));
-    }
-    return D9D_OK;
+    s->whole = (d9d_box){.ndim = t->ndim};
+    memcpy(s->whole.size, t->shape, sizeof(s->whole.size));
+    for (int d = 1; d < t->ndim; d++)
+        row *= t->shape[d];
+    s->rows = s->whole;
+    s->rows.start[0] = s->first / row;
+    s->rows.size[0] = (s->end - 1) / row + 1 - s->rows.start[0];
+    return d9d_sliced_tensor_visit(s->p->sliced, &s->rows, read_slice, s);
 }
 
 d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, size_t i, uint64_t at, void *dst,
@@ -512,17 +560,16 @@ d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, size_t i, uint64_t at, v
 {
     const struct tensor_location *p = &c->tensors.data[i];
     const uint64_t width = d9d_dtype_size(p->tensor->dtype);
-    struct read_span s = {.c = c, .width = width, .dst = dst};
+    struct read_span s = {.c = c, .p = p, .width = width, .dst = dst};
 
-    if (p->n == 1)
-        return d9d_safetensors_read(c->files[p->slices[0].file].st, p->slices[0].stored, at, dst,
-                                    n);
+    if (p->sliced == NULL)
+        return d9d_safetensors_read(c->files[p->file].st, p->stored, at, dst, n);
     if (at % width != 0 || n % width != 0 || at > p->tensor->bytes || n > p->tensor->bytes - at)
         return D9D_FAIL(D9D_EINVAL, "%s: tensor %s: %llu bytes at %llu", c->dir, p->tensor->name,
                         (unsigned long long)n, (unsigned long long)at);
     s.first = (int64_t)(at / width);
     s.end = s.first + (int64_t)(n / width);
-    return n > 0 ? read_slices(p, &s) : D9D_OK;
+    return n > 0 ? read_slices(&s) : D9D_OK;
 }
 
 static const d9d_safetensors_tensor *source_at(void *self, size_t i)
@@ -545,9 +592,9 @@ static void source_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
 {
     enum { READAHEAD_BYTES = 256 << 10 };
     const d9d_checkpoint *c = self;
-    const struct stored_slice *p = &c->tensors.data[i].slices[0];
+    const struct tensor_location *p = &c->tensors.data[i];
 
-    if (c->tensors.data[i].n > 1) /* one span of the global tensor is many spans of its slices */
+    if (p->sliced != NULL) /* one span of the global tensor is many spans of its slices */
         return;
     for (uint64_t done = 0; done < n; done += READAHEAD_BYTES)
         (void)posix_fadvise(
@@ -564,6 +611,19 @@ static void hash_tensor(const d9d_safetensors_tensor *t, d9d_hasher *h)
     d9d_hasher_add(h, t->shape, (size_t)t->ndim * sizeof(t->shape[0]));
 }
 
+static d9d_status hash_slice(void *arg, const d9d_slice *slice)
+{
+    const struct slice_visit *v = arg;
+    const d9d_safetensors_tensor *stored = NULL;
+    size_t file;
+
+    if (find_stored(v->c, v->p->sliced, slice, &file, &stored) != D9D_OK || stored == NULL)
+        stored = v->p->tensor;
+    hash_tensor(stored, v->h);
+    d9d_hasher_add(v->h, slice->box.start, sizeof(slice->box.start));
+    return D9D_OK;
+}
+
 /* Hashes the name, size and modification time of each file, and the location of each tensor. */
 static void source_fingerprint(void *self, d9d_hasher *h)
 {
@@ -578,13 +638,15 @@ static void source_fingerprint(void *self, d9d_hasher *h)
         d9d_hasher_add(h, &s.st_size, sizeof(s.st_size));
         d9d_hasher_add(h, &s.st_mtim, sizeof(s.st_mtim));
     }
-    for (size_t i = 0; i < c->tensors.len; i++)
-        for (size_t k = 0; k < c->tensors.data[i].n; k++) {
-            const struct stored_slice *p = &c->tensors.data[i].slices[k];
+    for (size_t i = 0; i < c->tensors.len; i++) {
+        struct tensor_location *p = &c->tensors.data[i];
 
-            hash_tensor(p->stored != NULL ? p->stored : c->tensors.data[i].tensor, h);
-            d9d_hasher_add(h, p->box.start, sizeof(p->box.start));
-        }
+        hash_tensor(p->stored != NULL ? p->stored : p->tensor, h);
+        if (p->sliced != NULL &&
+            d9d_sliced_tensor_visit(p->sliced, NULL, hash_slice,
+                                    &(struct slice_visit){.c = c, .p = p, .h = h}) != D9D_OK)
+            continue; /* hash_slice() does not fail */
+    }
 }
 
 static d9d_tensor_source stored_source(d9d_checkpoint *c)

@@ -19,6 +19,9 @@ typedef struct d9di_chunks {
     size_t n, n_hashed;             /* the first n_hashed files are hashed */
     size_t share,
         n_shares; /* read share `share` of n_shares of about equal bytes; n_shares 0: all */
+    /* The files are part of `total` bytes that are shared, and begin at byte `base` of them; total
+     * 0: they are all. */
+    uint64_t base, total;
     /* Called for each block, on any thread: `own` bytes at offset `at` of file f, followed by up to
      * D9DI_CHUNKS_LOOKAHEAD more.  May be NULL. */
     void (*visit)(void *arg, size_t f, uint64_t at, const unsigned char *p, size_t own);
@@ -51,9 +54,10 @@ static inline uint64_t d9di_chunks_end_offset(uint64_t bytes, uint64_t c)
  * begins. */
 static inline bool d9di_chunks_in_share(const d9di_chunks *c, size_t f, size_t i)
 {
-    const unsigned __int128 at = c->bytes_before[f] + i * D9D_MANIFEST_CHUNK;
+    const unsigned __int128 at = c->base + c->bytes_before[f] + i * D9D_MANIFEST_CHUNK;
+    const uint64_t total = c->total > 0 ? c->total : c->bytes;
 
-    return c->n_shares == 0 || (size_t)(at * c->n_shares / c->bytes) == c->share;
+    return c->n_shares == 0 || (size_t)(at * c->n_shares / total) == c->share;
 }
 
 /* Fills `messages` of files that are missing or have another size. */

@@ -9,6 +9,13 @@
 #include "ckpt/dir/chunks.h"
 #include "ckpt/dir/list_recursive.h"
 
+/* A directory with a manifest of its own. */
+typedef struct manifest_part {
+    const char *dir;
+    uint64_t bytes, before; /* of its files; of those of the parts before it */
+    d9d_manifest *opened;   /* NULL: not yet */
+} manifest_part;
+
 struct d9d_manifest {
     d9d_arena arena;
     const char *dir, *path;
@@ -16,7 +23,13 @@ struct d9d_manifest {
     d9d_manifest_file *files;
     size_t n;
     d9d_map by_name; /* of files */
+    manifest_part *parts;
+    size_t n_parts;
+    uint64_t part_bytes; /* of the files of all parts */
 };
+
+#define PARTS_KEY "parts"
+enum { PLAIN_SCHEMA = 1, PARTS_SCHEMA = 2 };
 
 static d9d_status no_memory(const char *dir)
 {
@@ -70,7 +83,10 @@ static d9d_status put_files(d9d_buf *b, const d9d_manifest_file *files, size_t n
 d9d_status d9d_manifest_text(const json_t *extra, const d9d_manifest_file *files, size_t n,
                              d9d_buf *b)
 {
-    D9D_TRY(d9d_buf_printf(b, "{\n  \"schema\": \"d9d.checkpoint.v1\",\n"));
+    const bool parts = json_object_get(extra, PARTS_KEY) != NULL;
+
+    D9D_TRY(d9d_buf_printf(b, "{\n  \"schema\": \"d9d.checkpoint.v%d\",\n",
+                           parts ? PARTS_SCHEMA : PLAIN_SCHEMA));
     D9D_TRY(put_extra(b, extra));
     D9D_TRY(d9d_buf_printf(b, "  \"chunk_bytes\": %llu,\n", D9D_MANIFEST_CHUNK));
     D9D_TRY(put_files(b, files, n));
@@ -100,6 +116,23 @@ out:
     d9d_arena_release(&a);
     d9d_buf_release(&text);
     return st;
+}
+
+d9d_status d9d_manifest_file_of_text(const char *name, const char *text, size_t n, d9d_arena *a,
+                                     d9d_manifest_file *out)
+{
+    d9d_manifest_file f = {.name = name, .bytes = n, .n_chunks = d9di_chunks_per_file(n)};
+
+    f.chunks = d9d_arena_alloc(a, (f.n_chunks + 1) * sizeof(*f.chunks));
+    if (f.chunks == NULL)
+        return no_memory(name);
+    for (size_t i = 0; i < f.n_chunks; i++) {
+        const uint64_t at = i * D9D_MANIFEST_CHUNK;
+
+        f.chunks[i] = d9d_hash_bytes(text + at, d9di_chunks_end_offset(n, i) - at);
+    }
+    *out = f;
+    return D9D_OK;
 }
 
 /* Lists every file of the directory except the manifest. */
@@ -218,6 +251,51 @@ static d9d_status read_root(d9d_manifest *m)
     return D9D_OK;
 }
 
+static d9d_status check_schema(const d9d_manifest *m)
+{
+    const bool parts = json_object_get(m->root, PARTS_KEY) != NULL;
+
+    return d9d_json_check_schema(m->root, m->path, "checkpoint",
+                                 parts ? PARTS_SCHEMA : PLAIN_SCHEMA);
+}
+
+static d9d_status read_part(d9d_manifest *m, const json_t *entry, size_t i)
+{
+    manifest_part *p = &m->parts[i];
+    const char *where = d9d_arena_printf(&m->arena, "%s: %s[%zu]", m->path, PARTS_KEY, i), *name;
+    int64_t bytes;
+
+    if (where == NULL)
+        return no_memory(m->dir);
+    D9D_TRY(d9d_json_get_str(entry, where, "dir", &p->dir));
+    D9D_TRY(d9d_json_get_i64(entry, where, "bytes", 0, INT64_MAX, &bytes));
+    name = d9d_arena_printf(&m->arena, "%s/%s", p->dir, D9D_MANIFEST_NAME);
+    if (name == NULL)
+        return no_memory(m->dir);
+    if (strchr(p->dir, '/') != NULL || d9d_manifest_find(m, name) == NULL)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is not among its files", where, name);
+    p->bytes = (uint64_t)bytes;
+    p->before = m->part_bytes;
+    if (!d9d_checked_add_u64(m->part_bytes, p->bytes, &m->part_bytes))
+        return D9D_FAIL(D9D_EFORMAT, "%s: the bytes of all parts overflow", where);
+    return D9D_OK;
+}
+
+static d9d_status read_parts(d9d_manifest *m)
+{
+    json_t *list;
+
+    if (json_object_get(m->root, PARTS_KEY) == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_json_get_arr(m->root, m->path, PARTS_KEY, &list));
+    m->parts = d9d_arena_alloc(&m->arena, (json_array_size(list) + 1) * sizeof(*m->parts));
+    if (m->parts == NULL)
+        return no_memory(m->dir);
+    for (; m->n_parts < json_array_size(list); m->n_parts++)
+        D9D_TRY(read_part(m, json_array_get(list, m->n_parts), m->n_parts));
+    return D9D_OK;
+}
+
 d9d_status d9d_manifest_parse(const char *dir, const char *text, size_t n, d9d_manifest **out)
 {
     d9d_manifest *m = calloc(1, sizeof(*m));
@@ -232,9 +310,10 @@ d9d_status d9d_manifest_parse(const char *dir, const char *text, size_t n, d9d_m
         goto out;
     }
     D9D_TRY_OR(st, d9d_json_parse(m->path, text, n, &m->root), out);
-    D9D_TRY_OR(st, d9d_json_check_schema(m->root, m->path, "checkpoint", 1), out);
+    D9D_TRY_OR(st, check_schema(m), out);
     D9D_TRY_OR(st, d9d_json_checksum_verify(m->path, text, n), out);
     D9D_TRY_OR(st, read_root(m), out);
+    D9D_TRY_OR(st, read_parts(m), out);
     *out = m;
     m = NULL;
 out:
@@ -242,23 +321,116 @@ out:
     return st;
 }
 
-d9d_status d9d_manifest_open(const char *dir, d9d_manifest **out)
+static d9d_status read_text(const char *dir, d9d_buf *text)
+{
+    d9d_arena a = {0};
+    char *path = d9d_fs_join(&a, dir, D9D_MANIFEST_NAME);
+    d9d_status st = path != NULL ? d9d_fs_check_regular(path) : no_memory(dir);
+
+    if (st == D9D_OK)
+        st = d9d_fs_read(path, D9D_MANIFEST_MAX, text);
+    d9d_arena_release(&a);
+    return st;
+}
+
+static const char *text_data(const d9d_buf *text)
+{
+    return text->data != NULL ? text->data : "";
+}
+
+d9d_status d9d_manifest_open_root(const char *dir, d9d_manifest **out)
+{
+    d9d_buf text = {0};
+    d9d_status st = read_text(dir, &text);
+
+    if (st == D9D_OK)
+        st = d9d_manifest_parse(dir, text_data(&text), text.len, out);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static bool file_equal(const d9d_manifest_file *a, const d9d_manifest_file *b)
+{
+    return a->bytes == b->bytes &&
+           memcmp(a->chunks, b->chunks, a->n_chunks * sizeof(*a->chunks)) == 0;
+}
+
+/* Reads the manifest of a part, which must be the one that the root names. */
+static d9d_status open_part(const d9d_manifest *m, const manifest_part *part, d9d_manifest **out)
 {
     d9d_arena a = {0};
     d9d_buf text = {0};
-    char *path = d9d_fs_join(&a, dir, D9D_MANIFEST_NAME);
+    const char *dir = d9d_fs_join(&a, m->dir, part->dir);
+    const char *name = d9d_arena_printf(&a, "%s/%s", part->dir, D9D_MANIFEST_NAME);
+    d9d_manifest_file found;
     d9d_status st;
 
-    if (path == NULL) {
-        st = no_memory(dir);
+    if (dir == NULL || name == NULL) {
+        st = no_memory(m->dir);
         goto out;
     }
-    D9D_TRY_OR(st, d9d_fs_check_regular(path), out);
-    D9D_TRY_OR(st, d9d_fs_read(path, D9D_MANIFEST_MAX, &text), out);
-    st = d9d_manifest_parse(dir, text.data != NULL ? text.data : "", text.len, out);
+    D9D_TRY_OR(st, read_text(dir, &text), out);
+    D9D_TRY_OR(st, d9d_manifest_file_of_text(name, text_data(&text), text.len, &a, &found), out);
+    if (!file_equal(&found, d9d_manifest_find(m, name))) {
+        st = D9D_FAIL(D9D_EVERIFY, "%s/%s: is not the one that %s names", m->dir, name, m->path);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_manifest_parse(dir, text_data(&text), text.len, out), out);
+    if ((*out)->n_parts == 0)
+        goto out;
+    d9d_manifest_close(*out);
+    st = D9D_FAIL(D9D_EFORMAT, "%s/%s: a part has no parts", m->dir, name);
 out:
     d9d_arena_release(&a);
     d9d_buf_release(&text);
+    return st;
+}
+
+/* Opens the parts, and appends their files to the root's. */
+static d9d_status open_parts(d9d_manifest *m)
+{
+    size_t n = m->n;
+    d9d_manifest_file *files;
+
+    for (size_t i = 0; i < m->n_parts; i++) {
+        D9D_TRY(open_part(m, &m->parts[i], &m->parts[i].opened));
+        n += m->parts[i].opened->n;
+    }
+    if (m->n_parts == 0)
+        return D9D_OK;
+    files = d9d_arena_alloc(&m->arena, (n + 1) * sizeof(*files));
+    if (files == NULL)
+        return no_memory(m->dir);
+    memcpy(files, m->files, m->n * sizeof(*files));
+    m->files = files;
+    d9d_map_release(&m->by_name);
+    for (size_t i = 0; i < m->n; i++)
+        D9D_TRY(d9d_map_put(&m->by_name, files[i].name, strlen(files[i].name), &files[i]));
+    for (size_t i = 0; i < m->n_parts; i++)
+        for (size_t k = 0; k < m->parts[i].opened->n; k++) {
+            d9d_manifest_file *f = &files[m->n];
+
+            *f = m->parts[i].opened->files[k];
+            f->name = d9d_arena_printf(&m->arena, "%s/%s", m->parts[i].dir, f->name);
+            if (f->name == NULL)
+                return no_memory(m->dir);
+            D9D_TRY(d9d_map_put(&m->by_name, f->name, strlen(f->name), f));
+            m->n++;
+        }
+    return D9D_OK;
+}
+
+d9d_status d9d_manifest_open(const char *dir, d9d_manifest **out)
+{
+    d9d_manifest *m;
+    d9d_status st;
+
+    D9D_TRY(d9d_manifest_open_root(dir, &m));
+    st = open_parts(m);
+    if (st == D9D_OK)
+        *out = m;
+    else
+        d9d_manifest_close(m);
     return st;
 }
 
@@ -266,6 +438,8 @@ void d9d_manifest_close(d9d_manifest *m)
 {
     if (m == NULL)
         return;
+    for (size_t i = 0; i < m->n_parts; i++)
+        d9d_manifest_close(m->parts[i].opened);
     json_decref(m->root);
     d9d_map_release(&m->by_name);
     d9d_arena_release(&m->arena);
@@ -314,9 +488,33 @@ d9d_status d9d_manifest_check_sizes(const d9d_manifest *m)
     return check_sizes(m, m->files, m->n);
 }
 
-d9d_status d9d_manifest_check_size(const d9d_manifest *m, const d9d_manifest_file *file)
+/* The part that a file is in; NULL: none. */
+static manifest_part *find_part(d9d_manifest *m, const char *name)
 {
-    return check_sizes(m, file, 1);
+    for (size_t i = 0; i < m->n_parts; i++) {
+        const size_t n = strlen(m->parts[i].dir);
+
+        if (strncmp(m->parts[i].dir, name, n) == 0 && name[n] == '/')
+            return &m->parts[i];
+    }
+    return NULL;
+}
+
+d9d_status d9d_manifest_check_size(d9d_manifest *m, const char *name)
+{
+    const d9d_manifest_file *file = d9d_manifest_find(m, name);
+    manifest_part *part = file == NULL ? find_part(m, name) : NULL;
+    const d9d_manifest *of = m;
+
+    if (part != NULL) {
+        if (part->opened == NULL)
+            D9D_TRY(open_part(m, part, &part->opened));
+        of = part->opened;
+        file = d9d_manifest_find(of, name + strlen(part->dir) + 1);
+    }
+    if (file == NULL)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is not among its files", m->path, name);
+    return check_sizes(of, file, 1);
 }
 
 /* Reports the changed chunks of one file that exists with its size. */
@@ -358,26 +556,96 @@ size_t d9di_manifest_report(const d9d_manifest *m, const d9di_chunks *c,
     return n;
 }
 
-d9d_status d9d_manifest_check_share(const d9d_manifest *m, size_t part, size_t parts, int jobs,
+/* What a check of a share is about. */
+typedef struct share_check {
+    size_t share, n_shares;
+    int jobs;
+    const d9d_log *log;
+    void (*found)(void *arg, const char *sentence);
+    void *arg;
+    size_t findings;
+    uint64_t bytes;
+} share_check;
+
+static void report_message(share_check *s, const char *sentence)
+{
+    s->findings++;
+    if (s->found != NULL)
+        s->found(s->arg, sentence);
+}
+
+/* Checks the share of files that begin at byte `base` of `total`; total 0: they are all. */
+static d9d_status check_share(share_check *s, const d9d_manifest *m, uint64_t base, uint64_t total)
+{
+    d9di_chunks c = init_chunks(m);
+    d9d_status st;
+
+    c.share = s->share;
+    c.n_shares = s->n_shares;
+    c.base = base;
+    c.total = total;
+    st = d9di_chunks_read(&c, "hash", s->jobs, s->log);
+    if (st == D9D_OK)
+        s->findings += d9di_manifest_report(m, &c, s->found, s->arg);
+    s->bytes += c.read;
+    d9di_chunks_release(&c);
+    return st;
+}
+
+static uint64_t bytes_of_files(const d9d_manifest *m)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < m->n; i++)
+        bytes += m->files[i].bytes;
+    return bytes;
+}
+
+/* Checks the share of a part.  A part that cannot be opened is a finding. */
+static d9d_status check_part(share_check *s, const d9d_manifest *m, const manifest_part *part)
+{
+    d9d_manifest *of;
+    d9d_status st = open_part(m, part, &of);
+
+    if (st != D9D_OK && st != D9D_ENOMEM)
+        report_message(s, d9d_err_message());
+    if (st != D9D_OK)
+        return st == D9D_ENOMEM ? st : D9D_OK;
+    if (bytes_of_files(of) == part->bytes)
+        st = check_share(s, of, part->before, m->part_bytes);
+    else
+        st = D9D_FAIL(D9D_EFORMAT, "%s: has %" PRIu64 " bytes of files, %s says %" PRIu64, of->path,
+                      bytes_of_files(of), m->path, part->bytes);
+    d9d_manifest_close(of);
+    return st;
+}
+
+/* True if bytes of the part are in the share. */
+static bool part_in_share(const share_check *s, const d9d_manifest *m, const manifest_part *part)
+{
+    const unsigned __int128 first = (unsigned __int128)part->before * s->n_shares;
+    const unsigned __int128 end = (unsigned __int128)(part->before + part->bytes) * s->n_shares;
+
+    return m->part_bytes == 0 || (first < (unsigned __int128)(s->share + 1) * m->part_bytes &&
+                                  end > (unsigned __int128)s->share * m->part_bytes);
+}
+
+d9d_status d9d_manifest_check_share(const d9d_manifest *m, size_t share, size_t n_shares, int jobs,
                                     const d9d_log *log,
                                     void (*found)(void *arg, const char *sentence), void *arg,
                                     uint64_t *bytes)
 {
-    d9di_chunks c = init_chunks(m);
-    size_t n;
-    d9d_status st;
+    share_check s = {share, n_shares, jobs, log, found, arg, 0, 0};
 
-    c.share = part;
-    c.n_shares = parts;
-    D9D_TRY_OR(st, d9di_chunks_read(&c, "hash", jobs, log), out);
-    n = d9di_manifest_report(m, &c, found, arg);
-    if (n > 0)
-        st = D9D_FAIL(D9D_EVERIFY, "%s: %zu files or chunks are not as %s says", m->dir, n,
-                      D9D_MANIFEST_NAME);
-out:
-    *bytes = c.read;
-    d9di_chunks_release(&c);
-    return st;
+    if (m->n_parts == 0)
+        D9D_TRY(check_share(&s, m, 0, 0));
+    for (size_t i = 0; i < m->n_parts; i++)
+        if (part_in_share(&s, m, &m->parts[i]))
+            D9D_TRY(check_part(&s, m, &m->parts[i]));
+    *bytes = s.bytes;
+    return s.findings == 0 ? D9D_OK
+                           : D9D_FAIL(D9D_EVERIFY, "%s: %zu files or chunks are not as %s says",
+                                      m->dir, s.findings, D9D_MANIFEST_NAME);
 }
 
 d9d_status d9d_manifest_check(const d9d_manifest *m, int jobs, const d9d_log *log,

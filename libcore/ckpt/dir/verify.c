@@ -84,6 +84,12 @@ static bool is_listed(const struct verify *v, const char *name)
     return v->manifest != NULL && d9d_manifest_find(v->manifest, name) != NULL;
 }
 
+/* Where a manifest is damaged, files in directories are read too: they may be those of parts. */
+static bool is_beside(const struct verify *v, const char *name)
+{
+    return strchr(name, '/') == NULL || (v->report.hashed && v->manifest == NULL);
+}
+
 /* Lists the manifest's files, then safetensors files that it does not list. */
 static d9d_status list_files(struct verify *v)
 {
@@ -97,7 +103,7 @@ static d9d_status list_files(struct verify *v)
         v->files[v->n] = *d9d_manifest_at(v->manifest, v->n);
     for (size_t i = 0; i < v->names.n; i++)
         if (is_safetensors(v->names.name[i]) && !is_listed(v, v->names.name[i]) &&
-            strchr(v->names.name[i], '/') == NULL)
+            is_beside(v, v->names.name[i]))
             v->files[v->n++].name = v->names.name[i];
     return D9D_OK;
 }

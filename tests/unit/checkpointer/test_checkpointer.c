@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "checkpointer/checkpointer_private.h"
+#include "support/save_ranks.h"
 #include "support/unit.h"
 
 /* --- a world: tensors whose every byte is known, a log that is kept ---------------------- */
@@ -237,7 +238,8 @@ static void test_what_is_written_is_read(void **state)
     save(w, &r, 12);
     assert_string_equal(newest(w), "c/step-00000012");
     assert_string_equal(names_in(w, "c"), ".lock step-00000012");
-    assert_string_equal(names_in(w, "c/step-00000012"),
+    assert_string_equal(names_in(w, "c/step-00000012"), "manifest.json ranks-00000");
+    assert_string_equal(names_in(w, "c/step-00000012/ranks-00000"),
                         "manifest.json model-r00000.safetensors optimizer-r00000.safetensors");
     run_fill(&r, 0);
     assert_ok(d9d_checkpointer_read("c/step-00000012", &r.set, NULL, &got));
@@ -258,8 +260,9 @@ static void test_what_is_written_is_read(void **state)
 static void test_same_state_same_bytes(void **state)
 {
     world *w = *state;
-    static const char *const names[] = {"manifest.json", "model-r00000.safetensors",
-                                        "optimizer-r00000.safetensors"};
+    static const char *const names[] = {"manifest.json", "ranks-00000/manifest.json",
+                                        "ranks-00000/model-r00000.safetensors",
+                                        "ranks-00000/optimizer-r00000.safetensors"};
     const d9d_checkpointer_state at = state_of(3);
     run r;
 
@@ -267,7 +270,7 @@ static void test_same_state_same_bytes(void **state)
     run_fill(&r, 3);
     assert_ok(d9d_checkpointer_write("a", &at, &r.set, NULL, NULL));
     assert_ok(d9d_checkpointer_write("b/deep", &at, &r.set, NULL, NULL));
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 4; i++) {
         d9d_hash x, y;
 
         assert_ok(
@@ -343,33 +346,29 @@ static item shard(const char *name, d9d_dtype t, d9d_shape whole, const int64_t 
     return it;
 }
 
-enum { MAX_PARTS = 12 };
-
+/* Saves with a number of ranks a directory that is not a divisor of the ranks. */
 static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
 {
-    static run ranks[MAX_PARTS];
     const d9d_checkpointer_state at = state_of(1);
     d9d_progress progress;
     d9di_checkpointer_save s;
-    size_t n = 1;
+    int n = 1;
 
     for (int d = 0; d < whole.ndim; d++)
-        n *= (size_t)parts[d];
-    for (size_t k = 0; k < n; k++) {
-        ranks[k] = (run){0};
-        run_add(w, &ranks[k], shard("x", t, whole, parts, (int64_t)k));
-        fill(&ranks[k].items[0], &ranks[k].tensors[0], 1);
-    }
+        n *= (int)parts[d];
+    s = save_of_ranks(d9d_checkpointer_path(&w->arena, dir, 1), n, 3, &at);
     d9d_progress_start(&progress, NULL, "save", "B", 0);
-    assert_ok(d9di_checkpointer_save_begin(dir, &at, NULL, &s));
-    s.ranks = (int)n;
-    for (s.rank = s.ranks - 1; s.rank >= 0; s.rank--)
-        assert_ok(d9di_checkpointer_save_write_rank(&s, &ranks[s.rank].set, &progress));
-    s.rank = 0;
-    assert_ok(d9di_checkpointer_save_commit(&s));
+    for (int rank = n - 1; rank >= 0; rank--) {
+        run r = {0};
+
+        run_add(w, &r, shard("x", t, whole, parts, rank));
+        fill(&r.items[0], &r.tensors[0], 1);
+        save_as_rank(&s, rank);
+        assert_ok(d9di_checkpointer_save_write_rank(&s, &r.set, &progress));
+        run_release(&r);
+    }
+    save_merge(&s);
     d9di_checkpointer_save_release(&s);
-    for (size_t k = 0; k < n; k++)
-        run_release(&ranks[k]);
 }
 
 static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
@@ -400,7 +399,7 @@ static void test_files_of_others_are_not_looked_at(void **state)
     d9d_checkpointer_state got;
 
     save_cut(w, "c", D9D_F32, whole, parts);
-    assert_int_equal(truncate("c/step-00000001/model-r00003.safetensors", 9), 0);
+    assert_int_equal(truncate("c/step-00000001/ranks-00003/model-r00003.safetensors", 9), 0);
     for (int64_t k = 0; k < 4; k++) {
         run r = {0};
 
@@ -647,8 +646,9 @@ static void overwrite(const char *path, off_t at, const void *p, size_t n)
     assert_int_equal(close(fd), 0);
 }
 
-static const char in_model[] = "c/step-00000002/model-r00000.safetensors";
+static const char in_model[] = "c/step-00000002/ranks-00000/model-r00000.safetensors";
 static const char in_manifest[] = "c/step-00000002/manifest.json";
+static const char in_part[] = "c/step-00000002/ranks-00000/manifest.json";
 
 static void flip_byte(void)
 {
@@ -682,6 +682,18 @@ static void flip_manifest(void)
 {
     overwrite(in_manifest, 47, "7", 1);
 }
+static void flip_part(void)
+{
+    overwrite(in_part, 47, "7", 1);
+}
+static void cut_part(void)
+{
+    assert_int_equal(truncate(in_part, 100), 0);
+}
+static void lose_part(void)
+{
+    assert_int_equal(unlink(in_part), 0);
+}
 static void lose_all(void)
 {
     assert_ok(d9d_fs_remove_tree("c/step-00000002"));
@@ -700,6 +712,9 @@ static const struct damage {
     {cut_manifest, "c/step-00000002/manifest.json: line "},
     {empty_manifest, "c/step-00000002/manifest.json: is empty"},
     {flip_manifest, "c/step-00000002/manifest.json: "},
+    {flip_part, "c/step-00000002/ranks-00000/manifest.json: is not the one that "},
+    {cut_part, "c/step-00000002/ranks-00000/manifest.json has 100 bytes"},
+    {lose_part, "c/step-00000002/ranks-00000/manifest.json is missing"},
     {lose_all, "c/step-00000002/manifest.json: cannot open"},
 };
 enum { DAMAGES = sizeof(damages) / sizeof(damages[0]) };
@@ -755,7 +770,7 @@ static void test_none_usable(void **state)
     cut_file();
     assert_fails_like(d9d_checkpointer_latest("c", NULL, &w->log, &w->arena, &path), D9D_EVERIFY,
                       "c: none of 1 checkpoints can be used; the newest: "
-                      "c/step-00000002/model-r00000.safetensors has 200 bytes");
+                      "c/step-00000002/ranks-00000/model-r00000.safetensors has 200 bytes");
     assert_string_equal(path, "unset");
     run_release(&r);
 }
@@ -811,7 +826,7 @@ static void test_prune_keeps_the_newest(void **state)
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002 step-00000003 "
                                           "step-00000004 step-00000005");
     /* A damaged one does not count; one without a manifest is not ours to remove. */
-    assert_int_equal(truncate("c/step-00000004/model-r00000.safetensors", 10), 0);
+    assert_int_equal(truncate("c/step-00000004/ranks-00000/model-r00000.safetensors", 10), 0);
     assert_int_equal(unlink("c/step-00000001/manifest.json"), 0);
     assert_ok(d9d_checkpointer_prune("c", 2, &w->log));
     assert_string_equal(names_in(w, "c"),
@@ -958,9 +973,24 @@ static void m_huge(json_t *m)
 
     assert_int_equal(json_array_set_new(shape, 0, json_integer(INT64_MAX)), 0);
 }
-static void m_file(json_t *m)
+static void m_rank(json_t *m)
 {
-    assert_int_equal(json_object_set_new(first_slice(m), "file", json_string("../x")), 0);
+    assert_int_equal(json_object_set_new(first_slice(m), "rank", json_integer(1)), 0);
+}
+static void m_group(json_t *m)
+{
+    assert_int_equal(json_object_set_new(first_of(m, "tensors"), "group", json_string("../x")), 0);
+}
+static void m_ranks(json_t *m)
+{
+    assert_int_equal(json_object_set_new(m, "ranks", json_integer(0)), 0);
+}
+static void m_step_beyond(json_t *m)
+{
+    assert_int_equal(json_object_set_new(first_slice(m), "steps",
+                                         json_pack("[{s:i, s:i, s:i, s:i}]", "n", 2, "dim", 0, "by",
+                                                   1, "ranks", 0)),
+                     0);
 }
 static void m_start(json_t *m)
 {
@@ -990,7 +1020,7 @@ static void edit(const char *dir, void (*change)(json_t *root))
     d9d_manifest *m;
     json_t *root;
 
-    assert_ok(d9d_manifest_open(dir, &m));
+    assert_ok(d9d_manifest_open_root(dir, &m));
     root = json_deep_copy(d9d_manifest_root(m));
     for (size_t i = 0; i < 4; i++)
         assert_int_equal(
@@ -1027,7 +1057,10 @@ static void test_wrong_manifests(void **state)
         {m_ndim, "\"shape\" has 7 dimensions, at most 6 are known"},
         {m_shape, "shape[0] must be an integer of at least 0"},
         {m_huge, "tensor layer.b: its size overflows"},
-        {m_file, "slices[0]: \"../x\" is not among its files"},
+        {m_rank, "slices[0]: \"rank\" is 1, must be at most 0"},
+        {m_group, "\"../x\" is not a plain file name"},
+        {m_ranks, "\"ranks\" is 0, must be at least 1"},
+        {m_step_beyond, "its steps from [0:7] leave [7] or the 1 ranks, or overlap"},
         {m_start, "slices[0]: [1:8] is not a part of [7]"},
         {m_start_huge, "is not a part of [7]"},
         {m_start_long, "is not a part of [7]"},
@@ -1049,9 +1082,8 @@ static void test_wrong_manifests(void **state)
 
 static void m_other_file(json_t *m)
 {
-    assert_int_equal(
-        json_object_set_new(first_slice(m), "file", json_string("optimizer-r00000.safetensors")),
-        0);
+    assert_int_equal(json_object_set_new(first_of(m, "tensors"), "group", json_string("optimizer")),
+                     0);
 }
 static void m_other_shape(json_t *m)
 {
@@ -1072,37 +1104,24 @@ static void test_manifest_against_headers(void **state)
     run_make(w, &r);
     save(w, &r, 1);
     edit("c/step-00000001", m_other_file);
-    assert_fails(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
-                 "c/step-00000001/optimizer-r00000.safetensors: has no tensor layer.b, which "
-                 "manifest.json places there");
+    assert_fails(
+        d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
+        "c/step-00000001/ranks-00000/optimizer-r00000.safetensors: has no tensor layer.b, which "
+        "manifest.json places there");
     save(w, &r, 1);
     edit("c/step-00000001", m_other_shape);
     r.entries[0].global_shape.dim[0] = 8; /* the run would take it */
     r.tensors[0].shape.dim[0] = 8;
-    assert_fails(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
-                 "c/step-00000001/model-r00000.safetensors: tensor layer.b is BF16 [7], "
-                 "manifest.json says BF16 [0:8]");
+    assert_fails(
+        d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
+        "c/step-00000001/ranks-00000/model-r00000.safetensors: tensor layer.b is BF16 [7], "
+        "manifest.json says BF16 [0:8]");
     run_release(&r);
-}
-
-/* The largest that is read is the largest that is begun with. */
-static void test_manifest_limit(void **state)
-{
-    uint64_t none = 0, bytes = 0;
-
-    (void)state;
-    assert_ok(d9d_checkpointer_manifest_check_bytes(0, 8, &none));
-    assert_ok(d9d_checkpointer_manifest_check_bytes(D9D_MANIFEST_MAX - none, 8, &bytes));
-    assert_int_equal(bytes, D9D_MANIFEST_MAX);
-    assert_fails_like(
-        d9d_checkpointer_manifest_check_bytes(D9D_MANIFEST_MAX - none + 1, 3300, &bytes),
-        D9D_ECONFIG, "over 3300 ranks would have up to 536870913 bytes, at most 536870912");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_manifest_limit),
         in_world(test_what_is_written_is_read),
         in_world(test_same_state_same_bytes),
         in_world(test_large_tensor),

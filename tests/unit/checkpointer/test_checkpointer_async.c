@@ -98,7 +98,7 @@ static void run_step(run *r)
 
 static void run_open(run *r, bool behind, bool pins)
 {
-    d9di_checkpointer_async_opts opts = {.dir = "c", .keep = 2, .async = behind};
+    d9di_checkpointer_async_opts opts = {.dir = "c", .keep = 2, .async = behind, .patience_s = 600};
 
     *r = (run){.state = {.finite = true, .parent = -1}};
     disk_is(false, false);
@@ -126,6 +126,14 @@ static void run_open(run *r, bool behind, bool pins)
     opts.dev = r->dev;
     opts.log = &r->log;
     assert_ok(d9di_checkpointer_async_open(&opts, &r->saver));
+}
+
+static d9d_status save_begin(run *r, bool wait)
+{
+    bool begun = false;
+
+    D9D_TRY(d9di_checkpointer_async_begin(r->saver, &r->state, wait, &begun));
+    return begun ? D9D_OK : D9D_FAIL(D9D_ETIMEOUT, "step %d is left out", (int)r->state.step);
 }
 
 static void run_close(run *r)
@@ -207,13 +215,13 @@ static void it_holds_what_was_there_when_it_began(void **state)
     (void)state;
     run_open(&r, true, true);
     run_step(&r);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(save_begin(&r, false));
     assert_false(d9d_fs_exists("c/step-00000001"));
     run_until_saved(&r, 1);
     assert_true(r.state.step > 2);
     check_saved(1);
     /* And again, over the same copy. */
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(save_begin(&r, false));
     assert_ok(d9di_checkpointer_async_wait_copy(r.saver));
     const int64_t saved = r.state.step;
     run_step(&r);
@@ -231,7 +239,7 @@ static void a_stuck_disk_keeps_nobody_waiting(void **state)
     run_open(&r, true, true);
     run_step(&r);
     disk_is(true, false);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(save_begin(&r, false));
     for (int i = 0; i < 20; i++)
         assert_ok(run_steps(&r));
     assert_true(d9di_checkpointer_async_progress(r.saver, r.state.step) == 0);
@@ -239,6 +247,41 @@ static void a_stuck_disk_keeps_nobody_waiting(void **state)
     disk_is(false, false);
     assert_ok(d9di_checkpointer_async_finish(r.saver));
     check_saved(1);
+    run_close(&r);
+}
+
+/* Nobody waits for longer than a period for a save, and two never run at once. */
+static void a_save_that_outlasts_its_period_is_not_joined_by_another(void **state)
+{
+    d9di_checkpointer_async_opts opts;
+    bool begun = true;
+    run r;
+
+    (void)state;
+    run_open(&r, true, true);
+    d9di_checkpointer_async_close(r.saver);
+    opts = (d9di_checkpointer_async_opts){.dir = "c",
+                                          .keep = 2,
+                                          .async = true,
+                                          .patience_s = 0.01,
+                                          .set = &r.set,
+                                          .dev = r.dev,
+                                          .log = &r.log};
+    assert_ok(d9di_checkpointer_async_open(&opts, &r.saver));
+    run_step(&r);
+    disk_is(true, false);
+    assert_ok(save_begin(&r, false));
+    assert_ok(run_steps(&r));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false, &begun));
+    assert_false(begun);
+    assert_non_null(strstr(r.outbox, "step 2 is not saved, as one save runs at a time: the "
+                                     "checkpoint of step 1 is not complete after "));
+    disk_is(false, false);
+    run_until_saved(&r, 1);
+    check_saved(1);
+    assert_int_equal(entries(), 2);  /* the first alone, and the lock */
+    assert_ok(save_begin(&r, true)); /* what is waited for is saved in any case */
+    assert_int_equal(entries(), 3);
     run_close(&r);
 }
 
@@ -252,7 +295,7 @@ static void old_numbers_say_nothing(void **state)
     run_step(&r);
     disk_is(true, false);
     assert_true(d9di_checkpointer_async_progress(r.saver, 7) == 0);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(save_begin(&r, false));
     assert_ok(d9di_checkpointer_async_advance(r.saver, 7, 1));
     disk_is(false, false);
     for (int i = 0; i < 60000 && d9di_checkpointer_async_progress(r.saver, 8) == 0; i++)
@@ -277,7 +320,7 @@ static void one_is_under_way_at_a_time(void **state)
     run_open(&r, true, true);
     for (int i = 0; i < 4; i++) {
         run_step(&r);
-        assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, i == 3));
+        assert_ok(save_begin(&r, i == 3));
         assert_ok(d9di_checkpointer_async_wait_copy(r.saver));
         if (i > 0)
             check_saved(i == 3 ? 4 : i);
@@ -288,19 +331,20 @@ static void one_is_under_way_at_a_time(void **state)
 
 static void what_is_waited_for_is_there(void **state)
 {
+    bool begun = false;
     run r;
 
     (void)state;
     for (int behind = 0; behind < 2; behind++) {
         run_open(&r, behind == 1, true);
         run_step(&r);
-        assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, behind == 1));
+        assert_ok(save_begin(&r, behind == 1));
         check_saved(1);
         assert_ok(d9di_checkpointer_async_finish(r.saver));
         run_close(&r);
         assert_ok(d9d_fs_remove_tree("c"));
     }
-    assert_ok(d9di_checkpointer_async_begin(NULL, &r.state, true));
+    assert_ok(d9di_checkpointer_async_begin(NULL, &r.state, true, &begun));
     assert_ok(d9di_checkpointer_async_wait_copy(NULL));
     assert_ok(d9di_checkpointer_async_advance(NULL, 1, 1));
     assert_true(d9di_checkpointer_async_progress(NULL, 1) == 0);
@@ -317,7 +361,7 @@ static void no_memory_for_a_copy_is_a_warning(void **state)
         "cpu: out of memory: 8000 bytes requested: training will wait for every checkpoint",
         __FILE__, __LINE__);
     run_step(&r);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(save_begin(&r, false));
     check_saved(1);
     run_close(&r);
 }
@@ -330,10 +374,10 @@ static void a_full_disk_is_reported_after_the_step(void **state)
     (void)state;
     run_open(&r, true, true);
     run_step(&r);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, true));
+    assert_ok(save_begin(&r, true));
     run_step(&r);
     disk_is(false, true);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(save_begin(&r, false));
     for (int i = 0; i < 60000 && st == D9D_OK; i++) {
         st = run_steps(&r);
         (void)usleep(1000);
@@ -345,7 +389,7 @@ static void a_full_disk_is_reported_after_the_step(void **state)
     assert_int_equal(entries(), 2);
     /* With room again the next one succeeds. */
     disk_is(false, false);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(save_begin(&r, false));
     assert_ok(d9di_checkpointer_async_finish(r.saver));
     check_saved(r.state.step);
     run_close(&r);
@@ -358,9 +402,9 @@ static void what_is_given_up_leaves_nothing(void **state)
     (void)state;
     run_open(&r, true, true);
     run_step(&r);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, true));
+    assert_ok(save_begin(&r, true));
     run_step(&r);
-    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(save_begin(&r, false));
     run_close(&r);
     check_saved(1);
     assert_int_equal(entries(), 2);
@@ -377,6 +421,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(it_holds_what_was_there_when_it_began),
+        unit_test_in_dir(a_save_that_outlasts_its_period_is_not_joined_by_another),
         unit_test_in_dir(a_stuck_disk_keeps_nobody_waiting),
         unit_test_in_dir(old_numbers_say_nothing),
         unit_test_in_dir(one_is_under_way_at_a_time),

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "checkpointer/checkpointer_private.h"
+#include "support/save_ranks.h"
 #include "support/unit.h"
 
 typedef struct run {
@@ -44,40 +45,35 @@ static void run_count(run *r, int rank)
     r->most[1] = -10 * rank;
 }
 
-/* A checkpoint of `ranks` ranks, one after the other in this process. */
+/* A checkpoint of `ranks` ranks, one after the other in this process, two in a directory. */
 static void save(int ranks, const char *dir)
 {
-    d9di_checkpointer_save s = {
-        .state = {.step = 1, .parent = -1, .finite = true}, .ranks = ranks, .tmp = dir};
+    const d9d_checkpointer_state state = {.step = 1, .parent = -1, .finite = true};
+    d9di_checkpointer_save s = save_of_ranks(dir, ranks, 2, &state);
     d9d_progress untold = {.log = NULL};
-    const json_t *roots[4];
-    d9d_manifest *shares[4];
-    d9d_manifest_file files[4];
-    json_t *members;
-    d9d_arena a = {0};
 
-    assert_int_equal(mkdir(dir, 0777), 0);
-    for (; s.rank < ranks; s.rank++) {
-        char path[64];
-        d9d_buf text = {0};
+    for (int rank = 0; rank < ranks; rank++) {
         run r;
 
         run_begin(&r);
-        run_count(&r, s.rank);
+        run_count(&r, rank);
+        save_as_rank(&s, rank);
         assert_ok(d9di_checkpointer_save_write_rank(&s, &r.set, &untold));
-        (void)snprintf(path, sizeof(path), "%s/.share-r%05d", dir, s.rank);
-        assert_ok(d9d_fs_read(path, 1 << 20, &text));
-        assert_ok(d9d_manifest_parse(dir, text.data, text.len, &shares[s.rank]));
-        roots[s.rank] = d9d_manifest_root(shares[s.rank]);
-        files[s.rank] = *d9d_manifest_at(shares[s.rank], 0);
-        d9d_buf_release(&text);
     }
-    assert_ok(d9di_checkpointer_manifest_merge(&s.state, roots, (size_t)ranks, &members));
-    assert_ok(d9d_manifest_write_hashed(dir, members, files, (size_t)ranks));
-    json_decref(members);
-    for (int i = 0; i < ranks; i++)
-        d9d_manifest_close(shares[i]);
-    d9d_arena_release(&a);
+    save_merge(&s);
+    d9di_checkpointer_save_release(&s);
+}
+
+/* The members of a manifest of d9d.checkpoint.v1 without tensors. */
+static json_t *former_members(void)
+{
+    const d9d_checkpointer_state state = {.step = 1, .parent = -1, .finite = true};
+    json_t *root = json_object();
+
+    assert_ok(d9di_checkpointer_state_add(root, &state));
+    d9d_json_set(&root, "optimizer_steps", json_object());
+    d9d_json_set(&root, "tensors", json_array());
+    return root;
 }
 
 static void each_rank_has_its_own_again(void **state)
@@ -97,44 +93,40 @@ static void each_rank_has_its_own_again(void **state)
     }
 }
 
-/* The checkpoint as 0.1 wrote it: "cells", of files of that name. */
-static void make_former(const char *dir)
+/* The checkpoint as an earlier version wrote it: a list `key` of files `key`-rNNNNN, all files in
+ * one directory. */
+static void make_former(const char *dir, const char *key, const char *group)
 {
-    static const char *const former[] = {"cells-r00000.safetensors", "cells-r00001.safetensors",
-                                         "cells-r00002.safetensors"};
+    static char names[3][64];
     d9d_manifest_file files[3];
     d9d_manifest *m;
-    json_t *root, *list = json_array();
+    json_t *root = former_members(), *list = json_array();
 
     assert_ok(d9d_manifest_open(dir, &m));
-    root = json_copy((json_t *)(uintptr_t)d9d_manifest_root(m));
     for (size_t i = 0; i < 3; i++) {
-        char from[64], to[64];
+        char from[64], to[128];
 
-        files[i] = *d9d_manifest_at(m, i);
-        (void)snprintf(from, sizeof(from), "%s/state-r%05zu.safetensors", dir, i);
-        (void)snprintf(to, sizeof(to), "%s/%s", dir, former[i]);
+        (void)snprintf(from, sizeof(from), "ranks-%05zu/state-r%05zu.safetensors", i / 2 * 2, i);
+        assert_non_null(d9d_manifest_find(m, from));
+        files[i] = *d9d_manifest_find(m, from);
+        (void)snprintf(names[i], sizeof(names[i]), "%s-r%05zu.safetensors", group, i);
+        files[i].name = names[i];
+        (void)snprintf(from, sizeof(from), "%s/ranks-%05zu/state-r%05zu.safetensors", dir,
+                       i / 2 * 2, i);
+        (void)snprintf(to, sizeof(to), "%s/%s", dir, names[i]);
         assert_int_equal(rename(from, to), 0);
-        files[i].name = former[i];
-        assert_int_equal(json_array_append_new(list, json_string(former[i])), 0);
+        d9d_json_add(&list, json_string(names[i]));
     }
-    assert_int_equal(json_array_size(json_object_get(root, "rank_state")), 3);
-    (void)json_object_del(root, "rank_state");
-    assert_int_equal(json_object_set_new(root, "cells", list), 0);
-    (void)json_object_del(root, "schema");
-    (void)json_object_del(root, "chunk_bytes");
-    (void)json_object_del(root, "files");
-    (void)json_object_del(root, "xxh3");
+    d9d_json_set(&root, key, list);
     assert_ok(d9d_manifest_write_hashed(dir, root, files, 3));
     json_decref(root);
     d9d_manifest_close(m);
 }
 
-static void what_0_1_wrote_is_read(void **state)
+static void check_former(const char *key, const char *group)
 {
-    (void)state;
     save(3, "c");
-    make_former("c");
+    make_former("c", key, group);
     for (int rank = 0; rank < 3; rank++) {
         run r, own;
 
@@ -146,6 +138,18 @@ static void what_0_1_wrote_is_read(void **state)
         assert_memory_equal(r.most, own.most, sizeof(r.most));
         assert_string_equal(r.outbox, "");
     }
+}
+
+static void what_0_1_wrote_is_read(void **state)
+{
+    (void)state;
+    check_former("cells", "cells");
+}
+
+static void what_v1_wrote_is_read(void **state)
+{
+    (void)state;
+    check_former("rank_state", "state");
 }
 
 static void on_another_number_one_has_all(void **state)
@@ -212,11 +216,9 @@ static void files_that_are_not_there_are_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < 2 * sizeof(lists) / sizeof(lists[0]); i++) {
-        json_t *root;
-        d9d_checkpointer_state saved = {.step = 7, .parent = -1, .finite = true};
+        json_t *root = former_members();
         run r;
 
-        assert_ok(d9di_checkpointer_manifest_merge(&saved, NULL, 0, &root));
         assert_int_equal(
             json_object_set_new(root, keys[i % 2], json_loads(lists[i / 2], JSON_DECODE_ANY, NULL)),
             0);
@@ -253,9 +255,13 @@ static void what_is_no_rank_state_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_dir(each_rank_has_its_own_again),      in_dir(what_0_1_wrote_is_read),
-        in_dir(on_another_number_one_has_all),    in_dir(what_is_not_there_begins_anew),
-        in_dir(an_older_checkpoint_says_so_once), in_dir(files_that_are_not_there_are_refused),
+        in_dir(each_rank_has_its_own_again),
+        in_dir(what_0_1_wrote_is_read),
+        in_dir(what_v1_wrote_is_read),
+        in_dir(on_another_number_one_has_all),
+        in_dir(what_is_not_there_begins_anew),
+        in_dir(an_older_checkpoint_says_so_once),
+        in_dir(files_that_are_not_there_are_refused),
         in_dir(what_is_no_rank_state_is_refused),
     };
 

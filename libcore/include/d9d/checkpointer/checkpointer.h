@@ -3,10 +3,13 @@
  *     runs/demo/checkpoints/
  *         .lock                             held while a process writes or removes here
  *         step-00001000/
- *             manifest.json                 names, sizes and hashes of the files; the tensors
- *             model-r00000.safetensors      parameters, one file per rank
- *             optimizer-r00000.safetensors  optimizer state, one file per rank
- *             state-r00000.safetensors      rank state, if there is any
+ *             manifest.json                 the root: state, tensors, hashes of the manifests below
+ *             ranks-00000/                  the files of ranks 0 to 63
+ *                 manifest.json                 their names, sizes and hashes
+ *                 model-r00000.safetensors      parameters, one file per rank
+ *                 optimizer-r00000.safetensors  optimizer state, one file per rank
+ *                 state-r00000.safetensors      rank state, if there is any
+ *             ranks-00064/ ...
  *         step-00002000.tmp-4711-0/         a save in progress, or one that was killed
  *
  *     resume:       D9D_TRY(d9d_checkpointer_latest(dir, bootstrap, log, &a, &path));
@@ -15,17 +18,17 @@
  *                   D9D_TRY(d9d_checkpointer_prune(dir, keep, log));
  *
  * Commit.  A checkpoint is written in step-N.tmp-PID-n.  Its files are hashed while they are
- * written, the manifest is written last, and all files and the directory are synced.  Then one
+ * written, the root manifest is written last, and all files and directories are synced.  Then one
  * rename gives the directory its name.  A process that dies at any point leaves either no step-N or
  * a complete one. A call that fails leaves no partial checkpoint and does not change an older one.
  *
  * Discovery.  The newest usable checkpoint is found from the files alone; there is no pointer file.
- * A checkpoint is usable if its manifest is valid and agrees with its own hash, every file has its
+ * A checkpoint is usable if its manifests are valid and agree with their hashes, every file has its
  * size and hashes, the step matches the directory name, and the step was finite.  An unusable one
  * is skipped with a warning that says why.
  *
- * Resharding.  The manifest names every tensor with its dtype and global shape, and the slices that
- * it consists of: file, first index, shape.  Slices of a tensor never overlap.  A reader fills each
+ * Resharding.  The root names every tensor with its dtype and global shape, and the slices that it
+ * consists of (d9d/ckpt/dir/slices.h): rank, first index, shape, and repetitions.  Slices of a tensor never overlap.  A reader fills each
  * of its boxes from the slices that intersect it:
  *
  *      saved by two ranks          read by two others
@@ -43,18 +46,21 @@
  * that died, on whatever host, and is removed.  On a file system without locks, such a directory is
  * removed once nothing in it has changed for a day.
  *
- * manifest.json, d9d.checkpoint.v1, has these members in addition to those of
+ * manifest.json, d9d.checkpoint.v2, has these members in addition to those of
  * d9d/ckpt/dir/manifest.h:
  *
  *     "step": 1000, "samples": 4000, "tokens": 512000,     optimizer steps done, data consumed
  *     "seed": 0, "parent": 500, "finite": true,            d9d_checkpointer_state, below
  *     "config": "<32 hex digits>", "dataset": "<32 hex digits>",
  *     "hf_config": "<32 hex digits>", "source": "...", "source_path": "...",   left out where zero
+ *     "ranks": 4096, "ranks_per_dir": 64,
  *     "optimizer_steps": {"model.norm.weight": 1000, ...},
- *     "tensors": [{"name": "model.norm.weight", "dtype": "F32", "shape": [64], "slices":
- *                  [{"file": "model-r00000.safetensors", "start": [0], "shape": [64]}]}, ...],
- *     "rank_state": ["state-r00000.safetensors", ...]           rank state, a file per rank;
- * optional
+ *     "tensors": [{"name": "model.norm.weight", "group": "model", "dtype": "F32", "shape": [64],
+ *                  "slices": [{"rank": 0, "start": [0], "shape": [16],
+ *                              "steps": [{"n": 4, "dim": 0, "by": 16, "ranks": 1}]}]}, ...],
+ *     "rank_state": true                                   left out where there is none
+ *
+ * Checkpoints of d9d.checkpoint.v1 are read: all files in one directory, one manifest.
  */
 #ifndef D9D_CHECKPOINTER_CHECKPOINTER_H
 #define D9D_CHECKPOINTER_CHECKPOINTER_H
@@ -97,7 +103,6 @@ typedef struct d9d_checkpointer_tensor {
     bool is_remote;              /* empty, or written by another rank */
     bool residual;               /* of master weights: zero if a checkpoint has none */
     bool widens;                 /* a checkpoint's bfloat16 is widened to float32 */
-    int64_t n_boxes;             /* boxes of the tensor over all ranks; 0: only this one */
     const void *host;            /* host copy of its bytes; NULL: read the tensor itself */
 } d9d_checkpointer_tensor;
 
@@ -148,17 +153,6 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_set_local(const d9d_checkpointe
 
 /* Bytes of all its tensors. */
 D9D_API uint64_t d9d_checkpointer_set_bytes(const d9d_checkpointer_set *set);
-
-/* Upper bound of the bytes that ranks add to a checkpoint's manifest.  Each rank passes its set
- * from d9d_checkpointer_set_local(), or the first rank of each stage does for equal ranks.  The
- * bound covers all boxes of tensors whose first box is here, and this rank's files. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_manifest_bytes(const d9d_checkpointer_set *local,
-                                                                uint64_t *tensors, uint64_t *files);
-/* *bytes: the manifest's size, given `rank_bytes`, the sum over all ranks.  ECONFIG if it exceeds
- * what can be read. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_manifest_check_bytes(uint64_t rank_bytes,
-                                                                      int64_t ranks,
-                                                                      uint64_t *bytes);
 
 /* "dir/step-00001000", in the arena; NULL when memory is out. */
 D9D_API char *d9d_checkpointer_path(d9d_arena *a, const char *dir, int64_t step);

@@ -70,7 +70,6 @@ typedef struct d9d_plan {
     double bubble;                 /* of the pipeline; 0 without one */
     uint64_t checkpoint, exported; /* bytes of one checkpoint, and of an export */
     const char *updates;           /* d9d_optimizer_describe() of the first stage, in the arena */
-    uint64_t manifest;             /* upper bound of a checkpoint's manifest, in bytes */
     d9d_plan_rank *stages;         /* [n_stages], in the arena: one rank per pipeline coordinate */
     size_t n_stages;
     /* With a pipeline: */
