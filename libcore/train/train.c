@@ -16,11 +16,23 @@ static void enter_phase(d9di_train *r, d9di_train_phase phase)
     d9di_train_times_enter(&r->times, phase);
 }
 
+/* Compares the replicas if they are due; `saves`: a save follows, of what must be good. */
+static d9d_status check_integrity(d9di_train *r, bool saves)
+{
+    const int64_t step = r->stepper.state.step;
+
+    r->integrity.good_step = r->checkpointer.saved_step;
+    return d9di_train_integrity_is_due(&r->integrity, &r->run, step, saves)
+               ? d9di_train_integrity_check(&r->integrity, &r->run, step)
+               : D9D_OK;
+}
+
 /* `last`: synchronous, as no step follows. */
 static d9d_status save_checkpoint(d9di_train *r, bool last)
 {
     if (r->run.where->trial)
         return D9D_OK;
+    D9D_TRY(check_integrity(r, true));
     enter_phase(r, D9DI_TRAIN_SAVE);
     if (r->checkpointer.saved_step != r->stepper.state.step) {
         D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
@@ -158,6 +170,11 @@ static bool evaluation_is_due(const d9di_train *r)
     return d9di_train_evaluator_is_due(&r->evaluator, &r->run, r->stepper.state.step);
 }
 
+static bool integrity_is_due(const d9di_train *r)
+{
+    return d9di_train_integrity_is_due(&r->integrity, &r->run, r->stepper.state.step, false);
+}
+
 /* Runs the evaluations that are due, with no step enqueued. */
 static d9d_status evaluate(d9di_train *r)
 {
@@ -213,8 +230,9 @@ static d9d_status run_steps(d9di_train *r, loop_output *t)
                                   r->run.total_steps, D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
         D9D_TRY(collect_steps(r,
                               due || d9di_train_run_is_done(&r->run, r->stepper.state.step) ||
-                                  evaluation_is_due(r),
+                                  evaluation_is_due(r) || integrity_is_due(r),
                               t));
+        D9D_TRY(due ? D9D_OK : check_integrity(r, false));
         D9D_TRY(evaluate(r));
         if (due)
             D9D_TRY(save_checkpoint(r, r->stepper.state.step == r->run.total_steps));
@@ -294,9 +312,10 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
                             .where = where,
                             .log = where->log,
                             .rank = d9d_bootstrap_rank(where->bootstrap)},
-                    .stepper = {.engine = &r.engine},
+                    .stepper = {.engine = &r.engine, .integrity = &r.integrity},
                     .evaluator = {.engine = &r.engine, .task = &r.task},
-                    .checkpointer = {.saved_step = -1}};
+                    .checkpointer = {.saved_step = -1},
+                    .integrity = {.good_step = -1}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
     const char *resume_from = NULL;

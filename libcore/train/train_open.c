@@ -213,6 +213,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     };
     D9D_TRY(d9di_train_checkpointer_check_size(&r->checkpointer, &r->run));
     D9D_TRY(d9di_train_stepper_open(&r->stepper, &r->run, &r->arena));
+    D9D_TRY(d9di_train_integrity_open(&r->integrity, &r->run, e, r->stepper.optimizer, &r->arena));
     D9D_TRY(loss_attribution_open(r));
     D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world,
                                             r->stepper.moe_stats.names,
@@ -228,6 +229,7 @@ void d9di_train_close(d9di_train *r)
     d9di_train_profiler_close(&r->profiler);
     d9di_train_checkpointer_close(&r->checkpointer);
     d9di_train_recorder_close(&r->recorder);
+    d9di_train_integrity_close(&r->integrity);
     d9di_train_stepper_close(&r->stepper);
     d9di_train_evaluator_close(&r->evaluator);
     d9di_task_close(&r->task); /* may own memory of the engine's device */

@@ -244,15 +244,19 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     D9D_TRY(d9di_train_run_trigger_step(run, "train.step.pre", s->state.step));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.pre", s->state.step));
     D9D_TRY(d9di_pipeline_stats_begin(&s->pipeline_stats, s->state.step));
+    D9D_TRY(d9di_train_integrity_begin_step(s->integrity, run, s->state.step));
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &p->flops));
+    D9D_TRY(d9di_train_rerun_check(s->integrity, s, run));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.post", s->state.step));
     p->n_predictions = n_predictions(s) - watched;
     p->n_losses = n_losses(s) - watched_losses;
     p->data_ns += d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(step_has_targets(s, run, targets, &p->counts));
+    D9D_TRY(d9di_train_integrity_verify(s->integrity, s->state.step));
     D9D_TRY(p->counts ? enqueue_update(s, run, control, saves, p, targets)
                       : skip_update(s, run, saves, p));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.step.post", s->state.step));
+    D9D_TRY(d9di_train_integrity_end_step(s->integrity));
     p->open = true;
     s->state.step++;
     s->state.samples += run->c->trainer.batching.global_batch_size;
@@ -280,6 +284,7 @@ d9d_status d9di_train_stepper_collect(d9di_train_stepper *s, const d9di_train_ru
     double ms;
 
     p->open = false;
+    D9D_TRY(d9di_train_integrity_collect(s->integrity, run, p->state_before.step));
     if (p->counts) {
         D9D_TRY(d9d_readback_wait(p->report, &back));
         report = (const void *)((const double *)back + s->pipeline_stats.n);

@@ -19,6 +19,7 @@
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
 #include "train/train_control.h"
+#include "train/train_integrity.h"
 #include "train/train_run.h"
 #include "train/train_step_result.h"
 
@@ -39,7 +40,8 @@ typedef struct d9di_train_pending_step {
 } d9di_train_pending_step;
 
 typedef struct d9di_train_stepper {
-    d9di_engine *engine; /* borrowed, with its task */
+    d9di_engine *engine;             /* borrowed, with its task */
+    d9di_train_integrity *integrity; /* borrowed */
     d9d_optimizer *optimizer;
     d9d_checkpointer_state
         state; /* after the enqueued steps; `tokens` covers collected reports only */

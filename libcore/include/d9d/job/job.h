@@ -110,6 +110,10 @@ typedef struct d9d_job_trainer_section {
         int64_t evaluation_timeout, save_timeout, export_timeout;
         int64_t save_margin; /* save this many seconds before the Slurm time limit */
     } timeout;
+    struct d9d_job_integrity_section {
+        d9d_step_period period_steps, rerun_period_steps;
+        bool optimizer_state, memory;
+    } integrity;
     d9d_job_profiling_section *profiling; /* NULL: none */
 } d9d_job_trainer_section;
 
