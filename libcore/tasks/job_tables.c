@@ -327,6 +327,9 @@ static const d9d_key integrity_keys[] = {
                  "in every step, verify that nothing changed since the last update"),
     D9D_KEY_PERIOD(integrity_section, rerun_period_steps, "\"disable\"",
                    "compute every so many steps' gradients twice and compare them bit for bit"),
+    D9D_KEY_BOOL(integrity_section, rerun_on_peer, "false",
+                 "and once more on another data-parallel rank, which finds a processor that is "
+                 "always wrong; needs processors that compute alike"),
     D9D_KEY_END,
 };
 static const d9d_table integrity_table =

@@ -245,7 +245,7 @@ static d9d_status run_steps_with_progress(d9di_train *r, d9d_train_summary *out)
     loop_output t = {.summary = out};
     d9d_status st;
 
-    D9D_TRY(d9di_train_stepper_open_prefetcher(&r->stepper, &r->run));
+    D9D_TRY(d9di_train_stepper_open_prefetcher(&r->stepper, &r->run, 0));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.ready",
                                    (d9d_job_event){.tracker = r->recorder.tracker}));
     d9d_progress_start(&t.progress, r->run.log, "train", "steps", (uint64_t)r->run.total_steps);

@@ -49,6 +49,12 @@ d9d_status d9di_train_integrity_open(d9di_train_integrity *it, const d9di_train_
 
     if (!is_on(c) || run->where->trial > 0)
         return D9D_OK;
+    if (c->rerun_period_steps != D9D_PERIOD_DISABLE && e->task != NULL &&
+        e->task->kind->state != NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.integrity.rerun_period_steps: the task %s has a state, "
+                        "which a repeated step would change twice",
+                        run->c->task.choice->name);
     it->c = c;
     it->engine = e;
     D9D_TRY(d9di_integrity_open(e, c->optimizer_state ? optimizer : NULL, a, &it->arrays));
@@ -184,7 +190,7 @@ d9d_status d9di_train_integrity_begin_step(d9di_train_integrity *it, const d9di_
     it->reruns = d9d_step_period_due(it->c->rerun_period_steps, step, run->total_steps, 0);
     if (it->c->memory && (it->keeps_late || !it->has_kept))
         D9D_TRY(keep(it));
-    return it->reruns ? d9di_train_rerun_watch(it) : D9D_OK;
+    return D9D_OK;
 }
 
 d9d_status d9di_train_integrity_verify(d9di_train_integrity *it, int64_t step)

@@ -3,12 +3,11 @@
  * A processor may compute wrongly, or a memory or link flip bits, without any error (SDC).  Three
  * checks, each by checksums and exact (engine/integrity.h):
  *
- *     check      when                         finds                                     who
- *     replicas   every period_steps, and      bits of weights or optimizer state that   the
- * minority before every save            differ between ranks that store the same memory     every
- * step, update to        bits that changed at rest                 the rank itself update rerun
- * every rerun_period_steps     a loss, a gradient or a sum over ranks    ranks whose own that is
- * another one the second time       gradient differs
+ *     replicas   every period_steps and before every save: bits of weights or optimizer state that
+ *                differ between ranks that store the same.  The minority is to blame
+ *     memory     every step, from update to update: bits that changed at rest.  The rank itself
+ * says rerun      every rerun_period_steps: a loss, a gradient or a sum over ranks that is another
+ *                one when computed again.  Ranks whose own gradients differ are to blame
  *
  *     enqueue of a step k:   keep(k-1) | forward backward (rerun) | verify(k-1) | update | keep(k)
  *
@@ -35,7 +34,16 @@ typedef struct d9di_train_integrity_capture {
     double *losses;    /* [micro-batches]; zeros but on the last stage */
 } d9di_train_integrity_capture;
 
-enum { D9DI_TRAIN_INTEGRITY_RUNS = 3 };
+/* The step itself; two repetitions, the last of which only a difference asks for; the samples of
+ * the next data-parallel rank, twice likewise. */
+enum {
+    D9DI_TRAIN_INTEGRITY_FIRST,
+    D9DI_TRAIN_INTEGRITY_SECOND,
+    D9DI_TRAIN_INTEGRITY_THIRD,
+    D9DI_TRAIN_INTEGRITY_PEER,
+    D9DI_TRAIN_INTEGRITY_PEER_AGAIN,
+    D9DI_TRAIN_INTEGRITY_RUNS
+};
 
 typedef struct d9di_train_integrity {
     const struct d9d_job_integrity_section *c; /* borrowed; NULL: nothing is on */
@@ -49,6 +57,7 @@ typedef struct d9di_train_integrity {
     bool keeps_late; /* handlers may change weights between two steps */
     /* rerun */
     bool reruns; /* this step */
+    bool on_peer;
     d9d_tensor own, reduced;
     size_t last; /* index of the parameter that the hook saw last */
     d9d_checksum_array *list;
@@ -83,16 +92,31 @@ d9d_status d9di_train_integrity_fail(const d9di_train_integrity *it, const d9di_
 void d9di_train_integrity_exclude(const d9di_train_run *run, const char *node,
                                   const char *sentence);
 
-/* --- train_rerun.c ---------------------------------------------------------------------------- */
+/* --- train_rerun.c, train_rerun_verdict.c ------------------------------------------------------
+ */
 
 struct d9di_train_stepper;
 
 d9d_status d9di_train_rerun_open(d9di_train_integrity *it, const d9di_train_run *run, d9d_arena *a);
-/* If it->reruns: watch the gradients of the forward and backward that follow. */
-d9d_status d9di_train_rerun_watch(d9di_train_integrity *it);
+/* Before the forward and backward of a step that is repeated; nothing to do for others.
+ * Collective. */
+d9d_status d9di_train_rerun_begin(d9di_train_integrity *it, struct d9di_train_stepper *s,
+                                  const d9di_train_run *run);
 /* After the step's forward and backward: computes both again, and compares.  The gradients are then
  * the newest ones.  ECORRUPT on all ranks, before anything is updated.  Collective. */
 d9d_status d9di_train_rerun_check(d9di_train_integrity *it, struct d9di_train_stepper *s,
                                   const d9di_train_run *run);
+
+/* Of two runs on this rank: whether losses, its own gradients or the reduced ones differ. */
+enum { D9DI_TRAIN_RERUN_LOSS = 1, D9DI_TRAIN_RERUN_OWN = 2, D9DI_TRAIN_RERUN_REDUCED = 4 };
+unsigned d9di_train_rerun_differences(const d9di_train_integrity *it, const d9di_train_run *run,
+                                      int a, int b);
+/* A hash of the losses and of the own gradients of a run. */
+uint64_t d9di_train_rerun_digest(const d9di_train_integrity *it, const d9di_train_run *run, int i);
+/* End the run, after all runs: the repetition of step `step` differed; that on peers did. */
+d9d_status d9di_train_rerun_fail(const d9di_train_integrity *it, const d9di_train_run *run,
+                                 int64_t step);
+d9d_status d9di_train_rerun_fail_peer(const d9di_train_integrity *it, const d9di_train_run *run,
+                                      int64_t step);
 
 #endif /* D9DI_TRAIN_TRAIN_INTEGRITY_H */

@@ -5,8 +5,9 @@
  *     timeouts      nothing                                   -
  *     control       exit and sleep, as signals ask            -
  *     engine        the model on the ranks                    task, loss attribution
- *     integrity     checksums                                 run, engine, stepper (to repeat a step)
- *     stepper       optimizer, position, steps in flight      run, engine, control, saves, integrity
+ *     integrity     checksums                                 run, engine, stepper
+ *     stepper       optimizer, position, steps in flight      run, engine, control, saves,
+ *                                                             integrity
  *     recorder      metrics.jsonl and the other records       run, results of steps
  *     profiler      traces                                    run, device
  *     evaluator     the steps of the last evaluations         run, engine, tracker

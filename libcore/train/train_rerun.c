@@ -34,6 +34,13 @@ d9d_status d9di_train_rerun_open(d9di_train_integrity *it, const d9di_train_run 
 
     for (int i = 0; i < D9DI_TRAIN_INTEGRITY_RUNS; i++)
         D9D_TRY(capture_alloc(it, run, a, &it->runs[i]));
+    it->on_peer = it->c->rerun_on_peer && d9di_train_run_dp_size(run) > 1 &&
+                  run->c->mesh.expert_parallel == 1;
+    if (it->c->rerun_on_peer && !it->on_peer)
+        d9d_log_warn(run->log,
+                     "trainer.integrity.rerun_on_peer: needs several data-parallel ranks, "
+                     "and no expert parallelism, which mixes their samples; steps are "
+                     "repeated on the same rank");
     it->list = d9d_arena_alloc(a, (size_t)(n + 1) * sizeof(*it->list));
     if (it->list == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to compare %lld gradients", (long long)n);
@@ -65,14 +72,27 @@ static size_t param_index(d9di_train_integrity *it, const d9d_param *p)
     return params->n; /* none of the engine's */
 }
 
+static d9d_checksum_array bytes_of(const d9d_tensor *t)
+{
+    return (d9d_checksum_array){d9d_tensor_data(t), (int64_t)d9d_tensor_bytes(t)};
+}
+
+/* Gradients of experts are no evidence against a rank that has tokens of others. */
+static bool is_evidence(const d9d_param *p)
+{
+    return p->spec.parallel.style != D9D_EXPERT_PARALLEL;
+}
+
 static d9d_status on_own_grad(void *arg, const d9d_param *p, const d9d_tensor *grad)
 {
     d9di_train_integrity *it = arg;
     const d9d_device *dev = it->engine->dev;
-    const d9d_checksum_array one = {d9d_tensor_data(grad), (int64_t)d9d_tensor_bytes(grad)};
+    const d9d_checksum_array one = bytes_of(grad);
 
-    return dev->kernels->reduce->checksum(
-        dev->stream, (uint64_t *)d9d_tensor_data(&it->own) + param_index(it, p), &one, 1);
+    return is_evidence(p) ? dev->kernels->reduce->checksum(
+                                dev->stream,
+                                (uint64_t *)d9d_tensor_data(&it->own) + param_index(it, p), &one, 1)
+                          : D9D_OK;
 }
 
 static void hook_set(d9di_train_integrity *it, d9d_fsdp_grad_hook *hook)
@@ -81,28 +101,38 @@ static void hook_set(d9di_train_integrity *it, d9d_fsdp_grad_hook *hook)
         d9d_fsdp_set_grad_hook(it->engine->stages[k].sharded, hook, it);
 }
 
-d9d_status d9di_train_rerun_watch(d9di_train_integrity *it)
+static d9d_status watch(d9di_train_integrity *it)
 {
     hook_set(it, on_own_grad);
     return sums_clear(it, &it->own);
 }
 
-static d9d_status reduced_enqueue(d9di_train_integrity *it)
+/* Adds the checksums of the gradients of those parameters. */
+static d9d_status grads_enqueue(d9di_train_integrity *it, bool (*takes)(const d9d_param *p),
+                                const d9d_tensor *sums)
 {
     const d9d_params *params = &it->engine->params;
     const d9d_device *dev = it->engine->dev;
 
     for (size_t i = 0; i < params->n; i++) {
-        const d9d_tensor *grad = &params->p[i]->shard.grad;
+        const d9d_param *p = params->p[i];
 
-        it->list[i] = (d9d_checksum_array){0};
-        if (d9d_param_has_shard_grad(params->p[i]))
-            it->list[i] =
-                (d9d_checksum_array){d9d_tensor_data(grad), (int64_t)d9d_tensor_bytes(grad)};
+        it->list[i] = d9d_param_has_shard_grad(p) && takes(p) ? bytes_of(&p->shard.grad)
+                                                              : (d9d_checksum_array){0};
     }
-    D9D_TRY(sums_clear(it, &it->reduced));
-    return dev->kernels->reduce->checksum(dev->stream, d9d_tensor_data(&it->reduced), it->list,
+    return dev->kernels->reduce->checksum(dev->stream, d9d_tensor_data(sums), it->list,
                                           (int64_t)params->n);
+}
+
+static bool any_param(const d9d_param *p)
+{
+    return p != NULL;
+}
+
+/* No hook sees what is not reduced. */
+static bool is_unreduced_evidence(const d9d_param *p)
+{
+    return p->placement.shard_group == NULL && p->placement.grad_group == NULL && is_evidence(p);
 }
 
 static d9d_status capture_run(d9di_train_integrity *it, const d9di_train_stepper *s,
@@ -112,7 +142,9 @@ static d9d_status capture_run(d9di_train_integrity *it, const d9di_train_stepper
     const uint64_t bytes = it->engine->params.n * sizeof(uint64_t);
 
     D9D_TRY(d9di_engine_wait_grads(it->engine));
-    D9D_TRY(reduced_enqueue(it));
+    D9D_TRY(sums_clear(it, &it->reduced));
+    D9D_TRY(grads_enqueue(it, any_param, &it->reduced));
+    D9D_TRY(grads_enqueue(it, is_unreduced_evidence, &it->own));
     D9D_TRY(d9d_device_download(dev, out->own, d9d_tensor_data(&it->own), bytes));
     D9D_TRY(d9d_device_download(dev, out->reduced, d9d_tensor_data(&it->reduced), bytes));
     return d9di_engine_has_last_stage(it->engine)
@@ -123,7 +155,7 @@ static d9d_status capture_run(d9di_train_integrity *it, const d9di_train_stepper
 
 /* The same samples again; nobody counts them, or times them. */
 static d9d_status run_again(d9di_train_integrity *it, d9di_train_stepper *s,
-                            const d9di_train_run *run, capture *out)
+                            const d9di_train_run *run, int i)
 {
     d9di_engine *e = it->engine;
     const d9di_task *task = e->task;
@@ -134,8 +166,8 @@ static d9d_status run_again(d9di_train_integrity *it, d9di_train_stepper *s,
     double flops;
     d9d_status st;
 
-    D9D_TRY(d9di_train_stepper_open_prefetcher(s, run));
-    D9D_TRY(d9di_train_rerun_watch(it));
+    D9D_TRY(d9di_train_stepper_open_prefetcher(s, run, i >= D9DI_TRAIN_INTEGRITY_PEER));
+    D9D_TRY(watch(it));
     quiet.metrics = NULL;
     e->task = &quiet;
     e->step.loss_attribution = NULL;
@@ -144,180 +176,63 @@ static d9d_status run_again(d9di_train_integrity *it, d9di_train_stepper *s,
     e->task = task;
     e->step.loss_attribution = losses;
     e->exec.stage_timer = timer;
-    return st == D9D_OK ? capture_run(it, s, run, out) : st;
+    return st == D9D_OK ? capture_run(it, s, run, &it->runs[i]) : st;
 }
 
 /* --- comparison ------------------------------------------------------------------------------- */
 
-/* What of two runs differs on a rank. */
-enum { LOSS = 1, OWN = 2, REDUCED = 4 };
-
-static size_t first_difference(const uint64_t *a, const uint64_t *b, size_t n)
+d9d_status d9di_train_rerun_begin(d9di_train_integrity *it, d9di_train_stepper *s,
+                                  const d9di_train_run *run)
 {
-    size_t i = 0;
-
-    while (i < n && a[i] == b[i])
-        i++;
-    return i;
+    if (it->c == NULL || !it->reruns)
+        return D9D_OK;
+    if (it->on_peer) {
+        D9D_TRY(run_again(it, s, run, D9DI_TRAIN_INTEGRITY_PEER));
+        D9D_TRY(d9di_train_stepper_open_prefetcher(s, run, 0));
+    }
+    return watch(it);
 }
 
-static unsigned differences(const d9di_train_integrity *it, const d9di_train_run *run,
-                            const capture *a, const capture *b)
-{
-    const size_t n = it->engine->params.n;
-    unsigned d = 0;
-
-    if (memcmp(a->losses, b->losses, (size_t)run->n_micro * sizeof(*a->losses)) != 0)
-        d |= LOSS;
-    if (first_difference(a->own, b->own, n) < n)
-        d |= OWN;
-    return first_difference(a->reduced, b->reduced, n) < n ? d | REDUCED : d;
-}
-
-/* True if no rank has a difference. */
-static d9d_status agree_equal(const d9di_train_integrity *it, unsigned differs, bool *equal)
+/* Adds up over the ranks what is 0 on all if nothing differs. */
+static d9d_status sum_differences(const d9di_train_integrity *it, const d9di_train_run *run,
+                                  bool *repeats, bool *peers_agree)
 {
     d9d_device *dev = it->engine->dev;
     void *device = d9d_tensor_data(&it->reduced);
-    int64_t sum = differs != 0;
+    uint64_t sums[2] = {d9di_train_rerun_differences(it, run, D9DI_TRAIN_INTEGRITY_FIRST,
+                                                     D9DI_TRAIN_INTEGRITY_SECOND) != 0};
 
-    D9D_TRY(d9d_device_upload(dev, device, &sum, sizeof(sum)));
-    D9D_TRY(d9d_comm_all_reduce(it->engine->world, dev->stream, "rerun", D9D_I64, device, 1,
+    if (it->on_peer)
+        sums[1] = d9di_train_rerun_digest(it, run, D9DI_TRAIN_INTEGRITY_FIRST) -
+                  d9di_train_rerun_digest(it, run, D9DI_TRAIN_INTEGRITY_PEER);
+    D9D_TRY(d9d_device_upload(dev, device, sums, sizeof(sums)));
+    D9D_TRY(d9d_comm_all_reduce(it->engine->world, dev->stream, "rerun", D9D_I64, device, 2,
                                 D9D_COMM_SUM));
-    D9D_TRY(d9d_device_download(dev, &sum, device, sizeof(sum)));
-    *equal = sum == 0;
+    D9D_TRY(d9d_device_download(dev, sums, device, sizeof(sums)));
+    *repeats = sums[0] == 0;
+    *peers_agree = sums[1] == 0;
     return D9D_OK;
 }
 
-/* --- the verdict ------------------------------------------------------------------------------ */
-
-/* What a rank says of its three runs. */
-typedef struct statement {
-    uint32_t differs, with_first, with_second; /* of runs 1 and 2; 3 and 1; 3 and 2 */
-    char node[D9DI_INTEGRITY_NODE], where[D9DI_INTEGRITY_NODE], name[D9DI_INTEGRITY_NODE];
-} statement;
-
-static statement statement_make(const d9di_train_integrity *it, const d9di_train_run *run)
-{
-    const capture *r = it->runs;
-    const d9d_params *params = &it->engine->params;
-    statement s = {.differs = differences(it, run, &r[0], &r[1]),
-                   .with_first = differences(it, run, &r[2], &r[0]),
-                   .with_second = differences(it, run, &r[2], &r[1])};
-    size_t at = first_difference(r[0].own, r[1].own, params->n);
-
-    if (at == params->n)
-        at = first_difference(r[0].reduced, r[1].reduced, params->n);
-    if (at < params->n)
-        (void)snprintf(s.name, sizeof(s.name), "the gradient of %.200s", params->p[at]->name);
-    else
-        (void)snprintf(s.name, sizeof(s.name), "the loss");
-    d9di_integrity_where(it->engine, s.node, s.where);
-    return s;
-}
-
-/* The ranks that differ in `what`. */
-static d9d_status format_ranks(const statement *all, int ranks, unsigned what, d9d_buf *b)
-{
-    const char *between = "";
-
-    for (int r = 0; r < ranks; r++)
-        if ((all[r].differs & what) != 0) {
-            D9D_TRY(d9d_buf_printf(b, "%srank %d (%s)", between, r, all[r].where));
-            between = " and ";
-        }
-    return D9D_OK;
-}
-
-static const char *third_run(const statement *s)
-{
-    if (s->with_first == 0)
-        return "the second was wrong, says a third";
-    return s->with_second == 0 ? "the first was wrong, says a third" : "a third gave another one";
-}
-
-static d9d_status format_statements(const statement *all, int ranks, int first, unsigned what,
-                                    int64_t step, d9d_buf *b)
-{
-    D9D_TRY(d9d_buf_printf(b, "step %lld: ", (long long)step));
-    D9D_TRY(format_ranks(all, ranks, what, b));
-    D9D_TRY(d9d_buf_printf(b, ": %s was another one when computed again", all[first].name));
-    if (what == REDUCED)
-        D9D_TRY(
-            d9d_buf_printf(b, ", though every rank's own was the same: a message or sum is wrong"));
-    return d9d_buf_printf(b, " (%s); nothing was updated", third_run(&all[first]));
-}
-
-/* One node is to blame, or several of which it is unknown which. */
-static void exclude_node(const d9di_train_run *run, const statement *all, int ranks, int first,
-                         unsigned what, const char *sentence)
-{
-    for (int r = first; r < ranks; r++)
-        if ((all[r].differs & what) != 0 && strcmp(all[r].node, all[first].node) != 0)
-            return;
-    d9di_train_integrity_exclude(run, all[first].node, sentence);
-}
-
-static d9d_status fail_statements(const d9di_train_integrity *it, const d9di_train_run *run,
-                                  const statement *all, int ranks, int64_t step)
-{
-    unsigned any = 0, what;
-    int first = 0;
-    d9d_buf b = {0};
-    d9d_status st;
-
-    for (int r = 0; r < ranks; r++)
-        any |= all[r].differs;
-    what = (any & (LOSS | OWN)) != 0 ? LOSS | OWN : REDUCED;
-    while (first < ranks - 1 && (all[first].differs & what) == 0)
-        first++;
-    st = format_statements(all, ranks, first, what, step, &b);
-    if (st == D9D_OK && run->rank == 0)
-        exclude_node(run, all, ranks, first, what, b.data);
-    if (st == D9D_OK)
-        st = d9di_train_integrity_fail(it, run, b.data);
-    d9d_buf_release(&b);
-    return st;
-}
-
-static d9d_status gather_and_fail(const d9di_train_integrity *it, const d9di_train_run *run,
-                                  int64_t step)
-{
-    d9d_bootstrap *bootstrap = run->where->bootstrap;
-    const int ranks = d9d_bootstrap_size(bootstrap);
-    const statement own = statement_make(it, run);
-    d9d_arena a = {0};
-    d9d_bootstrap_blob *blobs;
-    statement *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
-    d9d_status st = all != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "no memory for %d ranks", ranks);
-
-    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
-    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(bootstrap, &own, sizeof(own), &a, &blobs), out);
-    for (int r = 0; r < ranks && all != NULL; r++) {
-        all[r] = (statement){0};
-        if (blobs[r].n == sizeof(*all))
-            memcpy(&all[r], blobs[r].data, sizeof(*all));
-    }
-    st = d9d_bootstrap_agree_status(bootstrap, fail_statements(it, run, all, ranks, step));
-out:
-    d9d_arena_release(&a);
-    return st;
-}
-
-d9d_status d9di_train_rerun_check(d9di_train_integrity *it, struct d9di_train_stepper *s,
+d9d_status d9di_train_rerun_check(d9di_train_integrity *it, d9di_train_stepper *s,
                                   const d9di_train_run *run)
 {
-    bool equal = true;
-    d9d_status st;
+    const int64_t step = s->state.step + 1;
+    bool repeats = true, peers_agree = true;
 
     if (it->c == NULL || !it->reruns)
         return D9D_OK;
-    D9D_TRY(capture_run(it, s, run, &it->runs[0]));
-    D9D_TRY(run_again(it, s, run, &it->runs[1]));
-    D9D_TRY(agree_equal(it, differences(it, run, &it->runs[0], &it->runs[1]), &equal));
-    st = equal ? D9D_OK : run_again(it, s, run, &it->runs[2]);
-    if (st == D9D_OK && !equal)
-        st = gather_and_fail(it, run, s->state.step + 1);
+    D9D_TRY(capture_run(it, s, run, &it->runs[D9DI_TRAIN_INTEGRITY_FIRST]));
+    D9D_TRY(run_again(it, s, run, D9DI_TRAIN_INTEGRITY_SECOND));
+    D9D_TRY(sum_differences(it, run, &repeats, &peers_agree));
+    if (!repeats) {
+        D9D_TRY(run_again(it, s, run, D9DI_TRAIN_INTEGRITY_THIRD));
+        return d9di_train_rerun_fail(it, run, step);
+    }
+    if (!peers_agree) {
+        D9D_TRY(run_again(it, s, run, D9DI_TRAIN_INTEGRITY_PEER_AGAIN));
+        return d9di_train_rerun_fail_peer(it, run, step);
+    }
     hook_set(it, NULL);
-    return st;
+    return D9D_OK;
 }

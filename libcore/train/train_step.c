@@ -50,13 +50,16 @@ static double batch_flops(const d9di_engine *e, const d9d_batch *b)
     return sum / d9d_mesh_count(e->mesh, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP));
 }
 
-d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run)
+d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run,
+                                              int ahead)
 {
+    const int dp = d9d_mesh_count(s->engine->mesh, D9D_AXES_DP);
     const d9d_job_trainer_section *c = &run->c->trainer;
     const int64_t g = c->batching.global_batch_size, left = run->total_steps - s->state.step;
     const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
-        &c->data_loading, s->state.samples, g, d9d_mesh_index(s->engine->mesh, D9D_AXES_DP),
-        d9di_train_run_dp_size(run), c->batching.microbatch_size, s->state.samples + left * g);
+        &c->data_loading, s->state.samples, g,
+        (d9d_mesh_index(s->engine->mesh, D9D_AXES_DP) + ahead) % dp, d9di_train_run_dp_size(run),
+        c->batching.microbatch_size, s->state.samples + left * g);
 
     d9d_prefetcher_close(s->prefetcher);
     s->prefetcher = NULL;
@@ -245,6 +248,7 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.pre", s->state.step));
     D9D_TRY(d9di_pipeline_stats_begin(&s->pipeline_stats, s->state.step));
     D9D_TRY(d9di_train_integrity_begin_step(s->integrity, run, s->state.step));
+    D9D_TRY(d9di_train_rerun_begin(s->integrity, s, run));
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &p->flops));
     D9D_TRY(d9di_train_rerun_check(s->integrity, s, run));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.post", s->state.step));

@@ -1,7 +1,7 @@
 /* train_step.h - the stepper: enqueues a step, and collects its report one step later.
  *
  *     D9D_TRY(d9di_train_stepper_open(&s, &run, &arena));     // after the engine
- *     D9D_TRY(d9di_train_stepper_open_prefetcher(&s, &run));
+ *     D9D_TRY(d9di_train_stepper_open_prefetcher(&s, &run, 0));
  *     each step:
  *         D9D_TRY(d9di_train_stepper_enqueue(&s, &run, &control, saves));
  *         p = d9di_train_stepper_pending(&s, 2);
@@ -55,8 +55,10 @@ typedef struct d9di_train_stepper {
 
 /* Allocates everything but the optimizer, for a materialised engine.  `a` outlives the stepper. */
 d9d_status d9di_train_stepper_open(d9di_train_stepper *s, const d9di_train_run *run, d9d_arena *a);
-/* Opens the prefetcher for the remaining steps. */
-d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run);
+/* Opens the prefetcher for the remaining steps.  With `ahead` it reads the samples of the
+ * data-parallel rank so many places after this one. */
+d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run,
+                                              int ahead);
 void d9di_train_stepper_close(d9di_train_stepper *s); /* before the engine is released */
 
 /* Enqueues the whole next step, without blocking the host.  `saves`: the save in flight, whose copy

@@ -8,6 +8,7 @@
  *     optimizer   of an optimizer state, likewise
  *     gradients   of a reduced gradient, likewise
  *     tokens      of an input id of the first micro-batch, once: a computation that goes wrong
+ *     stuck       of an input id of every micro-batch from then on: one that always goes wrong
  *
  * The weights are changed in a bit that an update does not round away.  It says what it flipped. */
 #include <d9d/tasks/plugin.h>
@@ -105,7 +106,8 @@ static d9d_status after_backward(void *self, const d9d_job_event *e)
 {
     (void)self;
     flip.now = (long)e->step + 2;
-    if (!flip.on || flip.done || e->step + 1 != flip.step || strcmp(flip.what, "tokens") == 0)
+    if (!flip.on || flip.done || e->step + 1 != flip.step || strcmp(flip.what, "tokens") == 0 ||
+        strcmp(flip.what, "stuck") == 0)
         return D9D_OK;
     if (strcmp(flip.what, "optimizer") != 0)
         return flip_param();
@@ -129,7 +131,8 @@ static d9d_status forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model
                           d9d_model_out *out)
 {
     (void)self;
-    if (flip.on && !flip.done && flip.now == flip.step && strcmp(flip.what, "tokens") == 0)
+    if (flip.on && ((strcmp(flip.what, "tokens") == 0 && !flip.done && flip.now == flip.step) ||
+                    (strcmp(flip.what, "stuck") == 0 && flip.now >= flip.step)))
         flip_bit("ids", in->ids, 4);
     return m->ops->forward(m, t, in, out);
 }

@@ -112,7 +112,7 @@ typedef struct d9d_job_trainer_section {
     } timeout;
     struct d9d_job_integrity_section {
         d9d_step_period period_steps, rerun_period_steps;
-        bool optimizer_state, memory;
+        bool optimizer_state, memory, rerun_on_peer;
     } integrity;
     d9d_job_profiling_section *profiling; /* NULL: none */
 } d9d_job_trainer_section;
