@@ -30,10 +30,12 @@ static void array_add(d9di_integrity *x, const char *name, const d9d_param *p,
             (d9di_integrity_array){.name = name, .tensor = tensor, .key = box_key(name, &p->shard)};
 }
 
-static d9d_status arrays_list(d9di_integrity *x, d9d_optimizer *o, d9d_arena *a)
+static d9d_status arrays_list(d9di_integrity *x, d9d_optimizer *o, const d9d_tensor *scale,
+                              d9d_arena *a)
 {
     const d9d_params *params = &x->engine->params;
-    const size_t states = o != NULL ? d9d_optimizer_state_count(o) : 0, most = params->n + states;
+    const size_t states = o != NULL ? d9d_optimizer_state_count(o) : 0,
+                 most = params->n + states + 1;
 
     x->arrays = d9d_arena_alloc(a, (most + 1) * sizeof(*x->arrays));
     x->list = d9d_arena_alloc(a, (most + 1) * sizeof(*x->list));
@@ -47,6 +49,10 @@ static d9d_status arrays_list(d9di_integrity *x, d9d_optimizer *o, d9d_arena *a)
 
         array_add(x, s.name, s.param, s.tensor);
     }
+    x->n_state = x->n;
+    x->arrays[x->n++] = (d9di_integrity_array){.name = "the scale of the gradients",
+                                               .tensor = scale,
+                                               .key = d9d_hash_u64("scale", sizeof("scale"))};
     return d9d_tensor_alloc(x->engine->dev, D9D_I64, D9D_SHAPE((int64_t)x->n + 1), &x->device);
 }
 
@@ -113,7 +119,8 @@ static d9d_status shares_set(d9di_integrity *x, const d9d_comm_blob *all)
         x->arrays[i].share = key_count(before, n_before, x->arrays[i].key) == 0 ? 1 - copies : 1;
     }
     for (size_t i = 1; i < n_all; i++)
-        x->replicated = x->replicated || keys[i] == keys[i - 1];
+        x->replicated =
+            x->replicated || (keys[i] == keys[i - 1] && keys[i] != x->arrays[x->n_state].key);
 out:
     free(keys);
     free(before);
@@ -145,11 +152,11 @@ out:
     return st;
 }
 
-d9d_status d9di_integrity_open(d9di_engine *e, d9d_optimizer *optimizer, d9d_arena *a,
-                               d9di_integrity *out)
+d9d_status d9di_integrity_open(d9di_engine *e, d9d_optimizer *optimizer, const d9d_tensor *scale,
+                               d9d_arena *a, d9di_integrity *out)
 {
     *out = (d9di_integrity){.engine = e};
-    D9D_TRY(arrays_list(out, optimizer, a));
+    D9D_TRY(arrays_list(out, optimizer, scale, a));
     return replicas_find(out);
 }
 
@@ -281,7 +288,7 @@ d9d_status d9di_integrity_compare(d9di_integrity *x, d9di_integrity_verdict *out
     uint64_t sum;
 
     *equal = true;
-    if (!x->replicated)
+    if (x->engine->world == NULL)
         return D9D_OK;
     D9D_TRY(sum_over_ranks(x, &sum));
     *equal = sum == 0;

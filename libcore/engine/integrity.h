@@ -4,7 +4,7 @@
  * tensor parallelism) have the same bits of it, and nothing between two updates changes them.  Both
  * are compared by checksums (d9d/kernels/reduce.h) without any tolerance:
  *
- *     D9D_TRY(d9di_integrity_open(&e, optimizer, &arena, &x));
+ *     D9D_TRY(d9di_integrity_open(&e, optimizer, &scale, &arena, &x));
  *     D9D_TRY(d9di_integrity_enqueue(&x, sums));           // checksums, on the device
  *     D9D_TRY(d9di_integrity_compare(&x, &v, &equal));     // replicas, over all ranks
  *     if (!equal) ... v.rank[0] on v.node[0] has other bits of v.name ...
@@ -33,14 +33,16 @@ typedef struct d9di_integrity {
     d9d_checksum_array *list; /* scratch of a call */
     uint64_t *sums;           /* scratch on the host */
     size_t n;
-    bool replicated;   /* some rank's array has a replica */
+    size_t n_state;    /* of these, parameters and optimizer state; the scale follows */
+    bool replicated;   /* some rank's parameter or state has a replica */
     d9d_tensor device; /* [n] */
 } d9di_integrity;
 
-/* Lists the parameters and, unless `optimizer` is NULL, its state; finds out who has the same.
- * Collective. */
-d9d_status d9di_integrity_open(d9di_engine *e, d9d_optimizer *optimizer, d9d_arena *a,
-                               d9di_integrity *out);
+/* Lists the parameters and, unless `optimizer` is NULL, its state; and `scale`, what the optimizer
+ * multiplies gradients by, of which every rank has one.  Finds out who has the same.  Collective.
+ */
+d9d_status d9di_integrity_open(d9di_engine *e, d9d_optimizer *optimizer, const d9d_tensor *scale,
+                               d9d_arena *a, d9di_integrity *out);
 void d9di_integrity_release(d9di_integrity *x);
 /* Bytes that a pass over all arrays reads. */
 uint64_t d9di_integrity_bytes(const d9di_integrity *x);

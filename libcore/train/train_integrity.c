@@ -43,7 +43,8 @@ static d9d_status memory_open(d9di_train_integrity *it, const d9di_train_run *ru
 }
 
 d9d_status d9di_train_integrity_open(d9di_train_integrity *it, const d9di_train_run *run,
-                                     d9di_engine *e, d9d_optimizer *optimizer, d9d_arena *a)
+                                     d9di_engine *e, d9d_optimizer *optimizer,
+                                     const d9d_tensor *scale, d9d_arena *a)
 {
     const struct d9d_job_integrity_section *c = &run->c->trainer.integrity;
 
@@ -57,7 +58,7 @@ d9d_status d9di_train_integrity_open(d9di_train_integrity *it, const d9di_train_
                         run->c->task.choice->name);
     it->c = c;
     it->engine = e;
-    D9D_TRY(d9di_integrity_open(e, c->optimizer_state ? optimizer : NULL, a, &it->arrays));
+    D9D_TRY(d9di_integrity_open(e, c->optimizer_state ? optimizer : NULL, scale, a, &it->arrays));
     if (c->period_steps != D9D_PERIOD_DISABLE && !it->arrays.replicated)
         d9d_log_warn(run->log, "trainer.integrity.period_steps: no rank stores what another one "
                                "does, so there are no replicas to compare; memory and "
@@ -235,7 +236,7 @@ d9d_status d9di_train_integrity_collect(d9di_train_integrity *it, const d9di_tra
     D9D_TRY(d9d_readback_wait(it->pending[step % 2], &back));
     before = back;
     after = before + it->arrays.n + 1;
-    for (size_t i = 0; i < it->arrays.n; i++)
+    for (size_t i = 0; i < it->arrays.n_state; i++)
         if (before[i] != after[i])
             return fail_memory(it, run, i, step);
     return D9D_OK;

@@ -64,9 +64,10 @@ typedef struct d9di_train_integrity {
     d9di_train_integrity_capture runs[D9DI_TRAIN_INTEGRITY_RUNS];
 } d9di_train_integrity;
 
-/* After the optimizer has its memory; `a` outlives it.  Collective. */
+/* After the stepper; scale: its grad_finalize.scale.  `a` outlives it.  Collective. */
 d9d_status d9di_train_integrity_open(d9di_train_integrity *it, const d9di_train_run *run,
-                                     d9di_engine *e, d9d_optimizer *optimizer, d9d_arena *a);
+                                     d9di_engine *e, d9d_optimizer *optimizer,
+                                     const d9d_tensor *scale, d9d_arena *a);
 void d9di_train_integrity_close(d9di_train_integrity *it);
 
 /* True if the replicas are to be compared after `step`; `saves`: a save of it follows. */

@@ -213,7 +213,8 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     };
     D9D_TRY(d9di_train_checkpointer_check_size(&r->checkpointer, &r->run));
     D9D_TRY(d9di_train_stepper_open(&r->stepper, &r->run, &r->arena));
-    D9D_TRY(d9di_train_integrity_open(&r->integrity, &r->run, e, r->stepper.optimizer, &r->arena));
+    D9D_TRY(d9di_train_integrity_open(&r->integrity, &r->run, e, r->stepper.optimizer,
+                                      &r->stepper.grad_finalize.scale, &r->arena));
     D9D_TRY(loss_attribution_open(r));
     D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world,
                                             r->stepper.moe_stats.names,
