@@ -14,6 +14,17 @@ static bool is_on(const struct d9d_job_integrity_section *c)
            c->memory;
 }
 
+d9d_status d9di_train_integrity_check_task(const d9d_train_config *c, const d9di_task *task)
+{
+    if (c->trainer.integrity.rerun_period_steps == D9D_PERIOD_DISABLE || task->kind->state == NULL)
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "trainer.integrity.rerun_period_steps: the task %s has a state, which a repeated "
+        "step would change twice",
+        c->task.choice->name);
+}
+
 /* Handlers that may change weights after the end of a step, and before the next forward. */
 static bool has_handlers_between_steps(const d9di_train_run *run)
 {
@@ -50,12 +61,6 @@ d9d_status d9di_train_integrity_open(d9di_train_integrity *it, const d9di_train_
 
     if (!is_on(c) || run->where->trial > 0)
         return D9D_OK;
-    if (c->rerun_period_steps != D9D_PERIOD_DISABLE && e->task != NULL &&
-        e->task->kind->state != NULL)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "trainer.integrity.rerun_period_steps: the task %s has a state, "
-                        "which a repeated step would change twice",
-                        run->c->task.choice->name);
     it->c = c;
     it->engine = e;
     D9D_TRY(d9di_integrity_open(e, c->optimizer_state ? optimizer : NULL, scale, a, &it->arrays));

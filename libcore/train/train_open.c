@@ -43,6 +43,7 @@ static d9d_status check_config(d9di_train *r)
     const d9d_train_config *c = r->run.c;
 
     D9D_TRY(d9di_task_open(&c->task, &r->task));
+    D9D_TRY(d9di_train_integrity_check_task(c, &r->task));
     r->task.metrics = &r->recorder.metrics;
     D9D_TRY(d9di_train_run_open(&r->run, &r->task, &r->arena));
     D9D_TRY(d9di_train_recorder_open_metrics(&r->recorder, &r->run, &r->task, &r->arena));

@@ -49,6 +49,20 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_equal "$(requeues)" 1
 }
 
+@test "train requeues on 76, without the nodes that corrupt data" {
+    have_step step-00000005
+    mkdir run/excluded_nodes && touch run/excluded_nodes/n3 run/excluded_nodes/n7
+    FAKE_EXIT=76 run -75 "$scripts/train.sbatch"
+    assert_output --partial "data was corrupted silently (see above): saved at step 5; the job is to be requeued without n3,n7"
+    assert_equal "$(requeues)" 1
+    assert_equal "$(grep -A 1 '^scontrol requeue' "$FAKE_LOG" | tail -n 1)" "scontrol update JobId=7 ExcNodeList=n3,n7"
+    rm -r run/excluded_nodes
+    FAKE_EXIT=76 run -75 "$scripts/train.sbatch" # two replicas differ: nobody knows which is wrong
+    assert_output --partial "; the job is to be requeued"
+    assert_equal "$(requeues)" 2
+    assert_equal "$(grep -c '^scontrol update' "$FAKE_LOG")" 1
+}
+
 @test "train says that a wrong configuration is not worth a retry" {
     FAKE_EXIT=2 run -2 "$scripts/train.sbatch"
     assert_output --partial "retrying cannot help"
