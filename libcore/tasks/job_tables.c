@@ -237,6 +237,9 @@ static const d9d_key checkpointing_keys[] = {
     D9D_KEY_BOOL(checkpointing_section, asynchronous, "true",
                  "train on while a checkpoint is written, from a copy in the host's memory; the "
                  "last one is waited for"),
+    D9D_KEY_PERIOD(checkpointing_section, local_period_steps, "\"disable\"",
+                   "steps between local checkpoints, in the memory of each rank's host and of "
+                   "another one; \"disable\": none"),
     D9D_KEY_END,
 };
 static const d9d_table checkpointing_table =

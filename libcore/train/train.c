@@ -44,6 +44,24 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
     return D9D_OK;
 }
 
+static bool local_is_due(const d9di_train *r)
+{
+    return d9di_train_checkpointer_local_is_due(&r->checkpointer, &r->run, r->stepper.state.step);
+}
+
+/* A local checkpoint, if one is due. */
+static d9d_status save_local(d9di_train *r)
+{
+    if (!local_is_due(r))
+        return D9D_OK;
+    enter_phase(r, D9DI_TRAIN_SAVE);
+    D9D_TRY(check_integrity(r, true));
+    D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
+    D9D_TRY(d9di_checkpointer_local_save(r->checkpointer.local, &r->stepper.state));
+    enter_phase(r, D9DI_TRAIN_STEP);
+    return D9D_OK;
+}
+
 /* All ranks fail together: the checkpoint being written is valid, so finish it. */
 static d9d_status finish_saves(d9di_train *r, d9d_status st)
 {
@@ -132,6 +150,7 @@ static d9d_status save_and_exit(d9di_train *r)
 
     D9D_TRY(d9di_engine_reshard(&r->engine));
     D9D_TRY(save_checkpoint(r, true));
+    d9di_checkpointer_local_remove(r->checkpointer.local);
     st = D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s",
                   reason != NULL ? reason : "a signal to another rank",
                   (long long)r->stepper.state.step, (long long)r->run.total_steps,
@@ -230,10 +249,11 @@ static d9d_status run_steps(d9di_train *r, loop_output *t)
                                   r->run.total_steps, D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
         D9D_TRY(collect_steps(r,
                               due || d9di_train_run_is_done(&r->run, r->stepper.state.step) ||
-                                  evaluation_is_due(r) || integrity_is_due(r),
+                                  evaluation_is_due(r) || integrity_is_due(r) || local_is_due(r),
                               t));
         D9D_TRY(due ? D9D_OK : check_integrity(r, false));
         D9D_TRY(evaluate(r));
+        D9D_TRY(save_local(r));
         if (due)
             D9D_TRY(save_checkpoint(r, r->stepper.state.step == r->run.total_steps));
     }
@@ -281,6 +301,7 @@ static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
     D9D_TRY(finish_saves(r, run_steps_with_progress(r, out)));
     enter_phase(r, D9DI_TRAIN_EXPORT);
     D9D_TRY(d9di_train_export(&r->run, &r->engine, &r->checkpointer, &r->stepper.state, out));
+    d9di_checkpointer_local_remove(r->checkpointer.local);
     if (!r->run.where->trial)
         d9di_train_times_log(&r->times, r->run.log);
     return D9D_OK;
@@ -314,7 +335,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
                             .rank = d9d_bootstrap_rank(where->bootstrap)},
                     .stepper = {.engine = &r.engine, .integrity = &r.integrity},
                     .evaluator = {.engine = &r.engine, .task = &r.task},
-                    .checkpointer = {.saved_step = -1},
+                    .checkpointer = {.saved_step = -1, .found = {.step = -1}},
                     .integrity = {.good_step = -1}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};

@@ -90,6 +90,7 @@ typedef struct d9d_job_trainer_section {
         d9d_step_period period_steps;
         int64_t num_to_keep; /* 0 keeps all */
         bool resume, asynchronous;
+        d9d_step_period local_period_steps;
     } checkpointing;
     struct d9d_job_clipping_section {
         double max_norm; /* NaN: none */
