@@ -415,9 +415,14 @@ static d9d_status state_read(d9di_checkpointer_local *x, const file *f,
             "%s: has other arrays than this rank: a local checkpoint is of the mesh and "
             "model that wrote it; remove it to go on from the disk",
             f->path);
-    if (h->checksum != checksum_of(f))
-        return D9D_FAIL(D9D_EVERIFY, "%s: its bytes are not those that were saved after step %lld",
-                        f->path, (long long)h->state.step);
+    if (h->checksum != checksum_of(f)) {
+        (void)unlink(f->path);
+        return D9D_FAIL(
+            D9D_EVERIFY,
+            "%s: its bytes are not those that were saved after step %lld; it is removed, "
+            "and the next start takes another copy",
+            f->path, (long long)h->state.step);
+    }
     D9D_TRY(arrays_each(x, array_restore, &at));
     *state = h->state;
     return D9D_OK;

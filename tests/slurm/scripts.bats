@@ -63,6 +63,27 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_equal "$(grep -c '^scontrol update' "$FAKE_LOG")" 1
 }
 
+@test "train starts again in the same job, where it is asked to and all nodes answer" {
+    export D9D_IN_JOB_RESTARTS=2
+    FAKE_EXIT=1 run -1 "$scripts/train.sbatch"
+    assert_output --partial "d9d-train failed with status 1; it starts again in this job"
+    assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 3
+    assert_equal "$(requeues)" 0
+    for status in 0 2 76; do
+        : >"$FAKE_LOG"
+        FAKE_EXIT=$status run "$scripts/train.sbatch"
+        assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 1
+    done
+    : >"$FAKE_LOG"
+    FAKE_EXIT=1 FAKE_STATE=CANCELLED run -1 "$scripts/train.sbatch"
+    assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 1
+    : >"$FAKE_LOG"
+    SLURM_JOB_NUM_NODES=2 FAKE_EXIT=1 FAKE_NODES=1 run -75 "$scripts/train.sbatch"
+    assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 1
+    D9D_IN_JOB_RESTARTS=x run -2 "$scripts/train.sbatch"
+    assert_output --partial 'D9D_IN_JOB_RESTARTS is "x": must be a whole number'
+}
+
 @test "train says that a wrong configuration is not worth a retry" {
     FAKE_EXIT=2 run -2 "$scripts/train.sbatch"
     assert_output --partial "retrying cannot help"
