@@ -184,7 +184,7 @@ out:
     return st;
 }
 
-static bool has_neighbours(const d9di_checkpointer_local *x)
+static bool has_targets(const d9di_checkpointer_local *x)
 {
     return x->members[0].target != 0; /* which is on the first host */
 }
@@ -203,7 +203,7 @@ static d9d_status files_open(d9di_checkpointer_local *x)
 {
     for (int s = 0; s < SLOTS; s++) {
         D9D_TRY(file_open(x, &x->own[s], x->rank, "own", s));
-        for (int r = 0; has_neighbours(x) && r < x->ranks; r++)
+        for (int r = 0; has_targets(x) && r < x->ranks; r++)
             if (x->members[r].target == x->rank)
                 D9D_TRY(file_open(x, &x->peer[s][r], r, "peer", s));
     }
@@ -256,7 +256,7 @@ d9d_status d9di_checkpointer_local_open(const d9di_checkpointer_local_opts *opts
         st = staging_open(x);
     D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
     x->next = slot_after(found, x->rank);
-    if (x->ranks > 1 && !has_neighbours(x))
+    if (x->ranks > 1 && !has_targets(x))
         d9d_log_warn(opts->log, "trainer.checkpointing.local_period_steps: all ranks are on one "
                                 "host; what it takes with it is on the disk only");
     *out = x;

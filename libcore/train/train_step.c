@@ -243,18 +243,18 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     if (!isfinite((float)p->lr)) /* possible with a plugin's schedule; the update uses float32 */
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
                         (long long)s->state.step + 1, p->lr);
-    p->data_ns = -d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(d9di_train_run_trigger_step(run, "train.step.pre", s->state.step));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.pre", s->state.step));
     D9D_TRY(d9di_pipeline_stats_begin(&s->pipeline_stats, s->state.step));
     D9D_TRY(d9di_train_integrity_begin_step(s->integrity, run, s->state.step));
     D9D_TRY(d9di_train_rerun_begin(s->integrity, s, run));
+    p->data_ns = -d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &p->flops));
+    p->data_ns += d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(d9di_train_rerun_check(s->integrity, s, run));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.post", s->state.step));
     p->n_predictions = n_predictions(s) - watched;
     p->n_losses = n_losses(s) - watched_losses;
-    p->data_ns += d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(step_has_targets(s, run, targets, &p->counts));
     D9D_TRY(d9di_train_integrity_verify(s->integrity, s->state.step));
     D9D_TRY(p->counts ? enqueue_update(s, run, control, saves, p, targets)
