@@ -167,6 +167,8 @@ MESHES
         RANDOM=$seed
         m=$((RANDOM % ${#meshes[@]})) ranks=4 what=${whats[RANDOM % ${#whats[@]}]}
         [ "$m" -ne 6 ] || ranks=8
+        # A reduced gradient is compared by the replicas of what it updates.
+        case $what,$m in gradients,[145]) what=weights ;; esac
         rank=$((RANDOM % ranks)) at=$((RANDOM % (steps - 1) + 1))
         rm -rf run
         export FLIP="$what $rank $at $((RANDOM * 32768 + RANDOM))"
