@@ -202,9 +202,14 @@ all_answer() {
         timeout -k 5 60 srun --overlap --mpi=none --nodes="$n" --ntasks="$n" --ntasks-per-node=1 --cpus-per-task=1 true
 }
 
-# restart_request WHY: requeue the job for another attempt.
+# excluded_nodes RUN_DIR: the nodes that a run found to corrupt data, as a list for Slurm.
+excluded_nodes() {
+    (cd "$1/excluded_nodes" 2>/dev/null && printf '%s\n' *) | paste -sd,
+}
+
+# restart_request WHY [NODES]: requeue the job for another attempt, on other nodes than these.
 restart_request() {
-    local now state
+    local now state excluded=${2:-}
     now=$("${progress_command[@]}")
     if [ "$now" -le "$progress_at_start" ] && [ $((restart_idle + 1)) -ge "$D9D_MAX_IDLE_RESTARTS" ]; then
         restart_give_up "$now" $((restart_idle + 1))
@@ -212,8 +217,11 @@ restart_request() {
     state=$(job_state)
     [ "$state" = RUNNING ] ||
         die 75 "$1; the job is being ended from outside (${state:-unknown}), so it is not requeued"
-    say "$1; the job is to be requeued" # before: this script is ended by it
+    say "$1; the job is to be requeued${excluded:+ without $excluded}" # before: this script is ended by it
+    trap '' TERM # only a job that is requeued already can be kept off nodes
     scontrol requeue "$d9d_job" ||
         die 75 "the job could not be requeued; submit it again to go on"
+    [ -z "$excluded" ] || scontrol update "JobId=$d9d_job" "ExcNodeList=$excluded" ||
+        say "$excluded could not be excluded: sbatch --exclude=$excluded does it"
     exit 75
 }

@@ -111,8 +111,8 @@ typedef struct tool {
 } tool;
 
 /* Parses the command line, runs the command, reports a failure and checks that stdout was written.
- * Returns main()'s exit code: 0 done, 1 failed, 2 usage or configuration, 75 state saved,
- * requeue. */
+ * Returns main()'s exit code: 0 done, 1 failed, 2 usage or configuration, 75 state saved, requeue,
+ * 76 data corrupted, requeue elsewhere. */
 int tool_main(const tool *t, int argc, char **argv);
 
 /* --- ranks -------------------------------------------------------------- */

@@ -682,6 +682,14 @@ ENTRY(find_nonfinite, int64_t *out, d9d_dtype t, const void *x, int64_t n)
 {
     return charge_memory(s, t, (double)n);
 }
+ENTRY(checksum, uint64_t *out, const d9d_checksum_array *list, int64_t count)
+{
+    double bytes = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        bytes += (double)list[i].bytes;
+    return charge_memory(s, D9D_F32, bytes / 4);
+}
 ENTRY(grad_scale, float *scale, double *report, const double *loss, int64_t n, const double *weight,
       const double *squares, double max_norm)
 {

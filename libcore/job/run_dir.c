@@ -204,8 +204,7 @@ static json_t *env_json(const char *name)
     return d9d_json_str(getenv(name));
 }
 
-/* The id in the manifest, or "". */
-static d9d_status read_manifest_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
+d9d_status d9di_run_dir_read_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
     d9d_arena a = {0};
     const char *path = d9d_fs_join(&a, r->path, "manifest.json"), *previous = NULL;
@@ -229,7 +228,7 @@ static d9d_status find_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
     unsigned char bytes[(D9DI_RUN_DIR_ID_SIZE - 1) / 2];
 
-    D9D_TRY(read_manifest_id(r, id));
+    D9D_TRY(d9di_run_dir_read_id(r, id));
     if (id[0] != '\0')
         return D9D_OK;
     if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
@@ -318,7 +317,7 @@ d9d_status d9di_run_dir_check_id(const d9di_run_dir *r, const char *id)
             (void)nanosleep(&a_while, NULL);
         refresh_nfs_cache(r->path);
         refresh_nfs_cache(r->checkpoints);
-        D9D_TRY(read_manifest_id(r, run));
+        D9D_TRY(d9di_run_dir_read_id(r, run));
         D9D_TRY(read_rank_file_id(r, checkpoints));
         if (strcmp(run, id) == 0 && strcmp(checkpoints, id) == 0)
             return D9D_OK;

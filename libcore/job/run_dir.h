@@ -38,6 +38,9 @@ d9d_status d9di_run_dir_create(const d9di_run_dir *r, const d9d_job_run_section 
                                const json_t *resolved, const json_t *hosts, int64_t restarts,
                                char id[D9DI_RUN_DIR_ID_SIZE]);
 
+/* Reads the id that the last start wrote; "" if there was none. */
+d9d_status d9di_run_dir_read_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE]);
+
 /* Watches the identity of the directory.  check() is EIO once the directory was removed or renamed:
  * writes to its open files would succeed, but nobody would find them. */
 typedef struct d9di_run_dir_watch d9di_run_dir_watch;

@@ -102,6 +102,17 @@ void d9di_buckets_begin(d9di_buckets *b)
         b->list.data[i].done = 0;
 }
 
+static d9d_status bucket_call_hook(const d9di_buckets *b, const d9di_bucket *k)
+{
+    for (size_t i = 0; b->hook != NULL && i < k->params.len; i++) {
+        const d9d_param *p = k->params.data[i];
+
+        if (p->placement.shard_group == NULL && d9d_param_has_shard_grad(p))
+            D9D_TRY(b->hook(b->hook_arg, p, &p->shard.grad));
+    }
+    return D9D_OK;
+}
+
 /* All-reduce, after the device's work so far and after the reduce-scatters of shards. */
 static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
 {
@@ -140,8 +151,10 @@ d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev)
     for (size_t i = 0; i < b->list.len; i++) {
         d9di_bucket *k = &b->list.data[i];
 
-        if (bucket_has_unit(k, unit) && ++k->done == k->units.len)
-            D9D_TRY(bucket_all_reduce(k, dev));
+        if (!bucket_has_unit(k, unit) || ++k->done < k->units.len)
+            continue;
+        D9D_TRY(bucket_call_hook(b, k));
+        D9D_TRY(bucket_all_reduce(k, dev));
     }
     return D9D_OK;
 }

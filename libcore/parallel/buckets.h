@@ -24,6 +24,9 @@ typedef struct d9di_bucket {
 typedef struct d9di_buckets {
     D9D_VEC(d9di_bucket) list;
     uint64_t max_bytes; /* bytes of a bucket */
+    /* Called for each gradient that was not reduced before; or NULL. */
+    d9d_status (*hook)(void *arg, const d9d_param *p, const d9d_tensor *grad);
+    void *hook_arg;
 } d9di_buckets;
 
 /* Add a parameter of a unit, units in the order of backward.  Parameters without a gradient group

@@ -315,11 +315,22 @@ static d9d_status units_reduce_wait(d9d_fsdp *s)
     return D9D_OK;
 }
 
+static d9d_status group_call_hook(const fsdp_unit *u, const param_group *b)
+{
+    const d9di_buckets *k = &u->owner->buckets;
+
+    for (size_t i = b->first; k->hook != NULL && i < b->first + b->n; i++)
+        if (u->sharded.p[i]->local.has_grad)
+            D9D_TRY(k->hook(k->hook_arg, u->sharded.p[i], &u->sharded.p[i]->local.grad));
+    return D9D_OK;
+}
+
 static d9d_status group_reduce_scatter(fsdp_unit *u, param_group *b)
 {
     d9d_device *dev = u->owner->dev;
     d9d_stream stream = d9d_comm_stream(b->comm);
 
+    D9D_TRY(group_call_hook(u, b));
     D9D_TRY(group_for_each(u, b, true, d9di_fsdp_param_reduce_pack));
     D9D_TRY(d9d_comm_wait_stream(b->comm, dev->stream));
     d9d_trace_stream_range_begin(dev, stream, "reduce_scatter", u->sharded.p[b->first]->name);
@@ -601,6 +612,14 @@ d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev, const d9d_fsdp_opts *o
     else
         d9d_fsdp_free(s);
     return st;
+}
+
+void d9d_fsdp_set_grad_hook(d9d_fsdp *s, d9d_fsdp_grad_hook *hook, void *arg)
+{
+    if (s == NULL)
+        return;
+    s->buckets.hook = hook;
+    s->buckets.hook_arg = arg;
 }
 
 void d9d_fsdp_invalidate(d9d_fsdp *s)

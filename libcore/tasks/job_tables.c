@@ -237,6 +237,9 @@ static const d9d_key checkpointing_keys[] = {
     D9D_KEY_BOOL(checkpointing_section, asynchronous, "true",
                  "train on while a checkpoint is written, from a copy in the host's memory; the "
                  "last one is waited for"),
+    D9D_KEY_PERIOD(checkpointing_section, local_period_steps, "\"disable\"",
+                   "steps between local checkpoints, in the memory of each rank's host and of "
+                   "another one; \"disable\": none"),
     D9D_KEY_END,
 };
 static const d9d_table checkpointing_table =
@@ -321,6 +324,25 @@ static const d9d_key timeout_keys[] = {
 };
 static const d9d_table timeout_table =
     D9D_TABLE(timeout_section, "timeout", timeout_keys, "limits of time");
+
+typedef struct d9d_job_integrity_section integrity_section;
+static const d9d_key integrity_keys[] = {
+    D9D_KEY_PERIOD(integrity_section, period_steps, "\"disable\"",
+                   "steps between two comparisons of all replicas by checksums, which also precede "
+                   "every save; \"disable\": never"),
+    D9D_KEY_BOOL(integrity_section, optimizer_state, "true",
+                 "compare the optimizer's state too, not only the weights"),
+    D9D_KEY_BOOL(integrity_section, memory, "false",
+                 "in every step, verify that nothing changed since the last update"),
+    D9D_KEY_PERIOD(integrity_section, rerun_period_steps, "\"disable\"",
+                   "compute every so many steps' gradients twice and compare them bit for bit"),
+    D9D_KEY_BOOL(integrity_section, rerun_on_peer, "false",
+                 "and once more on another data-parallel rank, which finds a processor that is "
+                 "always wrong; needs processors that compute alike"),
+    D9D_KEY_END,
+};
+static const d9d_table integrity_table =
+    D9D_TABLE(integrity_section, "integrity", integrity_keys, "silent data corruption");
 
 static const d9d_key gc_keys[] = {
     {.name = "period_steps",
@@ -418,6 +440,8 @@ static const d9d_table fp8_table = D9D_TABLE(d9d_job_fp8_section, "fp8", fp8_key
          .table = &fp8_table,                                                                      \
          .doc = (fp8_doc)},                                                                        \
         D9D_KEY_TABLE(d9d_job_trainer_section, timeout, &timeout_table, "limits of time"),         \
+        D9D_KEY_TABLE(d9d_job_trainer_section, integrity, &integrity_table,                        \
+                      "silent data corruption"),                                                   \
         {.name = "gc",                                                                             \
          .kind = D9D_KIND_TABLE,                                                                   \
          .flags = D9D_NO_EFFECT,                                                                   \

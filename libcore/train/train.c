@@ -16,11 +16,23 @@ static void enter_phase(d9di_train *r, d9di_train_phase phase)
     d9di_train_times_enter(&r->times, phase);
 }
 
+/* Compares the replicas if they are due; `saves`: a save follows, of what must be good. */
+static d9d_status check_integrity(d9di_train *r, bool saves)
+{
+    const int64_t step = r->stepper.state.step;
+
+    r->integrity.good_step = r->checkpointer.saved_step;
+    return d9di_train_integrity_is_due(&r->integrity, &r->run, step, saves)
+               ? d9di_train_integrity_check(&r->integrity, &r->run, step)
+               : D9D_OK;
+}
+
 /* `last`: synchronous, as no step follows. */
 static d9d_status save_checkpoint(d9di_train *r, bool last)
 {
     if (r->run.where->trial)
         return D9D_OK;
+    D9D_TRY(check_integrity(r, true));
     enter_phase(r, D9DI_TRAIN_SAVE);
     if (r->checkpointer.saved_step != r->stepper.state.step) {
         D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
@@ -28,6 +40,24 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
     }
     if (last)
         D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer.async));
+    enter_phase(r, D9DI_TRAIN_STEP);
+    return D9D_OK;
+}
+
+static bool local_is_due(const d9di_train *r)
+{
+    return d9di_train_checkpointer_local_is_due(&r->checkpointer, &r->run, r->stepper.state.step);
+}
+
+/* A local checkpoint, if one is due. */
+static d9d_status save_local(d9di_train *r)
+{
+    if (!local_is_due(r))
+        return D9D_OK;
+    enter_phase(r, D9DI_TRAIN_SAVE);
+    D9D_TRY(check_integrity(r, true));
+    D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
+    D9D_TRY(d9di_checkpointer_local_save(r->checkpointer.local, &r->stepper.state));
     enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
@@ -120,6 +150,7 @@ static d9d_status save_and_exit(d9di_train *r)
 
     D9D_TRY(d9di_engine_reshard(&r->engine));
     D9D_TRY(save_checkpoint(r, true));
+    d9di_checkpointer_local_remove(r->checkpointer.local);
     st = D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s",
                   reason != NULL ? reason : "a signal to another rank",
                   (long long)r->stepper.state.step, (long long)r->run.total_steps,
@@ -170,6 +201,11 @@ static d9d_status run_evaluations(d9di_train *r, bool *cut)
     D9D_TRY(d9di_train_evaluator_run(&r->evaluator, &r->run, r->recorder.tracker,
                                      r->stepper.state.step, cut));
     return averaged ? d9di_engine_use_weights(&r->engine, r->stepper.optimizer) : D9D_OK;
+}
+
+static bool integrity_is_due(const d9di_train *r)
+{
+    return d9di_train_integrity_is_due(&r->integrity, &r->run, r->stepper.state.step, false);
 }
 
 /* Runs the evaluations that are due, with no step enqueued. */
@@ -226,9 +262,11 @@ static d9d_status run_steps(d9di_train *r, loop_output *t)
                                   r->run.total_steps, D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
         D9D_TRY(collect_steps(r,
                               due || d9di_train_run_is_done(&r->run, r->stepper.state.step) ||
-                                  evaluation_is_due(r),
+                                  evaluation_is_due(r) || integrity_is_due(r) || local_is_due(r),
                               t));
+        D9D_TRY(due ? D9D_OK : check_integrity(r, false));
         D9D_TRY(evaluate(r));
+        D9D_TRY(save_local(r));
         if (due)
             D9D_TRY(save_checkpoint(r, r->stepper.state.step == r->run.total_steps));
     }
@@ -240,7 +278,7 @@ static d9d_status run_steps_with_progress(d9di_train *r, d9d_train_summary *out)
     loop_output t = {.summary = out};
     d9d_status st;
 
-    D9D_TRY(d9di_train_stepper_open_prefetcher(&r->stepper, &r->run));
+    D9D_TRY(d9di_train_stepper_open_prefetcher(&r->stepper, &r->run, 0));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.ready",
                                    (d9d_job_event){.tracker = r->recorder.tracker}));
     d9d_progress_start(&t.progress, r->run.log, "train", "steps", (uint64_t)r->run.total_steps);
@@ -277,6 +315,7 @@ static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
     enter_phase(r, D9DI_TRAIN_EXPORT);
     D9D_TRY(d9di_train_export(&r->run, &r->engine, r->stepper.optimizer, &r->checkpointer,
                               &r->stepper.state, out));
+    d9di_checkpointer_local_remove(r->checkpointer.local);
     if (!r->run.where->trial)
         d9di_train_times_log(&r->times, r->run.log);
     return D9D_OK;
@@ -308,9 +347,10 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
                             .where = where,
                             .log = where->log,
                             .rank = d9d_bootstrap_rank(where->bootstrap)},
-                    .stepper = {.engine = &r.engine},
+                    .stepper = {.engine = &r.engine, .integrity = &r.integrity},
                     .evaluator = {.engine = &r.engine, .task = &r.task},
-                    .checkpointer = {.saved_step = -1}};
+                    .checkpointer = {.saved_step = -1, .found = {.step = -1}},
+                    .integrity = {.good_step = -1}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
     const char *resume_from = NULL;

@@ -1,6 +1,7 @@
 /* train_checkpoint.c - see train/train_checkpoint.h. */
 #include "train/train_checkpoint.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "d9d/ckpt/dir/content_hash.h"
@@ -23,6 +24,46 @@ d9d_status d9di_train_checkpointer_find(const d9di_train_run *run, bool whole, d
         st = d9d_checkpointer_latest_unverified(run->dir.checkpoints, a, path);
     D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, st));
     return d9d_bootstrap_broadcast_text(run->where->bootstrap, a, path);
+}
+
+/* The step in a checkpoint's path, ".../step-00001000". */
+static int64_t step_of_path(const char *path)
+{
+    const char *at = path != NULL ? strrchr(path, '-') : NULL;
+
+    return at != NULL ? strtoll(at + 1, NULL, 10) : -1;
+}
+
+static bool local_is_on(const d9di_train_run *run)
+{
+    return run->c->trainer.checkpointing.local_period_steps != D9D_PERIOD_DISABLE &&
+           run->where->trial == 0;
+}
+
+static uint64_t job_hash(const d9di_train_run *run)
+{
+    return d9d_hash_u64(&run->c->mesh, sizeof(run->c->mesh));
+}
+
+d9d_status d9di_train_checkpointer_find_local(d9di_train_checkpointer *ck,
+                                              const d9di_train_run *run, d9d_arena *a,
+                                              const char **path)
+{
+    const int64_t disk = step_of_path(*path);
+    char id[D9DI_RUN_DIR_ID_SIZE];
+
+    ck->found.step = -1;
+    if (!local_is_on(run) || !run->c->trainer.checkpointing.resume)
+        return D9D_OK;
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, d9di_run_dir_read_id(&run->dir, id)));
+    D9D_TRY(d9di_checkpointer_local_find(run->where->bootstrap, id, job_hash(run), a, &ck->found));
+    if (ck->found.step <= disk) {
+        ck->found.step = -1;
+        return D9D_OK;
+    }
+    ck->saved_step = disk;
+    *path = d9d_arena_printf(a, "local checkpoints of step %lld", (long long)ck->found.step);
+    return *path != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "local checkpoints: their name");
 }
 
 /* Content hash of weights that checkpoints leave out, and of adapters merged into them. */
@@ -184,6 +225,52 @@ d9d_status d9di_train_checkpointer_open(d9di_train_checkpointer *ck, const d9di_
 void d9di_train_checkpointer_close(d9di_train_checkpointer *ck)
 {
     d9di_checkpointer_async_close(ck->async);
+    d9di_checkpointer_local_close(ck->local);
+}
+
+d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
+                                              const d9di_train_run *run, const d9di_engine *e)
+{
+    char id[D9DI_RUN_DIR_ID_SIZE];
+    const d9di_checkpointer_local_opts opts = {.id = id,
+                                               .job = job_hash(run),
+                                               .set = &ck->set,
+                                               .dev = e->dev,
+                                               .mesh = e->mesh,
+                                               .world = e->world,
+                                               .log = run->log};
+
+    if (!local_is_on(run))
+        return D9D_OK;
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, d9di_run_dir_read_id(&run->dir, id)));
+    return d9di_checkpointer_local_open(&opts, &ck->found, &ck->local);
+}
+
+d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
+                                                d9d_checkpointer_state *state)
+{
+    d9d_checkpointer_state s;
+
+    D9D_TRY(d9di_checkpointer_local_restore(ck->local, &ck->found, &s));
+    if (!d9d_hash_equal(s.dataset, state->dataset) || !d9d_hash_equal(s.config, state->config) ||
+        s.seed != state->seed)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "the local checkpoints of step %lld: data or trainer.determinism.base_seed "
+                        "have changed since; put them back, or go on from the disk with "
+                        "trainer.checkpointing.local_period_steps disable",
+                        (long long)s.step);
+    *state = s;
+    state->origin = ck->origin;
+    state->parent = s.step;
+    return D9D_OK;
+}
+
+bool d9di_train_checkpointer_local_is_due(const d9di_train_checkpointer *ck,
+                                          const d9di_train_run *run, int64_t step)
+{
+    return ck->local != NULL &&
+           d9d_step_period_due(run->c->trainer.checkpointing.local_period_steps, step,
+                               run->total_steps, D9D_DUE_AFTER_STEP);
 }
 
 d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9di_train_run *run,

@@ -13,6 +13,7 @@
 #define D9DI_TRAIN_TRAIN_CHECKPOINT_H
 
 #include "checkpointer/checkpointer_async.h"
+#include "checkpointer/checkpointer_local.h"
 #include "d9d/checkpointer/checkpointer.h"
 #include "engine/engine.h"
 #include "train/train_run.h"
@@ -23,12 +24,19 @@ typedef struct d9di_train_checkpointer {
     d9d_checkpointer_set set;              /* what this rank's checkpoints contain; the owner's */
     struct d9d_checkpointer_origin origin; /* stored in every checkpoint */
     int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
+    d9di_checkpointer_local *local;      /* NULL: off */
+    d9di_checkpointer_local_found found; /* step -1: the run does not resume from local ones */
 } d9di_train_checkpointer;
 
 /* The checkpoint to resume from, or NULL; in the arena.  `whole`: each rank verifies a share of it.
  * Otherwise the one that is probably the newest, unverified.  Collective over the job. */
 d9d_status d9di_train_checkpointer_find(const d9di_train_run *run, bool whole, d9d_arena *a,
                                         const char **path);
+/* If local checkpoints are on and newer than the checkpoint at *path, which may be NULL: ck->found
+ * is where they are, and *path a name of them for people.  Collective over the job. */
+d9d_status d9di_train_checkpointer_find_local(d9di_train_checkpointer *ck,
+                                              const d9di_train_run *run, d9d_arena *a,
+                                              const char **path);
 /* Rank 0 computes the origin and broadcasts it.  Collective over the job. */
 d9d_status d9di_train_checkpointer_open_origin(d9di_train_checkpointer *ck,
                                                const d9di_train_run *run, const d9di_engine *e);
@@ -50,6 +58,14 @@ void d9di_train_checkpointer_close(d9di_train_checkpointer *ck);
 /* Fills the set from a checkpoint. */
 d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9di_train_run *run,
                                           const char *path, d9d_checkpointer_state *state);
+/* Local checkpoints: after d9di_train_checkpointer_open().  If there are some to resume from, fills
+ * the set and the state, which was that of a run from scratch.  Collective. */
+d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
+                                              const d9di_train_run *run, const d9di_engine *e);
+d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
+                                                d9d_checkpointer_state *state);
+bool d9di_train_checkpointer_local_is_due(const d9di_train_checkpointer *ck,
+                                          const d9di_train_run *run, int64_t step);
 /* Begins a save.  `last`: returns when it is complete, as no step follows.  Collective. */
 d9d_status d9di_train_checkpointer_save(d9di_train_checkpointer *ck,
                                         const d9d_checkpointer_state *state, bool last);

@@ -80,7 +80,7 @@ d9d_status d9di_train_stepper_diagnose(d9di_train_stepper *s, const d9di_train_r
     d9d_status st;
 
     s->state = p->state_before;
-    D9D_TRY(d9di_train_stepper_open_prefetcher(s, run));
+    D9D_TRY(d9di_train_stepper_open_prefetcher(s, run, 0));
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &flops));
     D9D_TRY(d9di_engine_wait_grads(s->engine));
     D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, diagnose_local(s, run, report)));

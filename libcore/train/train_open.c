@@ -44,6 +44,7 @@ static d9d_status check_config(d9di_train *r)
     const d9d_train_config *c = r->run.c;
 
     D9D_TRY(d9di_task_open(&c->task, &r->task));
+    D9D_TRY(d9di_train_integrity_check_task(c, &r->task));
     r->task.metrics = &r->recorder.metrics;
     D9D_TRY(d9di_train_run_open(&r->run, &r->task, &r->arena));
     D9D_TRY(d9di_train_recorder_open_metrics(&r->recorder, &r->run, &r->task, &r->arena));
@@ -95,11 +96,18 @@ static d9d_status check_state_whole(d9di_train *r, const char *path)
     return st;
 }
 
+static bool is_local(const d9di_train *r)
+{
+    return r->checkpointer.found.step >= 0;
+}
+
 /* The position of the run, and the remaining steps. */
 static d9d_status check_start(d9di_train *r, const char *resume_from)
 {
     D9D_TRY(d9di_train_checkpointer_start(&r->checkpointer, &r->run, &r->stepper.state));
-    if (resume_from != NULL)
+    if (is_local(r))
+        r->stepper.state.step = r->checkpointer.found.step;
+    else if (resume_from != NULL)
         D9D_TRY(check_state_whole(r, resume_from));
     return d9di_train_export_check(&r->run, &r->engine,
                                    d9di_train_run_is_done(&r->run, r->stepper.state.step));
@@ -138,9 +146,14 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 
     D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_config(r)));
     D9D_TRY(d9di_train_checkpointer_find(&r->run, false, &r->arena, &likely));
+    D9D_TRY(d9di_train_checkpointer_find_local(&r->checkpointer, &r->run, &r->arena, &likely));
     D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_model(r, likely)));
     D9D_TRY(d9di_train_checkpointer_open_origin(&r->checkpointer, &r->run, &r->engine));
     D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_run(r, likely)));
+    if (is_local(r)) {
+        *resume_from = likely;
+        return check_sources_uniform(r, NULL);
+    }
     D9D_TRY(d9di_train_checkpointer_find(&r->run, true, &r->arena, resume_from));
     if (!text_equal(likely, *resume_from))
         D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_start(r, *resume_from)));
@@ -150,7 +163,9 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 
 static d9d_status state_resume(d9di_train *r, const char *path)
 {
-    D9D_TRY(d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path, &r->stepper.state));
+    D9D_TRY(is_local(r) ? d9di_train_checkpointer_resume_local(&r->checkpointer, &r->stepper.state)
+                        : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path,
+                                                         &r->stepper.state));
     D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
     d9d_log_info(r->run.log, "resuming after step %lld from %s", (long long)r->stepper.state.step,
                  path);
@@ -222,6 +237,8 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
         .write_s = (double)d9d_checkpointer_set_bytes(&r->checkpointer.set) / 100e6,
     };
     D9D_TRY(d9di_train_stepper_open(&r->stepper, &r->run, &r->arena));
+    D9D_TRY(d9di_train_integrity_open(&r->integrity, &r->run, e, r->stepper.optimizer,
+                                      &r->stepper.grad_finalize.scale, &r->arena));
     D9D_TRY(loss_attribution_open(r));
     D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world,
                                             r->stepper.moe_stats.names,
@@ -229,6 +246,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     d9d_log_debug(r->run.log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(d9di_train_checkpointer_open(&r->checkpointer, &r->run, e, &r->timeouts,
                                          r->recorder.tracker, r->stepper.state.step));
+    D9D_TRY(d9di_train_checkpointer_open_local(&r->checkpointer, &r->run, e));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 
@@ -237,6 +255,7 @@ void d9di_train_close(d9di_train *r)
     d9di_train_profiler_close(&r->profiler);
     d9di_train_checkpointer_close(&r->checkpointer);
     d9di_train_recorder_close(&r->recorder);
+    d9di_train_integrity_close(&r->integrity);
     d9di_train_stepper_close(&r->stepper);
     d9di_train_evaluator_close(&r->evaluator);
     d9di_task_close(&r->task); /* may own memory of the engine's device */

@@ -5,7 +5,9 @@
  *     timeouts      nothing                                   -
  *     control       exit and sleep, as signals ask            -
  *     engine        the model on the ranks                    task, loss attribution
- *     stepper       optimizer, position, steps in flight      run, engine, control, saves
+ *     integrity     checksums                                 run, engine, stepper
+ *     stepper       optimizer, position, steps in flight      run, engine, control, saves,
+ *                                                             integrity
  *     recorder      metrics.jsonl and the other records       run, results of steps
  *     profiler      traces                                    run, device
  *     evaluator     the steps of the last evaluations         run, engine, tracker
@@ -21,6 +23,7 @@
 #include "train/train_checkpoint.h"
 #include "train/train_control.h"
 #include "train/train_evaluate.h"
+#include "train/train_integrity.h"
 #include "train/train_record.h"
 #include "train/train_run.h"
 #include "train/train_step.h"
@@ -35,6 +38,7 @@ typedef struct d9di_train {
     d9di_train_control control;
     d9di_task task;
     d9di_engine engine;
+    d9di_train_integrity integrity;
     d9di_train_stepper stepper;
     d9di_train_recorder recorder;
     d9di_train_profiler profiler;

@@ -50,13 +50,16 @@ static double batch_flops(const d9di_engine *e, const d9d_batch *b)
     return sum / d9d_mesh_count(e->mesh, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP));
 }
 
-d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run)
+d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run,
+                                              int ahead)
 {
+    const int dp = d9d_mesh_count(s->engine->mesh, D9D_AXES_DP);
     const d9d_job_trainer_section *c = &run->c->trainer;
     const int64_t g = c->batching.global_batch_size, left = run->total_steps - s->state.step;
     const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
-        &c->data_loading, s->state.samples, g, d9d_mesh_index(s->engine->mesh, D9D_AXES_DP),
-        d9di_train_run_dp_size(run), c->batching.microbatch_size, s->state.samples + left * g);
+        &c->data_loading, s->state.samples, g,
+        (d9d_mesh_index(s->engine->mesh, D9D_AXES_DP) + ahead) % dp, d9di_train_run_dp_size(run),
+        c->batching.microbatch_size, s->state.samples + left * g);
 
     d9d_prefetcher_close(s->prefetcher);
     s->prefetcher = NULL;
@@ -242,19 +245,24 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     if (!isfinite((float)p->lr)) /* possible with a plugin's schedule; the update uses float32 */
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
                         (long long)s->state.step + 1, p->lr);
-    p->data_ns = -d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(d9di_train_run_trigger_step(run, "train.step.pre", s->state.step));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.pre", s->state.step));
     D9D_TRY(d9di_pipeline_stats_begin(&s->pipeline_stats, s->state.step));
+    D9D_TRY(d9di_train_integrity_begin_step(s->integrity, run, s->state.step));
+    D9D_TRY(d9di_train_rerun_begin(s->integrity, s, run));
+    p->data_ns = -d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &p->flops));
+    p->data_ns += d9d_prefetcher_wait_ns(s->prefetcher);
+    D9D_TRY(d9di_train_rerun_check(s->integrity, s, run));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.post", s->state.step));
     p->n_predictions = n_predictions(s) - watched;
     p->n_losses = n_losses(s) - watched_losses;
-    p->data_ns += d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(step_has_targets(s, run, targets, &p->counts));
+    D9D_TRY(d9di_train_integrity_verify(s->integrity, s->state.step));
     D9D_TRY(p->counts ? enqueue_update(s, run, control, saves, p, targets)
                       : skip_update(s, run, saves, p));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.step.post", s->state.step));
+    D9D_TRY(d9di_train_integrity_end_step(s->integrity));
     p->open = true;
     s->state.step++;
     s->state.samples += run->c->trainer.batching.global_batch_size;
@@ -282,6 +290,7 @@ d9d_status d9di_train_stepper_collect(d9di_train_stepper *s, const d9di_train_ru
     double ms;
 
     p->open = false;
+    D9D_TRY(d9di_train_integrity_collect(s->integrity, run, p->state_before.step));
     if (p->counts) {
         D9D_TRY(d9d_readback_wait(p->report, &back));
         report = (const void *)((const double *)back + s->pipeline_stats.n);

@@ -1,7 +1,7 @@
 /* train_step.h - the stepper: enqueues a step, and collects its report one step later.
  *
  *     D9D_TRY(d9di_train_stepper_open(&s, &run, &arena));     // after the engine
- *     D9D_TRY(d9di_train_stepper_open_prefetcher(&s, &run));
+ *     D9D_TRY(d9di_train_stepper_open_prefetcher(&s, &run, 0));
  *     each step:
  *         D9D_TRY(d9di_train_stepper_enqueue(&s, &run, &control, saves));
  *         p = d9di_train_stepper_pending(&s, 2);
@@ -19,6 +19,7 @@
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
 #include "train/train_control.h"
+#include "train/train_integrity.h"
 #include "train/train_run.h"
 #include "train/train_step_result.h"
 
@@ -39,7 +40,8 @@ typedef struct d9di_train_pending_step {
 } d9di_train_pending_step;
 
 typedef struct d9di_train_stepper {
-    d9di_engine *engine; /* borrowed, with its task */
+    d9di_engine *engine;             /* borrowed, with its task */
+    d9di_train_integrity *integrity; /* borrowed */
     d9d_optimizer *optimizer;
     d9d_checkpointer_state
         state; /* after the enqueued steps; `tokens` covers collected reports only */
@@ -53,8 +55,10 @@ typedef struct d9di_train_stepper {
 
 /* Allocates everything but the optimizer, for a materialised engine.  `a` outlives the stepper. */
 d9d_status d9di_train_stepper_open(d9di_train_stepper *s, const d9di_train_run *run, d9d_arena *a);
-/* Opens the prefetcher for the remaining steps. */
-d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run);
+/* Opens the prefetcher for the remaining steps.  With `ahead` it reads the samples of the
+ * data-parallel rank so many places after this one. */
+d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run,
+                                              int ahead);
 void d9di_train_stepper_close(d9di_train_stepper *s); /* before the engine is released */
 
 /* Enqueues the whole next step, without blocking the host.  `saves`: the save in flight, whose copy

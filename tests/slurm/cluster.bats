@@ -128,6 +128,26 @@ LOG
     assert grep -q "restart 1" job.log
 }
 
+@test "a node that corrupts data: the job goes on without it" {
+    rm bin/d9d-train
+    cat >bin/d9d-train <<'TOOL'
+#!/bin/bash
+echo "$SLURMD_NODENAME" >>nodes
+[ ! -e run/excluded_nodes ] || exit 0
+mkdir -p run/excluded_nodes && touch "run/excluded_nodes/$SLURMD_NODENAME"
+exit 76
+TOOL
+    chmod +x bin/d9d-train
+    job=$(submit "$scripts/train.sbatch")
+    wait_for job_over "$job"
+    cat job.log
+    assert_equal "$(job_field "$job" JobState)" COMPLETED
+    assert_equal "$(job_field "$job" Restarts)" 1
+    assert_equal "$(sort -u nodes | wc -l)" 2
+    assert_equal "$(job_field "$job" ExcNodeList)" "$(head -n 1 nodes)"
+    assert grep -q "to be requeued without $(head -n 1 nodes)" job.log
+}
+
 @test "a signal to the script reaches the tasks too" {
     touch run.hold
     job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")

@@ -49,6 +49,41 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_equal "$(requeues)" 1
 }
 
+@test "train requeues on 76, without the nodes that corrupt data" {
+    have_step step-00000005
+    mkdir run/excluded_nodes && touch run/excluded_nodes/n3 run/excluded_nodes/n7
+    FAKE_EXIT=76 run -75 "$scripts/train.sbatch"
+    assert_output --partial "data was corrupted silently (see above): saved at step 5; the job is to be requeued without n3,n7"
+    assert_equal "$(requeues)" 1
+    assert_equal "$(grep -A 1 '^scontrol requeue' "$FAKE_LOG" | tail -n 1)" "scontrol update JobId=7 ExcNodeList=n3,n7"
+    rm -r run/excluded_nodes
+    FAKE_EXIT=76 run -75 "$scripts/train.sbatch" # two replicas differ: nobody knows which is wrong
+    assert_output --partial "; the job is to be requeued"
+    assert_equal "$(requeues)" 2
+    assert_equal "$(grep -c '^scontrol update' "$FAKE_LOG")" 1
+}
+
+@test "train starts again in the same job, where it is asked to and all nodes answer" {
+    export D9D_IN_JOB_RESTARTS=2
+    FAKE_EXIT=1 run -1 "$scripts/train.sbatch"
+    assert_output --partial "d9d-train failed with status 1; it starts again in this job"
+    assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 3
+    assert_equal "$(requeues)" 0
+    for status in 0 2 76; do
+        : >"$FAKE_LOG"
+        FAKE_EXIT=$status run "$scripts/train.sbatch"
+        assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 1
+    done
+    : >"$FAKE_LOG"
+    FAKE_EXIT=1 FAKE_STATE=CANCELLED run -1 "$scripts/train.sbatch"
+    assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 1
+    : >"$FAKE_LOG"
+    SLURM_JOB_NUM_NODES=2 FAKE_EXIT=1 FAKE_NODES=1 run -75 "$scripts/train.sbatch"
+    assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 1
+    D9D_IN_JOB_RESTARTS=x run -2 "$scripts/train.sbatch"
+    assert_output --partial 'D9D_IN_JOB_RESTARTS is "x": must be a whole number'
+}
+
 @test "train says that a wrong configuration is not worth a retry" {
     FAKE_EXIT=2 run -2 "$scripts/train.sbatch"
     assert_output --partial "retrying cannot help"

@@ -42,4 +42,17 @@ static d9d_status on_find_nonfinite(d9d_stream s, int64_t *y, d9d_dtype t, const
                                                     host_in(&c, t, x, n), n));
 }
 
+static d9d_status on_checksum(d9d_stream s, uint64_t *y, const d9d_checksum_array *list,
+                              int64_t count)
+{
+    d9d_checksum_array there[HOST_MAX_ARRAYS];
+    host_call c = host_begin();
+
+    (void)s;
+    for (int64_t i = 0; i < count; i++)
+        there[i] =
+            (d9d_checksum_array){host_in(&c, D9D_U8, list[i].x, list[i].bytes), list[i].bytes};
+    return host_end(&c, c.k->reduce->checksum(c.s, host_out(&c, D9D_I64, y, count), there, count));
+}
+
 HOST_KERNELS(reduce, D9D_REDUCE_KERNELS)

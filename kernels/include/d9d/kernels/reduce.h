@@ -22,6 +22,12 @@ typedef struct d9d_sum_squares_array {
     int64_t n;
 } d9d_sum_squares_array;
 
+/* The same, by bytes. */
+typedef struct d9d_checksum_array {
+    const void *x; /* at any address; on a GPU a multiple of 16 is fastest */
+    int64_t bytes;
+} d9d_checksum_array;
+
 typedef struct d9d_reduce_kernels {
     /* out[i] = sum of squares of array i, in float64, over blocks that only its length decides. */
     d9d_status (*sum_squares)(d9d_stream s, double *out, d9d_dtype t,
@@ -32,6 +38,11 @@ typedef struct d9d_reduce_kernels {
                       int64_t n);
     /* out[0] = index of the first element that is NaN or infinite, or -1. */
     d9d_status (*find_nonfinite)(d9d_stream s, int64_t *out, d9d_dtype t, const void *x, int64_t n);
+    /* out[i] += a checksum of the bits of array i, modulo 2^64: the sum over its 8-byte words, the
+     * last one padded with zeros, of a bijection that depends on the word's index.  Arrays that
+     * differ in one word always have different checksums; others are equal by chance, 2^-64. */
+    d9d_status (*checksum)(d9d_stream s, uint64_t *out, const d9d_checksum_array *list,
+                           int64_t count);
 } d9d_reduce_kernels;
 
 /* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
@@ -39,7 +50,8 @@ typedef struct d9d_reduce_kernels {
     X(reduce, sum_squares, sum_squares)                                                            \
     X(reduce, sum_ordered, sum_ordered)                                                            \
     X(reduce, sum, sum)                                                                            \
-    X(reduce, find_nonfinite, find_nonfinite)
+    X(reduce, find_nonfinite, find_nonfinite)                                                      \
+    X(reduce, checksum, checksum)
 
 #ifdef __cplusplus
 }

@@ -34,7 +34,8 @@ extern "C" {
 
 /* One list feeds the enum, the names, the texts and the exit codes.  Values are
  * part of the ABI: append, never renumber.  The exit code is 2 where retrying
- * cannot help because the request itself is wrong, 75 where state was saved. */
+ * cannot help because the request itself is wrong, 75 where state was saved, 76
+ * where a machine is suspect: retry on others. */
 #define D9D_STATUS_MAP(X)                                                                          \
     X(OK, 0, 0, "success")                                                                         \
     X(EINVAL, -1, 1, "invalid argument")                                                           \
@@ -52,7 +53,8 @@ extern "C" {
     X(EMISMATCH, -13, 2, "does not match")                                                         \
     X(ENUMERIC, -14, 1, "non-finite number")                                                       \
     X(EVERIFY, -15, 1, "verification failed")                                                      \
-    X(EPATH, -16, 2, "unusable path")
+    X(EPATH, -16, 2, "unusable path")                                                              \
+    X(ECORRUPT, -17, 76, "silent data corruption")
 
 typedef enum d9d_status {
 #define X(name, value, exit_code, text) D9D_##name = (value),
@@ -64,7 +66,7 @@ typedef enum d9d_status {
 D9D_API const char *d9d_status_name(d9d_status st);
 D9D_API const char *d9d_status_text(d9d_status st);
 
-/* The exit code of a tool that ends with `st`: 0, 1, 2 or 75. */
+/* The exit code of a tool that ends with `st`: 0, 1, 2, 75 or 76. */
 D9D_API int d9d_status_exit_code(d9d_status st);
 
 /* The sentence of the last failure on this thread, or "".  Borrowed: valid until

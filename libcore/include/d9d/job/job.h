@@ -106,6 +106,7 @@ typedef struct d9d_job_trainer_section {
         d9d_step_period period_steps;
         int64_t num_to_keep; /* 0 keeps all */
         bool resume, asynchronous;
+        d9d_step_period local_period_steps;
     } checkpointing;
     struct d9d_job_clipping_section {
         double max_norm; /* NaN: none */
@@ -128,6 +129,10 @@ typedef struct d9d_job_trainer_section {
         int64_t save_margin; /* save this many seconds before the Slurm time limit */
     } timeout;
     d9d_job_fp8_section *fp8;             /* NULL: products in the model's own type */
+    struct d9d_job_integrity_section {
+        d9d_step_period period_steps, rerun_period_steps;
+        bool optimizer_state, memory, rerun_on_peer;
+    } integrity;
     d9d_job_profiling_section *profiling; /* NULL: none */
     d9d_job_ema_section *ema;             /* NULL: none */
 } d9d_job_trainer_section;

@@ -103,6 +103,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_fsdp_post_backward(d9d_fsdp *s);
  * d9d_fsdp_post_backward(). */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_wait_grads(d9d_fsdp *s);
 
+/* A hook before reductions, as DDP's comm hook: called with this rank's own gradient of a parameter
+ * when that is about to be reduced, on the device's stream.  It only reads.  NULL: none. */
+typedef d9d_status d9d_fsdp_grad_hook(void *arg, const d9d_param *p, const d9d_tensor *grad);
+D9D_API void d9d_fsdp_set_grad_hook(d9d_fsdp *s, d9d_fsdp_grad_hook *hook, void *arg);
+
 /* Most units that are prefetched at once: as many as forward has unsharded at once, the one that
  * computes and the next. */
 enum { D9D_FSDP_PREFETCH_MAX = 2 };

@@ -1,0 +1,455 @@
+/* checkpointer_local.c - see checkpointer/checkpointer_local.h. */
+#include "checkpointer/checkpointer_local.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/comm/exchange.h"
+
+enum { CHUNK = 32 << 20, DATA = D9DI_CHECKPOINTER_LOCAL_DATA, SLOTS = 2, TURNS = 3 };
+
+static const char magic[8] = "d9dlocal";
+
+typedef d9di_checkpointer_local_header header;
+typedef d9di_checkpointer_local_file file;
+
+/* What all ranks know of a rank. */
+typedef struct member {
+    uint64_t host; /* a hash of node and DIR */
+    uint64_t bytes;
+    int target; /* the rank whose host holds its copy; itself if there is one host */
+    int turn;   /* of its host in an exchange */
+} member;
+
+struct d9di_checkpointer_local {
+    d9di_checkpointer_local_opts opts;
+    char id[64];
+    int rank, ranks;
+    member *members;   /* [ranks] */
+    file own[SLOTS];   /* this rank's */
+    file *peer[SLOTS]; /* [ranks]: those that it holds; the others are empty */
+    int next;          /* slot of the next save */
+    uint64_t layout;
+    uint64_t bytes;
+    d9d_tensor staging[2]; /* sent and received chunks; empty with one host */
+};
+
+/* --- the arrays of a rank --------------------------------------------------------------------- */
+
+typedef d9d_status array_fn(d9di_checkpointer_local *x, void *arg, const char *name, void *device,
+                            void *host, uint64_t bytes);
+
+/* Calls fn for each array in order: tensors on the device, counts and rank state on the host. */
+static d9d_status arrays_each(d9di_checkpointer_local *x, array_fn *fn, void *arg)
+{
+    const d9d_checkpointer_set *set = x->opts.set;
+
+    for (size_t i = 0; i < set->n; i++)
+        if (d9d_tensor_numel(set->items[i].tensor) > 0)
+            D9D_TRY(fn(x, arg, set->items[i].name, d9d_tensor_data(set->items[i].tensor), NULL,
+                       d9d_tensor_bytes(set->items[i].tensor)));
+    for (size_t i = 0; i < set->n_counts; i++)
+        D9D_TRY(fn(x, arg, set->counts[i].name, NULL, set->counts[i].value, sizeof(int64_t)));
+    for (size_t i = 0; i < set->n_rank_states; i++)
+        D9D_TRY(fn(x, arg, set->rank_states[i].name, NULL, set->rank_states[i].data,
+                   (uint64_t)set->rank_states[i].n * d9d_dtype_size(set->rank_states[i].dtype)));
+    return D9D_OK;
+}
+
+static d9d_status array_measure(d9di_checkpointer_local *x, void *arg, const char *name,
+                                void *device, void *host, uint64_t bytes)
+{
+    const uint64_t part[3] = {x->layout, d9d_hash_u64(name, strlen(name)), bytes};
+
+    (void)arg, (void)device, (void)host;
+    x->layout = d9d_hash_u64(part, sizeof(part));
+    x->bytes += (bytes + 15) / 16 * 16;
+    return D9D_OK;
+}
+
+static d9d_status array_save(d9di_checkpointer_local *x, void *arg, const char *name, void *device,
+                             void *host, uint64_t bytes)
+{
+    unsigned char **at = arg;
+    d9d_status st = D9D_OK;
+
+    (void)name;
+    if (device != NULL)
+        st = d9d_device_download(x->opts.dev, *at, device, bytes);
+    else
+        memcpy(*at, host, bytes);
+    *at += (bytes + 15) / 16 * 16;
+    return st;
+}
+
+static d9d_status array_restore(d9di_checkpointer_local *x, void *arg, const char *name,
+                                void *device, void *host, uint64_t bytes)
+{
+    unsigned char **at = arg;
+    d9d_status st = D9D_OK;
+
+    (void)name;
+    if (device != NULL)
+        st = d9d_device_upload(x->opts.dev, device, *at, bytes);
+    else
+        memcpy(host, *at, bytes);
+    *at += (bytes + 15) / 16 * 16;
+    return st;
+}
+
+static uint64_t checksum_of(const file *f)
+{
+    const d9d_checksum_array all = {f->data + DATA, (int64_t)(f->size - DATA)};
+    uint64_t sum = 0;
+    const d9d_status st = d9d_kernels_cpu()->reduce->checksum(NULL, &sum, &all, 1);
+
+    (void)st; /* which cannot fail */
+    return sum;
+}
+
+/* --- hosts ------------------------------------------------------------------------------------ */
+
+/* The hosts are numbered by their first ranks.  Sets the number of each rank's, and returns how
+ * many there are. */
+static int hosts_number(const d9di_checkpointer_local *x, int *host)
+{
+    int n = 0;
+
+    for (int r = 0; r < x->ranks; r++) {
+        int earlier = 0;
+
+        while (x->members[earlier].host != x->members[r].host)
+            earlier++;
+        host[r] = earlier < r ? host[earlier] : n++;
+    }
+    return n;
+}
+
+/* The i-th rank of a host, modulo their number. */
+static int rank_of_host(const int *host, int ranks, int which, int i)
+{
+    int n = 0, k = 0, r = 0;
+
+    for (int j = 0; j < ranks; j++)
+        n += host[j] == which;
+    while (host[r] != which || k++ != i % n)
+        r++;
+    return r;
+}
+
+/* Copies go from each host to the next.  Even hosts send first, then odd ones, and then the last of
+ * an odd number, whose next is the first. */
+static void targets_set(d9di_checkpointer_local *x, int *host)
+{
+    const int n = hosts_number(x, host);
+
+    for (int r = 0; r < x->ranks; r++) {
+        int index = 0;
+
+        for (int j = 0; j < r; j++)
+            index += host[j] == host[r];
+        x->members[r].turn = n % 2 == 1 && host[r] == n - 1 ? 2 : host[r] % 2;
+        x->members[r].target = n > 1 ? rank_of_host(host, x->ranks, (host[r] + 1) % n, index) : r;
+    }
+}
+
+static d9d_status members_gather(d9di_checkpointer_local *x)
+{
+    d9d_bootstrap *bootstrap = d9d_mesh_bootstrap(x->opts.mesh);
+    int *numbers = calloc((size_t)x->ranks, sizeof(*numbers));
+    char host[PATH_MAX + 300];
+    d9d_arena a = {0};
+    d9d_bootstrap_blob *all;
+    member own;
+    d9d_status st = D9D_OK;
+
+    if (numbers == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "no memory for the local checkpoints of %d ranks", x->ranks);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
+    (void)snprintf(host, sizeof(host), "%s:%s", d9d_bootstrap_node(bootstrap),
+                   d9di_checkpointer_local_dir());
+    own = (member){.host = d9d_hash_u64(host, strlen(host)), .bytes = x->bytes};
+    st = d9d_bootstrap_allgather_arena(bootstrap, &own, sizeof(own), &a, &all);
+    for (int r = 0; st == D9D_OK && r < x->ranks; r++)
+        if (all[r].n == sizeof(own))
+            memcpy(&x->members[r], all[r].data, sizeof(own));
+    if (st == D9D_OK)
+        targets_set(x, numbers);
+out:
+    free(numbers);
+    d9d_arena_release(&a);
+    return st;
+}
+
+static bool has_targets(const d9di_checkpointer_local *x)
+{
+    return x->members[0].target != 0; /* which is on the first host */
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static d9d_status file_open(d9di_checkpointer_local *x, file *f, int rank, const char *kind,
+                            int slot)
+{
+    (void)snprintf(f->path, sizeof(f->path), "%s/d9d-%s-%d-%s-%d", d9di_checkpointer_local_dir(),
+                   x->id, rank, kind, slot);
+    return d9di_checkpointer_local_file_create(f, DATA + x->members[rank].bytes);
+}
+
+static d9d_status files_open(d9di_checkpointer_local *x)
+{
+    for (int s = 0; s < SLOTS; s++) {
+        D9D_TRY(file_open(x, &x->own[s], x->rank, "own", s));
+        for (int r = 0; has_targets(x) && r < x->ranks; r++)
+            if (x->members[r].target == x->rank)
+                D9D_TRY(file_open(x, &x->peer[s][r], r, "peer", s));
+    }
+    return D9D_OK;
+}
+
+static d9d_status staging_open(d9di_checkpointer_local *x)
+{
+    for (int i = 0; i < 2 && x->opts.world != NULL; i++)
+        D9D_TRY(d9d_tensor_alloc(x->opts.dev, D9D_U8, D9D_SHAPE(CHUNK), &x->staging[i]));
+    return D9D_OK;
+}
+
+/* The slot that is not the found one's. */
+static int slot_after(const d9di_checkpointer_local_found *found, int rank)
+{
+    const char *name = found->step >= 0 ? found->place[rank].file : "";
+    const size_t n = strlen(name);
+
+    return n > 0 && name[n - 1] == '0' ? 1 : 0;
+}
+
+d9d_status d9di_checkpointer_local_open(const d9di_checkpointer_local_opts *opts,
+                                        const d9di_checkpointer_local_found *found,
+                                        d9di_checkpointer_local **out)
+{
+    d9d_bootstrap *bootstrap = d9d_mesh_bootstrap(opts->mesh);
+    const size_t ranks = (size_t)d9d_bootstrap_size(bootstrap);
+    d9di_checkpointer_local *x = calloc(1, sizeof(*x));
+    d9d_status st = D9D_OK;
+
+    *out = NULL;
+    if (x == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for local checkpoints");
+    x->opts = *opts;
+    (void)snprintf(x->id, sizeof(x->id), "%s", opts->id);
+    x->rank = d9d_bootstrap_rank(bootstrap);
+    x->ranks = (int)ranks;
+    x->members = calloc(ranks, sizeof(*x->members));
+    for (int s = 0; s < SLOTS; s++)
+        x->peer[s] = calloc(ranks, sizeof(*x->peer[s]));
+    if (x->members == NULL || x->peer[0] == NULL || x->peer[1] == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "no memory for the local checkpoints of %zu ranks", ranks);
+    if (st == D9D_OK)
+        st = arrays_each(x, array_measure, NULL);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
+    D9D_TRY_OR(st, members_gather(x), out);
+    st = files_open(x);
+    if (st == D9D_OK)
+        st = staging_open(x);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
+    x->next = slot_after(found, x->rank);
+    if (x->ranks > 1 && !has_targets(x))
+        d9d_log_warn(opts->log, "trainer.checkpointing.local_period_steps: all ranks are on one "
+                                "host; what it takes with it is on the disk only");
+    *out = x;
+    x = NULL;
+out:
+    d9di_checkpointer_local_close(x);
+    return st;
+}
+
+void d9di_checkpointer_local_close(d9di_checkpointer_local *x)
+{
+    if (x == NULL)
+        return;
+    for (int s = 0; s < SLOTS; s++) {
+        d9di_checkpointer_local_file_unmap(&x->own[s]);
+        for (int r = 0; x->peer[s] != NULL && r < x->ranks; r++)
+            d9di_checkpointer_local_file_unmap(&x->peer[s][r]);
+        free(x->peer[s]);
+        d9d_tensor_release(&x->staging[s]);
+    }
+    free(x->members);
+    free(x);
+}
+
+void d9di_checkpointer_local_remove(d9di_checkpointer_local *x)
+{
+    for (int s = 0; x != NULL && s < SLOTS; s++) {
+        (void)unlink(x->own[s].path);
+        for (int r = 0; r < x->ranks; r++)
+            if (x->peer[s][r].data != NULL)
+                (void)unlink(x->peer[s][r].path);
+    }
+}
+
+/* --- transfers -------------------------------------------------------------------------------- */
+
+/* Moves a file's bytes between two ranks, chunk by chunk.  `from` is NULL on the receiver, `to` on
+ * the sender. */
+static d9d_status chunk_move(d9di_checkpointer_local *x, const file *from, file *to, int peer,
+                             size_t at, size_t n)
+{
+    d9d_device *dev = x->opts.dev;
+    void *sent = d9d_tensor_data(&x->staging[0]), *received = d9d_tensor_data(&x->staging[1]);
+
+    if (from != NULL) {
+        D9D_TRY(d9d_device_upload(dev, sent, from->data + at, n));
+        return d9d_comm_send(x->opts.world, dev->stream, "local checkpoint", D9D_U8, sent,
+                             (int64_t)n, peer);
+    }
+    D9D_TRY(d9d_comm_recv(x->opts.world, dev->stream, "local checkpoint", D9D_U8, received,
+                          (int64_t)n, peer));
+    return d9d_device_download(dev, to->data + at, received, n);
+}
+
+/* The bytes first, then the header that says they are all there. */
+static d9d_status file_move(d9di_checkpointer_local *x, const file *from, file *to, int peer)
+{
+    const size_t size = from != NULL ? from->size : to->size;
+
+    if (to != NULL)
+        memset(to->data, 0, DATA);
+    for (size_t at = DATA; at < size; at += CHUNK)
+        D9D_TRY(chunk_move(x, from, to, peer, at, size - at < CHUNK ? size - at : CHUNK));
+    return chunk_move(x, from, to, peer, 0, DATA);
+}
+
+/* Each rank's copy goes to its target, in turns, so that all hosts are busy at once. */
+static d9d_status copies_exchange(d9di_checkpointer_local *x, int slot)
+{
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int r = 0; r < x->ranks; r++) {
+            const int to = x->members[r].target;
+
+            if (x->members[r].turn != turn || to == r)
+                continue;
+            if (r == x->rank)
+                D9D_TRY(file_move(x, &x->own[slot], NULL, to));
+            else if (to == x->rank)
+                D9D_TRY(file_move(x, NULL, &x->peer[slot][r], r));
+        }
+    return D9D_OK;
+}
+
+/* --- saves ------------------------------------------------------------------------------------ */
+
+static d9d_status own_write(d9di_checkpointer_local *x, file *f,
+                            const d9d_checkpointer_state *state)
+{
+    header *h = (header *)(void *)f->data;
+    unsigned char *at = f->data + DATA;
+
+    memset(f->data, 0, DATA);
+    D9D_TRY(arrays_each(x, array_save, &at));
+    h->rank = x->rank;
+    h->ranks = x->ranks;
+    h->job = x->opts.job;
+    h->layout = x->layout;
+    h->bytes = x->bytes;
+    h->checksum = checksum_of(f);
+    h->state = *state;
+    memcpy(h->magic, magic, sizeof(magic));
+    return D9D_OK;
+}
+
+d9d_status d9di_checkpointer_local_save(d9di_checkpointer_local *x,
+                                        const d9d_checkpointer_state *state)
+{
+    D9D_TRY(own_write(x, &x->own[x->next], state));
+    D9D_TRY(copies_exchange(x, x->next));
+    x->next = 1 - x->next;
+    return D9D_OK;
+}
+
+/* --- restoring -------------------------------------------------------------------------------- */
+
+/* Of a rank whose state another one sees, into this rank's file of the same slot. */
+static d9d_status state_fetch(d9di_checkpointer_local *x, int rank,
+                              const d9di_checkpointer_local_place *place, int slot)
+{
+    file f = {.data = NULL};
+    d9d_status st;
+
+    if (rank == x->rank)
+        return file_move(x, NULL, &x->own[slot], place->holder);
+    (void)snprintf(f.path, sizeof(f.path), "%s/%s", d9di_checkpointer_local_dir(), place->file);
+    D9D_TRY(d9di_checkpointer_local_file_map(&f));
+    st = file_move(x, &f, NULL, rank);
+    d9di_checkpointer_local_file_unmap(&f);
+    return st;
+}
+
+/* Moves the states of ranks that start on another host than before, or whose host is another one.
+ */
+static d9d_status states_fetch(d9di_checkpointer_local *x,
+                               const d9di_checkpointer_local_found *found)
+{
+    for (int r = 0; r < x->ranks; r++) {
+        const d9di_checkpointer_local_place *place = &found->place[r];
+
+        if (place->holder != r && (r == x->rank || place->holder == x->rank))
+            D9D_TRY(state_fetch(x, r, place, 1 - slot_after(found, r)));
+    }
+    return D9D_OK;
+}
+
+/* This rank's state: in its own file, in one that it sees as a peer's, or just fetched. */
+static d9d_status state_read(d9di_checkpointer_local *x, const file *f,
+                             d9d_checkpointer_state *state)
+{
+    const header *h = (const header *)(const void *)f->data;
+    unsigned char *at = f->data + DATA;
+
+    if (h->layout != x->layout || f->size != DATA + x->bytes)
+        return D9D_FAIL(
+            D9D_EMISMATCH,
+            "%s: has other arrays than this rank: a local checkpoint is of the mesh and "
+            "model that wrote it; remove it to go on from the disk",
+            f->path);
+    if (h->checksum != checksum_of(f)) {
+        (void)unlink(f->path);
+        return D9D_FAIL(
+            D9D_EVERIFY,
+            "%s: its bytes are not those that were saved after step %lld; it is removed, "
+            "and the next start takes another copy",
+            f->path, (long long)h->state.step);
+    }
+    D9D_TRY(arrays_each(x, array_restore, &at));
+    *state = h->state;
+    return D9D_OK;
+}
+
+static d9d_status own_restore(d9di_checkpointer_local *x,
+                              const d9di_checkpointer_local_found *found,
+                              d9d_checkpointer_state *state)
+{
+    const d9di_checkpointer_local_place *place = &found->place[x->rank];
+    file f = {.data = NULL};
+    d9d_status st;
+
+    if (place->holder != x->rank)
+        return state_read(x, &x->own[1 - x->next], state);
+    (void)snprintf(f.path, sizeof(f.path), "%s/%s", d9di_checkpointer_local_dir(), place->file);
+    D9D_TRY(d9di_checkpointer_local_file_map(&f));
+    st = state_read(x, &f, state);
+    d9di_checkpointer_local_file_unmap(&f);
+    return st;
+}
+
+d9d_status d9di_checkpointer_local_restore(d9di_checkpointer_local *x,
+                                           const d9di_checkpointer_local_found *found,
+                                           d9d_checkpointer_state *state)
+{
+    D9D_TRY(states_fetch(x, found));
+    return d9d_bootstrap_agree_status(d9d_mesh_bootstrap(x->opts.mesh),
+                                      own_restore(x, found, state));
+}

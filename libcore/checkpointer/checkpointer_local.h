@@ -1,0 +1,115 @@
+/* checkpointer_local.h - local checkpoints: the state of each rank in its host's memory, replicated
+ * in that of another host.  What a rank or a host takes with it, its neighbour gives back: a job
+ * goes on from the last local checkpoint without a read of the disk.
+ *
+ *     hosts      n0              n1              n2
+ *     ranks      0   1           2   3           4   5
+ *     own        0   1           2   3           4   5       files of shared memory, in DIR
+ *     peer       4   5           0   1           2   3       the same of the host before
+ *
+ *     before the model has memory:
+ *         D9D_TRY(d9di_checkpointer_local_find(bootstrap, id, job, &a, &found));
+ *     D9D_TRY(d9di_checkpointer_local_open(&opts, &found, &x));
+ *     if (found.step >= 0)
+ *         D9D_TRY(d9di_checkpointer_local_restore(x, &found, &state));
+ *     each period:
+ *         D9D_TRY(d9di_checkpointer_local_save(x, &state));
+ *     at the end:
+ *         d9di_checkpointer_local_remove(x);
+ *
+ * DIR is /dev/shm, or what D9D_LOCAL_DIR names, which may differ from host to host.  A host is a
+ * node and a DIR.  Files outlive their processes, so ranks that start again find them, wherever
+ * each is.
+ *
+ * Files.  DIR/d9d-<run id>-<rank>-{own,peer}-{0,1}: a header and the bytes of all arrays of the
+ * rank, replicas included, so that nothing is gathered when they are read.  A save overwrites the
+ * older of two; its header is invalid until all bytes are there.  No rank begins a save before
+ * every rank has ended the one before, as steps lie between, so one complete set always remains.
+ *
+ * A local checkpoint is of one mesh: the same ranks must have the same arrays.  Another job reads
+ * checkpoints of the disk (d9d/checkpointer/checkpointer.h).
+ *
+ * Cost.  With S bytes of state a rank, its host holds 4 S: own and peer, two each.  A save copies S
+ * from the device and sends S to the neighbour, between two steps: of 12 GB, about a second at 50
+ * and 25 GB/s.
+ */
+#ifndef D9DI_CHECKPOINTER_CHECKPOINTER_LOCAL_H
+#define D9DI_CHECKPOINTER_CHECKPOINTER_LOCAL_H
+
+#include "d9d/checkpointer/checkpointer.h"
+
+typedef struct d9di_checkpointer_local d9di_checkpointer_local;
+
+typedef struct d9di_checkpointer_local_opts {
+    const char *id; /* of the run, [0-9a-f]+ */
+    uint64_t job;   /* a hash of the mesh's degrees */
+    const d9d_checkpointer_set *set;
+    d9d_device *dev;
+    d9d_mesh *mesh;
+    d9d_comm *world; /* NULL: a single rank */
+    const d9d_log *log;
+} d9di_checkpointer_local_opts;
+
+/* Where the state of a rank is. */
+typedef struct d9di_checkpointer_local_place {
+    int holder;       /* a rank that sees the file */
+    const char *file; /* its name in the holder's DIR; in the arena */
+} d9di_checkpointer_local_place;
+
+typedef struct d9di_checkpointer_local_found {
+    int64_t step;                         /* of the newest complete one; -1: none */
+    d9di_checkpointer_local_place *place; /* [ranks]; in the arena */
+} d9di_checkpointer_local_found;
+
+/* The newest step of which the state of every rank is on some host.  The contents are not read.
+ * Collective over the job. */
+d9d_status d9di_checkpointer_local_find(d9d_bootstrap *bootstrap, const char *id, uint64_t job,
+                                        d9d_arena *a, d9di_checkpointer_local_found *out);
+
+/* Makes this rank's files, and those that its host holds for others.  EIO if a DIR has not enough
+ * memory.  Collective, as all below. */
+d9d_status d9di_checkpointer_local_open(const d9di_checkpointer_local_opts *opts,
+                                        const d9di_checkpointer_local_found *found,
+                                        d9di_checkpointer_local **out);
+/* Fills the set and the state.  EVERIFY for bytes that are not those that were saved, EMISMATCH for
+ * other arrays. */
+d9d_status d9di_checkpointer_local_restore(d9di_checkpointer_local *x,
+                                           const d9di_checkpointer_local_found *found,
+                                           d9d_checkpointer_state *state);
+/* With no step enqueued. */
+d9d_status d9di_checkpointer_local_save(d9di_checkpointer_local *x,
+                                        const d9d_checkpointer_state *state);
+/* Removes the files of this rank and of those whose peer it is.  Not collective. */
+void d9di_checkpointer_local_remove(d9di_checkpointer_local *x);
+void d9di_checkpointer_local_close(d9di_checkpointer_local *x); /* NULL is fine */
+
+/* --- shared by checkpointer_local*.c ---------------------------------------------------------- */
+
+enum { D9DI_CHECKPOINTER_LOCAL_DATA = 4096 }; /* where the bytes begin in a file */
+
+/* The first bytes of a file. */
+typedef struct d9di_checkpointer_local_header {
+    char magic[8]; /* zeros while the bytes are written */
+    int32_t rank, ranks;
+    uint64_t job;
+    uint64_t layout; /* a hash of names and sizes */
+    uint64_t bytes;  /* after the header */
+    uint64_t checksum;
+    d9d_checkpointer_state state;
+} d9di_checkpointer_local_header;
+
+/* A file, mapped; data NULL: none. */
+typedef struct d9di_checkpointer_local_file {
+    char path[4200];
+    unsigned char *data;
+    size_t size;
+} d9di_checkpointer_local_file;
+
+const char *d9di_checkpointer_local_dir(void);
+bool d9di_checkpointer_local_header_read(const char *path, d9di_checkpointer_local_header *out);
+/* Creates it if necessary, with its memory; or maps an existing one. */
+d9d_status d9di_checkpointer_local_file_create(d9di_checkpointer_local_file *f, size_t size);
+d9d_status d9di_checkpointer_local_file_map(d9di_checkpointer_local_file *f);
+void d9di_checkpointer_local_file_unmap(d9di_checkpointer_local_file *f);
+
+#endif /* D9DI_CHECKPOINTER_CHECKPOINTER_LOCAL_H */

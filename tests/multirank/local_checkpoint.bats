@@ -1,0 +1,157 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2317,SC2034 # variables of bats; functions that run calls; for topology.bash
+# Local checkpoints: after the death of a rank or the loss of a host a run goes on from memory, without
+# a checkpoint on the disk, and ends with the weights of an undisturbed run.  A host is a folder here,
+# which D9D_LOCAL_DIR names for each rank.
+#
+# D9D_LONG=1 kills a run at random moments until it is through, D9D_KILLS times (10).
+
+load ../slurm/helper
+steps=60
+load topology
+
+setup_file() {
+    workroom
+    with_mpi
+    d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
+    configure dense 48 '"intermediate_size": 48' >dense.json
+    train dense "2 2 1 1 1 1" whole --set trainer.determinism.base_seed=3 --set data.epochs=null
+    # hosts has the folder of each rank.
+    cat >on <<'ON'
+#!/bin/bash
+echo $$ >"pid.$OMPI_COMM_WORLD_RANK"
+read -ra hosts <hosts
+export D9D_LOCAL_DIR=$PWD/${hosts[OMPI_COMM_WORLD_RANK]}
+exec "$@"
+ON
+    chmod +x on
+}
+setup() {
+    with_mpi
+    enter
+    rm -rf run a b c pid.*
+    mkdir a b c
+    echo a a b b >hosts
+}
+
+options=(--set trainer.determinism.base_seed=3 --set data.epochs=null --set trainer.checkpointing.local_period_steps=4
+    --set trainer.integrity.period_steps=8)
+
+# start REPLICAS SHARDS OPTION...: trains in `run`; the log goes to `log`.
+start() {
+    mpi -n 4 "$work/on" d9d-train --device cpu --set "mesh.data_parallel_replicate=$1" --set "mesh.data_parallel_shard=$2" \
+        --set trainer.run.dir=run "${options[@]}" "${@:3}" dense.json >log 2>&1
+}
+# at_step STEP: the run in progress has recorded it.
+at_step() { [ "$(numbers step run 2>/dev/null | tail -n 1)" -ge "$1" ]; }
+# killed STEP: a run that loses a random rank after that step.
+killed() {
+    start 2 2 3>&- &
+    patience=60 wait_for at_step "$1"
+    strike KILL
+    wait $! || true
+    [ ! -e run/export ]
+    [ ! -e run/checkpoints ] || assert_equal "$(ls run/checkpoints)" ""
+}
+# from_memory: the run in `log` resumed from local checkpoints.
+from_memory() { grep -qE "resuming after step [0-9]+ from local checkpoints of step" log; }
+# finished: the run ends with the weights of an undisturbed one, and leaves nothing in memory.
+finished() {
+    cmp run/export/model.safetensors whole/export/model.safetensors
+    assert_equal "$(find a b c -name 'd9d-*' 2>/dev/null)" ""
+}
+@test "a rank that is killed: the job goes on from memory" {
+    killed 9
+    start 2 2
+    from_memory
+    finished
+}
+
+@test "a host that is lost: its neighbour gives its ranks' state back" {
+    killed 9
+    rm -rf b
+    echo a a c c >hosts
+    start 2 2
+    finished
+}
+
+@test "ranks that start on other hosts fetch their state" {
+    killed 13
+    echo b a a b >hosts
+    start 2 2
+    from_memory
+    cmp run/export/model.safetensors whole/export/model.safetensors
+}
+
+@test "a state that nobody has any more: the run goes on from the disk" {
+    killed 9
+    rm -rf a b && mkdir a b
+    start 2 2 # which has none
+    refute from_memory
+    finished
+}
+
+@test "an incomplete save is passed over on all ranks" {
+    killed 13
+    local newest f
+    newest=$(for f in a/d9d-*-0-own-*; do echo "$(stat -c %Y.%y "$f") $f"; done | sort | tail -n 1 | sed 's/.* //')
+    for f in "$newest" "b/$(basename "${newest/own/peer}")"; do head -c 8 /dev/zero | dd of="$f" conv=notrunc status=none; done
+    start 2 2
+    from_memory
+    finished
+}
+
+@test "bytes that changed are refused and removed, and the next start takes another copy" {
+    killed 13
+    local f
+    for f in a/d9d-*-1-own-*; do printf '\377' | dd of="$f" bs=1 seek=70000 conv=notrunc status=none; done
+    run -1 start 2 2
+    run cat log
+    assert_output --regexp "rank 1 \(.*\): .*/a/d9d-.*-1-own-[01]: its bytes are not those that were saved after step [0-9]+; it is removed, and the next start takes another copy"
+    start 2 2
+    cmp run/export/model.safetensors whole/export/model.safetensors
+}
+
+@test "another mesh goes on from the disk, without local checkpoints" {
+    killed 13
+    start 4 1
+    refute from_memory
+    "$driver" run/export whole/export
+}
+
+@test "a folder that cannot hold them is found before the first step" {
+    echo a a missing b >hosts
+    run -1 start 2 2
+    run cat log
+    assert_output --regexp "rank 2 \(.*\): .*/missing/d9d-.*: a local checkpoint cannot be made there: No such file or directory"
+    refute grep -q '"loss"' run/metrics.jsonl
+}
+
+@test "one host alone is warned of, and survives the death of a rank" {
+    echo a a a a >hosts
+    killed 9
+    assert grep -q "all ranks are on one host" log
+    start 2 2
+    from_memory
+    cmp run/export/model.safetensors whole/export/model.safetensors
+}
+
+@test "killed again and again at random moments, the weights are those of an undisturbed run" {
+    [ -n "${D9D_LONG:-}" ] || skip "make test-long"
+    local kills=0 rc
+    for _ in $(seq "${D9D_KILLS:-10}"); do
+        rm -rf run a b && mkdir a b
+        for _ in $(seq 20); do
+            rm -f pid.*
+            start 2 2 3>&- &
+            sleep "1.$((RANDOM % 10))"
+            kill -KILL "$(cat "pid.$((RANDOM % 4))")" 2>/dev/null && kills=$((kills + 1))
+            rc=0
+            wait $! || rc=$?
+            [ "$rc" -ne 0 ] || break
+        done
+        [ "$rc" -eq 0 ] || start 2 2
+        finished
+    done
+    echo "# $kills kills" >&3
+}
