@@ -304,7 +304,7 @@ THREADED  := loader local_peers checkpointer_async preemption test_log test_thre
 test-long:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh long
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
-	+$(MAKE) --no-print-directory run-test NVCC= B=build-packages SUITES='$(LONG_SUITES)'
+	+$(MAKE) --no-print-directory run-test NVCC= B=build-packages SUITES='$(LONG_SUITES)' D9D_LONG=1
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
 	+$(MAKE) --no-print-directory run-test SAN=thread SUITES=unit T="$(THREADED)"
@@ -468,6 +468,7 @@ install: all
 	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/$(LIBDIR))
 	ln -sf libd9d.so.$(SOVERSION) $(ROOT)/$(LIBDIR)/libd9d.so
 	cp -R libcore/include/d9d kernels/include/d9d $(ROOT)/include
+	rm -f $(ROOT)/include/d9d/*/README.md
 	$(filled) libcore/d9d.pc.in >$(ROOT)/$(LIBDIR)/pkgconfig/d9d.pc
 	$(filled) packaging/modules/d9d.tcl.in >$(ROOT)/$(MODULE_DIR)/$(VERSION)
 	$(filled) packaging/modules/d9d.lua.in >$(ROOT)/$(MODULE_DIR)/$(VERSION).lua
@@ -476,7 +477,8 @@ install: all
 	install -m644 $(wildcard tools/man/*.1) $(ROOT)/share/man/man1
 	install -m644 $(wildcard tools/man/*.7) $(ROOT)/share/man/man7
 	install -m644 $(wildcard schemas/*.json) $(ROOT)/share/d9d/schemas
-	install -m755 $(wildcard slurm/*) $(ROOT)/share/d9d/slurm
+	install -m755 $(filter-out slurm/lib.sh,$(wildcard slurm/*)) $(ROOT)/share/d9d/slurm
+	install -m644 slurm/lib.sh $(ROOT)/share/d9d/slurm
 	install -m644 $(wildcard packaging/reference/*.*) examples/tokenizer/tokenizer.json examples/tokenizer/tokenizer_config.json \
 	    $(ROOT)/share/d9d/reference
 	install -m755 packaging/reference/check $(ROOT)/share/d9d/reference
