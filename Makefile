@@ -31,7 +31,7 @@
 #
 #   CC=clang             another compiler       SAN=address,undefined  sanitizers
 #   B=DIR                another build folder   V=1                    show commands
-#   JOBS=N               tests at a time        NO_INSTALL=1           only name what is missing
+#   JOBS=N               jobs at a time         NO_INSTALL=1           only name what is missing
 #   CUDA_ARCH="80 90a"   GPUs to build for      NVCC=                  without CUDA
 #   MPICC=PATH           an MPI's compiler      MPICC=                 without MPI
 #   NCCL_HOME=DIR        where NCCL is          CUDNN_HOME=DIR         where cuDNN is
@@ -248,20 +248,22 @@ $B/schemas/dump: $(patsubst %.c,$B/%.o,$(wildcard schemas/*.c)) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $^ $(ALL_LIBS)
 
 # ---- The two commands ---------------------------------------------------------------------
-# Each first sees to the packages, then starts over, now that pkg-config finds them.
+# Each first sees to the packages, then starts over, now that pkg-config finds them, on all processors
+# unless -j says how many.
+PARALLEL   = $(if $(filter -j% j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 # The demo builds for the GPU that is there, unless somebody chose or `make` has built already.
 demo:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh build
 	@+echo "$$D9D_FLAGS" | cmp -s - $B/flags || gpu="$(if $(GPU_CHOICE),,$$(tools/setup.sh gpu))"; \
-	$(MAKE) --no-print-directory run-demo $${gpu:+"$$gpu"}
+	$(MAKE) --no-print-directory $(PARALLEL) run-demo $${gpu:+"$$gpu"}
 
 run-demo: all
 	@D9D_BIN=$(abspath $B/bin) examples/demo/demo.sh
 
 test:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh test
-	@+$(MAKE) --no-print-directory run-test
+	@+$(MAKE) --no-print-directory $(PARALLEL) run-test
 
 # ---- Tests --------------------------------------------------------------------------------
 # A test is a file; the suite is its folder; tests/run.sh runs them and counts.
