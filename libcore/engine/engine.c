@@ -316,9 +316,11 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     e->spec.params = &e->whole.params;
     e->task = opts->task;
     D9D_TRY(check_prefix_mask(e));
-    if (opts->data != NULL)
+    if (opts->data != NULL) {
         D9D_TRY(
             d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));
+        D9D_TRY(d9di_run_data_check_tokenizer(opts->data, opts->source));
+    }
     D9D_TRY(adapter_open(e, opts));
     return stages_open(e, opts);
 }
