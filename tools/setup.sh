@@ -98,7 +98,7 @@ have() {
     case $sort in
     cc) compiler_is_new "$thing" ;;
     cmd) command -v "$thing" >/dev/null 2>&1 ;;
-    prog) command -v "$($CC -print-prog-name="$thing" 2>/dev/null)" >/dev/null 2>&1 ;; # of the compiler's
+    prog) prog_of "$thing" >/dev/null ;;
     lib) pkg-config --exists "$thing" 2>/dev/null ;;
     file) [ -e "$thing" ] ;;
     glob) any_of "$thing" ;;
@@ -107,6 +107,9 @@ have() {
     font) [ -n "$(a_font)" ] ;;
     esac
 }
+
+# A program that the compiler calls; that of conda has one of another name.
+prog_of() { command -v "$1" 2>/dev/null || command -v "$($CC -print-prog-name="$1" 2>/dev/null)" 2>/dev/null; }
 
 # shellcheck disable=SC2086 # the pattern is to be expanded
 any_of() { set -- $1 && [ -e "$1" ]; }
@@ -264,7 +267,7 @@ found() {
     font:*) a_font ;;
     cc:*) echo "$($CC --version 2>&1 | head -n 1), $(command -v "${CC%% *}")" ;;
     cmd:"$MPICC") echo "$({ $MPICC --showme:version || $MPICC -v; } 2>/dev/null | head -n 1), $(command -v "$MPICC")" ;;
-    prog:*) thing=$($CC -print-prog-name="$thing") && echo "$(first_line "$thing" --version), $(command -v "$thing")" ;;
+    prog:*) thing=$(prog_of "$thing") && echo "$(first_line "$thing" --version), $thing" ;;
     cmd:*) echo "$(first_line "$thing" --version), $(command -v "$thing")" ;;
     *) echo "found" ;;
     esac
