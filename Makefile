@@ -31,7 +31,7 @@
 #
 #   CC=clang             another compiler       SAN=address,undefined  sanitizers
 #   B=DIR                another build folder   V=1                    show commands
-#   JOBS=N               tests at a time        NO_INSTALL=1           only name what is missing
+#   JOBS=N               jobs at a time         NO_INSTALL=1           only name what is missing
 #   CUDA_ARCH="80 90a"   GPUs to build for      NVCC=                  without CUDA
 #   MPICC=PATH           an MPI's compiler      MPICC=                 without MPI
 #   NCCL_HOME=DIR        where NCCL is          CUDNN_HOME=DIR         where cuDNN is
@@ -248,20 +248,22 @@ $B/schemas/dump: $(patsubst %.c,$B/%.o,$(wildcard schemas/*.c)) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(ALL_LD) -o $@ $^ $(ALL_LIBS)
 
 # ---- The two commands ---------------------------------------------------------------------
-# Each first sees to the packages, then starts over, now that pkg-config finds them.
+# Each first sees to the packages, then starts over, now that pkg-config finds them, on all processors
+# unless -j says how many.
+PARALLEL   = $(if $(filter -j% j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 # The demo builds for the GPU that is there, unless somebody chose or `make` has built already.
 demo:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh build
 	@+echo "$$D9D_FLAGS" | cmp -s - $B/flags || gpu="$(if $(GPU_CHOICE),,$$(tools/setup.sh gpu))"; \
-	$(MAKE) --no-print-directory run-demo $${gpu:+"$$gpu"}
+	$(MAKE) --no-print-directory $(PARALLEL) run-demo $${gpu:+"$$gpu"}
 
 run-demo: all
 	@D9D_BIN=$(abspath $B/bin) examples/demo/demo.sh
 
 test:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh test
-	@+$(MAKE) --no-print-directory run-test
+	@+$(MAKE) --no-print-directory $(PARALLEL) run-test
 
 # ---- Tests --------------------------------------------------------------------------------
 # A test is a file; the suite is its folder; tests/run.sh runs them and counts.
@@ -304,7 +306,7 @@ THREADED  := loader local_peers checkpointer_async preemption test_log test_thre
 test-long:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh long
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
-	+$(MAKE) --no-print-directory run-test NVCC= B=build-packages SUITES='$(LONG_SUITES)'
+	+$(MAKE) --no-print-directory run-test NVCC= B=build-packages SUITES='$(LONG_SUITES)' D9D_LONG=1
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
 	+$(MAKE) --no-print-directory run-test SAN=thread SUITES=unit T="$(THREADED)"
@@ -468,6 +470,7 @@ install: all
 	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/$(LIBDIR))
 	ln -sf libd9d.so.$(SOVERSION) $(ROOT)/$(LIBDIR)/libd9d.so
 	cp -R libcore/include/d9d kernels/include/d9d $(ROOT)/include
+	rm -f $(ROOT)/include/d9d/*/README.md
 	$(filled) libcore/d9d.pc.in >$(ROOT)/$(LIBDIR)/pkgconfig/d9d.pc
 	$(filled) packaging/modules/d9d.tcl.in >$(ROOT)/$(MODULE_DIR)/$(VERSION)
 	$(filled) packaging/modules/d9d.lua.in >$(ROOT)/$(MODULE_DIR)/$(VERSION).lua
@@ -476,7 +479,8 @@ install: all
 	install -m644 $(wildcard tools/man/*.1) $(ROOT)/share/man/man1
 	install -m644 $(wildcard tools/man/*.7) $(ROOT)/share/man/man7
 	install -m644 $(wildcard schemas/*.json) $(ROOT)/share/d9d/schemas
-	install -m755 $(wildcard slurm/*) $(ROOT)/share/d9d/slurm
+	install -m755 $(filter-out slurm/lib.sh,$(wildcard slurm/*)) $(ROOT)/share/d9d/slurm
+	install -m644 slurm/lib.sh $(ROOT)/share/d9d/slurm
 	install -m644 $(wildcard packaging/reference/*.*) examples/tokenizer/tokenizer.json examples/tokenizer/tokenizer_config.json \
 	    $(ROOT)/share/d9d/reference
 	install -m755 packaging/reference/check $(ROOT)/share/d9d/reference

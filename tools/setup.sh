@@ -20,7 +20,7 @@ things() {
     cat <<TABLE
 #     probe               module    apt                dnf                zypper           conda             spack     without it
 build cc:CC               gcc       gcc                gcc                gcc              gcc               gcc
-build cmd:ld              binutils  binutils           binutils           binutils         binutils          binutils
+build prog:ld             binutils  binutils           binutils           binutils         binutils          binutils
 build cmd:make            -         make               make               make             make              gmake
 build cmd:pkg-config      pkgconf   pkg-config         pkgconf-pkg-config pkg-config       pkg-config        pkgconf
 build header:stdlib.h     -         libc6-dev          glibc-devel        glibc-devel      sysroot_linux-64  -
@@ -69,6 +69,14 @@ lint  omp:clang           -         libomp-dev         libomp-devel       libomp
 lint  cmd:shellcheck      -         shellcheck         ShellCheck         ShellCheck       shellcheck        -
 site  cmd:doxygen         doxygen   doxygen            doxygen            doxygen          doxygen           doxygen
 long  cmd:valgrind        valgrind  valgrind           valgrind           valgrind         valgrind          valgrind
+long  cmd:zsh             -         zsh                zsh                zsh              zsh               zsh
+long  cmd:tclsh           tcl       tcl                tcl                tcl              tk                tcl
+long  cmd:dpkg-buildpackage -       dpkg-dev           dpkg-dev           -                -                 -
+long  cmd:dh              -         debhelper          debhelper          -                -                 -
+long  cmd:lintian         -         lintian            -                  -                -                 -
+long  cmd:rpmbuild        -         rpm                rpm-build          rpm-build        -                 -
+long  cmd:debootstrap     -         debootstrap        debootstrap        debootstrap      -                 -
+long  glob:/usr/share/lmod/*/libexec/lmod lmod lmod    Lmod               lua-lmod         -                 lmod
 TABLE
 }
 
@@ -90,6 +98,7 @@ have() {
     case $sort in
     cc) compiler_is_new "$thing" ;;
     cmd) command -v "$thing" >/dev/null 2>&1 ;;
+    prog) prog_of "$thing" >/dev/null ;;
     lib) pkg-config --exists "$thing" 2>/dev/null ;;
     file) [ -e "$thing" ] ;;
     glob) any_of "$thing" ;;
@@ -98,6 +107,9 @@ have() {
     font) [ -n "$(a_font)" ] ;;
     esac
 }
+
+# A program that the compiler calls; that of conda has one of another name.
+prog_of() { command -v "$1" 2>/dev/null || command -v "$($CC -print-prog-name="$1" 2>/dev/null)" 2>/dev/null; }
 
 # shellcheck disable=SC2086 # the pattern is to be expanded
 any_of() { set -- $1 && [ -e "$1" ]; }
@@ -255,6 +267,7 @@ found() {
     font:*) a_font ;;
     cc:*) echo "$($CC --version 2>&1 | head -n 1), $(command -v "${CC%% *}")" ;;
     cmd:"$MPICC") echo "$({ $MPICC --showme:version || $MPICC -v; } 2>/dev/null | head -n 1), $(command -v "$MPICC")" ;;
+    prog:*) thing=$(prog_of "$thing") && echo "$(first_line "$thing" --version), $thing" ;;
     cmd:*) echo "$(first_line "$thing" --version), $(command -v "$thing")" ;;
     *) echo "found" ;;
     esac

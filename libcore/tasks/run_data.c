@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "d9d/base/fs.h"
 #include "d9d/data/dataset/dataset_kind.h"
+#include "d9d/data/tokenizer/tokenizer.h"
 
 static d9d_loader_source data_source(const d9di_run_data *d, size_t i)
 {
@@ -163,6 +165,35 @@ d9d_status d9di_run_data_check(const d9di_run_data *d, int64_t vocab, int64_t po
                             (long long)positions);
     }
     return D9D_OK;
+}
+
+/* `ours` is loaded when the first dataset was made with another file. */
+static d9d_status check_tokenizer(d9d_dataset *ds, const char *path, d9d_tokenizer **ours)
+{
+    const d9d_tokenizer *theirs;
+
+    if (d9d_dataset_check_tokenizer(ds, path) == D9D_OK)
+        return D9D_OK;
+    D9D_TRY(d9d_dataset_tokenizer(ds, &theirs));
+    if (*ours == NULL)
+        D9D_TRY(d9d_tokenizer_load(path, ours));
+    return d9d_tokenizer_check_same_ids(theirs, d9d_dataset_dir(ds), *ours, path);
+}
+
+d9d_status d9di_run_data_check_tokenizer(const d9di_run_data *d, const char *source)
+{
+    d9d_arena a = {0};
+    d9d_tokenizer *ours = NULL;
+    const char *path = source != NULL ? d9d_fs_join(&a, source, "tokenizer.json") : NULL;
+    d9d_status st = D9D_OK;
+
+    if (source != NULL && path == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "%s: the path of its tokenizer", source);
+    for (size_t i = 0; i < d->n && st == D9D_OK && path != NULL && d9d_fs_exists(path); i++)
+        st = check_tokenizer(d->datasets[i], path, &ours);
+    d9d_tokenizer_free(ours);
+    d9d_arena_release(&a);
+    return st;
 }
 
 /* The available memory is an estimate; this much is always assumed to be there. */

@@ -1,6 +1,9 @@
-# Recipe of d9d for Spack.  The sources are those of the tree that `spack dev-build` is called in, or
+# Recipe of d9d for Spack 1.0 and newer.  The sources are those of the tree that `spack dev-build` is called in, or
 # an archive d9d-VERSION.tar.gz in a mirror.
 import os
+
+from spack_repo.builtin.build_systems.cuda import CudaPackage
+from spack_repo.builtin.build_systems.makefile import MakefilePackage
 
 from spack.package import *
 

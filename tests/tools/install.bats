@@ -39,23 +39,49 @@ teardown_file() { rm -rf "$stage"; }
     done
 }
 
-@test "bash completes commands, options and their words" {
-    . "$root/share/bash-completion/completions/d9d-map"
-    completed() { # WORD... LAST
-        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-        _d9d_map
-        echo "${COMPREPLY[*]}"
+# What either shell makes of a line and a tab.
+completions='d9d-map ve > d9d-map verify
+d9d-map plan --do > d9d-map plan --dot
+d9d-map verify --do > d9d-map verify --do
+d9d-map verify --qui > d9d-map verify --quiet
+d9d-map --dtype bf > d9d-map --dtype bfloat16
+d9d-map plan --to=h > d9d-map plan --to=hf
+d9d-map -m mod > d9d-map -m model.json
+d9d-map -j mod > d9d-map -j mod
+d9d-train --pl > d9d-train --plan
+d9d-train mod > d9d-train model.json
+d9d-metrics su > d9d-metrics summary
+d9d-shard ins > d9d-shard inspect
+d9d-shard --format meg > d9d-shard --format megatron'
+
+@test "bash completes commands, options, their words and files" {
+    for tool in d9d-map d9d-train d9d-metrics d9d-shard; do . "$root/share/bash-completion/completions/$tool"; done
+    # words are cut at "=", as by COMP_WORDBREAKS
+    completed() { # LINE
+        local cut=${1//=/ = }
+        read -ra COMP_WORDS <<<"$cut"
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        COMPREPLY=()
+        "_${COMP_WORDS[0]//-/_}"
+        [ ${#COMPREPLY[@]} -ne 1 ] && echo "$1" || echo "${1%"${COMP_WORDS[COMP_CWORD]}"}${COMPREPLY[0]}"
     }
     mkdir "$BATS_TEST_TMPDIR/a" && cd "$BATS_TEST_TMPDIR/a" && touch model.json
-    assert_equal "$(completed d9d-map ve)" verify
-    assert_equal "$(completed d9d-map plan --do)" --dot
-    assert_equal "$(completed d9d-map verify --do)" ""
-    assert_equal "$(completed d9d-map --dtype bf)" bfloat16
-    assert_equal "$(completed d9d-map plan --to = h)" hf
-    assert_equal "$(completed d9d-map --to =)" "other d9d hf"
-    assert_equal "$(completed d9d-map -m mod)" model.json
-    assert_equal "$(completed d9d-map -j mod)" ""
-    assert_equal "$(completed d9d-map verify --qui)" --quiet
+    while read -r line; do
+        assert_equal "${line% > *} > $(completed "${line% > *}")" "$line"
+    done <<<"$completions"
+    COMP_WORDS=(d9d-map --to =) COMP_CWORD=2
+    _d9d_map
+    assert_equal "${COMPREPLY[*]}" "other d9d hf"
+}
+
+@test "an interactive zsh completes the same" {
+    command -v zsh >/dev/null || skip "no zsh"
+    mkdir "$BATS_TEST_TMPDIR/a" && cd "$BATS_TEST_TMPDIR/a" && touch model.json
+    local lines=()
+    while read -r line; do lines+=("${line% > *}"); done <<<"$completions"
+    PATH=$root/bin:$PATH run -0 timeout -k 5 "${patience:-900}" "$BATS_TEST_DIRNAME/complete.zsh" "$root/share/zsh/site-functions" "${lines[@]}"
+    # it adds a blank to a word that is whole
+    assert_equal "$(sed 's/ $//' <<<"$output")" "$(sed 's/.* > //' <<<"$completions")"
 }
 
 # What each modulefile does, as lines NAME VALUE.
@@ -66,7 +92,7 @@ PKG_CONFIG_PATH /opt/d9d/lib64/pkgconfig'
 @test "the modulefile of Tcl runs" {
     command -v tclsh >/dev/null || skip "no tclsh"
     cat >"$BATS_TEST_TMPDIR/run.tcl" <<'TCL'
-foreach name {module-whatis conflict setenv} { proc $name args {} }
+foreach name {module-whatis conflict setenv append-path} { proc $name args {} }
 proc prepend-path {name value} { puts "$name $value" }
 source [lindex $argv 0]
 TCL
@@ -76,23 +102,51 @@ TCL
 
 @test "the modulefile of Lmod runs" {
     lua=$(command -v lua || command -v lua5.4 || command -v lua5.3) || skip "no lua"
-    run -0 "$lua" -e 'for _, f in ipairs{"help", "whatis", "conflict", "setenv"} do _G[f] = function() end end
+    run -0 "$lua" -e 'for _, f in ipairs{"help", "whatis", "conflict", "setenv", "append_path"} do _G[f] = function() end end
         prepend_path = function(n, v) print(n .. " " .. v) end
         dofile(arg[1])' /dev/null "$root/share/modulefiles/d9d/0.1.0.lua"
     assert_equal "$(sort <<<"$output")" "$want"
 }
 
+# loads_and_unloads COMMAND...: what a module command makes of it.
+loads_and_unloads() {
+    unset LOADEDMODULES _LMFILES_ MODULEPATH MANPATH D9D_BIN "${!_ModuleTable@}" "${!__LMOD@}"
+    command=("$@")
+    module() {
+        MODULEPATH=$root/share/modulefiles "${command[@]}" bash "$@" >"$BATS_TEST_TMPDIR/shell" 2>"$BATS_TEST_TMPDIR/said"
+        eval "$(cat "$BATS_TEST_TMPDIR/shell")"
+    }
+    module -t avail
+    grep -qx 'd9d/0.1.0.*' "$BATS_TEST_TMPDIR/said"
+    module help d9d
+    grep -q 'man d9d-train' "$BATS_TEST_TMPDIR/said"
+    module load d9d
+    [[ $PATH == /opt/d9d/bin:* && $PKG_CONFIG_PATH == /opt/d9d/lib64/pkgconfig* ]]
+    # an empty folder stands for those of the system
+    [[ $MANPATH: == /opt/d9d/share/man::* ]]
+    assert_equal "$D9D_BIN" /opt/d9d/bin
+    module unload d9d
+    [[ :$PATH: != *:/opt/d9d/* && :$MANPATH: != */opt/d9d/* && -z ${D9D_BIN:-} ]]
+}
+
+@test "Lmod loads and unloads it" {
+    local command
+    command=${LMOD_CMD:-$(ls /usr/share/lmod/lmod/libexec/lmod 2>/dev/null)} || skip "no Lmod"
+    loads_and_unloads "$command"
+}
+
+# Debian's package and that of Lmod exclude each other, so it may be unpacked and not installed.
 @test "Environment Modules loads and unloads it" {
     local command
-    command=$(ls /usr/lib/*/modulecmd.tcl /usr/share/modules/libexec/modulecmd.tcl /usr/share/Modules/libexec/modulecmd.tcl 2>/dev/null | head -n 1)
+    find_it() { ls "$1"/usr/lib/*/modulecmd.tcl "$1"/usr/share/{M,m}odules/libexec/modulecmd.tcl 2>/dev/null | head -n 1; }
+    command=$(find_it "")
+    if [ -z "$command" ] && [ "${D9D_LONG:-0}" = 1 ]; then
+        cd "$BATS_TEST_TMPDIR"
+        apt-get download environment-modules >&2 && dpkg -x environment-modules_*.deb unpacked
+        command=$(find_it unpacked)
+    fi
     [ -n "$command" ] || skip "no Environment Modules"
-    unset LOADEDMODULES _LMFILES_ MODULEPATH
-    module() { eval "$(MODULEPATH=$root/share/modulefiles tclsh "$command" bash "$@")"; }
-    module load d9d/0.1.0
-    [[ :$PATH: == *:/opt/d9d/bin:* ]]
-    assert_equal "$D9D_BIN" /opt/d9d/bin
-    module unload d9d/0.1.0
-    [[ :$PATH: != *:/opt/d9d/bin:* ]]
+    loads_and_unloads tclsh "$command"
 }
 
 @test "the installation computes what the reference log has" {

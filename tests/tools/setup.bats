@@ -132,6 +132,16 @@ setup_sh() { CC=${CC:-gcc} PATH=$BATS_TEST_TMPDIR/bin "$top/tools/setup.sh" "$@"
     CC=$PWD/bin/newcc run -0 setup_sh build
 }
 
+@test "a linker of another name counts if the compiler knows it, as conda's does" {
+    rm bin/ld
+    stand_in x86_64-conda-linux-gnu-ld 'echo GNU ld'
+    stand_in condacc "[ \"\$*\" = -print-prog-name=ld ] && echo $PWD/bin/x86_64-conda-linux-gnu-ld || PATH='$PATH' exec gcc \"\$@\""
+    CC=$PWD/bin/condacc run -0 setup_sh build
+    rm bin/x86_64-conda-linux-gnu-ld
+    CC=$PWD/bin/condacc run -2 setup_sh build
+    assert_line "setup: missing: ld"
+}
+
 @test "the demo builds for the GPU that is there" {
     run -0 setup_sh gpu
     assert_output NVCC=

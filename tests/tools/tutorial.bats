@@ -50,6 +50,41 @@ right() {
     right adapted.jsonl 4 10 17
 }
 
+# perplexities FILE: what d9d-infer --json said, one a line.
+perplexities() { sed -nE 's/.*"perplexity": *([0-9.eE+]+).*/\1/p' "$1"; }
+
+@test "continue.md: new text is learned, old is kept, and data of another tokenizer is refused" {
+    page sft-chat
+    page continue
+    perplexities continue.log | paste -s | awk '{ exit !(NF == 4 && $1 > 100 && $2 < 2 && $3 < 10 && $4 < 2.5) }'
+    grep -q 'others: its id 32 is the token "B", and in runs/sft/export/tokenizer.json "A"' continue.log
+    grep -q '^exit code 2$' continue.log
+}
+
+@test "continue.md: a tokenizer that adds tokens or renames added ones is taken, for evaluations too" {
+    page sft-chat
+    page continue
+    sed 's/<|im_start|>/<|i_begin|>/g' base/tokenizer.json >renamed.json
+    run ! cmp -s base/tokenizer.json renamed.json
+    d9d-shard -q --tokenizer renamed.json --append-eos '<|endoftext|>' --pack 128 --out renamed squares.jsonl
+    d9d-train -q --set 'data={"dataset": "renamed", "epochs": null}' --set trainer.run.steps=1 --set trainer.run.dir=taken examples/tutorial/continue.json
+    run -2 d9d-train -q --set evaluation.0.data.dataset=others --set evaluation.0.data.split=train --set trainer.run.dir=none \
+        examples/tutorial/continue.json
+    assert_output --partial 'others: its id 32 is the token "B"'
+    run -2 d9d-infer -q --set data.dataset=others --set data.split=train examples/tutorial/perplexity.json
+    assert_output --partial 'others: its id 32 is the token "B"'
+    # random weights have no tokenizer
+    d9d-train -q --set 'data={"dataset": "others", "epochs": null}' --set trainer.model_stage_factory.source_checkpoint=null --set trainer.run.steps=1 \
+        --set trainer.run.dir=random examples/tutorial/continue.json
+}
+
+@test "classify.md: classes of texts, and questions that find their answers" {
+    page sft-chat
+    page classify
+    awk '$1 == "accuracy" { yes = $2 > 0.9 } END { exit !yes }' classify.log
+    awk '/questions find their answer/ { yes = $1 >= 28 } END { exit !yes }' classify.log
+}
+
 @test "multi-node.md: four ranks, interrupted, and two that go on" {
     [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
     page sft-chat

@@ -302,6 +302,45 @@ static void test_foreign(void **state)
     assert_ok(d9d_tokenizer_check("nowhere/tokenizer.json"));
 }
 
+/* Ids that both have, of ordinary tokens, decide. */
+static void test_same_ids(void **state)
+{
+#define TOKENS(added, vocab)                                                                       \
+    "{\"pre_tokenizer\": null, \"added_tokens\": [" added                                          \
+    "], \"model\": {\"type\": \"WordLevel\", "                                                     \
+    "\"unk_token\": \"a\", \"vocab\": {" vocab "}}}"
+#define ADDED(id, text) "{\"id\": " id ", \"content\": \"" text "\", \"special\": true}"
+    static const char few[] = TOKENS(ADDED("2", "<s>"), "\"a\": 0, \"b\": 1");
+    static const struct {
+        const char *other, *says; /* NULL: nothing */
+    } cases[] = {
+        {TOKENS("", "\"a\": 0, \"b\": 1"), NULL},
+        {TOKENS(ADDED("2", "<t>"), "\"a\": 0, \"b\": 1"), NULL},
+        {TOKENS("", "\"a\": 0, \"b\": 1, \"c\": 2, \"d\": 3"), NULL},
+        {TOKENS("", "\"a\": 0"), NULL},
+        {TOKENS("", "\"b\": 0, \"a\": 1"),
+         "few: its id 0 is the token \"a\", and in other \"b\"; ids of one tokenizer"},
+        {TOKENS("", "\"a\": 0, \"bb\": 1"),
+         "few: its id 1 is the token \"b\", and in other \"bb\""},
+    };
+    d9d_tokenizer *ours, *theirs;
+
+    (void)state;
+    assert_ok(d9d_tokenizer_parse("few", few, strlen(few), &ours));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const char *json = cases[i].other;
+
+        assert_ok(d9d_tokenizer_parse("other", json, strlen(json), &theirs));
+        if (cases[i].says == NULL)
+            assert_ok(d9d_tokenizer_check_same_ids(ours, "few", theirs, "other"));
+        else
+            assert_fails_like(d9d_tokenizer_check_same_ids(ours, "few", theirs, "other"),
+                              D9D_EMISMATCH, cases[i].says);
+        d9d_tokenizer_free(theirs);
+    }
+    d9d_tokenizer_free(ours);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_bpe),       cmocka_unit_test(test_some_bytes),
         cmocka_unit_test(test_first),     cmocka_unit_test(test_places),
         cmocka_unit_test(test_charsmap),  unit_test_in_dir(test_foreign),
+        cmocka_unit_test(test_same_ids),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

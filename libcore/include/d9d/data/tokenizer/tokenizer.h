@@ -96,6 +96,14 @@ D9D_API bool d9d_tokenizer_find(const d9d_tokenizer *tok, const char *token, siz
 /* True for an added token that the file calls special, such as "[MASK]". */
 D9D_API bool d9d_tokenizer_is_special(const d9d_tokenizer *tok, uint32_t id);
 
+/* EMISMATCH with both tokens if an id stands for one token here and for another one there, so that
+ * ids of one tokenizer mean nothing to a model of the other.  Ids that only one of them has, and
+ * added tokens, which are often given other names, may differ. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_check_same_ids(const d9d_tokenizer *a,
+                                                             const char *name_a,
+                                                             const d9d_tokenizer *b,
+                                                             const char *name_b);
+
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer *tok,
                                                              d9d_tokenizer_scratch **out);
 D9D_API void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s);
