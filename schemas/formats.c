@@ -60,6 +60,11 @@ static const d9d_key recipe_keys[] = {
         "ones"),
     NULLABLE("append_eos", STR, "token after every document; null: none"),
     NULLABLE("chat_template", STR, "what rendered the chats; null: there are none"),
+    NULLABLE(
+        "record_documents", INT,
+        "documents of a record of answers, of which a sample has whole ones; absent: records are "
+        "single documents",
+        .min = 2, .max = 4),
     NULLABLE("chat_masks", ENUM, "how it is known what of chats is trained; null: no chats",
              .names = chat_masks),
     NULLABLE("chat_kwargs", STR, "--template-kwargs as given; null: none"),
@@ -221,6 +226,8 @@ static const d9d_key a_tensor = {.kind = D9D_KIND_TABLE, .table = &tensor_table}
         NULLABLE("source", STR, "identity of the source checkpoint, hexadecimal", .min = 32,       \
                  .max = 32),                                                                       \
         NULLABLE("source_path", STR, "where that was"),                                            \
+        NULLABLE("reference", STR, "identity of the task's frozen model, as of \"source\""),       \
+        NULLABLE("reference_path", STR, "where that was"),                                         \
         NULLABLE("hf_config", STR, "hash of the model's config.json, hexadecimal", .min = 32,      \
                  .max = 32),                                                                       \
         NULLABLE("config", STR, "hash of the settings that may not change, hexadecimal",           \
@@ -851,6 +858,7 @@ static const d9d_key plan_keys[] = {
     TEXT("device", "what each rank computes with", .former = "processor"),
     COUNT("ranks", "of the job"),
     COUNT("parameters", "of the model"),
+    COUNT("frozen_parameters", "of a second model that is not trained; 0: there is none"),
     COUNT("rows", "of a micro-batch"),
     COUNT("micro_batches", "of a step, on each rank"),
     COUNT("length", "positions of a row, which time is of"),

@@ -11,8 +11,8 @@
 
 #define OPT(field, ...) TOOL_OPT(shard_make, field, __VA_ARGS__)
 
-static const char *const formats[] = {"auto", "jsonl",    "text",   "tokens",
-                                      "chat", "megatron", "arrays", NULL};
+static const char *const formats[] = {"auto",     "jsonl",  "text",       "tokens",   "chat",
+                                      "megatron", "arrays", "preference", "unpaired", NULL};
 static const char *const overflows[] = {"auto", "split", "truncate", "drop", NULL};
 static const char *const pack_modes[] = {"best-fit", "concat", NULL};
 static const char *const add_specials[] = {"auto", "yes", "no", NULL};
@@ -26,9 +26,9 @@ const tool_option shard_make_options[] = {
         "the dataset directory to make, or with --task a part"),
     OPT(opts.format, WORD, "format", 'f', "FORMAT",
         "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels), "
-        "chat (JSON lines with messages, or as ShareGPT, Alpaca or prompt and completion) or "
-        "megatron (NAME.bin of NAME.idx) or arrays (JSON lines with the members of --fields "
-        "alone); "
+        "chat (JSON lines with messages, or as ShareGPT, Alpaca or prompt and completion), "
+        "megatron (NAME.bin of NAME.idx), arrays (JSON lines with the members of --fields alone), "
+        "preference (prompt, chosen and rejected) or unpaired (prompt, completion and label); "
         "default auto: text for *.txt, else jsonl. JSON may be "
         "one array, and *.csv and *.tsv are tables",
         .names = formats),

@@ -35,6 +35,8 @@ static const struct state_hash {
     {"hf_config", offsetof(d9d_checkpointer_state, origin.hf_config), true},
     {"source", offsetof(d9d_checkpointer_state, origin.source), true},
     {"source_path", offsetof(d9d_checkpointer_state, origin.source_path), true},
+    {"reference", offsetof(d9d_checkpointer_state, origin.reference), true},
+    {"reference_path", offsetof(d9d_checkpointer_state, origin.reference_path), true},
 };
 enum { N_HASHES = sizeof(state_hashes) / sizeof(state_hashes[0]) };
 

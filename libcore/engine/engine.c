@@ -11,6 +11,7 @@
 #include "d9d/parallel/parallel_plan.h"
 #include "d9d/parallel/tied_weights.h"
 #include "engine/fp8.h"
+#include "engine/frozen_model.h"
 #include "engine/job_start.h"
 
 /* --- the program ---------------------------------------------------------------------- */
@@ -326,7 +327,8 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
         D9D_TRY(d9di_run_data_check_tokenizer(opts->data, opts->source));
     }
     D9D_TRY(adapter_open(e, opts));
-    return stages_open(e, opts);
+    D9D_TRY(stages_open(e, opts));
+    return d9di_frozen_model_open(e, opts);
 }
 
 d9d_status d9di_engine_open(const d9di_engine_opts *opts, d9di_engine *out)
@@ -337,6 +339,7 @@ d9d_status d9di_engine_open(const d9di_engine_opts *opts, d9di_engine *out)
     if (st == D9D_OK) {
         *out = e;
         out->spec.params = &out->whole.params;
+        out->frozen.spec.params = &out->frozen.params;
     } else {
         d9di_engine_release(&e);
     }
@@ -358,6 +361,7 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *opts)
     uint64_t sum = opts->optimizer != NULL ? d9d_optimizer_bytes(opts->optimizer) : 0;
 
     sum += opts->more_bytes != NULL ? opts->more_bytes(e, opts->more_bytes_arg) : 0;
+    sum += d9di_frozen_model_bytes(e);
     for (size_t i = 0; i < e->params.n; i++) {
         const d9d_param *p = e->params.p[i];
         const bool has_grad = opts->train && p->spec.trainable;
@@ -416,11 +420,13 @@ static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *opts)
         D9D_TRY(d9d_fsdp_bytes(e->stages[k].model, &sharded, &group_bytes));
         max_group = group_bytes > max_group ? group_bytes : max_group;
     }
+    D9D_TRY(d9di_frozen_model_place(e, &max_group));
     D9D_TRY(d9d_device_require(e->dev, bytes_needed(e, opts) + max_group));
     if (e->pipe.ranks > 1) /* then actions of two micro-batches may be interleaved */
         D9D_TRY(d9d_symm_buffer_agree(e->models[0]->groups.ep, e->world));
     for (size_t k = 0; k < e->n_stages; k++)
         D9D_TRY(d9d_fsdp_create(e->stages[k].model, e->dev, &sharded, &e->stages[k].sharded));
+    D9D_TRY(d9di_frozen_model_create(e));
     return executor_make(e);
 }
 
@@ -529,7 +535,7 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
     }
     d9d_adapters_free(e->given_adapters);
     e->given_adapters = NULL;
-    return D9D_OK;
+    return d9di_frozen_model_materialize(e, opts);
 }
 
 void d9di_engine_release(d9di_engine *e)
@@ -537,6 +543,7 @@ void d9di_engine_release(d9di_engine *e)
     if (d9di_engine_is_evaluating(e))
         d9di_engine_eval_end(e);
     d9d_executor_free(e->exec.executor);
+    d9di_frozen_model_release(e);
     for (size_t k = 0; k < e->n_stages; k++) {
         d9di_engine_stage *s = &e->stages[k];
 

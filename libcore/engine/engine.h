@@ -32,11 +32,31 @@ typedef struct d9di_engine_stage {
     d9d_weights *weights;    /* planned until they are read; NULL without a source */
 } d9di_engine_stage;
 
+/* A second model that is not trained: engine/frozen_model.h. */
+typedef struct d9di_frozen_model_stage {
+    d9d_model *model;
+    d9d_params params;
+    d9d_fsdp *sharded;    /* set by materialize */
+    d9d_weights *weights; /* planned until they are read; NULL without a source */
+} d9di_frozen_model_stage;
+typedef struct d9di_frozen_model {
+    bool is_on;
+    bool without_adapters; /* it is the trained model without its adapters, and the rest is empty */
+    bool wants_losses;     /* of tokens; else hidden states */
+    const char *task_name, *source; /* borrowed; source NULL: initialised as the trained model */
+    d9d_model_spec spec;
+    d9d_model *whole;
+    d9d_params params; /* of the whole model */
+    d9di_frozen_model_stage *stages;
+    size_t n_stages;
+} d9di_frozen_model;
+
 /* A micro-batch on the device. */
 typedef struct d9di_engine_micro_batch {
     d9d_tensor ids, labels, positions, segments;
     d9d_tensor prefix;                         /* empty without a prefix mask */
     d9d_op_pool_index pool;                    /* empty unless the task pools documents */
+    d9d_op_document_index answers;             /* empty unless the task is over answers */
     d9d_dropout_rng dropout_rng;               /* empty without dropout */
     d9d_token_weights token_weights;           /* empty unless routers need it */
     d9di_loss_attribution_documents documents; /* empty unless losses are attributed */
@@ -89,6 +109,7 @@ typedef struct d9di_engine {
     d9d_adapters *given_adapters; /* read from opts->adapter, until they are loaded */
     d9di_engine_stage *stages;
     size_t n_stages;
+    d9di_frozen_model frozen;
     d9d_model **models; /* of the stages */
     d9d_params params;  /* of all stages, in order */
     d9di_engine_pipe pipe;

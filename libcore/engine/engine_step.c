@@ -3,8 +3,10 @@
 
 #include "d9d/device/trace.h"
 #include "d9d/parallel/tied_weights.h"
+#include "engine/document_index.h"
 #include "engine/dropout_rng.h"
 #include "engine/engine.h"
+#include "engine/frozen_model.h"
 #include "engine/token_weights.h"
 
 /* One call's execution. */
@@ -26,6 +28,7 @@ static void micro_batch_release(d9di_engine_micro_batch *b)
     d9d_tensor_release(&b->segments);
     d9d_tensor_release(&b->prefix);
     d9d_op_pool_index_release(&b->pool);
+    d9d_op_document_index_release(&b->answers);
     d9d_tensor_release(&b->dropout_rng.token);
     d9d_tensor_release(&b->token_weights.weight);
     d9di_loss_attribution_documents_release(&b->documents);
@@ -95,7 +98,7 @@ static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_op_pool_in
                                    .cp_ranks = d9d_comm_size(cut->cp),
                                    .tp = d9d_comm_rank(cut->tp),
                                    .tp_ranks = d9d_comm_size(cut->tp),
-                                   .paired = e->task != NULL && e->task->kind->paired};
+                                   .paired = d9di_task_has_pairs(e->task)};
     d9d_pooling_index h;
 
     if (opts.pooling == D9D_POOLING_NONE)
@@ -117,6 +120,17 @@ static bool needs_loss_attribution(const d9di_engine *e)
 {
     return e->step.loss_attribution != NULL && e->step.loss_attribution->max_n > 0 &&
            e->exec.program.backward && d9di_engine_has_last_stage(e);
+}
+
+/* The documents that the losses are of. */
+static d9d_status losses_list(const d9di_engine *e, const d9d_batch *b,
+                              d9di_loss_attribution_documents *out)
+{
+    if (d9di_task_is_of_answers(e->task))
+        return d9di_loss_attribution_records_list(b, d9di_answers_width(d9di_task_answers(e->task)),
+                                                  out);
+    return d9di_loss_attribution_documents_list(b, d9di_task_loses_by_document(e->task),
+                                                d9di_task_has_pairs(e->task), out);
 }
 
 /* The one switch between training and everything else: a forward that a backward follows has
@@ -147,17 +161,19 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
         D9D_TRY(cp_slice_upload(e->dev, &slice, &e->step.micros.data[p->loaded]));
         D9D_TRY(d9di_task_check_batch(e->task, &p->host));
         D9D_TRY(pool_upload(e, &p->host, &e->step.micros.data[p->loaded].pool));
+        if (d9di_task_is_of_answers(e->task))
+            D9D_TRY(d9di_document_index_make(
+                e->dev, &p->host, d9di_answers_width(d9di_task_answers(e->task)),
+                d9d_comm_rank(cp) == 0, &e->step.micros.data[p->loaded].answers));
         if (drops(e))
             D9D_TRY(d9di_engine_make_dropout_rng(e->stages[0].model, e->dev, &p->host, e->seed,
                                                  &e->step.micros.data[p->loaded].dropout_rng));
         if (e->exec.program.backward && needs_token_weights(e))
             D9D_TRY(d9di_engine_make_token_weights(e->stages[0].model, e->dev, &p->host,
+                                                   d9di_task_answers(e->task),
                                                    &e->step.micros.data[p->loaded].token_weights));
         if (needs_loss_attribution(e))
-            D9D_TRY(d9di_loss_attribution_documents_list(
-                &p->host, d9di_task_pooling(e->task) != D9D_POOLING_NONE,
-                e->task != NULL && e->task->kind->paired,
-                &e->step.micros.data[p->loaded].documents));
+            D9D_TRY(losses_list(e, &p->host, &e->step.micros.data[p->loaded].documents));
         d9d_trace_mark(e->dev, "batch", "");
     }
     return D9D_OK;
@@ -207,7 +223,7 @@ static d9d_status attribute_losses(d9di_engine *e, int micro, d9d_tape *t, const
 {
     const d9d_groups *cut = &e->stages[0].model->groups;
     d9di_engine_micro_batch *b = &e->step.micros.data[micro];
-    const bool whole = d9di_task_pooling(e->task) != D9D_POOLING_NONE;
+    const bool whole = d9di_task_loses_by_document(e->task);
     d9d_var *x;
 
     if (d9d_comm_rank(cut->tp) > 0)
@@ -223,6 +239,20 @@ static d9d_status attribute_losses(d9di_engine *e, int micro, d9d_tape *t, const
                : D9D_OK;
 }
 
+static d9d_model_in model_in(const d9di_engine_micro_batch *b, d9d_var *hidden, bool learn)
+{
+    return (d9d_model_in){.ids = &b->ids,
+                          .hidden = hidden,
+                          .positions = &b->positions,
+                          .labels = &b->labels,
+                          .segments = b->segments.storage != NULL ? &b->segments : NULL,
+                          .pool = b->pool.token.storage != NULL ? &b->pool : NULL,
+                          .documents = b->answers.offset.storage != NULL ? &b->answers : NULL,
+                          .fields = b->fields,
+                          .n_fields = b->n_fields,
+                          .loss_is_root = learn};
+}
+
 static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in,
                                 d9d_var **out)
 {
@@ -230,29 +260,27 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
     const d9di_engine_stage *s = stage_by_index(e, stage);
     const bool learn = e->exec.program.backward;
     const d9di_engine_micro_batch *b;
+    d9d_model_reference reference;
+    d9d_model_in given;
     d9d_model_out o;
 
     D9D_TRY(load_micro_batches(e, micro));
     b = &e->step.micros.data[micro];
+    given = model_in(b, in, learn);
     if (b->dropout_rng.token.storage != NULL)
         d9d_tape_set_dropout_rng(t, &b->dropout_rng);
     if (b->token_weights.weight.storage != NULL)
         d9d_tape_set_token_weights(t, &b->token_weights);
     if (b->prefix.storage != NULL)
         d9d_tape_set_prefix(t, &b->prefix);
+    if (e->frozen.is_on) {
+        D9D_TRY(d9di_frozen_model_forward(e, (size_t)(s - e->stages), t, &given, &reference));
+        given.reference = &reference;
+    }
     d9d_fsdp_pre_forward(s->sharded, learn, e->exec.program.stages == 1);
-    D9D_TRY(d9di_task_forward(
-        e->task, s->model, t,
-        &(d9d_model_in){.ids = &b->ids,
-                        .hidden = in,
-                        .positions = &b->positions,
-                        .labels = &b->labels,
-                        .segments = b->segments.storage != NULL ? &b->segments : NULL,
-                        .pool = b->pool.token.storage != NULL ? &b->pool : NULL,
-                        .loss_is_root = learn,
-                        .fields = b->fields,
-                        .n_fields = b->n_fields},
-        &o));
+    D9D_TRY(d9di_task_forward(e->task, s->model, t, &given, &o));
+    if (e->frozen.is_on && !d9d_stage_is_last(s->model->stage))
+        D9D_TRY(d9di_frozen_model_join(t, &reference, &o.hidden));
     *out = o.hidden;
     if (e->step.run->sums == NULL)
         return deliver_results(e, micro, t, &o);
@@ -269,13 +297,14 @@ static d9d_status hidden_shape(void *self, int micro, d9d_dtype *dtype, d9d_shap
     d9di_engine *e = self;
     const d9d_model *m = e->stages[0].model;
     const int tp = d9d_comm_size(m->groups.tp);
+    const int64_t columns = d9di_frozen_model_columns(e);
     const d9d_shape *ids;
 
     D9D_TRY(load_micro_batches(e, micro));
     ids = &e->step.micros.data[micro].ids.shape;
     *dtype = e->spec.opts.dtype;
-    *shape = tp > 1 ? D9D_SHAPE(d9d_shape_numel(ids) / tp, m->hidden)
-                    : D9D_SHAPE(ids->dim[0], ids->dim[1], m->hidden);
+    *shape = tp > 1 ? D9D_SHAPE(d9d_shape_numel(ids) / tp, columns)
+                    : D9D_SHAPE(ids->dim[0], ids->dim[1], columns);
     return D9D_OK;
 }
 

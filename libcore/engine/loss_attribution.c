@@ -91,6 +91,37 @@ static d9d_status list_texts(const d9d_batch *b, bool paired, d9di_loss_attribut
     return D9D_OK;
 }
 
+/* A record counts as a pair does, or, of four documents, if one of its answers has targets. */
+static d9d_status list_records(const d9d_batch *b, int64_t width,
+                               d9di_loss_attribution_documents *out)
+{
+    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
+    d9di_loss_attribution_document x = {.info = {.sample = 0}};
+    int64_t present = 0;
+
+    for (int64_t i = 0; d9d_batch_next_document(b, &d); i++) {
+        if (i % width == 0)
+            present = 0;
+        if (i % width < 2 && d9d_batch_count_targets(b, &d) > 0 && present++ == 0)
+            x = (d9di_loss_attribution_document){document_info(b, &d), out->losses, 1};
+        if (i % width < width - 1)
+            continue;
+        x.info.targets = 1;
+        if (present == 2 || (present == 1 && width > 2))
+            D9D_TRY(D9D_VEC_PUSH(&out->items, x));
+        out->losses++;
+    }
+    out->losses = out->losses > 0 ? out->losses : 1; /* the empty record of an empty batch */
+    return D9D_OK;
+}
+
+d9d_status d9di_loss_attribution_records_list(const d9d_batch *b, int64_t width,
+                                              d9di_loss_attribution_documents *out)
+{
+    d9di_loss_attribution_documents_release(out);
+    return list_records(b, width, out);
+}
+
 d9d_status d9di_loss_attribution_documents_list(const d9d_batch *b, bool pooled, bool paired,
                                                 d9di_loss_attribution_documents *out)
 {

@@ -65,6 +65,10 @@ void d9di_loss_attribution_release(d9di_loss_attribution *d); /* before the devi
  * attributed to its first document.  Otherwise one loss per position of whole rows. */
 d9d_status d9di_loss_attribution_documents_list(const d9d_batch *b, bool pooled, bool paired,
                                                 d9di_loss_attribution_documents *out);
+/* One loss per record of answers, of so many documents, attributed to the first that has targets.
+ */
+d9d_status d9di_loss_attribution_records_list(const d9d_batch *b, int64_t width,
+                                              d9di_loss_attribution_documents *out);
 void d9di_loss_attribution_documents_release(d9di_loss_attribution_documents *l);
 
 /* Takes the list, and enqueues the readback of `loss`, float32.  EINVAL unless its size matches the

@@ -86,6 +86,7 @@ void d9di_rank_consistency_add_engine(d9di_rank_consistency *s, const d9di_engin
     d9di_rank_consistency_add_file(s, e->spec.hf_config);
     add_dir(s, opts->initialise ? opts->source : NULL, checkpoint_hash);
     add_dir(s, opts->adapter, d9d_content_hash_adapter);
+    add_dir(s, e->frozen.source, checkpoint_hash);
 }
 
 d9d_status d9di_rank_consistency_content_hash(const d9di_rank_consistency *s, d9d_hash *out)

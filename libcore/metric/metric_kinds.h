@@ -8,7 +8,8 @@
     X(sum)                                                                                         \
     X(mean)                                                                                        \
     X(min)                                                                                         \
-    X(max) X(binary_auroc) X(accuracy) X(precision) X(recall) X(f1) X(fbeta) X(confusion_matrix)
+    X(max)                                                                                         \
+    X(binary_auroc) X(accuracy) X(precision) X(recall) X(f1) X(fbeta) X(confusion_matrix) X(rewards)
 
 #define D9DI_METRIC_DECLARE(name) extern const d9d_table d9di_metric_##name##_table;
 D9DI_METRIC_KINDS(D9DI_METRIC_DECLARE)

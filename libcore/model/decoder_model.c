@@ -192,6 +192,7 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
         D9D_TRY(norm_init(m, s, &opts, m->kind.names->norm, &m->final_norm));
     if (last && !s->no_head)
         D9D_TRY(lm_head_init(m, s, &opts));
+    m->base.lm_head = m->has_mlm_head ? NULL : m->head;
     if (first != last && s->tied && !s->no_head)
         m->base.tied = &m->embed.module;
     return D9D_OK;

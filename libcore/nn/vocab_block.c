@@ -1,5 +1,6 @@
 /* vocab_block.c - embedding and language-model head in several tables.  See d9d/nn/block.h.
  */
+#include "d9d/op/math.h"
 #include "nn/block_init.h"
 
 d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
@@ -77,4 +78,26 @@ d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
     D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
     D9D_TRY(d9d_op_all_gather_rows(t, h, opts.comm, b->table[0]->name, &all));
     return d9d_op_logits(t, all, pick, b->table, b->n_splits, &opts, logits);
+}
+
+d9d_status d9d_block_vocab_local_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
+                                        d9d_var **logits)
+{
+    d9d_op_concat_input part[D9D_NODE_MAX];
+    int64_t v = 0;
+
+    if (b->bias != NULL || b->n_splits > D9D_NODE_MAX)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: logits of a head of %zu tables%s have no backward",
+                        b->table[0]->name, b->n_splits, b->bias != NULL ? " with a bias" : "");
+    D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
+    for (size_t i = 0; i < b->n_splits; i++) {
+        part[i] = (d9d_op_concat_input){.n = b->table[i]->local.data.shape.dim[0]};
+        D9D_TRY(d9d_op_linear(t, h, b->table[i], &part[i].x));
+        v += part[i].n;
+    }
+    *logits = part[0].x;
+    if (b->n_splits > 1)
+        D9D_TRY(d9d_op_concat(t, part, b->n_splits, D9D_SHAPE(d9d_var_tensor(h)->shape.dim[0], v),
+                              logits));
+    return b->softcap > 0.0f ? d9d_op_softcap(t, *logits, b->softcap, logits) : D9D_OK;
 }

@@ -98,6 +98,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di
 static void add_stage(d9d_plan *p, const d9di_plan_simulation *sim, double *flops, double *once_s)
 {
     p->parameters += sim->parameters;
+    p->frozen += sim->frozen;
     p->checkpoint += sim->saved;
     p->exported += sim->exported;
     p->updates = p->updates != NULL ? p->updates : sim->updates;

@@ -190,9 +190,12 @@ static d9d_status print_speed(const d9d_plan *p, d9d_buf *out)
 
 d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
 {
-    D9D_TRY(d9d_buf_printf(out, "%s parameters on %lld x %s, %s\n",
-                           format_count((double)p->parameters).text, (long long)p->ranks,
-                           p->chip->title, p->mesh_text));
+    D9D_TRY(d9d_buf_printf(out, "%s parameters", format_count((double)p->parameters).text));
+    if (p->frozen > 0)
+        D9D_TRY(d9d_buf_printf(out, ", beside a frozen model of %s,",
+                               format_count((double)p->frozen).text));
+    D9D_TRY(d9d_buf_printf(out, " on %lld x %s, %s\n", (long long)p->ranks, p->chip->title,
+                           p->mesh_text));
     D9D_TRY(d9d_buf_printf(out, "%lld micro-batch%s of %lld row%s of %lld positions",
                            (long long)p->micro_batches, p->micro_batches > 1 ? "es" : "",
                            (long long)p->rows, p->rows > 1 ? "s" : "", (long long)p->length));
@@ -311,7 +314,7 @@ json_t *d9d_plan_json(const d9d_plan *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I}",
         "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "device", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -324,5 +327,5 @@ json_t *d9d_plan_json(const d9d_plan *p)
         (json_int_t)p->checkpoint, "export_bytes", (json_int_t)p->exported, "host_bytes",
         (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
         int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
-        p->updates, "stages", ranks_json(p));
+        p->updates, "stages", ranks_json(p), "frozen_parameters", (json_int_t)p->frozen);
 }

@@ -6,6 +6,7 @@
 #include "d9d/checkpointer/checkpointer.h"
 #include "d9d/device/simulated.h"
 #include "engine/engine.h"
+#include "engine/frozen_model.h"
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
 
@@ -28,11 +29,22 @@ typedef struct simulation {
 
 /* --- a batch ---------------------------------------------------------------------------- */
 
+/* Documents of a row, of about one length; with records of answers, those of whole records. */
+static int64_t row_documents(const simulation *r, const d9di_plan_simulate_batch *b)
+{
+    const int64_t width = d9di_answers_width(d9di_task_answers(&r->task)),
+                  doc_length = b->document > 0 ? b->document : b->length,
+                  n = (b->length + doc_length - 1) / doc_length;
+
+    return n > width ? n / width * width : width;
+}
+
 /* Every position is a target; positions restart at 0 in each document. */
 static d9d_status make_batch(simulation *r, const d9di_plan_simulate_batch *b)
 {
-    const int64_t n_tokens = b->rows * b->length,
-                  doc_length = b->document > 0 ? b->document : b->length;
+    const int64_t n_tokens = b->rows * b->length, in_row = row_documents(r, b),
+                  doc_length = (b->length + in_row - 1) / in_row;
+    const bool packed = b->document > 0 || in_row > 1;
     int32_t *ids = d9d_arena_alloc(&r->arena, (size_t)(2 * n_tokens) * sizeof(*ids));
     int32_t *bounds = d9d_arena_alloc(&r->arena, (size_t)(n_tokens + 1) * sizeof(*bounds));
     int64_t *lengths = d9d_arena_alloc(&r->arena, (size_t)b->rows * sizeof(*lengths));
@@ -56,8 +68,8 @@ static d9d_status make_batch(simulation *r, const d9di_plan_simulate_batch *b)
                            .ids = ids,
                            .labels = ids,
                            .positions = ids + n_tokens,
-                           .documents = b->document > 0 ? documents : 0,
-                           .cu_seqlens = b->document > 0 ? bounds : NULL,
+                           .documents = packed ? documents : 0,
+                           .cu_seqlens = packed ? bounds : NULL,
                            .lengths = lengths,
                            .tokens = n_tokens,
                            .targets = n_tokens};
@@ -184,6 +196,8 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
                              ? shape_bytes(&p->spec.shape, p->spec.dtype)
                              : 0;
     }
+    out->weights += d9di_frozen_model_bytes(&r->engine);
+    out->frozen = d9di_frozen_model_param_count(&r->engine);
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
     out->residuals = d9d_optimizer_residual_bytes(r->optimizer);
     for (size_t k = 0; k < r->engine.n_stages; k++) {
@@ -386,8 +400,8 @@ d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
     d9d_status st;
 
     choose_micro_batches(&r);
-    D9D_TRY_OR(st, make_batch(&r, &opts->batch), out);
     D9D_TRY_OR(st, open_rank(&r), out);
+    D9D_TRY_OR(st, make_batch(&r, &opts->batch), out);
     D9D_TRY_OR(st, add_fields(&r), out);
     D9D_TRY_OR(st, count_persistent(&r, &sim), out);
     D9D_TRY_OR(st, describe_optimizer(r.optimizer, a, &sim.updates), out);

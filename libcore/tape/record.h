@@ -51,6 +51,8 @@ struct d9d_tape {
     d9d_tensor prefix;                    /* storage NULL: none */
     d9d_tape_prefill prefill;             /* segments.storage NULL: none */
     bool is_recompute;
+    bool is_reference;                    /* between begin_reference() and end_reference() */
+    d9di_tape_recording before_reference; /* what recording was */
     int64_t launches; /* kernel launches of a simulated device when the last node was recorded */
 };
 

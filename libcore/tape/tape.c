@@ -55,6 +55,24 @@ void d9d_tape_set_recording(d9d_tape *t, bool on)
     t->recording = on ? D9DI_RECORD_ON : D9DI_RECORD_OFF;
 }
 
+void d9d_tape_begin_reference(d9d_tape *t)
+{
+    t->before_reference = t->recording;
+    t->recording = D9DI_RECORD_OFF;
+    t->is_reference = true;
+}
+
+void d9d_tape_end_reference(d9d_tape *t)
+{
+    t->recording = t->before_reference;
+    t->is_reference = false;
+}
+
+const d9d_adapter *d9d_tape_adapter(const d9d_tape *t, const d9d_param *w)
+{
+    return t->is_reference ? NULL : w->lora.adapter;
+}
+
 void d9d_tape_set_weights_constant(d9d_tape *t, bool on)
 {
     t->weights_constant = on;
@@ -76,7 +94,7 @@ void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng)
 
 const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t)
 {
-    return t->dropout_rng.token.storage != NULL ? &t->dropout_rng : NULL;
+    return t->dropout_rng.token.storage != NULL && !t->is_reference ? &t->dropout_rng : NULL;
 }
 
 void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights)
@@ -90,7 +108,7 @@ void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights)
 
 const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t)
 {
-    return t->token_weights.weight.storage != NULL ? &t->token_weights : NULL;
+    return t->token_weights.weight.storage != NULL && !t->is_reference ? &t->token_weights : NULL;
 }
 
 void d9d_tape_set_prefix(d9d_tape *t, const d9d_tensor *prefix)
@@ -121,7 +139,7 @@ const d9d_tape_prefill *d9d_tape_get_prefill(const d9d_tape *t)
 
 bool d9d_tape_is_recompute(const d9d_tape *t)
 {
-    return t->is_recompute;
+    return t->is_recompute || t->is_reference;
 }
 
 d9d_device *d9d_tape_device(const d9d_tape *t)

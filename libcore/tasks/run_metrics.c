@@ -76,7 +76,7 @@ d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const char *where, c
     const d9d_predictions b = {
         .prediction = none, .target = none, .prediction_columns = head->size, .target_columns = 1};
 
-    if (head->kind != D9D_HEAD_CLASSIFICATION)
+    if (head->kind != D9D_HEAD_CLASSIFICATION || head->size == 1) /* a score, and no classes */
         return D9D_OK;
     for (size_t i = 0; i < m->n; i++) {
         const d9d_status st = d9d_metric_update(m->metric[i], &b);

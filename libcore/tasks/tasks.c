@@ -7,9 +7,14 @@
 #include "d9d/op/op.h"
 
 const char *const d9d_train_task_tag[] = {"name", NULL};
-const d9d_table *const d9d_train_task_choices[] = {
-    &d9di_causal_lm_table, &d9di_head_task_train_classification_table,
-    &d9di_head_task_train_embedding_table, &d9di_masked_lm_train_table, NULL};
+const d9d_table *const d9d_train_task_choices[] = {&d9di_causal_lm_table,
+                                                   &d9di_head_task_train_classification_table,
+                                                   &d9di_head_task_train_embedding_table,
+                                                   &d9di_masked_lm_train_table,
+                                                   &d9di_preference_table,
+                                                   &d9di_distillation_table,
+                                                   &d9di_reward_table,
+                                                   NULL};
 
 /* The body of an inference task is named by the inference section. */
 static const char *task_name(const d9d_train_task *kind)
@@ -60,6 +65,36 @@ d9d_pooling d9di_task_pooling(const d9di_task *t)
     return t != NULL && t->kind->pooling != NULL ? t->kind->pooling(t->self) : D9D_POOLING_NONE;
 }
 
+d9d_task_reference d9di_task_reference(const d9di_task *t)
+{
+    d9d_task_reference r = {.wanted = false};
+
+    if (t != NULL && t->kind->reference != NULL)
+        t->kind->reference(t->self, &r);
+    return r;
+}
+
+d9d_task_answers d9di_task_answers(const d9di_task *t)
+{
+    return t != NULL && t->kind->answers != NULL ? t->kind->answers(t->self)
+                                                 : D9D_TASK_ANSWERS_NONE;
+}
+
+bool d9di_task_is_of_answers(const d9di_task *t)
+{
+    return d9di_task_answers(t) != D9D_TASK_ANSWERS_NONE;
+}
+
+bool d9di_task_has_pairs(const d9di_task *t)
+{
+    return t != NULL && (t->kind->paired || d9di_task_answers(t) == D9D_TASK_ANSWERS_PAIRS);
+}
+
+bool d9di_task_loses_by_document(const d9di_task *t)
+{
+    return d9di_task_is_of_answers(t) || d9di_task_pooling(t) != D9D_POOLING_NONE;
+}
+
 /* Pairs are neighbours in the dataset.  Other orders separate them, and so does an epoch that
  * begins at an odd position of the stream. */
 static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_t taken)
@@ -95,11 +130,25 @@ static bool needs_labels(const d9di_task *t)
     return t->kind->labels && n == 0;
 }
 
+/* The datasets have the records that the task is of. */
+static d9d_status check_records(const d9di_task *t, const d9di_run_data *d)
+{
+    static const char *const formats[] = {"", "preference", "unpaired"};
+    const d9d_task_answers kind = d9di_task_answers(t);
+
+    for (size_t i = 0; kind != D9D_TASK_ANSWERS_NONE && i < d->n; i++)
+        if (d9d_dataset_record_documents(d->datasets[i]) != d9di_answers_width(kind))
+            return D9D_FAIL(D9D_ECONFIG, "task %s: %s is no dataset of d9d-shard --format %s",
+                            task_name(t->kind), d->sections[i].dataset, formats[kind]);
+    return D9D_OK;
+}
+
 d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int64_t taken)
 {
     const d9d_loader_collator collator = {t->kind->collate, t->self};
 
     D9D_TRY(check_pairs(t, data, taken));
+    D9D_TRY(check_records(t, data));
     if (t->kind->set_data != NULL)
         D9D_TRY(D9D_PLUGIN_CALL(task_name(t->kind), t->kind, set_data, t->self, data->datasets,
                                 data->n));

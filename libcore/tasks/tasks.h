@@ -3,7 +3,7 @@
 #define D9DI_TASKS_TASKS_H
 
 #include "d9d/data/tokenizer/tokenizer.h"
-#include "d9d/tasks/task.h"
+#include "d9d/tasks/preference.h"
 #include "tasks/run_data.h"
 #include "tasks/run_metrics.h"
 
@@ -46,6 +46,27 @@ d9d_status d9di_masked_lm_check_mask(const d9di_masked_lm_mask *m, const d9d_mod
 d9d_status d9di_masked_lm_find_mask(const d9di_masked_lm_mask *m, d9d_dataset *const *datasets,
                                     size_t n, const d9d_tokenizer **tok, size_t *at, int32_t *id);
 
+/* preference.c, distillation.c, reward.c, reference_key.c */
+extern const d9d_table d9di_preference_table, d9di_distillation_table, d9di_reward_table;
+extern const d9d_key_custom d9di_task_reference_key_kind;
+
+/* answers.c: the rows [M, 7] that the metric "rewards" takes, of columns [M, 1]: rewards of the
+ * chosen and the rejected answer, their log-probabilities, 1 or 0 for each that is there, kl. */
+enum { D9DI_ANSWERS_COLUMNS = 7 };
+d9d_status d9di_answers_columns(d9d_tape *t, d9d_var *const column[D9DI_ANSWERS_COLUMNS],
+                                d9d_var **y);
+/* answers.c: documents of a record, or 1 where documents are not of records; records of a batch,
+ * or of its sequence `seq` if that is not negative, that count; EMISMATCH unless each sample has
+ * whole records of this width. */
+static inline int64_t d9di_answers_width(d9d_task_answers kind)
+{
+    static const int64_t widths[] = {1, 2, 4};
+
+    return widths[kind];
+}
+int64_t d9di_answers_count(const d9d_batch *b, d9d_task_answers kind, int64_t seq);
+d9d_status d9di_answers_check(const d9d_batch *b, int64_t width);
+
 /* fill_mask.c */
 extern const d9d_table d9di_fill_mask_table;
 
@@ -58,6 +79,12 @@ void d9di_task_close(d9di_task *t);
  * requires. */
 d9d_head d9di_task_head(const d9di_task *t);
 d9d_pooling d9di_task_pooling(const d9di_task *t);
+d9d_task_reference d9di_task_reference(const d9di_task *t);
+d9d_task_answers d9di_task_answers(const d9di_task *t);
+bool d9di_task_is_of_answers(const d9di_task *t);
+/* Its losses are of pairs; of documents or pairs, not of tokens. */
+bool d9di_task_has_pairs(const d9di_task *t);
+bool d9di_task_loses_by_document(const d9di_task *t);
 /* ECONFIG, beginning with `where`, if the task cannot learn from micro-batches of this size. */
 d9d_status d9di_task_check_micro_batch(const d9di_task *t, const char *where, int64_t micro);
 /* Checks the batch sizes of a configuration against each other, the mesh and the task, and the

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "d9d/base/thread.h"
+#include "engine/frozen_model.h"
 #include "engine/job_start.h"
 #include "engine/sleep.h"
 #include "train/train_export.h"
@@ -174,6 +175,7 @@ static d9d_status sleep_until_woken(d9di_train *r)
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.pre", r->stepper.state.step));
     for (size_t k = 0; k < r->engine.n_stages; k++)
         d9d_fsdp_invalidate(r->engine.stages[k].sharded);
+    d9di_frozen_model_invalidate(&r->engine);
     D9D_TRY(d9di_sleep_begin(&opts));
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.post", r->stepper.state.step));
     D9D_TRY(d9di_sleep_wait(&opts));

@@ -85,9 +85,14 @@ static d9d_status origin_make(const d9di_train_run *run, const d9di_engine *e,
 {
     const struct d9d_job_factory_section *f = &run->c->trainer.model_stage_factory;
     const char *hf = e->spec.hf_config, *source = f->source_checkpoint;
+    const char *reference = e->frozen.without_adapters ? NULL : e->frozen.source;
 
     if (hf != NULL)
         D9D_TRY(d9d_content_hash_file(hf, &out->hf_config));
+    if (reference != NULL) {
+        out->reference_path = d9d_hash_bytes(reference, strlen(reference));
+        D9D_TRY(d9d_content_hash_checkpoint(reference, 0, &out->reference));
+    }
     if (!f->checkpoint_only_trainable_parameters || source == NULL)
         return D9D_OK;
     out->source_path = d9d_hash_bytes(source, strlen(source));
@@ -101,6 +106,7 @@ d9d_status d9di_train_checkpointer_open_origin(d9di_train_checkpointer *ck,
     d9d_bootstrap_blob *all;
     d9d_status st = run->rank == 0 ? origin_make(run, e, &ck->origin) : D9D_OK;
 
+    ck->reference = e->frozen.source;
     D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, st));
     st = d9d_bootstrap_allgather_arena(run->where->bootstrap, &ck->origin, sizeof(ck->origin), &a,
                                        &all);
@@ -141,29 +147,50 @@ static void check_hf_config(const d9di_train_checkpointer *ck, const d9di_train_
                      path, hf_config != NULL ? hf_config : "model_provider.hf_config");
 }
 
-/* Frozen weights are not in checkpoints, so they must be the ones the run was trained on.  Another
- * path with the same content is allowed; the run's records warn of it (train_record.c). */
-static d9d_status check_source(const d9di_train_checkpointer *ck, const d9di_train_run *run,
-                               const char *path, const struct d9d_checkpointer_origin *saved)
+/* Weights that are not in checkpoints, of which a run remembers identity and path. */
+typedef struct outside_weights {
+    const char *from;   /* the directory now */
+    const char *use;    /* "over": what they are for the run */
+    const char *advice; /* besides putting them back */
+    d9d_hash now, now_path, saved, saved_path;
+} outside_weights;
+
+/* They must be the ones the run was trained with.  Another path with other content is allowed; the
+ * run's records warn of it (train_record.c). */
+static d9d_status check_outside(const outside_weights *w, const d9d_log *log, const char *path)
 {
-    const char *source = run->c->trainer.model_stage_factory.source_checkpoint;
     char then[D9D_HASH_HEX], now[D9D_HASH_HEX];
 
-    if (hash_is_zero(ck->origin.source) || d9d_hash_equal(ck->origin.source, saved->source))
+    if (hash_is_zero(w->now) || d9d_hash_equal(w->now, w->saved))
         return D9D_OK;
-    if (hash_is_zero(saved->source)) {
-        d9d_log_warn(run->log, "%s: does not say which weights it was trained over; %s is taken",
-                     path, source);
+    if (hash_is_zero(w->saved)) {
+        d9d_log_warn(log, "%s: does not say which weights it was trained %s; %s is taken", path,
+                     w->use, w->from);
         return D9D_OK;
     }
-    if (!d9d_hash_equal(saved->source_path, ck->origin.source_path))
+    if (!d9d_hash_equal(w->saved_path, w->now_path))
         return D9D_OK;
-    d9d_hash_hex(saved->source, then);
-    d9d_hash_hex(ck->origin.source, now);
+    d9d_hash_hex(w->saved, then);
+    d9d_hash_hex(w->now, now);
     return D9D_FAIL(D9D_EMISMATCH,
-                    "%s: was trained over other weights than %s has now: their identity was %s and "
-                    "is %s; put them back, or begin another trainer.run.dir with source_adapter",
-                    path, source, then, now);
+                    "%s: was trained %s other weights than %s has now: their identity was %s and "
+                    "is %s; put them back, or begin another trainer.run.dir%s",
+                    path, w->use, w->from, then, now, w->advice);
+}
+
+static d9d_status check_origin(const d9di_train_checkpointer *ck, const d9di_train_run *run,
+                               const char *path, const struct d9d_checkpointer_origin *saved)
+{
+    const struct d9d_checkpointer_origin *o = &ck->origin;
+    const outside_weights all[] = {{run->c->trainer.model_stage_factory.source_checkpoint, "over",
+                                    " with source_adapter", o->source, o->source_path,
+                                    saved->source, saved->source_path},
+                                   {ck->reference, "beside", "", o->reference, o->reference_path,
+                                    saved->reference, saved->reference_path}};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        D9D_TRY(check_outside(&all[i], run->log, path));
+    return D9D_OK;
 }
 
 d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
@@ -190,7 +217,7 @@ d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
     if (run->rank > 0)
         return D9D_OK;
     check_hf_config(ck, run, hf_config, path, &s->origin);
-    return check_source(ck, run, path, &s->origin);
+    return check_origin(ck, run, path, &s->origin);
 }
 
 /* --- saves ------------------------------------------------------------------------------------ */

@@ -23,6 +23,7 @@ typedef struct d9di_train_checkpointer {
     d9di_checkpointer_async *async;        /* NULL in a trial */
     d9d_checkpointer_set set;              /* what this rank's checkpoints contain; the owner's */
     struct d9d_checkpointer_origin origin; /* stored in every checkpoint */
+    const char *reference;                 /* where a frozen model came from; NULL: there is none */
     int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
     d9di_checkpointer_local *local;      /* NULL: off */
     d9di_checkpointer_local_found found; /* step -1: the run does not resume from local ones */

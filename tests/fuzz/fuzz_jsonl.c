@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/io/jsonl.h"
+#include "data/io/preference_layout.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -47,6 +48,44 @@ static void check_arrays(const char *line, size_t n)
         abort();
 }
 
+/* A chat that is made of a record has messages with roles, and an answer at its end. */
+static void check_chat(const json_t *chat)
+{
+    const json_t *messages = json_object_get(chat, "messages");
+    const size_t n = json_array_size(messages);
+
+    if (chat == NULL)
+        return;
+    if (n == 0 || json_object_get(json_array_get(messages, n - 1), "weight") != NULL)
+        return; /* a list may be empty, and a message its own weight: the template sees to them */
+    for (size_t i = 0; i < n; i++)
+        if (!json_is_string(json_object_get(json_array_get(messages, i), "role")))
+            abort();
+}
+
+static void read_answers(const char *line, size_t size)
+{
+    d9di_jsonl_error error;
+    d9di_answer_pair p;
+    json_t *mismatch = NULL;
+
+    if (d9di_answer_pair_read(line, size, &p, &error) == D9D_OK) {
+        if (p.chosen == NULL || p.rejected == NULL)
+            abort();
+        check_chat(p.chosen);
+        check_chat(p.rejected);
+        d9di_answer_pair_release(&p);
+    }
+    if (d9di_answer_pair_read_unpaired(line, size, &p, &error) == D9D_OK) {
+        if ((p.chosen == NULL) == (p.rejected == NULL))
+            abort();
+        d9di_answer_pair_release(&p);
+    }
+    if (d9di_answer_pair_read_mismatch(line, size, line, size, &mismatch, &error) == D9D_OK)
+        check_chat(mismatch);
+    json_decref(mismatch);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *line = (const char *)data;
@@ -72,6 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (ids.data[i] >= 100)
                 abort();
     }
+    read_answers(line, size);
     if (d9di_jsonl_get_chat(line, size, &chat, &error) == D9D_OK) {
         const json_t *messages = json_object_get(chat, "messages");
 

@@ -173,11 +173,14 @@ static d9d_status pack_document(struct reader *r, const d9di_shard_unit_state *u
     }
     if (r->list.n > 0)
         D9D_TRY(read_fields(r, unit, x));
-    return d9di_packer_add(to, x->key,
-                           &(d9di_shard_document){r->ids.data,
-                                                  unit->labels == 1 ? r->targets.data : NULL,
-                                                  x->stored, r->values.data, r->values.len},
-                           d9di_assemble_sample_length(unit, x));
+    return d9di_packer_add(
+        to, x->key,
+        &(d9di_shard_document){.tokens = r->ids.data,
+                               .labels = unit->labels == 1 ? r->targets.data : NULL,
+                               .n = x->stored,
+                               .fields = r->values.data,
+                               .fields_bytes = r->values.len},
+        d9di_assemble_sample_length(unit, x));
 }
 
 /* --- packed units -------------------------------------------------------------------------- */

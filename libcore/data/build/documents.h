@@ -7,7 +7,7 @@
 #include "data/chat/chat_private.h"
 #include "data/io/skipped.h"
 
-enum { D9DI_CHUNK_BYTES = 1 << 20 };
+enum { D9DI_CHUNK_BYTES = 1 << 20, D9DI_MAX_PARTS = 4 };
 #define D9DI_MAX_DOCUMENT ((size_t)256 << 20)
 
 /* Position of the next document. */
@@ -23,6 +23,8 @@ typedef struct d9di_document_record {
     size_t n_ids; /* set by the tokeniser, or by the reader if ids are given */
     bool has_labels;
     size_t fields;                   /* bytes of its fields' values */
+    uint32_t part[D9DI_MAX_PARTS];   /* tokens of each document of a record of answers */
+    uint32_t n_parts;                /* 0: the record is one document */
     bool untrained;                  /* a chat without a message that is trained */
     d9di_chat_truncation truncation; /* set for a chat that was too long */
     size_t cut;                      /* tokens of a text that the tokeniser truncated */

@@ -31,7 +31,8 @@ struct document {
     size_t offset;
     size_t fields, fields_bytes; /* range in the window's fields */
     uint32_t key, n, length, bin;
-    uint32_t next; /* next document of the same sample */
+    uint32_t first_part, n_parts; /* of the window's list */
+    uint32_t next;                /* next document of the same sample */
 };
 
 /* A sample being filled (bin packing). */
@@ -48,6 +49,7 @@ struct d9di_packer {
     struct window window;
     size_t window_tokens; /* tokens of all documents in the window */
     D9D_VEC(struct document) docs;
+    D9D_VEC(uint32_t) parts; /* of the documents of the window */
     D9D_VEC(struct bin) bins;
     uint32_t *bin_by_space; /* [size + 1] a bin with this free space, or NONE */
     uint64_t *has_space;    /* [words] one bit per free space that some bin has */
@@ -99,6 +101,7 @@ void d9di_packer_free(d9di_packer *p)
     token_run_release(&p->sample);
     d9d_buf_release(&p->part);
     D9D_VEC_RELEASE(&p->docs);
+    D9D_VEC_RELEASE(&p->parts);
     D9D_VEC_RELEASE(&p->bins);
     free(p->bin_by_space);
     free(p->has_space);
@@ -157,13 +160,20 @@ static d9d_status write_sample(d9di_packer *p)
     return st;
 }
 
-static d9d_status add_segment(d9di_packer *p, uint32_t key, const d9di_shard_document *d)
+/* Fields are of the first segment. */
+static d9d_status add_segments(d9di_packer *p, uint32_t key, const d9di_shard_document *d)
 {
+    const uint32_t all = (uint32_t)d->n, *part = d->n_parts > 0 ? d->part : &all;
+    const size_t n = d->n_parts > 0 ? d->n_parts : 1;
+
     if (p->sample.segments.len == 0)
         p->sample.key = key;
     D9D_TRY(append_document(&p->sample, d));
-    D9D_TRY(D9D_VEC_PUSH(&p->sample.field_bytes, d->fields_bytes));
-    return D9D_VEC_PUSH(&p->sample.segments, (uint32_t)d->n);
+    for (size_t i = 0; i < n; i++) {
+        D9D_TRY(D9D_VEC_PUSH(&p->sample.field_bytes, i == 0 ? d->fields_bytes : 0));
+        D9D_TRY(D9D_VEC_PUSH(&p->sample.segments, part[i]));
+    }
+    return D9D_OK;
 }
 
 /* n tokens of a document from token `at` on, whose fields are of `whole` tokens.  Valid until the
@@ -198,7 +208,7 @@ static d9d_status concatenate(d9di_packer *p, uint32_t key, const d9di_shard_doc
         const int64_t n = length - at < space ? length - at : space;
 
         D9D_TRY(cut_document(p, d, d->n, (size_t)at, (size_t)n + extra, &part));
-        D9D_TRY(add_segment(p, key, &part));
+        D9D_TRY(add_segments(p, key, &part));
         p->filled += n;
         at += n;
         if (p->filled == p->opts.size)
@@ -320,7 +330,7 @@ static d9d_status window_get(d9di_packer *p, const struct document *d, const uin
 
 static void window_clear(d9di_packer *p)
 {
-    p->docs.len = p->window_tokens = p->window.narrow.len = 0;
+    p->docs.len = p->parts.len = p->window_tokens = p->window.narrow.len = 0;
     p->window.wide.tokens.len = p->window.wide.labels.len = p->window.wide.fields.len = 0;
 }
 
@@ -333,12 +343,14 @@ static d9d_status write_bin(d9di_packer *p, uint32_t doc)
         const struct document *d = &p->docs.data[doc];
         d9di_shard_document whole = {.labels = labels->len ? labels->data + d->offset : NULL,
                                      .n = d->n,
-                                     .fields_bytes = d->fields_bytes};
+                                     .fields_bytes = d->fields_bytes,
+                                     .part = p->parts.data + d->first_part,
+                                     .n_parts = d->n_parts};
 
         if (d->fields_bytes > 0)
             whole.fields = p->window.wide.fields.data + d->fields;
         D9D_TRY(window_get(p, d, &whole.tokens));
-        D9D_TRY(add_segment(p, d->key, &whole));
+        D9D_TRY(add_segments(p, d->key, &whole));
     }
     return write_sample(p);
 }
@@ -368,16 +380,9 @@ static d9d_status pack_window(d9di_packer *p)
 d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const d9di_shard_document *d,
                            int64_t length)
 {
-    const uint32_t stored = (uint32_t)d->n;
-
     if (p->opts.size == 0) {
-        p->samples++;
-        return d9di_shard_unit_add(p->unit, &(d9di_shard_sample){.split = p->split,
-                                                                 .key = key,
-                                                                 .all = *d,
-                                                                 .segments = &stored,
-                                                                 .fields = &d->fields_bytes,
-                                                                 .n_segments = 1});
+        D9D_TRY(add_segments(p, key, d));
+        return write_sample(p);
     }
     if (p->opts.mode == D9D_SHARD_PACK_CONCAT)
         return concatenate(p, key, d, length);
@@ -385,8 +390,12 @@ d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const d9di_shard_docume
                                                      .fields = p->window.wide.fields.len,
                                                      .fields_bytes = d->fields_bytes,
                                                      .key = key,
-                                                     .n = stored,
-                                                     .length = (uint32_t)length}));
+                                                     .n = (uint32_t)d->n,
+                                                     .length = (uint32_t)length,
+                                                     .first_part = (uint32_t)p->parts.len,
+                                                     .n_parts = (uint32_t)d->n_parts}));
+    for (size_t i = 0; i < d->n_parts; i++)
+        D9D_TRY(D9D_VEC_PUSH(&p->parts, d->part[i]));
     D9D_TRY(window_add(p, d));
     return p->docs.len >= p->opts.window || p->window_tokens >= p->opts.window_tokens ||
                    p->window.wide.fields.len >= WINDOW_FIELD_BYTES

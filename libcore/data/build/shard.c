@@ -229,8 +229,7 @@ d9d_status d9d_shard_run(const d9d_shard_opts *opts, const d9d_log *log, d9d_sha
                      d9d_tokenizer_ignored(r.plan.tokenizer.tok));
     if (r.plan.tokenizer.chat)
         log_chat(d9di_chat_get_template(r.plan.tokenizer.chat), log);
-    if (opts->format == D9D_SHARD_CHAT && opts->pack > 0 &&
-        opts->pack_mode == D9D_SHARD_PACK_CONCAT)
+    if (d9di_shard_has_chats(opts) && opts->pack > 0 && opts->pack_mode == D9D_SHARD_PACK_CONCAT)
         d9d_log_warn(log, "concat cuts chats where a sample is full, in the middle of answers; "
                           "best-fit keeps them whole");
     st = open_workdir(&r, opts->out, opts->replace);

@@ -11,10 +11,22 @@
 #define MAX_COUNT (INT64_C(1) << 40)
 enum { MAX_PACK = 1 << 20, MAX_WINDOW = 10000000 };
 
+int64_t d9di_shard_record_documents(const d9d_shard_opts *opts)
+{
+    return opts->format == D9D_SHARD_PREFERENCE ? 2 : opts->format == D9D_SHARD_UNPAIRED ? 4 : 0;
+}
+
+bool d9di_shard_has_chats(const d9d_shard_opts *opts)
+{
+    return opts->format == D9D_SHARD_CHAT || d9di_shard_record_documents(opts) > 0;
+}
+
 d9d_shard_overflow d9di_shard_resolve_overflow(const d9d_shard_opts *opts)
 {
     if (opts->overflow != D9D_SHARD_OVERFLOW_BY_FORMAT)
         return opts->overflow;
+    if (d9di_shard_record_documents(opts) > 0)
+        return D9D_SHARD_OVERFLOW_DROP;
     return opts->format == D9D_SHARD_CHAT ? D9D_SHARD_OVERFLOW_TRUNCATE : D9D_SHARD_OVERFLOW_SPLIT;
 }
 
@@ -198,7 +210,8 @@ static d9d_status check_texts(const d9d_shard_opts *opts)
         if (opts->text_pair_key && f != D9D_SHARD_JSONL)
             return D9D_FAIL(D9D_ECONFIG, "--text-pair-key: %s is not JSON lines of texts",
                             opts->inputs[i]);
-        if (special && f == D9D_SHARD_CHAT)
+        if (special &&
+            (f == D9D_SHARD_CHAT || f == D9D_SHARD_PREFERENCE || f == D9D_SHARD_UNPAIRED))
             return D9D_FAIL(D9D_ECONFIG,
                             "--add-special-tokens yes: %s: the template writes a chat's own",
                             opts->inputs[i]);
@@ -206,6 +219,22 @@ static d9d_status check_texts(const d9d_shard_opts *opts)
             return D9D_FAIL(D9D_ECONFIG, "--add-special-tokens yes: %s: its ids are given",
                             opts->inputs[i]);
     }
+    return D9D_OK;
+}
+
+/* The documents of a record stay together. */
+static d9d_status check_records(const d9d_shard_opts *opts)
+{
+    if (d9di_shard_record_documents(opts) == 0)
+        return D9D_OK;
+    if (d9di_shard_resolve_overflow(opts) != D9D_SHARD_OVERFLOW_DROP)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "--overflow: one side of a record would lose its end; records of answers "
+                        "that are too long are dropped");
+    if (opts->pack > 0 && opts->pack_mode == D9D_SHARD_PACK_CONCAT)
+        return D9D_FAIL(D9D_ECONFIG, "--pack-mode concat: would cut records of answers");
+    if (opts->fields)
+        return D9D_FAIL(D9D_ECONFIG, "--fields: records of answers have none");
     return D9D_OK;
 }
 
@@ -230,15 +259,16 @@ static d9d_status check_inputs(const d9d_shard_opts *opts)
         return D9D_FAIL(D9D_ECONFIG, "text needs a --tokenizer");
     if (opts->append_eos && !opts->tokenizer)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");
-    if (opts->format != D9D_SHARD_CHAT &&
+    if (!d9di_shard_has_chats(opts) &&
         (opts->chat_template || opts->chat_kwargs || opts->chat_date))
-        return D9D_FAIL(D9D_ECONFIG, "%s is for --format chat",
+        return D9D_FAIL(D9D_ECONFIG, "%s is for --format chat, preference or unpaired",
                         opts->chat_template ? "--template"
                         : opts->chat_kwargs ? "--template-kwargs"
                                             : "--template-date");
     D9D_TRY(check_texts(opts));
     D9D_TRY(check_classes(opts));
-    if (opts->format == D9D_SHARD_CHAT && opts->append_eos)
+    D9D_TRY(check_records(opts));
+    if (d9di_shard_has_chats(opts) && opts->append_eos)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos: the template says how a chat ends");
     return D9D_OK;
 }
@@ -311,5 +341,11 @@ d9d_status d9di_shard_check(const d9d_shard_opts *opts, d9di_shard_splits *share
     D9D_TRY(check_sizes(opts));
     if (opts->replace)
         D9D_TRY(check_replaced(opts));
-    return parse_shares(opts->split ? opts->split : "train=1", shares);
+    D9D_TRY(parse_shares(opts->split ? opts->split : "train=1", shares));
+    if (d9di_shard_record_documents(opts) > 0 &&
+        d9di_assemble_defers_packing(opts->pack, shares->counts, shares->n))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "--pack: records of answers are packed at once, so that splits have shares "
+                        "and no numbers of samples");
+    return D9D_OK;
 }

@@ -63,7 +63,8 @@ static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
                              .unit_bytes = p->unit_bytes,
                              .append_eos = opts->append_eos,
                              .add_special = special_of(p),
-                             .on_error = on_errors[opts->on_error]};
+                             .on_error = on_errors[opts->on_error],
+                             .record_documents = d9di_shard_record_documents(opts)};
 
     if (p->tokenizer.chat != NULL) {
         const d9di_chat_template *t = d9di_chat_get_template(p->tokenizer.chat);
@@ -200,7 +201,7 @@ static d9d_status load_tokenizer(const d9d_shard_opts *opts, d9di_shard_tokenize
         !d9d_tokenizer_find(tok, opts->append_eos, strlen(opts->append_eos), &t->eos))
         return D9D_FAIL(D9D_ECONFIG, "%s: has no token \"%s\"", opts->tokenizer, opts->append_eos);
     D9D_TRY(d9di_shard_special_plan(t));
-    return opts->format == D9D_SHARD_CHAT ? load_chat(opts, t) : D9D_OK;
+    return d9di_shard_has_chats(opts) ? load_chat(opts, t) : D9D_OK;
 }
 
 static d9d_status make_plan(d9di_shard_plan *p, const d9d_log *log)

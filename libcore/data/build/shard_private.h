@@ -22,6 +22,10 @@ typedef struct d9di_shard_splits {
     size_t n;
 } d9di_shard_splits;
 
+/* True if inputs are rendered by a chat template.  Documents of a record of answers; 0: records are
+ * single documents. */
+bool d9di_shard_has_chats(const d9d_shard_opts *opts);
+int64_t d9di_shard_record_documents(const d9d_shard_opts *opts);
 /* The effective policy for documents that are too long, and the most positions of one that is
  * not. */
 d9d_shard_overflow d9di_shard_resolve_overflow(const d9d_shard_opts *opts);

@@ -6,6 +6,7 @@
 #include "data/dataset/megatron.h"
 #include "data/io/csv.h"
 #include "data/io/framing.h"
+#include "data/io/preference_layout.h"
 
 static const char *source_name(const d9di_shard_tokenizer *t, const d9di_document_record *doc)
 {
@@ -132,6 +133,91 @@ static d9d_status tokenize_chat(const d9di_shard_tokenizer *t, d9di_shard_worker
     return st;
 }
 
+/* --- records of answers ------------------------------------------------------------------ */
+
+/* One document of a record; chat NULL: an absent answer, the id 0 without a target. */
+static d9d_status add_answer(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                             d9di_document_chunk *c, d9di_document_record *doc, const json_t *chat,
+                             d9di_jsonl_error *error)
+{
+    const size_t before = c->ids.len;
+
+    error->reason = D9D_SHARD_BAD_CHAT;
+    if (chat != NULL) {
+        D9D_TRY(
+            d9di_chat_encode_whole(t->chat, w->scratch, chat, &w->rendering, &c->ids, &c->labels));
+        if (c->ids.len == before) {
+            snprintf(error->message, sizeof(error->message), "an answer has no target");
+            return D9D_EFORMAT;
+        }
+    } else {
+        D9D_TRY(D9D_VEC_PUSH(&c->ids, 0));
+        D9D_TRY(D9D_VEC_PUSH(&c->labels, -100));
+    }
+    doc->part[doc->n_parts++] = (uint32_t)(c->ids.len - before);
+    return D9D_OK;
+}
+
+static d9d_status add_answers(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                              d9di_document_chunk *c, d9di_document_record *doc,
+                              const json_t *const *chat, size_t n, d9di_jsonl_error *error)
+{
+    doc->has_labels = true;
+    doc->n_parts = 0;
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(add_answer(t, w, c, doc, chat[i], error));
+    return D9D_OK;
+}
+
+static d9d_status tokenize_pair(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
+                                size_t n, d9di_jsonl_error *error)
+{
+    d9di_answer_pair p;
+    d9d_status st;
+
+    D9D_TRY(d9di_answer_pair_read(raw, n, &p, error));
+    st = add_answers(t, w, c, doc, (const json_t *const[]){p.chosen, p.rejected}, 2, error);
+    d9di_answer_pair_release(&p);
+    return st;
+}
+
+/* The prompt of this record with the answer of the one before it in the chunk, whose first record
+ * takes the last one's; *out NULL where that is no record. */
+static d9d_status read_mismatch(const d9di_document_chunk *c, const d9di_document_record *doc,
+                                const char *raw, size_t n, json_t **out)
+{
+    const size_t at = (size_t)(doc - c->docs.data), all = c->docs.len;
+    const d9di_document_record *other = &c->docs.data[(at + all - 1) % all];
+    d9di_jsonl_error error = {.message = ""};
+    const char *text = c->text.data + other->offset;
+    d9d_status st;
+
+    *out = NULL;
+    if (other == doc || d9d_utf8_valid_up_to(text, other->len) != other->len)
+        return D9D_OK;
+    st = d9di_answer_pair_read_mismatch(raw, n, text, other->len, out, &error);
+    return st == D9D_EFORMAT ? D9D_OK : st;
+}
+
+static d9d_status tokenize_unpaired(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                    d9di_document_chunk *c, d9di_document_record *doc,
+                                    const char *raw, size_t n, d9di_jsonl_error *error)
+{
+    d9di_answer_pair p;
+    json_t *mismatch;
+    d9d_status st;
+
+    D9D_TRY(d9di_answer_pair_read_unpaired(raw, n, &p, error));
+    st = read_mismatch(c, doc, raw, n, &mismatch);
+    if (st == D9D_OK)
+        st = add_answers(t, w, c, doc,
+                         (const json_t *const[]){p.chosen, p.rejected, mismatch, NULL}, 4, error);
+    json_decref(mismatch);
+    d9di_answer_pair_release(&p);
+    return st;
+}
+
 static d9d_status read_megatron_ids(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                     d9di_document_chunk *c, d9di_document_record *doc,
                                     const char *raw, size_t n, d9di_jsonl_error *error)
@@ -153,6 +239,7 @@ static const tokenize_fn formats[] = {
     [D9D_SHARD_JSONL] = tokenize_jsonl,       [D9D_SHARD_TEXT] = tokenize_text,
     [D9D_SHARD_TOKENS] = read_given_ids,      [D9D_SHARD_CHAT] = tokenize_chat,
     [D9D_SHARD_MEGATRON] = read_megatron_ids, [D9D_SHARD_ARRAYS] = read_arrays,
+    [D9D_SHARD_PREFERENCE] = tokenize_pair,   [D9D_SHARD_UNPAIRED] = tokenize_unpaired,
 };
 
 /* Makes the object of a table's row, *raw and *n, in the worker's buffer. */
@@ -232,7 +319,7 @@ static d9d_status skip_record(const d9di_shard_tokenizer *t, d9di_document_chunk
     c->ids.len = ids;
     c->labels.len = labels;
     c->fields.len = fields;
-    doc->n_ids = doc->fields = 0;
+    doc->n_ids = doc->fields = doc->n_parts = 0;
     doc->has_labels = false;
     doc->truncation = (d9di_chat_truncation){0};
     doc->cut = 0;

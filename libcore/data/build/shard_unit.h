@@ -81,6 +81,8 @@ typedef struct d9di_shard_document {
     size_t n;
     const char *fields; /* values of its fields */
     size_t fields_bytes;
+    const uint32_t *part; /* tokens of each of its segments, which stay in one sample */
+    size_t n_parts;       /* 0: it is one segment */
 } d9di_shard_document;
 
 typedef struct d9di_shard_sample {

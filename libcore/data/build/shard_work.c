@@ -193,8 +193,10 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
         }
     }
     documents->kept++;
-    kept = (d9di_shard_document){ids, labels, n, fields, doc->fields};
+    kept = (d9di_shard_document){ids, labels, n, fields, doc->fields, doc->part, doc->n_parts};
     d9di_shard_pick_split(&w->plan->splits, opts->seed, &kept, &split, &key);
+    if (doc->n_parts > 0)
+        return d9di_packer_add(w->current->packers[split], key, &kept, (int64_t)n);
     return split_document(w->current->packers[split], key, &kept, doc->n_ids, max_positions);
 }
 

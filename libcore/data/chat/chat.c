@@ -306,6 +306,22 @@ d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const 
                : D9D_OK;
 }
 
+/* Shifting has left the last token, and the memory of its label, behind the end. */
+d9d_status d9di_chat_encode_whole(const d9di_chat *c, d9d_tokenizer_scratch *s, const json_t *chat,
+                                  d9di_chat_rendering *rendering, d9d_token_ids *ids,
+                                  d9di_token_labels *labels)
+{
+    const size_t n = json_array_size(json_object_get(chat, "messages"));
+    struct output o = {ids, labels, ids->len, labels->len};
+
+    D9D_TRY(encode_turns(c, s, chat, n, rendering, &o));
+    if (ids->len == o.ids_before)
+        return D9D_OK;
+    ids->len++;
+    labels->data[labels->len++] = -100;
+    return D9D_OK;
+}
+
 d9d_status d9di_chat_encode_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const json_t *chat,
                                    d9di_chat_rendering *rendering, d9d_token_ids *ids)
 {

@@ -31,6 +31,11 @@ d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const 
                             d9d_token_ids *ids, d9di_token_labels *labels,
                             d9di_chat_truncation *lost);
 
+/* The same of a chat as it is, with its last token too, which has no target. */
+d9d_status d9di_chat_encode_whole(const d9di_chat *c, d9d_tokenizer_scratch *s, const json_t *chat,
+                                  d9di_chat_rendering *rendering, d9d_token_ids *ids,
+                                  d9di_token_labels *labels);
+
 /* Appends the prompt for the assistant's reply. */
 d9d_status d9di_chat_encode_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const json_t *chat,
                                    d9di_chat_rendering *rendering, d9d_token_ids *ids);

@@ -274,7 +274,12 @@ int64_t d9d_dataset_positions(const d9d_dataset *ds)
 
 bool d9d_dataset_is_packed(const d9d_dataset *ds)
 {
-    return ds->manifest.recipe.pack > 0;
+    return ds->manifest.recipe.pack > 0 || ds->manifest.recipe.record_documents > 0;
+}
+
+int64_t d9d_dataset_record_documents(const d9d_dataset *ds)
+{
+    return ds->manifest.recipe.record_documents;
 }
 
 d9d_status d9d_dataset_check_tokenizer(const d9d_dataset *ds, const char *path)

@@ -255,6 +255,7 @@ static d9d_status parse_recipe(d9di_dataset_manifest *m, const json_t *root, con
     D9D_TRY(get_opt_name(m, v, where, "chat_masks", &r->chat_masks));
     D9D_TRY(get_opt_name(m, v, where, "chat_kwargs", &r->chat_kwargs));
     D9D_TRY(get_opt_name(m, v, where, "chat_date", &r->chat_date));
+    D9D_TRY(get_opt_i64(v, where, "record_documents", 0, &r->record_documents));
     return get_opt_name(m, v, where, "append_eos", &r->append_eos);
 }
 
@@ -448,16 +449,17 @@ static json_t *recipe_json(const d9di_dataset_manifest *m)
     const d9di_dataset_recipe *r = &m->recipe;
 
     return json_pack(
-        "{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:o*, s:s?, s:o, s:s?, s:o, s:s?}", "max_length",
-        number_or_null_json(r->max_length, 0), "overflow", r->overflow, "pack_mode", r->pack_mode,
-        "pack_window", number_or_null_json(r->pack_window, 0), "shuffle_seed",
+        "{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:o*, s:s?, s:o, s:s?, s:o, s:s?, s:o*}",
+        "max_length", number_or_null_json(r->max_length, 0), "overflow", r->overflow, "pack_mode",
+        r->pack_mode, "pack_window", number_or_null_json(r->pack_window, 0), "shuffle_seed",
         number_or_null_json(r->seed, -1), "unit_bytes", number_or_null_json(r->unit_bytes, 0),
         "append_eos", r->append_eos, "add_special_tokens",
         r->add_special == D9D_DATASET_SPECIAL_UNKNOWN
             ? NULL /* left out */
             : json_boolean(r->add_special == D9D_DATASET_SPECIAL_ADDED),
         "on_error", r->on_error, "chat_template", d9d_json_str(r->chat_template), "chat_masks",
-        r->chat_masks, "chat_kwargs", d9d_json_str(r->chat_kwargs), "chat_date", r->chat_date);
+        r->chat_masks, "chat_kwargs", d9d_json_str(r->chat_kwargs), "chat_date", r->chat_date,
+        "record_documents", r->record_documents > 0 ? json_integer(r->record_documents) : NULL);
 }
 
 /* Reasons are written if records may be skipped. */

@@ -55,6 +55,7 @@ typedef struct d9di_dataset_recipe {
     const char *chat_template, *chat_masks; /* what rendered chats, and how it is known what of them
                                                is trained; NULL: no chats */
     const char *chat_kwargs, *chat_date;    /* as they were given */
+    int64_t record_documents; /* documents of a record of answers; 0: records are single ones */
 } d9di_dataset_recipe;
 
 typedef struct d9di_dataset_manifest {

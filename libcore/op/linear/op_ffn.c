@@ -347,17 +347,17 @@ static d9d_status down_reduce_scatter(ffn_call *c, const d9d_gemm_glu_dims *n, d
 }
 
 /* A matrix whose product the fused kernels do not compute. */
-static bool is_unfused(const d9d_param *w)
+static bool is_unfused(const d9d_tape *t, const d9d_param *w)
 {
-    return w->lora.adapter != NULL || w->fp8.recipe != NULL;
+    return d9d_tape_adapter(t, w) != NULL || w->fp8.recipe != NULL;
 }
 
 static bool has_unfused(const ffn_call *c)
 {
     for (int i = 0; i < c->n_read; i++)
-        if (is_unfused(c->read_w[i]))
+        if (is_unfused(c->t, c->read_w[i]))
             return true;
-    return is_unfused(c->w->down);
+    return is_unfused(c->t, c->w->down);
 }
 
 static d9d_status ffn_fused(ffn_call *c, d9d_var **y)

@@ -141,7 +141,7 @@ d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w, s
 {
     D9D_TRY(grouped_run(t, x, w, n, r, y));
     for (size_t i = 0; i < n; i++)
-        if (w[i]->lora.adapter != NULL)
-            D9D_TRY(add_adapter(t, x, w[i]->lora.adapter, r, &y[i]));
+        if (d9d_tape_adapter(t, w[i]) != NULL)
+            D9D_TRY(add_adapter(t, x, d9d_tape_adapter(t, w[i]), r, &y[i]));
     return D9D_OK;
 }

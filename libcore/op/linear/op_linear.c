@@ -202,16 +202,17 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
 static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_rows *a,
                                      const d9di_op_fp8_input *q, d9d_var *plus, d9d_var **y)
 {
+    const d9d_adapter *adapter = d9d_tape_adapter(t, w);
     d9d_var *in, *low;
 
     D9D_TRY(linear_run(t, x, w, a, w->fp8.recipe != NULL ? q : NULL, plus, false, y));
-    if (w->lora.adapter == NULL)
+    if (adapter == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_op_adapter_input(t, x, w->lora.adapter, &in));
-    D9D_TRY(d9d_op_linear(t, in, w->lora.adapter->a, &low));
-    D9D_TRY(d9d_op_scale(t, low, w->lora.adapter->scale, &low));
-    D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), w->lora.adapter->b));
-    return linear_run(t, low, w->lora.adapter->b, a, NULL, *y, true, y);
+    D9D_TRY(d9di_op_adapter_input(t, x, adapter, &in));
+    D9D_TRY(d9d_op_linear(t, in, adapter->a, &low));
+    D9D_TRY(d9d_op_scale(t, low, adapter->scale, &low));
+    D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), adapter->b));
+    return linear_run(t, low, adapter->b, a, NULL, *y, true, y);
 }
 
 /* The same with x quantised first, if w has a recipe. */
@@ -312,7 +313,7 @@ d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *com
                         D9D_OP_LINEAR_MULTI_MAX);
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, of[i].first, of[i].n));
-        plain = plain && of[i].w->lora.adapter == NULL && of[i].w->fp8.recipe == NULL;
+        plain = plain && d9d_tape_adapter(t, of[i].w) == NULL && of[i].w->fp8.recipe == NULL;
     }
     if (plain)
         return multi_run(t, x, coming, of, n, y);
@@ -388,7 +389,7 @@ d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d
     d9d_status st;
 
     D9D_TRY(d9di_op_linear_check(tx, w));
-    if (w->lora.adapter != NULL) {
+    if (d9d_tape_adapter(t, w) != NULL) {
         D9D_TRY(d9d_op_linear(t, x, w, y));
         D9D_TRY(d9d_op_reduce_scatter_rows(t, *y, comm, what, y));
         return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);

@@ -86,6 +86,22 @@ static void a_number_that_is_none_shows(void **state)
     VALUE_IS("{\"name\": \"mean\"}", b, NAN);
 }
 
+/* Rewards of two pairs, and of a chosen and a rejected answer alone; a row is right whose chosen
+ * reward is above the other. */
+static void rewards_are_means_of_what_is_there(void **state)
+{
+    static const double p[] = {
+        3, 1, -10, -20, 1, 1, 0.5, 0, 2, -30, -40, 1, 1, 0.5, //
+        6, 9, -20, -99, 1, 0, 1,   9, 3, -99, -30, 0, 1, 2,
+    };
+    static const double y[] = {0, 1, 2, 3};
+
+    (void)state;
+    VALUE_IS("{\"name\": \"rewards\"}", batch(2, p, 7, y, 1), 1.5, 1.5, 0, 0.5, -20, -30, 0.5);
+    VALUE_IS("{\"name\": \"rewards\"}", batch(4, p, 7, y, 1), 3, 2, 1, 0.5, -20, -30, 1);
+    VALUE_IS("{\"name\": \"rewards\"}", batch(1, p + 14, 7, y, 1), 6, NAN, NAN, NAN, -20, NAN, 1);
+}
+
 static void area_under_the_curve(void **state)
 {
     static const double p[] = {0.1, 0.4, 0.35, 0.8}, y[] = {0, 0, 1, 1}, ones[] = {1, 1, 1, 1};
@@ -286,6 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_summed),
         cmocka_unit_test(a_number_that_is_none_shows),
+        cmocka_unit_test(rewards_are_means_of_what_is_there),
         cmocka_unit_test(area_under_the_curve),
         cmocka_unit_test(area_of_any_scores),
         cmocka_unit_test(area_by_steps_is_of_probabilities),

@@ -191,10 +191,42 @@ static void refuses(void **state)
                    "linear: x has no data: it was released or never filled");
 }
 
+/* Between the two calls a matrix is the base model's, and nothing is recorded. */
+static void a_reference_has_no_adapter(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3));
+    d9d_param *w = op_param(f, "w", D9D_F32, D9D_SHAPE(4, 3)),
+              *a = op_param(f, "a", D9D_F32, D9D_SHAPE(2, 3)),
+              *b = op_param(f, "b", D9D_F32, D9D_SHAPE(4, 2));
+    d9d_adapter adapter = {.a = a, .b = b, .scale = 1.0f};
+    const d9d_dropout_rng rng = {.seed = 1, .token = *op_tensor(f, D9D_I32, D9D_SHAPE(2))};
+    size_t before;
+    d9d_var *y;
+
+    w->lora.adapter = &adapter;
+    d9d_tape_set_dropout_rng(f->tape, &rng);
+    d9d_tape_begin_reference(f->tape);
+    assert_null(d9d_tape_adapter(f->tape, w));
+    assert_null(d9d_tape_dropout_rng(f->tape));
+    assert_true(d9d_tape_is_recompute(f->tape));
+    assert_false(d9d_tape_should_record(f->tape, &x, 1, &w, 1));
+    before = d9d_tape_mark(f->tape);
+    assert_ok(d9d_op_linear(f->tape, x, w, &y));
+    assert_int_equal(d9d_tape_mark(f->tape) - before, 1); /* one product, not three */
+    assert_false(d9d_var_needs_grad(y));
+    d9d_tape_end_reference(f->tape);
+    assert_ptr_equal(d9d_tape_adapter(f->tape, w), &adapter);
+    assert_non_null(d9d_tape_dropout_rng(f->tape));
+    assert_false(d9d_tape_is_recompute(f->tape));
+    w->lora.adapter = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
+        op_test(a_reference_has_no_adapter),
         op_test(refuses),
     };
 

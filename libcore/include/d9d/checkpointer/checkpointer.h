@@ -28,8 +28,8 @@
  * is skipped with a warning that says why.
  *
  * Resharding.  The root names every tensor with its dtype and global shape, and the slices that it
- * consists of (d9d/ckpt/dir/slices.h): rank, first index, shape, and repetitions.  Slices of a tensor never overlap.  A reader fills each
- * of its boxes from the slices that intersect it:
+ * consists of (d9d/ckpt/dir/slices.h): rank, first index, shape, and repetitions.  Slices of a
+ * tensor never overlap.  A reader fills each of its boxes from the slices that intersect it:
  *
  *      saved by two ranks          read by two others
  *      .-----.-----.               .-----------.
@@ -53,6 +53,7 @@
  *     "seed": 0, "parent": 500, "finite": true,            d9d_checkpointer_state, below
  *     "config": "<32 hex digits>", "dataset": "<32 hex digits>",
  *     "hf_config": "<32 hex digits>", "source": "...", "source_path": "...",   left out where zero
+ *     "reference": "...", "reference_path": "...",                               the same
  *     "ranks": 4096, "ranks_per_dir": 64,
  *     "optimizer_steps": {"model.norm.weight": 1000, ...},
  *     "tensors": [{"name": "model.norm.weight", "group": "model", "dtype": "F32", "shape": [64],
@@ -90,6 +91,8 @@ typedef struct d9d_checkpointer_state {
         /* For a checkpoint without frozen weights: their content hash
          * (d9d/ckpt/dir/content_hash.h), and a hash of their path in the configuration. */
         d9d_hash source, source_path;
+        /* The same of a task's frozen model, which is in no checkpoint. */
+        d9d_hash reference, reference_path;
     } origin;
 } d9d_checkpointer_state;
 

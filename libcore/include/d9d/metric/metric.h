@@ -17,6 +17,7 @@
  *     name               predictions; targets                        value
  *     sum mean           [N, C] numbers, weights [N]                  sum(p w), sum(p w) / sum(w)
  *     min max            [N, C] numbers
+ *     rewards            [N, 7] of a preference or reward task     means of rewards, margins, ...
  *     binary_auroc       [N] probabilities; 0 or 1                    area under the ROC curve
  *     accuracy precision recall f1 fbeta confusion_matrix
  *         binary         [N] probabilities; 0 or 1

@@ -66,6 +66,9 @@ typedef struct d9d_model_in {
     /* What the task and the model asked for; every stage of a pipeline has them. */
     const d9d_model_field *fields;
     size_t n_fields;
+    const struct d9d_model_reference *reference; /* last stage, for a task that has one; NULL: none
+                                                  */
+    const d9d_op_document_index *documents;      /* for tasks that need them; NULL: none */
 } d9d_model_in;
 
 /* The field of this name; NULL: nobody asked for it. */
@@ -91,6 +94,12 @@ typedef struct d9d_model_out {
     const d9d_model_columns *values; /* results of a task in inference, from any stage; or NULL */
     size_t n_values;
 } d9d_model_out;
+
+/* What a frozen second model computed of the same tokens, without gradients. */
+typedef struct d9d_model_reference {
+    struct d9d_model *model; /* of this stage */
+    d9d_model_out out;
+} d9d_model_reference;
 
 typedef enum d9d_model_recompute_mode {
     D9D_RECOMPUTE_OFF,
@@ -147,6 +156,7 @@ struct d9d_model {
     const d9d_field_request *fields; /* [n_fields] named tensors that forward() reads, borrowed */
     size_t n_fields;
     bool dropout; /* something of this stage drops in training: d9d_tape_set_dropout_rng() */
+    d9d_block_vocab *lm_head; /* what its losses and logits are of, a unit; NULL: none here */
 };
 
 /* --- for authors of models ------------------------------------------------------------ */

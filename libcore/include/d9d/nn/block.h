@@ -140,6 +140,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_ta
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                      const d9d_tensor *targets, int32_t ignore,
                                                      bool root, d9d_var **loss);
+/* h [T, H], all rows on every tp rank, to the logits [T, V_local] of the part of the vocabulary
+ * that this rank has, as a part of a backward: of the type of h.  The gradient of h is this rank's
+ * part of the sum.  ENOTSUP for a head with a bias. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_local_logits(d9d_block_vocab *b, d9d_tape *t,
+                                                             d9d_var *h, d9d_var **logits);
 /* h [T/tp, H] to the logits [N, V] float32 of the tokens `pick` [N] int32, on all tp ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                        const d9d_tensor *pick, d9d_var **logits);

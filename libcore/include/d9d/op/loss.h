@@ -66,6 +66,50 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_soft_cross_entropy(d9d_tape *t, d9d_var *
 D9D_API D9D_MUST_USE d9d_status d9d_op_target_log_probs(d9d_tape *t, d9d_var *logits,
                                                         const d9d_tensor *targets, d9d_var **y);
 
+/* --- preferences: of log-probabilities of answers (d9d_op_sequence_log_probs()) ----------------
+ *
+ * c and r are those of a chosen and a rejected answer, c' and r' a reference's, s the sigmoid.
+ * Formulas and names are those of TRL.  All arrays [N, 1] float32.
+ *
+ *     d9d_op_dpo             -(1 - e) log s(beta m) - e log s(-beta m), e the label smoothing, of
+ *                            the margin m = (c - c') - (r - r')
+ *     d9d_op_ipo             (m - 1 / (2 beta))^2, of means over tokens in place of sums
+ *     d9d_op_simpo           as dpo with beta m - gamma in place of beta m, m = c - r of means
+ *     d9d_op_orpo            -c - beta log s(log odds(c) - log odds(r)), of means
+ *     d9d_op_kto             1 - s(beta sign (ratio - kl)): ratio = c - c', sign 1 for a desirable
+ *                            answer and -1 for another, kl [1] an estimate without gradient
+ *     d9d_op_bradley_terry   -log s(c - r), of the scores of a reward model
+ */
+D9D_API D9D_MUST_USE d9d_status d9d_op_dpo(d9d_tape *t, d9d_var *margin, float beta,
+                                           float label_smoothing, d9d_var **loss);
+D9D_API D9D_MUST_USE d9d_status d9d_op_ipo(d9d_tape *t, d9d_var *margin, float beta,
+                                           d9d_var **loss);
+D9D_API D9D_MUST_USE d9d_status d9d_op_simpo(d9d_tape *t, d9d_var *margin, float beta, float gamma,
+                                             float label_smoothing, d9d_var **loss);
+D9D_API D9D_MUST_USE d9d_status d9d_op_orpo(d9d_tape *t, d9d_var *chosen, d9d_var *rejected,
+                                            float beta, d9d_var **loss);
+D9D_API D9D_MUST_USE d9d_status d9d_op_kto(d9d_tape *t, d9d_var *ratio, d9d_var *kl, d9d_var *sign,
+                                           float beta, d9d_var **loss);
+D9D_API D9D_MUST_USE d9d_status d9d_op_bradley_terry(d9d_tape *t, d9d_var *chosen,
+                                                     d9d_var *rejected, d9d_var **loss);
+
+/* --- distillation -------------------------------------------------------------------------------
+ *
+ * Generalised Jensen-Shannon divergence of a student's distribution p and a teacher's q, softmaxes
+ * of logits / temperature, over the last dimension; in float32:
+ *
+ *     beta 0       sum q (log q - log p)                      forward KL
+ *     0 < beta < 1 beta KL(q || m) + (1 - beta) KL(p || m)    m = beta q + (1 - beta) p
+ *     beta 1       sum p (log p - log q)                      reverse KL
+ *
+ * Vocabulary parallel over the ranks of comm (NULL: this one), each has its columns; the loss is
+ * equal on all.  The backward sums the gradients of all ranks: train on one rank's loss.
+ * student teacher [T, V_local], loss [T, 1] float32. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_generalized_jsd(d9d_tape *t, d9d_var *student,
+                                                       d9d_var *teacher, float beta,
+                                                       float temperature, d9d_comm *comm,
+                                                       d9d_var **loss);
+
 #ifdef __cplusplus
 }
 #endif

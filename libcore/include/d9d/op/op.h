@@ -454,6 +454,27 @@ D9D_API void d9d_op_pool_index_release(d9d_op_pool_index *p);
 D9D_API D9D_MUST_USE d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_op_pool_index *pool,
                                             d9d_var **y);
 
+/* The documents of a batch, whose losses of tokens make the loss of an answer
+ * (d9d_op_sequence_log_probs()), in records of W documents each: 2, the chosen answer and the
+ * rejected one, or 4 (d9d/tasks/preference.h). */
+typedef struct d9d_op_document_index {
+    d9d_tensor offset;  /* [N + 1] int32: the tokens of document n in the batch, those of all
+                           context-parallel ranks in sequence order; padding follows its document */
+    d9d_tensor targets; /* [N, 1] float32: labels that count; 1 where there are none */
+    d9d_tensor counts;  /* [N, 1] float32: 1 for a document with targets; 0 for others, and on a
+                           rank beside the first of those that share the documents */
+    d9d_tensor records; /* [N / W, 1] float32: the same of records */
+    d9d_tensor labels;  /* [N / W] int32: the number of a record that counts, or -100 */
+} d9d_op_document_index;
+D9D_API void d9d_op_document_index_release(d9d_op_document_index *d);
+/* Log-probability of each document: minus the sum over its tokens of their losses, in float32.  Of
+ * context parallelism all ranks have the same sums, bit by bit, whatever their number; train on
+ * those of one of them (d9d_op_document_index.counts).  Collective over cp.
+ * loss [B, S] float32, y [N, 1]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_sequence_log_probs(d9d_tape *t, d9d_var *loss,
+                                                          const d9d_op_document_index *documents,
+                                                          d9d_comm *cp, d9d_var **y);
+
 /* InfoNCE (contrastive loss).  P = N / 2; row P + i is the positive of row i, and the other rows of
  * the second half are its negatives: loss[i] = logsumexp_j(s_ij) - s_i targets[i], s_ij = cos(x_i,
  * x_(P+j)) / temperature, 0 where the target is `ignore`.  The last row of an odd N is not used.

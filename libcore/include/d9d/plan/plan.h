@@ -61,6 +61,7 @@ typedef struct d9d_plan {
     bool memory_requested;
     int64_t ranks;
     int64_t parameters;            /* of the model */
+    int64_t frozen;                /* of a task's frozen model, if it is a copy */
     int64_t rows, micro_batches;   /* sequences of a micro-batch; per rank and step */
     int64_t longest, length;       /* positions of a sequence: for memory; for time */
     int64_t document;              /* positions of a packed document; 0: not packed */

@@ -54,6 +54,13 @@ D9D_API void d9d_tape_free(d9d_tape *t);
 D9D_API void d9d_tape_reset(d9d_tape *t);
 /* Off: ops compute and record nothing (inference).  On at creation; reset does not change it. */
 D9D_API void d9d_tape_set_recording(d9d_tape *t, bool on);
+/* A forward of a reference, between the two calls: nothing is recorded, dropped or counted, and
+ * matrices compute without their adapters (LoRA), as the base model that they adapt.  The end
+ * restores what recording was. */
+D9D_API void d9d_tape_begin_reference(d9d_tape *t);
+D9D_API void d9d_tape_end_reference(d9d_tape *t);
+/* The adapter that applies to a matrix now; NULL: none. */
+D9D_API const d9d_adapter *d9d_tape_adapter(const d9d_tape *t, const d9d_param *w);
 /* On: the caller promises not to change parameters while work that the tape's ops enqueued is
  * pending, so that kernels may prefetch weights.  Off at creation; reset does not change it. */
 D9D_API void d9d_tape_set_weights_constant(d9d_tape *t, bool on);
@@ -98,8 +105,8 @@ typedef struct d9d_tape_prefill {
 /* Valid until reset; takes its own reference. */
 D9D_API void d9d_tape_set_prefill(d9d_tape *t, const d9d_tape_prefill *prefill);
 D9D_API const d9d_tape_prefill *d9d_tape_get_prefill(const d9d_tape *t); /* NULL: none */
-/* True in the second forward of d9d_tape_recompute(), in which statistics must not be counted
- * again. */
+/* True in the second forward of d9d_tape_recompute() and in that of a reference, in which
+ * statistics must not be counted. */
 D9D_API bool d9d_tape_is_recompute(const d9d_tape *t);
 
 /* A leaf: a var over an array that no op made; takes its own reference. */

@@ -24,6 +24,22 @@
 extern "C" {
 #endif
 
+/* The second model that a task compares with, which is not trained (in->reference of its forward).
+ */
+typedef struct d9d_task_reference {
+    bool wanted;
+    const char *checkpoint; /* a model folder; NULL: the weights that the run begins with */
+    bool losses;            /* its losses of tokens are wanted, else its hidden states */
+} d9d_task_reference;
+
+/* What a task learns of. */
+typedef enum d9d_task_answers {
+    D9D_TASK_ANSWERS_NONE,  /* tokens, or texts */
+    D9D_TASK_ANSWERS_PAIRS, /* documents 2i and 2i + 1 of a sample: a chosen and a rejected answer
+                             */
+    D9D_TASK_ANSWERS_SINGLE /* the same, of which one may be absent, without a target */
+} d9d_task_answers;
+
 /* Members that may be NULL say so.  Every function runs on every rank. */
 typedef struct d9d_train_task {
     size_t size;            /* sizeof(d9d_train_task) */
@@ -80,6 +96,12 @@ typedef struct d9d_train_task {
      */
     const d9d_field_request *(*fields)(void *self, size_t *n);
     bool no_logits; /* forward() sets no logits, so that metrics are refused at once */
+    /* The frozen second model that forward() needs.  NULL: none. */
+    void (*reference)(void *self, d9d_task_reference *out);
+    /* Its datasets have answers in pairs (d9d-shard --format preference), and in->documents is set;
+     * out->loss has an element for each pair, or each answer, that is 0 where it does not count.
+     * NULL: none. */
+    d9d_task_answers (*answers)(void *self);
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *

@@ -28,6 +28,10 @@
  * at its end, wherever it is split.  A truncated document keeps them.  Packed documents have their
  * own each.
  *
+ * Records of answers (preference, unpaired) have several documents, which stay in one sample: a
+ * record without room for all of them is dropped and counted.  An absent answer is one token
+ * without a target (d9d/tasks/preference.h).
+ *
  * Splits.  A random number computed from the seed and a document's ids selects its split by share.
  * So a document is in one split as a whole, equal documents are in the same split, and neighbours
  * do not matter.  Shares are met approximately.  The ids are those that are kept: documents that
@@ -75,9 +79,13 @@ typedef enum d9d_shard_format {
     D9D_SHARD_CHAT,     /* per line: {"messages": [{"role": "user", "content": "..."}, ...]}, or a
                            layout of another project (libcore/data/io/chat_layout.h) */
     D9D_SHARD_MEGATRON, /* NAME.bin with NAME.idx: token files of Megatron-LM */
-    D9D_SHARD_ARRAYS    /* per line: an object with the members of `fields` alone.  A sample has as
-                           many    positions as its fields per token have rows, or else one, of id 0 and,
-                           if    no class is given, label 0 */
+    D9D_SHARD_ARRAYS,   /* per line: an object with the members of `fields` alone.  A sample has as
+                           many   positions as its fields per token have rows, or else one, of id 0 and,
+                           if no   class is given, label 0 */
+    D9D_SHARD_PREFERENCE, /* per line: {"prompt", "chosen", "rejected"}, two documents of a record
+                             (libcore/data/io/preference_layout.h) */
+    D9D_SHARD_UNPAIRED    /* per line: {"prompt", "completion", "label": true}, four documents: the
+                             answer, desirable or not, and the answer of another record */
 } d9d_shard_format;
 
 typedef enum d9d_shard_pack_mode {

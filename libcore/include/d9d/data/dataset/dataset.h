@@ -81,6 +81,9 @@ D9D_API d9d_field_list d9d_dataset_fields(const d9d_dataset *ds);
 D9D_API void d9d_dataset_set_no_targets(d9d_dataset *ds);
 /* True if a sample may have several segments. */
 D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
+/* Segments of a record of answers (d9d/tasks/preference.h), of which a sample has whole ones; 0:
+ * segments are documents of their own. */
+D9D_API int64_t d9d_dataset_record_documents(const d9d_dataset *ds);
 
 /* Whether special tokens of the tokenizer stand around its documents (d9d-shard
  * --add-special-tokens).  Unknown: chats, given ids, and what older versions made. */
