@@ -6,7 +6,7 @@
 #include "data/tokenizer/tokenizer_model.h"
 #include "data/tokenizer/utf8.h"
 
-enum { LOG2_CACHE_SLOTS = 19 }; /* cached pre-tokens of a thread: 24 MiB */
+enum { LOG2_CACHE_SLOTS = 18 }; /* cached pre-tokens of a thread: 12 MiB */
 
 /* --- alignment of ids ---------------------------------------------------------------- */
 

@@ -42,7 +42,7 @@
  * that contradicts itself (two tokens with one id, a merge of unknown tokens, an added token whose
  * id is not the one that HF would give it) is EFORMAT.
  *
- * A tokenizer is immutable and shared by all threads; a scratch (24 MiB) belongs to one thread.
+ * A tokenizer is immutable and shared by all threads; a scratch (12 MiB) belongs to one thread.
  * Cost is linear in the length of a text, and O(n log n) with BPE that is not byte-level, whatever
  * it holds; no memory is allocated per token once the scratch is warm.  The patterns of
  * GPT-2, Qwen and Llama 3 are matched by hand (libcore/data/tokenizer/fast_split.c), others by
