@@ -29,6 +29,7 @@ struct d9di_checkpointer_async {
     bool synchronous;      /* this save is written by the caller, without a copy */
     int64_t queued, since; /* newest enqueued step; first step whose number refers to this phase */
     d9di_checkpointer_save save; /* unless IDLE */
+    int64_t committed;           /* step of the newest complete one; -1: none */
     int64_t begun, blocked;      /* in ns: start of the save; how long it blocked training */
 
     pthread_t thread;
@@ -163,6 +164,7 @@ d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *opts
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory to save");
     s->opts = *opts;
+    s->committed = -1;
     s->ranks = opts->mesh != NULL ? d9d_mesh_size(opts->mesh) : 1;
     s->queued = -1;
     (void)pthread_mutex_init(&s->lock, NULL);
@@ -303,6 +305,8 @@ static d9d_status finish_phase(d9di_checkpointer_async *s, bool well)
         start_phase(s, s->current_phase + 1);
         return D9D_OK;
     }
+    if (st == D9D_OK)
+        s->committed = s->save.state.step;
     d9di_checkpointer_save_release(&s->save);
     s->current_phase = IDLE;
     return st;
@@ -403,6 +407,11 @@ static d9d_status wait_for_previous(d9di_checkpointer_async *s, const d9d_checkp
     if (s->opts.mesh != NULL)
         d9d_bootstrap_clear_failure(d9d_mesh_bootstrap(s->opts.mesh));
     return D9D_OK;
+}
+
+int64_t d9di_checkpointer_async_committed(const d9di_checkpointer_async *s)
+{
+    return s == NULL ? -1 : s->committed;
 }
 
 d9d_status d9di_checkpointer_async_begin(d9di_checkpointer_async *s,

@@ -71,6 +71,8 @@ d9d_status d9di_checkpointer_async_wait_copy(d9di_checkpointer_async *s);
 /* Advances the save, given the sum of a step's progress numbers over all ranks.  All ranks call it
  * at the same point of the program.  Collective. */
 d9d_status d9di_checkpointer_async_advance(d9di_checkpointer_async *s, int64_t step, double sum);
+/* The step of the newest checkpoint that this process completed; -1: none. */
+int64_t d9di_checkpointer_async_committed(const d9di_checkpointer_async *s);
 /* Waits for the save in flight, if any.  Collective. */
 d9d_status d9di_checkpointer_async_finish(d9di_checkpointer_async *s);
 

@@ -22,7 +22,7 @@ static d9d_status check_integrity(d9di_train *r, bool saves)
 {
     const int64_t step = r->stepper.state.step;
 
-    r->integrity.good_step = r->checkpointer.saved_step;
+    r->integrity.good_step = d9di_train_checkpointer_complete_step(&r->checkpointer);
     return d9di_train_integrity_is_due(&r->integrity, &r->run, step, saves)
                ? d9di_train_integrity_check(&r->integrity, &r->run, step)
                : D9D_OK;
@@ -351,7 +351,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
                             .rank = d9d_bootstrap_rank(where->bootstrap)},
                     .stepper = {.engine = &r.engine, .integrity = &r.integrity},
                     .evaluator = {.engine = &r.engine, .task = &r.task},
-                    .checkpointer = {.saved_step = -1, .found = {.step = -1}},
+                    .checkpointer = {.saved_step = -1, .read_step = -1, .found = {.step = -1}},
                     .integrity = {.good_step = -1}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};

@@ -61,7 +61,7 @@ d9d_status d9di_train_checkpointer_find_local(d9di_train_checkpointer *ck,
         ck->found.step = -1;
         return D9D_OK;
     }
-    ck->saved_step = disk;
+    ck->saved_step = ck->read_step = disk;
     *path = d9d_arena_printf(a, "local checkpoints of step %lld", (long long)ck->found.step);
     return *path != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "local checkpoints: their name");
 }
@@ -292,6 +292,13 @@ d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
     return D9D_OK;
 }
 
+int64_t d9di_train_checkpointer_complete_step(const d9di_train_checkpointer *ck)
+{
+    const int64_t committed = d9di_checkpointer_async_committed(ck->async);
+
+    return committed >= 0 ? committed : ck->read_step;
+}
+
 bool d9di_train_checkpointer_local_is_due(const d9di_train_checkpointer *ck,
                                           const d9di_train_run *run, int64_t step)
 {
@@ -307,7 +314,7 @@ d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9d
     D9D_TRY(d9d_checkpointer_read_rank_state(path, &ck->set, run->rank,
                                              d9d_bootstrap_size(run->where->bootstrap), run->log));
     state->origin = ck->origin;
-    state->parent = ck->saved_step = state->step;
+    state->parent = ck->saved_step = ck->read_step = state->step;
     return D9D_OK;
 }
 

@@ -25,10 +25,13 @@ typedef struct d9di_train_checkpointer {
     struct d9d_checkpointer_origin origin; /* stored in every checkpoint */
     const char *reference;                 /* where a frozen model came from; NULL: there is none */
     int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
+    int64_t read_step;  /* the one that it read, or that is older than local ones; -1: none */
     d9di_checkpointer_local *local;      /* NULL: off */
     d9di_checkpointer_local_found found; /* step -1: the run does not resume from local ones */
 } d9di_train_checkpointer;
 
+/* The step of the newest complete checkpoint; -1: none. */
+int64_t d9di_train_checkpointer_complete_step(const d9di_train_checkpointer *ck);
 /* The checkpoint to resume from, or NULL; in the arena.  `whole`: each rank verifies a share of it.
  * Otherwise the one that is probably the newest, unverified.  Collective over the job. */
 d9d_status d9di_train_checkpointer_find(const d9di_train_run *run, bool whole, d9d_arena *a,

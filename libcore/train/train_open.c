@@ -59,8 +59,8 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
     const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
 
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
-    D9D_TRY(d9di_evaluations_check(&r->evaluator.list, opts.task, r->engine.whole.model,
-                                   opts.source));
+    D9D_TRY(
+        d9di_evaluations_check(&r->evaluator.list, opts.task, r->engine.whole.model, opts.source));
     D9D_TRY(
         d9di_run_metrics_check_head(&r->recorder.metrics, "metrics", &r->engine.spec.opts.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));

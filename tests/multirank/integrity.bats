@@ -116,7 +116,8 @@ MESHES
 
 @test "the last good checkpoint is named, and resuming from it gives the weights of an undisturbed run" {
     train dense "1 3 1 1 1 1" whole --set trainer.batching.global_batch_size=6
-    options=(--set trainer.batching.global_batch_size=6 --set trainer.checkpointing.period_steps=2)
+    options=(--set trainer.batching.global_batch_size=6 --set trainer.checkpointing.period_steps=2
+        --set trainer.checkpointing.asynchronous=false)
     flipped "weights 0 6 9" "1 3 1 1 1 1" "${options[@]}" "${all[@]}"
     said "rank 0 of 3 .*changed between the updates of steps 5 and 6; the last good checkpoint is step 4 in "
     [ -e run/checkpoints/step-00000004 ]

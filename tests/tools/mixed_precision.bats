@@ -40,7 +40,7 @@ gained() {
     run -0 d9d-train "${bfloat16[@]}" --set trainer.run.steps=6 c.json
     assert_output --partial 'has no master_residual: float32 master weights begin as its bfloat16 weights'
     assert_output --partial 'its optimizer state is bfloat16, and float32 from here on'
-    grep -q '"name": "[^"]*master_residual", "dtype": "I16"' run/checkpoints/step-00000006/manifest.json
+    grep -q '"name": "[^"]*master_residual", "group": "optimizer", "dtype": "I16"' run/checkpoints/step-00000006/manifest.json
     rm -r run/export
     run -0 d9d-train "${bfloat16[@]}" --set trainer.run.steps=8 c.json
     refute_output --partial 'begin as its bfloat16 weights'

@@ -99,7 +99,7 @@ adafactor='optimizer={"name": "adafactor", "lr": 1e-3}'
     d9d-train --plan --json --set "$adafactor" c.json >plan.json
     d9d-train -q --set "$adafactor" --set trainer.run.steps=1  c.json
     bytes=$(cat run/checkpoints/step-00000001/manifest.json |
-        jq '[.tensors[] | select(.slices[0].file | startswith("optimizer-")) | .shape | reduce .[] as $d (4; . * $d)] | add')
+        jq '[.tensors[] | select(.group == "optimizer") | .shape | reduce .[] as $d (4; . * $d)] | add')
     [ "$(sed -n 's/.*"optimizer": \([0-9]*\),$/\1/p' plan.json | head -n 1)" -eq "$bytes" ]
 }
 

@@ -262,11 +262,12 @@ static d9d_status parse_recipe(d9di_dataset_manifest *m, const json_t *root, con
 /* All numbers of `documents`, in the order in which they are written. */
 #define DOCUMENTS(key, member)                                                                     \
     {                                                                                              \
-        key, offsetof(d9di_dataset_documents, member)                                              \
+        key, offsetof(d9di_dataset_documents, member), false                                       \
     }
 static const struct documents_number {
     const char *key;
     size_t offset;
+    bool left_out; /* if it is 0 */
 } documents_numbers[] = {
     DOCUMENTS("read", read),
     DOCUMENTS("kept", kept),
@@ -277,7 +278,7 @@ static const struct documents_number {
     DOCUMENTS("split", split),
     DOCUMENTS("turns_lost", turns_lost),
     DOCUMENTS("targets_lost", targets_lost),
-    DOCUMENTS("special_twice", special_twice),
+    {"special_twice", offsetof(d9di_dataset_documents, special_twice), true},
 };
 enum { N_DOCUMENTS_NUMBERS = sizeof(documents_numbers) / sizeof(documents_numbers[0]) };
 
@@ -469,11 +470,13 @@ static json_t *documents_json(const d9di_dataset_manifest *m)
     json_t *v = json_object();
     int bad = v == NULL;
 
-    for (size_t i = 0; i < N_DOCUMENTS_NUMBERS && !bad; i++)
-        bad = json_object_set_new(
-            v, documents_numbers[i].key,
-            json_integer(*(const int64_t *)(const void *)((const char *)&m->documents +
-                                                          documents_numbers[i].offset)));
+    for (size_t i = 0; i < N_DOCUMENTS_NUMBERS && !bad; i++) {
+        const int64_t n = *(const int64_t *)(const void *)((const char *)&m->documents +
+                                                           documents_numbers[i].offset);
+
+        if (n != 0 || !documents_numbers[i].left_out)
+            bad = json_object_set_new(v, documents_numbers[i].key, json_integer(n));
+    }
     if (!bad && skips)
         bad = json_object_set_new(v, "skipped", d9di_skipped_counts_json(m->documents.skipped));
     if (!bad)

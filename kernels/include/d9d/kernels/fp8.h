@@ -50,6 +50,7 @@ typedef struct d9d_fp8_operand {
 /* C = A B' + beta C: C [M, N] of type ct, A [M, K], B [N, K], N and K multiples of D9D_FP8_ALIGN.
  * At most one side is e5m2, and both have scales of one kind. addend: if not NULL, it takes the
  * place of C in `beta C`; on a GPU a result may then differ in its last bit (on a CPU it does not).
+ * A GPU may round A B to bfloat16 before it is added to a bfloat16 C.
  * fast_accum: sums may keep about 14 bits within a product, which Hopper does faster. */
 typedef struct d9d_fp8_gemm_dims {
     d9d_dtype ct;
