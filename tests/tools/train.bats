@@ -510,7 +510,8 @@ goes_on_from() { # STEP
 }
 
 @test "a run goes on from a checkpoint of d9d.checkpoint.v1" {
-    dataset tied dense_tied
+    cp "$golden/dense_tied/train.jsonl" tied.jsonl # a dataset has the names of its files
+    d9d-shard -q --format tokens --out tied tied.jsonl
     run_config dense_tied | sed 's|"dataset": "data"|"dataset": "tied"|' >tied.json
     d9d-train -q --set trainer.run.steps=4 --set trainer.run.dir=whole tied.json
     mkdir -p run/checkpoints && cp -r "$BATS_TEST_DIRNAME/checkpoint_v1/step-00000002" run/checkpoints/
