@@ -12,16 +12,6 @@ typedef struct document_arrays {
     float *targets, *counts, *records;
 } document_arrays;
 
-static int64_t count_documents(const d9d_batch *b)
-{
-    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
-    int64_t n = 0;
-
-    while (d9d_batch_next_document(b, &d))
-        n++;
-    return n;
-}
-
 static d9d_status arrays_alloc(int64_t n, int64_t width, d9d_arena *a, document_arrays *out)
 {
     const size_t count = (size_t)n;
@@ -88,7 +78,7 @@ static d9d_status arrays_upload(d9d_device *dev, const document_arrays *h,
 d9d_status d9di_document_index_make(d9d_device *dev, const d9d_batch *b, int64_t width, bool counts,
                                     d9d_op_document_index *out)
 {
-    const int64_t n = (count_documents(b) + width - 1) / width * width;
+    const int64_t n = (d9d_batch_count_documents(b) + width - 1) / width * width;
     d9d_arena a = {0};
     document_arrays h;
     d9d_status st;

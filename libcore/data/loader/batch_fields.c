@@ -232,16 +232,6 @@ size_t d9d_batch_field_row_bytes(const d9d_batch_field *f, int first_dim)
     return n;
 }
 
-static int64_t count_documents(const d9d_batch *b)
-{
-    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
-    int64_t n = 0;
-
-    while (d9d_batch_next_document(b, &d))
-        n++;
-    return n;
-}
-
 /* The shape of a field; `rows`: of a ragged one. */
 static d9d_batch_field shape_field(const d9d_field_request *r, const d9d_field *f,
                                    const d9d_batch *b, int64_t documents, int64_t rows)
@@ -388,7 +378,7 @@ static d9d_status fill_field(const d9di_loader_fields *f, size_t i, const d9d_ba
 
 d9d_status d9di_batch_fields_fill(const d9di_loader_fields *f, d9d_batch *b, d9di_batch_fields *to)
 {
-    const int64_t documents = count_documents(b);
+    const int64_t documents = d9d_batch_count_documents(b);
 
     for (size_t i = 0; i < f->n; i++)
         D9D_TRY(fill_field(f, i, b, documents, to));
@@ -411,7 +401,7 @@ d9d_status d9di_batch_fields_plan(const d9di_loader_fields *f, const d9d_field_r
                                   size_t n, d9d_arena *a, d9d_batch *b)
 {
     d9d_batch_field *list = d9d_arena_alloc(a, (n + 1) * sizeof(*list));
-    const int64_t documents = count_documents(b);
+    const int64_t documents = d9d_batch_count_documents(b);
 
     if (list == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: no memory for %zu fields", n);

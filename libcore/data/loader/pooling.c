@@ -62,6 +62,16 @@ static int32_t document_class(const d9d_batch *b, const d9d_batch_document *d)
     return IGNORE;
 }
 
+int64_t d9d_batch_count_documents(const d9d_batch *b)
+{
+    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
+    int64_t n = 0;
+
+    while (d9d_batch_next_document(b, &d))
+        n++;
+    return n;
+}
+
 int64_t d9d_batch_count_classes(const d9d_batch *b)
 {
     d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;

@@ -90,6 +90,7 @@ typedef struct d9d_batch_document {
 } d9d_batch_document;
 #define D9D_BATCH_DOCUMENT_NONE ((d9d_batch_document){.seq = -1})
 D9D_API bool d9d_batch_next_document(const d9d_batch *b, d9d_batch_document *d);
+D9D_API int64_t d9d_batch_count_documents(const d9d_batch *b);
 /* Number of a document's labels other than -100. */
 D9D_API int64_t d9d_batch_count_targets(const d9d_batch *b, const d9d_batch_document *d);
 
