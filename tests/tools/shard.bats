@@ -335,7 +335,7 @@ yes<|im_end|>⟧' ]
     printf '{"text": "int \\u001b[31m\\r\\u0085\\u007fx\\ty"}\n' >esc.jsonl
     d9d-shard -q -t "$tok" -o esc esc.jsonl
     run -0 d9d-shard inspect esc --sample 0 --text
-    [ "$output" = $'int⟦ ␛[31m␍\uFFFD␡x\ty⟧' ]
+    [ "$output" = $'int⟦ ␛[31m␍\xEF\xBF\xBD␡x\ty⟧' ]
     run -0 d9d-shard inspect pack --sample 0 --text
     [[ "$output" == *'⟦'*'a;⟧
 --------
