@@ -23,11 +23,16 @@ static d9d_status no_memory(void)
 
 static d9d_status parse_record(const char *line, size_t n, json_t **out, d9di_jsonl_error *error)
 {
-    const d9d_status st = d9d_json_parse("the record", line, n, out);
+    json_t *record = NULL;
+    const d9d_status st = d9d_json_parse("the record", line, n, &record);
     d9d_err_copy why;
 
-    if (st == D9D_OK && !json_is_object(*out)) {
-        json_decref(*out);
+    if (st == D9D_OK && json_is_object(record)) {
+        *out = record;
+        return D9D_OK;
+    }
+    if (st == D9D_OK) {
+        json_decref(record);
         return REFUSE(error, D9D_SHARD_BAD_JSON, "is not one JSON object");
     }
     if (st != D9D_EFORMAT)
