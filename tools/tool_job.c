@@ -172,6 +172,18 @@ static d9d_status run_job(tool_run *r, const tool_job *job, const tool_job_optio
     return st;
 }
 
+/* Such a job works, and starts slowly if it is large. */
+static void warn_unconnected(const tool_run *r, const d9d_bootstrap *bootstrap)
+{
+    const char *why = d9d_bootstrap_unconnected(bootstrap);
+
+    if (why != NULL && d9d_bootstrap_rank(bootstrap) == 0)
+        d9d_log_warn(r->log,
+                     "the ranks have no TCP connections, so that PMIx carries their messages at "
+                     "the start: %s",
+                     why);
+}
+
 d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *given)
 {
     tool_job_options o = *given;
@@ -191,6 +203,7 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
         json_unpack(doc, "{s:{s:{s:I}}}", "trainer", "timeout", "init_timeout", &wait) == 0)
         (void)d9d_bootstrap_set_timeout(bootstrap, (double)wait);
     st = d9d_bootstrap_agree_status(bootstrap, st);
+    warn_unconnected(r, bootstrap);
     if (st == D9D_OK && doc != NULL)
         st = rank_args_check(r, bootstrap, job->prints_everify ? "--selftest" : "", doc);
     if (st == D9D_OK && doc != NULL)

@@ -12,7 +12,12 @@ struct d9d_bootstrap {
     d9di_bootstrap_backend backend; /* functions are NULL in a world of one */
     bool failure_is_collective;     /* all ranks know the last failure */
     bool failure_reported;
+    bool connected;            /* the ranks have connected, or have found that they cannot */
+    d9di_bootstrap_tree *tree; /* NULL: not connected */
     d9di_bootstrap_transport transport;
+    d9d_bootstrap_blob simulated; /* what this rank of simulated ranks published */
+    d9d_arena simulated_memory;
+    char unconnected[512];
 };
 
 /* --- the launch ------------------------------------------------------------------------------- */
@@ -116,19 +121,29 @@ d9d_status d9d_bootstrap_single(d9d_bootstrap **out)
 }
 
 /* As if every rank sent what this one sends. */
-static d9d_status simulated_allgather(void *self, double timeout_s, const void *local, size_t n,
-                                      d9d_arena *a, d9d_bootstrap_blob *all)
+static d9d_status simulated_publish(void *self, double timeout_s, const void *local, size_t n)
 {
-    const d9d_bootstrap *b = self;
-    char *copy = d9d_arena_alloc(a, n + 1);
+    d9d_bootstrap *b = self;
+    char *copy;
 
     (void)timeout_s;
+    d9d_arena_release(&b->simulated_memory);
+    copy = d9d_arena_strndup(&b->simulated_memory, local, n);
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
-    if (n > 0)
-        memcpy(copy, local, n);
-    for (int r = 0; r < b->backend.size; r++)
-        all[r] = (d9d_bootstrap_blob){copy, n};
+    b->simulated = (d9d_bootstrap_blob){copy, n};
+    return D9D_OK;
+}
+
+static d9d_status simulated_get(void *self, int rank, d9d_arena *a, d9d_bootstrap_blob *out)
+{
+    const d9d_bootstrap *b = self;
+    const char *copy = d9d_arena_strndup(a, b->simulated.data, b->simulated.n);
+
+    (void)rank;
+    if (copy == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
+    *out = (d9d_bootstrap_blob){copy, b->simulated.n};
     return D9D_OK;
 }
 
@@ -138,13 +153,15 @@ d9d_status d9d_bootstrap_simulate(int rank, int size, d9d_bootstrap **out)
     (*out)->backend.self = *out;
     (*out)->backend.rank = rank;
     (*out)->backend.size = size;
-    (*out)->backend.allgather = simulated_allgather;
+    (*out)->backend.publish = simulated_publish;
+    (*out)->backend.get = simulated_get;
+    (*out)->connected = true;
     return D9D_OK;
 }
 
 bool d9d_bootstrap_is_simulated(const d9d_bootstrap *b)
 {
-    return b->backend.allgather == simulated_allgather;
+    return b->backend.publish == simulated_publish;
 }
 
 /* Block signals in the threads of the launcher's library: signals are for the calling thread. */
@@ -180,8 +197,10 @@ void d9d_bootstrap_close(d9d_bootstrap *b)
 {
     if (b == NULL)
         return;
+    d9di_bootstrap_tree_free(b->tree);
     if (b->backend.close != NULL)
         b->backend.close(b->backend.self);
+    d9d_arena_release(&b->simulated_memory);
     free(b);
 }
 
@@ -218,6 +237,54 @@ size_t d9d_bootstrap_max_bytes(const d9d_bootstrap *b)
     return D9DI_BOOTSTRAP_MAX_BYTES / (size_t)b->backend.size;
 }
 
+/* What the launcher does alone: its servers take a request for each message. */
+static d9d_status launcher_allgather(d9d_bootstrap *b, const void *local, size_t n, d9d_arena *a,
+                                     d9d_bootstrap_blob *all)
+{
+    D9D_TRY(b->backend.publish(b->backend.self, b->backend.timeout_s, local, n));
+    for (int r = 0; r < b->backend.size; r++)
+        D9D_TRY(b->backend.get(b->backend.self, r, a, &all[r]));
+    return D9D_OK;
+}
+
+/* Every rank has learnt that some rank cannot connect: the reason of the first is kept. */
+static d9d_status keep_reason(d9d_bootstrap *b, d9d_status unconnected)
+{
+    d9di_bootstrap_failure v;
+    const size_t n = d9di_bootstrap_failure_pack(unconnected, b->backend.node, b->backend.size, &v);
+    d9d_bootstrap_blob *all;
+    d9d_arena a = {0};
+    d9d_status st;
+
+    all = d9d_arena_alloc(&a, (size_t)b->backend.size * sizeof(*all));
+    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory")
+                     : launcher_allgather(b, &v, n, &a, all);
+    for (int r = 0; st == D9D_OK && r < b->backend.size && b->unconnected[0] == '\0'; r++)
+        if (all[r].n > sizeof(v.st))
+            (void)snprintf(b->unconnected, sizeof(b->unconnected), "rank %d %.*s", r,
+                           (int)(all[r].n - sizeof(v.st)),
+                           (const char *)all[r].data + sizeof(v.st));
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* At the first exchange, for the caller has set its timeout by then. */
+static d9d_status connect_ranks(d9d_bootstrap *b)
+{
+    d9d_status unconnected;
+
+    if (b->connected)
+        return D9D_OK;
+    b->connected = true;
+    D9D_TRY(d9di_bootstrap_connect(&b->backend, &b->tree, &unconnected));
+    return unconnected == D9D_OK ? D9D_OK : keep_reason(b, unconnected);
+}
+
+const char *d9d_bootstrap_unconnected(const d9d_bootstrap *b)
+{
+    return b->unconnected[0] != '\0' ? b->unconnected : NULL;
+}
+
 d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *local, size_t n, d9d_arena *a,
                                    d9d_bootstrap_blob *all)
 {
@@ -225,14 +292,39 @@ d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *local, size_t n
 
     if (b->transport.allgather != NULL)
         return b->transport.allgather(b->transport.self, local, n, a, all);
-    if (b->backend.allgather != NULL)
-        return b->backend.allgather(b->backend.self, b->backend.timeout_s, local, n, a, all);
-    copy = d9d_arena_alloc(a, n + 1);
+    if (b->backend.publish != NULL) {
+        D9D_TRY(connect_ranks(b));
+        return b->tree != NULL
+                   ? d9di_bootstrap_tree_allgather(b->tree, b->backend.timeout_s, local, n, a, all)
+                   : launcher_allgather(b, local, n, a, all);
+    }
+    copy = d9d_arena_strndup(a, local, n);
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
-    if (n > 0)
-        memcpy(copy, local, n);
     all[0] = (d9d_bootstrap_blob){copy, n};
+    return D9D_OK;
+}
+
+/* The message of the first rank that sends one; *rank is -1 if none does. */
+static d9d_status exchange_first(d9d_bootstrap *b, const void *local, size_t n, d9d_arena *a,
+                                 int *rank, d9d_bootstrap_blob *out)
+{
+    d9d_bootstrap_blob *all;
+
+    if (b->transport.allgather == NULL)
+        D9D_TRY(connect_ranks(b));
+    if (b->transport.allgather == NULL && b->tree != NULL)
+        return d9di_bootstrap_tree_first(b->tree, b->backend.timeout_s, local, n, a, rank, out);
+    all = d9d_arena_alloc(a, (size_t)b->backend.size * sizeof(*all));
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
+    D9D_TRY(d9d_bootstrap_allgather(b, local, n, a, all));
+    *rank = -1;
+    for (int r = b->backend.size; r-- > 0;)
+        if (all[r].n > 0) {
+            *rank = r;
+            *out = all[r];
+        }
     return D9D_OK;
 }
 
@@ -269,36 +361,31 @@ static d9d_status failure_to_status(const d9d_bootstrap *b, int rank,
     return D9D_FAIL((d9d_status)v->st, "rank %d %.*s", rank, (int)(blob->n - head), v->text);
 }
 
-static d9d_status exchange_failures(d9d_bootstrap *b, d9d_status local, d9d_arena *a,
-                                    d9d_bootstrap_blob *all)
+static d9d_status exchange_failures(d9d_bootstrap *b, d9d_status local, d9d_arena *a)
 {
     d9di_bootstrap_failure v;
-    d9d_err_copy first;
+    d9d_bootstrap_blob blob;
+    d9d_err_copy own;
+    int rank;
     const size_t n = d9di_bootstrap_failure_pack(local, b->backend.node, b->backend.size, &v);
 
-    d9d_err_save(&first, local);
-    D9D_TRY(d9d_bootstrap_allgather(b, &v, local == D9D_OK ? 0 : n, a, all));
-    for (int r = 0; r < b->backend.size; r++)
-        if (all[r].n > 0) {
-            b->failure_is_collective = true;
-            return failure_to_status(b, r, &all[r],
-                                     local == D9D_OK ? D9D_OK : d9d_err_restore(&first));
-        }
-    return D9D_OK;
+    d9d_err_save(&own, local);
+    D9D_TRY(exchange_first(b, &v, local == D9D_OK ? 0 : n, a, &rank, &blob));
+    if (rank < 0)
+        return D9D_OK;
+    b->failure_is_collective = true;
+    return failure_to_status(b, rank, &blob, local == D9D_OK ? D9D_OK : d9d_err_restore(&own));
 }
 
 d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status local)
 {
-    d9d_bootstrap_blob *all;
     d9d_arena a = {0};
     d9d_status st;
 
     if (b->backend.size == 1 || d9d_bootstrap_is_simulated(b))
         return local;
     b->failure_is_collective = false;
-    all = d9d_arena_alloc(&a, (size_t)b->backend.size * sizeof(*all));
-    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory")
-                     : exchange_failures(b, local, &a, all);
+    st = exchange_failures(b, local, &a);
     d9d_arena_release(&a);
     b->failure_is_collective = b->failure_is_collective && st != D9D_ECOMM;
     return st;

@@ -40,7 +40,7 @@ struct pmix {
     void *library;
     pmix_proc_t me;
     int size;
-    unsigned long seq;    /* number of the all-gather: part of its keys */
+    unsigned long seq;    /* messages that a rank has published: part of their keys */
     pthread_mutex_t lock; /* protects the state of the pending fence: */
     pthread_cond_t done_cond;
     bool done;
@@ -153,7 +153,7 @@ static void get_node_name(const struct pmix *p, char *out, size_t n)
     free(v);
 }
 
-/* --- all-gather ---------------------------------------------------------------------- */
+/* --- messages ------------------------------------------------------------------------ */
 
 /* Called by a thread of the PMIx library. */
 static void on_fence_done(pmix_status_t rc, void *arg)
@@ -196,13 +196,25 @@ static d9d_status meet(struct pmix *p, double timeout_s)
                : fail_call(p, "meet the other ranks, of which one may have ended", rc);
 }
 
-static d9d_status publish_and_fence(struct pmix *p, const char *key, const void *local, size_t n,
-                                    double timeout_s)
+/* Message number `seq` of a rank. */
+static void make_key(unsigned long seq, char out[64])
 {
+    (void)snprintf(out, 64, "d9d.%lu", seq);
+}
+
+static d9d_status publish_and_fence(void *self, double timeout_s, const void *local, size_t n)
+{
+    struct pmix *p = self;
+    char key[64];
     pmix_value_t v;
-    char *bytes = malloc(n + 1); /* one byte more, so that no value is empty: servers drop none */
+    char *bytes;
     pmix_status_t rc;
 
+    if (n > D9DI_BOOTSTRAP_MAX_BYTES / (size_t)p->size)
+        return D9D_FAIL(D9D_EINVAL, "PMIx: a message of %zu bytes from each of %d ranks", n,
+                        p->size);
+    make_key(p->seq, key);
+    bytes = malloc(n + 1); /* one byte more, so that no value is empty: servers drop none */
     if (bytes == NULL)
         return D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory: %zu bytes requested", n);
     if (n > 0)
@@ -219,18 +231,22 @@ static d9d_status publish_and_fence(struct pmix *p, const char *key, const void 
     rc = p->commit();
     if (rc != PMIX_SUCCESS)
         return fail_call(p, "send its message", rc);
-    return meet(p, timeout_s);
+    D9D_TRY(meet(p, timeout_s));
+    p->seq++;
+    return D9D_OK;
 }
 
-static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_arena *a,
-                              d9d_bootstrap_blob *out)
+static d9d_status get_message(void *self, int rank, d9d_arena *a, d9d_bootstrap_blob *out)
 {
+    struct pmix *p = self;
     const pmix_proc_t who = make_proc(p, (pmix_rank_t)rank);
     pmix_value_t *v = NULL;
     d9d_status st = D9D_OK;
-    char action[64], *copy;
-    pmix_status_t rc = p->get(&who, key, NULL, 0, &v);
+    char action[64], key[64], *copy;
+    pmix_status_t rc;
 
+    make_key(p->seq - 1, key);
+    rc = p->get(&who, key, NULL, 0, &v);
     (void)snprintf(action, sizeof(action), "read the message of rank %d", rank);
     if (rc != PMIX_SUCCESS || v == NULL)
         return fail_call(p, action, rc);
@@ -248,22 +264,6 @@ static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_are
     free(v->data.bo.bytes);
     free(v);
     return st;
-}
-
-static d9d_status allgather_kvs(void *self, double timeout_s, const void *local, size_t n,
-                                d9d_arena *a, d9d_bootstrap_blob *all)
-{
-    struct pmix *p = self;
-    char key[64];
-
-    if (n > D9DI_BOOTSTRAP_MAX_BYTES / (size_t)p->size)
-        return D9D_FAIL(D9D_EINVAL, "PMIx: a message of %zu bytes from each of %d ranks", n,
-                        p->size);
-    (void)snprintf(key, sizeof(key), "d9d.%lu", p->seq++);
-    D9D_TRY(publish_and_fence(p, key, local, n, timeout_s));
-    for (int r = 0; r < p->size; r++)
-        D9D_TRY(get_message(p, key, r, a, &all[r]));
-    return D9D_OK;
 }
 
 /* --- joining and leaving ---------------------------------------------------------------------- */
@@ -289,7 +289,7 @@ static void finalize_client(void *self)
 
 static d9d_status init_client(struct pmix *p, d9di_bootstrap_backend *out)
 {
-    uint64_t size = 0;
+    uint64_t size = 0, on_node;
     pmix_status_t rc = p->init(&p->me, NULL, 0);
 
     if (rc != PMIX_SUCCESS)
@@ -309,6 +309,7 @@ static d9d_status init_client(struct pmix *p, d9di_bootstrap_backend *out)
     p->size = (int)size;
     out->rank = (int)p->me.rank;
     out->size = p->size;
+    out->one_node = get_job_u64(p, PMIX_LOCAL_SIZE, &on_node) && on_node == size;
     get_node_name(p, out->node, sizeof(out->node));
     return D9D_OK;
 }
@@ -326,8 +327,11 @@ d9d_status d9di_bootstrap_pmix(d9di_bootstrap_backend *out)
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&p->done_cond, &clock);
     (void)pthread_condattr_destroy(&clock);
-    *out = (d9di_bootstrap_backend){
-        .self = p, .allgather = allgather_kvs, .abort = abort_job, .close = finalize_client};
+    *out = (d9di_bootstrap_backend){.self = p,
+                                    .publish = publish_and_fence,
+                                    .get = get_message,
+                                    .abort = abort_job,
+                                    .close = finalize_client};
     st = load_library(p);
     if (st == D9D_OK)
         st = init_client(p, out);

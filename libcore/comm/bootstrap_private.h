@@ -2,20 +2,29 @@
 #ifndef D9DI_COMM_BOOTSTRAP_PRIVATE_H
 #define D9DI_COMM_BOOTSTRAP_PRIVATE_H
 
-#include "d9d/comm/bootstrap.h"
+#include "comm/bootstrap_tree.h"
 
 enum { D9DI_BOOTSTRAP_MAX_BYTES = 16 << 20 }; /* bytes of one all-gather, over all ranks */
 
+/* What a launcher does for its tasks.  All ranks publish, which no rank leaves before all have
+ * come; then each may get what any rank published last. */
 typedef struct d9di_bootstrap_backend {
     void *self;
     int rank, size;
+    bool one_node; /* all ranks are on this rank's node */
     char node[256];
-    double timeout_s; /* of an all-gather, in seconds; 0: none */
-    d9d_status (*allgather)(void *self, double timeout_s, const void *local, size_t n, d9d_arena *a,
-                            d9d_bootstrap_blob *all);
+    double timeout_s; /* of publish, in seconds; 0: none */
+    d9d_status (*publish)(void *self, double timeout_s, const void *local, size_t n);
+    d9d_status (*get)(void *self, int rank, d9d_arena *a, d9d_bootstrap_blob *out);
     void (*abort)(void *self, int code, const char *why);
     void (*close)(void *self);
 } d9di_bootstrap_backend;
+
+/* Connect all ranks: one message that the launcher carries, of which a rank gets one, its parent's.
+ * Collective.  *out is NULL, and *unconnected not D9D_OK with its message, where this rank is not
+ * connected; then no rank is.  Another status is the launcher's. */
+d9d_status d9di_bootstrap_connect(const d9di_bootstrap_backend *b, d9di_bootstrap_tree **out,
+                                  d9d_status *unconnected);
 
 /* A rank's failure as it is sent.  Packed: received blobs have any alignment and only the length of
  * the text. */

@@ -12,8 +12,11 @@
  * at once.  A launch that d9d does not understand - several tasks without PMIx - is an error: it
  * must never become several worlds of one that write the same files.
  *
- * Every rank makes the collective calls, in the same order.  The launcher's servers copy the
- * messages: send kilobytes, not tensors.  A rank that dies does not reliably fail the calls of the
+ * At the first exchange the ranks connect with each other by TCP, as a tree: PMIx carries one
+ * address of each rank.  Where they cannot, or D9D_BOOTSTRAP=pmix says so, PMIx carries everything,
+ * at a request for each message of each rank.
+ *
+ * Every rank makes the collective calls, in the same order.  Send kilobytes, not tensors.  A rank that dies does not reliably fail the calls of the
  * others: launch with `srun --kill-on-bad-exit=1` (mpirun always kills).  Not thread-safe.
  */
 #ifndef D9D_COMM_BOOTSTRAP_H
@@ -54,9 +57,13 @@ typedef struct d9d_bootstrap_blob {
     size_t n;
 } d9d_bootstrap_blob;
 
-/* Timeout of the launcher's calls in seconds: a call that takes longer fails with ECOMM.  0, the
+/* Timeout of an exchange in seconds: one that takes longer fails with ECOMM.  0, the
  * default, means no timeout.  Returns the previous value. */
 D9D_API double d9d_bootstrap_set_timeout(d9d_bootstrap *b, double seconds);
+
+/* Why the ranks are not connected, and the launcher carries their messages: "rank 5 (node): ...";
+ * NULL if they are, or before the first exchange.  Borrowed. */
+D9D_API const char *d9d_bootstrap_unconnected(const d9d_bootstrap *b);
 
 /* The most bytes that a rank may send in one all-gather. */
 D9D_API size_t d9d_bootstrap_max_bytes(const d9d_bootstrap *b);
