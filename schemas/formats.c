@@ -852,6 +852,24 @@ static const d9d_key plan_cost_keys[] = {
 };
 static const d9d_table plan_cost_table = TABLE("stage_cost", plan_cost_keys, "seconds of a stage");
 static const d9d_key a_plan_cost = {.kind = D9D_KIND_TABLE, .table = &plan_cost_table};
+static const d9d_key plan_goodput_keys[] = {
+    COUNT("nodes", "of the job"),
+    REAL("node_mtbf_h", "hours between failures of a node"),
+    REAL("mtbf_s", "seconds between failures of the job"),
+    REAL("save_s", "seconds until a checkpoint is complete"),
+    REAL("blocked_s", "seconds of these that training waits"),
+    REAL("restart_s", "seconds from a failure to the first step after it"),
+    NULLABLE("period_steps", INT, "between checkpoints; null: none", .min = 1, .max = 0x1p63),
+    REAL("goodput", "share of the time that failures and saves leave; null without checkpoints"),
+    NULLABLE("local_period_steps", INT, "between local checkpoints; null: none", .min = 1,
+             .max = 0x1p63),
+    REAL("local_goodput", "with those, if a host that has the copy lives; null: none"),
+    COUNT("best_period_steps", "between checkpoints, for the largest goodput"),
+    REAL("best_goodput", "that goodput"),
+    D9D_KEY_END,
+};
+static const d9d_table plan_goodput_table =
+    TABLE("goodput", plan_goodput_keys, "what failures of nodes leave of the time");
 static const d9d_key plan_keys[] = {
     FORMAT(plan_ids),
     FIELD("mesh", TABLE, D9D_REQUIRED, "degrees of parallelism", .table = &plan_mesh_table),
@@ -883,6 +901,7 @@ static const d9d_key plan_keys[] = {
     FIELD("fits", BOOL, D9D_REQUIRED, "is that enough for every rank?"),
     TEXT("updates", "how weights are updated, and the bytes of memory per parameter"),
     LIST("stages", &a_plan_stage, "of the pipeline, one without"),
+    NULLABLE("goodput", TABLE, "with --mtbf; null without", .table = &plan_goodput_table),
     D9D_KEY_END,
 };
 const d9d_table d9di_plan_format = TABLE("plan", plan_keys, "d9d-train --plan --json");

@@ -6,7 +6,10 @@
 #include "d9d/plan/mesh_search.h"
 #include "train_plan_fault.h"
 
-enum { MAX_SHOWN = 12 }; /* most suggestions shown */
+enum {
+    MAX_SHOWN = 12, /* most suggestions shown */
+    RESTART_S = 300
+};
 
 static void put_text(const tool_run *r, const d9d_buf *text)
 {
@@ -60,9 +63,15 @@ static d9d_status run_mesh_search(tool_run *r, const d9d_train_config *config,
 d9d_status train_plan_options_check(const train_plan_options *o, bool selftest)
 {
     const char *const given[] = {
-        o->gpu != NULL ? "gpu" : NULL,     o->memory > 0 ? "memory" : NULL,
-        o->length > 0 ? "length" : NULL,   o->timeline != NULL ? "timeline" : NULL,
-        o->costs != NULL ? "costs" : NULL, o->suggest > 0 ? "suggest" : NULL,
+        o->gpu != NULL ? "gpu" : NULL,
+        o->memory > 0 ? "memory" : NULL,
+        o->length > 0 ? "length" : NULL,
+        o->timeline != NULL ? "timeline" : NULL,
+        o->costs != NULL ? "costs" : NULL,
+        o->suggest > 0 ? "suggest" : NULL,
+        o->mtbf > 0 ? "mtbf" : NULL,
+        o->storage > 0 ? "storage-rate" : NULL,
+        o->restart > 0 ? "restart-time" : NULL,
     };
 
     if (o->plan && selftest)
@@ -71,6 +80,9 @@ d9d_status train_plan_options_check(const train_plan_options *o, bool selftest)
         if (given[i] != NULL)
             return D9D_FAIL(D9D_ECONFIG, "--%s is for --plan, which is not there; this would train",
                             given[i]);
+    if (!(o->mtbf > 0) && (o->storage > 0 || o->restart > 0))
+        return D9D_FAIL(D9D_ECONFIG, "--%s says what a failure costs: it goes with --mtbf",
+                        o->storage > 0 ? "storage-rate" : "restart-time");
     return D9D_OK;
 }
 
@@ -83,6 +95,9 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
         .memory = (uint64_t)o->memory,
         .length = o->length,
         .measured_run = o->costs,
+        .node_mtbf_h = o->mtbf,
+        .storage_rate = (uint64_t)o->storage,
+        .restart_s = o->restart > 0 ? o->restart : RESTART_S,
     };
     const d9d_table *table = &d9d_train_config_table;
     d9d_train_config config;
@@ -98,9 +113,11 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
     D9D_TRY_OR(st,
                d9d_config_bind(table, doc, tool_input_name(r->args[0]), r->log, &r->arena, &config),
                out);
-    if (o->suggest > 0 && (o->costs != NULL || o->timeline != NULL)) {
-        st = D9D_FAIL(D9D_ECONFIG, "%s of one pipeline, --suggest tries many",
-                      o->costs != NULL ? "--costs are" : "--timeline is");
+    if (o->suggest > 0 && (o->costs != NULL || o->timeline != NULL || o->mtbf > 0)) {
+        st = D9D_FAIL(D9D_ECONFIG, "%s of one mesh, --suggest tries many",
+                      o->costs != NULL      ? "--costs are"
+                      : o->timeline != NULL ? "--timeline is"
+                                            : "--mtbf is");
         goto out;
     }
     st = o->suggest > 0 ? run_mesh_search(r, &config, &opts, o->suggest)

@@ -7,7 +7,8 @@
 typedef struct train_plan_options {
     bool plan;
     const char *gpu, *timeline, *costs;
-    int64_t memory, length, suggest;
+    int64_t memory, length, suggest, storage;
+    double mtbf, restart;
 } train_plan_options;
 
 #define TRAIN_PLAN_OPTIONS(S, field)                                                               \
@@ -28,7 +29,17 @@ typedef struct train_plan_options {
                  "the cost model"),                                                                \
         TOOL_OPT(S, field.suggest, INT, "suggest", 0, "N",                                         \
                  "plan: the best meshes, micro-batches and schedules for N ranks", .min = 1,       \
-                 .max = 1 << 16)
+                 .max = 1 << 16),                                                                  \
+        TOOL_OPT(S, field.mtbf, REAL, "mtbf", 0, "HOURS",                                          \
+                 "plan: the goodput, where each node fails once in so many hours", .min = 1e-3,    \
+                 .max = 1e9),                                                                      \
+        TOOL_OPT(S, field.storage, SIZE, "storage-rate", 0, "SIZE",                                \
+                 "plan: with --mtbf, what the file system takes a second, such as 100GiB (in no "  \
+                 "time)",                                                                          \
+                 .min = 1),                                                                        \
+        TOOL_OPT(S, field.restart, REAL, "restart-time", 0, "SECONDS",                             \
+                 "plan: with --mtbf, from a failure to the first step after it (300)", .min = 1,   \
+                 .max = 1e6)
 
 /* ECONFIG for options of a plan without --plan. */
 d9d_status train_plan_options_check(const train_plan_options *o, bool selftest);

@@ -188,6 +188,40 @@ static d9d_status print_speed(const d9d_plan *p, d9d_buf *out)
                           format_bytes(p->checkpoint).text, format_bytes(p->exported).text);
 }
 
+static d9d_status print_period(const d9d_plan *p, const char *where, int64_t steps, double fraction,
+                               d9d_buf *out)
+{
+    return d9d_buf_printf(out, "goodput %.1f %% with a checkpoint %severy %lld steps, %s\n",
+                          100 * fraction, where, (long long)steps,
+                          format_duration((double)steps * p->step_s).text);
+}
+
+static d9d_status print_goodput(const d9d_plan *p, d9d_buf *out)
+{
+    const d9d_plan_goodput *g = &p->goodput;
+
+    if (g->nodes == 0)
+        return D9D_OK;
+    D9D_TRY(d9d_buf_printf(out, "\n%lld node%s, of which each fails every %s: a failure every %s, ",
+                           (long long)g->nodes, g->nodes > 1 ? "s" : "",
+                           format_duration(g->node_mtbf_h * 3600).text,
+                           format_duration(g->costs.mtbf_s).text));
+    D9D_TRY(d9d_buf_printf(out, "%s to restart; ", format_duration(g->costs.restart_s).text));
+    D9D_TRY(d9d_buf_printf(out, "a save takes %s, of which training waits for %s\n",
+                           format_duration(g->costs.save_s).text,
+                           format_duration(g->costs.blocked_s).text));
+    if (g->local_steps > 0)
+        D9D_TRY(print_period(p, "in the hosts' memory ", g->local_steps, g->local_fraction, out));
+    if (g->period_steps > 0)
+        D9D_TRY(print_period(p, "", g->period_steps, g->fraction, out));
+    else
+        D9D_TRY(d9d_buf_printf(out, "no checkpoints: a failure costs all that was computed\n"));
+    D9D_TRY(print_period(p, "", g->best_steps, g->best_fraction, out));
+    return d9d_buf_printf(out,
+                          "the last is the best: --set trainer.checkpointing.period_steps=%lld\n",
+                          (long long)g->best_steps);
+}
+
 d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "%s parameters", format_count((double)p->parameters).text));
@@ -206,7 +240,8 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
     D9D_TRY(d9d_buf_printf(out, "\n"));
     D9D_TRY(print_memory(p, out));
     D9D_TRY(print_work(&p->stages[0], out));
-    return print_speed(p, out);
+    D9D_TRY(print_speed(p, out));
+    return print_goodput(p, out);
 }
 
 /* --- JSON ---------------------------------------------------------------------------------- */
@@ -310,11 +345,29 @@ static json_t *int_or_null(int64_t v, bool known)
     return known ? json_integer(v) : json_null();
 }
 
+/* null where nobody asked. */
+static json_t *goodput_json(const d9d_plan *p)
+{
+    const d9d_plan_goodput *g = &p->goodput;
+
+    if (g->nodes == 0)
+        return json_null();
+    return json_pack(
+        "{s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:I, s:f}", "nodes",
+        (json_int_t)g->nodes, "node_mtbf_h", g->node_mtbf_h, "mtbf_s", g->costs.mtbf_s, "save_s",
+        g->costs.save_s, "blocked_s", g->costs.blocked_s, "restart_s", g->costs.restart_s,
+        "period_steps", int_or_null(g->period_steps, g->period_steps > 0), "goodput",
+        g->period_steps > 0 ? json_real(g->fraction) : json_null(), "local_period_steps",
+        int_or_null(g->local_steps, g->local_steps > 0), "local_goodput",
+        g->local_steps > 0 ? json_real(g->local_fraction) : json_null(), "best_period_steps",
+        (json_int_t)g->best_steps, "best_goodput", g->best_fraction);
+}
+
 json_t *d9d_plan_json(const d9d_plan *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "device", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -327,5 +380,6 @@ json_t *d9d_plan_json(const d9d_plan *p)
         (json_int_t)p->checkpoint, "export_bytes", (json_int_t)p->exported, "host_bytes",
         (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
         int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
-        p->updates, "stages", ranks_json(p), "frozen_parameters", (json_int_t)p->frozen);
+        p->updates, "stages", ranks_json(p), "frozen_parameters", (json_int_t)p->frozen, "goodput",
+        goodput_json(p));
 }

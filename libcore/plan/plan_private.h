@@ -18,4 +18,7 @@ d9d_status d9di_plan_simulate_pipe(d9d_plan *p, double once_s);
 /* The degrees in the form of a configuration; NULL if out of memory. */
 json_t *d9di_plan_mesh_json(const d9d_parallel_degrees *d);
 
+/* Fills p->goodput, if the options ask for it, from the other members. */
+void d9di_plan_set_goodput(const d9d_train_config *c, const d9d_plan_opts *opts, d9d_plan *p);
+
 #endif /* D9DI_PLAN_PLAN_PRIVATE_H */

@@ -333,3 +333,17 @@ JSON
     eval "set -- ${best#the first: }"
     run -0 --separate-stderr d9d-train --plan --gpu cpu "$@" c.json
 }
+
+@test "failures of nodes leave a goodput, and the best period is one to set" {
+    plan --mtbf 100 --storage-rate 1kiB --restart-time 60 --set trainer.checkpointing.period_steps=2 c.json >plan.json
+    is d9d.plan.v1 plan.json
+    best=$(number best_period_steps <plan.json)
+    plan --mtbf 100 --storage-rate 1kiB --restart-time 60 --set trainer.checkpointing.period_steps="$best" c.json >best.json
+    awk -v a="$(number goodput <plan.json)" -v b="$(number goodput <best.json)" -v c="$(number best_goodput <plan.json)" \
+        'BEGIN { exit !(0 < a && a < b && b == c && c < 1) }'
+    run -0 d9d-train --plan --gpu cpu --mtbf 100 --set trainer.checkpointing.period_steps=disable c.json
+    assert_output --partial "no checkpoints: a failure costs all that was computed"
+    says 2 "--mtbf is for --plan, which is not there" d9d-train --mtbf 100 c.json
+    says 2 "--restart-time says what a failure costs: it goes with --mtbf" plan --restart-time 5 c.json
+    says 2 "--mtbf is of one mesh, --suggest tries many" plan --mtbf 5 --suggest 2 c.json
+}

@@ -20,6 +20,7 @@
 #include "d9d/job/job.h"
 #include "d9d/kernels/sim.h"
 #include "d9d/pipe/timeline.h"
+#include "d9d/plan/goodput.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,7 +32,23 @@ typedef struct d9d_plan_opts {
     int64_t length;   /* positions of every sequence; 0: from the dataset, which must exist */
     const char *measured_run; /* use the stage times that this run measured (metrics.jsonl) instead
                                  of the cost model; or NULL */
+    double node_mtbf_h;       /* hours between failures of a node; 0: no goodput */
+    uint64_t storage_rate;    /* bytes that the file system takes a second from all nodes; 0: any */
+    double restart_s;         /* from a failure to the first step after it */
 } d9d_plan_opts;
+
+/* What failures leave of the time. */
+typedef struct d9d_plan_goodput {
+    int64_t nodes; /* 0: not asked for */
+    double node_mtbf_h;
+    d9d_goodput_costs costs; /* of checkpoints in files */
+    int64_t period_steps;    /* as configured; 0: no checkpoints */
+    double fraction;         /* with them */
+    int64_t local_steps;     /* period of local checkpoints; 0: none */
+    double local_fraction;   /* with them, if a host that has the copy lives */
+    int64_t best_steps;      /* the best period of checkpoints in files */
+    double best_fraction;
+} d9d_plan_goodput;
 
 /* A rank of a pipeline stage.  Bytes are of its device memory pool, except for `outside`. */
 typedef struct d9d_plan_rank {
@@ -83,6 +100,7 @@ typedef struct d9d_plan {
      * these ranks. */
     uint64_t host;
     int64_t host_ranks;
+    d9d_plan_goodput goodput;
 } d9d_plan;
 
 /* Estimates a job.  ECONFIG and ENOTSUP where training would refuse the configuration before it
