@@ -134,6 +134,7 @@ MESHES
 }
 
 @test "a message that arrives with another bit is found, or makes no difference" {
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     train dense "1 2 1 1 1 1" whole
     local found=0
     for call in 40 333 700 1100; do
