@@ -230,6 +230,7 @@ d9d_status d9di_train_recorder_open_values(d9di_train_recorder *rec, d9d_device 
 
     rec->dev = dev;
     rec->world = world;
+    rec->meter = d9d_comm_rank(world) == 0 ? d9d_energy_meter_open(dev) : NULL;
     rec->names = d9d_arena_alloc(a, (width + n + 1) * sizeof(*rec->names));
     rec->values = d9d_arena_alloc(a, (width + n + 1) * sizeof(*rec->values));
     if (rec->names == NULL || rec->values == NULL)
@@ -244,6 +245,7 @@ void d9di_train_recorder_close(d9di_train_recorder *rec)
 {
     d9d_tracker_close(rec->tracker);
     d9d_sinks_close(rec->sinks);
+    d9d_energy_meter_close(rec->meter);
     d9di_samples_log_release(&rec->samples_log);
     d9di_run_metrics_release(&rec->metrics);
     d9di_loss_attribution_release(&rec->loss_attribution);
@@ -280,6 +282,8 @@ static d9d_status step_write(d9di_train_recorder *rec, const d9di_train_run *run
                                               .tokens_per_s = (double)s->targets / (s->ms * 1e-3),
                                               .mfu = s->mfu,
                                               .mem_bytes = d9d_device_memory(rec->dev).peak,
+                                              .joules = rec->energy.joules,
+                                              .tokens_per_joule = rec->energy.tokens_per_joule,
                                               .names = rec->names,
                                               .values = rec->values,
                                               .n = rec->n,
@@ -299,6 +303,20 @@ static d9d_status documents_write(d9di_train_recorder *rec, const d9di_train_run
                                                                .n = rec->loss_attribution.n_worst});
 }
 
+/* Of rank 0's device since the record before, and its share of the tokens.  The first reading has
+ * the start in it, and is dropped. */
+static void read_energy(d9di_train_recorder *rec, int64_t tokens)
+{
+    struct d9di_train_energy *e = &rec->energy;
+    const double joules = d9d_energy_meter_read(rec->meter),
+                 share = (double)(tokens - e->tokens) / (double)d9d_comm_size(rec->world);
+
+    e->joules = e->is_metered ? joules : NAN;
+    e->tokens_per_joule = e->is_metered && joules > 0 ? share / joules : NAN;
+    e->tokens = tokens;
+    e->is_metered = true;
+}
+
 d9d_status d9di_train_recorder_add(d9di_train_recorder *rec, const d9di_train_run *run,
                                    const d9di_train_step_result *s)
 {
@@ -316,6 +334,7 @@ d9d_status d9di_train_recorder_add(d9di_train_recorder *rec, const d9di_train_ru
     D9D_TRY(d9di_loss_attribution_sync_begin(&rec->loss_attribution));
     for (size_t i = rec->metrics.width; i < rec->n; i++)
         rec->values[i] = s->expert_stats[i - rec->metrics.width];
+    read_energy(rec, s->tokens);
     rec->held = *s;
     rec->has_held = true;
     return rec->metrics.n == 0 && rec->loss_attribution.max_n == 0

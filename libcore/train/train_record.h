@@ -15,6 +15,7 @@
 #ifndef D9DI_TRAIN_TRAIN_RECORD_H
 #define D9DI_TRAIN_TRAIN_RECORD_H
 
+#include "d9d/device/energy.h"
 #include "d9d/track/sink.h"
 #include "d9d/track/track.h"
 #include "engine/loss_attribution.h"
@@ -36,6 +37,12 @@ typedef struct d9di_train_recorder {
     size_t n;
     d9di_train_step_result held; /* a record that waits for the reduction of metrics */
     bool has_held;
+    d9d_energy_meter *meter; /* of rank 0's device; NULL: none */
+    struct d9di_train_energy {
+        int64_t tokens;                  /* of the run, at the last reading */
+        double joules, tokens_per_joule; /* of the held record; NaN: unknown */
+        bool is_metered;                 /* once the meter has been read */
+    } energy;
 } d9di_train_recorder;
 
 /* Opens and checks the configuration's metrics, before there are any records. */
