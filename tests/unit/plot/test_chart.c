@@ -161,8 +161,12 @@ static void odd_data_is_drawn(void **state)
             const d9d_figure f = {.charts = &c, .n = 1};
             d9d_buf b = {0};
 
-            for (int kind = D9D_IMAGE_SVG; kind <= D9D_IMAGE_PDF; kind++)
-                assert_int_equal(d9d_figure_render(&f, (d9d_image_kind)kind, &b), D9D_OK);
+            for (int kind = D9D_IMAGE_SVG; kind <= D9D_IMAGE_PDF; kind++) {
+                const d9d_status st = d9d_figure_render(&f, (d9d_image_kind)kind, &b);
+
+                if (st != D9D_ENOTSUP || kind == D9D_IMAGE_SVG) /* a build without cairo */
+                    assert_int_equal(st, D9D_OK);
+            }
             assert_int_equal(d9d_chart_text(&c, &style, &b), D9D_OK);
             d9d_buf_release(&b);
         }
