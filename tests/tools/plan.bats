@@ -213,7 +213,7 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
     least=$(d9d-train --plan --length 64 --json --set model_provider.checkpointing=full --set mesh.tensor_parallel=2 \
         --set trainer.batching.microbatch_size=1 c.json | number bytes)
     says 2 "no mesh of 2 ranks fits" s --memory $((least / 2))
-    says 2 "--timeline is of one pipeline" s --timeline no.svg
+    says 2 "--timeline is of one mesh" s --timeline no.svg
     says 2 "rows of 4096 positions, and the model has 512" d9d-train --plan --suggest 2 --length 4096 c.json
     says 2 "no mesh of 7 ranks divides this model" d9d-train --plan --suggest 7 --length 64 c.json
 }
