@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "d9d/comm/cp_method.h"
 #include "d9d/data/dataset/field.h"
 
 /* Bound values are only checked and never read; these fields exist for checks across keys. */
@@ -791,14 +792,23 @@ const d9d_table d9di_filter_format =
 static const char *const plan_ids[] = {"d9d.plan.v1", NULL};
 static const char *const plan_links[] = {"node", "network", NULL};
 
+static const char *const plan_cp_methods[] = {
+#define X(name, word) word,
+    D9D_CP_METHODS(X)
+#undef X
+        NULL};
+
 static const d9d_key plan_mesh_keys[] = {
     COUNT("pipeline_parallel", "as of the configuration"),
     COUNT("data_parallel_replicate", "as of the configuration"),
     COUNT("data_parallel_shard", "as of the configuration"),
     COUNT("context_parallel_replicate", "as of the configuration"),
     COUNT("context_parallel_shard", "as of the configuration"),
+    FIELD("context_parallel_method", ENUM, "\"all_gather\"", "as of the configuration",
+          .names = plan_cp_methods),
     COUNT("tensor_parallel", "as of the configuration"),
     COUNT("expert_parallel", "as of the configuration"),
+    FIELD("expert_parallel_local", INT, "1", "as of the configuration", .min = 0, .max = 0x1p63),
     D9D_KEY_END,
 };
 static const d9d_table plan_mesh_table = TABLE("mesh", plan_mesh_keys, "degrees of parallelism");

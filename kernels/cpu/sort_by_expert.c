@@ -43,6 +43,8 @@ d9d_status d9d_ref_expert_ranks(d9d_stream s, int32_t *rank, const int32_t *expe
     for (int64_t i = 0; i < rows * k; i++) {
         int32_t d = (int32_t)(expert[i] / per);
 
+        if (expert[i] == -1)
+            continue;
         if (expert[i] < 0 || d >= ranks)
             return D9D_FAIL(D9D_EINVAL, "expert_ranks: token %lld goes to expert %d of %lld",
                             (long long)(i / k), (int)expert[i], (long long)(ranks * per));

@@ -14,6 +14,12 @@ d9d_status d9di_sim_use_scratch(d9d_stream s, int64_t bytes);
  * get: its reader's number of choices, noted or assumed. */
 void d9di_sim_set_choices(d9d_stream s, const int32_t *expert, double choices);
 double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwise);
+/* Choices of a row that came from other ranks: of k, those of the experts of one rank.  Who sends
+ * rows to ranks of `per` experts, by a list `rank`, notes how many a row has; the next other list
+ * of k choices of `per` experts is what came, and its address is known from then on. */
+void d9di_sim_note_sent(d9d_stream s, const int32_t *rank, int64_t per, int64_t k, double choices);
+/* k, or fewer: of a list that came or, with e experts, is the next one. */
+double d9di_sim_received_choices(d9d_stream s, const int32_t *expert, int64_t e, int64_t k);
 
 /* --- scratch of the CUDA kernels ------------------------------------------------------------ */
 

@@ -29,6 +29,11 @@ struct d9d_sim {
     D9D_VEC(gemm_shape) shapes;
     const int32_t *choices_array; /* the noted array of choices, and their number */
     double choices;
+    struct {
+        int64_t per, k;
+        double choices; /* of a row */
+        const int32_t *rank, *received;
+    } sent;
     int64_t launches;
 };
 
@@ -247,4 +252,25 @@ double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwis
 
     p->choices_array = NULL;
     return known ? p->choices : otherwise;
+}
+
+void d9di_sim_note_sent(d9d_stream s, const int32_t *rank, int64_t per, int64_t k, double choices)
+{
+    d9d_sim *p = stream_cast(s)->sim;
+
+    p->sent.rank = rank;
+    p->sent.per = per;
+    p->sent.k = k;
+    p->sent.choices = choices;
+    p->sent.received = NULL;
+}
+
+double d9di_sim_received_choices(d9d_stream s, const int32_t *expert, int64_t e, int64_t k)
+{
+    d9d_sim *p = stream_cast(s)->sim;
+
+    if (p->sent.received == NULL && p->sent.per == e && p->sent.k == k && expert != p->sent.rank)
+        p->sent.received = expert;
+    return expert != NULL && p->sent.received == expert && p->sent.k == k ? p->sent.choices
+                                                                          : (double)k;
 }

@@ -610,11 +610,12 @@ ENTRY(router_bias, float *bias, const double *load, const float *scale, float ra
 }
 
 /* As if all E experts had the same load; the number of choices of an array from expert_ranks was
- * noted. */
+ * noted, and that of a row from another rank. */
 ENTRY(sort_by_expert, int32_t *offset, int32_t *row, int32_t *source, const int32_t *expert,
       int64_t rows, int64_t e, int64_t k)
 {
-    const double choices = d9di_sim_get_choices(s, expert, (double)rows * (double)k);
+    const double each = d9di_sim_received_choices(s, expert, e, k);
+    const double choices = d9di_sim_get_choices(s, expert, (double)rows * each);
 
     for (int64_t i = 0; i <= e && d9d_sim_is_real(offset); i++)
         offset[i] = (int32_t)(choices * (double)i / (double)e + 0.5);
@@ -639,19 +640,31 @@ ENTRY(unpermute_bwd, const d9d_moe_permute_dims *n, void *dx, float *dprob, cons
     return charge_memory(s, n->t, 3.0 * (double)n->n * (double)n->h);
 }
 
-/* A rank owns `per` of the experts. It has none of a token's k with the probability that k draws
+/* A rank owns `per` of all experts. It has none of a token's k with the probability that k draws
  * without replacement are all from the others. */
+static double probability_of_none(double all, double per, int64_t k)
+{
+    double none = 1;
+
+    for (int64_t i = 0; i < k; i++)
+        none *= all - per - (double)i > 0 ? (all - per - (double)i) / (all - (double)i) : 0;
+    return none;
+}
+
+/* A token from another rank has a mean of choices: some have the number below it, some that above.
+ */
 ENTRY(expert_ranks, int32_t *rank, const int32_t *expert, int64_t rows, int64_t k, int64_t ranks,
       int64_t per)
 {
     const double all = (double)(ranks * per);
-    double none = 1;
+    const double each = d9di_sim_received_choices(s, expert, 0, k);
+    const int64_t least = (int64_t)each;
+    const double more = each - (double)least;
+    const double none = (1 - more) * probability_of_none(all, (double)per, least) +
+                        more * probability_of_none(all, (double)per, least + 1);
 
-    for (int64_t i = 0; i < k; i++)
-        none *= all - (double)per - (double)i > 0
-                    ? (all - (double)per - (double)i) / (all - (double)i)
-                    : 0;
     d9di_sim_set_choices(s, rank, (double)rows * (double)ranks * (1 - none));
+    d9di_sim_note_sent(s, rank, per, k, each / ((double)ranks * (1 - none)));
     return charge_memory(s, D9D_I32, (double)rows * (double)(k + ranks));
 }
 ENTRY(expert_local_ids, int32_t *local, const int32_t *source, const int32_t *expert, int64_t n,

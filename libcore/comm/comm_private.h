@@ -192,6 +192,7 @@ struct d9d_comm {
     int group;                     /* its number in the flight recorder */
     int64_t calls;                 /* sequence number: collectives so far */
     int64_t p2p_calls;             /* ... messages of this rank so far */
+    uint64_t *sent;                /* [size]: d9di_comm_sent_bytes() */
     bool in_group;                 /* between group_start and group_end */
     bool deferred;                 /* ... and the backend submits calls at the end */
     D9D_VEC(d9di_comm_pending) pending;
@@ -212,6 +213,9 @@ struct d9d_comm {
     d9d_stream stream;
     D9D_VEC(d9di_comm_msg) msgs;
 };
+
+/* Bytes that this rank has sent to rank `to` of the group in all-to-alls and messages so far. */
+uint64_t d9di_comm_sent_bytes(const d9d_comm *c, int to);
 
 /* ECOMM: "tp: all_gather of model.norm: WHY". */
 d9d_status d9di_comm_call_fail(const d9d_comm *c, const d9di_comm_call *k, const char *fmt, ...)

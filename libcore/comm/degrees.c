@@ -35,6 +35,10 @@ d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ran
                         "mesh: expert_parallel %lld does not divide the %lld ranks "
                         "of a pipeline stage",
                         (long long)m->expert_parallel, (long long)dense);
+    if (m->expert_parallel_local > 1 && m->expert_parallel % m->expert_parallel_local != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh: expert_parallel_local %lld does not divide expert_parallel %lld",
+                        (long long)m->expert_parallel_local, (long long)m->expert_parallel);
     return D9D_OK;
 }
 
@@ -59,7 +63,8 @@ char *d9d_parallel_degrees_text(const d9d_parallel_degrees *d, char *buf, size_t
                {"cps", d->context_parallel_shard},
                {"cpr", d->context_parallel_replicate},
                {"tp", d->tensor_parallel},
-               {"ep", d->expert_parallel}};
+               {"ep", d->expert_parallel},
+               {"epl", d->expert_parallel_local}};
     size_t used = 0;
 
     (void)snprintf(buf, n, "local");
@@ -67,5 +72,9 @@ char *d9d_parallel_degrees_text(const d9d_parallel_degrees *d, char *buf, size_t
         if (all[i].degree > 1)
             used += (size_t)snprintf(buf + used, n - used, "%s%s %lld", used > 0 ? " " : "",
                                      all[i].name, (long long)all[i].degree);
+    if (d->context_parallel_method != D9D_CP_ALL_GATHER && used < n &&
+        d->context_parallel_shard * d->context_parallel_replicate > 1)
+        (void)snprintf(buf + used, n - used, " %s",
+                       d9d_cp_method_name((d9d_cp_method)d->context_parallel_method));
     return buf;
 }

@@ -24,7 +24,8 @@ static const struct {
     {D9D_AXIS(CP_SHARD), "cp_shard", "cps"},
     {D9D_AXIS(CP_REPLICATE), "cp_replicate", "cpr"},
     {D9D_AXIS(TP), "tp", "tp"},
-    {D9D_AXES_EXPERT, "expert", "ep"},
+    {D9D_AXES_EXPERT_ACROSS, "expert", "ep"},
+    {D9D_AXES_EXPERT_LOCAL, "expert_local", "epl"},
     {D9D_AXES_EXPERT_REPLICATE, "expert_replicate", "epr"},
     {D9D_AXES_EXPERT_SHARD, "expert_shard", "eps"},
 };
@@ -63,6 +64,7 @@ static int64_t expert_shards(const d9d_parallel_degrees *d, int64_t replica)
 static struct layout expert_layout(const d9d_parallel_degrees *d)
 {
     const struct layout l = dense_layout(d);
+    const int64_t local = d->expert_parallel_local > 1 ? d->expert_parallel_local : 1;
     int64_t replica = 1, shards;
 
     for (int i = 0; i < l.n; i++)
@@ -70,12 +72,13 @@ static struct layout expert_layout(const d9d_parallel_degrees *d)
             replica *= l.dim[i].degree;
     shards = expert_shards(d, replica);
     return (struct layout){
-        .n = 4,
+        .n = 5,
         .dim = {{D9D_AXIS(PP), d->pipeline_parallel},
                 {D9D_AXES_EXPERT_REPLICATE,
                  d->data_parallel_replicate * replica / d->expert_parallel / shards},
                 {D9D_AXES_EXPERT_SHARD, shards},
-                {D9D_AXES_EXPERT, d->expert_parallel}}};
+                {D9D_AXES_EXPERT_ACROSS, d->expert_parallel / local},
+                {D9D_AXES_EXPERT_LOCAL, local}}};
 }
 
 static struct layout mesh_layout(const d9d_parallel_degrees *d, unsigned axes)

@@ -10,6 +10,7 @@
 #include "d9d/model/lora/peft.h"
 #include "d9d/parallel/parallel_plan.h"
 #include "d9d/parallel/tied_weights.h"
+#include "engine/expert_nodes.h"
 #include "engine/fp8.h"
 #include "engine/frozen_model.h"
 #include "engine/job_start.h"
@@ -422,8 +423,11 @@ static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *opts)
     }
     D9D_TRY(d9di_frozen_model_place(e, &max_group));
     D9D_TRY(d9d_device_require(e->dev, bytes_needed(e, opts) + max_group));
-    if (e->pipe.ranks > 1) /* then actions of two micro-batches may be interleaved */
+    if (e->pipe.ranks > 1) { /* then actions of two micro-batches may be interleaved */
         D9D_TRY(d9d_symm_buffer_agree(e->models[0]->groups.ep, e->world));
+        D9D_TRY(d9d_symm_buffer_agree(e->models[0]->groups.ep_local, e->world));
+    }
+    D9D_TRY(d9di_expert_nodes_check(opts->where->bootstrap, opts->mesh, opts->where->log));
     for (size_t k = 0; k < e->n_stages; k++)
         D9D_TRY(d9d_fsdp_create(e->stages[k].model, e->dev, &sharded, &e->stages[k].sharded));
     D9D_TRY(d9di_frozen_model_create(e));
@@ -445,6 +449,7 @@ static void format_ranks(const d9d_mesh *mesh, char *out, size_t n)
         {"tensor_parallel", d->tensor_parallel},
         {"pipeline_parallel", d->pipeline_parallel},
         {"expert_parallel", d->expert_parallel},
+        {"expert_parallel_local", d->expert_parallel_local},
     };
     const char *between = ": ";
     int at;
@@ -454,17 +459,20 @@ static void format_ranks(const d9d_mesh *mesh, char *out, size_t n)
         return;
     at = snprintf(out, n, ", %d ranks", d9d_mesh_size(mesh));
     for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]) && at >= 0 && (size_t)at < n; i++) {
-        if (axes[i].degree == 1)
+        if (axes[i].degree <= 1)
             continue;
         at += snprintf(out + at, n - (size_t)at, "%s%s %lld", between, axes[i].name,
                        (long long)axes[i].degree);
         between = ", ";
     }
+    if (d->context_parallel_method != D9D_CP_ALL_GATHER && at >= 0 && (size_t)at < n)
+        (void)snprintf(out + at, n - (size_t)at, ", context_parallel_method %s",
+                       d9d_cp_method_name((d9d_cp_method)d->context_parallel_method));
 }
 
 static void log_engine(const d9di_engine *e, const d9d_log *log)
 {
-    char ranks[256], some[64] = "";
+    char ranks[320], some[64] = "";
 
     format_ranks(e->mesh, ranks, sizeof(ranks));
     if (d9di_engine_param_count(e, true) < d9di_engine_param_count(e, false))

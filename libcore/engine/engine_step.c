@@ -30,6 +30,7 @@ static void micro_batch_release(d9di_engine_micro_batch *b)
     d9d_op_pool_index_release(&b->pool);
     d9d_op_document_index_release(&b->answers);
     d9d_tensor_release(&b->dropout_rng.token);
+    d9d_tensor_release(&b->dropout_rng.query_token);
     d9d_tensor_release(&b->token_weights.weight);
     d9di_loss_attribution_documents_release(&b->documents);
     for (size_t i = 0; i < b->n_fields; i++) {
@@ -141,6 +142,25 @@ static bool drops(const d9di_engine *e)
            d9di_engine_needs_dropout_rng(e->models, e->n_stages, &e->whole.adapters);
 }
 
+/* This rank's positions of the newest micro-batch, and the documents of the positions that its
+ * attention computes. */
+static d9d_status slice_make(d9di_engine *e, const d9d_batch *b, d9d_cp_slice *out)
+{
+    const d9d_groups *groups = &e->stages[0].model->groups;
+    const d9d_comm *keys = d9d_groups_cp_keys(groups);
+    const int rank = d9d_comm_rank(keys), ranks = d9d_comm_size(keys);
+    d9d_cp_slice_buffer *buffer = &e->step.cp_buffer;
+
+    D9D_TRY(
+        d9d_cp_slice_make(b, d9d_comm_rank(groups->cp), d9d_comm_size(groups->cp), buffer, out));
+    if (groups->cp_heads != NULL)
+        D9D_TRY(d9d_cp_slice_set_segments(b, rank, ranks, buffer, out));
+    if (e->stages[0].model->bidirectional)
+        D9D_TRY(d9d_cp_slice_set_bidirectional(b, rank, ranks, buffer, out));
+    return e->spec.opts.prefix_mask ? d9d_cp_slice_add_prefixes(b, rank, ranks, buffer, out)
+                                    : D9D_OK;
+}
+
 /* Loads micro-batches up to `micro` that are not loaded yet. */
 static d9d_status load_micro_batches(d9di_engine *e, int micro)
 {
@@ -150,14 +170,7 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
 
     for (; p->loaded <= micro; p->loaded++) {
         D9D_TRY(p->callbacks->next(p->callbacks->arg, &p->host));
-        D9D_TRY(d9d_cp_slice_make(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp),
-                                  &e->step.cp_buffer, &slice));
-        if (e->stages[0].model->bidirectional)
-            D9D_TRY(d9d_cp_slice_set_bidirectional(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp),
-                                                   &e->step.cp_buffer, &slice));
-        if (e->spec.opts.prefix_mask)
-            D9D_TRY(d9d_cp_slice_add_prefixes(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp),
-                                              &e->step.cp_buffer, &slice));
+        D9D_TRY(slice_make(e, &p->host, &slice));
         D9D_TRY(cp_slice_upload(e->dev, &slice, &e->step.micros.data[p->loaded]));
         D9D_TRY(d9di_task_check_batch(e->task, &p->host));
         D9D_TRY(pool_upload(e, &p->host, &e->step.micros.data[p->loaded].pool));

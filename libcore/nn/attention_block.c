@@ -30,9 +30,10 @@ void d9d_block_rope_release(d9d_block_rope *b)
 /* Heads stay whole.  Ranks beyond the key-value heads share them: d9d_block_attention_shape. */
 static void heads_divide(d9d_block_attention *b, const d9d_block_opts *opts)
 {
-    const d9d_param_parallel q = {D9D_COLWISE, b->shape.heads, false, "num_attention_heads"};
-    const d9d_param_parallel kv = {D9D_COLWISE, b->shape.kv_heads, true, "num_key_value_heads"};
-    const d9d_param_parallel o = {D9D_ROWWISE, b->shape.heads, false, "num_attention_heads"};
+    const d9d_param_parallel q = {D9D_COLWISE, b->shape.heads, false, "num_attention_heads", true};
+    const d9d_param_parallel kv = {D9D_COLWISE, b->shape.kv_heads, true, "num_key_value_heads",
+                                   true};
+    const d9d_param_parallel o = {D9D_ROWWISE, b->shape.heads, false, "num_attention_heads", true};
     d9d_param *const of_queries[] = {&b->q_proj.weight, &b->q_bias, &b->gate_proj.weight,
                                      &b->gate_bias, &b->sinks};
     d9d_param *const of_keys[] = {&b->k_proj.weight, &b->v_proj.weight, &b->k_bias, &b->v_bias};
@@ -332,7 +333,8 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         .causal = !b->shape.bidirectional,
         .segments = segments,
         .prefix = d9d_tape_prefix(t),
-        .cp = d9d_groups_cp(b->groups),
+        .cp = d9d_groups_cp_keys(b->groups),
+        .cp_heads = d9d_groups_cp_heads(b->groups),
         .label = b->k_proj.weight.name,
         .cached = cache != NULL,
         .window = b->shape.window,

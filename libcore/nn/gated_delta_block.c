@@ -52,9 +52,9 @@ static d9d_status parts_init(d9d_block_gated_delta *b, const d9d_block_opts *opt
 static void heads_divide(d9d_block_gated_delta *b, const d9d_block_opts *opts)
 {
     const d9d_param_parallel columns = {D9D_COLWISE, b->shape.key_heads, false,
-                                        "linear_num_key_heads"};
-    const d9d_param_parallel rows = {D9D_ROWWISE, b->shape.key_heads, false,
-                                     "linear_num_key_heads"};
+                                        "linear_num_key_heads", false};
+    const d9d_param_parallel rows = {D9D_ROWWISE, b->shape.key_heads, false, "linear_num_key_heads",
+                                     false};
     d9d_param *const of_heads[] = {&b->q_proj.weight, &b->k_proj.weight, &b->v_proj.weight,
                                    &b->g_proj.weight, &b->b_proj.weight, &b->a_proj.weight,
                                    &b->q_conv.weight, &b->k_conv.weight, &b->v_conv.weight,

@@ -72,12 +72,15 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *opts,
                   s->heads * (s->nope_dim + s->v));
     D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, opts, s->heads * s->v, s->hidden);
     D9D_TRY(biases_init(b, opts));
-    d9di_block_divide(&b->q_up.weight, opts,
-                      (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads"});
-    d9di_block_divide(&b->kv_up.weight, opts,
-                      (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads"});
-    d9di_block_divide(&b->o_proj.weight, opts,
-                      (d9d_param_parallel){D9D_ROWWISE, s->heads, false, "num_attention_heads"});
+    d9di_block_divide(
+        &b->q_up.weight, opts,
+        (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads", true});
+    d9di_block_divide(
+        &b->kv_up.weight, opts,
+        (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads", true});
+    d9di_block_divide(
+        &b->o_proj.weight, opts,
+        (d9d_param_parallel){D9D_ROWWISE, s->heads, false, "num_attention_heads", true});
     return D9D_OK;
 }
 
@@ -288,7 +291,8 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
         .causal = true,
         .segments = segments,
         .prefix = d9d_tape_prefix(t),
-        .cp = d9d_groups_cp(b->groups),
+        .cp = d9d_groups_cp_keys(b->groups),
+        .cp_heads = d9d_groups_cp_heads(b->groups),
         .label = b->kv_up.weight.name,
         .cached = cache != NULL,
         .dropout = {.p = s->dropout,

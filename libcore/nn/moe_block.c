@@ -5,7 +5,7 @@ static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts
                                const d9d_block_moe_shape *shape, int64_t in, int64_t out)
 {
     const int64_t experts = shape->experts;
-    const d9d_param_parallel parallel = {D9D_EXPERT_PARALLEL, experts, false, "num_experts"};
+    const d9d_param_parallel parallel = {D9D_EXPERT_PARALLEL, experts, false, "num_experts", false};
     float scale;
     d9d_init_kind kind = d9di_block_init(opts, in, &scale);
 
@@ -133,16 +133,22 @@ static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d
     return d9d_op_unpermute(t, out, prob, r, y);
 }
 
-/* The same with expert parallelism: dispatch, experts, combine. */
-static d9d_status experts_forward_ep(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
-                                     const d9d_routing *r, d9d_var **y)
+enum { EP_LEVELS = 2 }; /* groups over which experts are divided, one after the other */
+
+/* The same with expert parallelism: dispatch, experts, combine; over nodes, then inside each. */
+static d9d_status experts_forward_ep(d9d_block_moe *b, d9d_tape *t, int level, d9d_var *x,
+                                     d9d_var *prob, const d9d_routing *r, d9d_var **y)
 {
+    d9d_comm *const groups[EP_LEVELS] = {d9d_groups_ep(b->groups), d9d_groups_ep_local(b->groups)};
     d9d_op_moe_dispatch there;
     d9d_var *part;
     d9d_status st;
 
-    D9D_TRY(d9d_op_dispatch(t, d9d_groups_ep(b->groups), b->gate.weight.name, x, prob, r, &there));
-    D9D_TRY_OR(st, experts_forward(b, t, there.x, there.prob, &there.routing, &part), out);
+    if (level == EP_LEVELS)
+        return experts_forward(b, t, x, prob, r, y);
+    D9D_TRY(d9d_op_dispatch(t, groups[level], b->gate.weight.name, x, prob, r, &there));
+    D9D_TRY_OR(st, experts_forward_ep(b, t, level + 1, there.x, there.prob, &there.routing, &part),
+               out);
     st = d9d_op_combine(t, part, &there, y);
 out:
     d9d_op_moe_dispatch_release(&there);
@@ -201,7 +207,7 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
     if (b->shape.router_bias)
         D9D_TRY(d9d_op_add_bias(t, logits, &b->gate_bias, 0, &logits));
     D9D_TRY(tokens_route(b, t, logits, &prob, &r));
-    D9D_TRY_OR(st, experts_forward_ep(b, t, flat, prob, &r, &mixed), out);
+    D9D_TRY_OR(st, experts_forward_ep(b, t, 0, flat, prob, &r, &mixed), out);
     if (b->shape.shared_intermediate > 0)
         D9D_TRY_OR(st, shared_forward(b, t, flat, mixed, &mixed), out);
     st = d9d_op_reshape(t, mixed, shape, y);

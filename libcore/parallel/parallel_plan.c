@@ -125,13 +125,34 @@ static d9d_status tensor_parallel_check(const d9d_param_parallel *p, int64_t tp)
                     (long long)tp, p->unit, (long long)p->units);
 }
 
+/* By all-to-all, context parallelism divides the heads of each tensor-parallel rank again. */
+static d9d_status cp_heads_check(const d9d_param_parallel *p, const d9d_parallel_degrees *d)
+{
+    const int64_t of_method[D9D_N_CP_METHODS] = {
+        [D9D_CP_ALL_GATHER] = 1,
+        [D9D_CP_ALL_TO_ALL] = d->context_parallel_shard * d->context_parallel_replicate,
+        [D9D_CP_HYBRID] = d->context_parallel_replicate};
+    const int64_t cp = of_method[d->context_parallel_method], ranks = cp * d->tensor_parallel;
+
+    if (cp == 1 || !p->heads || p->units % ranks == 0 || (p->shared && ranks % p->units == 0))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "mesh.context_parallel_method \"%s\": %lld ranks of context parallelism x "
+                    "tensor_parallel %lld %s %s %lld%s",
+                    d9d_cp_method_name((d9d_cp_method)d->context_parallel_method), (long long)cp,
+                    (long long)d->tensor_parallel, p->shared ? "neither divide" : "do not divide",
+                    p->unit, (long long)p->units, p->shared ? " nor are a multiple of it" : "");
+}
+
 static d9d_status param_check(void *arg, d9d_param *p)
 {
     style_check *c = arg;
     const int64_t ep = c->degrees->expert_parallel;
 
-    if (p->spec.parallel.style != D9D_EXPERT_PARALLEL)
-        return tensor_parallel_check(&p->spec.parallel, c->degrees->tensor_parallel);
+    if (p->spec.parallel.style != D9D_EXPERT_PARALLEL) {
+        D9D_TRY(tensor_parallel_check(&p->spec.parallel, c->degrees->tensor_parallel));
+        return cp_heads_check(&p->spec.parallel, c->degrees);
+    }
     c->has_experts = true;
     if (p->spec.parallel.units % ep != 0)
         return D9D_FAIL(D9D_ECONFIG, "mesh.expert_parallel %lld does not divide %s %lld",
@@ -191,16 +212,27 @@ static d9d_status groups_create(d9d_mesh *mesh, bool has_experts, d9d_groups *ou
 {
     static const unsigned sets[] = {D9D_AXES_SHARD, D9D_AXES_REPLICATE,
                                     D9D_AXES_REPLICATE | D9D_AXIS(TP)};
+    static const struct {
+        unsigned heads, keys;
+    } cp_axes[D9D_N_CP_METHODS] = {
+        [D9D_CP_ALL_GATHER] = {0, D9D_AXES_CP},
+        [D9D_CP_ALL_TO_ALL] = {D9D_AXES_CP, 0},
+        [D9D_CP_HYBRID] = {D9D_AXIS(CP_REPLICATE), D9D_AXIS(CP_SHARD)},
+    };
+    const int method = d9d_mesh_degrees(mesh)->context_parallel_method;
     const d9d_param_sharding experts = experts_sharding(mesh);
     d9d_comm *made;
 
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &out->tp));
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &out->cp));
+    D9D_TRY(d9d_mesh_group(mesh, cp_axes[method].heads, &out->cp_heads));
+    D9D_TRY(d9d_mesh_group(mesh, cp_axes[method].keys, &out->cp_keys));
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
         D9D_TRY(d9d_mesh_group(mesh, sets[i], &made));
     if (!has_experts)
         return D9D_OK;
-    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT, &out->ep));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT_ACROSS, &out->ep));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT_LOCAL, &out->ep_local));
     if (experts.shard_axes != 0)
         D9D_TRY(d9d_mesh_group(mesh, experts.shard_axes, &made));
     return d9d_mesh_group(mesh, experts.grad_axes, &made);

@@ -103,16 +103,24 @@ static d9d_status add_mesh(search_state *s, const d9d_parallel_degrees *d)
     return D9D_OK;
 }
 
-/* Adds expert parallelism over neighbouring ranks. */
+/* Adds expert parallelism over neighbouring ranks, by nodes too where a group has several whole
+ * ones. */
 static d9d_status add_expert_parallel(search_state *s, d9d_parallel_degrees d)
 {
+    const int64_t node = d9d_sim_chip_find(s->opts->chip)->per_node;
     const int64_t stage = d.data_parallel_replicate * d.data_parallel_shard *
                           d.context_parallel_shard * d.context_parallel_replicate *
                           d.tensor_parallel;
 
-    for (d.expert_parallel = 1; d.expert_parallel <= stage; d.expert_parallel++)
-        if (stage % d.expert_parallel == 0)
+    for (d.expert_parallel = 1; d.expert_parallel <= stage; d.expert_parallel++) {
+        if (stage % d.expert_parallel != 0)
+            continue;
+        d.expert_parallel_local = 1;
+        D9D_TRY(add_mesh(s, &d));
+        d.expert_parallel_local = node;
+        if (node > 1 && d.expert_parallel > node && d.expert_parallel % node == 0)
             D9D_TRY(add_mesh(s, &d));
+    }
     return D9D_OK;
 }
 
@@ -140,7 +148,11 @@ static d9d_status add_context_parallel(search_state *s, d9d_parallel_degrees d, 
         if (ranks % cp != 0)
             continue;
         d.context_parallel_shard = cp;
-        D9D_TRY(add_data_parallel(s, d, ranks / cp));
+        for (int i = D9D_CP_ALL_GATHER; i <= (cp == 1 ? D9D_CP_ALL_GATHER : D9D_CP_ALL_TO_ALL);
+             i++) {
+            d.context_parallel_method = i;
+            D9D_TRY(add_data_parallel(s, d, ranks / cp));
+        }
     }
     return D9D_OK;
 }
@@ -160,7 +172,7 @@ static d9d_status add_tensor_parallel(search_state *s, d9d_parallel_degrees d, i
 
 static d9d_status add_meshes(search_state *s, int64_t ranks)
 {
-    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
 
     for (int64_t pp = 1; pp <= ranks; pp++) {
         if (ranks % pp != 0)
@@ -293,8 +305,7 @@ static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_sea
         bool seen = false;
 
         for (size_t k = 0; k < n_unique && !seen; k++)
-            seen =
-                memcmp(&out->item[k].mesh, &out->item[i].mesh, sizeof(d9d_parallel_degrees)) == 0;
+            seen = strcmp(out->item[k].mesh_text, out->item[i].mesh_text) == 0;
         if (!seen)
             out->item[n_unique++] = out->item[i];
     }

@@ -99,7 +99,7 @@ static d9d_status dataset_open(const d9d_train_config *c, const d9d_parallel_deg
 static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
 {
     const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;
-    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     d9d_head head;
 
     D9D_TRY(d9di_task_open(&c->task, &d->task));

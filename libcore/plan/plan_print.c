@@ -312,14 +312,16 @@ static json_t *ranks_json(const d9d_plan *p)
 
 json_t *d9di_plan_mesh_json(const d9d_parallel_degrees *d)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pipeline_parallel",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I}", "pipeline_parallel",
                      (json_int_t)d->pipeline_parallel, "data_parallel_replicate",
                      (json_int_t)d->data_parallel_replicate, "data_parallel_shard",
                      (json_int_t)d->data_parallel_shard, "context_parallel_replicate",
                      (json_int_t)d->context_parallel_replicate, "context_parallel_shard",
-                     (json_int_t)d->context_parallel_shard, "tensor_parallel",
-                     (json_int_t)d->tensor_parallel, "expert_parallel",
-                     (json_int_t)d->expert_parallel);
+                     (json_int_t)d->context_parallel_shard, "context_parallel_method",
+                     d9d_cp_method_name((d9d_cp_method)d->context_parallel_method),
+                     "tensor_parallel", (json_int_t)d->tensor_parallel, "expert_parallel",
+                     (json_int_t)d->expert_parallel, "expert_parallel_local",
+                     (json_int_t)(d->expert_parallel_local > 1 ? d->expert_parallel_local : 1));
 }
 
 /* The costs of a pipeline's stages, in order. */

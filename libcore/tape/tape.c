@@ -33,6 +33,7 @@ void d9d_tape_reset(d9d_tape *t)
     t->can_defer_wgrad = t->hook_deferred = false;
     d9d_arena_release(&t->arena);
     d9d_tensor_release(&t->dropout_rng.token);
+    d9d_tensor_release(&t->dropout_rng.query_token);
     d9d_tensor_release(&t->token_weights.weight);
     d9d_tensor_release(&t->prefix);
     d9d_tensor_release(&t->prefill.segments);
@@ -85,11 +86,14 @@ bool d9d_tape_is_weight_constant(const d9d_tape *t, const d9d_param *p)
 
 void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng)
 {
-    const d9d_tensor token = d9d_tensor_ref(&rng->token);
+    const d9d_tensor token = d9d_tensor_ref(&rng->token),
+                     query_token = d9d_tensor_ref(&rng->query_token);
 
     d9d_tensor_release(&t->dropout_rng.token);
+    d9d_tensor_release(&t->dropout_rng.query_token);
     t->dropout_rng = *rng;
     t->dropout_rng.token = token;
+    t->dropout_rng.query_token = query_token;
 }
 
 const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t)

@@ -17,6 +17,11 @@ static const char *const name_tag[] = {"name", NULL};
 
 /* --- mesh -------------------------------------------------------------------- */
 
+static const char *const cp_method_names[] = {
+#define X(name, word) word,
+    D9D_CP_METHODS(X)
+#undef X
+        NULL};
 #define DEGREE(f, ...) D9D_KEY_INT(d9d_parallel_degrees, f, "1", 1, 1 << 20, __VA_ARGS__)
 static const d9d_key mesh_keys[] = {
     DEGREE(pipeline_parallel, "pipeline ranks"),
@@ -24,8 +29,15 @@ static const d9d_key mesh_keys[] = {
     DEGREE(data_parallel_shard, "ranks that shard one copy of the parameters (FSDP)"),
     DEGREE(context_parallel_replicate, "replicas inside a sequence group"),
     DEGREE(context_parallel_shard, "ranks that share one sequence"),
+    D9D_KEY_ENUM(d9d_parallel_degrees, context_parallel_method, "\"all_gather\"", cp_method_names,
+                 "how attention reaches the keys of the ranks that share a sequence: by gathering "
+                 "keys and values; by exchanging heads for positions (Ulysses); or by exchanging "
+                 "them over context_parallel_replicate and gathering over context_parallel_shard"),
     DEGREE(tensor_parallel, "ranks that share each matrix"),
     DEGREE(expert_parallel, "ranks that share the experts; divides the others' product"),
+    DEGREE(expert_parallel_local,
+           "those of them on one node: a token goes once to each other node, and there to its "
+           "ranks; divides expert_parallel; 1: a token goes to each rank"),
     D9D_KEY_END,
 };
 static const d9d_table mesh_table = D9D_TABLE(d9d_parallel_degrees, "mesh", mesh_keys,

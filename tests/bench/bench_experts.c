@@ -186,7 +186,7 @@ static void measure(bench *b, int64_t tokens)
 int main(int argc, char **argv)
 {
     bench b = {.t = unit_device_is_cpu() ? D9D_F32 : D9D_BF16};
-    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     d9d_bootstrap *bootstrap;
 
     must(d9d_bootstrap_open(&bootstrap));

@@ -991,7 +991,7 @@ static d9d_status run(struct job *j, const char *word, const char *degrees)
     if (sscanf(degrees, "%lld,%lld,%lld,%lld,%lld,%lld,%lld", &n[0], &n[1], &n[2], &n[3], &n[4],
                &n[5], &n[6]) != 7)
         return D9D_FAIL(D9D_ECONFIG, "%s: not seven numbers", degrees);
-    d = (d9d_parallel_degrees){n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
+    d = (d9d_parallel_degrees){n[0], n[1], n[2], n[3], n[4], n[5], n[6], 1, D9D_CP_ALL_GATHER};
     if (gpu)
         (void)snprintf(which, sizeof(which), "cuda:%d", j->rank);
     D9D_TRY(d9d_device_open(which, &j->dev));

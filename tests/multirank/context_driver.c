@@ -3,7 +3,8 @@
  *
  *     context_driver REPLICATE     REPLICATE is context_parallel_replicate
  *
- * Each rank also computes alone what all ranks compute together, and compares.
+ * Each rank also computes alone what all ranks compute together, and compares, by each method
+ * (d9d/comm/cp_method.h).
  */
 #include "support/ranks.h"
 
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm_private.h"
 #include "d9d/base/rng.h"
 #include "d9d/data/loader/cp_slice.h"
 #include "d9d/model/model.h"
@@ -139,14 +141,32 @@ static void odd_positions_are_refused(void **state)
     d9d_tensor_release(&x);
 }
 
+/* --- groups of a method ----------------------------------------------------------------------- */
+
+static const d9d_groups one;
+
+static d9d_groups groups_of(const ranks *w, d9d_cp_method method)
+{
+    d9d_groups g = {.cp = w->comm};
+
+    if (method == D9D_CP_ALL_TO_ALL)
+        g.cp_heads = w->comm;
+    if (method == D9D_CP_HYBRID) {
+        assert_ok(d9d_mesh_group(w->mesh, D9D_AXIS(CP_REPLICATE), &g.cp_heads));
+        assert_ok(d9d_mesh_group(w->mesh, D9D_AXIS(CP_SHARD), &g.cp_keys));
+    }
+    return g;
+}
+
 /* --- batches ---------------------------------------------------------------------------------- */
 
-enum { IGNORE = -100, VOCAB = 23, MAX_POSITIONS = 4096 };
+enum { IGNORE = -100, VOCAB = 23, MAX_POSITIONS = 4096, MAX_ROWS = 8 };
 
 typedef struct made {
     d9d_batch b;
     int32_t ids[MAX_POSITIONS], labels[MAX_POSITIONS], positions[MAX_POSITIONS],
         bounds[MAX_POSITIONS + 1];
+    int64_t lengths[MAX_ROWS];
 } made;
 
 /* Documents of about `longest` / 2 tokens; 0: rows are not packed. */
@@ -154,7 +174,9 @@ static void make(made *m, int64_t rows, int64_t length, int64_t longest)
 {
     int64_t n = 0;
 
-    assert_true(rows * length <= MAX_POSITIONS);
+    assert_true(rows * length <= MAX_POSITIONS && rows <= MAX_ROWS);
+    for (int64_t i = 0; i < rows; i++)
+        m->lengths[i] = length;
     for (int64_t i = 0; i < rows * length; i++) {
         const uint64_t word = d9d_rng_below((d9d_rng){7, 1}, (uint64_t)i, 1 << 20);
         const bool begins = n == 0 || i % length == 0 || i - m->bounds[n - 1] >= longest ||
@@ -172,6 +194,7 @@ static void make(made *m, int64_t rows, int64_t length, int64_t longest)
                        .ids = m->ids,
                        .labels = m->labels,
                        .positions = m->positions,
+                       .lengths = m->lengths,
                        .documents = longest > 0 ? n : 0,
                        .cu_seqlens = longest > 0 ? m->bounds : NULL};
 }
@@ -190,16 +213,26 @@ typedef struct uploaded {
     d9d_tensor ids, labels, positions, segments, prefix;
 } uploaded;
 
-static void upload(const ranks *w, const d9d_batch *b, bool prefix_mask, int rank, int n,
+/* What of a mask is in segments and prefixes. */
+typedef enum mask { CAUSAL, PREFIX, BIDIRECTIONAL } mask;
+
+/* This rank's positions, and segments and prefixes of those that its attention computes. */
+static void upload(const ranks *w, const d9d_batch *b, mask seen, const d9d_groups *g,
                    uploaded *out)
 {
+    const d9d_comm *keys = d9d_groups_cp_keys(g);
+    const int rank = d9d_comm_rank(keys), n = d9d_comm_size(keys);
     d9d_cp_slice p;
     d9d_shape shape;
 
     *out = (uploaded){0};
-    assert_ok(d9d_cp_slice_make(b, rank, n, &out->buffer, &p));
-    if (prefix_mask)
+    assert_ok(d9d_cp_slice_make(b, d9d_comm_rank(g->cp), d9d_comm_size(g->cp), &out->buffer, &p));
+    if (g->cp_heads != NULL)
+        assert_ok(d9d_cp_slice_set_segments(b, rank, n, &out->buffer, &p));
+    if (seen == PREFIX)
         assert_ok(d9d_cp_slice_add_prefixes(b, rank, n, &out->buffer, &p));
+    if (seen == BIDIRECTIONAL)
+        assert_ok(d9d_cp_slice_set_bidirectional(b, rank, n, &out->buffer, &p));
     shape = D9D_SHAPE(p.seqs, p.length);
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, shape, p.ids, &out->ids));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, shape, p.labels, &out->labels));
@@ -240,30 +273,37 @@ typedef struct attention_case {
     int64_t b, chunk, a, kv, d, longest, window;
     bool sinks;
     uint64_t prompts; /* under a prefix mask: length of prompts; 0: causal */
+    d9d_cp_method method;
+    bool bidirectional;
 } attention_case;
 
 static const attention_case attentions[] = {
-    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false, 0},
-    {"one position a chunk", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false, 0},
-    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false, 0},
-    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false, 0},
-    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false, 0},
-    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3, 0, false, 0},
-    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90, 0, false, 0},
-    {"bfloat16, heads of 64", D9D_BF16, 2, 75, 4, 2, 64, 200, 0, false, 0},
-    {"bfloat16, heads of 128", D9D_BF16, 1, 140, 2, 2, 128, 0, 0, false, 0},
-    {"bfloat16, a window, sinks", D9D_BF16, 1, 130, 4, 1, 64, 90, 70, true, 0},
-    {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false, 0},
-    {"a window over chunks, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true, 0},
-    {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true, 0},
-    {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true, 0},
-    {"a prefix of rows", D9D_F32, 2, 9, 4, 2, 5, 0, 0, false, 25},
-    {"a prefix of documents", D9D_F32, 2, 20, 4, 2, 6, 70, 0, false, 30},
-    {"a prefix under a window, sinks", D9D_F32, 2, 30, 4, 1, 6, 100, 33, true, 50},
-    {"bfloat16, a prefix of rows", D9D_BF16, 1, 75, 4, 2, 64, 0, 0, false, 200},
+    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false, 0, 0, false},
+    {"one position a chunk", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false, 0, 0, false},
+    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false, 0, 0, false},
+    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false, 0, 0, false},
+    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false, 0, 0, false},
+    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3, 0, false, 0, 0, false},
+    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90, 0, false, 0, 0, false},
+    {"bfloat16, heads of 64", D9D_BF16, 2, 75, 4, 2, 64, 200, 0, false, 0, 0, false},
+    {"bfloat16, heads of 128", D9D_BF16, 1, 140, 2, 2, 128, 0, 0, false, 0, 0, false},
+    {"bfloat16, a window, sinks", D9D_BF16, 1, 130, 4, 1, 64, 90, 70, true, 0, 0, false},
+    {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false, 0, 0, false},
+    {"a window over chunks, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true, 0, 0, false},
+    {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true, 0, 0, false},
+    {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true, 0, 0, false},
+    {"a prefix of rows", D9D_F32, 2, 9, 4, 2, 5, 0, 0, false, 25, 0, false},
+    {"a prefix of documents", D9D_F32, 2, 20, 4, 2, 6, 70, 0, false, 30, 0, false},
+    {"a prefix under a window, sinks", D9D_F32, 2, 30, 4, 1, 6, 100, 33, true, 50, 0, false},
+    {"bfloat16, a prefix of rows", D9D_BF16, 1, 75, 4, 2, 64, 0, 0, false, 200, 0, false},
 };
 
 enum { Q, K, V, IN };
+
+static mask mask_of(const attention_case *c)
+{
+    return c->bidirectional ? BIDIRECTIONAL : c->prompts > 0 ? PREFIX : CAUSAL;
+}
 
 /* Attention of all ranks' rows, or of this rank's slice: y, and gradients for the seed dy. */
 typedef struct attended {
@@ -284,14 +324,16 @@ static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
     assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, heads, &p->local.grad));
 }
 
-static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, const d9d_tensor in[IN],
-                   const d9d_tensor *dy, const uploaded *slice, attended *out)
+static void attend(const ranks *w, const attention_case *c, const d9d_groups *g,
+                   const d9d_tensor in[IN], const d9d_tensor *dy, const uploaded *slice,
+                   attended *out)
 {
     const d9d_op_attention_opts opts = {.scale = 0.4f,
-                                        .causal = true,
+                                        .causal = !c->bidirectional,
                                         .segments = segments_of(slice),
                                         .prefix = prefix_of(slice),
-                                        .cp = comm,
+                                        .cp = d9d_groups_cp_keys(g),
+                                        .cp_heads = d9d_groups_cp_heads(g),
                                         .label = "k and v",
                                         .window = c->window,
                                         .sinks = c->sinks ? &out->sinks : NULL};
@@ -307,7 +349,7 @@ static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, cons
     for (int i = 0; i < IN; i++)
         d9d_var_grad(out->in[i], &out->grad[i]);
     if (c->sinks)
-        assert_ok(d9d_comm_all_reduce(comm, w->dev->stream, "sinks", D9D_F32,
+        assert_ok(d9d_comm_all_reduce(g->cp, w->dev->stream, "sinks", D9D_F32,
                                       d9d_tensor_data(&out->sinks.local.grad), c->a, D9D_COMM_SUM));
 }
 
@@ -335,6 +377,7 @@ static void attention_check(const ranks *w, const attention_case *c)
 {
     static const char *const names[] = {"dq", "dk", "dv", "y"};
     const double tolerance = c->t == D9D_F32 ? 2e-6 : 1e-2;
+    const d9d_groups g = groups_of(w, c->method);
     static made m;
     d9d_tensor all[IN + 1], local[IN + 1];
     uploaded whole, part;
@@ -342,13 +385,13 @@ static void attention_check(const ranks *w, const attention_case *c)
 
     make(&m, c->b, 2 * w->size * c->chunk, c->longest);
     make_prompts(&m, c->prompts);
-    upload(w, &m.b, c->prompts > 0, 0, 1, &whole);
-    upload(w, &m.b, c->prompts > 0, w->rank, w->size, &part);
+    upload(w, &m.b, mask_of(c), &one, &whole);
+    upload(w, &m.b, mask_of(c), &g, &part);
     attention_numbers(w, c, all);
     for (int i = 0; i <= IN; i++)
         local[i] = chunks_of(w, &all[i]);
-    attend(w, c, NULL, all, &all[IN], &whole, &a);
-    attend(w, c, w->comm, local, &local[IN], &part, &b);
+    attend(w, c, &one, all, &all[IN], &whole, &a);
+    attend(w, c, &g, local, &local[IN], &part, &b);
     if (c->sinks) {
         float *got = ranks_host(&b.sinks.local.grad), *want = ranks_host(&a.sinks.local.grad);
 
@@ -377,6 +420,133 @@ static void attention_in_chunks_is_attention(void **state)
 {
     for (size_t i = 0; i < sizeof(attentions) / sizeof(attentions[0]); i++)
         attention_check(*state, &attentions[i]);
+}
+
+/* Query heads that the ranks divide; key-value heads of each rank, one for all of them, or each for
+ * two. */
+static void attention_of_heads_check(const ranks *w, d9d_cp_method method)
+{
+    const d9d_groups g = groups_of(w, method);
+    const int64_t n = d9d_comm_size(g.cp_heads), some = n % 2 == 0 ? n / 2 : n;
+
+    for (size_t i = 0; i < sizeof(attentions) / sizeof(attentions[0]); i++) {
+        attention_case c = attentions[i];
+        const int64_t kv[] = {c.kv * n, 1, some};
+
+        c.method = method;
+        c.a *= n;
+        c.kv = kv[i % 3];
+        attention_check(w, &c);
+        if (c.prompts > 0)
+            continue;
+        c.bidirectional = true;
+        attention_check(w, &c);
+    }
+}
+
+static void attention_of_heads_is_attention(void **state)
+{
+    attention_of_heads_check(*state, D9D_CP_ALL_TO_ALL);
+    attention_of_heads_check(*state, D9D_CP_HYBRID);
+}
+
+/* The same bits as one rank: each head is computed as a whole by one of them. */
+static void heads_have_the_bits_of_one_rank(void **state)
+{
+    const ranks *w = *state;
+    const d9d_groups g = groups_of(w, D9D_CP_ALL_TO_ALL);
+    attention_case c = {"bits", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false, 0, D9D_CP_ALL_TO_ALL, false};
+    static made m;
+    d9d_tensor all[IN + 1], local[IN + 1];
+    uploaded whole, part;
+    attended a, b;
+
+    c.a *= w->size;
+    c.kv *= w->size;
+    make(&m, c.b, 2 * w->size * c.chunk, c.longest);
+    upload(w, &m.b, CAUSAL, &one, &whole);
+    upload(w, &m.b, CAUSAL, &g, &part);
+    attention_numbers(w, &c, all);
+    for (int i = 0; i <= IN; i++)
+        local[i] = chunks_of(w, &all[i]);
+    attend(w, &c, &one, all, &all[IN], &whole, &a);
+    attend(w, &c, &g, local, &local[IN], &part, &b);
+    for (int i = 0; i <= IN; i++) {
+        const d9d_tensor *got = i < IN ? &b.grad[i] : d9d_var_tensor(b.y);
+        d9d_tensor want = chunks_of(w, i < IN ? &a.grad[i] : d9d_var_tensor(a.y));
+        char *x = bytes_of(got), *y = bytes_of(&want);
+
+        assert_memory_equal(x, y, d9d_tensor_bytes(&want));
+        free(x);
+        free(y);
+        d9d_tensor_release(&want);
+    }
+    for (int i = 0; i <= IN; i++) {
+        d9d_tensor_release(&all[i]);
+        d9d_tensor_release(&local[i]);
+    }
+    attended_release(&a);
+    attended_release(&b);
+    upload_release(&whole);
+    upload_release(&part);
+}
+
+/* Bytes of all-to-alls to other ranks so far. */
+static uint64_t bytes_to_others(const d9d_comm *c)
+{
+    uint64_t sum = 0;
+
+    for (int r = 0; r < d9d_comm_size(c); r++)
+        sum += r != d9d_comm_rank(c) ? d9di_comm_sent_bytes(c, r) : 0;
+    return sum;
+}
+
+/* The formula of d9d/comm/cp_method.h, with as many key-value heads as ranks, and fewer. */
+static void heads_send_the_bytes_of_the_formula(void **state)
+{
+    const ranks *w = *state;
+    const int64_t n = w->size, kv[] = {2 * n, n, 1};
+
+    for (int i = 0; i < 3; i++) {
+        const attention_case c = {.name = "bytes",
+                                  .t = D9D_F32,
+                                  .b = 2,
+                                  .chunk = 3,
+                                  .a = 4 * n,
+                                  .kv = kv[i],
+                                  .d = 6,
+                                  .method = D9D_CP_ALL_TO_ALL};
+        const int64_t positions = c.b * 2 * c.chunk, keys = c.kv < n ? n : c.kv;
+        const uint64_t before = bytes_to_others(w->comm);
+
+        attention_check(w, &c);
+        /* float32; queries and outputs, keys and values; forward and backward */
+        assert_int_equal(bytes_to_others(w->comm) - before,
+                         positions * (n - 1) * (c.a + keys) / n * 2 * c.d * 2 * 4);
+    }
+}
+
+/* Heads that the ranks do not divide: the sentence has both numbers. */
+static void odd_heads_are_refused(void **state)
+{
+    const ranks *w = *state;
+    const d9d_op_attention_opts opts = {
+        .scale = 1.0f, .causal = true, .cp_heads = w->comm, .label = "k and v"};
+    d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(1, 2, w->size + 1, 4), 1);
+    char want[200];
+    d9d_var *v, *y = NULL;
+    d9d_tape *t;
+
+    (void)snprintf(want, sizeof(want),
+                   "attention: q [1, 2, %d, 4] has %d heads, which %d ranks of context parallelism "
+                   "cannot exchange: they must divide them",
+                   w->size + 1, w->size + 1, w->size);
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(d9d_tape_leaf(t, &x, true, &v));
+    if (w->size > 1)
+        assert_fails(d9d_op_attention(t, v, v, v, &opts, &y), D9D_EINVAL, want);
+    d9d_tape_free(t);
+    d9d_tensor_release(&x);
 }
 
 /* <x, y>, in double. */
@@ -408,10 +578,11 @@ static void step(const d9d_tensor *x, double by, const d9d_tensor *u)
 static double along(const ranks *w, const attention_case *c, const d9d_tensor local[IN + 1],
                     const uploaded *slice, const d9d_tensor u[IN], double *derivative)
 {
+    const d9d_groups g = groups_of(w, c->method);
     attended x;
     double y, change = 0;
 
-    attend(w, c, w->comm, local, &local[IN], slice, &x);
+    attend(w, c, &g, local, &local[IN], slice, &x);
     for (int i = 0; i < IN; i++)
         change += product(&x.grad[i], &u[i]);
     y = sum_over(w, product(d9d_var_tensor(x.y), &local[IN]));
@@ -424,8 +595,16 @@ static double along(const ranks *w, const attention_case *c, const d9d_tensor lo
  * gradients. */
 static void gradients_are_those_of_all_ranks(void **state)
 {
-    static const attention_case c = {"differences", D9D_F32, 2, 5, 4, 2, 6, 9, 0, false, 0};
+    const attention_case c = {.name = "differences",
+                              .t = D9D_F32,
+                              .b = 2,
+                              .chunk = 5,
+                              .a = 4,
+                              .kv = 2,
+                              .d = 6,
+                              .longest = 9};
     const ranks *w = *state;
+    const d9d_groups g = groups_of(w, c.method);
     const double h = 1e-3;
     static made m;
     d9d_tensor all[IN + 1], local[IN + 1], u[IN];
@@ -433,7 +612,7 @@ static void gradients_are_those_of_all_ranks(void **state)
     uploaded part;
 
     make(&m, c.b, 2 * w->size * c.chunk, c.longest);
-    upload(w, &m.b, false, w->rank, w->size, &part);
+    upload(w, &m.b, CAUSAL, &g, &part);
     attention_numbers(w, &c, all);
     for (int i = 0; i <= IN; i++)
         local[i] = chunks_of(w, &all[i]);
@@ -490,7 +669,9 @@ typedef struct learned {
     d9d_tensor loss;
 } learned;
 
-static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_batch *b, learned *f)
+/* With `heads` query heads. */
+static void learn(const ranks *w, const variant *v, int heads, const d9d_groups *g,
+                  const d9d_batch *b, learned *f)
 {
     const d9d_model_opts options = {.dtype = D9D_F32, .recompute = v->recompute};
     d9d_model_in in = {0};
@@ -502,17 +683,17 @@ static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_ba
     *f = (learned){0};
     assert_ok(family_make(
         &f->arena, &f->config,
-        "{%s, \"hidden_size\": 20, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
-        "\"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 14, "
+        "{%s, \"hidden_size\": 20, \"num_hidden_layers\": 2, \"num_attention_heads\": %d, "
+        "\"num_key_value_heads\": %d, \"head_dim\": 6, \"intermediate_size\": 14, "
         "\"max_position_embeddings\": 1024, \"vocab_size\": %d, \"initializer_range\": 0}",
-        v->moe ? mixture : dense, VOCAB));
+        v->moe ? mixture : dense, heads, heads / 2, VOCAB));
     assert_ok(d9d_family_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
-    f->model->groups.cp = comm;
+    f->model->groups = *g;
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     assert_ok(d9d_module_materialise(f->model->module, w->dev, true));
     assert_ok(d9d_module_reset(f->model->module, 5));
-    upload(w, b, v->prompts > 0, d9d_comm_rank(comm), d9d_comm_size(comm), &part);
+    upload(w, b, v->prompts > 0 ? PREFIX : CAUSAL, g, &part);
     in.ids = &part.ids;
     in.labels = &part.labels;
     in.positions = &part.positions;
@@ -530,7 +711,7 @@ static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_ba
     for (size_t i = 0; i < f->params.n; i++) {
         d9d_param *p = f->params.p[i];
 
-        assert_ok(d9d_comm_all_reduce(comm, w->dev->stream, p->name, D9D_F32,
+        assert_ok(d9d_comm_all_reduce(g->cp, w->dev->stream, p->name, D9D_F32,
                                       d9d_tensor_data(&p->local.grad),
                                       d9d_tensor_numel(&p->local.grad), D9D_COMM_SUM));
     }
@@ -545,15 +726,17 @@ static void learned_release(learned *f)
     d9d_arena_release(&f->arena);
 }
 
-static void model_check(const ranks *w, const variant *v)
+static void model_check(const ranks *w, const variant *v, d9d_cp_method method)
 {
+    const d9d_groups g = groups_of(w, method);
+    const int heads = g.cp_heads != NULL ? 2 * d9d_comm_size(g.cp_heads) : 4;
     static made m;
     learned whole, part;
 
     make(&m, 2, 2 * w->size * 7, v->longest);
     make_prompts(&m, v->prompts);
-    learn(w, v, NULL, &m.b, &whole);
-    learn(w, v, w->comm, &m.b, &part);
+    learn(w, v, heads, &one, &m.b, &whole);
+    learn(w, v, heads, &g, &m.b, &part);
     check_chunks(w, "losses", &part.loss, &whole.loss, 1e-6);
     for (size_t i = 0; i < part.params.n; i++) {
         const d9d_param *p = part.params.p[i], *all = whole.params.p[i];
@@ -570,12 +753,13 @@ static void model_check(const ranks *w, const variant *v)
 static void models_in_chunks_are_the_model(void **state)
 {
     for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
-        model_check(*state, &variants[i]);
+        for (int method = 0; method < D9D_N_CP_METHODS; method++)
+            model_check(*state, &variants[i], (d9d_cp_method)method);
 }
 
 static d9d_status world_open(int64_t replicate, ranks *w)
 {
-    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     d9d_bootstrap *bootstrap;
 
     D9D_TRY(d9d_bootstrap_open(&bootstrap));
@@ -591,6 +775,10 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(chunks_go_and_come_back, &w),
         cmocka_unit_test_prestate(odd_positions_are_refused, &w),
         cmocka_unit_test_prestate(attention_in_chunks_is_attention, &w),
+        cmocka_unit_test_prestate(attention_of_heads_is_attention, &w),
+        cmocka_unit_test_prestate(heads_have_the_bits_of_one_rank, &w),
+        cmocka_unit_test_prestate(heads_send_the_bytes_of_the_formula, &w),
+        cmocka_unit_test_prestate(odd_heads_are_refused, &w),
         cmocka_unit_test_prestate(gradients_are_those_of_all_ranks, &w),
         cmocka_unit_test_prestate(models_in_chunks_are_the_model, &w),
     };

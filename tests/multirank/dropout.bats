@@ -40,7 +40,7 @@ equal() {
     shift
     for axis; do
         sets+=(--set "mesh.${axis%=*}=${axis#*=}")
-        [[ $axis = expert_parallel* ]] || ranks=$((ranks * ${axis#*=}))
+        [[ $axis =~ ^(expert_parallel|context_parallel_method) ]] || ranks=$((ranks * ${axis#*=}))
     done
     rm -rf mesh
     run mpi -n $ranks d9d-train -q --device cpu --set trainer.run.dir=mesh "${sets[@]}" "$name.json"
@@ -59,6 +59,8 @@ pipeline_parallel=2
 data_parallel_shard=2
 data_parallel_replicate=2 data_parallel_shard=2
 tensor_parallel=2 context_parallel_shard=2
+context_parallel_shard=2 context_parallel_method=all_to_all
+context_parallel_shard=2 context_parallel_replicate=2 context_parallel_method=all_to_all+all_gather
 data_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2
 LIST
 }
@@ -67,7 +69,7 @@ LIST
     configure gpt2 gpt2 attn_pdrop=0.2 resid_pdrop=0.15 embd_pdrop=0.1
     configure phi3 phi3 attention_dropout=0.2 resid_pdrop=0.1
     while read -r -a mesh; do equal gpt2 "${mesh[@]}"; done < <(meshes)
-    while read -r -a mesh; do equal phi3 "${mesh[@]}"; done < <(meshes | tail -n 2)
+    while read -r -a mesh; do equal phi3 "${mesh[@]}"; done < <(meshes | tail -n 4)
 }
 
 @test "the parallel residual, latent attention, sinks and experts" {
@@ -76,6 +78,7 @@ LIST
     configure gpt_oss gpt_oss attention_dropout=0.2
     for c in gpt_neox deepseek_v3 gpt_oss; do
         equal $c tensor_parallel=2 context_parallel_shard=2
+        equal $c context_parallel_shard=2 context_parallel_method=all_to_all
         equal $c data_parallel_shard=2 pipeline_parallel=2
     done
     equal gpt_oss data_parallel_shard=2 expert_parallel=2

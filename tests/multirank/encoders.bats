@@ -81,7 +81,7 @@ on_mesh() {
     shift 2
     for axis; do
         sets+=(--set "mesh.${axis%=*}=${axis#*=}")
-        ranks=$((ranks * ${axis#*=}))
+        [[ $axis = context_parallel_method* ]] || ranks=$((ranks * ${axis#*=}))
     done
     refused=false
     rm -rf mesh out.npy out.jsonl
@@ -100,6 +100,8 @@ tensor_parallel=2
 data_parallel_shard=2 pipeline_parallel=3
 tensor_parallel=2 pipeline_parallel=2
 context_parallel_shard=2
+context_parallel_shard=2 context_parallel_method=all_to_all
+context_parallel_shard=2 context_parallel_replicate=2 context_parallel_method=all_to_all+all_gather
 LIST
     [ -z "${D9D_LONG:-}" ] || cat <<'LIST'
 data_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2

@@ -23,9 +23,20 @@ setup() { with_mpi; }
     all_well 8 "$driver" 4
 }
 
+@test "two levels, over nodes and in each, equal one rank, and send the bytes of the arithmetic" {
+    all_well 4 "$driver" 4 2
+    all_well 8 "$driver" 8 4
+    # 36 tokens of 12 float32 with 16 choices: to the four ranks of the other node, and to one of them
+    assert_output --partial "every expert: 144 rows, 55296 bytes between nodes"
+    assert_output --partial "every expert: 36 rows, 13824 bytes between nodes"
+    D9D_COMM_CHECK=1 all_well 8 "$driver" 8 2
+    all_well 8 "$driver" 4 2
+}
+
 @test "staging buffers in peer memory give the same results" {
     export D9D_P2P=force
     for n in 2 3; do all_well $n "$driver"; done
     all_well 8 "$driver" 4
+    all_well 8 "$driver" 8 4
     D9D_COMM_CHECK=1 all_well 2 "$driver"
 }

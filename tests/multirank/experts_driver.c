@@ -1,16 +1,17 @@
-/* experts_driver.c - launched by tests/multirank/experts.bats: `experts_driver [EP]`.
+/* experts_driver.c - launched by tests/multirank/experts.bats: `experts_driver [EP [LOCAL]]`.
  *
  * Expert parallelism: each rank has its own tokens and its share of the experts.  Groups have EP
- * neighbouring ranks (default: all).  Each trial runs the block over the group, and alone with all
- * experts and all tokens of the group, and compares the output and every gradient.  Then it
- * compares the directional derivative of the loss along a random direction with its finite
- * difference.
+ * neighbouring ranks (default: all), of which LOCAL are on one node (default: not told).  Each
+ * trial runs the block over the group, and alone with all experts and all tokens of the group, and
+ * compares the output and every gradient.  Then it compares the directional derivative of the loss
+ * along a random direction with its finite difference.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm_private.h"
 #include "d9d/nn/block.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
@@ -51,10 +52,17 @@ static const trial trials[] = {
     {"bfloat16 replay", D9D_BF16, 2, 2, false, false, {40, 3, 0, 6}, false, REPLAY_HALVES},
 };
 
+/* The ranks of a group, and how experts are divided over them. */
+typedef struct expert_group {
+    d9d_comm *all;
+    d9d_groups cut;
+} expert_group;
+
 /* A block with its tokens, [first, first + tokens) of the group. */
 typedef struct side {
     const trial *of;
     d9d_device *dev; /* shared */
+    d9d_comm *all;
     d9d_groups cut;
     d9d_block_moe block;
     d9d_arena arena;
@@ -112,8 +120,7 @@ static d9d_status block_make(side *s, int n_ranks)
     D9D_TRY(d9d_module_params(&s->block.module, &s->arena, &s->params));
     for (size_t i = 0; i < s->params.n; i++)
         if (is_expert(s->params.p[i]))
-            d9d_param_partition(s->params.p[i], 0, d9d_comm_size(s->cut.ep),
-                                d9d_comm_rank(s->cut.ep));
+            d9d_param_partition(s->params.p[i], 0, d9d_comm_size(s->all), d9d_comm_rank(s->all));
     D9D_TRY(d9d_module_materialise(&s->block.module, s->dev, true));
     return d9d_module_reset(&s->block.module, 7);
 }
@@ -144,14 +151,18 @@ static void side_close(side *s)
     free(s->dx);
 }
 
-/* A side of a group of `ranks`; single rank without ep. */
-static d9d_status side_open(side *s, const trial *t, d9d_device *dev, int n_ranks, d9d_comm *ep)
+/* A side of a group of `ranks`; single rank without a group. */
+static d9d_status side_open(side *s, const trial *t, d9d_device *dev, int n_ranks,
+                            const expert_group *g)
 {
+    const int rank = d9d_comm_rank(g->all);
+
     *s = (side){.of = t,
                 .dev = dev,
-                .cut = {.ep = ep},
-                .first = tokens_before(t, d9d_comm_rank(ep)),
-                .tokens = ep != NULL ? tokens_of(t, d9d_comm_rank(ep)) : tokens_before(t, n_ranks)};
+                .all = g->all,
+                .cut = g->cut,
+                .first = tokens_before(t, rank),
+                .tokens = g->all != NULL ? tokens_of(t, rank) : tokens_before(t, n_ranks)};
     s->x = numbers(s, 11);
     s->y = array_poison(D9D_F32, s->tokens * HIDDEN);
     s->dx = array_poison(D9D_F32, s->tokens * HIDDEN);
@@ -254,12 +265,12 @@ static d9d_status close_enough(const trial *t, const char *what, const float *go
 static d9d_status same_gradient(const side *s, const d9d_param *p, const d9d_param *alone)
 {
     const int64_t n = d9d_tensor_numel(&p->local.grad);
-    const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->cut.ep) : 0;
+    const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->all) : 0;
     float *got, *want = ranks_host(&alone->local.grad);
     d9d_status st = D9D_OK;
 
     if (!is_expert(p))
-        st = d9d_comm_all_reduce(s->cut.ep, s->dev->stream, p->name, D9D_F32,
+        st = d9d_comm_all_reduce(s->all, s->dev->stream, p->name, D9D_F32,
                                  d9d_tensor_data(&p->local.grad), n, D9D_COMM_SUM);
     got = ranks_host(&p->local.grad);
     if (st == D9D_OK)
@@ -286,10 +297,10 @@ static d9d_status total(const side *s, double *x)
 {
     d9d_comm_blob all[MAX_RANKS];
     d9d_arena a = {0};
-    d9d_status st = d9d_comm_allgather_bytes(s->cut.ep, "total", x, sizeof(*x), &a, all);
+    d9d_status st = d9d_comm_allgather_bytes(s->all, "total", x, sizeof(*x), &a, all);
     double one, sum = 0.0;
 
-    for (int r = 0; st == D9D_OK && r < d9d_comm_size(s->cut.ep); r++) {
+    for (int r = 0; st == D9D_OK && r < d9d_comm_size(s->all); r++) {
         memcpy(&one, all[r].data, sizeof(one));
         sum += one;
     }
@@ -327,7 +338,7 @@ static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double 
                              double *derivative)
 {
     const int64_t n = d9d_tensor_numel(&p->local.data);
-    const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->cut.ep) : 0;
+    const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->all) : 0;
     float *line = array_random(D9D_F32, d9d_shape_numel(&p->spec.shape), seed, 0.1);
     float *x = ranks_host(&p->local.data), *g = ranks_host(&p->local.grad);
     d9d_status st;
@@ -370,14 +381,15 @@ static d9d_status check_derivative(side *s)
     return D9D_OK;
 }
 
-static d9d_status run_trial(const trial *t, const ranks *w)
+static d9d_status run_trial(const trial *t, const ranks *w, const expert_group *g)
 {
+    static const expert_group one;
     const int n = d9d_comm_size(w->comm);
     side s = {0}, alone = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, side_open(&s, t, w->dev, n, w->comm), out);
-    D9D_TRY_OR(st, side_open(&alone, t, w->dev, n, NULL), out);
+    D9D_TRY_OR(st, side_open(&s, t, w->dev, n, g), out);
+    D9D_TRY_OR(st, side_open(&alone, t, w->dev, n, &one), out);
     D9D_TRY_OR(st, run(&alone), out);
     D9D_TRY_OR(st, run(&s), out);
     D9D_TRY_OR(st, compare(&s, &alone), out);
@@ -389,20 +401,152 @@ out:
     return st;
 }
 
+/* --- bytes between nodes ---------------------------------------------------------------------- */
+
+/* The experts that this rank's tokens choose, [tokens, k]; freed by the caller. */
+static d9d_status choices_make(side *s, int32_t **out)
+{
+    const int64_t n = s->tokens * s->block.shape.top_k;
+    d9d_var *x, *logits, *prob;
+    d9d_tensor rows;
+    d9d_routing r = {0};
+    d9d_tape *tape;
+    d9d_status st;
+
+    *out = calloc((size_t)n + 1, sizeof(**out));
+    assert_non_null(*out);
+    D9D_TRY(d9d_tape_create(s->dev, &tape));
+    D9D_TRY_OR(st, upload(s, s->x, &rows), out);
+    st = d9d_tape_leaf(tape, &rows, false, &x);
+    d9d_tensor_release(&rows);
+    if (st == D9D_OK)
+        st = d9d_block_linear_forward(&s->block.gate, tape, x, &logits);
+    if (st == D9D_OK)
+        st = d9d_op_router(tape, logits,
+                           &(d9d_op_router_opts){.k = (int)s->block.shape.top_k,
+                                                 .renormalise = s->of->renormalise,
+                                                 .scale = 1.0f,
+                                                 .label = "router"},
+                           &prob, &r);
+    if (st == D9D_OK)
+        st = d9d_device_download(s->dev, *out, d9d_tensor_data(&r.expert), (size_t)n * 4);
+    d9d_routing_release(&r);
+out:
+    d9d_tape_free(tape);
+    return st;
+}
+
+/* Rows that this rank sends to ranks of other nodes: each token once to each of the `parts` of the
+ * experts, of which `own` parts from `first` on are on this rank's node, that it has chosen. */
+static int64_t rows_between_nodes(const side *s, const int32_t *expert, int64_t experts, int parts,
+                                  int first, int own)
+{
+    const int64_t k = s->block.shape.top_k, per = experts / parts;
+    int64_t rows = 0;
+
+    for (int64_t t = 0; t < s->tokens; t++)
+        for (int part = 0; part < parts; part++) {
+            bool chosen = false;
+
+            for (int64_t j = 0; j < k; j++)
+                chosen = chosen || expert[t * k + j] / per == part;
+            rows += chosen && (part < first || part >= first + own);
+        }
+    return rows;
+}
+
+static uint64_t bytes_between_nodes(const d9d_comm *c, int first, int own)
+{
+    uint64_t sum = 0;
+
+    for (int r = 0; r < d9d_comm_size(c); r++)
+        if (r < first || r >= first + own)
+            sum += d9di_comm_sent_bytes(c, r);
+    return sum;
+}
+
+/* Rows from a group's rank to others, and back: a row has H elements of the block's type.  Dispatch
+ * adds k choices and k weights, its backward k gradients of weights. */
+static d9d_status check_bytes(const trial *t, const ranks *w, const expert_group *g, int local)
+{
+    const int n = d9d_comm_size(w->comm), rank = d9d_comm_rank(w->comm), nodes = n / local;
+    const bool levels = g->cut.ep_local != NULL;
+    const int parts = levels ? nodes : n, own = levels ? 1 : local;
+    const int first = levels ? rank / local : rank / local * local;
+    const int64_t experts = t->per_rank * n;
+    const uint64_t before = bytes_between_nodes(g->cut.ep, first, own);
+    uint64_t row, rows, bytes;
+    double got[2], want[2];
+    int32_t *expert = NULL;
+    side s = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, side_open(&s, t, w->dev, n, g), out);
+    D9D_TRY_OR(st, run(&s), out);
+    D9D_TRY_OR(st, choices_make(&s, &expert), out);
+    row = HIDDEN * d9d_dtype_size(t->t);
+    rows = (uint64_t)rows_between_nodes(&s, expert, experts, parts, first, own);
+    bytes = bytes_between_nodes(g->cut.ep, first, own) - before;
+    /* What a rank sends comes back to it from others: sums over the group are equal. */
+    got[0] = (double)bytes;
+    want[0] = (double)(rows * (4 * row + 3 * 4 * (uint64_t)s.block.shape.top_k));
+    got[1] = (double)rows, want[1] = 0;
+    D9D_TRY_OR(st, total(&s, &got[0]), out);
+    D9D_TRY_OR(st, total(&s, &want[0]), out);
+    D9D_TRY_OR(st, total(&s, &got[1]), out);
+    if (rank == 0)
+        printf("%s: %.0f rows, %.0f bytes between nodes\n", t->name, got[1], got[0]);
+    if (got[0] != want[0])
+        st = D9D_FAIL(D9D_EINVAL, "%s: %.0f bytes between nodes, expected %.0f", t->name, got[0],
+                      want[0]);
+out:
+    free(expert);
+    side_close(&s);
+    return st;
+}
+
+/* Without recomputation, and where rows are messages. */
+static bool counts_bytes(const trial *t, const expert_group *g)
+{
+    return t->mode == PLAIN && !d9d_symm_buffer_is_forced(g->cut.ep);
+}
+
+static d9d_status run_all(const ranks *w, const expert_group *g, int local)
+{
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; st == D9D_OK && i < COUNT(trials); i++) {
+        st = run_trial(&trials[i], w, g);
+        if (st == D9D_OK && local > 1 && counts_bytes(&trials[i], g))
+            st = check_bytes(&trials[i], w, g, local);
+        st = d9d_bootstrap_agree_status(w->bootstrap, st);
+    }
+    return st;
+}
+
+/* Divided over nodes, and inside each of them; and all at once, where the bytes between nodes are
+ * counted too. */
 int main(int argc, char **argv)
 {
-    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_status st = D9D_OK;
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
+    expert_group flat = {0}, levels = {0};
+    d9d_status st;
     d9d_bootstrap *bootstrap;
     ranks w;
 
     assert_ok(d9d_bootstrap_open(&bootstrap));
     d.data_parallel_shard = d9d_bootstrap_size(bootstrap);
     d.expert_parallel = argc > 1 ? atoll(argv[1]) : d.data_parallel_shard;
+    d.expert_parallel_local = argc > 2 ? atoll(argv[2]) : 1;
     assert_true(d.expert_parallel <= MAX_RANKS);
     assert_ok(ranks_open(bootstrap, &d, D9D_AXES_EXPERT, &w));
-    for (size_t i = 0; st == D9D_OK && i < COUNT(trials); i++)
-        st = d9d_bootstrap_agree_status(bootstrap, run_trial(&trials[i], &w));
+    flat.all = flat.cut.ep = levels.all = w.comm;
+    st = run_all(&w, &flat, (int)d.expert_parallel_local);
+    if (st == D9D_OK && d.expert_parallel_local > 1) {
+        assert_ok(d9d_mesh_group(w.mesh, D9D_AXES_EXPERT_ACROSS, &levels.cut.ep));
+        assert_ok(d9d_mesh_group(w.mesh, D9D_AXES_EXPERT_LOCAL, &levels.cut.ep_local));
+        st = run_all(&w, &levels, (int)d.expert_parallel_local);
+    }
     if (st != D9D_OK)
         (void)fprintf(stderr, "rank %d: %s\n", w.rank, d9d_err_message());
     printf("rank %d of %d: %d failed\n", w.rank, w.size, st != D9D_OK);

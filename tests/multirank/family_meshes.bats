@@ -38,7 +38,7 @@ on_mesh() {
     for axis; do
         n=${axis#*=}
         sets+=(--set "mesh.${axis%=*}=$n")
-        [[ $axis = expert_parallel* ]] || ranks=$((ranks * n))
+        [[ $axis =~ ^(expert_parallel|context_parallel_method) ]] || ranks=$((ranks * n))
     done
     refused=false
     rm -rf mesh
@@ -63,11 +63,13 @@ cases() {
     fi
 }
 meshes() {
-    local experts=
-    ! grep -q experts "$golden/$1/config.json" || experts=expert_parallel=2
+    local experts='' nodes=''
+    ! grep -q experts "$golden/$1/config.json" ||
+        { experts=expert_parallel=2 && nodes='expert_parallel=4 expert_parallel_local=2'; }
     cat <<LIST
 data_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2
 data_parallel_replicate=2 context_parallel_shard=2 tensor_parallel=2 $experts
+data_parallel_shard=2 context_parallel_shard=2 context_parallel_method=all_to_all $nodes
 LIST
     [ -z "${D9D_LONG:-}" ] || cat <<'LIST'
 tensor_parallel=2
@@ -75,6 +77,9 @@ tensor_parallel=4
 tensor_parallel=5
 context_parallel_replicate=2
 context_parallel_shard=4
+context_parallel_shard=4 context_parallel_method=all_to_all
+context_parallel_shard=2 context_parallel_replicate=2 context_parallel_method=all_to_all+all_gather
+context_parallel_shard=2 tensor_parallel=2 context_parallel_method=all_to_all
 pipeline_parallel=2
 pipeline_parallel=3
 data_parallel_shard=2 expert_parallel=2

@@ -65,4 +65,6 @@ together() {
     run ! same causal alone
     together dense "1 1 1 2 2 1" "$prefix" "${of_packs[@]}"
     together moe "1 1 2 1 1 1 2" "$prefix" data.dataset=prompts
+    together dense "1 1 2 1 2 1" "$prefix" "${of_packs[@]}" mesh.context_parallel_method=all_to_all
+    together dense "1 1 2 2 1 1" "$prefix" data.dataset=prompts mesh.context_parallel_method=all_to_all+all_gather
 }

@@ -47,6 +47,12 @@ agree() {
     agree a moe "1 4 1 1 1 2 2" moe $dual
 }
 
+@test "tokens that go once to each host and there to its ranks give the losses of one rank" {
+    agree aabb moe "1 4 1 1 1 4" moe --set mesh.expert_parallel_local=2
+    agree aaaabbbb moe "2 2 1 1 2 8" moe --set mesh.expert_parallel_local=4
+    agree aabbccdd moe "1 4 1 1 1 4 2" moe $dual --set mesh.expert_parallel_local=2
+}
+
 @test "three and five ranks, alternating hosts, a host per replica, and prime degrees equal one rank" {
     train_single primes dense $primes
     train_single experts moe $experts

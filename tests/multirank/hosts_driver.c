@@ -115,7 +115,7 @@ int main(int argc, char **argv)
 {
     const d9d_log log = {.line = hear, .level = D9D_LOG_WARN};
     const d9d_mesh_opts opts = {.timeout_s = 100, .log = &log};
-    d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     d9d_bootstrap *bootstrap = NULL;
     d9d_mesh *mesh = NULL;
     d9d_device *dev = NULL;

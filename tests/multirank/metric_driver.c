@@ -141,7 +141,7 @@ static void sums_are_rounded_in_another_order(void **state)
 
 int main(void)
 {
-    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     d9d_bootstrap *bootstrap;
     ranks w;
     const struct CMUnitTest tests[] = {

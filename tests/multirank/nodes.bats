@@ -38,3 +38,14 @@ setup() {
         output+=$stderr assert_output --partial "the end of the Slurm allocation: saved after step"
     done
 }
+
+@test "srun: a job says what of its expert groups is on a node, and warns of local ranks that are not" {
+    local train=(d9d-train --device cpu --set trainer.run.steps=1 --set trainer.batching.microbatch_size=1
+        --set mesh.data_parallel_shard=4 --set mesh.expert_parallel=4)
+    run -0 slurm 2 "${train[@]}" --set trainer.run.dir=flat c.json
+    assert_output --partial "experts are divided over nodes with 2 ranks each: mesh.expert_parallel_local 2 would send a token once to each node"
+    run -0 slurm 2 "${train[@]}" --set trainer.run.dir=levels --set mesh.expert_parallel_local=2 c.json
+    [[ "$output" != *"ranks each: mesh"* && "$output" != *"should be on one node"* ]]
+    run -0 slurm 2 "${train[@]}" --set trainer.run.dir=wrong --set mesh.expert_parallel_local=4 c.json
+    assert_output --partial "mesh.expert_parallel_local 4: ranks 0 and 2 should be on one node and are on "
+}

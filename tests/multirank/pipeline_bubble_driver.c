@@ -277,7 +277,7 @@ static void set_prices(struct job *j)
 static d9d_status open_job(struct job *j)
 {
     static const d9d_executor_ops ops = {.forward = forward, .hidden = hidden};
-    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
 
     D9D_TRY(d9d_bootstrap_open(&j->bootstrap));
     j->rank = d9d_bootstrap_rank(j->bootstrap);

@@ -297,7 +297,7 @@ static d9d_status open_job(struct job *j)
 {
     const char *where = getenv("D9D_TEST_DEVICE");
     const bool gpu = where != NULL && strncmp(where, "cuda", 4) == 0;
-    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     char device[32] = "cpu";
 
     D9D_TRY(d9d_bootstrap_open(&j->bootstrap));

@@ -167,7 +167,7 @@ static d9d_status act(struct job *j, const char *what, const char *dir, int who)
 
 static d9d_status job_open(struct job *j)
 {
-    d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     const d9d_mesh_opts opts = {.timeout_s = 600};
 
     D9D_TRY(d9d_bootstrap_open(&j->bootstrap));

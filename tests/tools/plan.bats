@@ -326,6 +326,51 @@ JSON
     run -0 plan --length 16 early.json
 }
 
+# bytes GROUP CALL <PLAN: of the calls of a group, by the first rank of a plan
+bytes() {
+    tr -d '\n ' | grep -oE "\"group\":\"$1\",\"call\":\"$2\",\"link\":\"[a-z]+\",\"calls\":[0-9]+,\"bytes\":[0-9.e+]+" |
+        head -n 1 | sed 's/.*://'
+}
+
+# A step of 2 layers, 64 tokens a rank, in forward and backward: d9d/comm/cp_method.h.
+@test "heads that are exchanged for positions are planned with the bytes of the formula" {
+    cat >wide.json <<'JSON'
+{"data": {"dataset": "nowhere"}, "optimizer": {"name": "adamw", "lr": 1e-3}, "trainer": {"run": {"steps": 4}},
+ "mesh": {"context_parallel_shard": 4, "context_parallel_method": "all_to_all"},
+ "model_provider": {"name": "qwen3_dense", "dtype": "bfloat16", "model": {"num_hidden_layers": 2, "rope_base": 10000,
+   "max_position_ids": 4096, "layer": {"hidden_size": 32, "intermediate_size": 48, "rms_norm_eps": 1e-6,
+     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16},
+   "split_vocab_size": {"regular": 157}, "split_vocab_order": ["regular"]}}}
+JSON
+    set -- --json --set trainer.batching.global_batch_size=1 wide.json
+    d9d-train --plan --length 256 "$@" >p.json
+    is d9d.plan.v1 p.json
+    assert_equal "$(bytes cp_shard all_to_all <p.json)" "$((2 * 2 * 64 * 3 * (8 + 4) * 2 * 16 * 2 / 4)).0"
+    d9d-train --plan --suggest 4 --length 4096 "$@" >s.json
+    is d9d.suggest.v1 s.json
+    for method in all_gather all_to_all; do grep -q "\"context_parallel_method\": \"$method\"" s.json; done
+}
+
+@test "tokens that go once to a node are planned so, and suggested where a group has several" {
+    cat >nodes.json <<'JSON'
+{"data": {"dataset": "nowhere"}, "optimizer": {"name": "stochastic_adamw", "lr": 1e-3}, "trainer": {"run": {"steps": 4}},
+ "mesh": {"data_parallel_shard": 16, "expert_parallel": 16},
+ "model_provider": {"name": "qwen3_moe", "dtype": "bfloat16", "model": {"num_hidden_layers": 2, "rope_base": 10000, "max_position_ids": 4096,
+   "layer": {"hidden_size": 1024, "intermediate_size": 512, "num_experts": 64, "experts_top_k": 8, "rms_norm_eps": 1e-6,
+     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64},
+   "split_vocab_size": {"regular": 157}, "split_vocab_order": ["regular"]}}}
+JSON
+    of() { d9d-train --plan --length 4096 --json --set trainer.batching.global_batch_size=16 "$@" nodes.json; }
+    of >flat.json
+    of --set mesh.expert_parallel_local=8 >nodes-8.json
+    # Two nodes: at most one row a token there, in place of one for most of the eight ranks.
+    flat=$(bytes expert all_to_all <flat.json) nodes=$(bytes expert all_to_all <nodes-8.json)
+    awk -v a="$flat" -v b="$nodes" 'BEGIN { exit !(b > 0 && b < a / 2) }'
+    [ -n "$(bytes expert_local peer_barrier <nodes-8.json)" ]
+    d9d-train --plan --suggest 16 --length 4096 --json --set trainer.batching.global_batch_size=16 nodes.json >s.json
+    grep -q '"expert_parallel_local": 8' s.json
+}
+
 @test "a suggestion can be used as it stands" {
     run -0 --separate-stderr d9d-train --plan --gpu cpu --suggest 2 c.json
     [[ "${lines[0]}" == *" tokens/s a rank  MFU %" ]]

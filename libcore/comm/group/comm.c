@@ -69,6 +69,7 @@ void d9di_comm_close(d9d_comm *c)
     D9D_VEC_RELEASE(&c->msgs);
     D9D_VEC_RELEASE(&c->pending);
     free(c->world);
+    free(c->sent);
     free(c->name);
     free(c);
 }
@@ -118,12 +119,13 @@ d9d_status d9di_comm_open(const d9di_comm_backend *backend, const d9di_comm_memb
                     .size = m->size,
                     .tag = m->tag,
                     .world = calloc((size_t)m->size, sizeof(*c->world)),
+                    .sent = calloc((size_t)m->size, sizeof(*c->sent)),
                     .check = m->check,
                     .opts = m->opts,
                     .failed = m->failed,
                     .ring = m->ring,
                     .group = m->group};
-    if (c->name == NULL || c->world == NULL)
+    if (c->name == NULL || c->world == NULL || c->sent == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", m->name, m->size);
     else
         memcpy(c->world, m->world, (size_t)m->size * sizeof(*c->world));
@@ -147,6 +149,20 @@ static void finish_submit(d9d_comm *c, const d9di_comm_call *k, d9di_flight_call
     *c->failed |= st != D9D_OK;
 }
 
+uint64_t d9di_comm_sent_bytes(const d9d_comm *c, int to)
+{
+    return c == NULL ? 0 : c->sent[to];
+}
+
+static void count_sent(d9d_comm *c, const d9di_comm_call *k)
+{
+    for (int r = 0; k->coll == D9DI_COLL_ALL_TO_ALL && r < c->size; r++)
+        c->sent[r] += (uint64_t)k->send[r] * d9d_dtype_size(k->t);
+    for (int64_t i = 0; k->coll == D9DI_COLL_SEND_RECV && i < k->n; i++)
+        if (!k->msgs[i].receive)
+            c->sent[k->msgs[i].peer] += (uint64_t)k->msgs[i].n * d9d_dtype_size(k->msgs[i].t);
+}
+
 d9d_status d9di_comm_submit(d9d_comm *c, const d9di_comm_call *k)
 {
     d9di_flight_call *x;
@@ -154,6 +170,7 @@ d9d_status d9di_comm_submit(d9d_comm *c, const d9di_comm_call *k)
 
     assert(!c->in_group || k->coll != D9DI_COLL_ALLGATHER_BYTES);
     *(k->coll == D9DI_COLL_SEND_RECV ? &c->p2p_calls : &c->calls) += 1;
+    count_sent(c, k);
     x = d9di_flight_ring_call_begin(c, k);
     if (c->check && k->coll != D9DI_COLL_SEND_RECV)
         st = d9di_desync_check(c, k);

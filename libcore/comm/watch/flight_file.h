@@ -12,7 +12,7 @@
 #include "d9d/base/fs.h"
 #include "d9d/comm/mesh.h"
 
-#define D9DI_FLIGHT_MAGIC "d9dflit1"
+#define D9DI_FLIGHT_MAGIC "d9dflit2" /* the last character is the version of the layout */
 
 enum {
     D9DI_FLIGHT_CALLS = 1024,

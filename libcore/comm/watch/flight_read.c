@@ -33,12 +33,16 @@ static bool axes_valid(uint32_t axes)
 
 static bool degrees_valid(const d9d_parallel_degrees *d)
 {
-    const int64_t *v = &d->pipeline_parallel;
+    const int64_t v[] = {d->pipeline_parallel,      d->data_parallel_replicate,
+                         d->data_parallel_shard,    d->context_parallel_replicate,
+                         d->context_parallel_shard, d->tensor_parallel,
+                         d->expert_parallel};
 
-    for (size_t i = 0; i < sizeof(*d) / sizeof(*v); i++)
+    for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++)
         if (v[i] < 1 || v[i] > 1 << 20)
             return false;
-    return true;
+    return d->expert_parallel_local >= 0 && d->expert_parallel_local <= 1 << 20 &&
+           d->context_parallel_method >= 0 && d->context_parallel_method < D9D_N_CP_METHODS;
 }
 
 static bool number_valid(int64_t v)

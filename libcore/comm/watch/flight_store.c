@@ -15,8 +15,8 @@ static d9d_status store_path(const char *dir, int rank, char path[PATH_MAX])
     return D9D_OK;
 }
 
-/* True for a file of the flight recorder, complete or empty from a process that ended before its
- * first write.  Any other file of this name is neither replaced nor removed. */
+/* True for a file of the flight recorder, of any version, complete or empty from a process that
+ * ended before its first write.  Any other file of this name is neither replaced nor removed. */
 static bool is_ring(const char *path)
 {
     static const char nothing[sizeof(D9DI_FLIGHT_MAGIC) - 1];
@@ -28,7 +28,7 @@ static bool is_ring(const char *path)
 
     if (is && size > 0)
         is = d9d_file_read_at(&f, magic, sizeof(magic), 0) == D9D_OK;
-    is = is && (memcmp(magic, D9DI_FLIGHT_MAGIC, sizeof(magic)) == 0 ||
+    is = is && (memcmp(magic, D9DI_FLIGHT_MAGIC, sizeof(magic) - 1) == 0 ||
                 memcmp(magic, nothing, sizeof(magic)) == 0);
     d9d_file_release(&f);
     return is;

@@ -137,6 +137,14 @@ d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n, d9d_cp_slice_b
 
 /* --- lists of documents ----------------------------------------------------------------------- */
 
+d9d_status d9d_cp_slice_set_segments(const d9d_batch *b, int rank, int n,
+                                     d9d_cp_slice_buffer *buffer, d9d_cp_slice *slice)
+{
+    const rank_chunks chunks = chunks_of_rank(b->length, rank, n);
+
+    return b->cu_seqlens != NULL ? find_segments(b, &chunks, buffer, slice) : D9D_OK;
+}
+
 /* Begins of the batch's sequences, and of their padding if it is to be apart, as documents. */
 static d9d_status list_rows(const d9d_batch *b, bool padding_apart, d9d_cp_slice_buffer *buffer)
 {

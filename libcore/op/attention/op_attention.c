@@ -2,22 +2,31 @@
  * y [B, S, A, DV], lse [B, A, S].
  *
  * The backward recomputes probabilities from q, k and lse, the log-sum-exp of the scores.  Under
- * context parallelism k and v are gathered in forward and again in backward.  An attention sink is
- * part of lse, so dgrad needs no further term for it; its wgrad is a kernel of its own.  Dropout is
- * drawn again by Philox.
+ * context parallelism k and v are gathered in forward and again in backward, or heads are exchanged
+ * for positions before attention and back after it (op_cp_heads.h).  An attention sink is part of
+ * lse, so dgrad needs no further term for it; its wgrad is a kernel of its own.  Dropout is drawn
+ * again by Philox.
  */
 #include <assert.h>
 #include <math.h>
 
-#include "op/attention/op_cp_gather.h"
+#include "op/attention/op_cp_heads.h"
 
 /* Saved; the first three are the inputs.  Segments, their prefixes and the tokens' numbers, if any,
  * follow: attr points into them. */
 enum { Q, K, V, O, LSE };
 
+/* What an attention computes of that of a rank: `q` has the query heads from `first_head` on, of
+ * `heads` that the rank has sinks of. */
+typedef struct attention_part {
+    int64_t first_head, heads;
+    const d9d_tensor *token; /* dropout's numbers of the queries' tokens; NULL: no RNG */
+} attention_part;
+
 typedef struct attention_attr {
     d9d_attention_dims dims;
     d9di_op_cp cp;
+    int64_t first_head, heads; /* attention_part */
 } attention_attr;
 
 /* Keys and values of whole sequences, or their gradients. */
@@ -114,16 +123,21 @@ out:
     return st;
 }
 
-/* Wgrad of the attention sinks. */
+/* Wgrad of the attention sinks; those of heads that other ranks compute get 0 from this one. */
 static d9d_status attention_sink_wgrad(d9d_node *n)
 {
     const attention_attr *a = n->attr;
     d9d_param *w = n->param[0];
+    const float beta = d9d_param_grad_beta(&w->local);
 
+    if (beta == 0.0f && a->dims.a < a->heads)
+        D9D_TRY(D9DI_KERNEL(n->tape, elementwise->fill, w->local.grad.dtype,
+                            d9d_tensor_data(&w->local.grad), a->heads, 0.0f));
     return D9DI_KERNEL(n->tape, attention->sink_wgrad, &a->dims, w->local.grad.dtype,
-                       d9d_tensor_data(&w->local.grad), d9d_param_grad_beta(&w->local),
+                       d9di_op_element_ptr(&w->local.grad, a->first_head), beta,
                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[O]),
-                       d9d_tensor_data(&n->saved[LSE]), d9d_tensor_data(&w->local.data));
+                       d9d_tensor_data(&n->saved[LSE]),
+                       d9di_op_element_ptr(&w->local.data, a->first_head));
 }
 
 static const d9d_node_ops attention_node_ops = {
@@ -201,11 +215,11 @@ static d9d_status check_scores(const d9d_op_attention_opts *opts)
 
 /* The queries are all tokens of the RNG. */
 static d9d_status check_dropout(const d9d_tape *t, const d9d_tensor *q,
-                                const d9d_op_attention_opts *opts)
+                                const d9d_op_attention_opts *opts, const attention_part *part)
 {
     const d9d_op_dropout_opts *o = &opts->dropout;
-    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
     const int64_t queries = q->shape.dim[0] * q->shape.dim[1];
+    int64_t tokens;
 
     if (!d9d_op_dropout_is_active(t, o->p))
         return D9D_OK;
@@ -214,18 +228,20 @@ static d9d_status check_dropout(const d9d_tape *t, const d9d_tensor *q,
                         (double)o->p);
     if (opts->cached)
         return D9D_FAIL(D9D_EINVAL, "attention: dropout with a KV cache");
-    if (queries != d9d_tensor_numel(&rng->token))
+    tokens = d9d_tensor_numel(part->token);
+    if (queries != tokens)
         return D9D_FAIL(D9D_EINVAL, "attention: dropout of %lld queries, of %lld tokens",
-                        (long long)queries, (long long)d9d_tensor_numel(&rng->token));
+                        (long long)queries, (long long)tokens);
     return D9D_OK;
 }
 
-static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
+static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks,
+                              const attention_part *part)
 {
     if (sinks == NULL)
         return D9D_OK;
     D9D_TRY(d9di_op_check_param("attention", sinks, q->dtype));
-    if (!d9d_shape_equal(&sinks->local.data.shape, &D9D_SHAPE(q->shape.dim[2])))
+    if (!d9d_shape_equal(&sinks->local.data.shape, &D9D_SHAPE(part->heads)))
         return d9di_op_misfit("attention", d9di_op_param_name(sinks), &sinks->local.data.shape, "q",
                               &q->shape, "q is [B, S, A, D], sinks are [A]");
     return D9D_OK;
@@ -233,7 +249,7 @@ static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
 
 static d9d_status attention_check(const d9d_tape *t, const d9d_tensor *q, const d9d_tensor *k,
                                   const d9d_tensor *v, const d9d_op_attention_opts *opts,
-                                  const d9di_op_cp *chunks)
+                                  const d9di_op_cp *chunks, const attention_part *part)
 {
     D9D_TRY(d9di_op_check_real("attention", "q", q));
     D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
@@ -241,15 +257,15 @@ static d9d_status attention_check(const d9d_tape *t, const d9d_tensor *q, const 
     D9D_TRY(check_heads(q, k, v));
     D9D_TRY(d9di_op_cp_check("attention", "k", chunks, k));
     D9D_TRY(check_scores(opts));
-    D9D_TRY(check_sinks(q, opts->sinks));
-    D9D_TRY(check_dropout(t, q, opts));
+    D9D_TRY(check_sinks(q, opts->sinks, part));
+    D9D_TRY(check_dropout(t, q, opts, part));
     D9D_TRY(check_segments(q, opts));
     return check_prefix(q, opts);
 }
 
 static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *out,
                                    const d9d_tensor *lse, const d9d_op_attention_opts *opts,
-                                   const attention_attr *attr)
+                                   const attention_part *part, const attention_attr *attr)
 {
     d9d_param *sinks = opts->sinks;
     const size_t n_param = sinks != NULL ? 1 : 0;
@@ -267,7 +283,7 @@ static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *o
     if (opts->segments != NULL)
         (void)d9d_node_save(n, opts->segments, D9D_NEED_DGRAD);
     if (attr->dims.dropout.p > 0.0f)
-        (void)d9d_node_save(n, &d9d_tape_dropout_rng(t)->token, D9D_NEED_DGRAD);
+        (void)d9d_node_save(n, part->token, D9D_NEED_DGRAD);
     if (opts->prefix != NULL)
         (void)d9d_node_save(n, opts->prefix, D9D_NEED_DGRAD);
     if (d9d_comm_size(opts->cp) > 1) /* with or without symmetric memory: see op_tp_overlap.c */
@@ -283,7 +299,8 @@ static int64_t cache_splits(const d9d_op_attention_opts *opts)
     return opts->cached && opts->segments != NULL && opts->segments->shape.dim[0] == 1 ? 1 : 0;
 }
 
-static d9d_attention_dropout dropout_of(const d9d_tape *t, const d9d_op_dropout_opts *opts)
+static d9d_attention_dropout dropout_of(const d9d_tape *t, const d9d_op_dropout_opts *opts,
+                                        const attention_part *part)
 {
     const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
 
@@ -292,14 +309,16 @@ static d9d_attention_dropout dropout_of(const d9d_tape *t, const d9d_op_dropout_
     assert(rng->max_positions > 0);
     return (d9d_attention_dropout){
         .p = opts->p,
-        .rng = {rng->seed, d9d_op_dropout_stream(opts->site) + (uint64_t)opts->first},
-        .token = d9d_tensor_data(&rng->token),
+        .rng = {rng->seed,
+                d9d_op_dropout_stream(opts->site) + (uint64_t)(opts->first + part->first_head)},
+        .token = d9d_tensor_data(part->token),
         .width = rng->max_positions};
 }
 
 static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor *q,
                                             const d9d_tensor *k, const d9d_tensor *v,
-                                            const d9d_op_attention_opts *opts, const d9di_op_cp *p)
+                                            const d9d_op_attention_opts *opts, const d9di_op_cp *p,
+                                            const attention_part *part)
 {
     const int64_t s = q->shape.dim[1];
 
@@ -322,45 +341,95 @@ static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor 
         .window = opts->window,
         .chunks = cache_splits(opts),
         .chunk_end = {d9di_op_cp_chunk_end(p, s, 0), d9di_op_cp_chunk_end(p, s, 1)},
-        .dropout = dropout_of(t, &opts->dropout),
+        .dropout = dropout_of(t, &opts->dropout, part),
     };
 }
 
-static d9d_status attention_run(d9d_tape *t, const d9d_attention_dims *n, const d9d_param *sinks,
+static d9d_status attention_run(d9d_tape *t, const attention_attr *a, const d9d_param *sinks,
                                 const d9d_tensor *y, const d9d_tensor *lse, const d9d_tensor *q,
                                 const kv_rows *all)
 {
+    const d9d_attention_dims *n = &a->dims;
+
     D9D_TRY(D9DI_KERNEL(t, attention->fwd, n, d9d_tensor_data(y), d9d_tensor_data(lse),
                         d9d_tensor_data(q), d9d_tensor_data(&all->k), d9d_tensor_data(&all->v)));
-    return sinks == NULL ? D9D_OK
-                         : D9DI_KERNEL(t, attention->sink, n, d9d_tensor_data(y),
-                                       d9d_tensor_data(lse), d9d_tensor_data(&sinks->local.data));
+    return sinks == NULL
+               ? D9D_OK
+               : D9DI_KERNEL(t, attention->sink, n, d9d_tensor_data(y), d9d_tensor_data(lse),
+                             d9di_op_element_ptr(&sinks->local.data, a->first_head));
 }
 
-d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
-                            const d9d_op_attention_opts *opts, d9d_var **y)
+/* The attention of a part. */
+static d9d_status attention(d9d_tape *t, d9d_var *const in[3], const d9d_op_attention_opts *opts,
+                            const attention_part *part, d9d_var **y)
 {
-    const d9d_tensor *tq = d9d_var_tensor(q), *tk = d9d_var_tensor(k), *tv = d9d_var_tensor(v);
-    attention_attr attr = {.cp = {opts->cp, opts->label}};
+    const d9d_tensor *tq = d9d_var_tensor(in[Q]), *tk = d9d_var_tensor(in[K]),
+                     *tv = d9d_var_tensor(in[V]);
+    attention_attr attr = {
+        .cp = {opts->cp, opts->label}, .first_head = part->first_head, .heads = part->heads};
     const d9d_attention_dims *n = &attr.dims;
     d9d_shape shape = tq->shape;
-    d9d_var *in[] = {q, k, v}, *out;
     kv_rows all = {{0}, {0}};
     d9d_tensor lse = {0};
+    d9d_var *out;
     d9d_status st;
 
-    D9D_TRY_OR(st, attention_check(t, tq, tk, tv, opts, &attr.cp), out);
-    attr.dims = attention_dims_of(t, tq, tk, tv, opts, &attr.cp);
+    D9D_TRY_OR(st, attention_check(t, tq, tk, tv, opts, &attr.cp, part), out);
+    attr.dims = attention_dims_of(t, tq, tk, tv, opts, &attr.cp, part);
     shape.dim[3] = n->dv;
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);
     D9D_TRY_OR(st, kv_gather(t, &attr.cp, tk, tv, &all), out);
-    D9D_TRY_OR(st, attention_run(t, n, opts->sinks, d9d_var_tensor(out), &lse, tq, &all), out);
-    D9D_TRY_OR(st, attention_record(t, in, out, &lse, opts, &attr), out);
+    D9D_TRY_OR(st, attention_run(t, &attr, opts->sinks, d9d_var_tensor(out), &lse, tq, &all), out);
+    D9D_TRY_OR(st, attention_record(t, in, out, &lse, opts, part, &attr), out);
     *y = out;
 out:
     kv_release(&all);
     d9d_tensor_release(&lse);
     return st;
+}
+
+/* --- all-to-all of context parallelism -------------------------------------------------------- */
+
+static d9d_status heads_check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
+                              const d9di_op_cp *p)
+{
+    D9D_TRY(d9di_op_check_real("attention", "q", q));
+    D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
+    D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
+    D9D_TRY(check_heads(q, k, v));
+    D9D_TRY(d9di_op_cp_heads_check("attention", "q", p, q, false));
+    return d9di_op_cp_heads_check("attention", "k", p, k, true);
+}
+
+/* This rank's share of the heads, for the positions of all ranks of cp_heads. */
+static d9d_status attention_all_to_all(d9d_tape *t, d9d_var *const in[3],
+                                       const d9d_op_attention_opts *opts, d9d_var **y)
+{
+    const d9di_op_cp p = {opts->cp_heads, opts->label};
+    const d9d_tensor *q = d9d_var_tensor(in[Q]);
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
+    attention_part part = {.token = rng != NULL ? &rng->query_token : NULL};
+    d9d_var *heads[3], *o;
+
+    D9D_TRY(heads_check(q, d9d_var_tensor(in[K]), d9d_var_tensor(in[V]), &p));
+    part.heads = q->shape.dim[2];
+    part.first_head = part.heads / d9d_comm_size(p.comm) * d9d_comm_rank(p.comm);
+    D9D_TRY(d9di_op_cp_heads_scatter(t, &p, in, 3, heads));
+    D9D_TRY(attention(t, heads, opts, &part, &o));
+    return d9di_op_cp_heads_gather(t, &p, o, part.heads, y);
+}
+
+d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
+                            const d9d_op_attention_opts *opts, d9d_var **y)
+{
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
+    const d9d_shape *s = &d9d_var_tensor(q)->shape;
+    const attention_part all = {.heads = s->ndim == 4 ? s->dim[2] : 0,
+                                .token = rng != NULL ? &rng->token : NULL};
+    d9d_var *const in[] = {q, k, v};
+
+    return d9d_comm_size(opts->cp_heads) > 1 ? attention_all_to_all(t, in, opts, y)
+                                             : attention(t, in, opts, &all, y);
 }

@@ -82,7 +82,7 @@ static d9d_status dispatch_check(const d9d_comm *ep, const d9d_tensor *x, const 
     D9D_TRY(d9di_op_check("dispatch", "prob", prob, D9D_F32));
     D9D_TRY(d9di_op_check_routing("dispatch", x, r, false));
     D9D_TRY(d9di_op_check_same("dispatch", "the expert ids", &r->expert, "prob", prob));
-    if (r->source.shape.dim[0] != d9d_tensor_numel(&r->expert))
+    if (!r->partial && r->source.shape.dim[0] != d9d_tensor_numel(&r->expert))
         return d9di_op_misfit("dispatch", "the source rows", &r->source.shape, "the expert ids",
                               &r->expert.shape, "every source row has an expert id");
     if (expert_count(r) % n != 0)
@@ -135,7 +135,8 @@ static d9d_status payload_pack(d9d_tape *t, d9d_comm *ep, const d9d_routing *sen
                                d9d_var *const *in, const d9d_routing *r, d9di_op_moe_transfer *l)
 {
     const int64_t tokens = r->expert.shape.dim[0], k = r->expert.shape.dim[1];
-    const int64_t max_rows = d9di_op_moe_max_send_rows(tokens, d9d_comm_size(ep), k);
+    const int64_t most = d9di_op_moe_max_send_rows(tokens, d9d_comm_size(ep), k);
+    const int64_t max_rows = d9di_routing_rows(r) < most ? d9di_routing_rows(r) : most;
     const d9d_tensor *x = d9d_var_tensor(in[X]);
 
     d9di_op_moe_transfer_add(l, ep, D9D_I32, k);
@@ -180,6 +181,7 @@ static d9d_status payload_recv(d9d_tape *t, int64_t experts, d9di_op_moe_transfe
                         d9d_tensor_data(&here->expert), d->exchange->recv, experts,
                         here->expert.shape.dim[1]));
     d9d_trace_mark(d9d_tape_device(t), "MoE", "sort");
+    here->partial = true;
     all = here->source;
     here->source = d9d_tensor_rows(&all, 0, d->exchange->choices);
     d9d_tensor_release(&all);

@@ -105,7 +105,8 @@ d9d_status d9di_op_moe_counts_start(d9di_op_moe_counts *c, d9d_tape *t, d9d_comm
     *c = (d9di_op_moe_counts){.ep = ep,
                               .label = what,
                               .experts = d9d_tensor_numel(&over_experts->offset) - 1,
-                              .k = over_experts->expert.shape.dim[1]};
+                              .k = over_experts->expert.shape.dim[1],
+                              .partial = over_experts->partial};
     D9D_TRY(offsets_concat(dev, &over_ranks->offset, &over_experts->offset, &c->local));
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I32,
                              D9D_SHAPE(d9d_comm_size(ep), d9d_tensor_numel(&c->local)), &c->all));
@@ -127,11 +128,12 @@ static d9d_status counts_check(const rank_offsets *o, int64_t k)
 
 /* Set the maxima by which all ranks decide alike whether the staging buffers are large enough: see
  * d9d_op_moe_exchange. */
-static void exchange_set_max(const rank_offsets *o, int64_t k, d9d_op_moe_exchange *e)
+static void exchange_set_max(const rank_offsets *o, int64_t k, bool partial, d9d_op_moe_exchange *e)
 {
     for (int r = 0; r < o->n; r++) {
-        const int64_t tokens = offsets_of(o, r)[o->n + 1 + o->experts] / k;
-        const int64_t max_rows = d9di_op_moe_max_send_rows(tokens, o->n, k);
+        const int64_t choices = offsets_of(o, r)[o->n + 1 + o->experts];
+        const int64_t max_rows =
+            partial ? choices : d9di_op_moe_max_send_rows(choices / k, o->n, k);
         const int64_t sent = offsets_of(o, r)[o->n], came = rows_to(o, r);
 
         e->max_packed_rows = max_rows > e->max_packed_rows ? max_rows : e->max_packed_rows;
@@ -170,7 +172,7 @@ d9d_status d9di_op_moe_counts_wait(d9di_op_moe_counts *c, d9d_op_moe_exchange **
     e->send = offsets_of(&o, o.me)[n];
     e->recv = rows_to(&o, o.me);
     e->choices = local_choices(&o);
-    exchange_set_max(&o, c->k, e);
+    exchange_set_max(&o, c->k, c->partial, e);
     exchange_set_rows(&o, e);
     *out = e;
     return D9D_OK;

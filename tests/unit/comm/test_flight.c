@@ -379,6 +379,26 @@ static void damage_is_no_record(void **state)
         free(j.ring[i]);
 }
 
+/* A ring of another version is not read, but gives way to a new one; a file of somebody's does not.
+ */
+static void a_ring_of_another_version_gives_way(void **state)
+{
+    struct job j;
+    d9d_flight *f;
+
+    (void)state;
+    job_open(&j);
+    j.ring[1]->header.magic[sizeof(D9DI_FLIGHT_MAGIC) - 2] = '1';
+    write_ring(j.ring[1], 1);
+    assert_int_equal(d9d_flight_open(".", &f), D9D_EFORMAT);
+    assert_true(d9d_flight_remove(".", 1));
+    j.ring[1]->header.magic[0] = 'x';
+    write_ring(j.ring[1], 1);
+    assert_false(d9d_flight_remove(".", 1));
+    for (int i = 0; i < RANKS; i++)
+        free(j.ring[i]);
+}
+
 /* A report is complete or an error, whichever allocation fails. */
 static void no_memory_for_a_report(void **state)
 {
@@ -427,6 +447,7 @@ int main(void)
         unit_test_in_dir(a_call_fails),
         unit_test_in_dir(rings_wrap),
         unit_test_in_dir(damage_is_no_record),
+        unit_test_in_dir(a_ring_of_another_version_gives_way),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

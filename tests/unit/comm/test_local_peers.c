@@ -48,7 +48,7 @@ static void end(pid_t pid)
 
 static void other_open(struct other *o)
 {
-    const d9d_parallel_degrees two = {1, 1, 2, 1, 1, 1, 1};
+    const d9d_parallel_degrees two = {1, 1, 2, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
 
     assert_ok(d9d_bootstrap_simulate(1, 2, &o->bootstrap));
     assert_ok(d9di_flight_ring_create(".", &o->ring));
@@ -201,7 +201,7 @@ static void what_one_left_is_written_out(void **state)
 /* Without a directory for named memory, others open it through /proc of its process. */
 static void memory_without_a_name(void **state)
 {
-    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     d9di_flight_ring *r, *copy = malloc(sizeof(*copy));
     const d9di_flight_ring *seen;
     d9d_bootstrap *bootstrap;

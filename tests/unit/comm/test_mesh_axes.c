@@ -4,13 +4,16 @@
 #include "comm/mesh_axes.h"
 #include "support/unit.h"
 
-static const d9d_parallel_degrees alone = {1, 1, 1, 1, 1, 1, 1};
+static const d9d_parallel_degrees alone = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
 
-/* Pipeline, replicate, shard, context replicate, context shard, tensor, expert. */
+/* Pipeline, replicate, shard, context replicate, context shard, tensor, expert, expert local. */
 static const d9d_parallel_degrees meshes[] = {
-    {1, 1, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 1, 1, 1}, {1, 1, 2, 1, 1, 2, 4}, {2, 2, 2, 2, 2, 2, 16},
-    {3, 1, 5, 1, 2, 1, 5}, {1, 4, 1, 3, 1, 2, 1}, {2, 1, 3, 1, 1, 4, 6}, {1, 16, 16, 2, 2, 8, 8},
-    {2, 4, 6, 1, 1, 1, 4}, {1, 8, 2, 1, 1, 1, 4},
+    {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER}, {2, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER},
+    {1, 1, 2, 1, 1, 2, 4, 1, D9D_CP_ALL_GATHER}, {2, 2, 2, 2, 2, 2, 16, 1, D9D_CP_ALL_GATHER},
+    {3, 1, 5, 1, 2, 1, 5, 1, D9D_CP_ALL_GATHER}, {1, 4, 1, 3, 1, 2, 1, 1, D9D_CP_ALL_GATHER},
+    {2, 1, 3, 1, 1, 4, 6, 1, D9D_CP_ALL_GATHER}, {1, 16, 16, 2, 2, 8, 8, 1, D9D_CP_ALL_GATHER},
+    {2, 4, 6, 1, 1, 1, 4, 1, D9D_CP_ALL_GATHER}, {1, 8, 2, 1, 1, 1, 4, 1, D9D_CP_ALL_GATHER},
+    {1, 2, 4, 1, 1, 2, 8, 4, D9D_CP_ALL_GATHER},
 };
 
 static int64_t ranks_of(const d9d_parallel_degrees *d)
@@ -27,9 +30,9 @@ static void groups_are_a_partition(void **state)
 
     (void)state;
     for (size_t m = 0; m < sizeof(meshes) / sizeof(meshes[0]); m++)
-        for (unsigned axes = 0; axes <= D9D_AXES_WORLD + 7; axes++) {
+        for (unsigned axes = 0; axes <= D9D_AXES_WORLD + 15; axes++) {
             const unsigned set =
-                axes <= D9D_AXES_WORLD ? axes : (axes - D9D_AXES_WORLD) * D9D_AXES_EXPERT;
+                axes <= D9D_AXES_WORLD ? axes : (axes - D9D_AXES_WORLD) * D9D_AXES_EXPERT_ACROSS;
             const int64_t n = ranks_of(&meshes[m]);
 
             memset(seen, 0, sizeof(seen));
@@ -79,7 +82,8 @@ static void the_last_axis_is_fastest(void **state)
 
 static void experts_cut_a_stage_into_rows(void **state)
 {
-    const d9d_parallel_degrees d = {2, 1, 4, 1, 1, 2, 4}; /* 2 stages of 8 ranks, rows of 4 */
+    const d9d_parallel_degrees d = {
+        2, 1, 4, 1, 1, 2, 4, 1, D9D_CP_ALL_GATHER}; /* 2 stages of 8 ranks, rows of 4 */
 
     (void)state;
     check_members(&d, D9D_AXES_EXPERT, 1, 0, 1, 4);
@@ -90,12 +94,27 @@ static void experts_cut_a_stage_into_rows(void **state)
     check_members(&d, D9D_AXES_EXPERT_REPLICATE, 14, 14, 0, 1);
 }
 
+/* A row of eight ranks on two nodes of four. */
+static void nodes_cut_a_row_of_experts(void **state)
+{
+    const d9d_parallel_degrees d = {1, 2, 4, 1, 1, 2, 8, 4, D9D_CP_ALL_GATHER};
+
+    (void)state;
+    check_members(&d, D9D_AXES_EXPERT, 10, 8, 1, 8);
+    check_members(&d, D9D_AXES_EXPERT_LOCAL, 10, 8, 1, 4);
+    check_members(&d, D9D_AXES_EXPERT_ACROSS, 10, 10, 4, 2);
+    check_members(&d, D9D_AXES_EXPERT_REPLICATE, 10, 2, 8, 2);
+    assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_EXPERT), D9D_AXES_EXPERT);
+}
+
 /* Ranks of a column are sharded within a replica. */
 static void replicas_cut_the_columns_of_experts(void **state)
 {
-    const d9d_parallel_degrees within = {1, 3, 4, 1, 1, 2, 2}; /* 3 replicas of 8, rows of 2 */
-    const d9d_parallel_degrees across = {1, 8, 2, 1, 1, 1, 4}; /* a row is two replicas */
-    const d9d_parallel_degrees neither = {1, 4, 6, 1, 1, 1, 4};
+    const d9d_parallel_degrees within = {
+        1, 3, 4, 1, 1, 2, 2, 1, D9D_CP_ALL_GATHER}; /* 3 replicas of 8, rows of 2 */
+    const d9d_parallel_degrees across = {
+        1, 8, 2, 1, 1, 1, 4, 1, D9D_CP_ALL_GATHER}; /* a row is two replicas */
+    const d9d_parallel_degrees neither = {1, 4, 6, 1, 1, 1, 4, 1, D9D_CP_ALL_GATHER};
     const unsigned column = D9D_AXES_EXPERT_SHARD | D9D_AXES_EXPERT_REPLICATE;
 
     (void)state;
@@ -110,7 +129,7 @@ static void replicas_cut_the_columns_of_experts(void **state)
 
 static void axes_of_one_rank_do_not_count(void **state)
 {
-    const d9d_parallel_degrees d = {1, 1, 4, 1, 1, 2, 1};
+    const d9d_parallel_degrees d = {1, 1, 4, 1, 1, 2, 1, 1, D9D_CP_ALL_GATHER};
 
     (void)state;
     assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_SHARD), D9D_AXIS(DP_SHARD));
@@ -125,7 +144,8 @@ static void axes_of_one_rank_do_not_count(void **state)
 
 static void texts(void **state)
 {
-    const d9d_parallel_degrees d = {2, 2, 2, 2, 2, 2, 4}, pair = {1, 1, 2, 1, 1, 2, 1};
+    const d9d_parallel_degrees d = {2, 2, 2, 2, 2, 2, 4, 1, D9D_CP_ALL_GATHER},
+                               pair = {1, 1, 2, 1, 1, 2, 1, 1, D9D_CP_ALL_GATHER};
     char buf[128];
 
     (void)state;
@@ -135,7 +155,9 @@ static void texts(void **state)
                         "pp 1 dpr 1 dps 1 cps 1 cpr 1 tp 1");
     assert_string_equal(d9di_mesh_axes_text(&d, 63, buf, 10), "pp 1 dpr ");
     assert_string_equal(d9di_mesh_axes_name(D9D_AXES_SHARD, buf, sizeof(buf)), "dp_shard+cp_shard");
-    assert_string_equal(d9di_mesh_axes_name(D9D_AXES_EXPERT, buf, sizeof(buf)), "expert");
+    assert_string_equal(d9di_mesh_axes_name(D9D_AXES_EXPERT_ACROSS, buf, sizeof(buf)), "expert");
+    assert_string_equal(d9di_mesh_axes_name(D9D_AXES_EXPERT, buf, sizeof(buf)),
+                        "expert+expert_local");
     assert_string_equal(d9di_mesh_axes_name(D9D_AXES_WORLD, buf, sizeof(buf)),
                         "pp+dp_replicate+dp_shard+cp_shard+cp_replicate+tp");
 }
@@ -179,6 +201,7 @@ int main(void)
         cmocka_unit_test(groups_are_a_partition),
         cmocka_unit_test(the_last_axis_is_fastest),
         cmocka_unit_test(experts_cut_a_stage_into_rows),
+        cmocka_unit_test(nodes_cut_a_row_of_experts),
         cmocka_unit_test(replicas_cut_the_columns_of_experts),
         cmocka_unit_test(axes_of_one_rank_do_not_count),
         cmocka_unit_test(texts),

@@ -19,7 +19,7 @@ static void never(int code)
  * this also tests the locking between the two threads. */
 static void one_that_goes_on_is_let_be(void **state)
 {
-    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     const d9d_mesh_opts opts = {.timeout_s = LIMIT_MS / 1e3, .exit_fn = never};
     const d9di_comm_call call = {
         .coll = D9DI_COLL_ALL_REDUCE, .t = D9D_F32, .n = 1, .label = "loss"};
@@ -55,7 +55,7 @@ static void say_for_ever(void *arg, d9d_log_level level, const char *text)
  * its standard error is blocked. */
 static void wait_for_ever(void)
 {
-    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     const d9d_log log = {.line = say_for_ever};
     const d9d_mesh_opts opts = {.timeout_s = LIMIT_MS / 1e3, .log = &log};
     const d9di_comm_call call = {

@@ -237,6 +237,31 @@ static void alone_is_the_batch(void **state)
     d9d_cp_slice_buffer_release(&buffer);
 }
 
+/* A rank's own positions, and the documents of whole sequences. */
+static void documents_of_whole_sequences(void **state)
+{
+    static made m;
+    d9d_cp_slice_buffer buffer = {0}, alone = {0};
+    d9d_cp_slice part, whole;
+
+    (void)state;
+    make(&m, 3, 8, 5, 4);
+    assert_ok(d9d_cp_slice_make(&m.b, 1, 2, &buffer, &part));
+    assert_ok(d9d_cp_slice_set_segments(&m.b, 0, 1, &buffer, &part));
+    assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &alone, &whole));
+    assert_int_equal(part.length, 4);
+    assert_int_equal(part.ids[0], m.b.ids[2]);
+    assert_int_equal(part.segments, whole.segments);
+    assert_memory_equal(part.segment, whole.segment,
+                        (size_t)whole.segments * sizeof(*whole.segment));
+    make(&m, 3, 8, 0, 4);
+    assert_ok(d9d_cp_slice_make(&m.b, 1, 2, &buffer, &part));
+    assert_ok(d9d_cp_slice_set_segments(&m.b, 0, 1, &buffer, &part));
+    assert_null(part.segment);
+    d9d_cp_slice_buffer_release(&buffer);
+    d9d_cp_slice_buffer_release(&alone);
+}
+
 static void padding_is_a_segment_of_its_own(void **state)
 {
     static const d9d_segment want[] = {{0, 5, 0, 5}, {5, 2, 5, 2}, {7, 7, 7, 7}, {14, 7, 14, 7}};
@@ -310,6 +335,7 @@ int main(void)
         cmocka_unit_test(every_position_is_on_a_rank),
         cmocka_unit_test(prompts_are_prefixes),
         cmocka_unit_test(alone_is_the_batch),
+        cmocka_unit_test(documents_of_whole_sequences),
         cmocka_unit_test(padding_is_a_segment_of_its_own),
         cmocka_unit_test(chunks_see_whole_documents),
         cmocka_unit_test(refuses),

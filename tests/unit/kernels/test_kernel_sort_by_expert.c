@@ -211,6 +211,18 @@ static void test_ranks(void **state)
     assert_int_equal(k->moe->expert_local_ids(NULL, there, source, expert, 0, 0, 3, 3, 2), D9D_OK);
 }
 
+/* Choices of other ranks' experts, -1, send a token nowhere. */
+static void test_ranks_of_some_choices(void **state)
+{
+    const int32_t expert[] = {-1, 4, 0, -1, -1, -1, 3, -1, 2},
+                  to[] = {0, -1, 2, -1, -1, -1, -1, 1, -1};
+    int32_t rank[9];
+
+    (void)state;
+    assert_int_equal(host_kernels()->moe->expert_ranks(NULL, rank, expert, 3, 3, 3, 2), D9D_OK);
+    assert_memory_equal(rank, to, sizeof(to));
+}
+
 static void test_bad_calls(void **state)
 {
     const int32_t outside[] = {0, 3, 1, 2}, negative[] = {0, -2, 1, 2};
@@ -242,6 +254,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_moe),
         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_ranks_of_some_choices),
         cmocka_unit_test(test_bad_calls),
     };
 

@@ -401,6 +401,24 @@ static void experts_get_the_same(void **state)
     assert_int_equal(offset[2], 24);
 }
 
+/* 2 of 4 experts on 2 nodes with 2 each: a node that gets a row has 2 / (2 5/6) = 1.2 choices of
+ * it, so one row in five goes to both of its ranks. */
+static void nodes_get_what_is_chosen(void **state)
+{
+    d9d_device *dev = *state;
+    const d9d_kernels *k = dev->kernels;
+    int32_t offset[5], rank[16], came[16], there[16];
+
+    assert_ok(k->moe->expert_ranks(dev->stream, rank, NULL, 12, 2, 2, 2));
+    assert_ok(k->moe->sort_by_expert(dev->stream, offset, NULL, NULL, rank, 12, 2, 2));
+    assert_int_equal(offset[2], 20);
+    assert_ok(k->moe->sort_by_expert(dev->stream, offset, NULL, NULL, came, 20, 2, 2));
+    assert_int_equal(offset[2], 24);
+    assert_ok(k->moe->expert_ranks(dev->stream, there, came, 20, 2, 2, 1));
+    assert_ok(k->moe->sort_by_expert(dev->stream, offset, NULL, NULL, there, 20, 2, 2));
+    assert_int_equal(offset[2], 24);
+}
+
 /* --- ranks ----------------------------------------------------------------------------------- */
 
 static d9d_mesh *imagine(d9d_device *dev, const d9d_parallel_degrees *d, int rank,
@@ -419,7 +437,7 @@ static d9d_mesh *imagine(d9d_device *dev, const d9d_parallel_degrees *d, int ran
 static void groups_count_what_they_move(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_parallel_degrees d = {1, 1, 8, 1, 1, 2, 1};
+    const d9d_parallel_degrees d = {1, 1, 8, 1, 1, 2, 1, 1, D9D_CP_ALL_GATHER};
     const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
     const int64_t eight[8] = {100, 100, 100, 100, 100, 100, 100, 100};
     d9d_comm *tp, *shard;
@@ -451,7 +469,7 @@ static void groups_count_what_they_move(void **state)
 
 static void others_say_the_same(void **state)
 {
-    const d9d_parallel_degrees d = {1, 4, 1, 1, 1, 1, 1};
+    const d9d_parallel_degrees d = {1, 4, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     d9d_comm_blob words[4];
     d9d_bootstrap_blob all[4];
     d9d_comm *world;
@@ -492,6 +510,7 @@ int main(void)
         ON(attention_of_other_values, ampere),
         ON(gradients_of_attention_by_tiles, gpu),
         ON(experts_get_the_same, cpu),
+        ON(nodes_get_what_is_chosen, cpu),
         ON(groups_count_what_they_move, gpu),
         ON(others_say_the_same, gpu),
     };

@@ -17,7 +17,7 @@ typedef struct job {
 
 static void job_open(job *j)
 {
-    const d9d_parallel_degrees d = {1, 1, RANKS, 1, 1, 1, 1};
+    const d9d_parallel_degrees d = {1, 1, RANKS, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     const d9d_mesh_opts opts = {0};
 
     assert_ok(d9d_device_simulate("h100", &j->dev));

@@ -38,7 +38,8 @@ static d9d_status check_model(int64_t heads, int64_t kv_heads, int64_t experts,
 
 static d9d_status check(int64_t heads, int64_t kv_heads, int64_t tp)
 {
-    return check_model(heads, kv_heads, 0, &(d9d_parallel_degrees){1, 1, 1, 1, 1, tp, 1});
+    return check_model(heads, kv_heads, 0,
+                       &(d9d_parallel_degrees){1, 1, 1, 1, 1, tp, 1, 1, D9D_CP_ALL_GATHER});
 }
 
 static void heads_are_dealt_over_ranks(void **state)
@@ -59,9 +60,40 @@ static void heads_are_dealt_over_ranks(void **state)
         "it");
 }
 
+static d9d_status check_exchange(int64_t heads, int64_t kv_heads, int64_t cp, int64_t tp)
+{
+    return check_model(heads, kv_heads, 0,
+                       &(d9d_parallel_degrees){1, 1, 1, 1, cp, tp, 1, 1, D9D_CP_ALL_TO_ALL});
+}
+
+/* By all-to-all, the ranks of context parallelism divide the heads of a tensor-parallel rank. */
+static void heads_are_exchanged_over_ranks(void **state)
+{
+    (void)state;
+    assert_ok(check_exchange(12, 4, 1, 1));
+    assert_ok(check_exchange(12, 4, 2, 1));
+    assert_ok(check_exchange(12, 4, 2, 2));
+    assert_ok(check_exchange(12, 4, 12, 1));
+    assert_ok(check_exchange(12, 4, 3, 4));
+    assert_ok(check_model(12, 4, 0,
+                          &(d9d_parallel_degrees){1, 1, 1, 2, 5, 2, 1, 1, D9D_CP_HYBRID}));
+    assert_fails(check_model(12, 4, 0,
+                             &(d9d_parallel_degrees){1, 1, 1, 5, 2, 1, 1, 1, D9D_CP_HYBRID}),
+                 D9D_ECONFIG,
+                 "mesh.context_parallel_method \"all_to_all+all_gather\": 5 ranks of context "
+                 "parallelism x tensor_parallel 1 do not divide num_attention_heads 12");
+    assert_fails(check_exchange(12, 4, 5, 1), D9D_ECONFIG,
+                 "mesh.context_parallel_method \"all_to_all\": 5 ranks of context parallelism x "
+                 "tensor_parallel 1 do not divide num_attention_heads 12");
+    assert_fails(check_exchange(12, 4, 3, 2), D9D_ECONFIG,
+                 "mesh.context_parallel_method \"all_to_all\": 3 ranks of context parallelism x "
+                 "tensor_parallel 2 neither divide num_key_value_heads 4 nor are a multiple of it");
+}
+
 static d9d_status check_experts(int64_t experts, int64_t ep)
 {
-    return check_model(4, 2, experts, &(d9d_parallel_degrees){1, 1, ep, 1, 1, 1, ep});
+    return check_model(4, 2, experts,
+                       &(d9d_parallel_degrees){1, 1, ep, 1, 1, 1, ep, 1, D9D_CP_ALL_GATHER});
 }
 
 static void experts_are_dealt_over_ranks(void **state)
@@ -114,8 +146,9 @@ static d9d_param_placement place(const d9d_parallel_degrees *d, int rank, d9d_sh
 /* Two hosts or two thousand: experts are gathered inside a replica, as all other weights are. */
 static void experts_are_sharded_inside_a_replica(void **state)
 {
-    const d9d_parallel_degrees hsdp = {1, 64, 8, 1, 1, 1, 4}, fsdp = {1, 1, 512, 1, 1, 1, 4},
-                               ddp = {1, 8, 1, 1, 1, 1, 4};
+    const d9d_parallel_degrees hsdp = {1, 64, 8, 1, 1, 1, 4, 1, D9D_CP_ALL_GATHER},
+                               fsdp = {1, 1, 512, 1, 1, 1, 4, 1, D9D_CP_ALL_GATHER},
+                               ddp = {1, 8, 1, 1, 1, 1, 4, 1, D9D_CP_ALL_GATHER};
     int shards, replicas;
 
     (void)state;
@@ -135,7 +168,7 @@ static void experts_are_sharded_inside_a_replica(void **state)
 
 static int dim_of(int64_t ranks, d9d_shape shape)
 {
-    const d9d_parallel_degrees d = {1, 1, ranks, 1, 1, 1, 1};
+    const d9d_parallel_degrees d = {1, 1, ranks, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     int shards, replicas;
 
     return place(&d, 0, shape, D9D_REPLICATED, &shards, &replicas).shard_dim;
@@ -159,6 +192,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_are_dealt_over_ranks),
+        cmocka_unit_test(heads_are_exchanged_over_ranks),
         cmocka_unit_test(experts_are_dealt_over_ranks),
         cmocka_unit_test(experts_are_sharded_inside_a_replica),
         cmocka_unit_test(the_dimension_that_wastes_little_is_sharded),

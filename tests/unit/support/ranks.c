@@ -29,7 +29,7 @@ d9d_status ranks_open(d9d_bootstrap *bootstrap, const d9d_parallel_degrees *degr
 
 void ranks_open_tensor(ranks *out)
 {
-    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
     d9d_bootstrap *bootstrap;
 
     assert_ok(d9d_bootstrap_open(&bootstrap));

@@ -27,6 +27,9 @@
  *                                 4 5
  *                                 6 7
  *
+ * With expert_parallel_local a row is an array [nodes, local] of its own: EXPERT_LOCAL has the
+ * neighbours of one node, EXPERT_ACROSS the ranks with the same number on each node.
+ *
  * Rows of `expert` ranks over several replicas leave columns that are replicated only.  Where rows
  * do not end where replicas end, columns are sharded as a whole.
  *
@@ -38,25 +41,28 @@
 #include "d9d/base/log.h"
 #include "d9d/comm/bootstrap.h"
 #include "d9d/comm/comm.h"
+#include "d9d/comm/cp_method.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The "mesh" section of a configuration; all at least 1. */
+/* The "mesh" section of a configuration; all degrees at least 1. */
 typedef struct d9d_parallel_degrees {
     int64_t pipeline_parallel, data_parallel_replicate, data_parallel_shard;
     int64_t context_parallel_replicate, context_parallel_shard, tensor_parallel;
     int64_t expert_parallel;
+    int64_t expert_parallel_local; /* divides expert_parallel; 0 and 1: rows are not divided */
+    int context_parallel_method;   /* d9d_cp_method */
 } d9d_parallel_degrees;
 
 /* Check the degrees against the number of ranks.  ECONFIG shows the product; also if
- * expert_parallel does not divide the ranks of a stage. */
+ * expert_parallel does not divide the ranks of a stage, or expert_parallel_local that. */
 D9D_API D9D_MUST_USE d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *d,
                                                            int64_t ranks);
 
-/* "dps 4 tp 2": the degrees above 1, or "local" if there are none.  Truncated to fit buf; returns
- * buf. */
+/* "dps 4 cps 2 all_to_all": the degrees above 1, and a method of context parallelism other than the
+ * default; "local" if there are none.  Truncated to fit buf; returns buf. */
 D9D_API char *d9d_parallel_degrees_text(const d9d_parallel_degrees *d, char *buf, size_t n);
 /* The product of the degrees, at most 2^31 - 1. */
 D9D_API int64_t d9d_parallel_degrees_ranks(const d9d_parallel_degrees *d);
@@ -81,7 +87,9 @@ typedef enum d9d_mesh_axis {
 #define D9D_AXES_STAGE     (D9D_AXES_TOKENS | D9D_AXIS(TP)) /* the ranks of one pipeline stage */
 #define D9D_AXES_WORLD     (D9D_AXES_STAGE | D9D_AXIS(PP))
 /* Not to be combined with the axes above. */
-#define D9D_AXES_EXPERT           (1u << 16)
+#define D9D_AXES_EXPERT_ACROSS    (1u << 16)
+#define D9D_AXES_EXPERT_LOCAL     (1u << 19)
+#define D9D_AXES_EXPERT           (D9D_AXES_EXPERT_ACROSS | D9D_AXES_EXPERT_LOCAL)
 #define D9D_AXES_EXPERT_REPLICATE (1u << 17)
 #define D9D_AXES_EXPERT_SHARD     (1u << 18)
 #define D9D_AXES_EXPERT_STAGE     (D9D_AXES_EXPERT | D9D_AXES_EXPERT_REPLICATE | D9D_AXES_EXPERT_SHARD)

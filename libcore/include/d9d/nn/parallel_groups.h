@@ -15,9 +15,14 @@
  *
  * With cp ranks each has S / cp positions of every sequence, as two zigzag chunks whose cost is
  * about equal under a causal mask (rank r of n: chunks r and 2n - 1 - r of 2n).  Attention gathers
- * keys and values.
+ * keys and values over `cp`.  Or it exchanges heads for positions over `cp_heads`, neighbours in
+ * cp, and gathers over `cp_keys`, the ranks of cp with the same number among such neighbours
+ * (d9d/comm/cp_method.h).
  *
- * Experts are divided over `ep`, whose ranks all have different tokens.
+ * Experts are divided over `ep`, whose ranks all have different tokens.  With `ep_local` they are
+ * divided over the nodes of `ep`, one rank of each, and in a node over `ep_local`: a token goes
+ * once to each node that has an expert of it, and there to the ranks that have one.  What comes
+ * back is summed over the ranks of a node first.
  *
  * Batches are padded so that T / tp and S / (2 cp) are integers.
  */
@@ -31,7 +36,8 @@ extern "C" {
 #endif
 
 typedef struct d9d_groups {
-    d9d_comm *tp, *cp, *ep;
+    d9d_comm *tp, *cp, *ep, *ep_local;
+    d9d_comm *cp_heads, *cp_keys;
 } d9d_groups;
 
 static inline d9d_comm *d9d_groups_tp(const d9d_groups *c)
@@ -42,9 +48,22 @@ static inline d9d_comm *d9d_groups_cp(const d9d_groups *c)
 {
     return c != NULL ? c->cp : NULL;
 }
+static inline d9d_comm *d9d_groups_cp_heads(const d9d_groups *c)
+{
+    return c != NULL ? c->cp_heads : NULL;
+}
+/* The ranks over which attention gathers keys and values. */
+static inline d9d_comm *d9d_groups_cp_keys(const d9d_groups *c)
+{
+    return d9d_groups_cp_heads(c) != NULL ? c->cp_keys : d9d_groups_cp(c);
+}
 static inline d9d_comm *d9d_groups_ep(const d9d_groups *c)
 {
     return c != NULL ? c->ep : NULL;
+}
+static inline d9d_comm *d9d_groups_ep_local(const d9d_groups *c)
+{
+    return c != NULL ? c->ep_local : NULL;
 }
 
 #ifdef __cplusplus

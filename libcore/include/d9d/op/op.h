@@ -185,6 +185,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  * backward, so that no rank stores those of all.  The segments then describe chunks
  * (d9d/data/loader/cp_slice.h).  Collective over cp, as d9d_op_cp_gather().
  *
+ * All-to-all: over several ranks of `cp_heads` heads are exchanged for positions first, and back
+ * afterwards.  Of m ranks each computes A/m heads for the chunks of all m.  Segments and prefixes
+ * are those of these positions: of whole sequences where cp has one rank.  m divides A; it divides
+ * K or is a multiple of it.  Collective over cp_heads too.
+ *
  * Sliding window: a window of W leaves each query the last W keys that the causal mask shows it,
  * its own among them; without a mask, those less than W before and behind it.  It holds in packed
  * documents, chunks and KV caches alike.
@@ -211,8 +216,9 @@ typedef struct d9d_op_attention_opts {
     bool causal;
     const d9d_tensor *segments;
     const d9d_tensor *prefix;    /* of the segments, or NULL */
-    d9d_comm *cp;                /* context-parallel group; NULL: none */
-    const char *label;           /* of the gather, for messages and traces */
+    d9d_comm *cp;                /* ranks with other keys; NULL: none */
+    d9d_comm *cp_heads;          /* ranks with other positions of the same heads; NULL: none */
+    const char *label;           /* of the communication, for messages and traces */
     bool cached;                 /* k and v are a KV cache: see d9d_attention_dims */
     int64_t window;              /* 0: none */
     d9d_param *sinks;            /* NULL: none */
@@ -279,6 +285,7 @@ typedef struct d9d_routing {
     d9d_tensor offset; /* [E + 1] int32: rows of expert e are [offset[e], offset[e + 1]) */
     d9d_tensor row;    /* [T, k] int32: permuted row of token t's choice j, or -1 */
     d9d_tensor source; /* [R] int32: t * k + j of each permuted row */
+    bool partial;      /* from a dispatch: experts of other ranks are -1, without rows */
 } d9d_routing;
 D9D_API void d9d_routing_release(d9d_routing *r);
 
@@ -390,7 +397,8 @@ typedef struct d9d_op_moe_dispatch {
 } d9d_op_moe_dispatch;
 D9D_API void d9d_op_moe_dispatch_release(d9d_op_moe_dispatch *d);
 
-/* r is a routing over all E experts, as d9d_op_router() makes it; n divides E, else EINVAL.  `what`
+/* r is a routing over all E experts, as d9d_op_router() or a dispatch over other ranks makes it; n
+ * divides E, else EINVAL.  `what`
  * labels the transfer in messages, as in comm.h, and must live as long as the tape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_dispatch(d9d_tape *t, d9d_comm *ep, const char *what,
                                                 d9d_var *x, d9d_var *prob, const d9d_routing *r,

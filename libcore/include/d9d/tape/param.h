@@ -75,6 +75,7 @@ typedef struct d9d_param_parallel {
     int64_t units;    /* 0: any division is possible */
     bool shared;      /* more ranks than units may compute a unit each; it is then replicated */
     const char *unit; /* "num_attention_heads", for messages */
+    bool heads;       /* the units are heads of attention, which context parallelism may exchange */
 } d9d_param_parallel;
 
 /* What the model declares. */

@@ -73,8 +73,10 @@ D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
  * recomputation draws it again. */
 typedef struct d9d_dropout_rng {
     uint64_t seed;
-    d9d_tensor token; /* [T] int64: global numbers of the tokens of a forward */
-    int64_t first;    /* first token of an op that sees a part of them (d9d/nn/parallel_groups.h) */
+    d9d_tensor token;       /* [T] int64: global numbers of the tokens of a forward */
+    d9d_tensor query_token; /* int64: of the queries, where heads are exchanged for positions
+                               (d9d_op_attention()); else empty */
+    int64_t first; /* first token of an op that sees a part of them (d9d/nn/parallel_groups.h) */
     int64_t max_positions; /* L: no document has more tokens; number k L + i is position i of sample
                               k */
 } d9d_dropout_rng;

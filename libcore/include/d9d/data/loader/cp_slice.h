@@ -63,6 +63,11 @@ D9D_API void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer);
  * either is reused.  EINVAL unless 2n divides the batch's length, for n above 1. */
 D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n,
                                                   d9d_cp_slice_buffer *buffer, d9d_cp_slice *out);
+/* For attention that has exchanged heads for positions (d9d/comm/cp_method.h): the segments become
+ * those of the slice of rank `rank` of n, as which it computes: of whole sequences with n = 1. */
+D9D_API D9D_MUST_USE d9d_status d9d_cp_slice_set_segments(const d9d_batch *b, int rank, int n,
+                                                          d9d_cp_slice_buffer *buffer,
+                                                          d9d_cp_slice *slice);
 /* For attention without a causal mask: the padding of each sequence becomes a segment of its own.
  * Over several ranks a segment ends with its last query's key, and its prefix is its whole
  * document: under a causal mask with these prefixes every query sees all keys of its document. */
