@@ -36,6 +36,7 @@ static const struct {
     {"d9d.run.v1", &d9di_run_format},
     {"d9d.metrics.v1", &d9di_metrics_format},
     {"d9d.samples.v1", &d9di_samples_format},
+    {"d9d.completions.v1", &d9di_completions_format},
     {"d9d.filter.v1", &d9di_filter_format},
     {"d9d.flight.v1", &d9di_flight_format},
     {"d9d.plan.v1", &d9di_plan_format},

@@ -674,6 +674,23 @@ static const d9d_key samples_keys[] = {
 const d9d_table d9di_samples_format =
     TABLE("samples", samples_keys, "a line of samples.jsonl: what made a step");
 
+/* --- d9d.completions.v1 ----------------------------------------------------------------------- */
+
+static const d9d_key completions_keys[] = {
+    COUNT("step", "the optimizer step, from 1"),
+    COUNT("sample", "the prompt's, in its split"),
+    TEXT("prompt", "what stands before the first target, without special tokens"),
+    TEXT("completion", "what was sampled, likewise"),
+    TEXT("answer", "the sample's targets, likewise"),
+    REAL("reward", "the weighted sum of all rewards"),
+    REAL("advantage", "beside the other completions of the prompt"),
+    COUNT("tokens", "of the completion"),
+    FIELD("terminated", BOOL, D9D_REQUIRED, "it ended at a stop token"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_completions_format =
+    TABLE("completions", completions_keys, "a line of completions.jsonl: what was sampled");
+
 /* --- d9d.flight.v1 ---------------------------------------------------------------------------- */
 
 static const char *const flight_ids[] = {"d9d.flight.v1", NULL};
@@ -843,6 +860,7 @@ static const d9d_key plan_stage_keys[] = {
     COUNT("activations", "bytes of what is left of the peak"),
     COUNT("scratch", "bytes that kernels borrow at the peak"),
     COUNT("peak", "bytes of the device's pool at most: all of the above"),
+    COUNT("kv_cache", "bytes of it while completions are generated; 0: none are"),
     COUNT("unaccounted", "bytes that libraries take beside the pool", .former = "outside"),
     COUNT("bytes", "peak and unaccounted"),
     COUNT("host_copy", "bytes of host memory for asynchronous checkpoints"),
@@ -897,6 +915,8 @@ static const d9d_key plan_keys[] = {
              .max = 0x1p63),
     NULLABLE("steps", INT, "of the run; null: nobody said", .min = 0, .max = 0x1p63),
     REAL("step_s", "seconds of a step"),
+    REAL("generation_s",
+         "of them for completions that the step learns from; 0: none are generated"),
     REAL("tokens", "of a step, without padding"),
     REAL("tokens_per_hour", "of the job"),
     REAL("mfu", "the model's operations over what the processors could do; null on the CPU"),

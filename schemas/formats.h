@@ -13,6 +13,7 @@ extern const d9d_table d9di_model_format;           /* d9d-map describe --json *
 extern const d9d_table d9di_certificate_format;     /* d9d-map certify --json */
 extern const d9d_table d9di_run_format;             /* manifest.json of a run */
 extern const d9d_table d9di_metrics_format;         /* a line of metrics.jsonl */
+extern const d9d_table d9di_completions_format;     /* a line of completions.jsonl */
 extern const d9d_table d9di_samples_format;         /* a line of samples.jsonl */
 extern const d9d_table d9di_filter_format;          /* report.json of d9d-shard filter */
 extern const d9d_table d9di_flight_format;          /* d9d-metrics flight --json */

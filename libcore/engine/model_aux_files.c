@@ -10,13 +10,14 @@
 /* The folders of the weights and of the provider's hf_config; NULL if there is none. */
 enum { FOLDERS = 2 };
 
-static d9d_status list_folders(const d9d_infer_config *c, d9d_arena *a, const char *out[FOLDERS])
+static d9d_status list_folders(const d9di_model_aux_files_places *c, d9d_arena *a,
+                               const char *out[FOLDERS])
 {
-    const d9d_model_section *head = c->model_provider.value;
+    const d9d_model_section *head = c->provider->value;
     const char *config = head->hf_config;
     const char *slash = config != NULL ? strrchr(config, '/') : NULL;
 
-    out[0] = c->trainer.model_stage_factory.source_checkpoint;
+    out[0] = c->source;
     out[1] = config != NULL ? "." : NULL;
     if (config != NULL && d9d_fs_is_dir(config))
         out[1] = config;
@@ -40,8 +41,8 @@ static d9d_status find_file(const char *folder, const char *name, d9d_arena *a, 
     return D9D_OK;
 }
 
-d9d_status d9di_model_aux_files_find(const d9d_infer_config *c, const char *name, d9d_arena *a,
-                                     const char **out)
+d9d_status d9di_model_aux_files_find(const d9di_model_aux_files_places *c, const char *name,
+                                     d9d_arena *a, const char **out)
 {
     const char *in[FOLDERS];
 
@@ -105,7 +106,7 @@ static d9d_status read_eos_folder(const char *folder, d9d_arena *a, d9d_token_id
     return D9D_OK;
 }
 
-d9d_status d9di_model_aux_files_read_eos(const d9d_infer_config *c, d9d_token_ids *out)
+d9d_status d9di_model_aux_files_read_eos(const d9di_model_aux_files_places *c, d9d_token_ids *out)
 {
     const size_t before = out->len;
     const char *in[FOLDERS];

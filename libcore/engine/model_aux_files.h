@@ -5,13 +5,19 @@
 #include "d9d/data/tokenizer/tokenizer.h"
 #include "d9d/job/job.h"
 
+/* What a configuration says of the model's folders. */
+typedef struct d9di_model_aux_files_places {
+    const d9d_union *provider;
+    const char *source; /* of the weights; NULL: none */
+} d9di_model_aux_files_places;
+
 /* The path of a file with this name in the folder of the weights, else in that of the provider's
  * hf_config; in the arena.  *out is NULL if there is none. */
-d9d_status d9di_model_aux_files_find(const d9d_infer_config *c, const char *name, d9d_arena *a,
-                                     const char **out);
+d9d_status d9di_model_aux_files_find(const d9di_model_aux_files_places *c, const char *name,
+                                     d9d_arena *a, const char **out);
 
 /* Appends "eos_token_id", one or several, of generation_config.json, else of config.json, from the
  * first of these folders that has it. */
-d9d_status d9di_model_aux_files_read_eos(const d9d_infer_config *c, d9d_token_ids *out);
+d9d_status d9di_model_aux_files_read_eos(const d9di_model_aux_files_places *c, d9d_token_ids *out);
 
 #endif /* D9DI_ENGINE_MODEL_AUX_FILES_H */

@@ -3,12 +3,16 @@
 
 #include <stdlib.h>
 
+#include "d9d/base/thread.h"
+
 d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
 {
     a->n = n;
     a->seqs = calloc((size_t)n, sizeof(*a->seqs));
     a->inputs = calloc((size_t)n, sizeof(*a->inputs));
-    if (a->seqs == NULL || a->inputs == NULL)
+    a->samplers = calloc((size_t)n, sizeof(*a->samplers));
+    a->nexts = calloc((size_t)n, sizeof(*a->nexts));
+    if (a->seqs == NULL || a->inputs == NULL || a->samplers == NULL || a->nexts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "generate: no memory for %lld sequences", (long long)n);
     for (int64_t i = 0; i < n; i++)
         a->seqs[i].k = -1;
@@ -17,17 +21,22 @@ d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
 
 void d9di_decode_batch_release(d9di_decode_batch *a)
 {
-    for (int64_t i = 0; a->seqs != NULL && i < a->n; i++)
+    for (int64_t i = 0; a->seqs != NULL && i < a->n; i++) {
         D9D_VEC_RELEASE(&a->seqs[i].ids);
+        D9D_VEC_RELEASE(&a->seqs[i].stats);
+    }
+    for (int64_t i = 0; a->samplers != NULL && i < a->n; i++)
+        d9di_token_sampler_release(&a->samplers[i]);
     free(a->seqs);
     free(a->inputs);
+    free(a->samplers);
+    free(a->nexts);
     D9D_VEC_RELEASE(&a->stop_tokens);
-    d9di_token_sampler_release(&a->sampler);
 }
 
 bool d9di_decode_batch_is_busy(const d9di_decode_batch *a)
 {
-    bool busy = a->next < a->source->n || a->n_in_flight > 0;
+    bool busy = a->next < a->source.n || a->n_in_flight > 0;
 
     for (int64_t i = 0; i < a->n; i++)
         busy = busy || a->seqs[i].k >= 0;
@@ -43,8 +52,8 @@ static int64_t max_length(const d9di_decode_batch_seq *row)
 
 static d9d_status start_seq(d9di_decode_batch *a, d9di_decode_batch_seq *row)
 {
-    row->ids.len = 0;
-    D9D_TRY(d9di_prompt_source_get(a->source, a->next, &row->ids, &row->item));
+    row->ids.len = row->stats.len = 0;
+    D9D_TRY(a->source.get(a->source.arg, a->next, &row->ids, &row->item));
     row->k = a->next;
     row->prompt = max_length(row);
     row->n_cached = 0;
@@ -66,7 +75,7 @@ static d9d_status finish_seq(d9di_decode_batch_seq *row, d9di_decode_batch_done_
 static d9d_status fill_free_slots(d9di_decode_batch *a, d9di_decode_batch_done_fn *done, void *arg)
 {
     for (int64_t i = 0; i < a->n; i++)
-        while (a->seqs[i].k < 0 && a->next < a->source->n) {
+        while (a->seqs[i].k < 0 && a->next < a->source.n) {
             D9D_TRY(start_seq(a, &a->seqs[i]));
             if (a->seqs[i].finish != NULL)
                 D9D_TRY(finish_seq(&a->seqs[i], done, arg));
@@ -116,33 +125,74 @@ static bool is_stop_token(const d9di_decode_batch *a, uint32_t token)
     return found;
 }
 
-/* The next token of a sequence: chosen by the decoder, or sampled here from its logits. */
-static d9d_status next_token(d9di_decode_batch *a, const d9di_decode_batch_seq *row,
-                             const d9di_kv_decoder_output *next, size_t i, uint32_t *out)
-{
-    const d9d_rng r = {a->seed, (uint64_t)row->k};
+/* A call's outputs, of which each thread takes one at a time. */
+typedef struct next_call {
+    d9di_decode_batch *a;
+    const d9di_kv_decoder_output *out;
+} next_call;
 
-    if (next->logits != NULL)
-        return d9di_token_sampler_sample(&a->sampler, r, max_length(row),
-                                         next->logits + (int64_t)i * a->vocab, a->vocab, out);
-    *out = (uint32_t)next->token[i];
-    return d9di_token_sampler_check_logit(*out, next->largest[i]);
+/* The next token of a sequence: chosen by the decoder, or sampled here from its logits. */
+static d9d_status next_token(const next_call *c, size_t i)
+{
+    d9di_decode_batch *a = c->a;
+    d9di_decode_batch_next *x = &a->nexts[i];
+    const d9d_rng r = {a->seed, a->first_stream + (uint64_t)x->row->k};
+    const float *logits = c->out->logits;
+
+    if (logits == NULL) {
+        x->token = (uint32_t)c->out->token[i];
+        return d9di_token_sampler_check_logit(x->token, c->out->largest[i]);
+    }
+    return d9di_token_sampler_sample(&a->samplers[i], &a->sampler, r, max_length(x->row),
+                                     logits + (int64_t)i * a->vocab, a->vocab, &x->token,
+                                     a->wants_stats ? &x->stats : NULL);
 }
 
-static d9d_status append_token(d9di_decode_batch *a, d9di_decode_batch_seq *row,
-                               const d9di_kv_decoder_output *next, size_t i)
+static d9d_status next_token_named(void *arg, int worker, size_t i)
 {
+    const next_call *c = arg;
+    const d9di_decode_batch_seq *row = c->a->nexts[i].row;
     d9d_err_copy why;
-    uint32_t token;
-    d9d_status st = next_token(a, row, next, i, &token);
+    d9d_status st;
 
-    if (st != D9D_OK) {
-        d9d_err_save(&why, st);
-        return D9D_FAIL(st, "sample %lld: position %lld: %s", (long long)row->item.sample,
-                        (long long)max_length(row), why.text);
+    (void)worker;
+    if (row == NULL)
+        return D9D_OK;
+    st = next_token(c, i);
+    if (st == D9D_OK)
+        return D9D_OK;
+    d9d_err_save(&why, st);
+    return D9D_FAIL(st, "sample %lld: position %lld: %s", (long long)row->item.sample,
+                    (long long)max_length(row), why.text);
+}
+
+/* The tokens of a call.  Sampling from many logits is divided among threads: each sequence has its
+ * own random numbers. */
+static d9d_status next_tokens(d9di_decode_batch *a, const d9di_kv_decoder_output *out, size_t n)
+{
+    enum { LOGITS_OF_A_THREAD = 1 << 16 };
+    next_call c = {a, out};
+    const int64_t work = out->logits != NULL ? (int64_t)n * a->vocab : 0;
+    const int64_t useful =
+        work / LOGITS_OF_A_THREAD < (int64_t)n ? work / LOGITS_OF_A_THREAD : (int64_t)n;
+    const int cpus = d9d_thread_cpus(), jobs = useful < cpus ? (int)useful : cpus;
+
+    for (size_t i = 0; i < n; i++) {
+        d9di_decode_batch_seq *row = &a->seqs[a->inputs[i].row];
+
+        a->nexts[i].row = row->k < 0 || row->n_cached < max_length(row) ? NULL : row;
     }
-    D9D_TRY(D9D_VEC_PUSH(&row->ids, token));
-    if (is_stop_token(a, token))
+    return d9d_thread_run(jobs > 1 ? jobs : 1, n, next_token_named, &c);
+}
+
+static d9d_status append_token(const d9di_decode_batch *a, const d9di_decode_batch_next *x)
+{
+    d9di_decode_batch_seq *row = x->row;
+
+    D9D_TRY(D9D_VEC_PUSH(&row->ids, x->token));
+    if (a->wants_stats)
+        D9D_TRY(D9D_VEC_PUSH(&row->stats, x->stats));
+    if (is_stop_token(a, x->token))
         row->finish = "stop";
     else if (max_length(row) == row->max_tokens)
         row->finish = "length";
@@ -164,7 +214,7 @@ static bool can_decode_ahead(const d9di_decode_batch *a)
                  max_length(row) + 1 < row->max_tokens;
     }
     return going == a->n_in_flight && going == alive &&
-           (alive == (size_t)a->n || a->next >= a->source->n);
+           (alive == (size_t)a->n || a->next >= a->source.n);
 }
 
 /* Enqueues the call after the one in flight, with the tokens that it chooses. */
@@ -196,12 +246,13 @@ d9d_status d9di_decode_batch_step(d9di_decode_batch *a, d9di_decode_batch_done_f
     else
         a->n_in_flight = 0;
     D9D_TRY(d9di_kv_decoder_wait(a->decoder, &next));
+    D9D_TRY(next_tokens(a, &next, n));
     for (size_t i = 0; i < n; i++) {
-        d9di_decode_batch_seq *row = &a->seqs[a->inputs[i].row];
+        d9di_decode_batch_seq *row = a->nexts[i].row;
 
-        if (row->k < 0 || row->n_cached < max_length(row))
+        if (row == NULL)
             continue;
-        D9D_TRY(append_token(a, row, &next, i));
+        D9D_TRY(append_token(a, &a->nexts[i]));
         if (row->finish != NULL)
             D9D_TRY(finish_seq(row, done, arg));
     }

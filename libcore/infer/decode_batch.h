@@ -14,21 +14,37 @@
 
 enum { D9DI_PREFILL_TOKENS = 8192 }; /* prefill chunk: the most tokens of a prompt per call */
 
+/* What is continued: n prompts.  get() appends the tokens of prompt k, and says what it is. */
+typedef struct d9di_decode_batch_source {
+    int64_t n;
+    d9d_status (*get)(void *arg, int64_t k, d9d_token_ids *ids, d9di_prompt_source_item *out);
+    void *arg;
+} d9di_decode_batch_source;
+
 typedef struct d9di_decode_batch_seq {
-    int64_t k; /* its number in the stream; -1: the place is free */
+    int64_t k; /* its number in the source; -1: the place is free */
     d9di_prompt_source_item item;
     d9d_token_ids ids;        /* the prompt and the generated tokens */
     int64_t prompt, n_cached; /* tokens of the prompt; tokens in the KV cache once the calls in
                                  flight are done */
     int64_t max_tokens;       /* maximum length of ids */
     const char *finish;       /* NULL: not finished */
+    D9D_VEC(d9di_token_sampler_stats) stats; /* of each generated token, if they are wanted */
 } d9di_decode_batch_seq;
 
+/* The next token of a sequence, or why there is none. */
+typedef struct d9di_decode_batch_next {
+    d9di_decode_batch_seq *row; /* NULL: its prompt is not read yet */
+    uint32_t token;
+    d9di_token_sampler_stats stats;
+} d9di_decode_batch_next;
+
 typedef struct d9di_decode_batch {
-    d9di_prompt_source *source;
+    d9di_decode_batch_source source;
     d9di_kv_decoder *decoder;
-    d9di_token_sampler sampler;
-    uint64_t seed;
+    d9di_token_sampler_opts sampler;
+    uint64_t seed, first_stream; /* prompt k has the random numbers of stream first_stream + k */
+    bool wants_stats;            /* of a decoder that does not choose tokens */
     d9d_token_ids stop_tokens;
     int64_t vocab, max_new, positions; /* positions: the model's maximum length */
     int64_t next, step; /* this rank's next sample; the distance to the one after it */
@@ -36,6 +52,8 @@ typedef struct d9di_decode_batch {
     bool decodes_ahead; /* may enqueue a call while one is in flight */
     int64_t n;
     d9di_decode_batch_seq *seqs;   /* [n] */
+    d9di_token_sampler *samplers;  /* [n] */
+    d9di_decode_batch_next *nexts; /* [n]: tokens that the call in hand gives */
     d9di_kv_decoder_input *inputs; /* [n]: inputs of the oldest call in flight, */
     size_t n_in_flight;            /* their number */
 } d9di_decode_batch;

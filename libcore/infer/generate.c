@@ -65,23 +65,31 @@ static d9d_status check_config(const generate_run *r)
     return D9D_OK;
 }
 
+static d9di_model_aux_files_places aux_places(const generate_run *r)
+{
+    return (d9di_model_aux_files_places){&r->c->model_provider,
+                                         r->c->trainer.model_stage_factory.source_checkpoint};
+}
+
 static d9d_status tokenizer_open(generate_run *r)
 {
+    const d9di_model_aux_files_places places = aux_places(r);
     const char **path = &r->tokenizer_path;
 
     *path = r->section->tokenizer;
     if (*path == NULL)
-        D9D_TRY(d9di_model_aux_files_find(r->c, "tokenizer.json", &r->engine.arena, path));
+        D9D_TRY(d9di_model_aux_files_find(&places, "tokenizer.json", &r->engine.arena, path));
     return *path != NULL ? d9d_tokenizer_load(*path, &r->tokenizer) : D9D_OK;
 }
 
 static d9d_status open_stop_tokens(generate_run *r)
 {
     const int64_t *more = r->section->stop_tokens.items, vocab = r->engine.whole.model->vocab;
+    const d9di_model_aux_files_places places = aux_places(r);
     d9d_token_ids *stops = &r->decode_batch.stop_tokens;
 
     if (r->section->stop_at_eos)
-        D9D_TRY(d9di_model_aux_files_read_eos(r->c, stops));
+        D9D_TRY(d9di_model_aux_files_read_eos(&places, stops));
     for (size_t i = 0; i < r->section->stop_tokens.n; i++) {
         if (more[i] >= vocab)
             return D9D_FAIL(D9D_ECONFIG,
@@ -223,11 +231,16 @@ static d9d_status open_decoder(generate_run *r)
     return d9di_kv_decoder_open(&r->engine, rows, r->max_tokens, is_greedy(r), &r->decoder);
 }
 
+static d9d_status get_prompt(void *arg, int64_t k, d9d_token_ids *ids, d9di_prompt_source_item *out)
+{
+    return d9di_prompt_source_get(arg, k, ids, out);
+}
+
 static d9d_status open_decode_batch(generate_run *r)
 {
     d9di_decode_batch *a = &r->decode_batch;
 
-    a->source = &r->requests;
+    a->source = (d9di_decode_batch_source){r->requests.n, get_prompt, &r->requests};
     a->decoder = r->decoder;
     a->sampler.temperature = r->section->temperature;
     a->sampler.top_k = r->section->top_k;

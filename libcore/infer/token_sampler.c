@@ -6,15 +6,31 @@
 #include "d9d/kernels/table.h"
 
 typedef struct softmax_draw {
-    const d9di_token_sampler *sampler;
+    const d9di_token_sampler_opts *opts;
     const float *logits;
     int64_t n;
     float largest;
+    double temperature;
+    const double *weights; /* [n] exp((logit - largest) / temperature) */
+    double sum, moment;    /* of weights; of weights times their logarithms */
 } softmax_draw;
 
-static double token_weight(const softmax_draw *d, uint32_t token)
+static d9d_status softmax_weigh(d9di_token_sampler *s, softmax_draw *d)
 {
-    return exp((double)(d->logits[token] - d->largest) / d->sampler->temperature);
+    double *w;
+
+    s->weights.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&s->weights, (size_t)d->n));
+    d->weights = w = s->weights.data;
+    d->sum = d->moment = 0;
+    for (int64_t i = 0; i < d->n; i++) {
+        const double x = (double)(d->logits[i] - d->largest) / d->temperature;
+
+        w[i] = exp(x);
+        d->sum += w[i];
+        d->moment += w[i] > 0 ? w[i] * x : 0;
+    }
+    return D9D_OK;
 }
 
 /* True if a is more likely than b. */
@@ -53,7 +69,7 @@ static uint32_t heap_pop(const softmax_draw *d, uint32_t *heap, int64_t n)
 /* The least likely token that may be drawn. */
 static d9d_status find_last_candidate(d9di_token_sampler *c, const softmax_draw *d, uint32_t *out)
 {
-    const int64_t n = d->n, max_n = c->top_k > 0 && c->top_k < n ? c->top_k : n;
+    const int64_t n = d->n, max_n = d->opts->top_k > 0 && d->opts->top_k < n ? d->opts->top_k : n;
     const int64_t taken = max_n < n ? max_n : 0;
     double sum = 0, above = 0;
     uint32_t *heap;
@@ -63,40 +79,40 @@ static d9d_status find_last_candidate(d9di_token_sampler *c, const softmax_draw 
     heap = c->order.data;
     for (int64_t i = 0; i < n; i++) {
         heap[i] = (uint32_t)i;
-        sum += taken > 0 ? 0 : token_weight(d, (uint32_t)i);
+        sum += taken > 0 ? 0 : d->weights[i];
     }
     for (int64_t i = n / 2; i-- > 0;)
         heap_sift_down(d, heap, n, i);
     for (int64_t i = 0; i < taken; i++)
-        sum += token_weight(d, heap_pop(d, heap, n - i));
-    for (int64_t i = 0; i < max_n && above < c->top_p * sum; i++) {
+        sum += d->weights[heap_pop(d, heap, n - i)];
+    for (int64_t i = 0; i < max_n && above < d->opts->top_p * sum; i++) {
         *out = i < taken ? heap[n - 1 - i] : heap_pop(d, heap, n - i);
-        above += token_weight(d, *out);
+        above += d->weights[*out];
     }
     return D9D_OK;
 }
 
+/* 0 for a token that is less likely than `last` (NULL: none is). */
+static double draw_weight(const softmax_draw *d, const uint32_t *last, int64_t token)
+{
+    return last != NULL && is_likelier(d, *last, (uint32_t)token) ? 0 : d->weights[token];
+}
+
 /* Draws among the tokens not less likely than `last` (NULL: all): the token at which the cumulative
  * weight passes `share` of the sum. */
-static d9d_status draw_token(d9di_token_sampler *c, const softmax_draw *d, const uint32_t *last,
-                             double share, uint32_t *out)
+static uint32_t draw_token(const softmax_draw *d, const uint32_t *last, double share)
 {
-    double sum = 0, *until;
+    double sum = last != NULL ? 0 : d->sum, until = 0;
     int64_t i;
 
-    c->cumulative.len = 0;
-    D9D_TRY(D9D_VEC_RESERVE(&c->cumulative, (size_t)d->n));
-    until = c->cumulative.data;
-    for (i = 0; i < d->n; i++) {
-        const uint32_t token = (uint32_t)i;
-
-        sum += last != NULL && is_likelier(d, *last, token) ? 0 : token_weight(d, token);
-        until[i] = sum;
+    for (i = 0; last != NULL && i < d->n; i++)
+        sum += draw_weight(d, last, i);
+    for (i = 0; i + 1 < d->n; i++) {
+        until += draw_weight(d, last, i);
+        if (until > share * sum)
+            break;
     }
-    for (i = 0; i + 1 < d->n && until[i] <= share * sum;)
-        i++;
-    *out = (uint32_t)i;
-    return D9D_OK;
+    return (uint32_t)i;
 }
 
 d9d_status d9di_token_sampler_check_logit(uint32_t best, float logit)
@@ -109,28 +125,51 @@ d9d_status d9di_token_sampler_check_logit(uint32_t best, float logit)
                                  : "-inf");
 }
 
-d9d_status d9di_token_sampler_sample(d9di_token_sampler *c, d9d_rng r, int64_t position,
-                                     const float *logits, int64_t n, uint32_t *out)
+static void measure(const softmax_draw *d, uint32_t token, d9di_token_sampler_stats *out)
+{
+    out->log_prob = (double)(d->logits[token] - d->largest) / d->temperature - log(d->sum);
+    out->entropy = log(d->sum) - d->moment / d->sum;
+}
+
+static d9d_status choose(d9di_token_sampler *s, const softmax_draw *d, int32_t best, double share,
+                         uint32_t *out)
+{
+    const d9di_token_sampler_opts *o = d->opts;
+    const bool some = o->top_p < 1 || (o->top_k > 0 && o->top_k < d->n);
+    uint32_t last = 0;
+
+    *out = (uint32_t)best;
+    if (o->temperature == 0)
+        return D9D_OK;
+    if (some)
+        D9D_TRY(find_last_candidate(s, d, &last));
+    *out = draw_token(d, some ? &last : NULL, share);
+    return D9D_OK;
+}
+
+d9d_status d9di_token_sampler_sample(d9di_token_sampler *s, const d9di_token_sampler_opts *o,
+                                     d9d_rng r, int64_t position, const float *logits, int64_t n,
+                                     uint32_t *out, d9di_token_sampler_stats *stats)
 {
     const double share = (double)(d9d_rng_u64(r, (uint64_t)position) >> 11) * 0x1p-53;
-    const bool some = c->top_p < 1 || (c->top_k > 0 && c->top_k < n);
-    softmax_draw d = {c, logits, n, 0};
+    softmax_draw d = {.opts = o,
+                      .logits = logits,
+                      .n = n,
+                      .temperature = o->temperature > 0 ? o->temperature : 1};
     int32_t best;
-    uint32_t last = 0;
 
     D9D_TRY(d9d_kernels_cpu()->elementwise->argmax(NULL, &best, &d.largest, logits, 1, n));
     D9D_TRY(d9di_token_sampler_check_logit((uint32_t)best, d.largest));
-    if (c->temperature == 0) {
-        *out = (uint32_t)best;
-        return D9D_OK;
-    }
-    if (some)
-        D9D_TRY(find_last_candidate(c, &d, &last));
-    return draw_token(c, &d, some ? &last : NULL, share, out);
+    if (o->temperature > 0 || stats != NULL)
+        D9D_TRY(softmax_weigh(s, &d));
+    D9D_TRY(choose(s, &d, best, share, out));
+    if (stats != NULL)
+        measure(&d, *out, stats);
+    return D9D_OK;
 }
 
 void d9di_token_sampler_release(d9di_token_sampler *c)
 {
     D9D_VEC_RELEASE(&c->order);
-    D9D_VEC_RELEASE(&c->cumulative);
+    D9D_VEC_RELEASE(&c->weights);
 }

@@ -16,21 +16,33 @@
 #include "d9d/base/mem.h"
 #include "d9d/base/rng.h"
 
-typedef struct d9di_token_sampler {
+typedef struct d9di_token_sampler_opts {
     double temperature;
-    int64_t top_k;           /* 0: no limit */
-    double top_p;            /* 1: no limit */
-    D9D_VEC(uint32_t) order; /* scratch, as the next member */
-    D9D_VEC(double) cumulative;
+    int64_t top_k; /* 0: no limit */
+    double top_p;  /* 1: no limit */
+} d9di_token_sampler_opts;
+
+/* Scratch memory, of one thread at a time. */
+typedef struct d9di_token_sampler {
+    D9D_VEC(uint32_t) order;
+    D9D_VEC(double) weights;
 } d9di_token_sampler;
+
+/* Of the softmax of logits / temperature over the whole vocabulary, whatever top_k and top_p leave;
+ * with temperature 0, of temperature 1. */
+typedef struct d9di_token_sampler_stats {
+    double log_prob; /* of the token */
+    double entropy;
+} d9di_token_sampler_stats;
 
 /* ENUMERIC unless the maximum logit, that of token `best`, is finite. */
 d9d_status d9di_token_sampler_check_logit(uint32_t best, float logit);
 
 /* Samples from logits [n], n at least 1, at `position`, which counts prompt and generated tokens.
- * ENUMERIC as above. */
-d9d_status d9di_token_sampler_sample(d9di_token_sampler *c, d9d_rng r, int64_t position,
-                                     const float *logits, int64_t n, uint32_t *out);
+ * ENUMERIC as above.  stats may be NULL. */
+d9d_status d9di_token_sampler_sample(d9di_token_sampler *s, const d9di_token_sampler_opts *o,
+                                     d9d_rng r, int64_t position, const float *logits, int64_t n,
+                                     uint32_t *out, d9di_token_sampler_stats *stats);
 void d9di_token_sampler_release(d9di_token_sampler *c);
 
 #endif /* D9DI_INFER_TOKEN_SAMPLER_H */

@@ -31,6 +31,7 @@ d9d_status d9di_run_dir_set_paths(const d9d_job_trainer_section *t, d9d_arena *a
                                                          : d9d_fs_join(a, out->path, "checkpoints");
     out->metrics = d9d_fs_join(a, out->path, "metrics.jsonl");
     out->samples = d9d_fs_join(a, out->path, "samples.jsonl");
+    out->completions = d9d_fs_join(a, out->path, "completions.jsonl");
     out->flight = d9d_fs_join(a, out->path, "flight");
     out->export = d9d_fs_join(a, out->path, "export");
     out->adapter = d9d_fs_join(a, out->path, "adapter");
@@ -38,8 +39,8 @@ d9d_status d9di_run_dir_set_paths(const d9d_job_trainer_section *t, d9d_arena *a
     out->manifest = d9d_fs_join(a, out->path, "manifest.json");
     out->events = d9d_fs_join(a, out->path, "tensorboard");
     if (out->checkpoints == NULL || out->metrics == NULL || out->samples == NULL ||
-        out->flight == NULL || out->export == NULL || out->adapter == NULL || out->config == NULL ||
-        out->manifest == NULL || out->events == NULL)
+        out->completions == NULL || out->flight == NULL || out->export == NULL ||
+        out->adapter == NULL || out->config == NULL || out->manifest == NULL || out->events == NULL)
         return D9D_FAIL(D9D_ENOMEM, "run %s: names of its files", run->name);
     return D9D_OK;
 }
@@ -120,6 +121,7 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
         {"export_to", export, r->flight, "where the flight recorder is", ""},
         {"export_to", export, r->metrics, "where records are", ""},
         {"export_to", export, r->samples, "where records are", ""},
+        {"export_to", export, r->completions, "where completions are", ""},
         {"export_to", export, r->config, "where the configuration is", ""},
         {"export_to", export, r->manifest, "where the run is described", ""},
         {"export_to", export, r->events, "where event files are", ""},

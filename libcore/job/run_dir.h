@@ -9,7 +9,7 @@ enum { D9DI_RUN_DIR_ID_SIZE = 33 };
 
 typedef struct d9di_run_dir {
     /* In the arena. */
-    const char *path, *checkpoints, *metrics, *samples, *flight, *export, *adapter;
+    const char *path, *checkpoints, *metrics, *samples, *completions, *flight, *export, *adapter;
     const char *config, *manifest, *events; /* config.json, manifest.json, tensorboard/ */
 } d9di_run_dir;
 
@@ -25,6 +25,7 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r);
  *     manifest.json, config.json   rank 0, each start      JSON with the schema, with a model
  *     metrics.jsonl                rank 0, appended        empty, or a line that is a record
  *     samples.jsonl                rank 0, appended        empty, or a line of a step's samples
+ *     completions.jsonl            rank 0, appended        empty, or a line of a completion
  *     flight/rank-N.bin            each rank, each start   a flight recorder's ring
  *     checkpoints/step-N           each rank               d9d/checkpointer/checkpointer.h
  *     export/, adapter/            rank 0 at the end       refused if they are not empty

@@ -132,6 +132,14 @@ static bool is_samples(const file_head *f)
     return has_matching_line(f, likes);
 }
 
+/* The lines of train/rollout.h. */
+static bool is_completions(const file_head *f)
+{
+    static const char *const likes[] = {"{\"step\": #, \"sample\": #, \"prompt\": \"", NULL};
+
+    return has_matching_line(f, likes);
+}
+
 /* A ring begins with a magic word, or with zeros if nothing was written yet. */
 static bool is_ring(const file_head *f)
 {
@@ -180,6 +188,7 @@ d9d_status d9di_run_dir_check_foreign(const d9di_run_dir *r)
         bool of_none; /* checked only if nothing shows that */
     } files[] = {{"metrics.jsonl", is_metrics, true, false},
                  {"samples.jsonl", is_samples, false, false},
+                 {"completions.jsonl", is_completions, false, false},
                  {"flight/rank-0.bin", is_ring, false, false},
                  {"manifest.json", is_manifest, false, true},
                  {"config.json", is_config, false, true}};

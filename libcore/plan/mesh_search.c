@@ -219,7 +219,7 @@ static void update_best(plan_result *r, const d9d_plan *f, int checkpointing)
     r->fits = true;
     *best = (d9d_mesh_search_result){
         .mesh = f->mesh,
-        .rows = f->rows,
+        .rows = f->samples,
         .checkpointing = checkpointing,
         .bytes = d9d_plan_rank_bytes(d9d_plan_largest_rank(f)),
         .step_s = f->step_s,

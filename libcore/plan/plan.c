@@ -82,6 +82,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di
         .scratch = sim->scratch,
         .peak = sim->peak,
         .outside = d9d_sim_chip_find(opts->chip)->library_memory,
+        .cache = sim->cache,
         .step_s = mean.step_s,
         .tally = mean.tally,
     };
@@ -91,6 +92,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di
     sim->once_s = mean.once_s;
     sim->transfer_s = mean.transfer_s;
     sim->stages = mean.stages;
+    sim->generate_s = mean.generate_s;
     return D9D_OK;
 }
 
@@ -99,6 +101,7 @@ static void add_stage(d9d_plan *p, const d9di_plan_simulation *sim, double *flop
 {
     p->parameters += sim->parameters;
     p->frozen += sim->frozen;
+    p->generate_s = sim->generate_s;
     p->checkpoint += sim->saved;
     p->exported += sim->exported;
     p->updates = p->updates != NULL ? p->updates : sim->updates;
@@ -153,13 +156,16 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
 {
     const struct d9d_job_batching_section *b = &c->trainer.batching;
     const int64_t replicas = c->mesh.data_parallel_replicate * c->mesh.data_parallel_shard;
+    const d9d_grpo_section *generation = d9di_task_generation(&data->task);
+    const int64_t group = generation != NULL ? generation->num_generations : 1,
+                  rows = b->microbatch_size * group;
     const d9di_plan_lengths r = d9di_plan_lengths_pad(measured, c);
     d9di_plan_simulate_opts sim = {.config = c,
                                    .chip = opts->chip,
                                    .data = &data->data,
                                    .evaluations = &data->evaluations,
                                    .length = data->length,
-                                   .batch = {b->microbatch_size, r.longest, data->document}};
+                                   .batch = {rows, r.longest, data->document}};
     const int64_t padded = d9di_plan_lengths_round(data->evaluated_longest, c);
     d9di_run_dir dir;
     d9d_plan p = {
@@ -167,12 +173,13 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
         .chip = d9d_sim_chip_find(opts->chip),
         .memory_requested = opts->memory > 0,
         .ranks = d9d_parallel_degrees_ranks(&c->mesh),
-        .rows = b->microbatch_size,
+        .rows = rows,
+        .samples = b->microbatch_size,
         .longest = r.longest,
         .length = r.mean,
         .document = data->document,
         .steps = data->steps,
-        .tokens = r.tokens * (double)b->global_batch_size,
+        .tokens = r.tokens * (double)(b->global_batch_size * group),
         .pipe = d9d_job_pipe_schedule_opts(&c->trainer.pipelining),
         .measured_run = opts->measured_run,
     };
@@ -185,7 +192,7 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
         return D9D_FAIL(D9D_ECONFIG, "%s: costs are of a pipeline, mesh.pipeline_parallel is 1",
                         p.measured_run);
     (void)d9d_parallel_degrees_text(&c->mesh, p.mesh_text, sizeof(p.mesh_text));
-    if (data->evaluated_rows * padded > b->microbatch_size * r.longest)
+    if (data->evaluated_rows * padded > rows * r.longest)
         sim.evaluation = (d9di_plan_simulate_batch){data->evaluated_rows, padded, 0};
     sim.n_evaluations = (data->evaluated_batches + replicas - 1) / replicas;
     p.memory = p.memory_requested ? opts->memory : p.chip->memory;

@@ -142,7 +142,18 @@ void d9di_plan_data_release(d9di_plan_data *d)
     *d = (d9di_plan_data){0};
 }
 
-d9d_status d9di_plan_lengths_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out)
+/* Samples are prompts, and completions follow, as long as they may be. */
+static void add_completions(const d9di_plan_data *d, d9di_plan_lengths *r)
+{
+    const d9d_grpo_section *c = d9di_task_generation(&d->task);
+    const int64_t more = c != NULL ? c->max_completion_length : 0;
+
+    r->longest += more;
+    r->mean += more;
+    r->tokens += (double)more;
+}
+
+static d9d_status measure_samples(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out)
 {
     const int64_t samples = d->length == 0 ? d9d_loader_samples(d->data.loader) : 0;
     const int64_t n = (samples < MAX_SAMPLES ? samples : MAX_SAMPLES) / rows * rows;
@@ -155,6 +166,13 @@ d9d_status d9di_plan_lengths_measure(const d9di_plan_data *d, int64_t rows, d9di
     D9D_TRY(d9d_loader_measure_padding(d->data.loader, 0, n, rows, &padded, &positions));
     out->mean = (padded + n - 1) / n;
     out->tokens = (double)positions / (double)n;
+    return D9D_OK;
+}
+
+d9d_status d9di_plan_lengths_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out)
+{
+    D9D_TRY(measure_samples(d, rows, out));
+    add_completions(d, out);
     return D9D_OK;
 }
 

@@ -239,6 +239,12 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
         D9D_TRY(d9d_buf_printf(out, ", documents of %lld", (long long)p->document));
     D9D_TRY(d9d_buf_printf(out, "\n"));
     D9D_TRY(print_memory(p, out));
+    if (p->generate_s > 0)
+        D9D_TRY(d9d_buf_printf(out,
+                               "generation of the completions, all of the most tokens: %s of a "
+                               "step, with a KV cache of %s\n",
+                               format_duration(p->generate_s).text,
+                               format_bytes(p->stages[0].cache).text));
     D9D_TRY(print_work(&p->stages[0], out));
     D9D_TRY(print_speed(p, out));
     return print_goodput(p, out);
@@ -287,17 +293,18 @@ static json_t *comm_json(const d9d_sim_tally *tally)
 
 static json_t *rank_json(const d9d_plan_rank *r)
 {
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-        "s:i, s:o, s:o}",
-        "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
-        (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
-        (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "fsdp_buffers",
-        (json_int_t)r->units, "activations", (json_int_t)r->activations, "scratch",
-        (json_int_t)r->scratch, "peak", (json_int_t)r->peak, "unaccounted", (json_int_t)r->outside,
-        "bytes", (json_int_t)d9d_plan_rank_bytes(r), "host_copy", (json_int_t)r->copy,
-        "host_batches", (json_int_t)r->batches, "step_s", r->step_s, "live_activations", r->live,
-        "work", work_json(&r->tally), "messages", comm_json(&r->tally));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
+                     "s:i, s:o, s:o, s:I}",
+                     "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
+                     (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
+                     (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals,
+                     "fsdp_buffers", (json_int_t)r->units, "activations",
+                     (json_int_t)r->activations, "scratch", (json_int_t)r->scratch, "peak",
+                     (json_int_t)r->peak, "unaccounted", (json_int_t)r->outside, "bytes",
+                     (json_int_t)d9d_plan_rank_bytes(r), "host_copy", (json_int_t)r->copy,
+                     "host_batches", (json_int_t)r->batches, "step_s", r->step_s,
+                     "live_activations", r->live, "work", work_json(&r->tally), "messages",
+                     comm_json(&r->tally), "kv_cache", (json_int_t)r->cache);
 }
 
 static json_t *ranks_json(const d9d_plan *p)
@@ -369,7 +376,7 @@ json_t *d9d_plan_json(const d9d_plan *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:f, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "device", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -382,6 +389,6 @@ json_t *d9d_plan_json(const d9d_plan *p)
         (json_int_t)p->checkpoint, "export_bytes", (json_int_t)p->exported, "host_bytes",
         (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
         int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
-        p->updates, "stages", ranks_json(p), "frozen_parameters", (json_int_t)p->frozen, "goodput",
-        goodput_json(p));
+        p->updates, "stages", ranks_json(p), "frozen_parameters", (json_int_t)p->frozen,
+        "generation_s", p->generate_s, "goodput", goodput_json(p));
 }

@@ -9,6 +9,7 @@
 #include "engine/frozen_model.h"
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
+#include "tasks/grpo_batch.h"
 
 typedef struct simulation {
     const d9di_plan_simulate_opts *opts;
@@ -22,9 +23,10 @@ typedef struct simulation {
     d9d_stage_timer *stage_timer;
     d9d_arena arena;
     d9d_batch batch;
-    int64_t n_micro; /* of a step */
-    int64_t few;     /* micro-batches that are executed; the others cost the same */
-    int64_t period;  /* steps with this many more micro-batches have the same form */
+    d9di_grpo_buffer completions; /* of a task that generates */
+    int64_t n_micro;              /* of a step */
+    int64_t few;                  /* micro-batches that are executed; the others cost the same */
+    int64_t period;               /* steps with this many more micro-batches have the same form */
 } simulation;
 
 /* --- a batch ---------------------------------------------------------------------------- */
@@ -40,7 +42,7 @@ static int64_t row_documents(const simulation *r, const d9di_plan_simulate_batch
 }
 
 /* Every position is a target; positions restart at 0 in each document. */
-static d9d_status make_batch(simulation *r, const d9di_plan_simulate_batch *b)
+static d9d_status make_packed_batch(simulation *r, const d9di_plan_simulate_batch *b)
 {
     const int64_t n_tokens = b->rows * b->length, in_row = row_documents(r, b),
                   doc_length = (b->length + in_row - 1) / in_row;
@@ -76,6 +78,32 @@ static d9d_status make_batch(simulation *r, const d9di_plan_simulate_batch *b)
     return D9D_OK;
 }
 
+/* Completions as long as they may be. */
+static d9d_status make_completions(simulation *r, const d9d_grpo_section *c,
+                                   const d9di_plan_simulate_batch *b)
+{
+    const int64_t prompt = b->length - c->max_completion_length;
+    d9di_grpo_completion *x = d9d_arena_alloc(&r->arena, (size_t)b->rows * sizeof(*x));
+    uint32_t *ids = d9d_arena_alloc(&r->arena, (size_t)(b->length + 1) * sizeof(*ids));
+    d9di_grpo_token *tokens = d9d_arena_alloc(&r->arena, (size_t)b->length * sizeof(*tokens));
+
+    if (x == NULL || ids == NULL || tokens == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "plan: %lld completions", (long long)b->rows);
+    memset(ids, 0, (size_t)(b->length + 1) * sizeof(*ids));
+    memset(tokens, 0, (size_t)b->length * sizeof(*tokens));
+    for (int64_t i = 0; i < b->rows; i++)
+        x[i] = (d9di_grpo_completion){
+            .ids = ids, .prompt = prompt + 1, .n = c->max_completion_length, .tokens = tokens};
+    return d9di_grpo_batch_make(c, x, b->rows, 0, 1, &r->completions, &r->batch);
+}
+
+static d9d_status make_batch(simulation *r, const d9di_plan_simulate_batch *b)
+{
+    const d9d_grpo_section *c = d9di_task_generation(&r->task);
+
+    return c != NULL ? make_completions(r, c, b) : make_packed_batch(r, b);
+}
+
 /* --- the rank ----------------------------------------------------------------------------- */
 
 static d9di_engine_opts engine_opts(const simulation *r)
@@ -106,6 +134,8 @@ static d9d_status add_fields(simulation *r)
     d9d_field_request wanted[D9D_FIELDS_MAX];
     size_t n;
 
+    if (d9di_task_generation(&r->task) != NULL) /* the batch has them */
+        return D9D_OK;
     D9D_TRY(d9di_task_fields(&r->task, r->engine.whole.model, wanted, &n));
     return d9d_batch_plan_fields(r->opts->data != NULL ? r->opts->data->loader : NULL, wanted, n,
                                  &r->arena, &r->batch);
@@ -152,6 +182,7 @@ static void close_rank(simulation *r)
     d9d_optimizer_free(r->optimizer);
     d9di_moe_stats_release(&r->moe_stats);
     d9di_task_close(&r->task);
+    d9di_grpo_buffer_release(&r->completions);
     d9di_engine_release(&r->engine);
     d9d_bootstrap_close(r->bootstrap);
     d9d_arena_release(&r->arena);
@@ -387,6 +418,18 @@ static d9d_status simulate_evaluation(simulation *r, d9di_plan_simulation *out)
     return st;
 }
 
+/* The completions that the steps learn from. */
+static d9d_status simulate_generation(simulation *r, d9di_plan_simulation *out)
+{
+    const d9d_grpo_section *c = d9di_task_generation(&r->task);
+    const int64_t micro = r->opts->config->trainer.batching.microbatch_size;
+
+    if (c == NULL)
+        return D9D_OK;
+    return d9di_plan_simulate_generation(&r->engine, c, d9di_grpo_decoded_rows(c, micro),
+                                         r->n_micro * micro, r->opts->batch.length, out);
+}
+
 d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
                               d9di_plan_simulation *out)
 {
@@ -407,6 +450,7 @@ d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
     D9D_TRY_OR(st, describe_optimizer(r.optimizer, a, &sim.updates), out);
     D9D_TRY_OR(st, simulate_steps(&r, a, &sim), out);
     D9D_TRY_OR(st, simulate_evaluation(&r, &sim), out);
+    D9D_TRY_OR(st, simulate_generation(&r, &sim), out);
     *out = sim;
 out:
     close_rank(&r);

@@ -59,6 +59,8 @@ typedef struct d9di_plan_simulation {
     size_t n_stages;
     double pipeline_s, once_s, transfer_s;
     d9d_sim_tally tally; /* of a step; its messages are in the arena */
+    uint64_t cache;      /* KV cache of a task that generates; 0: none */
+    double generate_s;   /* of its completions, in a step */
 } d9di_plan_simulation;
 
 /* Simulates the steps.  Errors are those of opening the engine; reads only the files that the
@@ -66,6 +68,11 @@ typedef struct d9di_plan_simulation {
 d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
                               d9di_plan_simulation *out);
 
+/* For plan_simulate.c: generation of the completions of a step, of `length` positions with their
+ * prompts, by this many prompts of the rank.  Sets cache, generate_s, and raises peak. */
+d9d_status d9di_plan_simulate_generation(struct d9di_engine *e, const d9d_grpo_section *c,
+                                         int64_t rows, int64_t prompts, int64_t length,
+                                         d9di_plan_simulation *out);
 /* For plan_simulate.c: stage costs from the engine's last execution, given the stage timer and the
  * tally. */
 struct d9di_engine;

@@ -99,6 +99,12 @@ static const plugin_kind plugin_kinds[] = {
      d9d_dataset_choices,
      {REQUIRED(d9d_dataset_kind, info), REQUIRED(d9d_dataset_kind, sample)},
      {0}},
+    {"reward",
+     sizeof(d9d_reward_kind),
+     offsetof(d9d_plugin, rewards),
+     d9d_reward_choices,
+     {REQUIRED(d9d_reward_kind, score)},
+     {0}},
 };
 enum {
     MODELS, /* the first of plugin_kinds */

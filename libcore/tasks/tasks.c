@@ -14,6 +14,7 @@ const d9d_table *const d9d_train_task_choices[] = {&d9di_causal_lm_table,
                                                    &d9di_preference_table,
                                                    &d9di_distillation_table,
                                                    &d9di_reward_table,
+                                                   &d9di_grpo_table,
                                                    NULL};
 
 /* The body of an inference task is named by the inference section. */
@@ -72,6 +73,17 @@ d9d_task_reference d9di_task_reference(const d9di_task *t)
     if (t != NULL && t->kind->reference != NULL)
         t->kind->reference(t->self, &r);
     return r;
+}
+
+const d9d_grpo_section *d9di_task_generation(const d9di_task *t)
+{
+    return t != NULL && t->kind->generation != NULL ? t->kind->generation(t->self) : NULL;
+}
+
+void d9di_task_select(const d9di_task *t, int64_t iteration, int64_t micro)
+{
+    if (t->kind->select != NULL)
+        t->kind->select(t->self, iteration, micro);
 }
 
 d9d_task_answers d9di_task_answers(const d9di_task *t)
@@ -235,11 +247,40 @@ d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_op
     return D9D_OK;
 }
 
+/* What a run that generates cannot have. */
+static d9d_status check_generation(const d9d_train_config *c, const char *name)
+{
+    const d9d_parallel_degrees *m = &c->mesh;
+
+    if (m->pipeline_parallel > 1)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "task %s: mesh.pipeline_parallel is %lld, and a run that generates has no "
+                        "pipeline",
+                        name, (long long)m->pipeline_parallel);
+    if (m->context_parallel_shard * m->context_parallel_replicate > 1)
+        return D9D_FAIL(
+            D9D_ENOTSUP, "task %s: %lld context-parallel ranks, and a run that generates has none",
+            name, (long long)(m->context_parallel_shard * m->context_parallel_replicate));
+    if (c->evaluation.n > 0)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "task %s: evaluation: losses of given answers are not what it learns; "
+                        "evaluate its checkpoints with d9d-infer",
+                        name);
+    if (c->trainer.integrity.rerun_period_steps != D9D_PERIOD_DISABLE)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "trainer.integrity.rerun_period_steps: the task %s samples what it learns "
+                        "from, which another rank cannot repeat",
+                        name);
+    return D9D_OK;
+}
+
 d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c)
 {
     const d9d_job_trainer_section *s = &c->trainer;
 
     D9D_TRY(d9di_task_check_micro_batch(t, "trainer.batching", s->batching.microbatch_size));
+    if (d9di_task_generation(t) != NULL)
+        D9D_TRY(check_generation(c, task_name(t->kind)));
     D9D_TRY(d9d_job_check_batching(&c->mesh, &s->batching));
     return d9d_job_check_profiling(s->profiling);
 }

@@ -3,7 +3,7 @@
 #define D9DI_TASKS_TASKS_H
 
 #include "d9d/data/tokenizer/tokenizer.h"
-#include "d9d/tasks/preference.h"
+#include "d9d/tasks/grpo.h"
 #include "tasks/run_data.h"
 #include "tasks/run_metrics.h"
 
@@ -50,6 +50,10 @@ d9d_status d9di_masked_lm_find_mask(const d9di_masked_lm_mask *m, d9d_dataset *c
 extern const d9d_table d9di_preference_table, d9di_distillation_table, d9di_reward_table;
 extern const d9d_key_custom d9di_task_reference_key_kind;
 
+/* grpo.c; reward_functions.c, reward_command.c */
+extern const d9d_table d9di_grpo_table;
+extern const d9d_table d9di_reward_command_table;
+
 /* answers.c: the rows [M, 7] that the metric "rewards" takes, of columns [M, 1]: rewards of the
  * chosen and the rejected answer, their log-probabilities, 1 or 0 for each that is there, kl. */
 enum { D9DI_ANSWERS_COLUMNS = 7 };
@@ -81,6 +85,9 @@ d9d_head d9di_task_head(const d9di_task *t);
 d9d_pooling d9di_task_pooling(const d9di_task *t);
 d9d_task_reference d9di_task_reference(const d9di_task *t);
 d9d_task_answers d9di_task_answers(const d9di_task *t);
+/* What it generates; NULL: nothing. */
+const d9d_grpo_section *d9di_task_generation(const d9di_task *t);
+void d9di_task_select(const d9di_task *t, int64_t iteration, int64_t micro);
 bool d9di_task_is_of_answers(const d9di_task *t);
 /* Its losses are of pairs; of documents or pairs, not of tokens. */
 bool d9di_task_has_pairs(const d9di_task *t);

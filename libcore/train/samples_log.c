@@ -6,129 +6,19 @@
 
 #include "d9d/base/json.h"
 #include "d9d/data/loader/blend.h"
+#include "train/step_lines.h"
 
-static const char line_prefix[] = "{\"step\": ", sampler_key[] = ", \"sampler\": ";
-
-enum { SAMPLER_PERIOD = 1024 /* steps between two samplers in the log */, LINE_HEAD_MAX = 40 };
-
-/* --- the existing file, scanned from its end -------------------------------------------------- */
-
-/* A chunk of the file, which is scanned backwards. */
-typedef struct file_tail {
-    d9d_file file;
-    uint64_t from, n;
-    char chunk_buf[1 << 16];
-} file_tail;
-
-/* Finds the start of the line whose newline is at end - 1. */
-static d9d_status find_line_start(file_tail *t, uint64_t end, uint64_t *out)
-{
-    for (uint64_t at = end - 1; at > 0; at--) {
-        if (at <= t->from || at > t->from + t->n) {
-            t->n = at < sizeof(t->chunk_buf) ? at : sizeof(t->chunk_buf);
-            t->from = at - t->n;
-            D9D_TRY(d9d_file_read_at(&t->file, t->chunk_buf, t->n, t->from));
-        }
-        if (t->chunk_buf[at - 1 - t->from] == '\n') {
-            *out = at;
-            return D9D_OK;
-        }
-    }
-    *out = 0;
-    return D9D_OK;
-}
-
-/* The step of the line [from, end); -1 if it is not a line of this format. */
-static d9d_status parse_step(const file_tail *t, uint64_t from, uint64_t end, int64_t *out)
-{
-    char head[LINE_HEAD_MAX + 1] = "";
-
-    D9D_TRY(d9d_file_read_at(&t->file, head,
-                             end - from < LINE_HEAD_MAX ? end - from : LINE_HEAD_MAX, from));
-    *out = strncmp(head, line_prefix, sizeof(line_prefix) - 1) == 0
-               ? strtoll(head + sizeof(line_prefix) - 1, NULL, 10)
-               : -1;
-    return D9D_OK;
-}
-
-/* The sampler of a line, if it has one. */
-static d9d_status parse_sampler(const file_tail *t, uint64_t from, uint64_t end, d9d_buf *out)
-{
-    d9d_buf line = {0};
-    char *at, *last;
-    d9d_status st;
-
-    D9D_TRY_OR(st, d9d_buf_reserve(&line, (size_t)(end - from) + 1), out);
-    D9D_TRY_OR(st, d9d_file_read_at(&t->file, line.data, end - from, from), out);
-    line.data[end - from] = '\0';
-    at = strstr(line.data, sampler_key);
-    last = at != NULL ? strstr(at, "}]") : NULL;
-    if (last != NULL)
-        st = d9d_buf_append(out, at, (size_t)(last + 2 - at));
-out:
-    d9d_buf_release(&line);
-    return st;
-}
-
-/* *end: size of the lines up to and including step `done`; *sampler: the last sampler state among
- * them. */
-static d9d_status find_end_in_tail(file_tail *t, uint64_t size, int64_t done, uint64_t *end,
-                                   d9d_buf *sampler)
-{
-    uint64_t at, from;
-    int64_t step = -1;
-
-    *end = 0;
-    if (done == 0 || size == 0)
-        return D9D_OK;
-    D9D_TRY(find_line_start(t, size + 1, &at)); /* after the last newline */
-    for (; at > 0; at = from) {
-        D9D_TRY(find_line_start(t, at, &from));
-        D9D_TRY(parse_step(t, from, at, &step));
-        if (step < 0 || step > done)
-            continue;
-        *end = *end == 0 ? at : *end;
-        if (at - from <= sizeof(t->chunk_buf))
-            D9D_TRY(parse_sampler(t, from, at, sampler));
-        if (sampler->len > 0 || done - step > SAMPLER_PERIOD)
-            return D9D_OK;
-    }
-    return D9D_OK;
-}
-
-static d9d_status find_end(const char *path, int64_t done, uint64_t *end, d9d_buf *sampler)
-{
-    file_tail *t = calloc(1, sizeof(*t));
-    uint64_t size;
-    d9d_status st;
-
-    *end = 0;
-    if (t == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory to read it", path);
-    t->file.fd = -1;
-    st = d9d_fs_exists(path) ? d9d_file_open(path, &t->file) : D9D_OK;
-    if (st == D9D_OK && t->file.fd >= 0)
-        st = d9d_fs_size(path, &size);
-    if (st == D9D_OK && t->file.fd >= 0)
-        st = find_end_in_tail(t, size, done, end, sampler);
-    d9d_file_release(&t->file);
-    free(t);
-    return st;
-}
+enum { SAMPLER_PERIOD = 1024 /* steps between two samplers in the log */ };
 
 d9d_status d9di_samples_log_open(const char *path, int64_t done, const d9d_log *log,
                                  d9di_samples_log *out)
 {
-    d9d_file f = {.fd = -1};
-    uint64_t end;
-    d9d_status st;
-
-    D9D_TRY(find_end(path, done, &end, &out->last_sampler));
-    D9D_TRY(d9d_file_open_append(path, end, &f));
-    st = d9d_writer_open(&f, &(d9d_writer_opts){.log = log}, &out->writer);
-    d9d_file_release(&f);
+    D9D_TRY(d9di_step_lines_open(
+        path, done, log,
+        &(d9di_step_lines_tail){", \"sampler\": ", "}]", SAMPLER_PERIOD, &out->last_sampler},
+        &out->writer));
     out->path = path;
-    return st;
+    return D9D_OK;
 }
 
 /* --- a step ----------------------------------------------------------------------------------- */
@@ -217,8 +107,8 @@ d9d_status d9di_samples_log_add(d9di_samples_log *g, int64_t step, d9d_loader *l
     if (g->sampler.len == 0)
         D9D_TRY(append_sampler(&g->sampler, l));
     g->line.len = 0;
-    D9D_TRY(d9d_buf_printf(&g->line, "%s%lld, \"first\": %lld", line_prefix, (long long)step,
-                           (long long)first));
+    D9D_TRY(d9d_buf_printf(&g->line, D9DI_STEP_LINES_PREFIX "%lld, \"first\": %lld",
+                           (long long)step, (long long)first));
     if (g->sampler.len > 0)
         D9D_TRY(append_count(g, step, n));
     if (g->sampler.len == 0 || d9d_loader_has_skips(l))

@@ -37,6 +37,7 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
     enter_phase(r, D9DI_TRAIN_SAVE);
     if (r->checkpointer.saved_step != r->stepper.state.step) {
         D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
+        D9D_TRY(d9di_rollout_sync(&r->rollout));
         D9D_TRY(d9di_train_checkpointer_save(&r->checkpointer, &r->stepper.state, last));
     }
     if (last)
@@ -58,6 +59,7 @@ static d9d_status save_local(d9di_train *r)
     enter_phase(r, D9DI_TRAIN_SAVE);
     D9D_TRY(check_integrity(r, true));
     D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
+    D9D_TRY(d9di_rollout_sync(&r->rollout));
     D9D_TRY(d9di_checkpointer_local_save(r->checkpointer.local, &r->stepper.state));
     enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
@@ -242,13 +244,14 @@ static d9d_status run_steps(d9di_train *r, loop_output *t)
 
     while (!d9di_train_run_is_done(&r->run, r->stepper.state.step) || evaluation_is_due(r)) {
         const uint64_t waits = r->engine.dev->host_waits;
+        const bool may_stop = d9di_train_run_is_at_round(&r->run, r->stepper.state.step);
         bool due;
 
-        if (d9di_train_control_should_exit(&r->control, is_alone(r))) {
+        if (may_stop && d9di_train_control_should_exit(&r->control, is_alone(r))) {
             D9D_TRY(collect_steps(r, true, t));
             return save_and_exit(r);
         }
-        if (d9di_train_control_should_sleep(&r->control, is_alone(r))) {
+        if (may_stop && d9di_train_control_should_sleep(&r->control, is_alone(r))) {
             D9D_TRY(collect_steps(r, true, t));
             D9D_TRY(sleep_until_woken(r));
             continue;
@@ -338,6 +341,7 @@ static d9d_status run_life(d9di_train *r, const json_t *resolved, const char *re
 
     D9D_TRY(d9di_train_recorder_open(&r->recorder, &r->run, r->stepper.state.step, resolved,
                                      resume_from));
+    D9D_TRY(d9di_rollout_open_log(&r->rollout, &r->run, r->stepper.state.step));
     st = open_and_run(r, resume_from, out);
     return d9di_train_recorder_end(&r->recorder, &r->run, st, r->stepper.state.step);
 }
@@ -345,14 +349,15 @@ static d9d_status run_life(d9di_train *r, const json_t *resolved, const char *re
 d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const d9d_job *where,
                      d9d_train_summary *out)
 {
-    d9di_train r = {.run = {.c = config,
-                            .where = where,
-                            .log = where->log,
-                            .rank = d9d_bootstrap_rank(where->bootstrap)},
-                    .stepper = {.engine = &r.engine, .integrity = &r.integrity},
-                    .evaluator = {.engine = &r.engine, .task = &r.task},
-                    .checkpointer = {.saved_step = -1, .read_step = -1, .found = {.step = -1}},
-                    .integrity = {.good_step = -1}};
+    d9di_train r = {
+        .run = {.c = config,
+                .where = where,
+                .log = where->log,
+                .rank = d9d_bootstrap_rank(where->bootstrap)},
+        .stepper = {.engine = &r.engine, .integrity = &r.integrity, .rollout = &r.rollout},
+        .evaluator = {.engine = &r.engine, .task = &r.task},
+        .checkpointer = {.saved_step = -1, .read_step = -1, .found = {.step = -1}},
+        .integrity = {.good_step = -1}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
     const char *resume_from = NULL;

@@ -80,6 +80,13 @@ d9d_status d9di_train_stepper_diagnose(d9di_train_stepper *s, const d9di_train_r
     d9d_status st;
 
     s->state = p->state_before;
+    if (s->rollout->c != NULL) /* the next round may have taken the place of this one */
+        return D9D_FAIL(D9D_ENUMERIC,
+                        "step %lld: the loss of completions of %s is %g, the norm of its gradient "
+                        "%g; nothing was updated",
+                        (long long)(s->state.step + 1),
+                        d9di_train_run_describe_step(run, s->state.samples).text,
+                        report->loss / report->targets, report->norm);
     D9D_TRY(d9di_train_stepper_open_prefetcher(s, run, 0));
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &flops));
     D9D_TRY(d9di_engine_wait_grads(s->engine));

@@ -35,6 +35,8 @@ static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
         .timeout_name = D9DI_TRAIN_START_TIMEOUT_NAME,
         .stopped_s = (double)t->timeout.step_timeout,
         .flight = r->run.dir.flight,
+        .more_bytes = d9di_rollout_bytes,
+        .more_bytes_arg = &r->rollout,
     };
 }
 
@@ -50,6 +52,7 @@ static d9d_status check_config(d9di_train *r)
     D9D_TRY(d9di_train_recorder_open_metrics(&r->recorder, &r->run, &r->task, &r->arena));
     D9D_TRY(d9di_train_evaluator_open(&r->evaluator, &r->run, &r->arena));
     D9D_TRY(d9di_train_run_open_schedule(&r->run));
+    D9D_TRY(d9di_rollout_check(&r->run, &r->task));
     return d9di_train_run_check_dir(&r->run);
 }
 
@@ -59,6 +62,7 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
     const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
 
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
+    D9D_TRY(d9di_rollout_open(&r->rollout, &r->run, &r->engine));
     D9D_TRY(
         d9di_evaluations_check(&r->evaluator.list, opts.task, r->engine.whole.model, opts.source));
     D9D_TRY(
@@ -131,6 +135,7 @@ static d9d_status check_sources_uniform(d9di_train *r, const char *resume_from)
     for (size_t i = 0; i < r->evaluator.list.n; i++)
         d9di_rank_consistency_add_data(&same, &r->evaluator.list.v[i].data);
     d9di_rank_consistency_add_engine(&same, &r->engine, &opts);
+    d9di_rollout_add_consistency(&r->rollout, &same);
     d9di_rank_consistency_add_checkpoint(&same, resume_from);
     return d9di_rank_consistency_check(&same, r->run.where->bootstrap);
 }
@@ -258,6 +263,7 @@ void d9di_train_close(d9di_train *r)
     d9di_train_recorder_close(&r->recorder);
     d9di_train_integrity_close(&r->integrity);
     d9di_train_stepper_close(&r->stepper);
+    d9di_rollout_close(&r->rollout);
     d9di_train_evaluator_close(&r->evaluator);
     d9di_task_close(&r->task); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);

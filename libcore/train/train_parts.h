@@ -6,8 +6,9 @@
  *     control       exit and sleep, as signals ask            -
  *     engine        the model on the ranks                    task, loss attribution
  *     integrity     checksums                                 run, engine, stepper
+ *     rollout       completions of the round                  run, engine
  *     stepper       optimizer, position, steps in flight      run, engine, control, saves,
- *                                                             integrity
+ *                                                             integrity, rollout
  *     recorder      metrics.jsonl and the other records       run, results of steps
  *     profiler      traces                                    run, device
  *     evaluator     the steps of the last evaluations         run, engine, tracker
@@ -20,6 +21,7 @@
 #ifndef D9DI_TRAIN_TRAIN_PARTS_H
 #define D9DI_TRAIN_TRAIN_PARTS_H
 
+#include "train/rollout.h"
 #include "train/train_checkpoint.h"
 #include "train/train_control.h"
 #include "train/train_evaluate.h"
@@ -39,6 +41,7 @@ typedef struct d9di_train {
     d9di_task task;
     d9di_engine engine;
     d9di_train_integrity integrity;
+    d9di_rollout rollout;
     d9di_train_stepper stepper;
     d9di_train_recorder recorder;
     d9di_train_profiler profiler;

@@ -9,17 +9,22 @@
 static d9d_status data_open(d9di_train_run *run, const d9di_task *task)
 {
     const d9d_train_config *c = run->c;
-    const int64_t g = c->trainer.batching.global_batch_size;
+    const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;
+    const int64_t wanted =
+        steps != D9D_INT_NULL ? (steps + run->iterations - 1) / run->iterations : D9D_INT_NULL;
+    int64_t rounds;
 
     D9D_TRY(d9di_run_data_open(&c->data, &c->trainer.data_loading, &c->mesh, g, &run->data));
-    D9D_TRY(d9di_run_data_steps(&run->data, g, c->trainer.run.steps, &run->total_steps));
-    return d9di_task_set_data(task, &run->data, run->total_steps * g);
+    D9D_TRY(d9di_run_data_steps(&run->data, g, wanted, &rounds));
+    run->total_steps = steps != D9D_INT_NULL ? steps : rounds * run->iterations;
+    return d9di_task_set_data(task, &run->data, rounds * g);
 }
 
 d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_arena *a)
 {
     const d9d_train_config *c = run->c;
     const struct d9d_job_batching_section *b = &c->trainer.batching;
+    const d9d_grpo_section *generation = d9di_task_generation(task);
 
     D9D_TRY(d9di_job_start_open_events(run->where, &c->model_provider, task, a, &run->events));
     D9D_TRY(d9di_train_run_trigger(run, "train.configuration.start",
@@ -30,6 +35,7 @@ d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_a
     D9D_TRY(d9di_run_dir_set_paths(&c->trainer, a, &run->dir));
     D9D_TRY(d9di_run_dir_check(c, &run->dir));
     run->n_micro = b->global_batch_size / d9di_train_run_dp_size(run) / b->microbatch_size;
+    run->iterations = generation != NULL ? generation->num_iterations : 1;
     D9D_TRY(data_open(run, task));
     D9D_TRY(d9di_run_data_check_rows(&run->data, b->microbatch_size));
     return d9di_train_run_trigger(run, "train.configuration.data_loader",
@@ -87,6 +93,11 @@ d9d_status d9di_train_run_trigger_step(const d9di_train_run *run, const char *id
 {
     return d9di_train_run_trigger(run, id,
                                   (d9d_job_event){.step = step, .total_steps = run->total_steps});
+}
+
+bool d9di_train_run_is_at_round(const d9di_train_run *run, int64_t step)
+{
+    return step % run->iterations == 0;
 }
 
 bool d9di_train_run_is_done(const d9di_train_run *run, int64_t step)

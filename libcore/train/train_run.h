@@ -20,6 +20,7 @@ typedef struct d9di_train_run {
     d9di_run_data data;
     d9d_lr_schedule *lr;
     int64_t n_micro, total_steps; /* n_micro: micro-batches of this rank in a step */
+    int64_t iterations;           /* steps that take the same samples; 1 but for generated ones */
     bool resumes;                 /* the run directory already has records of this run */
 } d9di_train_run;
 
@@ -39,6 +40,8 @@ void d9di_train_run_close(d9di_train_run *run);
 d9d_status d9di_train_run_trigger(const d9di_train_run *run, const char *id, d9d_job_event e);
 /* Triggers an event of the step after `step` steps. */
 d9d_status d9di_train_run_trigger_step(const d9di_train_run *run, const char *id, int64_t step);
+/* True if the step after `step` steps takes new samples: a run can be saved there. */
+bool d9di_train_run_is_at_round(const d9di_train_run *run, int64_t step);
 /* True if `step` steps are all of them. */
 bool d9di_train_run_is_done(const d9di_train_run *run, int64_t step);
 const char *d9di_train_run_export_dir(const d9di_train_run *run);

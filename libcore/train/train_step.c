@@ -59,7 +59,8 @@ d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_
     const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
         &c->data_loading, s->state.samples, g,
         (d9d_mesh_index(s->engine->mesh, D9D_AXES_DP) + ahead) % dp, d9di_train_run_dp_size(run),
-        c->batching.microbatch_size, s->state.samples + left * g);
+        c->batching.microbatch_size,
+        s->state.samples + (left + run->iterations - 1) / run->iterations * g);
 
     d9d_prefetcher_close(s->prefetcher);
     s->prefetcher = NULL;
@@ -89,7 +90,8 @@ static d9d_status next_micro_batch(void *arg, d9d_batch *b)
 {
     step_tally *t = arg;
 
-    D9D_TRY(d9d_prefetcher_next(t->s->prefetcher, b));
+    D9D_TRY(t->s->rollout->c != NULL ? d9di_rollout_next(t->s->rollout, b)
+                                     : d9d_prefetcher_next(t->s->prefetcher, b));
     D9D_TRY(add_targets(t, b));
     t->flops += batch_flops(t->s->engine, b);
     return D9D_OK;
@@ -118,8 +120,8 @@ static d9d_status step_has_targets(const d9di_train_stepper *s, const d9di_train
     d9d_batch_buffer *buffer;
     d9d_status st = D9D_OK;
 
-    *out = targets > 0;
-    if (*out || s->engine->world == NULL)
+    *out = targets > 0 || (s->rollout->c != NULL && s->rollout->has_targets);
+    if (*out || s->engine->world == NULL || s->rollout->c != NULL)
         return D9D_OK;
     D9D_TRY(d9d_batch_buffer_create(&buffer));
     for (int64_t i = 0; i < g && !*out && st == D9D_OK; i++) {
@@ -251,6 +253,7 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     D9D_TRY(d9di_train_integrity_begin_step(s->integrity, run, s->state.step));
     D9D_TRY(d9di_train_rerun_begin(s->integrity, s, run));
     p->data_ns = -d9d_prefetcher_wait_ns(s->prefetcher);
+    D9D_TRY(d9di_rollout_begin_step(s->rollout, run, s->prefetcher, s->state.step));
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &p->flops));
     p->data_ns += d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(d9di_train_rerun_check(s->integrity, s, run));
@@ -265,7 +268,8 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     D9D_TRY(d9di_train_integrity_end_step(s->integrity));
     p->open = true;
     s->state.step++;
-    s->state.samples += run->c->trainer.batching.global_batch_size;
+    if (d9di_train_run_is_at_round(run, s->state.step))
+        s->state.samples += run->c->trainer.batching.global_batch_size;
     return D9D_OK;
 }
 

@@ -18,6 +18,7 @@
 #include "d9d/device/readback.h"
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
+#include "train/rollout.h"
 #include "train/train_control.h"
 #include "train/train_integrity.h"
 #include "train/train_run.h"
@@ -46,6 +47,7 @@ typedef struct d9di_train_stepper {
     d9d_checkpointer_state
         state; /* after the enqueued steps; `tokens` covers collected reports only */
     d9d_prefetcher *prefetcher;
+    d9di_rollout *rollout; /* borrowed: what is learned, if the task generates it */
     d9d_grad_finalize grad_finalize;
     d9di_moe_stats moe_stats;
     d9di_pipeline_stats pipeline_stats; /* compute and wait times of the pipeline */

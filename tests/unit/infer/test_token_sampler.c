@@ -5,12 +5,15 @@
 
 #include "infer/token_sampler.h"
 
-static uint32_t choose(d9di_token_sampler *c, uint64_t stream, int64_t position,
+typedef d9di_token_sampler_opts opts;
+
+static uint32_t choose(d9di_token_sampler *s, opts o, uint64_t stream, int64_t position,
                        const float *logits, int64_t n)
 {
     uint32_t token = UINT32_MAX;
 
-    assert_ok(d9di_token_sampler_sample(c, (d9d_rng){3, stream}, position, logits, n, &token));
+    assert_ok(
+        d9di_token_sampler_sample(s, &o, (d9d_rng){3, stream}, position, logits, n, &token, NULL));
     assert_true(token < n);
     return token;
 }
@@ -18,13 +21,14 @@ static uint32_t choose(d9di_token_sampler *c, uint64_t stream, int64_t position,
 static void cold_takes_the_largest(void **state)
 {
     static const float logits[] = {-2, 5, 1, 5, -INFINITY};
-    d9di_token_sampler c = {.top_p = 1};
+    const opts cold = {.top_p = 1};
+    d9di_token_sampler s = {0};
 
     (void)state;
     for (int64_t i = 0; i < 4; i++)
-        assert_int_equal(choose(&c, 0, i, logits, 5), 1);
-    assert_int_equal(choose(&c, 0, 0, logits + 2, 3), 1);
-    d9di_token_sampler_release(&c);
+        assert_int_equal(choose(&s, cold, 0, i, logits, 5), 1);
+    assert_int_equal(choose(&s, cold, 0, 0, logits + 2, 3), 1);
+    d9di_token_sampler_release(&s);
 }
 
 static void what_is_no_number_is_refused(void **state)
@@ -43,24 +47,26 @@ static void what_is_no_number_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         for (int warm = 0; warm < 2; warm++) {
-            d9di_token_sampler c = {.temperature = warm, .top_p = 1};
+            const opts o = {.temperature = warm, .top_p = 1};
+            d9di_token_sampler s = {0};
             uint32_t token;
 
-            assert_fails(d9di_token_sampler_sample(&c, (d9d_rng){0, 0}, 0, cases[i].logits,
-                                                   cases[i].n, &token),
+            assert_fails(d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, 0, cases[i].logits,
+                                                   cases[i].n, &token, NULL),
                          D9D_ENUMERIC, cases[i].sentence);
-            d9di_token_sampler_release(&c);
+            d9di_token_sampler_release(&s);
         }
 }
 
 /* Shares of 4000 draws against the weights that must be left, to four standard deviations. */
-static void shares(d9di_token_sampler c, const float *logits, int64_t n, const double *want)
+static void shares(opts o, const float *logits, int64_t n, const double *want)
 {
     enum { DRAWS = 4000 };
+    d9di_token_sampler s = {0};
     int count[16] = {0};
 
     for (int64_t i = 0; i < DRAWS; i++)
-        count[choose(&c, (uint64_t)(i % 7), i, logits, n)]++;
+        count[choose(&s, o, (uint64_t)(i % 7), i, logits, n)]++;
     for (int64_t i = 0; i < n; i++) {
         const double off = count[i] - DRAWS * want[i];
 
@@ -68,7 +74,7 @@ static void shares(d9di_token_sampler c, const float *logits, int64_t n, const d
             assert_int_equal(count[i], 0);
         assert_true(fabs(off) <= 4 * sqrt(DRAWS * want[i]) + 1e-9);
     }
-    d9di_token_sampler_release(&c);
+    d9di_token_sampler_release(&s);
 }
 
 static void draws_have_the_right_shares(void **state)
@@ -81,39 +87,71 @@ static void draws_have_the_right_shares(void **state)
     const double one[] = {0, 1, 0, 0, 0}, four[] = {1. / 9, 4. / 9, 2. / 9, 2. / 9, 0};
 
     (void)state;
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 1}, l, 5, all);
-    shares((d9di_token_sampler){.temperature = 0.5, .top_p = 1}, l, 5, sharp);
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 1, .top_k = 2}, l, 5, two);
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 1, .top_k = 3}, l, 5, three);
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 1, .top_k = 9}, l, 5, all);
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.3}, l, 5, one);
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.55}, l, 5, two);
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.85}, l, 5, four);
+    shares((opts){.temperature = 1, .top_p = 1}, l, 5, all);
+    shares((opts){.temperature = 0.5, .top_p = 1}, l, 5, sharp);
+    shares((opts){.temperature = 1, .top_p = 1, .top_k = 2}, l, 5, two);
+    shares((opts){.temperature = 1, .top_p = 1, .top_k = 3}, l, 5, three);
+    shares((opts){.temperature = 1, .top_p = 1, .top_k = 9}, l, 5, all);
+    shares((opts){.temperature = 1, .top_p = 0.3}, l, 5, one);
+    shares((opts){.temperature = 1, .top_p = 0.55}, l, 5, two);
+    shares((opts){.temperature = 1, .top_p = 0.85}, l, 5, four);
     /* The share is one of what top_k left: 0.4 of 0.8. */
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.45, .top_k = 3}, l, 5, one);
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.55, .top_k = 3}, l, 5, two);
-    shares((d9di_token_sampler){.temperature = 1, .top_p = 1, .top_k = 1}, l, 5, one);
+    shares((opts){.temperature = 1, .top_p = 0.45, .top_k = 3}, l, 5, one);
+    shares((opts){.temperature = 1, .top_p = 0.55, .top_k = 3}, l, 5, two);
+    shares((opts){.temperature = 1, .top_p = 1, .top_k = 1}, l, 5, one);
 }
 
 /* The same numbers give the same token, other streams and positions others. */
 static void draws_are_numbers_of_seed_stream_and_position(void **state)
 {
     float flat[64] = {0};
-    d9di_token_sampler a = {.temperature = 1, .top_p = 1}, b = {.temperature = 1, .top_p = 1};
+    const opts o = {.temperature = 1, .top_p = 1};
+    d9di_token_sampler a = {0}, b = {0};
     int other_stream = 0, other_position = 0;
 
     (void)state;
     for (int64_t i = 0; i < 100; i++) {
-        const uint32_t token = choose(&a, 1, i, flat, 64);
+        const uint32_t token = choose(&a, o, 1, i, flat, 64);
 
-        choose(&b, 9, i, flat, 33); /* what was drawn before does not count */
-        assert_int_equal(choose(&b, 1, i, flat, 64), token);
-        other_stream += choose(&b, 2, i, flat, 64) != token;
-        other_position += choose(&b, 1, i + 100, flat, 64) != token;
+        choose(&b, o, 9, i, flat, 33); /* what was drawn before does not count */
+        assert_int_equal(choose(&b, o, 1, i, flat, 64), token);
+        other_stream += choose(&b, o, 2, i, flat, 64) != token;
+        other_position += choose(&b, o, 1, i + 100, flat, 64) != token;
     }
     assert_true(other_stream > 80 && other_position > 80);
     d9di_token_sampler_release(&a);
     d9di_token_sampler_release(&b);
+}
+
+/* Of the whole vocabulary at the temperature, whatever is left of it to draw from. */
+static void stats_are_those_of_the_softmax(void **state)
+{
+    const float l[] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.3f), -INFINITY};
+    const opts all[] = {{.temperature = 1, .top_p = 1},
+                        {.temperature = 0.5, .top_p = 1},
+                        {.temperature = 1, .top_p = 1, .top_k = 1},
+                        {.temperature = 0, .top_p = 1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        const double power = all[i].temperature == 0.5 ? 2 : 1;
+        d9di_token_sampler s = {0};
+        d9di_token_sampler_stats got;
+        double sum = 0, entropy = 0;
+        uint32_t token;
+
+        assert_ok(d9di_token_sampler_sample(&s, &all[i], (d9d_rng){5, i}, 3, l, 5, &token, &got));
+        for (int k = 0; k < 4; k++)
+            sum += pow(exp((double)l[k]), power);
+        for (int k = 0; k < 4; k++) {
+            const double p = pow(exp((double)l[k]), power) / sum;
+
+            entropy -= p * log(p);
+        }
+        assert_true(fabs(got.entropy - entropy) < 1e-6);
+        assert_true(fabs(got.log_prob - (power * (double)l[token] - log(sum))) < 1e-6);
+        d9di_token_sampler_release(&s);
+    }
 }
 
 int main(void)
@@ -123,6 +161,7 @@ int main(void)
         cmocka_unit_test(what_is_no_number_is_refused),
         cmocka_unit_test(draws_have_the_right_shares),
         cmocka_unit_test(draws_are_numbers_of_seed_stream_and_position),
+        cmocka_unit_test(stats_are_those_of_the_softmax),
     };
 
     return cmocka_run_group_tests_name("choose", tests, NULL, NULL);

@@ -88,6 +88,23 @@ static void a_number_that_is_none_shows(void **state)
 
 /* Rewards of two pairs, and of a chosen and a rejected answer alone; a row is right whose chosen
  * reward is above the other. */
+/* Two completions: of two tokens with the reward 1, and a truncated one of one token with 0, which
+ * is not trained. */
+static void completions_are_counted_at_their_first_token(void **state)
+{
+    /* low high kl difference mask entropy first reward zero_std length truncated */
+    static const double p[] = {1, 0, 0.5, 0.25, 1, 2, 1, 1, 1, 2, 0, /* */
+                               0, 1, 1.5, 0.75, 1, 4, 0, 0, 0, 0, 0, /* */
+                               0, 0, 0,   0,    0, 3, 1, 0, 1, 1, 1};
+    static const double y[3] = {0};
+
+    (void)state;
+    VALUE_IS("{\"name\": \"grpo\"}", batch(3, p, 11, y, 1), 0.5, sqrt(0.5), 1, 1.5, 2, 0.5, 0.5,
+             0.5, 1, 1, 3, 0.5);
+    VALUE_IS("{\"name\": \"grpo\"}", batch(1, p + 22, 11, y, 1), 0, NAN, 1, 1, NAN, 1, NAN, NAN,
+             NAN, NAN, 3, NAN);
+}
+
 static void rewards_are_means_of_what_is_there(void **state)
 {
     static const double p[] = {
@@ -302,6 +319,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_summed),
         cmocka_unit_test(a_number_that_is_none_shows),
+        cmocka_unit_test(completions_are_counted_at_their_first_token),
         cmocka_unit_test(rewards_are_means_of_what_is_there),
         cmocka_unit_test(area_under_the_curve),
         cmocka_unit_test(area_of_any_scores),

@@ -93,6 +93,40 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_kto(d9d_tape *t, d9d_var *ratio, d9d_var 
 D9D_API D9D_MUST_USE d9d_status d9d_op_bradley_terry(d9d_tape *t, d9d_var *chosen,
                                                      d9d_var *rejected, d9d_var **loss);
 
+/* --- policy gradients: of the log-probabilities of sampled tokens, [B, S, 1] float32 -------------
+ *
+ * Formulas and names are those of TRL's GRPOTrainer.  With own, old and ref the log-probabilities
+ * of a token now, when it was sampled and by a reference, and A the advantage of its completion:
+ *
+ *     c      e^(own - old), or with `sequence` e to the mean of own - old over the completion
+ * (GSPO) clip   -min(c A, clamp(c, 1 - epsilon_low, 1 + epsilon_high) A); the first c is at most
+ * delta cispo  -min(c, epsilon_high) A own, where the minimum has no gradient kl     e^(ref - own)
+ * - (ref - own) - 1 loss   weight (clip or cispo + beta kl)
+ */
+typedef struct d9d_op_policy_opts {
+    bool cispo, sequence;
+    float beta, epsilon_low, epsilon_high;
+    float delta; /* 0: no limit */
+} d9d_op_policy_opts;
+
+typedef struct d9d_op_policy_in {
+    d9d_var *own, *old;          /* old NULL: own without gradient, a ratio of 1 */
+    d9d_var *ref;                /* NULL where beta is 0 */
+    d9d_var *advantage, *weight; /* weight 0: the token is not trained */
+    d9d_var *share; /* with `sequence`: 1 / tokens of the completion, 0 where not trained */
+} d9d_op_policy_in;
+
+/* [B, S, 1] each, or [B, 1, 1] of `low` and `high` with `sequence`. */
+typedef struct d9d_op_policy_out {
+    d9d_var *loss;
+    d9d_var *low, *high; /* without gradient: 1 where the ratio was clipped and it mattered */
+    d9d_var *kl;         /* NULL without a reference */
+} d9d_op_policy_out;
+
+D9D_API D9D_MUST_USE d9d_status d9d_op_policy_gradient(d9d_tape *t, const d9d_op_policy_opts *o,
+                                                       const d9d_op_policy_in *in,
+                                                       d9d_op_policy_out *out);
+
 /* --- distillation -------------------------------------------------------------------------------
  *
  * Generalised Jensen-Shannon divergence of a student's distribution p and a teacher's q, softmaxes

@@ -60,6 +60,7 @@ typedef struct d9d_plan_rank {
     uint64_t activations; /* the rest of the peak, which gradients on demand share */
     uint64_t scratch;     /* of kernels, at the time of the peak */
     uint64_t peak;        /* of the pool; the sum of the above */
+    uint64_t cache;       /* KV cache while completions are generated, when activations are none */
     uint64_t outside;     /* libraries' memory outside the pool */
     double step_s;        /* without waiting for other ranks */
     int live; /* most forwards in memory whose backward is not done; 1 without a pipeline */
@@ -80,10 +81,12 @@ typedef struct d9d_plan {
     int64_t parameters;            /* of the model */
     int64_t frozen;                /* of a task's frozen model, if it is a copy */
     int64_t rows, micro_batches;   /* sequences of a micro-batch; per rank and step */
+    int64_t samples;               /* of a micro-batch: its rows, or prompts of several rows each */
     int64_t longest, length;       /* positions of a sequence: for memory; for time */
     int64_t document;              /* positions of a packed document; 0: not packed */
     int64_t steps;                 /* of the run; -1: unknown */
     double step_s, tokens;         /* of a step */
+    double generate_s;             /* of a step, for a task that generates what it learns; else 0 */
     double mfu;                    /* model FLOP over the chips' peak */
     double bubble;                 /* of the pipeline; 0 without one */
     uint64_t checkpoint, exported; /* bytes of one checkpoint, and of an export */

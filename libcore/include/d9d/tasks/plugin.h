@@ -34,6 +34,7 @@
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
 #include "d9d/pipe/program.h"
+#include "d9d/tasks/reward_function.h"
 #include "d9d/tasks/task.h"
 
 #ifdef __cplusplus
@@ -97,6 +98,7 @@ typedef struct d9d_plugin {
     const d9d_sink_kind *const *trackers;
     const d9d_job_event_handler *events; /* subscribed for any configuration; `self` is NULL */
     const d9d_dataset_kind *const *datasets;
+    const d9d_reward_kind *const *rewards; /* of completions: d9d/tasks/reward_function.h */
 } d9d_plugin;
 
 #define D9D_PLUGIN_SIZE(type) sizeof(type),

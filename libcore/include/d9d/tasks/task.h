@@ -102,6 +102,12 @@ typedef struct d9d_train_task {
      * out->loss has an element for each pair, or each answer, that is 0 where it does not count.
      * NULL: none. */
     d9d_task_answers (*answers)(void *self);
+    /* The task learns from completions of the data's prompts, which the job samples by the weights
+     * as they are (d9d/tasks/grpo.h).  NULL: from the data itself. */
+    const struct d9d_grpo_section *(*generation)(void *self);
+    /* With generation: micro-batch `micro` of a round's step `iteration` comes to forward() next.
+     * NULL: nothing. */
+    void (*select)(void *self, int64_t iteration, int64_t micro);
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *

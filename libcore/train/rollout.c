@@ -1,0 +1,683 @@
+/* rollout.c - see train/rollout.h. */
+#include "train/rollout.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/json.h"
+#include "d9d/base/plugin_call.h"
+#include "d9d/base/thread.h"
+#include "d9d/comm/exchange.h"
+#include "d9d/model/kv_cache.h"
+#include "engine/model_aux_files.h"
+#include "train/step_lines.h"
+
+/* --- checks ----------------------------------------------------------------------------------- */
+
+static d9d_status check_period(const char *name, d9d_step_period period, int64_t iterations)
+{
+    if (period <= 0 || period % iterations == 0)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s is %lld, and a round has task.num_iterations, %lld steps: a checkpoint is "
+                    "of the end of a round",
+                    name, (long long)period, (long long)iterations);
+}
+
+static d9d_status check_steps(const d9di_train_run *run, int64_t iterations)
+{
+    const struct d9d_job_checkpointing_section *s = &run->c->trainer.checkpointing;
+
+    if (run->total_steps % iterations != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.run.steps is %lld, no multiple of task.num_iterations, %lld",
+                        (long long)run->total_steps, (long long)iterations);
+    D9D_TRY(check_period("trainer.checkpointing.period_steps", s->period_steps, iterations));
+    return check_period("trainer.checkpointing.local_period_steps", s->local_period_steps,
+                        iterations);
+}
+
+/* Samples are prompts with their answers, one in a row, decoded by a tokenizer. */
+static d9d_status check_data(const d9di_train_run *run)
+{
+    for (size_t i = 0; i < run->data.n; i++) {
+        d9d_dataset *ds = run->data.datasets[i];
+        const d9d_tokenizer *tok;
+
+        if (d9d_dataset_is_packed(ds))
+            return D9D_FAIL(D9D_ENOTSUP, "%s: samples of packed documents are no prompts",
+                            run->data.sections[i].dataset);
+        D9D_TRY(d9d_dataset_tokenizer(ds, &tok));
+        if (tok == NULL)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: has no tokenizer, and rewards are of texts; d9d-shard makes it "
+                            "with one",
+                            run->data.sections[i].dataset);
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_rollout_check(const d9di_train_run *run, const d9di_task *task)
+{
+    const d9d_grpo_section *c = d9di_task_generation(task);
+
+    if (c == NULL)
+        return D9D_OK;
+    D9D_TRY(check_steps(run, c->num_iterations));
+    return check_data(run);
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static d9d_status open_rewards(d9di_rollout *r)
+{
+    const d9d_union *section = r->c->rewards.items;
+    const double *weights = r->c->reward_weights.items;
+
+    for (size_t i = 0; i < r->c->rewards.n; i++) {
+        d9di_rollout_reward x = {.kind = section[i].choice->row,
+                                 .self = section[i].value,
+                                 .weight = r->c->reward_weights.n > 0 ? weights[i] : 1};
+
+        if (x.kind->open != NULL)
+            D9D_TRY(D9D_PLUGIN_CALL(x.kind->table->name, x.kind, open, section[i].value, &x.self));
+        D9D_TRY(D9D_VEC_PUSH(&r->rewards, x));
+    }
+    return D9D_OK;
+}
+
+static d9d_status open_stop_tokens(d9di_rollout *r, const d9di_train_run *run)
+{
+    const d9di_model_aux_files_places places = {
+        &run->c->model_provider, run->c->trainer.model_stage_factory.source_checkpoint};
+    const int64_t *more = r->c->stop_tokens.items, vocab = r->engine->whole.model->vocab;
+
+    if (r->c->stop_at_eos)
+        D9D_TRY(d9di_model_aux_files_read_eos(&places, &r->stop_tokens));
+    for (size_t i = 0; i < r->c->stop_tokens.n; i++) {
+        if (more[i] >= vocab)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "task.stop_tokens[%zu]: %lld, and the model's vocabulary has %lld", i,
+                            (long long)more[i], (long long)vocab);
+        D9D_TRY(D9D_VEC_PUSH(&r->stop_tokens, (uint32_t)more[i]));
+    }
+    if (r->stop_tokens.len == 0)
+        d9d_log_warn(run->log,
+                     "task %s: no eos_token_id beside the weights and no task.stop_tokens: "
+                     "completions end at max_completion_length only",
+                     run->c->task.choice->name);
+    return D9D_OK;
+}
+
+static int64_t max_tokens(const d9di_rollout *r)
+{
+    const int64_t positions = r->engine->whole.model->max_positions,
+                  most = r->longest + r->c->max_completion_length;
+
+    return most < positions ? most : positions;
+}
+
+d9d_status d9di_rollout_open(d9di_rollout *r, const d9di_train_run *run, d9di_engine *engine)
+{
+    const int64_t wanted = run->c->trainer.data_loading.pad_to_multiple_of;
+
+    r->c = d9di_task_generation(engine->task);
+    r->engine = engine;
+    if (r->c == NULL)
+        return D9D_OK;
+    for (size_t i = 0; i < run->data.n; i++) {
+        const int64_t n = d9d_dataset_max_length(run->data.datasets[i]);
+
+        r->longest = n > r->longest ? n : r->longest;
+    }
+    if (r->longest >= engine->whole.model->max_positions)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "data: the longest sample has %lld tokens and the model %lld positions, "
+                        "which leave none to a completion",
+                        (long long)r->longest, (long long)engine->whole.model->max_positions);
+    r->multiple = d9di_run_data_pad_multiple(&run->c->mesh, wanted);
+    r->rows = d9di_grpo_decoded_rows(r->c, run->c->trainer.batching.microbatch_size);
+    if (r->rows > (INT32_MAX - (1 << 20)) / max_tokens(r))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "task.generation_batch_size: %lld completions of %lld tokens are more than "
+                        "2^31",
+                        (long long)r->rows, (long long)max_tokens(r));
+    D9D_TRY(d9d_kv_cache_check(engine->models[0]));
+    D9D_TRY(open_rewards(r));
+    return open_stop_tokens(r, run);
+}
+
+void d9di_rollout_add_consistency(const d9di_rollout *r, d9di_rank_consistency *same)
+{
+    if (r->c != NULL)
+        d9di_rank_consistency_add(
+            same, "eos_token_id",
+            d9d_hash_bytes(r->stop_tokens.data, r->stop_tokens.len * sizeof(uint32_t)));
+}
+
+d9d_status d9di_rollout_open_log(d9di_rollout *r, const d9di_train_run *run, int64_t done)
+{
+    const bool writes = r->c != NULL && r->c->log_completions > 0 && run->rank == 0;
+
+    return d9d_bootstrap_agree_status(
+        run->where->bootstrap,
+        writes ? d9di_step_lines_open(run->dir.completions, done, run->log, NULL, &r->log)
+               : D9D_OK);
+}
+
+d9d_status d9di_rollout_sync(d9di_rollout *r)
+{
+    return r->log != NULL ? d9d_writer_sync(r->log) : D9D_OK;
+}
+
+static void round_release(d9di_rollout *r)
+{
+    d9d_arena_release(&r->arena);
+    r->ids.len = r->prompts.len = r->micro_prompts.len = r->completions.len = 0;
+}
+
+void d9di_rollout_close(d9di_rollout *r)
+{
+    for (size_t i = 0; i < r->rewards.len; i++)
+        if (r->rewards.data[i].kind->close != NULL)
+            r->rewards.data[i].kind->close(r->rewards.data[i].self);
+    round_release(r);
+    d9d_writer_close(r->log);
+    D9D_VEC_RELEASE(&r->rewards);
+    D9D_VEC_RELEASE(&r->stop_tokens);
+    D9D_VEC_RELEASE(&r->ids);
+    D9D_VEC_RELEASE(&r->prompts);
+    D9D_VEC_RELEASE(&r->micro_prompts);
+    D9D_VEC_RELEASE(&r->completions);
+    d9di_grpo_buffer_release(&r->buffer);
+    *r = (d9di_rollout){.c = NULL};
+}
+
+uint64_t d9di_rollout_bytes(const d9di_engine *e, const void *arg)
+{
+    const d9di_rollout *r = arg;
+
+    return r->c != NULL ? d9di_kv_decoder_bytes(e, r->rows, max_tokens(r)) : 0;
+}
+
+/* --- prompts ---------------------------------------------------------------------------------- */
+
+static d9d_status push_tokens(d9d_token_ids *to, const int32_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        D9D_TRY(D9D_VEC_PUSH(to, (uint32_t)from[i]));
+    return D9D_OK;
+}
+
+/* What stands before the first target, and the targets. */
+static d9d_status take_prompt(d9di_rollout *r, const d9d_batch *b, int64_t row)
+{
+    const int32_t *ids = b->ids + row * b->length, *labels = b->labels + row * b->length;
+    const int64_t n = b->lengths[row];
+    d9di_rollout_prompt p = {.first = r->ids.len, .ref = b->refs[row]};
+    int64_t begin = 0;
+
+    while (begin < n && labels[begin] == D9D_IGNORE_INDEX)
+        begin++;
+    p.n = (size_t)(begin < n ? begin + 1 : n);
+    D9D_TRY(push_tokens(&r->ids, ids, (int64_t)p.n));
+    for (int64_t i = begin; i < n; i++)
+        if (labels[i] != D9D_IGNORE_INDEX)
+            D9D_TRY(push_tokens(&r->ids, &labels[i], 1));
+    p.answer = r->ids.len - p.first - p.n;
+    return D9D_VEC_PUSH(&r->prompts, p);
+}
+
+static d9d_status take_prompts(d9di_rollout *r, const d9di_train_run *run, d9d_prefetcher *feed)
+{
+    d9d_batch b;
+
+    for (int64_t i = 0; i < run->n_micro; i++) {
+        D9D_TRY(d9d_prefetcher_next(feed, &b));
+        if (i == 0)
+            r->first = b.first;
+        D9D_TRY(D9D_VEC_PUSH(&r->micro_prompts, b.seqs));
+        for (int64_t k = 0; k < b.seqs; k++)
+            D9D_TRY(take_prompt(r, &b, k));
+    }
+    return D9D_OK;
+}
+
+/* --- decoding --------------------------------------------------------------------------------- */
+
+static d9d_status get_prompt(void *arg, int64_t k, d9d_token_ids *ids, d9di_prompt_source_item *out)
+{
+    d9di_rollout *r = arg;
+    const d9di_rollout_prompt *p = &r->prompts.data[k / r->c->num_generations];
+
+    *out = (d9di_prompt_source_item){p->ref.sample, p->ref.source};
+    D9D_TRY(D9D_VEC_RESERVE(ids, p->n));
+    if (p->n > 0)
+        memcpy(ids->data, r->ids.data + p->first, p->n * sizeof(*ids->data));
+    ids->len = p->n;
+    return D9D_OK;
+}
+
+static d9d_status keep_completion(void *arg, const d9di_decode_batch_seq *row)
+{
+    d9di_rollout *r = arg;
+    d9di_grpo_completion *x = &r->completions.data[row->k];
+    uint32_t *ids = d9d_arena_alloc(&r->arena, (row->ids.len + 1) * sizeof(*ids));
+    d9di_grpo_token *tokens = d9d_arena_alloc(&r->arena, (row->stats.len + 1) * sizeof(*tokens));
+
+    if (ids == NULL || tokens == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "task grpo: a completion of %zu tokens", row->ids.len);
+    if (row->ids.len > 0)
+        memcpy(ids, row->ids.data, row->ids.len * sizeof(*ids));
+    for (size_t i = 0; i < row->stats.len; i++)
+        tokens[i] = (d9di_grpo_token){row->stats.data[i].log_prob, row->stats.data[i].entropy};
+    *x = (d9di_grpo_completion){
+        .ids = ids,
+        .prompt = row->prompt,
+        .n = (int64_t)row->stats.len,
+        .tokens = tokens,
+        .truncated = strcmp(row->finish, "stop") != 0,
+        .ref = r->prompts.data[row->k / r->c->num_generations].ref,
+    };
+    return D9D_OK;
+}
+
+/* True if the ranks' calls of the decoder depend on each other. */
+static bool decodes_in_step(const d9di_rollout *r)
+{
+    const d9d_parallel_degrees *d = d9d_mesh_degrees(r->engine->mesh);
+
+    return d->data_parallel_shard > 1 || d->expert_parallel > 1;
+}
+
+/* True if some rank has more to do. */
+static d9d_status agree_more(const d9di_rollout *r, bool own, bool *out)
+{
+    const char flag = own ? 1 : 0;
+    d9d_comm_blob *all;
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    *out = own;
+    if (!decodes_in_step(r))
+        return D9D_OK;
+    st = d9d_comm_allgather_arena(r->engine->world, "generation", &flag, 1, &a, &all);
+    for (int i = 0; st == D9D_OK && i < d9d_comm_size(r->engine->world); i++)
+        *out = *out || *(const char *)all[i].data != 0;
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* A call without sequences, which the other ranks' calls need. */
+static d9d_status decode_nothing(d9di_kv_decoder *d)
+{
+    d9di_kv_decoder_output none;
+
+    D9D_TRY(d9di_kv_decoder_enqueue(d, NULL, 0));
+    return d9di_kv_decoder_wait(d, &none);
+}
+
+/* After a failure of its own the rank goes on until the others are done. */
+static d9d_status decode_all(d9di_rollout *r, d9di_decode_batch *b)
+{
+    d9d_err_copy why;
+    d9d_status own = D9D_OK;
+    bool more = true;
+
+    while (more) {
+        if (own == D9D_OK) {
+            own = d9di_decode_batch_step(b, keep_completion, r);
+            if (own != D9D_OK && own != D9D_ENUMERIC)
+                return own;
+            d9d_err_save(&why, own);
+        } else {
+            D9D_TRY(decode_nothing(b->decoder));
+        }
+        D9D_TRY(agree_more(r, own == D9D_OK && d9di_decode_batch_is_busy(b), &more));
+    }
+    return own == D9D_OK ? D9D_OK : d9d_err_restore(&why);
+}
+
+static d9d_status decode_open(d9di_rollout *r, d9di_decode_batch *b)
+{
+    const d9d_grpo_section *c = r->c;
+
+    *b = (d9di_decode_batch){
+        .source = {(int64_t)r->completions.len, get_prompt, r},
+        .decoder = b->decoder,
+        .sampler = {c->temperature, c->top_k, c->top_p},
+        .seed = (uint64_t)c->seed,
+        .first_stream = (uint64_t)(r->first * c->num_generations),
+        .wants_stats = true,
+        .vocab = r->engine->whole.model->vocab,
+        .max_new = c->max_completion_length,
+        .positions = max_tokens(r),
+        .step = 1,
+        .prefix_mask = r->engine->spec.opts.prefix_mask,
+    };
+    for (size_t i = 0; i < r->stop_tokens.len; i++)
+        D9D_TRY(D9D_VEC_PUSH(&b->stop_tokens, r->stop_tokens.data[i]));
+    return d9di_decode_batch_init(r->rows, b);
+}
+
+/* Nothing of the last update is pending when the first kernel may read weights ahead. */
+static d9d_status generate(d9di_rollout *r)
+{
+    d9di_decode_batch b = {.decoder = NULL};
+    d9d_status st;
+
+    for (size_t i = 0; i < r->prompts.len * (size_t)r->c->num_generations; i++)
+        D9D_TRY(D9D_VEC_PUSH(&r->completions, (d9di_grpo_completion){.n = 0}));
+    D9D_TRY(d9d_device_sync(r->engine->dev));
+    d9d_fsdp_pre_forward(r->engine->stages[0].sharded, false, false);
+    D9D_TRY(d9di_kv_decoder_open(r->engine, r->rows, max_tokens(r), false, &b.decoder));
+    st = decode_open(r, &b);
+    if (st == D9D_OK)
+        st = decode_all(r, &b);
+    d9di_kv_decoder_close(b.decoder);
+    d9di_decode_batch_release(&b);
+    return st;
+}
+
+/* --- rewards ---------------------------------------------------------------------------------- */
+
+/* A token that the tokenizer does not know has no text, nor has what it is a part of. */
+static d9d_status decode_text(d9di_rollout *r, const d9d_tokenizer *tok, const uint32_t *ids,
+                              size_t n, const char **out)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9d_tokenizer_decode(tok, ids, n, D9D_TOKENIZER_SKIP_SPECIAL, &text);
+
+    if (st == D9D_EINVAL) {
+        text.len = 0;
+        st = D9D_OK;
+    }
+    if (st == D9D_OK) {
+        *out = d9d_arena_strndup(&r->arena, text.data != NULL ? text.data : "", text.len);
+        if (*out == NULL)
+            st = D9D_FAIL(D9D_ENOMEM, "task grpo: a text of %zu bytes", text.len);
+    }
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status sample_make(d9di_rollout *r, const d9di_train_run *run, size_t k,
+                              d9d_reward_sample *out)
+{
+    const size_t group = (size_t)r->c->num_generations;
+    const d9di_rollout_prompt *p = &r->prompts.data[k / group];
+    const d9di_grpo_completion *x = &r->completions.data[k];
+    const d9d_tokenizer *tok;
+
+    D9D_TRY(d9d_dataset_tokenizer(run->data.datasets[p->ref.source], &tok));
+    *out = (d9d_reward_sample){.tokens = x->ids + x->prompt,
+                               .n_tokens = (size_t)x->n,
+                               .sample = p->ref.sample,
+                               .dataset = p->ref.source,
+                               .terminated = !x->truncated};
+    if (k % group > 0) {
+        out->prompt = (out - 1)->prompt;
+        out->answer = (out - 1)->answer;
+    } else {
+        D9D_TRY(decode_text(r, tok, r->ids.data + p->first, p->n, &out->prompt));
+        D9D_TRY(decode_text(r, tok, r->ids.data + p->first + p->n, p->answer, &out->answer));
+    }
+    return decode_text(r, tok, x->ids + x->prompt, (size_t)x->n, &out->completion);
+}
+
+/* Numbers whose squares and sums are finite too. */
+static d9d_status check_rewards(const d9di_rollout_reward *f, const d9d_reward_sample *x,
+                                const double *rewards, size_t n)
+{
+    const double most = 1e30;
+
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(rewards[i]) <= most))
+            return D9D_FAIL(D9D_ENUMERIC, "reward %s: a completion of sample %lld is worth %g",
+                            f->kind->table->name, (long long)x[i].sample, rewards[i]);
+    return D9D_OK;
+}
+
+/* sum [n] += each function's rewards of x [n], times its weight; `one` [n] is scratch. */
+static d9d_status score(d9di_rollout *r, const d9di_train_run *run, d9d_reward_sample *x,
+                        double *one, double *sum)
+{
+    const size_t n = r->completions.len;
+
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(sample_make(r, run, i, &x[i]));
+    for (size_t k = 0; k < r->rewards.len; k++) {
+        const d9di_rollout_reward *f = &r->rewards.data[k];
+
+        D9D_TRY(D9D_PLUGIN_CALL(f->kind->table->name, f->kind, score, f->self, x, n, one));
+        D9D_TRY(check_rewards(f, x, one, n));
+        for (size_t i = 0; i < n; i++)
+            sum[i] += f->weight * one[i];
+    }
+    return D9D_OK;
+}
+
+/* What the ranks tell each other: head, then the rewards of completions that exist. */
+typedef struct message_head {
+    int64_t targets, n;
+} message_head;
+
+static bool is_trained(const d9di_rollout *r, const d9di_grpo_completion *x)
+{
+    return x->n > 0 && !(r->c->mask_truncated_completions && x->truncated);
+}
+
+static d9d_status message_make(const d9di_rollout *r, const double *rewards, d9d_buf *out)
+{
+    message_head h = {0};
+
+    for (size_t i = 0; i < r->completions.len; i++) {
+        const d9di_grpo_completion *x = &r->completions.data[i];
+
+        h.targets += is_trained(r, x) ? x->n : 0;
+        h.n += x->n > 0;
+    }
+    D9D_TRY(d9d_buf_append(out, &h, sizeof(h)));
+    for (size_t i = 0; i < r->completions.len; i++)
+        if (r->completions.data[i].n > 0)
+            D9D_TRY(d9d_buf_append(out, &rewards[i], sizeof(rewards[i])));
+    return D9D_OK;
+}
+
+/* The messages of all data-parallel ranks, in the order of the stream: of ranks with the same
+ * prompts the first one's. */
+static d9d_status exchange(d9di_rollout *r, const d9d_buf *own, d9d_comm_blob **out)
+{
+    const d9d_parallel_degrees *d = d9d_mesh_degrees(r->engine->mesh);
+    const int n = d9d_mesh_count(r->engine->mesh, D9D_AXES_DP);
+    d9d_comm_blob *all, *first = d9d_arena_alloc(&r->arena, (size_t)n * sizeof(*first));
+
+    if (first == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "task grpo: messages of %d ranks", n);
+    D9D_TRY(d9d_comm_allgather_arena(r->engine->world, "rewards", own->data, own->len, &r->arena,
+                                     &all));
+    for (int i = 0; i < d9d_comm_size(r->engine->world); i++)
+        if (d9d_parallel_degrees_index(d, D9D_AXIS(TP), i) == 0)
+            first[d9d_parallel_degrees_index(d, D9D_AXES_DP, i)] = all[i];
+    *out = first;
+    return D9D_OK;
+}
+
+/* The rewards of this rank's completions, from its message or that of a rank with the same. */
+static void take_rewards(const d9di_rollout *r, const char *from, double *rewards)
+{
+    for (size_t i = 0; i < r->completions.len; i++) {
+        if (r->completions.data[i].n == 0)
+            continue;
+        memcpy(&rewards[i], from, sizeof(*rewards));
+        from += sizeof(*rewards);
+    }
+}
+
+/* rewards [n] of this rank's completions, and all of the step, in the order of the stream. */
+static d9d_status share_rewards(d9di_rollout *r, double *rewards, d9d_buf *all)
+{
+    const int n = d9d_mesh_count(r->engine->mesh, D9D_AXES_DP),
+              own = d9d_mesh_index(r->engine->mesh, D9D_AXES_DP);
+    d9d_buf message = {0};
+    d9d_comm_blob *blobs = NULL;
+    d9d_status st = message_make(r, rewards, &message);
+
+    if (st == D9D_OK)
+        st = exchange(r, &message, &blobs);
+    d9d_buf_release(&message);
+    D9D_TRY(st);
+    r->has_targets = false;
+    for (int i = 0; i < n; i++) {
+        const char *text = blobs[i].data;
+        message_head h;
+
+        memcpy(&h, text, sizeof(h));
+        r->has_targets = r->has_targets || h.targets > 0;
+        D9D_TRY(d9d_buf_append(all, text + sizeof(h), (size_t)h.n * sizeof(double)));
+        if (i == own)
+            take_rewards(r, text + sizeof(h), rewards);
+    }
+    return D9D_OK;
+}
+
+/* Group by group; a skipped prompt has none. */
+static d9d_status set_advantages(d9di_rollout *r, const double *rewards, const double *all,
+                                 size_t n_all)
+{
+    const size_t n = r->completions.len, group = (size_t)r->c->num_generations;
+    double *advantages = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*advantages));
+
+    if (advantages == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "task grpo: %zu advantages", n);
+    d9d_grpo_advantages(r->c, rewards, n, all, n_all, advantages);
+    for (size_t i = 0; i < n; i++) {
+        d9di_grpo_completion *x = &r->completions.data[i];
+        const double *of = rewards + i / group * group;
+
+        x->reward = rewards[i];
+        x->advantage = advantages[i];
+        x->zero_std = true;
+        for (size_t k = 0; k < group; k++)
+            x->zero_std = x->zero_std && of[k] == of[0];
+    }
+    return D9D_OK;
+}
+
+/* --- completions.jsonl ------------------------------------------------------------------------ */
+
+static d9d_status put_text(d9d_buf *b, const char *name, const char *text)
+{
+    D9D_TRY(d9d_buf_printf(b, "\"%s\": ", name));
+    D9D_TRY(d9d_json_put_str(b, text, strlen(text)));
+    return d9d_buf_append(b, ", ", 2);
+}
+
+static d9d_status put_completion(d9d_buf *b, int64_t step, const d9d_reward_sample *x,
+                                 const d9di_grpo_completion *c)
+{
+    D9D_TRY(d9d_buf_printf(b, D9DI_STEP_LINES_PREFIX "%lld, \"sample\": %lld, ", (long long)step,
+                           (long long)x->sample));
+    D9D_TRY(put_text(b, "prompt", x->prompt));
+    D9D_TRY(put_text(b, "completion", x->completion));
+    D9D_TRY(put_text(b, "answer", x->answer));
+    D9D_TRY(d9d_buf_printf(b, "\"reward\": "));
+    D9D_TRY(d9d_json_put_f64(b, c->reward));
+    D9D_TRY(d9d_buf_printf(b, ", \"advantage\": "));
+    D9D_TRY(d9d_json_put_f64(b, c->advantage));
+    return d9d_buf_printf(b, ", \"tokens\": %zu, \"terminated\": %s}\n", x->n_tokens,
+                          x->terminated ? "true" : "false");
+}
+
+static d9d_status log_completions(d9di_rollout *r, const d9di_train_run *run, int64_t step,
+                                  const d9d_reward_sample *x)
+{
+    const size_t most = (size_t)(r->c->log_completions * r->c->num_generations);
+    const size_t n = most < r->completions.len ? most : r->completions.len;
+    d9d_buf lines = {0};
+    d9d_status st = D9D_OK;
+
+    if (r->log == NULL || !d9d_step_period_due(run->c->trainer.logging.period_steps, step,
+                                               run->total_steps, D9D_DUE_ON_LAST))
+        return D9D_OK;
+    for (size_t i = 0; i < n && st == D9D_OK; i++)
+        if (r->completions.data[i].n > 0)
+            st = put_completion(&lines, step + 1, &x[i], &r->completions.data[i]);
+    if (st == D9D_OK && lines.len > 0)
+        st = d9d_writer_put(r->log, lines.data, lines.len);
+    d9d_buf_release(&lines);
+    return st;
+}
+
+/* --- a round ---------------------------------------------------------------------------------- */
+
+/* Texts, rewards and advantages of what was generated. */
+static d9d_status judge(d9di_rollout *r, const d9di_train_run *run, int64_t step)
+{
+    const size_t n = r->completions.len + 1;
+    d9d_reward_sample *x = d9d_arena_alloc(&r->arena, n * sizeof(*x));
+    double *rewards = d9d_arena_alloc(&r->arena, 2 * n * sizeof(*rewards));
+    const bool scores = d9d_mesh_index(r->engine->mesh, D9D_AXIS(TP)) == 0;
+    d9d_buf all = {0};
+    d9d_status st = D9D_OK;
+
+    if (x == NULL || rewards == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "task grpo: %zu rewards", n);
+    else
+        memset(rewards, 0, 2 * n * sizeof(*rewards));
+    if (st == D9D_OK && scores)
+        st = score(r, run, x, rewards + n, rewards);
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, st));
+    st = share_rewards(r, rewards, &all);
+    if (st == D9D_OK)
+        st = set_advantages(r, rewards, (const double *)(const void *)all.data,
+                            all.len / sizeof(double));
+    d9d_buf_release(&all);
+    D9D_TRY(st);
+    return log_completions(r, run, step, x);
+}
+
+static void log_round(const d9di_rollout *r, const d9di_train_run *run, double seconds)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < r->completions.len; i++)
+        n += r->completions.data[i].n;
+    d9d_log_debug(run->log, "generated %zu completions of %lld tokens in %.3f s, %.0f tokens/s",
+                  r->completions.len, (long long)n, seconds, (double)n / seconds);
+}
+
+static d9d_status round_make(d9di_rollout *r, const d9di_train_run *run, d9d_prefetcher *feed,
+                             int64_t step)
+{
+    int64_t start;
+
+    round_release(r);
+    D9D_TRY(take_prompts(r, run, feed));
+    start = d9d_clock_ns();
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, generate(r)));
+    log_round(r, run, (double)(d9d_clock_ns() - start) * 1e-9);
+    return judge(r, run, step);
+}
+
+d9d_status d9di_rollout_begin_step(d9di_rollout *r, const d9di_train_run *run, d9d_prefetcher *feed,
+                                   int64_t step)
+{
+    if (r->c == NULL)
+        return D9D_OK;
+    r->iteration = step % r->c->num_iterations;
+    r->micro = r->at = 0;
+    return r->iteration == 0 ? round_make(r, run, feed, step) : D9D_OK;
+}
+
+d9d_status d9di_rollout_next(d9di_rollout *r, d9d_batch *out)
+{
+    const int64_t group = r->c->num_generations, n = r->micro_prompts.data[r->micro];
+    const int64_t first = r->at * group;
+
+    d9di_task_select(r->engine->task, r->iteration, r->micro++);
+    r->at += n;
+    return d9di_grpo_batch_make(r->c, r->completions.data + first, n * group,
+                                r->first * group + first, r->multiple, &r->buffer, out);
+}
