@@ -139,7 +139,7 @@ static d9d_status documents_upload(d9di_small_model *m, const int32_t *ids)
     const d9d_pooling_opts opts = {.pooling = d9di_task_pooling(&m->task),
                                    .cp_ranks = 1,
                                    .tp_ranks = 1,
-                                   .paired = m->task.kind->paired};
+                                   .paired = d9di_task_has_pairs(&m->task)};
     int64_t *lengths = (int64_t *)(uintptr_t)b.lengths;
     d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;

@@ -92,7 +92,9 @@ typedef struct d9di_engine_step {
     D9D_VEC(d9di_engine_micro_batch) micros;
     d9d_cp_slice_buffer cp_buffer;
     d9d_pooling_buffer pool_buffer;
-    bool prefetch; /* the next step's first weights may be unsharded early */
+    const d9d_tensor *part_targets; /* d9d_model_in.part_targets of the next execution, borrowed; or
+                                       NULL */
+    bool prefetch;                  /* the next step's first weights may be unsharded early */
     d9di_loss_attribution *loss_attribution; /* gets the losses in training, borrowed; NULL: none */
 } d9di_engine_step;
 

@@ -87,7 +87,8 @@ d9d_status d9di_engine_pool_upload(d9d_device *dev, const d9d_pooling_index *h,
     D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(h->tokens, 1), h->owner, &out->owner));
     D9D_TRY(d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(h->tokens, 1), h->owner_share,
                                  &out->owner_share));
-    return d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(h->n_labels), h->labels, &out->labels);
+    D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(h->n_labels), h->labels, &out->labels));
+    return d9d_tensor_from_host(dev, D9D_I64, D9D_SHAPE(h->documents), h->number, &out->number);
 }
 
 /* Uploads the pooling index, if the task pools documents. */
@@ -99,7 +100,8 @@ static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_op_pool_in
                                    .cp_ranks = d9d_comm_size(cut->cp),
                                    .tp = d9d_comm_rank(cut->tp),
                                    .tp_ranks = d9d_comm_size(cut->tp),
-                                   .paired = d9di_task_has_pairs(e->task)};
+                                   .paired = d9di_task_has_pairs(e->task),
+                                   .max_positions = e->stages[0].model->max_positions};
     d9d_pooling_index h;
 
     if (opts.pooling == D9D_POOLING_NONE)
@@ -182,8 +184,7 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
             D9D_TRY(d9di_engine_make_dropout_rng(e->stages[0].model, e->dev, &p->host, e->seed,
                                                  &e->step.micros.data[p->loaded].dropout_rng));
         if (e->exec.program.backward && needs_token_weights(e))
-            D9D_TRY(d9di_engine_make_token_weights(e->stages[0].model, e->dev, &p->host,
-                                                   d9di_task_answers(e->task),
+            D9D_TRY(d9di_engine_make_token_weights(e->stages[0].model, e->dev, &p->host, e->task,
                                                    &e->step.micros.data[p->loaded].token_weights));
         if (needs_loss_attribution(e))
             D9D_TRY(losses_list(e, &p->host, &e->step.micros.data[p->loaded].documents));
@@ -280,6 +281,7 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
     D9D_TRY(load_micro_batches(e, micro));
     b = &e->step.micros.data[micro];
     given = model_in(b, in, learn);
+    given.part_targets = e->step.part_targets;
     if (b->dropout_rng.token.storage != NULL)
         d9d_tape_set_dropout_rng(t, &b->dropout_rng);
     if (b->token_weights.weight.storage != NULL)

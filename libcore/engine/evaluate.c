@@ -70,8 +70,7 @@ static d9d_status check_section(const d9di_evaluations *list, const d9di_task *t
             return D9D_FAIL(D9D_ECONFIG, "evaluation: [%td] and [%td] are both called \"%s\"",
                             u - list->v, v - list->v, v->c->name);
     D9D_TRY(d9di_task_check_micro_batch(task, where, v->micro));
-    D9D_TRY(d9di_run_metrics_open(&v->c->metrics, v->where, a, &v->metrics));
-    D9D_TRY(d9di_task_check_metrics(task, v->where, &v->metrics));
+    D9D_TRY(d9di_task_open_metrics(task, &v->c->metrics, v->where, a, &v->metrics));
     return names_make(v, a);
 }
 
@@ -132,7 +131,7 @@ d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9di_task 
 d9d_status d9di_evaluations_check_head(d9di_evaluations *list, const d9d_head *head)
 {
     for (size_t i = 0; i < list->n; i++)
-        D9D_TRY(d9di_run_metrics_check_head(&list->v[i].metrics, list->v[i].where, head));
+        D9D_TRY(d9di_run_metrics_check_head(&list->v[i].metrics, head));
     return D9D_OK;
 }
 
@@ -158,10 +157,24 @@ typedef struct eval_pass {
     d9d_prefetcher *prefetcher;
     d9d_batch_buffer *idle_buffer; /* of a rank without samples */
     D9D_VEC(int32_t) unlabelled;
-    d9d_tensor sums; /* [round] */
-    int64_t targets; /* of this rank, in one round */
-    double sum, all; /* losses and targets of all ranks */
+    D9D_VEC(int64_t) no_lengths;
+    d9d_tensor part_targets; /* of the whole evaluation */
+    d9d_tensor sums;         /* [round] */
+    int64_t targets;         /* of this rank, in one round */
+    double sum, all;         /* losses and targets of all ranks */
 } eval_pass;
+
+/* In the buffer, which is ours. */
+static void ignore_classes(const d9d_batch_field *f)
+{
+    int32_t *classes = (int32_t *)(uintptr_t)f->data;
+    int64_t n = 1;
+
+    for (int i = 0; i < f->rank; i++)
+        n *= f->shape[i];
+    for (int64_t i = 0; i < n; i++)
+        classes[i] = D9D_IGNORE_INDEX;
+}
 
 /* A batch that is computed but counts for nothing. */
 static d9d_status make_idle_batch(eval_pass *p, d9d_batch *b)
@@ -170,7 +183,14 @@ static d9d_status make_idle_batch(eval_pass *p, d9d_batch *b)
     p->unlabelled.len = 0;
     for (int64_t i = 0; i < b->seqs * b->length; i++)
         D9D_TRY(D9D_VEC_PUSH(&p->unlabelled, D9D_IGNORE_INDEX));
+    for (size_t k = 0; k < b->n_fields; k++)
+        if (b->fields[k].classes)
+            ignore_classes(&b->fields[k]);
+    p->no_lengths.len = 0;
+    for (int64_t i = 0; i < b->seqs; i++)
+        D9D_TRY(D9D_VEC_PUSH(&p->no_lengths, 0));
     b->labels = p->unlabelled.data;
+    b->lengths = p->no_lengths.data;
     b->targets = 0;
     return D9D_OK;
 }
@@ -282,6 +302,47 @@ static d9d_status run_rounds(eval_pass *p, bool *cut)
 
 /* --- a pass --------------------------------------------------------------------------- */
 
+/* Targets of each part of the loss in the samples that this rank counts, one of as many as there
+ * are ranks. */
+static d9d_status count_part_targets(const eval_pass *p, int64_t *n)
+{
+    const int64_t ranks = d9d_comm_size(p->opts->engine->world);
+    int64_t i = d9d_comm_rank(p->opts->engine->world);
+    d9d_status st = D9D_OK;
+    d9d_batch b;
+
+    for (; i * p->v->micro < p->v->samples && st == D9D_OK; i += ranks) {
+        const int64_t first = i * p->v->micro, left = p->v->samples - first;
+
+        st = d9d_loader_fill(p->v->data.loader, first, left < p->v->micro ? left : p->v->micro,
+                             p->idle_buffer, &b);
+        if (st == D9D_OK)
+            (void)d9di_task_parts(p->opts->task, &b, -1, n);
+    }
+    return st;
+}
+
+/* A loss of several parts is divided by the targets of all samples, which are counted first. */
+static d9d_status part_targets_make(eval_pass *p)
+{
+    int64_t n[D9D_TASK_PARTS_MAX] = {0};
+    float counts[D9D_TASK_PARTS_MAX];
+    d9di_engine *e = p->opts->engine;
+    const size_t parts = d9di_task_parts(p->opts->task, NULL, -1, n);
+
+    if (parts == 0)
+        return D9D_OK;
+    D9D_TRY(count_part_targets(p, n));
+    for (size_t i = 0; i < parts; i++)
+        counts[i] = (float)n[i];
+    D9D_TRY(
+        d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE((int64_t)parts), counts, &p->part_targets));
+    D9D_TRY(d9d_comm_all_reduce(e->world, e->dev->stream, "targets of heads", D9D_F32,
+                                d9d_tensor_data(&p->part_targets), (int64_t)parts, D9D_COMM_SUM));
+    e->step.part_targets = &p->part_targets;
+    return D9D_OK;
+}
+
 static d9d_status eval_pass_open(eval_pass *p)
 {
     const d9di_evaluation *v = p->v;
@@ -293,6 +354,7 @@ static d9d_status eval_pass_open(eval_pass *p)
 
     p->round = pipe > 1 ? 4 * (int64_t)pipe : 8; /* keeps a pipeline mostly full */
     D9D_TRY(d9d_batch_buffer_create(&p->idle_buffer));
+    D9D_TRY(part_targets_make(p));
     D9D_TRY(d9d_prefetcher_open(v->data.loader, &opts, &p->prefetcher));
     D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F64, D9D_SHAPE(p->round), &p->sums));
     return d9di_engine_eval_begin(e, pipe > 1 ? p->round : 1);
@@ -302,10 +364,13 @@ static void eval_pass_close(eval_pass *p)
 {
     if (d9di_engine_is_evaluating(p->opts->engine))
         d9di_engine_eval_end(p->opts->engine);
+    p->opts->engine->step.part_targets = NULL;
     d9d_tensor_release(&p->sums);
     d9d_prefetcher_close(p->prefetcher);
     d9d_batch_buffer_free(p->idle_buffer);
+    d9d_tensor_release(&p->part_targets);
     D9D_VEC_RELEASE(&p->unlabelled);
+    D9D_VEC_RELEASE(&p->no_lengths);
 }
 
 /* Also resets the metrics after a pass that was cut short. */

@@ -17,17 +17,35 @@ bool d9di_engine_needs_token_weights(const d9d_model *m)
     return false;
 }
 
-static float weight_of_row(const d9d_batch *b, d9d_task_answers answers, int64_t row)
+static int64_t count_labels(const d9d_batch *b, int64_t row)
 {
-    int64_t targets = answers != D9D_TASK_ANSWERS_NONE ? d9di_answers_count(b, answers, row) : 0;
+    int64_t n = 0;
 
-    for (int64_t i = 0; answers == D9D_TASK_ANSWERS_NONE && i < b->lengths[row]; i++)
-        targets += b->labels[row * b->length + i] != D9D_IGNORE_INDEX;
-    return b->lengths[row] > 0 ? (float)targets / (float)b->lengths[row] : 0.0f;
+    for (int64_t i = 0; i < b->lengths[row]; i++)
+        n += b->labels[row * b->length + i] != D9D_IGNORE_INDEX;
+    return n;
+}
+
+static int64_t count_targets(const d9di_task *task, const d9d_batch *b, int64_t row)
+{
+    int64_t n[D9D_TASK_PARTS_MAX] = {0}, sum = 0;
+    const size_t parts = d9di_task_parts(task, b, row, n);
+
+    for (size_t i = 0; i < parts; i++)
+        sum += n[i];
+    if (parts > 0)
+        return sum;
+    return d9di_task_is_of_answers(task) ? d9di_answers_count(b, d9di_task_answers(task), row)
+                                         : count_labels(b, row);
+}
+
+static float weight_of_row(const d9d_batch *b, const d9di_task *task, int64_t row)
+{
+    return b->lengths[row] > 0 ? (float)count_targets(task, b, row) / (float)b->lengths[row] : 0.0f;
 }
 
 d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
-                                          d9d_task_answers answers, d9d_token_weights *out)
+                                          const d9di_task *task, d9d_token_weights *out)
 {
     const int ranks = d9d_comm_size(m->groups.cp), rank = d9d_comm_rank(m->groups.cp);
     const int64_t length = b->length / ranks, n = b->seqs * length;
@@ -39,7 +57,7 @@ d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, c
         return D9D_FAIL(D9D_ENOMEM, "router: no memory for the weights of %lld tokens",
                         (long long)n);
     for (int64_t row = 0; row < b->seqs; row++) {
-        const float each = weight_of_row(b, answers, row);
+        const float each = weight_of_row(b, task, row);
 
         for (int64_t i = 0; i < length; i++)
             weight[row * length + i] =

@@ -1,7 +1,7 @@
 /* token_weights.h - weights of a batch's tokens in router statistics and auxiliary losses.
  *
  * All tokens of a row have the same weight; their sum is the number of the row's labels that count,
- * or of its records of answers.
+ * or of its records of answers, or of the targets of all heads.
  * Padding, and rows without such labels, have weight 0.  A mean over tokens then weights each row
  * as the step's mean loss does, whatever its micro-batch and rank.
  */
@@ -17,6 +17,6 @@ bool d9di_engine_needs_token_weights(const d9d_model *m);
 /* The weights of this rank's tokens of a batch, given the model's parallel groups.  weight.storage
  * must be NULL before; the caller releases it. */
 d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
-                                          d9d_task_answers answers, d9d_token_weights *out);
+                                          const d9di_task *task, d9d_token_weights *out);
 
 #endif /* D9DI_ENGINE_TOKEN_WEIGHTS_H */

@@ -76,7 +76,7 @@ static d9d_status run_check(infer_run *r)
     d9di_run_data_warn_special(&r->data, NULL, r->log);
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
-    if (r->body.kind != NULL && r->body.kind->collate != NULL)
+    if (r->body.kind != NULL && (r->body.kind->collate != NULL || r->body.kind->set_data != NULL))
         D9D_TRY(d9di_task_set_data(&r->body, &r->data, 0));
     else if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOLING_NONE)
         D9D_TRY(d9di_run_data_set_no_targets(&r->data, true, false, r->c->task.choice->name));

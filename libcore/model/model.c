@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/op/math.h"
+
 const char *d9d_head_name(d9d_head_kind kind)
 {
     static const char *const words[] = {"causal_lm", "classification", "embedding", "masked_lm"};
@@ -41,6 +43,8 @@ struct d9d_model_added {
     struct d9d_model_added *next;
     const char *name;
     d9d_block_linear linear;
+    d9d_param bias;
+    bool has_bias;
     char text[];
 };
 
@@ -68,12 +72,37 @@ const d9d_model_field *d9d_model_find_field(const d9d_model_in *in, const char *
     return NULL;
 }
 
+static struct d9d_model_added *added_find(const d9d_model *m, const char *name)
+{
+    struct d9d_model_added *a = m->added;
+
+    while (a != NULL && strcmp(a->name, name) != 0)
+        a = a->next;
+    return a;
+}
+
 d9d_block_linear *d9d_model_find_linear(const d9d_model *m, const char *name)
 {
-    for (struct d9d_model_added *a = m->added; a != NULL; a = a->next)
-        if (strcmp(a->name, name) == 0)
-            return &a->linear;
-    return NULL;
+    struct d9d_model_added *a = added_find(m, name);
+
+    return a != NULL ? &a->linear : NULL;
+}
+
+d9d_status d9d_model_add_bias(d9d_model *m, const char *name)
+{
+    struct d9d_model_added *a = added_find(m, name);
+    const d9d_param_spec *w = &a->linear.weight.spec;
+
+    a->has_bias = true;
+    return d9d_module_param(&a->linear.module, "bias", &a->bias, w->dtype,
+                            D9D_SHAPE(w->shape.dim[0]), D9D_INIT_ZEROS, 0);
+}
+
+d9d_param *d9d_model_find_bias(const d9d_model *m, const char *name)
+{
+    struct d9d_model_added *a = added_find(m, name);
+
+    return a != NULL && a->has_bias ? &a->bias : NULL;
 }
 
 /* Freeing the model walks its tree, so the added parts are freed after it. */
@@ -91,17 +120,36 @@ void d9d_model_free(d9d_model *m)
 
 /* --- ends of models ------------------------------------------------------------------------ */
 
+/* The sums over the ranks that share the documents, on the first of them. */
+static d9d_status pooled_rows_reduce(const d9d_model *m, d9d_tape *t, d9d_var *rows, d9d_var **y)
+{
+    static const char what[] = "pooled documents";
+
+    D9D_TRY(d9d_op_reduce_scatter_rows(t, rows, m->groups.tp, what, &rows));
+    return d9d_op_reduce_scatter_rows(t, rows, m->groups.cp, what, y);
+}
+
+/* A document's shares are 1 in sum. */
+d9d_status d9d_model_pool_mask(const d9d_model *m, d9d_tape *t, const d9d_op_pool_index *pool,
+                               d9d_var **y)
+{
+    d9d_var *share;
+
+    D9D_TRY(d9d_tape_leaf(t, &pool->share, false, &share));
+    D9D_TRY(d9d_op_sum(t, share, -1, &share));
+    D9D_TRY(pooled_rows_reduce(m, t, share, &share));
+    return d9d_op_ge(t, share, 0.5f, y);
+}
+
 d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
                           const d9d_op_pool_index *pool, d9d_var **y)
 {
-    static const char what[] = "pooled documents";
     d9d_var *rows;
 
     D9D_TRY(d9d_op_reshape(
         t, x, D9D_SHAPE(d9d_tensor_numel(d9d_var_tensor(x)) / m->hidden, m->hidden), &rows));
     D9D_TRY(d9d_op_pool(t, rows, pool, &rows));
-    D9D_TRY(d9d_op_reduce_scatter_rows(t, rows, m->groups.tp, what, &rows));
-    return d9d_op_reduce_scatter_rows(t, rows, m->groups.cp, what, y);
+    return pooled_rows_reduce(m, t, rows, y);
 }
 
 /* Loss and logits of hidden rows [T, H]. */

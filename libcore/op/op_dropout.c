@@ -54,13 +54,14 @@ static d9d_status dropout_run(d9d_tape *t, d9d_var *x, const dropout_attr *a,
 static d9d_status dropout_check(const d9d_tensor *x, const d9d_dropout_rng *rng,
                                 const d9d_op_dropout_opts *opts)
 {
-    const int64_t rows = d9di_op_rows(&x->shape), all = d9d_tensor_numel(&rng->token);
+    const int64_t rows = d9di_op_rows(&x->shape),
+                  all = d9d_tensor_numel(opts->rows != NULL ? opts->rows : &rng->token);
 
     D9D_TRY(d9di_op_check_real("dropout", "x", x));
     if (!(opts->p >= 0.0f && opts->p < 1.0f))
         return D9D_FAIL(D9D_EINVAL, "dropout: %s has a probability of %g, not in [0, 1)",
                         d9di_op_param_name(opts->site), (double)opts->p);
-    if (rows != all && rows > all - rng->first)
+    if (rows != all && (opts->rows != NULL || rows > all - rng->first))
         return D9D_FAIL(D9D_EINVAL, "dropout: %s has %lld rows, of %lld tokens",
                         d9di_op_param_name(opts->site), (long long)rows, (long long)all);
     return D9D_OK;
@@ -79,8 +80,10 @@ d9d_status d9d_op_dropout(d9d_tape *t, d9d_var *x, const d9d_op_dropout_opts *op
         return D9D_OK;
     D9D_TRY(dropout_check(tx, rng, opts));
     rows = d9di_op_rows(&tx->shape);
-    token =
-        d9d_tensor_rows(&rng->token, rows != d9d_tensor_numel(&rng->token) ? rng->first : 0, rows);
+    token = opts->rows != NULL
+                ? d9d_tensor_ref(opts->rows)
+                : d9d_tensor_rows(&rng->token,
+                                  rows != d9d_tensor_numel(&rng->token) ? rng->first : 0, rows);
     st = dropout_run(
         t, x,
         &(dropout_attr){.p = opts->p,

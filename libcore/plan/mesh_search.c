@@ -365,7 +365,7 @@ static d9d_status search_open(search_state *s)
     D9D_TRY(d9d_model_spec_read(&s->config->model_provider, &s->arena, &s->spec));
     D9D_TRY(d9d_model_spec_trainable(&s->spec));
     D9D_TRY(d9di_plan_data_open(s->config, s->opts->length, &s->data));
-    paired = s->data.task.kind->paired;
+    paired = d9di_task_has_pairs(&s->data.task);
     s->n_sizes = paired ? 1 : MAX_SIZES;
     for (int i = 0; i < s->n_sizes; i++) {
         s->sizes[i] = paired ? s->config->trainer.batching.microbatch_size : (int64_t)1 << i;

@@ -50,12 +50,10 @@ static void add_evaluation(const d9di_evaluation *v, d9di_plan_data *out)
 static d9d_status check_metrics(const d9d_train_config *c, const d9d_head *head, d9di_plan_data *d)
 {
     d9di_run_metrics m = {0};
-    d9d_status st = d9di_run_metrics_open(&c->metrics, "metrics", &d->arena, &m);
+    d9d_status st = d9di_task_open_metrics(&d->task, &c->metrics, "metrics", &d->arena, &m);
 
     if (st == D9D_OK)
-        st = d9di_task_check_metrics(&d->task, "metrics", &m);
-    if (st == D9D_OK)
-        st = d9di_run_metrics_check_head(&m, "metrics", head);
+        st = d9di_run_metrics_check_head(&m, head);
     d9di_run_metrics_release(&m);
     return st;
 }

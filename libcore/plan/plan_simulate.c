@@ -21,6 +21,7 @@ typedef struct simulation {
     d9di_moe_stats moe_stats;
     d9d_grad_finalize grad_finalize;
     d9d_stage_timer *stage_timer;
+    d9d_tensor part_targets;
     d9d_arena arena;
     d9d_batch batch;
     d9di_grpo_buffer completions; /* of a task that generates */
@@ -141,6 +142,17 @@ static d9d_status add_fields(simulation *r)
                                  &r->arena, &r->batch);
 }
 
+/* As d9di_train_stepper_open() does. */
+static d9d_status part_targets_make(simulation *r)
+{
+    const size_t parts = d9di_task_parts(&r->task, NULL, -1, NULL);
+
+    if (parts == 0)
+        return D9D_OK;
+    r->engine.step.part_targets = &r->part_targets;
+    return d9d_tensor_alloc(r->engine.dev, D9D_F32, D9D_SHAPE((int64_t)parts), &r->part_targets);
+}
+
 /* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
@@ -171,6 +183,7 @@ static d9d_status open_rank(simulation *r)
     D9D_TRY(d9di_moe_stats_open(&r->engine, c->trainer.logging.experts, &r->arena, &r->moe_stats));
     D9D_TRY(d9d_stage_timer_create(r->engine.dev, &r->stage_timer));
     r->engine.exec.stage_timer = r->stage_timer;
+    D9D_TRY(part_targets_make(r));
     return d9d_grad_finalize_init(r->engine.dev, r->n_micro, d9di_pipeline_stats_width(&r->engine),
                                   r->engine.world, &r->grad_finalize);
 }
@@ -178,6 +191,7 @@ static d9d_status open_rank(simulation *r)
 static void close_rank(simulation *r)
 {
     d9d_stage_timer_free(r->stage_timer);
+    d9d_tensor_release(&r->part_targets);
     d9d_grad_finalize_release(&r->grad_finalize);
     d9d_optimizer_free(r->optimizer);
     d9di_moe_stats_release(&r->moe_stats);

@@ -120,8 +120,10 @@ static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_opts 
                         (long long)options->head.size);
     D9D_TRY(add_head_weight(self, m, D9D_HEAD_SCORE, options));
     score = d9d_model_find_linear(m, D9D_HEAD_SCORE);
-    if (score != NULL)
-        score->weight.spec.adaptable = false; /* the loss bypasses LoRA */
+    if (score == NULL)
+        return D9D_OK;
+    score->weight.spec.adaptable = false; /* the loss bypasses LoRA */
+    m->dropout = m->dropout || ((const head_task *)self)->c->classifier_dropout > 0;
     return D9D_OK;
 }
 
@@ -155,16 +157,16 @@ static int64_t classes_targets(void *self, const d9d_batch *b)
 }
 
 /* Every rank has the probabilities of all texts; only the first of those that share the texts has
- * their rows, and so their losses. */
+ * their rows, and so their losses.  A text without positions has none. */
 static d9d_status soft_loss(const head_task *h, const d9d_model *m, d9d_tape *t,
                             const d9d_model_in *in, d9d_var *logits, d9d_var **loss)
 {
-    const bool counts = d9d_comm_rank(m->groups.cp) == 0 && d9d_comm_rank(m->groups.tp) == 0;
-    d9d_var *q;
+    d9d_var *q, *mask;
 
     D9D_TRY(d9d_tape_leaf(t, &d9d_model_find_field(in, h->soft.name)->value, false, &q));
     D9D_TRY(d9d_op_soft_cross_entropy(t, logits, q, loss));
-    return counts ? D9D_OK : d9d_op_scale(t, *loss, 0, loss);
+    D9D_TRY(d9d_model_pool_mask(m, t, in->pool, &mask));
+    return d9d_op_mul(t, *loss, mask, loss);
 }
 
 static d9d_status classes_loss(const head_task *h, const d9d_model *m, d9d_tape *t,
@@ -188,6 +190,12 @@ static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d
     D9D_TRY(forward_pooled(m, t, in, out, &rows));
     if (rows == NULL)
         return D9D_OK;
+    D9D_TRY(d9d_op_dropout(
+        t, rows,
+        &(d9d_op_dropout_opts){.p = (float)((const head_task *)self)->c->classifier_dropout,
+                               .site = w,
+                               .rows = &in->pool->number},
+        &rows));
     D9D_TRY(d9d_param_unit_unshard(&score->module, t));
     D9D_TRY(d9d_op_linear(t, rows, w, &out->logits));
     if (!is_inference(self))
@@ -448,6 +456,8 @@ static const d9d_key classification_keys[] = {
                 "field of the samples that has a probability of each class; null: a text's class "
                 "is its label",
                 .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_REAL(section, classifier_dropout, "0", 0, 1, D9DI_TASK_CLASSIFIER_DROPOUT_DOC,
+                 .flags = D9D_BELOW_MAX | D9D_FLOAT32),
     D9D_KEY_END};
 static const d9d_key classify_keys[] = {OUTPUT_KEY("JSONL file to write"), LABELS_KEY, POOLING_KEY,
                                         D9D_KEY_END};

@@ -566,6 +566,8 @@ const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table,
                                                    &d9di_head_task_infer_classification_table,
                                                    &d9di_head_task_infer_embedding_table,
                                                    &d9di_head_task_infer_hidden_states_table,
+                                                   &d9di_heads_infer_table,
+                                                   &d9di_reward_infer_table,
                                                    NULL};
 
 /* --- the configurations -------------------------------------------------------------- */

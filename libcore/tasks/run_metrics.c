@@ -7,86 +7,163 @@
 
 #include "d9d/model/model.h"
 
-/* True if metric i has a value with the same name as one of an earlier metric. */
-static bool is_name_taken(const d9di_run_metrics *m, const d9d_union *section, size_t i)
+/* --- opening ------------------------------------------------------------------------- */
+
+static bool has_same_label(const d9d_metric *a, const d9d_metric *b)
 {
     char label[64], other[64];
 
-    for (size_t j = 0; j < i; j++) {
-        if (strcmp(section[j].choice->name, section[i].choice->name) != 0)
-            continue;
-        for (size_t k = 0; k < d9d_metric_width(m->metric[i]); k++)
-            for (size_t l = 0; l < d9d_metric_width(m->metric[j]); l++)
-                if (strcmp(d9d_metric_label(m->metric[i], k, label, sizeof(label)),
-                           d9d_metric_label(m->metric[j], l, other, sizeof(other))) == 0)
-                    return true;
-    }
+    for (size_t k = 0; k < d9d_metric_width(a); k++)
+        for (size_t l = 0; l < d9d_metric_width(b); l++)
+            if (strcmp(d9d_metric_label(a, k, label, sizeof(label)),
+                       d9d_metric_label(b, l, other, sizeof(other))) == 0)
+                return true;
     return false;
 }
 
-/* Sets the value names of metric i, beginning at index `at`. */
-static d9d_status names_make(d9di_run_metrics *m, const d9d_union *section, size_t i, size_t at,
-                             d9d_arena *a)
+/* True if metric i has a value with the same name as one of an earlier metric of its source. */
+static bool is_name_taken(const d9di_run_metrics *m, size_t i)
 {
-    char label[64], place[24] = "";
-
-    if (is_name_taken(m, section, i))
-        (void)snprintf(place, sizeof(place), "[%zu]", i);
-    for (size_t k = 0; k < d9d_metric_width(m->metric[i]); k++) {
-        m->names[at + k] =
-            d9d_arena_printf(a, "%s%s%s", section[i].choice->name, place,
-                             d9d_metric_label(m->metric[i], k, label, sizeof(label)));
-        if (m->names[at + k] == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "metrics[%zu]: its names", i);
-    }
-    return D9D_OK;
+    for (size_t j = 0; j < i; j++)
+        if (m->source[j] == m->source[i] &&
+            strcmp(d9d_metric_name(m->metric[j]), d9d_metric_name(m->metric[i])) == 0 &&
+            has_same_label(m->metric[i], m->metric[j]))
+            return true;
+    return false;
 }
 
-d9d_status d9di_run_metrics_open(const d9d_list *list, const char *where, d9d_arena *a,
-                                 d9di_run_metrics *out)
+/* Appends the value names of the newest metric, which is number `k` of its source. */
+static d9d_status names_make(d9di_run_metrics *m, const d9di_run_metrics_source *s,
+                             const char *word, size_t k, d9d_arena *a)
 {
-    const d9d_union *section = list->items;
-    size_t at = 0;
+    const size_t i = m->n - 1, n = d9d_metric_width(m->metric[i]);
+    char label[64], place[24] = "";
 
-    out->metric = d9d_arena_alloc(a, (list->n + 1) * sizeof(d9d_metric *));
-    if (out->metric == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %zu of them", where, list->n);
-    for (size_t i = 0; i < list->n; i++) {
-        const char *one = d9d_arena_printf(a, "%s[%zu]", where, i);
-
-        D9D_TRY(d9d_metric_create(&section[i], one != NULL ? one : where, &out->metric[i]));
-        out->n++;
-        out->width += d9d_metric_width(out->metric[i]);
+    if (k != SIZE_MAX && is_name_taken(m, i))
+        (void)snprintf(place, sizeof(place), "[%zu]", k);
+    for (size_t v = 0; v < n; v++) {
+        m->names[m->width + v] = d9d_arena_printf(
+            a, "%s%s%s%s%s", s->head != NULL ? s->head : "", s->head != NULL ? "." : "", word,
+            place, d9d_metric_label(m->metric[i], v, label, sizeof(label)));
+        if (m->names[m->width + v] == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: its names", m->place[i]);
     }
-    out->names = d9d_arena_alloc(a, (out->width + 1) * sizeof(char *));
-    out->values = d9d_arena_alloc(a, (out->width + 1) * sizeof(double));
-    if (out->names == NULL || out->values == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %zu names", where, out->width);
-    for (size_t i = 0; i < out->n; i++) {
-        D9D_TRY(names_make(out, section, i, at, a));
-        at += d9d_metric_width(out->metric[i]);
-    }
+    m->width += n;
     return D9D_OK;
 }
 
 /* An update with no rows checks the columns: EINVAL if the metric does not accept them. */
-d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const char *where, const d9d_head *head)
+static d9d_status columns_check(d9d_metric *m, const char *where, int64_t columns)
 {
     static const double none[1];
     const d9d_predictions b = {
-        .prediction = none, .target = none, .prediction_columns = head->size, .target_columns = 1};
+        .prediction = none, .target = none, .prediction_columns = columns, .target_columns = 1};
+    const d9d_status st = d9d_metric_update(m, &b);
 
+    if (st == D9D_EINVAL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: the model has %lld classes: %s", where,
+                        (long long)columns, d9d_err_message());
+    D9D_TRY(st);
+    d9d_metric_reset(m);
+    return D9D_OK;
+}
+
+static d9d_status metric_add(d9di_run_metrics *m, const d9d_union *section, size_t source,
+                             const char *place)
+{
+    m->place[m->n] = place;
+    m->source[m->n] = source;
+    if (place == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "metrics: the place of one");
+    D9D_TRY(d9d_metric_create(section, place, &m->metric[m->n]));
+    m->n++;
+    return D9D_OK;
+}
+
+/* The mean of a head's losses. */
+static d9d_status loss_add(d9di_run_metrics *m, const d9di_run_metrics_source *s, size_t source,
+                           d9d_arena *a)
+{
+    const d9d_table *const *mean = d9d_metric_choices;
+
+    while (strcmp((*mean)->name, "mean") != 0)
+        mean++;
+    return metric_add(m, &(d9d_union){.choice = *mean, .choices = d9d_metric_choices}, source,
+                      d9d_arena_printf(a, "%s.loss", s->where));
+}
+
+static d9d_status source_add(d9di_run_metrics *m, const d9di_run_metrics_source *s, size_t source,
+                             d9d_arena *a)
+{
+    const d9d_union *section = s->list->items;
+
+    for (size_t i = 0; i < s->list->n; i++) {
+        D9D_TRY(metric_add(m, &section[i], source, d9d_arena_printf(a, "%s[%zu]", s->where, i)));
+        if (s->columns > 0)
+            D9D_TRY(columns_check(m->metric[m->n - 1], m->place[m->n - 1], s->columns));
+    }
+    return D9D_OK;
+}
+
+static d9d_status arrays_alloc(d9di_run_metrics *m, const d9di_run_metrics_source *sources,
+                               size_t n, d9d_arena *a)
+{
+    size_t all = n;
+
+    for (size_t i = 0; i < n; i++)
+        all += sources[i].list->n;
+    m->metric = d9d_arena_alloc(a, all * sizeof(d9d_metric *));
+    m->source = d9d_arena_alloc(a, all * sizeof(*m->source));
+    m->place = d9d_arena_alloc(a, all * sizeof(char *));
+    if (m->metric == NULL || m->source == NULL || m->place == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %zu of them", sources[0].where, all);
+    return D9D_OK;
+}
+
+/* The names of all values, once the number of values is known. */
+static d9d_status values_alloc(d9di_run_metrics *m, const d9di_run_metrics_source *sources,
+                               d9d_arena *a)
+{
+    const size_t n = m->n;
+    size_t width = 1, k = 0;
+
+    for (size_t i = 0; i < n; i++)
+        width += d9d_metric_width(m->metric[i]);
+    m->names = d9d_arena_alloc(a, width * sizeof(char *));
+    m->values = d9d_arena_alloc(a, width * sizeof(double));
+    if (m->names == NULL || m->values == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %zu names", sources[0].where, width);
+    for (m->n = 0; m->n < n;) {
+        const size_t i = m->n++;
+        const d9di_run_metrics_source *s = &sources[m->source[i]];
+        const bool first = i == 0 || m->source[i - 1] != m->source[i];
+
+        k = first ? 0 : k + 1;
+        D9D_TRY(s->head != NULL && first
+                    ? names_make(m, s, "loss", SIZE_MAX, a)
+                    : names_make(m, s, d9d_metric_name(m->metric[i]), k - (s->head != NULL), a));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_run_metrics_open(const d9di_run_metrics_source *sources, size_t n, d9d_arena *a,
+                                 d9di_run_metrics *out)
+{
+    D9D_TRY(arrays_alloc(out, sources, n, a));
+    for (size_t i = 0; i < n; i++) {
+        if (sources[i].head != NULL)
+            D9D_TRY(loss_add(out, &sources[i], i, a));
+        D9D_TRY(source_add(out, &sources[i], i, a));
+    }
+    return values_alloc(out, sources, a);
+}
+
+d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const d9d_head *head)
+{
     if (head->kind != D9D_HEAD_CLASSIFICATION || head->size == 1) /* a score, and no classes */
         return D9D_OK;
-    for (size_t i = 0; i < m->n; i++) {
-        const d9d_status st = d9d_metric_update(m->metric[i], &b);
-
-        if (st == D9D_EINVAL)
-            return D9D_FAIL(D9D_ECONFIG, "%s[%zu]: the model has %lld classes: %s", where, i,
-                            (long long)head->size, d9d_err_message());
-        D9D_TRY(st);
-        d9d_metric_reset(m->metric[i]);
-    }
+    for (size_t i = 0; i < m->n; i++)
+        D9D_TRY(columns_check(m->metric[i], m->place[i], head->size));
     return D9D_OK;
 }
 
@@ -94,6 +171,7 @@ static void pending_release(d9di_run_metrics_pending *w)
 {
     d9d_readback_free(w->logits);
     d9d_readback_free(w->labels);
+    d9d_readback_free(w->mask);
     *w = (d9di_run_metrics_pending){0};
 }
 
@@ -118,12 +196,39 @@ static d9d_status enqueue_readback(const d9d_tensor *t, d9d_readback **out)
     return d9d_readback_enqueue(*out, d9d_tensor_data(t));
 }
 
-d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, const d9d_tensor *logits,
-                                    const d9d_tensor *labels)
+static bool is_read(const d9di_run_metrics *m, size_t source)
 {
-    d9di_run_metrics_pending w;
+    for (size_t i = 0; i < m->n; i++)
+        if (m->source[i] == source)
+            return true;
+    return false;
+}
+
+static d9d_status pending_add(d9di_run_metrics *m, d9di_run_metrics_pending w,
+                              const d9d_tensor *logits, const d9d_tensor *labels,
+                              const d9d_tensor *mask)
+{
     d9d_status st;
 
+    D9D_TRY_OR(st, enqueue_readback(logits, &w.logits), out);
+    if (labels != NULL)
+        D9D_TRY_OR(st, enqueue_readback(labels, &w.labels), out);
+    if (mask != NULL)
+        D9D_TRY_OR(st, enqueue_readback(mask, &w.mask), out);
+    D9D_TRY_OR(st, D9D_VEC_PUSH(&m->watched, w), out);
+    w = (d9di_run_metrics_pending){0};
+out:
+    pending_release(&w);
+    return st;
+}
+
+d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, size_t source, const d9d_tensor *logits,
+                                    const d9d_tensor *labels, const d9d_tensor *mask)
+{
+    d9di_run_metrics_pending w;
+
+    if (!is_read(m, source))
+        return D9D_OK;
     if (logits->shape.ndim < 1 || (logits->dtype != D9D_F32 && logits->dtype != D9D_BF16) ||
         labels->dtype != D9D_I32)
         return D9D_FAIL(D9D_EINVAL,
@@ -131,19 +236,22 @@ d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, const d9d_tensor *logit
                         "or bfloat16 [rows, classes] and int32",
                         d9d_dtype_name(logits->dtype), logits->shape.ndim,
                         d9d_dtype_name(labels->dtype));
-    w = (d9di_run_metrics_pending){.dtype = logits->dtype,
+    w = (d9di_run_metrics_pending){.source = source,
+                                   .dtype = logits->dtype,
                                    .rows = d9d_tensor_numel(labels),
                                    .classes = logits->shape.dim[logits->shape.ndim - 1]};
     if (w.rows * w.classes != d9d_tensor_numel(logits))
         return D9D_FAIL(D9D_EINVAL, "metrics: predictions for %lld positions, labels for %lld",
                         (long long)(d9d_tensor_numel(logits) / w.classes), (long long)w.rows);
-    D9D_TRY_OR(st, enqueue_readback(logits, &w.logits), out);
-    D9D_TRY_OR(st, enqueue_readback(labels, &w.labels), out);
-    D9D_TRY_OR(st, D9D_VEC_PUSH(&m->watched, w), out);
-    w = (d9di_run_metrics_pending){0};
-out:
-    pending_release(&w);
-    return st;
+    return pending_add(m, w, logits, labels, mask);
+}
+
+d9d_status d9di_run_metrics_enqueue_mean(d9di_run_metrics *m, size_t source, const d9d_tensor *mean,
+                                         const d9d_tensor *count)
+{
+    return pending_add(
+        m, (d9di_run_metrics_pending){.source = source, .dtype = D9D_F32, .rows = 1, .classes = 1},
+        mean, NULL, count);
 }
 
 /* Collects the rows that count, in the form of d9d_predictions. */
@@ -152,16 +260,21 @@ static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pendi
     const size_t n_scores = (size_t)(w->rows * w->classes);
     const void *logits, *back;
     const int32_t *labels;
+    const float *mask = NULL;
 
     D9D_TRY(d9d_readback_wait(w->logits, &logits));
     D9D_TRY(d9d_readback_wait(w->labels, &back));
     labels = back;
+    if (w->mask != NULL) {
+        D9D_TRY(d9d_readback_wait(w->mask, &back));
+        mask = back;
+    }
     m->prediction.len = m->target.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&m->logits, n_scores));
     D9D_TRY(D9D_VEC_RESERVE(&m->prediction, n_scores));
     d9d_tensor_elements_to_f32(w->dtype, logits, (int64_t)n_scores, m->logits.data);
     for (int64_t i = 0; i < w->rows; i++) {
-        if (labels[i] == D9D_IGNORE_INDEX)
+        if (labels[i] == D9D_IGNORE_INDEX || (mask != NULL && (mask[i] == 0 || labels[i] < 0)))
             continue;
         for (int64_t c = 0; c < w->classes; c++)
             m->prediction.data[m->prediction.len++] = (double)m->logits.data[i * w->classes + c];
@@ -170,16 +283,39 @@ static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pendi
     return D9D_OK;
 }
 
+/* A head's loss is the first metric of its source, and has its number of targets as weight. */
+static d9d_status update_mean(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
+{
+    double mean, count;
+    const d9d_predictions b = {
+        .rows = 1, .prediction = &mean, .weight = &count, .prediction_columns = 1};
+    const void *back;
+    size_t i = 0;
+
+    D9D_TRY(d9d_readback_wait(w->logits, &back));
+    mean = (double)*(const float *)back;
+    D9D_TRY(d9d_readback_wait(w->mask, &back));
+    count = (double)*(const float *)back;
+    while (m->source[i] != w->source)
+        i++;
+    return count > 0 ? d9d_metric_update(m->metric[i], &b) : D9D_OK;
+}
+
 static d9d_status update_one(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
 {
     d9d_predictions b = {.prediction_columns = w->classes, .target_columns = 1};
+    const size_t loss = w->source > 0; /* the first of a head's metrics is its loss */
+    size_t k = 0;
 
+    if (w->labels == NULL)
+        return update_mean(m, w);
     D9D_TRY(collect_rows(m, w));
     b.rows = (int64_t)m->target.len;
     b.prediction = m->prediction.data;
     b.target = m->target.data;
     for (size_t i = 0; i < m->n && b.rows > 0; i++)
-        D9D_TRY(d9d_metric_update(m->metric[i], &b));
+        if (m->source[i] == w->source && k++ >= loss)
+            D9D_TRY(d9d_metric_update(m->metric[i], &b));
     return D9D_OK;
 }
 
@@ -219,13 +355,13 @@ d9d_status d9di_run_metrics_sync_end(d9di_run_metrics *m)
     return D9D_OK;
 }
 
-d9d_status d9di_run_metrics_rank_state(const d9di_run_metrics *m, const char *where, d9d_arena *a,
+d9d_status d9di_run_metrics_rank_state(const d9di_run_metrics *m, d9d_arena *a,
                                        d9d_checkpointer_set *set)
 {
     for (size_t i = 0; i < m->n; i++) {
         const d9d_metric_form *f = d9d_metric_form_of(m->metric[i]);
         const d9d_checkpointer_rank_state c = {
-            .name = d9d_arena_printf(a, "%s[%zu].%s", where, i, d9d_metric_name(m->metric[i])),
+            .name = d9d_arena_printf(a, "%s.%s", m->place[i], d9d_metric_name(m->metric[i])),
             .dtype = f->dtype,
             .n = f->state_size,
             .reduce_op = f->reduce_op,

@@ -19,7 +19,9 @@
 
 /* Predictions of a micro-batch whose readback is pending. */
 typedef struct d9di_run_metrics_pending {
-    d9d_readback *logits, *labels;
+    size_t source;
+    d9d_readback *logits, *labels; /* labels NULL: a mean with a weight */
+    d9d_readback *mask;            /* or NULL */
     d9d_dtype dtype;
     int64_t rows, classes;
 } d9di_run_metrics_pending;
@@ -27,6 +29,8 @@ typedef struct d9di_run_metrics_pending {
 typedef struct d9di_run_metrics {
     size_t n, width; /* number of metrics; values of all metrics */
     d9d_metric **metric;
+    size_t *source;     /* [n]: whose predictions a metric is of */
+    const char **place; /* [n]: "metrics[0]", for messages and saved states */
     const char **names; /* [width] value names such as "accuracy", "f1/3"; metrics[1] is called
                            "accuracy[1]" if an earlier metric has its name; in the arena */
     double *values;     /* [width] */
@@ -36,18 +40,28 @@ typedef struct d9di_run_metrics {
     D9D_VEC(double) target;
 } d9di_run_metrics;
 
-/* `list` of d9d_union is borrowed; error messages begin with `where`, such as "metrics". */
-d9d_status d9di_run_metrics_open(const d9d_list *list, const char *where, d9d_arena *a,
+/* Metrics of the predictions of the task itself, or of a head. */
+typedef struct d9di_run_metrics_source {
+    const d9d_list *list; /* d9d_union */
+    const char *where;    /* begins messages: "metrics" */
+    const char *head;     /* values are HEAD.accuracy, and the first is HEAD.loss, a mean; NULL: the
+                             task itself, whose predictions are source 0 */
+    int64_t columns;      /* that predictions have; 0: not known */
+} d9di_run_metrics_source;
+/* Lists are borrowed; strings are the arena's. */
+d9d_status d9di_run_metrics_open(const d9di_run_metrics_source *sources, size_t n, d9d_arena *a,
                                  d9di_run_metrics *out);
 void d9di_run_metrics_release(d9di_run_metrics *m);
-/* ECONFIG, beginning with `where`, for a metric that does not accept this head's scores.  Call
- * before the first update. */
-d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const char *where,
-                                       const d9d_head *head);
+/* ECONFIG for a metric that does not accept this head's scores.  Call before the first update. */
+d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const d9d_head *head);
 
-/* Enqueues the readback of logits [T, C] and labels [T] int32. */
-d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, const d9d_tensor *logits,
-                                    const d9d_tensor *labels);
+/* Enqueues the readback of a source's logits [T, C], labels [T] int32 and mask [T] float32, 0 for
+ * rows that do not count (NULL: none); nothing if no metric reads them. */
+d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, size_t source, const d9d_tensor *logits,
+                                    const d9d_tensor *labels, const d9d_tensor *mask);
+/* The same of a head's mean loss [1] and the number of its targets [1], float32. */
+d9d_status d9di_run_metrics_enqueue_mean(d9di_run_metrics *m, size_t source, const d9d_tensor *mean,
+                                         const d9d_tensor *count);
 /* Counts the n oldest pending micro-batches: the rows whose label counts.  Waits for these only. */
 d9d_status d9di_run_metrics_update(d9di_run_metrics *m, size_t n);
 /* Starts the reduction over all ranks of everything counted since the last sync_end.  No update may
@@ -56,7 +70,7 @@ d9d_status d9di_run_metrics_sync_begin(d9di_run_metrics *m, d9d_device *dev, d9d
 /* Stores the values in m->values, and resets the metrics. */
 d9d_status d9di_run_metrics_sync_end(d9di_run_metrics *m);
 /* Appends the metrics' states as rank state of a checkpoint; in the arena. */
-d9d_status d9di_run_metrics_rank_state(const d9di_run_metrics *m, const char *where, d9d_arena *a,
+d9d_status d9di_run_metrics_rank_state(const d9di_run_metrics *m, d9d_arena *a,
                                        d9d_checkpointer_set *set);
 
 #endif /* D9DI_TASKS_RUN_METRICS_H */

@@ -15,6 +15,7 @@ const d9d_table *const d9d_train_task_choices[] = {&d9di_causal_lm_table,
                                                    &d9di_distillation_table,
                                                    &d9di_reward_table,
                                                    &d9di_grpo_table,
+                                                   &d9di_heads_train_table,
                                                    NULL};
 
 /* The body of an inference task is named by the inference section. */
@@ -97,9 +98,20 @@ bool d9di_task_is_of_answers(const d9di_task *t)
     return d9di_task_answers(t) != D9D_TASK_ANSWERS_NONE;
 }
 
+/* Its samples 2k and 2k + 1 are a pair. */
+static bool pairs_samples(const d9di_task *t)
+{
+    return t->kind->has_pairs != NULL ? t->kind->has_pairs(t->self) : t->kind->paired;
+}
+
 bool d9di_task_has_pairs(const d9di_task *t)
 {
-    return t != NULL && (t->kind->paired || d9di_task_answers(t) == D9D_TASK_ANSWERS_PAIRS);
+    return t != NULL && (pairs_samples(t) || d9di_task_answers(t) == D9D_TASK_ANSWERS_PAIRS);
+}
+
+size_t d9di_task_parts(const d9di_task *t, const d9d_batch *b, int64_t seq, int64_t *n)
+{
+    return t != NULL && t->kind->parts != NULL ? t->kind->parts(t->self, b, seq, n) : 0;
 }
 
 bool d9di_task_loses_by_document(const d9di_task *t)
@@ -114,7 +126,7 @@ static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_
     static const char rule[] = "learns from samples 2k and 2k + 1, which stand side by side where";
     int64_t pass;
 
-    if (!t->kind->paired)
+    if (!pairs_samples(t))
         return D9D_OK;
     if (d->n > 1)
         return D9D_FAIL(D9D_ECONFIG, "task %s %s there is one dataset; %zu are blended here",
@@ -130,6 +142,13 @@ static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_
             "taken",
             task_name(t->kind), rule, d->sections[0].dataset, (long long)pass, (long long)taken);
     return D9D_OK;
+}
+
+/* Samples are whole texts. */
+static bool takes_whole_texts(const d9di_task *t)
+{
+    return d9di_task_pooling(t) != D9D_POOLING_NONE || t->kind->collate != NULL ||
+           (t->kind->parts != NULL && !d9d_head_is_lm(d9di_task_head(t).kind));
 }
 
 /* Soft labels take the place of the dataset's. */
@@ -155,17 +174,26 @@ static d9d_status check_records(const d9di_task *t, const d9di_run_data *d)
     return D9D_OK;
 }
 
+/* A language model's head beside heads of texts. */
+static bool learns_next_tokens(const d9di_task *t)
+{
+    return t->kind->parts != NULL && d9d_head_is_lm(d9di_task_head(t).kind) &&
+           d9di_task_pooling(t) != D9D_POOLING_NONE;
+}
+
 d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int64_t taken)
 {
     const d9d_loader_collator collator = {t->kind->collate, t->self};
 
     D9D_TRY(check_pairs(t, data, taken));
     D9D_TRY(check_records(t, data));
+    for (size_t i = 0; i < data->n && learns_next_tokens(t); i++)
+        d9d_dataset_set_last_token(data->datasets[i]);
     if (t->kind->set_data != NULL)
         D9D_TRY(D9D_PLUGIN_CALL(task_name(t->kind), t->kind, set_data, t->self, data->datasets,
                                 data->n));
     d9d_loader_set_collator(data->loader, &collator);
-    if (d9di_task_pooling(t) == D9D_POOLING_NONE && collator.row == NULL)
+    if (!takes_whole_texts(t))
         return D9D_OK;
     return d9di_run_data_set_no_targets(data, false, needs_labels(t), task_name(t->kind));
 }
@@ -178,7 +206,8 @@ static d9d_status add_request(const d9d_field_request *r, d9d_field_request *out
 
         if (strcmp(x->name, r->name) != 0)
             continue;
-        if (x->per == r->per && x->dtype == r->dtype && x->spread == r->spread)
+        if (x->per == r->per && x->dtype == r->dtype && x->spread == r->spread &&
+            x->classes == r->classes && x->elements == r->elements)
             return D9D_OK;
         return D9D_FAIL(D9D_ECONFIG, "%s and %s want the field \"%s\" differently", x->where,
                         r->where, r->name);
@@ -219,7 +248,7 @@ d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9
 
 d9d_status d9di_task_check_micro_batch(const d9di_task *t, const char *where, int64_t micro)
 {
-    if (!t->kind->paired || (micro >= 4 && micro % 2 == 0))
+    if (!pairs_samples(t) || (micro >= 4 && micro % 2 == 0))
         return D9D_OK;
     return D9D_FAIL(
         D9D_ECONFIG,
@@ -282,18 +311,57 @@ d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c)
     if (d9di_task_generation(t) != NULL)
         D9D_TRY(check_generation(c, task_name(t->kind)));
     D9D_TRY(d9d_job_check_batching(&c->mesh, &s->batching));
+    if (t->kind->parts != NULL && s->logging.documents > 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.logging.documents: the loss of the task %s is a sum over heads, "
+                        "and not of documents",
+                        task_name(t->kind));
     return d9d_job_check_profiling(s->profiling);
 }
 
 static d9d_status fail_no_logits(const d9di_task *t, const char *where)
 {
-    return D9D_FAIL(D9D_ECONFIG, "%s: the task %s gives no predictions", where, task_name(t->kind));
+    return D9D_FAIL(D9D_ECONFIG, "%s: the task %s gives no predictions%s", where,
+                    task_name(t->kind),
+                    t->kind->heads != NULL ? "; each of its heads has metrics of its own" : "");
 }
 
-d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where, const d9di_run_metrics *m)
+d9d_status d9di_task_open_metrics(const d9di_task *t, const d9d_list *list, const char *where,
+                                  d9d_arena *a, d9di_run_metrics *out)
 {
-    return m->n > 0 && (t->kind->forward == NULL || t->kind->no_logits) ? fail_no_logits(t, where)
-                                                                        : D9D_OK;
+    d9di_run_metrics_source sources[1 + D9D_TASK_PARTS_MAX] = {{list, where, NULL, 0}};
+    const d9d_task_head_record *heads;
+    size_t n = 0;
+
+    heads = t->kind->heads != NULL ? t->kind->heads(t->self, &n) : NULL;
+    for (size_t i = 0; i < n; i++) {
+        const char *of = d9d_arena_printf(a, "%s.%s", where, heads[i].name);
+
+        if (of == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: names of %zu heads", where, n);
+        sources[1 + i] =
+            (d9di_run_metrics_source){heads[i].metrics, of, heads[i].name, heads[i].columns};
+    }
+    D9D_TRY(d9di_run_metrics_open(sources, 1 + n, a, out));
+    return list->n > 0 && (t->kind->forward == NULL || t->kind->no_logits)
+               ? fail_no_logits(t, where)
+               : D9D_OK;
+}
+
+/* What each head has computed. */
+static d9d_status enqueue_heads(const d9di_task *t, const d9d_model_out *out)
+{
+    for (size_t i = 0; i < out->n_heads; i++) {
+        const d9d_model_head_out *h = &out->heads[i];
+        const d9d_tensor *mask = d9d_var_tensor(h->mask);
+
+        D9D_TRY(d9di_run_metrics_enqueue_mean(t->metrics, 1 + i, d9d_var_tensor(h->mean_loss),
+                                              d9d_var_tensor(h->count)));
+        if (h->labels != NULL)
+            D9D_TRY(d9di_run_metrics_enqueue(t->metrics, 1 + i, d9d_var_tensor(h->logits),
+                                             h->labels, mask));
+    }
+    return D9D_OK;
 }
 
 /* Enqueues the last stage's predictions, on one of the ranks that have the same ones. */
@@ -303,10 +371,12 @@ static d9d_status enqueue_metrics(const d9di_task *t, const d9d_model *m, const 
     if (t->metrics == NULL || t->metrics->n == 0 || !d9d_stage_is_last(m->stage) ||
         d9d_comm_rank(m->groups.tp) > 0)
         return D9D_OK;
+    if (out->n_heads > 0)
+        return enqueue_heads(t, out);
     if (out->logits == NULL)
         return fail_no_logits(t, "metrics");
-    return d9di_run_metrics_enqueue(t->metrics, d9d_var_tensor(out->logits),
-                                    out->labels != NULL ? out->labels : in->labels);
+    return d9di_run_metrics_enqueue(t->metrics, 0, d9d_var_tensor(out->logits),
+                                    out->labels != NULL ? out->labels : in->labels, NULL);
 }
 
 /* Checks that forward has set what the loops need. */

@@ -18,10 +18,15 @@ extern const d9d_infer_task_kind d9di_infer_task_logprobs, d9di_infer_task_perpl
 /* Appends "logprobs": [...] of a row's targets, "loss" and "tokens", without the object's end. */
 d9d_status d9di_infer_task_put_logprobs(const d9d_infer_task_row *x, d9d_buf *b);
 /* head_tasks.c: training and inference. */
+#define D9DI_TASK_CLASSIFIER_DROPOUT_DOC                                                           \
+    "probability with which training drops an element of what the head multiplies"
 extern const d9d_table d9di_head_task_train_classification_table,
     d9di_head_task_train_embedding_table;
 extern const d9d_table d9di_head_task_infer_classification_table,
     d9di_head_task_infer_embedding_table, d9di_head_task_infer_hidden_states_table;
+
+/* heads.c */
+extern const d9d_table d9di_heads_train_table, d9di_heads_infer_table;
 
 /* causal_lm.c */
 extern const d9d_table d9di_causal_lm_table;
@@ -47,7 +52,8 @@ d9d_status d9di_masked_lm_find_mask(const d9di_masked_lm_mask *m, d9d_dataset *c
                                     size_t n, const d9d_tokenizer **tok, size_t *at, int32_t *id);
 
 /* preference.c, distillation.c, reward.c, reference_key.c */
-extern const d9d_table d9di_preference_table, d9di_distillation_table, d9di_reward_table;
+extern const d9d_table d9di_preference_table, d9di_distillation_table, d9di_reward_table,
+    d9di_reward_infer_table;
 extern const d9d_key_custom d9di_task_reference_key_kind;
 
 /* grpo.c; reward_functions.c, reward_command.c */
@@ -107,15 +113,18 @@ d9d_status d9di_task_fields(const d9di_task *t, const d9d_model *m, d9d_field_re
 /* Asks the datasets for them.  ECONFIG if one has no such field. */
 d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9di_run_data *data);
 d9d_status d9di_task_check_batch(const d9di_task *t, const d9d_batch *b);
-/* ECONFIG, beginning with `where`, if metrics are configured and the task has no predictions for
- * them; some tasks report this later. */
-d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where,
-                                   const d9di_run_metrics *m);
+/* Opens the metrics of a section, and those of the task's heads.  ECONFIG, beginning with `where`,
+ * if the section has metrics and the task has no predictions for them; some tasks report this
+ * later. */
+d9d_status d9di_task_open_metrics(const d9di_task *t, const d9d_list *list, const char *where,
+                                  d9d_arena *a, d9di_run_metrics *out);
 /* Adds the task's parameter units, and marks their parameters as added. */
 d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_opts *options);
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
                              const d9d_model_in *in, d9d_model_out *out);
 int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b);
+/* As d9d_train_task.parts; 0 for a loss of one part. */
+size_t d9di_task_parts(const d9di_task *t, const d9d_batch *b, int64_t seq, int64_t *n);
 /* Appends the task's state as rank state of a checkpoint; in the arena. */
 d9d_status d9di_task_rank_state(const d9di_task *t, d9d_arena *a, d9d_checkpointer_set *set);
 d9d_status d9di_task_finalize(const d9di_task *t);

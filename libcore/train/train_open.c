@@ -65,8 +65,7 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_rollout_open(&r->rollout, &r->run, &r->engine));
     D9D_TRY(
         d9di_evaluations_check(&r->evaluator.list, opts.task, r->engine.whole.model, opts.source));
-    D9D_TRY(
-        d9di_run_metrics_check_head(&r->recorder.metrics, "metrics", &r->engine.spec.opts.head));
+    D9D_TRY(d9di_run_metrics_check_head(&r->recorder.metrics, &r->engine.spec.opts.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
     return d9di_engine_create_optimizer(r->run.c, &r->engine.params, &r->engine.whole.params,
                                         opts.seed, &r->stepper.optimizer);
@@ -79,7 +78,7 @@ static d9d_status checkpoint_set(d9di_train *r, const d9d_params *params, d9d_op
     D9D_TRY(d9d_checkpointer_set_make(
         params, opt, r->run.c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
         &r->arena, out));
-    D9D_TRY(d9di_run_metrics_rank_state(&r->recorder.metrics, "metrics", &r->arena, out));
+    D9D_TRY(d9di_run_metrics_rank_state(&r->recorder.metrics, &r->arena, out));
     D9D_TRY(d9di_train_evaluator_rank_state(&r->evaluator, &r->arena, out));
     return d9di_task_rank_state(&r->task, &r->arena, out);
 }

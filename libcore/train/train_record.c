@@ -218,8 +218,7 @@ out:
 d9d_status d9di_train_recorder_open_metrics(d9di_train_recorder *rec, const d9di_train_run *run,
                                             const d9di_task *task, d9d_arena *a)
 {
-    D9D_TRY(d9di_run_metrics_open(&run->c->metrics, "metrics", a, &rec->metrics));
-    return d9di_task_check_metrics(task, "metrics", &rec->metrics);
+    return d9di_task_open_metrics(task, &run->c->metrics, "metrics", a, &rec->metrics);
 }
 
 d9d_status d9di_train_recorder_open_values(d9di_train_recorder *rec, d9d_device *dev,

@@ -5,6 +5,20 @@
 
 #include "d9d/device/trace.h"
 
+/* A loss of several parts needs the targets of the step before its first forward, and so all of its
+ * micro-batches. */
+static d9d_status ahead_open(d9di_train_stepper *s, const d9di_train_run *run, d9d_arena *a)
+{
+    const size_t parts = d9di_task_parts(s->engine->task, NULL, -1, NULL);
+
+    if (parts == 0)
+        return D9D_OK;
+    s->ahead = d9d_arena_alloc(a, (size_t)run->n_micro * sizeof(*s->ahead));
+    if (s->ahead == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %lld micro-batches", (long long)run->n_micro);
+    return d9d_tensor_alloc(s->engine->dev, D9D_F32, D9D_SHAPE((int64_t)parts), &s->part_targets);
+}
+
 d9d_status d9di_train_stepper_open(d9di_train_stepper *s, const d9di_train_run *run, d9d_arena *a)
 {
     d9di_engine *e = s->engine;
@@ -21,6 +35,7 @@ d9d_status d9di_train_stepper_open(d9di_train_stepper *s, const d9di_train_run *
     }
     for (int i = 0; i < 4; i++)
         D9D_TRY(d9d_device_event_create(e->dev, &s->ends[i]));
+    D9D_TRY(ahead_open(s, run, a));
     return d9di_moe_stats_open(e, run->c->trainer.logging.experts, a, &s->moe_stats);
 }
 
@@ -34,6 +49,7 @@ void d9di_train_stepper_close(d9di_train_stepper *s)
     for (int i = 0; i < 4; i++)
         d9d_device_event_free(s->ends[i]);
     d9d_grad_finalize_release(&s->grad_finalize);
+    d9d_tensor_release(&s->part_targets);
     d9di_pipeline_stats_release(&s->pipeline_stats);
     d9di_moe_stats_release(&s->moe_stats);
     d9d_prefetcher_close(s->prefetcher);
@@ -56,7 +72,7 @@ d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_
     const int dp = d9d_mesh_count(s->engine->mesh, D9D_AXES_DP);
     const d9d_job_trainer_section *c = &run->c->trainer;
     const int64_t g = c->batching.global_batch_size, left = run->total_steps - s->state.step;
-    const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
+    d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
         &c->data_loading, s->state.samples, g,
         (d9d_mesh_index(s->engine->mesh, D9D_AXES_DP) + ahead) % dp, d9di_train_run_dp_size(run),
         c->batching.microbatch_size,
@@ -64,6 +80,7 @@ d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_
 
     d9d_prefetcher_close(s->prefetcher);
     s->prefetcher = NULL;
+    opts.held = s->ahead != NULL ? run->n_micro : 1;
     return d9d_prefetcher_open(run->data.loader, &opts, &s->prefetcher);
 }
 
@@ -71,6 +88,7 @@ d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_
 typedef struct step_tally {
     d9di_train_stepper *s;
     const d9di_train_run *run;
+    int64_t at; /* next of the micro-batches that were read ahead */
     int64_t targets;
     double flops;
 } step_tally;
@@ -90,10 +108,40 @@ static d9d_status next_micro_batch(void *arg, d9d_batch *b)
 {
     step_tally *t = arg;
 
-    D9D_TRY(t->s->rollout->c != NULL ? d9di_rollout_next(t->s->rollout, b)
-                                     : d9d_prefetcher_next(t->s->prefetcher, b));
+    if (t->s->ahead != NULL)
+        *b = t->s->ahead[t->at++];
+    else
+        D9D_TRY(t->s->rollout->c != NULL ? d9di_rollout_next(t->s->rollout, b)
+                                         : d9d_prefetcher_next(t->s->prefetcher, b));
     D9D_TRY(add_targets(t, b));
     t->flops += batch_flops(t->s->engine, b);
+    return D9D_OK;
+}
+
+/* Reads the step's micro-batches, and sums the targets of each part over all ranks.  Of ranks with
+ * the same samples one counts them. */
+static d9d_status read_ahead(d9di_train_stepper *s, const d9di_train_run *run)
+{
+    const bool counts =
+        d9d_mesh_index(s->engine->mesh, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP)) == 0;
+    int64_t n[D9D_TASK_PARTS_MAX] = {0};
+    float local[D9D_TASK_PARTS_MAX];
+    size_t parts = 0;
+
+    if (s->ahead == NULL)
+        return D9D_OK;
+    for (int64_t i = 0; i < run->n_micro; i++) {
+        D9D_TRY(d9d_prefetcher_next(s->prefetcher, &s->ahead[i]));
+        parts = d9di_task_parts(s->engine->task, &s->ahead[i], -1, n);
+    }
+    for (size_t i = 0; i < parts; i++)
+        local[i] = counts ? (float)n[i] : 0;
+    D9D_TRY(d9d_device_upload(s->engine->dev, d9d_tensor_data(&s->part_targets), local,
+                              parts * sizeof(*local)));
+    D9D_TRY(d9d_comm_all_reduce(s->engine->world, s->engine->dev->stream, "targets of heads",
+                                D9D_F32, d9d_tensor_data(&s->part_targets), (int64_t)parts,
+                                D9D_COMM_SUM));
+    s->engine->step.part_targets = &s->part_targets;
     return D9D_OK;
 }
 
@@ -102,6 +150,7 @@ d9d_status d9di_train_stepper_forward_backward(d9di_train_stepper *s, const d9di
 {
     step_tally t = {.s = s, .run = run};
 
+    D9D_TRY(read_ahead(s, run));
     D9D_TRY(d9di_moe_stats_begin(&s->moe_stats));
     D9D_TRY(d9di_engine_forward_backward(
         s->engine, &(d9di_engine_callbacks){.next = next_micro_batch, .arg = &t}, run->n_micro,

@@ -48,6 +48,8 @@ typedef struct d9di_train_stepper {
         state; /* after the enqueued steps; `tokens` covers collected reports only */
     d9d_prefetcher *prefetcher;
     d9di_rollout *rollout; /* borrowed: what is learned, if the task generates it */
+    d9d_batch *ahead;        /* [micro-batches of a step] of a task whose loss has parts, or NULL */
+    d9d_tensor part_targets; /* of the newest step, for such a task */
     d9d_grad_finalize grad_finalize;
     d9di_moe_stats moe_stats;
     d9di_pipeline_stats pipeline_stats; /* compute and wait times of the pipeline */

@@ -66,6 +66,13 @@ everywhere() {
     everywhere soft dense "1 2 1 1 1 1,1 1 2 1 1 1,1 1 1 1 2 1,1 1 1 1 1 1 2,1 2 2 1 1 1 2" "${soft[@]}"
 }
 
+@test "classifier_dropout drops the same elements on every mesh" {
+    dropped=("${soft[@]}" --set task.classifier_dropout=0.3 --set optimizer.eps=1e-5) # no step of noise
+    alone dropped dense "${dropped[@]}"
+    run ! same dropped soft
+    everywhere dropped dense "1 2 1 1 1 1,1 1 2 1 2 1,1 1 1 1 1 1 2" "${dropped[@]}"
+}
+
 @test "a run with weights resumes to the bit, and on another mesh as one rank" {
     rm -rf part run
     train dense "1 2 1 1 1 1" part "${weighed[@]}" --set trainer.run.steps=3

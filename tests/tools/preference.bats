@@ -174,3 +174,36 @@ ROWS
     run jq -s -e '[.[] | select(.evaluation or .eval or (keys | any(test("eval"))))] | length > 0' run/metrics.jsonl
     [ "$status" -eq 0 ]
 }
+
+@test "d9d-infer scores answers as the reward model that training has exported" {
+    for i in 1 2; do cat "$golden/pairs.jsonl"; done >pairs.jsonl
+    "${shard[@]}" --format preference -o pairs pairs.jsonl
+    config
+    train --set 'task={"name": "reward"}' --set trainer.run.steps=30 --set data.epochs=10 --set optimizer.lr=3e-3 run.json
+    score() { d9d-infer -q --device "${D9D_TEST_DEVICE:-cpu}" "$@"; }
+    cat >score.json <<'JSON'
+{"data": {"dataset": "pairs"}, "model_provider": {"name": "auto", "hf_config": "run/export", "dtype": "float32"},
+ "trainer": {"batching": {"microbatch_size": 3}, "model_stage_factory": {"source_checkpoint": "run/export"}},
+ "task": {"name": "reward", "output": "scores.jsonl"}}
+JSON
+    score score.json
+    # What it has learned: the chosen answer has the larger score, as its last accuracies say.
+    run jq -s -e 'length == 16 and [.[].sample] == [range(16)] and all(.margin > 0)
+        and all((.chosen - .rejected - .margin) | fabs < 1e-5)' scores.jsonl
+    [ "$status" -eq 0 ]
+    jq -s -e '[.[] | select(.loss)] | .[-1]["rewards/accuracies"] == 1' run/metrics.jsonl
+    # Texts have a score each.
+    printf '{"text": "Hello there"}\n{"text": "A second, longer text."}\n' >texts.jsonl
+    d9d-shard -q -t "$examples/tokenizer/tokenizer.json" -o texts texts.jsonl
+    score --set data.dataset=texts --set task.output=texts.out score.json
+    run jq -s -e 'length == 2 and all(.score | type == "number")' texts.out
+    [ "$status" -eq 0 ]
+    # Packed pairs have no line of their own, and answers without a partner no margin.
+    "${shard[@]}" --format preference -o packed --pack 160 pairs.jsonl
+    run -2 score --set data.dataset=packed --set task.output=no score.json
+    assert_output --partial 'a line is one pair'
+    "${shard[@]}" --format unpaired -o unpaired "$golden/unpaired.jsonl"
+    run -2 score --set data.dataset=unpaired --set task.output=no score.json
+    assert_output --partial 'unpaired is of --format unpaired'
+    [ ! -e no ]
+}

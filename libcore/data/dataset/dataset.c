@@ -353,6 +353,11 @@ void d9d_dataset_set_no_targets(d9d_dataset *ds)
     ds->no_targets = true;
 }
 
+void d9d_dataset_set_last_token(d9d_dataset *ds)
+{
+    ds->no_targets = ds->next_targets = true;
+}
+
 /* --- samples ---------------------------------------------------------------------------------- */
 
 static d9d_status check_segments(const d9d_dataset *ds, int64_t number,
@@ -528,6 +533,7 @@ static d9d_status expand_segments(const d9d_dataset *ds, const d9d_sample *s,
                                   const d9di_dataset_tokens *t, int32_t *ids, int32_t *labels,
                                   int32_t *positions, int32_t *segments)
 {
+    const bool has_next = !ds->no_targets || ds->next_targets;
     size_t at = 0, to = 0;
     uint32_t seg, i;
 
@@ -536,9 +542,9 @@ static d9d_status expand_segments(const d9d_dataset *ds, const d9d_sample *s,
 
         for (i = 0; i < n; i++, to++) {
             ids[to] = token_at(ds, t, at + i);
-            labels[to] = t->labels        ? t->labels[at + i]
-                         : ds->no_targets ? -100
-                                          : token_at(ds, t, at + i + 1);
+            labels[to] = t->labels                              ? t->labels[at + i]
+                         : i + 1 < s->segments[seg] && has_next ? token_at(ds, t, at + i + 1)
+                                                                : -100;
             positions[to] = (int32_t)i;
             if (segments)
                 segments[to] = (int32_t)seg + 1;

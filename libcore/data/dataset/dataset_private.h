@@ -33,6 +33,7 @@ struct d9d_dataset {
     uint32_t n_maps, max_maps;
     d9d_tokenizer *tokenizer; /* NULL until text is needed */
     bool no_targets;          /* the last token is a position too */
+    bool next_targets;        /* then the others have the next token as target, else none */
     /* A synthetic dataset: the members above are empty except the name, the hash and the split. */
     const struct d9d_dataset_kind *kind; /* NULL: a dataset read from a directory */
     void *self;

@@ -8,6 +8,8 @@
 
 /* --- requests --------------------------------------------------------------------------------- */
 
+enum { IGNORED_CLASS = -100 }; /* as the loss ignores it */
+
 static d9d_status fail_missing(const d9d_dataset *ds, const d9d_field_request *r)
 {
     const d9d_field_list list = d9d_dataset_fields(ds);
@@ -17,12 +19,11 @@ static d9d_status fail_missing(const d9d_dataset *ds, const d9d_field_request *r
     for (size_t i = 0; i < list.n && st == D9D_OK; i++)
         st = d9d_buf_printf(&names, "%s\"%s\"", i > 0 ? ", " : "", list.v[i].name);
     if (st == D9D_OK)
-        st = D9D_FAIL(
-            D9D_ECONFIG,
-            "%s wants the field \"%s\" of %s, which has %s%s; d9d-shard --fields makes "
-            "datasets with fields",
-            r->where, r->name, d9d_dataset_dir(ds), list.n > 0 ? "only " : "none",
-            list.n > 0 ? names.data : "");
+        st = D9D_FAIL(D9D_ECONFIG,
+                      "%s wants the field \"%s\" of %s, which has %s%s; d9d-shard --fields makes "
+                      "datasets with fields",
+                      r->where, r->name, d9d_dataset_dir(ds), list.n > 0 ? "only " : "none",
+                      list.n > 0 ? names.data : "");
     d9d_buf_release(&names);
     return st;
 }
@@ -81,7 +82,7 @@ static bool is_same_list(const d9di_loader_fields *f, const d9d_field_request *r
         const d9d_field_request *a = &f->requests[i], *b = &requests[i];
 
         same = strcmp(a->name, b->name) == 0 && a->per == b->per && a->dtype == b->dtype &&
-               a->elements == b->elements && a->spread == b->spread;
+               a->elements == b->elements && a->spread == b->spread && a->classes == b->classes;
     }
     return same;
 }
@@ -209,16 +210,17 @@ static void convert(const void *from, d9d_dtype dtype, int64_t n, void *to, d9d_
             wide[i] = bytes[i];
 }
 
-static void pad(const d9d_field *f, d9d_dtype wanted, int64_t n, void *to)
+static void pad(const d9d_field *f, const d9d_field_request *r, int64_t n, void *to)
 {
+    const double value = r->classes ? IGNORED_CLASS : f->pad;
     float *reals = to;
     int32_t *ints = to;
 
     for (int64_t i = 0; i < n; i++)
-        if (wanted == D9D_F32)
-            reals[i] = (float)f->pad;
+        if (r->dtype == D9D_F32)
+            reals[i] = (float)value;
         else
-            ints[i] = (int32_t)f->pad;
+            ints[i] = (int32_t)value;
 }
 
 /* --- shapes ----------------------------------------------------------------------------------- */
@@ -236,8 +238,10 @@ size_t d9d_batch_field_row_bytes(const d9d_batch_field *f, int first_dim)
 static d9d_batch_field shape_field(const d9d_field_request *r, const d9d_field *f,
                                    const d9d_batch *b, int64_t documents, int64_t rows)
 {
-    d9d_batch_field x = {
-        .name = r->name, .dtype = r->dtype, .is_sequence = r->per != D9D_FIELD_PER_SAMPLE};
+    d9d_batch_field x = {.name = r->name,
+                         .dtype = r->dtype,
+                         .is_sequence = r->per != D9D_FIELD_PER_SAMPLE,
+                         .classes = r->classes};
 
     if (x.is_sequence) {
         x.shape[x.rank++] = b->seqs;
@@ -313,11 +317,13 @@ static void fill_sequence(const d9di_loader_fields *f, size_t i,
         const int64_t elements = d9d_field_elements(stored);
         bool shift;
         const int64_t n = positions_of(row, k, &shift);
+        const bool next = stored->per == D9D_FIELD_PER_TARGET && row->ds->next_targets &&
+                          !row->ds->manifest.labels;
 
-        if (shift && stored->per == D9D_FIELD_PER_TARGET)
+        if ((shift && stored->per == D9D_FIELD_PER_TARGET) || next)
             from += d9d_field_bytes(stored);
         if (stored->per != D9D_FIELD_PER_SAMPLE)
-            convert(from, stored->dtype, n * elements, at, x->dtype);
+            convert(from, stored->dtype, (n - next) * elements, at, x->dtype);
         for (int64_t p = 0; stored->per == D9D_FIELD_PER_SAMPLE && p < n; p++)
             convert(from, stored->dtype, elements, at + (size_t)p * bytes, x->dtype);
         at += (size_t)n * bytes;
@@ -360,7 +366,7 @@ static d9d_status fill_field(const d9di_loader_fields *f, size_t i, const d9d_ba
     to->data[i].len = 0;
     D9D_TRY(d9d_buf_reserve(&to->data[i], (size_t)n * d9d_dtype_size(x->dtype) + 1));
     at = to->data[i].data;
-    pad(f->field[i], x->dtype, n, at);
+    pad(f->field[i], &f->requests[i], n, at);
     for (size_t r = 0; r < to->rows.len; r++) {
         const struct d9di_batch_fields_row *row = &to->rows.data[r];
         int64_t done = 1;

@@ -190,20 +190,23 @@ static int64_t count_local(const rank_layout *p, const d9d_batch_document *d)
 typedef struct arrays {
     int32_t *token, *owner, *labels;
     float *share, *owner_share;
+    int64_t *number;
 } arrays;
 
 static d9d_status carve_arrays(d9d_pooling_buffer *buffer, const d9d_pooling_index *h, arrays *a)
 {
     const size_t n_shares = (size_t)(h->n * h->k), tokens = (size_t)h->tokens;
 
-    buffer->ints.len = buffer->floats.len = 0;
+    buffer->ints.len = buffer->floats.len = buffer->numbers.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&buffer->ints, n_shares + tokens + (size_t)h->n_labels));
     D9D_TRY(D9D_VEC_RESERVE(&buffer->floats, n_shares + tokens));
+    D9D_TRY(D9D_VEC_RESERVE(&buffer->numbers, (size_t)h->documents));
     *a = (arrays){.token = buffer->ints.data,
                   .owner = buffer->ints.data + n_shares,
                   .labels = buffer->ints.data + n_shares + tokens,
                   .share = buffer->floats.data,
-                  .owner_share = buffer->floats.data + n_shares};
+                  .owner_share = buffer->floats.data + n_shares,
+                  .number = buffer->numbers.data};
     memset(a->token, -1, (n_shares + tokens) * sizeof(int32_t));
     memset(a->share, 0, (n_shares + tokens) * sizeof(float));
     return D9D_OK;
@@ -235,6 +238,7 @@ void d9d_pooling_buffer_release(d9d_pooling_buffer *buffer)
 {
     D9D_VEC_RELEASE(&buffer->ints);
     D9D_VEC_RELEASE(&buffer->floats);
+    D9D_VEC_RELEASE(&buffer->numbers);
 }
 
 d9d_status d9d_batch_pooling_index(const d9d_batch *b, const d9d_pooling_opts *opts,
@@ -258,7 +262,10 @@ d9d_status d9d_batch_pooling_index(const d9d_batch *b, const d9d_pooling_opts *o
         a.labels[n] = opts->paired && counts ? (int32_t)n : IGNORE;
     d = D9D_BATCH_DOCUMENT_NONE;
     for (int64_t n = 0; d9d_batch_next_document(b, &d); n++) {
-        write_document(&p, &d, opts->paired ? row_of_pair(n, h.n_labels) : n, h.k, &a);
+        const int64_t row = opts->paired ? row_of_pair(n, h.n_labels) : n;
+
+        write_document(&p, &d, row, h.k, &a);
+        a.number[row] = (b->first + d.seq) * opts->max_positions + d.first;
         if (opts->paired && d.end == d.first && n / 2 < h.n_labels)
             a.labels[n / 2] = IGNORE;
         else if (!opts->paired && counts)
@@ -269,6 +276,7 @@ d9d_status d9d_batch_pooling_index(const d9d_batch *b, const d9d_pooling_opts *o
     h.owner = a.owner;
     h.owner_share = a.owner_share;
     h.labels = a.labels;
+    h.number = a.number;
     *out = h;
     return D9D_OK;
 }

@@ -25,7 +25,7 @@ struct d9d_prefetcher {
     int64_t delivered; /* batches returned to the caller, including the one in use */
     int64_t waited_ns;
     slot *slots;
-    int64_t n_slots;
+    int64_t n_slots, held;
     pthread_t *threads;
     int n_threads;
     bool stop;
@@ -65,10 +65,9 @@ static void *prefetch_thread(void *arg)
 
     (void)pthread_mutex_lock(&f->lock);
     while (!f->stop) {
-        /* The batch in use is number delivered - 1. */
         const int64_t i = f->started;
 
-        if (i >= (f->delivered > 0 ? f->delivered - 1 : 0) + f->n_slots) {
+        if (i >= (f->delivered > f->held ? f->delivered - f->held : 0) + f->n_slots) {
             (void)pthread_cond_wait(&f->slot_free, &f->lock);
             continue;
         }
@@ -120,7 +119,8 @@ d9d_status d9d_prefetcher_open(d9d_loader *l, const d9d_prefetcher_opts *opts, d
     f->opts = *opts;
     f->per_step =
         (opts->global / opts->ranks + opts->micro_batch_size - 1) / opts->micro_batch_size;
-    f->n_slots = opts->threads > 0 ? 1 + opts->ahead : 1;
+    f->held = opts->held > 0 ? opts->held : 1;
+    f->n_slots = f->held + (opts->threads > 0 ? opts->ahead : 0);
     (void)pthread_mutex_init(&f->lock, NULL);
     (void)pthread_cond_init(&f->ready, NULL);
     (void)pthread_cond_init(&f->slot_free, NULL);

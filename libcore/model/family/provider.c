@@ -306,6 +306,22 @@ static bool mapper_takes(const d9d_mapper *m, const char *name)
     return false;
 }
 
+/* Named heads that the model does not have: left out, or kept where a model folder becomes another.
+ */
+static d9d_status named_heads_map(const d9d_model_spec *m, const d9d_tensor_source *src,
+                                  d9d_mapper *mapper)
+{
+    for (size_t i = 0; i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+
+        if (strncmp(name, D9D_HEAD_NAMED, strlen(D9D_HEAD_NAMED)) == 0 &&
+            !mapper_takes(mapper, name))
+            D9D_TRY(m->params != NULL ? d9d_mapper_drop(mapper, name)
+                                      : d9d_mapper_identity(mapper, name));
+    }
+    return D9D_OK;
+}
+
 d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_tensor_source *src,
                             d9d_weights_layout to, d9d_mapper **out)
 {
@@ -319,6 +335,8 @@ d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_
         if (p->spec.from_task && source_has(src, p->name) && !mapper_takes(mapper, p->name))
             st = d9d_mapper_identity(mapper, p->name);
     }
+    if (st == D9D_OK)
+        st = named_heads_map(m, src, mapper);
     if (st == D9D_OK)
         *out = mapper;
     else

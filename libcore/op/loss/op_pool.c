@@ -14,6 +14,7 @@ void d9d_op_pool_index_release(d9d_op_pool_index *p)
     d9d_tensor_release(&p->owner);
     d9d_tensor_release(&p->owner_share);
     d9d_tensor_release(&p->labels);
+    d9d_tensor_release(&p->number);
 }
 
 enum { OWNER, OWNER_SHARE }; /* saved */

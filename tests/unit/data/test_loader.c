@@ -170,7 +170,8 @@ static d9d_hash row_hash(const d9d_batch *b, int64_t r)
     return h;
 }
 
-/* The rows of steps [from, to) of one rank, at their places in the stream. */
+/* The rows of steps [from, to) of one rank, at their places in the stream; with batches that are
+ * held, those of a step are read once all of them are there. */
 static void read_rank(d9d_loader *l, d9d_prefetcher_opts opts, int64_t from, int64_t to,
                       d9d_hash *rows)
 {
@@ -183,13 +184,17 @@ static void read_rank(d9d_loader *l, d9d_prefetcher_opts opts, int64_t from, int
     assert_ok(d9d_prefetcher_open(l, &opts, &f));
     for (int64_t step = from; step < to; step++)
         for (int64_t done = 0; done < part;) {
-            d9d_batch b;
+            d9d_batch b[GLOBAL];
+            int64_t n = 0;
 
-            assert_ok(d9d_prefetcher_next(f, &b));
-            assert_int_equal(b.first, step * GLOBAL + opts.rank * part + done);
-            for (int64_t r = 0; r < b.seqs; r++)
-                rows[b.first + r] = row_hash(&b, r);
-            done += b.seqs;
+            do {
+                assert_ok(d9d_prefetcher_next(f, &b[n]));
+                assert_int_equal(b[n].first, step * GLOBAL + opts.rank * part + done);
+                done += b[n].seqs;
+            } while (++n < opts.held && done < part);
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t r = 0; r < b[i].seqs; r++)
+                    rows[b[i].first + r] = row_hash(&b[i], r);
         }
     d9d_prefetcher_close(f);
 }
@@ -203,7 +208,8 @@ static void read_steps(d9d_loader *l, int64_t ranks, int64_t size, int threads, 
                                         .ranks = ranks,
                                         .micro_batch_size = size,
                                         .threads = threads,
-                                        .ahead = threads + 1},
+                                        .ahead = threads + 1,
+                                        .held = rank % 2 * GLOBAL},
                   from, to, rows);
 }
 

@@ -43,6 +43,9 @@ typedef struct d9d_head {
 } d9d_head;
 #define D9D_HEAD_SCORE      "cls_head.score"
 #define D9D_HEAD_PROJECTION "embedding_head.projection"
+/* Named heads (d9d/tasks/heads.h) are D9D_HEAD_NAMED NAME.  A checkpoint may have any number of
+ * them, whatever the model's own head is; those that a task does not name are not read. */
+#define D9D_HEAD_NAMED "heads."
 
 #ifdef __cplusplus
 }

@@ -69,6 +69,8 @@ typedef struct d9d_model_in {
     const struct d9d_model_reference *reference; /* last stage, for a task that has one; NULL: none
                                                   */
     const d9d_op_document_index *documents;      /* for tasks that need them; NULL: none */
+    const d9d_tensor *part_targets; /* [parts] float32: targets of each part of the task's loss in
+                                       all of the step (d9d_train_task.parts); NULL: not known */
 } d9d_model_in;
 
 /* The field of this name; NULL: nobody asked for it. */
@@ -79,6 +81,15 @@ typedef struct d9d_model_columns {
     d9d_var *v;
     int64_t first; /* index of the first of these columns */
 } d9d_model_columns;
+
+/* What one of a task's heads has computed, for its records; on one of the ranks that have the same.
+ */
+typedef struct d9d_model_head_out {
+    d9d_var *logits;            /* [R, outputs], or NULL */
+    const d9d_tensor *labels;   /* [R] int32, or NULL: no metric reads them */
+    d9d_var *mask;              /* [R, 1]: 1 for rows that count here, else 0 */
+    d9d_var *mean_loss, *count; /* over the rows that count, [1]; how many they are, [1, 1] */
+} d9d_model_head_out;
 
 typedef struct d9d_model_out {
     /* Of the shape of the input: the next stage's input; on the last stage, after the final norm.
@@ -93,6 +104,8 @@ typedef struct d9d_model_out {
     const d9d_tensor *labels;
     const d9d_model_columns *values; /* results of a task in inference, from any stage; or NULL */
     size_t n_values;
+    const d9d_model_head_out *heads; /* [n_heads] of a task with several, or NULL */
+    size_t n_heads;
 } d9d_model_out;
 
 /* What a frozen second model computed of the same tokens, without gradients. */
@@ -172,6 +185,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_add_linear(d9d_model *m, const char *n
                                                      int64_t out);
 /* The matrix of this name; NULL: none, as on other stages. */
 D9D_API d9d_block_linear *d9d_model_find_linear(const d9d_model *m, const char *name);
+/* A bias [out] of the matrix, NAME.bias in its unit, which begins as zeros; and the same again, or
+ * NULL. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_add_bias(d9d_model *m, const char *name);
+D9D_API d9d_param *d9d_model_find_bias(const d9d_model *m, const char *name);
 /* The inputs of a layer as the inputs of its unit (pack), and back inside the unit (unpack).  Each
  * layer's inputs begin with its x.
  *
@@ -200,6 +217,9 @@ D9D_API void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache
  * d9d_op_reduce_scatter_rows(). */
 D9D_API D9D_MUST_USE d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
                                                const d9d_op_pool_index *pool, d9d_var **y);
+/* [M, 1] float32: 1 for the documents that have positions and a row here, else 0.  Collective. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_pool_mask(const d9d_model *m, d9d_tape *t,
+                                                    const d9d_op_pool_index *pool, d9d_var **y);
 /* The end of a language model, from out->hidden [B, S, H], with the head as a unit: out->loss if
  * in->labels is set, and out->logits if in->pick is. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t,

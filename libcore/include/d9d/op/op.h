@@ -30,6 +30,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, 
 /* y = x W^T with the rows [first, first + n) of W only: y [..., n]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                     int64_t first, int64_t n, d9d_var **y);
+/* y = x W of a constant x: sums of rows of W.  x [M, V] without gradient, NULL: one row of ones.
+ * w [V, H], y [M, H]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_transposed(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                         d9d_var **y);
 /* d9d_op_linear_slice() for n weights in one op (QKV, or gate and up): x is read once for all.
  * Rows of x may still be in flight (d9d_op_all_gather_rows_start()); `coming` may be NULL. */
 enum { D9D_OP_LINEAR_MULTI_MAX = 4 };
@@ -67,8 +71,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_add_scaled(d9d_tape *t, d9d_var *a, float
  * every micro-batch and in a recomputation.  It is drawn again in backward and never stored. */
 typedef struct d9d_op_dropout_opts {
     float p;
-    const d9d_param *site; /* a parameter beside which nothing else has dropout; names the site */
-    int64_t first, width;  /* x has the columns [first, first + N) of `width`; width 0: all, N */
+    const d9d_param *site;  /* a parameter beside which nothing else has dropout; names the site */
+    int64_t first, width;   /* x has the columns [first, first + N) of `width`; width 0: all, N */
+    const d9d_tensor *rows; /* [M] int64: tokens that the rows of x [M, N] stand for; NULL: those of
+                               the RNG */
 } d9d_op_dropout_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_dropout(d9d_tape *t, d9d_var *x,
                                                const d9d_op_dropout_opts *opts, d9d_var **y);
@@ -455,6 +461,8 @@ typedef struct d9d_op_pool_index {
     d9d_tensor owner_share; /* [T, 1] float32: its weight there */
     d9d_tensor labels;      /* [M] int32: labels of the documents that this rank has after the
                                reduce-scatter over ranks; or none */
+    d9d_tensor number;      /* [M] int64: numbers of these documents' first tokens, as those of
+                               d9d_dropout_rng; or none */
 } d9d_op_pool_index;
 D9D_API void d9d_op_pool_index_release(d9d_op_pool_index *p);
 /* Pooling: y[n] = sum over j of share[n, j] x[token[n, j]], in float32 and rounded once; 0 for a

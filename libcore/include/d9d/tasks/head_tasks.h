@@ -12,7 +12,8 @@
  *
  *     classification   score [labels, H] applied to the vector.  Loss: cross-entropy against the
  *                      text's label, averaged over the labelled texts of the global batch; or
- *                      against the probabilities in a field of the samples (soft labels)
+ *                      against the probabilities in a field of the samples (soft labels).
+ *                      classifier_dropout drops elements of the vector in training
  *     embedding        the vector, optionally projected by [features, H], then L2-normalised.
  *                      Trained on pairs, samples 2k and 2k + 1, with InfoNCE: each first text must
  *                      find its second among the second texts of its micro-batch by cosine
@@ -50,6 +51,7 @@ typedef struct d9d_head_task_section {
     double temperature;      /* of InfoNCE */
     d9d_list layers;         /* int64_t */
     const char *soft_labels; /* field with the classes' probabilities of a text; NULL: its label */
+    double classifier_dropout; /* of the pooled vector, in training */
 } d9d_head_task_section;
 
 #ifdef __cplusplus

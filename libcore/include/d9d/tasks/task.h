@@ -40,6 +40,15 @@ typedef enum d9d_task_answers {
     D9D_TASK_ANSWERS_SINGLE /* the same, of which one may be absent, without a target */
 } d9d_task_answers;
 
+enum { D9D_TASK_PARTS_MAX = 16 };
+
+/* A head among several: records have NAME.loss, and NAME.METRIC of each of its metrics. */
+typedef struct d9d_task_head_record {
+    const char *name;
+    const d9d_list *metrics; /* d9d_union; empty: none */
+    int64_t columns;         /* outputs that the metrics read */
+} d9d_task_head_record;
+
 /* Members that may be NULL say so.  Every function runs on every rank. */
 typedef struct d9d_train_task {
     size_t size;            /* sizeof(d9d_train_task) */
@@ -108,6 +117,15 @@ typedef struct d9d_train_task {
     /* With generation: micro-batch `micro` of a round's step `iteration` comes to forward() next.
      * NULL: nothing. */
     void (*select)(void *self, int64_t iteration, int64_t micro);
+    /* The loss is a sum of parts, each divided by targets of its own.  Adds those of sequence `seq`
+     * of a batch (-1: of all) to n[], and returns the number of parts, at most
+     * D9D_TASK_PARTS_MAX; b NULL: returns it alone.  forward() finds the sums over the step in
+     * in->part_targets; targets() is their sum.  NULL: one part. */
+    size_t (*parts)(void *self, const d9d_batch *b, int64_t seq, int64_t *n);
+    /* Heads with records of their own, as many as out->heads.  NULL: none. */
+    const d9d_task_head_record *(*heads)(void *self, size_t *n);
+    bool (*has_pairs)(
+        void *self); /* as `paired`, where it depends on the section; NULL: `paired` */
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *
@@ -159,9 +177,9 @@ typedef struct d9d_infer_task_kind {
     /* Appends the file's content if there are no lines; called on rank 0.  NULL: nothing. */
     d9d_status (*end)(const void *config, const d9d_infer_task_summary *s, d9d_buf *text);
     /* Another head, labels or values: its open, close, extend, forward, head, pooling, set_data and
-     * collate are called with the inference section.  forward sets out->values, one row per
-     * document in place of losses, and a dataset row is one document; without a forward, and where
-     * this is NULL, the model's losses count. */
+     * collate are called with the inference section, and check and answers if it has them.  forward
+     * sets out->values, one row per document in place of losses, and a dataset row is one document;
+     * without a forward, and where this is NULL, the model's losses count. */
     const d9d_train_task *body;
     /* Writes the shape of a row's values to `shape`, at most 8 dimensions; returns their number.
      * The output is then a .npy file with one record per row.  NULL: row() makes lines of them. */

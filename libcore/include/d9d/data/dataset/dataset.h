@@ -79,6 +79,9 @@ D9D_API d9d_field_list d9d_dataset_fields(const d9d_dataset *ds);
 /* Gives a document without labels one position per token and no targets, for tasks on whole texts.
  * Call it before any sample is read. */
 D9D_API void d9d_dataset_set_no_targets(d9d_dataset *ds);
+/* The same, and the target of each token but the last is the next one: texts that a language model
+ * and tasks on whole texts learn from together. */
+D9D_API void d9d_dataset_set_last_token(d9d_dataset *ds);
 /* True if a sample may have several segments. */
 D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
 /* Segments of a record of answers (d9d/tasks/preference.h), of which a sample has whole ones; 0:

@@ -94,6 +94,7 @@ typedef struct d9d_field_request {
     d9d_dtype dtype;   /* F32 or I32: U8 becomes either, I32 becomes F32 */
     int64_t elements;  /* of a row; 0: any shape */
     bool spread;       /* per target: a field per sample is good too, repeated at its targets */
+    bool classes;      /* I32: padding is -100, an ignored class, whatever the dataset says */
     const char *where; /* who asks, for messages: "task.loss_weights" */
 } d9d_field_request;
 

@@ -135,6 +135,7 @@ typedef struct d9d_batch_field {
     const char *name;
     d9d_dtype dtype;  /* F32 or I32 */
     bool is_sequence; /* [seqs, length, ...] */
+    bool classes;     /* -100 is an ignored one (d9d_field_request.classes) */
     int rank;
     int64_t shape[D9D_MAX_DIMS];
     const void *data;

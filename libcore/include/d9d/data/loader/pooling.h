@@ -45,9 +45,10 @@ D9D_API extern const char *const d9d_pooling_names[];
 
 typedef struct d9d_pooling_opts {
     d9d_pooling pooling;
-    int cp, cp_ranks; /* context parallelism: index of this rank, number of ranks */
-    int tp, tp_ranks; /* tensor parallelism: index, ranks */
-    bool paired;      /* documents 2i and 2i + 1 are a pair */
+    int cp, cp_ranks;      /* context parallelism: index of this rank, number of ranks */
+    int tp, tp_ranks;      /* tensor parallelism: index, ranks */
+    bool paired;           /* documents 2i and 2i + 1 are a pair */
+    int64_t max_positions; /* L, of `number` */
 } d9d_pooling_opts;
 
 /* The host arrays that d9d_op_pool() takes. */
@@ -62,12 +63,15 @@ typedef struct d9d_pooling_index {
     const float *owner_share; /* [tokens] */
     int64_t n_labels;
     const int32_t *labels; /* [n_labels] of this rank: classes or pair numbers; -100: ignored */
+    const int64_t *number; /* [documents]: k L + i of a row's document, which begins at position i
+                              of sample k of the stream */
 } d9d_pooling_index;
 
 /* Reusable memory; begins as zeros. */
 typedef struct d9d_pooling_buffer {
     D9D_VEC(int32_t) ints;
     D9D_VEC(float) floats;
+    D9D_VEC(int64_t) numbers;
 } d9d_pooling_buffer;
 D9D_API void d9d_pooling_buffer_release(d9d_pooling_buffer *buffer);
 

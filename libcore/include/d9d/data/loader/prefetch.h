@@ -33,6 +33,7 @@ typedef struct d9d_prefetcher_opts {
     int64_t end;              /* the stream ends before this sample; the last step may be short */
     int threads;              /* 0: next() reads the batch itself */
     int ahead;                /* batches of this rank that are read ahead; at least 1 */
+    int64_t held;             /* the newest batches that stay valid; 0: 1 */
 } d9d_prefetcher_opts;
 
 typedef struct d9d_prefetcher d9d_prefetcher;
@@ -40,7 +41,7 @@ typedef struct d9d_prefetcher d9d_prefetcher;
 /* Starts the threads.  The loader is borrowed.  EINVAL for inconsistent options. */
 D9D_API D9D_MUST_USE d9d_status d9d_prefetcher_open(d9d_loader *l, const d9d_prefetcher_opts *opts,
                                                     d9d_prefetcher **out);
-/* The next batch, valid until the next call.  EINVAL past the end. */
+/* The next batch, valid until `held` more are taken.  EINVAL past the end. */
 D9D_API D9D_MUST_USE d9d_status d9d_prefetcher_next(d9d_prefetcher *f, d9d_batch *out);
 /* Nanoseconds spent in d9d_prefetcher_next() so far: the exposed data loading time. */
 D9D_API int64_t d9d_prefetcher_wait_ns(const d9d_prefetcher *f);

@@ -1,0 +1,187 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Several heads on one model, on several ranks: losses, metrics and weights are those of one rank.
+
+load ../slurm/helper
+
+load topology
+
+dense_meshes="2 1 1 1 1 1,1 2 1 1 1 1,1 1 2 1 1 1,1 1 1 1 2 1,1 1 1 1 1 1 2,1 2 2 1 1 1 2,1 1 2 1 2 1"
+moe_meshes="1 2 1 1 1 2,1 2 1 1 1 2 2"
+
+# Documents of 2 to 14 tokens with fields for heads of each kind; some classes are -1, which do not
+# count.
+documents() {
+    awk 'BEGIN { srand(7); for (i = 0; i < 256; i++) {
+        n = 2 + int(13 * rand()); ids = w = tags = ""
+        for (k = 0; k < n; k++) {
+            c = k ? ", " : ""
+            ids = ids c int(156 * rand()); w = w c sprintf("%.3f", 2 * rand()); tags = tags c (int(5 * rand()) - 1)
+        }
+        p = rand(); q = (1 - p) * rand()
+        printf "{\"input_ids\": [%s], \"weight\": [%s], \"tags\": [%s], \"topic\": %d, \"importance\": %.3f, \"score\": [%.3f, %.3f], \"teacher\": [%.5f, %.5f, %.5f], \"flags\": [%d, %d]}\n",
+            ids, w, tags, int(4 * rand()) - 1, 2 * rand(), rand(), 3 * rand(), p, q, 1 - p - q, 2 * rand(), 2 * rand() } }'
+}
+
+setup_file() {
+    workroom
+    cat >fields.json <<'JSON'
+{"fields": [{"name": "weight", "per": "target"}, {"name": "tags", "per": "token", "dtype": "I32"},
+  {"name": "topic", "dtype": "I32"}, {"name": "importance"}, {"name": "score", "shape": [2]},
+  {"name": "teacher", "shape": [3]}, {"name": "flags", "shape": [2]}]}
+JSON
+    documents >documents.jsonl
+    d9d-shard -q --format tokens --fields fields.json --out data documents.jsonl
+    d9d-shard -q --format tokens --fields fields.json --pack 24 --out packed documents.jsonl
+    batch=8 configure dense 48 '"intermediate_size": 48' >dense.json
+    configure moe 24 '"intermediate_size": 24, "num_experts": 8, "experts_top_k": 3,
+        "shared_expert": {"intermediate_size": 24, "enable_gate": true}' >moe.json
+    for model in dense moe; do alone $model-all $model "${all[@]}"; done
+    alone dense-packed dense "${all[@]}" "${packed[@]}"
+    alone pairs dense "${pairs[@]}"
+}
+
+text='{"name": "text", "kind": "causal_lm", "loss_weights": "weight"}'
+tags='{"name": "tags", "kind": "token_classification", "outputs": 4, "label": "tags", "bias": true, "classifier_dropout": 0.1,
+    "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 4}]}'
+topic='{"name": "topic", "kind": "classification", "outputs": 3, "label": "topic", "weight": 0.5, "classifier_dropout": 0.2,
+    "label_smoothing": 0.1, "loss_weights": "importance", "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 3}]}'
+others='{"name": "taught", "kind": "classification", "outputs": 3, "label": "teacher", "loss": "soft_cross_entropy"},
+    {"name": "flags", "kind": "classification", "outputs": 2, "label": "flags", "loss": "bce"},
+    {"name": "score", "kind": "regression", "outputs": 2, "label": "score", "weight": 2, "bias": true},
+    {"name": "robust", "kind": "regression", "outputs": 2, "label": "score", "loss": "huber"}'
+# heads HEAD,...: the option
+heads() { echo "task={\"name\": \"heads\", \"pooling\": \"${pooling:-last}\", \"heads\": [$1]}"; }
+all=(--set "$(heads "$text, $tags, $topic, $others")" --set trainer.batching.microbatch_size=2)
+packed=(--set data.dataset=packed --set trainer.run.steps=6)
+pairs=(--set "$(heads "$text, $tags"', {"name": "vector", "kind": "embedding", "outputs": 16}')" --set data.order=sequential
+    --set trainer.batching.microbatch_size=4 --set trainer.run.steps=4)
+
+alone() { d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.dir="$1" "${@:3}" "$2.json"; }
+# records DIR: all values of heads, a line a number
+records() { jq -r 'select(.loss) | to_entries[] | select(.key | contains(".")) | .value' "$1/metrics.jsonl"; }
+values() { jq -r "select(.[\"$1\"]) | .[\"$1\"]" "$2/metrics.jsonl"; }
+
+# everywhere REFERENCE MODEL MESHES OPTION...
+everywhere() {
+    local degrees
+    while read -r degrees; do
+        rm -rf run
+        train "$2" "$degrees" run "${@:4}" && same run "$1" && close_to 1e-5 <(records run) <(records "$1") ||
+            { echo "mesh $degrees"; return 1; }
+    done < <(tr , '\n' <<<"$3")
+}
+
+@test "losses, metrics and weights of seven heads equal one rank on every mesh, with dropout" {
+    [ "$(records dense-all | wc -l)" -eq 90 ]
+    everywhere dense-all dense "$dense_meshes" "${all[@]}"
+    everywhere moe-all moe "$moe_meshes" "${all[@]}"
+}
+
+@test "packed documents, and pairs beside tokens, equal one rank" {
+    steps=6 everywhere dense-packed dense "1 2 1 1 1 1,1 1 2 1 2 1,1 1 1 1 1 1 2" "${all[@]}" "${packed[@]}"
+    steps=4 everywhere pairs dense "1 2 1 1 1 1,1 1 2 1 2 1,1 1 1 1 1 1 2" "${pairs[@]}"
+}
+
+@test "a step's loss is the weighted sum of the heads' means, whatever the micro-batches" {
+    pooling=mean
+    plain=(--set "$(heads "$text, $(sed 's/"classifier_dropout": 0.1/"weight": 0.25/' <<<"$tags")")")
+    for micro in 1 2 8; do
+        rm -rf run
+        alone run dense "${plain[@]}" --set trainer.batching.microbatch_size=$micro
+        close_to 1e-6 <(values loss run) <(paste <(values text.loss run) <(values tags.loss run) | awk '{ printf "%.9f\n", $1 + $2 / 4 }')
+        [ ! -e first ] && mv run first || close_to 1e-5 <(values loss run) <(values loss first)
+    done
+    # A head of weight 0 leaves the others' gradients as they are.
+    rm -rf run lm
+    alone lm dense --set 'task={"name": "causal_lm", "loss_weights": "weight"}'
+    alone run dense --set "$(heads "$text, ${tags/0.1/0.1, \"weight\": 0}")"
+    close_to 1e-6 <(values loss run) <(values loss lm)
+    close_to 1e-6 <(values grad_norm run) <(values grad_norm lm)
+}
+
+@test "a checkpoint has the heads by name, goes on with them to the bit, and on another mesh" {
+    rm -rf part run
+    train dense "1 2 1 1 1 1" part "${all[@]}" --set trainer.run.steps=3
+    rm -r part/export
+    cp -r part other
+    train dense "1 2 1 1 1 1" part "${all[@]}"
+    train dense "1 1 1 1 1 1 2" other "${all[@]}"
+    train dense "1 2 1 1 1 1" run "${all[@]}"
+    cmp {part,run}/export/model.safetensors
+    close_to 1e-5 <(values loss other) <(values loss dense-all)
+    for name in topic tags score; do grep -aq "\"heads.$name.weight\"" run/export/model.safetensors; done
+    grep -aq '"heads.tags.bias"' run/export/model.safetensors
+}
+
+@test "an evaluation divides each head's losses by all of its targets, on any mesh" {
+    evaluated=("${all[@]}" --set trainer.run.steps=1 --set 'evaluation={"data": {"dataset": "data"}, "samples": 13}')
+    rm -rf one run
+    alone one dense "${evaluated[@]}"
+    of() { jq -r 'select(.evaluation) | to_entries[] | select(.key | test("loss|accuracy|tokens")) | .value' "$1/metrics.jsonl"; }
+    for mesh in "1 2 1 1 1 1" "2 2 1 1 1 1" "1 1 1 1 2 1 2"; do
+        rm -rf run
+        train dense "$mesh" run "${evaluated[@]}"
+        close_to 1e-5 <(of run) <(of one) || { echo "mesh $degrees"; return 1; }
+    done
+}
+
+# Numbers that are not near 0.
+outputs() { jq "(.score[], .topic.prediction[], .vector[]) + 4" "$1"; }
+
+@test "d9d-infer computes the heads that it names, on every mesh" {
+    cat >infer.json <<'JSON'
+{"data": {"dataset": "data"}, "model_provider": {"name": "qwen3_dense", "hf_config": "dense-all/export/config.json"},
+ "trainer": {"batching": {"microbatch_size": 3}, "model_stage_factory": {"source_checkpoint": "dense-all/export"}},
+ "task": {"name": "heads", "output": "out.jsonl", "heads": [
+   {"name": "score", "kind": "regression", "outputs": 2, "bias": true}, {"name": "topic", "kind": "classification", "outputs": 3},
+   {"name": "vector", "kind": "embedding"}]}}
+JSON
+    rm -f out.jsonl
+    d9d-infer -q --device cpu infer.json
+    mv out.jsonl one.jsonl
+    jq -s -e 'length == 256 and all((.score | length == 2) and (.topic.prediction | (length == 3 and ((add - 1) | fabs) < 1e-6))
+        and (.vector | length == 32))' one.jsonl
+    for mesh in tensor_parallel pipeline_parallel context_parallel_shard data_parallel_shard; do
+        mpi -n 2 d9d-infer -q --device cpu --set mesh.$mesh=2 infer.json
+        close_to 1e-5 <(outputs out.jsonl) <(outputs one.jsonl)
+        rm out.jsonl
+    done
+    # The model is still a language model, in this layout and in another.
+    d9d-infer -q --device cpu --set 'task={"name": "perplexity"}' infer.json
+    d9d-map -q dense-all/export mapped
+    grep -aq heads.topic.weight mapped/model.safetensors
+    run -2 d9d-infer --device cpu --set task.heads.1.name=topik infer.json
+    assert_output --partial 'heads.topik.weight would be random'
+    run -2 d9d-infer --device cpu --set task.heads.1.outputs=4 infer.json
+    assert_output --partial 'heads.topic.weight: the model has float32 [4, 32], the checkpoint float32 [3, 32]'
+}
+
+@test "--plan counts the heads: the peak memory to the byte" {
+    alone whole dense "${all[@]}" --set trainer.run.steps=32 # all samples, and so the longest
+    run -0 d9d-train --plan --gpu cpu --json "${all[@]}" dense.json
+    assert_equal "$(sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' <<<"$output")" "$(numbers mem_bytes whole | sort -n | tail -n 1)"
+}
+
+@test "heads that cannot be are refused with the key and the numbers, before anything is spent" {
+    refused() { # HEADS WORDS [OPTION...]
+        run -2 alone no dense --set "$(heads "$1")" "${@:3}"
+        assert_output --partial "$2"
+        [ ! -e no ]
+    }
+    refused "$text, $text" 'task.heads: [0] and [1] are both called "text"'
+    refused "$text, ${text/\"text\"/\"more\"}" 'task.heads: 2 are causal_lm, and a model has one'
+    refused "${topic/0.2/0.2, \"loss\": \"mse\"}" 'task.heads[0].loss: a classification head has cross_entropy to bce, not mse'
+    refused "${topic/\"outputs\": 3/\"outputs\": 1}" 'task.heads[0].outputs: 1; classes are 2 or more'
+    refused '{"name": "a b", "kind": "causal_lm"}' 'task.heads[0].name: "a b"; a name has letters'
+    refused '{"name": "r", "kind": "regression", "label": "score"}' 'task.heads[0].outputs: how many has a regression head?'
+    refused '{"name": "r", "kind": "regression", "label": "score", "outputs": 3}' 'the field "score" of data has 2 numbers in a row, must have 3'
+    refused '{"name": "r", "kind": "classification", "label": "wieght", "outputs": 3}' 'wants the field "wieght" of data'
+    refused "$text, "'{"name": "c", "kind": "classification", "outputs": 3}' 'name the field with the classes as label'
+    refused '{"name": "c", "kind": "classification", "outputs": 3}' 'task.heads[0].label: null, and data has no labels'
+    refused "$topic, "'{"name": "v", "kind": "embedding"}' 'an embedding head learns from pairs of texts'
+    refused "$topic" 'metrics: the task heads gives no predictions; each of its heads has metrics of its own' --set 'metrics=[{"name": "mean"}]'
+    refused "$topic" 'trainer.logging.documents' --set trainer.logging.documents=3
+    run -2 alone no dense --set "$(heads '{"name": "t", "kind": "token_classification", "label": "tags", "outputs": 3}')"
+    assert_output --partial 'a class of the head "t" is 3'
+}
