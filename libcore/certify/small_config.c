@@ -25,6 +25,7 @@ static const small_number numbers[] = {
     {"n_embd", HIDDEN, false, {NULL}},
     {"intermediate_size", 48, false, {NULL}},
     {"n_inner", 48, true, {NULL}},
+    {"shared_intermediate_size", 48, false, {NULL}},
     {"num_hidden_layers", LAYERS, false, {NULL}},
     {"n_layer", LAYERS, false, {NULL}},
     {"num_attention_heads", HEADS, false, {NULL}},
@@ -66,10 +67,23 @@ static const small_number numbers[] = {
 };
 enum { N_NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
 
+/* What is no number, or where a family's defaults make no model that it reads: in families that
+ * have the second key too, JSON. */
+static const struct {
+    const char *key, *with, *value;
+} given[] = {
+    {"position_embedding_type", "shared_intermediate_size", "\"rope\""},
+    {"num_local_experts", "shared_intermediate_size", "0"},
+    {"layer_types", "shared_intermediate_size",
+     "[\"attention\", \"attention\", \"attention\", \"attention\"]"},
+};
+enum { N_GIVEN = sizeof(given) / sizeof(given[0]) };
+
 /* Lists end with NULL. */
 
 /* With a member for each layer. */
-static const char *const per_layer[] = {"layer_types", "no_rope_layers", "attn_type_list", NULL};
+static const char *const per_layer[] = {"layer_types", "mlp_layer_types", "no_rope_layers",
+                                        "attn_type_list", NULL};
 /* With numbers of layers. */
 static const char *const of_layers[] = {"mlp_only_layers", NULL};
 /* With a factor for each pair of rotated features, in one of two objects. */
@@ -279,6 +293,19 @@ static json_t *architectures_of(const d9d_family *f, d9d_head_kind head)
     return json_pack("[s]", name);
 }
 
+static d9d_status give(const d9d_hf_family *f, json_t **out)
+{
+    json_t *v;
+
+    for (size_t i = 0; i < N_GIVEN; i++) {
+        if (find_key(f->dims, given[i].key) == NULL || find_key(f->dims, given[i].with) == NULL)
+            continue;
+        D9D_TRY(d9d_json_parse(given[i].key, given[i].value, strlen(given[i].value), &v));
+        d9d_json_set(out, given[i].key, v);
+    }
+    return D9D_OK;
+}
+
 static d9d_status check_required(const d9d_hf_family *f, const json_t *doc)
 {
     for (const d9d_key *k = f->dims->keys; k->name != NULL; k++)
@@ -305,8 +332,10 @@ d9d_status d9di_small_config_make(const d9d_model_provider *p, d9d_head_kind hea
     if (head == D9D_HEAD_CLASSIFICATION)
         d9d_json_set(&doc, "num_labels", json_integer(D9DI_SMALL_VOCAB));
     shrink_numbers(&f, doc, true, &doc);
-    st = doc != NULL ? check_required(&f, doc)
-                     : D9D_FAIL(D9D_ENOMEM, "%s: a small config.json", p->table->name);
+    st = give(&f, &doc);
+    if (st == D9D_OK)
+        st = doc != NULL ? check_required(&f, doc)
+                         : D9D_FAIL(D9D_ENOMEM, "%s: a small config.json", p->table->name);
     if (st != D9D_OK) {
         json_decref(doc);
         return st;

@@ -28,7 +28,18 @@ static void tokenizer_facts_add(const d9d_tokenizer *tok, json_t **out)
     d9d_buf_release(&text);
 }
 
-static json_t *tokenizer_to_json(const char *dir, d9d_arena *a)
+/* Where tokenizer_config.json says otherwise, a note.  What it cannot be read for is said of the
+ * chat template. */
+static void config_note_add(const d9d_tokenizer *tok, const char *path, json_t *notes)
+{
+    d9d_buf text = {0};
+
+    if (d9d_tokenizer_explain_config(tok, path, &text) == D9D_OK && text.len > 0)
+        d9d_json_add(&notes, d9d_json_str(text.data));
+    d9d_buf_release(&text);
+}
+
+static json_t *tokenizer_to_json(const char *dir, d9d_arena *a, json_t *notes)
 {
     static const char *const foreign[] = {"tokenizer.model", "tekken.json", "vocab.json", NULL};
     const char *path = d9d_fs_join(a, dir, "tokenizer.json");
@@ -50,8 +61,10 @@ static json_t *tokenizer_to_json(const char *dir, d9d_arena *a)
         return json_null();
     st = d9d_tokenizer_load(path, &tok);
     out = file_to_json("tokenizer.json", st);
-    if (st == D9D_OK)
+    if (st == D9D_OK) {
         tokenizer_facts_add(tok, &out);
+        config_note_add(tok, path, notes);
+    }
     d9d_tokenizer_free(tok);
     return out;
 }
@@ -121,8 +134,9 @@ static json_t *template_to_json(const char *dir, d9d_arena *a)
 d9d_status d9di_describe_text_files(const char *dir, json_t *out)
 {
     d9d_arena a = {0};
+    json_t *notes = json_object_get(out, "notes"); /* which is there */
     int bad = json_object_set_new(out, "tokenizer",
-                                  dir != NULL ? tokenizer_to_json(dir, &a) : json_null());
+                                  dir != NULL ? tokenizer_to_json(dir, &a, notes) : json_null());
 
     bad |= json_object_set_new(out, "chat_template",
                                dir != NULL ? template_to_json(dir, &a) : json_null());

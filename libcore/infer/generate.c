@@ -115,8 +115,12 @@ static d9d_status log_special(const generate_run *r)
     if (r->rank > 0 || p->texts == 0 || !r->section->add_special_tokens)
         return D9D_OK;
     D9D_TRY(d9d_tokenizer_count_special(r->tokenizer, false, &n));
+    D9D_TRY_OR(st, d9d_tokenizer_explain_config(r->tokenizer, r->tokenizer_path, &text), out);
+    if (text.len > 0)
+        d9d_log_warn(r->log, "%s", text.data);
     if (n == 0)
-        return D9D_OK;
+        goto out;
+    text.len = 0;
     D9D_TRY_OR(st, d9d_tokenizer_print_special(r->tokenizer, false, &text), out);
     d9d_log_info(r->log, "prompts of text are encoded as %s", text.data);
     if (text.len < 2 || strcmp(text.data + text.len - 2, "$A") != 0)

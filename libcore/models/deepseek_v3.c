@@ -1,5 +1,5 @@
-/* deepseek_v3.c - DeepSeek V2, V3, R1 and V3.1, Kimi K2, Moonlight: latent attention and a mixture
- * of many experts.
+/* deepseek_v3.c - DeepSeek V2, V3, R1 and V3.1, Kimi K2, Moonlight, GLM-4.7-Flash: latent attention
+ * and a mixture of many experts.
  *
  *     x = x + attention(norm(x))         MLA: keys and values projected up from a few features
  *     x = x + mlp(norm(x))               SwiGLU in the first layers, then experts, chosen by
@@ -19,45 +19,60 @@ typedef struct config {
     int64_t q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
     int64_t n_routed_experts, n_shared_experts, num_experts_per_tok, moe_intermediate_size;
     int64_t n_group, topk_group, first_k_dense_replace;
-    int topk_method; /* of V2 */
+    int topk_method;          /* of V2 */
+    d9d_list mlp_layer_types; /* of GLM-4.7-Flash */
+    d9d_layer_types types;    /* 1: with experts */
 } config;
 
 #define COUNT(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 0, 1 << 20, text)
-#define KEYS(positions)                                                                            \
+#define KEYS(positions, eps, q_rank, nope, v)                                                      \
     D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
-        D9D_FAMILY_POSITIONS(config, positions), D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),    \
+        D9D_FAMILY_POSITIONS(config, positions), D9D_FAMILY_NORM(config, rms_norm_eps, eps),       \
         D9D_FAMILY_ROPE(config, "10000"), D9D_FAMILY_TIED(config, "false"),                        \
-        D9D_KEY_INT(config, q_lora_rank, "1536", 1, 1 << 20,                                       \
+        D9D_KEY_INT(config, q_lora_rank, q_rank, 1, 1 << 20,                                       \
                     "latent features of queries; null: projected directly",                        \
                     .flags = D9D_NULLABLE),                                                        \
         COUNT(kv_lora_rank, "512", "latent features of keys and values"),                          \
-        COUNT(qk_nope_head_dim, "128", "features of a head without positions"),                    \
+        COUNT(qk_nope_head_dim, nope, "features of a head without positions"),                     \
         COUNT(qk_rope_head_dim, "64", "features of a head that are rotated"),                      \
-        COUNT(v_head_dim, "128", "features of a head's values"),                                   \
+        COUNT(v_head_dim, v, "features of a head's values"),                                       \
         D9D_KEY_BOOL(config, attention_bias, "false",                                              \
                      "down-projections and the output's projection have biases")
-#define MOE_KEYS(experts, shared, width, dense, scale)                                             \
+#define DENSE_LAYERS(otherwise)                                                                    \
+    COUNT(first_k_dense_replace, otherwise, "layers without experts, the first ones")
+#define MOE_KEYS(experts, shared, width, scale)                                                    \
     COUNT(n_routed_experts, experts, "experts of a layer"),                                        \
         COUNT(n_shared_experts, shared, "experts for all tokens, as one of so many widths"),       \
         COUNT(moe_intermediate_size, width, "width of an expert"),                                 \
-        COUNT(first_k_dense_replace, dense, "layers without experts, the first ones"),             \
         D9D_KEY_REAL(config, routed_scaling_factor, scale, 0, 1e3, "factor of the weights",        \
                      .flags = D9D_FLOAT32 | D9D_ABOVE_MIN)
 enum { GREEDY, GROUP_LIMITED };
 static const char *const topk_methods[] = {"greedy", "group_limited_greedy", NULL};
+#define CHOICE(per_token, groups, top_groups)                                                      \
+    COUNT(num_experts_per_tok, per_token, "experts of a token"),                                   \
+        COUNT(n_group, groups, "groups of experts"),                                               \
+        COUNT(topk_group, top_groups, "groups that a token chooses from"),                         \
+        D9D_KEY_BOOL(config, rope_interleave, "true", "neighbouring features are a pair"),         \
+        D9D_KEY_BOOL(config, norm_topk_prob, "true", "weights are shares of the chosen experts")
 static const d9d_key deepseek_v3_keys[] = {
-    KEYS("4096"),
-    MOE_KEYS("256", "1", "2048", "3", "2.5"),
-    COUNT(num_experts_per_tok, "8", "experts of a token"),
-    COUNT(n_group, "8", "groups of experts"),
-    COUNT(topk_group, "4", "groups that a token chooses from"),
-    D9D_KEY_BOOL(config, rope_interleave, "true", "neighbouring features are a pair"),
-    D9D_KEY_BOOL(config, norm_topk_prob, "true", "weights are shares of the chosen experts"),
+    KEYS("4096", "1e-6", "1536", "128", "128"),
+    MOE_KEYS("256", "1", "2048", "2.5"),
+    DENSE_LAYERS("3"),
+    CHOICE("8", "8", "4"),
+    D9D_KEY_END,
+};
+static const d9d_key glm4_moe_lite_keys[] = {
+    KEYS("202752", "1e-5", "768", "192", "256"),
+    MOE_KEYS("64", "1", "1536", "1.8"),
+    CHOICE("4", "1", "1"),
+    D9D_KEY_LIST(config, mlp_layer_types, "null", &d9d_family_word,
+                 "dense or sparse, of each layer; null: the first is dense", .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };
 static const d9d_key deepseek_v2_keys[] = {
-    KEYS("2048"),
-    MOE_KEYS("64", "2", "1407", "0", "1"),
+    KEYS("2048", "1e-6", "1536", "128", "128"),
+    MOE_KEYS("64", "2", "1407", "1"),
+    DENSE_LAYERS("0"),
     D9D_KEY_INT(config, num_experts_per_tok, D9D_REQUIRED, 1, 1 << 20, "experts of a token"),
     COUNT(n_group, "0", "groups of experts"),
     COUNT(topk_group, "0", "groups that a token chooses from"),
@@ -70,6 +85,7 @@ static const d9d_key deepseek_v2_keys[] = {
     static const char *const name##_types[] = {__VA_ARGS__, NULL}
 TABLE(deepseek_v2, "DeepSeek V2", "deepseek_v2");
 TABLE(deepseek_v3, "DeepSeek V3", "deepseek_v3", "kimi_k2");
+TABLE(glm4_moe_lite, "GLM-4.7-Flash", "glm4_moe_lite");
 
 #define FIELDS                                                                                     \
     D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("moe_layer_freq", "[1]"),                 \
@@ -78,9 +94,13 @@ TABLE(deepseek_v3, "DeepSeek V3", "deepseek_v3", "kimi_k2");
         D9D_HF_IGNORED("pretraining_tp"), D9D_HF_IGNORED("qk_head_dim"),                           \
         D9D_HF_IGNORED("head_dim"), D9D_HF_IGNORED("num_local_experts"),                           \
         D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_IGNORED("output_router_logits")
-static const d9d_hf_field deepseek_v3_fields[] = {
-    FIELDS, D9D_HF_ONLY("scoring_func", "[\"sigmoid\"]"),
-    D9D_HF_ONLY("topk_method", "[\"noaux_tc\"]"), D9D_HF_END};
+#define CHOICE_FIELDS                                                                              \
+    FIELDS, D9D_HF_ONLY("scoring_func", "[\"sigmoid\"]"),                                          \
+        D9D_HF_ONLY("topk_method", "[\"noaux_tc\"]")
+static const d9d_hf_field deepseek_v3_fields[] = {CHOICE_FIELDS, D9D_HF_END};
+/* transformers ignores first_k_dense_replace. */
+static const d9d_hf_field glm4_moe_lite_fields[] = {
+    CHOICE_FIELDS, D9D_HF_ONLY("first_k_dense_replace", "[1]"), D9D_HF_END};
 /* transformers ignores norm_topk_prob, and DeepSeek's own code does not. */
 static const d9d_hf_field deepseek_v2_fields[] = {
     FIELDS, D9D_HF_ONLY("mlp_bias", "[false]"), D9D_HF_ONLY("scoring_func", "[\"softmax\"]"),
@@ -119,6 +139,11 @@ static float score_scale(const config *c)
     return (float)(m * m / sqrt(d));
 }
 
+static bool is_dense(const config *c, int64_t number)
+{
+    return c->types.at != NULL ? c->types.at[number] == 0 : number < c->first_k_dense_replace;
+}
+
 static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
     const config *c = base->config;
@@ -148,7 +173,7 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
     D9D_BLOCK_ADD(&base->module, "self_attn", mla, &l->self_attn, opts, &attention);
     D9D_FAMILY_NORM_ADD(l, post_attention_layernorm, opts, c);
-    if (base->number < c->first_k_dense_replace)
+    if (is_dense(c, base->number))
         D9D_BLOCK_ADD(
             &base->module, "mlp", ffn, &l->mlp, opts,
             &(d9d_block_ffn_shape){.hidden = c->hidden_size, .intermediate = c->intermediate_size});
@@ -205,6 +230,17 @@ static d9d_status deepseek_v3_check(void *dims, const char *where, d9d_arena *a)
     return check(c, where);
 }
 
+static d9d_status glm4_moe_lite_check(void *dims, const char *where, d9d_arena *a)
+{
+    static const char *const words[] = {"dense", "sparse", NULL};
+    config *c = dims;
+
+    c->first_k_dense_replace = 1;
+    D9D_TRY(d9d_layer_types_read(&c->mlp_layer_types, "mlp_layer_types", words,
+                                 c->num_hidden_layers, where, a, &c->types));
+    return deepseek_v3_check(dims, where, a);
+}
+
 static d9d_status deepseek_v2_check(void *dims, const char *where, d9d_arena *a)
 {
     config *c = dims;
@@ -228,15 +264,20 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
     s->rope.features = c->qk_rope_head_dim;
     s->rope.style = c->rope_interleave ? D9D_ROPE_INTERLEAVED : D9D_ROPE_HALF;
-    s->has_experts = c->first_k_dense_replace < c->num_hidden_layers;
+    for (int64_t l = 0; l < c->num_hidden_layers; l++)
+        s->has_experts |= !is_dense(c, l);
 }
 
 #define LAYER                                                                                      \
-    .shape = shape, .layer = sizeof(layer), .dropout = true, .init = init, .forward = forward,     \
-    .ffn = ffn
+    .shape = shape, .own_heads = true, .layer = sizeof(layer), .dropout = true, .init = init,      \
+    .forward = forward, .ffn = ffn
 D9D_FAMILY(deepseek_v2, "deepseek_v2", "DeepSeek V2 and V2 Lite", deepseek_v2_types,
            .class_name = "DeepseekV2", .config = &deepseek_v2_table, .fields = deepseek_v2_fields,
            .tensors = tensors, .check = deepseek_v2_check, LAYER);
 D9D_FAMILY(deepseek_v3, "deepseek_v3", "DeepSeek V3 and R1, Kimi K2, Moonlight", deepseek_v3_types,
            .class_name = "DeepseekV3", .config = &deepseek_v3_table, .fields = deepseek_v3_fields,
            .tensors = tensors, .check = deepseek_v3_check, .mtp_layers = true, LAYER);
+D9D_FAMILY(glm4_moe_lite, "glm4_moe_lite", "GLM-4.7-Flash: latent attention", glm4_moe_lite_types,
+           .class_name = "Glm4MoeLite", .config = &glm4_moe_lite_table,
+           .fields = glm4_moe_lite_fields, .tensors = tensors, .check = glm4_moe_lite_check,
+           .mtp_layers = true, LAYER);

@@ -78,9 +78,12 @@ static const char *const gemma3_types[] = {"gemma3_text", NULL};
     D9D_HF_ONLY("hidden_activation", ACTIVATION),                                                  \
         D9D_HF_ONLY("use_bidirectional_attention", "[false]"),                                     \
         D9D_HF_IGNORED("cache_implementation")
-static const d9d_hf_field gemma_fields[] = {FIELDS, D9D_HF_ONLY("hidden_act", ACTIVATION),
-                                            D9D_HF_END};
-static const d9d_hf_field gemma2_fields[] = {FIELDS, D9D_HF_IGNORED("hidden_act"), D9D_HF_END};
+/* "gelu" of the first files means the approximation by tanh. */
+static const d9d_hf_field gemma_fields[] = {
+    FIELDS, D9D_HF_ONLY("hidden_act", "[\"gelu_pytorch_tanh\", \"gelu\"]"), D9D_HF_END};
+static const d9d_hf_field gemma2_fields[] = {FIELDS, D9D_HF_IGNORED("hidden_act"),
+                                             D9D_HF_ALIAS("sliding_window_size", "sliding_window"),
+                                             D9D_HF_END};
 /* transformers reads attn_logit_softcapping of Gemma 3, and computes nothing with it. */
 static const d9d_hf_field gemma3_fields[] = {FIELDS, D9D_HF_ONLY("attn_logit_softcapping", "[]"),
                                              D9D_HF_IGNORED("_sliding_window_pattern"), D9D_HF_END};

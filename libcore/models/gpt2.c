@@ -59,7 +59,10 @@ static const char *const types[] = {"gpt2", NULL};
 static const d9d_hf_field fields[] = {
     D9D_HF_IGNORED("n_ctx"),                   /* n_positions, in older files */
     D9D_HF_IGNORED("reorder_and_upcast_attn"), /* scores and softmax are in float32 */
-    D9D_HF_IGNORED("summary_activation"),      /* of a head for multiple choice */
+    D9D_HF_IGNORED("output_past"),             /* use_cache, in older files */
+    D9D_HF_ONLY("n_special", "[0]"),
+    D9D_HF_IGNORED("predict_special_tokens"),
+    D9D_HF_IGNORED("summary_activation"), /* of a head for multiple choice */
     D9D_HF_IGNORED("summary_first_dropout"),
     D9D_HF_IGNORED("summary_proj_to_labels"),
     D9D_HF_IGNORED("summary_type"),

@@ -107,7 +107,9 @@ TABLE(phi3, "Phi-3 and Phi-4");
 #define FIELDS                                                                                     \
     D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),             \
         D9D_HF_ONLY("mlp_bias", "[false]"), D9D_HF_IGNORED("pretraining_tp")
-static const d9d_hf_field llama_fields[] = {D9D_HF_IGNORED("pretraining_tp"), D9D_HF_END};
+static const d9d_hf_field llama_fields[] = {D9D_HF_IGNORED("pretraining_tp"),
+                                            D9D_HF_IGNORED("is_llama_config"),
+                                            D9D_HF_ONLY("rope_interleaved", "[false]"), D9D_HF_END};
 static const d9d_hf_field fields[] = {FIELDS, D9D_HF_END};
 static const d9d_hf_field mixtral_fields[] = {FIELDS, D9D_HF_ONLY("router_jitter_noise", "[0]"),
                                               D9D_HF_IGNORED("output_router_logits"),
@@ -119,7 +121,12 @@ static const d9d_hf_field smollm3_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu
 static const d9d_hf_field phi3_fields[] = {
     D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
     D9D_HF_ONLY("embd_pdrop", "[0]"), /* which transformers reads and does not apply */
-    D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_END};
+    D9D_HF_ONLY("attention_bias", "[false]"),
+    D9D_HF_ONLY("mlp_bias", "[false]"),
+    D9D_HF_ONLY("lm_head_bias", "[false]"),
+    D9D_HF_ONLY("full_attn_mod", "[1]"), /* every such layer has no window of its own */
+    D9D_HF_ONLY("interpolate_factor", "[1]"),
+    D9D_HF_END};
 
 static const d9d_hf_tensor tensors[] = {D9D_HF_UNUSED("self_attn.rotary_emb.inv_freq"),
                                         D9D_HF_TENSORS_END};
@@ -247,8 +254,8 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     static const char *const words[] = {"full_attention", "sliding_attention", NULL};
     config *c = dims;
 
-    D9D_TRY(
-        d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &c->types));
+    D9D_TRY(d9d_layer_types_read(&c->layer_types, "layer_types", words, c->num_hidden_layers, where,
+                                 a, &c->types));
     c->sliding_window = c->sliding_window > 0 ? c->sliding_window : 0;
     D9D_TRY(window_check(c, where));
     if (c->num_experts_per_tok > c->num_local_experts)

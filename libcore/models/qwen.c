@@ -84,15 +84,20 @@ TABLE(qwen3_moe, "Qwen3-MoE");
 #define MOE_FIELDS                                                                                 \
     D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_IGNORED("output_router_logits"),      \
         D9D_HF_IGNORED("router_aux_loss_coef")
-static const d9d_hf_field qwen2_fields[] = {FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen2_fields[] = {FIELDS, D9D_HF_ONLY("use_mrope", "[false]"),
+                                            D9D_HF_END};
 static const d9d_hf_field qwen3_fields[] = {QWEN3_FIELDS, D9D_HF_END};
 static const d9d_hf_field qwen2_moe_fields[] = {FIELDS, MOE_FIELDS, D9D_HF_END};
-static const d9d_hf_field qwen3_moe_fields[] = {QWEN3_FIELDS,
-                                                MOE_FIELDS,
-                                                D9D_HF_IGNORED("max_window_layers"),
-                                                D9D_HF_OWN("shared_expert_intermediate_size"),
-                                                D9D_HF_OWN("shared_expert_gate"),
-                                                D9D_HF_END};
+static const d9d_hf_field qwen3_moe_fields[] = {
+    QWEN3_FIELDS,
+    MOE_FIELDS,
+    D9D_HF_IGNORED("max_window_layers"),
+    D9D_HF_ONLY("qkv_bias", "[false]"),
+    D9D_HF_ONLY("use_qk_norm", "[true]"),
+    D9D_HF_OWN("shared_expert_intermediate_size"),
+    D9D_HF_ONLY("shared_expert_intermediate_size", "[0]"),
+    D9D_HF_OWN("shared_expert_gate"),
+    D9D_HF_END};
 
 static const d9d_hf_tensor qwen2_tensors[] = {
     D9D_HF_EXPERTS,
@@ -122,8 +127,8 @@ static d9d_status windows_find(config *c, const char *where, d9d_arena *a)
     if (c->use_sliding_window && c->sliding_window == 0)
         return D9D_FAIL(D9D_ENOTSUP, "%s: sliding_window: 0 is not supported", where);
     if (!every)
-        D9D_TRY(
-            d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
+        D9D_TRY(d9d_layer_types_read(&c->layer_types, "layer_types", words, c->num_hidden_layers,
+                                     where, a, &types));
     for (int64_t l = 0; l < c->num_hidden_layers; l++) {
         const bool usual = c->num_experts > 0 ? l % 2 == 0 && l < first : l >= first;
 

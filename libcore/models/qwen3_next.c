@@ -71,15 +71,16 @@ TABLE(qwen3_5_moe, "Qwen3.5 with mixtures of experts", "qwen3_5_moe_text");
     FIELDS, D9D_HF_ALIAS("num_local_experts", "num_experts"),                                      \
         D9D_HF_IGNORED("output_router_logits"), D9D_HF_IGNORED("router_aux_loss_coef")
 #define QWEN3_5_FIELDS                                                                             \
-    D9D_HF_ONLY("attn_output_gate", "[true]"), D9D_HF_IGNORED("mamba_ssm_dtype"),                  \
+    D9D_HF_ONLY("attn_output_gate", "[true]"), D9D_HF_ONLY("output_gate_type", "[\"swish\"]"),     \
+        D9D_HF_ONLY("mlp_only_layers", "[[]]"), D9D_HF_IGNORED("mamba_ssm_dtype"),                 \
         D9D_HF_IGNORED("mtp_num_hidden_layers"), D9D_HF_IGNORED("mtp_use_dedicated_embeddings")
-static const d9d_hf_field qwen3_next_fields[] = {MOE_FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen3_next_fields[] = {
+    MOE_FIELDS, D9D_HF_ONLY("use_sliding_window", "[false]"), D9D_HF_END};
 static const d9d_hf_field qwen3_5_fields[] = {FIELDS, QWEN3_5_FIELDS, D9D_HF_END};
 static const d9d_hf_field qwen3_5_moe_fields[] = {
     MOE_FIELDS,
     QWEN3_5_FIELDS,
     D9D_HF_ONLY("norm_topk_prob", "[true]"),
-    D9D_HF_ONLY("mlp_only_layers", "[[]]"),
     D9D_HF_ONLY("decoder_sparse_step", "[1]"),
     D9D_HF_IGNORED("intermediate_size"), /* all layers have experts */
     D9D_HF_END};
@@ -251,8 +252,8 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     config *c = dims;
 
     D9D_TRY(delta_check(c, where));
-    D9D_TRY(
-        d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &c->types));
+    D9D_TRY(d9d_layer_types_read(&c->layer_types, "layer_types", words, c->num_hidden_layers, where,
+                                 a, &c->types));
     return c->num_experts > 0
                ? d9d_block_router_check(where, c->num_experts, c->num_experts_per_tok, &c->router)
                : D9D_OK;

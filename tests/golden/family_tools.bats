@@ -17,7 +17,7 @@ section() {
     case $type in
     qwen3) type=qwen3_dense ;;
     gemma3_text) type=gemma3 ;;
-    deepseek_v3 | glm4_moe | minimax_m2) router=', "router": {"bias_update_rate": 0}' ;;
+    deepseek_v3 | glm4_moe | glm4_moe_lite | minimax_m2) router=', "router": {"bias_update_rate": 0}' ;;
     *_text) type=${type%_text} ;;
     esac
     echo "\"model_provider\": {\"name\": \"$type\", \"hf_config\": \"$golden/$1/config.json\"$router}"
@@ -88,7 +88,7 @@ JSON
 
 # Fused experts are of generation 5 of config.json, one tensor for each is of 4.
 @test "mixtures of experts are the same in both layouts of files" {
-    for c in qwen2_moe qwen3_moe qwen3_next qwen3_5_moe deepseek_v2 deepseek_v3 glm4_moe; do
+    for c in qwen2_moe qwen3_moe qwen3_next qwen3_5_moe deepseek_v2 deepseek_v3 glm4_moe glm4_moe_lite; do
         d9d-map -q --to hf --expert-layout fused "$golden/$c" "fused-$c"
         d9d-map -q --to hf --expert-layout per-expert "fused-$c" "single-$c"
         d9d-map -q diff "$golden/$c" "single-$c"

@@ -27,7 +27,7 @@ from make_families import CASES, CONFIGS, HERE, IGNORE, PLUGINS, build, digits, 
 
 R, ALPHA, TEXTS = 2, 3, 4
 LAYERS = {"qwen3_next": [0, 1], "qwen3_5": [0, 1], "qwen3_5_moe": [0, 1], "deepseek_v2": [0, 1],
-          "deepseek_v3": [0, 1], "glm4_moe": [0, 1]}
+          "deepseek_v3": [0, 1], "glm4_moe": [0, 1], "glm4_moe_lite": [0, 1]}
 KEEP = ("alpha_pattern", "base_model_name_or_path", "bias", "fan_in_fan_out", "lora_alpha", "lora_dropout",
         "peft_type", "peft_version", "r", "rank_pattern", "target_modules", "target_parameters", "task_type",
         "layers_to_transform")

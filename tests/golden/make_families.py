@@ -64,6 +64,10 @@ GPT_OSS_YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0
 MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
            n_group=4, topk_group=2, first_k_dense_replace=1)
+LITE = {**MLA, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.8}
+del LITE["first_k_dense_replace"]
+GRANITE4 = dict(num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=14,
+                layer_types=["attention"] * 2, mamba_n_heads=4, mamba_d_head="auto")
 
 
 def row(kind, base, **more):
@@ -293,6 +297,21 @@ CASES = {
                           attention_mask="prefix"),
     "deepseek_v3_prefix": row("DeepseekV3", DENSE, num_key_value_heads=4, **MLA, attention_mask="prefix"),
     "ministral3_default": row("Ministral3", DENSE, head_dim=8),
+    "glm4_moe_lite": row("Glm4MoeLite", DENSE, num_key_value_heads=4, **LITE, rope_parameters=dict(
+        rope_type="default", rope_theta=1e6)),
+    "glm4_moe_lite_types": row("Glm4MoeLite", dict(ODD, num_key_value_heads=5), **{
+        **LITE, "q_lora_rank": None, "n_shared_experts": 2, "num_experts_per_tok": 1},
+        mlp_layer_types=["sparse", "dense", "sparse"], tie_word_embeddings=True),
+    "glm4_moe_lite_heads": row("Glm4MoeLite", DENSE, hidden_size=26, num_key_value_heads=4, **{
+        **LITE, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}, num_hidden_layers=3,
+        attention_bias=True),
+    "granitemoehybrid": row("GraniteMoeHybrid", DENSE, **FACTORS, **GRANITE4, position_embedding_type="rope"),
+    "granitemoehybrid_nope": row("GraniteMoeHybrid", ODD, **FACTORS, **{**GRANITE4, "num_hidden_layers": 3,
+                                 "layer_types": ["attention"] * 3}, attention_bias=True,
+                                 position_embedding_type="nope", tie_word_embeddings=True),
+    "granitemoehybrid_plain": row("GraniteMoeHybrid", DENSE, num_key_value_heads=4, **GRANITE4,
+                                  position_embedding_type="rope", rope_parameters=LLAMA3,
+                                  attention_multiplier=0.4),
 }
 LEFT_OUT = {"ministral3_default": "rope_parameters"}  # of config.json: transformers' default counts
 PLUGINS = ("SeedOss", "Glm4")

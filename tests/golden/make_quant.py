@@ -5,6 +5,8 @@
 
     fp8.safetensors      NAME F8_E4M3 and NAME_scale_inv, and bfloat16.NAME, float32.NAME: decoded;
                          blocks are [16, 8], of names that begin with "one" the whole matrix
+    packed.safetensors   NAME_packed, NAME_scale, NAME_shape in groups of 32, as compressed-tensors
+                         packs integers of four bits, and what it decodes of them
     mxfp4.safetensors    NAME_blocks, NAME_scales, and bfloat16.NAME, float32.NAME: decoded by
                          transformers
     deepseek_v3/         families/deepseek_v3 in FP8, as DeepSeek's own files are, with blocks of
@@ -13,7 +15,8 @@
     mistral3/, qwen3_5_moe/          families/ministral3 and qwen3_5_moe as the text models of
                          multimodal checkpoints in FP8: one scale a matrix and scales of activations,
                          as Mistral's own files are; blocks of [16, 8], of stacked experts too
-    mistral3_bf16/, qwen3_5_moe_bf16/  the text models, decoded to bfloat16
+    kimi_k25/            a DeepSeek V3 with random weights, the text model of a multimodal one, whose experts are integers of four bits, as Kimi K2.5 is
+    mistral3_bf16/, qwen3_5_moe_bf16/, kimi_k25_bf16/  the text models, decoded to bfloat16
     gpt_oss/             a model whose experts are MXFP4, as OpenAI's own files are, and
                          golden.safetensors of it as in families/
     gpt_oss_bf16/        the same as transformers loads it
@@ -24,11 +27,14 @@ from pathlib import Path
 
 import torch
 import transformers as T
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
+from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization.lifecycle.forward import dequantize
 from safetensors.torch import load_file, save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from make_families import DENSE, GPT_OSS_YARN, dump_case
+from make_families import DENSE, GPT_OSS_YARN, MLA, dump_case
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "quant"
@@ -100,6 +106,64 @@ def mxfp4(g):
             tensors[str(dtype)[6:] + "." + name] = convert_moe_packed_tensors(blocks, scales, dtype=dtype)
     tensors["plain"] = torch.randn(5, generator=g).bfloat16()
     save_file({k: v.contiguous() for k, v in tensors.items()}, OUT / "mxfp4.safetensors")
+
+
+GROUP = 32
+INT4 = QuantizationArgs(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP)
+
+
+def unpack(packed, scale, shape):
+    return dequantize(unpack_from_int32(packed, 4, torch.Size(shape.tolist())), scale, args=INT4)
+
+
+def packed(g):
+    tensors = {}
+    for name, shape, dtype in (("even", (6, 64), torch.bfloat16), ("odd", (7, 96), torch.bfloat16),
+                               ("one", (1, 32), torch.bfloat16), ("long", (2, 16416), torch.bfloat16),
+                               ("float", (5, 128), torch.float32)):
+        q = torch.randint(-8, 8, shape, generator=g, dtype=torch.int8)
+        scale = torch.exp(torch.randn(shape[0], shape[1] // GROUP, generator=g) * 3).to(dtype)
+        tensors[name + "_packed"], tensors[name + "_scale"] = pack_to_int32(q, 4), scale
+        tensors[name + "_shape"] = torch.tensor(shape, dtype=torch.int32)
+        add(tensors, name, unpack(tensors[name + "_packed"], scale, tensors[name + "_shape"]).float())
+    tensors["plain"] = torch.randn(5, generator=g).bfloat16()
+    save_file({k: v.contiguous() for k, v in tensors.items()}, OUT / "packed.safetensors")
+
+
+def kimi(seed):
+    """A text model with experts of whole groups, packed, beside a tensor of its vision model."""
+    shape = {**DENSE, **MLA, "hidden_size": 32, "moe_intermediate_size": 64, "num_key_value_heads": 4}
+    config = T.DeepseekV3Config(**shape)
+    with torch.device("cpu"):
+        torch.manual_seed(seed)
+        text = T.DeepseekV3ForCausalLM(config).to(torch.bfloat16)
+    at = OUT / "kimi_k25_bf16"
+    text.save_pretrained(at)
+    (at / "generation_config.json").unlink()
+    plain, whole = load_file(at / "model.safetensors"), {}
+    for k, w in plain.items():
+        there = "language_model." + k
+        if ".mlp.experts." not in k:
+            whole[there] = w
+            continue
+        rows = w.float().view(w.shape[0], -1, GROUP)
+        scale = (rows.abs().amax(-1) / 7).bfloat16()
+        q = (rows / scale.float()[..., None]).round().clamp(-8, 7).to(torch.int8).view(w.shape)
+        whole[there + "_packed"], whole[there + "_scale"] = pack_to_int32(q, 4), scale
+        whole[there + "_shape"] = torch.tensor(w.shape, dtype=torch.int32)
+        plain[k] = unpack(whole[there + "_packed"], scale, whole[there + "_shape"])
+    whole["vision_tower.patch_embed.pos_emb.weight"] = torch.ones(3, 4).bfloat16()
+    whole["mm_projector.pre_norm.weight"] = torch.ones(4).bfloat16()
+    document = json.loads((at / "config.json").read_text())
+    shutil.rmtree(at)
+    weights = dict(actorder=None, block_structure=None, dynamic=False, group_size=GROUP, num_bits=4,
+                   observer="minmax", observer_kwargs={}, strategy="group", symmetric=True, type="int")
+    group = dict(input_activations=None, output_activations=None, targets=["Linear"], weights=weights)
+    write("kimi_k25", {"model_type": "kimi_k25", "text_config": {**document, "quantization_config": dict(
+        quant_method="compressed-tensors", format="pack-quantized", config_groups={"group_0": group},
+        ignore=["lm_head", "re:.*self_attn.*"], kv_cache_scheme=None, quantization_status="compressed")},
+        "media_placeholder_token_id": 52, "tie_word_embeddings": False, "vision_config": {"depth": 1}}, whole)
+    write("kimi_k25_bf16", document, plain)
 
 
 def quantise_model(plain, block, static=False):
@@ -195,6 +259,8 @@ def main():
     torch.set_num_threads(1)
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
+    packed(torch.Generator().manual_seed(4))
+    kimi(5)
     fp8(torch.Generator().manual_seed(1))
     mxfp4(torch.Generator().manual_seed(2))
     model("families/deepseek_v3", "deepseek_v3")

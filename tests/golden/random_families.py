@@ -308,6 +308,12 @@ def deepseek_v3(r):
     return {**deepseek(r), "norm_topk_prob": r.maybe(), **r.some(rope_interleave=r.maybe())}
 
 
+def glm4_moe_lite(r):
+    c = deepseek_v3(r)
+    c.pop("first_k_dense_replace")
+    return {**c, **r.some(mlp_layer_types=r.types(c["num_hidden_layers"], "dense", "sparse"))}
+
+
 def deepseek_v2(r):
     c = deepseek(r, [k for k in SCALED if k != "longrope"])
     for k in ("qk_nope_head_dim", "kv_lora_rank"):  # which transformers takes apart by pairs
@@ -359,6 +365,16 @@ def granitemoe(r):
     c = granite(r)
     c.pop("mlp_bias", None)
     return experts(r, c, "num_local_experts", "num_experts_per_tok")
+
+
+def granitemoehybrid(r):
+    c = granite(r)
+    c.pop("mlp_bias", None)
+    for k in ("mamba_n_heads", "mamba_d_head"):  # sizes that transformers checks, and no layer has
+        c[k] = 1 if k == "mamba_n_heads" else "auto"
+    return {**c, "num_local_experts": 0, "shared_intermediate_size": r.randint(3, 40),
+            "position_embedding_type": r.choice(["rope", "rope", "nope"]),
+            "layer_types": r.types(c["num_hidden_layers"], "attention", FULL)}
 
 
 def gemma(r, share=False):
@@ -425,7 +441,7 @@ FAMILIES = {"Llama": llama, "Mistral": mistral, "Ministral": ministral, "Ministr
             "Qwen3_5Moe": qwen3_5_moe, "Glm4Moe": glm4_moe, "GptOss": gpt_oss,
             "DeepseekV2": deepseek_v2, "DeepseekV3": deepseek_v3, "Olmo": olmo, "Olmo2": olmo2,
             "Olmo3": olmo3, "Olmoe": olmoe, "MiniMaxM2": minimax_m2, "Granite": granite,
-            "GraniteMoe": granitemoe, "Gemma": gemma, "Gemma2": gemma2, "Gemma3": gemma3,
+            "GraniteMoe": granitemoe, "GraniteMoeHybrid": granitemoehybrid, "Glm4MoeLite": glm4_moe_lite, "Gemma": gemma, "Gemma2": gemma2, "Gemma3": gemma3,
             "GPTNeoX": gpt_neox, "GPT2": gpt2, "ModernBert": modernbert}
 
 # Fields whose defaults make small models too.

@@ -1,5 +1,5 @@
-/* test_golden_quant.c - decoding of FP8 and MXFP4, bit for bit that of torch and transformers
- * (make_quant.py), whole and in spans of every kind. */
+/* test_golden_quant.c - decoding of FP8, MXFP4 and packed integers, bit for bit that of torch,
+ * transformers and compressed-tensors (make_quant.py), whole and in spans of every kind. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,7 @@ static const struct {
 } cases[] = {
     {"fp8.safetensors", {D9D_QUANTIZATION_FP8, {16, 8}}, 8},
     {"mxfp4.safetensors", {D9D_QUANTIZATION_MXFP4, {0, 0}}, 3},
+    {"packed.safetensors", {D9D_QUANTIZATION_PACKED, {1, 32}}, 5},
 };
 
 static bool is_of(const char *name, const char *prefix)

@@ -28,11 +28,12 @@ copy() { cp -r "$1" "$2" && chmod -R u+w "$2"; }
     for dir in own hf back; do d9d-map -q verify $dir; done
 }
 
-@test "FP8 text models of multimodal checkpoints become their decoded twins" {
-    for c in mistral3 qwen3_5_moe; do
+@test "quantised text models of multimodal checkpoints become their decoded twins" {
+    for c in mistral3:fp8:1 qwen3_5_moe:fp8:1 kimi_k25:compressed-tensors:2; do
+        IFS=: read -r c method vision <<<"$c"
         run --separate-stderr d9d-map --to hf "$golden/quant/$c" "$c"
         assert_success
-        [[ "$stderr" == *" tensors are decoded from fp8; "*"1 tensors of the vision model are left out: "* ]]
+        [[ "$stderr" == *" tensors are decoded from $method; "*"$vision tensors of the vision model are left out: "* ]]
         d9d-map -q diff "$c" "$golden/quant/${c}_bf16"
         cmp {"$c","$golden/quant/${c}_bf16"}/config.json
     done
@@ -160,7 +161,7 @@ JSON
     }
     copy "$fp8" bad
     sed -i 's/"quant_method": "fp8"/"quant_method": "gptq"/' bad/config.json
-    refused 2 'not supported: bad/config.json: quantization_config.quant_method: "gptq" is not supported; "fp8" and "mxfp4" are decoded when they are read, of others take the unquantised weights'
+    refused 2 'not supported: bad/config.json: quantization_config.quant_method: "gptq" is not supported; "fp8", "mxfp4" and "compressed-tensors" are decoded when they are read, of others take the unquantised weights'
     cp "$plain/config.json" bad/config.json
     refused 2 "does not match: bad: tensor model.layers.0.mlp.down_proj.weight_scale_inv is of weights that are quantised (fp8), and bad/config.json has no quantization_config that says so"
     sed 's/^ *16,$/32,/' "$fp8/config.json" >bad/config.json

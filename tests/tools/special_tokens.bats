@@ -180,3 +180,61 @@ JSON
         --set 'evaluation=[{"name": "v", "data": {"dataset": "with"}}]' c.json 2>log
     run ! grep "around its texts" log
 }
+
+# What transformers 5.24 does: add_bos_token and add_eos_token beside a tokenizer.json are not read.
+@test "tokenizer_config.json that says otherwise of special tokens is named, and tokenizer.json counts" {
+    mkdir m
+    printf '{"text": "a b c"}\n' >a.jsonl
+    # config ADD VALUE [TOKENS]
+    config() {
+        local tokens=${3:-'"bos_token": "<s>", "eos_token": {"content": "</s>"}'}
+        echo "{\"$1\": $2, $tokens}" >m/tokenizer_config.json
+    }
+    encoded() {
+        rm -rf data
+        d9d-shard -t m/tokenizer.json -o data "$@" a.jsonl 2>log
+        stored
+    }
+    tokenizer m/tokenizer.json A 'A B'
+    config add_bos_token true
+    [ "$(encoded)" = 0,1,2 ]
+    grep -q 'warning: m/tokenizer_config.json: add_bos_token is true, and the post_processor of tokenizer.json puts no "<s>" before a text; it counts, as in transformers 5' log
+    [ "$(encoded --add-special-tokens no)" = 0,1,2 ]
+    run ! grep tokenizer_config log
+    config add_eos_token true
+    [ "$(encoded)" = 0,1,2 ]
+    grep -q 'add_eos_token is true, and the post_processor of tokenizer.json puts no "</s>" behind a text' log
+    config add_bos_token false
+    [ "$(encoded)" = 0,1,2 ]
+    run ! grep tokenizer_config log
+    llama m/tokenizer.json
+    [ "$(encoded)" = 3,0,1,2 ]
+    grep -q 'add_bos_token is false, and the post_processor of tokenizer.json puts "<s>" before a text' log
+    for fits in 'add_bos_token true' 'add_eos_token false' 'add_bos_token null'; do
+        # shellcheck disable=SC2086 # words
+        config $fits
+        [ "$(encoded)" = 3,0,1,2 ]
+        run ! grep tokenizer_config log
+    done
+    config add_bos_token false '"bos_token": null'
+    [ "$(encoded)" = 3,0,1,2 ]
+    run ! grep tokenizer_config log
+    config add_bos_token false
+    sed 's/"vocab_size": [0-9]*/"vocab_size": 7/' "$golden/dense_tied/config.json" >config.json
+    mv m files
+    d9d-map init -q --model config.json --seed 3 m
+    cp files/* m
+    run -0 d9d-map describe m
+    [[ "$output" == *'note           m/tokenizer_config.json: add_bos_token is false, '* ]]
+    d9d-map -q --to hf m there
+    d9d-map -q there own && d9d-map -q --to hf own back
+    for f in tokenizer.json tokenizer_config.json; do cmp {m,back}/$f; done
+    cat >g.json <<'JSON'
+{"model_provider": {"name": "qwen3_dense", "hf_config": "config.json"},
+ "trainer": {"batching": {"microbatch_size": 3}, "model_stage_factory": {"source_checkpoint": "m"}},
+ "task": {"name": "generate", "output": "out.jsonl", "prompts": "p.jsonl", "max_new_tokens": 1, "stop_at_eos": false}}
+JSON
+    echo '{"prompt": "a b"}' >p.jsonl
+    d9d-infer g.json 2>log
+    grep -q 'warning: m/tokenizer_config.json: add_bos_token is false, ' log
+}

@@ -37,6 +37,20 @@ d9d_status d9di_dequant_fail_pair(const d9di_dequant_pair *p, const char *need)
                     s->name, d9d_safetensors_describe(s, b), need);
 }
 
+d9d_status d9di_dequant_read_scales(const d9di_dequant_pair *p, uint64_t first, uint64_t n,
+                                    float *out)
+{
+    const d9d_safetensors_tensor *s = d9di_dequant_scales(p);
+    const uint64_t width = d9d_dtype_size(s->dtype);
+    const uint16_t *half = (const uint16_t *)out + n; /* bfloat16 is widened in place */
+
+    D9D_TRY(p->src->read(p->src->self, p->scales, first * width,
+                         s->dtype == D9D_F32 ? (void *)out : (uint16_t *)out + n, n * width));
+    for (uint64_t i = 0; s->dtype == D9D_BF16 && i < n; i++)
+        out[i] = d9d_bf16_to_f32(half[i]);
+    return D9D_OK;
+}
+
 /* --- names ------------------------------------------------------------------------------------ */
 
 static bool has_suffix(const char *name, const char *suffix)

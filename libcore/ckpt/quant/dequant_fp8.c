@@ -219,21 +219,6 @@ static void decode_rows(struct span *s, const struct grid *g, const float *scale
     }
 }
 
-/* Read a row of scales; rows of all matrices are counted. */
-static d9d_status scales_read(const d9di_dequant_pair *p, const struct grid *g, int64_t row,
-                              float *out)
-{
-    const d9d_safetensors_tensor *s = d9di_dequant_scales(p);
-    const uint64_t width = d9d_dtype_size(s->dtype), n = (uint64_t)g->columns;
-    const uint16_t *half = (const uint16_t *)out + n; /* bfloat16 is widened in place */
-
-    D9D_TRY(p->src->read(p->src->self, p->scales, (uint64_t)row * n * width,
-                         s->dtype == D9D_F32 ? (void *)out : (uint16_t *)out + n, n * width));
-    for (uint64_t i = 0; s->dtype == D9D_BF16 && i < n; i++)
-        out[i] = d9d_bf16_to_f32(half[i]);
-    return D9D_OK;
-}
-
 static d9d_status bands_decode(const d9di_dequant_pair *p, const struct grid *g, uint64_t first,
                                uint64_t n, struct span *s, float *scales, table *tables)
 {
@@ -245,7 +230,8 @@ static d9d_status bands_decode(const d9di_dequant_pair *p, const struct grid *g,
         const uint64_t left = (uint64_t)(((end < g->R ? end : g->R) - within) * g->C - column);
         const uint64_t k = n < left ? n : left;
 
-        D9D_TRY(scales_read(p, g, row / g->R * g->rows + block, scales));
+        D9D_TRY(d9di_dequant_read_scales(p, (uint64_t)((row / g->R * g->rows + block) * g->columns),
+                                         (uint64_t)g->columns, scales));
         for (int64_t c = 0; tables != NULL && c < g->columns; c++)
             table_fill(&tables[c], s->to, scales[c]);
         decode_rows(s, g, scales, tables, column, k);

@@ -29,7 +29,7 @@ typedef struct d9di_dequant_method {
                  uint64_t *bytes);
 } d9di_dequant_method;
 
-extern const d9di_dequant_method d9di_dequant_fp8, d9di_dequant_mxfp4;
+extern const d9di_dequant_method d9di_dequant_fp8, d9di_dequant_mxfp4, d9di_dequant_packed;
 /* NULL for NONE. */
 const d9di_dequant_method *d9di_dequant_method_of(d9d_quantization_method m);
 
@@ -42,6 +42,10 @@ static inline const d9d_safetensors_tensor *d9di_dequant_scales(const d9di_dequa
 {
     return p->src->at(p->src->self, p->scales);
 }
+
+/* Read n scales, float32 or bfloat16, from scale `first` of the tensor on, as float32. */
+d9d_status d9di_dequant_read_scales(const d9di_dequant_pair *p, uint64_t first, uint64_t n,
+                                    float *out);
 
 /* EFORMAT: both stored tensors, and `need`, what the scales must be. */
 d9d_status d9di_dequant_fail_pair(const d9di_dequant_pair *p, const char *need);

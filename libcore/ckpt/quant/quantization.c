@@ -7,6 +7,7 @@ static const d9di_dequant_method *const methods[] = {
     [D9D_QUANTIZATION_NONE] = NULL,
     [D9D_QUANTIZATION_FP8] = &d9di_dequant_fp8,
     [D9D_QUANTIZATION_MXFP4] = &d9di_dequant_mxfp4,
+    [D9D_QUANTIZATION_PACKED] = &d9di_dequant_packed,
 };
 enum { N_METHODS = sizeof(methods) / sizeof(methods[0]) };
 
@@ -56,17 +57,23 @@ d9d_quantization_method d9d_quantization_guess(const d9d_tensor_source *src, con
 
 static d9d_status fail_method(const json_t *method, const char *where)
 {
-    d9d_buf text = {0};
+    d9d_buf text = {0}, list = {0};
     d9d_status st = method != NULL ? d9d_json_put(&text, method, -1)
                                    : d9d_buf_printf(&text, "a missing quant_method");
 
+    for (int m = 1; m < N_METHODS && st == D9D_OK; m++)
+        st = d9d_buf_printf(&list, "%s\"%s\"",
+                            m == 1              ? ""
+                            : m + 1 < N_METHODS ? ", "
+                                                : " and ",
+                            methods[m]->name);
     if (st == D9D_OK)
         st = D9D_FAIL(D9D_ENOTSUP,
-                      "%s: " D9D_QUANTIZATION_FIELD ".quant_method: %.64s is not supported; "
-                      "\"%s\" and \"%s\" are decoded when they are read, of others take the "
-                      "unquantised weights",
-                      where, text.data, d9di_dequant_fp8.name, d9di_dequant_mxfp4.name);
+                      "%s: " D9D_QUANTIZATION_FIELD ".quant_method: %.64s is not supported; %s are "
+                      "decoded when they are read, of others take the unquantised weights",
+                      where, text.data, list.data);
     d9d_buf_release(&text);
+    d9d_buf_release(&list);
     return st;
 }
 
@@ -78,6 +85,11 @@ static bool is_among(const char *const *names, const char *name)
     return false;
 }
 
+static bool is_nothing(const json_t *v)
+{
+    return json_is_null(v) || (json_is_object(v) && json_object_size(v) == 0);
+}
+
 /* A member that nobody reads could change what the numbers mean. */
 static d9d_status check_members(const d9di_dequant_method *m, const json_t *o, const char *where)
 {
@@ -86,7 +98,7 @@ static d9d_status check_members(const d9di_dequant_method *m, const json_t *o, c
 
     json_object_foreach((json_t *)(uintptr_t)o, name, v)
     {
-        if (!json_is_null(v) && !is_among(m->members, name))
+        if (!is_nothing(v) && !is_among(m->members, name))
             return D9D_FAIL(D9D_ENOTSUP,
                             "%s: " D9D_QUANTIZATION_FIELD ".%.64s: the decoder of %s does not know "
                             "this field",

@@ -204,6 +204,20 @@ static d9d_status load_tokenizer(const d9d_shard_opts *opts, d9di_shard_tokenize
     return d9di_shard_has_chats(opts) ? load_chat(opts, t) : D9D_OK;
 }
 
+/* Say where the tokenizer's folder says otherwise of special tokens. */
+static d9d_status log_special(const d9di_shard_tokenizer *t, const d9d_log *log)
+{
+    d9d_buf text = {0};
+    d9d_status st = D9D_OK;
+
+    if (t->adds_special)
+        st = d9d_tokenizer_explain_config(t->tok, t->opts->tokenizer, &text);
+    if (text.len > 0)
+        d9d_log_warn(log, "%s", text.data);
+    d9d_buf_release(&text);
+    return st;
+}
+
 static d9d_status make_plan(d9di_shard_plan *p, const d9d_log *log)
 {
     const d9d_shard_opts *opts = p->opts;
@@ -212,6 +226,7 @@ static d9d_status make_plan(d9di_shard_plan *p, const d9d_log *log)
     D9D_TRY(d9di_shard_fields_load(opts, log, &p->fields));
     D9D_TRY(d9di_shard_check_fields(opts, p->fields.list));
     D9D_TRY(load_tokenizer(opts, &p->tokenizer));
+    D9D_TRY(log_special(&p->tokenizer, log));
     p->unit_bytes = opts->unit_bytes > 0 ? opts->unit_bytes : DEFAULT_PART_BYTES;
     D9D_TRY(d9di_input_splits_make(opts, p->unit_bytes, &p->input_splits));
     p->tokenizer.input_splits = &p->input_splits;

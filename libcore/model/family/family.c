@@ -24,8 +24,9 @@ d9d_glu d9d_family_glu(int hidden_act)
     return (d9d_glu){.act = of_names[hidden_act]};
 }
 
-d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words, int64_t layers,
-                                const char *where, d9d_arena *a, d9d_layer_types *out)
+d9d_status d9d_layer_types_read(const d9d_list *list, const char *field, const char *const *words,
+                                int64_t layers, const char *where, d9d_arena *a,
+                                d9d_layer_types *out)
 {
     const char *const *items = list->items;
     uint8_t *at;
@@ -34,8 +35,8 @@ d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words, 
     if (list->items == NULL) /* null, or absent; of an empty list it is not */
         return D9D_OK;
     if ((int64_t)list->n != layers)
-        return D9D_FAIL(D9D_ECONFIG, "%s: layer_types has %zu layers, num_hidden_layers is %lld",
-                        where, list->n, (long long)layers);
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s has %zu layers, num_hidden_layers is %lld", where,
+                        field, list->n, (long long)layers);
     at = d9d_arena_alloc(a, list->n);
     if (at == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
@@ -45,7 +46,7 @@ d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words, 
         while (words[k] != NULL && strcmp(words[k], items[i]) != 0)
             k++;
         if (words[k] == NULL)
-            return D9D_FAIL(D9D_ENOTSUP, "%s: layer_types: \"%.64s\" is not supported", where,
+            return D9D_FAIL(D9D_ENOTSUP, "%s: %s: \"%.64s\" is not supported", where, field,
                             items[i]);
         at[i] = k;
     }
@@ -62,7 +63,7 @@ d9d_status d9d_layer_types_windowed(const d9d_list *list, int64_t period, int64_
 
     if (windowed == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
-    D9D_TRY(d9d_layer_types_read(list, words, layers, where, a, &types));
+    D9D_TRY(d9d_layer_types_read(list, "layer_types", words, layers, where, a, &types));
     for (int64_t l = 0; l < layers; l++)
         windowed[l] = types.at != NULL ? types.at[l] == 1 : l % period != full;
     *out = windowed;
@@ -89,7 +90,7 @@ static d9d_status heads_check(const d9d_family *f, const d9d_family_dims *c, con
                         "%lld",
                         where, (long long)c->num_attention_heads,
                         (long long)c->num_key_value_heads);
-    if (c->head_dim < 1)
+    if (c->head_dim < 1 && !f->own_heads)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: %s %lld does not divide %s %lld, and head_dim is not given", where,
                         NAME_OF(f, num_attention_heads), (long long)c->num_attention_heads,

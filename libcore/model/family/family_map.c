@@ -259,13 +259,13 @@ static bool is_mtp_layer(const d9d_family_config *c, const char *name)
 static const struct {
     const char *part;
     bool of_encoder; /* of encoders alone */
-    const char *beginnings[7];
+    const char *beginnings[8];
 } left_out[D9D_FAMILY_LEFT_OUT] = {
     {"layers for multi-token prediction", false, {"mtp."}},
     {"the prediction head", true, {"head.", "decoder.", "classifier."}},
     {"the vision model",
      false,
-     {"model.visual.", "visual.", "model.vision_tower.", "vision_tower.",
+     {"model.visual.", "visual.", "model.vision_tower.", "vision_tower.", "mm_projector.",
       "model.multi_modal_projector.", "multi_modal_projector."}},
 };
 

@@ -17,14 +17,23 @@ static const struct {
                   {"qwen3_5_moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"},
                   {"gemma3", "gemma3_text", "Gemma3ForCausalLM"},
                   {"mistral3", "ministral3", "Ministral3ForCausalLM"},
-                  {"mistral3", "mistral", "MistralForCausalLM"}};
+                  {"mistral3", "mistral", "MistralForCausalLM"},
+                  {"kimi_k25", "kimi_k2", "DeepseekV3ForCausalLM"},
+                  {"kimi_k25", "deepseek_v3", "DeepseekV3ForCausalLM"}};
 enum { N_MULTIMODAL = sizeof(multimodal) / sizeof(multimodal[0]) };
 
 /* Fields beside the text model, none of which changes what it computes. */
 static const d9d_hf_field fields[] = {D9D_HF_IGNORED("text_config"),
                                       D9D_HF_IGNORED("vision_config"),
                                       D9D_HF_IGNORED("tie_word_embeddings"),
+                                      D9D_HF_IGNORED("language_model_only"),
                                       D9D_HF_IGNORED("image_token_id"),
+                                      D9D_HF_IGNORED("ignore_index"),
+                                      D9D_HF_IGNORED("media_placeholder_token_id"),
+                                      D9D_HF_IGNORED("use_unified_vision_chunk"),
+                                      D9D_HF_IGNORED("video_placeholder"),
+                                      D9D_HF_IGNORED("projection_hidden_size"),
+                                      D9D_HF_IGNORED("projection_layer_norm_eps"),
                                       D9D_HF_IGNORED("image_token_index"),
                                       D9D_HF_IGNORED("video_token_id"),
                                       D9D_HF_IGNORED("boi_token_id"),

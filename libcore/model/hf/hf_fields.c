@@ -20,6 +20,7 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("custom_pipelines"),
     D9D_HF_IGNORED("unsloth_version"),
     D9D_HF_IGNORED("unsloth_fixed"),
+    D9D_HF_IGNORED("transformers.js_config"),
     D9D_HF_IGNORED("d9d"),
     D9D_HF_ONLY("attention_mask", "[\"causal\", \"prefix\"]"), /* d9d_hf_config_has_prefix_mask() */
     /* storage and execution */
@@ -132,7 +133,7 @@ static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
     const d9d_hf_field *row = field_find(f->fields, name);
 
     if (row != NULL && row->rule == D9D_HF_RULE_OWN && !f->inlined)
-        return NULL;
+        return field_find(row + 1, name);
     if (is_dim_key(f->dims, name) || (strcmp(name, ORIGINAL_POSITIONS) == 0 && has_one_rope(f)))
         return &read;
     return row != NULL ? row : field_find(d9d_hf_common, name);

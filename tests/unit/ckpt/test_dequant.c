@@ -10,6 +10,7 @@
 
 static const d9d_quantization fp8 = {D9D_QUANTIZATION_FP8, {4, 4}};
 static const d9d_quantization mxfp4 = {D9D_QUANTIZATION_MXFP4, {0, 0}};
+static const d9d_quantization packed = {D9D_QUANTIZATION_PACKED, {1, 16}};
 
 #define SHAPE(...)                                                                                 \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                   \
@@ -40,6 +41,12 @@ static void test_config(void **state)
                                    "\"weight_block_size\": null, \"fmt\": null}}";
     static const char mxfp4_text[] = "{\"quantization_config\": {\"quant_method\": \"mxfp4\", "
                                      "\"modules_to_not_convert\": [\"lm_head\"]}}";
+    static const char packed_text[] =
+        "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+        "\"format\": \"pack-quantized\", \"kv_cache_scheme\": null, \"transform_config\": {}, "
+        "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": "
+        "{\"num_bits\": 4, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"group\", "
+        "\"group_size\": 32, \"actorder\": null, \"observer\": \"minmax\"}}}}}";
     d9d_quantization q;
 
     (void)state;
@@ -57,11 +64,22 @@ static void test_config(void **state)
     assert_ok(config_read(mxfp4_text, &q));
     assert_int_equal(q.method, D9D_QUANTIZATION_MXFP4);
     assert_string_equal(d9d_quantization_name(q.method), "mxfp4");
+    assert_ok(config_read(packed_text, &q));
+    assert_int_equal(q.method, D9D_QUANTIZATION_PACKED);
+    assert_int_equal(q.block[0], 1);
+    assert_int_equal(q.block[1], 32);
 }
 
 #define CURE                                                                                       \
-    " is not supported; \"fp8\" and \"mxfp4\" are decoded when they are read, of others take the " \
-    "unquantised weights"
+    " is not supported; \"fp8\", \"mxfp4\" and \"compressed-tensors\" are decoded when they are "  \
+    "read, of others take the unquantised weights"
+#define PACKED                                                                                     \
+    " is not decoded, only \"pack-quantized\" of symmetric integers of 4 bits in groups; of "      \
+    "others "                                                                                      \
+    "take the unquantised weights"
+#define GROUP(...)                                                                                 \
+    "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "                  \
+    "\"config_groups\": {\"a\": {\"weights\": {\"num_bits\": 4, " __VA_ARGS__ "}}}}"
 #define BLOCKS                                                                                     \
     "c: quantization_config.weight_block_size: must be two numbers of elements, such as [128, "    \
     "128]"
@@ -87,12 +105,29 @@ static void test_config_refused(void **state)
         {"{\"quant_method\": \"mxfp4\", \"swizzled\": true}",
          "c: quantization_config.swizzled: the decoder of mxfp4 does not know this field",
          D9D_ENOTSUP},
+        {"{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\"}",
+         "c: quantization_config.format: \"float-quantized\"" PACKED, D9D_ENOTSUP},
+        {"{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\"}",
+         "c: quantization_config.config_groups: must be an object of groups", D9D_ECONFIG},
+        {"{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
+         "\"config_groups\": {\"a\": {}}}",
+         "c: quantization_config.config_groups: weights have no num_bits", D9D_ECONFIG},
+        {GROUP("\"group_size\": 12"), "c: quantization_config.group_size: 12" PACKED, D9D_ENOTSUP},
+        {GROUP("\"strategy\": \"channel\""), "c: quantization_config.strategy: \"channel\"" PACKED,
+         D9D_ENOTSUP},
+        {GROUP("\"symmetric\": false"), "c: quantization_config.symmetric: false" PACKED,
+         D9D_ENOTSUP},
+        {GROUP("\"actorder\": \"group\""), "c: quantization_config.actorder: \"group\"" PACKED,
+         D9D_ENOTSUP},
+        {GROUP("\"group_size\": 32}}, \"b\": {\"weights\": {\"num_bits\": 4, \"group_size\": 64"),
+         "c: quantization_config.config_groups: group_size is 32 and 64, which must be one",
+         D9D_ENOTSUP},
     };
     d9d_quantization q;
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        char text[256];
+        char text[512];
 
         (void)snprintf(text, sizeof(text), "{\"quantization_config\": %s}", bad[i].value);
         assert_fails(config_read(text, &q), bad[i].st, bad[i].sentence);
@@ -217,6 +252,22 @@ static void test_refused(void **state)
           {"w_scales", D9D_U8, 3, {2, 3, 1}},
           {"w", D9D_BF16, 1, {2}}},
          "memory: tensor w is there, and quantised as w_blocks too"},
+        {&packed,
+         {{"w_packed", D9D_I32, 2, {3, 4}}},
+         "memory: tensor w_packed is quantised (compressed-tensors), and w_scale is not there"},
+        {&packed,
+         {{"w_packed", D9D_I32, 2, {3, 4}}, {"w_scale", D9D_BF16, 2, {3, 1}}},
+         "memory: tensor w_packed is I32 [3, 4] and w_scale is BF16 [3, 1], which must be BF16 [3, "
+         "2]"},
+        {&packed,
+         {{"w_packed", D9D_I32, 2, {3, 4}}, {"w_scale", D9D_F16, 2, {3, 2}}},
+         "memory: tensor w_packed is I32 [3, 4] and w_scale is F16 [3, 2], which must be BF16 [3, "
+         "2]"},
+        {&packed,
+         {{"w_packed", D9D_I32, 2, {3, 3}}, {"w_scale", D9D_BF16, 2, {3, 2}}},
+         "memory: tensor w_packed is I32 [3, 3] and w_scale is BF16 [3, 2], which must be scales "
+         "of "
+         "a matrix of whole groups, eight numbers an I32"},
     };
 
     (void)state;
@@ -346,6 +397,23 @@ static void test_reads_no_more(void **state)
     assert_true(c.bytes[1] <= 2 * G + 1);
     src.prefetch(src.self, 0, (uint64_t)(G * 32 + 40) * 3 * 2, 3 * 2);
     assert_int_equal(c.prefetched[0], 3 * G * 16);
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+
+    m = (mem_tensors){.n = 0};
+    (void)mem_tensors_add(&m, "w_packed", D9D_I32, SHAPE(4, C / 8));
+    (void)mem_tensors_add(&m, "w_scale", D9D_BF16, SHAPE(4, C / 16));
+    (void)mem_tensors_add(&m, "w_shape", D9D_I32, SHAPE(2));
+    stored = counted_source(&c, &m);
+    assert_ok(d9d_dequant_create(&packed, D9D_BF16, &stored, &d));
+    src = d9d_dequant_source(d);
+    assert_int_equal(src.n, 1);
+    /* The second row and a number more. */
+    assert_ok(src.read(src.self, 0, (uint64_t)C * 2, out, (uint64_t)(C + 1) * 2));
+    assert_int_equal(c.bytes[0], C / 2 + 1);
+    assert_int_equal(c.bytes[1], (C / 16 + 1) * 2);
+    src.prefetch(src.self, 0, (uint64_t)C * 2, (uint64_t)(C + 1) * 2);
+    assert_int_equal(c.prefetched[0], C / 2 + 1);
     d9d_dequant_free(d);
     mem_tensors_free(&m);
 }

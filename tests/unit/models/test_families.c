@@ -98,6 +98,8 @@ static const sample samples[] = {
      12, 12 + 4 * (9 + 1 + 3 * 4 + 3)},
     {"deepseek_v3", "{\"model_type\": \"deepseek_v3\", " MLA BASE "}", 12,
      12 + 4 * (9 + 2 + 3 * 4 + 3)},
+    {"glm4_moe_lite", "{\"model_type\": \"glm4_moe_lite\", " MLA BASE "}", 12,
+     12 + 4 * (9 + 2 + 3 * 4 + 3)},
     /* Its norms have no weights, the final one neither. */
     {"olmo", "{\"model_type\": \"olmo\", " BASE "}", 7, 5 * 7 - 1},
     {"olmo2", "{\"model_type\": \"olmo2\", " BASE "}", 11, 5 * 11},
@@ -121,6 +123,12 @@ static const sample samples[] = {
      "{\"model_type\": \"granitemoe\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, " BASE
      "}",
      9, 5 * 9},
+    {"granitemoehybrid",
+     "{\"model_type\": \"granitemoehybrid\", \"num_local_experts\": 0, "
+     "\"shared_intermediate_size\": 12, \"position_embedding_type\": \"rope\", "
+     "\"layer_types\": [\"attention\", \"attention\", \"attention\", \"attention\", "
+     "\"attention\"], " BASE "}",
+     8, 5 * 8},
     {"gpt_oss",
      "{\"model_type\": \"gpt_oss\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
      "\"head_dim\": 8, \"sliding_window\": 9, " BASE "}",
@@ -321,15 +329,20 @@ static d9d_status print_model(const d9d_family_config *c, d9d_buf *out)
     return D9D_OK;
 }
 
-/* The same of a document, of a job's "model"; a failure's sentence if it is none. */
-static void print_document(const json_t *doc, d9d_buf *out)
+/* The same of a document, of a job's "model" or of a file; a failure's sentence if it is none. */
+static void print_document_of(const json_t *doc, bool inlined, d9d_buf *out)
 {
     d9d_arena a = {0};
     d9d_family_config c;
 
-    if (family_parse(doc, "c", true, &a, &c) != D9D_OK || print_model(&c, out) != D9D_OK)
+    if (family_parse(doc, "c", inlined, &a, &c) != D9D_OK || print_model(&c, out) != D9D_OK)
         assert_ok(d9d_buf_printf(out, "%s", d9d_err_message()));
     d9d_arena_release(&a);
+}
+
+static void print_document(const json_t *doc, d9d_buf *out)
+{
+    print_document_of(doc, true, out);
 }
 
 /* --- fields --------------------------------------------------------------------------------- */
@@ -364,6 +377,7 @@ static const struct {
     {NULL, "sliding_window_pattern", "3", NULL},
     {"glm4_moe", "norm_topk_prob", "false", NULL},
     {"deepseek_v3", "norm_topk_prob", "false", NULL},
+    {"glm4_moe_lite", "norm_topk_prob", "false", NULL},
     {"qwen3_next", "norm_topk_prob", "false", NULL},
     {"smollm3", "no_rope_layer_interval", "2", NULL},
     {"smollm3", "no_rope_layers", "[0, 1, 1, 1, 1]", NULL},
@@ -395,6 +409,9 @@ static const struct {
      "\"original_max_position_embeddings\": 4}}"},
     {NULL, "topk_method", "\"greedy\"", NULL},
     {NULL, "first_k_dense_replace", "2", NULL},
+    {NULL, "mlp_layer_types", "[\"sparse\", \"dense\", \"sparse\", \"sparse\", \"sparse\"]", NULL},
+    {NULL, "shared_intermediate_size", "14", NULL},
+    {NULL, "position_embedding_type", "\"nope\"", NULL},
     {NULL, "routed_scaling_factor", "2", NULL},
     {NULL, "q_lora_rank", "null", NULL},
     {NULL, "kv_lora_rank", "4", NULL},
@@ -595,8 +612,9 @@ static void check_alias(const sample *s, const d9d_hf_field *f)
     json_decref(doc);
 }
 
-/* A value that the row does not list is refused, by the field's name. */
-static void check_only(const sample *s, const d9d_hf_field *f)
+/* A value that the row does not list is refused, by the field's name.  Behind a row of a job's own
+ * field, that is what files may have. */
+static void check_only(const sample *s, const d9d_hf_field *f, bool inlined)
 {
     json_t *doc = scaled_document(s, NULL), *list = parsed(f->only), *v;
     d9d_buf text = {0};
@@ -606,13 +624,13 @@ static void check_only(const sample *s, const d9d_hf_field *f)
     {
         text.len = 0;
         assert_int_equal(json_object_set(doc, f->name, v), 0);
-        print_document(doc, &text);
+        print_document_of(doc, inlined, &text);
         if (strncmp(text.data, "head ", 5) != 0)
             fail_msg("%s: %s", s->family, (char *)text.data);
     }
     text.len = 0;
     assert_int_equal(json_object_set_new(doc, f->name, parsed("\"of no model\"")), 0);
-    print_document(doc, &text);
+    print_document_of(doc, inlined, &text);
     unit_check_has(text.data, f->name, __FILE__, __LINE__);
     unit_check_has(text.data, "\"of no model\" is not supported", __FILE__, __LINE__);
     d9d_buf_release(&text);
@@ -620,12 +638,20 @@ static void check_only(const sample *s, const d9d_hf_field *f)
     json_decref(doc);
 }
 
-static void check_field(const sample *s, const d9d_hf_field *f)
+static bool is_own(const d9d_family *f, const char *name)
+{
+    for (const d9d_hf_field *row = f->fields; row->name != NULL; row++)
+        if (row->rule == D9D_HF_RULE_OWN && strcmp(row->name, name) == 0)
+            return true;
+    return false;
+}
+
+static void check_field(const d9d_family *family, const sample *s, const d9d_hf_field *f)
 {
     if (f->rule == D9D_HF_RULE_ALIAS)
         check_alias(s, f);
     else if (f->rule == D9D_HF_RULE_ONLY)
-        check_only(s, f);
+        check_only(s, f, !is_own(family, f->name));
     else if (f->rule != D9D_HF_RULE_IGNORED)
         check_read(s, f->name);
     else if (is_read(s, NULL, f->name, "1"))
@@ -641,7 +667,7 @@ static void check_fields(const d9d_family *f, const sample *s)
     for (const d9d_key *k = f->config->keys; k->name != NULL; k++)
         check_read(s, k->name);
     for (const d9d_hf_field *row = f->fields; row != NULL && row->name != NULL; row++)
-        check_field(s, row);
+        check_field(f, s, row);
     for (size_t i = 0; i < n_all; i++)
         check_read(s, of_all[i]);
     if (has_key(f, "rope_scaling"))
@@ -691,7 +717,8 @@ static void check_undeclared(const d9d_family *f, const sample *s)
          "c: factor_of_norms: 8: %s does not know this field, which may "
          "change what the model computes"},
         {"{\"quantization_config\": {\"quant_method\": \"awq\"}}",
-         "c: quantization_config.quant_method: \"awq\" is not supported; \"fp8\" and \"mxfp4\" are "
+         "c: quantization_config.quant_method: \"awq\" is not supported; \"fp8\", \"mxfp4\" and "
+         "\"compressed-tensors\" are "
          "decoded when they are read, of others take the unquantised weights"},
         {"{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}}",
          "c: rope_scaling.beta_fast: 3: %s does not know this field, which may change what the "

@@ -4,6 +4,7 @@
  *     quant_method "fp8"   X F8_E4M3 [..., R, C],                    X [..., R, C]
  *                          X_scale_inv F32 [..., ceil(R/128), ceil(C/128)]
  *     "mxfp4"              X_blocks U8 [E, R, G, 16], X_scales U8 [E, R, G]   X [E, 32 G, R]
+ *     "compressed-tensors" X_packed I32 [R, C/8], X_scale [R, C/group]        X [R, C]
  *
  * A tensor with scales has its plain name, its decoded type and shape; the scales are hidden; every
  * other tensor is as it is stored.  Any span of a decoded tensor can be read by itself, at the cost
@@ -17,7 +18,9 @@
  * Decoding is exact but for one rounding to nearest even, to the type asked for.  FP8: the number
  * times the scale of its block, in float32.  MXFP4 (OCP Microscaling Formats, v1.0): two e2m1
  * numbers a byte, the low nibble first, times 2^(scale - 127); the last two dimensions are swapped,
- * as transformers does.
+ * as transformers does.  compressed-tensors: only its format "pack-quantized" of symmetric integers
+ * of four bits, the lowest of an int32 first; each, less 8, times the scale of its group, rounded
+ * to the type of the scales, as that library does.
  */
 #ifndef D9D_CKPT_QUANT_DEQUANT_H
 #define D9D_CKPT_QUANT_DEQUANT_H
@@ -32,12 +35,13 @@ extern "C" {
 typedef enum d9d_quantization_method {
     D9D_QUANTIZATION_NONE,
     D9D_QUANTIZATION_FP8,
-    D9D_QUANTIZATION_MXFP4
+    D9D_QUANTIZATION_MXFP4,
+    D9D_QUANTIZATION_PACKED /* compressed-tensors, integers of four bits */
 } d9d_quantization_method;
 
 typedef struct d9d_quantization {
     d9d_quantization_method method;
-    int64_t block[2]; /* FP8: rows and columns that share a scale; 0: those of the whole matrix */
+    int64_t block[2]; /* FP8, PACKED: rows and columns that share a scale; 0: the whole matrix's */
 } d9d_quantization;
 
 #define D9D_QUANTIZATION_FIELD "quantization_config" /* of config.json */

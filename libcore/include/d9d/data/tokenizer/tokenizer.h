@@ -140,6 +140,13 @@ D9D_API bool d9d_tokenizer_has_special(const d9d_tokenizer *tok, const uint32_t 
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_print_special(const d9d_tokenizer *tok, bool pair,
                                                             d9d_buf *out);
 
+/* Append a sentence where tokenizer_config.json beside the tokenizer's file says otherwise:
+ * add_bos_token or add_eos_token of a token that the post_processor does not add, or false of one
+ * that it adds.  transformers 4 heeds both in most of its classes; 5 reads neither beside a
+ * tokenizer.json, and nor does d9d.  Appends nothing without the file, or where both agree. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_explain_config(const d9d_tokenizer *tok,
+                                                             const char *path, d9d_buf *out);
+
 enum { D9D_TOKENIZER_SKIP_SPECIAL = 1 }; /* leave special tokens out */
 
 /* Appends the bytes that `ids` stand for: the encoded text after normalisation.  If the file has no

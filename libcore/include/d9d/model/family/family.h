@@ -151,14 +151,16 @@ D9D_API extern const char *const d9d_family_activation_names[];
 /* The unit of that member. */
 D9D_API d9d_glu d9d_family_glu(int hidden_act);
 
-/* Kinds of layers, by a list of words such as "sliding_attention": one number for each layer. */
+/* Kinds of layers, by a list of words such as "sliding_attention": one number for each layer.
+ * `field`: its name, for messages. */
 typedef struct d9d_layer_types {
     const uint8_t *at; /* [num_hidden_layers]: index into `words`; NULL: the list is absent */
     size_t n;
 } d9d_layer_types;
-D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words,
-                                                     int64_t layers, const char *where,
-                                                     d9d_arena *a, d9d_layer_types *out);
+D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list, const char *field,
+                                                     const char *const *words, int64_t layers,
+                                                     const char *where, d9d_arena *a,
+                                                     d9d_layer_types *out);
 /* Which layers have a window: by a list of "full_attention" and "sliding_attention"; if it is
  * absent, all but layer `full` of each `period` layers, from 0. */
 D9D_API D9D_MUST_USE d9d_status d9d_layer_types_windowed(const d9d_list *list, int64_t period,
@@ -227,6 +229,9 @@ typedef struct d9d_family {
      * (d9d_block_attention_shape.dropout, d9d_decoder_shape.embed_dropout, ...).  False: training
      * refuses a rate above 0. */
     bool dropout;
+    /* The family's own keys are the sizes of heads: head_dim is not used, and num_attention_heads
+     * need not divide hidden_size. */
+    bool own_heads;
 } d9d_family;
 
 /* Read a config.json's object, checked, into the arena.  The vocabulary is one split, "regular".

@@ -8,7 +8,8 @@
  *     has one meaning   D9D_HF_ONLY: these values are what the model computes, others are refused
  *     changes nothing   D9D_HF_IGNORED: no result depends on it
  *     is another name   D9D_HF_ALIAS, of a key of `dims`; if a file has both, they must be equal
- *     is ours alone     D9D_HF_OWN: a key of `dims` that no file has, only a job's "model"
+ *     is ours alone     D9D_HF_OWN: a key of `dims` that no file has, only a job's "model"; a
+ *                       second row of the name says what files may have nevertheless
  *
  *     static const char *const types[] = {"mine", NULL};   // "model_type"
  *     static const d9d_hf_field fields[] = {
