@@ -807,7 +807,7 @@ const d9d_table d9di_filter_format =
 /* --- d9d.plan.v1 ------------------------------------------------------------------------------ */
 
 static const char *const plan_ids[] = {"d9d.plan.v1", NULL};
-static const char *const plan_links[] = {"node", "network", NULL};
+static const char *const plan_links[] = {"node", "network", "host", NULL};
 
 static const char *const plan_cp_methods[] = {
 #define X(name, word) word,
@@ -837,9 +837,10 @@ static const d9d_key plan_work_keys[] = {
 static const d9d_table plan_work_table = TABLE("work", plan_work_keys, "kernels of a kind");
 static const d9d_key some_plan_work = {.kind = D9D_KIND_TABLE, .table = &plan_work_table};
 static const d9d_key plan_message_keys[] = {
-    TEXT("group", "axes of the mesh that it joins"),
+    TEXT("group", "axes of the mesh that it joins, or what else crosses a link"),
     TEXT("call", "all_reduce, all_gather, ..."),
-    FIELD("link", ENUM, D9D_REQUIRED, "within a node, or between nodes", .names = plan_links),
+    FIELD("link", ENUM, D9D_REQUIRED, "within a node, between nodes, or to the memory of the host",
+          .names = plan_links),
     COUNT("calls", "how many"),
     REAL("bytes", "that the rank sends or receives, the larger"),
     REAL("seconds", "that they take, beside computation or not"),
@@ -863,6 +864,7 @@ static const d9d_key plan_stage_keys[] = {
     COUNT("kv_cache", "bytes of it while completions are generated; 0: none are"),
     COUNT("unaccounted", "bytes that libraries take beside the pool", .former = "outside"),
     COUNT("bytes", "peak and unaccounted"),
+    COUNT("host_optimizer", "bytes of optimizer states in the host's memory"),
     COUNT("host_copy", "bytes of host memory for asynchronous checkpoints"),
     COUNT("host_batches", "bytes of the host's memory for batches that are read ahead"),
     REAL("step_s", "seconds of a step of its own"),

@@ -45,30 +45,43 @@ d9d_status d9di_args_check_router(const char *op, const d9d_router_dims *n)
     return D9D_OK;
 }
 
+/* The last `merged` dimensions are the run. */
+static d9di_subarray subarray_make(int ndim, int merged, const int64_t *box, const int64_t *start,
+                                   const int64_t *whole)
+{
+    d9di_subarray b = {.run = 1, .n_runs = 1, .ndim = ndim - merged};
+    int64_t stride = 1;
+
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (d >= b.ndim) {
+            b.run *= box[d];
+            b.first += start[d] * stride;
+        } else {
+            b.box[d] = box[d];
+            b.start[d] = start[d];
+            b.stride[d] = stride;
+            b.n_runs *= box[d];
+        }
+        stride *= whole[d];
+    }
+    return b;
+}
+
+/* Dimensions that the box covers entirely merge into the run; the first other one ends it. */
 d9di_subarray d9di_subarray_make(int ndim, const int64_t *box, const int64_t *start,
                                  const int64_t *whole)
 {
-    d9di_subarray b = {.run = 1, .n_runs = 1};
-    int64_t stride = 1;
-    int d = ndim - 1;
+    int merged = ndim > 0 ? 1 : 0;
 
-    /* Dimensions that the box covers entirely merge into the run; the first other one ends it. */
-    for (; d >= 0; d--) {
-        b.run *= box[d];
-        b.first += start[d] * stride;
-        stride *= whole[d];
-        if (box[d] != whole[d])
-            break;
-    }
-    b.ndim = d > 0 ? d : 0;
-    for (d = b.ndim - 1; d >= 0; d--) {
-        b.box[d] = box[d];
-        b.start[d] = start[d];
-        b.stride[d] = stride;
-        stride *= whole[d];
-        b.n_runs *= box[d];
-    }
-    return b;
+    while (merged < ndim && box[ndim - merged] == whole[ndim - merged])
+        merged++;
+    return subarray_make(ndim, merged, box, start, whole);
+}
+
+d9di_subarray d9di_subarray_make_rows(int ndim, const int64_t *box, const int64_t *start,
+                                      const int64_t *whole)
+{
+    return subarray_make(ndim, ndim > 0 ? 1 : 0, box, start, whole);
 }
 
 /* --- linear_cross_entropy_fwd_bwd ---------------------------------------------------------- */

@@ -146,6 +146,9 @@ typedef struct d9di_subarray {
 } d9di_subarray;
 d9di_subarray d9di_subarray_make(int ndim, const int64_t *box, const int64_t *start,
                                  const int64_t *whole);
+/* The same with a run for each row: dimensions do not merge. */
+d9di_subarray d9di_subarray_make_rows(int ndim, const int64_t *box, const int64_t *start,
+                                      const int64_t *whole);
 
 /* Index in the whole array of the first element of run i. */
 D9DI_HOST_DEVICE static inline int64_t d9di_subarray_index(const d9di_subarray *b, int64_t i)

@@ -87,7 +87,7 @@ d9d_status d9d_ref_adam_stochastic(d9d_stream s, const d9d_adam_step *c, const f
 {
     const adam_consts k = adam_consts_make(c, scale);
     const d9di_cpu_optim_rule rule = {"adam_stochastic", adam_rule, &k, 2};
-    const d9di_subarray b = d9di_subarray_make(ndim, box, start, whole);
+    const d9di_cpu_box b = {ndim, box, start, whole};
 
     (void)s;
     return d9di_cpu_optim_apply_stochastic(&rule, scale, t, gt, st, a, r, &b);

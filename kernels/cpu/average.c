@@ -53,7 +53,7 @@ d9d_status d9d_ref_average_stochastic(d9d_stream s, const d9d_average_step *c, c
 {
     const average_consts k = average_consts_make(c);
     const d9di_cpu_optim_rule rule = {"average_stochastic", average_rule, &k, 1};
-    const d9di_subarray b = d9di_subarray_make(ndim, box, start, whole);
+    const d9di_cpu_box b = {ndim, box, start, whole};
 
     (void)s;
     return d9di_cpu_optim_apply_stochastic(&rule, scale, t, t, st, a, r, &b);

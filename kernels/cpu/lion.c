@@ -60,7 +60,7 @@ d9d_status d9d_ref_lion_stochastic(d9d_stream s, const d9d_lion_step *c, const f
 {
     const lion_consts k = lion_consts_make(c, scale);
     const d9di_cpu_optim_rule rule = {"lion_stochastic", lion_rule, &k, 1};
-    const d9di_subarray b = d9di_subarray_make(ndim, box, start, whole);
+    const d9di_cpu_box b = {ndim, box, start, whole};
 
     (void)s;
     return d9di_cpu_optim_apply_stochastic(&rule, scale, t, gt, st, a, r, &b);

@@ -69,35 +69,44 @@ static void store_stochastic(d9d_dtype t, void *y, int64_t i, int64_t n, const f
     round_stochastic((uint16_t *)y + i, x, bits, n);
 }
 
+void d9di_cpu_write_weights_stochastic(d9d_dtype t, void *p, int16_t *residual, int64_t i,
+                                       int64_t n, const float *x, d9d_rng r, uint64_t index)
+{
+    if (residual != NULL)
+        d9di_cpu_write_weights(t, p, residual, i, n, x);
+    else
+        store_stochastic(t, p, i, n, x, r, 0, index);
+}
+
 d9d_status d9di_cpu_optim_apply_stochastic(const d9di_cpu_optim_rule *rule, const float *scale,
                                            d9d_dtype t, d9d_dtype gt, d9d_dtype st,
                                            const d9d_optim_arrays *a, d9d_rng r,
-                                           const d9di_subarray *box)
+                                           const d9di_cpu_box *box)
 {
     /* Of the states; the parameter has r itself. */
-    static const uint64_t streams[STOCHASTIC_STATES] = {42, 67};
-    const int64_t per_run = d9di_i64_ceil_div(box->run, D9DI_BLOCK);
+    static const uint64_t streams[STOCHASTIC_STATES] = {D9DI_STATE_STREAM, 67};
+    const d9di_subarray b = d9di_subarray_make(box->ndim, box->box, box->start, box->whole);
+    const int64_t per_run = d9di_i64_ceil_div(b.run, D9DI_BLOCK);
     void *const states[STOCHASTIC_STATES] = {a->m, a->v};
 
     assert(rule->states <= STOCHASTIC_STATES);
-    D9D_TRY(types_check(rule->name, t, gt, st));
+    D9D_TRY(types_check(rule->name, t, gt, st == D9D_I8 ? D9D_F32 : st));
+    if (st == D9D_I8)
+        return d9di_cpu_optim_apply_blocks(rule, scale, t, gt, a, r, box);
     if (isnan(*scale))
         return D9D_OK;
-#pragma omp parallel for if (box->run * box->n_runs > D9DI_MIN_PARALLEL)
-    for (int64_t j = 0; j < box->n_runs * per_run; j++) {
-        int64_t at = j % per_run * D9DI_BLOCK, len = d9di_i64_min(box->run - at, D9DI_BLOCK);
-        int64_t i = j / per_run * box->run + at;
-        uint64_t index = (uint64_t)(d9di_subarray_index(box, j / per_run) + at);
+#pragma omp parallel for if (b.run * b.n_runs > D9DI_MIN_PARALLEL)
+    for (int64_t j = 0; j < b.n_runs * per_run; j++) {
+        int64_t at = j % per_run * D9DI_BLOCK, len = d9di_i64_min(b.run - at, D9DI_BLOCK);
+        int64_t i = j / per_run * b.run + at;
+        uint64_t index = (uint64_t)(d9di_subarray_index(&b, j / per_run) + at);
         float buf[2 + STOCHASTIC_STATES][D9DI_BLOCK], *sf[STOCHASTIC_STATES];
         float *pf = d9di_cpu_modify_weights(t, a->p, a->residual, i, len, buf[0]);
 
         for (int k = 0; k < rule->states; k++)
             sf[k] = d9di_cpu_modify(st, states[k], i, len, buf[2 + k]);
         rule->update(rule->consts, pf, d9di_cpu_read(gt, a->g, i, len, buf[1]), sf, len);
-        if (a->residual != NULL)
-            d9di_cpu_write_weights(t, a->p, a->residual, i, len, pf);
-        else
-            store_stochastic(t, a->p, i, len, pf, r, 0, index);
+        d9di_cpu_write_weights_stochastic(t, a->p, a->residual, i, len, pf, r, index);
         for (int k = 0; k < rule->states; k++)
             store_stochastic(st, states[k], i, len, sf[k], r, streams[k], index);
     }

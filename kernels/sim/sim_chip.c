@@ -18,7 +18,7 @@
 /* A row of NVIDIA GPUs, 8 per node: FLOP rates in tera, memory in GB/s and MiB, links in GB/s.
  * Between nodes each GPU has one adapter. */
 #define NVIDIA(word, says, of_hopper, n_sms, tflops, tflops_f32, tflops_fp8, gb_s, mib, nvlink,    \
-               adapter)                                                                            \
+               adapter, pcie)                                                                      \
     {                                                                                              \
         .name = (word), .title = (says), .is_gpu = true, .is_sm90 = (of_hopper), .sms = (n_sms),   \
         .flops = (tflops)*1e12, .flops_f32 = (tflops_f32)*1e12, .flops_fp8 = (tflops_fp8)*1e12,    \
@@ -27,14 +27,15 @@
         .link = {                                                                                  \
             [D9D_SIM_LINK_NODE] = {(nvlink)*0.72e9, 15e-6},                                        \
             [D9D_SIM_LINK_NETWORK] = {(adapter)*0.85e9, 30e-6},                                    \
+            [D9D_SIM_LINK_HOST] = {(pcie)*0.55e9, 0},                                               \
         }                                                                                          \
     }
 
 static const d9d_sim_chip chips[] = {
-    NVIDIA("h200", "NVIDIA H200", true, 132, 989, 60, 1979, 4800, 143771, 450, 50),
-    NVIDIA("h100", "NVIDIA H100 SXM 80 GB", true, 132, 989, 60, 1979, 3350, 81559, 450, 50),
-    NVIDIA("a100", "NVIDIA A100 SXM 80 GB", false, 108, 312, 19.5, 0, 2039, 81920, 300, 25),
-    NVIDIA("b200", "NVIDIA B200", false, 148, 2250, 75, 4500, 8000, 183359, 900, 50),
+    NVIDIA("h200", "NVIDIA H200", true, 132, 989, 60, 1979, 4800, 143771, 450, 50, 64),
+    NVIDIA("h100", "NVIDIA H100 SXM 80 GB", true, 132, 989, 60, 1979, 3350, 81559, 450, 50, 64),
+    NVIDIA("a100", "NVIDIA A100 SXM 80 GB", false, 108, 312, 19.5, 0, 2039, 81920, 300, 25, 32),
+    NVIDIA("b200", "NVIDIA B200", false, 148, 2250, 75, 4500, 8000, 183359, 900, 50, 64),
     {.name = "cpu",
      .title = "a processor core",
      .flops = 30e9,
@@ -52,7 +53,9 @@ static const d9d_sim_chip chips[] = {
      .memory_efficiency = 0.7,
      .launch_s = 1e-6,
      .per_node = 64,
-     .link = {[D9D_SIM_LINK_NODE] = {3e9, 5e-6}, [D9D_SIM_LINK_NETWORK] = {1e9, 20e-6}}},
+     .link = {[D9D_SIM_LINK_NODE] = {3e9, 5e-6},
+              [D9D_SIM_LINK_NETWORK] = {1e9, 20e-6},
+              [D9D_SIM_LINK_HOST] = {7e9, 0}}},
 };
 
 enum { CHIPS = sizeof(chips) / sizeof(chips[0]) };
@@ -85,7 +88,7 @@ const char *d9d_sim_kind_name(d9d_sim_kind kind)
 
 const char *d9d_sim_link_name(d9d_sim_link link)
 {
-    static const char *const texts[] = {"node", "network"};
+    static const char *const texts[] = {"node", "network", "host"};
 
     return texts[link];
 }

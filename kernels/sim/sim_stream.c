@@ -113,6 +113,11 @@ bool d9d_sim_is_real(const void *p)
     return p != NULL && (uintptr_t)p < D9D_SIM_FAKE_BASE;
 }
 
+bool d9d_sim_is_host(const void *p)
+{
+    return (uintptr_t)p >= D9D_SIM_FAKE_HOST_BASE;
+}
+
 /* --- tallies ------------------------------------------------------------------------------- */
 
 const d9d_sim_tally *d9d_sim_get_tally(const d9d_sim *p)

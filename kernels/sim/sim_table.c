@@ -714,24 +714,45 @@ static double weight_bytes(d9d_dtype t, const int16_t *residual)
     return 2 * (dtype_bytes(t) + (residual != NULL ? dtype_bytes(D9D_I16) : 0));
 }
 
-/* Adam, Lion: weights, gradients and states are read, and all but the gradients written. */
-static d9d_status charge_update(d9d_stream s, int states, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
-                                const int16_t *residual, double n)
+/* Bytes of an element's states, with the scales of 8 bits. */
+static double state_bytes(int states, d9d_dtype st)
 {
-    return d9di_sim_charge(
+    return states *
+           (dtype_bytes(st) + (st == D9D_I8 ? dtype_bytes(D9D_BF16) / D9D_STATE_BLOCK : 0));
+}
+
+/* Of these and of the residual, what lies in host memory. */
+static double host_bytes(const d9d_optim_arrays *a, int states, d9d_dtype st)
+{
+    return (d9d_sim_is_host(a->m) ? state_bytes(states, st) : 0) +
+           (d9d_sim_is_host(a->residual) ? dtype_bytes(D9D_I16) : 0);
+}
+
+/* Adam, Lion: weights, gradients and states are read, and all but the gradients written.  `host`
+ * bytes of these cross the bus in either direction. */
+static d9d_status charge_update(d9d_stream s, int states, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                                const int16_t *residual, double n, double host)
+{
+    D9D_TRY(d9di_sim_charge(
         s, D9D_SIM_MEMORY, t, 0,
-        n * (weight_bytes(t, residual) + dtype_bytes(gt) + 2 * states * dtype_bytes(st)));
+        n * (weight_bytes(t, residual) + dtype_bytes(gt) + 2 * state_bytes(states, st)) -
+            2 * host));
+    return host > 0 && s != NULL
+               ? d9d_sim_transfer(s, "optimizer", "states", D9D_SIM_LINK_HOST, host)
+               : D9D_OK;
 }
 
 /* Of one call for a list: either all of them have residuals, or none. */
 static d9d_status charge_list(d9d_stream s, int states, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
                               const d9d_optim_arrays *list, int64_t count)
 {
-    double n = 0;
+    double n = 0, host = 0;
 
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
         n += (double)list[i].n;
-    return charge_update(s, states, t, gt, st, count > 0 ? list->residual : NULL, n);
+        host += (double)list[i].n * host_bytes(&list[i], states, st);
+    }
+    return charge_update(s, states, t, gt, st, count > 0 ? list->residual : NULL, n, host);
 }
 
 static d9d_status charge_box(d9d_stream s, int states, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
@@ -741,7 +762,7 @@ static d9d_status charge_box(d9d_stream s, int states, d9d_dtype t, d9d_dtype gt
 
     for (int d = 0; d < ndim; d++)
         n *= (double)box[d];
-    return charge_update(s, states, t, gt, st, a->residual, n);
+    return charge_update(s, states, t, gt, st, a->residual, n, n * host_bytes(a, states, st));
 }
 
 ENTRY(adam, const d9d_adam_step *c, const float *scale, d9d_dtype t, d9d_dtype gt, d9d_dtype st,

@@ -8,7 +8,8 @@
  *                                                           reached its event
  *
  * Small uploads between steps therefore do not block.  A download blocks until its bytes have
- * arrived; a chunk is copied out of the ring while the next one arrives.  Threads that load a
+ * arrived; a chunk is copied out of the ring while the next one arrives.  Each address says where
+ * it lies (cudaMemcpyDefault), since a tensor may be in pinned host memory.  Threads that load a
  * checkpoint copy concurrently: a lock keeps each copy whole in its ring.
  */
 #include <cuda_runtime_api.h>
@@ -161,7 +162,7 @@ static d9d_status cuda_upload(d9d_device *dev, void *dst, const void *host, uint
         if (e != cudaSuccess)
             break;
         memcpy(at, (const char *)host + done, fits);
-        e = cudaMemcpyAsync((char *)dst + done, at, fits, cudaMemcpyHostToDevice, self->stream);
+        e = cudaMemcpyAsync((char *)dst + done, at, fits, cudaMemcpyDefault, self->stream);
     }
     (void)pthread_mutex_unlock(&self->copy_lock);
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "upload", e);
@@ -173,7 +174,7 @@ static cudaError_t chunk_enqueue(cuda_device *self, const char *src, uint64_t i,
     ring *r = &self->down;
     cudaError_t e =
         cudaMemcpyAsync(r->data + i % RING_BUFFERS * RING_BUFFER_BYTES, src + i * RING_BUFFER_BYTES,
-                        n, cudaMemcpyDeviceToHost, self->stream);
+                        n, cudaMemcpyDefault, self->stream);
 
     return e == cudaSuccess ? cudaEventRecord(r->copied[i % RING_BUFFERS], self->stream) : e;
 }
@@ -219,7 +220,7 @@ static d9d_status cuda_copy(d9d_device *dev, void *dst, const void *src, uint64_
     cudaError_t e = set_current(dev);
 
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, self->stream);
+        e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, self->stream);
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy", e);
 }
 
@@ -258,7 +259,7 @@ static d9d_status cuda_d2h_async(d9d_device *dev, void *pinned, const void *src,
 
     D9D_TRY(refuse_recording(dev, "a copy to the host"));
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost,
+        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDefault,
                             stream != NULL ? d9d_cuda_stream_handle(stream) : self->stream);
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy to the host", e);
 }
@@ -269,7 +270,7 @@ static d9d_status cuda_d2h(d9d_device *dev, void *pinned, const void *src, uint6
     cudaError_t e = set_current(dev);
 
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost, self->side_stream);
+        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDefault, self->side_stream);
     if (e == cudaSuccess)
         e = cudaStreamSynchronize(self->side_stream);
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy to the host", e);
@@ -282,7 +283,7 @@ static d9d_status cuda_h2d_async(d9d_device *dev, void *dst, const void *pinned,
 
     D9D_TRY(refuse_recording(dev, "a copy from the host"));
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(dst, pinned, n, cudaMemcpyHostToDevice, self->stream);
+        e = cudaMemcpyAsync(dst, pinned, n, cudaMemcpyDefault, self->stream);
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy from the host", e);
 }
 

@@ -21,8 +21,8 @@
 
 typedef struct sim_device {
     d9d_sim *sim;
-    uint64_t next;          /* next address of a block without memory */
-    uint64_t scratch, peak; /* scratch in the last peak, and that peak */
+    uint64_t next, next_host; /* next addresses of blocks without memory */
+    uint64_t scratch, peak;   /* scratch in the last peak, and that peak */
 } sim_device;
 
 static void *sim_alloc(d9d_device *dev, uint64_t n)
@@ -89,8 +89,15 @@ static d9d_status sim_sync(d9d_device *dev)
 
 static d9d_status sim_pin(d9d_device *dev, uint64_t n, void **out)
 {
-    void *p = calloc(1, n > 0 ? n : 1);
+    sim_device *self = dev->self;
+    void *p;
 
+    if (n > REAL_MAX) {
+        *out = (void *)(uintptr_t)self->next_host;
+        self->next_host += n;
+        return D9D_OK;
+    }
+    p = calloc(1, n > 0 ? n : 1);
     if (p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory: %llu bytes requested", dev->name,
                         (unsigned long long)n);
@@ -101,7 +108,8 @@ static d9d_status sim_pin(d9d_device *dev, uint64_t n, void **out)
 static void sim_unpin(d9d_device *dev, void *host)
 {
     (void)dev;
-    free(host);
+    if (!d9d_sim_is_host(host))
+        free(host);
 }
 
 /* --- events: the simulated time at which one was recorded ---------------------------- */
@@ -184,6 +192,7 @@ static d9d_status sim_open(const d9d_sim_chip *chip, d9d_device *dev)
     if (self == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the device", chip->name);
     self->next = D9D_SIM_FAKE_BASE;
+    self->next_host = D9D_SIM_FAKE_HOST_BASE;
     dev->name = chip->name;
     dev->self = self;
     dev->ops = chip->is_gpu ? &gpu_ops : &cpu_ops; /* from here on close frees what was made */

@@ -437,7 +437,10 @@ d9d_status d9di_engine_create_optimizer(const d9d_train_config *c, const d9d_par
     d9d_status st = D9D_OK;
 
     D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, params, whole, seed, &o));
-    if (ema != NULL)
+    if (c->trainer.offload.optimizer == D9D_JOB_OFFLOAD_HOST)
+        d9d_optimizer_set_offload(o);
+    st = d9d_optimizer_check_rowwise(o, c->mesh.tensor_parallel);
+    if (st == D9D_OK && ema != NULL)
         st = d9d_optimizer_set_ema(o,
                                    &(d9d_ema_opts){.decay = ema->decay,
                                                    .every_steps = ema->every_steps,

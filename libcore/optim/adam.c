@@ -30,12 +30,14 @@ static const d9d_key adam_keys[] = {
 static const d9d_key stochastic_keys[] = {ADAM_KEYS, D9D_KEY_END};
 
 /* A maximum of stochastically rounded numbers is biased, so amsgrad is refused with it. */
-static d9d_status adam_check(const void *value, const char *path)
+d9d_status d9di_optimizer_adam_check(const void *value, const char *path)
 {
     const d9di_optimizer_adam_config *c = value;
+    const d9d_optimizer_weight_update update = (d9d_optimizer_weight_update)c->weight_update;
+    const d9d_dtype states = d9di_optimizer_state_dtype(c->state_dtype);
 
-    if (c->amsgrad && d9di_optimizer_rounds_stochastically(
-                          (d9d_optimizer_weight_update)c->weight_update, c->state_dtype))
+    D9D_TRY(d9di_optimizer_check_rounding(update, states, path));
+    if (c->amsgrad && d9di_optimizer_rounds_stochastically(update, states))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: amsgrad does not support stochastic rounding: it needs state_dtype "
                         "float32 with weight_update master, or weight_update nearest",
@@ -46,11 +48,11 @@ static d9d_status adam_check(const void *value, const char *path)
 extern const d9d_table d9di_optimizer_adamw_table, d9di_optimizer_adam_table,
     d9di_optimizer_stochastic_adamw_table;
 const d9d_table d9di_optimizer_adamw_table =
-    D9D_TABLE(d9di_optimizer_adam_config, "adamw", adamw_keys, "AdamW", .check = adam_check,
-              .row = &d9di_optimizer_adamw);
+    D9D_TABLE(d9di_optimizer_adam_config, "adamw", adamw_keys, "AdamW",
+              .check = d9di_optimizer_adam_check, .row = &d9di_optimizer_adamw);
 const d9d_table d9di_optimizer_adam_table =
-    D9D_TABLE(d9di_optimizer_adam_config, "adam", adam_keys, "Adam", .check = adam_check,
-              .row = &d9di_optimizer_adam);
+    D9D_TABLE(d9di_optimizer_adam_config, "adam", adam_keys, "Adam",
+              .check = d9di_optimizer_adam_check, .row = &d9di_optimizer_adam);
 const d9d_table d9di_optimizer_stochastic_adamw_table =
     D9D_TABLE(d9di_optimizer_adam_config, "stochastic_adamw", stochastic_keys,
               "AdamW on bfloat16 parameters with stochastic rounding: adamw with weight_update "
@@ -118,7 +120,6 @@ static d9d_status update_all(const d9di_optimizer_adam_config *c, bool decoupled
         .stochastic = adam_stochastic,
         .states = adam_states(c),
         .weight_update = update,
-        .is_stochastic = d9di_optimizer_rounds_stochastically(update, c->state_dtype),
     };
 
     return d9di_optimizer_update_lists(&rule, u, n);
@@ -153,8 +154,8 @@ static d9d_status stochastic_update(const void *config, const d9d_optimizer_upda
 
 static d9d_dtype adam_dtype(const void *config, const d9d_param *p)
 {
-    (void)p;
-    return d9di_optimizer_state_dtype(((const d9di_optimizer_adam_config *)config)->state_dtype);
+    return d9di_optimizer_moment_dtype(((const d9di_optimizer_adam_config *)config)->state_dtype,
+                                       p);
 }
 
 static d9d_status stochastic_accepts(const d9d_param *p)

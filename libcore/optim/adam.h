@@ -25,9 +25,12 @@ typedef struct d9di_optimizer_adam_config {
         D9D_KEY_REAL(d9di_optimizer_adam_config, weight_decay, "0.01", 0, 1e6, "weight decay",     \
                      .flags = D9D_FLOAT32),                                                        \
         D9D_KEY_ENUM(d9di_optimizer_adam_config, state_dtype, "\"float32\"",                       \
-                     d9di_optimizer_state_dtype_names, D9DI_MOMENT_DTYPE_DOC)
+                     d9di_optimizer_moment_dtype_names, D9DI_MOMENT_DTYPE_DOC)
 #define D9DI_ADAM_WEIGHT_UPDATE_KEY                                                                \
     D9D_KEY_ENUM(d9di_optimizer_adam_config, weight_update, "\"master\"",                          \
                  d9di_optimizer_weight_update_names, D9DI_WEIGHT_UPDATE_DOC)
+
+/* The check of a configuration. */
+d9d_status d9di_optimizer_adam_check(const void *value, const char *path);
 
 #endif /* D9DI_OPTIM_ADAM_H */

@@ -53,16 +53,13 @@ d9d_status d9d_optimizer_set_ema(d9d_optimizer *o, const d9d_ema_opts *opts)
 
 d9d_status d9di_optimizer_ema_fill(d9d_optimizer *o)
 {
-    d9d_device *dev = o->dev;
-
     for (size_t i = 0; has_ema(o) && i < o->params.n; i++) {
         d9d_tensor *t = &o->ema.state[i];
 
         if (o->ema.names[i] == NULL)
             continue;
-        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, o->params.p[i]->shard.shape, t));
-        D9D_TRY(dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
-                                                d9d_tensor_numel(t), 0));
+        t->shape = o->params.p[i]->shard.shape;
+        D9D_TRY(d9di_optimizer_state_fill(o, t));
     }
     return D9D_OK;
 }

@@ -19,7 +19,7 @@ static const d9d_key lion_keys[] = {
                  "weight of the moment in the update, and decay of the moment", .min = 2, .max = 2),
     D9D_KEY_REAL(lion_config, weight_decay, "0", 0, 1e6, "weight decay: three to ten times AdamW's",
                  .flags = D9D_FLOAT32),
-    D9D_KEY_ENUM(lion_config, state_dtype, "\"float32\"", d9di_optimizer_state_dtype_names,
+    D9D_KEY_ENUM(lion_config, state_dtype, "\"float32\"", d9di_optimizer_moment_dtype_names,
                  D9DI_MOMENT_DTYPE_DOC),
     D9D_OPTIMIZER_GROUP_KEYS(lion_config),
     D9D_KEY_ENUM(lion_config, weight_update, "\"master\"", d9di_optimizer_weight_update_names,
@@ -27,10 +27,18 @@ static const d9d_key lion_keys[] = {
     D9D_KEY_END,
 };
 
+static d9d_status lion_check(const void *value, const char *path)
+{
+    const lion_config *c = value;
+
+    return d9di_optimizer_check_rounding((d9d_optimizer_weight_update)c->weight_update,
+                                         d9di_optimizer_state_dtype(c->state_dtype), path);
+}
+
 extern const d9d_table d9di_optimizer_lion_table;
 const d9d_table d9di_optimizer_lion_table =
     D9D_TABLE(lion_config, "lion", lion_keys, "Lion: the sign of a moment; one state",
-              .row = &d9di_optimizer_lion);
+              .check = lion_check, .row = &d9di_optimizer_lion);
 
 static d9d_lion_step step_constants(const lion_config *c, const d9d_optimizer_update *u)
 {
@@ -75,7 +83,6 @@ static d9d_status lion_update(const void *config, const d9d_optimizer_update *u,
         .stochastic = lion_stochastic,
         .states = 1,
         .weight_update = update,
-        .is_stochastic = d9di_optimizer_rounds_stochastically(update, c->state_dtype),
     };
 
     return d9di_optimizer_update_lists(&rule, u, n);
@@ -83,8 +90,7 @@ static d9d_status lion_update(const void *config, const d9d_optimizer_update *u,
 
 static d9d_dtype lion_dtype(const void *config, const d9d_param *p)
 {
-    (void)p;
-    return d9di_optimizer_state_dtype(((const lion_config *)config)->state_dtype);
+    return d9di_optimizer_moment_dtype(((const lion_config *)config)->state_dtype, p);
 }
 
 const d9d_optimizer_kind d9di_optimizer_lion = {.size = sizeof(d9d_optimizer_kind),

@@ -35,8 +35,9 @@ static const d9d_key adamw_keys[] = {
     D9DI_ADAM_WEIGHT_UPDATE_KEY,
     D9D_KEY_END,
 };
-static const d9d_table adamw_table = D9D_TABLE(d9di_optimizer_adam_config, "muon_adamw", adamw_keys,
-                                               "AdamW for what Muon does not update");
+static const d9d_table adamw_table =
+    D9D_TABLE(d9di_optimizer_adam_config, "muon_adamw", adamw_keys,
+              "AdamW for what Muon does not update", .check = d9di_optimizer_adam_check);
 
 static const d9d_key coefficient_elem = {
     .kind = D9D_KIND_REAL, .min = -1e6, .max = 1e6, .doc = "a coefficient"};

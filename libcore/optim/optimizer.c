@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
+#include "d9d/kernels/sim.h"
 
 double d9d_optimizer_lr(const d9d_union *section)
 {
@@ -46,8 +47,8 @@ static d9d_status use_add(d9d_optimizer *o, const d9d_optimizer_choice *c, size_
     d9di_optimizer_use use = {.choice = *c, .masters = updates_masters(c)};
 
     D9D_TRY(states_count(c, &use.n_states));
-    if (use.n_states + use.masters > o->n_stored)
-        o->n_stored = use.n_states + use.masters;
+    if (2 * use.n_states + 1 > o->n_stored)
+        o->n_stored = 2 * use.n_states + 1;
     *out = o->uses.len;
     return D9D_VEC_PUSH(&o->uses, use);
 }
@@ -82,6 +83,29 @@ static d9d_status uses_choose(d9d_optimizer *o)
 
 /* --- state ------------------------------------------------------------------------------------ */
 
+/* Places among the states of a parameter: of the kind's, the residual, and their scales. */
+static int residual_place(const d9di_optimizer_use *use)
+{
+    return use->n_states;
+}
+static int scale_place(const d9di_optimizer_use *use, int state)
+{
+    return use->n_states + 1 + state;
+}
+
+/* A parameter with an element for each block of a row of p, placed as p is. */
+static void param_blocks(d9d_param *p)
+{
+    const int d = p->spec.shape.ndim - 1;
+    const int64_t block = D9D_STATE_BLOCK;
+
+    p->spec.shape.dim[d] = (p->spec.shape.dim[d] + block - 1) / block;
+    p->local.shape.dim[d] = (p->local.shape.dim[d] + block - 1) / block;
+    p->shard.shape.dim[d] = (p->shard.shape.dim[d] + block - 1) / block;
+    p->local.offset[d] /= block;
+    p->shard.offset[d] /= block;
+}
+
 /* A parameter of size 1 along some dimensions, placed as p is.  The shards that begin there are all
  * of it, and one of the ranks that have the first is primary. */
 static void param_reduce(d9d_param *p, int dims)
@@ -105,11 +129,14 @@ static const d9d_param *state_param(const d9d_optimizer *o, size_t at)
     if (o->reduced[at] == NULL)
         return p;
     *o->reduced[at] = *p;
-    param_reduce(o->reduced[at], o->dims[at]);
+    if (o->dims[at] == D9DI_STATE_SCALES)
+        param_blocks(o->reduced[at]);
+    else
+        param_reduce(o->reduced[at], o->dims[at]);
     return o->reduced[at];
 }
 
-/* `dims`: along which the state has size 1. */
+/* `dims`: of the state. */
 static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, int dims,
                             const char *name)
 {
@@ -128,6 +155,27 @@ static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, int 
     return D9D_OK;
 }
 
+/* The type of state s, of those that the kind says are of type t. */
+static d9d_dtype type_of_state(d9d_dtype t, int s)
+{
+    return t == D9D_I8 && s > 0 ? D9D_U8 : t;
+}
+
+/* The scales of state s of parameter i, if it has some. */
+static d9d_status scale_add(d9d_optimizer *o, size_t i, int s)
+{
+    const d9d_param *p = o->params.p[i];
+    const d9di_optimizer_use *use = &o->uses.data[o->use_of[i]];
+    const char *name;
+
+    if (state_dtype(use, p) != D9D_I8)
+        return D9D_OK;
+    name = d9d_arena_printf(&o->arena, "%s_scale", use->choice.kind->states[s]);
+    if (name == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the name of a state of %s", p->name);
+    return state_add(o, i, scale_place(use, s), D9D_BF16, D9DI_STATE_SCALES, name);
+}
+
 /* Declare the states of parameter i: names, types and shapes. */
 static d9d_status states_add(d9d_optimizer *o, size_t i)
 {
@@ -136,19 +184,22 @@ static d9d_status states_add(d9d_optimizer *o, size_t i)
     const d9d_optimizer_kind *kind = use->choice.kind;
     const d9d_dtype t = use->n_states > 0 ? state_dtype(use, p) : D9D_F32;
 
-    if (t != D9D_F32 && t != D9D_BF16)
-        return D9D_FAIL(D9D_EINVAL,
-                        "optimizer %s: a state of %s has the type %d, not float32 or bfloat16",
-                        kind->table->name, p->name, (int)t);
+    if (t != D9D_F32 && t != D9D_BF16 && t != D9D_I8)
+        return D9D_FAIL(
+            D9D_EINVAL,
+            "optimizer %s: a state of %s has the type %d, not float32, bfloat16 or int8",
+            kind->table->name, p->name, (int)t);
     for (int s = 0; s < use->n_states; s++) {
         const int dims =
             kind->state_reduced != NULL ? kind->state_reduced(use->choice.config, p, s) : 0;
 
-        if (dims >= 0)
-            D9D_TRY(state_add(o, i, s, t, dims, kind->states[s]));
+        if (dims >= 0) {
+            D9D_TRY(state_add(o, i, s, type_of_state(t, s), dims, kind->states[s]));
+            D9D_TRY(scale_add(o, i, s));
+        }
     }
     if (use->masters && p->spec.dtype == D9D_BF16)
-        D9D_TRY(state_add(o, i, use->n_states, D9D_I16, 0, "master_residual"));
+        D9D_TRY(state_add(o, i, residual_place(use), D9D_I16, 0, "master_residual"));
     return D9D_OK;
 }
 
@@ -156,7 +207,7 @@ static bool is_residual(const d9d_optimizer *o, size_t at)
 {
     const d9di_optimizer_use *use = &o->uses.data[o->use_of[at / (size_t)o->n_stored]];
 
-    return at % (size_t)o->n_stored >= (size_t)use->n_states;
+    return at % (size_t)o->n_stored == (size_t)residual_place(use);
 }
 
 static d9d_status states_create(d9d_optimizer *o)
@@ -184,6 +235,30 @@ static d9d_status states_create(d9d_optimizer *o)
     return D9D_OK;
 }
 
+/* Has parameter i states in 8 bits, and do so many ranks divide its rows within a block? */
+static bool divides_block(const d9d_optimizer *o, size_t i, int64_t ranks)
+{
+    const d9d_param *p = o->params.p[i];
+    const d9d_shape *s = &p->spec.shape;
+
+    return ranks > 1 && p->spec.trainable && p->spec.parallel.style == D9D_ROWWISE &&
+           s->ndim == 2 && state_dtype(&o->uses.data[o->use_of[i]], p) == D9D_I8 &&
+           s->dim[1] % (ranks * D9D_STATE_BLOCK) != 0;
+}
+
+d9d_status d9d_optimizer_check_rowwise(const d9d_optimizer *o, int64_t ranks)
+{
+    for (size_t i = 0; i < o->params.n; i++)
+        if (divides_block(o, i, ranks))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "mesh.tensor_parallel: %lld ranks divide rows of %lld elements of %s, "
+                            "and optimizer.state_dtype int8 needs multiples of %d on each; choose "
+                            "another number, or state_dtype bfloat16",
+                            (long long)ranks, (long long)o->params.p[i]->spec.shape.dim[1],
+                            o->params.p[i]->name, D9D_STATE_BLOCK);
+    return D9D_OK;
+}
+
 bool d9d_optimizer_needs_group(const d9d_optimizer *o)
 {
     return o->kind->open != NULL;
@@ -208,15 +283,43 @@ static d9d_status uses_open(d9d_optimizer *o)
     return D9D_OK;
 }
 
+void d9d_optimizer_set_offload(d9d_optimizer *o)
+{
+    o->is_offloaded = true;
+}
+
+d9d_status d9di_optimizer_state_fill(d9d_optimizer *o, d9d_tensor *t)
+{
+    d9d_device *dev = o->dev;
+
+    D9D_TRY(
+        (o->is_offloaded ? d9d_tensor_alloc_pinned : d9d_tensor_alloc)(dev, t->dtype, t->shape, t));
+    return dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
+                                           d9d_tensor_numel(t), 0);
+}
+
+/* The host would kill a job that asks for more than it has. */
+static d9d_status check_host_memory(const d9d_optimizer *o)
+{
+    const uint64_t needs = d9d_optimizer_host_bytes(o), has = d9d_mem_available();
+
+    if (needs <= has || o->dev->kernels == d9d_kernels_sim())
+        return D9D_OK;
+    return D9D_FAIL(D9D_EOOM,
+                    "trainer.offload: optimizer states of %.2f GiB on this rank, and the host has "
+                    "%.2f GiB available",
+                    (double)needs / (1 << 30), (double)has / (1 << 30));
+}
+
 d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
 {
     o->dev = dev;
+    D9D_TRY(check_host_memory(o));
     for (size_t i = 0; i < o->n_index; i++) {
         d9d_tensor *t = &o->state[o->index[i]];
 
-        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, state_param(o, o->index[i])->shard.shape, t));
-        D9D_TRY(dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
-                                                d9d_tensor_numel(t), 0));
+        t->shape = state_param(o, o->index[i])->shard.shape;
+        D9D_TRY(d9di_optimizer_state_fill(o, t));
     }
     D9D_TRY(d9di_optimizer_ema_fill(o));
     return uses_open(o);
@@ -308,6 +411,7 @@ d9d_optimizer_update d9di_optimizer_update_make(d9d_optimizer *o, size_t i)
         .dev = o->dev,
         .param = o->params.p[i],
         .state = &o->state[i * (size_t)o->n_stored],
+        .state_scale = &o->state[i * (size_t)o->n_stored + (size_t)scale_place(use, 0)],
         .state_dtype = state_dtype(use, o->params.p[i]),
         .step = o->steps[i],
         .seed = o->seed,
@@ -389,9 +493,19 @@ static uint64_t state_bytes(const d9d_optimizer *o, bool residuals_alone)
     return sum;
 }
 
-uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)
+static uint64_t all_bytes(const d9d_optimizer *o)
 {
     return state_bytes(o, false) + d9di_optimizer_ema_bytes(o);
+}
+
+uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)
+{
+    return o->is_offloaded ? 0 : all_bytes(o);
+}
+
+uint64_t d9d_optimizer_host_bytes(const d9d_optimizer *o)
+{
+    return o->is_offloaded ? all_bytes(o) : 0;
 }
 
 uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o)
@@ -444,20 +558,29 @@ static bool same_line(const d9d_optimizer *o, size_t i, size_t k)
            o->uses.data[o->use_of[k]].choice.kind == o->uses.data[o->use_of[i]].choice.kind;
 }
 
-/* Bytes of state s per element, over the parameters of a line. */
+/* Bytes that this rank has of the state at `at`; 0 if it does not exist. */
+static double stored_bytes(const d9d_optimizer *o, size_t at)
+{
+    return o->dims[at] < 0 ? 0
+                           : (double)d9d_shape_numel(&state_param(o, at)->shard.shape) *
+                                 (double)d9d_dtype_size(o->state[at].dtype);
+}
+
+/* Bytes of state s, with its scales, per element, over the parameters of a line. */
 static double state_bytes_per_element(const d9d_optimizer *o, size_t i, int s)
 {
     double bytes = 0, elements = 0;
 
     for (size_t k = 0; k < o->params.n; k++) {
-        const size_t at = k * (size_t)o->n_stored + (size_t)s;
+        const d9di_optimizer_use *use = &o->uses.data[o->use_of[i]];
+        const size_t first = k * (size_t)o->n_stored;
 
         if (!same_line(o, i, k))
             continue;
         elements += (double)d9d_shape_numel(&o->params.p[k]->shard.shape);
-        if (o->dims[at] >= 0)
-            bytes += (double)d9d_shape_numel(&state_param(o, at)->shard.shape) *
-                     (double)d9d_dtype_size(o->state[at].dtype);
+        bytes += stored_bytes(o, first + (size_t)s);
+        if (s < use->n_states)
+            bytes += stored_bytes(o, first + (size_t)scale_place(use, s));
     }
     return elements > 0 ? bytes / elements : 0;
 }

@@ -10,8 +10,8 @@
     "16-bit residual, or by rounding, stochastically or to nearest, which loses small updates"
 
 #define D9DI_MOMENT_DTYPE_DOC                                                                      \
-    "type of the moments; bfloat16 is rounded stochastically, and to nearest with weight_update "  \
-    "nearest"
+    "type of the moments; int8: 8 bits and a scale for every 32 elements of a row of a matrix; "   \
+    "both are rounded stochastically, and bfloat16 to nearest with weight_update nearest"
 
 /* The residual of a master weight, after the kind's own `states`; NULL if there is none. */
 static inline int16_t *d9di_optimizer_residual(const d9d_optimizer_update *u,
@@ -28,9 +28,12 @@ extern const d9d_key d9di_optimizer_beta_elem;
 enum { D9DI_KIND_MUON, D9DI_KIND_ADAMW };
 extern const char *const d9di_optimizer_kind_names[];
 
-/* The values of the key state_dtype, and their types. */
-extern const char *const d9di_optimizer_state_dtype_names[];
+/* The values of the key state_dtype, of optimizers without int8 and with it, and their types. */
+extern const char *const d9di_optimizer_state_dtype_names[],
+    *const d9di_optimizer_moment_dtype_names[];
 d9d_dtype d9di_optimizer_state_dtype(int word);
+/* The type of a parameter's states: float32 where int8 has no rows to scale. */
+d9d_dtype d9di_optimizer_moment_dtype(int word, const d9d_param *p);
 
 extern const d9d_optimizer_kind d9di_optimizer_adamw, d9di_optimizer_adam,
     d9di_optimizer_stochastic_adamw, d9di_optimizer_lion, d9di_optimizer_muon, d9di_optimizer_sgd,

@@ -28,6 +28,8 @@ typedef struct d9di_optimizer_use {
     bool masters; /* it also has the residuals of master weights */
 } d9di_optimizer_use;
 
+enum { D9DI_STATE_SCALES = 1 << 30 };
+
 struct d9d_optimizer {
     const d9d_optimizer_kind *kind; /* of the section */
     d9d_device *dev;
@@ -35,14 +37,17 @@ struct d9d_optimizer {
     d9d_params params;
     d9di_optimizer_groups groups;
     uint64_t seed;
+    bool is_offloaded; /* states are in host memory */
     D9D_VEC(d9di_optimizer_use) uses;
     size_t *use_of; /* [params.n]: index into uses; of trainable parameters */
-    int n_stored;   /* most states of a parameter: of its kind, then a master weight's residual */
+    int n_stored;   /* most states of a parameter: of its kind, a master weight's residual, and the
+                       scales of the kind's states */
     d9d_tensor *state; /* [params.n * n_stored]; storage NULL for frozen parameters, and for those
                           without this state */
     d9d_param *
         *reduced;   /* of a state with fewer numbers: a parameter of its shapes, state_param() */
-    int *dims;      /* of a state: see state_reduced() of a kind; -1: it does not exist */
+    int *dims;      /* of a state: see state_reduced() of a kind; -1: it does not exist;
+                       D9DI_STATE_SCALES: it is of the scales of another */
     int64_t *steps; /* [params.n] */
     d9d_optimizer_update *updates; /* [params.n], of the current call */
     size_t *order;                 /* [params.n]: order of updates, as indices into params */
@@ -61,7 +66,9 @@ struct d9d_optimizer {
 /* The update of parameter i; of its kind's state as after the last step. */
 d9d_optimizer_update d9di_optimizer_update_make(d9d_optimizer *o, size_t i);
 
-/* Zeroed memory for the averages, where the optimizer has them. */
+/* Zeroed memory for a state whose type and shape are known. */
+d9d_status d9di_optimizer_state_fill(d9d_optimizer *o, d9d_tensor *t);
+/* The same for the averages, where the optimizer has them. */
 d9d_status d9di_optimizer_ema_fill(d9d_optimizer *o);
 /* Before and after the updates of a step. */
 d9d_status d9di_optimizer_ema_begin(d9d_optimizer *o, const d9d_tensor *scale);

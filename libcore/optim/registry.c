@@ -23,10 +23,21 @@ const char *const d9di_optimizer_kind_names[] = {
     [D9DI_KIND_MUON] = "muon", [D9DI_KIND_ADAMW] = "adamw", NULL};
 
 const char *const d9di_optimizer_state_dtype_names[] = {"float32", "bfloat16", NULL};
+const char *const d9di_optimizer_moment_dtype_names[] = {"float32", "bfloat16", "int8", NULL};
 
 d9d_dtype d9di_optimizer_state_dtype(int word)
 {
-    return word == 0 ? D9D_F32 : D9D_BF16;
+    static const d9d_dtype types[] = {D9D_F32, D9D_BF16, D9D_I8};
+
+    return types[word];
+}
+
+d9d_dtype d9di_optimizer_moment_dtype(int word, const d9d_param *p)
+{
+    const d9d_dtype t = d9di_optimizer_state_dtype(word);
+    const d9d_shape *s = &p->spec.shape;
+
+    return t == D9D_I8 && (s->ndim < 2 || s->dim[s->ndim - 1] < D9D_STATE_BLOCK) ? D9D_F32 : t;
 }
 
 const d9d_table *const d9d_optimizer_choices[] = {

@@ -3,9 +3,20 @@
 
 #include "d9d/base/hash.h"
 
-bool d9di_optimizer_rounds_stochastically(d9d_optimizer_weight_update update, int state_dtype)
+bool d9di_optimizer_rounds_stochastically(d9d_optimizer_weight_update update, d9d_dtype states)
 {
-    return update == D9D_UPDATE_STOCHASTIC || (update == D9D_UPDATE_MASTER && state_dtype != 0);
+    return update == D9D_UPDATE_STOCHASTIC || (update == D9D_UPDATE_MASTER && states != D9D_F32);
+}
+
+d9d_status d9di_optimizer_check_rounding(d9d_optimizer_weight_update update, d9d_dtype states,
+                                         const char *path)
+{
+    if (update == D9D_UPDATE_NEAREST && states == D9D_I8)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: state_dtype int8 rounds stochastically: it needs weight_update master "
+                        "or stochastic, not nearest",
+                        path);
+    return D9D_OK;
 }
 
 /* Can one kernel call make both updates? */
@@ -21,6 +32,12 @@ static void *state_data(const d9di_optimizer_rule *rule, const d9d_optimizer_upd
     return state < rule->states ? d9d_tensor_data(&u->state[state]) : NULL;
 }
 
+static uint16_t *scale_data(const d9di_optimizer_rule *rule, const d9d_optimizer_update *u,
+                            int state)
+{
+    return state < rule->states ? d9d_tensor_data(&u->state_scale[state]) : NULL;
+}
+
 static d9d_optim_arrays arrays_make(const d9di_optimizer_rule *rule, const d9d_optimizer_update *u)
 {
     const d9d_param *p = u->param;
@@ -33,6 +50,8 @@ static d9d_optim_arrays arrays_make(const d9di_optimizer_rule *rule, const d9d_o
         .vmax = state_data(rule, u, 2),
         .n = d9d_tensor_numel(&p->shard.data),
         .residual = d9di_optimizer_residual(u, rule->weight_update, rule->states),
+        .m_scale = scale_data(rule, u, 0),
+        .v_scale = scale_data(rule, u, 1),
     };
 }
 
@@ -65,7 +84,7 @@ d9d_status d9di_optimizer_update_lists(const d9di_optimizer_rule *rule,
                                        const d9d_optimizer_update *u, size_t n)
 {
     for (size_t i = 0; i < n;) {
-        if (rule->is_stochastic)
+        if (d9di_optimizer_rounds_stochastically(rule->weight_update, u[i].state_dtype))
             D9D_TRY(update_stochastic(rule, &u[i++]));
         else
             D9D_TRY(update_batch(rule, &u[i], n - i, &i));

@@ -17,11 +17,13 @@ typedef struct d9di_optimizer_rule {
                              const d9d_optim_arrays *a, d9d_rng rng);
     int states;
     d9d_optimizer_weight_update weight_update;
-    bool is_stochastic; /* parameters or states are rounded stochastically */
 } d9di_optimizer_rule;
 
 /* Stochastic rounding, of bfloat16 weights or of the states of master weights? */
-bool d9di_optimizer_rounds_stochastically(d9d_optimizer_weight_update update, int state_dtype);
+bool d9di_optimizer_rounds_stochastically(d9d_optimizer_weight_update update, d9d_dtype states);
+/* ECONFIG for states in 8 bits with weights that are rounded to nearest. */
+d9d_status d9di_optimizer_check_rounding(d9d_optimizer_weight_update update, d9d_dtype states,
+                                         const char *path);
 d9d_status d9di_optimizer_update_lists(const d9di_optimizer_rule *rule,
                                        const d9d_optimizer_update *u, size_t n);
 

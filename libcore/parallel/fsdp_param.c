@@ -31,8 +31,7 @@ void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *count
     *t = (d9di_fsdp_param){.counts = counts};
     dim_extents(p, &outer, &inner);
     for (int r = 0; r < ranks; r++) {
-        d9d_param_split_even(p->local.shape.dim[p->placement.shard_dim], ranks, r, &first,
-                             &counts[r]);
+        d9d_param_split(&p->local.shape, p->placement.shard_dim, ranks, r, &first, &counts[r]);
         counts[r] *= outer * inner;
     }
     counts_pad(t, p, counts + ranks);
@@ -40,14 +39,15 @@ void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *count
 
 /* Number of ranks from `rank` on with as much of the sharded dimension, and where their shards
  * begin. */
-static int64_t equal_ranks(int64_t extent, int64_t ranks, int64_t rank, int64_t *first,
+static int64_t equal_ranks(const d9d_param *p, int64_t ranks, int64_t rank, int64_t *first,
                            int64_t *count)
 {
+    const int dim = p->placement.shard_dim;
     int64_t n = 1, begin, same;
 
-    d9d_param_split_even(extent, ranks, rank, first, count);
+    d9d_param_split(&p->local.shape, dim, ranks, rank, first, count);
     for (; rank + n < ranks; n++) {
-        d9d_param_split_even(extent, ranks, rank + n, &begin, &same);
+        d9d_param_split(&p->local.shape, dim, ranks, rank + n, &begin, &same);
         if (same != *count)
             break;
     }
@@ -67,7 +67,7 @@ static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *buffer
 
     dim_extents(p, &outer, &inner);
     for (int64_t r = 0; r < ranks; r += n) {
-        n = equal_ranks(extent, ranks, r, &first, &count);
+        n = equal_ranks(p, ranks, r, &first, &count);
         const int64_t row = count * inner, of_rank = each > 0 ? each : outer * row;
         const int64_t begin = each > 0 ? r * each : first * outer * inner;
 

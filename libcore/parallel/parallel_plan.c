@@ -8,7 +8,8 @@
 /* --- one parameter ---------------------------------------------------------------------- */
 
 /* Shards are padded to the largest.  The first dimension is divided, unless the largest shard along
- * another one is below 4/5 of it: few experts in a stack, few rows of a router or of keys. */
+ * another one is below 4/5 of it: few experts in a stack, few rows of a router or of keys.  Rows
+ * are divided as d9d_param_split() does it. */
 static int shard_dim(const d9d_param *p, int64_t ranks)
 {
     const d9d_shape *shape = &p->local.shape;
@@ -18,8 +19,10 @@ static int shard_dim(const d9d_param *p, int64_t ranks)
 
     for (int d = 0; d < shape->ndim; d++) {
         const int64_t extent = shape->dim[d];
-        const int64_t largest = (extent + ranks - 1) / ranks * (numel / (extent > 0 ? extent : 1));
+        int64_t first, largest;
 
+        d9d_param_split(shape, d, ranks, 0, &first, &largest);
+        largest *= numel / (extent > 0 ? extent : 1);
         if (largest * 5 < least * 4) {
             least = largest;
             best = d;

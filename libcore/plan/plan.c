@@ -49,7 +49,8 @@ static void find_largest_host(d9d_plan *p)
             stop = (r / each + 1) * each;
             stop = stop < first + n ? stop : first + n;
             copies = (uint64_t)(stop - r) * s->copy; /* only one replica writes */
-            sum += (uint64_t)(stop - r) * s->batches + (copies < s->saved ? copies : s->saved);
+            sum += (uint64_t)(stop - r) * (s->batches + s->host_optimizer) +
+                   (copies < s->saved ? copies : s->saved);
         }
         if (sum > p->host) {
             p->host = sum;
@@ -77,6 +78,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di
         .weights = sim->weights,
         .gradients = sim->gradients,
         .optimizer = sim->optimizer,
+        .host_optimizer = sim->host_optimizer,
         .residuals = sim->residuals,
         .units = sim->group_bytes,
         .scratch = sim->scratch,

@@ -94,14 +94,18 @@ static amount format_duration(double s)
 /* The host that needs most. */
 static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
 {
-    uint64_t copy = 0, batches = 0;
+    uint64_t copy = 0, batches = 0, optimizer = 0;
 
     for (size_t i = 0; i < p->n_stages; i++) {
         copy = p->stages[i].copy > copy ? p->stages[i].copy : copy;
         batches = p->stages[i].batches > batches ? p->stages[i].batches : batches;
+        optimizer =
+            p->stages[i].host_optimizer > optimizer ? p->stages[i].host_optimizer : optimizer;
     }
     D9D_TRY(
         d9d_buf_printf(out, "host memory of a rank: %s for batches", format_bytes(batches).text));
+    if (optimizer > 0)
+        D9D_TRY(d9d_buf_printf(out, ", %s for optimizer states", format_bytes(optimizer).text));
     if (copy > 0)
         D9D_TRY(d9d_buf_printf(out, ", %s for asynchronous checkpoints", format_bytes(copy).text));
     if (p->host_ranks > 1)
@@ -293,18 +297,18 @@ static json_t *comm_json(const d9d_sim_tally *tally)
 
 static json_t *rank_json(const d9d_plan_rank *r)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-                     "s:i, s:o, s:o, s:I}",
-                     "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
-                     (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
-                     (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals,
-                     "fsdp_buffers", (json_int_t)r->units, "activations",
-                     (json_int_t)r->activations, "scratch", (json_int_t)r->scratch, "peak",
-                     (json_int_t)r->peak, "unaccounted", (json_int_t)r->outside, "bytes",
-                     (json_int_t)d9d_plan_rank_bytes(r), "host_copy", (json_int_t)r->copy,
-                     "host_batches", (json_int_t)r->batches, "step_s", r->step_s,
-                     "live_activations", r->live, "work", work_json(&r->tally), "messages",
-                     comm_json(&r->tally), "kv_cache", (json_int_t)r->cache);
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
+        "s:i, s:o, s:o, s:I}",
+        "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
+        (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
+        (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "fsdp_buffers",
+        (json_int_t)r->units, "activations", (json_int_t)r->activations, "scratch",
+        (json_int_t)r->scratch, "peak", (json_int_t)r->peak, "unaccounted", (json_int_t)r->outside,
+        "bytes", (json_int_t)d9d_plan_rank_bytes(r), "host_optimizer",
+        (json_int_t)r->host_optimizer, "host_copy", (json_int_t)r->copy, "host_batches",
+        (json_int_t)r->batches, "step_s", r->step_s, "live_activations", r->live, "work",
+        work_json(&r->tally), "messages", comm_json(&r->tally), "kv_cache", (json_int_t)r->cache);
 }
 
 static json_t *ranks_json(const d9d_plan *p)

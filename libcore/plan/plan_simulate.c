@@ -244,6 +244,7 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
     out->weights += d9di_frozen_model_bytes(&r->engine);
     out->frozen = d9di_frozen_model_param_count(&r->engine);
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
+    out->host_optimizer = d9d_optimizer_host_bytes(r->optimizer);
     out->residuals = d9d_optimizer_residual_bytes(r->optimizer);
     for (size_t k = 0; k < r->engine.n_stages; k++) {
         const d9di_engine_stage *s = &r->engine.stages[k];

@@ -46,8 +46,9 @@ typedef struct d9di_plan_simulation {
     uint64_t written;         /* bytes that this rank writes to a checkpoint */
     /* Bytes that persist between steps. */
     uint64_t weights, gradients, optimizer;
-    uint64_t residuals;  /* of master weights; included in `optimizer` */
-    const char *updates; /* d9d_optimizer_describe() */
+    uint64_t host_optimizer; /* states in host memory */
+    uint64_t residuals;      /* of master weights; included in `optimizer` */
+    const char *updates;     /* d9d_optimizer_describe() */
     /* In addition: unsharded parameters and gradients of FSDP units; kernel scratch at the time of
      * the peak. */
     uint64_t group_bytes, scratch;

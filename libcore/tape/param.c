@@ -79,7 +79,7 @@ void d9d_param_shard(d9d_param *p, d9d_comm *shard, int dim, int64_t parts, int6
 {
     int64_t first, count;
 
-    d9d_param_split_even(p->local.shape.dim[dim], parts, i, &first, &count);
+    d9d_param_split(&p->local.shape, dim, parts, i, &first, &count);
     p->placement.shard_group = shard;
     p->placement.shard_dim = dim;
     p->shard.shape = p->local.shape;

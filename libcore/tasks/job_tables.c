@@ -316,6 +316,18 @@ static const d9d_key sharding_keys[] = {
 static const d9d_table sharding_table =
     D9D_TABLE(sharding_section, "sharding", sharding_keys, "sharded weights (FSDP)");
 
+typedef struct d9d_job_offload_section offload_section;
+static const char *const offload_names[] = {
+    [D9D_JOB_OFFLOAD_NONE] = "none", [D9D_JOB_OFFLOAD_HOST] = "host", NULL};
+static const d9d_key offload_keys[] = {
+    D9D_KEY_ENUM(offload_section, optimizer, "\"none\"", offload_names,
+                 "host: optimizer states, master weights' residuals and averages are in pinned "
+                 "memory of the host, which each update streams over the bus; the same bits"),
+    D9D_KEY_END,
+};
+static const d9d_table offload_table =
+    D9D_TABLE(offload_section, "offload", offload_keys, "what is kept in the host's memory");
+
 typedef struct d9d_job_timeout_section timeout_section;
 static const d9d_key timeout_keys[] = {
     D9D_KEY_INT(timeout_section, init_timeout, "1800", 1, 1 << 30,
@@ -479,6 +491,8 @@ static const d9d_key train_loop_keys[] = {
      .def = "null",
      .table = &ema_table,
      .doc = "a moving average of the weights; null: none"},
+    D9D_KEY_TABLE(d9d_job_trainer_section, offload, &offload_table,
+                  "what is kept in the host's memory"),
     D9D_KEY_END};
 static const d9d_key infer_loop_keys[] = {
     TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD, "accepted: training alone is in FP8",

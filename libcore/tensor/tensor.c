@@ -10,8 +10,9 @@
 
 struct d9d_storage {
     d9d_device *dev;
-    void *data; /* NULL: offloaded */
-    void *host; /* pinned copy while offloaded */
+    void *data;     /* NULL: offloaded */
+    void *host;     /* pinned copy while offloaded */
+    bool is_pinned; /* data is pinned host memory */
     uint64_t bytes;
     size_t refs;
     struct d9d_storage *prev, *next; /* in the device's list */
@@ -57,15 +58,15 @@ char *d9d_shape_text(const d9d_shape *s, char *buf, size_t n)
     return buf;
 }
 
-static d9d_status storage_create(d9d_device *dev, uint64_t bytes, d9d_storage **out)
+static d9d_status storage_create(d9d_device *dev, uint64_t bytes, bool is_pinned, d9d_storage **out)
 {
     d9d_storage *s = malloc(sizeof(*s));
     d9d_status st = D9D_ENOMEM;
 
     if (s == NULL)
         return D9D_FAIL(st, "no memory for the record of a tensor");
-    *s = (d9d_storage){.dev = dev, .bytes = bytes, .refs = 1};
-    st = d9d_device_alloc(dev, bytes, &s->data);
+    *s = (d9d_storage){.dev = dev, .bytes = bytes, .refs = 1, .is_pinned = is_pinned};
+    st = is_pinned ? d9d_device_pin(dev, bytes, &s->data) : d9d_device_alloc(dev, bytes, &s->data);
     if (st != D9D_OK) {
         free(s);
         return st;
@@ -88,7 +89,8 @@ static void storage_unlink(d9d_storage *s)
         s->dev->storages = s->next;
 }
 
-d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
+static d9d_status tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, bool is_pinned,
+                               d9d_tensor *out)
 {
     const int64_t numel = d9d_shape_numel(&shape);
     d9d_storage *s = NULL;
@@ -98,9 +100,19 @@ d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_t
     if (numel < 0 || !d9d_checked_mul_u64((uint64_t)numel, d9d_dtype_size(t), &bytes))
         return D9D_FAIL(D9D_EINVAL, "a tensor of shape %s cannot be counted in bytes",
                         d9d_shape_text(&shape, text, sizeof(text)));
-    D9D_TRY(storage_create(dev, bytes, &s));
+    D9D_TRY(storage_create(dev, bytes, is_pinned, &s));
     *out = (d9d_tensor){.storage = s, .dtype = t, .shape = shape};
     return D9D_OK;
+}
+
+d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
+{
+    return tensor_alloc(dev, t, shape, false, out);
+}
+
+d9d_status d9d_tensor_alloc_pinned(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
+{
+    return tensor_alloc(dev, t, shape, true, out);
 }
 
 d9d_status d9d_tensor_from_host(d9d_device *dev, d9d_dtype t, d9d_shape shape, const void *host,
@@ -132,11 +144,12 @@ void d9d_tensor_release(d9d_tensor *t)
     *t = (d9d_tensor){0};
     if (s == NULL || --s->refs > 0)
         return;
-    if (s->host != NULL)
-        (void)!d9d_device_sync(s->dev); /* a copy may be pending */
+    if (s->host != NULL || s->is_pinned)
+        (void)!d9d_device_sync(s->dev); /* a copy or a kernel may be pending */
     storage_unlink(s);
-    d9d_device_unpin(s->dev, s->host);
-    d9d_device_free(s->dev, s->data, s->bytes);
+    d9d_device_unpin(s->dev, s->is_pinned ? s->data : s->host);
+    if (!s->is_pinned)
+        d9d_device_free(s->dev, s->data, s->bytes);
     free(s);
 }
 
@@ -200,6 +213,9 @@ static d9d_status check_offloaded(const d9d_tensor *t, bool want)
 
     if (t->storage == NULL)
         return D9D_FAIL(D9D_EINVAL, "a tensor without storage cannot be offloaded or restored");
+    if (t->storage->is_pinned)
+        return D9D_FAIL(D9D_EINVAL, "a tensor of shape %s is in host memory",
+                        d9d_shape_text(&t->shape, text, sizeof(text)));
     if (d9d_tensor_is_offloaded(t) != want)
         return D9D_FAIL(D9D_EINVAL, "a tensor of shape %s is %s",
                         d9d_shape_text(&t->shape, text, sizeof(text)),
@@ -251,8 +267,9 @@ d9d_status d9d_tensor_restore(const d9d_tensor *t)
 d9d_status d9d_tensor_offload_all(d9d_device *dev)
 {
     for (d9d_storage *s = dev->storages; s != NULL; s = s->next) {
-        const d9d_status st =
-            s->data != NULL ? d9d_tensor_offload(&(d9d_tensor){.storage = s}) : D9D_OK;
+        const d9d_status st = s->data != NULL && !s->is_pinned
+                                  ? d9d_tensor_offload(&(d9d_tensor){.storage = s})
+                                  : D9D_OK;
         d9d_err_copy why;
 
         if (st == D9D_OK)

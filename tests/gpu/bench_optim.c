@@ -3,7 +3,8 @@
  *     bench_optim [LAYERS]
  *
  * bfloat16 weights and float32 gradients of the linear layers of Qwen3-1.7B, 28 layers by default.
- * Prints a line per optimizer: its name, milliseconds of a step, the best of five.
+ * Prints a line per optimizer: its name, milliseconds of a step, the best of five, GB/s that the
+ * step reads and writes, and GB of its states; and the GB/s of a copy on the device.
  */
 #include <math.h>
 #include <stdio.h>
@@ -27,9 +28,20 @@ static const struct {
 };
 enum { MATRICES = sizeof(matrices) / sizeof(matrices[0]) };
 
-static const char *const optimizers[][2] = {
-    {"adamw", "{\"name\": \"adamw\", \"lr\": 1e-3}"},
-    {"muon", "{\"name\": \"muon\", \"lr\": 1e-3, \"adjust_lr_fn\": \"match_rms_adamw\"}"},
+static const struct {
+    const char *name, *config;
+    bool offload;
+} optimizers[] = {
+    {"adamw", "{\"name\": \"adamw\", \"lr\": 1e-3}", false},
+    {"adamw_bfloat16", "{\"name\": \"adamw\", \"lr\": 1e-3, \"state_dtype\": \"bfloat16\"}", false},
+    {"adamw_int8", "{\"name\": \"adamw\", \"lr\": 1e-3, \"state_dtype\": \"int8\"}", false},
+    {"adamw_int8_stochastic",
+     "{\"name\": \"adamw\", \"lr\": 1e-3, \"state_dtype\": \"int8\", \"weight_update\": "
+     "\"stochastic\"}",
+     false},
+    {"adamw_host", "{\"name\": \"adamw\", \"lr\": 1e-3}", true},
+    {"adamw_int8_host", "{\"name\": \"adamw\", \"lr\": 1e-3, \"state_dtype\": \"int8\"}", true},
+    {"muon", "{\"name\": \"muon\", \"lr\": 1e-3, \"adjust_lr_fn\": \"match_rms_adamw\"}", false},
 };
 
 typedef struct section {
@@ -99,8 +111,8 @@ static void model_close(bench *b)
     d9d_device_close(b->dev);
 }
 
-/* Milliseconds of a step, without those in which algorithms are chosen. */
-static double step_ms(bench *b, const char *config)
+/* Milliseconds of a step, without those in which algorithms are chosen; and bytes of states. */
+static double step_ms(bench *b, const char *config, bool offload, double *bytes)
 {
     double best = INFINITY;
     json_t *optimizer, *doc;
@@ -110,7 +122,11 @@ static double step_ms(bench *b, const char *config)
     must(d9d_json_parse("optimizer", config, strlen(config), &optimizer));
     doc = json_pack("{s:o}", "optimizer", optimizer);
     must(d9d_config_bind(&section_table, doc, "bench", NULL, &b->arena, &s));
-    must(d9d_optimizer_create(&s.optimizer, b->dev, &b->params, NULL, 1, &o));
+    must(d9d_optimizer_create(&s.optimizer, NULL, &b->params, NULL, 1, &o));
+    if (offload)
+        d9d_optimizer_set_offload(o);
+    must(d9d_optimizer_fill(o, b->dev));
+    *bytes = (double)(d9d_optimizer_bytes(o) + d9d_optimizer_host_bytes(o));
     for (int i = 0; i < SERIES + 3; i++) {
         const int64_t start = d9d_clock_ns();
 
@@ -124,15 +140,51 @@ static double step_ms(bench *b, const char *config)
     return best;
 }
 
+/* GB/s that a copy on the device reads and writes. */
+static double copy_rate(bench *b)
+{
+    const uint64_t n = UINT64_C(1) << 30;
+    double best = INFINITY;
+    void *from, *to;
+
+    must(d9d_device_alloc(b->dev, n, &from));
+    must(d9d_device_alloc(b->dev, n, &to));
+    for (int i = 0; i < SERIES + 1; i++) {
+        const int64_t start = d9d_clock_ns();
+
+        must(d9d_device_copy(b->dev, to, from, n));
+        must(d9d_device_sync(b->dev));
+        best = fmin(best, (double)(d9d_clock_ns() - start) * 1e-9);
+    }
+    d9d_device_free(b->dev, from, n);
+    d9d_device_free(b->dev, to, n);
+    return 2e-9 * (double)n / best;
+}
+
+/* Bytes of weights, which are read and written, and of gradients, which are read. */
+static double model_bytes(const bench *b)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < b->params.n; i++)
+        sum += (2 * 2 + 4) * (double)d9d_tensor_numel(&b->params.p[i]->local.grad);
+    return sum;
+}
+
 int main(int argc, char **argv)
 {
     bench b = {0};
 
     model_open(&b, argc > 1 ? atoi(argv[1]) : LAYERS);
     for (size_t i = 0; i < sizeof(optimizers) / sizeof(optimizers[0]); i++) {
-        printf("%-8s %8.2f ms\n", optimizers[i][0], step_ms(&b, optimizers[i][1]));
+        double bytes;
+        const double ms = step_ms(&b, optimizers[i].config, optimizers[i].offload, &bytes);
+
+        printf("%-22s %8.2f ms %8.0f GB/s %6.2f GB\n", optimizers[i].name, ms,
+               (2 * bytes + model_bytes(&b)) / ms * 1e-6, bytes * 1e-9);
         fflush(stdout);
     }
+    printf("%-22s %8s    %8.0f GB/s\n", "copy", "-", copy_rate(&b));
     model_close(&b);
     return 0;
 }

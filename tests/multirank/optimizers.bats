@@ -95,3 +95,46 @@ averaged() {
     averaged dense "1 2 1 1 2 1 2" --set 'trainer.ema={"decay": 0.5, "start_step": 1}'
     averaged moe "1 2 1 1 2 2" --set 'trainer.ema={"decay": 0.9, "every_steps": 2}'
 }
+
+# Codes and scales of shards, slices, experts; rounding is a function of the element alone.  The last bit of
+# a gradient may decide a code, which shows little at a small rate.
+int8='{"name": "adamw", "lr": 2e-5, "eps": 1e-3, "state_dtype": "int8"}'
+wide() { sed 's/"hidden_size": 32/"hidden_size": 72/; s/"intermediate_size": 48/"intermediate_size": 128/' dense.json >wide.json; }
+
+@test "states in 8 bits, sharded, tensor, expert and pipeline parallel" {
+    wide
+    optimized wide "1 4 1 1 1 1" "$int8"
+    optimized wide "1 2 1 1 2 1 2" "$int8"
+    optimized moe "1 2 1 1 2 4 2" "$int8"
+}
+
+# Two ranks' gradients have one sum, whoever adds them; their norm's last bit depends on who.
+@test "states in 8 bits have the same bits, replicated and sharded" {
+    local big=(--set "optimizer=${int8/2e-5/1e-2}" --set trainer.gradient_clipping.max_norm=null
+        --set trainer.batching.microbatch_size=4)
+    wide
+    for model in wide moe; do
+        rm -rf copies shards
+        train $model "2 1 1 1 1 1" copies "${big[@]}"
+        train $model "1 2 1 1 1 1" shards "${big[@]}"
+        cmp copies/export/model.safetensors shards/export/model.safetensors
+    done
+}
+
+@test "tensor parallelism that divides a block of states in 8 bits is refused" {
+    run -2 train dense "1 1 1 1 2 1" divided --set "optimizer=$int8"
+    [[ "$output" == *"mesh.tensor_parallel: 2 ranks divide rows of 48 elements of model.layers.0.mlp.down_proj.weight, and optimizer.state_dtype int8 needs multiples of 32 on each"* ]]
+    [ ! -e divided ]
+}
+
+@test "states in 8 bits go on from a checkpoint, bit for bit, in host memory and on another mesh" {
+    rm -rf whole parts other
+    train moe "1 2 1 1 2 2" whole --set "optimizer=$int8"
+    train moe "1 2 1 1 2 2" parts --set "optimizer=$int8" --set trainer.run.steps=2
+    rm -r parts/export
+    cp -r parts other
+    train moe "1 2 1 1 2 2" parts --set "optimizer=$int8" --set trainer.offload.optimizer=host
+    cmp whole/export/model.safetensors parts/export/model.safetensors
+    train moe "1 4 1 1 1 1" other --set "optimizer=$int8"
+    same other whole
+}

@@ -214,6 +214,11 @@ resume_everywhere() {
         --set model_provider.dtype=bfloat16 --set trainer.run.steps=4
 }
 
+@test "resumed at any step: AdamW with states in 8 bits, in host memory" {
+    resume_everywhere --set 'optimizer={"name": "adamw", "lr": 1e-3, "state_dtype": "int8"}' \
+        --set model_provider.dtype=bfloat16 --set trainer.offload.optimizer=host --set trainer.run.steps=4
+}
+
 @test "resumed at any step: Adam with amsgrad, bfloat16 gradients, random weights" {
     resume_everywhere --set 'optimizer={"name": "adam", "lr": 0.01, "amsgrad": true}' \
         --set trainer.model_stage_factory.source_checkpoint=null --set trainer.gradient_manager.grad_dtype=bfloat16 \

@@ -22,6 +22,8 @@ d9d_status d9d_k_fill(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v)
     case D9D_F32: return launch_fill<float>(s, y, n, v);
     case D9D_BF16: return launch_fill<uint16_t>(s, y, n, d9d_bf16_from_f32(v));
     case D9D_I16: return launch_fill<int16_t>(s, y, n, (int16_t)v);
+    case D9D_I8: return launch_fill<int8_t>(s, y, n, (int8_t)v);
+    case D9D_U8: return launch_fill<uint8_t>(s, y, n, (uint8_t)v);
     case D9D_F64: return launch_fill<double>(s, y, n, v);
     case D9D_I32: return launch_fill<int32_t>(s, y, n, (int32_t)v);
     case D9D_I64: return launch_fill<int64_t>(s, y, n, (int64_t)v);

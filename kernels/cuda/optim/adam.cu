@@ -59,5 +59,5 @@ d9d_status d9d_k_adam_stochastic(d9d_stream s, const d9d_adam_step *c, const flo
                                  const int64_t *whole)
 {
     return optim_apply_stochastic(s, "adam_stochastic", adam_rule_make<false>(c), scale, t, gt, st,
-                                  a, r, d9di_subarray_make(ndim, box, start, whole));
+                                  a, r, ndim, box, start, whole);
 }

@@ -44,5 +44,5 @@ d9d_status d9d_k_average_stochastic(d9d_stream s, const d9d_average_step *c, con
                                     const int64_t *whole)
 {
     return optim_apply_stochastic(s, "average_stochastic", average_rule_make(c), scale, t, t, st, a,
-                                  r, d9di_subarray_make(ndim, box, start, whole));
+                                  r, ndim, box, start, whole);
 }

@@ -50,5 +50,5 @@ d9d_status d9d_k_lion_stochastic(d9d_stream s, const d9d_lion_step *c, const flo
                                  const int64_t *whole)
 {
     return optim_apply_stochastic(s, "lion_stochastic", lion_rule_make(c), scale, t, gt, st, a, r,
-                                  d9di_subarray_make(ndim, box, start, whole));
+                                  ndim, box, start, whole);
 }

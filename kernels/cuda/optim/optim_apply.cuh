@@ -14,6 +14,7 @@
 
 #include <math.h>
 
+#include "common/state_blocks.h"
 #include "cuda/common/multi_tensor.cuh"
 #include "cuda/common/philox.cuh"
 #include "cuda/optim/master_weights.cuh"
@@ -50,6 +51,9 @@ struct optim_list {
     d9d_optim_arrays arrays[MAX_ARRAYS];
 };
 
+/* A thread has two times four elements, `QUADS` apart. */
+enum { QUADS = 4 * 32 };
+
 template <class RULE, class W, class G, class S>
 static __global__ void optim_kernel(RULE rule, const float *scale,
                                     const __grid_constant__ optim_list list)
@@ -66,19 +70,30 @@ static __global__ void optim_kernel(RULE rule, const float *scale,
     if (isnan(by))
         return;
 #pragma unroll 2
-    for (int64_t i = first + threadIdx.x * 8; i < n; i += THREADS * 8) {
+    for (int64_t at = first + threadIdx.x / 32 * 2 * QUADS + threadIdx.x % 32 * 4; at < n;
+         at += THREADS * 8) {
         float pf[8], gf[8], sf[state_array<RULE>::LEN][8];
 
-        w.load(pf, i, n - i);
-        load8(gf, g + i, n - i);
 #pragma unroll
-        for (int k = 0; k < RULE::STATES; k++)
-            load8(sf[k], states[k] + i, n - i);
+        for (int h = 0; h < 2; h++) {
+            const int64_t i = at + h * QUADS;
+
+            w.load4_at(&pf[4 * h], i, n - i);
+            load4(&gf[4 * h], g + i, n - i);
+#pragma unroll
+            for (int k = 0; k < RULE::STATES; k++)
+                load4(&sf[k][4 * h], states[k] + i, n - i);
+        }
         update8(rule, by, pf, gf, sf);
-        w.store(i, pf, n - i);
 #pragma unroll
-        for (int k = 0; k < RULE::STATES; k++)
-            store8(states[k] + i, sf[k], n - i);
+        for (int h = 0; h < 2; h++) {
+            const int64_t i = at + h * QUADS;
+
+            w.store4_at(i, &pf[4 * h], n - i);
+#pragma unroll
+            for (int k = 0; k < RULE::STATES; k++)
+                store4(states[k] + i, &sf[k][4 * h], n - i);
+        }
     }
 }
 
@@ -216,16 +231,168 @@ static d9d_status launch_stochastic(d9d_stream s, const char *name, const RULE &
     return d9di_cuda_check_launch(name);
 }
 
+/* --- states in 8 bits: common/state_blocks.h -------------------------------------------------- */
+
+enum { BLOCK_LANES = D9D_STATE_BLOCK / 8 }; /* threads that share a block, eight elements each */
+
+static __device__ __forceinline__ void load8_codes(uint8_t (&c)[8], const uint8_t *p, int64_t n)
+{
+    if (n >= 8 && ((uintptr_t)p & 7) == 0) {
+        const uint2 w = *(const uint2 *)p;
+
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            c[j] = (uint8_t)((j < 4 ? w.x : w.y) >> j % 4 * 8);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        c[j] = j < n ? p[j] : (uint8_t)0;
+}
+
+static __device__ __forceinline__ void store8_codes(uint8_t *p, const uint8_t (&c)[8], int64_t n)
+{
+    if (n >= 8 && ((uintptr_t)p & 7) == 0) {
+        uint2 w = {};
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            w.x |= (uint32_t)c[j] << j * 8;
+            w.y |= (uint32_t)c[j + 4] << j * 8;
+        }
+        *(uint2 *)p = w;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (j < n)
+            p[j] = c[j];
+}
+
+/* The largest magnitude of a block, in all threads that share it; NaN is larger than any. */
+static __device__ __forceinline__ float block_largest(const float (&x)[8], int64_t n)
+{
+    const unsigned group = ((1u << BLOCK_LANES) - 1)
+                           << (threadIdx.x % 32 / BLOCK_LANES * BLOCK_LANES);
+    uint32_t most = 0;
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        most = j < n ? max(most, __float_as_uint(x[j]) & 0x7fffffffu) : most;
+#pragma unroll
+    for (int lane = BLOCK_LANES / 2; lane > 0; lane /= 2)
+        most = max(most, __shfl_xor_sync(group, most, lane));
+    return __uint_as_float(most);
+}
+
+/* State 0 is signed, state 1 is not. */
+template <int STATE>
+static __device__ __forceinline__ void load8_state(float (&x)[8], const uint8_t *codes,
+                                                   const uint16_t *scale, int64_t n)
+{
+    const float by = __uint_as_float((uint32_t)*scale << 16);
+    uint8_t c[8];
+
+    load8_codes(c, codes, n);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        x[j] = STATE == 0 ? d9di_state_m((int8_t)c[j], by) : d9di_state_v(c[j], by);
+}
+
+template <int STATE>
+static __device__ __forceinline__ void store8_state(uint8_t *codes, uint16_t *scale,
+                                                    const float (&x)[8], const uint32_t (&bits)[8],
+                                                    int64_t n)
+{
+    const uint16_t b = d9di_state_scale_bits(block_largest(x, n));
+    const float inverse = d9di_state_inverse(__uint_as_float((uint32_t)b << 16));
+    uint8_t c[8];
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        c[j] = (uint8_t)(STATE == 0 ? d9di_state_m_code(x[j], inverse, bits[j] & 0xffffu)
+                                    : d9di_state_v_code(x[j], inverse, bits[j] >> 16));
+    store8_codes(codes, c, n);
+    if (threadIdx.x % BLOCK_LANES == 0)
+        *scale = b;
+}
+
+/* Four threads have a block of a row.  All of them take part where the row ends within it.  One
+ * overwrites the scale, when it has the largest of what the others computed with the old one. */
+template <class RULE, class W, class G>
+static __global__ void optim_blocks_kernel(RULE rule, d9d_optim_arrays a, const float *scale,
+                                           d9d_rng r, d9di_subarray rows)
+{
+    const float by = rule.maximize ? -*scale : *scale;
+    const int64_t row_blocks = d9di_i64_ceil_div(rows.run, D9D_STATE_BLOCK),
+                  per_row = row_blocks * BLOCK_LANES;
+    const W w = {a.p, a.residual};
+    const G *const g = (const G *)a.g;
+    uint8_t *const m = (uint8_t *)a.m, *const v = (uint8_t *)a.v;
+    d9d_rng of_states = r;
+
+    if (isnan(by))
+        return;
+    of_states.stream += 42;
+    for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < rows.n_runs * per_row;
+         e += (int64_t)gridDim.x * THREADS) {
+        const int64_t row = e / per_row, part = e % per_row, at = part * 8;
+        const int64_t i = row * rows.run + at, block = row * row_blocks + part / BLOCK_LANES;
+        const int64_t c = d9di_i64_max(0, d9di_i64_min(8, rows.run - at));
+        const uint64_t index = (uint64_t)(d9di_subarray_index(&rows, row) + at);
+        float pf[8], gf[8], sf[state_array<RULE>::LEN][8];
+        uint32_t bits[8];
+
+        w.load(pf, i, c);
+        load8(gf, g + i, c);
+        load8_state<0>(sf[0], m + i, a.m_scale + block, c);
+        if constexpr (RULE::STATES > 1)
+            load8_state<1>(sf[1], v + i, a.v_scale + block, c);
+        update8(rule, by, pf, gf, sf);
+        store_stochastic(w, i, pf, c, r, index);
+        random8(bits, of_states, index);
+        store8_state<0>(m + i, a.m_scale + block, sf[0], bits, c);
+        if constexpr (RULE::STATES > 1)
+            store8_state<1>(v + i, a.v_scale + block, sf[1], bits, c);
+    }
+}
+
+template <class RULE, class W, class G>
+static d9d_status launch_blocks(d9d_stream s, const char *name, const RULE &rule,
+                                const float *scale, const d9d_optim_arrays *a, d9d_rng r,
+                                const d9di_subarray &rows)
+{
+    const int64_t threads =
+        rows.n_runs * d9di_i64_ceil_div(rows.run, D9D_STATE_BLOCK) * BLOCK_LANES;
+
+    optim_blocks_kernel<RULE, W, G>
+        <<<grid_for(s, threads), THREADS, 0, d9di_cuda_stream(s)>>>(rule, *a, scale, r, rows);
+    return d9di_cuda_check_launch(name);
+}
+
+/* --- one array, rounded stochastically -------------------------------------------------------- */
+
 /* The rule for one array, a box of a whole array; rules of at most two states. */
 template <class RULE>
 static d9d_status optim_apply_stochastic(d9d_stream s, const char *name, const RULE &rule,
                                          const float *scale, d9d_dtype t, d9d_dtype gt,
                                          d9d_dtype st, const d9d_optim_arrays *a, d9d_rng r,
-                                         const d9di_subarray &b)
+                                         int ndim, const int64_t *box, const int64_t *start,
+                                         const int64_t *whole)
 {
-    D9D_TRY(optim_types_check(name, t, gt, st));
+    const bool in_blocks = st == D9D_I8;
+    const d9di_subarray b = in_blocks ? d9di_subarray_make_rows(ndim, box, start, whole)
+                                      : d9di_subarray_make(ndim, box, start, whole);
+
+    D9D_TRY(optim_types_check(name, t, gt, in_blocks ? D9D_F32 : st));
+    if (in_blocks)
+        D9D_TRY(d9di_args_check_state_box(name, a, RULE::STATES, ndim, box, start, whole));
     if (b.run * b.n_runs == 0)
         return D9D_OK;
+    if (in_blocks)
+        return D9DI_WEIGHTS(t, a->residual, W, D9DI_DISPATCH_DTYPE(gt, G, [&] {
+                                return launch_blocks<RULE, W, G>(s, name, rule, scale, a, r, b);
+                            }()));
     return D9DI_WEIGHTS(t, a->residual, W,
                         D9DI_DISPATCH_DTYPE(gt, G, D9DI_DISPATCH_DTYPE(st, S, [&] {
                                                 return launch_stochastic<RULE, W, G, S>(

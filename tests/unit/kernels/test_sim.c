@@ -491,12 +491,47 @@ static void others_say_the_same(void **state)
     d9d_arena_release(&a);
 }
 
+/* States in the memory of the host cross the bus, and take none of the device's. */
+static void states_in_host_memory(void **state)
+{
+    enum { ROWS = 4096, COLS = 4096, STATES = ROWS * COLS };
+    const int64_t whole[] = {ROWS, COLS}, zero[] = {0, 0};
+    const d9d_adam_step step = {.lr = 1, .bias_correction1 = 1, .bias_correction2 = 1};
+    d9d_device *dev = *state;
+    const uint64_t before = d9d_device_memory(dev).in_use;
+    const double rate = d9d_sim_chip_find(dev->name)->link[D9D_SIM_LINK_HOST].rate;
+    double seconds[2];
+
+    for (int host = 0; host < 2; host++) {
+        d9d_tensor m, v;
+        const double start = d9d_sim_now(dev->stream);
+
+        assert_ok((host ? d9d_tensor_alloc_pinned : d9d_tensor_alloc)(dev, D9D_I8,
+                                                                      D9D_SHAPE(ROWS, COLS), &m));
+        assert_ok((host ? d9d_tensor_alloc_pinned : d9d_tensor_alloc)(dev, D9D_U8,
+                                                                      D9D_SHAPE(ROWS, COLS), &v));
+        assert_true((d9d_device_memory(dev).in_use == before) == (host == 1));
+        const d9d_optim_arrays a = {
+            .p = d9d_tensor_data(&m), .m = d9d_tensor_data(&m), .v = d9d_tensor_data(&v)};
+        assert_ok(dev->kernels->optim->adam_stochastic(dev->stream, &step, NULL, D9D_BF16, D9D_F32,
+                                                       D9D_I8, &a, (d9d_rng){0}, 2, whole, zero,
+                                                       whole));
+        seconds[host] = d9d_sim_now(dev->stream) - start;
+        d9d_tensor_release(&m);
+        d9d_tensor_release(&v);
+    }
+    /* 2 bytes of codes and 4 of scales for 32 elements, one way; the device has less to do. */
+    assert_true(seconds[1] > 2.125 * STATES / rate);
+    assert_true(seconds[1] < 2.125 * STATES / rate + seconds[0]);
+}
+
 int main(void)
 {
 #define ON(f, chip) cmocka_unit_test_setup_teardown(f, open_##chip, close_any)
     const struct CMUnitTest tests[] = {
         ON(memory_counts_as_on_a_device, cpu),
         ON(large_blocks_are_nowhere, gpu),
+        ON(states_in_host_memory, gpu),
         ON(small_blocks_are_memory, gpu),
         cmocka_unit_test(names_of_chips),
         ON(a_product_takes_its_time, gpu),

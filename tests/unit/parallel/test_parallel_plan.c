@@ -181,9 +181,10 @@ static void the_dimension_that_wastes_little_is_sharded(void **state)
     (void)state;
     assert_int_equal(dim_of(8, D9D_SHAPE(2048, 2048)), 0);
     assert_int_equal(dim_of(8, D9D_SHAPE(50257, 768)), 0);
-    assert_int_equal(dim_of(300, D9D_SHAPE(128, 4096)), 1);   /* a router */
-    assert_int_equal(dim_of(4096, D9D_SHAPE(1024, 4096)), 1); /* keys */
-    assert_int_equal(dim_of(4, D9D_SHAPE(2, 6, 10)), 1);      /* few experts */
+    assert_int_equal(dim_of(8, D9D_SHAPE(4, 4096)), 1);     /* rows in parts of 512 */
+    assert_int_equal(dim_of(300, D9D_SHAPE(128, 4096)), 0); /* and in no less than 32 */
+    assert_int_equal(dim_of(4096, D9D_SHAPE(1024, 4096)), 0);
+    assert_int_equal(dim_of(4, D9D_SHAPE(2, 6, 10)), 1); /* few experts */
     assert_int_equal(dim_of(16, D9D_SHAPE(4, 8, 512)), 2);
     assert_int_equal(dim_of(4096, D9D_SHAPE(128)), 0);
 }

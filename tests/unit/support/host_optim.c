@@ -14,6 +14,22 @@ static d9d_status on_grad_scale(d9d_stream s, float *scale, double *report, cons
                             host_in(&c, D9D_F64, squares, 1), max_norm));
 }
 
+/* Scales of a box of states in 8 bits: one for each block of a row. */
+static int64_t host_scales(int ndim, const int64_t *box)
+{
+    int64_t n = (box[ndim - 1] + D9D_STATE_BLOCK - 1) / D9D_STATE_BLOCK;
+
+    for (int d = 0; d + 1 < ndim; d++)
+        n *= box[d];
+    return n;
+}
+
+static void host_scales_on(host_call *c, const d9d_optim_arrays *a, int64_t n, d9d_optim_arrays *on)
+{
+    on->m_scale = host_out(c, D9D_BF16, a->m_scale, n);
+    on->v_scale = host_out(c, D9D_BF16, a->v_scale, n);
+}
+
 static d9d_optim_arrays optim_arrays_on(host_call *c, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
                                         const d9d_optim_arrays *a, int64_t n)
 {
@@ -47,9 +63,10 @@ static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, co
                                      const int64_t *box, const int64_t *start, const int64_t *whole)
 {
     host_call c = host_begin();
-    const d9d_optim_arrays on = optim_arrays_on(&c, t, gt, st, a, host_numel(ndim, box));
+    d9d_optim_arrays on = optim_arrays_on(&c, t, gt, st, a, host_numel(ndim, box));
 
     (void)s;
+    host_scales_on(&c, a, host_scales(ndim, box), &on);
     return host_end(&c, c.k->optim->adam_stochastic(c.s, step, host_floats(&c, scale, 1), t, gt, st,
                                                     &on, r, ndim, box, start, whole));
 }
@@ -73,9 +90,10 @@ static d9d_status on_lion_stochastic(d9d_stream s, const d9d_lion_step *step, co
                                      const int64_t *box, const int64_t *start, const int64_t *whole)
 {
     host_call c = host_begin();
-    const d9d_optim_arrays on = optim_arrays_on(&c, t, gt, st, a, host_numel(ndim, box));
+    d9d_optim_arrays on = optim_arrays_on(&c, t, gt, st, a, host_numel(ndim, box));
 
     (void)s;
+    host_scales_on(&c, a, host_scales(ndim, box), &on);
     return host_end(&c, c.k->optim->lion_stochastic(c.s, step, host_floats(&c, scale, 1), t, gt, st,
                                                     &on, r, ndim, box, start, whole));
 }

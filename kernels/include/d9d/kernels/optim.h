@@ -64,6 +64,11 @@ typedef struct d9d_muon_step {
  * A weight that is NaN has the residual 0. Residuals of zero make the masters equal to the weights.
  */
 
+/* States in 8 bits: m of int8, v of uint8, and a bfloat16 scale of each for every block of so many
+ * elements of a row (the last dimension), whose last block may be shorter. The codes are those of
+ * kernels/common/state_blocks.h. */
+enum { D9D_STATE_BLOCK = 32 };
+
 /* A parameter, its gradient and its optimizer state: m of adam and lion, v of adam, vmax of adam
  * with amsgrad. residual [n]: the parameter is bfloat16 and its master weight is updated; NULL: the
  * parameter itself is. */
@@ -73,6 +78,7 @@ typedef struct d9d_optim_arrays {
     void *m, *v, *vmax;
     int64_t n;
     int16_t *residual;
+    uint16_t *m_scale, *v_scale; /* of states in 8 bits: bfloat16, [rows, blocks of a row] */
 } d9d_optim_arrays;
 
 /* Constants of Adafactor for one step; see d9d/optim/optim.h for the formulas. */
@@ -127,7 +133,10 @@ typedef struct d9d_optim_kernels {
                        d9d_dtype gt, d9d_dtype st, const d9d_optim_arrays *list, int64_t count);
     /* The same for one parameter, without amsgrad, with stochastic rounding to bfloat16. Element i
      * of the box draws its 16 bits from streams r, r+42, r+67 (parameter, m, v) at its index in the
-     * whole array. float32 arrays draw none, nor do parameters with residuals. */
+     * whole array. float32 arrays draw none, nor do parameters with residuals.
+     *
+     * st may be D9D_I8, for states in 8 bits. The box then begins and ends with blocks. An element
+     * draws 32 bits from the stream r+42: the low 16 for m, the others for v. */
     d9d_status (*adam_stochastic)(d9d_stream s, const d9d_adam_step *c, const float *scale,
                                   d9d_dtype t, d9d_dtype gt, d9d_dtype st,
                                   const d9d_optim_arrays *a, d9d_rng r, int ndim,

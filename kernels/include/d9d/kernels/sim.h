@@ -51,10 +51,11 @@ typedef enum d9d_sim_kind {
 
 D9D_API const char *d9d_sim_kind_name(d9d_sim_kind kind);
 
-/* Which link a message takes: within a node, or between nodes. */
+/* Which link a message takes: within a node, or between nodes; or the bus to host memory. */
 typedef enum d9d_sim_link {
     D9D_SIM_LINK_NODE,
     D9D_SIM_LINK_NETWORK,
+    D9D_SIM_LINK_HOST,
     D9D_SIM_LINK_COUNT
 } d9d_sim_link;
 D9D_API const char *d9d_sim_link_name(d9d_sim_link link);
@@ -115,6 +116,9 @@ D9D_API void d9d_sim_wait_until(d9d_stream s, double until);
 D9D_API bool d9d_sim_is_real(const void *p);
 /* Where the addresses of fake arrays begin. */
 #define D9D_SIM_FAKE_BASE (UINT64_C(1) << 60)
+/* And those of pinned host memory, which kernels reach over the bus. */
+#define D9D_SIM_FAKE_HOST_BASE (UINT64_C(1) << 62)
+D9D_API bool d9d_sim_is_host(const void *p);
 
 /* --- what was done ---------------------------------------------------------------------------- */
 

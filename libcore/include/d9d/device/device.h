@@ -92,8 +92,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_copy(d9d_device *dev, void *dst, cons
                                                 uint64_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_device_sync(d9d_device *dev);
 
-/* Host memory that the device copies from and to in stream order without blocking: pinned on a GPU.
- * EOOM.  Free it when the device is done with it. */
+/* Host memory that the device copies from and to in stream order without blocking, and that kernels
+ * reach at the same address: pinned on a GPU.  EOOM.  Free it when the device is done with it.  The
+ * copies of this header take it in the place of device memory too. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_pin(d9d_device *dev, uint64_t n, void **out);
 D9D_API void d9d_device_unpin(d9d_device *dev, void *pinned); /* NULL is fine */
 D9D_API D9D_MUST_USE d9d_status d9d_device_d2h_async(d9d_device *dev, void *pinned, const void *src,

@@ -66,6 +66,9 @@ typedef struct d9d_job_stages_section {
     bool zero_bubble, deep_warmup;
 } d9d_job_stages_section;
 
+/* Where something is kept between its uses. */
+typedef enum d9d_job_offload { D9D_JOB_OFFLOAD_NONE, D9D_JOB_OFFLOAD_HOST } d9d_job_offload;
+
 /* A moving average of the weights: d9d_ema_opts, and what it serves for. */
 typedef struct d9d_job_ema_section {
     double decay;
@@ -121,6 +124,9 @@ typedef struct d9d_job_trainer_section {
         bool reshard_after_forward, reshard_after_backward;
         int64_t prefetch;
     } sharding;
+    struct d9d_job_offload_section {
+        int optimizer; /* a d9d_job_offload */
+    } offload;
     struct d9d_job_timeout_section {
         int64_t init_timeout, step_timeout; /* of collective calls, in seconds */
         /* Timeouts during an evaluation, save or export; 0: init_timeout, and for a save longer
@@ -128,7 +134,7 @@ typedef struct d9d_job_trainer_section {
         int64_t evaluation_timeout, save_timeout, export_timeout;
         int64_t save_margin; /* save this many seconds before the Slurm time limit */
     } timeout;
-    d9d_job_fp8_section *fp8;             /* NULL: products in the model's own type */
+    d9d_job_fp8_section *fp8; /* NULL: products in the model's own type */
     struct d9d_job_integrity_section {
         d9d_step_period period_steps, rerun_period_steps;
         bool optimizer_state, memory, rerun_on_peer;

@@ -35,6 +35,12 @@
  * bfloat16 are rounded stochastically too, except with nearest; those of sgd to nearest.
  * stochastic_adamw is adamw with "stochastic", for bfloat16 parameters only.
  *
+ * With state_dtype int8 the states of adam and lion have 8 bits for each element and a bfloat16
+ * scale for every 32 of a row: "<parameter>.exp_avg" of int8 and "<parameter>.exp_avg_scale",
+ * "exp_avg_sq" of uint8 and "exp_avg_sq_scale" (kernels/common/state_blocks.h).  A row is the last
+ * dimension of the whole parameter, and no mesh divides a block, so that all meshes give the same
+ * bits.  Vectors, and matrices with rows under 32, keep float32.
+ *
  * Parameter groups give some parameters other values of the section, by their names; layer_lr_decay
  * gives layer i of L the rate lr decay^(L-1-i), what is declared before the layers (the embedding)
  * lr decay^L, and what follows them (the norm, the head) lr:
@@ -135,6 +141,7 @@ typedef struct d9d_optimizer_update {
     /* The kind's arrays, in the order of `states`.  With D9D_UPDATE_MASTER the residual of a
      * bfloat16 parameter follows; for other types it has no data. */
     d9d_tensor *state;
+    d9d_tensor *state_scale; /* the scale of each of `states`, where they are in 8 bits */
     d9d_dtype state_dtype;
     const float *scale; /* on the device; NaN: skip the step, change nothing */
     double lr;
@@ -166,7 +173,9 @@ struct d9d_optimizer_kind {
     const char *states[D9D_OPTIMIZER_STATES + 1]; /* names; NULL-ended */
     /* How many of `states` this configuration uses.  NULL: all. */
     int (*n_states)(const void *config);
-    /* Type of the states of a parameter.  NULL: the parameter's type. */
+    /* Type of the states of a parameter.  NULL: the parameter's type.  D9D_I8: the first state is
+     * int8, the others are uint8, and each has a bfloat16 scale for every D9D_STATE_BLOCK elements
+     * of a row, as a state "<state>_scale". */
     d9d_dtype (*state_dtype)(const void *config, const d9d_param *p);
     /* Can this optimizer update the parameter?  NULL: any. */
     d9d_status (*accepts)(const d9d_param *p);
@@ -210,19 +219,28 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d
                                                      const d9d_params *params,
                                                      const d9d_params *whole, uint64_t seed,
                                                      d9d_optimizer **out);
+/* Can so many ranks of tensor parallelism divide the rows of matrices?  ECONFIG if they divide a
+ * block of states in 8 bits. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_check_rowwise(const d9d_optimizer *o, int64_t ranks);
 /* True if the kind needs d9d_optimizer_set_group() where several ranks have parts of a parameter.
  */
 D9D_API bool d9d_optimizer_needs_group(const d9d_optimizer *o);
 /* The ranks that have parts or copies of these parameters, in any order: those of a pipeline stage.
  * Before d9d_optimizer_fill(), which is then collective over the group, and so is each step. */
 D9D_API void d9d_optimizer_set_group(d9d_optimizer *o, d9d_comm *group);
+/* Keep all state in pinned host memory, which an update streams over the bus: the same bits, for
+ * less device memory and more time.  Before it has memory.  d9d_optimizer_fill() is then EOOM, with
+ * both numbers, if the host has less than that available. */
+D9D_API void d9d_optimizer_set_offload(d9d_optimizer *o);
 /* Allocate zeroed state on a device; once. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev);
 D9D_API void d9d_optimizer_free(d9d_optimizer *o);
 D9D_API const char *d9d_optimizer_name(const d9d_optimizer *o); /* "adamw" */
-/* Bytes of its state on this rank; also valid before it is allocated. */
+/* Bytes of its state on this rank, in the device's memory and the host's; also valid before it is
+ * allocated. */
 D9D_API uint64_t d9d_optimizer_bytes(const d9d_optimizer *o);
-/* Of these, the bytes of master-weight residuals. */
+D9D_API uint64_t d9d_optimizer_host_bytes(const d9d_optimizer *o);
+/* Of both, the bytes of master-weight residuals. */
 D9D_API uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o);
 /* Append one line for each type of trainable parameter, with the update and its memory: "adamw:
  * bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, gradients 4,

@@ -55,7 +55,7 @@ typedef struct d9d_plan_rank {
     int64_t rank;  /* its number in the world: the stage's first rank */
     int64_t ranks; /* number of equal ranks */
     uint64_t weights, gradients, optimizer;
-    uint64_t residuals; /* of master weights; included in `optimizer` */
+    uint64_t residuals; /* of master weights; included in `optimizer` or `host_optimizer` */
     uint64_t units; /* FSDP buffers: at least the unsharded parameters and gradients of one unit */
     uint64_t activations; /* the rest of the peak, which gradients on demand share */
     uint64_t scratch;     /* of kernels, at the time of the peak */
@@ -65,9 +65,9 @@ typedef struct d9d_plan_rank {
     double step_s;        /* without waiting for other ranks */
     int live; /* most forwards in memory whose backward is not done; 1 without a pipeline */
     d9d_sim_tally tally; /* of a step */
-    /* Host memory: the copy for asynchronous checkpoints, or 0; and prefetched batches, including
-     * the largest evaluation's. */
-    uint64_t copy, batches;
+    /* Host memory: optimizer states that are offloaded; the copy for asynchronous checkpoints, or
+     * 0; and prefetched batches, including the largest evaluation's. */
+    uint64_t host_optimizer, copy, batches;
     uint64_t saved; /* bytes of a checkpoint that all ranks of the stage write */
 } d9d_plan_rank;
 
@@ -99,8 +99,8 @@ typedef struct d9d_plan {
     d9d_stage_costs *stage_costs; /* [stages of the program], in the arena */
     double transfer_s;            /* of hidden states between neighbouring stages */
     const char *measured_run;     /* the run that measured the costs; NULL: the cost model */
-    /* Sum of `copy` and `batches` over the ranks of the host that needs most, and the number of
-     * these ranks. */
+    /* Sum of `host_optimizer`, `copy` and `batches` over the ranks of the host that needs most, and
+     * the number of these ranks. */
     uint64_t host;
     int64_t host_ranks;
     d9d_plan_goodput goodput;

@@ -208,6 +208,20 @@ static inline void d9d_param_split_even(int64_t n, int64_t parts, int64_t i, int
     *first = n / parts * i + (i < more ? i : more);
 }
 
+/* FSDP's part i of dimension `dim` of `shape`.  Rows of a matrix are divided in multiples of
+ * D9D_PARAM_BLOCK elements, so that no block of one belongs to two ranks (d9d/optim/optim.h). */
+enum { D9D_PARAM_BLOCK = 32 };
+static inline void d9d_param_split(const d9d_shape *shape, int dim, int64_t parts, int64_t i,
+                                   int64_t *first, int64_t *count)
+{
+    const int64_t n = shape->dim[dim],
+                  unit = shape->ndim > 1 && dim == shape->ndim - 1 ? D9D_PARAM_BLOCK : 1;
+
+    d9d_param_split_even((n + unit - 1) / unit, parts, i, first, count);
+    *first = *first * unit < n ? *first * unit : n;
+    *count = *count * unit < n - *first ? *count * unit : n - *first;
+}
+
 /* Tensor or expert parallelism: compute with part i of `parts` of dimension `dim`.  Narrows the
  * local part and the shard. */
 D9D_API void d9d_param_partition(d9d_param *p, int dim, int64_t parts, int64_t i);

@@ -56,6 +56,10 @@ typedef struct d9d_tensor {
  * device has not enough memory. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape,
                                                  d9d_tensor *out);
+/* Allocate in pinned host memory (d9d_device_pin()), which kernels read and write over the bus: for
+ * what is used once a step, such as optimizer states.  Sleep leaves it there.  EOOM. */
+D9D_API D9D_MUST_USE d9d_status d9d_tensor_alloc_pinned(d9d_device *dev, d9d_dtype t,
+                                                        d9d_shape shape, d9d_tensor *out);
 /* Allocate and upload numel elements of dtype t from host memory. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_from_host(d9d_device *dev, d9d_dtype t, d9d_shape shape,
                                                      const void *host, d9d_tensor *out);
@@ -90,7 +94,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tensor_offload(const d9d_tensor *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_restore(const d9d_tensor *t);
 D9D_API bool d9d_tensor_is_offloaded(const d9d_tensor *t);
 
-/* The same for every tensor on the device that is not offloaded, or that is.  If offloading fails,
+/* The same for every tensor on the device that is not offloaded, or that is; those in pinned host
+ * memory stay.  If offloading fails,
  * all of them are restored; if restoring fails, some are, and the call may be repeated. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_offload_all(d9d_device *dev);
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_restore_all(d9d_device *dev);
