@@ -3,7 +3,7 @@
 
 enum { PROJECTIONS = 2 }; /* gate and up */
 
-/* y_i = x W_i' */
+/* y_i = x W_i', plus their biases, but those of experts */
 static d9d_status projection_gemms(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
                                    int count, void *const *y, const void *x, const void *const *w)
 {
@@ -14,8 +14,10 @@ static d9d_status projection_gemms(const d9d_kernels *k, d9d_stream s, const d9d
                         .n = n->i,
                         .k = n->h,
                         .b_constant = n->weights_constant};
-    const d9d_gemm both[PROJECTIONS] = {g, g};
+    d9d_gemm both[PROJECTIONS] = {g, g};
 
+    both[0].bias = n->b_gate;
+    both[1].bias = n->b_up;
     if (n->offset == NULL)
         return k->gemm->multi(s, count, both, x, w, y);
     for (int i = 0; i < count; i++)
@@ -23,12 +25,13 @@ static d9d_status projection_gemms(const d9d_kernels *k, d9d_stream s, const d9d
     return D9D_OK;
 }
 
-/* y += b; b NULL: nothing */
+/* y += b of experts; b NULL: nothing */
 static d9d_status bias_add(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n, void *y,
                            const void *b)
 {
-    return b == NULL ? D9D_OK
-                     : k->elementwise->add_bias(s, n->t, y, y, b, n->offset, n->rows, n->e, n->i);
+    return b == NULL || n->offset == NULL
+               ? D9D_OK
+               : k->elementwise->add_bias(s, n->t, y, y, b, n->offset, n->rows, n->e, n->i);
 }
 
 d9d_status d9di_gemm_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,

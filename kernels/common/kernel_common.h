@@ -127,6 +127,10 @@ d9d_status d9di_gemm_glu_bwd_parts(const d9d_kernels *k, d9d_stream s, const d9d
                                    void *dgate, void *dup, const void *dout, const void *w,
                                    const void *gate, const void *up);
 
+/* moe->experts() from a table's permute, GLU, grouped GEMM, bias and unpermute entries. */
+d9d_status d9di_experts_parts(const d9d_kernels *k, d9d_stream s, const d9d_experts_args *a,
+                              void *y);
+
 /* Element i of an array of type t, float32 or bfloat16. */
 static inline void *d9di_elem_at(d9d_dtype t, void *x, int64_t i)
 {

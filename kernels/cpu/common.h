@@ -129,6 +129,7 @@ typedef struct d9di_gemm_job {
     void *c;
     int64_t m, n, k;
     const void *a2, *b2; /* a second product, added before C is rounded, or NULL */
+    const void *bias;    /* of the columns, added before C is rounded, or NULL */
 } d9di_gemm_job;
 d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *desc, const d9di_gemm_job *jobs,
                          int64_t n_jobs);

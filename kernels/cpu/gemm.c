@@ -106,6 +106,16 @@ static void gemm_panels(const d9di_gemm_desc *g, const d9di_gemm_job *j, const v
     }
 }
 
+/* y += the bias of columns c .. c + n - 1 of a tile */
+static void bias_add(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_t c, int64_t n,
+                     float *y)
+{
+    float buf[TILE_MAX];
+
+    if (j->bias != NULL)
+        d9di_cpu_row_axpy(y, 1.0f, d9di_cpu_read(g->ct, j->bias, c, n, buf), n);
+}
+
 /* The sum is in float32 scratch. */
 static void tile_run_convert(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_t r, int64_t c,
                              int64_t rows, int64_t cols, float *sum)
@@ -115,8 +125,10 @@ static void tile_run_convert(const d9di_gemm_desc *g, const d9di_gemm_job *j, in
     gemm_panels(g, j, j->a, j->b, r, c, rows, cols, 0.0f, sum);
     if (j->a2 != NULL)
         gemm_panels(g, j, j->a2, j->b2, r, c, rows, cols, 1.0f, sum);
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < rows; i++) {
+        bias_add(g, j, c, cols, sum + i * cols);
         d9di_cpu_store_add(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);
+    }
 }
 
 static void tile_run_f32(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_t r, int64_t c,
@@ -136,6 +148,8 @@ static void tile_run_f32(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_
     for (int64_t i = 0; i < rows && j->k == 0; i++)
         for (int64_t at = 0; at < cols; at++)
             y[i * j->n + at] = g->beta == 0.0f ? 0.0f : g->beta * y[i * j->n + at];
+    for (int64_t i = 0; i < rows; i++)
+        bias_add(g, j, c, cols, y + i * j->n);
 }
 
 static void tile_run(const d9di_gemm_desc *g, const d9di_gemm_job *j, const gemm_tiling *t,
@@ -260,6 +274,7 @@ d9d_status d9d_ref_gemm_batched(d9d_stream s, const d9d_gemm_batched *n, const v
         jobs[i] = (d9di_gemm_job){.a = d9di_elem_cat(g->t, a, i * g->m * g->k),
                                   .b = d9di_elem_cat(g->t, b, i * g->k * g->n),
                                   .c = d9di_elem_at(g->ct, c, i * g->m * g->n),
+                                  .bias = g->bias,
                                   .m = g->m,
                                   .n = g->n,
                                   .k = g->k};

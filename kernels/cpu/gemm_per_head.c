@@ -25,12 +25,13 @@ d9d_status d9d_ref_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n, 
     for (int64_t h = 0; h < n->heads; h++) {
         float *a = d9di_cpu_scratch_of_thread(workspace, floats), *c = a + mx, *b = c + my;
 
-        rows_load_strided(n->t, a, x, h * n->in, n->heads * n->in, n->m, n->in);
+        rows_load_strided(n->t, a, x, h * n->x_cols + n->x_first, n->heads * n->x_cols, n->m,
+                          n->in);
         rows_load_strided(n->t, b, w, (h * n->w_head_rows + n->w_first) * wide, wide, rows, wide);
         d9di_sgemm(false, n->trans_w, n->m, n->out, n->in, 1.0f, a, n->in, b, wide, 0.0f, c, n->out,
                    b + mw);
         for (int64_t i = 0; i < n->m; i++)
-            d9di_cpu_store(n->t, y, (i * n->heads + h) * n->out, n->out, c + i * n->out);
+            d9di_cpu_store(n->t, y, (i * n->heads + h) * n->y_cols, n->out, c + i * n->out);
     }
     free(workspace);
     return D9D_OK;

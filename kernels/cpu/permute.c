@@ -22,9 +22,9 @@ d9d_status d9d_ref_permute(d9d_stream s, const d9d_moe_permute_dims *n, void *y,
     return D9D_OK;
 }
 
-/* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
+/* y[t] = sum over j ascending of w_j x[row(t, j)], plus[t]; w NULL: all ones. */
 static void row_gather_sum(const d9d_moe_permute_dims *n, void *y, int64_t token, const void *x,
-                           const float *w, const int32_t *row)
+                           const float *w, const int32_t *row, const void *plus)
 {
     for (int64_t at = 0; at < n->h; at += D9DI_BLOCK) {
         int64_t c = d9di_i64_min(n->h - at, D9DI_BLOCK);
@@ -34,6 +34,8 @@ static void row_gather_sum(const d9d_moe_permute_dims *n, void *y, int64_t token
             if (row[j] >= 0)
                 d9di_cpu_row_axpy(sum, w == NULL ? 1.0f : w[j],
                                   d9di_cpu_read(n->t, x, row[j] * n->h + at, c, buf), c);
+        if (plus != NULL)
+            d9di_cpu_row_axpy(sum, 1.0f, d9di_cpu_read(n->t, plus, token * n->h + at, c, buf), c);
         d9di_cpu_store(n->t, y, token * n->h + at, c, sum);
     }
 }
@@ -45,18 +47,18 @@ d9d_status d9d_ref_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void
     D9D_TRY(d9di_args_check_float("permute_bwd", n->t));
 #pragma omp parallel for if (!is_serial(n))
     for (int64_t i = 0; i < n->rows; i++)
-        row_gather_sum(n, dx, i, dy, NULL, row);
+        row_gather_sum(n, dx, i, dy, NULL, row, NULL);
     return D9D_OK;
 }
 
 d9d_status d9d_ref_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
-                             const float *prob, const int32_t *row)
+                             const float *prob, const int32_t *row, const void *plus)
 {
     (void)s;
     D9D_TRY(d9di_args_check_float("unpermute", n->t));
 #pragma omp parallel for if (!is_serial(n))
     for (int64_t i = 0; i < n->rows; i++)
-        row_gather_sum(n, y, i, x, prob, row);
+        row_gather_sum(n, y, i, x, prob, row, plus);
     return D9D_OK;
 }
 

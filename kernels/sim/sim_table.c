@@ -630,14 +630,26 @@ ENTRY(permute_bwd, const d9d_moe_permute_dims *n, void *dx, const void *dy, cons
     return charge_memory(s, n->t, (double)(n->n + n->rows) * (double)n->h);
 }
 ENTRY(unpermute, const d9d_moe_permute_dims *n, void *y, const void *x, const float *prob,
-      const int32_t *row)
+      const int32_t *row, const void *plus)
 {
-    return charge_memory(s, n->t, (double)(n->n + n->rows) * (double)n->h);
+    return charge_memory(s, n->t, (double)(n->n + (plus != NULL ? 2 : 1) * n->rows) * (double)n->h);
 }
 ENTRY(unpermute_bwd, const d9d_moe_permute_dims *n, void *dx, float *dprob, const void *dy,
       const void *x, const float *prob, const int32_t *row)
 {
     return charge_memory(s, n->t, 3.0 * (double)n->n * (double)n->h);
+}
+
+ENTRY(route, const d9d_router_dims *n, float *p, float *prob, int32_t *expert,
+      const d9d_expert_order *order, const void *logits, const float *bias)
+{
+    D9D_TRY(sim_router(s, n, p, prob, expert, logits, bias));
+    return sim_sort_by_expert(s, order->offset, order->row, order->source, expert, n->rows, n->e,
+                              n->k);
+}
+ENTRY(experts, const d9d_experts_args *a, void *y)
+{
+    return d9di_experts_parts(d9d_kernels_sim(), s, a, y);
 }
 
 /* A rank owns `per` of all experts. It has none of a token's k with the probability that k draws
@@ -866,6 +878,10 @@ ENTRY(qk_norm_rope_append, const d9d_qk_norm_rope_dims *d, int n,
     for (int i = 0; i < n; i++)
         features += (double)list[i].heads * (double)d->d;
     return charge_memory(s, d->t, 2.0 * (double)d->m * features);
+}
+ENTRY(latent_append, const d9d_latent_append_args *a)
+{
+    return charge_memory(s, a->t, 2.0 * (double)a->m * (double)(a->heads * a->r + a->c + a->r));
 }
 ENTRY(argmax, int32_t *at, float *value, const float *x, int64_t m, int64_t n)
 {

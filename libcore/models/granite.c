@@ -172,7 +172,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     d9d_var *h;
 
     D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, x, &h));
-    D9D_TRY(base->blocks.moe != NULL ? d9d_block_moe_forward(&l->moe, t, h, &h)
+    D9D_TRY(base->blocks.moe != NULL ? d9d_block_moe_forward(&l->moe, t, h, NULL, &h)
                                      : d9d_block_ffn_forward(&l->mlp, t, h, NULL, &h));
     return d9d_op_add_scaled(t, x, residual_multiplier(base), h, y);
 }

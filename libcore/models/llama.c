@@ -233,8 +233,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, x, &h));
     if (base->blocks.moe == NULL)
         return d9d_block_ffn_forward(&l->mlp, t, h, x, y);
-    D9D_TRY(d9d_block_moe_forward(&l->moe, t, h, &h));
-    return d9d_op_add(t, x, h, y);
+    return d9d_block_moe_forward(&l->moe, t, h, x, y);
 }
 
 /* A layer that is to have a window has one. */

@@ -196,8 +196,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     d9d_var *h;
 
     D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, x, &h));
-    D9D_TRY(d9d_block_moe_forward(&l->mlp, t, h, &h));
-    return d9d_op_add(t, x, h, y);
+    return d9d_block_moe_forward(&l->mlp, t, h, x, y);
 }
 
 #define LAYER                                                                                      \

@@ -149,13 +149,11 @@ static d9d_status qkv_project(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
     d9d_op_weight_slice rows[QKV];
 
     for (int i = 0; i < QKV; i++)
-        rows[i] = (d9d_op_weight_slice){&of[i].proj->weight, of[i].first * d, of[i].n * d};
+        rows[i] = (d9d_op_weight_slice){&of[i].proj->weight, of[i].first * d, of[i].n * d,
+                                        b->shape.qkv_bias ? of[i].bias : NULL};
     D9D_TRY(d9d_op_linear_multi(t, x, coming, rows, QKV, y));
-    for (int i = 0; i < QKV; i++) {
-        if (b->shape.qkv_bias)
-            D9D_TRY(d9d_op_add_bias(t, y[i], of[i].bias, rows[i].first, &y[i]));
+    for (int i = 0; i < QKV; i++)
         D9D_TRY(d9d_op_reshape(t, y[i], D9D_SHAPE(s->dim[0], s->dim[1], of[i].n, d), &y[i]));
-    }
     return D9D_OK;
 }
 
@@ -289,9 +287,8 @@ static d9d_status gate_heads(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9
     D9D_TRY(d9d_op_reshape(t, o, merged, y));
     if (!b->shape.output_gate)
         return D9D_OK;
-    D9D_TRY(d9d_block_linear_forward(&b->gate_proj, t, x, &gate));
-    if (b->shape.qkv_bias)
-        D9D_TRY(d9d_op_add_bias(t, gate, &b->gate_bias, 0, &gate));
+    D9D_TRY(d9d_op_linear_bias(t, x, &b->gate_proj.weight, b->shape.qkv_bias ? &b->gate_bias : NULL,
+                               NULL, &gate));
     D9D_TRY(d9d_op_reshape(t, gate, merged, &gate));
     return d9d_op_sigmoid_gate(t, *y, gate, y);
 }
@@ -302,10 +299,8 @@ static d9d_status output_project(d9d_block_attention *b, d9d_tape *t, d9d_var *o
 {
     const bool drops = d9d_op_dropout_is_active(t, b->shape.out_dropout);
 
-    D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, d9d_groups_tp(b->groups),
-                                     drops ? NULL : plus, y));
-    if (b->shape.o_bias)
-        D9D_TRY(d9d_op_add_bias(t, *y, &b->o_bias, 0, y));
+    D9D_TRY(d9di_block_linear_reduce(&b->o_proj, b->shape.o_bias ? &b->o_bias : NULL, t, o,
+                                     d9d_groups_tp(b->groups), drops ? NULL : plus, y));
     return drops ? d9di_block_dropout_add(t, *y, b->shape.out_dropout, &b->o_proj.weight, plus, y)
                  : D9D_OK;
 }

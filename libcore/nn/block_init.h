@@ -26,9 +26,9 @@ static inline void d9di_block_divide(d9d_param *p, const d9d_block_opts *opts,
 }
 
 /* The output projection of a block: x W^T over this rank's columns, reduce-scattered over the tp
- * ranks, plus `plus` unless that is NULL. */
-d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
-                                    d9d_var *plus, d9d_var **y);
+ * ranks, plus a bias and `plus` unless they are NULL. */
+d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_param *bias, d9d_tape *t, d9d_var *x,
+                                    d9d_comm *tp, d9d_var *plus, d9d_var **y);
 
 /* The end of a block whose output has dropout, in training: y = dropout(x), with `site` as in
  * d9d_op_dropout_opts, plus `plus` unless that is NULL. */

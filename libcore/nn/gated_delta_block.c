@@ -135,24 +135,30 @@ static const d9d_op_state_cache *state_cache_at(const seq_state *r, int entry,
     return state;
 }
 
-/* Project x [B, S, H] to heads of d features, or, with d 0, without a split into heads. */
-static d9d_status heads_project(d9d_tape *t, d9d_var *x, d9d_block_linear *proj, int64_t d,
-                                d9d_var **y)
+/* What x is projected to, in this order. */
+enum { Q, K, V, Z, BETA, DECAY, PROJECTIONS };
+
+/* Project x [B, S, H], of which all projections read the same. */
+static d9d_status all_project(d9d_block_gated_delta *b, d9d_tape *t, d9d_var *x,
+                              d9d_var *y[PROJECTIONS])
 {
-    D9D_TRY(d9d_block_linear_forward(proj, t, x, y));
-    return d != 0 ? heads_split(t, *y, d, y) : D9D_OK;
+    d9d_block_linear *const of[PROJECTIONS] = {&b->q_proj, &b->k_proj, &b->v_proj,
+                                               &b->g_proj, &b->b_proj, &b->a_proj};
+    d9d_op_weight_slice all[PROJECTIONS];
+
+    for (int i = 0; i < PROJECTIONS; i++)
+        all[i] = (d9d_op_weight_slice){.w = &of[i]->weight, .n = of[i]->weight.local.shape.dim[0]};
+    return d9d_op_linear_multi(t, x, NULL, all, PROJECTIONS, y);
 }
 
-/* Likewise, followed by the causal convolution. */
-static d9d_status heads_conv(d9d_tape *t, d9d_var *x, d9d_block_linear *proj,
-                             d9d_block_causal_conv1d *conv, const seq_state *r, int entry,
-                             int64_t d, d9d_var **y)
+/* The causal convolution, then heads of d features. */
+static d9d_status heads_conv(d9d_tape *t, d9d_var *x, d9d_block_causal_conv1d *conv,
+                             const seq_state *r, int entry, int64_t d, d9d_var **y)
 {
     d9d_op_state_cache state;
 
-    D9D_TRY(d9d_block_linear_forward(proj, t, x, y));
-    D9D_TRY(d9d_op_causal_conv1d(t, *y, &conv->weight, r->segments,
-                                 state_cache_at(r, entry, &state), y));
+    D9D_TRY(d9d_op_causal_conv1d(t, x, &conv->weight, r->segments, state_cache_at(r, entry, &state),
+                                 y));
     return heads_split(t, *y, d, y);
 }
 
@@ -185,20 +191,20 @@ d9d_status d9d_block_gated_delta_forward(d9d_block_gated_delta *b, d9d_tape *t, 
     d9d_op_gated_delta_args n = {.scale = 1.0f / sqrtf((float)dk),
                                  .segments = segments,
                                  .cache = state_cache_at(&r, STATE, &state)};
-    d9d_var *all, *z, *o, *a = NULL;
+    d9d_var *all, *part[PROJECTIONS], *z, *o;
 
     D9D_TRY(ranks_check(b));
     D9D_TRY(d9d_op_all_gather_rows(t, x, tp, b->q_proj.weight.name, &all));
     D9D_TRY(d9d_op_reshape(t, all, D9D_SHAPE(B, S, b->shape.hidden), &all));
-    D9D_TRY(heads_conv(t, all, &b->q_proj, &b->q_conv, &r, Q_LAST, dk, &n.q));
-    D9D_TRY(heads_conv(t, all, &b->k_proj, &b->k_conv, &r, K_LAST, dk, &n.k));
-    D9D_TRY(heads_conv(t, all, &b->v_proj, &b->v_conv, &r, V_LAST, dv, &n.v));
-    D9D_TRY(heads_project(t, all, &b->g_proj, dv, &z));
-    D9D_TRY(heads_project(t, all, &b->b_proj, 0, &n.b));
-    D9D_TRY(heads_project(t, all, &b->a_proj, 0, &a));
-    D9D_TRY(d9d_op_gdn_gate(t, a, &b->a_log, &b->dt_bias, &n.g));
+    D9D_TRY(all_project(b, t, all, part));
+    D9D_TRY(heads_conv(t, part[Q], &b->q_conv, &r, Q_LAST, dk, &n.q));
+    D9D_TRY(heads_conv(t, part[K], &b->k_conv, &r, K_LAST, dk, &n.k));
+    D9D_TRY(heads_conv(t, part[V], &b->v_conv, &r, V_LAST, dv, &n.v));
+    D9D_TRY(heads_split(t, part[Z], dv, &z));
+    n.b = part[BETA];
+    D9D_TRY(d9d_op_gdn_gate(t, part[DECAY], &b->a_log, &b->dt_bias, &n.g));
     D9D_TRY(d9d_op_gated_delta(t, &n, &o));
     D9D_TRY(d9d_op_rms_norm_gated(t, o, z, &b->out_norm.weight, b->out_norm.eps, &o));
     D9D_TRY(d9d_op_reshape(t, o, D9D_SHAPE(B, S, d9d_var_tensor(o)->shape.dim[2] * dv), &o));
-    return d9di_block_linear_reduce(&b->o_proj, t, o, tp, plus, y);
+    return d9di_block_linear_reduce(&b->o_proj, NULL, t, o, tp, plus, y);
 }

@@ -40,13 +40,13 @@ d9d_status d9d_block_linear_forward(d9d_block_linear *b, d9d_tape *t, d9d_var *x
     return d9d_op_linear(t, x, &b->weight, y);
 }
 
-d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
-                                    d9d_var *plus, d9d_var **y)
+d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_param *bias, d9d_tape *t, d9d_var *x,
+                                    d9d_comm *tp, d9d_var *plus, d9d_var **y)
 {
-    if (d9d_comm_size(tp) > 1)
-        return d9d_op_linear_reduce_scatter(t, x, &b->weight, tp, b->weight.name, plus, y);
-    return plus != NULL ? d9d_op_linear_residual(t, x, &b->weight, plus, y)
-                        : d9d_op_linear(t, x, &b->weight, y);
+    if (d9d_comm_size(tp) == 1)
+        return d9d_op_linear_bias(t, x, &b->weight, bias, plus, y);
+    D9D_TRY(d9d_op_linear_reduce_scatter(t, x, &b->weight, tp, b->weight.name, plus, y));
+    return bias != NULL ? d9d_op_add_bias(t, *y, bias, 0, y) : D9D_OK;
 }
 
 d9d_status d9di_block_dropout_add(d9d_tape *t, d9d_var *x, float p, const d9d_param *site,

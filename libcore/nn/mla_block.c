@@ -90,13 +90,6 @@ static int64_t heads_here(const d9d_block_linear *up, int64_t width)
     return up->weight.local.shape.dim[0] / width;
 }
 
-/* x plus the bias of its features from `first` on, if there is one. */
-static d9d_status bias_add(const d9d_block_mla *b, d9d_tape *t, d9d_param *bias, int64_t first,
-                           d9d_var **x)
-{
-    return b->shape.bias ? d9d_op_add_bias(t, *x, bias, first, x) : D9D_OK;
-}
-
 static d9d_status apply_rope(const d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                              const d9d_tensor *positions, d9d_var **y)
 {
@@ -105,51 +98,76 @@ static d9d_status apply_rope(const d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return d9d_op_rope(t, x, positions, &r->inv_freq, r->style, d9d_rope_mscale(&r->scaling), y);
 }
 
-/* Queries of all tokens for this rank's heads: [B, S, n, nope_dim + rope_dim]. */
-static d9d_status queries_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
-                                  const d9d_tensor *positions, d9d_var **q)
+/* What x is projected to: queries, or what they are projected from; latent features; the key that
+ * all heads share. */
+enum { QUERIES, LATENT, KEY, PROJECTIONS };
+
+/* Do the queries of all tokens need a gather of x first? */
+static bool gathers_queries(const d9d_block_mla *b)
 {
-    const d9d_shape *p = &positions->shape;
-    const int64_t nope_dim = b->shape.nope_dim, rope_dim = b->shape.rope_dim,
-                  d = nope_dim + rope_dim;
-    const int64_t n = heads_here(&b->q_up, d);
-    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, d);
-    d9d_var *h = x;
+    return b->shape.q_rank == 0 && d9d_comm_size(d9d_groups_tp(b->groups)) > 1;
+}
+
+static d9d_status x_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, d9d_var *y[PROJECTIONS])
+{
+    d9d_param *const q = b->shape.q_rank > 0 ? &b->q_down.weight : &b->q_up.weight;
+    d9d_param *const q_bias = b->shape.bias && b->shape.q_rank > 0 ? &b->q_bias : NULL;
+    d9d_param *const kv_bias = b->shape.bias ? &b->kv_bias : NULL;
+    const d9d_op_weight_slice of[PROJECTIONS] = {
+        {q, 0, q->local.shape.dim[0], q_bias},
+        {&b->kv_down.weight, 0, b->shape.kv_rank, kv_bias},
+        {&b->kv_down.weight, b->shape.kv_rank, b->shape.rope_dim, kv_bias}};
+
+    if (!gathers_queries(b))
+        return d9d_op_linear_multi(t, x, NULL, of, PROJECTIONS, y);
+    D9D_TRY(d9d_op_all_gather_rows(t, x, d9d_groups_tp(b->groups), q->name, &y[QUERIES]));
+    D9D_TRY(d9d_op_linear(t, y[QUERIES], q, &y[QUERIES]));
+    return d9d_op_linear_multi(t, x, NULL, of + LATENT, PROJECTIONS - LATENT, y + LATENT);
+}
+
+/* Queries of all tokens for this rank's heads, [B, S, n, nope_dim + rope_dim], as they are
+ * projected.
+ */
+static d9d_status queries_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *h, const d9d_shape *p,
+                                     d9d_var **q)
+{
+    const int64_t d = b->shape.nope_dim + b->shape.rope_dim;
 
     if (b->shape.q_rank > 0) {
-        D9D_TRY(d9d_block_linear_forward(&b->q_down, t, h, &h));
-        D9D_TRY(bias_add(b, t, &b->q_bias, 0, &h));
         D9D_TRY(d9d_block_norm_forward(&b->q_norm, t, h, &h));
+        D9D_TRY(d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->q_up.weight.name, &h));
+        D9D_TRY(d9d_block_linear_forward(&b->q_up, t, h, &h));
     }
-    D9D_TRY(d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->q_up.weight.name, &h));
-    D9D_TRY(d9d_block_linear_forward(&b->q_up, t, h, &h));
-    D9D_TRY(d9d_op_reshape(t, h, heads, &h));
+    return d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], heads_here(&b->q_up, d), d), q);
+}
+
+/* The same in the order [rope, nope], rotated. */
+static d9d_status queries_rope(d9d_block_mla *b, d9d_tape *t, d9d_var *h,
+                               const d9d_tensor *positions, d9d_var **q)
+{
+    const int64_t nope_dim = b->shape.nope_dim, rope_dim = b->shape.rope_dim;
+    const d9d_shape heads = d9d_var_tensor(h)->shape;
+
     D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{h, nope_dim, rope_dim}, {h, 0, nope_dim}}, 2,
                           heads, &h));
     return apply_rope(b, t, h, positions, q);
 }
 
 /* The rotated key that all heads share: [B, S, 1, rope_dim]. */
-static d9d_status rope_key(d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
+static d9d_status rope_key(d9d_block_mla *b, d9d_tape *t, d9d_var *h, const d9d_tensor *positions,
                            d9d_var **key)
 {
     const d9d_shape *p = &positions->shape;
-    const int64_t rope_dim = b->shape.rope_dim;
-    d9d_var *h;
 
-    D9D_TRY(d9d_op_linear_slice(t, x, &b->kv_down.weight, b->shape.kv_rank, rope_dim, &h));
-    D9D_TRY(bias_add(b, t, &b->kv_bias, b->shape.kv_rank, &h));
     D9D_TRY(d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->kv_down.weight.name, &h));
-    D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], 1, rope_dim), &h));
+    D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], 1, b->shape.rope_dim), &h));
     return apply_rope(b, t, h, positions, key);
 }
 
 /* The latent features, of all tokens: [.., kv_rank]. */
-static d9d_status kv_down_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+static d9d_status latent_norm(d9d_block_mla *b, d9d_tape *t, d9d_var *h, d9d_var **y)
 {
-    D9D_TRY(d9d_op_linear_slice(t, x, &b->kv_down.weight, 0, b->shape.kv_rank, y));
-    D9D_TRY(bias_add(b, t, &b->kv_bias, 0, y));
-    D9D_TRY(d9d_block_norm_forward(&b->kv_norm, t, *y, y));
+    D9D_TRY(d9d_block_norm_forward(&b->kv_norm, t, h, y));
     return d9d_op_all_gather_rows(t, *y, d9d_groups_tp(b->groups), b->kv_up.weight.name, y);
 }
 
@@ -172,14 +190,14 @@ static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *latent, 
     return d9d_op_concat(t, &(d9d_op_concat_input){h, s->nope_dim, s->v}, 1, heads, v);
 }
 
-/* Keys and values of the tokens x. */
-static d9d_status kv_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
-                             d9d_var **k, d9d_var **v)
+/* Keys and values of the tokens that were projected to `in`. */
+static d9d_status kv_project(d9d_block_mla *b, d9d_tape *t, d9d_var *const in[PROJECTIONS],
+                             const d9d_tensor *positions, d9d_var **k, d9d_var **v)
 {
     d9d_var *latent, *key;
 
-    D9D_TRY(kv_down_project(b, t, x, &latent));
-    D9D_TRY(rope_key(b, t, x, positions, &key));
+    D9D_TRY(latent_norm(b, t, in[LATENT], &latent));
+    D9D_TRY(rope_key(b, t, in[KEY], positions, &key));
     return kv_up_project(b, t, latent, key, 0, k, v);
 }
 
@@ -203,42 +221,59 @@ void d9d_block_mla_cache_spec(const d9d_block_mla *b, d9d_block_cache_spec *out)
 }
 
 /* Append the latent features and rotated keys of the new tokens to the KV cache. */
-static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
-                                const d9d_tensor *positions, const d9d_block_cache *cache,
-                                d9d_var **all)
+static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *const in[PROJECTIONS],
+                                const d9d_tensor *positions, const d9d_block_cache *cache)
 {
     const d9d_shape *p = &positions->shape;
     const int64_t c = b->shape.kv_rank, rope_dim = b->shape.rope_dim;
     d9d_var *h, *key;
 
-    D9D_TRY(kv_down_project(b, t, x, &h));
+    D9D_TRY(latent_norm(b, t, in[LATENT], &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], 1, c), &h));
-    D9D_TRY(rope_key(b, t, x, positions, &key));
+    D9D_TRY(rope_key(b, t, in[KEY], positions, &key));
     D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{h, 0, c}, {key, 0, rope_dim}}, 2,
                           D9D_SHAPE(p->dim[0], p->dim[1], 1, c + rope_dim), &h));
-    return d9d_op_kv_append(t, h, cache->token_slots, cache->entry[0], all);
+    return d9d_op_kv_append(t, h, cache->token_slots, cache->entry[0], &h);
 }
 
-/* o [B, S, n, v] from queries [B, S, n, nope_dim + rope_dim]. */
-static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *cached,
-                                const d9d_op_attention_opts *opts, d9d_var **o)
+/* Rows of n features of all tokens, of which each rank has those of its own: [B, S, n]. */
+static d9d_status all_rows(const d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_shape *p,
+                           int64_t n, d9d_var **y)
+{
+    D9D_TRY(d9d_op_all_gather_rows(t, x, d9d_groups_tp(b->groups), b->kv_down.weight.name, y));
+    return d9d_op_reshape(t, *y, D9D_SHAPE(p->dim[0], p->dim[1], n), y);
+}
+
+/* o [B, S, n, v] from queries as they are projected and what else x is projected to: rows for the
+ * cache, and queries [q W_k, rotated] of the cache's width. */
+static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *const in[PROJECTIONS],
+                                d9d_var *q, const d9d_tensor *positions,
+                                const d9d_block_cache *cache, const d9d_op_attention_opts *opts,
+                                d9d_var **o)
 {
     const d9d_block_mla_shape *s = &b->shape;
-    const int64_t c = s->kv_rank, width = s->nope_dim + s->v;
-    const d9d_op_linear_per_head_opts down = {width, 0, c, false},
-                                      up = {width, s->nope_dim, s->v, true};
-    d9d_shape shape = d9d_var_tensor(q)->shape;
-    d9d_var *h;
+    const d9d_block_rope *rope = s->rope;
+    const int64_t width = s->nope_dim + s->v;
+    const d9d_op_linear_per_head_opts
+        down = {.step = width, .out = s->kv_rank, .in = s->nope_dim, .extra = s->rope_dim},
+        up = {
+            .step = width, .first = s->nope_dim, .out = s->v, .transposed = true, .in = s->kv_rank};
+    d9d_op_latent_append_args new = {.q = q,
+                                     .norm = &b->kv_norm.weight,
+                                     .eps = b->kv_norm.eps,
+                                     .mscale = d9d_rope_mscale(&rope->scaling),
+                                     .positions = positions,
+                                     .inv_freq = &rope->inv_freq,
+                                     .style = rope->style,
+                                     .slots = cache->token_slots,
+                                     .cache = cache->entry[0]};
+    d9d_var *cached, *h;
 
-    shape.dim[3] = s->nope_dim;
-    D9D_TRY(d9d_op_concat(t, &(d9d_op_concat_input){q, s->rope_dim, s->nope_dim}, 1, shape, &h));
-    D9D_TRY(d9d_op_linear_per_head(t, h, &b->kv_up.weight, &down, &h));
-    shape.dim[3] = c + s->rope_dim;
-    D9D_TRY(
-        d9d_op_concat(t, (d9d_op_concat_input[]){{h, 0, c}, {q, 0, s->rope_dim}}, 2, shape, &h));
-    D9D_TRY(d9d_op_attention(t, h, cached, cached, opts, &h));
-    shape.dim[3] = c;
-    D9D_TRY(d9d_op_concat(t, &(d9d_op_concat_input){h, 0, c}, 1, shape, &h));
+    D9D_TRY(all_rows(b, t, in[LATENT], &positions->shape, s->kv_rank, &new.latent));
+    D9D_TRY(all_rows(b, t, in[KEY], &positions->shape, s->rope_dim, &new.key));
+    D9D_TRY(d9d_op_linear_per_head(t, q, &b->kv_up.weight, &down, &new.query));
+    D9D_TRY(d9d_op_latent_append(t, &new, &cached));
+    D9D_TRY(d9d_op_attention(t, new.query, cached, cached, opts, &h));
     return d9d_op_linear_per_head(t, h, &b->kv_up.weight, &up, o);
 }
 
@@ -246,9 +281,9 @@ static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_v
  * a score costs 192 products in place of 576. */
 enum { MIN_PREFILL_TOKENS = 65 };
 
-static bool computes_keys(const d9d_tape *t, const d9d_var *q)
+static bool computes_keys(const d9d_tape *t, const d9d_tensor *positions)
 {
-    return d9d_tape_get_prefill(t) != NULL && d9d_var_tensor(q)->shape.dim[1] >= MIN_PREFILL_TOKENS;
+    return d9d_tape_get_prefill(t) != NULL && positions->shape.dim[1] >= MIN_PREFILL_TOKENS;
 }
 
 /* o of a prompt's tokens: keys and values of all tokens of its sequence come from the cache. */
@@ -298,18 +333,22 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
         .dropout = {.p = s->dropout,
                     .site = &b->kv_up.weight,
                     .first = b->kv_up.weight.local.offset[0] / (s->nope_dim + s->v)}};
-    d9d_var *q, *k, *v, *o;
+    d9d_var *in[PROJECTIONS], *q, *k, *v, *o;
 
-    D9D_TRY(queries_project(b, t, x, positions, &q));
-    if (cache != NULL) {
-        D9D_TRY(latent_append(b, t, x, positions, cache, &k));
-        D9D_TRY(computes_keys(t, q) ? attend_prefill(b, t, q, cache, opts, &o)
-                                    : attend_latent(b, t, q, k, &opts, &o));
+    D9D_TRY(x_project(b, t, x, in));
+    D9D_TRY(queries_up_project(b, t, in[QUERIES], &positions->shape, &q));
+    if (cache != NULL && !computes_keys(t, positions)) {
+        D9D_TRY(attend_latent(b, t, in, q, positions, cache, &opts, &o));
+    } else if (cache != NULL) {
+        D9D_TRY(latent_append(b, t, in, positions, cache));
+        D9D_TRY(queries_rope(b, t, q, positions, &q));
+        D9D_TRY(attend_prefill(b, t, q, cache, opts, &o));
     } else {
-        D9D_TRY(kv_project(b, t, x, positions, &k, &v));
+        D9D_TRY(queries_rope(b, t, q, positions, &q));
+        D9D_TRY(kv_project(b, t, in, positions, &k, &v));
         D9D_TRY(d9d_op_attention(t, q, k, v, &opts, &o));
     }
     D9D_TRY(heads_merge(t, o, &o));
-    D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, d9d_groups_tp(b->groups), plus, y));
-    return bias_add(b, t, &b->o_bias, 0, y);
+    return d9di_block_linear_reduce(&b->o_proj, s->bias ? &b->o_bias : NULL, t, o,
+                                    d9d_groups_tp(b->groups), plus, y);
 }

@@ -114,9 +114,9 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
     return shape->shared_intermediate > 0 ? shared_init(b, opts) : D9D_OK;
 }
 
-/* The feed-forward of each expert's rows, then back to tokens, weighted by prob. */
+/* The feed-forward of each token's experts, weighted by prob, plus a residual that may be NULL. */
 static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
-                                  const d9d_routing *r, d9d_var **y)
+                                  const d9d_routing *r, d9d_var *plus, d9d_var **y)
 {
     const bool bias = b->shape.bias;
     const d9d_op_ffn_weights w = {.gate = &b->gate_proj.weight,
@@ -126,11 +126,8 @@ static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d
                                   .up_bias = bias ? &b->up_proj.bias : NULL,
                                   .down_bias = bias ? &b->down_proj.bias : NULL,
                                   .glu = b->shape.glu};
-    d9d_var *rows, *out;
 
-    D9D_TRY(d9d_op_permute(t, x, r, &rows));
-    D9D_TRY(d9d_op_ffn(t, rows, &w, r, NULL, NULL, &out));
-    return d9d_op_unpermute(t, out, prob, r, y);
+    return d9d_op_experts(t, x, prob, &w, r, plus, y);
 }
 
 enum { EP_LEVELS = 2 }; /* groups over which experts are divided, one after the other */
@@ -145,7 +142,7 @@ static d9d_status experts_forward_ep(d9d_block_moe *b, d9d_tape *t, int level, d
     d9d_status st;
 
     if (level == EP_LEVELS)
-        return experts_forward(b, t, x, prob, r, y);
+        return experts_forward(b, t, x, prob, r, NULL, y);
     D9D_TRY(d9d_op_dispatch(t, groups[level], b->gate.weight.name, x, prob, r, &there));
     D9D_TRY_OR(st, experts_forward_ep(b, t, level + 1, there.x, there.prob, &there.routing, &part),
                out);
@@ -155,16 +152,29 @@ out:
     return st;
 }
 
-/* y = plus + shared(x) */
-static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *plus,
-                                 d9d_var **y)
+/* What all experts of a token depend on: the router's logits and, where there is one, the shared
+ * expert's gate. */
+enum { LOGITS, SHARED_GATE, PROJECTIONS };
+
+static d9d_status tokens_project(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *y[PROJECTIONS])
 {
-    d9d_var *gate, *h;
+    const bool gated = b->shape.shared_intermediate > 0 && b->shape.shared_gate;
+    const d9d_op_weight_slice of[PROJECTIONS] = {
+        {&b->gate.weight, 0, b->shape.experts, b->shape.router_bias ? &b->gate_bias : NULL},
+        {&b->shared_gate.weight, 0, 1, NULL}};
+
+    return d9d_op_linear_multi(t, x, NULL, of, gated ? 2 : 1, y);
+}
+
+/* y = plus + shared(x) */
+static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *gate,
+                                 d9d_var *plus, d9d_var **y)
+{
+    d9d_var *h;
 
     if (!b->shape.shared_gate)
         return d9d_block_ffn_forward(&b->shared, t, x, plus, y);
     D9D_TRY(d9d_block_ffn_forward(&b->shared, t, x, NULL, &h));
-    D9D_TRY(d9d_block_linear_forward(&b->shared_gate, t, x, &gate));
     D9D_TRY(d9d_op_sigmoid_gate(t, h, gate, &h));
     return d9d_op_add(t, plus, h, y);
 }
@@ -194,22 +204,34 @@ static d9d_status tokens_route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d
                          prob, r);
 }
 
-d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+static d9d_status mixture_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *shared_gate,
+                                  d9d_var *prob, const d9d_routing *r, d9d_var *plus, d9d_var **y)
+{
+    const bool alone = d9d_comm_size(d9d_groups_ep(b->groups)) == 1 &&
+                       d9d_comm_size(d9d_groups_ep_local(b->groups)) == 1;
+
+    D9D_TRY(alone ? experts_forward(b, t, x, prob, r, plus, y)
+                  : experts_forward_ep(b, t, 0, x, prob, r, y));
+    if (!alone && plus != NULL)
+        D9D_TRY(d9d_op_add(t, plus, *y, y));
+    return b->shape.shared_intermediate > 0 ? shared_forward(b, t, x, shared_gate, *y, y) : D9D_OK;
+}
+
+d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *plus,
+                                 d9d_var **y)
 {
     d9d_shape shape = d9d_var_tensor(x)->shape;
     int64_t h = b->shape.hidden, tokens = d9d_shape_numel(&shape) / h;
-    d9d_var *flat, *logits, *prob, *mixed;
+    d9d_var *flat, *in[PROJECTIONS] = {NULL}, *prob, *mixed = plus;
     d9d_routing r = {0};
     d9d_status st;
 
     D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(tokens, h), &flat));
-    D9D_TRY(d9d_block_linear_forward(&b->gate, t, flat, &logits));
-    if (b->shape.router_bias)
-        D9D_TRY(d9d_op_add_bias(t, logits, &b->gate_bias, 0, &logits));
-    D9D_TRY(tokens_route(b, t, logits, &prob, &r));
-    D9D_TRY_OR(st, experts_forward_ep(b, t, 0, flat, prob, &r, &mixed), out);
-    if (b->shape.shared_intermediate > 0)
-        D9D_TRY_OR(st, shared_forward(b, t, flat, mixed, &mixed), out);
+    if (plus != NULL)
+        D9D_TRY(d9d_op_reshape(t, plus, D9D_SHAPE(tokens, h), &mixed));
+    D9D_TRY(tokens_project(b, t, flat, in));
+    D9D_TRY(tokens_route(b, t, in[LOGITS], &prob, &r));
+    D9D_TRY_OR(st, mixture_forward(b, t, flat, in[SHARED_GATE], prob, &r, mixed, &mixed), out);
     st = d9d_op_reshape(t, mixed, shape, y);
 out:
     d9d_routing_release(&r);

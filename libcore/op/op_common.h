@@ -72,6 +72,11 @@ static inline int64_t d9di_routing_rows(const d9d_routing *r)
 {
     return r->source.shape.dim[0];
 }
+static inline d9d_expert_order d9di_routing_order(const d9d_routing *r)
+{
+    return (d9d_expert_order){d9d_tensor_data(&r->offset), d9d_tensor_data(&r->row),
+                              d9d_tensor_data(&r->source)};
+}
 /* Dimensions from permuted rows [R, H] and the row of each choice [T, k]. */
 static inline d9d_moe_permute_dims d9di_op_permute_dims(const d9d_tensor *permuted,
                                                         const d9d_tensor *row)

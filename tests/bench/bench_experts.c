@@ -95,7 +95,7 @@ static d9d_status whole_block(bench *b)
     d9d_var *x, *y;
 
     D9D_TRY(d9d_tape_leaf(b->tape, &b->x, true, &x));
-    D9D_TRY(d9d_block_moe_forward(&b->block, b->tape, x, &y));
+    D9D_TRY(d9d_block_moe_forward(&b->block, b->tape, x, NULL, &y));
     return d9d_tape_backward(b->tape, &y, &b->dy, 1, D9D_BACKWARD_FULL);
 }
 

@@ -501,7 +501,7 @@ static d9d_status unpermute(bench *b)
 {
     const d9d_moe_permute_dims n = permute_dims(b);
 
-    return b->k->moe->unpermute(b->s, &n, b->p[OUT], b->p[X], b->prob, b->row);
+    return b->k->moe->unpermute(b->s, &n, b->p[OUT], b->p[X], b->prob, b->row, NULL);
 }
 static d9d_status unpermute_bwd(bench *b)
 {

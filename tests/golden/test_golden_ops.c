@@ -276,7 +276,7 @@ static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)
     assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param, 2, &r, both));
     assert_ok(d9d_op_glu(f->tape, &(d9d_glu){0}, both[0], both[1], &h));
     assert_ok(d9d_op_grouped_linear(f->tape, h, &f->param[2], 1, &r, &h));
-    assert_ok(d9d_op_unpermute(f->tape, h, f->in[1], &r, y));
+    assert_ok(d9d_op_unpermute(f->tape, h, f->in[1], &r, NULL, y));
     d9d_routing_release(&r);
     return D9D_OK;
 }

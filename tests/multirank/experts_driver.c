@@ -176,7 +176,7 @@ static d9d_status forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_
                           size_t n_out)
 {
     (void)n_in, (void)n_out;
-    return d9d_block_moe_forward(self, t, in[0], out);
+    return d9d_block_moe_forward(self, t, in[0], NULL, out);
 }
 
 static d9d_status upload(side *s, const float *from, d9d_tensor *out)

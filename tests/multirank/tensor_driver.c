@@ -105,7 +105,7 @@ static d9d_status run_beside(void *self, d9d_tape *t, d9d_var *const *in, size_t
 {
     fd_env *e = self;
     const ranks *w = e->of->arg;
-    const d9d_op_weight_slice of[] = {{e->param[0], 2, 5}, {e->param[0], 0, 7}};
+    const d9d_op_weight_slice of[] = {{e->param[0], 2, 5, NULL}, {e->param[0], 0, 7, NULL}};
     d9d_var *all, *h[2], *y[2];
     d9d_op_pending_rows coming;
 
@@ -226,7 +226,7 @@ static void columns_make(const ranks *w, int rank, d9d_dtype t, columns *c)
 static d9d_status products_together(const ranks *w, d9d_tape *t, d9d_var *x, columns *c,
                                     d9d_var **y)
 {
-    const d9d_op_weight_slice of = {&c[w->rank].up, 0, MID};
+    const d9d_op_weight_slice of = {&c[w->rank].up, 0, MID, NULL};
     d9d_op_pending_rows coming;
     d9d_var *h;
 

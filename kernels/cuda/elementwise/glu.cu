@@ -2,7 +2,7 @@
  *
  *     dup = dy a        dgate = dy up a'
  */
-#include "cuda/elementwise/swiglu.cuh"
+#include "cuda/elementwise/glu.cuh"
 
 /* Evaluates an expression with A the activation and GATED whether there is an up. */
 #define BY_ACTIVATION(act, gated, A, GATED, ...)                                                   \
@@ -16,24 +16,6 @@
 #define BY_GATED(gated, act, A, GATED, ...)                                                        \
     ((gated) ? [&] { constexpr int A = act; constexpr bool GATED = true; return __VA_ARGS__; }()   \
              : [&] { constexpr int A = act; constexpr bool GATED = false; return __VA_ARGS__; }())
-
-/* 2 z of GELU's approximation, whose tanh is a sigmoid: (1 + tanh z) / 2 = s(2 z). */
-static __device__ __forceinline__ float gelu_tanh_arg(float x)
-{
-    return 2.0f * 0.797884561f * (x + 0.044715f * x * x * x);
-}
-
-/* a(g), for the clamped gate of D9D_ACT_SWIGLU_OAI and D9D_ACT_HARDTANH. */
-template <int A, class T> static __device__ __forceinline__ float act_of(float g, float alpha)
-{
-    if (A == D9D_ACT_HARDTANH)
-        return g;
-    if (A == D9D_ACT_GELU)
-        return g * normcdff(g);
-    if (A == D9D_ACT_GELU_TANH)
-        return silu_bwd_of<T>(g, gelu_tanh_arg(g));
-    return silu_bwd_of<T>(g, A == D9D_ACT_SWIGLU_OAI ? alpha * g : g);
-}
 
 /* a(g) and its derivative. */
 template <int A, class T>
@@ -60,23 +42,6 @@ static __device__ __forceinline__ void act_bwd_of(float &a, float &da, float g, 
     }
 }
 
-/* NaN stays NaN. */
-static __device__ __forceinline__ float clamp_both(float x, float limit)
-{
-    return x > limit ? limit : x < -limit ? -limit : x;
-}
-
-/* The factor of a(g): up, clamped and plus one for D9D_ACT_SWIGLU_OAI. */
-template <int A> static __device__ __forceinline__ float up_of(float u, float limit)
-{
-    return A == D9D_ACT_SWIGLU_OAI ? clamp_both(u, limit) + 1.0f : u;
-}
-template <int A> static __device__ __forceinline__ float gate_of(float g, float limit)
-{
-    if (A == D9D_ACT_HARDTANH)
-        return clamp_both(g, limit);
-    return A == D9D_ACT_SWIGLU_OAI && g > limit ? limit : g;
-}
 /* Is the gate clamped, so that it has no gradient? */
 template <int A> static __device__ __forceinline__ bool gate_is_clamped(float g, float limit)
 {

@@ -3,7 +3,7 @@
  * cuBLASLt is column-major: our row-major C [M, N] is its C' [N, M]. So it computes C' = op(B)'
  * op(A)', which needs no transposed copy. Sums are float32; TF32 is never used. The heuristic is
  * queried once per shape, so that the same shape always gives the same bits. Split-K algorithms
- * must reduce in float32 in scratch.
+ * must reduce in float32 in scratch. A bias is an epilogue (CUBLASLT_EPILOGUE_BIAS).
  *
  * Operands of 8 bits are K-major on both sides, as Hopper's FP8 asks; their scales are read on the
  * device.
@@ -53,6 +53,7 @@ typedef struct plan_key {
     int64_t m, n, k, count;
     d9di_gemm_strides strides;
     int32_t at, bt, ct, trans_a, trans_b, accumulate, align_a, align_b, align_c, scaling;
+    int32_t biased, none; /* none: 0, to a multiple of 8 bytes */
 } plan_key;
 
 /* How operands are scaled. */
@@ -274,6 +275,26 @@ static cublasStatus_t scaling_describe(const d9di_cublaslt *b, const d9di_gemm_s
     return e == CUBLAS_STATUS_SUCCESS ? scales_set(b, p, scales) : e;
 }
 
+/* Where the bias is, which is no part of a plan. */
+static cublasStatus_t bias_set(const d9di_cublaslt *b, const plan *p, const void *bias)
+{
+    return b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                             sizeof(bias));
+}
+
+static cublasStatus_t bias_describe(const d9di_cublaslt *b, const d9d_gemm *g, const plan *p)
+{
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const cudaDataType_t type = cuda_type(g->ct);
+    cublasStatus_t e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                         &epilogue, sizeof(epilogue));
+
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
+                                              sizeof(type));
+    return e == CUBLAS_STATUS_SUCCESS ? bias_set(b, p, g->bias) : e;
+}
+
 static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm_batched *batch,
                                     const d9di_gemm_scales *scales, const plan_key *key, plan *p)
 {
@@ -290,6 +311,8 @@ static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm_batch
                                               sizeof(tb));
     if (e == CUBLAS_STATUS_SUCCESS && scales != NULL)
         e = scaling_describe(b, scales, p);
+    if (e == CUBLAS_STATUS_SUCCESS && batch->gemm.bias != NULL)
+        e = bias_describe(b, &batch->gemm, p);
     return e == CUBLAS_STATUS_SUCCESS ? layouts_create(b, batch, key, p) : e;
 }
 
@@ -400,6 +423,8 @@ static d9d_status gemm_run(const product *x, const choice *algorithm, void *to)
         D9D_TRY(d9di_cuda_scratch_alloc(x->s, algorithm->scratch, &scratch));
     if (x->scales != NULL)
         e = scales_set(lib, p, x->scales);
+    if (e == CUBLAS_STATUS_SUCCESS && x->g->gemm.bias != NULL)
+        e = bias_set(lib, p, x->g->gemm.bias);
     if (e == CUBLAS_STATUS_SUCCESS)
         e = lib->cublasLtMatmul(lib->handle, p->desc, &x->g->alpha, x->b, p->a, x->a, p->b,
                                 &x->g->gemm.beta, x->old, p->c, to, p->c, &algorithm->algo, scratch,
@@ -526,9 +551,11 @@ d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batch
         .accumulate = g->beta != 0.0f,
         .align_a = ptr_alignment(a, count, strides->a_matrix * size),
         .align_b = ptr_alignment(b, count, strides->b_matrix * size),
-        .align_c = ptr_alignment((const void *)((uintptr_t)c | (uintptr_t)g->addend), count,
-                                 strides->c_matrix * c_size),
+        .align_c =
+            ptr_alignment((const void *)((uintptr_t)c | (uintptr_t)g->addend | (uintptr_t)g->bias),
+                          count, strides->c_matrix * c_size),
         .scaling = scaling_key(scales),
+        .biased = g->bias != NULL,
     };
     d9di_cublaslt *lib = s->cublaslt;
     product x = {s, op, batch, scales, a, b, g->addend != NULL ? g->addend : c, NULL};

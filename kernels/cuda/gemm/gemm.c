@@ -1,4 +1,5 @@
-/* gemm.c - C = op(A) op(B) + beta C: skinny kernels for a few rows, else cuBLASLt, else SIMT tiles.
+/* gemm.c - C = op(A) op(B) + beta C + bias: skinny kernels for a few rows, else cuBLASLt, else SIMT
+ * tiles.
  */
 #include "cuda/gemm/gemm_skinny.h"
 
@@ -14,21 +15,40 @@ static d9d_status copy_addend(d9d_stream s, const char *op, const d9d_gemm *g, i
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
 }
 
-/* An empty sum: C = beta C. */
+/* C += bias */
+static d9d_status add_bias(d9d_stream s, const d9d_gemm *g, void *c)
+{
+    return g->bias == NULL ? D9D_OK : d9d_k_add_bias(s, g->ct, c, c, g->bias, NULL, g->m, 1, g->n);
+}
+
+/* An empty sum: C = beta C + bias. */
 static d9d_status scale_result(d9d_stream s, const d9d_gemm *g, int64_t count, void *c)
 {
     if (g->beta == 0.0f)
-        return d9d_k_fill(s, g->ct, c, count * g->m * g->n, 0.0f);
-    if (g->beta == 1.0f)
+        D9D_TRY(d9d_k_fill(s, g->ct, c, count * g->m * g->n, 0.0f));
+    else if (g->beta != 1.0f)
+        D9D_TRY(d9d_k_accumulate(s, g->ct, c, g->beta - 1.0f, g->ct, c, count * g->m * g->n));
+    return add_bias(s, g, c);
+}
+
+/* A product by cuBLASLt, whose bias is an addition of its own where no algorithm has it. */
+static d9d_status dense_cublaslt(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
+                                 const void *b, void *c, bool *done)
+{
+    const d9di_gemm_strides strides = d9di_gemm_strides_dense(g);
+    d9d_gemm_batched one = {.gemm = *g, .count = 1, .alpha = 1.0f};
+
+    D9D_TRY(d9di_cublaslt_gemm(s, op, &one, &strides, NULL, a, b, c, done));
+    if (*done || g->bias == NULL)
         return D9D_OK;
-    return d9d_k_accumulate(s, g->ct, c, g->beta - 1.0f, g->ct, c, count * g->m * g->n);
+    one.gemm.bias = NULL;
+    D9D_TRY(d9di_cublaslt_gemm(s, op, &one, &strides, NULL, a, b, c, done));
+    return *done ? add_bias(s, g, c) : D9D_OK;
 }
 
 d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a, const void *b,
                      void *c)
 {
-    const d9d_gemm_batched one = {.gemm = *g, .count = 1, .alpha = 1.0f};
-    const d9di_gemm_strides strides = d9di_gemm_strides_dense(g);
     bool done;
 
     D9D_TRY(d9di_args_check_float(op, g->t));
@@ -41,7 +61,7 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
     }
     if (d9di_gemm_skinny_supported(g, a, b))
         return d9di_gemm_skinny(s, g, a, b, c);
-    D9D_TRY(d9di_cublaslt_gemm(s, op, &one, &strides, NULL, a, b, c, &done));
+    D9D_TRY(dense_cublaslt(s, op, g, a, b, c, &done));
     if (done)
         return D9D_OK;
     D9D_TRY(copy_addend(s, op, g, 1, c));

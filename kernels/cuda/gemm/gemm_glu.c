@@ -2,7 +2,6 @@
  * parts. */
 #include "cuda/gemm/gemm_skinny.h"
 #include "cuda/gemm/gemm_swiglu.h"
-#include "cuda/gemm/grouped_gemm.h"
 
 /* The fused kernels are those of SwiGLU without biases. */
 static bool is_swiglu(const d9d_gemm_glu_dims *n, const void *up)
@@ -14,43 +13,11 @@ static bool has_bias(const d9d_gemm_glu_dims *n)
     return n->b_gate != NULL || n->b_up != NULL;
 }
 
-static d9di_grouped_gemm_call grouped_call(const d9d_gemm_glu_dims *n, void *gate, const void *x,
-                                           const void *w_gate)
-{
-    return (d9di_grouped_gemm_call){.op = "gemm_glu",
-                                    .form = D9DI_GROUPED_GEMM_FWD,
-                                    .t = n->t,
-                                    .ct = n->t,
-                                    .c = gate,
-                                    .a = x,
-                                    .b = w_gate,
-                                    .offset = n->offset,
-                                    .rows = n->rows,
-                                    .e = n->e,
-                                    .in = n->h,
-                                    .out = n->i};
-}
-
-/* A few rows of experts: gate and up with their biases in one launch, then the unit. */
-static d9d_status grouped_skinny_glu(d9d_stream s, const d9d_gemm_glu_dims *n,
-                                     const d9di_grouped_gemm_call *g, void *y, void *up,
-                                     const void *w_up)
-{
-    const d9di_grouped_gemm_matrix both[] = {{g->b, g->c, n->b_gate}, {w_up, up, n->b_up}};
-
-    D9D_TRY(d9di_grouped_gemm_skinny_multi(s, g, 2, both));
-    return d9d_k_glu(s, &n->glu, n->t, y, g->c, up, n->rows * n->i);
-}
-
 d9d_status d9d_k_gemm_glu(d9d_stream s, const d9d_gemm_glu_dims *n, void *y, void *gate, void *up,
                           const void *x, const void *w_gate, const void *w_up)
 {
-    const d9di_grouped_gemm_call g = grouped_call(n, gate, x, w_gate);
     const bool fused = is_swiglu(n, w_up) && !has_bias(n);
 
-    if (n->offset != NULL && w_up != NULL && (uintptr_t)w_up % 16 == 0 &&
-        d9di_grouped_gemm_skinny_supported(s, &g))
-        return grouped_skinny_glu(s, n, &g, y, up, w_up);
     if (fused && d9di_gemm_skinny_swiglu_supported(n, x, w_gate, w_up))
         return d9di_gemm_skinny_swiglu(s, n, y, gate, up, x, w_gate, w_up);
     return fused && d9di_gemm_swiglu_sm90_supported(s, n)

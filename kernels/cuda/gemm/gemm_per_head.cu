@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(THREADS) heads_skinny_kernel(per_head_a
     pdl_launch_dependents();
     pdl_wait();
     for (int64_t t = 0; t < v.n.m && j0 < v.n.out; t++) {
-        const bf16 *x = v.x + (t * v.n.heads + h) * in;
+        const bf16 *x = v.x + (t * v.n.heads + h) * v.n.x_cols + v.n.x_first;
         float sum[OUTPUTS] = {};
 
         for (int64_t k = lane * EIGHT; k < in; k += WARP * EIGHT) {
@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS) heads_skinny_kernel(per_head_a
             const float all = group_reduce<WARP>(sum[o], ::plus());
 
             if (lane == 0 && j0 + o < v.n.out)
-                store_float(v.y + (t * v.n.heads + h) * v.n.out + j0 + o, all);
+                store_float(v.y + (t * v.n.heads + h) * v.n.y_cols + j0 + o, all);
         }
     }
 }
@@ -52,6 +52,7 @@ static __global__ void __launch_bounds__(THREADS) heads_skinny_kernel(per_head_a
 static bool is_skinny(const d9d_gemm_per_head_dims *n, const void *x, const void *w)
 {
     return n->t == D9D_BF16 && n->trans_w && n->m <= MAX_TOKENS && n->in % EIGHT == 0 &&
+           n->x_cols % EIGHT == 0 && n->x_first % EIGHT == 0 &&
            ((uintptr_t)x | (uintptr_t)w) % 16 == 0;
 }
 
@@ -75,12 +76,12 @@ static __global__ void __launch_bounds__(THREADS) heads_kernel(per_head_args<T> 
     __shared__ smem_operands<TILE> sh;
     __shared__ float out[TILE][TILE + PAD];
     const int64_t h = blockIdx.y, c0 = (int64_t)blockIdx.x * TILE, r0 = (int64_t)blockIdx.z * TILE;
-    const int64_t wide = v.n.trans_w ? v.n.in : v.n.out, row = v.n.heads * v.n.in;
+    const int64_t wide = v.n.trans_w ? v.n.in : v.n.out, row = v.n.heads * v.n.x_cols;
     const T *w = v.w + (h * v.n.w_head_rows + v.n.w_first) * wide;
     tile_sum<TENSOR, TILE> sum;
 
     sum.clear();
-    sum.add(sh, scaled_matrix_make(v.x + h * v.n.in, row, 1), r0, v.n.m,
+    sum.add(sh, scaled_matrix_make(v.x + h * v.n.x_cols + v.n.x_first, row, 1), r0, v.n.m,
             v.n.trans_w ? scaled_matrix_make(w, wide, 1) : scaled_matrix_make(w, 1, wide), c0,
             v.n.out, v.n.in);
     sum.store(out);
@@ -88,7 +89,7 @@ static __global__ void __launch_bounds__(THREADS) heads_kernel(per_head_args<T> 
         const int64_t i = r0 + e / TILE, j = c0 + e % TILE;
 
         if (i < v.n.m && j < v.n.out)
-            store_float(v.y + (i * v.n.heads + h) * v.n.out + j, out[e / TILE][e % TILE]);
+            store_float(v.y + (i * v.n.heads + h) * v.n.y_cols + j, out[e / TILE][e % TILE]);
     }
 }
 

@@ -1,4 +1,4 @@
-/* gemm_skinny.cu - skinny GEMM for decode: y = x W' (+ addend), for a few rows of x.
+/* gemm_skinny.cu - skinny GEMM for decode: y = x W' (+ addend + bias), for a few rows of x.
  * Bandwidth-bound: W is read once.
  *
  * Algorithm (float32; gemm_skinny_mma.cu has bfloat16): a warp owns one or two rows of W and all
@@ -55,8 +55,8 @@ template <int COLS> struct weight_prefetch {
 
 template <class C, int M, int COLS>
 static __global__ void __launch_bounds__(BLOCK_WARPS *WARP)
-    gemm_skinny_kernel(C *y, const float *x, const float *w, const C *plus, int64_t m, int64_t n,
-                       int64_t k, bool still)
+    gemm_skinny_kernel(C *y, const float *x, const float *w, const C *plus, const C *bias,
+                       int64_t m, int64_t n, int64_t k, bool still)
 {
     const int64_t col = ((int64_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / WARP) * COLS;
     const int lane = threadIdx.x % WARP;
@@ -101,11 +101,13 @@ static __global__ void __launch_bounds__(BLOCK_WARPS *WARP)
     for (int r = 0; r < M; r++)
 #pragma unroll
         for (int c = 0; c < COLS; c++) {
-            const float all = group_reduce<WARP>(sum[r][c], ::plus());
+            float all = group_reduce<WARP>(sum[r][c], ::plus());
             const int64_t at = r * n + col + c;
 
-            if (lane == 0 && r < m && col + c < n)
-                store_float(y + at, plus != NULL ? all + to_float(plus[at]) : all);
+            if (lane != 0 || r >= m || col + c >= n)
+                continue;
+            all = plus != NULL ? all + to_float(plus[at]) : all;
+            store_float(y + at, bias != NULL ? all + to_float(bias[col + c]) : all);
         }
 }
 
@@ -116,7 +118,8 @@ static d9d_status launch(d9d_stream s, const d9d_gemm *g, const void *x, const v
 
     return pdl_launch(s, "gemm", gemm_skinny_kernel<C, M, COLS>, (unsigned)blocks,
                       BLOCK_WARPS * WARP, (C *)y, (const float *)x, (const float *)w,
-                      (const C *)d9di_gemm_addend(g, y), g->m, g->n, g->k, g->b_constant);
+                      (const C *)d9di_gemm_addend(g, y), (const C *)g->bias, g->m, g->n, g->k,
+                      g->b_constant);
 }
 
 /* Narrow matrices use one column per warp, so that more warps share the work. */

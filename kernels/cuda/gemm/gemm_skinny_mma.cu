@@ -18,6 +18,7 @@
  *    registers.
  *  - BLOCKS blocks share an SM: while one reduces a tile or ends, the other reads.
  */
+#include "cuda/common/cp_async.cuh"
 #include "cuda/common/mma.cuh"
 #include "cuda/elementwise/swiglu.cuh"
 #include "cuda/gemm/gemm_skinny.h"
@@ -32,42 +33,14 @@ enum {
     BLOCKS = 2,
     DEEP_STAGES = 6, /* depth of the ring if shared memory has space for BLOCKS of it; else */
     SHALLOW_STAGES = 4,
-    MAX_MATRICES = 3
+    MAX_MATRICES = 6
 };
-
-/* --- copies to shared memory ------------------------------------------------------------------ */
-static __device__ __forceinline__ uint64_t evict_first_policy(void)
-{
-    uint64_t policy;
-
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-/* Copies 16 bytes, or writes zeros. */
-static __device__ __forceinline__ void cp_async_16(uint4 *to, const bf16 *from, bool there,
-                                                   uint64_t policy)
-{
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(there ? 16 : 0), "l"(policy)
-                 : "memory");
-}
-static __device__ __forceinline__ void cp_async_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* Waits for all but the last N groups of copies. */
-template <int N> static __device__ __forceinline__ void cp_async_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
 
 /* --- work ------------------------------------------------------------------------------------- */
 template <class C> struct weight_matrix {
     const bf16 *w;
     C *y;
-    const C *plus; /* addend, or NULL */
+    const C *plus, *bias; /* addend; each may be NULL */
     int64_t n, tiles;
 };
 template <class C> struct skinny_params {
@@ -204,7 +177,8 @@ static __device__ __forceinline__ void store_tile(const skinny_params<C> &p, int
                     swiglu_of<C>(store_rounded(m.y + at, v),
                                  store_rounded(p.of[1].y + at, sum_warps<X>(part, row + HALF, r))));
     else
-        store_float(m.y + at, m.plus != NULL ? v + to_float(m.plus[at]) : v);
+        store_float(m.y + at, v + (m.plus != NULL ? to_float(m.plus[at]) : 0.0f) +
+                                  (m.bias != NULL ? to_float(m.bias[col]) : 0.0f));
 }
 
 /* --- the kernel ------------------------------------------------------------------------------- */
@@ -317,8 +291,8 @@ static d9d_status launch_gemms(d9d_stream s, int n, const d9d_gemm *g, const voi
     skinny_params<C> p = {(const bf16 *)x, g->m, g->k, 0, true, {}, NULL};
 
     for (int i = 0; i < n; i++) {
-        p.of[i] = {(const bf16 *)w[i], (C *)y[i], (const C *)d9di_gemm_addend(&g[i], y[i]), g[i].n,
-                   d9di_i64_ceil_div(g[i].n, 2 * HALF)};
+        p.of[i] = {(const bf16 *)w[i],   (C *)y[i], (const C *)d9di_gemm_addend(&g[i], y[i]),
+                   (const C *)g[i].bias, g[i].n,    d9di_i64_ceil_div(g[i].n, 2 * HALF)};
         p.tiles += p.of[i].tiles;
         p.still = p.still && g[i].b_constant;
     }
@@ -349,8 +323,8 @@ d9d_status d9di_gemm_skinny_swiglu(d9d_stream s, const d9d_gemm_glu_dims *n, voi
                                    n->h,
                                    tiles,
                                    n->weights_constant,
-                                   {{(const bf16 *)w_gate, (bf16 *)gate, NULL, n->i, tiles},
-                                    {(const bf16 *)w_up, (bf16 *)up, NULL, n->i, tiles}},
+                                   {{(const bf16 *)w_gate, (bf16 *)gate, NULL, NULL, n->i, tiles},
+                                    {(const bf16 *)w_up, (bf16 *)up, NULL, NULL, n->i, tiles}},
                                    (bf16 *)y};
 
     return launch_by_rows<true>(s, "gemm_swiglu", p);

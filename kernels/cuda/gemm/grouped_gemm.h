@@ -41,15 +41,20 @@ d9d_status d9di_grouped_gemm_sm90(d9d_stream s, const d9di_grouped_gemm_call *g)
 /* A few rows of a few experts in bfloat16, at memory bandwidth (grouped_gemm_skinny.cu). */
 bool d9di_grouped_gemm_skinny_supported(d9d_stream s, const d9di_grouped_gemm_call *g);
 d9d_status d9di_grouped_gemm_skinny(d9d_stream s, const d9di_grouped_gemm_call *g);
-/* y = a W_x + bias, of several matrices in one launch; g->b and g->c are those of the first. */
-enum { D9DI_GROUPED_GEMM_MATRICES = 2 };
-typedef struct d9di_grouped_gemm_matrix {
-    const void *w;
-    void *y;
-    const void *bias; /* [E, out], or NULL */
-} d9di_grouped_gemm_matrix;
-d9d_status d9di_grouped_gemm_skinny_multi(d9d_stream s, const d9di_grouped_gemm_call *g, int n,
-                                          const d9di_grouped_gemm_matrix *of);
+/* c = act(x W_x + b_gate) (x U_x + b_up) in one launch, for g->b the matrices of gate. Row r of x
+ * is row source[r] / choices of g->a. */
+typedef struct d9di_grouped_gemm_gate {
+    const int32_t *source;
+    int64_t choices;
+    const void *up, *b_gate, *b_up; /* biases [E, out] or NULL */
+    const d9d_glu *glu;
+} d9di_grouped_gemm_gate;
+d9d_status d9di_grouped_gemm_skinny_glu(d9d_stream s, const d9di_grouped_gemm_call *g,
+                                        const d9di_grouped_gemm_gate *gate);
+/* c = a W_x + bias, directly after the kernel of d9di_grouped_gemm_skinny_glu() with the same
+ * offsets: its matrices are requested before that kernel ends. */
+d9d_status d9di_grouped_gemm_skinny_after(d9d_stream s, const d9di_grouped_gemm_call *g,
+                                          const void *bias);
 /* The same for heads: a few tokens, matrices that are not transposed. */
 bool d9di_gemm_per_head_skinny_supported(const d9d_gemm_per_head_dims *n, const void *x,
                                          const void *w);

@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(THREADS)
 
         tile_add(sum, sh, a, b, block_tile.row, column, end, n, k);
     }
-    tile_store(y, n, sum, block_tile.row, column, end, n, beta);
+    tile_store(y, n, sum, block_tile.row, column, end, n, beta, (const T *)NULL);
 }
 
 /* dW_e = X_e' dY_e + beta dW_e */
@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(THREADS)
     expert_rows(offset, rows, blockIdx.y, &first, &end);
     const operand<T> a = {x + first * in, 1, in}, b = {dy + first * out, 1, out};
     tile_product(dw + blockIdx.y * in * out, out, a, b, blockIdx.x / across * SIDE,
-                 blockIdx.x % across * SIDE, in, out, end - first, beta);
+                 blockIdx.x % across * SIDE, in, out, end - first, beta, (const G *)NULL);
 }
 
 template <class T>

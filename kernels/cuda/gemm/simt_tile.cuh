@@ -1,6 +1,6 @@
 /* simt_tile.cuh - a GEMM tile in float32 on CUDA cores (SIMT), for any sizes and layouts.
  *
- *     C[r, c] = sum_k A[r, k] B[k, c] + beta C[r, c]      r < m, c < n, k < depth
+ *     C[r, c] = sum_k A[r, k] B[k, c] + beta C[r, c] + bias[c]      r < m, c < n, k < depth
  *
  * A block of THREADS computes a SIDE x SIDE tile of C, a thread MICRO x MICRO of its elements, with
  * DEPTH of k at a time in shared memory. Operands are given by their strides.
@@ -66,11 +66,12 @@ static __device__ __forceinline__ void tile_add(float (&sum)[MICRO][MICRO], tile
     }
 }
 
-/* C = sum + beta C */
+/* C = sum + beta C + bias */
 template <class C>
 static __device__ __forceinline__ void tile_store(C *c, int64_t ld,
                                                   const float (&sum)[MICRO][MICRO], int64_t row,
-                                                  int64_t col, int64_t m, int64_t n, float beta)
+                                                  int64_t col, int64_t m, int64_t n, float beta,
+                                                  const C *bias)
 {
     const int ty = threadIdx.x / (SIDE / MICRO), tx = threadIdx.x % (SIDE / MICRO);
 
@@ -82,20 +83,22 @@ static __device__ __forceinline__ void tile_store(C *c, int64_t ld,
 
             if (r < m && q < n)
                 store_float(c + r * ld + q,
-                            sum[i][j] + (beta == 0.0f ? 0.0f : beta * to_float(c[r * ld + q])));
+                            sum[i][j] + (beta == 0.0f ? 0.0f : beta * to_float(c[r * ld + q])) +
+                                (bias == NULL ? 0.0f : to_float(bias[q])));
         }
 }
 
 template <class T, class C>
 static __device__ __forceinline__ void tile_product(C *c, int64_t ld, const operand<T> &a,
                                                     const operand<T> &b, int64_t row, int64_t col,
-                                                    int64_t m, int64_t n, int64_t depth, float beta)
+                                                    int64_t m, int64_t n, int64_t depth, float beta,
+                                                    const C *bias)
 {
     __shared__ tile_shared sh;
     float sum[MICRO][MICRO] = {};
 
     tile_add(sum, sh, a, b, row, col, m, n, depth);
-    tile_store(c, ld, sum, row, col, m, n, beta);
+    tile_store(c, ld, sum, row, col, m, n, beta, bias);
 }
 
 #endif /* D9DI_CUDA_GEMM_SIMT_TILE_CUH */

@@ -77,11 +77,11 @@ static __device__ __forceinline__ void fetch_picked(raw8<T> (&to)[C], const T *x
 /* Loads in flight, measured: fewer leave registers for more threads. */
 enum { GATHER_IN_FLIGHT = 4, SCATTER_IN_FLIGHT = 8 };
 
-/* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
+/* y[t] = sum over j ascending of w_j x[row(t, j)], plus[t]; w NULL: all ones. */
 template <class T, int G, bool W>
 static __global__ void gather_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
                                      const T *__restrict__ x, const float *__restrict__ w,
-                                     const int32_t *__restrict__ row)
+                                     const int32_t *__restrict__ row, const T *plus)
 {
     const int64_t t = group_row<G>();
 
@@ -114,6 +114,11 @@ static __global__ void gather_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
                         sum[j] += by * v[j];
                 }
             }
+        }
+        if (plus != NULL) {
+            load8(v, plus + t * n.h + i, n.h - i);
+            for (int j = 0; j < 8; j++)
+                sum[j] += v[j];
         }
         store8(y + t * n.h + i, sum, n.h - i);
     }
@@ -207,21 +212,23 @@ template <class T> static bool can_vectorize_rows(const d9d_moe_permute_dims *n,
 
 template <class T, int G, bool W>
 static d9d_status launch_gather(d9d_stream s, const char *op, const d9d_moe_permute_dims *n,
-                                void *y, const void *x, const float *w, const int32_t *row)
+                                void *y, const void *x, const float *w, const int32_t *row,
+                                const void *plus)
 {
     return pdl_launch(s, op, gather_kernel<T, G, W>, grid_for_rows(n->rows, G), THREADS, *n, (T *)y,
-                      (const T *)x, w, row);
+                      (const T *)x, w, row, (const T *)plus);
 }
 template <class T>
 static d9d_status gather_by_width(d9d_stream s, const char *op, const d9d_moe_permute_dims *n,
-                                  void *y, const void *x, const float *w, const int32_t *row)
+                                  void *y, const void *x, const float *w, const int32_t *row,
+                                  const void *plus)
 {
     const bool wide = can_vectorize_rows<T>(n, x);
 
     if (n->rows < s->sms) /* a block has a token: few tokens are bound by latency */
-        return DISPATCH_WIDTH(wide, W, launch_gather<T, THREADS, W>(s, op, n, y, x, w, row));
-    return DISPATCH_GROUP(n->h, G,
-                          DISPATCH_WIDTH(wide, W, launch_gather<T, G, W>(s, op, n, y, x, w, row)));
+        return DISPATCH_WIDTH(wide, W, launch_gather<T, THREADS, W>(s, op, n, y, x, w, row, plus));
+    return DISPATCH_GROUP(
+        n->h, G, DISPATCH_WIDTH(wide, W, launch_gather<T, G, W>(s, op, n, y, x, w, row, plus)));
 }
 
 template <class T, int G, bool W>
@@ -259,16 +266,18 @@ d9d_status d9d_k_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *
     D9D_TRY(d9di_args_check_float("permute_bwd", n->t));
     if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_DISPATCH_DTYPE(n->t, T, gather_by_width<T>(s, "permute_bwd", n, dx, dy, NULL, row));
+    return D9DI_DISPATCH_DTYPE(n->t, T,
+                               gather_by_width<T>(s, "permute_bwd", n, dx, dy, NULL, row, NULL));
 }
 
 d9d_status d9d_k_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
-                           const float *prob, const int32_t *row)
+                           const float *prob, const int32_t *row, const void *plus)
 {
     D9D_TRY(d9di_args_check_float("unpermute", n->t));
     if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_DISPATCH_DTYPE(n->t, T, gather_by_width<T>(s, "unpermute", n, y, x, prob, row));
+    return D9DI_DISPATCH_DTYPE(n->t, T,
+                               gather_by_width<T>(s, "unpermute", n, y, x, prob, row, plus));
 }
 
 d9d_status d9d_k_unpermute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, float *dprob,

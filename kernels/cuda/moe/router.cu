@@ -2,7 +2,7 @@
  * of loss-free balancing. A warp has a token. */
 #include <math_constants.h>
 
-#include "cuda/common/common.cuh"
+#include "cuda/moe/sort_few.cuh"
 
 /* --- top-k ------------------------------------------------------------------------------------ */
 
@@ -101,20 +101,17 @@ template <class T> static __device__ void softmax(float *p, const T *logits, int
         p[i] *= scale;
 }
 
-/* prob = p of the chosen experts, divided by their sum + 1e-20 if renormalised, and scaled. */
+/* Of token r, by a warp: prob = p of the chosen experts, divided by their sum + 1e-20 if
+ * renormalised, and scaled. */
 template <class T>
-static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, int32_t *expert,
-                                     const T *logits, const float *bias)
+static __device__ void token_route(const d9d_router_dims &n, int64_t r, float *p, float *prob,
+                                   int32_t *expert, const T *logits, const float *bias)
 {
-    const int64_t r = group_row<WARP>(), e = n.e, k = n.k;
+    const int64_t e = n.e, k = n.k;
     router_keys keys = {p + r * e, bias, n.groups > 1 ? e / n.groups : 0, 0};
     expert_choice last = {CUDART_INF_F, -1};
     float sum = 0.0f;
 
-    pdl_launch_dependents();
-    pdl_wait();
-    if (r >= n.rows)
-        return;
     p += r * e, prob += r * k, expert += r * k, logits += r * e;
     if (n.sigmoid)
         for (int64_t i = threadIdx.x % WARP; i < e; i += WARP)
@@ -135,6 +132,34 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
     __syncwarp();
     for (int64_t j = threadIdx.x % WARP; j < k; j += WARP)
         prob[j] = (n.renormalise ? prob[j] / (sum + 1e-20f) : prob[j]) * n.scale;
+}
+
+template <class T>
+static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, int32_t *expert,
+                                     const T *logits, const float *bias)
+{
+    const int64_t r = group_row<WARP>();
+
+    pdl_launch_dependents();
+    pdl_wait();
+    if (r < n.rows)
+        token_route(n, r, p, prob, expert, logits, bias);
+}
+
+enum { ROUTE_FEW = 16 }; /* tokens, two for each warp */
+
+/* A few tokens by one block, and the order of their choices. */
+template <class T>
+static __global__ void __launch_bounds__(SORT_FEW)
+    route_few_kernel(d9d_router_dims n, float *p, float *prob, int32_t *expert,
+                     d9d_expert_order order, const T *logits, const float *bias)
+{
+    pdl_launch_dependents();
+    pdl_wait();
+    for (int64_t r = threadIdx.x / WARP; r < n.rows; r += SORT_FEW / WARP)
+        token_route(n, r, p, prob, expert, logits, bias);
+    __syncthreads();
+    sort_few(order, expert, (int)(n.rows * n.k), (int)n.e);
 }
 
 /* --- the losses ------------------------------------------------------------------------------- */
@@ -341,6 +366,30 @@ d9d_status d9d_k_router(d9d_stream s, const d9d_router_dims *n, float *p, float 
     if (n->rows * n->e == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, launch_router<T>(s, n, p, prob, expert, logits, bias));
+}
+
+template <class T>
+static d9d_status launch_route_few(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                                   int32_t *expert, const d9d_expert_order *order,
+                                   const void *logits, const float *bias)
+{
+    return pdl_launch(s, "route", route_few_kernel<T>, 1, SORT_FEW, *n, p, prob, expert, *order,
+                      (const T *)logits, bias);
+}
+
+d9d_status d9d_k_route(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                       int32_t *expert, const d9d_expert_order *order, const void *logits,
+                       const float *bias)
+{
+    const int64_t choices = n->rows * n->k;
+
+    D9D_TRY(d9di_args_check_router("route", n));
+    if (choices > 0 && choices <= SORT_FEW && n->rows <= ROUTE_FEW && n->e <= INT32_MAX)
+        return D9DI_DISPATCH_DTYPE(n->t, T,
+                                   launch_route_few<T>(s, n, p, prob, expert, order, logits, bias));
+    D9D_TRY(d9d_k_router(s, n, p, prob, expert, logits, bias));
+    return d9d_k_sort_by_expert(s, order->offset, order->row, order->source, expert, n->rows, n->e,
+                                n->k);
 }
 
 d9d_status d9d_k_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dlogits,

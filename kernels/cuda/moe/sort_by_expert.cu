@@ -11,7 +11,7 @@
  *     sorted   source           1 4 | 2 | 0 3 | -1         offset 0 2 3 5
  *     inverse  row [T, k]       3 0 | 2 4 | 1 -1
  */
-#include "cuda/common/common.cuh"
+#include "cuda/moe/sort_few.cuh"
 
 /* Numbers from *used on belong to choices of -1. */
 static __global__ void rows_kernel(int32_t *row, int32_t *source, int64_t n, const int32_t *used)
@@ -25,35 +25,12 @@ static __global__ void rows_kernel(int32_t *row, int32_t *source, int64_t n, con
         source[i] = -1;
 }
 
-/* --- a few choices: one block, in which each counts those before it ----------------------------
- */
-
-static __global__ void __launch_bounds__(THREADS)
-    sort_few_kernel(int32_t *offset, int32_t *row, int32_t *source, const int32_t *expert, int n,
-                    int e)
+static __global__ void __launch_bounds__(SORT_FEW)
+    sort_few_kernel(d9d_expert_order order, const int32_t *expert, int n, int e)
 {
-    __shared__ int32_t key[THREADS];
-    const int i = threadIdx.x;
-    int before = 0;
-
     pdl_launch_dependents();
     pdl_wait();
-    if (i < n)
-        key[i] = expert[i] < 0 ? e : min(expert[i], e - 1);
-    __syncthreads();
-    if (i < n) {
-        for (int j = 0; j < n; j++)
-            before += key[j] < key[i] || (key[j] == key[i] && j < i);
-        row[i] = key[i] < e ? before : -1;
-        source[before] = key[i] < e ? i : -1;
-    }
-    for (int x = threadIdx.x; x <= e; x += THREADS) {
-        int less = 0;
-
-        for (int j = 0; j < n; j++)
-            less += key[j] < x;
-        offset[x] = less;
-    }
+    sort_few(order, expert, n, e);
 }
 
 d9d_status d9d_k_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
@@ -64,9 +41,9 @@ d9d_status d9d_k_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int
     if (n > INT32_MAX)
         return D9D_FAIL(D9D_EINVAL, "sort_by_expert: %lld tokens of %lld experts are over %d rows",
                         (long long)rows, (long long)k, INT32_MAX);
-    if (n > 0 && n <= THREADS && e <= INT32_MAX)
-        return pdl_launch(s, "sort_by_expert", sort_few_kernel, 1, THREADS, offset, row, source,
-                          expert, (int)n, (int)e);
+    if (n > 0 && n <= SORT_FEW && e <= INT32_MAX)
+        return pdl_launch(s, "sort_by_expert", sort_few_kernel, 1, SORT_FEW,
+                          d9d_expert_order{offset, row, source}, expert, (int)n, (int)e);
     D9D_TRY(d9di_radix_sort(s, "sort_by_expert", expert, n, e, source, offset));
     if (n == 0)
         return D9D_OK;

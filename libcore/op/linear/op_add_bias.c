@@ -78,14 +78,13 @@ static const d9d_node_ops add_bias_node_ops = {
 static const d9d_node_ops grouped_node_ops = {
     .name = "add_bias", .dgrad = add_bias_dgrad, .wgrad = grouped_wgrad};
 
-static d9d_status add_bias_check(const d9d_tensor *x, const d9d_param *b, int64_t first)
+d9d_status d9di_op_bias_check(const char *op, const char *name, d9d_dtype t, const d9d_shape *x,
+                              const d9d_param *b, int64_t first)
 {
-    D9D_TRY(d9di_op_check_real("add_bias", "x", x));
-    D9D_TRY(d9di_op_check_param("add_bias", b, x->dtype));
-    if (x->shape.ndim < 1 || b->local.data.shape.ndim != 1 || first < 0 ||
-        first > b->local.data.shape.dim[0] - d9di_op_last_dim(&x->shape))
-        return d9di_op_misfit("add_bias", "x", &x->shape, d9di_op_param_name(b),
-                              &b->local.data.shape,
+    D9D_TRY(d9di_op_check_param(op, b, t));
+    if (x->ndim < 1 || b->local.data.shape.ndim != 1 || first < 0 ||
+        first > b->local.data.shape.dim[0] - d9di_op_last_dim(x))
+        return d9di_op_misfit(op, name, x, d9di_op_param_name(b), &b->local.data.shape,
                               "x is [..., N], a bias has N elements from where it is read");
     return D9D_OK;
 }
@@ -96,7 +95,8 @@ d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b, int64_t first,
     d9d_var *out;
     d9d_node *n;
 
-    D9D_TRY(add_bias_check(tx, b, first));
+    D9D_TRY(d9di_op_check_real("add_bias", "x", tx));
+    D9D_TRY(d9di_op_bias_check("add_bias", "x", tx->dtype, &tx->shape, b, first));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
     D9D_TRY(D9DI_KERNEL(t, elementwise->add_bias, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
                         d9d_tensor_data(tx), d9di_op_element_ptr(&b->local.data, first), NULL,
@@ -112,7 +112,8 @@ d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b, int64_t first,
 
 /* --- biases of fused ops, added in place ----------------------------------------------------- */
 
-d9d_status d9di_op_bias_record(d9d_tape *t, d9d_var **y, d9d_param *b, const d9d_routing *r)
+d9d_status d9di_op_bias_record(d9d_tape *t, d9d_var **y, d9d_param *b, int64_t first,
+                               const d9d_routing *r)
 {
     d9d_tensor biased = d9d_tensor_ref(d9d_var_tensor(*y));
     d9d_var *out;
@@ -122,6 +123,7 @@ d9d_status d9di_op_bias_record(d9d_tape *t, d9d_var **y, d9d_param *b, const d9d
     if (d9d_tape_should_record(t, y, 1, &b, 1)) {
         D9D_TRY(d9d_tape_record(t, r != NULL ? &grouped_node_ops : &add_bias_node_ops, y, 1, &out,
                                 1, &b, 1, sizeof(bias_attr), &n));
+        ((bias_attr *)n->attr)->first = first;
         if (r != NULL)
             (void)d9d_node_save(n, &r->offset, D9D_NEED_WGRAD);
     }
@@ -129,14 +131,15 @@ d9d_status d9di_op_bias_record(d9d_tape *t, d9d_var **y, d9d_param *b, const d9d
     return D9D_OK;
 }
 
-d9d_status d9di_op_bias_add(d9d_tape *t, d9d_var **y, d9d_param *b, const d9d_routing *r)
+d9d_status d9di_op_bias_add(d9d_tape *t, d9d_var **y, d9d_param *b, int64_t first,
+                            const d9d_routing *r)
 {
     const d9d_tensor *x = d9d_var_tensor(*y);
     void *data = d9d_tensor_data(x);
 
     D9D_TRY(D9DI_KERNEL(t, elementwise->add_bias, x->dtype, data, data,
-                        d9d_tensor_data(&b->local.data),
+                        d9di_op_element_ptr(&b->local.data, first),
                         r != NULL ? d9d_tensor_data(&r->offset) : NULL, d9di_op_rows(&x->shape),
                         r != NULL ? b->local.data.shape.dim[0] : 1, d9di_op_last_dim(&x->shape)));
-    return d9di_op_bias_record(t, y, b, r);
+    return d9di_op_bias_record(t, y, b, first, r);
 }

@@ -4,9 +4,9 @@
  *     dgate, dup = the gradients of the unit for dy Wd        dWd = dy' h        dplus = dy
  *
  * Gate and up are one fused GEMM with a GLU epilogue.  The unit and down are one node, so that h
- * needs no kernel of its own and the gradient of h is never in memory.  Biases are nodes of their
- * own that share arrays with their inputs.  If a matrix has an adapter or a recipe of FP8, or h
- * dropout, the ops run unfused.
+ * needs no kernel of its own and the gradient of h is never in memory.  Products add the biases,
+ * which are nodes of their own that share arrays with their inputs.  If a matrix has an adapter or
+ * a recipe of FP8, or h dropout, the ops run unfused.
  */
 #include "op/linear/op_gemm.h"
 #include "op/parallel/op_tp_overlap.h"
@@ -73,6 +73,7 @@ static const d9d_node_ops ffn_node_ops = {.name = "ffn", .dgrad = ffn_dgrad, .wg
 typedef struct ffn_call {
     d9d_tape *t;
     d9d_var *x;
+    const d9d_tensor *in; /* x, of experts in their order */
     const d9d_op_ffn_weights *w;
     const d9d_routing *r;       /* NULL: no experts */
     const d9d_op_ffn_tp *ranks; /* NULL: no tensor parallelism */
@@ -103,7 +104,7 @@ static int64_t out_features(const ffn_call *c, const d9d_param *w)
 
 static d9d_shape output_shape(const ffn_call *c, const d9d_param *w)
 {
-    d9d_shape s = d9d_var_tensor(c->x)->shape;
+    d9d_shape s = c->in->shape;
 
     s.dim[s.ndim - 1] = out_features(c, w);
     return s;
@@ -117,7 +118,7 @@ static d9d_status weight_check(const ffn_call *c, const d9d_tensor *x, const d9d
 /* plus must have y's shape; with tensor parallelism d9di_op_tp_reduce_scatter() checks it. */
 static d9d_status plus_check(const ffn_call *c)
 {
-    const d9d_tensor *x = d9d_var_tensor(c->x), *plus = d9d_var_tensor(c->plus);
+    const d9d_tensor *x = c->in, *plus = d9d_var_tensor(c->plus);
     const d9d_shape y = output_shape(c, c->w->down);
 
     D9D_TRY(d9di_op_check("ffn", "plus", plus, x->dtype));
@@ -136,7 +137,7 @@ static d9d_status bias_check(const ffn_call *c, const d9d_param *b, const d9d_pa
 
     if (b == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_op_check_param("ffn", b, d9d_var_tensor(c->x)->dtype));
+    D9D_TRY(d9di_op_check_param("ffn", b, c->in->dtype));
     if (!d9d_shape_equal(&b->local.data.shape, &want))
         return d9di_op_misfit("ffn", d9di_op_param_name(b), &b->local.data.shape,
                               d9di_op_param_name(w), &w->local.data.shape,
@@ -147,7 +148,7 @@ static d9d_status bias_check(const ffn_call *c, const d9d_param *b, const d9d_pa
 static d9d_status ffn_check(const ffn_call *c)
 {
     const d9d_param *gate = c->read_w[GATE], *up = c->read_w[UP];
-    const d9d_tensor *x = d9d_var_tensor(c->x);
+    const d9d_tensor *x = c->in;
     d9d_tensor h = *x;
 
     if (c->r != NULL && (c->plus != NULL || c->ranks != NULL || c->w->dropout.p != 0))
@@ -189,7 +190,7 @@ static d9d_status read_linear(ffn_call *c)
     d9d_op_weight_slice of[2];
 
     for (int i = 0; i < c->n_read; i++)
-        of[i] = (d9d_op_weight_slice){c->read_w[i], 0, out_features(c, c->read_w[i])};
+        of[i] = (d9d_op_weight_slice){.w = c->read_w[i], .n = out_features(c, c->read_w[i])};
     return d9d_op_linear_multi(c->t, c->x, NULL, of, (size_t)c->n_read, c->read);
 }
 
@@ -201,7 +202,7 @@ static d9d_status ffn_unfused(ffn_call *c, d9d_var **y)
                 : read_linear(c));
     for (int i = 0; i < c->n_read; i++)
         if (c->read_b[i] != NULL)
-            D9D_TRY(d9di_op_bias_add(c->t, &c->read[i], c->read_b[i], c->r));
+            D9D_TRY(d9di_op_bias_add(c->t, &c->read[i], c->read_b[i], 0, c->r));
     D9D_TRY(d9d_op_glu(c->t, &c->w->glu, c->read[GATE], c->read[UP], &c->h));
     D9D_TRY(d9d_op_dropout(c->t, c->h, &c->w->dropout, &c->h));
     return down_unfused(c, y);
@@ -243,7 +244,7 @@ static d9d_status gate_up_record(ffn_call *c)
         if (c->r == NULL)
             D9D_TRY(d9di_op_linear_record(c->t, c->x, c->read_w[i], c->read[i]));
         if (c->read_b[i] != NULL)
-            D9D_TRY(d9di_op_bias_record(c->t, &c->read[i], c->read_b[i], c->r));
+            D9D_TRY(d9di_op_bias_record(c->t, &c->read[i], c->read_b[i], 0, c->r));
     }
     return D9D_OK;
 }
@@ -251,7 +252,7 @@ static d9d_status gate_up_record(ffn_call *c)
 /* Compute gate, up and h from x. */
 static d9d_status gate_up_forward(ffn_call *c)
 {
-    const d9d_tensor *x = d9d_var_tensor(c->x);
+    const d9d_tensor *x = c->in;
     const d9d_shape wide = output_shape(c, c->read_w[GATE]);
     d9d_op_pending_rows *coming = c->ranks != NULL ? c->ranks->pending : NULL;
 
@@ -292,6 +293,7 @@ static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_glu_dims *n, d9d_v
     void *out = d9d_tensor_data(d9d_var_tensor(y));
     d9d_gemm g = c->down;
 
+    g.bias = c->r == NULL ? param_data(c->w->down_bias) : NULL;
     g.beta = c->plus != NULL ? 1.0f : 0.0f;
     g.addend = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL;
     return c->r == NULL ? D9DI_KERNEL(c->t, gemm->dense, &g, h, w, out)
@@ -330,7 +332,10 @@ static d9d_status down_local(const ffn_call *c, const d9d_gemm_glu_dims *n, d9d_
     D9D_TRY(down_gemm(c, n, out));
     D9D_TRY(down_record(c, n, out));
     *y = out;
-    return D9D_OK;
+    if (c->w->down_bias == NULL)
+        return D9D_OK;
+    return c->r != NULL ? d9di_op_bias_add(c->t, y, c->w->down_bias, 0, c->r)
+                        : d9di_op_bias_record(c->t, y, c->w->down_bias, 0, NULL);
 }
 
 static d9d_status down_reduce_scatter(ffn_call *c, const d9d_gemm_glu_dims *n, d9d_var **y)
@@ -343,7 +348,7 @@ static d9d_status down_reduce_scatter(ffn_call *c, const d9d_gemm_glu_dims *n, d
     D9D_TRY(down_record(c, n, part));
     D9D_TRY(d9di_op_tp_reduce_scatter_record(c->t, &sum, part, out));
     *y = out;
-    return D9D_OK;
+    return c->w->down_bias != NULL ? d9di_op_bias_add(c->t, y, c->w->down_bias, 0, NULL) : D9D_OK;
 }
 
 /* A matrix whose product the fused kernels do not compute. */
@@ -362,7 +367,7 @@ static bool has_unfused(const ffn_call *c)
 
 static d9d_status ffn_fused(ffn_call *c, d9d_var **y)
 {
-    const d9d_tensor *x = d9d_var_tensor(c->x);
+    const d9d_tensor *x = c->in;
     d9d_gemm_glu_dims n = {.t = x->dtype, .e = 1, .glu = c->w->glu};
 
     D9D_TRY(gate_up_forward(c));
@@ -384,15 +389,127 @@ static d9d_status ffn_fused(ffn_call *c, d9d_var **y)
 d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w, const d9d_routing *r,
                       const d9d_op_ffn_tp *ranks, d9d_var *plus, d9d_var **y)
 {
-    ffn_call c = {.t = t, .x = x, .w = w, .r = r, .ranks = ranks, .plus = plus};
+    ffn_call c = {
+        .t = t, .x = x, .in = d9d_var_tensor(x), .w = w, .r = r, .ranks = ranks, .plus = plus};
 
     read_init(&c);
     D9D_TRY(ffn_check(&c));
     if (has_unfused(&c) || d9d_op_dropout_is_active(t, w->dropout.p)) {
         D9D_TRY(ranks != NULL ? d9d_op_all_gather_rows_wait(t, ranks->pending, x) : D9D_OK);
         D9D_TRY(ffn_unfused(&c, y));
-    } else {
-        D9D_TRY(ffn_fused(&c, y));
+        return w->down_bias != NULL ? d9di_op_bias_add(t, y, w->down_bias, 0, r) : D9D_OK;
     }
-    return w->down_bias != NULL ? d9di_op_bias_add(t, y, w->down_bias, r) : D9D_OK;
+    return ffn_fused(&c, y);
+}
+
+/* --- a mixture of experts, without a backward pass -------------------------------------------- */
+
+/* Is a backward pass to come, or is there what one kernel does not compute? */
+static bool experts_are_parts(const ffn_call *c, d9d_var *prob)
+{
+    d9d_var *in[] = {c->x, prob, c->plus};
+    d9d_param *const all[] = {c->w->gate,      c->w->up,      c->w->down,
+                              c->w->gate_bias, c->w->up_bias, c->w->down_bias};
+    d9d_param *w[sizeof(all) / sizeof(all[0])];
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i] != NULL)
+            w[n++] = all[i];
+    return has_unfused(c) || d9d_tape_should_record(c->t, in, c->plus != NULL ? 3 : 2, w, n);
+}
+
+enum { SORTED, GATES, UPS, HIDDEN, WORK }; /* arrays that are freed at once */
+
+static d9d_status work_alloc(const ffn_call *c, d9d_tensor work[WORK])
+{
+    d9d_device *dev = d9d_tape_device(c->t);
+
+    for (int i = 0; i < WORK; i++)
+        if (i != UPS || c->n_read > UP)
+            D9D_TRY(d9d_tensor_alloc(dev, c->in->dtype,
+                                     i == SORTED ? c->in->shape : output_shape(c, c->read_w[GATE]),
+                                     &work[i]));
+    return D9D_OK;
+}
+
+static d9d_status experts_run(const ffn_call *c, d9d_var *prob, const d9d_tensor work[WORK],
+                              d9d_var **y)
+{
+    const d9d_tensor *x = d9d_var_tensor(c->x);
+    const d9d_shape *d = &c->w->down->local.data.shape; /* [E, I, H] */
+    const d9d_experts_args a = {
+        .t = x->dtype,
+        .rows = x->shape.dim[0],
+        .k = c->r->row.shape.dim[1],
+        .n = d9di_routing_rows(c->r),
+        .e = d->dim[0],
+        .i = d->dim[1],
+        .h = d->dim[2],
+        .glu = c->w->glu,
+        .x = d9d_tensor_data(x),
+        .plus = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL,
+        .prob = d9d_tensor_data(d9d_var_tensor(prob)),
+        .order = d9di_routing_order(c->r),
+        .gate = param_data(c->read_w[GATE]),
+        .up = param_data(c->read_w[UP]),
+        .down = param_data(c->w->down),
+        .b_gate = param_data(c->read_b[GATE]),
+        .b_up = param_data(c->read_b[UP]),
+        .b_down = param_data(c->w->down_bias),
+        .sorted = d9d_tensor_data(&work[SORTED]),
+        .gates = d9d_tensor_data(&work[GATES]),
+        .ups = c->n_read > UP ? d9d_tensor_data(&work[UPS]) : NULL,
+        .hidden = d9d_tensor_data(&work[HIDDEN]),
+    };
+
+    D9D_TRY(d9d_tape_output(c->t, a.t, x->shape, y));
+    return D9DI_KERNEL(c->t, moe->experts, &a, d9d_tensor_data(d9d_var_tensor(*y)));
+}
+
+static d9d_status experts_check(const ffn_call *c, d9d_var *prob)
+{
+    const d9d_tensor *x = d9d_var_tensor(c->x), *p = d9d_var_tensor(prob);
+
+    D9D_TRY(d9di_op_check_real("experts", "x", x));
+    D9D_TRY(d9di_op_check_routing("experts", x, c->r, false));
+    D9D_TRY(d9di_op_check("experts", "prob", p, D9D_F32));
+    D9D_TRY(d9di_op_check_same("experts", "the expert ids", &c->r->expert, "prob", p));
+    if (c->plus != NULL)
+        D9D_TRY(d9di_op_check_same("experts", "x", x, "plus", d9d_var_tensor(c->plus)));
+    return D9D_OK;
+}
+
+/* The same by ops that record. */
+static d9d_status experts_by_parts(const ffn_call *c, d9d_var *prob, d9d_var **y)
+{
+    d9d_var *h;
+
+    D9D_TRY(d9d_op_permute(c->t, c->x, c->r, &h));
+    D9D_TRY(d9d_op_ffn(c->t, h, c->w, c->r, NULL, NULL, &h));
+    return d9d_op_unpermute(c->t, h, prob, c->r, c->plus, y);
+}
+
+d9d_status d9d_op_experts(d9d_tape *t, d9d_var *x, d9d_var *prob, const d9d_op_ffn_weights *w,
+                          const d9d_routing *r, d9d_var *plus, d9d_var **y)
+{
+    ffn_call c = {.t = t, .x = x, .w = w, .r = r, .plus = plus};
+    d9d_tensor work[WORK] = {{0}}, sorted = *d9d_var_tensor(x);
+    d9d_status st;
+
+    read_init(&c);
+    D9D_TRY(experts_check(&c, prob));
+    if (experts_are_parts(&c, prob))
+        return experts_by_parts(&c, prob, y);
+    sorted.shape.dim[0] = d9di_routing_rows(r);
+    c.in = &sorted;
+    c.plus = NULL; /* of the tokens, not of their sorted rows */
+    D9D_TRY(ffn_check(&c));
+    c.plus = plus;
+    D9D_TRY_OR(st, work_alloc(&c, work), out);
+    st = experts_run(&c, prob, work, y);
+out:
+    for (int i = 0; i < WORK; i++)
+        d9d_tensor_release(&work[i]);
+    return st;
 }

@@ -21,10 +21,15 @@ d9d_status d9di_op_linear_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tens
 d9d_status d9di_op_grouped_linear_wgrad(d9d_node *n, const d9d_tensor *offset, const d9d_tensor *x,
                                         const d9d_tensor *dy, d9d_param *w);
 
-/* *y += b in place, for a y that nothing else reads: b [N], or [E, N] with a routing (else NULL).
- * *y becomes a new var with the same array. */
-d9d_status d9di_op_bias_add(d9d_tape *t, d9d_var **y, d9d_param *b, const d9d_routing *r);
+/* EINVAL unless b has an element for each column of `name`, of this shape, from `first` on. */
+d9d_status d9di_op_bias_check(const char *op, const char *name, d9d_dtype t, const d9d_shape *shape,
+                              const d9d_param *b, int64_t first);
+/* *y += b in place, for a y that nothing else reads: the elements of b [..] from `first` on, or all
+ * of b [E, N] with a routing (else NULL).  *y becomes a new var with the same array. */
+d9d_status d9di_op_bias_add(d9d_tape *t, d9d_var **y, d9d_param *b, int64_t first,
+                            const d9d_routing *r);
 /* Record that alone, for a y to which b has been added. */
-d9d_status d9di_op_bias_record(d9d_tape *t, d9d_var **y, d9d_param *b, const d9d_routing *r);
+d9d_status d9di_op_bias_record(d9d_tape *t, d9d_var **y, d9d_param *b, int64_t first,
+                               const d9d_routing *r);
 
 #endif /* D9DI_OP_LINEAR_OP_GEMM_H */

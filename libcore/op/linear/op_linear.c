@@ -1,7 +1,9 @@
-/* op_linear.c - y = x W^T (+ plus).  x [M, in], w [out, in]; M is the product of the leading
+/* op_linear.c - y = x W^T (+ b) (+ plus).  x [M, in], w [out, in]; M is the product of the leading
  * dimensions.
  *
  *     dx = dy W        dW = dy^T x        dplus = dy
+ *
+ * The product adds the bias, which is a node of its own that shares y's array.
  *
  * W may be some rows of a parameter; the gradient of the others is zero.  Adapters add to y in
  * place.  Where W has a recipe of FP8 all three products are in 8 bits.
@@ -11,9 +13,10 @@
 #include "op/linear/op_linear_fp8.h"
 #include "op/parallel/op_tp_overlap.h"
 
-/* Rows [first, first + n) of the parameter. */
+/* Rows [first, first + n) of the parameter, and those elements of a bias, or NULL. */
 typedef struct linear_rows {
     int64_t first, n;
+    d9d_param *bias;
 } linear_rows;
 
 typedef struct linear_attr {
@@ -95,7 +98,7 @@ d9d_status d9di_op_linear_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tens
                                 d9d_param *w)
 {
     return d9d_param_needs_grad(w)
-               ? rows_wgrad(n, x, dy, w, &(linear_rows){0, w->local.data.shape.dim[0]}, NULL)
+               ? rows_wgrad(n, x, dy, w, &(linear_rows){.n = w->local.data.shape.dim[0]}, NULL)
                : D9D_OK;
 }
 
@@ -148,7 +151,7 @@ static d9d_status linear_record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9
 
 d9d_status d9di_op_linear_record(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *out)
 {
-    return linear_record(t, &x, 1, w, &(linear_rows){0, w->local.data.shape.dim[0]}, NULL, out);
+    return linear_record(t, &x, 1, w, &(linear_rows){.n = w->local.data.shape.dim[0]}, NULL, out);
 }
 
 /* The shape of y. */
@@ -169,7 +172,9 @@ static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_pa
                       .m = d9di_op_rows(&x->shape),
                       .n = a->n,
                       .k = w->local.data.shape.dim[1],
-                      .b_constant = d9d_tape_is_weight_constant(t, w)};
+                      .b_constant = d9d_tape_is_weight_constant(t, w),
+                      .bias = a->bias != NULL ? d9di_op_element_ptr(&a->bias->local.data, a->first)
+                                              : NULL};
 }
 
 /* q: the copies of x, or NULL.  plus may be NULL.  If no other op reads plus, y is computed in its
@@ -184,6 +189,8 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
     d9d_tensor reused = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
     d9d_var *out;
 
+    if (q != NULL)
+        g.bias = NULL;
     g.beta = plus == NULL ? 0.0f : 1.0f;
     g.addend = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
     D9D_TRY(in_place ? d9d_tape_output_take(t, &reused, &out)
@@ -195,7 +202,10 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
                                     d9d_tensor_data(d9d_var_tensor(out))));
     D9D_TRY(linear_record(t, in, n_in, w, a, q, out));
     *y = out;
-    return D9D_OK;
+    if (a->bias == NULL)
+        return D9D_OK;
+    return q != NULL ? d9di_op_bias_add(t, y, a->bias, a->first, NULL)
+                     : d9di_op_bias_record(t, y, a->bias, a->first, NULL);
 }
 
 /* x W^T, then the adapter's product. */
@@ -212,7 +222,7 @@ static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, cons
     D9D_TRY(d9d_op_linear(t, in, adapter->a, &low));
     D9D_TRY(d9d_op_scale(t, low, adapter->scale, &low));
     D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), adapter->b));
-    return linear_run(t, low, adapter->b, a, NULL, *y, true, y);
+    return linear_run(t, low, adapter->b, &(linear_rows){a->first, a->n, NULL}, NULL, *y, true, y);
 }
 
 /* The same with x quantised first, if w has a recipe. */
@@ -228,21 +238,35 @@ static d9d_status linear_quantise_run(d9d_tape *t, d9d_var *x, d9d_param *w, con
     return st;
 }
 
-static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, int64_t first, int64_t n)
+static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, const linear_rows *a)
 {
+    const int64_t first = a->first, n = a->n;
+
     D9D_TRY(d9di_op_linear_check(x, w));
     if (first < 0 || n < 0 || first > w->local.data.shape.dim[0] - n)
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_op_param_name(w),
                         (long long)w->local.data.shape.dim[0]);
+    if (a->bias != NULL) {
+        const d9d_shape y = output_shape(x, a);
+
+        D9D_TRY(d9di_op_bias_check("linear", "y", x->dtype, &y, a->bias, first));
+    }
     return w->fp8.recipe != NULL ? d9di_op_fp8_check(w, first, n) : D9D_OK;
 }
 
 d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
                                d9d_var **y)
 {
-    D9D_TRY(slice_check(d9d_var_tensor(x), w, first, n));
-    return linear_quantise_run(t, x, w, &(linear_rows){first, n}, NULL, y);
+    const linear_rows a = {first, n, NULL};
+
+    D9D_TRY(slice_check(d9d_var_tensor(x), w, &a));
+    return linear_quantise_run(t, x, w, &a, NULL, y);
+}
+
+static linear_rows rows_of(const d9d_op_weight_slice *of)
+{
+    return (linear_rows){of->first, of->n, of->bias};
 }
 
 /* GEMMs of one x, with the same number of rows of each weight. */
@@ -274,15 +298,20 @@ static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming
     multi_gemm p = {.t = t, .n = (int)n, .y = y};
 
     for (size_t i = 0; i < n; i++) {
-        const linear_rows a = {of[i].first, of[i].n};
+        const linear_rows a = rows_of(&of[i]);
 
         p.g[i] = linear_gemm(t, tx, of[i].w, &a);
         D9D_TRY(d9d_tape_output(t, tx->dtype, output_shape(tx, &a), &y[i]));
         p.w[i] = d9di_op_row_ptr(&of[i].w->local.data, a.first);
     }
     D9D_TRY(d9di_op_tp_for_each_rank(t, coming, x, multi_gemm_rows, &p));
-    for (size_t i = 0; i < n; i++)
-        D9D_TRY(linear_record(t, &x, 1, of[i].w, &(linear_rows){of[i].first, of[i].n}, NULL, y[i]));
+    for (size_t i = 0; i < n; i++) {
+        const linear_rows a = rows_of(&of[i]);
+
+        D9D_TRY(linear_record(t, &x, 1, of[i].w, &a, NULL, y[i]));
+        if (a.bias != NULL)
+            D9D_TRY(d9di_op_bias_record(t, &y[i], a.bias, a.first, NULL));
+    }
     return D9D_OK;
 }
 
@@ -297,8 +326,11 @@ static d9d_status each_run(d9d_tape *t, d9d_var *x, const d9d_op_weight_slice *o
     for (size_t i = 0; i < n; i++)
         w[i] = of[i].w;
     D9D_TRY(d9di_op_fp8_input_make(t, d9d_var_tensor(x), w, n, &q));
-    for (size_t i = 0; i < n && st == D9D_OK; i++)
-        st = linear_run_adapted(t, x, w[i], &(linear_rows){of[i].first, of[i].n}, &q, NULL, &y[i]);
+    for (size_t i = 0; i < n && st == D9D_OK; i++) {
+        const linear_rows a = rows_of(&of[i]);
+
+        st = linear_run_adapted(t, x, w[i], &a, &q, NULL, &y[i]);
+    }
     d9di_op_fp8_input_release(&q);
     return st;
 }
@@ -312,7 +344,9 @@ d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *com
         return D9D_FAIL(D9D_EINVAL, "linear: %zu GEMMs in one call, at most %d", n,
                         D9D_OP_LINEAR_MULTI_MAX);
     for (size_t i = 0; i < n; i++) {
-        D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, of[i].first, of[i].n));
+        const linear_rows a = rows_of(&of[i]);
+
+        D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, &a));
         plain = plain && d9d_tape_adapter(t, of[i].w) == NULL && of[i].w->fp8.recipe == NULL;
     }
     if (plain)
@@ -323,19 +357,24 @@ d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *com
 
 d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
-    const linear_rows all = {0, w->local.data.shape.dim[0]};
-
-    D9D_TRY(slice_check(d9d_var_tensor(x), w, all.first, all.n));
-    return linear_quantise_run(t, x, w, &all, NULL, y);
+    return d9d_op_linear_bias(t, x, w, NULL, NULL, y);
 }
 
 d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *plus, d9d_var **y)
 {
-    const linear_rows a = {0, w->local.data.shape.dim[0]};
-    const d9d_tensor *tx = d9d_var_tensor(x), *tp = d9d_var_tensor(plus);
+    return d9d_op_linear_bias(t, x, w, NULL, plus, y);
+}
+
+d9d_status d9d_op_linear_bias(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_param *b, d9d_var *plus,
+                              d9d_var **y)
+{
+    const linear_rows a = {0, w->local.data.shape.dim[0], b};
+    const d9d_tensor *tx = d9d_var_tensor(x), *tp = plus != NULL ? d9d_var_tensor(plus) : NULL;
     d9d_shape shape;
 
-    D9D_TRY(slice_check(tx, w, a.first, a.n));
+    D9D_TRY(slice_check(tx, w, &a));
+    if (tp == NULL)
+        return linear_quantise_run(t, x, w, &a, NULL, y);
     D9D_TRY(d9di_op_check("linear", "plus", tp, tx->dtype));
     shape = output_shape(tx, &a);
     if (!d9d_shape_equal(&tp->shape, &shape))
@@ -367,7 +406,7 @@ static d9d_status partial_gemm_rows(void *arg, int64_t first, int64_t n, void *y
 static d9d_status reduce_scatter_run(d9d_tape *t, d9d_var *x, partial_gemm *arg,
                                      const d9di_op_tp_reduce_scatter_args *sum, d9d_var **y)
 {
-    const linear_rows a = {0, arg->w->local.data.shape.dim[0]};
+    const linear_rows a = {.n = arg->w->local.data.shape.dim[0]};
     d9d_var *part, *out;
 
     arg->g = linear_gemm(t, arg->x, arg->w, &a);
@@ -394,7 +433,7 @@ d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d
         D9D_TRY(d9d_op_reduce_scatter_rows(t, *y, comm, what, y));
         return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);
     }
-    D9D_TRY(slice_check(tx, w, 0, w->local.data.shape.dim[0]));
+    D9D_TRY(slice_check(tx, w, &(linear_rows){.n = w->local.data.shape.dim[0]}));
     D9D_TRY(d9di_op_fp8_input_make(t, tx, &w, 1, &q));
     arg.q = w->fp8.recipe != NULL ? &q : NULL;
     st = reduce_scatter_run(t, x, &arg, &sum, y);

@@ -29,7 +29,7 @@ static d9d_status pool_dgrad(d9d_node *n)
     return d9di_op_grad_finish(
         n, 0, &dx,
         D9DI_KERNEL(n->tape, moe->unpermute, &dims, d9d_tensor_data(&dx), d9d_tensor_data(dy),
-                    d9d_tensor_data(&n->saved[OWNER_SHARE]), d9d_tensor_data(owner)));
+                    d9d_tensor_data(&n->saved[OWNER_SHARE]), d9d_tensor_data(owner), NULL));
 }
 
 static const d9d_node_ops pool_node_ops = {.name = "pool", .dgrad = pool_dgrad};
@@ -63,7 +63,7 @@ d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_op_pool_index *pool, d
     dims = d9di_op_permute_dims(tx, &pool->token);
     D9D_TRY(D9DI_KERNEL(t, moe->unpermute, &dims, d9d_tensor_data(d9d_var_tensor(out)),
                         d9d_tensor_data(tx), d9d_tensor_data(&pool->share),
-                        d9d_tensor_data(&pool->token)));
+                        d9d_tensor_data(&pool->token), NULL));
     if (d9d_tape_should_record(t, &x, 1, NULL, 0)) {
         D9D_TRY(d9d_tape_record(t, &pool_node_ops, &x, 1, &out, 1, NULL, 0, 0, &n));
         (void)d9d_node_save(n, &pool->owner, D9D_NEED_DGRAD);

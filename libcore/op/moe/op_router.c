@@ -194,12 +194,11 @@ static d9d_status experts_choose(d9d_tape *t, const d9d_router_dims *n, const d9
                                  const d9d_tensor *bias, const d9d_tensor *p,
                                  const d9d_tensor *prob, const d9d_routing *r)
 {
-    D9D_TRY(D9DI_KERNEL(t, moe->router, n, d9d_tensor_data(p), d9d_tensor_data(prob),
-                        d9d_tensor_data(&r->expert), d9d_tensor_data(logits),
-                        bias != NULL ? d9d_tensor_data(bias) : NULL));
-    return D9DI_KERNEL(t, moe->sort_by_expert, d9d_tensor_data(&r->offset),
-                       d9d_tensor_data(&r->row), d9d_tensor_data(&r->source),
-                       d9d_tensor_data(&r->expert), n->rows, n->e, n->k);
+    const d9d_expert_order order = d9di_routing_order(r);
+
+    return D9DI_KERNEL(t, moe->route, n, d9d_tensor_data(p), d9d_tensor_data(prob),
+                       d9d_tensor_data(&r->expert), &order, d9d_tensor_data(logits),
+                       bias != NULL ? d9d_tensor_data(bias) : NULL);
 }
 
 static d9d_status router_record(d9d_tape *t, d9d_var *logits, d9d_var *prob, const d9d_tensor *p,

@@ -213,21 +213,25 @@ static void test_refused(void **state)
 
 /* --- heads --------------------------------------------------------------------------------- */
 
+/* Columns of x from x_first on; those of y from `out` on stay as they are. */
 static void check_heads(d9d_gemm_per_head_dims n)
 {
-    const int64_t wide = n.trans_w ? n.in : n.out, ny = n.m * n.heads * n.out;
-    void *x = array_random(n.t, n.m * n.heads * n.in, 1, 1.0);
-    void *w = array_random(n.t, n.heads * n.w_head_rows * wide, 2, 1.0), *y = array_poison(n.t, ny);
+    const int64_t wide = n.trans_w ? n.in : n.out, ny = n.m * n.heads * n.y_cols;
+    void *x = array_random(n.t, n.m * n.heads * n.x_cols, 1, 1.0);
+    void *w = array_random(n.t, n.heads * n.w_head_rows * wide, 2, 1.0);
+    void *y = array_random(n.t, ny, 3, 1.0);
     double *want = calloc((size_t)ny + 1, sizeof(*want));
 
     assert_non_null(want);
     for (int64_t i = 0; i < ny; i++) {
-        const int64_t row = i / n.out, j = i % n.out;
+        const int64_t row = i / n.y_cols, j = i % n.y_cols;
         const int64_t first = row % n.heads * n.w_head_rows + n.w_first;
 
-        for (int64_t k = 0; k < n.in; k++)
+        if (j >= n.out)
+            want[i] = array_get(n.t, y, i);
+        for (int64_t k = 0; k < n.in && j < n.out; k++)
             want[i] +=
-                array_get(n.t, x, row * n.in + k) *
+                array_get(n.t, x, row * n.x_cols + n.x_first + k) *
                 array_get(n.t, w, n.trans_w ? (first + j) * wide + k : (first + k) * wide + j);
     }
     assert_int_equal(host_kernels()->gemm->per_head(NULL, &n, y, x, w), D9D_OK);
@@ -250,10 +254,15 @@ static void test_heads(void **state)
         for (int flags = 0; flags < 4; flags++) {
             const int64_t *s = shapes[i];
             const bool turned = flags & 2;
+            const int64_t in = turned ? s[3] : s[2], out = turned ? s[2] : s[3];
+            d9d_gemm_per_head_dims n = {
+                array_types[flags & 1], s[0], s[1], in, out, s[4], s[5], turned, in, 0, out};
 
-            check_heads((d9d_gemm_per_head_dims){array_types[flags & 1], s[0], s[1],
-                                                 turned ? s[3] : s[2], turned ? s[2] : s[3], s[4],
-                                                 s[5], turned});
+            check_heads(n);
+            n.x_cols += 24;
+            n.x_first = i % 2 == 0 ? 16 : 3;
+            n.y_cols += 8;
+            check_heads(n);
         }
 }
 

@@ -24,7 +24,7 @@ static void run(void *arg)
     assert_int_equal(host_kernels()->gemm->dense(NULL, &p->g, p->a, p->b, p->c), D9D_OK);
 }
 
-/* C = op(A) op(B) + beta C. */
+/* C = op(A) op(B) + beta C + bias. */
 static void naive(const call *p, double *c)
 {
     const d9d_gemm *g = &p->g;
@@ -45,6 +45,7 @@ static void check(const d9d_gemm *g)
     size_t bytes = (size_t)n * d9d_dtype_size(g->ct);
     call p = {.g = *g};
     void *before = g->beta == 0.0f ? NULL : array_random(g->ct, n, 3, 1.0);
+    void *bias = (g->m + g->n) % 2 == 0 ? NULL : array_random(g->ct, g->n, 4, 1.0);
     double *want = calloc((size_t)n + 1, sizeof(*want));
 
     p.a = array_random(g->t, g->m * g->k, 1, 1.0);
@@ -53,9 +54,13 @@ static void check(const d9d_gemm *g)
     assert_non_null(want);
     for (int64_t i = 0; i < n && before != NULL; i++)
         want[i] = (double)g->beta * array_get(g->ct, before, i);
+    for (int64_t i = 0; i < n && bias != NULL; i++)
+        want[i] += array_get(g->ct, bias, i % g->n);
+    p.g.bias = bias;
     naive(&p, want);
     array_same_for_threads(run, &p, p.c, bytes, before);
-    array_close("c", g->ct, p.c, want, n, 1e-5);
+    array_close("c", g->ct, p.c, want, n,
+                bias != NULL && g->ct == D9D_BF16 ? unit_device_tolerance(1e-5, 1e-2) : 1e-5);
     if (before != NULL) { /* added from elsewhere it is the same bits */
         void *in_place = p.c;
 
@@ -69,6 +74,7 @@ static void check(const d9d_gemm *g)
     free(p.b);
     free(p.c);
     free(before);
+    free(bias);
     free(want);
 }
 
@@ -168,14 +174,16 @@ static void test_few_rows(void **state)
 static void check_gemms(d9d_dtype t, d9d_dtype ct, int64_t m, int64_t k, const int64_t *n,
                         int count)
 {
-    enum { MOST = 4 };
+    enum { MOST = 6 };
     d9d_gemm g[MOST];
-    void *b[MOST], *c[MOST], *alone, *a = array_random(t, m * k, 1, 1.0);
+    void *b[MOST], *c[MOST], *bias[MOST], *alone, *a = array_random(t, m * k, 1, 1.0);
 
     for (int i = 0; i < count; i++) {
         g[i] = (d9d_gemm){.t = t, .ct = ct, .trans_b = true, .m = m, .n = n[i], .k = k};
         b[i] = array_random(t, n[i] * k, 2 + (uint64_t)i, 1.0);
         c[i] = array_poison(ct, m * n[i]);
+        bias[i] = array_random(ct, n[i], 9 + (uint64_t)i, 1.0);
+        g[i].bias = i % 2 == 0 ? NULL : bias[i];
     }
     assert_int_equal(host_kernels()->gemm->multi(NULL, count, g, a, (const void *const *)b, c),
                      D9D_OK);
@@ -185,6 +193,7 @@ static void check_gemms(d9d_dtype t, d9d_dtype ct, int64_t m, int64_t k, const i
         assert_memory_equal(alone, c[i], (size_t)(m * n[i]) * d9d_dtype_size(ct));
         free(alone);
         free(b[i]);
+        free(bias[i]);
         free(c[i]);
     }
     free(a);
@@ -192,11 +201,11 @@ static void check_gemms(d9d_dtype t, d9d_dtype ct, int64_t m, int64_t k, const i
 
 static void test_several(void **state)
 {
-    static const int64_t n[] = {40, 8, 17, 3}, none[] = {5, 0, 33, 1};
+    static const int64_t n[] = {40, 8, 17, 3, 64, 1}, none[] = {5, 0, 33, 1, 0, 24};
 
     (void)state;
     for (int flags = 0; flags < 4; flags++)
-        for (int count = 0; count <= 4; count++) {
+        for (int count = 0; count <= 6; count++) {
             const d9d_dtype t = array_types[flags & 1], ct = array_types[flags >> 1 & flags & 1];
 
             for (int64_t m = 1; m <= 17; m += 4) {

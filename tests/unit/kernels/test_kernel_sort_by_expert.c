@@ -64,7 +64,7 @@ static void run_unpermute(void *arg)
     call *c = arg;
     const d9d_moe_permute_dims n = dims(c);
 
-    assert_int_equal(host_kernels()->moe->unpermute(NULL, &n, c->z, c->y, c->prob, row_of(c)),
+    assert_int_equal(host_kernels()->moe->unpermute(NULL, &n, c->z, c->y, c->prob, row_of(c), NULL),
                      D9D_OK);
 }
 static void run_unpermute_bwd(void *arg)

@@ -16,7 +16,7 @@ static d9d_status experts(d9d_tape *t, d9d_var *x, d9d_var *prob, const d9d_rout
 
     D9D_TRY(d9d_op_permute(t, x, r, &rows));
     D9D_TRY(d9d_op_grouped_linear(t, rows, &w, 1, r, &h));
-    return d9d_op_unpermute(t, h, prob, r, y);
+    return d9d_op_unpermute(t, h, prob, r, NULL, y);
 }
 
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,

@@ -54,6 +54,22 @@ static d9d_status run_experts(void *self, d9d_tape *t, d9d_var *const *in, size_
     return st;
 }
 
+/* A mixture: tokens, their choices' weights and perhaps a residual. */
+static d9d_status run_mixture(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const d9d_op_ffn_weights w = weights(e);
+    d9d_routing r;
+    d9d_status st;
+
+    (void)n_out;
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard.shape.dim[0], &r));
+    st = d9d_op_experts(t, in[0], in[1], &w, &r, n_in > 2 ? in[2] : NULL, out);
+    d9d_routing_release(&r);
+    return st;
+}
+
 /* With dropout of what `down` multiplies: tokens of two rows of three. */
 static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                               d9d_var **out, size_t n_out)
@@ -86,6 +102,8 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
 
 /* Experts 2 and 4 have no rows. */
 static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
+
+static const int32_t elsewhere[] = {5, -1, 3, 0, 5, 3, 1, -1, 0, 5, -1, 1};
 
 static const int64_t tokens[] = {0, 1, 2, 100, 101, 102};
 
@@ -161,6 +179,20 @@ static void keeps_its_promises(void **state)
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
          .saved = {7, 60, 84, 84, 84},
          .arg = &oai},
+        {.name = "mixture",
+         .run = run_mixture,
+         .in = {FD(6, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}, FD(6, 5)},
+         .param = {FD(6, 5, 7), FD(6, 5, 7), FD(6, 7, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
+         .saved = {12, 7, 60, 84, 84, 84, 60, 12}},
+        {.name = "mixture, biases, some choices elsewhere",
+         .run = run_mixture,
+         .in = {FD(6, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}},
+         .param = {FD(6, 5, 7), FD(6, 7, 5), FD(6, 7), FD(6, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), elsewhere}},
+         .saved = {12, 7, 45, 63, 63, 45, 12},
+         .arg = &gpt2,
+         .tolerance_bf16 = 0.02f},
     };
 
     (void)state;
@@ -201,11 +233,37 @@ static void refuses(void **state)
                    "ffn: experts support no residual, no tensor-parallel overlap and no dropout");
 }
 
+static void refuses_mixtures(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 5)), *few = op_var(f, D9D_F32, D9D_SHAPE(3, 5)),
+            *prob = op_var(f, D9D_F32, D9D_SHAPE(4, 2)), *y;
+    d9d_param *up = op_param(f, "u", D9D_F32, D9D_SHAPE(3, 5, 7));
+    d9d_param *down = op_param(f, "d", D9D_F32, D9D_SHAPE(3, 7, 5));
+    const d9d_op_ffn_weights w = {.up = up, .down = down}, odd = {.up = up, .down = up};
+    d9d_routing r;
+
+    assert_ok(moe_route(op_tensor(f, D9D_I32, D9D_SHAPE(4, 2)), 3, &r));
+    d9d_tape_set_recording(f->tape, false);
+    assert_refused(f, d9d_op_experts(f->tape, few, prob, &w, &r, NULL, &y),
+                   "experts: x [3, 5] does not fit the expert ids [4, 2]: x is [T, ...], expert "
+                   "ids are [T, k]");
+    assert_refused(f, d9d_op_experts(f->tape, x, few, &w, &r, NULL, &y),
+                   "experts: prob [3, 5] does not fit the expert ids [4, 2]: shapes must be equal");
+    assert_refused(f, d9d_op_experts(f->tape, x, prob, &w, &r, few, &y),
+                   "experts: plus [3, 5] does not fit x [4, 5]: shapes must be equal");
+    assert_refused(f, d9d_op_experts(f->tape, x, prob, &odd, &r, NULL, &y),
+                   "grouped_linear: x [8, 7] does not fit u [3, 5, 7]: x is [R, in], a weight "
+                   "[E, in, out]");
+    d9d_routing_release(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
         op_test(refuses),
+        op_test(refuses_mixtures),
     };
 
     return cmocka_run_group_tests_name("op_ffn", tests, NULL, NULL);

@@ -34,8 +34,9 @@ static void heads_refuse(void **state)
     op_fixture *f = *state;
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)), *y;
     d9d_param *w = op_param(f, "up", D9D_F32, D9D_SHAPE(18, 5));
-    const d9d_op_linear_per_head_opts behind = {6, 3, 5, false}, turned = {6, 0, 5, true},
-                                      fine = {6, 2, 5, false};
+    const d9d_op_linear_per_head_opts behind = {.step = 6, .first = 3, .out = 5},
+                                      turned = {.step = 6, .out = 5, .transposed = true},
+                                      fine = {.step = 6, .first = 2, .out = 5};
     d9d_adapter adapter = {0};
 
     assert_refused(

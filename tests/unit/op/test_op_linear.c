@@ -21,6 +21,30 @@ static d9d_status run_onto(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     return d9d_op_linear_residual(t, in[0], e->param[0], in[1], out);
 }
 
+/* With a bias, and perhaps added to something. */
+static d9d_status run_biased(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                             d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+
+    (void)n_out;
+    return d9d_op_linear_bias(t, in[0], e->param[0], e->param[1], n_in > 1 ? in[1] : NULL, out);
+}
+
+/* Rows of two weights with their parts of biases, of one x: both results together. */
+static d9d_status run_several(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const d9d_op_weight_slice of[] = {{e->param[0], 0, 4, e->param[2]},
+                                      {e->param[1], 2, 4, e->param[3]}};
+    d9d_var *y[2];
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_op_linear_multi(t, in[0], NULL, of, 2, y));
+    return d9d_op_add(t, y[0], y[1], out);
+}
+
 /* Some rows of the weight. */
 static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                            size_t n_out)
@@ -96,6 +120,21 @@ static void keeps_its_promises(void **state)
          .in = {FD(0, 3), FD(0, 4)},
          .param = {FD(4, 3)},
          .saved = {-1}},
+        {.name = "biased",
+         .run = run_biased,
+         .in = {FD(3, 5)},
+         .param = {FD(7, 5), FD(7)},
+         .saved = {15}},
+        {.name = "biased, onto another",
+         .run = run_biased,
+         .in = {FD(2, 3, 17), FD(2, 3, 33)},
+         .param = {FD(33, 17), FD(33)},
+         .saved = {102}},
+        {.name = "several with biases",
+         .run = run_several,
+         .in = {FD(3, 5)},
+         .param = {FD(4, 5), FD(7, 5), FD(4), FD(7)},
+         .saved = {15}},
         {.name = "rows in the middle",
          .run = run_rows,
          .arg = middle,

@@ -177,7 +177,7 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
     layer *l = self;
     const d9d_op_ffn_weights ffn = {
         .gate = l->w[GATE], .up = l->w[UP], .down = l->w[DOWN], .glu = {.act = D9D_ACT_SILU}};
-    const d9d_op_weight_slice of[] = {{l->w[Q], 0, IN}, {l->w[K], 32, IN}};
+    const d9d_op_weight_slice of[] = {{l->w[Q], 0, IN, NULL}, {l->w[K], 32, IN, NULL}};
     d9d_var *v[2], *h;
 
     (void)n_in, (void)n_out;
@@ -415,7 +415,7 @@ static void bad_shapes_are_refused(void **state)
     d9d_param *w = op_param(f, "w", D9D_F32, D9D_SHAPE(48, 32)),
               *v = op_param(f, "v", D9D_F32, D9D_SHAPE(48, 32)),
               *wide = op_param(f, "wide", D9D_F32, D9D_SHAPE(48, 40));
-    const d9d_op_weight_slice of[] = {{w, 0, 48}, {v, 0, 48}};
+    const d9d_op_weight_slice of[] = {{w, 0, 48, NULL}, {v, 0, 48, NULL}};
 
     w->fp8.recipe = wide->fp8.recipe = &recipes[0];
     v->fp8.recipe = &recipes[1];

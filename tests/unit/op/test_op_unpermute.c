@@ -12,9 +12,9 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     d9d_routing r;
     d9d_status st;
 
-    (void)n_in, (void)n_out;
+    (void)n_out;
     D9D_TRY(moe_route(&e->constant[0], EXPERTS, &r));
-    st = d9d_op_unpermute(t, in[0], in[1], &r, out);
+    st = d9d_op_unpermute(t, in[0], in[1], &r, n_in > 2 ? in[2] : NULL, out);
     d9d_routing_release(&r);
     return st;
 }
@@ -45,6 +45,11 @@ static void keeps_its_promises(void **state)
          .in = {FD(7, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), elsewhere}},
          .saved = {35, 12, 12}},
+        {.name = "with a residual",
+         .run = run,
+         .in = {FD(7, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}, FD(6, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), elsewhere}},
+         .saved = {35, 12, 12}},
         {.name = "none",
          .run = run,
          .in = {FD(0, 5), {.shape = D9D_SHAPE(0, 2), .float32 = true}},
@@ -67,14 +72,17 @@ static void refuses(void **state)
 
     assert_ok(moe_route(op_tensor(f, D9D_I32, D9D_SHAPE(4, 2)), 3, &r));
     assert_refused(
-        f, d9d_op_unpermute(f->tape, few, p, &r, &y),
+        f, d9d_op_unpermute(f->tape, few, p, &r, NULL, &y),
         "unpermute: x [4, 5] does not fit the rows of the routing [8]: x is [R, ...], the "
         "routing has R rows");
-    assert_refused(f, d9d_op_unpermute(f->tape, x, q, &r, &y),
+    assert_refused(f, d9d_op_unpermute(f->tape, x, q, &r, NULL, &y),
                    "unpermute: prob [2, 4] does not fit the expert ids [4, 2]: shapes must be "
                    "equal");
-    assert_refused(f, d9d_op_unpermute(f->tape, x, half, &r, &y),
+    assert_refused(f, d9d_op_unpermute(f->tape, x, half, &r, NULL, &y),
                    "unpermute: prob is bfloat16, expected float32");
+    assert_refused(
+        f, d9d_op_unpermute(f->tape, x, p, &r, x, &y),
+        "unpermute: plus [8, 5] does not fit y [4, 5]: a residual has the result's shape");
     d9d_routing_release(&r);
 }
 

@@ -10,6 +10,7 @@ static d9d_status on_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const 
 
     (void)s;
     d.addend = host_in(&c, g->ct, g->addend, g->m * g->n);
+    d.bias = host_in(&c, g->ct, g->bias, g->n);
     return host_end(&c, c.k->gemm->dense(c.s, &d, host_in(&c, g->t, a, g->m * g->k),
                                          host_in(&c, g->t, b, g->k * g->n),
                                          host_out(&c, g->ct, y, g->m * g->n)));
@@ -43,6 +44,7 @@ static d9d_status on_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const vo
     for (int i = 0; i < n; i++) {
         d[i] = g[i];
         d[i].addend = host_in(&c, g->ct, g[i].addend, g[i].m * g[i].n);
+        d[i].bias = host_in(&c, g->ct, g[i].bias, g[i].n);
         bs[i] = host_in(&c, g->t, b[i], g[i].k * g[i].n);
         ys[i] = host_out(&c, g->ct, y[i], g[i].m * g[i].n);
     }
@@ -153,8 +155,8 @@ static d9d_status on_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n
 
     (void)s;
     return host_end(&c,
-                    c.k->gemm->per_head(c.s, n, host_out(&c, n->t, y, rows * n->out),
-                                        host_in(&c, n->t, x, rows * n->in),
+                    c.k->gemm->per_head(c.s, n, host_out(&c, n->t, y, rows * n->y_cols),
+                                        host_in(&c, n->t, x, rows * n->x_cols),
                                         host_in(&c, n->t, w, n->heads * n->w_head_rows * wide)));
 }
 

@@ -116,7 +116,7 @@ static d9d_status on_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, vo
 }
 
 static d9d_status on_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
-                               const float *prob, const int32_t *row)
+                               const float *prob, const int32_t *row, const void *plus)
 {
     host_call c = host_begin();
 
@@ -124,7 +124,52 @@ static d9d_status on_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void
     return host_end(&c, c.k->moe->unpermute(c.s, n, host_out(&c, n->t, y, n->rows * n->h),
                                             host_in(&c, n->t, x, n->n * n->h),
                                             host_floats(&c, prob, n->rows * n->k),
-                                            host_ints(&c, row, n->rows * n->k)));
+                                            host_ints(&c, row, n->rows * n->k),
+                                            host_in(&c, n->t, plus, n->rows * n->h)));
+}
+
+static d9d_status on_route(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                           int32_t *expert, const d9d_expert_order *order, const void *logits,
+                           const float *bias)
+{
+    const int64_t choices = n->rows * n->k;
+    host_call c = host_begin();
+    const d9d_expert_order there = {host_out(&c, D9D_I32, order->offset, n->e + 1),
+                                    host_out(&c, D9D_I32, order->row, choices),
+                                    host_out(&c, D9D_I32, order->source, choices)};
+
+    (void)s;
+    return host_end(&c, c.k->moe->route(c.s, n, host_out(&c, D9D_F32, p, n->rows * n->e),
+                                        host_out(&c, D9D_F32, prob, choices),
+                                        host_out(&c, D9D_I32, expert, choices), &there,
+                                        host_in(&c, n->t, logits, n->rows * n->e),
+                                        host_floats(&c, bias, n->e)));
+}
+
+static d9d_status on_experts(d9d_stream s, const d9d_experts_args *a, void *y)
+{
+    const int64_t choices = a->rows * a->k, weights = a->e * a->h * a->i;
+    host_call c = host_begin();
+    d9d_experts_args d = *a;
+
+    (void)s;
+    d.x = host_in(&c, a->t, a->x, a->rows * a->h);
+    d.plus = host_in(&c, a->t, a->plus, a->rows * a->h);
+    d.prob = host_floats(&c, a->prob, choices);
+    d.order = (d9d_expert_order){host_out(&c, D9D_I32, a->order.offset, a->e + 1),
+                                 host_out(&c, D9D_I32, a->order.row, choices),
+                                 host_out(&c, D9D_I32, a->order.source, choices)};
+    d.gate = host_in(&c, a->t, a->gate, weights);
+    d.up = host_in(&c, a->t, a->up, weights);
+    d.down = host_in(&c, a->t, a->down, weights);
+    d.b_gate = host_in(&c, a->t, a->b_gate, a->e * a->i);
+    d.b_up = host_in(&c, a->t, a->b_up, a->e * a->i);
+    d.b_down = host_in(&c, a->t, a->b_down, a->e * a->h);
+    d.sorted = host_out(&c, a->t, a->sorted, a->n * a->h);
+    d.gates = host_out(&c, a->t, a->gates, a->n * a->i);
+    d.ups = host_out(&c, a->t, a->ups, a->n * a->i);
+    d.hidden = host_out(&c, a->t, a->hidden, a->n * a->i);
+    return host_end(&c, c.k->moe->experts(c.s, &d, host_out(&c, a->t, y, a->rows * a->h)));
 }
 
 static d9d_status on_unpermute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx,

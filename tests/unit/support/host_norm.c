@@ -189,6 +189,24 @@ static d9d_status on_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_di
     return host_end(&c, c.k->norm->qk_norm_rope_append(c.s, &d, count, there));
 }
 
+static d9d_status on_latent_append(d9d_stream s, const d9d_latent_append_args *a)
+{
+    host_call c = host_begin();
+    d9d_latent_append_args d = *a;
+
+    (void)s;
+    d.positions = host_ints(&c, a->positions, a->m);
+    d.row_index = host_ints(&c, a->row_index, a->m);
+    d.inv_freq = host_floats(&c, a->inv_freq, a->r / 2);
+    d.q = host_in(&c, a->t, a->q, a->m * a->heads * a->q_cols);
+    d.latent = host_in(&c, a->t, a->latent, a->m * a->c);
+    d.key = host_in(&c, a->t, a->key, a->m * a->r);
+    d.w = host_in(&c, a->t, a->w, a->c);
+    d.query = host_out(&c, a->t, a->query, a->m * a->heads * (a->c + a->r));
+    d.cache = host_out(&c, a->t, a->cache, host_rows_reached(a->row_index, a->m) * (a->c + a->r));
+    return host_end(&c, c.k->norm->latent_append(c.s, &d));
+}
+
 static d9d_status on_rms_norm_gated(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
                                     const void *z, const void *w, int64_t m, int64_t n, float eps)
 {

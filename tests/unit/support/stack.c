@@ -230,8 +230,7 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
     D9D_TRY(d9d_block_norm_forward(&l->ffn_norm, t, x, &h));
     if (l->moe.shape.experts == 0)
         return d9d_block_ffn_forward(&l->ffn, t, h, x, &out[n_out - 1]);
-    D9D_TRY(d9d_block_moe_forward(&l->moe, t, h, &h));
-    return d9d_op_add(t, x, h, &out[n_out - 1]);
+    return d9d_block_moe_forward(&l->moe, t, h, x, &out[n_out - 1]);
 }
 
 static d9d_tensor whole_numbers(const stack *s, const char *name, d9d_shape shape)

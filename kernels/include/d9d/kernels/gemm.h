@@ -20,10 +20,12 @@
 extern "C" {
 #endif
 
-/* GEMM: C = op(A) op(B) + beta C, with C [M, N] of type ct, op(A) [M, K] and op(B) [K, N] of type
- * t. trans_a: A is stored [K, M]; trans_b: B is stored [N, K]. addend: if not NULL, an array like C
- * that takes the place of C in `beta C`; the result has the same bits. b_constant: no kernel still
- * in flight writes B, so that B may be prefetched before the previous kernel ends (PDL). */
+/* GEMM: C = op(A) op(B) + beta C + bias, with C [M, N] of type ct, op(A) [M, K] and op(B) [K, N] of
+ * type t. bias: N elements of type ct, added to each row, or NULL; to C before it is rounded, but
+ * for shapes that cuBLASLt computes without a bias. trans_a: A is stored [K, M]; trans_b: B is
+ * stored [N, K]. addend: if not NULL, an array like C that takes the place of C in `beta C`; the
+ * result has the same bits. b_constant: no kernel still in flight writes B, so that B may be
+ * prefetched before the previous kernel ends (PDL). */
 typedef struct d9d_gemm {
     d9d_dtype t, ct;
     bool trans_a, trans_b;
@@ -31,11 +33,13 @@ typedef struct d9d_gemm {
     float beta;
     const void *addend;
     bool b_constant;
+    const void *bias;
 } d9d_gemm;
 
 /* Batched GEMM: C_i = alpha op(A_i) op(B_i) + beta C_i for `count` products of one shape.  Matrices
  * of an array follow each other; `addend` has as many as C.  symmetric: the results are symmetric,
- * and so is what is added, so that an implementation may compute a part and mirror it. */
+ * and so is what is added, so that an implementation may compute a part and mirror it.  Without a
+ * bias. */
 typedef struct d9d_gemm_batched {
     d9d_gemm gemm;
     int64_t count;
@@ -56,12 +60,14 @@ typedef struct d9d_gemm_glu_dims {
     const void *b_gate, *b_up; /* NULL: none */
 } d9d_gemm_glu_dims;
 
-/* Per-head linear layer (block-diagonal): y [M, heads, out], x [M, heads, in]. The matrix of head h
- * begins at row h * w_head_rows + w_first of w and has `in` rows or, with trans_w, `out`. */
+/* Per-head linear layer (block-diagonal): y [M, heads, y_cols], x [M, heads, x_cols], of which
+ * columns [x_first, x_first + in) are read and [0, out) of y written. The matrix of head h begins
+ * at row h * w_head_rows + w_first of w and has `in` rows or, with trans_w, `out`. */
 typedef struct d9d_gemm_per_head_dims {
     d9d_dtype t;
     int64_t m, heads, in, out, w_head_rows, w_first;
     bool trans_w;
+    int64_t x_cols, x_first, y_cols;
 } d9d_gemm_per_head_dims;
 
 typedef struct d9d_gemm_kernels {

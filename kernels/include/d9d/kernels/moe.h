@@ -5,6 +5,11 @@
  *     permute         x [T, H]             ->  y [N, H], in expert order, for gemm->grouped()
  *     unpermute       y [N, H], prob       ->  [T, H]
  *
+ * Without a backward pass two entries do all of this:
+ *
+ *     route           router and sort_by_expert
+ *     experts         permute, the experts' feed-forward, unpermute
+ *
  * The rules of every entry and the shape letters are in table.h. Kernels: kernels/cuda/moe.
  */
 #ifndef D9D_KERNELS_MOE_H
@@ -15,6 +20,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/base/status.h"
+#include "d9d/kernels/elementwise.h"
 #include "d9d/kernels/stream.h"
 
 #ifdef __cplusplus
@@ -60,6 +66,32 @@ typedef struct d9d_moe_permute_dims {
     int64_t rows, k, n, h;
 } d9d_moe_permute_dims;
 
+/* Where choices are in expert order, see sort_by_expert(). */
+typedef struct d9d_expert_order {
+    int32_t *offset, *row, *source;
+} d9d_expert_order;
+
+/* All experts of a mixture, forward only: y = plus + sum over a token's choices of prob times
+ *
+ *     (act(x Wg + bg) (x Wu + bu)) Wd + bd
+ *
+ * for T tokens with k choices each, N of them with a row, E experts, H and I columns. Gate and up
+ * are [E, H, I], down [E, I, H]; up NULL: no gate, act(x Wg + bg). Biases, [E, I] and [E, H], and
+ * plus [T, H] may be NULL. The last four are the caller's scratch, whose content is undefined
+ * afterwards. */
+typedef struct d9d_experts_args {
+    d9d_dtype t;
+    int64_t rows, k, n, e, h, i;
+    d9d_glu glu;
+    const void *x, *plus;
+    const float *prob;
+    d9d_expert_order order;
+    const void *gate, *up, *down;
+    const void *b_gate, *b_up, *b_down;
+    void *sorted;               /* [N, H] */
+    void *gates, *ups, *hidden; /* [N, I] */
+} d9d_experts_args;
+
 typedef struct d9d_moe_kernels {
     /* Top-k choice. p [T, E] float32 are the scores of all experts, which the backward pass reads;
      * prob and expert [T, k] the choices; bias [E] or NULL affects the choice only. */
@@ -91,13 +123,18 @@ typedef struct d9d_moe_kernels {
                           const int32_t *row);
     d9d_status (*permute_bwd)(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, const void *dy,
                               const int32_t *row);
-    /* y[t] = sum over the token's choices of prob times their rows. A choice with row -1 adds
-     * nothing, and its dprob is 0. */
+    /* y[t] = plus[t] + sum over the token's choices of prob times their rows; plus may be NULL. A
+     * choice with row -1 adds nothing, and its dprob is 0. */
     d9d_status (*unpermute)(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
-                            const float *prob, const int32_t *row);
+                            const float *prob, const int32_t *row, const void *plus);
     d9d_status (*unpermute_bwd)(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, float *dprob,
                                 const void *dy, const void *x, const float *prob,
                                 const int32_t *row);
+    /* router(), then sort_by_expert() of its choices, with the bits of both. */
+    d9d_status (*route)(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                        int32_t *expert, const d9d_expert_order *order, const void *logits,
+                        const float *bias);
+    d9d_status (*experts)(d9d_stream s, const d9d_experts_args *a, void *y);
     /* Rank d of R owns experts [d per, (d + 1) per). rank [T, R]: d if the token chose one of its
      * experts, else -1. */
     d9d_status (*expert_ranks)(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
@@ -122,6 +159,8 @@ typedef struct d9d_moe_kernels {
     X(moe, permute_bwd, permute_bwd)                                                               \
     X(moe, unpermute, unpermute)                                                                   \
     X(moe, unpermute_bwd, unpermute_bwd)                                                           \
+    X(moe, route, route)                                                                           \
+    X(moe, experts, experts)                                                                       \
     X(moe, expert_ranks, expert_ranks)                                                             \
     X(moe, expert_local_ids, expert_local_ids)
 

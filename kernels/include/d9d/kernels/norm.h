@@ -40,6 +40,22 @@ typedef struct d9d_qk_norm_rope_heads {
     const int32_t *row_index;
 } d9d_qk_norm_rope_heads;
 
+/* What a decode step of latent attention does beside its products, for M tokens: the last R
+ * features of each head of q [M, heads, q_cols] rotate and become the last R of query [M, heads, C
+ * + R]; row row_index[i] of the cache [.., C + R] becomes token i's latent features [C], normed by
+ * w, and its key [R], rotated. No kernel still in flight may write row_index, positions or
+ * inv_freq. */
+typedef struct d9d_latent_append_args {
+    d9d_dtype t;
+    int64_t m, heads, q_cols, c, r;
+    float eps, mscale;
+    bool interleaved;
+    const int32_t *positions, *row_index;
+    const float *inv_freq;
+    const void *q, *latent, *key, *w;
+    void *query, *cache;
+} d9d_latent_append_args;
+
 /* Gradients of LayerNorm's weight and bias, each NULL or old * beta + new. */
 typedef struct d9d_layer_norm_grads {
     d9d_dtype wt, bt; /* types of dw and db */
@@ -119,6 +135,7 @@ typedef struct d9d_norm_kernels {
      * array has its own. The bits are those of each call by itself. */
     d9d_status (*qk_norm_rope_append)(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
                                       const d9d_qk_norm_rope_heads *list);
+    d9d_status (*latent_append)(d9d_stream s, const d9d_latent_append_args *a);
 } d9d_norm_kernels;
 
 /* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
@@ -136,7 +153,8 @@ typedef struct d9d_norm_kernels {
     X(norm, rope, rope)                                                                            \
     X(norm, norm_rope, norm_rope)                                                                  \
     X(norm, norm_rope_bwd, norm_rope_bwd)                                                          \
-    X(norm, qk_norm_rope_append, qk_norm_rope_append)
+    X(norm, qk_norm_rope_append, qk_norm_rope_append)                                              \
+    X(norm, latent_append, latent_append)
 
 #ifdef __cplusplus
 }

@@ -512,8 +512,9 @@ typedef struct d9d_block_moe {
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
                                                    const d9d_block_moe_shape *shape);
+/* y = plus + the mixture of x; plus may be NULL. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x,
-                                                      d9d_var **y);
+                                                      d9d_var *plus, d9d_var **y);
 /* After a step: update the bias by the load of all ranks in `counted`.  Does nothing without a
  * bias, or if it is frozen.  `scale` as in d9d_optimizer_step(): NaN for a step that does not
  * count. */

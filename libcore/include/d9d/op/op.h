@@ -27,6 +27,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param
 /* y = x W^T + plus, where plus has y's shape: the residual is added before y is rounded. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                        d9d_var *plus, d9d_var **y);
+/* y = x W^T + b + plus, added before y is rounded; b [out] and plus may be NULL. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_bias(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                   d9d_param *b, d9d_var *plus, d9d_var **y);
 /* y = x W^T with the rows [first, first + n) of W only: y [..., n]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                     int64_t first, int64_t n, d9d_var **y);
@@ -34,12 +37,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d
  * w [V, H], y [M, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_transposed(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                          d9d_var **y);
-/* d9d_op_linear_slice() for n weights in one op (QKV, or gate and up): x is read once for all.
+/* d9d_op_linear_slice() for n weights in one op (QKV, or gate and up): x is read once for all.  A
+ * bias is added in the product, by its elements of the same rows.
  * Rows of x may still be in flight (d9d_op_all_gather_rows_start()); `coming` may be NULL. */
-enum { D9D_OP_LINEAR_MULTI_MAX = 4 };
+enum { D9D_OP_LINEAR_MULTI_MAX = 6 };
 typedef struct d9d_op_weight_slice {
     d9d_param *w;
     int64_t first, n;
+    d9d_param *bias; /* NULL: none */
 } d9d_op_weight_slice;
 typedef struct d9d_op_pending_rows d9d_op_pending_rows;
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x,
@@ -360,10 +365,16 @@ typedef struct d9d_op_ffn_tp {
 D9D_API D9D_MUST_USE d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w,
                                            const d9d_routing *r, const d9d_op_ffn_tp *ranks,
                                            d9d_var *plus, d9d_var **y);
-/* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32.  Choices without a row
- * add nothing.  x [R, H]. */
+/* y[t] = plus[t] + sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32.  Choices
+ * without a row add nothing.  x [R, H]; plus may be NULL. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob,
-                                                 const d9d_routing *r, d9d_var **y);
+                                                 const d9d_routing *r, d9d_var *plus, d9d_var **y);
+/* A mixture's experts: permute, d9d_op_ffn() with the routing, unpermute.  x, plus, y [T, H]. Where
+ * nothing is recorded and no matrix has an adapter or a recipe of FP8, one call of moe->experts(),
+ * which reads a few tokens' experts at memory bandwidth. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_experts(d9d_tape *t, d9d_var *x, d9d_var *prob,
+                                               const d9d_op_ffn_weights *w, const d9d_routing *r,
+                                               d9d_var *plus, d9d_var **y);
 
 /* --- expert parallelism: dispatch and combine ---------------------------------------
  *
@@ -507,15 +518,32 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_info_nce(d9d_tape *t, d9d_var *x, float t
 D9D_API D9D_MUST_USE d9d_status d9d_op_kv_append(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
                                                  const d9d_tensor *cache, d9d_var **y);
 /* Multiplies each head by a matrix of its own (per-head GEMM, for MLA).  Head h uses the `in` rows
- * of w from h * step + first on, y = x W; if `transposed`, `out` rows, y = x W'.  x [B, S, n, in],
- * y [B, S, n, out], w [n step, out], or, transposed, [n step, in]. */
+ * of w from h * step + first on, y = x W; if `transposed`, `out` rows, y = x W'.  x [B, S, n, X],
+ * of which the first `in` features are read, y [B, S, n, out + extra], of which the last `extra`
+ * are not written, w [n step, out], or, transposed, [n step, in]. */
 typedef struct d9d_op_linear_per_head_opts {
     int64_t step, first, out;
     bool transposed;
+    int64_t in, extra; /* in 0: all */
 } d9d_op_linear_per_head_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                        const d9d_op_linear_per_head_opts *opts,
                                                        d9d_var **y);
+/* The rest of a decode step of MLA, for new tokens [1, T]: the last R features of each head of q
+ * [1, T, n, D] rotate and become the last R of query [1, T, n, C + R]; RMSNorm of latent [1, T, C]
+ * and the rotated key [1, T, R] become rows of the cache [Z, 1, C + R].  `cached` is a view of it.
+ */
+typedef struct d9d_op_latent_append_args {
+    d9d_var *q, *query, *latent, *key;
+    d9d_param *norm; /* [C] */
+    float eps, mscale;
+    const d9d_tensor *positions, *inv_freq; /* [1, T]; [R/2] */
+    d9d_op_rope_style style;
+    const d9d_tensor *slots, *cache; /* as in d9d_op_kv_append() */
+} d9d_op_latent_append_args;
+D9D_API D9D_MUST_USE d9d_status d9d_op_latent_append(d9d_tape *t,
+                                                     const d9d_op_latent_append_args *h,
+                                                     d9d_var **cached);
 /* QK norm, RoPE and KV-cache append in one op, for the new tokens of a decode step.  q becomes
  * d9d_op_norm_rope() of q; k becomes the same and then d9d_op_kv_append(); v becomes
  * d9d_op_kv_append() of v. */

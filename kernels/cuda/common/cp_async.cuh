@@ -1,0 +1,37 @@
+/* cp_async.cuh - copies of weights to shared memory that a thread requests and waits for
+ * (cp.async).
+ */
+#ifndef D9DI_CUDA_COMMON_CP_ASYNC_CUH
+#define D9DI_CUDA_COMMON_CP_ASYNC_CUH
+
+#include "cuda/common/common.cuh"
+
+/* For what is read once. */
+static __device__ __forceinline__ uint64_t evict_first_policy(void)
+{
+    uint64_t policy;
+
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* Copies 16 bytes, or writes zeros. */
+static __device__ __forceinline__ void cp_async_16(uint4 *to, const bf16 *from, bool there,
+                                                   uint64_t policy)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(there ? 16 : 0), "l"(policy)
+                 : "memory");
+}
+static __device__ __forceinline__ void cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits for all but the last N groups of copies. */
+template <int N> static __device__ __forceinline__ void cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+#endif /* D9DI_CUDA_COMMON_CP_ASYNC_CUH */
