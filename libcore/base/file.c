@@ -139,7 +139,9 @@ d9d_status d9d_file_lock(const d9d_file *f)
         rc = flock(f->fd, LOCK_EX | LOCK_NB);
     while (rc != 0 && errno == EINTR);
     if (rc != 0 && errno == EWOULDBLOCK)
-        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", f->path);
+        return D9D_FAIL(D9D_EIO,
+                        "%s: another process is writing it; wait for its end, or name another",
+                        f->path);
     return D9D_OK;
 }
 

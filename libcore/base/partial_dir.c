@@ -97,7 +97,8 @@ d9d_status d9di_partial_mark(const char *path)
 
 static d9d_status fail_busy(const char *dir)
 {
-    return D9D_FAIL(D9D_EIO, "%s: another process is writing it", dir);
+    return D9D_FAIL(D9D_EIO, "%s: another process is writing it; wait for its end, or name another",
+                    dir);
 }
 
 /* The directory may have been renamed to its final name between finding and locking it. */

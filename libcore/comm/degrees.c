@@ -15,6 +15,37 @@ static int64_t degrees_product(const int64_t *degrees, int n)
     return product;
 }
 
+enum { PRODUCT_TEXT = 256 };
+
+/* "pipeline_parallel 2 x tensor_parallel 4": the degrees above 1 by their keys. */
+static void product_text(const int64_t *degrees, char out[PRODUCT_TEXT])
+{
+    static const char *const keys[] = {"pipeline_parallel",          "data_parallel_replicate",
+                                       "data_parallel_shard",        "context_parallel_shard",
+                                       "context_parallel_replicate", "tensor_parallel"};
+    size_t len = 0;
+
+    (void)snprintf(out, PRODUCT_TEXT, "every degree 1");
+    for (int i = 0; i < 6; i++)
+        if (degrees[i] != 1)
+            len += (size_t)snprintf(out + len, PRODUCT_TEXT - len, "%s%s %lld",
+                                    len > 0 ? " x " : "", keys[i], (long long)degrees[i]);
+}
+
+static d9d_status fail_product(const d9d_parallel_degrees *m, const int64_t *degrees,
+                               int64_t product, int64_t ranks)
+{
+    char text[PRODUCT_TEXT], fits[96] = "";
+
+    product_text(degrees, text);
+    if (ranks > product && ranks % product == 0)
+        (void)snprintf(fits, sizeof(fits), "; data_parallel_shard %lld would fit",
+                       (long long)(m->data_parallel_shard * (ranks / product)));
+    return D9D_FAIL(D9D_ECONFIG, "mesh: %s is %lld ranks, and this job has %lld%s%s", text,
+                    (long long)product, (long long)ranks,
+                    m->expert_parallel > 1 ? "; expert_parallel adds none" : "", fits);
+}
+
 d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ranks)
 {
     const int64_t degrees[] = {m->pipeline_parallel,          m->data_parallel_replicate,
@@ -23,13 +54,7 @@ d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ran
     const int64_t product = degrees_product(degrees, 6), dense = degrees_product(degrees + 1, 5);
 
     if (product != ranks)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "mesh: pipeline %lld x replicate %lld x shard %lld x context %lld x %lld x "
-                        "tensor %lld is %lld ranks, and this job has %lld%s",
-                        (long long)degrees[0], (long long)degrees[1], (long long)degrees[2],
-                        (long long)degrees[3], (long long)degrees[4], (long long)degrees[5],
-                        (long long)product, (long long)ranks,
-                        m->expert_parallel > 1 ? "; expert_parallel adds none" : "");
+        return fail_product(m, degrees, product, ranks);
     if (dense % m->expert_parallel != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "mesh: expert_parallel %lld does not divide the %lld ranks "

@@ -325,7 +325,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
         D9D_TRY(
             d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));
         D9D_TRY(d9di_task_set_fields(opts->task, e->whole.model, opts->data));
-        D9D_TRY(d9di_run_data_check_tokenizer(opts->data, opts->source));
+        D9D_TRY(d9di_run_data_check_tokenizer(opts->data, opts->source, e->spec.hf_config));
     }
     D9D_TRY(adapter_open(e, opts));
     D9D_TRY(stages_open(e, opts));

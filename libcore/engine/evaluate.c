@@ -118,12 +118,12 @@ void d9di_evaluations_release(d9di_evaluations *list)
 }
 
 d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9di_task *task,
-                                  const d9d_model *m, const char *source)
+                                  const d9d_model *m, const char *source, const char *hf_config)
 {
     for (size_t i = 0; i < list->n; i++) {
         D9D_TRY(d9di_run_data_check(&list->v[i].data, m->vocab, m->max_positions));
         D9D_TRY(d9di_task_set_fields(task, m, &list->v[i].data));
-        D9D_TRY(d9di_run_data_check_tokenizer(&list->v[i].data, source));
+        D9D_TRY(d9di_run_data_check_tokenizer(&list->v[i].data, source, hf_config));
     }
     return D9D_OK;
 }

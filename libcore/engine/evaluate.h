@@ -1,7 +1,7 @@
 /* evaluate.h - evaluation of a model on another dataset, between two training steps.
  *
  *     D9D_TRY(d9di_evaluations_open(config, &task, &config->mesh, &arena, &list));
- *     D9D_TRY(d9di_evaluations_check(&list, &task, engine.whole.model, source));
+ *     D9D_TRY(d9di_evaluations_check(&list, &task, engine.whole.model, source, hf_config));
  *     for each v with d9di_evaluation_is_due(v, step, total):
  *         D9D_TRY(d9di_evaluation_run(v, &opts, &cut));     // v->values, unless it was cut
  *
@@ -64,7 +64,7 @@ d9d_status d9di_evaluations_open(const d9d_train_config *c, const d9di_task *tas
 void d9di_evaluations_release(d9di_evaluations *list);
 /* EMISMATCH for datasets that do not fit the model. */
 d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9di_task *task,
-                                  const d9d_model *m, const char *source);
+                                  const d9d_model *m, const char *source, const char *hf_config);
 /* ECONFIG for metrics that do not accept this head's scores.  Call before the first evaluation. */
 d9d_status d9di_evaluations_check_head(d9di_evaluations *list, const d9d_head *head);
 

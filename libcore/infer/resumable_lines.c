@@ -34,7 +34,9 @@ static d9d_status lock_partial(const d9d_file *f)
     D9D_TRY(d9d_file_lock(f));
     if (fstat(f->fd, &a) != 0 || lstat(f->path, &b) != 0 || a.st_ino != b.st_ino ||
         a.st_dev != b.st_dev)
-        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", f->path);
+        return D9D_FAIL(D9D_EIO,
+                        "%s: another process is writing it; wait for its end, or name another",
+                        f->path);
     return D9D_OK;
 }
 

@@ -1,6 +1,25 @@
 /* job.c - checks of a job's configuration.  See d9d/job/job.h. */
 #include "d9d/job/job.h"
 
+#include "d9d/base/json.h"
+
+/* --- what need not be said twice ------------------------------------------------- */
+
+d9d_status d9d_job_fill_hf_config(json_t *doc)
+{
+    json_t *provider = json_object_get(doc, "model_provider");
+    const char *source = NULL;
+
+    if (!json_is_object(provider) || json_object_get(provider, "hf_config") != NULL ||
+        json_object_get(provider, "model") != NULL ||
+        json_unpack(doc, "{s:{s:{s:s}}}", "trainer", "model_stage_factory", "source_checkpoint",
+                    &source) != 0)
+        return D9D_OK;
+    return json_object_set_new(provider, "hf_config", d9d_json_str(source)) == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOMEM, "model_provider.hf_config: out of memory");
+}
+
 /* --- mesh and batch -------------------------------------------------------------- */
 
 d9d_status d9d_job_check_batching(const d9d_parallel_degrees *m,

@@ -168,7 +168,7 @@ static d9d_status open_rank(simulation *r)
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(d9di_engine_check_adapter(&r->engine, from->source_adapter, from->source_checkpoint));
     D9D_TRY(d9di_evaluations_check(r->opts->evaluations, &r->task, r->engine.whole.model,
-                                   from->source_checkpoint));
+                                   from->source_checkpoint, r->engine.spec.hf_config));
     if (r->opts->length > r->engine.whole.model->max_positions)
         return D9D_FAIL(D9D_ECONFIG, "plan: rows of %lld positions, and the model has %lld",
                         (long long)r->opts->length,

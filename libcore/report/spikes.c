@@ -190,6 +190,17 @@ static d9d_status print_documents(const spikes *found, d9d_buf *out)
     return D9D_OK;
 }
 
+static d9d_status print_none(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
+                             d9d_buf *out)
+{
+    if (r->n <= D9D_REPORT_SPIKES_MIN_WINDOW)
+        return d9d_buf_printf(out, "no spikes: %zu records, the first %d are not judged\n", r->n,
+                              D9D_REPORT_SPIKES_MIN_WINDOW);
+    return d9d_buf_printf(
+        out, "no spikes: no %s of %zu records is %g deviations above the %zu before it\n",
+        opts->key, r->n, opts->deviations, opts->window);
+}
+
 d9d_status d9d_report_spikes(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
                              d9d_buf *out)
 {
@@ -197,6 +208,10 @@ d9d_status d9d_report_spikes(const d9d_run_reader *r, const d9d_report_spikes_op
     spikes found = {0};
     d9d_status st = find_spikes(r, opts, &found), put;
 
+    if (st == D9D_OK && found.len == 0) {
+        spikes_release(&found);
+        return print_none(r, opts, out);
+    }
     if (st == D9D_OK)
         st = fill_table(&g, &found, opts->key);
     put = d9di_text_table_finish(&g, out);

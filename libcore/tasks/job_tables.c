@@ -155,8 +155,8 @@ static const d9d_key logging_keys[] = {
     D9D_KEY_BOOL(logging_section, samples, "true",
                  "write samples.jsonl, which says of every step what samples made it"),
     D9D_KEY_LIST(logging_section, tracker, "[]", &tracker_elem,
-                 "where else metrics go while the run goes on: one, or a list",
-                 .flags = D9D_OR_ONE),
+                 "where else metrics go while the run goes on: one, a list, or null: nowhere",
+                 .flags = D9D_OR_ONE | D9D_NULLABLE),
     D9D_KEY_ENUM(logging_section, experts, "\"summary\"", experts_level_names,
                  "how evenly experts are used: off; summary, of the worst layer; layers, of each; "
                  "counts, choices of every expert besides"),
@@ -652,9 +652,11 @@ static const d9d_key train_keys[] = {
                   d9d_train_task_choices, "what is learned"),
     D9D_KEY_LIST(d9d_train_config, metrics, "[]", &metric_elem,
                  "what the task's predictions are worth, in every record"),
-    D9D_KEY_LIST(d9d_train_config, evaluation, "[]", &evaluation_elem,
-                 "datasets on which the model is measured while it is trained: one, or a list",
-                 .flags = D9D_OR_ONE),
+    D9D_KEY_LIST(
+        d9d_train_config, evaluation, "[]", &evaluation_elem,
+        "datasets on which the model is measured while it is trained: one, a list, or null: "
+        "none",
+        .flags = D9D_OR_ONE | D9D_NULLABLE),
     D9D_KEY_UNION(d9d_train_config, peft, "null", d9d_peft_tag, d9d_peft_choices,
                   "what is trained, in place of the whole model; null: everything",
                   .flags = D9D_NULLABLE),

@@ -7,6 +7,7 @@
 #include "d9d/base/fs.h"
 #include "d9d/data/dataset/dataset_kind.h"
 #include "d9d/data/tokenizer/tokenizer.h"
+#include "d9d/model/hf/hf_config.h"
 
 static d9d_loader_source data_source(const d9di_run_data *d, size_t i)
 {
@@ -180,18 +181,33 @@ static d9d_status check_tokenizer(d9d_dataset *ds, const char *path, d9d_tokeniz
     return d9d_tokenizer_check_same_ids(theirs, d9d_dataset_dir(ds), *ours, path);
 }
 
-d9d_status d9di_run_data_check_tokenizer(const d9di_run_data *d, const char *source)
+/* A folder that is NULL or has no tokenizer fits all. */
+static d9d_status check_tokenizer_of(const d9di_run_data *d, const char *folder, d9d_arena *a)
 {
-    d9d_arena a = {0};
     d9d_tokenizer *ours = NULL;
-    const char *path = source != NULL ? d9d_fs_join(&a, source, "tokenizer.json") : NULL;
+    const char *path = folder != NULL ? d9d_fs_join(a, folder, "tokenizer.json") : NULL;
     d9d_status st = D9D_OK;
 
-    if (source != NULL && path == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "%s: the path of its tokenizer", source);
+    if (folder != NULL && path == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "%s: the path of its tokenizer", folder);
     for (size_t i = 0; i < d->n && st == D9D_OK && path != NULL && d9d_fs_exists(path); i++)
         st = check_tokenizer(d->datasets[i], path, &ours);
     d9d_tokenizer_free(ours);
+    return st;
+}
+
+d9d_status d9di_run_data_check_tokenizer(const d9di_run_data *d, const char *source,
+                                         const char *hf_config)
+{
+    d9d_arena a = {0};
+    const char *file, *beside = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, check_tokenizer_of(d, source, &a), out);
+    if (hf_config != NULL)
+        D9D_TRY_OR(st, d9d_hf_config_locate(hf_config, &a, &file, &beside), out);
+    st = check_tokenizer_of(d, beside, &a);
+out:
     d9d_arena_release(&a);
     return st;
 }

@@ -38,8 +38,10 @@ int64_t d9di_run_data_pad_multiple(const d9d_parallel_degrees *mesh, int64_t wan
 /* EMISMATCH unless token ids are below `vocab` and samples fit into the model's positions. */
 d9d_status d9di_run_data_check(const d9di_run_data *d, int64_t vocab, int64_t positions);
 /* EMISMATCH if a dataset was made with a tokenizer that gives ids to other tokens than that of the
- * folder of the weights does; NULL, or a folder without a tokenizer, fits all. */
-d9d_status d9di_run_data_check_tokenizer(const d9di_run_data *d, const char *source);
+ * folder of the weights does, or that beside hf_config, which goes to the export.  NULL, or a
+ * folder without a tokenizer, fits all. */
+d9d_status d9di_run_data_check_tokenizer(const d9di_run_data *d, const char *source,
+                                         const char *hf_config);
 /* ECONFIG if this host has no memory for a micro-batch of this many rows, however short. */
 d9d_status d9di_run_data_check_rows(const d9di_run_data *d, int64_t rows);
 /* Prefetcher options for rank `rank` of `ranks`: the stream from sample `first` up to `end`. */

@@ -124,6 +124,7 @@ bool d9di_task_loses_by_document(const d9di_task *t)
 static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_t taken)
 {
     static const char rule[] = "learns from samples 2k and 2k + 1, which stand side by side where";
+    const char *reordered;
     int64_t pass;
 
     if (!pairs_samples(t))
@@ -134,6 +135,10 @@ static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_
     if (d->sections[0].order != D9D_LOADER_SEQUENTIAL)
         return D9D_FAIL(D9D_ECONFIG, "task %s %s data.order is sequential; that of %s is not",
                         task_name(t->kind), rule, d->sections[0].dataset);
+    reordered = d9d_dataset_reordered(d->datasets[0]);
+    if (reordered != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "task %s %s d9d-shard leaves them; of %s %s",
+                        task_name(t->kind), rule, d->sections[0].dataset, reordered);
     pass = d9d_dataset_count(d->datasets[0]);
     if (pass % 2 != 0 && taken > pass)
         return D9D_FAIL(

@@ -75,7 +75,7 @@ export ASAN_OPTIONS=detect_leaks=0 # MPI leaks memory
 
 @test "degrees whose product is not the number of ranks, and a build without MPI, are errors" {
     run -2 mpi -n 2 "$driver" all 1,1,3,1,1,1,1
-    assert_output --partial "shard 3 x context 1 x 1 x tensor 1 is 3 ranks, and this job has 2"
+    assert_output --partial "mesh: data_parallel_shard 3 is 3 ranks, and this job has 2"
     mkdir alone && cp "$driver" alone && cd alone # without the MPI module beside it
     run -2 mpi -n 2 env -u LD_LIBRARY_PATH ./comm_driver all 1,1,2,1,1,1,1
     assert_output --partial "several ranks on processors need MPI, which this build or machine lacks"

@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # helper.bash - shared by tests/packages/*.bats: load it beside the helper of the tools.
 
+# What is built here is built as by a user: of the make that runs the tests it has no arguments.
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
+
 # needs COMMAND...: skip a test where a program is not there.
 needs() {
     local command

@@ -66,6 +66,37 @@ arguments_of() { python3 "$BATS_TEST_DIRNAME/read_spack.py" "$top/packaging/spac
     assert_output --partial "2 failure(s)"
 }
 
+# stages FILE: of a definition of Apptainer, its stages; an error names what a stage lacks or copies from.
+stages() {
+    awk '
+        function done() { if (stage != "" && !(bootstrap && from)) { print stage ": no Bootstrap or From"; bad = 1 } }
+        /^Bootstrap:/ { done(); bootstrap = 1; from = 0; stage = "" }
+        /^From:/ { from = NF == 2 }
+        /^Stage:/ { stage = $2; print stage; known[stage] = 1 }
+        /^%files from / && !($3 in known && $3 != stage) { print "%files: no stage " $3; bad = 1 }
+        /^[^%# ]/ && !/^(Bootstrap|From|Stage): [^ ]+$/ { print "no header: " $0; bad = 1 }
+        END { done(); exit bad }' "$1"
+}
+
+@test "the stages of the image are whole, and a shell reads their scripts" {
+    definition=$top/packaging/apptainer/d9d.def
+    run -0 stages "$definition"
+    assert_output $'build\nrun'
+    for section in post test runscript environment; do
+        awk -v "s=%$section" '/^%|^Bootstrap:/ { on = $1 == s; next } on' "$definition" >"$work/$section.sh"
+        [ -s "$work/$section.sh" ]
+        sh -n "$work/$section.sh"
+    done
+    [ -x "$work/d9d/share/d9d/reference/check" ]
+    grep -qx ' */opt/d9d/share/d9d/reference/check' "$work/test.sh"
+    sed 's/^%files from build/%files from built/' "$definition" >"$work/planted.def"
+    run -1 stages "$work/planted.def"
+    assert_line "%files: no stage built"
+    sed '0,/^From:/{/^From:/d}' "$definition" >"$work/planted.def"
+    run -1 stages "$work/planted.def"
+    assert_line "build: no Bootstrap or From"
+}
+
 @test "what the image copies and runs is there" {
     run -0 awk '/^%post/ { yes = 1; next } /^%/ { yes = 0 } yes && /make|setup/' "$top/packaging/apptainer/d9d.def"
     assert_line --partial "tools/setup.sh build"

@@ -22,6 +22,7 @@ list() { rpm -qpl "$work/RPMS"/*/"$1"-0.1.0-*.rpm; }
 
 @test "three packages, each with what is its own, and no warning" {
     run ! grep -E '^ *(warning|error):' "$work/log"
+    [ "$(grep -cE '(-c -o|^  CC) +build/libcore/base/status\.o' "$work/log")" = 1 ] # %install builds nothing again
     run -0 list d9d
     assert_line /usr/bin/d9d-train
     assert_line --regexp '^/usr/share/man/man1/d9d-train\.1'

@@ -191,7 +191,7 @@ first_of() { d9d-infer -q --json "$@" | sed -nE 's/.*"first_sample": ([0-9]+).*/
 @test "one process at a time writes an output" {
     start_long
     run -1 --separate-stderr d9d-infer -q "${long[@]}" i.json
-    [ "$stderr" = "d9d-infer: input/output error: $part: another process is writing it" ]
+    [ "$stderr" = "d9d-infer: input/output error: $part: another process is writing it; wait for its end, or name another" ]
     kill -TERM "$pid"
     ends 75
 }

@@ -341,6 +341,6 @@ setup() {
 @test "two conversions into one place do not meet" {
     mkdir dst.partial
     run -1 --separate-stderr flock dst.partial d9d-map -q "$golden/moe" dst
-    [ "$stderr" = "d9d-map: input/output error: dst.partial: another process is writing it" ]
+    [ "$stderr" = "d9d-map: input/output error: dst.partial: another process is writing it; wait for its end, or name another" ]
     d9d-map -q "$golden/moe" dst
 }

@@ -97,7 +97,7 @@ JSON
     cp "$examples/tutorial/model.json" small/config.json
     jq '.num_hidden_layers = 1' small/config.json >half.json && mv half.json small/config.json
     mkdir base && cp "$examples/tutorial/model.json" base/config.json
-    train --set model_provider.dtype=float32 --set trainer.model_stage_factory.source_checkpoint=null \
+    train --set model_provider.dtype=float32 --set model_provider.hf_config=base --set trainer.model_stage_factory.source_checkpoint=null \
         --set 'task={"name": "causal_lm"}' --set 'metrics=[]' --set trainer.run.steps=2 --set trainer.run.dir=sft \
         "$examples/preference/dpo.json"
     rm -rf base && mv sft/export base

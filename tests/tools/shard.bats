@@ -643,7 +643,7 @@ changed() {
     exec 9>out.bin.partial
     flock 9
     run -1 --separate-stderr d9d-shard -q export ds out
-    [ "$stderr" = "d9d-shard: input/output error: out.bin.partial: another process is writing it" ]
+    [ "$stderr" = "d9d-shard: input/output error: out.bin.partial: another process is writing it; wait for its end, or name another" ]
     [ -e out.bin.partial ]
     exec 9>&-
     ln out.bin.partial also

@@ -217,6 +217,23 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
     says 2 'where data.order is sequential; that of dense is not' d9d-train "${pairs[@]}" --set data.order=shuffled dense.train.json
 }
 
+@test "pairs that d9d-shard has torn apart are refused, with what did it" {
+    awk 'BEGIN { for (i = 0; i < 16; i++) print "{\"input_ids\": [1, " 2 + i (i == 7 ? "" : ", 3, 4") "]}" }' >whole.jsonl
+    shard() { d9d-shard -q --force --format tokens --out made "${@:2}" "$1"; }
+    train() { d9d-train -q "${pairs[@]}" --set trainer.run.steps=1 --set data.dataset=made dense.train.json; }
+    shard whole.jsonl && train
+    rule='stand side by side where d9d-shard leaves them; of made '
+    shard whole.jsonl --shuffle-seed 1
+    says 2 "${rule}its samples were shuffled" train
+    shard whole.jsonl --split train=0.5,valid=0.5
+    says 2 "${rule}its documents were dealt to splits at random" train
+    shard whole.jsonl --max-length 2
+    says 2 "${rule}documents were split into several samples" train
+    sed -i '4s/.*/{"input_ids": [5]}/' whole.jsonl
+    shard whole.jsonl
+    says 2 "${rule}documents were left out" train
+}
+
 @test "a projection is learned, kept in the suite's own layout and computed with" {
     run -0 --separate-stderr d9d-train "${pairs[@]}" --set task.embedding_dim=24 dense.train.json
     [[ "$stderr" == *"cannot have a projection of embeddings; the model will be written in d9d's own layout"* ]]
@@ -240,7 +257,7 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
     says 2 'a part of a text would have no class; --overflow truncate or drop' \
         d9d-shard --format tokens --label-key kind --max-length 5 --out no lines.jsonl
     says 1 'has no "type"' d9d-shard --format tokens --label-key type --out no lines.jsonl
-    says 1 'a class must be an integer from 0' d9d-shard --format tokens --label-key kind --out no - <<<'{"input_ids": [1], "kind": "x"}'
+    says 1 'a class ("kind") must be an integer from 0' d9d-shard --format tokens --label-key kind --out no - <<<'{"input_ids": [1], "kind": "x"}'
     [ ! -e no ]
 }
 

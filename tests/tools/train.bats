@@ -76,6 +76,28 @@ LIST
     d9d-train --print-schema | grep -q '"d9d.train.v1"'
 }
 
+@test "null is no tracker and no evaluation" {
+    d9d-train -q --set trainer.run.steps=1 --set trainer.logging.tracker=null --set evaluation=null c.json
+    run ! grep valid run/metrics.jsonl
+    d9d-train --print-config run/config.json | grep -q '"evaluation": null'
+}
+
+@test "hf_config left out is that of source_checkpoint, for both programs" {
+    sed -i 's/, "hf_config": "[^"]*"//' c.json i.json
+    run ! grep hf_config c.json i.json
+    d9d-train --print-config c.json | grep -qF "\"hf_config\": \"$golden/moe\""
+    d9d-infer --print-config i.json | grep -qF "\"hf_config\": \"$golden/moe\""
+    d9d-train -q --set trainer.run.steps=2 --set model_provider.name=auto c.json
+    d9d-train -q --set trainer.run.steps=2 --set trainer.run.dir=named --set model_provider.hf_config="$golden/moe/config.json" c.json
+    same_run run named
+    # null is not replaced, and weights without a config.json name no family
+    says 2 'c.json: model_provider: give either hf_config or model' d9d-train --set model_provider.hf_config=null c.json
+    mkdir bare
+    says 2 'bare/config.json: cannot open' d9d-train --set trainer.model_stage_factory.source_checkpoint=bare c.json
+    says 2 'needs a config.json, which names the family; left out, it is that of source_checkpoint' \
+        d9d-train --set model_provider.name=auto --set trainer.model_stage_factory.source_checkpoint=null c.json
+}
+
 @test "periods: records, norms and checkpoints, the last step always" {
     d9d-train -q --set trainer.run.steps=8 --set trainer.logging.period_steps=3 \
         --set trainer.gradient_clipping.log_total_steps=2 --set trainer.checkpointing.period_steps=3 c.json

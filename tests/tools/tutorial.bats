@@ -73,9 +73,13 @@ perplexities() { sed -nE 's/.*"perplexity": *([0-9.eE+]+).*/\1/p' "$1"; }
     assert_output --partial 'others: its id 32 is the token "B"'
     run -2 d9d-infer -q --set data.dataset=others --set data.split=train examples/tutorial/perplexity.json
     assert_output --partial 'others: its id 32 is the token "B"'
-    # random weights have no tokenizer
-    d9d-train -q --set 'data={"dataset": "others", "epochs": null}' --set trainer.model_stage_factory.source_checkpoint=null --set trainer.run.steps=1 \
-        --set trainer.run.dir=random examples/tutorial/continue.json
+    # random weights have no tokenizer, but the export has that beside hf_config
+    random=(--set 'data={"dataset": "others", "epochs": null}' --set evaluation=null --set trainer.model_stage_factory.source_checkpoint=null
+        --set trainer.run.steps=1 --set trainer.run.dir=random)
+    run -2 d9d-train -q "${random[@]}" --set model_provider.hf_config=base/config.json examples/tutorial/continue.json
+    assert_output --partial 'others: its id 32 is the token "B", and in base/tokenizer.json "A"'
+    cp base/config.json alone.json
+    d9d-train -q "${random[@]}" --set model_provider.hf_config=alone.json examples/tutorial/continue.json
 }
 
 @test "classify.md: classes of texts, and questions that find their answers" {

@@ -192,6 +192,14 @@ LIST
         refused 2 "not found: src: neither model.safetensors nor model.safetensors.index.json is there; $name is not read: save the model as safetensors"
     done
     folder llama
+    rm src/model.safetensors
+    for of in "adapter_config.json adapters, which are read beside the checkpoint of their base" "index.lmdb a dataset" \
+        "metrics.jsonl a run, whose model is in export/ and whose states are in checkpoints/"; do
+        touch "src/${of%% *}"
+        refused 2 "not found: src: no checkpoint is there, but ${of#* }"
+        rm "src/${of%% *}"
+    done
+    folder llama
     echo '{' >src/config.json
     refused 1 'malformed data: src/config.json: line *'
     folder llama

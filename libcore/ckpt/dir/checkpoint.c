@@ -323,6 +323,29 @@ static d9d_status fail_no_weights(d9d_checkpoint *c)
                     foreign != NULL ? " is not read: save the model as safetensors" : "");
 }
 
+/* Refuses a folder of something else, which a file of it tells. */
+static d9d_status check_kind(d9d_checkpoint *c)
+{
+    static const struct {
+        const char *file, *what;
+    } kinds[] = {
+        {"adapter_config.json", "adapters, which are read beside the checkpoint of their base"},
+        {"metrics.jsonl", "a run, whose model is in export/ and whose states are in checkpoints/"},
+        {"index.lmdb", "a dataset"},
+    };
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const char *file = d9d_fs_join(&c->arena, c->dir, kinds[i].file);
+
+        if (file == NULL)
+            return no_memory(c->dir);
+        if (d9d_fs_exists(file))
+            return D9D_FAIL(D9D_ENOTFOUND, "%s: no checkpoint is there, but %s", c->dir,
+                            kinds[i].what);
+    }
+    return D9D_OK;
+}
+
 static d9d_status list_dir(d9d_checkpoint *c)
 {
     char *index = d9d_fs_join(&c->arena, c->dir, D9D_CHECKPOINT_INDEX_NAME);
@@ -341,6 +364,7 @@ static d9d_status list_dir(d9d_checkpoint *c)
     D9D_TRY(set_files(c, &single, 1));
     if (d9d_fs_exists(c->files[0].path))
         return d9d_checkpoint_load(c, NULL, 0);
+    D9D_TRY(check_kind(c));
     D9D_TRY(list_sliced(c, &sliced));
     return sliced ? number(c) : fail_no_weights(c);
 }

@@ -282,7 +282,10 @@ static d9d_status find_job(const char *dir, d9d_flight *f)
     if (st == D9D_OK && found == 0 && first.st != D9D_OK)
         st = d9d_err_restore(&first);
     else if (st == D9D_OK && found == 0)
-        st = D9D_FAIL(D9D_ENOTFOUND, "%s: has no flight recorder's files (rank-N.bin)", dir);
+        st = D9D_FAIL(
+            D9D_ENOTFOUND,
+            "%s: has no flight recorder's files (rank-N.bin), which runs of several ranks keep",
+            dir);
     return st;
 }
 

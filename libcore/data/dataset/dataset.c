@@ -272,6 +272,19 @@ int64_t d9d_dataset_positions(const d9d_dataset *ds)
     return ds->split->positions;
 }
 
+const char *d9d_dataset_reordered(const d9d_dataset *ds)
+{
+    const d9di_dataset_manifest *m = &ds->manifest;
+
+    if (m->documents.read == 0)
+        return NULL;
+    return m->recipe.seed >= 0                     ? "its samples were shuffled"
+           : m->n_splits > 1                       ? "its documents were dealt to splits at random"
+           : m->documents.split > 0                ? "documents were split into several samples"
+           : m->documents.kept < m->documents.read ? "documents were left out"
+                                                   : NULL;
+}
+
 bool d9d_dataset_is_packed(const d9d_dataset *ds)
 {
     return ds->manifest.recipe.pack > 0 || ds->manifest.recipe.record_documents > 0;

@@ -171,7 +171,9 @@ static d9d_status lock_file(d9d_file *f)
 
     if (locked_out || fstat(f->fd, &s) != 0 || lstat(f->path, &named) != 0 ||
         s.st_dev != named.st_dev || s.st_ino != named.st_ino)
-        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", f->path);
+        return D9D_FAIL(D9D_EIO,
+                        "%s: another process is writing it; wait for its end, or name another",
+                        f->path);
     if (s.st_nlink > 1)
         return D9D_FAIL(D9D_ECONFIG, "%s: is there already and has another name besides", f->path);
     return d9d_file_resize(f, 0);

@@ -466,14 +466,16 @@ struct want_label {
 static d9d_status label_member(struct scan *p, void *arg, const char *key, size_t len)
 {
     struct want_label *w = arg;
+    char what[96];
 
     if (!is_key(key, len, w->key))
         return skip_value(p);
     D9D_TRY(check_once(p, w->number >= 0, w->key));
+    (void)snprintf(what, sizeof(what), "a class (\"%s\")", w->key);
     if (!accept_char(p, '"'))
-        return parse_bounded_int(p, 0, w->max_value, "a class", &w->number);
-    D9D_TRY(parse_bounded_int(p, 0, w->max_value, "a class", &w->number));
-    return accept_char(p, '"') ? D9D_OK : fail_value(p, "a class must be an integer");
+        return parse_bounded_int(p, 0, w->max_value, what, &w->number);
+    D9D_TRY(parse_bounded_int(p, 0, w->max_value, what, &w->number));
+    return accept_char(p, '"') ? D9D_OK : fail_value(p, "%s must be an integer", what);
 }
 
 d9d_status d9di_jsonl_get_label(const char *line, size_t n, const char *key, uint32_t vocab,

@@ -79,7 +79,8 @@ static d9d_status auto_check(const void *section, const char *path)
     return s->hf_config != NULL
                ? D9D_OK
                : D9D_FAIL(D9D_ECONFIG,
-                          "%s.hf_config: \"auto\" needs a config.json, which names the family",
+                          "%s.hf_config: \"auto\" needs a config.json, which names the family; "
+                          "left out, it is that of source_checkpoint",
                           path);
 }
 

@@ -188,7 +188,7 @@ static void a_world_of_one_is_immediate(void **state)
                  "single: x: a message between rank 0 and rank 0 of 1");
     two.tensor_parallel = 2;
     assert_fails_like(d9d_mesh_open(bootstrap, &two, "cpu", NULL, &opts, &mesh), D9D_ECONFIG,
-                      "tensor 2 is 2 ranks, and this job has 1");
+                      "mesh: tensor_parallel 2 is 2 ranks, and this job has 1");
     two.expert_parallel = 2;
     assert_fails_like(d9d_mesh_open(bootstrap, &two, "cpu", NULL, &opts, &mesh), D9D_ECONFIG,
                       "is 2 ranks, and this job has 1; expert_parallel adds none");

@@ -177,7 +177,7 @@ static void one_writes_at_a_time(void **state)
     (void)state;
     add(&l, 3);
     assert_fails(d9di_resumable_lines_open("out", key, NULL, NULL, &other), D9D_EIO,
-                 PART ": another process is writing it");
+                 PART ": another process is writing it; wait for its end, or name another");
     d9di_resumable_lines_release(&l);
     assert_ends_right(3);
 }

@@ -291,7 +291,7 @@ static void test_one_writer(void **state)
     (void)state;
     assert_ok(d9d_tracker_open("m.jsonl", &first));
     assert_fails(d9d_tracker_open("m.jsonl", &second), D9D_EIO,
-                 "m.jsonl: another process is writing it");
+                 "m.jsonl: another process is writing it; wait for its end, or name another");
     assert_ok(d9d_tracker_step(first, &plain));
     d9d_tracker_close(first);
     assert_ok(d9d_tracker_open("m.jsonl", &second));

@@ -50,7 +50,8 @@ typedef enum d9d_model_attention_mask {
 
 /* The keys of d9d_model_section. */
 #define D9D_MODEL_SECTION_KEYS                                                                     \
-    D9D_KEY_STR(d9d_model_section, hf_config, "null", "a HuggingFace config.json",                 \
+    D9D_KEY_STR(d9d_model_section, hf_config, "null",                                              \
+                "a HuggingFace config.json, or its folder; left out: that of source_checkpoint",   \
                 .flags = D9D_NULLABLE, .min = 1),                                                  \
         D9D_KEY_ENUM(d9d_model_section, dtype, "\"float32\"", d9d_model_dtype_names,               \
                      "type of parameters and activations"),                                        \

@@ -82,6 +82,9 @@ D9D_API void d9d_dataset_set_no_targets(d9d_dataset *ds);
 /* The same, and the target of each token but the last is the next one: texts that a language model
  * and tasks on whole texts learn from together. */
 D9D_API void d9d_dataset_set_last_token(d9d_dataset *ds);
+/* NULL if its samples are all documents of its input in their order, one each, as far as the
+ * manifest tells; else what d9d-shard did to that, as in "its samples were shuffled". */
+D9D_API const char *d9d_dataset_reordered(const d9d_dataset *ds);
 /* True if a sample may have several segments. */
 D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
 /* Segments of a record of answers (d9d/tasks/preference.h), of which a sample has whole ones; 0:
