@@ -3,6 +3,8 @@
 #ifndef D9DI_COMMON_FP8_SCALE_H
 #define D9DI_COMMON_FP8_SCALE_H
 
+#include <string.h>
+
 #include "common/kernel_common.h"
 
 #ifdef __cplusplus
@@ -35,6 +37,51 @@ D9DI_HOST_DEVICE static inline int d9di_fp8_scale_exponent(uint32_t amax, int ma
 D9DI_HOST_DEVICE static inline uint32_t d9di_fp8_power_bits(int e)
 {
     return (uint32_t)(e + 127) << 23;
+}
+
+static inline uint32_t d9di_fp8_float_bits(float v)
+{
+    uint32_t u;
+
+    memcpy(&u, &v, sizeof(u));
+    return u;
+}
+static inline float d9di_fp8_bits_float(uint32_t u)
+{
+    float v;
+
+    memcpy(&v, &u, sizeof(v));
+    return v;
+}
+
+static inline uint32_t d9di_fp8_magnitude(float v)
+{
+    return d9di_fp8_float_bits(v) & 0x7fffffffu;
+}
+
+/* To the nearest number of the format, ties to even; beyond the largest one to that. */
+static inline uint8_t d9di_fp8_round(float v, d9d_dtype t)
+{
+    const int mantissa = t == D9D_F8_E4M3 ? 3 : 2, bias = t == D9D_F8_E4M3 ? 7 : 15;
+    const uint32_t sign = d9di_fp8_float_bits(v) >> 24 & 0x80u,
+                   largest = t == D9D_F8_E4M3 ? 0x7e : 0x7b;
+    const uint32_t a = d9di_fp8_magnitude(v);
+    const int drop = 23 - mantissa;
+    uint32_t q;
+
+    if (a >= D9DI_FP8_NONFINITE)
+        return D9DI_FP8_NAN;
+    if (a < d9di_fp8_power_bits(1 - bias)) {
+        /* Added to a power of two whose last bit is the smallest subnormal, it is rounded there. */
+        const uint32_t unit = d9di_fp8_power_bits(1 - bias - mantissa + 23);
+
+        q = d9di_fp8_float_bits(d9di_fp8_bits_float(a) + d9di_fp8_bits_float(unit)) - unit;
+    } else {
+        q = (a + ((1u << (drop - 1)) - 1) + (a >> drop & 1u)) >> drop;
+        q -= (uint32_t)(127 - bias) << mantissa;
+        q = q < largest ? q : largest;
+    }
+    return (uint8_t)(sign | q);
 }
 
 /* EINVAL unless the kernel can quantise x [m, n] of type t to both (either may be NULL). */

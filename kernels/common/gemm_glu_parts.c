@@ -34,6 +34,15 @@ static d9d_status bias_add(const d9d_kernels *k, d9d_stream s, const d9d_gemm_gl
                : k->elementwise->add_bias(s, n->t, y, y, b, n->offset, n->rows, n->e, n->i);
 }
 
+d9d_status d9di_glu_finish(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n, void *y,
+                           void *gate, void *up)
+{
+    D9D_TRY(bias_add(k, s, n, gate, n->b_gate));
+    if (up != NULL)
+        D9D_TRY(bias_add(k, s, n, up, n->b_up));
+    return k->elementwise->glu(s, &n->glu, n->t, y, gate, up, n->rows * n->i);
+}
+
 d9d_status d9di_gemm_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
                                void *y, void *gate, void *up, const void *x, const void *w_gate,
                                const void *w_up)
@@ -43,10 +52,7 @@ d9d_status d9di_gemm_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gem
 
     D9D_TRY(d9di_args_check_glu("gemm_glu", n->t, &n->glu, w_up != NULL));
     D9D_TRY(projection_gemms(k, s, n, w_up != NULL ? 2 : 1, read, x, w));
-    D9D_TRY(bias_add(k, s, n, gate, n->b_gate));
-    if (w_up != NULL)
-        D9D_TRY(bias_add(k, s, n, up, n->b_up));
-    return k->elementwise->glu(s, &n->glu, n->t, y, gate, w_up != NULL ? up : NULL, n->rows * n->i);
+    return d9di_glu_finish(k, s, n, y, gate, w_up != NULL ? up : NULL);
 }
 
 d9d_status d9di_gemm_glu_bwd_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,

@@ -8,50 +8,6 @@
 
 enum { COLS = 64 };
 
-static uint32_t float_bits(float v)
-{
-    uint32_t u;
-
-    memcpy(&u, &v, sizeof(u));
-    return u;
-}
-static float bits_float(uint32_t u)
-{
-    float v;
-
-    memcpy(&v, &u, sizeof(v));
-    return v;
-}
-
-static uint32_t magnitude(float v)
-{
-    return float_bits(v) & 0x7fffffffu;
-}
-
-/* To the nearest number of the format, ties to even; beyond the largest one to that. */
-static uint8_t round_element(float v, d9d_dtype t)
-{
-    const int mantissa = t == D9D_F8_E4M3 ? 3 : 2, bias = t == D9D_F8_E4M3 ? 7 : 15;
-    const uint32_t sign = float_bits(v) >> 24 & 0x80u, largest = t == D9D_F8_E4M3 ? 0x7e : 0x7b;
-    const uint32_t a = magnitude(v);
-    const int drop = 23 - mantissa;
-    uint32_t q;
-
-    if (a >= D9DI_FP8_NONFINITE)
-        return D9DI_FP8_NAN;
-    if (a < d9di_fp8_power_bits(1 - bias)) {
-        /* Added to a power of two whose last bit is the smallest subnormal, it is rounded there. */
-        const uint32_t unit = d9di_fp8_power_bits(1 - bias - mantissa + 23);
-
-        q = float_bits(bits_float(a) + bits_float(unit)) - unit;
-    } else {
-        q = (a + ((1u << (drop - 1)) - 1) + (a >> drop & 1u)) >> drop;
-        q -= (uint32_t)(127 - bias) << mantissa;
-        q = q < largest ? q : largest;
-    }
-    return (uint8_t)(sign | q);
-}
-
 /* x [M, N] of type t. */
 typedef struct source {
     d9d_dtype t;
@@ -69,7 +25,7 @@ static void row_fold(const source *s, int64_t r, int64_t c, int64_t n, bool by_c
 
     for (int64_t j = 0; j < n; j++) {
         uint32_t *to = &amax[by_column ? j : 0];
-        const uint32_t a = magnitude(x[j]);
+        const uint32_t a = d9di_fp8_magnitude(x[j]);
 
         *to = a > *to ? a : *to;
     }
@@ -102,7 +58,7 @@ static int scale_set(const d9d_fp8_operand *to, int64_t row, uint32_t amax)
     const int e = d9di_fp8_scale_exponent(amax, d9di_fp8_max_exponent(to->t));
 
     if (to->scale_by_row || row == 0)
-        to->scale[to->scale_by_row ? row : 0] = bits_float(d9di_fp8_power_bits(e));
+        to->scale[to->scale_by_row ? row : 0] = d9di_fp8_bits_float(d9di_fp8_power_bits(e));
     return e;
 }
 
@@ -112,7 +68,7 @@ static void rows_quantise(const source *s, const d9d_fp8_operand *to, uint32_t a
 #pragma omp parallel for if (s->m * s->n > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < s->m; r++) {
         const int e = scale_set(to, r, to->scale_by_row ? row_amax(s, r) : all);
-        const float inverse = bits_float(d9di_fp8_power_bits(-e));
+        const float inverse = d9di_fp8_bits_float(d9di_fp8_power_bits(-e));
         uint8_t *y = (uint8_t *)to->data + r * to->row_stride;
 
         for (int64_t c = 0; c < s->n; c += D9DI_BLOCK) {
@@ -121,7 +77,7 @@ static void rows_quantise(const source *s, const d9d_fp8_operand *to, uint32_t a
             const float *x = d9di_cpu_read(s->t, s->x, r * s->n + c, n, buf);
 
             for (int64_t j = 0; j < n; j++)
-                y[c + j] = round_element(x[j] * inverse, to->t);
+                y[c + j] = d9di_fp8_round(x[j] * inverse, to->t);
         }
     }
 }
@@ -137,14 +93,14 @@ static void columns_quantise(const source *s, const d9d_fp8_operand *to, int64_t
     for (int64_t r = 0; r < s->m && to->scale_by_row; r++)
         row_fold(s, r, c, n, true, amax);
     for (int64_t j = 0; j < n; j++)
-        inverse[j] = bits_float(
+        inverse[j] = d9di_fp8_bits_float(
             d9di_fp8_power_bits(-scale_set(to, c + j, to->scale_by_row ? amax[j] : all)));
     for (int64_t r = 0; r < s->m; r++) {
         float buf[COLS];
         const float *x = d9di_cpu_read(s->t, s->x, r * s->n + c, n, buf);
 
         for (int64_t j = 0; j < n; j++)
-            y[j * to->row_stride + r] = round_element(x[j] * inverse[j], to->t);
+            y[j * to->row_stride + r] = d9di_fp8_round(x[j] * inverse[j], to->t);
     }
     for (int64_t j = 0; j < n; j++)
         memset(y + j * to->row_stride + s->m, 0, (size_t)(d9d_fp8_padded(s->m) - s->m));

@@ -28,6 +28,8 @@ double d9di_sim_received_choices(d9d_stream s, const int32_t *expert, int64_t e,
 d9d_status d9di_sim_gemm_scratch(d9d_stream s, const d9d_gemm *g);
 /* The largest magnitudes of rows and columns. */
 d9d_status d9di_sim_fp8_quantise_scratch(d9d_stream s, int64_t m, int64_t n);
+/* A matrix that is dequantised for a product. */
+d9d_status d9di_sim_quant_scratch(d9d_stream s, const d9d_gemm *g, const d9d_quant_matrix *w);
 /* True if cuDNN or the Hopper backward computes the call. */
 bool d9di_sim_attention_on_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward);
 /* Per-row statistics, and the scores of cuDNN's backward. */

@@ -37,6 +37,11 @@ d9d_status d9di_sim_fp8_quantise_scratch(d9d_stream s, int64_t m, int64_t n)
     return on_gpu(s) ? d9di_sim_use_scratch(s, (1 + m + n) * (int64_t)sizeof(uint32_t)) : D9D_OK;
 }
 
+d9d_status d9di_sim_quant_scratch(d9d_stream s, const d9d_gemm *g, const d9d_quant_matrix *w)
+{
+    return d9di_sim_use_scratch(s, w->rows * w->cols * (int64_t)d9d_dtype_size(g->t));
+}
+
 /* --- attention: attention_cudnn.c, _padded.c, attention_bwd_simt.cu, attention_bwd_sm90.cu ---- */
 
 enum { MIN_CHUNK = 64, MIN_PROMPT = 256 };

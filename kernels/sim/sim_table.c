@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/kernel_common.h"
+#include "common/quant_code.h"
 #include "sim/sim_private.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* arrays are never read */
@@ -238,6 +239,35 @@ ENTRY(fp8_gemm, const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a, const d9d_
 
     D9D_TRY(d9di_sim_gemm_scratch(s, &shape));
     return charge_gemm(s, D9D_SIM_FP8_GEMM, a->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
+}
+
+/* A matrix that is read as it is stored. */
+static d9d_status charge_quant_read(d9d_stream s, const d9d_quant_matrix *w)
+{
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, D9D_BF16, 0,
+                           (double)w->rows * (double)d9d_quant_row_bytes(w->format, w->cols));
+}
+ENTRY(quant_dequantise, d9d_dtype t, void *y, const d9d_quant_matrix *w)
+{
+    D9D_TRY(charge_quant_read(s, w));
+    return charge_memory(s, t, (double)w->rows * (double)w->cols);
+}
+/* As training does it: dequantised to a panel in scratch. */
+ENTRY(quant_gemm, const d9d_gemm *g, const void *a, const d9d_quant_matrix *w, void *c)
+{
+    D9D_TRY(d9di_sim_quant_scratch(s, g, w));
+    D9D_TRY(sim_quant_dequantise(s, g->t, NULL, w));
+    return sim_gemm(s, g, a, NULL, c);
+}
+ENTRY(quant_gemm_multi, int n, const d9d_gemm *g, const void *a, const d9d_quant_matrix *w,
+      void *const *c)
+{
+    return d9di_quant_gemm_each(d9d_kernels_sim(), s, n, g, a, w, c);
+}
+ENTRY(quant_gemm_glu, const d9d_gemm_glu_dims *n, void *y, void *gate, void *up, const void *x,
+      const d9d_quant_matrix *w)
+{
+    return d9di_quant_glu_parts(d9d_kernels_sim(), s, n, y, gate, up, x, w);
 }
 
 /* --- norm, position, attention -------------------------------------------------------------- */

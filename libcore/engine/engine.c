@@ -14,6 +14,7 @@
 #include "engine/fp8.h"
 #include "engine/frozen_model.h"
 #include "engine/job_start.h"
+#include "engine/quant_weights.h"
 
 /* --- the program ---------------------------------------------------------------------- */
 
@@ -143,6 +144,7 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *opts, d9d_s
         D9D_TRY(d9d_peft_apply(opts->peft, (*model)->module, stage.count > 1));
     D9D_TRY(d9d_module_bind((*model)->module));
     D9D_TRY(d9d_module_params((*model)->module, &e->arena, params));
+    d9di_engine_quant_apply(params, opts->quantised);
     for (size_t i = 0; i < params->n; i++) {
         d9d_param *p = params->p[i];
 
@@ -150,7 +152,7 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *opts, d9d_s
             p->spec.grad_dtype = opts->gradients->grad_dtype < 0
                                      ? p->spec.dtype
                                      : dtypes[opts->gradients->grad_dtype];
-        p->shard.data = (d9d_tensor){.dtype = p->spec.dtype, .shape = p->shard.shape};
+        p->shard.data = d9d_param_stored(p, &p->shard);
     }
     return D9D_OK;
 }
@@ -321,6 +323,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(check_prefix_mask(e));
     if (opts->fp8 != NULL)
         D9D_TRY(d9di_engine_fp8_check(&e->whole.params, opts->mesh->tensor_parallel));
+    D9D_TRY(d9di_engine_quant_check(&e->whole.params, opts));
     if (opts->data != NULL) {
         D9D_TRY(
             d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));
@@ -367,9 +370,10 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *opts)
         const d9d_param *p = e->params.p[i];
         const bool has_grad = opts->train && p->spec.trainable;
 
-        sum +=
-            (uint64_t)d9d_shape_numel(&p->shard.shape) *
-            (d9d_dtype_size(p->spec.dtype) + (has_grad ? d9d_dtype_size(p->spec.grad_dtype) : 0));
+        sum += d9d_param_stored_bytes(p, &p->shard);
+        sum += has_grad
+                   ? (uint64_t)d9d_shape_numel(&p->shard.shape) * d9d_dtype_size(p->spec.grad_dtype)
+                   : 0;
     }
     return sum;
 }
@@ -470,7 +474,7 @@ static void format_ranks(const d9d_mesh *mesh, char *out, size_t n)
                        d9d_cp_method_name((d9d_cp_method)d->context_parallel_method));
 }
 
-static void log_engine(const d9di_engine *e, const d9d_log *log)
+static void log_engine(const d9di_engine *e, d9d_quant_format quantised, const d9d_log *log)
 {
     char ranks[320], some[64] = "";
 
@@ -478,9 +482,11 @@ static void log_engine(const d9di_engine *e, const d9d_log *log)
     if (d9di_engine_param_count(e, true) < d9di_engine_param_count(e, false))
         (void)snprintf(some, sizeof(some), ", of which %lld are trained",
                        (long long)d9di_engine_param_count(e, true));
-    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s", e->dev->name, e->whole.model->ops->name,
-                 (long long)d9di_engine_param_count(e, false), some,
-                 d9d_dtype_name(e->spec.opts.dtype), ranks);
+    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s%s%s", e->dev->name,
+                 e->whole.model->ops->name, (long long)d9di_engine_param_count(e, false), some,
+                 d9d_dtype_name(e->spec.opts.dtype),
+                 quantised != D9D_QUANT_NONE ? " and layers' matrices in " : "",
+                 quantised != D9D_QUANT_NONE ? d9d_quant_name(quantised) : "", ranks);
 }
 
 /* Initialises adapters and parameters that a task has added at random; the latter only if the
@@ -535,7 +541,7 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
     e->dev->log = opts->where->log;
     log_environment(e->dev, opts->where, &env);
     D9D_TRY(join_ranks(e, opts));
-    log_engine(e, opts->where->log);
+    log_engine(e, opts->quantised, opts->where->log);
     for (size_t k = 0; k < e->n_stages; k++) {
         D9D_TRY(materialize_stage(e, opts, &e->stages[k]));
         D9D_TRY(e->given_adapters != NULL ? load_stage_adapters(e, &e->stages[k], opts->where->log)

@@ -145,9 +145,10 @@ typedef struct d9di_engine_opts {
     const struct d9d_job_gradients_section *gradients; /* of training */
     const struct d9d_job_sharding_section *sharding;   /* of training */
     const struct d9d_job_fp8_section *fp8;             /* of training; NULL: none */
-    double timeout_s, stopped_s;                       /* of collective calls: see d9d_mesh_opts */
-    const char *timeout_name;                          /* name of timeout_s in messages, or NULL */
-    const char *flight; /* directory of the flight recorder, or NULL */
+    d9d_quant_format quantised;  /* of the frozen base: engine/quant_weights.h */
+    double timeout_s, stopped_s; /* of collective calls: see d9d_mesh_opts */
+    const char *timeout_name;    /* name of timeout_s in messages, or NULL */
+    const char *flight;          /* directory of the flight recorder, or NULL */
 } d9di_engine_opts;
 
 /* Builds the structure, and checks it against the mesh, the dataset and the source's headers. */

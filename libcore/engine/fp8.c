@@ -1,29 +1,11 @@
 /* fp8.c - see engine/fp8.h. */
 #include "engine/fp8.h"
 
-#include <string.h>
-
-static bool is_quantised(const d9d_param *p)
-{
-    return p->spec.adaptable && !p->spec.from_task && p->lora.adapts == NULL &&
-           d9d_param_layer_of(p->name) >= 0 && strstr(p->name, ".router.") == NULL;
-}
-
-/* The elements of dimension i that a rank multiplies. */
-static int64_t part_of(const d9d_param *p, int i, int64_t tp)
-{
-    const d9d_param_parallel *by = &p->spec.parallel;
-    const int dim = by->style == D9D_COLWISE ? 0 : 1;
-    const bool is_shared = by->shared && by->units < tp;
-
-    if (i != dim || (by->style != D9D_COLWISE && by->style != D9D_ROWWISE))
-        return p->spec.shape.dim[i];
-    return p->spec.shape.dim[i] / (is_shared ? by->units : tp);
-}
+#include "engine/layer_matrices.h"
 
 static d9d_status dims_check(const d9d_param *p, int64_t tp)
 {
-    const int64_t dim[] = {part_of(p, 0, tp), part_of(p, 1, tp)};
+    const int64_t dim[] = {d9di_engine_part_of(p, 0, tp), d9di_engine_part_of(p, 1, tp)};
 
     if (dim[0] % D9D_FP8_ALIGN == 0 && dim[1] % D9D_FP8_ALIGN == 0)
         return D9D_OK;
@@ -41,7 +23,7 @@ d9d_status d9di_engine_fp8_check(const d9d_params *whole, int64_t tensor_paralle
     for (size_t i = 0; i < whole->n; i++) {
         const d9d_param *p = whole->p[i];
 
-        if (!is_quantised(p))
+        if (!d9di_engine_is_layer_matrix(p))
             continue;
         if (p->spec.shape.ndim != 2)
             return D9D_FAIL(D9D_ENOTSUP,
@@ -71,7 +53,7 @@ d9d_status d9di_engine_fp8_apply(const d9d_job_fp8_section *fp8, const d9d_devic
     for (size_t i = 0; i < params->n; i++) {
         d9d_param *p = params->p[i];
 
-        if (is_quantised(p))
+        if (d9di_engine_is_layer_matrix(p))
             p->fp8.recipe = recipe;
     }
     return D9D_OK;

@@ -1,6 +1,5 @@
-/* fp8.h - which matrices of a model are multiplied in 8 bits (d9d/tape/param.h): those of its
- * layers that linear operations alone read.  Embeddings, heads, routers, norms and biases, and the
- * factors of adapters, keep the model's type. */
+/* fp8.h - the matrices of a model's layers are multiplied in 8 bits (d9d/tape/param.h,
+ * engine/layer_matrices.h). */
 #ifndef D9DI_ENGINE_FP8_H
 #define D9DI_ENGINE_FP8_H
 

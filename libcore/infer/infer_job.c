@@ -25,6 +25,7 @@ d9di_engine_opts d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job
         .data = data,
         .task = task,
         .initialise = true,
+        .quantised = (d9d_quant_format)t->model_stage_factory.quantization,
         .timeout_s = (double)t->timeout.init_timeout,
         .timeout_name = "trainer.timeout.init_timeout",
         .stopped_s = (double)t->timeout.step_timeout,

@@ -42,10 +42,10 @@ static d9d_status entry_add(d9d_params_io *io, const d9d_param *p, const d9d_ten
     if (t->storage == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: has no memory yet", p->name);
     e->name = p->name;
-    e->dtype = t->dtype;
+    e->dtype = p->spec.stored == D9D_QUANT_NONE ? t->dtype : p->spec.dtype;
     e->ndim = p->spec.shape.ndim;
     memcpy(e->shape, p->spec.shape.dim, sizeof(e->shape));
-    if (!d9d_safetensors_shape_bytes(t->dtype, p->spec.shape.ndim, p->spec.shape.dim, &e->bytes))
+    if (!d9d_safetensors_shape_bytes(e->dtype, p->spec.shape.ndim, p->spec.shape.dim, &e->bytes))
         return D9D_FAIL(D9D_EINVAL, "%s: its size overflows", p->name);
     io->entries[io->n] = (io_entry){p, t};
     D9D_TRY(d9d_map_put(&io->by_name, p->name, strlen(p->name), e));
@@ -112,7 +112,11 @@ static const char *source_place(void *self, size_t i)
 static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
     const d9d_tensor *t = ((d9d_params_io *)self)->entries[i].tensor;
+    const d9d_param *p = ((d9d_params_io *)self)->entries[i].param;
 
+    if (p->spec.stored != D9D_QUANT_NONE)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: is quantised to %s, and its elements are not here",
+                        p->name, d9d_quant_name(p->spec.stored));
     return d9d_device_download(d9d_tensor_device(t), dst, (char *)d9d_tensor_data(t) + at, n);
 }
 
@@ -218,6 +222,37 @@ out:
     return st;
 }
 
+/* A range of whole rows, quantised to the columns that this rank has. */
+static d9d_status read_quantised(d9d_map_reader *reader, const row_range *r, const d9d_param *p,
+                                 void *out)
+{
+    const int64_t start[] = {p->shard.offset[0] + r->first, 0},
+                  size[] = {r->n, p->spec.shape.dim[1]};
+    void *x = malloc((size_t)(size[0] * size[1]) * d9d_dtype_size(p->spec.dtype) + 1);
+    d9d_status st;
+
+    if (x == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld rows", p->name, (long long)r->n);
+    st = d9d_map_read_slice(reader, r->output, start, size, x);
+    if (st == D9D_OK)
+        st = d9d_quant_rows(p->spec.stored, p->spec.dtype, x, size[0], size[1], p->shard.offset[1],
+                            p->shard.shape.dim[1], out);
+    free(x);
+    return st;
+}
+
+static d9d_status read_elements(d9d_map_reader *reader, const row_range *r, const io_entry *to,
+                                void *out)
+{
+    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
+
+    memcpy(start, to->param->shard.offset, sizeof(start));
+    memcpy(size, to->tensor->shape.dim, sizeof(size));
+    start[0] += r->first;
+    size[0] = r->n;
+    return d9d_map_read_slice(reader, r->output, start, size, out);
+}
+
 static d9d_status sink_fill(void *self, size_t k, d9d_map_reader *reader)
 {
     d9d_params_io *io = self;
@@ -227,16 +262,12 @@ static d9d_status sink_fill(void *self, size_t k, d9d_map_reader *reader)
     const uint64_t row = d9d_tensor_bytes(to->tensor) / (uint64_t)(box->ndim > 0 ? box->dim[0] : 1);
     char *at = (char *)d9d_tensor_data(to->tensor) + (uint64_t)p->first * row;
     const uint64_t n = (uint64_t)p->n * row;
-    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
     d9d_status st;
     void *buffer;
 
-    memcpy(start, to->param->shard.offset, sizeof(start));
-    memcpy(size, box->dim, sizeof(size));
-    start[0] += p->first;
-    size[0] = p->n;
     D9D_TRY(d9d_staging_acquire(io->staging, at, n, &buffer));
-    st = d9d_map_read_slice(reader, p->output, start, size, buffer);
+    st = to->param->spec.stored != D9D_QUANT_NONE ? read_quantised(reader, p, to->param, buffer)
+                                                  : read_elements(reader, p, to, buffer);
     if (st != D9D_OK) {
         d9d_staging_cancel(io->staging, buffer);
         return st;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/base/hash.h"
+#include "d9d/base/thread.h"
 
 void d9d_module_init(d9d_module *m)
 {
@@ -233,10 +234,11 @@ static d9d_status materialise_param(void *arg, d9d_param *p)
     const materialization *m = arg;
 
     if (p->shard.data.storage == NULL) {
-        D9D_TRY(d9d_tensor_alloc(m->dev, p->spec.dtype, p->shard.shape, &p->shard.data));
-        p->local.data = p->placement.shard_group == NULL
-                            ? d9d_tensor_ref(&p->shard.data)
-                            : (d9d_tensor){.dtype = p->spec.dtype, .shape = p->local.shape};
+        const d9d_tensor stored = d9d_param_stored(p, &p->shard);
+
+        D9D_TRY(d9d_tensor_alloc(m->dev, stored.dtype, stored.shape, &p->shard.data));
+        p->local.data = p->placement.shard_group == NULL ? d9d_tensor_ref(&p->shard.data)
+                                                         : d9d_param_stored(p, &p->local);
     }
     if (m->with_grads && p->grad_on_demand) {
         d9d_param_grad_clear(p);
@@ -274,6 +276,63 @@ void d9d_module_set_grads_on_demand(d9d_module *root)
     (void)st; /* set_grad_on_demand cannot fail */
 }
 
+/* Rows of a quantised matrix, which are drawn whole and quantised on the host. */
+typedef struct quantised_rows {
+    const d9d_param *p;
+    d9d_rng rng;
+    char *out;
+} quantised_rows;
+
+enum { ROWS_AT_ONCE = 16 };
+
+static d9d_status quantised_row(const quantised_rows *q, int64_t r, void *x)
+{
+    const d9d_param *p = q->p;
+    const int64_t cols = p->spec.shape.dim[1], shape[] = {1, cols},
+                  at[] = {p->shard.offset[0] + r, 0};
+
+    D9D_TRY(d9d_kernels_cpu()->elementwise->random(NULL, p->spec.dtype, x, p->spec.init,
+                                                   p->spec.init_scale, q->rng, 2, shape, at,
+                                                   p->spec.shape.dim));
+    return d9d_quant_rows(p->spec.stored, p->spec.dtype, x, 1, cols, p->shard.offset[1],
+                          p->shard.shape.dim[1], q->out + r * p->shard.data.shape.dim[1]);
+}
+
+static d9d_status quantised_rows_fill(void *arg, int worker, size_t item)
+{
+    const quantised_rows *q = arg;
+    const d9d_param *p = q->p;
+    void *x = malloc((size_t)p->spec.shape.dim[1] * d9d_dtype_size(p->spec.dtype) + 1);
+    d9d_status st = D9D_OK;
+
+    (void)worker;
+    if (x == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a row", p->name);
+    for (int64_t r = (int64_t)item * ROWS_AT_ONCE;
+         r < ((int64_t)item + 1) * ROWS_AT_ONCE && r < p->shard.shape.dim[0] && st == D9D_OK; r++)
+        st = quantised_row(q, r, x);
+    free(x);
+    return st;
+}
+
+static d9d_status reset_quantised(d9d_param *p, d9d_rng rng)
+{
+    const int64_t rows = p->shard.shape.dim[0];
+    const uint64_t bytes = d9d_tensor_bytes(&p->shard.data);
+    quantised_rows q = {p, rng, malloc((size_t)bytes + 1)};
+    d9d_status st;
+
+    if (q.out == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld rows", p->name, (long long)rows);
+    st = d9d_thread_run(0, (size_t)((rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE), quantised_rows_fill,
+                        &q);
+    if (st == D9D_OK)
+        st = d9d_device_upload(d9d_tensor_device(&p->shard.data), d9d_tensor_data(&p->shard.data),
+                               q.out, bytes);
+    free(q.out);
+    return st;
+}
+
 d9d_status d9d_module_reset_param(d9d_param *p, uint64_t seed)
 {
     const d9d_rng rng = {seed, p->id};
@@ -281,6 +340,8 @@ d9d_status d9d_module_reset_param(d9d_param *p, uint64_t seed)
 
     if (dev == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s cannot be filled: it has no memory yet", p->name);
+    if (p->spec.stored != D9D_QUANT_NONE)
+        return reset_quantised(p, rng);
     return dev->kernels->elementwise->random(
         dev->stream, p->spec.dtype, d9d_tensor_data(&p->shard.data), p->spec.init,
         p->spec.init_scale, rng, p->shard.shape.ndim, p->shard.shape.dim, p->shard.offset,

@@ -24,6 +24,10 @@ d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor
 
 d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t)
 {
+    if (p->spec.stored != D9D_QUANT_NONE)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: %s is quantised to %s, which this operation does not read", op,
+                        d9di_op_param_name(p), d9d_quant_name(p->spec.stored));
     return d9di_op_check(op, d9di_op_param_name(p), &p->local.data, t);
 }
 

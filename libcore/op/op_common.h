@@ -28,7 +28,7 @@
 d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, d9d_dtype t);
 /* EINVAL unless x has data and is float32 or bfloat16. */
 d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor *x);
-/* EINVAL unless the parameter has data of type t. */
+/* EINVAL unless the parameter has data of type t; ENOTSUP if it is quantised. */
 d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t);
 /* EINVAL: "OP: A [4, 5] does not fit B [6]: RULE". */
 d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a,

@@ -217,7 +217,7 @@ static void unit_free_unsharded(fsdp_unit *u)
 
         d9d_param_forget_quantised(p);
         d9d_tensor_release(&p->local.data);
-        p->local.data = (d9d_tensor){.dtype = p->spec.dtype, .shape = p->local.shape};
+        p->local.data = d9d_param_stored(p, &p->local);
     }
     u->shard_state = SHARDED;
 }
@@ -497,9 +497,9 @@ static d9d_status buckets_build(d9d_fsdp *s)
     return d9di_buckets_alloc(&s->buckets, s->dev);
 }
 
-static uint64_t unsharded_bytes(const d9d_param *p, d9d_dtype t)
+static uint64_t grad_bytes(const d9d_param *p)
 {
-    return (uint64_t)d9d_shape_numel(&p->local.shape) * d9d_dtype_size(t);
+    return (uint64_t)d9d_shape_numel(&p->local.shape) * d9d_dtype_size(p->spec.grad_dtype);
 }
 
 /* Bytes of a unit's full parameters and gradients. */
@@ -513,8 +513,8 @@ static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
 
     if (p->placement.shard_group == NULL)
         return D9D_OK;
-    b->data += unsharded_bytes(p, p->spec.dtype);
-    b->grads += p->spec.trainable ? unsharded_bytes(p, p->spec.grad_dtype) : 0;
+    b->data += d9d_param_stored_bytes(p, &p->local);
+    b->grads += p->spec.trainable ? grad_bytes(p) : 0;
     return D9D_OK;
 }
 

@@ -1,13 +1,25 @@
 /* fsdp_param.c - see parallel/fsdp_param.h. */
 #include "parallel/fsdp_param.h"
 
+/* The full parameter as it is stored; a gradient, of what is not quantised, has the same shape. */
+static d9d_shape full_shape(const d9d_param *p)
+{
+    return d9d_param_stored(p, &p->local).shape;
+}
+static d9d_dtype data_dtype(const d9d_param *p)
+{
+    return d9d_param_stored(p, &p->local).dtype;
+}
+
 /* Product of the dimensions before the sharded one, and of those after it. */
 static void dim_extents(const d9d_param *p, int64_t *outer, int64_t *inner)
 {
+    const d9d_shape shape = full_shape(p);
+
     *outer = *inner = 1;
-    for (int d = 0; d < p->local.shape.ndim; d++)
+    for (int d = 0; d < shape.ndim; d++)
         if (d != p->placement.shard_dim)
-            *(d < p->placement.shard_dim ? outer : inner) *= p->local.shape.dim[d];
+            *(d < p->placement.shard_dim ? outer : inner) *= shape.dim[d];
 }
 
 /* Pad counts to the largest; the first ranks have the larger shards. */
@@ -54,6 +66,20 @@ static int64_t equal_ranks(const d9d_param *p, int64_t ranks, int64_t rank, int6
     return n;
 }
 
+/* The kernel copies floats; rows of bytes are multiples of D9D_QUANT_ROW_ALIGN. */
+static d9d_copy_strided_dims copy_as_words(d9d_copy_strided_dims d)
+{
+    enum { WORD = sizeof(float) };
+
+    if (d.t != D9D_U8)
+        return d;
+    d.t = D9D_F32;
+    d.n /= WORD;
+    d.x_cols /= WORD;
+    d.y_cols /= WORD;
+    return d;
+}
+
 /* Copy between the staging buffer and the full parameter.  In staging the shards are in rank order,
  * `each` elements apart, or contiguous if that is 0.  Ranks with shards of equal size are the rows
  * of one strided copy, however many ranks there are. */
@@ -74,12 +100,13 @@ static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *buffer
         for (int64_t o = 0; o < outer; o++) {
             char *in_buffer = buffer + (uint64_t)(begin + o * row) * size;
             char *in_whole = whole + (uint64_t)((o * extent + first) * inner) * size;
-            const d9d_copy_strided_dims dims = {.t = t,
-                                                .m = n,
-                                                .heads = 1,
-                                                .n = row,
-                                                .x_cols = to_whole ? of_rank : row,
-                                                .y_cols = to_whole ? row : of_rank};
+            const d9d_copy_strided_dims dims =
+                copy_as_words((d9d_copy_strided_dims){.t = t,
+                                                      .m = n,
+                                                      .heads = 1,
+                                                      .n = row,
+                                                      .x_cols = to_whole ? of_rank : row,
+                                                      .y_cols = to_whole ? row : of_rank});
 
             D9D_TRY(dev->kernels->elementwise->copy_strided(dev->stream, &dims,
                                                             to_whole ? in_whole : in_buffer,
@@ -107,8 +134,9 @@ static int64_t padded_count(const d9di_fsdp_param *t)
 static d9d_status staging_alloc(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev,
                                 d9d_dtype dtype, d9d_tensor *out)
 {
+    const d9d_shape full = full_shape(p);
     const int64_t all = t->padded_counts == NULL
-                            ? d9d_shape_numel(&p->local.shape)
+                            ? d9d_shape_numel(&full)
                             : padded_count(t) * d9d_comm_size(p->placement.shard_group);
 
     return d9d_tensor_alloc(dev, dtype, D9D_SHAPE(all), out);
@@ -118,8 +146,8 @@ static d9d_status staging_alloc(const d9di_fsdp_param *t, const d9d_param *p, d9
 static d9d_status copy_on_stream(d9d_device *dev, d9d_stream stream, d9d_dtype t, void *to,
                                  const void *from, int64_t n)
 {
-    const d9d_copy_strided_dims dims = {
-        .t = t, .m = 1, .heads = 1, .n = n, .x_cols = n, .y_cols = n};
+    const d9d_copy_strided_dims dims = copy_as_words(
+        (d9d_copy_strided_dims){.t = t, .m = 1, .heads = 1, .n = n, .x_cols = n, .y_cols = n});
 
     return dev->kernels->elementwise->copy_strided(stream, &dims, to, from);
 }
@@ -132,11 +160,11 @@ static d9d_status padded_all_gather(const d9di_fsdp_param *t, const d9d_param *p
     const int me = d9d_comm_rank(p->placement.shard_group);
     d9d_stream stream = d9d_comm_stream(p->placement.shard_group);
     char *buffer = d9d_tensor_data(&t->staging);
-    char *local = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->spec.dtype);
+    char *local = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(data_dtype(p));
 
-    D9D_TRY(copy_on_stream(dev, stream, p->spec.dtype, local, d9d_tensor_data(&p->shard.data),
+    D9D_TRY(copy_on_stream(dev, stream, data_dtype(p), local, d9d_tensor_data(&p->shard.data),
                            t->counts[me]));
-    return d9d_comm_all_gather(p->placement.shard_group, stream, p->name, p->spec.dtype, buffer,
+    return d9d_comm_all_gather(p->placement.shard_group, stream, p->name, data_dtype(p), buffer,
                                local, t->padded_counts);
 }
 
@@ -144,20 +172,20 @@ d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_d
 {
     const d9d_tensor *to = &p->local.data;
 
-    D9D_TRY(d9d_tensor_alloc(dev, p->spec.dtype, p->local.shape, &p->local.data));
+    D9D_TRY(d9d_tensor_alloc(dev, data_dtype(p), full_shape(p), &p->local.data));
     if (t->padded_counts != NULL && t->shared == NULL) {
-        D9D_TRY(staging_alloc(t, p, dev, p->spec.dtype, &t->staging));
+        D9D_TRY(staging_alloc(t, p, dev, data_dtype(p), &t->staging));
         return padded_all_gather(t, p, dev);
     }
     if (!is_contiguous(p)) {
-        D9D_TRY(d9d_tensor_alloc(dev, p->spec.dtype, p->local.shape, &t->staging));
+        D9D_TRY(d9d_tensor_alloc(dev, data_dtype(p), full_shape(p), &t->staging));
         to = &t->staging;
     }
     if (t->shared != NULL)
         return d9d_peer_gather(t->shared, d9d_comm_stream(p->placement.shard_group),
-                               t->shared_index, p->spec.dtype, d9d_tensor_data(to), t->counts);
+                               t->shared_index, data_dtype(p), d9d_tensor_data(to), t->counts);
     return d9d_comm_all_gather(p->placement.shard_group, d9d_comm_stream(p->placement.shard_group),
-                               p->name, p->spec.dtype, d9d_tensor_data(to),
+                               p->name, data_dtype(p), d9d_tensor_data(to),
                                d9d_tensor_data(&p->shard.data), t->counts);
 }
 
@@ -168,7 +196,7 @@ d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_
     if (t->staging.storage != NULL)
         st = staging_copy(p, dev, d9d_tensor_data(&t->staging),
                           t->shared == NULL ? padded_count(t) : 0, d9d_tensor_data(&p->local.data),
-                          p->spec.dtype, true);
+                          data_dtype(p), true);
     d9d_tensor_release(&t->staging);
     return st;
 }

@@ -9,7 +9,7 @@
 
 /* Shards are padded to the largest.  The first dimension is divided, unless the largest shard along
  * another one is below 4/5 of it: few experts in a stack, few rows of a router or of keys.  Rows
- * are divided as d9d_param_split() does it. */
+ * are divided as d9d_param_split() does it.  Of a quantised matrix rows are divided. */
 static int shard_dim(const d9d_param *p, int64_t ranks)
 {
     const d9d_shape *shape = &p->local.shape;
@@ -17,7 +17,7 @@ static int shard_dim(const d9d_param *p, int64_t ranks)
     int64_t least = INT64_MAX / 5;
     int best = 0;
 
-    for (int d = 0; d < shape->ndim; d++) {
+    for (int d = 0; d < (p->spec.stored == D9D_QUANT_NONE ? shape->ndim : 1); d++) {
         const int64_t extent = shape->dim[d];
         int64_t first, largest;
 

@@ -126,6 +126,7 @@ static d9di_engine_opts engine_opts(const simulation *r)
         .gradients = &c->trainer.gradient_manager,
         .sharding = &c->trainer.sharding,
         .fp8 = c->trainer.fp8,
+        .quantised = (d9d_quant_format)c->trainer.model_stage_factory.quantization,
     };
 }
 
@@ -229,15 +230,16 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
     const d9d_fsdp_opts sharded = d9di_engine_fsdp_opts(&(d9di_engine_opts){
         .train = true, .gradients = &t->gradient_manager, .sharding = &t->sharding});
     const d9d_params *params = &r->engine.params;
+    const bool exports_adapters = t->model_stage_factory.quantization != D9D_QUANT_NONE;
     d9d_checkpointer_set set, here;
     uint64_t group_bytes;
 
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
 
-        out->weights += shape_bytes(&p->shard.shape, p->spec.dtype);
+        out->weights += d9d_param_stored_bytes(p, &p->shard);
         out->gradients += p->spec.trainable ? shape_bytes(&p->shard.shape, p->spec.grad_dtype) : 0;
-        out->exported += p->lora.adapts == NULL && p->placement.is_primary
+        out->exported += (p->lora.adapts != NULL) == exports_adapters && p->placement.is_primary
                              ? shape_bytes(&p->spec.shape, p->spec.dtype)
                              : 0;
     }

@@ -46,6 +46,33 @@ void d9d_param_forget_quantised(d9d_param *p)
     d9d_quantised_release(&p->fp8.cols);
 }
 
+d9d_tensor d9d_param_stored(const d9d_param *p, const d9d_param_part *part)
+{
+    const d9d_shape *s = &part->shape;
+
+    if (p->spec.stored == D9D_QUANT_NONE)
+        return (d9d_tensor){.dtype = p->spec.dtype, .shape = *s};
+    return (d9d_tensor){.dtype = D9D_U8,
+                        .shape =
+                            D9D_SHAPE(s->dim[0], d9d_quant_row_bytes(p->spec.stored, s->dim[1]))};
+}
+
+uint64_t d9d_param_stored_bytes(const d9d_param *p, const d9d_param_part *part)
+{
+    const d9d_tensor t = d9d_param_stored(p, part);
+
+    return (uint64_t)d9d_shape_numel(&t.shape) * d9d_dtype_size(t.dtype);
+}
+
+d9d_quant_matrix d9d_param_quant_rows(const d9d_param *p, int64_t first, int64_t n)
+{
+    const int64_t cols = p->local.shape.dim[1];
+
+    return (d9d_quant_matrix){p->spec.stored, n, cols,
+                              (const char *)d9d_tensor_data(&p->local.data) +
+                                  first * d9d_quant_row_bytes(p->spec.stored, cols)};
+}
+
 int64_t d9d_param_layer_of(const char *name)
 {
     static const char word[] = "layers.";

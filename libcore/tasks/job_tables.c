@@ -209,6 +209,7 @@ static const d9d_table pipelining_table =
     D9D_TABLE(pipelining_section, "pipelining", pipelining_keys, "pipeline parallelism");
 
 typedef struct d9d_job_factory_section factory_section;
+static const char *const quantizations[] = {"none", "fp8", "nf4", NULL}; /* d9d_quant_format */
 static const d9d_key factory_keys[] = {
     D9D_KEY_STR(factory_section, source_checkpoint, "null",
                 "directory to start from, HuggingFace or d9d; null: random weights",
@@ -220,6 +221,9 @@ static const d9d_key factory_keys[] = {
     D9D_KEY_BOOL(factory_section, checkpoint_only_trainable_parameters, "false",
                  "leave frozen parameters out of checkpoints; a run that goes on takes them from "
                  "where it began"),
+    D9D_KEY_ENUM(factory_section, quantization, "\"none\"", quantizations,
+                 "store the layers' matrices, which are not trained, in 8 bits (fp8: e4m3, a scale "
+                 "a row) or 4 (nf4: blocks of 64 with double quantisation, QLoRA)"),
     D9D_KEY_END,
 };
 static const d9d_table factory_table =

@@ -5,11 +5,25 @@
 
 #include "d9d/convert/model_export.h"
 
+/* Adapters that are the run's only result must be such that peft can have them. */
+static d9d_status check_adapters(const d9di_engine *e)
+{
+    d9d_arena a = {0};
+    d9d_model_matrices of;
+    d9d_status st = d9d_model_spec_matrices(&e->spec, &a, &of);
+
+    if (st == D9D_OK)
+        st = d9d_adapters_check_writable(&e->whole.adapters, &of);
+    d9d_arena_release(&a);
+    return st;
+}
+
 d9d_status d9di_train_export_check(const d9di_train_run *run, const d9di_engine *e, bool done)
 {
-    d9d_status st = d9d_model_export_check(&e->spec);
+    const bool alone = d9di_train_run_exports_adapters(run);
+    d9d_status st = alone ? check_adapters(e) : d9d_model_export_check(&e->spec);
 
-    if (st == D9D_ENOTSUP)
+    if (st == D9D_ENOTSUP && !alone)
         d9d_log_warn(run->log, "%s; the model will be written in d9d's own layout",
                      d9d_err_message());
     else
@@ -20,11 +34,12 @@ d9d_status d9di_train_export_check(const d9di_train_run *run, const d9di_engine 
     return D9D_FAIL(
         D9D_ECONFIG,
         "%s: the finished model is to go there, and it is not empty: move what is there "
-        "away, or set export_to",
-        d9di_train_run_export_dir(run));
+        "away, or set %s",
+        d9di_train_run_export_dir(run), alone ? "trainer.run.dir" : "export_to");
 }
 
-/* Saves parameters only, for a run whose checkpoints are disabled or partial. */
+/* Saves parameters only, for a run whose checkpoints are disabled or partial; of a quantised base
+ * those that are trained. */
 static d9d_status save_params(const d9di_train_run *run, const d9di_engine *e,
                               const d9d_checkpointer_state *state, const char *dir)
 {
@@ -32,7 +47,10 @@ static d9d_status save_params(const d9di_train_run *run, const d9di_engine *e,
     d9d_checkpointer_set all, here;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_checkpointer_set_make(&e->params, NULL, false, &a, &all), out);
+    D9D_TRY_OR(
+        st,
+        d9d_checkpointer_set_make(&e->params, NULL, d9di_train_run_exports_adapters(run), &a, &all),
+        out);
     D9D_TRY_OR(st, d9d_checkpointer_set_local(&all, &a, &here), out);
     st = d9d_checkpointer_write(dir, state, &here, e->mesh, run->log);
 out:
@@ -62,7 +80,7 @@ static d9d_status export_local(const d9di_train_run *run, const d9di_engine *e, 
     d9d_adapters *ad = NULL;
     d9d_status st = adapters_export(run, e, NULL, &ad);
 
-    if (st == D9D_OK)
+    if (st == D9D_OK && !d9di_train_run_exports_adapters(run))
         st = d9d_model_export_params(&e->spec, &e->whole.base, ad, dir, run->log);
     d9d_adapters_free(ad);
     return st;
@@ -76,7 +94,7 @@ static d9d_status export_from(const d9di_train_run *run, const d9di_engine *e, c
     d9d_adapters *ad = NULL;
     d9d_status st = d9d_bootstrap_agree_status(bootstrap, adapters_export(run, e, path, &ad));
 
-    if (st == D9D_OK)
+    if (st == D9D_OK && !d9di_train_run_exports_adapters(run))
         st = d9d_model_export_checkpoint(&e->spec, path, ad, dir, bootstrap, run->log);
     d9d_adapters_free(ad);
     return st;
@@ -102,7 +120,8 @@ static d9d_status export_from_checkpoint(const d9di_train_run *run, const d9di_e
                                          const d9d_checkpointer_state *state, bool averaged,
                                          const char *dir)
 {
-    const bool saved = !averaged && ck->saved_step == state->step && !ck->set.partial;
+    const bool saved = !averaged && ck->saved_step == state->step &&
+                       (!ck->set.partial || d9di_train_run_exports_adapters(run));
     d9d_arena a = {0};
     const char *params_set =
         saved ? run->dir.checkpoints : d9d_arena_printf(&a, "%s/export.parts", run->dir.path);

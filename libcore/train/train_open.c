@@ -31,6 +31,7 @@ static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
         .gradients = &t->gradient_manager,
         .sharding = &t->sharding,
         .fp8 = t->fp8,
+        .quantised = (d9d_quant_format)t->model_stage_factory.quantization,
         .timeout_s = (double)t->timeout.init_timeout,
         .timeout_name = D9DI_TRAIN_START_TIMEOUT_NAME,
         .stopped_s = (double)t->timeout.step_timeout,
@@ -40,11 +41,38 @@ static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
     };
 }
 
+/* The elements of a quantised base are neither saved nor exported. */
+static d9d_status check_quantization(const d9d_train_config *c)
+{
+    const struct d9d_job_factory_section *f = &c->trainer.model_stage_factory;
+    const char *name = d9d_quant_name((d9d_quant_format)f->quantization);
+
+    if (f->quantization == D9D_QUANT_NONE)
+        return D9D_OK;
+    if (f->source_checkpoint == NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.model_stage_factory.quantization \"%s\": there are no weights to "
+                        "quantise; name them with source_checkpoint",
+                        name);
+    if (!f->checkpoint_only_trainable_parameters)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.model_stage_factory.quantization \"%s\": a checkpoint has the "
+                        "adapters alone: checkpoint_only_trainable_parameters true",
+                        name);
+    if (c->export_to != NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "export_to: the layers' matrices are in %s, so that the run writes its "
+                        "adapters alone; d9d-map merges them into the weights",
+                        name);
+    return D9D_OK;
+}
+
 /* Checks the configuration against the data and the run directory. */
 static d9d_status check_config(d9di_train *r)
 {
     const d9d_train_config *c = r->run.c;
 
+    D9D_TRY(check_quantization(c));
     D9D_TRY(d9di_task_open(&c->task, &r->task));
     D9D_TRY(d9di_train_integrity_check_task(c, &r->task));
     r->task.metrics = &r->recorder.metrics;

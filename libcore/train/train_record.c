@@ -47,6 +47,7 @@ static bool changes_training(const d9di_train_run *run, const char *key)
     } rows[] = {
         {"peft", true},
         {"task", true},
+        {"trainer.model_stage_factory.quantization", true},
         {"model_provider.name", false},
         {"model_provider.hf_config", false},
         {"model_provider.dtype", false},

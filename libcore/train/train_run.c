@@ -107,12 +107,19 @@ bool d9di_train_run_is_done(const d9di_train_run *run, int64_t step)
 
 const char *d9di_train_run_export_dir(const d9di_train_run *run)
 {
+    if (d9di_train_run_exports_adapters(run))
+        return run->dir.adapter;
     return run->c->export_to != NULL ? run->c->export_to : run->dir.export;
+}
+
+bool d9di_train_run_exports_adapters(const d9di_train_run *run)
+{
+    return run->c->trainer.model_stage_factory.quantization != D9D_QUANT_NONE;
 }
 
 bool d9di_train_run_is_exported(const d9di_train_run *run)
 {
-    static const char *const names[] = {D9D_MANIFEST_NAME, "config.json"};
+    static const char *const names[] = {D9D_MANIFEST_NAME, "config.json", "adapter_config.json"};
     const char *dir = d9di_train_run_export_dir(run);
     d9d_arena a = {0};
     bool found = false;

@@ -44,8 +44,11 @@ d9d_status d9di_train_run_trigger_step(const d9di_train_run *run, const char *id
 bool d9di_train_run_is_at_round(const d9di_train_run *run, int64_t step);
 /* True if `step` steps are all of them. */
 bool d9di_train_run_is_done(const d9di_train_run *run, int64_t step);
+/* True if the base is quantised: the run's result is its adapters alone. */
+bool d9di_train_run_exports_adapters(const d9di_train_run *run);
+/* Where the finished model, or the adapters, are to be. */
 const char *d9di_train_run_export_dir(const d9di_train_run *run);
-/* True if the export directory has a model. */
+/* True if the export directory has them. */
 bool d9di_train_run_is_exported(const d9di_train_run *run);
 /* The data-parallel size: the number of ranks with different samples. */
 int64_t d9di_train_run_dp_size(const d9di_train_run *run);

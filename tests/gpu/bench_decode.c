@@ -1,10 +1,12 @@
 /* bench_decode.c - generation with random weights: decode, prefill, and a training forward beside
  * it.
  *
- *     bench_decode CONFIG.json [decode=SEQUENCES] [prefill=TOKENS] [forward=TOKENS] ...
+ *     bench_decode CONFIG.json [quantization=nf4] [decode=SEQUENCES] [prefill=TOKENS]
+ *                  [forward=TOKENS] ...
  *
- * In bfloat16, of one model, on the device that D9D_TEST_DEVICE names.  Without phases: decode=1,
- * decode=8, and prefill and forward of 8192 tokens.  Prints a line each:
+ * In bfloat16, or with the layers' matrices quantised, of one model, on the device that
+ * D9D_TEST_DEVICE names.  Without phases: decode=1, decode=8, and prefill and forward of 8192
+ * tokens.  Prints a line each:
  *
  *     decode SEQUENCES MILLISECONDS GB     of a step of all sequences, one token each; GB: bytes of
  *                                          weights that it reads, of experts the expected ones
@@ -63,14 +65,15 @@ static d9d_model *model_of(const bench *b)
     return b->engine.stages[0].model;
 }
 
-static d9d_status bench_open(bench *b, const char *config)
+static d9d_status bench_open(bench *b, const char *config, const char *quantization)
 {
     d9di_engine_opts opts;
 
-    b->doc = json_pack("{s:{s:s,s:s,s:s},s:{s:{s:i}},s:{s:s,s:s,s:s}}", "model_provider", "name",
-                       "auto", "hf_config", config, "dtype", "bfloat16", "trainer", "batching",
-                       "microbatch_size", 1, "task", "name", "generate", "output", "none",
-                       "prompts", "none");
+    b->doc =
+        json_pack("{s:{s:s,s:s,s:s},s:{s:{s:i},s:{s:s}},s:{s:s,s:s,s:s}}", "model_provider", "name",
+                  "auto", "hf_config", config, "dtype", "bfloat16", "trainer", "batching",
+                  "microbatch_size", 1, "model_stage_factory", "quantization", quantization, "task",
+                  "name", "generate", "output", "none", "prompts", "none");
     if (b->doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a configuration");
     D9D_TRY(d9d_config_bind(&d9d_infer_config_table, b->doc, "bench_decode", NULL, &b->arena,
@@ -99,8 +102,7 @@ static double weight_bytes(const bench *b, int64_t n)
         chosen = 1 - pow(1 - (double)b->top_k / (double)b->experts, (double)n);
     for (size_t i = 0; i < all->n; i++) {
         const d9d_param *p = all->p[i];
-        const double bytes =
-            (double)d9d_shape_numel(&p->local.shape) * (double)d9d_dtype_size(p->spec.dtype);
+        const double bytes = (double)d9d_param_stored_bytes(p, &p->local);
 
         if (strstr(p->name, "token_embedding") != NULL)
             embedding += bytes;
@@ -282,6 +284,8 @@ int main(int argc, char **argv)
 {
     static const char *const usual[] = {"decode=1", "decode=8", "prefill=8192", "forward=8192",
                                         NULL};
+    static const char option[] = "quantization=";
+    const char *quantization = "none";
     bench b = {.n_tokens = 0};
     const char *const *words = argc > 2 ? (const char *const *)argv + 2 : usual;
 
@@ -289,7 +293,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_decode CONFIG.json [PHASE=N ...]\n");
         return 2;
     }
-    must(bench_open(&b, argv[1]));
+    if (strncmp(words[0], option, strlen(option)) == 0)
+        quantization = *words++ + strlen(option);
+    if (*words == NULL)
+        words = usual;
+    must(bench_open(&b, argv[1], quantization));
     for (; *words != NULL; words++) {
         must(phase_run(&b, *words));
         fflush(stdout);

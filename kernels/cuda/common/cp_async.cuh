@@ -16,7 +16,7 @@ static __device__ __forceinline__ uint64_t evict_first_policy(void)
 }
 
 /* Copies 16 bytes, or writes zeros. */
-static __device__ __forceinline__ void cp_async_16(uint4 *to, const bf16 *from, bool there,
+static __device__ __forceinline__ void cp_async_16(uint4 *to, const void *from, bool there,
                                                    uint64_t policy)
 {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(

@@ -6,7 +6,8 @@
  * Gate and up are one fused GEMM with a GLU epilogue.  The unit and down are one node, so that h
  * needs no kernel of its own and the gradient of h is never in memory.  Products add the biases,
  * which are nodes of their own that share arrays with their inputs.  If a matrix has an adapter or
- * a recipe of FP8, or h dropout, the ops run unfused.
+ * a recipe of FP8, or h dropout, the ops run unfused; so they do where backward meets a quantised
+ * matrix, and where a quantised one has a bias after it.
  */
 #include "op/linear/op_gemm.h"
 #include "op/parallel/op_tp_overlap.h"
@@ -99,7 +100,7 @@ static void read_init(ffn_call *c)
 /* Output features of w. */
 static int64_t out_features(const ffn_call *c, const d9d_param *w)
 {
-    return w->local.data.shape.dim[c->r != NULL ? 2 : 0];
+    return d9di_op_weight_shape(w)->dim[c->r != NULL ? 2 : 0];
 }
 
 static d9d_shape output_shape(const ffn_call *c, const d9d_param *w)
@@ -140,7 +141,7 @@ static d9d_status bias_check(const ffn_call *c, const d9d_param *b, const d9d_pa
     D9D_TRY(d9di_op_check_param("ffn", b, c->in->dtype));
     if (!d9d_shape_equal(&b->local.data.shape, &want))
         return d9di_op_misfit("ffn", d9di_op_param_name(b), &b->local.data.shape,
-                              d9di_op_param_name(w), &w->local.data.shape,
+                              d9di_op_param_name(w), d9di_op_weight_shape(w),
                               "a bias has an element for each output feature");
     return D9D_OK;
 }
@@ -161,9 +162,9 @@ static d9d_status ffn_check(const ffn_call *c)
         D9D_TRY(weight_check(c, x, c->read_w[i]));
         D9D_TRY(bias_check(c, c->read_b[i], c->read_w[i]));
     }
-    if (up != NULL && !d9d_shape_equal(&gate->local.data.shape, &up->local.data.shape))
-        return d9di_op_misfit("ffn", d9di_op_param_name(up), &up->local.data.shape,
-                              d9di_op_param_name(gate), &gate->local.data.shape,
+    if (up != NULL && !d9d_shape_equal(d9di_op_weight_shape(gate), d9di_op_weight_shape(up)))
+        return d9di_op_misfit("ffn", d9di_op_param_name(up), d9di_op_weight_shape(up),
+                              d9di_op_param_name(gate), d9di_op_weight_shape(gate),
                               "gate and up have one shape");
     h.shape = output_shape(c, gate);
     D9D_TRY(weight_check(c, &h, c->w->down));
@@ -220,8 +221,16 @@ static void *rows_of(d9d_var *v, int64_t first)
 static d9d_status gate_up_rows(void *arg, const d9di_op_tp_rows *part)
 {
     ffn_call *c = arg;
+    d9d_quant_matrix w[2];
 
     c->gate.rows = part->n;
+    if (c->read_w[GATE]->spec.stored != D9D_QUANT_NONE) {
+        for (int i = 0; i < c->n_read; i++)
+            w[i] = d9d_param_quant_rows(c->read_w[i], 0, c->gate.i);
+        return D9DI_KERNEL(c->t, quant->glu, &c->gate, rows_of(c->h, part->first),
+                           rows_of(c->read[GATE], part->first), rows_of(c->read[UP], part->first),
+                           part->x, w);
+    }
     return D9DI_KERNEL(c->t, gemm->glu, &c->gate, rows_of(c->h, part->first),
                        rows_of(c->read[GATE], part->first), rows_of(c->read[UP], part->first),
                        part->x, param_data(c->read_w[GATE]), param_data(c->read_w[UP]));
@@ -281,23 +290,23 @@ static d9d_status down_rows(void *arg, int64_t first, int64_t n, void *y)
     ffn_call *c = arg;
 
     c->down.m = n;
-    return D9DI_KERNEL(c->t, gemm->dense, &c->down, d9di_op_row_ptr(d9d_var_tensor(c->h), first),
-                       d9d_tensor_data(&c->w->down->local.data), y);
+    return d9di_op_weight_gemm(c->t, &c->down, d9di_op_row_ptr(d9d_var_tensor(c->h), first),
+                               c->w->down, 0, y);
 }
 
 /* y = h Wd' (+ plus) */
 static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_glu_dims *n, d9d_var *y)
 {
     const void *h = d9d_tensor_data(d9d_var_tensor(c->h));
-    const void *w = d9d_tensor_data(&c->w->down->local.data);
     void *out = d9d_tensor_data(d9d_var_tensor(y));
     d9d_gemm g = c->down;
 
     g.bias = c->r == NULL ? param_data(c->w->down_bias) : NULL;
     g.beta = c->plus != NULL ? 1.0f : 0.0f;
     g.addend = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL;
-    return c->r == NULL ? D9DI_KERNEL(c->t, gemm->dense, &g, h, w, out)
-                        : D9DI_KERNEL(c->t, gemm->grouped, n->t, out, h, w,
+    return c->r == NULL ? d9di_op_weight_gemm(c->t, &g, h, c->w->down, 0, out)
+                        : D9DI_KERNEL(c->t, gemm->grouped, n->t, out, h,
+                                      d9d_tensor_data(&c->w->down->local.data),
                                       d9d_tensor_data(&c->r->offset), n->rows, n->e, n->i, n->h);
 }
 
@@ -357,12 +366,26 @@ static bool is_unfused(const d9d_tape *t, const d9d_param *w)
     return d9d_tape_adapter(t, w) != NULL || w->fp8.recipe != NULL;
 }
 
+/* The fused backward reads matrices of the activations' type. */
+static bool is_quantised_for_backward(const ffn_call *c, const d9d_param *w)
+{
+    d9d_var *in[] = {c->x, c->plus};
+
+    return w->spec.stored != D9D_QUANT_NONE &&
+           d9d_tape_should_record(c->t, in, c->plus != NULL ? 2 : 1, NULL, 0);
+}
+
 static bool has_unfused(const ffn_call *c)
 {
-    for (int i = 0; i < c->n_read; i++)
-        if (is_unfused(c->t, c->read_w[i]))
+    const d9d_param *all[] = {c->read_w[GATE], c->w->down, c->read_w[UP]};
+    const int n = c->n_read + 1;
+
+    for (int i = 0; i < n; i++)
+        if (is_unfused(c->t, all[i]) || is_quantised_for_backward(c, all[i]) ||
+            all[i]->spec.stored != all[0]->spec.stored ||
+            (all[i]->spec.stored != D9D_QUANT_NONE && c->w->down_bias != NULL))
             return true;
-    return is_unfused(c->t, c->w->down);
+    return false;
 }
 
 static d9d_status ffn_fused(ffn_call *c, d9d_var **y)

@@ -6,7 +6,8 @@
  * The product adds the bias, which is a node of its own that shares y's array.
  *
  * W may be some rows of a parameter; the gradient of the others is zero.  Adapters add to y in
- * place.  Where W has a recipe of FP8 all three products are in 8 bits.
+ * place.  Where W has a recipe of FP8 all three products are in 8 bits.  A quantised W is frozen
+ * and read as it is stored (d9d/kernels/quant.h).
  */
 #include "op/linear/op_adapter.h"
 #include "op/linear/op_gemm.h"
@@ -26,15 +27,27 @@ typedef struct linear_attr {
 
 enum { X, PLUS }; /* inputs */
 
+d9d_status d9di_op_weight_gemm(d9d_tape *t, const d9d_gemm *g, const void *a, const d9d_param *w,
+                               int64_t first, void *c)
+{
+    d9d_quant_matrix q;
+
+    if (w->spec.stored == D9D_QUANT_NONE)
+        return D9DI_KERNEL(t, gemm->dense, g, a, d9di_op_row_ptr(&w->local.data, first), c);
+    q = d9d_param_quant_rows(w, first, g->trans_b ? g->n : g->k);
+    return D9DI_KERNEL(t, quant->product, g, a, &q, c);
+}
+
 static d9d_status linear_gemm_dgrad(d9d_node *n)
 {
-    const d9d_tensor *w = &n->param[0]->local.data, *dy = &n->dout[0];
+    const d9d_param *w = n->param[0];
+    const d9d_tensor *dy = &n->dout[0];
     linear_attr *a = n->attr;
     d9d_gemm g = {
         .t = dy->dtype,
         .ct = dy->dtype,
         .m = d9di_op_rows(&dy->shape),
-        .n = w->shape.dim[1],
+        .n = d9di_op_weight_shape(w)->dim[1],
         .k = a->rows.n,
     };
     d9d_tensor dx;
@@ -44,8 +57,8 @@ static d9d_status linear_gemm_dgrad(d9d_node *n)
     g.beta = g.addend != NULL ? 1.0f : 0.0f;
     st = a->fp8.recipe != NULL
              ? d9di_op_fp8_dgrad(n, &g, &a->fp8, a->rows.first, d9d_tensor_data(&dx))
-             : D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy),
-                           d9di_op_row_ptr(w, a->rows.first), d9d_tensor_data(&dx));
+             : d9di_op_weight_gemm(n->tape, &g, d9d_tensor_data(dy), w, a->rows.first,
+                                   d9d_tensor_data(&dx));
     return d9di_op_grad_finish_sum(n, X, &dx, st);
 }
 
@@ -118,12 +131,22 @@ static void linear_release(d9d_node *n)
 static const d9d_node_ops linear_node_ops = {
     .name = "linear", .dgrad = linear_dgrad, .wgrad = linear_wgrad, .release = linear_release};
 
+/* A quantised matrix has bytes, and takes activations of its dtype. */
+static d9d_status quantised_check(const d9d_param *w, d9d_dtype t)
+{
+    if (w->spec.dtype != t)
+        return D9D_FAIL(D9D_EINVAL, "linear: %s is %s, expected %s", d9di_op_param_name(w),
+                        d9d_dtype_name(w->spec.dtype), d9d_dtype_name(t));
+    return d9di_op_check("linear", d9di_op_param_name(w), &w->local.data, D9D_U8);
+}
+
 d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w)
 {
-    const d9d_shape *s = &w->local.data.shape;
+    const d9d_shape *s = d9di_op_weight_shape(w);
 
     D9D_TRY(d9di_op_check_real("linear", "x", x));
-    D9D_TRY(d9di_op_check_param("linear", w, x->dtype));
+    D9D_TRY(w->spec.stored == D9D_QUANT_NONE ? d9di_op_check_param("linear", w, x->dtype)
+                                             : quantised_check(w, x->dtype));
     if (x->shape.ndim < 1 || s->ndim != 2 || d9di_op_last_dim(&x->shape) != s->dim[1])
         return d9di_op_misfit("linear", "x", &x->shape, d9di_op_param_name(w), s,
                               "x is [..., in], a weight [out, in]");
@@ -151,7 +174,9 @@ static d9d_status linear_record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9
 
 d9d_status d9di_op_linear_record(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *out)
 {
-    return linear_record(t, &x, 1, w, &(linear_rows){.n = w->local.data.shape.dim[0]}, NULL, out);
+    const linear_rows all = {.n = d9di_op_weight_shape(w)->dim[0]};
+
+    return linear_record(t, &x, 1, w, &all, NULL, out);
 }
 
 /* The shape of y. */
@@ -171,7 +196,7 @@ static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_pa
                       .trans_b = true,
                       .m = d9di_op_rows(&x->shape),
                       .n = a->n,
-                      .k = w->local.data.shape.dim[1],
+                      .k = d9di_op_weight_shape(w)->dim[1],
                       .b_constant = d9d_tape_is_weight_constant(t, w),
                       .bias = a->bias != NULL ? d9di_op_element_ptr(&a->bias->local.data, a->first)
                                               : NULL};
@@ -185,11 +210,12 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_var *in[] = {x, plus};
     const size_t n_in = plus == NULL ? 1 : 2;
+    const bool separate = q != NULL || w->spec.stored != D9D_QUANT_NONE; /* products without bias */
     d9d_gemm g = linear_gemm(t, tx, w, a);
     d9d_tensor reused = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
     d9d_var *out;
 
-    if (q != NULL)
+    if (separate)
         g.bias = NULL;
     g.beta = plus == NULL ? 0.0f : 1.0f;
     g.addend = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
@@ -197,15 +223,14 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
                      : d9d_tape_output(t, tx->dtype, output_shape(tx, a), &out));
     D9D_TRY(q != NULL ? d9di_op_fp8_forward(t, &g, q, 0, w, a->first,
                                             d9d_tensor_data(d9d_var_tensor(out)))
-                      : D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(tx),
-                                    d9di_op_row_ptr(&w->local.data, a->first),
-                                    d9d_tensor_data(d9d_var_tensor(out))));
+                      : d9di_op_weight_gemm(t, &g, d9d_tensor_data(tx), w, a->first,
+                                            d9d_tensor_data(d9d_var_tensor(out))));
     D9D_TRY(linear_record(t, in, n_in, w, a, q, out));
     *y = out;
     if (a->bias == NULL)
         return D9D_OK;
-    return q != NULL ? d9di_op_bias_add(t, y, a->bias, a->first, NULL)
-                     : d9di_op_bias_record(t, y, a->bias, a->first, NULL);
+    return separate ? d9di_op_bias_add(t, y, a->bias, a->first, NULL)
+                    : d9di_op_bias_record(t, y, a->bias, a->first, NULL);
 }
 
 /* x W^T, then the adapter's product. */
@@ -243,10 +268,10 @@ static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, const lin
     const int64_t first = a->first, n = a->n;
 
     D9D_TRY(d9di_op_linear_check(x, w));
-    if (first < 0 || n < 0 || first > w->local.data.shape.dim[0] - n)
+    if (first < 0 || n < 0 || first > d9di_op_weight_shape(w)->dim[0] - n)
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_op_param_name(w),
-                        (long long)w->local.data.shape.dim[0]);
+                        (long long)d9di_op_weight_shape(w)->dim[0]);
     if (a->bias != NULL) {
         const d9d_shape y = output_shape(x, a);
 
@@ -275,6 +300,7 @@ typedef struct multi_gemm {
     int n;
     d9d_gemm g[D9D_OP_LINEAR_MULTI_MAX];
     const void *w[D9D_OP_LINEAR_MULTI_MAX];
+    d9d_quant_matrix quant[D9D_OP_LINEAR_MULTI_MAX]; /* instead, if they are quantised */
     d9d_var *const *y;
 } multi_gemm;
 
@@ -287,10 +313,12 @@ static d9d_status multi_gemm_rows(void *arg, const d9di_op_tp_rows *part)
         p->g[i].m = part->n;
         out[i] = d9di_op_row_ptr(d9d_var_tensor(p->y[i]), part->first);
     }
-    return D9DI_KERNEL(p->t, gemm->multi, p->n, p->g, part->x, p->w, out);
+    return p->quant[0].format != D9D_QUANT_NONE
+               ? D9DI_KERNEL(p->t, quant->multi, p->n, p->g, part->x, p->quant, out)
+               : D9DI_KERNEL(p->t, gemm->multi, p->n, p->g, part->x, p->w, out);
 }
 
-/* For parameters without adapters and recipes. */
+/* For parameters without adapters and recipes, all quantised or none. */
 static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming,
                             const d9d_op_weight_slice *of, size_t n, d9d_var **y)
 {
@@ -302,7 +330,10 @@ static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming
 
         p.g[i] = linear_gemm(t, tx, of[i].w, &a);
         D9D_TRY(d9d_tape_output(t, tx->dtype, output_shape(tx, &a), &y[i]));
-        p.w[i] = d9di_op_row_ptr(&of[i].w->local.data, a.first);
+        if (of[i].w->spec.stored != D9D_QUANT_NONE)
+            p.quant[i] = d9d_param_quant_rows(of[i].w, a.first, a.n);
+        else
+            p.w[i] = d9di_op_row_ptr(&of[i].w->local.data, a.first);
     }
     D9D_TRY(d9di_op_tp_for_each_rank(t, coming, x, multi_gemm_rows, &p));
     for (size_t i = 0; i < n; i++) {
@@ -347,7 +378,9 @@ d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *com
         const linear_rows a = rows_of(&of[i]);
 
         D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, &a));
-        plain = plain && d9d_tape_adapter(t, of[i].w) == NULL && of[i].w->fp8.recipe == NULL;
+        plain = plain && d9d_tape_adapter(t, of[i].w) == NULL && of[i].w->fp8.recipe == NULL &&
+                of[i].w->spec.stored == of[0].w->spec.stored &&
+                (of[i].w->spec.stored == D9D_QUANT_NONE || a.bias == NULL);
     }
     if (plain)
         return multi_run(t, x, coming, of, n, y);
@@ -368,7 +401,7 @@ d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var
 d9d_status d9d_op_linear_bias(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_param *b, d9d_var *plus,
                               d9d_var **y)
 {
-    const linear_rows a = {0, w->local.data.shape.dim[0], b};
+    const linear_rows a = {0, d9di_op_weight_shape(w)->dim[0], b};
     const d9d_tensor *tx = d9d_var_tensor(x), *tp = plus != NULL ? d9d_var_tensor(plus) : NULL;
     d9d_shape shape;
 
@@ -398,15 +431,15 @@ static d9d_status partial_gemm_rows(void *arg, int64_t first, int64_t n, void *y
     partial_gemm *p = arg;
 
     p->g.m = n;
-    return p->q != NULL ? d9di_op_fp8_forward(p->t, &p->g, p->q, first, p->w, 0, y)
-                        : D9DI_KERNEL(p->t, gemm->dense, &p->g, d9di_op_row_ptr(p->x, first),
-                                      d9d_tensor_data(&p->w->local.data), y);
+    return p->q != NULL
+               ? d9di_op_fp8_forward(p->t, &p->g, p->q, first, p->w, 0, y)
+               : d9di_op_weight_gemm(p->t, &p->g, d9di_op_row_ptr(p->x, first), p->w, 0, y);
 }
 
 static d9d_status reduce_scatter_run(d9d_tape *t, d9d_var *x, partial_gemm *arg,
                                      const d9di_op_tp_reduce_scatter_args *sum, d9d_var **y)
 {
-    const linear_rows a = {.n = arg->w->local.data.shape.dim[0]};
+    const linear_rows a = {.n = d9di_op_weight_shape(arg->w)->dim[0]};
     d9d_var *part, *out;
 
     arg->g = linear_gemm(t, arg->x, arg->w, &a);
@@ -433,7 +466,7 @@ d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d
         D9D_TRY(d9d_op_reduce_scatter_rows(t, *y, comm, what, y));
         return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);
     }
-    D9D_TRY(slice_check(tx, w, &(linear_rows){.n = w->local.data.shape.dim[0]}));
+    D9D_TRY(slice_check(tx, w, &(linear_rows){.n = d9di_op_weight_shape(w)->dim[0]}));
     D9D_TRY(d9di_op_fp8_input_make(t, tx, &w, 1, &q));
     arg.q = w->fp8.recipe != NULL ? &q : NULL;
     st = reduce_scatter_run(t, x, &arg, &sum, y);

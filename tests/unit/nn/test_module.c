@@ -308,6 +308,50 @@ static void a_name_has_a_layer(void **state)
         assert_int_equal(d9d_param_layer_of(of[i].name), of[i].layer);
 }
 
+/* Random initial values of a quantised matrix: rows of the bytes that its elements have; a part of
+ * the rows has theirs, and one of the columns has their codes. */
+static void quantised_values_are_those_of_the_elements(void **state)
+{
+    enum { ROWS = 6, COLS = 128, HALF = 64 };
+    static const struct {
+        int64_t row, rows, col, cols;
+    } parts[] = {{0, ROWS, 0, COLS}, {2, 3, 0, COLS}, {0, ROWS, HALF, HALF}};
+    d9d_device *dev;
+    d9d_param p;
+    d9d_module m;
+    float x[ROWS * COLS];
+
+    (void)state;
+    assert_ok(d9d_device_open("cpu", &dev));
+    for (int i = -1; i < (int)(sizeof(parts) / sizeof(*parts)); i++) {
+        uint8_t want[ROWS * 192];
+
+        d9d_module_init(&m);
+        assert_ok(
+            d9d_module_param(&m, "w", &p, D9D_F32, D9D_SHAPE(ROWS, COLS), D9D_INIT_NORMAL, 1));
+        assert_ok(d9d_module_bind(&m));
+        if (i >= 0) {
+            p.spec.stored = D9D_QUANT_NF4;
+            p.local.shape = p.shard.shape = D9D_SHAPE(parts[i].rows, parts[i].cols);
+            p.shard.offset[0] = parts[i].row;
+            p.shard.offset[1] = parts[i].col;
+        }
+        assert_ok(d9d_module_materialise(&m, dev, false));
+        assert_ok(d9d_module_reset(&m, 3));
+        if (i < 0) {
+            memcpy(x, d9d_tensor_data(&p.shard.data), sizeof(x));
+        } else {
+            assert_true(d9d_tensor_bytes(&p.local.data) <= sizeof(want));
+            assert_ok(d9d_quant_rows(D9D_QUANT_NF4, D9D_F32, x + parts[i].row * COLS, parts[i].rows,
+                                     COLS, parts[i].col, parts[i].cols, want));
+            assert_memory_equal(d9d_tensor_data(&p.local.data), want,
+                                d9d_tensor_bytes(&p.local.data));
+        }
+        d9d_module_release(&m);
+    }
+    d9d_device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +364,7 @@ int main(void)
         cmocka_unit_test(initial_values_do_not_depend_on_the_box),
         cmocka_unit_test(what_is_kept_is_a_part_of_what_is_computed_with),
         cmocka_unit_test(initial_values_are_what_was_declared),
+        cmocka_unit_test(quantised_values_are_those_of_the_elements),
     };
 
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);

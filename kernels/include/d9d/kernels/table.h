@@ -11,6 +11,7 @@
  *                     embedding
  *     gemm.h          GEMM: dense, grouped, per head, with a GLU after it
  *     fp8.h           quantisation to 8 bits, and products of such matrices
+ *     quant.h         products with frozen matrices that are stored in 8 or 4 bits
  *     norm.h          RMSNorm, RoPE
  *     attention.h     attention over segments (segment.h), sink, zigzag order
  *     gdn.h           Gated DeltaNet: causal convolution, gated delta rule
@@ -56,6 +57,7 @@
 #include "d9d/kernels/moe.h"
 #include "d9d/kernels/norm.h"
 #include "d9d/kernels/optim.h"
+#include "d9d/kernels/quant.h"
 #include "d9d/kernels/reduce.h"
 
 #ifdef __cplusplus
@@ -76,6 +78,7 @@ typedef struct d9d_kernels {
     const d9d_optim_kernels *optim;
     const d9d_math_kernels *math;
     const d9d_fp8_kernels *fp8;
+    const d9d_quant_kernels *quant;
 } d9d_kernels;
 
 /* Every family as F(family, LIST), for code that visits all entries: LIST(X) is X(family, member,
@@ -91,7 +94,8 @@ typedef struct d9d_kernels {
     F(reduce, D9D_REDUCE_KERNELS)                                                                  \
     F(optim, D9D_OPTIM_KERNELS)                                                                    \
     F(math, D9D_MATH_KERNELS)                                                                      \
-    F(fp8, D9D_FP8_KERNELS)
+    F(fp8, D9D_FP8_KERNELS)                                                                        \
+    F(quant, D9D_QUANT_KERNELS)
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);
 

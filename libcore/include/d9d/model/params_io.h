@@ -3,6 +3,7 @@
  * Loading, export, and the comparison of gradients under another framework's names then are one
  * mechanism, a checkpoint mapping that ends or begins in a model.  The sink takes the box of each
  * tensor that this rank stores; nothing else is computed or read.  A source gives whole tensors.
+ * Quantised matrices are filled from whole rows of elements (d9d/kernels/quant.h), and give none.
  *
  *     D9D_TRY(d9d_map_plan_create(mapper, &from_disk, &opt, &plan));
  *     D9D_TRY(d9d_params_io_open(&params, D9D_PARAMS_DATA, &io));

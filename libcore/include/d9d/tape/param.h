@@ -86,12 +86,14 @@ typedef struct d9d_param_spec {
     d9d_init_kind init;
     float init_scale;
     d9d_param_parallel parallel;
-    bool trainable;         /* false: frozen, no gradient is computed or stored */
-    bool adaptable;         /* used only by d9d_op_linear*() and d9d_op_grouped_linear(): LoRA can
-                               adapt it */
-    bool from_task;         /* made by a task: a checkpoint of the model may lack it */
-    bool is_buffer;         /* a buffer: never `trainable`, no optimizer updates it */
-    bool is_mutable_buffer; /* a buffer that training changes */
+    bool trainable;          /* false: frozen, no gradient is computed or stored */
+    bool adaptable;          /* used only by d9d_op_linear*() and d9d_op_grouped_linear(): LoRA can
+                                adapt it */
+    bool from_task;          /* made by a task: a checkpoint of the model may lack it */
+    bool is_buffer;          /* a buffer: never `trainable`, no optimizer updates it */
+    bool is_mutable_buffer;  /* a buffer that training changes */
+    d9d_quant_format stored; /* of a frozen matrix: data is rows of bytes (d9d/kernels/quant.h),
+                                which linear operations alone read; NONE: elements of dtype */
 } d9d_param_spec;
 
 /* Which ranks have the same parameter, as the parallel plan places it (DTensor's placements). */
@@ -108,7 +110,7 @@ typedef struct d9d_param_placement {
 typedef struct d9d_param_part {
     d9d_shape shape;
     int64_t offset[D9D_MAX_DIMS]; /* first index in the whole */
-    d9d_tensor data;              /* [shape]; storage NULL without memory */
+    d9d_tensor data;              /* as d9d_param_stored(); storage NULL without memory */
     d9d_tensor grad;              /* [shape]; also NULL unless trainable and for training */
     bool has_grad;                /* something was accumulated since the gradient was reset */
     const d9d_pending_reduce
@@ -157,6 +159,13 @@ static inline bool d9d_param_needs_grad(const d9d_param *p)
     return p->spec.trainable &&
            (p->grad_on_demand || p->local.grad.storage != NULL || p->shard.grad.storage != NULL);
 }
+
+/* What `data` of a part is, without storage: [shape] of dtype or, of a quantised matrix, rows of
+ * bytes. */
+D9D_API d9d_tensor d9d_param_stored(const d9d_param *p, const d9d_param_part *part);
+D9D_API uint64_t d9d_param_stored_bytes(const d9d_param *p, const d9d_param_part *part);
+/* Rows [first, first + n) of a quantised matrix, of local.data. */
+D9D_API d9d_quant_matrix d9d_param_quant_rows(const d9d_param *p, int64_t first, int64_t n);
 
 /* Memory for a gradient on demand that has none; nothing to do for others. */
 D9D_API D9D_MUST_USE d9d_status d9d_param_grad_alloc(d9d_param *p);

@@ -1,0 +1,135 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# trainer.model_stage_factory.quantization: adapters learn on a base in 4 and 8 bits, d9d-infer
+# computes with it, plans count its bytes, and what cannot be is said.
+
+load train_bench
+
+# Sequences in which three of four tokens follow from the one before, by FACTOR.
+sequences() { # N FACTOR
+    awk -v n="$1" -v f="$2" 'BEGIN { x = 1; for (i = 0; i < n; i++) { a = 0; printf "{\"input_ids\": ["
+        for (j = 0; j < 33; j++) { x = (x * 16807) % 2147483647; a = x % 4 ? (f * a + 3) % 61 : x % 64; printf "%s%d", j ? ", " : "", a }
+        print "]}" } }'
+}
+
+model='{"name": "qwen3_dense", "model": {"num_hidden_layers": 2,
+   "layer": {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+     "rms_norm_eps": 1e-6, "intermediate_size": 192}, "rope_base": 10000, "max_position_ids": 64,
+   "initializer_range": 0.02, "split_vocab_size": {"regular": 64}, "split_vocab_order": ["regular"]}}'
+lora='{"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 8}}'
+
+small() { # DATA STEPS [FACTORY]
+    cat <<JSON
+{"data": {"dataset": "$1"}, "model_provider": $model,
+ "trainer": {"run": {"name": "small", "dir": "run", "steps": $2},
+   "batching": {"global_batch_size": 4, "microbatch_size": 4}, "gradient_clipping": {"max_norm": 1.0}${3:+, \"model_stage_factory\": $3}},
+ "optimizer": {"name": "adamw", "lr": 3e-3}}
+JSON
+}
+factory() { printf '{"source_checkpoint": "base", "checkpoint_only_trainable_parameters": true, "quantization": "%s"}' "$1"; }
+data='"data": {"dataset": "text"}, '
+infer() { # QUANTIZATION TASK [OPTION...]
+    printf "{$data"'"model_provider": %s, "trainer": {"batching": {"microbatch_size": 4}, "model_stage_factory": {"source_checkpoint": "base", "quantization": "%s"}}, "task": %s}' \
+        "$model" "$1" "$2" >infer.json
+    d9d-infer -q --json "${@:3}" infer.json
+}
+
+setup_file() {
+    workshop
+    sequences 400 7 | d9d-shard -q --format tokens --out text -
+    sequences 200 9 | d9d-shard -q --format tokens --out other -
+    small text 60 >base.json
+    d9d-train -q base.json
+    mv run/export base
+    rm -rf run
+}
+setup() {
+    bench
+    ln -s "$shared/text" text
+    ln -s "$shared/other" other
+    ln -s "$shared/base" base
+}
+teardown() { clear_bench; }
+
+loss_of() { sed -nE 's/.*"loss": ([0-9.]+),?.*/\1/p' <<<"$1"; }
+
+@test "perplexity of a base in 8 and in 4 bits is near that of its elements" {
+    for of in none fp8 nf4; do
+        run -0 --separate-stderr infer $of '{"name": "perplexity"}'
+        loss_of "$output"
+    done | awk '{ v[NR] = $1 } END { exit !(NR == 3 && v[2] != v[1] && v[3] != v[1] &&
+        (v[2] - v[1]) ^ 2 < (0.01 * v[1]) ^ 2 && (v[3] - v[1]) ^ 2 < (0.05 * v[1]) ^ 2) }'
+}
+
+@test "generation: a sequence has the same tokens alone and beside others" {
+    for i in 1 2 3 4 5; do echo "{\"input_ids\": [$i, 10, $((3 * i))]}"; done >prompts.jsonl
+    for of in fp8 nf4; do
+        for rows in 1 5; do
+            data='' infer $of "{\"name\": \"generate\", \"output\": \"$of$rows.jsonl\", \"prompts\": \"prompts.jsonl\", \"max_new_tokens\": 12, \"stop_at_eos\": false}" \
+                --set trainer.batching.microbatch_size=$rows
+        done
+        cmp ${of}1.jsonl ${of}5.jsonl
+        [ "$(wc -l <${of}1.jsonl)" = 5 ]
+    done
+}
+
+@test "adapters learn on a base in 4 and 8 bits, and leave a directory of adapters alone" {
+    for of in nf4 fp8; do
+        small other 40 "$(factory $of)" >tune.json
+        rm -rf run
+        run -0 --separate-stderr d9d-train --set "peft=$lora" tune.json
+        [[ "$stderr" == *"and layers' matrices in $of"* ]]
+        grep -o '"loss": [0-9.]*' run/metrics.jsonl | awk '{ v[NR] = $2 } END { exit !(NR == 40 && v[40] < 0.8 * v[1]) }'
+        [ ! -e run/export ]
+        [ -s run/adapter/adapter_model.safetensors ]
+        run -0 --separate-stderr infer $of '{"name": "perplexity"}' --set data.dataset=other \
+            --set trainer.model_stage_factory.source_adapter=run/adapter
+        loss_of "$output" >with
+        run -0 --separate-stderr infer $of '{"name": "perplexity"}' --set data.dataset=other
+        loss_of "$output" | awk -v with="$(cat with)" '{ exit !(with < 0.9 * $1) }'
+        d9d-map -q --adapter run/adapter --to hf base merged && rm -rf merged
+    done
+}
+
+@test "a run that is interrupted has the losses of one that is not" {
+    small other 8 "$(factory nf4)" >tune.json
+    d9d-train -q --set "peft=$lora" --set trainer.run.dir=whole tune.json
+    d9d-train -q --set "peft=$lora" --set trainer.run.steps=4 tune.json
+    rm -rf run/adapter
+    d9d-train -q --set "peft=$lora" tune.json
+    for of in run whole; do grep -o '"loss": [0-9.]*' $of/metrics.jsonl >$of.losses; done
+    cmp run.losses whole.losses
+    cmp {run,whole}/adapter/adapter_model.safetensors
+}
+
+@test "a plan counts the bytes that are stored" {
+    small other 8 >plan.json
+    weights() { d9d-train --plan --json --set "peft=$lora" "$@" plan.json | sed -nE 's/.*"weights": ([0-9]+).*/\1/p'; }
+    for of in none fp8 nf4; do weights --set "trainer.model_stage_factory.quantization=$of"; done |
+        awk '{ v[NR] = $1 } END { exit !(NR == 3 && v[3] < v[2] && v[2] < v[1]) }'
+}
+
+@test "what cannot be is refused in one sentence" {
+    refused() { # SENTENCE [OPTION...]
+        local sentence=$1
+        shift
+        says 2 "$sentence" d9d-train "$@"
+        [ ! -e run ]
+    }
+    key=trainer.model_stage_factory
+    small other 8 "$(factory nf4)" >tune.json
+    refused "$key.quantization \"nf4\": model.embed_tokens.token_embedding.regular.weight is trained, and with a quantised base adapters alone are: peft.kind \"lora\"" tune.json
+    refused "$key.quantization \"nf4\": there are no weights to quantise; name them with source_checkpoint" \
+        --set "peft=$lora" --set $key.source_checkpoint=null tune.json
+    refused "$key.quantization \"nf4\": a checkpoint has the adapters alone: checkpoint_only_trainable_parameters true" \
+        --set "peft=$lora" --set $key.checkpoint_only_trainable_parameters=false tune.json
+    refused "export_to: the layers' matrices are in nf4, so that the run writes its adapters alone; d9d-map merges them into the weights" \
+        --set "peft=$lora" --set export_to=there tune.json
+    refused "$key.quantization \"nf4\" and trainer.fp8: matrices that are stored so are multiplied in the model's dtype; leave one out" \
+        --set "peft=$lora" --set 'trainer.fp8={}' tune.json
+    sed 's/qwen3_dense/qwen3_moe/; s/"intermediate_size"/"num_experts": 4, "experts_top_k": 2, &/' tune.json >experts.json
+    refused "has the matrices of 4 experts, which are not quantised yet; dense models are" --set "peft=${lora/.*_proj/.*[qv]_proj}" experts.json
+    refused "$key.quantization \"nf4\": rows of model.layers.0.self_attn.q_proj.weight have 40 elements, and multiples of 64 are possible" \
+        --set "peft=$lora" --set $key.quantization=nf4 --set $key.source_checkpoint="$golden/dense_untied" --set $key.checkpoint_only_trainable_parameters=true \
+        --set model_provider="{\"name\": \"qwen3_dense\", \"hf_config\": \"$golden/dense_untied/config.json\"}" tune.json
+}

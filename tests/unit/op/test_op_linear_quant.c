@@ -1,0 +1,190 @@
+/* test_op_linear_quant.c - linear ops with quantised matrices, compared with the same ops on the
+ * matrices dequantised: the same operand, so on a CPU the same bits. */
+#include "support/arrays.h"
+#include "support/op_fixture.h"
+#include "support/unit_device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { T = 21, IN = 128, MID = 192 }; /* tokens, features */
+enum { Q, K, O, GATE, UP, DOWN, WEIGHTS };
+
+static const int64_t shape[WEIGHTS][2] = {{IN, IN},  {IN + 48, IN}, {IN, IN},
+                                          {MID, IN}, {MID, IN},     {IN, MID}};
+
+/* A layer with frozen matrices, some adapted, its data and results. */
+typedef struct layer {
+    d9d_param *w[WEIGHTS], *a, *b;
+    d9d_adapter adapter;
+    d9d_tensor x, dy, y, dx, da;
+} layer;
+
+static d9d_tensor tensor_random(op_fixture *f, d9d_dtype t, d9d_shape s, uint64_t seed, double by)
+{
+    void *host = array_random(t, d9d_shape_numel(&s), seed, by);
+    d9d_tensor x;
+
+    assert_ok(d9d_tensor_from_host(f->dev, t, s, host, &x));
+    free(host);
+    return x;
+}
+
+/* A frozen parameter: quantised, or with the elements that the bytes stand for. */
+static d9d_param *matrix(op_fixture *f, d9d_quant_format format, bool stored, d9d_dtype t, int i)
+{
+    const int64_t rows = shape[i][0], cols = shape[i][1], bytes = d9d_quant_row_bytes(format, cols);
+    void *x = array_random(t, rows * cols, 10 + (uint64_t)i, 1.0 / sqrt((double)cols));
+    void *q = calloc((size_t)(rows * bytes), 1);
+    d9d_param *p = op_param(f, "w", t, D9D_SHAPE(rows, cols));
+    const d9d_quant_matrix w = {format, rows, cols, q};
+
+    assert_non_null(q);
+    assert_ok(d9d_quant_rows(format, t, x, rows, cols, 0, cols, q));
+    assert_ok(d9d_kernels_cpu()->quant->dequantise(NULL, t, x, &w));
+    d9d_tensor_release(&p->local.data);
+    d9d_tensor_release(&p->local.grad);
+    p->spec.trainable = false;
+    p->local.shape = D9D_SHAPE(rows, cols);
+    p->spec.stored = stored ? format : D9D_QUANT_NONE;
+    assert_ok(stored
+                  ? d9d_tensor_from_host(f->dev, D9D_U8, D9D_SHAPE(rows, bytes), q, &p->local.data)
+                  : d9d_tensor_from_host(f->dev, t, D9D_SHAPE(rows, cols), x, &p->local.data));
+    free(x);
+    free(q);
+    return p;
+}
+
+static d9d_param *factor(op_fixture *f, d9d_dtype t, d9d_shape s, uint64_t seed)
+{
+    d9d_param *p = op_param(f, "factor", t, s);
+
+    d9d_tensor_release(&p->local.data);
+    p->local.data = tensor_random(f, t, s, seed, 0.2);
+    return p;
+}
+
+/* Slices and a residual, an adapter, the feed-forward half. */
+static d9d_status layer_forward(layer *l, d9d_tape *t, d9d_var *in, d9d_var **out)
+{
+    const d9d_op_ffn_weights ffn = {
+        .gate = l->w[GATE], .up = l->w[UP], .down = l->w[DOWN], .glu = {.act = D9D_ACT_SILU}};
+    const d9d_op_weight_slice of[] = {{l->w[Q], 0, IN}, {l->w[K], 32, IN}};
+    d9d_var *v[2], *h;
+
+    D9D_TRY(d9d_op_linear_multi(t, in, NULL, of, 2, v));
+    D9D_TRY(d9d_op_add(t, v[0], v[1], &h));
+    D9D_TRY(d9d_op_linear_slice(t, h, l->w[K], 16, IN, &h));
+    D9D_TRY(d9d_op_linear_residual(t, h, l->w[O], in, &h));
+    return d9d_op_ffn(t, h, &ffn, NULL, NULL, h, out);
+}
+
+static void layer_run(op_fixture *f, d9d_quant_format format, bool stored, bool recorded,
+                      d9d_dtype t, layer *l)
+{
+    d9d_var *in, *y;
+
+    *l = (layer){.x = tensor_random(f, t, D9D_SHAPE(T, IN), 1, 1.0),
+                 .dy = tensor_random(f, t, D9D_SHAPE(T, IN), 2, 1.0)};
+    for (int i = 0; i < WEIGHTS; i++)
+        l->w[i] = matrix(f, format, stored, t, i);
+    l->a = factor(f, t, D9D_SHAPE(4, IN), 3);
+    l->b = factor(f, t, D9D_SHAPE(IN, 4), 4);
+    l->adapter = (d9d_adapter){.a = l->a, .b = l->b, .scale = 0.5f};
+    l->w[O]->lora.adapter = &l->adapter;
+    d9d_tape_set_recording(f->tape, recorded);
+    assert_ok(d9d_tape_leaf(f->tape, &l->x, true, &in));
+    assert_ok(layer_forward(l, f->tape, in, &y));
+    l->y = d9d_tensor_ref(d9d_var_tensor(y));
+    if (recorded) {
+        assert_ok(d9d_tape_backward(f->tape, &y, &l->dy, 1, D9D_BACKWARD_FULL));
+        d9d_var_grad(in, &l->dx);
+        l->da = d9d_tensor_ref(&l->a->local.grad);
+    }
+    d9d_tape_reset(f->tape);
+    l->w[O]->lora.adapter = NULL;
+}
+
+/* To the bit on a CPU; a GPU's few rows of decode sum in another order. */
+static void same(const char *name, const d9d_tensor *a, const d9d_tensor *b)
+{
+    const int64_t n = d9d_tensor_numel(a);
+    float *x = malloc((size_t)n * sizeof(*x) + 1), *y = malloc((size_t)n * sizeof(*y) + 1);
+    double sum = 0, off = 0;
+
+    assert_true(x != NULL && y != NULL);
+    assert_ok(d9d_tensor_to_f32(a, x));
+    assert_ok(d9d_tensor_to_f32(b, y));
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)y[i] * (double)y[i];
+        off += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+    }
+    if (!(off <= (unit_device_is_cpu() ? 0 : 1e-4 * sum)) || !(sum > 0))
+        fail_msg("%s: off by %g of %g", name, sqrt(off), sqrt(sum));
+    free(x);
+    free(y);
+}
+
+static void layer_release(layer *l)
+{
+    d9d_tensor *all[] = {&l->x, &l->dy, &l->y, &l->dx, &l->da};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        d9d_tensor_release(all[i]);
+}
+
+static void check_layer(d9d_quant_format format, d9d_dtype t, bool recorded)
+{
+    void *of[2];
+    layer l[2];
+
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(op_fixture_open(&of[i]), 0);
+        layer_run(of[i], format, i == 0, recorded, t, &l[i]);
+    }
+    same("y", &l[0].y, &l[1].y);
+    if (recorded) {
+        same("dx", &l[0].dx, &l[1].dx);
+        same("dA", &l[0].da, &l[1].da);
+    }
+    for (int i = 0; i < 2; i++) {
+        layer_release(&l[i]);
+        assert_int_equal(op_fixture_close(&of[i]), 0);
+    }
+}
+
+/* Fused where nothing is recorded, and forward and backward. */
+static void test_layer(void **state)
+{
+    (void)state;
+    for (int flags = 0; flags < 8; flags++)
+        check_layer((flags & 1) != 0 ? D9D_QUANT_NF4 : D9D_QUANT_FP8, array_types[flags >> 1 & 1],
+                    (flags & 4) != 0);
+}
+
+/* Operations that do not read such matrices say so; shapes and types are those of elements. */
+static void test_refused(void **state)
+{
+    op_fixture *f = *state;
+    d9d_param *w = matrix(f, D9D_QUANT_NF4, true, D9D_BF16, O);
+    d9d_var *y, *x = op_var(f, D9D_BF16, D9D_SHAPE(3, 64)),
+                *other = op_var(f, D9D_F32, D9D_SHAPE(3, IN)),
+                *ids = op_var(f, D9D_BF16, D9D_SHAPE(1, 1, 2, IN));
+    const d9d_op_linear_per_head_opts opts = {.step = 64, .out = IN};
+
+    assert_refused(
+        f, d9d_op_linear(f->tape, x, w, &y),
+        "linear: x [3, 64] does not fit w [128, 128]: x is [..., in], a weight [out, in]");
+    assert_refused(f, d9d_op_linear(f->tape, other, w, &y),
+                   "linear: w is bfloat16, expected float32");
+    assert_fails(d9d_op_linear_per_head(f->tape, ids, w, &opts, &y), D9D_ENOTSUP,
+                 "linear_per_head: w is quantised to nf4, which this operation does not read");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layer), op_test(test_refused)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
