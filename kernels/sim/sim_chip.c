@@ -27,7 +27,7 @@
         .link = {                                                                                  \
             [D9D_SIM_LINK_NODE] = {(nvlink)*0.72e9, 15e-6},                                        \
             [D9D_SIM_LINK_NETWORK] = {(adapter)*0.85e9, 30e-6},                                    \
-            [D9D_SIM_LINK_HOST] = {(pcie)*0.55e9, 0},                                               \
+            [D9D_SIM_LINK_HOST] = {(pcie)*0.55e9, 0},                                              \
         }                                                                                          \
     }
 

@@ -62,24 +62,15 @@ static const d9d_hf_field granitemoe_fields[] = {
     D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
 /* No layer has experts or a state space model. */
 static const d9d_hf_field granitemoehybrid_fields[] = {
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
-    D9D_HF_ONLY("normalization_function", "[\"rmsnorm\"]"),
-    D9D_HF_IGNORED("intermediate_size"),
-    D9D_HF_IGNORED("init_method"),
-    D9D_HF_IGNORED("num_experts_per_tok"),
-    D9D_HF_IGNORED("output_router_logits"),
-    D9D_HF_IGNORED("router_aux_loss_coef"),
-    D9D_HF_IGNORED("mamba_chunk_size"),
-    D9D_HF_IGNORED("mamba_conv_bias"),
-    D9D_HF_IGNORED("mamba_d_conv"),
-    D9D_HF_IGNORED("mamba_d_head"),
-    D9D_HF_IGNORED("mamba_d_state"),
-    D9D_HF_IGNORED("mamba_expand"),
-    D9D_HF_IGNORED("mamba_n_groups"),
-    D9D_HF_IGNORED("mamba_n_heads"),
-    D9D_HF_IGNORED("mamba_proj_bias"),
-    D9D_HF_IGNORED("time_step_limit"),
-    D9D_HF_END};
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("normalization_function", "[\"rmsnorm\"]"),
+    D9D_HF_IGNORED("intermediate_size"),     D9D_HF_IGNORED("init_method"),
+    D9D_HF_IGNORED("num_experts_per_tok"),   D9D_HF_IGNORED("output_router_logits"),
+    D9D_HF_IGNORED("router_aux_loss_coef"),  D9D_HF_IGNORED("mamba_chunk_size"),
+    D9D_HF_IGNORED("mamba_conv_bias"),       D9D_HF_IGNORED("mamba_d_conv"),
+    D9D_HF_IGNORED("mamba_d_head"),          D9D_HF_IGNORED("mamba_d_state"),
+    D9D_HF_IGNORED("mamba_expand"),          D9D_HF_IGNORED("mamba_n_groups"),
+    D9D_HF_IGNORED("mamba_n_heads"),         D9D_HF_IGNORED("mamba_proj_bias"),
+    D9D_HF_IGNORED("time_step_limit"),       D9D_HF_END};
 static const d9d_hf_tensor granitemoehybrid_tensors[] = {
     {.own = {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, .hf = "shared_mlp.input_linear.weight"},
     D9D_HF_NAME("mlp.down_proj.weight", "shared_mlp.output_linear.weight"),

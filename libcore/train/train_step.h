@@ -47,7 +47,7 @@ typedef struct d9di_train_stepper {
     d9d_checkpointer_state
         state; /* after the enqueued steps; `tokens` covers collected reports only */
     d9d_prefetcher *prefetcher;
-    d9di_rollout *rollout; /* borrowed: what is learned, if the task generates it */
+    d9di_rollout *rollout;   /* borrowed: what is learned, if the task generates it */
     d9d_batch *ahead;        /* [micro-batches of a step] of a task whose loss has parts, or NULL */
     d9d_tensor part_targets; /* of the newest step, for such a task */
     d9d_grad_finalize grad_finalize;

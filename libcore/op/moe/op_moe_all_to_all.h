@@ -128,8 +128,8 @@ void d9di_op_moe_transfer_release(d9di_op_moe_transfer *l);
 /* Bytes of a staging buffer for so many rows of all arrays. */
 uint64_t d9di_op_moe_transfer_bytes(const d9di_op_moe_transfer *l, int64_t rows);
 
-/* Most rows that a rank packs: each of its tokens for each rank.  They are not more than its choices
- * either, which is what other ranks know of a partial routing. */
+/* Most rows that a rank packs: each of its tokens for each rank.  They are not more than its
+ * choices either, which is what other ranks know of a partial routing. */
 int64_t d9di_op_moe_max_send_rows(int64_t tokens, int n, int64_t k);
 
 /* x [T, W] to y [recv, W], sorted by (rank, token); row is that of the routing over ranks.

@@ -75,13 +75,13 @@ static void heads_are_exchanged_over_ranks(void **state)
     assert_ok(check_exchange(12, 4, 2, 2));
     assert_ok(check_exchange(12, 4, 12, 1));
     assert_ok(check_exchange(12, 4, 3, 4));
-    assert_ok(check_model(12, 4, 0,
-                          &(d9d_parallel_degrees){1, 1, 1, 2, 5, 2, 1, 1, D9D_CP_HYBRID}));
-    assert_fails(check_model(12, 4, 0,
-                             &(d9d_parallel_degrees){1, 1, 1, 5, 2, 1, 1, 1, D9D_CP_HYBRID}),
-                 D9D_ECONFIG,
-                 "mesh.context_parallel_method \"all_to_all+all_gather\": 5 ranks of context "
-                 "parallelism x tensor_parallel 1 do not divide num_attention_heads 12");
+    assert_ok(
+        check_model(12, 4, 0, &(d9d_parallel_degrees){1, 1, 1, 2, 5, 2, 1, 1, D9D_CP_HYBRID}));
+    assert_fails(
+        check_model(12, 4, 0, &(d9d_parallel_degrees){1, 1, 1, 5, 2, 1, 1, 1, D9D_CP_HYBRID}),
+        D9D_ECONFIG,
+        "mesh.context_parallel_method \"all_to_all+all_gather\": 5 ranks of context "
+        "parallelism x tensor_parallel 1 do not divide num_attention_heads 12");
     assert_fails(check_exchange(12, 4, 5, 1), D9D_ECONFIG,
                  "mesh.context_parallel_method \"all_to_all\": 5 ranks of context parallelism x "
                  "tensor_parallel 1 do not divide num_attention_heads 12");

@@ -16,8 +16,9 @@
  * address of each rank.  Where they cannot, or D9D_BOOTSTRAP=pmix says so, PMIx carries everything,
  * at a request for each message of each rank.
  *
- * Every rank makes the collective calls, in the same order.  Send kilobytes, not tensors.  A rank that dies does not reliably fail the calls of the
- * others: launch with `srun --kill-on-bad-exit=1` (mpirun always kills).  Not thread-safe.
+ * Every rank makes the collective calls, in the same order.  Send kilobytes, not tensors.  A rank
+ * that dies does not reliably fail the calls of the others: launch with `srun --kill-on-bad-exit=1`
+ * (mpirun always kills).  Not thread-safe.
  */
 #ifndef D9D_COMM_BOOTSTRAP_H
 #define D9D_COMM_BOOTSTRAP_H

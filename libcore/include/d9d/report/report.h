@@ -83,12 +83,12 @@ typedef struct d9d_report_spikes_opts {
 } d9d_report_spikes_opts;
 enum { D9D_REPORT_SPIKES_MIN_WINDOW = 8 };
 
-/* One line per spike: step, value, the median before it, deviations above it; a sentence if there is
- * none.  If the step's documents were recorded (trainer.logging.documents), the ones that raised its
- * loss most follow.  Each has its sample, its index in the sample, targets, mean loss, the step's
- * loss without it, and its first words; the words need the dataset and a tokenizer.  ECONFIG for a
- * key that the run lacks, a window that is too small, or a number of datasets that differs from the
- * run's. */
+/* One line per spike: step, value, the median before it, deviations above it; a sentence if there
+ * is none.  If the step's documents were recorded (trainer.logging.documents), the ones that raised
+ * its loss most follow.  Each has its sample, its index in the sample, targets, mean loss, the
+ * step's loss without it, and its first words; the words need the dataset and a tokenizer.  ECONFIG
+ * for a key that the run lacks, a window that is too small, or a number of datasets that differs
+ * from the run's. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_spikes(const d9d_run_reader *r,
                                                   const d9d_report_spikes_opts *opts, d9d_buf *out);
 /* A list of {"run", "key", "spikes": [{"step", "value", "usual", "deviations", "documents":

@@ -80,8 +80,8 @@ typedef enum d9d_shard_format {
                            layout of another project (libcore/data/io/chat_layout.h) */
     D9D_SHARD_MEGATRON, /* NAME.bin with NAME.idx: token files of Megatron-LM */
     D9D_SHARD_ARRAYS,   /* per line: an object with the members of `fields` alone.  A sample has as
-                           many   positions as its fields per token have rows, or else one, of id 0 and,
-                           if no   class is given, label 0 */
+                           many   positions as its fields per token have rows, or else one, of id 0
+                           and,   if no   class is given, label 0 */
     D9D_SHARD_PREFERENCE, /* per line: {"prompt", "chosen", "rejected"}, two documents of a record
                              (libcore/data/io/preference_layout.h) */
     D9D_SHARD_UNPAIRED    /* per line: {"prompt", "completion", "label": true}, four documents: the
