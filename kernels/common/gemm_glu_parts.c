@@ -25,20 +25,20 @@ static d9d_status projection_gemms(const d9d_kernels *k, d9d_stream s, const d9d
     return D9D_OK;
 }
 
-/* y += b of experts; b NULL: nothing */
+/* y += b; b NULL: nothing */
 static d9d_status bias_add(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n, void *y,
                            const void *b)
 {
-    return b == NULL || n->offset == NULL
-               ? D9D_OK
-               : k->elementwise->add_bias(s, n->t, y, y, b, n->offset, n->rows, n->e, n->i);
+    return b == NULL ? D9D_OK
+                     : k->elementwise->add_bias(s, n->t, y, y, b, n->offset, n->rows, n->e, n->i);
 }
 
-d9d_status d9di_glu_finish(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n, void *y,
-                           void *gate, void *up)
+d9d_status d9di_glu_finish(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
+                           bool biased, void *y, void *gate, void *up)
 {
-    D9D_TRY(bias_add(k, s, n, gate, n->b_gate));
-    if (up != NULL)
+    if (!biased)
+        D9D_TRY(bias_add(k, s, n, gate, n->b_gate));
+    if (!biased && up != NULL)
         D9D_TRY(bias_add(k, s, n, up, n->b_up));
     return k->elementwise->glu(s, &n->glu, n->t, y, gate, up, n->rows * n->i);
 }
@@ -52,7 +52,7 @@ d9d_status d9di_gemm_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gem
 
     D9D_TRY(d9di_args_check_glu("gemm_glu", n->t, &n->glu, w_up != NULL));
     D9D_TRY(projection_gemms(k, s, n, w_up != NULL ? 2 : 1, read, x, w));
-    return d9di_glu_finish(k, s, n, y, gate, w_up != NULL ? up : NULL);
+    return d9di_glu_finish(k, s, n, n->offset == NULL, y, gate, w_up != NULL ? up : NULL);
 }
 
 d9d_status d9di_gemm_glu_bwd_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,

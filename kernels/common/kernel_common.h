@@ -123,9 +123,9 @@ d9d_status d9di_args_check_glu(const char *op, d9d_dtype t, const d9d_glu *f, bo
 d9d_status d9di_gemm_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
                                void *y, void *gate, void *up, const void *x, const void *w_gate,
                                const void *w_up);
-/* Their end: biases of gate and up, which may be NULL, and the unit. */
-d9d_status d9di_glu_finish(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n, void *y,
-                           void *gate, void *up);
+/* Their end: biases of gate and up, unless the products have added them, and the unit. */
+d9d_status d9di_glu_finish(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
+                           bool biased, void *y, void *gate, void *up);
 d9d_status d9di_gemm_glu_bwd_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_glu_dims *n,
                                    void *dgate, void *dup, const void *dout, const void *w,
                                    const void *gate, const void *up);

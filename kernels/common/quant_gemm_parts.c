@@ -24,6 +24,8 @@ d9d_status d9di_args_check_quant_gemm(const char *op, const d9d_gemm *g, const d
     if (g->trans_a)
         return D9D_FAIL(D9D_EINVAL, "%s: A is transposed, which quantised products do not take",
                         op);
+    if (g->bias != NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: a bias, which quantised products do not add", op);
     if (w->rows != rows || w->cols != cols)
         return D9D_FAIL(D9D_EINVAL, "%s: a matrix of %lld x %lld where %lld x %lld is multiplied",
                         op, (long long)w->rows, (long long)w->cols, (long long)rows,
@@ -73,5 +75,5 @@ d9d_status d9di_quant_glu_parts(const d9d_kernels *k, d9d_stream s, const d9d_ge
 
     D9D_TRY(d9di_args_check_quant_glu(n, w, up != NULL));
     D9D_TRY(k->quant->multi(s, up != NULL ? 2 : 1, g, x, w, read));
-    return d9di_glu_finish(k, s, n, y, gate, up);
+    return d9di_glu_finish(k, s, n, false, y, gate, up);
 }

@@ -228,7 +228,8 @@ static void test_traffic_grows_with_the_logarithm(void **state)
 {
     struct rlimit files;
     struct world w;
-    int size = LARGE;
+    const char *wrap = getenv("D9D_WRAP"); /* valgrind has few threads */
+    int size = wrap != NULL && wrap[0] != '\0' ? 256 : LARGE;
 
     (void)state;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);

@@ -22,7 +22,7 @@ static d9d_batch batch(void)
 static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp, int tps,
                 double *y)
 {
-    const d9d_pooling_opts opts = {pooling, cp, cps, tp, tps, false};
+    const d9d_pooling_opts opts = {pooling, cp, cps, tp, tps, false, 0};
     const int64_t local_length = b->length / cps, size = b->length / (2 * cps);
     d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;
@@ -80,7 +80,7 @@ static void rows_are_documents_on_any_ranks(void **state)
 static void packed_rows_have_several_and_padding_is_none(void **state)
 {
     static const int32_t bounds[] = {0, 5, 8, 10, 11, 16, 24};
-    const d9d_pooling_opts opts = {D9D_POOLING_LAST, 0, 1, 0, 1, false};
+    const d9d_pooling_opts opts = {D9D_POOLING_LAST, 0, 1, 0, 1, false, 0};
     d9d_batch b = batch();
     d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;
@@ -119,7 +119,7 @@ static void pairs_lie_apart_and_a_lone_one_last(void **state)
         {.sample = 4}, {.sample = 5}, {.sample = 6}, {.sample = 7}};
     static const d9d_sample_ref mixed[] = {
         {.sample = 4}, {.sample = 5}, {.sample = 7}, {.sample = 8}};
-    const d9d_pooling_opts opts = {D9D_POOLING_LAST, 0, 1, 0, 1, true};
+    const d9d_pooling_opts opts = {D9D_POOLING_LAST, 0, 1, 0, 1, true, 0};
     static int32_t none[5] = {-100, -100, -100, -100, -100};
     d9d_batch b = {.seqs = 5, .length = 1, .labels = none, .lengths = five};
     d9d_pooling_buffer buffer = {0};
@@ -149,8 +149,8 @@ static void pairs_lie_apart_and_a_lone_one_last(void **state)
 
 static void refuses_what_does_not_divide(void **state)
 {
-    const d9d_pooling_opts cp = {D9D_POOLING_LAST, 0, 3, 0, 1, false},
-                           tp = {D9D_POOLING_LAST, 0, 1, 0, 5, false};
+    const d9d_pooling_opts cp = {D9D_POOLING_LAST, 0, 3, 0, 1, false, 0},
+                           tp = {D9D_POOLING_LAST, 0, 1, 0, 5, false, 0};
     const d9d_batch b = batch();
     d9d_pooling_buffer buffer = {0};
     d9d_pooling_index h;

@@ -229,9 +229,10 @@ static void test_fill(void **state)
     assert_int_equal(k->elementwise->fill(NULL, D9D_BF16, h, 5, 1.5f), D9D_OK);
     assert_int_equal(k->elementwise->fill(NULL, D9D_I32, i, 5, -3.0f), D9D_OK);
     assert_int_equal(k->elementwise->fill(NULL, D9D_F64, d, 5, 1.5f), D9D_OK);
+    assert_int_equal(k->elementwise->fill(NULL, D9D_U8, b, 5, 7.0f), D9D_OK);
     for (int j = 0; j < 5; j++)
-        assert_true(f[j] == 1.5f && h[j] == 0x3fc0 && i[j] == -3 && d[j] == 1.5);
-    assert_int_equal(k->elementwise->fill(NULL, D9D_U8, b, 5, 1.0f), D9D_EINVAL);
+        assert_true(f[j] == 1.5f && h[j] == 0x3fc0 && i[j] == -3 && d[j] == 1.5 && b[j] == 7);
+    assert_int_equal(k->elementwise->fill(NULL, D9D_F16, d, 5, 1.0f), D9D_EINVAL);
 }
 
 /* --- softcap ----------------------------------------------------------------------- */

@@ -70,7 +70,7 @@ static d9d_status layer_forward(layer *l, d9d_tape *t, d9d_var *in, d9d_var **ou
 {
     const d9d_op_ffn_weights ffn = {
         .gate = l->w[GATE], .up = l->w[UP], .down = l->w[DOWN], .glu = {.act = D9D_ACT_SILU}};
-    const d9d_op_weight_slice of[] = {{l->w[Q], 0, IN}, {l->w[K], 32, IN}};
+    const d9d_op_weight_slice of[] = {{l->w[Q], 0, IN, NULL}, {l->w[K], 32, IN, NULL}};
     d9d_var *v[2], *h;
 
     D9D_TRY(d9d_op_linear_multi(t, in, NULL, of, 2, v));
