@@ -140,9 +140,11 @@ static void run(const d9d_mapper *m, const d9d_tensor_source *src)
 {
     struct sink into = {NULL};
     const d9d_tensor_sink sink = {&into, begin, fill};
+    /* The source's numbers may be of any size. */
+    const d9d_map_plan_opts opts = {.overflow = D9D_CAST_OVERFLOW_INF};
     d9d_map_plan *p;
 
-    if (d9d_map_plan_create(m, src, NULL, &p) != D9D_OK)
+    if (d9d_map_plan_create(m, src, &opts, &p) != D9D_OK)
         return;
     if (d9d_map_plan_bytes(p) <= MAX_BYTES && d9d_map_plan_output_count(p) <= 4096) {
         d9d_status st = d9d_map_plan_run(p, &sink, 1, NULL);

@@ -56,6 +56,8 @@ llama|num_hidden_layers|2.5|num_hidden_layers: expected an integer, got a number
 llama|num_attention_heads|true|num_attention_heads: expected an integer, got true
 llama|vocab_size|[53]|vocab_size: expected an integer, got a list
 llama|tie_word_embeddings|"no"|tie_word_embeddings: expected true or false, got a string ("no")
+qwen3_moe|d9d|{"router": {"gruops": 4}}|d9d.router.gruops is unknown
+qwen3_moe|d9d|{"router": {"groups": 1, "top_groups": 2}}|d9d.router has the best 2 of 1 groups of experts
 llama|vocab_size|-|vocab_size: required key is missing (ids of the vocabulary)
 llama|hidden_size|-|hidden_size: required key is missing (width of the residual stream)
 llama|intermediate_size|-28|intermediate_size: -28 is below the minimum of 1

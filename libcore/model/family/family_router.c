@@ -15,22 +15,49 @@ bool d9di_family_routers_equal(const d9d_block_router *a, const d9d_block_router
                      a->scale == b->scale && a->expert_bias == b->expert_bias);
 }
 
+/* The only members of "d9d.router". */
+static d9d_status members_check(const json_t *router, const char *where)
+{
+    static const char *const names[] = {"score", "groups", "top_groups", "scale", D9D_ROUTER_BIAS};
+    const char *name;
+    json_t *v;
+
+    json_object_foreach((json_t *)(uintptr_t)router, name, v)
+    {
+        bool known = false;
+
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+            known = known || strcmp(names[i], name) == 0;
+        if (!known)
+            return D9D_FAIL(D9D_ECONFIG, "%s: d9d.router.%.64s is unknown", where, name);
+    }
+    return D9D_OK;
+}
+
 d9d_status d9di_family_router_read(const json_t *doc, const char *where, d9d_block_router *out)
 {
     const json_t *mark = json_object_get(doc, "d9d");
     const d9di_hf_reader router = {d9di_hf_member(mark, "router"), where, true};
     const json_t *score = d9di_hf_member(router.doc, "score");
     const char *word = json_string_value(score);
+    const d9d_block_router native = *out;
 
     if (router.doc == NULL)
         return D9D_OK;
+    D9D_TRY(members_check(router.doc, where));
     if (score != NULL && (word == NULL || strcmp(word, "sigmoid") != 0))
         return d9di_hf_refuse(&router, "d9d.router.score", score);
     out->score = score != NULL ? D9D_SCORE_SIGMOID : D9D_SCORE_SOFTMAX;
     D9D_TRY(d9di_hf_i64(&router, "groups", 1, &out->groups));
     D9D_TRY(d9di_hf_i64(&router, "top_groups", 1, &out->top_groups));
     D9D_TRY(d9di_hf_f64(&router, router.doc, "scale", 1, &out->scale));
-    return d9di_hf_bool(&router, D9D_ROUTER_BIAS, &out->expert_bias);
+    D9D_TRY(d9di_hf_bool(&router, D9D_ROUTER_BIAS, &out->expert_bias));
+    if (out->top_groups > out->groups)
+        return D9D_FAIL(D9D_ECONFIG, "%s: d9d.router has the best %lld of %lld groups of experts",
+                        where, (long long)out->top_groups, (long long)out->groups);
+    if (d9di_family_routers_equal(&native, out)) /* it says what is so without it */
+        *out = native;
+    return D9D_OK;
 }
 
 json_t *d9di_family_router_to_json(const d9d_block_router *r)
