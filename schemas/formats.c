@@ -866,6 +866,7 @@ static const d9d_key plan_stage_keys[] = {
     COUNT("bytes", "peak and unaccounted"),
     COUNT("host_optimizer", "bytes of optimizer states in the host's memory"),
     COUNT("host_copy", "bytes of host memory for asynchronous checkpoints"),
+    COUNT("host_local", "bytes of host memory for local checkpoints"),
     COUNT("host_batches", "bytes of the host's memory for batches that are read ahead"),
     REAL("step_s", "seconds of a step of its own"),
     COUNT("live_activations", "forwards at once whose backward is not through", .former = "live"),

@@ -23,6 +23,15 @@ static bool saves_async(const d9d_train_config *c, int64_t steps)
     return s->asynchronous && s->period_steps > 0 && (steps < 0 || s->period_steps < steps);
 }
 
+/* Copies of a rank's state in its host's memory: two of its own, and two of a rank of another host
+ * (checkpointer/checkpointer_local.h). */
+static uint64_t local_copies(const d9d_train_config *c, const d9d_plan *p)
+{
+    if (c->trainer.checkpointing.local_period_steps == D9D_PERIOD_DISABLE)
+        return 0;
+    return p->ranks > p->chip->per_node ? 4 : 2;
+}
+
 /* Bytes of ids, labels and positions that a prefetcher holds. */
 static uint64_t batch_bytes(const d9d_train_config *c, int64_t n_tokens)
 {
@@ -49,7 +58,7 @@ static void find_largest_host(d9d_plan *p)
             stop = (r / each + 1) * each;
             stop = stop < first + n ? stop : first + n;
             copies = (uint64_t)(stop - r) * s->copy; /* only one replica writes */
-            sum += (uint64_t)(stop - r) * (s->batches + s->host_optimizer) +
+            sum += (uint64_t)(stop - r) * (s->batches + s->host_optimizer + s->local) +
                    (copies < s->saved ? copies : s->saved);
         }
         if (sum > p->host) {
@@ -136,6 +145,7 @@ static d9d_status simulate_stages(d9di_plan_simulate_opts *opts, const d9di_plan
         stage->ranks = p->ranks / n;
         stage->live = 1;
         stage->copy = saves_async(opts->config, p->steps) ? sim.written : 0;
+        stage->local = local_copies(opts->config, p) * sim.written;
         stage->batches = batches;
         stage->saved = sim.saved;
         add_stage(p, &sim, &flops, &once_s);

@@ -94,13 +94,15 @@ static amount format_duration(double s)
 /* The host that needs most. */
 static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
 {
-    uint64_t copy = 0, batches = 0, optimizer = 0;
+    uint64_t copy = 0, batches = 0, optimizer = 0, local = 0;
 
     for (size_t i = 0; i < p->n_stages; i++) {
-        copy = p->stages[i].copy > copy ? p->stages[i].copy : copy;
-        batches = p->stages[i].batches > batches ? p->stages[i].batches : batches;
-        optimizer =
-            p->stages[i].host_optimizer > optimizer ? p->stages[i].host_optimizer : optimizer;
+        const d9d_plan_rank *s = &p->stages[i];
+
+        copy = s->copy > copy ? s->copy : copy;
+        batches = s->batches > batches ? s->batches : batches;
+        optimizer = s->host_optimizer > optimizer ? s->host_optimizer : optimizer;
+        local = s->local > local ? s->local : local;
     }
     D9D_TRY(
         d9d_buf_printf(out, "host memory of a rank: %s for batches", format_bytes(batches).text));
@@ -108,6 +110,8 @@ static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
         D9D_TRY(d9d_buf_printf(out, ", %s for optimizer states", format_bytes(optimizer).text));
     if (copy > 0)
         D9D_TRY(d9d_buf_printf(out, ", %s for asynchronous checkpoints", format_bytes(copy).text));
+    if (local > 0)
+        D9D_TRY(d9d_buf_printf(out, ", %s for local ones", format_bytes(local).text));
     if (p->host_ranks > 1)
         D9D_TRY(d9d_buf_printf(out, "; of %lld on a host: %s", (long long)p->host_ranks,
                                format_bytes(p->host).text));
@@ -299,7 +303,7 @@ static json_t *rank_json(const d9d_plan_rank *r)
 {
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-        "s:i, s:o, s:o, s:I}",
+        "s:i, s:o, s:o, s:I, s:I}",
         "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
         (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
         (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "fsdp_buffers",
@@ -308,7 +312,8 @@ static json_t *rank_json(const d9d_plan_rank *r)
         "bytes", (json_int_t)d9d_plan_rank_bytes(r), "host_optimizer",
         (json_int_t)r->host_optimizer, "host_copy", (json_int_t)r->copy, "host_batches",
         (json_int_t)r->batches, "step_s", r->step_s, "live_activations", r->live, "work",
-        work_json(&r->tally), "messages", comm_json(&r->tally), "kv_cache", (json_int_t)r->cache);
+        work_json(&r->tally), "messages", comm_json(&r->tally), "kv_cache", (json_int_t)r->cache,
+        "host_local", (json_int_t)r->local);
 }
 
 static json_t *ranks_json(const d9d_plan *p)

@@ -392,3 +392,13 @@ JSON
     says 2 "--restart-time says what a failure costs: it goes with --mtbf" plan --restart-time 5 c.json
     says 2 "--mtbf is of one mesh, --suggest tries many" plan --mtbf 5 --suggest 2 c.json
 }
+
+@test "local checkpoints are counted in the host's memory: two of a rank, and two of another host's" {
+    [ "$(plan c.json | number host_local)" = 0 ]
+    plan --set trainer.checkpointing.local_period_steps=2 c.json >plan.json
+    is d9d.plan.v1 plan.json
+    [ "$(number host_local <plan.json)" = $((2 * $(number checkpoint_bytes <plan.json))) ]
+    run -0 d9d-train --plan --gpu h100 --length 32 --set mesh.data_parallel_replicate=16 --set trainer.batching.global_batch_size=16 \
+        --set trainer.batching.microbatch_size=1 --set trainer.checkpointing.local_period_steps=2 --json c.json
+    [ "$(number host_local <<<"$output")" = $((4 * $(number checkpoint_bytes <<<"$output"))) ]
+}

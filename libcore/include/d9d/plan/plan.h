@@ -68,6 +68,7 @@ typedef struct d9d_plan_rank {
     /* Host memory: optimizer states that are offloaded; the copy for asynchronous checkpoints, or
      * 0; and prefetched batches, including the largest evaluation's. */
     uint64_t host_optimizer, copy, batches;
+    uint64_t local; /* host memory of local checkpoints: of this rank and of one of another host */
     uint64_t saved; /* bytes of a checkpoint that all ranks of the stage write */
 } d9d_plan_rank;
 
@@ -99,8 +100,8 @@ typedef struct d9d_plan {
     d9d_stage_costs *stage_costs; /* [stages of the program], in the arena */
     double transfer_s;            /* of hidden states between neighbouring stages */
     const char *measured_run;     /* the run that measured the costs; NULL: the cost model */
-    /* Sum of `host_optimizer`, `copy` and `batches` over the ranks of the host that needs most, and
-     * the number of these ranks. */
+    /* Sum of `host_optimizer`, `copy`, `batches` and `local` over the ranks of the host that needs
+     * most, and the number of these ranks. */
     uint64_t host;
     int64_t host_ranks;
     d9d_plan_goodput goodput;
