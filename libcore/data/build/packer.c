@@ -146,14 +146,16 @@ static d9d_status write_sample(d9di_packer *p)
 
     if (p->unit)
         st = d9di_shard_unit_add(
-            p->unit,
-            &(d9di_shard_sample){.split = p->split,
-                                 .key = s->key,
-                                 .all = {s->tokens.data, s->labels.len ? s->labels.data : NULL,
-                                         s->tokens.len, s->fields.data, s->fields.len},
-                                 .segments = s->segments.data,
-                                 .fields = s->field_bytes.data,
-                                 .n_segments = s->segments.len});
+            p->unit, &(d9di_shard_sample){.split = p->split,
+                                          .key = s->key,
+                                          .all = {.tokens = s->tokens.data,
+                                                  .labels = s->labels.len ? s->labels.data : NULL,
+                                                  .n = s->tokens.len,
+                                                  .fields = s->fields.data,
+                                                  .fields_bytes = s->fields.len},
+                                          .segments = s->segments.data,
+                                          .fields = s->field_bytes.data,
+                                          .n_segments = s->segments.len});
     p->samples++;
     s->tokens.len = s->labels.len = s->segments.len = s->fields.len = s->field_bytes.len = 0;
     p->filled = 0;
