@@ -1,16 +1,30 @@
 /* job.c - checks of a job's configuration.  See d9d/job/job.h. */
 #include "d9d/job/job.h"
 
+#include <string.h>
+
 #include "d9d/base/json.h"
+#include "d9d/models/models.h"
 
 /* --- what need not be said twice ------------------------------------------------- */
+
+/* A plugin's models may know no config.json. */
+static bool is_built_in(const json_t *provider)
+{
+    const char *name = json_string_value(json_object_get(provider, "name"));
+
+    for (size_t i = 0; name != NULL && d9d_model_choices[i] != NULL; i++)
+        if (strcmp(d9d_model_choices[i]->name, name) == 0)
+            return true;
+    return false;
+}
 
 d9d_status d9d_job_fill_hf_config(json_t *doc)
 {
     json_t *provider = json_object_get(doc, "model_provider");
     const char *source = NULL;
 
-    if (!json_is_object(provider) || json_object_get(provider, "hf_config") != NULL ||
+    if (!is_built_in(provider) || json_object_get(provider, "hf_config") != NULL ||
         json_object_get(provider, "model") != NULL ||
         json_unpack(doc, "{s:{s:{s:s}}}", "trainer", "model_stage_factory", "source_checkpoint",
                     &source) != 0)

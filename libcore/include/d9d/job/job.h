@@ -226,9 +226,9 @@ D9D_API extern const d9d_table *const d9d_job_pipe_schedule_choices[]; /* NULL-t
 D9D_API d9d_pipe_schedule_opts
 d9d_job_pipe_schedule_opts(const struct d9d_job_pipelining_section *s);
 
-/* Where `model_provider` of a document has neither hf_config nor model, its hf_config becomes
- * `trainer.model_stage_factory.source_checkpoint`.  Done before the document is resolved; one of
- * another shape is left to that. */
+/* Where a built-in `model_provider` of a document has neither hf_config nor model, its hf_config
+ * becomes `trainer.model_stage_factory.source_checkpoint`.  Done before the document is resolved;
+ * one of another shape is left to that. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_fill_hf_config(json_t *doc);
 
 /* ECONFIG if the batch sizes do not fit each other or the mesh. */
