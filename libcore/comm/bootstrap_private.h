@@ -20,9 +20,10 @@ typedef struct d9di_bootstrap_backend {
     void (*close)(void *self);
 } d9di_bootstrap_backend;
 
-/* Connect all ranks: one message that the launcher carries, of which a rank gets one, its parent's.
- * Collective.  *out is NULL, and *unconnected not D9D_OK with its message, where this rank is not
- * connected; then no rank is.  Another status is the launcher's. */
+/* Connect all ranks, if there are many or D9D_BOOTSTRAP is "tcp": one message that the launcher
+ * carries, of which a rank gets one, its parent's.  Collective.  *out NULL: not connected; then
+ * *unconnected is D9D_OK, or has its message where this rank could not be, and no rank is.  Another
+ * status is the launcher's. */
 d9d_status d9di_bootstrap_connect(const d9di_bootstrap_backend *b, d9di_bootstrap_tree **out,
                                   d9d_status *unconnected);
 

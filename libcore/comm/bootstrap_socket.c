@@ -152,6 +152,8 @@ static bool to_ip(const struct sockaddr *from, unsigned char out[16])
     return true;
 }
 
+static const unsigned char loopback[16] = {[10] = 0xff, 0xff, 127, 0, 0, 1};
+
 /* Of interfaces that are up, IPv4 first; link-local addresses mean nothing elsewhere. */
 static void read_interfaces(d9di_bootstrap_address *out)
 {
@@ -281,7 +283,9 @@ d9d_status d9di_bootstrap_listen(const char *node, bool listens, bool one_host,
         return D9D_OK;
     if (getrandom(out->token, sizeof(out->token), 0) != (ssize_t)sizeof(out->token))
         return D9D_FAIL(D9D_EIO, "bootstrap: no random bytes: %s", strerror(errno));
-    if (!one_host)
+    if (one_host) /* also for ranks that take themselves for another host */
+        memcpy(out->ip[out->n++], loopback, sizeof(loopback));
+    else
         read_interfaces(out);
     *fd = open_listener(one_host);
     if (*fd >= 0 && read_port(*fd, &out->port))
@@ -445,8 +449,6 @@ static void dial_add(struct dial *d, const unsigned char ip[16], uint16_t port)
 
 static void dial_start(struct dial *d, const d9di_bootstrap_address *to, bool same_host)
 {
-    static const unsigned char loopback[16] = {[10] = 0xff, 0xff, 127, 0, 0, 1};
-
     if (same_host)
         dial_add(d, loopback, to->port);
     for (int i = 0; !same_host && i < to->n && i < MAX_DIALS; i++)

@@ -24,6 +24,23 @@ driver=$D9D_BUILD/tests/multirank/bootstrap_driver
     refute_line --partial "gave other"
 }
 
+@test "by TCP: an all-gather, an agreement, a rank that dies, hosts of several names" {
+    export D9D_BOOTSTRAP=tcp
+    for n in 2 5 8; do
+        run -0 mpi -x D9D_BOOTSTRAP -n $n "$driver" gather
+        [ "$(grep -c "of $n on .*: well" <<<"$output")" -eq $n ]
+    done
+    run -0 slurm 2 "$driver" gather
+    [ "$(grep -c 'of 4 on .*: well' <<<"$output")" -eq 4 ]
+    run -2 mpi -x D9D_BOOTSTRAP -n 4 "$driver" agree 2
+    assert_equal "$(grep -c 'rank 2 (.*): no file 2' <<<"$output")" 3
+    run mpi -x D9D_BOOTSTRAP -n 3 "$driver" die 1
+    [ "$status" -ne 0 ]
+    unshare --uts --mount true 2>/dev/null || skip "not allowed to make hosts"
+    run -0 mpi -x D9D_BOOTSTRAP -n 4 "$BATS_TEST_DIRNAME/on_hosts" ab "$driver" gather
+    [ "$(grep -c 'of 4 on .*: well' <<<"$output")" -eq 4 ]
+}
+
 @test "ranks agree on the first failure" {
     run -2 mpi -n 4 "$driver" agree 2
     assert_equal "$(grep -c 'rank 2 (.*): no file 2' <<<"$output")" 3

@@ -131,7 +131,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
 @test "sizes that do not fit each other" {
     refused 'mesh: pipeline_parallel 2 x data_parallel_shard 3 is 6 ranks, and this job has 1' \
         --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=3
-    refused 'mesh: pipeline 1048576 x replicate 1048576 x shard 1048576 x context 1048576 x 1 x tensor 1048576 is ' \
+    refused 'mesh: pipeline_parallel 1048576 x data_parallel_replicate 1048576 x data_parallel_shard 1048576 x context_parallel_shard 1048576 x tensor_parallel 1048576 is ' \
         --set mesh.pipeline_parallel=1048576 --set mesh.data_parallel_shard=1048576 --set mesh.tensor_parallel=1048576 \
         --set mesh.context_parallel_shard=1048576 --set mesh.data_parallel_replicate=1048576
     refused 'mesh: expert_parallel 2 does not divide the 1 ranks of a pipeline stage' --set mesh.expert_parallel=2

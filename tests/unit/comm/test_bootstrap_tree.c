@@ -467,5 +467,6 @@ int main(void)
         cmocka_unit_test(test_one_rank_that_cannot_be_reached),
     };
 
+    (void)setenv("D9D_BOOTSTRAP", "tcp", 1); /* however few */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

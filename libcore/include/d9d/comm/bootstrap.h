@@ -12,9 +12,10 @@
  * at once.  A launch that d9d does not understand - several tasks without PMIx - is an error: it
  * must never become several worlds of one that write the same files.
  *
- * At the first exchange the ranks connect with each other by TCP, as a tree: PMIx carries one
- * address of each rank.  Where they cannot, or D9D_BOOTSTRAP=pmix says so, PMIx carries everything,
- * at a request for each message of each rank.
+ * At the first exchange the ranks of large jobs, of more than 64, connect with each other by TCP,
+ * as a tree: PMIx carries one address of each rank.  In others, where they cannot, or where
+ * D9D_BOOTSTRAP=pmix says so, PMIx carries everything, at a request for each message of each rank.
+ * D9D_BOOTSTRAP=tcp: connect, however few they are.
  *
  * Every rank makes the collective calls, in the same order.  Send kilobytes, not tensors.  A rank
  * that dies does not reliably fail the calls of the others: launch with `srun --kill-on-bad-exit=1`
@@ -63,7 +64,7 @@ typedef struct d9d_bootstrap_blob {
 D9D_API double d9d_bootstrap_set_timeout(d9d_bootstrap *b, double seconds);
 
 /* Why the ranks are not connected, and the launcher carries their messages: "rank 5 (node): ...";
- * NULL if they are, or before the first exchange.  Borrowed. */
+ * NULL if they are, or need not be.  Borrowed. */
 D9D_API const char *d9d_bootstrap_unconnected(const d9d_bootstrap *b);
 
 /* The most bytes that a rank may send in one all-gather. */
