@@ -1,6 +1,7 @@
 /* degrees.c - the check that the degrees of parallelism give the number of ranks.  See
  * d9d/comm/mesh.h. */
 #include <stdio.h>
+#include <string.h>
 
 #include "d9d/comm/mesh.h"
 
@@ -44,6 +45,27 @@ static d9d_status fail_product(const d9d_parallel_degrees *m, const int64_t *deg
     return D9D_FAIL(D9D_ECONFIG, "mesh: %s is %lld ranks, and this job has %lld%s%s", text,
                     (long long)product, (long long)ranks,
                     m->expert_parallel > 1 ? "; expert_parallel adds none" : "", fits);
+}
+
+void d9d_parallel_degrees_values(const d9d_parallel_degrees *d, int64_t out[D9D_N_PARALLEL_DEGREES])
+{
+    const int64_t v[D9D_N_PARALLEL_DEGREES] = {
+        d->pipeline_parallel,      d->data_parallel_replicate,
+        d->data_parallel_shard,    d->context_parallel_replicate,
+        d->context_parallel_shard, d->tensor_parallel,
+        d->expert_parallel,        d->expert_parallel_local,
+        d->context_parallel_method};
+
+    memcpy(out, v, sizeof(v));
+}
+
+bool d9d_parallel_degrees_equal(const d9d_parallel_degrees *a, const d9d_parallel_degrees *b)
+{
+    int64_t x[D9D_N_PARALLEL_DEGREES], y[D9D_N_PARALLEL_DEGREES];
+
+    d9d_parallel_degrees_values(a, x);
+    d9d_parallel_degrees_values(b, y);
+    return memcmp(x, y, sizeof(x)) == 0;
 }
 
 d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ranks)

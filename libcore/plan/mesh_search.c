@@ -276,12 +276,15 @@ static d9d_status plan_candidate(void *arg, int worker, size_t i)
 static int compare_rate(const void *a, const void *b)
 {
     const d9d_mesh_search_result *x = a, *y = b;
+    int64_t mesh_x[D9D_N_PARALLEL_DEGREES], mesh_y[D9D_N_PARALLEL_DEGREES];
 
     if (x->tokens_per_hour != y->tokens_per_hour)
         return x->tokens_per_hour > y->tokens_per_hour ? -1 : 1;
     if (x->bytes != y->bytes)
         return x->bytes < y->bytes ? -1 : 1;
-    return memcmp(&x->mesh, &y->mesh, sizeof(x->mesh));
+    d9d_parallel_degrees_values(&x->mesh, mesh_x);
+    d9d_parallel_degrees_values(&y->mesh, mesh_y);
+    return memcmp(mesh_x, mesh_y, sizeof(mesh_x));
 }
 
 /* The best candidate of each mesh, among those planned so far. */

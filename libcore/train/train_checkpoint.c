@@ -42,7 +42,10 @@ static bool local_is_on(const d9di_train_run *run)
 
 static uint64_t job_hash(const d9di_train_run *run)
 {
-    return d9d_hash_u64(&run->c->mesh, sizeof(run->c->mesh));
+    int64_t values[D9D_N_PARALLEL_DEGREES];
+
+    d9d_parallel_degrees_values(&run->c->mesh, values);
+    return d9d_hash_u64(values, sizeof(values));
 }
 
 d9d_status d9di_train_checkpointer_find_local(d9di_train_checkpointer *ck,

@@ -368,8 +368,7 @@ static void read_rank_file(d9d_flight *f, const char *dir, int rank)
     d9di_flight_record *x = &f->record[rank];
 
     if (read_record(dir, rank, x) == D9D_OK && x->header.job == f->job &&
-        x->header.size == f->size &&
-        memcmp(&x->header.degrees, &f->degrees, sizeof(f->degrees)) == 0)
+        x->header.size == f->size && d9d_parallel_degrees_equal(&x->header.degrees, &f->degrees))
         return;
     d9di_flight_record_release(x);
 }

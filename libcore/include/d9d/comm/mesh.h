@@ -56,6 +56,13 @@ typedef struct d9d_parallel_degrees {
     int context_parallel_method;   /* d9d_cp_method */
 } d9d_parallel_degrees;
 
+/* The members in their order, to compare, sort and hash: the struct has bytes that nobody sets. */
+enum { D9D_N_PARALLEL_DEGREES = 9 };
+D9D_API void d9d_parallel_degrees_values(const d9d_parallel_degrees *d,
+                                         int64_t out[D9D_N_PARALLEL_DEGREES]);
+D9D_API bool d9d_parallel_degrees_equal(const d9d_parallel_degrees *a,
+                                        const d9d_parallel_degrees *b);
+
 /* Check the degrees against the number of ranks.  ECONFIG shows the product; also if
  * expert_parallel does not divide the ranks of a stage, or expert_parallel_local that. */
 D9D_API D9D_MUST_USE d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *d,
