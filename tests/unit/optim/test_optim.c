@@ -8,32 +8,10 @@
 #include "d9d/base/json.h"
 #include "d9d/base/rng.h"
 #include "d9d/optim/optim.h"
+#include "support/optimizer_config.h"
 #include "support/unit.h"
 
 /* --- a configuration and a few parameters -------------------------------------------------- */
-
-typedef struct section {
-    d9d_union optimizer;
-} section;
-
-static const d9d_key section_keys[] = {
-    D9D_KEY_UNION(section, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices,
-                  "the optimizer"),
-    D9D_KEY_END,
-};
-static const d9d_table section_table = D9D_TABLE(section, "test", section_keys, "one section");
-
-static d9d_status bind(const char *text, d9d_arena *a, json_t **doc, d9d_union *out)
-{
-    section s = {0};
-    json_t *optimizer;
-
-    assert_ok(d9d_json_parse("test", text, strlen(text), &optimizer));
-    *doc = json_pack("{s:o}", "optimizer", optimizer);
-    D9D_TRY(d9d_config_bind(&section_table, *doc, "test", NULL, a, &s));
-    *out = s.optimizer;
-    return D9D_OK;
-}
 
 enum { WIDE, FROZEN, SHORT, PARAMS };
 
@@ -66,7 +44,7 @@ static void rig_open(rig *r, const char *config, d9d_dtype t)
     assert_ok(d9d_module_reset(&r->module, 7));
     assert_ok(d9d_module_params(&r->module, &r->arena, &r->params));
     assert_ok(d9d_tensor_alloc(r->dev, D9D_F32, D9D_SCALAR, &r->scale));
-    assert_ok(bind(config, &r->arena, &r->doc, &r->section));
+    assert_ok(optimizer_config_bind(config, &r->arena, &r->doc, &r->section));
 }
 
 static void rig_close(rig *r)
@@ -274,9 +252,10 @@ static void test_bad_configurations(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         d9d_union bound;
-        json_t *doc;
+        json_t *doc = NULL;
 
-        assert_fails_like(bind(rows[i].config, &a, &doc, &bound), D9D_ECONFIG, rows[i].sentence);
+        assert_fails_like(optimizer_config_bind(rows[i].config, &a, &doc, &bound), D9D_ECONFIG,
+                          rows[i].sentence);
         json_decref(doc);
     }
     d9d_arena_release(&a);
@@ -286,10 +265,10 @@ static void test_rate_of_a_section(void **state)
 {
     d9d_arena a = {0};
     d9d_union bound;
-    json_t *doc;
+    json_t *doc = NULL;
 
     (void)state;
-    assert_ok(bind("{\"name\": \"sgd\", \"lr\": 0.125}", &a, &doc, &bound));
+    assert_ok(optimizer_config_bind("{\"name\": \"sgd\", \"lr\": 0.125}", &a, &doc, &bound));
     assert_true(d9d_optimizer_lr(&bound) == 0.125);
     json_decref(doc);
     d9d_arena_release(&a);

@@ -7,18 +7,8 @@
 #include "d9d/base/json.h"
 #include "d9d/base/rng.h"
 #include "d9d/optim/optim.h"
+#include "support/optimizer_config.h"
 #include "support/unit.h"
-
-typedef struct section {
-    d9d_union optimizer;
-} section;
-
-static const d9d_key section_keys[] = {
-    D9D_KEY_UNION(section, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices,
-                  "the optimizer"),
-    D9D_KEY_END,
-};
-static const d9d_table section_table = D9D_TABLE(section, "test", section_keys, "one section");
 
 /* A model of three layers, named as decoders name theirs. */
 static const char *const names[] = {"embed.weight", "layers.0.w",  "layers.1.w", "layers.1.norm",
@@ -40,15 +30,7 @@ typedef struct rig {
 
 static d9d_status rig_bind(rig *r, const char *config)
 {
-    section s = {0};
-    json_t *optimizer;
-
-    assert_ok(d9d_json_parse("test", config, strlen(config), &optimizer));
-    json_decref(r->doc);
-    r->doc = json_pack("{s:o}", "optimizer", optimizer);
-    D9D_TRY(d9d_config_bind(&section_table, r->doc, "test", NULL, &r->arena, &s));
-    r->section = s.optimizer;
-    return D9D_OK;
+    return optimizer_config_bind(config, &r->arena, &r->doc, &r->section);
 }
 
 static void rig_open(rig *r, d9d_dtype t)

@@ -6,30 +6,8 @@
 #include "d9d/base/json.h"
 #include "d9d/base/rng.h"
 #include "d9d/optim/optim.h"
+#include "support/optimizer_config.h"
 #include "support/unit.h"
-
-typedef struct section {
-    d9d_union optimizer;
-} section;
-
-static const d9d_key section_keys[] = {
-    D9D_KEY_UNION(section, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices,
-                  "the optimizer"),
-    D9D_KEY_END,
-};
-static const d9d_table section_table = D9D_TABLE(section, "test", section_keys, "one section");
-
-static d9d_status bind(const char *text, d9d_arena *a, json_t **doc, d9d_union *out)
-{
-    section s = {0};
-    json_t *optimizer;
-
-    assert_ok(d9d_json_parse("test", text, strlen(text), &optimizer));
-    *doc = json_pack("{s:o}", "optimizer", optimizer);
-    D9D_TRY(d9d_config_bind(&section_table, *doc, "test", NULL, a, &s));
-    *out = s.optimizer;
-    return D9D_OK;
-}
 
 enum { MATRIX, STACK, NARROW, VECTOR, PARAMS };
 static const struct {
@@ -70,7 +48,7 @@ static void rig_open(rig *r, const char *config, void (*place)(d9d_param *p))
     assert_ok(d9d_module_reset(&r->module, 7));
     assert_ok(d9d_module_params(&r->module, &r->arena, &r->params));
     assert_ok(d9d_tensor_from_host(r->dev, D9D_F32, D9D_SCALAR, &one, &r->scale));
-    assert_ok(bind(config, &r->arena, &r->doc, &r->section));
+    assert_ok(optimizer_config_bind(config, &r->arena, &r->doc, &r->section));
 }
 
 static d9d_status create(rig *r, bool offload)
@@ -276,9 +254,10 @@ static void test_refusals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         d9d_union bound;
-        json_t *doc;
+        json_t *doc = NULL;
 
-        assert_fails_like(bind(rows[i].config, &a, &doc, &bound), D9D_ECONFIG, rows[i].sentence);
+        assert_fails_like(optimizer_config_bind(rows[i].config, &a, &doc, &bound), D9D_ECONFIG,
+                          rows[i].sentence);
         json_decref(doc);
     }
     d9d_arena_release(&a);
@@ -344,11 +323,11 @@ static void test_host_is_too_small(void **state)
     d9d_device *dev;
     d9d_arena a = {0};
     d9d_union bound;
-    json_t *doc;
+    json_t *doc = NULL;
 
     (void)state;
     assert_ok(d9d_device_open("cpu", &dev));
-    assert_ok(bind(int8, &a, &doc, &bound));
+    assert_ok(optimizer_config_bind(int8, &a, &doc, &bound));
     d9d_module_init(&module);
     assert_ok(d9d_module_param(&module, "huge", &huge, D9D_BF16, D9D_SHAPE(1 << 25, 1 << 20),
                                D9D_INIT_NORMAL, 1));
