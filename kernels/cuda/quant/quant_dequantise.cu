@@ -5,7 +5,7 @@
 #include "common/quant_code.h"
 #include "cuda/common/common.cuh"
 
-static __constant__ float nf4_values[16] = D9DI_QUANT_NF4_VALUES;
+static __constant__ const float nf4_values[16] = D9DI_QUANT_NF4_VALUES;
 
 /* Where the parts of a row are, in bytes. */
 struct row_layout {

@@ -65,7 +65,7 @@ struct fp8_format {
     };
 };
 
-static __constant__ float nf4_values[16] = D9DI_QUANT_NF4_VALUES;
+static __constant__ const float nf4_values[16] = D9DI_QUANT_NF4_VALUES;
 
 struct nf4_format {
     enum {
