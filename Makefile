@@ -320,7 +320,7 @@ RUNS      ?= 3
 JUMPED    := $(if $(filter jump,$(CLOCK)),$B/tests/fault/clock_jump_preload.so)
 $(if $(filter-out jump,$(CLOCK)),$(error CLOCK is "$(CLOCK)"; what there is: CLOCK=jump))
 
-$B/tests/fault/clock_jump_preload.so: tests/fault/clock_jump_preload.c $B/flags
+$B/tests/%_preload.so: tests/%_preload.c $B/flags
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(filter-out -fsanitize%,$(ALL_C)) -shared -o $@ $<
 
@@ -330,9 +330,10 @@ test-load: $(JUMPED)
 
 # The unit tests under valgrind, which runs one thread at a time and is slow where they wait for
 # each other.
-memcheck:
+NO_JIT    := $B/tests/unit/no_jit_preload.so
+memcheck: $(NO_JIT)
 	+OMP_NUM_THREADS=1 TEST_TIMEOUT=3600 $(MAKE) --no-print-directory run-test SUITES=unit \
-	    D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full --suppressions=tests/valgrind.supp'
+	    D9D_PRELOAD='$(abspath $(NO_JIT))' D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full --suppressions=tests/valgrind.supp'
 
 # ---- Fuzzing ------------------------------------------------------------------------------
 # All targets as one program of clang's libFuzzer, in a folder that can be carried elsewhere.
