@@ -322,7 +322,7 @@ $(if $(filter-out jump,$(CLOCK)),$(error CLOCK is "$(CLOCK)"; what there is: CLO
 
 $B/tests/%_preload.so: tests/%_preload.c $B/flags
 	@mkdir -p $(@D)
-	$(call Q,CC)$(CC) $(filter-out -fsanitize%,$(ALL_C)) -shared -o $@ $<
+	$(call Q,CC)$(CC) $(filter-out -fsanitize% -fvisibility%,$(ALL_C)) -shared -o $@ $<
 
 test-load: $(JUMPED)
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh test

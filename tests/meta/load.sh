@@ -54,6 +54,15 @@ expect() { # DRIVER STATUS SAYS SCRIPT: two runs of a command
     rm -rf "$dir"
 }
 
+# A library that changes no clock is refused.
+no_clock() { # DRIVER
+    local dir
+    dir=$(mktemp -d)
+    "$1" -n 1 -r 1 -c libm.so.6 -o "$dir" echo 1 passed, 0 failed, 0 skipped >/dev/null 2>&1 &&
+        echo "a library without a clock is taken for one"
+    rm -rf "$dir"
+}
+
 check() {
     local driver=$1/tests/load.sh
     local patience=60 left
@@ -65,6 +74,7 @@ check() {
     expect "$driver" 1 'run [12] of 2, .*: 1 passed, 1 failed, 0 skipped' 'echo 1 passed, 1 failed, 0 skipped'
     expect "$driver" 1 'no totals' 'echo it did not build'
     expect "$driver" 1 'exit status 3' 'echo 1 passed, 0 failed, 0 skipped; exit 3'
+    no_clock "$driver"
 }
 
 broken() { # DIR SED: a copy of the driver with a fault
@@ -79,5 +89,6 @@ plant_sleeps() { broken "$1" 's/i < 20000; i++)); do :;/i < 1; i++)); do sleep 0
 plant_leaves_its_load() { broken "$1" 's/until read -r -t 0;/until false;/'; }
 plant_leaves_the_tests() { broken "$1" '/^end_run/,/^}/s/^    \(kill\|wait\) .*/    :/'; }
 plant_always_green() { broken "$1" 's/^exit $failed/exit 0/'; }
+plant_takes_any_clock() { broken "$1" 's/-gt 3600/-gt -3600/'; }
 plant_trusts_the_output() { broken "$1" 's/$rc -ne 0/0 -ne 0/'; }
 meta_run

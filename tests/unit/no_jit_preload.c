@@ -6,7 +6,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-__attribute__((visibility("default"))) int pcre2_jit_compile(pcre2_code *code, uint32_t options)
+int pcre2_jit_compile(pcre2_code *code, uint32_t options)
 {
     (void)code;
     (void)options;
