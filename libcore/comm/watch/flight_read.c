@@ -9,6 +9,7 @@
 #include "comm/mesh_axes.h"
 #include "comm/watch/flight_ring.h"
 #include "d9d/base/fs.h"
+#include "d9d/base/thread.h"
 
 /* A process has a heartbeat every 100 ms; it counts as silent after this time, since the host may
  * be busy. */
@@ -326,17 +327,66 @@ static int64_t first_abort(const d9d_flight *f)
     return first;
 }
 
-/* Determine which ranks live.  If none does, `now` is the last sign of life. */
-static void set_liveness(d9d_flight *f)
+/* The record of a host's last heartbeat among the `n` of different hosts; NULL: the host has none.
+ */
+static d9di_flight_record **find_host(d9di_flight_record **hosts, int n, const char *host)
 {
-    int64_t aborted;
+    for (int i = 0; i < n; i++)
+        if (strcmp(hosts[i]->header.host, host) == 0)
+            return &hosts[i];
+    return NULL;
+}
+
+/* The ranks of a host have one monotonic clock, and so one offset to the time of day: that of the
+ * last heartbeat.  The time of day may be set between the heartbeats of two ranks, which must not
+ * move one against the other; nor against this process, whose time of day `now` becomes. */
+static void align_clocks(d9d_flight *f, d9di_flight_record **hosts)
+{
     struct timespec t = {0};
     d9di_flight_process self;
+    d9di_flight_record **newest;
+    int n = 0;
+
+    for (int r = 0; r < f->size; r++) {
+        d9di_flight_record *x = &f->record[r];
+
+        if (!x->known)
+            continue;
+        newest = find_host(hosts, n, x->header.host);
+        if (newest == NULL)
+            hosts[n++] = x;
+        else if (x->header.heartbeat > (*newest)->header.heartbeat)
+            *newest = x;
+    }
+    for (int r = 0; r < f->size; r++) {
+        d9di_flight_record *x = &f->record[r];
+
+        newest = x->known ? find_host(hosts, n, x->header.host) : NULL;
+        if (newest == NULL)
+            continue;
+        x->last_seen += (*newest)->header.clock_offset - x->header.clock_offset;
+        x->header.clock_offset = (*newest)->header.clock_offset;
+    }
+    d9di_flight_process_self(&self);
+    newest = find_host(hosts, n, self.host);
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    f->now = newest != NULL ? d9d_clock_ns() + (*newest)->header.clock_offset
+                            : (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Determine which ranks live.  If none does, `now` is the last sign of life. */
+static d9d_status set_liveness(d9d_flight *f)
+{
+    d9di_flight_record **hosts = calloc((size_t)f->size, sizeof(*hosts));
+    d9di_flight_process self;
+    int64_t aborted;
     bool alive = false;
 
+    if (hosts == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "flight: no memory for the hosts of %d ranks", f->size);
+    align_clocks(f, hosts);
+    free(hosts);
     d9di_flight_process_self(&self);
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    f->now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     for (int r = 0; r < f->size; r++) {
         d9di_flight_record *x = &f->record[r];
 
@@ -351,6 +401,7 @@ static void set_liveness(d9d_flight *f)
         f->last_seen = aborted;
     if (!alive)
         f->now = f->last_seen;
+    return D9D_OK;
 }
 
 static d9d_status alloc_records(d9d_flight *f, const char *label)
@@ -384,7 +435,7 @@ d9d_status d9d_flight_open(const char *dir, d9d_flight **out)
     D9D_TRY_OR(st, alloc_records(f, dir), out);
     for (int r = 0; r < f->size; r++)
         read_rank_file(f, dir, r);
-    set_liveness(f);
+    D9D_TRY_OR(st, set_liveness(f), out);
     *out = f;
     f = NULL;
 out:
@@ -433,7 +484,7 @@ d9d_status d9di_flight_open_live(const d9di_flight_ring *self, const d9di_local_
             read_rank_file(f, dir, r);
         }
     }
-    set_liveness(f);
+    D9D_TRY_OR(st, set_liveness(f), out);
     *out = f;
     f = NULL;
 out:
