@@ -15,6 +15,7 @@
 #include "engine/frozen_model.h"
 #include "engine/job_start.h"
 #include "engine/quant_weights.h"
+#include "engine/stage_tuple.h"
 
 /* --- the program ---------------------------------------------------------------------- */
 
@@ -60,6 +61,7 @@ static d9d_status executor_make(d9di_engine *e)
                                     .dev = e->dev,
                                     .down = e->pipe.down,
                                     .up = e->pipe.up,
+                                    .tensors = d9di_stage_tuple_longest(e),
                                     .ops = &d9di_engine_executor_ops,
                                     .self = e};
 
@@ -332,7 +334,8 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     }
     D9D_TRY(adapter_open(e, opts));
     D9D_TRY(stages_open(e, opts));
-    return d9di_frozen_model_open(e, opts);
+    D9D_TRY(d9di_frozen_model_open(e, opts));
+    return d9di_stage_tuple_open(e);
 }
 
 d9d_status d9di_engine_open(const d9di_engine_opts *opts, d9di_engine *out)

@@ -71,12 +71,19 @@ typedef struct d9di_engine_whole {
     d9d_params base, adapters; /* the same, divided into the model's own and its adapters */
 } d9di_engine_whole;
 
+/* What enters a stage: the model's and the task's tensors, then the frozen model's. */
+typedef struct d9di_stage_tuple {
+    d9d_stage_spec specs[D9D_EXECUTOR_TENSORS_MAX];
+    size_t n_own, n;
+} d9di_stage_tuple;
+
 /* This rank in the pipeline. */
 typedef struct d9di_engine_pipe {
     d9d_pipe_schedule_opts opts; /* of training */
     int ranks, rank;
     d9d_comm *down,
         *up; /* the pipeline's group, a communicator per direction; set by materialize */
+    const d9di_stage_tuple *tuples; /* [stages]; of the first it is empty */
 } d9di_engine_pipe;
 
 /* A program, and what executes it. */

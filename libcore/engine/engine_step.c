@@ -7,6 +7,7 @@
 #include "engine/dropout_rng.h"
 #include "engine/engine.h"
 #include "engine/frozen_model.h"
+#include "engine/stage_tuple.h"
 #include "engine/token_weights.h"
 
 /* One call's execution. */
@@ -253,10 +254,9 @@ static d9d_status attribute_losses(d9di_engine *e, int micro, d9d_tape *t, const
                : D9D_OK;
 }
 
-static d9d_model_in model_in(const d9di_engine_micro_batch *b, d9d_var *hidden, bool learn)
+static d9d_model_in model_in(const d9di_engine_micro_batch *b, bool learn)
 {
     return (d9d_model_in){.ids = &b->ids,
-                          .hidden = hidden,
                           .positions = &b->positions,
                           .labels = &b->labels,
                           .segments = b->segments.storage != NULL ? &b->segments : NULL,
@@ -267,7 +267,44 @@ static d9d_model_in model_in(const d9di_engine_micro_batch *b, d9d_var *hidden, 
                           .loss_is_root = learn};
 }
 
-static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in,
+/* What the stage before has passed on. */
+static void set_passed(d9d_model_in *in, const d9d_model_passed *passed, size_t n)
+{
+    in->passed = passed;
+    in->n_passed = n;
+    in->hidden = d9d_model_find_passed(in, D9D_STAGE_HIDDEN);
+}
+
+/* What a forward of this micro-batch finds on its tape. */
+static void prepare_tape(const d9di_engine_micro_batch *b, d9d_tape *t)
+{
+    if (b->dropout_rng.token.storage != NULL)
+        d9d_tape_set_dropout_rng(t, &b->dropout_rng);
+    if (b->token_weights.weight.storage != NULL)
+        d9d_tape_set_token_weights(t, &b->token_weights);
+    if (b->prefix.storage != NULL)
+        d9d_tape_set_prefix(t, &b->prefix);
+}
+
+/* The losses and values of a stage's forward, and what it passes on. */
+static d9d_status pass_results(d9di_engine *e, int stage, int micro, d9d_tape *t,
+                               const d9d_model_out *o, const d9d_model_reference *reference,
+                               d9d_var **out)
+{
+    const bool last = stage + 1 == e->exec.program.stages;
+
+    if (!last)
+        D9D_TRY(d9di_stage_tuple_give(e, stage, o, e->frozen.is_on ? &reference->out : NULL, out));
+    if (e->step.run->sums == NULL)
+        return deliver_results(e, micro, t, o);
+    if (!last)
+        return D9D_OK;
+    if (needs_loss_attribution(e))
+        D9D_TRY(attribute_losses(e, micro, t, d9d_var_tensor(o->loss)));
+    return sum_losses(e->dev, e->step.run, micro, d9d_var_tensor(o->loss));
+}
+
+static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *const *in,
                                 d9d_var **out)
 {
     d9di_engine *e = self;
@@ -275,52 +312,35 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
     const bool learn = e->exec.program.backward;
     const d9di_engine_micro_batch *b;
     d9d_model_reference reference;
+    d9di_stage_tuple_in passed;
     d9d_model_in given;
     d9d_model_out o;
 
     D9D_TRY(load_micro_batches(e, micro));
     b = &e->step.micros.data[micro];
-    given = model_in(b, in, learn);
+    given = model_in(b, learn);
     given.part_targets = e->step.part_targets;
-    if (b->dropout_rng.token.storage != NULL)
-        d9d_tape_set_dropout_rng(t, &b->dropout_rng);
-    if (b->token_weights.weight.storage != NULL)
-        d9d_tape_set_token_weights(t, &b->token_weights);
-    if (b->prefix.storage != NULL)
-        d9d_tape_set_prefix(t, &b->prefix);
+    prepare_tape(b, t);
+    d9di_stage_tuple_take(e, stage, in, &passed);
     if (e->frozen.is_on) {
+        set_passed(&given, passed.frozen, passed.n_frozen);
         D9D_TRY(d9di_frozen_model_forward(e, (size_t)(s - e->stages), t, &given, &reference));
         given.reference = &reference;
     }
+    set_passed(&given, passed.own, passed.n_own);
     d9d_fsdp_pre_forward(s->sharded, learn, e->exec.program.stages == 1);
     D9D_TRY(d9di_task_forward(e->task, s->model, t, &given, &o));
-    if (e->frozen.is_on && !d9d_stage_is_last(s->model->stage))
-        D9D_TRY(d9di_frozen_model_join(t, &reference, &o.hidden));
-    *out = o.hidden;
-    if (e->step.run->sums == NULL)
-        return deliver_results(e, micro, t, &o);
-    if (!d9d_stage_is_last(s->model->stage))
-        return D9D_OK;
-    if (needs_loss_attribution(e))
-        D9D_TRY(attribute_losses(e, micro, t, d9d_var_tensor(o.loss)));
-    return sum_losses(e->dev, e->step.run, micro, d9d_var_tensor(o.loss));
+    return pass_results(e, stage, micro, t, &o, &reference, out);
 }
 
-/* As described in d9d_model_in. */
-static d9d_status hidden_shape(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
+static d9d_status stage_tensors(void *self, int stage, int micro, d9d_stage_tensor *out, size_t *n)
 {
     d9di_engine *e = self;
-    const d9d_model *m = e->stages[0].model;
-    const int tp = d9d_comm_size(m->groups.tp);
-    const int64_t columns = d9di_frozen_model_columns(e);
-    const d9d_shape *ids;
+    d9d_model_in in;
 
     D9D_TRY(load_micro_batches(e, micro));
-    ids = &e->step.micros.data[micro].ids.shape;
-    *dtype = e->spec.opts.dtype;
-    *shape = tp > 1 ? D9D_SHAPE(d9d_shape_numel(ids) / tp, columns)
-                    : D9D_SHAPE(ids->dim[0], ids->dim[1], columns);
-    return D9D_OK;
+    in = model_in(&e->step.micros.data[micro], false);
+    return d9di_stage_tuple_tensors(e, stage, &in, out, n);
 }
 
 static d9d_status stage_backward(void *self, int stage, int micro, bool last)
@@ -339,7 +359,7 @@ static void release_micro_batch(void *self, int micro)
 }
 
 const d9d_executor_ops d9di_engine_executor_ops = {.forward = stage_forward,
-                                                   .hidden = hidden_shape,
+                                                   .tensors = stage_tensors,
                                                    .backward = stage_backward,
                                                    .done = release_micro_batch};
 

@@ -258,38 +258,9 @@ void d9di_frozen_model_release(d9di_engine *e)
 
 /* --- forward --------------------------------------------------------------------------------- */
 
-static d9d_model *stage_model(const d9di_engine *e, size_t k)
+d9d_model *d9di_frozen_model_stage_model(const d9di_engine *e, size_t k)
 {
     return e->frozen.without_adapters ? e->stages[k].model : e->frozen.stages[k].model;
-}
-
-int64_t d9di_frozen_model_columns(const d9di_engine *e)
-{
-    return e->stages[0].model->hidden + (e->frozen.is_on ? stage_model(e, 0)->hidden : 0);
-}
-
-/* Columns [first, first + n) of x, which is NULL on the first stage. */
-static d9d_status take_columns(d9d_tape *t, d9d_var *x, int64_t first, int64_t n, d9d_var **y)
-{
-    d9d_shape shape;
-
-    *y = x;
-    if (x == NULL)
-        return D9D_OK;
-    shape = d9d_var_tensor(x)->shape;
-    shape.dim[shape.ndim - 1] = n;
-    return d9d_op_concat(t, &(d9d_op_concat_input){x, first, n}, 1, shape, y);
-}
-
-d9d_status d9di_frozen_model_join(d9d_tape *t, const d9d_model_reference *r, d9d_var **hidden)
-{
-    const d9d_tensor *own = d9d_var_tensor(*hidden), *frozen = d9d_var_tensor(r->out.hidden);
-    d9d_op_concat_input both[] = {{*hidden, 0, own->shape.dim[own->shape.ndim - 1]},
-                                  {r->out.hidden, 0, frozen->shape.dim[frozen->shape.ndim - 1]}};
-    d9d_shape shape = own->shape;
-
-    shape.dim[shape.ndim - 1] = both[0].n + both[1].n;
-    return d9d_op_concat(t, both, 2, shape, hidden);
 }
 
 /* Keeps of the forward what the task or the next stage reads. */
@@ -298,34 +269,38 @@ static d9d_status run_reference(const d9di_engine *e, d9d_tape *t, const d9d_mod
 {
     const bool last = d9d_stage_is_last(out->model->stage), losses = e->frozen.wants_losses;
     const size_t mark = d9d_tape_mark(t);
+    d9d_var *keep[1 + D9D_STAGE_TENSORS_MAX];
+    size_t n = 0;
 
     D9D_TRY(D9D_PLUGIN_CALL(out->model->ops->name, out->model->ops, forward, out->model, t, in,
                             &out->out));
     if (last && losses)
         out->out.hidden = NULL;
-    d9d_tape_release_since(t, mark, out->out.hidden != NULL ? &out->out.hidden : &out->out.loss, 1);
+    if (out->out.hidden != NULL)
+        keep[n++] = out->out.hidden;
+    else if (out->out.loss != NULL)
+        keep[n++] = out->out.loss;
+    for (size_t i = 0; i < out->out.n_passed; i++)
+        keep[n++] = out->out.passed[i].v;
+    d9d_tape_release_since(t, mark, keep, n);
     return D9D_OK;
 }
 
-d9d_status d9di_frozen_model_forward(d9di_engine *e, size_t k, d9d_tape *t, d9d_model_in *in,
+d9d_status d9di_frozen_model_forward(d9di_engine *e, size_t k, d9d_tape *t, const d9d_model_in *in,
                                      d9d_model_reference *out)
 {
     d9d_fsdp *sharded =
         e->frozen.without_adapters ? e->stages[k].sharded : e->frozen.stages[k].sharded;
-    const int64_t own = e->stages[k].model->hidden;
     d9d_model_in plain = *in;
     d9d_status st;
 
-    *out = (d9d_model_reference){.model = stage_model(e, k)};
+    *out = (d9d_model_reference){.model = d9di_frozen_model_stage_model(e, k)};
     plain.loss_is_root = false;
     plain.pool = NULL;
     plain.labels = e->frozen.wants_losses ? in->labels : NULL;
     d9d_fsdp_pre_forward(sharded, false, false);
     d9d_tape_begin_reference(t);
-    st = take_columns(t, in->hidden, own, out->model->hidden, &plain.hidden);
-    if (st == D9D_OK)
-        st = run_reference(e, t, &plain, out);
+    st = run_reference(e, t, &plain, out);
     d9d_tape_end_reference(t);
-    D9D_TRY(st);
-    return take_columns(t, in->hidden, 0, own, &in->hidden);
+    return st;
 }

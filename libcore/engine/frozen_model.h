@@ -5,9 +5,9 @@
  *
  * It has the stages of the trained model, on its mesh and by the same parallel plan, without
  * gradients: its forward of a micro-batch precedes the trained model's on the same tape.  Through a
- * pipeline its hidden states travel beside the others, as further columns:
+ * pipeline what it passes on travels beside the rest, without gradients (engine/stage_tuple.h):
  *
- *     stage k  --[trained | frozen]-->  stage k + 1        [.., H + H']
+ *     stage k  --[ hidden | reference.hidden ]-->  stage k + 1
  *
  * Where adapters alone are trained (LoRA), the weights that the run begins with are the trained
  * model's own, without its adapters: "start" is then no second copy.
@@ -35,13 +35,11 @@ d9d_status d9di_frozen_model_materialize(d9di_engine *e, const d9di_engine_opts 
 void d9di_frozen_model_invalidate(d9di_engine *e);
 void d9di_frozen_model_release(d9di_engine *e);
 
-/* Features of the hidden states that go from stage to stage, of both models. */
-int64_t d9di_frozen_model_columns(const d9di_engine *e);
-/* The frozen model's forward of a micro-batch through stage k of this rank.  `in->hidden` is that
- * of both models and becomes the trained model's. */
-d9d_status d9di_frozen_model_forward(d9di_engine *e, size_t k, d9d_tape *t, d9d_model_in *in,
+/* Its part of stage k of this rank: the trained model's stage, if that is its own. */
+d9d_model *d9di_frozen_model_stage_model(const d9di_engine *e, size_t k);
+/* Its forward of a micro-batch through stage k of this rank; in->hidden and in->passed are its
+ * own. */
+d9d_status d9di_frozen_model_forward(d9di_engine *e, size_t k, d9d_tape *t, const d9d_model_in *in,
                                      d9d_model_reference *out);
-/* Joins the trained model's hidden states with it, for the next stage. */
-d9d_status d9di_frozen_model_join(d9d_tape *t, const d9d_model_reference *r, d9d_var **hidden);
 
 #endif /* D9DI_ENGINE_FROZEN_MODEL_H */

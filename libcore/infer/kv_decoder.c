@@ -36,6 +36,8 @@ struct d9di_kv_decoder {
     d9d_kv_cache cache;
     int64_t rows, max_tokens; /* slots of a sequence: [row * max_tokens, (row + 1) * max_tokens) */
     int64_t fill;             /* tokens of a call are padded to a multiple of this */
+    d9d_stage_spec taken[D9D_STAGE_TENSORS_MAX], given[D9D_STAGE_TENSORS_MAX]; /* by this stage */
+    size_t n_taken, n_given;
     D9D_VEC(int32_t) host;
     d9d_tensor block;
     void *pinned;       /* [rows, V] floats: logits, unless the decoder chooses tokens */
@@ -99,6 +101,33 @@ static d9d_status alloc_chosen(d9di_kv_decoder *d)
     return st;
 }
 
+/* Prompts have no fields, by whose rows a stage's tensors could count. */
+static d9d_status check_specs(const d9di_engine *e, const d9d_stage_spec *specs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (specs[i].field != NULL)
+            return D9D_FAIL(
+                D9D_ENOTSUP,
+                "%s: its stages pass on \"%s\" with the rows of the field \"%s\", which "
+                "prompts do not have; generate without a pipeline",
+                stage_model(e)->ops->name, specs[i].name, specs[i].field);
+    return D9D_OK;
+}
+
+/* What enters this stage and the next one. */
+static d9d_status find_specs(d9di_kv_decoder *d)
+{
+    const d9d_model *m = stage_model(d->engine);
+    const int stage = m->stage.index;
+
+    if (!d9d_stage_is_first(m->stage))
+        D9D_TRY(d9d_model_stage_specs(m, stage, d->taken, &d->n_taken));
+    if (!d9d_stage_is_last(m->stage))
+        D9D_TRY(d9d_model_stage_specs(m, stage + 1, d->given, &d->n_given));
+    D9D_TRY(check_specs(d->engine, d->taken, d->n_taken));
+    return check_specs(d->engine, d->given, d->n_given);
+}
+
 d9d_status d9di_kv_decoder_open(d9di_engine *e, int64_t rows, int64_t max_tokens, bool chooses,
                                 d9di_kv_decoder **out)
 {
@@ -111,6 +140,7 @@ d9d_status d9di_kv_decoder_open(d9di_engine *e, int64_t rows, int64_t max_tokens
     d->rows = rows;
     d->max_tokens = max_tokens;
     d->fill = token_multiple(e);
+    D9D_TRY_OR(st, find_specs(d), out);
     D9D_TRY_OR(st, d9d_tape_create(e->dev, &d->tape), out);
     d9d_tape_set_recording(d->tape, false);
     d9d_tape_set_weights_constant(d->tape, true);
@@ -235,26 +265,58 @@ static d9d_tensor subview(const d9d_tensor *of, int64_t first, d9d_shape shape)
     return t;
 }
 
-/* Receives the hidden states of the previous stage; the first stage receives none. */
-static d9d_status recv_hidden(d9di_kv_decoder *d, const input_layout *l, d9d_var **out)
+static d9d_status recv_tensor(d9di_kv_decoder *d, const d9d_stage_tensor *of, d9d_var **out)
 {
     const d9di_engine *e = d->engine;
-    const d9d_model *m = stage_model(e);
-    const int64_t tp = token_multiple(e);
     d9d_tensor x;
     d9d_status st;
 
-    if (d9d_stage_is_first(m->stage))
-        return D9D_OK;
-    D9D_TRY(d9d_tensor_alloc(
-        e->dev, e->spec.opts.dtype,
-        tp > 1 ? D9D_SHAPE(l->tokens / tp, m->hidden) : D9D_SHAPE(1, l->tokens, m->hidden), &x));
-    st = d9d_comm_recv(e->pipe.down, e->dev->stream, "hidden states", x.dtype, d9d_tensor_data(&x),
+    D9D_TRY(d9d_tensor_alloc(e->dev, of->dtype, of->shape, &x));
+    st = d9d_comm_recv(e->pipe.down, e->dev->stream, of->name, x.dtype, d9d_tensor_data(&x),
                        d9d_tensor_numel(&x), e->pipe.rank - 1);
     if (st == D9D_OK)
         st = d9d_tape_leaf(d->tape, &x, false, out);
     d9d_tensor_release(&x);
     return st;
+}
+
+/* Receives what the previous stage passes on; the first stage receives nothing. */
+static d9d_status recv_passed(d9di_kv_decoder *d, d9d_model_in *in,
+                              d9d_model_passed passed[D9D_STAGE_TENSORS_MAX])
+{
+    for (size_t i = 0; i < d->n_taken; i++) {
+        d9d_stage_tensor of;
+
+        D9D_TRY(d9d_model_stage_tensor(stage_model(d->engine), &d->taken[i], in, &of));
+        passed[i].name = of.name;
+        D9D_TRY(recv_tensor(d, &of, &passed[i].v));
+    }
+    in->passed = passed;
+    in->n_passed = d->n_taken;
+    in->hidden = d9d_model_find_passed(in, D9D_STAGE_HIDDEN);
+    return D9D_OK;
+}
+
+/* Sends what the next stage takes. */
+static d9d_status send_passed(d9di_kv_decoder *d, const input_layout *l, const d9d_model_out *out)
+{
+    const d9di_engine *e = d->engine;
+    const d9d_model *m = stage_model(e);
+    const d9d_tensor ids = {.shape = D9D_SHAPE(1, l->tokens)};
+    const d9d_model_in in = {.ids = &ids};
+    d9d_var *v[D9D_STAGE_TENSORS_MAX];
+
+    D9D_TRY(d9d_model_sort_passed(out, d->given, d->n_given, m->ops->name, v));
+    for (size_t i = 0; i < d->n_given; i++) {
+        const d9d_tensor *x = v[i] != NULL ? d9d_var_tensor(v[i]) : NULL;
+        d9d_stage_tensor of;
+
+        D9D_TRY(d9d_model_stage_tensor(m, &d->given[i], &in, &of));
+        D9D_TRY(d9d_stage_tensor_check(&of, x, m->stage.index));
+        D9D_TRY(d9d_comm_send(e->pipe.down, e->dev->stream, of.name, x->dtype, d9d_tensor_data(x),
+                              d9d_tensor_numel(x), e->pipe.rank + 1));
+    }
+    return D9D_OK;
 }
 
 static d9d_status enqueue_argmax(d9di_kv_decoder *d, const float *logits, int64_t n)
@@ -289,16 +351,14 @@ static d9d_status send_output(d9di_kv_decoder *d, const input_layout *l, const d
 {
     const d9di_engine *e = d->engine;
     const d9d_model *m = stage_model(e);
-    const bool last = d9d_stage_is_last(m->stage);
     const d9d_shape shape = D9D_SHAPE(l->inputs, m->vocab);
-    d9d_tensor x = d9d_tensor_ref(d9d_var_tensor(last ? out->logits : out->hidden));
-    d9d_status st = D9D_OK;
+    d9d_tensor x;
+    d9d_status st;
 
-    if (!last) {
-        st = d9d_comm_send(e->pipe.down, e->dev->stream, "hidden states", x.dtype,
-                           d9d_tensor_data(&x), d9d_tensor_numel(&x), e->pipe.rank + 1);
-        d9d_tensor_release(&x);
-        D9D_TRY(st);
+    if (d9d_stage_is_last(m->stage)) {
+        x = d9d_tensor_ref(d9d_var_tensor(out->logits));
+    } else {
+        D9D_TRY(send_passed(d, l, out));
         D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, shape, &x));
     }
     st = d9d_comm_broadcast(e->pipe.down, e->dev->stream, "logits", D9D_F32, d9d_tensor_data(&x),
@@ -339,8 +399,9 @@ static d9d_status forward(d9di_kv_decoder *d, const input_layout *l, bool chosen
                        .token_slots = &t[2],
                        .pick = &t[4],
                        .seq_slots = &t[5]};
+    d9d_model_passed passed[D9D_STAGE_TENSORS_MAX];
     d9d_model *m = stage_model(d->engine);
-    d9d_status st = recv_hidden(d, l, &in.hidden);
+    d9d_status st = recv_passed(d, &in, passed);
 
     if (l->has_prefix)
         d9d_tape_set_prefix(d->tape, &t[6]);

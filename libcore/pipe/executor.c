@@ -9,17 +9,28 @@
 #include "d9d/device/trace.h"
 #include "pipe/program_private.h"
 
-/* Hidden states go down the pipeline, their gradients up. */
+/* Tensors go down the pipeline, their gradients up. */
 enum direction { DOWN, UP, DIRECTIONS };
 
-/* State of a stage of this rank for one micro-batch. */
-typedef struct slot {
-    d9d_tape *tape;
+/* What enters a stage, and what leaves it, at one place of the tuple. */
+typedef struct port {
     d9d_var *in, *out;
     d9d_tensor recv[DIRECTIONS];       /* from the previous stage, and from the next */
     d9d_message *recv_msg[DIRECTIONS]; /* NULL: received */
     d9d_tensor to_send[DIRECTIONS];    /* for another rank, until it is sent */
+} port;
+
+/* State of a stage of this rank for one micro-batch. */
+typedef struct slot {
+    d9d_tape *tape;
+    port *ports; /* [opts.tensors] */
 } slot;
+
+/* What enters a stage, of one micro-batch. */
+typedef struct tuple {
+    d9d_stage_tensor of[D9D_EXECUTOR_TENSORS_MAX];
+    size_t n;
+} tuple;
 
 /* A send in flight. */
 typedef struct pending_send {
@@ -38,6 +49,7 @@ struct d9d_executor {
     const d9d_pipe_lane *lane;
     int n_stages;              /* stages of this rank */
     slot *slots;               /* [here][micros] */
+    port *ports;               /* of all slots */
     size_t *last;              /* [here]: position of the stage's last B or W */
     int *todo;                 /* [micros]: computations of this rank */
     int *left;                 /* [micros]: of those, left in this run */
@@ -95,7 +107,8 @@ static d9d_status tape_return(d9d_executor *x, slot *c)
     d9d_tape *t = c->tape;
 
     c->tape = NULL;
-    c->in = c->out = NULL;
+    for (size_t i = 0; i < x->opts.tensors; i++)
+        c->ports[i].in = c->ports[i].out = NULL;
     x->live--;
     d9d_tape_reset(t);
     if (D9D_VEC_PUSH(&x->tapes, t) == D9D_OK)
@@ -182,75 +195,129 @@ static int target_stage(const d9d_pipe_action *a, enum direction direction)
     return direction == DOWN ? a->stage + 1 : a->stage - 1;
 }
 
+/* The tuple that enters a stage; none enters the first, and none the stage after the last. */
+static d9d_status tuple_get(const d9d_executor *x, int stage, int micro, tuple *out)
+{
+    out->n = 0;
+    if (stage == 0 || stage == x->opts.program->stages)
+        return D9D_OK;
+    D9D_TRY(x->opts.ops->tensors(x->opts.self, stage, micro, out->of, &out->n));
+    if (out->n > x->opts.tensors)
+        return D9D_FAIL(D9D_EINVAL, "pipeline: %zu tensors enter stage %d, not %zu", out->n, stage,
+                        x->opts.tensors);
+    return D9D_OK;
+}
+
+/* The tuple that an action receives or, of the next stage, sends. */
+static d9d_status tuple_between(const d9d_executor *x, const d9d_pipe_action *a,
+                                enum direction direction, bool sends, tuple *out)
+{
+    return tuple_get(x, (direction == DOWN) == sends ? a->stage + 1 : a->stage, a->micro, out);
+}
+
+static bool travels(const d9d_stage_tensor *t, enum direction direction)
+{
+    return direction == DOWN || !t->constant;
+}
+
 /* Hand an output to a stage of this rank, or store it for its SEND; takes the reference. */
 static void output_deliver(d9d_executor *x, const d9d_pipe_action *a, enum direction direction,
-                           d9d_tensor *t)
+                           size_t i, d9d_tensor *t)
 {
     const int to = target_stage(a, direction);
     const bool here = d9d_program_rank_of(x->opts.program, to) == x->opts.rank;
-    slot *c = slot_at(x, here ? to : a->stage, a->micro);
+    port *p = &slot_at(x, here ? to : a->stage, a->micro)->ports[i];
 
-    *(here ? &c->recv[direction] : &c->to_send[direction]) = *t;
+    *(here ? &p->recv[direction] : &p->to_send[direction]) = *t;
 }
 
-static d9d_status input_wait(d9d_executor *x, const d9d_pipe_action *a, slot *c,
+static d9d_status input_wait(d9d_executor *x, const d9d_pipe_action *a, port *p,
                              enum direction direction)
 {
-    d9d_message *m = c->recv_msg[direction];
+    d9d_message *m = p->recv_msg[direction];
 
-    c->recv_msg[direction] = NULL;
-    if (c->recv[direction].storage == NULL)
+    p->recv_msg[direction] = NULL;
+    if (p->recv[direction].storage == NULL)
         return fail_action(a, "its input was not received");
     return d9d_message_wait(m, x->opts.dev->stream);
 }
 
-/* "stage 1 forward of micro-batch 3": the label of a transfer. */
+/* "stage 1 forward of micro-batch 3", and of several tensors the name: the label of a message. */
 static const char *transfer_name(char *buf, size_t n, int stage, enum direction direction,
-                                 int micro)
+                                 int micro, const tuple *of, size_t i)
 {
-    (void)snprintf(buf, n, "stage %d %s of micro-batch %d", stage,
-                   direction == DOWN ? "forward" : "backward", micro);
+    (void)snprintf(buf, n, "stage %d %s of micro-batch %d%s%s", stage,
+                   direction == DOWN ? "forward" : "backward", micro, of->n > 1 ? ": " : "",
+                   of->n > 1 ? of->of[i].name : "");
     return buf;
 }
 
-static d9d_status action_send(d9d_executor *x, const d9d_pipe_action *a, enum direction direction)
+/* Post the message of one tensor; one without elements needs none. */
+static d9d_status tensor_send(d9d_executor *x, const d9d_pipe_action *a, enum direction direction,
+                              const tuple *of, size_t i)
 {
-    d9d_tensor *t = &slot_at(x, a->stage, a->micro)->to_send[direction];
+    d9d_tensor *t = &slot_at(x, a->stage, a->micro)->ports[i].to_send[direction];
     const int to = d9d_program_rank_of(x->opts.program, target_stage(a, direction));
     pending_send p = {0};
-    char name[64];
+    char name[128];
 
     if (t->storage == NULL)
         return fail_action(a, "its output was not computed");
     D9D_TRY(D9D_VEC_RESERVE(&x->pending, 1));
-    D9D_TRY(d9d_comm_wait_stream(direction_comm(x, direction), x->opts.dev->stream));
-    D9D_TRY(d9d_comm_post_send(direction_comm(x, direction),
-                               transfer_name(name, sizeof(name), a->stage, direction, a->micro),
-                               t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), to, &p.message));
+    if (d9d_tensor_numel(t) > 0)
+        D9D_TRY(d9d_comm_post_send(
+            direction_comm(x, direction),
+            transfer_name(name, sizeof(name), a->stage, direction, a->micro, of, i), t->dtype,
+            d9d_tensor_data(t), d9d_tensor_numel(t), to, &p.message));
     p.data = *t;
     *t = (d9d_tensor){0};
     x->pending.data[x->pending.len++] = p;
     return D9D_OK;
 }
 
+static d9d_status action_send(d9d_executor *x, const d9d_pipe_action *a, enum direction direction)
+{
+    tuple of;
+
+    D9D_TRY(tuple_between(x, a, direction, true, &of));
+    D9D_TRY(d9d_comm_wait_stream(direction_comm(x, direction), x->opts.dev->stream));
+    for (size_t i = 0; i < of.n; i++)
+        if (travels(&of.of[i], direction))
+            D9D_TRY(tensor_send(x, a, direction, &of, i));
+    return D9D_OK;
+}
+
+static d9d_status tensor_recv(d9d_executor *x, const d9d_pipe_action *a, enum direction direction,
+                              const tuple *of, size_t i)
+{
+    const int stage = direction == DOWN ? a->stage - 1 : a->stage + 1;
+    const d9d_stage_tensor *t = &of->of[i];
+    port *p = &slot_at(x, a->stage, a->micro)->ports[i];
+    char name[128];
+
+    D9D_TRY(buffer_acquire(x, t->dtype, t->shape, &p->recv[direction]));
+    if (d9d_shape_numel(&t->shape) == 0)
+        return D9D_OK;
+    return d9d_comm_post_recv(direction_comm(x, direction),
+                              transfer_name(name, sizeof(name), stage, direction, a->micro, of, i),
+                              t->dtype, d9d_tensor_data(&p->recv[direction]),
+                              d9d_shape_numel(&t->shape),
+                              d9d_program_rank_of(x->opts.program, stage), &p->recv_msg[direction]);
+}
+
 static d9d_status action_recv(d9d_executor *x, const d9d_pipe_action *a, enum direction direction)
 {
-    slot *c = slot_at(x, a->stage, a->micro);
-    const int stage = direction == DOWN ? a->stage - 1 : a->stage + 1;
-    d9d_shape shape;
-    d9d_dtype dtype;
-    char name[64];
+    tuple of;
 
-    D9D_TRY(x->opts.ops->hidden(x->opts.self, a->micro, &dtype, &shape));
-    D9D_TRY(buffer_acquire(x, dtype, shape, &c->recv[direction]));
-    return d9d_comm_post_recv(direction_comm(x, direction),
-                              transfer_name(name, sizeof(name), stage, direction, a->micro), dtype,
-                              d9d_tensor_data(&c->recv[direction]), d9d_shape_numel(&shape),
-                              d9d_program_rank_of(x->opts.program, stage), &c->recv_msg[direction]);
+    D9D_TRY(tuple_between(x, a, direction, false, &of));
+    for (size_t i = 0; i < of.n; i++)
+        if (travels(&of.of[i], direction))
+            D9D_TRY(tensor_recv(x, a, direction, &of, i));
+    return D9D_OK;
 }
 
 /* Release sends: all, or those that are complete.  In a program without backward nothing else
- * limits a rank.  It then waits for all but the last send, so that it does not run ahead of the
+ * limits a rank.  It then waits for all but the last sends, so that it does not run ahead of the
  * next rank. */
 static d9d_status sends_complete(d9d_executor *x, bool all)
 {
@@ -260,8 +327,10 @@ static d9d_status sends_complete(d9d_executor *x, bool all)
 
     for (size_t i = 0; i < x->pending.len; i++) {
         pending_send *p = &x->pending.data[i];
-        const bool go = all || (x->opts.program->backward ? d9d_message_test(p->message)
-                                                          : i + MAX_UNSENT < x->pending.len);
+        const bool go =
+            all || p->message == NULL ||
+            (x->opts.program->backward ? d9d_message_test(p->message)
+                                       : i + MAX_UNSENT * x->opts.tensors < x->pending.len);
 
         if (st != D9D_OK || !go) {
             x->pending.data[n++] = *p;
@@ -276,59 +345,132 @@ static d9d_status sends_complete(d9d_executor *x, bool all)
 
 /* --- computation -------------------------------------------------------------------------- */
 
+/* Wait for what enters the stage, and make leaves of it. */
+static d9d_status inputs_take(d9d_executor *x, const d9d_pipe_action *a, slot *c,
+                              d9d_var *in[D9D_EXECUTOR_TENSORS_MAX])
+{
+    tuple of;
+
+    D9D_TRY(tuple_between(x, a, DOWN, false, &of));
+    for (size_t i = 0; i < of.n; i++)
+        D9D_TRY(input_wait(x, a, &c->ports[i], DOWN));
+    for (size_t i = 0; i < of.n; i++) {
+        port *p = &c->ports[i];
+
+        D9D_TRY(d9d_tape_leaf(c->tape, &p->recv[DOWN],
+                              x->opts.program->backward && !of.of[i].constant, &p->in));
+        d9d_tensor_release(&p->recv[DOWN]);
+        in[i] = p->in;
+    }
+    return D9D_OK;
+}
+
+static d9d_status outputs_deliver(d9d_executor *x, const d9d_pipe_action *a, slot *c,
+                                  d9d_var *const out[D9D_EXECUTOR_TENSORS_MAX])
+{
+    tuple of;
+
+    D9D_TRY(tuple_between(x, a, DOWN, true, &of));
+    for (size_t i = 0; i < of.n; i++) {
+        d9d_tensor t;
+
+        D9D_TRY(d9d_stage_tensor_check(&of.of[i], out[i] != NULL ? d9d_var_tensor(out[i]) : NULL,
+                                       a->stage));
+        c->ports[i].out = out[i];
+        t = d9d_tensor_ref(d9d_var_tensor(out[i]));
+        output_deliver(x, a, DOWN, i, &t);
+    }
+    return D9D_OK;
+}
+
 static d9d_status action_forward(d9d_executor *x, const d9d_pipe_action *a)
 {
-    const bool last = a->stage + 1 == x->opts.program->stages;
     slot *c = slot_at(x, a->stage, a->micro);
-    d9d_tensor out;
+    d9d_var *in[D9D_EXECUTOR_TENSORS_MAX] = {NULL}, *out[D9D_EXECUTOR_TENSORS_MAX] = {NULL};
 
     D9D_TRY(tape_acquire(x, &c->tape));
-    if (a->stage > 0) {
-        D9D_TRY(input_wait(x, a, c, DOWN));
-        D9D_TRY(d9d_tape_leaf(c->tape, &c->recv[DOWN], x->opts.program->backward, &c->in));
-        d9d_tensor_release(&c->recv[DOWN]);
-    }
+    D9D_TRY(inputs_take(x, a, c, in));
     D9D_TRY(timer_record(x, a));
-    D9D_TRY(x->opts.ops->forward(x->opts.self, a->stage, a->micro, c->tape, c->in, &c->out));
-    if (!last) {
-        out = d9d_tensor_ref(d9d_var_tensor(c->out));
-        output_deliver(x, a, DOWN, &out);
-    }
+    D9D_TRY(x->opts.ops->forward(x->opts.self, a->stage, a->micro, c->tape, in, out));
+    D9D_TRY(outputs_deliver(x, a, c, out));
     d9d_tape_release_since(c->tape, 0, NULL, 0); /* all but what backward needs */
     return x->opts.program->backward ? D9D_OK : tape_return(x, c);
 }
 
-/* Deliver the gradient of a stage's input. */
-static d9d_status input_grad_deliver(d9d_executor *x, const d9d_pipe_action *a, slot *c)
+static d9d_status zeros_make(d9d_executor *x, const d9d_stage_tensor *of, d9d_tensor *out)
 {
-    d9d_tensor grad;
+    D9D_TRY(d9d_tensor_alloc(x->opts.dev, of->dtype, of->shape, out));
+    return x->opts.dev->kernels->elementwise->fill(x->opts.dev->stream, of->dtype,
+                                                   d9d_tensor_data(out), d9d_tensor_numel(out), 0);
+}
 
-    if (a->stage == 0)
-        return D9D_OK;
-    d9d_var_move_grad(c->in, &grad);
-    if (grad.storage == NULL)
+/* Deliver the gradients of a stage's inputs; zeros for one that nothing read. */
+static d9d_status input_grads_deliver(d9d_executor *x, const d9d_pipe_action *a, slot *c)
+{
+    d9d_tensor grad[D9D_EXECUTOR_TENSORS_MAX];
+    bool some = false, wanted = false;
+    d9d_status st = D9D_OK;
+    tuple of;
+
+    D9D_TRY(tuple_between(x, a, UP, true, &of));
+    for (size_t i = 0; i < of.n; i++) {
+        d9d_var_move_grad(c->ports[i].in, &grad[i]);
+        wanted |= !of.of[i].constant;
+        some |= grad[i].storage != NULL;
+    }
+    if (wanted && !some)
         return fail_action(a, "no gradient has reached the stage's input");
-    output_deliver(x, a, UP, &grad);
+    for (size_t i = 0; i < of.n; i++) {
+        if (of.of[i].constant)
+            continue;
+        if (grad[i].storage == NULL && st == D9D_OK)
+            st = zeros_make(x, &of.of[i], &grad[i]);
+        output_deliver(x, a, UP, i, &grad[i]);
+    }
+    return st;
+}
+
+/* Wait for the gradients of a stage's outputs: roots and seeds of its backward. */
+static d9d_status seeds_take(d9d_executor *x, const d9d_pipe_action *a, slot *c,
+                             d9d_var *roots[D9D_EXECUTOR_TENSORS_MAX],
+                             d9d_tensor seeds[D9D_EXECUTOR_TENSORS_MAX], size_t *n)
+{
+    tuple of;
+
+    *n = 0;
+    D9D_TRY(tuple_between(x, a, UP, false, &of));
+    for (size_t i = 0; i < of.n; i++) {
+        port *p = &c->ports[i];
+
+        if (of.of[i].constant)
+            continue;
+        D9D_TRY(input_wait(x, a, p, UP));
+        roots[*n] = p->out;
+        seeds[(*n)++] = p->recv[UP];
+    }
     return D9D_OK;
 }
 
 static d9d_status action_backward(d9d_executor *x, const d9d_pipe_action *a,
                                   d9d_tape_backward_mode mode, bool last)
 {
-    const bool seeded = a->stage + 1 < x->opts.program->stages && mode != D9D_BACKWARD_WGRAD;
     slot *c = slot_at(x, a->stage, a->micro);
+    d9d_var *roots[D9D_EXECUTOR_TENSORS_MAX];
+    d9d_tensor seeds[D9D_EXECUTOR_TENSORS_MAX]; /* borrowed */
+    size_t n = 0;
 
     if (c->tape == NULL)
         return fail_action(a, "comes before its forward");
-    if (seeded)
-        D9D_TRY(input_wait(x, a, c, UP));
+    if (mode != D9D_BACKWARD_WGRAD)
+        D9D_TRY(seeds_take(x, a, c, roots, seeds, &n));
     D9D_TRY(timer_record(x, a));
     if (x->opts.ops->backward != NULL)
         D9D_TRY(x->opts.ops->backward(x->opts.self, a->stage, a->micro, last));
-    D9D_TRY(d9d_tape_backward(c->tape, &c->out, &c->recv[UP], seeded ? 1 : 0, mode));
-    d9d_tensor_release(&c->recv[UP]);
+    D9D_TRY(d9d_tape_backward(c->tape, roots, seeds, n, mode));
+    for (size_t i = 0; i < x->opts.tensors; i++)
+        d9d_tensor_release(&c->ports[i].recv[UP]);
     if (mode != D9D_BACKWARD_WGRAD)
-        D9D_TRY(input_grad_deliver(x, a, c));
+        D9D_TRY(input_grads_deliver(x, a, c));
     return mode == D9D_BACKWARD_DGRAD ? D9D_OK : tape_return(x, c);
 }
 
@@ -466,15 +608,19 @@ int d9d_executor_max_live(const d9d_executor *x)
 
 static d9d_status state_alloc(d9d_executor *x)
 {
-    const size_t micros = (size_t)x->opts.program->micros;
+    const size_t micros = (size_t)x->opts.program->micros, n = (size_t)x->n_stages * micros;
 
-    x->slots = calloc((size_t)x->n_stages * micros, sizeof(*x->slots));
+    x->slots = calloc(n, sizeof(*x->slots));
+    x->ports = calloc(n * x->opts.tensors, sizeof(*x->ports));
     x->last = calloc((size_t)x->n_stages, sizeof(*x->last));
     x->todo = calloc(micros, sizeof(*x->todo));
     x->left = calloc(micros, sizeof(*x->left));
-    if (x->slots == NULL || x->last == NULL || x->todo == NULL || x->left == NULL)
+    if (x->slots == NULL || x->ports == NULL || x->last == NULL || x->todo == NULL ||
+        x->left == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %zu micro-batches", x->n_stages,
                         micros);
+    for (size_t i = 0; i < n; i++)
+        x->slots[i].ports = &x->ports[i * x->opts.tensors];
     return D9D_OK;
 }
 
@@ -498,12 +644,16 @@ d9d_status d9d_executor_create(const d9d_executor_opts *opts, d9d_executor **out
     if (d9d_comm_size(opts->down) != ranks || d9d_comm_size(opts->up) != ranks)
         return D9D_FAIL(D9D_EINVAL, "pipeline: a program of %d ranks over groups of %d and %d",
                         ranks, d9d_comm_size(opts->down), d9d_comm_size(opts->up));
+    if (opts->tensors > D9D_EXECUTOR_TENSORS_MAX)
+        return D9D_FAIL(D9D_EINVAL, "pipeline: %zu tensors enter a stage, and %d are possible",
+                        opts->tensors, D9D_EXECUTOR_TENSORS_MAX);
     D9D_TRY(d9d_p2p_ring_enable(opts->down));
     D9D_TRY(d9d_p2p_ring_enable(opts->up));
     x = calloc(1, sizeof(*x));
     if (x == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: an executor");
     x->opts = *opts;
+    x->opts.tensors = opts->tensors > 0 ? opts->tensors : 1;
     x->lane = &opts->program->lanes[opts->rank];
     x->n_stages = opts->program->stages / ranks;
     st = state_alloc(x);
@@ -516,23 +666,27 @@ d9d_status d9d_executor_create(const d9d_executor_opts *opts, d9d_executor **out
     return st;
 }
 
-static void slot_release(slot *c)
+static void port_release(port *p)
 {
-    d9d_tape_free(c->tape);
     for (int direction = 0; direction < DIRECTIONS; direction++) {
-        d9d_message_cancel(c->recv_msg[direction]);
-        d9d_tensor_release(&c->recv[direction]);
-        d9d_tensor_release(&c->to_send[direction]);
+        d9d_message_cancel(p->recv_msg[direction]);
+        d9d_tensor_release(&p->recv[direction]);
+        d9d_tensor_release(&p->to_send[direction]);
     }
 }
 
 void d9d_executor_free(d9d_executor *x)
 {
+    size_t n;
+
     if (x == NULL)
         return;
-    for (size_t i = 0;
-         x->slots != NULL && i < (size_t)x->n_stages * (size_t)x->opts.program->micros; i++)
-        slot_release(&x->slots[i]);
+    n = x->slots != NULL && x->ports != NULL ? (size_t)x->n_stages * (size_t)x->opts.program->micros
+                                             : 0;
+    for (size_t i = 0; i < n; i++)
+        d9d_tape_free(x->slots[i].tape);
+    for (size_t i = 0; i < n * x->opts.tensors; i++)
+        port_release(&x->ports[i]);
     for (size_t i = 0; i < x->pending.len; i++) {
         d9d_message_cancel(x->pending.data[i].message);
         d9d_tensor_release(&x->pending.data[i].data);
@@ -545,6 +699,7 @@ void d9d_executor_free(d9d_executor *x)
     D9D_VEC_RELEASE(&x->buffers);
     D9D_VEC_RELEASE(&x->tapes);
     free(x->slots);
+    free(x->ports);
     free(x->last);
     free(x->todo);
     free(x->left);

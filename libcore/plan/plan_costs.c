@@ -2,15 +2,17 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "engine/stage_tuple.h"
 #include "plan/plan_simulate.h"
 
-static void find_transfer(d9di_plan_simulation *out)
+/* Of a whole tuple, whose tensors are messages of their own. */
+static void find_transfer(const d9di_engine *e, d9di_plan_simulation *out)
 {
     for (size_t i = 0; i < out->tally.n_traffic; i++) {
         const d9d_sim_traffic *t = &out->tally.traffic[i];
 
         if (strcmp(t->group, "pp") == 0 && strcmp(t->coll, "send_recv") == 0 && t->calls > 0)
-            out->transfer_s = t->seconds / (double)t->calls;
+            out->transfer_s = t->seconds / (double)t->calls * d9di_stage_tuple_messages(e);
     }
 }
 
@@ -31,6 +33,6 @@ d9d_status d9di_plan_simulate_costs(const d9di_engine *e, const d9d_stage_timer 
         out->stages[out->n_stages++] =
             (d9di_plan_simulate_stage){s, d9d_stage_times_cost(&work[s], p, s)};
     }
-    find_transfer(out);
+    find_transfer(e, out);
     return D9D_OK;
 }

@@ -388,12 +388,7 @@ static d9d_status enqueue_metrics(const d9di_task *t, const d9d_model *m, const 
 static d9d_status check_output(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
                                const d9d_model_out *out)
 {
-    const bool last = d9d_stage_is_last(m->stage);
-
-    if (!last && out->hidden == NULL)
-        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no hidden states for the next stage",
-                        task_name(t->kind));
-    if (!last || !in->loss_is_root)
+    if (!d9d_stage_is_last(m->stage) || !in->loss_is_root)
         return D9D_OK;
     if (out->loss == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: forward() set no loss", task_name(t->kind));
@@ -401,6 +396,45 @@ static d9d_status check_output(const d9di_task *t, const d9d_model *m, const d9d
         return D9D_FAIL(D9D_EINVAL, "%s: forward() set a loss of %s, not of float32",
                         task_name(t->kind), d9d_dtype_name(d9d_var_tensor(out->loss)->dtype));
     return D9D_OK;
+}
+
+static d9d_status check_tensor_field(const d9d_stage_spec *s, const d9d_field_request *fields,
+                                     size_t n, const char *where)
+{
+    for (size_t i = 0; i < n; i++)
+        if (s->field != NULL && strcmp(fields[i].name, s->field) == 0)
+            return D9D_OK;
+    if (s->field == NULL)
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "%s: the stage tensor \"%s\" has the rows of the field \"%s\", which neither the "
+        "model nor the task reads",
+        where, s->name, s->field);
+}
+
+d9d_status d9di_task_stage_specs(const d9di_task *t, const d9d_model *m, int stage,
+                                 d9d_stage_spec out[D9D_STAGE_TENSORS_MAX], size_t *n)
+{
+    const bool more = t != NULL && t->kind->stage_tensors != NULL;
+    const char *where = more ? task_name(t->kind) : m->ops->name;
+    d9d_stage_spec own[D9D_STAGE_TENSORS_MAX];
+    d9d_field_request fields[D9D_FIELDS_MAX];
+    size_t n_own = 0, n_fields;
+
+    D9D_TRY(d9d_model_stage_specs(m, stage, out, n));
+    D9D_TRY(d9di_task_fields(t, m, fields, &n_fields));
+    if (more)
+        D9D_TRY(D9D_PLUGIN_CALL(where, t->kind, stage_tensors, t->self, m, stage, own, &n_own));
+    if (n_own > D9D_STAGE_TENSORS_MAX - *n)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: %zu tensors enter stage %d beside %zu of %s, and %d are possible",
+                        where, n_own, stage, *n, m->ops->name, D9D_STAGE_TENSORS_MAX);
+    memcpy(out + *n, own, n_own * sizeof(*own));
+    *n += n_own;
+    for (size_t i = 0; i < *n; i++)
+        D9D_TRY(check_tensor_field(&out[i], fields, n_fields, where));
+    return d9d_stage_specs_check(out, *n, where);
 }
 
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,

@@ -120,6 +120,10 @@ d9d_status d9di_task_open_metrics(const d9di_task *t, const d9d_list *list, cons
                                   d9d_arena *a, d9di_run_metrics *out);
 /* Adds the task's parameter units, and marks their parameters as added. */
 d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_opts *options);
+/* What enters `stage`: the model's declarations, then the task's, D9D_STAGE_TENSORS_MAX at most.
+ * ECONFIG. */
+d9d_status d9di_task_stage_specs(const d9di_task *t, const d9d_model *m, int stage,
+                                 d9d_stage_spec out[D9D_STAGE_TENSORS_MAX], size_t *n);
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
                              const d9d_model_in *in, d9d_model_out *out);
 int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b);

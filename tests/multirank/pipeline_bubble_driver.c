@@ -84,10 +84,12 @@ static d9d_status weight_half(d9d_node *n)
     return D9D_OK;
 }
 
-static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
+static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *const *in,
+                          d9d_var **out)
 {
     static const d9d_node_ops asleep = {.dgrad = input_half, .wgrad = weight_half};
     struct job *j = self;
+    d9d_var *x = in[0];
     d9d_tensor first;
     d9d_node *n;
 
@@ -96,20 +98,20 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
     if (stage == 0) {
         D9D_TRY(d9d_tensor_alloc(j->dev, D9D_F32, D9D_SHAPE(WIDTH), &first));
         memset(d9d_tensor_data(&first), 0, WIDTH * sizeof(float));
-        D9D_TRY(d9d_tape_leaf(t, &first, true, &in));
+        D9D_TRY(d9d_tape_leaf(t, &first, true, &x));
         d9d_tensor_release(&first);
     }
-    D9D_TRY(d9d_op_add(t, in, in, out));
+    D9D_TRY(d9d_op_add(t, x, x, out));
     D9D_TRY(d9d_tape_record_hook(t, &asleep, sizeof(nap), &n));
     *(nap *)n->attr = (nap){j, &j->price[stage]};
     return stage + 1 == j->program.stages ? d9d_op_loss_root(t, *out, out) : D9D_OK;
 }
 
-static d9d_status hidden(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
+static d9d_status tensors(void *self, int stage, int micro, d9d_stage_tensor *out, size_t *n)
 {
-    (void)self, (void)micro;
-    *dtype = D9D_F32;
-    *shape = D9D_SHAPE(WIDTH);
+    (void)self, (void)stage, (void)micro;
+    *out = (d9d_stage_tensor){.name = "x", .dtype = D9D_F32, .shape = D9D_SHAPE(WIDTH)};
+    *n = 1;
     return D9D_OK;
 }
 
@@ -276,7 +278,7 @@ static void set_prices(struct job *j)
 
 static d9d_status open_job(struct job *j)
 {
-    static const d9d_executor_ops ops = {.forward = forward, .hidden = hidden};
+    static const d9d_executor_ops ops = {.forward = forward, .tensors = tensors};
     d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
 
     D9D_TRY(d9d_bootstrap_open(&j->bootstrap));

@@ -150,18 +150,21 @@ static d9d_status learn_whole(struct job *j)
 
 /* --- stages ----------------------------------------------------------------------------------- */
 
-static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
+static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *const *in,
+                          d9d_var **out)
 {
     struct job *j = self;
 
-    return run(j, j->stage[stage / j->ranks], micro, t, in, out, j->losses + micro);
+    return run(j, j->stage[stage / j->ranks], micro, t, in[0], out, j->losses + micro);
 }
 
-static d9d_status hidden(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
+static d9d_status tensors(void *self, int stage, int micro, d9d_stage_tensor *out, size_t *n)
 {
-    (void)self;
-    *dtype = D9D_F32;
-    *shape = D9D_SHAPE(ROWS, length_of(micro), HIDDEN);
+    (void)self, (void)stage;
+    *out = (d9d_stage_tensor){.name = D9D_STAGE_HIDDEN,
+                              .dtype = D9D_F32,
+                              .shape = D9D_SHAPE(ROWS, length_of(micro), HIDDEN)};
+    *n = 1;
     return D9D_OK;
 }
 
@@ -315,7 +318,7 @@ static d9d_status open_job(struct job *j)
 
 static d9d_status open_models(struct job *j)
 {
-    static const d9d_executor_ops ops = {.forward = forward, .hidden = hidden};
+    static const d9d_executor_ops ops = {.forward = forward, .tensors = tensors};
     const int micros = 2 * j->ranks;
 
     D9D_TRY(d9d_program_build(&j->pipe, j->ranks, micros, &j->program));

@@ -10,7 +10,9 @@
 
 enum { STAGES = 4, MICROS = 5, ROWS = 2 };
 
-/* Stage s multiplies by weight[s], 1 by 1; the loss is the sum of the outputs. */
+/* Stage s multiplies by weight[s], 1 by 1; the loss is the sum of the outputs.  With `tuple` the
+ * stages pass on more: what the first one gives, which the last one adds, a counter, and something
+ * that nobody reads. */
 typedef struct chain {
     d9d_device *dev;
     d9d_program program;
@@ -18,6 +20,8 @@ typedef struct chain {
     d9d_param weight[STAGES];
     int forwards, backwards, lasts, done[MICROS];
     int fails; /* index of the forward that fails; 0: none */
+    bool tuple;
+    int64_t rows; /* that the first stage gives, if not as declared; 0: as declared */
 } chain;
 
 static d9d_status ones(d9d_node *n)
@@ -44,10 +48,51 @@ static d9d_status train_on(d9d_tape *t, d9d_var *y)
     return D9D_OK;
 }
 
-static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
+enum { X, MEMORY, COUNT, UNREAD, EMPTY, TENSORS };
+
+static d9d_status make_leaf(const chain *c, d9d_tape *t, d9d_dtype dtype, d9d_shape shape,
+                            const void *v, d9d_var **out)
+{
+    d9d_tensor x;
+    d9d_status st;
+
+    D9D_TRY(d9d_tensor_from_host(c->dev, dtype, shape, v, &x));
+    st = d9d_tape_leaf(t, &x, false, out);
+    d9d_tensor_release(&x);
+    return st;
+}
+
+/* A stage's part of the tuple: the first stage's output goes on to the last one, which adds it; the
+ * counter must be the stage's number. */
+static d9d_status pass_on(const chain *c, int stage, d9d_tape *t, d9d_var *const *in, d9d_var **out)
+{
+    const int32_t next = stage + 1;
+    const float v[ROWS] = {0};
+
+    if (stage > 0 && *(int32_t *)d9d_tensor_data(d9d_var_tensor(in[COUNT])) != stage)
+        return D9D_FAIL(D9D_EINVAL, "stage %d: another counter came", stage);
+    if (stage > 0 && stage + 1 == c->program.stages)
+        return d9d_op_add(t, out[X], in[MEMORY], &out[X]);
+    if (stage == 0) {
+        D9D_TRY(d9d_op_scale(t, out[X], 1, &out[MEMORY]));
+        D9D_TRY(d9d_op_scale(t, out[X], 3, &out[UNREAD]));
+        D9D_TRY(make_leaf(c, t, D9D_F32, D9D_SHAPE(0), v, &out[EMPTY]));
+    } else {
+        out[MEMORY] = in[MEMORY];
+        out[UNREAD] = in[UNREAD];
+        out[EMPTY] = in[EMPTY];
+    }
+    if (c->rows > 0)
+        D9D_TRY(make_leaf(c, t, D9D_F32, D9D_SHAPE(c->rows, 1), v, &out[MEMORY]));
+    return make_leaf(c, t, D9D_I32, D9D_SHAPE(1), &next, &out[COUNT]);
+}
+
+static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *const *inputs,
+                          d9d_var **out)
 {
     chain *c = self;
     const float v[ROWS] = {(float)(micro + 1), (float)(micro + 1)};
+    d9d_var *in = inputs[X];
     d9d_tensor x;
     d9d_status st = D9D_OK;
 
@@ -60,14 +105,24 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
     }
     if (st == D9D_OK)
         st = d9d_op_linear(t, in, &c->weight[stage], out);
+    if (st == D9D_OK && c->tuple)
+        st = pass_on(c, stage, t, inputs, out);
     return st == D9D_OK && stage + 1 == c->program.stages ? train_on(t, *out) : st;
 }
 
-static d9d_status hidden(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
+static d9d_status tensors(void *self, int stage, int micro, d9d_stage_tensor *out, size_t *n)
 {
-    (void)self, (void)micro;
-    *dtype = D9D_F32;
-    *shape = D9D_SHAPE(ROWS, 1);
+    const d9d_stage_tensor all[TENSORS] = {
+        [X] = {"x", D9D_F32, D9D_SHAPE(ROWS, 1), false},
+        [MEMORY] = {"memory", D9D_F32, D9D_SHAPE(ROWS, 1), false},
+        [COUNT] = {"count", D9D_I32, D9D_SHAPE(1), true},
+        [UNREAD] = {"unread", D9D_F32, D9D_SHAPE(ROWS, 1), false},
+        [EMPTY] = {"empty", D9D_F32, D9D_SHAPE(0), true},
+    };
+
+    (void)stage, (void)micro;
+    *n = ((chain *)self)->tuple ? TENSORS : 1;
+    memcpy(out, all, *n * sizeof(*out));
     return D9D_OK;
 }
 
@@ -86,7 +141,7 @@ static void done(void *self, int micro)
     ((chain *)self)->done[micro]++;
 }
 
-static const d9d_executor_ops ops = {forward, hidden, backward, done};
+static const d9d_executor_ops ops = {forward, tensors, backward, done};
 
 static void open_weights(chain *c, d9d_module *m)
 {
@@ -108,19 +163,23 @@ static void open_weights(chain *c, d9d_module *m)
 static d9d_status create(chain *c)
 {
     return d9d_executor_create(
-        &(d9d_executor_opts){.program = &c->program, .dev = c->dev, .ops = &ops, .self = c}, &c->x);
+        &(d9d_executor_opts){
+            .program = &c->program, .dev = c->dev, .tensors = TENSORS, .ops = &ops, .self = c},
+        &c->x);
 }
 
+/* With a tuple the loss of input x is the product of all weights times x, and the first times x. */
 static void check_gradients(const chain *c)
 {
     const float sum = ROWS * MICROS * (MICROS + 1) / 2.0f; /* over all inputs */
+    const bool adds = c->tuple && c->program.stages > 1;
     float all = 1;
 
     for (int s = 0; s < c->program.stages; s++)
         all *= (float)(s + 2);
     for (int s = 0; s < c->program.stages; s++)
         assert_true(*(float *)d9d_tensor_data(&c->weight[s].local.grad) ==
-                    sum * all / (float)(s + 2));
+                    sum * all / (float)(s + 2) + (adds && s == 0 ? sum : 0));
 }
 
 static int live_of(const d9d_program *p)
@@ -135,7 +194,7 @@ static int live_of(const d9d_program *p)
     return live;
 }
 
-static void every_schedule_of_one_rank(void **state)
+static void every_schedule(bool tuple)
 {
     static const d9d_pipe_schedule_opts schedules[] = {
         {.kind = D9D_PIPE_GPIPE},
@@ -148,9 +207,8 @@ static void every_schedule_of_one_rank(void **state)
         {.kind = D9D_PIPE_DUAL_PIPE_V},
     };
     d9d_module m;
-    chain c = {0};
+    chain c = {.tuple = tuple};
 
-    (void)state;
     open_weights(&c, &m);
     for (size_t i = 0; i < sizeof(schedules) / sizeof(schedules[0]); i++) {
         assert_ok(d9d_program_build(&schedules[i], 1, MICROS, &c.program));
@@ -174,10 +232,77 @@ static void every_schedule_of_one_rank(void **state)
     d9d_device_close(c.dev);
 }
 
+static void every_schedule_of_one_rank(void **state)
+{
+    (void)state;
+    every_schedule(false);
+}
+
+static void every_schedule_with_a_tuple(void **state)
+{
+    (void)state;
+    every_schedule(true);
+}
+
+/* What a stage gives is not what it declares: one sentence has both. */
+static void another_shape_than_declared(void **state)
+{
+    const d9d_pipe_schedule_opts opts = {.kind = D9D_PIPE_1F1B, .stages_per_rank = 3};
+    d9d_module m;
+    chain c = {.tuple = true, .rows = 5};
+
+    (void)state;
+    open_weights(&c, &m);
+    assert_ok(d9d_program_build(&opts, 1, MICROS, &c.program));
+    assert_ok(d9d_program_insert_p2p(&c.program));
+    assert_ok(create(&c));
+    assert_int_equal(d9d_executor_run(c.x), D9D_EMISMATCH);
+    assert_string_equal(d9d_err_message(), "pipeline: stage 0 gives \"memory\" as float32 [5, 1], "
+                                           "and stage 1 takes float32 [2, 1]");
+    d9d_executor_free(c.x);
+    d9d_program_release(&c.program);
+    d9d_module_release(&m);
+    d9d_device_close(c.dev);
+}
+
+static void refuse_spec(d9d_stage_spec spec, const char *why)
+{
+    const d9d_stage_spec both[] = {{.name = "x", .dtype = D9D_F32, .rank = 1, .shape = {4}}, spec};
+
+    assert_int_equal(d9d_stage_specs_check(both, 2, "mine"), D9D_ECONFIG);
+    if (strstr(d9d_err_message(), why) == NULL)
+        fail_msg("%s: %s", why, d9d_err_message());
+}
+
+static void declarations_that_are_none(void **state)
+{
+    const d9d_stage_spec good[] = {
+        {.name = "x", .dtype = D9D_BF16, .rank = 1, .shape = {4}},
+        {.name = "y", .dtype = D9D_I64, .per = D9D_STAGE_PER_SEQUENCE, .constant = true},
+        {.name = "z", .dtype = D9D_F32, .per = D9D_STAGE_PER_RAGGED, .field = "image"}};
+
+    (void)state;
+    assert_ok(d9d_stage_specs_check(good, 3, "mine"));
+    refuse_spec((d9d_stage_spec){.name = NULL}, "mine: a stage tensor has no name");
+    refuse_spec((d9d_stage_spec){.name = "x", .dtype = D9D_F32}, "two stage tensors have the name");
+    refuse_spec((d9d_stage_spec){.name = "y", .dtype = D9D_I32},
+                "the stage tensor \"y\" is int32; one with a gradient is float32 or bfloat16");
+    refuse_spec((d9d_stage_spec){.name = "y", .dtype = D9D_U8, .constant = true}, "is uint8;");
+    refuse_spec((d9d_stage_spec){.name = "y", .per = D9D_STAGE_PER_DOCUMENT},
+                "is per document and names no field");
+    refuse_spec((d9d_stage_spec){.name = "y", .field = "f"},
+                "names a field and is not per document");
+    refuse_spec((d9d_stage_spec){.name = "y", .per = D9D_STAGE_PER_MICRO_BATCH},
+                "has 0 dimensions, not 1 to 4");
+    refuse_spec((d9d_stage_spec){.name = "y", .rank = 5}, "has 5 dimensions, not 0 to 4");
+    refuse_spec((d9d_stage_spec){.name = "y", .rank = 2, .shape = {3, 0}},
+                "dimension 1 of the stage tensor \"y\" has 0 elements");
+}
+
 static void inference_holds_one_tape(void **state)
 {
     d9d_module m;
-    chain c = {0};
+    chain c = {.tuple = true};
 
     (void)state;
     open_weights(&c, &m);
@@ -251,6 +376,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_of_one_rank),
+        cmocka_unit_test(every_schedule_with_a_tuple),
+        cmocka_unit_test(another_shape_than_declared),
+        cmocka_unit_test(declarations_that_are_none),
         cmocka_unit_test(inference_holds_one_tape),
         cmocka_unit_test(a_forward_that_fails),
         cmocka_unit_test(programs_that_are_none),

@@ -17,6 +17,7 @@
 #include "d9d/nn/parallel_groups.h"
 #include "d9d/nn/param_unit.h"
 #include "d9d/pipe/stage.h"
+#include "d9d/pipe/stage_tensor.h"
 #include "d9d/tape/tape.h"
 
 #ifdef __cplusplus
@@ -46,6 +47,12 @@ typedef struct d9d_model_field {
     d9d_tensor rows; /* ragged: [documents] int32 rows without padding; empty otherwise */
 } d9d_model_field;
 
+/* A tensor of the tuple that goes from stage to stage (d9d_model_ops.stage_tensors). */
+typedef struct d9d_model_passed {
+    const char *name;
+    d9d_var *v;
+} d9d_model_passed;
+
 typedef struct d9d_model_in {
     const d9d_tensor *ids;       /* [B, S] int32; first stage */
     d9d_var *hidden;             /* [B, S, H], with tp ranks [T/tp, H]; other stages */
@@ -71,10 +78,15 @@ typedef struct d9d_model_in {
     const d9d_op_document_index *documents;      /* for tasks that need them; NULL: none */
     const d9d_tensor *part_targets; /* [parts] float32: targets of each part of the task's loss in
                                        all of the step (d9d_train_task.parts); NULL: not known */
+    /* What the stage before has passed on, `hidden` among it; the first stage has none. */
+    const d9d_model_passed *passed;
+    size_t n_passed;
 } d9d_model_in;
 
 /* The field of this name; NULL: nobody asked for it. */
 D9D_API const d9d_model_field *d9d_model_find_field(const d9d_model_in *in, const char *name);
+/* What the stage before has passed on under this name; NULL: nothing, as on the first stage. */
+D9D_API d9d_var *d9d_model_find_passed(const d9d_model_in *in, const char *name);
 
 /* Some columns of a task's result for each document, [N, n]. */
 typedef struct d9d_model_columns {
@@ -106,7 +118,14 @@ typedef struct d9d_model_out {
     size_t n_values;
     const d9d_model_head_out *heads; /* [n_heads] of a task with several, or NULL */
     size_t n_heads;
+    d9d_model_passed passed[D9D_STAGE_TENSORS_MAX]; /* d9d_model_pass() */
+    size_t n_passed;
 } d9d_model_out;
+
+/* Pass `v` on to the next stage under a declared name; "hidden" is out->hidden and needs no call.
+ * The last stage passes nothing on.  `name` is borrowed.  EINVAL for more than
+ * D9D_STAGE_TENSORS_MAX. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_pass(d9d_model_out *out, const char *name, d9d_var *v);
 
 /* What a frozen second model computed of the same tokens, without gradients. */
 typedef struct d9d_model_reference {
@@ -144,6 +163,13 @@ typedef struct d9d_model_ops {
      * accepts a cache and `pick`. */
     void (*cache_spec)(const d9d_model *m, int64_t layer, d9d_block_cache_spec *out);
     bool hooks; /* forward calls in->hook */
+    /* What enters `stage` of the model's pipeline, 1 or later: *n declarations, which depend on the
+     * configuration alone, so that every stage answers alike.  NULL: the hidden states,
+     *     {.name = "hidden", .per = D9D_STAGE_PER_HIDDEN, .dtype = m->dtype, .rank = 1,
+     *      .shape = {m->hidden}}
+     * forward() finds them in in->hidden and by d9d_model_find_passed(), and gives those of the
+     * next stage in out->hidden and by d9d_model_pass(). */
+    d9d_status (*stage_tensors)(const d9d_model *m, int stage, d9d_stage_spec *out, size_t *n);
 } d9d_model_ops;
 
 struct d9d_model {
@@ -224,6 +250,25 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_pool_mask(const d9d_model *m, d9d_tape
  * in->labels is set, and out->logits if in->pick is. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t,
                                                const d9d_model_in *in, d9d_model_out *out);
+
+/* --- what enters a stage ------------------------------------------------------------------- */
+
+#define D9D_STAGE_HIDDEN "hidden" /* the name of the hidden states */
+
+/* ops->stage_tensors(), or its default, checked. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_stage_specs(const d9d_model *m, int stage,
+                                                      d9d_stage_spec out[D9D_STAGE_TENSORS_MAX],
+                                                      size_t *n);
+/* A declared tensor of the micro-batch `in`, by its ids and fields and the model's groups.  ECONFIG
+ * for a field that the micro-batch does not have. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_stage_tensor(const d9d_model *m, const d9d_stage_spec *s,
+                                                       const d9d_model_in *in,
+                                                       d9d_stage_tensor *out);
+/* Sort what a stage has given by n declarations: v[i] is that of specs[i], NULL if it is not there.
+ * EINVAL, which `where` begins, for a tensor that is not declared. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_sort_passed(const d9d_model_out *out,
+                                                      const d9d_stage_spec *specs, size_t n,
+                                                      const char *where, d9d_var **v);
 
 /* ops->flops_per_token(), or its default. */
 D9D_API double d9d_model_flops(const d9d_model *m, int64_t s);

@@ -126,6 +126,11 @@ typedef struct d9d_train_task {
     const d9d_task_head_record *(*heads)(void *self, size_t *n);
     bool (*has_pairs)(
         void *self); /* as `paired`, where it depends on the section; NULL: `paired` */
+    /* What the task passes from stage to stage beside what the model does, as
+     * d9d_model_ops.stage_tensors: its forward() finds them by d9d_model_find_passed() and gives
+     * them by d9d_model_pass().  NULL: nothing. */
+    d9d_status (*stage_tensors)(void *self, const d9d_model *m, int stage, d9d_stage_spec *out,
+                                size_t *n);
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *
