@@ -18,6 +18,7 @@ typedef struct port {
     d9d_tensor recv[DIRECTIONS];       /* from the previous stage, and from the next */
     d9d_message *recv_msg[DIRECTIONS]; /* NULL: received */
     d9d_tensor to_send[DIRECTIONS];    /* for another rank, until it is sent */
+    const char *name[DIRECTIONS];      /* of to_send, borrowed */
 } port;
 
 /* State of a stage of this rank for one micro-batch. */
@@ -208,13 +209,6 @@ static d9d_status tuple_get(const d9d_executor *x, int stage, int micro, tuple *
     return D9D_OK;
 }
 
-/* The tuple that an action receives or, of the next stage, sends. */
-static d9d_status tuple_between(const d9d_executor *x, const d9d_pipe_action *a,
-                                enum direction direction, bool sends, tuple *out)
-{
-    return tuple_get(x, (direction == DOWN) == sends ? a->stage + 1 : a->stage, a->micro, out);
-}
-
 static bool travels(const d9d_stage_tensor *t, enum direction direction)
 {
     return direction == DOWN || !t->constant;
@@ -222,13 +216,14 @@ static bool travels(const d9d_stage_tensor *t, enum direction direction)
 
 /* Hand an output to a stage of this rank, or store it for its SEND; takes the reference. */
 static void output_deliver(d9d_executor *x, const d9d_pipe_action *a, enum direction direction,
-                           size_t i, d9d_tensor *t)
+                           size_t i, const char *name, d9d_tensor *t)
 {
     const int to = target_stage(a, direction);
     const bool here = d9d_program_rank_of(x->opts.program, to) == x->opts.rank;
     port *p = &slot_at(x, here ? to : a->stage, a->micro)->ports[i];
 
     *(here ? &p->recv[direction] : &p->to_send[direction]) = *t;
+    p->name[direction] = name;
 }
 
 static d9d_status input_wait(d9d_executor *x, const d9d_pipe_action *a, port *p,
@@ -242,77 +237,83 @@ static d9d_status input_wait(d9d_executor *x, const d9d_pipe_action *a, port *p,
     return d9d_message_wait(m, x->opts.dev->stream);
 }
 
-/* "stage 1 forward of micro-batch 3", and of several tensors the name: the label of a message. */
-static const char *transfer_name(char *buf, size_t n, int stage, enum direction direction,
-                                 int micro, const tuple *of, size_t i)
+/* The label of a message, one of n: "stage 1 forward of micro-batch 3", of several also a name. */
+static const char *transfer_name(char *buf, size_t size, int stage, enum direction direction,
+                                 int micro, const char *name, size_t n)
 {
-    (void)snprintf(buf, n, "stage %d %s of micro-batch %d%s%s", stage,
-                   direction == DOWN ? "forward" : "backward", micro, of->n > 1 ? ": " : "",
-                   of->n > 1 ? of->of[i].name : "");
+    (void)snprintf(buf, size, "stage %d %s of micro-batch %d%s%s", stage,
+                   direction == DOWN ? "forward" : "backward", micro, n > 1 ? ": " : "",
+                   n > 1 ? name : "");
     return buf;
 }
 
-/* Post the message of one tensor; one without elements needs none. */
+/* Post the message of one tensor of n; one without elements needs none. */
 static d9d_status tensor_send(d9d_executor *x, const d9d_pipe_action *a, enum direction direction,
-                              const tuple *of, size_t i)
+                              port *of, size_t n)
 {
-    d9d_tensor *t = &slot_at(x, a->stage, a->micro)->ports[i].to_send[direction];
+    d9d_tensor *t = &of->to_send[direction];
     const int to = d9d_program_rank_of(x->opts.program, target_stage(a, direction));
     pending_send p = {0};
     char name[128];
 
-    if (t->storage == NULL)
-        return fail_action(a, "its output was not computed");
     D9D_TRY(D9D_VEC_RESERVE(&x->pending, 1));
     if (d9d_tensor_numel(t) > 0)
-        D9D_TRY(d9d_comm_post_send(
-            direction_comm(x, direction),
-            transfer_name(name, sizeof(name), a->stage, direction, a->micro, of, i), t->dtype,
-            d9d_tensor_data(t), d9d_tensor_numel(t), to, &p.message));
+        D9D_TRY(d9d_comm_post_send(direction_comm(x, direction),
+                                   transfer_name(name, sizeof(name), a->stage, direction, a->micro,
+                                                 of->name[direction], n),
+                                   t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), to,
+                                   &p.message));
     p.data = *t;
     *t = (d9d_tensor){0};
     x->pending.data[x->pending.len++] = p;
     return D9D_OK;
 }
 
+/* What was stored for it: the micro-batch itself may be gone. */
 static d9d_status action_send(d9d_executor *x, const d9d_pipe_action *a, enum direction direction)
 {
-    tuple of;
+    port *ports = slot_at(x, a->stage, a->micro)->ports;
+    size_t n = 0;
 
-    D9D_TRY(tuple_between(x, a, direction, true, &of));
+    for (size_t i = 0; i < x->opts.tensors; i++)
+        n += ports[i].to_send[direction].storage != NULL;
+    if (n == 0)
+        return fail_action(a, "its output was not computed");
     D9D_TRY(d9d_comm_wait_stream(direction_comm(x, direction), x->opts.dev->stream));
-    for (size_t i = 0; i < of.n; i++)
-        if (travels(&of.of[i], direction))
-            D9D_TRY(tensor_send(x, a, direction, &of, i));
+    for (size_t i = 0; i < x->opts.tensors; i++)
+        if (ports[i].to_send[direction].storage != NULL)
+            D9D_TRY(tensor_send(x, a, direction, &ports[i], n));
     return D9D_OK;
 }
 
 static d9d_status tensor_recv(d9d_executor *x, const d9d_pipe_action *a, enum direction direction,
-                              const tuple *of, size_t i)
+                              const d9d_stage_tensor *t, size_t n, port *p)
 {
     const int stage = direction == DOWN ? a->stage - 1 : a->stage + 1;
-    const d9d_stage_tensor *t = &of->of[i];
-    port *p = &slot_at(x, a->stage, a->micro)->ports[i];
     char name[128];
 
     D9D_TRY(buffer_acquire(x, t->dtype, t->shape, &p->recv[direction]));
     if (d9d_shape_numel(&t->shape) == 0)
         return D9D_OK;
-    return d9d_comm_post_recv(direction_comm(x, direction),
-                              transfer_name(name, sizeof(name), stage, direction, a->micro, of, i),
-                              t->dtype, d9d_tensor_data(&p->recv[direction]),
-                              d9d_shape_numel(&t->shape),
-                              d9d_program_rank_of(x->opts.program, stage), &p->recv_msg[direction]);
+    return d9d_comm_post_recv(
+        direction_comm(x, direction),
+        transfer_name(name, sizeof(name), stage, direction, a->micro, t->name, n), t->dtype,
+        d9d_tensor_data(&p->recv[direction]), d9d_shape_numel(&t->shape),
+        d9d_program_rank_of(x->opts.program, stage), &p->recv_msg[direction]);
 }
 
 static d9d_status action_recv(d9d_executor *x, const d9d_pipe_action *a, enum direction direction)
 {
+    slot *c = slot_at(x, a->stage, a->micro);
+    size_t n = 0;
     tuple of;
 
-    D9D_TRY(tuple_between(x, a, direction, false, &of));
+    D9D_TRY(tuple_get(x, direction == DOWN ? a->stage : a->stage + 1, a->micro, &of));
+    for (size_t i = 0; i < of.n; i++)
+        n += travels(&of.of[i], direction);
     for (size_t i = 0; i < of.n; i++)
         if (travels(&of.of[i], direction))
-            D9D_TRY(tensor_recv(x, a, direction, &of, i));
+            D9D_TRY(tensor_recv(x, a, direction, &of.of[i], n, &c->ports[i]));
     return D9D_OK;
 }
 
@@ -351,7 +352,7 @@ static d9d_status inputs_take(d9d_executor *x, const d9d_pipe_action *a, slot *c
 {
     tuple of;
 
-    D9D_TRY(tuple_between(x, a, DOWN, false, &of));
+    D9D_TRY(tuple_get(x, a->stage, a->micro, &of));
     for (size_t i = 0; i < of.n; i++)
         D9D_TRY(input_wait(x, a, &c->ports[i], DOWN));
     for (size_t i = 0; i < of.n; i++) {
@@ -370,7 +371,7 @@ static d9d_status outputs_deliver(d9d_executor *x, const d9d_pipe_action *a, slo
 {
     tuple of;
 
-    D9D_TRY(tuple_between(x, a, DOWN, true, &of));
+    D9D_TRY(tuple_get(x, a->stage + 1, a->micro, &of));
     for (size_t i = 0; i < of.n; i++) {
         d9d_tensor t;
 
@@ -378,7 +379,7 @@ static d9d_status outputs_deliver(d9d_executor *x, const d9d_pipe_action *a, slo
                                        a->stage));
         c->ports[i].out = out[i];
         t = d9d_tensor_ref(d9d_var_tensor(out[i]));
-        output_deliver(x, a, DOWN, i, &t);
+        output_deliver(x, a, DOWN, i, of.of[i].name, &t);
     }
     return D9D_OK;
 }
@@ -412,7 +413,7 @@ static d9d_status input_grads_deliver(d9d_executor *x, const d9d_pipe_action *a,
     d9d_status st = D9D_OK;
     tuple of;
 
-    D9D_TRY(tuple_between(x, a, UP, true, &of));
+    D9D_TRY(tuple_get(x, a->stage, a->micro, &of));
     for (size_t i = 0; i < of.n; i++) {
         d9d_var_move_grad(c->ports[i].in, &grad[i]);
         wanted |= !of.of[i].constant;
@@ -425,7 +426,7 @@ static d9d_status input_grads_deliver(d9d_executor *x, const d9d_pipe_action *a,
             continue;
         if (grad[i].storage == NULL && st == D9D_OK)
             st = zeros_make(x, &of.of[i], &grad[i]);
-        output_deliver(x, a, UP, i, &grad[i]);
+        output_deliver(x, a, UP, i, of.of[i].name, &grad[i]);
     }
     return st;
 }
@@ -438,7 +439,7 @@ static d9d_status seeds_take(d9d_executor *x, const d9d_pipe_action *a, slot *c,
     tuple of;
 
     *n = 0;
-    D9D_TRY(tuple_between(x, a, UP, false, &of));
+    D9D_TRY(tuple_get(x, a->stage + 1, a->micro, &of));
     for (size_t i = 0; i < of.n; i++) {
         port *p = &c->ports[i];
 

@@ -49,13 +49,21 @@ static d9d_status check_spec(const d9d_stage_spec *s, const char *where)
 
 d9d_status d9d_stage_specs_check(const d9d_stage_spec *specs, size_t n, const char *where)
 {
+    bool constant = n > 0;
+
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(check_spec(&specs[i], where));
+        constant = constant && specs[i].constant;
         for (size_t k = 0; k < i; k++)
             if (strcmp(specs[k].name, specs[i].name) == 0)
                 return D9D_FAIL(D9D_ECONFIG, "%s: two stage tensors have the name \"%s\"", where,
                                 specs[i].name);
     }
+    if (constant)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: all %zu tensors that enter a stage are constants, so that the stages "
+                        "before it would learn nothing",
+                        where, n);
     return D9D_OK;
 }
 

@@ -283,6 +283,9 @@ static void declarations_that_are_none(void **state)
 
     (void)state;
     assert_ok(d9d_stage_specs_check(good, 3, "mine"));
+    assert_int_equal(d9d_stage_specs_check(&good[1], 1, "mine"), D9D_ECONFIG);
+    assert_string_equal(d9d_err_message(), "mine: all 1 tensors that enter a stage are constants, "
+                                           "so that the stages before it would learn nothing");
     refuse_spec((d9d_stage_spec){.name = NULL}, "mine: a stage tensor has no name");
     refuse_spec((d9d_stage_spec){.name = "x", .dtype = D9D_F32}, "two stage tensors have the name");
     refuse_spec((d9d_stage_spec){.name = "y", .dtype = D9D_I32},

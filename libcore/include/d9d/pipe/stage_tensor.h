@@ -61,12 +61,13 @@ typedef struct d9d_stage_tensor {
     bool constant;
 } d9d_stage_tensor;
 
-/* Checks n declarations, which `where` makes: names, dtypes, shapes.  ECONFIG. */
+/* Checks n declarations, which `where` makes: names, dtypes, shapes, and that one has a gradient.
+ * ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_stage_specs_check(const d9d_stage_spec *specs, size_t n,
                                                       const char *where);
 
-/* What stage `from` gives must be what the next one takes; x NULL: it gives nothing.  EMISMATCH names
- * both. */
+/* What stage `from` gives must be what the next one takes; x NULL: it gives nothing.  EMISMATCH
+ * names both. */
 D9D_API D9D_MUST_USE d9d_status d9d_stage_tensor_check(const d9d_stage_tensor *taken,
                                                        const d9d_tensor *x, int from);
 

@@ -26,7 +26,7 @@ typedef struct d9d_stage_costs {
 
 typedef struct d9d_pipe_costs {
     const d9d_stage_costs *stages; /* [stages] */
-    double transfer;               /* one micro-batch's hidden states between two ranks */
+    double transfer;               /* one micro-batch's tensors between two ranks */
     double overlap; /* fraction of the shorter joined action that is hidden, 0 to 1 */
 } d9d_pipe_costs;
 

@@ -98,7 +98,7 @@ typedef struct d9d_plan {
     char schedule[48]; /* "1f1b x2 zero bubble"; "" without a pipeline */
     d9d_pipe_schedule_opts pipe;
     d9d_stage_costs *stage_costs; /* [stages of the program], in the arena */
-    double transfer_s;            /* of hidden states between neighbouring stages */
+    double transfer_s;            /* of what neighbouring stages exchange */
     const char *measured_run;     /* the run that measured the costs; NULL: the cost model */
     /* Sum of `host_optimizer`, `copy`, `batches` and `local` over the ranks of the host that needs
      * most, and the number of these ranks. */
