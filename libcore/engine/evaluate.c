@@ -24,6 +24,9 @@ static d9d_status count_samples(d9di_evaluation *v)
 {
     const int64_t all = d9d_loader_samples(v->data.loader), wanted = v->c->samples;
 
+    if (wanted == D9D_INT_NULL && d9d_loader_stream(v->data.loader) != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "evaluation %s: %s is a stream, so samples must say how many",
+                        v->c->name, v->data.sections[0].dataset);
     if (wanted == D9D_INT_NULL && d9d_loader_last_source(v->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "evaluation %s: data.epochs is null, so samples must say how "

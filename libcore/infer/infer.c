@@ -74,8 +74,7 @@ static d9d_status run_check(infer_run *r)
     D9D_TRY(d9di_run_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh,
                                r->c->trainer.batching.microbatch_size, &r->data));
     d9di_run_data_warn_special(&r->data, NULL, r->log);
-    if (d9d_loader_last_source(r->data.loader) < 0)
-        return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
+    D9D_TRY(d9di_run_data_check_end(&r->data));
     if (r->body.kind != NULL && (r->body.kind->collate != NULL || r->body.kind->set_data != NULL))
         D9D_TRY(d9di_task_set_data(&r->body, &r->data, 0));
     else if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOLING_NONE)

@@ -7,8 +7,7 @@ static d9d_status check_data(const d9d_infer_config *c, const d9di_run_data *dat
 {
     const d9d_job_data_section *sections = c->data.items;
 
-    if (d9d_loader_last_source(data->loader) < 0)
-        return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
+    D9D_TRY(d9di_run_data_check_end(data));
     for (size_t i = 0; i < data->n; i++)
         if (d9d_dataset_is_packed(data->datasets[i]))
             return D9D_FAIL(D9D_ENOTSUP, "%s: samples of packed documents are no prompts",

@@ -11,7 +11,7 @@ static d9d_status mean_document_length(const d9di_run_data *d, int64_t *out)
     d9d_sample s;
 
     *out = 0;
-    if (!d9d_dataset_is_packed(ds))
+    if (!d9d_dataset_is_packed(ds) || d9d_dataset_is_stream(ds))
         return D9D_OK;
     for (int64_t k = 0; k < d9d_dataset_count(ds) && k < MAX_SAMPLES; k++) {
         D9D_TRY(d9d_dataset_sample(ds, k, &s));
@@ -153,7 +153,8 @@ static void add_completions(const d9di_plan_data *d, d9di_plan_lengths *r)
 
 static d9d_status measure_samples(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out)
 {
-    const int64_t samples = d->length == 0 ? d9d_loader_samples(d->data.loader) : 0;
+    const bool known = d->length == 0 && d9d_loader_stream(d->data.loader) == NULL;
+    const int64_t samples = known ? d9d_loader_samples(d->data.loader) : 0;
     const int64_t n = (samples < MAX_SAMPLES ? samples : MAX_SAMPLES) / rows * rows;
     const int64_t longest = d->length > 0 ? d->length : longest_sample(&d->data);
     int64_t padded, positions;

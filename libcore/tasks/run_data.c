@@ -244,12 +244,30 @@ d9d_prefetcher_opts d9di_run_data_prefetch_opts(const struct d9d_job_data_loadin
                                  .ahead = threads > 0 ? threads * (int)c->prefetch_factor : 1};
 }
 
+d9d_status d9di_run_data_check_end(const d9di_run_data *d)
+{
+    if (d9d_loader_stream(d->loader) != NULL)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: is a stream, and inference needs an end; d9d-shard makes a dataset of "
+                        "its files",
+                        d->sections[0].dataset);
+    return d9d_loader_last_source(d->loader) >= 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
+}
+
 d9d_status d9di_run_data_steps(const d9di_run_data *d, int64_t global, int64_t wanted, int64_t *out)
 {
     const int64_t samples = d9d_loader_samples(d->loader), available = samples / global;
     const int32_t last = d9d_loader_last_source(d->loader);
     const d9d_job_data_section *s = &d->sections[last < 0 ? 0 : last];
 
+    if (d9d_loader_stream(d->loader) != NULL && wanted == D9D_INT_NULL)
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s: is a stream, so trainer.run.steps must say how long the run is at most, "
+            "and the learning rate's schedule with it",
+            s->dataset);
     if (last < 0 && wanted == D9D_INT_NULL)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null, so trainer.run.steps must say when "
                                      "the run ends");

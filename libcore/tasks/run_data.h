@@ -48,6 +48,8 @@ d9d_status d9di_run_data_check_rows(const d9di_run_data *d, int64_t rows);
 d9d_prefetcher_opts d9di_run_data_prefetch_opts(const struct d9d_job_data_loading_section *c,
                                                 int64_t first, int64_t global, int64_t rank,
                                                 int64_t ranks, int64_t rows, int64_t end);
+/* ENOTSUP for a stream, of which inference does not know the end. */
+d9d_status d9di_run_data_check_end(const d9di_run_data *d);
 /* Number of steps of `global` samples: `wanted`, or the whole stream if that is D9D_INT_NULL. */
 d9d_status d9di_run_data_steps(const d9di_run_data *d, int64_t global, int64_t wanted,
                                int64_t *out);

@@ -38,6 +38,7 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
     if (r->checkpointer.saved_step != r->stepper.state.step) {
         D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
         D9D_TRY(d9di_rollout_sync(&r->rollout));
+        D9D_TRY(d9di_train_stream_store(&r->stream, &r->run, r->stepper.state.samples));
         D9D_TRY(d9di_train_checkpointer_save(&r->checkpointer, &r->stepper.state, last));
     }
     if (last)
@@ -60,6 +61,7 @@ static d9d_status save_local(d9di_train *r)
     D9D_TRY(check_integrity(r, true));
     D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
     D9D_TRY(d9di_rollout_sync(&r->rollout));
+    D9D_TRY(d9di_train_stream_store(&r->stream, &r->run, r->stepper.state.samples));
     D9D_TRY(d9di_checkpointer_local_save(r->checkpointer.local, &r->stepper.state));
     enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
@@ -237,15 +239,48 @@ static d9d_status enqueue_step(d9di_train *r)
     return D9D_OK;
 }
 
+/* Collects what is due, evaluates and saves after a step, or at the end. */
+static d9d_status end_step(d9di_train *r, loop_output *t)
+{
+    const int64_t step = r->stepper.state.step;
+    const bool due = d9d_step_period_due(r->run.c->trainer.checkpointing.period_steps, step,
+                                         r->run.total_steps, D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
+
+    D9D_TRY(collect_steps(r,
+                          due || d9di_train_run_is_done(&r->run, step) || evaluation_is_due(r) ||
+                              integrity_is_due(r) || local_is_due(r),
+                          t));
+    D9D_TRY(due ? D9D_OK : check_integrity(r, false));
+    D9D_TRY(evaluate(r));
+    D9D_TRY(save_local(r));
+    return due ? save_checkpoint(r, step == r->run.total_steps) : D9D_OK;
+}
+
+/* The stream has no samples for another step: this was the last one. */
+static d9d_status end_stream(d9di_train *r, loop_output *t)
+{
+    const int64_t step = r->stepper.state.step;
+
+    if (step == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the stream has ended before it had the %lld samples of a "
+                        "step",
+                        r->run.data.sections[0].dataset,
+                        (long long)r->run.c->trainer.batching.global_batch_size);
+    d9d_log_info(r->run.log, "%s: the stream has ended after %lld of at most %lld steps",
+                 r->run.data.sections[0].dataset, (long long)step, (long long)r->run.total_steps);
+    r->run.total_steps = step;
+    return end_step(r, t);
+}
+
 static d9d_status run_steps(d9di_train *r, loop_output *t)
 {
-    const d9d_job_trainer_section *c = &r->run.c->trainer;
     const int64_t first = r->stepper.state.step;
 
     while (!d9di_train_run_is_done(&r->run, r->stepper.state.step) || evaluation_is_due(r)) {
         const uint64_t waits = r->engine.dev->host_waits;
         const bool may_stop = d9di_train_run_is_at_round(&r->run, r->stepper.state.step);
-        bool due;
+        d9di_train_stream_next next = D9DI_TRAIN_STREAM_STEP;
 
         if (may_stop && d9di_train_control_should_exit(&r->control, is_alone(r))) {
             D9D_TRY(collect_steps(r, true, t));
@@ -260,20 +295,17 @@ static d9d_status run_steps(d9di_train *r, loop_output *t)
             D9D_TRY(evaluate(r));
             continue;
         }
+        if (may_stop)
+            D9D_TRY(d9di_train_stream_await(&r->stream, &r->run, &r->control,
+                                            r->stepper.state.samples, &next));
+        if (next == D9DI_TRAIN_STREAM_END)
+            return end_stream(r, t);
+        if (next == D9DI_TRAIN_STREAM_EXIT)
+            continue;
         D9D_TRY(enqueue_step(r));
         if (r->stepper.state.step > first + 2)
             t->summary->host_waits += r->engine.dev->host_waits - waits;
-        due = d9d_step_period_due(c->checkpointing.period_steps, r->stepper.state.step,
-                                  r->run.total_steps, D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
-        D9D_TRY(collect_steps(r,
-                              due || d9di_train_run_is_done(&r->run, r->stepper.state.step) ||
-                                  evaluation_is_due(r) || integrity_is_due(r) || local_is_due(r),
-                              t));
-        D9D_TRY(due ? D9D_OK : check_integrity(r, false));
-        D9D_TRY(evaluate(r));
-        D9D_TRY(save_local(r));
-        if (due)
-            D9D_TRY(save_checkpoint(r, r->stepper.state.step == r->run.total_steps));
+        D9D_TRY(end_step(r, t));
     }
     return D9D_OK;
 }

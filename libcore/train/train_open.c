@@ -77,6 +77,7 @@ static d9d_status check_config(d9di_train *r)
     D9D_TRY(d9di_train_integrity_check_task(c, &r->task));
     r->task.metrics = &r->recorder.metrics;
     D9D_TRY(d9di_train_run_open(&r->run, &r->task, &r->arena));
+    d9di_train_stream_open(&r->stream, &r->run);
     D9D_TRY(d9di_train_recorder_open_metrics(&r->recorder, &r->run, &r->task, &r->arena));
     D9D_TRY(d9di_train_evaluator_open(&r->evaluator, &r->run, &r->arena));
     D9D_TRY(d9di_train_run_open_schedule(&r->run));
@@ -108,6 +109,7 @@ static d9d_status checkpoint_set(d9di_train *r, const d9d_params *params, d9d_op
         &r->arena, out));
     D9D_TRY(d9di_run_metrics_rank_state(&r->recorder.metrics, &r->arena, out));
     D9D_TRY(d9di_train_evaluator_rank_state(&r->evaluator, &r->arena, out));
+    D9D_TRY(d9di_train_stream_rank_state(&r->stream, &r->arena, out));
     return d9di_task_rank_state(&r->task, &r->arena, out);
 }
 
@@ -133,14 +135,28 @@ static bool is_local(const d9di_train *r)
     return r->checkpointer.found.step >= 0;
 }
 
+/* A run whose stream has ended, and whose model is exported, is done. */
+static d9d_status check_stream(d9di_train *r, const char *resume_from)
+{
+    const d9d_checkpointer_state *s = &r->stepper.state;
+    bool ended;
+
+    D9D_TRY(d9di_train_stream_peek(&r->stream, &r->run, resume_from, s->samples, &ended));
+    if (ended && s->step < r->run.total_steps && d9di_train_run_is_exported(&r->run))
+        r->run.total_steps = s->step;
+    return D9D_OK;
+}
+
 /* The position of the run, and the remaining steps. */
 static d9d_status check_start(d9di_train *r, const char *resume_from)
 {
     D9D_TRY(d9di_train_checkpointer_start(&r->checkpointer, &r->run, &r->stepper.state));
     if (is_local(r))
         r->stepper.state.step = r->checkpointer.found.step;
-    else if (resume_from != NULL)
+    else if (resume_from != NULL) {
         D9D_TRY(check_state_whole(r, resume_from));
+        D9D_TRY(check_stream(r, resume_from));
+    }
     return d9di_train_export_check(&r->run, &r->engine,
                                    d9di_train_run_is_done(&r->run, r->stepper.state.step));
 }
@@ -200,6 +216,7 @@ static d9d_status state_resume(d9di_train *r, const char *path)
                         : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path,
                                                          &r->stepper.state));
     D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
+    D9D_TRY(d9di_train_stream_resume(&r->stream, &r->run, r->stepper.state.samples));
     d9d_log_info(r->run.log, "resuming after step %lld from %s", (long long)r->stepper.state.step,
                  path);
     return D9D_OK;

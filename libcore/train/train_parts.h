@@ -1,7 +1,9 @@
 /* train_parts.h - a training run: its parts, for train.c and train_open.c, which compose them.
  *
  *     part          changes                                   may see
- *     run           nothing, once it is checked               -
+ *     run           nothing, once it is checked, but its      -
+ *                   length where a stream ends
+ *     stream        the place in the data                     run, control
  *     timeouts      nothing                                   -
  *     control       exit and sleep, as signals ask            -
  *     engine        the model on the ranks                    task, loss attribution
@@ -29,6 +31,7 @@
 #include "train/train_record.h"
 #include "train/train_run.h"
 #include "train/train_step.h"
+#include "train/train_stream.h"
 #include "train/train_timeout.h"
 #include "train/train_times.h"
 #include "train/train_trace.h"
@@ -46,6 +49,7 @@ typedef struct d9di_train {
     d9di_train_recorder recorder;
     d9di_train_profiler profiler;
     d9di_train_evaluator evaluator;
+    d9di_train_stream stream;
     d9di_train_checkpointer checkpointer;
     d9d_arena arena; /* of all parts */
 } d9di_train;

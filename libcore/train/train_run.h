@@ -1,5 +1,6 @@
 /* train_run.h - what is fixed for a training run once it is checked: its configuration, job, paths,
- * data and length.  Every other part reads it, and none of them writes it.
+ * data and length.  Every other part reads it, and none of them writes it.  Where a stream ends
+ * before its steps are done, train.c shortens it to those that were.
  */
 #ifndef D9DI_TRAIN_TRAIN_RUN_H
 #define D9DI_TRAIN_TRAIN_RUN_H

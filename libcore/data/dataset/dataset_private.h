@@ -38,7 +38,13 @@ struct d9d_dataset {
     const struct d9d_dataset_kind *kind; /* NULL: a dataset read from a directory */
     void *self;
     d9di_dataset_split synthetic_split;
+    bool is_stream;
+    int interrupted; /* atomic */
 };
+
+/* Members of a kind that older plugins do not have. */
+#define D9DI_DATASET_KIND_HAS(kind, member)                                                        \
+    ((kind)->size > offsetof(d9d_dataset_kind, member) && (kind)->member != NULL)
 
 /* See dataset_synthetic.c. */
 d9d_status d9di_dataset_synthetic_sample(const d9d_dataset *ds, int64_t k, d9d_sample *out);

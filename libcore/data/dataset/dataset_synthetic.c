@@ -8,6 +8,7 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/base/rng.h"
 #include "data/dataset/dataset_private.h"
+#include "data/dataset/text_stream.h"
 
 /* --- random tokens -------------------------------------------------------------------- */
 
@@ -60,14 +61,14 @@ static const d9d_dataset_kind random_kind = {.size = sizeof(random_kind),
                                              .sample = random_sample};
 
 const char *const d9d_dataset_tag[] = {"name", NULL};
-const d9d_table *const d9d_dataset_choices[] = {&random_table, NULL};
+const d9d_table *const d9d_dataset_choices[] = {&random_table, &d9di_text_stream_table, NULL};
 
 /* --- any kind ------------------------------------------------------------------------------ */
 
 static d9d_status check_fields(const d9d_dataset *ds, d9d_field_list fields)
 {
     const d9d_dataset_kind *kind = ds->kind;
-    const bool writes = kind->size > offsetof(d9d_dataset_kind, fields) && kind->fields != NULL;
+    const bool writes = D9DI_DATASET_KIND_HAS(kind, fields);
 
     D9D_TRY(d9d_field_list_check(fields, ds->dir));
     for (size_t i = 0; i < fields.n; i++)
@@ -75,6 +76,24 @@ static d9d_status check_fields(const d9d_dataset *ds, d9d_field_list fields)
             return D9D_FAIL(D9D_ECONFIG, "%s: the dataset %s declares the field \"%s\", %s",
                             ds->dir, kind->table->name, fields.v[i].name,
                             writes ? "which is ragged" : "and has no function that writes it");
+    return D9D_OK;
+}
+
+#define ENDLESS (INT64_C(1) << 62) /* samples of a stream, as far as numbers of samples go */
+
+static d9d_status check_stream(d9d_dataset *ds, const d9d_dataset_info *f)
+{
+    const d9d_dataset_kind *kind = ds->kind;
+
+    ds->is_stream = f->samples == D9D_DATASET_STREAM;
+    if (ds->is_stream && !D9DI_DATASET_KIND_HAS(kind, poll))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the dataset %s is a stream, and has no function that polls it",
+                        ds->dir, kind->table->name);
+    if (ds->is_stream && D9DI_DATASET_KIND_HAS(kind, seek) != D9DI_DATASET_KIND_HAS(kind, tell))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the stream %s has one of tell() and seek(); it needs both, or none",
+                        ds->dir, kind->table->name);
     return D9D_OK;
 }
 
@@ -87,8 +106,9 @@ static d9d_status load_info(d9d_dataset *ds)
     } all;
 
     D9D_TRY(D9D_PLUGIN_CALL(ds->kind->table->name, ds->kind, info, ds->self, &f));
-    if (f.samples < 1 || f.longest < 1 || f.longest > D9DI_MAX_LENGTH || f.vocab < 1 ||
-        f.vocab > INT32_MAX)
+    D9D_TRY(check_stream(ds, &f));
+    if ((f.samples < 1 && !ds->is_stream) || f.longest < 1 || f.longest > D9DI_MAX_LENGTH ||
+        f.vocab < 1 || f.vocab > INT32_MAX)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: the dataset %s says %lld samples of at most %lld positions, tokens "
                         "below %lld",
@@ -105,10 +125,13 @@ static d9d_status load_info(d9d_dataset *ds)
     ds->hash = d9d_hash_bytes(&all, sizeof(all));
     ds->manifest.vocab_size = f.vocab;
     ds->manifest.labels = true; /* labels are given */
-    ds->synthetic_split = (d9di_dataset_split){.name = ds->kind->table->name,
-                                               .samples = f.samples,
-                                               .longest = f.longest,
-                                               .positions = f.samples * f.longest};
+    if (D9DI_DATASET_KIND_HAS(ds->kind, documents))
+        ds->manifest.recipe.pack = f.longest;
+    ds->synthetic_split =
+        (d9di_dataset_split){.name = ds->kind->table->name,
+                             .samples = ds->is_stream ? ENDLESS : f.samples,
+                             .longest = f.longest,
+                             .positions = ds->is_stream ? 0 : f.samples * f.longest};
     ds->split = &ds->synthetic_split;
     return D9D_OK;
 }
@@ -150,6 +173,24 @@ d9d_status d9di_dataset_synthetic_sample(const d9d_dataset *ds, int64_t k, d9d_s
     return D9D_OK;
 }
 
+/* Positions begin anew with each document. */
+static d9d_status expand_documents(const d9d_dataset *ds, const d9d_sample *s, int32_t *positions,
+                                   int32_t *segments)
+{
+    D9D_TRY(D9D_PLUGIN_CALL(ds->kind->table->name, ds->kind, documents, ds->self, s->number,
+                            s->length, segments));
+    for (int64_t i = 0; i < s->length; i++) {
+        const int32_t before = i > 0 ? segments[i - 1] : 0;
+
+        if (segments[i] < 1 || (segments[i] != before && segments[i] != before + 1))
+            return D9D_FAIL(D9D_EINVAL,
+                            "%s: sample %lld: document %d follows document %d at position %lld",
+                            ds->dir, (long long)s->number, segments[i], before, (long long)i);
+        positions[i] = segments[i] == before ? positions[i - 1] + 1 : 0;
+    }
+    return D9D_OK;
+}
+
 d9d_status d9di_dataset_synthetic_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
                                          int32_t *labels, int32_t *positions, int32_t *segments)
 {
@@ -170,5 +211,7 @@ d9d_status d9di_dataset_synthetic_expand(const d9d_dataset *ds, const d9d_sample
         if (segments != NULL)
             segments[i] = 1;
     }
-    return D9D_OK;
+    return D9DI_DATASET_KIND_HAS(ds->kind, documents) && segments != NULL
+               ? expand_documents(ds, s, positions, segments)
+               : D9D_OK;
 }

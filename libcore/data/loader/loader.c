@@ -80,6 +80,27 @@ static d9d_status check_source(const d9d_loader_source *s, const d9d_loader_sour
     return D9D_OK;
 }
 
+/* The order of a stream is its own, and it goes by once. */
+static d9d_status check_stream(const d9d_loader_source *s, size_t n)
+{
+    const char *dir = d9d_dataset_dir(s->dataset);
+
+    if (!d9d_dataset_is_stream(s->dataset))
+        return D9D_OK;
+    if (n > 1)
+        return D9D_FAIL(D9D_ECONFIG, "%s: is a stream, which cannot be blended with other data",
+                        dir);
+    if (s->order != D9D_LOADER_SEQUENTIAL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: is a stream, whose samples come in their order; set "
+                        "data.order sequential",
+                        dir);
+    if (s->epochs > 1)
+        return D9D_FAIL(D9D_ECONFIG, "%s: is a stream, which cannot be read %lld times", dir,
+                        (long long)s->epochs);
+    return D9D_OK;
+}
+
 d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n, const d9d_loader_opts *opts,
                            d9d_loader **out)
 {
@@ -90,6 +111,8 @@ d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n, const d9d
         return D9D_FAIL(D9D_EINVAL, "a loader needs a dataset");
     for (size_t i = 0; i < n; i++)
         D9D_TRY(check_source(&sources[i], &sources[0]));
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(check_stream(&sources[i], n));
     D9D_TRY(check_opts(d9d_dataset_dir(sources[0].dataset), opts,
                        sources[0].order == D9D_LOADER_BUCKETED));
     l = calloc(1, sizeof(*l));
@@ -147,6 +170,13 @@ d9d_status d9d_batch_plan_fields(const d9d_loader *l, const d9d_field_request *r
 int64_t d9d_loader_samples(const d9d_loader *l)
 {
     return l->order.total;
+}
+
+d9d_dataset *d9d_loader_stream(const d9d_loader *l)
+{
+    d9d_dataset *ds = l->order.sources[0].dataset;
+
+    return d9d_dataset_is_stream(ds) ? ds : NULL;
 }
 
 int32_t d9d_loader_last_source(const d9d_loader *l)
@@ -412,6 +442,8 @@ d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows, d9d_batch
     d9d_status st;
 
     D9D_TRY(check_range(l, first, rows));
+    if (d9d_loader_stream(l) != NULL)
+        D9D_TRY(d9d_dataset_wait(d9d_loader_stream(l), first + rows - 1));
     (void)pthread_mutex_lock(&l->lock);
     st = look_up_seqs(l, first, rows, buffer);
     (void)pthread_mutex_unlock(&l->lock);

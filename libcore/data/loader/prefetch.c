@@ -175,14 +175,21 @@ int64_t d9d_prefetcher_wait_ns(const d9d_prefetcher *f)
 
 void d9d_prefetcher_close(d9d_prefetcher *f)
 {
+    d9d_dataset *stream;
+
     if (f == NULL)
         return;
+    stream = d9d_loader_stream(f->loader);
+    if (stream != NULL)
+        d9d_dataset_interrupt(stream, true);
     (void)pthread_mutex_lock(&f->lock);
     f->stop = true;
     (void)pthread_cond_broadcast(&f->slot_free);
     (void)pthread_mutex_unlock(&f->lock);
     for (int i = 0; i < f->n_threads; i++)
         (void)pthread_join(f->threads[i], NULL);
+    if (stream != NULL)
+        d9d_dataset_interrupt(stream, false);
     for (int64_t i = 0; f->slots != NULL && i < f->n_slots; i++)
         d9d_batch_buffer_free(f->slots[i].buffer);
     (void)pthread_cond_destroy(&f->ready);

@@ -169,7 +169,7 @@ static d9d_status find_total(d9di_sample_order *o)
         const int64_t n = d9d_dataset_count(s->dataset);
         int64_t end;
 
-        if (s->epochs == 0)
+        if (s->epochs == 0 || d9d_dataset_is_stream(s->dataset))
             continue;
         if (n > ENDLESS / s->epochs)
             return D9D_FAIL(D9D_ECONFIG, "%s: %lld samples cannot be read %lld times",

@@ -143,6 +143,32 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_fields_open(const d9d_dataset *ds, co
 D9D_API const d9d_field_values *d9d_sample_fields_get(const d9d_sample_fields *f, size_t segment);
 D9D_API void d9d_sample_fields_close(d9d_sample_fields *f);
 
+/* --- streams (d9d/data/dataset/dataset_kind.h) --------------------------------------------- */
+
+typedef enum d9d_dataset_presence {
+    D9D_DATASET_PENDING, /* it is not there yet */
+    D9D_DATASET_PRESENT,
+    D9D_DATASET_ENDED /* the stream has ended before it */
+} d9d_dataset_presence;
+enum { D9D_DATASET_STATE_MAX = 512 };
+
+/* True if nobody knows how many samples it has; d9d_dataset_count() is then 2^62. */
+D9D_API bool d9d_dataset_is_stream(const d9d_dataset *ds);
+/* Of a stream; for several threads at a time.  The last sample that is awaited is k. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_poll(d9d_dataset *ds, int64_t k,
+                                                 d9d_dataset_presence *out);
+/* Waits until sample k is there.  ECONFIG: the stream ends before it.  EINVAL: interrupted. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_wait(d9d_dataset *ds, int64_t k);
+/* On: waiting calls fail, now and from now on.  Off: they wait again. */
+D9D_API void d9d_dataset_interrupt(d9d_dataset *ds, bool on);
+/* No sample before k is asked for any more. */
+D9D_API void d9d_dataset_forget(d9d_dataset *ds, int64_t k);
+/* Appends where sample k is found again; and the same in another process.  ENOTSUP: the stream
+ * cannot be read again.  Else as the kind's functions. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_tell(d9d_dataset *ds, int64_t k, d9d_buf *state);
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_seek(d9d_dataset *ds, int64_t k, const void *state,
+                                                 size_t n);
+
 /* --- for d9d-shard inspect -------------------------------------------------------------- */
 
 /* Appends the manifest, the summaries of the index and the number of targets: as JSON (describe) or

@@ -1,4 +1,5 @@
-/* dataset_kind.h - synthetic datasets: samples computed by code instead of read from a directory.
+/* dataset_kind.h - datasets that code makes: samples computed instead of read from a directory, and
+ * streams.
  *
  *     "data": {"dataset": "sums", "source": {"name": "sums", "digits": 3}, "order": "shuffled"}
  *
@@ -14,6 +15,20 @@
  *                                           .sample = sample};
  *
  * "random" is built in: tokens for benchmarks without data.  Plugins add others.
+ *
+ * Streams.  A kind whose samples nobody has counted says D9D_DATASET_STREAM of them, and has
+ * poll(). Sample k is still one and the same on every rank, in every run; but it may come later, or
+ * never:
+ *
+ *     poll(k)     is sample k there, is it yet to come, or has the stream ended before it?
+ *     forget(k)   nobody asks for a sample before k any more
+ *     tell(k)     some bytes, with which another process finds sample k again: they are saved
+ *     seek(k)     the same bytes: sample k and what follows is asked for next
+ *
+ * A run takes the samples of a stream in their order, once; it is as long as trainer.run.steps
+ * says, or ends before, where the stream ends.  Each rank reads the whole stream and keeps what is
+ * not forgotten, so that ranks need no messages about it.  Functions of a stream are called from
+ * several threads at a time.  "stream" is built in: JSON lines of a growing file or folder, packed.
  */
 #ifndef D9D_DATA_DATASET_DATASET_KIND_H
 #define D9D_DATA_DATASET_DATASET_KIND_H
@@ -25,9 +40,11 @@
 extern "C" {
 #endif
 
+enum { D9D_DATASET_STREAM = -1 }; /* samples: nobody knows how many */
+
 /* Zeroed before info() fills it in; must be the same on every rank. */
 typedef struct d9d_dataset_info {
-    int64_t samples; /* at least 1 */
+    int64_t samples; /* at least 1, or D9D_DATASET_STREAM */
     int64_t longest; /* positions of the longest sample, at least 1 */
     int64_t vocab;   /* ids and labels are less */
     d9d_hash hash;   /* of everything else that decides the samples; 0: nothing else.  A run resumes
@@ -53,6 +70,19 @@ typedef struct d9d_dataset_kind {
      * token or target, else [shape].  Called from several threads concurrently.  NULL: no fields.
      */
     d9d_status (*fields)(void *self, int64_t k, int64_t length, void *const *values);
+    /* The number of each position's document, from 1 on, ascending: documents are packed, and see
+     * nothing of each other.  Called as sample().  NULL: a sample is one document. */
+    d9d_status (*documents)(void *self, int64_t k, int64_t length, int32_t *number);
+    /* Of a stream, see above.  Does not wait.  length(), sample() and the others are called for
+     * samples that are present and not forgotten. */
+    d9d_status (*poll)(void *self, int64_t k, d9d_dataset_presence *out);
+    void (*forget)(void *self, int64_t k); /* NULL: nothing to free */
+    /* Appends at most D9D_DATASET_STATE_MAX bytes to `state`; k is 0 or follows a sample that was
+     * present, and is not forgotten. */
+    d9d_status (*tell)(void *self, int64_t k, d9d_buf *state);
+    /* Called before any sample is read.  NULL, as tell(): the stream cannot be read again, and a
+     * run of it does not resume. */
+    d9d_status (*seek)(void *self, int64_t k, const void *state, size_t n);
 } d9d_dataset_kind;
 
 /* "name", and the built-in choices of the key "source": tables whose `row` is their kind. */

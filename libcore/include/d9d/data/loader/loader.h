@@ -63,7 +63,8 @@ typedef struct d9d_loader_opts {
 typedef struct d9d_loader d9d_loader;
 
 /* ECONFIG: a split has no samples, the stream would be longer than 2^62, only some sources are
- * bucketed, or a source is to skip a sample that it does not have.  EMISMATCH: the datasets have
+ * bucketed, a source is to skip a sample that it does not have, or a stream is to be blended,
+ * shuffled or repeated.  EMISMATCH: the datasets have
  * different tokenizers.  Several threads may use a loader concurrently, except
  * d9d_loader_batch(). */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n,
@@ -75,6 +76,9 @@ D9D_API void d9d_loader_close(d9d_loader *l);
 D9D_API int64_t d9d_loader_samples(const d9d_loader *l);
 /* The source that ends the stream; -1: the stream does not end. */
 D9D_API int32_t d9d_loader_last_source(const d9d_loader *l);
+/* The stream that it reads (d9d/data/dataset/dataset_kind.h), in its order, sample k as number k;
+ * NULL: a dataset with an end. */
+D9D_API d9d_dataset *d9d_loader_stream(const d9d_loader *l);
 /* data_hash: hash of all manifests. order_hash: of everything else that decides the stream, namely
  * seeds, orders, weights and, if bucketed, the pack size and the stream's length.  Epochs may
  * change if the order is not bucketed; skipped samples may always change. */

@@ -1,0 +1,162 @@
+/* train_stream.c - see train/train_stream.h. */
+#include "train/train_stream.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "d9d/base/thread.h"
+
+void d9di_train_stream_open(d9di_train_stream *s, const d9di_train_run *run)
+{
+    s->dataset = d9d_loader_stream(run->data.loader);
+}
+
+/* --- checkpoints --------------------------------------------------------------------------- */
+
+d9d_status d9di_train_stream_rank_state(d9di_train_stream *s, d9d_arena *a,
+                                        d9d_checkpointer_set *set)
+{
+    const d9d_checkpointer_rank_state c = {.name = "stream",
+                                           .dtype = D9D_I64,
+                                           .n = D9DI_TRAIN_STREAM_WORDS,
+                                           .reduce_op = D9D_COMM_MAX, /* all ranks have the same */
+                                           .data = s->state};
+
+    return s->dataset != NULL ? d9d_checkpointer_set_add_rank_state(set, &c, 1, a) : D9D_OK;
+}
+
+/* The last sample of the step that begins at `first`. */
+static int64_t last_sample(const d9di_train_run *run, int64_t first)
+{
+    return first + run->c->trainer.batching.global_batch_size - 1;
+}
+
+d9d_status d9di_train_stream_store(d9di_train_stream *s, const d9di_train_run *run, int64_t sample)
+{
+    d9d_dataset_presence next;
+    d9d_buf place = {0};
+    d9d_status st;
+
+    if (s->dataset == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_dataset_poll(s->dataset, last_sample(run, sample), &next));
+    st = d9d_dataset_tell(s->dataset, sample, &place);
+    if (st == D9D_OK || st == D9D_ENOTSUP) {
+        memset(s->state, 0, sizeof(s->state));
+        s->state[D9DI_TRAIN_STREAM_SAMPLE] = sample;
+        s->state[D9DI_TRAIN_STREAM_ENDED] = next == D9D_DATASET_ENDED;
+        s->state[D9DI_TRAIN_STREAM_BYTES] = st == D9D_OK ? (int64_t)place.len : -1;
+        if (place.len > 0)
+            memcpy(&s->state[D9DI_TRAIN_STREAM_PLACE], place.data, place.len);
+        st = D9D_OK;
+    }
+    d9d_buf_release(&place);
+    return st;
+}
+
+/* As the only rank: of all that saved it, which had the same. */
+d9d_status d9di_train_stream_peek(d9di_train_stream *s, const d9di_train_run *run, const char *path,
+                                  int64_t sample, bool *ended)
+{
+    d9d_checkpointer_set set = {0};
+    d9d_arena a = {0};
+    d9d_status st = d9di_train_stream_rank_state(s, &a, &set);
+
+    *ended = false;
+    if (st == D9D_OK && s->dataset != NULL)
+        st = d9d_checkpointer_read_rank_state(path, &set, 0, 1, run->log);
+    d9d_arena_release(&a);
+    *ended = st == D9D_OK && s->dataset != NULL && s->state[D9DI_TRAIN_STREAM_ENDED] != 0 &&
+             s->state[D9DI_TRAIN_STREAM_SAMPLE] == sample;
+    return st;
+}
+
+/* After a change of the number of ranks, only rank 0 has read it. */
+static d9d_status state_share(d9di_train_stream *s, const d9di_train_run *run)
+{
+    const int ranks = d9d_bootstrap_size(run->where->bootstrap);
+    d9d_arena a = {0};
+    d9d_bootstrap_blob *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
+    d9d_status st;
+
+    st = all == NULL
+             ? D9D_FAIL(D9D_ENOMEM, "a stream's place of %d ranks", ranks)
+             : d9d_bootstrap_allgather(run->where->bootstrap, s->state, sizeof(s->state), &a, all);
+    if (st == D9D_OK)
+        memcpy(s->state, all[0].data, sizeof(s->state));
+    d9d_arena_release(&a);
+    return st;
+}
+
+d9d_status d9di_train_stream_resume(d9di_train_stream *s, const d9di_train_run *run, int64_t sample)
+{
+    const char *name = run->data.sections[0].dataset;
+    const int64_t *state = s->state;
+
+    if (s->dataset == NULL)
+        return D9D_OK;
+    D9D_TRY(state_share(s, run));
+    if (state[D9DI_TRAIN_STREAM_SAMPLE] != sample ||
+        state[D9DI_TRAIN_STREAM_BYTES] > D9D_DATASET_STATE_MAX)
+        return D9D_FAIL(
+            D9D_EMISMATCH,
+            "%s: the checkpoint has the stream's place at sample %lld, and the run goes "
+            "on at sample %lld",
+            name, (long long)state[D9DI_TRAIN_STREAM_SAMPLE], (long long)sample);
+    if (state[D9DI_TRAIN_STREAM_BYTES] < 0)
+        return D9D_FAIL(
+            D9D_ENOTSUP,
+            "%s: the stream cannot be read again from sample %lld on, so that no run of "
+            "it resumes; begin another one",
+            name, (long long)sample);
+    return d9d_dataset_seek(s->dataset, sample, &state[D9DI_TRAIN_STREAM_PLACE],
+                            (size_t)state[D9DI_TRAIN_STREAM_BYTES]);
+}
+
+/* --- waiting ------------------------------------------------------------------------------- */
+
+enum { POLL_NS = 50 * 1000 * 1000, FIRST_WORD_S = 10, WORD_S = 60 };
+
+/* Says that the run waits: after ten seconds, then every minute. */
+static void say_stall(const d9di_train_run *run, int64_t first, int64_t last, int64_t since_ns,
+                      int64_t *next_s)
+{
+    const int64_t s = (d9d_clock_ns() - since_ns) / 1000000000;
+
+    if (s < *next_s)
+        return;
+    d9d_log_warn(run->log, "%s: waits since %lld s for samples %lld to %lld of the stream",
+                 run->data.sections[0].dataset, (long long)s, (long long)first, (long long)last);
+    *next_s = s + WORD_S;
+}
+
+d9d_status d9di_train_stream_await(d9di_train_stream *s, const d9di_train_run *run,
+                                   d9di_train_control *control, int64_t first,
+                                   d9di_train_stream_next *out)
+{
+    const int64_t last = last_sample(run, first), since = d9d_clock_ns();
+    const bool alone = d9d_bootstrap_size(run->where->bootstrap) == 1;
+    const struct timespec pause = {0, POLL_NS};
+    d9d_dataset_presence there = D9D_DATASET_PENDING;
+    int64_t next_s = FIRST_WORD_S;
+
+    *out = D9DI_TRAIN_STREAM_STEP;
+    if (s->dataset == NULL)
+        return D9D_OK;
+    d9d_dataset_forget(s->dataset, first);
+    for (;;) {
+        D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
+        if (there != D9D_DATASET_PENDING)
+            break;
+        if (alone && (d9di_train_control_should_exit(control, true) ||
+                      d9di_train_control_should_sleep(control, true))) {
+            *out = D9DI_TRAIN_STREAM_EXIT;
+            return D9D_OK;
+        }
+        say_stall(run, first, last, since, &next_s);
+        (void)nanosleep(&pause, NULL);
+    }
+    if (there == D9D_DATASET_ENDED)
+        *out = D9DI_TRAIN_STREAM_END;
+    return D9D_OK;
+}
