@@ -29,7 +29,7 @@ typedef struct d9di_stage_tuple_in {
 void d9di_stage_tuple_take(const d9di_engine *e, int stage, d9d_var *const *v,
                            d9di_stage_tuple_in *out);
 /* Sorts what a stage but the last has given, and the frozen model, if there is one, into the order
- * of the next stage's tuple.  EINVAL for a tensor that is not declared. */
+ * of the next stage's tuple.  EMISMATCH for a tensor that is not declared. */
 d9d_status d9di_stage_tuple_give(const d9di_engine *e, int stage, const d9d_model_out *own,
                                  const d9d_model_out *frozen, d9d_var **v);
 

@@ -121,8 +121,9 @@ d9d_status d9d_model_sort_passed(const d9d_model_out *out, const d9d_stage_spec 
         const size_t i = spec_index(specs, n, out->passed[k].name);
 
         if (i == n)
-            return D9D_FAIL(D9D_EINVAL, "%s: passes on \"%s\", which the next stage does not take",
-                            where, out->passed[k].name);
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: passes on \"%s\", which the next stage does not take", where,
+                            out->passed[k].name);
         v[i] = out->passed[k].v;
     }
     return D9D_OK;

@@ -115,9 +115,9 @@ d9d_status d9di_train_stream_resume(d9di_train_stream *s, const d9di_train_run *
 
 /* --- waiting ------------------------------------------------------------------------------- */
 
-enum { POLL_NS = 50 * 1000 * 1000, FIRST_WORD_S = 10, WORD_S = 60 };
+enum { POLL_NS = 50 * 1000 * 1000, FIRST_WORD_S = 5, WORD_S = 60 };
 
-/* Says that the run waits: after ten seconds, then every minute. */
+/* Says that the run waits: after five seconds, then every minute. */
 static void say_stall(const d9di_train_run *run, int64_t first, int64_t last, int64_t since_ns,
                       int64_t *next_s)
 {

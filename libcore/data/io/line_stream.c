@@ -128,6 +128,7 @@ static d9d_status advance(d9di_line_stream *s, bool *found)
 /* Reads what follows the unread bytes; *got 0: nothing is there. */
 static d9d_status read_more(d9di_line_stream *s, size_t *got)
 {
+    size_t most = READ_BYTES;
     ssize_t n;
 
     if (s->used > 0) {
@@ -139,9 +140,11 @@ static d9d_status read_more(d9di_line_stream *s, size_t *got)
     if (s->unread.len > MAX_LINE)
         return D9D_FAIL(D9D_EFORMAT, "%s: byte %lld: a line of more than %d bytes", s->open_path,
                         (long long)s->offset, MAX_LINE);
+    if (s->folder && s->size - s->offset - (int64_t)s->unread.len < READ_BYTES)
+        most = (size_t)(s->size - s->offset - (int64_t)s->unread.len);
     D9D_TRY(d9d_buf_reserve(&s->unread, READ_BYTES));
     do
-        n = pread(s->fd, s->unread.data + s->unread.len, READ_BYTES,
+        n = pread(s->fd, s->unread.data + s->unread.len, most,
                   (off_t)(s->offset + (int64_t)s->unread.len));
     while (n < 0 && errno == EINTR);
     if (n < 0)
@@ -151,7 +154,7 @@ static d9d_status read_more(d9di_line_stream *s, size_t *got)
     return D9D_OK;
 }
 
-/* All bytes are read: a folder's file must not have grown, no file may have shrunk. */
+/* All bytes are read: a folder's file must be what it was, no file may have shrunk. */
 static d9d_status check_unchanged(const d9di_line_stream *s)
 {
     const int64_t at = s->offset + (int64_t)s->unread.len;
@@ -159,7 +162,7 @@ static d9d_status check_unchanged(const d9di_line_stream *s)
 
     if (fstat(s->fd, &st) != 0)
         return D9D_FAIL(D9D_EIO, "%s: %s", s->open_path, strerror(errno));
-    if (st.st_size < at || (s->folder && at != s->size))
+    if (st.st_size < at || (s->folder && (st.st_size != s->size || at != s->size)))
         return D9D_FAIL(D9D_EIO, "%s: has %lld bytes, and had %lld; %s", s->open_path,
                         (long long)st.st_size, (long long)(s->folder ? s->size : at),
                         s->folder ? "files of a stream get their names when they are complete"

@@ -265,7 +265,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_stage_tensor(const d9d_model *m, const
                                                        const d9d_model_in *in,
                                                        d9d_stage_tensor *out);
 /* Sort what a stage has given by n declarations: v[i] is that of specs[i], NULL if it is not there.
- * EINVAL, which `where` begins, for a tensor that is not declared. */
+ * EMISMATCH, which `where` begins, for a tensor that is not declared. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_sort_passed(const d9d_model_out *out,
                                                       const d9d_stage_spec *specs, size_t n,
                                                       const char *where, d9d_var **v);
