@@ -95,6 +95,31 @@ JSON
     [ "$(wc -l <1.jsonl)" -eq 10 ]
     close_to 1e-5 <(grep -oE '[-][0-9.]+(e-[0-9]+)?' 2.jsonl) <(grep -oE '[-][0-9.]+(e-[0-9]+)?' 1.jsonl)
 }
+@test "generation over stages carries what is declared" {
+    plugin carried_llama "$root/tests/multirank/carried_llama_plugin.c"
+    llama=$golden/llama
+    cat >generate.json <<JSON
+{"plugin": "libcarried_llama.so", "model_provider": {"name": "carried_llama", "hf_config": "$llama/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$llama"}},
+ "task": {"name": "generate", "output": "out.jsonl", "prompts": "prompts.jsonl", "max_new_tokens": 12, "stop_at_eos": false}}
+JSON
+    printf '{"input_ids": [%s]}\n' "5, 6, 7" "9" "3, 1, 4, 1, 5, 9, 2, 6" >prompts.jsonl
+    for m in 1 2; do
+        mpi -n $m d9d-infer -q --device cpu --set mesh.pipeline_parallel=$m --set task.output=tokens-$m.jsonl generate.json
+    done
+    cmp tokens-1.jsonl tokens-2.jsonl
+    sed -e 's/"task".*/"task": {"name": "generate", "output": "none.jsonl", "prompts": "prompts.jsonl", "max_new_tokens": 2}}/' \
+        -e 's/"plugin".*/"plugin": "libencoder_decoder.so", "model_provider": {"name": "encoder_decoder", "hidden_size": 32, "encoder_layers": 3, "decoder_layers": 5},/' \
+        -e 's#"source_checkpoint": "[^"]*"#"source_checkpoint": "encoder/export"#' generate.json >none.json
+    run -2 d9d-infer -q --device cpu none.json
+    assert_output --partial "encoder_decoder"
+}
+@test "a trace names the tensors of a tuple" {
+    train encoder "1 1 1 1 1 1 2" traced --set 'trainer.profiling={"enabled": true, "period_steps": 2, "active_steps": 1}'
+    for word in "stage 0 forward of micro-batch 0: memory" "stage 0 forward of micro-batch 0: hidden" "stage 1 backward of micro-batch 0: memory"; do
+        zgrep -q "$word" traced/traces/* || grep -rq "$word" traced
+    done
+}
 @test "a plan prices every tensor of the tuple" {
     # transfers OPTION...: how many messages between stages the first rank has in a step, and their bytes.
     transfers() {

@@ -50,7 +50,7 @@ model() { echo "$1/export/model.safetensors"; }
 @test "killed anywhere, again and again, a run ends with the bits of one that was not" {
     n=$(steps alone)
     for k in 2 4 9 14 "$((n - 1))"; do
-        train killed & pid=$!
+        d9d-train -q --device cpu --set trainer.run.dir=killed train.json & pid=$!
         reached() { [ "$(steps killed 2>/dev/null)" -ge "$k" ] || is_gone "$pid"; }
         wait_for reached
         kill -9 "$pid" 2>/dev/null || true
