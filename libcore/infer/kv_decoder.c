@@ -430,7 +430,7 @@ static decode_graph *find_graph(d9di_kv_decoder *d, const input_layout *l,
 static d9d_status record_graph(d9di_kv_decoder *d, const input_layout *l, decode_graph *g)
 {
     d9d_device *dev = d->engine->dev;
-    d9d_model_out out;
+    d9d_model_out out = {0};
     d9d_status st;
 
     d9d_tensor_release(&d->block);
@@ -455,7 +455,7 @@ static d9d_status enqueue_launches(d9di_kv_decoder *d, const input_layout *l,
                                    const d9di_kv_decoder_input *inputs)
 {
     const bool chosen = l->inputs > 0 && inputs[0].ids == NULL;
-    d9d_model_out out;
+    d9d_model_out out = {0};
     d9d_status st;
 
     d9d_tensor_release(&d->block);

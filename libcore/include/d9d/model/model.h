@@ -151,8 +151,8 @@ typedef struct d9d_model d9d_model;
 typedef struct d9d_model_ops {
     size_t size; /* sizeof(d9d_model_ops) */
     const char *name;
-    /* What it enqueues in generation depends on shapes only: a call may be recorded and replayed
-     * with other contents (d9d/device/graph.h). */
+    /* *out comes as zeros.  What it enqueues in generation depends on shapes only: a call may be
+     * recorded and replayed with other contents (d9d/device/graph.h). */
     d9d_status (*forward)(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out);
     /* FLOP of forward and backward for one token of a sequence of s tokens: 6 N_mm + 6 L A D s.
      * Causal attention counts half, experts count top_k of E, the input embedding does not count.

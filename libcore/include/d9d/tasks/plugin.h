@@ -80,7 +80,9 @@ enum { D9D_PLUGIN_ABI = 5 }; /* changes when the meaning of a table changes */
     X(d9d_family_dims)                                                                             \
     X(d9d_family_section)                                                                          \
     X(d9d_op_ffn_weights)                                                                          \
-    X(d9d_op_dropout_opts)
+    X(d9d_op_dropout_opts)                                                                         \
+    X(d9d_model_in)                                                                                \
+    X(d9d_model_out)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */
