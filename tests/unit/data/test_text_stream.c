@@ -157,7 +157,7 @@ static void goes_on_from_every_row(void **state)
         }
 }
 
-static void comes_in_pieces(void **state)
+static void comes_byte_by_byte(void **state)
 {
     source s;
     char text[2] = "";
@@ -310,7 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(texts_are_packed),
         unit_test_in_dir(goes_on_from_every_row),
-        unit_test_in_dir(comes_in_pieces),
+        unit_test_in_dir(comes_byte_by_byte),
         unit_test_in_dir(a_stream_that_was_changed),
         unit_test_in_dir(bad_lines_are_named_by_their_byte),
         unit_test_in_dir(threads_read_ahead),
