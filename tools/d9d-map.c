@@ -25,7 +25,7 @@ static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES}
 #define MAPPER_OPTION                                                                              \
     TOOL_OPT(struct map_opts, mapper, STRING, "mapper", 0, "SPEC.json",                            \
              "map as this d9d.mapper.v1 description says, whatever the model"),                    \
-        TOOL_OPT(struct map_opts, adapter, STRING, "adapter", 0, "DIR", "merge LoRA adapters")
+        TOOL_OPT(struct map_opts, adapter, STRING, "adapter", 0, "DIR", "merge adapters")
 #define PLUGIN_OPTION                                                                              \
     TOOL_OPT(struct map_opts, plugins, LIST, "plugin", 0, "LIB.so",                                \
              "a plugin whose families of models are read too; may be repeated")

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/mem.h"
+
 enum { MATCH_LIMIT = 1000000 };
 
 struct d9d_name_pattern {
@@ -73,4 +75,19 @@ void d9d_name_pattern_free(d9d_name_pattern *p)
     pcre2_match_data_free(p->data);
     pcre2_match_context_free(p->limits);
     free(p);
+}
+
+d9d_status d9d_name_pattern_ends(const char *key, const char *text, const char *name, bool *out)
+{
+    d9d_name_pattern *p = NULL;
+    d9d_buf whole = {0};
+    d9d_status st = d9d_buf_printf(&whole, "(.*\\.)?(%s)", text);
+
+    if (st == D9D_OK)
+        st = d9d_name_pattern_create(key, (const char *)whole.data, &p);
+    if (st == D9D_OK)
+        st = d9d_name_pattern_match(p, name, out);
+    d9d_name_pattern_free(p);
+    d9d_buf_release(&whole);
+    return st;
 }

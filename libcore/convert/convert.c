@@ -30,9 +30,9 @@ struct d9d_convert {
     d9d_dtype decoded;
     d9d_checkpoint *ckpt;
     d9d_random_weights *random;
-    d9d_convert *shapes;    /* a conversion whose outputs are a source with shapes only */
-    d9d_adapters *adapters; /* read from opt.adapter */
-    d9d_lora_merge *merged; /* NULL without adapters */
+    d9d_convert *shapes;        /* a conversion whose outputs are a source with shapes only */
+    d9d_adapters *adapters;     /* read from opt.adapter */
+    d9d_adapters_merge *merged; /* NULL without adapters */
     d9d_tensor_source source;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
@@ -215,8 +215,9 @@ static d9d_status merge_adapters(d9d_convert *c)
         ad = c->adapters;
     }
     layout = d9d_model_layout(c->model, &c->source);
-    D9D_TRY(d9d_lora_merge_create(ad, &of, layout, &c->source, &c->merged));
-    c->source = d9d_lora_merge_source(c->merged);
+    D9D_TRY(d9d_adapters_merge_create(ad, &of, layout, &c->source,
+                                      c->opt.cast && c->opt.dtype == D9D_F32, &c->merged));
+    c->source = d9d_adapters_merge_source(c->merged);
     return D9D_OK;
 }
 
@@ -432,7 +433,7 @@ void d9d_convert_close(d9d_convert *c)
         return;
     d9d_map_plan_free(c->plan);
     d9d_mapper_free(c->mapper);
-    d9d_lora_merge_free(c->merged);
+    d9d_adapters_merge_free(c->merged);
     d9d_adapters_free(c->adapters);
     d9d_checkpoint_close(c->ckpt);
     d9d_random_weights_close(c->random);

@@ -157,7 +157,7 @@ d9d_status d9d_model_export_params(const d9d_model_spec *m, const d9d_params *pa
                                    const d9d_adapters *ad, const char *dir, const d9d_log *log)
 {
     d9d_params_io *io = NULL;
-    d9d_lora_merge *merged = NULL;
+    d9d_adapters_merge *merged = NULL;
     d9d_outdir out = {0};
     d9d_tensor_source src;
     d9d_status st;
@@ -171,7 +171,7 @@ d9d_status d9d_model_export_params(const d9d_model_spec *m, const d9d_params *pa
     st = d9d_outdir_commit(&out);
 done:
     d9d_outdir_release(&out);
-    d9d_lora_merge_free(merged);
+    d9d_adapters_merge_free(merged);
     d9d_params_io_close(io);
     return st;
 }

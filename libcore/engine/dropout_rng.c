@@ -11,7 +11,7 @@ bool d9di_engine_needs_dropout_rng(d9d_model *const *stages, size_t n, const d9d
         if (stages[k]->dropout)
             return true;
     for (size_t i = 0; i < adapters->n; i++)
-        if (adapters->p[i]->lora.adapts->lora.adapter->dropout > 0)
+        if (adapters->p[i]->peft.adapts->peft.adapter->dropout > 0)
             return true;
     return false;
 }

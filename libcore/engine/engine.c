@@ -503,10 +503,14 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts
     if (!opts->initialise)
         return D9D_OK;
     for (size_t i = 0; i < s->params.n; i++)
-        if (s->weights == NULL || s->params.p[i]->lora.adapts != NULL ||
+        if (s->weights == NULL || s->params.p[i]->peft.adapts != NULL ||
             s->params.p[i]->spec.from_task)
             D9D_TRY(d9d_module_reset_param(s->params.p[i], opts->seed));
-    return s->weights != NULL ? weights_read(s, opts->where->log) : D9D_OK;
+    if (s->weights != NULL)
+        D9D_TRY(weights_read(s, opts->where->log));
+    for (size_t i = 0; i < s->params.n; i++)
+        D9D_TRY(d9d_adapter_start(s->params.p[i], e->dev));
+    return D9D_OK;
 }
 
 /* Adapters that are not trained were merged, except for heads among them. */

@@ -16,9 +16,9 @@ static bool trains_adapters_alone(const d9di_engine *e)
     for (size_t i = 0; i < e->whole.params.n; i++) {
         const d9d_param *p = e->whole.params.p[i];
 
-        if (p->spec.trainable && p->lora.adapts == NULL)
+        if (p->spec.trainable && p->peft.adapts == NULL)
             return false;
-        any = any || p->lora.adapts != NULL;
+        any = any || p->peft.adapts != NULL;
     }
     return any;
 }

@@ -5,7 +5,7 @@
 
 bool d9di_engine_is_layer_matrix(const d9d_param *p)
 {
-    return p->spec.adaptable && !p->spec.from_task && p->lora.adapts == NULL &&
+    return p->spec.adaptable && !p->spec.from_task && p->peft.adapts == NULL &&
            d9d_param_layer_of(p->name) >= 0 && strstr(p->name, ".router.") == NULL;
 }
 

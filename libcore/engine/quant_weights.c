@@ -42,11 +42,17 @@ static d9d_status trained_check(const d9d_params *whole, const d9di_engine_opts 
     for (size_t i = 0; i < whole->n; i++) {
         const d9d_param *p = whole->p[i];
 
-        has_adapters = has_adapters || p->lora.adapts != NULL;
-        if (p->spec.trainable && p->lora.adapts == NULL && !p->spec.from_task)
+        has_adapters = has_adapters || p->peft.adapts != NULL;
+        if (p->spec.trainable && p->peft.adapts == NULL && !p->spec.from_task)
             return D9D_FAIL(D9D_ECONFIG,
                             KEY " \"%s\": %s is trained, and with a quantised base adapters alone "
                                 "are: peft.kind \"lora\"",
+                            name, p->name);
+        if (p->peft.adapter != NULL && p->peft.adapter->param[D9D_ADAPTER_MAGNITUDE] != NULL)
+            return D9D_FAIL(D9D_ENOTSUP,
+                            KEY
+                            " \"%s\": %s has an adapter with a magnitude (DoRA), which reads the "
+                            "matrix as it is; peft.kind \"lora\" and \"ia3\" are possible",
                             name, p->name);
     }
     return has_adapters ? D9D_OK

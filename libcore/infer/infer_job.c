@@ -7,6 +7,9 @@ d9d_status d9di_infer_check(const d9d_infer_config *c, const d9d_job *where, con
     if (c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
+    if (c->peft.which >= 0 && c->trainer.model_stage_factory.source_adapter == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "peft: there are no adapters: name them with "
+                                     "trainer.model_stage_factory.source_adapter");
     return output != NULL && d9d_bootstrap_rank(where->bootstrap) == 0 ? d9d_fs_check_new(output)
                                                                        : D9D_OK;
 }
@@ -22,6 +25,7 @@ d9di_engine_opts d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job
         .provider = &c->model_provider,
         .source = t->model_stage_factory.source_checkpoint,
         .adapter = t->model_stage_factory.source_adapter,
+        .peft = &c->peft,
         .data = data,
         .task = task,
         .initialise = true,

@@ -4,6 +4,7 @@
 #include "d9d/parallel/parallel_plan.h"
 
 #include "d9d/base/plugin_call.h"
+#include "d9d/nn/adapter.h"
 
 /* --- one parameter ---------------------------------------------------------------------- */
 
@@ -50,27 +51,36 @@ static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_shar
     return D9D_OK;
 }
 
-/* A factor of an adapter; dimension `dim` of it is a dimension of the matrix: 0 for B, 1 for A. */
-static d9d_status factor_shard(d9d_param *p, int dim, d9d_mesh *mesh,
-                               const d9d_param_sharding *sharding)
+/* A parameter of an adapter: divided with its matrix if it has that dimension. */
+static d9d_status adapter_shard(const d9d_param *w, d9d_param_adapter_role role, d9d_mesh *mesh,
+                                const d9d_param_sharding *sharding)
 {
-    const d9d_param_sharding whole = {.shard_axes = sharding->shard_axes,
-                                      .grad_axes = sharding->grad_axes | sharding->slice_axes};
-    const bool has = p->spec.shape.ndim == 3 || sharding->slice_dim == dim;
+    const int dim = d9d_adapter_shared_dim(role, &w->spec.shape, sharding->slice_dim);
+    d9d_param_sharding own = *sharding;
 
-    return param_shard(p, mesh, sharding->slice_axes == 0 || has ? sharding : &whole);
+    own.slice_dim = dim;
+    if (dim < 0) {
+        own.slice_dim = 0;
+        own.slice_axes = 0;
+        own.grad_axes |= sharding->slice_axes;
+    }
+    return param_shard(w->peft.adapter->param[role], mesh, &own);
 }
 
 d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh,
                                     const d9d_param_sharding *sharding)
 {
-    if (p->lora.adapts != NULL)
+    if (p->peft.adapts != NULL)
         return D9D_OK;
     D9D_TRY(param_shard(p, mesh, sharding));
-    if (p->lora.adapter == NULL)
+    if (p->peft.adapter == NULL)
         return D9D_OK;
-    D9D_TRY(factor_shard(p->lora.adapter->a, 1, mesh, sharding));
-    return factor_shard(p->lora.adapter->b, 0, mesh, sharding);
+    if (sharding->slice_axes != 0)
+        D9D_TRY(d9d_mesh_group(mesh, sharding->slice_axes, &p->placement.slice_group));
+    for (int role = 0; role < D9D_ADAPTER_ROLES; role++)
+        if (p->peft.adapter->param[role] != NULL)
+            D9D_TRY(adapter_shard(p, role, mesh, sharding));
+    return D9D_OK;
 }
 
 /* --- default plan -------------------------------------------------------------------------- */

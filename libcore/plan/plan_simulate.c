@@ -239,7 +239,7 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
 
         out->weights += d9d_param_stored_bytes(p, &p->shard);
         out->gradients += p->spec.trainable ? shape_bytes(&p->shard.shape, p->spec.grad_dtype) : 0;
-        out->exported += (p->lora.adapts != NULL) == exports_adapters && p->placement.is_primary
+        out->exported += (p->peft.adapts != NULL) == exports_adapters && p->placement.is_primary
                              ? shape_bytes(&p->spec.shape, p->spec.dtype)
                              : 0;
     }

@@ -69,9 +69,9 @@ void d9d_tape_end_reference(d9d_tape *t)
     t->is_reference = false;
 }
 
-const d9d_adapter *d9d_tape_adapter(const d9d_tape *t, const d9d_param *w)
+const d9d_param_adapter *d9d_tape_adapter(const d9d_tape *t, const d9d_param *w)
 {
-    return t->is_reference ? NULL : w->lora.adapter;
+    return t->is_reference ? NULL : w->peft.adapter;
 }
 
 void d9d_tape_set_weights_constant(d9d_tape *t, bool on)

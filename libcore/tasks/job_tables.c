@@ -215,7 +215,7 @@ static const d9d_key factory_keys[] = {
                 "directory to start from, HuggingFace or d9d; null: random weights",
                 .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_STR(factory_section, source_adapter, "null",
-                "directory of LoRA adapters as peft writes it: what the run's own adapters start "
+                "directory of adapters as peft writes it: what the run's own adapters start "
                 "from; without such it is merged into source_checkpoint",
                 .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_BOOL(factory_section, checkpoint_only_trainable_parameters, "false",
@@ -676,6 +676,11 @@ static const d9d_key infer_keys[] = {
     COMMON_KEYS(d9d_infer_config, infer_loop_table, "[]", 0),
     D9D_KEY_UNION(d9d_infer_config, task, "{\"name\": \"perplexity\"}", name_tag,
                   d9d_infer_task_choices, "what is computed"),
+    D9D_KEY_UNION(
+        d9d_infer_config, peft, "null", d9d_peft_tag, d9d_peft_choices,
+        "as the run that trained source_adapter had it: its adapters are computed with as "
+        "they are; null: they are merged into the weights",
+        .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };
 const d9d_table d9d_infer_config_table =

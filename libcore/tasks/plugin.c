@@ -105,6 +105,12 @@ static const plugin_kind plugin_kinds[] = {
      d9d_reward_choices,
      {REQUIRED(d9d_reward_kind, score)},
      {0}},
+    {"method of fine-tuning",
+     sizeof(d9d_peft_method),
+     offsetof(d9d_plugin, peft_methods),
+     d9d_peft_choices,
+     {REQUIRED(d9d_peft_method, adapt)},
+     {0}},
 };
 enum {
     MODELS, /* the first of plugin_kinds */

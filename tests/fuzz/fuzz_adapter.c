@@ -85,7 +85,10 @@ static void check(const d9d_adapters *ad, const d9d_model_matrices *of)
         const d9di_adapters_factors *f = &ad->list.data[i];
         const d9d_model_matrix *m = d9di_adapters_matrix_of(of, f);
 
-        need(m != NULL && f->in == m->in && f->out == m->out && f->r > 0);
+        need(m != NULL && f->in == m->in && f->out == m->out);
+        need(f->r > 0 || !d9di_adapters_has(f, D9D_ADAPTER_A));
+        for (int role = 0; role < D9D_ADAPTER_ROLES; role++)
+            need((f->v[role] != NULL) == d9di_adapters_has(f, role));
         need(f->experts == (m->experts > 0 ? m->experts : 1));
         need(d9di_adapters_find(ad, m) == f);
     }

@@ -74,7 +74,7 @@ sequence packing|data/build/packer.c
 safetensors|ckpt/safetensors/
 checkpoint conversion|convert/convert.c
 async checkpoint|checkpointer/checkpointer_async.c
-LoRA, PEFT|nn/lora.c
+LoRA, PEFT|nn/adapter.c
 lora_alpha|model/lora/
 preemption|job/preemption.c
 MFU|plan/plan.c

@@ -91,12 +91,46 @@ const char *d9di_peft_name(const d9d_model_matrices *of, const char *name, d9d_a
                : name;
 }
 
+/* --- types ---------------------------------------------------------------------------------- */
+
+d9d_status d9di_peft_type_of(const d9di_adapters_factors *f, d9di_peft_type *out)
+{
+    enum { LOW_RANK = 1 << D9D_ADAPTER_A | 1 << D9D_ADAPTER_B };
+    static const struct {
+        unsigned roles;
+        d9di_peft_type type;
+    } all[] = {
+        {LOW_RANK, D9DI_PEFT_LORA},
+        {LOW_RANK | 1 << D9D_ADAPTER_MAGNITUDE, D9DI_PEFT_DORA},
+        {1 << D9D_ADAPTER_OUTPUT, D9DI_PEFT_IA3},
+        {1 << D9D_ADAPTER_INPUT, D9DI_PEFT_IA3},
+    };
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i].roles == f->roles) {
+            *out = all[i].type;
+            return D9D_OK;
+        }
+    return D9D_FAIL(D9D_ENOTSUP, "adapter of %s: peft has no method with these parameters",
+                    f->name);
+}
+
 /* --- parts ---------------------------------------------------------------------------------- */
 
 static bool is_equal_a(const d9di_adapters_factors *f, const d9di_adapters_factors *g)
 {
-    return f->a != NULL && g->a != NULL && f->r == g->r &&
-           memcmp(f->a, g->a, (size_t)(f->experts * f->r * f->in) * sizeof(*f->a)) == 0;
+    const float *a = f->v[D9D_ADAPTER_A], *b = g->v[D9D_ADAPTER_A];
+
+    return a != NULL && b != NULL && f->r == g->r &&
+           memcmp(a, b, (size_t)(f->experts * f->r * f->in) * sizeof(*a)) == 0;
+}
+
+/* Of descriptions without numbers nothing is known: training makes them different. */
+static bool is_equal_input(const d9di_adapters_factors *f, const d9di_adapters_factors *g)
+{
+    const float *a = f->v[D9D_ADAPTER_INPUT], *b = g->v[D9D_ADAPTER_INPUT];
+
+    return a != NULL && b != NULL && memcmp(a, b, (size_t)f->in * sizeof(*a)) == 0;
 }
 
 static double scale_of(const d9di_adapters_factors *f)
@@ -112,19 +146,25 @@ static d9d_status part_add(d9di_peft_module *x, const d9d_model_matrix *m,
 
     if (x->n == D9D_HF_PARTS)
         return D9D_FAIL(D9D_ENOTSUP, "adapters: %s has more than %d parts", x->tensor, x->n);
-    if ((float)scale_of(f) != (float)scale_of(g))
+    if (d9di_adapters_has(f, D9D_ADAPTER_A) && (float)scale_of(f) != (float)scale_of(g))
         return D9D_FAIL(D9D_ECONFIG,
                         "peft: %s and %s are one tensor of transformers' model, %s, and their "
                         "adapters scale by alpha / r = %g and %g; give both the same, or leave one "
                         "out",
                         g->name, f->name, x->tensor, scale_of(g), scale_of(f));
+    if (f->roles != g->roles ||
+        (x->n > 0 && d9di_adapters_has(f, D9D_ADAPTER_INPUT) && !is_equal_input(f, g)))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "peft: %s and %s are one tensor of transformers' model, %s, whose inputs "
+                        "have one factor each",
+                        g->name, f->name, x->tensor);
     for (int i = 0; i < x->n && part.first == x->r; i++)
         if (is_equal_a(f, x->parts[i].factors))
             part.first = x->parts[i].first;
     if (part.first == x->r)
         x->r += f->r;
     x->parts[x->n++] = part;
-    x->alpha = g->alpha * (double)x->r / (double)g->r;
+    x->alpha = g->r > 0 ? g->alpha * (double)x->r / (double)g->r : 0;
     return D9D_OK;
 }
 
@@ -201,14 +241,49 @@ static d9d_status module_name(d9di_peft_modules *x, d9di_peft_module *m)
     return st;
 }
 
+/* A directory of peft has one method. */
+static d9d_status type_check(d9di_peft_modules *x, const d9d_adapters *ad, size_t i)
+{
+    const d9di_peft_type before = x->type;
+
+    D9D_TRY(d9di_peft_type_of(&ad->list.data[i], &x->type));
+    return i == 0 || x->type == before
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "peft: %s and %s have adapters of two methods, and a directory of peft "
+                          "has those of one",
+                          ad->list.data[i - 1].name, ad->list.data[i].name);
+}
+
+/* A magnitude is of all features of a tensor. */
+static d9d_status magnitudes_check(const d9di_peft_module *x)
+{
+    int64_t features = 0;
+
+    for (int i = 0; i < x->n; i++)
+        features += x->parts[i].matrix->out;
+    return !d9di_adapters_has(x->parts[0].factors, D9D_ADAPTER_MAGNITUDE) ||
+                   features == x->parts[0].matrix->module.features
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "peft: %s is a part of %s of transformers' model, whose magnitudes are "
+                          "those of all its rows; adapt all parts of it",
+                          x->parts[0].factors->name, x->tensor);
+}
+
 d9d_status d9di_peft_modules_make(const d9d_adapters *ad, const d9d_model_matrices *of,
                                   d9di_peft_modules *out)
 {
     d9d_status st = D9D_OK;
 
     *out = (d9di_peft_modules){0};
-    for (size_t i = 0; i < ad->list.len && st == D9D_OK; i++)
-        st = factors_add(out, of, &ad->list.data[i]);
+    for (size_t i = 0; i < ad->list.len && st == D9D_OK; i++) {
+        st = type_check(out, ad, i);
+        if (st == D9D_OK)
+            st = factors_add(out, of, &ad->list.data[i]);
+    }
+    for (size_t i = 0; i < out->list.len && st == D9D_OK; i++)
+        st = magnitudes_check(&out->list.data[i]);
     for (size_t i = 0; i < out->list.len && st == D9D_OK; i++)
         st = module_name(out, &out->list.data[i]);
     if (st != D9D_OK)

@@ -7,7 +7,7 @@
 #include "d9d/model/tensors/hf_tensors.h"
 
 /* The adapter of one matrix, or of a stack of E of them, as peft has each: A [E, r, in],
- * B [E, out, r]. */
+ * B [E, out, r], a magnitude and factors of outputs [out], factors of inputs [in]. */
 typedef struct d9di_adapters_factors {
     const char *name; /* of the matrix in the suite's layout, without ".weight" */
     bool stack;       /* the matrix is a stack [E, in, out] */
@@ -15,8 +15,29 @@ typedef struct d9di_adapters_factors {
     double alpha; /* the scale is alpha / r */
     double dropout;
     d9d_dtype dtype;
-    float *a, *b;
+    unsigned roles;              /* bit i: it has a parameter of role i */
+    float *v[D9D_ADAPTER_ROLES]; /* their numbers */
+    const char
+        *param[D9D_ADAPTER_ROLES]; /* their names in the model that they come from, or NULL */
 } d9di_adapters_factors;
+
+static inline bool d9di_adapters_has(const d9di_adapters_factors *f, d9d_param_adapter_role role)
+{
+    return (f->roles >> role & 1) != 0;
+}
+/* Rows and columns of a parameter, of one expert. */
+static inline int64_t d9di_adapters_rows(const d9di_adapters_factors *f,
+                                         d9d_param_adapter_role role)
+{
+    return role == D9D_ADAPTER_A ? f->r : role == D9D_ADAPTER_INPUT ? 1 : f->out;
+}
+static inline int64_t d9di_adapters_columns(const d9di_adapters_factors *f,
+                                            d9d_param_adapter_role role)
+{
+    return role == D9D_ADAPTER_B                                ? f->r
+           : role == D9D_ADAPTER_A || role == D9D_ADAPTER_INPUT ? f->in
+                                                                : 1;
+}
 
 /* A task's head, trained in full: [rows, columns]. */
 typedef struct d9di_adapters_head {
@@ -52,8 +73,15 @@ const d9d_model_matrix *d9di_adapters_matrix_of(const d9d_model_matrices *of,
                                                 const d9di_adapters_factors *f);
 const d9d_model_matrix *d9di_adapters_find_matrix(const d9d_model_matrices *of, const char *name);
 
-/* Is it the name of a LoRA factor? */
-bool d9di_adapters_is_factor(const char *name);
+/* Is it the name of a parameter of an adapter: a usual one, or one of these? */
+bool d9di_adapters_is_param(const d9d_adapters *ad, const char *name);
+
+/* --- methods of peft ------------------------------------------------------------------------- */
+
+/* A type of adapter_config.json, and the roles of parameters that its adapters have. */
+typedef enum d9di_peft_type { D9DI_PEFT_LORA, D9DI_PEFT_DORA, D9DI_PEFT_IA3 } d9di_peft_type;
+/* The type for such parameters: ENOTSUP if peft has no such adapters. */
+d9d_status d9di_peft_type_of(const d9di_adapters_factors *f, d9di_peft_type *out);
 
 /* --- files -------------------------------------------------------------------------------- */
 
@@ -106,13 +134,15 @@ typedef struct d9di_peft_module {
     double alpha;
 } d9di_peft_module;
 typedef struct d9di_peft_modules {
+    d9di_peft_type type; /* of all */
     D9D_VEC(d9di_peft_module) list;
     d9d_map by_tensor; /* index + 1 */
     d9d_arena arena;
 } d9di_peft_modules;
 
 /* Collect adapters, whose numbers may be NULL, by tensor.  ENOTSUP for a matrix that is not in
- * `of`, ECONFIG for parts of one tensor that scale differently. */
+ * `of`; ECONFIG for adapters of several types, for parts of one tensor that scale differently, and
+ * for magnitudes of some of its parts. */
 d9d_status d9di_peft_modules_make(const d9d_adapters *ad, const d9d_model_matrices *of,
                                   d9di_peft_modules *out);
 void d9di_peft_modules_release(d9di_peft_modules *x);

@@ -24,6 +24,7 @@ typedef struct adapter_reader {
     json_t *doc;
     double alpha; /* for modules that no pattern matches */
     bool by_root; /* the scale is alpha / sqrt(r) */
+    d9di_peft_type type;
     d9d_safetensors_file *file;
     bool *taken; /* which of its tensors were read */
     size_t used;
@@ -41,8 +42,8 @@ static d9d_status require_unset(const adapter_reader *r, const char *key)
     if (v == NULL || json_is_null(v) || json_is_false(v) ||
         ((json_is_array(v) || json_is_object(v)) && json_array_size(v) + json_object_size(v) == 0))
         return D9D_OK;
-    return D9D_FAIL(D9D_ENOTSUP, "%s: %s is set; adapters of the form B A alone are read",
-                    r->config_path, key);
+    return D9D_FAIL(D9D_ENOTSUP, "%s: %s is set, and adapters with it are not read", r->config_path,
+                    key);
 }
 
 /* Refuse initialisations that take the factors from the matrix, so that they belong to the
@@ -65,8 +66,7 @@ static d9d_status init_check(const adapter_reader *r)
 
 static d9d_status config_check(adapter_reader *r)
 {
-    static const char *const others[] = {"use_dora",
-                                         "use_qalora",
+    static const char *const others[] = {"use_qalora",
                                          "use_bdlora",
                                          "lora_bias",
                                          "layer_replication",
@@ -81,9 +81,13 @@ static d9d_status config_check(adapter_reader *r)
     const json_t *bias = json_object_get(r->doc, "bias");
 
     D9D_TRY(d9d_json_get_str(r->doc, r->config_path, "peft_type", &type));
+    if (strcmp(type, "IA3") == 0) {
+        r->type = D9DI_PEFT_IA3;
+        return D9D_OK;
+    }
     if (strcmp(type, "LORA") != 0)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: peft_type is \"%s\"; \"LORA\" is read", r->config_path,
-                        type);
+        return D9D_FAIL(D9D_ENOTSUP, "%s: peft_type is \"%s\"; \"LORA\" and \"IA3\" are read",
+                        r->config_path, type);
     for (size_t i = 0; others[i] != NULL; i++)
         D9D_TRY(require_unset(r, others[i]));
     if (json_is_string(bias) && strcmp(json_string_value(bias), "none") != 0)
@@ -92,31 +96,22 @@ static d9d_status config_check(adapter_reader *r)
     D9D_TRY(init_check(r));
     D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, "lora_alpha", &r->alpha));
     r->by_root = json_is_true(json_object_get(r->doc, "use_rslora"));
+    r->type = json_is_true(json_object_get(r->doc, "use_dora")) ? D9DI_PEFT_DORA : D9DI_PEFT_LORA;
     return D9D_OK;
 }
 
-/* Does peft's pattern match a whole name?  `before` is a regular expression that is put before it.
- */
-static d9d_status pattern_matches(const adapter_reader *r, const char *field, const char *before,
-                                  const char *pattern, const char *module, bool *out)
+/* Does peft's pattern match a name, or its end? */
+static d9d_status pattern_ends(adapter_reader *r, const char *field, const char *pattern,
+                               const char *module, bool *out)
 {
-    d9d_buf key = {0}, text = {0};
-    d9d_name_pattern *p = NULL;
-    d9d_status st;
+    const char *key = d9d_arena_printf(&r->arena, "%s: %s", r->config_path, field);
 
-    D9D_TRY_OR(st, d9d_buf_printf(&key, "%s: %s", r->config_path, field), done);
-    D9D_TRY_OR(st, d9d_buf_printf(&text, "%s(%s)", before, pattern), done);
-    D9D_TRY_OR(st, d9d_name_pattern_create(key.data, text.data, &p), done);
-    st = d9d_name_pattern_match(p, module, out);
-done:
-    d9d_name_pattern_free(p);
-    d9d_buf_release(&key);
-    d9d_buf_release(&text);
-    return st;
+    return key != NULL ? d9d_name_pattern_ends(key, pattern, module, out)
+                       : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", r->config_path);
 }
 
 /* The value of the first pattern of a field that matches the module; else *out is unchanged. */
-static d9d_status pattern_value(const adapter_reader *r, const char *field, const char *module,
+static d9d_status pattern_value(adapter_reader *r, const char *field, const char *module,
                                 double *value)
 {
     const char *pattern;
@@ -126,7 +121,7 @@ static d9d_status pattern_value(const adapter_reader *r, const char *field, cons
     {
         bool match = false;
 
-        D9D_TRY(pattern_matches(r, field, "(.*\\.)?", pattern, module, &match));
+        D9D_TRY(pattern_ends(r, field, pattern, module, &match));
         if (!match)
             continue;
         if (!json_is_number(v))
@@ -140,7 +135,7 @@ static d9d_status pattern_value(const adapter_reader *r, const char *field, cons
 
 /* alpha such that alpha / r is the scale of the module's adapter.  Its rank must be the configured
  * one. */
-static d9d_status alpha_of(const adapter_reader *r, const char *module, int64_t rank, double *out)
+static d9d_status alpha_of(adapter_reader *r, const char *module, int64_t rank, double *out)
 {
     double alpha = r->alpha, said = (double)rank;
 
@@ -190,6 +185,22 @@ static const d9d_safetensors_tensor *factor_find(const adapter_reader *r, const 
     return d9d_safetensors_find(r->file, name);
 }
 
+/* A vector of a module: "lora_magnitude_vector", which newer files call weight of a module of its
+ * own, or "ia3_l". */
+static const d9d_safetensors_tensor *vector_find(const adapter_reader *r, const char *module,
+                                                 const char *vector)
+{
+    const d9d_safetensors_tensor *t;
+    char name[NAME_BYTES];
+
+    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.%s", module, vector);
+    t = d9d_safetensors_find(r->file, name);
+    if (t != NULL)
+        return t;
+    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.%s.weight", module, vector);
+    return d9d_safetensors_find(r->file, name);
+}
+
 static const d9d_safetensors_tensor *file_at(void *self, size_t i)
 {
     return d9d_safetensors_at(self, i);
@@ -198,6 +209,15 @@ static const d9d_safetensors_tensor *file_at(void *self, size_t i)
 static d9d_status file_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
     return d9d_safetensors_read(self, d9d_safetensors_at(self, i), at, dst, n);
+}
+
+static int64_t tensor_numel(const d9d_safetensors_tensor *t)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->shape[i];
+    return n;
 }
 
 /* Read a whole tensor and mark it as read. */
@@ -211,7 +231,7 @@ static d9d_status tensor_read_f32(adapter_reader *r, const d9d_safetensors_tenso
         i++;
     r->used += !r->taken[i];
     r->taken[i] = true;
-    return d9di_adapters_read_f32(&src, i, t->shape[0] * t->shape[1], out);
+    return d9di_adapters_read_f32(&src, i, tensor_numel(t), out);
 }
 
 /* Both factors of a module: [r, in] and [out, r], r a multiple of `experts`.  `a` NULL: none. */
@@ -240,6 +260,7 @@ static d9d_status factor_pair_find(const adapter_reader *r, const char *module, 
 /* One tensor's adapter in the file. */
 typedef struct tensor_adapter {
     factor_pair pair;
+    const d9d_safetensors_tensor *vector; /* a magnitude, or NULL */
     const char *module;
     int64_t experts; /* in it; 1: a matrix */
     int64_t r;       /* for each */
@@ -300,7 +321,9 @@ static d9d_status factors_add(adapter_reader *r, const d9d_model_matrix *m, cons
                                      .out = m->out,
                                      .r = x->count,
                                      .alpha = x->alpha * (double)x->count / (double)x->r,
-                                     .dtype = x->pair.a->dtype};
+                                     .dtype = x->pair.a->dtype,
+                                     .roles = 1 << D9D_ADAPTER_A | 1 << D9D_ADAPTER_B |
+                                              (x->vector != NULL ? 1 << D9D_ADAPTER_MAGNITUDE : 0)};
 
     return d9di_adapters_add(r->ad, &f, out);
 }
@@ -314,7 +337,7 @@ static bool part_unpack(const tensor_adapter *x, const d9d_model_matrix_place *p
     bool fits = true;
 
     for (int64_t i = 0; i < E; i++)
-        memcpy(f->a + (e + i) * f->r * f->in, a + (i * x->r + x->first) * f->in,
+        memcpy(f->v[D9D_ADAPTER_A] + (e + i) * f->r * f->in, a + (i * x->r + x->first) * f->in,
                (size_t)(f->r * f->in) * sizeof(*a));
     for (int64_t i = 0; i < f->out; i++) {
         const float *row = b + d9di_peft_place_feature(p, i) * x->r * E;
@@ -323,12 +346,25 @@ static bool part_unpack(const tensor_adapter *x, const d9d_model_matrix_place *p
             const int64_t column = k / E - x->first;
 
             if (column >= 0 && column < f->r)
-                f->b[((e + k % E) * f->out + i) * f->r + column] = row[k];
+                f->v[D9D_ADAPTER_B][((e + k % E) * f->out + i) * f->r + column] = row[k];
             else
                 fits &= row[k] == 0;
         }
     }
     return fits;
+}
+
+/* Read the rows of a matrix from a vector of its tensor's features. */
+static d9d_status features_read(adapter_reader *r, const d9d_model_matrix_place *p,
+                                const d9d_safetensors_tensor *t, int64_t n, float *out)
+{
+    float *all = malloc((size_t)tensor_numel(t) * sizeof(*all) + 1);
+    d9d_status st = all != NULL ? tensor_read_f32(r, t, all) : no_memory(r);
+
+    for (int64_t i = 0; i < n && st == D9D_OK; i++)
+        out[i] = all[d9di_peft_place_feature(p, i)];
+    free(all);
+    return st;
 }
 
 static d9d_status part_read(adapter_reader *r, const d9d_model_matrix_place *p,
@@ -352,7 +388,29 @@ static d9d_status part_read(adapter_reader *r, const d9d_model_matrix_place *p,
                      (long long)(x->first + x->count - 1), f->name);
     free(a);
     free(b);
-    return st;
+    return st == D9D_OK && x->vector != NULL
+               ? features_read(r, p, x->vector, f->out, f->v[D9D_ADAPTER_MAGNITUDE])
+               : st;
+}
+
+/* Find the magnitude of a tensor's adapter, which all adapters of DoRA have. */
+static d9d_status magnitude_find(adapter_reader *r, const d9d_model_matrix *m,
+                                 const d9d_model_matrix_place *p, tensor_adapter *x)
+{
+    const d9d_safetensors_tensor *t = vector_find(r, x->module, "lora_magnitude_vector");
+
+    if (r->type != D9DI_PEFT_DORA)
+        return D9D_OK;
+    if (m->experts > 0)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: use_dora is set, and %s has experts, whose adapters are "
+                        "LoRA alone",
+                        r->config_path, x->module);
+    if (t == NULL || tensor_numel(t) != p->features)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: %s has no magnitude (use_dora) of %lld features",
+                        d9d_safetensors_path(r->file), x->module, (long long)p->features);
+    x->vector = t;
+    return D9D_OK;
 }
 
 /* Find the adapter of a tensor; out->pair.a is NULL if there is none. */
@@ -376,6 +434,7 @@ static d9d_status tensor_adapter_find(adapter_reader *r, const d9d_model_matrix 
         return D9D_OK;
     out->experts = stack ? m->experts : 1;
     D9D_TRY(check_shape(r, out, m, p));
+    D9D_TRY(magnitude_find(r, m, p, out));
     out->r = out->pair.a->shape[0] / out->experts;
     D9D_TRY(
         alpha_of(r, is_listed_parameter(r, tensor) ? tensor : out->module, out->r, &out->alpha));
@@ -480,6 +539,38 @@ static d9d_status experts_read(adapter_reader *r, const d9d_model_matrix *m, int
     return D9D_OK;
 }
 
+/* --- (IA)^3 ---------------------------------------------------------------------------------- */
+
+/* Read the factors of a matrix's outputs, [features, 1], or of its inputs, [1, in]. */
+static d9d_status scales_read(adapter_reader *r, const d9d_model_matrix *m, int which, bool *found)
+{
+    const d9d_model_matrix_place *p = place_of(m, which);
+    const char *tensor = tensor_name(r, p, 0), *module;
+    const d9d_safetensors_tensor *t;
+    d9di_adapters_factors f = {.name = m->name, .experts = 1, .in = m->in, .out = m->out}, *added;
+    bool of_output;
+
+    if (tensor == NULL || m->experts > 0)
+        return tensor == NULL ? no_memory(r) : D9D_OK;
+    module = d9d_arena_strndup(&r->arena, tensor, d9di_peft_module_length(tensor));
+    if (module == NULL)
+        return no_memory(r);
+    t = vector_find(r, module, "ia3_l");
+    if (t == NULL)
+        return D9D_OK;
+    of_output = t->ndim == 2 && t->shape[0] == p->features && t->shape[1] == 1;
+    if (!of_output && (t->ndim != 2 || t->shape[0] != 1 || t->shape[1] != m->in))
+        return D9D_FAIL(D9D_EMISMATCH, "%s: ia3_l of %s is neither [%lld, 1] nor [1, %lld]",
+                        d9d_safetensors_path(r->file), module, (long long)p->features,
+                        (long long)m->in);
+    *found = true;
+    f.dtype = t->dtype;
+    f.roles = of_output ? 1 << D9D_ADAPTER_OUTPUT : 1 << D9D_ADAPTER_INPUT;
+    D9D_TRY(d9di_adapters_add(r->ad, &f, &added));
+    return of_output ? features_read(r, p, t, m->out, added->v[D9D_ADAPTER_OUTPUT])
+                     : tensor_read_f32(r, t, added->v[D9D_ADAPTER_INPUT]);
+}
+
 /* --- heads ----------------------------------------------------------------------------------- */
 
 /* Read a head that peft saved in full, under its own name. */
@@ -505,12 +596,24 @@ static d9d_status head_read(adapter_reader *r, const d9d_model_matrix *m)
 
 /* --- missing adapters ------------------------------------------------------------------------ */
 
+/* False for what is no pattern. */
+static bool whole_matches(const char *pattern, const char *module)
+{
+    d9d_name_pattern *p = NULL;
+    bool match = false;
+
+    if (d9d_name_pattern_create("target_modules", pattern, &p) == D9D_OK &&
+        d9d_name_pattern_match(p, module, &match) != D9D_OK)
+        match = false;
+    d9d_name_pattern_free(p);
+    return match;
+}
+
 /* Does peft's configuration list this module as a target?  False if it uses more than names. */
 static bool is_target(const adapter_reader *r, const char *module)
 {
     const json_t *targets = json_object_get(r->doc, "target_modules"), *v;
     const size_t n = strlen(module);
-    bool match = false;
     size_t i;
 
     if (require_unset(r, "layers_to_transform") != D9D_OK ||
@@ -519,9 +622,7 @@ static bool is_target(const adapter_reader *r, const char *module)
     if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0)
         return strcmp(module, "lm_head") != 0;
     if (json_is_string(targets))
-        return pattern_matches(r, "target_modules", "", json_string_value(targets), module,
-                               &match) == D9D_OK &&
-               match;
+        return whole_matches(json_string_value(targets), module);
     json_array_foreach(targets, i, v)
     {
         const size_t m = json_string_length(v);
@@ -536,7 +637,7 @@ static bool is_target(const adapter_reader *r, const char *module)
 /* Has the file an adapter of the module, though perhaps not of each part? */
 static bool module_is_adapted(const adapter_reader *r, const char *module)
 {
-    return factor_find(r, module, 'A') != NULL;
+    return factor_find(r, module, 'A') != NULL || vector_find(r, module, "ia3_l") != NULL;
 }
 
 /* peft treats these as zero, with a warning; so do we. */
@@ -613,7 +714,11 @@ static d9d_status matrix_visit(adapter_reader *r, const d9d_model_matrix *m)
     for (int i = 0; i < PLACES && !found; i++) {
         const d9d_model_matrix_place *p = place_of(m, i);
 
-        if (p->tensor != NULL)
+        if (p->tensor == NULL)
+            continue;
+        if (r->type == D9DI_PEFT_IA3)
+            D9D_TRY(scales_read(r, m, i, &found));
+        else
             D9D_TRY(d9di_peft_place_is_each(p) ? experts_read(r, m, i, &found)
                                                : tensor_read(r, m, i, &found));
     }

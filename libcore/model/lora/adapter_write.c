@@ -32,13 +32,14 @@ static d9d_status no_memory(void)
 /* --- numbers ------------------------------------------------------------------------------- */
 
 static d9d_status tensor_declare(adapter_writer *w, d9d_dtype dtype, const char *module,
-                                 const char *end, int64_t rows, int64_t columns)
+                                 const char *end, int ndim, int64_t rows, int64_t columns)
 {
     const char *name = d9d_arena_printf(&w->arena, D9DI_ADAPTER_PREFIX "%s%s", module, end);
 
     if (name == NULL)
         return no_memory();
-    return d9d_safetensors_writer_declare(w->tensors, name, dtype, 2, (int64_t[]){rows, columns});
+    return d9d_safetensors_writer_declare(w->tensors, name, dtype, ndim,
+                                          (int64_t[]){rows, columns});
 }
 
 static d9d_status values_write(adapter_writer *w, d9d_dtype dtype, const float *from, int64_t n)
@@ -72,13 +73,38 @@ static const d9d_model_matrix_place *place_of(const d9di_peft_module *x)
     return &x->parts[0].matrix->module;
 }
 
+/* The tensor that a parameter of a module's adapter becomes. */
+typedef struct peft_tensor {
+    const char *end; /* of its name; NULL: the adapter has none of this role */
+    int64_t rows, columns;
+    int ndim;
+} peft_tensor;
+
+static peft_tensor tensor_of(const d9di_peft_module *x, d9d_param_adapter_role role)
+{
+    const int64_t ranks = x->r * x->experts, in = x->parts[0].matrix->in,
+                  features = place_of(x)->features;
+    const peft_tensor all[D9D_ADAPTER_ROLES] = {
+        [D9D_ADAPTER_A] = {".lora_A.weight", ranks, in, 2},
+        [D9D_ADAPTER_B] = {".lora_B.weight", features, ranks, 2},
+        [D9D_ADAPTER_MAGNITUDE] = {".lora_magnitude_vector", features, 1, 1},
+        [D9D_ADAPTER_OUTPUT] = {".ia3_l", features, 1, 2},
+        [D9D_ADAPTER_INPUT] = {".ia3_l", 1, in, 2},
+    };
+
+    return d9di_adapters_has(x->parts[0].factors, role) ? all[role] : (peft_tensor){0};
+}
+
 static d9d_status module_declare(adapter_writer *w, const d9di_peft_module *x)
 {
-    const d9d_dtype dtype = x->parts[0].factors->dtype;
-    const int64_t ranks = x->r * x->experts;
+    for (int role = 0; role < D9D_ADAPTER_ROLES; role++) {
+        const peft_tensor t = tensor_of(x, role);
 
-    D9D_TRY(tensor_declare(w, dtype, x->name, ".lora_A.weight", ranks, x->parts[0].matrix->in));
-    return tensor_declare(w, dtype, x->name, ".lora_B.weight", place_of(x)->features, ranks);
+        if (t.end != NULL)
+            D9D_TRY(tensor_declare(w, x->parts[0].factors->dtype, x->name, t.end, t.ndim, t.rows,
+                                   t.columns));
+    }
+    return D9D_OK;
 }
 
 /* Has the adapter all features of its tensor, with the same columns for all? */
@@ -94,7 +120,9 @@ static bool is_whole(const d9di_peft_module *x)
 /* Record which columns are those of each matrix of the tensor, of which some may have none. */
 static d9d_status columns_record(adapter_writer *w, const d9di_peft_module *x)
 {
-    for (size_t i = 0; i < w->matrices->n && !is_whole(x) && x->expert <= 0; i++) {
+    const bool low_rank = d9di_adapters_has(x->parts[0].factors, D9D_ADAPTER_A);
+
+    for (size_t i = 0; i < w->matrices->n && low_rank && !is_whole(x) && x->expert <= 0; i++) {
         const d9d_model_matrix *m = &w->matrices->items[i];
         int64_t first = 0, count = 0;
         const char *key;
@@ -122,43 +150,61 @@ static d9d_status head_declare(adapter_writer *w, const d9di_adapters_head *x)
 
     if (m == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s has no place in HuggingFace's files", x->name);
-    return tensor_declare(w, x->dtype, m->module.tensor, "", x->rows, x->columns);
+    return tensor_declare(w, x->dtype, m->module.tensor, "", 2, x->rows, x->columns);
 }
 
 /* Put the numbers of one part and expert e of the tensor where the tensor's adapter has them. */
-static void part_pack(const d9di_peft_module *x, const d9di_peft_part *part, int64_t e, float *a,
-                      float *b)
+static void part_pack(const d9di_peft_module *x, const d9di_peft_part *part, int64_t e,
+                      d9d_param_adapter_role role, float *to)
 {
     const d9di_adapters_factors *f = part->factors;
     const int64_t from = x->expert >= 0 ? x->expert : e, ranks = x->r * x->experts;
+    const float *v = f->v[role];
 
-    memcpy(a + (e * x->r + part->first) * f->in, f->a + from * f->r * f->in,
-           (size_t)(f->r * f->in) * sizeof(*a));
+    if (role == D9D_ADAPTER_A)
+        memcpy(to + (e * x->r + part->first) * f->in, v + from * f->r * f->in,
+               (size_t)(f->r * f->in) * sizeof(*to));
+    if (role == D9D_ADAPTER_INPUT)
+        memcpy(to, v, (size_t)f->in * sizeof(*to));
     for (int64_t i = 0; i < f->out; i++) {
-        float *row = b + d9di_peft_place_feature(&part->matrix->module, i) * ranks + e;
+        const int64_t row = d9di_peft_place_feature(&part->matrix->module, i);
 
-        for (int64_t k = 0; k < f->r; k++)
-            row[(part->first + k) * x->experts] = f->b[(from * f->out + i) * f->r + k];
+        if (role == D9D_ADAPTER_MAGNITUDE || role == D9D_ADAPTER_OUTPUT)
+            to[row] = v[i];
+        for (int64_t k = 0; role == D9D_ADAPTER_B && k < f->r; k++)
+            to[row * ranks + e + (part->first + k) * x->experts] =
+                v[(from * f->out + i) * f->r + k];
     }
+}
+
+/* Features of a tensor without a factor keep what they are. */
+static void tensor_fill(d9d_param_adapter_role role, float *to, int64_t n)
+{
+    for (int64_t i = 0; role == D9D_ADAPTER_OUTPUT && i < n; i++)
+        to[i] = 1;
 }
 
 static d9d_status module_write(adapter_writer *w, const d9di_peft_module *x)
 {
-    const d9d_dtype dtype = x->parts[0].factors->dtype;
-    const int64_t ranks = x->r * x->experts, na = ranks * x->parts[0].matrix->in,
-                  nb = ranks * place_of(x)->features;
-    float *a = calloc((size_t)(na + nb), sizeof(*a));
-    d9d_status st;
+    d9d_status st = D9D_OK;
 
-    if (a == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "adapter of %s: %lld numbers", x->tensor, (long long)(na + nb));
-    for (int i = 0; i < x->n; i++)
-        for (int64_t e = 0; e < x->experts; e++)
-            part_pack(x, &x->parts[i], e, a, a + na);
-    st = values_write(w, dtype, a, na);
-    if (st == D9D_OK)
-        st = values_write(w, dtype, a + na, nb);
-    free(a);
+    for (int role = 0; role < D9D_ADAPTER_ROLES && st == D9D_OK; role++) {
+        const peft_tensor t = tensor_of(x, role);
+        const int64_t n = t.rows * t.columns;
+        float *to;
+
+        if (t.end == NULL)
+            continue;
+        to = calloc((size_t)n + 1, sizeof(*to));
+        if (to == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "adapter of %s: %lld numbers", x->tensor, (long long)n);
+        tensor_fill(role, to, n);
+        for (int i = 0; i < x->n; i++)
+            for (int64_t e = 0; e < x->experts; e++)
+                part_pack(x, &x->parts[i], e, role, to);
+        st = values_write(w, x->parts[0].factors->dtype, to, n);
+        free(to);
+    }
     return st;
 }
 
@@ -323,6 +369,11 @@ static double dropout_of(const adapter_writer *w)
     return w->ad->list.data[0].dropout;
 }
 
+static const char *task_of(const adapter_writer *w)
+{
+    return w->matrices->base ? "FEATURE_EXTRACTION" : "CAUSAL_LM";
+}
+
 /* Has a module its matrix [in, out], as Conv1D of GPT-2?  peft does not take it beside parameters.
  */
 static bool is_fan_in_fan_out(const adapter_writer *w)
@@ -337,19 +388,18 @@ static bool is_fan_in_fan_out(const adapter_writer *w)
     return is;
 }
 
-static d9d_status config_build(adapter_writer *w, const char *base)
+static d9d_status lora_config_build(adapter_writer *w, const char *base)
 {
     const d9di_peft_module *first = &w->modules.list.data[0];
 
-    w->doc = json_pack("{s:s, s:s, s:o, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:n, s:[], "
-                       "s:[], s:{}, s:{}}",
-                       "peft_type", "LORA", "task_type",
-                       w->matrices->base ? "FEATURE_EXTRACTION" : "CAUSAL_LM",
-                       "base_model_name_or_path", d9d_json_str(base), "r", (json_int_t)first->r,
-                       "lora_alpha", json_number_of(first->alpha), "lora_dropout", dropout_of(w),
-                       "bias", "none", "fan_in_fan_out", is_fan_in_fan_out(w), "inference_mode", 1,
-                       "init_lora_weights", 1, "use_dora", 0, "use_rslora", 0, "modules_to_save",
-                       "target_modules", "target_parameters", "rank_pattern", "alpha_pattern");
+    w->doc = json_pack(
+        "{s:s, s:s, s:o, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:n, s:[], "
+        "s:[], s:{}, s:{}}",
+        "peft_type", "LORA", "task_type", task_of(w), "base_model_name_or_path", d9d_json_str(base),
+        "r", (json_int_t)first->r, "lora_alpha", json_number_of(first->alpha), "lora_dropout",
+        dropout_of(w), "bias", "none", "fan_in_fan_out", is_fan_in_fan_out(w), "inference_mode", 1,
+        "init_lora_weights", 1, "use_dora", w->modules.type == D9DI_PEFT_DORA, "use_rslora", 0,
+        "modules_to_save", "target_modules", "target_parameters", "rank_pattern", "alpha_pattern");
     w->targets[false] = json_object_get(w->doc, "target_modules");
     w->targets[true] = json_object_get(w->doc, "target_parameters");
     w->ranks = json_object_get(w->doc, "rank_pattern");
@@ -358,6 +408,39 @@ static d9d_status config_build(adapter_writer *w, const char *base)
         return no_memory();
     D9D_TRY(heads_note(w));
     return targets_build(w);
+}
+
+/* Modules are listed by their whole names, since the two lists must agree. */
+static d9d_status ia3_config_build(adapter_writer *w, const char *base)
+{
+    json_t *targets, *feedforward;
+
+    w->doc =
+        json_pack("{s:s, s:s, s:o, s:b, s:b, s:b, s:n, s:[], s:[]}", "peft_type", "IA3",
+                  "task_type", task_of(w), "base_model_name_or_path", d9d_json_str(base),
+                  "fan_in_fan_out", is_fan_in_fan_out(w), "inference_mode", 1, "init_ia3_weights",
+                  1, "modules_to_save", "target_modules", "feedforward_modules");
+    targets = json_object_get(w->doc, "target_modules");
+    feedforward = json_object_get(w->doc, "feedforward_modules");
+    if (w->doc == NULL)
+        return no_memory();
+    for (size_t i = 0; i < w->modules.list.len; i++) {
+        const d9di_peft_module *x = &w->modules.list.data[i];
+        const char *name = target_name(w, x->tensor, false);
+        int rc = name != NULL ? json_array_append_new(targets, json_string(name)) : -1;
+
+        if (d9di_adapters_has(x->parts[0].factors, D9D_ADAPTER_INPUT) && rc == 0)
+            rc = json_array_append_new(feedforward, json_string(name));
+        if (rc != 0)
+            return no_memory();
+    }
+    return heads_note(w);
+}
+
+static d9d_status config_build(adapter_writer *w, const char *base)
+{
+    return w->modules.type == D9DI_PEFT_IA3 ? ia3_config_build(w, base)
+                                            : lora_config_build(w, base);
 }
 
 static d9d_status config_write(adapter_writer *w, const char *dir)

@@ -48,11 +48,15 @@ d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like
     d9di_adapters_factors f = *like;
 
     f.name = d9d_arena_strdup(&ad->arena, like->name);
-    f.a = numbers(&ad->arena, f.experts, f.r, f.in);
-    f.b = numbers(&ad->arena, f.experts, f.out, f.r);
-    if (f.name == NULL || f.a == NULL || f.b == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory for rank %lld", like->name,
-                        (long long)f.r);
+    for (int i = 0; i < D9D_ADAPTER_ROLES; i++) {
+        f.v[i] = d9di_adapters_has(&f, i)
+                     ? numbers(&ad->arena, f.experts, d9di_adapters_rows(&f, i),
+                               d9di_adapters_columns(&f, i))
+                     : NULL;
+        if (f.name == NULL || (d9di_adapters_has(&f, i) && f.v[i] == NULL))
+            return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory for rank %lld", like->name,
+                            (long long)f.r);
+    }
     D9D_TRY(D9D_VEC_PUSH(&ad->list, f));
     *out = &ad->list.data[ad->list.len - 1];
     return D9D_OK;
@@ -100,9 +104,19 @@ const d9d_model_matrix *d9di_adapters_matrix_of(const d9d_model_matrices *of,
     return d9di_adapters_find_matrix(of, f->name);
 }
 
-bool d9di_adapters_is_factor(const char *name)
+bool d9di_adapters_is_param(const d9d_adapters *ad, const char *name)
 {
-    return strstr(name, ".lora_A.") != NULL || strstr(name, ".lora_B.") != NULL;
+    static const char *const usual[] = {".lora_A.", ".lora_B.", ".lora_magnitude_vector.", ".ia3_l",
+                                        NULL};
+
+    for (size_t i = 0; usual[i] != NULL; i++)
+        if (strstr(name, usual[i]) != NULL)
+            return true;
+    for (size_t i = 0; i < ad->list.len; i++)
+        for (int k = 0; k < D9D_ADAPTER_ROLES; k++)
+            if (ad->list.data[i].param[k] != NULL && strcmp(ad->list.data[i].param[k], name) == 0)
+                return true;
+    return false;
 }
 
 /* --- numbers ------------------------------------------------------------------------------ */
@@ -183,7 +197,8 @@ static d9d_status factor_read(const d9d_param *p, const d9d_tensor_source *src, 
 static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapters_factors *out)
 {
     const bool stack = w->spec.shape.ndim == 3;
-    const int64_t *d = w->spec.shape.dim, r = w->lora.adapter->a->spec.shape.dim[stack ? 2 : 0];
+    const d9d_param_adapter *adapter = w->peft.adapter;
+    const int64_t *d = w->spec.shape.dim;
 
     *out = (d9di_adapters_factors){
         .name = d9d_arena_strndup(a, w->name, strlen(w->name) - strlen(weight)),
@@ -191,27 +206,47 @@ static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapte
         .experts = stack ? d[0] : 1,
         .in = d[1],
         .out = stack ? d[2] : d[0],
-        .r = r,
-        .alpha = w->lora.adapter->alpha,
-        .dropout = (double)w->lora.adapter->dropout,
+        .r = adapter->r,
+        .alpha = adapter->alpha,
+        .dropout = (double)adapter->dropout,
         .dtype = w->spec.dtype,
     };
+    for (int i = 0; i < D9D_ADAPTER_ROLES && out->name != NULL; i++) {
+        if (adapter->param[i] == NULL)
+            continue;
+        out->roles |= 1u << i;
+        out->param[i] = d9d_arena_strdup(a, adapter->param[i]->name);
+        if (out->param[i] == NULL)
+            out->name = NULL;
+    }
     return out->name != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", w->name);
+}
+
+/* The first parameter of each adapter stands for it: its matrix; else NULL. */
+static const d9d_param *matrix_of_first(const d9d_param *p)
+{
+    const d9d_param *w = p->peft.adapts;
+
+    for (int i = 0; w != NULL && i < D9D_ADAPTER_ROLES; i++)
+        if (w->peft.adapter->param[i] != NULL)
+            return w->peft.adapter->param[i] == p ? w : NULL;
+    return NULL;
 }
 
 static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source *src,
                                d9d_adapters *ad)
 {
     for (size_t i = 0; i < params->n; i++) {
-        const d9d_param *p = params->p[i], *w = p->lora.adapts;
+        const d9d_param *w = matrix_of_first(params->p[i]);
         d9di_adapters_factors f, *added;
 
-        if (w == NULL || p != w->lora.adapter->a) /* each adapter once */
+        if (w == NULL)
             continue;
         D9D_TRY(factors_describe(&ad->arena, w, &f));
         D9D_TRY(d9di_adapters_add(ad, &f, &added));
-        D9D_TRY(factor_read(w->lora.adapter->a, src, added->a));
-        D9D_TRY(factor_read(w->lora.adapter->b, src, added->b));
+        for (int k = 0; k < D9D_ADAPTER_ROLES; k++)
+            if (d9di_adapters_has(&f, k))
+                D9D_TRY(factor_read(w->peft.adapter->param[k], src, added->v[k]));
     }
     return D9D_OK;
 }
@@ -219,7 +254,7 @@ static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source
 /* A head that is trained and has no adapter of its own. */
 static bool is_trained_head(const d9d_param *p)
 {
-    return p->spec.trainable && p->lora.adapts == NULL &&
+    return p->spec.trainable && p->peft.adapts == NULL &&
            strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0;
 }
 
@@ -266,10 +301,10 @@ d9d_status d9d_adapters_from_model(const d9d_params *params, const d9d_tensor_so
 static d9d_status factors_list(const d9d_params *params, d9d_adapters *ad)
 {
     for (size_t i = 0; i < params->n; i++) {
-        const d9d_param *w = params->p[i]->lora.adapts;
+        const d9d_param *w = matrix_of_first(params->p[i]);
         d9di_adapters_factors f;
 
-        if (w == NULL || params->p[i] != w->lora.adapter->a)
+        if (w == NULL)
             continue;
         D9D_TRY(factors_describe(&ad->arena, w, &f));
         D9D_TRY(D9D_VEC_PUSH(&ad->list, f));
@@ -319,29 +354,27 @@ static d9d_status memory_read(void *self, size_t i, uint64_t at, void *dst, uint
     return D9D_OK;
 }
 
-/* Add one factor, "name.lora_A.weight"; of a stack transposed. */
-static d9d_status memory_add(memory_source *m, const d9di_adapters_factors *f, char which,
-                             const float *from, int64_t rows, int64_t columns)
+/* Add one parameter; of a stack transposed. */
+static d9d_status memory_add(memory_source *m, const d9di_adapters_factors *f,
+                             d9d_param_adapter_role role, const d9d_param *to)
 {
+    const int64_t rows = d9di_adapters_rows(f, role), columns = d9di_adapters_columns(f, role);
     d9d_safetensors_tensor *t = &m->tensors[m->n];
     float *turned;
 
-    t->name = d9d_arena_printf(&m->arena, "%s.lora_%c%s", f->name, which, weight);
-    if (t->name == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "adapter of %s: its name", f->name);
+    t->name = to->name;
     t->dtype = D9D_F32;
-    t->ndim = f->stack ? 3 : 2;
-    memcpy(t->shape, f->stack ? (int64_t[]){f->experts, columns, rows} : (int64_t[]){rows, columns},
-           (size_t)t->ndim * sizeof(t->shape[0]));
+    t->ndim = to->spec.shape.ndim;
+    memcpy(t->shape, to->spec.shape.dim, (size_t)t->ndim * sizeof(t->shape[0]));
     t->bytes = (uint64_t)(f->experts * rows * columns) * sizeof(float);
-    m->values[m->n++] = from;
+    m->values[m->n++] = f->v[role];
     if (!f->stack)
         return D9D_OK;
     turned = numbers(&m->arena, f->experts, columns, rows);
     if (turned == NULL)
         return D9D_FAIL(D9D_ENOMEM, "adapter of %s: %llu bytes", f->name,
                         (unsigned long long)t->bytes);
-    transpose(from, turned, f->experts, rows, columns);
+    transpose(f->v[role], turned, f->experts, rows, columns);
     m->values[m->n - 1] = turned;
     return D9D_OK;
 }
@@ -356,8 +389,8 @@ static bool is_adapter_of(const d9di_adapters_factors *f, const d9d_param *w)
 static const d9d_param *param_of(const d9d_params *params, const d9di_adapters_factors *f)
 {
     for (size_t i = 0; i < params->n; i++)
-        if (is_adapter_of(f, params->p[i]->lora.adapts))
-            return params->p[i]->lora.adapts;
+        if (is_adapter_of(f, params->p[i]->peft.adapts))
+            return params->p[i]->peft.adapts;
     return NULL;
 }
 static const d9di_adapters_factors *factors_of(const d9d_adapters *ad, const d9d_param *w)
@@ -371,32 +404,43 @@ static const d9di_adapters_factors *factors_of(const d9d_adapters *ad, const d9d
 /* Collect the factors of these parameters, which may be those of one stage. */
 static d9d_status memory_make(memory_source *m, const d9d_adapters *ad, const d9d_params *params)
 {
-    m->tensors = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->tensors));
-    m->values = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->values));
+    const size_t most = D9D_ADAPTER_ROLES * ad->list.len + 1;
+
+    m->tensors = d9d_arena_alloc(&m->arena, most * sizeof(*m->tensors));
+    m->values = d9d_arena_alloc(&m->arena, most * sizeof(*m->values));
     if (m->tensors == NULL || m->values == NULL)
         return D9D_FAIL(D9D_ENOMEM, "adapters: no memory for records of %zu", ad->list.len);
     for (size_t i = 0; i < ad->list.len; i++) {
         const d9di_adapters_factors *f = &ad->list.data[i];
+        const d9d_param *w = param_of(params, f);
 
-        if (param_of(params, f) == NULL)
-            continue;
-        D9D_TRY(memory_add(m, f, 'A', f->a, f->r, f->in));
-        D9D_TRY(memory_add(m, f, 'B', f->b, f->out, f->r));
+        for (int k = 0; w != NULL && k < D9D_ADAPTER_ROLES; k++)
+            if (d9di_adapters_has(f, k))
+                D9D_TRY(memory_add(m, f, k, w->peft.adapter->param[k]));
     }
     return D9D_OK;
 }
 
 static d9d_status factors_check(const d9di_adapters_factors *f, const d9d_param *w)
 {
-    const d9d_shape *a = &w->lora.adapter->a->spec.shape;
-    const int64_t r = a->dim[a->ndim == 3 ? 2 : 0];
-    const double here = (double)w->lora.adapter->scale, there = f->alpha / (double)f->r;
+    const d9d_param_adapter *adapter = w->peft.adapter;
+    const double here = (double)adapter->scale, there = f->alpha / (double)f->r;
+    unsigned roles = 0;
 
-    if (f->r != r)
+    for (int i = 0; i < D9D_ADAPTER_ROLES; i++)
+        roles |= adapter->param[i] != NULL ? 1u << i : 0;
+    if (f->roles != roles)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: the adapter of the files is of another method than that of the "
+                        "configuration",
+                        w->name);
+    if (!d9di_adapters_has(f, D9D_ADAPTER_A))
+        return D9D_OK;
+    if (f->r != adapter->r)
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: the adapter of the files has rank %lld, that of the configuration "
                         "%lld",
-                        w->name, (long long)f->r, (long long)r);
+                        w->name, (long long)f->r, (long long)adapter->r);
     if (here != (double)(float)there)
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: the adapter of the files has alpha / r = %g, that of the "
@@ -408,7 +452,7 @@ static d9d_status factors_check(const d9di_adapters_factors *f, const d9d_param 
 d9d_status d9d_adapters_check(const d9d_adapters *ad, const d9d_params *params)
 {
     for (size_t i = 0; i < params->n; i++) {
-        const d9d_param *w = params->p[i]->lora.adapts;
+        const d9d_param *w = params->p[i]->peft.adapts;
         const d9di_adapters_factors *f = factors_of(ad, w);
 
         if (f == NULL)

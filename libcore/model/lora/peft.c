@@ -3,89 +3,81 @@
  */
 #include "d9d/model/lora/peft.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/plugin_call.h"
 #include "d9d/config/name_pattern.h"
+#include "model/lora/peft_methods.h"
 
 enum { MAX_NAME = 256 /* bytes of names in a message */ };
 
-/* --- configuration ------------------------------------------------------------------------- */
-
-#define PATTERN_KEY                                                                                \
-    D9D_KEY_STR(d9d_peft_section, module_name_pattern, D9D_REQUIRED,                               \
-                "regular expression that the whole dotted name of a module matches", .min = 1)
-
-static const d9d_key params_keys[] = {
-    D9D_KEY_INT(d9d_peft_params, r, D9D_REQUIRED, 1, 1 << 16, "rank: columns of each factor"),
-    D9D_KEY_REAL(d9d_peft_params, alpha, D9D_REQUIRED, 0, 1e6,
-                 "the product of the factors is scaled by alpha / r",
-                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),
-    D9D_KEY_REAL(d9d_peft_params, dropout, "0", 0, 1,
-                 "dropout probability of an adapter's input; experts support only 0",
-                 .flags = D9D_BELOW_MAX | D9D_FLOAT32),
-    D9D_KEY_BOOL(d9d_peft_params, use_rslora, "false",
-                 "rank-stabilized LoRA: the product is scaled by alpha / sqrt(r)"),
-    D9D_KEY_END,
-};
-static const d9d_table params_table =
-    D9D_TABLE(d9d_peft_params, "lora_params", params_keys, "the adapters");
-static const d9d_key lora_keys[] = {
-    PATTERN_KEY,
-    D9D_KEY_TABLE(d9d_peft_section, params, &params_table, "the adapters"),
-    D9D_KEY_END,
-};
-static const d9d_key full_keys[] = {PATTERN_KEY, D9D_KEY_END};
-static const d9d_key method_elem = {.kind = D9D_KIND_UNION,
-                                    .def = D9D_REQUIRED,
-                                    .names = d9d_peft_tag,
-                                    .choices = d9d_peft_choices,
-                                    .doc = "one method"};
-static const d9d_key stack_keys[] = {
-    D9D_KEY_LIST(d9d_peft_section, methods, D9D_REQUIRED, &method_elem, "one after another",
-                 .min = 1),
-    D9D_KEY_END,
-};
-static const d9d_table lora_table = D9D_TABLE(d9d_peft_section, "lora", lora_keys,
-                                              "low-rank adapters of linear layers and experts");
-static const d9d_table full_table =
-    D9D_TABLE(d9d_peft_section, "full_tune", full_keys, "all parameters of some modules");
-static const d9d_table stack_table =
-    D9D_TABLE(d9d_peft_section, "stack", stack_keys, "several methods");
-
-const char *const d9d_peft_tag[] = {"kind", NULL};
-const d9d_table *const d9d_peft_choices[] = {&lora_table, &full_table, &stack_table, NULL};
-
 /* --- modules by name ------------------------------------------------------------------------ */
 
+static const char all_linear[] = "all-linear";
+
 /* A method and its progress. */
-typedef struct peft_method {
-    const d9d_peft_section *section;
-    d9d_status (*apply)(const struct peft_method *m, const char *name, d9d_module *module);
-    bool (*fits)(const d9d_module *module); /* can it be applied to the module? */
-    bool params; /* also to single parameters, such as a table of the vocabulary */
-    d9d_name_pattern *pattern;
+typedef struct peft_run {
+    const d9d_peft_method *method;
+    const void *section;
+    const d9d_peft_target *target; /* the section's first member */
+    d9d_name_pattern *pattern;     /* NULL: all linear layers */
     size_t matched, applied;
+    bool *layer_seen; /* by layers_to_transform */
     d9d_arena arena;
     D9D_VEC(const char *) names; /* of all modules that it can be applied to */
-} peft_method;
+} peft_run;
+
+/* A linear layer of a layer, which is no router and no stack of experts. */
+static bool is_linear_of_layer(const char *name, const d9d_module *module)
+{
+    static const char router[] = ".router.gate";
+    const d9d_param *w = d9d_adapter_matrix(module);
+    const size_t n = strlen(name), k = strlen(router);
+
+    return w != NULL && w->spec.shape.ndim == 2 && d9d_param_layer_of(name) >= 0 &&
+           (n < k || strcmp(name + n - k, router) != 0);
+}
+
+/* Is it in one of the layers that are meant? */
+static bool is_layer_meant(peft_run *m, const char *name)
+{
+    const d9d_list *layers = &m->target->layers_to_transform;
+    const char *inside = d9d_arena_printf(&m->arena, "%s.", name);
+    const int64_t layer = inside != NULL ? d9d_param_layer_of(inside) : -1;
+
+    for (size_t i = 0; i < layers->n; i++)
+        if (((const int64_t *)layers->items)[i] == layer) {
+            m->layer_seen[i] = true;
+            return true;
+        }
+    return layers->n == 0;
+}
+
+static d9d_status name_match(peft_run *m, const char *name, const d9d_module *module, bool *out)
+{
+    *out = module != NULL && is_linear_of_layer(name, module);
+    if (m->pattern != NULL)
+        D9D_TRY(d9d_name_pattern_match(m->pattern, name, out));
+    *out = *out && is_layer_meant(m, name);
+    return D9D_OK;
+}
 
 /* A parameter with a dotted name, token_embedding.special.weight, is matched like a module of its
  * own: by its whole name, or by a prefix that ends before a dot. */
-static d9d_status param_visit(peft_method *m, const char *owner, const char *local, d9d_param *p)
+static d9d_status param_visit(peft_run *m, const char *owner, const char *local, d9d_param *p)
 {
     char *name = d9d_arena_printf(&m->arena, "%s%s%s", owner, owner[0] != '\0' ? "." : "", local);
     bool match = false;
 
     if (name == NULL)
         return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", local);
-    D9D_TRY(d9d_name_pattern_match(m->pattern, name, &match));
+    D9D_TRY(name_match(m, name, NULL, &match));
     for (char *point = strrchr(name, '.'); !match && point != NULL; point = strrchr(name, '.')) {
         *point = '\0';
         if (strlen(name) <= strlen(owner))
             break;
-        D9D_TRY(d9d_name_pattern_match(m->pattern, name, &match));
+        D9D_TRY(name_match(m, name, NULL, &match));
     }
     m->matched += match;
     m->applied += match;
@@ -94,69 +86,15 @@ static d9d_status param_visit(peft_method *m, const char *owner, const char *loc
     return D9D_OK;
 }
 
-static d9d_status params_visit(peft_method *m, const char *name, const d9d_module *module)
+static d9d_status params_visit(peft_run *m, const char *name, const d9d_module *module)
 {
-    for (size_t i = 0; m->params && i < module->entries.len; i++) {
+    for (size_t i = 0; i < module->entries.len; i++) {
         const struct d9d_module_entry *e = &module->entries.data[i];
 
         if (e->param != NULL)
             D9D_TRY(param_visit(m, name, e->name, e->param));
     }
     return D9D_OK;
-}
-
-static d9d_status module_visit(void *arg, const char *name, d9d_module *module)
-{
-    const bool fits = ((peft_method *)arg)->fits(module);
-    peft_method *m = arg;
-    bool match = false;
-
-    if (fits) {
-        const char *copy = d9d_arena_strdup(&m->arena, name);
-
-        if (copy == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", name);
-        D9D_TRY(D9D_VEC_PUSH(&m->names, copy));
-    }
-    D9D_TRY(d9d_name_pattern_match(m->pattern, name, &match));
-    m->matched += match;
-    if (!match)
-        D9D_TRY(params_visit(m, name, module));
-    if (!match || !fits)
-        return D9D_OK;
-    m->applied++;
-    return m->apply(m, name, module);
-}
-
-/* --- the methods ----------------------------------------------------------------------------- */
-
-static bool has_matrix(const d9d_module *module)
-{
-    return d9d_lora_matrix(module) != NULL;
-}
-
-static bool is_any(const d9d_module *module)
-{
-    (void)module;
-    return true;
-}
-
-static d9d_status lora_apply(const peft_method *m, const char *name, d9d_module *module)
-{
-    const d9d_peft_params *p = &m->section->params;
-    const double alpha = p->use_rslora ? p->alpha * sqrt((double)p->r) : p->alpha;
-    const d9d_lora_opts opts = {p->r, alpha, p->dropout};
-
-    if (p->dropout > 0 && d9d_lora_matrix(module)->spec.shape.ndim == 3)
-        return D9D_FAIL(
-            D9D_ENOTSUP,
-            "peft: module_name_pattern \"%s\": adapters of experts support no dropout, and %s is a "
-            "stack of experts; give experts a method of their own, without dropout",
-            m->section->module_name_pattern, name);
-    if (d9d_lora_matrix(module)->lora.adapter != NULL)
-        return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
-                        m->section->module_name_pattern, name);
-    return d9d_lora_add(module, &opts);
 }
 
 static d9d_status set_trainable(void *arg, d9d_param *p)
@@ -168,12 +106,59 @@ static d9d_status set_trainable(void *arg, d9d_param *p)
     return D9D_OK;
 }
 
-static d9d_status full_tune_apply(const peft_method *m, const char *name, d9d_module *module)
+static d9d_status adapter_add(const peft_run *m, const char *name, d9d_module *module)
 {
-    bool yes = true;
+    const d9d_param *w = d9d_adapter_matrix(module);
+    const char *word = m->method->table->name, *pattern = m->target->module_name_pattern;
+    const d9d_adapter_kind *kind = NULL;
+    d9d_adapter_opts opts = {0};
+    d9d_status st;
 
-    (void)m, (void)name;
-    return d9d_module_each(module, set_trainable, &yes);
+    D9D_TRY(D9D_PLUGIN_CALL(word, m->method, adapt, m->section, name, w, &kind, &opts));
+    if (kind == NULL)
+        return D9D_FAIL(D9D_EINVAL, "peft: %s has no adapter for %s", word, name);
+    if (w->peft.adapter != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
+                        pattern, name);
+    if (w->spec.shape.ndim == 3 && opts.dropout > 0)
+        return D9D_FAIL(
+            D9D_ENOTSUP,
+            "peft: module_name_pattern \"%s\": adapters of experts support no dropout, and %s is a "
+            "stack of experts; give experts a method of their own, without dropout",
+            pattern, name);
+    if (w->spec.shape.ndim == 3 && !d9d_adapter_is_low_rank(kind))
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "peft: module_name_pattern \"%s\": %s is a stack of experts, whose "
+                        "adapters are \"lora\", not \"%s\"",
+                        pattern, name, word);
+    st = d9d_adapter_add(module, kind, &opts);
+    return st == D9D_OK ? D9D_OK
+                        : D9D_FAIL(st, "peft: module_name_pattern \"%s\": %s: %s", pattern, name,
+                                   d9d_err_message());
+}
+
+static d9d_status module_visit(void *arg, const char *name, d9d_module *module)
+{
+    peft_run *m = arg;
+    const bool adapts = m->method->adapt != NULL;
+    const bool fits = !adapts || d9d_adapter_matrix(module) != NULL;
+    bool match = false, yes = true;
+
+    if (fits) {
+        const char *copy = d9d_arena_strdup(&m->arena, name);
+
+        if (copy == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", name);
+        D9D_TRY(D9D_VEC_PUSH(&m->names, copy));
+    }
+    D9D_TRY(name_match(m, name, module, &match));
+    m->matched += match;
+    if (!match && !adapts)
+        D9D_TRY(params_visit(m, name, module));
+    if (!match || !fits)
+        return D9D_OK;
+    m->applied++;
+    return adapts ? adapter_add(m, name, module) : d9d_module_each(module, set_trainable, &yes);
 }
 
 /* --- one method ------------------------------------------------------------------------------ */
@@ -187,7 +172,7 @@ static const char *last_component(const char *name)
 
 /* The name, or the end of a name, that is most similar to the pattern; the whole name if its end
  * matches. */
-static const char *nearest_name(const peft_method *m, const char *pattern)
+static const char *nearest_name(const peft_run *m, const char *pattern)
 {
     const char *near = d9d_config_did_you_mean(pattern, m->names.data);
 
@@ -202,9 +187,9 @@ static const char *nearest_name(const peft_method *m, const char *pattern)
 }
 
 /* Fail with the name that was probably meant, or the first and the last of all. */
-static d9d_status fail_unmatched(peft_method *m)
+static d9d_status fail_unmatched(peft_run *m)
 {
-    const char *pattern = m->section->module_name_pattern, *near;
+    const char *pattern = m->target->module_name_pattern, *near;
     char plain[MAX_NAME], say[2 * MAX_NAME] = "";
     size_t n = 0;
 
@@ -226,42 +211,60 @@ static d9d_status fail_unmatched(peft_method *m)
                     say);
 }
 
-static d9d_status method_run(peft_method *m, d9d_module *root, bool part)
+/* A layer that is listed and has no module that matches is a mistake. */
+static d9d_status layers_check(const peft_run *m)
 {
-    d9d_status st;
+    const d9d_list *layers = &m->target->layers_to_transform;
 
-    D9D_TRY_OR(st,
-               d9d_name_pattern_create("peft: module_name_pattern", m->section->module_name_pattern,
-                                       &m->pattern),
-               out);
-    D9D_TRY_OR(st, d9d_module_walk(root, module_visit, m), out);
-    if (m->applied == 0 && !part)
-        st = fail_unmatched(m);
-out:
-    d9d_name_pattern_free(m->pattern);
-    D9D_VEC_RELEASE(&m->names);
-    d9d_arena_release(&m->arena);
+    for (size_t i = 0; i < layers->n; i++)
+        if (!m->layer_seen[i])
+            return D9D_FAIL(D9D_ECONFIG,
+                            "peft: layers_to_transform has %lld, and \"%s\" matches nothing in "
+                            "layer %lld",
+                            (long long)((const int64_t *)layers->items)[i],
+                            m->target->module_name_pattern,
+                            (long long)((const int64_t *)layers->items)[i]);
+    return D9D_OK;
+}
+
+static d9d_status method_apply(peft_run *m, d9d_module *root, bool part)
+{
+    const char *pattern = m->target->module_name_pattern;
+
+    m->layer_seen = d9d_arena_alloc(&m->arena, m->target->layers_to_transform.n + 1);
+    if (m->layer_seen == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "peft: no memory for a list of layers");
+    if (strcmp(pattern, all_linear) != 0)
+        D9D_TRY(d9d_name_pattern_create("peft: module_name_pattern", pattern, &m->pattern));
+    D9D_TRY(d9d_module_walk(root, module_visit, m));
+    if (part)
+        return D9D_OK;
+    D9D_TRY(layers_check(m));
+    return m->applied == 0 ? fail_unmatched(m) : D9D_OK;
+}
+
+static d9d_status method_run(const d9d_peft_method *method, const void *section, d9d_module *root,
+                             bool part)
+{
+    peft_run m = {.method = method, .section = section, .target = section};
+    const d9d_status st = method_apply(&m, root, part);
+
+    d9d_name_pattern_free(m.pattern);
+    D9D_VEC_RELEASE(&m.names);
+    d9d_arena_release(&m.arena);
     return st;
 }
 
-/* In the order of d9d_peft_choices; "stack" applies several. */
+/* The union's row: a method, or NULL for the list of several. */
 static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
 {
-    const d9d_peft_section *section = peft->value;
-    const d9d_union *methods = section->methods.items;
-    const peft_method kinds[] = {
-        {.section = section, .apply = lora_apply, .fits = has_matrix},
-        {.section = section, .apply = full_tune_apply, .fits = is_any, .params = true},
-    };
-    peft_method m;
+    const d9d_list *methods = &((const d9di_peft_stack *)peft->value)->methods;
 
-    if (d9d_peft_choices[peft->which] == &stack_table) {
-        for (size_t i = 0; i < section->methods.n; i++)
-            D9D_TRY(apply(&methods[i], root, part));
-        return D9D_OK;
-    }
-    m = kinds[peft->which];
-    return method_run(&m, root, part);
+    if (peft->choice->row != NULL)
+        return method_run(peft->choice->row, peft->value, root, part);
+    for (size_t i = 0; i < methods->n; i++)
+        D9D_TRY(apply(&((const d9d_union *)methods->items)[i], root, part));
+    return D9D_OK;
 }
 
 d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root, bool part)
@@ -281,7 +284,7 @@ d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters, d9d_arena *a
     if (some.p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "peft: no memory for a list of %zu parameters", all->n);
     for (size_t i = 0; i < all->n; i++)
-        if ((all->p[i]->lora.adapts != NULL) == adapters)
+        if ((all->p[i]->peft.adapts != NULL) == adapters)
             some.p[some.n++] = all->p[i];
     *out = some;
     return D9D_OK;

@@ -12,7 +12,7 @@
 
 struct d9d_weights {
     d9d_checkpoint *ckpt;
-    d9d_lora_merge *lora_merge; /* NULL without adapters */
+    d9d_adapters_merge *merge; /* NULL without adapters */
     d9d_tensor_source src;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
@@ -34,7 +34,7 @@ static d9d_status headers_read(d9d_weights *w)
 }
 
 d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad,
-                              d9d_tensor_source *src, d9d_lora_merge **out)
+                              d9d_tensor_source *src, d9d_adapters_merge **out)
 {
     d9d_arena a = {0};
     d9d_model_matrices of;
@@ -44,9 +44,10 @@ d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad,
         return D9D_OK;
     st = d9d_model_spec_matrices(m, &a, &of);
     if (st == D9D_OK)
-        st = d9d_lora_merge_create(ad, &of, d9d_model_layout(m, src), src, out);
+        st = d9d_adapters_merge_create(ad, &of, d9d_model_layout(m, src), src,
+                                       m->opts.dtype == D9D_F32, out);
     if (st == D9D_OK)
-        *src = d9d_lora_merge_source(*out);
+        *src = d9d_adapters_merge_source(*out);
     d9d_arena_release(&a);
     return st;
 }
@@ -76,7 +77,7 @@ static d9d_status weights_open(d9d_weights *w, const d9d_model_spec *m, d9d_stag
     D9D_TRY(source_open(w, m, stage, dir));
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
-    D9D_TRY(d9di_weights_merge(m, ad, &w->src, &w->lora_merge));
+    D9D_TRY(d9di_weights_merge(m, ad, &w->src, &w->merge));
     return d9d_map_plan_create(w->mapper, &w->src, &opt, &w->plan);
 }
 
@@ -106,7 +107,7 @@ d9d_status d9d_weights_check(const d9d_model_spec *m, const char *dir, const d9d
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
     st = source_open(w, m, D9D_WHOLE_MODEL, dir);
     if (st == D9D_OK)
-        st = d9di_weights_merge(m, ad, &w->src, &w->lora_merge);
+        st = d9di_weights_merge(m, ad, &w->src, &w->merge);
     if (st == D9D_OK)
         st = d9d_map_plan_check_names(w->mapper, &w->src, &opt);
     d9d_weights_close(w);
@@ -119,7 +120,7 @@ void d9d_weights_close(d9d_weights *w)
         return;
     d9d_map_plan_free(w->plan);
     d9d_mapper_free(w->mapper);
-    d9d_lora_merge_free(w->lora_merge);
+    d9d_adapters_merge_free(w->merge);
     d9d_checkpoint_close(w->ckpt);
     free(w);
 }

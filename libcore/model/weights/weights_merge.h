@@ -8,6 +8,6 @@
 /* Replace *src by a source with the adapters merged, which is valid as long as *out.  Without
  * adapters (NULL) *src is unchanged and *out is NULL. */
 d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad,
-                              d9d_tensor_source *src, d9d_lora_merge **out);
+                              d9d_tensor_source *src, d9d_adapters_merge **out);
 
 #endif /* D9DI_MODEL_WEIGHTS_MERGE_H */

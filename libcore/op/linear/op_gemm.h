@@ -5,6 +5,12 @@
 
 #include "op/op_common.h"
 
+/* Rows [first, first + n) of a matrix, and those elements of its bias, or NULL. */
+typedef struct d9di_op_rows_of {
+    int64_t first, n;
+    d9d_param *bias;
+} d9di_op_rows_of;
+
 /* EINVAL unless x [..., in] fits w [out, in]; or x [R, in], w [E, in, out] and the routing fit. */
 d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w);
 d9d_status d9di_op_grouped_linear_check(const d9d_tensor *x, const d9d_param *w,

@@ -3,7 +3,6 @@
  *
  *     dx = sum over i of dy_i W_ie^T        dW_ie = x_e^T dy_ie, zero for an expert without rows
  */
-#include "op/linear/op_adapter.h"
 #include "op/linear/op_gemm.h"
 
 enum { SAVED_OFFSET, SAVED_X, MAX_WEIGHTS = 2 };
@@ -125,14 +124,14 @@ static d9d_status grouped_run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size
 }
 
 /* Add the adapter's product to y. */
-static d9d_status add_adapter(d9d_tape *t, d9d_var *x, const d9d_adapter *a, const d9d_routing *r,
-                              d9d_var **y)
+static d9d_status add_adapter(d9d_tape *t, d9d_var *x, const d9d_param_adapter *a,
+                              const d9d_routing *r, d9d_var **y)
 {
     d9d_var *low;
 
-    D9D_TRY(grouped_run(t, x, &a->a, 1, r, &low));
+    D9D_TRY(grouped_run(t, x, &a->param[D9D_ADAPTER_A], 1, r, &low));
     D9D_TRY(d9d_op_scale(t, low, a->scale, &low));
-    D9D_TRY(grouped_run(t, low, &a->b, 1, r, &low));
+    D9D_TRY(grouped_run(t, low, &a->param[D9D_ADAPTER_B], 1, r, &low));
     return d9d_op_add(t, *y, low, y);
 }
 

@@ -5,23 +5,17 @@
  *
  * The product adds the bias, which is a node of its own that shares y's array.
  *
- * W may be some rows of a parameter; the gradient of the others is zero.  Adapters add to y in
- * place.  Where W has a recipe of FP8 all three products are in 8 bits.  A quantised W is frozen
- * and read as it is stored (d9d/kernels/quant.h).
+ * W may be some rows of a parameter; the gradient of the others is zero.  op_adapter.c has what an
+ * adapter makes of it.  Where W has a recipe of FP8 all three products are in 8 bits.  A quantised
+ * W is frozen and read as it is stored (d9d/kernels/quant.h).
  */
 #include "op/linear/op_adapter.h"
 #include "op/linear/op_gemm.h"
 #include "op/linear/op_linear_fp8.h"
 #include "op/parallel/op_tp_overlap.h"
 
-/* Rows [first, first + n) of the parameter, and those elements of a bias, or NULL. */
-typedef struct linear_rows {
-    int64_t first, n;
-    d9d_param *bias;
-} linear_rows;
-
 typedef struct linear_attr {
-    linear_rows rows;
+    d9di_op_rows_of rows;
     d9di_op_fp8_node fp8;
 } linear_attr;
 
@@ -83,7 +77,7 @@ static d9d_status rows_clear(d9d_node *n, const d9d_tensor *grad, int64_t first,
 
 /* fp8: NULL, or of a node that has its x saved in 8 bits. */
 static d9d_status rows_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy, d9d_param *w,
-                             const linear_rows *a, d9di_op_fp8_node *fp8)
+                             const d9di_op_rows_of *a, d9di_op_fp8_node *fp8)
 {
     const d9d_gemm g = {
         .t = dy->dtype,
@@ -111,7 +105,7 @@ d9d_status d9di_op_linear_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tens
                                 d9d_param *w)
 {
     return d9d_param_needs_grad(w)
-               ? rows_wgrad(n, x, dy, w, &(linear_rows){.n = w->local.data.shape.dim[0]}, NULL)
+               ? rows_wgrad(n, x, dy, w, &(d9di_op_rows_of){.n = w->local.data.shape.dim[0]}, NULL)
                : D9D_OK;
 }
 
@@ -155,7 +149,8 @@ d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w)
 
 /* q: the copies of x, for a product in 8 bits; else NULL. */
 static d9d_status linear_record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *w,
-                                const linear_rows *rows, const d9di_op_fp8_input *q, d9d_var *out)
+                                const d9di_op_rows_of *rows, const d9di_op_fp8_input *q,
+                                d9d_var *out)
 {
     d9d_node *n;
 
@@ -174,13 +169,13 @@ static d9d_status linear_record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9
 
 d9d_status d9di_op_linear_record(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *out)
 {
-    const linear_rows all = {.n = d9di_op_weight_shape(w)->dim[0]};
+    const d9di_op_rows_of all = {.n = d9di_op_weight_shape(w)->dim[0]};
 
     return linear_record(t, &x, 1, w, &all, NULL, out);
 }
 
 /* The shape of y. */
-static d9d_shape output_shape(const d9d_tensor *x, const linear_rows *a)
+static d9d_shape output_shape(const d9d_tensor *x, const d9di_op_rows_of *a)
 {
     d9d_shape s = x->shape;
 
@@ -189,7 +184,7 @@ static d9d_shape output_shape(const d9d_tensor *x, const linear_rows *a)
 }
 
 static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
-                            const linear_rows *a)
+                            const d9di_op_rows_of *a)
 {
     return (d9d_gemm){.t = x->dtype,
                       .ct = x->dtype,
@@ -202,10 +197,9 @@ static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_pa
                                               : NULL};
 }
 
-/* q: the copies of x, or NULL.  plus may be NULL.  If no other op reads plus, y is computed in its
- * memory. */
-static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_rows *a,
-                             const d9di_op_fp8_input *q, d9d_var *plus, bool in_place, d9d_var **y)
+d9d_status d9di_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, const d9di_op_rows_of *a,
+                               const d9di_op_fp8_input *q, d9d_var *plus, bool in_place,
+                               d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_var *in[] = {x, plus};
@@ -233,37 +227,20 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
                     : d9di_op_bias_record(t, y, a->bias, a->first, NULL);
 }
 
-/* x W^T, then the adapter's product. */
-static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_rows *a,
-                                     const d9di_op_fp8_input *q, d9d_var *plus, d9d_var **y)
-{
-    const d9d_adapter *adapter = d9d_tape_adapter(t, w);
-    d9d_var *in, *low;
-
-    D9D_TRY(linear_run(t, x, w, a, w->fp8.recipe != NULL ? q : NULL, plus, false, y));
-    if (adapter == NULL)
-        return D9D_OK;
-    D9D_TRY(d9di_op_adapter_input(t, x, adapter, &in));
-    D9D_TRY(d9d_op_linear(t, in, adapter->a, &low));
-    D9D_TRY(d9d_op_scale(t, low, adapter->scale, &low));
-    D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), adapter->b));
-    return linear_run(t, low, adapter->b, &(linear_rows){a->first, a->n, NULL}, NULL, *y, true, y);
-}
-
-/* The same with x quantised first, if w has a recipe. */
-static d9d_status linear_quantise_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_rows *a,
-                                      d9d_var *plus, d9d_var **y)
+/* The same with x quantised first, if w has a recipe, and with the adapter of w. */
+static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const d9di_op_rows_of *a,
+                             d9d_var *plus, d9d_var **y)
 {
     d9di_op_fp8_input q;
     d9d_status st;
 
     D9D_TRY(d9di_op_fp8_input_make(t, d9d_var_tensor(x), &w, 1, &q));
-    st = linear_run_adapted(t, x, w, a, &q, plus, y);
+    st = d9di_op_linear_adapted(t, x, w, a, &q, plus, y);
     d9di_op_fp8_input_release(&q);
     return st;
 }
 
-static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, const linear_rows *a)
+static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, const d9di_op_rows_of *a)
 {
     const int64_t first = a->first, n = a->n;
 
@@ -283,15 +260,15 @@ static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, const lin
 d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
                                d9d_var **y)
 {
-    const linear_rows a = {first, n, NULL};
+    const d9di_op_rows_of a = {first, n, NULL};
 
     D9D_TRY(slice_check(d9d_var_tensor(x), w, &a));
-    return linear_quantise_run(t, x, w, &a, NULL, y);
+    return linear_run(t, x, w, &a, NULL, y);
 }
 
-static linear_rows rows_of(const d9d_op_weight_slice *of)
+static d9di_op_rows_of rows_of(const d9d_op_weight_slice *of)
 {
-    return (linear_rows){of->first, of->n, of->bias};
+    return (d9di_op_rows_of){of->first, of->n, of->bias};
 }
 
 /* GEMMs of one x, with the same number of rows of each weight. */
@@ -326,7 +303,7 @@ static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming
     multi_gemm p = {.t = t, .n = (int)n, .y = y};
 
     for (size_t i = 0; i < n; i++) {
-        const linear_rows a = rows_of(&of[i]);
+        const d9di_op_rows_of a = rows_of(&of[i]);
 
         p.g[i] = linear_gemm(t, tx, of[i].w, &a);
         D9D_TRY(d9d_tape_output(t, tx->dtype, output_shape(tx, &a), &y[i]));
@@ -337,7 +314,7 @@ static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming
     }
     D9D_TRY(d9di_op_tp_for_each_rank(t, coming, x, multi_gemm_rows, &p));
     for (size_t i = 0; i < n; i++) {
-        const linear_rows a = rows_of(&of[i]);
+        const d9di_op_rows_of a = rows_of(&of[i]);
 
         D9D_TRY(linear_record(t, &x, 1, of[i].w, &a, NULL, y[i]));
         if (a.bias != NULL)
@@ -358,9 +335,9 @@ static d9d_status each_run(d9d_tape *t, d9d_var *x, const d9d_op_weight_slice *o
         w[i] = of[i].w;
     D9D_TRY(d9di_op_fp8_input_make(t, d9d_var_tensor(x), w, n, &q));
     for (size_t i = 0; i < n && st == D9D_OK; i++) {
-        const linear_rows a = rows_of(&of[i]);
+        const d9di_op_rows_of a = rows_of(&of[i]);
 
-        st = linear_run_adapted(t, x, w[i], &a, &q, NULL, &y[i]);
+        st = d9di_op_linear_adapted(t, x, w[i], &a, &q, NULL, &y[i]);
     }
     d9di_op_fp8_input_release(&q);
     return st;
@@ -375,7 +352,7 @@ d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *com
         return D9D_FAIL(D9D_EINVAL, "linear: %zu GEMMs in one call, at most %d", n,
                         D9D_OP_LINEAR_MULTI_MAX);
     for (size_t i = 0; i < n; i++) {
-        const linear_rows a = rows_of(&of[i]);
+        const d9di_op_rows_of a = rows_of(&of[i]);
 
         D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, &a));
         plain = plain && d9d_tape_adapter(t, of[i].w) == NULL && of[i].w->fp8.recipe == NULL &&
@@ -401,19 +378,19 @@ d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var
 d9d_status d9d_op_linear_bias(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_param *b, d9d_var *plus,
                               d9d_var **y)
 {
-    const linear_rows a = {0, d9di_op_weight_shape(w)->dim[0], b};
+    const d9di_op_rows_of a = {0, d9di_op_weight_shape(w)->dim[0], b};
     const d9d_tensor *tx = d9d_var_tensor(x), *tp = plus != NULL ? d9d_var_tensor(plus) : NULL;
     d9d_shape shape;
 
     D9D_TRY(slice_check(tx, w, &a));
     if (tp == NULL)
-        return linear_quantise_run(t, x, w, &a, NULL, y);
+        return linear_run(t, x, w, &a, NULL, y);
     D9D_TRY(d9di_op_check("linear", "plus", tp, tx->dtype));
     shape = output_shape(tx, &a);
     if (!d9d_shape_equal(&tp->shape, &shape))
         return d9di_op_misfit("linear", "plus", &tp->shape, "y", &shape,
                               "a residual has the result's shape");
-    return linear_quantise_run(t, x, w, &a, plus, y);
+    return linear_run(t, x, w, &a, plus, y);
 }
 
 /* --- GEMM and reduce-scatter ------------------------------------------------------------------ */
@@ -439,7 +416,7 @@ static d9d_status partial_gemm_rows(void *arg, int64_t first, int64_t n, void *y
 static d9d_status reduce_scatter_run(d9d_tape *t, d9d_var *x, partial_gemm *arg,
                                      const d9di_op_tp_reduce_scatter_args *sum, d9d_var **y)
 {
-    const linear_rows a = {.n = d9di_op_weight_shape(arg->w)->dim[0]};
+    const d9di_op_rows_of a = {.n = d9di_op_weight_shape(arg->w)->dim[0]};
     d9d_var *part, *out;
 
     arg->g = linear_gemm(t, arg->x, arg->w, &a);
@@ -466,7 +443,7 @@ d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d
         D9D_TRY(d9d_op_reduce_scatter_rows(t, *y, comm, what, y));
         return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);
     }
-    D9D_TRY(slice_check(tx, w, &(linear_rows){.n = d9di_op_weight_shape(w)->dim[0]}));
+    D9D_TRY(slice_check(tx, w, &(d9di_op_rows_of){.n = d9di_op_weight_shape(w)->dim[0]}));
     D9D_TRY(d9di_op_fp8_input_make(t, tx, &w, 1, &q));
     arg.q = w->fp8.recipe != NULL ? &q : NULL;
     st = reduce_scatter_run(t, x, &arg, &sum, y);

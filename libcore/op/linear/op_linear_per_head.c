@@ -21,7 +21,7 @@ d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
         return d9di_op_misfit(
             "linear_per_head", "x", s, d9di_op_param_name(w), m,
             "x is [B, S, n, in], a weight [n step, out], or [n step, in] transposed");
-    if (w->lora.adapter != NULL)
+    if (w->peft.adapter != NULL)
         return D9D_FAIL(D9D_ENOTSUP,
                         "linear_per_head: %s has an adapter, which must be merged before",
                         d9di_op_param_name(w));

@@ -158,7 +158,7 @@ static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t
                               "h is [T, H], targets are [T]");
     D9D_TRY(d9di_op_check_splits(op, heads, n, h->dtype, h->shape.dim[1]));
     for (size_t i = 0; i < n; i++)
-        if (heads[i]->lora.adapter != NULL)
+        if (heads[i]->peft.adapter != NULL)
             return D9D_FAIL(D9D_ENOTSUP,
                             "%s: the head %s has an adapter, which is not supported here; train it "
                             "in full (full_tune)",

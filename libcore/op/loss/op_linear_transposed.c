@@ -37,7 +37,7 @@ static d9d_status transposed_check(d9d_var *x, const d9d_param *w)
     if (x != NULL && d9d_var_needs_grad(x))
         return D9D_FAIL(D9D_EINVAL, "linear_transposed: x of %s has a gradient, and is a constant",
                         d9di_op_param_name(w));
-    if (w->lora.adapter != NULL)
+    if (w->peft.adapter != NULL)
         return D9D_FAIL(D9D_ENOTSUP, "linear_transposed: %s has an adapter, which is not used",
                         d9di_op_param_name(w));
     return D9D_OK;

@@ -89,14 +89,17 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
                               d9d_var **out, size_t n_out)
 {
     fd_env *e = self;
-    d9d_adapter adapter = {.a = e->param[3], .b = e->param[4], .scale = 0.75f};
+    d9d_param_adapter adapter = {
+        .param = {[D9D_ADAPTER_A] = e->param[3], [D9D_ADAPTER_B] = e->param[4]}, .scale = 0.75f};
     d9d_status st;
 
     if (e->of->arg != NULL) /* the first parameters are weights and their biases */
-        adapter = (d9d_adapter){.a = e->param[6], .b = e->param[7], .scale = 0.75f};
-    e->param[2]->lora.adapter = &adapter;
+        adapter = (d9d_param_adapter){
+            .param = {[D9D_ADAPTER_A] = e->param[6], [D9D_ADAPTER_B] = e->param[7]},
+            .scale = 0.75f};
+    e->param[2]->peft.adapter = &adapter;
     st = run(self, t, in, n_in, out, n_out);
-    e->param[2]->lora.adapter = NULL;
+    e->param[2]->peft.adapter = NULL;
     return st;
 }
 

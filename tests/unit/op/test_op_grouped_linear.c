@@ -22,12 +22,13 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
                               d9d_var **out, size_t n_out)
 {
     fd_env *e = self;
-    d9d_adapter adapter = {.a = e->param[1], .b = e->param[2], .scale = 0.75f};
+    d9d_param_adapter adapter = {
+        .param = {[D9D_ADAPTER_A] = e->param[1], [D9D_ADAPTER_B] = e->param[2]}, .scale = 0.75f};
     d9d_status st;
 
-    e->param[0]->lora.adapter = &adapter;
+    e->param[0]->peft.adapter = &adapter;
     st = run(self, t, in, n_in, out, n_out);
-    e->param[0]->lora.adapter = NULL;
+    e->param[0]->peft.adapter = NULL;
     return st;
 }
 

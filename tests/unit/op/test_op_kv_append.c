@@ -37,7 +37,7 @@ static void heads_refuse(void **state)
     const d9d_op_linear_per_head_opts behind = {.step = 6, .first = 3, .out = 5},
                                       turned = {.step = 6, .out = 5, .transposed = true},
                                       fine = {.step = 6, .first = 2, .out = 5};
-    d9d_adapter adapter = {0};
+    d9d_param_adapter adapter = {0};
 
     assert_refused(
         f, d9d_op_linear_per_head(f->tape, x, w, &behind, &y),
@@ -49,10 +49,10 @@ static void heads_refuse(void **state)
         "step, out], or [n step, in] transposed");
     assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &fine, &y),
                    "linear_per_head: has no backward");
-    w->lora.adapter = &adapter;
+    w->peft.adapter = &adapter;
     assert_fails(d9d_op_linear_per_head(f->tape, x, w, &fine, &y), D9D_ENOTSUP,
                  "linear_per_head: up has an adapter, which must be merged before");
-    w->lora.adapter = NULL;
+    w->peft.adapter = NULL;
 }
 
 static void logits_refuse(void **state)

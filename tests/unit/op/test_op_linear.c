@@ -61,15 +61,16 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
                               d9d_var **out, size_t n_out)
 {
     fd_env *e = self;
-    d9d_adapter adapter = {.a = e->param[1], .b = e->param[2], .scale = 1.5f};
+    d9d_param_adapter adapter = {
+        .param = {[D9D_ADAPTER_A] = e->param[1], [D9D_ADAPTER_B] = e->param[2]}, .scale = 1.5f};
     const int64_t *rows = e->of->arg;
     d9d_status st;
 
     (void)n_in, (void)n_out;
-    e->param[0]->lora.adapter = &adapter;
+    e->param[0]->peft.adapter = &adapter;
     st = rows == NULL ? d9d_op_linear(t, in[0], e->param[0], out)
                       : d9d_op_linear_slice(t, in[0], e->param[0], rows[0], rows[1], out);
-    e->param[0]->lora.adapter = NULL;
+    e->param[0]->peft.adapter = NULL;
     return st;
 }
 
@@ -78,15 +79,18 @@ static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_
                               d9d_var **out, size_t n_out)
 {
     fd_env *e = self;
-    d9d_adapter adapter = {.a = e->param[1], .b = e->param[2], .scale = 1.5f, .dropout = 0.4f};
+    d9d_param_adapter adapter = {
+        .param = {[D9D_ADAPTER_A] = e->param[1], [D9D_ADAPTER_B] = e->param[2]},
+        .scale = 1.5f,
+        .dropout = 0.4f};
     const d9d_dropout_rng draws = {.seed = 3, .token = e->constant[0]};
     d9d_status st;
 
     (void)n_in, (void)n_out;
     d9d_tape_set_dropout_rng(t, &draws);
-    e->param[0]->lora.adapter = &adapter;
+    e->param[0]->peft.adapter = &adapter;
     st = d9d_op_linear(t, in[0], e->param[0], out);
-    e->param[0]->lora.adapter = NULL;
+    e->param[0]->peft.adapter = NULL;
     return st;
 }
 
@@ -238,12 +242,13 @@ static void a_reference_has_no_adapter(void **state)
     d9d_param *w = op_param(f, "w", D9D_F32, D9D_SHAPE(4, 3)),
               *a = op_param(f, "a", D9D_F32, D9D_SHAPE(2, 3)),
               *b = op_param(f, "b", D9D_F32, D9D_SHAPE(4, 2));
-    d9d_adapter adapter = {.a = a, .b = b, .scale = 1.0f};
+    d9d_param_adapter adapter = {.param = {[D9D_ADAPTER_A] = a, [D9D_ADAPTER_B] = b},
+                                 .scale = 1.0f};
     const d9d_dropout_rng rng = {.seed = 1, .token = *op_tensor(f, D9D_I32, D9D_SHAPE(2))};
     size_t before;
     d9d_var *y;
 
-    w->lora.adapter = &adapter;
+    w->peft.adapter = &adapter;
     d9d_tape_set_dropout_rng(f->tape, &rng);
     d9d_tape_begin_reference(f->tape);
     assert_null(d9d_tape_adapter(f->tape, w));
@@ -258,7 +263,7 @@ static void a_reference_has_no_adapter(void **state)
     assert_ptr_equal(d9d_tape_adapter(f->tape, w), &adapter);
     assert_non_null(d9d_tape_dropout_rng(f->tape));
     assert_false(d9d_tape_is_recompute(f->tape));
-    w->lora.adapter = NULL;
+    w->peft.adapter = NULL;
 }
 
 int main(void)

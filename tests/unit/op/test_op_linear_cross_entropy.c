@@ -98,14 +98,14 @@ static void a_head_with_an_adapter_is_refused(void **state)
     d9d_var *h = op_var(f, D9D_F32, D9D_SHAPE(3, 2)), *loss;
     d9d_param *w = op_param(f, "head", D9D_F32, D9D_SHAPE(4, 2));
     d9d_tensor *y = op_tensor(f, D9D_I32, D9D_SHAPE(3));
-    d9d_adapter adapter = {0};
+    d9d_param_adapter adapter = {0};
 
-    w->lora.adapter = &adapter;
+    w->peft.adapter = &adapter;
     assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, &plain, &loss), D9D_ENOTSUP,
                       "has an adapter, which is not supported here");
     assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, &plain, &loss),
                       D9D_ENOTSUP, "has an adapter, which is not supported here");
-    w->lora.adapter = NULL;
+    w->peft.adapter = NULL;
 }
 
 /* h is zero: every logit is 0, every loss log V; ignored ones are 0 and have no gradient. */

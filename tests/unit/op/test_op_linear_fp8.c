@@ -375,7 +375,8 @@ static void an_adapter_adds_to_a_frozen_base(void **state)
     d9d_param *w = param_random(f, "w", D9D_F32, D9D_SHAPE(OUT, IN), 3),
               *a = param_random(f, "a", D9D_F32, D9D_SHAPE(4, IN), 4),
               *b = param_random(f, "b", D9D_F32, D9D_SHAPE(OUT, 4), 5);
-    d9d_adapter adapter = {.a = a, .b = b, .scale = 0.5f};
+    d9d_param_adapter adapter = {.param = {[D9D_ADAPTER_A] = a, [D9D_ADAPTER_B] = b},
+                                 .scale = 0.5f};
     d9d_tensor tx = tensor_random(f, D9D_F32, D9D_SHAPE(T, IN), 1, 1.0),
                dy = tensor_random(f, D9D_F32, D9D_SHAPE(T, OUT), 2, 1.0);
     d9d_var *in, *base, *low, *y;
@@ -389,14 +390,14 @@ static void an_adapter_adds_to_a_frozen_base(void **state)
     assert_ok(d9d_op_scale(f->tape, low, 0.5f, &low));
     assert_ok(d9d_op_linear_residual(f->tape, low, b, base, &y));
     want = doubles(d9d_var_tensor(y));
-    w->lora.adapter = &adapter;
+    w->peft.adapter = &adapter;
     assert_ok(d9d_op_linear(f->tape, in, w, &y));
     got = doubles(d9d_var_tensor(y));
     assert_memory_equal(got, want, (size_t)(T * OUT) * sizeof(double));
     assert_ok(d9d_tape_backward(f->tape, &y, &dy, 1, D9D_BACKWARD_FULL));
     assert_false(w->local.has_grad);
     assert_true(a->local.has_grad && b->local.has_grad);
-    w->lora.adapter = NULL;
+    w->peft.adapter = NULL;
     d9d_param_forget_quantised(w);
     d9d_tape_reset(f->tape);
     d9d_tensor_release(&tx);

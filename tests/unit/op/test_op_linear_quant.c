@@ -17,7 +17,7 @@ static const int64_t shape[WEIGHTS][2] = {{IN, IN},  {IN + 48, IN}, {IN, IN},
 /* A layer with frozen matrices, some adapted, its data and results. */
 typedef struct layer {
     d9d_param *w[WEIGHTS], *a, *b;
-    d9d_adapter adapter;
+    d9d_param_adapter adapter;
     d9d_tensor x, dy, y, dx, da;
 } layer;
 
@@ -91,8 +91,9 @@ static void layer_run(op_fixture *f, d9d_quant_format format, bool stored, bool 
         l->w[i] = matrix(f, format, stored, t, i);
     l->a = factor(f, t, D9D_SHAPE(4, IN), 3);
     l->b = factor(f, t, D9D_SHAPE(IN, 4), 4);
-    l->adapter = (d9d_adapter){.a = l->a, .b = l->b, .scale = 0.5f};
-    l->w[O]->lora.adapter = &l->adapter;
+    l->adapter = (d9d_param_adapter){.param = {[D9D_ADAPTER_A] = l->a, [D9D_ADAPTER_B] = l->b},
+                                     .scale = 0.5f};
+    l->w[O]->peft.adapter = &l->adapter;
     d9d_tape_set_recording(f->tape, recorded);
     assert_ok(d9d_tape_leaf(f->tape, &l->x, true, &in));
     assert_ok(layer_forward(l, f->tape, in, &y));
@@ -103,7 +104,7 @@ static void layer_run(op_fixture *f, d9d_quant_format format, bool stored, bool 
         l->da = d9d_tensor_ref(&l->a->local.grad);
     }
     d9d_tape_reset(f->tape);
-    l->w[O]->lora.adapter = NULL;
+    l->w[O]->peft.adapter = NULL;
 }
 
 /* To the bit on a CPU; a GPU's few rows of decode sum in another order. */

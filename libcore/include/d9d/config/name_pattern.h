@@ -29,6 +29,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_name_pattern_match(const d9d_name_pattern *p
                                                        bool *out);
 D9D_API void d9d_name_pattern_free(d9d_name_pattern *p);
 
+/* The three for one name: does it match `text`, perhaps after the names of modules that contain it,
+ * as `(.*\.)?(text)`?  So peft reads rank_pattern and alpha_pattern. */
+D9D_API D9D_MUST_USE d9d_status d9d_name_pattern_ends(const char *key, const char *text,
+                                                      const char *name, bool *out);
+
 #ifdef __cplusplus
 }
 #endif

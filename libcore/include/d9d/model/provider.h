@@ -88,7 +88,7 @@ typedef struct d9d_model_matrix_place {
     size_t order;  /* among the tensors of a module */
 } d9d_model_matrix_place;
 
-/* A matrix that can have an adapter (d9d/nn/lora.h), and its places in HuggingFace's files of
+/* A matrix that can have an adapter (d9d/nn/adapter.h), and its places in HuggingFace's files of
  * either layout and in the model that transformers makes of them, which is what peft adapts. */
 typedef struct d9d_model_matrix {
     const char *name; /* name of its module in the suite's layout */

@@ -58,6 +58,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_va
                                                              d9d_comm *comm, const char *what,
                                                              d9d_var *plus, d9d_var **y);
 
+/* y [n] = elements [first, first + n) of a vector, for ops that take arrays, such as those of
+ * d9d/op/math.h. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_param(d9d_tape *t, d9d_param *p, int64_t first, int64_t n,
+                                             d9d_var **y);
+
 /* y = a + b, which broadcast as in d9d/op/math.h. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
 

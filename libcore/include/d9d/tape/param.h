@@ -14,10 +14,10 @@
  *
  * The life of a parameter: who writes which part, in this order.
  *
- *                         spec  placement  local           shard                    lora
+ *                         spec  placement  local           shard                    peft
  *     d9d_module_param()  all   defaults   shape           shape
  *     blocks, tasks       flags
- *     LoRA adapters       flags                                                     adapter, adapts
+ *     adapters            flags                                                     adapter, adapts
  *     parallel plan             all        shape, offset   shape, offset
  *     tied weights              is_primary                 elements of grad
  *     materialise                          data, grad      data, grad
@@ -50,7 +50,7 @@
 extern "C" {
 #endif
 
-typedef struct d9d_adapter d9d_adapter;
+typedef struct d9d_param_adapter d9d_param_adapter;
 
 /* An event on a group's stream after which gradients are reduced. */
 typedef struct d9d_pending_reduce {
@@ -87,8 +87,8 @@ typedef struct d9d_param_spec {
     float init_scale;
     d9d_param_parallel parallel;
     bool trainable;          /* false: frozen, no gradient is computed or stored */
-    bool adaptable;          /* used only by d9d_op_linear*() and d9d_op_grouped_linear(): LoRA can
-                                adapt it */
+    bool adaptable;          /* used only by d9d_op_linear*() and d9d_op_grouped_linear(): it can
+                                have an adapter */
     bool from_task;          /* made by a task: a checkpoint of the model may lack it */
     bool is_buffer;          /* a buffer: never `trainable`, no optimizer updates it */
     bool is_mutable_buffer;  /* a buffer that training changes */
@@ -101,9 +101,11 @@ typedef struct d9d_param_placement {
     d9d_comm *shard_group; /* whose ranks store the shards of the local part, in order (FSDP's
                               Shard(shard_dim)); NULL: the shard is the local part */
     int shard_dim;
-    d9d_comm *grad_group; /* ranks that see other tokens with the same shard: gradients are summed
-                             over it (Replicate); NULL: none */
-    bool is_primary;      /* true on one of the ranks that store this shard */
+    d9d_comm *grad_group;  /* ranks that see other tokens with the same shard: gradients are summed
+                              over it (Replicate); NULL: none */
+    d9d_comm *slice_group; /* whose ranks compute with the other parts (tensor parallelism), for a
+                              matrix with an adapter; NULL: none */
+    bool is_primary;       /* true on one of the ranks that store this shard */
 } d9d_param_placement;
 
 /* A part of the whole parameter: where it lies, and its arrays on this rank. */
@@ -117,11 +119,11 @@ typedef struct d9d_param_part {
         *pending_reduce; /* of the shard: after it grad is reduced; NULL: in stream order */
 } d9d_param_part;
 
-/* LoRA: the adapter of a matrix, and the matrix of a factor. */
-typedef struct d9d_param_lora {
-    d9d_adapter *adapter;           /* of this matrix; NULL: none */
-    const struct d9d_param *adapts; /* the matrix whose factor this is; NULL: none */
-} d9d_param_lora;
+/* PEFT: the adapter of a matrix, and the matrix of an adapter's parameter. */
+typedef struct d9d_param_peft {
+    d9d_param_adapter *adapter;     /* of this matrix; NULL: none */
+    const struct d9d_param *adapts; /* the matrix whose adapter this is a part of; NULL: none */
+} d9d_param_peft;
 
 /* Products in 8 bits: how, and the copies that they read. */
 typedef struct d9d_param_fp8 {
@@ -136,19 +138,32 @@ typedef struct d9d_param {
     d9d_param_placement placement;
     d9d_param_part local; /* what operations compute with: FSDP's unsharded parameter */
     d9d_param_part shard; /* what is stored, updated and saved: FSDP's sharded parameter */
-    d9d_param_lora lora;
+    d9d_param_peft peft;
     bool grad_on_demand; /* grad has memory from its first contribution until it is cleared */
     d9d_param_fp8 fp8;
 } d9d_param;
 
-/* A low-rank adapter (LoRA) of a matrix, which a linear operation adds to x W^T:
+/* What the parameter of an adapter does to x W^T, for W [out, in]; the first two of a stack of
+ * experts are [E, in, r] and [E, r, out]:
  *
- *     scale * (x A^T) B^T        for a stack of experts: scale * (x A_e) B_e
+ *     y = n_i / |V_i| * o * ((x * c) V^T) + b        V = W + scale * B A
  *
- * d9d/nn/lora.h makes it; it is placed as the matrix that it adapts. */
-struct d9d_adapter {
-    d9d_param *a, *b; /* [r, in], [out, r]; for a stack of experts [E, in, r], [E, r, out] */
-    double alpha;     /* scale = alpha / r */
+ * Without a magnitude that factor is 1, and o scales the bias too. */
+typedef enum d9d_param_adapter_role {
+    D9D_ADAPTER_A,         /* [r, in] */
+    D9D_ADAPTER_B,         /* [out, r] */
+    D9D_ADAPTER_MAGNITUDE, /* n [out]: the norms of the rows of W to begin with */
+    D9D_ADAPTER_OUTPUT,    /* o [out]: ones */
+    D9D_ADAPTER_INPUT,     /* c [in]: ones */
+    D9D_ADAPTER_ROLES
+} d9d_param_adapter_role;
+
+/* The adapter of a matrix, which linear operations apply (op/linear/op_adapter.c). d9d/nn/adapter.h
+ * makes it; it is placed as the matrix that it adapts. */
+struct d9d_param_adapter {
+    d9d_param *param[D9D_ADAPTER_ROLES]; /* NULL: it has none */
+    int64_t r;                           /* rank of A and B */
+    double alpha;                        /* scale = alpha / r */
     float scale;
     float dropout; /* dropout of A's input, if the tape has a d9d_tape_set_dropout_rng() */
 };

@@ -60,7 +60,7 @@ D9D_API void d9d_tape_set_recording(d9d_tape *t, bool on);
 D9D_API void d9d_tape_begin_reference(d9d_tape *t);
 D9D_API void d9d_tape_end_reference(d9d_tape *t);
 /* The adapter that applies to a matrix now; NULL: none. */
-D9D_API const d9d_adapter *d9d_tape_adapter(const d9d_tape *t, const d9d_param *w);
+D9D_API const d9d_param_adapter *d9d_tape_adapter(const d9d_tape *t, const d9d_param *w);
 /* On: the caller promises not to change parameters while work that the tape's ops enqueued is
  * pending, so that kernels may prefetch weights.  Off at creation; reset does not change it. */
 D9D_API void d9d_tape_set_weights_constant(d9d_tape *t, bool on);

@@ -31,6 +31,7 @@
 #include "d9d/metric/metric.h"
 #include "d9d/model/decoder_model.h"
 #include "d9d/model/family/family.h"
+#include "d9d/model/lora/peft.h"
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
 #include "d9d/pipe/program.h"
@@ -82,7 +83,10 @@ enum { D9D_PLUGIN_ABI = 5 }; /* changes when the meaning of a table changes */
     X(d9d_op_ffn_weights)                                                                          \
     X(d9d_op_dropout_opts)                                                                         \
     X(d9d_model_in)                                                                                \
-    X(d9d_model_out)
+    X(d9d_model_out)                                                                               \
+    X(d9d_peft_params)                                                                             \
+    X(d9d_peft_target)                                                                             \
+    X(d9d_adapter_kind)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */
@@ -100,7 +104,8 @@ typedef struct d9d_plugin {
     const d9d_sink_kind *const *trackers;
     const d9d_job_event_handler *events; /* subscribed for any configuration; `self` is NULL */
     const d9d_dataset_kind *const *datasets;
-    const d9d_reward_kind *const *rewards; /* of completions: d9d/tasks/reward_function.h */
+    const d9d_reward_kind *const *rewards;      /* of completions: d9d/tasks/reward_function.h */
+    const d9d_peft_method *const *peft_methods; /* of fine-tuning: d9d/model/lora/peft.h */
 } d9d_plugin;
 
 #define D9D_PLUGIN_SIZE(type) sizeof(type),

@@ -1,14 +1,17 @@
-/* adapters.h - LoRA adapters in host memory: between models, files and merged weights.
+/* adapters.h - adapters in host memory: between models, files and merged weights.
  *
  *     of a model or its checkpoint   d9d_adapters_from_model() --.         .--> _write()   files
  *     of a directory                 d9d_adapters_read() --------+-- A, B -+--> _to_model()
- *                                                                          '--> W + s B A
- *                                                                     d9d_lora_merge_create()
+ *                                                                          '--> merged
+ *                                                                     d9d_adapters_merge_create()
  *
  * Files are those of HuggingFace's peft: adapter_config.json, and adapter_model.safetensors with
  *
  *     base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight      [r, in]
  *     base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight      [out, r]
+ *     base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector  [out]    of DoRA
+ *     base_model.model.model.layers.0.self_attn.k_proj.ia3_l                  [out, 1] of (IA)^3
+ *     base_model.model.model.layers.0.mlp.down_proj.ia3_l                     [1, in]
  *     base_model.model.model.layers.0.mlp.experts.lora_A.weight               [r E, in]
  *     base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight    ...
  *
@@ -45,7 +48,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_from_model(const d9d_params *params
                                                         d9d_adapters **out);
 /* Read a directory, for a model with these matrices.
  *
- * ENOTSUP for changes other than W + s B A: DoRA, biases, other methods, layers used twice, factors
+ * ENOTSUP for methods other than LoRA, DoRA and (IA)^3, and for biases, layers used twice, factors
  * initialised from the matrix (PiSSA and similar) that were not converted, and modules saved whole
  * except a classification head.  EMISMATCH for a factor without a matrix in this model or of
  * another shape, a matrix with one factor, and experts of which only some have factors.
@@ -63,13 +66,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_write(const d9d_adapters *ad,
                                                    const d9d_model_matrices *of, const char *base,
                                                    const char *dir, const d9d_log *log);
 
-/* Can the adapters of a whole model be written so?  ECONFIG for matrices that share a tensor in
- * transformers' model and whose adapters scale differently, ENOTSUP for one that is not in `of`. */
+/* Can the adapters of a whole model be written so?  ECONFIG for adapters of several methods and for
+ * matrices that share a tensor in transformers' model and whose adapters do not fit together,
+ * ENOTSUP for one that is not in `of`. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_check_writable(const d9d_params *params,
                                                             const d9d_model_matrices *of);
 
-/* Check that `params`, the adapters of a whole model, have the same matrices, ranks and scales:
- * EMISMATCH. */
+/* Check that `params`, the adapters of a whole model, have the same matrices, methods, ranks and
+ * scales: EMISMATCH. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_check(const d9d_adapters *ad,
                                                    const d9d_params *params);
 /* Copy into the adapters of a checked model, or of a stage of it; they must have memory. */
@@ -86,17 +90,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_heads_to_model(const d9d_adapters *
                                                             const d9d_log *log);
 
 /* A source of the tensors of `src`, which is in this layout, with the adapters merged and their
- * factors left out: W + alpha / r B A, in float32 and rounded once, with the same bits in every
- * layout. Heads that were trained in full replace those of `src`.  `ad` and `src` are borrowed.
- * EMISMATCH for an adapter whose matrix is missing. */
-typedef struct d9d_lora_merge d9d_lora_merge;
-D9D_API D9D_MUST_USE d9d_status d9d_lora_merge_create(const d9d_adapters *ad,
-                                                      const d9d_model_matrices *of,
-                                                      d9d_weights_layout layout,
-                                                      const d9d_tensor_source *src,
-                                                      d9d_lora_merge **out);
-D9D_API d9d_tensor_source d9d_lora_merge_source(d9d_lora_merge *m);
-D9D_API void d9d_lora_merge_free(d9d_lora_merge *m);
+ * parameters left out, with the same bits in every layout: W + alpha / r B A, rows divided by their
+ * norms and multiplied by magnitudes, rows and columns multiplied by factors.  Arithmetic is
+ * float32, rounded once, to the type of `src` or, with as_float32, not at all.  Heads that were
+ * trained in full replace those of `src`.  `ad` and `src` are borrowed.  EMISMATCH for an adapter
+ * whose matrix is missing. */
+typedef struct d9d_adapters_merge d9d_adapters_merge;
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_merge_create(
+    const d9d_adapters *ad, const d9d_model_matrices *of, d9d_weights_layout layout,
+    const d9d_tensor_source *src, bool as_float32, d9d_adapters_merge **out);
+D9D_API d9d_tensor_source d9d_adapters_merge_source(d9d_adapters_merge *m);
+D9D_API void d9d_adapters_merge_free(d9d_adapters_merge *m);
 
 #ifdef __cplusplus
 }

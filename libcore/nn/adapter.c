@@ -1,0 +1,274 @@
+/* adapter.c - see d9d/nn/adapter.h. */
+#include "d9d/nn/adapter.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- kinds --------------------------------------------------------------------------------------
+ */
+
+const d9d_adapter_kind d9d_adapter_lora = {
+    .size = sizeof(d9d_adapter_kind),
+    .name = "lora",
+    .params =
+        {[D9D_ADAPTER_A] = {.name = "lora_A.weight"}, [D9D_ADAPTER_B] = {.name = "lora_B.weight"}},
+};
+const d9d_adapter_kind d9d_adapter_dora = {
+    .size = sizeof(d9d_adapter_kind),
+    .name = "dora",
+    .params = {[D9D_ADAPTER_A] = {.name = "lora_A.weight"},
+               [D9D_ADAPTER_B] = {.name = "lora_B.weight"},
+               [D9D_ADAPTER_MAGNITUDE] = {.name = "lora_magnitude_vector.weight"}},
+};
+const d9d_adapter_kind d9d_adapter_ia3 = {
+    .size = sizeof(d9d_adapter_kind),
+    .name = "ia3",
+    .params = {[D9D_ADAPTER_OUTPUT] = {.name = "ia3_l"}},
+};
+const d9d_adapter_kind d9d_adapter_ia3_feedforward = {
+    .size = sizeof(d9d_adapter_kind),
+    .name = "ia3",
+    .params = {[D9D_ADAPTER_INPUT] = {.name = "ia3_l"}},
+};
+
+bool d9d_adapter_is_low_rank(const d9d_adapter_kind *kind)
+{
+    for (int i = 0; i < D9D_ADAPTER_ROLES; i++)
+        if ((kind->params[i].name != NULL) != (i == D9D_ADAPTER_A || i == D9D_ADAPTER_B))
+            return false;
+    return true;
+}
+
+/* --- roles --------------------------------------------------------------------------------------
+ */
+
+/* Dimensions of a parameter, and how it begins. */
+typedef enum role_dim { NO_DIM, RANK, IN, OUT } role_dim;
+typedef struct role_shape {
+    role_dim dim[2];
+    d9d_init_kind init;
+    float init_scale;
+} role_shape;
+
+static const role_shape roles[D9D_ADAPTER_ROLES] = {
+    [D9D_ADAPTER_A] = {{RANK, IN}, D9D_INIT_UNIFORM, 0}, /* 1/sqrt(in) */
+    [D9D_ADAPTER_B] = {{OUT, RANK}, D9D_INIT_ZEROS, 0},
+    [D9D_ADAPTER_MAGNITUDE] = {{OUT}, D9D_INIT_ONES, 0}, /* until d9d_adapter_start() */
+    [D9D_ADAPTER_OUTPUT] = {{OUT}, D9D_INIT_ONES, 0},
+    [D9D_ADAPTER_INPUT] = {{IN}, D9D_INIT_ONES, 0},
+};
+
+static bool is_stack(const d9d_shape *matrix)
+{
+    return matrix->ndim == 3;
+}
+
+d9d_shape d9d_adapter_shape(d9d_param_adapter_role role, const d9d_shape *matrix, int64_t r)
+{
+    const int64_t size[] = {
+        [RANK] = r, [IN] = matrix->dim[1], [OUT] = matrix->dim[is_stack(matrix) ? 2 : 0]};
+    const role_dim *d = roles[role].dim;
+
+    if (d[1] == NO_DIM)
+        return D9D_SHAPE(size[d[0]]);
+    return is_stack(matrix) ? D9D_SHAPE(matrix->dim[0], size[d[1]], size[d[0]])
+                            : D9D_SHAPE(size[d[0]], size[d[1]]);
+}
+
+int d9d_adapter_shared_dim(d9d_param_adapter_role role, const d9d_shape *matrix, int dim)
+{
+    if (is_stack(matrix))
+        return dim == 0 ? 0 : -1;
+    for (int i = 0; i < 2; i++)
+        if (roles[role].dim[i] == (dim == 0 ? OUT : IN))
+            return i;
+    return -1;
+}
+
+/* --- a module's adapter -------------------------------------------------------------------------
+ */
+
+typedef struct adapter_record {
+    d9d_param_adapter adapter;
+    d9d_param params[D9D_ADAPTER_ROLES];
+} adapter_record;
+
+static d9d_param *param_find(const d9d_module *m, const char *name)
+{
+    for (size_t i = 0; i < m->entries.len; i++)
+        if (m->entries.data[i].param != NULL && strcmp(m->entries.data[i].name, name) == 0)
+            return m->entries.data[i].param;
+    return NULL;
+}
+
+d9d_param *d9d_adapter_matrix(const d9d_module *m)
+{
+    d9d_param *p = param_find(m, "weight");
+
+    return p != NULL && p->spec.adaptable ? p : NULL;
+}
+
+static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind,
+                            const d9d_adapter_opts *opts)
+{
+    if (w == NULL || w->peft.adapter != NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: the module has %s", kind->name,
+                        w == NULL ? "no matrix" : "an adapter already");
+    if (is_stack(&w->spec.shape) && opts->dropout > 0)
+        return D9D_FAIL(D9D_EINVAL, "%s: adapters of experts support no dropout, it is %g",
+                        kind->name, opts->dropout);
+    if (is_stack(&w->spec.shape) && !d9d_adapter_is_low_rank(kind))
+        return D9D_FAIL(D9D_EINVAL, "%s: adapters of experts are LoRA alone", kind->name);
+    if (kind->params[D9D_ADAPTER_OUTPUT].name != NULL && w->spec.parallel.style == D9D_ROWWISE &&
+        param_find(m, "bias") != NULL)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: a layer whose inputs tensor parallelism divides and that has a bias "
+                        "cannot have factors of its output",
+                        kind->name);
+    return D9D_OK;
+}
+
+static d9d_status param_add(d9d_module *m, d9d_param_adapter_role role,
+                            const d9d_adapter_param *kind, d9d_param *w,
+                            const d9d_adapter_opts *opts, d9d_param *p)
+{
+    const role_shape *of = &roles[role];
+
+    D9D_TRY(d9d_module_param(
+        m, kind->name, p, w->spec.dtype, d9d_adapter_shape(role, &w->spec.shape, opts->r), of->init,
+        of->init == D9D_INIT_UNIFORM ? 1.0f / sqrtf((float)w->spec.shape.dim[1]) : of->init_scale));
+    p->peft.adapts = w;
+    p->spec.trainable = !kind->frozen;
+    return D9D_OK;
+}
+
+d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
+                           const d9d_adapter_opts *opts)
+{
+    d9d_param *w = d9d_adapter_matrix(m);
+    adapter_record *l;
+
+    D9D_TRY(fit_check(m, w, kind, opts));
+    l = d9d_arena_alloc(&m->names, sizeof(*l));
+    if (l == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the record of an adapter", kind->name);
+    l->adapter = (d9d_param_adapter){
+        .r = opts->r,
+        .alpha = opts->alpha,
+        .scale = opts->r > 0 ? (float)(opts->alpha / (double)opts->r) : 0,
+        .dropout = (float)opts->dropout,
+    };
+    for (int i = 0; i < D9D_ADAPTER_ROLES; i++) {
+        if (kind->params[i].name == NULL)
+            continue;
+        D9D_TRY(param_add(m, i, &kind->params[i], w, opts, &l->params[i]));
+        l->adapter.param[i] = &l->params[i];
+    }
+    w->peft.adapter = &l->adapter;
+    return D9D_OK;
+}
+
+/* --- magnitudes ---------------------------------------------------------------------------------
+ */
+
+/* Add this rank's part of the squares of all rows to sum [out], on the device. */
+static d9d_status squares_add(const d9d_param *w, d9d_device *dev, double *sum)
+{
+    const d9d_param_part *part = &w->shard;
+    const int64_t rows = part->shape.dim[0], columns = part->shape.dim[1];
+    d9d_sum_squares_array *list;
+    d9d_status st;
+
+    if (d9d_shape_numel(&part->shape) == 0)
+        return D9D_OK;
+    list = calloc((size_t)rows, sizeof(*list));
+    if (list == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: the norms of %lld rows", w->name, (long long)rows);
+    for (int64_t i = 0; i < rows; i++)
+        list[i] =
+            (d9d_sum_squares_array){(const char *)d9d_tensor_data(&part->data) +
+                                        (uint64_t)(i * columns) * d9d_dtype_size(part->data.dtype),
+                                    columns};
+    st = dev->kernels->reduce->sum_squares(dev->stream, sum + part->offset[0], part->data.dtype,
+                                           list, rows);
+    free(list);
+    return st;
+}
+
+/* The squares of all rows of the whole matrix, to the host. */
+static d9d_status squares_all(const d9d_param *w, d9d_device *dev, double *out)
+{
+    const int64_t n = w->spec.shape.dim[0];
+    d9d_comm *const groups[] = {w->placement.shard_group, w->placement.slice_group};
+    d9d_tensor sum;
+    d9d_status st;
+
+    memset(out, 0, (size_t)n * sizeof(*out));
+    D9D_TRY(d9d_tensor_from_host(dev, D9D_F64, D9D_SHAPE(n), out, &sum));
+    st = squares_add(w, dev, d9d_tensor_data(&sum));
+    for (size_t i = 0; i < 2 && st == D9D_OK; i++)
+        if (groups[i] != NULL)
+            st = d9d_comm_all_reduce(groups[i], dev->stream, w->name, D9D_F64,
+                                     d9d_tensor_data(&sum), n, D9D_COMM_SUM);
+    if (st == D9D_OK)
+        st = d9d_device_download(dev, out, d9d_tensor_data(&sum), (uint64_t)n * sizeof(*out));
+    d9d_tensor_release(&sum);
+    return st;
+}
+
+/* A row of zeros has no direction that a magnitude could stretch; all ranks see it. */
+static d9d_status squares_check(const d9d_param *w, const double *square)
+{
+    for (int64_t i = 0; i < w->spec.shape.dim[0]; i++)
+        if (square[i] == 0)
+            return D9D_FAIL(
+                D9D_ENOTSUP,
+                "%s: row %lld is zero, and a magnitude (DoRA) stretches rows; leave the "
+                "matrix out",
+                w->name, (long long)i);
+    return D9D_OK;
+}
+
+/* Put the square roots into a rank's part of the magnitudes. */
+static d9d_status magnitudes_put(d9d_param *p, d9d_device *dev, const double *square)
+{
+    const int64_t first = p->shard.offset[0], n = p->shard.shape.dim[0];
+    float *norm = calloc((size_t)n + 1, sizeof(*norm));
+    d9d_tensor all;
+    d9d_status st;
+
+    if (norm == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %lld numbers", p->name, (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        norm[i] = (float)sqrt(square[first + i]);
+    st = d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(n), norm, &all);
+    free(norm);
+    D9D_TRY(st);
+    st = dev->kernels->elementwise->cast(dev->stream, p->shard.data.dtype,
+                                         d9d_tensor_data(&p->shard.data), D9D_F32,
+                                         d9d_tensor_data(&all), n);
+    d9d_tensor_release(&all);
+    return st;
+}
+
+d9d_status d9d_adapter_start(d9d_param *w, d9d_device *dev)
+{
+    d9d_param *p = w->peft.adapter != NULL ? w->peft.adapter->param[D9D_ADAPTER_MAGNITUDE] : NULL;
+    double *square;
+    d9d_status st;
+
+    if (p == NULL)
+        return D9D_OK;
+    square = calloc((size_t)w->spec.shape.dim[0] + 1, sizeof(*square));
+    if (square == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: the norms of %lld rows", w->name,
+                        (long long)w->spec.shape.dim[0]);
+    st = squares_all(w, dev, square);
+    if (st == D9D_OK)
+        st = squares_check(w, square);
+    if (st == D9D_OK)
+        st = magnitudes_put(p, dev, square);
+    free(square);
+    return st;
+}

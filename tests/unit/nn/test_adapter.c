@@ -1,0 +1,173 @@
+/* test_adapter.c - parameters of adapters: their names, shapes and places, and how they begin. */
+#include "d9d/nn/adapter.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "support/unit.h"
+
+enum { OUT = 4, IN = 3 };
+
+/* A module with a matrix, a stack of two, or one that is divided by its input and has a bias. */
+typedef struct layer {
+    d9d_module module;
+    d9d_param weight, bias;
+    d9d_device *dev;
+} layer;
+
+static void layer_init(layer *l, d9d_shape shape, bool bias)
+{
+    memset(l, 0, sizeof(*l));
+    d9d_module_init(&l->module);
+    assert_ok(
+        d9d_module_param(&l->module, "weight", &l->weight, D9D_F32, shape, D9D_INIT_NORMAL, 1));
+    l->weight.spec.adaptable = true;
+    l->weight.spec.parallel.style = D9D_ROWWISE;
+    if (bias)
+        assert_ok(d9d_module_param(&l->module, "bias", &l->bias, D9D_F32, D9D_SHAPE(shape.dim[0]),
+                                   D9D_INIT_ZEROS, 0));
+}
+
+static void layer_open(layer *l)
+{
+    assert_ok(d9d_device_open("cpu", &l->dev));
+    assert_ok(d9d_module_bind(&l->module));
+    assert_ok(d9d_module_materialise(&l->module, l->dev, true));
+    assert_ok(d9d_module_reset(&l->module, 7));
+}
+
+static void layer_close(layer *l)
+{
+    d9d_module_release(&l->module);
+    if (l->dev != NULL)
+        d9d_device_close(l->dev);
+}
+
+static const d9d_adapter_opts of_rank_2 = {.r = 2, .alpha = 8};
+
+static void parameters_have_shapes_and_names(void **state)
+{
+    layer l;
+    const d9d_param *const *p;
+
+    (void)state;
+    layer_init(&l, D9D_SHAPE(OUT, IN), false);
+    assert_ok(d9d_adapter_add(&l.module, &d9d_adapter_dora, &of_rank_2));
+    p = (const d9d_param *const *)l.weight.peft.adapter->param;
+    assert_true(d9d_shape_equal(&p[D9D_ADAPTER_A]->spec.shape, &D9D_SHAPE(2, IN)));
+    assert_true(d9d_shape_equal(&p[D9D_ADAPTER_B]->spec.shape, &D9D_SHAPE(OUT, 2)));
+    assert_true(d9d_shape_equal(&p[D9D_ADAPTER_MAGNITUDE]->spec.shape, &D9D_SHAPE(OUT)));
+    assert_null(p[D9D_ADAPTER_OUTPUT]);
+    assert_float_equal(l.weight.peft.adapter->scale, 4, 0);
+    assert_ptr_equal(p[D9D_ADAPTER_A]->peft.adapts, &l.weight);
+    assert_ok(d9d_module_bind(&l.module));
+    assert_string_equal(p[D9D_ADAPTER_MAGNITUDE]->name, "lora_magnitude_vector.weight");
+    layer_close(&l);
+
+    layer_init(&l, D9D_SHAPE(2, IN, OUT), false);
+    assert_ok(d9d_adapter_add(&l.module, &d9d_adapter_lora, &of_rank_2));
+    p = (const d9d_param *const *)l.weight.peft.adapter->param;
+    assert_true(d9d_shape_equal(&p[D9D_ADAPTER_A]->spec.shape, &D9D_SHAPE(2, IN, 2)));
+    assert_true(d9d_shape_equal(&p[D9D_ADAPTER_B]->spec.shape, &D9D_SHAPE(2, 2, OUT)));
+    layer_close(&l);
+}
+
+/* Of a matrix divided by outputs (0) or inputs (1), and of a stack by experts. */
+static void parameters_are_divided_with_the_matrix(void **state)
+{
+    const d9d_shape matrix = D9D_SHAPE(OUT, IN), stack = D9D_SHAPE(2, IN, OUT);
+    static const int want[D9D_ADAPTER_ROLES][2] = {[D9D_ADAPTER_A] = {-1, 1},
+                                                   [D9D_ADAPTER_B] = {0, -1},
+                                                   [D9D_ADAPTER_MAGNITUDE] = {0, -1},
+                                                   [D9D_ADAPTER_OUTPUT] = {0, -1},
+                                                   [D9D_ADAPTER_INPUT] = {-1, 0}};
+
+    (void)state;
+    for (int role = 0; role < D9D_ADAPTER_ROLES; role++)
+        for (int dim = 0; dim < 2; dim++)
+            assert_int_equal(d9d_adapter_shared_dim(role, &matrix, dim), want[role][dim]);
+    assert_int_equal(d9d_adapter_shared_dim(D9D_ADAPTER_A, &stack, 0), 0);
+    assert_int_equal(d9d_adapter_shared_dim(D9D_ADAPTER_B, &stack, 0), 0);
+}
+
+static void magnitudes_begin_as_norms(void **state)
+{
+    float w[OUT * IN], m[OUT];
+    layer l;
+
+    (void)state;
+    layer_init(&l, D9D_SHAPE(OUT, IN), false);
+    assert_ok(d9d_adapter_start(&l.weight, NULL)); /* it has none */
+    assert_ok(d9d_adapter_add(&l.module, &d9d_adapter_dora, &of_rank_2));
+    layer_open(&l);
+    assert_ok(d9d_adapter_start(&l.weight, l.dev));
+    assert_ok(d9d_tensor_to_f32(&l.weight.shard.data, w));
+    assert_ok(
+        d9d_tensor_to_f32(&l.weight.peft.adapter->param[D9D_ADAPTER_MAGNITUDE]->shard.data, m));
+    for (int i = 0; i < OUT; i++) {
+        const float *row = w + i * IN;
+
+        assert_float_equal(m[i], sqrtf(row[0] * row[0] + row[1] * row[1] + row[2] * row[2]), 1e-6);
+        assert_true(m[i] > 0);
+    }
+    memset(w + IN, 0, IN * sizeof(*w));
+    assert_ok(d9d_device_upload(l.dev, d9d_tensor_data(&l.weight.shard.data), w, sizeof(w)));
+    assert_fails(d9d_adapter_start(&l.weight, l.dev), D9D_ENOTSUP,
+                 "weight: row 1 is zero, and a magnitude (DoRA) stretches rows; leave the matrix "
+                 "out");
+    layer_close(&l);
+}
+
+static void a_kind_may_freeze_a_parameter(void **state)
+{
+    d9d_adapter_kind kind = d9d_adapter_lora;
+    layer l;
+
+    (void)state;
+    kind.params[D9D_ADAPTER_A].frozen = true;
+    layer_init(&l, D9D_SHAPE(OUT, IN), false);
+    assert_ok(d9d_adapter_add(&l.module, &kind, &of_rank_2));
+    assert_false(l.weight.peft.adapter->param[D9D_ADAPTER_A]->spec.trainable);
+    assert_true(l.weight.peft.adapter->param[D9D_ADAPTER_B]->spec.trainable);
+    layer_close(&l);
+}
+
+static void refuses(void **state)
+{
+    const d9d_adapter_opts dropped = {.r = 2, .alpha = 8, .dropout = 0.5};
+    layer l;
+
+    (void)state;
+    layer_init(&l, D9D_SHAPE(OUT, IN), true);
+    assert_fails(d9d_adapter_add(&l.module, &d9d_adapter_ia3, &of_rank_2), D9D_ENOTSUP,
+                 "ia3: a layer whose inputs tensor parallelism divides and that has a bias cannot "
+                 "have factors of its output");
+    assert_ok(d9d_adapter_add(&l.module, &d9d_adapter_ia3_feedforward, &of_rank_2));
+    assert_fails(d9d_adapter_add(&l.module, &d9d_adapter_lora, &of_rank_2), D9D_EINVAL,
+                 "lora: the module has an adapter already");
+    layer_close(&l);
+    layer_init(&l, D9D_SHAPE(OUT, IN), false);
+    l.weight.spec.adaptable = false;
+    assert_fails(d9d_adapter_add(&l.module, &d9d_adapter_lora, &of_rank_2), D9D_EINVAL,
+                 "lora: the module has no matrix");
+    layer_close(&l);
+    layer_init(&l, D9D_SHAPE(2, IN, OUT), false);
+    assert_fails(d9d_adapter_add(&l.module, &d9d_adapter_dora, &of_rank_2), D9D_EINVAL,
+                 "dora: adapters of experts are LoRA alone");
+    assert_fails(d9d_adapter_add(&l.module, &d9d_adapter_lora, &dropped), D9D_EINVAL,
+                 "lora: adapters of experts support no dropout, it is 0.5");
+    layer_close(&l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_have_shapes_and_names),
+        cmocka_unit_test(parameters_are_divided_with_the_matrix),
+        cmocka_unit_test(magnitudes_begin_as_norms),
+        cmocka_unit_test(a_kind_may_freeze_a_parameter),
+        cmocka_unit_test(refuses),
+    };
+
+    return cmocka_run_group_tests_name("adapter", tests, NULL, NULL);
+}
