@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden vectors of LoRA: adapters of HuggingFace's peft, what they learn and what they compute.
+"""Golden vectors of adapters of HuggingFace's peft: what they learn and what they compute.
 
     python make_peft.py [CASE...]                    # writes peft/ beside this file
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from make_models import ADAMW, HERE, MAX_NORM, MODELS, build, digits, dump, losses_of
@@ -27,7 +27,7 @@ def lora(pattern, r, alpha, **options):
             "params": {"r": r, "alpha": alpha, **options}}
 
 
-# `model` and `base`: of make_models.py, and the checkpoint; `lora`: peft's configuration; `ours`:
+# `model` and `base`: of make_models.py, and the checkpoint; `lora` or `ia3`: peft's configuration; `ours`:
 # the same in d9d's words, where it learns in the same way: gate and up that are fused share one A.
 CASES = {
     "dense": dict(model="dense_untied", base="dense_untied", seed=11, ours=[
@@ -42,6 +42,20 @@ CASES = {
     "rslora": dict(model="dense_untied", base="dense_untied", seed=14, ours=[
         lora(r".*\.(q|k|v|o|down)_proj", 5, 3, use_rslora=True)], lora=dict(
         r=5, lora_alpha=3, use_rslora=True, target_modules=ATTENTION + ["down_proj"])),
+    "dora": dict(model="dense_untied", base="dense_untied", seed=15, ours=[
+        {"kind": "dora", "module_name_pattern": "all-linear",
+         "params": {"r": 4, "alpha": 10, "rank_pattern": {"down_proj": 3},
+                    "alpha_pattern": {r".*\.1\.self_attn\.q_proj": 6}}}], lora=dict(
+        r=4, lora_alpha=10, use_dora=True, target_modules="all-linear",
+        rank_pattern={"down_proj": 3}, alpha_pattern={r".*\.1\.self_attn\.q_proj": 6})),
+    "layers": dict(model="dense_untied", base="dense_untied", seed=16, ours=[
+        {"kind": "lora", "module_name_pattern": r".*\.(q|k|v|o)_proj", "layers_to_transform": [1],
+         "params": {"r": 2, "alpha": 4}}], lora=dict(
+        r=2, lora_alpha=4, target_modules=ATTENTION, layers_to_transform=[1])),
+    "ia3": dict(model="dense_untied", base="dense_untied", seed=17, ours=[
+        {"kind": "ia3", "module_name_pattern": r".*\.(k_proj|v_proj|down_proj)",
+         "feedforward_name_pattern": "down_proj"}], ia3=dict(
+        target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"])),
     "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
         r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
@@ -53,13 +67,17 @@ def adapted(case):
     weights = load_file(HERE / case["base"] / "model.safetensors")
     model = build(spec["config"], weights, True)
     model.config._name_or_path = case["base"]
-    config = LoraConfig(lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", **case["lora"])
+    config = IA3Config(task_type="CAUSAL_LM", **case["ia3"]) if "ia3" in case else \
+        LoraConfig(lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", **case["lora"])
     model = get_peft_model(model, config).double()
     rng = torch.Generator().manual_seed(case["seed"])
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            if ".lora_" in name:
-                p.copy_((torch.randn(p.shape, generator=rng) * 0.15).float().double())
+            noise = torch.randn(p.shape, generator=rng) * 0.15 if p.requires_grad else None
+            if ".lora_magnitude_" in name or ".ia3_l" in name:
+                p.copy_((p * (1 + noise)).float().double())
+            elif ".lora_" in name:
+                p.copy_(noise.float().double())
     return model
 
 

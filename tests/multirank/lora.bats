@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of the helper
-# LoRA on many ranks: losses, norms and weights are those of one rank; saved on one mesh, resumed on
+# Adapters on many ranks: losses, norms and weights are those of one rank; saved on one mesh, resumed on
 # another.
 
 load ../slurm/helper
@@ -36,6 +36,18 @@ on_meshes() {
 @test "LoRA of a dense model trains the same on every mesh" {
     meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1")
     on_meshes dense 1
+}
+
+@test "DoRA trains the same on every mesh: norms of rows that ranks have parts of" {
+    lora='{"kind": "dora", "module_name_pattern": "all-linear", "params": {"r": 3, "alpha": 12}}'
+    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1" "1 2 1 1 1 1 2" "1 1 1 1 4 1")
+    on_meshes dense 1 4 5
+}
+
+@test "(IA)^3 trains the same on every mesh" {
+    lora='{"kind": "ia3", "module_name_pattern": ".*\\.(k_proj|v_proj|o_proj|down_proj)", "feedforward_name_pattern": "down_proj"}'
+    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1" "1 2 1 1 1 1 2" "1 1 1 1 4 1")
+    on_meshes dense 1 4 5
 }
 
 @test "dropout masks do not depend on the mesh" {

@@ -252,10 +252,12 @@ refused() {
 @test "adapters that are not of this model are refused, and what is no adapter" {
     adapter=--set=trainer.model_stage_factory.source_adapter
     refused 'adapter_config.json' "$adapter=$golden"
-    cp -r lora/adapter bad && sed -i 's/"LORA"/"IA3"/' bad/adapter_config.json
-    refused 'peft_type is "IA3"' "$adapter=bad"
+    cp -r lora/adapter bad && sed -i 's/"LORA"/"VERA"/' bad/adapter_config.json
+    refused 'peft_type is "VERA"; "LORA" and "IA3" are read' "$adapter=bad"
+    sed -i 's/"VERA"/"IA3"/' bad/adapter_config.json
+    refused 'are factors of matrices of this model; base_model' "$adapter=bad"
     cp -r lora/adapter dora && sed -i 's/"use_dora": false/"use_dora": true/' dora/adapter_config.json
-    refused 'use_dora is set' "$adapter=dora"
+    refused 'self_attn.q_proj has no magnitude (use_dora) of 48 features' "$adapter=dora"
     for set in 'init_lora_weights": "pissa_niter_4"' 'init_lora_weights": "olora"' 'init_lora_weights": "corda"' \
         'layer_replication": [[0, 1], [0, 1]]' 'alora_invocation_tokens": [5]' 'kasa_config": {"k": 1}' \
         'use_bdlora": {"nblocks": 2}' 'monteclora_config": {"n": 2}'; do

@@ -133,3 +133,27 @@ loss_of() { sed -nE 's/.*"loss": ([0-9.]+),?.*/\1/p' <<<"$1"; }
         --set "peft=$lora" --set $key.quantization=nf4 --set $key.source_checkpoint="$golden/dense_untied" --set $key.checkpoint_only_trainable_parameters=true \
         --set model_provider="{\"name\": \"qwen3_dense\", \"hf_config\": \"$golden/dense_untied/config.json\"}" tune.json
 }
+
+@test "(IA)^3 learns on a quantised base, and magnitudes are refused" {
+    small other 4 "$(factory nf4)" >c.json
+    says 2 'q_proj.weight has an adapter with a magnitude (DoRA), which reads the matrix as it is' \
+        d9d-train -q --set "peft=${lora/\"lora\"/\"dora\"}" c.json
+    [ ! -e run ]
+    d9d-train -q --set 'peft={"kind": "ia3", "module_name_pattern": ".*(k|v|down)_proj", "feedforward_name_pattern": "down_proj"}' c.json
+    grep -q '"peft_type": "IA3"' run/adapter/adapter_config.json
+}
+
+@test "adapters on a quantised base are computed with as they were trained, or merged before it is quantised" {
+    small other 8 "$(factory nf4)" >c.json
+    d9d-train -q --set "peft=$lora" c.json
+    sed 's/"steps": 8/"steps": 1/; s/"dir": "run"/"dir": "still"/' c.json >still.json
+    d9d-train -q --set "peft=$lora" --set trainer.model_stage_factory.source_adapter=run/adapter \
+        --set trainer.batching.global_batch_size=200 --set optimizer.lr=1e-30 still.json
+    want=$(sed -nE '1s/.*"loss": ([^,]+),.*/\1/p' still/metrics.jsonl)
+    beside=$(infer nf4 '{"name": "perplexity"}' --set data.dataset=other --set "peft=$lora" \
+        --set trainer.model_stage_factory.source_adapter=run/adapter | sed -nE 's/.*"loss": ([^,]+),/\1/p')
+    merged=$(infer nf4 '{"name": "perplexity"}' --set data.dataset=other \
+        --set trainer.model_stage_factory.source_adapter=run/adapter | sed -nE 's/.*"loss": ([^,]+),/\1/p')
+    awk -v w="$want" -v b="$beside" -v m="$merged" 'BEGIN { exit !((b - w) ^ 2 < 4e-12 && (m - w) ^ 2 > 1e-10) }' ||
+        { echo "$want, $beside, $merged"; false; }
+}
