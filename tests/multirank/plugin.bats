@@ -664,6 +664,22 @@ appended() {
     assert_output --partial "it was built for a newer one"
 }
 
+@test "a plugin's method of fine-tuning trains, alone and on ranks, and leaves an adapter of peft" {
+    plugin lora_fa "$root/examples/plugins/lora_fa.c"
+    fa=(--set plugin=liblora_fa.so --set 'model_provider={"name": "auto"}' --set optimizer.lr=1e-2 --set 'peft={"kind": "stack", "methods": [
+        {"kind": "lora_fa", "module_name_pattern": ".*(q|v)_proj", "params": {"r": 4, "alpha": 8}}]}')
+    d9d-train -q --device cpu "${fa[@]}" --set trainer.run.dir=fa train.json
+    grep -q '"peft_type": "LORA"' fa/adapter/adapter_config.json
+    [ -z "$(grep -ohE '"name": "[^"]*lora_A[^"]*exp_avg' fa/checkpoints/*/manifest.json)" ]
+    [ -n "$(grep -ohE '"name": "[^"]*lora_B[^"]*exp_avg' fa/checkpoints/*/manifest.json)" ]
+    d9d-map -q --adapter fa/adapter --to hf "$golden" fa-merged
+    d9d-map diff fa-merged fa/export
+    mpi -n 2 d9d-train -q --device cpu "${fa[@]}" --set trainer.run.dir=fa2 --set mesh.data_parallel_shard=2 train.json
+    close_to 1e-5 <(numbers loss fa) <(numbers loss fa2)
+    run -2 d9d-train -q --device cpu "${fa[@]}" --set 'peft={"kind": "lora_fb"}' train.json
+    assert_output --partial 'lora_fa'
+}
+
 @test "a plugin still loads after a member is appended to every table" {
     [ "${D9D_LONG:-}" = 1 ] || skip "D9D_LONG=1 builds the library anew"
     mkdir next
