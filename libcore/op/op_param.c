@@ -21,8 +21,8 @@ static d9d_status param_wgrad(d9d_node *n)
     if (beta == 0.0f && some < all) /* elements without a gradient */
         D9D_TRY(
             D9DI_KERNEL(n->tape, elementwise->fill, grad->dtype, d9d_tensor_data(grad), all, 0.0f));
-    return D9DI_KERNEL(n->tape, gemm->grouped_bias_wgrad, dy->dtype, grad->dtype,
-                       d9di_op_element_ptr(grad, first), beta, d9d_tensor_data(dy), NULL, 1, 1,
+    return D9DI_KERNEL(n->tape, elementwise->accumulate, grad->dtype,
+                       d9di_op_element_ptr(grad, first), beta, dy->dtype, d9d_tensor_data(dy),
                        some);
 }
 
