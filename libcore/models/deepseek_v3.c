@@ -73,7 +73,7 @@ static const d9d_key deepseek_v2_keys[] = {
     KEYS("2048", "1e-6", "1536", "128", "128"),
     MOE_KEYS("64", "2", "1407", "1"),
     DENSE_LAYERS("0"),
-    D9D_KEY_INT(config, num_experts_per_tok, D9D_REQUIRED, 1, 1 << 20, "experts of a token"),
+    COUNT(num_experts_per_tok, "0", "experts of a token"),
     COUNT(n_group, "0", "groups of experts"),
     COUNT(topk_group, "0", "groups that a token chooses from"),
     D9D_KEY_ENUM(config, topk_method, "\"greedy\"", topk_methods,
@@ -142,6 +142,15 @@ static float score_scale(const config *c)
 static bool is_dense(const config *c, int64_t number)
 {
     return c->types.at != NULL ? c->types.at[number] == 0 : number < c->first_k_dense_replace;
+}
+
+static bool has_experts(const config *c)
+{
+    bool found = false;
+
+    for (int64_t l = 0; l < c->num_hidden_layers; l++)
+        found |= !is_dense(c, l);
+    return found;
 }
 
 static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
@@ -214,6 +223,8 @@ static d9d_status check(config *c, const char *where)
                         (long long)c->num_attention_heads);
     c->q_lora_rank = c->q_lora_rank > 0 ? c->q_lora_rank : 0;
     c->router.scale = c->routed_scaling_factor;
+    if (!has_experts(c)) /* nothing reads what the file says of them */
+        return D9D_OK;
     return d9d_block_router_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
 }
 
@@ -246,7 +257,7 @@ static d9d_status deepseek_v2_check(void *dims, const char *where, d9d_arena *a)
     const bool grouped = c->topk_method == GROUP_LIMITED;
 
     (void)a;
-    if (grouped && (c->n_group < 1 || c->topk_group < 1))
+    if (grouped && has_experts(c) && (c->n_group < 1 || c->topk_group < 1))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: topk_method \"group_limited_greedy\" needs n_group and topk_group",
                         where);
@@ -263,8 +274,7 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
     s->rope.features = c->qk_rope_head_dim;
     s->rope.style = c->rope_interleave ? D9D_ROPE_INTERLEAVED : D9D_ROPE_HALF;
-    for (int64_t l = 0; l < c->num_hidden_layers; l++)
-        s->has_experts |= !is_dense(c, l);
+    s->has_experts = has_experts(c);
 }
 
 #define LAYER                                                                                      \

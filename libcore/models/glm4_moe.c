@@ -115,6 +115,11 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_block_moe_forward(&l->moe, t, h, x, y);
 }
 
+static bool has_experts(const config *c)
+{
+    return c->first_k_dense_replace < c->num_hidden_layers;
+}
+
 static d9d_status check(void *dims, const char *where, d9d_arena *a)
 {
     config *c = dims;
@@ -125,6 +130,8 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
                                    .top_groups = c->topk_group,
                                    .scale = c->routed_scaling_factor,
                                    .expert_bias = true};
+    if (!has_experts(c)) /* nothing reads what the file says of them */
+        return D9D_OK;
     return d9d_block_router_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
 }
 
@@ -133,7 +140,7 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     const config *c = dims;
 
     s->rope.features = (int64_t)((double)c->head_dim * c->partial_rotary_factor);
-    s->has_experts = c->first_k_dense_replace < c->num_hidden_layers;
+    s->has_experts = has_experts(c);
 }
 
 D9D_FAMILY(glm4_moe, "glm4_moe", "GLM-4.5 to 4.7, mixtures of experts", types,

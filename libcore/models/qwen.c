@@ -20,6 +20,7 @@ typedef struct config {
     d9d_list layer_types, mlp_only_layers;
     bool attention_bias, qkv_bias, qk_norm;
     bool *windowed, *is_moe; /* [num_hidden_layers] */
+    bool has_experts;        /* some layer is a mixture */
 } config;
 
 /* --- config.json --------------------------------------------------------------------------- */
@@ -53,9 +54,9 @@ static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc 
     KEYS(kv_heads), D9D_FAMILY_HEAD_DIM(config),                                                   \
         D9D_KEY_INT(config, intermediate_size, "0", 0, 1 << 20,                                    \
                     "width of layers without experts"),                                            \
-        D9D_KEY_INT(config, num_experts, experts, 1, 1 << 16, "experts of a layer"),               \
-        D9D_KEY_INT(config, num_experts_per_tok, per_token, 1, 1 << 16, "experts of a token"),     \
-        D9D_KEY_INT(config, moe_intermediate_size, width, 1, 1 << 20, "width of an expert"),       \
+        D9D_KEY_INT(config, num_experts, experts, 0, 1 << 16, "experts of a layer"),               \
+        D9D_KEY_INT(config, num_experts_per_tok, per_token, 0, 1 << 16, "experts of a token"),     \
+        D9D_KEY_INT(config, moe_intermediate_size, width, 0, 1 << 20, "width of an expert"),       \
         D9D_KEY_BOOL(config, norm_topk_prob, "false", "weights are shares of the chosen experts"), \
         D9D_KEY_INT(config, decoder_sparse_step, steps, 1, 1 << 16,                                \
                     "each layer of this number has experts"),                                      \
@@ -114,13 +115,19 @@ static const d9d_hf_tensor qwen3_tensors[] = {
     D9D_HF_NONE("mlp.shared_expert.gate.weight"),
     D9D_HF_TENSORS_END};
 
+/* Of a family of mixtures, also where no layer is one. */
+static bool is_mixture(const config *c)
+{
+    return c->decoder_sparse_step > 0;
+}
+
 /* Windowed layers: all of a Qwen3 mixture, or by layer_types, or those after the first
  * max_window_layers; in a Qwen2 mixture every second one of these first. */
 static d9d_status windows_find(config *c, const char *where, d9d_arena *a)
 {
     static const char *const words[] = {"full_attention", "sliding_attention", NULL};
     const bool used = c->use_sliding_window && c->sliding_window > 0;
-    const bool every = used && c->num_experts > 0 && c->qk_norm;
+    const bool every = used && is_mixture(c) && c->qk_norm;
     const int64_t first = c->max_window_layers;
     d9d_layer_types types = {0};
 
@@ -130,7 +137,7 @@ static d9d_status windows_find(config *c, const char *where, d9d_arena *a)
         D9D_TRY(d9d_layer_types_read(&c->layer_types, "layer_types", words, c->num_hidden_layers,
                                      where, a, &types));
     for (int64_t l = 0; l < c->num_hidden_layers; l++) {
-        const bool usual = c->num_experts > 0 ? l % 2 == 0 && l < first : l >= first;
+        const bool usual = is_mixture(c) ? l % 2 == 0 && l < first : l >= first;
 
         c->windowed[l] = types.at != NULL ? types.at[l] == 1 : every || (used && usual);
         if (c->windowed[l] && !used)
@@ -156,12 +163,25 @@ static d9d_status mixtures_find(config *c, const char *where)
                             where, i, (long long)c->num_hidden_layers - 1);
         c->is_moe[dense[i]] = false;
     }
-    for (int64_t l = 0; l < c->num_hidden_layers; l++)
+    for (int64_t l = 0; l < c->num_hidden_layers; l++) {
         all &= c->is_moe[l];
+        c->has_experts |= c->is_moe[l];
+    }
     if (!all && c->intermediate_size == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: intermediate_size is missing, of layers without experts",
                         where);
     return D9D_OK;
+}
+
+/* What a file says of experts is unused where no layer has any. */
+static d9d_status experts_check(const config *c, const char *where)
+{
+    if (!c->has_experts)
+        return D9D_OK;
+    if (c->moe_intermediate_size == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: moe_intermediate_size is 0, of layers with experts",
+                        where);
+    return d9d_block_router_check(where, c->num_experts, c->num_experts_per_tok, &c->router);
 }
 
 static d9d_status layers_find(config *c, const char *where, d9d_arena *a)
@@ -172,17 +192,14 @@ static d9d_status layers_find(config *c, const char *where, d9d_arena *a)
     c->is_moe = c->windowed + c->num_hidden_layers;
     D9D_TRY(windows_find(c, where, a));
     D9D_TRY(mixtures_find(c, where));
-    if (c->num_experts_per_tok > c->num_experts)
-        return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, num_experts %lld", where,
-                        (long long)c->num_experts_per_tok, (long long)c->num_experts);
-    return D9D_OK;
+    return experts_check(c, where);
 }
 
 static d9d_status qwen2_check(void *dims, const char *where, d9d_arena *a)
 {
     config *c = dims;
 
-    c->qkv_bias = c->qkv_bias || c->num_experts == 0; /* a key of the mixture only */
+    c->qkv_bias = c->qkv_bias || !is_mixture(c); /* a key of the mixture only */
     c->shared_expert_gate = true;
     return layers_find(c, where, a);
 }
@@ -274,7 +291,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 
 static void shape(const void *dims, d9d_decoder_shape *s)
 {
-    s->has_experts = ((const config *)dims)->num_experts > 0;
+    s->has_experts = ((const config *)dims)->has_experts;
 }
 
 /* --- the families
@@ -310,7 +327,7 @@ static d9d_status moe_read(const void *section, d9d_arena *a, const void **out)
 
     D9D_TRY(d9di_qwen3_section_read(&moe, section, a, out));
     c = ((const d9d_family_config *)*out)->dims;
-    return d9d_block_router_check("qwen3_moe", c->num_experts, c->num_experts_per_tok, &c->router);
+    return experts_check(c, "qwen3_moe");
 }
 
 const d9d_model_provider d9d_qwen3_dense_provider = {.table = &d9d_qwen3_dense_section,

@@ -41,11 +41,12 @@ typedef struct config {
         COUNT(linear_value_head_dim, "128", "features of its values"),                             \
         D9D_KEY_INT(config, linear_conv_kernel_dim, "4", 1, D9D_CAUSAL_CONV1D_MAX_WIDTH,           \
                     "tokens of its convolution")
+#define SOME(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 0, 1 << 20, text)
 #define MOE_KEYS(experts, per_token)                                                               \
-    COUNT(num_experts, experts, "experts of a layer"),                                             \
-        COUNT(num_experts_per_tok, per_token, "experts of a token"),                               \
-        COUNT(moe_intermediate_size, "512", "width of an expert"),                                 \
-        COUNT(shared_expert_intermediate_size, "512", "width of the expert for all tokens")
+    SOME(num_experts, experts, "experts of a layer"),                                              \
+        SOME(num_experts_per_tok, per_token, "experts of a token"),                                \
+        SOME(moe_intermediate_size, "512", "width of an expert"),                                  \
+        SOME(shared_expert_intermediate_size, "512", "width of the expert for all tokens")
 static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc = "a layer"};
 static const d9d_key qwen3_next_keys[] = {
     KEYS("2"),
@@ -151,6 +152,15 @@ static bool is_moe(const config *c, int64_t number)
     return moe;
 }
 
+static bool has_experts(const config *c)
+{
+    bool found = false;
+
+    for (int64_t l = 0; l < c->num_hidden_layers; l++)
+        found |= is_moe(c, l);
+    return found;
+}
+
 static d9d_status mixer_init(layer *l, const config *c, const d9d_block_opts *opts)
 {
     const d9d_block_attention_shape attention = {.hidden = c->hidden_size,
@@ -253,7 +263,7 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     D9D_TRY(delta_check(c, where));
     D9D_TRY(d9d_layer_types_read(&c->layer_types, "layer_types", words, c->num_hidden_layers, where,
                                  a, &c->types));
-    return c->num_experts > 0
+    return has_experts(c)
                ? d9d_block_router_check(where, c->num_experts, c->num_experts_per_tok, &c->router)
                : D9D_OK;
 }
@@ -274,7 +284,7 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
     s->zero_centred = true;
     s->rope.features = (int64_t)((double)c->head_dim * c->partial_rotary_factor);
-    s->has_experts = c->num_experts > 0;
+    s->has_experts = has_experts(c);
 }
 
 #define LAYER                                                                                      \

@@ -575,6 +575,8 @@ def draw(kind, r):
     while True:
         whole = FAMILIES[kind](r)
         c = {k: v for k, v in whole.items() if k not in OPTIONAL or not r.maybe(0.12)}
+        if whole.get("hidden_size", 0) % whole.get("num_attention_heads", 1) != 0:
+            c.update({k: whole[k] for k in ("head_dim",) if k in whole})  # d9d asks for it then
         if "longrope" in str(whole):  # whose factors d9d takes by this, not by the row
             c["max_position_embeddings"] = MAX
         try:

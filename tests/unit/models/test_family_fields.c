@@ -1,5 +1,6 @@
 /* test_family_fields.c - fields of config.json that a few families have: RoPE by kinds of layers,
  * rotated features, and what a family cannot compute. */
+#include <stdio.h>
 #include <string.h>
 
 #include "d9d/model/hf/hf_config.h"
@@ -223,6 +224,65 @@ static void what_a_family_cannot_compute_is_refused(void **state)
     }
 }
 
+/* Fields of mixtures that no layer could be made of, in a file none of whose layers is one. */
+static void what_is_said_of_experts_matters_where_there_are_some(void **state)
+{
+#define NONE "\"num_experts_per_tok\": 0, \"moe_intermediate_size\": 0, "
+#define GROUPS                                                                                     \
+    "\"n_group\": 8, \"topk_group\": 9, \"n_routed_experts\": 3, \"num_experts_per_tok\": 5, "
+    static const struct {
+        const char *text, *dense, *some, *want; /* fields: no layer, or some layers, with experts */
+    } rows[] = {
+        {"{\"model_type\": \"qwen2_moe\", \"num_experts\": 4, " NONE BASE,
+         "\"mlp_only_layers\": [0, 1, 2, 3]", "\"mlp_only_layers\": [0, 1, 3]",
+         "c: moe_intermediate_size is 0, of layers with experts"},
+        {"{\"model_type\": \"qwen3_moe\", \"num_experts_per_tok\": 5, "
+         "\"moe_intermediate_size\": 4, " BASE,
+         "\"num_experts\": 0", "\"num_experts\": 4", "c: 5 of 4 experts cannot be chosen"},
+        {"{\"model_type\": \"qwen3_next\", \"num_experts\": 4, " NONE BASE,
+         "\"decoder_sparse_step\": 5", "\"decoder_sparse_step\": 4",
+         "c: 0 of 4 experts cannot be chosen"},
+        {"{\"model_type\": \"glm4_moe\", " GROUPS BASE, "\"first_k_dense_replace\": 4",
+         "\"first_k_dense_replace\": 3", "c: 5 of 3 experts cannot be chosen"},
+        {"{\"model_type\": \"deepseek_v3\", " GROUPS BASE, "\"first_k_dense_replace\": 9",
+         "\"first_k_dense_replace\": 3", "c: 5 of 3 experts cannot be chosen"},
+        {"{\"model_type\": \"deepseek_v2\", \"topk_method\": \"group_limited_greedy\", " BASE,
+         "\"first_k_dense_replace\": 4", "\"first_k_dense_replace\": 0",
+         "c: topk_method \"group_limited_greedy\" needs n_group and topk_group"},
+        {"{\"model_type\": \"glm4_moe_lite\", " GROUPS BASE,
+         "\"mlp_layer_types\": [\"dense\", \"dense\", \"dense\", \"dense\"]",
+         "\"mlp_layer_types\": [\"dense\", \"dense\", \"dense\", \"sparse\"]",
+         "c: 5 of 3 experts cannot be chosen"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        for (int some = 0; some < 2; some++) {
+            const d9d_model_opts opts = {.dtype = D9D_F32};
+            char text[1024];
+            d9d_family_config c;
+            d9d_arena a = {0};
+            d9d_model *m;
+            json_t *doc;
+
+            (void)snprintf(text, sizeof(text), "%s, %s}", rows[i].text,
+                           some ? rows[i].some : rows[i].dense);
+            doc = parsed(text);
+            if (some) {
+                assert_fails_like(family_parse(doc, "c", false, &a, &c), D9D_ECONFIG, rows[i].want);
+            } else {
+                assert_ok(family_parse(doc, "c", false, &a, &c));
+                assert_ok(d9d_family_create(&c, D9D_WHOLE_MODEL, &opts, &m));
+                assert_false(m->has_experts);
+                d9d_model_free(m);
+            }
+            d9d_arena_release(&a);
+            json_decref(doc);
+        }
+#undef NONE
+#undef GROUPS
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +291,7 @@ int main(void)
         cmocka_unit_test(either_object_means_the_same),
         cmocka_unit_test(rotated_features_by_either_name),
         cmocka_unit_test(what_a_family_cannot_compute_is_refused),
+        cmocka_unit_test(what_is_said_of_experts_matters_where_there_are_some),
     };
 
     return cmocka_run_group_tests_name("family fields", tests, NULL, NULL);
