@@ -1,4 +1,4 @@
-/* model_aux_files.h - auxiliary files in a model folder: the tokenizer, and the EOS tokens. */
+/* model_aux_files.h - auxiliary files in a model folder, such as the tokenizer. */
 #ifndef D9DI_ENGINE_MODEL_AUX_FILES_H
 #define D9DI_ENGINE_MODEL_AUX_FILES_H
 
@@ -15,9 +15,8 @@ typedef struct d9di_model_aux_files_places {
  * hf_config; in the arena.  *out is NULL if there is none. */
 d9d_status d9di_model_aux_files_find(const d9di_model_aux_files_places *c, const char *name,
                                      d9d_arena *a, const char **out);
-
-/* Appends "eos_token_id", one or several, of generation_config.json, else of config.json, from the
- * first of these folders that has it. */
-d9d_status d9di_model_aux_files_read_eos(const d9di_model_aux_files_places *c, d9d_token_ids *out);
+/* The same of the first of these names, NULL-ended, in the first folder that has any. */
+d9d_status d9di_model_aux_files_find_any(const d9di_model_aux_files_places *c,
+                                         const char *const *names, d9d_arena *a, const char **out);
 
 #endif /* D9DI_ENGINE_MODEL_AUX_FILES_H */

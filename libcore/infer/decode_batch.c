@@ -143,9 +143,9 @@ static d9d_status next_token(const next_call *c, size_t i)
         x->token = (uint32_t)c->out->token[i];
         return d9di_token_sampler_check_logit(x->token, c->out->largest[i]);
     }
-    return d9di_token_sampler_sample(&a->samplers[i], &a->sampler, r, max_length(x->row),
-                                     logits + (int64_t)i * a->vocab, a->vocab, &x->token,
-                                     a->wants_stats ? &x->stats : NULL);
+    return d9di_token_sampler_sample(&a->samplers[i], &a->sampler, r, x->row->ids.data,
+                                     max_length(x->row), logits + (int64_t)i * a->vocab, a->vocab,
+                                     &x->token, a->wants_stats ? &x->stats : NULL);
 }
 
 static d9d_status next_token_named(void *arg, int worker, size_t i)

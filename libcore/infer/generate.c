@@ -11,9 +11,10 @@
 #include "d9d/base/thread.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
+#include "engine/generation_config.h"
 #include "engine/job_start.h"
-#include "engine/model_aux_files.h"
 #include "infer/decode_batch.h"
+#include "infer/generate_opts.h"
 #include "infer/infer_job.h"
 #include "infer/resumable_lines.h"
 
@@ -38,6 +39,8 @@ typedef struct generate_run {
     d9d_hash key; /* on rank 0: hash of everything the output depends on */
     d9di_kv_decoder *decoder;
     d9di_decode_batch decode_batch;
+    d9di_generation_config file; /* the model's */
+    d9di_generate_opts opts;
     int64_t max_tokens;         /* maximum tokens of a sequence */
     d9di_resumable_lines lines; /* on rank 0 */
     D9D_VEC(pending_line) pending;
@@ -82,14 +85,30 @@ static d9d_status tokenizer_open(generate_run *r)
     return *path != NULL ? d9d_tokenizer_load(*path, &r->tokenizer) : D9D_OK;
 }
 
+/* Takes what the section leaves open from the model's files, and says so. */
+static d9d_status choose_opts(generate_run *r)
+{
+    const d9di_model_aux_files_places places = aux_places(r);
+    d9d_buf from_file = {0};
+    d9d_status st;
+
+    D9D_TRY(d9di_generation_config_read(&places, &r->engine.arena, &r->file));
+    st = d9di_generate_opts_choose(r->section, &r->file, &from_file, &r->opts);
+    if (st == D9D_OK && from_file.len > 0)
+        d9d_log_info(r->log, "%s: %s", r->file.path, from_file.data);
+    if (st == D9D_OK && r->file.left_out[0] != '\0')
+        d9d_log_warn(r->log, "%s: has no effect here: %s", r->file.path, r->file.left_out);
+    d9d_buf_release(&from_file);
+    return st;
+}
+
 static d9d_status open_stop_tokens(generate_run *r)
 {
     const int64_t *more = r->section->stop_tokens.items, vocab = r->engine.whole.model->vocab;
-    const d9di_model_aux_files_places places = aux_places(r);
     d9d_token_ids *stops = &r->decode_batch.stop_tokens;
 
     if (r->section->stop_at_eos)
-        D9D_TRY(d9di_model_aux_files_read_eos(&places, stops));
+        D9D_TRY(d9di_generation_config_stops(&r->file, stops));
     for (size_t i = 0; i < r->section->stop_tokens.n; i++) {
         if (more[i] >= vocab)
             return D9D_FAIL(D9D_ECONFIG,
@@ -98,9 +117,8 @@ static d9d_status open_stop_tokens(generate_run *r)
         D9D_TRY(D9D_VEC_PUSH(stops, (uint32_t)more[i]));
     }
     if (stops->len == 0 && r->section->stop_at_eos)
-        d9d_log_warn(
-            r->log,
-            "no eos_token_id beside the weights: sequences end at their maximum length only");
+        d9d_log_warn(r->log, "%s: no eos_token_id: sequences end at their maximum length only",
+                     r->file.path != NULL ? r->file.path : "beside the weights");
     return D9D_OK;
 }
 
@@ -137,20 +155,32 @@ out:
     return st;
 }
 
+/* The most tokens that a sequence may have. */
+static int64_t most_tokens(const generate_run *r)
+{
+    const int64_t positions = r->engine.whole.model->max_positions;
+
+    return r->opts.max_length < positions ? r->opts.max_length : positions;
+}
+
 /* Sets the maximum length of a sequence, and checks that the KV cache can hold it. */
 static d9d_status check_max_tokens(generate_run *r)
 {
     const int64_t positions = r->engine.whole.model->max_positions, longest = r->requests.longest;
-    const int64_t rows = r->c->trainer.batching.microbatch_size;
+    const int64_t rows = r->c->trainer.batching.microbatch_size, most = most_tokens(r);
 
     if (longest > positions)
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: its longest prompt has %lld tokens and the model has "
                         "%lld positions",
                         r->section->prompts, (long long)longest, (long long)positions);
-    r->max_tokens = longest + r->section->max_new_tokens < positions
-                        ? longest + r->section->max_new_tokens
-                        : positions;
+    if (longest >= r->opts.max_length)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: its longest prompt has %lld tokens, and max_length of %s is %lld; "
+                        "task.max_new_tokens comes before it",
+                        r->section->prompts != NULL ? r->section->prompts : "data",
+                        (long long)longest, r->file.path, (long long)r->opts.max_length);
+    r->max_tokens = longest + r->opts.max_new < most ? longest + r->opts.max_new : most;
     if (rows > (INT32_MAX - (1 << 20)) / r->max_tokens)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.batching.microbatch_size %lld: so many rows of %lld tokens are "
@@ -173,6 +203,7 @@ static d9d_status run_check(generate_run *r)
     D9D_TRY(d9di_prompt_source_open_prompts(&r->requests, r->tokenizer, r->tokenizer_path,
                                             r->engine.whole.model->vocab));
     D9D_TRY(log_special(r));
+    D9D_TRY(choose_opts(r));
     D9D_TRY(open_stop_tokens(r));
     return check_max_tokens(r);
 }
@@ -188,6 +219,7 @@ static d9d_status check_sources_uniform(generate_run *r, const json_t *resolved)
     d9di_rank_consistency_add(&same, "the prompts", r->requests.hash);
     d9di_rank_consistency_add(&same, "eos_token_id",
                               d9d_hash_bytes(stops->data, stops->len * sizeof(*stops->data)));
+    d9di_rank_consistency_add(&same, "generation_config.json", d9di_generate_opts_hash(&r->opts));
     d9di_rank_consistency_add_data(&same, &r->requests.data);
     d9di_rank_consistency_add_file(&same, r->tokenizer_path);
     return d9di_infer_check_sources(r->where, &r->engine, &opts, resolved, &same, &r->key);
@@ -210,10 +242,10 @@ static d9d_status output_open(generate_run *r)
     return D9D_OK;
 }
 
-/* True if the argmax is taken, with no random numbers. */
+/* True if the device can take the argmax. */
 static bool is_greedy(const generate_run *r)
 {
-    return r->section->temperature == 0;
+    return d9di_token_sampler_is_argmax(&r->opts.sampler);
 }
 
 /* Of the KV cache, for a generate_run whose model is placed. */
@@ -246,15 +278,13 @@ static d9d_status open_decode_batch(generate_run *r)
 
     a->source = (d9di_decode_batch_source){r->requests.n, get_prompt, &r->requests};
     a->decoder = r->decoder;
-    a->sampler.temperature = r->section->temperature;
-    a->sampler.top_k = r->section->top_k;
-    a->sampler.top_p = r->section->top_p;
+    a->sampler = r->opts.sampler;
     a->seed = (uint64_t)r->section->seed;
     a->vocab = r->engine.whole.model->vocab;
-    a->max_new = r->section->max_new_tokens;
+    a->max_new = r->opts.max_new;
     a->prefix_mask = r->engine.spec.opts.prefix_mask;
     a->decodes_ahead = is_greedy(r) && d9d_comm_size(r->engine.world) == 1;
-    a->positions = r->engine.whole.model->max_positions;
+    a->positions = most_tokens(r);
     a->step = d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
     a->next = r->written + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
     return d9di_decode_batch_init(r->c->trainer.batching.microbatch_size, a);

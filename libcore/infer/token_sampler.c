@@ -2,6 +2,7 @@
 #include "infer/token_sampler.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "d9d/kernels/table.h"
 
@@ -85,27 +86,31 @@ static d9d_status find_last_candidate(d9di_token_sampler *c, const softmax_draw 
         heap_sift_down(d, heap, n, i);
     for (int64_t i = 0; i < taken; i++)
         sum += d->weights[heap_pop(d, heap, n - i)];
-    for (int64_t i = 0; i < max_n && above < d->opts->top_p * sum; i++) {
+    for (int64_t i = 0; i < max_n && (i == 0 || above < d->opts->top_p * sum); i++) {
         *out = i < taken ? heap[n - 1 - i] : heap_pop(d, heap, n - i);
         above += d->weights[*out];
     }
     return D9D_OK;
 }
 
-/* 0 for a token that is less likely than `last` (NULL: none is). */
+/* 0 for a token that is less likely than `last` (NULL: none is) or than min_p allows.  The largest
+ * weight is 1. */
 static double draw_weight(const softmax_draw *d, const uint32_t *last, int64_t token)
 {
-    return last != NULL && is_likelier(d, *last, (uint32_t)token) ? 0 : d->weights[token];
+    const double w = d->weights[token];
+
+    return w < d->opts->min_p || (last != NULL && is_likelier(d, *last, (uint32_t)token)) ? 0 : w;
 }
 
 /* Draws among the tokens not less likely than `last` (NULL: all): the token at which the cumulative
  * weight passes `share` of the sum. */
 static uint32_t draw_token(const softmax_draw *d, const uint32_t *last, double share)
 {
-    double sum = last != NULL ? 0 : d->sum, until = 0;
+    const bool all = last == NULL && d->opts->min_p <= 0;
+    double sum = all ? d->sum : 0, until = 0;
     int64_t i;
 
-    for (i = 0; last != NULL && i < d->n; i++)
+    for (i = 0; !all && i < d->n; i++)
         sum += draw_weight(d, last, i);
     for (i = 0; i + 1 < d->n; i++) {
         until += draw_weight(d, last, i);
@@ -147,9 +152,36 @@ static d9d_status choose(d9di_token_sampler *s, const softmax_draw *d, int32_t b
     return D9D_OK;
 }
 
+static bool is_penalised(const d9di_token_sampler_opts *o)
+{
+    return o->repetition_penalty > 0 && o->repetition_penalty != 1;
+}
+
+bool d9di_token_sampler_is_argmax(const d9di_token_sampler_opts *o)
+{
+    return o->temperature == 0 && !is_penalised(o);
+}
+
+/* Each token of ids [n_ids] once, however often it is there. */
+static d9d_status penalise(d9di_token_sampler *s, double penalty, const uint32_t *ids,
+                           int64_t n_ids, const float *logits, int64_t n)
+{
+    const float p = (float)penalty;
+    float *out;
+
+    s->penalised.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&s->penalised, (size_t)n));
+    out = s->penalised.data;
+    memcpy(out, logits, (size_t)n * sizeof(*out));
+    for (int64_t i = 0; i < n_ids; i++)
+        out[ids[i]] = logits[ids[i]] < 0 ? logits[ids[i]] * p : logits[ids[i]] / p;
+    return D9D_OK;
+}
+
 d9d_status d9di_token_sampler_sample(d9di_token_sampler *s, const d9di_token_sampler_opts *o,
-                                     d9d_rng r, int64_t position, const float *logits, int64_t n,
-                                     uint32_t *out, d9di_token_sampler_stats *stats)
+                                     d9d_rng r, const uint32_t *ids, int64_t position,
+                                     const float *logits, int64_t n, uint32_t *out,
+                                     d9di_token_sampler_stats *stats)
 {
     const double share = (double)(d9d_rng_u64(r, (uint64_t)position) >> 11) * 0x1p-53;
     softmax_draw d = {.opts = o,
@@ -158,7 +190,11 @@ d9d_status d9di_token_sampler_sample(d9di_token_sampler *s, const d9di_token_sam
                       .temperature = o->temperature > 0 ? o->temperature : 1};
     int32_t best;
 
-    D9D_TRY(d9d_kernels_cpu()->elementwise->argmax(NULL, &best, &d.largest, logits, 1, n));
+    if (is_penalised(o)) {
+        D9D_TRY(penalise(s, o->repetition_penalty, ids, position, logits, n));
+        d.logits = s->penalised.data;
+    }
+    D9D_TRY(d9d_kernels_cpu()->elementwise->argmax(NULL, &best, &d.largest, d.logits, 1, n));
     D9D_TRY(d9di_token_sampler_check_logit((uint32_t)best, d.largest));
     if (o->temperature > 0 || stats != NULL)
         D9D_TRY(softmax_weigh(s, &d));
@@ -172,4 +208,5 @@ void d9di_token_sampler_release(d9di_token_sampler *c)
 {
     D9D_VEC_RELEASE(&c->order);
     D9D_VEC_RELEASE(&c->weights);
+    D9D_VEC_RELEASE(&c->penalised);
 }

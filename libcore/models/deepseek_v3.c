@@ -73,7 +73,7 @@ static const d9d_key deepseek_v2_keys[] = {
     KEYS("2048", "1e-6", "1536", "128", "128"),
     MOE_KEYS("64", "2", "1407", "1"),
     DENSE_LAYERS("0"),
-    COUNT(num_experts_per_tok, "0", "experts of a token"),
+    COUNT(num_experts_per_tok, D9D_REQUIRED, "experts of a token"),
     COUNT(n_group, "0", "groups of experts"),
     COUNT(topk_group, "0", "groups that a token chooses from"),
     D9D_KEY_ENUM(config, topk_method, "\"greedy\"", topk_methods,

@@ -286,8 +286,8 @@ static const d9d_key keys[] = {
                  "draw from the likeliest tokens that have this share of the probability",
                  .flags = D9D_ABOVE_MIN),
     D9D_KEY_BOOL(section, stop_at_eos, "true",
-                 "stop at the eos_token_id of the generation_config.json or config.json beside the "
-                 "weights"),
+                 "stop at the eos_token_id of the generation_config.json beside the weights, or of "
+                 "the config.json where there is none"),
     D9D_KEY_LIST(section, stop_tokens, "[]", &token_elem, "tokens to stop at too"),
     D9D_KEY_BOOL(section, mask_truncated_completions, "false",
                  "do not learn from completions that did not stop"),

@@ -528,6 +528,8 @@ static const d9d_table perplexity_table =
 
 static const d9d_key token_elem = {
     .kind = D9D_KIND_INT, .min = 0, .max = INT32_MAX, .doc = "a token"};
+/* What a null means. */
+#define MODELS "; null: that of the model's generation_config.json, else "
 static const d9d_key generate_keys[] = {
     D9D_KEY_STR(d9d_job_generate_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
     D9D_KEY_STR(d9d_job_generate_section, prompts, "null",
@@ -558,19 +560,31 @@ static const d9d_key generate_keys[] = {
                 "of a sample of the data section so many tokens are the prompt; null: those before "
                 "its first target",
                 .flags = D9D_NULLABLE),
-    D9D_KEY_INT(d9d_job_generate_section, max_new_tokens, "128", 1, 1 << 24,
-                "most tokens that are generated for a prompt"),
-    D9D_KEY_REAL(d9d_job_generate_section, temperature, "0", 0, 1e6,
-                 "of sampling; 0: always the likeliest token"),
-    D9D_KEY_INT(d9d_job_generate_section, top_k, "0", 0, INT32_MAX,
-                "draw from so many of the likeliest tokens; 0: from all"),
-    D9D_KEY_REAL(d9d_job_generate_section, top_p, "1", 0, 1,
-                 "draw from the likeliest tokens that have this share of the probability",
-                 .flags = D9D_ABOVE_MIN),
+    D9D_KEY_INT(d9d_job_generate_section, max_new_tokens, "null", 1, 1 << 24,
+                "most tokens that are generated for a prompt" MODELS "128", .flags = D9D_NULLABLE),
+    D9D_KEY_REAL(d9d_job_generate_section, temperature, "null", 0, 1e6,
+                 "of sampling; 0: always the likeliest token" MODELS
+                 "0, as where its do_sample is not true",
+                 .flags = D9D_NULLABLE),
+    D9D_KEY_INT(d9d_job_generate_section, top_k, "null", 0, INT32_MAX,
+                "draw from so many of the likeliest tokens; 0: from all" MODELS
+                "0, or 50 where its do_sample is true",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_REAL(d9d_job_generate_section, top_p, "null", 0, 1,
+                 "draw from the likeliest tokens that have this share of the probability" MODELS
+                 "1",
+                 .flags = D9D_ABOVE_MIN | D9D_NULLABLE),
+    D9D_KEY_REAL(d9d_job_generate_section, min_p, "null", 0, 1,
+                 "draw from tokens at least this share as likely as the likeliest" MODELS "0",
+                 .flags = D9D_NULLABLE),
+    D9D_KEY_REAL(d9d_job_generate_section, repetition_penalty, "null", 0, 1e6,
+                 "divides the positive logits of tokens that a sequence has, and multiplies the "
+                 "negative ones" MODELS "1",
+                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32 | D9D_NULLABLE),
     D9D_KEY_INT(d9d_job_generate_section, seed, "0", 0, MAX_EXACT_INT, "seed of sampling"),
     D9D_KEY_BOOL(d9d_job_generate_section, stop_at_eos, "true",
-                 "stop at the eos_token_id of the generation_config.json or config.json beside the "
-                 "weights"),
+                 "stop at the eos_token_id of the generation_config.json beside the weights, or of "
+                 "the config.json where there is none"),
     D9D_KEY_LIST(d9d_job_generate_section, stop_tokens, "[]", &token_elem, "tokens to stop at too"),
     D9D_KEY_END,
 };

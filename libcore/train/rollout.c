@@ -10,7 +10,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/model/kv_cache.h"
-#include "engine/model_aux_files.h"
+#include "engine/generation_config.h"
 #include "train/step_lines.h"
 
 /* --- checks ----------------------------------------------------------------------------------- */
@@ -92,9 +92,12 @@ static d9d_status open_stop_tokens(d9di_rollout *r, const d9di_train_run *run)
     const d9di_model_aux_files_places places = {
         &run->c->model_provider, run->c->trainer.model_stage_factory.source_checkpoint};
     const int64_t *more = r->c->stop_tokens.items, vocab = r->engine->whole.model->vocab;
+    d9di_generation_config file;
 
-    if (r->c->stop_at_eos)
-        D9D_TRY(d9di_model_aux_files_read_eos(&places, &r->stop_tokens));
+    if (r->c->stop_at_eos) {
+        D9D_TRY(d9di_generation_config_read(&places, &r->engine->arena, &file));
+        D9D_TRY(d9di_generation_config_stops(&file, &r->stop_tokens));
+    }
     for (size_t i = 0; i < r->c->stop_tokens.n; i++) {
         if (more[i] >= vocab)
             return D9D_FAIL(D9D_ECONFIG,
@@ -346,7 +349,7 @@ static d9d_status decode_open(d9di_rollout *r, d9di_decode_batch *b)
     *b = (d9di_decode_batch){
         .source = {(int64_t)r->completions.len, get_prompt, r},
         .decoder = b->decoder,
-        .sampler = {c->temperature, c->top_k, c->top_p},
+        .sampler = {.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p},
         .seed = (uint64_t)c->seed,
         .first_stream = (uint64_t)(r->first * c->num_generations),
         .wants_stats = true,

@@ -150,6 +150,42 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     cmp named.jsonl config.jsonl
 }
 
+@test "the model's generation_config.json says what a job leaves open; what is not done is named" {
+    greedy moe | sed 's/, "max_new_tokens": 64//' >g.json
+    cp -r "$golden/moe" m
+    chmod -R u+w m
+    here=(--set trainer.model_stage_factory.source_checkpoint=m)
+    run_with() { # FILE OUTPUT [OPTION...]: what is logged
+        echo "$1" >m/generation_config.json
+        d9d-infer "${here[@]}" --set task.output="$2" "${@:3}" g.json 2>&1 >/dev/null | grep generation_config
+    }
+    run -0 run_with '{"do_sample": true, "temperature": 1.5, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.5, "max_new_tokens": 20, "pad_token_id": 0}' file.jsonl
+    assert_line --regexp ': m/generation_config.json: do_sample true, temperature 1.5, top_k 5, top_p 0.9, min_p 0.01, repetition_penalty 1.5, max_new_tokens 20$'
+    rm m/generation_config.json
+    d9d-infer -q "${here[@]}" --set task.output=own.jsonl --set task.temperature=1.5 --set task.top_k=5 --set task.top_p=0.9 \
+        --set task.min_p=0.01 --set task.repetition_penalty=1.5 --set task.max_new_tokens=20 g.json
+    cmp file.jsonl own.jsonl
+    # do_sample alone is transformers' top_k of 50; what the job says comes first; greedy is greedy.
+    run -0 run_with '{"do_sample": true}' file50.jsonl --set task.max_new_tokens=20
+    d9d-infer -q --set task.output=own50.jsonl --set task.temperature=1 --set task.top_k=50 --set task.max_new_tokens=20 g.json
+    cmp file50.jsonl own50.jsonl
+    run -0 run_with '{"do_sample": true, "repetition_penalty": 1}' cold.jsonl --set task.temperature=0 --set task.max_new_tokens=64
+    diff <(tokens cold.jsonl) <(tokens "$golden/moe/generate.jsonl")
+    # The prompt counts in max_length, and one that fills it is refused.
+    run -0 run_with '{"max_length": 30}' whole.jsonl
+    [ "$(sed -E 's/.*"prompt_tokens": ([0-9]+), "tokens": \[([^]]*)\].*/\1 \2/; s/,//g' whole.jsonl | awk '{print $1 + NF - 1}' | sort -u)" = 30 ]
+    echo '{"max_length": 26}' >m/generation_config.json
+    says 2 'its longest prompt has 26 tokens, and max_length of m/generation_config.json is 26' d9d-infer "${here[@]}" --set task.output=no.jsonl g.json
+    run -0 run_with '{"num_beams": 4, "typical_p": 1.0, "stop_strings": ["x"]}' named.jsonl
+    assert_line --regexp 'warning: m/generation_config.json: has no effect here: num_beams 4, stop_strings \["x"\]$'
+    for wrong in '{"temperature": "1"}' '{"top_k": -1}' '{"eos_token_id": "x"}' '{"do_sample": true, "temperature": 0}' '[1]' '{'; do
+        echo "$wrong" >m/generation_config.json
+        run d9d-infer "${here[@]}" --set task.output=no.jsonl g.json
+        [[ "$status" = [12] && "$output" == *m/generation_config.json* ]]
+    done
+    [ ! -e no.jsonl ]
+}
+
 @test "rows that stop one after the other, their places taken at once: as each alone" {
     greedy moe >g.json
     stops=(--set task.stop_tokens=[59,40,149])

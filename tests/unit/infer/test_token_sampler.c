@@ -12,8 +12,8 @@ static uint32_t choose(d9di_token_sampler *s, opts o, uint64_t stream, int64_t p
 {
     uint32_t token = UINT32_MAX;
 
-    assert_ok(
-        d9di_token_sampler_sample(s, &o, (d9d_rng){3, stream}, position, logits, n, &token, NULL));
+    assert_ok(d9di_token_sampler_sample(s, &o, (d9d_rng){3, stream}, NULL, position, logits, n,
+                                        &token, NULL));
     assert_true(token < n);
     return token;
 }
@@ -51,8 +51,8 @@ static void what_is_no_number_is_refused(void **state)
             d9di_token_sampler s = {0};
             uint32_t token;
 
-            assert_fails(d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, 0, cases[i].logits,
-                                                   cases[i].n, &token, NULL),
+            assert_fails(d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, NULL, 0,
+                                                   cases[i].logits, cases[i].n, &token, NULL),
                          D9D_ENUMERIC, cases[i].sentence);
             d9di_token_sampler_release(&s);
         }
@@ -99,6 +99,52 @@ static void draws_have_the_right_shares(void **state)
     shares((opts){.temperature = 1, .top_p = 0.45, .top_k = 3}, l, 5, one);
     shares((opts){.temperature = 1, .top_p = 0.55, .top_k = 3}, l, 5, two);
     shares((opts){.temperature = 1, .top_p = 1, .top_k = 1}, l, 5, one);
+    /* The most likely token remains whatever the share. */
+    shares((opts){.temperature = 1, .top_p = 0}, l, 5, one);
+    /* At least so much of the largest: 0.4 of 0.4 is 0.16. */
+    shares((opts){.temperature = 1, .top_p = 1, .min_p = 0.4}, l, 5, three);
+    shares((opts){.temperature = 1, .top_p = 1, .min_p = 0.2}, l, 5, all);
+    shares((opts){.temperature = 1, .top_p = 1, .min_p = 1}, l, 5, one);
+    shares((opts){.temperature = 1, .top_p = 1, .top_k = 2, .min_p = 0.4}, l, 5, two);
+    /* At the temperature, where 0.5 of the largest is 0.25 of it. */
+    shares((opts){.temperature = 0.5, .top_p = 1, .min_p = 0.4}, l, 5, one);
+}
+
+/* Logits of tokens that were there, once each: divided above 0, multiplied below. */
+static void repeated_tokens_are_penalised(void **state)
+{
+    static const float l[] = {2, 3, -1, 2.5f, -4};
+    static const uint32_t ids[] = {1, 1, 2, 1, 4};
+    const struct {
+        double penalty;
+        int64_t n;
+        uint32_t want;
+        double log_sum; /* of the exponentials of what becomes of the logits */
+    } rows[] = {
+        {1, 5, 1, log(exp(2) + exp(3) + exp(-1) + exp(2.5) + exp(-4))},
+        {0, 5, 1, log(exp(2) + exp(3) + exp(-1) + exp(2.5) + exp(-4))},
+        {2, 0, 1, log(exp(2) + exp(3) + exp(-1) + exp(2.5) + exp(-4))},
+        {2, 2, 3, log(exp(2) + exp(1.5) + exp(-1) + exp(2.5) + exp(-4))},
+        {2, 5, 3, log(exp(2) + exp(1.5) + exp(-2) + exp(2.5) + exp(-8))},
+        {0.5, 5, 1, log(exp(2) + exp(6) + exp(-.5) + exp(2.5) + exp(-2))},
+    };
+    d9di_token_sampler s = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const opts o = {.top_p = 1, .repetition_penalty = rows[i].penalty};
+        const bool plain = rows[i].penalty == 0 || rows[i].penalty == 1;
+        const double at = rows[i].want == 3 ? 2.5 : rows[i].penalty == 0.5 ? 6 : 3;
+        d9di_token_sampler_stats got;
+        uint32_t token;
+
+        assert_int_equal(d9di_token_sampler_is_argmax(&o), plain);
+        assert_ok(
+            d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, ids, rows[i].n, l, 5, &token, &got));
+        assert_int_equal(token, rows[i].want);
+        assert_true(fabs(got.log_prob - (at - rows[i].log_sum)) < 1e-6);
+    }
+    d9di_token_sampler_release(&s);
 }
 
 /* The same numbers give the same token, other streams and positions others. */
@@ -140,7 +186,8 @@ static void stats_are_those_of_the_softmax(void **state)
         double sum = 0, entropy = 0;
         uint32_t token;
 
-        assert_ok(d9di_token_sampler_sample(&s, &all[i], (d9d_rng){5, i}, 3, l, 5, &token, &got));
+        assert_ok(
+            d9di_token_sampler_sample(&s, &all[i], (d9d_rng){5, i}, NULL, 3, l, 5, &token, &got));
         for (int k = 0; k < 4; k++)
             sum += pow(exp((double)l[k]), power);
         for (int k = 0; k < 4; k++) {
@@ -160,6 +207,7 @@ int main(void)
         cmocka_unit_test(cold_takes_the_largest),
         cmocka_unit_test(what_is_no_number_is_refused),
         cmocka_unit_test(draws_have_the_right_shares),
+        cmocka_unit_test(repeated_tokens_are_penalised),
         cmocka_unit_test(draws_are_numbers_of_seed_stream_and_position),
         cmocka_unit_test(stats_are_those_of_the_softmax),
     };

@@ -246,7 +246,8 @@ static void what_is_said_of_experts_matters_where_there_are_some(void **state)
          "\"first_k_dense_replace\": 3", "c: 5 of 3 experts cannot be chosen"},
         {"{\"model_type\": \"deepseek_v3\", " GROUPS BASE, "\"first_k_dense_replace\": 9",
          "\"first_k_dense_replace\": 3", "c: 5 of 3 experts cannot be chosen"},
-        {"{\"model_type\": \"deepseek_v2\", \"topk_method\": \"group_limited_greedy\", " BASE,
+        {"{\"model_type\": \"deepseek_v2\", \"topk_method\": \"group_limited_greedy\", "
+         "\"num_experts_per_tok\": 0, " BASE,
          "\"first_k_dense_replace\": 4", "\"first_k_dense_replace\": 0",
          "c: topk_method \"group_limited_greedy\" needs n_group and topk_group"},
         {"{\"model_type\": \"glm4_moe_lite\", " GROUPS BASE,

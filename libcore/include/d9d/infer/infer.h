@@ -23,9 +23,12 @@
  *     {"sample": 0, "prompt_tokens": 9, "tokens": [31, 7, 0], "text": "...", "finish": "stop"}
  *
  *     finish   "stop"     after a stop token, which is the last of the tokens
- *              "length"   at max_new_tokens, or at the model's maximum length
+ *              "length"   at max_new_tokens, or at the model's maximum length or its max_length
  *              "skipped"  for a sample in skip_samples
  *     text     without special tokens; needs a tokenizer
+ *
+ * What the task leaves null, how tokens are drawn and how many, is that of the model's
+ * generation_config.json.
  *
  * Generation uses continuous batching: each data-parallel rank decodes microbatch_size sequences at
  * a time, and a finished sequence's place goes to the next prompt.  The KV cache has slots for that

@@ -195,10 +195,12 @@ typedef struct d9d_job_generate_section {
     bool enable_thinking;  /* false: so is the variable of that name; true: it is not given */
     int64_t prompt_tokens; /* length of a prompt from a sample; D9D_INT_NULL: the tokens before its
                               first target */
+    /* null, D9D_INT_NULL or NaN: those of the model's generation_config.json */
     int64_t max_new_tokens;
-    double temperature; /* 0: greedy */
-    int64_t top_k;      /* 0: no limit */
-    double top_p;       /* 1: no limit */
+    double temperature;        /* 0: greedy */
+    int64_t top_k;             /* 0: no limit */
+    double top_p, min_p;       /* 1, 0: no limit */
+    double repetition_penalty; /* 1: none */
     int64_t seed;
     bool stop_at_eos;
     d9d_list stop_tokens; /* int64_t */
