@@ -207,3 +207,20 @@ JSON
     diff <(tensors "$golden/adapters/modernbert/adapter_model.safetensors") <(tensors run-bert/adapter/adapter_model.safetensors)
     grep -q '"FEATURE_EXTRACTION"' run-bert/adapter/adapter_config.json
 }
+
+@test "a mixture without experts: peft takes the names of its feed-forward layers for those of experts" {
+    sed 's/"first_k_dense_replace": [0-9]*/"first_k_dense_replace": 99/' "$golden/families/deepseek_v3/config.json" >dense.json
+    d9d-map init -q --model dense.json --dtype float32 dense
+    configure deepseek_v3 | sed "s|\"hf_config\": \"[^\"]*\"|\"hf_config\": \"dense\"|" >head.json
+    {
+        cat head.json
+        echo "\"peft\": $(lora '.*_proj' 2 4), \"trainer\": {\"run\": {\"name\": \"x\", \"dir\": \"run-dense\", \"steps\": 1},"
+        echo ' "batching": {"global_batch_size": 3, "microbatch_size": 3}, "model_stage_factory": {"source_checkpoint": "dense"}},'
+        echo ' "optimizer": {"name": "adamw", "lr": 1e-3}}'
+    } >c.json
+    d9d-train -q --device cpu c.json
+    output=$(tr -d ' \n' <run-dense/adapter/adapter_config.json)
+    [[ "$output" =~ '"target_modules":['([^]]*)']' ]]
+    [[ "${BASH_REMATCH[1]}" == *'"o_proj"'* && "${BASH_REMATCH[1]}" != *'"gate_proj"'* ]]
+    [[ "$output" == *'"target_parameters":["mlp.gate_proj.weight","mlp.up_proj.weight","mlp.down_proj.weight"]'* ]]
+}

@@ -423,8 +423,10 @@ d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matri
 
     if (st == D9D_OK)
         st = d9d_hf_matrices(&naming, &params, a, out);
-    if (st == D9D_OK)
+    if (st == D9D_OK) {
         out->base = is_base(c);
+        out->rows = c->family->tensors;
+    }
     params_release(&l);
     return st;
 }

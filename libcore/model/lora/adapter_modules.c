@@ -70,18 +70,25 @@ static bool is_router(const d9d_model_matrix *m)
     return n > k && strcmp(m->name + n - k, router) == 0;
 }
 
+/* Have files of the family a tensor of this name for each expert?  transformers stacks them, and
+ * peft takes the name for the stack's in every model of the kind, also one without experts. */
+static bool is_name_of_experts(const d9d_model_matrices *of, const char *name)
+{
+    bool is = false;
+
+    for (const d9d_hf_tensor *row = of->rows; row != NULL && row->hf != NULL; row++)
+        is |= row->rows == D9D_HF_ROWS_SEPARATE && strstr(row->hf, "{expert}") != NULL &&
+              is_same_leaf(name, row->hf);
+    return is;
+}
+
 bool d9di_peft_is_target_parameter(const d9d_model_matrices *of, const d9d_model_matrix *m)
 {
     const char *name = m->module.tensor;
     const size_t n = strlen(name), k = strlen(weight);
 
-    if (is_stack(m) || is_router(m) || n <= k || strcmp(name + n - k, weight) != 0)
-        return true;
-    for (size_t i = 0; i < of->n; i++)
-        if (is_stack(&of->items[i]) && d9di_peft_place_is_each(&of->items[i].hf) &&
-            is_same_leaf(name, of->items[i].hf.tensor))
-            return true;
-    return false;
+    return is_stack(m) || is_router(m) || n <= k || strcmp(name + n - k, weight) != 0 ||
+           is_name_of_experts(of, name);
 }
 
 const char *d9di_peft_name(const d9d_model_matrices *of, const char *name, d9d_arena *a)

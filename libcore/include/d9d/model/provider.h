@@ -102,6 +102,9 @@ typedef struct d9d_model_matrices {
     const struct d9d_hf_parts
         *parts; /* names above begin as these (d9d/model/tensors/hf_tensors.h) */
     bool base;  /* the files are those of a base model, which has no head and no prefix of names */
+    /* Names of the family's tensors in files, also of those that no layer of this model has; NULL:
+     * not said. */
+    const struct d9d_hf_tensor *rows;
 } d9d_model_matrices;
 
 /* A parameter of the whole model, and how it is initialised. */
