@@ -63,6 +63,38 @@ void d9di_run_data_warn_special(const d9di_run_data *d, const d9di_run_data *oth
                      d9d_dataset_dir(with), d9d_dataset_dir(without));
 }
 
+/* How the dataset's tokenizer encodes a text, such as <s> $A; empty: as it is. */
+static d9d_status explain_special(d9d_dataset *ds, d9d_buf *out)
+{
+    const d9d_tokenizer *tok;
+    size_t n = 0;
+
+    D9D_TRY(d9d_dataset_tokenizer(ds, &tok));
+    if (tok != NULL)
+        D9D_TRY(d9d_tokenizer_count_special(tok, false, &n));
+    return n > 0 ? d9d_tokenizer_print_special(tok, false, out) : D9D_OK;
+}
+
+d9d_status d9di_run_data_warn_bare(const d9di_run_data *d, const d9d_log *log)
+{
+    d9d_buf text = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < d->n && st == D9D_OK && text.len == 0; i++) {
+        if (d9d_dataset_get_special(d->datasets[i]) != D9D_DATASET_SPECIAL_NONE)
+            continue;
+        st = explain_special(d->datasets[i], &text);
+        if (st == D9D_OK && text.len > 0)
+            d9d_log_warn(log,
+                         "%s has texts as they are, and its tokenizer encodes a prompt as %s, here "
+                         "as in transformers; d9d-shard --add-special-tokens yes adds them, "
+                         "task.add_special_tokens false of d9d-infer leaves them out",
+                         d9d_dataset_dir(d->datasets[i]), text.data);
+    }
+    d9d_buf_release(&text);
+    return st;
+}
+
 /* Least common multiple. */
 static int64_t lcm_i64(int64_t a, int64_t b)
 {

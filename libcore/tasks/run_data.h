@@ -30,6 +30,9 @@ d9d_status d9di_run_data_set_no_targets(const d9di_run_data *d, bool single, boo
  * the tokenizer's special tokens around its documents and the other has none. */
 void d9di_run_data_warn_special(const d9di_run_data *d, const d9di_run_data *other,
                                 const d9d_log *log);
+/* Warns of a dataset of texts without special tokens whose tokenizer, that of the model to be, puts
+ * some around a prompt: what is learnt and what is asked would begin in different ways. */
+d9d_status d9di_run_data_warn_bare(const d9di_run_data *d, const d9d_log *log);
 
 /* The multiple to which the positions of a row are padded: a multiple of `wanted` that divides
  * evenly over the ranks (d9d/nn/parallel_groups.h). */

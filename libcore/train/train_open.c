@@ -252,12 +252,14 @@ static d9d_status log_optimizer(const d9di_train *r)
     return st;
 }
 
-/* Datasets whose documents begin and end in different ways, within the run and its evaluations. */
-static void warn_special(const d9di_train *r)
+/* Documents that begin and end in different ways, within the run and its evaluations, or when the
+ * model is used. */
+static d9d_status warn_special(const d9di_train *r)
 {
     d9di_run_data_warn_special(&r->run.data, NULL, r->run.log);
     for (size_t i = 0; i < r->evaluator.list.n; i++)
         d9di_run_data_warn_special(&r->evaluator.list.v[i].data, &r->run.data, r->run.log);
+    return r->run.rank == 0 ? d9di_run_data_warn_bare(&r->run.data, r->run.log) : D9D_OK;
 }
 
 d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
@@ -265,7 +267,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
     d9di_engine *e = &r->engine;
 
-    warn_special(r);
+    D9D_TRY(warn_special(r));
     D9D_TRY(d9di_run_data_log_padding(&r->run.data, r->run.c->trainer.batching.microbatch_size,
                                       r->run.log));
     D9D_TRY(d9di_engine_materialize(e, &opts));

@@ -179,6 +179,10 @@ JSON
     d9d-train --set data.dataset=with --set trainer.run.dir=alike --set trainer.run.steps=1 \
         --set 'evaluation=[{"name": "v", "data": {"dataset": "with"}}]' c.json 2>log
     run ! grep "around its texts" log
+    # What is asked would begin otherwise than what is learnt.
+    run ! grep "has texts as they are" log
+    d9d-train --set data.dataset=without --set trainer.run.dir=bare --set trainer.run.steps=1 c.json 2>log
+    grep -q 'warning: without has texts as they are, and its tokenizer encodes a prompt as <s> \$A' log
 }
 
 # What transformers 5.24 does: add_bos_token and add_eos_token beside a tokenizer.json are not read.
