@@ -174,6 +174,13 @@ d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *label, bool *out);
 /* Logical AND over the ranks of the group.  Collective. */
 d9d_status d9di_comm_all_true(d9d_comm *c, const char *label, bool local, bool *out);
 
+/* Who is told of waits: d9d_mesh_observe_waits(). */
+typedef struct d9di_comm_wait_observer {
+    void (*fn)(void *self, bool begins); /* NULL: nobody */
+    void *self;
+    d9d_stream stream;
+} d9di_comm_wait_observer;
+
 /* A call inside a group that the backend has not submitted yet. */
 typedef struct d9di_comm_pending {
     d9di_comm_call call;
@@ -188,6 +195,7 @@ struct d9d_comm {
     int *world;          /* [size] */
     bool check, *failed; /* failed: shared by the mesh, true after any call failed */
     const struct d9d_mesh_opts *opts;
+    const d9di_comm_wait_observer *waits; /* of the mesh */
     struct d9di_flight_ring *ring; /* of the flight recorder, or NULL */
     int group;                     /* its number in the flight recorder */
     int64_t calls;                 /* sequence number: collectives so far */
@@ -229,6 +237,7 @@ typedef struct d9di_comm_members {
     bool *failed;
     bool check; /* compare each call with the other ranks': desync_check.c */
     const struct d9d_mesh_opts *opts;
+    const d9di_comm_wait_observer *waits;
     struct d9di_flight_ring *ring;
     int group;
 } d9di_comm_members;

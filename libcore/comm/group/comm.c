@@ -122,6 +122,7 @@ d9d_status d9di_comm_open(const d9di_comm_backend *backend, const d9di_comm_memb
                     .sent = calloc((size_t)m->size, sizeof(*c->sent)),
                     .check = m->check,
                     .opts = m->opts,
+                    .waits = m->waits,
                     .failed = m->failed,
                     .ring = m->ring,
                     .group = m->group};
@@ -139,6 +140,13 @@ d9d_status d9di_comm_open(const d9di_comm_backend *backend, const d9di_comm_memb
 }
 
 /* --- calls --------------------------------------------------------------------------- */
+
+/* Tells the observer that stream s begins or ends to wait. */
+static void tell_wait(const d9d_comm *c, d9d_stream s, bool begins)
+{
+    if (c->waits->fn != NULL && c->waits->stream == s)
+        c->waits->fn(c->waits->self, begins);
+}
 
 /* After submission: track the call, or record that it is complete or failed. */
 static void finish_submit(d9d_comm *c, const d9di_comm_call *k, d9di_flight_call *x, d9d_status st)
@@ -176,8 +184,10 @@ d9d_status d9di_comm_submit(d9d_comm *c, const d9di_comm_call *k)
         st = d9di_desync_check(c, k);
     if (st == D9D_OK && c->deferred)
         st = D9D_VEC_PUSH(&c->pending, ((d9di_comm_pending){*k, x}));
+    tell_wait(c, k->stream, true);
     if (st == D9D_OK)
         st = c->ops->run[k->coll](c, k);
+    tell_wait(c, k->stream, false);
     if (st != D9D_OK || !c->deferred)
         finish_submit(c, k, x, st);
     return st;
@@ -352,8 +362,12 @@ d9d_status d9d_comm_group_start(d9d_comm *c)
 
 static d9d_status submit_pending(d9d_comm *c)
 {
-    const d9d_status st = c->ops->group_end(c);
+    const d9d_stream s = c->pending.len > 0 ? c->pending.data[0].call.stream : NULL;
+    d9d_status st;
 
+    tell_wait(c, s, true);
+    st = c->ops->group_end(c);
+    tell_wait(c, s, false);
     c->deferred = false;
     for (size_t i = 0; i < c->pending.len; i++)
         finish_submit(c, &c->pending.data[i].call, c->pending.data[i].recorded, st);
@@ -471,7 +485,9 @@ d9d_status d9d_message_wait(d9d_message *m, d9d_stream s)
 
         if (m->comm->ops->track == NULL)
             x = d9di_flight_ring_call_begin(m->comm, &k);
+        tell_wait(m->comm, s, true);
         st = m->comm->ops->wait(m->comm, &k, m->posted);
+        tell_wait(m->comm, s, false);
         d9di_flight_ring_call_end(x, st == D9D_OK ? D9DI_FLIGHT_CALL_COMPLETED
                                                   : D9DI_FLIGHT_CALL_FAILED);
         *m->comm->failed |= st != D9D_OK;
@@ -497,7 +513,14 @@ d9d_status d9d_comm_wait_stream(d9d_comm *c, d9d_stream s)
 }
 d9d_status d9d_stream_wait_comm(d9d_comm *c, d9d_stream s)
 {
-    return c == NULL || c->ops->stream_wait == NULL ? D9D_OK : c->ops->stream_wait(c, s);
+    d9d_status st;
+
+    if (c == NULL || c->ops->stream_wait == NULL)
+        return D9D_OK;
+    tell_wait(c, s, true);
+    st = c->ops->stream_wait(c, s);
+    tell_wait(c, s, false);
+    return st;
 }
 
 d9d_status d9d_comm_event_record(d9d_comm *c, d9d_comm_event **at)
@@ -506,7 +529,14 @@ d9d_status d9d_comm_event_record(d9d_comm *c, d9d_comm_event **at)
 }
 d9d_status d9d_stream_wait_event(d9d_comm *c, d9d_comm_event *at, d9d_stream s)
 {
-    return at == NULL ? D9D_OK : c->ops->stream_wait_event(c, at, s);
+    d9d_status st;
+
+    if (at == NULL)
+        return D9D_OK;
+    tell_wait(c, s, true);
+    st = c->ops->stream_wait_event(c, at, s);
+    tell_wait(c, s, false);
+    return st;
 }
 void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at)
 {

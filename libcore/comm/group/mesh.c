@@ -19,6 +19,7 @@ struct d9d_mesh {
     d9d_parallel_degrees degrees;
     d9d_bootstrap *bootstrap;
     d9d_mesh_opts opts;
+    d9di_comm_wait_observer waits;
     d9di_comm_backend backend; /* ops are NULL in a world of one */
     d9d_comm *world;
     bool failed, check;
@@ -119,6 +120,7 @@ static d9d_status create_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
                              .failed = &m->failed,
                              .check = m->check,
                              .opts = &m->opts,
+                             .waits = &m->waits,
                              .ring = m->ring,
                              .group =
                                  m->ring != NULL ? d9di_flight_ring_add_group(m->ring, axes) : -1},
@@ -346,6 +348,12 @@ d9d_status d9d_mesh_resume(d9d_mesh *m)
 void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *timeout_name)
 {
     d9di_watchdog_set_timeout(m->watchdog, seconds, timeout_name);
+}
+
+void d9d_mesh_observe_waits(d9d_mesh *m, d9d_stream stream, void (*fn)(void *self, bool begins),
+                            void *self)
+{
+    m->waits = (d9di_comm_wait_observer){.fn = fn, .self = self, .stream = stream};
 }
 
 /* --- rank 0 first -------------------------------------------------------------------- */

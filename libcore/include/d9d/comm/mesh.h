@@ -172,6 +172,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_mesh_resume(d9d_mesh *m);
  * the message of a timeout names, such as "trainer.timeout.save_timeout"; borrowed; NULL: none. */
 D9D_API void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *timeout_name);
 
+/* Calls fn(self, true) before, and fn(self, false) after every call of a group that makes `stream`
+ * wait for other ranks: to measure how long it does.  On a GPU the calls enqueue the wait, so that
+ * fn records events.  fn NULL: nobody is told.  Not collective. */
+D9D_API void d9d_mesh_observe_waits(d9d_mesh *m, d9d_stream stream,
+                                    void (*fn)(void *self, bool begins), void *self);
+
 /* Rank 0 first: begin() returns at once on rank 0, and on the others when rank 0 has called end().
  * Every rank calls both.  Collective over the world. */
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_root_first_begin(d9d_mesh *m);
