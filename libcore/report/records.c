@@ -43,8 +43,20 @@ d9d_status d9d_report_records(d9d_run_reader *r, d9d_report_columns keys, size_t
         st = d9di_report_rows_select(r, d9di_report_rows_sources(r, shown), rows, &a, &picked);
     if (st == D9D_OK)
         st = append_records(r, shown, &picked, out);
+    if (st == D9D_OK)
+        st = d9d_report_stragglers(r, out);
     d9d_arena_release(&a);
     return st;
+}
+
+/* NULL: none. */
+static json_t *stragglers_json(const d9d_run_reader *r)
+{
+    json_t *list = r->n_stragglers > 0 ? json_array() : NULL;
+
+    for (size_t i = 0; i < r->n_stragglers; i++)
+        (void)json_array_append(list, r->straggler[i]);
+    return list;
 }
 
 static json_t *run_json(const d9d_run_reader *r)
@@ -61,8 +73,9 @@ static json_t *run_json(const d9d_run_reader *r)
         bad |= json_array_append_new(records, o);
     }
     if (bad == 0)
-        return json_pack("{s:o, s:I, s:o, s:o}", "run", d9d_json_str(r->name), "restarts",
-                         (json_int_t)r->restarts, "end", d9d_json_str(r->end), "records", records);
+        return json_pack("{s:o, s:I, s:o, s:o, s:o*}", "run", d9d_json_str(r->name), "restarts",
+                         (json_int_t)r->restarts, "end", d9d_json_str(r->end), "records", records,
+                         "stragglers", stragglers_json(r));
     json_decref(records);
     return NULL;
 }

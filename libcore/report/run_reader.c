@@ -315,14 +315,24 @@ static d9d_status rename_former_keys(d9d_run_reader *r, json_t *obj)
     return D9D_OK;
 }
 
-/* Keeps the newest lines. */
-static void push_pipeline(d9d_run_reader *r, json_t *obj)
+/* Keeps the newest lines: of a list of n, at most max. */
+static void push_newest(json_t **list, size_t *n, size_t max, json_t *obj)
 {
-    if (r->n_pipelines == D9D_RUN_READER_PIPELINES_MAX) {
-        json_decref(r->pipeline[0]);
-        memmove(r->pipeline, r->pipeline + 1, --r->n_pipelines * sizeof(*r->pipeline));
+    if (*n == max) {
+        json_decref(list[0]);
+        memmove(list, list + 1, --*n * sizeof(*list));
     }
-    r->pipeline[r->n_pipelines++] = json_incref(obj);
+    list[(*n)++] = json_incref(obj);
+}
+
+static d9d_status parse_straggler(d9d_run_reader *r, json_t *obj)
+{
+    if (!json_is_integer(json_object_get(obj, "straggler")) ||
+        !json_is_integer(json_object_get(obj, "rank")) ||
+        !json_is_string(json_object_get(obj, "host")))
+        return fail_line(r, "\"straggler\" needs its step, rank and host");
+    push_newest(r->straggler, &r->n_stragglers, D9D_RUN_READER_STRAGGLERS_MAX, obj);
+    return D9D_OK;
 }
 
 /* Adds the pipeline's times to the existing record of the step. */
@@ -335,7 +345,7 @@ static d9d_status parse_pipeline(d9d_run_reader *r, json_t *obj)
     if (!json_is_integer(step))
         return fail_line(r, "\"pipeline\" needs its step, an integer");
     D9D_TRY(rename_former_keys(r, obj));
-    push_pipeline(r, obj);
+    push_newest(r->pipeline, &r->n_pipelines, D9D_RUN_READER_PIPELINES_MAX, obj);
     while (row > 0 && r->step[row - 1] > json_integer_value(step))
         row--;
     if (row == 0 || r->step[row - 1] != json_integer_value(step))
@@ -425,6 +435,8 @@ static d9d_status parse_line(d9d_run_reader *r, const char *text, size_t n)
         st = D9D_OK; /* a documents line is not a step record */
     else if (json_object_get(obj, "pipeline") != NULL)
         st = parse_pipeline(r, obj);
+    else if (json_object_get(obj, "straggler") != NULL)
+        st = parse_straggler(r, obj);
     else
         st = parse_record(r, obj);
     json_decref(obj);
@@ -612,6 +624,8 @@ void d9d_run_reader_close(d9d_run_reader *r)
     }
     for (size_t i = 0; i < r->n_pipelines; i++)
         json_decref(r->pipeline[i]);
+    for (size_t i = 0; i < r->n_stragglers; i++)
+        json_decref(r->straggler[i]);
     for (size_t i = 0; i < r->n_evaluations; i++)
         free(r->evaluations[i]);
     json_decref(r->details);

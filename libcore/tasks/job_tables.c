@@ -372,6 +372,23 @@ static const d9d_key integrity_keys[] = {
 static const d9d_table integrity_table =
     D9D_TABLE(integrity_section, "integrity", integrity_keys, "silent data corruption");
 
+typedef struct d9d_job_stragglers_section stragglers_section;
+static const char *const straggler_actions[] = {"warn", "stop", NULL};
+static const d9d_key stragglers_keys[] = {
+    D9D_KEY_PERIOD(stragglers_section, period_steps, "\"disable\"",
+                   "compare after every so many steps how long ranks with the same work compute; "
+                   "\"disable\": never"),
+    D9D_KEY_REAL(stragglers_section, factor, "1.2", 1.01, 100,
+                 "a rank that takes so many times as long as its peers is slow"),
+    D9D_KEY_INT(stragglers_section, periods, "3", 1, 1e6,
+                "it is named when it was slow in so many periods in a row"),
+    D9D_KEY_ENUM(stragglers_section, action, "\"warn\"", straggler_actions,
+                 "\"stop\": save, and ask to be started without its node"),
+    D9D_KEY_END,
+};
+static const d9d_table stragglers_table =
+    D9D_TABLE(stragglers_section, "stragglers", stragglers_keys, "ranks that compute slowly");
+
 static const d9d_key gc_keys[] = {
     {.name = "period_steps",
      .kind = D9D_KIND_CUSTOM,
@@ -497,6 +514,8 @@ static const d9d_key train_loop_keys[] = {
      .doc = "a moving average of the weights; null: none"},
     D9D_KEY_TABLE(d9d_job_trainer_section, offload, &offload_table,
                   "what is kept in the host's memory"),
+    D9D_KEY_TABLE(d9d_job_trainer_section, stragglers, &stragglers_table,
+                  "ranks that compute slowly"),
     D9D_KEY_END};
 static const d9d_key infer_loop_keys[] = {
     TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD, "accepted: training alone is in FP8",

@@ -249,6 +249,23 @@ d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_track_pipeline_record 
     return finish_timed_line(t, r->step);
 }
 
+d9d_status d9d_tracker_straggler(d9d_tracker *t, const d9d_track_straggler_record *r)
+{
+    line_begin(t);
+    D9D_TRY(append_int(&t->line, "straggler", r->step));
+    D9D_TRY(append_int(&t->line, "rank", r->rank));
+    D9D_TRY(append_text(&t->line, "host", r->host));
+    D9D_TRY(append_number(t, "slower", r->compute_ms / r->peers_ms, false));
+    D9D_TRY(append_int(&t->line, "since", r->since));
+    D9D_TRY(append_number(t, "compute_ms", r->compute_ms, false));
+    D9D_TRY(append_number(t, "peers_ms", r->peers_ms, false));
+    if (r->recovered) {
+        D9D_TRY(append_key(&t->line, "recovered"));
+        D9D_TRY(d9d_buf_printf(&t->line, "true"));
+    }
+    return finish_timed_line(t, r->step);
+}
+
 /* Not for the sinks, whose values need names. */
 static d9d_status append_document(d9d_tracker *t, const d9d_track_document_loss *x, bool blended)
 {

@@ -104,6 +104,38 @@ static void note_step(d9d_progress *p, const d9di_train_step_result *s)
                       (double)s->targets / (s->ms * 1e-3), mfu);
 }
 
+/* A rank that has become slow, or no longer is: said, recorded, and acted upon. */
+static d9d_status report_straggler(d9di_train *r, const d9d_track_straggler_record *v)
+{
+    const bool stops =
+        !v->recovered && r->run.c->trainer.stragglers.action == D9D_JOB_STRAGGLER_STOP;
+    d9d_buf text = {0};
+    d9d_status st = d9di_train_stragglers_text(v, &text);
+
+    if (st == D9D_OK && r->run.rank == 0) {
+        if (v->recovered)
+            d9d_log_info(r->run.log, "%s", text.data);
+        else
+            d9d_log_warn(r->run.log, "%s", text.data);
+        st = d9d_tracker_straggler(r->recorder.tracker, v);
+        if (stops)
+            d9di_train_integrity_exclude(&r->run, v->host, text.data);
+    }
+    if (st == D9D_OK && stops)
+        d9di_train_control_request_exit(&r->control, text.data);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status report_stragglers(d9di_train *r)
+{
+    d9d_track_straggler_record v;
+
+    while (d9di_train_stragglers_poll(&r->stragglers, &v))
+        D9D_TRY(report_straggler(r, &v));
+    return D9D_OK;
+}
+
 /* Collects the report of a step, and passes it on. */
 static d9d_status collect_step(d9di_train *r, d9di_train_pending_step *p, loop_output *t)
 {
@@ -127,6 +159,7 @@ static d9d_status collect_step(d9di_train *r, d9di_train_pending_step *p, loop_o
         s.step % r->run.c->trainer.logging.line_steps == 0 && s.step < r->run.total_steps)
         d9d_progress_show(&t->progress);
     D9D_TRY(d9di_train_recorder_add(&r->recorder, &r->run, &s));
+    D9D_TRY(report_stragglers(r));
     return d9di_pipeline_stats_poll(&r->stepper.pipeline_stats, &pipeline)
                ? d9di_train_recorder_add_pipeline(&r->recorder, &r->run, &pipeline)
                : D9D_OK;
@@ -150,16 +183,14 @@ static d9d_status collect_steps(d9di_train *r, bool all, loop_output *t)
 /* Saves everything done so far, and exits. */
 static d9d_status save_and_exit(d9di_train *r)
 {
-    const char *reason = d9d_preemption_reason(r->control.preemption);
     d9d_status st;
 
     D9D_TRY(d9di_engine_reshard(&r->engine));
     D9D_TRY(save_checkpoint(r, true));
     d9di_checkpointer_local_remove(r->checkpointer.local);
     st = D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s",
-                  reason != NULL ? reason : "a signal to another rank",
-                  (long long)r->stepper.state.step, (long long)r->run.total_steps,
-                  r->run.dir.checkpoints);
+                  d9di_train_control_reason(&r->control), (long long)r->stepper.state.step,
+                  (long long)r->run.total_steps, r->run.dir.checkpoints);
     return d9d_bootstrap_agree_status(r->run.where->bootstrap, st);
 }
 
@@ -381,15 +412,17 @@ static d9d_status run_life(d9di_train *r, const json_t *resolved, const char *re
 d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const d9d_job *where,
                      d9d_train_summary *out)
 {
-    d9di_train r = {
-        .run = {.c = config,
-                .where = where,
-                .log = where->log,
-                .rank = d9d_bootstrap_rank(where->bootstrap)},
-        .stepper = {.engine = &r.engine, .integrity = &r.integrity, .rollout = &r.rollout},
-        .evaluator = {.engine = &r.engine, .task = &r.task},
-        .checkpointer = {.saved_step = -1, .read_step = -1, .found = {.step = -1}},
-        .integrity = {.good_step = -1}};
+    d9di_train r = {.run = {.c = config,
+                            .where = where,
+                            .log = where->log,
+                            .rank = d9d_bootstrap_rank(where->bootstrap)},
+                    .stepper = {.engine = &r.engine,
+                                .integrity = &r.integrity,
+                                .stragglers = &r.stragglers,
+                                .rollout = &r.rollout},
+                    .evaluator = {.engine = &r.engine, .task = &r.task},
+                    .checkpointer = {.saved_step = -1, .read_step = -1, .found = {.step = -1}},
+                    .integrity = {.good_step = -1}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
     const char *resume_from = NULL;

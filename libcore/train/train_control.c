@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 /* A rank's flags are 1 if it was asked to exit, plus SLEEP_FLAG if it is to sleep. */
 enum { SLEEP_FLAG = 1 << 20 };
@@ -30,6 +31,21 @@ void d9di_train_control_receive(d9di_train_control *t, double flags)
 {
     t->should_exit = t->should_exit || fmod(flags, SLEEP_FLAG) > 0;
     t->should_sleep = t->should_sleep || flags >= SLEEP_FLAG;
+}
+
+void d9di_train_control_request_exit(d9di_train_control *t, const char *why)
+{
+    (void)snprintf(t->why, sizeof(t->why), "%s", why);
+    t->should_exit = true;
+}
+
+const char *d9di_train_control_reason(const d9di_train_control *t)
+{
+    const char *reason = d9d_preemption_reason(t->preemption);
+
+    if (reason == NULL && t->why[0] != '\0')
+        reason = t->why;
+    return reason != NULL ? reason : "a signal to another rank";
 }
 
 bool d9di_train_control_should_exit(const d9di_train_control *t, bool alone)

@@ -14,6 +14,7 @@ typedef struct d9di_train_control {
     bool is_root;      /* rank 0, which watches the time and is asked to sleep */
     bool should_exit;  /* some rank requested to save and exit */
     bool should_sleep; /* rank 0 requested to sleep */
+    char why[400];     /* what else than a signal asked to exit; "": nothing */
 } d9di_train_control;
 
 /* margin_s: as for d9d_preemption_open(). */
@@ -25,6 +26,11 @@ void d9di_train_control_close(d9di_train_control *t);
 double d9di_train_control_flags(d9di_train_control *t, bool alone);
 /* Takes the sum of all ranks' flags. */
 void d9di_train_control_receive(d9di_train_control *t, double flags);
+
+/* The run exits after this step, for a reason that all ranks know.  Collective. */
+void d9di_train_control_request_exit(d9di_train_control *t, const char *why);
+/* What asked to exit; valid until the next call. */
+const char *d9di_train_control_reason(const d9di_train_control *t);
 
 bool d9di_train_control_should_exit(const d9di_train_control *t, bool alone);
 /* True until should_sleep is reset. */

@@ -212,9 +212,10 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 
 static d9d_status state_resume(d9di_train *r, const char *path)
 {
-    D9D_TRY(is_local(r) ? d9di_train_checkpointer_resume_local(&r->checkpointer, &r->stepper.state)
-                        : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path,
-                                                         &r->stepper.state));
+    D9D_TRY(
+        is_local(r)
+            ? d9di_train_checkpointer_resume_local(&r->checkpointer, &r->stepper.state)
+            : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path, &r->stepper.state));
     D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
     D9D_TRY(d9di_train_stream_resume(&r->stream, &r->run, r->stepper.state.samples));
     d9d_log_info(r->run.log, "resuming after step %lld from %s", (long long)r->stepper.state.step,
@@ -291,6 +292,8 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_train_stepper_open(&r->stepper, &r->run, &r->arena));
     D9D_TRY(d9di_train_integrity_open(&r->integrity, &r->run, e, r->stepper.optimizer,
                                       &r->stepper.grad_finalize.scale, &r->arena));
+    D9D_TRY(
+        d9di_train_stragglers_open(&r->stragglers, &r->run, e, r->stepper.state.step, &r->arena));
     D9D_TRY(loss_attribution_open(r));
     D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world,
                                             r->stepper.moe_stats.names,
@@ -308,6 +311,7 @@ void d9di_train_close(d9di_train *r)
     d9di_train_checkpointer_close(&r->checkpointer);
     d9di_train_recorder_close(&r->recorder);
     d9di_train_integrity_close(&r->integrity);
+    d9di_train_stragglers_close(&r->stragglers);
     d9di_train_stepper_close(&r->stepper);
     d9di_rollout_close(&r->rollout);
     d9di_train_evaluator_close(&r->evaluator);

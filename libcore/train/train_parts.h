@@ -8,9 +8,10 @@
  *     control       exit and sleep, as signals ask            -
  *     engine        the model on the ranks                    task, loss attribution
  *     integrity     checksums                                 run, engine, stepper
+ *     stragglers    times of computing, who is slow       run, engine
  *     rollout       completions of the round                  run, engine
  *     stepper       optimizer, position, steps in flight      run, engine, control, saves,
- *                                                             integrity, rollout
+ *                                                             integrity, stragglers, rollout
  *     recorder      metrics.jsonl and the other records       run, results of steps
  *     profiler      traces                                    run, device
  *     evaluator     the steps of the last evaluations         run, engine, tracker
@@ -44,6 +45,7 @@ typedef struct d9di_train {
     d9di_task task;
     d9di_engine engine;
     d9di_train_integrity integrity;
+    d9di_train_stragglers stragglers;
     d9di_rollout rollout;
     d9di_train_stepper stepper;
     d9di_train_recorder recorder;

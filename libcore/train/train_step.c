@@ -203,7 +203,9 @@ static bool can_prefetch(const d9di_train_stepper *s, const d9di_train_run *run,
 static d9d_status record_step_end(d9di_train_stepper *s, d9di_train_pending_step *p)
 {
     p->end_event = s->ends[p->state_before.step % 4];
-    return d9d_device_event_record(p->end_event);
+    D9D_TRY(d9d_device_event_record(p->end_event));
+    d9di_train_stragglers_begin_step(s->stragglers, p->state_before.step + 1);
+    return D9D_OK;
 }
 
 /* Normalises by targets, clips and updates in one pass.  Pending gradient reductions overlap with
@@ -263,6 +265,8 @@ static d9d_status record_step_begin(d9di_train_stepper *s, d9di_train_pending_st
 {
     p->start = s->pending[(s->state.step + 1) % 2].open ? s->ends[(s->state.step + 3) % 4]
                                                         : p->start_event;
+    if (p->start == p->start_event)
+        d9di_train_stragglers_begin_step(s->stragglers, s->state.step);
     return d9d_device_event_record(p->start_event);
 }
 
@@ -354,6 +358,7 @@ d9d_status d9di_train_stepper_collect(d9di_train_stepper *s, const d9di_train_ru
     D9D_TRY(d9di_moe_stats_collect(&s->moe_stats, p->counts ? (int)(p->state_before.step % 2) : -1,
                                    report->targets));
     D9D_TRY(measure_step_ms(p, &ms));
+    D9D_TRY(d9di_train_stragglers_collect(s->stragglers, run, p->state_before.step, ms));
     s->state.tokens += (int64_t)report->targets;
     *out = (d9di_train_step_result){
         .loss = p->counts ? report->loss / report->targets : 0,

@@ -23,6 +23,7 @@
 #include "train/train_integrity.h"
 #include "train/train_run.h"
 #include "train/train_step_result.h"
+#include "train/train_stragglers.h"
 
 /* A step enqueued on the device, whose report is pending. */
 typedef struct d9di_train_pending_step {
@@ -41,8 +42,9 @@ typedef struct d9di_train_pending_step {
 } d9di_train_pending_step;
 
 typedef struct d9di_train_stepper {
-    d9di_engine *engine;             /* borrowed, with its task */
-    d9di_train_integrity *integrity; /* borrowed */
+    d9di_engine *engine;               /* borrowed, with its task */
+    d9di_train_integrity *integrity;   /* borrowed */
+    d9di_train_stragglers *stragglers; /* borrowed */
     d9d_optimizer *optimizer;
     d9d_checkpointer_state
         state; /* after the enqueued steps; `tokens` covers collected reports only */

@@ -93,6 +93,42 @@ static void a_line_that_is_being_written_waits(void **state)
     place_release(&p);
 }
 
+/* The newest are kept; one that lacks what it is about is damaged. */
+static void stragglers_are_listed(void **state)
+{
+    struct place p;
+    d9d_run_reader *r;
+    d9d_buf text = {0};
+
+    (void)state;
+    place_init(&p);
+    append(&p, "{\"step\": 1, \"loss\": 3}\n"
+               "{\"straggler\": 60, \"rank\": 5, \"host\": \"h\\u001b2\", \"slower\": 1.31, "
+               "\"since\": 40, \"compute_ms\": 13.1, \"peers_ms\": 10}\n"
+               "{\"straggler\": 90, \"rank\": 5, \"host\": \"h2\", \"slower\": 1, \"since\": 70, "
+               "\"compute_ms\": 10, \"peers_ms\": 10, \"recovered\": true}\n"
+               "{\"straggler\": 90, \"rank\": \"5\"}\n");
+    r = opened(&p);
+    assert_int_equal(r->n, 1);
+    assert_int_equal(r->n_stragglers, 2);
+    assert_int_equal(r->damaged, 1);
+    assert_int_equal(d9d_report_stragglers(r, &text), D9D_OK);
+    assert_string_equal(text.data,
+                        "step 60: rank 5 (h\xef\xbf\xbd"
+                        "2) computes 1.31 times slower than its peers since step 40: 13.1 ms a "
+                        "step, and they 10\n"
+                        "step 90: rank 5 (h2) computes as fast as its peers since step 70: 10 ms a "
+                        "step, and they 10\n");
+    for (int i = 0; i < D9D_RUN_READER_STRAGGLERS_MAX; i++)
+        append(&p, "{\"straggler\": 100, \"rank\": 1, \"host\": \"h1\"}\n");
+    assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
+    assert_int_equal(r->n_stragglers, D9D_RUN_READER_STRAGGLERS_MAX);
+    assert_int_equal(json_integer_value(json_object_get(r->straggler[0], "rank")), 1);
+    d9d_buf_release(&text);
+    d9d_run_reader_close(r);
+    place_release(&p);
+}
+
 static void a_restart_takes_the_place_of_later_steps(void **state)
 {
     struct place p;
@@ -356,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_are_what_was_logged),
         cmocka_unit_test(a_line_that_is_being_written_waits),
+        cmocka_unit_test(stragglers_are_listed),
         cmocka_unit_test(a_restart_takes_the_place_of_later_steps),
         cmocka_unit_test(evaluations_stand_with_their_steps),
         cmocka_unit_test(events_are_kept_in_order),

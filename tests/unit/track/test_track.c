@@ -249,6 +249,29 @@ static void test_pipeline(void **state)
     d9d_buf_release(&text);
 }
 
+static void test_straggler(void **state)
+{
+    d9d_track_straggler_record r = {
+        .step = 60, .rank = 5, .host = "h\"2", .since = 40, .compute_ms = 13, .peers_ms = 10};
+    d9d_buf text = {0};
+    d9d_tracker *t;
+
+    (void)state;
+    assert_ok(d9d_tracker_open("m.jsonl", &t));
+    assert_ok(d9d_tracker_straggler(t, &r));
+    r.recovered = true;
+    assert_ok(d9d_tracker_straggler(t, &r));
+    d9d_tracker_close(t);
+    assert_ok(d9d_fs_read("m.jsonl", 1 << 20, &text));
+    unit_check_has(text.data,
+                   "{\"straggler\": 60, \"rank\": 5, \"host\": \"h\\\"2\", \"slower\": 1.3, "
+                   "\"since\": 40, \"compute_ms\": 13.0, \"peers_ms\": 10.0, \"time\": ",
+                   __FILE__, __LINE__);
+    unit_check_has(text.data, "\"peers_ms\": 10.0, \"recovered\": true, \"time\": ", __FILE__,
+                   __LINE__);
+    d9d_buf_release(&text);
+}
+
 static void test_documents(void **state)
 {
     const d9d_track_document_loss worst[] = {{.sample = 7, .document = 2, .targets = 4, .sum = 10},
@@ -306,8 +329,9 @@ int main(void)
         unit_test_in_dir(test_restarts_count_up),  unit_test_in_dir(test_cut_line_is_removed),
         unit_test_in_dir(test_what_is_no_restart), unit_test_in_dir(test_zeros_at_the_end),
         unit_test_in_dir(test_long_file),          unit_test_in_dir(test_end),
-        unit_test_in_dir(test_pipeline),           unit_test_in_dir(test_documents),
-        unit_test_in_dir(test_unwritable),         unit_test_in_dir(test_one_writer),
+        unit_test_in_dir(test_pipeline),           unit_test_in_dir(test_straggler),
+        unit_test_in_dir(test_documents),          unit_test_in_dir(test_unwritable),
+        unit_test_in_dir(test_one_writer),
     };
 
     return cmocka_run_group_tests_name("track", tests, NULL, NULL);

@@ -69,6 +69,12 @@ typedef struct d9d_job_stages_section {
 /* Where something is kept between its uses. */
 typedef enum d9d_job_offload { D9D_JOB_OFFLOAD_NONE, D9D_JOB_OFFLOAD_HOST } d9d_job_offload;
 
+/* What a rank that computes slower than its peers leads to. */
+typedef enum d9d_job_straggler_action {
+    D9D_JOB_STRAGGLER_WARN,
+    D9D_JOB_STRAGGLER_STOP
+} d9d_job_straggler_action;
+
 /* A moving average of the weights: d9d_ema_opts, and what it serves for. */
 typedef struct d9d_job_ema_section {
     double decay;
@@ -140,6 +146,12 @@ typedef struct d9d_job_trainer_section {
         d9d_step_period period_steps, rerun_period_steps;
         bool optimizer_state, memory, rerun_on_peer;
     } integrity;
+    struct d9d_job_stragglers_section {
+        d9d_step_period period_steps;
+        double factor;
+        int64_t periods;
+        int action; /* d9d_job_straggler_action */
+    } stragglers;
     d9d_job_profiling_section *profiling; /* NULL: none */
     d9d_job_ema_section *ema;             /* NULL: none */
 } d9d_job_trainer_section;

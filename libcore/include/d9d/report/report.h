@@ -52,11 +52,18 @@ typedef struct d9d_report_columns {
 
 /* At most `rows` records of a run that log one of the keys; rows 0: all.  They are evenly spaced,
  * the first and the last included; records with an evaluation are preferred over their
- * neighbours. */
+ * neighbours.  Below the table are the lines of d9d_report_stragglers(). */
 D9D_API D9D_MUST_USE d9d_status d9d_report_records(d9d_run_reader *r, d9d_report_columns keys,
                                                    size_t rows, d9d_buf *out);
-/* A list of {"run", "restarts", "end", "records": [{"step", ...}]}. */
+/* A list of {"run", "restarts", "end", "records": [{"step", ...}], "stragglers": [{"straggler",
+ * "rank", "host", ...}]}; the last is there only if there are any. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_records_json(const d9d_run_reader_list *r, json_t **out);
+
+/* --- stragglers ------------------------------------------------------------------- */
+
+/* A line for each time that a rank was found to compute slower than its peers, or no longer to;
+ * nothing where there was none. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_stragglers(const d9d_run_reader *r, d9d_buf *out);
 
 /* --- comparing ------------------------------------------------------------------- */
 

@@ -40,6 +40,8 @@ enum { D9D_RUN_READER_COLUMNS_MAX = 64 };   /* further keys are ignored */
 enum { D9D_RUN_READER_DETAILS_MAX = 32 };   /* of these, training keys with a slash */
 enum { D9D_RUN_READER_PIPELINES_MAX = 32 }; /* newest pipeline lines that are kept */
 
+enum { D9D_RUN_READER_STRAGGLERS_MAX = 64 }; /* newest straggler lines that are kept */
+
 enum {
     D9D_RUN_READER_TRAINING = 1,
     D9D_RUN_READER_EVALUATIONS_MAX = 31
@@ -90,6 +92,8 @@ typedef struct d9d_run_reader {
      * `pipeline_ms` are columns too. */
     json_t *pipeline[D9D_RUN_READER_PIPELINES_MAX];
     size_t n_pipelines;
+    json_t *straggler[D9D_RUN_READER_STRAGGLERS_MAX]; /* the newest lines about ranks, oldest first */
+    size_t n_stragglers;
     json_t *details; /* the newest record with training keys that have a slash; NULL: none */
     d9d_run_reader_event *events;
     size_t n_events;

@@ -12,6 +12,8 @@
  *     {"pipeline": 2, "schedule": "1f1b", "micro_batches": 8, "rows": 1, "pipeline_ms": 103.2, ...}
  *     {"documents": 2, "tokens": 4096, "worst": [{"sample": 17, "document": 0, "tokens": 512,
  *      "mean_loss": 9.25}, ...]}
+ *     {"straggler": 60, "rank": 5, "host": "h2", "slower": 1.31, "since": 40, "compute_ms": 13.1,
+ *      "peers_ms": 10.0, "time": "2026-01-31T12:04:00Z"}
  *     {"end": "done", "step": 2, "time": "2026-01-31T12:05:00Z"}
  *
  * Steps count from 1.  Numbers have full precision; a number that is not finite is null.
@@ -20,6 +22,7 @@
  *     save        a complete checkpoint: how long training was blocked, and how long the save took
  *     pipeline    times of the pipeline's ranks in a step; written two steps later
  *     documents   the documents that raise the step's mean loss most, the worst first
+ *     straggler   a rank that computes slower than its peers, or, with "recovered", no longer does
  *     end         the end of the process, unless it was killed: "done", "saved" (to be resumed) or
  *                 "failed"
  *
@@ -83,6 +86,17 @@ typedef struct d9d_track_documents_record {
     int64_t n;
 } d9d_track_documents_record;
 
+/* A rank whose computing is slow, or no longer is: the medians of a period's steps. */
+typedef struct d9d_track_straggler_record {
+    int64_t step; /* the end of the period */
+    int rank;
+    const char *host;
+    bool recovered;
+    int64_t since; /* the step after which it began */
+    double compute_ms, peers_ms;
+    double before; /* its mean ratio before; NaN: it was never quicker.  Not in the file */
+} d9d_track_straggler_record;
+
 typedef struct d9d_tracker d9d_tracker;
 
 /* Opens for appending.  First removes a partial last line, as a crash leaves it.  EIO while another
@@ -106,6 +120,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, d
                                                  double total_ms);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_pipeline(d9d_tracker *t,
                                                      const d9d_track_pipeline_record *r);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_straggler(d9d_tracker *t,
+                                                      const d9d_track_straggler_record *r);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_documents(d9d_tracker *t,
                                                       const d9d_track_documents_record *r);
 /* Writes an evaluation line: n named values, the first `whole` of them as integers. */
