@@ -90,7 +90,8 @@ tool() {
     command -v "$1" || die 2 "cannot find $1; set D9D_BIN to the folder that has it"
 }
 
-# step COMMAND...: run it under srun; the exit status is the command's.
+# step COMMAND...: run it under srun, with the options in `placement` (place_tasks); the exit status is the
+# command's.
 #
 # D9D_CONTAINER is an image for enroot's plugin of srun, pyxis: a .sqsh file or a registry's name.  It sees
 # this folder, or what D9D_CONTAINER_MOUNTS lists (SRC:DST,...), and has the tools in its PATH.
@@ -105,6 +106,7 @@ step() {
     local -a options
     local pid status again first talk
     read -ra options <<<"--kill-on-bad-exit=1 ${D9D_SRUN_ARGS:-}"
+    options+=(${placement[@]+"${placement[@]}"})
     [ -z "${D9D_CONTAINER:-}" ] || options+=("--container-image=$D9D_CONTAINER" "--container-workdir=$PWD"
         "--container-mounts=${D9D_CONTAINER_MOUNTS:-$PWD:$PWD}")
     step_signal=
@@ -202,9 +204,76 @@ all_answer() {
         timeout -k 5 60 srun --overlap --mpi=none --nodes="$n" --ntasks="$n" --ntasks-per-node=1 --cpus-per-task=1 true
 }
 
+# ---- Spare nodes, and fewer replicas -----------------------------------------------------------
+#
+# An allocation may have more nodes than a run uses.  After a failure the next start takes those that
+# answer, in the allocation's order; where they are too few, it has fewer data-parallel replicas.
+
+# is_placed: the job has a choice of nodes.
+is_placed() { [ "$D9D_SPARE_NODES" -gt 0 ] || [ -n "$D9D_MIN_REPLICAS" ]; }
+
+# need_placement: its settings are whole numbers, and leave a node.
+need_placement() {
+    [[ $D9D_SPARE_NODES =~ ^[0-9]+$ ]] || die 2 "D9D_SPARE_NODES is \"$D9D_SPARE_NODES\": must be a whole number"
+    [[ $D9D_MIN_REPLICAS =~ ^([1-9][0-9]*)?$ ]] ||
+        die 2 "D9D_MIN_REPLICAS is \"$D9D_MIN_REPLICAS\": must be a whole number, at least 1"
+    [ "$D9D_SPARE_NODES" -eq 0 ] || [ "$D9D_SPARE_NODES" -lt "${SLURM_JOB_NUM_NODES:-1}" ] ||
+        die 2 "D9D_SPARE_NODES is $D9D_SPARE_NODES, and the job has ${SLURM_JOB_NUM_NODES:-1} node(s)"
+}
+
+# answering_nodes RUN_DIR: the names of the job's nodes that answer and are not excluded, in their order.
+answering_nodes() {
+    local -a nodes pids
+    local i
+    mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    for i in "${!nodes[@]}"; do
+        timeout -k 5 60 srun --overlap --mpi=none --nodes=1 --ntasks=1 --cpus-per-task=1 \
+            "--nodelist=${nodes[i]}" true >/dev/null 2>&1 &
+        pids[i]=$!
+    done
+    for i in "${!nodes[@]}"; do
+        ! wait "${pids[i]}" || [ -e "$1/excluded_nodes/${nodes[i]}" ] || printf '%s\n' "${nodes[i]}"
+    done
+}
+
+# mesh_number KEY: a number of the configuration in `resolved`, at the first place where the key is.
+resolved=
+mesh_number() { sed -n "s/^ *\"$1\": \([0-9]*\),*\$/\1/p" <<<"$resolved" | head -n 1; }
+
+# fewer_replicas TASKS: as many replicas as so many tasks make, of which the batch is a multiple; false if
+# that is less than D9D_MIN_REPLICAS.
+fewer_replicas() {
+    local all=$1 of_one shard batch micro experts stage
+    shard=$(mesh_number data_parallel_shard) batch=$(mesh_number global_batch_size) micro=$(mesh_number microbatch_size)
+    experts=$(mesh_number expert_parallel)
+    of_one=$((full_tasks / full_replicas)) stage=$((full_tasks / full_replicas / $(mesh_number pipeline_parallel)))
+    for ((replicas = all / of_one; replicas >= D9D_MIN_REPLICAS; replicas--)); do
+        [ $((batch % (micro * replicas * shard))) -ne 0 ] || [ $((replicas * stage % experts)) -ne 0 ] || return 0
+    done
+    return 1
+}
+
+# place_tasks RUN_DIR: sets `placement`, options of srun, and `replicas`, "" for all.  False if too few nodes
+# answer.
+place_tasks() {
+    local per=$((${SLURM_NTASKS:-1} / ${SLURM_JOB_NUM_NODES:-1})) want=$((${SLURM_JOB_NUM_NODES:-1} - D9D_SPARE_NODES)) tasks
+    local -a nodes
+    is_placed || return 0
+    mapfile -t nodes < <(answering_nodes "$1")
+    full_tasks=$((want * per)) tasks=$((want * per)) replicas=
+    if [ ${#nodes[@]} -lt "$want" ]; then
+        full_replicas=$(mesh_number data_parallel_replicate)
+        [ -n "$D9D_MIN_REPLICAS" ] && fewer_replicas $((${#nodes[@]} * per)) || return 1
+        tasks=$((full_tasks * replicas / full_replicas)) want=$(((full_tasks * replicas / full_replicas + per - 1) / per))
+        say "${#nodes[@]} node(s) answer: going on with $replicas of $full_replicas replicas"
+    fi
+    nodes=("${nodes[@]:0:want}")
+    placement=("--nodes=$want" "--ntasks=$tasks" "--ntasks-per-node=$per" "--nodelist=$(IFS=, && echo "${nodes[*]}")")
+}
+
 # excluded_nodes RUN_DIR: the nodes that a run found to corrupt data, as a list for Slurm.
 excluded_nodes() {
-    (cd "$1/excluded_nodes" 2>/dev/null && printf '%s\n' *) | paste -sd,
+    (shopt -s nullglob && cd "$1/excluded_nodes" 2>/dev/null && printf '%s\n' *) | paste -sd,
 }
 
 # restart_request WHY [NODES]: requeue the job for another attempt, on other nodes than these.

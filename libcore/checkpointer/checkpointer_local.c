@@ -191,11 +191,14 @@ static bool has_targets(const d9di_checkpointer_local *x)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+/* Nothing to do for one that is open. */
 static d9d_status file_open(d9di_checkpointer_local *x, file *f, int rank, const char *kind,
                             int slot)
 {
-    (void)snprintf(f->path, sizeof(f->path), "%s/d9d-%s-%d-%s-%d", d9di_checkpointer_local_dir(),
-                   x->id, rank, kind, slot);
+    if (f->data != NULL)
+        return D9D_OK;
+    (void)snprintf(f->path, sizeof(f->path), "%s/d9d-%s-%d-%d-%s-%d", d9di_checkpointer_local_dir(),
+                   x->id, x->ranks, rank, kind, slot);
     return d9di_checkpointer_local_file_create(f, DATA + x->members[rank].bytes);
 }
 
@@ -226,6 +229,14 @@ static int slot_after(const d9di_checkpointer_local_found *found, int rank)
     return n > 0 && name[n - 1] == '0' ? 1 : 0;
 }
 
+/* True if a job with another number of ranks wrote what is restored.  Its files are then in memory
+ * until that is done; so only the one that receives a state is made before. */
+static bool is_of_others(const d9di_checkpointer_local *x,
+                         const d9di_checkpointer_local_found *found)
+{
+    return found->step >= 0 && found->ranks != x->ranks;
+}
+
 d9d_status d9di_checkpointer_local_open(const d9di_checkpointer_local_opts *opts,
                                         const d9di_checkpointer_local_found *found,
                                         d9di_checkpointer_local **out)
@@ -251,11 +262,14 @@ d9d_status d9di_checkpointer_local_open(const d9di_checkpointer_local_opts *opts
         st = arrays_each(x, array_measure, NULL);
     D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
     D9D_TRY_OR(st, members_gather(x), out);
-    st = files_open(x);
+    x->next = slot_after(found, x->rank);
+    st = is_of_others(x, found) ? file_open(x, &x->own[1 - x->next], x->rank, "own", 1 - x->next)
+                                : files_open(x);
     if (st == D9D_OK)
         st = staging_open(x);
     D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
-    x->next = slot_after(found, x->rank);
+    if (found->step < 0)
+        d9di_checkpointer_local_remove_others(x->id, x->ranks);
     if (x->ranks > 1 && !has_targets(x))
         d9d_log_warn(opts->log, "trainer.checkpointing.local_period_steps: all ranks are on one "
                                 "host; what it takes with it is on the disk only");
@@ -352,7 +366,7 @@ static d9d_status own_write(d9di_checkpointer_local *x, file *f,
     D9D_TRY(arrays_each(x, array_save, &at));
     h->rank = x->rank;
     h->ranks = x->ranks;
-    h->job = x->opts.job;
+    h->job = x->opts.job.job;
     h->layout = x->layout;
     h->bytes = x->bytes;
     h->checksum = checksum_of(f);
@@ -409,12 +423,6 @@ static d9d_status state_read(d9di_checkpointer_local *x, const file *f,
     const header *h = (const header *)(const void *)f->data;
     unsigned char *at = f->data + DATA;
 
-    if (h->layout != x->layout || f->size != DATA + x->bytes)
-        return D9D_FAIL(
-            D9D_EMISMATCH,
-            "%s: has other arrays than this rank: a local checkpoint is of the mesh and "
-            "model that wrote it; remove it to go on from the disk",
-            f->path);
     if (h->checksum != checksum_of(f)) {
         (void)unlink(f->path);
         return D9D_FAIL(
@@ -445,11 +453,31 @@ static d9d_status own_restore(d9di_checkpointer_local *x,
     return st;
 }
 
+/* Before anything is moved between ranks, which must have the same sizes. */
+static d9d_status layout_check(const d9di_checkpointer_local *x,
+                               const d9di_checkpointer_local_found *found)
+{
+    const d9di_checkpointer_local_place *place = &found->place[x->rank];
+
+    if (place->layout == x->layout && place->bytes == x->bytes)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EMISMATCH,
+                    "%s/%s of step %lld: has other arrays than this rank: a local checkpoint is of "
+                    "the mesh and model that wrote it; remove it to go on from the disk",
+                    d9di_checkpointer_local_dir(), place->file, (long long)found->step);
+}
+
 d9d_status d9di_checkpointer_local_restore(d9di_checkpointer_local *x,
                                            const d9di_checkpointer_local_found *found,
                                            d9d_checkpointer_state *state)
 {
+    d9d_bootstrap *bootstrap = d9d_mesh_bootstrap(x->opts.mesh);
+
+    D9D_TRY(d9d_bootstrap_agree_status(bootstrap, layout_check(x, found)));
     D9D_TRY(states_fetch(x, found));
-    return d9d_bootstrap_agree_status(d9d_mesh_bootstrap(x->opts.mesh),
-                                      own_restore(x, found, state));
+    D9D_TRY(d9d_bootstrap_agree_status(bootstrap, own_restore(x, found, state)));
+    if (!is_of_others(x, found))
+        return D9D_OK;
+    d9di_checkpointer_local_remove_others(x->id, x->ranks);
+    return d9d_bootstrap_agree_status(bootstrap, files_open(x));
 }

@@ -21,13 +21,18 @@
  * node and a DIR.  Files outlive their processes, so ranks that start again find them, wherever
  * each is.
  *
- * Files.  DIR/d9d-<run id>-<rank>-{own,peer}-{0,1}: a header and the bytes of all arrays of the
- * rank, replicas included, so that nothing is gathered when they are read.  A save overwrites the
- * older of two; its header is invalid until all bytes are there.  No rank begins a save before
+ * Files.  DIR/d9d-<run id>-<ranks>-<rank>-{own,peer}-{0,1}: a header and the bytes of all arrays of
+ * the rank, replicas included, so that nothing is gathered when they are read.  A save overwrites
+ * the older of two; its header is invalid until all bytes are there.  No rank begins a save before
  * every rank has ended the one before, as steps lie between, so one complete set always remains.
  *
- * A local checkpoint is of one mesh: the same ranks must have the same arrays.  Another job reads
- * checkpoints of the disk (d9d/checkpointer/checkpointer.h).
+ * A local checkpoint is of one mesh: the same ranks must have the same arrays.  The number of
+ * replicas alone may be another one, where all replicas have the same: each rank then takes the
+ * state of its part of the model from any replica, so that a job goes on without the hosts it has
+ * lost. Another job reads checkpoints of the disk (d9d/checkpointer/checkpointer.h).
+ *
+ *     2 replicas of 2 ranks     0 1 | 2 3      3 is lost with its host
+ *     1 replica of 2 ranks      0 1            1 takes the state of 1; of 3 where 1 were lost
  *
  * Cost.  With S bytes of state a rank, its host holds 4 S: own and peer, two each.  A save copies S
  * from the device and sends S to the neighbour, between two steps: of 12 GB, about a second at 50
@@ -40,9 +45,17 @@
 
 typedef struct d9di_checkpointer_local d9di_checkpointer_local;
 
+/* The mesh, as far as local checkpoints see it. */
+typedef struct d9di_checkpointer_local_mesh {
+    uint64_t job; /* a hash of all that must be the same */
+    int replicas;
+    int ranks;          /* of a replica in one pipeline stage */
+    bool replicas_vary; /* another number of replicas may read it: `job` is without theirs */
+} d9di_checkpointer_local_mesh;
+
 typedef struct d9di_checkpointer_local_opts {
     const char *id; /* of the run, [0-9a-f]+ */
-    uint64_t job;   /* a hash of the mesh's degrees */
+    d9di_checkpointer_local_mesh job;
     const d9d_checkpointer_set *set;
     d9d_device *dev;
     d9d_mesh *mesh;
@@ -52,19 +65,22 @@ typedef struct d9di_checkpointer_local_opts {
 
 /* Where the state of a rank is. */
 typedef struct d9di_checkpointer_local_place {
-    int holder;       /* a rank that sees the file */
-    const char *file; /* its name in the holder's DIR; in the arena */
+    int holder;             /* a rank that sees the file */
+    const char *file;       /* its name in the holder's DIR; in the arena */
+    uint64_t layout, bytes; /* as its header says */
 } d9di_checkpointer_local_place;
 
 typedef struct d9di_checkpointer_local_found {
     int64_t step;                         /* of the newest complete one; -1: none */
+    int ranks;                            /* that wrote it */
     d9di_checkpointer_local_place *place; /* [ranks]; in the arena */
 } d9di_checkpointer_local_found;
 
 /* The newest step of which the state of every rank is on some host.  The contents are not read.
  * Collective over the job. */
-d9d_status d9di_checkpointer_local_find(d9d_bootstrap *bootstrap, const char *id, uint64_t job,
-                                        d9d_arena *a, d9di_checkpointer_local_found *out);
+d9d_status d9di_checkpointer_local_find(d9d_bootstrap *bootstrap, const char *id,
+                                        const d9di_checkpointer_local_mesh *job, d9d_arena *a,
+                                        d9di_checkpointer_local_found *out);
 
 /* Makes this rank's files, and those that its host holds for others.  EIO if a DIR has not enough
  * memory.  Collective, as all below. */
@@ -110,6 +126,8 @@ bool d9di_checkpointer_local_header_read(const char *path, d9di_checkpointer_loc
 /* Creates it if necessary, with its memory; or maps an existing one. */
 d9d_status d9di_checkpointer_local_file_create(d9di_checkpointer_local_file *f, size_t size);
 d9d_status d9di_checkpointer_local_file_map(d9di_checkpointer_local_file *f);
+/* Removes the run's files of jobs with another number of ranks from DIR. */
+void d9di_checkpointer_local_remove_others(const char *id, int ranks);
 void d9di_checkpointer_local_file_unmap(d9di_checkpointer_local_file *f);
 
 #endif /* D9DI_CHECKPOINTER_CHECKPOINTER_LOCAL_H */

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,14 +109,33 @@ void d9di_checkpointer_local_file_unmap(d9di_checkpointer_local_file *f)
     f->data = NULL;
 }
 
+void d9di_checkpointer_local_remove_others(const char *id, int ranks)
+{
+    const char *dir = d9di_checkpointer_local_dir();
+    d9d_arena a = {0};
+    const char *begin = d9d_arena_printf(&a, "d9d-%s-", id),
+               *same = d9d_arena_printf(&a, "d9d-%s-%d-", id, ranks);
+    d9d_fs_names names = {0};
+
+    if (begin != NULL && same != NULL && d9d_fs_list(dir, &a, &names) == D9D_OK)
+        for (size_t i = 0; i < names.n; i++) {
+            const char *path = d9d_fs_join(&a, dir, names.name[i]);
+
+            if (path != NULL && strncmp(names.name[i], begin, strlen(begin)) == 0 &&
+                strncmp(names.name[i], same, strlen(same)) != 0)
+                (void)unlink(path);
+        }
+    d9d_arena_release(&a);
+}
+
 /* --- the search ------------------------------------------------------------------------------- */
 
 /* A file that a rank sees. */
 typedef struct sighting {
     int64_t step;
     int32_t rank, ranks;
-    uint64_t job;
-    char name[96];
+    uint64_t job, layout, bytes;
+    char name[104];
 } sighting;
 
 typedef D9D_VEC(sighting) sightings;
@@ -133,6 +153,8 @@ static d9d_status see(const char *dir, const char *name, uint64_t job, d9d_arena
     s.rank = h.rank;
     s.ranks = h.ranks;
     s.job = h.job;
+    s.layout = h.layout;
+    s.bytes = h.bytes;
     memcpy(s.name, name, strlen(name));
     return D9D_VEC_PUSH(out, s);
 }
@@ -163,68 +185,137 @@ static sighting sighting_at(const d9d_bootstrap_blob *all, int r, size_t i)
     return s;
 }
 
-/* Sets the places of all ranks' states of that step: a rank's own host first.  False if one has
- * none. */
-static bool places_set(const d9d_bootstrap_blob *all, int ranks, int64_t step, d9d_arena *a,
+/* Which ranks have the same state as which: the numbers of two jobs' ranks. */
+typedef struct matching {
+    int then, now; /* ranks of both */
+    int replicas_then, replicas_now;
+    int ranks; /* of a replica in a stage */
+} matching;
+
+/* False if a job of so many ranks is not this one with another number of replicas. */
+static bool matching_set(const d9di_checkpointer_local_mesh *job, int then, int now, matching *out)
+{
+    const int others = now / job->replicas; /* ranks of a replica in all stages */
+
+    *out = (matching){then, now, then / others, job->replicas, job->ranks};
+    return then == now || (job->replicas_vary && then > 0 && then % others == 0);
+}
+
+/* Stage and number in the replica. */
+static int part_of(int rank, int replicas, int ranks)
+{
+    return rank / (replicas * ranks) * ranks + rank % ranks;
+}
+
+/* How well the state of rank `from`, then, seen by rank `holder` suits rank r: 0 not at all. */
+static int suits(const matching *m, int from, int holder, int r)
+{
+    if (m->then == m->now)
+        return from == r ? 1 + (holder == r) : 0;
+    if (part_of(from, m->replicas_then, m->ranks) != part_of(r, m->replicas_now, m->ranks))
+        return 0;
+    return 1 + (from / m->ranks % m->replicas_then == r / m->ranks % m->replicas_now) +
+           2 * (holder == r);
+}
+
+/* The best of what all ranks see for rank r's state.  False if nobody has it. */
+static bool place_set(const d9d_bootstrap_blob *all, const matching *m, int64_t step, int r,
+                      d9d_arena *a, d9di_checkpointer_local_place *place)
+{
+    sighting best = {.step = -1};
+    int value = 0;
+
+    for (int holder = 0; holder < m->now; holder++)
+        for (size_t i = 0; i < all[holder].n / sizeof(sighting); i++) {
+            const sighting s = sighting_at(all, holder, i);
+
+            if (s.step != step || s.ranks != m->then || s.rank < 0 || s.rank >= m->then ||
+                suits(m, s.rank, holder, r) <= value)
+                continue;
+            value = suits(m, s.rank, holder, r);
+            best = s;
+            place->holder = holder;
+        }
+    place->layout = best.layout;
+    place->bytes = best.bytes;
+    place->file = value > 0 ? d9d_arena_strdup(a, best.name) : NULL;
+    return place->file != NULL;
+}
+
+/* Sets the places of all ranks' states of that step.  False if one has none. */
+static bool places_set(const d9d_bootstrap_blob *all, const d9di_checkpointer_local_mesh *job,
+                       int then, int now, int64_t step, d9d_arena *a,
                        d9di_checkpointer_local_place *place)
 {
-    for (int r = 0; r < ranks; r++)
-        place[r] = (d9di_checkpointer_local_place){.holder = -1};
-    for (int r = 0; r < ranks; r++)
-        for (size_t i = 0; i < all[r].n / sizeof(sighting); i++) {
-            const sighting s = sighting_at(all, r, i);
+    matching m;
 
-            if (s.step != step || s.ranks != ranks || s.rank < 0 || s.rank >= ranks ||
-                (place[s.rank].holder >= 0 && r != s.rank))
-                continue;
-            place[s.rank].holder = r;
-            place[s.rank].file = d9d_arena_strdup(a, s.name);
-        }
-    for (int r = 0; r < ranks; r++)
-        if (place[r].holder < 0 || place[r].file == NULL)
+    if (!matching_set(job, then, now, &m))
+        return false;
+    for (int r = 0; r < now; r++)
+        if (!place_set(all, &m, step, r, a, &place[r]))
             return false;
     return true;
 }
 
-static d9d_status choose(const d9d_bootstrap_blob *all, int ranks, d9d_arena *a,
-                         d9di_checkpointer_local_found *out)
+/* The next candidate after (*step, *then): newer steps first, and of a step this job's number of
+ * ranks, then larger ones.  False if there is none. */
+static bool next_candidate(const d9d_bootstrap_blob *all, int now, int64_t *step, int *then)
+{
+    const int64_t before_step = *step;
+    const int before_then = *then;
+    bool found = false;
+
+    for (int r = 0; r < now; r++)
+        for (size_t i = 0; i < all[r].n / sizeof(sighting); i++) {
+            const sighting s = sighting_at(all, r, i);
+            const int key = s.ranks == now ? INT_MAX : s.ranks;
+
+            if (s.step > before_step || (s.step == before_step && key >= before_then) || s.step < 0)
+                continue;
+            if (found && (s.step < *step || (s.step == *step && key <= *then)))
+                continue;
+            *step = s.step;
+            *then = key;
+            found = true;
+        }
+    return found;
+}
+
+static d9d_status choose(const d9d_bootstrap_blob *all, const d9di_checkpointer_local_mesh *job,
+                         int ranks, d9d_arena *a, d9di_checkpointer_local_found *out)
 {
     d9di_checkpointer_local_place *place = d9d_arena_alloc(a, (size_t)ranks * sizeof(*place));
+    int64_t step = INT64_MAX;
+    int then = INT_MAX;
 
     if (place == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the local checkpoints of %d ranks", ranks);
     out->place = place;
-    for (int64_t limit = INT64_MAX;;) { /* newest first */
-        int64_t step = -1;
-
-        for (int r = 0; r < ranks; r++)
-            for (size_t i = 0; i < all[r].n / sizeof(sighting); i++) {
-                const int64_t s = sighting_at(all, r, i).step;
-
-                step = s < limit && s > step ? s : step;
-            }
-        if (step < 0 || places_set(all, ranks, step, a, place)) {
+    while (next_candidate(all, ranks, &step, &then))
+        if (places_set(all, job, then == INT_MAX ? ranks : then, ranks, step, a, place)) {
             out->step = step;
-            return D9D_OK;
+            out->ranks = then == INT_MAX ? ranks : then;
+            break;
         }
-        limit = step;
-    }
+    return D9D_OK;
 }
 
-d9d_status d9di_checkpointer_local_find(d9d_bootstrap *bootstrap, const char *id, uint64_t job,
-                                        d9d_arena *a, d9di_checkpointer_local_found *out)
+d9d_status d9di_checkpointer_local_find(d9d_bootstrap *bootstrap, const char *id,
+                                        const d9di_checkpointer_local_mesh *job, d9d_arena *a,
+                                        d9di_checkpointer_local_found *out)
 {
     sightings seen = {0};
     d9d_bootstrap_blob *all;
     d9d_status st;
 
     *out = (d9di_checkpointer_local_found){.step = -1};
-    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, look(id, job, a, &seen)), out);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, look(id, job->job, a, &seen)), out);
     D9D_TRY_OR(
         st,
         d9d_bootstrap_allgather_arena(bootstrap, seen.data, seen.len * sizeof(*seen.data), a, &all),
         out);
-    st = d9d_bootstrap_agree_status(bootstrap, choose(all, d9d_bootstrap_size(bootstrap), a, out));
+    st = d9d_bootstrap_agree_status(bootstrap,
+                                    choose(all, job, d9d_bootstrap_size(bootstrap), a, out));
 out:
     D9D_VEC_RELEASE(&seen);
     return st;

@@ -40,12 +40,22 @@ static bool local_is_on(const d9di_train_run *run)
            run->where->trial == 0;
 }
 
-static uint64_t job_hash(const d9di_train_run *run)
+/* Replicas have the same states, unless rows of expert ranks lie over several of them. */
+static d9di_checkpointer_local_mesh local_mesh(const d9di_train_run *run)
 {
+    d9d_parallel_degrees d = run->c->mesh;
     int64_t values[D9D_N_PARALLEL_DEGREES];
+    const int64_t ranks =
+        d9d_parallel_degrees_ranks(&d) / d.pipeline_parallel / d.data_parallel_replicate;
+    d9di_checkpointer_local_mesh m = {.replicas = (int)d.data_parallel_replicate,
+                                      .ranks = (int)ranks,
+                                      .replicas_vary = ranks % d.expert_parallel == 0};
 
-    d9d_parallel_degrees_values(&run->c->mesh, values);
-    return d9d_hash_u64(values, sizeof(values));
+    if (m.replicas_vary)
+        d.data_parallel_replicate = 0;
+    d9d_parallel_degrees_values(&d, values);
+    m.job = d9d_hash_u64(values, sizeof(values));
+    return m;
 }
 
 d9d_status d9di_train_checkpointer_find_local(d9di_train_checkpointer *ck,
@@ -53,19 +63,23 @@ d9d_status d9di_train_checkpointer_find_local(d9di_train_checkpointer *ck,
                                               const char **path)
 {
     const int64_t disk = step_of_path(*path);
+    const d9di_checkpointer_local_mesh mesh = local_mesh(run);
     char id[D9DI_RUN_DIR_ID_SIZE];
 
     ck->found.step = -1;
     if (!local_is_on(run) || !run->c->trainer.checkpointing.resume)
         return D9D_OK;
     D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, d9di_run_dir_read_id(&run->dir, id)));
-    D9D_TRY(d9di_checkpointer_local_find(run->where->bootstrap, id, job_hash(run), a, &ck->found));
+    D9D_TRY(d9di_checkpointer_local_find(run->where->bootstrap, id, &mesh, a, &ck->found));
     if (ck->found.step <= disk) {
         ck->found.step = -1;
         return D9D_OK;
     }
     ck->saved_step = ck->read_step = disk;
-    *path = d9d_arena_printf(a, "local checkpoints of step %lld", (long long)ck->found.step);
+    *path = ck->found.ranks == d9d_bootstrap_size(run->where->bootstrap)
+                ? d9d_arena_printf(a, "local checkpoints of step %lld", (long long)ck->found.step)
+                : d9d_arena_printf(a, "local checkpoints of step %lld, of %d ranks",
+                                   (long long)ck->found.step, ck->found.ranks);
     return *path != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "local checkpoints: their name");
 }
 
@@ -263,7 +277,7 @@ d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
 {
     char id[D9DI_RUN_DIR_ID_SIZE];
     const d9di_checkpointer_local_opts opts = {.id = id,
-                                               .job = job_hash(run),
+                                               .job = local_mesh(run),
                                                .set = &ck->set,
                                                .dev = e->dev,
                                                .mesh = e->mesh,
@@ -277,11 +291,17 @@ d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
 }
 
 d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
+                                                const d9di_train_run *run,
                                                 d9d_checkpointer_state *state)
 {
     d9d_checkpointer_state s;
 
     D9D_TRY(d9di_checkpointer_local_restore(ck->local, &ck->found, &s));
+    if (ck->set.n_rank_states > 0 && ck->found.ranks != d9d_bootstrap_size(run->where->bootstrap))
+        d9d_log_warn(run->log,
+                     "the local checkpoints of step %lld are of %d ranks: what metrics had "
+                     "accumulated until then is that of the replicas that are here",
+                     (long long)s.step, ck->found.ranks);
     if (!d9d_hash_equal(s.dataset, state->dataset) || !d9d_hash_equal(s.config, state->config) ||
         s.seed != state->seed)
         return D9D_FAIL(D9D_EMISMATCH,

@@ -67,6 +67,7 @@ d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9d
 d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
                                               const d9di_train_run *run, const d9di_engine *e);
 d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
+                                                const d9di_train_run *run,
                                                 d9d_checkpointer_state *state);
 bool d9di_train_checkpointer_local_is_due(const d9di_train_checkpointer *ck,
                                           const d9di_train_run *run, int64_t step);

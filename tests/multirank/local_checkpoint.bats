@@ -15,6 +15,7 @@ setup_file() {
     with_mpi
     d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
     configure dense 48 '"intermediate_size": 48' >dense.json
+    configure moe 24 '"intermediate_size": 24, "num_experts": 8, "experts_top_k": 3' >moe.json
     train dense "2 2 1 1 1 1" whole --set trainer.determinism.base_seed=3 --set data.epochs=null
     # hosts has the folder of each rank.
     cat >on <<'ON'
@@ -37,16 +38,17 @@ setup() {
 options=(--set trainer.determinism.base_seed=3 --set data.epochs=null --set trainer.checkpointing.local_period_steps=4
     --set trainer.integrity.period_steps=8)
 
-# start REPLICAS SHARDS OPTION...: trains in `run`; the log goes to `log`.
+# start REPLICAS SHARDS OPTION...: trains `model`, dense, in `run`, on `stages`, 1; the log goes to `log`.
 start() {
-    mpi -n 4 "$work/on" d9d-train --device cpu --set "mesh.data_parallel_replicate=$1" --set "mesh.data_parallel_shard=$2" \
-        --set trainer.run.dir=run "${options[@]}" "${@:3}" dense.json >log 2>&1
+    mpi -n $(($1 * $2 * ${stages:-1})) "$work/on" d9d-train --device cpu --set "mesh.pipeline_parallel=${stages:-1}" \
+        --set "mesh.data_parallel_replicate=$1" --set "mesh.data_parallel_shard=$2" \
+        --set trainer.run.dir=run "${options[@]}" "${@:3}" "${model:-dense}.json" >log 2>&1
 }
 # at_step STEP: the run in progress has recorded it.
 at_step() { [ "$(numbers step run 2>/dev/null | tail -n 1)" -ge "$1" ]; }
-# killed STEP: a run that loses a random rank after that step.
+# killed STEP REPLICAS SHARDS OPTION...: a run, of 2 and 2, that loses a random rank after that step.
 killed() {
-    start 2 2 3>&- &
+    start "${2:-2}" "${3:-2}" "${@:4}" 3>&- &
     patience=60 wait_for at_step "$1"
     strike KILL
     wait $! || true
@@ -110,6 +112,53 @@ finished() {
     assert_output --regexp "rank 1 \(.*\): .*/a/d9d-.*-1-own-[01]: its bytes are not those that were saved after step [0-9]+; it is removed, and the next start takes another copy"
     start 2 2
     cmp run/export/model.safetensors whole/export/model.safetensors
+}
+
+# like_whole DIR: other sums of gradients round differently; samples and their order are the same.
+like_whole() {
+    "$driver" run/export "$1/export"
+    cmp run/samples.jsonl "$1/samples.jsonl"
+}
+
+@test "fewer replicas go on from memory, with the states of any replica, and more of them later" {
+    killed 9
+    rm -rf b pid.*
+    echo a a >hosts
+    start 1 2 3>&- &
+    pid=$!
+    patience=60 wait_for from_memory
+    grep -q "from local checkpoints of step [0-9]*, of 4 ranks" log
+    patience=60 wait_for at_step 30
+    assert_equal "$(find a -name 'd9d-*-4-*')" ""
+    strike KILL
+    wait $pid || true
+    mkdir b
+    echo a a b b >hosts
+    start 2 2
+    grep -q "from local checkpoints of step [0-9]*, of 2 ranks" log
+    like_whole whole
+    assert_equal "$(find a b -name 'd9d-*')" ""
+}
+
+@test "fewer replicas, each of two stages: ranks take the states of their stage" {
+    stages=2
+    echo a a b b c c >hosts
+    killed 9 3 1 --set trainer.batching.global_batch_size=12
+    rm -rf b
+    echo c a c a >hosts
+    start 2 1 --set trainer.batching.global_batch_size=12
+    from_memory
+    grep -q "of 6 ranks" log
+    train dense "3 1 1 1 1 1 2" whole12 "${options[@]}" --set trainer.batching.global_batch_size=12
+    like_whole whole12
+}
+
+@test "rows of experts over several replicas: their states differ, and fewer replicas go on from the disk" {
+    model=moe
+    killed 9 2 2 --set mesh.expert_parallel=4
+    echo a a >hosts
+    start 1 2 --set mesh.expert_parallel=2
+    refute from_memory
 }
 
 @test "another mesh goes on from the disk, without local checkpoints" {

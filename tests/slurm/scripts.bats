@@ -66,7 +66,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 @test "train starts again in the same job, where it is asked to and all nodes answer" {
     export D9D_IN_JOB_RESTARTS=2
     FAKE_EXIT=1 run -1 "$scripts/train.sbatch"
-    assert_output --partial "d9d-train failed with status 1; it starts again in this job"
+    assert_output --partial "d9d-train ended with status 1; it starts again in this job"
     assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 3
     assert_equal "$(requeues)" 0
     for status in 0 2 76; do
@@ -82,6 +82,95 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_equal "$(grep -c '^d9d-train ' "$FAKE_LOG")" 1
     D9D_IN_JOB_RESTARTS=x run -2 "$scripts/train.sbatch"
     assert_output --partial 'D9D_IN_JOB_RESTARTS is "x": must be a whole number'
+}
+
+# an_allocation NODES: of two tasks a node, and what d9d-train --print-config says of a mesh of 2 tasks a replica.
+an_allocation() {
+    export SLURM_JOB_NUM_NODES=$1 SLURM_NTASKS=$((2 * $1)) SLURM_JOB_NODELIST D9D_IN_JOB_RESTARTS=3 FAKE_DEAD=$PWD/dead
+    SLURM_JOB_NODELIST=$(seq -f n%g -s, "$1")
+    touch dead
+    cat >"$D9D_BIN/config" <<JSON
+{
+  "mesh": {
+    "pipeline_parallel": 1,
+    "data_parallel_replicate": ${2:-3},
+    "data_parallel_shard": 2,
+    "expert_parallel": 1
+  },
+      "global_batch_size": 12,
+      "microbatch_size": 1
+}
+JSON
+}
+starts() { grep '^srun --kill' "$FAKE_LOG" | sed 's/ --mpi=pmix//; s|/[^ ]*/||' || true; }
+
+@test "spare nodes take the place of those that are lost, in the same job" {
+    an_allocation 4
+    # The first start loses n2, the second n1.
+    cat >"$D9D_BIN/lose" <<'LOSE'
+#!/bin/bash
+case $(grep -c '^d9d-train c.json' "$FAKE_LOG") in 1) echo n2 >>"$FAKE_DEAD" ;; 2) echo n1 >>"$FAKE_DEAD" ;; *) exit 0 ;; esac
+exit 1
+LOSE
+    chmod +x "$D9D_BIN/lose"
+    D9D_SPARE_NODES=2 FAKE_THEN=$D9D_BIN/lose run -0 "$scripts/train.sbatch"
+    run starts
+    assert_line -n 0 --partial "--nodes=2 --ntasks=4 --ntasks-per-node=2 --nodelist=n1,n2 d9d-train c.json"
+    assert_line -n 1 --partial "--nodelist=n1,n3 "
+    assert_line -n 2 --partial "--nodelist=n3,n4 "
+    refute_output --partial data_parallel_replicate
+    assert_equal "$(requeues)" 0
+}
+
+@test "where no spare node is left, the job goes on with fewer replicas" {
+    an_allocation 3
+    echo n3 >dead
+    D9D_MIN_REPLICAS=1 run -0 "$scripts/train.sbatch"
+    assert_output --partial "2 node(s) answer: going on with 2 of 3 replicas"
+    run starts
+    assert_line -n 0 --partial "--nodes=2 --ntasks=4 --ntasks-per-node=2 --nodelist=n1,n2 d9d-train c.json --set trainer.run.dir=run --set mesh.data_parallel_replicate=2"
+    # 5 of 6 replicas do not divide the batch of 12; 3 do.
+    : >"$FAKE_LOG"
+    an_allocation 6 6
+    echo n6 >dead
+    D9D_MIN_REPLICAS=3 run -0 "$scripts/train.sbatch"
+    assert_output --partial "going on with 3 of 6 replicas"
+    : >"$FAKE_LOG"
+    D9D_MIN_REPLICAS=4 run -75 "$scripts/train.sbatch"
+    assert_output --partial "too few nodes answer; the job is to be requeued"
+    assert_equal "$(starts)" ""
+}
+
+@test "a node that corrupts data or is slow is spared in the same job; a time limit is not mistaken for that" {
+    an_allocation 3
+    for ended in 75 76; do
+        : >"$FAKE_LOG"
+        rm -rf run
+        cat >"$D9D_BIN/name" <<NAME
+#!/bin/bash
+[ ! -e run/excluded_nodes ] || exit 0
+mkdir -p run/excluded_nodes && touch run/excluded_nodes/n1
+exit $ended
+NAME
+        chmod +x "$D9D_BIN/name"
+        D9D_SPARE_NODES=1 FAKE_THEN=$D9D_BIN/name run -0 "$scripts/train.sbatch"
+        run starts
+        assert_line -n 0 --partial "--nodelist=n1,n2 "
+        assert_line -n 1 --partial "--nodelist=n2,n3 "
+        D9D_SPARE_NODES=1 FAKE_EXIT=$ended run -75 "$scripts/train.sbatch"
+        assert_equal "$(requeues)" 1
+    done
+}
+
+@test "numbers of spare nodes and of replicas are checked" {
+    an_allocation 2
+    D9D_SPARE_NODES=2 run -2 "$scripts/train.sbatch"
+    assert_output --partial "D9D_SPARE_NODES is 2, and the job has 2 node(s)"
+    D9D_SPARE_NODES=x run -2 "$scripts/train.sbatch"
+    assert_output --partial 'D9D_SPARE_NODES is "x": must be a whole number'
+    D9D_MIN_REPLICAS=0 run -2 "$scripts/train.sbatch"
+    assert_output --partial 'D9D_MIN_REPLICAS is "0": must be a whole number, at least 1'
+    refute grep -q '^srun' "$FAKE_LOG"
 }
 
 @test "train says that a wrong configuration is not worth a retry" {
