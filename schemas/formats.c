@@ -967,6 +967,8 @@ static const d9d_key suggest_keys[] = {
     NULLABLE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
     COUNT("meshes", "that the model and the batch allow"),
     COUNT("plans", "that were made"),
+    FIELD("complete", BOOL, "true",
+          "false: a signal ended the search, and a better mesh may exist"),
     LIST("suggestions", &a_suggestion, "those that fit, most tokens an hour first"),
     D9D_KEY_END,
 };

@@ -1,10 +1,14 @@
-/* did_you_mean.c - the nearest word to a misspelled one, by edit distance. */
+/* did_you_mean.c - the nearest word to a misspelled one, by its beginning or by edit distance. */
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "d9d/config/config.h"
 
-enum { MAX_LENGTH = 64 }; /* longer words are not compared */
+enum {
+    MAX_LENGTH = 64, /* longer words are not compared */
+    MIN_BEGIN = 3    /* letters that may begin another word */
+};
 
 static size_t min3(size_t a, size_t b, size_t c)
 {
@@ -40,13 +44,29 @@ static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb)
     return row[na % 3][nb];
 }
 
+/* "qwen3" begins "qwen3_dense", whatever else is nearer, unless it is a word but for its case. */
+static const char *find_longer(const char *given, size_t n, const char *const *candidates)
+{
+    const char *found = NULL;
+
+    for (; n >= MIN_BEGIN && *candidates != NULL; candidates++) {
+        if (strncasecmp(given, *candidates, n) != 0)
+            continue;
+        if ((*candidates)[n] == '\0')
+            return *candidates;
+        if ((*candidates)[n] == '_' && found == NULL)
+            found = *candidates;
+    }
+    return found;
+}
+
 const char *d9d_config_did_you_mean(const char *given, const char *const *candidates)
 {
     size_t n = strnlen(given, MAX_LENGTH + 1), best = SIZE_MAX;
-    const char *found = NULL;
+    const char *found = n <= MAX_LENGTH ? find_longer(given, n, candidates) : NULL;
 
-    if (n > MAX_LENGTH)
-        return NULL;
+    if (n > MAX_LENGTH || found != NULL)
+        return found;
     for (; *candidates != NULL; candidates++) {
         size_t m = strnlen(*candidates, MAX_LENGTH + 1), d;
 

@@ -8,14 +8,19 @@
 
 #include "d9d/base/thread.h"
 #include "d9d/device/simulated.h"
+#include "d9d/job/preemption.h"
 #include "d9d/parallel/parallel_plan.h"
 #include "engine/job_start.h"
+#include "plan/mesh_neighbours.h"
 #include "plan/plan_private.h"
 
 enum {
     MIN_CP_POSITIONS = 256,  /* positions of a sequence on one context-parallel rank */
     MAX_POSITIONS = 1 << 16, /* positions of a micro-batch */
-    MAX_SIZES = 8            /* of a micro-batch */
+    MAX_SIZES = 8,           /* of a micro-batch */
+    ALL_PLANNED = 512,       /* most candidates of which each is planned */
+    FIRST_PLANNED = 192,     /* of more: those planned first, evenly over all */
+    LEADERS = 8              /* best candidates whose neighbours are planned next */
 };
 
 /* Pipeline schedules: the first for all meshes, the others for the best ones. */
@@ -37,11 +42,17 @@ typedef struct candidate {
     int size, pipe; /* indices */
 } candidate;
 
+/* A mesh without replicas and with the fewest stages, and whether it can divide the model. */
+typedef struct division {
+    d9d_parallel_degrees mesh;
+    bool possible;
+} division;
+
 /* The result for a candidate. */
 typedef struct plan_result {
     d9d_mesh_search_result best;
-    bool fits;
-    uint64_t least; /* bytes that it needs at least; 0: it was refused */
+    bool reached, fits; /* the search reached it; it fits the memory */
+    uint64_t least;     /* bytes that it needs at least; 0: it was refused */
     int64_t planned;
 } plan_result;
 
@@ -55,10 +66,13 @@ typedef struct search_state {
     int64_t sizes[MAX_SIZES];
     int n_sizes;
     d9di_plan_lengths rows[MAX_SIZES];
+    D9D_VEC(division) divisions;
     D9D_VEC(candidate) candidates;
-    plan_result *results;
-    size_t done; /* candidates that have been planned */
+    plan_result *results;   /* of each candidate */
+    D9D_VEC(size_t) chosen; /* candidates of this round */
     int64_t meshes;
+    d9d_preemption *signals; /* guarded by the lock */
+    const char *stopped;     /* the signal that ended the search; NULL: none did */
     const d9d_log *log;
     d9d_progress progress; /* guarded by the lock */
     pthread_mutex_t lock;
@@ -75,8 +89,39 @@ static bool is_allowed(const search_state *s, const d9d_parallel_degrees *d, int
     };
 
     return d9d_parallel_degrees_check(d, d9d_parallel_degrees_ranks(d)) == D9D_OK &&
-           d9d_job_check_batching(d, &b) == D9D_OK &&
-           d9d_parallel_plan_check(&s->spec, d) == D9D_OK;
+           d9d_job_check_batching(d, &b) == D9D_OK;
+}
+
+/* The smallest divisor above 1, and 1 of 1. */
+static int64_t smallest_divisor(int64_t n)
+{
+    int64_t p = 2;
+
+    while (p * p <= n && n % p != 0)
+        p++;
+    return p * p <= n ? p : n;
+}
+
+/* Whether the model can be divided so.  It takes a model to find out, so the answer is remembered
+ * for what divides layers; the plan finds out about more stages and shards. */
+static d9d_status is_divisible(search_state *s, const d9d_parallel_degrees *d, bool *out)
+{
+    d9d_parallel_degrees one = *d;
+    const division *known;
+
+    one.pipeline_parallel = smallest_divisor(d->pipeline_parallel);
+    one.data_parallel_replicate = d9d_parallel_degrees_ranks(d) / d->tensor_parallel /
+                                  d->context_parallel_shard / one.pipeline_parallel;
+    one.data_parallel_shard = 1;
+    for (size_t i = 0; i < s->divisions.len; i++) {
+        known = &s->divisions.data[i];
+        if (d9d_parallel_degrees_equal(&known->mesh, &one)) {
+            *out = known->possible;
+            return D9D_OK;
+        }
+    }
+    *out = d9d_parallel_plan_check(&s->spec, &one) == D9D_OK;
+    return D9D_VEC_PUSH(&s->divisions, ((division){one, *out}));
 }
 
 /* Adds sizes from `first` up to, but excluding, `end`. */
@@ -97,8 +142,13 @@ static d9d_status add_sizes(search_state *s, const d9d_parallel_degrees *d, int 
 static d9d_status add_mesh(search_state *s, const d9d_parallel_degrees *d)
 {
     const size_t before = s->candidates.len;
+    bool possible;
 
-    D9D_TRY(add_sizes(s, d, 0, d->pipeline_parallel > 1 ? 1 : s->n_sizes, 0));
+    if (!is_allowed(s, d, s->sizes[0]))
+        return D9D_OK;
+    D9D_TRY(is_divisible(s, d, &possible));
+    if (possible)
+        D9D_TRY(add_sizes(s, d, 0, d->pipeline_parallel > 1 ? 1 : s->n_sizes, 0));
     s->meshes += s->candidates.len > before;
     return D9D_OK;
 }
@@ -241,6 +291,7 @@ static d9d_status plan_one(search_state *s, const candidate *c, plan_result *r, 
     d9d_status st;
 
     D9D_TRY(make_config(s, c, a, &config));
+    r->reached = true;
     for (int i = 0; i < 3 && !r->fits; i++) {
         ((d9d_model_section *)config.model_provider.value)->checkpointing = modes[i];
         st = d9di_plan_estimate(&config, s->opts, &s->data, &s->rows[c->size], a, &f);
@@ -255,14 +306,30 @@ static d9d_status plan_one(search_state *s, const candidate *c, plan_result *r, 
     return D9D_OK;
 }
 
+/* True once a signal asks to stop. */
+static bool is_stopped(search_state *s)
+{
+    bool stopped;
+
+    (void)pthread_mutex_lock(&s->lock);
+    if (s->stopped == NULL)
+        s->stopped = d9d_preemption_reason(s->signals);
+    stopped = s->stopped != NULL;
+    (void)pthread_mutex_unlock(&s->lock);
+    return stopped;
+}
+
 static d9d_status plan_candidate(void *arg, int worker, size_t i)
 {
     search_state *s = arg;
     d9d_arena a = {0};
-    const size_t at = s->done + i;
-    const d9d_status st = plan_one(s, &s->candidates.data[at], &s->results[at], &a);
+    const size_t at = s->chosen.data[i];
+    d9d_status st;
 
     (void)worker;
+    if (is_stopped(s))
+        return D9D_OK;
+    st = plan_one(s, &s->candidates.data[at], &s->results[at], &a);
     d9d_arena_release(&a);
     (void)pthread_mutex_lock(&s->lock);
     d9d_progress_add(&s->progress, 1);
@@ -344,6 +411,8 @@ static d9d_status fail_none_fits(const search_state *s, const d9d_mesh_search_re
 
     if (out->n > 0)
         return D9D_OK;
+    if (!out->complete)
+        return D9D_FAIL(D9D_EINTR, "suggest: interrupted before a plan that fits was found");
     for (size_t i = 0; i < s->candidates.len; i++)
         if (s->results[i].least > 0 && (least == 0 || s->results[i].least < least))
             least = s->results[i].least;
@@ -377,24 +446,118 @@ static d9d_status search_open(search_state *s)
     return D9D_OK;
 }
 
-/* Plans candidates from index `done` on. */
-static d9d_status plan_candidates(search_state *s, size_t done)
+/* Room for the results of candidates that were added. */
+static d9d_status grow_results(search_state *s, size_t known)
 {
     plan_result *all = d9d_arena_alloc(&s->arena, (s->candidates.len + 1) * sizeof(*all));
-    d9d_status st;
 
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "suggest: no memory for %zu candidates", s->candidates.len);
-    if (done > 0)
-        memcpy(all, s->results, done * sizeof(*all));
+    if (known > 0)
+        memcpy(all, s->results, known * sizeof(*all));
     s->results = all;
-    s->done = done;
-    d9d_progress_start(&s->progress, s->log,
-                       done > 0 ? "suggest: no memory for the best candidates" : "suggest",
-                       "candidates", s->candidates.len - done);
-    st = d9d_thread_run(0, s->candidates.len - done, plan_candidate, s);
+    return D9D_OK;
+}
+
+/* Plans the chosen candidates; none is chosen then. */
+static d9d_status plan_chosen(search_state *s, const char *label)
+{
+    d9d_status st;
+
+    d9d_progress_start(&s->progress, s->log, label, "candidates", s->chosen.len);
+    st = d9d_thread_run(0, s->chosen.len, plan_candidate, s);
     d9d_progress_end(&s->progress);
+    s->chosen.len = 0;
     return st;
+}
+
+/* Every `stride`-th candidate from `first` on. */
+static d9d_status plan_every(search_state *s, size_t first, size_t stride, const char *label)
+{
+    for (size_t i = first; i < s->candidates.len; i += stride)
+        D9D_TRY(D9D_VEC_PUSH(&s->chosen, i));
+    return plan_chosen(s, label);
+}
+
+/* Is candidate i a better one to search around than k?  What fits goes by its rate, the rest by the
+ * memory that is missing, what was refused comes last. */
+static bool leads(const search_state *s, size_t i, size_t k)
+{
+    const plan_result *a = &s->results[i], *b = &s->results[k];
+
+    if (a->fits != b->fits)
+        return a->fits;
+    if (a->fits && a->best.tokens_per_hour != b->best.tokens_per_hour)
+        return a->best.tokens_per_hour > b->best.tokens_per_hour;
+    if (!a->fits && a->least != b->least)
+        return b->least == 0 || (a->least != 0 && a->least < b->least);
+    return i < k;
+}
+
+/* The best candidates so far; returns how many. */
+static int find_leaders(const search_state *s, size_t leaders[LEADERS])
+{
+    int n = 0;
+
+    for (size_t i = 0; i < s->candidates.len; i++) {
+        int at = n;
+
+        if (!s->results[i].reached)
+            continue;
+        while (at > 0 && leads(s, i, leaders[at - 1]))
+            at--;
+        if (at == LEADERS)
+            continue;
+        n = n < LEADERS ? n + 1 : n;
+        memmove(&leaders[at + 1], &leaders[at], (size_t)(n - at - 1) * sizeof(*leaders));
+        leaders[at] = i;
+    }
+    return n;
+}
+
+/* Chooses what is near one of the leaders and was not planned. */
+static d9d_status choose_neighbours(search_state *s)
+{
+    size_t leaders[LEADERS];
+    const int n = find_leaders(s, leaders);
+
+    for (size_t i = 0; i < s->candidates.len; i++) {
+        const candidate *c = &s->candidates.data[i];
+        bool near = false;
+
+        for (int k = 0; k < n && !near && !s->results[i].reached; k++) {
+            const candidate *of = &s->candidates.data[leaders[k]];
+
+            near = d9di_mesh_is_near(&c->mesh, c->size, &of->mesh, of->size);
+        }
+        if (near)
+            D9D_TRY(D9D_VEC_PUSH(&s->chosen, i));
+    }
+    return D9D_OK;
+}
+
+/* Plans all candidates if they are few.  Of many, some that lie evenly over all, then those around
+ * the best ones, until all around the best ones are planned. */
+static d9d_status plan_candidates(search_state *s)
+{
+    const size_t n = s->candidates.len;
+
+    D9D_TRY(grow_results(s, 0));
+    D9D_TRY(plan_every(s, 0, n <= ALL_PLANNED ? 1 : (n / FIRST_PLANNED) | 1, "suggest"));
+    while (n > ALL_PLANNED && s->stopped == NULL) {
+        D9D_TRY(choose_neighbours(s));
+        if (s->chosen.len == 0)
+            break;
+        D9D_TRY(plan_chosen(s, "suggest: around the best"));
+    }
+    return D9D_OK;
+}
+
+/* Could another schedule make it the best?  That would take more than no bubble and kernels twice
+ * as fast. */
+static bool is_hopeless(const d9d_mesh_search_result *g, double best_rate)
+{
+    return 2 * g->tokens_per_hour < best_rate * (1 - g->bubble);
 }
 
 /* Adds the best meshes with a pipeline, with other micro-batches and schedules. */
@@ -405,7 +568,8 @@ static d9d_status add_refined(search_state *s, const d9d_mesh_search_results *so
     for (size_t i = 0; i < so_far->n && left > 0; i++) {
         const d9d_parallel_degrees *d = &so_far->item[i].mesh;
 
-        if (d->pipeline_parallel == 1)
+        if (d->pipeline_parallel == 1 ||
+            is_hopeless(&so_far->item[i], so_far->item[0].tokens_per_hour))
             continue;
         for (int pipe = 0; pipe < N_SCHEDULES; pipe++)
             D9D_TRY(add_sizes(s, d, pipe == 0, s->n_sizes, pipe));
@@ -416,16 +580,22 @@ static d9d_status add_refined(search_state *s, const d9d_mesh_search_results *so
 
 static d9d_status run_search(search_state *s, d9d_arena *a, d9d_mesh_search_results *out)
 {
-    size_t done;
+    size_t known;
 
     D9D_TRY(search_open(s));
     D9D_TRY(add_meshes(s, out->ranks));
-    D9D_TRY(plan_candidates(s, 0));
+    D9D_TRY(plan_candidates(s));
     D9D_TRY(sort_results(s, a, out));
-    done = s->candidates.len;
-    D9D_TRY(add_refined(s, out));
-    D9D_TRY(plan_candidates(s, done));
+    known = s->candidates.len;
+    if (s->stopped == NULL) {
+        D9D_TRY(add_refined(s, out));
+        D9D_TRY(grow_results(s, known));
+        D9D_TRY(plan_every(s, known, 1, "suggest: pipelines"));
+    }
     out->meshes = s->meshes;
+    out->complete = s->stopped == NULL;
+    if (s->stopped != NULL)
+        d9d_log_warn(s->log, "suggest: %s: these are the best of what was planned", s->stopped);
     return sort_results(s, a, out);
 }
 
@@ -440,12 +610,16 @@ d9d_status d9d_mesh_search(const d9d_train_config *config, const d9d_plan_opts *
     D9D_TRY(d9d_device_check_simulated(opts->chip));
     all.chip = d9d_sim_chip_find(opts->chip);
     all.memory = opts->memory > 0 ? opts->memory : all.chip->memory;
+    D9D_TRY(d9d_preemption_open(D9D_PREEMPTION_NO_LIMIT, log, &s.signals));
     st = run_search(&s, a, &all);
     if (st == D9D_OK)
         st = fail_none_fits(&s, &all);
     if (st == D9D_OK)
         *out = all;
+    d9d_preemption_close(s.signals);
+    D9D_VEC_RELEASE(&s.chosen);
     D9D_VEC_RELEASE(&s.candidates);
+    D9D_VEC_RELEASE(&s.divisions);
     d9di_plan_data_release(&s.data);
     d9d_arena_release(&s.arena);
     return st;
@@ -457,13 +631,31 @@ static const char *const recompute_names[] = {[D9D_RECOMPUTE_OFF] = "off",
                                               [D9D_RECOMPUTE_FULL] = "full",
                                               [D9D_RECOMPUTE_SELECTIVE] = "selective"};
 
+/* Removes degrees of 1 and the default method, which need not be said. */
+static void remove_defaults(json_t *mesh)
+{
+    const char *name, *method = d9d_cp_method_name(D9D_CP_ALL_GATHER);
+    json_t *value;
+    void *next;
+
+    json_object_foreach_safe(mesh, next, name, value)
+    {
+        const char *text = json_string_value(value);
+
+        if (json_integer_value(value) == 1 || (text != NULL && strcmp(text, method) == 0))
+            (void)json_object_del(mesh, name);
+    }
+}
+
 /* Prints the best result as options of d9d-train. */
 static d9d_status print_best_options(const d9d_mesh_search_result *g, d9d_buf *out)
 {
     json_t *mesh = d9di_plan_mesh_json(&g->mesh);
     d9d_buf text = {0};
-    d9d_status st = d9d_json_put(&text, mesh, -1);
+    d9d_status st;
 
+    remove_defaults(mesh);
+    st = d9d_json_put(&text, mesh, -1);
     if (st == D9D_OK)
         st =
             d9d_buf_printf(out,
@@ -477,13 +669,18 @@ static d9d_status print_best_options(const d9d_mesh_search_result *g, d9d_buf *o
 
 d9d_status d9d_mesh_search_print(const d9d_mesh_search_results *s, size_t max_n, d9d_buf *out)
 {
-    D9D_TRY(d9d_buf_printf(out, "%-28s %5s %-13s %-16s %10s %8s %15s %6s\n", "mesh", "rows",
+    int width = 28; /* of the first column */
+
+    for (size_t i = 0; i < s->n && i < max_n; i++)
+        if ((int)strlen(s->item[i].mesh_text) > width)
+            width = (int)strlen(s->item[i].mesh_text);
+    D9D_TRY(d9d_buf_printf(out, "%-*s %5s %-13s %-16s %10s %8s %15s %6s\n", width, "mesh", "rows",
                            "checkpointing", "schedule", "GiB a rank", "step s", "tokens/s a rank",
                            "MFU %"));
     for (size_t i = 0; i < s->n && i < max_n; i++) {
         const d9d_mesh_search_result *g = &s->item[i];
 
-        D9D_TRY(d9d_buf_printf(out, "%-28s %5lld %-13s %-16s %10.2f %8.3g %15.5g %6.1f\n",
+        D9D_TRY(d9d_buf_printf(out, "%-*s %5lld %-13s %-16s %10.2f %8.3g %15.5g %6.1f\n", width,
                                g->mesh_text, (long long)g->rows, recompute_names[g->checkpointing],
                                g->schedule[0] != '\0' ? g->schedule : "-",
                                (double)g->bytes / 0x1p30, g->step_s,
@@ -491,9 +688,10 @@ d9d_status d9d_mesh_search_print(const d9d_mesh_search_results *s, size_t max_n,
     }
     if (s->n > 0)
         D9D_TRY(print_best_options(&s->item[0], out));
-    return d9d_buf_printf(out, "%zu of %lld meshes of %lld x %s fit; %lld plans\n", s->n,
-                          (long long)s->meshes, (long long)s->ranks, s->chip->title,
-                          (long long)s->planned);
+    return d9d_buf_printf(
+        out, "%lld meshes of %lld x %s are possible; %zu were found to fit by %lld plans%s\n",
+        (long long)s->meshes, (long long)s->ranks, s->chip->title, s->n, (long long)s->planned,
+        s->complete ? "" : ", before the search was stopped");
 }
 
 static json_t *result_json(const d9d_mesh_search_result *g)
@@ -513,8 +711,9 @@ json_t *d9d_mesh_search_json(const d9d_mesh_search_results *s)
 
     for (size_t i = 0; i < s->n && well; i++)
         well = json_array_append_new(list, result_json(&s->item[i])) == 0;
-    return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:o}", "schema", "d9d.suggest.v1", "device",
-                     s->chip->name, "ranks", (json_int_t)s->ranks, "memory",
+    return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:b, s:o}", "schema", "d9d.suggest.v1",
+                     "device", s->chip->name, "ranks", (json_int_t)s->ranks, "memory",
                      s->memory > 0 ? json_integer((json_int_t)s->memory) : json_null(), "meshes",
-                     (json_int_t)s->meshes, "plans", (json_int_t)s->planned, "suggestions", list);
+                     (json_int_t)s->meshes, "plans", (json_int_t)s->planned, "complete",
+                     s->complete, "suggestions", list);
 }

@@ -133,9 +133,9 @@ static d9d_status find_step_line(struct samples_report *r)
     if (r->line != NULL)
         st = expand_line(&s, r->line);
     else if (s.first == 0)
-        st = D9D_FAIL(D9D_EINVAL, "%s: has no step yet", s.path);
+        st = D9D_FAIL(D9D_ENOTFOUND, "%s: has no step yet", s.path);
     else
-        st = D9D_FAIL(D9D_EINVAL, "%s: has no step %lld; it has %lld to %lld", s.path,
+        st = D9D_FAIL(D9D_ENOTFOUND, "%s: has no step %lld; it has %lld to %lld", s.path,
                       (long long)s.step, (long long)s.first, (long long)s.last);
 out:
     d9d_buf_release(&s.rule);

@@ -17,7 +17,22 @@ static const char *plugin_path(const d9d_node_ops *ops)
     return its.dli_fname;
 }
 
-d9d_status d9di_tape_check_simulated(const d9d_tape *t, const d9d_node_ops *ops, int64_t *launches)
+/* dladdr() searches the symbols of a library; a plan asks a hundred thousand times about the same
+ * operations. */
+static const char *recall_plugin_path(d9d_tape *t, const d9d_node_ops *ops)
+{
+    const d9d_node_ops **own = &t->own[(uintptr_t)ops / sizeof(*ops) % D9DI_TAPE_OWN_OPS];
+    const char *plugin;
+
+    if (*own == ops)
+        return NULL;
+    plugin = plugin_path(ops);
+    if (plugin == NULL)
+        *own = ops;
+    return plugin;
+}
+
+d9d_status d9di_tape_check_simulated(d9d_tape *t, const d9d_node_ops *ops, int64_t *launches)
 {
     const int64_t before = *launches;
     const char *plugin;
@@ -25,7 +40,7 @@ d9d_status d9di_tape_check_simulated(const d9d_tape *t, const d9d_node_ops *ops,
     if (t->dev->kernels != d9d_kernels_sim())
         return D9D_OK;
     *launches = d9d_sim_launches(d9d_sim_of_stream(t->dev->stream));
-    plugin = *launches == before ? plugin_path(ops) : NULL;
+    plugin = *launches == before ? recall_plugin_path(t, ops) : NULL;
     if (plugin == NULL)
         return D9D_OK;
     return D9D_FAIL(D9D_ENOTSUP,

@@ -34,6 +34,8 @@ typedef struct d9di_tape_deferred {
     d9d_status (*run)(d9d_node *n);
 } d9di_tape_deferred;
 
+enum { D9DI_TAPE_OWN_OPS = 64 };
+
 struct d9d_tape {
     d9d_device *dev;
     d9d_arena arena; /* vars, nodes, attributes */
@@ -54,6 +56,7 @@ struct d9d_tape {
     bool is_reference;                    /* between begin_reference() and end_reference() */
     d9di_tape_recording before_reference; /* what recording was */
     int64_t launches; /* kernel launches of a simulated device when the last node was recorded */
+    const d9d_node_ops *own[D9DI_TAPE_OWN_OPS]; /* of this library, as far as was asked */
 };
 
 /* d9d_tape_record() with the halves given. */
@@ -63,7 +66,7 @@ d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halve
 
 /* On a simulated device: ENOTSUP for a plugin's operation that has launched nothing since
  * `*launches`; sets *launches to the number now. */
-d9d_status d9di_tape_check_simulated(const d9d_tape *t, const d9d_node_ops *ops, int64_t *launches);
+d9d_status d9di_tape_check_simulated(d9d_tape *t, const d9d_node_ops *ops, int64_t *launches);
 
 /* Release the tensors and attributes of a node that has run or never will. */
 void d9di_node_release(d9d_node *n);

@@ -350,7 +350,7 @@ int⟦ main(b)⟧' ]
         [ -z "$output" ]
     }
     refused 2 '--step N is needed' run
-    refused 1 'run/samples.jsonl: has no step 3; it has 1 to 2' run -s 3 # its line is not whole
+    refused 2 'run/samples.jsonl: has no step 3; it has 1 to 2' run -s 3 # its line is not whole
     refused 2 'a/samples.jsonl: cannot open' a -s 1
     refused 2 '--dataset DIR says where' run -s 2 --text
     refused 2 'run/config.json: has 2 datasets; 1 are given in their place' run -s 2 -d data

@@ -463,6 +463,7 @@ static void assignments_change_the_document(void **state)
 static void near_words_are_found(void **state)
 {
     static const char *const words[] = {"global_batch_size", "microbatch_size", "lr", "eps", NULL};
+    static const char *const families[] = {"qwen2_moe", "qwen2", "qwen3_dense", "qwen3_moe", NULL};
 
     (void)state;
     assert_string_equal(d9d_config_did_you_mean("global_batchsize", words), "global_batch_size");
@@ -470,6 +471,10 @@ static void near_words_are_found(void **state)
     assert_string_equal(d9d_config_did_you_mean("mircobatch_size", words), "microbatch_size");
     assert_string_equal(d9d_config_did_you_mean("EPS", words), "eps");
     assert_null(d9d_config_did_you_mean("rl", words));
+    assert_string_equal(d9d_config_did_you_mean("qwen3", families), "qwen3_dense");
+    assert_string_equal(d9d_config_did_you_mean("Qwen2", families), "qwen2");
+    assert_string_equal(d9d_config_did_you_mean("qwen4", families), "qwen2");
+    assert_null(d9d_config_did_you_mean("qw", families));
     assert_null(d9d_config_did_you_mean("learning_rate", words));
     assert_null(d9d_config_did_you_mean("", words));
 }

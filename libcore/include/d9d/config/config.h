@@ -253,8 +253,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_extend(const d9d_table *table,
                                                   const d9d_config_extension *more, size_t n,
                                                   d9d_arena *a, d9d_table **out);
 
-/* The nearest of `words` (NULL-ended) to `given`, the first of equals, for "did you mean".  NULL if
- * more than a third of the longer one would have to change.  A change is a letter added, dropped,
+/* The nearest of `words` (NULL-ended) to `given`, the first of equals, for "did you mean": the one
+ * that goes on with '_' behind it, else the one that takes the fewest changes.  NULL if more than a
+ * third of the longer one would have to change.  A change is a letter added, dropped,
  * replaced or swapped with the next; case is ignored. */
 D9D_API const char *d9d_config_did_you_mean(const char *given, const char *const *words);
 
