@@ -116,7 +116,9 @@ for stage in "${stages[@]:first:last-first+1}"; do
     done
     own=D9D_SBATCH_${stage^^}
     read -ra more <<<"$D9D_SBATCH ${!own:-}"
-    command=(sbatch --parsable --output="$D9D_LOGS/%x-%j.log"
+    log=%x-%j # of an array the job and the task
+    [ -z "${array[$stage]:-}" ] || log=%x-%A_%a
+    command=(sbatch --parsable --output="$D9D_LOGS/$log.log"
         ${before:+--dependency=afterok$before --kill-on-invalid-dep=yes}
         ${array[$stage]:+"${array[$stage]}"} "${more[@]}" "$D9D_SLURM_DIR/$stage.sbatch")
     if [ -n "$dry" ]; then

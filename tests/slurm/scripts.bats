@@ -473,6 +473,13 @@ metrics 105"
     assert_line "sbatch --parsable --output=logs/%x-%j.log --dependency=afterok:103:104 --kill-on-invalid-dep=yes -p gpu $scripts/metrics.sbatch"
 }
 
+@test "pipeline: logs of an array have the number of the task" {
+    pipeline_settings
+    D9D_SHARD_TASKS=3 run -0 --separate-stderr "$scripts/pipeline.sh" --to merge
+    assert grep -qx "sbatch --parsable --output=logs/%x-%A_%a.log --array=0-2 $scripts/shard.sbatch" "$FAKE_LOG"
+    assert grep -qE "^sbatch --parsable --output=logs/%x-%j.log --dependency=afterok:101 .*/merge.sbatch$" "$FAKE_LOG"
+}
+
 @test "pipeline understands the job numbers of several clusters" {
     pipeline_settings
     FAKE_CLUSTER=big run -0 --separate-stderr "$scripts/pipeline.sh" --from train --to infer

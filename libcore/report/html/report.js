@@ -211,13 +211,18 @@
 
     function drawAxes(chart, g, frame) {
         const format = formats[chart.of.unit], x = xUnits[view.x];
-        ticks(frame.y0, frame.y1, Math.max(2, Math.round((frame.bottom - frame.top) / 40)), frame.log).forEach(function (v) {
+        // Bytes are round in the unit in which they are written.
+        const unit = chart.of.unit === "bytes" ? Math.pow(1024, Math.floor(Math.log(Math.max(frame.y1, 1)) / Math.log(1024))) : 1;
+        ticks(frame.y0 / unit, frame.y1 / unit, Math.max(2, Math.round((frame.bottom - frame.top) / 40)), frame.log).forEach(function (of) {
+            const v = of * unit;
             const y = frame.py(v);
             svg("line", { "class": "grid", x1: frame.left, x2: frame.right, y1: y, y2: y }, g);
-            svg("text", { x: frame.left - 6, y: y + 4, "text-anchor": "end" }, g).textContent = format(v);
+            svg("text", { x: frame.left - 6, y: Math.max(y + 4, 10), "text-anchor": "end" }, g).textContent = format(v);
         });
         ticks(frame.x0, frame.x1, Math.max(2, Math.round((frame.right - frame.left) / 90)), false).forEach(function (v) {
-            svg("text", { x: frame.px(v), y: frame.bottom + 16, "text-anchor": "middle" }, g).textContent = x.format(v);
+            // The label of the last tick ends with the frame: half of it would be outside the picture.
+            const p = frame.px(v), last = p > frame.right - 16;
+            svg("text", { x: last ? frame.right + 6 : p, y: frame.bottom + 16, "text-anchor": last ? "end" : "middle" }, g).textContent = x.format(v);
         });
         svg("line", { "class": "grid", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom }, g);
         svg("text", { x: frame.right, y: frame.bottom + 30, "text-anchor": "end" }, g).textContent = x.label;
