@@ -101,12 +101,20 @@ JSON
         --set 'task={"name": "causal_lm"}' --set 'metrics=[]' --set trainer.run.steps=2 --set trainer.run.dir=sft \
         "$examples/preference/dpo.json"
     rm -rf base && mv sft/export base
-    train --set model_provider.dtype=float32 --set trainer.run.dir=dpo "$examples/preference/dpo.json"
-    run jq -s -e 'map(select(.loss)) | .[0].loss > 0.69 and .[-1].loss < 0.4 and .[-1]["rewards/accuracies"] > 0.9' dpo/metrics.jsonl
+    train --set model_provider.dtype=float32 "$examples/preference/dpo.json"
+    run jq -s -e 'map(select(.loss)) | .[0].loss > 0.69 and .[-1].loss < 0.4 and .[-1]["rewards/accuracies"] > 0.9' runs/dpo/metrics.jsonl
     [ "$status" -eq 0 ]
     train --set model_provider.dtype=float32 --set trainer.run.dir=distilled "$examples/preference/distillation.json"
     run jq -s -e 'map(select(.loss)) | .[-1].loss < 0.7 * .[0].loss' distilled/metrics.jsonl
     [ "$status" -eq 0 ]
+}
+
+@test "the commands of the page, word for word" {
+    ln -s "$examples" examples
+    sed -n '/^    d9d-map init/,/distillation.json$/s/^    //p' "$examples/../docs/howto/preferences.md" >words.sh
+    [ "$(wc -l <words.sh)" -eq 8 ]
+    OMP_WAIT_POLICY=passive run -0 bash -e words.sh
+    [[ "$output" == *"model in runs/dpo/export"*"rewards/margins"*"model in runs/distillation/export"* ]]
 }
 
 # config [OPTION...]: a run of the golden pairs beside the golden teacher.

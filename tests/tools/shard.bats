@@ -422,7 +422,7 @@ bad() {
     printf 'tekken' >tokenizer.model && printf '\377\377\377\377abcdefgh' >stream.jsonl
     printf '{"text": "a", "text": "b"}\n' >twice.jsonl
     bad 2 'tokenizer.model: is no tokenizer.json of HuggingFace' -t tokenizer.model -o data array.jsonl
-    bad 1 'stream.jsonl: is a stream of Arrow; make JSON lines of it' -t "$tok" -o data stream.jsonl
+    bad 1 "stream.jsonl: is a stream of Arrow; read JSON lines of it from a pipe: python3 -c \"import pyarrow" -t "$tok" -o data stream.jsonl
     bad 1 'twice.jsonl: line 1, byte 22: "text" is given twice' -t "$tok" -o data twice.jsonl
     bad 1 'array.jsonl: line 1: an element of the array is not an object' -t "$tok" -o data array.jsonl
     bad 1 'an id must be an integer from 0 to' -t "$tok" --format tokens -o data big.jsonl
@@ -554,7 +554,7 @@ changed() {
     printf '\x04\x22\x4d\x18\x60' >a.jsonl.lz4
     printf 'PK\x03\x04\x14' >a.zip
     bad 1 'a.parquet: is a Parquet file; read JSON lines of it from a pipe: duckdb -c' -t "$tok" -o data a.parquet
-    bad 1 'a.arrow: is an Arrow file' -t "$tok" -o data a.arrow
+    bad 1 'a.arrow: is an Arrow file; read JSON lines of it from a pipe: python3 -c "import pyarrow' -t "$tok" -o data a.arrow
     bad 1 'a.jsonl.bz2: is compressed with bzip2, and gzip and zstd are read' -t "$tok" -o data a.jsonl.bz2
     bad 1 'a.jsonl.xz: is compressed with xz' -t "$tok" -o data a.jsonl.xz
     bad 1 'a.jsonl.lz4: is compressed with lz4' -t "$tok" -o data a.jsonl.lz4

@@ -148,8 +148,16 @@ static const struct unsupported_format {
     {"a Parquet file; read JSON lines of it from a pipe: duckdb -c \"copy (from 'FILE') to "
      "'/dev/stdout' (format json)\" | d9d-shard ... -",
      "PAR1\x15", 5},
-    {"an Arrow file; make JSON lines of it", "ARROW1\0\0", 8},
-    {"a stream of Arrow; make JSON lines of it", "\xff\xff\xff\xff", 4},
+    {"an Arrow file; read JSON lines of it from a pipe: python3 -c \"import pyarrow as pa, json; "
+     "[print(json.dumps(r)) for r in pa.ipc.open_file('FILE').read_all().to_pylist()]\" | "
+     "d9d-shard "
+     "... -",
+     "ARROW1\0\0", 8},
+    {"a stream of Arrow; read JSON lines of it from a pipe: python3 -c \"import pyarrow as pa, "
+     "json; "
+     "[print(json.dumps(r)) for b in pa.ipc.open_stream('FILE') for r in b.to_pylist()]\" | "
+     "d9d-shard ... -",
+     "\xff\xff\xff\xff", 4},
     {"compressed with bzip2, and gzip and zstd are read", "BZh91AY&SY", 10},
     {"compressed with xz, and gzip and zstd are read", "\xfd\x37zXZ\0", 6},
     {"compressed with lz4, and gzip and zstd are read", "\x04\x22\x4d\x18", 4},
