@@ -11,7 +11,7 @@
 #include "d9d/job/preemption.h"
 #include "d9d/parallel/parallel_plan.h"
 #include "engine/job_start.h"
-#include "plan/mesh_neighbours.h"
+#include "plan/mesh_steps.h"
 #include "plan/plan_private.h"
 
 enum {
@@ -20,7 +20,7 @@ enum {
     MAX_SIZES = 8,           /* of a micro-batch */
     ALL_PLANNED = 512,       /* most candidates of which each is planned */
     FIRST_PLANNED = 192,     /* of more: those planned first, evenly over all */
-    LEADERS = 8              /* best candidates whose neighbours are planned next */
+    LEADERS = 8              /* best candidates, around which is planned next */
 };
 
 /* Pipeline schedules: the first for all meshes, the others for the best ones. */
@@ -516,7 +516,7 @@ static int find_leaders(const search_state *s, size_t leaders[LEADERS])
 }
 
 /* Chooses what is near one of the leaders and was not planned. */
-static d9d_status choose_neighbours(search_state *s)
+static d9d_status choose_near(search_state *s)
 {
     size_t leaders[LEADERS];
     const int n = find_leaders(s, leaders);
@@ -528,7 +528,7 @@ static d9d_status choose_neighbours(search_state *s)
         for (int k = 0; k < n && !near && !s->results[i].reached; k++) {
             const candidate *of = &s->candidates.data[leaders[k]];
 
-            near = d9di_mesh_is_near(&c->mesh, c->size, &of->mesh, of->size);
+            near = d9di_mesh_search_is_near(&c->mesh, c->size, &of->mesh, of->size);
         }
         if (near)
             D9D_TRY(D9D_VEC_PUSH(&s->chosen, i));
@@ -545,7 +545,7 @@ static d9d_status plan_candidates(search_state *s)
     D9D_TRY(grow_results(s, 0));
     D9D_TRY(plan_every(s, 0, n <= ALL_PLANNED ? 1 : (n / FIRST_PLANNED) | 1, "suggest"));
     while (n > ALL_PLANNED && s->stopped == NULL) {
-        D9D_TRY(choose_neighbours(s));
+        D9D_TRY(choose_near(s));
         if (s->chosen.len == 0)
             break;
         D9D_TRY(plan_chosen(s, "suggest: around the best"));

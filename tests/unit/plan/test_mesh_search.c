@@ -7,7 +7,7 @@
 
 #include "d9d/base/json.h"
 #include "d9d/plan/mesh_search.h"
-#include "plan/mesh_neighbours.h"
+#include "plan/mesh_steps.h"
 #include "support/unit.h"
 
 enum { RANKS = 256, LENGTH = 512 };
@@ -76,8 +76,8 @@ static void steps_are_of_one_factor(void **state)
                                          cases[i].cps,   cases[i].tp,  cases[i].ep,  1,
                                          cases[i].method};
 
-        if (d9di_mesh_is_near(&from, 3, &to, cases[i].size) != cases[i].near ||
-            d9di_mesh_is_near(&to, cases[i].size, &from, 3) != cases[i].near)
+        if (d9di_mesh_search_is_near(&from, 3, &to, cases[i].size) != cases[i].near ||
+            d9di_mesh_search_is_near(&to, cases[i].size, &from, 3) != cases[i].near)
             fail_msg("case %zu is %snear", i, cases[i].near ? "not " : "");
     }
 }
@@ -105,9 +105,8 @@ static bool is_searched(const d9d_parallel_degrees *d)
            (d->data_parallel_shard == 1 || d->data_parallel_replicate == 1 || inside % 8 == 0);
 }
 
-/* Plans a neighbour with half, the same and twice the micro-batch. */
-static int check_neighbour(bench *b, const d9d_mesh_search_result *best,
-                           const d9d_parallel_degrees *d)
+/* Plans a mesh with half, the same and twice the micro-batch. */
+static int check_near(bench *b, const d9d_mesh_search_result *best, const d9d_parallel_degrees *d)
 {
     int planned = 0;
 
@@ -141,13 +140,13 @@ static int check_moves(bench *b, const d9d_mesh_search_result *best)
                 continue;
             *axes[from] /= 2;
             *axes[to] *= 2;
-            planned += check_neighbour(b, best, &d);
+            planned += check_near(b, best, &d);
         }
     for (int64_t twice = 1; twice <= 4; twice *= 4) {
         d = best->mesh;
         d.expert_parallel = d.expert_parallel * twice / 2;
         if (d.expert_parallel > 0)
-            planned += check_neighbour(b, best, &d);
+            planned += check_near(b, best, &d);
     }
     return planned;
 }

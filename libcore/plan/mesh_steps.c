@@ -1,5 +1,5 @@
-/* mesh_neighbours.c - see plan/mesh_neighbours.h. */
-#include "plan/mesh_neighbours.h"
+/* mesh_steps.c - see plan/mesh_steps.h. */
+#include "plan/mesh_steps.h"
 
 enum { NEAR = 2, FAR = NEAR + 1 }; /* steps */
 
@@ -20,8 +20,8 @@ static int degree_steps(int64_t a, int64_t b)
     return large % small == 0 && is_prime(large / small) ? 1 : FAR;
 }
 
-bool d9di_mesh_is_near(const d9d_parallel_degrees *a, int a_size, const d9d_parallel_degrees *b,
-                       int b_size)
+bool d9di_mesh_search_is_near(const d9d_parallel_degrees *a, int a_size,
+                              const d9d_parallel_degrees *b, int b_size)
 {
     int steps = degree_steps(a->pipeline_parallel, b->pipeline_parallel) +
                 degree_steps(a->tensor_parallel, b->tensor_parallel) +
