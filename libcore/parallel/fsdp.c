@@ -168,6 +168,17 @@ static d9d_status peers_wait_readers(peer_memory *r)
     return d9d_comm_event_record(r->comm, &r->readers_done);
 }
 
+/* The device's stream has waited for the group's reduce-scatter; all-reduces of buckets may
+ * follow. */
+static void group_reduce_done(fsdp_unit *u, const param_group *b)
+{
+    for (size_t i = b->first; i < b->first + b->n; i++) {
+        d9di_fsdp_param_reduce_finish(&u->transfers[i]);
+        if (u->sharded.p[i]->shard.pending_reduce == &b->reduced)
+            u->sharded.p[i]->shard.pending_reduce = NULL;
+    }
+}
+
 /* --- unshard ---------------------------------------------------------------------------------- */
 
 static d9d_status group_unshard(fsdp_unit *u, param_group *b)
@@ -183,13 +194,47 @@ static d9d_status group_unshard(fsdp_unit *u, param_group *b)
     return d9d_comm_event_record(b->comm, &b->unsharded_event);
 }
 
+/* Staging buffers remain of an unshard that failed. */
+static void unit_free_unsharded(fsdp_unit *u)
+{
+    for (size_t i = 0; i < u->sharded.n; i++) {
+        d9d_param *p = u->sharded.p[i];
+
+        d9d_param_forget_quantised(p);
+        d9d_tensor_release(&u->transfers[i].staging);
+        d9d_tensor_release(&p->local.data);
+        p->local.data = d9d_param_stored(p, &p->local);
+    }
+    u->shard_state = SHARDED;
+}
+
+/* A transfer of the unit failed.  What its groups' streams still use may not be freed before they
+ * are done with it. */
+static d9d_status unit_abandon(fsdp_unit *u, d9d_status st)
+{
+    d9d_err_copy why;
+
+    d9d_err_save(&why, st);
+    for (size_t i = 0; i < u->n_groups; i++)
+        (void)!d9d_stream_wait_comm(u->groups[i].comm, u->owner->dev->stream);
+    unit_free_unsharded(u);
+    for (size_t i = 0; i < u->n_groups; i++)
+        group_reduce_done(u, &u->groups[i]);
+    u->reducing = false;
+    return d9d_err_restore(&why);
+}
+
 static d9d_status unit_unshard_start(fsdp_unit *u)
 {
+    d9d_status st = D9D_OK;
+
     if (u->shard_state != SHARDED)
         return D9D_OK;
     D9D_TRY(peer_memory_map_all(u->owner));
-    for (size_t i = 0; i < u->n_groups; i++)
-        D9D_TRY(group_unshard(u, &u->groups[i]));
+    for (size_t i = 0; st == D9D_OK && i < u->n_groups; i++)
+        st = group_unshard(u, &u->groups[i]);
+    if (st != D9D_OK)
+        return unit_abandon(u, st);
     u->shard_state = UNSHARDING;
     return D9D_OK;
 }
@@ -208,18 +253,6 @@ static d9d_status unit_unshard_wait(fsdp_unit *u)
         D9D_TRY(group_for_each(u, &u->groups[i], false, d9di_fsdp_param_unshard_finish));
     u->shard_state = UNSHARDED;
     return D9D_OK;
-}
-
-static void unit_free_unsharded(fsdp_unit *u)
-{
-    for (size_t i = 0; i < u->sharded.n; i++) {
-        d9d_param *p = u->sharded.p[i];
-
-        d9d_param_forget_quantised(p);
-        d9d_tensor_release(&p->local.data);
-        p->local.data = d9d_param_stored(p, &p->local);
-    }
-    u->shard_state = SHARDED;
 }
 
 /* Reshard a unit that was prefetched and not used. */
@@ -281,17 +314,6 @@ static d9d_status grads_alloc(fsdp_unit *u)
     return D9D_OK;
 }
 
-/* The device's stream has waited for the group's reduce-scatter; all-reduces of buckets may
- * follow. */
-static void group_reduce_done(fsdp_unit *u, const param_group *b)
-{
-    for (size_t i = b->first; i < b->first + b->n; i++) {
-        d9di_fsdp_param_reduce_finish(&u->transfers[i]);
-        if (u->sharded.p[i]->shard.pending_reduce == &b->reduced)
-            u->sharded.p[i]->shard.pending_reduce = NULL;
-    }
-}
-
 static d9d_status unit_reduce_wait(fsdp_unit *u)
 {
     d9d_device *dev = u->owner->dev;
@@ -345,8 +367,12 @@ static d9d_status group_reduce_scatter(fsdp_unit *u, param_group *b)
 
 static d9d_status unit_reduce_start(fsdp_unit *u)
 {
-    for (size_t i = 0; i < u->n_groups; i++)
-        D9D_TRY(group_reduce_scatter(u, &u->groups[i]));
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; st == D9D_OK && i < u->n_groups; i++)
+        st = group_reduce_scatter(u, &u->groups[i]);
+    if (st != D9D_OK)
+        return unit_abandon(u, st);
     u->reducing = true;
     return D9D_OK;
 }
@@ -645,6 +671,8 @@ void d9d_fsdp_free(d9d_fsdp *s)
         fsdp_unit *u = &s->units[i];
 
         u->module->unit = NULL;
+        (void)!unit_reduce_wait(u); /* what a failure left, here and below */
+        unit_free_unsharded(u);
         for (size_t k = 0; k < u->n_groups; k++) {
             group_reduce_done(u, &u->groups[k]);
             d9d_comm_event_free(u->groups[k].comm, u->groups[k].unsharded_event);
@@ -653,6 +681,7 @@ void d9d_fsdp_free(d9d_fsdp *s)
     }
     for (size_t i = 0; i < s->n_peers; i++)
         d9d_comm_event_free(s->peers[i].comm, s->peers[i].readers_done);
+    (void)!d9di_buckets_wait(&s->buckets, s->dev);
     d9di_buckets_release(&s->buckets);
     d9d_arena_release(&s->arena);
     free(s);

@@ -1,6 +1,6 @@
 /* test_fsdp_edges.c - the ends of a step on a slow backend: reduced and gathered data are ready
  * when waited for and not before, and nothing that a collective uses may change or be freed until
- * then.
+ * then; also where an operation of the backend fails.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +28,17 @@ static struct wire {
     late_call calls[CALLS];
     int made, done;
     char said[EVENTS]; /* what was queued where, in order: see say() */
+    int fail_in;       /* this operation fails, counted down; 0: none */
+    bool stays_down;   /* and so do all after it */
 } wire;
+
+static d9d_status fails(void)
+{
+    if (wire.fail_in == 0 || --wire.fail_in > 0)
+        return D9D_OK;
+    wire.fail_in = wire.stays_down;
+    return D9D_FAIL(D9D_ECOMM, "the planted failure");
+}
 
 static void say(char what, const char *of)
 {
@@ -42,10 +52,12 @@ static void say(char what, const char *of)
 
 static d9d_status later(d9d_comm *c, const d9di_comm_call *k)
 {
-    late_call *l = &wire.calls[wire.made++];
     const int64_t *counts = k->coll == D9DI_COLL_ALL_GATHER ? k->recv : k->send;
     int64_t all = k->n;
+    late_call *l;
 
+    D9D_TRY(fails());
+    l = &wire.calls[wire.made++];
     assert_true(wire.made < CALLS && c->size == 2);
     *l = (late_call){.call = *k};
     if (counts != NULL) {
@@ -87,13 +99,15 @@ static d9d_stream queue(d9d_comm *c)
 static d9d_status fork_queue(d9d_comm *c, d9d_stream s)
 {
     (void)c, (void)s;
-    return D9D_OK;
+    return fails();
 }
 static d9d_status point_set(d9d_comm *c, d9d_comm_event **at)
 {
-    int *n = *at != NULL ? (int *)*at : malloc(sizeof(*n));
+    int *n;
 
     (void)c;
+    D9D_TRY(fails());
+    n = *at != NULL ? (int *)*at : malloc(sizeof(*n));
     *n = wire.made;
     *at = (d9d_comm_event *)n;
     return D9D_OK;
@@ -101,6 +115,7 @@ static d9d_status point_set(d9d_comm *c, d9d_comm_event **at)
 static d9d_status join_at(d9d_comm *c, d9d_comm_event *at, d9d_stream s)
 {
     (void)c, (void)s;
+    D9D_TRY(fails());
     while (wire.done < *(const int *)at) {
         late_call *l = &wire.calls[wire.done++];
 
@@ -204,7 +219,8 @@ static d9d_comm group(rig *r, char *name)
     return (d9d_comm){.ops = &late_wire, .name = name, .size = 2, .failed = &r->failed};
 }
 
-static void rig_open(rig *r, bool frozen)
+/* `dim`: along which "w" is divided; by columns it is [2, 64], whose shards are not contiguous. */
+static void rig_open(rig *r, bool frozen, int dim)
 {
     const d9d_fsdp_opts opts = {.with_grads = true, .prefetch = 1, .bucket_bytes = 1 << 20};
     static char parts[] = "parts", copies[] = "copies";
@@ -226,8 +242,9 @@ static void rig_open(rig *r, bool frozen)
     d9d_module_init(&r->root);
     for (int i = 0; i < UNITS; i++) {
         d9d_module_init(&r->module[i]);
-        assert_ok(d9d_module_param(&r->module[i], "w", &r->w[i], D9D_F32, D9D_SHAPE(4, 3),
-                                   D9D_INIT_NORMAL, 1));
+        assert_ok(d9d_module_param(&r->module[i], "w", &r->w[i], D9D_F32,
+                                   dim == 0 ? D9D_SHAPE(4, 3) : D9D_SHAPE(2, 64), D9D_INIT_NORMAL,
+                                   1));
         r->units[i] = &r->module[i];
         if (i == 1)
             assert_ok(d9d_module_param(&r->module[i], "v", &r->v, D9D_F32, D9D_SHAPE(5),
@@ -237,7 +254,7 @@ static void rig_open(rig *r, bool frozen)
     r->w[0].spec.trainable = !frozen;
     assert_ok(d9d_module_bind(&r->root));
     for (int i = 0; i < UNITS; i++)
-        d9d_param_shard(&r->w[i], &r->parts, 0, 2, 0);
+        d9d_param_shard(&r->w[i], &r->parts, dim, 2, 0);
     r->v.placement.grad_group = &r->copies;
     for (int i = 0; i < UNITS; i++)
         r->w[i].placement.is_primary = true;
@@ -345,7 +362,7 @@ static void norm_beside_sums(void **state)
     rig r;
 
     (void)state;
-    rig_open(&r, false);
+    rig_open(&r, false, 0);
     forward(&r);
     backward(&r);
     wire.said[0] = '\0';
@@ -397,7 +414,7 @@ static void weights_beside_the_update(void **state)
     for (int frozen = 0; frozen < 2; frozen++) {
         rig r;
 
-        rig_open(&r, frozen);
+        rig_open(&r, frozen, 0);
         look_ahead(&r);
         step(&r);
         assert_string_equal(wire.said, frozen ? "ga.w ub.w ub.v gb.w uc.w "
@@ -417,11 +434,104 @@ static void weights_beside_the_update(void **state)
     }
 }
 
+/* --- failures ------------------------------------------------------------------------------ */
+
+static d9d_status passes(rig *r, d9d_param_unit_pass pass)
+{
+    for (int k = 0; k < UNITS; k++) {
+        const int i = pass == D9D_PARAM_UNIT_FORWARD ? k : UNITS - 1 - k;
+        d9d_param_unit *u = r->module[i].unit;
+
+        D9D_TRY(u->ops->unshard(u, pass));
+        if (pass == D9D_PARAM_UNIT_BACKWARD) {
+            grad_fill(&r->w[i], (float)i);
+            if (i == 1)
+                grad_fill(&r->v, 9);
+        }
+        D9D_TRY(u->ops->reshard(u, pass));
+    }
+    return D9D_OK;
+}
+
+static d9d_status try_step(rig *r)
+{
+    d9d_fsdp_pre_forward(r->sharded, true, false);
+    D9D_TRY(passes(r, D9D_PARAM_UNIT_FORWARD));
+    d9d_fsdp_pre_backward(r->sharded, true);
+    D9D_TRY(passes(r, D9D_PARAM_UNIT_BACKWARD));
+    D9D_TRY(d9d_fsdp_post_backward(r->sharded));
+    D9D_TRY(d9d_fsdp_wait_grads(r->sharded));
+    for (size_t i = 0; i < D9D_FSDP_PREFETCH_MAX; i++)
+        D9D_TRY(d9d_fsdp_prefetch(r->sharded, i));
+    return d9d_fsdp_reshard(r->sharded);
+}
+
+/* A wire that stays down never runs what it has taken. */
+static void wire_drop(void)
+{
+    wire.fail_in = 0;
+    for (; wire.done < wire.made; wire.done++)
+        free(wire.calls[wire.done].source);
+}
+
+/* Whatever operation of a step fails, its sentence stays and all memory comes back: closing the
+ * device asserts that none is in use. */
+static void a_failure_leaves_no_memory(void **state)
+{
+    (void)state;
+    for (int dim = 0; dim < 2; dim++)
+        for (int down = 0; down < 2; down++) {
+            d9d_status st = D9D_ECOMM;
+
+            for (int at = 1; st != D9D_OK; at++) {
+                rig r;
+
+                rig_open(&r, false, dim);
+                wire.fail_in = at;
+                wire.stays_down = down;
+                st = try_step(&r);
+                if (st != D9D_OK)
+                    assert_string_equal(d9d_err_message(), "the planted failure");
+                assert_true(st == D9D_OK ? at > 40 : st == D9D_ECOMM);
+                wire.fail_in = down && st != D9D_OK;
+                d9d_fsdp_free(r.sharded);
+                r.sharded = NULL;
+                wire_drop();
+                rig_close(&r);
+            }
+        }
+}
+
+/* The same where memory is what fails. */
+static void no_memory_leaves_no_memory(void **state)
+{
+    (void)state;
+    for (int dim = 0; dim < 2; dim++) {
+        d9d_status st = D9D_EOOM;
+
+        for (uint64_t more = 0; st != D9D_OK; more += 256) {
+            rig r;
+
+            rig_open(&r, false, dim);
+            d9d_device_trim(r.dev);
+            d9d_device_set_limit(r.dev, d9d_device_memory(r.dev).in_use + more);
+            st = try_step(&r);
+            assert_true(st == D9D_OK ? more > 256 : st == D9D_EOOM);
+            d9d_fsdp_free(r.sharded);
+            r.sharded = NULL;
+            wire_drop();
+            rig_close(&r);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_beside_sums),
         cmocka_unit_test(weights_beside_the_update),
+        cmocka_unit_test(a_failure_leaves_no_memory),
+        cmocka_unit_test(no_memory_leaves_no_memory),
     };
 
     return cmocka_run_group_tests_name("edges", tests, NULL, NULL);
