@@ -271,13 +271,17 @@ static d9d_status keep_reason(d9d_bootstrap *b, d9d_status unconnected)
 /* At the first exchange, for the caller has set its timeout by then. */
 static d9d_status connect_ranks(d9d_bootstrap *b)
 {
-    d9d_status unconnected;
+    d9di_bootstrap_meeting m;
+    d9d_status st;
 
     if (b->connected)
         return D9D_OK;
     b->connected = true;
-    D9D_TRY(d9di_bootstrap_connect(&b->backend, &b->tree, &unconnected));
-    return unconnected == D9D_OK ? D9D_OK : keep_reason(b, unconnected);
+    st = d9di_bootstrap_meet(&b->backend, &m);
+    b->tree = m.tree;
+    b->failure_reported = b->failure_reported || m.reported;
+    D9D_TRY(st);
+    return m.unconnected == D9D_OK ? D9D_OK : keep_reason(b, m.unconnected);
 }
 
 const char *d9d_bootstrap_unconnected(const d9d_bootstrap *b)

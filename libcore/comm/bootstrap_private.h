@@ -20,12 +20,18 @@ typedef struct d9di_bootstrap_backend {
     void (*close)(void *self);
 } d9di_bootstrap_backend;
 
-/* Connect all ranks, if there are many or D9D_BOOTSTRAP is "tcp": one message that the launcher
- * carries, of which a rank gets one, its parent's.  Collective.  *out NULL: not connected; then
- * *unconnected is D9D_OK, or has its message where this rank could not be, and no rank is.  Another
- * status is the launcher's. */
-d9d_status d9di_bootstrap_connect(const d9di_bootstrap_backend *b, d9di_bootstrap_tree **out,
-                                  d9d_status *unconnected);
+/* How the ranks met. */
+typedef struct d9di_bootstrap_meeting {
+    d9di_bootstrap_tree *tree; /* NULL: not connected */
+    d9d_status unconnected;    /* why not, of this rank, with its message; D9D_OK: not wanted */
+    bool reported;             /* another rank reports the failure */
+} d9di_bootstrap_meeting;
+
+/* The first exchange: ranks that choose different carriers of messages are refused
+ * (bootstrap_hello.h).  Then all ranks connect, if there are many or D9D_BOOTSTRAP is "tcp": the
+ * launcher carries one message of each, of which a rank gets one, its parent's.  Collective.
+ * ECONFIG where ranks differ; another status is the launcher's. */
+d9d_status d9di_bootstrap_meet(const d9di_bootstrap_backend *b, d9di_bootstrap_meeting *out);
 
 /* A rank's failure as it is sent.  Packed: received blobs have any alignment and only the length of
  * the text. */

@@ -41,6 +41,29 @@ driver=$D9D_BUILD/tests/multirank/bootstrap_driver
     [ "$(grep -c 'of 4 on .*: well' <<<"$output")" -eq 4 ]
 }
 
+# One sentence for the job, whichever rank differs: also where its parent in the tree of TCP connects too.
+@test "ranks that choose different carriers of messages are named, once" {
+    # shellcheck disable=SC2016
+    export one='[ "$OMPI_COMM_WORLD_RANK" != "$2" ] || export D9D_BOOTSTRAP=$1; shift 2; exec "$@"'
+    echo '{}' >"$BATS_TEST_TMPDIR/c.json"
+    for which in 0 1 3; do
+        for value in tcp pmix TCP; do
+            other=tcp
+            [ $value = pmix ] || other=""
+            D9D_BOOTSTRAP=$other run -2 mpi -x D9D_BOOTSTRAP -n 4 bash -c "$one" _ $value $which \
+                "$D9D_BIN/d9d-train" -q "$BATS_TEST_TMPDIR/c.json"
+            assert_equal "$(grep -c 'd9d-train: invalid configuration:' <<<"$output")" 1
+            case $value$which in
+            TCP*) assert_output --partial "D9D_BOOTSTRAP is \"TCP\" on rank $which (" ;;
+            tcp0) assert_output --regexp 'rank 0 \(.*\) exchanges messages by TCP and rank 1 \(.*\) by PMIx: D9D_BOOTSTRAP is tcp on the first and not set on the second' ;;
+            pmix0) assert_output --regexp 'rank 0 \(.*\) exchanges messages by PMIx and rank 1 \(.*\) by TCP: D9D_BOOTSTRAP is pmix on the first and tcp on the second' ;;
+            pmix*) assert_output --regexp "rank 0 \(.*\) exchanges messages by TCP and rank $which \(.*\) by PMIx: D9D_BOOTSTRAP is tcp on the first and pmix" ;;
+            *) assert_output --regexp "rank 0 \(.*\) exchanges messages by PMIx and rank $which \(.*\) by TCP" ;;
+            esac
+        done
+    done
+}
+
 @test "ranks agree on the first failure" {
     run -2 mpi -n 4 "$driver" agree 2
     assert_equal "$(grep -c 'rank 2 (.*): no file 2' <<<"$output")" 3

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/bootstrap_private.h"
+#include "comm/bootstrap_hello.h"
 #include "support/unit.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -313,7 +313,7 @@ struct launcher {
     pthread_barrier_t all;
     int size, broken, strangers; /* broken: a rank whose address is wrong; -1: none */
     int *published, *got;        /* [size] */
-    d9di_bootstrap_address *address;
+    d9di_bootstrap_invitation *sent;
 };
 
 struct task {
@@ -339,12 +339,13 @@ static void visit(uint16_t port, bool talks)
 static d9d_status publish(void *self, double timeout_s, const void *local, size_t n)
 {
     struct task *t = self;
-    d9di_bootstrap_address *to = &t->l->address[t->rank];
+    d9di_bootstrap_invitation *sent = &t->l->sent[t->rank];
+    d9di_bootstrap_address *to = &sent->address;
 
     (void)timeout_s;
-    if (n != sizeof(*to))
+    if (n != sizeof(*sent))
         return D9D_FAIL(D9D_EINVAL, "%zu bytes", n);
-    memcpy(to, local, n);
+    memcpy(sent, local, n);
     if (t->l->broken == t->rank)
         to->token[0] ^= 1;
     t->l->published[t->rank]++;
@@ -360,8 +361,8 @@ static d9d_status get(void *self, int rank, d9d_arena *a, d9d_bootstrap_blob *ou
 
     t->l->got[t->rank]++;
     *out = (d9d_bootstrap_blob){
-        d9d_arena_strndup(a, (const char *)&t->l->address[rank], sizeof(t->l->address[rank])),
-        sizeof(t->l->address[rank])};
+        d9d_arena_strndup(a, (const char *)&t->l->sent[rank], sizeof(t->l->sent[rank])),
+        sizeof(t->l->sent[rank])};
     return out->data != NULL ? D9D_OK : D9D_ENOMEM;
 }
 
@@ -377,10 +378,11 @@ static d9d_status join(struct world *w, int rank)
                                       .timeout_s = l->broken >= 0 ? 1 : 0,
                                       .publish = publish,
                                       .get = get};
-    d9d_status unconnected = D9D_OK;
+    d9di_bootstrap_meeting m;
+    const d9d_status st = d9di_bootstrap_meet(&b, &m);
 
-    D9D_TRY(d9di_bootstrap_connect(&b, &w->tree[rank], &unconnected));
-    return unconnected;
+    w->tree[rank] = m.tree;
+    return st == D9D_OK ? m.unconnected : st;
 }
 
 static void launcher_run(struct world *w, struct launcher *l, int size)
@@ -388,7 +390,7 @@ static void launcher_run(struct world *w, struct launcher *l, int size)
     l->size = size;
     l->published = calloc((size_t)size, sizeof(int));
     l->got = calloc((size_t)size, sizeof(int));
-    l->address = calloc((size_t)size, sizeof(*l->address));
+    l->sent = calloc((size_t)size, sizeof(*l->sent));
     assert_int_equal(pthread_barrier_init(&l->all, NULL, (unsigned)size), 0);
     world_open(w, size, l);
     world_run(w, join);
@@ -399,7 +401,7 @@ static void launcher_free(struct launcher *l)
     (void)pthread_barrier_destroy(&l->all);
     free(l->published);
     free(l->got);
-    free(l->address);
+    free(l->sent);
 }
 
 static void test_connects_by_one_message_of_the_launcher(void **state)

@@ -15,7 +15,8 @@
  * At the first exchange the ranks of large jobs, of more than 64, connect with each other by TCP,
  * as a tree: PMIx carries one address of each rank.  In others, where they cannot, or where
  * D9D_BOOTSTRAP=pmix says so, PMIx carries everything, at a request for each message of each rank.
- * D9D_BOOTSTRAP=tcp: connect, however few they are.
+ * D9D_BOOTSTRAP=tcp: connect, however few they are.  Ranks that would choose differently are ECONFIG
+ * in the first exchange, in a sentence that names two of them.
  *
  * Every rank makes the collective calls, in the same order.  Send kilobytes, not tensors.  A rank
  * that dies does not reliably fail the calls of the others: launch with `srun --kill-on-bad-exit=1`
