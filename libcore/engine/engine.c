@@ -131,11 +131,12 @@ static d9d_status program_open(d9di_engine *e, const d9di_engine_opts *opts)
 
 /* --- opening ------------------------------------------------------------------------ */
 
+static const d9d_dtype dtypes[] = {D9D_F32, D9D_BF16}; /* by d9d_model_dtype_names */
+
 /* Builds a stage's structure, and its parameters. */
 static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *opts, d9d_stage stage,
                              d9d_model **model, d9d_params *params)
 {
-    static const d9d_dtype dtypes[] = {D9D_F32, D9D_BF16};
     const d9d_model_spec *s = &e->spec;
 
     D9D_TRY(D9D_PLUGIN_CALL(s->provider->table->name, s->provider, create, s->config, stage,
@@ -393,6 +394,8 @@ d9d_fsdp_opts d9di_engine_fsdp_opts(const d9di_engine_opts *opts)
                                                             : D9D_RESHARD_AFTER_FORWARD,
         .prefetch = (int)opts->sharding->prefetch,
         .bucket_bytes = (uint64_t)opts->gradients->bucket_size_mb << 20,
+        .reduce_dtype =
+            opts->gradients->reduce_dtype < 0 ? D9D_F32 : dtypes[opts->gradients->reduce_dtype],
     };
 }
 

@@ -2,6 +2,7 @@
 #include "parallel/buckets.h"
 
 #include "d9d/device/trace.h"
+#include "parallel/narrow_reduce.h"
 
 enum { ALIGN = 256 }; /* bytes: alignment of a separate array */
 
@@ -76,6 +77,12 @@ d9d_status d9di_buckets_alloc(d9di_buckets *b, d9d_device *dev)
     return D9D_OK;
 }
 
+static void narrow_release(d9di_bucket *k)
+{
+    d9d_tensor_release(&k->packed);
+    d9d_tensor_release(&k->received);
+}
+
 static void bucket_clear_pending(const d9di_bucket *k)
 {
     for (size_t i = 0; i < k->params.len; i++)
@@ -90,6 +97,8 @@ void d9di_buckets_release(d9di_buckets *b)
         bucket_clear_pending(k);
         d9d_comm_event_free(k->sum, k->summed.event);
         d9d_tensor_release(&k->all);
+        narrow_release(k);
+        D9D_VEC_RELEASE(&k->counts);
         D9D_VEC_RELEASE(&k->params);
         D9D_VEC_RELEASE(&k->units);
     }
@@ -113,11 +122,58 @@ static d9d_status bucket_call_hook(const d9di_buckets *b, const d9di_bucket *k)
     return D9D_OK;
 }
 
-/* All-reduce, after the device's work so far and after the reduce-scatters of shards. */
-static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
+static d9d_status narrow_alloc(d9di_bucket *k, d9d_device *dev)
 {
+    const int ranks = d9d_comm_size(k->sum);
+    const int64_t each = (d9d_tensor_numel(&k->all) + ranks - 1) / ranks;
+
+    k->counts.len = 0;
+    for (int r = 0; r < ranks; r++)
+        D9D_TRY(D9D_VEC_PUSH(&k->counts, each));
+    D9D_TRY(d9d_tensor_alloc(dev, D9D_BF16, D9D_SHAPE(ranks * each), &k->packed));
+    return d9d_tensor_alloc(dev, D9D_BF16, D9D_SHAPE(ranks * each), &k->received);
+}
+
+static void *narrow_at(const d9d_tensor *x, int64_t i)
+{
+    return (char *)d9d_tensor_data(x) + (uint64_t)i * d9d_dtype_size(D9D_BF16);
+}
+
+/* A reduce-scatter and an all-gather of equal parts, the last of which zeros complete.  Every rank
+ * gets the same bits: the sums as bfloat16. */
+static d9d_status narrow_all_reduce(d9di_bucket *k, d9d_device *dev, d9d_stream stream,
+                                    const char *label)
+{
+    const d9d_elementwise_kernels *kernels = dev->kernels->elementwise;
+    const int64_t all = d9d_tensor_numel(&k->all), each = k->counts.data[0],
+                  first = d9d_comm_rank(k->sum) * each, rest = all > first ? all - first : 0,
+                  n = rest < each ? rest : each;
+    float *whole = d9d_tensor_data(&k->all);
+    void *own = narrow_at(&k->packed, first);
+
+    D9D_TRY(kernels->fill(stream, D9D_BF16, narrow_at(&k->packed, all),
+                          d9d_tensor_numel(&k->packed) - all, 0.0f));
+    D9D_TRY(kernels->cast(stream, D9D_BF16, d9d_tensor_data(&k->packed), D9D_F32, whole, all));
+    D9D_TRY(d9d_comm_all_to_all(k->sum, stream, label, D9D_BF16, d9d_tensor_data(&k->received),
+                                k->counts.data, d9d_tensor_data(&k->packed), k->counts.data));
+    D9D_TRY(d9di_narrow_reduce_add(dev, stream, whole + (n > 0 ? first : 0), false, &k->received,
+                                   d9d_comm_size(k->sum), each, n));
+    if (n > 0)
+        D9D_TRY(kernels->cast(stream, D9D_BF16, own, D9D_F32, whole + first, n));
+    D9D_TRY(d9d_comm_all_gather(k->sum, stream, label, D9D_BF16, d9d_tensor_data(&k->packed), own,
+                                k->counts.data));
+    return kernels->cast(stream, D9D_F32, whole, D9D_BF16, d9d_tensor_data(&k->packed), all);
+}
+
+/* All-reduce, after the device's work so far and after the reduce-scatters of shards. */
+static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev, bool narrow)
+{
+    const char *label = k->params.data[0]->name;
     d9d_stream stream = d9d_comm_stream(k->sum);
     const d9d_comm *parts = NULL;
+
+    if (narrow)
+        D9D_TRY(narrow_alloc(k, dev));
 
     for (size_t i = 0; i < k->params.len; i++) {
         const d9d_param *p = k->params.data[i];
@@ -127,9 +183,10 @@ static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
         parts = p->placement.shard_group != NULL ? p->placement.shard_group : parts;
     }
     D9D_TRY(d9d_comm_wait_stream(k->sum, dev->stream));
-    d9d_trace_stream_range_begin(dev, stream, "all_reduce", k->params.data[0]->name);
-    D9D_TRY(d9d_comm_all_reduce(k->sum, stream, k->params.data[0]->name, k->dtype,
-                                d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM));
+    d9d_trace_stream_range_begin(dev, stream, "all_reduce", label);
+    D9D_TRY(narrow ? narrow_all_reduce(k, dev, stream, label)
+                   : d9d_comm_all_reduce(k->sum, stream, label, k->dtype, d9d_tensor_data(&k->all),
+                                         d9d_tensor_numel(&k->all), D9D_COMM_SUM));
     d9d_trace_stream_range_end(dev, stream);
     k->summed.comm = k->sum;
     D9D_TRY(d9d_comm_event_record(k->sum, &k->summed.event));
@@ -154,7 +211,7 @@ d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev)
         if (!bucket_has_unit(k, unit) || ++k->done < k->units.len)
             continue;
         D9D_TRY(bucket_call_hook(b, k));
-        D9D_TRY(bucket_all_reduce(k, dev));
+        D9D_TRY(bucket_all_reduce(k, dev, d9di_narrow_reduce_is_used(b->reduce_dtype, k->dtype)));
     }
     return D9D_OK;
 }
@@ -162,10 +219,11 @@ d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev)
 d9d_status d9di_buckets_wait(d9di_buckets *b, d9d_device *dev)
 {
     for (size_t i = 0; i < b->list.len; i++) {
-        const d9di_bucket *k = &b->list.data[i];
+        d9di_bucket *k = &b->list.data[i];
 
         D9D_TRY(d9d_stream_wait_event(k->sum, k->summed.event, dev->stream));
         bucket_clear_pending(k);
+        narrow_release(k);
     }
     return D9D_OK;
 }

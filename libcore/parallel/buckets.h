@@ -15,6 +15,10 @@ typedef struct d9di_bucket {
     d9d_dtype dtype;
     d9d_tensor all; /* [n] */
     uint64_t bytes;
+    /* Of gradients that travel as bfloat16 (parallel/narrow_reduce.h), during a reduction: what is
+     * sent and what has come, counts[rank] elements of each rank, all equal. */
+    d9d_tensor packed, received;
+    D9D_VEC(int64_t) counts;
     D9D_VEC(d9d_param *) params;
     D9D_VEC(size_t) units;     /* units with parameters in it */
     size_t done;               /* of these units */
@@ -24,6 +28,7 @@ typedef struct d9di_bucket {
 typedef struct d9di_buckets {
     D9D_VEC(d9di_bucket) list;
     uint64_t max_bytes; /* bytes of a bucket */
+    d9d_dtype reduce_dtype;
     /* Called for each gradient that was not reduced before; or NULL. */
     d9d_status (*hook)(void *arg, const d9d_param *p, const d9d_tensor *grad);
     void *hook_arg;

@@ -456,7 +456,7 @@ static d9d_status param_add(fsdp_unit *u, d9d_param *p, d9d_arena *a)
 
     if (counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its shards", p->name);
-    d9di_fsdp_param_init(&u->transfers[u->sharded.n], p, counts);
+    d9di_fsdp_param_init(&u->transfers[u->sharded.n], p, u->owner->opts.reduce_dtype, counts);
     u->sharded.p[u->sharded.n++] = p;
     return D9D_OK;
 }
@@ -517,6 +517,7 @@ static d9d_status unit_at(d9d_fsdp *s, d9d_module *m, fsdp_unit **out)
 static d9d_status buckets_build(d9d_fsdp *s)
 {
     s->buckets.max_bytes = s->opts.bucket_bytes;
+    s->buckets.reduce_dtype = s->opts.reduce_dtype;
     for (size_t k = s->n_units; s->opts.with_grads && k-- > 0;)
         for (size_t i = s->units[k].all.n; i-- > 0;)
             D9D_TRY(d9di_buckets_add(&s->buckets, k, s->units[k].all.p[i]));

@@ -1,6 +1,8 @@
 /* fsdp_param.c - see parallel/fsdp_param.h. */
 #include "parallel/fsdp_param.h"
 
+#include "parallel/narrow_reduce.h"
+
 /* The full parameter as it is stored; a gradient, of what is not quantised, has the same shape. */
 static d9d_shape full_shape(const d9d_param *p)
 {
@@ -35,12 +37,13 @@ static void counts_pad(d9di_fsdp_param *t, const d9d_param *p, int64_t *alike)
         alike[r] = max_count;
 }
 
-void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *counts)
+void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, d9d_dtype reduce_dtype,
+                          int64_t *counts)
 {
     const int ranks = d9d_comm_size(p->placement.shard_group);
     int64_t outer, inner, first;
 
-    *t = (d9di_fsdp_param){.counts = counts};
+    *t = (d9di_fsdp_param){.counts = counts, .reduce_dtype = reduce_dtype};
     dim_extents(p, &outer, &inner);
     for (int r = 0; r < ranks; r++) {
         d9d_param_split(&p->local.shape, p->placement.shard_dim, ranks, r, &first, &counts[r]);
@@ -203,17 +206,58 @@ d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_
 
 /* --- gradients -------------------------------------------------------------------------------- */
 
+static bool is_narrow(const d9di_fsdp_param *t, const d9d_param *p)
+{
+    return d9di_narrow_reduce_is_used(t->reduce_dtype, p->spec.grad_dtype);
+}
+
+/* The counts that are sent, all equal. */
+static const int64_t *sent_counts(const d9di_fsdp_param *t)
+{
+    return t->padded_counts != NULL ? t->padded_counts : t->counts;
+}
+
+/* The gradient in rank order, in its own type: itself, or a copy in `staging`. */
+static d9d_status grad_in_rank_order(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev,
+                                     d9d_tensor *staging, const d9d_tensor **out)
+{
+    *out = &p->local.grad;
+    if (is_contiguous(p) && t->padded_counts == NULL)
+        return D9D_OK;
+    *out = staging;
+    D9D_TRY(staging_alloc(t, p, dev, p->spec.grad_dtype, staging));
+    return staging_copy(p, dev, d9d_tensor_data(staging), padded_count(t),
+                        d9d_tensor_data(&p->local.grad), p->spec.grad_dtype, false);
+}
+
+static d9d_status narrow_pack(d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev)
+{
+    d9d_tensor staging = {0};
+    const d9d_tensor *from;
+    d9d_status st;
+
+    D9D_TRY_OR(st, grad_in_rank_order(t, p, dev, &staging, &from), out);
+    D9D_TRY_OR(st, staging_alloc(t, p, dev, D9D_BF16, &t->packed), out);
+    D9D_TRY_OR(st, staging_alloc(t, p, dev, D9D_BF16, &t->received), out);
+    st = dev->kernels->elementwise->cast(dev->stream, D9D_BF16, d9d_tensor_data(&t->packed),
+                                         p->spec.grad_dtype, d9d_tensor_data(from),
+                                         d9d_tensor_numel(&t->packed));
+out:
+    d9d_tensor_release(&staging);
+    return st;
+}
+
 d9d_status d9di_fsdp_param_reduce_pack(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
+    const d9d_tensor *from;
+
+    if (is_narrow(t, p))
+        return narrow_pack(t, p, dev);
     if (t->padded_counts != NULL)
         D9D_TRY(d9d_tensor_alloc(dev, p->spec.grad_dtype, D9D_SHAPE(padded_count(t)), &t->sum));
     else if (p->shard.has_grad)
         D9D_TRY(d9d_tensor_alloc(dev, p->spec.grad_dtype, p->shard.shape, &t->sum));
-    if (is_contiguous(p) && t->padded_counts == NULL)
-        return D9D_OK;
-    D9D_TRY(staging_alloc(t, p, dev, p->spec.grad_dtype, &t->packed));
-    return staging_copy(p, dev, d9d_tensor_data(&t->packed), padded_count(t),
-                        d9d_tensor_data(&p->local.grad), p->spec.grad_dtype, false);
+    return grad_in_rank_order(t, p, dev, &t->packed, &from);
 }
 
 d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
@@ -222,10 +266,14 @@ d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_de
     const d9d_tensor *to = t->sum.storage != NULL ? &t->sum : &p->shard.grad;
 
     (void)dev;
-    return d9d_comm_reduce_scatter(p->placement.shard_group,
-                                   d9d_comm_stream(p->placement.shard_group), p->name,
-                                   p->spec.grad_dtype, d9d_tensor_data(to), d9d_tensor_data(from),
-                                   t->padded_counts != NULL ? t->padded_counts : t->counts);
+    if (is_narrow(t, p))
+        return d9d_comm_all_to_all(p->placement.shard_group,
+                                   d9d_comm_stream(p->placement.shard_group), p->name, D9D_BF16,
+                                   d9d_tensor_data(&t->received), sent_counts(t),
+                                   d9d_tensor_data(&t->packed), sent_counts(t));
+    return d9d_comm_reduce_scatter(
+        p->placement.shard_group, d9d_comm_stream(p->placement.shard_group), p->name,
+        p->spec.grad_dtype, d9d_tensor_data(to), d9d_tensor_data(from), sent_counts(t));
 }
 
 /* Store or add the reduced shard in shard.grad; nothing to do if it was reduced in place. */
@@ -236,6 +284,10 @@ static d9d_status shard_grad_accumulate(const d9di_fsdp_param *t, const d9d_para
     void *own = d9d_tensor_data(&p->shard.grad), *sum = d9d_tensor_data(&t->sum);
     const int64_t n = d9d_tensor_numel(&p->shard.grad);
 
+    if (is_narrow(t, p))
+        return d9di_narrow_reduce_add(dev, stream, own, p->shard.has_grad, &t->received,
+                                      d9d_comm_size(p->placement.shard_group), sent_counts(t)[0],
+                                      n);
     if (p->shard.has_grad)
         return dev->kernels->elementwise->accumulate(stream, p->spec.grad_dtype, own, 1.0f,
                                                      p->spec.grad_dtype, sum, n);
@@ -256,6 +308,7 @@ d9d_status d9di_fsdp_param_reduce_accumulate(d9di_fsdp_param *t, d9d_param *p, d
 void d9di_fsdp_param_reduce_finish(d9di_fsdp_param *t)
 {
     d9d_tensor_release(&t->packed);
+    d9d_tensor_release(&t->received);
     d9d_tensor_release(&t->sum);
     d9d_tensor_release(&t->grad);
 }

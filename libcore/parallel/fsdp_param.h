@@ -18,16 +18,19 @@ typedef struct d9di_fsdp_param {
      * follow a backward closely.  Storage NULL if the shards are contiguous in the full parameter.
      */
     d9d_tensor staging, packed;
-    d9d_tensor grad; /* reduce: the full gradient, taken from the parameter at start */
-    d9d_tensor sum;  /* reduce: this rank's shard of the sum, if it is not made in shard.grad */
-    int64_t *counts; /* elements of each shard */
+    d9d_tensor received; /* reduce: what ranks sent of this shard, if it travels as bfloat16 */
+    d9d_tensor grad;     /* reduce: the full gradient, taken from the parameter at start */
+    d9d_tensor sum;      /* reduce: this rank's shard of the sum, if it is not made in shard.grad */
+    d9d_dtype reduce_dtype;  /* in which gradients travel: d9d_fsdp_opts */
+    int64_t *counts;         /* elements of each shard */
     int64_t *padded_counts;  /* counts that are sent, all equal to the largest; NULL: `counts` */
     d9d_peer_memory *shared; /* ranks read each other's shards from peer memory; NULL: all-gather */
     size_t shared_index;     /* index in `shared` */
 } d9di_fsdp_param;
 
 /* `counts` has 2 * ranks elements; borrowed. */
-void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *counts);
+void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, d9d_dtype reduce_dtype,
+                          int64_t *counts);
 
 /* Unshard: `data` becomes the full parameter from all ranks' shards. */
 d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);

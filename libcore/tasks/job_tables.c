@@ -294,6 +294,10 @@ static const d9d_key gradients_keys[] = {
     D9D_KEY_ENUM(gradients_section, grad_dtype, "\"float32\"", d9d_model_dtype_names,
                  "type in which gradients are accumulated; null: the parameters'",
                  .flags = D9D_NULLABLE),
+    D9D_KEY_ENUM(gradients_section, reduce_dtype, "null", d9d_model_dtype_names,
+                 "type in which gradients travel between ranks; null: grad_dtype. \"bfloat16\" "
+                 "sends half of float32, rounded once, and sums in float32",
+                 .flags = D9D_NULLABLE),
     D9D_KEY_INT(gradients_section, bucket_size_mb, "32", 1, 1 << 20,
                 "size of a gradient bucket, which is reduced in one call"),
     D9D_KEY_ENUM(gradients_section, reduce, "\"micro_batch\"", grad_reduce_names,
@@ -301,8 +305,25 @@ static const d9d_key gradients_keys[] = {
                  "them in memory, \"step\" all of them, for fewer reduce-scatters"),
     D9D_KEY_END,
 };
-static const d9d_table gradients_table =
-    D9D_TABLE(gradients_section, "gradient_manager", gradients_keys, "gradients");
+
+/* A wider type than that of the gradients would send more and find nothing more. */
+static d9d_status gradients_check(const void *s, const char *path)
+{
+    const gradients_section *g = s;
+
+    if (g->reduce_dtype < 0 || g->grad_dtype == 0 || g->reduce_dtype == g->grad_dtype)
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "%s: reduce_dtype \"%s\" with grad_dtype %s%s%s: gradients that are accumulated "
+        "in float32 may be sent as another type",
+        path, d9d_model_dtype_names[g->reduce_dtype], g->grad_dtype < 0 ? "" : "\"",
+        g->grad_dtype < 0 ? "null" : d9d_model_dtype_names[g->grad_dtype],
+        g->grad_dtype < 0 ? "" : "\"");
+}
+
+static const d9d_table gradients_table = D9D_TABLE(
+    gradients_section, "gradient_manager", gradients_keys, "gradients", .check = gradients_check);
 
 typedef struct d9d_job_sharding_section sharding_section;
 static const d9d_key sharding_keys[] = {

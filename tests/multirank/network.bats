@@ -117,14 +117,33 @@ fsdp() {
 # hsdp HOSTS RANKS: a replica a host.  Only sums of sharded gradients leave it: as a reduce-scatter and an
 # all-gather over the hosts.  A bucket pads each array to 256 bytes.
 hsdp() {
-    local shard=$2 small
+    local shard=$2
     network "$1" "$2" 2 $(($1 * $2)) dense --set mesh.data_parallel_replicate="$1" --set mesh.data_parallel_shard="$2"
-    small=$((layers * (2 * $(padded $hidden) + 2 * $(padded $head)) + $(padded $hidden)))
     sends all_gather 0
     sends reduce_scatter 0
-    sends all_reduce $((2 * ($1 - 1) * shard * (4 * (all - layers * vector - hidden) / shard + small)))
+    sends all_reduce $((2 * ($1 - 1) * shard * $(bucket_bytes)))
     wire_is_that
     plan_is_that all_gather reduce_scatter
+}
+# narrow HOSTS RANKS: gradients that travel as bfloat16 are exchanged, at half the bytes.  Sums over replicas
+# come back as bfloat16 too: of the hosts each sends an equal part of the bucket.
+narrow() {
+    local n=$(($1 * $2)) away=$(($1 * $2 - $2)) half=(--set trainer.gradient_manager.reduce_dtype=bfloat16)
+    local shard=$2 bucket part
+    network "$1" "$2" 2 $n dense --set mesh.data_parallel_shard=$n "${half[@]}"
+    sends all_gather $((4 * away * 2 * (2 * all - last)))
+    sends all_to_all $((2 * away * 2 * all))
+    sends reduce_scatter 0
+    plan_is_that all_gather all_to_all
+    network "$1" "$2" 2 $n dense --set mesh.data_parallel_replicate="$1" --set mesh.data_parallel_shard="$2" "${half[@]}"
+    bucket=$(bucket_bytes)
+    part=$((2 * ((bucket / 4 + $1 - 1) / $1)))
+    sends all_to_all $(($1 * shard * ($1 - 1) * part))
+    sends all_gather $(($1 * shard * ($1 - 1) * part))
+    plan_is_that all_gather all_to_all
+}
+bucket_bytes() {
+    echo $((4 * (all - layers * vector - hidden) / shard + layers * (2 * $(padded $hidden) + 2 * $(padded $head)) + $(padded $hidden)))
 }
 padded() { echo $((($1 * 4 / shard + 255) / 256 * 256)); }
 
@@ -157,6 +176,7 @@ context() {
 
 @test "FSDP: gathers and reduce-scatters send what arithmetic says, and the plan" { fsdp 2 2; }
 @test "HSDP: only sums over replicas leave a host" { hsdp 2 2; }
+@test "gradients that travel as bfloat16 are half the bytes" { narrow 2 2; }
 @test "experts: by levels a token goes once to a host" { experts 2 2; }
 @test "context parallelism: keys and values, or heads" { context 2 1; }
 
@@ -164,6 +184,7 @@ context() {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
     fsdp 8 4
     hsdp 8 4
+    narrow 8 4
     experts 8 4
     context 8 1
 }

@@ -50,7 +50,11 @@ static void the_largest_unit_or_all_gradients(void **state)
     small m;
 
     build(&m, NULL);
-    assert_int_equal(bytes(&m, (d9d_fsdp_opts){true, true, D9D_RESHARD_AFTER_STEP, 1, 0}), 0);
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = true,
+                                               .reduce_once = true,
+                                               .reshard = D9D_RESHARD_AFTER_STEP,
+                                               .prefetch = 1}),
+                     0);
     assert_ok(d9d_device_open("cpu", &dev));
     assert_ok(d9d_fsdp_create(&m.model, dev, &(d9d_fsdp_opts){.with_grads = true}, &s));
     assert_null(s); /* nothing to keep, and every call takes that */

@@ -30,6 +30,7 @@ static struct wire {
     char said[EVENTS]; /* what was queued where, in order: see say() */
     int fail_in;       /* this operation fails, counted down; 0: none */
     bool stays_down;   /* and so do all after it */
+    bool eager;        /* calls run when they are made: kernels of a CPU wait for no stream */
 } wire;
 
 static d9d_status fails(void)
@@ -50,9 +51,12 @@ static void say(char what, const char *of)
     strcat(wire.said, " ");
 }
 
+static void run(late_call *l);
+
 static d9d_status later(d9d_comm *c, const d9di_comm_call *k)
 {
     const int64_t *counts = k->coll == D9DI_COLL_ALL_GATHER ? k->recv : k->send;
+    const size_t size = d9d_dtype_size(k->t);
     int64_t all = k->n;
     late_call *l;
 
@@ -64,11 +68,17 @@ static d9d_status later(d9d_comm *c, const d9di_comm_call *k)
         memcpy(l->counts, counts, sizeof(l->counts));
         all = k->coll == D9DI_COLL_ALL_GATHER ? counts[0] : counts[0] + counts[1];
     }
-    l->bytes = (size_t)all * sizeof(float);
+    l->bytes = (size_t)all * size;
     l->source = malloc(l->bytes + 1);
     memcpy(l->source, k->src, l->bytes);
-    assert_int_equal(k->t, D9D_F32);
-    say(k->coll == D9DI_COLL_ALL_GATHER ? 'g' : 's', k->label);
+    assert_true(k->t == D9D_F32 || k->coll == D9DI_COLL_ALL_TO_ALL ||
+                k->coll == D9DI_COLL_ALL_GATHER);
+    say(k->coll == D9DI_COLL_ALL_GATHER   ? 'g'
+        : k->coll == D9DI_COLL_ALL_TO_ALL ? 'x'
+                                          : 's',
+        k->label);
+    if (wire.eager)
+        run(&wire.calls[wire.done++]);
     return D9D_OK;
 }
 
@@ -76,13 +86,15 @@ static d9d_status later(d9d_comm *c, const d9di_comm_call *k)
 static void run(late_call *l)
 {
     const d9di_comm_call *k = &l->call;
+    const size_t size = d9d_dtype_size(k->t), first = (size_t)l->counts[0] * size;
     const float *src = l->source;
     float *dst = k->dst;
 
     assert_memory_equal(k->src, l->source, l->bytes); /* nobody has touched it since */
-    if (k->coll == D9DI_COLL_ALL_GATHER) {
-        memcpy(dst, src, (size_t)l->counts[0] * sizeof(float));
-        memcpy(dst + l->counts[0], src, (size_t)l->counts[1] * sizeof(float));
+    if (k->coll == D9DI_COLL_ALL_GATHER || k->coll == D9DI_COLL_ALL_TO_ALL) {
+        assert_int_equal(l->counts[0], l->counts[1]);
+        memcpy(dst, src, first);
+        memcpy((char *)dst + first, src, first);
     } else {
         const int64_t n = k->coll == D9DI_COLL_ALL_REDUCE ? k->n : l->counts[0];
 
@@ -136,7 +148,8 @@ static void point_free(d9d_comm_event *at)
 static const d9di_comm_backend_ops late_wire = {
     .run = {[D9DI_COLL_ALL_REDUCE] = later,
             [D9DI_COLL_ALL_GATHER] = later,
-            [D9DI_COLL_REDUCE_SCATTER] = later},
+            [D9DI_COLL_REDUCE_SCATTER] = later,
+            [D9DI_COLL_ALL_TO_ALL] = later},
     .stream = queue,
     .wait_stream = fork_queue,
     .stream_wait = join_queue,
@@ -216,17 +229,21 @@ static void optimizer_open(rig *r)
 
 static d9d_comm group(rig *r, char *name)
 {
-    return (d9d_comm){.ops = &late_wire, .name = name, .size = 2, .failed = &r->failed};
+    static uint64_t sent[2];
+
+    return (d9d_comm){
+        .ops = &late_wire, .name = name, .size = 2, .failed = &r->failed, .sent = sent};
 }
 
 /* `dim`: along which "w" is divided; by columns it is [2, 64], whose shards are not contiguous. */
-static void rig_open(rig *r, bool frozen, int dim)
+static void rig_open(rig *r, bool frozen, int dim, d9d_dtype reduce)
 {
-    const d9d_fsdp_opts opts = {.with_grads = true, .prefetch = 1, .bucket_bytes = 1 << 20};
+    const d9d_fsdp_opts opts = {
+        .with_grads = true, .prefetch = 1, .bucket_bytes = 1 << 20, .reduce_dtype = reduce};
     static char parts[] = "parts", copies[] = "copies";
 
     *r = (rig){.failed = false};
-    wire = (struct wire){.made = 0};
+    wire = (struct wire){.eager = reduce == D9D_BF16};
     now = r;
     assert_ok(d9d_device_open("cpu", &r->dev));
     r->kernels = *r->dev->kernels;
@@ -362,7 +379,7 @@ static void norm_beside_sums(void **state)
     rig r;
 
     (void)state;
-    rig_open(&r, false, 0);
+    rig_open(&r, false, 0, D9D_F32);
     forward(&r);
     backward(&r);
     wire.said[0] = '\0';
@@ -407,14 +424,32 @@ static void step(rig *r)
     assert_ok(d9d_optimizer_step(r->opt, 0.5, &r->end.scale));
 }
 
-/* The first units are gathered behind their own update and before that of the last, and used. */
+/* Small integers are bfloat16 numbers, so the norm is exact: gradients of shards are exchanged,
+ * those of the bucket also gathered. */
+static void gradients_that_travel_as_bfloat16(void **state)
+{
+    rig r;
+
+    (void)state;
+    rig_open(&r, false, 0, D9D_BF16);
+    forward(&r);
+    wire.said[0] = '\0';
+    backward(&r);
+    assert_ok(d9d_fsdp_post_backward(r.sharded));
+    assert_true(norm(&r) == norm_wanted(false));
+    assert_string_equal(wire.said, "gc.w gb.w xc.w ga.w xb.w xb.v gb.v xa.w nc.w nb.v nb.w na.w ");
+    rig_close(&r);
+}
+
+/* The first units are gathered behind their own update and before that of the last, and used.
+ */
 static void weights_beside_the_update(void **state)
 {
     (void)state;
     for (int frozen = 0; frozen < 2; frozen++) {
         rig r;
 
-        rig_open(&r, frozen, 0);
+        rig_open(&r, frozen, 0, D9D_F32);
         look_ahead(&r);
         step(&r);
         assert_string_equal(wire.said, frozen ? "ga.w ub.w ub.v gb.w uc.w "
@@ -434,7 +469,8 @@ static void weights_beside_the_update(void **state)
     }
 }
 
-/* --- failures ------------------------------------------------------------------------------ */
+/* --- failures ------------------------------------------------------------------------------
+ */
 
 static d9d_status passes(rig *r, d9d_param_unit_pass pass)
 {
@@ -479,14 +515,14 @@ static void wire_drop(void)
 static void a_failure_leaves_no_memory(void **state)
 {
     (void)state;
-    for (int dim = 0; dim < 2; dim++)
+    for (int way = 0; way < 4; way++)
         for (int down = 0; down < 2; down++) {
             d9d_status st = D9D_ECOMM;
 
             for (int at = 1; st != D9D_OK; at++) {
                 rig r;
 
-                rig_open(&r, false, dim);
+                rig_open(&r, false, way % 2, way < 2 ? D9D_F32 : D9D_BF16);
                 wire.fail_in = at;
                 wire.stays_down = down;
                 st = try_step(&r);
@@ -506,13 +542,13 @@ static void a_failure_leaves_no_memory(void **state)
 static void no_memory_leaves_no_memory(void **state)
 {
     (void)state;
-    for (int dim = 0; dim < 2; dim++) {
+    for (int way = 0; way < 4; way++) {
         d9d_status st = D9D_EOOM;
 
         for (uint64_t more = 0; st != D9D_OK; more += 256) {
             rig r;
 
-            rig_open(&r, false, dim);
+            rig_open(&r, false, way % 2, way < 2 ? D9D_F32 : D9D_BF16);
             d9d_device_trim(r.dev);
             d9d_device_set_limit(r.dev, d9d_device_memory(r.dev).in_use + more);
             st = try_step(&r);
@@ -529,6 +565,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_beside_sums),
+        cmocka_unit_test(gradients_that_travel_as_bfloat16),
         cmocka_unit_test(weights_beside_the_update),
         cmocka_unit_test(a_failure_leaves_no_memory),
         cmocka_unit_test(no_memory_leaves_no_memory),

@@ -48,7 +48,7 @@ static int64_t sent(job *j, d9d_shape shape, int dim, double *bytes)
     assert_ok(d9d_module_bind(&m));
     d9d_param_shard(&p, j->shard, dim, RANKS, ME);
     assert_ok(d9d_tensor_alloc(j->dev, D9D_BF16, p.shard.shape, &p.shard.data));
-    d9di_fsdp_param_init(&parts, &p, counts);
+    d9di_fsdp_param_init(&parts, &p, D9D_F32, counts);
     assert_ok(d9d_comm_wait_stream(j->shard, j->dev->stream));
     assert_ok(d9di_fsdp_param_unshard_start(&parts, &p, j->dev));
     assert_ok(d9d_stream_wait_comm(j->shard, j->dev->stream));

@@ -123,7 +123,8 @@ typedef struct d9d_job_trainer_section {
         d9d_step_period log_total_steps;
     } gradient_clipping;
     struct d9d_job_gradients_section {
-        int grad_dtype; /* -1: the parameters' own; else an index into d9d_model_dtype_names */
+        int grad_dtype;   /* -1: the parameters' own; else an index into d9d_model_dtype_names */
+        int reduce_dtype; /* -1: grad_dtype; else as that */
         int64_t bucket_size_mb;
         int reduce; /* d9d_job_grad_reduce */
     } gradient_manager;

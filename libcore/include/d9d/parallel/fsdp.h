@@ -68,6 +68,9 @@ typedef struct d9d_fsdp_opts {
     d9d_fsdp_reshard_policy reshard;
     int prefetch; /* units that are unsharded ahead of the one that computes; 0: none */
     uint64_t bucket_bytes;
+    /* In which gradients travel (FSDP2's reduce_dtype).  D9D_BF16: those of float32 are rounded
+     * once, and still summed in float32 and in rank order.  D9D_F32: as they are accumulated. */
+    d9d_dtype reduce_dtype;
 } d9d_fsdp_opts;
 
 typedef struct d9d_fsdp d9d_fsdp;
