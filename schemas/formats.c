@@ -903,6 +903,16 @@ static const d9d_key plan_goodput_keys[] = {
 };
 static const d9d_table plan_goodput_table =
     TABLE("goodput", plan_goodput_keys, "what failures of nodes leave of the time");
+static const d9d_key plan_start_keys[] = {
+    TEXT("carrier", "what carries the messages of the ranks: pmix or tcp"),
+    COUNT("exchanges", "of all ranks, at the job's start and end"),
+    COUNT("requests", "of a node's ranks to its PMIx server"),
+    COUNT("messages", "of a rank by TCP, at most"),
+    REAL("seconds", "of all of these"),
+    D9D_KEY_END,
+};
+static const d9d_table plan_start_table =
+    TABLE("start", plan_start_keys, "how the ranks find each other");
 static const d9d_key plan_keys[] = {
     FORMAT(plan_ids),
     FIELD("mesh", TABLE, D9D_REQUIRED, "degrees of parallelism", .table = &plan_mesh_table),
@@ -936,6 +946,8 @@ static const d9d_key plan_keys[] = {
     FIELD("fits", BOOL, D9D_REQUIRED, "is that enough for every rank?"),
     TEXT("updates", "how weights are updated, and the bytes of memory per parameter"),
     LIST("stages", &a_plan_stage, "of the pipeline, one without"),
+    NULLABLE("start", TABLE, "how the ranks find each other; null: there is one",
+             .table = &plan_start_table),
     NULLABLE("goodput", TABLE, "with --mtbf; null without", .table = &plan_goodput_table),
     D9D_KEY_END,
 };

@@ -12,6 +12,7 @@ struct d9d_bootstrap {
     d9di_bootstrap_backend backend; /* functions are NULL in a world of one */
     bool failure_is_collective;     /* all ranks know the last failure */
     bool failure_reported;
+    int64_t exchanges;
     bool connected;            /* the ranks have connected, or have found that they cannot */
     d9di_bootstrap_tree *tree; /* NULL: not connected */
     d9di_bootstrap_transport transport;
@@ -241,6 +242,7 @@ size_t d9d_bootstrap_max_bytes(const d9d_bootstrap *b)
 static d9d_status launcher_allgather(d9d_bootstrap *b, const void *local, size_t n, d9d_arena *a,
                                      d9d_bootstrap_blob *all)
 {
+    b->exchanges++;
     D9D_TRY(b->backend.publish(b->backend.self, b->backend.timeout_s, local, n));
     for (int r = 0; r < b->backend.size; r++)
         D9D_TRY(b->backend.get(b->backend.self, r, a, &all[r]));
@@ -268,6 +270,11 @@ static d9d_status keep_reason(d9d_bootstrap *b, d9d_status unconnected)
     return st;
 }
 
+int64_t d9d_bootstrap_exchanges(const d9d_bootstrap *b)
+{
+    return b->exchanges;
+}
+
 /* At the first exchange, for the caller has set its timeout by then. */
 static d9d_status connect_ranks(d9d_bootstrap *b)
 {
@@ -277,6 +284,7 @@ static d9d_status connect_ranks(d9d_bootstrap *b)
     if (b->connected)
         return D9D_OK;
     b->connected = true;
+    b->exchanges++;
     st = d9di_bootstrap_meet(&b->backend, &m);
     b->tree = m.tree;
     b->failure_reported = b->failure_reported || m.reported;
@@ -298,9 +306,10 @@ d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *local, size_t n
         return b->transport.allgather(b->transport.self, local, n, a, all);
     if (b->backend.publish != NULL) {
         D9D_TRY(connect_ranks(b));
-        return b->tree != NULL
-                   ? d9di_bootstrap_tree_allgather(b->tree, b->backend.timeout_s, local, n, a, all)
-                   : launcher_allgather(b, local, n, a, all);
+        if (b->tree == NULL)
+            return launcher_allgather(b, local, n, a, all);
+        b->exchanges++;
+        return d9di_bootstrap_tree_allgather(b->tree, b->backend.timeout_s, local, n, a, all);
     }
     copy = d9d_arena_strndup(a, local, n);
     if (copy == NULL)
@@ -317,8 +326,10 @@ static d9d_status exchange_first(d9d_bootstrap *b, const void *local, size_t n, 
 
     if (b->transport.allgather == NULL)
         D9D_TRY(connect_ranks(b));
-    if (b->transport.allgather == NULL && b->tree != NULL)
+    if (b->transport.allgather == NULL && b->tree != NULL) {
+        b->exchanges++;
         return d9di_bootstrap_tree_first(b->tree, b->backend.timeout_s, local, n, a, rank, out);
+    }
     all = d9d_arena_alloc(a, (size_t)b->backend.size * sizeof(*all));
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");

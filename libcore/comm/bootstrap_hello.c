@@ -25,6 +25,14 @@ static d9di_bootstrap_carrier carrier_of(const char *value, int size)
     return D9DI_BOOTSTRAP_BY_UNKNOWN;
 }
 
+bool d9d_bootstrap_connects(int size)
+{
+    d9di_bootstrap_hello h;
+
+    d9di_bootstrap_hello_make("", size, &h);
+    return h.carrier == D9DI_BOOTSTRAP_BY_TCP;
+}
+
 void d9di_bootstrap_hello_make(const char *node, int size, d9di_bootstrap_hello *out)
 {
     const char *value = getenv("D9D_BOOTSTRAP");

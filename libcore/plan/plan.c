@@ -212,6 +212,7 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
     if (p.mesh.pipeline_parallel > 1)
         (void)d9d_pipe_schedule_format(&p.pipe, p.schedule);
     D9D_TRY(simulate_stages(&sim, &r, data->evaluated_rows * padded, a, &p));
+    d9di_plan_set_start(&p);
     d9di_plan_set_goodput(c, opts, &p);
     *out = p;
     return D9D_OK;

@@ -196,6 +196,22 @@ static d9d_status print_speed(const d9d_plan *p, d9d_buf *out)
                           format_bytes(p->checkpoint).text, format_bytes(p->exported).text);
 }
 
+static d9d_status print_start(const d9d_plan *p, d9d_buf *out)
+{
+    const d9d_plan_start *s = &p->start;
+
+    if (s->exchanges == 0)
+        return D9D_OK;
+    D9D_TRY(d9d_buf_printf(out, "ranks find each other in %s: %lld exchanges ",
+                           format_duration(s->seconds).text, (long long)s->exchanges));
+    if (s->tcp)
+        D9D_TRY(d9d_buf_printf(out, "by TCP, at most %lld messages of a rank, and ",
+                               (long long)s->messages));
+    else
+        D9D_TRY(d9d_buf_printf(out, "by PMIx, "));
+    return d9d_buf_printf(out, "%lld requests to a node's PMIx server\n", (long long)s->requests);
+}
+
 static d9d_status print_period(const d9d_plan *p, const char *where, int64_t steps, double fraction,
                                d9d_buf *out)
 {
@@ -255,6 +271,7 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
                                format_bytes(p->stages[0].cache).text));
     D9D_TRY(print_work(&p->stages[0], out));
     D9D_TRY(print_speed(p, out));
+    D9D_TRY(print_start(p, out));
     return print_goodput(p, out);
 }
 
@@ -381,11 +398,23 @@ static json_t *goodput_json(const d9d_plan *p)
         (json_int_t)g->best_steps, "best_goodput", g->best_fraction);
 }
 
+/* null for one rank. */
+static json_t *start_json(const d9d_plan *p)
+{
+    const d9d_plan_start *s = &p->start;
+
+    if (s->exchanges == 0)
+        return json_null();
+    return json_pack("{s:s, s:I, s:I, s:I, s:f}", "carrier", s->tcp ? "tcp" : "pmix", "exchanges",
+                     (json_int_t)s->exchanges, "requests", (json_int_t)s->requests, "messages",
+                     (json_int_t)s->messages, "seconds", s->seconds);
+}
+
 json_t *d9d_plan_json(const d9d_plan *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:f, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:f, s:o, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "device", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -399,5 +428,5 @@ json_t *d9d_plan_json(const d9d_plan *p)
         (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
         int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
         p->updates, "stages", ranks_json(p), "frozen_parameters", (json_int_t)p->frozen,
-        "generation_s", p->generate_s, "goodput", goodput_json(p));
+        "generation_s", p->generate_s, "start", start_json(p), "goodput", goodput_json(p));
 }

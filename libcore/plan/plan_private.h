@@ -20,5 +20,7 @@ json_t *d9di_plan_mesh_json(const d9d_parallel_degrees *d);
 
 /* Fills p->goodput, if the options ask for it, from the other members. */
 void d9di_plan_set_goodput(const d9d_train_config *c, const d9d_plan_opts *opts, d9d_plan *p);
+/* Fills p->start from the other members. */
+void d9di_plan_set_start(d9d_plan *p);
 
 #endif /* D9DI_PLAN_PLAN_PRIVATE_H */

@@ -69,6 +69,22 @@ each() {
     echo "$again gathers, $once where weights are kept until backward, $step until the end of a step"
     [ "$step" -gt 0 ] && [ "$once" -ge $((2 * step)) ] && [ "$again" -gt $((once + once / 2)) ]
 }
+# The start of a job has few exchanges, whatever it computes and how many ranks there are.
+@test "exchanges by the bootstrap are about as many as planned" {
+    planned=$(d9d-train --plan --json --set mesh.data_parallel_shard=2 dense.json | sed -n 's/^ *"exchanges": \([0-9]*\),$/\1/p')
+    for by in pmix tcp; do
+        rm -rf measured
+        D9D_BOOTSTRAP=$by mpi -x D9D_BOOTSTRAP -n 4 "$D9D_BUILD/tests/multirank/plan_driver" moe.json mesh.data_parallel_shard=4 \
+            mesh.expert_parallel=2 trainer.run.dir=measured >peaks
+        awk -v planned="$planned" '{ n++; off = $3 - planned; bad = bad || off > 5 || off < -5; print "rank " $1 ": " $3 " exchanges, planned " planned }
+            END { exit bad || n != 4 }' peaks
+    done
+    plan() { d9d-train --plan --set mesh.data_parallel_shard=$1 --set trainer.batching.global_batch_size=$1 --set data.epochs=1000 dense.json; }
+    [[ $(plan 8) == *"exchanges by PMIx, $((8 * 8 * planned)) requests to a node's PMIx server"* ]]
+    [[ $(plan 128) == *"exchanges by TCP, at most $((planned * 2 * 8)) messages of a rank, and 8 requests to a node's PMIx server"* ]]
+    [[ $(D9D_BOOTSTRAP=pmix plan 128) == *"exchanges by PMIx, $((8 * 128 * planned)) requests"* ]]
+    [[ $(plan 1) != *"find each other"* ]]
+}
 @test "memory with gradients that travel as bfloat16 is predicted to the byte" {
     each dense "2 1 1 1 1 1,1 2 1 1 1 1,2 2 1 1 1 1,1 2 1 1 2 1" 0 trainer.gradient_manager.reduce_dtype=bfloat16
 }

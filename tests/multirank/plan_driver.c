@@ -1,5 +1,6 @@
 /* plan_driver.c - measures memory for tests/multirank/plan.bats: `plan_driver CONFIG
- * [KEY=VALUE...]` trains; every rank prints its number and the peak memory of its device. */
+ * [KEY=VALUE...]` trains; every rank prints its number, the peak memory of its device, and its
+ * exchanges by the bootstrap. */
 #include <stdio.h>
 
 #include "d9d/base/fs.h"
@@ -39,7 +40,9 @@ int main(int argc, char **argv)
         st =
             d9d_train(&config, full, &(d9d_job){.bootstrap = bootstrap, .device = "cpu"}, &summary);
     if (st == D9D_OK)
-        printf("%d %llu\n", d9d_bootstrap_rank(bootstrap), (unsigned long long)summary.mem_bytes);
+        printf("%d %llu %lld\n", d9d_bootstrap_rank(bootstrap),
+               (unsigned long long)summary.mem_bytes,
+               (long long)d9d_bootstrap_exchanges(bootstrap));
     else
         fprintf(stderr, "plan_driver: %s\n", d9d_err_message());
     json_decref(full);

@@ -15,8 +15,8 @@
  * At the first exchange the ranks of large jobs, of more than 64, connect with each other by TCP,
  * as a tree: PMIx carries one address of each rank.  In others, where they cannot, or where
  * D9D_BOOTSTRAP=pmix says so, PMIx carries everything, at a request for each message of each rank.
- * D9D_BOOTSTRAP=tcp: connect, however few they are.  Ranks that would choose differently are ECONFIG
- * in the first exchange, in a sentence that names two of them.
+ * D9D_BOOTSTRAP=tcp: connect, however few they are.  Ranks that would choose differently are
+ * ECONFIG in the first exchange, in a sentence that names two of them.
  *
  * Every rank makes the collective calls, in the same order.  Send kilobytes, not tensors.  A rank
  * that dies does not reliably fail the calls of the others: launch with `srun --kill-on-bad-exit=1`
@@ -67,6 +67,12 @@ D9D_API double d9d_bootstrap_set_timeout(d9d_bootstrap *b, double seconds);
 /* Why the ranks are not connected, and the launcher carries their messages: "rank 5 (node): ...";
  * NULL if they are, or need not be.  Borrowed. */
 D9D_API const char *d9d_bootstrap_unconnected(const d9d_bootstrap *b);
+
+/* True if the ranks of a job of this size, with this D9D_BOOTSTRAP, connect by TCP. */
+D9D_API bool d9d_bootstrap_connects(int size);
+/* Exchanges so far that the launcher or the connections carried: those of a mesh, while it is open,
+ * are its own. */
+D9D_API int64_t d9d_bootstrap_exchanges(const d9d_bootstrap *b);
 
 /* The most bytes that a rank may send in one all-gather. */
 D9D_API size_t d9d_bootstrap_max_bytes(const d9d_bootstrap *b);

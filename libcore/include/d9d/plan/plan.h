@@ -50,6 +50,15 @@ typedef struct d9d_plan_goodput {
     double best_fraction;
 } d9d_plan_goodput;
 
+/* How the ranks find each other (d9d/comm/bootstrap.h), all 0 for one rank. */
+typedef struct d9d_plan_start {
+    bool tcp;          /* they connect by TCP; else PMIx carries everything */
+    int64_t exchanges; /* of all ranks, at start and end */
+    int64_t requests;  /* of a node's ranks to its PMIx server, which answers one after the other */
+    int64_t messages;  /* that a rank sends or receives by TCP, at most */
+    double seconds;    /* of all of them, when every rank has come */
+} d9d_plan_start;
+
 /* A rank of a pipeline stage.  Bytes are of its device memory pool, except for `outside`. */
 typedef struct d9d_plan_rank {
     int64_t rank;  /* its number in the world: the stage's first rank */
@@ -104,6 +113,7 @@ typedef struct d9d_plan {
      * most, and the number of these ranks. */
     uint64_t host;
     int64_t host_ranks;
+    d9d_plan_start start;
     d9d_plan_goodput goodput;
 } d9d_plan;
 
