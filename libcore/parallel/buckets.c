@@ -125,7 +125,7 @@ static d9d_status bucket_call_hook(const d9di_buckets *b, const d9di_bucket *k)
 static d9d_status narrow_alloc(d9di_bucket *k, d9d_device *dev)
 {
     const int ranks = d9d_comm_size(k->sum);
-    const int64_t each = (d9d_tensor_numel(&k->all) + ranks - 1) / ranks;
+    const int64_t each = d9di_narrow_reduce_each((d9d_tensor_numel(&k->all) + ranks - 1) / ranks);
 
     k->counts.len = 0;
     for (int r = 0; r < ranks; r++)

@@ -452,7 +452,7 @@ static const d9d_param_unit_ops unit_ops = {unit_hook_unshard, unit_hook_reshard
 static d9d_status param_add(fsdp_unit *u, d9d_param *p, d9d_arena *a)
 {
     int64_t *counts =
-        d9d_arena_alloc(a, 2 * (size_t)d9d_comm_size(p->placement.shard_group) * sizeof(*counts));
+        d9d_arena_alloc(a, 3 * (size_t)d9d_comm_size(p->placement.shard_group) * sizeof(*counts));
 
     if (counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its shards", p->name);

@@ -50,6 +50,9 @@ void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, d9d_dtype redu
         counts[r] *= outer * inner;
     }
     counts_pad(t, p, counts + ranks);
+    t->narrow_counts = counts + 2 * (int64_t)ranks;
+    for (int r = 0; r < ranks; r++)
+        t->narrow_counts[r] = d9di_narrow_reduce_each(counts[0]);
 }
 
 /* Number of ranks from `rank` on with as much of the sharded dimension, and where their shards
@@ -133,14 +136,13 @@ static int64_t padded_count(const d9di_fsdp_param *t)
     return t->padded_counts == NULL ? 0 : t->padded_counts[0];
 }
 
-/* Allocate staging for all shards. */
-static d9d_status staging_alloc(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev,
-                                d9d_dtype dtype, d9d_tensor *out)
+/* Allocate staging for all shards, `each` elements apart, or contiguous if that is 0. */
+static d9d_status staging_alloc(const d9d_param *p, d9d_device *dev, d9d_dtype dtype, int64_t each,
+                                d9d_tensor *out)
 {
     const d9d_shape full = full_shape(p);
-    const int64_t all = t->padded_counts == NULL
-                            ? d9d_shape_numel(&full)
-                            : padded_count(t) * d9d_comm_size(p->placement.shard_group);
+    const int64_t all =
+        each == 0 ? d9d_shape_numel(&full) : each * d9d_comm_size(p->placement.shard_group);
 
     return d9d_tensor_alloc(dev, dtype, D9D_SHAPE(all), out);
 }
@@ -177,7 +179,7 @@ d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_d
 
     D9D_TRY(d9d_tensor_alloc(dev, data_dtype(p), full_shape(p), &p->local.data));
     if (t->padded_counts != NULL && t->shared == NULL) {
-        D9D_TRY(staging_alloc(t, p, dev, data_dtype(p), &t->staging));
+        D9D_TRY(staging_alloc(p, dev, data_dtype(p), padded_count(t), &t->staging));
         return padded_all_gather(t, p, dev);
     }
     if (!is_contiguous(p)) {
@@ -211,34 +213,31 @@ static bool is_narrow(const d9di_fsdp_param *t, const d9d_param *p)
     return d9di_narrow_reduce_is_used(t->reduce_dtype, p->spec.grad_dtype);
 }
 
-/* The counts that are sent, all equal. */
-static const int64_t *sent_counts(const d9di_fsdp_param *t)
-{
-    return t->padded_counts != NULL ? t->padded_counts : t->counts;
-}
-
-/* The gradient in rank order, in its own type: itself, or a copy in `staging`. */
-static d9d_status grad_in_rank_order(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev,
+/* The gradient in rank order, in its own type: itself, or a copy in `staging`, shards `each`
+ * elements apart or contiguous. */
+static d9d_status grad_in_rank_order(const d9d_param *p, d9d_device *dev, int64_t each,
                                      d9d_tensor *staging, const d9d_tensor **out)
 {
     *out = &p->local.grad;
-    if (is_contiguous(p) && t->padded_counts == NULL)
+    if (is_contiguous(p) && each == 0)
         return D9D_OK;
     *out = staging;
-    D9D_TRY(staging_alloc(t, p, dev, p->spec.grad_dtype, staging));
-    return staging_copy(p, dev, d9d_tensor_data(staging), padded_count(t),
-                        d9d_tensor_data(&p->local.grad), p->spec.grad_dtype, false);
+    D9D_TRY(staging_alloc(p, dev, p->spec.grad_dtype, each, staging));
+    return staging_copy(p, dev, d9d_tensor_data(staging), each, d9d_tensor_data(&p->local.grad),
+                        p->spec.grad_dtype, false);
 }
 
 static d9d_status narrow_pack(d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev)
 {
+    const bool dense = t->padded_counts == NULL && t->narrow_counts[0] == t->counts[0];
+    const int64_t each = dense ? 0 : t->narrow_counts[0];
     d9d_tensor staging = {0};
     const d9d_tensor *from;
     d9d_status st;
 
-    D9D_TRY_OR(st, grad_in_rank_order(t, p, dev, &staging, &from), out);
-    D9D_TRY_OR(st, staging_alloc(t, p, dev, D9D_BF16, &t->packed), out);
-    D9D_TRY_OR(st, staging_alloc(t, p, dev, D9D_BF16, &t->received), out);
+    D9D_TRY_OR(st, grad_in_rank_order(p, dev, each, &staging, &from), out);
+    D9D_TRY_OR(st, staging_alloc(p, dev, D9D_BF16, each, &t->packed), out);
+    D9D_TRY_OR(st, staging_alloc(p, dev, D9D_BF16, each, &t->received), out);
     st = dev->kernels->elementwise->cast(dev->stream, D9D_BF16, d9d_tensor_data(&t->packed),
                                          p->spec.grad_dtype, d9d_tensor_data(from),
                                          d9d_tensor_numel(&t->packed));
@@ -257,7 +256,7 @@ d9d_status d9di_fsdp_param_reduce_pack(d9di_fsdp_param *t, d9d_param *p, d9d_dev
         D9D_TRY(d9d_tensor_alloc(dev, p->spec.grad_dtype, D9D_SHAPE(padded_count(t)), &t->sum));
     else if (p->shard.has_grad)
         D9D_TRY(d9d_tensor_alloc(dev, p->spec.grad_dtype, p->shard.shape, &t->sum));
-    return grad_in_rank_order(t, p, dev, &t->packed, &from);
+    return grad_in_rank_order(p, dev, padded_count(t), &t->packed, &from);
 }
 
 d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
@@ -269,11 +268,12 @@ d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_de
     if (is_narrow(t, p))
         return d9d_comm_all_to_all(p->placement.shard_group,
                                    d9d_comm_stream(p->placement.shard_group), p->name, D9D_BF16,
-                                   d9d_tensor_data(&t->received), sent_counts(t),
-                                   d9d_tensor_data(&t->packed), sent_counts(t));
-    return d9d_comm_reduce_scatter(
-        p->placement.shard_group, d9d_comm_stream(p->placement.shard_group), p->name,
-        p->spec.grad_dtype, d9d_tensor_data(to), d9d_tensor_data(from), sent_counts(t));
+                                   d9d_tensor_data(&t->received), t->narrow_counts,
+                                   d9d_tensor_data(&t->packed), t->narrow_counts);
+    return d9d_comm_reduce_scatter(p->placement.shard_group,
+                                   d9d_comm_stream(p->placement.shard_group), p->name,
+                                   p->spec.grad_dtype, d9d_tensor_data(to), d9d_tensor_data(from),
+                                   t->padded_counts != NULL ? t->padded_counts : t->counts);
 }
 
 /* Store or add the reduced shard in shard.grad; nothing to do if it was reduced in place. */
@@ -286,7 +286,7 @@ static d9d_status shard_grad_accumulate(const d9di_fsdp_param *t, const d9d_para
 
     if (is_narrow(t, p))
         return d9di_narrow_reduce_add(dev, stream, own, p->shard.has_grad, &t->received,
-                                      d9d_comm_size(p->placement.shard_group), sent_counts(t)[0],
+                                      d9d_comm_size(p->placement.shard_group), t->narrow_counts[0],
                                       n);
     if (p->shard.has_grad)
         return dev->kernels->elementwise->accumulate(stream, p->spec.grad_dtype, own, 1.0f,

@@ -24,11 +24,12 @@ typedef struct d9di_fsdp_param {
     d9d_dtype reduce_dtype;  /* in which gradients travel: d9d_fsdp_opts */
     int64_t *counts;         /* elements of each shard */
     int64_t *padded_counts;  /* counts that are sent, all equal to the largest; NULL: `counts` */
+    int64_t *narrow_counts;  /* of gradients that travel as bfloat16: all equal, and aligned */
     d9d_peer_memory *shared; /* ranks read each other's shards from peer memory; NULL: all-gather */
     size_t shared_index;     /* index in `shared` */
 } d9di_fsdp_param;
 
-/* `counts` has 2 * ranks elements; borrowed. */
+/* `counts` has 3 * ranks elements; borrowed. */
 void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, d9d_dtype reduce_dtype,
                           int64_t *counts);
 

@@ -25,6 +25,13 @@ static inline bool d9di_narrow_reduce_is_used(d9d_dtype reduce_dtype, d9d_dtype 
     return reduce_dtype == D9D_BF16 && grad_dtype == D9D_F32;
 }
 
+/* Elements from one rank's array to the next: n or more, so that kernels find each aligned. */
+enum { D9DI_NARROW_REDUCE_ALIGN = 8 };
+static inline int64_t d9di_narrow_reduce_each(int64_t n)
+{
+    return (n + D9DI_NARROW_REDUCE_ALIGN - 1) / D9DI_NARROW_REDUCE_ALIGN * D9DI_NARROW_REDUCE_ALIGN;
+}
+
 /* sum [n] += or = the arrays of all ranks, which are `each` elements apart in `received`, in rank
  * order. */
 d9d_status d9di_narrow_reduce_add(d9d_device *dev, d9d_stream stream, float *sum, bool add,

@@ -125,14 +125,15 @@ hsdp() {
     wire_is_that
     plan_is_that all_gather reduce_scatter
 }
-# narrow HOSTS RANKS: gradients that travel as bfloat16 are exchanged, at half the bytes.  Sums over replicas
-# come back as bfloat16 too: of the hosts each sends an equal part of the bucket.
+# narrow HOSTS RANKS: gradients that travel as bfloat16 are exchanged, at half the bytes, and each part of a
+# parameter in multiples of 8 elements.  Sums over replicas come back as bfloat16 too: of the hosts each sends
+# an equal part of the bucket.
 narrow() {
     local n=$(($1 * $2)) away=$(($1 * $2 - $2)) half=(--set trainer.gradient_manager.reduce_dtype=bfloat16)
     local shard=$2 bucket part
     network "$1" "$2" 2 $n dense --set mesh.data_parallel_shard=$n "${half[@]}"
     sends all_gather $((4 * away * 2 * (2 * all - last)))
-    sends all_to_all $((2 * away * 2 * all))
+    sends all_to_all $((2 * away * 2 * n * ((all - layers * vector - hidden) / n + layers * (2 * $(eights $hidden) + 2 * $(eights $head)) + $(eights $hidden))))
     sends reduce_scatter 0
     plan_is_that all_gather all_to_all
     network "$1" "$2" 2 $n dense --set mesh.data_parallel_replicate="$1" --set mesh.data_parallel_shard="$2" "${half[@]}"
@@ -142,6 +143,7 @@ narrow() {
     sends all_gather $(($1 * shard * ($1 - 1) * part))
     plan_is_that all_gather all_to_all
 }
+eights() { echo $((($1 / n + 7) / 8 * 8)); }
 bucket_bytes() {
     echo $((4 * (all - layers * vector - hidden) / shard + layers * (2 * $(padded $hidden) + 2 * $(padded $head)) + $(padded $hidden)))
 }
