@@ -95,12 +95,24 @@ static d9d_status check_segment_chunk(const char *op, const d9d_attention_dims *
     return D9D_OK;
 }
 
+/* Checks that k and v have keys of a row. */
+static d9d_status check_part(const char *op, const d9d_attention_dims *n)
+{
+    const d9d_attention_key_part *x = &n->part;
+
+    if (x->n == 0 || (x->n > 0 && x->first >= 0 && x->first <= n->z - x->n))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EINVAL, "%s: keys [%lld, %lld) of a row of %lld", op, (long long)x->first,
+                    (long long)(x->first + x->n), (long long)n->z);
+}
+
 d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n,
                                          int64_t *max_keys)
 {
     int64_t end = 0;
 
     *max_keys = 0;
+    D9D_TRY(check_part(op, n));
     for (int64_t i = 0; i < d9di_attention_n_segments(n); i++) {
         const d9di_attention_segment x = d9di_attention_segment_at(n, i);
 
@@ -109,7 +121,8 @@ d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dim
         D9D_TRY(check_segment_prefix(op, n, i));
         D9D_TRY(check_segment_chunk(op, n, i));
         end += x.nq;
-        *max_keys = d9di_i64_max(*max_keys, d9di_attention_segment_keys(&x));
+        *max_keys = d9di_i64_max(
+            *max_keys, d9di_i64_min(d9di_attention_segment_keys(&x), d9d_attention_array_keys(n)));
     }
     if (end != n->b * n->s)
         return D9D_FAIL(D9D_EINVAL, "%s: segments end at query %lld of %lld", op, (long long)end,
@@ -193,11 +206,10 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
     qr = d9di_attention_rows_load(n->t, q, first, nq, n->a, h, d, w.q);
     for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
         int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
+        const int64_t at = d9di_attention_key_at(n, &x->of, k0);
         d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk, .prefix = all.prefix};
-        d9di_attention_rows kr =
-            d9di_attention_rows_load(n->t, k, x->of.k + k0, nk, n->kv, kh, d, w.k);
-        d9di_attention_rows vr =
-            d9di_attention_rows_load(n->t, v, x->of.k + k0, nk, n->kv, kh, dv, w.v);
+        d9di_attention_rows kr = d9di_attention_rows_load(n->t, k, at, nk, n->kv, kh, d, w.k);
+        d9di_attention_rows vr = d9di_attention_rows_load(n->t, v, at, nk, n->kv, kh, dv, w.v);
 
         d9di_sgemm(false, true, nq, nk, d, n->scale, qr.x, qr.ld, kr.x, kr.ld, 0.0f, w.score, nk,
                    w.gemm_scratch);
@@ -209,7 +221,9 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
                    w.gemm_scratch);
     }
     for (int64_t i = 0; i < nq; i++) {
-        d9di_cpu_row_scale(w.out + i * dv, 1.0f / w.l[i], w.out + i * dv, dv);
+        const float by = n->part.n > 0 && w.l[i] == 0.0f ? 0.0f : 1.0f / w.l[i];
+
+        d9di_cpu_row_scale(w.out + i * dv, by, w.out + i * dv, dv);
         d9di_cpu_store(n->t, o, ((first + i) * n->a + h) * dv, dv, w.out + i * dv);
         lse[d9di_attention_lse_index(n, h, first + i)] = w.m[i] + logf(w.l[i]);
     }

@@ -32,6 +32,11 @@ static inline d9di_attention_rows d9di_attention_rows_load(d9d_dtype t, const vo
     return (d9di_attention_rows){buf, d};
 }
 
+/* Keys [first, end). */
+typedef struct d9di_attention_key_range {
+    int64_t first, end;
+} d9di_attention_key_range;
+
 /* A segment of a list, a whole row, or a chunk of one. All its queries see keys before `prefix`. */
 typedef struct d9di_attention_segment {
     int64_t q, nq, k, nk, prefix;
@@ -57,6 +62,30 @@ static inline d9di_attention_segment d9di_attention_segment_at(const d9d_attenti
 static inline int64_t d9di_attention_segment_keys(const d9di_attention_segment *x)
 {
     return d9di_i64_max(x->nk, x->prefix);
+}
+/* Keys of a row of Z that k and v have. */
+static inline d9di_attention_key_range d9di_attention_row_part(const d9d_attention_dims *n)
+{
+    return n->part.n > 0 ? (d9di_attention_key_range){n->part.first, n->part.first + n->part.n}
+                         : (d9di_attention_key_range){0, n->z};
+}
+/* Of the first `keys` keys of a segment those that k and v have. */
+static inline d9di_attention_key_range d9di_attention_segment_part(const d9d_attention_dims *n,
+                                                                   const d9di_attention_segment *x,
+                                                                   int64_t keys)
+{
+    const d9di_attention_key_range part = d9di_attention_row_part(n);
+    const int64_t at = n->z > 0 ? x->k % n->z : 0;
+    const int64_t first = d9di_i64_min(d9di_i64_max(part.first - at, 0), keys);
+
+    return (d9di_attention_key_range){first,
+                                      d9di_i64_max(first, d9di_i64_min(part.end - at, keys))};
+}
+/* Where key i of a segment, one of its part, lies in k and v. */
+static inline int64_t d9di_attention_key_at(const d9d_attention_dims *n,
+                                            const d9di_attention_segment *x, int64_t i)
+{
+    return n->part.n > 0 ? x->k / n->z * n->part.n + x->k % n->z + i - n->part.first : x->k + i;
 }
 /* EINVAL for a malformed list; returns the most keys of a segment. */
 d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n,
@@ -94,10 +123,7 @@ static inline int64_t d9di_attention_visible_end(const d9d_attention_dims *n, in
     return d9di_i64_min(n->causal ? d9di_i64_max(diagonal + 1, near) : near, end);
 }
 
-/* The tile's keys that its query i may see, counted from its first: [first, end). */
-typedef struct d9di_attention_key_range {
-    int64_t first, end;
-} d9di_attention_key_range;
+/* The tile's keys that its query i may see, counted from its first. */
 static inline d9di_attention_key_range d9di_attention_tile_visible(const d9d_attention_dims *n,
                                                                    const d9di_attention_tile *t,
                                                                    int64_t i)
@@ -109,8 +135,8 @@ static inline d9di_attention_key_range d9di_attention_tile_visible(const d9d_att
     return (d9di_attention_key_range){d9di_i64_min(d9di_i64_max(first, 0), t->nk),
                                       d9di_i64_max(end, 0)};
 }
-/* The tile of nq queries of a segment from its query q on, and of all keys that they may see,
- * rounded down to a block. */
+/* The tile of nq queries of a segment from its query q on, and of all keys in k and v that they may
+ * see, rounded down to a block.  It has no keys if they see none. */
 static inline d9di_attention_tile d9di_attention_tile_make(const d9d_attention_dims *n,
                                                            const d9di_attention_segment *x,
                                                            int64_t q, int64_t nq)
@@ -118,10 +144,12 @@ static inline d9di_attention_tile d9di_attention_tile_make(const d9d_attention_d
     const int64_t beside = q + x->nk - x->nq;
     const int64_t end =
         d9di_attention_visible_end(n, beside + nq - 1, x->prefix, d9di_attention_segment_keys(x));
+    const d9di_attention_key_range part = d9di_attention_segment_part(n, x, end);
     const int64_t hidden = n->window > 0 ? d9di_i64_max(beside + 1 - n->window, 0) : 0;
-    const int64_t k = hidden / D9DI_K_BLOCK * D9DI_K_BLOCK;
+    const int64_t k = d9di_i64_max(hidden / D9DI_K_BLOCK * D9DI_K_BLOCK, part.first);
 
-    return (d9di_attention_tile){.q = beside, .nq = nq, .k = k, .nk = end - k, .prefix = x->prefix};
+    return (d9di_attention_tile){
+        .q = beside, .nq = nq, .k = k, .nk = d9di_i64_max(part.end - k, 0), .prefix = x->prefix};
 }
 
 /* Multiplies what belongs to the probabilities of one query of a tile, x [nk], by 0 or 1 / (1 - p).

@@ -24,7 +24,8 @@ typedef struct attention_bwd_args {
 typedef struct attention_bwd_scratch {
     float *p, *dp;            /* a block of probabilities, of their gradients */
     float *q, *dq, *dout, *o; /* a block of queries */
-    float *k, *v, *dk, *dv;   /* all keys of the segments' head */
+    float *k, *v, *dk, *dv;   /* all keys of the segments' head that k and v have, */
+    int64_t first;            /* of which the first has this number in its segment */
     float *gemm_scratch;      /* of d9di_sgemm() */
     float delta[D9DI_Q_BLOCK];
 } attention_bwd_scratch;
@@ -119,7 +120,8 @@ static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t,
 {
     const d9di_attention_rows q = b->q, dout = b->dout;
     const int64_t d = g->n->d, dv = g->n->dv;
-    const float *k = w->k + t->k * d, *v = w->v + t->k * dv;
+    const int64_t at = t->k - w->first;
+    const float *k = w->k + at * d, *v = w->v + at * dv;
 
     d9di_sgemm(false, true, t->nq, t->nk, d, g->n->scale, q.x, q.ld, k, d, 0.0f, w->p, t->nk,
                w->gemm_scratch);
@@ -131,9 +133,9 @@ static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t,
         d9di_attention_dropout(g->n, t, b->h, b->first + i, w->p + i * t->nk);
     }
     d9di_sgemm(true, false, t->nk, dv, t->nq, 1.0f, w->p, t->nk, dout.x, dout.ld, 1.0f,
-               w->dv + t->k * dv, dv, w->gemm_scratch);
-    d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f, w->dk + t->k * d,
-               d, w->gemm_scratch);
+               w->dv + at * dv, dv, w->gemm_scratch);
+    d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f, w->dk + at * d, d,
+               w->gemm_scratch);
     d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d,
                w->gemm_scratch);
 }
@@ -187,15 +189,18 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
 {
     const d9d_attention_dims *n = g->n;
     const d9di_attention_segment last = d9di_attention_segment_at(n, s.end - 1);
-    const int64_t keys = d9di_attention_segment_keys(&last);
+    const d9di_attention_key_range part =
+        d9di_attention_segment_part(n, &last, d9di_attention_segment_keys(&last));
+    const int64_t keys = part.end - part.first, at0 = d9di_attention_key_at(n, &last, part.first);
     const int64_t group = n->a / n->kv, d = n->d, dv = n->dv;
     attention_bwd_scratch w;
 
     scratch_init(&w, scratch, n, keys);
+    w.first = part.first;
     memset(w.dk, 0, (size_t)(keys * d) * sizeof(float));
     memset(w.dv, 0, (size_t)(keys * dv) * sizeof(float));
     for (int64_t i = 0; i < keys; i++) {
-        const int64_t at = (last.k + i) * n->kv + kh;
+        const int64_t at = (at0 + i) * n->kv + kh;
 
         d9di_cpu_load(n->t, w.k + i * d, g->k, at * d, d);
         d9di_cpu_load(n->t, w.v + i * dv, g->v, at * dv, dv);
@@ -208,7 +213,7 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
                 query_block_bwd(g, &x, h, q0, &w);
         }
     for (int64_t i = 0; i < keys; i++) {
-        const int64_t at = (last.k + i) * n->kv + kh;
+        const int64_t at = (at0 + i) * n->kv + kh;
 
         d9di_cpu_store(n->t, g->dk, at * d, d, w.dk + i * d);
         d9di_cpu_store(n->t, g->dv, at * dv, dv, w.dv + i * dv);
@@ -219,7 +224,8 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
 static void dkv_clear(const attention_bwd_args *g)
 {
     const d9d_attention_dims *n = g->n;
-    const size_t bytes = (size_t)(n->b * n->z * n->kv) * d9d_dtype_size(n->t);
+    const int64_t keys = n->b * d9d_attention_array_keys(n);
+    const size_t bytes = (size_t)(keys * n->kv) * d9d_dtype_size(n->t);
 
     if (n->s == n->z || bytes == 0)
         return;

@@ -122,12 +122,13 @@ static bool keys_supported(const d9d_attention_dims *n)
     return n->s % n->chunks == 0 && (n->segments > 0 || n->s / n->chunks >= MIN_CHUNK);
 }
 
-/* Causal without softcap or dropout, in bfloat16, with head sizes that are multiples of 8 up to
- * 256. */
+/* Causal over all keys without softcap or dropout, in bfloat16, with head sizes that are multiples
+ * of 8 up to 256. */
 static bool head_supported(const d9d_attention_dims *n)
 {
     return n->t == D9D_BF16 && n->causal && n->prefix == NULL && n->softcap == 0.0f &&
-           n->dropout.p == 0.0f && n->d % 8 == 0 && n->d <= 256 && n->dv % 8 == 0 && n->dv <= 256;
+           n->dropout.p == 0.0f && n->part.n == 0 && n->d % 8 == 0 && n->d <= 256 &&
+           n->dv % 8 == 0 && n->dv <= 256;
 }
 
 /* True if cuDNN's gradient is right for whole rows only. */

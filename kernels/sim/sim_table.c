@@ -331,52 +331,66 @@ ENTRY(norm_rope_bwd, const d9d_qk_norm_rope_dims *n, void *dx, d9d_dtype gt, voi
     return charge_memory(s, n->t, 3.0 * (double)(n->m * n->heads) * (double)n->d);
 }
 
-/* 1 + 2 + ... + n */
-static double triangular_number(double n)
+/* Sum over i in [0, n) of a + i, each clipped to [0, most]. */
+static double clipped_sum(double a, double n, double most)
 {
-    return n > 0 ? n * (n + 1) / 2 : 0;
+    const double ends[] = {a, a + n}; /* sums over all integers below each */
+    double sum[2];
+
+    if (most <= 0)
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        const double x = ends[i] - 1, t = x < most ? x : most;
+
+        sum[i] = x <= 0 ? 0 : t * (t + 1) / 2 + (x - t) * most;
+    }
+    return sum[1] - sum[0];
 }
 
-/* Visible pairs of a segment: all, less those that the mask or the window hides. */
-static double visible_pairs_segment(const d9d_attention_dims *n, double nq, double nk)
+/* Pairs of a segment's queries and those of its first `keys` keys that they see.  All queries see
+ * the first `prefix`; without a mask these are all. */
+static double visible_pairs_before(const d9d_attention_dims *n, double nq, double nk, double prefix,
+                                   double keys)
 {
-    const double w = n->window > 0 ? (double)n->window : nk;
-    const double ahead = n->causal ? 1 : w;
+    const double diagonal = nk - nq, most = keys < prefix ? keys : prefix;
+    const double w = n->window > 0 ? (double)n->window : nk + nq + prefix;
+    const double hidden = clipped_sum(diagonal + 1 - w, nq, keys);
 
-    if (!n->causal && n->window == 0)
-        return nq * nk;
-    return nq * nk - triangular_number(nq - ahead) - triangular_number(nk - w) +
-           triangular_number(nk - nq - w);
+    return clipped_sum(diagonal + w, nq, most) +
+           clipped_sum(diagonal + 1 - prefix, nq, keys - prefix) - hidden;
 }
 
-/* Pairs that the prefix of segment i adds to those of a causal mask: the keys beyond the diagonal
- * of the queries before its end. */
-static double prefix_pairs(const d9d_attention_dims *n, int64_t i)
+/* Of those keys that the arrays have; the segment begins with key `at` of its row. */
+static double visible_pairs_segment(const d9d_attention_dims *n, double nq, double nk,
+                                    double prefix, double at)
 {
-    const d9d_segment *x = &n->segment[i];
-    const int64_t prefix = n->prefix != NULL && d9d_sim_is_real(n->prefix) ? n->prefix[i] : 0;
-    double sum = 0;
+    const double open = n->causal ? prefix : nk, all = nk > open ? nk : open;
+    const double first = (double)n->part.first - at, end = first + (double)n->part.n;
 
-    for (int64_t d = x->nk - x->nq; d < x->nk && d + 1 < prefix; d++)
-        sum +=
-            (double)(prefix - d - 1 < n->window || n->window == 0 ? prefix - d - 1 : n->window - 1);
-    return sum;
+    if (n->part.n == 0)
+        return visible_pairs_before(n, nq, nk, open, all);
+    return visible_pairs_before(n, nq, nk, open, end < all ? end : all) -
+           visible_pairs_before(n, nq, nk, open, first < all ? first : all);
 }
 
 /* Pairs of a query and a key that it sees. */
 static double visible_pairs(const d9d_attention_dims *n)
 {
+    const bool prefixes = n->prefix != NULL && d9d_sim_is_real(n->prefix);
     double sum = 0;
 
     if (n->segments == 0 && n->chunks > 0) {
         for (int64_t i = 0; i < n->chunks; i++)
-            sum += visible_pairs_segment(n, (double)(n->s / n->chunks), (double)n->chunk_end[i]);
+            sum +=
+                visible_pairs_segment(n, (double)(n->s / n->chunks), (double)n->chunk_end[i], 0, 0);
         return (double)n->b * sum;
     }
     if (n->segments == 0 || !d9d_sim_is_real(n->segment))
-        return (double)n->b * visible_pairs_segment(n, (double)n->s, (double)n->z);
+        return (double)n->b * visible_pairs_segment(n, (double)n->s, (double)n->z, 0, 0);
     for (int64_t i = 0; i < n->segments; i++)
-        sum += visible_pairs_segment(n, n->segment[i].nq, n->segment[i].nk) + prefix_pairs(n, i);
+        sum += visible_pairs_segment(n, n->segment[i].nq, n->segment[i].nk,
+                                     prefixes ? (double)n->prefix[i] : 0,
+                                     (double)(n->segment[i].k % n->z));
     return sum;
 }
 
@@ -386,7 +400,8 @@ static d9d_status charge_attention(d9d_stream s, const d9d_attention_dims *n, d9
 {
     const double heads = (double)(n->a * depth);
     const double elements =
-        ((double)n->s * heads + (double)n->z * (double)(n->kv * depth)) * (double)n->b;
+        ((double)n->s * heads + (double)d9d_attention_array_keys(n) * (double)(n->kv * depth)) *
+        (double)n->b;
     const bool fast = d9di_sim_attention_on_tensor_cores(s, n, kind == D9D_SIM_ATTENTION_BWD);
 
     const bool special = n->softcap > 0.0f || n->dropout.p > 0.0f || n->prefix != NULL;
@@ -424,6 +439,15 @@ ENTRY(attention_sink_wgrad, const d9d_attention_dims *n, d9d_dtype gt, void *dsi
     const int64_t dv = d9d_attention_dims_resolve(n).dv;
 
     return charge_memory(s, n->t, 2.0 * (double)(n->b * n->s) * (double)(n->a * dv));
+}
+ENTRY(attention_merge, const d9d_attention_dims *n, bool first, float *acc, float *acc_lse,
+      const void *o, const float *lse)
+{
+    const int64_t dv = d9d_attention_dims_resolve(n).dv;
+
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, n->t, 0,
+                           (double)(n->b * n->s) * (double)(n->a * dv) *
+                               (dtype_bytes(n->t) + (first ? 4 : 8)));
 }
 ENTRY(cp_zigzag, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b, int64_t p, int64_t w,
       bool in_order)

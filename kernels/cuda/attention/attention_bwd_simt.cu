@@ -113,8 +113,8 @@ static __global__ void __launch_bounds__(THREADS) dq_kernel(attention_bwd_args<T
         for (int64_t k0 = first_visible_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
             const int64_t nk = d9di_i64_min(Z::SIDE, x.k.end - k0);
 
-            load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
-            load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.dv);
+            load_rows<Z>(sh.k, g.k, key_at(n, b, k0), nk, n.kv, kh, n.d);
+            load_rows<Z>(sh.v, g.v, key_at(n, b, k0), nk, n.kv, kh, n.dv);
             __syncthreads();
             tile_p_ds(g, sh, x, b, h, q0, k0);
             __syncthreads();
@@ -195,21 +195,24 @@ static __global__ void __launch_bounds__(THREADS) dkv_kernel(attention_bwd_args<
     const smem_tiles<Z> sh = smem_tiles_make<Z>(shared);
     const int64_t heads = n.b * n.kv, group = n.a / n.kv;
     const int64_t b = blockIdx.x % heads / n.kv, kh = blockIdx.x % heads % n.kv;
-    const int64_t row = blockIdx.x / heads * Z::SIDE, k0 = b * n.z + row;
-    const int64_t nk = d9di_i64_min(Z::SIDE, n.z - row);
+    const token_range keys = keys_of_row(n, b);
+    const int64_t k0 = keys.first + blockIdx.x / heads * Z::SIDE, at = key_at(n, b, k0);
+    const int64_t nk = d9di_i64_min(Z::SIDE, keys.end - k0);
     key_segments s = key_segments_of(n, segment_find(n, true, k0), b);
     float dk[Z::R][Z::DV], dv[Z::R][Z::DV];
 
-    load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
-    load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.dv);
+    load_rows<Z>(sh.k, g.k, at, nk, n.kv, kh, n.d);
+    load_rows<Z>(sh.v, g.v, at, nk, n.kv, kh, n.dv);
     do {
+        const token_range stored = {key_at(n, b, s.k.first), key_at(n, b, s.k.end)};
+
         clear_acc<Z>(dk);
         clear_acc<Z>(dv);
         for (int64_t h = kh * group; h < (kh + 1) * group; h++)
             for (int64_t i = s.first; i < s.end; i++)
                 add_query_tiles<Z>(g, sh, segment_of(n, i, b), b, h, k0, dk, dv);
-        store_rows<Z>(g.dk, dk, k0, s.k, n.kv, kh, n.d);
-        store_rows<Z>(g.dv, dv, k0, s.k, n.kv, kh, n.dv);
+        store_rows<Z>(g.dk, dk, at, stored, n.kv, kh, n.d);
+        store_rows<Z>(g.dv, dv, at, stored, n.kv, kh, n.dv);
     } while (key_segments_next(n, b, k0 + nk, &s));
 }
 
@@ -217,7 +220,7 @@ template <class Z, class T> static d9d_status launch(d9d_stream s, const attenti
 {
     const int64_t shared = 4 * Z::ROWS_BYTES + 2 * Z::SCORES_BYTES;
     const int64_t q_tiles = d9di_i64_ceil_div(g.n.s, Z::SIDE),
-                  k_tiles = d9di_i64_ceil_div(g.n.z, Z::SIDE);
+                  k_tiles = d9di_i64_ceil_div(d9d_attention_array_keys(&g.n), Z::SIDE);
     const int64_t rows = g.n.b * g.n.s * g.n.a;
     cudaStream_t queue = d9di_cuda_stream(s);
 

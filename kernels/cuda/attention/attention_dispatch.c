@@ -1,12 +1,12 @@
 /* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; the
  * Hopper backward; cuDNN if it is selected and supports the call, or a padded copy of it; else the
- * SIMT kernels, which alone have dropout and, beside decode, prefix masks. */
+ * SIMT kernels, which alone have dropout, parts of the keys and, beside decode, prefix masks. */
 #include "cuda/attention/attention_call.h"
 
 /* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
 static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
 {
-    const int64_t heads = c->n.b * c->n.z * c->n.kv;
+    const int64_t heads = c->n.b * d9d_attention_array_keys(&c->n) * c->n.kv;
 
     if (c->dout == NULL || c->n.s == c->n.z)
         return D9D_OK;
@@ -17,6 +17,8 @@ static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
 /* What only the SIMT kernels have, or NULL. */
 static const char *simt_reason(const d9d_attention_dims *n)
 {
+    if (n->part.n > 0)
+        return "they alone have parts of the keys, for ring attention";
     if (n->dropout.p > 0.0f)
         return "they alone have dropout";
     return n->prefix != NULL ? "they alone have prefix masks" : NULL;
@@ -39,7 +41,7 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
     D9D_TRY(dkv_clear(s, c));
     if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
         return D9D_OK;
-    if (c->n.dropout.p > 0.0f)
+    if (c->n.dropout.p > 0.0f || c->n.part.n > 0)
         return attention_simt(s, c);
     if (d9di_attention_decode_supported(c))
         return d9di_attention_decode(s, c);

@@ -61,7 +61,7 @@ template <class Z, class T>
 static __device__ __forceinline__ void segment_forward(const d9d_attention_dims &n,
                                                        const segment &x, online_softmax<Z> &w,
                                                        const float *sq, float *skv, float *sp,
-                                                       int64_t q0, int64_t h, const T *k,
+                                                       int64_t b, int64_t q0, int64_t h, const T *k,
                                                        const T *v)
 {
     const int64_t kh = h / (n.a / n.kv);
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void segment_forward(const d9d_attention_dims 
         const int64_t nk = d9di_i64_min(Z::SIDE, x.k.end - k0);
         float s[Z::R][Z::R];
 
-        load_rows<Z>(skv, k, k0, nk, n.kv, kh, n.d);
+        load_rows<Z>(skv, k, key_at(n, b, k0), nk, n.kv, kh, n.d);
         __syncthreads();
         dot_rows<Z>(s, sq, skv, n.d);
 #pragma unroll
@@ -96,7 +96,7 @@ static __device__ __forceinline__ void segment_forward(const d9d_attention_dims 
                 sp[i * Z::SCORES + thread_col() + c * THREAD_GRID] = s[r][c];
         }
         __syncthreads();
-        load_rows<Z>(skv, v, k0, nk, n.kv, kh, n.dv);
+        load_rows<Z>(skv, v, key_at(n, b, k0), nk, n.kv, kh, n.dv);
         __syncthreads();
         add_rows<Z>(w.o, sp, Z::SCORES, 1, skv);
         __syncthreads();
@@ -119,13 +119,14 @@ static __global__ void __launch_bounds__(THREADS)
 
     load_rows<Z>(sq, q, q0, nq, n.a, h, n.d);
     do {
-        segment_forward<Z>(n, x, w, sq, skv, sp, q0, h, k, v);
+        segment_forward<Z>(n, x, w, sq, skv, sp, b, q0, h, k, v);
 #pragma unroll
         for (int r = 0; r < Z::R; r++) {
             const int i = thread_row() * Z::R + r;
+            const bool none = n.part.n > 0 && w.l[r] == 0.0f;
 
             for (int c = 0; c < Z::DV; c++)
-                w.o[r][c] *= 1.0f / w.l[r];
+                w.o[r][c] *= none ? 0.0f : 1.0f / w.l[r];
             if (thread_col() == 0 && range_contains(x.q, q0 + i))
                 lse[row_stat_index(n, b, h, q0 + i)] = w.m[r] + logf(w.l[r]);
         }

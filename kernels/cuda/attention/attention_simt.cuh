@@ -140,12 +140,35 @@ static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t f
 
 /* Segment `i` of the list or, without a list, chunk i of a whole row. Query q has the diagonal key
  * q
- * + shift. All queries see keys before `prefix`. */
+ * + shift. All queries see keys before `prefix`. k are the keys that the arrays have, the segment
+ * begins with key `first`. */
 struct segment {
     int64_t i;
     token_range q, k;
-    int64_t shift, prefix;
+    int64_t shift, prefix, first;
 };
+
+/* Keys of row b that the arrays of keys and values have. */
+static __device__ __forceinline__ token_range keys_of_row(const d9d_attention_dims &n, int64_t b)
+{
+    const int64_t first = b * n.z + n.part.first;
+
+    return n.part.n > 0 ? token_range{first, first + n.part.n}
+                        : token_range{b * n.z, (b + 1) * n.z};
+}
+/* Where key k of row b lies in these arrays. */
+static __device__ __forceinline__ int64_t key_at(const d9d_attention_dims &n, int64_t b, int64_t k)
+{
+    return n.part.n > 0 ? k - keys_of_row(n, b).first + b * n.part.n : k;
+}
+static __device__ __forceinline__ token_range keys_in_arrays(const d9d_attention_dims &n, int64_t b,
+                                                             const token_range &k)
+{
+    const token_range all = keys_of_row(n, b);
+    const int64_t first = d9di_i64_max(k.first, all.first);
+
+    return {first, d9di_i64_max(first, d9di_i64_min(k.end, all.end))};
+}
 
 static __device__ __forceinline__ token_range token_range_in_row(int64_t first, int64_t n,
                                                                  int64_t row, int64_t size)
@@ -168,7 +191,7 @@ static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n
 
         const int64_t end = k + (n.chunks > 0 ? n.chunk_end[i] : n.z);
 
-        return {i, {q, q + size}, {k, end}, end - q - size, k};
+        return {i, {q, q + size}, keys_in_arrays(n, b, {k, end}), end - q - size, k, k};
     }
 
     const d9d_segment x = n.segment[i];
@@ -179,7 +202,7 @@ static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n
         n.prefix != NULL ? token_range_in_row(x.k, n.prefix[i], b, n.z).end : k.first;
 
     k.end = d9di_i64_max(k.end, prefix);
-    return {i, q, k, shift, prefix};
+    return {i, q, keys_in_arrays(n, b, k), shift, prefix, k.first};
 }
 
 /* Binary search: the last segment whose queries (or keys) begin at or before `position`, or the
@@ -260,7 +283,7 @@ static __device__ __forceinline__ float dropout_factor(const d9d_attention_dims 
 {
     const d9d_attention_dropout &d = n.dropout;
     const d9d_rng rng = {d.rng.seed, d.rng.stream + (uint64_t)h};
-    const uint64_t at = (uint64_t)d.token[q] * (uint64_t)d.width + (uint64_t)(k - x.k.first);
+    const uint64_t at = (uint64_t)d.token[q] * (uint64_t)d.width + (uint64_t)(k - x.first);
 
     return (float)(random_u32(rng, at) >> 8) * 0x1p-24f < d.p ? 0.0f : 1.0f / (1.0f - d.p);
 }

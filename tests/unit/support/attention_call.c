@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention_parts.h"
 #include "host_kernels.h"
 #include "unit_device.h"
 
@@ -280,6 +281,7 @@ void attention_check_with(const d9d_attention_dims *n, bool sinks)
                 n->t == D9D_F32 ? 2e-5 : unit_device_tolerance(2e-2, sinks ? 3e-2 : 2e-2));
     if (sinks)
         check_sink(&p, g + ng);
+    attention_parts_check(&p, 1 + n->s % 4, o, lse, g);
     free(p.sink);
     attention_call_release(&p);
     free(o);

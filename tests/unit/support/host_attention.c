@@ -14,7 +14,7 @@ static d9d_attention_dims attention_dims_on(host_call *c, const d9d_attention_di
 static d9d_status on_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                                const void *q, const void *k, const void *v)
 {
-    const int64_t rows = n->b * n->s * n->a, keys = n->b * n->z * n->kv;
+    const int64_t rows = n->b * n->s * n->a, keys = n->b * d9d_attention_array_keys(n) * n->kv;
     const int64_t dv = d9d_attention_dims_resolve(n).dv;
     host_call c = host_begin();
     const d9d_attention_dims d = attention_dims_on(&c, n);
@@ -30,7 +30,7 @@ static d9d_status on_attention_bwd(d9d_stream s, const d9d_attention_dims *n, vo
                                    void *dv, const void *dout, const void *q, const void *k,
                                    const void *v, const void *o, const float *lse)
 {
-    const int64_t rows = n->b * n->s * n->a, keys = n->b * n->z * n->kv;
+    const int64_t rows = n->b * n->s * n->a, keys = n->b * d9d_attention_array_keys(n) * n->kv;
     const int64_t nq = rows * n->d, nk = keys * n->d;
     const int64_t no = rows * d9d_attention_dims_resolve(n).dv,
                   nv = keys * d9d_attention_dims_resolve(n).dv;
@@ -71,6 +71,20 @@ static d9d_status on_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims
         &c, c.k->attention->sink_wgrad(c.s, &d, gt, host_out(&c, gt, dsink, n->a), beta,
                                        host_in(&c, n->t, dout, size), host_in(&c, n->t, o, size),
                                        host_floats(&c, lse, rows), host_in(&c, n->t, sink, n->a)));
+}
+
+static d9d_status on_attention_merge(d9d_stream s, const d9d_attention_dims *n, bool first,
+                                     float *acc, float *acc_lse, const void *o, const float *lse)
+{
+    const int64_t rows = n->b * n->s * n->a, size = rows * d9d_attention_dims_resolve(n).dv;
+    host_call c = host_begin();
+    const d9d_attention_dims d = attention_dims_on(&c, n);
+
+    (void)s;
+    return host_end(&c,
+                    c.k->attention->merge(c.s, &d, first, host_out(&c, D9D_F32, acc, size),
+                                          host_out(&c, D9D_F32, acc_lse, rows),
+                                          host_in(&c, n->t, o, size), host_floats(&c, lse, rows)));
 }
 
 static d9d_status on_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n,

@@ -36,6 +36,13 @@ typedef struct d9d_attention_dropout {
     int64_t width;
 } d9d_attention_dropout;
 
+/* Ring attention: k and v have the keys [first, first + n) of each row alone, while segments still
+ * count all Z.  fwd() gives a query that sees none of them o = 0 and lse = -inf; merge() joins the
+ * parts.  bwd() of a part, with o and lse of all keys, gives its dk and dv, and its share of dq. */
+typedef struct d9d_attention_key_part {
+    int64_t first, n; /* n 0: all Z */
+} d9d_attention_key_part;
+
 typedef struct d9d_attention_dims {
     d9d_dtype t;
     int64_t b, s, z, a, kv, d;
@@ -54,6 +61,7 @@ typedef struct d9d_attention_dims {
     int64_t chunk_end[D9D_ATTENTION_MAX_CHUNKS]; /* without a list: how many of the row's keys
                                                     each chunk sees */
     d9d_attention_dropout dropout;               /* not with `decode` */
+    d9d_attention_key_part part;                 /* not with `decode` */
 } d9d_attention_dims;
 
 /* The same with dv set. */
@@ -63,6 +71,12 @@ static inline d9d_attention_dims d9d_attention_dims_resolve(const d9d_attention_
 
     x.dv = n->dv > 0 ? n->dv : n->d;
     return x;
+}
+
+/* Keys of a row that k and v have. */
+static inline int64_t d9d_attention_array_keys(const d9d_attention_dims *n)
+{
+    return n->part.n > 0 ? n->part.n : n->z;
 }
 
 typedef struct d9d_attention_kernels {
@@ -81,6 +95,12 @@ typedef struct d9d_attention_kernels {
     d9d_status (*sink_wgrad)(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt, void *dsink,
                              float beta, const void *dout, const void *o, const float *lse,
                              const void *sink);
+    /* Adds o and lse of a part of the keys to those of the parts before, float32 acc [B, S, A, DV]
+     * and acc_lse [B, A, S].  With l = log(exp(acc_lse) + exp(lse)), acc becomes
+     * acc exp(acc_lse - l) + o exp(lse - l), and acc_lse becomes l.  Where lse is -inf both stay.
+     * first: there are none before, and acc and acc_lse are not read. */
+    d9d_status (*merge)(d9d_stream s, const d9d_attention_dims *n, bool first, float *acc,
+                        float *acc_lse, const void *o, const float *lse);
     /* Context-parallel zigzag order. A row consists of 2n chunks of P tokens of W elements, of
      * which rank r of n has chunks r and 2n - 1 - r (d9d/nn/parallel_groups.h). in_order: y [B, 2n,
      * P, W] in sequence order from x [n, B, 2, P, W] in rank order; else the inverse. */
@@ -94,6 +114,7 @@ typedef struct d9d_attention_kernels {
     X(attention, bwd, attention_bwd)                                                               \
     X(attention, sink, attention_sink)                                                             \
     X(attention, sink_wgrad, attention_sink_wgrad)                                                 \
+    X(attention, merge, attention_merge)                                                           \
     X(attention, cp_zigzag, cp_zigzag)
 
 #ifdef __cplusplus
