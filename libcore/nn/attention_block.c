@@ -329,6 +329,7 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         .segments = segments,
         .prefix = d9d_tape_prefix(t),
         .cp = d9d_groups_cp_keys(b->groups),
+        .cp_ring = d9d_groups_cp_ring(b->groups),
         .cp_heads = d9d_groups_cp_heads(b->groups),
         .label = b->k_proj.weight.name,
         .cached = cache != NULL,

@@ -144,7 +144,9 @@ static d9d_status cp_heads_check(const d9d_param_parallel *p, const d9d_parallel
     const int64_t of_method[D9D_N_CP_METHODS] = {
         [D9D_CP_ALL_GATHER] = 1,
         [D9D_CP_ALL_TO_ALL] = d->context_parallel_shard * d->context_parallel_replicate,
-        [D9D_CP_HYBRID] = d->context_parallel_replicate};
+        [D9D_CP_HYBRID] = d->context_parallel_replicate,
+        [D9D_CP_RING] = 1,
+        [D9D_CP_HYBRID_RING] = d->context_parallel_replicate};
     const int64_t cp = of_method[d->context_parallel_method], ranks = cp * d->tensor_parallel;
 
     if (cp == 1 || !p->heads || p->units % ranks == 0 || (p->shared && ranks % p->units == 0))
@@ -227,10 +229,13 @@ static d9d_status groups_create(d9d_mesh *mesh, bool has_experts, d9d_groups *ou
                                     D9D_AXES_REPLICATE | D9D_AXIS(TP)};
     static const struct {
         unsigned heads, keys;
+        bool ring;
     } cp_axes[D9D_N_CP_METHODS] = {
-        [D9D_CP_ALL_GATHER] = {0, D9D_AXES_CP},
-        [D9D_CP_ALL_TO_ALL] = {D9D_AXES_CP, 0},
-        [D9D_CP_HYBRID] = {D9D_AXIS(CP_REPLICATE), D9D_AXIS(CP_SHARD)},
+        [D9D_CP_ALL_GATHER] = {0, D9D_AXES_CP, false},
+        [D9D_CP_ALL_TO_ALL] = {D9D_AXES_CP, 0, false},
+        [D9D_CP_HYBRID] = {D9D_AXIS(CP_REPLICATE), D9D_AXIS(CP_SHARD), false},
+        [D9D_CP_RING] = {0, D9D_AXES_CP, true},
+        [D9D_CP_HYBRID_RING] = {D9D_AXIS(CP_REPLICATE), D9D_AXIS(CP_SHARD), true},
     };
     const int method = d9d_mesh_degrees(mesh)->context_parallel_method;
     const d9d_param_sharding experts = experts_sharding(mesh);
@@ -240,6 +245,7 @@ static d9d_status groups_create(d9d_mesh *mesh, bool has_experts, d9d_groups *ou
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &out->cp));
     D9D_TRY(d9d_mesh_group(mesh, cp_axes[method].heads, &out->cp_heads));
     D9D_TRY(d9d_mesh_group(mesh, cp_axes[method].keys, &out->cp_keys));
+    out->cp_ring = cp_axes[method].ring;
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
         D9D_TRY(d9d_mesh_group(mesh, sets[i], &made));
     if (!has_experts)

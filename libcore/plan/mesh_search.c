@@ -193,14 +193,15 @@ static d9d_status add_data_parallel(search_state *s, d9d_parallel_degrees d, int
 
 static d9d_status add_context_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
+    static const int methods[] = {D9D_CP_ALL_GATHER, D9D_CP_ALL_TO_ALL, D9D_CP_RING};
+
     for (int64_t cp = 1; cp <= ranks && (cp == 1 || cp * MIN_CP_POSITIONS <= s->rows[0].longest);
          cp++) {
         if (ranks % cp != 0)
             continue;
         d.context_parallel_shard = cp;
-        for (int i = D9D_CP_ALL_GATHER; i <= (cp == 1 ? D9D_CP_ALL_GATHER : D9D_CP_ALL_TO_ALL);
-             i++) {
-            d.context_parallel_method = i;
+        for (size_t i = 0; i < (cp == 1 ? 1 : sizeof(methods) / sizeof(methods[0])); i++) {
+            d.context_parallel_method = methods[i];
             D9D_TRY(add_data_parallel(s, d, ranks / cp));
         }
     }

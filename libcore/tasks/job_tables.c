@@ -31,8 +31,10 @@ static const d9d_key mesh_keys[] = {
     DEGREE(context_parallel_shard, "ranks that share one sequence"),
     D9D_KEY_ENUM(d9d_parallel_degrees, context_parallel_method, "\"all_gather\"", cp_method_names,
                  "how attention reaches the keys of the ranks that share a sequence: by gathering "
-                 "keys and values; by exchanging heads for positions (Ulysses); or by exchanging "
-                 "them over context_parallel_replicate and gathering over context_parallel_shard"),
+                 "keys and values; by exchanging heads for positions (Ulysses); with one rank's "
+                 "keys and values after the other's (ring attention); or by exchanging heads over "
+                 "context_parallel_replicate and gathering, or a ring, over "
+                 "context_parallel_shard"),
     DEGREE(tensor_parallel, "ranks that share each matrix"),
     DEGREE(expert_parallel, "ranks that share the experts; divides the others' product"),
     DEGREE(expert_parallel_local,

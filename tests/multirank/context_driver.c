@@ -147,11 +147,12 @@ static const d9d_groups one;
 
 static d9d_groups groups_of(const ranks *w, d9d_cp_method method)
 {
-    d9d_groups g = {.cp = w->comm};
+    d9d_groups g = {.cp = w->comm,
+                    .cp_ring = method == D9D_CP_RING || method == D9D_CP_HYBRID_RING};
 
     if (method == D9D_CP_ALL_TO_ALL)
         g.cp_heads = w->comm;
-    if (method == D9D_CP_HYBRID) {
+    if (method == D9D_CP_HYBRID || method == D9D_CP_HYBRID_RING) {
         assert_ok(d9d_mesh_group(w->mesh, D9D_AXIS(CP_REPLICATE), &g.cp_heads));
         assert_ok(d9d_mesh_group(w->mesh, D9D_AXIS(CP_SHARD), &g.cp_keys));
     }
@@ -275,27 +276,32 @@ typedef struct attention_case {
     uint64_t prompts; /* under a prefix mask: length of prompts; 0: causal */
     d9d_cp_method method;
     bool bidirectional;
+    int64_t dv; /* features of a value; 0: d */
+    float softcap;
 } attention_case;
 
 static const attention_case attentions[] = {
-    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false, 0, 0, false},
-    {"one position a chunk", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false, 0, 0, false},
-    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false, 0, 0, false},
-    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false, 0, 0, false},
-    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false, 0, 0, false},
-    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3, 0, false, 0, 0, false},
-    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90, 0, false, 0, 0, false},
-    {"bfloat16, heads of 64", D9D_BF16, 2, 75, 4, 2, 64, 200, 0, false, 0, 0, false},
-    {"bfloat16, heads of 128", D9D_BF16, 1, 140, 2, 2, 128, 0, 0, false, 0, 0, false},
-    {"bfloat16, a window, sinks", D9D_BF16, 1, 130, 4, 1, 64, 90, 70, true, 0, 0, false},
-    {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false, 0, 0, false},
-    {"a window over chunks, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true, 0, 0, false},
-    {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true, 0, 0, false},
-    {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true, 0, 0, false},
-    {"a prefix of rows", D9D_F32, 2, 9, 4, 2, 5, 0, 0, false, 25, 0, false},
-    {"a prefix of documents", D9D_F32, 2, 20, 4, 2, 6, 70, 0, false, 30, 0, false},
-    {"a prefix under a window, sinks", D9D_F32, 2, 30, 4, 1, 6, 100, 33, true, 50, 0, false},
-    {"bfloat16, a prefix of rows", D9D_BF16, 1, 75, 4, 2, 64, 0, 0, false, 200, 0, false},
+    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false, 0, 0, false, 0, 0},
+    {"one position a chunk", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false, 0, 0, false, 0, 0},
+    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false, 0, 0, false, 0, 0},
+    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false, 0, 0, false, 0, 0},
+    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false, 0, 0, false, 0, 0},
+    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3, 0, false, 0, 0, false, 0, 0},
+    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90, 0, false, 0, 0, false, 0, 0},
+    {"bfloat16, heads of 64", D9D_BF16, 2, 75, 4, 2, 64, 200, 0, false, 0, 0, false, 0, 0},
+    {"bfloat16, heads of 128", D9D_BF16, 1, 140, 2, 2, 128, 0, 0, false, 0, 0, false, 0, 0},
+    {"bfloat16, a window, sinks", D9D_BF16, 1, 130, 4, 1, 64, 90, 70, true, 0, 0, false, 0, 0},
+    {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false, 0, 0, false, 0, 0},
+    {"a window over chunks, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true, 0, 0, false, 0, 0},
+    {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true, 0, 0, false, 0, 0},
+    {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true, 0, 0, false, 0, 0},
+    {"a prefix of rows", D9D_F32, 2, 9, 4, 2, 5, 0, 0, false, 25, 0, false, 0, 0},
+    {"a prefix of documents", D9D_F32, 2, 20, 4, 2, 6, 70, 0, false, 30, 0, false, 0, 0},
+    {"a prefix under a window, sinks", D9D_F32, 2, 30, 4, 1, 6, 100, 33, true, 50, 0, false, 0, 0},
+    {"bfloat16, a prefix of rows", D9D_BF16, 1, 75, 4, 2, 64, 0, 0, false, 200, 0, false, 0, 0},
+    {"values narrower than keys", D9D_F32, 2, 9, 4, 4, 12, 20, 0, false, 0, 0, false, 7, 0},
+    {"wide values, softcap", D9D_F32, 1, 70, 2, 1, 5, 0, 70, true, 0, 0, false, 9, 1.5f},
+    {"a window of one key", D9D_F32, 2, 9, 2, 2, 5, 13, 1, false, 0, 0, false, 0, 0},
 };
 
 enum { Q, K, V, IN };
@@ -332,7 +338,9 @@ static void attend(const ranks *w, const attention_case *c, const d9d_groups *g,
                                         .causal = !c->bidirectional,
                                         .segments = segments_of(slice),
                                         .prefix = prefix_of(slice),
+                                        .softcap = c->softcap,
                                         .cp = d9d_groups_cp_keys(g),
+                                        .cp_ring = d9d_groups_cp_ring(g),
                                         .cp_heads = d9d_groups_cp_heads(g),
                                         .label = "k and v",
                                         .window = c->window,
@@ -365,12 +373,12 @@ static void attended_release(attended *x)
 /* q, k, v and dy of all ranks */
 static void attention_numbers(const ranks *w, const attention_case *c, d9d_tensor out[IN + 1])
 {
-    const int64_t s = 2 * w->size * c->chunk;
+    const int64_t s = 2 * w->size * c->chunk, dv = c->dv > 0 ? c->dv : c->d;
 
     out[Q] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->a, c->d), 1);
     out[K] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->kv, c->d), 2);
-    out[V] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->kv, c->d), 3);
-    out[IN] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->a, c->d), 4);
+    out[V] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->kv, dv), 3);
+    out[IN] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->a, dv), 4);
 }
 
 static void attention_check(const ranks *w, const attention_case *c)
@@ -395,7 +403,8 @@ static void attention_check(const ranks *w, const attention_case *c)
     if (c->sinks) {
         float *got = ranks_host(&b.sinks.local.grad), *want = ranks_host(&a.sinks.local.grad);
 
-        ranks_close_to("dsinks", got, want, c->a, 1e-5);
+        /* A ring rounds the output of each block. */
+        ranks_close_to("dsinks", got, want, c->a, c->t == D9D_F32 ? 1e-5 : 1e-2);
         free(got);
         free(want);
     }
@@ -416,10 +425,20 @@ static void attention_check(const ranks *w, const attention_case *c)
     upload_release(&part);
 }
 
+/* Every mask by all-gather, and by a ring, which has bidirectional attention too. */
 static void attention_in_chunks_is_attention(void **state)
 {
-    for (size_t i = 0; i < sizeof(attentions) / sizeof(attentions[0]); i++)
-        attention_check(*state, &attentions[i]);
+    for (size_t i = 0; i < sizeof(attentions) / sizeof(attentions[0]); i++) {
+        attention_case c = attentions[i];
+
+        attention_check(*state, &c);
+        c.method = D9D_CP_RING;
+        attention_check(*state, &c);
+        if (c.prompts > 0)
+            continue;
+        c.bidirectional = true;
+        attention_check(*state, &c);
+    }
 }
 
 /* Query heads that the ranks divide; key-value heads of each rank, one for all of them, or each for
@@ -448,6 +467,7 @@ static void attention_of_heads_is_attention(void **state)
 {
     attention_of_heads_check(*state, D9D_CP_ALL_TO_ALL);
     attention_of_heads_check(*state, D9D_CP_HYBRID);
+    attention_of_heads_check(*state, D9D_CP_HYBRID_RING);
 }
 
 /* The same bits as one rank: each head is computed as a whole by one of them. */
@@ -455,7 +475,15 @@ static void heads_have_the_bits_of_one_rank(void **state)
 {
     const ranks *w = *state;
     const d9d_groups g = groups_of(w, D9D_CP_ALL_TO_ALL);
-    attention_case c = {"bits", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false, 0, D9D_CP_ALL_TO_ALL, false};
+    attention_case c = {.name = "bits",
+                        .t = D9D_F32,
+                        .b = 2,
+                        .chunk = 9,
+                        .a = 4,
+                        .kv = 2,
+                        .d = 5,
+                        .longest = 11,
+                        .method = D9D_CP_ALL_TO_ALL};
     static made m;
     d9d_tensor all[IN + 1], local[IN + 1];
     uploaded whole, part;
@@ -524,6 +552,106 @@ static void heads_send_the_bytes_of_the_formula(void **state)
         assert_int_equal(bytes_to_others(w->comm) - before,
                          positions * (n - 1) * (c.a + keys) / n * 2 * c.d * 2 * 4);
     }
+}
+
+/* Chunks of 2 n that rank `by` of n needs from rank `of`: those of keys at most `behind` chunks
+ * before one of its queries, or of all if `both`. */
+static int64_t chunks_needed(int64_t n, int64_t by, int64_t of, int64_t behind, bool both)
+{
+    const int64_t queries[] = {by, 2 * n - 1 - by}, keys[] = {of, 2 * n - 1 - of};
+    int64_t sum = 0;
+
+    for (int k = 0; k < 2; k++) {
+        bool seen = both;
+
+        for (int q = 0; q < 2; q++)
+            seen |= queries[q] > keys[k] && queries[q] - keys[k] <= behind;
+        sum += seen;
+    }
+    return sum;
+}
+
+/* Chunks of keys in forward and backward, and their gradients: d9d/comm/cp_method.h.  A window of a
+ * chunk and one position reaches the chunk before, one more the second before. */
+static void ring_sends_the_chunks_that_are_seen(void **state)
+{
+    const ranks *w = *state;
+    const int64_t n = w->size, p = 3;
+    const struct {
+        int64_t window, behind;
+        bool bidirectional;
+    } cases[] = {{0, 2 * n, false}, {1, 0, false},         {2, 1, false},   {p + 1, 1, false},
+                 {p + 2, 2, false}, {2 * p + 2, 3, false}, {0, 2 * n, true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const attention_case c = {.name = "bytes",
+                                  .t = D9D_BF16,
+                                  .b = 2,
+                                  .chunk = p,
+                                  .a = 4,
+                                  .kv = 2,
+                                  .d = 6,
+                                  .dv = 4,
+                                  .window = cases[i].window,
+                                  .bidirectional = cases[i].bidirectional,
+                                  .method = D9D_CP_RING};
+        const int64_t elements = c.b * p * c.kv * (c.d + c.dv);
+        const uint64_t before = bytes_to_others(w->comm);
+        int64_t blocks = 0;
+
+        for (int64_t r = 0; r < n; r++) {
+            const bool both = c.bidirectional;
+
+            if (r != w->rank)
+                blocks += 2 * chunks_needed(n, r, w->rank, cases[i].behind, both) +
+                          chunks_needed(n, w->rank, r, cases[i].behind, both);
+        }
+        attention_check(w, &c);
+        assert_int_equal(bytes_to_others(w->comm) - before, blocks * elements * 2);
+    }
+}
+
+/* Two runs have the same bits. */
+static void ring_has_the_same_bits_again(void **state)
+{
+    const ranks *w = *state;
+    const d9d_groups g = groups_of(w, D9D_CP_RING);
+    const attention_case c = {.name = "again",
+                              .t = D9D_F32,
+                              .b = 2,
+                              .chunk = 30,
+                              .a = 4,
+                              .kv = 2,
+                              .d = 5,
+                              .longest = 40,
+                              .sinks = true};
+    static made m;
+    d9d_tensor all[IN + 1], local[IN + 1];
+    uploaded part;
+    attended a, b;
+
+    make(&m, c.b, 2 * w->size * c.chunk, c.longest);
+    upload(w, &m.b, CAUSAL, &g, &part);
+    attention_numbers(w, &c, all);
+    for (int i = 0; i <= IN; i++)
+        local[i] = chunks_of(w, &all[i]);
+    attend(w, &c, &g, local, &local[IN], &part, &a);
+    attend(w, &c, &g, local, &local[IN], &part, &b);
+    for (int i = 0; i <= IN; i++) {
+        const d9d_tensor *one_run = i < IN ? &a.grad[i] : d9d_var_tensor(a.y);
+        char *x = bytes_of(one_run), *y = bytes_of(i < IN ? &b.grad[i] : d9d_var_tensor(b.y));
+
+        assert_memory_equal(x, y, d9d_tensor_bytes(one_run));
+        free(x);
+        free(y);
+    }
+    for (int i = 0; i <= IN; i++) {
+        d9d_tensor_release(&all[i]);
+        d9d_tensor_release(&local[i]);
+    }
+    attended_release(&a);
+    attended_release(&b);
+    upload_release(&part);
 }
 
 /* Heads that the ranks do not divide: the sentence has both numbers. */
@@ -778,6 +906,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(attention_of_heads_is_attention, &w),
         cmocka_unit_test_prestate(heads_have_the_bits_of_one_rank, &w),
         cmocka_unit_test_prestate(heads_send_the_bytes_of_the_formula, &w),
+        cmocka_unit_test_prestate(ring_sends_the_chunks_that_are_seen, &w),
+        cmocka_unit_test_prestate(ring_has_the_same_bits_again, &w),
         cmocka_unit_test_prestate(odd_heads_are_refused, &w),
         cmocka_unit_test_prestate(gradients_are_those_of_all_ranks, &w),
         cmocka_unit_test_prestate(models_in_chunks_are_the_model, &w),

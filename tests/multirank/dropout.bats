@@ -61,6 +61,8 @@ data_parallel_replicate=2 data_parallel_shard=2
 tensor_parallel=2 context_parallel_shard=2
 context_parallel_shard=2 context_parallel_method=all_to_all
 context_parallel_shard=2 context_parallel_replicate=2 context_parallel_method=all_to_all+all_gather
+context_parallel_shard=3 context_parallel_method=ring
+context_parallel_shard=2 context_parallel_replicate=2 context_parallel_method=all_to_all+ring
 data_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2
 LIST
 }

@@ -102,6 +102,7 @@ tensor_parallel=2 pipeline_parallel=2
 context_parallel_shard=2
 context_parallel_shard=2 context_parallel_method=all_to_all
 context_parallel_shard=2 context_parallel_replicate=2 context_parallel_method=all_to_all+all_gather
+context_parallel_shard=3 context_parallel_method=ring
 LIST
     [ -z "${D9D_LONG:-}" ] || cat <<'LIST'
 data_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2

@@ -70,6 +70,7 @@ meshes() {
 data_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2
 data_parallel_replicate=2 context_parallel_shard=2 tensor_parallel=2 $experts
 data_parallel_shard=2 context_parallel_shard=2 context_parallel_method=all_to_all $nodes
+context_parallel_shard=3 context_parallel_method=ring
 LIST
     [ -z "${D9D_LONG:-}" ] || cat <<'LIST'
 tensor_parallel=2
@@ -80,6 +81,11 @@ context_parallel_shard=4
 context_parallel_shard=4 context_parallel_method=all_to_all
 context_parallel_shard=2 context_parallel_replicate=2 context_parallel_method=all_to_all+all_gather
 context_parallel_shard=2 tensor_parallel=2 context_parallel_method=all_to_all
+context_parallel_shard=2 context_parallel_method=ring
+context_parallel_shard=4 context_parallel_method=ring
+context_parallel_shard=8 context_parallel_method=ring
+context_parallel_shard=2 context_parallel_replicate=2 context_parallel_method=all_to_all+ring
+context_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2 context_parallel_method=ring
 pipeline_parallel=2
 pipeline_parallel=3
 data_parallel_shard=2 expert_parallel=2

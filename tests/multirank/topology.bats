@@ -86,6 +86,27 @@ all() {
     assert_output --partial "mesh: expert_parallel_local 3 does not divide expert_parallel 4"
 }
 
+@test "ring attention equals one rank, alone and with recomputation, tensor parallelism and pipelines" {
+    local method="--set mesh.context_parallel_method=ring" mesh
+    for mesh in "1 1 2 1 1 1" "1 2 1 4 1 1" "1 1 2 1 2 1 2"; do
+        rm -rf run
+        train dense "$mesh" run $method --set model_provider.checkpointing=true
+        same run dense
+    done
+    rm -rf run
+    train dense "1 1 2 2 1 1" run --set mesh.context_parallel_method=all_to_all+ring
+    same run dense
+    rm -rf run
+    D9D_COMM_CHECK=1 train moe "1 2 2 1 1 4" run $method
+    same run moe
+    OMP_NUM_THREADS=3 train moe "1 2 2 1 1 4" again $method
+    for dir in run again; do grep -oE '"(loss|grad_norm)": *[^,}]+' "$dir/metrics.jsonl" >"$dir.numbers"; done
+    [ -s run.numbers ]
+    cmp run.numbers again.numbers
+    "$driver" run/export again/export
+    for file in run/export/*.safetensors; do cmp "$file" "again/export/${file##*/}"; done
+}
+
 @test "tensor parallelism by staging buffers in peer memory equals one rank" {
     export D9D_P2P=force
     rm -rf run

@@ -421,6 +421,7 @@ static d9d_status submit_message(d9d_message *m)
     if (c->ops->post == NULL)
         return d9di_comm_submit(c, &k);
     c->p2p_calls++;
+    count_sent(c, &k);
     if (c->ops->track != NULL)
         x = d9di_flight_ring_call_begin(c, &k);
     st = c->ops->post(c, &k, &m->posted);

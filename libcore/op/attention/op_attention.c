@@ -2,8 +2,9 @@
  * y [B, S, A, DV], lse [B, A, S].
  *
  * The backward recomputes probabilities from q, k and lse, the log-sum-exp of the scores.  Under
- * context parallelism k and v are gathered in forward and again in backward, or heads are exchanged
- * for positions before attention and back after it (op_cp_heads.h).  An attention sink is part of
+ * context parallelism k and v are gathered in forward and again in backward, or go round block by
+ * block (op_cp_ring.h); or heads are exchanged for positions before attention and back after it
+ * (op_cp_heads.h).  An attention sink is part of
  * lse, so dgrad needs no further term for it; its wgrad is a kernel of its own.  Dropout is drawn
  * again by Philox.
  */
@@ -11,6 +12,7 @@
 #include <math.h>
 
 #include "op/attention/op_cp_heads.h"
+#include "op/attention/op_cp_ring.h"
 
 /* Saved; the first three are the inputs.  Segments, their prefixes and the tokens' numbers, if any,
  * follow: attr points into them. */
@@ -26,6 +28,7 @@ typedef struct attention_part {
 typedef struct attention_attr {
     d9d_attention_dims dims;
     d9di_op_cp cp;
+    bool ring;
     int64_t first_head, heads; /* attention_part */
 } attention_attr;
 
@@ -101,23 +104,46 @@ static d9d_status attention_bwd(d9d_node *n, const kv_rows *all, d9d_tensor *dq,
                        d9d_tensor_data(&n->saved[LSE]));
 }
 
-static d9d_status attention_dgrad(d9d_node *n)
+static d9d_status attention_dgrad_gather(d9d_node *n, d9d_tensor d[3])
 {
     const attention_attr *a = n->attr;
-    d9d_tensor d[3] = {{0}, {0}, {0}};
     kv_rows all = {{0}, {0}}, grads = {{0}, {0}};
     d9d_status st;
 
     D9D_TRY_OR(st, kv_gather(n->tape, &a->cp, &n->saved[K], &n->saved[V], &all), out);
     D9D_TRY_OR(st, attention_bwd(n, &all, &d[Q], &grads), out);
     kv_release(&all);
-    D9D_TRY_OR(st, kv_reduce_scatter(n->tape, &a->cp, &grads, &d[K], &d[V]), out);
-    kv_release(&grads);
-    for (int i = Q; i <= V; i++)
-        D9D_TRY_OR(st, d9d_node_accumulate_grad(n, i, &d[i]), out);
+    st = kv_reduce_scatter(n->tape, &a->cp, &grads, &d[K], &d[V]);
 out:
     kv_release(&all);
     kv_release(&grads);
+    return st;
+}
+
+static d9d_status attention_dgrad_ring(d9d_node *n, d9d_tensor d[3])
+{
+    const attention_attr *a = n->attr;
+    const d9di_op_ring_in in = {.dims = &a->dims,
+                                .q = &n->saved[Q],
+                                .k = &n->saved[K],
+                                .v = &n->saved[V],
+                                .o = &n->saved[O],
+                                .dout = &n->dout[0],
+                                .lse = &n->saved[LSE]};
+
+    for (int i = Q; i <= V; i++)
+        D9D_TRY(d9di_op_grad_alloc(n, i, &d[i]));
+    return d9di_op_ring_attention_bwd(n->tape, &a->cp, &in, d);
+}
+
+static d9d_status attention_dgrad(d9d_node *n)
+{
+    const attention_attr *a = n->attr;
+    d9d_tensor d[3] = {{0}, {0}, {0}};
+    d9d_status st = a->ring ? attention_dgrad_ring(n, d) : attention_dgrad_gather(n, d);
+
+    for (int i = Q; i <= V && st == D9D_OK; i++)
+        st = d9d_node_accumulate_grad(n, i, &d[i]);
     for (int i = Q; i <= V; i++)
         d9d_tensor_release(&d[i]);
     return st;
@@ -247,6 +273,14 @@ static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks,
     return D9D_OK;
 }
 
+static d9d_status check_ring(const d9d_op_attention_opts *opts)
+{
+    if (opts->cp_ring && opts->cached && d9d_comm_size(opts->cp) > 1)
+        return D9D_FAIL(D9D_EINVAL, "attention: ring attention over %d ranks with a KV cache",
+                        d9d_comm_size(opts->cp));
+    return D9D_OK;
+}
+
 static d9d_status attention_check(const d9d_tape *t, const d9d_tensor *q, const d9d_tensor *k,
                                   const d9d_tensor *v, const d9d_op_attention_opts *opts,
                                   const d9di_op_cp *chunks, const attention_part *part)
@@ -257,6 +291,7 @@ static d9d_status attention_check(const d9d_tape *t, const d9d_tensor *q, const 
     D9D_TRY(check_heads(q, k, v));
     D9D_TRY(d9di_op_cp_check("attention", "k", chunks, k));
     D9D_TRY(check_scores(opts));
+    D9D_TRY(check_ring(opts));
     D9D_TRY(check_sinks(q, opts->sinks, part));
     D9D_TRY(check_dropout(t, q, opts, part));
     D9D_TRY(check_segments(q, opts));
@@ -345,17 +380,32 @@ static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor 
     };
 }
 
+/* Over the keys of all ranks, gathered. */
+static d9d_status attention_gather(d9d_tape *t, const attention_attr *a, const d9d_tensor *y,
+                                   const d9d_tensor *lse, const d9d_tensor *q, const d9d_tensor *k,
+                                   const d9d_tensor *v)
+{
+    kv_rows all = {{0}, {0}};
+    d9d_status st = kv_gather(t, &a->cp, k, v, &all);
+
+    if (st == D9D_OK)
+        st = D9DI_KERNEL(t, attention->fwd, &a->dims, d9d_tensor_data(y), d9d_tensor_data(lse),
+                         d9d_tensor_data(q), d9d_tensor_data(&all.k), d9d_tensor_data(&all.v));
+    kv_release(&all);
+    return st;
+}
+
 static d9d_status attention_run(d9d_tape *t, const attention_attr *a, const d9d_param *sinks,
                                 const d9d_tensor *y, const d9d_tensor *lse, const d9d_tensor *q,
-                                const kv_rows *all)
+                                const d9d_tensor *k, const d9d_tensor *v)
 {
-    const d9d_attention_dims *n = &a->dims;
+    const d9di_op_ring_in in = {.dims = &a->dims, .q = q, .k = k, .v = v};
 
-    D9D_TRY(D9DI_KERNEL(t, attention->fwd, n, d9d_tensor_data(y), d9d_tensor_data(lse),
-                        d9d_tensor_data(q), d9d_tensor_data(&all->k), d9d_tensor_data(&all->v)));
+    D9D_TRY(a->ring ? d9di_op_ring_attention(t, &a->cp, &in, y, lse)
+                    : attention_gather(t, a, y, lse, q, k, v));
     return sinks == NULL
                ? D9D_OK
-               : D9DI_KERNEL(t, attention->sink, n, d9d_tensor_data(y), d9d_tensor_data(lse),
+               : D9DI_KERNEL(t, attention->sink, &a->dims, d9d_tensor_data(y), d9d_tensor_data(lse),
                              d9di_op_element_ptr(&sinks->local.data, a->first_head));
 }
 
@@ -365,11 +415,12 @@ static d9d_status attention(d9d_tape *t, d9d_var *const in[3], const d9d_op_atte
 {
     const d9d_tensor *tq = d9d_var_tensor(in[Q]), *tk = d9d_var_tensor(in[K]),
                      *tv = d9d_var_tensor(in[V]);
-    attention_attr attr = {
-        .cp = {opts->cp, opts->label}, .first_head = part->first_head, .heads = part->heads};
+    attention_attr attr = {.cp = {opts->cp, opts->label},
+                           .ring = opts->cp_ring && d9d_comm_size(opts->cp) > 1,
+                           .first_head = part->first_head,
+                           .heads = part->heads};
     const d9d_attention_dims *n = &attr.dims;
     d9d_shape shape = tq->shape;
-    kv_rows all = {{0}, {0}};
     d9d_tensor lse = {0};
     d9d_var *out;
     d9d_status st;
@@ -380,12 +431,11 @@ static d9d_status attention(d9d_tape *t, d9d_var *const in[3], const d9d_op_atte
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);
-    D9D_TRY_OR(st, kv_gather(t, &attr.cp, tk, tv, &all), out);
-    D9D_TRY_OR(st, attention_run(t, &attr, opts->sinks, d9d_var_tensor(out), &lse, tq, &all), out);
+    D9D_TRY_OR(st, attention_run(t, &attr, opts->sinks, d9d_var_tensor(out), &lse, tq, tk, tv),
+               out);
     D9D_TRY_OR(st, attention_record(t, in, out, &lse, opts, part, &attr), out);
     *y = out;
 out:
-    kv_release(&all);
     d9d_tensor_release(&lse);
     return st;
 }

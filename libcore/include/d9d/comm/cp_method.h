@@ -5,6 +5,8 @@
  *     all-gather    its queries, all keys       (n-1) K (D + DV)                  twice that
  *     all-to-all    all positions, A/n heads    (n-1)/n (A + K) (D + DV)          that
  *
+ *     ring            its queries, all keys       3/4 (n-1) K (D + DV)            twice that
+ *
  * Numbers are elements for each of a rank's positions.  A are query heads, K key-value heads, D and
  * DV features of a key and a value.  All-to-all sends less where n exceeds 2/3 (1 + A/K).  n must
  * divide A; K counts as n where it is smaller, and n is then a multiple of it.
@@ -12,6 +14,12 @@
  * Hybrid: all-to-all over m neighbours (context_parallel_replicate), all-gather over the n/m others
  * (context_parallel_shard).  The zigzag chunks of m neighbours make two larger ones, those of a
  * rank of n/m.  So a rank computes A/m heads as all-gather over n/m ranks computes all of them.
+ * Ring in place of all-gather likewise.
+ *
+ * A ring holds keys and values of three ranks at a time, not of n, and sends while it computes.
+ * The number is that of a causal mask; without one, or with prefixes and no window, it is that of
+ * all-gather.  With a window of at most a chunk, S / 2n positions, a rank gets two chunks, whatever
+ * n: 1 K (D + DV).
  */
 #ifndef D9D_COMM_CP_METHOD_H
 #define D9D_COMM_CP_METHOD_H
@@ -24,7 +32,9 @@ extern "C" {
 #define D9D_CP_METHODS(X)                                                                          \
     X(ALL_GATHER, "all_gather")                                                                    \
     X(ALL_TO_ALL, "all_to_all")                                                                    \
-    X(HYBRID, "all_to_all+all_gather")
+    X(HYBRID, "all_to_all+all_gather")                                                             \
+    X(RING, "ring")                                                                                \
+    X(HYBRID_RING, "all_to_all+ring")
 
 typedef enum d9d_cp_method {
 #define X(name, word) D9D_CP_##name,

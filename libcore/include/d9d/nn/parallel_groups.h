@@ -15,9 +15,9 @@
  *
  * With cp ranks each has S / cp positions of every sequence, as two zigzag chunks whose cost is
  * about equal under a causal mask (rank r of n: chunks r and 2n - 1 - r of 2n).  Attention gathers
- * keys and values over `cp`.  Or it exchanges heads for positions over `cp_heads`, neighbours in
- * cp, and gathers over `cp_keys`, the ranks of cp with the same number among such neighbours
- * (d9d/comm/cp_method.h).
+ * keys and values over `cp`, or with `cp_ring` computes with one rank's after the other's.  Or it
+ * exchanges heads for positions over `cp_heads`, neighbours in cp, and gathers, or goes round,
+ * `cp_keys`, the ranks of cp with the same number among such neighbours (d9d/comm/cp_method.h).
  *
  * Experts are divided over `ep`, whose ranks all have different tokens.  With `ep_local` they are
  * divided over the nodes of `ep`, one rank of each, and in a node over `ep_local`: a token goes
@@ -38,6 +38,7 @@ extern "C" {
 typedef struct d9d_groups {
     d9d_comm *tp, *cp, *ep, *ep_local;
     d9d_comm *cp_heads, *cp_keys;
+    bool cp_ring;
 } d9d_groups;
 
 static inline d9d_comm *d9d_groups_tp(const d9d_groups *c)
@@ -52,10 +53,14 @@ static inline d9d_comm *d9d_groups_cp_heads(const d9d_groups *c)
 {
     return c != NULL ? c->cp_heads : NULL;
 }
-/* The ranks over which attention gathers keys and values. */
+/* The ranks over which attention gathers keys and values, or goes round. */
 static inline d9d_comm *d9d_groups_cp_keys(const d9d_groups *c)
 {
     return d9d_groups_cp_heads(c) != NULL ? c->cp_keys : d9d_groups_cp(c);
+}
+static inline bool d9d_groups_cp_ring(const d9d_groups *c)
+{
+    return c != NULL && c->cp_ring;
 }
 static inline d9d_comm *d9d_groups_ep(const d9d_groups *c)
 {

@@ -201,6 +201,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  * backward, so that no rank stores those of all.  The segments then describe chunks
  * (d9d/data/loader/cp_slice.h).  Collective over cp, as d9d_op_cp_gather().
  *
+ * Ring: with cp_ring keys and values are not gathered.  Blocks of one rank's chunks come one after
+ * the other while those before are computed with, and their gradients go back likewise.  Chunks
+ * that the mask or the window hides from all queries of a rank are not sent to it.
+ *
  * All-to-all: over several ranks of `cp_heads` heads are exchanged for positions first, and back
  * afterwards.  Of m ranks each computes A/m heads for the chunks of all m.  Segments and prefixes
  * are those of these positions: of whole sequences where cp has one rank.  m divides A; it divides
@@ -233,6 +237,7 @@ typedef struct d9d_op_attention_opts {
     const d9d_tensor *segments;
     const d9d_tensor *prefix;    /* of the segments, or NULL */
     d9d_comm *cp;                /* ranks with other keys; NULL: none */
+    bool cp_ring;                /* keys go round cp in blocks; not with a KV cache */
     d9d_comm *cp_heads;          /* ranks with other positions of the same heads; NULL: none */
     const char *label;           /* of the communication, for messages and traces */
     bool cached;                 /* k and v are a KV cache: see d9d_attention_dims */
