@@ -230,6 +230,65 @@ static void attention_counts_what_is_seen(void **state)
     d9d_device_free(dev, list, sizeof(two));
 }
 
+/* Pairs of queries [q, q + nq) and keys in [first, end) of a segment's, one by one: segment.h. */
+static int64_t pairs_seen(const d9d_attention_dims *n, int64_t nq, int64_t nk, int64_t prefix,
+                          int64_t first, int64_t end)
+{
+    const int64_t keys = nk > prefix ? nk : prefix;
+    int64_t sum = 0;
+
+    for (int64_t i = 0; i < nq; i++)
+        for (int64_t k = 0; k < keys; k++) {
+            const int64_t back = nk - nq + i - k, far = back > 0 ? back : -back;
+
+            sum += k >= first && k < end && (!n->causal || back >= 0 || k < prefix) &&
+                   (n->window == 0 || far < n->window);
+        }
+    return sum;
+}
+
+/* Two documents of a row of 40 keys, of which a call has some. */
+static void attention_counts_what_is_seen_of_a_part(void **state)
+{
+    d9d_device *dev = *state;
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
+    static const int64_t windows[] = {0, 1, 3, 9, 50};
+    void *list, *prefix;
+    double all = 0;
+
+    assert_ok(d9d_device_alloc(dev, 2 * sizeof(d9d_segment), &list));
+    assert_ok(d9d_device_alloc(dev, 2 * sizeof(int32_t), &prefix));
+    for (int64_t i = 0; i < 400; i++) {
+        const d9d_segment two[] = {{0, 4, 0, 4 + (int32_t)(i % 9)},
+                                   {4, 6, 14, 6 + (int32_t)(i % 7)}};
+        const int32_t open[] = {(int32_t)(i % 13), (int32_t)(i % 25)};
+        const d9d_attention_dims n = {.t = D9D_F32,
+                                      .b = 1,
+                                      .s = 10,
+                                      .z = 40,
+                                      .a = 1,
+                                      .kv = 1,
+                                      .d = 8,
+                                      .causal = true,
+                                      .segments = 2,
+                                      .segment = list,
+                                      .prefix = i % 2 == 0 ? prefix : NULL,
+                                      .window = windows[i % 5],
+                                      .part = {i % 31, i % 3 == 0 ? 0 : 1 + i % 10}};
+
+        assert_ok(d9d_device_upload(dev, list, two, sizeof(two)));
+        assert_ok(d9d_device_upload(dev, prefix, open, sizeof(open)));
+        for (int k = 0; k < 2; k++)
+            all += (double)pairs_seen(&n, two[k].nq, two[k].nk, n.prefix != NULL ? open[k] : 0,
+                                      n.part.n > 0 ? n.part.first - two[k].k : 0,
+                                      n.part.n > 0 ? n.part.first + n.part.n - two[k].k : 40);
+        assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+        assert_true(t->work[D9D_SIM_ATTENTION_BUILTIN].flops == 4.0 * 8 * all);
+    }
+    d9d_device_free(dev, list, 2 * sizeof(d9d_segment));
+    d9d_device_free(dev, prefix, 2 * sizeof(int32_t));
+}
+
 /* A library's, as of whole rows, where the list is known to be of chunks. */
 static void attention_of_chunks(void **state)
 {
@@ -539,6 +598,7 @@ int main(void)
         ON(functions_of_elements_read_their_inputs, cpu),
         ON(reductions_use_scratch, gpu),
         ON(attention_counts_what_is_seen, cpu),
+        ON(attention_counts_what_is_seen_of_a_part, cpu),
         ON(attention_of_chunks, ampere),
         ON(attention_of_chunks_of_rows, ampere),
         ON(attention_of_any_length, ampere),
