@@ -27,7 +27,7 @@ gradient bucket|parallel/buckets.c
 tensor parallel|op/parallel/op_tp_overlap.c
 context parallel|data/loader/cp_slice.c
 zigzag|op/attention/op_cp_gather.c|cp_zigzag
-ring attention|op/attention/op_cp_ring.c
+ring attention|op/attention/op_cp_ring.c|attention_merge.cu
 all-to-all|op/moe/op_moe_all_to_all.c
 auxiliary loss|op/moe/op_router.c
 1F1B|pipe/build.c

@@ -48,6 +48,11 @@ each() {
 }
 
 @test "memory of a dense model is predicted to the byte" { each dense "$dense_meshes" 0; }
+@test "memory of ring attention is predicted to the byte" {
+    each dense "1 1 2 1 1 1,1 1 4 1 1 1" 0 mesh.context_parallel_method=ring
+    holds dense "1 1 3 1 1 1" 0 mesh.context_parallel_method=ring model_provider.checkpointing=full model_provider.dtype=bfloat16
+    holds dense "1 1 2 2 1 1" 0 mesh.context_parallel_method=all_to_all+ring
+}
 @test "memory with activation checkpointing is predicted to the byte" {
     holds dense "1 2 1 1 1 1" 0 model_provider.checkpointing=full
     holds dense "1 2 1 1 2 1" 0 model_provider.checkpointing=selective

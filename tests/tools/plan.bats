@@ -332,23 +332,44 @@ bytes() {
         head -n 1 | sed 's/.*://'
 }
 
-# A step of 2 layers, 64 tokens a rank, in forward and backward: d9d/comm/cp_method.h.
-@test "heads that are exchanged for positions are planned with the bytes of the formula" {
-    cat >wide.json <<'JSON'
+# wide METHOD RANKS: a configuration of context parallelism.
+wide() {
+    cat <<JSON
 {"data": {"dataset": "nowhere"}, "optimizer": {"name": "adamw", "lr": 1e-3}, "trainer": {"run": {"steps": 4}},
- "mesh": {"context_parallel_shard": 4, "context_parallel_method": "all_to_all"},
+ "mesh": {"context_parallel_shard": $2, "context_parallel_method": "$1"},
  "model_provider": {"name": "qwen3_dense", "dtype": "bfloat16", "model": {"num_hidden_layers": 2, "rope_base": 10000,
-   "max_position_ids": 4096, "layer": {"hidden_size": 32, "intermediate_size": 48, "rms_norm_eps": 1e-6,
+   "max_position_ids": 1048576, "layer": {"hidden_size": 32, "intermediate_size": 48, "rms_norm_eps": 1e-6,
      "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16},
    "split_vocab_size": {"regular": 157}, "split_vocab_order": ["regular"]}}}
 JSON
+}
+
+# A step of 2 layers, 64 tokens a rank, in forward and backward: d9d/comm/cp_method.h.
+@test "heads that are exchanged for positions are planned with the bytes of the formula" {
+    wide all_to_all 4 >wide.json
     set -- --json --set trainer.batching.global_batch_size=1 wide.json
     d9d-train --plan --length 256 "$@" >p.json
     is d9d.plan.v1 p.json
     assert_equal "$(bytes cp_shard all_to_all <p.json)" "$((2 * 2 * 64 * 3 * (8 + 4) * 2 * 16 * 2 / 4)).0"
+    # A ring: rank 0 gets both chunks of the others, of 32 positions, and sends one of its own; in
+    # backward gradients go the other way.  A step takes the larger number: 2 2 2, and 2 2 3 2 2.
+    d9d-train --plan --length 256 "$@" --set mesh.context_parallel_method=ring >p.json
+    is d9d.plan.v1 p.json
+    assert_equal "$(bytes cp_shard send_recv <p.json)" "$((2 * (6 + 11) * 32 * 2 * 2 * 16 * 2)).0"
     d9d-train --plan --suggest 4 --length 4096 "$@" >s.json
     is d9d.suggest.v1 s.json
-    for method in all_gather all_to_all; do grep -q "\"context_parallel_method\": \"$method\"" s.json; done
+    for method in all_gather all_to_all ring; do grep -q "\"context_parallel_method\": \"$method\"" s.json; done
+}
+
+# Of 16 ranks each has a sixteenth of the keys: a ring holds three such blocks, and not all.
+@test "a ring is planned with less memory than gathered keys" {
+    for method in all_gather ring; do
+        wide $method 16 >$method.json
+        d9d-train --plan --json --length 1048576 --set trainer.batching.global_batch_size=1 \
+            --set model_provider.checkpointing=true $method.json >$method.plan || [ $? -eq 1 ]
+        sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' $method.plan >$method.peak
+    done
+    [ "$(<ring.peak)" -lt "$(<all_gather.peak)" ]
 }
 
 @test "tokens that go once to a node are planned so, and suggested where a group has several" {
