@@ -15,12 +15,12 @@ static __global__ void merge_kernel(d9d_attention_dims n, bool first, float *acc
         return;
     const int64_t at = row_stat_index(n, i / n.s, r % n.a, i);
     /* All threads read acc_lse before one of them changes it. */
-    const float a = first ? -CUDART_INF_F : acc_lse[at], b = lse[at];
+    const float a = group_reduce<LANES>(first ? -CUDART_INF_F : acc_lse[at], max_op());
+    const float b = lse[at];
     const float top = a > b ? a : b;
     float x = expf(a - top), y = expf(b - top);
     const float sum = x + y;
 
-    __syncwarp(__activemask());
     if (!first && b == -CUDART_INF_F)
         return;
     x = first ? 0.0f : x / sum;
