@@ -23,7 +23,14 @@ driver=$D9D_BUILD/tests/multirank/context_driver
     D9D_COMM_CHECK=0 all_well 4 "$driver" 2
 }
 
-@test "log-probabilities of rows split over ranks have the bits of one rank" {
+# log_probs OUTPUT OPTION...: scores packed rows, on as many ranks as `ranks` says.
+log_probs() {
+    local launch=()
+    [ "${ranks:-1}" -eq 1 ] || launch=(mpi -n "$ranks")
+    "${launch[@]}" d9d-infer -q --device cpu --set task.output="$1" "${@:2}" c.json
+}
+
+rows_to_score() {
     cd "$BATS_TEST_TMPDIR" || return 1
     golden=$BATS_TEST_DIRNAME/../golden/moe
     PATH=$D9D_BIN:$PATH
@@ -33,14 +40,24 @@ driver=$D9D_BUILD/tests/multirank/context_driver
  "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/config.json"},
  "trainer": {"batching": {"microbatch_size": 2},
    "model_stage_factory": {"source_checkpoint": "$golden"}},
- "task": {"name": "logprobs", "output": "one.jsonl"}}
+ "task": {"name": "logprobs", "output": "unset.jsonl"}}
 JSON
-    d9d-infer -q --device cpu c.json
+    log_probs one.jsonl
+}
+
+@test "log-probabilities of rows split over ranks have the bits of one rank" {
+    rows_to_score
     for mesh in "2 shard=2 replicate=1" "3 shard=1 replicate=3"; do
-        read -r n shard replicate <<<"$mesh"
-        mpi -n "$n" d9d-infer -q --device cpu --set task.output=some.jsonl \
-            --set "mesh.context_parallel_$shard" --set "mesh.context_parallel_$replicate" c.json
+        read -r ranks shard replicate <<<"$mesh"
+        log_probs some.jsonl --set "mesh.context_parallel_$shard" --set "mesh.context_parallel_$replicate"
         cmp one.jsonl some.jsonl
         rm some.jsonl
     done
+}
+
+@test "log-probabilities of a ring are those of one rank" {
+    rows_to_score
+    ranks=3 log_probs ring.jsonl --set mesh.context_parallel_shard=3 --set mesh.context_parallel_method=ring
+    paste <(grep -oE -e '-?[0-9]+\.[0-9e-]+' one.jsonl) <(grep -oE -e '-?[0-9]+\.[0-9e-]+' ring.jsonl) |
+        awk '{ d = $1 - $2; n++; if ((d < 0 ? -d : d) > 1e-5 * (1 + ($1 < 0 ? -$1 : $1))) { print; bad = 1 } } END { exit bad || n < 100 }'
 }

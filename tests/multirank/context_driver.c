@@ -677,6 +677,30 @@ static void odd_heads_are_refused(void **state)
     d9d_tensor_release(&x);
 }
 
+static void a_ring_with_a_cache_is_refused(void **state)
+{
+    const ranks *w = *state;
+    const d9d_op_attention_opts opts = {.scale = 1.0f,
+                                        .causal = true,
+                                        .cp = w->comm,
+                                        .cp_ring = true,
+                                        .cached = true,
+                                        .label = "k and v"};
+    d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(1, 2, 2, 4), 1);
+    char want[100];
+    d9d_var *v, *y = NULL;
+    d9d_tape *t;
+
+    (void)snprintf(want, sizeof(want), "attention: ring attention over %d ranks with a KV cache",
+                   w->size);
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(d9d_tape_leaf(t, &x, false, &v));
+    if (w->size > 1)
+        assert_fails(d9d_op_attention(t, v, v, v, &opts, &y), D9D_EINVAL, want);
+    d9d_tape_free(t);
+    d9d_tensor_release(&x);
+}
+
 /* <x, y>, in double. */
 static double product(const d9d_tensor *x, const d9d_tensor *y)
 {
@@ -909,6 +933,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(ring_sends_the_chunks_that_are_seen, &w),
         cmocka_unit_test_prestate(ring_has_the_same_bits_again, &w),
         cmocka_unit_test_prestate(odd_heads_are_refused, &w),
+        cmocka_unit_test_prestate(a_ring_with_a_cache_is_refused, &w),
         cmocka_unit_test_prestate(gradients_are_those_of_all_ranks, &w),
         cmocka_unit_test_prestate(models_in_chunks_are_the_model, &w),
     };
