@@ -104,6 +104,18 @@ static d9d_status summary(tool_run *r, const struct opts *o, const d9d_run_reade
     return tool_put_json(v);
 }
 
+static d9d_status values(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
+                         d9d_buf *out)
+{
+    json_t *v;
+
+    (void)o;
+    if (!r->json)
+        return d9d_report_values(runs->run[0], out);
+    D9D_TRY(d9d_report_values_json(runs->run[0], &v));
+    return tool_put_json(v);
+}
+
 static d9d_status compare(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
                           d9d_buf *out)
 {
@@ -149,6 +161,7 @@ RUN_WITH_RUNS(summary)
 RUN_WITH_RUNS(compare)
 RUN_WITH_RUNS(plot)
 RUN_WITH_RUNS(export)
+RUN_WITH_RUNS(values)
 
 static d9d_status put_now(void *arg, const d9d_buf *lines)
 {
@@ -179,6 +192,8 @@ int main(int argc, char **argv)
         COMMAND(summary, "RUN...", 1, -1, NULL, "Losses, tokens, time, speed, restarts."),
         COMMAND(compare, "RUN RUN...", 2, -1, compare_options,
                 "One column of several runs, step by step, and the differences from the first."),
+        COMMAND(values, "RUN", 1, 1, NULL,
+                "The newest scalars, histograms, texts and pictures of the run's own handlers."),
         COMMAND(follow, "RUN", 1, 1, follow_options,
                 "Print what a run logs until it ends or Ctrl-C."),
         COMMAND(plot, "RUN...", 1, -1, plot_options, "Draw curves into a file."),

@@ -27,6 +27,7 @@ struct d9di_run_reader_state {
     uint64_t n_parsed;        /* lines that were valid */
     uint64_t n_logged;        /* damaged lines that were logged already, */
     d9d_err_copy first;       /* and the error of the first one */
+    d9d_map index;            /* of the columns: 1 + the number of each, as a pointer */
 };
 
 static d9d_status fail_no_memory(const d9d_run_reader *r)
@@ -68,17 +69,16 @@ static d9d_status grow_columns(d9d_run_reader *r)
 
 static d9d_run_reader_column *find_column(const d9d_run_reader *r, const char *key)
 {
-    for (size_t i = 0; i < r->n_columns; i++)
-        if (strcmp(r->columns[i].name, key) == 0)
-            return &r->columns[i];
-    return NULL;
+    const uintptr_t at = (uintptr_t)d9d_map_get(&r->reader->index, key, strlen(key));
+
+    return at > 0 ? &r->columns[at - 1] : NULL;
 }
 
 /* A new column is NaN in all existing records. */
-static d9d_status add_column(d9d_run_reader *r, const char *key, uint32_t source)
+static d9d_status add_column(d9d_run_reader *r, const char *key, uint32_t source, bool is_own)
 {
-    const bool detail = source == D9D_RUN_READER_TRAINING && strchr(key, '/') != NULL;
-    d9d_run_reader_column c = {.name = NULL};
+    const bool detail = !is_own && source == D9D_RUN_READER_TRAINING && strchr(key, '/') != NULL;
+    d9d_run_reader_column c = {.name = NULL, .is_own = is_own};
 
     if (r->n_columns == D9D_RUN_READER_COLUMNS_MAX ||
         (detail && r->reader->n_details == D9D_RUN_READER_DETAILS_MAX)) {
@@ -92,7 +92,9 @@ static d9d_status add_column(d9d_run_reader *r, const char *key, uint32_t source
     r->reader->n_details += detail;
     c.name = strdup(key);
     if (c.name == NULL || !resize_array(&c.values, r->reader->cap, sizeof(double)) ||
-        !resize_array(&r->columns, r->n_columns + 1, sizeof(c))) {
+        !resize_array(&r->columns, r->n_columns + 1, sizeof(c)) ||
+        d9d_map_put(&r->reader->index, key, strlen(key), (void *)(uintptr_t)(r->n_columns + 1)) !=
+            D9D_OK) {
         free(c.name);
         free(c.values);
         return fail_no_memory(r);
@@ -226,7 +228,8 @@ static d9d_status record_begin(d9d_run_reader *r)
 }
 
 /* Parses the values into record `at`. */
-static d9d_status parse_values(d9d_run_reader *r, json_t *obj, size_t at, uint32_t source)
+static d9d_status parse_values(d9d_run_reader *r, json_t *obj, size_t at, uint32_t source,
+                               bool is_own)
 {
     const char *key;
     json_t *v;
@@ -239,7 +242,7 @@ static d9d_status parse_values(d9d_run_reader *r, json_t *obj, size_t at, uint32
         if (is_event_key(key) || !(json_is_number(v) || json_is_null(v)))
             continue;
         if (find_column(r, key) == NULL)
-            D9D_TRY(add_column(r, key, source));
+            D9D_TRY(add_column(r, key, source, is_own));
         c = find_column(r, key);
         if (c == NULL)
             continue;
@@ -283,7 +286,7 @@ static d9d_status parse_record(d9d_run_reader *r, json_t *obj)
                      r->path, rd->line, k, r->step[r->n - 1]);
     truncate_after_step(r, k - 1, NULL, NULL);
     D9D_TRY(record_begin(r));
-    D9D_TRY(parse_values(r, obj, r->n, D9D_RUN_READER_TRAINING));
+    D9D_TRY(parse_values(r, obj, r->n, D9D_RUN_READER_TRAINING, false));
     keep_details(r, obj);
     r->step[r->n] = k;
     ms = d9d_run_reader_values(r, "step_ms");
@@ -357,7 +360,7 @@ static d9d_status parse_pipeline(d9d_run_reader *r, json_t *obj)
         if (!json_is_number(v))
             continue;
         if (find_column(r, keys[i]) == NULL)
-            D9D_TRY(add_column(r, keys[i], D9D_RUN_READER_TRAINING));
+            D9D_TRY(add_column(r, keys[i], D9D_RUN_READER_TRAINING, false));
         c = find_column(r, keys[i]);
         if (c == NULL)
             continue;
@@ -402,13 +405,59 @@ static d9d_status parse_evaluation(d9d_run_reader *r, json_t *obj)
     truncate_after_step(r, k, NULL, NULL);
     if (r->n > 0 && r->step[r->n - 1] == k) {
         r->first_changed = r->first_changed < r->n ? r->first_changed : r->n - 1;
-        return parse_values(r, obj, r->n - 1, source);
+        return parse_values(r, obj, r->n - 1, source, false);
     }
     D9D_TRY(record_begin(r));
-    D9D_TRY(parse_values(r, obj, r->n, source));
+    D9D_TRY(parse_values(r, obj, r->n, source, false));
     r->step[r->n] = k;
     r->wall[r->n++] = r->reader->time;
     return D9D_OK;
+}
+
+/* Adds own values to the record of their step, or to a new one: a step whose record the logging
+ * period leaves out has them too. */
+static d9d_status parse_own_values(d9d_run_reader *r, json_t *obj)
+{
+    const json_t *step = json_object_get(obj, "values");
+    size_t row = r->n;
+    int64_t k;
+
+    if (!json_is_integer(step) || json_integer_value(step) < 0)
+        return fail_line(r, "\"values\" needs its step, an integer of at least 0");
+    k = json_integer_value(step);
+    (void)json_object_del(obj, "values");
+    while (row > 0 && r->step[row - 1] > k)
+        row--;
+    if (row > 0 && r->step[row - 1] == k) {
+        r->first_changed = r->first_changed < row ? r->first_changed : row - 1;
+        return parse_values(r, obj, row - 1, D9D_RUN_READER_TRAINING, true);
+    }
+    if (row < r->n) /* an earlier step without a record: steps ascend */
+        return D9D_OK;
+    D9D_TRY(record_begin(r));
+    D9D_TRY(parse_values(r, obj, r->n, D9D_RUN_READER_TRAINING, true));
+    r->step[r->n] = k;
+    r->wall[r->n++] = r->reader->time;
+    return D9D_OK;
+}
+
+/* The name of an own value that is no number; NULL for another line. */
+static const char *own_name(const json_t *obj)
+{
+    static const char *const kinds[] = {"histogram", "text", "picture"};
+    const char *name = NULL;
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && name == NULL; i++)
+        name = json_string_value(json_object_get(obj, kinds[i]));
+    return name;
+}
+
+/* Keeps the newest of each name. */
+static d9d_status keep_own(d9d_run_reader *r, json_t *obj)
+{
+    if (r->own == NULL)
+        r->own = json_object();
+    return json_object_set(r->own, own_name(obj), obj) == 0 ? D9D_OK : fail_no_memory(r);
 }
 
 static d9d_status parse_line(d9d_run_reader *r, const char *text, size_t n)
@@ -437,6 +486,10 @@ static d9d_status parse_line(d9d_run_reader *r, const char *text, size_t n)
         st = parse_pipeline(r, obj);
     else if (json_object_get(obj, "straggler") != NULL)
         st = parse_straggler(r, obj);
+    else if (json_object_get(obj, "values") != NULL)
+        st = parse_own_values(r, obj);
+    else if (own_name(obj) != NULL)
+        st = keep_own(r, obj);
     else
         st = parse_record(r, obj);
     json_decref(obj);
@@ -629,6 +682,9 @@ void d9d_run_reader_close(d9d_run_reader *r)
     for (size_t i = 0; i < r->n_evaluations; i++)
         free(r->evaluations[i]);
     json_decref(r->details);
+    json_decref(r->own);
+    if (r->reader != NULL)
+        d9d_map_release(&r->reader->index);
     free(r->events);
     free(r->columns);
     free(r->step);

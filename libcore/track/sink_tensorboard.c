@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <time.h>
 
@@ -29,6 +30,7 @@ typedef struct tensorboard {
     const char **tags;
     double *values;
     size_t cap;
+    bool done; /* the run has ended well */
 } tensorboard;
 
 static double wall_time(void)
@@ -56,6 +58,27 @@ static d9d_status open_locked_file(const char *path, d9d_file *out)
     return d9d_file_resize(out, 0);
 }
 
+/* What tells runs apart, by sections of the configuration, and what the user recorded besides. */
+static d9d_status append_hparams(tensorboard *t, const d9d_sink_run *run)
+{
+    static const char *const sections[] = {"mesh", "model_provider", "optimizer", "task"};
+    json_t *all = json_object();
+    d9d_status st;
+
+    d9d_json_set(&all, "hparams",
+                 json_is_object(run->hparams) ? json_deep_copy(run->hparams) : json_object());
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++) {
+        const json_t *section = json_object_get(run->config, sections[i]);
+
+        if (section != NULL)
+            d9d_json_set(&all, sections[i], json_deep_copy(section));
+    }
+    st = all != NULL ? d9d_tb_event_hparams(&t->bytes, wall_time(), run->id, all)
+                     : D9D_FAIL(D9D_ENOMEM, "%s: its hyperparameters", run->name);
+    json_decref(all);
+    return st;
+}
+
 static d9d_status start_file(tensorboard *t, const char *dir, const d9d_sink_run *run, d9d_arena *a)
 {
     char *path =
@@ -67,6 +90,7 @@ static d9d_status start_file(tensorboard *t, const char *dir, const d9d_sink_run
     D9D_TRY(open_locked_file(path, &t->file));
     D9D_TRY(d9d_tb_event_version(&t->bytes, wall_time()));
     D9D_TRY(d9d_tb_event_start(&t->bytes, wall_time(), run->step + 1));
+    D9D_TRY(append_hparams(t, run));
     D9D_TRY(d9d_writer_open(&t->file, &(d9d_writer_opts){.log = run->log}, &t->writer));
     D9D_TRY(flush_bytes(t));
     return d9d_writer_flush(t->writer);
@@ -76,6 +100,9 @@ static void tensorboard_close(void *self)
 {
     tensorboard *t = self;
 
+    if (t->writer != NULL &&
+        d9d_tb_event_hparams_end(&t->bytes, wall_time(), t->done) == D9D_OK)
+        (void)!flush_bytes(t);
     d9d_writer_close(t->writer);
     d9d_file_release(&t->file);
     d9d_buf_release(&t->bytes);
@@ -129,6 +156,11 @@ static d9d_status tensorboard_put(void *self, const d9d_sink_record *r)
     tensorboard *t = self;
     size_t n = 0;
 
+    t->done = strncmp(r->line, "{\"end\": \"done\"", 14) == 0;
+    if (r->value != NULL) {
+        D9D_TRY(d9d_tb_event_value(&t->bytes, wall_time(), r->value));
+        return flush_bytes(t);
+    }
     if (r->n == 0)
         return D9D_OK;
     D9D_TRY(reserve_values(t, r->n));

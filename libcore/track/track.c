@@ -176,7 +176,7 @@ static void line_begin(d9d_tracker *t)
     t->line.len = t->keys.len = t->values.len = 0;
 }
 
-static d9d_status line_write(d9d_tracker *t, int64_t step)
+static d9d_status line_write_value(d9d_tracker *t, int64_t step, const d9d_track_value *value)
 {
     D9D_TRY(d9d_buf_append(&t->line, "}\n", 2));
     D9D_TRY(t->writer != NULL ? d9d_writer_put(t->writer, t->line.data, t->line.len)
@@ -186,8 +186,14 @@ static d9d_status line_write(d9d_tracker *t, int64_t step)
                                                  .step = step,
                                                  .names = t->keys.data,
                                                  .values = t->values.data,
-                                                 .n = t->keys.len});
+                                                 .n = t->keys.len,
+                                                 .value = value});
     return D9D_OK;
+}
+
+static d9d_status line_write(d9d_tracker *t, int64_t step)
+{
+    return line_write_value(t, step, NULL);
 }
 
 /* Ends a line that is not a step record: adds the time. */
@@ -303,6 +309,53 @@ d9d_status d9d_tracker_evaluation(d9d_tracker *t, const char *name, int64_t step
     for (size_t i = 0; i < n; i++)
         D9D_TRY(append_number(t, names[i], values[i], i < whole));
     return line_write(t, step);
+}
+
+d9d_status d9d_tracker_scalars(d9d_tracker *t, int64_t step, const char *const *names,
+                               const double *values, size_t n)
+{
+    line_begin(t);
+    D9D_TRY(append_int(&t->line, "values", step));
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(append_number(t, names[i], values[i], false));
+    return line_write(t, step);
+}
+
+static d9d_status append_histogram(d9d_tracker *t, const d9d_track_value *v)
+{
+    D9D_TRY(append_list(t, "edges", v->edges, v->n + 1));
+    return append_list(t, "counts", v->counts, v->n);
+}
+
+static d9d_status append_content(d9d_tracker *t, const d9d_track_value *v)
+{
+    D9D_TRY(append_key(&t->line, "content"));
+    return d9d_json_put_str(&t->line, v->bytes, v->n);
+}
+
+static d9d_status append_picture(d9d_tracker *t, const d9d_track_value *v)
+{
+    D9D_TRY(append_text(&t->line, "file", v->file));
+    D9D_TRY(append_int(&t->line, "width", v->width));
+    return append_int(&t->line, "height", v->height);
+}
+
+d9d_status d9d_tracker_value(d9d_tracker *t, const d9d_track_value *v)
+{
+    static const struct {
+        const char *key;
+        d9d_status (*append)(d9d_tracker *t, const d9d_track_value *v);
+    } kinds[] = {
+        [D9D_TRACK_HISTOGRAM] = {"histogram", append_histogram},
+        [D9D_TRACK_TEXT] = {"text", append_content},
+        [D9D_TRACK_PICTURE] = {"picture", append_picture},
+    };
+
+    line_begin(t);
+    D9D_TRY(append_text(&t->line, kinds[v->kind].key, v->name));
+    D9D_TRY(append_int(&t->line, "step", v->step));
+    D9D_TRY(kinds[v->kind].append(t, v));
+    return line_write_value(t, v->step, v);
 }
 
 d9d_status d9d_tracker_end(d9d_tracker *t, const char *outcome, int64_t step)

@@ -254,6 +254,7 @@ static d9d_status evaluate(d9di_train *r)
         return D9D_OK;
     enter_phase(r, D9DI_TRAIN_EVALUATION);
     D9D_TRY(run_evaluations(r, &cut));
+    D9D_TRY(d9di_train_recorder_write_values(&r->recorder, &r->run, r->stepper.state.step));
     r->control.should_exit |= cut;
     enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
@@ -347,6 +348,7 @@ static d9d_status run_steps_with_progress(d9di_train *r, d9d_train_summary *out)
     d9d_status st;
 
     D9D_TRY(d9di_train_stepper_open_prefetcher(&r->stepper, &r->run, 0));
+    d9d_values_set_step(r->run.values, r->stepper.state.step);
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.ready",
                                    (d9d_job_event){.tracker = r->recorder.tracker}));
     d9d_progress_start(&t.progress, r->run.log, "train", "steps", (uint64_t)r->run.total_steps);

@@ -310,6 +310,7 @@ void d9di_train_close(d9di_train *r)
     d9di_train_profiler_close(&r->profiler);
     d9di_train_checkpointer_close(&r->checkpointer);
     d9di_train_recorder_close(&r->recorder);
+    d9d_values_free(r->run.values);
     d9di_train_integrity_close(&r->integrity);
     d9di_train_stragglers_close(&r->stragglers);
     d9di_train_stepper_close(&r->stepper);

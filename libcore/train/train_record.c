@@ -10,7 +10,7 @@
 enum { MAX_CONFIG_BYTES = 16 << 20 }; /* limit of a config.json */
 
 static d9d_status sinks_open(d9di_train_recorder *rec, const d9di_train_run *run, int64_t step,
-                             const char *id)
+                             const json_t *resolved, const char *id)
 {
     const d9d_job_run_section *section = &run->c->trainer.run;
     const d9d_sink_run about = {
@@ -22,6 +22,7 @@ static d9d_status sinks_open(d9di_train_recorder *rec, const d9di_train_run *run
         .restarts = d9d_tracker_restarts(rec->tracker),
         .step = step,
         .log = run->log,
+        .config = resolved,
     };
 
     D9D_TRY(d9d_sinks_open(&run->c->trainer.logging.tracker, &about, &rec->sinks));
@@ -181,7 +182,7 @@ static d9d_status open_on_root(d9di_train_recorder *rec, const d9di_train_run *r
     D9D_TRY(d9di_run_dir_create(&run->dir, section, resolved, hosts,
                                 d9d_tracker_restarts(rec->tracker), id));
     D9D_TRY(start_writer(rec, run));
-    D9D_TRY(run->where->trial ? D9D_OK : sinks_open(rec, run, step, id));
+    D9D_TRY(run->where->trial ? D9D_OK : sinks_open(rec, run, step, resolved, id));
     return d9di_run_dir_write_rank_file(&run->dir, run->rank, id);
 }
 
@@ -329,7 +330,7 @@ d9d_status d9di_train_recorder_add(d9di_train_recorder *rec, const d9di_train_ru
         D9D_TRY(
             d9di_samples_log_add(&rec->samples_log, s->step, run->data.loader, s->samples - g, g));
     if (!is_due(run, s->step))
-        return D9D_OK;
+        return d9di_train_recorder_write_values(rec, run, s->step);
     D9D_TRY(d9di_run_metrics_sync_begin(&rec->metrics, rec->dev, rec->world));
     D9D_TRY(d9di_loss_attribution_sync_begin(&rec->loss_attribution));
     for (size_t i = rec->metrics.width; i < rec->n; i++)
@@ -350,7 +351,14 @@ d9d_status d9di_train_recorder_flush(d9di_train_recorder *rec, const d9di_train_
     D9D_TRY(d9di_run_metrics_sync_end(&rec->metrics));
     D9D_TRY(d9di_loss_attribution_sync_end(&rec->loss_attribution));
     D9D_TRY(step_write(rec, run, &rec->held));
-    return documents_write(rec, run, &rec->held);
+    D9D_TRY(documents_write(rec, run, &rec->held));
+    return d9di_train_recorder_write_values(rec, run, rec->held.step);
+}
+
+d9d_status d9di_train_recorder_write_values(d9di_train_recorder *rec, const d9di_train_run *run,
+                                            int64_t step)
+{
+    return d9d_values_write(run->values, step, rec->tracker, run->log);
 }
 
 d9d_status d9di_train_recorder_add_pipeline(d9di_train_recorder *rec, const d9di_train_run *run,
@@ -387,7 +395,9 @@ d9d_status d9di_train_recorder_end(d9di_train_recorder *rec, const d9di_train_ru
     if (run->rank > 0)
         return st;
     d9d_err_save(&why, st);
-    written = d9d_tracker_end(rec->tracker, outcome, step);
+    written = st == D9D_OK ? d9di_train_recorder_write_values(rec, run, step) : D9D_OK;
+    if (written == D9D_OK)
+        written = d9d_tracker_end(rec->tracker, outcome, step);
     if (written == D9D_OK && (st == D9D_OK || st == D9D_EINTR))
         written = flush_files(rec, run);
     return st == D9D_OK ? written : d9d_err_restore(&why);

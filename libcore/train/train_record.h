@@ -63,6 +63,9 @@ d9d_status d9di_train_recorder_add(d9di_train_recorder *rec, const d9di_train_ru
                                    const d9di_train_step_result *s);
 /* Writes the held record, if any. */
 d9d_status d9di_train_recorder_flush(d9di_train_recorder *rec, const d9di_train_run *run);
+/* Writes the own values of steps up to this one, whose reports have been collected. */
+d9d_status d9di_train_recorder_write_values(d9di_train_recorder *rec, const d9di_train_run *run,
+                                            int64_t step);
 /* Records a pipeline's times, if their step has a record. */
 d9d_status d9di_train_recorder_add_pipeline(d9di_train_recorder *rec, const d9di_train_run *run,
                                             d9d_track_pipeline_record *record);

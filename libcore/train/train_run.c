@@ -34,6 +34,7 @@ d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_a
     D9D_TRY(d9di_task_check_config(task, c));
     D9D_TRY(d9di_run_dir_set_paths(&c->trainer, a, &run->dir));
     D9D_TRY(d9di_run_dir_check(c, &run->dir));
+    D9D_TRY(d9d_values_create(run->rank == 0, run->dir.path, &run->values));
     run->n_micro = b->global_batch_size / d9di_train_run_dp_size(run) / b->microbatch_size;
     run->iterations = generation != NULL ? generation->num_iterations : 1;
     D9D_TRY(data_open(run, task));
@@ -86,6 +87,7 @@ d9d_status d9di_train_run_trigger(const d9di_train_run *run, const char *id, d9d
 {
     e.size = sizeof(e);
     e.id = id;
+    e.values = run->values;
     return d9d_job_events_trigger(run->events, &e);
 }
 

@@ -18,6 +18,7 @@ typedef struct d9di_train_run {
     int rank;
     d9di_run_dir dir;
     d9d_job_events *events;
+    d9d_values *values; /* what event handlers record; on rank 0 they are written */
     d9di_run_data data;
     d9d_lr_schedule *lr;
     int64_t n_micro, total_steps; /* n_micro: micro-batches of this rank in a step */

@@ -300,6 +300,7 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     if (!isfinite((float)p->lr)) /* possible with a plugin's schedule; the update uses float32 */
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
                         (long long)s->state.step + 1, p->lr);
+    d9d_values_set_step(run->values, s->state.step + 1);
     D9D_TRY(d9di_train_run_trigger_step(run, "train.step.pre", s->state.step));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.pre", s->state.step));
     D9D_TRY(d9di_pipeline_stats_begin(&s->pipeline_stats, s->state.step));

@@ -11,6 +11,7 @@ typedef enum match_kind {
     MATCH_WORD,       /* a training column whose name contains this word */
     MATCH_LOSS,       /* the loss of an evaluation */
     MATCH_EVALUATION, /* a metric of an evaluation */
+    MATCH_OWN,        /* an own value */
     MATCH_DETAIL,     /* what else has a slash: layers, experts, classes, counts of evaluations */
     MATCH_ANY
 } match_kind;
@@ -26,6 +27,7 @@ static const struct chart_rule {
     {MATCH_KEY, "loss", "losses", "Loss", "number", false, true},
     {MATCH_LOSS, NULL, "losses", "Loss", "number", false, true},
     {MATCH_EVALUATION, NULL, "losses", NULL, "number", false, false},
+    {MATCH_OWN, NULL, "values", NULL, "number", false, true},
     {MATCH_DETAIL, NULL, NULL, NULL, NULL, false, false},
     {MATCH_KEY, "tokens_per_s", "speed", "Tokens per second", "count", false, true},
     {MATCH_KEY, "mfu", "speed", "Model FLOP utilisation (MFU)", "share", false, true},
@@ -54,8 +56,10 @@ static const struct chart_rule {
 };
 enum { N_RULES = sizeof(rules) / sizeof(rules[0]) };
 
-static bool matches(const struct chart_rule *rule, const char *name, bool evaluation)
+static bool matches(const struct chart_rule *rule, const d9d_run_reader_column *column,
+                    bool evaluation)
 {
+    const char *name = column->name;
     const char *slash = strrchr(name, '/');
 
     switch (rule->match) {
@@ -63,6 +67,7 @@ static bool matches(const struct chart_rule *rule, const char *name, bool evalua
     case MATCH_WORD: return strstr(name, rule->word) != NULL;
     case MATCH_LOSS: return evaluation && strcmp(slash, "/loss") == 0;
     case MATCH_EVALUATION: return evaluation;
+    case MATCH_OWN: return column->is_own;
     case MATCH_DETAIL: return slash != NULL;
     default: return true;
     }
@@ -96,7 +101,7 @@ static d9d_status collect_run(const d9d_run_reader *r, size_t run, size_t rule,
                                     d9d_run_reader_evaluation_of(r, &r->columns[i]) >= 0};
         size_t k = 0;
 
-        while (!matches(&rules[k], s.column->name, s.evaluation))
+        while (!matches(&rules[k], s.column, s.evaluation))
             k++;
         if (k == rule && rules[k].section != NULL)
             D9D_TRY(add_series(out, &rules[k], s));

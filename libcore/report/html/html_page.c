@@ -28,6 +28,7 @@ static const struct section {
     {"memory", "Memory", NULL},
     {"energy", "Energy", NULL},
     {"pipeline", "Pipeline", d9di_html_write_pipeline},
+    {"values", "Own values", d9di_html_write_values},
     {"other", "Further values", NULL},
     {"restarts", "Restarts and checkpoints", d9di_html_write_restarts},
     {"configuration", "Configuration", d9di_html_write_config},

@@ -31,6 +31,7 @@ void d9di_html_write_experts(d9di_html_page *p);
 void d9di_html_write_pipeline(d9di_html_page *p);
 void d9di_html_write_restarts(d9di_html_page *p);
 void d9di_html_write_spikes(d9di_html_page *p);
+void d9di_html_write_values(d9di_html_page *p);
 void d9di_html_write_config(d9di_html_page *p);
 
 /* The heading above what belongs to one of several runs. */

@@ -43,6 +43,9 @@
  *     inference.step.post
  *     inference.finished                     nothing
  *
+ * `values` records scalars, histograms, texts and pictures (d9d/track/values.h); it is set in every
+ * event of training but the first, and stays valid until the end of the job.
+ *
  * At model_stages, the stages have their memory and initial weights.  The weights of a checkpoint
  * are loaded between lr_scheduler and "ready".  `step` is the number of completed steps, from 0.  A
  * GPU step is only enqueued: its results are available after a synchronization.
@@ -67,6 +70,7 @@
 #include "d9d/optim/optim.h"
 #include "d9d/sched/lr.h"
 #include "d9d/track/track.h"
+#include "d9d/track/values.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -89,6 +93,7 @@ typedef struct d9d_job_event {
     int64_t step, total_steps;
     const void *user;
     const char *name; /* of an evaluation */
+    d9d_values *values; /* own values of a training run, in every event but the first; else NULL */
 } d9d_job_event;
 
 /* Ends with {NULL, NULL}. */

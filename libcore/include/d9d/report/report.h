@@ -74,6 +74,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_compare(const d9d_run_reader_list *r,
 D9D_API D9D_MUST_USE d9d_status d9d_report_compare_json(const d9d_run_reader_list *r,
                                                         const char *key, json_t **out);
 
+/* --- own values --------------------------------------------------------------------- */
+
+/* The newest of each name, a line each; as JSON {"run", "values": [{"name", "kind", "step", ...}]},
+ * with what the lines of metrics.jsonl have of it. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_values(const d9d_run_reader *r, d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_report_values_json(const d9d_run_reader *r, json_t **out);
+
 /* --- spikes ------------------------------------------------------------------------- */
 
 /* Which steps are spikes.  A value is a spike if it is not finite, or more than `deviations`

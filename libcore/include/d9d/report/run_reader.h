@@ -17,9 +17,11 @@
  * `sources` is a bit mask for each record and each column: bit 0 is training, bit 1 + i is
  * evaluation i.  It tells a value that was logged as null from one that was not logged.
  *
- * Values of one layer or expert (training keys with a slash, "expert_load/3/17") take at most half
- * of the columns, so that evaluations, which come later, have theirs.  The newest record that has
- * them is kept whole.
+ * Values of one layer or expert (training keys with a slash, "expert_load/3/17") take at most
+ * D9D_RUN_READER_DETAILS_MAX of the columns.  The newest record that has them is kept whole.
+ *
+ * Own values (d9d/track/values.h) are columns too, of the record of their step.  Of their
+ * histograms, texts and pictures the newest of each name is kept.
  */
 #ifndef D9D_REPORT_RUN_READER_H
 #define D9D_REPORT_RUN_READER_H
@@ -36,7 +38,7 @@
 extern "C" {
 #endif
 
-enum { D9D_RUN_READER_COLUMNS_MAX = 64 };   /* further keys are ignored */
+enum { D9D_RUN_READER_COLUMNS_MAX = 2048 }; /* further keys are ignored */
 enum { D9D_RUN_READER_DETAILS_MAX = 32 };   /* of these, training keys with a slash */
 enum { D9D_RUN_READER_PIPELINES_MAX = 32 }; /* newest pipeline lines that are kept */
 
@@ -51,6 +53,7 @@ typedef struct d9d_run_reader_column {
     char *name;
     double *values;   /* [n] */
     uint32_t sources; /* mask of the sources that logged it */
+    bool is_own;      /* an own value */
 } d9d_run_reader_column;
 
 /* What is no record: {"restart"}, {"save"} and {"end"}, in the order of the file. */
@@ -94,6 +97,7 @@ typedef struct d9d_run_reader {
     size_t n_pipelines;
     json_t *straggler[D9D_RUN_READER_STRAGGLERS_MAX]; /* the newest lines about ranks, oldest first */
     size_t n_stragglers;
+    json_t *own;     /* object of the newest line of each own value that is no number; NULL: none */
     json_t *details; /* the newest record with training keys that have a slash; NULL: none */
     d9d_run_reader_event *events;
     size_t n_events;

@@ -39,7 +39,26 @@ typedef struct d9d_sink_run {
     const json_t *hparams;                     /* or NULL */
     int64_t restarts, step;                    /* earlier starts of the run; steps that are done */
     const d9d_log *log;
+    const json_t *config; /* the whole configuration, with its defaults; or NULL */
 } d9d_sink_run;
+
+/* An own value that is no number. */
+typedef enum d9d_track_value_kind {
+    D9D_TRACK_HISTOGRAM = 1,
+    D9D_TRACK_TEXT,
+    D9D_TRACK_PICTURE
+} d9d_track_value_kind;
+
+typedef struct d9d_track_value {
+    d9d_track_value_kind kind;
+    const char *name;
+    int64_t step;
+    const double *counts, *edges; /* histogram: [n], [n + 1] */
+    const char *bytes;            /* text, or a PNG image: [n] */
+    size_t n;
+    const char *file; /* of a picture, in the run directory */
+    int64_t width, height;
+} d9d_track_value;
 
 /* One record: the line as in metrics.jsonl, without its newline, and its numbers. */
 typedef struct d9d_sink_record {
@@ -49,6 +68,7 @@ typedef struct d9d_sink_record {
     const char *const *names; /* [n]; n is 0 for a line about the run itself */
     const double *values;
     size_t n;
+    const d9d_track_value *value; /* NULL: numbers, or a line about the run */
 } d9d_sink_record;
 
 typedef struct d9d_sink_kind {

@@ -14,6 +14,11 @@
  *      "mean_loss": 9.25}, ...]}
  *     {"straggler": 60, "rank": 5, "host": "h2", "slower": 1.31, "since": 40, "compute_ms": 13.1,
  *      "peers_ms": 10.0, "time": "2026-01-31T12:04:00Z"}
+ *     {"values": 2, "mine/entropy": 1.25, "mine/temperature": 0.7}
+ *     {"histogram": "mine/lengths", "step": 2, "edges": [0, 1, 2], "counts": [5, 3]}
+ *     {"text": "mine/answer", "step": 2, "content": "..."}
+ *     {"picture": "mine/attention", "step": 2, "file": "pictures/mine/attention/step-00000002.png",
+ *      "width": 64, "height": 64}
  *     {"end": "done", "step": 2, "time": "2026-01-31T12:05:00Z"}
  *
  * Steps count from 1.  Numbers have full precision; a number that is not finite is null.
@@ -23,6 +28,8 @@
  *     pipeline    times of the pipeline's ranks in a step; written two steps later
  *     documents   the documents that raise the step's mean loss most, the worst first
  *     straggler   a rank that computes slower than its peers, or, with "recovered", no longer does
+ *     values      own scalars of a step, after its record: d9d/track/values.h; histogram, text and
+ *                 picture are other own values, the file of the last in the run directory
  *     end         the end of the process, unless it was killed: "done", "saved" (to be resumed) or
  *                 "failed"
  *
@@ -129,6 +136,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_evaluation(d9d_tracker *t, const cha
                                                        int64_t step, const char *const *names,
                                                        const double *values, size_t n,
                                                        size_t whole);
+/* Own scalars of a step, written as one line. */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_scalars(d9d_tracker *t, int64_t step,
+                                                    const char *const *names, const double *values,
+                                                    size_t n);
+/* Another own value; its `kind` gives the line its form. */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_value(d9d_tracker *t, const d9d_track_value *v);
 /* `opts` is "done", "saved" or "failed". */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_end(d9d_tracker *t, const char *opts, int64_t step);
 /* Returns when all recorded lines are in the file. */
