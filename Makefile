@@ -134,7 +134,7 @@ HELP_SRC  := $(wildcard tests/unit/support/*.c)
 DRIVE_SRC := $(wildcard tests/*/*_driver.c)
 
 # Text that the library holds: libcore/report/html/report.css is the string d9di_report_css.
-EMBEDDED  := $(wildcard libcore/*/*/*.css libcore/*/*/*.js)
+EMBEDDED  := $(wildcard libcore/*/*/*.css libcore/*/*/*.js libcore/*/*.py)
 
 CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o) $(EMBEDDED:%=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)

@@ -23,7 +23,12 @@ static const d9d_table null_table = {
 
 const char *const d9d_sink_tag[] = {"provider", NULL};
 const d9d_table *const d9d_sink_choices[] = {&null_table, &d9di_sink_tensorboard_table,
-                                             &d9di_sink_command_table, NULL};
+                                             &d9di_sink_wandb_table,
+                                             &d9di_sink_mlflow_table,
+                                             &d9di_sink_aim_table,
+                                             &d9di_sink_log_table,
+                                             &d9di_sink_command_table,
+                                             NULL};
 
 static void sink_close(sink *s)
 {
@@ -37,6 +42,19 @@ static void warn_sink_failed(const d9d_sinks *all, const sink *s)
 {
     d9d_log_warn(all->log, "tracker %s: %s; the run goes on without it", s->kind->table->name,
                  d9d_err_message());
+}
+
+d9d_status d9d_sinks_check(const d9d_list *configs)
+{
+    const d9d_union *config = configs->items;
+
+    for (size_t i = 0; i < configs->n; i++) {
+        const d9d_sink_kind *kind = config[i].choice->row;
+
+        if (kind != NULL && kind->check != NULL)
+            D9D_TRY(D9D_PLUGIN_CALL(kind->table->name, kind, check, config[i].value));
+    }
+    return D9D_OK;
 }
 
 d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run, d9d_sinks **out)

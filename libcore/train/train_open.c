@@ -82,6 +82,8 @@ static d9d_status check_config(d9di_train *r)
     D9D_TRY(d9di_train_evaluator_open(&r->evaluator, &r->run, &r->arena));
     D9D_TRY(d9di_train_run_open_schedule(&r->run));
     D9D_TRY(d9di_rollout_check(&r->run, &r->task));
+    if (r->run.rank == 0 && !r->run.where->trial)
+        D9D_TRY(d9d_sinks_check(&c->trainer.logging.tracker));
     return d9di_train_run_check_dir(&r->run);
 }
 

@@ -1,7 +1,8 @@
 /* sink.h - where the records of a run go in addition to metrics.jsonl, while it runs.
  *
  *     "logging": {"tracker": [{"provider": "tensorboard"},
- *                             {"provider": "command", "command": ["python3", "to_wandb.py"]}]}
+ *                             {"provider": "wandb", "project": "mine"},
+ *                             {"provider": "command", "command": ["./to_mine"]}]}
  *
  * metrics.jsonl is authoritative; a sink is a copy for people to look at.  A failure of a sink is
  * therefore one warning, and the run continues without that sink.
@@ -9,7 +10,15 @@
  * tensorboard writes DIR/events.out.tfevents.N.d9d, where DIR is `tensorboard` in the run
  * directory. Each start of the run writes a new file; N counts the starts from 0.  A file begins
  * with a session log START, which makes TensorBoard drop the steps that the run repeats.
- * (TensorBoard would take a directory whose name contains tfevents for a file.)
+ * (TensorBoard would take a directory whose name contains tfevents for a file.)  It has the
+ * hyperparameters, scalars, histograms, texts and pictures.
+ *
+ * wandb, mlflow and aim start the client of that name in a Python which has it, and pass it the
+ * lines that `command` would get.  The first has the members "tracker", its section, and "config",
+ * the whole configuration.  A restart continues the same run there.  Whether the client can be
+ * imported is checked before anything is spent.
+ *
+ * log prints the numbers of each record into the job's log.
  *
  * command starts a program and writes lines of JSON to its standard input:
  *
@@ -78,16 +87,20 @@ typedef struct d9d_sink_kind {
     d9d_status (*open)(const void *config, const d9d_sink_run *run, void **self);
     d9d_status (*put)(void *self, const d9d_sink_record *r);
     void (*close)(void *self);
+    /* Whether it could be opened; called on rank 0 before anything is spent.  ECONFIG ends the job.
+     * NULL: nothing to check. */
+    d9d_status (*check)(const void *config);
 } d9d_sink_kind;
 
-/* The tag "provider", and the built-in choices "null", "tensorboard", "command" with their kinds in
- * the same order; NULL-terminated. */
+/* The tag "provider", and the built-in choices; NULL-terminated. */
 D9D_API extern const char *const d9d_sink_tag[];
 D9D_API extern const d9d_table *const d9d_sink_choices[];
 
 /* The open sinks of one run. */
 typedef struct d9d_sinks d9d_sinks;
 
+/* Checks the sinks of a list of d9d_union. */
+D9D_API D9D_MUST_USE d9d_status d9d_sinks_check(const d9d_list *configs);
 /* Opens the sinks of a list of d9d_union.  The only error is ENOMEM; other failures are
  * warnings. */
 D9D_API D9D_MUST_USE d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run,
