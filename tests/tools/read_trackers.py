@@ -54,15 +54,29 @@ def read_aim():
     same("aim kinds", names, {"distributions": ["watch/lengths"], "texts": ["watch/note"], "images": ["watch/squares"]})
 
 
+def wandb_records(path):
+    """The protobufs of a .wandb file: LevelDB's log format after a header of 7 bytes."""
+    block, at, whole = 32768, 7, b""
+    with open(path, "rb") as f:
+        data = f.read()
+    while at + 7 <= len(data):
+        if block - at % block < 7:  # the rest of a block that no header fits into
+            at += block - at % block
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # all of a record, or its last part
+            yield whole
+            whole = b""
+
+
 def read_wandb():
     from wandb.proto import wandb_internal_pb2 as pb
-    from wandb.sdk.internal import datastore
 
     seen, ids, tags, names, exits = {}, set(), set(), set(), []
     for path in sorted(glob.glob(f"{run}/wandb/offline-run-*/*.wandb")):
-        store = datastore.DataStore()
-        store.open_for_scan(path)
-        while (data := store.scan_data()) is not None:
+        for data in wandb_records(path):
             record = pb.Record()
             record.ParseFromString(data)
             if record.HasField("run"):
@@ -78,7 +92,7 @@ def read_wandb():
     same("wandb losses", {k: v for (k, key), v in seen.items() if key == "loss"}, losses)
     same("wandb own", [k for (k, key) in sorted(seen) if key == "watch/weight"], steps)
     for key, kind in (("watch/lengths", "histogram"), ("watch/note", "html-file"), ("watch/squares", "image-file")):
-        same(f"wandb {key}", seen[last, key]["_type"], kind)
+        same(f"wandb {key}", seen[last, f"{key}._type"], kind)
     assert exits and not any(exits), exits
 
 
