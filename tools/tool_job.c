@@ -88,6 +88,7 @@ static d9d_status open_config(tool_run *r, const tool_config_options *o, const d
                               d9d_plugins **plugins, json_t **doc)
 {
     D9D_TRY(tool_config_read(r->args[0], &o->set, doc));
+    D9D_TRY(d9d_job_translate_reference(*doc, r->log));
     D9D_TRY(d9d_job_fill_hf_config(*doc));
     D9D_TRY(d9d_plugins_open(*doc, tool_input_name(r->args[0]), plugins));
     return d9d_plugins_table(*plugins, *table, table);

@@ -1,7 +1,7 @@
 /* job.h - the configuration of d9d-train and d9d-infer, as structs.
  *
- * Sections and field names are those of the reference framework, d9d for PyTorch (0.16).  Fields
- * that it requires unnecessarily have defaults here.  The parser, --print-config, the schema and
+ * Sections and field names are those of the reference framework, d9d for PyTorch (0.16 to
+ * 0.24).  Fields that it requires unnecessarily have defaults here.  The parser, --print-config, the schema and
  * the documentation all come from one key table (d9d_train_config_table, d9d_infer_config_table).
  *
  * A bound configuration is plain data in an arena: binding opens no file and allocates no model
@@ -241,6 +241,11 @@ D9D_API extern const d9d_table *const d9d_job_pipe_schedule_choices[]; /* NULL-t
 /* The options of the configured pipeline schedule. */
 D9D_API d9d_pipe_schedule_opts
 d9d_job_pipe_schedule_opts(const struct d9d_job_pipelining_section *s);
+
+/* Turns what a configuration of the reference framework, d9d for PyTorch 0.16 to 0.24, names
+ * otherwise into the names here, with a line in the log for each key.  Other keys stay.  ECONFIG if
+ * both names of a key are given.  Done before the document is resolved. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_translate_reference(json_t *doc, const d9d_log *log);
 
 /* Where a built-in `model_provider` of a document has neither hf_config nor model, its hf_config
  * becomes `trainer.model_stage_factory.source_checkpoint`.  Done before the document is resolved;
