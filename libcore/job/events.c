@@ -68,6 +68,21 @@ static const char *const event_names[] = {
     NULL,
 };
 
+/* The id that an event is triggered by, of one that the reference framework calls otherwise since
+ * its version 0.17. */
+static const char *triggered_id(const char *id)
+{
+    static const struct {
+        const char *other, *id;
+    } names[] = {{"train.configuration.data_stream", "train.configuration.data_loader"},
+                 {"inference.configuration.data_stream", "inference.configuration.data_loader"}};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i].other, id) == 0)
+            return names[i].id;
+    return id;
+}
+
 /* Refuses a misspelt id, whose handler would never be called. */
 static d9d_status check_handler(const d9d_job_event_handler *row)
 {
@@ -77,7 +92,7 @@ static d9d_status check_handler(const d9d_job_event_handler *row)
     if (row->handle == NULL)
         return D9D_FAIL(D9D_ECONFIG, "event %s: its subscription has no function", row->id);
     for (size_t i = 0; event_names[i] != NULL; i++)
-        is_notified = is_notified || strcmp(event_names[i], row->id) == 0;
+        is_notified = is_notified || strcmp(event_names[i], triggered_id(row->id)) == 0;
     if (is_notified ||
         (strncmp(row->id, "train.", 6) != 0 && strncmp(row->id, "inference.", 10) != 0))
         return D9D_OK;
@@ -100,7 +115,7 @@ d9d_status d9d_job_events_subscribe(d9d_job_events *v, const d9d_job_event_handl
 bool d9d_job_events_has_subscriber(const d9d_job_events *v, const char *id)
 {
     for (size_t i = 0; i < v->subscribers.len; i++)
-        if (strcmp(v->subscribers.data[i].handler->id, id) == 0)
+        if (strcmp(triggered_id(v->subscribers.data[i].handler->id), id) == 0)
             return true;
     return false;
 }
@@ -120,7 +135,7 @@ d9d_status d9d_job_events_trigger(d9d_job_events *v, const d9d_job_event *e)
     for (size_t i = 0; i < v->subscribers.len && st == D9D_OK; i++) {
         const subscriber s = v->subscribers.data[i];
 
-        if (strcmp(s.handler->id, whole.id) == 0)
+        if (strcmp(triggered_id(s.handler->id), whole.id) == 0)
             st = D9D_PLUGIN_CALL(s.handler->id, s.handler, handle, s.self, &whole);
     }
     v->depth--;

@@ -1,8 +1,8 @@
 /* reference_config.c - configurations of the reference framework, d9d for PyTorch 0.16 to 0.24.
  *
- * Where it names a key as this suite does, there is nothing to do.  What it names otherwise is moved
- * or renamed, and what has no meaning here is left out; each with a line in the log.  The table of
- * all its keys is tests/golden/reference_configs/keys.tsv.
+ * Where it names a key as this suite does, there is nothing to do.  What it names otherwise is
+ * moved or renamed, and what has no meaning here is left out; each with a line in the log.  The
+ * table of all its keys is tests/golden/reference_configs/keys.tsv.
  */
 #include <string.h>
 
@@ -106,8 +106,7 @@ static d9d_status key_move(json_t *from, const char *path, json_t *to, const cha
 
     if (json_object_get(to, last_key(to_path)) != NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: is %s here, which is given too", path, to_path);
-    if (!json_is_object(to) ||
-        (!json_is_null(v) && json_object_set(to, last_key(to_path), v) != 0))
+    if (!json_is_object(to) || (!json_is_null(v) && json_object_set(to, last_key(to_path), v) != 0))
         return no_memory(path);
     d9d_log_info(log, "%s: is %s here", path, to_path);
     return json_object_del(from, last_key(path)) == 0 ? D9D_OK : no_memory(path);
@@ -121,8 +120,7 @@ static d9d_status rename_in(json_t *parent, const struct rule *r, const d9d_log 
     if (json_is_object(parent) && json_object_get(parent, last_key(r->from)) != NULL)
         return key_move(parent, r->from, parent, r->to, log);
     if (json_is_array(parent))
-        json_array_foreach(parent, i, v)
-            D9D_TRY(json_is_object(v) ? rename_in(v, r, log) : D9D_OK);
+        json_array_foreach(parent, i, v) D9D_TRY(json_is_object(v) ? rename_in(v, r, log) : D9D_OK);
     return D9D_OK;
 }
 
@@ -228,8 +226,7 @@ d9d_status d9d_job_translate_reference(json_t *doc, const d9d_log *log)
 {
     static const char provider[] = "model_provider.";
     /* A model that is named has the keys of its family or plugin. */
-    const bool is_named =
-        json_object_get(json_object_get(doc, "model_provider"), "name") != NULL;
+    const bool is_named = json_object_get(json_object_get(doc, "model_provider"), "name") != NULL;
 
     if (!json_is_object(doc))
         return D9D_OK;

@@ -15,8 +15,8 @@ static json_t *scalar_json(const d9d_run_reader *r, const d9d_run_reader_column 
 
     while (i > 0 && isnan(c->values[i - 1]))
         i--;
-    return i > 0 ? json_pack("{s:o, s:s, s:I, s:o}", "name", d9d_json_str(c->name), "kind", "scalar",
-                             "step", (json_int_t)r->step[i - 1], "value",
+    return i > 0 ? json_pack("{s:o, s:s, s:I, s:o}", "name", d9d_json_str(c->name), "kind",
+                             "scalar", "step", (json_int_t)r->step[i - 1], "value",
                              d9di_report_rows_json(c->values[i - 1]))
                  : NULL;
 }
@@ -48,8 +48,7 @@ d9d_status d9d_report_values_json(const d9d_run_reader *r, json_t **out)
         if (v != NULL)
             d9d_json_add(&list, v);
     }
-    json_object_foreach(r->own, name, line)
-        d9d_json_add(&list, other_json(name, line));
+    json_object_foreach(r->own, name, line) d9d_json_add(&list, other_json(name, line));
     *out = json_pack("{s:o, s:o}", "run", d9d_json_str(r->name), "values", list);
     return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its own values", r->path);
 }
@@ -98,8 +97,7 @@ static d9d_status append_lines(const d9d_run_reader *r, const json_t *list, d9d_
 
         width = n > width ? n : width;
     }
-    json_array_foreach((json_t *)(uintptr_t)list, i, v)
-        D9D_TRY(append_line(v, (int)width, out));
+    json_array_foreach((json_t *)(uintptr_t)list, i, v) D9D_TRY(append_line(v, (int)width, out));
     return i > 0 ? D9D_OK : d9d_buf_printf(out, "%s has recorded no own values\n", r->name);
 }
 

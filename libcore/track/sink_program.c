@@ -111,9 +111,9 @@ static d9d_status queue_line(program *p, const char *line, size_t n)
 static d9d_status queue_run_info(program *p, const d9d_sink_run *run, json_t *tracker)
 {
     json_t *v =
-        json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:O?, s:O*, s:O*}", "run", d9d_json_str(run->id), "name",
-                  d9d_json_str(run->name), "description", d9d_json_str(run->description), "dir",
-                  d9d_json_str(run->dir), "restarts", (json_int_t)run->restarts, "step",
+        json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:O?, s:O*, s:O*}", "run", d9d_json_str(run->id),
+                  "name", d9d_json_str(run->name), "description", d9d_json_str(run->description),
+                  "dir", d9d_json_str(run->dir), "restarts", (json_int_t)run->restarts, "step",
                   (json_int_t)run->step, "hparams", run->hparams, "config",
                   tracker != NULL ? run->config : NULL, "tracker", tracker);
     d9d_buf text = {0};
@@ -177,8 +177,8 @@ void d9di_sink_program_close(void *self)
     if (p->fd >= 0)
         (void)close(p->fd);
     if (p->pid != 0 && !child_exits_within(p, left)) {
-        d9d_log_warn(p->log, "tracker %s: %s: has not left after %lld s and is ended", p->kind, p->name,
-                     (long long)p->patience);
+        d9d_log_warn(p->log, "tracker %s: %s: has not left after %lld s and is ended", p->kind,
+                     p->name, (long long)p->patience);
         (void)kill(p->pid, SIGTERM);
         if (!child_exits_within(p, GRACE_MS)) {
             (void)kill(p->pid, SIGKILL);

@@ -100,8 +100,7 @@ static void tensorboard_close(void *self)
 {
     tensorboard *t = self;
 
-    if (t->writer != NULL &&
-        d9d_tb_event_hparams_end(&t->bytes, wall_time(), t->done) == D9D_OK)
+    if (t->writer != NULL && d9d_tb_event_hparams_end(&t->bytes, wall_time(), t->done) == D9D_OK)
         (void)!flush_bytes(t);
     d9d_writer_close(t->writer);
     d9d_file_release(&t->file);

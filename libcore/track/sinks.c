@@ -22,7 +22,8 @@ static const d9d_table null_table = {
     .name = "null", .keys = no_keys, .doc = "metrics.jsonl alone, which is always written"};
 
 const char *const d9d_sink_tag[] = {"provider", NULL};
-const d9d_table *const d9d_sink_choices[] = {&null_table, &d9di_sink_tensorboard_table,
+const d9d_table *const d9d_sink_choices[] = {&null_table,
+                                             &d9di_sink_tensorboard_table,
                                              &d9di_sink_wandb_table,
                                              &d9di_sink_mlflow_table,
                                              &d9di_sink_aim_table,

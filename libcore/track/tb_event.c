@@ -8,10 +8,10 @@
 /* Half a byte at a time: the remainders of the 16 values. */
 uint32_t d9d_tb_event_crc32c(uint32_t crc, const void *p, size_t n)
 {
-    static const uint32_t remainders[16] = {
-        0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u, 0x417b1dbcu, 0x5125dad3u,
-        0x61c69362u, 0x7198540du, 0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
-        0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u};
+    static const uint32_t remainders[16] = {0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u,
+                                            0x417b1dbcu, 0x5125dad3u, 0x61c69362u, 0x7198540du,
+                                            0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
+                                            0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u};
     const unsigned char *s = p;
 
     crc = ~crc;
@@ -271,7 +271,7 @@ static d9d_status build_text(struct event_buffers *s, const d9d_track_value *v)
 static d9d_status append_value(d9d_buf *out, struct event_buffers *s, double wall_time,
                                const d9d_track_value *v)
 {
-    static d9d_status (*const build[])(struct event_buffers *s, const d9d_track_value *v) = {
+    static d9d_status (*const build[])(struct event_buffers * s, const d9d_track_value *v) = {
         [D9D_TRACK_HISTOGRAM] = build_histogram,
         [D9D_TRACK_TEXT] = build_text,
         [D9D_TRACK_PICTURE] = build_picture,

@@ -26,7 +26,7 @@ typedef struct value_entry {
     double scalar;
     d9d_readback *pending; /* of the scalar or the counts; NULL: they are here */
     d9d_dtype dtype;
-    size_t n;              /* bins, or bytes */
+    size_t n;               /* bins, or bytes */
     double *counts, *edges; /* owned, as bytes */
     char *bytes;
 } value_entry;
@@ -189,8 +189,7 @@ static d9d_status check_tensor(const char *name, const d9d_tensor *t, int64_t mi
 /* Takes what the entry owns, also on failure. */
 static d9d_status tensor_take(d9d_values *v, const char *name, const d9d_tensor *t, value_entry e)
 {
-    d9d_status st =
-        d9d_readback_create(d9d_tensor_device(t), d9d_tensor_bytes(t), &e.pending);
+    d9d_status st = d9d_readback_create(d9d_tensor_device(t), d9d_tensor_bytes(t), &e.pending);
 
     e.dtype = t->dtype;
     if (st == D9D_OK)
@@ -341,8 +340,8 @@ static d9d_status picture_write(const d9d_values *v, const value_entry *e, d9d_t
                                 const d9d_log *log)
 {
     d9d_arena a = {0};
-    const char *file = d9d_arena_printf(&a, "pictures/%s/step-%08lld.png", e->name->text,
-                                        (long long)e->step);
+    const char *file =
+        d9d_arena_printf(&a, "pictures/%s/step-%08lld.png", e->name->text, (long long)e->step);
     const char *path = file != NULL ? d9d_fs_join(&a, v->dir, file) : NULL;
     d9d_status st = path != NULL ? d9d_fs_make_parents(path)
                                  : D9D_FAIL(D9D_ENOMEM, "value %s: its path", e->name->text);
@@ -373,14 +372,13 @@ static d9d_status other_write(const d9d_values *v, const value_entry *e, d9d_tra
     if (e->kind == PICTURE)
         return picture_write(v, e, tracker, log);
     return d9d_tracker_value(
-        tracker,
-        &(d9d_track_value){.kind = e->kind == TEXT ? D9D_TRACK_TEXT : D9D_TRACK_HISTOGRAM,
-                           .name = e->name->text,
-                           .step = e->step,
-                           .bytes = e->bytes,
-                           .counts = e->counts,
-                           .edges = e->edges,
-                           .n = e->n});
+        tracker, &(d9d_track_value){.kind = e->kind == TEXT ? D9D_TRACK_TEXT : D9D_TRACK_HISTOGRAM,
+                                    .name = e->name->text,
+                                    .step = e->step,
+                                    .bytes = e->bytes,
+                                    .counts = e->counts,
+                                    .edges = e->edges,
+                                    .n = e->n});
 }
 
 static d9d_status scalars_write(d9d_values *v, int64_t step, d9d_tracker *tracker)

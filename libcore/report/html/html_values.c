@@ -35,8 +35,7 @@ void d9di_html_write_values(d9di_html_page *p)
         d9di_html_run_heading(p, k);
         d9di_html_table_begin(&p->w, "The newest own histograms, texts and pictures");
         d9di_html_table_heads(&p->w, heads);
-        json_object_foreach(p->runs[k].reader->own, name, line)
-            put_value(&p->w, name, line);
+        json_object_foreach(p->runs[k].reader->own, name, line) put_value(&p->w, name, line);
         d9di_html_table_end(&p->w);
     }
 }

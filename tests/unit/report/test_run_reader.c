@@ -387,10 +387,61 @@ static void runs_compare_at_common_steps(void **state)
     place_release(&p[1]);
 }
 
+static void own_values_belong_to_their_step(void **state)
+{
+    struct place p;
+    d9d_run_reader *r;
+
+    (void)state;
+    place_init(&p);
+    append(&p, "{\"values\": 1, \"a/b\": 5}\n" /* a step without a record */
+               "{\"step\": 2, \"loss\": 2.5}\n{\"values\": 2, \"a/b\": 6, \"a/c\": null}\n"
+               "{\"text\": \"a/t\", \"step\": 2, \"content\": \"old\"}\n"
+               "{\"text\": \"a/t\", \"step\": 3, \"content\": \"new\"}\n"
+               "{\"values\": \"x\"}\n");
+    r = opened(&p);
+    assert_int_equal(r->n, 2);
+    assert_int_equal(r->damaged, 1);
+    assert_true(d9d_run_reader_values(r, "a/b")[0] == 5 && d9d_run_reader_values(r, "a/b")[1] == 6);
+    assert_true(isnan(d9d_run_reader_values(r, "loss")[0]));
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(r->own, "a/t"), "content")), "new");
+    append(&p, "{\"restart\": 1, \"step\": 1}\n{\"step\": 2, \"loss\": 2}\n"
+               "{\"values\": 2, \"a/b\": 7}\n");
+    assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
+    assert_int_equal(r->n, 2);
+    assert_true(d9d_run_reader_values(r, "a/b")[1] == 7);
+    d9d_run_reader_close(r);
+    place_release(&p);
+}
+
+static void a_thousand_own_values_are_columns(void **state)
+{
+    struct place p;
+    d9d_run_reader *r;
+    char key[32];
+
+    (void)state;
+    place_init(&p);
+    append(&p, "{\"step\": 1, \"loss\": 1}\n{\"values\": 1");
+    for (int i = 0; i < 1000; i++) {
+        (void)snprintf(key, sizeof(key), ", \"own/%d\": %d", i, i);
+        append(&p, key);
+    }
+    append(&p, "}\n");
+    r = opened(&p);
+    assert_int_equal(r->n_columns, 1001);
+    assert_true(d9d_run_reader_values(r, "own/999")[0] == 999);
+    d9d_run_reader_close(r);
+    place_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_are_what_was_logged),
+        cmocka_unit_test(own_values_belong_to_their_step),
+        cmocka_unit_test(a_thousand_own_values_are_columns),
         cmocka_unit_test(a_line_that_is_being_written_waits),
         cmocka_unit_test(stragglers_are_listed),
         cmocka_unit_test(a_restart_takes_the_place_of_later_steps),

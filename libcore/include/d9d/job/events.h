@@ -43,6 +43,8 @@
  *     inference.step.post
  *     inference.finished                     nothing
  *
+ * data_stream is another name of data_loader, which the reference framework has since 0.17.
+ *
  * `values` records scalars, histograms, texts and pictures (d9d/track/values.h); it is set in every
  * event of training but the first, and stays valid until the end of the job.
  *
@@ -92,7 +94,7 @@ typedef struct d9d_job_event {
     d9d_tracker *tracker; /* on rank 0; NULL on others */
     int64_t step, total_steps;
     const void *user;
-    const char *name; /* of an evaluation */
+    const char *name;   /* of an evaluation */
     d9d_values *values; /* own values of a training run, in every event but the first; else NULL */
 } d9d_job_event;
 

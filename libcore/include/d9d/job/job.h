@@ -1,8 +1,9 @@
 /* job.h - the configuration of d9d-train and d9d-infer, as structs.
  *
  * Sections and field names are those of the reference framework, d9d for PyTorch (0.16 to
- * 0.24).  Fields that it requires unnecessarily have defaults here.  The parser, --print-config, the schema and
- * the documentation all come from one key table (d9d_train_config_table, d9d_infer_config_table).
+ * 0.24).  Fields that it requires unnecessarily have defaults here.  The parser, --print-config,
+ * the schema and the documentation all come from one key table (d9d_train_config_table,
+ * d9d_infer_config_table).
  *
  * A bound configuration is plain data in an arena: binding opens no file and allocates no model
  * memory.  d9d_job_check_*() then check everything that needs no data.

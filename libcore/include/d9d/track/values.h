@@ -20,8 +20,9 @@
  * to record, every function does nothing.
  *
  * A name has a slash inside, such as "mine/entropy", which no key of the loop's own records has at
- * its place; at most 200 printable ASCII characters, without quotes and backslashes.  A name that is recorded again in a
- * step replaces the earlier value.  A scalar that is not finite is null in metrics.jsonl.
+ * its place; at most 200 printable ASCII characters, without quotes and backslashes.  A name that
+ * is recorded again in a step replaces the earlier value.  A scalar that is not finite is null in
+ * metrics.jsonl.
  */
 #ifndef D9D_TRACK_VALUES_H
 #define D9D_TRACK_VALUES_H
