@@ -144,13 +144,14 @@ static d9d_status rule_apply(json_t *doc, const struct rule *r, const d9d_log *l
 /* --- what one key does not say --------------------------------------------------------- */
 
 /* To 0.18 the dimensions are one level deeper. */
-static d9d_status unwrap_model(json_t *doc)
+static d9d_status unwrap_model(json_t *doc, const d9d_log *log)
 {
     json_t *provider = json_object_get(doc, "model_provider");
     json_t *model = json_object_get(provider, "model"), *inner = json_object_get(model, "model");
 
     if (!json_is_object(inner) || json_object_size(model) != 1)
         return D9D_OK;
+    d9d_log_info(log, "model_provider.model.model: is model_provider.model here");
     json_incref(inner);
     return json_object_set_new(provider, "model", inner) == 0 ? D9D_OK
                                                               : no_memory("model_provider.model");
@@ -235,7 +236,7 @@ d9d_status d9d_job_translate_reference(json_t *doc, const d9d_log *log)
             D9D_TRY(rule_apply(doc, &rules[i], log));
     if (is_named)
         return order_data(doc, log);
-    D9D_TRY(unwrap_model(doc));
+    D9D_TRY(unwrap_model(doc, log));
     D9D_TRY(name_model(doc));
     D9D_TRY(type_model(doc, log));
     D9D_TRY(name_task(doc));
