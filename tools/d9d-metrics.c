@@ -16,7 +16,6 @@ struct opts {
 
 static const struct opts defaults = {.rows = 20, .idle = D9D_REPORT_FOLLOW_FOREVER, .key = "loss"};
 static const char *const formats[] = {"csv", "tfevents", NULL};
-
 #define KEYS_OPTION                                                                                \
     TOOL_OPT(struct opts, keys, COMMAS, "keys", 'k', "NAME,...", "the columns to show")
 #define ROWS_OPTION                                                                                \
@@ -104,18 +103,6 @@ static d9d_status summary(tool_run *r, const struct opts *o, const d9d_run_reade
     return tool_put_json(v);
 }
 
-static d9d_status values(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
-                         d9d_buf *out)
-{
-    json_t *v;
-
-    (void)o;
-    if (!r->json)
-        return d9d_report_values(runs->run[0], out);
-    D9D_TRY(d9d_report_values_json(runs->run[0], &v));
-    return tool_put_json(v);
-}
-
 static d9d_status compare(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
                           d9d_buf *out)
 {
@@ -161,7 +148,6 @@ RUN_WITH_RUNS(summary)
 RUN_WITH_RUNS(compare)
 RUN_WITH_RUNS(plot)
 RUN_WITH_RUNS(export)
-RUN_WITH_RUNS(values)
 
 static d9d_status put_now(void *arg, const d9d_buf *lines)
 {
@@ -192,13 +178,12 @@ int main(int argc, char **argv)
         COMMAND(summary, "RUN...", 1, -1, NULL, "Losses, tokens, time, speed, restarts."),
         COMMAND(compare, "RUN RUN...", 2, -1, compare_options,
                 "One column of several runs, step by step, and the differences from the first."),
-        COMMAND(values, "RUN", 1, 1, NULL,
-                "The newest scalars, histograms, texts and pictures of the run's own handlers."),
         COMMAND(follow, "RUN", 1, 1, follow_options,
                 "Print what a run logs until it ends or Ctrl-C."),
         COMMAND(plot, "RUN...", 1, -1, plot_options, "Draw curves into a file."),
         COMMAND(export, "RUN...", 1, -1, export_options,
                 "Write the records as CSV or as TensorBoard event files."),
+        metrics_values,
         metrics_samples,
         metrics_spikes,
         metrics_eval,

@@ -9,6 +9,7 @@
 #include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
 #include "engine/job_start.h"
+#include "engine/profiler.h"
 #include "infer/generate.h"
 #include "infer/infer_job.h"
 #include "infer/infer_rows.h"
@@ -34,6 +35,8 @@ typedef struct infer_run {
     int64_t requests;       /* batches requested, of those that run together */
     bool has_rows;          /* the newest batch has samples of this rank */
     d9d_batch_buffer *idle; /* of a rank without samples */
+    d9di_profiler profiler;
+    int64_t rounds; /* of batches that ran together, by this process */
 } infer_run;
 
 /* --- events --------------------------------------------------------------------------- */
@@ -130,6 +133,7 @@ static d9d_status run_open(infer_run *r, int64_t *first)
 
 static void run_close(infer_run *r)
 {
+    d9di_profiler_close(&r->profiler);
     d9di_task_close(&r->body); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
     d9di_infer_rows_release(&r->rows);
@@ -217,11 +221,14 @@ static d9d_status check_preemption(infer_run *r, int64_t done, int64_t n)
 static d9d_status run_step(infer_run *r, int64_t max_batches)
 {
     const int64_t global = global_batch(r), batches = (r->end - r->at + global - 1) / global;
+    const int64_t n = batches < max_batches ? batches : max_batches, k = ++r->rounds;
 
     r->step = r->at / global;
     D9D_TRY(check_preemption(r, r->at, r->end));
     D9D_TRY(trigger_step_event(r, "inference.step.pre"));
-    D9D_TRY(run_round(r, batches < max_batches ? batches : max_batches));
+    D9D_TRY(d9di_profiler_begin(&r->profiler, r->engine.dev, k));
+    D9D_TRY(run_round(r, n));
+    d9di_profiler_end(&r->profiler, r->engine.dev, k, n == batches);
     return trigger_step_event(r, "inference.step.post");
 }
 
@@ -289,6 +296,7 @@ static d9d_status run_scoring(const d9d_infer_config *config, const json_t *reso
     d9d_infer_task_summary s = {0};
     d9d_status st;
 
+    r.profiler = d9di_infer_profiler(config, where);
     r.rows = (d9di_infer_rows){.task = r.task,
                                .section = &config->task,
                                .where = where,

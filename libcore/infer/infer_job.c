@@ -4,6 +4,7 @@
 d9d_status d9di_infer_check(const d9d_infer_config *c, const d9d_job *where, const char *output)
 {
     D9D_TRY(d9d_parallel_degrees_check(&c->mesh, d9d_bootstrap_size(where->bootstrap)));
+    D9D_TRY(d9d_job_check_profiling(c->trainer.profiling));
     if (c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
@@ -36,6 +37,14 @@ d9di_engine_opts d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job
     };
 }
 
+d9di_profiler d9di_infer_profiler(const d9d_infer_config *c, const d9d_job *where)
+{
+    return (d9di_profiler){.c = c->trainer.profiling,
+                           .dir = ".",
+                           .rank = d9d_bootstrap_rank(where->bootstrap),
+                           .log = where->log};
+}
+
 /* Paths whose files' content is in the key, and the output's path, which the key accompanies.
  * "data" is one object or a list. */
 static const struct {
@@ -50,6 +59,7 @@ static const struct {
     {{"task", "prompts"}},
     {{"task", "tokenizer"}},
     {{"task", "chat_template"}}, /* the prompts depend on it */
+    {{"trainer", "profiling"}},  /* nothing depends on it */
 };
 
 static void remove_path(json_t *at, const char *const *of, size_t n)

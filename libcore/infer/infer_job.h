@@ -3,11 +3,15 @@
 #define D9DI_INFER_INFER_JOB_H
 
 #include "engine/engine.h"
+#include "engine/profiler.h"
 #include "engine/rank_consistency.h"
 
 /* Checks mesh, weights and output (NULL: none) before anything is read.  Rank 0 checks that the
  * output does not exist. */
 d9d_status d9di_infer_check(const d9d_infer_config *c, const d9d_job *where, const char *output);
+/* The traces of its steps, as "profiling" says; a relative traces_dir is in the working directory.
+ */
+d9di_profiler d9di_infer_profiler(const d9d_infer_config *c, const d9d_job *where);
 /* The engine's options from the configuration: weights, adapters, mesh and timeouts.  `data` and
  * `task` may be NULL. */
 d9di_engine_opts d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job *where,

@@ -427,7 +427,8 @@ static const d9d_table gc_table = {
 static const d9d_key profiling_keys[] = {
     D9D_KEY_BOOL(d9d_job_profiling_section, enabled, "true", "write traces"),
     D9D_KEY_STR(d9d_job_profiling_section, traces_dir, "\"traces\"",
-                "where they go: in the run directory, unless absolute"),
+                "where they go: in the run directory, of inference in the working directory, "
+                "unless absolute"),
     D9D_KEY_INT(d9d_job_profiling_section, period_steps, "100", 1, 1e15, "of so many steps"),
     D9D_KEY_INT(d9d_job_profiling_section, warmup_steps, "1", 0, 1e15,
                 "accepted: tracing needs no steps to warm up"),
@@ -479,7 +480,7 @@ static const d9d_key fp8_keys[] = {
 static const d9d_table fp8_table = D9D_TABLE(d9d_job_fp8_section, "fp8", fp8_keys,
                                              "products of the layers' matrices in 8 bits (FP8)");
 
-#define TRAINER_KEYS(batching_table, fp8_field, fp8_doc, profiling_field, profiling_doc, flag)     \
+#define TRAINER_KEYS(batching_table, fp8_field, fp8_doc, flag)                                     \
     D9D_KEY_TABLE(d9d_job_trainer_section, run, &run_table, "the run itself"),                     \
         D9D_KEY_TABLE(d9d_job_trainer_section, batching, &batching_table,                          \
                       "how samples make a step"),                                                  \
@@ -518,16 +519,14 @@ static const d9d_table fp8_table = D9D_TABLE(d9d_job_fp8_section, "fp8", fp8_key
          .table = &gc_table,                                                                       \
          .doc = "accepted for compatibility"},                                                     \
     {                                                                                              \
-        .name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE | (flag),               \
-        .offset = (profiling_field), .def = "null", .table = &profiling_table,                     \
-        .doc = (profiling_doc)                                                                     \
+        .name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE,                        \
+        .offset = offsetof(d9d_job_trainer_section, profiling), .def = "null",                     \
+        .table = &profiling_table, .doc = "traces of what the device did; null: none"              \
     }
 
 static const d9d_key train_loop_keys[] = {
     TRAINER_KEYS(train_batching_table, offsetof(d9d_job_trainer_section, fp8),
-                 "FP8 in the layers' matrices; null: products in the model's dtype",
-                 offsetof(d9d_job_trainer_section, profiling),
-                 "traces of what the device did; null: none", 0),
+                 "FP8 in the layers' matrices; null: products in the model's dtype", 0),
     {.name = "ema",
      .kind = D9D_KIND_TABLE,
      .flags = D9D_NULLABLE,
@@ -540,10 +539,10 @@ static const d9d_key train_loop_keys[] = {
     D9D_KEY_TABLE(d9d_job_trainer_section, stragglers, &stragglers_table,
                   "ranks that compute slowly"),
     D9D_KEY_END};
-static const d9d_key infer_loop_keys[] = {
-    TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD, "accepted: training alone is in FP8",
-                 D9D_NO_FIELD, "accepted: training alone is traced", D9D_NO_EFFECT),
-    D9D_KEY_END};
+static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD,
+                                                       "accepted: training alone is in FP8",
+                                                       D9D_NO_EFFECT),
+                                          D9D_KEY_END};
 static const d9d_table train_loop_table =
     D9D_TABLE(d9d_job_trainer_section, "train_loop", train_loop_keys, "the loop");
 static const d9d_table infer_loop_table =

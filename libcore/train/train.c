@@ -265,9 +265,9 @@ static d9d_status enqueue_step(d9di_train *r)
 {
     const int64_t k = r->stepper.state.step + 1;
 
-    D9D_TRY(d9di_train_profiler_begin(&r->profiler, &r->run, r->engine.dev, k));
+    D9D_TRY(d9di_profiler_begin(&r->profiler, r->engine.dev, k));
     D9D_TRY(d9di_train_stepper_enqueue(&r->stepper, &r->run, &r->control, r->checkpointer.async));
-    d9di_train_profiler_end(&r->profiler, &r->run, r->engine.dev, k);
+    d9di_profiler_end(&r->profiler, r->engine.dev, k, k == r->run.total_steps);
     return D9D_OK;
 }
 

@@ -270,6 +270,10 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
     d9di_engine *e = &r->engine;
 
+    r->profiler = (d9di_profiler){.c = r->run.c->trainer.profiling,
+                                  .dir = r->run.dir.path,
+                                  .rank = r->run.rank,
+                                  .log = r->run.log};
     D9D_TRY(warn_special(r));
     D9D_TRY(d9di_run_data_log_padding(&r->run.data, r->run.c->trainer.batching.microbatch_size,
                                       r->run.log));
@@ -309,7 +313,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
 
 void d9di_train_close(d9di_train *r)
 {
-    d9di_train_profiler_close(&r->profiler);
+    d9di_profiler_close(&r->profiler);
     d9di_train_checkpointer_close(&r->checkpointer);
     d9di_train_recorder_close(&r->recorder);
     d9d_values_free(r->run.values);

@@ -24,6 +24,7 @@
 #ifndef D9DI_TRAIN_TRAIN_PARTS_H
 #define D9DI_TRAIN_TRAIN_PARTS_H
 
+#include "engine/profiler.h"
 #include "train/rollout.h"
 #include "train/train_checkpoint.h"
 #include "train/train_control.h"
@@ -35,7 +36,6 @@
 #include "train/train_stream.h"
 #include "train/train_timeout.h"
 #include "train/train_times.h"
-#include "train/train_trace.h"
 
 typedef struct d9di_train {
     d9di_train_run run;
@@ -49,7 +49,7 @@ typedef struct d9di_train {
     d9di_rollout rollout;
     d9di_train_stepper stepper;
     d9di_train_recorder recorder;
-    d9di_train_profiler profiler;
+    d9di_profiler profiler;
     d9di_train_evaluator evaluator;
     d9di_train_stream stream;
     d9di_train_checkpointer checkpointer;

@@ -273,3 +273,17 @@ first_of() { d9d-infer -q --json "$@" | sed -nE 's/.*"first_sample": ([0-9]+).*/
     run -0 --separate-stderr d9d-infer -q --json --set 'task={"name": "perplexity"}' --set model_provider.dtype=bfloat16 i.json
     [[ "$output" == *'"loss": 5.'* ]]
 }
+
+@test "profiling writes the timeline of scoring and of generation" {
+    run -0 --separate-stderr d9d-infer --set trainer.profiling.period_steps=10 --set trainer.profiling.active_steps=2 i.json
+    run -0 find traces -type f
+    assert_equal "$(sort <<<"$output" | tr '\n' ' ')" "traces/step-00000010/rank-0.json traces/step-00000020/rank-0.json "
+    grep -q '"name": "step 9"' traces/step-00000010/rank-0.json
+    refute grep -q '"name": "step 8"' traces/step-00000010/rank-0.json
+    rm -r traces
+    d9d-infer -q --set 'task={"name": "generate", "output": "made.jsonl", "max_new_tokens": 4, "prompt_tokens": 2}' \
+        --set trainer.profiling.period_steps=1 --set 'trainer.profiling.traces_dir="mine"' i.json
+    [ -e mine/step-00000001/rank-0.json ]
+    says 2 'trainer.profiling: active_steps is 3, of period_steps 2' d9d-infer --set 'task.output="other"' \
+        --set trainer.profiling.period_steps=2 --set trainer.profiling.active_steps=3 i.json
+}
