@@ -8,24 +8,39 @@ static d9d_status job_run(const void *config, const json_t *doc, const d9d_job *
     return d9d_infer(config, doc, where, summary);
 }
 
+/* With the values of the configuration's metrics. */
+static json_t *add_metrics(json_t *v, const d9d_infer_task_summary *s)
+{
+    for (size_t i = 0; i < s->n_metrics; i++)
+        d9d_json_set(&v, s->metrics[i].name, tool_json_real(s->metrics[i].value));
+    return v;
+}
+
 static json_t *summary_json(const void *summary)
 {
     const d9d_infer_task_summary *s = summary;
 
     if (s->output != D9D_INFER_TASK_SCORES)
-        return json_pack("{s:I, s:I, s:I, s:o}", "samples", (json_int_t)s->samples, "first_sample",
-                         (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
-                         "tokens_per_s", tool_json_real(s->tokens_per_s));
-    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "samples", (json_int_t)s->samples,
-                     "first_sample", (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
-                     "loss", tool_json_real(s->loss), "perplexity", tool_json_real(s->perplexity),
-                     "tokens_per_s", tool_json_real(s->tokens_per_s));
+        return add_metrics(json_pack("{s:I, s:I, s:I, s:o}", "samples", (json_int_t)s->samples,
+                                     "first_sample", (json_int_t)s->first_sample, "tokens",
+                                     (json_int_t)s->tokens, "tokens_per_s",
+                                     tool_json_real(s->tokens_per_s)),
+                           s);
+    return add_metrics(
+        json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "samples", (json_int_t)s->samples,
+                  "first_sample", (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
+                  "loss", tool_json_real(s->loss), "perplexity", tool_json_real(s->perplexity),
+                  "tokens_per_s", tool_json_real(s->tokens_per_s)),
+        s);
 }
 
 static d9d_status summary_text(const void *summary, d9d_buf *b)
 {
     const d9d_infer_task_summary *s = summary;
 
+    for (size_t i = 0; i < s->n_metrics; i++)
+        D9D_TRY(d9d_buf_printf(b, "%s%s %.6g%s", i > 0 ? ", " : "", s->metrics[i].name,
+                               s->metrics[i].value, i + 1 == s->n_metrics ? "\n" : ""));
     if (s->output != D9D_INFER_TASK_SCORES)
         return d9d_buf_printf(b, "%lld tokens of %lld samples, %.6g tokens/s\n",
                               (long long)s->tokens, (long long)(s->samples - s->first_sample),

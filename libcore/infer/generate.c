@@ -59,6 +59,9 @@ static d9di_engine_opts engine_opts(const generate_run *r)
 
 static d9d_status check_config(const generate_run *r)
 {
+    if (r->c->metrics.n > 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "metrics: the task generate writes tokens, and no predictions");
     const d9d_parallel_degrees *m = &r->c->mesh;
     const int64_t cp = m->context_parallel_shard * m->context_parallel_replicate;
 

@@ -2,6 +2,7 @@
 #include "d9d/infer/infer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,7 @@ typedef struct infer_run {
     int64_t requests;       /* batches requested, of those that run together */
     bool has_rows;          /* the newest batch has samples of this rank */
     d9d_batch_buffer *idle; /* of a rank without samples */
+    d9di_run_metrics metrics;
     d9di_profiler profiler;
     int64_t rounds; /* of batches that ran together, by this process */
 } infer_run;
@@ -58,6 +60,39 @@ static d9d_status trigger_step_event(const infer_run *r, const char *id)
 static d9di_engine_opts engine_opts(const infer_run *r)
 {
     return d9di_infer_engine_opts(r->c, r->where, &r->data, r->body.kind != NULL ? &r->body : NULL);
+}
+
+/* Metrics of classes, or of losses. */
+static d9d_status metrics_open(infer_run *r)
+{
+    const d9di_run_metrics_source source = {&r->c->metrics, "metrics", NULL, 0};
+
+    if (r->c->metrics.n == 0)
+        return D9D_OK;
+    if (r->task->shape != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "metrics: the task %s writes arrays, and no predictions",
+                        r->c->task.choice->name);
+    D9D_TRY(d9di_run_metrics_open(&source, 1, &r->arena, &r->metrics));
+    if (r->metrics.width > D9D_INFER_TASK_METRICS_MAX)
+        return D9D_FAIL(D9D_ECONFIG, "metrics: %zu values, more than %d", r->metrics.width,
+                        D9D_INFER_TASK_METRICS_MAX);
+    r->rows.metrics = &r->metrics;
+    return d9di_infer_rows_are_values(&r->rows)
+               ? d9di_run_metrics_check_head(&r->metrics, &r->engine.spec.opts.head)
+               : d9di_run_metrics_check_losses(&r->metrics);
+}
+
+/* The values over all ranks' rows. */
+static d9d_status metrics_finish(infer_run *r, d9d_infer_task_summary *s)
+{
+    D9D_TRY(d9di_run_metrics_sync_begin(&r->metrics, r->engine.dev, r->engine.world));
+    D9D_TRY(d9di_run_metrics_sync_end(&r->metrics));
+    s->n_metrics = r->metrics.width;
+    for (size_t i = 0; i < r->metrics.width; i++) {
+        (void)snprintf(s->metrics[i].name, sizeof(s->metrics[i].name), "%s", r->metrics.names[i]);
+        s->metrics[i].value = r->metrics.values[i];
+    }
+    return D9D_OK;
 }
 
 /* Runs all checks that need no model memory. */
@@ -86,6 +121,7 @@ static d9d_status run_check(infer_run *r)
                           (d9d_job_event){.loader = r->data.loader}));
     opts = engine_opts(r);
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
+    D9D_TRY(metrics_open(r));
     return d9di_infer_rows_check(&r->rows);
 }
 
@@ -137,6 +173,7 @@ static void run_close(infer_run *r)
     d9di_task_close(&r->body); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
     d9di_infer_rows_release(&r->rows);
+    d9di_run_metrics_release(&r->metrics);
     d9d_prefetcher_close(r->feed);
     d9d_batch_buffer_free(r->idle);
     d9di_run_data_release(&r->data);
@@ -278,6 +315,7 @@ static d9d_status open_and_run(infer_run *r, const json_t *resolved, d9d_infer_t
     s->loss =
         s->tokens > 0 && s->output == D9D_INFER_TASK_SCORES ? r->rows.sum / (double)s->tokens : NAN;
     s->perplexity = exp(s->loss);
+    D9D_TRY(metrics_finish(r, s));
     s->tokens_per_s = (double)s->tokens / ((double)(d9d_clock_ns() - start) * 1e-9);
     return d9d_bootstrap_agree_status(r->where->bootstrap,
                                       r->rank == 0 ? d9di_infer_rows_finish(&r->rows, s) : D9D_OK);

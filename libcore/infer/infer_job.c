@@ -59,7 +59,8 @@ static const struct {
     {{"task", "prompts"}},
     {{"task", "tokenizer"}},
     {{"task", "chat_template"}}, /* the prompts depend on it */
-    {{"trainer", "profiling"}},  /* nothing depends on it */
+    {{"trainer", "profiling"}},     /* no line depends on it, nor on the next */
+    {{"metrics"}},
 };
 
 static void remove_path(json_t *at, const char *const *of, size_t n)

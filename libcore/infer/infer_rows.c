@@ -109,6 +109,7 @@ void d9di_infer_rows_release(d9di_infer_rows *r)
         d9d_buf_release(&r->messages[i]);
     free(r->messages);
     free(r->host);
+    D9D_VEC_RELEASE(&r->prediction);
     d9d_buf_release(&r->records);
     d9d_buf_release(&r->line);
     d9di_resumable_lines_release(&r->lines);
@@ -170,6 +171,43 @@ static d9d_status append_message(const d9di_infer_rows *r, message_head h, d9d_b
     return d9d_buf_append(messages, r->line.data, r->line.len);
 }
 
+/* Counts a row's predictions in every metric; target NULL: they have none. */
+static d9d_status count_row(d9di_infer_rows *r, const d9d_predictions *b)
+{
+    for (size_t i = 0; r->metrics != NULL && i < r->metrics->n && b->rows > 0; i++)
+        D9D_TRY(d9d_metric_update(r->metrics->metric[i], b));
+    return D9D_OK;
+}
+
+/* Of a row's losses those of its targets. */
+static d9d_status count_losses(d9di_infer_rows *r, const d9d_infer_task_row *x)
+{
+    r->prediction.len = 0;
+    for (int64_t j = 0; r->metrics != NULL && j < x->length; j++)
+        if (x->labels[j] != D9D_IGNORE_INDEX)
+            D9D_TRY(D9D_VEC_PUSH(&r->prediction, (double)x->loss[j]));
+    return count_row(r, &(d9d_predictions){.rows = (int64_t)r->prediction.len,
+                                           .prediction = r->prediction.data,
+                                           .prediction_columns = 1});
+}
+
+/* The values of a row that has a class. */
+static d9d_status count_values(d9di_infer_rows *r, const d9d_infer_task_row *x)
+{
+    const double target = x->label;
+
+    if (r->metrics == NULL || x->label == D9D_IGNORE_INDEX)
+        return D9D_OK;
+    r->prediction.len = 0;
+    for (int64_t i = 0; i < x->width; i++)
+        D9D_TRY(D9D_VEC_PUSH(&r->prediction, (double)x->values[i]));
+    return count_row(r, &(d9d_predictions){.rows = 1,
+                                           .prediction = r->prediction.data,
+                                           .target = &target,
+                                           .prediction_columns = x->width,
+                                           .target_columns = 1});
+}
+
 static d9d_status append_losses(d9di_infer_rows *r, d9d_infer_task_row *x, d9d_buf *messages)
 {
     for (int64_t j = 0; j < x->length; j++)
@@ -177,6 +215,8 @@ static d9d_status append_losses(d9di_infer_rows *r, d9d_infer_task_row *x, d9d_b
             x->sum += (double)x->loss[j];
             x->targets++;
         }
+    if (isfinite(x->sum))
+        D9D_TRY(count_losses(r, x));
     r->line.len = 0;
     if (isfinite(x->sum) && r->task->row != NULL)
         D9D_TRY(make_line(r, x));
@@ -213,6 +253,8 @@ static d9d_status append_values(d9di_infer_rows *r, const d9d_infer_task_row *x,
 {
     for (int64_t i = 0; i < x->width; i++)
         h.sum += isfinite(x->values[i]) ? 0 : (double)x->values[i];
+    if (isfinite(h.sum))
+        D9D_TRY(count_values(r, x));
     r->line.len = 0;
     if (isfinite(h.sum) && has_records(r))
         D9D_TRY(d9d_buf_append(&r->line, x->values, (size_t)x->width * sizeof(*x->values)));

@@ -33,7 +33,9 @@ typedef struct d9di_infer_rows {
     int64_t max_batches;
     float *host; /* host copy of a batch's losses or values */
     size_t host_cap;
-    double sum; /* of losses; of targets; so far */
+    d9di_run_metrics *metrics;  /* that count this rank's rows; NULL: none */
+    D9D_VEC(double) prediction; /* of a row */
+    double sum;                 /* of losses; of targets; so far */
     int64_t targets;
 } d9di_infer_rows;
 

@@ -10,8 +10,9 @@
 #include "d9d/job/job.h"
 
 typedef enum rule_kind {
-    MOVE,   /* to the path `to`, unless it is null there */
-    RENAME, /* to the key `to` of the same object, or of each of a list of objects */
+    MOVE_OF_INFERENCE, /* the next, where nothing is trained */
+    MOVE,              /* to the path `to`, unless it is null there */
+    RENAME,            /* to the key `to` of the same object, or of each of a list of objects */
     DROP,
     DROP_EMPTY /* an object whose members have been moved; another is an unknown key */
 } rule_kind;
@@ -54,11 +55,13 @@ static const struct rule {
     {MOVE, "model_provider.model.num_labels", "task.num_labels", NULL},
     {MOVE, "model_provider.model.classifier_dropout", "task.classifier_dropout", NULL},
     {MOVE, "model_provider.model.embedding_dim", "task.embedding_dim", NULL},
+    {MOVE_OF_INFERENCE, "model_provider.model.normalize", "task.normalize", NULL},
     {DROP, "model_provider.model.normalize", NULL, "the loss of embeddings compares directions"},
     {MOVE, "model_provider.head.kind", "task.name", NULL},
     {MOVE, "model_provider.head.num_labels", "task.num_labels", NULL},
     {MOVE, "model_provider.head.dropout", "task.classifier_dropout", NULL},
     {MOVE, "model_provider.head.embedding_dim", "task.embedding_dim", NULL},
+    {MOVE_OF_INFERENCE, "model_provider.head.normalize", "task.normalize", NULL},
     {DROP, "model_provider.head.normalize", NULL, "the loss of embeddings compares directions"},
     {DROP_EMPTY, "model_provider.head", NULL, NULL},
 };
@@ -132,7 +135,7 @@ static d9d_status rule_apply(json_t *doc, const struct rule *r, const d9d_log *l
         return rename_in(parent, r, log);
     if (json_object_get(parent, last_key(r->from)) == NULL)
         return D9D_OK;
-    if (r->kind == MOVE)
+    if (r->kind == MOVE || r->kind == MOVE_OF_INFERENCE)
         return key_move(parent, r->from, parent_of(doc, r->to, true), r->to, log);
     if (r->kind == DROP_EMPTY && json_object_size(json_object_get(parent, last_key(r->from))) > 0)
         return D9D_OK;
@@ -226,13 +229,15 @@ static d9d_status order_data(json_t *doc, const d9d_log *log)
 d9d_status d9d_job_translate_reference(json_t *doc, const d9d_log *log)
 {
     static const char provider[] = "model_provider.";
+    const bool trains = json_object_get(doc, "optimizer") != NULL;
     /* A model that is named has the keys of its family or plugin. */
     const bool is_named = json_object_get(json_object_get(doc, "model_provider"), "name") != NULL;
 
     if (!json_is_object(doc))
         return D9D_OK;
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
-        if (!is_named || strncmp(rules[i].from, provider, sizeof(provider) - 1) != 0)
+        if (!(rules[i].kind == MOVE_OF_INFERENCE && trains) &&
+            (!is_named || strncmp(rules[i].from, provider, sizeof(provider) - 1) != 0))
             D9D_TRY(rule_apply(doc, &rules[i], log));
     if (is_named)
         return order_data(doc, log);

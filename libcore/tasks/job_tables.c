@@ -736,6 +736,9 @@ static const d9d_key infer_keys[] = {
         "as the run that trained source_adapter had it: its adapters are computed with as "
         "they are; null: they are merged into the weights",
         .flags = D9D_NULLABLE),
+    D9D_KEY_LIST(d9d_infer_config, metrics, "[]", &metric_elem,
+                 "what the task's probabilities of classes are worth, or figures of its losses, "
+                 "over the samples of this process"),
     D9D_KEY_END,
 };
 const d9d_table d9d_infer_config_table =

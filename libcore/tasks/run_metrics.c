@@ -158,6 +158,23 @@ d9d_status d9di_run_metrics_open(const d9di_run_metrics_source *sources, size_t 
     return values_alloc(out, sources, a);
 }
 
+d9d_status d9di_run_metrics_check_losses(d9di_run_metrics *m)
+{
+    static const double none[1];
+    const d9d_predictions b = {.prediction = none, .prediction_columns = 1};
+
+    for (size_t i = 0; i < m->n; i++) {
+        const d9d_status st = d9d_metric_update(m->metric[i], &b);
+
+        if (st == D9D_EINVAL)
+            return D9D_FAIL(D9D_ECONFIG, "%s: the task has losses, and no classes: %s", m->place[i],
+                            d9d_err_message());
+        D9D_TRY(st);
+        d9d_metric_reset(m->metric[i]);
+    }
+    return D9D_OK;
+}
+
 d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const d9d_head *head)
 {
     if (head->kind != D9D_HEAD_CLASSIFICATION || head->size == 1) /* a score, and no classes */

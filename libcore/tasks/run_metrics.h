@@ -55,6 +55,9 @@ void d9di_run_metrics_release(d9di_run_metrics *m);
 /* ECONFIG for a metric that does not accept this head's scores.  Call before the first update. */
 d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const d9d_head *head);
 
+/* ECONFIG for a metric that does not accept losses: a column of numbers without targets. */
+d9d_status d9di_run_metrics_check_losses(d9di_run_metrics *m);
+
 /* Enqueues the readback of a source's logits [T, C], labels [T] int32 and mask [T] float32, 0 for
  * rows that do not count (NULL: none); nothing if no metric reads them. */
 d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, size_t source, const d9d_tensor *logits,

@@ -287,3 +287,14 @@ first_of() { d9d-infer -q --json "$@" | sed -nE 's/.*"first_sample": ([0-9]+).*/
     says 2 'trainer.profiling: active_steps is 3, of period_steps 2' d9d-infer --set 'task.output="other"' \
         --set trainer.profiling.period_steps=2 --set trainer.profiling.active_steps=3 i.json
 }
+
+@test "metrics of losses: their figures, and none of classes" {
+    figure() { sed -nE "s/.*\"$1\": ([-+0-9.e]+).*/\1/p" <<<"$output"; }
+    run -0 d9d-infer -q --json --set 'task={"name": "perplexity"}' --set 'metrics=[{"name": "mean"}, {"name": "max"}, {"name": "sum"}]' i.json
+    awk -v mean="$(figure mean)" -v loss="$(figure loss)" -v sum="$(figure sum)" -v max="$(figure max)" -v n="$(figure tokens)" \
+        'BEGIN { exit !((mean - loss) ^ 2 < 1e-12 && (sum - mean * n) ^ 2 < 1e-6 && max > mean) }'
+    says 2 "metrics[0]: the task has losses, and no classes" d9d-infer --set 'task={"name": "perplexity"}' \
+        --set 'metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 3}]' i.json
+    says 2 "metrics: the task generate writes tokens" d9d-infer --set 'task={"name": "generate", "output": "x.jsonl"}' \
+        --set 'metrics=[{"name": "mean"}]' i.json
+}

@@ -98,3 +98,13 @@ base() {
     run -2 d9d-train --set model_provider.head.kind=causal_lm c.json
     assert_output --partial "model_provider.head: unknown key"
 }
+
+@test "embeddings of inference are normalised as the reference's head says" {
+    echo '{"data": {"dataset": "data"}, "task": {"output": "vectors.npy"}, "model_provider": {"model":
+        {"model": {"layer": {"hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "rms_norm_eps": 1e-6, "head_dim": 16}, "num_hidden_layers": 2, "rope_base": 10000, "max_position_ids": 128,
+         "split_vocab_size": {"a": 100}, "split_vocab_order": ["a"]}, "embedding_dim": 8, "normalize": true}}}' >embed.json
+    run -0 --separate-stderr d9d-infer --print-config embed.json
+    assert_output --partial '"normalize": true'
+    [[ "$stderr" == *"model_provider.model.normalize: is task.normalize here"* ]]
+}

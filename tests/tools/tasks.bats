@@ -319,3 +319,16 @@ has_rows() { part=$(ls out.npy.part-* 2>/dev/null) && [ "$(rows "$part")" -gt "$
         --set trainer.model_stage_factory.source_checkpoint=bad dense.infer.json
     [ ! -e out.jsonl ]
 }
+
+@test "metrics of classes: those that d9d-metrics eval finds in the lines, on the whole and in the summary" {
+    metrics='metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 3}, {"name": "f1", "problem": "multiclass", "num_classes": 3, "average": "macro"}]'
+    run -0 --separate-stderr d9d-infer --set "$metrics" dense.infer.json
+    [[ "$output" == "accuracy "*", f1 "*"142 tokens of 16 samples"* ]]
+    accuracy=$(sed -nE 's/^accuracy ([0-9.]+),.*/\1/p' <<<"$output")
+    close <(echo "$accuracy") <(d9d-metrics eval -q --json -m accuracy,problem=multiclass,num_classes=3 out.jsonl | sed -nE 's/.*"(accuracy|value)": ([0-9.]+).*/\2/p' | head -1)
+    says 2 "metrics[0]: the model has 3 classes" d9d-infer --set task.output=no.jsonl \
+        --set 'metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 4}]' dense.infer.json
+    [ ! -e no.jsonl ]
+    says 2 "metrics: the task hidden_states writes arrays" d9d-infer --set "$(task hidden_states s.npy)" \
+        --set 'metrics=[{"name": "mean"}]' dense.infer.json
+}

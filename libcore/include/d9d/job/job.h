@@ -190,6 +190,7 @@ typedef struct d9d_infer_config {
     d9d_job_trainer_section trainer;
     d9d_union task;
     d9d_union peft; /* the adapters that stay beside the weights; which -1: they are merged */
+    d9d_list metrics; /* d9d_union */
 } d9d_infer_config;
 
 /* The first member of every inference task's section. */

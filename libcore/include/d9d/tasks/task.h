@@ -147,12 +147,21 @@ typedef enum d9d_infer_task_output {
     D9D_INFER_TASK_VALUES
 } d9d_infer_task_output;
 
+enum { D9D_INFER_TASK_METRICS_MAX = 64 }; /* values of all metrics of an inference */
+
+typedef struct d9d_infer_task_metric {
+    char name[64]; /* "accuracy", "f1/3" */
+    double value;
+} d9d_infer_task_metric;
+
 typedef struct d9d_infer_task_summary {
     int64_t samples, first_sample; /* of the whole task; where this process began */
     int64_t tokens;                /* targets, generated tokens, or positions; of this process */
     double loss, perplexity;       /* over this process's samples; NaN without a target */
     double tokens_per_s;
     d9d_infer_task_output output;
+    size_t n_metrics;
+    d9d_infer_task_metric metrics[D9D_INFER_TASK_METRICS_MAX]; /* of this process */
 } d9d_infer_task_summary;
 
 typedef struct d9d_infer_task_row {
