@@ -59,7 +59,7 @@ static const struct {
     {{"task", "prompts"}},
     {{"task", "tokenizer"}},
     {{"task", "chat_template"}}, /* the prompts depend on it */
-    {{"trainer", "profiling"}},     /* no line depends on it, nor on the next */
+    {{"trainer", "profiling"}},  /* no line depends on it, nor on the next */
     {{"metrics"}},
 };
 
