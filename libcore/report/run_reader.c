@@ -69,9 +69,15 @@ static d9d_status grow_columns(d9d_run_reader *r)
 
 static d9d_run_reader_column *find_column(const d9d_run_reader *r, const char *key)
 {
-    const uintptr_t at = (uintptr_t)d9d_map_get(&r->reader->index, key, strlen(key));
+    if (r->reader != NULL) {
+        const uintptr_t at = (uintptr_t)d9d_map_get(&r->reader->index, key, strlen(key));
 
-    return at > 0 ? &r->columns[at - 1] : NULL;
+        return at > 0 ? &r->columns[at - 1] : NULL;
+    }
+    for (size_t i = 0; i < r->n_columns; i++) /* of a run that no file was read for */
+        if (strcmp(r->columns[i].name, key) == 0)
+            return &r->columns[i];
+    return NULL;
 }
 
 /* A new column is NaN in all existing records. */
