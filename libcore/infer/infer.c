@@ -170,10 +170,10 @@ static d9d_status run_open(infer_run *r, int64_t *first)
 static void run_close(infer_run *r)
 {
     d9di_profiler_close(&r->profiler);
-    d9di_task_close(&r->body); /* may own memory of the engine's device */
+    d9di_run_metrics_release(&r->metrics); /* owns memory of the engine's device */
+    d9di_task_close(&r->body);             /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
     d9di_infer_rows_release(&r->rows);
-    d9di_run_metrics_release(&r->metrics);
     d9d_prefetcher_close(r->feed);
     d9d_batch_buffer_free(r->idle);
     d9di_run_data_release(&r->data);

@@ -157,3 +157,16 @@ trains() { # MODEL POOLING MESH
     close <(numbers loss part) <(numbers loss dense-last)
     rm -r part
 }
+
+@test "metrics of inference: those of one rank, on data and pipeline ranks" {
+    metrics='metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 3}]'
+    figure() { sed -nE 's/.*"accuracy": ([0-9.]+).*/\1/p'; }
+    rm -f out.jsonl
+    one=$(d9d-infer -q --json --device cpu --set "$metrics" dense.infer.json | figure)
+    [ -n "$one" ]
+    for degree in data_parallel_replicate data_parallel_shard pipeline_parallel tensor_parallel; do
+        rm -f out.jsonl
+        assert_equal "$(mpi -n 2 d9d-infer -q --json --device cpu --set mesh.$degree=2 --set "$metrics" dense.infer.json | figure)" "$one"
+    done
+    rm -f out.jsonl
+}
