@@ -230,9 +230,14 @@ static void optimizer_open(rig *r)
 static d9d_comm group(rig *r, char *name)
 {
     static uint64_t sent[2];
+    static const d9di_comm_wait_observer nobody = {0};
 
-    return (d9d_comm){
-        .ops = &late_wire, .name = name, .size = 2, .failed = &r->failed, .sent = sent};
+    return (d9d_comm){.ops = &late_wire,
+                      .name = name,
+                      .size = 2,
+                      .failed = &r->failed,
+                      .sent = sent,
+                      .waits = &nobody};
 }
 
 /* `dim`: along which "w" is divided; by columns it is [2, 64], whose shards are not contiguous. */
