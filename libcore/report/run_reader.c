@@ -461,6 +461,8 @@ static const char *own_name(const json_t *obj)
 /* Keeps the newest of each name. */
 static d9d_status keep_own(d9d_run_reader *r, json_t *obj)
 {
+    if (!json_is_integer(json_object_get(obj, "step")))
+        return fail_line(r, "an own value needs its step, an integer");
     if (r->own == NULL)
         r->own = json_object();
     return json_object_set(r->own, own_name(obj), obj) == 0 ? D9D_OK : fail_no_memory(r);

@@ -398,10 +398,10 @@ static void own_values_belong_to_their_step(void **state)
                "{\"step\": 2, \"loss\": 2.5}\n{\"values\": 2, \"a/b\": 6, \"a/c\": null}\n"
                "{\"text\": \"a/t\", \"step\": 2, \"content\": \"old\"}\n"
                "{\"text\": \"a/t\", \"step\": 3, \"content\": \"new\"}\n"
-               "{\"values\": \"x\"}\n");
+               "{\"values\": \"x\"}\n{\"text\": \"a line of a corpus\"}\n");
     r = opened(&p);
     assert_int_equal(r->n, 2);
-    assert_int_equal(r->damaged, 1);
+    assert_int_equal(r->damaged, 2);
     assert_true(d9d_run_reader_values(r, "a/b")[0] == 5 && d9d_run_reader_values(r, "a/b")[1] == 6);
     assert_true(isnan(d9d_run_reader_values(r, "loss")[0]));
     assert_string_equal(
