@@ -204,6 +204,16 @@ $(EMBEDDED:%=$B/%.c): $B/%.c: %
 $(EMBEDDED:%=$B/%.o): $B/%.o: $B/%.c $B/flags
 	$(call Q,CC)$(CC) $(ALL_C) -c -o $@ $<
 
+# The families of all files, in the order of files and lines.
+FAMILY_LIST := $B/libcore/models/family_list.h
+$(FAMILY_LIST): FORCE
+	@mkdir -p $(@D)
+	@sed -n 's/^D9D_FAMILY(\([a-z0-9_]*\),.*/D9DI_FAMILY(\1)/p' libcore/models/*.c >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$B/libcore/models/models.o: $(FAMILY_LIST)
+$B/libcore/models/models.o: private ALL_CPP += -I$B/libcore
+
 $B/libcore/plot/canvas_cairo.o: private ALL_CPP += $(CAIRO_CPP)
 
 # Loops over every element of a checkpoint.
@@ -410,7 +420,7 @@ FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*/*.cu kernels/cuda/*/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* packaging/*/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(ALL_C) $(ALL_CPP) $(CAIRO_CPP) $(MPI_CPP) -Itests/unit
+LINT_C    := $(ALL_C) $(ALL_CPP) $(CAIRO_CPP) $(MPI_CPP) -Itests/unit -I$B/libcore
 TIDY      := $(patsubst %.c,$B/%.tidy,$(CORE_SRC) $(wildcard tools/*.c))
 
 # Again only for what was compiled again.
@@ -420,7 +430,7 @@ $B/%.tidy: $B/%.o .clang-tidy
 	$(call Q,TIDY)clang-tidy --quiet --warnings-as-errors='*' $*.c -- $(LINT_C) 2>/dev/null
 	@touch $@
 
-lint:
+lint: $(FAMILY_LIST)
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh lint
 	@echo "# gcc";          printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 gcc $(LINT_C) -Werror -fsyntax-only
 	@echo "# clang";        printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 clang $(LINT_C) -Werror -fsyntax-only
@@ -433,11 +443,12 @@ lint:
 format:
 	@printf '%s\n' $(FMT_ALL) | xargs clang-format-14 -i
 
-schemas: $(SCHEMAGEN)
+schemas: $(SCHEMAGEN) $(FAMILY_LIST)
 	$(if $(SCHEMAGEN),,@echo "no schema generator" >&2; exit 1)
 	$(SCHEMAGEN) schemas
 	$(SCHEMAGEN) --pages docs/reference
 	tools/list_errors.sh >$B/messages.md && cp $B/messages.md docs/reference
+	tools/list_families.sh $(FAMILY_LIST) tools/man/d9d-train.1
 
 # The checks of every family again, on four ranks, and the page of their figures.
 certificates: all $(SCHEMAGEN)

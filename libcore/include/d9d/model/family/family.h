@@ -35,9 +35,9 @@
  * a table (d9d/model/tensors/hf_tensors.h).  Everything else follows from the blocks and the
  * tables: d9d-map both ways, the plan of any mesh, FSDP and pipelines, KV cache, LoRA in peft's
  * layout, heads, strict reading of config.json, random weights.  A family has no code about ranks,
- * caches or files.  D9D_FAMILY defines the globals d9d_mine_provider and d9d_mine_section.  A
- * family that is built in is listed by the section in libcore/models/models.c; a plugin includes
- * d9d/tasks/plugin.h and lists the provider:
+ * caches or files.  D9D_FAMILY defines the globals d9d_mine_provider and d9d_mine_section.  A file
+ * in libcore/models/ is a family that is built in; a plugin includes d9d/tasks/plugin.h and lists
+ * the provider:
  *
  *     static const d9d_model_provider *const models[] = {&d9d_mine_provider, NULL};
  *     D9D_PLUGIN(.models = models);
