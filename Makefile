@@ -31,7 +31,8 @@
 #
 #   CC=clang             another compiler       SAN=address,undefined  sanitizers
 #   B=DIR                another build folder   V=1                    show commands
-#   JOBS=N               jobs at a time         NO_INSTALL=1           only name what is missing
+#   JOBS=N               jobs at a time: the processors, and two more tests; NO_INSTALL=1: only name
+#                        what is missing
 #   CUDA_ARCH="80 90a"   GPUs to build for      NVCC=                  without CUDA
 #   MPICC=PATH           an MPI's compiler      MPICC=                 without MPI
 #   NCCL_HOME=DIR        where NCCL is          CUDNN_HOME=DIR         where cuDNN is
@@ -53,6 +54,8 @@ GPU_CHOICE := $(filter-out undefined,$(origin NVCC) $(origin CUDA_ARCH))
 PREFIX    ?= /usr/local
 LIBDIR    ?= lib
 B         ?= build
+# Tests wait more than they compute.
+TEST_JOBS := $(or $(JOBS),$(shell echo $$(($$(nproc) + 2))))
 JOBS      ?= $(shell nproc)
 CUDA_HOME ?= $(or $(CUDA_ROOT),$(EBROOTCUDA),/usr/local/cuda)
 NCCL_HOME ?= $(or $(NCCL_ROOT),$(EBROOTNCCL))
@@ -296,7 +299,7 @@ run-test: export CC           := $(CC)
 # Sanitizers load libraries in the library's stead, and so not from beside it.
 run-test: export LD_LIBRARY_PATH := $(if $(SAN),$(abspath $B/lib)$(if $(LD_LIBRARY_PATH),:))$(LD_LIBRARY_PATH)
 run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/% tests/multirank/%,$(CHOSEN)),$(DRIVERS))
-	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
+	@$(if $(CHOSEN),tests/run.sh -j $(TEST_JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
 
 # Left out: tests of running tests, and kernels over every shape.
 check:
