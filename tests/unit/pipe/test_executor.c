@@ -8,7 +8,7 @@
 #include "d9d/pipe/timeline.h"
 #include "support/unit.h"
 
-enum { STAGES = 4, MICROS = 5, ROWS = 2 };
+enum { STAGES = 4, MICROS = 5, ROWS = 2, MANY_ROWS = 5 };
 
 /* Stage s multiplies by weight[s], 1 by 1; the loss is the sum of the outputs.  With `tuple` the
  * stages pass on more: what the first one gives, which the last one adds, a counter, and something
@@ -67,7 +67,7 @@ static d9d_status make_leaf(const chain *c, d9d_tape *t, d9d_dtype dtype, d9d_sh
 static d9d_status pass_on(const chain *c, int stage, d9d_tape *t, d9d_var *const *in, d9d_var **out)
 {
     const int32_t next = stage + 1;
-    const float v[ROWS] = {0};
+    const float v[MANY_ROWS] = {0};
 
     if (stage > 0 && *(int32_t *)d9d_tensor_data(d9d_var_tensor(in[COUNT])) != stage)
         return D9D_FAIL(D9D_EINVAL, "stage %d: another counter came", stage);
@@ -249,7 +249,7 @@ static void another_shape_than_declared(void **state)
 {
     const d9d_pipe_schedule_opts opts = {.kind = D9D_PIPE_1F1B, .stages_per_rank = 3};
     d9d_module m;
-    chain c = {.tuple = true, .rows = 5};
+    chain c = {.tuple = true, .rows = MANY_ROWS};
 
     (void)state;
     open_weights(&c, &m);
