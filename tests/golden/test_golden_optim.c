@@ -8,23 +8,12 @@
 
 #include "d9d/base/json.h"
 #include "d9d/optim/optim.h"
+#include "support/optimizer_config.h"
 #include "support/unit_device.h"
 #include "support/vectors.h"
 
 static const double limit = 1e-6; /* relative L2 error in float32 */
 enum { STEPS = 5 };
-
-/* The section of one case: its options with the optimizer's name. */
-typedef struct section {
-    d9d_union optimizer;
-} section;
-
-static const d9d_key section_keys[] = {
-    D9D_KEY_UNION(section, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices,
-                  "the optimizer"),
-    D9D_KEY_END,
-};
-static const d9d_table section_table = D9D_TABLE(section, "test", section_keys, "one section");
 
 static json_t *read_cases(const char *op, d9d_safetensors_file **f)
 {
@@ -91,9 +80,10 @@ static d9d_shape case_shape(json_t *options)
 static void run_case(const char *op, const char *name, const json_t *options,
                      d9d_safetensors_file *f)
 {
-    json_t *doc, *optimizer = json_copy((json_t *)(uintptr_t)options);
+    json_t *doc = NULL, *of_case = json_copy((json_t *)(uintptr_t)options);
     d9d_arena a = {0};
-    section s = {0};
+    d9d_union optimizer;
+    char *text;
     d9d_device *dev;
     d9d_module m;
     d9d_param p;
@@ -102,10 +92,13 @@ static void run_case(const char *op, const char *name, const json_t *options,
     d9d_tensor scale;
     d9d_shape shape;
 
-    shape = case_shape(optimizer);
-    assert_int_equal(json_object_set_new(optimizer, "name", json_string(op)), 0);
-    doc = json_pack("{s:o}", "optimizer", optimizer);
-    assert_ok(d9d_config_bind(&section_table, doc, name, NULL, &a, &s));
+    shape = case_shape(of_case);
+    assert_int_equal(json_object_set_new(of_case, "name", json_string(op)), 0);
+    text = json_dumps(of_case, 0);
+    assert_non_null(text);
+    assert_ok(optimizer_config_bind(text, &a, &doc, &optimizer));
+    free(text);
+    json_decref(of_case);
     assert_ok(d9d_device_open(unit_device_name(), &dev));
     d9d_module_init(&m);
     assert_ok(d9d_module_param(&m, "p", &p, D9D_F32, shape, D9D_INIT_ZEROS, 0));
@@ -113,12 +106,12 @@ static void run_case(const char *op, const char *name, const json_t *options,
     assert_ok(d9d_module_materialise(&m, dev, true));
     assert_ok(d9d_module_params(&m, &a, &params));
     assert_ok(d9d_tensor_from_host(dev, D9D_F32, D9D_SCALAR, &(float){1.0f}, &scale));
-    assert_ok(d9d_optimizer_create(&s.optimizer, dev, &params, NULL, 0, &opt));
+    assert_ok(d9d_optimizer_create(&optimizer, dev, &params, NULL, 0, &opt));
     load(f, name, "p", 0, &p.local.data);
     for (int k = 1; k <= STEPS; k++) {
         load(f, name, "g", k, &p.local.grad);
         p.local.has_grad = true;
-        assert_ok(d9d_optimizer_step(opt, d9d_optimizer_lr(&s.optimizer), &scale));
+        assert_ok(d9d_optimizer_step(opt, d9d_optimizer_lr(&optimizer), &scale));
         compare(f, name, "p", k, &p.local.data);
         if (d9d_optimizer_has_averages(opt)) {
             assert_ok(d9d_optimizer_use_averages(opt));

@@ -13,15 +13,6 @@ load topology
 schedules="gpipe looped_bfs:2 1f1b 1f1b:2 1f1b:1:zero_bubble 1f1b:2:zero_bubble 1f1b:1:deep_warmup
     zero_bubble_v dual_pipe_v"
 
-# schedule_options NAME[:STAGES[:FLAG]]: the --set options of a schedule.
-schedule_options() {
-    local name stages flag
-    IFS=: read -r name stages flag <<<"$1"
-    printf -- '--set trainer.pipelining.schedule.schedule=%s' "$name"
-    [ -z "$stages" ] || printf -- ' --set trainer.pipelining.schedule.num_stages_per_rank=%s' "$stages"
-    [ -z "$flag" ] || printf -- ' --set trainer.pipelining.schedule.%s=true' "$flag"
-}
-
 # train_single NAME MODEL [OPTION...]: trains on one rank, once per NAME.
 train_single() {
     local name=$1 model=$2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2154,SC2086 # variables of bats; options
+# shellcheck disable=SC2154,SC2086,SC2046,SC2034,SC2015 # variables of bats and of topology.bash; options
 # Stages that exchange several tensors: an encoder-decoder whose memory goes through every stage, and a
 # task that carries a number of each layer to the loss, equal one rank under every schedule.
 
@@ -35,14 +35,6 @@ JSON
     done
 }
 setup() { with_mpi && enter; }
-
-schedule_options() {
-    local name stages flag
-    IFS=: read -r name stages flag <<<"$1"
-    printf -- '--set trainer.pipelining.schedule.schedule=%s' "$name"
-    [ -z "$stages" ] || printf -- ' --set trainer.pipelining.schedule.num_stages_per_rank=%s' "$stages"
-    [ -z "$flag" ] || printf -- ' --set trainer.pipelining.schedule.%s=true' "$flag"
-}
 
 # agrees NAME MESH SCHEDULE [OPTION...]: losses, evaluations and norms are those of one rank.
 agrees() {

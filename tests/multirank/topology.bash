@@ -22,6 +22,15 @@ setup_file() {
 }
 setup() { with_mpi && enter; }
 
+# schedule_options NAME[:STAGES[:FLAG]]: the --set options of a schedule.
+schedule_options() {
+    local name stages flag
+    IFS=: read -r name stages flag <<<"$1"
+    printf -- '--set trainer.pipelining.schedule.schedule=%s' "$name"
+    [ -z "$stages" ] || printf -- ' --set trainer.pipelining.schedule.num_stages_per_rank=%s' "$stages"
+    [ -z "$flag" ] || printf -- ' --set trainer.pipelining.schedule.%s=true' "$flag"
+}
+
 # configure MODEL SIZE LAYER-JSON: writes MODEL.json.
 configure() {
     cat <<JSON

@@ -10,6 +10,7 @@
 #include "d9d/base/json.h"
 #include "d9d/optim/optim.h"
 #include "d9d/parallel/fsdp.h"
+#include "support/optimizer_config.h"
 #include "support/unit.h"
 
 /* --- the wire: of two ranks the first is here, and the other has the same ------------------ */
@@ -208,23 +209,13 @@ static d9d_status say_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void
     return d9d_kernels_cpu()->optim->sgd(s, c, t, p, residual, gt, g, scale, st, momentum, n);
 }
 
-typedef struct section {
-    d9d_union optimizer;
-} section;
-
 static void optimizer_open(rig *r)
 {
-    static const d9d_key keys[] = {
-        D9D_KEY_UNION(section, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices,
-                      "the optimizer"),
-        D9D_KEY_END,
-    };
-    static const d9d_table table = D9D_TABLE(section, "test", keys, "one section");
-    section s = {0};
+    d9d_union optimizer;
 
-    r->doc = json_pack("{s:{s:s, s:f}}", "optimizer", "name", "sgd", "lr", 1.0);
-    assert_ok(d9d_config_bind(&table, r->doc, "test", NULL, &r->arena, &s));
-    assert_ok(d9d_optimizer_create(&s.optimizer, r->dev, &r->params, NULL, 1, &r->opt));
+    assert_ok(
+        optimizer_config_bind("{\"name\": \"sgd\", \"lr\": 1.0}", &r->arena, &r->doc, &optimizer));
+    assert_ok(d9d_optimizer_create(&optimizer, r->dev, &r->params, NULL, 1, &r->opt));
 }
 
 static d9d_comm group(rig *r, char *name)
