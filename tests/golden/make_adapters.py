@@ -23,7 +23,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers.pytorch_utils import Conv1D
 
-from make_families import CASES, CONFIGS, HERE, IGNORE, PLUGINS, build, digits, dump
+from make_families import CASES, CONFIGS, FAMILIES, HERE, IGNORE, build, digits, dump
 
 R, ALPHA, TEXTS = 2, 3, 4
 LAYERS = {"qwen3_next": [0, 1], "qwen3_5": [0, 1], "qwen3_5_moe": [0, 1], "deepseek_v2": [0, 1],
@@ -37,9 +37,8 @@ ENCODERS = {"modernbert": "ModernBertModel"}
 def firsts():
     """The first case of each family."""
     found = {}
-    for name, (kind, _) in CASES.items():
-        if kind not in PLUGINS:
-            found.setdefault(kind, name)
+    for name, case in FAMILIES.items():
+        found.setdefault(case["class"], name)
     return list(found.values())
 
 

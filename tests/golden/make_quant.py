@@ -34,12 +34,17 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from make_families import DENSE, GPT_OSS_YARN, MLA, dump_case
+from make_families import DENSE, dump_case
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "quant"
 BLOCK = [16, 8]
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
+GPT_OSS_YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                    truncate=False, original_max_position_embeddings=16)
+MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
+           n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
+           n_group=4, topk_group=2, first_k_dense_replace=1)
 
 
 def spread(scales, shape, block):

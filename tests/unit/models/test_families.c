@@ -11,148 +11,51 @@
 #include "support/family.h"
 #include "support/json_memory.h"
 #include "support/unit.h"
+#include "support/vectors.h"
 
 /* --- a small model of each family ---------------------------------------------------------- */
 
-#define BASE "\"num_key_value_heads\": 3, " BASE_MHA
-#define BASE_MHA                                                                                   \
-    "\"hidden_size\": 24, \"num_hidden_layers\": 5, \"num_attention_heads\": 3, "                  \
-    "\"vocab_size\": 11, \"intermediate_size\": 10"
-
-/* Mixtures of experts, but for the first layer. */
-#define SPARSE                                                                                     \
-    "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "               \
-    "\"shared_expert_intermediate_size\": 6, \"mlp_only_layers\": [0], "
-
-/* A gated delta net. */
-#define DELTA                                                                                      \
-    "\"linear_num_key_heads\": 1, \"linear_num_value_heads\": 2, \"linear_key_head_dim\": 4, "     \
-    "\"linear_value_head_dim\": 4, \"linear_conv_kernel_dim\": 3, "
-
-/* Latent attention, and a mixture of experts. */
-#define MLA                                                                                        \
-    "\"q_lora_rank\": 8, \"kv_lora_rank\": 6, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 4, "  \
-    "\"v_head_dim\": 4, \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "                     \
-    "\"moe_intermediate_size\": 6, \"n_group\": 2, \"topk_group\": 1, "                            \
-    "\"first_k_dense_replace\": 1, "
-
+/* tests/golden/small/FAMILY.json. */
 typedef struct sample {
     const char *family; /* name of its section */
-    const char *text;
-    /* Tensors in HuggingFace's layout: of layer 0, and of all five. */
+    json_t *file;
+    const json_t *config, *others; /* other values of fields; NULL: none of its own */
+    /* Tensors in HuggingFace's layout: of layer 0, and of all five, with the final norm's where it
+     * has not one. */
     size_t of_first, of_layers;
 } sample;
 
-static const sample samples[] = {
-    {"qwen3_dense",
-     "{\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"sliding_window\": 9, "
-     "\"max_window_layers\": 3, " BASE "}",
-     11, 5 * 11},
-    /* 8 of attention in a layer; 3 of a dense FFN, 1 + 3 E of a mixture. */
-    {"qwen3_moe",
-     "{\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 2, "
-     "\"moe_intermediate_size\": 6, \"mlp_only_layers\": [0], " BASE "}",
-     11, 5 * 8 + 3 + 4 * (1 + 3 * 4)},
-    {"llama", "{\"model_type\": \"llama\", " BASE "}", 9, 5 * 9},
-    {"mistral", "{\"model_type\": \"mistral\", \"sliding_window\": 9, " BASE "}", 9, 5 * 9},
-    {"mixtral",
-     "{\"model_type\": \"mixtral\", \"sliding_window\": 9, \"num_local_experts\": 4, "
-     "\"num_experts_per_tok\": 2, " BASE "}",
-     7 + 3 * 4, 5 * (7 + 3 * 4)},
-    {"ministral",
-     "{\"model_type\": \"ministral\", \"sliding_window\": 9, \"layer_types\": "
-     "[\"full_attention\", \"sliding_attention\", \"full_attention\", \"sliding_attention\", "
-     "\"full_attention\"], " BASE "}",
-     9, 5 * 9},
-    {"ministral3", "{\"model_type\": \"ministral3\", \"sliding_window\": 9, " BASE "}", 9, 5 * 9},
-    {"smollm3", "{\"model_type\": \"smollm3\", " BASE "}", 9, 5 * 9},
-    {"phi3", "{\"model_type\": \"phi3\", \"sliding_window\": 9, " BASE "}", 6, 5 * 6},
-    {"qwen2",
-     "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 9, "
-     "\"max_window_layers\": 3, " BASE "}",
-     12, 5 * 12},
-    {"qwen2_moe",
-     "{\"model_type\": \"qwen2_moe\", \"use_sliding_window\": true, \"sliding_window\": 9, "
-     "\"max_window_layers\": 3, " SPARSE BASE "}",
-     12, 12 + 4 * (9 + 2 + 3 * 4 + 3)},
-    {"qwen3_next",
-     "{\"model_type\": \"qwen3_next\", " DELTA
-     "\"head_dim\": 8, \"partial_rotary_factor\": 1, " SPARSE BASE "}",
-     12, 12 + 3 * (9 + 17) + (8 + 17)},
-    {"qwen3_5",
-     "{\"model_type\": \"qwen3_5_text\", " DELTA
-     "\"head_dim\": 8, \"partial_rotary_factor\": 1, " BASE "}",
-     14, 4 * 14 + 11},
-    {"qwen3_5_moe",
-     "{\"model_type\": \"qwen3_5_moe_text\", " DELTA
-     "\"head_dim\": 8, \"partial_rotary_factor\": 1, \"num_experts\": 4, "
-     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
-     "\"shared_expert_intermediate_size\": 6, " BASE "}",
-     11 + 17, 4 * (11 + 17) + (8 + 17)},
-    {"glm4_moe",
-     "{\"model_type\": \"glm4_moe\", \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "
-     "\"moe_intermediate_size\": 6, \"n_group\": 2, \"topk_group\": 1, " BASE "}",
-     9, 9 + 4 * (6 + 2 + 3 * 4 + 3)},
-    {"deepseek_v2",
-     "{\"model_type\": \"deepseek_v2\", \"topk_method\": \"group_limited_greedy\", " MLA BASE "}",
-     12, 12 + 4 * (9 + 1 + 3 * 4 + 3)},
-    {"deepseek_v3", "{\"model_type\": \"deepseek_v3\", " MLA BASE "}", 12,
-     12 + 4 * (9 + 2 + 3 * 4 + 3)},
-    {"glm4_moe_lite", "{\"model_type\": \"glm4_moe_lite\", " MLA BASE "}", 12,
-     12 + 4 * (9 + 2 + 3 * 4 + 3)},
-    /* Its norms have no weights, the final one neither. */
-    {"olmo", "{\"model_type\": \"olmo\", " BASE "}", 7, 5 * 7 - 1},
-    {"olmo2", "{\"model_type\": \"olmo2\", " BASE "}", 11, 5 * 11},
-    {"olmo3", "{\"model_type\": \"olmo3\", \"sliding_window\": 9, " BASE "}", 11, 5 * 11},
-    {"olmoe",
-     "{\"model_type\": \"olmoe\", \"num_experts\": 4, \"num_experts_per_tok\": 2, " BASE "}",
-     9 + 3 * 4, 5 * (9 + 3 * 4)},
-    {"minimax_m2",
-     "{\"model_type\": \"minimax_m2\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
-     "\"head_dim\": 8, " BASE "}",
-     10 + 3 * 4, 5 * (10 + 3 * 4)},
-    {"gemma", "{\"model_type\": \"gemma\", \"head_dim\": 8, " BASE "}", 9, 5 * 9},
-    {"gemma2", "{\"model_type\": \"gemma2\", \"head_dim\": 8, \"sliding_window\": 9, " BASE "}", 11,
-     5 * 11},
-    {"gemma3",
-     "{\"model_type\": \"gemma3_text\", \"head_dim\": 8, \"sliding_window\": 9, "
-     "\"sliding_window_pattern\": 2, " BASE "}",
-     13, 5 * 13},
-    {"granite", "{\"model_type\": \"granite\", " BASE "}", 9, 5 * 9},
-    {"granitemoe",
-     "{\"model_type\": \"granitemoe\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, " BASE
-     "}",
-     9, 5 * 9},
-    {"granitemoehybrid",
-     "{\"model_type\": \"granitemoehybrid\", \"num_local_experts\": 0, "
-     "\"shared_intermediate_size\": 12, \"position_embedding_type\": \"rope\", "
-     "\"layer_types\": [\"attention\", \"attention\", \"attention\", \"attention\", "
-     "\"attention\"], " BASE "}",
-     8, 5 * 8},
-    {"gpt_oss",
-     "{\"model_type\": \"gpt_oss\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
-     "\"head_dim\": 8, \"sliding_window\": 9, " BASE "}",
-     17, 5 * 17},
-    /* Norms have biases, the final one too. */
-    {"gpt_neox", "{\"model_type\": \"gpt_neox\", \"rotary_pct\": 1, " BASE_MHA "}", 12, 5 * 12 + 1},
-    /* The same, and learnt positions. */
-    {"gpt2",
-     "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 5, \"n_head\": 3, \"vocab_size\": "
-     "11, "
-     "\"n_inner\": 10, \"attn_pdrop\": 0, \"resid_pdrop\": 0, \"embd_pdrop\": 0}",
-     12, 5 * 12 + 1 + 1},
-    /* Layer 0 has one norm; the embedding's stands in the place of a head. */
-    {"modernbert", "{\"model_type\": \"modernbert\", " BASE "}", 5, 5 + 4 * 6},
-};
-enum { N_SAMPLES = sizeof(samples) / sizeof(samples[0]) };
-
-static const sample *sample_of(const char *family)
+static size_t count_of(const sample *s, const char *which)
 {
-    for (size_t i = 0; i < N_SAMPLES; i++)
-        if (strcmp(samples[i].family, family) == 0)
-            return &samples[i];
-    fail_msg("%s has no small model here", family);
-    return NULL;
+    const json_int_t n =
+        json_integer_value(json_object_get(json_object_get(s->file, "layer_tensors"), which));
+
+    if (n <= 0)
+        fail_msg("small/%s.json: layer_tensors: %s is not a number of tensors", s->family, which);
+    return (size_t)n;
+}
+
+/* The test fails where a family has none.  Release with sample_close(). */
+static sample sample_open(const char *family)
+{
+    sample s = {.family = family};
+    char name[64];
+    json_error_t e;
+
+    (void)snprintf(name, sizeof(name), "%s.json", family);
+    s.file = json_load_file(vectors_path("small", name), 0, &e);
+    if (s.file == NULL)
+        fail_msg("%s has no small model in tests/golden/small: %s", family, e.text);
+    s.config = json_object_get(s.file, "config");
+    s.others = json_object_get(s.file, "other_values");
+    s.of_first = count_of(&s, "first");
+    s.of_layers = count_of(&s, "all");
+    return s;
+}
+
+static void sample_close(sample *s)
+{
+    json_decref(s->file);
 }
 
 /* Call a test of one family for each that is built in. */
@@ -160,9 +63,13 @@ static void each_family(void (*fn)(const d9d_family *f, const sample *s))
 {
     for (const d9d_table *const *c = d9d_model_choices; *c != NULL; c++) {
         const d9d_family *f = ((const d9d_model_provider *)(*c)->row)->family;
+        sample s;
 
-        if (f != NULL) /* "auto" is none */
-            fn(f, sample_of((*c)->name));
+        if (f == NULL) /* "auto" */
+            continue;
+        s = sample_open((*c)->name);
+        fn(f, &s);
+        sample_close(&s);
     }
 }
 
@@ -184,12 +91,20 @@ static json_t *parsed(const char *text)
     return v;
 }
 
-/* The small model's document, with more fields. */
+/* The small model's document, with more fields; NULL: none. */
+static json_t *document_with(const sample *s, json_t *more)
+{
+    json_t *doc = json_deep_copy(s->config);
+
+    if (more != NULL)
+        assert_int_equal(json_object_update(doc, more), 0);
+    return doc;
+}
+
 static json_t *document(const sample *s, const char *more)
 {
-    json_t *doc = parsed(s->text), *also = parsed(more != NULL ? more : "{}");
+    json_t *also = more != NULL ? parsed(more) : NULL, *doc = document_with(s, also);
 
-    assert_int_equal(json_object_update(doc, also), 0);
     json_decref(also);
     return doc;
 }
@@ -204,38 +119,35 @@ static d9d_family_config config_of(const sample *s, const char *more, d9d_arena 
     return c;
 }
 
-/* Without num_key_value_heads: the number of the configuration class in transformers 5.17. */
-static void key_value_heads_that_are_absent_are_those_of_transformers(void **state)
+enum { HEADS = 96 };
+
+/* Where its file says so. */
+static void check_default_heads(const d9d_family *f, const sample *s)
 {
-    enum { HEADS = 96 };
-    static const struct row {
-        const char *family;
-        int64_t kv_heads;
-    } rows[] = {
-        {"llama", HEADS}, {"mistral", 8},      {"mixtral", 8},    {"ministral", 8},
-        {"phi3", HEADS},  {"ministral3", 8},   {"smollm3", 4},    {"qwen2", 32},
-        {"olmo2", HEADS}, {"qwen3_dense", 32}, {"qwen2_moe", 16}, {"qwen3_moe", 4},
-        {"olmoe", HEADS}, {"qwen3_next", 2},   {"qwen3_5", 4},    {"qwen3_5_moe", 2},
-        {"glm4_moe", 8},  {"minimax_m2", 8},   {"gpt_oss", 8},    {"granite", HEADS},
-        {"gemma", 16},    {"gemma2", 4},       {"gemma3", 4},     {"deepseek_v2", HEADS},
-    };
+    const json_t *want = json_object_get(s->file, "key_value_heads");
+    json_t *doc = document(s, "{\"hidden_size\": 768}");
+    d9d_arena a = {0};
+    d9d_family_config c;
 
-    (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        json_t *doc = document(sample_of(rows[i].family), "{\"hidden_size\": 768}");
-        d9d_arena a = {0};
-        d9d_family_config c;
-
+    (void)f;
+    if (want != NULL) {
         assert_int_equal(json_object_set_new(doc, "num_attention_heads", json_integer(HEADS)), 0);
         (void)json_object_del(doc, "num_key_value_heads");
         assert_ok(family_parse(doc, "c", true, &a, &c));
-        if (((const d9d_family_dims *)c.dims)->num_key_value_heads != rows[i].kv_heads)
-            fail_msg("%s has %lld, must have %lld", rows[i].family,
+        if (((const d9d_family_dims *)c.dims)->num_key_value_heads != json_integer_value(want))
+            fail_msg("%s has %lld, must have %lld", s->family,
                      (long long)((const d9d_family_dims *)c.dims)->num_key_value_heads,
-                     (long long)rows[i].kv_heads);
+                     (long long)json_integer_value(want));
         d9d_arena_release(&a);
-        json_decref(doc);
     }
+    json_decref(doc);
+}
+
+/* Without num_key_value_heads, of 96 heads: the number of transformers' configuration class. */
+static void key_value_heads_that_are_absent_are_those_of_transformers(void **state)
+{
+    (void)state;
+    each_family(check_default_heads);
 }
 
 /* --- what a model is ------------------------------------------------------------------------- */
@@ -349,152 +261,144 @@ static void print_document(const json_t *doc, d9d_buf *out)
 
 static const char yarn[] = "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}";
 
-/* Another value of a field, in a model of which it must be another model; of one family only, or
- * of all.  Of a mixture all layers have the window, or none. */
+/* Another value of a field, and other fields with which it must be another model, where a family's
+ * file has none: of a mixture all layers have the window, or none. */
 static const struct {
-    const char *family, *field, *value, *more;
+    const char *field, *value, *more;
 } values[] = {
-    {"modernbert", "architectures", "[\"MineForCausalLM\"]", NULL},
-    {"modernbert", "d9d", "{\"head\": \"classification\"}", NULL},
-    {NULL, "norm_bias", "true", NULL},
-    {NULL, "norm_eps", "1e-2", NULL},
-    {NULL, "hidden_activation", "\"silu\"", NULL},
-    {NULL, "local_attention", "4", NULL},
-    {NULL, "global_attn_every_n_layers", "2", NULL},
-    {"modernbert", "tie_word_embeddings", "false", "{\"architectures\": [\"MineForMaskedLM\"]}"},
-    {"modernbert", "decoder_bias", "false", "{\"architectures\": [\"MineForMaskedLM\"]}"},
-    {"modernbert", "classifier_bias", "true", "{\"architectures\": [\"MineForMaskedLM\"]}"},
-    {"modernbert", "classifier_activation", "\"silu\"",
-     "{\"architectures\": [\"MineForMaskedLM\"]}"},
-    {"smollm3", "tie_word_embeddings", "false", NULL},
-    {"gpt2", "tie_word_embeddings", "false", NULL},
-    {"gemma", "tie_word_embeddings", "false", NULL},
-    {"gemma2", "tie_word_embeddings", "false", NULL},
-    {"gemma3", "tie_word_embeddings", "false", NULL},
-    {NULL, "query_pre_attn_scalar", "8", NULL},
-    {NULL, "attn_logit_softcapping", "0.01", NULL},
-    {NULL, "final_logit_softcapping", "0.01", NULL},
-    {NULL, "sliding_window_pattern", "3", NULL},
-    {"glm4_moe", "norm_topk_prob", "false", NULL},
-    {"deepseek_v3", "norm_topk_prob", "false", NULL},
-    {"glm4_moe_lite", "norm_topk_prob", "false", NULL},
-    {"qwen3_next", "norm_topk_prob", "false", NULL},
-    {"smollm3", "no_rope_layer_interval", "2", NULL},
-    {"smollm3", "no_rope_layers", "[0, 1, 1, 1, 1]", NULL},
-    {NULL, "num_local_experts", "5", NULL},
-    {NULL, "partial_rotary_factor", "0.75", NULL},
-    {NULL, "rotary_dim", "4", NULL},
-    {NULL, "attn_type_list", "[1, 1, 1, 0, 1]", NULL},
-    {NULL, "rope_local_base_freq", "5", NULL},
-    {NULL, "embedding_multiplier", "2", NULL},
-    {NULL, "attention_multiplier", "0.5", NULL},
-    {NULL, "residual_multiplier", "0.5", NULL},
-    {NULL, "logits_scaling", "2", NULL},
-    {NULL, "mlp_bias", "true", NULL},
-    {NULL, "qkv_bias", "false", NULL},
-    {"gpt_oss", "attention_bias", "false", NULL},
-    {"gpt_neox", "attention_bias", "false", NULL},
-    {NULL, "attention_bias", "true", NULL},
-    {"gpt_neox", "hidden_act", "\"gelu_fast\"", NULL},
-    {NULL, "hidden_act", "\"gelu\"", NULL},
-    {NULL, "mlp_bias", "true", NULL},
-    {NULL, "swiglu_limit", "0.001", NULL},
-    {NULL, "use_qk_norm", "true", NULL},
-    {NULL, "n_routed_experts", "8", NULL},
-    {NULL, "n_shared_experts", "3", NULL},
-    {NULL, "n_group", "1", NULL},
-    {NULL, "topk_group", "2", NULL},
-    {NULL, "llama_4_scaling_beta", "0.5",
+    {"norm_bias", "true", NULL},
+    {"norm_eps", "1e-2", NULL},
+    {"hidden_activation", "\"silu\"", NULL},
+    {"local_attention", "4", NULL},
+    {"global_attn_every_n_layers", "2", NULL},
+    {"query_pre_attn_scalar", "8", NULL},
+    {"attn_logit_softcapping", "0.01", NULL},
+    {"final_logit_softcapping", "0.01", NULL},
+    {"sliding_window_pattern", "3", NULL},
+    {"num_local_experts", "5", NULL},
+    {"partial_rotary_factor", "0.75", NULL},
+    {"rotary_dim", "4", NULL},
+    {"attn_type_list", "[1, 1, 1, 0, 1]", NULL},
+    {"rope_local_base_freq", "5", NULL},
+    {"embedding_multiplier", "2", NULL},
+    {"attention_multiplier", "0.5", NULL},
+    {"residual_multiplier", "0.5", NULL},
+    {"logits_scaling", "2", NULL},
+    {"mlp_bias", "true", NULL},
+    {"qkv_bias", "false", NULL},
+    {"attention_bias", "true", NULL},
+    {"hidden_act", "\"gelu\"", NULL},
+    {"swiglu_limit", "0.001", NULL},
+    {"use_qk_norm", "true", NULL},
+    {"n_routed_experts", "8", NULL},
+    {"n_shared_experts", "3", NULL},
+    {"n_group", "1", NULL},
+    {"topk_group", "2", NULL},
+    {"llama_4_scaling_beta", "0.5",
      "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
      "\"original_max_position_embeddings\": 4}}"},
-    {NULL, "topk_method", "\"greedy\"", NULL},
-    {NULL, "first_k_dense_replace", "2", NULL},
-    {NULL, "mlp_layer_types", "[\"sparse\", \"dense\", \"sparse\", \"sparse\", \"sparse\"]", NULL},
-    {NULL, "shared_intermediate_size", "14", NULL},
-    {NULL, "position_embedding_type", "\"nope\"", NULL},
-    {NULL, "routed_scaling_factor", "2", NULL},
-    {NULL, "q_lora_rank", "null", NULL},
-    {NULL, "kv_lora_rank", "4", NULL},
-    {NULL, "qk_nope_head_dim", "6", NULL},
-    {NULL, "qk_rope_head_dim", "6", NULL},
-    {NULL, "v_head_dim", "3", NULL},
-    {NULL, "rope_interleave", "false", NULL},
-    {NULL, "linear_num_key_heads", "2", NULL},
-    {NULL, "linear_num_value_heads", "3", NULL},
-    {NULL, "linear_key_head_dim", "3", NULL},
-    {NULL, "linear_value_head_dim", "3", NULL},
-    {NULL, "linear_conv_kernel_dim", "2", NULL},
-    {NULL, "full_attention_interval", "2", NULL},
-    {NULL, "hidden_size", "48", NULL},
-    {NULL, "num_hidden_layers", "6", NULL},
-    {NULL, "num_attention_heads", "6", NULL},
-    {NULL, "num_key_value_heads", "1", NULL},
-    {NULL, "head_dim", "16", NULL},
-    {NULL, "intermediate_size", "12", NULL},
-    {NULL, "max_position_embeddings", "64", NULL},
-    {NULL, "vocab_size", "12", NULL},
-    {NULL, "rms_norm_eps", "1e-2", NULL},
-    {NULL, "layer_norm_eps", "1e-2", NULL},
-    {NULL, "layer_norm_epsilon", "1e-2", NULL},
-    {NULL, "n_embd", "48", NULL},
-    {NULL, "n_layer", "6", NULL},
-    {NULL, "n_head", "6", NULL},
-    {NULL, "n_inner", "12", NULL},
-    {NULL, "n_positions", "64", NULL},
-    {NULL, "attn_pdrop", "0.5", NULL},
-    {NULL, "resid_pdrop", "0.5", NULL},
-    {NULL, "embd_pdrop", "0.5", NULL},
-    {NULL, "activation_function", "\"gelu\"", NULL},
-    {NULL, "scale_attn_weights", "false", NULL},
-    {NULL, "scale_attn_by_inverse_layer_idx", "true", NULL},
-    {NULL, "use_parallel_residual", "false", NULL},
-    {NULL, "hidden_dropout", "0.5", NULL},
-    {NULL, "embedding_dropout", "0.5", NULL},
-    {NULL, "mlp_dropout", "0.5", NULL},
-    {NULL, "initializer_range", "0.5", NULL},
-    {NULL, "attention_dropout", "0.5", NULL},
-    {NULL, "tie_word_embeddings", "true", NULL},
-    {NULL, "rope_theta", "5", NULL},
-    {NULL, "rope_scaling", "null", NULL},
-    {NULL, "original_max_position_embeddings", "16", NULL},
-    {"qwen3_dense", "use_sliding_window", "false", NULL},
-    {"qwen2", "use_sliding_window", "false", NULL},
-    {"smollm3", "use_sliding_window", "true", "{\"sliding_window\": 9}"},
-    {"qwen2_moe", "use_sliding_window", "false", NULL},
-    {"qwen3_moe", "use_sliding_window", "true", "{\"sliding_window\": 9}"},
-    {"qwen3_moe", "sliding_window", "10", "{\"use_sliding_window\": true, \"sliding_window\": 9}"},
-    {"smollm3", "sliding_window", "10", "{\"use_sliding_window\": true, \"sliding_window\": 9}"},
-    {NULL, "sliding_window", "10", NULL},
-    {NULL, "max_window_layers", "2", NULL},
-    {NULL, "layer_types",
+    {"topk_method", "\"greedy\"", NULL},
+    {"first_k_dense_replace", "2", NULL},
+    {"mlp_layer_types", "[\"sparse\", \"dense\", \"sparse\", \"sparse\", \"sparse\"]", NULL},
+    {"shared_intermediate_size", "14", NULL},
+    {"position_embedding_type", "\"nope\"", NULL},
+    {"routed_scaling_factor", "2", NULL},
+    {"q_lora_rank", "null", NULL},
+    {"kv_lora_rank", "4", NULL},
+    {"qk_nope_head_dim", "6", NULL},
+    {"qk_rope_head_dim", "6", NULL},
+    {"v_head_dim", "3", NULL},
+    {"rope_interleave", "false", NULL},
+    {"linear_num_key_heads", "2", NULL},
+    {"linear_num_value_heads", "3", NULL},
+    {"linear_key_head_dim", "3", NULL},
+    {"linear_value_head_dim", "3", NULL},
+    {"linear_conv_kernel_dim", "2", NULL},
+    {"full_attention_interval", "2", NULL},
+    {"hidden_size", "48", NULL},
+    {"num_hidden_layers", "6", NULL},
+    {"num_attention_heads", "6", NULL},
+    {"num_key_value_heads", "1", NULL},
+    {"head_dim", "16", NULL},
+    {"intermediate_size", "12", NULL},
+    {"max_position_embeddings", "64", NULL},
+    {"vocab_size", "12", NULL},
+    {"rms_norm_eps", "1e-2", NULL},
+    {"layer_norm_eps", "1e-2", NULL},
+    {"layer_norm_epsilon", "1e-2", NULL},
+    {"n_embd", "48", NULL},
+    {"n_layer", "6", NULL},
+    {"n_head", "6", NULL},
+    {"n_inner", "12", NULL},
+    {"n_positions", "64", NULL},
+    {"attn_pdrop", "0.5", NULL},
+    {"resid_pdrop", "0.5", NULL},
+    {"embd_pdrop", "0.5", NULL},
+    {"activation_function", "\"gelu\"", NULL},
+    {"scale_attn_weights", "false", NULL},
+    {"scale_attn_by_inverse_layer_idx", "true", NULL},
+    {"use_parallel_residual", "false", NULL},
+    {"hidden_dropout", "0.5", NULL},
+    {"embedding_dropout", "0.5", NULL},
+    {"mlp_dropout", "0.5", NULL},
+    {"initializer_range", "0.5", NULL},
+    {"attention_dropout", "0.5", NULL},
+    {"tie_word_embeddings", "true", NULL},
+    {"rope_theta", "5", NULL},
+    {"rope_scaling", "null", NULL},
+    {"original_max_position_embeddings", "16", NULL},
+    {"sliding_window", "10", NULL},
+    {"max_window_layers", "2", NULL},
+    {"layer_types",
      "[\"sliding_attention\", \"full_attention\", \"full_attention\", \"full_attention\", "
      "\"full_attention\"]",
      NULL},
-    {NULL, "clip_qkv", "0.001", NULL},
-    {NULL, "num_experts", "5", NULL},
-    {NULL, "num_experts_per_tok", "1", NULL},
-    {NULL, "moe_intermediate_size", "8", NULL},
-    {NULL, "norm_topk_prob", "true", NULL},
-    {NULL, "decoder_sparse_step", "2", NULL},
-    {NULL, "mlp_only_layers", "[1]", NULL},
-    {NULL, "shared_expert_intermediate_size", "3", NULL},
-    {NULL, "shared_expert_gate", "true", "{\"shared_expert_intermediate_size\": 3}"},
-    /* Of all files. */
-    {NULL, "architectures", "[\"MineForSequenceClassification\"]", NULL},
-    {NULL, "d9d", "{\"head\": \"embedding\"}", NULL},
-    {NULL, "num_labels", "3", NULL},
-    {NULL, "id2label", "{\"0\": \"a\"}", NULL},
+    {"clip_qkv", "0.001", NULL},
+    {"num_experts", "5", NULL},
+    {"num_experts_per_tok", "1", NULL},
+    {"moe_intermediate_size", "8", NULL},
+    {"norm_topk_prob", "true", NULL},
+    {"decoder_sparse_step", "2", NULL},
+    {"mlp_only_layers", "[1]", NULL},
+    {"shared_expert_intermediate_size", "3", NULL},
+    {"shared_expert_gate", "true", "{\"shared_expert_intermediate_size\": 3}"},
+    {"architectures", "[\"MineForSequenceClassification\"]", NULL},
+    {"d9d", "{\"head\": \"embedding\"}", NULL},
+    {"num_labels", "3", NULL},
+    {"id2label", "{\"0\": \"a\"}", NULL},
 };
 enum { N_VALUES = sizeof(values) / sizeof(values[0]) };
 
-static size_t value_of(const sample *s, const char *field)
+typedef struct other {
+    json_t *value, *with; /* with: NULL is none */
+} other;
+
+/* Release with other_release(). */
+static other other_of(const sample *s, const char *field)
 {
+    const json_t *own = json_object_get(s->others, field);
+    other o = {NULL, NULL};
+
+    if (own != NULL) {
+        o.value = json_incref(json_object_get(own, "value"));
+        o.with = json_incref(json_object_get(own, "with"));
+        return o;
+    }
     for (size_t i = 0; i < N_VALUES; i++)
-        if (strcmp(values[i].field, field) == 0 &&
-            (values[i].family == NULL || strcmp(values[i].family, s->family) == 0))
-            return i;
-    fail_msg("%s of %s is declared to be read, and no row here says so", field, s->family);
-    return 0;
+        if (strcmp(values[i].field, field) == 0) {
+            o.value = parsed(values[i].value);
+            o.with = values[i].more != NULL ? parsed(values[i].more) : NULL;
+            return o;
+        }
+    fail_msg("%s of %s is declared to be read, and neither small/%s.json nor a row here says so",
+             field, s->family, s->family);
+    return o;
+}
+
+static void other_release(other *o)
+{
+    json_decref(o->value);
+    json_decref(o->with);
 }
 
 static bool has_key(const d9d_family *f, const char *name)
@@ -532,28 +436,27 @@ static bool takes_rope(const d9d_family *f, const json_t *doc)
     return row->name == NULL && strstr(k->def, "rope_theta") == NULL;
 }
 
-/* A longer one, of a family with a RoPE. */
-static json_t *scaled_document(const sample *s, const char *more)
+/* A longer one, of a family with a RoPE; more: NULL is no more fields. */
+static json_t *scaled_document(const sample *s, json_t *more)
 {
-    json_t *doc = document(s, has_rope(family_of(s)) ? yarn : NULL),
-           *also = parsed(more != NULL ? more : "{}");
+    json_t *doc = document(s, has_rope(family_of(s)) ? yarn : NULL);
 
-    assert_int_equal(json_object_update(doc, also), 0);
-    json_decref(also);
+    if (more != NULL)
+        assert_int_equal(json_object_update(doc, more), 0);
     return doc;
 }
 
 /* Is the small model another one with this value, or refused? */
-static bool is_read(const sample *s, const char *more, const char *field, const char *value)
+static bool is_read(const sample *s, json_t *with, const char *field, json_t *value)
 {
-    json_t *doc = scaled_document(s, more);
+    json_t *doc = scaled_document(s, with);
     d9d_buf before = {0}, after = {0};
     bool changed;
 
     print_document(doc, &before);
     if (strncmp(before.data, "head ", 5) != 0)
         fail_msg("%s: %s", s->family, (char *)before.data);
-    assert_int_equal(json_object_set_new(doc, field, parsed(value)), 0);
+    assert_int_equal(json_object_set(doc, field, value), 0);
     print_document(doc, &after);
     changed = strcmp(before.data, after.data) != 0;
     d9d_buf_release(&before);
@@ -562,16 +465,27 @@ static bool is_read(const sample *s, const char *more, const char *field, const 
     return changed;
 }
 
-static void check_read(const sample *s, const char *field)
+/* The same of texts; with: NULL is none. */
+static bool is_read_text(const sample *s, const char *with, const char *field, const char *value)
 {
-    const size_t i = value_of(s, field);
+    json_t *w = with != NULL ? parsed(with) : NULL, *v = parsed(value);
+    const bool read = is_read(s, w, field, v);
 
-    if (!is_read(s, values[i].more, field, values[i].value))
-        fail_msg("%s of %s is declared to be read, and another value changes nothing", field,
-                 s->family);
+    json_decref(w);
+    json_decref(v);
+    return read;
 }
 
-/* Another name of a key gives the model that the key gives. */
+static void check_read(const sample *s, const char *field)
+{
+    other o = other_of(s, field);
+
+    if (!is_read(s, o.with, field, o.value))
+        fail_msg("%s of %s is declared to be read, and another value changes nothing", field,
+                 s->family);
+    other_release(&o);
+}
+
 /* Where a value stands that also has another name: by itself, or if it is RoPE's in the object. */
 static json_t *place_of(json_t *doc, const char *field)
 {
@@ -586,30 +500,32 @@ static json_t *place_of(json_t *doc, const char *field)
     return json_object_get(json_object_get(doc, "rope_parameters"), "full_attention");
 }
 
+/* Another name of a key gives the model that the key gives. */
 static void check_alias(const sample *s, const d9d_hf_field *f)
 {
-    const size_t i = value_of(s, f->only);
-    json_t *doc = scaled_document(s, values[i].more), *place = place_of(doc, f->only);
+    other o = other_of(s, f->only);
+    json_t *doc = scaled_document(s, o.with), *place = place_of(doc, f->only);
     d9d_buf by_key = {0}, by_alias = {0};
 
-    assert_int_equal(json_object_set_new(place, f->only, parsed(values[i].value)), 0);
+    assert_int_equal(json_object_set(place, f->only, o.value), 0);
     print_document(doc, &by_key);
     assert_int_equal(json_object_del(place, f->only), 0);
     if (place != doc) { /* by itself it is refused */
-        assert_int_equal(json_object_set_new(doc, f->only, parsed(values[i].value)), 0);
+        assert_int_equal(json_object_set(doc, f->only, o.value), 0);
         print_document(doc, &by_alias);
         assert_non_null(strstr(by_alias.data, f->name));
         assert_true(strncmp(by_alias.data, "c: ", 3) == 0);
         assert_int_equal(json_object_del(doc, f->only), 0);
         by_alias.len = 0;
     }
-    assert_int_equal(json_object_set_new(doc, f->name, parsed(values[i].value)), 0);
+    assert_int_equal(json_object_set(doc, f->name, o.value), 0);
     print_document(doc, &by_alias);
     assert_string_equal(by_key.data, by_alias.data);
     assert_true(strncmp(by_key.data, "head ", 5) == 0);
     d9d_buf_release(&by_key);
     d9d_buf_release(&by_alias);
     json_decref(doc);
+    other_release(&o);
 }
 
 /* A value that the row does not list is refused, by the field's name.  Behind a row of a job's own
@@ -654,7 +570,7 @@ static void check_field(const d9d_family *family, const sample *s, const d9d_hf_
         check_only(s, f, !is_own(family, f->name));
     else if (f->rule != D9D_HF_RULE_IGNORED)
         check_read(s, f->name);
-    else if (is_read(s, NULL, f->name, "1"))
+    else if (is_read_text(s, NULL, f->name, "1"))
         fail_msg("%s of %s is declared to change nothing", f->name, s->family);
 }
 
@@ -672,10 +588,10 @@ static void check_fields(const d9d_family *f, const sample *s)
         check_read(s, of_all[i]);
     if (has_key(f, "rope_scaling"))
         check_read(s, "original_max_position_embeddings");
-    assert_true(is_read(s, classifier, "num_labels", "3"));
-    assert_true(is_read(s, classifier, "id2label", "{\"0\": \"a\"}"));
-    assert_false(is_read(s, NULL, "use_cache", "false"));
-    assert_true(is_read(s, NULL, "logits_scaling", "8"));
+    assert_true(is_read_text(s, classifier, "num_labels", "3"));
+    assert_true(is_read_text(s, classifier, "id2label", "{\"0\": \"a\"}"));
+    assert_false(is_read_text(s, NULL, "use_cache", "false"));
+    assert_true(is_read_text(s, NULL, "logits_scaling", "8"));
 }
 
 static void a_field_does_what_it_is_declared_to_do(void **state)
@@ -688,16 +604,17 @@ static void a_field_does_what_it_is_declared_to_do(void **state)
 static void check_own_fields(const d9d_family *f, const sample *s)
 {
     for (const d9d_hf_field *row = f->fields; row != NULL && row->name != NULL; row++) {
-        const char *value = values[value_of(s, "vocab_size")].value;
         json_t *doc = document(s, NULL);
         d9d_arena a = {0};
         d9d_family_config c;
 
         if (row->rule == D9D_HF_RULE_OWN) {
-            value = values[value_of(s, row->name)].value;
-            assert_int_equal(json_object_set_new(doc, row->name, parsed(value)), 0);
+            other o = other_of(s, row->name);
+
+            assert_int_equal(json_object_set(doc, row->name, o.value), 0);
             assert_fails_like(family_parse(doc, "c", false, &a, &c), D9D_ENOTSUP, row->name);
             assert_ok(family_parse(doc, "c", true, &a, &c));
+            other_release(&o);
         }
         json_decref(doc);
         d9d_arena_release(&a);
@@ -770,7 +687,7 @@ static void bases_of_kinds_of_layers_are_read(void **state)
          "\"sliding_attention\", \"full_attention\"]}",
          "{\"global_attn_every_n_layers\": 2}"},
     };
-    const sample *s = sample_of("modernbert");
+    sample s = sample_open("modernbert");
     d9d_arena a = {0};
     d9d_family_config c;
     json_t *doc;
@@ -780,7 +697,7 @@ static void bases_of_kinds_of_layers_are_read(void **state)
         d9d_buf text[2] = {{0}};
 
         for (int k = 0; k < 2; k++) {
-            doc = document(s, same[i][k]);
+            doc = document(&s, same[i][k]);
             print_document(doc, &text[k]);
             json_decref(doc);
         }
@@ -789,10 +706,11 @@ static void bases_of_kinds_of_layers_are_read(void **state)
         d9d_buf_release(&text[0]);
         d9d_buf_release(&text[1]);
     }
-    doc = document(s, yarn);
+    doc = document(&s, yarn);
     assert_fails_like(family_parse(doc, "c", true, &a, &c), D9D_ENOTSUP, "c: rope_scaling: ");
     json_decref(doc);
     d9d_arena_release(&a);
+    sample_close(&s);
 }
 
 /* null is the default, unless the table says what it means; where another field needs a value, it
@@ -1095,12 +1013,14 @@ static void check_own_mapped(const d9d_family *f, const sample *s)
         d9d_family_config c;
         d9d_mapper *m;
         json_t *doc;
+        other o;
 
         if (row->rule != D9D_HF_RULE_OWN)
             continue;
-        doc = document(s, values[value_of(s, row->name)].more);
-        assert_int_equal(
-            json_object_set_new(doc, row->name, parsed(values[value_of(s, row->name)].value)), 0);
+        o = other_of(s, row->name);
+        doc = document_with(s, o.with);
+        assert_int_equal(json_object_set(doc, row->name, o.value), 0);
+        other_release(&o);
         assert_ok(family_parse(doc, "c", true, &a, &c));
         json_decref(doc);
         assert_ok(family_weights(&c, D9D_F32, 1, &a, &r));
@@ -1180,18 +1100,21 @@ static void dropout_that_is_not_applied_is_refused(void **state)
         d9d_family silent;
         d9d_family_config c;
         char more[64], sentence[128];
+        sample s;
 
         (void)snprintf(more, sizeof(more), "{\"%s\": 0.25}", rates[i][1]);
         (void)snprintf(sentence, sizeof(sentence),
                        "%s: %s is 0.25, and the family is trained with 0", rates[i][0],
                        rates[i][1]);
-        c = config_of(sample_of(rates[i][0]), more, &a);
+        s = sample_open(rates[i][0]);
+        c = config_of(&s, more, &a);
         assert_ok(d9d_family_trainable(&c));
         silent = *c.family;
         silent.dropout = false;
         c.family = &silent;
         assert_fails(d9d_family_trainable(&c), D9D_ENOTSUP, sentence);
         d9d_arena_release(&a);
+        sample_close(&s);
     }
 }
 
