@@ -20,8 +20,8 @@ typedef struct sample {
     const char *family; /* name of its section */
     json_t *file;
     const json_t *config, *others; /* other values of fields; NULL: none of its own */
-    /* Tensors in HuggingFace's layout: of layer 0, and of all five, with the final norm's where it
-     * has not one. */
+    /* Tensors in HuggingFace's layout: of layer 0; of all, but for three: embedding, final norm,
+     * head. */
     size_t of_first, of_layers;
 } sample;
 
