@@ -12,6 +12,7 @@
 #     tensor  as large, one micro-batch a step for each GPU
 #     heads80 heads96 heads256   heads of so many features, other vocabularies (GPT-2's, NeoX's, Gemma 3's)
 #     tied    the shape of Qwen2.5-1.5B
+#     sparse  0.6 billion parameters, 64 experts of which a token has 8
 
 _common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false,
@@ -41,6 +42,11 @@ declare -A config=(
 # Parameters in products that a token meets, of experts those of top_k, of embeddings the head's; layers
 # times heads; and what a step takes.
 declare -A met=([dense]=1720451072 [moe]=766246912 [long]=4022272000 [large]=7568097280 [experts]=1221328896 [whole]=3041656832)
+config[sparse]='{"num_hidden_layers": 8, "initializer_range": 0.02, "architectures": ["Qwen3MoeForCausalLM"],
+ "model_type": "qwen3_moe", "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16,
+ "num_key_value_heads": 4, "moe_intermediate_size": 256, "num_experts": 64, "num_experts_per_tok": 8,
+ "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "router_aux_loss_coef": 0.001,
+ "output_router_logits": true, "tie_word_embeddings": true, '"$_common"'}'
 config[context]=${config[dense]} met[context]=${met[dense]}
 config[tensor]=${config[large]} met[tensor]=${met[large]}
 declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [whole]=1536 [context]=448 [tensor]=1152)
