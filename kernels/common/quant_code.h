@@ -7,6 +7,9 @@
 
 #ifdef __cplusplus
 extern "C" {
+#define D9DI_QUANT_CONSTEXPR constexpr
+#else
+#define D9DI_QUANT_CONSTEXPR inline
 #endif
 
 /* The 16 numbers of NormalFloat: quantiles of a normal distribution, scaled to -1 and 1. */
@@ -22,7 +25,7 @@ extern "C" {
 /* Number i of the 256 of the dynamic map: negative ones, 0, positive ones, 1.  Seven decades have
  * 1, 2, 4, ... 64 numbers each, in the middles of as many equal parts of [0.1, 1) of the decade.
  * (Dettmers, 8-bit approximations for parallelism in deep learning, 2015.) */
-D9DI_HOST_DEVICE static inline float d9di_quant_map(int i)
+D9DI_HOST_DEVICE static D9DI_QUANT_CONSTEXPR float d9di_quant_map(int i)
 {
     const bool negative = i < 127;
     int p = negative ? 126 - i : i - 128, decade = 0;

@@ -15,13 +15,26 @@ static __device__ __forceinline__ uint64_t evict_first_policy(void)
     return policy;
 }
 
-/* Copies 16 bytes, or writes zeros. */
+/* Copies 16 bytes, or writes zeros; `to` is an address of shared memory. */
+static __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, bool there,
+                                                   uint64_t policy)
+{
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
+        "l"(from), "r"(there ? 16 : 0), "l"(policy)
+        : "memory");
+}
 static __device__ __forceinline__ void cp_async_16(uint4 *to, const void *from, bool there,
                                                    uint64_t policy)
 {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(there ? 16 : 0), "l"(policy)
+    cp_async_16((uint32_t)__cvta_generic_to_shared(to), from, there, policy);
+}
+/* Copies BYTES bytes, 4 or 8, or writes zeros. */
+template <int BYTES>
+static __device__ __forceinline__ void cp_async_few(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES),
+                 "r"(there ? BYTES : 0)
                  : "memory");
 }
 static __device__ __forceinline__ void cp_async_commit(void)

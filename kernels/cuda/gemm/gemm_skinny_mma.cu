@@ -29,6 +29,11 @@ using namespace skinny_mma;
 struct dense_format {
     enum { ELEMENTS = 8, HAS_TABLES = false, HAS_SUM_SCALES = false, LANES_SHARE = false };
     static constexpr int depth(int, bool deep) { return deep ? 6 : 4; }
+    template <bool GATED, class C>
+    static d9d_status launch(d9d_stream s, const char *op, const skinny_params<C> &p)
+    {
+        return launch_by_rows<dense_format, GATED>(s, op, p);
+    }
     struct tables {
     };
     static __device__ __forceinline__ void fill(tables &) {}

@@ -11,6 +11,7 @@
  *     F::LANES_SHARE       lanes read scales that other lanes have copied
  *     F::row_scales        of a lane's two rows, in registers
  *     F::expand            eight elements of a lane as bfloat16
+ *     F::launch            the kernel: launch_by_rows() or another
  */
 #ifndef D9DI_CUDA_GEMM_GEMM_SKINNY_MMA_CUH
 #define D9DI_CUDA_GEMM_GEMM_SKINNY_MMA_CUH
@@ -409,7 +410,7 @@ static d9d_status launch_gemms(d9d_stream s, const char *op, const row_layout &r
         p.tiles += p.of[i].tiles;
         p.still = p.still && g[i].b_constant;
     }
-    return p.tiles == 0 ? D9D_OK : launch_by_rows<F, false>(s, op, p);
+    return p.tiles == 0 ? D9D_OK : F::template launch<false>(s, op, p);
 }
 
 /* Results of either type. */
@@ -440,7 +441,7 @@ static d9d_status multiply_swiglu(d9d_stream s, const char *op, const row_layout
                                     {(const char *)w_up, (bf16 *)up, NULL, NULL, n->i, tiles}},
                                    (bf16 *)y};
 
-    return launch_by_rows<F, true>(s, op, p);
+    return F::template launch<true>(s, op, p);
 }
 
 } /* namespace skinny_mma */

@@ -293,12 +293,13 @@ static void check_product(d9d_quant_format f, const d9d_gemm *g)
     matrix_free(&p.w);
 }
 
-/* Few rows and many, tiles of 16 rows of W that are not full, K of one chunk and of several. */
+/* Few rows and many, tiles of 16 rows of W that are not full, more tiles than a GPU has blocks, K
+ * of one chunk and of several. */
 static void test_product(void **state)
 {
-    static const int64_t shapes[][3] = {{1, 64, 64},   {1, 200, 1088}, {3, 17, 2112}, {8, 64, 320},
-                                        {9, 48, 4160}, {16, 33, 64},   {17, 64, 128}, {70, 64, 192},
-                                        {0, 64, 64},   {2, 0, 64},     {5, 40, 0}};
+    static const int64_t shapes[][3] = {
+        {1, 64, 64},   {1, 200, 1088}, {3, 17, 2112}, {8, 64, 320}, {9, 48, 4160}, {16, 33, 64},
+        {17, 64, 128}, {70, 64, 192},  {0, 64, 64},   {2, 0, 64},   {5, 40, 0},    {2, 9013, 192}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
