@@ -84,6 +84,18 @@ static inline uint8_t d9di_fp8_round(float v, d9d_dtype t)
     return (uint8_t)(sign | q);
 }
 
+/* The number of a code of e4m3. */
+static inline float d9di_fp8_e4m3_float(uint8_t code)
+{
+    const int e = code >> 3 & 15, m = code & 7;
+    const float v = e > 0 ? d9di_fp8_bits_float((uint32_t)(e + 120) << 23 | (uint32_t)m << 20)
+                          : (float)m * (1.0f / 512);
+
+    if ((code & 0x7f) == D9DI_FP8_NAN)
+        return d9di_fp8_bits_float(0x7fc00000u);
+    return code >> 7 != 0 ? -v : v;
+}
+
 /* EINVAL unless the kernel can quantise x [m, n] of type t to both (either may be NULL). */
 d9d_status d9di_args_check_fp8_quantise(d9d_dtype t, int64_t m, int64_t n,
                                         const d9d_fp8_operand *rows, const d9d_fp8_operand *cols);

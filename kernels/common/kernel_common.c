@@ -17,6 +17,15 @@ d9d_status d9di_args_check_float(const char *op, d9d_dtype t)
                     d9d_dtype_name(t));
 }
 
+d9d_status d9di_args_check_attention_cache(const char *op, const d9d_attention_dims *n)
+{
+    if ((n->k_scale != NULL) != (n->v_scale != NULL))
+        return D9D_FAIL(D9D_EINVAL, "%s: keys and values in 8 bits need scales of both", op);
+    if (n->k_scale != NULL && !n->decode)
+        return D9D_FAIL(D9D_EINVAL, "%s: keys and values in 8 bits are those of a KV cache", op);
+    return D9D_OK;
+}
+
 d9d_status d9di_args_check_glu(const char *op, d9d_dtype t, const d9d_glu *f, bool gated)
 {
     D9D_TRY(d9di_args_check_float(op, t));

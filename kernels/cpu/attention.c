@@ -132,7 +132,7 @@ d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dim
 
 /* A thread's scratch. */
 typedef struct attention_scratch {
-    float *score, *out, *q, *k, *v; /* blocks; q, k, v if bfloat16 is converted */
+    float *score, *out, *q, *k, *v; /* blocks; q, k, v if they are converted to float32 */
     float *gemm_scratch;            /* of d9di_sgemm() */
     float m[D9DI_Q_BLOCK], l[D9DI_Q_BLOCK];
 } attention_scratch;
@@ -208,8 +208,10 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
         int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
         const int64_t at = d9di_attention_key_at(n, &x->of, k0);
         d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk, .prefix = all.prefix};
-        d9di_attention_rows kr = d9di_attention_rows_load(n->t, k, at, nk, n->kv, kh, d, w.k);
-        d9di_attention_rows vr = d9di_attention_rows_load(n->t, v, at, nk, n->kv, kh, dv, w.v);
+        d9di_attention_rows kr =
+            d9di_attention_cached_load(n->t, k, n->k_scale, at, nk, n->kv, kh, d, w.k);
+        d9di_attention_rows vr =
+            d9di_attention_cached_load(n->t, v, n->v_scale, at, nk, n->kv, kh, dv, w.v);
 
         d9di_sgemm(false, true, nq, nk, d, n->scale, qr.x, qr.ld, kr.x, kr.ld, 0.0f, w.score, nk,
                    w.gemm_scratch);
@@ -254,6 +256,7 @@ d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *dims, void 
 
     (void)s;
     D9D_TRY(d9di_args_check_float("attention", n->t));
+    D9D_TRY(d9di_args_check_attention_cache("attention", n));
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
     D9D_TRY(d9di_attention_check_segments("attention", n, &keys));

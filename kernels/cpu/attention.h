@@ -7,6 +7,7 @@
 #ifndef D9DI_CPU_ATTENTION_H
 #define D9DI_CPU_ATTENTION_H
 
+#include "common/fp8_scale.h"
 #include "cpu/common.h"
 
 enum {
@@ -29,6 +30,24 @@ static inline d9di_attention_rows d9di_attention_rows_load(d9d_dtype t, const vo
         return (d9di_attention_rows){(const float *)x + (first * heads + h) * d, heads * d};
     for (int64_t i = 0; i < n; i++)
         d9di_cpu_from_bf16(buf + i * d, (const uint16_t *)x + ((first + i) * heads + h) * d, d);
+    return (d9di_attention_rows){buf, d};
+}
+
+/* The same of codes of e4m3 with scales [B, S, heads]; scale NULL: of x of type t. */
+static inline d9di_attention_rows d9di_attention_cached_load(d9d_dtype t, const void *x,
+                                                             const float *scale, int64_t first,
+                                                             int64_t n, int64_t heads, int64_t h,
+                                                             int64_t d, float *buf)
+{
+    if (scale == NULL)
+        return d9di_attention_rows_load(t, x, first, n, heads, h, d, buf);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t row = (first + i) * heads + h;
+        const uint8_t *code = (const uint8_t *)x + row * d;
+
+        for (int64_t j = 0; j < d; j++)
+            buf[i * d + j] = d9di_fp8_e4m3_float(code[j]) * scale[row];
+    }
     return (d9di_attention_rows){buf, d};
 }
 

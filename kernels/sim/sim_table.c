@@ -399,16 +399,18 @@ static d9d_status charge_attention(d9d_stream s, const d9d_attention_dims *n, d9
                                    int64_t depth)
 {
     const double heads = (double)(n->a * depth);
-    const double elements =
-        ((double)n->s * heads + (double)d9d_attention_array_keys(n) * (double)(n->kv * depth)) *
-        (double)n->b;
+    const double keys = (double)d9d_attention_array_keys(n) * (double)n->kv;
+    const double key_bytes =
+        n->k_scale != NULL ? (double)depth + 2 * sizeof(float) : (double)depth * dtype_bytes(n->t);
+    const double bytes =
+        ((double)n->s * heads * dtype_bytes(n->t) + keys * key_bytes) * (double)n->b;
     const bool fast = d9di_sim_attention_on_tensor_cores(s, n, kind == D9D_SIM_ATTENTION_BWD);
 
     const bool special = n->softcap > 0.0f || n->dropout.p > 0.0f || n->prefix != NULL;
     const bool builtin = !fast && (n->s != n->z || special);
 
     return d9di_sim_charge(s, builtin ? D9D_SIM_ATTENTION_BUILTIN : kind, n->t,
-                           2 * heads * visible_pairs(n), elements * dtype_bytes(n->t));
+                           2 * heads * visible_pairs(n), bytes);
 }
 
 ENTRY(attention, const d9d_attention_dims *n, void *o, float *lse, const void *q, const void *k,
@@ -453,6 +455,12 @@ ENTRY(cp_zigzag, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b, int6
       bool in_order)
 {
     return charge_memory(s, t, 4.0 * (double)(n * b) * (double)(p * w));
+}
+ENTRY(kv_append_fp8, d9d_dtype t, void *codes, float *scale, const int32_t *at, const void *x,
+      int64_t n, int64_t kv, int64_t d)
+{
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, t, 0,
+                           (double)(n * kv) * ((double)d * (dtype_bytes(t) + 1) + sizeof(float)));
 }
 ENTRY(dropout, d9d_dtype t, void *y, const void *x, float p, float factor, d9d_rng r,
       const int64_t *token, int64_t m, int64_t n, int64_t first, int64_t width)

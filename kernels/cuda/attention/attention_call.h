@@ -53,9 +53,14 @@ d9d_status d9di_attention_bwd_simt(d9d_stream s, const d9di_attention_call *c);
 bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *c);
 d9d_status d9di_attention_bwd_sm90(d9d_stream s, const d9di_attention_call *c);
 
-/* Split-KV decode, for a few queries and more keys: any type and shape. */
+/* Split-KV decode, for a few queries and more keys: any type and shape, and a cache in 8 bits. */
 bool d9di_attention_decode_supported(const d9di_attention_call *c);
 d9d_status d9di_attention_decode(d9d_stream s, const d9di_attention_call *c);
+
+/* Keys or values of a cache in 8 bits as y [rows, D] of type t. */
+d9d_status d9di_attention_dequantise(d9d_stream s, const char *op, d9d_dtype t, void *y,
+                                     const void *codes, const float *scale, int64_t rows,
+                                     int64_t d);
 
 /* Frees the cuDNN handle and the plans by shape. */
 void d9di_cudnn_attention_free(d9di_cudnn_attention *x);

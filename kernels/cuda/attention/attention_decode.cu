@@ -28,6 +28,10 @@
  * queries keep the GPU busy with fewer splits, of which most would be empty otherwise. This makes
  * decode batch-invariant within a row of split_table.
  *
+ * A cache in 8 bits has codes of e4m3 and a scale for each key and head, a power of two.  The
+ * products are with the codes: a score is multiplied by its key's scale, and a probability by its
+ * value's, which is exact.
+ *
  * Each block waits for memory about once: queries, keys and values are requested together. Their
  * addresses are known before the previous kernel ends, because segments are constant (PDL).
  *
@@ -37,6 +41,7 @@
  */
 #include "cuda/attention/attention_simt.cuh"
 
+#include <cuda_fp8.h>
 #include <cuda_pipeline_primitives.h>
 
 enum {
@@ -95,6 +100,42 @@ static __device__ __forceinline__ token_range visible_keys(const d9d_attention_d
     return {first_visible_key(n, x, t), visible_key_end(n, x, t)};
 }
 
+/* A cached element of type C: T, or a code of e4m3. */
+using code = uint8_t;
+template <> struct raw8<code> {
+    uint2 part;
+};
+static __device__ __forceinline__ float to_float(code v)
+{
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(v, __NV_E4M3)));
+}
+static __device__ __forceinline__ void fetch8(raw8<code> &r, const code *p, int64_t n)
+{
+    if (n >= 8 && (uintptr_t)p % 8 == 0) {
+        r.part = *(const uint2 *)p;
+        return;
+    }
+    code v[8];
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = j < n ? p[j] : 0;
+    memcpy(&r, v, sizeof(r));
+}
+static __device__ __forceinline__ void unpack8(float (&v)[8], const raw8<code> &r)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint32_t w = j < 2 ? r.part.x : r.part.y;
+        const float2 two = __half22float2(__half2(
+            __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(w >> 16 * (j % 2)), __NV_E4M3)));
+
+        v[2 * j] = two.x;
+        v[2 * j + 1] = two.y;
+    }
+}
+template <class C> static constexpr bool IS_CODE = sizeof(C) == sizeof(code);
+
 struct decode_smem {
     float score[GROUP][CHUNK];
     float m[GROUP], l[GROUP], keep[GROUP];
@@ -118,6 +159,14 @@ static __device__ __forceinline__ void load_values(T *to, const d9d_attention_di
         to[i] = from[i / d * n.kv * d + i % d];
 }
 
+/* The scales of a chunk's values; 0 beyond them. */
+static __device__ __forceinline__ void load_scales(float *to, const d9d_attention_dims &n,
+                                                   int64_t kh, int64_t first, int64_t count)
+{
+    if (threadIdx.x < CHUNK)
+        to[threadIdx.x] = threadIdx.x < count ? n.v_scale[(first + threadIdx.x) * n.kv + kh] : 0.0f;
+}
+
 /* score[g][j] = q_g . k_j, for the keys of a chunk; a lane has several loads in flight. */
 template <int N, class T>
 static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
@@ -127,6 +176,7 @@ static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
     enum { HALVES = DECODE_THREADS / HALF, KEYS_IN_FLIGHT = N == 1 ? CHUNK / HALVES : 1 };
     const int half = threadIdx.x / HALF, lane = threadIdx.x % HALF;
     raw8<T> key[KEYS_IN_FLIGHT][N];
+    float by[KEYS_IN_FLIGHT]; /* the scales of codes */
 
     for (int j0 = half; j0 < CHUNK; j0 += KEYS_IN_FLIGHT * HALVES) {
 #pragma unroll
@@ -137,6 +187,12 @@ static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
 
                 fetch8(key[c][i], k + ((first + j) * n.kv + kh) * n.d + f, j < count ? n.d - f : 0);
             }
+#pragma unroll
+        for (int c = 0; c < KEYS_IN_FLIGHT && IS_CODE<T>; c++) {
+            const int64_t j = j0 + c * HALVES;
+
+            by[c] = j < count ? n.k_scale[(first + j) * n.kv + kh] : 0.0f;
+        }
 #pragma unroll
         for (int c = 0; c < KEYS_IN_FLIGHT; c++) {
             const int j = j0 + c * HALVES;
@@ -156,6 +212,8 @@ static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
                 dot[g] = group_reduce<HALF>(dot[g], plus());
+                if (IS_CODE<T>)
+                    dot[g] *= by[c];
                 if (lane == 0 && g < heads)
                     w.score[g][j] =
                         j < count ? softcap(dot[g] * n.scale, n.softcap) : -CUDART_INF_F;
@@ -164,9 +222,9 @@ static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
     }
 }
 
-/* Online softmax of a chunk: scores become probabilities relative to the running maximum. A warp
- * has a head. */
-static __device__ void chunk_softmax(decode_smem &w, int heads)
+/* Online softmax of a chunk: scores become probabilities relative to the running maximum, times
+ * what the values are multiplied by, if anything. A warp has a head. */
+static __device__ __forceinline__ void chunk_softmax(decode_smem &w, const float *by, int heads)
 {
     const int g = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 
@@ -179,7 +237,7 @@ static __device__ void chunk_softmax(decode_smem &w, int heads)
         const float keep = none ? 1.0f : expf(old - m), sum = group_reduce<WARP>(p, plus());
 
         __syncwarp(); /* all have read m */
-        w.score[g][lane] = p;
+        w.score[g][lane] = by != NULL ? p * by[lane] : p;
         if (lane == 0) {
             w.l[g] = w.l[g] * keep + sum;
             w.m[g] = m;
@@ -215,13 +273,14 @@ static __device__ void chunk_output(const d9d_attention_dims &n, const decode_sm
 }
 
 /* Grid: splits, key heads times groups of query heads, queries. */
-template <int N, class T>
+template <int N, class T, class C>
 static __global__ void __launch_bounds__(DECODE_THREADS)
-    split_kernel(d9d_attention_dims n, float *part, const T *q, const T *k, const T *v)
+    split_kernel(d9d_attention_dims n, float *part, const T *q, const C *k, const C *v)
 {
     extern __shared__ uint4 values[];
     __shared__ decode_smem w;
-    T *const tile = (T *)values;
+    __shared__ float scales[IS_CODE<C> ? CHUNK : 1];
+    C *const tile = (C *)values;
     const int64_t t = blockIdx.z, per = n.a / n.kv, groups = d9di_i64_ceil_div(per, GROUP);
     const int64_t kh = blockIdx.y / groups, h0 = kh * per + blockIdx.y % groups * GROUP;
     const int heads = (int)d9di_i64_min(GROUP, (kh + 1) * per - h0);
@@ -236,6 +295,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
         return;
     pdl_wait();
     load_values(tile, n, v, kh, at, d9di_i64_min(CHUNK, keys.end - at));
+    if (IS_CODE<C>)
+        load_scales(scales, n, kh, at, keys.end - at);
 #pragma unroll
     for (int g = 0; g < GROUP; g++)
 #pragma unroll
@@ -258,7 +319,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
         __syncthreads();
         chunk_scores<N>(n, w, query, heads, kh, k, at, count);
         __syncthreads();
-        chunk_softmax(w, heads);
+        chunk_softmax(w, IS_CODE<C> ? scales : NULL, heads);
         __pipeline_commit();
         __pipeline_wait_prior(0);
         __syncthreads();
@@ -268,6 +329,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
             break;
         __syncthreads();
         load_values(tile, n, v, kh, at, d9di_i64_min(CHUNK, keys.end - at));
+        if (IS_CODE<C>)
+            load_scales(scales, n, kh, at, keys.end - at);
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
@@ -329,7 +392,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
         lse[row_stat_index(n, t / n.s, h, t)] = m + logf(l);
 }
 
-template <int N, class T>
+template <int N, class T, class C>
 static d9d_status launch(d9d_stream s, const d9di_attention_call *c, float *part)
 {
     const d9d_attention_dims *n = &c->n;
@@ -338,23 +401,30 @@ static d9d_status launch(d9d_stream s, const d9di_attention_call *c, float *part
     const dim3 split((unsigned)splits, (unsigned)head_groups(n), (unsigned)queries);
     const dim3 join((unsigned)n->a, (unsigned)queries,
                     (unsigned)d9di_i64_ceil_div(n->dv, DECODE_THREADS));
-    const size_t tile = CHUNK * (size_t)n->dv * sizeof(T);
+    const size_t tile = CHUNK * (size_t)n->dv * sizeof(C);
 
-    D9D_TRY(d9di_cuda_set_max_smem(c->op, (const void *)split_kernel<N, T>, (int64_t)tile));
-    D9D_TRY(pdl_launch_smem(s, c->op, tile, split_kernel<N, T>, split, DECODE_THREADS, *n, part,
-                            (const T *)c->q, (const T *)c->k, (const T *)c->v));
+    D9D_TRY(d9di_cuda_set_max_smem(c->op, (const void *)split_kernel<N, T, C>, (int64_t)tile));
+    D9D_TRY(pdl_launch_smem(s, c->op, tile, split_kernel<N, T, C>, split, DECODE_THREADS, *n, part,
+                            (const T *)c->q, (const C *)c->k, (const C *)c->v));
     return pdl_launch(s, c->op, combine_kernel<T>, join, DECODE_THREADS, *n, splits, (T *)c->o,
                       c->lse, (const float *)part);
 }
 
-template <class T>
+template <class T, class C>
 static d9d_status launch_by_head_size(d9d_stream s, const d9di_attention_call *c, float *part)
 {
     const int64_t d = head_size_max(c->n);
 
-    return d <= SLICE       ? launch<1, T>(s, c, part)
-           : d <= 2 * SLICE ? launch<2, T>(s, c, part)
-                            : launch<MAX_HEAD_SIZE / SLICE, T>(s, c, part);
+    return d <= SLICE       ? launch<1, T, C>(s, c, part)
+           : d <= 2 * SLICE ? launch<2, T, C>(s, c, part)
+                            : launch<MAX_HEAD_SIZE / SLICE, T, C>(s, c, part);
+}
+
+template <class T>
+static d9d_status launch_by_cache(d9d_stream s, const d9di_attention_call *c, float *part)
+{
+    return c->n.k_scale != NULL ? launch_by_head_size<T, code>(s, c, part)
+                                : launch_by_head_size<T, T>(s, c, part);
 }
 
 bool d9di_attention_decode_supported(const d9di_attention_call *c)
@@ -374,7 +444,7 @@ d9d_status d9di_attention_decode(d9d_stream s, const d9di_attention_call *c)
     d9d_status st;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
-    st = D9DI_DISPATCH_DTYPE(c->n.t, T, launch_by_head_size<T>(s, c, (float *)part));
+    st = D9DI_DISPATCH_DTYPE(c->n.t, T, launch_by_cache<T>(s, c, (float *)part));
     d9di_cuda_scratch_free(s, part, bytes);
     return st;
 }

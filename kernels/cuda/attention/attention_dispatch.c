@@ -33,11 +33,45 @@ static d9d_status attention_simt(d9d_stream s, const d9di_attention_call *c)
     return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
 }
 
+static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c);
+
+/* Many queries of a cache in 8 bits: its keys and values as type t in scratch. */
+static d9d_status attention_dequantised(d9d_stream s, const d9di_attention_call *c)
+{
+    const int64_t rows = c->n.b * c->n.z * c->n.kv, size = (int64_t)d9d_dtype_size(c->n.t);
+    d9di_attention_call plain = *c;
+    d9di_cuda_arena r = {NULL, 0};
+    d9d_status st;
+
+    (void)d9di_cuda_arena_alloc(&r, rows * c->n.d * size);
+    (void)d9di_cuda_arena_alloc(&r, rows * c->n.dv * size);
+
+    const int64_t bytes = r.used;
+
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, (void **)&r.base));
+    r.used = 0;
+    void *k = d9di_cuda_arena_alloc(&r, rows * c->n.d * size);
+    void *v = d9di_cuda_arena_alloc(&r, rows * c->n.dv * size);
+
+    plain.k = k;
+    plain.v = v;
+    plain.n.k_scale = plain.n.v_scale = NULL;
+    D9D_TRY_OR(st, d9di_attention_dequantise(s, c->op, c->n.t, k, c->k, c->n.k_scale, rows, c->n.d),
+               out);
+    D9D_TRY_OR(
+        st, d9di_attention_dequantise(s, c->op, c->n.t, v, c->v, c->n.v_scale, rows, c->n.dv), out);
+    st = attention_run(s, &plain);
+out:
+    d9di_cuda_scratch_free(s, r.base, bytes);
+    return st;
+}
+
 static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
 {
     bool done = false;
 
     D9D_TRY(d9di_args_check_float(c->op, c->n.t));
+    D9D_TRY(d9di_args_check_attention_cache(c->op, &c->n));
     D9D_TRY(dkv_clear(s, c));
     if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
         return D9D_OK;
@@ -45,6 +79,8 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
         return attention_simt(s, c);
     if (d9di_attention_decode_supported(c))
         return d9di_attention_decode(s, c);
+    if (c->n.k_scale != NULL)
+        return attention_dequantised(s, c);
     if (d9di_attention_bwd_sm90_supported(s, c))
         return d9di_attention_bwd_sm90(s, c);
     if (s->opts.attention != D9D_CUDA_ATTENTION_SIMT)

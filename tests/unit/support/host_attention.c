@@ -8,7 +8,14 @@ static d9d_attention_dims attention_dims_on(host_call *c, const d9d_attention_di
     d.segment = host_in(c, D9D_I32, n->segment, 4 * n->segments);
     d.dropout.token = host_in(c, D9D_I64, n->dropout.token, n->b * n->s);
     d.prefix = host_in(c, D9D_I32, n->prefix, n->segments);
+    d.k_scale = host_floats(c, n->k_scale, n->b * n->z * n->kv);
+    d.v_scale = host_floats(c, n->v_scale, n->b * n->z * n->kv);
     return d;
+}
+
+static d9d_dtype cached_type(const d9d_attention_dims *n)
+{
+    return n->k_scale != NULL ? D9D_F8_E4M3 : n->t;
 }
 
 static d9d_status on_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
@@ -20,10 +27,11 @@ static d9d_status on_attention(d9d_stream s, const d9d_attention_dims *n, void *
     const d9d_attention_dims d = attention_dims_on(&c, n);
 
     (void)s;
-    return host_end(&c, c.k->attention->fwd(
-                            c.s, &d, host_out(&c, n->t, o, rows * dv),
-                            host_out(&c, D9D_F32, lse, rows), host_in(&c, n->t, q, rows * n->d),
-                            host_in(&c, n->t, k, keys * n->d), host_in(&c, n->t, v, keys * dv)));
+    return host_end(&c, c.k->attention->fwd(c.s, &d, host_out(&c, n->t, o, rows * dv),
+                                            host_out(&c, D9D_F32, lse, rows),
+                                            host_in(&c, n->t, q, rows * n->d),
+                                            host_in(&c, cached_type(n), k, keys * n->d),
+                                            host_in(&c, cached_type(n), v, keys * dv)));
 }
 
 static d9d_status on_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
@@ -96,6 +104,22 @@ static d9d_status on_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x
     (void)s;
     return host_end(&c, c.k->attention->cp_zigzag(c.s, t, host_out(&c, t, y, size),
                                                   host_in(&c, t, x, size), n, b, p, w, in_order));
+}
+
+static d9d_status on_kv_append_fp8(d9d_stream s, d9d_dtype t, void *codes, float *scale,
+                                   const int32_t *at, const void *x, int64_t n, int64_t kv,
+                                   int64_t d)
+{
+    int64_t slots = 0;
+    host_call c = host_begin();
+
+    (void)s;
+    for (int64_t i = 0; i < n; i++)
+        slots = at[i] >= slots ? at[i] + 1 : slots;
+    return host_end(&c, c.k->attention->kv_append_fp8(
+                            c.s, t, host_out(&c, D9D_F8_E4M3, codes, slots * kv * d),
+                            host_out(&c, D9D_F32, scale, slots * kv), host_ints(&c, at, n),
+                            host_in(&c, t, x, n * kv * d), n, kv, d));
 }
 
 HOST_KERNELS(attention, D9D_ATTENTION_KERNELS)

@@ -62,6 +62,8 @@ typedef struct d9d_attention_dims {
                                                     each chunk sees */
     d9d_attention_dropout dropout;               /* not with `decode` */
     d9d_attention_key_part part;                 /* not with `decode` */
+    const float *k_scale, *v_scale; /* [B, Z, KV], with `decode`: k and v are codes of e4m3, as
+                                       kv_append_fp8() writes them; NULL: of type t */
 } d9d_attention_dims;
 
 /* The same with dv set. */
@@ -106,6 +108,13 @@ typedef struct d9d_attention_kernels {
      * P, W] in sequence order from x [n, B, 2, P, W] in rank order; else the inverse. */
     d9d_status (*cp_zigzag)(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
                             int64_t p, int64_t w, bool in_order);
+    /* Keys or values of new tokens to a KV cache in 8 bits: row i of x [S, KV, D] of type t becomes
+     * slot at[i] of codes [Z, KV, D] and scale [Z, KV]; a negative slot is none.  A code is e4m3, a
+     * scale that of fp8.h for one token's head: so their product is exact in type t, and within
+     * 2^-4 of the element, or within 2^-10 of the scale, which is below 1/224 of the head's largest
+     * magnitude.  Elements that are not finite become NaN. */
+    d9d_status (*kv_append_fp8)(d9d_stream s, d9d_dtype t, void *codes, float *scale,
+                                const int32_t *at, const void *x, int64_t n, int64_t kv, int64_t d);
 } d9d_attention_kernels;
 
 /* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
@@ -115,7 +124,8 @@ typedef struct d9d_attention_kernels {
     X(attention, sink, attention_sink)                                                             \
     X(attention, sink_wgrad, attention_sink_wgrad)                                                 \
     X(attention, merge, attention_merge)                                                           \
-    X(attention, cp_zigzag, cp_zigzag)
+    X(attention, cp_zigzag, cp_zigzag)                                                             \
+    X(attention, kv_append_fp8, kv_append_fp8)
 
 #ifdef __cplusplus
 }
