@@ -141,7 +141,8 @@ static void cache_spec(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
     const d9d_shape heads = D9D_SHAPE(c->num_key_value_heads, head_dim(c));
     const d9d_dtype t = ((const layer *)base)->o.weight.spec.dtype;
 
-    *out = (d9d_block_cache_spec){2, {{"k", false, t, heads}, {"v", false, t, heads}}};
+    *out =
+        (d9d_block_cache_spec){2, {{"k", false, t, heads, false}, {"v", false, t, heads, false}}};
 }
 
 /* --- the models ----------------------------------------------------------------------------- */

@@ -193,6 +193,11 @@ static d9d_status check_max_tokens(generate_run *r)
     return D9D_OK;
 }
 
+static d9d_kv_cache_dtype cache_dtype(const generate_run *r)
+{
+    return (d9d_kv_cache_dtype)r->section->kv_cache_dtype;
+}
+
 /* Runs all checks that need no model memory. */
 static d9d_status run_check(generate_run *r)
 {
@@ -202,7 +207,7 @@ static d9d_status run_check(generate_run *r)
     D9D_TRY(d9di_prompt_source_open_data(r->c, &r->requests));
     opts = engine_opts(r);
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
-    D9D_TRY(d9d_kv_cache_check(r->engine.models[0]));
+    D9D_TRY(d9d_kv_cache_check(r->engine.models[0], cache_dtype(r)));
     D9D_TRY(tokenizer_open(r));
     D9D_TRY(d9di_prompt_source_open_prompts(&r->requests, r->tokenizer, r->tokenizer_path,
                                             r->engine.whole.model->vocab));
@@ -257,7 +262,8 @@ static uint64_t cache_bytes(const d9di_engine *e, const void *run)
 {
     const generate_run *r = run;
 
-    return d9di_kv_decoder_bytes(e, r->c->trainer.batching.microbatch_size, r->max_tokens);
+    return d9di_kv_decoder_bytes(e, cache_dtype(r), r->c->trainer.batching.microbatch_size,
+                                 r->max_tokens);
 }
 
 /* Logs the size of the KV cache and allocates it, before the first token. */
@@ -265,10 +271,12 @@ static d9d_status open_decoder(generate_run *r)
 {
     const int64_t rows = r->c->trainer.batching.microbatch_size;
 
-    d9d_log_info(r->log, "KV cache: %lld sequence%s of up to %lld tokens, %.1f MB", (long long)rows,
-                 rows > 1 ? "s" : "", (long long)r->max_tokens,
-                 (double)cache_bytes(&r->engine, r) * 1e-6);
-    return d9di_kv_decoder_open(&r->engine, rows, r->max_tokens, is_greedy(r), &r->decoder);
+    d9d_log_info(r->log, "KV cache: %lld sequence%s of up to %lld tokens, %.1f MB%s",
+                 (long long)rows, rows > 1 ? "s" : "", (long long)r->max_tokens,
+                 (double)cache_bytes(&r->engine, r) * 1e-6,
+                 cache_dtype(r) == D9D_KV_CACHE_FP8 ? " in fp8" : "");
+    return d9di_kv_decoder_open(&r->engine, cache_dtype(r), rows, r->max_tokens, is_greedy(r),
+                                &r->decoder);
 }
 
 static d9d_status get_prompt(void *arg, int64_t k, d9d_token_ids *ids, d9di_prompt_source_item *out)

@@ -73,9 +73,10 @@ static int64_t cache_tokens(const d9di_engine *e, int64_t rows, int64_t max_toke
     return rows * max_tokens + token_multiple(e);
 }
 
-uint64_t d9di_kv_decoder_bytes(const d9di_engine *e, int64_t rows, int64_t max_tokens)
+uint64_t d9di_kv_decoder_bytes(const d9di_engine *e, d9d_kv_cache_dtype t, int64_t rows,
+                               int64_t max_tokens)
 {
-    return d9d_kv_cache_bytes(stage_model(e), cache_tokens(e, rows, max_tokens), rows + 1);
+    return d9d_kv_cache_bytes(stage_model(e), t, cache_tokens(e, rows, max_tokens), rows + 1);
 }
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -128,8 +129,8 @@ static d9d_status find_specs(d9di_kv_decoder *d)
     return check_specs(d->engine, d->given, d->n_given);
 }
 
-d9d_status d9di_kv_decoder_open(d9di_engine *e, int64_t rows, int64_t max_tokens, bool chooses,
-                                d9di_kv_decoder **out)
+d9d_status d9di_kv_decoder_open(d9di_engine *e, d9d_kv_cache_dtype t, int64_t rows,
+                                int64_t max_tokens, bool chooses, d9di_kv_decoder **out)
 {
     d9di_kv_decoder *d = calloc(1, sizeof(*d));
     d9d_status st;
@@ -145,7 +146,7 @@ d9d_status d9di_kv_decoder_open(d9di_engine *e, int64_t rows, int64_t max_tokens
     d9d_tape_set_recording(d->tape, false);
     d9d_tape_set_weights_constant(d->tape, true);
     D9D_TRY_OR(st,
-               d9d_kv_cache_create(stage_model(e), e->dev, cache_tokens(e, rows, max_tokens),
+               d9d_kv_cache_create(stage_model(e), e->dev, t, cache_tokens(e, rows, max_tokens),
                                    rows + 1, &d->cache),
                out);
     st = chooses ? alloc_chosen(d)

@@ -1,6 +1,6 @@
 /* kv_decoder.h - incremental decoding: each sequence has its slots in one KV cache.
  *
- *     D9D_TRY(d9di_kv_decoder_open(&engine, rows, max_tokens, true, &decoder));
+ *     D9D_TRY(d9di_kv_decoder_open(&engine, D9D_KV_CACHE_AUTO, rows, max_tokens, true, &decoder));
  *     input = {.row = 0, .first = 0, .n = 5, .ids = prompt};      // prefill
  *     D9D_TRY(d9di_kv_decoder_enqueue(decoder, &input, 1));
  *     input = {.row = 0, .first = 5, .n = 1, .ids = NULL};        // decode: that call's token
@@ -35,11 +35,12 @@ typedef struct d9di_kv_decoder_output {
 
 /* Bytes of the KV cache for `rows` sequences of at most `max_tokens` tokens; of a model that is
  * placed on its mesh. */
-uint64_t d9di_kv_decoder_bytes(const d9di_engine *e, int64_t rows, int64_t max_tokens);
+uint64_t d9di_kv_decoder_bytes(const d9di_engine *e, d9d_kv_cache_dtype t, int64_t rows,
+                               int64_t max_tokens);
 
 /* `chooses`: the argmax is computed on the device, and logits stay there.  EOOM. */
-d9d_status d9di_kv_decoder_open(d9di_engine *e, int64_t rows, int64_t max_tokens, bool chooses,
-                                d9di_kv_decoder **out);
+d9d_status d9di_kv_decoder_open(d9di_engine *e, d9d_kv_cache_dtype t, int64_t rows,
+                                int64_t max_tokens, bool chooses, d9di_kv_decoder **out);
 void d9di_kv_decoder_close(d9di_kv_decoder *d); /* NULL is fine */
 
 /* Enqueues a call.  Rows ascend, each at most once.  A decoder that chooses tokens accepts a second

@@ -139,6 +139,8 @@ static int64_t first_head(const d9d_block_attention *b)
 }
 
 enum { Q, K, V, QKV };
+/* Entries of the KV cache; it has scales if it is in 8 bits. */
+enum { K_CACHE, V_CACHE, CACHE_ENTRIES, K_SCALE = CACHE_ENTRIES, V_SCALE };
 
 /* Project x, all tokens, to heads [B, S, n, D]: queries, keys and values. */
 static d9d_status qkv_project(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
@@ -247,12 +249,25 @@ static d9d_status heads_rope_append(d9d_block_attention *b, d9d_tape *t,
                                            normed ? &b->q_norm.weight : NULL,
                                            normed ? &b->k_norm.weight : NULL,
                                            cache->token_slots,
-                                           cache->entry[0],
-                                           cache->entry[1]};
+                                           cache->entry[K_CACHE],
+                                           cache->entry[V_CACHE]};
 
     D9D_TRY(d9d_op_qk_norm_rope_append(t, opts, &new));
     y[Q] = new.q, y[K] = new.k, y[V] = new.v;
     return D9D_OK;
+}
+
+/* Append keys and values to a KV cache in 8 bits, or in their own type. */
+static d9d_status heads_append(d9d_tape *t, const d9d_block_cache *c, d9d_var **y)
+{
+    if (c->entry[K_SCALE] != NULL) {
+        D9D_TRY(d9d_op_kv_append_fp8(t, y[K], c->token_slots, c->entry[K_CACHE], c->entry[K_SCALE],
+                                     &y[K]));
+        return d9d_op_kv_append_fp8(t, y[V], c->token_slots, c->entry[V_CACHE], c->entry[V_SCALE],
+                                    &y[V]);
+    }
+    D9D_TRY(d9d_op_kv_append(t, y[K], c->token_slots, c->entry[K_CACHE], &y[K]));
+    return d9d_op_kv_append(t, y[V], c->token_slots, c->entry[V_CACHE], &y[V]);
 }
 
 /* Prepare heads for attention: QK norm and RoPE of queries and keys, clips; append keys and values
@@ -265,14 +280,11 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
     D9D_TRY(heads_norm_clip(b, t, &of[Q], &b->q_norm, &y[Q]));
     D9D_TRY(heads_norm_clip(b, t, &of[K], &b->k_norm, &y[K]));
     D9D_TRY(heads_clip(b, t, &y[V]));
-    if (cache != NULL && b->shape.rope != NULL)
+    if (cache != NULL && b->shape.rope != NULL && cache->entry[K_SCALE] == NULL)
         return heads_rope_append(b, t, &opts, cache, y);
     D9D_TRY(heads_norm_rope(b, t, &opts, &b->q_norm, &y[Q]));
     D9D_TRY(heads_norm_rope(b, t, &opts, &b->k_norm, &y[K]));
-    if (cache == NULL)
-        return D9D_OK;
-    D9D_TRY(d9d_op_kv_append(t, y[K], cache->token_slots, cache->entry[0], &y[K]));
-    return d9d_op_kv_append(t, y[V], cache->token_slots, cache->entry[1], &y[V]);
+    return cache != NULL ? heads_append(t, cache, y) : D9D_OK;
 }
 
 /* o [B, S, n, D] as [B, S, n D], times the sigmoid of its gate, which is projected from x, all
@@ -310,7 +322,9 @@ void d9d_block_attention_cache_spec(const d9d_block_attention *b, d9d_block_cach
     const d9d_shape s = D9D_SHAPE(kv_heads_here(b, NULL, NULL).n, b->shape.head_dim);
     const d9d_dtype t = b->k_proj.weight.spec.dtype;
 
-    *out = (d9d_block_cache_spec){2, {{"k", false, t, s}, {"v", false, t, s}}};
+    *out = (d9d_block_cache_spec){
+        CACHE_ENTRIES,
+        {[K_CACHE] = {"k", false, t, s, true}, [V_CACHE] = {"v", false, t, s, true}}};
 }
 
 d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
@@ -333,6 +347,8 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         .cp_heads = d9d_groups_cp_heads(b->groups),
         .label = b->k_proj.weight.name,
         .cached = cache != NULL,
+        .k_scale = cache != NULL ? cache->entry[K_SCALE] : NULL,
+        .v_scale = cache != NULL ? cache->entry[V_SCALE] : NULL,
         .window = b->shape.window,
         .sinks = b->shape.sinks ? &b->sinks : NULL,
         .dropout = {.p = b->shape.dropout, .site = &b->k_proj.weight, .first = first_head(b)}};

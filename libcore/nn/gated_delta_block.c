@@ -112,12 +112,12 @@ void d9d_block_gated_delta_cache_spec(const d9d_block_gated_delta *b, d9d_block_
     const int64_t heads = b->v_proj.weight.local.shape.dim[0] / s->value_dim;
 
     out->n = CACHE_ENTRIES;
-    out->item[STATE] =
-        (d9d_block_cache_entry){"state", true, D9D_F32, D9D_SHAPE(heads, s->key_dim, s->value_dim)};
+    out->item[STATE] = (d9d_block_cache_entry){"state", true, D9D_F32,
+                                               D9D_SHAPE(heads, s->key_dim, s->value_dim), false};
     for (int i = 0; i < 3; i++)
-        out->item[Q_LAST + i] =
-            (d9d_block_cache_entry){"last", true, of[i]->weight.spec.dtype,
-                                    D9D_SHAPE(s->conv_width - 1, of[i]->weight.local.shape.dim[0])};
+        out->item[Q_LAST + i] = (d9d_block_cache_entry){
+            "last", true, of[i]->weight.spec.dtype,
+            D9D_SHAPE(s->conv_width - 1, of[i]->weight.local.shape.dim[0]), false};
 }
 
 /* Where documents begin, and their state cache; NULL: none. */

@@ -215,9 +215,9 @@ void d9d_block_mla_cache_spec(const d9d_block_mla *b, d9d_block_cache_spec *out)
 {
     const d9d_block_mla_shape *s = &b->shape;
 
-    *out = (d9d_block_cache_spec){
-        1,
-        {{"latent", false, b->kv_down.weight.spec.dtype, D9D_SHAPE(1, s->kv_rank + s->rope_dim)}}};
+    *out = (d9d_block_cache_spec){1,
+                                  {{"latent", false, b->kv_down.weight.spec.dtype,
+                                    D9D_SHAPE(1, s->kv_rank + s->rope_dim), false}}};
 }
 
 /* Append the latent features and rotated keys of the new tokens to the KV cache. */

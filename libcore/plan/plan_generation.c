@@ -58,9 +58,9 @@ d9d_status d9di_plan_simulate_generation(d9di_engine *e, const d9d_grpo_section 
     d9di_kv_decoder *d;
     d9d_status st;
 
-    out->cache = d9di_kv_decoder_bytes(e, rows, most);
+    out->cache = d9di_kv_decoder_bytes(e, D9D_KV_CACHE_AUTO, rows, most);
     d9d_fsdp_pre_forward(e->stages[0].sharded, false, false);
-    D9D_TRY(d9di_kv_decoder_open(e, rows, most, false, &d));
+    D9D_TRY(d9di_kv_decoder_open(e, D9D_KV_CACHE_AUTO, rows, most, false, &d));
     st = measure(d, e, c, rows, prompts, prompt, &out->generate_s);
     d9di_kv_decoder_close(d);
     out->step_s += out->generate_s;

@@ -3,6 +3,7 @@
 #include "d9d/data/loader/blend.h"
 #include "d9d/job/job.h"
 #include "d9d/metric/metric.h"
+#include "d9d/model/kv_cache.h"
 #include "d9d/model/lora/peft.h"
 #include "d9d/models/models.h"
 #include "d9d/optim/optim.h"
@@ -627,6 +628,9 @@ static const d9d_key generate_keys[] = {
                  "stop at the eos_token_id of the generation_config.json beside the weights, or of "
                  "the config.json where there is none"),
     D9D_KEY_LIST(d9d_job_generate_section, stop_tokens, "[]", &token_elem, "tokens to stop at too"),
+    D9D_KEY_ENUM(d9d_job_generate_section, kv_cache_dtype, "\"auto\"", d9d_kv_cache_dtype_names,
+                 "what the KV cache stores keys and values as: auto, the model's dtype; fp8, e4m3 "
+                 "with a scale for each head and token"),
     D9D_KEY_END,
 };
 static const d9d_table generate_table =

@@ -146,7 +146,7 @@ d9d_status d9di_rollout_open(d9di_rollout *r, const d9di_train_run *run, d9di_en
                         "task.generation_batch_size: %lld completions of %lld tokens are more than "
                         "2^31",
                         (long long)r->rows, (long long)max_tokens(r));
-    D9D_TRY(d9d_kv_cache_check(engine->models[0]));
+    D9D_TRY(d9d_kv_cache_check(engine->models[0], D9D_KV_CACHE_AUTO));
     D9D_TRY(open_rewards(r));
     return open_stop_tokens(r, run);
 }
@@ -201,7 +201,7 @@ uint64_t d9di_rollout_bytes(const d9di_engine *e, const void *arg)
 {
     const d9di_rollout *r = arg;
 
-    return r->c != NULL ? d9di_kv_decoder_bytes(e, r->rows, max_tokens(r)) : 0;
+    return r->c != NULL ? d9di_kv_decoder_bytes(e, D9D_KV_CACHE_AUTO, r->rows, max_tokens(r)) : 0;
 }
 
 /* --- prompts ---------------------------------------------------------------------------------- */
@@ -374,7 +374,8 @@ static d9d_status generate(d9di_rollout *r)
         D9D_TRY(D9D_VEC_PUSH(&r->completions, (d9di_grpo_completion){.n = 0}));
     D9D_TRY(d9d_device_sync(r->engine->dev));
     d9d_fsdp_pre_forward(r->engine->stages[0].sharded, false, false);
-    D9D_TRY(d9di_kv_decoder_open(r->engine, r->rows, max_tokens(r), false, &b.decoder));
+    D9D_TRY(d9di_kv_decoder_open(r->engine, D9D_KV_CACHE_AUTO, r->rows, max_tokens(r), false,
+                                 &b.decoder));
     st = decode_open(r, &b);
     if (st == D9D_OK)
         st = decode_all(r, &b);

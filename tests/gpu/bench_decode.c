@@ -1,12 +1,12 @@
 /* bench_decode.c - generation with random weights: decode, prefill, and a training forward beside
  * it.
  *
- *     bench_decode CONFIG.json [quantization=nf4] [decode=SEQUENCES] [prefill=TOKENS]
- *                  [forward=TOKENS] ...
+ *     bench_decode CONFIG.json [quantization=nf4] [kv_cache_dtype=fp8] [prompt=TOKENS]
+ *                  [decode=SEQUENCES] [prefill=TOKENS] [forward=TOKENS] ...
  *
- * In bfloat16, or with the layers' matrices quantised, of one model, on the device that
- * D9D_TEST_DEVICE names.  Without phases: decode=1, decode=8, and prefill and forward of 8192
- * tokens.  Prints a line each:
+ * In bfloat16, or with the layers' matrices or the KV cache quantised, of one model, on the device
+ * that D9D_TEST_DEVICE names; decode behind a prompt of 16 tokens or so many.  Without phases:
+ * decode=1, decode=8, and prefill and forward of 8192 tokens.  Prints a line each:
  *
  *     decode SEQUENCES MILLISECONDS GB     of a step of all sequences, one token each; GB: bytes of
  *                                          weights that it reads, of experts the expected ones
@@ -28,8 +28,8 @@
 
 enum {
     MAX_SEQS = 64,
-    PROMPT = 16, /* tokens of the first sequence; each next has MORE */
-    MORE = 5,
+    PROMPT = 16,  /* tokens of the first sequence, by default; */
+    MORE = 5,     /* each next has more */
     WARM_UP = 32, /* steps before the clock starts */
     STEPS = 160,  /* steps on the clock */
     REPEATS = 3
@@ -45,6 +45,8 @@ typedef struct bench {
     uint32_t tokens[WARM_UP + STEPS]; /* of the first sequence, of the first decode phase */
     size_t n_tokens;
     bool differs;
+    d9d_kv_cache_dtype cache;
+    int64_t prompt; /* tokens of the first sequence */
 } bench;
 
 static void must(d9d_status st)
@@ -138,9 +140,9 @@ static d9d_status prefill(bench *b, d9di_kv_decoder *d, int64_t seq, int64_t n,
     return D9D_OK;
 }
 
-static int64_t prompt_length(int64_t seq)
+static int64_t prompt_length(const bench *b, int64_t seq)
 {
-    return PROMPT + MORE * seq;
+    return b->prompt + MORE * seq;
 }
 
 /* The first sequence's token of step i: kept, or compared with that of the first phase. */
@@ -164,7 +166,7 @@ static d9d_status decode_steps(bench *b, d9di_kv_decoder *d, int64_t n, uint32_t
     for (size_t i = 0; i <= WARM_UP + STEPS; i++) {
         for (int64_t k = 0; k < n && i < WARM_UP + STEPS; k++)
             in[k] = (d9di_kv_decoder_input){.row = k,
-                                            .first = prompt_length(k) + (int64_t)i,
+                                            .first = prompt_length(b, k) + (int64_t)i,
                                             .n = 1,
                                             .ids = i == 0 ? &first[k] : NULL};
         if (i < WARM_UP + STEPS)
@@ -190,9 +192,10 @@ static d9d_status phase_decode(bench *b, int64_t n)
 
     if (n < 1 || n > MAX_SEQS)
         return D9D_FAIL(D9D_EINVAL, "decode of %lld sequences, at most %d", (long long)n, MAX_SEQS);
-    D9D_TRY(d9di_kv_decoder_open(&b->engine, n, prompt_length(n) + WARM_UP + STEPS, true, &d));
+    D9D_TRY(d9di_kv_decoder_open(&b->engine, b->cache, n, prompt_length(b, n) + WARM_UP + STEPS,
+                                 true, &d));
     for (int64_t k = 0; k < n; k++) {
-        D9D_TRY_OR(st, prefill(b, d, k, prompt_length(k), &out), out);
+        D9D_TRY_OR(st, prefill(b, d, k, prompt_length(b, k), &out), out);
         first[k] = (uint32_t)out.token[0];
     }
     D9D_TRY_OR(st, decode_steps(b, d, n, first, &ms), out);
@@ -210,7 +213,7 @@ static d9d_status phase_prefill(bench *b, int64_t n)
     double best = INFINITY;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(d9di_kv_decoder_open(&b->engine, 1, n, true, &d));
+    D9D_TRY(d9di_kv_decoder_open(&b->engine, b->cache, 1, n, true, &d));
     for (int i = 0; i <= REPEATS && st == D9D_OK; i++) {
         const int64_t start = d9d_clock_ns();
 
@@ -280,12 +283,22 @@ static d9d_status phase_run(bench *b, const char *word)
     return D9D_FAIL(D9D_EINVAL, "\"%s\" is no phase", word);
 }
 
+/* What follows `name` where the word is that option, and the word is skipped; else `usual`. */
+static const char *option_take(const char *const **words, const char *name, const char *usual)
+{
+    const char *word = **words;
+
+    if (word == NULL || strncmp(word, name, strlen(name)) != 0)
+        return usual;
+    ++*words;
+    return word + strlen(name);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const usual[] = {"decode=1", "decode=8", "prefill=8192", "forward=8192",
                                         NULL};
-    static const char option[] = "quantization=";
-    const char *quantization = "none";
+    const char *quantization;
     bench b = {.n_tokens = 0};
     const char *const *words = argc > 2 ? (const char *const *)argv + 2 : usual;
 
@@ -293,8 +306,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_decode CONFIG.json [PHASE=N ...]\n");
         return 2;
     }
-    if (strncmp(words[0], option, strlen(option)) == 0)
-        quantization = *words++ + strlen(option);
+    quantization = option_take(&words, "quantization=", "none");
+    if (strcmp(option_take(&words, "kv_cache_dtype=", "auto"), "fp8") == 0)
+        b.cache = D9D_KV_CACHE_FP8;
+    b.prompt = strtoll(option_take(&words, "prompt=", "0"), NULL, 10);
+    b.prompt = b.prompt > 0 ? b.prompt : PROMPT;
     if (*words == NULL)
         words = usual;
     must(bench_open(&b, argv[1], quantization));

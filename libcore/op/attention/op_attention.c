@@ -281,14 +281,37 @@ static d9d_status check_ring(const d9d_op_attention_opts *opts)
     return D9D_OK;
 }
 
+/* Keys and values: of q's type, or a cache in 8 bits. */
+static d9d_status check_cached(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
+                               const d9d_op_attention_opts *opts)
+{
+    const d9d_tensor *const scales[] = {opts->k_scale, opts->v_scale};
+    const bool narrow = opts->k_scale != NULL || opts->v_scale != NULL;
+    const d9d_dtype stored = narrow ? D9D_F8_E4M3 : q->dtype;
+
+    D9D_TRY(d9di_op_check("attention", "k", k, stored));
+    D9D_TRY(d9di_op_check("attention", "v", v, stored));
+    D9D_TRY(check_heads(q, k, v));
+    for (int i = 0; i < 2 && narrow; i++) {
+        if (scales[i] == NULL || !opts->cached)
+            return D9D_FAIL(D9D_EINVAL, "attention: keys and values in 8 bits %s",
+                            opts->cached ? "need scales of both" : "are those of a KV cache");
+        D9D_TRY(d9di_op_check("attention", "the scales", scales[i], D9D_F32));
+        if (!d9d_shape_equal(&scales[i]->shape, &D9D_SHAPE(k->shape.dim[1], k->shape.dim[2])))
+            return d9di_op_misfit("attention", "the scales", &scales[i]->shape, "k", &k->shape,
+                                  "k is [1, Z, K, D], scales are [Z, K]");
+    }
+    if (narrow && d9d_comm_size(opts->cp) * d9d_comm_size(opts->cp_heads) > 1)
+        return D9D_FAIL(D9D_EINVAL, "attention: context parallelism with a KV cache in 8 bits");
+    return D9D_OK;
+}
+
 static d9d_status attention_check(const d9d_tape *t, const d9d_tensor *q, const d9d_tensor *k,
                                   const d9d_tensor *v, const d9d_op_attention_opts *opts,
                                   const d9di_op_cp *chunks, const attention_part *part)
 {
     D9D_TRY(d9di_op_check_real("attention", "q", q));
-    D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
-    D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
-    D9D_TRY(check_heads(q, k, v));
+    D9D_TRY(check_cached(q, k, v, opts));
     D9D_TRY(d9di_op_cp_check("attention", "k", chunks, k));
     D9D_TRY(check_scores(opts));
     D9D_TRY(check_ring(opts));
@@ -377,6 +400,8 @@ static d9d_attention_dims attention_dims_of(const d9d_tape *t, const d9d_tensor 
         .chunks = cache_splits(opts),
         .chunk_end = {d9di_op_cp_chunk_end(p, s, 0), d9di_op_cp_chunk_end(p, s, 1)},
         .dropout = dropout_of(t, &opts->dropout, part),
+        .k_scale = opts->k_scale != NULL ? d9d_tensor_data(opts->k_scale) : NULL,
+        .v_scale = opts->v_scale != NULL ? d9d_tensor_data(opts->v_scale) : NULL,
     };
 }
 

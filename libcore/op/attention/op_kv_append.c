@@ -1,16 +1,16 @@
 /* op_kv_append.c - append keys or values to a KV cache.  x [1, T, K, D], at [T], cache [Z, K, D],
- * y [1, Z, K, D].
+ * y [1, Z, K, D], scale [Z, K].
  */
 #include "op/norm/op_qk_heads.h"
 
-d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
-                                   const d9d_tensor *cache)
+static d9d_status append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                               const d9d_tensor *cache, d9d_dtype stored)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *s = &tx->shape, *c = &cache->shape;
 
     D9D_TRY(d9di_op_check_real("kv_append", "x", tx));
-    D9D_TRY(d9di_op_check("kv_append", "the cache", cache, tx->dtype));
+    D9D_TRY(d9di_op_check("kv_append", "the cache", cache, stored));
     D9D_TRY(d9di_op_check("kv_append", "at", at, D9D_I32));
     if (s->ndim != 4 || c->ndim != 3 || s->dim[0] != 1 || s->dim[2] != c->dim[1] ||
         s->dim[3] != c->dim[2])
@@ -22,6 +22,12 @@ d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at
     if (d9d_tape_should_record(t, &x, 1, NULL, 0))
         return D9D_FAIL(D9D_EINVAL, "kv_append: has no backward");
     return D9D_OK;
+}
+
+d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                   const d9d_tensor *cache)
+{
+    return append_check(t, x, at, cache, d9d_var_tensor(x)->dtype);
 }
 
 d9d_status d9di_op_kv_cache_view(d9d_tape *t, const d9d_tensor *cache, d9d_var **y)
@@ -44,4 +50,21 @@ d9d_status d9d_op_kv_append(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const
     D9D_TRY(D9DI_KERNEL(t, elementwise->scatter_rows, tx->dtype, d9d_tensor_data(cache), width, 0,
                         d9d_tensor_data(at), d9d_tensor_data(tx), tx->shape.dim[1], width));
     return d9di_op_kv_cache_view(t, cache, y);
+}
+
+d9d_status d9d_op_kv_append_fp8(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                const d9d_tensor *codes, const d9d_tensor *scale, d9d_var **y)
+{
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    const d9d_shape *c = &codes->shape;
+
+    D9D_TRY(append_check(t, x, at, codes, D9D_F8_E4M3));
+    D9D_TRY(d9di_op_check("kv_append", "scale", scale, D9D_F32));
+    if (!d9d_shape_equal(&scale->shape, &D9D_SHAPE(c->dim[0], c->dim[1])))
+        return d9di_op_misfit("kv_append", "scale", &scale->shape, "the cache", c,
+                              "a cache is [Z, K, D], scales are [Z, K]");
+    D9D_TRY(D9DI_KERNEL(t, attention->kv_append_fp8, tx->dtype, d9d_tensor_data(codes),
+                        d9d_tensor_data(scale), d9d_tensor_data(at), d9d_tensor_data(tx),
+                        tx->shape.dim[1], c->dim[1], c->dim[2]));
+    return d9di_op_kv_cache_view(t, codes, y);
 }

@@ -71,23 +71,29 @@ static d9d_status latent_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
     return small_latent_create(t, V, CAPACITY, out);
 }
 
-/* What keeps how much: numbers of a token and float32 ones of a row. */
+/* What keeps how much: numbers of a token, of which a key or value has `head`, and float32 ones of
+ * a row. */
 typedef struct kind {
     d9d_status (*create)(d9d_arena *a, d9d_dtype t, d9d_model **out);
     bool exact;
     uint64_t of_token, of_row, states;
+    int64_t head; /* 0: not in 8 bits */
 } kind;
 static const kind kinds[] = {
-    {dense_create, true, 3 * 2 * 2 * 16, 0, 0},
-    {moe_create, true, 3 * 2 * 2 * 16, 0, 0},
-    {hybrid_create, false, 2 * 2 * 8, 2 * 3 * (24 + 24 + 40), 2 * 4 * 12 * 10},
-    {llama_create, true, 2 * 2 * 2 * 10, 0, 0},
-    {latent_create, false, 2 * (9 + 4), 0, 0},
+    {dense_create, true, 3 * 2 * 2 * 16, 0, 0, 16},
+    {moe_create, true, 3 * 2 * 2 * 16, 0, 0, 16},
+    {hybrid_create, false, 2 * 2 * 8, 2 * 3 * (24 + 24 + 40), 2 * 4 * 12 * 10, 8},
+    {llama_create, true, 2 * 2 * 2 * 10, 0, 0, 0},
+    {latent_create, false, 2 * (9 + 4), 0, 0, 0},
 };
 
-static void fixture_open(fixture *f, const kind *k, d9d_dtype t)
+/* Of a cache with a key or value of `head` elements in so many bytes. */
+static void fixture_open(fixture *f, const kind *k, d9d_dtype t, d9d_kv_cache_dtype stored)
 {
     const size_t size = d9d_dtype_size(t);
+    const uint64_t of_token = stored == D9D_KV_CACHE_FP8
+                                  ? k->of_token + k->of_token / (uint64_t)k->head * sizeof(float)
+                                  : k->of_token * size;
     d9d_params params;
 
     *f = (fixture){.exact = k->exact && unit_device_is_cpu()};
@@ -99,9 +105,9 @@ static void fixture_open(fixture *f, const kind *k, d9d_dtype t)
     assert_ok(d9d_module_reset(f->model->module, 5));
     assert_ok(d9d_tape_create(f->dev, &f->tape));
     d9d_tape_set_recording(f->tape, false);
-    assert_int_equal(d9d_kv_cache_bytes(f->model, SLOTS, ROWS),
-                     SLOTS * k->of_token * size + ROWS * (k->of_row * size + k->states * 4));
-    assert_ok(d9d_kv_cache_create(f->model, f->dev, SLOTS, ROWS, &f->cache));
+    assert_int_equal(d9d_kv_cache_bytes(f->model, stored, SLOTS, ROWS),
+                     SLOTS * of_token + ROWS * (k->of_row * size + k->states * 4));
+    assert_ok(d9d_kv_cache_create(f->model, f->dev, stored, SLOTS, ROWS, &f->cache));
 }
 
 static void fixture_close(fixture *f)
@@ -216,7 +222,7 @@ static void check(const kind *k, d9d_dtype t)
     span step[ROWS];
     int64_t has[ROWS] = {3, 129, 0};
 
-    fixture_open(&f, k, t);
+    fixture_open(&f, k, t, D9D_KV_CACHE_AUTO);
     run(&f, &(span){0, 0, 3}, 1, true, got[0]);
     run(&f, &(span){1, 0, 129}, 1, true, got[1]);
     run(&f, &(span){1, 0, 64}, 1, true, got[0]);
@@ -254,6 +260,71 @@ static void spans_give_what_whole_rows_do(void **state)
     }
 }
 
+/* A cache in 8 bits: tokens one by one have the bits of the whole row at once, on the CPU and where
+ * only attention looks back, and are close to those of the model's type. */
+static void check_fp8(const kind *k, d9d_dtype t)
+{
+    enum { N = 40 };
+    fixture f, plain;
+    float got[V], want[V], exact[V];
+    double off = 0, most = 0;
+
+    fixture_open(&f, k, t, D9D_KV_CACHE_FP8);
+    fixture_open(&plain, k, t, D9D_KV_CACHE_AUTO);
+    run(&f, &(span){0, 0, 3}, 1, true, got);
+    f.says_alone = plain.says_alone = true;
+    for (int64_t i = 3; i < N; i++) {
+        run(&f, &(span){0, i, 1}, 1, true, got);
+        run(&f, &(span){0, 0, i + 1}, 1, true, want);
+        run(&plain, &(span){0, 0, i + 1}, 1, true, exact);
+        if (f.exact) /* else a code may be rounded to either side */
+            same(&f, got, want, t);
+        for (int j = 0; j < V; j++) {
+            off = fmax(off, fabs((double)got[j] - (double)exact[j]));
+            most = fmax(most, fabs((double)exact[j]));
+        }
+    }
+    assert_true(off > 0 && off < most / 10);
+    fixture_close(&f);
+    fixture_close(&plain);
+}
+
+static void eight_bits_are_close(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (kinds[i].head > 0) {
+            check_fp8(&kinds[i], D9D_F32);
+            check_fp8(&kinds[i], D9D_BF16);
+        }
+}
+
+/* Latent features, and entries of a plugin that does not say that they narrow. */
+static void other_entries_are_not_narrowed(void **state)
+{
+    d9d_status (*const create[])(d9d_arena *, d9d_dtype, d9d_model **) = {latent_create,
+                                                                          llama_create};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        d9d_arena a = {0};
+        d9d_kv_cache c;
+        d9d_model *m;
+
+        assert_ok(create[i](&a, D9D_F32, &m));
+        assert_ok(d9d_kv_cache_check(m, D9D_KV_CACHE_AUTO));
+        assert_fails_like(d9d_kv_cache_check(m, D9D_KV_CACHE_FP8), D9D_ENOTSUP,
+                          i == 0 ? "its KV cache stores \"latent\" of each token, which cannot be "
+                                   "in fp8; kv_cache_dtype auto"
+                                 : "its KV cache stores \"k\" of each token");
+        assert_fails_like(d9d_kv_cache_create(m, NULL, D9D_KV_CACHE_FP8, 8, 2, &c), D9D_ENOTSUP,
+                          "cannot be in fp8");
+        assert_int_equal(d9d_kv_cache_bytes(m, D9D_KV_CACHE_FP8, 8, 2), 0);
+        d9d_model_free(m);
+        d9d_arena_release(&a);
+    }
+}
+
 /* Tables without the entry, or of a header that did not have it. */
 static void models_without_a_cache_are_refused(void **state)
 {
@@ -264,11 +335,11 @@ static void models_without_a_cache_are_refused(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        assert_fails_like(d9d_kv_cache_check(&models[i]), D9D_ENOTSUP,
+        assert_fails_like(d9d_kv_cache_check(&models[i], D9D_KV_CACHE_AUTO), D9D_ENOTSUP,
                           "this model has no KV cache");
-        assert_fails_like(d9d_kv_cache_create(&models[i], NULL, 8, 2, &c), D9D_ENOTSUP,
-                          i == 0 ? "mine: " : "old: ");
-        assert_int_equal(d9d_kv_cache_bytes(&models[i], 8, 2), 0);
+        assert_fails_like(d9d_kv_cache_create(&models[i], NULL, D9D_KV_CACHE_AUTO, 8, 2, &c),
+                          D9D_ENOTSUP, i == 0 ? "mine: " : "old: ");
+        assert_int_equal(d9d_kv_cache_bytes(&models[i], D9D_KV_CACHE_AUTO, 8, 2), 0);
     }
 }
 
@@ -276,6 +347,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_give_what_whole_rows_do),
+        cmocka_unit_test(eight_bits_are_close),
+        cmocka_unit_test(other_entries_are_not_narrowed),
         cmocka_unit_test(models_without_a_cache_are_refused),
     };
 

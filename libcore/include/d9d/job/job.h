@@ -189,7 +189,7 @@ typedef struct d9d_infer_config {
     d9d_union model_provider;
     d9d_job_trainer_section trainer;
     d9d_union task;
-    d9d_union peft; /* the adapters that stay beside the weights; which -1: they are merged */
+    d9d_union peft;   /* the adapters that stay beside the weights; which -1: they are merged */
     d9d_list metrics; /* d9d_union */
 } d9d_infer_config;
 
@@ -219,6 +219,7 @@ typedef struct d9d_job_generate_section {
     int64_t seed;
     bool stop_at_eos;
     d9d_list stop_tokens; /* int64_t */
+    int kv_cache_dtype;   /* d9d_kv_cache_dtype */
 } d9d_job_generate_section;
 
 typedef struct d9d_plugins d9d_plugins; /* d9d/tasks/plugin.h */

@@ -203,13 +203,18 @@ d9d_block_position_embedding_forward(d9d_block_position_embedding *b, d9d_tape *
  * keys and values, or for each sequence, such as a recurrent state, which is updated in place.
  * d9d/model/kv_cache.h allocates the slots and passes them to the block in that order.  A batch in
  * generation is one row of T tokens; its segments say which tokens belong together, and how many
- * came in earlier calls: nk - nq. */
+ * came in earlier calls: nk - nq.
+ *
+ * Keys and values [K, D] of a block that can read them so may be stored in 8 bits: the entry is
+ * then codes of e4m3, and entries behind those of the list, in its order, are their scales [K]
+ * (d9d_op_kv_append_fp8()). */
 enum { D9D_BLOCK_CACHE_MAX = 4 };
 typedef struct d9d_block_cache_entry {
     const char *name; /* "k" */
     bool per_seq;
     d9d_dtype dtype;
     d9d_shape shape; /* of one slot */
+    bool narrows;    /* may be stored in 8 bits */
 } d9d_block_cache_entry;
 typedef struct d9d_block_cache_spec {
     size_t n;

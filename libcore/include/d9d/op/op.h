@@ -235,15 +235,16 @@ typedef struct d9d_op_attention_opts {
     float softcap; /* 0: none */
     bool causal;
     const d9d_tensor *segments;
-    const d9d_tensor *prefix;    /* of the segments, or NULL */
-    d9d_comm *cp;                /* ranks with other keys; NULL: none */
-    bool cp_ring;                /* keys go round cp in blocks; not with a KV cache */
-    d9d_comm *cp_heads;          /* ranks with other positions of the same heads; NULL: none */
-    const char *label;           /* of the communication, for messages and traces */
-    bool cached;                 /* k and v are a KV cache: see d9d_attention_dims */
-    int64_t window;              /* 0: none */
-    d9d_param *sinks;            /* NULL: none */
-    d9d_op_dropout_opts dropout; /* p 0: none; width is not read */
+    const d9d_tensor *prefix; /* of the segments, or NULL */
+    d9d_comm *cp;             /* ranks with other keys; NULL: none */
+    bool cp_ring;             /* keys go round cp in blocks; not with a KV cache */
+    d9d_comm *cp_heads;       /* ranks with other positions of the same heads; NULL: none */
+    const char *label;        /* of the communication, for messages and traces */
+    bool cached;              /* k and v are a KV cache: see d9d_attention_dims */
+    const d9d_tensor *k_scale, *v_scale; /* [Z, K]: the cache is in 8 bits; NULL: it is not */
+    int64_t window;                      /* 0: none */
+    d9d_param *sinks;                    /* NULL: none */
+    d9d_op_dropout_opts dropout;         /* p 0: none; width is not read */
 } d9d_op_attention_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                                                  const d9d_op_attention_opts *opts, d9d_var **y);
@@ -527,6 +528,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_info_nce(d9d_tape *t, d9d_var *x, float t
  * nothing is copied. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_kv_append(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
                                                  const d9d_tensor *cache, d9d_var **y);
+/* The same with the cache in 8 bits: codes [Z, K, D] of e4m3 and a scale, a power of two, of each
+ * token's head, float32 [Z, K] (d9d_attention_kernels.kv_append_fp8).  y is a view of the codes,
+ * for d9d_op_attention() with their scales. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_kv_append_fp8(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                                     const d9d_tensor *codes,
+                                                     const d9d_tensor *scale, d9d_var **y);
 /* Multiplies each head by a matrix of its own (per-head GEMM, for MLA).  Head h uses the `in` rows
  * of w from h * step + first on, y = x W; if `transposed`, `out` rows, y = x W'.  x [B, S, n, X],
  * of which the first `in` features are read, y [B, S, n, out + extra], of which the last `extra`
