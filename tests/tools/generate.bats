@@ -106,6 +106,42 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     [ ! -e out.jsonl ]
 }
 
+@test "a KV cache in fp8: less memory, the tokens that begin alike, the same for any rows" {
+    for case in dense_untied moe; do
+        greedy $case >g.json
+        run -0 --separate-stderr d9d-infer --device cpu --set task.kv_cache_dtype=fp8 g.json
+        [[ "$stderr" == *'KV cache: 3 sequences of up to 90 tokens, 0.'*' MB in fp8'* ]]
+        diff <(tokens out.jsonl | cut -d, -f1-3) <(tokens "$golden/$case/generate.jsonl" | cut -d, -f1-3)
+        for rows in 1 7; do
+            d9d-infer -q --device cpu --set task.kv_cache_dtype=fp8 --set trainer.batching.microbatch_size=$rows \
+                --set task.output=$case$rows.jsonl g.json
+            cmp out.jsonl $case$rows.jsonl
+        done
+        rm out.jsonl
+    done
+    needs() { # DTYPE: the bytes that it says are needed
+        run -1 d9d-infer -q --device cpu@1 --set trainer.batching.microbatch_size=1000 --set task.kv_cache_dtype=$1 g.json
+        [[ "$output" =~ 'at least '([0-9]+)' bytes needed' ]]
+        bytes=${BASH_REMATCH[1]}
+    }
+    needs auto
+    wide=$bytes
+    needs fp8
+    [ $((wide - bytes)) -gt 1000000 ]
+}
+
+@test "a KV cache in fp8: latent features and unknown words are refused before the weights are read" {
+    mla=$golden/families/deepseek_v3
+    cat >g.json <<JSON
+{"model_provider": {"name": "auto"}, "trainer": {"model_stage_factory": {"source_checkpoint": "$mla"}},
+ "task": {"name": "generate", "output": "out.jsonl", "prompts": "$mla/generate.jsonl", "max_new_tokens": 4}}
+JSON
+    says 2 'deepseek_v3: its KV cache stores "latent" of each token, which cannot be in fp8; kv_cache_dtype auto' \
+        d9d-infer --device cpu --set task.kv_cache_dtype=fp8 g.json
+    says 2 'task.kv_cache_dtype' d9d-infer --device cpu --set task.kv_cache_dtype=int8 g.json
+    [ ! -e out.jsonl ]
+}
+
 @test "draws: the same for any rows, other seeds others; cold, or one token left, is greedy" {
     greedy moe >g.json
     warm=(--set task.temperature=1.5 --set task.seed=7)
