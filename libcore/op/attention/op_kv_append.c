@@ -3,8 +3,8 @@
  */
 #include "op/norm/op_qk_heads.h"
 
-static d9d_status append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
-                               const d9d_tensor *cache, d9d_dtype stored)
+static d9d_status append_check(d9d_var *x, const d9d_tensor *at, const d9d_tensor *cache,
+                               d9d_dtype stored)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *s = &tx->shape, *c = &cache->shape;
@@ -19,15 +19,21 @@ static d9d_status append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
     if (d9d_tensor_numel(at) != s->dim[1])
         return d9di_op_misfit("kv_append", "at", &at->shape, "x", s,
                               "one slot for each of T tokens");
-    if (d9d_tape_should_record(t, &x, 1, NULL, 0))
-        return D9D_FAIL(D9D_EINVAL, "kv_append: has no backward");
     return D9D_OK;
+}
+
+static d9d_status check_forward_only(const d9d_tape *t, d9d_var *x)
+{
+    return d9d_tape_should_record(t, &x, 1, NULL, 0)
+               ? D9D_FAIL(D9D_EINVAL, "kv_append: has no backward")
+               : D9D_OK;
 }
 
 d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
                                    const d9d_tensor *cache)
 {
-    return append_check(t, x, at, cache, d9d_var_tensor(x)->dtype);
+    D9D_TRY(append_check(x, at, cache, d9d_var_tensor(x)->dtype));
+    return check_forward_only(t, x);
 }
 
 d9d_status d9di_op_kv_cache_view(d9d_tape *t, const d9d_tensor *cache, d9d_var **y)
@@ -58,11 +64,12 @@ d9d_status d9d_op_kv_append_fp8(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *c = &codes->shape;
 
-    D9D_TRY(append_check(t, x, at, codes, D9D_F8_E4M3));
+    D9D_TRY(append_check(x, at, codes, D9D_F8_E4M3));
     D9D_TRY(d9di_op_check("kv_append", "scale", scale, D9D_F32));
     if (!d9d_shape_equal(&scale->shape, &D9D_SHAPE(c->dim[0], c->dim[1])))
         return d9di_op_misfit("kv_append", "scale", &scale->shape, "the cache", c,
                               "a cache is [Z, K, D], scales are [Z, K]");
+    D9D_TRY(check_forward_only(t, x));
     D9D_TRY(D9DI_KERNEL(t, attention->kv_append_fp8, tx->dtype, d9d_tensor_data(codes),
                         d9d_tensor_data(scale), d9d_tensor_data(at), d9d_tensor_data(tx),
                         tx->shape.dim[1], c->dim[1], c->dim[2]));

@@ -29,6 +29,55 @@ static void cache_refuses(void **state)
     assert_refused(f, d9d_op_kv_append(f->tape, x, at, cache, &y), "kv_append: has no backward");
 }
 
+static void cache_in_8_bits_refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)), *y;
+    d9d_tensor *at = op_tensor(f, D9D_I32, D9D_SHAPE(2));
+    d9d_tensor *codes = op_tensor(f, D9D_F8_E4M3, D9D_SHAPE(8, 3, 4));
+    d9d_tensor *wide = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3, 4));
+    d9d_tensor *scale = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3));
+    d9d_tensor *other = op_tensor(f, D9D_F32, D9D_SHAPE(8, 4));
+
+    assert_refused(f, d9d_op_kv_append_fp8(f->tape, x, at, wide, scale, &y),
+                   "kv_append: the cache is float32, expected float8_e4m3fn");
+    assert_refused(f, d9d_op_kv_append_fp8(f->tape, x, at, codes, codes, &y),
+                   "kv_append: scale is float8_e4m3fn, expected float32");
+    assert_refused(
+        f, d9d_op_kv_append_fp8(f->tape, x, at, codes, other, &y),
+        "kv_append: scale [8, 4] does not fit the cache [8, 3, 4]: a cache is [Z, K, D], "
+        "scales are [Z, K]");
+    assert_refused(f, d9d_op_kv_append_fp8(f->tape, x, at, codes, scale, &y),
+                   "kv_append: has no backward");
+}
+
+/* Keys and values of a cache, and their scales. */
+static void attention_of_8_bits_refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *q = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)), *y;
+    d9d_var *k = op_var(f, D9D_F8_E4M3, D9D_SHAPE(1, 8, 3, 4));
+    d9d_var *plain = op_var(f, D9D_F32, D9D_SHAPE(1, 8, 3, 4));
+    d9d_tensor *scale = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3));
+    d9d_tensor *other = op_tensor(f, D9D_F32, D9D_SHAPE(8, 4));
+    const d9d_op_attention_opts fine = {
+        .scale = 1, .causal = true, .cached = true, .k_scale = scale, .v_scale = scale};
+    d9d_op_attention_opts one = fine, training = fine, odd = fine;
+
+    one.v_scale = NULL;
+    training.cached = false;
+    odd.v_scale = other;
+    assert_refused(f, d9d_op_attention(f->tape, q, plain, plain, &fine, &y),
+                   "attention: k is float32, expected float8_e4m3fn");
+    assert_refused(f, d9d_op_attention(f->tape, q, k, k, &one, &y),
+                   "attention: keys and values in 8 bits need scales of both");
+    assert_refused(f, d9d_op_attention(f->tape, q, k, k, &training, &y),
+                   "attention: keys and values in 8 bits are those of a KV cache");
+    assert_refused(f, d9d_op_attention(f->tape, q, k, k, &odd, &y),
+                   "attention: the scales [8, 4] does not fit k [1, 8, 3, 4]: k is [1, Z, K, D], "
+                   "scales are [Z, K]");
+}
+
 static void heads_refuse(void **state)
 {
     op_fixture *f = *state;
@@ -73,7 +122,8 @@ static void logits_refuse(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {op_test(cache_refuses), op_test(heads_refuse),
+    const struct CMUnitTest tests[] = {op_test(cache_refuses), op_test(cache_in_8_bits_refuses),
+                                       op_test(attention_of_8_bits_refuses), op_test(heads_refuse),
                                        op_test(logits_refuse)};
 
     return cmocka_run_group_tests_name("op_cache", tests, NULL, NULL);
