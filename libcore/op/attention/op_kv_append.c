@@ -22,7 +22,7 @@ static d9d_status append_check(d9d_var *x, const d9d_tensor *at, const d9d_tenso
     return D9D_OK;
 }
 
-static d9d_status check_forward_only(const d9d_tape *t, d9d_var *x)
+static d9d_status check_forward_only(d9d_tape *t, d9d_var *x)
 {
     return d9d_tape_should_record(t, &x, 1, NULL, 0)
                ? D9D_FAIL(D9D_EINVAL, "kv_append: has no backward")
