@@ -10,15 +10,17 @@
 
 enum { QUERIES = D9DI_DS_BLOCK_QUERIES };
 
-/* Blocks of a row's chunk of `size` queries, the last of its `end` keys. */
+/* Blocks of a row's chunk of `size` queries, the last of its `end` keys; of a part of the keys
+ * (d9di_attention_part_as_rows()) `end` may exceed those that there are. */
 static int64_t chunk_blocks(const d9d_attention_dims *n, int64_t key_rows, int64_t size,
                             int64_t end)
 {
+    const int64_t keys = d9di_i64_min(end, n->z);
     const int64_t wide =
         n->window > 0 ? (n->window + key_rows - 1) / QUERIES + 2 : d9di_i64_ceil_div(size, QUERIES);
     int64_t blocks = 0;
 
-    for (int64_t key = 0; key < end; key += key_rows) {
+    for (int64_t key = 0; key < keys; key += key_rows) {
         const int64_t first = d9di_i64_max(0, key - (end - size)) / QUERIES;
 
         blocks += d9di_i64_max(0, d9di_i64_min(wide, d9di_i64_ceil_div(size, QUERIES) - first));

@@ -74,6 +74,24 @@ typedef struct d9di_attention_bwd_parts {
 d9di_attention_bwd_parts d9di_attention_bwd_parts_of(const d9d_attention_dims *n, int64_t max_bytes,
                                                      int64_t sms);
 
+/* Ring attention. A part of the keys of whole rows as rows of these keys alone: chunk_end then
+ * counts from the part's first key, and is above z where the diagonal of the chunk lies behind the
+ * part, at most 0 where it lies before. False of what only a list or a prefix describes. */
+bool d9di_attention_part_as_rows(const d9d_attention_dims *n, d9d_attention_dims *out);
+/* How the queries of chunk i of such rows see the keys: none, all, under a causal mask (and a
+ * window) with a key for each, or otherwise. */
+typedef enum d9di_attention_chunk_mask {
+    D9DI_CHUNK_HIDDEN,
+    D9DI_CHUNK_FULL,
+    D9DI_CHUNK_CAUSAL,
+    D9DI_CHUNK_PARTIAL
+} d9di_attention_chunk_mask;
+d9di_attention_chunk_mask d9di_attention_chunk_mask_of(const d9d_attention_dims *rows, int64_t i);
+/* True if no chunk sees them otherwise: cuDNN has a plan for each of the other masks. */
+bool d9di_attention_part_is_blocks(const d9d_attention_dims *rows);
+/* True if no tile of the Hopper backward has keys before a diagonal and behind the part. */
+bool d9di_attention_part_is_tiles(const d9d_attention_dims *rows);
+
 /* Rows of a panel of a symmetric product [m, m]; the columns of a panel end with its last row.  m:
  * one panel, since smaller ones keep a GPU less busy than they save. */
 static inline int64_t d9di_gemm_symmetric_panel(int64_t m)

@@ -1,5 +1,6 @@
 /* attention_bwd_sm90.cu - backward of causal attention on Hopper (sm_90a), in bfloat16: whole rows,
- * packed documents (varlen), context-parallel chunks, sliding windows. Deterministic.
+ * packed documents (varlen), context-parallel chunks, parts of the keys of these (ring attention),
+ * sliding windows. Deterministic.
  *
  * Algorithm: FlashAttention's backward from a recomputed softmax.
  *
@@ -393,6 +394,12 @@ d9d_status run_bwd(d9d_stream s, const d9di_attention_call *c, const bwd_scratch
     return launcher_for(c->n).launch(s, c->op, &launches, of);
 }
 
+/* True if the tiles and the numbers of keys behind the part fit. */
+bool part_supported(const d9d_attention_dims &n)
+{
+    return d9di_attention_part_is_tiles(&n) && n.chunk_end[n.chunks - 1] < NO_WINDOW;
+}
+
 } // namespace
 
 bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *c)
@@ -403,7 +410,7 @@ bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *
            s->opts.attention != D9D_CUDA_ATTENTION_SIMT && n->t == D9D_BF16 && n->d % 8 == 0 &&
            n->d <= MAX_HEAD_SIZE && n->dv % 8 == 0 && n->dv <= MAX_HEAD_SIZE && n->causal &&
            n->prefix == NULL && n->softcap == 0.0f && n->b * d9di_i64_max(n->s, n->z) < NO_WINDOW &&
-           n->b * n->s * n->a < INT32_MAX;
+           n->b * n->s * n->a < INT32_MAX && (!c->part || part_supported(*n));
 }
 
 d9d_status d9di_attention_bwd_sm90(d9d_stream s, const d9di_attention_call *c)

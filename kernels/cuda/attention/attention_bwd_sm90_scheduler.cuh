@@ -74,7 +74,8 @@ struct segment_range {
     int q, nq, k, nk, beyond;
 };
 
-/* Clamped to one row, in case the list is not well-formed. */
+/* Clamped to one row, in case the list is not well-formed. Of a part of the keys (ring attention) a
+ * segment may have more than the row, which then say where its diagonal is. */
 DEVICE segment_range segment_range_of(const bwd_sizes &n, int i)
 {
     const d9d_segment x = n.segment[i];
@@ -84,7 +85,7 @@ DEVICE segment_range segment_range_of(const bwd_sizes &n, int i)
     const int nq = max(0, min((row + 1) * n.s - q, x.nq));
     const int nk = max(0, min((row + 1) * n.z - k, x.nk));
 
-    return {q, nq, k, nk, nk - nq};
+    return {q, nq, k, nk, max(0, min(x.nk, +NO_WINDOW)) - nq};
 }
 
 /* The tokens [x, y) of the streamed side, counted from the segment, that `rows` stationary tokens

@@ -15,6 +15,7 @@ typedef struct d9di_attention_call {
     const void *q, *k, *v, *dout;
     void *o, *dq, *dk, *dv; /* the backward reads o */
     float *lse;             /* the backward reads lse */
+    bool part;              /* n are rows of d9di_attention_part_as_rows() */
 } d9di_attention_call;
 
 /* Most bytes of scratch for dS. */
@@ -39,7 +40,8 @@ static inline void *d9di_cuda_arena_alloc(d9di_cuda_arena *r, int64_t bytes)
 
 /* cuDNN, in bfloat16, causal, without a softcap: head sizes up to 256 that are multiples of 8, and
  * in the forward values of fewer features than keys; rows with as many keys as queries, packed
- * documents, and context-parallel chunks. *done is false if cuDNN does not support the call. */
+ * documents, context-parallel chunks, and parts of their keys without a partial mask. *done is
+ * false if cuDNN does not support the call. */
 bool d9di_attention_cudnn_supported(const d9di_attention_call *c);
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention_call *c, bool *done);
 /* cuDNN on copies of the arrays, in which the narrower of keys and values are padded with zeros. */

@@ -28,6 +28,9 @@
  *                          backward, slice 1                           |= causal =|
  *                          backward, slice 2   |====== no mask ========|
  *
+ *     a part of the keys   each chunk of queries sees none, all, or those under the mask
+ *     (ring attention)
+ *
  *     packed documents     one plan, with a capacity of b documents of s tokens (varlen)
  *                          deterministic backward: classes of length  (s/2, s], (s/4, s/2], ...
  *
@@ -115,7 +118,7 @@ typedef struct plan_key {
     int64_t row_s, row_z;          /* and queries and keys of their rows, if not packed */
     int64_t packed, backward, deterministic;
     int64_t longer;  /* packed: documents have more keys than queries */
-    int64_t no_mask; /* all keys are visible */
+    int64_t no_mask; /* all keys are visible; then without a window */
     int64_t window;
 } plan_key;
 
@@ -532,7 +535,7 @@ static extra_arrays extra_arrays_alloc(const d9di_attention_call *c, const plan_
         x.dk_full = d9di_cuda_arena_alloc(r, elements * n->a * 2);
         x.dv_full = d9di_cuda_arena_alloc(r, elements * n->a * 2);
     }
-    if (key->backward && n->s != n->z && n->chunks > 1) {
+    if (key->backward && n->chunks > 1) {
         x.dk = d9di_cuda_arena_alloc(r, elements * n->kv * 2);
         x.dv = d9di_cuda_arena_alloc(r, elements * n->kv * 2);
     }
@@ -637,28 +640,70 @@ static slice *slice_add(d9d_stream s, const d9di_attention_call *c, slice *x, in
     return x + 1;
 }
 
+/* A slice without a mask. */
+static slice *slice_add_full(d9d_stream s, const d9di_attention_call *c, slice *x, int64_t q,
+                             int64_t n, int64_t keys)
+{
+    slice *const next = slice_add(s, c, x, q, 0, n, keys);
+
+    x->key.no_mask = 1;
+    x->key.window = 0;
+    return next;
+}
+
+/* Chunk i of `size` queries. */
+static slice *slices_add_chunk(d9d_stream s, const d9di_attention_call *c, slice *x, int64_t i,
+                               int64_t size)
+{
+    const d9d_attention_dims *n = &c->n;
+    const int64_t end = n->chunks > 0 ? n->chunk_end[i] : n->z;
+    const int64_t own = splits_bwd(c) ? end - size : 0;
+    const d9di_attention_chunk_mask mask =
+        c->part ? d9di_attention_chunk_mask_of(n, i) : D9DI_CHUNK_CAUSAL;
+
+    if (mask == D9DI_CHUNK_HIDDEN)
+        return x;
+    if (mask == D9DI_CHUNK_FULL)
+        return slice_add_full(s, c, x, i * size, size, n->z);
+    x = slice_add(s, c, x, i * size, own, size, end - own);
+    if (own > 0) {
+        x = slice_add_full(s, c, x, i * size, size, own);
+        x[-1].second = true;
+    }
+    return x;
+}
+
 /* The last chunk sees the most keys, and goes first. */
 static int slices_list(d9d_stream s, const d9di_attention_call *c, slice *out)
 {
-    const d9d_attention_dims *n = &c->n;
-    const int64_t chunks = d9di_i64_max(1, n->chunks), size = n->s / chunks;
+    const int64_t chunks = d9di_i64_max(1, c->n.chunks), size = c->n.s / chunks;
     slice *x = out;
 
     for (int64_t i = chunks - 1; i >= 0; i--) {
-        const int64_t end = n->chunks > 0 ? n->chunk_end[i] : n->z;
-        const int64_t own = splits_bwd(c) ? end - size : 0;
         slice *const first = x;
 
-        x = slice_add(s, c, x, i * size, own, size, end - own);
-        if (own > 0) {
-            x = slice_add(s, c, x, i * size, 0, size, own);
-            x[-1].second = true;
-            x[-1].key.no_mask = 1;
-        }
+        x = slices_add_chunk(s, c, x, i, size);
         for (slice *y = first; y < x; y++)
-            y->more = i + 1 < chunks;
+            y->more = first > out;
     }
     return (int)(x - out);
+}
+
+/* What queries get from a part whose keys they do not see. */
+static d9d_status hidden_fill(d9d_stream s, const d9di_attention_call *c)
+{
+    const d9d_attention_dims *n = &c->n;
+    const int64_t rows = n->b * n->s * n->a;
+    bool any = false;
+
+    for (int64_t i = 0; i < n->chunks && c->part; i++)
+        any = any || d9di_attention_chunk_mask_of(n, i) == D9DI_CHUNK_HIDDEN;
+    if (!any)
+        return D9D_OK;
+    if (c->dout != NULL)
+        return d9d_k_fill(s, n->t, c->dq, rows * n->d, 0.0f);
+    D9D_TRY(d9d_k_fill(s, n->t, c->o, rows * n->dv, 0.0f));
+    return d9d_k_fill(s, D9D_F32, c->lse, rows, -INFINITY);
 }
 
 /* y += x, for tokens [from, from + n) of each row of `row` tokens, of `heads` heads. */
@@ -718,6 +763,9 @@ static d9d_status rows_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_att
             return D9D_OK;
     }
     *done = true;
+    D9D_TRY(hidden_fill(s, c));
+    if (n == 0)
+        return D9D_OK;
     (void)extra_arrays_alloc(c, &of[0].key, &r);
     D9D_TRY(d9di_cuda_scratch_alloc(s, r.used, &scratch));
     extra = extra_arrays_alloc(c, &of[0].key, &(d9di_cuda_arena){.base = scratch});
@@ -937,7 +985,7 @@ bool d9di_attention_cudnn_supported(const d9di_attention_call *c)
     const d9d_attention_dims *n = &c->n;
 
     if (n->t != D9D_BF16 || !head_size_supported(c) || !n->causal || n->prefix != NULL ||
-        n->softcap > 0.0f || !keys_supported(n))
+        n->softcap > 0.0f || !keys_supported(n) || (c->part && !d9di_attention_part_is_blocks(n)))
         return false;
     return !needs_whole_rows(c) || (n->segment == NULL && n->chunks == 0 && n->window == 0);
 }
@@ -954,8 +1002,9 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention_call *c, bool
         return D9D_OK;
     if (c->n.segment != NULL)
         return packed_run(s, x, c, done);
-    return needs_whole_rows(c) || d9di_attention_plan_fits(&c->n) ? rows_run(s, x, c, done)
-                                                                  : rows_run_as_list(s, x, c, done);
+    return needs_whole_rows(c) || c->part || d9di_attention_plan_fits(&c->n)
+               ? rows_run(s, x, c, done)
+               : rows_run_as_list(s, x, c, done);
 }
 #else
 struct d9di_cudnn_attention {

@@ -1,14 +1,18 @@
 /* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; the
  * Hopper backward; cuDNN if it is selected and supports the call, or a padded copy of it; else the
- * SIMT kernels, which alone have dropout, parts of the keys and, beside decode, prefix masks. */
+ * SIMT kernels, which alone have dropout and, beside decode, prefix masks.
+ *
+ * A part of the keys (ring attention) goes to the Hopper backward and to cuDNN as rows of its own,
+ * if the chunks of queries see all of its keys, none, or those before their diagonals. */
 #include "cuda/attention/attention_call.h"
 
-/* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
+/* Zeroes dK and dV of keys that no segment has, where there are more keys than queries, and of
+ * those of a part that no query sees. */
 static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
 {
     const int64_t heads = c->n.b * d9d_attention_array_keys(&c->n) * c->n.kv;
 
-    if (c->dout == NULL || c->n.s == c->n.z)
+    if (c->dout == NULL || (c->n.s == c->n.z && c->n.part.n == 0))
         return D9D_OK;
     D9D_TRY(d9d_k_fill(s, c->n.t, c->dk, heads * c->n.d, 0.0f));
     return d9d_k_fill(s, c->n.t, c->dv, heads * c->n.dv, 0.0f);
@@ -17,11 +21,14 @@ static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
 /* What only the SIMT kernels have, or NULL. */
 static const char *simt_reason(const d9d_attention_dims *n)
 {
-    if (n->part.n > 0)
-        return "they alone have parts of the keys, for ring attention";
     if (n->dropout.p > 0.0f)
         return "they alone have dropout";
-    return n->prefix != NULL ? "they alone have prefix masks" : NULL;
+    if (n->prefix != NULL)
+        return "they alone have prefix masks";
+    if (n->part.n > 0)
+        return n->segment != NULL ? "they alone have ring attention over packed documents"
+                                  : "they alone have ring attention with this mask and head size";
+    return NULL;
 }
 
 static d9d_status attention_simt(d9d_stream s, const d9di_attention_call *c)
@@ -31,6 +38,18 @@ static d9d_status attention_simt(d9d_stream s, const d9di_attention_call *c)
     if (reason != NULL && c->n.t == D9D_BF16)
         d9di_say_slow(s, D9DI_SLOW_ATTENTION, c->op, c->n.s, c->n.z, reason);
     return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
+}
+
+/* On tensor cores: *done is false if no such kernel supports the call. */
+static d9d_status attention_tensor_cores(d9d_stream s, const d9di_attention_call *c, bool *done)
+{
+    *done = d9di_attention_bwd_sm90_supported(s, c);
+    if (*done)
+        return d9di_attention_bwd_sm90(s, c);
+    if (s->opts.attention == D9D_CUDA_ATTENTION_SIMT)
+        return D9D_OK;
+    D9D_TRY(d9di_attention_cudnn(s, c, done));
+    return *done ? D9D_OK : d9di_attention_padded(s, c, done);
 }
 
 static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c);
@@ -66,8 +85,10 @@ out:
     return st;
 }
 
+/* Parts of the keys as rows of their own, where they can be such. */
 static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
 {
+    d9di_attention_call rows = *c;
     bool done = false;
 
     D9D_TRY(d9di_args_check_float(c->op, c->n.t));
@@ -75,21 +96,14 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
     D9D_TRY(dkv_clear(s, c));
     if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
         return D9D_OK;
-    if (c->n.dropout.p > 0.0f || c->n.part.n > 0)
-        return attention_simt(s, c);
     if (d9di_attention_decode_supported(c))
         return d9di_attention_decode(s, c);
     if (c->n.k_scale != NULL)
         return attention_dequantised(s, c);
-    if (d9di_attention_bwd_sm90_supported(s, c))
-        return d9di_attention_bwd_sm90(s, c);
-    if (s->opts.attention != D9D_CUDA_ATTENTION_SIMT)
-        D9D_TRY(d9di_attention_cudnn(s, c, &done));
-    if (s->opts.attention != D9D_CUDA_ATTENTION_SIMT && !done)
-        D9D_TRY(d9di_attention_padded(s, c, &done));
-    if (done)
-        return D9D_OK;
-    return attention_simt(s, c);
+    rows.part = c->n.part.n > 0;
+    if (c->n.dropout.p == 0.0f && (!rows.part || d9di_attention_part_as_rows(&c->n, &rows.n)))
+        D9D_TRY(attention_tensor_cores(s, &rows, &done));
+    return done ? D9D_OK : attention_simt(s, c);
 }
 
 d9d_status d9d_k_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,

@@ -45,7 +45,9 @@ static int64_t blocks_of_pair(const d9d_attention_dims *n, const d9d_segment *li
         const int64_t from = round_up(d9di_i64_max(0, keys->from - list[i].k), key_rows);
         const int64_t end = round_up(d9di_i64_max(0, keys->end - list[i].k), key_rows);
 
-        for (int64_t key = from; key < d9di_i64_min(list[i].nk, end); key += key_rows)
+        /* Of a part of the keys nk may exceed those of the row. */
+        for (int64_t key = from; key < d9di_i64_min(d9di_i64_min(list[i].nk, n->z), end);
+             key += key_rows)
             sum += tiles_of(n, &list[i], key, key_rows, queries);
     }
     return sum;
@@ -192,6 +194,29 @@ static void rows_and_chunks(void **state)
     }
 }
 
+/* Chunks of queries over some keys of the row, as ring attention has them. */
+static void parts_of_chunks(void **state)
+{
+    d9d_segment list[16];
+
+    (void)state;
+    for (int i = 0; i < 300; i++) {
+        d9d_attention_dims n = draw_dims(), rows;
+        const int64_t size = 64 * (1 + draw(5)), ranks = 2 + draw(3), rank = draw(ranks);
+
+        n.chunks = 2;
+        n.s = 2 * size;
+        n.z = 2 * ranks * size;
+        n.chunk_end[0] = (rank + 1) * size;
+        n.chunk_end[1] = (2 * ranks - rank) * size;
+        n.part.first = size * draw(2 * ranks);
+        n.part.n = size;
+        assert_true(d9di_attention_part_as_rows(&n, &rows));
+        assert_true(d9di_attention_part_is_tiles(&rows));
+        check(&rows, list, whole(&rows, list), draw_bytes());
+    }
+}
+
 static void packed_chunks(void **state)
 {
     static d9d_segment list[MAX_SEGMENTS];
@@ -233,9 +258,8 @@ static void long_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_documents),
-        cmocka_unit_test(rows_and_chunks),
-        cmocka_unit_test(packed_chunks),
+        cmocka_unit_test(packed_documents), cmocka_unit_test(rows_and_chunks),
+        cmocka_unit_test(parts_of_chunks),  cmocka_unit_test(packed_chunks),
         cmocka_unit_test(long_rows),
     };
 

@@ -103,14 +103,14 @@ static const struct {
 /* A library that takes documents takes chunks of them. */
 static void test_ranks(void **state)
 {
-    const int refused = host_kernels_said("slower kernels");
+    const int refused = host_kernels_said("go to slower kernels");
 
     (void)state;
     for (size_t i = 0; i < sizeof(rank_cases) / sizeof(*rank_cases); i++)
         check_ranks(rank_cases[i].n, rank_cases[i].length, rank_cases[i].bounds, NULL,
                     rank_cases[i].as);
     if (refused == 0)
-        assert_int_equal(host_kernels_said("slower kernels"), 0);
+        assert_int_equal(host_kernels_said("go to slower kernels"), 0);
 }
 
 /* Prompts over many chunks: a chunk inside a prompt sees keys of later ones. */
@@ -137,7 +137,7 @@ static void test_prompts(void **state)
 {
     static const d9d_segment prompts[] = {
         {0, 150, 0, 150}, {0, 150, 250, 150}, {0, 200, 20, 350}, {0, 129, 200, 200}};
-    const int refused = host_kernels_said("slower kernels");
+    const int refused = host_kernels_said("go to slower kernels");
 
     (void)state;
     for (size_t i = 0; i < sizeof(prompts) / sizeof(*prompts); i++) {
@@ -152,7 +152,7 @@ static void test_prompts(void **state)
         attention_check(&x);
     }
     if (refused == 0)
-        assert_int_equal(host_kernels_said("slower kernels"), 0);
+        assert_int_equal(host_kernels_said("go to slower kernels"), 0);
 }
 
 /* Each token of rows in order says where it is, and so must it in the chunks of the ranks. */
