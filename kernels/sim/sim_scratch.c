@@ -97,11 +97,14 @@ static bool splits_bwd(const d9d_attention_dims *n)
     return n->segments == 0 && n->chunks > 0 && n->window == 0;
 }
 
-/* Whole rows, or their slices one after the other. */
-static int64_t score_bytes_rows(const d9d_attention_dims *n)
+/* Whole rows, or their slices one after the other: of a part of the keys a chunk of queries each.
+ */
+static int64_t score_bytes_rows(const d9d_attention_dims *n, bool part)
 {
     int64_t max_bytes = n->chunks > 0 ? 0 : score_bytes(n, n->b, n->s, n->s, false);
 
+    if (part)
+        return score_bytes(n, n->b, n->s / n->chunks, n->z, false);
     for (int64_t i = 0; i < n->chunks; i++) {
         const int64_t size = n->s / n->chunks, own = splits_bwd(n) ? size : n->chunk_end[i];
 
@@ -127,8 +130,7 @@ static bool keys_supported(const d9d_attention_dims *n)
 static bool head_supported(const d9d_attention_dims *n)
 {
     return n->t == D9D_BF16 && n->causal && n->prefix == NULL && n->softcap == 0.0f &&
-           n->dropout.p == 0.0f && n->part.n == 0 && n->d % 8 == 0 && n->d <= 256 &&
-           n->dv % 8 == 0 && n->dv <= 256;
+           n->dropout.p == 0.0f && n->d % 8 == 0 && n->d <= 256 && n->dv % 8 == 0 && n->dv <= 256;
 }
 
 /* True if cuDNN's gradient is right for whole rows only. */
@@ -137,23 +139,45 @@ static bool needs_whole_rows(const d9d_attention_dims *n, bool backward)
     return backward && d9di_i64_max(n->d, n->dv) > 128;
 }
 
-/* True if cuDNN supports these rows or context-parallel chunks, perhaps padded. */
-static bool cudnn_supported(const d9d_attention_dims *n, bool backward)
+/* A call as cuDNN and the Hopper backward get it: a part of the keys (ring attention) is rows of
+ * its own. */
+typedef struct library_call {
+    d9d_attention_dims n;
+    bool part, possible;
+} library_call;
+
+static library_call library_call_of(const d9d_attention_dims *n)
 {
-    return head_supported(n) && keys_supported(n) &&
+    library_call c = {.n = *n, .part = n->part.n > 0, .possible = true};
+
+    if (c.part)
+        c.possible = d9di_attention_part_as_rows(n, &c.n);
+    return c;
+}
+
+/* True if cuDNN supports these rows or context-parallel chunks, perhaps padded. */
+static bool cudnn_supported(const library_call *c, bool backward)
+{
+    const d9d_attention_dims *n = &c->n;
+
+    return c->possible && head_supported(n) && keys_supported(n) &&
+           (!c->part || d9di_attention_part_is_blocks(n)) &&
            (!needs_whole_rows(n, backward) ||
             (n->segments == 0 && n->chunks == 0 && n->window == 0));
 }
 
 /* True if the Hopper backward supports the call. */
-static bool sm90_bwd_supported(d9d_stream s, const d9d_attention_dims *n)
+static bool sm90_bwd_supported(d9d_stream s, const library_call *c)
 {
-    return d9d_sim_get_chip(d9d_sim_of_stream(s))->is_sm90 && head_supported(n);
+    return c->possible && d9d_sim_get_chip(d9d_sim_of_stream(s))->is_sm90 &&
+           head_supported(&c->n) && (!c->part || d9di_attention_part_is_tiles(&c->n));
 }
 
 bool d9di_sim_attention_on_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
-    return cudnn_supported(n, backward) || (backward && sm90_bwd_supported(s, n));
+    const library_call c = library_call_of(n);
+
+    return cudnn_supported(&c, backward) || (backward && sm90_bwd_supported(s, &c));
 }
 
 /* Rows without a list, as the kernels process them. */
@@ -188,7 +212,7 @@ static int64_t padded_bytes(const d9d_attention_dims *n, const d9d_attention_dim
     return arrays * (queries + keys) * padded->d * 2;
 }
 
-static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
+static int64_t attention_scratch(const d9d_attention_dims *n, bool part, bool backward)
 {
     const int64_t sums = n->b * n->s * n->a * 4, keys = n->b * n->z * n->d * 4;
     const bool packed = n->segments > 0, grouped = packed && n->a != n->kv;
@@ -197,7 +221,7 @@ static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
 
     if (!backward)
         return packed ? sums : 0;
-    return (packed ? score_bytes_packed(n) : score_bytes_rows(n)) + sums * (packed ? 2 : 1) +
+    return (packed ? score_bytes_packed(n) : score_bytes_rows(n, part)) + sums * (packed ? 2 : 1) +
            (grouped ? keys * n->a : 0) + (added ? keys * n->kv : 0) + slices;
 }
 
@@ -215,18 +239,19 @@ static int64_t sm90_bwd_scratch(d9d_stream s, const d9d_attention_dims *n)
 d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
     const int64_t sums = n->b * n->s * n->a * 4;
+    const library_call c = library_call_of(n);
     d9d_attention_dims padded, x;
 
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    if (backward && sm90_bwd_supported(s, n))
-        return d9di_sim_use_scratch(s, 2 * sums + sm90_bwd_scratch(s, n));
-    if (!cudnn_supported(n, backward))
+    if (backward && sm90_bwd_supported(s, &c))
+        return d9di_sim_use_scratch(s, 2 * sums + sm90_bwd_scratch(s, &c.n));
+    if (!cudnn_supported(&c, backward))
         return d9di_sim_use_scratch(s, backward ? sums : 0);
-    padded = as_padded(n, backward);
-    x = as_segments(&padded, backward);
-    return d9di_sim_use_scratch(s, padded_bytes(n, &padded, backward) +
-                                       attention_scratch(&x, backward));
+    padded = as_padded(&c.n, backward);
+    x = c.part ? padded : as_segments(&padded, backward);
+    return d9di_sim_use_scratch(s, padded_bytes(&c.n, &padded, backward) +
+                                       attention_scratch(&x, c.part, backward));
 }
 
 /* --- gated delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu ------------- */

@@ -289,6 +289,55 @@ static void attention_counts_what_is_seen_of_a_part(void **state)
     d9d_device_free(dev, prefix, 2 * sizeof(int32_t));
 }
 
+/* Blocks of ring attention: full chunks and diagonals by a library, what a window cuts or a list
+ * says by plain kernels; on Hopper the backward of a window too. */
+static void attention_of_a_ring(void **state)
+{
+    d9d_device *dev = *state;
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
+    const d9d_sim_work *const out = &t->work[D9D_SIM_ATTENTION],
+                              *const back = &t->work[D9D_SIM_ATTENTION_BWD],
+                              *const plain = &t->work[D9D_SIM_ATTENTION_BUILTIN];
+    static const struct {
+        int64_t chunk, window, d;
+        bool list;
+        int plain_out, plain_back;
+    } cases[] = {{0, 0, 128, false, 0, 0}, {1, 0, 128, false, 0, 0}, {2, 0, 256, false, 0, 0},
+                 {1, 50, 64, false, 1, 0}, {0, 50, 64, false, 1, 0}, {0, 900, 64, false, 0, 0},
+                 {0, 0, 128, true, 1, 1},  {0, 0, 516, false, 1, 1}};
+    const d9d_segment one = {0, 256, 0, 512};
+    void *list;
+
+    assert_ok(d9d_device_alloc(dev, sizeof(one), &list));
+    assert_ok(d9d_device_upload(dev, list, &one, sizeof(one)));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const int64_t before[] = {out->calls, back->calls, plain->calls};
+        const int slow = cases[i].plain_out + cases[i].plain_back;
+        const d9d_attention_dims n = {.t = D9D_BF16,
+                                      .b = 1,
+                                      .s = 256,
+                                      .z = 512,
+                                      .a = 1,
+                                      .kv = 1,
+                                      .d = cases[i].d,
+                                      .causal = true,
+                                      .segments = cases[i].list ? 1 : 0,
+                                      .segment = cases[i].list ? list : NULL,
+                                      .window = cases[i].window,
+                                      .chunks = 2,
+                                      .chunk_end = {256, 384},
+                                      .part = {cases[i].chunk * 128, 128}};
+
+        assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+        assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                               NULL, NULL, NULL));
+        assert_int_equal(out->calls - before[0], 1 - cases[i].plain_out);
+        assert_int_equal(back->calls - before[1], 1 - cases[i].plain_back);
+        assert_int_equal(plain->calls - before[2], slow);
+    }
+    d9d_device_free(dev, list, sizeof(one));
+}
+
 /* A library's, as of whole rows, where the list is known to be of chunks. */
 static void attention_of_chunks(void **state)
 {
@@ -599,6 +648,7 @@ int main(void)
         ON(reductions_use_scratch, gpu),
         ON(attention_counts_what_is_seen, cpu),
         ON(attention_counts_what_is_seen_of_a_part, cpu),
+        ON(attention_of_a_ring, gpu),
         ON(attention_of_chunks, ampere),
         ON(attention_of_chunks_of_rows, ampere),
         ON(attention_of_any_length, ampere),
