@@ -654,6 +654,123 @@ static void ring_has_the_same_bits_again(void **state)
     upload_release(&part);
 }
 
+/* What a ring may do wrong: a block that it leaves out of the output or of the gradients, or joins
+ * twice. */
+typedef enum mistake { LEFT_OUT, JOINED_TWICE, GRADIENT_LEFT_OUT, MISTAKES } mistake;
+
+/* The kernels of a device, of which call number `when` makes the mistake. */
+static struct {
+    const d9d_attention_kernels *right;
+    mistake what;
+    int when, merges, backwards;
+} faulty;
+
+static d9d_status faulty_merge(d9d_stream s, const d9d_attention_dims *n, bool first, float *acc,
+                               float *acc_lse, const void *o, const float *lse)
+{
+    const bool now = faulty.merges++ == faulty.when;
+
+    if (now && faulty.what == LEFT_OUT)
+        return D9D_OK;
+    D9D_TRY(faulty.right->merge(s, n, first, acc, acc_lse, o, lse));
+    return now && faulty.what == JOINED_TWICE
+               ? faulty.right->merge(s, n, false, acc, acc_lse, o, lse)
+               : D9D_OK;
+}
+
+/* On the CPU. */
+static d9d_status faulty_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+                             void *dv, const void *dout, const void *q, const void *k,
+                             const void *v, const void *o, const float *lse)
+{
+    const int64_t queries = n->b * n->s * n->a, keys = n->b * d9d_attention_array_keys(n) * n->kv;
+    const size_t size = d9d_dtype_size(n->t);
+
+    if (faulty.backwards++ != faulty.when || faulty.what != GRADIENT_LEFT_OUT)
+        return faulty.right->bwd(s, n, dq, dk, dv, dout, q, k, v, o, lse);
+    memset(dq, 0, (size_t)(queries * n->d) * size);
+    memset(dk, 0, (size_t)(keys * n->d) * size);
+    memset(dv, 0, (size_t)(keys * n->dv) * size);
+    return D9D_OK;
+}
+
+/* |got - want| / |want| in the 2-norm, over all ranks. */
+static double difference(const ranks *w, const d9d_tensor *got, const d9d_tensor *want)
+{
+    float *a = ranks_host(got), *b = ranks_host(want);
+    double off = 0, all = 0;
+
+    for (int64_t i = 0; i < d9d_tensor_numel(got); i++) {
+        off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        all += (double)b[i] * (double)b[i];
+    }
+    free(a);
+    free(b);
+    return sqrt(sum_over(w, off) / sum_over(w, all));
+}
+
+/* Attention with the mistake, on the given slice; how far its output and gradients are off. */
+static void attend_with_mistake(const ranks *w, const attention_case *c, const d9d_groups *g,
+                                const d9d_tensor in[IN + 1], const uploaded *slice,
+                                const attended *right, double *y, double *grads)
+{
+    const d9d_kernels *const kernels = w->dev->kernels;
+    d9d_attention_kernels some = *kernels->attention;
+    d9d_kernels all = *kernels;
+    attended a;
+
+    some.merge = faulty_merge;
+    some.bwd = faulty_bwd;
+    all.attention = &some;
+    faulty.right = kernels->attention;
+    faulty.merges = faulty.backwards = 0;
+    w->dev->kernels = &all;
+    attend(w, c, g, in, &in[IN], slice, &a);
+    w->dev->kernels = kernels;
+    *y = difference(w, d9d_var_tensor(a.y), d9d_var_tensor(right->y));
+    *grads = 0;
+    for (int i = 0; i < IN; i++)
+        *grads += difference(w, &a.grad[i], &right->grad[i]);
+    attended_release(&a);
+}
+
+/* The comparisons above see each of them, by far. */
+static void mistakes_of_a_ring_show(void **state)
+{
+    const ranks *w = *state;
+    const d9d_groups g = groups_of(w, D9D_CP_RING);
+    const attention_case c = {
+        .name = "mistakes", .t = D9D_F32, .b = 2, .chunk = 20, .a = 4, .kv = 2, .d = 5};
+    static made m;
+    d9d_tensor all[IN + 1], local[IN + 1];
+    uploaded part;
+    attended right;
+
+    if (w->size == 1)
+        skip();
+    make(&m, c.b, 2 * w->size * c.chunk, c.longest);
+    upload(w, &m.b, CAUSAL, &g, &part);
+    attention_numbers(w, &c, all);
+    for (int i = 0; i <= IN; i++)
+        local[i] = chunks_of(w, &all[i]);
+    attend(w, &c, &g, local, &local[IN], &part, &right);
+    for (faulty.what = LEFT_OUT; faulty.what < MISTAKES; faulty.what++)
+        for (faulty.when = 1; faulty.when <= w->size; faulty.when++) {
+            double y, grads;
+
+            attend_with_mistake(w, &c, &g, local, &part, &right, &y, &grads);
+            if (!(grads > 1e-2) || (y > 1e-2) != (faulty.what != GRADIENT_LEFT_OUT))
+                fail_msg("mistake %d with block %d: y is off by %g, gradients by %g",
+                         (int)faulty.what, faulty.when, y, grads);
+        }
+    for (int i = 0; i <= IN; i++) {
+        d9d_tensor_release(&all[i]);
+        d9d_tensor_release(&local[i]);
+    }
+    attended_release(&right);
+    upload_release(&part);
+}
+
 /* Heads that the ranks do not divide: the sentence has both numbers. */
 static void odd_heads_are_refused(void **state)
 {
@@ -932,6 +1049,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(heads_send_the_bytes_of_the_formula, &w),
         cmocka_unit_test_prestate(ring_sends_the_chunks_that_are_seen, &w),
         cmocka_unit_test_prestate(ring_has_the_same_bits_again, &w),
+        cmocka_unit_test_prestate(mistakes_of_a_ring_show, &w),
         cmocka_unit_test_prestate(odd_heads_are_refused, &w),
         cmocka_unit_test_prestate(a_ring_with_a_cache_is_refused, &w),
         cmocka_unit_test_prestate(gradients_are_those_of_all_ranks, &w),
