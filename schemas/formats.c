@@ -903,6 +903,18 @@ static const d9d_key plan_goodput_keys[] = {
 };
 static const d9d_table plan_goodput_table =
     TABLE("goodput", plan_goodput_keys, "what failures of nodes leave of the time");
+static const d9d_key plan_cp_keys[] = {
+    FIELD("method", ENUM, D9D_REQUIRED, "of context parallelism", .names = plan_cp_methods),
+    NULLABLE("refused", STR, "why the model or the mesh has no such; null: it was planned"),
+    REAL("step_s", "seconds of a step; null: it was refused"),
+    NULLABLE("bytes", INT, "of the rank that needs most; null: it was refused", .min = 0,
+             .max = 0x1p63),
+    FIELD("fits", BOOL, D9D_REQUIRED, "is the memory enough for them?"),
+    D9D_KEY_END,
+};
+static const d9d_table plan_cp_table =
+    TABLE("context_parallel_choice", plan_cp_keys, "a method as it was planned");
+static const d9d_key a_plan_cp = {.kind = D9D_KIND_TABLE, .table = &plan_cp_table};
 static const d9d_key plan_start_keys[] = {
     TEXT("carrier", "what carries the messages of the ranks: pmix or tcp"),
     COUNT("exchanges", "of all ranks, at the job's start and end"),
@@ -949,6 +961,9 @@ static const d9d_key plan_keys[] = {
     NULLABLE("start", TABLE, "how the ranks find each other; null: there is one",
              .table = &plan_start_table),
     NULLABLE("goodput", TABLE, "with --mtbf; null without", .table = &plan_goodput_table),
+    NULLABLE("context_parallel_choice", LIST,
+             "the methods among which auto has chosen; null: the configuration names one",
+             .elem = &a_plan_cp),
     D9D_KEY_END,
 };
 const d9d_table d9di_plan_format = TABLE("plan", plan_keys, "d9d-train --plan --json");

@@ -1,6 +1,7 @@
 /* d9d-train - train a model from a JSON configuration. */
 #include <math.h>
 
+#include "d9d/plan/plan.h"
 #include "d9d/train/selftest.h"
 #include "d9d/train/train.h"
 #include "tool.h"
@@ -9,7 +10,10 @@
 static d9d_status job_run(const void *config, const json_t *doc, const d9d_job *where,
                           void *summary)
 {
-    return d9d_train(config, doc, where, summary);
+    d9d_train_config settled = *(const d9d_train_config *)config;
+
+    D9D_TRY(d9d_plan_settle_cp_method(where, &settled));
+    return d9d_train(&settled, doc, where, summary);
 }
 
 static json_t *summary_json(const void *summary)
@@ -40,7 +44,10 @@ static d9d_status summary_text(const void *summary, d9d_buf *b)
 static d9d_status selftest_run(const void *config, const json_t *doc, const d9d_job *where,
                                void *summary)
 {
-    return d9d_selftest(config, doc, where, summary);
+    d9d_train_config settled = *(const d9d_train_config *)config;
+
+    D9D_TRY(d9d_plan_settle_cp_method(where, &settled));
+    return d9d_selftest(&settled, doc, where, summary);
 }
 
 static json_t *selftest_json(const void *summary)

@@ -77,6 +77,10 @@ d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ran
 
     if (product != ranks)
         return fail_product(m, degrees, product, ranks);
+    if (m->context_parallel_method == D9D_CP_AUTO)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh.context_parallel_method \"auto\" is for d9d-train, which plans: here "
+                        "it must name a method");
     if (dense % m->expert_parallel != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "mesh: expert_parallel %lld does not divide the %lld ranks "

@@ -152,5 +152,6 @@ d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
     dev->kernels = d9d_kernels_cpu();
     dev->ops = &ops;
     dev->has_fp8 = true;
+    dev->chip = "cpu";
     return D9D_OK;
 }

@@ -389,27 +389,33 @@ static void cuda_graph_free(d9d_device *dev, void *graph)
 
 /* --- properties ---------------------------------------------------------------------- */
 
-/* Dense bfloat16 TFLOP/s by a part of the device's name; the first match counts. */
-static const struct {
+/* Dense bfloat16 TFLOP/s, and the chip of plans that is most like it, by a part of the device's
+ * name; the first match counts. */
+typedef struct data_sheet {
     const char *name;
     double tflops;
-} peaks[] = {
-    {"GB300", 2500},   {"B300", 2250}, {"GB200", 2500}, {"B200", 2250}, {"H100 PCIe", 756},
-    {"H100 NVL", 835}, {"H100", 989},  {"H200", 989},   {"GH200", 989}, {"H20", 148},
-    {"H800", 989},     {"A100", 312},  {"A800", 312},   {"L40S", 362},  {"L40", 181},
-    {"L4", 121},       {"A40", 150},   {"A10", 125},
+    const char *chip;
+} data_sheet;
+static const data_sheet data_sheets[] = {
+    {"GB300", 2500, "b200"}, {"B300", 2250, "b200"},     {"GB200", 2500, "b200"},
+    {"B200", 2250, "b200"},  {"H100 PCIe", 756, "h100"}, {"H100 NVL", 835, "h100"},
+    {"H100", 989, "h100"},   {"GH200", 989, "h200"},     {"H200", 989, "h200"},
+    {"H20", 148, NULL},      {"H800", 989, "h100"},      {"A100", 312, "a100"},
+    {"A800", 312, "a100"},   {"L40S", 362, NULL},        {"L40", 181, NULL},
+    {"L4", 121, NULL},       {"A40", 150, NULL},         {"A10", 125, NULL},
 };
 
-static double find_peak(int index)
+/* Zeros of others. */
+static data_sheet find_data_sheet(int index)
 {
     struct cudaDeviceProp p;
 
     if (cudaGetDeviceProperties(&p, index) != cudaSuccess)
-        return 0;
-    for (size_t i = 0; i < sizeof(peaks) / sizeof(peaks[0]); i++)
-        if (strstr(p.name, peaks[i].name) != NULL)
-            return peaks[i].tflops * 1e12;
-    return 0;
+        return (data_sheet){0};
+    for (size_t i = 0; i < sizeof(data_sheets) / sizeof(data_sheets[0]); i++)
+        if (strstr(p.name, data_sheets[i].name) != NULL)
+            return data_sheets[i];
+    return (data_sheet){0};
 }
 
 /* From Ada on. */
@@ -530,6 +536,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     d9d_environment environment;
     d9d_cuda_opts options;
     cuda_device *self;
+    data_sheet sheet;
     cudaError_t e;
 
     d9d_environment_read(D9D_ENVIRONMENT_GPU, getenv,
@@ -548,7 +555,9 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     dev->self = self;
     dev->ops = &ops; /* from here on close frees what was made */
     dev->kernels = d9d_kernels_cuda();
-    dev->peak_flops = find_peak(index);
+    sheet = find_data_sheet(index);
+    dev->peak_flops = sheet.tflops * 1e12;
+    dev->chip = sheet.chip;
     dev->has_fp8 = find_fp8(index);
     find_uuid(index, dev->id);
     D9D_TRY(d9d_cuda_stream_create(index, &owner, &options, &dev->stream));

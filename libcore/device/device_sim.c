@@ -198,6 +198,7 @@ static d9d_status sim_open(const d9d_sim_chip *chip, d9d_device *dev)
     dev->ops = chip->is_gpu ? &gpu_ops : &cpu_ops; /* from here on close frees what was made */
     dev->kernels = d9d_kernels_sim();
     dev->peak_flops = chip->is_gpu ? chip->flops : 0;
+    dev->chip = chip->name;
     dev->has_fp8 = chip->flops_fp8 > 0;
     D9D_TRY(d9d_sim_create(chip, &owner, &self->sim));
     dev->stream = d9d_sim_stream(self->sim);

@@ -218,6 +218,23 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
     return D9D_OK;
 }
 
+/* With the method of context parallelism that "auto" stands for. */
+static d9d_status estimate_any_method(const d9d_train_config *c, const d9d_plan_opts *opts,
+                                      const d9di_plan_data *data, const d9di_plan_lengths *measured,
+                                      d9d_arena *a, d9d_plan *out)
+{
+    d9d_train_config settled = *c;
+    d9d_plan_cp_choice choice;
+
+    if (c->mesh.context_parallel_method != D9D_CP_AUTO)
+        return d9di_plan_estimate(c, opts, data, measured, a, out);
+    D9D_TRY(d9di_plan_choose_cp_method(c, opts, data, measured, a, &choice));
+    settled.mesh.context_parallel_method = (int)choice.method;
+    D9D_TRY(d9di_plan_estimate(&settled, opts, data, measured, a, out));
+    out->cp_choice = choice;
+    return D9D_OK;
+}
+
 d9d_status d9d_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *opts, d9d_arena *a,
                              d9d_plan *out)
 {
@@ -229,7 +246,7 @@ d9d_status d9d_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *opt
     D9D_TRY(d9di_plan_data_open(c, opts->length, &data));
     st = d9di_plan_lengths_measure(&data, c->trainer.batching.microbatch_size, &rows);
     if (st == D9D_OK)
-        st = d9di_plan_estimate(c, opts, &data, &rows, a, out);
+        st = estimate_any_method(c, opts, &data, &rows, a, out);
     d9di_plan_data_release(&data);
     return st;
 }

@@ -246,6 +246,24 @@ static d9d_status print_goodput(const d9d_plan *p, d9d_buf *out)
                           (long long)g->best_steps);
 }
 
+static d9d_status print_cp_candidate(const d9d_plan_cp_candidate *x, d9d_buf *out)
+{
+    const char *name = d9d_cp_method_name(x->method);
+
+    if (x->refused != NULL)
+        return d9d_buf_printf(out, "; %s is refused: %s", name, x->refused);
+    return d9d_buf_printf(out, "; %s: a step of %.4g s, %s%s", name, x->step_s,
+                          format_bytes(x->bytes).text, x->fits ? "" : " do not fit");
+}
+
+d9d_status d9d_plan_print_cp_choice(const d9d_plan_cp_choice *c, d9d_buf *out)
+{
+    D9D_TRY(d9d_buf_printf(out, "%s", d9d_cp_method_name(c->method)));
+    for (int i = 0; i < c->n; i++)
+        D9D_TRY(print_cp_candidate(&c->item[i], out));
+    return D9D_OK;
+}
+
 d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "%s parameters", format_count((double)p->parameters).text));
@@ -262,6 +280,11 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
     if (p->document > 0)
         D9D_TRY(d9d_buf_printf(out, ", documents of %lld", (long long)p->document));
     D9D_TRY(d9d_buf_printf(out, "\n"));
+    if (p->cp_choice.n > 0) {
+        D9D_TRY(d9d_buf_printf(out, "context_parallel_method auto is "));
+        D9D_TRY(d9d_plan_print_cp_choice(&p->cp_choice, out));
+        D9D_TRY(d9d_buf_printf(out, "\n"));
+    }
     D9D_TRY(print_memory(p, out));
     if (p->generate_s > 0)
         D9D_TRY(d9d_buf_printf(out,
@@ -410,11 +433,30 @@ static json_t *start_json(const d9d_plan *p)
                      (json_int_t)s->messages, "seconds", s->seconds);
 }
 
+/* null where the configuration names a method. */
+static json_t *cp_choice_json(const d9d_plan_cp_choice *c)
+{
+    json_t *list = c->n > 0 ? json_array() : json_null();
+    bool well = list != NULL;
+
+    for (int i = 0; i < c->n && well; i++) {
+        const d9d_plan_cp_candidate *x = &c->item[i];
+        const bool planned = x->refused == NULL;
+
+        well = json_append(list, json_pack("{s:s, s:s?, s:o, s:o, s:b}", "method",
+                                           d9d_cp_method_name(x->method), "refused", x->refused,
+                                           "step_s", planned ? json_real(x->step_s) : json_null(),
+                                           "bytes", int_or_null((int64_t)x->bytes, planned), "fits",
+                                           planned && x->fits));
+    }
+    return list;
+}
+
 json_t *d9d_plan_json(const d9d_plan *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:f, s:o, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:f, s:o, s:o, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "device", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -428,5 +470,6 @@ json_t *d9d_plan_json(const d9d_plan *p)
         (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
         int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
         p->updates, "stages", ranks_json(p), "frozen_parameters", (json_int_t)p->frozen,
-        "generation_s", p->generate_s, "start", start_json(p), "goodput", goodput_json(p));
+        "generation_s", p->generate_s, "start", start_json(p), "goodput", goodput_json(p),
+        "context_parallel_choice", cp_choice_json(&p->cp_choice));
 }

@@ -12,6 +12,11 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
                               const d9di_plan_data *data, const d9di_plan_lengths *measured,
                               d9d_arena *a, d9d_plan *out);
 
+/* Plans c with each method of context parallelism; c->mesh need not name one. */
+d9d_status d9di_plan_choose_cp_method(const d9d_train_config *c, const d9d_plan_opts *opts,
+                                      const d9di_plan_data *data, const d9di_plan_lengths *measured,
+                                      d9d_arena *a, d9d_plan_cp_choice *out);
+
 /* Computes the pipeline's time and bubble from the stage costs; once_s is added once per step. */
 d9d_status d9di_plan_simulate_pipe(d9d_plan *p, double once_s);
 

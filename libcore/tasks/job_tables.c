@@ -22,7 +22,8 @@ static const char *const cp_method_names[] = {
 #define X(name, word) word,
     D9D_CP_METHODS(X)
 #undef X
-        NULL};
+        D9D_CP_AUTO_NAME,
+    NULL};
 #define DEGREE(f, ...) D9D_KEY_INT(d9d_parallel_degrees, f, "1", 1, 1 << 20, __VA_ARGS__)
 static const d9d_key mesh_keys[] = {
     DEGREE(pipeline_parallel, "pipeline ranks"),
@@ -35,7 +36,7 @@ static const d9d_key mesh_keys[] = {
                  "keys and values; by exchanging heads for positions (Ulysses); with one rank's "
                  "keys and values after the other's (ring attention); or by exchanging heads over "
                  "context_parallel_replicate and gathering, or a ring, over "
-                 "context_parallel_shard"),
+                 "context_parallel_shard; auto: in d9d-train, that of the fastest plan that fits"),
     DEGREE(tensor_parallel, "ranks that share each matrix"),
     DEGREE(expert_parallel, "ranks that share the experts; divides the others' product"),
     DEGREE(expert_parallel_local,

@@ -107,6 +107,20 @@ all() {
     for file in run/export/*.safetensors; do cmp "$file" "again/export/${file##*/}"; done
 }
 
+@test "auto is one method on all ranks, which the log names" {
+    local said
+    rm -rf run
+    mpi -n 4 d9d-train --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.dir=run --set mesh.context_parallel_shard=4 \
+        --set mesh.context_parallel_method=auto dense.json >said 2>&1
+    same run dense
+    [ "$(grep -c 'context_parallel_method auto is [a-z_]*; all_gather: a step of ' said)" -eq 1 ]
+    said=$(sed -n 's/.*context_parallel_method auto is \([a-z_]*\);.*/\1/p' said)
+    rm -rf again
+    train dense "1 1 4 1 1 1" again --set "mesh.context_parallel_method=$said"
+    for dir in run again; do grep -oE '"(loss|grad_norm)": *[^,}]+' "$dir/metrics.jsonl" >"$dir.numbers"; done
+    cmp run.numbers again.numbers
+}
+
 @test "tensor parallelism by staging buffers in peer memory equals one rank" {
     export D9D_P2P=force
     rm -rf run

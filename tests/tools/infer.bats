@@ -37,6 +37,12 @@ load train_bench
     grep -qE '^\{"perplexity": [0-9.]+, "loss": [0-9.]+, "tokens": 672, "samples": 80\}$' p.json
 }
 
+@test "a method of context parallelism that only plans choose is refused" {
+    run -2 d9d-infer --set mesh.context_parallel_method=auto i.json
+    assert_output --partial 'mesh.context_parallel_method "auto" is for d9d-train, which plans: here it must name a method'
+    [ ! -e out.jsonl ]
+}
+
 @test "micro-batches and threads: the same values, the same bytes" {
     d9d-infer -q --set trainer.batching.microbatch_size=1 i.json
     for micro in 7 80 1000; do

@@ -361,6 +361,23 @@ JSON
     for method in all_gather all_to_all ring; do grep -q "\"context_parallel_method\": \"$method\"" s.json; done
 }
 
+@test "auto plans every method of context parallelism, and says what it took and why" {
+    wide auto 16 >auto.json
+    set -- --length 262144 --set trainer.batching.global_batch_size=1 \
+        --set model_provider.model.layer.num_attention_heads=6 auto.json
+    d9d-train --plan "$@" >p.txt || [ $? -eq 1 ]
+    grep -E '^context_parallel_method auto is (all_gather|ring); all_gather: a step of [0-9.e-]+ s, .*; all_to_all is refused: .* do not divide num_attention_heads 6; ring: a step of ' p.txt
+    d9d-train --plan --json "$@" >p.json || [ $? -eq 1 ]
+    is d9d.plan.v1 p.json
+    method=$(sed -n 's/^context_parallel_method auto is \([a-z_]*\);.*/\1/p' p.txt)
+    grep -q "\"context_parallel_method\": \"$method\"" p.json
+    [ "$(grep -c '"refused"' p.json)" -eq 3 ]
+    d9d-train --plan --json --set "mesh.context_parallel_method=$method" "$@" >named.json || [ $? -eq 1 ]
+    is d9d.plan.v1 named.json
+    grep -q '"context_parallel_choice": null' named.json
+    cmp <(grep -m 1 '"step_s"' named.json) <(grep -m 1 '"step_s"' p.json)
+}
+
 # Of 16 ranks each has a sixteenth of the keys: a ring holds three such blocks, and not all.
 @test "a ring is planned with less memory than gathered keys" {
     for method in all_gather ring; do

@@ -40,8 +40,12 @@ typedef enum d9d_cp_method {
 #define X(name, word) D9D_CP_##name,
     D9D_CP_METHODS(X)
 #undef X
-        D9D_N_CP_METHODS
+        D9D_N_CP_METHODS,
+    /* In configurations alone: a plan chooses one of the above (d9d/plan/plan.h). */
+    D9D_CP_AUTO = D9D_N_CP_METHODS
 } d9d_cp_method;
+
+#define D9D_CP_AUTO_NAME "auto"
 
 static inline const char *d9d_cp_method_name(d9d_cp_method m)
 {
@@ -49,6 +53,7 @@ static inline const char *d9d_cp_method_name(d9d_cp_method m)
 #define X(name, word) word,
         D9D_CP_METHODS(X)
 #undef X
+            D9D_CP_AUTO_NAME,
     };
 
     return names[m];

@@ -50,6 +50,7 @@ typedef struct d9d_device {
     struct d9d_device_pool *pool;
     void *self;                   /* the backend's state */
     double peak_flops;            /* dense bfloat16 FLOP/s of the data sheet; 0: unknown */
+    const char *chip;             /* whose data sheet plans take: d9d/kernels/sim.h; NULL: none */
     struct d9d_trace *trace;      /* d9d/device/trace.h; NULL: none */
     uint64_t required;            /* d9d_device_require() */
     uint64_t host_waits;          /* times that the host blocked until the device reached a point */

@@ -81,6 +81,23 @@ typedef struct d9d_plan_rank {
     uint64_t saved; /* bytes of a checkpoint that all ranks of the stage write */
 } d9d_plan_rank;
 
+/* How a method of context parallelism was planned. */
+typedef struct d9d_plan_cp_candidate {
+    d9d_cp_method method;
+    const char *refused; /* why the model or the mesh has no such method, in the arena; or NULL */
+    double step_s;
+    uint64_t bytes; /* of the rank that needs most */
+    bool fits;
+} d9d_plan_cp_candidate;
+
+/* What mesh.context_parallel_method "auto" is: the fastest method that fits, or else that of the
+ * least memory.  A method must be 1 % faster than those before it in d9d/comm/cp_method.h. */
+typedef struct d9d_plan_cp_choice {
+    d9d_cp_method method;
+    int n; /* candidates; 0: the configuration names a method, or there is one rank */
+    d9d_plan_cp_candidate item[D9D_N_CP_METHODS];
+} d9d_plan_cp_choice;
+
 typedef struct d9d_plan {
     d9d_parallel_degrees mesh;
     char mesh_text[96]; /* "dps 4 tp 2", "local" */
@@ -115,6 +132,7 @@ typedef struct d9d_plan {
     int64_t host_ranks;
     d9d_plan_start start;
     d9d_plan_goodput goodput;
+    d9d_plan_cp_choice cp_choice;
 } d9d_plan;
 
 /* Estimates a job.  ECONFIG and ENOTSUP where training would refuse the configuration before it
@@ -122,6 +140,13 @@ typedef struct d9d_plan {
 D9D_API D9D_MUST_USE d9d_status d9d_plan_estimate(const d9d_train_config *config,
                                                   const d9d_plan_opts *opts, d9d_arena *a,
                                                   d9d_plan *out);
+/* For a job that begins: where the configuration says "auto", rank 0 plans for the device that the
+ * job computes on, logs the plans, and all ranks get the method.  Others of `config` stay.
+ * Collective. */
+D9D_API D9D_MUST_USE d9d_status d9d_plan_settle_cp_method(const d9d_job *where,
+                                                          d9d_train_config *config);
+/* Appends "ring; all_gather: a step of 1.2 s, 90.10 GiB do not fit; ...". */
+D9D_API D9D_MUST_USE d9d_status d9d_plan_print_cp_choice(const d9d_plan_cp_choice *c, d9d_buf *out);
 /* The rank that needs the most device memory. */
 D9D_API const d9d_plan_rank *d9d_plan_largest_rank(const d9d_plan *p);
 /* All device memory of a rank, in bytes. */
