@@ -175,6 +175,23 @@ static d9d_status print_work(const d9d_plan_rank *r, d9d_buf *out)
     return D9D_OK;
 }
 
+/* What makes a ring slow. */
+static d9d_status print_plain_ring(const d9d_plan *p, d9d_buf *out)
+{
+    const d9d_sim_work *w = &p->stages[0].tally.work[D9D_SIM_ATTENTION_BUILTIN];
+    const bool ring = p->mesh.context_parallel_method == D9D_CP_RING ||
+                      p->mesh.context_parallel_method == D9D_CP_HYBRID_RING;
+
+    if (!ring || w->calls == 0 || !p->chip->is_gpu)
+        return D9D_OK;
+    return d9d_buf_printf(
+        out,
+        "blocks of the ring take %s on plain kernels: packed documents, prefixes, "
+        "softcaps, dropout, float32, chunks below 64 positions and windows that cut "
+        "a chunk have no others\n",
+        format_duration(w->seconds).text);
+}
+
 static d9d_status print_speed(const d9d_plan *p, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "\na step takes about %s: %s tokens/s, %s tokens an hour",
@@ -293,6 +310,7 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
                                format_duration(p->generate_s).text,
                                format_bytes(p->stages[0].cache).text));
     D9D_TRY(print_work(&p->stages[0], out));
+    D9D_TRY(print_plain_ring(p, out));
     D9D_TRY(print_speed(p, out));
     D9D_TRY(print_start(p, out));
     return print_goodput(p, out);

@@ -361,6 +361,15 @@ JSON
     for method in all_gather all_to_all ring; do grep -q "\"context_parallel_method\": \"$method\"" s.json; done
 }
 
+@test "a plan says when the blocks of a ring run on plain kernels" {
+    wide ring 4 >ring.json
+    set -- --plan --length 4096 --set trainer.batching.global_batch_size=1 ring.json
+    d9d-train "$@" >fast.txt
+    run ! grep 'blocks of the ring' fast.txt
+    d9d-train --set model_provider.dtype=float32 "$@" >plain.txt
+    grep -E '^blocks of the ring take [0-9.]+ m?s on plain kernels: packed documents, ' plain.txt
+}
+
 @test "auto plans every method of context parallelism, and says what it took and why" {
     wide auto 16 >auto.json
     set -- --length 262144 --set trainer.batching.global_batch_size=1 \
