@@ -660,7 +660,7 @@ typedef enum mistake { LEFT_OUT, JOINED_TWICE, GRADIENT_LEFT_OUT, MISTAKES } mis
 
 /* The kernels of a device, of which call number `when` makes the mistake. */
 static struct {
-    const d9d_attention_kernels *right;
+    const d9d_kernels *right;
     mistake what;
     int when, merges, backwards;
 } faulty;
@@ -672,26 +672,24 @@ static d9d_status faulty_merge(d9d_stream s, const d9d_attention_dims *n, bool f
 
     if (now && faulty.what == LEFT_OUT)
         return D9D_OK;
-    D9D_TRY(faulty.right->merge(s, n, first, acc, acc_lse, o, lse));
+    D9D_TRY(faulty.right->attention->merge(s, n, first, acc, acc_lse, o, lse));
     return now && faulty.what == JOINED_TWICE
-               ? faulty.right->merge(s, n, false, acc, acc_lse, o, lse)
+               ? faulty.right->attention->merge(s, n, false, acc, acc_lse, o, lse)
                : D9D_OK;
 }
 
-/* On the CPU. */
 static d9d_status faulty_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                              void *dv, const void *dout, const void *q, const void *k,
                              const void *v, const void *o, const float *lse)
 {
     const int64_t queries = n->b * n->s * n->a, keys = n->b * d9d_attention_array_keys(n) * n->kv;
-    const size_t size = d9d_dtype_size(n->t);
+    const d9d_kernels *right = faulty.right;
 
     if (faulty.backwards++ != faulty.when || faulty.what != GRADIENT_LEFT_OUT)
-        return faulty.right->bwd(s, n, dq, dk, dv, dout, q, k, v, o, lse);
-    memset(dq, 0, (size_t)(queries * n->d) * size);
-    memset(dk, 0, (size_t)(keys * n->d) * size);
-    memset(dv, 0, (size_t)(keys * n->dv) * size);
-    return D9D_OK;
+        return right->attention->bwd(s, n, dq, dk, dv, dout, q, k, v, o, lse);
+    D9D_TRY(right->elementwise->fill(s, n->t, dq, queries * n->d, 0.0f));
+    D9D_TRY(right->elementwise->fill(s, n->t, dk, keys * n->d, 0.0f));
+    return right->elementwise->fill(s, n->t, dv, keys * n->dv, 0.0f);
 }
 
 /* |got - want| / |want| in the 2-norm, over all ranks. */
@@ -722,7 +720,7 @@ static void attend_with_mistake(const ranks *w, const attention_case *c, const d
     some.merge = faulty_merge;
     some.bwd = faulty_bwd;
     all.attention = &some;
-    faulty.right = kernels->attention;
+    faulty.right = kernels;
     faulty.merges = faulty.backwards = 0;
     w->dev->kernels = &all;
     attend(w, c, g, in, &in[IN], slice, &a);

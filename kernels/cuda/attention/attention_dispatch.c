@@ -26,8 +26,9 @@ static const char *simt_reason(const d9d_attention_dims *n)
     if (n->prefix != NULL)
         return "they alone have prefix masks";
     if (n->part.n > 0)
-        return n->segment != NULL ? "they alone have ring attention over packed documents"
-                                  : "they alone have ring attention with this mask and head size";
+        return n->segment != NULL
+                   ? "they alone have ring attention over packed documents"
+                   : "they alone have this window, softcap, head size or chunk of a ring";
     return NULL;
 }
 
