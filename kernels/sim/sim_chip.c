@@ -23,8 +23,8 @@
         .name = (word), .title = (says), .is_gpu = true, .is_sm90 = (of_hopper), .sms = (n_sms),   \
         .flops = (tflops)*1e12, .flops_f32 = (tflops_f32)*1e12, .flops_fp8 = (tflops_fp8)*1e12,    \
         .efficiency = MEASURED, .memory_rate = (gb_s)*1e9, .memory_efficiency = 0.78,              \
-        .memory = MIB(mib), .library_memory = MIB(1024), .launch_s = 3e-6, .per_node = 8,          \
-        .link = {                                                                                  \
+        .memory = MIB(mib), .library_memory = MIB(1024), .launch_s = 3e-6,                         \
+        .part_s = {10e-6, 60e-6}, .per_node = 8, .link = {                                         \
             [D9D_SIM_LINK_NODE] = {(nvlink)*0.72e9, 15e-6},                                        \
             [D9D_SIM_LINK_NETWORK] = {(adapter)*0.85e9, 30e-6},                                    \
             [D9D_SIM_LINK_HOST] = {(pcie)*0.55e9, 0},                                              \

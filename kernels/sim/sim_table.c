@@ -409,8 +409,13 @@ static d9d_status charge_attention(d9d_stream s, const d9d_attention_dims *n, d9
     const bool special = n->softcap > 0.0f || n->dropout.p > 0.0f || n->prefix != NULL;
     const bool builtin = !fast && (n->s != n->z || special);
 
-    return d9di_sim_charge(s, builtin ? D9D_SIM_ATTENTION_BUILTIN : kind, n->t,
-                           2 * heads * visible_pairs(n), bytes);
+    D9D_TRY(d9di_sim_charge(s, builtin ? D9D_SIM_ATTENTION_BUILTIN : kind, n->t,
+                            2 * heads * visible_pairs(n), bytes));
+    if (n->part.n > 0 && s != NULL)
+        d9d_sim_wait_until(
+            s, d9d_sim_now(s) +
+                   d9d_sim_get_chip(d9d_sim_of_stream(s))->part_s[kind == D9D_SIM_ATTENTION_BWD]);
+    return D9D_OK;
 }
 
 ENTRY(attention, const d9d_attention_dims *n, void *o, float *lse, const void *q, const void *k,

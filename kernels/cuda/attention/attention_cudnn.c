@@ -689,21 +689,32 @@ static int slices_list(d9d_stream s, const d9di_attention_call *c, slice *out)
     return (int)(x - out);
 }
 
+/* Zeroes chunk i of the queries of x [B, S, heads of d features]. */
+static d9d_status chunk_clear(d9d_stream s, const d9d_attention_dims *n, void *x, int64_t i,
+                              int64_t d)
+{
+    const int64_t size = n->s / n->chunks * n->a * d;
+
+    for (int64_t b = 0; b < n->b; b++)
+        D9D_TRY(d9d_k_fill(s, n->t, ptr_offset(x, (b * n->chunks + i) * size * 2), size, 0.0f));
+    return D9D_OK;
+}
+
 /* What queries get from a part whose keys they do not see. */
 static d9d_status hidden_fill(d9d_stream s, const d9di_attention_call *c)
 {
     const d9d_attention_dims *n = &c->n;
-    const int64_t rows = n->b * n->s * n->a;
     bool any = false;
 
-    for (int64_t i = 0; i < n->chunks && c->part; i++)
-        any = any || d9di_attention_chunk_mask_of(n, i) == D9DI_CHUNK_HIDDEN;
-    if (!any)
-        return D9D_OK;
-    if (c->dout != NULL)
-        return d9d_k_fill(s, n->t, c->dq, rows * n->d, 0.0f);
-    D9D_TRY(d9d_k_fill(s, n->t, c->o, rows * n->dv, 0.0f));
-    return d9d_k_fill(s, D9D_F32, c->lse, rows, -INFINITY);
+    for (int64_t i = 0; i < n->chunks && c->part; i++) {
+        if (d9di_attention_chunk_mask_of(n, i) != D9DI_CHUNK_HIDDEN)
+            continue;
+        D9D_TRY(c->dout != NULL ? chunk_clear(s, n, c->dq, i, n->d)
+                                : chunk_clear(s, n, c->o, i, n->dv));
+        any = true;
+    }
+    return any && c->dout == NULL ? d9d_k_fill(s, D9D_F32, c->lse, n->b * n->s * n->a, -INFINITY)
+                                  : D9D_OK;
 }
 
 /* y += x, for tokens [from, from + n) of each row of `row` tokens, of `heads` heads. */

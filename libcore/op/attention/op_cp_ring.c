@@ -345,6 +345,25 @@ static d9d_status own_grads_add(const ring *r, const ring_grads *g, const ring_b
     return D9D_OK;
 }
 
+/* Adds the queries' gradients from chunk c of rank `of`: of those chunks of queries that see it. */
+static d9d_status dq_add(const ring *r, const ring_grads *g, int of, int c, bool first)
+{
+    const int64_t k = chunk_number(r, of, c), n = chunk_elements(&g->dq) / r->in->dims->b;
+    bool seen[CHUNKS];
+
+    for (int q = 0; q < CHUNKS; q++)
+        seen[q] = first || chunk_sees(r, chunk_number(r, r->rank, q), k);
+    if (seen[0] && seen[1])
+        return D9DI_KERNEL(r->t, elementwise->accumulate, D9D_F32, d9d_tensor_data(&g->dq_sum),
+                           first ? 0.0f : 1.0f, g->dq.dtype, d9d_tensor_data(&g->dq),
+                           d9d_tensor_numel(&g->dq));
+    for (int64_t i = seen[0] ? 0 : 1; i < CHUNKS * r->in->dims->b; i += CHUNKS)
+        D9D_TRY(D9DI_KERNEL(r->t, elementwise->accumulate, D9D_F32,
+                            d9di_op_element_ptr(&g->dq_sum, i * n), 1.0f, g->dq.dtype,
+                            d9di_op_element_ptr(&g->dq, i * n), n));
+    return D9D_OK;
+}
+
 static d9d_status step_backward(const ring *r, const ring_grads *g, int step)
 {
     const d9di_op_ring_in *in = r->in;
@@ -361,9 +380,7 @@ static d9d_status step_backward(const ring *r, const ring_grads *g, int step)
                             chunk_at(d, 1, c), d9d_tensor_data(in->dout), d9d_tensor_data(in->q),
                             chunk_at(b, 0, c), chunk_at(b, 1, c), d9d_tensor_data(in->o),
                             d9d_tensor_data(in->lse)));
-        D9D_TRY(D9DI_KERNEL(r->t, elementwise->accumulate, D9D_F32, d9d_tensor_data(&g->dq_sum),
-                            first ? 0.0f : 1.0f, g->dq.dtype, d9d_tensor_data(&g->dq),
-                            d9d_tensor_numel(&g->dq)));
+        D9D_TRY(dq_add(r, g, of, c, first));
         if (step == 0)
             D9D_TRY(own_grads_add(r, g, d, c, true));
     }

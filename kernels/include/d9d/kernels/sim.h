@@ -76,7 +76,9 @@ typedef struct d9d_sim_chip {
     uint64_t library_memory;               /* of these, bytes that libraries take outside the
                                               pool */
     double launch_s;                       /* shortest time of a kernel */
-    int per_node;                          /* processors per node */
+    double part_s[2]; /* what attention over a part of the keys (ring attention) takes beside its
+                         FLOP, as few tiles leave processors idle: forward, backward */
+    int per_node;     /* processors per node */
     struct {
         double rate, latency_s; /* bytes per second and direction; seconds per call */
     } link[D9D_SIM_LINK_COUNT];
