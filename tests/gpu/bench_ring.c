@@ -80,25 +80,44 @@ static d9d_attention_dims part_of(const bench *b, int64_t chunk)
     return n;
 }
 
-/* Both ways as op_cp_ring.c: every chunk that is seen, and what joins the results. */
+/* The call for the block of rank `of`: both chunks, or the one that is seen. */
+static d9d_attention_dims block_of(const bench *b, int64_t of)
+{
+    d9d_attention_dims n = part_of(b, of);
+
+    if (of < b->rank)
+        return n;
+    n.part = (d9d_attention_key_part){(b->rank + 1) * b->chunk, 2 * b->chunk};
+    if (of > b->rank)
+        return n;
+    n.part.n = 0;
+    n.z = n.s;
+    n.chunks = 0;
+    return n;
+}
+
+/* Both ways as op_cp_ring.c: the own block first, and what joins the results. */
 static void ring_forward(const bench *b, const d9d_attention_dims *n)
 {
-    for (int64_t chunk = 0; chunk < 2 * b->ranks - b->rank; chunk++) {
-        const d9d_attention_dims part = part_of(b, chunk);
+    for (int64_t step = 0; step < b->ranks; step++) {
+        const d9d_attention_dims block = block_of(b, (b->rank + step) % b->ranks);
 
-        forward(b, &part);
-        must(b->k->attention->merge(b->s, n, chunk == 0, b->acc, b->lse_sum, b->p[O], b->lse));
+        forward(b, &block);
+        must(b->k->attention->merge(b->s, n, step == 0, b->acc, b->lse_sum, b->p[O], b->lse));
     }
 }
 
 static void ring_backward(const bench *b, const d9d_attention_dims *n)
 {
-    for (int64_t chunk = 0; chunk < 2 * b->ranks - b->rank; chunk++) {
-        const d9d_attention_dims part = part_of(b, chunk);
+    const int64_t all = n->s * A * b->d;
 
-        backward_with(b, &part, b->lse_sum);
-        must(b->k->elementwise->accumulate(b->s, D9D_F32, b->acc, chunk == 0 ? 0.0f : 1.0f,
-                                           D9D_BF16, b->p[DQ], n->s * A * b->d));
+    for (int64_t step = 0; step < b->ranks; step++) {
+        const int64_t of = (b->rank + step) % b->ranks, first = of > b->rank ? all / 2 : 0;
+        const d9d_attention_dims block = block_of(b, of);
+
+        backward_with(b, &block, b->lse_sum);
+        must(b->k->elementwise->accumulate(b->s, D9D_F32, b->acc + first, step == 0 ? 0.0f : 1.0f,
+                                           D9D_BF16, (char *)b->p[DQ] + 2 * first, all - first));
     }
 }
 
@@ -160,6 +179,10 @@ static void show_all(bench *b)
     show(b, "a chunk, full once", &one, p * p, forward, backward);
     one = part_of(b, 1);
     show(b, "diagonal and full", &one, own + p * p, forward, backward);
+    one = block_of(b, 2);
+    show(b, "two chunks, full once", &one, 2 * p * p, forward, backward);
+    one = block_of(b, 1);
+    show(b, "the own two", &one, 2 * own + p * p, forward, backward);
     show_merge(b);
     for (b->rank = 0; b->rank < b->ranks; b->rank += b->ranks - 1) {
         const double pairs = 2 * own + (double)(2 * b->ranks - 1) * p * p;

@@ -246,12 +246,50 @@ static d9d_status step_wait(ring *r)
 
 /* --- forward -------------------------------------------------------------------------------- */
 
-/* The call's dims with the keys of one chunk. */
-static d9d_attention_dims chunk_dims(const ring *r, int rank, int c)
-{
-    d9d_attention_dims n = *r->in->dims;
+/* A call of the kernels: the keys of chunk c of a block or, with n 2, of both. */
+typedef struct ring_call {
+    int c, n;
+    d9d_attention_dims dims;
+} ring_call;
 
-    n.part = (d9d_attention_key_part){chunk_number(r, rank, c) * r->chunk, r->chunk};
+/* True if nothing but the order of positions says which keys a query sees. */
+static bool order_decides(const ring *r)
+{
+    const d9d_attention_dims *n = r->in->dims;
+
+    return n->segment == NULL && n->prefix == NULL && n->window == 0 && n->dropout.p == 0.0f;
+}
+
+/* Both chunks in one call, if they lie beside each other and the order of positions decides.  The
+ * own two see each other as one row does.  Those of a later rank lie between the own two, so the
+ * kernel gets them as any such keys. */
+static bool block_call(const ring *r, int of, ring_call *out)
+{
+    if (!rows_are_chunks(r) || !order_decides(r) || of < r->rank)
+        return false;
+    *out = (ring_call){.n = CHUNKS, .dims = *r->in->dims};
+    if (of == r->rank) {
+        out->dims.z = out->dims.s;
+        out->dims.chunks = 0;
+    } else {
+        out->dims.part = (d9d_attention_key_part){(r->rank + 1) * r->chunk, CHUNKS * r->chunk};
+    }
+    return true;
+}
+
+/* The calls for the block of rank `of`. */
+static int block_calls(const ring *r, int of, ring_call out[CHUNKS])
+{
+    int n = 0;
+
+    if (block_call(r, of, out))
+        return 1;
+    for (int c = 0; c < CHUNKS; c++)
+        if (rank_sees(r, r->rank, of, c)) {
+            out[n] = (ring_call){.c = c, .n = 1, .dims = *r->in->dims};
+            out[n++].dims.part =
+                (d9d_attention_key_part){chunk_number(r, of, c) * r->chunk, r->chunk};
+        }
     return n;
 }
 
@@ -264,17 +302,14 @@ static d9d_status step_forward(const ring *r, int step, const ring_out *out,
                                const d9d_tensor *lse_sum)
 {
     const ring_block *b = block_of_step(r, step);
-    const int of = ring_rank(r, -step);
+    ring_call call[CHUNKS];
+    const int n = block_calls(r, ring_rank(r, -step), call);
 
-    for (int c = 0; c < CHUNKS; c++) {
-        const d9d_attention_dims n = chunk_dims(r, of, c);
-
-        if (!rank_sees(r, r->rank, of, c))
-            continue;
-        D9D_TRY(D9DI_KERNEL(r->t, attention->fwd, &n, d9d_tensor_data(&out->o),
+    for (int i = 0; i < n; i++) {
+        D9D_TRY(D9DI_KERNEL(r->t, attention->fwd, &call[i].dims, d9d_tensor_data(&out->o),
                             d9d_tensor_data(&out->lse), d9d_tensor_data(r->in->q),
-                            chunk_at(b, 0, c), chunk_at(b, 1, c)));
-        D9D_TRY(D9DI_KERNEL(r->t, attention->merge, r->in->dims, step == 0 && c == 0,
+                            chunk_at(b, 0, call[i].c), chunk_at(b, 1, call[i].c)));
+        D9D_TRY(D9DI_KERNEL(r->t, attention->merge, r->in->dims, step == 0 && i == 0,
                             d9d_tensor_data(&out->sum), d9d_tensor_data(lse_sum),
                             d9d_tensor_data(&out->o), d9d_tensor_data(&out->lse)));
     }
@@ -345,7 +380,8 @@ static d9d_status own_grads_add(const ring *r, const ring_grads *g, const ring_b
     return D9D_OK;
 }
 
-/* Adds the queries' gradients from chunk c of rank `of`: of those chunks of queries that see it. */
+/* Adds the queries' gradients from chunk c of rank `of`, or from both if a call has both: of those
+ * chunks of queries that see it. */
 static d9d_status dq_add(const ring *r, const ring_grads *g, int of, int c, bool first)
 {
     const int64_t k = chunk_number(r, of, c), n = chunk_elements(&g->dq) / r->in->dims->b;
@@ -369,20 +405,19 @@ static d9d_status step_backward(const ring *r, const ring_grads *g, int step)
     const d9di_op_ring_in *in = r->in;
     const ring_block *b = block_of_step(r, step), *d = &g->leaving[step % 2];
     const int of = ring_rank(r, -step);
+    ring_call call[CHUNKS];
+    const int n = block_calls(r, of, call);
 
-    for (int c = 0; c < CHUNKS; c++) {
-        const d9d_attention_dims n = chunk_dims(r, of, c);
-        const bool first = step == 0 && c == 0;
+    for (int i = 0; i < n; i++) {
+        const int c = call[i].c;
 
-        if (!rank_sees(r, r->rank, of, c))
-            continue;
-        D9D_TRY(D9DI_KERNEL(r->t, attention->bwd, &n, d9d_tensor_data(&g->dq), chunk_at(d, 0, c),
-                            chunk_at(d, 1, c), d9d_tensor_data(in->dout), d9d_tensor_data(in->q),
-                            chunk_at(b, 0, c), chunk_at(b, 1, c), d9d_tensor_data(in->o),
-                            d9d_tensor_data(in->lse)));
-        D9D_TRY(dq_add(r, g, of, c, first));
-        if (step == 0)
-            D9D_TRY(own_grads_add(r, g, d, c, true));
+        D9D_TRY(D9DI_KERNEL(r->t, attention->bwd, &call[i].dims, d9d_tensor_data(&g->dq),
+                            chunk_at(d, 0, c), chunk_at(d, 1, c), d9d_tensor_data(in->dout),
+                            d9d_tensor_data(in->q), chunk_at(b, 0, c), chunk_at(b, 1, c),
+                            d9d_tensor_data(in->o), d9d_tensor_data(in->lse)));
+        D9D_TRY(dq_add(r, g, of, c, step == 0 && i == 0));
+        for (int own = c; step == 0 && own < c + call[i].n; own++)
+            D9D_TRY(own_grads_add(r, g, d, own, true));
     }
     d9d_trace_mark(d9d_tape_device(r->t), "attention", "ring block dgrad");
     return D9D_OK;

@@ -209,8 +209,8 @@ static void parts_of_chunks(void **state)
         n.z = 2 * ranks * size;
         n.chunk_end[0] = (rank + 1) * size;
         n.chunk_end[1] = (2 * ranks - rank) * size;
-        n.part.first = size * draw(2 * ranks);
-        n.part.n = size;
+        n.part.n = size * (1 + draw(2));
+        n.part.first = size * draw(2 * ranks + 1 - n.part.n / size);
         assert_true(d9di_attention_part_as_rows(&n, &rows));
         assert_true(d9di_attention_part_is_tiles(&rows));
         check(&rows, list, whole(&rows, list), draw_bytes());

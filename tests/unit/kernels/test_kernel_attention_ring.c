@@ -20,6 +20,7 @@ typedef struct ring {
     int64_t n, p;
     mistake mistake;
     int64_t by, chunk; /* the rank that makes it, and the chunk */
+    bool joined;       /* both chunks of a rank in one call, where they can be */
     float *dk, *dv;    /* sums over the ranks */
 } ring;
 
@@ -73,8 +74,7 @@ static ring_rank rank_create(const ring *r, int64_t number)
     d9d_attention_dims n = r->of.n;
     int64_t rows;
 
-    n.s = CHUNKS * r->p;
-    n.z = r->p; /* of the arrays */
+    n.s = n.z = CHUNKS * r->p; /* of the arrays */
     x.call = attention_call_create(&n);
     x.call.sink = r->of.sink;
     n.z = r->of.n.z;
@@ -99,17 +99,6 @@ static void rank_release(ring_rank *x)
     free(x->dq);
 }
 
-/* The keys and values of a chunk. */
-static void rank_receive(const ring *r, ring_rank *x, int64_t chunk)
-{
-    d9d_attention_dims *n = &x->call.n;
-
-    n->part = (d9d_attention_key_part){chunk * r->p, r->p};
-    rows_copy(r, n->t, x->call.k, r->p, 0, r->of.k, chunk * r->p, r->p, n->b, n->kv * n->d, false);
-    rows_copy(r, n->t, x->call.v, r->p, 0, r->of.v, chunk * r->p, r->p, n->b, n->kv * values(r),
-              false);
-}
-
 /* Whether a query of the rank sees a key of the chunk: those of its last chunk see the most. */
 static bool rank_sees(const ring *r, const ring_rank *x, int64_t chunk)
 {
@@ -123,72 +112,150 @@ static bool rank_sees(const ring *r, const ring_rank *x, int64_t chunk)
     return false;
 }
 
-/* How often the rank joins the chunk, given the mistake that leaves one out or takes one twice. */
-static int times(const ring *r, const ring_rank *x, int64_t chunk, mistake none, mistake twice)
+/* A call of the kernels: one chunk of keys, or both of a rank. */
+typedef struct block {
+    int64_t chunk[CHUNKS];
+    int n;
+    d9d_attention_dims dims;
+} block;
+
+/* Chunk c of rank `of`. */
+static block block_of_chunk(const ring *r, const ring_rank *x, int64_t of, int64_t c)
 {
-    if (r->mistake == NONE || x->number != r->by || chunk != r->chunk)
+    const int64_t chunk = chunk_number(r, of, c);
+    block b = {.chunk = {chunk}, .n = 1, .dims = x->call.n};
+
+    b.dims.part = (d9d_attention_key_part){chunk * r->p, r->p};
+    return b;
+}
+
+/* Both of them. The own two are a row; those of a later rank lie between the own. */
+static block block_of_rank(const ring *r, const ring_rank *x, int64_t of)
+{
+    block b = {
+        .chunk = {chunk_number(r, of, 0), chunk_number(r, of, 1)}, .n = CHUNKS, .dims = x->call.n};
+
+    if (of == x->number) {
+        b.dims.z = b.dims.s;
+        b.dims.chunks = 0;
+    } else {
+        b.dims.part = (d9d_attention_key_part){(x->number + 1) * r->p, CHUNKS * r->p};
+    }
+    return b;
+}
+
+/* The calls of rank x for the keys of rank `of`. */
+static int blocks_of(const ring *r, const ring_rank *x, int64_t of, block out[CHUNKS])
+{
+    int n = 0;
+
+    if (r->joined && of >= x->number) {
+        out[0] = block_of_rank(r, x, of);
+        return 1;
+    }
+    for (int64_t c = 0; c < CHUNKS; c++)
+        if (rank_sees(r, x, chunk_number(r, of, c)))
+            out[n++] = block_of_chunk(r, x, of, c);
+    return n;
+}
+
+/* The keys and values of a call; chunks of a row lie one after the other. */
+static void rank_receive(const ring *r, ring_rank *x, const block *b)
+{
+    const d9d_attention_dims *n = &b->dims;
+
+    for (int64_t c = 0; c < b->n; c++) {
+        rows_copy(r, n->t, x->call.k, b->n * r->p, c * r->p, r->of.k, b->chunk[c] * r->p, r->p,
+                  n->b, n->kv * n->d, false);
+        rows_copy(r, n->t, x->call.v, b->n * r->p, c * r->p, r->of.v, b->chunk[c] * r->p, r->p,
+                  n->b, n->kv * values(r), false);
+    }
+}
+
+/* How often the rank joins a call's results, given the mistake that leaves them out or takes them
+ * twice. */
+static int times(const ring *r, const ring_rank *x, const block *b, mistake none, mistake twice)
+{
+    const bool here = b->chunk[0] == r->chunk || (b->n > 1 && b->chunk[1] == r->chunk);
+
+    if (r->mistake == NONE || x->number != r->by || !here)
         return 1;
     return r->mistake == none ? 0 : r->mistake == twice ? 2 : 1;
 }
 
 /* --- both ways ------------------------------------------------------------------------------ */
 
-static void rank_fwd(const ring *r, ring_rank *x)
+static void block_fwd(const ring *r, ring_rank *x, const block *b)
 {
     const d9d_kernels *k = host_kernels();
     attention_call *c = &x->call;
 
-    for (int64_t chunk = 0; chunk < 2 * r->n; chunk++) {
-        if (!rank_sees(r, x, chunk))
-            continue;
-        rank_receive(r, x, chunk);
-        assert_int_equal(k->attention->fwd(NULL, &c->n, c->o, c->lse, c->q, c->k, c->v), D9D_OK);
-        for (int i = times(r, x, chunk, LEFT_OUT, JOINED_TWICE); i > 0; i--) {
-            assert_int_equal(k->attention->merge(NULL, &c->n, !x->any, x->o, x->lse, c->o, c->lse),
-                             D9D_OK);
-            x->any = true;
-        }
+    rank_receive(r, x, b);
+    assert_int_equal(k->attention->fwd(NULL, &b->dims, c->o, c->lse, c->q, c->k, c->v), D9D_OK);
+    for (int i = times(r, x, b, LEFT_OUT, JOINED_TWICE); i > 0; i--) {
+        assert_int_equal(k->attention->merge(NULL, &c->n, !x->any, x->o, x->lse, c->o, c->lse),
+                         D9D_OK);
+        x->any = true;
     }
+}
+
+/* By the ranks' numbers: a ring's order is another. */
+static void rank_fwd(const ring *r, ring_rank *x)
+{
+    attention_call *c = &x->call;
+    block b[CHUNKS];
+
+    for (int64_t of = 0; of < r->n; of++)
+        for (int i = 0, n = blocks_of(r, x, of, b); i < n; i++)
+            block_fwd(r, x, &b[i]);
     for (int64_t i = 0; i < attention_o_size(&c->n); i++)
         array_set(c->n.t, c->o, i, (double)x->o[i]);
     memcpy(c->lse, x->lse, (size_t)(c->n.b * c->n.s * c->n.a) * sizeof(*x->lse));
     if (c->sink != NULL)
-        assert_int_equal(k->attention->sink(NULL, &c->n, c->o, c->lse, c->sink), D9D_OK);
+        assert_int_equal(host_kernels()->attention->sink(NULL, &c->n, c->o, c->lse, c->sink),
+                         D9D_OK);
 }
 
-/* Adds the gradients of n elements to a chunk of `sum`. */
-static void keys_add(const ring *r, float *sum, const void *part, int64_t chunk, int64_t w)
+/* Adds the gradients of a call's keys, w numbers each, to `sum`. */
+static void keys_add(const ring *r, float *sum, const void *part, const block *x, int64_t w)
 {
     const d9d_attention_dims *n = &r->of.n;
+    const int64_t size = r->p * w;
 
     for (int64_t b = 0; b < n->b; b++)
-        for (int64_t i = 0; i < r->p * w; i++)
-            sum[(b * n->s + chunk * r->p) * w + i] +=
-                (float)array_get(n->t, part, b * r->p * w + i);
+        for (int64_t c = 0; c < x->n; c++)
+            for (int64_t i = 0; i < size; i++)
+                sum[(b * n->s + x->chunk[c] * r->p) * w + i] +=
+                    (float)array_get(n->t, part, (b * x->n + c) * size + i);
+}
+
+static void block_bwd(ring *r, ring_rank *x, const block *b)
+{
+    attention_call *c = &x->call;
+    const int64_t nq = attention_q_size(&c->n), nk = c->n.b * b->n * r->p * c->n.kv * c->n.d;
+    void *const dk = attention_call_grad(c, nq), *const dv = attention_call_grad(c, nq + nk);
+
+    rank_receive(r, x, b);
+    assert_int_equal(host_kernels()->attention->bwd(NULL, &b->dims, c->grads, dk, dv, c->dout, c->q,
+                                                    c->k, c->v, c->o, c->lse),
+                     D9D_OK);
+    for (int i = times(r, x, b, GRADIENT_LEFT_OUT, GRADIENT_TWICE); i > 0; i--) {
+        for (int64_t j = 0; j < nq; j++)
+            x->dq[j] += (float)array_get(c->n.t, c->grads, j);
+        keys_add(r, r->dk, dk, b, c->n.kv * c->n.d);
+        keys_add(r, r->dv, dv, b, c->n.kv * values(r));
+    }
 }
 
 static void rank_bwd(ring *r, ring_rank *x)
 {
-    attention_call *c = &x->call;
-    const int64_t nq = attention_q_size(&c->n), nk = c->n.b * r->p * c->n.kv * c->n.d;
-    void *const dk = attention_call_grad(c, nq), *const dv = attention_call_grad(c, nq + nk);
+    block b[CHUNKS];
 
-    for (int64_t chunk = 0; chunk < 2 * r->n; chunk++) {
-        if (!rank_sees(r, x, chunk))
-            continue;
-        rank_receive(r, x, chunk);
-        assert_int_equal(host_kernels()->attention->bwd(NULL, &c->n, c->grads, dk, dv, c->dout,
-                                                        c->q, c->k, c->v, c->o, c->lse),
-                         D9D_OK);
-        for (int i = times(r, x, chunk, GRADIENT_LEFT_OUT, GRADIENT_TWICE); i > 0; i--) {
-            for (int64_t j = 0; j < nq; j++)
-                x->dq[j] += (float)array_get(c->n.t, c->grads, j);
-            keys_add(r, r->dk, dk, chunk, c->n.kv * c->n.d);
-            keys_add(r, r->dv, dv, chunk, c->n.kv * values(r));
-        }
-    }
-    for (int64_t j = 0; j < nq; j++)
-        array_set(c->n.t, c->grads, j, (double)x->dq[j]);
+    for (int64_t of = 0; of < r->n; of++)
+        for (int i = 0, n = blocks_of(r, x, of, b); i < n; i++)
+            block_bwd(r, x, &b[i]);
+    for (int64_t j = 0; j < attention_q_size(&x->call.n); j++)
+        array_set(x->call.n.t, x->call.grads, j, (double)x->dq[j]);
 }
 
 /* Writes o, lse and gradients of whole rows to r->of. */
@@ -314,6 +381,11 @@ static void check_ring(const d9d_attention_dims *as, int64_t n, int64_t p, bool 
     x = expected_of(&r.of);
     ring_run(&r);
     check_equal(&r, &x);
+    r.joined = as->window == 0;
+    if (r.joined) {
+        ring_run(&r);
+        check_equal(&r, &x);
+    }
     expected_release(&x);
     free(r.of.sink);
     attention_call_release(&r.of);
@@ -377,8 +449,10 @@ static void test_mistakes_show(void **state)
 
         for (r.by = 0; r.by < r.n; r.by++)
             for (r.chunk = 0; r.chunk < 2 * r.n - r.by; r.chunk++)
-                for (mistake m = LEFT_OUT; m <= GRADIENT_TWICE; m++)
+                for (mistake m = LEFT_OUT; m <= GRADIENT_TWICE; m++) {
+                    r.joined = (r.chunk + (int64_t)m) % 2 == 0;
                     check_mistake_shows(&r, &x, m);
+                }
         ring_run(&r);
         check_equal(&r, &x);
         expected_release(&x);
