@@ -5,6 +5,7 @@
  *
  * Blocks are numbered by steps; block 0 is the own.  A block is [2, B, P, K, D]: chunk by chunk, so
  * that a kernel gets a chunk as keys of its own (d9d_attention_key_part), and a message sends it.
+ * With one row a kernel gets both chunks, where the mask allows it (block_call).
  */
 #include "op/attention/op_cp_ring.h"
 
