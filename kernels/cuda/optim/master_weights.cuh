@@ -90,7 +90,9 @@ static __device__ __forceinline__ void store4(bf16 *p, const float *v, int64_t n
     store4_bits(p, b, n);
 }
 
+/* BYTES: of an element, in one access. */
 template <class T> struct plain_weights {
+    enum { BYTES = sizeof(T) };
     void *p;
     int16_t *residual; /* NULL */
 
@@ -113,6 +115,7 @@ template <class T> struct plain_weights {
 };
 
 struct master_weights {
+    enum { BYTES = sizeof(bf16) };
     void *p;
     int16_t *residual;
 

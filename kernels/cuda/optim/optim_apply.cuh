@@ -51,17 +51,69 @@ struct optim_list {
     d9d_optim_arrays arrays[MAX_ARRAYS];
 };
 
-/* A thread has two times four elements, `QUADS` apart. */
+/* A thread has eight elements, in accesses of 16 bytes where it can: all in a row if each array has
+ * two bytes an element, else two times four that are QUADS apart. */
 enum { QUADS = 4 * 32 };
+template <class W, class G, class S> struct optim_elements {
+    static constexpr bool ROW = W::BYTES == 2 && sizeof(G) == 2 && sizeof(S) == 2;
+
+    /* The first, of a block's. */
+    static __device__ __forceinline__ int64_t of_thread()
+    {
+        return ROW ? threadIdx.x * 8 : threadIdx.x / 32 * 2 * QUADS + threadIdx.x % 32 * 4;
+    }
+    template <int N>
+    static __device__ __forceinline__ void load(float (&p)[8], float (&g)[8], float (&state)[N][8],
+                                                const W &w, const G *grad, S *const *states,
+                                                int n_states, int64_t i, int64_t n)
+    {
+        if constexpr (ROW) {
+            w.load(p, i, n - i);
+            load8(g, grad + i, n - i);
+#pragma unroll
+            for (int k = 0; k < n_states; k++)
+                load8(state[k], states[k] + i, n - i);
+        } else {
+#pragma unroll
+            for (int h = 0; h < 8; h += 4, i += QUADS) {
+                w.load4_at(&p[h], i, n - i);
+                load4(&g[h], grad + i, n - i);
+#pragma unroll
+                for (int k = 0; k < n_states; k++)
+                    load4(&state[k][h], states[k] + i, n - i);
+            }
+        }
+    }
+    template <int N>
+    static __device__ __forceinline__ void store(const W &w, S *const *states, int n_states,
+                                                 int64_t i, int64_t n, const float (&p)[8],
+                                                 const float (&state)[N][8])
+    {
+        if constexpr (ROW) {
+            w.store(i, p, n - i);
+#pragma unroll
+            for (int k = 0; k < n_states; k++)
+                store8(states[k] + i, state[k], n - i);
+        } else {
+#pragma unroll
+            for (int h = 0; h < 8; h += 4, i += QUADS) {
+                w.store4_at(i, &p[h], n - i);
+#pragma unroll
+                for (int k = 0; k < n_states; k++)
+                    store4(states[k] + i, &state[k][h], n - i);
+            }
+        }
+    }
+};
 
 template <class RULE, class W, class G, class S>
 static __global__ void optim_kernel(RULE rule, const float *scale,
                                     const __grid_constant__ optim_list list)
 {
+    typedef optim_elements<W, G, S> elements;
     const int tensor = list.chunks.tensor_of_block();
     const d9d_optim_arrays &a = list.arrays[tensor];
     const W w = {a.p, a.residual};
-    const G *const g = (const G *)a.g;
     S *const states[] = {(S *)a.m, (S *)a.v, (S *)a.vmax};
     const int64_t first = list.chunks.chunk_begin(tensor, CHUNK),
                   n = d9di_i64_min(a.n, first + CHUNK);
@@ -70,30 +122,12 @@ static __global__ void optim_kernel(RULE rule, const float *scale,
     if (isnan(by))
         return;
 #pragma unroll 2
-    for (int64_t at = first + threadIdx.x / 32 * 2 * QUADS + threadIdx.x % 32 * 4; at < n;
-         at += THREADS * 8) {
+    for (int64_t i = first + elements::of_thread(); i < n; i += THREADS * 8) {
         float pf[8], gf[8], sf[state_array<RULE>::LEN][8];
 
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int64_t i = at + h * QUADS;
-
-            w.load4_at(&pf[4 * h], i, n - i);
-            load4(&gf[4 * h], g + i, n - i);
-#pragma unroll
-            for (int k = 0; k < RULE::STATES; k++)
-                load4(&sf[k][4 * h], states[k] + i, n - i);
-        }
+        elements::load(pf, gf, sf, w, (const G *)a.g, states, RULE::STATES, i, n);
         update8(rule, by, pf, gf, sf);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int64_t i = at + h * QUADS;
-
-            w.store4_at(i, &pf[4 * h], n - i);
-#pragma unroll
-            for (int k = 0; k < RULE::STATES; k++)
-                store4(states[k] + i, &sf[k][4 * h], n - i);
-        }
+        elements::store(w, states, RULE::STATES, i, n, pf, sf);
     }
 }
 
