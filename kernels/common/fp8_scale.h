@@ -102,6 +102,14 @@ d9d_status d9di_args_check_fp8_quantise(d9d_dtype t, int64_t m, int64_t n,
 /* EINVAL unless A and B are operands of a product. */
 d9d_status d9di_args_check_fp8_gemm(const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a,
                                     const d9d_fp8_operand *b);
+d9d_status d9di_args_check_fp8_grouped_gemm(const d9d_fp8_grouped_dims *g, const d9d_fp8_operand *a,
+                                            const d9d_fp8_operand *b);
+
+/* What a grouped product sums over, and the rows that its operands have. */
+typedef struct d9di_fp8_grouped_shape {
+    int64_t a_rows, a_k, b_rows, b_k; /* all of A and B */
+} d9di_fp8_grouped_shape;
+d9di_fp8_grouped_shape d9di_fp8_grouped_shape_of(const d9d_fp8_grouped_dims *g);
 
 #ifdef __cplusplus
 }

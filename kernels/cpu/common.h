@@ -134,6 +134,13 @@ typedef struct d9di_gemm_job {
 d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *desc, const d9di_gemm_job *jobs,
                          int64_t n_jobs);
 
+/* y [rows, k] = the values of rows from `first` on, elements from `from` on. */
+void d9di_cpu_fp8_dequantise(const d9d_fp8_operand *x, int64_t first, int64_t rows, int64_t from,
+                             int64_t k, float *y);
+
+/* EINVAL unless the offsets of E experts ascend from 0 to `rows`. */
+d9d_status d9di_cpu_offsets_check(const char *op, const int32_t *offset, int64_t rows, int64_t e);
+
 /* out[j] = d9d_rng_u32(r, index + j). */
 void d9di_cpu_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n);
 

@@ -22,15 +22,16 @@ static void values_list(d9d_dtype t, float value[256])
     }
 }
 
-static void dequantise(const d9d_fp8_operand *x, int64_t rows, int64_t k, float *y)
+void d9di_cpu_fp8_dequantise(const d9d_fp8_operand *x, int64_t first, int64_t rows, int64_t from,
+                             int64_t k, float *y)
 {
     float value[256];
 
     values_list(x->t, value);
 #pragma omp parallel for if (rows * k > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < rows; r++) {
-        const uint8_t *q = (const uint8_t *)x->data + r * x->row_stride;
-        const float scale = x->scale[x->scale_by_row ? r : 0];
+        const uint8_t *q = (const uint8_t *)x->data + (first + r) * x->row_stride + from;
+        const float scale = x->scale[x->scale_by_row ? first + r : 0];
 
         for (int64_t i = 0; i < k; i++)
             y[r * k + i] = value[q[i]] * scale;
@@ -55,8 +56,8 @@ d9d_status d9d_ref_fp8_gemm(d9d_stream s, const d9d_fp8_gemm_dims *g, const d9d_
     x = d9di_cpu_scratch_alloc("fp8_gemm", (g->m + g->n) * g->k);
     if (x == NULL)
         return D9D_ENOMEM;
-    dequantise(a, g->m, g->k, x);
-    dequantise(b, g->n, g->k, x + g->m * g->k);
+    d9di_cpu_fp8_dequantise(a, 0, g->m, 0, g->k, x);
+    d9di_cpu_fp8_dequantise(b, 0, g->n, 0, g->k, x + g->m * g->k);
     st = d9d_ref_gemm(s, &wide, x, x + g->m * g->k, c);
     free(x);
     return st;

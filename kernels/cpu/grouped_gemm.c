@@ -14,7 +14,7 @@ typedef struct grouped_args {
     const void *a2, *b2;  /* of a second product to be added, or NULL */
 } grouped_args;
 
-static d9d_status offsets_check(const char *op, const int32_t *offset, int64_t rows, int64_t e)
+d9d_status d9di_cpu_offsets_check(const char *op, const int32_t *offset, int64_t rows, int64_t e)
 {
     if (e > 0 && (offset[0] != 0 || offset[e] != rows))
         return D9D_FAIL(D9D_EINVAL, "%s: offsets of %lld experts go from %d to %d, rows are %lld",
@@ -32,7 +32,7 @@ static d9d_status grouped_run(const grouped_args *p, const int32_t *offset, int6
     d9di_gemm_job *jobs;
     d9d_status st;
 
-    D9D_TRY(offsets_check(p->op, offset, rows, e));
+    D9D_TRY(d9di_cpu_offsets_check(p->op, offset, rows, e));
     jobs = calloc((size_t)d9di_i64_max(e, 1), sizeof(*jobs));
     if (jobs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the tiles of %lld experts", p->op,

@@ -10,9 +10,9 @@
 #define MEASURED                                                                                   \
     {                                                                                              \
         [D9D_SIM_GEMM] = 0.73, [D9D_SIM_FP8_GEMM] = 0.58, [D9D_SIM_GROUPED_GEMM] = 0.66,           \
-        [D9D_SIM_ATTENTION] = 0.55, [D9D_SIM_ATTENTION_BWD] = 0.37,                                \
-        [D9D_SIM_ATTENTION_BUILTIN] = 0.025, [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63,                \
-        [D9D_SIM_MEMORY] = 0.05                                                                    \
+        [D9D_SIM_FP8_GROUPED_GEMM] = 0.5, [D9D_SIM_ATTENTION] = 0.55,                              \
+        [D9D_SIM_ATTENTION_BWD] = 0.37, [D9D_SIM_ATTENTION_BUILTIN] = 0.025,                       \
+        [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63, [D9D_SIM_MEMORY] = 0.05                             \
     }
 
 /* A row of NVIDIA GPUs, 8 per node: FLOP rates in tera, memory in GB/s and MiB, links in GB/s.
@@ -44,6 +44,7 @@ static const d9d_sim_chip chips[] = {
      .efficiency = {[D9D_SIM_GEMM] = 0.7,
                     [D9D_SIM_FP8_GEMM] = 0.7,
                     [D9D_SIM_GROUPED_GEMM] = 0.7,
+                    [D9D_SIM_FP8_GROUPED_GEMM] = 0.7,
                     [D9D_SIM_ATTENTION] = 0.3,
                     [D9D_SIM_ATTENTION_BWD] = 0.3,
                     [D9D_SIM_ATTENTION_BUILTIN] = 0.3,

@@ -133,7 +133,7 @@ void d9d_sim_reset_tally(d9d_sim *p)
 
 static double peak_rate(const d9d_sim_chip *c, d9d_sim_kind kind, d9d_dtype t)
 {
-    if (kind == D9D_SIM_FP8_GEMM)
+    if (kind == D9D_SIM_FP8_GEMM || kind == D9D_SIM_FP8_GROUPED_GEMM)
         return c->flops_fp8 > 0 ? c->flops_fp8 : c->flops;
     return t == D9D_BF16 ? c->flops : c->flops_f32;
 }

@@ -241,6 +241,20 @@ ENTRY(fp8_gemm, const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a, const d9d_
     return charge_gemm(s, D9D_SIM_FP8_GEMM, a->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
 }
 
+ENTRY(fp8_grouped_gemm, const d9d_fp8_grouped_dims *g, const d9d_fp8_operand *a,
+      const d9d_fp8_operand *b, void *c)
+{
+    const double r = (double)g->rows, w = (double)g->in * (double)g->out, e = (double)g->e;
+    const bool is_wgrad = g->form == D9D_FP8_GROUPED_WGRAD;
+    const double results =
+        is_wgrad ? e * w : r * (double)(g->form == D9D_FP8_GROUPED_FWD ? g->out : g->in);
+    const double read =
+        is_wgrad ? r * (double)(g->in + g->out) : e * w + r * (double)(g->in + g->out) - results;
+
+    return d9di_sim_charge(s, D9D_SIM_FP8_GROUPED_GEMM, a->t, 2 * r * w,
+                           read + (g->beta != 0 ? 2 : 1) * results * dtype_bytes(g->ct));
+}
+
 /* A matrix that is read as it is stored. */
 static d9d_status charge_quant_read(d9d_stream s, const d9d_quant_matrix *w)
 {

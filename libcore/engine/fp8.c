@@ -5,7 +5,8 @@
 
 static d9d_status dims_check(const d9d_param *p, int64_t tp)
 {
-    const int64_t dim[] = {d9di_engine_part_of(p, 0, tp), d9di_engine_part_of(p, 1, tp)};
+    const int last = p->spec.shape.ndim - 1; /* before it: experts, or nothing */
+    const int64_t dim[] = {d9di_engine_part_of(p, last - 1, tp), d9di_engine_part_of(p, last, tp)};
 
     if (dim[0] % D9D_FP8_ALIGN == 0 && dim[1] % D9D_FP8_ALIGN == 0)
         return D9D_OK;
@@ -25,11 +26,6 @@ d9d_status d9di_engine_fp8_check(const d9d_params *whole, int64_t tensor_paralle
 
         if (!d9di_engine_is_layer_matrix(p))
             continue;
-        if (p->spec.shape.ndim != 2)
-            return D9D_FAIL(D9D_ENOTSUP,
-                            "trainer.fp8: %s has the matrices of %lld experts, whose products are "
-                            "not in FP8 yet; dense models are",
-                            p->name, (long long)p->spec.shape.dim[0]);
         D9D_TRY(dims_check(p, tensor_parallel));
         n++;
     }

@@ -415,6 +415,26 @@ D9DI_WGMMA_RS(256, 128,
               128, 129, 130, 131, 132, 133, 134, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32),
               D9DI_R16(48), D9DI_R16(64), D9DI_R16(80), D9DI_R16(96), D9DI_R16(112))
 #undef D9DI_WGMMA_RS
+
+/* D [64, 128] = A [64, 32] B [32, 128] (+ D if `keep`) of 8 bits, both operands K-major in shared
+ * memory: e5m2 where said, else e4m3. */
+#define D9DI_WGMMA_FP8(AT, BT)                                                                     \
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"                                    \
+                 " wgmma.mma_async.sync.aligned.m64n128k32.f32." AT "." BT " {" D9DI_40            \
+                 "," D9DI_TEN(4) "," D9DI_TEN(5) ",%60,%61,%62,%63}, %64, %65, p, 1, 1;\n}"        \
+                 : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48)                           \
+                 : "l"(a), "l"(b), "r"(keep))
+template <bool A_E5M2, bool B_E5M2>
+DEVICE void wgmma_fp8_64x128x32(float (&d)[64], uint64_t a, uint64_t b, int keep)
+{
+    if constexpr (A_E5M2)
+        D9DI_WGMMA_FP8("e5m2", "e4m3");
+    else if constexpr (B_E5M2)
+        D9DI_WGMMA_FP8("e4m3", "e5m2");
+    else
+        D9DI_WGMMA_FP8("e4m3", "e4m3");
+}
+#undef D9DI_WGMMA_FP8
 #undef D9DI_80
 #undef D9DI_40
 #undef D9DI_TEN
@@ -453,8 +473,9 @@ struct tensor_map_encoder {
               const cuuint64_t *stride, const cuuint32_t *box)
     {
         const cuuint32_t one[] = {1, 1, 1};
-        const CUtensorMapDataType type =
-            t == D9D_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+        const CUtensorMapDataType type = t == D9D_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                         : t == D9D_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                         : CU_TENSOR_MAP_DATA_TYPE_UINT8;
         CUresult e;
 
         if (st != D9D_OK)

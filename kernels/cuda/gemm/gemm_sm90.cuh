@@ -444,13 +444,13 @@ static inline bool wgmma_gemm_supported(d9d_stream s, d9di_cuda_notice kind, con
     return why == NULL;
 }
 
-/* p without its counter, which the launch allocates. */
-template <int FORM, class EPILOGUE>
-d9d_status launch_wgmma_gemm(d9d_stream s, const char *op, const tma_descriptors &m, gemm_params p,
-                             const typename EPILOGUE::args &x)
+/* Launches a kernel of clusters of two blocks, one block an SM.  p is without its counter, which
+ * the launch allocates. */
+template <class KERNEL, class X>
+d9d_status launch_pairs(d9d_stream s, const char *op, KERNEL *k, const tma_descriptors &m,
+                        gemm_params p, const X &x)
 {
     enum { COUNTER_BYTES = 256 };
-    auto *const k = wgmma_gemm_kernel<FORM, EPILOGUE>;
     cudaLaunchAttribute pair = {};
     cudaLaunchConfig_t config = {};
     void *counter;
@@ -473,6 +473,13 @@ d9d_status launch_wgmma_gemm(d9d_stream s, const char *op, const tma_descriptors
         e = cudaLaunchKernelEx(&config, k, m, p, x);
     d9di_cuda_scratch_free(s, counter, COUNTER_BYTES);
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
+}
+
+template <int FORM, class EPILOGUE>
+d9d_status launch_wgmma_gemm(d9d_stream s, const char *op, const tma_descriptors &m,
+                             const gemm_params &p, const typename EPILOGUE::args &x)
+{
+    return launch_pairs(s, op, wgmma_gemm_kernel<FORM, EPILOGUE>, m, p, x);
 }
 
 } // namespace

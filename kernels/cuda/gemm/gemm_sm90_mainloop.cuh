@@ -176,8 +176,9 @@ template <int COLUMNS> DEVICE int expert_first_pairs(const gemm_params &p, int *
  * columns, so that concurrent blocks also share columns of B in L2. */
 enum { GROUP_ROWS = 8 };
 
-/* The tile of block `rank` in pair number `unit` of expert x. */
-template <int FORM, int COLUMNS>
+/* The tile of block `rank` in pair number `unit` of expert x. STEP: elements of the sum of a step.
+ */
+template <int FORM, int COLUMNS, int STEP>
 DEVICE work_tile work_tile_of(const gemm_params &p, int x, int unit, int rank)
 {
     const int start = first_row(p, x), rows = count_rows(p, x);
@@ -194,14 +195,14 @@ DEVICE work_tile work_tile_of(const gemm_params &p, int x, int unit, int rank)
 
     if (FORM == D9DI_GROUPED_GEMM_WGRAD)
         return {make_int4(m * BM, column, start, start),
-                make_int4(x * p.m + m * BM, column, live | rows % BK << 8 | mode << 16,
-                          ceil_div_int(rows, BK))};
+                make_int4(x * p.m + m * BM, column, live | rows % STEP << 8 | mode << 16,
+                          ceil_div_int(rows, STEP))};
     return {make_int4(start + m * BM, column + (FORM == D9DI_GROUPED_GEMM_DGRAD ? x * p.n : 0), 0,
                       FORM == D9DI_GROUPED_GEMM_FWD ? x * p.m : 0),
-            make_int4(start + m * BM, column, live | mode << 16, p.sums * ceil_div_int(p.m, BK))};
+            make_int4(start + m * BM, column, live | mode << 16, p.sums * ceil_div_int(p.m, STEP))};
 }
 
-template <int FORM, int COLUMNS>
+template <int FORM, int COLUMNS, int STEP = BK>
 DEVICE void run_scheduler(const gemm_params &p, const smem_offsets &at, int *first)
 {
     const int each = FORM == D9DI_GROUPED_GEMM_WGRAD ? tile_pairs_of<COLUMNS>(p, p.m) : 0;
@@ -224,8 +225,9 @@ DEVICE void run_scheduler(const gemm_params &p, const smem_offsets &at, int *fir
 
             if (unit < total)
                 o = FORM == D9DI_GROUPED_GEMM_WGRAD
-                        ? work_tile_of<FORM, COLUMNS>(p, first[unit / each], unit % each, rank)
-                        : work_tile_of<FORM, COLUMNS>(p, x, unit - first[x], rank);
+                        ? work_tile_of<FORM, COLUMNS, STEP>(p, first[unit / each], unit % each,
+                                                            rank)
+                        : work_tile_of<FORM, COLUMNS, STEP>(p, x, unit - first[x], rank);
             mbarrier_arrive_expect_tx_cluster(at.order_full + 8 * slot.i, rank, WORK_TILE_BYTES);
             st_async_cluster(to, at.order_full + 8 * slot.i, rank, o.load);
             st_async_cluster(to + 16, at.order_full + 8 * slot.i, rank, o.store);

@@ -26,75 +26,25 @@
  * float32 gradients 504. PyTorch's grouped_mm: 1.04, 1.25, 1.09 times slower (forward, dgrad,
  * wgrad).
  */
-#include "cuda/gemm/gemm_sm90.cuh"
+#include "cuda/gemm/gemm_store_sm90.cuh"
 
 namespace
 {
 
-/* Type of C, and whether it is added to. */
-enum output_kind { BF16, F32, BF16_ADD, F32_ADD };
-
-template <int SUM> struct store_epilogue : consumer_warpgroup {
+template <int SUM> struct store_epilogue : consumer_stores<SUM> {
     static constexpr int COLUMNS = BN;
     static constexpr bool ADDS = SUM >= BF16_ADD;
-    static constexpr bool WIDE = SUM == F32 || SUM == F32_ADD; /* C is float32 */
+    static constexpr bool WIDE = consumer_stores<SUM>::WIDE;
 
     struct args {
         void *c;
     };
-    const args &x;
     int held_next = 4, held_row, held_column; /* of the previous tile: its next part to store; 4:
                                                  all are stored */
 
     __device__ __forceinline__ store_epilogue(const consumer_warpgroup &w, const args &x)
-        : consumer_warpgroup(w), x(x)
+        : consumer_stores<SUM>(w, x.c)
     {
-    }
-
-    /* 32 columns of C in float32, of the last rows of a matrix. */
-    __device__ __forceinline__ void store_wide(uint32_t from, int row, int at, int live) const
-    {
-        each_of_rows<float>(from, x.c, row, at, live, [](int4 *to, int4 v) {
-            float4 output_kind = __builtin_bit_cast(float4, v);
-
-            if (SUM == F32_ADD) {
-                const float4 old = *(const float4 *)to;
-
-                output_kind = {old.x + output_kind.x, old.y + output_kind.y, old.z + output_kind.z,
-                               old.w + output_kind.w};
-            }
-            *(float4 *)to = output_kind;
-        });
-    }
-
-    /* Chunk i of the columns of 64 rows of C, `live` of them real. */
-    __device__ __forceinline__ void store_columns(const uint32_t *v, int i, int row, int column,
-                                                  int live)
-    {
-        const uint32_t from = out_buffer(i);
-        const int at = column + i * 32;
-
-        if (!WIDE) {
-            store_bf16_columns(v, from, 0, x.c, row, column + i * 64, live);
-            return;
-        }
-        wait_out_buffers<BUFFERS - 1>();
-        smem_store_f32(from, v);
-        fence_proxy_async();
-        named_barrier_sync(1 + group, GROUP);
-        if (live < HALF)
-            store_wide(from, row, at, live);
-        if (thread != 0)
-            return;
-        if (live < HALF) {
-            tma_store_commit();
-            return;
-        }
-        if (at < p.n && SUM == F32_ADD)
-            tma_reduce_add(&m.c[0], from, at, row);
-        else if (at < p.n)
-            tma_store(&m.c[0], from, at, row);
-        tma_store_commit();
     }
 
     __device__ __forceinline__ bool epilogue_pending() const { return held_next < 4; }
@@ -106,31 +56,11 @@ template <int SUM> struct store_epilogue : consumer_warpgroup {
         constexpr int first = WIDE ? 4 : 0;
 
         switch (held_next++) {
-        case 0: store_columns(held, first, held_row, held_column, HALF); break;
-        case 1: store_columns(held + 16, first + 1, held_row, held_column, HALF); break;
-        case 2: store_columns(held + 32, first + 2, held_row, held_column, HALF); break;
-        case 3: store_columns(held + 48, first + 3, held_row, held_column, HALF); break;
+        case 0: this->store_columns(held, first, held_row, held_column, HALF); break;
+        case 1: this->store_columns(held + 16, first + 1, held_row, held_column, HALF); break;
+        case 2: this->store_columns(held + 32, first + 2, held_row, held_column, HALF); break;
+        case 3: this->store_columns(held + 48, first + 3, held_row, held_column, HALF); break;
         }
-    }
-
-    /* Adds a bfloat16 C in float32, before it is rounded. */
-    __device__ __forceinline__ void add_c(float (&d)[128], int row, int column, int live)
-    {
-        const bf16 *old = (const bf16 *)x.c;
-
-#pragma unroll
-        for (int j = 0; j < BN / 8; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int r = row + warp * 16 + lane / 4 + 8 * h;
-                const int at = column + 8 * j + lane % 4 * 2;
-                uint32_t two = 0;
-
-                if (at < p.n && r - row < live)
-                    two = *(const uint32_t *)(old + (int64_t)r * p.n + at);
-                d[4 * j + 2 * h] += __uint_as_float(two << 16);
-                d[4 * j + 2 * h + 1] += __uint_as_float(two & 0xffff0000u);
-            }
     }
 
     /* Stores half of a float32 tile at once; the rest is stored during the next tile's mainloop. */
@@ -138,7 +68,7 @@ template <int SUM> struct store_epilogue : consumer_warpgroup {
                                                    int column, int live, bool none)
     {
         if (SUM == BF16_ADD)
-            add_c(d, row, column, live);
+            this->add_c(d, row, column, live);
 #pragma unroll
         for (int i = 0; i < (WIDE ? 4 : 0); i++) {
             uint32_t v[16];
@@ -146,7 +76,7 @@ template <int SUM> struct store_epilogue : consumer_warpgroup {
 #pragma unroll
             for (int j = 0; j < 16; j++)
                 v[j] = none ? 0 : __float_as_uint(d[i * 16 + j]);
-            store_columns(v, i, row, column, live);
+            this->store_columns(v, i, row, column, live);
         }
 #pragma unroll
         for (int j = 0; j < (WIDE ? 64 : 0); j++)
@@ -156,7 +86,7 @@ template <int SUM> struct store_epilogue : consumer_warpgroup {
         if (live < HALF) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                store_columns(held + i * 16, (WIDE ? 4 : 0) + i, row, column, live);
+                this->store_columns(held + i * 16, (WIDE ? 4 : 0) + i, row, column, live);
             return;
         }
         held_next = 0;

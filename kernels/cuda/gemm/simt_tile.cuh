@@ -37,6 +37,26 @@ static __device__ __forceinline__ void tile_load(float (*to)[SIDE + 4], const op
     }
 }
 
+/* sum += what is in shared memory */
+static __device__ __forceinline__ void tile_multiply(float (&sum)[MICRO][MICRO],
+                                                     const tile_shared &sh)
+{
+    const int ty = threadIdx.x / (SIDE / MICRO), tx = threadIdx.x % (SIDE / MICRO);
+
+#pragma unroll
+    for (int z = 0; z < DEPTH; z++) {
+        const float4 u = *(const float4 *)&sh.a[z][ty * MICRO];
+        const float4 v = *(const float4 *)&sh.b[z][tx * MICRO];
+        const float ua[MICRO] = {u.x, u.y, u.z, u.w}, vb[MICRO] = {v.x, v.y, v.z, v.w};
+
+#pragma unroll
+        for (int i = 0; i < MICRO; i++)
+#pragma unroll
+            for (int j = 0; j < MICRO; j++)
+                sum[i][j] = fmaf(ua[i], vb[j], sum[i][j]);
+    }
+}
+
 /* sum += A B */
 template <class T>
 static __device__ __forceinline__ void tile_add(float (&sum)[MICRO][MICRO], tile_shared &sh,
@@ -44,24 +64,11 @@ static __device__ __forceinline__ void tile_add(float (&sum)[MICRO][MICRO], tile
                                                 int64_t row, int64_t col, int64_t m, int64_t n,
                                                 int64_t depth)
 {
-    const int ty = threadIdx.x / (SIDE / MICRO), tx = threadIdx.x % (SIDE / MICRO);
-
     for (int64_t k = 0; k < depth; k += DEPTH) {
         tile_load(sh.a, a, row, m, k, depth);
         tile_load(sh.b, b, col, n, k, depth);
         __syncthreads();
-#pragma unroll
-        for (int z = 0; z < DEPTH; z++) {
-            const float4 u = *(const float4 *)&sh.a[z][ty * MICRO];
-            const float4 v = *(const float4 *)&sh.b[z][tx * MICRO];
-            const float ua[MICRO] = {u.x, u.y, u.z, u.w}, vb[MICRO] = {v.x, v.y, v.z, v.w};
-
-#pragma unroll
-            for (int i = 0; i < MICRO; i++)
-#pragma unroll
-                for (int j = 0; j < MICRO; j++)
-                    sum[i][j] = fmaf(ua[i], vb[j], sum[i][j]);
-        }
+        tile_multiply(sum, sh);
         __syncthreads();
     }
 }

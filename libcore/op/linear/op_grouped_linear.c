@@ -2,33 +2,65 @@
  * w_i [E, in, out].
  *
  *     dx = sum over i of dy_i W_ie^T        dW_ie = x_e^T dy_ie, zero for an expert without rows
+ *
+ * Where the matrices have a recipe of FP8 all three products are in 8 bits.
  */
 #include "op/linear/op_gemm.h"
+#include "op/linear/op_linear_fp8.h"
 
-enum { SAVED_OFFSET, SAVED_X, MAX_WEIGHTS = 2 };
+enum { SAVED_OFFSET, SAVED_X, MAX_WEIGHTS = 2 }; /* x, or the two arrays of its copy in 8 bits */
 
-static d9d_status grouped_dgrad(d9d_node *n)
+typedef struct grouped_attr {
+    d9di_op_fp8_node fp8[MAX_WEIGHTS]; /* of each weight; all have a recipe or none has */
+} grouped_attr;
+
+/* dx = (dx +) the products of all output gradients that have arrived. */
+static d9d_status gemm_dgrad(d9d_node *n, bool adds, const d9d_tensor *dx)
 {
     const int64_t *d = n->param[0]->local.data.shape.dim;
-    const void *plus, *dy[MAX_WEIGHTS], *w[MAX_WEIGHTS];
-    d9d_status st = D9D_OK;
+    const void *dy[MAX_WEIGHTS], *w[MAX_WEIGHTS];
     int arrived = 0;
-    d9d_tensor dx;
 
     for (int i = 0; i < n->n_out; i++)
         if (n->dout[i].storage != NULL) {
             dy[arrived] = d9d_tensor_data(&n->dout[i]);
             w[arrived++] = d9d_tensor_data(&n->param[i]->local.data);
         }
+    return D9DI_KERNEL(n->tape, gemm->grouped_dgrad, dx->dtype, d9d_tensor_data(dx),
+                       adds ? 1.0f : 0.0f, arrived, dy, w, d9d_tensor_data(&n->saved[SAVED_OFFSET]),
+                       dx->shape.dim[0], d[0], d[1], d[2]);
+}
+
+/* The same in 8 bits: one product after the other, since each has scales of its own. */
+static d9d_status fp8_dgrad(d9d_node *n, bool adds, const d9d_tensor *dx)
+{
+    grouped_attr *a = n->attr;
+
+    for (int i = 0; i < n->n_out; i++)
+        if (n->dout[i].storage != NULL) {
+            D9D_TRY(d9di_op_fp8_grouped_dgrad(n, i, &n->saved[SAVED_OFFSET], &a->fp8[i], adds, dx));
+            adds = true;
+        }
+    return D9D_OK;
+}
+
+static bool is_fp8(const d9d_node *n)
+{
+    return ((const grouped_attr *)n->attr)->fp8[0].recipe != NULL;
+}
+
+static d9d_status grouped_dgrad(d9d_node *n)
+{
+    d9d_status st = D9D_OK;
+    const void *plus;
+    d9d_tensor dx;
+
     D9D_TRY(d9d_node_accumulate_begin(n, 0, &dx, &plus));
     if (plus != NULL && plus != d9d_tensor_data(&dx))
         st = D9DI_KERNEL(n->tape, elementwise->cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
                          d9d_tensor_numel(&dx));
     if (st == D9D_OK)
-        st = D9DI_KERNEL(n->tape, gemm->grouped_dgrad, dx.dtype, d9d_tensor_data(&dx),
-                         plus != NULL ? 1.0f : 0.0f, arrived, dy, w,
-                         d9d_tensor_data(&n->saved[SAVED_OFFSET]), dx.shape.dim[0], d[0], d[1],
-                         d[2]);
+        st = is_fp8(n) ? fp8_dgrad(n, plus != NULL, &dx) : gemm_dgrad(n, plus != NULL, &dx);
     return d9di_op_grad_finish_sum(n, 0, &dx, st);
 }
 
@@ -45,16 +77,34 @@ d9d_status d9di_op_grouped_linear_wgrad(d9d_node *n, const d9d_tensor *offset, c
                        x->shape.dim[0], d[0], d[1], d[2]);
 }
 
+static d9d_status fp8_wgrad(d9d_node *n, int i)
+{
+    if (n->dout[i].storage == NULL || !d9d_param_needs_grad(n->param[i]))
+        return D9D_OK;
+    return d9di_op_fp8_grouped_wgrad(n, i, &n->saved[SAVED_OFFSET], SAVED_X,
+                                     &((grouped_attr *)n->attr)->fp8[i]);
+}
+
 static d9d_status grouped_wgrad(d9d_node *n)
 {
     for (int i = 0; i < n->n_param; i++)
-        D9D_TRY(d9di_op_grouped_linear_wgrad(n, &n->saved[SAVED_OFFSET], &n->saved[SAVED_X],
-                                             &n->dout[i], n->param[i]));
+        D9D_TRY(is_fp8(n)
+                    ? fp8_wgrad(n, i)
+                    : d9di_op_grouped_linear_wgrad(n, &n->saved[SAVED_OFFSET], &n->saved[SAVED_X],
+                                                   &n->dout[i], n->param[i]));
     return D9D_OK;
 }
 
-static const d9d_node_ops grouped_node_ops = {
-    .name = "grouped_linear", .dgrad = grouped_dgrad, .wgrad = grouped_wgrad};
+static void grouped_release(d9d_node *n)
+{
+    for (int i = 0; i < MAX_WEIGHTS; i++)
+        d9d_quantised_release(&((grouped_attr *)n->attr)->fp8[i].dy);
+}
+
+static const d9d_node_ops grouped_node_ops = {.name = "grouped_linear",
+                                              .dgrad = grouped_dgrad,
+                                              .wgrad = grouped_wgrad,
+                                              .release = grouped_release};
 
 d9d_status d9di_op_grouped_linear_check(const d9d_tensor *x, const d9d_param *w,
                                         const d9d_routing *r)
@@ -71,32 +121,50 @@ d9d_status d9di_op_grouped_linear_check(const d9d_tensor *x, const d9d_param *w,
         return d9di_op_misfit("grouped_linear", "the routing's offsets", &r->offset.shape,
                               d9di_op_param_name(w), s,
                               "offsets are [E + 1], a weight [E, in, out]");
-    return D9D_OK;
+    return w->fp8.recipe != NULL ? d9di_op_fp8_grouped_check(w) : D9D_OK;
 }
 
-/* The output of one matrix. */
-static d9d_status grouped_gemm_forward(d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
-                                       const d9d_routing *r, d9d_var **y)
+/* The output of one matrix.  q: the copies of x, for a product in 8 bits; else NULL. */
+static d9d_status grouped_gemm_forward(d9d_tape *t, const d9d_tensor *x, d9d_param *w,
+                                       const d9d_routing *r, const d9di_op_fp8_input *q,
+                                       d9d_var **y)
 {
     const int64_t *d = w->local.data.shape.dim;
 
     D9D_TRY(d9d_tape_output(t, x->dtype, D9D_SHAPE(x->shape.dim[0], d[2]), y));
+    if (q != NULL)
+        return d9di_op_fp8_grouped_forward(t, q, &r->offset, w, d9d_var_tensor(*y));
     return D9DI_KERNEL(t, gemm->grouped, x->dtype, d9d_tensor_data(d9d_var_tensor(*y)),
                        d9d_tensor_data(x), d9d_tensor_data(&w->local.data),
                        d9d_tensor_data(&r->offset), x->shape.dim[0], d[0], d[1], d[2]);
 }
 
-d9d_status d9di_op_grouped_linear_record(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
-                                         const d9d_routing *r, d9d_var *const *out)
+static d9d_status grouped_record(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
+                                 const d9d_routing *r, const d9di_op_fp8_input *q,
+                                 d9d_var *const *out)
 {
     d9d_node *n;
 
     if (!d9d_tape_should_record(t, &x, 1, w, n_w))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(t, &grouped_node_ops, &x, 1, out, n_w, w, n_w, 0, &n));
+    D9D_TRY(
+        d9d_tape_record(t, &grouped_node_ops, &x, 1, out, n_w, w, n_w, sizeof(grouped_attr), &n));
+    *(grouped_attr *)n->attr = (grouped_attr){0};
     (void)d9d_node_save(n, &r->offset, D9D_NEED_BOTH);
-    (void)d9d_node_save(n, d9d_var_tensor(x), D9D_NEED_WGRAD);
+    if (q == NULL) {
+        (void)d9d_node_save(n, d9d_var_tensor(x), D9D_NEED_WGRAD);
+        return D9D_OK;
+    }
+    for (size_t i = 0; i < n_w; i++)
+        ((grouped_attr *)n->attr)->fp8[i].recipe = w[i]->fp8.recipe;
+    d9di_op_fp8_save(n, q);
     return D9D_OK;
+}
+
+d9d_status d9di_op_grouped_linear_record(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
+                                         const d9d_routing *r, d9d_var *const *out)
+{
+    return grouped_record(t, x, w, n_w, r, NULL, out);
 }
 
 static d9d_status grouped_run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
@@ -104,6 +172,9 @@ static d9d_status grouped_run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_var *out[MAX_WEIGHTS];
+    d9di_op_fp8_input q;
+    bool in_fp8;
+    d9d_status st;
 
     if (n_w < 1 || n_w > MAX_WEIGHTS)
         return D9D_FAIL(D9D_EINVAL, "grouped_linear: %zu weights, from 1 to %d are supported", n_w,
@@ -114,13 +185,20 @@ static d9d_status grouped_run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size
             return d9di_op_misfit("grouped_linear", d9di_op_param_name(w[i]),
                                   &w[i]->local.data.shape, d9di_op_param_name(w[0]),
                                   &w[0]->local.data.shape, "weights of one input have one shape");
+        if (w[i]->fp8.recipe != w[0]->fp8.recipe)
+            return D9D_FAIL(D9D_EINVAL, "grouped_linear: %s and %s have different recipes of FP8",
+                            d9di_op_param_name(w[i]), d9di_op_param_name(w[0]));
     }
+    in_fp8 = w[0]->fp8.recipe != NULL;
+    D9D_TRY(d9di_op_fp8_input_make(t, tx, w, n_w, &q));
     for (size_t i = 0; i < n_w; i++)
-        D9D_TRY(grouped_gemm_forward(t, tx, w[i], r, &out[i]));
-    D9D_TRY(d9di_op_grouped_linear_record(t, x, w, n_w, r, out));
+        D9D_TRY_OR(st, grouped_gemm_forward(t, tx, w[i], r, in_fp8 ? &q : NULL, &out[i]), out);
+    D9D_TRY_OR(st, grouped_record(t, x, w, n_w, r, in_fp8 ? &q : NULL, out), out);
     for (size_t i = 0; i < n_w; i++)
         y[i] = out[i];
-    return D9D_OK;
+out:
+    d9di_op_fp8_input_release(&q);
+    return st;
 }
 
 /* Add the adapter's product to y. */

@@ -373,6 +373,176 @@ static void test_rows(void **state)
     free(some);
 }
 
+/* --- products of experts --------------------------------------------------------------------- */
+
+enum { EXPERTS = 5 };
+
+typedef struct grouped_call {
+    d9d_fp8_grouped_dims g;
+    copy a, b;
+    void *c;
+} grouped_call;
+
+static void run_grouped(void *arg)
+{
+    grouped_call *p = arg;
+
+    assert_ok(host_kernels()->fp8->grouped(NULL, &p->g, &p->a.o, &p->b.o, p->c));
+}
+
+/* Row r and column n of an expert's product: which rows of A and B, and which elements of them. */
+typedef struct grouped_sum {
+    int64_t a_row, a_from, b_row, b_from, k;
+} grouped_sum;
+static grouped_sum grouped_sum_of(const d9d_fp8_grouped_dims *g, int64_t e, int64_t r, int64_t n)
+{
+    const int64_t first = g->offset[e];
+
+    switch (g->form) {
+    case D9D_FP8_GROUPED_FWD: return (grouped_sum){first + r, 0, n, e * g->in, g->in};
+    case D9D_FP8_GROUPED_DGRAD: return (grouped_sum){first + r, 0, e * g->in + n, 0, g->out};
+    default: return (grouped_sum){r, first, n, first, g->offset[e + 1] - first};
+    }
+}
+
+/* The values of all elements of a copy; freed by the caller. */
+static double *copy_values(const copy *c)
+{
+    double *v = calloc((size_t)(c->rows * c->o.row_stride) + 1, sizeof(*v)), of[256];
+
+    assert_non_null(v);
+    for (int q = 0; q < 256; q++)
+        of[q] = value_of(c->o.t, (uint8_t)q);
+    for (int64_t r = 0; r < c->rows; r++)
+        for (int64_t k = 0; k < c->o.row_stride; k++)
+            v[r * c->o.row_stride + k] = of[byte_at(c, r, k)] * scale_at(c, r);
+    return v;
+}
+
+/* All results in double, by the definition. */
+static void grouped_want(const grouped_call *p, const void *before, double *want)
+{
+    const d9d_fp8_grouped_dims *g = &p->g;
+    const int64_t n = g->form == D9D_FP8_GROUPED_DGRAD ? g->in : g->out;
+    double *a = copy_values(&p->a), *b = copy_values(&p->b);
+    int64_t i = 0;
+
+    for (int64_t e = 0; e < g->e; e++) {
+        const int64_t rows =
+            g->form == D9D_FP8_GROUPED_WGRAD ? g->in : g->offset[e + 1] - g->offset[e];
+
+        for (int64_t at = 0; at < rows * n; at++, i++) {
+            const grouped_sum s = grouped_sum_of(g, e, at / n, at % n);
+            const double *x = a + s.a_row * p->a.o.row_stride + s.a_from,
+                         *y = b + s.b_row * p->b.o.row_stride + s.b_from;
+
+            want[i] = before != NULL ? array_get(g->ct, before, i) : 0;
+            for (int64_t k = 0; k < s.k; k++)
+                want[i] += x[k] * y[k];
+        }
+    }
+    free(a);
+    free(b);
+}
+
+/* Errors as of a dense product. */
+static void check_grouped(const d9d_fp8_grouped_dims *g, d9d_dtype at, d9d_dtype bt, bool by_row)
+{
+    const bool is_wgrad = g->form == D9D_FP8_GROUPED_WGRAD;
+    const int64_t a_rows = is_wgrad ? g->in : g->rows,
+                  a_k = is_wgrad                         ? d9d_fp8_padded(g->rows)
+                        : g->form == D9D_FP8_GROUPED_FWD ? g->in
+                                                         : g->out,
+                  b_rows = g->form == D9D_FP8_GROUPED_DGRAD ? g->e * g->in : g->out,
+                  b_k = is_wgrad                         ? d9d_fp8_padded(g->rows)
+                        : g->form == D9D_FP8_GROUPED_FWD ? g->e * g->in
+                                                         : g->out;
+    const int64_t n = is_wgrad                           ? g->e * g->in * g->out
+                      : g->form == D9D_FP8_GROUPED_DGRAD ? g->rows * g->in
+                                                         : g->rows * g->out;
+    const size_t bytes = (size_t)n * d9d_dtype_size(g->ct);
+    grouped_call p = {.g = *g,
+                      .a = quantised_random(at, by_row, a_rows, a_k, a_k + 16, 1),
+                      .b = quantised_random(bt, by_row, b_rows, b_k, b_k, 2)};
+    void *before = g->beta == 0.0f ? NULL : array_random(g->ct, n, 3, 1.0);
+    double *want = calloc((size_t)n + 1, sizeof(*want));
+
+    assert_non_null(want);
+    p.c = array_poison(g->ct, n);
+    grouped_want(&p, before, want);
+    array_same_for_threads(run_grouped, &p, p.c, bytes, before);
+    array_close("c", g->ct, p.c, want, n,
+                unit_device_is_cpu() ? 1e-5 : (g->fast_accum ? 4e-3 : 1e-3));
+    copy_free(&p.a);
+    copy_free(&p.b);
+    free(p.c);
+    free(before);
+    free(want);
+}
+
+/* Ragged experts, some without rows; tiles with and without partners; sums that end within a step.
+ */
+static void test_grouped(void **state)
+{
+    static const int32_t offsets[][EXPERTS + 1] = {{0, 0, 1, 1, 3, 20},
+                                                   {0, 130, 131, 131, 400, 415},
+                                                   {0, 128, 384, 384, 500, 512},
+                                                   {0, 0, 0, 0, 0, 0},
+                                                   {0, 13, 90, 347, 348, 483}};
+    static const int64_t shapes[][2] = {{16, 32}, {144, 272}, {256, 128}, {80, 304}};
+
+    (void)state;
+    for (size_t o = 0; o < sizeof(offsets) / sizeof(*offsets); o++)
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+            for (int flags = 0; flags < 24; flags++) {
+                const d9d_fp8_grouped_dims g = {.form = (d9d_fp8_grouped_form)(flags % 3),
+                                                .ct = array_types[flags & 1],
+                                                .rows = offsets[o][EXPERTS],
+                                                .e = EXPERTS,
+                                                .in = shapes[i][0],
+                                                .out = shapes[i][1],
+                                                .offset = offsets[o],
+                                                .beta = (flags & 2) != 0 ? 1.0f : 0.0f,
+                                                .fast_accum = (flags & 8) != 0};
+                const bool coarse = (flags & 4) != 0;
+
+                if ((o + i) % 2 != (size_t)flags / 12) /* half of all: the rest says no more */
+                    continue;
+                check_grouped(&g, formats[coarse && g.form == D9D_FP8_GROUPED_DGRAD],
+                              formats[coarse && g.form == D9D_FP8_GROUPED_WGRAD], (flags & 5) != 0);
+            }
+}
+
+/* What is not finite in the elements of another expert does not reach a gradient of weights. */
+static void test_grouped_foreign_nan(void **state)
+{
+    enum { ROWS = 40, SIDE = 32 };
+    static const int32_t offset[] = {0, 19, ROWS};
+    const d9d_fp8_grouped_dims g = {.form = D9D_FP8_GROUPED_WGRAD,
+                                    .ct = D9D_F32,
+                                    .rows = ROWS,
+                                    .e = 2,
+                                    .in = SIDE,
+                                    .out = SIDE,
+                                    .offset = offset};
+    grouped_call p = {.g = g,
+                      .a = quantised_random(D9D_F8_E4M3, true, SIDE, ROWS, 48, 1),
+                      .b = quantised_random(D9D_F8_E4M3, true, SIDE, ROWS, 48, 2),
+                      .c = array_poison(D9D_F32, 2 * SIDE * SIDE)};
+    const float *c = p.c;
+
+    (void)state;
+    for (int r = 0; r < SIDE; r++)
+        for (int k = 19; k < ROWS; k++)
+            ((uint8_t *)p.a.o.data)[r * 48 + k] = ((uint8_t *)p.b.o.data)[r * 48 + k] = 0x7f;
+    run_grouped(&p);
+    for (int i = 0; i < SIDE * SIDE; i++)
+        assert_true(isfinite(c[i]) && isnan(c[SIDE * SIDE + i]));
+    copy_free(&p.a);
+    copy_free(&p.b);
+    free(p.c);
+}
+
 static void test_refused(void **state)
 {
     uint8_t data[64 * 64];
@@ -384,6 +554,9 @@ static void test_refused(void **state)
     const d9d_fp8_operand wide = {D9D_BF16, true, 32, data, scale};
     const d9d_fp8_gemm_dims g = {.ct = D9D_F32, .m = 2, .n = 16, .k = 32};
     d9d_fp8_gemm_dims other = g;
+    static const int32_t offset[] = {0, 1, 2};
+    d9d_fp8_grouped_dims grouped = {
+        .ct = D9D_F32, .rows = 2, .e = 2, .in = 16, .out = 16, .offset = offset};
     const d9d_fp8_kernels *k = d9d_kernels_cpu()->fp8;
 
     (void)state;
@@ -407,14 +580,33 @@ static void test_refused(void **state)
     other.n = 20;
     assert_fails(k->product(NULL, &other, &fine, &fine, c), D9D_EINVAL,
                  "fp8_gemm: N 20 and K 32, possible are multiples of 16");
+    assert_fails(k->grouped(NULL, &grouped, &odd, &fine, c), D9D_EINVAL,
+                 "fp8_grouped_gemm: rows of A have 16 elements and are 40 apart, which must be a "
+                 "multiple of 16 and hold them");
+    assert_fails(k->grouped(NULL, &grouped, &coarse, &coarse, c), D9D_EINVAL,
+                 "fp8_grouped_gemm: A and B are float8_e5m2, at most one may be");
+    grouped.in = 12;
+    assert_fails(k->grouped(NULL, &grouped, &fine, &fine, c), D9D_EINVAL,
+                 "fp8_grouped_gemm: matrices of 12 x 16, possible are multiples of 16");
+    grouped.in = 16, grouped.beta = 0.5f;
+    assert_fails(k->grouped(NULL, &grouped, &fine, &fine, c), D9D_EINVAL,
+                 "fp8_grouped_gemm: beta is 0.5, possible are 0 and 1");
+    grouped.beta = 0.0f, grouped.rows = 3;
+    assert_fails(k->grouped(NULL, &grouped, &fine, &fine, c), D9D_EINVAL,
+                 "fp8_grouped_gemm: offsets of 2 experts go from 0 to 2, rows are 3");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantise), cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_extremes), cmocka_unit_test(test_product),
-        cmocka_unit_test(test_rows),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_quantise),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_grouped_foreign_nan),
+        cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,4 +42,19 @@ static d9d_status on_fp8_gemm(d9d_stream s, const d9d_fp8_gemm_dims *g, const d9
     return host_end(&c, c.k->fp8->product(c.s, &d, &da, &db, host_out(&c, g->ct, y, g->m * g->n)));
 }
 
+static d9d_status on_fp8_grouped_gemm(d9d_stream s, const d9d_fp8_grouped_dims *g,
+                                      const d9d_fp8_operand *a, const d9d_fp8_operand *b, void *y)
+{
+    const bool is_fwd = g->form == D9D_FP8_GROUPED_FWD, is_wgrad = g->form == D9D_FP8_GROUPED_WGRAD;
+    const int64_t results = is_wgrad ? g->e * g->in * g->out : g->rows * (is_fwd ? g->out : g->in);
+    host_call c = host_begin();
+    const d9d_fp8_operand da = operand(&c, a, is_wgrad ? g->in : g->rows, false),
+                          db = operand(&c, b, is_fwd || is_wgrad ? g->out : g->e * g->in, false);
+    d9d_fp8_grouped_dims d = *g;
+
+    (void)s;
+    d.offset = host_ints(&c, g->offset, g->e + 1);
+    return host_end(&c, c.k->fp8->grouped(c.s, &d, &da, &db, host_out(&c, g->ct, y, results)));
+}
+
 HOST_KERNELS(fp8, D9D_FP8_KERNELS)

@@ -13,6 +13,13 @@
  *
  * M' is M rounded up to a multiple of D9D_FP8_ALIGN; the elements beyond M are zero.
  *
+ * The matrices of E experts are one array w [E in, out], quantised as any other: a scale belongs to
+ * a row, or to a column of all experts.  The same copies serve, of which a product reads a part:
+ *
+ *     y  [R, out]     = x W_e       x.rows  [R, in],   w.cols  [out, E in]
+ *     dx [R, in]      = dy W_e'     dy.rows [R, out],  w.rows  [E in, out]
+ *     dw [E, in, out] = x_e' dy_e   x.cols  [in, R'],  dy.cols [out, R']
+ *
  * A scale is the smallest power of two, from 2^-100 on, with which the largest magnitude fits into
  * the format; that of zeros is 1.  So scaling is exact and the one error of an element is that of
  * its rounding, to nearest even: at most 2^-4 of it in e4m3 and 2^-3 in e5m2, or half the smallest
@@ -60,6 +67,23 @@ typedef struct d9d_fp8_gemm_dims {
     bool fast_accum;
 } d9d_fp8_gemm_dims;
 
+/* A product of R rows of E experts, rows offset[e] <= r < offset[e+1] of expert e (offset [E + 1]
+ * on the device), with the operands of the list above as A and B.  in and out are multiples of
+ * D9D_FP8_ALIGN; beta is 0 or 1.  WGRAD of an expert without rows is beta C. */
+typedef enum d9d_fp8_grouped_form {
+    D9D_FP8_GROUPED_FWD,
+    D9D_FP8_GROUPED_DGRAD,
+    D9D_FP8_GROUPED_WGRAD
+} d9d_fp8_grouped_form;
+typedef struct d9d_fp8_grouped_dims {
+    d9d_fp8_grouped_form form;
+    d9d_dtype ct;
+    int64_t rows, e, in, out;
+    const int32_t *offset;
+    float beta;
+    bool fast_accum;
+} d9d_fp8_grouped_dims;
+
 typedef struct d9d_fp8_kernels {
     /* x [M, N] of type t to rows [M, N] and to cols [N, M], N a multiple of D9D_FP8_ALIGN; either
      * is NULL if it is not wanted. */
@@ -69,12 +93,16 @@ typedef struct d9d_fp8_kernels {
      * which has them all. */
     d9d_status (*product)(d9d_stream s, const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a,
                           const d9d_fp8_operand *b, void *c);
+    /* A GPU other than Hopper multiplies the values in float32. */
+    d9d_status (*grouped)(d9d_stream s, const d9d_fp8_grouped_dims *g, const d9d_fp8_operand *a,
+                          const d9d_fp8_operand *b, void *c);
 } d9d_fp8_kernels;
 
 /* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
 #define D9D_FP8_KERNELS(X)                                                                         \
     X(fp8, quantise, fp8_quantise)                                                                 \
-    X(fp8, product, fp8_gemm)
+    X(fp8, product, fp8_gemm)                                                                      \
+    X(fp8, grouped, fp8_grouped_gemm)
 
 /* Elements of a row of `cols`: M'. */
 static inline int64_t d9d_fp8_padded(int64_t m)

@@ -33,10 +33,11 @@ extern "C" {
 
 /* Kinds of kernels, each with its own efficiency. */
 #define D9D_SIM_KIND_MAP(X)                                                                        \
-    X(GEMM, "gemm")                 /* of dense layers */                                          \
-    X(FP8_GEMM, "fp8 gemm")         /* of dense layers, with operands of 8 bits */                 \
-    X(GROUPED_GEMM, "grouped gemm") /* of experts, with their weights' gradients */                \
-    X(ATTENTION, "attention")       /* forward */                                                  \
+    X(GEMM, "gemm")                         /* of dense layers */                                  \
+    X(FP8_GEMM, "fp8 gemm")                 /* of dense layers, with operands of 8 bits */         \
+    X(GROUPED_GEMM, "grouped gemm")         /* of experts, with their weights' gradients */        \
+    X(FP8_GROUPED_GEMM, "fp8 grouped gemm") /* the same with operands of 8 bits */                 \
+    X(ATTENTION, "attention")               /* forward */                                          \
     X(ATTENTION_BWD, "attention backward")                                                         \
     X(ATTENTION_BUILTIN, "attention (built-in)") /* what no library takes; the gated delta rule */ \
     X(LINEAR_CROSS_ENTROPY, "linear cross entropy")                                                \
