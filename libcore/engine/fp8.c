@@ -3,6 +3,12 @@
 
 #include "engine/layer_matrices.h"
 
+/* One row, as of a shared expert's gate, is a vector. */
+static bool is_for_fp8(const d9d_param *p)
+{
+    return d9di_engine_is_layer_matrix(p) && p->spec.shape.dim[p->spec.shape.ndim - 2] > 1;
+}
+
 static d9d_status dims_check(const d9d_param *p, int64_t tp)
 {
     const int last = p->spec.shape.ndim - 1; /* before it: experts, or nothing */
@@ -24,7 +30,7 @@ d9d_status d9di_engine_fp8_check(const d9d_params *whole, int64_t tensor_paralle
     for (size_t i = 0; i < whole->n; i++) {
         const d9d_param *p = whole->p[i];
 
-        if (!d9di_engine_is_layer_matrix(p))
+        if (!is_for_fp8(p))
             continue;
         D9D_TRY(dims_check(p, tensor_parallel));
         n++;
@@ -49,7 +55,7 @@ d9d_status d9di_engine_fp8_apply(const d9d_job_fp8_section *fp8, const d9d_devic
     for (size_t i = 0; i < params->n; i++) {
         d9d_param *p = params->p[i];
 
-        if (d9di_engine_is_layer_matrix(p))
+        if (is_for_fp8(p))
             p->fp8.recipe = recipe;
     }
     return D9D_OK;

@@ -14,11 +14,13 @@ setup_file() {
     workroom
     d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
     configure dense 64 '"intermediate_size": 64' >dense.json
-    for recipe in rowwise tensorwise; do one "$recipe"; done
+    configure moe 32 '"intermediate_size": 32, "num_experts": 8, "experts_top_k": 3,
+        "shared_expert": {"intermediate_size": 32, "enable_gate": true}' >moe.json
+    for recipe in rowwise tensorwise; do one dense "$recipe" && one moe "$recipe"; done
 }
 
 fp8() { printf 'trainer.fp8={"recipe": "%s"}' "$1"; }
-one() { d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set "$(fp8 "$1")" --set trainer.run.dir="$1" dense.json; }
+one() { d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set "$(fp8 "$2")" --set trainer.run.dir="$1-$2" "$1.json"; }
 
 # near A B: losses and norms of step 1 to 1e-6, of the others to 1e-3 and 2e-2.
 near() {
@@ -32,36 +34,41 @@ near() {
         END { exit bad || n != 10 }' && cmp "$1/samples.jsonl" "$2/samples.jsonl"
 }
 
-# equals_one_rank RECIPE MESH...
+# equals_one_rank MODEL RECIPE MESH...
 equals_one_rank() {
-    local recipe=$1 on
-    shift
+    local model=$1 recipe=$2 on
+    shift 2
     for on; do
         rm -rf run
-        train dense "$on" run --set "$(fp8 "$recipe")"
-        near run "$recipe" || { echo "mesh $on"; return 1; }
+        train "$model" "$on" run --set "$(fp8 "$recipe")"
+        near run "$model-$recipe" || { echo "mesh $on"; return 1; }
     done
 }
 
 @test "DDP, FSDP and HSDP: a step in FP8 is that of one rank" {
-    equals_one_rank rowwise "2 1 1 1 1 1" "1 2 1 1 1 1" "2 2 1 1 1 1"
-    equals_one_rank tensorwise "1 2 1 1 1 1"
+    equals_one_rank dense rowwise "2 1 1 1 1 1" "1 2 1 1 1 1" "2 2 1 1 1 1"
+    equals_one_rank dense tensorwise "1 2 1 1 1 1"
 }
 
 @test "tensor and context parallel, which cut rows and columns: a step in FP8 is that of one rank" {
-    equals_one_rank rowwise "1 1 1 1 2 1" "1 1 2 1 1 1" "1 1 1 2 1 1" "1 2 1 1 2 1"
-    equals_one_rank tensorwise "1 1 1 1 2 1"
+    equals_one_rank dense rowwise "1 1 1 1 2 1" "1 1 2 1 1 1" "1 1 1 2 1 1" "1 2 1 1 2 1"
+    equals_one_rank dense tensorwise "1 1 1 1 2 1"
+}
+
+@test "experts in FP8, on several ranks or with FSDP, tensor or context parallel: a step is that of one rank" {
+    equals_one_rank moe rowwise "1 2 1 1 1 2" "1 2 1 1 1 1" "1 1 2 1 1 2" "1 1 1 1 2 2" "1 1 1 2 1 1"
+    equals_one_rank moe tensorwise "1 2 1 1 1 2"
 }
 
 @test "pipeline stages change no bit" {
     rm -rf run
     train dense "1 1 1 1 1 1 2" run --set "$(fp8 rowwise)" --set 'trainer.pipelining.schedule={"schedule": "1f1b"}'
-    near run rowwise
-    diff -r run/export rowwise/export
+    near run dense-rowwise
+    diff -r run/export dense-rowwise/export
     rm -rf run # with dgrad and wgrad of their own actions
     train dense "1 1 1 1 1 1 2" run --set "$(fp8 rowwise)" --set 'trainer.pipelining.schedule={"schedule": "zero_bubble_v"}'
-    near run rowwise
-    diff -r run/export rowwise/export
+    near run dense-rowwise
+    diff -r run/export dense-rowwise/export
 }
 
 # bits A B: losses and weights of two runs.
@@ -82,15 +89,32 @@ history_of() { grep '"loss"' "$1/metrics.jsonl" | sed 's/, "step_ms".*//'; }
     diff -r run/export whole/export
 }
 
+@test "experts: activation checkpointing, a resumed run and pipeline stages have the same bits" {
+    local of on="1 2 1 1 1 2"
+    rm -rf whole run
+    train moe "$on" whole --set "$(fp8 rowwise)" --set trainer.checkpointing.period_steps=5
+    for of in full selective; do
+        rm -rf run
+        train moe "$on" run --set "$(fp8 rowwise)" --set model_provider.checkpointing=$of
+        bits run whole
+    done
+    rm -rf run && cp -r whole run && rm -r run/export run/checkpoints/step-00000010
+    train moe "$on" run --set "$(fp8 rowwise)" --set trainer.checkpointing.period_steps=5
+    diff -r run/export whole/export
+    rm -rf run
+    train moe "1 1 1 1 1 1 2" run --set "$(fp8 rowwise)" --set 'trainer.pipelining.schedule={"schedule": "zero_bubble_v"}'
+    diff -r run/export moe-rowwise/export
+}
+
 @test "gradients once a step, weights kept unsharded and buffers of peers change a step no more" {
     rm -rf run
     train dense "1 2 1 1 1 1" run --set "$(fp8 rowwise)" --set trainer.gradient_manager.reduce=step \
         --set trainer.sharding.reshard_after_forward=false
-    near run rowwise
+    near run dense-rowwise
     export D9D_P2P=force
     rm -rf run
     train dense "1 1 1 1 2 1" run --set "$(fp8 rowwise)" --set model_provider.checkpointing=true
-    near run rowwise
+    near run dense-rowwise
 }
 
 @test "matrices that tensor parallelism cuts to rows of no multiple of 16 are refused before anything is written" {
