@@ -325,7 +325,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     e->task = opts->task;
     D9D_TRY(check_prefix_mask(e));
     if (opts->fp8 != NULL)
-        D9D_TRY(d9di_engine_fp8_check(&e->whole.params, opts->mesh->tensor_parallel));
+        D9D_TRY(d9di_engine_fp8_check(opts->fp8, &e->whole.params, opts->mesh->tensor_parallel));
     D9D_TRY(d9di_engine_quant_check(&e->whole.params, opts));
     if (opts->data != NULL) {
         D9D_TRY(

@@ -3,10 +3,13 @@
 
 #include "engine/layer_matrices.h"
 
-/* One row, as of a shared expert's gate, is a vector. */
-static bool is_for_fp8(const d9d_param *p)
+/* One row, as of a shared expert's gate, is a vector; a third dimension counts experts. */
+static bool is_for_fp8(const d9d_job_fp8_section *fp8, const d9d_param *p)
 {
-    return d9di_engine_is_layer_matrix(p) && p->spec.shape.dim[p->spec.shape.ndim - 2] > 1;
+    const d9d_shape *s = &p->spec.shape;
+
+    return d9di_engine_is_layer_matrix(p) && s->dim[s->ndim - 2] > 1 &&
+           (s->ndim == 2 || fp8->experts);
 }
 
 static d9d_status dims_check(const d9d_param *p, int64_t tp)
@@ -23,14 +26,15 @@ static d9d_status dims_check(const d9d_param *p, int64_t tp)
                     tp > 1 ? " on each rank of mesh.tensor_parallel" : "", D9D_FP8_ALIGN);
 }
 
-d9d_status d9di_engine_fp8_check(const d9d_params *whole, int64_t tensor_parallel)
+d9d_status d9di_engine_fp8_check(const d9d_job_fp8_section *fp8, const d9d_params *whole,
+                                 int64_t tensor_parallel)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < whole->n; i++) {
         const d9d_param *p = whole->p[i];
 
-        if (!is_for_fp8(p))
+        if (!is_for_fp8(fp8, p))
             continue;
         D9D_TRY(dims_check(p, tensor_parallel));
         n++;
@@ -55,7 +59,7 @@ d9d_status d9di_engine_fp8_apply(const d9d_job_fp8_section *fp8, const d9d_devic
     for (size_t i = 0; i < params->n; i++) {
         d9d_param *p = params->p[i];
 
-        if (is_for_fp8(p))
+        if (is_for_fp8(fp8, p))
             p->fp8.recipe = recipe;
     }
     return D9D_OK;

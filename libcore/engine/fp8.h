@@ -8,7 +8,8 @@
 
 /* ENOTSUP, ECONFIG if a model with these parameters, divided over so many ranks, cannot be trained
  * so. */
-d9d_status d9di_engine_fp8_check(const d9d_params *whole, int64_t tensor_parallel);
+d9d_status d9di_engine_fp8_check(const d9d_job_fp8_section *fp8, const d9d_params *whole,
+                                 int64_t tensor_parallel);
 /* Give parameters a recipe, which must live as long as they.  ENOTSUP if the device has no products
  * of 8 bits. */
 d9d_status d9di_engine_fp8_apply(const d9d_job_fp8_section *fp8, const d9d_device *dev,
