@@ -196,6 +196,60 @@ def linear_cross_entropy(d, T, H, V, ignored=(), scale=1.0):
     return {**case, "labels": labels, "lse": torch.logsumexp(logits, -1)}
 
 
+FP8 = {"e4m3": (torch.float8_e4m3fn, 448), "e5m2": (torch.float8_e5m2, 57344)}
+
+
+def in_fp8(x, fmt, dim):
+    """x as it is rounded with a power of two for each slice along dim (all: dim None)."""
+    to, largest = FP8[fmt]
+    amax = x.detach().abs().amax(dim, keepdim=True) if dim is not None else x.detach().abs().amax()
+    scale = torch.where(amax == 0, 1.0, torch.exp2(torch.ceil(torch.log2(amax / largest)))).to(x.dtype)
+    return (x / scale).float().to(to).to(x.dtype) * scale
+
+
+class ExpertsInFp8(torch.autograd.Function):
+    """Rows [R, in], those of each expert by its matrix of w [E, in, out]: three products in FP8."""
+
+    @staticmethod
+    def forward(ctx, x, w, counts, recipe, grad_format):
+        ctx.save_for_backward(x, w)
+        ctx.options = counts, recipe, grad_format
+        flat = in_fp8(w.flatten(0, 1), "e4m3", 0 if recipe == "rowwise" else None).view_as(w)
+        rows = in_fp8(x, "e4m3", 1 if recipe == "rowwise" else None).split(counts)
+        return torch.cat([r @ m for r, m in zip(rows, flat)])
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        counts, recipe, fmt = ctx.options
+        by = (lambda dim: dim) if recipe == "rowwise" else lambda dim: None
+        flat = in_fp8(w.flatten(0, 1), "e4m3", by(1)).view_as(w)
+        dx = torch.cat([r @ m.T for r, m in zip(in_fp8(dy, fmt, by(1)).split(counts), flat)])
+        columns = zip(in_fp8(x, "e4m3", by(0)).split(counts), in_fp8(dy, fmt, by(0)).split(counts))
+        return dx, torch.stack([a.T @ b for a, b in columns]), None, None, None
+
+
+def fp8_experts(d, T, H, I, E, top_k, idle=(), recipe="rowwise", grad_format="e4m3"):
+    """grouped_swiglu with products as ours round them."""
+    x = d.normal(T, H)
+    gate, up = d.normal(E, H, I, scale=H ** -0.5), d.normal(E, H, I, scale=H ** -0.5)
+    down = d.normal(E, I, H, scale=I ** -0.5)
+    busy = [e for e in range(E) if e not in idle]
+    indices = torch.stack([torch.from_numpy(d.rng.permutation(busy)[:top_k].copy())
+                           for _ in range(T)])
+    probs = torch.softmax(d.normal(T, top_k, grad=False), -1)
+    probs = probs.detach().float().to(d.dtype).requires_grad_()
+    order = torch.argsort(indices.flatten(), stable=True)
+    counts = torch.bincount(indices.flatten(), minlength=E).tolist()
+    product = lambda rows, w: ExpertsInFp8.apply(rows, w, counts, recipe, grad_format)
+    rows = x[order // top_k]
+    h = product(F.silu(product(rows, gate)) * product(rows, up), down)
+    y = torch.zeros_like(x).index_add(0, order // top_k, h * probs.flatten()[order, None])
+    case = with_grads({"x": x, "probs": probs, "gate": gate, "up": up, "down": down}, {"y": y},
+                      {"y": d.normal(T, H, grad=False)})
+    return {**case, "indices": indices}
+
+
 def grouped_swiglu(d, T, H, I, E, top_k, idle=()):
     """Experts in the suite's layout [E, in, out]; the tokens of idle experts go elsewhere."""
     x = d.normal(T, H)
@@ -460,6 +514,10 @@ CASES = {
         "defaults": dict(lr=2.5e-3), "decay": dict(lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1),
         "warmup": dict(lr=1e-2, warmup_steps=3, eps=1e-4),
         "weights": dict(lr=1e-2, warmup_steps=4, r=1.5, weight_lr_power=1.0, shape=(7,))},
+    fp8_experts: {
+        "rowwise": dict(T=23, H=32, I=16, E=4, top_k=2, idle=(3,)),
+        "e5m2": dict(T=9, H=16, I=16, E=3, top_k=1, grad_format="e5m2"),
+        "tensorwise": dict(T=17, H=16, I=32, E=3, top_k=2, recipe="tensorwise")},
 }
 EXACT = {muon}   # in float64, as operations are; other optimizers in float32
 NAMES = {lion: "lion", adafactor: "adafactor", schedule_free_adamw: "schedule_free_adamw", muon: "muon", adamw: "adamw", adam: "adam", sgd: "sgd"}
