@@ -29,12 +29,13 @@ setup() {
     bench
     sequences 800 | d9d-shard -q --format tokens --out text -
     small 200 >small.json
+    small 120 | sed 's/qwen3_dense/qwen3_moe/; s/"intermediate_size": 128/"num_experts": 4, "experts_top_k": 2, "intermediate_size": 64/' >experts.json
 }
 
-# end_of FP8 SEED: the mean loss of the last twenty steps, in units of 1e-5.
+# end_of FP8 SEED [CONFIG]: the mean loss of the last twenty steps, in units of 1e-5.
 end_of() {
     rm -rf run
-    d9d-train -q --set "trainer.fp8=$1" --set trainer.determinism.base_seed="$2" small.json
+    d9d-train -q --set "trainer.fp8=$1" --set trainer.determinism.base_seed="$2" "${3:-small.json}"
     grep '"loss"' run/metrics.jsonl | sed 's/.*"loss": \([^,]*\),.*/\1/' | tail -20 |
         awk '{ s += $1 } END { printf "%d", s / NR * 1e5 }'
 }
@@ -52,6 +53,19 @@ end_of() {
     done
 }
 
+@test "120 steps of experts in FP8 end within 1 % of where those of float32 end, the mean of two seeds" {
+    local fp8 f32=0 dense=0 got
+    for seed in 1 2; do f32=$((f32 + $(end_of null $seed experts.json))); done
+    ((f32 < 2 * 200000))
+    for fp8 in '{}' '{"experts": false}'; do
+        got=0
+        for seed in 1 2; do got=$((got + $(end_of "$fp8" $seed experts.json))); done
+        echo "float32 $f32, $fp8 $got"
+        ((got != f32 && got != dense && got < f32 + f32 / 100 && got > f32 - f32 / 100))
+        dense=$got
+    done
+}
+
 @test "what FP8 cannot do is refused in one sentence" {
     refused() { # SENTENCE [OPTION...]
         local sentence=$1
@@ -59,9 +73,9 @@ end_of() {
         says 2 "$sentence" d9d-train --set 'trainer.fp8={}' "$@"
         [ ! -e run ]
     }
-    sed 's/qwen3_dense/qwen3_moe/; s/"intermediate_size"/"num_experts": 4, "experts_top_k": 2, &/' small.json >experts.json
-    refused 'trainer.fp8: model.layers.0.mlp.' experts.json
-    [[ "$stderr" == *" has the matrices of 4 experts, whose products are not in FP8 yet; dense models are"* ]]
+    refused 'trainer.fp8: model.layers.0.mlp.grouped_experts.gate_proj.weight is 64 x 40, and the dimensions of products in FP8 are multiples of 16' \
+        --set model_provider.model.layer.intermediate_size=40 experts.json
+    refused 'experts.json: trainer.fp8.experts: expected true or false, got a string ("yes")' --set 'trainer.fp8={"experts": "yes"}' experts.json
     refused 'trainer.fp8: model.layers.0.mlp.gate_proj.weight is 40 x 64, and the dimensions of products in FP8 are multiples of 16' \
         --set model_provider.model.layer.intermediate_size=40 small.json
     refused 'small.json: trainer.fp8.recipe: unknown word "rowise"; did you mean "rowwise"?' --set 'trainer.fp8={"recipe": "rowise"}' small.json
@@ -72,6 +86,10 @@ end_of() {
 @test "plans have FP8 products where the device has them" {
     run -0 d9d-train --plan --set 'trainer.fp8={}' --gpu h200 small.json
     assert_output --partial 'fp8 gemm'
+    run -0 d9d-train --plan --set 'trainer.fp8={}' --gpu h200 experts.json
+    assert_output --partial 'fp8 grouped gemm'
+    run -0 d9d-train --plan --set 'trainer.fp8={"experts": false}' --gpu h200 experts.json
+    refute_output --partial 'fp8 grouped gemm'
     run -0 d9d-train --plan --gpu h200 small.json
     refute_output --partial 'fp8 gemm'
     says 2 'trainer.fp8: a100 does not multiply in FP8; GPUs of compute capability 8.9 and above do' \
