@@ -19,7 +19,7 @@ setup_file() {
     for recipe in rowwise tensorwise; do one dense "$recipe" && one moe "$recipe"; done
 }
 
-fp8() { printf 'trainer.fp8={"recipe": "%s"}' "$1"; }
+fp8() { printf 'trainer.fp8={"recipe": "%s", "experts": true}' "$1"; }
 one() { d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set "$(fp8 "$2")" --set trainer.run.dir="$1-$2" "$1.json"; }
 
 # near A B: losses and norms of step 1 to 1e-6, of the others to 1e-3 and 2e-2.

@@ -57,7 +57,7 @@ end_of() {
     local fp8 f32=0 dense=0 got
     for seed in 1 2; do f32=$((f32 + $(end_of null $seed experts.json))); done
     ((f32 < 2 * 200000))
-    for fp8 in '{}' '{"experts": false}'; do
+    for fp8 in '{"experts": true}' '{}'; do
         got=0
         for seed in 1 2; do got=$((got + $(end_of "$fp8" $seed experts.json))); done
         echo "float32 $f32, $fp8 $got"
@@ -74,7 +74,7 @@ end_of() {
         [ ! -e run ]
     }
     refused 'trainer.fp8: model.layers.0.mlp.grouped_experts.gate_proj.weight is 64 x 40, and the dimensions of products in FP8 are multiples of 16' \
-        --set model_provider.model.layer.intermediate_size=40 experts.json
+        --set trainer.fp8.experts=true --set model_provider.model.layer.intermediate_size=40 experts.json
     refused 'experts.json: trainer.fp8.experts: expected true or false, got a string ("yes")' --set 'trainer.fp8={"experts": "yes"}' experts.json
     refused 'trainer.fp8: model.layers.0.mlp.gate_proj.weight is 40 x 64, and the dimensions of products in FP8 are multiples of 16' \
         --set model_provider.model.layer.intermediate_size=40 small.json
@@ -86,9 +86,9 @@ end_of() {
 @test "plans have FP8 products where the device has them" {
     run -0 d9d-train --plan --set 'trainer.fp8={}' --gpu h200 small.json
     assert_output --partial 'fp8 gemm'
-    run -0 d9d-train --plan --set 'trainer.fp8={}' --gpu h200 experts.json
+    run -0 d9d-train --plan --set 'trainer.fp8={"experts": true}' --gpu h200 experts.json
     assert_output --partial 'fp8 grouped gemm'
-    run -0 d9d-train --plan --set 'trainer.fp8={"experts": false}' --gpu h200 experts.json
+    run -0 d9d-train --plan --set 'trainer.fp8={}' --gpu h200 experts.json
     refute_output --partial 'fp8 grouped gemm'
     run -0 d9d-train --plan --gpu h200 small.json
     refute_output --partial 'fp8 gemm'

@@ -13,8 +13,9 @@
  *     promotion of partial sums every 128           `sum` beside `d`
  *     _scaled_grouped_mm, rowwise scales            tile_scale()
  *
- * An expert's part of an operand may begin at any row, and in WGRAD at any element of a row, which
- * the copy engine allows.  There the last step's elements of later experts are set to zero.
+ * In WGRAD an expert's part of a row begins at any element, and a load at a multiple of 16, as the
+ * copy engine demands.  Elements of other experts, in the first and the last step, are set to zero.
+ * Scales are requested before a tile's sums and multiply them after.
  */
 #include "cuda/fp8/fp8_grouped_gemm.h"
 #include "cuda/gemm/gemm_store_sm90.cuh"
@@ -22,7 +23,7 @@
 namespace
 {
 
-enum { TN = 128, STEP = 128, RING = 6 };
+enum { TN = 128, STEP = 128, RING = 6, LOAD_ALIGN = 16 };
 enum { SIDE_BYTES = BM * STEP, RING_STAGE_BYTES = 2 * SIDE_BYTES };
 static_assert(+BM == +TN, "both operands have as many rows in a tile");
 static_assert(RING * RING_STAGE_BYTES <= OFFSET_OUT, "the ring lies before the output buffers");
@@ -67,7 +68,7 @@ DEVICE void run_fp8_producer(const smem_offsets &at, const tma_descriptors &m)
 
         mbarrier_wait_or_trap(at.order_full + 8 * slot.i, slot.parity);
         const int4 load = smem_load4(from), store = smem_load4(from + 16);
-        const int mode = store.z >> 16;
+        const int mode = store.z >> 16 & 0xff;
         mbarrier_arrive_cluster(at.order_empty + 8 * slot.i, 0);
         slot.next();
         if (store.w < 0)
@@ -91,6 +92,13 @@ DEVICE void run_fp8_producer(const smem_offsets &at, const tma_descriptors &m)
 }
 
 /* --- the consumers ---------------------------------------------------------------------------- */
+
+/* What multiplies a thread's sums: the scales of its two rows, and of two pairs of columns, from
+ * which the warp's lanes have all others. */
+struct tile_scales {
+    float low, high;
+    float2 column[2];
+};
 
 /* SUM: an output_kind. FAST: the tensor cores keep the sums. */
 template <int FORM, int SUM, bool FAST, bool A_E5M2, bool B_E5M2>
@@ -132,40 +140,36 @@ struct fp8_consumer : consumer_stores<SUM> {
         stage.next();
     }
 
-    /* Zeros in the place of all but the first `keep` bytes of 64 rows. */
-    __device__ __forceinline__ void clear_tails(uint32_t rows, int keep) const
+    /* Zeros in the place of bytes of 64 rows, but for those in [from, to). */
+    __device__ __forceinline__ void clear_outside(uint32_t rows, int from, int to) const
     {
         for (int i = this->thread; i < HALF * 8; i += GROUP) {
-            const int some = min(max(keep - i % 8 * 16, 0), 16); /* bytes of these sixteen */
-            const uint32_t to = swizzle_128b(rows, i / 8, i % 8);
-            uint32_t v[4] = {};
+            const int first = i % 8 * 16;
+            const uint32_t at = swizzle_128b(rows, i / 8, i % 8);
+            uint32_t keep[4];
 
-            if (some == 16)
+            if (from <= first && first + 16 <= to)
                 continue;
-            if (some > 0) {
-                const int4 old = smem_load4(to);
-                const uint32_t had[4] = {(uint32_t)old.x, (uint32_t)old.y, (uint32_t)old.z,
-                                         (uint32_t)old.w};
-
 #pragma unroll
-                for (int w = 0; w < 4; w++) {
-                    const int bytes = min(max(some - 4 * w, 0), 4);
+            for (int w = 0; w < 4; w++) {
+                const int low = min(max(from - first - 4 * w, 0), 4),
+                          high = min(max(to - first - 4 * w, 0), 4);
 
-                    v[w] = had[w] & (bytes == 4 ? ~0u : (1u << 8 * bytes) - 1);
-                }
+                keep[w] = (uint32_t)(((1ull << 8 * high) - 1) & ~((1ull << 8 * low) - 1));
             }
-            smem_store4(to, v[0], v[1], v[2], v[3]);
+            const int4 v = smem_load4(at);
+            smem_store4(at, v.x & keep[0], v.y & keep[1], v.z & keep[2], v.w & keep[3]);
         }
     }
 
-    /* The last step of a sum over rows (WGRAD): elements of other experts become zero. */
-    __device__ __forceinline__ void clear_foreign_elements(int keep) const
+    /* A step of a sum over rows (WGRAD): elements of other experts become zero. */
+    __device__ __forceinline__ void clear_foreign_elements(int from, int to) const
     {
         const uint32_t here =
             this->at.base + stage.i * RING_STAGE_BYTES + this->group * (SIDE_BYTES / 2);
 
-        clear_tails(here, keep);
-        clear_tails(here + SIDE_BYTES, keep);
+        clear_outside(here, from, to);
+        clear_outside(here + SIDE_BYTES, from, to);
         fence_proxy_async();
         named_barrier_sync(3, 2 * GROUP);
     }
@@ -181,7 +185,7 @@ struct fp8_consumer : consumer_stores<SUM> {
     }
 
     __device__ __forceinline__ void mainloop(float (&sum)[64], uint32_t (&held)[32], int steps,
-                                             int odd)
+                                             int lead, int odd)
     {
         float step[FAST ? 1 : 64];
 
@@ -193,8 +197,12 @@ struct fp8_consumer : consumer_stores<SUM> {
             const uint64_t db = b + stage.i * (RING_STAGE_BYTES >> 4);
 
             mbarrier_wait(this->at.full + 8 * stage.i, stage.parity);
-            if (FORM == D9D_FP8_GROUPED_WGRAD && k == steps - 1 && odd != 0)
-                clear_foreign_elements(odd);
+            if (FORM == D9D_FP8_GROUPED_WGRAD) {
+                const int from = k == 0 ? lead : 0, to = k == steps - 1 && odd != 0 ? odd : STEP;
+
+                if (from > 0 || to < STEP)
+                    clear_foreign_elements(from, to);
+            }
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < STEP / 32; i++) {
@@ -219,28 +227,39 @@ struct fp8_consumer : consumer_stores<SUM> {
         }
     }
 
-    /* Multiplies by the scales of rows from load.x on and of columns from load.y on. */
-    __device__ __forceinline__ void tile_scale(float (&sum)[64], const int4 &load, int column,
-                                               int live) const
+    /* Scales of rows from load.x on and of columns from load.y on. */
+    __device__ __forceinline__ tile_scales scales_load(const int4 &load, int column, int live) const
     {
         const int r = this->warp * 16 + this->lane / 4, first = load.x + HALF * this->group;
         const float *const of_rows = x.a + (int64_t)first * x.by_row;
-        const float low = r < live ? of_rows[r * x.by_row] : 0.0f,
-                    high = r + 8 < live ? of_rows[(r + 8) * x.by_row] : 0.0f;
+        tile_scales s = {r < live ? of_rows[r * x.by_row] : 0.0f,
+                         r + 8 < live ? of_rows[(r + 8) * x.by_row] : 0.0f,
+                         {}};
 
 #pragma unroll
-        for (int j = 0; j < 16; j++) {
-            const int at = 8 * j + this->lane % 4 * 2;
-            float2 by = {1.0f, 1.0f};
+        for (int h = 0; h < 2; h++) {
+            const int at = 8 * (this->lane / 4 + 8 * h) + this->lane % 4 * 2;
 
             if (!x.by_row)
-                by.x = by.y = *x.b;
+                s.column[h].x = s.column[h].y = *x.b;
             else if (column + at < this->p.n)
-                by = *(const float2 *)(x.b + load.y + at);
-            sum[4 * j] *= low * by.x;
-            sum[4 * j + 1] *= low * by.y;
-            sum[4 * j + 2] *= high * by.x;
-            sum[4 * j + 3] *= high * by.y;
+                s.column[h] = *(const float2 *)(x.b + load.y + at);
+        }
+        return s;
+    }
+
+    __device__ __forceinline__ void tile_scale(float (&sum)[64], const tile_scales &s) const
+    {
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            const int from = j % 8 * 4 + this->lane % 4;
+            const float left = __shfl_sync(~0u, s.column[j / 8].x, from),
+                        right = __shfl_sync(~0u, s.column[j / 8].y, from);
+
+            sum[4 * j] *= s.low * left;
+            sum[4 * j + 1] *= s.low * right;
+            sum[4 * j + 2] *= s.high * left;
+            sum[4 * j + 3] *= s.high * right;
         }
     }
 
@@ -289,9 +308,10 @@ struct fp8_consumer : consumer_stores<SUM> {
         work_tile o = next_work_tile();
 
         while (o.store.w >= 0) {
-            const int steps = o.store.w, mode = o.store.z >> 16, odd = o.store.z >> 8 & 0xff;
+            const int steps = o.store.w, mode = o.store.z >> 16 & 0xff;
+            const int odd = o.store.z >> 8 & 0xff, lead = o.store.z >> 24;
             const int live = min(+HALF, (o.store.z & 0xff) - HALF * this->group);
-            const work_tile now = o;
+            const int row = o.store.x + HALF * this->group, column = o.store.y;
 
             /* In WGRAD both groups clear elements, so a group without rows of C takes part too. */
             if (FORM == D9D_FP8_GROUPED_WGRAD ? mode == IDLE : live <= 0) {
@@ -299,14 +319,15 @@ struct fp8_consumer : consumer_stores<SUM> {
                 o = next_work_tile();
                 continue;
             }
-            mainloop(sum, held, steps, odd);
+            const tile_scales scales = scales_load(o.load, column, live);
+            mainloop(sum, held, steps, lead, odd);
             o = next_work_tile();
             if (live <= 0 || (ADDS && steps == 0))
                 continue;
             while (held_next < PARTS)
                 held_store(held); /* the tile had fewer steps than there are parts */
-            tile_scale(sum, now.load, now.store.y, live);
-            tile_store(sum, held, now.store.x + HALF * this->group, now.store.y, live);
+            tile_scale(sum, scales);
+            tile_store(sum, held, row, column, live);
         }
         while (held_next < PARTS)
             held_store(held);
@@ -341,7 +362,7 @@ __global__ void __launch_bounds__(BLOCK, 1)
                 tma_prefetch_descriptor(&m.c[0]);
                 run_fp8_producer(at, m);
             } else if (warp == 2 * GROUP / WARP + 1 && cluster_rank() == 0) {
-                run_scheduler<FORM, TN, STEP>(p, at, first);
+                run_scheduler<FORM, TN, STEP, LOAD_ALIGN>(p, at, first);
             }
         } else {
             const int thread = (int)threadIdx.x % GROUP;

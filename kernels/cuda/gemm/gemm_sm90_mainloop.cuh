@@ -75,8 +75,8 @@ struct gemm_params {
 /* A tile as the scheduler publishes it to a block. */
 struct work_tile {
     int4 load;  /* row or column of A, of B; first k of A, of B */
-    int4 store; /* row of C, column, live rows | odd k << 8 | mode << 16, steps; steps -1: no
-                   more work */
+    int4 store; /* row of C, column, live rows | odd k << 8 | mode << 16 | lead << 24, steps;
+                   steps -1: no more work */
 };
 enum { WORK_TILE_BYTES = sizeof(work_tile) };
 
@@ -176,9 +176,10 @@ template <int COLUMNS> DEVICE int expert_first_pairs(const gemm_params &p, int *
  * columns, so that concurrent blocks also share columns of B in L2. */
 enum { GROUP_ROWS = 8 };
 
-/* The tile of block `rank` in pair number `unit` of expert x. STEP: elements of the sum of a step.
- */
-template <int FORM, int COLUMNS, int STEP>
+/* The tile of block `rank` in pair number `unit` of expert x. STEP: elements of the sum of a step;
+ * ALIGN: a sum over rows (WGRAD) begins at a multiple of it, and so with `lead` elements of earlier
+ * experts. */
+template <int FORM, int COLUMNS, int STEP, int ALIGN>
 DEVICE work_tile work_tile_of(const gemm_params &p, int x, int unit, int rank)
 {
     const int start = first_row(p, x), rows = count_rows(p, x);
@@ -191,18 +192,20 @@ DEVICE work_tile work_tile_of(const gemm_params &p, int x, int unit, int rank)
     const int m = paired ? 2 * (top + (unit - top * nt) % across) + rank : mt - 1;
     const int n = paired ? (unit - top * nt) / across : j + rank;
     const int mode = paired ? MULTICAST_B : j + 1 < nt ? MULTICAST_A : rank == 0 ? SINGLE : IDLE;
+    const int lead = ALIGN > 1 ? start % ALIGN : 0;
     const int live = mode == IDLE ? 0 : min(+BM, tall - m * BM), column = n * COLUMNS;
 
     if (FORM == D9DI_GROUPED_GEMM_WGRAD)
-        return {make_int4(m * BM, column, start, start),
-                make_int4(x * p.m + m * BM, column, live | rows % STEP << 8 | mode << 16,
-                          ceil_div_int(rows, STEP))};
+        return {make_int4(m * BM, column, start - lead, start - lead),
+                make_int4(x * p.m + m * BM, column,
+                          live | (lead + rows) % STEP << 8 | mode << 16 | lead << 24,
+                          ALIGN > 1 && rows == 0 ? 0 : ceil_div_int(lead + rows, STEP))};
     return {make_int4(start + m * BM, column + (FORM == D9DI_GROUPED_GEMM_DGRAD ? x * p.n : 0), 0,
                       FORM == D9DI_GROUPED_GEMM_FWD ? x * p.m : 0),
             make_int4(start + m * BM, column, live | mode << 16, p.sums * ceil_div_int(p.m, STEP))};
 }
 
-template <int FORM, int COLUMNS, int STEP = BK>
+template <int FORM, int COLUMNS, int STEP = BK, int ALIGN = 1>
 DEVICE void run_scheduler(const gemm_params &p, const smem_offsets &at, int *first)
 {
     const int each = FORM == D9DI_GROUPED_GEMM_WGRAD ? tile_pairs_of<COLUMNS>(p, p.m) : 0;
@@ -225,9 +228,9 @@ DEVICE void run_scheduler(const gemm_params &p, const smem_offsets &at, int *fir
 
             if (unit < total)
                 o = FORM == D9DI_GROUPED_GEMM_WGRAD
-                        ? work_tile_of<FORM, COLUMNS, STEP>(p, first[unit / each], unit % each,
-                                                            rank)
-                        : work_tile_of<FORM, COLUMNS, STEP>(p, x, unit - first[x], rank);
+                        ? work_tile_of<FORM, COLUMNS, STEP, ALIGN>(p, first[unit / each],
+                                                                   unit % each, rank)
+                        : work_tile_of<FORM, COLUMNS, STEP, ALIGN>(p, x, unit - first[x], rank);
             mbarrier_arrive_expect_tx_cluster(at.order_full + 8 * slot.i, rank, WORK_TILE_BYTES);
             st_async_cluster(to, at.order_full + 8 * slot.i, rank, o.load);
             st_async_cluster(to + 16, at.order_full + 8 * slot.i, rank, o.store);
