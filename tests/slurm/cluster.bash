@@ -151,10 +151,10 @@ cluster_empty() {
 # tasks, srun.
 cluster_rest() {
     local environ pid
-    for environ in $(grep -lzxFs "SLURM_CONF=$cluster_dir/slurm.conf" /proc/[0-9]*/environ); do
+    while read -r environ; do
         pid=${environ//[!0-9]/}
         is_gone "$pid" || echo "$pid"
-    done
+    done < <(grep -lzxFs "SLURM_CONF=$cluster_dir/slurm.conf" /proc/[0-9]*/environ)
 }
 cluster_is_over() { [ -z "$(cluster_rest)" ]; }
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of the helpers
 # The batch scripts under a real Slurm of two nodes on this host, with stand-in tools: dependencies,
 # signals, requeues and exit codes, which only Slurm can show.
 
@@ -17,7 +18,7 @@ teardown_file() { cluster_stop; }
 
 setup() {
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
-    cd "$BATS_TEST_TMPDIR"
+    cd "$BATS_TEST_TMPDIR" || return 1
     mkdir bin
     for name in shard map train infer metrics; do ln -s "$BATS_TEST_DIRNAME/standin/tool" "bin/d9d-$name"; done
     export D9D_BIN=$PWD/bin FAKE_LOG=$PWD/log D9D_SRUN_ARGS='' D9D_SBATCH="-c 1 --open-mode=append"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of the helpers
 # The end of a cluster whose daemons have gone before it: no process of its jobs stays.
 
 load helper

@@ -1,10 +1,11 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2030,SC2031,SC2154 # exports are of one test, which is a subshell; variables of the helper
 # The batch scripts' own logic, with srun, sbatch, scontrol and the tools faked.
 
 load helper
 
 setup() {
-    cd "$BATS_TEST_TMPDIR"
+    cd "$BATS_TEST_TMPDIR" || return 1
     unset "${!D9D_@}" "${!SLURM_@}"
     fake_slurm "$BATS_TEST_TMPDIR/bin"
     export SLURM_JOB_ID=7 D9D_SLURM_DIR=$scripts
@@ -14,6 +15,16 @@ setup() {
 
 requeues() { grep -c '^scontrol requeue 7$' "$FAKE_LOG" || true; }
 have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/manifest.json"; }
+
+# An installed tool in PATH would be found: PATH is one folder of all its commands but the suite's.
+path_without_tools() {
+    local dir dirs
+    IFS=: read -ra dirs <<<"$PATH"
+    mkdir commands
+    for dir in "${dirs[@]}"; do ln -s "$dir"/* commands 2>/dev/null || true; done # the first of a name stays
+    rm -f commands/d9d-*
+    export PATH=$PWD/commands
+}
 
 # ---- train -------------------------------------------------------------------------------
 
@@ -192,7 +203,8 @@ NAME
 @test "train stops after attempts that add nothing" {
     export FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=3
     have_step step-00000005
-    for attempt in 1 2; do run -75 "$scripts/train.sbatch"; done
+    run -75 "$scripts/train.sbatch"
+    run -75 "$scripts/train.sbatch"
     assert_equal "$(requeues)" 2
     run -1 "$scripts/train.sbatch"
     assert_output --partial "no progress in 3 attempts: the newest checkpoint of run is still step 5"
@@ -359,6 +371,7 @@ NAME
 
 @test "a tool that is nowhere is status 2" {
     rm "$D9D_BIN/d9d-train"
+    path_without_tools
     mkdir scripts && cp "$scripts"/* scripts
     D9D_SLURM_DIR=$PWD/scripts run -2 "$scripts/train.sbatch"
     assert_output --partial "cannot find d9d-train"
