@@ -25,7 +25,7 @@ int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_C
     void *found = dlsym(RTLD_NEXT, "MPI_Isend");
     const int coll = tag / PHASES % COLLS;
 
-    _Static_assert(D9DI_COLL_COUNT <= COLLS, "a tag has three bits of a collective");
+    _Static_assert((int)D9DI_COLL_COUNT <= COLLS, "a tag has three bits of a collective");
     memcpy(&next, &found, sizeof(next));
     sent[coll][to].messages++;
     sent[coll][to].bytes += (uint64_t)n;

@@ -239,7 +239,8 @@ static void long_run_init(long_run *l, size_t n)
         assert_non_null(v);
         for (size_t i = 0; i < n; i++)
             v[i] = (double)(c + 1) + 0.123456789 * (double)((i * 2654435761u) % 1000);
-        l->columns[c] = (d9d_run_reader_column){keys[c], v, D9D_RUN_READER_TRAINING};
+        l->columns[c] = (d9d_run_reader_column){
+            .name = keys[c], .values = v, .sources = D9D_RUN_READER_TRAINING};
     }
     for (size_t i = 0; i < n; i++) {
         l->reader.step[i] = (int64_t)i + 1;
