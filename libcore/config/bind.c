@@ -71,7 +71,8 @@ static const char *describe_value(struct bind_walk *w, const json_t *v)
 static d9d_status fail_type(struct bind_walk *w, const struct bind_slot *s, const char *expected)
 {
     return BAD(w, s->at, "expected %s%s, got %s", expected,
-               s->key != NULL && (s->key->flags & D9D_NULLABLE) ? " or null" : "",
+               s->key != NULL && (s->key->flags & (D9D_NULLABLE | D9D_NULL_DEFAULT)) ? " or null"
+                                                                                     : "",
                describe_value(w, s->value));
 }
 
@@ -336,11 +337,11 @@ static d9d_status bind_default(struct bind_walk *w, const struct bind_slot *s)
     return st;
 }
 
-/* `v` stands at `at`; NULL: the default is bound. */
-static d9d_status bind_found(struct bind_walk *w, const d9d_key *k, json_t *v, const d9di_path *at,
-                             char *base, json_t *resolved)
+/* `given` stands at `at`; NULL: the default is bound. */
+static d9d_status bind_found(struct bind_walk *w, const d9d_key *k, json_t *given,
+                             const d9di_path *at, char *base, json_t *resolved)
 {
-    json_t *full = NULL;
+    json_t *full = NULL, *v = json_is_null(given) && (k->flags & D9D_NULL_DEFAULT) ? NULL : given;
     const bool keep = resolved != NULL && (v != NULL || !(k->flags & D9D_NO_EFFECT));
     struct bind_slot s = {k, v, at, NULL, keep ? &full : NULL};
 

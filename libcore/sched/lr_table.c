@@ -24,6 +24,8 @@ static json_t *section_extract(const json_t *doc)
 {
     json_t *whole = (json_t *)(uintptr_t)doc, *lr_section = json_object_get(doc, "lr_scheduler");
 
+    if (json_is_null(lr_section))
+        lr_section = NULL;
     if (lr_section == NULL && json_object_get(doc, "optimizer") != NULL)
         return json_pack("{s:o}", "lr_scheduler", json_loads(D9D_LR_SCHEDULE_CONSTANT, 0, NULL));
     if (lr_section == NULL && json_object_get(doc, "phases") != NULL)

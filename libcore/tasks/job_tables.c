@@ -714,7 +714,7 @@ static const d9d_key train_keys[] = {
     D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
                   d9d_optimizer_choices, "the optimizer"),
     D9D_KEY_UNION(d9d_train_config, lr_scheduler, D9D_LR_SCHEDULE_CONSTANT, d9d_lr_schedule_tag,
-                  d9d_lr_schedule_choices, "the learning-rate schedule"),
+                  d9d_lr_schedule_choices, "the learning-rate schedule", .flags = D9D_NULL_DEFAULT),
     D9D_KEY_UNION(d9d_train_config, task, "{\"name\": \"causal_lm\"}", d9d_train_task_tag,
                   d9d_train_task_choices, "what is learned"),
     D9D_KEY_LIST(d9d_train_config, metrics, "[]", &metric_elem,

@@ -34,8 +34,10 @@ JSON
     [ "$output" = $'0\t1.0\n1\t0.5' ]
 }
 
-@test "a run without lr_scheduler has a constant rate, and every example has a rate" {
+@test "a run without lr_scheduler, or with null there, has a constant rate, and every example has a rate" {
     run -0 --separate-stderr d9d-lrplot -t -n 2 - <<<'{"optimizer": {"name": "adamw", "lr": 0.1}}'
+    [ "$output" = $'0\t0.1\n1\t0.1' ]
+    run -0 --separate-stderr d9d-lrplot -t -n 2 - <<<'{"optimizer": {"name": "adamw", "lr": 0.1}, "lr_scheduler": null}'
     [ "$output" = $'0\t0.1\n1\t0.1' ]
     for config in "$BATS_TEST_DIRNAME"/../../examples/{demo,lora,qwen3}/{train,lora}.json; do
         [ ! -e "$config" ] || d9d-lrplot -q -t -n 100 "$config" >"$BATS_TEST_TMPDIR/rates" || { echo "$config"; false; }

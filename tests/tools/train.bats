@@ -80,6 +80,8 @@ LIST
     d9d-train -q --set trainer.run.steps=1 --set trainer.logging.tracker=null --set evaluation=null c.json
     run ! grep valid run/metrics.jsonl
     d9d-train --print-config run/config.json | grep -q '"evaluation": null'
+    d9d-train --print-config c.json >left_out.json
+    d9d-train --print-config --set lr_scheduler=null c.json | cmp - left_out.json
 }
 
 @test "hf_config left out is that of source_checkpoint, for both programs" {

@@ -93,7 +93,8 @@ static const d9d_key all_keys[] = {
      .def = "null",
      .table = &range_table,
      .doc = "perhaps"},
-    D9D_KEY_UNION(struct all, u, "{\"type\": \"leaf\"}", tree_tag, tree_choices, "a tree"),
+    D9D_KEY_UNION(struct all, u, "{\"type\": \"leaf\"}", tree_tag, tree_choices, "a tree",
+                  .flags = D9D_NULL_DEFAULT),
     D9D_KEY_LIST(struct all, betas, "[0.9, 0.99]", &beta, "decay rates", .min = 2, .max = 2),
     D9D_KEY_MAP(struct all, m, "{}", 1, 10, "sizes"),
     D9D_KEY_JSON(struct all, j, "{}", "anything"),
@@ -390,9 +391,14 @@ static void resolving_fills_in_and_is_stable(void **state)
 {
     json_t *doc = load("{\"u\": {\"children\": [{\"type\": \"leaf\"}], \"type\": \"node\"},"
                        " \"i\": 1, \"maybe_range\": {}}");
-    json_t *full = NULL, *again = NULL;
+    json_t *null_default = load("{\"u\": null, \"i\": 1}"), *full = NULL, *again = NULL;
 
     (void)state;
+    assert_int_equal(d9d_config_resolve(&all_table, null_default, "c", NULL, &full), D9D_OK);
+    assert_dumps(json_object_get(full, "u"), "{\"type\": \"leaf\", \"n\": 7}");
+    json_decref(null_default);
+    json_decref(full);
+    full = NULL;
     assert_int_equal(d9d_config_resolve(&all_table, doc, "c", NULL, &full), D9D_OK);
     assert_dumps(full,
                  "{\"b\": true, \"i\": 1, \"maybe_i\": null, \"r\": 0.5, \"maybe_r\": null,"

@@ -145,6 +145,7 @@ enum {
     D9D_OR_ONE = 16,   /* LIST: a value that is not a list is the only element */
     D9D_FLOAT32 = 32,  /* REAL: used as float32; rounding must not make it 0, infinite, or a bound
                           that is out of range */
+    D9D_NULL_DEFAULT = 64, /* null is as if the key were left out: its default */
 };
 
 #define D9D_REQUIRED ((const char *)0)
