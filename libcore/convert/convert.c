@@ -291,15 +291,22 @@ static d9d_status open_random(d9d_convert *c, const char *config, uint64_t seed)
 {
     const d9d_model_provider *p;
     d9d_model_tensors of;
+    d9d_dtype drawn;
 
     D9D_TRY(read_config(c, config));
     if (c->opt.cast)
         c->dtype = c->opt.dtype;
+    drawn = c->dtype;
+    if (drawn == D9D_F16) { /* no type that a model trains in: drawn as float32 and cast */
+        drawn = D9D_F32;
+        c->opt.cast = true;
+        c->opt.dtype = D9D_F16;
+    }
     p = c->model->provider;
     if (p->tensors == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s: %s has no random weights", config, p->table->name);
     D9D_TRY(D9D_PLUGIN_CALL(p->table->name, p, tensors, c->model->config, &c->arena, &of));
-    D9D_TRY(d9d_random_weights_open(&of, c->dtype, seed, &c->random));
+    D9D_TRY(d9d_random_weights_open(&of, drawn, seed, &c->random));
     c->source = d9d_random_weights_source(c->random);
     return plan_model(c, config);
 }

@@ -160,6 +160,10 @@ setup() {
     cmp b.d9d/model.safetensors c/model.safetensors
     run -1 d9d-map diff -q a d
     d9d-map verify -q b
+    # float16 is what a cast of the same numbers is.
+    d9d-map init -q --model "$cfg" --seed 7 --to d9d --dtype float16 half
+    d9d-map -q --to d9d --dtype float16 c cast
+    cmp half/model.safetensors cast/model.safetensors
     run -2 --separate-stderr d9d-map init -q e
     [ "$stderr" = "d9d-map: invalid configuration: init needs --model CONFIG.json" ]
 }
@@ -200,6 +204,9 @@ setup() {
     [[ "$output" == *"531 groups, 531 tensors in, 579 out, $totals, "* ]]
     run -0 --separate-stderr d9d-map plan --mapper "$BATS_TEST_DIRNAME/../../examples/mappers/qwen3_to_torchtitan.json" --model big.json
     [[ "$output" == *"> layers.{0-47}.moe.experts.w3 "*"579 groups, 18867 tensors in, 579 out, $totals, "* ]]
+    sed 's/bfloat16/float16/' big.json >half.json
+    run -0 --separate-stderr d9d-map plan --model half.json
+    [[ "$output" == *"6144 x F16 [768, 2048]"*"579 groups, 18867 tensors in, 579 out, $totals, "* ]]
     run -2 d9d-map plan --model big.json "$golden/moe"
     run -2 d9d-map plan
 }
