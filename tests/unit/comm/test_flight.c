@@ -45,7 +45,7 @@ static void job_open(struct job *j)
         r->header = (d9di_flight_header){.job = 7,
                                          .rank = i,
                                          .size = RANKS,
-                                         .degrees = {1, 1, 2, 1, 1, 2, 2},
+                                         .degrees = {1, 1, 2, 1, 1, 2, 2, 0},
                                          .heartbeat = 200 * SECOND,
                                          .clock_offset = INT64_C(1700000000) * SECOND, /* in 2023 */
                                          .groups = 2,

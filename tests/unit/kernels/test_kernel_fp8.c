@@ -234,7 +234,7 @@ static void test_extremes(void **state)
 {
     static const float row[][16] = {
         {INFINITY, 1, -2, 500, -1e30f},      {1, -INFINITY},       {NAN, 3},
-        {3.4028235e38f, 1e30f, -1},          {1e-45f, -1e-40f, 0}, {ldexpf(1, -100), 1e-38f},
+        {3.4028235e38f, 1e30f, -1},          {1e-45f, -1e-40f, 0}, {0x1p-100f, 1e-38f},
         {448, 449, 0.0009765625f, -0.0005f}, {57344, 57345, 1},    {-0.0f},
     };
 
