@@ -303,6 +303,14 @@ config_cuda() {
     show cuDNN "${cudnn:-none: attention by slower kernels (CUDNN_HOME says where it is)}"
 }
 
+# Where the linker of running programs finds a library.
+library() {
+    for dir in $(echo "${LD_LIBRARY_PATH:-}" | tr : ' '); do
+        [ ! -e "$dir/$1" ] || { echo "$dir/$1" && return; }
+    done
+    { ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | sed -n "s|^[[:space:]]*$1 .*=> ||p" | head -n 1
+}
+
 config() {
     # shellcheck disable=SC1091
     show system "$(. /etc/os-release 2>/dev/null && echo "$PRETTY_NAME"), $(uname -m), $(nproc) CPUs"
@@ -317,6 +325,8 @@ config() {
         fi
     done
     config_cuda
+    duckdb=$(library libduckdb.so)
+    show DuckDB "${duckdb:-none: Parquet is read from a pipe (libduckdb.so on the library path reads it)}"
     for target in build test; do
         # shellcheck disable=SC2046
         list=$(missing $(kinds_of $target))

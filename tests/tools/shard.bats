@@ -547,13 +547,11 @@ changed() {
 }
 
 @test "what texts are in besides is called by its name" {
-    printf 'PAR1\x15\x04\x15\x00' >a.parquet
     printf 'ARROW1\0\0' >a.arrow
     printf 'BZh91AY&SY\x00' >a.jsonl.bz2
     printf '\xfd7zXZ\0\0' >a.jsonl.xz
     printf '\x04\x22\x4d\x18\x60' >a.jsonl.lz4
     printf 'PK\x03\x04\x14' >a.zip
-    bad 1 'a.parquet: is a Parquet file; read JSON lines of it from a pipe: duckdb -c' -t "$tok" -o data a.parquet
     bad 1 'a.arrow: is an Arrow file; read JSON lines of it from a pipe: python3 -c "import pyarrow' -t "$tok" -o data a.arrow
     bad 1 'a.jsonl.bz2: is compressed with bzip2, and gzip and zstd are read' -t "$tok" -o data a.jsonl.bz2
     bad 1 'a.jsonl.xz: is compressed with xz' -t "$tok" -o data a.jsonl.xz

@@ -11,12 +11,13 @@
 #include <zstd.h>
 
 #include "d9d/base/fs.h"
+#include "data/io/parquet.h"
 
 enum { RAW_BYTES = 256 << 10, MAGIC_BYTES = 10 };
 
 struct codec {
     const char *name;
-    unsigned char magic[4];
+    unsigned char magic[8];
     size_t magic_len;
     d9d_status (*start)(d9di_input_stream *r);
     /* Decodes raw[at, len) into p[0, n); *got is 0 only if more raw bytes are needed. */
@@ -36,6 +37,7 @@ struct d9di_input_stream {
     bool between;         /* compressed: a member or frame has ended and the next has not begun */
     z_stream gz;
     ZSTD_DStream *zstd;
+    d9di_parquet *parquet;
 };
 
 /* --- plain ---------------------------------------------------------------------------------- */
@@ -133,9 +135,38 @@ static void stop_zstd(d9di_input_stream *r)
     ZSTD_freeDStream(r->zstd);
 }
 
+/* --- Parquet, which is read by its descriptor and not by raw bytes ------------------------- */
+
+static d9d_status check_end(const d9di_input_stream *r);
+
+static d9d_status start_parquet(d9di_input_stream *r)
+{
+    if (!r->stat.known)
+        return D9D_FAIL(D9D_EFORMAT, "%s: is a Parquet file in a pipe; name the file", r->path);
+    D9D_TRY(d9di_parquet_open(r->fd, r->path, &r->parquet));
+    r->pos = r->len = 0;
+    r->consumed = 0;
+    r->raw_end = r->between = true;
+    return D9D_OK;
+}
+
+static d9d_status decode_parquet(d9di_input_stream *r, void *p, size_t n, size_t *got)
+{
+    D9D_TRY(d9di_parquet_read(r->parquet, p, n, got));
+    r->consumed = (uint64_t)(d9di_parquet_progress(r->parquet) * (double)r->stat.bytes);
+    return *got == 0 ? check_end(r) : D9D_OK;
+}
+
+static void stop_parquet(d9di_input_stream *r)
+{
+    d9di_parquet_close(r->parquet);
+}
+
 static const struct codec codecs[] = {
     {"gzip", {0x1f, 0x8b}, 2, start_gzip, decode_gzip, stop_gzip},
     {"zstd", {0x28, 0xb5, 0x2f, 0xfd}, 4, start_zstd, decode_zstd, stop_zstd},
+    {"Parquet", D9DI_PARQUET_MAGIC, sizeof(D9DI_PARQUET_MAGIC) - 1, start_parquet, decode_parquet,
+     stop_parquet},
     {"plain", {0}, 0, start_plain, decode_plain, stop_plain},
 };
 
@@ -145,9 +176,6 @@ static const struct unsupported_format {
     const char *magic;
     size_t len;
 } unsupported_formats[] = {
-    {"a Parquet file; read JSON lines of it from a pipe: duckdb -c \"copy (from 'FILE') to "
-     "'/dev/stdout' (format json)\" | d9d-shard ... -",
-     "PAR1\x15", 5},
     {"an Arrow file; read JSON lines of it from a pipe: python3 -c \"import pyarrow as pa, json; "
      "[print(json.dumps(r)) for r in pa.ipc.open_file('FILE').read_all().to_pylist()]\" | "
      "d9d-shard "

@@ -1,0 +1,39 @@
+"""make_parquet.py - rows of every sort that d9d-shard meets in Parquet files, and the same as JSON lines.
+
+    parquet/rows.parquet    what pyarrow writes: row groups of 7, zstd, texts, numbers, nulls, nested columns
+    parquet/rows.jsonl      its rows as JSON, by pyarrow and Python's json
+    parquet/chats.parquet, chats.jsonl    "messages", as chat datasets on the Hub have them
+"""
+import json
+import pathlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+OUT = pathlib.Path(__file__).parent / "parquet"
+
+
+def write(name, rows, group):
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, OUT / f"{name}.parquet", row_group_size=group, compression="zstd")
+    with open(OUT / f"{name}.jsonl", "w", encoding="utf-8") as out:
+        for row in table.to_pylist():
+            print(json.dumps(row, ensure_ascii=False), file=out)
+
+
+write("rows", [
+    {
+        "text": ["short", "twelve bytes", "thirteen byte", "\"quoted\" \\ and\nlines\tof \u00e9\u4e16\U0001f600 \u0001"][i % 4]
+        + " and" * (i * i % 41),
+        "number": i * 10**12,
+        "real": i / 4,
+        "flag": i % 2 == 0,
+        "missing": None if i % 3 else "here",
+        "meta": {"source": "web", "tags": ["a", "b"][: i % 3]},
+    }
+    for i in range(50)
+], 7)
+write("chats", [
+    {"messages": [{"role": "user", "content": f"What is {i}?"}, {"role": "assistant", "content": "A number. " * (i % 5 + 1)}]}
+    for i in range(20)
+], 20)
