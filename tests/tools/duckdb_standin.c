@@ -11,6 +11,10 @@
 #include "data/io/duckdb_api.h"
 #include "data/io/parquet.h"
 
+#define X(type, name, arguments) type name arguments;
+DUCKDB_FUNCTIONS(X)
+#undef X
+
 enum { CHUNK = 3 };
 
 static struct {
