@@ -15,7 +15,8 @@
 
 enum {
     SHORT_PRETOKEN = 48, /* bytes; longer ones use the heap */
-    LOOKUP_GROUP = 32    /* pre-tokens whose cache lookups are interleaved */
+    LOOKUP_GROUP = 32,   /* pre-tokens whose cache lookups are interleaved */
+    STORE_WORDS = 4      /* of 32 bits, for each slot of the largest short table */
 };
 
 struct d9di_bpe_symbol {
@@ -304,17 +305,35 @@ static inline void begin_lookup(const d9di_bpe_cache *table, unsigned words,
     l->bucket = d9di_bpe_cache_bucket(table, l->key, words);
 }
 
-static inline d9d_status end_lookup(const d9di_bpe *b, d9di_bpe_scratch *s, unsigned words,
-                                    const d9di_pretoken *pretoken, const struct lookup *l,
-                                    d9d_token_ids *out)
+/* The ids of a pre-token that is in no slot: from the store, or computed, and kept in the slot at
+ * `l`, or in the store where they do not fit or there is none (NULL). */
+static __attribute__((noinline)) d9d_status encode_missing(const d9di_bpe *b, d9di_bpe_scratch *s,
+                                                           d9di_bpe_cache *table, unsigned words,
+                                                           const d9di_pretoken *pretoken,
+                                                           const struct lookup *l, uint32_t *ids,
+                                                           size_t *n)
+{
+    const bool is_short = pretoken->n <= D9DI_BPE_STORE_MAX_BYTES;
+    const uint64_t hash = is_short ? d9di_bpe_store_hash(pretoken->text, pretoken->n) : 0;
+
+    *n = is_short ? d9di_bpe_store_get(&s->store, hash, pretoken->text, pretoken->n, ids) : 0;
+    if (*n > 0)
+        return D9D_OK;
+    D9D_TRY(encode_pretoken(b, s, pretoken, ids, n));
+    if (l != NULL && d9di_bpe_cache_put(table, l->bucket, l->key, words, ids, *n))
+        return D9D_OK;
+    return d9di_bpe_store_put(&s->store, hash, pretoken->text, pretoken->n, ids, *n);
+}
+
+static inline d9d_status end_lookup(const d9di_bpe *b, d9di_bpe_scratch *s, d9di_bpe_cache *table,
+                                    unsigned words, const d9di_pretoken *pretoken,
+                                    const struct lookup *l, d9d_token_ids *out)
 {
     uint32_t *ids = out->data + out->len;
     size_t n = d9di_bpe_cache_get(l->bucket, l->key, words, ids);
 
-    if (n == 0) {
-        D9D_TRY(encode_pretoken(b, s, pretoken, ids, &n));
-        d9di_bpe_cache_put(l->bucket, l->key, words, ids, n);
-    }
+    if (__builtin_expect(n == 0, 0))
+        D9D_TRY(encode_missing(b, s, table, words, pretoken, l, ids, &n));
     out->len += n;
     return D9D_OK;
 }
@@ -326,6 +345,8 @@ static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s,
     struct lookup lookups[LOOKUP_GROUP];
     size_t capacity = 2 * D9DI_BPE_CACHE_LONG, i, count;
 
+    d9di_bpe_cache_fit(&s->short_cache, D9DI_BPE_CACHE_SHORT);
+    d9di_bpe_cache_fit(&s->long_cache, D9DI_BPE_CACHE_LONG);
     for (i = 0; i < n; i++) {
         capacity += pretokens[i].n; /* no id is of less than a byte */
         if (pretokens[i].n < 8 * D9DI_BPE_CACHE_SHORT)
@@ -336,11 +357,14 @@ static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s,
     D9D_TRY(D9D_VEC_RESERVE(out, capacity));
     for (i = 0; i < n; i++) {
         if (pretokens[i].n < 8 * D9DI_BPE_CACHE_SHORT) {
-            D9D_TRY(end_lookup(b, s, D9DI_BPE_CACHE_SHORT, &pretokens[i], &lookups[i], out));
+            D9D_TRY(end_lookup(b, s, &s->short_cache, D9DI_BPE_CACHE_SHORT, &pretokens[i],
+                               &lookups[i], out));
         } else if (pretokens[i].n < 8 * D9DI_BPE_CACHE_LONG) {
-            D9D_TRY(end_lookup(b, s, D9DI_BPE_CACHE_LONG, &pretokens[i], &lookups[i], out));
+            D9D_TRY(end_lookup(b, s, &s->long_cache, D9DI_BPE_CACHE_LONG, &pretokens[i],
+                               &lookups[i], out));
         } else {
-            D9D_TRY(encode_pretoken(b, s, &pretokens[i], out->data + out->len, &count));
+            D9D_TRY(
+                encode_missing(b, s, NULL, 0, &pretokens[i], NULL, out->data + out->len, &count));
             out->len += count;
         }
     }
@@ -362,22 +386,30 @@ d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_pr
 
 /* --- scratch -------------------------------------------------------------------------- */
 
-d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words)
+/* The table for pre-tokens that are not short. */
+static unsigned log2_long(unsigned log2_slots)
+{
+    return log2_slots > 2 ? log2_slots - 2 : 0;
+}
+
+d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_slots, unsigned log2_max)
 {
     memset(s, 0, sizeof(*s));
     s->pairs = malloc(D9DI_BPE_PAIRS * sizeof(*s->pairs));
     if (!s->pairs)
         return D9D_FAIL(D9D_ENOMEM, "no memory for pairs of tokens");
     memset(s->pairs, 0xff, D9DI_BPE_PAIRS * sizeof(*s->pairs)); /* no valid pair */
-    D9D_TRY(d9di_bpe_cache_init(&s->short_cache, D9DI_BPE_CACHE_SHORT, log2_words));
-    return d9di_bpe_cache_init(&s->long_cache, D9DI_BPE_CACHE_LONG,
-                               log2_words > 2 ? log2_words - 2 : 0);
+    D9D_TRY(d9di_bpe_store_init(&s->store, (size_t)STORE_WORDS << log2_max));
+    D9D_TRY(d9di_bpe_cache_init(&s->short_cache, D9DI_BPE_CACHE_SHORT, log2_slots, log2_max));
+    return d9di_bpe_cache_init(&s->long_cache, D9DI_BPE_CACHE_LONG, log2_long(log2_slots),
+                               log2_long(log2_max));
 }
 
 void d9di_bpe_scratch_release(d9di_bpe_scratch *s)
 {
     d9di_bpe_cache_release(&s->short_cache);
     d9di_bpe_cache_release(&s->long_cache);
+    d9di_bpe_store_release(&s->store);
     D9D_VEC_RELEASE(&s->symbols);
     D9D_VEC_RELEASE(&s->heap);
     D9D_VEC_RELEASE(&s->dead_ends);

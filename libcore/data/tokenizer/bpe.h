@@ -8,6 +8,7 @@
 #include "d9d/base/json.h"
 #include "d9d/data/tokenizer/tokenizer.h"
 #include "data/tokenizer/bpe_cache.h"
+#include "data/tokenizer/bpe_store.h"
 #include "data/tokenizer/pretok.h"
 #include "data/tokenizer/trie.h"
 #include "data/tokenizer/vocab.h"
@@ -54,14 +55,16 @@ void d9di_bpe_release(d9di_bpe *b);
 /* Buffers of one thread. */
 typedef struct d9di_bpe_scratch {
     d9di_bpe_cache short_cache, long_cache; /* cached pre-tokens */
+    d9di_bpe_store store;                   /* and those that do not fit */
     D9D_VEC(struct d9di_bpe_symbol) symbols;
     D9D_VEC(struct d9di_bpe_candidate) heap;
     uint64_t *pairs;             /* cache of valid and invalid token pairs */
     D9D_VEC(uint64_t) dead_ends; /* bits */
     d9d_buf spelled;
 } d9di_bpe_scratch;
-/* Allocates a cache for 2^log2_words short pre-tokens, and a quarter of that for longer ones. */
-d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words);
+/* Allocates a cache for 2^log2_slots short pre-tokens, and a quarter of that for longer ones; they
+ * become 2^log2_max and a quarter of that where a text has so many. */
+d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_slots, unsigned log2_max);
 void d9di_bpe_scratch_release(d9di_bpe_scratch *s);
 
 /* Appends the ids of some pre-tokens; bytes before `end` may be read. */

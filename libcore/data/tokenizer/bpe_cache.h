@@ -6,6 +6,9 @@
  *
  *     key     the bytes, zeros, and the length in the last byte
  *     ids     2 * words ids; their number is in the top byte of the last
+ *
+ * A table that drops pre-tokens doubles, up to a limit.  What does not fit a slot is kept elsewhere
+ * (bpe_store.h).
  */
 #ifndef D9DI_DATA_TOKENIZER_BPE_CACHE_H
 #define D9DI_DATA_TOKENIZER_BPE_CACHE_H
@@ -26,11 +29,14 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the last byte is the 
 
 typedef struct d9di_bpe_cache {
     uint64_t *slots;
-    uint64_t mask; /* mask of bucket numbers */
-} d9di_bpe_cache;  /* zero-initialised may be released */
+    uint64_t mask;     /* mask of bucket numbers */
+    uint64_t max_mask; /* the same of the largest table */
+    uint64_t dropped;  /* pre-tokens, since the table has this size */
+} d9di_bpe_cache;      /* zero-initialised may be released */
 
-/* Allocates 2^log2_slots slots, at least two. */
-d9d_status d9di_bpe_cache_init(d9di_bpe_cache *w, unsigned words, unsigned log2_slots);
+/* Allocates 2^log2_slots slots, at least two, which may become 2^log2_max. */
+d9d_status d9di_bpe_cache_init(d9di_bpe_cache *w, unsigned words, unsigned log2_slots,
+                               unsigned log2_max);
 void d9di_bpe_cache_release(d9di_bpe_cache *w);
 
 /* Makes the key of text[0, n), n < 8 * words.  Bytes before `end` may be read. */
@@ -107,8 +113,16 @@ static inline size_t d9di_bpe_cache_get(const uint64_t *bucket, const uint64_t *
     return n;
 }
 
-/* Stores ids[0, n), if they fit, in place of the older slot. */
-void d9di_bpe_cache_put(uint64_t *bucket, const uint64_t *key, unsigned words, const uint32_t *ids,
-                        size_t n);
+/* Stores ids[0, n) in place of the older slot.  False: they do not fit. */
+bool d9di_bpe_cache_put(d9di_bpe_cache *w, uint64_t *bucket, const uint64_t *key, unsigned words,
+                        const uint32_t *ids, size_t n);
+
+/* Doubles a table that dropped many pre-tokens, where there is memory.  Its buckets move. */
+void d9di_bpe_cache_grow(d9di_bpe_cache *w, unsigned words);
+static inline void d9di_bpe_cache_fit(d9di_bpe_cache *w, unsigned words)
+{
+    if (__builtin_expect(w->dropped > w->mask / 4 && w->mask < w->max_mask, 0))
+        d9di_bpe_cache_grow(w, words);
+}
 
 #endif

@@ -6,7 +6,7 @@
 #include "data/tokenizer/tokenizer_model.h"
 #include "data/tokenizer/utf8.h"
 
-enum { LOG2_CACHE_SLOTS = 18 }; /* cached pre-tokens of a thread: 12 MiB */
+enum { LOG2_CACHE_SLOTS = 18, LOG2_CACHE_MAX = 20 }; /* of a thread: 12 to 64 MiB */
 
 /* --- alignment of ids ---------------------------------------------------------------- */
 
@@ -129,7 +129,7 @@ static d9d_status bpe_scratch_create(void **out)
 
     if (!s)
         return D9D_FAIL(D9D_ENOMEM, "no memory to tokenise with");
-    st = d9di_bpe_scratch_init(s, LOG2_CACHE_SLOTS);
+    st = d9di_bpe_scratch_init(s, LOG2_CACHE_SLOTS, LOG2_CACHE_MAX);
     if (st != D9D_OK) {
         bpe_scratch_free(s);
         return st;

@@ -62,10 +62,17 @@ static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_token_ids 
 {
     const d9di_pretoken pretoken = {text, n};
     d9di_bpe_scratch s;
+    size_t once;
 
     out->len = 0;
-    assert_ok(d9di_bpe_scratch_init(&s, 0)); /* the cache forgets soon */
+    assert_ok(d9di_bpe_scratch_init(&s, 0, 0)); /* the cache forgets soon */
     assert_ok(d9di_bpe_encode(b, &s, &pretoken, 1, text + n, out));
+    once = out->len;
+    assert_ok(d9di_bpe_encode(b, &s, &pretoken, 1, text + n, out)); /* what was kept */
+    assert_int_equal(out->len, 2 * once);
+    if (once > 0)
+        assert_memory_equal(out->data, out->data + once, once * sizeof(*out->data));
+    out->len = once;
     d9di_bpe_scratch_release(&s);
 }
 
@@ -205,7 +212,7 @@ static void test_words(void **state)
         const unsigned words = sizes[k];
         d9di_bpe_cache w;
 
-        assert_ok(d9di_bpe_cache_init(&w, words, 6));
+        assert_ok(d9di_bpe_cache_init(&w, words, 6, 6));
         for (size_t n = 1; n < 8 * words; n++) {
             const uint32_t count = 1 + (uint32_t)n % (2 * words);
             uint32_t ids[2 * D9DI_BPE_CACHE_LONG], got[2 * D9DI_BPE_CACHE_LONG];
@@ -218,12 +225,92 @@ static void test_words(void **state)
             assert_memory_equal(key, tight, 8 * words);
             bucket = d9di_bpe_cache_bucket(&w, key, words);
             assert_int_equal(d9di_bpe_cache_get(bucket, key, words, got), 0);
-            d9di_bpe_cache_put(bucket, key, words, ids, count);
+            assert_true(d9di_bpe_cache_put(&w, bucket, key, words, ids, count));
             assert_int_equal(d9di_bpe_cache_get(bucket, key, words, got), count);
             assert_memory_equal(got, ids, count * sizeof(*ids));
-            d9di_bpe_cache_put(bucket, key, words, ids, 2 * words + 1); /* too many: not cached */
+            assert_false(d9di_bpe_cache_put(&w, bucket, key, words, ids, 2 * words + 1));
         }
         d9di_bpe_cache_release(&w);
+    }
+}
+
+/* The text of number i, and its length. */
+static size_t numbered(char text[16], size_t i)
+{
+    return (size_t)snprintf(text, 16, "w%zu", i);
+}
+
+/* A table that drops pre-tokens grows to its limit, and its entries stay what they were. */
+static void test_growth(void **state)
+{
+    enum { TEXTS = 400 };
+    const unsigned words = D9DI_BPE_CACHE_SHORT;
+    uint64_t key[D9DI_BPE_CACHE_SHORT];
+    uint32_t got[2 * D9DI_BPE_CACHE_SHORT];
+    d9di_bpe_cache w;
+    size_t found = 0;
+
+    (void)state;
+    assert_ok(d9di_bpe_cache_init(&w, words, 2, 10));
+    for (int pass = 0; pass < 8; pass++)
+        for (uint32_t i = 0; i < TEXTS; i++) {
+            char text[16];
+            const size_t n = numbered(text, i);
+
+            d9di_bpe_cache_fit(&w, words);
+            d9di_bpe_cache_key(key, words, text, n, text + sizeof(text));
+            if (d9di_bpe_cache_get(d9di_bpe_cache_bucket(&w, key, words), key, words, got) == 0) {
+                const uint32_t ids[2] = {i, i + 1};
+
+                assert_true(d9di_bpe_cache_put(&w, d9di_bpe_cache_bucket(&w, key, words), key,
+                                               words, ids, 2));
+            } else {
+                assert_int_equal(got[0], i);
+                assert_int_equal(got[1], i + 1);
+                found += pass == 7;
+            }
+        }
+    assert_int_equal(w.mask, 511); /* 2^10 slots, two a bucket */
+    assert_true(found > TEXTS / 2);
+    d9di_bpe_cache_release(&w);
+}
+
+/* What is kept is found, at every length; a full store forgets and goes on. */
+static void test_store(void **state)
+{
+    static char text[D9DI_BPE_STORE_MAX_BYTES + 1];
+    static const size_t limits[] = {1 << 20, 600};
+    uint32_t ids[D9DI_BPE_STORE_MAX_BYTES + 1], got[D9DI_BPE_STORE_MAX_BYTES + 1];
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        d9di_bpe_store s;
+        size_t found = 0;
+
+        assert_ok(d9di_bpe_store_init(&s, limits[k]));
+        for (size_t i = 0; i < 5000; i++) {
+            const size_t n = 1 + i % sizeof(text), count = 1 + i * 7 % n;
+            uint64_t hash;
+
+            for (size_t j = 0; j < n; j++)
+                text[j] = (char)(i >> j % 4 * 8);
+            for (uint32_t j = 0; j < count; j++)
+                ids[j] = (uint32_t)i + j;
+            hash = d9di_bpe_store_hash(text, n);
+            if (d9di_bpe_store_get(&s, hash, text, n, got) > 0)
+                continue; /* a short text of another number */
+            assert_ok(d9di_bpe_store_put(&s, hash, text, n, ids, count));
+            assert_int_equal(d9di_bpe_store_get(&s, hash, text, n, got),
+                             n <= D9DI_BPE_STORE_MAX_BYTES ? count : 0);
+            if (n <= D9DI_BPE_STORE_MAX_BYTES)
+                assert_memory_equal(got, ids, count * sizeof(*ids));
+            assert_int_equal(d9di_bpe_store_get(&s, hash ^ 1, text, n - 1, got), 0);
+            found++;
+        }
+        assert_true(found > 4000);
+        assert_true(s.words.len <= limits[k]);
+        assert_true(k == 1 ? s.n < 20 : s.n > 4000);
+        d9di_bpe_store_release(&s);
     }
 }
 
@@ -263,6 +350,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_walk),       cmocka_unit_test(test_runs),
         cmocka_unit_test(test_not_walked), cmocka_unit_test(test_words),
+        cmocka_unit_test(test_growth),     cmocka_unit_test(test_store),
         cmocka_unit_test(test_trie),
     };
 
