@@ -196,13 +196,13 @@ struct d9d_comm {
     bool check, *failed; /* failed: shared by the mesh, true after any call failed */
     const struct d9d_mesh_opts *opts;
     const d9di_comm_wait_observer *waits; /* of the mesh */
-    struct d9di_flight_ring *ring; /* of the flight recorder, or NULL */
-    int group;                     /* its number in the flight recorder */
-    int64_t calls;                 /* sequence number: collectives so far */
-    int64_t p2p_calls;             /* ... messages of this rank so far */
-    uint64_t *sent;                /* [size]: d9di_comm_sent_bytes() */
-    bool in_group;                 /* between group_start and group_end */
-    bool deferred;                 /* ... and the backend submits calls at the end */
+    struct d9di_flight_ring *ring;        /* of the flight recorder, or NULL */
+    int group;                            /* its number in the flight recorder */
+    int64_t calls;                        /* sequence number: collectives so far */
+    int64_t p2p_calls;                    /* ... messages of this rank so far */
+    uint64_t *sent;                       /* [size]: d9di_comm_sent_bytes() */
+    bool in_group;                        /* between group_start and group_end */
+    bool deferred;                        /* ... and the backend submits calls at the end */
     D9D_VEC(d9di_comm_pending) pending;
     char msgs_label[64]; /* label of the first message */
     struct {

@@ -228,7 +228,8 @@ static json_t *key_schema(struct schema_build *b, const d9d_key *k)
 {
     json_t *plain = kind_schemas[k->kind](b, k);
 
-    if (!(k->flags & (D9D_NULLABLE | D9D_NULL_DEFAULT)) || k->kind == D9D_KIND_JSON || k->kind == D9D_KIND_CUSTOM)
+    if (!(k->flags & (D9D_NULLABLE | D9D_NULL_DEFAULT)) || k->kind == D9D_KIND_JSON ||
+        k->kind == D9D_KIND_CUSTOM)
         return plain;
     return any_of(b, plain, typed_schema(b, "null"));
 }

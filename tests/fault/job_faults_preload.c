@@ -1,5 +1,5 @@
-/* job_faults_preload.c - LD_PRELOAD library for job_faults.bats: one fault of one rank, at a call that
- * the test chooses.
+/* job_faults_preload.c - LD_PRELOAD library for job_faults.bats: one fault of one rank, at a call
+ * that the test chooses.
  *
  *     FAULT="KIND RANK CALL SEED" FAULT_LOG=file
  *
@@ -12,8 +12,8 @@
  *     full      they fail with ENOSPC
  *
  * CALL counts the messages that the rank sends; for the last two, its writes to checkpoints.
- * FAULT_LOG gets a line when the fault happens.  FAULT="count RANK 0 0" gets the numbers of messages
- * and of writes at the end. */
+ * FAULT_LOG gets a line when the fault happens.  FAULT="count RANK 0 0" gets the numbers of
+ * messages and of writes at the end. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,9 +60,10 @@ __attribute__((constructor)) static void begin(void)
     const char *given = getenv("FAULT"), *rank = getenv("OMPI_COMM_WORLD_RANK");
     long at;
 
-    fault.is_here = given != NULL && rank != NULL &&
-                 sscanf(given, "%15s %ld %ld %ld", fault.kind, &at, &fault.call, &fault.seed) == 4 &&
-                 at == atol(rank);
+    fault.is_here =
+        given != NULL && rank != NULL &&
+        sscanf(given, "%15s %ld %ld %ld", fault.kind, &at, &fault.call, &fault.seed) == 4 &&
+        at == atol(rank);
 }
 
 __attribute__((destructor)) static void end(void)

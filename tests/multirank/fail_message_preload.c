@@ -1,5 +1,5 @@
-/* fail_message_preload.c - LD_PRELOAD library: the FAIL_CALL-th message that rank FAIL_RANK sends is
- * refused by MPI.
+/* fail_message_preload.c - LD_PRELOAD library: the FAIL_CALL-th message that rank FAIL_RANK sends
+ * is refused by MPI.
  */
 #include <dlfcn.h>
 #include <mpi.h>

@@ -1,5 +1,5 @@
-/* wait_timer.h - how long the work of a device's compute stream stands still, because the ranks wait
- * for each other.
+/* wait_timer.h - how long the work of a device's compute stream stands still, because the ranks
+ * wait for each other.
  *
  *     D9D_TRY(d9d_wait_timer_create(dev, &t));
  *     d9d_mesh_observe_waits(mesh, dev->stream, d9d_wait_timer_mark, t);

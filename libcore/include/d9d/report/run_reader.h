@@ -95,7 +95,8 @@ typedef struct d9d_run_reader {
      * `pipeline_ms` are columns too. */
     json_t *pipeline[D9D_RUN_READER_PIPELINES_MAX];
     size_t n_pipelines;
-    json_t *straggler[D9D_RUN_READER_STRAGGLERS_MAX]; /* the newest lines about ranks, oldest first */
+    json_t
+        *straggler[D9D_RUN_READER_STRAGGLERS_MAX]; /* the newest lines about ranks, oldest first */
     size_t n_stragglers;
     json_t *own;     /* object of the newest line of each own value that is no number; NULL: none */
     json_t *details; /* the newest record with training keys that have a slash; NULL: none */
