@@ -32,7 +32,7 @@ static void micro_batch_release(d9di_engine_micro_batch *b)
     d9d_op_document_index_release(&b->answers);
     d9d_tensor_release(&b->dropout_rng.token);
     d9d_tensor_release(&b->dropout_rng.query_token);
-    d9d_tensor_release(&b->token_weights.weight);
+    d9di_engine_token_weights_release(&b->token_weights);
     d9di_loss_attribution_documents_release(&b->documents);
     for (size_t i = 0; i < b->n_fields; i++) {
         d9d_tensor_release(&b->fields[i].value);

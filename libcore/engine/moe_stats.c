@@ -5,7 +5,7 @@
 
 /* --- the values ----------------------------------------------------------------------- */
 
-enum { IMBALANCE, ENTROPY, AUX_LOSS, Z_LOSS, N_STAT_KINDS };
+enum { IMBALANCE, ENTROPY, DROPPED, AUX_LOSS, Z_LOSS, N_STAT_KINDS };
 
 /* One kind of statistic, per MoE layer and over all layers. */
 static const struct stat_kind {
@@ -14,6 +14,7 @@ static const struct stat_kind {
 } stat_kinds[N_STAT_KINDS] = {
     [IMBALANCE] = {.name = "expert_imbalance", .worst = true}, /* most loaded expert / mean */
     [ENTROPY] = {.name = "expert_entropy", .least = true},     /* over log E; 1: uniform load */
+    [DROPPED] = {.name = "expert_dropped"},                    /* share of the choices */
     [AUX_LOSS] = {.name = "router_aux_loss"},
     [Z_LOSS] = {.name = "router_z_loss"},
 };
@@ -21,8 +22,13 @@ static const struct stat_kind {
 static bool is_reported(const d9di_moe_stats *x, int stat_kind)
 {
     const d9d_block_router *r = &x->engine->whole.model->mixtures[0]->shape.router;
+    const bool has[N_STAT_KINDS] = {[IMBALANCE] = true,
+                                    [ENTROPY] = true,
+                                    [DROPPED] = r->capacity != 0,
+                                    [AUX_LOSS] = r->aux_loss != 0,
+                                    [Z_LOSS] = r->z_loss != 0};
 
-    return stat_kind == AUX_LOSS ? r->aux_loss != 0 : stat_kind != Z_LOSS || r->z_loss != 0;
+    return has[stat_kind];
 }
 
 static d9d_status name_add(d9di_moe_stats *x, const char *name)
@@ -61,10 +67,11 @@ static d9d_status names_make(d9di_moe_stats *x, d9d_arena *a)
     return D9D_OK;
 }
 
-/* The statistics of one layer from its two losses and its expert counts. */
+/* The statistics of one layer from its two losses, its expert counts, and the kept and dropped
+ * choices, 0 without a capacity. */
 static void compute_stats(const double *counts, int64_t experts, double targets, double *out)
 {
-    const double *load = counts + 2;
+    const double *load = counts + 2, *limited = load + experts;
     double sum = 0, max_load = 0, entropy = 0;
 
     for (int64_t e = 0; e < experts; e++) {
@@ -76,6 +83,7 @@ static void compute_stats(const double *counts, int64_t experts, double targets,
             entropy -= load[e] / sum * log(load[e] / sum);
     out[IMBALANCE] = sum > 0 ? max_load * (double)experts / sum : NAN;
     out[ENTROPY] = sum > 0 ? (experts > 1 ? entropy / log((double)experts) : 1) : NAN;
+    out[DROPPED] = limited[1] / (limited[0] + limited[1]);
     out[AUX_LOSS] = counts[0] / targets;
     out[Z_LOSS] = counts[1] / targets;
 }
@@ -165,7 +173,7 @@ d9d_status d9di_moe_stats_open(const d9di_engine *e, int level, d9d_arena *a, d9
     if (!needs_stats(e->whole.model, level))
         return D9D_OK;
     for (size_t i = 0; i < x.n; i++) {
-        const int64_t width = 2 + e->whole.model->mixtures[i]->shape.experts;
+        const int64_t width = 4 + e->whole.model->mixtures[i]->shape.experts;
 
         x.width = width > x.width ? width : x.width;
     }

@@ -18,7 +18,7 @@
 #include "d9d/device/readback.h"
 #include "engine/engine.h"
 
-/* What records contain: nothing, two numbers, two numbers per layer, all counts. */
+/* What records contain: nothing, a few numbers, these for each layer, all counts. */
 typedef enum d9di_moe_stats_level {
     D9DI_MOE_STATS_OFF,
     D9DI_MOE_STATS_SUMMARY,
@@ -32,7 +32,7 @@ typedef struct d9di_moe_stats {
     const d9di_engine *engine;
     int level;
     size_t n;       /* MoE layers of the whole model; 0: off */
-    int64_t width;  /* numbers per layer: two losses, then one count per expert */
+    int64_t width;  /* numbers per layer: those of d9d_op_router_opts.counted */
     d9d_tensor all; /* [n, width] float64 */
     d9d_readback *readback[D9DI_MOE_STATS_SLOTS];
     size_t n_values;

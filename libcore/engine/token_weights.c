@@ -2,6 +2,7 @@
 #include "engine/token_weights.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "d9d/data/loader/cp_slice.h"
 
@@ -11,7 +12,7 @@ bool d9di_engine_needs_token_weights(const d9d_model *m)
         const d9d_block_moe *b = m->mixtures[i];
 
         if (b->counted.storage != NULL || b->shape.router.aux_loss != 0 ||
-            b->shape.router.z_loss != 0)
+            b->shape.router.z_loss != 0 || b->shape.router.capacity != 0)
             return true;
     }
     return false;
@@ -51,11 +52,17 @@ d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, c
     const int64_t length = b->length / ranks, n = b->seqs * length;
     const d9d_comm *tp = m->groups.tp;
     float *weight = malloc((size_t)n * sizeof(*weight) + 1);
+    int64_t *lengths = malloc((size_t)b->seqs * sizeof(*lengths) + 1);
     d9d_status st;
 
-    if (weight == NULL)
+    if (weight == NULL || lengths == NULL) {
+        free(weight);
+        free(lengths);
         return D9D_FAIL(D9D_ENOMEM, "router: no memory for the weights of %lld tokens",
                         (long long)n);
+    }
+    memcpy(lengths, b->lengths, (size_t)b->seqs * sizeof(*lengths));
+    out->lengths = lengths;
     for (int64_t row = 0; row < b->seqs; row++) {
         const float each = weight_of_row(b, task, row);
 
@@ -67,4 +74,11 @@ d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, c
     st = d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(b->seqs, length), weight, &out->weight);
     free(weight);
     return st;
+}
+
+void d9di_engine_token_weights_release(d9d_token_weights *w)
+{
+    d9d_tensor_release(&w->weight);
+    free((void *)(uintptr_t)w->lengths);
+    w->lengths = NULL;
 }

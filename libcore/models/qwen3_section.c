@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "d9d/models/models.h"
+#include "model/family/family_parts.h"
 #include "model/hf/hf_config_fields.h"
 
 typedef struct shared_section {
@@ -216,6 +217,7 @@ static const d9d_key router_keys[] = {
         "coefficient of the load-balancing loss of each sequence; the loss is 1 for even loads"),
     COEFFICIENT("z_loss_coef", z_loss, "0", 0,
                 "coefficient of the squared log-sum-exp of each token's logits"),
+    D9DI_ROUTER_CAPACITY_KEY("sequence"),
     D9D_KEY_END,
 };
 static const d9d_table router_table =

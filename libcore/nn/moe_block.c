@@ -196,6 +196,7 @@ static d9d_status tokens_route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d
                              .bias = router->expert_bias ? &b->expert_bias.local.data : NULL,
                              .aux = (float)router->aux_loss,
                              .z = (float)router->z_loss,
+                             .capacity = router->capacity,
                              .counted = b->counted.storage != NULL ? &b->counted : NULL,
                              .tp = d9d_groups_tp(b->groups),
                              .cp = d9d_groups_cp(b->groups),
@@ -204,11 +205,17 @@ static d9d_status tokens_route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d
                          prob, r);
 }
 
+/* Are all experts on this rank? */
+static bool is_alone(const d9d_block_moe *b)
+{
+    return d9d_comm_size(d9d_groups_ep(b->groups)) == 1 &&
+           d9d_comm_size(d9d_groups_ep_local(b->groups)) == 1;
+}
+
 static d9d_status mixture_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *shared_gate,
                                   d9d_var *prob, const d9d_routing *r, d9d_var *plus, d9d_var **y)
 {
-    const bool alone = d9d_comm_size(d9d_groups_ep(b->groups)) == 1 &&
-                       d9d_comm_size(d9d_groups_ep_local(b->groups)) == 1;
+    const bool alone = is_alone(b);
 
     D9D_TRY(alone ? experts_forward(b, t, x, prob, r, plus, y)
                   : experts_forward_ep(b, t, 0, x, prob, r, y));
@@ -231,6 +238,8 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
         D9D_TRY(d9d_op_reshape(t, plus, D9D_SHAPE(tokens, h), &mixed));
     D9D_TRY(tokens_project(b, t, flat, in));
     D9D_TRY(tokens_route(b, t, in[LOGITS], &prob, &r));
+    if (is_alone(b))
+        D9D_TRY_OR(st, d9d_op_routing_trim(t, &r), out);
     D9D_TRY_OR(st, mixture_forward(b, t, flat, in[SHARED_GATE], prob, &r, mixed, &mixed), out);
     st = d9d_op_reshape(t, mixed, shape, y);
 out:

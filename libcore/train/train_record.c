@@ -56,6 +56,7 @@ static bool changes_training(const d9di_train_run *run, const char *key)
         {"model_provider.router.bias_update_rate", false},
         {"model_provider.router.aux_loss_coef", false},
         {"model_provider.router.z_loss_coef", false},
+        {"model_provider.router.capacity_factor", false},
         {"model_provider.", true},
     };
     const struct d9d_job_factory_section *factory = &run->c->trainer.model_stage_factory;

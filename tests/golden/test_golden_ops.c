@@ -17,7 +17,7 @@
 #include "support/unit_device.h"
 #include "support/vectors.h"
 
-enum { MAX = 3, CONSTANTS = 4 };
+enum { MAX = 4, CONSTANTS = 4 };
 
 /* Squares of the distances of one tensor over the cases. */
 typedef struct tally {
@@ -302,6 +302,32 @@ static d9d_status run_fp8_experts(fixture *f, d9d_var **y)
     return run_grouped_swiglu(f, y);
 }
 
+/* A mixture whose experts have a capacity. */
+static d9d_status run_capacity_experts(fixture *f, d9d_var **y)
+{
+    enum { ROUTER, GATE, UP, DOWN };
+    const d9d_token_weights weights = {.weight = *constant(f, read_tensor(f, "", "weight"))};
+    const d9d_op_ffn_weights w = {
+        .gate = f->param[GATE], .up = f->param[UP], .down = f->param[DOWN]};
+    d9d_var *logits, *prob;
+    d9d_routing r;
+    d9d_status st;
+
+    d9d_tape_set_token_weights(f->tape, &weights);
+    D9D_TRY(d9d_op_linear(f->tape, f->in[0], f->param[ROUTER], &logits));
+    D9D_TRY(d9d_op_router(f->tape, logits,
+                          &(d9d_op_router_opts){.k = (int)number(f, "top_k", 0),
+                                                .renormalise = true,
+                                                .capacity = number(f, "factor", 0)},
+                          &prob, &r));
+    same_choice(f, &r.expert);
+    st = d9d_op_routing_trim(f->tape, &r);
+    if (st == D9D_OK)
+        st = d9d_op_experts(f->tape, f->in[0], prob, &w, &r, NULL, y);
+    d9d_routing_release(&r);
+    return st;
+}
+
 /* --- losses, each by its word ---------------------------------------------------------------- */
 
 typedef struct loss_row {
@@ -383,6 +409,13 @@ static const golden_op ops[] = {
     {"losses", {"a", "b"}, {NULL}, "y", run_loss, true, 0},
     {"row_losses", {"a"}, {NULL}, "y", run_loss, true, 0},
     {"fp8_experts", {"x", "probs"}, {"gate", "up", "down"}, "y", run_fp8_experts, true, 0.02},
+    {"capacity_experts",
+     {"x"},
+     {"router", "gate", "up", "down"},
+     "y",
+     run_capacity_experts,
+     true,
+     0},
 };
 
 /* --- a case -------------------------------------------------------------------------------- */

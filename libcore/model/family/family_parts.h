@@ -44,6 +44,15 @@ d9d_status d9di_family_check_router(const d9d_family_config *c);
                     .flags = D9D_NULLABLE)
 extern const d9d_table d9di_family_router_table;
 
+/* A key of d9d_block_router; `unit` is what has a capacity. */
+#define D9DI_ROUTER_CAPACITY_KEY(unit)                                                             \
+    {                                                                                              \
+        .name = "capacity_factor", .kind = D9D_KIND_REAL,                                          \
+        .offset = offsetof(d9d_block_router, capacity), .def = "0", .min = 0, .max = 1e3,          \
+        .doc = "in training an expert takes at most this many times its fair share of a " unit     \
+               "'s choices, those of the first tokens, and drops the others; 0: it takes all"      \
+    }
+
 /* Heads by prefixes of their tensors' names; NULL-ended. */
 typedef struct d9di_head_name {
     const char *prefix;

@@ -19,6 +19,7 @@ static const d9d_key router_keys[] = {
         "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
     COEFFICIENT("z_loss_coef", z_loss, "0",
                 "coefficient of the squared log-sum-exp of each token's logits"),
+    D9DI_ROUTER_CAPACITY_KEY("row"),
     D9D_KEY_END,
 };
 const d9d_table d9di_family_router_table =
@@ -88,6 +89,7 @@ static d9d_status options_read(const d9d_family_section *s, d9d_arena *a, d9d_fa
     dims->router.bias_rate = s->router.bias_rate;
     dims->router.aux_loss = s->router.aux_loss;
     dims->router.z_loss = s->router.z_loss;
+    dims->router.capacity = s->router.capacity;
     if (s->max_positions > dims->max_position_embeddings)
         return D9D_FAIL(D9D_ECONFIG,
                         "model_provider.max_positions: is %lld, and the model has %lld positions",

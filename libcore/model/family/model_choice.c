@@ -107,11 +107,12 @@ static void options_write(const d9d_family_section *s, const d9d_table *choice, 
     const d9d_block_router *r = &s->router;
     json_t *splits = json_object();
 
-    if (has_key(choice, "router") || r->bias_rate != 0.001 || r->aux_loss != 0 || r->z_loss != 0)
+    if (has_key(choice, "router") || r->bias_rate != 0.001 || r->aux_loss != 0 ||
+        r->z_loss != 0 || r->capacity != 0)
         d9d_json_set(doc, "router",
-                     json_pack("{s:f, s:f, s:f}", "bias_update_rate", (double)r->bias_rate,
+                     json_pack("{s:f, s:f, s:f, s:f}", "bias_update_rate", (double)r->bias_rate,
                                "aux_loss_coef", (double)r->aux_loss, "z_loss_coef",
-                               (double)r->z_loss));
+                               (double)r->z_loss, "capacity_factor", (double)r->capacity));
     for (size_t i = 0; i < s->split_vocab_size.n; i++)
         d9d_json_set(&splits, s->split_vocab_size.names[i],
                      json_integer(s->split_vocab_size.values[i]));

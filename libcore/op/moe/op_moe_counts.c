@@ -5,16 +5,17 @@
 #include "d9d/device/trace.h"
 #include "op/moe/op_moe_all_to_all.h"
 
-/* The gathered counts on the host: each rank's offsets over ranks, then over experts. */
+/* The gathered counts on the host: each rank's offsets over ranks, then over experts, then its
+ * tokens. */
 typedef struct rank_offsets {
     int n, me;
-    int64_t experts;
-    const int32_t *all; /* [n, n + 1 + E + 1] */
+    int64_t experts, width;
+    const int32_t *all; /* [n, width]; width is n + 1 + E + 1, with tokens one more */
 } rank_offsets;
 
 static const int32_t *offsets_of(const rank_offsets *o, int rank)
 {
-    return o->all + rank * (o->n + 1 + o->experts + 1);
+    return o->all + rank * o->width;
 }
 
 static int64_t rows_between(const rank_offsets *o, int from, int to)
@@ -84,16 +85,30 @@ static d9d_status offsets_all_gather(const d9di_op_moe_counts *c, d9d_device *de
     return st;
 }
 
-/* Concatenate two arrays of int32. */
+/* Concatenate two arrays of int32, and a number if it is not negative. */
 static d9d_status offsets_concat(d9d_device *dev, const d9d_tensor *a, const d9d_tensor *b,
-                                 d9d_tensor *out)
+                                 int64_t tokens, d9d_tensor *out)
 {
-    const int64_t n = d9d_tensor_numel(a);
+    const int64_t n = d9d_tensor_numel(a), m = d9d_tensor_numel(b);
+    int32_t *to;
 
-    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(n + d9d_tensor_numel(b)), out));
-    D9D_TRY(d9d_device_copy(dev, d9d_tensor_data(out), d9d_tensor_data(a), d9d_tensor_bytes(a)));
-    return d9d_device_copy(dev, (int32_t *)d9d_tensor_data(out) + n, d9d_tensor_data(b),
-                           d9d_tensor_bytes(b));
+    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(n + m + (tokens >= 0)), out));
+    to = d9d_tensor_data(out);
+    D9D_TRY(d9d_device_copy(dev, to, d9d_tensor_data(a), d9d_tensor_bytes(a)));
+    D9D_TRY(d9d_device_copy(dev, to + n, d9d_tensor_data(b), d9d_tensor_bytes(b)));
+    return tokens < 0 ? D9D_OK
+                      : dev->kernels->elementwise->fill(dev->stream, D9D_I32, to + n + m, 1,
+                                                        (float)tokens);
+}
+
+/* The number of tokens is filled as a float32. */
+static d9d_status tokens_check(int64_t tokens)
+{
+    return tokens <= 1 << 24 ? D9D_OK
+                             : D9D_FAIL(D9D_EINVAL,
+                                        "dispatch: %lld tokens with a capacity of experts, at most "
+                                        "%d are possible",
+                                        (long long)tokens, 1 << 24);
 }
 
 d9d_status d9di_op_moe_counts_start(d9di_op_moe_counts *c, d9d_tape *t, d9d_comm *ep,
@@ -101,13 +116,16 @@ d9d_status d9di_op_moe_counts_start(d9di_op_moe_counts *c, d9d_tape *t, d9d_comm
                                     const d9d_routing *over_experts)
 {
     d9d_device *dev = d9d_tape_device(t);
+    const int64_t tokens = over_experts->limited ? over_experts->expert.shape.dim[0] : -1;
 
+    D9D_TRY(tokens_check(tokens));
     *c = (d9di_op_moe_counts){.ep = ep,
                               .label = what,
                               .experts = d9d_tensor_numel(&over_experts->offset) - 1,
                               .k = over_experts->expert.shape.dim[1],
-                              .partial = over_experts->partial};
-    D9D_TRY(offsets_concat(dev, &over_ranks->offset, &over_experts->offset, &c->local));
+                              .partial = over_experts->partial,
+                              .limited = over_experts->limited};
+    D9D_TRY(offsets_concat(dev, &over_ranks->offset, &over_experts->offset, tokens, &c->local));
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I32,
                              D9D_SHAPE(d9d_comm_size(ep), d9d_tensor_numel(&c->local)), &c->all));
     D9D_TRY(offsets_all_gather(c, dev));
@@ -128,12 +146,14 @@ static d9d_status counts_check(const rank_offsets *o, int64_t k)
 
 /* Set the maxima by which all ranks decide alike whether the staging buffers are large enough: see
  * d9d_op_moe_exchange. */
-static void exchange_set_max(const rank_offsets *o, int64_t k, bool partial, d9d_op_moe_exchange *e)
+static void exchange_set_max(const rank_offsets *o, const d9di_op_moe_counts *c,
+                             d9d_op_moe_exchange *e)
 {
     for (int r = 0; r < o->n; r++) {
-        const int64_t choices = offsets_of(o, r)[o->n + 1 + o->experts];
+        const int32_t *at = offsets_of(o, r) + o->n + 1 + o->experts;
+        const int64_t choices = at[0], tokens = c->limited ? at[1] : choices / c->k;
         const int64_t max_rows =
-            partial ? choices : d9di_op_moe_max_send_rows(choices / k, o->n, k);
+            c->partial ? choices : d9di_op_moe_max_send_rows(tokens, o->n, c->k);
         const int64_t sent = offsets_of(o, r)[o->n], came = rows_to(o, r);
 
         e->max_packed_rows = max_rows > e->max_packed_rows ? max_rows : e->max_packed_rows;
@@ -157,7 +177,10 @@ static void exchange_set_rows(const rank_offsets *o, d9d_op_moe_exchange *e)
 d9d_status d9di_op_moe_counts_wait(d9di_op_moe_counts *c, d9d_op_moe_exchange **out)
 {
     const int n = d9d_comm_size(c->ep);
-    rank_offsets o = {.n = n, .me = d9d_comm_rank(c->ep), .experts = c->experts};
+    rank_offsets o = {.n = n,
+                      .me = d9d_comm_rank(c->ep),
+                      .experts = c->experts,
+                      .width = d9d_tensor_numel(&c->local)};
     const void *all;
     d9d_op_moe_exchange *e;
 
@@ -172,7 +195,7 @@ d9d_status d9di_op_moe_counts_wait(d9di_op_moe_counts *c, d9d_op_moe_exchange **
     e->send = offsets_of(&o, o.me)[n];
     e->recv = rows_to(&o, o.me);
     e->choices = local_choices(&o);
-    exchange_set_max(&o, c->k, c->partial, e);
+    exchange_set_max(&o, c, e);
     exchange_set_rows(&o, e);
     *out = e;
     return D9D_OK;

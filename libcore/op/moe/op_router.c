@@ -2,8 +2,9 @@
  * logits [T, E], prob [T, k]; B sequences in the batch.
  *
  * The choice has no gradient.  prob has one, through all scores, and so have the balancing losses.
+ * Losses and load counts are those of what tokens choose, before the experts' capacity.
  */
-#include "op/op_common.h"
+#include "op/moe/op_expert_capacity.h"
 
 typedef struct router_attr {
     d9d_router_dims dims;
@@ -24,6 +25,20 @@ static void balance_release(balance_state *b)
     d9d_tensor_release(&b->weight);
     d9d_tensor_release(&b->load);
     d9d_tensor_release(&b->logits);
+}
+
+/* What the router says of all experts and tokens. */
+typedef struct router_choice {
+    d9d_tensor p;       /* [T, E] scores */
+    d9d_tensor expert;  /* [T, k]; the routing lacks those that were dropped */
+    d9d_tensor dropped; /* [T, k]; storage NULL without a capacity */
+} router_choice;
+
+static void choice_release(router_choice *c)
+{
+    d9d_tensor_release(&c->p);
+    d9d_tensor_release(&c->expert);
+    d9d_tensor_release(&c->dropped);
 }
 
 static const void *data_or_null(const d9d_tensor *x)
@@ -91,9 +106,10 @@ static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opt
         return d9di_op_misfit("router", "logits", s, "k", &D9D_SHAPE(k),
                               "rows and experts are numbered in 31 bits");
     D9D_TRY(groups_check(s, opts));
-    if (opts->counted != NULL && d9d_tensor_numel(opts->counted) < s->dim[1] + 2)
+    if (opts->counted != NULL &&
+        d9d_tensor_numel(opts->counted) < s->dim[1] + 2 + (opts->capacity > 0 ? 2 : 0))
         return d9di_op_misfit("router", "counted", &opts->counted->shape, "logits", s,
-                              "counts are at least [2 + E]");
+                              "counts are at least [2 + E], with a capacity [4 + E]");
     if (opts->bias == NULL)
         return D9D_OK;
     D9D_TRY(d9di_op_check("router", "bias", opts->bias, D9D_F32));
@@ -104,6 +120,16 @@ static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opt
 }
 
 /* --- balance ---------------------------------------------------------------------------------- */
+
+/* Add the numbers of kept and dropped choices of tokens that count. */
+static d9d_status drops_count(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *dropped,
+                              double *counts, const balance_state *b)
+{
+    const d9d_router_dims two = {.t = n->t, .rows = n->rows, .e = 2, .k = n->k};
+    const d9d_router_balance own = balance_of(&b->balance, &b->weight, &b->load, &b->logits);
+
+    return D9DI_KERNEL(t, moe->expert_load, &two, NULL, counts, d9d_tensor_data(dropped), &own);
+}
 
 /* Load of each expert in each sequence, summed over all ranks that have a part of the sequence. */
 static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *opts, const d9d_router_dims *n,
@@ -173,7 +199,7 @@ static d9d_status weight_slice(const d9d_token_weights *s, int64_t rows, balance
 
 static d9d_status balance_init(d9d_tape *t, const d9d_op_router_opts *opts,
                                const d9d_router_dims *n, const d9d_tensor *logits,
-                               const d9d_tensor *p, const d9d_tensor *expert, balance_state *b)
+                               const router_choice *c, balance_state *b)
 {
     double *sums =
         opts->counted != NULL && !d9d_tape_is_recompute(t) ? d9d_tensor_data(opts->counted) : NULL;
@@ -182,31 +208,44 @@ static d9d_status balance_init(d9d_tape *t, const d9d_op_router_opts *opts,
     D9D_TRY(weight_slice(d9d_tape_token_weights(t), n->rows, b));
     if (opts->z != 0)
         b->logits = d9d_tensor_ref(logits);
-    D9D_TRY(load_count(t, opts, n, expert, sums != NULL ? sums + 2 : NULL, b));
-    return sums != NULL && (opts->aux != 0 || opts->z != 0) ? losses_accumulate(t, n, p, b, sums)
+    D9D_TRY(load_count(t, opts, n, &c->expert, sums != NULL ? sums + 2 : NULL, b));
+    if (sums != NULL && c->dropped.storage != NULL)
+        D9D_TRY(drops_count(t, n, &c->dropped, sums + 2 + n->e, b));
+    return sums != NULL && (opts->aux != 0 || opts->z != 0) ? losses_accumulate(t, n, &c->p, b, sums)
                                                             : D9D_OK;
 }
 
 /* --- forward --------------------------------------------------------------------------------- */
 
 /* Fill p, prob and the routing, all allocated. */
-static d9d_status experts_choose(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *logits,
-                                 const d9d_tensor *bias, const d9d_tensor *p,
-                                 const d9d_tensor *prob, const d9d_routing *r)
+static d9d_status experts_choose(d9d_tape *t, const d9d_op_router_opts *opts,
+                                 const d9d_router_dims *n, const d9d_tensor *logits,
+                                 const d9d_tensor *prob, d9d_routing *r, router_choice *c)
 {
     const d9d_expert_order order = d9di_routing_order(r);
+    const float *bias = opts->bias != NULL ? d9d_tensor_data(opts->bias) : NULL;
+    d9d_device *dev = d9d_tape_device(t);
 
-    return D9DI_KERNEL(t, moe->route, n, d9d_tensor_data(p), d9d_tensor_data(prob),
-                       d9d_tensor_data(&r->expert), &order, d9d_tensor_data(logits),
-                       bias != NULL ? d9d_tensor_data(bias) : NULL);
+    D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, logits->shape, &c->p));
+    if (opts->capacity <= 0 || d9d_tape_token_weights(t) == NULL) {
+        c->expert = d9d_tensor_ref(&r->expert);
+        return D9DI_KERNEL(t, moe->route, n, d9d_tensor_data(&c->p), d9d_tensor_data(prob),
+                           d9d_tensor_data(&r->expert), &order, d9d_tensor_data(logits), bias);
+    }
+    r->limited = true;
+    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, r->expert.shape, &c->expert));
+    D9D_TRY(D9DI_KERNEL(t, moe->router, n, d9d_tensor_data(&c->p), d9d_tensor_data(prob),
+                        d9d_tensor_data(&c->expert), d9d_tensor_data(logits), bias));
+    D9D_TRY(d9di_op_expert_capacity(t, opts, n, &c->expert, &r->expert, &c->dropped));
+    return D9DI_KERNEL(t, moe->sort_by_expert, order.offset, order.row, order.source,
+                       d9d_tensor_data(&r->expert), n->rows, n->e, n->k);
 }
 
-static d9d_status router_record(d9d_tape *t, d9d_var *logits, d9d_var *prob, const d9d_tensor *p,
-                                const d9d_tensor *expert, const d9d_router_dims *dims,
-                                const balance_state *b)
+static d9d_status router_record(d9d_tape *t, d9d_var *logits, d9d_var *prob, const router_choice *c,
+                                const d9d_router_dims *dims, const balance_state *b)
 {
     const d9d_tensor *const saved[] = {
-        p, d9d_var_tensor(prob), expert, &b->weight, &b->load, &b->logits};
+        &c->p, d9d_var_tensor(prob), &c->expert, &b->weight, &b->load, &b->logits};
     const bool balanced = b->weight.storage != NULL && (b->balance.aux != 0 || b->balance.z != 0);
     d9d_node *n;
 
@@ -224,10 +263,9 @@ d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_op_router_opts 
                          d9d_var **prob, d9d_routing *routing)
 {
     const d9d_tensor *x = d9d_var_tensor(logits);
-    d9d_device *dev = d9d_tape_device(t);
     d9d_routing r = {0};
     d9d_router_dims n;
-    d9d_tensor p = {0};
+    router_choice c = {0};
     balance_state b = {0};
     d9d_var *out;
     d9d_status st;
@@ -237,20 +275,19 @@ d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_op_router_opts 
                           opts->k,        opts->sigmoid,    opts->renormalise,
                           opts->groups,   opts->top_groups, opts->scale != 0 ? opts->scale : 1.0f,
                           opts->group_max};
-    D9D_TRY_OR(st, d9di_routing_alloc(dev, n.rows, n.e, n.k, &r), out);
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F32, x->shape, &p), out);
+    D9D_TRY_OR(st, d9di_routing_alloc(d9d_tape_device(t), n.rows, n.e, n.k, &r), out);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, r.expert.shape, &out), out);
-    D9D_TRY_OR(st, experts_choose(t, &n, x, opts->bias, &p, d9d_var_tensor(out), &r), out);
+    D9D_TRY_OR(st, experts_choose(t, opts, &n, x, d9d_var_tensor(out), &r, &c), out);
     if (d9d_tape_token_weights(t) != NULL &&
         (opts->aux != 0 || opts->z != 0 || opts->counted != NULL))
-        D9D_TRY_OR(st, balance_init(t, opts, &n, x, &p, &r.expert, &b), out);
-    D9D_TRY_OR(st, router_record(t, logits, out, &p, &r.expert, &n, &b), out);
+        D9D_TRY_OR(st, balance_init(t, opts, &n, x, &c, &b), out);
+    D9D_TRY_OR(st, router_record(t, logits, out, &c, &n, &b), out);
     *prob = out;
     *routing = r;
     r = (d9d_routing){0};
 out:
     d9d_routing_release(&r);
-    d9d_tensor_release(&p);
+    choice_release(&c);
     balance_release(&b);
     return st;
 }

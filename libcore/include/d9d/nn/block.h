@@ -473,6 +473,7 @@ typedef struct d9d_block_router {
     bool expert_bias;
     double bias_rate;
     double aux_loss, z_loss; /* coefficients */
+    double capacity;         /* d9d_op_router_opts.capacity */
 } d9d_block_router;
 
 #define D9D_ROUTER_BIAS "expert_bias"

@@ -300,15 +300,19 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm_gated(d9d_tape *t, d9d_var *x, d
 
 /* Which experts each token is routed to; d9d_op_router() makes it, the other MoE ops read it.  Rows
  * of the permuted order are sorted by expert and, inside an expert, by token.  The router makes R =
- * T * k rows.  With expert parallelism a choice may be -1: another rank has the expert, and the
- * choice has no row. */
+ * T * k rows.  A choice may be -1 and then has no row: another rank has the expert, or the expert
+ * was full. */
 typedef struct d9d_routing {
     d9d_tensor expert; /* [T, k] int32, by descending probability, ties to the lower expert */
     d9d_tensor offset; /* [E + 1] int32: rows of expert e are [offset[e], offset[e + 1]) */
     d9d_tensor row;    /* [T, k] int32: permuted row of token t's choice j, or -1 */
     d9d_tensor source; /* [R] int32: t * k + j of each permuted row */
-    bool partial;      /* from a dispatch: experts of other ranks are -1, without rows */
+    bool partial;      /* from a dispatch: experts of other ranks are -1; R counts the others */
+    bool limited;      /* from a router with a capacity: R is T * k, whatever was dropped */
 } d9d_routing;
+/* Makes R of a limited routing the number of its rows, which the ops of experts on one rank need;
+ * else nothing.  The host waits for the number.  d9d_op_dispatch() takes a routing as it is. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_routing_trim(d9d_tape *t, d9d_routing *r);
 D9D_API void d9d_routing_release(d9d_routing *r);
 
 /* How experts are chosen, and the losses that balance their load. */
@@ -320,9 +324,10 @@ typedef struct d9d_op_router_opts {
     float scale;            /* multiplies the expert weights; 0: 1 */
     const d9d_tensor *bias; /* [E] float32, added for the choice only; NULL: none */
     float aux, z;           /* coefficients of the load-balancing loss and the z-loss; 0: none */
+    double capacity;        /* capacity factor; 0: experts take all tokens */
     /* [2 + E] float64 on the device, or NULL.  Forward adds to it (a recomputation does not): the
      * sums over the tokens of the two losses, without coefficients, and the number of choices of
-     * each expert. */
+     * each expert; with a capacity, [4 + E], then the numbers of kept and of dropped choices. */
     const d9d_tensor *counted;
     d9d_comm *tp, *cp; /* ranks with other tokens of the same sequences; NULL: none */
     const char *label; /* of the sums over these ranks, for messages */
@@ -341,7 +346,12 @@ typedef struct d9d_op_router_opts {
  *
  * Both are weighted by the token weights and so are part of the loss that is trained on.  aux is 1
  * when all experts have the same load.  The losses of a sequence do not depend on micro-batches or
- * ranks: its counts are summed over the ranks that have a part of it. */
+ * ranks: its counts are summed over the ranks that have a part of it.
+ *
+ * With a capacity, where the tape has token weights, an expert takes at most
+ * ceil(L k / E * capacity) choices of a sequence of L tokens, those of its first tokens.  The
+ * routing lacks the others; prob, the losses and the counts of choices are as without.  Sequences
+ * are whole ones, of all ranks that have a part, so nothing depends on micro-batches or ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits,
                                               const d9d_op_router_opts *opts, d9d_var **prob,
                                               d9d_routing *routing);

@@ -90,8 +90,10 @@ D9D_API const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t); /* NULL:
 typedef struct d9d_token_weights {
     d9d_tensor weight; /* [B, S] float32 */
     int64_t first;     /* as above */
+    const int64_t *lengths; /* [B] tokens of each whole sequence, without padding; NULL: all */
 } d9d_token_weights;
-/* Valid until reset; takes its own reference.  Without them nothing is counted. */
+/* Valid until reset; takes its own reference of `weight`, and `lengths` must live until then.
+ * Without them nothing is counted, and experts have no capacity. */
 D9D_API void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights);
 D9D_API const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t); /* NULL: none */
 /* Prefix masks for causal attention over segments: how many of a segment's first keys all its
