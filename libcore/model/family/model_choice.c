@@ -107,8 +107,8 @@ static void options_write(const d9d_family_section *s, const d9d_table *choice, 
     const d9d_block_router *r = &s->router;
     json_t *splits = json_object();
 
-    if (has_key(choice, "router") || r->bias_rate != 0.001 || r->aux_loss != 0 ||
-        r->z_loss != 0 || r->capacity != 0)
+    if (has_key(choice, "router") || r->bias_rate != 0.001 || r->aux_loss != 0 || r->z_loss != 0 ||
+        r->capacity != 0)
         d9d_json_set(doc, "router",
                      json_pack("{s:f, s:f, s:f, s:f}", "bias_update_rate", (double)r->bias_rate,
                                "aux_loss_coef", (double)r->aux_loss, "z_loss_coef",

@@ -99,8 +99,8 @@ static d9d_status tokens_take(const capacity_call *c, const d9d_tensor *x, d9d_t
         d9d_tensor_release(&dealt);
     }
     flat = d9d_tensor_reshape(&own, D9D_SHAPE(c->b * c->local_s, c->k));
-    *out = d9d_tensor_rows(&flat, c->t_rows != flat.shape.dim[0] ? c->weights->first : 0,
-                           c->t_rows);
+    *out =
+        d9d_tensor_rows(&flat, c->t_rows != flat.shape.dim[0] ? c->weights->first : 0, c->t_rows);
     d9d_tensor_release(&flat);
     d9d_tensor_release(&own);
     return st;
@@ -116,8 +116,12 @@ static d9d_status scratch_alloc(const capacity_call *c, d9d_tensor a[SCRATCH])
     const struct {
         d9d_dtype t;
         d9d_shape shape;
-    } of[SCRATCH] = {[IDS] = {D9D_I32, p},    [ROW] = {D9D_I32, p}, [SOURCE] = {D9D_I32, p},
-                     [OFFSET] = {D9D_I32, q}, [END] = {D9D_F32, q}, [PLACE] = {D9D_F32, p},
+    } of[SCRATCH] = {[IDS] = {D9D_I32, p},
+                     [ROW] = {D9D_I32, p},
+                     [SOURCE] = {D9D_I32, p},
+                     [OFFSET] = {D9D_I32, q},
+                     [END] = {D9D_F32, q},
+                     [PLACE] = {D9D_F32, p},
                      [EXCESS] = {D9D_F32, D9D_SHAPE(c->b, c->s * c->k)}};
 
     for (int i = 0; i < SCRATCH; i++)
@@ -177,9 +181,9 @@ static d9d_status excess_compute(const capacity_call *c, const d9d_tensor *choic
     place = d9d_tensor_data(&a[PLACE]);
     D9D_TRY(D9DI_KERNEL(c->t, math->gather, D9D_F32, place, d9d_tensor_data(&a[END]),
                         d9d_tensor_data(&a[IDS]), c->b, q, p));
-    D9D_TRY(D9DI_KERNEL(
-        c->t, math->pointwise, &sub, place,
-        (const void *const[D9D_POINTWISE_INPUTS]){d9d_tensor_data(&a[ROW]), place}));
+    D9D_TRY(
+        D9DI_KERNEL(c->t, math->pointwise, &sub, place,
+                    (const void *const[D9D_POINTWISE_INPUTS]){d9d_tensor_data(&a[ROW]), place}));
     return rows_copy(c, d9d_tensor_data(&a[EXCESS]), n, place, p, n);
 }
 
@@ -199,12 +203,12 @@ static d9d_status excess_test(const capacity_call *c, const d9d_tensor *excess,
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F32, scores.shape, &p), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(two.rows), &best), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(c->t, elementwise->fill, D9D_F32, d9d_tensor_data(&scores),
-                           2 * two.rows, -0.5f),
+               D9DI_KERNEL(c->t, elementwise->fill, D9D_F32, d9d_tensor_data(&scores), 2 * two.rows,
+                           -0.5f),
                out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(c->t, elementwise->scatter_rows, D9D_F32, d9d_tensor_data(&scores), 2,
-                           1, NULL, d9d_tensor_data(excess), two.rows, 1),
+               D9DI_KERNEL(c->t, elementwise->scatter_rows, D9D_F32, d9d_tensor_data(&scores), 2, 1,
+                           NULL, d9d_tensor_data(excess), two.rows, 1),
                out);
     st = D9DI_KERNEL(c->t, moe->router, &two, d9d_tensor_data(&p), d9d_tensor_data(&best),
                      d9d_tensor_data(dropped), d9d_tensor_data(&scores), NULL);
@@ -241,8 +245,7 @@ static d9d_status capacity_check(const capacity_call *c)
     const d9d_shape *s = &c->weights->weight.shape;
     const int64_t tokens = c->b * c->local_s;
 
-    if (s->ndim != 2 ||
-        (c->t_rows != tokens && c->t_rows * d9d_comm_size(c->opts->tp) != tokens))
+    if (s->ndim != 2 || (c->t_rows != tokens && c->t_rows * d9d_comm_size(c->opts->tp) != tokens))
         return d9di_op_misfit("expert_capacity", "tokens", &D9D_SHAPE(c->t_rows), "token weights",
                               s, "token weights are [B, S], tokens all of them or a rank's");
     if (d9d_comm_size(c->opts->cp) > 1 && c->local_s % 2 != 0)

@@ -45,10 +45,10 @@ static inline size_t d9di_op_moe_exchange_size(int n)
 /* --- row counts -------------------------------------------------------------------------- *
  *
  * Gathers the offsets of every rank's two routings, of its tokens over ranks and of their choices
- * over experts, and reads them back to the host, on the group's own stream.  The choices of a limited
- * routing do not say how many tokens a rank has, so that number is gathered too.  start enqueues it;
- * work enqueued until wait overlaps with it; wait blocks the host.  Release it even if start
- * failed. */
+ * over experts, and reads them back to the host, on the group's own stream.  The choices of a
+ * limited routing do not say how many tokens a rank has, so that number is gathered too.  start
+ * enqueues it; work enqueued until wait overlaps with it; wait blocks the host.  Release it even if
+ * start failed. */
 typedef struct d9di_op_moe_counts {
     d9d_comm *ep;
     const char *label;

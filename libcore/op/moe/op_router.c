@@ -211,8 +211,9 @@ static d9d_status balance_init(d9d_tape *t, const d9d_op_router_opts *opts,
     D9D_TRY(load_count(t, opts, n, &c->expert, sums != NULL ? sums + 2 : NULL, b));
     if (sums != NULL && c->dropped.storage != NULL)
         D9D_TRY(drops_count(t, n, &c->dropped, sums + 2 + n->e, b));
-    return sums != NULL && (opts->aux != 0 || opts->z != 0) ? losses_accumulate(t, n, &c->p, b, sums)
-                                                            : D9D_OK;
+    return sums != NULL && (opts->aux != 0 || opts->z != 0)
+               ? losses_accumulate(t, n, &c->p, b, sums)
+               : D9D_OK;
 }
 
 /* --- forward --------------------------------------------------------------------------------- */

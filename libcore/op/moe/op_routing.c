@@ -13,8 +13,11 @@ void d9d_routing_release(d9d_routing *r)
 
 d9d_routing d9di_routing_ref(const d9d_routing *r)
 {
-    return (d9d_routing){d9d_tensor_ref(&r->expert), d9d_tensor_ref(&r->offset),
-                         d9d_tensor_ref(&r->row), d9d_tensor_ref(&r->source), r->partial,
+    return (d9d_routing){d9d_tensor_ref(&r->expert),
+                         d9d_tensor_ref(&r->offset),
+                         d9d_tensor_ref(&r->row),
+                         d9d_tensor_ref(&r->source),
+                         r->partial,
                          r->limited};
 }
 
@@ -48,7 +51,7 @@ out:
 d9d_status d9d_op_routing_trim(d9d_tape *t, d9d_routing *r)
 {
     d9d_tensor all = r->source;
-    int64_t rows;
+    int64_t rows = 0;
 
     if (!r->limited)
         return D9D_OK;

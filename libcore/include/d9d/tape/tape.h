@@ -88,8 +88,8 @@ D9D_API const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t); /* NULL:
 /* Weights of a forward's tokens where an op counts them (d9d_op_router()): 0 for padding; the
  * others of a sample sum to the number of its targets. */
 typedef struct d9d_token_weights {
-    d9d_tensor weight; /* [B, S] float32 */
-    int64_t first;     /* as above */
+    d9d_tensor weight;      /* [B, S] float32 */
+    int64_t first;          /* as above */
     const int64_t *lengths; /* [B] tokens of each whole sequence, without padding; NULL: all */
 } d9d_token_weights;
 /* Valid until reset; takes its own reference of `weight`, and `lengths` must live until then.
