@@ -864,6 +864,8 @@ static const d9d_key plan_stage_keys[] = {
     COUNT("kv_cache", "bytes of it while completions are generated; 0: none are"),
     COUNT("unaccounted", "bytes that libraries take beside the pool", .former = "outside"),
     COUNT("bytes", "peak and unaccounted"),
+    COUNT("bytes_experts_full",
+          "of these where the rank's experts are at their capacity; 0: they have none"),
     COUNT("host_optimizer", "bytes of optimizer states in the host's memory"),
     COUNT("host_copy", "bytes of host memory for asynchronous checkpoints"),
     COUNT("host_local", "bytes of host memory for local checkpoints"),

@@ -10,16 +10,23 @@ d9d_status d9di_sim_charge(d9d_stream s, d9d_sim_kind kind, d9d_dtype t, double 
 /* Allocates that many bytes of scratch and frees them at once, for the peak. */
 d9d_status d9di_sim_use_scratch(d9d_stream s, int64_t bytes);
 
-/* set: the producer of an array of choices notes how many of them are not -1, until the next array.
- * get: its reader's number of choices, noted or assumed. */
-void d9di_sim_set_choices(d9d_stream s, const int32_t *expert, double choices);
-double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwise);
+/* Choices of an array that are not -1, and how unevenly they are spread: d9d_sim_set_expert_load().
+ * set: the producer of an array notes them, until the next array.  get: its reader's, noted or
+ * assumed. */
+typedef struct d9di_sim_choices {
+    double n, most;
+} d9di_sim_choices;
+void d9di_sim_set_choices(d9d_stream s, const int32_t *expert, d9di_sim_choices choices);
+d9di_sim_choices d9di_sim_get_choices(d9d_stream s, const int32_t *expert,
+                                      d9di_sim_choices otherwise);
 /* Choices of a row that came from other ranks: of k, those of the experts of one rank.  Who sends
  * rows to ranks of `per` experts, by a list `rank`, notes how many a row has; the next other list
  * of k choices of `per` experts is what came, and its address is known from then on. */
-void d9di_sim_note_sent(d9d_stream s, const int32_t *rank, int64_t per, int64_t k, double choices);
-/* k, or fewer: of a list that came or, with e experts, is the next one. */
-double d9di_sim_received_choices(d9d_stream s, const int32_t *expert, int64_t e, int64_t k);
+void d9di_sim_note_sent(d9d_stream s, const int32_t *rank, int64_t per, int64_t k,
+                        d9di_sim_choices each);
+/* Of a row: k, or fewer of a list that came or, with e experts, is the next one. */
+d9di_sim_choices d9di_sim_received_choices(d9d_stream s, const int32_t *expert, int64_t e,
+                                           int64_t k);
 
 /* --- scratch of the CUDA kernels ------------------------------------------------------------ */
 

@@ -27,11 +27,12 @@ struct d9d_sim {
     d9d_sim_tally tally;
     D9D_VEC(d9d_sim_traffic) traffic;
     D9D_VEC(gemm_shape) shapes;
-    const int32_t *choices_array; /* the noted array of choices, and their number */
-    double choices;
+    double expert_load;
+    const int32_t *choices_array; /* the noted array of choices, and its choices */
+    d9di_sim_choices choices;
     struct {
         int64_t per, k;
-        double choices; /* of a row */
+        d9di_sim_choices each; /* of a row */
         const int32_t *rank, *received;
     } sent;
     int64_t launches;
@@ -244,13 +245,19 @@ d9d_status d9di_sim_is_new_shape(d9d_stream s, const d9d_gemm *g, bool *out)
 
 /* --- choices of experts ---------------------------------------------------------------------- */
 
-void d9di_sim_set_choices(d9d_stream s, const int32_t *expert, double choices)
+void d9d_sim_set_expert_load(d9d_sim *p, double most)
+{
+    p->expert_load = most;
+}
+
+void d9di_sim_set_choices(d9d_stream s, const int32_t *expert, d9di_sim_choices choices)
 {
     stream_cast(s)->sim->choices_array = expert;
     stream_cast(s)->sim->choices = choices;
 }
 
-double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwise)
+d9di_sim_choices d9di_sim_get_choices(d9d_stream s, const int32_t *expert,
+                                      d9di_sim_choices otherwise)
 {
     d9d_sim *p = stream_cast(s)->sim;
     const bool known = p->choices_array == expert && expert != NULL;
@@ -259,23 +266,26 @@ double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwis
     return known ? p->choices : otherwise;
 }
 
-void d9di_sim_note_sent(d9d_stream s, const int32_t *rank, int64_t per, int64_t k, double choices)
+void d9di_sim_note_sent(d9d_stream s, const int32_t *rank, int64_t per, int64_t k,
+                        d9di_sim_choices each)
 {
     d9d_sim *p = stream_cast(s)->sim;
 
     p->sent.rank = rank;
     p->sent.per = per;
     p->sent.k = k;
-    p->sent.choices = choices;
+    p->sent.each = each;
     p->sent.received = NULL;
 }
 
-double d9di_sim_received_choices(d9d_stream s, const int32_t *expert, int64_t e, int64_t k)
+d9di_sim_choices d9di_sim_received_choices(d9d_stream s, const int32_t *expert, int64_t e,
+                                           int64_t k)
 {
     d9d_sim *p = stream_cast(s)->sim;
 
     if (p->sent.received == NULL && p->sent.per == e && p->sent.k == k && expert != p->sent.rank)
         p->sent.received = expert;
-    return expert != NULL && p->sent.received == expert && p->sent.k == k ? p->sent.choices
-                                                                          : (double)k;
+    return expert != NULL && p->sent.received == expert && p->sent.k == k
+               ? p->sent.each
+               : (d9di_sim_choices){(double)k, p->expert_load};
 }

@@ -3,6 +3,7 @@
  * A GEMM of M by K and K by N is 2 M N K FLOP. Bytes are those of each array, read or written once.
  * Shape letters as in d9d/kernels/table.h.
  */
+#include <math.h>
 #include <string.h>
 
 #include "common/kernel_common.h"
@@ -693,16 +694,18 @@ ENTRY(router_bias, float *bias, const double *load, const float *scale, float ra
     return charge_memory(s, D9D_F64, (double)e);
 }
 
-/* As if all E experts had the same load; the number of choices of an array from expert_ranks was
- * noted, and that of a row from another rank. */
+/* Offsets by how unevenly experts are chosen; the number of choices of an array from expert_ranks
+ * was noted, and that of a row from another rank. */
 ENTRY(sort_by_expert, int32_t *offset, int32_t *row, int32_t *source, const int32_t *expert,
       int64_t rows, int64_t e, int64_t k)
 {
-    const double each = d9di_sim_received_choices(s, expert, e, k);
-    const double choices = d9di_sim_get_choices(s, expert, (double)rows * each);
+    const d9di_sim_choices each = d9di_sim_received_choices(s, expert, e, k);
+    const d9di_sim_choices c =
+        d9di_sim_get_choices(s, expert, (d9di_sim_choices){(double)rows * each.n, each.most});
+    const double most = c.most > 0 ? c.most : 1;
 
     for (int64_t i = 0; i <= e && d9d_sim_is_real(offset); i++)
-        offset[i] = (int32_t)(choices * (double)i / (double)e + 0.5);
+        offset[i] = (int32_t)(fmin(c.n, c.n * most * (double)i / (double)e) + 0.5);
     return charge_memory(s, D9D_I32, 6.0 * (double)rows * (double)k);
 }
 ENTRY(permute, const d9d_moe_permute_dims *n, void *y, const void *x, const int32_t *row)
@@ -747,20 +750,37 @@ static double probability_of_none(double all, double per, int64_t k)
     return none;
 }
 
+/* What the first of the ranks receives of each, in rows with as few choices as may be, where
+ * experts are chosen unevenly. */
+static double first_rank_rows(double rows, d9di_sim_choices each, double ranks)
+{
+    return fmin(rows, rows * each.n * fmin(1, each.most / ranks));
+}
+
 /* A token from another rank has a mean of choices: some have the number below it, some that above.
  */
 ENTRY(expert_ranks, int32_t *rank, const int32_t *expert, int64_t rows, int64_t k, int64_t ranks,
       int64_t per)
 {
-    const double all = (double)(ranks * per);
-    const double each = d9di_sim_received_choices(s, expert, 0, k);
-    const int64_t least = (int64_t)each;
-    const double more = each - (double)least;
+    const double n = (double)ranks, all = (double)(ranks * per);
+    const d9di_sim_choices each = d9di_sim_received_choices(s, expert, 0, k);
+    const int64_t least = (int64_t)each.n;
+    const double more = each.n - (double)least;
     const double none = (1 - more) * probability_of_none(all, (double)per, least) +
                         more * probability_of_none(all, (double)per, least + 1);
+    d9di_sim_choices sent = {(double)rows * n * (1 - none), 0},
+                     came = {each.n / (n * (1 - none)), 0};
 
-    d9di_sim_set_choices(s, rank, (double)rows * (double)ranks * (1 - none));
-    d9di_sim_note_sent(s, rank, per, k, each / ((double)ranks * (1 - none)));
+    if (each.most > 0 && rows > 0) {
+        const double first = first_rank_rows((double)rows, each, n);
+
+        sent.n = fmax(sent.n, first);
+        sent.most = first * n / sent.n;
+        came.n = (double)rows * each.n * fmin(1, each.most / n) / first;
+        came.most = fmax(1, each.most / n);
+    }
+    d9di_sim_set_choices(s, rank, sent);
+    d9di_sim_note_sent(s, rank, per, k, came);
     return charge_memory(s, D9D_I32, (double)rows * (double)(k + ranks));
 }
 ENTRY(expert_local_ids, int32_t *local, const int32_t *source, const int32_t *expert, int64_t n,

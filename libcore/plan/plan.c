@@ -68,15 +68,32 @@ static void find_largest_host(d9d_plan *p)
     }
 }
 
+/* The peak where the rank's experts are full; 0 if they have no capacity. */
+static d9d_status simulate_full(const d9di_plan_simulate_opts *opts, double capacity, d9d_arena *a,
+                                uint64_t *peak)
+{
+    d9di_plan_simulate_opts full = *opts;
+    d9di_plan_simulation sim;
+
+    if (capacity <= 0)
+        return D9D_OK;
+    full.experts_full = true;
+    D9D_TRY(d9di_plan_simulate(&full, a, &sim));
+    *peak = sim.peak;
+    return D9D_OK;
+}
+
 /* Memory from the longest sequences, time from those of mean length. */
 static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di_plan_lengths *r,
                                  d9d_arena *a, d9d_plan_rank *stage, d9di_plan_simulation *sim)
 {
     d9di_plan_simulate_opts at = *opts;
     d9di_plan_simulation mean;
+    uint64_t full = 0;
 
     at.batch.length = r->longest;
     D9D_TRY(d9di_plan_simulate(&at, a, sim));
+    D9D_TRY(simulate_full(&at, sim->capacity, a, &full));
     mean = *sim;
     at.batch.length = r->mean;
     at.evaluation.rows = 0;
@@ -92,6 +109,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di
         .units = sim->group_bytes,
         .scratch = sim->scratch,
         .peak = sim->peak,
+        .full_peak = full > sim->peak || full == 0 ? full : sim->peak,
         .outside = d9d_sim_chip_find(opts->chip)->library_memory,
         .cache = sim->cache,
         .step_s = mean.step_s,
@@ -256,6 +274,19 @@ d9d_status d9d_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *opt
 uint64_t d9d_plan_rank_bytes(const d9d_plan_rank *r)
 {
     return r->peak + r->outside;
+}
+
+uint64_t d9d_plan_full_bytes(const d9d_plan *p)
+{
+    uint64_t most = 0;
+
+    for (size_t i = 0; i < p->n_stages; i++) {
+        const d9d_plan_rank *r = &p->stages[i];
+        const uint64_t bytes = r->full_peak > 0 ? r->full_peak + r->outside : 0;
+
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 const d9d_plan_rank *d9d_plan_largest_rank(const d9d_plan *p)

@@ -140,6 +140,9 @@ static d9d_status print_memory(const d9d_plan *p, d9d_buf *out)
 #undef X
         D9D_TRY(d9d_buf_printf(out, " %9s\n", format_in_unit(u, d9d_plan_rank_bytes(r)).text));
     }
+    if (d9d_plan_full_bytes(p) > 0)
+        D9D_TRY(d9d_buf_printf(out, "where a rank's experts are at their capacity: at most %s\n",
+                               format_bytes(d9d_plan_full_bytes(p)).text));
     D9D_TRY(d9d_buf_printf(out, "%s\n", p->updates));
     D9D_TRY(print_host(p, out));
     if (p->memory == 0)
@@ -361,7 +364,7 @@ static json_t *rank_json(const d9d_plan_rank *r)
 {
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-        "s:i, s:o, s:o, s:I, s:I}",
+        "s:i, s:o, s:o, s:I, s:I, s:I}",
         "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
         (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
         (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "fsdp_buffers",
@@ -371,7 +374,8 @@ static json_t *rank_json(const d9d_plan_rank *r)
         (json_int_t)r->host_optimizer, "host_copy", (json_int_t)r->copy, "host_batches",
         (json_int_t)r->batches, "step_s", r->step_s, "live_activations", r->live, "work",
         work_json(&r->tally), "messages", comm_json(&r->tally), "kv_cache", (json_int_t)r->cache,
-        "host_local", (json_int_t)r->local);
+        "host_local", (json_int_t)r->local, "bytes_experts_full",
+        (json_int_t)(r->full_peak > 0 ? r->full_peak + r->outside : 0));
 }
 
 static json_t *ranks_json(const d9d_plan *p)

@@ -154,6 +154,23 @@ static d9d_status part_targets_make(simulation *r)
     return d9d_tensor_alloc(r->engine.dev, D9D_F32, D9D_SHAPE((int64_t)parts), &r->part_targets);
 }
 
+/* The capacity factor of the model's experts; 0: none. */
+static double capacity_of(const simulation *r)
+{
+    const d9d_model *m = r->engine.whole.model;
+
+    return m->n_mixtures > 0 ? m->mixtures[0]->shape.router.capacity : 0;
+}
+
+/* Experts take the mean, or as much as they can. */
+static void set_expert_load(const simulation *r)
+{
+    const double capacity = capacity_of(r);
+
+    if (capacity > 0 && (capacity < 1 || r->opts->experts_full))
+        d9d_sim_set_expert_load(d9d_sim_of_stream(r->engine.dev->stream), capacity);
+}
+
 /* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
@@ -181,6 +198,7 @@ static d9d_status open_rank(simulation *r)
     D9D_TRY(d9di_engine_fill_optimizer(&r->engine, r->optimizer));
     D9D_TRY(d9di_engine_set_prefetch(&r->engine, r->optimizer));
     r->engine.step.prefetch = true;
+    set_expert_load(r);
     D9D_TRY(d9di_moe_stats_open(&r->engine, c->trainer.logging.experts, &r->arena, &r->moe_stats));
     D9D_TRY(d9d_stage_timer_create(r->engine.dev, &r->stage_timer));
     r->engine.exec.stage_timer = r->stage_timer;
@@ -464,6 +482,7 @@ d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
     D9D_TRY_OR(st, make_batch(&r, &opts->batch), out);
     D9D_TRY_OR(st, add_fields(&r), out);
     D9D_TRY_OR(st, count_persistent(&r, &sim), out);
+    sim.capacity = capacity_of(&r);
     D9D_TRY_OR(st, describe_optimizer(r.optimizer, a, &sim.updates), out);
     D9D_TRY_OR(st, simulate_steps(&r, a, &sim), out);
     D9D_TRY_OR(st, simulate_evaluation(&r, &sim), out);

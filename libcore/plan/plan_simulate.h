@@ -30,6 +30,7 @@ typedef struct d9di_plan_simulate_opts {
     d9di_plan_simulate_batch evaluation; /* the largest, if larger than training's; rows 0: none */
     int64_t n_evaluations;               /* upper bound of its batches on a rank */
     int64_t length;                      /* of sequences, without datasets; 0: from the datasets */
+    bool experts_full; /* experts take as much as their capacity lets the rank's take */
 } d9di_plan_simulate_opts;
 
 /* The costs of a pipeline stage per micro-batch. */
@@ -60,6 +61,7 @@ typedef struct d9di_plan_simulation {
     size_t n_stages;
     double pipeline_s, once_s, transfer_s;
     d9d_sim_tally tally; /* of a step; its messages are in the arena */
+    double capacity;     /* capacity factor of experts; 0: none */
     uint64_t cache;      /* KV cache of a task that generates; 0: none */
     double generate_s;   /* of its completions, in a step */
 } d9di_plan_simulation;

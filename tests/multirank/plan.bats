@@ -159,6 +159,32 @@ JSON
     holds moe "2 2 1 1 1 4" 5 model_provider.checkpointing=full
 }
 
+# bounded MESH FACTOR [KEY=VALUE...]: no rank measures more than the plan has for full experts.
+bounded() {
+    local on=$1 keys=("model_provider.router.capacity_factor=$2" "${@:3}") bound
+    holds moe "$on" 5 "${keys[@]}"
+    # shellcheck disable=SC2046 # options
+    bound=$(d9d-train --plan --gpu cpu --json $(meshed "$on") "${keys[@]/#/--set=}" moe.json |
+        sed -n 's/^ *"bytes_experts_full": \([0-9]*\),*$/\1/p')
+    awk -v bound="$bound" '{ if (!($2 <= bound)) { print $0 ": over " bound; bad = 1 } } END { exit bad || !NR }' peaks
+    echo "$bound"
+}
+meshed() { # MESH: as options
+    local i mesh
+    read -ra mesh <<<"$1"
+    for i in "${!axes[@]}"; do printf -- '--set=mesh.%s=%s ' "${axes[i]}" "${mesh[i]}"; done
+}
+@test "memory of experts with a capacity is predicted, and bounded where they are full" {
+    bounded "1 1 1 1 1 1" 1.25
+    small=$(bounded "1 2 1 1 1 2" 1.25 | tail -n 1)
+    large=$(bounded "1 2 1 1 1 2" 2 | tail -n 1)
+    none=$(bounded "1 2 1 1 1 2" 100 | tail -n 1)
+    [ "$small" -lt "$large" ]
+    [ "$large" -eq "$none" ] # one of two ranks cannot have more than all
+    bounded "1 2 1 1 2 4" 1
+    bounded "1 1 2 1 1 2" 0.5
+}
+
 # Messages in flight arrive a little later or earlier than planned.
 pipe() { # SCHEDULE-JSON RANKS MODEL PERCENT MESH
     holds "$3" "${5:-1 1 1 1 1 1}" "$4" mesh.pipeline_parallel="$2" model_provider.model.num_hidden_layers=8 \

@@ -115,6 +115,12 @@ D9D_API double d9d_sim_now(d9d_stream s);
 /* Work that is enqueued on `s` from now on starts no earlier than that time. */
 D9D_API void d9d_sim_wait_until(d9d_stream s, double until);
 
+/* How unevenly tokens choose experts.  0, the default: all alike.  Else the first experts take
+ * `most` times the mean each, as many as there are choices for, and the others none; below 1 all
+ * take that much, and the other choices are dropped.  A rank with the first experts then receives
+ * the most rows that a capacity factor of `most` allows. */
+D9D_API void d9d_sim_set_expert_load(d9d_sim *p, double most);
+
 /* True if the array lies in memory that may be accessed. */
 D9D_API bool d9d_sim_is_real(const void *p);
 /* Where the addresses of fake arrays begin. */

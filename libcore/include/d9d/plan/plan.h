@@ -69,10 +69,12 @@ typedef struct d9d_plan_rank {
     uint64_t activations; /* the rest of the peak, which gradients on demand share */
     uint64_t scratch;     /* of kernels, at the time of the peak */
     uint64_t peak;        /* of the pool; the sum of the above */
-    uint64_t cache;       /* KV cache while completions are generated, when activations are none */
-    uint64_t outside;     /* libraries' memory outside the pool */
-    double step_s;        /* without waiting for other ranks */
-    int live; /* most forwards in memory whose backward is not done; 1 without a pipeline */
+    uint64_t
+        full_peak;    /* peak where this rank's experts are at their capacity; 0: they have none */
+    uint64_t cache;   /* KV cache while completions are generated, when activations are none */
+    uint64_t outside; /* libraries' memory outside the pool */
+    double step_s;    /* without waiting for other ranks */
+    int live;         /* most forwards in memory whose backward is not done; 1 without a pipeline */
     d9d_sim_tally tally; /* of a step */
     /* Host memory: optimizer states that are offloaded; the copy for asynchronous checkpoints, or
      * 0; and prefetched batches, including the largest evaluation's. */
@@ -151,6 +153,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_plan_print_cp_choice(const d9d_plan_cp_choic
 D9D_API const d9d_plan_rank *d9d_plan_largest_rank(const d9d_plan *p);
 /* All device memory of a rank, in bytes. */
 D9D_API uint64_t d9d_plan_rank_bytes(const d9d_plan_rank *r);
+/* The most that a rank takes, in the pool and outside, where its experts are at their capacity; 0
+ * if they have none. */
+D9D_API uint64_t d9d_plan_full_bytes(const d9d_plan *p);
 /* True if the memory suffices, as far as the limit is known. */
 D9D_API bool d9d_plan_fits(const d9d_plan *p);
 /* ECONFIG with both numbers if the requested limit is too small. */
