@@ -41,6 +41,37 @@ routed() {
     diff -r run/export other/export
 }
 
+# dropped FILE: the shares of dropped choices.
+dropped() { grep -oE '"expert_dropped": [0-9.e-]+' "$1" | grep -oE '[0-9.e-]+$'; }
+
+@test "a capacity drops choices in training alone, whatever names the family" {
+    local golden=$BATS_TEST_DIRNAME/../golden/families/qwen3_moe
+    d9d-shard -q --format tokens --out rows "$golden/train.jsonl"
+    for name in auto qwen3_moe; do
+        rm -rf run "$name.jsonl"
+        cat >capacity.json <<JSON
+{"data": {"dataset": "rows", "epochs": 2},
+ "model_provider": {"name": "$name", "hf_config": "$golden/config.json", "router": {"capacity_factor": 0.5}},
+ "trainer": {"run": {"name": "run", "dir": "run", "steps": 2}, "batching": {"global_batch_size": 3, "microbatch_size": 1},
+  "logging": {"experts": "layers"}, "model_stage_factory": {"source_checkpoint": "$golden"}},
+ "evaluation": {"name": "same", "data": {"dataset": "rows"}, "period_steps": 1},
+ "optimizer": {"name": "adamw", "lr": 1e-30, "weight_decay": 0}}
+JSON
+        d9d-train -q --device cpu capacity.json
+        [ "$(dropped run/metrics.jsonl | wc -l)" -eq 2 ]
+        dropped run/metrics.jsonl | awk '{ if (!($1 > 0.2 && $1 < 0.8)) exit 1 }'
+        grep -q '"expert_dropped/0": ' run/metrics.jsonl
+        cp run/metrics.jsonl "$name.jsonl"
+        rm -rf run
+        d9d-train -q --device cpu --set model_provider.router.capacity_factor=0 capacity.json
+        run ! dropped run/metrics.jsonl
+        # The loss that is trained on is another; that of the evaluation is not.
+        run ! cmp <(grep -o '"loss": [^,]*' run/metrics.jsonl) <(grep -o '"loss": [^,]*' "$name.jsonl")
+        cmp <(grep -o '"same/loss": [^,]*' run/metrics.jsonl) <(grep -o '"same/loss": [^,]*' "$name.jsonl")
+    done
+    cmp <(dropped auto.jsonl) <(dropped qwen3_moe.jsonl)
+}
+
 @test "what cannot be is refused, with the numbers" {
     fails() {
         run -2 d9d-train -q --set "model_provider.$1" c.json
@@ -50,6 +81,7 @@ routed() {
     fails 'router={"groups": 4, "top_groups": 1}' "1 of 4 groups have 2 experts, and a token has 3"
     fails router.group=2 'model_provider.router.group: unknown key; did you mean "groups"?'
     fails router.aux_loss_coef=-1 "model_provider.router.aux_loss_coef: -1 is not at least 0"
+    fails router.capacity_factor=-1 "model_provider.router.capacity_factor: -1 is not at least 0"
     fails router.scale=0 "model_provider.router.scale: 0 is not above 0"
     fails router.score=tanh 'unknown word "tanh"; expected softmax or sigmoid'
 }

@@ -39,6 +39,8 @@ static const struct chart_rule {
      "number", false, true},
     {MATCH_KEY, "expert_entropy", "experts", "Entropy of the loads, worst layer (1 is even)",
      "number", false, true},
+    {MATCH_KEY, "expert_dropped", "experts", "Share of choices beyond the experts' capacity",
+     "share", false, true},
     {MATCH_WORD, "router_", "experts", NULL, "number", false, true},
     {MATCH_KEY, "mem_bytes", "memory", "Device memory, highest so far", "bytes", false, false},
     {MATCH_KEY, "pipeline_ms", "pipeline", "Time of the pipeline, of a step", "ms", false, true},
