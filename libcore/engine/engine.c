@@ -175,7 +175,7 @@ d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, 
  * HuggingFace does not have are kept in the suite's own layout. */
 static d9d_status check_writable(const d9di_engine *e, const d9d_model_matrices *of)
 {
-    const d9d_status st = d9d_adapters_check_writable(&e->whole.adapters, of);
+    const d9d_status st = d9d_adapters_check_writable(&e->whole.params, of);
 
     return st == D9D_ENOTSUP ? D9D_OK : st;
 }
@@ -195,8 +195,11 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(d9di_engine_check_adapter(e, opts->adapter, opts->source));
     D9D_TRY(
         d9d_adapters_read(opts->adapter, &of, opts->source, opts->where->log, &e->given_adapters));
-    return e->whole.adapters.n > 0 ? d9d_adapters_check(e->given_adapters, &e->whole.adapters)
-                                   : D9D_OK;
+    if (e->whole.adapters.n == 0)
+        return D9D_OK;
+    D9D_TRY(d9d_adapters_check(e->given_adapters, &e->whole.adapters));
+    return opts->train ? d9d_adapters_saved_check_trained(e->given_adapters, &e->whole.params)
+                       : D9D_OK;
 }
 
 /* True if weights are read from the source; adapters that are not trained are merged into them. */
@@ -228,7 +231,7 @@ static d9d_status check_task_params(const d9di_engine *e, const d9di_engine_opts
 
         if (!p->spec.from_task || p->spec.is_buffer || (opts->train && p->spec.trainable) ||
             is_in_source(s->weights, p->name) ||
-            (e->given_adapters != NULL && d9d_adapters_have_head(e->given_adapters, p->name)))
+            (e->given_adapters != NULL && d9d_adapters_have_saved(e->given_adapters, p->name)))
             continue;
         if (!opts->train)
             return D9D_FAIL(D9D_EMISMATCH,
@@ -516,7 +519,7 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts
     return D9D_OK;
 }
 
-/* Adapters that are not trained were merged, except for heads among them. */
+/* Adapters that are not trained were merged, except for heads that the source lacks. */
 static d9d_status load_stage_adapters(d9di_engine *e, const d9di_engine_stage *s,
                                       const d9d_log *log)
 {
@@ -524,7 +527,7 @@ static d9d_status load_stage_adapters(d9di_engine *e, const d9di_engine_stage *s
 
     D9D_TRY(d9d_peft_params_of(&s->params, true, &e->arena, &adapter_params));
     D9D_TRY(d9d_adapters_to_model(e->given_adapters, &adapter_params, log));
-    return d9d_adapters_heads_to_model(e->given_adapters, &s->params, log);
+    return d9d_adapters_saved_to_model(e->given_adapters, &s->params, log);
 }
 
 /* Logs environment variables that concern the device. */

@@ -13,7 +13,7 @@ static d9d_status check_adapters(const d9di_engine *e)
     d9d_status st = d9d_model_spec_matrices(&e->spec, &a, &of);
 
     if (st == D9D_OK)
-        st = d9d_adapters_check_writable(&e->whole.adapters, &of);
+        st = d9d_adapters_check_writable(&e->whole.params, &of);
     d9d_arena_release(&a);
     return st;
 }
@@ -71,7 +71,7 @@ static d9d_status adapters_export(const d9di_train_run *run, const d9di_engine *
     D9D_TRY(d9di_engine_adapters(e, saved, out));
     if (run->rank > 0)
         return D9D_OK;
-    return d9di_engine_adapters_write(e, *out, source, run->dir.adapter, run->log);
+    return d9di_engine_adapters_write(e, saved, source, run->dir.adapter, run->log);
 }
 
 /* Exports on a process that has all weights. */

@@ -77,10 +77,17 @@ static void write_tensors(d9d_arena *a, const char *dir, const char *header, siz
     free(all);
 }
 
-/* What was accepted are factors of matrices of the model. */
+/* What was accepted are factors of matrices of the model, and parameters of it. */
 static void check(const d9d_adapters *ad, const d9d_model_matrices *of)
 {
-    need(ad->list.len > 0);
+    need(ad->list.len + ad->saved.len > 0);
+    for (size_t i = 0; i < ad->saved.len; i++) {
+        const d9di_adapters_saved *x = &ad->saved.data[i];
+        const d9d_model_matrix *m = d9di_adapters_param_of(of, x->name);
+        const d9d_shape want = m != NULL ? d9di_peft_own_shape(m) : x->shape;
+
+        need(m != NULL && x->v != NULL && d9d_shape_equal(&x->shape, &want));
+    }
     for (size_t i = 0; i < ad->list.len; i++) {
         const d9di_adapters_factors *f = &ad->list.data[i];
         const d9d_model_matrix *m = d9di_adapters_matrix_of(of, f);

@@ -15,7 +15,7 @@ import torch
 from peft import IA3Config, LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from make_models import ADAMW, HERE, MAX_NORM, MODELS, build, digits, dump, losses_of
+from make_models import ADAMW, HERE, MAX_NORM, MODELS, Exact, build, digits, dump, losses_of
 from make_models import forward, token_losses
 
 STEPS, GLOBAL_BATCH = 10, 4
@@ -25,6 +25,10 @@ ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 def lora(pattern, r, alpha, **options):
     return {"kind": "lora", "module_name_pattern": pattern,
             "params": {"r": r, "alpha": alpha, **options}}
+
+
+def whole(pattern):
+    return {"kind": "full_tune", "module_name_pattern": pattern}
 
 
 # `model` and `base`: of make_models.py, and the checkpoint; `lora` or `ia3`: peft's configuration; `ours`:
@@ -56,6 +60,20 @@ CASES = {
         {"kind": "ia3", "module_name_pattern": r".*\.(k_proj|v_proj|down_proj)",
          "feedforward_name_pattern": "down_proj"}], ia3=dict(
         target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"])),
+    "saved": dict(model="dense_untied", base="dense_untied", seed=18, ours=[
+        lora(r".*\.(q|v)_proj", 3, 6), whole(
+            r"model\.(embed_tokens|norm)|lm_head|.*\.1\.self_attn\.q_norm|.*\.0\.mlp\.down_proj")], lora=dict(
+        r=3, lora_alpha=6, target_modules=["q_proj", "v_proj"], modules_to_save=[
+            "embed_tokens", "lm_head", "model.norm", "model.layers.1.self_attn.q_norm",
+            "model.layers.0.mlp.down_proj"])),
+    "saved_tied": dict(model="dense_tied", base="dense_tied", seed=19, ours=[
+        lora(r".*\.q_proj", 2, 4), whole(r"model\.embed_tokens")], lora=dict(
+        r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"],
+        ensure_weight_tying=True)),
+    "saved_moe": dict(model="moe", base="moe_fused", seed=20, ours=[
+        lora(r".*\.v_proj", 2, 4), whole(r".*\.1\.mlp\.grouped_experts|.*\.0\.mlp\.router")], lora=dict(
+        r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=[
+            "model.layers.1.mlp.experts", "model.layers.0.mlp.gate"])),
     "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
         r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
@@ -69,7 +87,7 @@ def adapted(case):
     model.config._name_or_path = case["base"]
     config = IA3Config(task_type="CAUSAL_LM", **case["ia3"]) if "ia3" in case else \
         LoraConfig(lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", **case["lora"])
-    model = get_peft_model(model, config).double()
+    model = Exact.apply(get_peft_model(model, config)).double()  # copies of modules too
     rng = torch.Generator().manual_seed(case["seed"])
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
@@ -78,6 +96,8 @@ def adapted(case):
                 p.copy_((p * (1 + noise)).float().double())
             elif ".lora_" in name:
                 p.copy_(noise.float().double())
+            elif p.requires_grad:
+                p.copy_((p + noise * p.abs().mean()).float().double())
     return model
 
 

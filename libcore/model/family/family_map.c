@@ -425,6 +425,8 @@ d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matri
         st = d9d_hf_matrices(&naming, &params, a, out);
     if (st == D9D_OK) {
         out->base = is_base(c);
+        out->tied =
+            ((const d9d_family_dims *)c->dims)->tie_word_embeddings && d9d_head_is_lm(c->head);
         out->rows = c->family->tensors;
     }
     params_release(&l);

@@ -39,17 +39,18 @@ static inline int64_t d9di_adapters_columns(const d9di_adapters_factors *f,
                                                                 : 1;
 }
 
-/* A task's head, trained in full: [rows, columns]. */
-typedef struct d9di_adapters_head {
-    const char *name; /* as above */
-    int64_t rows, columns;
+/* A parameter that is trained whole beside adapters. */
+typedef struct d9di_adapters_saved {
+    const char *name; /* of the parameter */
+    d9d_shape shape;
     d9d_dtype dtype;
-    float *v;
-} d9di_adapters_head;
+    bool adapted; /* it has an adapter too */
+    float *v;     /* as the suite's layout has them; NULL: described alone */
+} d9di_adapters_saved;
 
 struct d9d_adapters {
     D9D_VEC(d9di_adapters_factors) list;
-    D9D_VEC(d9di_adapters_head) heads;
+    D9D_VEC(d9di_adapters_saved) saved;
     d9d_arena arena; /* owns names and numbers */
 };
 
@@ -58,14 +59,14 @@ d9d_status d9di_adapters_create(d9d_adapters **out);
 d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like,
                              d9di_adapters_factors **out);
 
-/* Append a head; likewise. */
-d9d_status d9di_adapters_add_head(d9d_adapters *ad, const d9di_adapters_head *like,
-                                  d9di_adapters_head **out);
-/* Is it a head, whose module adapter files save in full? */
-bool d9di_adapters_is_head(const d9d_model_matrix *m);
-
 /* Read tensor i of a source, n numbers, as float32. */
 d9d_status d9di_adapters_read_f32(const d9d_tensor_source *src, size_t i, int64_t n, float *out);
+
+/* The index of a tensor of a source; EMISMATCH. */
+d9d_status d9di_adapters_source_find(const d9d_tensor_source *src, const char *name, size_t *out);
+/* Copy n float32 tensors, which are called as the parameters, into these. */
+d9d_status d9di_adapters_params_fill(d9d_safetensors_tensor *tensors, const float **values,
+                                     size_t n, const d9d_params *params, const d9d_log *log);
 
 /* Find the adapter of a matrix, or the matrix of an adapter; NULL: none. */
 const d9di_adapters_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m);
@@ -75,6 +76,29 @@ const d9d_model_matrix *d9di_adapters_find_matrix(const d9d_model_matrices *of, 
 
 /* Is it the name of a parameter of an adapter: a usual one, or one of these? */
 bool d9di_adapters_is_param(const d9d_adapters *ad, const char *name);
+
+/* --- parameters trained whole ---------------------------------------------------------------- */
+
+/* Append one with zeroed numbers; the name is copied. */
+d9d_status d9di_adapters_add_saved(d9d_adapters *ad, const d9di_adapters_saved *like,
+                                   d9di_adapters_saved **out);
+const d9di_adapters_saved *d9di_adapters_saved_find(const d9d_adapters *ad, const char *param);
+/* List those of a model without their numbers; then read these by name. */
+d9d_status d9di_adapters_saved_list(const d9d_params *params, d9d_adapters *ad);
+d9d_status d9di_adapters_saved_read(const d9d_tensor_source *src, d9d_adapters *ad);
+/* Can peft save all of them?  ENOTSUP. */
+d9d_status d9di_adapters_saved_check(const d9d_adapters *ad, const d9d_model_matrices *of);
+/* Copy one to or from the whole tensor of a place. */
+void d9di_adapters_saved_pack(const d9di_adapters_saved *x, const d9d_model_matrix *m,
+                              const d9d_model_matrix_place *p, float *to);
+void d9di_adapters_saved_unpack(const d9d_model_matrix *m, const d9d_model_matrix_place *p,
+                                float *from, const d9di_adapters_saved *x);
+/* A parameter's places; NULL: none. */
+const d9d_model_matrix *d9di_adapters_param_of(const d9d_model_matrices *of, const char *name);
+bool d9di_adapters_is_embedding(const d9d_model_matrices *of, const d9d_model_matrix *m);
+/* The shape of a parameter, and of the tensor of a place of it. */
+d9d_shape d9di_peft_own_shape(const d9d_model_matrix *m);
+d9d_shape d9di_peft_place_shape(const d9d_model_matrix *m, const d9d_model_matrix_place *p);
 
 /* --- methods of peft ------------------------------------------------------------------------- */
 

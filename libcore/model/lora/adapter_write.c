@@ -16,7 +16,7 @@ typedef struct adapter_writer {
     d9di_peft_modules modules;
     d9d_safetensors_writer *tensors;
     size_t n_tensors; /* tensors written */
-    json_t *doc, *targets[KINDS], *ranks, *alphas, *heads;
+    json_t *doc, *targets[KINDS], *ranks, *alphas;
     /* Ends of names; value: not all of that end have an adapter. */
     d9d_map leaves[KINDS];
     d9d_arena arena;
@@ -144,15 +144,6 @@ static d9d_status columns_record(adapter_writer *w, const d9di_peft_module *x)
     return D9D_OK;
 }
 
-static d9d_status head_declare(adapter_writer *w, const d9di_adapters_head *x)
-{
-    const d9d_model_matrix *m = d9di_adapters_find_matrix(w->matrices, x->name);
-
-    if (m == NULL)
-        return D9D_FAIL(D9D_ENOTSUP, "%s has no place in HuggingFace's files", x->name);
-    return tensor_declare(w, x->dtype, m->module.tensor, "", 2, x->rows, x->columns);
-}
-
 /* Put the numbers of one part and expert e of the tensor where the tensor's adapter has them. */
 static void part_pack(const d9di_peft_module *x, const d9di_peft_part *part, int64_t e,
                       d9d_param_adapter_role role, float *to)
@@ -208,6 +199,80 @@ static d9d_status module_write(adapter_writer *w, const d9di_peft_module *x)
     return st;
 }
 
+/* --- modules that are saved whole --------------------------------------------------------------
+ */
+
+/* A tensor of a saved module, by the first of the parameters that it has, under this name. */
+typedef d9d_status (*saved_visitor)(adapter_writer *w, const d9d_model_matrix *m, const char *name);
+
+static bool is_first_of_tensor(const adapter_writer *w, const d9d_model_matrix *m)
+{
+    const d9d_model_matrix *first = w->matrices->params;
+
+    while (strcmp(first->module.tensor, m->module.tensor) != 0)
+        first++;
+    return first == m;
+}
+
+/* Visit all tensors.  A tied embedding is the head too. */
+static d9d_status saved_each(adapter_writer *w, saved_visitor visit)
+{
+    const d9d_model_matrices *of = w->matrices;
+
+    for (size_t i = 0; i < of->n_params; i++) {
+        const d9d_model_matrix *m = &of->params[i];
+        const char *name;
+
+        if (d9di_adapters_saved_find(w->ad, m->name) == NULL || !is_first_of_tensor(w, m))
+            continue;
+        name = d9di_peft_name(of, m->module.tensor, &w->arena);
+        if (name == NULL)
+            return no_memory();
+        D9D_TRY(visit(w, m, name));
+        if (!of->tied || !d9di_adapters_is_embedding(of, m))
+            continue;
+        name = d9d_arena_printf(&w->arena, "%s.weight", of->parts->hf.head);
+        if (name == NULL)
+            return no_memory();
+        D9D_TRY(visit(w, m, name));
+    }
+    return D9D_OK;
+}
+
+static d9d_status saved_declare(adapter_writer *w, const d9d_model_matrix *m, const char *name)
+{
+    const d9d_shape s = d9di_peft_place_shape(m, &m->module);
+    const char *whole = d9d_arena_printf(&w->arena, D9DI_ADAPTER_PREFIX "%s", name);
+
+    if (whole == NULL)
+        return no_memory();
+    return d9d_safetensors_writer_declare(
+        w->tensors, whole, d9di_adapters_saved_find(w->ad, m->name)->dtype, s.ndim, s.dim);
+}
+
+static d9d_status saved_write(adapter_writer *w, const d9d_model_matrix *m, const char *name)
+{
+    const d9d_model_matrices *of = w->matrices;
+    const d9d_shape s = d9di_peft_place_shape(m, &m->module);
+    const int64_t n = d9d_shape_numel(&s);
+    float *all = malloc((size_t)n * sizeof(*all) + 1);
+    d9d_status st;
+
+    (void)name;
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %lld numbers", m->name, (long long)n);
+    for (size_t i = 0; i < of->n_params; i++)
+        if (strcmp(of->params[i].module.tensor, m->module.tensor) == 0)
+            d9di_adapters_saved_pack(d9di_adapters_saved_find(w->ad, of->params[i].name),
+                                     &of->params[i], &of->params[i].module, all);
+    st = values_write(w, d9di_adapters_saved_find(w->ad, m->name)->dtype, all, n);
+    free(all);
+    return st;
+}
+
+/* --- adapter_model.safetensors -----------------------------------------------------------------
+ */
+
 static d9d_status tensors_write(adapter_writer *w, const char *dir)
 {
     d9d_arena a = {0};
@@ -221,16 +286,11 @@ static d9d_status tensors_write(adapter_writer *w, const char *dir)
         D9D_TRY_OR(st, module_declare(w, &w->modules.list.data[i]), out);
         D9D_TRY_OR(st, columns_record(w, &w->modules.list.data[i]), out);
     }
-    for (size_t i = 0; i < w->ad->heads.len; i++)
-        D9D_TRY_OR(st, head_declare(w, &w->ad->heads.data[i]), out);
+    D9D_TRY_OR(st, saved_each(w, saved_declare), out);
     D9D_TRY_OR(st, d9d_safetensors_writer_begin(w->tensors, path), out);
     for (size_t i = 0; i < w->modules.list.len; i++)
         D9D_TRY_OR(st, module_write(w, &w->modules.list.data[i]), out);
-    for (size_t i = 0; i < w->ad->heads.len; i++) {
-        const d9di_adapters_head *x = &w->ad->heads.data[i];
-
-        D9D_TRY_OR(st, values_write(w, x->dtype, x->v, x->rows * x->columns), out);
-    }
+    D9D_TRY_OR(st, saved_each(w, saved_write), out);
     st = d9d_safetensors_writer_end(w->tensors);
 out:
     d9d_safetensors_writer_free(w->tensors);
@@ -336,28 +396,34 @@ static d9d_status targets_build(adapter_writer *w)
     return D9D_OK;
 }
 
-/* List the heads, which peft trains and saves in full. */
-static d9d_status heads_note(adapter_writer *w)
+/* Add the name of a saved tensor's module, once. */
+static d9d_status saved_note(adapter_writer *w, const d9d_model_matrix *m, const char *name)
 {
-    if (w->ad->heads.len == 0)
-        return D9D_OK;
-    w->heads = json_array();
-    if (json_object_set_new(w->doc, "modules_to_save", w->heads) != 0 ||
-        json_object_set_new(w->doc, "task_type", json_string("SEQ_CLS")) != 0)
+    json_t *list = json_object_get(w->doc, "modules_to_save");
+    const char *module = d9d_arena_strndup(&w->arena, name, d9di_peft_module_length(name));
+    const json_t *v;
+    size_t i;
+
+    (void)m;
+    if (module == NULL)
         return no_memory();
-    for (size_t i = 0; i < w->ad->heads.len; i++) {
-        const d9d_model_matrix *m =
-            d9di_adapters_find_matrix(w->matrices, w->ad->heads.data[i].name);
+    json_array_foreach(list, i, v) if (strcmp(json_string_value(v), module) == 0) return D9D_OK;
+    return json_array_append_new(list, json_string(module)) == 0 ? D9D_OK : no_memory();
+}
 
-        if (m != NULL) {
-            const char *module = target_name(w, m->module.tensor, false);
+/* List the modules that peft trains and saves whole, by their whole names. */
+static d9d_status saved_modules_note(adapter_writer *w)
+{
+    int rc = 0;
 
-            if (module == NULL ||
-                json_array_append_new(w->heads, json_string(leaf_name(module, false))) != 0)
-                return no_memory();
-        }
-    }
-    return D9D_OK;
+    if (w->ad->saved.len == 0)
+        return D9D_OK;
+    rc |= json_object_set_new(w->doc, "modules_to_save", json_array());
+    if (d9d_adapters_have_saved(w->ad, D9D_HEAD_SCORE ".weight"))
+        rc |= json_object_set_new(w->doc, "task_type", json_string("SEQ_CLS"));
+    if (w->matrices->tied)
+        rc |= json_object_set_new(w->doc, "ensure_weight_tying", json_true());
+    return rc == 0 ? saved_each(w, saved_note) : no_memory();
 }
 
 /* peft has no dropout in front of a parameter. */
@@ -406,7 +472,7 @@ static d9d_status lora_config_build(adapter_writer *w, const char *base)
     w->alphas = json_object_get(w->doc, "alpha_pattern");
     if (w->doc == NULL)
         return no_memory();
-    D9D_TRY(heads_note(w));
+    D9D_TRY(saved_modules_note(w));
     return targets_build(w);
 }
 
@@ -434,7 +500,7 @@ static d9d_status ia3_config_build(adapter_writer *w, const char *base)
         if (rc != 0)
             return no_memory();
     }
-    return heads_note(w);
+    return saved_modules_note(w);
 }
 
 static d9d_status config_build(adapter_writer *w, const char *base)
@@ -481,6 +547,7 @@ d9d_status d9d_adapters_write(const d9d_adapters *ad, const d9d_model_matrices *
 
     if (ad->list.len == 0)
         return D9D_FAIL(D9D_EINVAL, "%s: there are no adapters to write", dir);
+    D9D_TRY(d9di_adapters_saved_check(ad, of));
     D9D_TRY(d9di_peft_modules_make(ad, of, &w.modules));
     D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, D9D_OUTDIR_REPLACE, &adapter_kind), done);
     D9D_TRY_OR(st, config_build(&w, base), done);

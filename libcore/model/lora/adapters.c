@@ -26,7 +26,7 @@ void d9d_adapters_free(d9d_adapters *ad)
     if (ad == NULL)
         return;
     D9D_VEC_RELEASE(&ad->list);
-    D9D_VEC_RELEASE(&ad->heads);
+    D9D_VEC_RELEASE(&ad->saved);
     d9d_arena_release(&ad->arena);
     free(ad);
 }
@@ -60,26 +60,6 @@ d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like
     D9D_TRY(D9D_VEC_PUSH(&ad->list, f));
     *out = &ad->list.data[ad->list.len - 1];
     return D9D_OK;
-}
-
-d9d_status d9di_adapters_add_head(d9d_adapters *ad, const d9di_adapters_head *like,
-                                  d9di_adapters_head **out)
-{
-    d9di_adapters_head w = *like;
-
-    w.name = d9d_arena_strdup(&ad->arena, like->name);
-    w.v = numbers(&ad->arena, 1, w.rows, w.columns);
-    if (w.name == NULL || w.v == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for [%lld, %lld]", like->name, (long long)w.rows,
-                        (long long)w.columns);
-    D9D_TRY(D9D_VEC_PUSH(&ad->heads, w));
-    *out = &ad->heads.data[ad->heads.len - 1];
-    return D9D_OK;
-}
-
-bool d9di_adapters_is_head(const d9d_model_matrix *m)
-{
-    return strcmp(m->name, D9D_HEAD_SCORE) == 0;
 }
 
 const d9di_adapters_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m)
@@ -162,7 +142,7 @@ static void transpose(const float *from, float *to, int64_t experts, int64_t row
 
 /* --- from a model --------------------------------------------------------------------------- */
 
-static d9d_status source_find(const d9d_tensor_source *src, const char *name, size_t *out)
+d9d_status d9di_adapters_source_find(const d9d_tensor_source *src, const char *name, size_t *out)
 {
     for (size_t i = 0; i < src->n; i++)
         if (strcmp(src->at(src->self, i)->name, name) == 0) {
@@ -183,7 +163,7 @@ static d9d_status factor_read(const d9d_param *p, const d9d_tensor_source *src, 
 
     if (buffer == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %lld numbers", p->name, (long long)n);
-    st = source_find(src, p->name, &i);
+    st = d9di_adapters_source_find(src, p->name, &i);
     if (st == D9D_OK)
         st = d9di_adapters_read_f32(src, i, n, buffer);
     if (st == D9D_OK && stack)
@@ -251,45 +231,18 @@ static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source
     return D9D_OK;
 }
 
-/* A head that is trained and has no adapter of its own. */
-static bool is_trained_head(const d9d_param *p)
-{
-    return p->spec.trainable && p->peft.adapts == NULL &&
-           strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0;
-}
-
-static d9d_status heads_read(const d9d_params *params, const d9d_tensor_source *src,
-                             d9d_adapters *ad)
-{
-    for (size_t i = 0; i < params->n; i++) {
-        const d9d_param *p = params->p[i];
-        d9di_adapters_head *added;
-        size_t at = 0;
-
-        if (!is_trained_head(p))
-            continue;
-        D9D_TRY(source_find(src, p->name, &at));
-        D9D_TRY(d9di_adapters_add_head(ad,
-                                       &(d9di_adapters_head){.name = D9D_HEAD_SCORE,
-                                                             .rows = p->spec.shape.dim[0],
-                                                             .columns = p->spec.shape.dim[1],
-                                                             .dtype = p->spec.dtype},
-                                       &added));
-        D9D_TRY(d9di_adapters_read_f32(src, at, added->rows * added->columns, added->v));
-    }
-    return D9D_OK;
-}
-
 d9d_status d9d_adapters_from_model(const d9d_params *params, const d9d_tensor_source *src,
-                                   d9d_adapters **out)
+                                   bool saved, d9d_adapters **out)
 {
     d9d_adapters *ad = NULL;
     d9d_status st;
 
     D9D_TRY(d9di_adapters_create(&ad));
     st = factors_read(params, src, ad);
-    if (st == D9D_OK)
-        st = heads_read(params, src, ad);
+    if (st == D9D_OK && saved)
+        st = d9di_adapters_saved_list(params, ad);
+    if (st == D9D_OK && saved)
+        st = d9di_adapters_saved_read(src, ad);
     if (st == D9D_OK)
         *out = ad;
     else
@@ -322,6 +275,10 @@ d9d_status d9d_adapters_check_writable(const d9d_params *params, const d9d_model
     st = factors_list(params, ad);
     if (st == D9D_OK)
         st = d9di_peft_modules_make(ad, of, &modules);
+    if (st == D9D_OK)
+        st = d9di_adapters_saved_list(params, ad);
+    if (st == D9D_OK)
+        st = d9di_adapters_saved_check(ad, of);
     d9di_peft_modules_release(&modules);
     d9d_adapters_free(ad);
     return st;
@@ -469,9 +426,12 @@ d9d_status d9d_adapters_check(const d9d_adapters *ad, const d9d_params *params)
     return D9D_OK;
 }
 
-static d9d_status params_fill(const d9d_tensor_source *src, const d9d_params *params,
-                              const d9d_log *log)
+d9d_status d9di_adapters_params_fill(d9d_safetensors_tensor *tensors, const float **values,
+                                     size_t n, const d9d_params *params, const d9d_log *log)
 {
+    memory_source memory = {.tensors = tensors, .values = values, .n = n};
+    const d9d_tensor_source src = {
+        .self = &memory, .n = n, .at = memory_at, .path = memory_place, .read = memory_read};
     const d9d_map_plan_opts opt = {
         .cast = true, .cast_to = params->p[0]->spec.dtype, .source = "adapter", .mapper = "model"};
     d9d_params_io *io = NULL;
@@ -481,9 +441,9 @@ static d9d_status params_fill(const d9d_tensor_source *src, const d9d_params *pa
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_mapper_create(&m), out);
-    for (size_t i = 0; i < src->n; i++)
-        D9D_TRY_OR(st, d9d_mapper_identity(m, src->at(src->self, i)->name), out);
-    D9D_TRY_OR(st, d9d_map_plan_create(m, src, &opt, &plan), out);
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY_OR(st, d9d_mapper_identity(m, tensors[i].name), out);
+    D9D_TRY_OR(st, d9d_map_plan_create(m, &src, &opt, &plan), out);
     D9D_TRY_OR(st, d9d_params_io_open(params, D9D_PARAMS_DATA, &io), out);
     sink = d9d_params_io_sink(io);
     st = d9d_map_plan_run(plan, &sink, 0, log);
@@ -503,56 +463,8 @@ d9d_status d9d_adapters_to_model(const d9d_adapters *ad, const d9d_params *param
     if (params->n == 0)
         return D9D_OK;
     D9D_TRY_OR(st, memory_make(&m, ad, params), out);
-    st = params_fill(
-        &(d9d_tensor_source){
-            .self = &m, .n = m.n, .at = memory_at, .path = memory_place, .read = memory_read},
-        params, log);
+    st = d9di_adapters_params_fill(m.tensors, m.values, m.n, params, log);
 out:
     d9d_arena_release(&m.arena);
     return st;
-}
-
-/* --- heads ------------------------------------------------------------------------------------ */
-
-static d9d_status head_fill(const d9di_adapters_head *w, d9d_param *p, const d9d_log *log)
-{
-    const d9d_safetensors_tensor t = {.name = p->name,
-                                      .dtype = D9D_F32,
-                                      .ndim = 2,
-                                      .shape = {w->rows, w->columns},
-                                      .bytes = (uint64_t)(w->rows * w->columns) * sizeof(float)};
-    const d9d_params one = {&p, 1};
-    d9d_safetensors_tensor tensors[] = {t};
-    const float *all[] = {w->v};
-    memory_source m = {.tensors = tensors, .values = all, .n = 1};
-
-    return params_fill(
-        &(d9d_tensor_source){
-            .self = &m, .n = 1, .at = memory_at, .path = memory_place, .read = memory_read},
-        &one, log);
-}
-
-static bool is_head_param(const char *param, const d9di_adapters_head *w)
-{
-    const size_t n = strlen(w->name);
-
-    return strncmp(param, w->name, n) == 0 && strcmp(param + n, weight) == 0;
-}
-
-bool d9d_adapters_have_head(const d9d_adapters *ad, const char *param)
-{
-    for (size_t k = 0; k < ad->heads.len; k++)
-        if (is_head_param(param, &ad->heads.data[k]))
-            return true;
-    return false;
-}
-
-d9d_status d9d_adapters_heads_to_model(const d9d_adapters *ad, const d9d_params *params,
-                                       const d9d_log *log)
-{
-    for (size_t i = 0; i < params->n; i++)
-        for (size_t k = 0; k < ad->heads.len; k++)
-            if (is_head_param(params->p[i]->name, &ad->heads.data[k]))
-                D9D_TRY(head_fill(&ad->heads.data[k], params->p[i], log));
-    return D9D_OK;
 }

@@ -4,8 +4,8 @@
  * experts in one for each expert, fused gate and up in two for each expert.  A part is some of the
  * tensor's rows and columns, to which left [rows, r] times right [r, columns] is added and whose
  * rows and columns are then multiplied by factors, so that any span of any tensor can be computed
- * by itself.  A row with a magnitude is divided by its norm, for which all of it is read.  A head
- * that was trained in full replaces its tensor.  Numbers are float32 until the one that is stored.
+ * by itself.  A row with a magnitude is divided by its norm, for which all of it is read.  What was
+ * trained whole replaces its part of the tensor.  Numbers are float32 until the one that is stored.
  */
 #include <math.h>
 #include <stdio.h>
@@ -35,6 +35,9 @@ typedef struct change {
     float scale;
     const float *row_factor, *column_factor; /* of the part's; NULL: 1 */
     const float *magnitude; /* the norms of its rows afterwards; NULL: as they are */
+    const float *whole;     /* what the part becomes, element (i, j) at i * whole_row + j *
+                               whole_column; NULL: what it is changes */
+    int64_t whole_row, whole_column;
 } change;
 
 typedef struct merged_tensor {
@@ -42,9 +45,8 @@ typedef struct merged_tensor {
     int64_t rows, columns;
     change *changes; /* NULL: unchanged */
     size_t n;
-    bool optional;                  /* the source may lack it: a bias */
-    const d9di_adapters_head *head; /* or, if not NULL, the head that replaces it */
-    d9d_safetensors_tensor as;      /* what it becomes, if it is changed and its header was read */
+    bool optional;             /* the source may lack it: a bias, a task's head */
+    d9d_safetensors_tensor as; /* what it becomes, if it is changed and its header was read */
 } merged_tensor;
 
 struct d9d_adapters_merge {
@@ -61,14 +63,14 @@ struct d9d_adapters_merge {
 
 /* --- which changes --------------------------------------------------------------------------- */
 
-static d9d_status no_memory(const d9di_adapters_factors *f)
+static d9d_status no_memory(const char *name)
 {
-    return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory to merge it", f->name);
+    return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory to merge it", name);
 }
 
 /* Reserve n more products for the tensor `name`, which is added if new. */
-static d9d_status changes_reserve(d9d_adapters_merge *m, const d9di_adapters_factors *f,
-                                  const char *name, size_t n, merged_tensor **out)
+static d9d_status changes_reserve(d9d_adapters_merge *m, const char *of, const char *name, size_t n,
+                                  merged_tensor **out)
 {
     merged_tensor *t = d9d_map_get(&m->by_name, name, strlen(name));
     change *more;
@@ -76,12 +78,12 @@ static d9d_status changes_reserve(d9d_adapters_merge *m, const d9di_adapters_fac
     if (t == NULL) {
         t = d9d_arena_alloc(&m->arena, sizeof(*t));
         if (t == NULL)
-            return no_memory(f);
+            return no_memory(of);
         D9D_TRY(d9d_map_put(&m->by_name, name, strlen(name), t));
     }
     more = d9d_arena_alloc(&m->arena, (t->n + n) * sizeof(*more));
     if (more == NULL)
-        return no_memory(f);
+        return no_memory(of);
     if (t->n > 0)
         memcpy(more, t->changes, t->n * sizeof(*more));
     t->changes = more;
@@ -144,7 +146,7 @@ static d9d_status change_transposed(d9d_adapters_merge *m, const d9di_adapters_f
                         "into [out, in]; convert the model with --to d9d before",
                         f->name, p->tensor != NULL ? p->tensor : "its tensor");
     if (bt == NULL)
-        return no_memory(f);
+        return no_memory(f->name);
     for (int64_t i = 0; adds && i < f->out; i++)
         for (int64_t k = 0; k < f->r; k++)
             bt[k * f->out + i] = b[i * f->r + k];
@@ -171,8 +173,8 @@ static d9d_status changes_add(d9d_adapters_merge *m, const d9di_adapters_factors
     merged_tensor *t = NULL;
 
     if (name == NULL)
-        return no_memory(f);
-    D9D_TRY(changes_reserve(m, f, name, (size_t)n, &t));
+        return no_memory(f->name);
+    D9D_TRY(changes_reserve(m, f->name, name, (size_t)n, &t));
     t->columns = p->in_first ? p->features : f->in;
     t->rows = n * (p->in_first ? f->in : p->features);
     for (int64_t i = 0; i < n; i++) {
@@ -199,8 +201,8 @@ static d9d_status bias_add(d9d_adapters_merge *m, const d9di_adapters_factors *f
         return D9D_OK;
     name = d9d_arena_printf(&m->arena, "%.*s.bias", (int)(n - k), weights);
     if (name == NULL)
-        return no_memory(f);
-    D9D_TRY(changes_reserve(m, f, name, 1, &t));
+        return no_memory(f->name);
+    D9D_TRY(changes_reserve(m, f->name, name, 1, &t));
     t->columns = p->features;
     t->rows = 1;
     t->optional = true;
@@ -252,21 +254,78 @@ static d9d_status factors_add(d9d_adapters_merge *m, const d9di_adapters_factors
     return D9D_OK;
 }
 
-/* The head that replaces a tensor; NULL: none. */
-static const d9di_adapters_head *head_find(const d9d_adapters_merge *m, d9d_weights_layout layout,
-                                           const char *tensor)
-{
-    for (size_t i = 0; i < m->ad->heads.len; i++) {
-        const d9di_adapters_head *w = &m->ad->heads.data[i];
-        const d9d_model_matrix *at = d9di_adapters_find_matrix(m->of, w->name);
-        const size_t n = strlen(w->name);
+/* --- what was trained whole ------------------------------------------------------------------- */
 
-        if (layout == D9D_LAYOUT_D9D || at == NULL || at->hf.tensor == NULL
-                ? strncmp(tensor, w->name, n) == 0 && strcmp(tensor + n, ".weight") == 0
-                : strcmp(tensor, at->hf.tensor) == 0)
-            return w;
-    }
-    return NULL;
+/* Replace the part of a tensor that is a parameter, or its experts [e, e + n). */
+static d9d_status whole_add(d9d_adapters_merge *m, const d9di_adapters_saved *x,
+                            const d9d_model_matrix *at, const d9d_model_matrix_place *p,
+                            const char *name, int64_t e, int64_t n, bool optional)
+{
+    const bool stack = at->experts > 0;
+    const int64_t by_out = stack ? 1 : at->in, by_in = stack ? at->out : 1;
+    const place_map features = map_features(p), in = map_whole(at->in);
+    merged_tensor *t = NULL;
+
+    if (name == NULL)
+        return no_memory(x->name);
+    D9D_TRY(changes_reserve(m, x->name, name, (size_t)n, &t));
+    t->optional = optional;
+    t->columns = p->in_first ? p->features : at->in;
+    t->rows = n * (p->in_first ? at->in : p->features);
+    for (int64_t i = 0; i < n; i++)
+        t->changes[t->n++] = (change){.first = i * (t->rows / n),
+                                      .rows = t->rows / n,
+                                      .row = p->in_first ? in : features,
+                                      .column = p->in_first ? features : in,
+                                      .columns = p->in_first ? at->out : at->in,
+                                      .whole = x->v + (e + i) * at->in * at->out,
+                                      .whole_row = p->in_first ? by_in : by_out,
+                                      .whole_column = p->in_first ? by_out : by_in};
+    return D9D_OK;
+}
+
+/* Files of a tied model may have the head too, a copy of the embedding. */
+static d9d_status tied_head_add(d9d_adapters_merge *m, const d9di_adapters_saved *x,
+                                const d9d_model_matrix *at, const d9d_model_matrix_place *p,
+                                d9d_weights_layout layout)
+{
+    const char *split = strrchr(at->name, '.'), *head = m->of->parts->hf.head, *name;
+
+    if (!m->of->tied || !d9di_adapters_is_embedding(m->of, at))
+        return D9D_OK;
+    while (layout == D9D_LAYOUT_D9D && split > at->name && split[-1] != '.')
+        split--;
+    name = layout == D9D_LAYOUT_D9D ? d9d_arena_printf(&m->arena, "lm_head.lm_head.%s", split)
+                                    : d9d_hf_name_as(m->of->parts, m->as, head, &m->arena);
+    if (name != NULL && layout != D9D_LAYOUT_D9D)
+        name = d9d_arena_printf(&m->arena, "%s.weight", name);
+    return whole_add(m, x, at, p, name, 0, 1, true);
+}
+
+static d9d_status saved_add(d9d_adapters_merge *m, const d9di_adapters_saved *x,
+                            d9d_weights_layout layout)
+{
+    const d9d_model_matrix *at = d9di_adapters_param_of(m->of, x->name);
+    const d9d_model_matrix_place own = {.features = at != NULL ? at->out : 0,
+                                        .group = at != NULL ? at->out : 0,
+                                        .stride = at != NULL ? at->out : 0,
+                                        .in_first = at != NULL && (at->vector || at->experts > 0)};
+    const d9d_model_matrix_place *p = at == NULL                      ? NULL
+                                      : layout == D9D_LAYOUT_D9D      ? &own
+                                      : layout == D9D_LAYOUT_HF_FUSED ? &at->fused
+                                                                      : &at->hf;
+    const int64_t experts = at != NULL && at->experts > 0 ? at->experts : 1;
+    const bool head = strcmp(x->name, D9D_HEAD_SCORE ".weight") == 0;
+
+    if (p == NULL || (p != &own && p->tensor == NULL))
+        return D9D_FAIL(D9D_ENOTSUP, "%s was trained whole, and is not in HuggingFace's files",
+                        x->name);
+    if (p == &own || !d9di_peft_place_is_each(p))
+        D9D_TRY(whole_add(m, x, at, p, p == &own ? x->name : name_in_source(m, p, 0), 0, experts,
+                          head));
+    for (int64_t e = 0; p != &own && d9di_peft_place_is_each(p) && e < experts; e++)
+        D9D_TRY(whole_add(m, x, at, p, name_in_source(m, p, e), e, 1, false));
+    return tied_head_add(m, x, at, p, layout);
 }
 
 /* --- the source ------------------------------------------------------------------------------ */
@@ -283,7 +342,7 @@ static void tensor_describe(const d9d_adapters_merge *m, merged_tensor *t)
     t->as.dtype = D9D_F32;
 }
 
-static d9d_status tensors_list(d9d_adapters_merge *m, d9d_weights_layout layout)
+static d9d_status tensors_list(d9d_adapters_merge *m)
 {
     size_t wanted = 0, used = 0;
 
@@ -300,9 +359,8 @@ static d9d_status tensors_list(d9d_adapters_merge *m, d9d_weights_layout layout)
         if (t != NULL)
             *to = *t;
         used += t != NULL && !t->optional;
-        to->head = head_find(m, layout, name);
         to->index = i;
-        if (to->head != NULL || to->changes != NULL)
+        if (to->changes != NULL)
             tensor_describe(m, to);
         m->n++;
     }
@@ -356,13 +414,15 @@ static float overflow_from(d9d_dtype t)
 
 /* Change `n` columns of one row of a part, from its column `from` on, in those of the tensor's row
  * at x, which begins with column `start`. */
-static void columns_change(const change *p, const float *sum, float factor, int64_t from, int64_t n,
-                           int64_t start, float *x)
+static void columns_change(const change *p, const float *whole, const float *sum, float factor,
+                           int64_t from, int64_t n, int64_t start, float *x)
 {
     int64_t in = from % p->column.group;
     int64_t at = from / p->column.group * p->column.stride + p->column.offset + in - start;
 
     for (int64_t j = 0; j < n; j++, at++) {
+        if (whole != NULL)
+            x[at] = whole[(from + j) * p->whole_column];
         if (sum != NULL)
             x[at] += p->scale * sum[j];
         if (p->column_factor != NULL)
@@ -388,7 +448,8 @@ static void part_change(const change *p, int64_t own_row, float factor, int64_t 
 
         if (p->r > 0)
             change_row(p, own_row, c, some, sum);
-        columns_change(p, p->r > 0 ? sum : NULL, factor, c, some, from, x);
+        columns_change(p, p->whole != NULL ? p->whole + own_row * p->whole_row : NULL,
+                       p->r > 0 ? sum : NULL, factor, c, some, from, x);
     }
 }
 
@@ -454,7 +515,7 @@ static d9d_status row_change(const d9d_adapters_merge *m, const merged_tensor *t
 
 static bool is_described(const merged_tensor *t)
 {
-    return (t->head != NULL || t->changes != NULL) && t->as.ndim > 0;
+    return t->changes != NULL && t->as.ndim > 0;
 }
 
 static const d9d_safetensors_tensor *merged_at(void *self, size_t i)
@@ -523,10 +584,8 @@ static d9d_status merged_read(void *self, size_t i, uint64_t at, void *dst, uint
     d9d_status st = D9D_OK;
     float *x;
 
-    if (t->head == NULL && t->changes == NULL)
+    if (t->changes == NULL)
         return m->src.read(m->src.self, t->index, at, dst, n);
-    if (t->head != NULL)
-        return check_lost(&t->as, values_put(type, t->head->v + first, type, NULL, count, dst));
     x = malloc(2 * (size_t)most * sizeof(*x) + 1);
     if (x == NULL)
         return D9D_FAIL(D9D_ENOMEM, "merging: %lld numbers", (long long)most);
@@ -566,11 +625,11 @@ static void merged_identify(void *self, d9d_hasher *h)
                     (size_t)(f->experts * d9di_adapters_rows(f, k) * d9di_adapters_columns(f, k)) *
                         sizeof(float));
     }
-    for (size_t i = 0; i < m->ad->heads.len; i++) {
-        const d9di_adapters_head *w = &m->ad->heads.data[i];
+    for (size_t i = 0; i < m->ad->saved.len; i++) {
+        const d9di_adapters_saved *x = &m->ad->saved.data[i];
 
-        d9d_hasher_add(h, w->name, strlen(w->name) + 1);
-        d9d_hasher_add(h, w->v, (size_t)(w->rows * w->columns) * sizeof(float));
+        d9d_hasher_add(h, x->name, strlen(x->name) + 1);
+        d9d_hasher_add(h, x->v, (size_t)d9d_shape_numel(&x->shape) * sizeof(float));
     }
 }
 
@@ -582,21 +641,15 @@ static d9d_status shapes_check(const d9d_adapters_merge *m)
 {
     for (size_t i = 0; i < m->n; i++) {
         const d9d_safetensors_tensor *t = m->src.at(m->src.self, m->tensors[i].index);
-        const d9di_adapters_head *w = m->tensors[i].head;
         const int64_t want = m->tensors[i].rows;
         int64_t rows = 1;
 
-        if ((m->tensors[i].changes == NULL && w == NULL) || t->ndim == 0)
+        if (m->tensors[i].changes == NULL || t->ndim == 0)
             continue;
         if (t->dtype != D9D_F32 && t->dtype != D9D_BF16)
             return D9D_FAIL(D9D_ENOTSUP,
                             "tensor %s is %s; adapters are merged into float32 and bfloat16",
                             t->name, d9d_dtype_name(t->dtype));
-        if (w != NULL && (t->ndim != 2 || t->shape[0] != w->rows || t->shape[1] != w->columns))
-            return D9D_FAIL(D9D_EMISMATCH, "tensor %s is not [%lld, %lld], as the adapter has it",
-                            t->name, (long long)w->rows, (long long)w->columns);
-        if (w != NULL)
-            continue;
         for (int d = 0; d + 1 < t->ndim; d++)
             rows *= t->shape[d];
         if (t->shape[t->ndim - 1] != m->tensors[i].columns || rows != want)
@@ -623,9 +676,11 @@ d9d_status d9d_adapters_merge_create(const d9d_adapters *ad, const d9d_model_mat
     m->as_float32 = as_float32;
     if (of->parts != NULL)
         m->as = d9d_hf_prefixes_of(of->parts, src);
+    for (size_t i = 0; i < ad->saved.len; i++)
+        D9D_TRY_OR(st, saved_add(m, &ad->saved.data[i], layout), out);
     for (size_t i = 0; i < ad->list.len; i++)
         D9D_TRY_OR(st, factors_add(m, &ad->list.data[i], layout), out);
-    D9D_TRY_OR(st, tensors_list(m, layout), out);
+    D9D_TRY_OR(st, tensors_list(m), out);
     D9D_TRY_OR(st, shapes_check(m), out);
     m->of = NULL;
     *out = m;

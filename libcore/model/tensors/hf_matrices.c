@@ -1,5 +1,5 @@
-/* hf_matrices.c - matrices that can have LoRA adapters, and their places in HuggingFace's tensors.
- * See d9d/model/tensors/hf_tensors.h.
+/* hf_matrices.c - matrices that can have adapters, and all parameters, and their places in
+ * HuggingFace's tensors.  See d9d/model/tensors/hf_tensors.h.
  */
 #include <string.h>
 
@@ -14,10 +14,11 @@ static const char *module_name(const char *name, d9d_arena *a)
     return d9d_arena_strndup(a, name, n > k && strcmp(name + n - k, weight) == 0 ? n - k : n);
 }
 
-/* Does a row of another layout have it?  Then its own name is none of this layout. */
+/* Does a row of another layout have this parameter of a layer?  Then its own name is none of this
+ * layout. */
 static bool is_of_other_rows(const d9d_hf_naming *n, const d9di_hf_row *r, const d9d_hf_param *p)
 {
-    return r->place.row == NULL && d9d_hf_has_row(n, p->name);
+    return r->place.row == NULL && r->place.own_prefix[0] != '\0' && d9d_hf_has_row(n, p->name);
 }
 
 /* Fill in a place; none in a tensor that has input features of several parameters. */
@@ -39,7 +40,8 @@ static void place_fill(const d9d_hf_naming *n, const d9d_hf_param *p, const d9di
             out->offset += r->rows[i];
     }
     out->features = out->stride * (r->n > 1 ? r->groups : 1);
-    out->in_first = r->transposed != stack;
+    out->in_first = p->shape.ndim == 1 || r->transposed != stack;
+    out->unit_dim = r->place.row != NULL ? r->place.row->unit_dim : 0;
     out->order = r->place.row != NULL ? (size_t)(r->place.row - n->tensors) : 0;
     out->tensor = r->place.hf;
 }
@@ -51,47 +53,95 @@ static d9d_status place_find(const d9di_hf_index *x, const d9d_hf_param *p, d9di
     d9di_hf_row r;
     const d9d_status st = d9di_hf_row_find(x, p, view, NULL, &r);
 
-    if (st == D9D_OK)
+    if (st == D9D_OK && (!r.place.has_experts || p->shape.ndim == 3))
         place_fill(x->naming, p, &r, out);
     return st == D9D_ENOTSUP ? D9D_OK : st;
 }
 
-/* Sets m->name to NULL for a matrix without a place. */
-static d9d_status matrix_find(const d9di_hf_index *x, const d9d_hf_param *p, d9d_model_matrix *m)
+/* Find the places of a parameter of up to three dimensions; module.tensor is NULL for one that
+ * transformers' model does not have. */
+static d9d_status places_find(const d9di_hf_index *x, const d9d_hf_param *p, d9d_model_matrix *m)
 {
-    const bool stack = p->shape.ndim == 3;
+    const int64_t *d = p->shape.dim;
+    const int n = p->shape.ndim;
 
-    *m = (d9d_model_matrix){.in = p->shape.dim[stack ? 1 : p->shape.ndim - 1],
-                            .out = p->shape.dim[stack ? 2 : 0],
-                            .experts = stack ? p->shape.dim[0] : 0};
+    *m = (d9d_model_matrix){.name = p->name,
+                            .in = n == 1 ? 1 : d[1],
+                            .out = d[n == 3 ? 2 : 0],
+                            .experts = n == 3 ? d[0] : 0,
+                            .vector = n == 1};
+    if (n < 1 || n > 3)
+        return D9D_OK;
     D9D_TRY(place_find(x, p, D9DI_HF_SEPARATE, &m->hf));
     D9D_TRY(place_find(x, p, D9DI_HF_FUSED, &m->fused));
-    D9D_TRY(place_find(x, p, D9DI_HF_MODEL, &m->module));
-    if (m->module.tensor == NULL)
-        return D9D_OK;
-    m->name = module_name(p->name, x->arena);
-    return m->name != NULL ? D9D_OK
-                           : D9D_FAIL(D9D_ENOMEM, "%s: the names of its matrices", x->naming->name);
+    return place_find(x, p, D9DI_HF_MODEL, &m->module);
+}
+
+static d9d_status no_memory(const d9di_hf_index *x)
+{
+    return D9D_FAIL(D9D_ENOMEM, "%s: a list of %zu parameters", x->naming->name, x->params->n);
+}
+
+/* Have two parameters one place, as two tables of a vocabulary? */
+static bool is_same_place(const d9d_model_matrix *m, const d9d_model_matrix *o)
+{
+    return m->module.tensor != NULL && o->module.tensor != NULL &&
+           m->module.offset == o->module.offset && strcmp(m->module.tensor, o->module.tensor) == 0;
+}
+
+static bool has_own_place(const d9d_model_matrix *all, size_t n, size_t at)
+{
+    for (size_t i = 0; i < n; i++)
+        if (i != at && is_same_place(&all[i], &all[at]))
+            return false;
+    return all[at].module.tensor != NULL;
+}
+
+/* List what has a place of its own; `all` has the places of all parameters. */
+static d9d_status params_list(const d9di_hf_index *x, const d9d_model_matrix *all,
+                              d9d_model_matrices *out)
+{
+    for (size_t i = 0; i < x->params->n; i++) {
+        d9d_model_matrix *whole = &out->params[out->n_params], *matrix = &out->items[out->n];
+
+        if (!has_own_place(all, x->params->n, i))
+            continue;
+        *whole = *matrix = all[i];
+        whole->name = d9d_arena_strdup(x->arena, all[i].name);
+        matrix->name = module_name(all[i].name, x->arena);
+        if (whole->name == NULL || matrix->name == NULL)
+            return no_memory(x);
+        out->n_params++;
+        out->n += x->params->p[i].adaptable;
+    }
+    return D9D_OK;
+}
+
+static d9d_status all_places_find(const d9di_hf_index *x, d9d_model_matrix *all)
+{
+    for (size_t i = 0; i < x->params->n; i++)
+        D9D_TRY(places_find(x, &x->params->p[i], &all[i]));
+    return D9D_OK;
 }
 
 d9d_status d9d_hf_matrices(const d9d_hf_naming *n, const d9d_hf_params *params, d9d_arena *a,
                            d9d_model_matrices *out)
 {
-    d9d_model_matrix *items = d9d_arena_alloc(a, (params->n + 1) * sizeof(*items));
+    const size_t bytes = (params->n + 1) * sizeof(d9d_model_matrix);
+    d9d_model_matrix *all = d9d_arena_alloc(a, bytes);
+    d9d_model_matrices of = {
+        .items = d9d_arena_alloc(a, bytes), .params = d9d_arena_alloc(a, bytes), .parts = n->parts};
     d9di_hf_index x;
-    size_t count = 0;
     d9d_status st = d9di_hf_index_init(&x, n, params, a);
 
-    if (st == D9D_OK && items == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "%s: a list of %zu matrices", n->name, params->n);
-    for (size_t i = 0; i < params->n && st == D9D_OK; i++) {
-        if (!params->p[i].adaptable)
-            continue;
-        st = matrix_find(&x, &params->p[i], &items[count]);
-        count += st == D9D_OK && items[count].name != NULL;
-    }
+    if (st == D9D_OK && (all == NULL || of.items == NULL || of.params == NULL))
+        st = no_memory(&x);
+    if (st == D9D_OK)
+        st = all_places_find(&x, all);
+    if (st == D9D_OK)
+        st = params_list(&x, all, &of);
     d9di_hf_index_release(&x);
     if (st == D9D_OK)
-        *out = (d9d_model_matrices){.items = items, .n = count, .parts = n->parts};
+        *out = of;
     return st;
 }

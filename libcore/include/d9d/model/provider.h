@@ -85,6 +85,7 @@ typedef struct d9d_model_matrix_place {
     int64_t features;   /* output features of the tensor, or of each expert in it */
     int64_t group, stride, offset;
     bool in_first; /* input features come first: [in, features]; else [features, in] */
+    int unit_dim;  /* it has one more dimension there, of size 1; 0: none */
     size_t order;  /* among the tensors of a module */
 } d9d_model_matrix_place;
 
@@ -94,14 +95,20 @@ typedef struct d9d_model_matrix {
     const char *name; /* name of its module in the suite's layout */
     int64_t in, out;
     int64_t experts; /* a stack [experts, in, out]; 0: one matrix [out, in] */
+    bool vector;     /* [out], where all parameters are listed; in is 1, and first in its places */
     d9d_model_matrix_place hf, fused, module;
 } d9d_model_matrix;
 typedef struct d9d_model_matrices {
     d9d_model_matrix *items;
     size_t n;
+    /* All parameters with a place, by their whole names: what peft can save that was trained whole.
+     */
+    d9d_model_matrix *params;
+    size_t n_params;
     const struct d9d_hf_parts
         *parts; /* names above begin as these (d9d/model/tensors/hf_tensors.h) */
     bool base;  /* the files are those of a base model, which has no head and no prefix of names */
+    bool tied;  /* the head is the embedding, and has no parameter */
     /* Names of the family's tensors in files, also of those that no layer of this model has; NULL:
      * not said. */
     const struct d9d_hf_tensor *rows;

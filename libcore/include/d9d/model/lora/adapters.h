@@ -14,6 +14,7 @@
  *     base_model.model.model.layers.0.mlp.down_proj.ia3_l                     [1, in]
  *     base_model.model.model.layers.0.mlp.experts.lora_A.weight               [r E, in]
  *     base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight    ...
+ *     base_model.model.model.norm.weight                                  [in]    modules_to_save
  *
  * as peft saves them over the model that transformers makes: experts are parameters of a module
  * there (target_parameters), and of several parameters of a module the last one's adapter has its
@@ -42,16 +43,17 @@ typedef struct d9d_adapters d9d_adapters;
 D9D_API void d9d_adapters_free(d9d_adapters *ad);
 
 /* Take the adapters of a bound model: `params` has their factors, and `src` has these by name,
- * whole. A trainable classification head is included. */
+ * whole.  `saved`: with the parameters that are trained whole beside them, as files have them; what
+ * is merged into such a model needs none. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_from_model(const d9d_params *params,
-                                                        const d9d_tensor_source *src,
+                                                        const d9d_tensor_source *src, bool saved,
                                                         d9d_adapters **out);
 /* Read a directory, for a model with these matrices.
  *
  * ENOTSUP for methods other than LoRA, DoRA and (IA)^3, and for biases, layers used twice, factors
- * initialised from the matrix (PiSSA and similar) that were not converted, and modules saved whole
- * except a classification head.  EMISMATCH for a factor without a matrix in this model or of
- * another shape, a matrix with one factor, and experts of which only some have factors.
+ * initialised from the matrix (PiSSA and similar) that were not converted, and one module of two
+ * that share a weight (tied) saved whole.  EMISMATCH for a tensor without a place in this model or
+ * of another shape, a matrix with one factor, and experts of which only some have factors.
  *
  * Modules that target_modules names and that have no factors add nothing, with a warning, as in
  * peft. `base` is the source of the weights that they are added to, or NULL if unknown; a different
@@ -66,9 +68,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_write(const d9d_adapters *ad,
                                                    const d9d_model_matrices *of, const char *base,
                                                    const char *dir, const d9d_log *log);
 
-/* Can the adapters of a whole model be written so?  ECONFIG for adapters of several methods and for
- * matrices that share a tensor in transformers' model and whose adapters do not fit together,
- * ENOTSUP for one that is not in `of`. */
+/* Can the adapters of a whole model, and what is trained whole beside them, be written so?  ECONFIG
+ * for adapters of several methods and for matrices that share a tensor in transformers' model and
+ * whose adapters do not fit together, ENOTSUP for one that is not in `of`, and for a part of a
+ * tensor that is trained whole. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_check_writable(const d9d_params *params,
                                                             const d9d_model_matrices *of);
 
@@ -80,21 +83,25 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_check(const d9d_adapters *ad,
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_to_model(const d9d_adapters *ad,
                                                       const d9d_params *params, const d9d_log *log);
 
-/* Is a parameter of this name one of the heads? */
-D9D_API bool d9d_adapters_have_head(const d9d_adapters *ad, const char *param);
+/* Is a parameter of this name one of those that were trained whole? */
+D9D_API bool d9d_adapters_have_saved(const d9d_adapters *ad, const char *param);
 
-/* Copy heads that were trained in full next to adapters (peft's modules_to_save, "score") into the
- * parameters of their names, of which a stage may have none.  EMISMATCH for another shape. */
-D9D_API D9D_MUST_USE d9d_status d9d_adapters_heads_to_model(const d9d_adapters *ad,
+/* Check that a whole model's parameters that were trained whole are trained: else they would be
+ * lost in what is written.  EMISMATCH. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_saved_check_trained(const d9d_adapters *ad,
+                                                                 const d9d_params *params);
+/* Copy what was trained whole beside adapters (peft's modules_to_save) into the parameters of these
+ * names, of which a stage may have none.  EMISMATCH for another shape. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_saved_to_model(const d9d_adapters *ad,
                                                             const d9d_params *params,
                                                             const d9d_log *log);
 
 /* A source of the tensors of `src`, which is in this layout, with the adapters merged and their
  * parameters left out, with the same bits in every layout: W + alpha / r B A, rows divided by their
  * norms and multiplied by magnitudes, rows and columns multiplied by factors.  Arithmetic is
- * float32, rounded once, to the type of `src` or, with as_float32, not at all.  Heads that were
- * trained in full replace those of `src`.  `ad` and `src` are borrowed.  EMISMATCH for an adapter
- * whose matrix is missing. */
+ * float32, rounded once, to the type of `src` or, with as_float32, not at all.  Parameters that
+ * were trained whole replace those of `src`.  `ad` and `src` are borrowed.  EMISMATCH for an
+ * adapter whose matrix is missing. */
 typedef struct d9d_adapters_merge d9d_adapters_merge;
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_merge_create(
     const d9d_adapters *ad, const d9d_model_matrices *of, d9d_weights_layout layout,
