@@ -50,6 +50,24 @@ on_meshes() {
     on_meshes dense 1 4 5
 }
 
+@test "modules trained whole beside adapters train the same on every mesh, and export the same adapter" {
+    sed 's/"shared_expert": {[^}]*}/"shared_expert": null/' moe.json >plain.json
+    lora='{"kind": "stack", "methods": [
+        {"kind": "lora", "module_name_pattern": ".*_proj", "layers_to_transform": [0], "params": {"r": 3, "alpha": 12}},
+        {"kind": "full_tune", "module_name_pattern": "model\\.(norm|embed_tokens)|lm_head|.*\\.1\\.mlp"}]}'
+    on_meshes plain 5 9
+    rm -rf alone run
+    tune plain "${meshes[0]}" alone
+    tune plain "1 2 1 1 2 1 2" run
+    same run alone
+    cmp alone/adapter/adapter_config.json run/adapter/adapter_config.json
+    for i in alone run; do
+        mkdir "$i/factors" && cp $i/adapter/adapter_model.safetensors $i/factors/model.safetensors
+    done
+    "$driver" alone/factors run/factors
+    rm -rf alone run
+}
+
 @test "dropout masks do not depend on the mesh" {
     lora='{"kind": "lora", "module_name_pattern": ".*self_attn.*_proj|.*gate|.*shared.*", "params": {"r": 3, "alpha": 12, "dropout": 0.3}}'
     on_meshes moe 4 5 7 10

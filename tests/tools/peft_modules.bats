@@ -1,0 +1,100 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# Modules that are trained whole beside adapters (peft's modules_to_save): written, read, merged and trained on.
+
+load train_bench
+
+whole='model\\.(norm|embed_tokens)|lm_head|.*\\.1\\.mlp\\.(router|grouped_experts)|.*\\.0\\.self_attn\\.q_norm'
+
+# methods PATTERN: LoRA, and modules trained whole.
+methods() {
+    echo '{"kind": "stack", "methods": [
+        {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 2, "alpha": 4}},
+        {"kind": "full_tune", "module_name_pattern": "'"$1"'"}]}'
+}
+
+setup_file() {
+    workshop
+    cd "$shared" || return 1
+    d9d-train -q --set trainer.run.dir=tuned --set "peft=$(methods "$whole")" --set optimizer.lr=1e-2 c.json
+}
+
+setup() {
+    bench
+    ln -s "$shared/tuned" .
+    from=(--set trainer.model_stage_factory.source_adapter=tuned/adapter)
+}
+
+refused() {
+    says 2 "$1" d9d-train -q "${@:2}" c.json
+    [ ! -e run ]
+}
+
+loss_of() { d9d-infer -q --json --set 'task={"name": "perplexity"}' "$@" i.json | sed -nE 's/.*"loss": ([^,]+),/\1/p'; }
+
+@test "they are in adapter/, under their own names" {
+    tr -d ' \n' <tuned/adapter/adapter_config.json | grep -qF '"modules_to_save":["model.embed_tokens","model.layers.0.self_attn.q_norm","model.layers.1.mlp.gate","model.layers.1.mlp.experts","model.norm","lm_head"]'
+    head -c 9000 tuned/adapter/adapter_model.safetensors >header
+    for name in model.norm.weight lm_head.weight model.layers.1.mlp.experts.gate_up_proj model.layers.1.mlp.gate.weight; do
+        grep -aqF "\"base_model.model.$name\"" header
+    done
+}
+
+@test "they are merged in every layout, to the bits of the export" {
+    d9d-map -q --adapter tuned/adapter --to hf "$golden/moe" merged
+    d9d-map diff -q merged tuned/export
+    d9d-map -q --adapter tuned/adapter --to hf --expert-layout per-expert "$golden/moe_fused" fused
+    d9d-map diff -q fused tuned/export
+    d9d-map -q --to d9d "$golden/moe" own
+    d9d-map -q --adapter tuned/adapter --to hf own from_own
+    d9d-map diff -q from_own tuned/export
+    [ "$(loss_of "${from[@]}")" = "$(loss_of --set trainer.model_stage_factory.source_checkpoint=tuned/export)" ]
+}
+
+@test "training goes on from them: a step that learns nothing writes them again, to the byte" {
+    d9d-train -q --set "peft=$(methods "$whole")" --set optimizer.lr=1e-30 --set trainer.run.steps=1 "${from[@]}" c.json
+    cmp {tuned,run}/adapter/adapter_model.safetensors
+    cmp {tuned,run}/adapter/adapter_config.json
+}
+
+@test "a checkpoint of what is trained alone goes on with them" {
+    only=(--set "peft=$(methods "$whole")" --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true
+        --set trainer.checkpointing.period_steps=2)
+    d9d-train -q "${only[@]}" --set trainer.run.steps=4 c.json
+    cp -r run whole
+    rm -r run/export run/adapter run/checkpoints/step-00000004
+    d9d-train -q "${only[@]}" --set trainer.run.steps=4 c.json
+    cmp {whole,run}/adapter/adapter_model.safetensors
+}
+
+@test "what would be lost is refused: no method trains what the adapter has" {
+    refused 'model.embed_tokens.token_embedding.regular.weight: was trained whole beside the adapters of the files, and no method' \
+        "${from[@]}" --set 'peft={"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 2, "alpha": 4}}'
+}
+
+@test "what peft cannot save is said: a part of a tensor, a matrix with an adapter too" {
+    d9d-train -q --set "peft=$(methods '.*\\.1\\.mlp\\.grouped_experts\\.up_proj')" --set trainer.run.steps=1 c.json 2>log
+    grep -q 'run/adapter: not written: model.layers.1.mlp.grouped_experts.up_proj.weight is trained whole and is a part of model.layers.1.mlp.experts.gate_up_proj of' log
+    [ ! -e run/adapter ] && [ -e run/export ]
+    rm -r run
+    d9d-train -q --set "peft=$(methods '.*\\.1\\.self_attn\\.q_proj')" --set trainer.run.steps=1 c.json 2>log
+    grep -q 'model.layers.1.self_attn.q_proj.weight is trained whole and has an adapter too' log
+}
+
+@test "of a tied model the embedding is both modules; one of them alone is refused" {
+    d9d-shard -q --format tokens --out small "$golden/dense_tied/train.jsonl"
+    tied=(--set data.dataset=small --set model_provider.hf_config="$golden/dense_tied/config.json"
+        --set model_provider.name=qwen3_dense --set trainer.model_stage_factory.source_checkpoint="$golden/dense_tied")
+    d9d-train -q "${tied[@]}" --set "peft=$(methods 'model\\.embed_tokens')" --set trainer.run.steps=2 c.json
+    grep -q '"ensure_weight_tying": true' run/adapter/adapter_config.json
+    head -c 3000 run/adapter/adapter_model.safetensors | grep -aqF '"base_model.model.lm_head.weight"'
+    d9d-map -q --adapter run/adapter --to hf "$golden/dense_tied" merged
+    d9d-map diff -q merged run/export
+    # without the head, as peft writes it without ensure_weight_tying
+    cp -r run/adapter alone && sed -i 's/"ensure_weight_tying": true/"ensure_weight_tying": false/' alone/adapter_config.json
+    sed -i 's/base_model.model.lm_head.weight/base_model.model.lm_hexd.weight/' alone/adapter_model.safetensors
+    says 2 'modules_to_save has one of them alone' d9d-map -q --adapter alone --to hf "$golden/dense_tied" no
+    cp -r run/adapter other && printf '\1' | dd of=other/adapter_model.safetensors bs=1 conv=notrunc status=none \
+        seek=$(($(stat -c %s other/adapter_model.safetensors) - 1))
+    says 2 'is another matrix' d9d-map -q --adapter other --to hf "$golden/dense_tied" no
+}
