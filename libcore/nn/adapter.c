@@ -104,9 +104,15 @@ static d9d_param *param_find(const d9d_module *m, const char *name)
 
 d9d_param *d9d_adapter_matrix(const d9d_module *m)
 {
-    d9d_param *p = param_find(m, "weight");
+    for (size_t i = 0; i < m->entries.len; i++)
+        if (m->entries.data[i].param != NULL && m->entries.data[i].param->spec.adaptable)
+            return m->entries.data[i].param;
+    return NULL;
+}
 
-    return p != NULL && p->spec.adaptable ? p : NULL;
+bool d9d_adapter_is_table(const d9d_module *m)
+{
+    return d9d_adapter_matrix(m) != NULL && d9d_adapter_matrix(m) != param_find(m, "weight");
 }
 
 static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind,
@@ -115,6 +121,9 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
     if (w == NULL || w->peft.adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: the module has %s", kind->name,
                         w == NULL ? "no matrix" : "an adapter already");
+    if (d9d_adapter_is_table(m) && !d9d_adapter_is_low_rank(kind))
+        return D9D_FAIL(D9D_ENOTSUP, "%s: adapters of embeddings and heads are LoRA alone",
+                        kind->name);
     if (is_stack(&w->spec.shape) && opts->dropout > 0)
         return D9D_FAIL(D9D_EINVAL, "%s: adapters of experts support no dropout, it is %g",
                         kind->name, opts->dropout);

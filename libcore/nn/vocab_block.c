@@ -33,6 +33,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
         D9D_TRY(d9d_module_param(&b->module, name, b->table[i], opts->dtype,
                                  D9D_SHAPE(splits[i].size, hidden), init, scale));
         d9di_block_divide(b->table[i], opts, (d9d_param_parallel){.style = D9D_COLWISE});
+        b->table[i]->spec.adaptable = n_splits == 1;
         b->n_splits++;
     }
     return D9D_OK;

@@ -1,5 +1,8 @@
 /* op_embedding.c - embedding lookup in a vocabulary of several tables.  ids [M], table s [V_s, H].
+ *
+ * The rows of a table with an adapter are those of W + s B A: y += s B[ids] A.
  */
+#include "d9d/op/math.h"
 #include "op/op_common.h"
 
 static d9d_status embedding_wgrad(d9d_node *n)
@@ -38,8 +41,8 @@ static d9d_status embedding_check(const d9d_tensor *ids, d9d_param *const *table
                                 s->ndim == 2 ? s->dim[1] : 0);
 }
 
-d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables, size_t n,
-                            d9d_var **y)
+static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables,
+                                 size_t n, d9d_var **y)
 {
     d9d_shape shape = ids->shape;
     d9d_node *node;
@@ -64,5 +67,42 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
         (void)d9d_node_save(node, ids, D9D_NEED_WGRAD);
     }
     *y = out;
+    return D9D_OK;
+}
+
+/* *y += s B[ids] A.  Ids of other ranks have rows of zeros in B too. */
+static d9d_status adapter_add(d9d_tape *t, const d9d_tensor *ids, const d9d_param_adapter *ad,
+                              d9d_var **y)
+{
+    d9d_param *down = ad->param[D9D_ADAPTER_A], *const up = ad->param[D9D_ADAPTER_B];
+    const d9d_tensor *a = &down->local.data;
+    d9d_var *low, *matrix, *sum;
+
+    D9D_TRY(embedding_rows(t, ids, &up, 1, &low));
+    D9D_TRY(d9d_op_scale(t, low, ad->scale, &low));
+    D9D_TRY(d9d_op_reshape(t, low, D9D_SHAPE(d9d_tensor_numel(ids), ad->r), &low));
+    D9D_TRY(d9d_op_param(t, down, 0, d9d_tensor_numel(a), &matrix));
+    D9D_TRY(d9d_op_reshape(t, matrix, a->shape, &matrix));
+    D9D_TRY(d9d_op_matmul(t, low, matrix, &(d9d_op_matmul_opts){0}, &sum));
+    D9D_TRY(d9d_op_reshape(t, sum, d9d_var_tensor(*y)->shape, &sum));
+    return d9d_op_add(t, *y, sum, y);
+}
+
+d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables, size_t n,
+                            d9d_var **y)
+{
+    D9D_TRY(embedding_rows(t, ids, tables, n, y));
+    for (size_t i = 0; i < n; i++) {
+        const d9d_param_adapter *ad = d9d_tape_adapter(t, tables[i]);
+
+        if (ad != NULL && n > 1)
+            return D9D_FAIL(
+                D9D_ENOTSUP,
+                "embedding: %s has an adapter and is one of %zu tables; a vocabulary of "
+                "one table can have one",
+                d9di_op_param_name(tables[i]), n);
+        if (ad != NULL)
+            D9D_TRY(adapter_add(t, ids, ad, y));
+    }
     return D9D_OK;
 }

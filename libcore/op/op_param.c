@@ -1,5 +1,5 @@
-/* op_param.c - y = some elements of a vector, as an array that other ops read: a copy, so that the
- * parameter may be resharded.
+/* op_param.c - y = some elements of a parameter, in order, as an array that other ops read: a copy,
+ * so that the parameter may be resharded.
  *
  *     dp = dy
  */
@@ -15,7 +15,7 @@ static d9d_status param_wgrad(d9d_node *n)
     const int64_t first = ((const param_attr *)n->attr)->first, some = d9d_tensor_numel(dy);
     d9d_param *p = n->param[0];
     d9d_tensor *grad = &p->local.grad;
-    const int64_t all = grad->shape.dim[0];
+    const int64_t all = d9d_tensor_numel(grad);
     const float beta = d9d_param_grad_beta(&p->local);
 
     if (beta == 0.0f && some < all) /* elements without a gradient */
@@ -35,10 +35,10 @@ d9d_status d9d_op_param(d9d_tape *t, d9d_param *p, int64_t first, int64_t n, d9d
     d9d_node *node;
 
     D9D_TRY(d9di_op_check_param("param", p, p->spec.dtype));
-    if (data->shape.ndim != 1 || first < 0 || n < 0 || first > data->shape.dim[0] - n)
+    if (first < 0 || n < 0 || first > d9d_tensor_numel(data) - n)
         return D9D_FAIL(D9D_EINVAL, "param: elements [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_op_param_name(p),
-                        (long long)(data->shape.ndim == 1 ? data->shape.dim[0] : 0));
+                        (long long)d9d_tensor_numel(data));
     D9D_TRY(d9d_tape_output(t, data->dtype, D9D_SHAPE(n), &out));
     D9D_TRY(D9DI_KERNEL(t, elementwise->cast, data->dtype, d9d_tensor_data(d9d_var_tensor(out)),
                         data->dtype, d9di_op_element_ptr(data, first), n));

@@ -74,6 +74,11 @@ CASES = {
         lora(r".*\.v_proj", 2, 4), whole(r".*\.1\.mlp\.grouped_experts|.*\.0\.mlp\.router")], lora=dict(
         r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=[
             "model.layers.1.mlp.experts", "model.layers.0.mlp.gate"])),
+    "embed": dict(model="dense_untied", base="dense_untied", seed=21, base_too=True, ours=[
+        lora(r".*\.q_proj|model\.embed_tokens|lm_head", 3, 6)], lora=dict(
+        r=3, lora_alpha=6, target_modules=["q_proj", "embed_tokens", "lm_head"])),
+    "embed_tied": dict(model="dense_tied", base="dense_tied", seed=22, lora=dict(
+        r=2, lora_alpha=4, target_modules=["q_proj", "embed_tokens"], ensure_weight_tying=True)),
     "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
         r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
@@ -98,12 +103,17 @@ def adapted(case):
                 p.copy_(noise.float().double())
             elif p.requires_grad:
                 p.copy_((p + noise * p.abs().mean()).float().double())
+    if case["base"] == "dense_tied" and "embed_tokens" in case["lora"]["target_modules"]:
+        with torch.no_grad():  # .double() has untied the factors
+            embed, head = model.get_input_embeddings(), model.base_model.model.lm_head
+            head.lora_A["default"].weight.copy_(embed.lora_embedding_B["default"].T)
+            head.lora_B["default"].weight.copy_(embed.lora_embedding_A["default"].T)
     return model
 
 
-def save(model, folder):
+def save(model, folder, base_too=False):
     shutil.rmtree(folder, ignore_errors=True)
-    model.save_pretrained(folder, save_embedding_layers=False)
+    model.save_pretrained(folder, save_embedding_layers=base_too)
     (folder / "README.md").unlink(missing_ok=True)
     file = folder / "adapter_model.safetensors"
     save_file({k: v.float().contiguous() for k, v in load_file(file).items()}, file,
@@ -170,7 +180,7 @@ def table(path, rows):
 def make(name):
     case = CASES[name]
     model, samples, folder = adapted(case), samples_of(case), HERE / "peft" / name
-    save(model, folder / "first")
+    save(model, folder / "first", case.get("base_too", False))
     table(folder / "first.txt", token_losses(model, samples))
     if name == "moe":
         save_each(folder / "first", folder / "each", MODELS[case["model"]]["config"]["num_experts"])
@@ -180,7 +190,7 @@ def make(name):
         "peft": {"kind": "stack", "methods": case["ours"]},
         "optimizer": {"name": "adamw", **ADAMW, "lr": LR}})
     table(folder / "steps.txt", learn(model, samples))
-    save(model, folder / "last")
+    save(model, folder / "last", case.get("base_too", False))
     table(folder / "last.txt", token_losses(model, samples))
 
 

@@ -53,7 +53,7 @@ close_to() {
 }
 
 @test "adapters that peft has written compute what they do in peft" {
-    for case in dense moe moe_all rslora dora layers ia3 saved saved_tied saved_moe; do
+    for case in dense moe moe_all rslora dora layers ia3 saved saved_tied saved_moe embed embed_tied; do
         losses $case "$golden/peft/$case/first" >got.txt
         close_to 2e-6 got.txt "$golden/peft/$case/first.txt"
     done
@@ -65,7 +65,7 @@ close_to() {
 }
 
 @test "ten steps from them are peft's: losses, norms, and what was learned" {
-    for case in dense moe rslora dora layers ia3 saved saved_tied saved_moe; do
+    for case in dense moe rslora dora layers ia3 saved saved_tied saved_moe embed; do
         learn $case run-$case
         grep '"loss"' run-$case/metrics.jsonl |
             sed -E 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/' >steps.txt

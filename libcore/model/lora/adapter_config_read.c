@@ -196,8 +196,8 @@ void d9di_peft_warn_missing(d9di_peft_reader *r, const d9d_log *log)
         if (name != NULL)
             name = d9d_arena_strndup(&r->arena, name, d9di_peft_module_length(name));
         if (name == NULL || strcmp(m->name, D9D_HEAD_SCORE) == 0 ||
-            d9di_adapters_find(r->ad, m) != NULL || !is_target(r, name) ||
-            d9di_peft_module_is_adapted(r, name))
+            d9di_adapters_is_embedding(r->matrices, m) || d9di_adapters_find(r->ad, m) != NULL ||
+            !is_target(r, name) || d9di_peft_module_is_adapted(r, name))
             continue;
         first = n++ == 0 ? name : first;
     }

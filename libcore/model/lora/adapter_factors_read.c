@@ -424,6 +424,8 @@ d9d_status d9di_peft_matrix_read(d9di_peft_reader *r, const d9d_model_matrix *m)
 {
     bool found = false;
 
+    if (d9di_adapters_is_embedding(r->matrices, m))
+        return d9di_peft_embedding_read(r, m);
     for (int i = 0; i < D9DI_PEFT_PLACES && !found; i++) {
         const d9d_model_matrix_place *p = d9di_peft_place_of(m, i);
 

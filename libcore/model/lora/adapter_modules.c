@@ -190,6 +190,7 @@ static d9d_status module_find(d9di_peft_modules *x, const d9d_model_matrices *of
     if (at == 0) {
         const d9di_peft_module new = {.tensor = tensor,
                                       .is_parameter = d9di_peft_is_target_parameter(of, m),
+                                      .is_embedding = d9di_adapters_is_embedding(of, m),
                                       .expert = each ? e : -1,
                                       .experts = each || m->experts == 0 ? 1 : m->experts};
 
@@ -199,6 +200,26 @@ static d9d_status module_find(d9di_peft_modules *x, const d9d_model_matrices *of
     }
     *out = &x->list.data[at - 1];
     return D9D_OK;
+}
+
+/* A tied embedding is the head too, a module with the same adapter. */
+static d9d_status tied_head_add(d9di_peft_modules *x, const d9d_model_matrices *of,
+                                const d9d_model_matrix *m, const d9di_adapters_factors *f)
+{
+    d9d_model_matrix *head;
+    d9di_peft_module *module = NULL;
+
+    if (!of->tied || !d9di_adapters_is_embedding(of, m))
+        return D9D_OK;
+    head = d9d_arena_alloc(&x->arena, sizeof(*head));
+    if (head == NULL)
+        return no_memory();
+    *head = *m;
+    head->module.tensor = d9d_arena_printf(&x->arena, "%s%s", of->parts->hf.head, weight);
+    if (head->module.tensor == NULL)
+        return no_memory();
+    D9D_TRY(module_find(x, of, head, 0, &module));
+    return part_add(module, head, f);
 }
 
 static d9d_status factors_add(d9di_peft_modules *x, const d9d_model_matrices *of,
@@ -215,7 +236,7 @@ static d9d_status factors_add(d9di_peft_modules *x, const d9d_model_matrices *of
         D9D_TRY(module_find(x, of, m, e, &module));
         D9D_TRY(part_add(module, m, f));
     }
-    return D9D_OK;
+    return tied_head_add(x, of, m, f);
 }
 
 /* --- modules -------------------------------------------------------------------------------- */

@@ -45,7 +45,9 @@ typedef struct d9di_adapters_saved {
     d9d_shape shape;
     d9d_dtype dtype;
     bool adapted; /* it has an adapter too */
-    float *v;     /* as the suite's layout has them; NULL: described alone */
+    bool
+        is_base; /* it was not trained: peft saves the weights of embeddings that have an adapter */
+    float *v;    /* as the suite's layout has them; NULL: described alone */
 } d9di_adapters_saved;
 
 struct d9d_adapters {
@@ -150,8 +152,9 @@ typedef struct d9di_peft_module {
     const char *tensor; /* its name in the model that peft adapts */
     const char *name;   /* of the module that has the factors */
     bool is_parameter;
-    int64_t expert;  /* the one that it is of, where each has a tensor; else -1 */
-    int64_t experts; /* in it; 1: a matrix */
+    bool is_embedding; /* its factors are transposed and have names of their own */
+    int64_t expert;    /* the one that it is of, where each has a tensor; else -1 */
+    int64_t experts;   /* in it; 1: a matrix */
     d9di_peft_part parts[D9D_HF_PARTS];
     int n;
     int64_t r;

@@ -3,6 +3,7 @@
  *     adapter_read.c            opens the directory, and holds all tensors to be used
  *     adapter_config_read.c     adapter_config.json: method, ranks, scales, targets
  *     adapter_factors_read.c    factors of matrices
+ *     adapter_embedding_read.c  factors of an embedding
  *     adapter_saved_read.c      parameters that were trained whole
  */
 #ifndef D9DI_MODEL_LORA_ADAPTER_READER_H
@@ -57,6 +58,8 @@ d9d_status d9di_peft_tensor_read_f32(d9di_peft_reader *r, const d9d_safetensors_
 bool d9di_peft_module_is_adapted(const d9di_peft_reader *r, const char *module);
 /* Read the adapter of a matrix, if there is one. */
 d9d_status d9di_peft_matrix_read(d9di_peft_reader *r, const d9d_model_matrix *m);
+/* Read the adapter of an embedding, and of the head that shares its table. */
+d9d_status d9di_peft_embedding_read(d9di_peft_reader *r, const d9d_model_matrix *m);
 /* Read all parameters that were saved whole (modules_to_save). */
 d9d_status d9di_peft_saved_read(d9di_peft_reader *r);
 

@@ -216,8 +216,9 @@ d9d_status d9d_adapters_saved_check_trained(const d9d_adapters *ad, const d9d_pa
 {
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
+        const d9di_adapters_saved *x = d9di_adapters_saved_find(ad, p->name);
 
-        if (!is_trained_whole(p) && d9d_adapters_have_saved(ad, p->name))
+        if (x != NULL && !x->is_base && !is_trained_whole(p))
             return D9D_FAIL(D9D_EMISMATCH,
                             "%s: was trained whole beside the adapters of the files, and no method "
                             "of the configuration trains it; \"full_tune\" does",
@@ -245,8 +246,8 @@ d9d_status d9d_adapters_saved_to_model(const d9d_adapters *ad, const d9d_params 
     for (size_t i = 0; i < params->n; i++) {
         const d9di_adapters_saved *x = d9di_adapters_saved_find(ad, params->p[i]->name);
 
-        if (x != NULL)
-            D9D_TRY(param_fill(x, params->p[i], log));
+        if (x != NULL && (!x->is_base || params->p[i]->peft.adapter != NULL))
+            D9D_TRY(param_fill(x, params->p[i], log)); /* else merged, with its adapter */
     }
     return D9D_OK;
 }

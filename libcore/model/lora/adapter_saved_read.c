@@ -1,5 +1,6 @@
 /* adapter_saved_read.c - modules that peft saved whole (modules_to_save), whose tensors have their
- * own names.  See adapter_reader.h.
+ * own names, and base weights beside adapters, which it saves of embeddings and heads.  See
+ * adapter_reader.h.
  *
  * peft saves the two modules of a tied weight, the embedding and the head, both with
  * ensure_weight_tying.  Without it the one that is trained is no longer the other.
@@ -45,11 +46,12 @@ static d9d_status shape_check(const d9di_peft_reader *r, const d9d_safetensors_t
 
 /* Read a parameter from the tensor of one of its places. */
 static d9d_status saved_add(d9di_peft_reader *r, const d9d_model_matrix *m,
-                            const d9d_model_matrix_place *p, const d9d_safetensors_tensor *t)
+                            const d9d_model_matrix_place *p, const d9d_safetensors_tensor *t,
+                            bool is_base)
 {
     const d9d_shape there = d9di_peft_place_shape(m, p);
     const d9di_adapters_saved like = {
-        .name = m->name, .shape = d9di_peft_own_shape(m), .dtype = t->dtype};
+        .name = m->name, .shape = d9di_peft_own_shape(m), .dtype = t->dtype, .is_base = is_base};
     d9di_adapters_saved *x;
     float *all;
     d9d_status st;
@@ -75,9 +77,32 @@ static d9d_status param_read(d9di_peft_reader *r, const d9d_model_matrix *m)
             continue;
         D9D_TRY(tensor_find(r, d9di_peft_tensor_name(r, p, 0), &t));
         if (t != NULL)
-            D9D_TRY(saved_add(r, m, p, t));
+            D9D_TRY(saved_add(r, m, p, t, false));
     }
     return D9D_OK;
+}
+
+/* --- base weights ---------------------------------------------------------------------------- */
+
+/* "MODULE.base_layer.weight" of "MODULE.weight". */
+static const char *base_name(d9di_peft_reader *r, const char *tensor)
+{
+    const size_t n = tensor != NULL ? d9di_peft_module_length(tensor) : 0;
+
+    return tensor != NULL
+               ? d9d_arena_printf(&r->arena, "%.*s.base_layer%s", (int)n, tensor, tensor + n)
+               : NULL;
+}
+
+/* Read the weights of an adapted embedding or head, which training did not change. */
+static d9d_status base_read(d9di_peft_reader *r, const d9d_model_matrix *m)
+{
+    const d9d_safetensors_tensor *t;
+
+    if (m->experts > 0 || m->vector)
+        return D9D_OK;
+    D9D_TRY(tensor_find(r, base_name(r, d9di_peft_tensor_name(r, &m->module, 0)), &t));
+    return t != NULL ? saved_add(r, m, &m->module, t, true) : D9D_OK;
 }
 
 /* --- tied weights ---------------------------------------------------------------------------- */
@@ -117,6 +142,10 @@ static d9d_status tied_check(d9di_peft_reader *r)
     const char *name = d9d_arena_printf(&r->arena, "%s.weight", r->matrices->parts->hf.head);
 
     D9D_TRY(tensor_find(r, name, &head));
+    if (head == NULL)
+        D9D_TRY(tensor_find(r, base_name(r, name), &head));
+    if (head == NULL && embed != NULL && embed->is_base)
+        return D9D_OK;
     if (embed != NULL && head != NULL)
         return head_check(r, head, embed);
     if (head == NULL &&
@@ -135,6 +164,8 @@ d9d_status d9di_peft_saved_read(d9di_peft_reader *r)
 
         if (!d9d_adapters_have_saved(r->ad, m->name))
             D9D_TRY(param_read(r, m));
+        if (!d9d_adapters_have_saved(r->ad, m->name))
+            D9D_TRY(base_read(r, m));
     }
     return r->matrices->tied ? tied_check(r) : D9D_OK;
 }

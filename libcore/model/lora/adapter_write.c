@@ -84,6 +84,10 @@ static peft_tensor tensor_of(const d9di_peft_module *x, d9d_param_adapter_role r
 {
     const int64_t ranks = x->r * x->experts, in = x->parts[0].matrix->in,
                   features = place_of(x)->features;
+    const peft_tensor embedding[D9D_ADAPTER_ROLES] = {
+        [D9D_ADAPTER_A] = {".lora_embedding_B", in, ranks, 2},
+        [D9D_ADAPTER_B] = {".lora_embedding_A", ranks, features, 2},
+    };
     const peft_tensor all[D9D_ADAPTER_ROLES] = {
         [D9D_ADAPTER_A] = {".lora_A.weight", ranks, in, 2},
         [D9D_ADAPTER_B] = {".lora_B.weight", features, ranks, 2},
@@ -92,7 +96,9 @@ static peft_tensor tensor_of(const d9di_peft_module *x, d9d_param_adapter_role r
         [D9D_ADAPTER_INPUT] = {".ia3_l", 1, in, 2},
     };
 
-    return d9di_adapters_has(x->parts[0].factors, role) ? all[role] : (peft_tensor){0};
+    if (!d9di_adapters_has(x->parts[0].factors, role))
+        return (peft_tensor){0};
+    return x->is_embedding ? embedding[role] : all[role];
 }
 
 static d9d_status module_declare(adapter_writer *w, const d9di_peft_module *x)
@@ -168,6 +174,21 @@ static void part_pack(const d9di_peft_module *x, const d9di_peft_part *part, int
     }
 }
 
+/* Transpose [columns, rows] in place. */
+static d9d_status values_transpose(float *v, int64_t rows, int64_t columns)
+{
+    float *turned = malloc((size_t)(rows * columns) * sizeof(*turned) + 1);
+
+    if (turned == NULL)
+        return no_memory();
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            turned[i * columns + j] = v[j * rows + i];
+    memcpy(v, turned, (size_t)(rows * columns) * sizeof(*turned));
+    free(turned);
+    return D9D_OK;
+}
+
 /* Features of a tensor without a factor keep what they are. */
 static void tensor_fill(d9d_param_adapter_role role, float *to, int64_t n)
 {
@@ -193,7 +214,10 @@ static d9d_status module_write(adapter_writer *w, const d9di_peft_module *x)
         for (int i = 0; i < x->n; i++)
             for (int64_t e = 0; e < x->experts; e++)
                 part_pack(x, &x->parts[i], e, role, to);
-        st = values_write(w, x->parts[0].factors->dtype, to, n);
+        if (x->is_embedding)
+            st = values_transpose(to, t.rows, t.columns);
+        if (st == D9D_OK)
+            st = values_write(w, x->parts[0].factors->dtype, to, n);
         free(to);
     }
     return st;
@@ -416,8 +440,11 @@ static d9d_status saved_modules_note(adapter_writer *w)
 {
     int rc = 0;
 
+    for (size_t i = 0; w->matrices->tied && i < w->modules.list.len; i++)
+        if (w->modules.list.data[i].is_embedding)
+            rc |= json_object_set_new(w->doc, "ensure_weight_tying", json_true());
     if (w->ad->saved.len == 0)
-        return D9D_OK;
+        return rc == 0 ? D9D_OK : no_memory();
     rc |= json_object_set_new(w->doc, "modules_to_save", json_array());
     if (d9d_adapters_have_saved(w->ad, D9D_HEAD_SCORE ".weight"))
         rc |= json_object_set_new(w->doc, "task_type", json_string("SEQ_CLS"));

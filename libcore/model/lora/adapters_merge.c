@@ -224,6 +224,43 @@ static const char *name_in_source(d9d_adapters_merge *m, const d9d_model_matrix_
                : name;
 }
 
+/* Files of a tied model may have the head too, a copy of the embedding: what it is called.  NULL:
+ * this is no such embedding. */
+static d9d_status tied_head_name(d9d_adapters_merge *m, const d9d_model_matrix *at,
+                                 d9d_weights_layout layout, const char **out)
+{
+    static const char table[] = ".token_embedding.";
+    const char *split = strstr(at->name, table), *head = m->of->parts->hf.head;
+    const size_t n = split != NULL ? strcspn(split + strlen(table), ".") : 0;
+
+    *out = NULL;
+    if (!m->of->tied || split == NULL || !d9di_adapters_is_embedding(m->of, at))
+        return D9D_OK;
+    if (layout != D9D_LAYOUT_D9D)
+        head = d9d_hf_name_as(m->of->parts, m->as, head, &m->arena);
+    if (head != NULL)
+        *out = layout == D9D_LAYOUT_D9D ? d9d_arena_printf(&m->arena, "lm_head.lm_head.%.*s.weight",
+                                                           (int)n, split + strlen(table))
+                                        : d9d_arena_printf(&m->arena, "%s.weight", head);
+    return *out != NULL ? D9D_OK : no_memory(at->name);
+}
+
+/* Add the changes of a tied embedding to a copy of it, if the source has one. */
+static d9d_status tied_head_add(d9d_adapters_merge *m, const d9di_adapters_factors *f,
+                                const d9d_model_matrix *at, const d9d_model_matrix_place *p,
+                                d9d_weights_layout layout)
+{
+    const char *name = NULL;
+
+    if (at != NULL)
+        D9D_TRY(tied_head_name(m, at, layout, &name));
+    if (name == NULL)
+        return D9D_OK;
+    D9D_TRY(changes_add(m, f, p, name, 0, 1));
+    ((merged_tensor *)d9d_map_get(&m->by_name, name, strlen(name)))->optional = true;
+    return D9D_OK;
+}
+
 static d9d_status factors_add(d9d_adapters_merge *m, const d9di_adapters_factors *f,
                               d9d_weights_layout layout)
 {
@@ -238,6 +275,7 @@ static d9d_status factors_add(d9d_adapters_merge *m, const d9di_adapters_factors
 
     if (layout == D9D_LAYOUT_D9D) {
         D9D_TRY(changes_add(m, f, &own, name, 0, f->experts));
+        D9D_TRY(tied_head_add(m, f, at, &own, layout));
         return bias_add(m, f, &own, name);
     }
     p = at == NULL ? NULL : layout == D9D_LAYOUT_HF_FUSED ? &at->fused : &at->hf;
@@ -247,6 +285,7 @@ static d9d_status factors_add(d9d_adapters_merge *m, const d9di_adapters_factors
     if (!d9di_peft_place_is_each(p)) {
         name = name_in_source(m, p, 0);
         D9D_TRY(changes_add(m, f, p, name, 0, f->experts));
+        D9D_TRY(tied_head_add(m, f, at, p, layout));
         return bias_add(m, f, p, name);
     }
     for (int64_t e = 0; e < f->experts; e++)
@@ -284,24 +323,6 @@ static d9d_status whole_add(d9d_adapters_merge *m, const d9di_adapters_saved *x,
     return D9D_OK;
 }
 
-/* Files of a tied model may have the head too, a copy of the embedding. */
-static d9d_status tied_head_add(d9d_adapters_merge *m, const d9di_adapters_saved *x,
-                                const d9d_model_matrix *at, const d9d_model_matrix_place *p,
-                                d9d_weights_layout layout)
-{
-    const char *split = strrchr(at->name, '.'), *head = m->of->parts->hf.head, *name;
-
-    if (!m->of->tied || !d9di_adapters_is_embedding(m->of, at))
-        return D9D_OK;
-    while (layout == D9D_LAYOUT_D9D && split > at->name && split[-1] != '.')
-        split--;
-    name = layout == D9D_LAYOUT_D9D ? d9d_arena_printf(&m->arena, "lm_head.lm_head.%s", split)
-                                    : d9d_hf_name_as(m->of->parts, m->as, head, &m->arena);
-    if (name != NULL && layout != D9D_LAYOUT_D9D)
-        name = d9d_arena_printf(&m->arena, "%s.weight", name);
-    return whole_add(m, x, at, p, name, 0, 1, true);
-}
-
 static d9d_status saved_add(d9d_adapters_merge *m, const d9di_adapters_saved *x,
                             d9d_weights_layout layout)
 {
@@ -316,6 +337,7 @@ static d9d_status saved_add(d9d_adapters_merge *m, const d9di_adapters_saved *x,
                                                                       : &at->hf;
     const int64_t experts = at != NULL && at->experts > 0 ? at->experts : 1;
     const bool head = strcmp(x->name, D9D_HEAD_SCORE ".weight") == 0;
+    const char *tied;
 
     if (p == NULL || (p != &own && p->tensor == NULL))
         return D9D_FAIL(D9D_ENOTSUP, "%s was trained whole, and is not in HuggingFace's files",
@@ -325,7 +347,8 @@ static d9d_status saved_add(d9d_adapters_merge *m, const d9di_adapters_saved *x,
                           head));
     for (int64_t e = 0; p != &own && d9di_peft_place_is_each(p) && e < experts; e++)
         D9D_TRY(whole_add(m, x, at, p, name_in_source(m, p, e), e, 1, false));
-    return tied_head_add(m, x, at, p, layout);
+    D9D_TRY(tied_head_name(m, at, layout, &tied));
+    return tied != NULL ? whole_add(m, x, at, p, tied, 0, 1, true) : D9D_OK;
 }
 
 /* --- the source ------------------------------------------------------------------------------ */

@@ -137,6 +137,25 @@ static d9d_status adapter_add(const peft_run *m, const char *name, d9d_module *m
                                    d9d_err_message());
 }
 
+/* A table of a vocabulary is matched by its own name too, as its parameter has it. */
+static d9d_status table_match(peft_run *m, const char *name, const d9d_module *module, bool *match)
+{
+    const d9d_param *w = d9d_adapter_matrix(module);
+    static const char weight[] = ".weight";
+
+    for (size_t i = 0; i < module->entries.len && !*match; i++) {
+        const struct d9d_module_entry *e = &module->entries.data[i];
+        const char *table = e->param == w
+                                ? d9d_arena_printf(&m->arena, "%s.%.*s", name,
+                                                   (int)(strlen(e->name) - strlen(weight)), e->name)
+                                : NULL;
+
+        if (table != NULL)
+            D9D_TRY(name_match(m, table, NULL, match));
+    }
+    return D9D_OK;
+}
+
 static d9d_status module_visit(void *arg, const char *name, d9d_module *module)
 {
     peft_run *m = arg;
@@ -152,6 +171,8 @@ static d9d_status module_visit(void *arg, const char *name, d9d_module *module)
         D9D_TRY(D9D_VEC_PUSH(&m->names, copy));
     }
     D9D_TRY(name_match(m, name, module, &match));
+    if (adapts && !match && d9d_adapter_is_table(module))
+        D9D_TRY(table_match(m, name, module, &match));
     m->matched += match;
     if (!match && !adapts)
         D9D_TRY(params_visit(m, name, module));

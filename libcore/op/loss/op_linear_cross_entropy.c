@@ -12,20 +12,23 @@
  * With a softcap c, z = c tanh(h W^T / c); `unit` and dz have the factor 1 - (z / c)^2.  With a
  * bias b, h W^T is h W^T + b, and db the sum of dz over tokens: a parameter behind the heads.
  *
+ * With an adapter of the one table h and W are wider (op_head_adapter.h).
+ *
  * Vocabulary parallel over n ranks: each rank computes lse and loss of its part of the vocabulary
  * in its place of parts [n, 2, T].  An all-gather gives every rank all parts, and all compute the
  * same sums.  A root's kernel does the all-gather itself.
  */
 #include <string.h>
 
-#include "op/op_common.h"
+#include "op/loss/op_head_adapter.h"
 
 typedef struct lce_attr {
     d9d_op_vocab_opts opts;
     int64_t v[D9D_NODE_MAX];     /* rows of each table that this rank has */
     int64_t first[D9D_NODE_MAX]; /* ids of their first rows */
     int64_t all;                 /* ids of the whole vocabulary */
-    size_t n;                    /* tables; a node's next parameter is the bias, if there is one */
+    size_t n;                    /* tables; a node's next parameters are B and the bias, if any */
+    bool adapted;                /* the table has an adapter: h is wide (op_head_adapter.h) */
     bool part;                   /* this rank has a part of it only */
 } lce_attr;
 
@@ -36,7 +39,17 @@ enum { SAVED_H, SAVED_LSE, SAVED_TARGETS, SAVED_UNIT };
 typedef struct lce_call {
     d9d_linear_cross_entropy_dims dims;
     const void *w[D9D_NODE_MAX];
+    d9d_tensor wide; /* of a table with its adapter; storage NULL: none */
 } lce_call;
+
+/* Have the table with its adapter, until the call is released. */
+static d9d_status lce_call_widen(d9d_tape *t, const d9d_param *head, const d9d_param *up,
+                                 lce_call *c)
+{
+    D9D_TRY(d9di_op_head_matrix(t, head, up, &c->wide));
+    c->w[0] = d9d_tensor_data(&c->wide);
+    return D9D_OK;
+}
 
 static lce_call lce_call_of(const d9d_tensor *h, d9d_param *const *heads, size_t n,
                             const lce_attr *a)
@@ -92,20 +105,48 @@ static lce_grads lce_grads_of(d9d_param *const *heads, size_t n)
     return g;
 }
 
+static d9d_status lce_wgrad_run(d9d_node *n, lce_call *c, const lce_grads *g)
+{
+    const lce_attr *a = n->attr;
+
+    /* The kernel adds to the bias's gradient, on a rank with a part of the vocabulary to a part. */
+    c->dims.dbias = a->opts.bias != NULL ? g->dw[n->n_param - 1] : NULL;
+    if (c->dims.dbias != NULL && g->beta[n->n_param - 1] == 0.0f)
+        D9D_TRY(D9DI_KERNEL(n->tape, elementwise->fill, g->t, c->dims.dbias, a->all, 0.0f));
+    return D9DI_KERNEL(n->tape, loss->linear_cross_entropy_wgrad, &c->dims, g->t, g->dw, g->beta,
+                       d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[SAVED_LSE]),
+                       d9d_tensor_data(&n->saved[SAVED_H]), c->w,
+                       d9d_tensor_data(&n->saved[SAVED_TARGETS]));
+}
+
+/* Of a table and its B together, which are columns of one matrix. */
+static d9d_status lce_wgrad_adapted(d9d_node *n, lce_call *c, const lce_grads *g)
+{
+    enum { TABLE, UP };
+    d9d_tensor grad = {0};
+    lce_grads both;
+    d9d_status st;
+
+    D9D_TRY(lce_call_widen(n->tape, n->param[TABLE], n->param[UP], c));
+    D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(n->tape), g->t, c->wide.shape, &grad), out);
+    both = *g;
+    both.dw[TABLE] = d9d_tensor_data(&grad);
+    both.beta[TABLE] = 0;
+    D9D_TRY_OR(st, lce_wgrad_run(n, c, &both), out);
+    st = d9di_op_head_wgrad(n, n->param, g->beta, &grad);
+out:
+    d9d_tensor_release(&grad);
+    d9d_tensor_release(&c->wide);
+    return st;
+}
+
 static d9d_status lce_wgrad(d9d_node *n)
 {
     const lce_attr *a = n->attr;
-    const d9d_tensor *h = &n->saved[SAVED_H];
     const lce_grads g = lce_grads_of(n->param, (size_t)n->n_param);
-    lce_call c = lce_call_of(h, n->param, a->n, a);
+    lce_call c = lce_call_of(&n->saved[SAVED_H], n->param, a->n, a);
 
-    /* The kernel adds to the bias's gradient, on a rank with a part of the vocabulary to a part. */
-    c.dims.dbias = a->opts.bias != NULL ? g.dw[a->n] : NULL;
-    if (c.dims.dbias != NULL && g.beta[a->n] == 0.0f)
-        D9D_TRY(D9DI_KERNEL(n->tape, elementwise->fill, g.t, c.dims.dbias, a->all, 0.0f));
-    return D9DI_KERNEL(n->tape, loss->linear_cross_entropy_wgrad, &c.dims, g.t, g.dw, g.beta,
-                       d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[SAVED_LSE]),
-                       d9d_tensor_data(h), c.w, d9d_tensor_data(&n->saved[SAVED_TARGETS]));
+    return a->adapted ? lce_wgrad_adapted(n, &c, &g) : lce_wgrad_run(n, &c, &g);
 }
 
 static const d9d_node_ops lce_node_ops = {
@@ -129,24 +170,28 @@ static d9d_status lce_check_grads(d9d_param *const *heads, size_t n)
     return D9D_OK;
 }
 
-/* The heads, and the bias, as a node's parameters. */
+/* The heads, B of an adapter, and the bias, as a node's parameters. */
 typedef struct lce_params {
     d9d_param *of[D9D_NODE_MAX];
     size_t n;
 } lce_params;
 
-static lce_params lce_params_of(d9d_param *const *heads, size_t n, const d9d_op_vocab_opts *opts)
+static lce_params lce_params_of(d9d_param *const *heads, size_t n, const d9d_param_adapter *ad,
+                                const d9d_op_vocab_opts *opts)
 {
     lce_params p = {.n = n};
 
     memcpy(p.of, heads, n * sizeof(*heads));
+    if (ad != NULL)
+        p.of[p.n++] = ad->param[D9D_ADAPTER_B];
     if (opts->bias != NULL)
         p.of[p.n++] = opts->bias;
     return p;
 }
 
 static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
-                            const d9d_tensor *targets, const d9d_op_vocab_opts *opts)
+                            const d9d_tensor *targets, const d9d_param_adapter *ad,
+                            const d9d_op_vocab_opts *opts)
 {
     static const char op[] = "linear_cross_entropy";
     lce_params params;
@@ -157,14 +202,9 @@ static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t
         return d9di_op_misfit(op, "targets", &targets->shape, "h", &h->shape,
                               "h is [T, H], targets are [T]");
     D9D_TRY(d9di_op_check_splits(op, heads, n, h->dtype, h->shape.dim[1]));
-    for (size_t i = 0; i < n; i++)
-        if (heads[i]->peft.adapter != NULL)
-            return D9D_FAIL(D9D_ENOTSUP,
-                            "%s: the head %s has an adapter, which is not supported here; train it "
-                            "in full (full_tune)",
-                            op, heads[i]->name != NULL ? heads[i]->name : "without a name");
+    D9D_TRY(d9di_op_head_adapter_check(op, heads, n));
     D9D_TRY(d9di_op_check_vocab_bias(op, heads, n, h->dtype, opts->bias));
-    params = lce_params_of(heads, n, opts);
+    params = lce_params_of(heads, n, ad, opts);
     return lce_check_grads(params.of, params.n);
 }
 
@@ -173,7 +213,8 @@ static d9d_status lce_record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, s
                              d9d_var *loss, const d9d_tensor *lse, const d9d_tensor *targets,
                              const d9d_tensor *unit, const lce_attr *attr, d9d_node **node)
 {
-    const lce_params p = lce_params_of(heads, n_heads, &attr->opts);
+    const lce_params p = lce_params_of(
+        heads, n_heads, attr->adapted ? d9d_tape_adapter(t, heads[0]) : NULL, &attr->opts);
     d9d_node *n;
 
     *node = NULL;
@@ -243,47 +284,64 @@ out:
     return st;
 }
 
+/* h is wide if the head has an adapter. */
 static d9d_status lce_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                              const d9d_tensor *targets, const d9d_op_vocab_opts *opts,
-                              d9d_var **loss, d9d_node **node)
+                              const d9d_tensor *targets, const lce_attr *attr, d9d_var **loss,
+                              d9d_node **node)
 {
     const d9d_tensor *x = d9d_var_tensor(h);
     d9d_tensor lse = {0}, unit = {0};
-    lce_attr attr;
     d9d_var *out;
     d9d_status st;
-    lce_run r;
+    lce_run r = {.call = lce_call_of(x, heads, n, attr)};
 
-    D9D_TRY_OR(st, lce_check(x, heads, n, targets, opts), out);
-    attr = lce_attr_of(heads, n, opts);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, targets->shape, &lse), out);
     if (d9d_tape_should_record(t, &h, 1, NULL, 0))
         D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit), out);
-    r = (lce_run){.call = lce_call_of(x, heads, n, &attr),
-                  .h = x,
-                  .targets = targets,
-                  .loss = d9d_tensor_data(d9d_var_tensor(out)),
-                  .lse = d9d_tensor_data(&lse),
-                  .unit = d9d_tensor_data(&unit),
-                  .comm = opts->comm,
-                  .label = d9di_op_param_name(heads[0])};
-    D9D_TRY_OR(st, attr.part ? lce_run_vocab_parallel(t, &r) : lce_run_local(t, &r), out);
-    D9D_TRY_OR(st, lce_record(t, h, heads, n, out, &lse, targets, &unit, &attr, node), out);
+    if (attr->adapted)
+        D9D_TRY_OR(
+            st, lce_call_widen(t, heads[0], heads[0]->peft.adapter->param[D9D_ADAPTER_B], &r.call),
+            out);
+    r.h = x;
+    r.targets = targets;
+    r.loss = d9d_tensor_data(d9d_var_tensor(out));
+    r.lse = d9d_tensor_data(&lse);
+    r.unit = d9d_tensor_data(&unit);
+    r.comm = attr->opts.comm;
+    r.label = d9di_op_param_name(heads[0]);
+    D9D_TRY_OR(st, attr->part ? lce_run_vocab_parallel(t, &r) : lce_run_local(t, &r), out);
+    D9D_TRY_OR(st, lce_record(t, h, heads, n, out, &lse, targets, &unit, attr, node), out);
     *loss = out;
 out:
+    d9d_tensor_release(&r.call.wide);
     d9d_tensor_release(&unit);
     d9d_tensor_release(&lse);
     return st;
+}
+
+/* Check the arrays, and widen h for an adapter. */
+static d9d_status lce_begin(d9d_tape *t, d9d_var **h, d9d_param *const *heads, size_t n,
+                            const d9d_tensor *targets, const d9d_op_vocab_opts *opts,
+                            lce_attr *attr)
+{
+    const d9d_param_adapter *ad = d9di_op_head_adapter(t, heads, n);
+
+    D9D_TRY(lce_check(d9d_var_tensor(*h), heads, n, targets, ad, opts));
+    *attr = lce_attr_of(heads, n, opts);
+    attr->adapted = ad != NULL;
+    return ad != NULL ? d9di_op_head_input(t, *h, ad, h) : D9D_OK;
 }
 
 d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
                                        const d9d_tensor *targets, const d9d_op_vocab_opts *opts,
                                        d9d_var **loss)
 {
+    lce_attr attr;
     d9d_node *node;
 
-    return lce_forward(t, h, heads, n, targets, opts, loss, &node);
+    D9D_TRY(lce_begin(t, &h, heads, n, targets, opts, &attr));
+    return lce_forward(t, h, heads, n, targets, &attr, loss, &node);
 }
 
 /* --- as a root of the backward -------------------------------------------------------- */
@@ -346,21 +404,18 @@ static d9d_status lce_root_fwd_bwd(d9d_tape *t, const d9d_tensor *x, d9d_param *
 }
 
 static d9d_status lce_root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                                   const d9d_tensor *targets, const d9d_op_vocab_opts *opts,
-                                   d9d_var **loss, d9d_node **node)
+                                   const d9d_tensor *targets, const lce_attr *attr, d9d_var **loss,
+                                   d9d_node **node)
 {
     const d9d_tensor *x = d9d_var_tensor(h);
     d9d_tensor unit = {0};
-    lce_attr attr;
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY(lce_check(x, heads, n, targets, opts));
-    attr = lce_attr_of(heads, n, opts);
     if (d9d_var_needs_grad(h))
         D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit));
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
-    D9D_TRY_OR(st, lce_root_fwd_bwd(t, x, heads, n, targets, &attr, d9d_var_tensor(out), &unit),
+    D9D_TRY_OR(st, lce_root_fwd_bwd(t, x, heads, n, targets, attr, d9d_var_tensor(out), &unit),
                out);
     D9D_TRY_OR(st, d9d_tape_record(t, &lce_root_node_ops, &h, 1, &out, 1, heads, n, 0, node), out);
     (void)d9d_node_save(*node, &unit, D9D_NEED_DGRAD);
@@ -378,21 +433,25 @@ static d9d_status grad_seed_ones(d9d_node *n, const d9d_shape *shape)
                        d9d_shape_numel(shape), 1.0f);
 }
 
-/* If the gradients of the heads have no memory yet, or there is a bias, backward computes them. */
+/* If the gradients of the heads have no memory yet, or there is a bias or an adapter, backward
+ * computes them. */
 d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
                                             size_t n, const d9d_tensor *targets,
                                             const d9d_op_vocab_opts *opts, d9d_var **loss)
 {
-    bool at_once = opts->bias == NULL && d9d_tape_should_record(t, &h, 1, heads, n);
+    lce_attr attr;
     d9d_node *node;
+    bool at_once;
 
     D9D_TRY(d9d_tape_check_root(t, "linear_cross_entropy"));
+    D9D_TRY(lce_begin(t, &h, heads, n, targets, opts, &attr));
+    at_once = opts->bias == NULL && !attr.adapted && d9d_tape_should_record(t, &h, 1, heads, n);
     for (size_t i = 0; at_once && i < n; i++) {
         D9D_TRY(d9d_param_grad_alloc(heads[i]));
         at_once = !d9d_param_needs_grad(heads[i]) || heads[i]->local.grad.storage != NULL;
     }
-    D9D_TRY(at_once ? lce_root_forward(t, h, heads, n, targets, opts, loss, &node)
-                    : lce_forward(t, h, heads, n, targets, opts, loss, &node));
+    D9D_TRY(at_once ? lce_root_forward(t, h, heads, n, targets, &attr, loss, &node)
+                    : lce_forward(t, h, heads, n, targets, &attr, loss, &node));
     if (node == NULL)
         return D9D_OK;
     d9d_node_make_root(node);

@@ -2,10 +2,10 @@
  * The bias [V] is added to the sum, and so once.
  *
  * Each table, or under vocabulary parallelism each rank's part of it, is a GEMM of its own into its
- * columns of y.  Columns of other ranks are zero, and y is the all-reduce (sum) over ranks.  Then
- * the softcap, if there is one.
+ * columns of y.  An adapter of the one table adds (s rows A^T) B^T.  Columns of other ranks are
+ * zero, and y is the all-reduce (sum) over ranks.  Then the softcap, if there is one.
  */
-#include "op/op_common.h"
+#include "op/loss/op_head_adapter.h"
 
 static d9d_status logits_check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
                                d9d_param *const *heads, size_t n, const d9d_op_vocab_opts *opts)
@@ -18,6 +18,7 @@ static d9d_status logits_check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
         return d9di_op_misfit("logits", "h", &th->shape, "pick", &pick->shape,
                               "h is [T, H], pick [N]");
     D9D_TRY(d9di_op_check_splits("logits", heads, n, th->dtype, th->shape.dim[1]));
+    D9D_TRY(d9di_op_head_adapter_check("logits", heads, n));
     D9D_TRY(d9di_op_check_vocab_bias("logits", heads, n, th->dtype, opts->bias));
     if (d9d_tape_should_record(t, &h, 1, heads, n))
         return D9D_FAIL(D9D_EINVAL, "logits: have no backward");
@@ -33,6 +34,53 @@ static d9d_status rows_select(d9d_tape *t, const d9d_tensor *h, const d9d_tensor
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), h->dtype, D9D_SHAPE(n, wide), rows));
     return D9DI_KERNEL(t, elementwise->embedding, h->dtype, d9d_tensor_data(rows),
                        d9d_tensor_data(pick), d9d_tensor_data(h), n, 0, from, wide, false);
+}
+
+/* y += (s rows A^T) B^T */
+static d9d_status adapter_add(d9d_tape *t, const d9d_tensor *rows, const d9d_param_adapter *ad,
+                              const d9d_tensor *y)
+{
+    const d9d_tensor *a = &ad->param[D9D_ADAPTER_A]->local.data,
+                     *b = &ad->param[D9D_ADAPTER_B]->local.data;
+    const int64_t n = rows->shape.dim[0];
+    const d9d_gemm down = {.t = rows->dtype,
+                           .ct = rows->dtype,
+                           .trans_b = true,
+                           .m = n,
+                           .n = ad->r,
+                           .k = rows->shape.dim[1]},
+                   up = {.t = rows->dtype,
+                         .ct = D9D_F32,
+                         .trans_b = true,
+                         .m = n,
+                         .n = b->shape.dim[0],
+                         .k = ad->r,
+                         .beta = 1.0f};
+    d9d_tensor low;
+    void *x;
+    d9d_status st;
+
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), rows->dtype, D9D_SHAPE(n, ad->r), &low));
+    x = d9d_tensor_data(&low);
+    D9D_TRY_OR(st, D9DI_KERNEL(t, gemm->dense, &down, d9d_tensor_data(rows), d9d_tensor_data(a), x),
+               out);
+    D9D_TRY_OR(st, D9DI_KERNEL(t, elementwise->axpy, low.dtype, x, ad->scale, x, NULL, n * ad->r),
+               out);
+    st = D9DI_KERNEL(t, gemm->dense, &up, x, d9d_tensor_data(b), d9d_tensor_data(y));
+out:
+    d9d_tensor_release(&low);
+    return st;
+}
+
+/* All columns that this rank has of a table, with its adapter; y [N, V of this rank]. */
+static d9d_status table_logits(d9d_tape *t, const d9d_gemm *g, const d9d_tensor *rows,
+                               const d9d_param *head, const d9d_tensor *y)
+{
+    const d9d_param_adapter *ad = d9d_tape_adapter(t, head);
+
+    D9D_TRY(D9DI_KERNEL(t, gemm->dense, g, d9d_tensor_data(rows),
+                        d9d_tensor_data(&head->local.data), d9d_tensor_data(y)));
+    return ad != NULL ? adapter_add(t, rows, ad, y) : D9D_OK;
 }
 
 /* The columns of one table. */
@@ -52,11 +100,9 @@ static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_pa
     d9d_status st;
 
     if (g.n == all)
-        return D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(rows), d9d_tensor_data(w),
-                           d9d_tensor_data(y));
+        return table_logits(t, &g, rows, head, y);
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n, g.n), &part));
-    st = D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(rows), d9d_tensor_data(w),
-                     d9d_tensor_data(&part));
+    st = table_logits(t, &g, rows, head, &part);
     if (st == D9D_OK)
         st = D9DI_KERNEL(t, elementwise->scatter_rows, D9D_F32, d9d_tensor_data(y), all, first,
                          NULL, d9d_tensor_data(&part), n, g.n);

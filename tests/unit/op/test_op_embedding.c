@@ -11,6 +11,24 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     return d9d_op_embedding(t, &e->constant[0], e->param, e->n_param, out);
 }
 
+/* Parameters: the table, A, B. */
+static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    d9d_param_adapter adapter = {
+        .r = e->param[1]->spec.shape.dim[0],
+        .scale = 0.75f,
+        .param = {[D9D_ADAPTER_A] = e->param[1], [D9D_ADAPTER_B] = e->param[2]}};
+    d9d_status st;
+
+    (void)in, (void)n_in, (void)n_out;
+    e->param[0]->peft.adapter = &adapter;
+    st = d9d_op_embedding(t, &e->constant[0], e->param, 1, out);
+    e->param[0]->peft.adapter = NULL;
+    return st;
+}
+
 /* Ids of every kind: repeated, at the ends of splits, outside all. */
 static const int32_t ids[] = {0, 4, 5, 7, 8, 0, 2, 2, 2, -1, 9, 1000000, INT32_MIN, INT32_MAX, 6};
 
@@ -25,6 +43,11 @@ static void keeps_its_promises(void **state)
          .run = run,
          .param = {FD(5, 7), FD(3, 7), FD(1, 7)},
          .constant = {{D9D_I32, D9D_SHAPE(3, 5), ids}}},
+        {.name = "with an adapter",
+         .run = run_adapted,
+         .param = {FD(9, 5), FD(3, 5), FD(9, 3)},
+         .constant = {{D9D_I32, D9D_SHAPE(3, 5), ids}},
+         .saved = {45, 15}},
         {.name = "batch",
          .run = run,
          .param = {FD(2, 3), FD(8, 3)},

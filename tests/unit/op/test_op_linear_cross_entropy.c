@@ -35,6 +35,26 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
                                        opts != NULL ? opts : &plain, out);
 }
 
+/* Parameters: W, A, B, and a bias if there is a fourth. */
+static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    d9d_param_adapter adapter = {
+        .r = e->param[1]->spec.shape.dim[0],
+        .scale = 0.75f,
+        .param = {[D9D_ADAPTER_A] = e->param[1], [D9D_ADAPTER_B] = e->param[2]}};
+    d9d_op_vocab_opts opts = capped;
+    d9d_status st;
+
+    (void)n_in, (void)n_out;
+    opts.bias = e->n_param > 3 ? e->param[3] : NULL;
+    e->param[0]->peft.adapter = &adapter;
+    st = d9d_op_linear_cross_entropy(t, in[0], e->param, 1, &e->constant[0], &opts, out);
+    e->param[0]->peft.adapter = NULL;
+    return st;
+}
+
 static const int32_t targets[] = {0, 8, IGNORE, 4, 5, 5, 7, IGNORE, 1};
 
 static void keeps_its_promises(void **state)
@@ -78,6 +98,18 @@ static void keeps_its_promises(void **state)
          .param = {FD(6, 17), FD(1201, 17)},
          .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
          .saved = {153, 153, 9}},
+        {.name = "with an adapter",
+         .run = run_adapted,
+         .in = {FD(9, 5)},
+         .param = {FD(9, 5), FD(2, 5), FD(9, 2)},
+         .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
+         .saved = {45, 117, 9, 117}},
+        {.name = "with an adapter and a bias",
+         .run = run_adapted,
+         .in = {FD(9, 5)},
+         .param = {FD(9, 5), FD(8, 5), FD(9, 8), FD(9)},
+         .constant = {{D9D_I32, D9D_SHAPE(9), targets}},
+         .saved = {45, 117, 9, 117}},
         {.name = "no tokens",
          .run = run,
          .in = {FD(0, 5)},
@@ -91,21 +123,21 @@ static void keeps_its_promises(void **state)
         fd_check(&cases[i]);
 }
 
-/* What an adapter adds would be in no loss. */
-static void a_head_with_an_adapter_is_refused(void **state)
+static void one_of_several_tables_has_no_adapter(void **state)
 {
     op_fixture *f = *state;
     d9d_var *h = op_var(f, D9D_F32, D9D_SHAPE(3, 2)), *loss;
-    d9d_param *w = op_param(f, "head", D9D_F32, D9D_SHAPE(4, 2));
+    d9d_param *w[] = {op_param(f, "head", D9D_F32, D9D_SHAPE(4, 2)),
+                      op_param(f, "more", D9D_F32, D9D_SHAPE(4, 2))};
     d9d_tensor *y = op_tensor(f, D9D_I32, D9D_SHAPE(3));
     d9d_param_adapter adapter = {0};
 
-    w->peft.adapter = &adapter;
-    assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, &plain, &loss), D9D_ENOTSUP,
-                      "has an adapter, which is not supported here");
-    assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, &plain, &loss),
-                      D9D_ENOTSUP, "has an adapter, which is not supported here");
-    w->peft.adapter = NULL;
+    w[0]->peft.adapter = &adapter;
+    assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, w, 2, y, &plain, &loss), D9D_ENOTSUP,
+                      "head has an adapter and is one of 2 tables");
+    assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, w, 2, y, &plain, &loss),
+                      D9D_ENOTSUP, "head has an adapter and is one of 2 tables");
+    w[0]->peft.adapter = NULL;
 }
 
 /* h is zero: every logit is 0, every loss log V; ignored ones are 0 and have no gradient. */
@@ -334,7 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
-        op_test(a_head_with_an_adapter_is_refused),
+        op_test(one_of_several_tables_has_no_adapter),
         op_test(ignored_targets_do_not_count),
         op_test(a_bias_is_part_of_the_logits),
         op_test(targets_outside_the_vocabulary_are_refused),

@@ -61,13 +61,16 @@ D9D_API extern const d9d_adapter_kind d9d_adapter_lora, d9d_adapter_dora, d9d_ad
 /* Has it A and B and no other parameters?  Stacks of experts have such adapters alone. */
 D9D_API bool d9d_adapter_is_low_rank(const d9d_adapter_kind *kind);
 
-/* The matrix of a module that an adapter can be added to: its parameter "weight", if only ops of
- * linear layers use it.  NULL: none. */
+/* The matrix of a module that an adapter can be added to: of a linear layer, of a stack of experts,
+ * or the one table of an embedding or a head (`adaptable`).  NULL: none. */
 D9D_API d9d_param *d9d_adapter_matrix(const d9d_module *m);
+/* Is it a table, which has LoRA alone?  Ids choose rows of B, and y = x W^T is its head. */
+D9D_API bool d9d_adapter_is_table(const d9d_module *m);
 
 /* Add an adapter to that matrix; the module owns it.  EINVAL for a module without such a matrix,
  * for one that has an adapter, and for a stack with dropout or with more than A and B.  ENOTSUP for
- * factors of an output that is divided by its input and has a bias. */
+ * a table with more than these, and for factors of an output that is divided by its input and has a
+ * bias. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
                                                 const d9d_adapter_opts *opts);
 

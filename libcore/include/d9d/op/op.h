@@ -58,7 +58,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_va
                                                              d9d_comm *comm, const char *what,
                                                              d9d_var *plus, d9d_var **y);
 
-/* y [n] = elements [first, first + n) of a vector, for ops that take arrays, such as those of
+/* y [n] = elements [first, first + n) of a parameter, for ops that take arrays, such as those of
  * d9d/op/math.h. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_param(d9d_tape *t, d9d_param *p, int64_t first, int64_t n,
                                              d9d_var **y);
@@ -451,7 +451,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part,
  * `ignore`.  The head is divided into tables as in d9d_op_embedding(), concatenated in order.  The
  * full logits never exist: memory is a block of tokens by a block of vocabulary.  A target outside
  * [0, V) other than `ignore` is EINVAL on the CPU, and a NaN loss on a device that cannot report it
- * at once.  ENOTSUP for a head with an adapter: a parameter used here is not `adaptable`.
+ * at once.  A head of one table may have an adapter; ENOTSUP for one of several with an adapter.
  *
  * Vocabulary parallel: over the ranks of `comm` (NULL: this one) the heads are parts of the rows of
  * their tables, all rows in sum.  h and targets are equal on all ranks, and so is the loss, bit by

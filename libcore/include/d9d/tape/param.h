@@ -87,8 +87,8 @@ typedef struct d9d_param_spec {
     float init_scale;
     d9d_param_parallel parallel;
     bool trainable;          /* false: frozen, no gradient is computed or stored */
-    bool adaptable;          /* used only by d9d_op_linear*() and d9d_op_grouped_linear(): it can
-                                have an adapter */
+    bool adaptable;          /* used only by d9d_op_linear*(), d9d_op_grouped_linear() and ops of a
+                                vocabulary of one table: it can have an adapter */
     bool from_task;          /* made by a task: a checkpoint of the model may lack it */
     bool is_buffer;          /* a buffer: never `trainable`, no optimizer updates it */
     bool is_mutable_buffer;  /* a buffer that training changes */
