@@ -68,6 +68,15 @@ on_meshes() {
     rm -rf alone run
 }
 
+@test "LoRA of embedding and head trains the same on every mesh, also of a tied table" {
+    lora='{"kind": "lora", "module_name_pattern": "model\\.embed_tokens|lm_head|.*q_proj", "params": {"r": 3, "alpha": 12, "dropout": 0.2}}'
+    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 2 1 2" "1 2 1 1 1 1 2")
+    on_meshes dense 1 3 4
+    sed 's/"num_hidden_layers"/"tie_word_embeddings": true, &/' dense.json >tied.json
+    lora='{"kind": "lora", "module_name_pattern": "model\\.embed_tokens|.*q_proj", "params": {"r": 3, "alpha": 12}}'
+    on_meshes tied 1 4 5
+}
+
 @test "dropout masks do not depend on the mesh" {
     lora='{"kind": "lora", "module_name_pattern": ".*self_attn.*_proj|.*gate|.*shared.*", "params": {"r": 3, "alpha": 12, "dropout": 0.3}}'
     on_meshes moe 4 5 7 10

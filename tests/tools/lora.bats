@@ -227,15 +227,15 @@ refused() {
     p() { printf -- '--set\npeft={"kind": "%s", "module_name_pattern": "%s"%s}' "$1" "$2" "${3:-}"; }
     params=', "params": {"r": 4, "alpha": 8}'
     mapfile -t o < <(p lora 'model\\\\.layers\\\\.0\\\\.self_atn\\\\.q_proj' "$params")
-    refused 'of 16 modules it matches none; did you mean model.layers.0.self_attn.q_proj?' "${o[@]}"
+    refused 'of 18 modules it matches none; did you mean model.layers.0.self_attn.q_proj?' "${o[@]}"
     mapfile -t o < <(p lora '.*\\\\.q_prj' "$params")
-    refused 'of 16 modules it matches none; did you mean q_proj?' "${o[@]}"
+    refused 'of 18 modules it matches none; did you mean q_proj?' "${o[@]}"
     mapfile -t o < <(p lora 'layers\\\\.0\\\\.self_attn\\\\.q_proj' "$params") # its end is right
-    refused 'of 16 modules it matches none; did you mean model.layers.0.self_attn.q_proj?' "${o[@]}"
+    refused 'of 18 modules it matches none; did you mean model.layers.0.self_attn.q_proj?' "${o[@]}"
     mapfile -t o < <(p full_tune 'layer\\\\.1' '')
     refused 'did you mean model.layers.1?' "${o[@]}"
     mapfile -t o < <(p lora '.*norm' "$params")
-    refused 'of 16 modules with a matrix to adapt it matches none; there are model.layers.0' "${o[@]}"
+    refused 'of 18 modules with a matrix to adapt it matches none; there are model.embed_tokens to lm_head' "${o[@]}"
     mapfile -t o < <(p full_tune 'modle' '')
     refused 'did you mean model?' "${o[@]}"
     mapfile -t o < <(p lora '(q_proj' "$params")

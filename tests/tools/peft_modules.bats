@@ -98,3 +98,47 @@ loss_of() { d9d-infer -q --json --set 'task={"name": "perplexity"}' "$@" i.json 
         seek=$(($(stat -c %s other/adapter_model.safetensors) - 1))
     says 2 'is another matrix' d9d-map -q --adapter other --to hf "$golden/dense_tied" no
 }
+
+tables='{"kind": "lora", "module_name_pattern": "model\\.embed_tokens|lm_head|.*q_proj", "params": {"r": 3, "alpha": 6}}'
+
+@test "adapters of embedding and head: nothing at first, merged in every layout, and read again to the byte" {
+    d9d-train -q --set trainer.run.dir=base --set trainer.run.steps=1 c.json
+    d9d-train -q --set "peft=$tables" --set optimizer.lr=1e-2 c.json
+    [ "$(sed -nE '1s/.*"loss": ([^,]+),.*/\1/p' base/metrics.jsonl)" = "$(sed -nE '1s/.*"loss": ([^,]+),.*/\1/p' run/metrics.jsonl)" ]
+    head -c 3000 run/adapter/adapter_model.safetensors >header
+    grep -aqF '"base_model.model.model.embed_tokens.lora_embedding_A":{"dtype":"F32","shape":[3,' header
+    grep -aqF '"base_model.model.lm_head.lora_A.weight":{"dtype":"F32","shape":[3,' header
+    tr -d ' \n' <run/adapter/adapter_config.json | grep -qF '"target_modules":["embed_tokens","q_proj","lm_head"]'
+    d9d-map -q --adapter run/adapter --to hf "$golden/moe" merged
+    d9d-map diff -q merged run/export
+    d9d-map -q --to d9d "$golden/moe" own
+    d9d-map -q --adapter run/adapter --to hf own from_own
+    d9d-map diff -q from_own run/export
+    d9d-train -q --set "peft=$tables" --set optimizer.lr=1e-30 --set trainer.run.steps=1 --set trainer.run.dir=again \
+        --set trainer.model_stage_factory.source_adapter=run/adapter c.json
+    cmp {run,again}/adapter/adapter_model.safetensors
+}
+
+@test "beside the weights they compute what they do merged, losses and generated tokens" {
+    d9d-train -q --set "peft=$tables" --set optimizer.lr=1e-2 c.json
+    on=(--set trainer.model_stage_factory.source_adapter=run/adapter)
+    awk -v a="$(loss_of "${on[@]}")" -v b="$(loss_of "${on[@]}" --set "peft=$tables")" \
+        'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (1e-5 * b) ^ 2) }'
+    printf '{"input_ids": [3, 9, 4]}\n{"input_ids": [7]}\n' >prompts.jsonl
+    for how in merged beside base; do
+        case $how in merged) more=("${on[@]}") ;; beside) more=("${on[@]}" --set "peft=$tables") ;; base) more=() ;; esac
+        sed -E 's/"data": *\{[^}]*\},?//' i.json >g.json
+        d9d-infer -q --set 'task={"name": "generate", "prompts": "prompts.jsonl", "output": "'$how'.jsonl", "max_new_tokens": 12}' "${more[@]}" g.json
+    done
+    cmp merged.jsonl beside.jsonl
+    run ! cmp merged.jsonl base.jsonl
+}
+
+@test "adapters of a table are LoRA alone, and a run is planned with them" {
+    refused 'adapters of embeddings and heads are LoRA alone' \
+        --set 'peft={"kind": "dora", "module_name_pattern": "lm_head", "params": {"r": 2, "alpha": 2}}'
+    d9d-train --plan --json c.json >whole
+    d9d-train --plan --json --set "peft=$tables" c.json >plan
+    parameters() { sed -nE 's/^  "parameters": ([0-9]+),/\1/p' "$1"; }
+    [ "$(parameters plan)" -gt "$(parameters whole)" ]
+}

@@ -58,6 +58,12 @@ static void keeps_its_promises(void **state)
          .in = {FD(2, 4, 3)},
          .param = {FD(7)},
          .saved = {24, 3}},
+        {.name = "elements of a matrix",
+         .run = run_param,
+         .arg = middle,
+         .in = {FD(2, 4, 3)},
+         .param = {FD(2, 4)},
+         .saved = {24, 3}},
         {.name = "no elements",
          .run = run_param,
          .arg = none,
@@ -253,8 +259,8 @@ static void refuses(void **state)
                    "param: elements [2, 2 + 3) of v, which has 4");
     assert_refused(f, d9d_op_param(f->tape, v, -1, 3, &y),
                    "param: elements [-1, -1 + 3) of v, which has 4");
-    assert_refused(f, d9d_op_param(f->tape, w, 0, 3, &y),
-                   "param: elements [0, 0 + 3) of w, which has 0");
+    assert_refused(f, d9d_op_param(f->tape, w, 10, 3, &y),
+                   "param: elements [10, 10 + 3) of w, which has 12");
 }
 
 int main(void)
