@@ -9,6 +9,7 @@
  *
  *     y = x W^T + alpha / r * (x A^T) B^T        A [r, in], B [out, r]
  *     y = x W_e + alpha / r * (x A_e) B_e        of a stack of experts: A [E, in, r], B [E, r, out]
+ *     y = W[ids] + alpha / r * B[ids] A          of an embedding: A [r, in], B [ids, r]
  *
  * From the roles follow forward and backward (op/linear/op_adapter.c), sharding
  * (d9d/parallel/parallel_plan.h), merging and files (d9d/model/lora/adapters.h).  A matrix refers
@@ -23,7 +24,8 @@
  * adapter changes nothing.
  *
  * In training, dropout with probability p zeroes features of the x that A reads and divides the
- * others by 1 - p.  Stacks of experts have A and B alone, and no dropout, as in peft.
+ * others by 1 - p.  Stacks of experts, embeddings and heads have A and B alone; stacks and
+ * embeddings no dropout, as in peft.
  *
  * Hu et al., "LoRA", 2021.  Liu et al., "DoRA", 2024.  Liu et al., "(IA)^3", 2022.
  */

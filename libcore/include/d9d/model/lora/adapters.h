@@ -14,7 +14,8 @@
  *     base_model.model.model.layers.0.mlp.down_proj.ia3_l                     [1, in]
  *     base_model.model.model.layers.0.mlp.experts.lora_A.weight               [r E, in]
  *     base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight    ...
- *     base_model.model.model.norm.weight                                  [in]    modules_to_save
+ *     base_model.model.model.embed_tokens.lora_embedding_A                    [r, ids], _B [in, r]
+ *     base_model.model.model.norm.weight                                      [in]: modules_to_save
  *
  * as peft saves them over the model that transformers makes: experts are parameters of a module
  * there (target_parameters), and of several parameters of a module the last one's adapter has its

@@ -13,7 +13,8 @@
  * linear layer of the model's layers, but no router and no experts.
  *
  * A method is a table (d9d_peft_method), which a plugin can bring.  It adds an adapter
- * (d9d/nn/adapter.h) to every matching module that is a linear layer or a stack of experts.
+ * (d9d/nn/adapter.h) to every matching module that is a linear layer, a stack of experts, or an
+ * embedding or a head of one table.
  * "full_tune" trains all parameters of matching modules and of their children, and parameters whose
  * own name matches: "model.norm.weight", or one table of the vocabulary,
  * "model.embed_tokens.token_embedding.special".  Every other parameter is frozen: it has no
