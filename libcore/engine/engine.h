@@ -171,10 +171,10 @@ d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, 
 /* The adapters of the model, if this rank has all of it, or of its training checkpoint at
  * `saved`. */
 d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_adapters **out);
-/* Writes them, and what is trained whole beside them, in the layout of the peft library; warns about
- * those that it cannot hold. */
-d9d_status d9di_engine_adapters_write(const d9di_engine *e, const char *saved,
-                                      const char *base, const char *dir, const d9d_log *log);
+/* Writes them, and what is trained whole beside them, in the layout of the peft library; warns
+ * about those that it cannot hold. */
+d9d_status d9di_engine_adapters_write(const d9di_engine *e, const char *saved, const char *base,
+                                      const char *dir, const d9d_log *log);
 /* Number of elements of all or of the trainable parameters. */
 int64_t d9di_engine_param_count(const d9di_engine *e, bool trainable_only);
 

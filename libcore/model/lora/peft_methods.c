@@ -172,9 +172,9 @@ METHOD(dora, dora_adapt);
 METHOD(ia3, ia3_adapt);
 METHOD(full, NULL);
 
-static const d9d_table lora_table =
-    D9D_TABLE(low_rank_section, "lora", lora_keys, "low-rank adapters of linear layers, experts, embeddings and heads",
-              .row = &lora_method);
+static const d9d_table lora_table = D9D_TABLE(
+    low_rank_section, "lora", lora_keys,
+    "low-rank adapters of linear layers, experts, embeddings and heads", .row = &lora_method);
 static const d9d_table dora_table = D9D_TABLE(
     low_rank_section, "dora", dora_keys,
     "low-rank adapters and a magnitude for each output feature (DoRA)", .row = &dora_method);

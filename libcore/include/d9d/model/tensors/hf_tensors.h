@@ -187,8 +187,8 @@ D9D_API bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name);
  * out of memory. */
 D9D_API const char *d9d_hf_name_as(const d9d_hf_parts *parts, const d9d_hf_prefixes *as,
                                    const char *name, d9d_arena *a);
-/* All parameters that have a place in transformers' model, and the matrices among them that can have
- * adapters; in the arena. */
+/* All parameters that have a place in transformers' model, and the matrices among them that can
+ * have adapters; in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_matrices(const d9d_hf_naming *n, const d9d_hf_params *params,
                                                 d9d_arena *a, d9d_model_matrices *out);
 
