@@ -366,7 +366,7 @@ const d9d_table d9di_run_format = TABLE("run", run_keys, "manifest.json of a run
 /* --- d9d.metrics.v1 --------------------------------------------------------------------------- */
 
 struct metrics {
-    int64_t restart, save, pipeline, step, tokens;
+    int64_t restart, save, local_save, pipeline, step, tokens;
     int end;
     const char *evaluation, *time;
 };
@@ -381,6 +381,8 @@ static const d9d_key metrics_keys[] = {
                  .flags = D9D_NULLABLE),
     D9D_KEY_INT(struct metrics, save, "null", 0, 0x1p63, "the checkpoint of this step is there",
                 .flags = D9D_NULLABLE),
+    D9D_KEY_INT(struct metrics, local_save, "null", 0, 0x1p63,
+                "the checkpoint of this step is in the memory of hosts", .flags = D9D_NULLABLE),
     D9D_KEY_INT(struct metrics, pipeline, "null", 1, 0x1p63,
                 "what the ranks of a pipeline did in this step, two steps later",
                 .flags = D9D_NULLABLE),
@@ -431,15 +433,17 @@ static d9d_status check_metrics(const void *value, const char *path)
 {
     const struct metrics *m = value;
     const bool restart = m->restart != D9D_INT_NULL, end = m->end >= 0;
-    const bool step = m->tokens != D9D_INT_NULL, save = m->save != D9D_INT_NULL;
+    const bool step = m->tokens != D9D_INT_NULL, disk = m->save != D9D_INT_NULL;
+    const bool local = m->local_save != D9D_INT_NULL, save = disk || local;
     const bool pipeline = m->pipeline != D9D_INT_NULL, evaluation = m->evaluation != NULL;
 
-    if (restart + end + step + save + pipeline + evaluation != 1 ||
+    if (restart + end + step + disk + local + pipeline + evaluation != 1 ||
         (m->time != NULL) == (step || evaluation) ||
         (m->step != D9D_INT_NULL) == (save || pipeline))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: none of a step with \"tokens\", an \"evaluation\", and, with "
-                        "\"time\", a \"restart\", an \"end\", a \"save\" and a \"pipeline\"",
+                        "\"time\", a \"restart\", an \"end\", a \"save\", a \"local_save\" and a "
+                        "\"pipeline\"",
                         path);
     return D9D_OK;
 }

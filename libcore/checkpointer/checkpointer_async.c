@@ -2,15 +2,14 @@
 #include "checkpointer/checkpointer_async.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpointer/checkpointer_copy.h"
 #include "checkpointer/checkpointer_private.h"
+#include "checkpointer/checkpointer_worker.h"
 #include "d9d/base/thread.h"
-#include "d9d/device/readback.h"
 
 enum { PAGE_BYTES = 4096 };
 
@@ -32,13 +31,8 @@ struct d9di_checkpointer_async {
     int64_t committed;           /* step of the newest complete one; -1: none */
     int64_t begun, blocked;      /* in ns: start of the save; how long it blocked training */
 
-    pthread_t thread;
-    bool running;
-    pthread_mutex_t lock; /* guards all below */
-    pthread_cond_t changed;
-    bool copied, ended;
-    int64_t end;         /* in ns: end of the phase's work */
-    d9d_err_copy result; /* of the phase */
+    d9di_checkpointer_copy copy;     /* into `host` */
+    d9di_checkpointer_worker worker; /* of the phase */
 };
 
 /* --- opening ---------------------------------------------------------------------------- */
@@ -141,18 +135,8 @@ static d9d_status open_host_copy(d9di_checkpointer_async *s)
     d9d_log_info(s->opts.log,
                  "checkpoints are written asynchronously, from %.3g MB of host memory%s",
                  (double)bytes * 1e-6, s->ranks > 1 ? " on this rank" : "");
+    D9D_TRY(d9di_checkpointer_copy_open(&s->copy, &s->local, s->opts.dev, &s->arena));
     return layout_host_copy(s);
-}
-
-/* Waits are measured by the clock of d9d_clock_ns(). */
-static void init_condition(pthread_cond_t *c)
-{
-    pthread_condattr_t attr;
-
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(c, &attr);
-    (void)pthread_condattr_destroy(&attr);
 }
 
 d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *opts,
@@ -167,8 +151,7 @@ d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *opts
     s->committed = -1;
     s->ranks = opts->mesh != NULL ? d9d_mesh_size(opts->mesh) : 1;
     s->queued = -1;
-    (void)pthread_mutex_init(&s->lock, NULL);
-    init_condition(&s->changed);
+    d9di_checkpointer_worker_init(&s->worker);
     D9D_TRY_OR(st, d9d_checkpointer_set_local(opts->set, &s->arena, &s->local), out);
     if (opts->async)
         D9D_TRY_OR(st, open_host_copy(s), out);
@@ -186,21 +169,19 @@ static d9d_status copy_to_host(d9di_checkpointer_async *s)
     char *to = s->host;
 
     for (size_t i = 0; i < s->local.n; i++) {
-        const d9d_tensor *t = s->local.items[i].tensor;
-        const uint64_t n = d9d_tensor_bytes(t);
+        const uint64_t n = d9d_tensor_bytes(s->local.items[i].tensor);
 
-        D9D_TRY(d9d_device_d2h(s->opts.dev, to, d9d_tensor_data(t), n));
+        if (n > 0)
+            D9D_TRY(d9di_checkpointer_copy_tensor(&s->copy, i, to));
         to += n;
     }
-    (void)pthread_mutex_lock(&s->lock);
-    s->copied = true;
-    (void)pthread_cond_signal(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
+    d9di_checkpointer_worker_set_copied(&s->worker);
     return D9D_OK;
 }
 
-static d9d_status write_rank_files(d9di_checkpointer_async *s)
+static d9d_status write_rank_files(void *arg)
 {
+    d9di_checkpointer_async *s = arg;
     const d9d_checkpointer_set *set = s->synchronous ? &s->local : &s->staged;
     const bool tells = s->synchronous && s->save.rank == 0; /* otherwise the steps' reports do */
     d9d_progress progress;
@@ -216,34 +197,20 @@ static d9d_status write_rank_files(d9di_checkpointer_async *s)
     return D9D_OK;
 }
 
-static d9d_status merge_part(d9di_checkpointer_async *s)
+static d9d_status merge_part(void *arg)
 {
+    d9di_checkpointer_async *s = arg;
     return d9di_checkpointer_save_write_part(&s->save);
 }
 
-static d9d_status commit_checkpoint(d9di_checkpointer_async *s)
+static d9d_status commit_checkpoint(void *arg)
 {
+    d9di_checkpointer_async *s = arg;
     const bool first = s->save.rank == 0;
 
     D9D_TRY(d9di_checkpointer_save_commit(&s->save));
     d9di_checkpointer_save_release(&s->save);
     return first ? d9d_checkpointer_prune(s->opts.dir, s->opts.keep, s->opts.log) : D9D_OK;
-}
-
-static void *run_phase(void *arg)
-{
-    static d9d_status (*const work[])(d9di_checkpointer_async *) = {
-        [WRITING] = write_rank_files, [MERGING] = merge_part, [COMMITTING] = commit_checkpoint};
-    d9di_checkpointer_async *s = arg;
-    const d9d_status st = work[s->current_phase](s);
-
-    (void)pthread_mutex_lock(&s->lock);
-    d9d_err_save(&s->result, st);
-    s->end = d9d_clock_ns();
-    s->ended = true;
-    (void)pthread_cond_signal(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
-    return NULL;
 }
 
 /* True if a phase is work for this rank. */
@@ -254,50 +221,36 @@ static bool has_work(const d9di_checkpointer_async *s, save_phase phase)
     return phase == WRITING || d9di_checkpointer_save_leads(&s->save);
 }
 
-/* Starts a phase in a thread with all signals blocked, or else inline. */
+/* In a thread, where there is work to do and training goes on. */
 static void start_phase(d9di_checkpointer_async *s, save_phase next)
 {
-    const bool much = !s->synchronous && has_work(s, next);
-    sigset_t all, old;
+    static d9di_checkpointer_worker_fn *const work[] = {
+        [WRITING] = write_rank_files, [MERGING] = merge_part, [COMMITTING] = commit_checkpoint};
 
     s->current_phase = next;
     s->since = s->queued + 1;
-    s->copied = s->ended = false;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    s->running = much && pthread_create(&s->thread, NULL, run_phase, s) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!s->running)
-        (void)run_phase(s); /* without a thread it is slower, but correct */
+    d9di_checkpointer_worker_start(&s->worker, !s->synchronous && has_work(s, next), work[next], s);
 }
 
 /* --- collective ---------------------------------------------------------------------------- */
 
-/* Waits for the work of this phase. */
-static d9d_status join_worker(d9di_checkpointer_async *s)
-{
-    if (s->running)
-        (void)pthread_join(s->thread, NULL);
-    s->running = false;
-    return d9d_err_restore(&s->result);
-}
-
 static d9d_status record_save(const d9di_checkpointer_async *s)
 {
-    const double blocked = (double)s->blocked * 1e-6, total = (double)(s->end - s->begun) * 1e-6;
+    const double blocked = (double)s->blocked * 1e-6,
+                 total = (double)(s->worker.end - s->begun) * 1e-6;
 
     if (!s->synchronous)
         d9d_log_info(s->opts.log, "saved step %lld in %.2f s, of which training waited %.3f s",
                      (long long)s->save.state.step, total * 1e-3, blocked * 1e-3);
-    return s->opts.tracker == NULL
-               ? D9D_OK
-               : d9d_tracker_save(s->opts.tracker, s->save.state.step, blocked, total);
+    return s->opts.tracker == NULL ? D9D_OK
+                                   : d9d_tracker_save(s->opts.tracker, D9D_TRACK_SAVE,
+                                                      s->save.state.step, blocked, total);
 }
 
 /* Called by all ranks.  `well`: all ranks know that all have done their work. */
 static d9d_status finish_phase(d9di_checkpointer_async *s, bool well)
 {
-    d9d_status st = join_worker(s);
+    d9d_status st = d9di_checkpointer_worker_join(&s->worker);
 
     if (!well && s->opts.mesh != NULL)
         st = d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->opts.mesh), st);
@@ -322,15 +275,7 @@ static d9d_status finish_phases(d9di_checkpointer_async *s)
 /* Waits for the work of this phase until a deadline. */
 static d9d_status wait_worker(d9di_checkpointer_async *s, int64_t deadline)
 {
-    const struct timespec until = {deadline / 1000000000, deadline % 1000000000};
-    bool ended;
-
-    (void)pthread_mutex_lock(&s->lock);
-    while (!s->ended && d9d_clock_ns() < deadline)
-        (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    ended = s->ended;
-    (void)pthread_mutex_unlock(&s->lock);
-    return ended
+    return d9di_checkpointer_worker_wait_ended(&s->worker, deadline)
                ? D9D_OK
                : D9D_FAIL(D9D_ETIMEOUT, "the checkpoint of step %lld is not complete after %.1f s",
                           (long long)s->save.state.step,
@@ -374,6 +319,8 @@ static d9d_status begin_save(d9di_checkpointer_async *s, const d9d_checkpointer_
     for (size_t i = 0; i < s->staged.n_counts; i++)
         s->counts[i] = *s->local.counts[i].value;
     d9di_checkpointer_rank_state_update(&s->local, &s->staged);
+    if (!s->synchronous)
+        D9D_TRY(d9di_checkpointer_copy_begin(&s->copy));
     start_phase(s, WRITING);
     return s->synchronous ? finish_phases(s) : D9D_OK;
 }
@@ -442,39 +389,17 @@ double d9di_checkpointer_async_progress(d9di_checkpointer_async *s, int64_t step
     if (s == NULL)
         return 0;
     s->queued = step;
-    (void)pthread_mutex_lock(&s->lock);
-    if (s->current_phase != IDLE && s->ended)
-        progress = s->result.st == D9D_OK ? 1 : s->ranks + 1;
-    (void)pthread_mutex_unlock(&s->lock);
+    if (s->current_phase != IDLE && d9di_checkpointer_worker_wait_ended(&s->worker, 0))
+        progress = s->worker.result.st == D9D_OK ? 1 : s->ranks + 1;
     return progress;
 }
 
 /* Called where the device has nothing enqueued. */
-static d9d_status wait_host_copy(d9di_checkpointer_async *s, d9d_device_event *queued)
-{
-    const int64_t since = d9d_clock_ns();
-
-    D9D_TRY(d9d_device_event_record(queued));
-    (void)pthread_mutex_lock(&s->lock);
-    while (!s->copied && !s->ended)
-        (void)pthread_cond_wait(&s->changed, &s->lock);
-    (void)pthread_mutex_unlock(&s->lock);
-    if (d9d_device_event_query(queued))
-        s->blocked += d9d_clock_ns() - since;
-    return D9D_OK;
-}
-
 d9d_status d9di_checkpointer_async_wait_copy(d9di_checkpointer_async *s)
 {
-    d9d_device_event *queued;
-    d9d_status st;
-
-    if (s == NULL || s->current_phase != WRITING)
-        return D9D_OK;
-    D9D_TRY(d9d_device_event_create(s->opts.dev, &queued));
-    st = wait_host_copy(s, queued);
-    d9d_device_event_free(queued);
-    return st;
+    return s == NULL || s->current_phase != WRITING
+               ? D9D_OK
+               : d9di_checkpointer_worker_wait_copied(&s->worker, s->opts.dev, &s->blocked);
 }
 
 d9d_status d9di_checkpointer_async_advance(d9di_checkpointer_async *s, int64_t step, double sum)
@@ -501,13 +426,12 @@ void d9di_checkpointer_async_close(d9di_checkpointer_async *s)
         return;
     if (s->current_phase != IDLE) {
         __atomic_store_n(&s->save.cancelled, true, __ATOMIC_RELAXED);
-        if (s->running)
-            (void)pthread_join(s->thread, NULL);
+        d9di_checkpointer_worker_abandon(&s->worker);
         d9di_checkpointer_save_release(&s->save);
     }
     d9d_device_unpin(s->opts.dev, s->host);
-    (void)pthread_mutex_destroy(&s->lock);
-    (void)pthread_cond_destroy(&s->changed);
+    d9di_checkpointer_copy_release(&s->copy);
+    d9di_checkpointer_worker_release(&s->worker);
     d9d_arena_release(&s->arena);
     free(s);
 }

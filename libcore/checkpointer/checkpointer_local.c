@@ -9,105 +9,75 @@
 
 #include "d9d/comm/exchange.h"
 
-enum { CHUNK = 32 << 20, DATA = D9DI_CHECKPOINTER_LOCAL_DATA, SLOTS = 2, TURNS = 3 };
-
-static const char magic[8] = "d9dlocal";
+enum {
+    CHUNK = 32 << 20,
+    DATA = D9DI_CHECKPOINTER_LOCAL_DATA,
+    SLOTS = D9DI_CHECKPOINTER_LOCAL_SLOTS,
+    CONNECT_S = 60
+};
 
 typedef d9di_checkpointer_local_header header;
 typedef d9di_checkpointer_local_file file;
-
-/* What all ranks know of a rank. */
-typedef struct member {
-    uint64_t host; /* a hash of node and DIR */
-    uint64_t bytes;
-    int target; /* the rank whose host holds its copy; itself if there is one host */
-    int turn;   /* of its host in an exchange */
-} member;
-
-struct d9di_checkpointer_local {
-    d9di_checkpointer_local_opts opts;
-    char id[64];
-    int rank, ranks;
-    member *members;   /* [ranks] */
-    file own[SLOTS];   /* this rank's */
-    file *peer[SLOTS]; /* [ranks]: those that it holds; the others are empty */
-    int next;          /* slot of the next save */
-    uint64_t layout;
-    uint64_t bytes;
-    d9d_tensor staging[2]; /* sent and received chunks; empty with one host */
-};
+typedef d9di_checkpointer_local_array array;
 
 /* --- the arrays of a rank --------------------------------------------------------------------- */
 
-typedef d9d_status array_fn(d9di_checkpointer_local *x, void *arg, const char *name, void *device,
-                            void *host, uint64_t bytes);
+static d9d_status array_visit(d9di_checkpointer_local *x, array *a, d9di_checkpointer_local_fn *fn,
+                              void *arg)
+{
+    D9D_TRY(fn(x, a, arg));
+    a->at += (a->bytes + 15) / 16 * 16;
+    return D9D_OK;
+}
 
-/* Calls fn for each array in order: tensors on the device, counts and rank state on the host. */
-static d9d_status arrays_each(d9di_checkpointer_local *x, array_fn *fn, void *arg)
+d9d_status d9di_checkpointer_local_each(d9di_checkpointer_local *x, d9di_checkpointer_local_fn *fn,
+                                        void *arg)
 {
     const d9d_checkpointer_set *set = x->opts.set;
+    array a = {.at = DATA};
 
-    for (size_t i = 0; i < set->n; i++)
-        if (d9d_tensor_numel(set->items[i].tensor) > 0)
-            D9D_TRY(fn(x, arg, set->items[i].name, d9d_tensor_data(set->items[i].tensor), NULL,
-                       d9d_tensor_bytes(set->items[i].tensor)));
-    for (size_t i = 0; i < set->n_counts; i++)
-        D9D_TRY(fn(x, arg, set->counts[i].name, NULL, set->counts[i].value, sizeof(int64_t)));
-    for (size_t i = 0; i < set->n_rank_states; i++)
-        D9D_TRY(fn(x, arg, set->rank_states[i].name, NULL, set->rank_states[i].data,
-                   (uint64_t)set->rank_states[i].n * d9d_dtype_size(set->rank_states[i].dtype)));
+    for (a.item = 0; a.item < set->n; a.item++) {
+        a.name = set->items[a.item].name;
+        a.tensor = set->items[a.item].tensor;
+        a.bytes = d9d_tensor_bytes(a.tensor);
+        if (d9d_tensor_numel(a.tensor) > 0)
+            D9D_TRY(array_visit(x, &a, fn, arg));
+    }
+    a.tensor = NULL;
+    for (size_t i = 0; i < set->n_counts; i++) {
+        a.name = set->counts[i].name;
+        a.host = set->counts[i].value;
+        a.bytes = sizeof(int64_t);
+        D9D_TRY(array_visit(x, &a, fn, arg));
+    }
+    for (size_t i = 0; i < set->n_rank_states; i++) {
+        a.name = set->rank_states[i].name;
+        a.host = set->rank_states[i].data;
+        a.bytes = (uint64_t)set->rank_states[i].n * d9d_dtype_size(set->rank_states[i].dtype);
+        D9D_TRY(array_visit(x, &a, fn, arg));
+    }
     return D9D_OK;
 }
 
-static d9d_status array_measure(d9di_checkpointer_local *x, void *arg, const char *name,
-                                void *device, void *host, uint64_t bytes)
+static d9d_status array_measure(d9di_checkpointer_local *x, const array *a, void *arg)
 {
-    const uint64_t part[3] = {x->layout, d9d_hash_u64(name, strlen(name)), bytes};
+    const uint64_t part[3] = {x->layout, d9d_hash_u64(a->name, strlen(a->name)), a->bytes};
 
-    (void)arg, (void)device, (void)host;
+    (void)arg;
     x->layout = d9d_hash_u64(part, sizeof(part));
-    x->bytes += (bytes + 15) / 16 * 16;
+    x->bytes = a->at - DATA + (a->bytes + 15) / 16 * 16;
     return D9D_OK;
 }
 
-static d9d_status array_save(d9di_checkpointer_local *x, void *arg, const char *name, void *device,
-                             void *host, uint64_t bytes)
+static d9d_status array_restore(d9di_checkpointer_local *x, const array *a, void *arg)
 {
-    unsigned char **at = arg;
-    d9d_status st = D9D_OK;
+    const file *f = arg;
 
-    (void)name;
-    if (device != NULL)
-        st = d9d_device_download(x->opts.dev, *at, device, bytes);
-    else
-        memcpy(*at, host, bytes);
-    *at += (bytes + 15) / 16 * 16;
-    return st;
-}
-
-static d9d_status array_restore(d9di_checkpointer_local *x, void *arg, const char *name,
-                                void *device, void *host, uint64_t bytes)
-{
-    unsigned char **at = arg;
-    d9d_status st = D9D_OK;
-
-    (void)name;
-    if (device != NULL)
-        st = d9d_device_upload(x->opts.dev, device, *at, bytes);
-    else
-        memcpy(host, *at, bytes);
-    *at += (bytes + 15) / 16 * 16;
-    return st;
-}
-
-static uint64_t checksum_of(const file *f)
-{
-    const d9d_checksum_array all = {f->data + DATA, (int64_t)(f->size - DATA)};
-    uint64_t sum = 0;
-    const d9d_status st = d9d_kernels_cpu()->reduce->checksum(NULL, &sum, &all, 1);
-
-    (void)st; /* which cannot fail */
-    return sum;
+    if (a->tensor != NULL)
+        return d9d_device_upload(x->opts.dev, d9d_tensor_data(a->tensor), f->data + a->at,
+                                 a->bytes);
+    memcpy(a->host, f->data + a->at, a->bytes);
+    return D9D_OK;
 }
 
 /* --- hosts ------------------------------------------------------------------------------------ */
@@ -140,8 +110,7 @@ static int rank_of_host(const int *host, int ranks, int which, int i)
     return r;
 }
 
-/* Copies go from each host to the next.  Even hosts send first, then odd ones, and then the last of
- * an odd number, whose next is the first. */
+/* Copies go from each host to the next. */
 static void targets_set(d9di_checkpointer_local *x, int *host)
 {
     const int n = hosts_number(x, host);
@@ -151,7 +120,6 @@ static void targets_set(d9di_checkpointer_local *x, int *host)
 
         for (int j = 0; j < r; j++)
             index += host[j] == host[r];
-        x->members[r].turn = n % 2 == 1 && host[r] == n - 1 ? 2 : host[r] % 2;
         x->members[r].target = n > 1 ? rank_of_host(host, x->ranks, (host[r] + 1) % n, index) : r;
     }
 }
@@ -163,7 +131,7 @@ static d9d_status members_gather(d9di_checkpointer_local *x)
     char host[PATH_MAX + 300];
     d9d_arena a = {0};
     d9d_bootstrap_blob *all;
-    member own;
+    d9di_checkpointer_local_member own;
     d9d_status st = D9D_OK;
 
     if (numbers == NULL)
@@ -171,7 +139,8 @@ static d9d_status members_gather(d9di_checkpointer_local *x)
     D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
     (void)snprintf(host, sizeof(host), "%s:%s", d9d_bootstrap_node(bootstrap),
                    d9di_checkpointer_local_dir());
-    own = (member){.host = d9d_hash_u64(host, strlen(host)), .bytes = x->bytes};
+    own = (d9di_checkpointer_local_member){.host = d9d_hash_u64(host, strlen(host)),
+                                           .bytes = x->bytes};
     st = d9d_bootstrap_allgather_arena(bootstrap, &own, sizeof(own), &a, &all);
     for (int r = 0; st == D9D_OK && r < x->ranks; r++)
         if (all[r].n == sizeof(own))
@@ -213,11 +182,24 @@ static d9d_status files_open(d9di_checkpointer_local *x)
     return D9D_OK;
 }
 
-static d9d_status staging_open(d9di_checkpointer_local *x)
+/* Connects the ranks with their neighbours, for saves. */
+static d9d_status links_open(d9di_checkpointer_local *x)
 {
-    for (int i = 0; i < 2 && x->opts.world != NULL; i++)
-        D9D_TRY(d9d_tensor_alloc(x->opts.dev, D9D_U8, D9D_SHAPE(CHUNK), &x->staging[i]));
-    return D9D_OK;
+    int *target = d9d_arena_alloc(&x->arena, (size_t)x->ranks * sizeof(*target));
+    const int *sources;
+    size_t n;
+
+    if (target == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the local checkpoints of %d ranks", x->ranks);
+    for (int r = 0; r < x->ranks; r++)
+        target[r] = x->members[r].target;
+    D9D_TRY(d9d_links_open(d9d_mesh_bootstrap(x->opts.mesh), target, CONNECT_S, &x->links));
+    n = (size_t)d9d_links_sources(x->links, &sources);
+    x->incoming = d9d_arena_alloc(&x->arena, (n + 1) * sizeof(*x->incoming));
+    x->received = d9d_arena_alloc(&x->arena, (n + 1) * sizeof(*x->received));
+    return x->incoming != NULL && x->received != NULL
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOMEM, "no memory for the local checkpoints of %zu ranks", n);
 }
 
 /* The slot that is not the found one's. */
@@ -250,6 +232,7 @@ d9d_status d9di_checkpointer_local_open(const d9di_checkpointer_local_opts *opts
     if (x == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for local checkpoints");
     x->opts = *opts;
+    d9di_checkpointer_worker_init(&x->save.worker);
     (void)snprintf(x->id, sizeof(x->id), "%s", opts->id);
     x->rank = d9d_bootstrap_rank(bootstrap);
     x->ranks = (int)ranks;
@@ -259,14 +242,16 @@ d9d_status d9di_checkpointer_local_open(const d9di_checkpointer_local_opts *opts
     if (x->members == NULL || x->peer[0] == NULL || x->peer[1] == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "no memory for the local checkpoints of %zu ranks", ranks);
     if (st == D9D_OK)
-        st = arrays_each(x, array_measure, NULL);
+        st = d9di_checkpointer_local_each(x, array_measure, NULL);
+    if (st == D9D_OK)
+        st = d9di_checkpointer_copy_open(&x->copy, opts->set, opts->dev, &x->arena);
     D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
     D9D_TRY_OR(st, members_gather(x), out);
     x->next = slot_after(found, x->rank);
     st = is_of_others(x, found) ? file_open(x, &x->own[1 - x->next], x->rank, "own", 1 - x->next)
                                 : files_open(x);
-    if (st == D9D_OK)
-        st = staging_open(x);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
+    st = has_targets(x) ? links_open(x) : D9D_OK;
     D9D_TRY_OR(st, d9d_bootstrap_agree_status(bootstrap, st), out);
     if (found->step < 0)
         d9di_checkpointer_local_remove_others(x->id, x->ranks);
@@ -284,19 +269,24 @@ void d9di_checkpointer_local_close(d9di_checkpointer_local *x)
 {
     if (x == NULL)
         return;
+    d9di_checkpointer_local_abandon(x);
     for (int s = 0; s < SLOTS; s++) {
         d9di_checkpointer_local_file_unmap(&x->own[s]);
         for (int r = 0; x->peer[s] != NULL && r < x->ranks; r++)
             d9di_checkpointer_local_file_unmap(&x->peer[s][r]);
         free(x->peer[s]);
-        d9d_tensor_release(&x->staging[s]);
     }
+    d9d_links_close(x->links);
+    d9di_checkpointer_copy_release(&x->copy);
+    d9di_checkpointer_worker_release(&x->save.worker);
+    d9d_arena_release(&x->arena);
     free(x->members);
     free(x);
 }
 
 void d9di_checkpointer_local_remove(d9di_checkpointer_local *x)
 {
+    d9di_checkpointer_local_abandon(x);
     for (int s = 0; x != NULL && s < SLOTS; s++) {
         (void)unlink(x->own[s].path);
         for (int r = 0; r < x->ranks; r++)
@@ -305,86 +295,42 @@ void d9di_checkpointer_local_remove(d9di_checkpointer_local *x)
     }
 }
 
-/* --- transfers -------------------------------------------------------------------------------- */
+/* --- restoring -------------------------------------------------------------------------------- */
 
 /* Moves a file's bytes between two ranks, chunk by chunk.  `from` is NULL on the receiver, `to` on
  * the sender. */
-static d9d_status chunk_move(d9di_checkpointer_local *x, const file *from, file *to, int peer,
-                             size_t at, size_t n)
+static d9d_status chunk_move(d9di_checkpointer_local *x, void *chunk, const file *from, file *to,
+                             int peer, size_t at, size_t n)
 {
     d9d_device *dev = x->opts.dev;
-    void *sent = d9d_tensor_data(&x->staging[0]), *received = d9d_tensor_data(&x->staging[1]);
 
     if (from != NULL) {
-        D9D_TRY(d9d_device_upload(dev, sent, from->data + at, n));
-        return d9d_comm_send(x->opts.world, dev->stream, "local checkpoint", D9D_U8, sent,
+        D9D_TRY(d9d_device_upload(dev, chunk, from->data + at, n));
+        return d9d_comm_send(x->opts.world, dev->stream, "local checkpoint", D9D_U8, chunk,
                              (int64_t)n, peer);
     }
-    D9D_TRY(d9d_comm_recv(x->opts.world, dev->stream, "local checkpoint", D9D_U8, received,
-                          (int64_t)n, peer));
-    return d9d_device_download(dev, to->data + at, received, n);
+    D9D_TRY(d9d_comm_recv(x->opts.world, dev->stream, "local checkpoint", D9D_U8, chunk, (int64_t)n,
+                          peer));
+    return d9d_device_download(dev, to->data + at, chunk, n);
 }
 
 /* The bytes first, then the header that says they are all there. */
 static d9d_status file_move(d9di_checkpointer_local *x, const file *from, file *to, int peer)
 {
     const size_t size = from != NULL ? from->size : to->size;
+    d9d_tensor chunk = {0};
+    d9d_status st = d9d_tensor_alloc(x->opts.dev, D9D_U8, D9D_SHAPE(CHUNK), &chunk);
 
     if (to != NULL)
         memset(to->data, 0, DATA);
-    for (size_t at = DATA; at < size; at += CHUNK)
-        D9D_TRY(chunk_move(x, from, to, peer, at, size - at < CHUNK ? size - at : CHUNK));
-    return chunk_move(x, from, to, peer, 0, DATA);
+    for (size_t at = DATA; st == D9D_OK && at < size; at += CHUNK)
+        st = chunk_move(x, d9d_tensor_data(&chunk), from, to, peer, at,
+                        size - at < CHUNK ? size - at : CHUNK);
+    if (st == D9D_OK)
+        st = chunk_move(x, d9d_tensor_data(&chunk), from, to, peer, 0, DATA);
+    d9d_tensor_release(&chunk);
+    return st;
 }
-
-/* Each rank's copy goes to its target, in turns, so that all hosts are busy at once. */
-static d9d_status copies_exchange(d9di_checkpointer_local *x, int slot)
-{
-    for (int turn = 0; turn < TURNS; turn++)
-        for (int r = 0; r < x->ranks; r++) {
-            const int to = x->members[r].target;
-
-            if (x->members[r].turn != turn || to == r)
-                continue;
-            if (r == x->rank)
-                D9D_TRY(file_move(x, &x->own[slot], NULL, to));
-            else if (to == x->rank)
-                D9D_TRY(file_move(x, NULL, &x->peer[slot][r], r));
-        }
-    return D9D_OK;
-}
-
-/* --- saves ------------------------------------------------------------------------------------ */
-
-static d9d_status own_write(d9di_checkpointer_local *x, file *f,
-                            const d9d_checkpointer_state *state)
-{
-    header *h = (header *)(void *)f->data;
-    unsigned char *at = f->data + DATA;
-
-    memset(f->data, 0, DATA);
-    D9D_TRY(arrays_each(x, array_save, &at));
-    h->rank = x->rank;
-    h->ranks = x->ranks;
-    h->job = x->opts.job.job;
-    h->layout = x->layout;
-    h->bytes = x->bytes;
-    h->checksum = checksum_of(f);
-    h->state = *state;
-    memcpy(h->magic, magic, sizeof(magic));
-    return D9D_OK;
-}
-
-d9d_status d9di_checkpointer_local_save(d9di_checkpointer_local *x,
-                                        const d9d_checkpointer_state *state)
-{
-    D9D_TRY(own_write(x, &x->own[x->next], state));
-    D9D_TRY(copies_exchange(x, x->next));
-    x->next = 1 - x->next;
-    return D9D_OK;
-}
-
-/* --- restoring -------------------------------------------------------------------------------- */
 
 /* Of a rank whose state another one sees, into this rank's file of the same slot. */
 static d9d_status state_fetch(d9di_checkpointer_local *x, int rank,
@@ -421,9 +367,8 @@ static d9d_status state_read(d9di_checkpointer_local *x, const file *f,
                              d9d_checkpointer_state *state)
 {
     const header *h = (const header *)(const void *)f->data;
-    unsigned char *at = f->data + DATA;
 
-    if (h->checksum != checksum_of(f)) {
+    if (h->checksum != d9di_checkpointer_local_checksum(f, h)) {
         (void)unlink(f->path);
         return D9D_FAIL(
             D9D_EVERIFY,
@@ -431,7 +376,7 @@ static d9d_status state_read(d9di_checkpointer_local *x, const file *f,
             "and the next start takes another copy",
             f->path, (long long)h->state.step);
     }
-    D9D_TRY(arrays_each(x, array_restore, &at));
+    D9D_TRY(d9di_checkpointer_local_each(x, array_restore, (void *)(uintptr_t)f));
     *state = h->state;
     return D9D_OK;
 }

@@ -13,7 +13,9 @@
  *     if (found.step >= 0)
  *         D9D_TRY(d9di_checkpointer_local_restore(x, &found, &state));
  *     each period:
- *         D9D_TRY(d9di_checkpointer_local_save(x, &state));
+ *         D9D_TRY(d9di_checkpointer_local_begin(x, &state));
+ *     each step:
+ *         D9D_TRY(d9di_checkpointer_local_wait_copy(x));          // then the update
  *     at the end:
  *         d9di_checkpointer_local_remove(x);
  *
@@ -23,8 +25,18 @@
  *
  * Files.  DIR/d9d-<run id>-<ranks>-<rank>-{own,peer}-{0,1}: a header and the bytes of all arrays of
  * the rank, replicas included, so that nothing is gathered when they are read.  A save overwrites
- * the older of two; its header is invalid until all bytes are there.  No rank begins a save before
- * every rank has ended the one before, as steps lie between, so one complete set always remains.
+ * the older of two; its header is invalid until all bytes are there.
+ *
+ * A save runs beside the steps after it, in a thread, which copies the arrays while forward and
+ * backward read them, and then exchanges them with the neighbours over TCP (d9d/comm/links.h):
+ *
+ *     step        k  |  k+1: forward, backward    update |  k+2  | ...  | k+p
+ *     training  begin|                         wait_copy                begin
+ *     thread         | copy, checksums ..... | send, receive ....... |
+ *
+ * Each begin() waits for the save before it, and all ranks agree that it has ended well; only then
+ * the older files are overwritten.  So whatever is killed at whatever moment, one complete set of
+ * one step remains.
  *
  * A local checkpoint is of one mesh: the same ranks must have the same arrays.  The number of
  * replicas alone may be another one, where all replicas have the same: each rank then takes the
@@ -34,14 +46,18 @@
  *     2 replicas of 2 ranks     0 1 | 2 3      3 is lost with its host
  *     1 replica of 2 ranks      0 1            1 takes the state of 1; of 3 where 1 were lost
  *
- * Cost.  With S bytes of state a rank, its host holds 4 S: own and peer, two each.  A save copies S
- * from the device and sends S to the neighbour, between two steps: of 12 GB, about a second at 50
- * and 25 GB/s.
+ * Cost.  With S bytes of state a rank, its host holds 4 S: own and peer, two each.  Training waits
+ * where a forward and backward are over before S is copied, and where a period is over before S is
+ * with the neighbour: of 12 GB, 2 s at 6 GB/s and 10 s at 1.2.  Checksums on the device are a read
+ * of S.
  */
 #ifndef D9DI_CHECKPOINTER_CHECKPOINTER_LOCAL_H
 #define D9DI_CHECKPOINTER_CHECKPOINTER_LOCAL_H
 
-#include "d9d/checkpointer/checkpointer.h"
+#include "checkpointer/checkpointer_copy.h"
+#include "checkpointer/checkpointer_worker.h"
+#include "d9d/comm/links.h"
+#include "d9d/track/track.h"
 
 typedef struct d9di_checkpointer_local d9di_checkpointer_local;
 
@@ -59,7 +75,10 @@ typedef struct d9di_checkpointer_local_opts {
     const d9d_checkpointer_set *set;
     d9d_device *dev;
     d9d_mesh *mesh;
-    d9d_comm *world; /* NULL: a single rank */
+    d9d_comm *world;          /* NULL: a single rank */
+    double timeout_s;         /* how long a save may take at most; 0: without limit */
+    const char *timeout_name; /* its name in messages */
+    d9d_tracker *tracker;     /* records what each save cost; NULL: none */
     const d9d_log *log;
 } d9di_checkpointer_local_opts;
 
@@ -92,25 +111,37 @@ d9d_status d9di_checkpointer_local_open(const d9di_checkpointer_local_opts *opts
 d9d_status d9di_checkpointer_local_restore(d9di_checkpointer_local *x,
                                            const d9di_checkpointer_local_found *found,
                                            d9d_checkpointer_state *state);
-/* With no step enqueued. */
-d9d_status d9di_checkpointer_local_save(d9di_checkpointer_local *x,
-                                        const d9d_checkpointer_state *state);
-/* Removes the files of this rank and of those whose peer it is.  Not collective. */
+/* Begins a save of the set as of now, with no step enqueued; until wait_copy() its arrays may only
+ * be read.  Waits for the save before it: the status is that one's, of the first rank on which it
+ * failed. ECORRUPT if bits changed while they were copied or sent, ETIMEOUT after timeout_s. */
+d9d_status d9di_checkpointer_local_begin(d9di_checkpointer_local *x,
+                                         const d9d_checkpointer_state *state);
+/* The functions below are not collective, and NULL is fine for them. */
+/* Waits until the arrays may be changed. */
+d9d_status d9di_checkpointer_local_wait_copy(d9di_checkpointer_local *x);
+/* Waits for this rank's part of the save in progress, whose status the next begin() returns. */
+void d9di_checkpointer_local_wait(d9di_checkpointer_local *x);
+/* Abandons the save in progress, and removes the files of this rank and of those whose peer it is.
+ */
 void d9di_checkpointer_local_remove(d9di_checkpointer_local *x);
-void d9di_checkpointer_local_close(d9di_checkpointer_local *x); /* NULL is fine */
+void d9di_checkpointer_local_close(
+    d9di_checkpointer_local *x); /* abandons it, and keeps the files */
 
 /* --- shared by checkpointer_local*.c ---------------------------------------------------------- */
 
-enum { D9DI_CHECKPOINTER_LOCAL_DATA = 4096 }; /* where the bytes begin in a file */
+enum {
+    D9DI_CHECKPOINTER_LOCAL_DATA = 4096, /* where the bytes begin in a file */
+    D9DI_CHECKPOINTER_LOCAL_SLOTS = 2
+};
 
 /* The first bytes of a file. */
 typedef struct d9di_checkpointer_local_header {
     char magic[8]; /* zeros while the bytes are written */
     int32_t rank, ranks;
     uint64_t job;
-    uint64_t layout; /* a hash of names and sizes */
-    uint64_t bytes;  /* after the header */
-    uint64_t checksum;
+    uint64_t layout;   /* a hash of names and sizes */
+    uint64_t bytes;    /* after the header */
+    uint64_t checksum; /* of the bytes, and of this header */
     d9d_checkpointer_state state;
 } d9di_checkpointer_local_header;
 
@@ -120,6 +151,66 @@ typedef struct d9di_checkpointer_local_file {
     unsigned char *data;
     size_t size;
 } d9di_checkpointer_local_file;
+
+/* What all ranks know of a rank. */
+typedef struct d9di_checkpointer_local_member {
+    uint64_t host; /* a hash of node and DIR */
+    uint64_t bytes;
+    int target; /* the rank whose host holds its copy; itself if there is one host */
+} d9di_checkpointer_local_member;
+
+/* A save in progress, of checkpointer_local_save.c. */
+typedef struct d9di_checkpointer_local_save {
+    d9d_checkpointer_state state;
+    int slot;
+    bool open;              /* begun, and not yet known to have ended on all ranks */
+    int64_t begun, blocked; /* in ns: its begin; how long training waited for it */
+    bool wait_is_said;      /* that a save had to wait for the one before, once */
+    d9di_checkpointer_worker worker;
+} d9di_checkpointer_local_save;
+
+struct d9di_checkpointer_local {
+    d9di_checkpointer_local_opts opts;
+    char id[64];
+    int rank, ranks;
+    d9di_checkpointer_local_member *members;                           /* [ranks] */
+    d9di_checkpointer_local_file own[D9DI_CHECKPOINTER_LOCAL_SLOTS];   /* this rank's */
+    d9di_checkpointer_local_file *peer[D9DI_CHECKPOINTER_LOCAL_SLOTS]; /* [ranks]: those that it
+                                                                        * holds; others are empty */
+    int next;                                                          /* slot of the next save */
+    uint64_t layout;
+    uint64_t bytes;
+    d9d_arena arena;
+    d9di_checkpointer_copy copy;
+    d9d_links *links;                         /* NULL with one host */
+    d9d_links_bytes *incoming;                /* [sources]: of an exchange */
+    d9di_checkpointer_local_header *received; /* [sources]: their headers */
+    d9di_checkpointer_local_save save;
+};
+
+/* Of a file's bytes with this header, whose magic and checksum do not count. */
+uint64_t d9di_checkpointer_local_checksum(const d9di_checkpointer_local_file *f,
+                                          const d9di_checkpointer_local_header *h);
+/* True for what a header's `magic` is once all bytes are there; and makes it so. */
+bool d9di_checkpointer_local_header_is_valid(const d9di_checkpointer_local_header *h);
+void d9di_checkpointer_local_header_validate(d9di_checkpointer_local_header *h);
+
+/* The arrays of a rank in the order of a file: tensors that are not empty, then counts and rank
+ * state. */
+typedef struct d9di_checkpointer_local_array {
+    const char *name;
+    const d9d_tensor *tensor; /* or NULL */
+    void *host;               /* or NULL */
+    size_t item;              /* of a tensor: its number in the set */
+    uint64_t bytes;
+    uint64_t at; /* where it begins in the file */
+} d9di_checkpointer_local_array;
+typedef d9d_status d9di_checkpointer_local_fn(d9di_checkpointer_local *x,
+                                              const d9di_checkpointer_local_array *a, void *arg);
+d9d_status d9di_checkpointer_local_each(d9di_checkpointer_local *x, d9di_checkpointer_local_fn *fn,
+                                        void *arg);
+/* The save in progress, if any, ends without a status, as soon as it can. */
+void d9di_checkpointer_local_abandon(d9di_checkpointer_local *x);
 
 const char *d9di_checkpointer_local_dir(void);
 bool d9di_checkpointer_local_header_read(const char *path, d9di_checkpointer_local_header *out);

@@ -24,6 +24,52 @@ const char *d9di_checkpointer_local_dir(void)
     return dir != NULL && dir[0] != '\0' ? dir : "/dev/shm";
 }
 
+bool d9di_checkpointer_local_header_is_valid(const d9di_checkpointer_local_header *h)
+{
+    return memcmp(h->magic, magic, sizeof(magic)) == 0;
+}
+
+/* Whoever dies while it is written leaves what was written before it. */
+void d9di_checkpointer_local_header_validate(d9di_checkpointer_local_header *h)
+{
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    memcpy(h->magic, magic, sizeof(magic));
+}
+
+/* By members, as a struct has bytes between them. */
+static uint64_t header_hash(const d9di_checkpointer_local_header *h)
+{
+    const d9d_checkpointer_state *s = &h->state;
+    const uint64_t members[] = {(uint64_t)h->rank,
+                                (uint64_t)h->ranks,
+                                h->job,
+                                h->layout,
+                                h->bytes,
+                                (uint64_t)s->step,
+                                (uint64_t)s->samples,
+                                (uint64_t)s->tokens,
+                                s->seed,
+                                d9d_hash_u64(&s->config, sizeof(s->config)),
+                                d9d_hash_u64(&s->dataset, sizeof(s->dataset)),
+                                s->finite,
+                                (uint64_t)s->parent,
+                                d9d_hash_u64(&s->origin, sizeof(s->origin))};
+
+    return d9d_hash_u64(members, sizeof(members));
+}
+
+uint64_t d9di_checkpointer_local_checksum(const d9di_checkpointer_local_file *f,
+                                          const d9di_checkpointer_local_header *h)
+{
+    const d9d_checksum_array all = {f->data + D9DI_CHECKPOINTER_LOCAL_DATA,
+                                    (int64_t)(f->size - D9DI_CHECKPOINTER_LOCAL_DATA)};
+    uint64_t sum = header_hash(h);
+    const d9d_status st = d9d_kernels_cpu()->reduce->checksum(NULL, &sum, &all, 1);
+
+    (void)st; /* which cannot fail */
+    return sum;
+}
+
 /* --- files ------------------------------------------------------------------------------------ */
 
 bool d9di_checkpointer_local_header_read(const char *path, d9di_checkpointer_local_header *out)
@@ -33,7 +79,7 @@ bool d9di_checkpointer_local_header_read(const char *path, d9di_checkpointer_loc
     bool ok = fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode) &&
               about.st_uid == geteuid() &&
               pread(fd, out, sizeof(*out), 0) == (ssize_t)sizeof(*out) &&
-              memcmp(out->magic, magic, sizeof(magic)) == 0 &&
+              d9di_checkpointer_local_header_is_valid(out) &&
               out->bytes == (uint64_t)about.st_size - D9DI_CHECKPOINTER_LOCAL_DATA;
 
     if (fd >= 0)

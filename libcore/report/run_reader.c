@@ -488,6 +488,8 @@ static d9d_status parse_line(d9d_run_reader *r, const char *text, size_t n)
         st = parse_evaluation(r, obj);
     else if (json_object_get(obj, "save") != NULL)
         st = push_event(r, obj, D9D_RUN_READER_SAVE, "save");
+    else if (json_object_get(obj, "local_save") != NULL)
+        st = push_event(r, obj, D9D_RUN_READER_LOCAL_SAVE, "local_save");
     else if (json_object_get(obj, "worst") != NULL)
         st = D9D_OK; /* a documents line is not a step record */
     else if (json_object_get(obj, "pipeline") != NULL)

@@ -15,9 +15,9 @@ import signal
 import sys
 
 # Members of a line that are no values.
-ABOUT = ("step", "time", "values", "evaluation", "save", "pipeline", "documents", "restart", "end")
+ABOUT = ("step", "time", "values", "evaluation", "save", "local_save", "pipeline", "documents", "restart", "end")
 # The member that has the step of a line, the first that is there.
-STEP = ("step", "values", "save", "pipeline", "documents")
+STEP = ("step", "values", "save", "local_save", "pipeline", "documents")
 
 
 def flat(value, path=""):

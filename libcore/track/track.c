@@ -220,10 +220,14 @@ d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
     return finish_life_line(t, from_step);
 }
 
-d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms, double total_ms)
+d9d_status d9d_tracker_save(d9d_tracker *t, d9d_track_save_kind kind, int64_t step,
+                            double blocked_ms, double total_ms)
 {
+    static const char *const key[] = {
+        [D9D_TRACK_SAVE] = "save", [D9D_TRACK_LOCAL_SAVE] = "local_save"};
+
     line_begin(t);
-    D9D_TRY(append_int(&t->line, "save", step));
+    D9D_TRY(append_int(&t->line, key[kind], step));
     D9D_TRY(append_number(t, "blocked_ms", blocked_ms, false));
     D9D_TRY(append_number(t, "total_ms", total_ms, false));
     return finish_timed_line(t, step);

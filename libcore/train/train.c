@@ -23,8 +23,19 @@ static d9d_status check_integrity(d9di_train *r, bool saves)
     const int64_t step = r->stepper.state.step;
 
     r->integrity.good_step = d9di_train_checkpointer_complete_step(&r->checkpointer);
+    if (saves)
+        D9D_TRY(d9di_train_integrity_check_memory(&r->integrity, &r->run, step));
     return d9di_train_integrity_is_due(&r->integrity, &r->run, step, saves)
                ? d9di_train_integrity_check(&r->integrity, &r->run, step)
+               : D9D_OK;
+}
+
+/* A save begun is copied beside the next forward; handlers that may write before it have to wait.
+ */
+static d9d_status let_handlers_write(d9di_train *r)
+{
+    return d9di_train_run_has_handlers_between_steps(&r->run)
+               ? d9di_train_checkpointer_wait_copy(&r->checkpointer)
                : D9D_OK;
 }
 
@@ -40,6 +51,7 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
         D9D_TRY(d9di_rollout_sync(&r->rollout));
         D9D_TRY(d9di_train_stream_store(&r->stream, &r->run, r->stepper.state.samples));
         D9D_TRY(d9di_train_checkpointer_save(&r->checkpointer, &r->stepper.state, last));
+        D9D_TRY(let_handlers_write(r));
     }
     if (last)
         D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer.async));
@@ -62,7 +74,8 @@ static d9d_status save_local(d9di_train *r)
     D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
     D9D_TRY(d9di_rollout_sync(&r->rollout));
     D9D_TRY(d9di_train_stream_store(&r->stream, &r->run, r->stepper.state.samples));
-    D9D_TRY(d9di_checkpointer_local_save(r->checkpointer.local, &r->stepper.state));
+    D9D_TRY(d9di_train_checkpointer_save_local(&r->checkpointer, &r->stepper.state));
+    D9D_TRY(let_handlers_write(r));
     enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
@@ -77,7 +90,7 @@ static d9d_status finish_saves(d9di_train *r, d9d_status st)
         return st;
     d9d_err_save(&why, st);
     enter_phase(r, D9DI_TRAIN_SAVE);
-    if (d9di_checkpointer_async_finish(r->checkpointer.async) != D9D_OK)
+    if (d9di_train_checkpointer_finish(&r->checkpointer) != D9D_OK)
         d9d_log_warn(r->run.log, "%s", d9d_err_message());
     return d9d_bootstrap_agree_status(r->run.where->bootstrap, d9d_err_restore(&why));
 }
@@ -205,7 +218,7 @@ static d9d_status sleep_until_woken(d9di_train *r)
 
     r->control.should_sleep = false;
     enter_phase(r, D9DI_TRAIN_SAVE);
-    D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer.async));
+    D9D_TRY(d9di_train_checkpointer_finish(&r->checkpointer));
     enter_phase(r, D9DI_TRAIN_START);
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.pre", r->stepper.state.step));
     for (size_t k = 0; k < r->engine.n_stages; k++)
@@ -253,6 +266,8 @@ static d9d_status evaluate(d9di_train *r)
     if (!evaluation_is_due(r))
         return D9D_OK;
     enter_phase(r, D9DI_TRAIN_EVALUATION);
+    D9D_TRY(
+        d9di_train_checkpointer_wait_copy(&r->checkpointer)); /* averages take weights' places */
     D9D_TRY(run_evaluations(r, &cut));
     D9D_TRY(d9di_train_recorder_write_values(&r->recorder, &r->run, r->stepper.state.step));
     r->control.should_exit |= cut;
@@ -266,7 +281,7 @@ static d9d_status enqueue_step(d9di_train *r)
     const int64_t k = r->stepper.state.step + 1;
 
     D9D_TRY(d9di_profiler_begin(&r->profiler, r->engine.dev, k));
-    D9D_TRY(d9di_train_stepper_enqueue(&r->stepper, &r->run, &r->control, r->checkpointer.async));
+    D9D_TRY(d9di_train_stepper_enqueue(&r->stepper, &r->run, &r->control, &r->checkpointer));
     d9di_profiler_end(&r->profiler, r->engine.dev, k, k == r->run.total_steps);
     return D9D_OK;
 }
@@ -382,6 +397,7 @@ static bool is_complete(const d9di_train *r)
 static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
 {
     D9D_TRY(finish_saves(r, run_steps_with_progress(r, out)));
+    D9D_TRY(d9di_train_checkpointer_wait_copy(&r->checkpointer));
     enter_phase(r, D9DI_TRAIN_EXPORT);
     D9D_TRY(d9di_train_export(&r->run, &r->engine, r->stepper.optimizer, &r->checkpointer,
                               &r->stepper.state, out));
@@ -423,7 +439,10 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
                                 .stragglers = &r.stragglers,
                                 .rollout = &r.rollout},
                     .evaluator = {.engine = &r.engine, .task = &r.task},
-                    .checkpointer = {.saved_step = -1, .read_step = -1, .found = {.step = -1}},
+                    .checkpointer = {.saved_step = -1,
+                                     .read_step = -1,
+                                     .local_step = -1,
+                                     .found = {.step = -1}},
                     .integrity = {.good_step = -1}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};

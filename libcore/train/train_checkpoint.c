@@ -273,7 +273,9 @@ void d9di_train_checkpointer_close(d9di_train_checkpointer *ck)
 }
 
 d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
-                                              const d9di_train_run *run, const d9di_engine *e)
+                                              const d9di_train_run *run, const d9di_engine *e,
+                                              const d9di_train_timeouts *timeouts,
+                                              d9d_tracker *tracker)
 {
     char id[D9DI_RUN_DIR_ID_SIZE];
     const d9di_checkpointer_local_opts opts = {.id = id,
@@ -282,6 +284,9 @@ d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
                                                .dev = e->dev,
                                                .mesh = e->mesh,
                                                .world = e->world,
+                                               .timeout_s = d9di_train_timeouts_save_s(timeouts),
+                                               .timeout_name = D9DI_TRAIN_SAVE_TIMEOUT_NAME,
+                                               .tracker = tracker,
                                                .log = run->log};
 
     if (!local_is_on(run))
@@ -325,7 +330,7 @@ int64_t d9di_train_checkpointer_complete_step(const d9di_train_checkpointer *ck)
 bool d9di_train_checkpointer_local_is_due(const d9di_train_checkpointer *ck,
                                           const d9di_train_run *run, int64_t step)
 {
-    return ck->local != NULL &&
+    return ck->local != NULL && ck->local_step != step &&
            d9d_step_period_due(run->c->trainer.checkpointing.local_period_steps, step,
                                run->total_steps, D9D_DUE_AFTER_STEP);
 }
@@ -350,4 +355,24 @@ d9d_status d9di_train_checkpointer_save(d9di_train_checkpointer *ck,
     if (begun)
         ck->saved_step = state->step;
     return D9D_OK;
+}
+
+d9d_status d9di_train_checkpointer_save_local(d9di_train_checkpointer *ck,
+                                              const d9d_checkpointer_state *state)
+{
+    D9D_TRY(d9di_checkpointer_local_begin(ck->local, state));
+    ck->local_step = state->step;
+    return D9D_OK;
+}
+
+d9d_status d9di_train_checkpointer_wait_copy(d9di_train_checkpointer *ck)
+{
+    D9D_TRY(d9di_checkpointer_async_wait_copy(ck->async));
+    return d9di_checkpointer_local_wait_copy(ck->local);
+}
+
+d9d_status d9di_train_checkpointer_finish(d9di_train_checkpointer *ck)
+{
+    d9di_checkpointer_local_wait(ck->local);
+    return d9di_checkpointer_async_finish(ck->async);
 }

@@ -8,6 +8,7 @@
  *     D9D_TRY(d9di_train_checkpointer_open(&ck, &run, &engine, &timeouts, tracker, state.step));
  *     D9D_TRY(d9di_train_checkpointer_resume(&ck, &run, path, &state));
  *     D9D_TRY(d9di_train_checkpointer_save(&ck, &state, false));
+ *     D9D_TRY(d9di_train_checkpointer_wait_copy(&ck));        // then what is saved may change
  */
 #ifndef D9DI_TRAIN_TRAIN_CHECKPOINT_H
 #define D9DI_TRAIN_TRAIN_CHECKPOINT_H
@@ -27,6 +28,7 @@ typedef struct d9di_train_checkpointer {
     int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
     int64_t read_step;  /* the one that it read, or that is older than local ones; -1: none */
     d9di_checkpointer_local *local;      /* NULL: off */
+    int64_t local_step;                  /* the newest local checkpoint that it began; -1: none */
     d9di_checkpointer_local_found found; /* step -1: the run does not resume from local ones */
 } d9di_train_checkpointer;
 
@@ -65,7 +67,9 @@ d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9d
 /* Local checkpoints: after d9di_train_checkpointer_open().  If there are some to resume from, fills
  * the set and the state, which was that of a run from scratch.  Collective. */
 d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
-                                              const d9di_train_run *run, const d9di_engine *e);
+                                              const d9di_train_run *run, const d9di_engine *e,
+                                              const d9di_train_timeouts *timeouts,
+                                              d9d_tracker *tracker);
 d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
                                                 const d9di_train_run *run,
                                                 d9d_checkpointer_state *state);
@@ -74,5 +78,11 @@ bool d9di_train_checkpointer_local_is_due(const d9di_train_checkpointer *ck,
 /* Begins a save.  `last`: returns when it is complete, as no step follows.  Collective. */
 d9d_status d9di_train_checkpointer_save(d9di_train_checkpointer *ck,
                                         const d9d_checkpointer_state *state, bool last);
+d9d_status d9di_train_checkpointer_save_local(d9di_train_checkpointer *ck,
+                                              const d9d_checkpointer_state *state);
+/* Waits until what is saved, on the disk or in memory, may be changed. */
+d9d_status d9di_train_checkpointer_wait_copy(d9di_train_checkpointer *ck);
+/* Waits until nothing of this rank is saved any more.  Collective. */
+d9d_status d9di_train_checkpointer_finish(d9di_train_checkpointer *ck);
 
 #endif /* D9DI_TRAIN_TRAIN_CHECKPOINT_H */

@@ -25,27 +25,11 @@ d9d_status d9di_train_integrity_check_task(const d9d_train_config *c, const d9di
         c->task.choice->name);
 }
 
-/* Handlers that may change weights after the end of a step, and before the next forward. */
-static bool has_handlers_between_steps(const d9di_train_run *run)
-{
-    static const char *const between[] = {
-        "train.evaluation.pre", "train.evaluation.post",
-        "train.sleep.pre",      "train.sleep.post",
-        "train.wake.pre",       "train.wake.post",
-        "train.step.pre",       "train.forward_backward.pre",
-    };
-
-    for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++)
-        if (d9d_job_events_has_subscriber(run->events, between[i]))
-            return true;
-    return false;
-}
-
 static d9d_status memory_open(d9di_train_integrity *it, const d9di_train_run *run)
 {
     const int64_t n = (int64_t)it->arrays.n;
 
-    it->keeps_late = has_handlers_between_steps(run);
+    it->keeps_late = d9di_train_run_has_handlers_between_steps(run);
     D9D_TRY(d9d_tensor_alloc(it->engine->dev, D9D_I64, D9D_SHAPE(2, n + 1), &it->passes));
     for (int i = 0; i < 2; i++)
         D9D_TRY(
@@ -229,20 +213,59 @@ static d9d_status fail_memory(const d9di_train_integrity *it, const d9di_train_r
     return d9di_train_integrity_fail(it, run, sentence);
 }
 
+/* The first array of the state of which two passes differ; n_state if there is none. */
+static size_t changed_array(const d9di_train_integrity *it, const uint64_t *passes)
+{
+    const uint64_t *after = passes + it->arrays.n + 1;
+    size_t i = 0;
+
+    while (i < it->arrays.n_state && passes[i] == after[i])
+        i++;
+    return i;
+}
+
+static d9d_status passes_compare(const d9di_train_integrity *it, const d9di_train_run *run,
+                                 const uint64_t *passes, int64_t step)
+{
+    const size_t at = changed_array(it, passes);
+
+    return at < it->arrays.n_state ? fail_memory(it, run, at, step) : D9D_OK;
+}
+
+static d9d_status memory_check(d9di_train_integrity *it, const d9di_train_run *run, int64_t step,
+                               d9d_arena *a)
+{
+    const uint64_t bytes = 2 * ((uint64_t)it->arrays.n + 1) * sizeof(uint64_t);
+    uint64_t *passes = d9d_arena_alloc(a, bytes);
+
+    if (passes == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the checksums of %zu arrays", it->arrays.n);
+    D9D_TRY(pass_enqueue(it, 1));
+    D9D_TRY(d9d_device_download(it->engine->dev, passes, d9d_tensor_data(&it->passes), bytes));
+    return passes_compare(it, run, passes, step);
+}
+
+d9d_status d9di_train_integrity_check_memory(d9di_train_integrity *it, const d9di_train_run *run,
+                                             int64_t step)
+{
+    d9d_arena a = {0};
+    d9d_status st;
+
+    if (it->c == NULL || !it->c->memory || !it->has_kept || it->keeps_late)
+        return D9D_OK;
+    st = memory_check(it, run, step, &a);
+    d9d_arena_release(&a);
+    return d9d_bootstrap_agree_status(run->where->bootstrap, st);
+}
+
 d9d_status d9di_train_integrity_collect(d9di_train_integrity *it, const d9di_train_run *run,
                                         int64_t step)
 {
-    const uint64_t *before, *after;
     const void *back;
 
     if (it->c == NULL || !it->is_pending[step % 2])
         return D9D_OK;
     it->is_pending[step % 2] = false;
     D9D_TRY(d9d_readback_wait(it->pending[step % 2], &back));
-    before = back;
-    after = before + it->arrays.n + 1;
-    for (size_t i = 0; i < it->arrays.n_state; i++)
-        if (before[i] != after[i])
-            return fail_memory(it, run, i, step);
-    return D9D_OK;
+    return passes_compare(it, run, back, step);
 }

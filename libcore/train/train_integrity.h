@@ -79,6 +79,12 @@ bool d9di_train_integrity_is_due(const d9di_train_integrity *it, const d9di_trai
 d9d_status d9di_train_integrity_check(d9di_train_integrity *it, const d9di_train_run *run,
                                       int64_t step);
 
+/* Memory before a save, with no step enqueued: nothing has changed since the last update.  Not
+ * where handlers may write between steps.  ECORRUPT, on all ranks.  Waits for the device.
+ * Collective. */
+d9d_status d9di_train_integrity_check_memory(d9di_train_integrity *it, const d9di_train_run *run,
+                                             int64_t step);
+
 /* Memory, without waiting: a step begins; before its update; it ends.  collect() is called when the
  * report of the step after `step` steps is collected: ECORRUPT, on this rank alone. */
 d9d_status d9di_train_integrity_begin_step(d9di_train_integrity *it, const d9di_train_run *run,

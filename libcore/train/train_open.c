@@ -307,7 +307,8 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     d9d_log_debug(r->run.log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(d9di_train_checkpointer_open(&r->checkpointer, &r->run, e, &r->timeouts,
                                          r->recorder.tracker, r->stepper.state.step));
-    D9D_TRY(d9di_train_checkpointer_open_local(&r->checkpointer, &r->run, e));
+    D9D_TRY(d9di_train_checkpointer_open_local(&r->checkpointer, &r->run, e, &r->timeouts,
+                                               r->recorder.tracker));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 

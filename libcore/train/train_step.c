@@ -211,7 +211,7 @@ static d9d_status record_step_end(d9di_train_stepper *s, d9di_train_pending_step
 /* Normalises by targets, clips and updates in one pass.  Pending gradient reductions overlap with
  * the norm, and the prefetch of the next step's weights overlaps with the update. */
 static d9d_status enqueue_update(d9di_train_stepper *s, const d9di_train_run *run,
-                                 d9di_train_control *control, d9di_checkpointer_async *saves,
+                                 d9di_train_control *control, d9di_train_checkpointer *saves,
                                  d9di_train_pending_step *p, int64_t targets)
 {
     const d9d_mesh *m = s->engine->mesh;
@@ -220,7 +220,7 @@ static d9d_status enqueue_update(d9di_train_stepper *s, const d9di_train_run *ru
         .targets = first ? (double)targets : 0,
         .is_replica = d9d_mesh_index(m, D9D_AXIS(TP)) > 0 || !d9di_engine_has_last_stage(s->engine),
         .flag = d9di_train_control_flags(control, s->engine->world == NULL),
-        .saved = d9di_checkpointer_async_progress(saves, p->state_before.step),
+        .saved = d9di_checkpointer_async_progress(saves->async, p->state_before.step),
         .extra = s->pipeline_stats.local,
     };
 
@@ -228,7 +228,7 @@ static d9d_status enqueue_update(d9di_train_stepper *s, const d9di_train_run *ru
                                       run->c->trainer.gradient_clipping.max_norm));
     d9d_trace_mark(s->engine->dev, "norm", "");
     D9D_TRY(d9di_engine_wait_grads(s->engine));
-    D9D_TRY(d9di_checkpointer_async_wait_copy(saves));
+    D9D_TRY(d9di_train_checkpointer_wait_copy(saves));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.optimizer_step.pre", s->state.step));
     D9D_TRY(d9di_moe_stats_end(&s->moe_stats, &s->grad_finalize.scale,
                                (int)(p->state_before.step % 2)));
@@ -242,13 +242,13 @@ static d9d_status enqueue_update(d9di_train_stepper *s, const d9di_train_run *ru
 
 /* Updates nothing; but handlers of the step's end may change tensors that are being saved. */
 static d9d_status skip_update(d9di_train_stepper *s, const d9di_train_run *run,
-                              d9di_checkpointer_async *saves, d9di_train_pending_step *p)
+                              d9di_train_checkpointer *saves, d9di_train_pending_step *p)
 {
     d9d_log_warn(run->log, "step %lld: no target in %s; nothing to learn",
                  (long long)(s->state.step + 1),
                  d9di_train_run_describe_step(run, s->state.samples).text);
     D9D_TRY(d9di_engine_wait_grads(s->engine));
-    D9D_TRY(d9di_checkpointer_async_wait_copy(saves));
+    D9D_TRY(d9di_train_checkpointer_wait_copy(saves));
     return record_step_end(s, p);
 }
 
@@ -288,7 +288,7 @@ static size_t n_losses(const d9di_train_stepper *s)
 }
 
 d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_run *run,
-                                      d9di_train_control *control, d9di_checkpointer_async *saves)
+                                      d9di_train_control *control, d9di_train_checkpointer *saves)
 {
     d9di_train_pending_step *p = &s->pending[s->state.step % 2];
     const size_t watched = n_predictions(s), watched_losses = n_losses(s);

@@ -14,11 +14,11 @@
 #ifndef D9DI_TRAIN_TRAIN_STEP_H
 #define D9DI_TRAIN_TRAIN_STEP_H
 
-#include "checkpointer/checkpointer_async.h"
 #include "d9d/device/readback.h"
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
 #include "train/rollout.h"
+#include "train/train_checkpoint.h"
 #include "train/train_control.h"
 #include "train/train_integrity.h"
 #include "train/train_run.h"
@@ -67,10 +67,10 @@ d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_
                                               int ahead);
 void d9di_train_stepper_close(d9di_train_stepper *s); /* before the engine is released */
 
-/* Enqueues the whole next step, without blocking the host.  `saves`: the save in flight, whose copy
- * the update waits for; NULL in a trial. */
+/* Enqueues the whole next step, without blocking the host.  `saves`: those in flight, whose copies
+ * the update waits for. */
 d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_run *run,
-                                      d9di_train_control *control, d9di_checkpointer_async *saves);
+                                      d9di_train_control *control, d9di_train_checkpointer *saves);
 /* The pending step that was enqueued as the last one (age 1) or the one before (2), or NULL. */
 d9di_train_pending_step *d9di_train_stepper_pending(d9di_train_stepper *s, int64_t age);
 /* True if collecting it blocks the host for no report. */

@@ -48,6 +48,11 @@ static void put_restart(d9di_html_writer *w, const d9d_run_reader_event *e,
     put_event(w, "restart", e, words);
 }
 
+static bool is_save(const d9d_run_reader_event *e)
+{
+    return e->kind == D9D_RUN_READER_SAVE || e->kind == D9D_RUN_READER_LOCAL_SAVE;
+}
+
 /* The newest restarts and ends. */
 static void put_events(d9di_html_writer *w, const d9d_run_reader *r)
 {
@@ -56,7 +61,7 @@ static void put_events(d9di_html_writer *w, const d9d_run_reader *r)
     size_t rows = 0, left_out;
 
     for (size_t i = 0; i < r->n_events; i++)
-        rows += r->events[i].kind != D9D_RUN_READER_SAVE;
+        rows += !is_save(&r->events[i]);
     if (rows == 0)
         return;
     left_out = rows > MAX_EVENTS ? rows - MAX_EVENTS : 0;
@@ -67,7 +72,7 @@ static void put_events(d9di_html_writer *w, const d9d_run_reader *r)
     for (size_t i = 0; i < r->n_events; i++) {
         const d9d_run_reader_event *e = &r->events[i];
 
-        if (e->kind == D9D_RUN_READER_SAVE)
+        if (is_save(e))
             continue;
         if (left_out > 0)
             left_out--;
@@ -80,7 +85,8 @@ static void put_events(d9di_html_writer *w, const d9d_run_reader *r)
     d9di_html_table_end(w);
 }
 
-static void put_saves(d9di_html_writer *w, const d9d_run_reader *r)
+static void put_saves(d9di_html_writer *w, const d9d_run_reader *r, d9d_run_reader_event_kind kind,
+                      const char *title)
 {
     double blocked = 0, slowest = (double)NAN;
     int64_t n = 0, last = -1;
@@ -88,7 +94,7 @@ static void put_saves(d9di_html_writer *w, const d9d_run_reader *r)
     for (size_t i = 0; i < r->n_events; i++) {
         const d9d_run_reader_event *e = &r->events[i];
 
-        if (e->kind != D9D_RUN_READER_SAVE)
+        if (e->kind != kind)
             continue;
         n++;
         last = e->step;
@@ -97,7 +103,7 @@ static void put_saves(d9di_html_writer *w, const d9d_run_reader *r)
     }
     if (n == 0)
         return;
-    d9di_html_table_begin(w, "Checkpoints");
+    d9di_html_table_begin(w, title);
     d9di_html_row_begin(w, "checkpoints saved");
     d9di_html_value(w, (double)n, D9DI_HTML_STEP);
     d9di_html_row_end(w);
@@ -127,6 +133,7 @@ void d9di_html_write_restarts(d9di_html_page *p)
             d9di_html_put(&p->w, ".</p>\n");
         }
         put_events(&p->w, run->reader);
-        put_saves(&p->w, run->reader);
+        put_saves(&p->w, run->reader, D9D_RUN_READER_SAVE, "Checkpoints");
+        put_saves(&p->w, run->reader, D9D_RUN_READER_LOCAL_SAVE, "Local checkpoints");
     }
 }

@@ -73,7 +73,7 @@ static void add_event_seconds(const d9d_run_reader *r, double part[TIME_PARTS])
     for (size_t i = 0; i < r->n_events; i++) {
         const d9d_run_reader_event *e = &r->events[i];
 
-        if (e->kind == D9D_RUN_READER_SAVE && isfinite(e->blocked_ms))
+        if (isfinite(e->blocked_ms)) /* of both kinds of saves */
             part[TIME_SAVE] += 1e-3 * e->blocked_ms;
         if (e->kind == D9D_RUN_READER_RESTART) {
             part[TIME_AGAIN] += e->discarded_s;

@@ -202,7 +202,7 @@ static void test_end(void **state)
         d9d_buf text = {0};
 
         assert_ok(d9d_tracker_open("m.jsonl", &t));
-        assert_ok(d9d_tracker_save(t, 7, 0.5, 2000));
+        assert_ok(d9d_tracker_save(t, D9D_TRACK_SAVE, 7, 0.5, 2000));
         assert_ok(d9d_tracker_end(t, words[i], 7));
         assert_ok(d9d_tracker_sync(t));
         d9d_tracker_close(t);

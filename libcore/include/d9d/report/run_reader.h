@@ -56,10 +56,12 @@ typedef struct d9d_run_reader_column {
     bool is_own;      /* an own value */
 } d9d_run_reader_column;
 
-/* What is no record: {"restart"}, {"save"} and {"end"}, in the order of the file. */
+/* What is no record: {"restart"}, {"save"}, {"local_save"} and {"end"}, in the order of the file.
+ */
 typedef enum d9d_run_reader_event_kind {
     D9D_RUN_READER_RESTART,
     D9D_RUN_READER_SAVE,
+    D9D_RUN_READER_LOCAL_SAVE,
     D9D_RUN_READER_END
 } d9d_run_reader_event_kind;
 
@@ -67,7 +69,7 @@ typedef struct d9d_run_reader_event {
     d9d_run_reader_event_kind kind;
     int64_t step;                /* -1: the line has none */
     double time;                 /* seconds since 1970; NaN: the line has none */
-    double blocked_ms, total_ms; /* of a save; NaN: unknown */
+    double blocked_ms, total_ms; /* of both kinds of saves; NaN: unknown */
     int64_t discarded;           /* of a restart: training steps that are done again */
     double discarded_s;          /* the seconds that they took */
     char word[16];               /* of an end: "done", "saved", "failed" */

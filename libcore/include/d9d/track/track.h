@@ -9,6 +9,7 @@
  *     {"evaluation": "valid", "step": 2, "valid/tokens": 8192, "valid/samples": 16,
  *      "valid/loss": 5.01, "valid/ms": 31.5, ...}
  *     {"save": 2, "blocked_ms": 1.5, "total_ms": 310.2, "time": "2026-01-31T12:04:00Z"}
+ *     {"local_save": 2, "blocked_ms": 0.1, "total_ms": 12.4, "time": "2026-01-31T12:04:00Z"}
  *     {"pipeline": 2, "schedule": "1f1b", "micro_batches": 8, "rows": 1, "pipeline_ms": 103.2, ...}
  *     {"documents": 2, "tokens": 4096, "worst": [{"sample": 17, "document": 0, "tokens": 512,
  *      "mean_loss": 9.25}, ...]}
@@ -25,6 +26,7 @@
  *
  *     restart     a restart from step N: the records after it replace earlier ones beyond N
  *     save        a complete checkpoint: how long training was blocked, and how long the save took
+ *     local_save  the same of one in the memory of hosts, when the next one begins
  *     pipeline    times of the pipeline's ranks in a step; written two steps later
  *     documents   the documents that raise the step's mean loss most, the worst first
  *     straggler   a rank that computes slower than its peers, or, with "recovered", no longer does
@@ -123,8 +125,9 @@ D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
 /* Each appends one line, in the form above. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_track_step_record *r);
-D9D_API D9D_MUST_USE d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms,
-                                                 double total_ms);
+typedef enum d9d_track_save_kind { D9D_TRACK_SAVE, D9D_TRACK_LOCAL_SAVE } d9d_track_save_kind;
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_save(d9d_tracker *t, d9d_track_save_kind kind,
+                                                 int64_t step, double blocked_ms, double total_ms);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_pipeline(d9d_tracker *t,
                                                      const d9d_track_pipeline_record *r);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_straggler(d9d_tracker *t,
