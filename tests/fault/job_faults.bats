@@ -1,8 +1,8 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2034,SC2317 # variables of bats; for topology.bash; functions that run calls
 # Faults at random moments of a job of 8 or 16 ranks, which starts again in the same allocation after each:
-# ranks and hosts are killed, stop and stand still; messages are lost; bits flip in weights, states,
-# gradients, computations and messages; disks are slow or full.  The final weights are those of an
+# ranks and hosts are killed, stop and stand still, also while a local checkpoint is sent; messages are lost;
+# bits flip in weights, states, gradients, computations and messages; disks are slow or full.  The final weights are those of an
 # undisturbed run, bit for bit, and what was flipped is found within its period and named.
 #
 # A host is a folder here, which D9D_LOCAL_DIR names for each rank.  D9D_FAULTS="FIRST N" runs so many
@@ -16,7 +16,7 @@ load ../multirank/topology
 # Ranks, expert degree and all degrees of topology.bash.
 meshes=("8 dense 2 4 1 1 1 1" "8 dense 4 1 1 1 2 1" "8 dense 2 2 1 1 1 1 2" "8 moe 2 4 1 1 1 4" "8 dense 2 2 2 1 1 1" "16 dense 4 4 1 1 1 1")
 kinds=(kill kill kill kill kill kill host host weights optimizer gradients tokens stuck weights gradients
-    message message pause slow full stop link)
+    message message pause slow full stop link sent sent sent frozen bit)
 options=(--set trainer.determinism.base_seed=3 --set data.epochs=null --set trainer.batching.global_batch_size=16
     --set trainer.checkpointing.period_steps=10 --set trainer.checkpointing.num_to_keep=2)
 safe=(--set trainer.integrity.period_steps=1 --set trainer.integrity.memory=true
@@ -84,6 +84,7 @@ draw() {
     case $kind in
     weights | optimizer | gradients | tokens | stuck) export FLIP="$kind $rank $step $r" ;;
     slow | full) export FAULT="$kind $rank $((1 + RANDOM % (writes + 1))) $r" ;;
+    sent | frozen | bit) export FAULT="$kind $rank $((1 + RANDOM % 300)) $r" ;;
     host) export FAULT="kill $rank $((1 + r % (sends / 3))) $r" ;;
     *) export FAULT="$kind $rank $((1 + r % (sends / 3))) $r" ;;
     esac
@@ -95,7 +96,7 @@ happened() { [ -s faults ] || grep -q "^flipped" log; }
 found_in_time() {
     local said at
     said=$(grep -m 1 "silent data corruption" log) || { echo "exit status 76 without a sentence"; return 1; }
-    [ "$kind" != message ] || return 0
+    [ "$kind" != message ] && [ "$kind" != bit ] || return 0
     at=$(grep -oE "(after step|steps [0-9]+ and|corruption: step) [0-9]+" <<<"$said" | grep -oE "[0-9]+$" | tail -n 1)
     [ -n "$at" ] || at=$(grep -oE "step [0-9]+" <<<"$said" | head -n 1 | grep -oE "[0-9]+")
     { [ "$at" -ge "$step" ] && [ "$at" -le $((step + 1)) ]; } || { echo "found in step $at: $said"; return 1; }
@@ -107,7 +108,7 @@ judge() {
     case $1 in
     76)
         case $kind in
-        weights | optimizer | gradients | tokens | stuck | message) found_in_time && found=$((found + 1)) ;;
+        weights | optimizer | gradients | tokens | stuck | message | bit) found_in_time && found=$((found + 1)) ;;
         *) false ;;
         esac
         ;;

@@ -8,12 +8,15 @@
  *     pause     it stands still for 0.3 s
  *     link      messages that it sends from then on do not arrive
  *     message   one bit of a message is another one on arrival; SEED chooses it
+ *     sent      it is killed while a local checkpoint is sent
+ *     frozen    it stops then
+ *     bit       one bit of a local checkpoint is another one on arrival
  *     slow      the next writes to the run's checkpoints take 20 ms longer
  *     full      they fail with ENOSPC
  *
- * CALL counts the messages that the rank sends; for the last two, its writes to checkpoints.
- * FAULT_LOG gets a line when the fault happens.  FAULT="count RANK 0 0" gets the numbers of
- * messages and of writes at the end. */
+ * CALL counts the messages that the rank sends; for the last two, its writes to checkpoints; for
+ * the three before, what its thread of local checkpoints sends. FAULT_LOG gets a line when the
+ * fault happens.  FAULT="count RANK 0 0" gets the numbers of messages and of writes at the end. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,7 +35,7 @@ enum { SLOW_WRITES = 50, SLOW_MS = 20, PAUSE_MS = 300, NO_TAG = 40000 /* that no
 static struct fault {
     char kind[16];
     long call, seed;
-    long sends, writes;
+    long sends, writes, local;
     int is_here;
 } fault;
 
@@ -80,6 +84,12 @@ static int is(const char *kind)
     return strcmp(fault.kind, kind) == 0;
 }
 
+/* The fault is in what the thread of local checkpoints sends. */
+static int is_local(void)
+{
+    return fault.is_here && (is("sent") || is("frozen") || is("bit"));
+}
+
 static void nap(long ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
@@ -113,7 +123,7 @@ int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_C
     if (!fault.is_here)
         return next(data, n, type, to, tag, comm, out);
     call = ++fault.sends;
-    if (call == fault.call && !is("slow") && !is("full") && !is("count"))
+    if (call == fault.call && !is("slow") && !is("full") && !is("count") && !is_local())
         happen();
     if (call == fault.call && is("kill"))
         (void)kill(getpid(), SIGKILL);
@@ -126,6 +136,27 @@ int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_C
     if (call >= fault.call && is("link"))
         tag += NO_TAG;
     return next(data, n, type, to, tag, comm, out);
+}
+
+/* --- local checkpoints ------------------------------------------------------------------------ */
+
+/* In pieces of a few bytes, so that there are many moments, also within a header. */
+ssize_t send(int fd, const void *data, size_t n, int flags)
+{
+    enum { PIECE = 4096 };
+    const int flag = MSG_NOSIGNAL | MSG_DONTWAIT;
+
+    if (!is_local() || flags != flag || n == 0)
+        return syscall(SYS_sendto, fd, data, n, flags, NULL, 0);
+    n = n < PIECE ? n : PIECE;
+    if (++fault.local != fault.call)
+        return syscall(SYS_sendto, fd, data, n, flags, NULL, 0);
+    happen();
+    if (is("bit"))
+        return syscall(SYS_sendto, fd, flipped(data, (int)n), n, flags, NULL, 0);
+    (void)syscall(SYS_sendto, fd, data, n / 2, flags, NULL, 0);
+    (void)kill(getpid(), is("sent") ? SIGKILL : SIGSTOP);
+    return (ssize_t)(n / 2);
 }
 
 /* --- files ------------------------------------------------------------------------------------ */
