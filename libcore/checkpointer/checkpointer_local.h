@@ -48,8 +48,8 @@
  *
  * Cost.  With S bytes of state a rank, its host holds 4 S: own and peer, two each.  Training waits
  * where a forward and backward are over before S is copied, and where a period is over before S is
- * with the neighbour: of 12 GB, 2 s at 6 GB/s and 10 s at 1.2.  Checksums on the device are a read
- * of S.
+ * with the neighbour: of 12 GB, 2 s at 6 GB/s and 10 s at 1.2 (plan/plan_goodput.c has the same).
+ * Checksums on the device are a read of S.
  */
 #ifndef D9DI_CHECKPOINTER_CHECKPOINTER_LOCAL_H
 #define D9DI_CHECKPOINTER_CHECKPOINTER_LOCAL_H

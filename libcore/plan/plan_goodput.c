@@ -5,6 +5,10 @@
 
 /* Bytes a second from a device's memory to its host's, pinned, as measured. */
 #define HOST_COPY_RATE 25e9
+/* The same into a file of shared memory, which is not pinned; and a TCP connection of two hosts.
+ * Assumed. */
+#define LOCAL_COPY_RATE 6e9
+#define LINK_RATE       1.2e9
 
 /* Seconds that a save takes from training, and until it is complete. */
 static void set_save_costs(const d9d_plan *p, const d9d_plan_opts *opts, bool asynchronous,
@@ -30,6 +34,18 @@ static double fraction_of(const d9d_goodput_costs *c, int64_t steps, double step
     return steps > 0 ? d9d_goodput_fraction(c, (double)steps * step_s) : 0;
 }
 
+/* Of a local checkpoint: forward and backward hide the copy, the steps of a period the rest. */
+static void set_local_costs(const d9d_plan *p, d9d_plan_goodput *g, d9d_goodput_costs *out)
+{
+    const double bytes = (double)p->checkpoint / (double)p->ranks;
+    const double copy_s = bytes / LOCAL_COPY_RATE;
+    const double period_s = (double)g->local_steps * p->step_s;
+
+    *out = g->costs;
+    out->save_s = copy_s + (g->nodes > 1 ? bytes / LINK_RATE : 0);
+    out->blocked_s = fmax(copy_s - p->step_s, 0) + fmax(out->save_s - period_s, 0);
+}
+
 void d9di_plan_set_goodput(const d9d_train_config *c, const d9d_plan_opts *opts, d9d_plan *p)
 {
     d9d_plan_goodput *g = &p->goodput;
@@ -46,9 +62,7 @@ void d9di_plan_set_goodput(const d9d_train_config *c, const d9d_plan_opts *opts,
     g->fraction = fraction_of(&g->costs, g->period_steps, p->step_s);
     g->best_steps = llround(ceil(d9d_goodput_best_period(&g->costs, p->step_s) / p->step_s));
     g->best_fraction = fraction_of(&g->costs, g->best_steps, p->step_s);
-    /* A copy in two hosts' memory costs what the copy to the own host does. */
-    local = g->costs;
-    local.save_s = local.blocked_s = (double)p->checkpoint / (double)p->ranks / HOST_COPY_RATE;
     g->local_steps = steps_of(c->trainer.checkpointing.local_period_steps);
+    set_local_costs(p, g, &local);
     g->local_fraction = fraction_of(&local, g->local_steps, p->step_s);
 }

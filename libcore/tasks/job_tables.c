@@ -259,7 +259,7 @@ static const d9d_key checkpointing_keys[] = {
                  "last one is waited for"),
     D9D_KEY_PERIOD(checkpointing_section, local_period_steps, "\"disable\"",
                    "steps between local checkpoints, in the memory of each rank's host and of "
-                   "another one; \"disable\": none"),
+                   "another one, written while training goes on; \"disable\": none"),
     D9D_KEY_END,
 };
 static const d9d_table checkpointing_table =
