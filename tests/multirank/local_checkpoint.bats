@@ -2,7 +2,8 @@
 # shellcheck disable=SC2154,SC2317,SC2034 # variables of bats; functions that run calls; for topology.bash
 # Local checkpoints: after the death of a rank or the loss of a host a run goes on from memory, without
 # a checkpoint on the disk, and ends with the weights of an undisturbed run.  A host is a folder here,
-# which D9D_LOCAL_DIR names for each rank.
+# which D9D_LOCAL_DIR names for each rank.  Training goes on while the state is copied and sent, and faults
+# happen in the middle of that too.
 #
 # D9D_LONG=1 kills a run at random moments until it is through, D9D_KILLS times (10).
 
@@ -16,6 +17,8 @@ setup_file() {
     d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
     configure dense 48 '"intermediate_size": 48' >dense.json
     configure moe 24 '"intermediate_size": 24, "num_experts": 8, "experts_top_k": 3' >moe.json
+    # shellcheck disable=SC2046 # several options
+    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -O2 -o faults.so "$BATS_TEST_DIRNAME/../fault/job_faults_preload.c" $(mpicc --showme:compile) -ldl
     train dense "2 2 1 1 1 1" whole --set trainer.determinism.base_seed=3 --set data.epochs=null
     # hosts has the folder of each rank.
     cat >on <<'ON'
@@ -40,7 +43,8 @@ options=(--set trainer.determinism.base_seed=3 --set data.epochs=null --set trai
 
 # start REPLICAS SHARDS OPTION...: trains `model`, dense, in `run`, on `stages`, 1; the log goes to `log`.
 start() {
-    mpi -n $(($1 * $2 * ${stages:-1})) "$work/on" d9d-train --device cpu --set "mesh.pipeline_parallel=${stages:-1}" \
+    # shellcheck disable=SC2086 # of several words
+    mpi -n $(($1 * $2 * ${stages:-1})) "$work/on" ${through:-} d9d-train --device cpu --set "mesh.pipeline_parallel=${stages:-1}" \
         --set "mesh.data_parallel_replicate=$1" --set "mesh.data_parallel_shard=$2" \
         --set trainer.run.dir=run "${options[@]}" "${@:3}" "${model:-dense}.json" >log 2>&1
 }
@@ -64,6 +68,48 @@ finished() {
 }
 @test "a rank that is killed: the job goes on from memory" {
     killed 9
+    start 2 2
+    from_memory
+    finished
+}
+
+@test "each save is recorded: how long it took, and how long training waited for it" {
+    start 2 2
+    assert_equal "$(numbers local_save run | paste -sd ' ')" "$(seq 4 4 56 | paste -sd ' ')"
+    paste <(numbers blocked_ms run) <(numbers total_ms run) | awk '!($1 >= 0 && $2 > 0) { print; bad = 1 } END { exit bad }'
+    finished
+}
+
+# struck KIND CALL: a run with a fault in what rank 1 sends of its local checkpoints.
+struck() {
+    rm -rf run a b faults
+    mkdir a b
+    FAULT="$1 1 $2 12345" FAULT_LOG=faults through="env LD_PRELOAD=$work/faults.so" start 2 2 "${@:3}"
+}
+
+@test "a rank that is killed while its state is sent: the older one is whole on both hosts" {
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
+    local call
+    for call in 3 30 77; do
+        run struck sent "$call"
+        [ "$status" -ne 0 ]
+        [ -s faults ]
+        rm -rf a
+        echo c c b b >hosts # the neighbour has what was sent
+        mkdir c
+        start 2 2
+        [ "$call" -lt 77 ] || from_memory
+        cmp run/export/model.safetensors whole/export/model.safetensors
+        rm -rf c
+        echo a a b b >hosts
+    done
+}
+
+@test "a bit that flips while the state is sent: nothing is kept, and the older one is whole" {
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
+    run -76 struck bit 30
+    run cat log
+    assert_output --regexp "silent data corruption: .*the local checkpoint of step [0-9]+: rank [23] received other bytes than rank 1 sent"
     start 2 2
     from_memory
     finished

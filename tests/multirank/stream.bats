@@ -60,6 +60,15 @@ model() { echo "$1/export/model.safetensors"; }
     cmp "$(model killed)" "$(model alone)"
 }
 
+@test "the last step of a stream has one local checkpoint" {
+    export D9D_LOCAL_DIR=$work
+    n=$(steps alone)
+    train local --set trainer.checkpointing.local_period_steps=1
+    assert_equal "$(numbers local_save local)" "$(seq $((n - 1)))" # recorded when the next one begins
+    cmp "$(model local)" "$(model alone)"
+    assert_equal "$(find "$work" -maxdepth 1 -type f -name 'd9d-*')" ""
+}
+
 @test "any number of ranks reads the same rows, and goes on with those of another number" {
     with_mpi
     for mesh in data_parallel_shard=2 data_parallel_replicate=4 pipeline_parallel=2 context_parallel_shard=2; do
