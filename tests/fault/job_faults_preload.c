@@ -140,15 +140,15 @@ int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_C
 
 /* --- local checkpoints ------------------------------------------------------------------------ */
 
-/* In pieces of a few bytes, so that there are many moments, also within a header. */
+/* A few bytes at a time, so that there are many moments, also within a header. */
 ssize_t send(int fd, const void *data, size_t n, int flags)
 {
-    enum { PIECE = 4096 };
+    enum { CHUNK = 4096 };
     const int flag = MSG_NOSIGNAL | MSG_DONTWAIT;
 
     if (!is_local() || flags != flag || n == 0)
         return syscall(SYS_sendto, fd, data, n, flags, NULL, 0);
-    n = n < PIECE ? n : PIECE;
+    n = n < CHUNK ? n : CHUNK;
     if (++fault.local != fault.call)
         return syscall(SYS_sendto, fd, data, n, flags, NULL, 0);
     happen();

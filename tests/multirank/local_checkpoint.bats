@@ -96,7 +96,7 @@ struck() {
         [ -s faults ]
         rm -rf a
         echo c c b b >hosts # the neighbour has what was sent
-        mkdir c
+        mkdir -p c
         start 2 2
         [ "$call" -lt 77 ] || from_memory
         cmp run/export/model.safetensors whole/export/model.safetensors
