@@ -182,7 +182,19 @@ static d9d_status files_open(d9di_checkpointer_local *x)
     return D9D_OK;
 }
 
-/* Connects the ranks with their neighbours, for saves. */
+static d9d_status target_connect(d9di_checkpointer_local *x, const int *target)
+{
+    const d9d_status st =
+        d9d_links_open(d9d_mesh_bootstrap(x->opts.mesh), target, CONNECT_S, &x->links);
+    d9d_err_copy why;
+
+    if (st == D9D_OK)
+        return D9D_OK;
+    d9d_err_save(&why, st);
+    return D9D_FAIL(st, "trainer.checkpointing.local_period_steps: %.1900s", why.text);
+}
+
+/* For saves. */
 static d9d_status links_open(d9di_checkpointer_local *x)
 {
     int *target = d9d_arena_alloc(&x->arena, (size_t)x->ranks * sizeof(*target));
@@ -193,7 +205,7 @@ static d9d_status links_open(d9di_checkpointer_local *x)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the local checkpoints of %d ranks", x->ranks);
     for (int r = 0; r < x->ranks; r++)
         target[r] = x->members[r].target;
-    D9D_TRY(d9d_links_open(d9d_mesh_bootstrap(x->opts.mesh), target, CONNECT_S, &x->links));
+    D9D_TRY(target_connect(x, target));
     n = (size_t)d9d_links_sources(x->links, &sources);
     x->incoming = d9d_arena_alloc(&x->arena, (n + 1) * sizeof(*x->incoming));
     x->received = d9d_arena_alloc(&x->arena, (n + 1) * sizeof(*x->received));

@@ -25,6 +25,7 @@ JSON
         BEGIN {
             for (i = 1; i <= n / 2 + 5; i++) step(i)
             printf "{\"save\": %d, \"blocked_ms\": 1500, \"total_ms\": 9000, \"time\": \"2026-01-31T12:04:00Z\"}\n", n / 2
+            printf "{\"local_save\": %d, \"blocked_ms\": 300, \"total_ms\": 4000, \"time\": \"2026-01-31T12:04:00Z\"}\n", n / 2 - 1
             printf "{\"restart\": 1, \"step\": %d, \"time\": \"2026-01-31T12:10:00Z\"}\n", n / 2
             for (i = n / 2 + 1; i <= n; i++) {
                 step(i)
@@ -64,9 +65,11 @@ sections() { grep -oE '<section id="[a-z]+"' "$1" | cut -d'"' -f2 | xargs; }
         "last valid/loss 3 at step 40" "best valid/f1 0.5 at step 30" \
         "30 40 2.533 118.5 sample 17, document 2 of gone, train: 9 tokens, loss 90; the step without it 31.8182" \
         "computing steps, without the next two 19.8 s" "waiting for data of the steps, data_ms 200 ms" "pipeline bubble of the steps, the mean over ranks 18 ms" \
-        "evaluations 1.4 s" "saving checkpoints what blocked the training 1.5 s" "steps done again lost at restarts 2.5 s" \
+        "evaluations 1.4 s" "saving checkpoints what blocked the training 1.8 s" "steps done again lost at restarts 2.5 s" \
         "0 – – 3 2.8 0 0.4" "Schedule 1f1b, 4 micro-batches of 1 rows, at step 40." "1f1b: 2 ranks, 2 stages, 4 micro-batches, bubble 20.0 %" \
         "restart 20 2026-01-31 12:10:00 UTC was killed: its record has no end; 5 steps (2.5 s) done again" \
+        "Checkpoints checkpoints saved 1 step of the last one 20 training stood still for 1.5 s the slowest took 9 s" \
+        "Local checkpoints checkpoints saved 1 step of the last one 19 training stood still for 300 ms the slowest took 4 s" \
         "optimizer.lr 0.001"
     grep -q '<figure class="lanes">' a.html
     [ "$(grep -c '<figure class="chart"' a.html)" = 14 ] || { grep -A1 '<figure class="chart"' a.html; false; }

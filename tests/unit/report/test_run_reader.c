@@ -300,9 +300,14 @@ static void events_are_kept_in_order(void **state)
                "{\"step\": 30, \"loss\": 3, \"step_ms\": 200}\n"
                "{\"end\": \"failed\", \"step\": 30}\n"
                "{\"restart\": 1, \"step\": 15, \"time\": \"2026-01-31T12:00:00Z\"}\n"
-               "{\"save\": 16}\n{\"restart\": 2}\n");
+               "{\"save\": 16}\n{\"restart\": 2}\n"
+               "{\"local_save\": 18, \"blocked_ms\": 0.5, \"total_ms\": 7, "
+               "\"time\": \"2026-01-31T12:00:00Z\"}\n");
     r = opened(&p);
-    assert_int_equal(r->n_events, 5);
+    assert_int_equal(r->n_events, 6);
+    assert_int_equal(r->events[5].kind, D9D_RUN_READER_LOCAL_SAVE);
+    assert_int_equal(r->events[5].step, 18);
+    assert_true(r->events[5].blocked_ms == 0.5 && r->events[5].total_ms == 7);
     assert_int_equal(r->events[0].kind, D9D_RUN_READER_SAVE);
     assert_int_equal(r->events[0].step, 10);
     assert_true(r->events[0].blocked_ms == 2.5 && r->events[0].total_ms == 900);

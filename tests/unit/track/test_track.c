@@ -203,6 +203,7 @@ static void test_end(void **state)
 
         assert_ok(d9d_tracker_open("m.jsonl", &t));
         assert_ok(d9d_tracker_save(t, D9D_TRACK_SAVE, 7, 0.5, 2000));
+        assert_ok(d9d_tracker_save(t, D9D_TRACK_LOCAL_SAVE, 6, 0.25, 20));
         assert_ok(d9d_tracker_end(t, words[i], 7));
         assert_ok(d9d_tracker_sync(t));
         d9d_tracker_close(t);
@@ -213,6 +214,10 @@ static void test_end(void **state)
         unit_check_has(text.data,
                        "{\"save\": 7, \"blocked_ms\": 0.5, \"total_ms\": 2000.0, \"time\": \"20",
                        __FILE__, __LINE__);
+        unit_check_has(
+            text.data,
+            "{\"local_save\": 6, \"blocked_ms\": 0.25, \"total_ms\": 20.0, \"time\": \"20",
+            __FILE__, __LINE__);
         d9d_buf_release(&text);
     }
 }
