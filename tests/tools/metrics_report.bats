@@ -68,8 +68,8 @@ sections() { grep -oE '<section id="[a-z]+"' "$1" | cut -d'"' -f2 | xargs; }
         "evaluations 1.4 s" "saving checkpoints what blocked the training 1.8 s" "steps done again lost at restarts 2.5 s" \
         "0 – – 3 2.8 0 0.4" "Schedule 1f1b, 4 micro-batches of 1 rows, at step 40." "1f1b: 2 ranks, 2 stages, 4 micro-batches, bubble 20.0 %" \
         "restart 20 2026-01-31 12:10:00 UTC was killed: its record has no end; 5 steps (2.5 s) done again" \
-        "Checkpoints checkpoints saved 1 step of the last one 20 training stood still for 1.5 s the slowest took 9 s" \
-        "Local checkpoints checkpoints saved 1 step of the last one 19 training stood still for 300 ms the slowest took 4 s" \
+        "checkpoints saved 1 step of the last one 20 training stood still for 1.5 s the slowest took 9 s" \
+        "local checkpoints saved 1 step of the last one 19 training stood still for 300 ms the slowest took 4 s" \
         "optimizer.lr 0.001"
     grep -q '<figure class="lanes">' a.html
     [ "$(grep -c '<figure class="chart"' a.html)" = 14 ] || { grep -A1 '<figure class="chart"' a.html; false; }

@@ -86,7 +86,7 @@ static void put_events(d9di_html_writer *w, const d9d_run_reader *r)
 }
 
 static void put_saves(d9di_html_writer *w, const d9d_run_reader *r, d9d_run_reader_event_kind kind,
-                      const char *title)
+                      const char *title, const char *label)
 {
     double blocked = 0, slowest = (double)NAN;
     int64_t n = 0, last = -1;
@@ -104,7 +104,7 @@ static void put_saves(d9di_html_writer *w, const d9d_run_reader *r, d9d_run_read
     if (n == 0)
         return;
     d9di_html_table_begin(w, title);
-    d9di_html_row_begin(w, "checkpoints saved");
+    d9di_html_row_begin(w, label);
     d9di_html_value(w, (double)n, D9DI_HTML_STEP);
     d9di_html_row_end(w);
     d9di_html_row_begin(w, "step of the last one");
@@ -133,7 +133,8 @@ void d9di_html_write_restarts(d9di_html_page *p)
             d9di_html_put(&p->w, ".</p>\n");
         }
         put_events(&p->w, run->reader);
-        put_saves(&p->w, run->reader, D9D_RUN_READER_SAVE, "Checkpoints");
-        put_saves(&p->w, run->reader, D9D_RUN_READER_LOCAL_SAVE, "Local checkpoints");
+        put_saves(&p->w, run->reader, D9D_RUN_READER_SAVE, "Checkpoints", "checkpoints saved");
+        put_saves(&p->w, run->reader, D9D_RUN_READER_LOCAL_SAVE, "Local checkpoints",
+                  "local checkpoints saved");
     }
 }
