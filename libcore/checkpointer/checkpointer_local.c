@@ -1,5 +1,5 @@
 /* checkpointer_local.c - see checkpointer/checkpointer_local.h. */
-#include "checkpointer/checkpointer_local.h"
+#include "checkpointer/checkpointer_local_private.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpointer/checkpointer_local.h"
+#include "checkpointer/checkpointer_local_private.h"
 #include "d9d/base/fs.h"
 #include "d9d/comm/exchange.h"
 

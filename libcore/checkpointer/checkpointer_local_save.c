@@ -4,7 +4,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "checkpointer/checkpointer_local.h"
+#include "checkpointer/checkpointer_local_private.h"
 #include "d9d/base/thread.h"
 
 enum { DATA = D9DI_CHECKPOINTER_LOCAL_DATA };

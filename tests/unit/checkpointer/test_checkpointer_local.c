@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "checkpointer/checkpointer_local.h"
+#include "checkpointer/checkpointer_local_private.h"
 #include "d9d/base/fs.h"
 #include "device/backend.h"
 #include "support/unit.h"
