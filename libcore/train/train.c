@@ -30,15 +30,6 @@ static d9d_status check_integrity(d9di_train *r, bool saves)
                : D9D_OK;
 }
 
-/* A save begun is copied beside the next forward; handlers that may write before it have to wait.
- */
-static d9d_status let_handlers_write(d9di_train *r)
-{
-    return d9di_train_run_has_handlers_between_steps(&r->run)
-               ? d9di_train_checkpointer_wait_copy(&r->checkpointer)
-               : D9D_OK;
-}
-
 /* `last`: synchronous, as no step follows. */
 static d9d_status save_checkpoint(d9di_train *r, bool last)
 {
@@ -51,7 +42,6 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
         D9D_TRY(d9di_rollout_sync(&r->rollout));
         D9D_TRY(d9di_train_stream_store(&r->stream, &r->run, r->stepper.state.samples));
         D9D_TRY(d9di_train_checkpointer_save(&r->checkpointer, &r->stepper.state, last));
-        D9D_TRY(let_handlers_write(r));
     }
     if (last)
         D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer.async));
@@ -75,7 +65,6 @@ static d9d_status save_local(d9di_train *r)
     D9D_TRY(d9di_rollout_sync(&r->rollout));
     D9D_TRY(d9di_train_stream_store(&r->stream, &r->run, r->stepper.state.samples));
     D9D_TRY(d9di_train_checkpointer_save_local(&r->checkpointer, &r->stepper.state));
-    D9D_TRY(let_handlers_write(r));
     enter_phase(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }

@@ -25,11 +25,27 @@ d9d_status d9di_train_integrity_check_task(const d9d_train_config *c, const d9di
         c->task.choice->name);
 }
 
+/* Handlers that may change weights after the end of a step, and before the next forward. */
+static bool has_handlers_between_steps(const d9di_train_run *run)
+{
+    static const char *const between[] = {
+        "train.evaluation.pre", "train.evaluation.post",
+        "train.sleep.pre",      "train.sleep.post",
+        "train.wake.pre",       "train.wake.post",
+        "train.step.pre",       "train.forward_backward.pre",
+    };
+
+    for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++)
+        if (d9d_job_events_has_subscriber(run->events, between[i]))
+            return true;
+    return false;
+}
+
 static d9d_status memory_open(d9di_train_integrity *it, const d9di_train_run *run)
 {
     const int64_t n = (int64_t)it->arrays.n;
 
-    it->keeps_late = d9di_train_run_has_handlers_between_steps(run);
+    it->keeps_late = has_handlers_between_steps(run);
     D9D_TRY(d9d_tensor_alloc(it->engine->dev, D9D_I64, D9D_SHAPE(2, n + 1), &it->passes));
     for (int i = 0; i < 2; i++)
         D9D_TRY(

@@ -97,21 +97,6 @@ d9d_status d9di_train_run_trigger_step(const d9di_train_run *run, const char *id
                                   (d9d_job_event){.step = step, .total_steps = run->total_steps});
 }
 
-bool d9di_train_run_has_handlers_between_steps(const d9di_train_run *run)
-{
-    static const char *const between[] = {
-        "train.evaluation.pre", "train.evaluation.post",
-        "train.sleep.pre",      "train.sleep.post",
-        "train.wake.pre",       "train.wake.post",
-        "train.step.pre",       "train.forward_backward.pre",
-    };
-
-    for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++)
-        if (d9d_job_events_has_subscriber(run->events, between[i]))
-            return true;
-    return false;
-}
-
 bool d9di_train_run_is_at_round(const d9di_train_run *run, int64_t step)
 {
     return step % run->iterations == 0;

@@ -44,9 +44,6 @@ d9d_status d9di_train_run_trigger(const d9di_train_run *run, const char *id, d9d
 d9d_status d9di_train_run_trigger_step(const d9di_train_run *run, const char *id, int64_t step);
 /* True if the step after `step` steps takes new samples: a run can be saved there. */
 bool d9di_train_run_is_at_round(const d9di_train_run *run, int64_t step);
-/* True if handlers of events may change weights after the end of a step, and before the next
- * forward. */
-bool d9di_train_run_has_handlers_between_steps(const d9di_train_run *run);
 /* True if `step` steps are all of them. */
 bool d9di_train_run_is_done(const d9di_train_run *run, int64_t step);
 /* True if the base is quantised: the run's result is its adapters alone. */

@@ -53,7 +53,8 @@
  * GPU step is only enqueued: its results are available after a synchronization.
  *
  * A handler may change parameters or optimizer state from optimizer_step.pre on.  Before that, a
- * checkpoint of the last step may still be read from them.  If any handler subscribes to an event
+ * checkpoint of the last step may still be read from them, and one that changes meanwhile ends the
+ * run as corrupted data.  If any handler subscribes to an event
  * between optimizer_step.pre and the next forward, FSDP prefetches no weights before it
  * (docs/design/fsdp.md).  A run whose steps are all done ends after the data_loader event.
  *
