@@ -9,7 +9,7 @@
 
 enum { DATA = D9DI_CHECKPOINTER_LOCAL_DATA };
 
-/* Waits of all ranks that are shorter are no reason to say anything. */
+/* Waits for other ranks that are shorter are no reason to say anything. */
 #define WAIT_TO_SAY_NS INT64_C(100000000)
 
 typedef d9di_checkpointer_local_header header;
@@ -135,7 +135,7 @@ static d9d_status previous_end(d9di_checkpointer_local *x, int64_t step)
     s->open = false;
     waited = d9d_clock_ns() - since;
     s->blocked += waited;
-    if (late || waited > WAIT_TO_SAY_NS)
+    if (late || (x->ranks > 1 && waited > WAIT_TO_SAY_NS))
         wait_say(x, step, waited);
     return x->opts.tracker == NULL ? D9D_OK
                                    : d9d_tracker_save(x->opts.tracker, D9D_TRACK_LOCAL_SAVE,
