@@ -103,8 +103,7 @@ static d9d_status choose_with(const d9d_plan_opts *opts, const d9d_job *where,
 
     D9D_TRY_OR(st, d9d_plan_estimate(c, opts, &a, &p), out);
     D9D_TRY_OR(st, d9d_plan_print_cp_choice(&p.cp_choice, &text), out);
-    if (p.cp_choice.n > 0)
-        d9d_log_info(where->log, "context_parallel_method auto is %s", text.data);
+    d9d_log_info(where->log, "context_parallel_method auto is %s", text.data);
     *method = p.mesh.context_parallel_method;
 out:
     d9d_buf_release(&text);
@@ -112,12 +111,14 @@ out:
     return st;
 }
 
-/* Where plans do not know the GPU, the default. */
+/* The default for one rank, and where plans do not know the GPU. */
 static d9d_status choose_for_job(const d9d_job *where, const d9d_train_config *c, int *method)
 {
     d9d_plan_opts opts;
 
     *method = D9D_CP_ALL_GATHER;
+    if (c->mesh.context_parallel_shard * c->mesh.context_parallel_replicate == 1)
+        return D9D_OK;
     D9D_TRY(plan_opts_of_device(where, &opts));
     if (opts.chip != NULL)
         return choose_with(&opts, where, c, method);

@@ -7,6 +7,7 @@
 #include "d9d/device/graph.h"
 #include "d9d/device/readback.h"
 #include "d9d/device/staging.h"
+#include "d9d/kernels/sim.h"
 #include "device/backend.h"
 #include "device/pool.h"
 #include "support/unit.h"
@@ -30,6 +31,21 @@ static int close_cpu(void **state)
 
 #define with_cpu(f) cmocka_unit_test_setup_teardown(f, open_cpu, close_cpu)
 #define with_any(f) cmocka_unit_test_setup_teardown(f, open_any, close_cpu)
+
+/* A chip of plans is one that they know, with the peak that the device has. */
+static void the_chip_of_plans(void **state)
+{
+    const d9d_device *dev = *state;
+
+    if (dev->chip == NULL)
+        return;
+    assert_non_null(d9d_sim_chip_find(dev->chip));
+    if (unit_device_is_cpu())
+        assert_string_equal(dev->chip, "cpu");
+    else
+        assert_true(dev->peak_flops > 0 &&
+                    dev->peak_flops <= 1.2 * d9d_sim_chip_find(dev->chip)->flops);
+}
 
 static void names_that_open(void **state)
 {
@@ -717,6 +733,7 @@ int main(void)
         with_cpu(held_blocks_serve_nobody),
         with_any(a_graph_repeats_what_was_recorded),
         cmocka_unit_test(names_that_open),
+        with_any(the_chip_of_plans),
         cmocka_unit_test(names_that_do_not),
         cmocka_unit_test(classes_cover_all_sizes_and_waste_an_eighth),
         with_cpu(memory_is_aligned_and_apart),
