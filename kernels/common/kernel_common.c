@@ -22,7 +22,7 @@ d9d_status d9di_args_check_attention_cache(const char *op, const d9d_attention_d
     if ((n->k_scale != NULL) != (n->v_scale != NULL))
         return D9D_FAIL(D9D_EINVAL, "%s: keys and values in 8 bits need scales of both", op);
     if (n->k_scale != NULL && !n->decode)
-        return D9D_FAIL(D9D_EINVAL, "%s: keys and values in 8 bits are those of a KV cache", op);
+        return D9D_FAIL(D9D_EINVAL, "%s: keys and values in 8 bits are those of a cache", op);
     return D9D_OK;
 }
 

@@ -101,7 +101,7 @@ static inline int64_t d9di_gemm_symmetric_panel(int64_t m)
 
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_args_check_float(const char *op, d9d_dtype t);
-/* EINVAL unless keys and values in 8 bits have both scales, and are a KV cache. */
+/* EINVAL unless keys and values in 8 bits have both scales, and are cached (`decode`). */
 d9d_status d9di_args_check_attention_cache(const char *op, const d9d_attention_dims *n);
 d9d_status d9di_args_check_addends(int of);
 /* EINVAL unless the function, the types and the number of dimensions are possible. */

@@ -1,5 +1,5 @@
 /* kv_append_fp8.c - keys or values of new tokens, quantised to e4m3 with a scale for each token's
- * head, to their slots of a KV cache. */
+ * head, to their slots of a cache. */
 #include "common/fp8_scale.h"
 #include "cpu/common.h"
 

@@ -62,6 +62,17 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     same families/gpt_oss_prefix
 }
 
+# Sums of tensor parallelism are rounded otherwise, and so may a code be.
+@test "a KV cache in fp8 has the tokens of one rank over a pipeline and shards, and over heads those that begin alike" {
+    fp8=(--set task.kv_cache_dtype=fp8 --set task.max_new_tokens=20)
+    infer dense_untied 1 "${fp8[@]}"
+    mv out.jsonl one.jsonl
+    infer dense_untied 4 "${fp8[@]}" --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=2
+    cmp out.jsonl one.jsonl
+    infer dense_untied 2 "${fp8[@]}" --set mesh.tensor_parallel=2
+    diff <(tokens out.jsonl | cut -d, -f1-3) <(tokens one.jsonl | cut -d, -f1-3)
+}
+
 @test "sampled tokens equal one rank, also with more ranks than samples" {
     warm=(--set task.temperature=1.2 --set task.top_p=0.9 --set task.seed=3)
     infer moe 1 "${warm[@]}"
