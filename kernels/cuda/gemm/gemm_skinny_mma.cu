@@ -18,8 +18,7 @@
  *    registers.
  *  - BLOCKS blocks share an SM: while one reduces a tile or ends, the other reads.
  *
- * The kernel is in gemm_skinny_mma.cuh, for formats of 8 and 4 bits too
- * (quant/quant_gemm_skinny.cu).
+ * The kernel is in gemm_skinny_mma.cuh; quant/quant_skinny_mma.cuh has that for 8 and 4 bits.
  */
 #include "cuda/gemm/gemm_skinny_mma.cuh"
 
