@@ -26,6 +26,14 @@ d9d_status d9di_args_check_attention_cache(const char *op, const d9d_attention_d
     return D9D_OK;
 }
 
+d9d_status d9di_args_check_kv_append_fp8(const char *op, int n)
+{
+    return n >= 0 && n <= D9D_ATTENTION_APPEND_FP8_MAX
+               ? D9D_OK
+               : D9D_FAIL(D9D_EINVAL, "%s: %d arrays, of 0 to %d", op, n,
+                          D9D_ATTENTION_APPEND_FP8_MAX);
+}
+
 d9d_status d9di_args_check_glu(const char *op, d9d_dtype t, const d9d_glu *f, bool gated)
 {
     D9D_TRY(d9di_args_check_float(op, t));

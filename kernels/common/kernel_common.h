@@ -103,6 +103,8 @@ static inline int64_t d9di_gemm_symmetric_panel(int64_t m)
 d9d_status d9di_args_check_float(const char *op, d9d_dtype t);
 /* EINVAL unless keys and values in 8 bits have both scales, and are cached (`decode`). */
 d9d_status d9di_args_check_attention_cache(const char *op, const d9d_attention_dims *n);
+/* EINVAL unless so many arrays can be appended at a time. */
+d9d_status d9di_args_check_kv_append_fp8(const char *op, int n);
 d9d_status d9di_args_check_addends(int of);
 /* EINVAL unless the function, the types and the number of dimensions are possible. */
 d9d_status d9di_args_check_pointwise(const d9d_pointwise_dims *d);

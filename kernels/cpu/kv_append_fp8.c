@@ -32,17 +32,22 @@ static void head_quantise(d9d_dtype t, uint8_t *codes, float *scale, const void 
     }
 }
 
-d9d_status d9d_ref_kv_append_fp8(d9d_stream s, d9d_dtype t, void *codes, float *scale,
-                                 const int32_t *at, const void *x, int64_t n, int64_t kv, int64_t d)
+d9d_status d9d_ref_kv_append_fp8(d9d_stream s, d9d_dtype t, int n,
+                                 const d9d_attention_append_fp8 *list, const int32_t *at, int64_t m,
+                                 int64_t kv, int64_t d)
 {
+    const int64_t heads = m * kv;
+
     (void)s;
     D9D_TRY(d9di_args_check_float("kv_append_fp8", t));
-#pragma omp parallel for if (n * kv * d > D9DI_MIN_PARALLEL)
-    for (int64_t i = 0; i < n * kv; i++) {
-        const int64_t to = at[i / kv] * kv + i % kv;
+    D9D_TRY(d9di_args_check_kv_append_fp8("kv_append_fp8", n));
+#pragma omp parallel for if (n * heads * d > D9DI_MIN_PARALLEL)
+    for (int64_t i = 0; i < n * heads; i++) {
+        const d9d_attention_append_fp8 *y = &list[i / heads];
+        const int64_t from = i % heads, slot = at[from / kv], to = slot * kv + from % kv;
 
-        if (at[i / kv] >= 0)
-            head_quantise(t, (uint8_t *)codes + to * d, scale + to, x, i * d, d);
+        if (slot >= 0)
+            head_quantise(t, (uint8_t *)y->codes + to * d, y->scale + to, y->x, from * d, d);
     }
     return D9D_OK;
 }

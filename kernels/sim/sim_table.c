@@ -479,11 +479,12 @@ ENTRY(cp_zigzag, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b, int6
 {
     return charge_memory(s, t, 4.0 * (double)(n * b) * (double)(p * w));
 }
-ENTRY(kv_append_fp8, d9d_dtype t, void *codes, float *scale, const int32_t *at, const void *x,
-      int64_t n, int64_t kv, int64_t d)
+ENTRY(kv_append_fp8, d9d_dtype t, int n, const d9d_attention_append_fp8 *list, const int32_t *at,
+      int64_t m, int64_t kv, int64_t d)
 {
     return d9di_sim_charge(s, D9D_SIM_MEMORY, t, 0,
-                           (double)(n * kv) * ((double)d * (dtype_bytes(t) + 1) + sizeof(float)));
+                           (double)(n * m * kv) *
+                               ((double)d * (dtype_bytes(t) + 1) + sizeof(float)));
 }
 ENTRY(dropout, d9d_dtype t, void *y, const void *x, float p, float factor, d9d_rng r,
       const int64_t *token, int64_t m, int64_t n, int64_t first, int64_t width)

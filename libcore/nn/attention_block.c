@@ -237,7 +237,7 @@ static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
                : d9d_op_rope(t, *y, opts->positions, opts->inv_freq, opts->style, opts->mscale, y);
 }
 
-/* Norm of each head if there is one, RoPE and append in one kernel. */
+/* Norm of each head if there is one, RoPE and append in one op. */
 static d9d_status heads_rope_append(d9d_block_attention *b, d9d_tape *t,
                                     const d9d_op_norm_rope_opts *opts, const d9d_block_cache *cache,
                                     d9d_var **y)
@@ -250,7 +250,9 @@ static d9d_status heads_rope_append(d9d_block_attention *b, d9d_tape *t,
                                            normed ? &b->k_norm.weight : NULL,
                                            cache->token_slots,
                                            cache->entry[K_CACHE],
-                                           cache->entry[V_CACHE]};
+                                           cache->entry[V_CACHE],
+                                           cache->entry[K_SCALE],
+                                           cache->entry[V_SCALE]};
 
     D9D_TRY(d9d_op_qk_norm_rope_append(t, opts, &new));
     y[Q] = new.q, y[K] = new.k, y[V] = new.v;
@@ -280,7 +282,7 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
     D9D_TRY(heads_norm_clip(b, t, &of[Q], &b->q_norm, &y[Q]));
     D9D_TRY(heads_norm_clip(b, t, &of[K], &b->k_norm, &y[K]));
     D9D_TRY(heads_clip(b, t, &y[V]));
-    if (cache != NULL && b->shape.rope != NULL && cache->entry[K_SCALE] == NULL)
+    if (cache != NULL && b->shape.rope != NULL)
         return heads_rope_append(b, t, &opts, cache, y);
     D9D_TRY(heads_norm_rope(b, t, &opts, &b->q_norm, &y[Q]));
     D9D_TRY(heads_norm_rope(b, t, &opts, &b->k_norm, &y[K]));

@@ -22,13 +22,13 @@ static void store(const d9d_safetensors_file *f, const char *name, const char *c
 {
     const d9d_safetensors_tensor *t = vectors_find(f, codes_name);
     float *x = floats(f, name), *want_scale = floats(f, scale_name);
+    const d9d_attention_append_fp8 one = {x, codes, scale};
     uint8_t want[CACHED];
     int32_t at[Z];
 
     for (int i = 0; i < Z; i++)
         at[i] = i;
-    assert_ok(
-        d9d_kernels_cpu()->attention->kv_append_fp8(NULL, D9D_F32, codes, scale, at, x, Z, KV, D));
+    assert_ok(d9d_kernels_cpu()->attention->kv_append_fp8(NULL, D9D_F32, 1, &one, at, Z, KV, D));
     assert_int_equal(t->bytes, CACHED);
     assert_ok(d9d_safetensors_read(f, t, 0, want, CACHED));
     assert_memory_equal(codes, want, CACHED);

@@ -33,11 +33,17 @@ static __device__ __forceinline__ void round8(uint8_t *to, const float (&v)[8], 
             to[j] = q.code[j];
 }
 
+struct append_list {
+    d9d_attention_append_fp8 of[D9D_ATTENTION_APPEND_FP8_MAX];
+};
+
+/* Grid: heads of tokens, arrays. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
-    append_kernel(uint8_t *codes, float *scale, const int32_t *at, const T *x, int64_t rows,
-                  int64_t kv, int64_t d)
+    append_kernel(append_list list, const int32_t *at, int64_t rows, int64_t kv, int64_t d)
 {
+    const d9d_attention_append_fp8 y = blockIdx.y == 0 ? list.of[0] : list.of[1];
+    const T *const x = (const T *)y.x;
     const int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     const int lane = threadIdx.x % WARP;
     uint32_t amax = 0;
@@ -63,28 +69,29 @@ static __global__ void __launch_bounds__(THREADS)
         float v[8];
 
         load8(v, x + r * d + f, d - f);
-        round8(codes + to * d + f, v, __uint_as_float(d9di_fp8_power_bits(-e)), d - f);
+        round8((uint8_t *)y.codes + to * d + f, v, __uint_as_float(d9di_fp8_power_bits(-e)), d - f);
     }
     if (lane == 0)
-        scale[to] = __uint_as_float(d9di_fp8_power_bits(e));
+        y.scale[to] = __uint_as_float(d9di_fp8_power_bits(e));
 }
 
-template <class T>
-static d9d_status launch_append(d9d_stream s, void *codes, float *scale, const int32_t *at,
-                                const void *x, int64_t rows, int64_t kv, int64_t d)
+d9d_status d9d_k_kv_append_fp8(d9d_stream s, d9d_dtype t, int n,
+                               const d9d_attention_append_fp8 *list, const int32_t *at, int64_t m,
+                               int64_t kv, int64_t d)
 {
-    return pdl_launch(s, "kv_append_fp8", append_kernel<T>,
-                      (unsigned)d9di_i64_ceil_div(rows, WARPS), THREADS, (uint8_t *)codes, scale,
-                      at, (const T *)x, rows, kv, d);
-}
+    static const char op[] = "kv_append_fp8";
+    const int64_t rows = m * kv;
+    const dim3 grid((unsigned)d9di_i64_ceil_div(rows, WARPS), (unsigned)n);
+    append_list all = {};
 
-d9d_status d9d_k_kv_append_fp8(d9d_stream s, d9d_dtype t, void *codes, float *scale,
-                               const int32_t *at, const void *x, int64_t n, int64_t kv, int64_t d)
-{
-    D9D_TRY(d9di_args_check_float("kv_append_fp8", t));
-    if (n * kv * d == 0)
+    D9D_TRY(d9di_args_check_float(op, t));
+    D9D_TRY(d9di_args_check_kv_append_fp8(op, n));
+    if (n * rows * d == 0)
         return D9D_OK;
-    return D9DI_DISPATCH_DTYPE(t, T, launch_append<T>(s, codes, scale, at, x, n * kv, kv, d));
+    for (int i = 0; i < n; i++)
+        all.of[i] = list[i];
+    return D9DI_DISPATCH_DTYPE(
+        t, T, pdl_launch(s, op, append_kernel<T>, grid, THREADS, all, at, rows, kv, d));
 }
 
 template <class T>

@@ -58,10 +58,16 @@ d9d_status d9d_op_kv_append(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const
     return d9di_op_kv_cache_view(t, cache, y);
 }
 
-d9d_status d9d_op_kv_append_fp8(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
-                                const d9d_tensor *codes, const d9d_tensor *scale, d9d_var **y)
+d9d_attention_append_fp8 d9di_op_kv_append_fp8_array(d9d_var *x, const d9d_tensor *codes,
+                                                     const d9d_tensor *scale)
 {
-    const d9d_tensor *tx = d9d_var_tensor(x);
+    return (d9d_attention_append_fp8){d9d_tensor_data(d9d_var_tensor(x)), d9d_tensor_data(codes),
+                                      d9d_tensor_data(scale)};
+}
+
+d9d_status d9di_op_kv_append_fp8_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                       const d9d_tensor *codes, const d9d_tensor *scale)
+{
     const d9d_shape *c = &codes->shape;
 
     D9D_TRY(append_check(x, at, codes, D9D_F8_E4M3));
@@ -69,9 +75,19 @@ d9d_status d9d_op_kv_append_fp8(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
     if (!d9d_shape_equal(&scale->shape, &D9D_SHAPE(c->dim[0], c->dim[1])))
         return d9di_op_misfit("kv_append", "scale", &scale->shape, "the cache", c,
                               "a cache is [Z, K, D], scales are [Z, K]");
-    D9D_TRY(check_forward_only(t, x));
-    D9D_TRY(D9DI_KERNEL(t, attention->kv_append_fp8, tx->dtype, d9d_tensor_data(codes),
-                        d9d_tensor_data(scale), d9d_tensor_data(at), d9d_tensor_data(tx),
+    return check_forward_only(t, x);
+}
+
+d9d_status d9d_op_kv_append_fp8(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                const d9d_tensor *codes, const d9d_tensor *scale, d9d_var **y)
+{
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    const d9d_shape *c = &codes->shape;
+    d9d_attention_append_fp8 array;
+
+    D9D_TRY(d9di_op_kv_append_fp8_check(t, x, at, codes, scale));
+    array = d9di_op_kv_append_fp8_array(x, codes, scale);
+    D9D_TRY(D9DI_KERNEL(t, attention->kv_append_fp8, tx->dtype, 1, &array, d9d_tensor_data(at),
                         tx->shape.dim[1], c->dim[1], c->dim[2]));
     return d9di_op_kv_cache_view(t, codes, y);
 }

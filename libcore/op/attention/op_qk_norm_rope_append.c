@@ -8,8 +8,13 @@ static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *opts,
 {
     D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->q), h->q_norm, opts));
     D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->k), h->k_norm, opts));
-    D9D_TRY(d9di_op_kv_append_check(t, h->k, h->slots, h->k_cache));
-    D9D_TRY(d9di_op_kv_append_check(t, h->v, h->slots, h->v_cache));
+    if (h->k_scale != NULL) {
+        D9D_TRY(d9di_op_kv_append_fp8_check(t, h->k, h->slots, h->k_cache, h->k_scale));
+        D9D_TRY(d9di_op_kv_append_fp8_check(t, h->v, h->slots, h->v_cache, h->v_scale));
+    } else {
+        D9D_TRY(d9di_op_kv_append_check(t, h->k, h->slots, h->k_cache));
+        D9D_TRY(d9di_op_kv_append_check(t, h->v, h->slots, h->v_cache));
+    }
     if (d9d_tape_should_record(t, &h->q, 1, &h->q_norm, h->q_norm != NULL))
         return D9D_FAIL(D9D_EINVAL, "qk_norm_rope_append: has no backward");
     return D9D_OK;
@@ -28,6 +33,39 @@ static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, 
                                     .row_index = at != NULL ? d9d_tensor_data(at) : NULL};
 }
 
+/* Queries and keys, then both appends. */
+static d9d_status append_fp8(d9d_tape *t, const d9d_qk_norm_rope_dims *dims, d9d_var *q,
+                             const d9d_op_qk_norm_rope_append_args *h)
+{
+    const d9d_tensor *tk = d9d_var_tensor(h->k);
+    const d9d_shape *s = &tk->shape;
+    d9d_var *k;
+
+    D9D_TRY(d9d_tape_output(t, tk->dtype, *s, &k));
+
+    const d9d_qk_norm_rope_heads heads[] = {
+        qk_heads_of(h->q, h->q_norm, true, d9d_var_tensor(q), NULL),
+        qk_heads_of(h->k, h->k_norm, true, d9d_var_tensor(k), NULL)};
+    const d9d_attention_append_fp8 list[] = {
+        d9di_op_kv_append_fp8_array(k, h->k_cache, h->k_scale),
+        d9di_op_kv_append_fp8_array(h->v, h->v_cache, h->v_scale)};
+
+    D9D_TRY(D9DI_KERNEL(t, norm->qk_norm_rope_append, dims, 2, heads));
+    return D9DI_KERNEL(t, attention->kv_append_fp8, tk->dtype, 2, list, d9d_tensor_data(h->slots),
+                       s->dim[1], s->dim[2], s->dim[3]);
+}
+
+static d9d_status append_plain(d9d_tape *t, const d9d_qk_norm_rope_dims *dims, d9d_var *q,
+                               const d9d_op_qk_norm_rope_append_args *h)
+{
+    const d9d_qk_norm_rope_heads list[] = {
+        qk_heads_of(h->q, h->q_norm, true, d9d_var_tensor(q), NULL),
+        qk_heads_of(h->k, h->k_norm, true, h->k_cache, h->slots),
+        qk_heads_of(h->v, NULL, false, h->v_cache, h->slots)};
+
+    return D9DI_KERNEL(t, norm->qk_norm_rope_append, dims, 3, list);
+}
+
 d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t, const d9d_op_norm_rope_opts *opts,
                                       d9d_op_qk_norm_rope_append_args *h)
 {
@@ -38,13 +76,7 @@ d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t, const d9d_op_norm_rope_opts *
     D9D_TRY(append_check(t, opts, h));
     dims = d9di_op_norm_rope_dims(tq, opts, opts->positions, opts->inv_freq);
     D9D_TRY(d9d_tape_output(t, tq->dtype, tq->shape, &q));
-
-    const d9d_qk_norm_rope_heads list[] = {
-        qk_heads_of(h->q, h->q_norm, true, d9d_var_tensor(q), NULL),
-        qk_heads_of(h->k, h->k_norm, true, h->k_cache, h->slots),
-        qk_heads_of(h->v, NULL, false, h->v_cache, h->slots)};
-
-    D9D_TRY(D9DI_KERNEL(t, norm->qk_norm_rope_append, &dims, 3, list));
+    D9D_TRY(h->k_scale != NULL ? append_fp8(t, &dims, q, h) : append_plain(t, &dims, q, h));
     h->q = q;
     D9D_TRY(d9di_op_kv_cache_view(t, h->k_cache, &h->k));
     return d9di_op_kv_cache_view(t, h->v_cache, &h->v);

@@ -51,9 +51,10 @@ typedef struct append_call {
 static void run_append(void *arg)
 {
     append_call *p = arg;
+    const d9d_attention_append_fp8 one = {p->x, p->to.codes, p->to.scale};
 
-    assert_ok(host_kernels()->attention->kv_append_fp8(NULL, p->t, p->to.codes, p->to.scale, p->at,
-                                                       p->x, p->n, p->kv, p->d));
+    assert_ok(
+        host_kernels()->attention->kv_append_fp8(NULL, p->t, 1, &one, p->at, p->n, p->kv, p->d));
 }
 
 /* Within the bounds that attention.h states, with the smallest scale that holds the largest. */
@@ -133,6 +134,45 @@ static void test_nonfinite(void **state)
     check_head(&p, 1, 1);
     free(p.x);
     cached_free(&p.to);
+}
+
+/* Two arrays have the bytes of each by itself. */
+static void test_two(void **state)
+{
+    enum { N = 3, KV = 2, D = 40, ALL = N * KV * D };
+    static const int32_t at[N] = {2, 0, 1};
+
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        append_call p[2];
+        d9d_attention_append_fp8 list[2];
+        cached both[2];
+
+        for (int i = 0; i < 2; i++) {
+            p[i] = (append_call){array_types[t],
+                                 cached_make(N, KV, D),
+                                 at,
+                                 array_random(array_types[t], ALL, 5 + (uint64_t)i, 1.0),
+                                 N,
+                                 KV,
+                                 D};
+            both[i] = cached_make(N, KV, D);
+            list[i] = (d9d_attention_append_fp8){p[i].x, both[i].codes, both[i].scale};
+            run_append(&p[i]);
+        }
+        assert_ok(
+            host_kernels()->attention->kv_append_fp8(NULL, array_types[t], 2, list, at, N, KV, D));
+        for (int i = 0; i < 2; i++) {
+            assert_memory_equal(both[i].codes, p[i].to.codes, ALL);
+            assert_memory_equal(both[i].scale, p[i].to.scale, N * KV * sizeof(float));
+            cached_free(&both[i]);
+            cached_free(&p[i].to);
+            free(p[i].x);
+        }
+    }
+    assert_fails_like(
+        d9d_kernels_cpu()->attention->kv_append_fp8(NULL, D9D_F32, 3, NULL, at, N, KV, D),
+        D9D_EINVAL, "kv_append_fp8: 3 arrays, of 0 to 2");
 }
 
 /* --- attention -------------------------------------------------------------------------------- */
@@ -304,8 +344,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_append), cmocka_unit_test(test_nonfinite),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_error),
-        cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_two),    cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_error),  cmocka_unit_test(test_refused)};
 
     return cmocka_run_group_tests_name("kernel_kv_append_fp8", tests, NULL, NULL);
 }

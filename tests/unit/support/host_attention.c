@@ -106,20 +106,23 @@ static d9d_status on_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x
                                                   host_in(&c, t, x, size), n, b, p, w, in_order));
 }
 
-static d9d_status on_kv_append_fp8(d9d_stream s, d9d_dtype t, void *codes, float *scale,
-                                   const int32_t *at, const void *x, int64_t n, int64_t kv,
-                                   int64_t d)
+static d9d_status on_kv_append_fp8(d9d_stream s, d9d_dtype t, int n,
+                                   const d9d_attention_append_fp8 *list, const int32_t *at,
+                                   int64_t m, int64_t kv, int64_t d)
 {
+    d9d_attention_append_fp8 on[D9D_ATTENTION_APPEND_FP8_MAX];
     int64_t slots = 0;
     host_call c = host_begin();
 
     (void)s;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < m; i++)
         slots = at[i] >= slots ? at[i] + 1 : slots;
-    return host_end(&c, c.k->attention->kv_append_fp8(
-                            c.s, t, host_out(&c, D9D_F8_E4M3, codes, slots * kv * d),
-                            host_out(&c, D9D_F32, scale, slots * kv), host_ints(&c, at, n),
-                            host_in(&c, t, x, n * kv * d), n, kv, d));
+    for (int i = 0; i < n && i < D9D_ATTENTION_APPEND_FP8_MAX; i++)
+        on[i] = (d9d_attention_append_fp8){host_in(&c, t, list[i].x, m * kv * d),
+                                           host_out(&c, D9D_F8_E4M3, list[i].codes, slots * kv * d),
+                                           host_out(&c, D9D_F32, list[i].scale, slots * kv)};
+    return host_end(&c,
+                    c.k->attention->kv_append_fp8(c.s, t, n, on, host_ints(&c, at, m), m, kv, d));
 }
 
 HOST_KERNELS(attention, D9D_ATTENTION_KERNELS)

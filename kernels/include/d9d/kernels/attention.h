@@ -81,6 +81,14 @@ static inline int64_t d9d_attention_array_keys(const d9d_attention_dims *n)
     return n->part.n > 0 ? n->part.n : n->z;
 }
 
+/* An array of kv_append_fp8(). */
+enum { D9D_ATTENTION_APPEND_FP8_MAX = 2 };
+typedef struct d9d_attention_append_fp8 {
+    const void *x;
+    void *codes;
+    float *scale;
+} d9d_attention_append_fp8;
+
 typedef struct d9d_attention_kernels {
     d9d_status (*fwd)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse, const void *q,
                       const void *k, const void *v);
@@ -108,13 +116,14 @@ typedef struct d9d_attention_kernels {
      * P, W] in sequence order from x [n, B, 2, P, W] in rank order; else the inverse. */
     d9d_status (*cp_zigzag)(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
                             int64_t p, int64_t w, bool in_order);
-    /* Keys or values of new tokens to a KV cache in 8 bits: row i of x [S, KV, D] of type t becomes
-     * slot at[i] of codes [Z, KV, D] and scale [Z, KV]; a negative slot is none.  A code is e4m3, a
-     * scale that of fp8.h for one token's head: so their product is exact in type t, and within
-     * 2^-4 of the element, or within 2^-10 of the scale, which is below 1/224 of the head's largest
-     * magnitude.  Elements that are not finite become NaN. */
-    d9d_status (*kv_append_fp8)(d9d_stream s, d9d_dtype t, void *codes, float *scale,
-                                const int32_t *at, const void *x, int64_t n, int64_t kv, int64_t d);
+    /* Keys and values of new tokens to a KV cache in 8 bits, n arrays at a time: row i of x
+     * [M, KV, D] of type t becomes slot at[i] of codes [Z, KV, D] and scale [Z, KV]; a negative
+     * slot is none.  A code is e4m3, a scale that of fp8.h for one token's head: so their product
+     * is exact in type t, and within 2^-4 of the element, or within 2^-10 of the scale, which is
+     * below 1/224 of the head's largest magnitude.  Elements that are not finite become NaN. */
+    d9d_status (*kv_append_fp8)(d9d_stream s, d9d_dtype t, int n,
+                                const d9d_attention_append_fp8 *list, const int32_t *at, int64_t m,
+                                int64_t kv, int64_t d);
 } d9d_attention_kernels;
 
 /* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */

@@ -573,11 +573,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_latent_append(d9d_tape *t,
                                                      d9d_var **cached);
 /* QK norm, RoPE and KV-cache append in one op, for the new tokens of a decode step.  q becomes
  * d9d_op_norm_rope() of q; k becomes the same and then d9d_op_kv_append(); v becomes
- * d9d_op_kv_append() of v. */
+ * d9d_op_kv_append() of v.  With scales the cache is in 8 bits, and they become
+ * d9d_op_kv_append_fp8(). */
 typedef struct d9d_op_qk_norm_rope_append_args {
     d9d_var *q, *k, *v;         /* [1, T, A, D], [1, T, K, D] */
     d9d_param *q_norm, *k_norm; /* [D]; NULL: RoPE and append alone, d9d_op_rope() */
     const d9d_tensor *slots, *k_cache, *v_cache;
+    const d9d_tensor *k_scale, *v_scale; /* both or neither */
 } d9d_op_qk_norm_rope_append_args;
 D9D_API D9D_MUST_USE d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t,
                                                            const d9d_op_norm_rope_opts *opts,
