@@ -10,7 +10,7 @@
 #define MEASURED                                                                                   \
     {                                                                                              \
         [D9D_SIM_GEMM] = 0.73, [D9D_SIM_FP8_GEMM] = 0.58, [D9D_SIM_GROUPED_GEMM] = 0.66,           \
-        [D9D_SIM_FP8_GROUPED_GEMM] = 0.5, [D9D_SIM_ATTENTION] = 0.55,                              \
+        [D9D_SIM_FP8_GROUPED_GEMM] = 0.33, [D9D_SIM_ATTENTION] = 0.55,                             \
         [D9D_SIM_ATTENTION_BWD] = 0.37, [D9D_SIM_ATTENTION_BUILTIN] = 0.025,                       \
         [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63, [D9D_SIM_MEMORY] = 0.05                             \
     }

@@ -478,8 +478,8 @@ static const d9d_key fp8_keys[] = {
     D9D_KEY_BOOL(d9d_job_fp8_section, fast_accumulation, "false",
                  "sum products with about 14 bits, which is faster on Hopper"),
     D9D_KEY_BOOL(d9d_job_fp8_section, experts, "false",
-                 "the matrices of experts too, which pays where these are wide; false: they are "
-                 "multiplied in the model's dtype"),
+                 "the matrices of experts too; false: these are multiplied in the model's dtype, "
+                 "which is faster where they are narrow"),
     D9D_KEY_END,
 };
 static const d9d_table fp8_table = D9D_TABLE(d9d_job_fp8_section, "fp8", fp8_keys,

@@ -16,6 +16,11 @@
  * In WGRAD an expert's part of a row begins at any element, and a load at a multiple of 16, as the
  * copy engine demands.  Elements of other experts, in the first and the last step, are set to zero.
  * Scales are requested before a tile's sums and multiply them after.
+ *
+ * Measured (docs/benchmarks/one-gpu.md), one H100, Qwen3-30B-A3B, rowwise: forward 705 to 953,
+ * dgrad 659 to 884, wgrad 517 TFLOP/s; bfloat16 has 574 to 657, 595 to 627, 497. A step of a tile
+ * of 128 x 128 reads and writes 80 KiB of shared memory in the 490 cycles of its products, of 128
+ * bytes each: wider tiles are the way to more.
  */
 #include "cuda/fp8/fp8_grouped_gemm.h"
 #include "cuda/gemm/gemm_store_sm90.cuh"
