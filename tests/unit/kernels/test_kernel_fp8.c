@@ -528,6 +528,26 @@ static void test_grouped_wgrad(void **state)
     check_form(D9D_FP8_GROUPED_WGRAD);
 }
 
+/* More than the kernel for Hopper takes, most of them without rows. */
+static void test_grouped_many(void **state)
+{
+    enum { MANY = 520, EACH = 13 };
+    int32_t offset[MANY + 1] = {0};
+    d9d_fp8_grouped_dims g = {.ct = D9D_F32, .e = MANY, .in = 16, .out = 32, .offset = offset};
+
+    (void)state;
+    for (int i = 0; i < MANY; i++)
+        offset[i + 1] = offset[i] + (i % EACH == 0 ? 3 : 0);
+    g.rows = offset[MANY];
+    for (int form = 0; form < 3; form++)
+        for (int way = 0; way < 2; way++) {
+            g.form = (d9d_fp8_grouped_form)form;
+            g.beta = way == 0 ? 0.0f : 1.0f;
+            check_grouped(&g, formats[way == 1 && form == D9D_FP8_GROUPED_DGRAD],
+                          formats[way == 1 && form == D9D_FP8_GROUPED_WGRAD], way == 1);
+        }
+}
+
 /* What is not finite in the elements of another expert does not reach a gradient of weights. */
 static void test_grouped_foreign_nan(void **state)
 {
@@ -614,15 +634,11 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantise),
-        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_product),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_grouped_fwd),
-        cmocka_unit_test(test_grouped_dgrad),
-        cmocka_unit_test(test_grouped_wgrad),
-        cmocka_unit_test(test_grouped_foreign_nan),
+        cmocka_unit_test(test_quantise),      cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_extremes),      cmocka_unit_test(test_product),
+        cmocka_unit_test(test_rows),          cmocka_unit_test(test_grouped_fwd),
+        cmocka_unit_test(test_grouped_dgrad), cmocka_unit_test(test_grouped_wgrad),
+        cmocka_unit_test(test_grouped_many),  cmocka_unit_test(test_grouped_foreign_nan),
         cmocka_unit_test(test_refused),
     };
 
