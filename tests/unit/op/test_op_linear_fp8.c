@@ -580,6 +580,46 @@ static void a_mixture_has_the_same_bits_recomputed_and_in_halves(void **state)
     d9d_routing_release(&m.r);
 }
 
+/* As with LoRA. */
+static void frozen_experts_take_an_adapter(void **state)
+{
+    op_fixture *f = *state;
+    d9d_param *w = experts_random(f, D9D_F32, IN, OUT, 3),
+              *a = experts_random(f, D9D_F32, IN, 4, 4), *b = experts_random(f, D9D_F32, 4, OUT, 5);
+    d9d_param_adapter adapter = {.param = {[D9D_ADAPTER_A] = a, [D9D_ADAPTER_B] = b},
+                                 .scale = 0.5f};
+    d9d_tensor tx = tensor_random(f, D9D_F32, D9D_SHAPE(T, IN), 1, 1.0),
+               dy = tensor_random(f, D9D_F32, D9D_SHAPE(T, OUT), 2, 1.0);
+    d9d_routing r = route_some(f);
+    d9d_var *in, *base, *low, *y;
+    double *want, *got;
+
+    w->spec.trainable = false;
+    w->fp8.recipe = &recipes[0];
+    assert_ok(d9d_tape_leaf(f->tape, &tx, true, &in));
+    assert_ok(d9d_op_grouped_linear(f->tape, in, &w, 1, &r, &base));
+    assert_ok(d9d_op_grouped_linear(f->tape, in, &a, 1, &r, &low));
+    assert_ok(d9d_op_scale(f->tape, low, 0.5f, &low));
+    assert_ok(d9d_op_grouped_linear(f->tape, low, &b, 1, &r, &low));
+    assert_ok(d9d_op_add(f->tape, base, low, &y));
+    want = doubles(d9d_var_tensor(y));
+    w->peft.adapter = &adapter;
+    assert_ok(d9d_op_grouped_linear(f->tape, in, &w, 1, &r, &y));
+    got = doubles(d9d_var_tensor(y));
+    assert_memory_equal(got, want, (size_t)(T * OUT) * sizeof(double));
+    assert_ok(d9d_tape_backward(f->tape, &y, &dy, 1, D9D_BACKWARD_FULL));
+    assert_false(w->local.has_grad);
+    assert_true(a->local.has_grad && b->local.has_grad);
+    w->peft.adapter = NULL;
+    d9d_param_forget_quantised(w);
+    d9d_tape_reset(f->tape);
+    d9d_routing_release(&r);
+    d9d_tensor_release(&tx);
+    d9d_tensor_release(&dy);
+    free(want);
+    free(got);
+}
+
 /* A rank may have received no rows at all. */
 static void no_rows_are_fine(void **state)
 {
@@ -661,6 +701,7 @@ int main(void)
         op_test(an_adapter_adds_to_a_frozen_base),
         op_test(products_of_experts_are_near),
         op_test(no_rows_are_fine),
+        op_test(frozen_experts_take_an_adapter),
         op_test(a_mixture_has_the_same_bits_recomputed_and_in_halves),
         op_test(bad_shapes_are_refused),
     };
