@@ -102,10 +102,11 @@ template <class T> static __device__ void softmax(float *p, const T *logits, int
 }
 
 /* Of token r, by a warp: prob = p of the chosen experts, divided by their sum + 1e-20 if
- * renormalised, and scaled. */
+ * renormalised, and scaled.  Of any number of experts, whose scores are read again for each choice.
+ */
 template <class T>
-static __device__ void token_route(const d9d_router_dims &n, int64_t r, float *p, float *prob,
-                                   int32_t *expert, const T *logits, const float *bias)
+static __device__ void token_route_wide(const d9d_router_dims &n, int64_t r, float *p, float *prob,
+                                        int32_t *expert, const T *logits, const float *bias)
 {
     const int64_t e = n.e, k = n.k;
     router_keys keys = {p + r * e, bias, n.groups > 1 ? e / n.groups : 0, 0};
@@ -134,7 +135,157 @@ static __device__ void token_route(const d9d_router_dims &n, int64_t r, float *p
         prob[j] = (n.renormalise ? prob[j] / (sum + 1e-20f) : prob[j]) * n.scale;
 }
 
+enum { ANY_EXPERTS = 0 };
+
+/* Scores of a token's experts: lane l has experts l, l + WARP ... */
 template <class T>
+static __device__ __forceinline__ float logit_at(const T *logits, int64_t i, int64_t e)
+{
+    return i < e ? to_float(logits[i]) : -CUDART_INF_F;
+}
+template <int N, class T>
+static __device__ __forceinline__ void scores_of(float (&p)[N], const d9d_router_dims &n,
+                                                 const T *logits)
+{
+    const int lane = threadIdx.x % WARP;
+    float max_logit = -CUDART_INF_F, sum = 0.0f, scale;
+
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        p[i] = logit_at(logits, lane + i * WARP, n.e);
+    if (n.sigmoid) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            p[i] = sigmoid(p[i]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        max_logit = fmaxf(max_logit, p[i]);
+    max_logit = group_reduce<WARP>(max_logit, max_op());
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (lane + i * WARP < n.e) {
+            p[i] = expf(p[i] - max_logit);
+            sum += p[i];
+        }
+    scale = 1.0f / group_sum<WARP>(sum);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        p[i] *= scale;
+}
+
+/* A key as an integer of the same order, of which equal floats have one; 0 is less than all. */
+static __device__ __forceinline__ uint32_t ordered_key(float v)
+{
+    const uint32_t bits = __float_as_uint(v + 0.0f); /* of both zeros, one */
+
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* The lanes' keys; 0 for experts that cannot be chosen. */
+template <int N>
+static __device__ __forceinline__ void ordered_keys(uint32_t (&key)[N], const router_keys &k,
+                                                    const float (&p)[N], int64_t e)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const int64_t i = threadIdx.x % WARP + j * WARP;
+        const bool yes =
+            i < e && (k.group_size == 0 || (k.group_mask >> (i / k.group_size) & 1) != 0);
+        const float v = k.bias != NULL && i < e ? p[j] + k.bias[i] : p[j];
+
+        key[j] = yes ? ordered_key(v == v ? v : -CUDART_INF_F) : 0;
+    }
+}
+
+/* The expert of the largest key, of equal ones the first; takes the key away. */
+template <int N> static __device__ __forceinline__ int take_best(uint32_t (&key)[N])
+{
+    const int lane = threadIdx.x % WARP;
+    uint32_t own = key[0], best;
+    int at = 0, i;
+
+#pragma unroll
+    for (int j = 1; j < N; j++)
+        if (key[j] > own)
+            own = key[j], at = j;
+    best = __reduce_max_sync(~0u, own);
+    i = __reduce_min_sync(~0u, own == best ? at * WARP + lane : INT32_MAX);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j * WARP + lane == i)
+            key[j] = 0;
+    return i;
+}
+
+/* The score of expert i, of the lane that has it. */
+template <int N> static __device__ __forceinline__ float score_at(const float (&p)[N], int i)
+{
+    float v = 0.0f;
+
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j == i / WARP)
+            v = p[j];
+    return __shfl_sync(~0u, v, i % WARP);
+}
+
+/* The same of up to 32 choices, by lanes with up to N experts each, in registers. */
+template <int N, class T>
+static __device__ void token_route(const d9d_router_dims &n, int64_t r, float *p, float *prob,
+                                   int32_t *expert, const T *logits, const float *bias)
+{
+    const int64_t e = n.e, k = n.k;
+    const int lane = threadIdx.x % WARP;
+    router_keys keys = {p + r * e, bias, n.groups > 1 ? e / n.groups : 0, 0};
+    float score[N], sum = 0.0f, chosen = 0.0f;
+    uint32_t key[N];
+
+    p += r * e, prob += r * k, expert += r * k;
+    scores_of(score, n, logits + r * e);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (lane + i * WARP < e)
+            p[lane + i * WARP] = score[i];
+    if (keys.group_size > 0) {
+        __syncwarp();
+        keys.group_mask = best_groups(keys, n.groups, n.top_groups, n.group_max);
+    }
+    ordered_keys(key, keys, score, e);
+    for (int j = 0; j < k; j++) {
+        const int i = take_best(key);
+        const float v = score_at(score, i);
+
+        sum += v;
+        if (lane == j)
+            chosen = v;
+        if (lane == 0)
+            expert[j] = i;
+    }
+    if (lane < k)
+        prob[lane] = (n.renormalise ? chosen / (sum + 1e-20f) : chosen) * n.scale;
+}
+template <int N, class T>
+static __device__ __forceinline__ void token_route_by(const d9d_router_dims &n, int64_t r, float *p,
+                                                      float *prob, int32_t *expert, const T *logits,
+                                                      const float *bias)
+{
+    if constexpr (N == ANY_EXPERTS)
+        token_route_wide(n, r, p, prob, expert, logits, bias);
+    else
+        token_route<N>(n, r, p, prob, expert, logits, bias);
+}
+
+/* Evaluates an expression with N the most experts of a lane, or ANY_EXPERTS. */
+#define BY_LANE_EXPERTS(n, N, ...)                                                                 \
+    ((n)->k > WARP || (n)->e > 16 * WARP ? [&] { constexpr int N = ANY_EXPERTS; return __VA_ARGS__; }()                          \
+     : (n)->e <= 2 * WARP ? [&] { constexpr int N = 2; return __VA_ARGS__; }()                     \
+     : (n)->e <= 4 * WARP ? [&] { constexpr int N = 4; return __VA_ARGS__; }()                     \
+     : (n)->e <= 8 * WARP ? [&] { constexpr int N = 8; return __VA_ARGS__; }()                     \
+                          : [&] { constexpr int N = 16; return __VA_ARGS__; }())
+
+template <int N, class T>
 static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, int32_t *expert,
                                      const T *logits, const float *bias)
 {
@@ -143,13 +294,13 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
     pdl_launch_dependents();
     pdl_wait();
     if (r < n.rows)
-        token_route(n, r, p, prob, expert, logits, bias);
+        token_route_by<N>(n, r, p, prob, expert, logits, bias);
 }
 
 enum { ROUTE_FEW = 16 }; /* tokens, two for each warp */
 
 /* A few tokens by one block, and the order of their choices. */
-template <class T>
+template <int N, class T>
 static __global__ void __launch_bounds__(SORT_FEW)
     route_few_kernel(d9d_router_dims n, float *p, float *prob, int32_t *expert,
                      d9d_expert_order order, const T *logits, const float *bias)
@@ -157,7 +308,7 @@ static __global__ void __launch_bounds__(SORT_FEW)
     pdl_launch_dependents();
     pdl_wait();
     for (int64_t r = threadIdx.x / WARP; r < n.rows; r += SORT_FEW / WARP)
-        token_route(n, r, p, prob, expert, logits, bias);
+        token_route_by<N>(n, r, p, prob, expert, logits, bias);
     __syncthreads();
     sort_few(order, expert, (int)(n.rows * n.k), (int)n.e);
 }
@@ -336,8 +487,10 @@ template <class T>
 static d9d_status launch_router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
                                 int32_t *expert, const void *logits, const float *bias)
 {
-    return pdl_launch(s, "router", router_kernel<T>, grid_for_rows(n->rows, WARP), THREADS, *n, p,
-                      prob, expert, (const T *)logits, bias);
+    return BY_LANE_EXPERTS(n, N,
+                           pdl_launch(s, "router", router_kernel<N, T>,
+                                      grid_for_rows(n->rows, WARP), THREADS, *n, p, prob, expert,
+                                      (const T *)logits, bias));
 }
 
 template <class T>
@@ -373,8 +526,9 @@ static d9d_status launch_route_few(d9d_stream s, const d9d_router_dims *n, float
                                    int32_t *expert, const d9d_expert_order *order,
                                    const void *logits, const float *bias)
 {
-    return pdl_launch(s, "route", route_few_kernel<T>, 1, SORT_FEW, *n, p, prob, expert, *order,
-                      (const T *)logits, bias);
+    return BY_LANE_EXPERTS(n, N,
+                           pdl_launch(s, "route", route_few_kernel<N, T>, 1, SORT_FEW, *n, p, prob,
+                                      expert, *order, (const T *)logits, bias));
 }
 
 d9d_status d9d_k_route(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,

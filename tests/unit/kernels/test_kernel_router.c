@@ -40,6 +40,7 @@ static void run_losses(void *arg)
                      D9D_OK);
 }
 
+enum { MOST_EXPERTS = 640 };
 enum { LENGTH = 7, FIRST = 3 }; /* of rows of the batch; of the tokens that are here */
 
 static int64_t batch_rows(const call *c)
@@ -113,7 +114,7 @@ static void losses_of(const call *c, int64_t r, const double *s, double lse, dou
 
 static double loss_of(const call *c, int64_t r, int64_t at, double step)
 {
-    double s[256], sum = 0.0, loss = 0.0, aux, z;
+    double s[MOST_EXPERTS], sum = 0.0, loss = 0.0, aux, z;
     const double lse = scores(c, r, at, step, s);
 
     for (int64_t j = 0; j < c->n.k; j++)
@@ -166,8 +167,8 @@ static bool is_open(const call *c, int64_t r, int64_t expert)
 static void check_choice(const call *c, int64_t r)
 {
     const int64_t e = c->n.e, k = c->n.k;
-    double s[256], sum = 0.0;
-    bool open[256];
+    double s[MOST_EXPERTS], sum = 0.0;
+    bool open[MOST_EXPERTS];
 
     (void)scores(c, r, -1, 0, s);
     for (int64_t i = 0; i < e; i++)
@@ -232,7 +233,7 @@ static void check_losses(call *c)
 {
     const int64_t n = c->n.rows;
     double *aux = calloc((size_t)n + 1, sizeof(*aux)), *z = calloc((size_t)n + 1, sizeof(*z));
-    double s[256];
+    double s[MOST_EXPERTS];
 
     array_same_for_threads(run_losses, c, c->aux, (size_t)n * 4, NULL);
     for (int64_t r = 0; r < n; r++) {
@@ -271,8 +272,9 @@ static void test_router(void **state)
     const struct {
         int64_t rows, e, k;
         int groups, top;
-    } shapes[] = {{0, 4, 2, 0, 0},   {1, 1, 1, 1, 1},    {17, 5, 3, 0, 0},  {33, 8, 8, 4, 4},
-                  {40, 64, 6, 8, 3}, {9, 130, 1, 10, 2}, {20, 32, 4, 32, 7}};
+    } shapes[] = {{0, 4, 2, 0, 0},    {1, 1, 1, 1, 1},    {17, 5, 3, 0, 0},   {33, 8, 8, 4, 4},
+                  {40, 64, 6, 8, 3},  {9, 130, 1, 10, 2}, {20, 32, 4, 32, 7}, {3, 200, 9, 0, 0},
+                  {2, 512, 10, 8, 4}, {2, 640, 5, 0, 0},  {3, 70, 33, 0, 0}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
