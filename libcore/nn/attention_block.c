@@ -213,12 +213,20 @@ static d9d_status heads_clip(const d9d_block_attention *b, d9d_tape *t, d9d_var 
     return clamp.limit > 0 ? d9d_op_glu(t, &clamp, *y, NULL, y) : D9D_OK;
 }
 
+/* The norm of all heads together is part of heads_rope_append(): this rank has them all, and no
+ * clip comes between. */
+static bool full_norm_is_appended(const d9d_block_attention *b, const d9d_block_cache *cache)
+{
+    return b->shape.qk_norm == D9D_QK_NORM_FULL && cache != NULL && b->shape.rope != NULL &&
+           b->shape.clip <= 0 && d9d_comm_size(d9d_groups_tp(b->groups)) == 1;
+}
+
 /* Norm of all heads together and clip, as far as there are: what comes before norm and RoPE of each
  * head. */
 static d9d_status heads_norm_clip(d9d_block_attention *b, d9d_tape *t, const proj_heads *of,
-                                  d9d_block_norm *norm, d9d_var **y)
+                                  const d9d_block_cache *cache, d9d_block_norm *norm, d9d_var **y)
 {
-    if (b->shape.qk_norm == D9D_QK_NORM_FULL)
+    if (b->shape.qk_norm == D9D_QK_NORM_FULL && !full_norm_is_appended(b, cache))
         D9D_TRY(full_norm(b, t, of, norm, y));
     return heads_clip(b, t, y);
 }
@@ -237,17 +245,19 @@ static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
                : d9d_op_rope(t, *y, opts->positions, opts->inv_freq, opts->style, opts->mscale, y);
 }
 
-/* Norm of each head if there is one, RoPE and append in one op. */
+/* Norm if there is one that has not been, RoPE and append in one kernel. */
 static d9d_status heads_rope_append(d9d_block_attention *b, d9d_tape *t,
                                     const d9d_op_norm_rope_opts *opts, const d9d_block_cache *cache,
                                     d9d_var **y)
 {
-    const bool normed = b->shape.qk_norm == D9D_QK_NORM_HEAD;
+    const bool all_heads = full_norm_is_appended(b, cache),
+               normed = all_heads || b->shape.qk_norm == D9D_QK_NORM_HEAD;
     d9d_op_qk_norm_rope_append_args new = {y[Q],
                                            y[K],
                                            y[V],
                                            normed ? &b->q_norm.weight : NULL,
                                            normed ? &b->k_norm.weight : NULL,
+                                           all_heads,
                                            cache->token_slots,
                                            cache->entry[K_CACHE],
                                            cache->entry[V_CACHE],
@@ -268,8 +278,8 @@ static d9d_status heads_append(d9d_tape *t, const d9d_block_cache *c, d9d_var **
         return d9d_op_kv_append_fp8(t, y[V], c->token_slots, c->entry[V_CACHE], c->entry[V_SCALE],
                                     &y[V]);
     }
-    D9D_TRY(d9d_op_kv_append(t, y[K], c->token_slots, c->entry[K_CACHE], &y[K]));
-    return d9d_op_kv_append(t, y[V], c->token_slots, c->entry[V_CACHE], &y[V]);
+    return d9d_op_kv_append_both(t, c->token_slots, c->entry[K_CACHE], c->entry[V_CACHE], &y[K],
+                                 &y[V]);
 }
 
 /* Prepare heads for attention: QK norm and RoPE of queries and keys, clips; append keys and values
@@ -279,8 +289,8 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
 {
     const d9d_op_norm_rope_opts opts = norm_rope_opts(b, positions);
 
-    D9D_TRY(heads_norm_clip(b, t, &of[Q], &b->q_norm, &y[Q]));
-    D9D_TRY(heads_norm_clip(b, t, &of[K], &b->k_norm, &y[K]));
+    D9D_TRY(heads_norm_clip(b, t, &of[Q], cache, &b->q_norm, &y[Q]));
+    D9D_TRY(heads_norm_clip(b, t, &of[K], cache, &b->k_norm, &y[K]));
     D9D_TRY(heads_clip(b, t, &y[V]));
     if (cache != NULL && b->shape.rope != NULL)
         return heads_rope_append(b, t, &opts, cache, y);

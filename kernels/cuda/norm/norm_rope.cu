@@ -205,7 +205,7 @@ static int lanes_of(int64_t d)
 
 static bool is_fused(const d9d_qk_norm_rope_dims *n)
 {
-    return !n->interleaved && n->r % 8 == 0 && n->r > 0 && n->d % 8 == 0 && n->d <= MAX_HEAD_SIZE;
+    return !n->interleaved && n->r % 8 == 0 && n->d % 8 == 0 && n->d <= MAX_HEAD_SIZE;
 }
 
 /* --- fused and unfused -------------------------------------------------------------------- */
@@ -321,6 +321,134 @@ d9d_status d9d_k_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, voi
 
 /* --- several arrays ----------------------------------------------------------------------- */
 
+/* With a norm of all heads together: a block has a token of an array, normed and rounded in shared
+ * memory, whose threads then have eight features each of the heads. */
+
+template <class T> struct all_heads_list {
+    d9d_qk_norm_rope_dims n;
+    d9d_qk_norm_rope_heads of[ARRAYS];
+};
+
+/* to = x inv w' of a row, in the order of the sums of rms_norm.cu. */
+template <int G, int CH, class T>
+static __device__ __forceinline__ void norm_row(T *to, const T *x, const T *w, int64_t n, float eps,
+                                                float centre)
+{
+    float v[CH][8], u[CH][8], sum = 0.0f;
+
+    if (threadIdx.x >= G)
+        return;
+    for (int c = 0; c < CH; c++) {
+        load8(v[c], x + EIGHT(c, G), n - EIGHT(c, G));
+        load8(u[c], w + EIGHT(c, G), n - EIGHT(c, G));
+    }
+    for (int c = 0; c < CH; c++)
+        for (int j = 0; j < 8; j++)
+            sum = fmaf(v[c][j], v[c][j], sum);
+    const float scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)n + eps);
+
+    for (int c = 0; c < CH; c++) {
+        for (int j = 0; j < 8; j++)
+            v[c][j] = v[c][j] * scale * (u[c][j] + centre);
+        if (EIGHT(c, G) < n)
+            store8(to + EIGHT(c, G), v[c], n - EIGHT(c, G));
+    }
+}
+
+/* Angles of eight features from f on, and which way their partners are. */
+struct rope_eight {
+    float co[8], si[8];
+    int partner[8];
+
+    __device__ __forceinline__ rope_eight(const d9d_qk_norm_rope_dims &n, bool rotates, int f,
+                                          int64_t token)
+    {
+        const int half = (int)n.r / 2;
+
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const bool left = f + j < half;
+
+            co[j] = 1.0f, si[j] = 0.0f, partner[j] = 0;
+            if (!rotates || f + j >= n.r)
+                continue;
+            sincosf((float)n.positions[token] * n.inv_freq[left ? f + j : f + j - half], &si[j],
+                    &co[j]);
+            co[j] *= n.mscale;
+            si[j] *= n.mscale * (left ? -1.0f : 1.0f);
+            partner[j] = left ? half : -half;
+        }
+    }
+};
+
+/* Grid: tokens, arrays. Rows are whole vectors. */
+template <class T>
+static __global__ void __launch_bounds__(THREADS) all_heads_kernel(all_heads_list<T> all)
+{
+    extern __shared__ uint4 memory[];
+    T *row = (T *)memory;
+    const d9d_qk_norm_rope_heads &h = all.of[blockIdx.y];
+    const int64_t i = blockIdx.x, n = h.heads * all.n.d;
+    const int64_t to = h.row_index != NULL ? h.row_index[i] : i;
+    const T *x = (const T *)h.x + i * n, *w = (const T *)h.w;
+    const float centre = all.n.zero_centred ? 1.0f : 0.0f;
+    const bool rotates = h.rotates && h.w != NULL;
+    int first = threadIdx.x * 8;
+
+    pdl_launch_dependents();
+    rope_eight turn(all.n, rotates && first < n, first % (int)all.n.d, i);
+    pdl_wait();
+    if (h.w != NULL) {
+        BY_EIGHTS(n, G, CH, norm_row<G, CH>(row, x, w, n, all.n.eps, centre));
+        __syncthreads();
+    }
+    for (int at = first; at < n && to >= 0; at += THREADS * 8) {
+        float v[8];
+
+        if (at != first)
+            turn = rope_eight(all.n, rotates, at % (int)all.n.d, i);
+        load8(v, h.w != NULL ? row + at : x + at, 8);
+        if (rotates)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                v[j] = v[j] * turn.co[j] + to_float(row[at + j + turn.partner[j]]) * turn.si[j];
+        store8((T *)h.y + to * n + at, v, 8);
+    }
+}
+
+/* Queries and keys have such a norm, and values none. */
+static bool all_heads_are_fused(const d9d_qk_norm_rope_dims *d, int n,
+                                const d9d_qk_norm_rope_heads *list)
+{
+    bool some = false;
+
+    for (int j = 0; j < n; j++) {
+        if (list[j].w != NULL ? !list[j].all_heads : list[j].rotates)
+            return false;
+        if (list[j].heads * d->d > MAX_FUSED)
+            return false;
+        some = some || list[j].all_heads;
+    }
+    return some && is_fused(d) && n <= ARRAYS && d->m <= MAX_SINGLE_ROUND_TOKENS;
+}
+
+template <class T>
+static d9d_status append_all_heads(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
+                                   const d9d_qk_norm_rope_heads *list)
+{
+    all_heads_list<T> all = {*d, {}};
+    int64_t longest = 0;
+
+    for (int j = 0; j < n; j++) {
+        all.of[j] = list[j];
+        longest = d9di_i64_max(longest, list[j].heads * d->d);
+    }
+    if (d->m * longest == 0)
+        return D9D_OK;
+    return pdl_launch_smem(s, "qk_norm_rope_append", (size_t)longest * sizeof(T),
+                           all_heads_kernel<T>, dim3((unsigned)d->m, (unsigned)n), THREADS, all);
+}
+
 /* Norm and rotation of an array, as far as it has them: y, or for an array with neither x itself.
  */
 static d9d_status heads_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *n,
@@ -377,13 +505,46 @@ static d9d_status append_fused(d9d_stream s, const d9d_qk_norm_rope_dims *d, int
     return run_fused(s, "qk_norm_rope_append", all, n);
 }
 
+/* An array normed over all heads, then as one without a norm. */
+static d9d_status append_normed(d9d_stream s, const d9d_qk_norm_rope_dims *d,
+                                const d9d_qk_norm_rope_heads *h)
+{
+    const int64_t row = h->heads * d->d, inv_bytes = d9di_i64_max(d->m, 1) * 4;
+    const int64_t bytes = d9di_i64_max(d->m * row, 1) * (int64_t)d9d_dtype_size(d->t);
+    d9d_qk_norm_rope_heads normed = *h;
+    void *inv = NULL, *y = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9di_cuda_scratch_alloc(s, inv_bytes, &inv));
+    st = d9di_cuda_scratch_alloc(s, bytes, &y);
+    if (st == D9D_OK)
+        st = d9d_k_rms_norm(s, d->t, y, (float *)inv, h->x, h->w, d->m, row, d->eps,
+                            d->zero_centred);
+    normed.x = y;
+    normed.w = NULL;
+    normed.all_heads = false;
+    if (st == D9D_OK)
+        st = d9d_k_qk_norm_rope_append(s, d, 1, &normed);
+    if (y != NULL)
+        d9di_cuda_scratch_free(s, y, bytes);
+    d9di_cuda_scratch_free(s, inv, inv_bytes);
+    return st;
+}
+
 d9d_status d9d_k_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
                                      const d9d_qk_norm_rope_heads *list)
 {
+    bool all_heads = false;
+
     D9D_TRY(d9di_args_check_float("qk_norm_rope_append", d->t));
-    if (is_fused(d) && n <= ARRAYS)
+    for (int j = 0; j < n; j++)
+        all_heads = all_heads || (list[j].w != NULL && list[j].all_heads);
+    if (all_heads_are_fused(d, n, list))
+        return D9DI_DISPATCH_DTYPE(d->t, T, append_all_heads<T>(s, d, n, list));
+    if (is_fused(d) && n <= ARRAYS && !all_heads)
         return n == 0 ? D9D_OK : D9DI_DISPATCH_DTYPE(d->t, T, append_fused<T>(s, d, n, list));
     for (int j = 0; j < n; j++)
-        D9D_TRY(append_unfused(s, d, &list[j]));
+        D9D_TRY(list[j].w != NULL && list[j].all_heads ? append_normed(s, d, &list[j])
+                                                       : append_unfused(s, d, &list[j]));
     return D9D_OK;
 }

@@ -1,5 +1,5 @@
-/* op_kv_append.c - append keys or values to a KV cache.  x [1, T, K, D], at [T], cache [Z, K, D],
- * y [1, Z, K, D], scale [Z, K].
+/* op_kv_append.c - append keys, values or both to a KV cache.  x [1, T, K, D], at [T], cache [Z, K,
+ * D], y [1, Z, K, D], scale [Z, K].
  */
 #include "op/norm/op_qk_heads.h"
 
@@ -90,4 +90,26 @@ d9d_status d9d_op_kv_append_fp8(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
     D9D_TRY(D9DI_KERNEL(t, attention->kv_append_fp8, tx->dtype, 1, &array, d9d_tensor_data(at),
                         tx->shape.dim[1], c->dim[1], c->dim[2]));
     return d9di_op_kv_cache_view(t, codes, y);
+}
+
+d9d_status d9d_op_kv_append_both(d9d_tape *t, const d9d_tensor *slots, const d9d_tensor *k_cache,
+                                 const d9d_tensor *v_cache, d9d_var **k, d9d_var **v)
+{
+    const d9d_tensor *tk = d9d_var_tensor(*k), *tv = d9d_var_tensor(*v);
+    const d9d_shape *s = &tk->shape;
+    d9d_qk_norm_rope_heads list[2];
+    d9d_qk_norm_rope_dims dims;
+
+    D9D_TRY(d9di_op_kv_append_check(t, *k, slots, k_cache));
+    D9D_TRY(d9di_op_kv_append_check(t, *v, slots, v_cache));
+    D9D_TRY(d9di_op_check_same("kv_append", "keys", tk, "values", tv));
+    dims = (d9d_qk_norm_rope_dims){.t = tk->dtype, .m = s->dim[1], .d = s->dim[3]};
+    for (int i = 0; i < 2; i++)
+        list[i] = (d9d_qk_norm_rope_heads){.x = d9d_tensor_data(i == 0 ? tk : tv),
+                                           .y = d9d_tensor_data(i == 0 ? k_cache : v_cache),
+                                           .heads = s->dim[2],
+                                           .row_index = d9d_tensor_data(slots)};
+    D9D_TRY(D9DI_KERNEL(t, norm->qk_norm_rope_append, &dims, 2, list));
+    D9D_TRY(d9di_op_kv_cache_view(t, k_cache, k));
+    return d9di_op_kv_cache_view(t, v_cache, v);
 }

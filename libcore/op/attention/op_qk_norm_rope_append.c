@@ -3,11 +3,26 @@
  */
 #include "op/norm/op_qk_heads.h"
 
+static d9d_status heads_check(const d9d_op_norm_rope_opts *opts, const d9d_var *v, d9d_param *w,
+                              bool all_heads)
+{
+    const d9d_tensor *x = d9d_var_tensor(v);
+
+    D9D_TRY(d9di_op_norm_rope_check(x, all_heads ? NULL : w, opts));
+    if (!all_heads || w == NULL)
+        return D9D_OK;
+    D9D_TRY(d9di_op_check_param("norm_rope", w, x->dtype));
+    return d9d_shape_equal(&w->local.data.shape, &D9D_SHAPE(x->shape.dim[2] * x->shape.dim[3]))
+               ? D9D_OK
+               : d9di_op_misfit("norm_rope", "x", &x->shape, d9di_op_param_name(w),
+                                &w->local.data.shape, "x is [B, S, heads, D], a weight [heads D]");
+}
+
 static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *opts,
                                const d9d_op_qk_norm_rope_append_args *h)
 {
-    D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->q), h->q_norm, opts));
-    D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->k), h->k_norm, opts));
+    D9D_TRY(heads_check(opts, h->q, h->q_norm, h->all_heads));
+    D9D_TRY(heads_check(opts, h->k, h->k_norm, h->all_heads));
     if (h->k_scale != NULL) {
         D9D_TRY(d9di_op_kv_append_fp8_check(t, h->k, h->slots, h->k_cache, h->k_scale));
         D9D_TRY(d9di_op_kv_append_fp8_check(t, h->v, h->slots, h->v_cache, h->v_scale));
@@ -21,7 +36,7 @@ static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *opts,
 }
 
 static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, bool rotates,
-                                          const d9d_tensor *y, const d9d_tensor *at)
+                                          bool all_heads, const d9d_tensor *y, const d9d_tensor *at)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
 
@@ -30,7 +45,8 @@ static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, 
                                     .y = d9d_tensor_data(y),
                                     .heads = tx->shape.dim[2],
                                     .rotates = rotates,
-                                    .row_index = at != NULL ? d9d_tensor_data(at) : NULL};
+                                    .row_index = at != NULL ? d9d_tensor_data(at) : NULL,
+                                    .all_heads = all_heads && w != NULL};
 }
 
 /* Queries and keys, then both appends. */
@@ -44,8 +60,8 @@ static d9d_status append_fp8(d9d_tape *t, const d9d_qk_norm_rope_dims *dims, d9d
     D9D_TRY(d9d_tape_output(t, tk->dtype, *s, &k));
 
     const d9d_qk_norm_rope_heads heads[] = {
-        qk_heads_of(h->q, h->q_norm, true, d9d_var_tensor(q), NULL),
-        qk_heads_of(h->k, h->k_norm, true, d9d_var_tensor(k), NULL)};
+        qk_heads_of(h->q, h->q_norm, true, h->all_heads, d9d_var_tensor(q), NULL),
+        qk_heads_of(h->k, h->k_norm, true, h->all_heads, d9d_var_tensor(k), NULL)};
     const d9d_attention_append_fp8 list[] = {
         d9di_op_kv_append_fp8_array(k, h->k_cache, h->k_scale),
         d9di_op_kv_append_fp8_array(h->v, h->v_cache, h->v_scale)};
@@ -59,9 +75,9 @@ static d9d_status append_plain(d9d_tape *t, const d9d_qk_norm_rope_dims *dims, d
                                const d9d_op_qk_norm_rope_append_args *h)
 {
     const d9d_qk_norm_rope_heads list[] = {
-        qk_heads_of(h->q, h->q_norm, true, d9d_var_tensor(q), NULL),
-        qk_heads_of(h->k, h->k_norm, true, h->k_cache, h->slots),
-        qk_heads_of(h->v, NULL, false, h->v_cache, h->slots)};
+        qk_heads_of(h->q, h->q_norm, true, h->all_heads, d9d_var_tensor(q), NULL),
+        qk_heads_of(h->k, h->k_norm, true, h->all_heads, h->k_cache, h->slots),
+        qk_heads_of(h->v, NULL, false, false, h->v_cache, h->slots)};
 
     return D9DI_KERNEL(t, norm->qk_norm_rope_append, dims, 3, list);
 }

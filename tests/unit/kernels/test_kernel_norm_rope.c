@@ -429,7 +429,7 @@ static void test_norm_rope(void **state)
 
 enum { ARRAYS = 3, SLOTS = 11 };
 
-/* As norm_rope by itself, which gives other rows than scatter_rows sends them to; or as is. */
+/* As the kernels by themselves, which give other rows than scatter_rows sends them to; or as is. */
 static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads *h, void *y)
 {
     const int64_t row = h->heads * d->d;
@@ -437,7 +437,18 @@ static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads 
     void *turned = array_poison(d->t, d->m * row), *inv = array_poison(D9D_F32, d->m * h->heads);
 
     n.heads = h->heads;
-    if (h->w != NULL && h->rotates)
+    if (h->w != NULL && h->all_heads) {
+        void *normed = array_poison(d->t, d->m * row);
+
+        assert_int_equal(host_kernels()->norm->rms_norm(NULL, d->t, normed, inv, h->x, h->w, d->m,
+                                                        row, d->eps, d->zero_centred),
+                         D9D_OK);
+        assert_int_equal(host_kernels()->norm->rope(
+                             NULL, d->t, turned, normed, d->positions, d->inv_freq, d->m, h->heads,
+                             d->d, h->rotates ? d->r : 0, d->interleaved, d->mscale, 1.0f),
+                         D9D_OK);
+        free(normed);
+    } else if (h->w != NULL && h->rotates)
         assert_int_equal(host_kernels()->norm->norm_rope(NULL, &n, turned, inv, h->x, h->w),
                          D9D_OK);
     else if (h->w != NULL)
@@ -457,24 +468,31 @@ static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads 
     free(inv);
 }
 
-/* `normed` and `rotated`: queries and keys; values are copied. */
-static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved, int64_t m,
-                            bool normed, bool rotated)
+/* How queries and keys become new heads; values are copied. */
+typedef struct new_heads {
+    int64_t d, r, heads;
+    bool interleaved, all_heads;
+} new_heads;
+
+static void check_new_heads(d9d_dtype t, const new_heads *of, int64_t m, bool normed, bool rotated)
 {
     static const int32_t positions[] = {0, 7, 3, 4000, 5}, at[] = {7, 0, -1, 3, 10};
+    const int64_t d = of->d;
     float freq[64];
-    const d9d_qk_norm_rope_dims n = {.t = t,
-                                     .m = m,
-                                     .d = d,
-                                     .r = r,
-                                     .eps = 1e-3f,
-                                     .mscale = 1.0f,
-                                     .interleaved = interleaved,
-                                     .positions = positions,
-                                     .inv_freq = freq};
-    d9d_qk_norm_rope_heads list[ARRAYS] = {
-        {.heads = 4}, {.heads = 2, .row_index = at}, {.heads = 2, .row_index = at}};
-    void *w = array_random(t, d, 9, 1.0), *want[ARRAYS], *x[ARRAYS];
+    d9d_qk_norm_rope_dims n = {.t = t,
+                               .m = m,
+                               .d = d,
+                               .r = of->r,
+                               .eps = 1e-3f,
+                               .mscale = 1.0f,
+                               .zero_centred = of->all_heads && normed && rotated,
+                               .interleaved = of->interleaved,
+                               .positions = positions,
+                               .inv_freq = freq};
+    d9d_qk_norm_rope_heads list[ARRAYS] = {{.heads = 2 * of->heads},
+                                           {.heads = of->heads, .row_index = at},
+                                           {.heads = of->heads, .row_index = at}};
+    void *w = array_random(t, 2 * of->heads * d, 9, 1.0), *want[ARRAYS], *x[ARRAYS];
 
     for (int i = 0; i < 64; i++)
         freq[i] = powf(1e4f, -(float)i / 64.0f);
@@ -485,10 +503,13 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
         list[j].x = x[j];
         list[j].w = normed && j < ARRAYS - 1 ? w : NULL;
         list[j].rotates = rotated && j < ARRAYS - 1;
+        list[j].all_heads = of->all_heads && list[j].w != NULL;
         list[j].y = array_random(t, all, 5, 1.0);
         want[j] = array_random(t, all, 5, 1.0);
         expect(&n, &list[j], want[j]);
     }
+    if (!normed && !rotated)
+        n.r = 0, n.positions = NULL, n.inv_freq = NULL;
     assert_int_equal(host_kernels()->norm->qk_norm_rope_append(NULL, &n, ARRAYS, list), D9D_OK);
     for (int j = 0; j < ARRAYS; j++) {
         assert_memory_equal(want[j], list[j].y,
@@ -502,15 +523,19 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
 
 static void test_new_heads(void **state)
 {
+    static const new_heads shapes[] = {
+        {128, 128, 2, false, false}, {64, 32, 2, false, false}, {96, 24, 2, false, false},
+        {10, 6, 2, true, false},     {64, 64, 1, false, true},  {128, 128, 4, false, true},
+        {128, 64, 16, false, true},  {80, 40, 17, false, true}, {128, 128, 24, false, true},
+        {128, 96, 40, false, true},  {10, 6, 2, true, true},
+    };
+
     (void)state;
-    for (int t = 0; t < 2; t++)
-        for (int64_t m = 1; m <= 5; m += 2)
-            for (int k = 0; k < 4; k++) {
-                check_new_heads(array_types[t], 128, 128, false, m, k / 2, k % 2);
-                check_new_heads(array_types[t], 64, 32, false, m, k / 2, k % 2);
-                check_new_heads(array_types[t], 96, 24, false, m, k / 2, k % 2);
-                check_new_heads(array_types[t], 10, 6, true, m, k / 2, k % 2);
-            }
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int t = 0; t < 2; t++)
+            for (int64_t m = 1; m <= 5; m += 2)
+                for (int k = 0; k < 4; k++)
+                    check_new_heads(array_types[t], &shapes[i], m, k / 2, k % 2);
 }
 
 int main(void)

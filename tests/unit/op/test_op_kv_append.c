@@ -78,6 +78,45 @@ static void attention_of_8_bits_refuses(void **state)
                    "scales are [Z, K]");
 }
 
+static void both_refuse(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *k = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)),
+            *v = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 5));
+    d9d_tensor *at = op_tensor(f, D9D_I32, D9D_SHAPE(2));
+    d9d_tensor *cache = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3, 4)),
+               *wide = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3, 5));
+
+    d9d_tape_set_recording(f->tape, false);
+    assert_refused(f, d9d_op_kv_append_both(f->tape, at, wide, cache, &k, &v),
+                   "kv_append: x [1, 2, 3, 4] does not fit the cache [8, 3, 5]: x is [1, T, K, D], "
+                   "a cache [Z, K, D]");
+    assert_refused(
+        f, d9d_op_kv_append_both(f->tape, at, cache, wide, &k, &v),
+        "kv_append: values [1, 2, 3, 5] does not fit keys [1, 2, 3, 4]: shapes must be equal");
+    d9d_tape_set_recording(f->tape, true);
+}
+
+/* Norms of all heads together have a weight for each feature of all. */
+static void all_heads_refuse(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4));
+    d9d_param *w = op_param(f, "norm", D9D_F32, D9D_SHAPE(4));
+    d9d_tensor *at = op_tensor(f, D9D_I32, D9D_SHAPE(2)),
+               *positions = op_tensor(f, D9D_I32, D9D_SHAPE(1, 2)),
+               *freq = op_tensor(f, D9D_F32, D9D_SHAPE(2)),
+               *cache = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3, 4));
+    const d9d_op_norm_rope_opts opts = {.eps = 1e-6f, .positions = positions, .inv_freq = freq};
+    d9d_op_qk_norm_rope_append_args new = {x, x, x, w, w, true, at, cache, cache};
+
+    d9d_tape_set_recording(f->tape, false);
+    assert_refused(f, d9d_op_qk_norm_rope_append(f->tape, &opts, &new),
+                   "norm_rope: x [1, 2, 3, 4] does not fit norm [4]: x is [B, S, heads, D], a "
+                   "weight [heads D]");
+    d9d_tape_set_recording(f->tape, true);
+}
+
 static void heads_refuse(void **state)
 {
     op_fixture *f = *state;
@@ -122,8 +161,12 @@ static void logits_refuse(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {op_test(cache_refuses), op_test(cache_in_8_bits_refuses),
-                                       op_test(attention_of_8_bits_refuses), op_test(heads_refuse),
+    const struct CMUnitTest tests[] = {op_test(cache_refuses),
+                                       op_test(cache_in_8_bits_refuses),
+                                       op_test(attention_of_8_bits_refuses),
+                                       op_test(both_refuse),
+                                       op_test(all_heads_refuse),
+                                       op_test(heads_refuse),
                                        op_test(logits_refuse)};
 
     return cmocka_run_group_tests_name("op_cache", tests, NULL, NULL);

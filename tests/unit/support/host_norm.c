@@ -180,11 +180,12 @@ static d9d_status on_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_di
 
         there[j] = (d9d_qk_norm_rope_heads){
             host_in(&c, n->t, h->x, n->m * row),
-            host_in(&c, n->t, h->w, n->d),
+            host_in(&c, n->t, h->w, h->all_heads ? row : n->d),
             host_out(&c, n->t, h->y, rows * row),
             h->heads,
             h->rotates,
-            h->row_index == NULL ? NULL : host_ints(&c, h->row_index, n->m)};
+            h->row_index == NULL ? NULL : host_ints(&c, h->row_index, n->m),
+            h->all_heads};
     }
     return host_end(&c, c.k->norm->qk_norm_rope_append(c.s, &d, count, there));
 }

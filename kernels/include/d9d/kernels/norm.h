@@ -29,7 +29,8 @@ typedef struct d9d_qk_norm_rope_dims {
 } d9d_qk_norm_rope_dims;
 
 /* One of the arrays (q, k or v) of qk_norm_rope_append: x [M, heads, D], normed by w [D] unless
- * that is NULL, then rotated if `rotates`. Token i is written to row row_index[i] of y, such as a
+ * that is NULL, or with `all_heads` by w [heads, D] and one mean square of all heads, and rounded;
+ * then rotated if `rotates`. Token i is written to row row_index[i] of y, such as a
  * KV-cache slot; nowhere if that is -1; to row i if row_index is NULL. No kernel still in flight
  * may write row_index, positions or inv_freq, which are prefetched. */
 typedef struct d9d_qk_norm_rope_heads {
@@ -38,6 +39,7 @@ typedef struct d9d_qk_norm_rope_heads {
     int64_t heads;
     bool rotates;
     const int32_t *row_index;
+    bool all_heads;
 } d9d_qk_norm_rope_heads;
 
 /* What a decode step of latent attention does beside its products, for M tokens: the last R
@@ -132,7 +134,8 @@ typedef struct d9d_norm_kernels {
                                 d9d_dtype gt, void *dw, float beta, const void *dy, const void *x,
                                 const void *w, const float *inv);
     /* QK norm, RoPE and KV-cache append of n arrays of the same tokens. d->heads is ignored: each
-     * array has its own. The bits are those of each call by itself. */
+     * array has its own. Where none rotates, r is 0 and positions and inv_freq may be NULL. The
+     * bits are those of each call by itself. */
     d9d_status (*qk_norm_rope_append)(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
                                       const d9d_qk_norm_rope_heads *list);
     d9d_status (*latent_append)(d9d_stream s, const d9d_latent_append_args *a);

@@ -571,6 +571,11 @@ typedef struct d9d_op_latent_append_args {
 D9D_API D9D_MUST_USE d9d_status d9d_op_latent_append(d9d_tape *t,
                                                      const d9d_op_latent_append_args *h,
                                                      d9d_var **cached);
+/* The same of keys and values [1, T, K, D], whose caches have one shape, in one kernel. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_kv_append_both(d9d_tape *t, const d9d_tensor *slots,
+                                                      const d9d_tensor *k_cache,
+                                                      const d9d_tensor *v_cache, d9d_var **k,
+                                                      d9d_var **v);
 /* QK norm, RoPE and KV-cache append in one op, for the new tokens of a decode step.  q becomes
  * d9d_op_norm_rope() of q; k becomes the same and then d9d_op_kv_append(); v becomes
  * d9d_op_kv_append() of v.  With scales the cache is in 8 bits, and they become
@@ -578,6 +583,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_latent_append(d9d_tape *t,
 typedef struct d9d_op_qk_norm_rope_append_args {
     d9d_var *q, *k, *v;         /* [1, T, A, D], [1, T, K, D] */
     d9d_param *q_norm, *k_norm; /* [D]; NULL: RoPE and append alone, d9d_op_rope() */
+    bool all_heads;             /* norms of all heads together: [A D], [K D], d9d_op_rms_norm() */
     const d9d_tensor *slots, *k_cache, *v_cache;
     const d9d_tensor *k_scale, *v_scale; /* both or neither */
 } d9d_op_qk_norm_rope_append_args;
