@@ -15,6 +15,8 @@ static __global__ void embedding_kernel(T *y, const int32_t *ids, const T *table
 {
     const int64_t per_row = d9di_i64_ceil_div(h, 8);
 
+    pdl_launch_dependents();
+    pdl_wait();
     for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < rows * per_row;
          e += (int64_t)gridDim.x * THREADS) {
         const int64_t i = e / per_row, at = e % per_row * 8, row = table_row(ids[i], first, v);
@@ -31,10 +33,9 @@ template <class T>
 static d9d_status launch_embedding(d9d_stream s, void *y, const int32_t *ids, const void *table,
                                    int64_t rows, int64_t first, int64_t v, int64_t h, bool clear)
 {
-    embedding_kernel<<<grid_for(s, rows * d9di_i64_ceil_div(h, 8)), THREADS, 0,
-                       d9di_cuda_stream(s)>>>((T *)y, ids, (const T *)table, rows, first, v, h,
-                                              clear);
-    return d9di_cuda_check_launch("embedding");
+    return pdl_launch(s, "embedding", embedding_kernel<T>,
+                      grid_for(s, rows * d9di_i64_ceil_div(h, 8)), THREADS, (T *)y, ids,
+                      (const T *)table, rows, first, v, h, clear);
 }
 
 d9d_status d9d_k_embedding(d9d_stream s, d9d_dtype t, void *y, const int32_t *ids,

@@ -5,6 +5,8 @@
 template <class T>
 static __global__ void elementwise_kernel(T *y, const T *x, const T *g, int64_t n)
 {
+    pdl_launch_dependents();
+    pdl_wait();
     D9DI_EACH8 (i, n) {
         float u[8], v[8];
 
@@ -40,9 +42,8 @@ static __global__ void elementwise_bwd_kernel(T *dx, T *dg, const T *dy, const T
 template <class T>
 static d9d_status launch_elementwise(d9d_stream s, void *y, const void *x, const void *g, int64_t n)
 {
-    elementwise_kernel<<<grid_for(s, n / 8), THREADS, 0, d9di_cuda_stream(s)>>>(
-        (T *)y, (const T *)x, (const T *)g, n);
-    return d9di_cuda_check_launch("sigmoid_gate");
+    return pdl_launch(s, "sigmoid_gate", elementwise_kernel<T>, grid_for(s, n / 8), THREADS, (T *)y,
+                      (const T *)x, (const T *)g, n);
 }
 
 template <class T>
