@@ -45,13 +45,11 @@ static void conv_state_update(const d9d_causal_conv1d_dims *n, d9di_varlen_docum
            d9di_elem_cat(n->t, x, (d.first + d.n - new_tokens) * n->n), (size_t)new_tokens * row);
 }
 
-d9d_status d9d_ref_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n,
-                                        const d9d_state_slots *past, void *y, const void *x,
-                                        const void *w)
+static d9d_status array_update(const d9d_causal_conv1d_dims *n, const d9d_state_slots *past,
+                               void *y, const void *x, const void *w)
 {
     float *turned, *workspace;
 
-    (void)s;
     D9D_TRY(d9di_causal_conv1d_check("causal_conv1d_update", n));
     D9D_TRY(d9di_varlen_check_past("causal_conv1d_update", &n->docs));
     if ((turned = d9di_cpu_scratch_alloc("causal_conv1d_update", n->w * n->n)) == NULL)
@@ -74,5 +72,18 @@ d9d_status d9d_ref_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_di
     }
     free(workspace);
     free(turned);
+    return D9D_OK;
+}
+
+d9d_status d9d_ref_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n, int count,
+                                        const d9d_causal_conv1d_array *of)
+{
+    d9d_causal_conv1d_dims one = *n;
+
+    (void)s;
+    for (int i = 0; i < count; i++) {
+        one.n = of[i].n;
+        D9D_TRY(array_update(&one, &of[i].past, of[i].y, of[i].x, of[i].w));
+    }
     return D9D_OK;
 }

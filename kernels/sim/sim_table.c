@@ -556,10 +556,15 @@ ENTRY(gated_delta_bwd, const d9d_gated_delta_dims *n, void *dq, void *dk, void *
 {
     return charge_gated_delta(s, n, 9, 7, 5);
 }
-ENTRY(causal_conv1d_update, const d9d_causal_conv1d_dims *n, const d9d_state_slots *past, void *y,
-      const void *x, const void *w)
+ENTRY(causal_conv1d_update, const d9d_causal_conv1d_dims *n, int count,
+      const d9d_causal_conv1d_array *of)
 {
-    return sim_causal_conv1d(s, n, y, x, w);
+    d9d_causal_conv1d_dims all = *n;
+
+    all.n = 0;
+    for (int i = 0; i < count; i++)
+        all.n += of[i].n;
+    return sim_causal_conv1d(s, &all, NULL, NULL, NULL);
 }
 ENTRY(gated_delta_step, const d9d_gated_delta_dims *n, const d9d_state_slots *past, void *o,
       const void *q, const void *k, const void *v, const float *g, const void *b)

@@ -136,7 +136,7 @@ static const d9d_op_state_cache *state_cache_at(const seq_state *r, int entry,
 }
 
 /* What x is projected to, in this order. */
-enum { Q, K, V, Z, BETA, DECAY, PROJECTIONS };
+enum { Q, K, V, Z, BETA, DECAY, PROJECTIONS, CONVOLVED = Z };
 
 /* Project x [B, S, H], of which all projections read the same. */
 static d9d_status all_project(d9d_block_gated_delta *b, d9d_tape *t, d9d_var *x,
@@ -151,15 +151,22 @@ static d9d_status all_project(d9d_block_gated_delta *b, d9d_tape *t, d9d_var *x,
     return d9d_op_linear_multi(t, x, NULL, all, PROJECTIONS, y);
 }
 
-/* The causal convolution, then heads of d features. */
-static d9d_status heads_conv(d9d_tape *t, d9d_var *x, d9d_block_causal_conv1d *conv,
-                             const seq_state *r, int entry, int64_t d, d9d_var **y)
+/* The causal convolutions of queries, keys and values, then their heads. */
+static d9d_status heads_conv(d9d_block_gated_delta *b, d9d_tape *t, const seq_state *r, d9d_var **y)
 {
-    d9d_op_state_cache state;
+    const int64_t d[] = {b->shape.key_dim, b->shape.key_dim, b->shape.value_dim};
+    d9d_block_causal_conv1d *const conv[] = {&b->q_conv, &b->k_conv, &b->v_conv};
+    const int entry[] = {Q_LAST, K_LAST, V_LAST};
+    d9d_op_causal_conv1d_args of[CONVOLVED];
+    d9d_op_state_cache state[CONVOLVED];
 
-    D9D_TRY(d9d_op_causal_conv1d(t, x, &conv->weight, r->segments, state_cache_at(r, entry, &state),
-                                 y));
-    return heads_split(t, *y, d, y);
+    for (int i = 0; i < CONVOLVED; i++)
+        of[i] = (d9d_op_causal_conv1d_args){y[i], &conv[i]->weight,
+                                            state_cache_at(r, entry[i], &state[i])};
+    D9D_TRY(d9d_op_causal_conv1d_multi(t, of, CONVOLVED, r->segments, y));
+    for (int i = 0; i < CONVOLVED; i++)
+        D9D_TRY(heads_split(t, y[i], d[i], &y[i]));
+    return D9D_OK;
 }
 
 static d9d_status ranks_check(const d9d_block_gated_delta *b)
@@ -197,9 +204,8 @@ d9d_status d9d_block_gated_delta_forward(d9d_block_gated_delta *b, d9d_tape *t, 
     D9D_TRY(d9d_op_all_gather_rows(t, x, tp, b->q_proj.weight.name, &all));
     D9D_TRY(d9d_op_reshape(t, all, D9D_SHAPE(B, S, b->shape.hidden), &all));
     D9D_TRY(all_project(b, t, all, part));
-    D9D_TRY(heads_conv(t, part[Q], &b->q_conv, &r, Q_LAST, dk, &n.q));
-    D9D_TRY(heads_conv(t, part[K], &b->k_conv, &r, K_LAST, dk, &n.k));
-    D9D_TRY(heads_conv(t, part[V], &b->v_conv, &r, V_LAST, dv, &n.v));
+    D9D_TRY(heads_conv(b, t, &r, part));
+    n.q = part[Q], n.k = part[K], n.v = part[V];
     D9D_TRY(heads_split(t, part[Z], dv, &z));
     n.b = part[BETA];
     D9D_TRY(d9d_op_gdn_gate(t, part[DECAY], &b->a_log, &b->dt_bias, &n.g));

@@ -1,17 +1,21 @@
 /* causal_conv1d_update.cu - causal_conv1d of documents that continue from saved tokens (decode).
  *
- * A thread has a channel of a strip of a document. The thread of the first strip stores the last
- * W - 1 tokens for the next call. No other thread reads the saved tokens, and x is not written.
+ * A thread has a channel of a strip of a document, in one of the arrays. The thread of the first
+ * strip stores the last W - 1 tokens for the next call. No other thread reads the saved tokens, and
+ * x is not written.
  */
 #include "cuda/common/varlen.cuh"
 
-enum { LAGS = D9D_CAUSAL_CONV1D_MAX_WIDTH, STRIP = 64 };
+enum { LAGS = D9D_CAUSAL_CONV1D_MAX_WIDTH, STRIP = 64, ARRAYS = 3 };
 
 template <class T> struct conv_update_args {
     d9d_causal_conv1d_dims n;
     T *y, *state;
     const T *x, *w;
     const int32_t *at;
+};
+template <class T> struct conv_update_list {
+    conv_update_args<T> of[ARRAYS];
 };
 
 /* One channel of a document: token t of this call or, for t < 0, of those saved; 0 before the
@@ -37,9 +41,11 @@ static __device__ __forceinline__ void conv_state_update(const conv_update_args<
         store_float(state + i * v.n.n, c.token(tokens - v.n.w + 1 + i));
 }
 
+/* Grid: channels and strips of the widest array, documents, arrays. */
 template <class T>
-static __global__ void __launch_bounds__(THREADS) conv_update_kernel(conv_update_args<T> v)
+static __global__ void __launch_bounds__(THREADS) conv_update_kernel(conv_update_list<T> list)
 {
+    const conv_update_args<T> &v = list.of[blockIdx.z];
     const int64_t across = d9di_i64_ceil_div(v.n.n, THREADS), i = blockIdx.y;
     const int64_t c = blockIdx.x % across * THREADS + threadIdx.x;
     const int64_t first = blockIdx.x / across * STRIP;
@@ -75,21 +81,34 @@ static __global__ void __launch_bounds__(THREADS) conv_update_kernel(conv_update
 }
 
 template <class T>
-static d9d_status launch(d9d_stream s, const d9d_causal_conv1d_dims *n, const d9d_state_slots *past,
-                         void *y, const void *x, const void *w)
+static d9d_status launch(d9d_stream s, const d9d_causal_conv1d_dims *n, int count,
+                         const d9d_causal_conv1d_array *of)
 {
-    const conv_update_args<T> v = {*n,           (T *)y,       (T *)past->slots,
-                                   (const T *)x, (const T *)w, past->slot_index};
-    const int64_t blocks =
-        d9di_i64_ceil_div(n->n, THREADS) * d9di_i64_ceil_div(n->docs.b * n->docs.s, STRIP);
+    conv_update_list<T> list = {};
+    int64_t most = 0;
 
+    for (int i = 0; i < count; i++) {
+        conv_update_args<T> *v = &list.of[i];
+
+        *v = {*n,
+              (T *)of[i].y,
+              (T *)of[i].past.slots,
+              (const T *)of[i].x,
+              (const T *)of[i].w,
+              of[i].past.slot_index};
+        v->n.n = of[i].n;
+        most = d9di_i64_max(most, d9di_i64_ceil_div(of[i].n, THREADS));
+    }
+    most *= d9di_i64_ceil_div(n->docs.b * n->docs.s, STRIP);
+    if (most * n->docs.segments == 0)
+        return D9D_OK;
     return pdl_launch(s, "causal_conv1d_update", conv_update_kernel<T>,
-                      dim3((unsigned)blocks, (unsigned)n->docs.segments), THREADS, v);
+                      dim3((unsigned)most, (unsigned)n->docs.segments, (unsigned)count), THREADS,
+                      list);
 }
 
-d9d_status d9d_k_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n,
-                                      const d9d_state_slots *past, void *y, const void *x,
-                                      const void *w)
+d9d_status d9d_k_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n, int count,
+                                      const d9d_causal_conv1d_array *of)
 {
     D9D_TRY(d9di_args_check_float("causal_conv1d_update", n->t));
     if (n->w < 1 || n->w > LAGS || n->docs.segment == NULL)
@@ -97,7 +116,8 @@ d9d_status d9d_k_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims
             D9D_EINVAL,
             "causal_conv1d_update: a kernel size of %lld, from 1 to %d are supported, of segments",
             (long long)n->w, LAGS);
-    if (n->docs.b * n->docs.s * n->n * n->docs.segments == 0)
-        return D9D_OK;
-    return D9DI_DISPATCH_DTYPE(n->t, T, launch<T>(s, n, past, y, x, w));
+    for (int i = 0; i < count; i += ARRAYS)
+        D9D_TRY(D9DI_DISPATCH_DTYPE(
+            n->t, T, launch<T>(s, n, count - i < ARRAYS ? count - i : +ARRAYS, of + i)));
+    return D9D_OK;
 }

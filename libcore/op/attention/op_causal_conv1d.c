@@ -55,12 +55,12 @@ static d9d_status conv1d_check(const d9d_tensor *x, const d9d_param *w, const d9
 static d9d_status conv1d_run(d9d_tape *t, const d9d_causal_conv1d_dims *n,
                              const d9d_op_state_cache *cache, void *y, const void *x, const void *w)
 {
-    d9d_state_slots past;
+    d9d_causal_conv1d_array one;
 
     if (cache == NULL)
         return D9DI_KERNEL(t, gdn->causal_conv1d, n, y, x, w);
-    past = d9di_op_state_slots(cache);
-    return D9DI_KERNEL(t, gdn->causal_conv1d_update, n, &past, y, x, w);
+    one = (d9d_causal_conv1d_array){n->n, d9di_op_state_slots(cache), y, x, w};
+    return D9DI_KERNEL(t, gdn->causal_conv1d_update, n, 1, &one);
 }
 
 d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_tensor *segments,
@@ -89,5 +89,50 @@ d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d
             (void)d9d_node_save(n, segments, D9D_NEED_BOTH);
     }
     *y = out;
+    return D9D_OK;
+}
+
+/* Those of a cache, of one kernel size and type, in one kernel. */
+static d9d_status multi_run(d9d_tape *t, const d9d_op_causal_conv1d_args *of, size_t n,
+                            const d9d_tensor *segments, d9d_var **y)
+{
+    d9d_causal_conv1d_array list[D9D_OP_CAUSAL_CONV1D_MAX];
+    const d9d_tensor *x = d9d_var_tensor(of[0].x);
+    const d9d_causal_conv1d_dims dims = {x->dtype, d9di_op_documents(x, segments), 0,
+                                         of[0].w->local.data.shape.dim[1]};
+
+    for (size_t i = 0; i < n; i++) {
+        const d9d_tensor *tx = d9d_var_tensor(of[i].x);
+
+        D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &y[i]));
+        list[i] =
+            (d9d_causal_conv1d_array){tx->shape.dim[2], d9di_op_state_slots(of[i].cache),
+                                      d9d_tensor_data(d9d_var_tensor(y[i])), d9d_tensor_data(tx),
+                                      d9d_tensor_data(&of[i].w->local.data)};
+    }
+    return D9DI_KERNEL(t, gdn->causal_conv1d_update, &dims, (int)n, list);
+}
+
+d9d_status d9d_op_causal_conv1d_multi(d9d_tape *t, const d9d_op_causal_conv1d_args *of, size_t n,
+                                      const d9d_tensor *segments, d9d_var **y)
+{
+    bool alike = n > 0 && n <= D9D_OP_CAUSAL_CONV1D_MAX;
+
+    for (size_t i = 0; i < n; i++) {
+        const d9d_tensor *x = d9d_var_tensor(of[i].x), *first = d9d_var_tensor(of[0].x);
+        const d9d_shape *w = &of[i].w->local.data.shape;
+
+        D9D_TRY(conv1d_check(x, of[i].w, segments));
+        D9D_TRY(d9di_op_documents_check_state("causal_conv1d", segments, of[i].cache, x->dtype,
+                                              D9D_SHAPE(w->dim[1] - 1, w->dim[0]),
+                                              d9d_tape_should_record(t, &of[i].x, 1, &of[i].w, 1)));
+        alike = alike && of[i].cache != NULL && x->dtype == first->dtype &&
+                x->shape.dim[0] == first->shape.dim[0] && x->shape.dim[1] == first->shape.dim[1] &&
+                w->dim[1] == of[0].w->local.data.shape.dim[1];
+    }
+    if (alike)
+        return multi_run(t, of, n, segments, y);
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(d9d_op_causal_conv1d(t, of[i].x, of[i].w, segments, of[i].cache, &y[i]));
     return D9D_OK;
 }

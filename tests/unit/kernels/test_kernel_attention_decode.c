@@ -80,35 +80,69 @@ static void close_to(d9d_dtype t, const void *got, const void *want, int64_t n, 
 
 /* --- convolution ------------------------------------------------------------------------------ */
 
+enum { PAIR = 2 };
+
+/* Arrays of n and of more channels, in one call. */
+typedef struct conv_array {
+    int64_t n;
+    void *x, *w, *want, *got, *past;
+} conv_array;
+
+static void conv_arrays_make(conv_array of[PAIR], d9d_dtype t, int64_t n, int64_t width)
+{
+    d9d_segment list[ROWS];
+
+    for (int a = 0; a < PAIR; a++) {
+        const int64_t c = n + a * (2 * n + 3);
+        const d9d_causal_conv1d_dims all = {t, whole(list), c, width};
+
+        of[a] = (conv_array){c,
+                             array_random(t, ALL * c, 1 + (uint64_t)a, 1.0),
+                             array_random(t, c * width, 3 + (uint64_t)a, 1.0),
+                             array_poison(t, ALL * c),
+                             array_poison(t, ALL * c),
+                             array_poison(t, ROWS * (width - 1) * c)};
+        assert_int_equal(
+            host_kernels()->gdn->causal_conv1d(NULL, &all, of[a].want, of[a].x, of[a].w), D9D_OK);
+    }
+}
+
 /* On the CPU to the bit, whatever the past held of another row. */
 static void check_conv(d9d_dtype t, int64_t n, int64_t width)
 {
-    d9d_segment list[ROWS];
-    const d9d_causal_conv1d_dims all = {t, whole(list), n, width};
-    void *x = array_random(t, ALL * n, 1, 1.0), *w = array_random(t, n * width, 2, 1.0);
-    void *want = array_poison(t, ALL * n), *got = array_poison(t, ALL * n);
-    d9d_state_slots past = {array_poison(t, ROWS * (width - 1) * n), slots};
+    conv_array of[PAIR];
 
-    assert_int_equal(host_kernels()->gdn->causal_conv1d(NULL, &all, want, x, w), D9D_OK);
+    conv_arrays_make(of, t, n, width);
     for (int i = 0; i < CALLS; i++) {
+        d9d_causal_conv1d_array list[PAIR];
+        void *in[PAIR];
         part p;
 
         part_make(i, &p);
-        const d9d_causal_conv1d_dims dims = {t, p.documents, n, width};
-        void *in = take(&p, t, x, n), *out = array_poison(t, p.n * n);
+        const d9d_causal_conv1d_dims dims = {t, p.documents, 0, width};
 
-        assert_int_equal(host_kernels()->gdn->causal_conv1d_update(NULL, &dims, &past, out, in, w),
+        for (int a = 0; a < PAIR; a++) {
+            in[a] = take(&p, t, of[a].x, of[a].n);
+            list[a] = (d9d_causal_conv1d_array){
+                of[a].n, {of[a].past, slots}, array_poison(t, p.n * of[a].n), in[a], of[a].w};
+        }
+        assert_int_equal(host_kernels()->gdn->causal_conv1d_update(NULL, &dims, PAIR, list),
                          D9D_OK);
-        put(&p, t, got, out, n);
-        free(in);
-        free(out);
+        for (int a = 0; a < PAIR; a++) {
+            put(&p, t, of[a].got, list[a].y, of[a].n);
+            free(in[a]);
+            free(list[a].y);
+        }
     }
-    if (unit_device_is_cpu())
-        assert_memory_equal(got, want, (size_t)(ALL * n) * d9d_dtype_size(t));
-    close_to(t, got, want, ALL * n, 3e-6);
-    void *parts[] = {x, w, want, got, past.slots};
-    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
-        free(parts[i]);
+    for (int a = 0; a < PAIR; a++) {
+        void *parts[] = {of[a].x, of[a].w, of[a].want, of[a].got, of[a].past};
+
+        if (unit_device_is_cpu())
+            assert_memory_equal(of[a].got, of[a].want, (size_t)(ALL * of[a].n) * d9d_dtype_size(t));
+        close_to(t, of[a].got, of[a].want, ALL * of[a].n, 3e-6);
+        for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+            free(parts[i]);
+    }
 }
 
 static void test_conv(void **state)
@@ -200,13 +234,13 @@ static void test_refused(void **state)
     float x[4] = {0}, y[4];
     const d9d_state_slots past = {y, slots};
     d9d_causal_conv1d_dims n = {D9D_F32, {1, 2, 0, NULL}, 1, 1};
+    const d9d_causal_conv1d_array one = {1, past, y, x, x};
     d9d_gated_delta_dims d = {D9D_F32, {1, 2, 2, bad}, 1, 1, 1, 1, 1};
 
     (void)state;
     if (!unit_device_is_cpu())
         skip();
-    assert_int_equal(host_kernels()->gdn->causal_conv1d_update(NULL, &n, &past, y, x, x),
-                     D9D_EINVAL);
+    assert_int_equal(host_kernels()->gdn->causal_conv1d_update(NULL, &n, 1, &one), D9D_EINVAL);
     assert_int_equal(host_kernels()->gdn->gated_delta_step(NULL, &d, &past, y, x, x, x, x, x),
                      D9D_EINVAL);
 }

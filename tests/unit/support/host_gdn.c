@@ -2,6 +2,8 @@
  */
 #include "host_call.h"
 
+#include <stdlib.h>
+
 static d9d_varlen varlen_on(host_call *c, const d9d_varlen *x)
 {
     d9d_varlen d = *x;
@@ -138,20 +140,25 @@ static d9d_state_slots state_slots_on(host_call *c, const d9d_varlen *of, const 
                              host_ints(c, x->slot_index, of->segments)};
 }
 
-static d9d_status on_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n,
-                                          const d9d_state_slots *past, void *y, const void *x,
-                                          const void *w)
+static d9d_status on_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n, int count,
+                                          const d9d_causal_conv1d_array *of)
 {
-    const int64_t all = n->docs.b * n->docs.s * n->n;
+    const int64_t tokens = n->docs.b * n->docs.s;
+    d9d_causal_conv1d_array there[HOST_MAX_SPLITS];
     host_call c = host_begin();
-    const d9d_state_slots p = state_slots_on(&c, &n->docs, past, n->t, (n->w - 1) * n->n);
     d9d_causal_conv1d_dims d = *n;
 
     (void)s;
+    if (count > HOST_MAX_SPLITS)
+        abort();
     d.docs = varlen_on(&c, &n->docs);
-    return host_end(&c, c.k->gdn->causal_conv1d_update(c.s, &d, &p, host_out(&c, n->t, y, all),
-                                                       host_in(&c, n->t, x, all),
-                                                       host_in(&c, n->t, w, n->n * n->w)));
+    for (int i = 0; i < count; i++)
+        there[i] = (d9d_causal_conv1d_array){
+            of[i].n, state_slots_on(&c, &n->docs, &of[i].past, n->t, (n->w - 1) * of[i].n),
+            host_out(&c, n->t, of[i].y, tokens * of[i].n),
+            host_in(&c, n->t, of[i].x, tokens * of[i].n),
+            host_in(&c, n->t, of[i].w, of[i].n * n->w)};
+    return host_end(&c, c.k->gdn->causal_conv1d_update(c.s, &d, count, there));
 }
 
 static d9d_status on_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,

@@ -60,6 +60,15 @@ typedef struct d9d_state_slots {
     const int32_t *slot_index; /* [segments] */
 } d9d_state_slots;
 
+/* One of the arrays (q, k or v) of causal_conv1d_update: x y [B, S, N], w [N, W]; a slot [W - 1, N]
+ * of their type holds the last tokens. */
+typedef struct d9d_causal_conv1d_array {
+    int64_t n;
+    d9d_state_slots past;
+    void *y;
+    const void *x, *w;
+} d9d_causal_conv1d_array;
+
 typedef struct d9d_gdn_kernels {
     /* y = silu(z), with z the sum over j of w[j] times the token W - 1 - j before. */
     d9d_status (*causal_conv1d)(d9d_stream s, const d9d_causal_conv1d_dims *n, void *y,
@@ -68,10 +77,10 @@ typedef struct d9d_gdn_kernels {
     d9d_status (*causal_conv1d_bwd)(d9d_stream s, const d9d_causal_conv1d_dims *n, void *dx,
                                     d9d_dtype gt, void *dw, float beta, const void *dy,
                                     const void *x, const void *w);
-    /* As causal_conv1d(); a slot [W - 1, N] of type t holds the last tokens. */
-    d9d_status (*causal_conv1d_update)(d9d_stream s, const d9d_causal_conv1d_dims *n,
-                                       const d9d_state_slots *past, void *y, const void *x,
-                                       const void *w);
+    /* causal_conv1d() of several arrays of the same tokens, which continue from their slots. n->n
+     * is ignored: each array has its own. */
+    d9d_status (*causal_conv1d_update)(d9d_stream s, const d9d_causal_conv1d_dims *n, int count,
+                                       const d9d_causal_conv1d_array *of);
     /* Gate of the gated delta rule: g = -exp(rate) log(1 + exp(x + bias)); x [M, N], rate bias [N],
      * g float32. */
     d9d_status (*gate)(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,

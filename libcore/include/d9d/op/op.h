@@ -273,6 +273,18 @@ typedef struct d9d_op_state_cache {
 D9D_API D9D_MUST_USE d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                      const d9d_tensor *segments,
                                                      const d9d_op_state_cache *cache, d9d_var **y);
+/* Several of the same tokens, such as queries, keys and values; from caches in one kernel, up to
+ * D9D_OP_CAUSAL_CONV1D_MAX. */
+enum { D9D_OP_CAUSAL_CONV1D_MAX = 3 };
+typedef struct d9d_op_causal_conv1d_args {
+    d9d_var *x;
+    d9d_param *w;
+    const d9d_op_state_cache *cache;
+} d9d_op_causal_conv1d_args;
+D9D_API D9D_MUST_USE d9d_status d9d_op_causal_conv1d_multi(d9d_tape *t,
+                                                           const d9d_op_causal_conv1d_args *of,
+                                                           size_t n, const d9d_tensor *segments,
+                                                           d9d_var **y);
 /* Log decay of a state: g = -exp(rate) log(1 + exp(x + bias)).  x [..., N], rate bias [N],
  * g [..., N] float32. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_gdn_gate(d9d_tape *t, d9d_var *x, d9d_param *rate,
