@@ -20,6 +20,7 @@
  *     those of split 1            ^               ^
  *     a chunk:  V   cp.async -> shared memory ---------------------.
  *               K   registers -> q_g . k -> online softmax (m, l) --'--> o = keep o + p V
+ *                   (of more than a slice: cp.async -> shared memory)
  *
  *     lanes      HALF = 16 lanes share a key, 8 features each (SLICE = 128 features at a time)
  *     output     a thread owns features threadIdx.x + i DECODE_THREADS
@@ -141,22 +142,23 @@ struct decode_smem {
     float m[GROUP], l[GROUP], keep[GROUP];
 };
 
-/* Loads rows of values unconverted. */
+/* Loads a head's rows of d features unconverted, `pitch` apart in shared memory. */
 template <class T>
-static __device__ __forceinline__ void load_values(T *to, const d9d_attention_dims &n, const T *v,
-                                                   int64_t kh, int64_t first, int64_t count)
+static __device__ __forceinline__ void load_rows(T *to, int pitch, const d9d_attention_dims &n,
+                                                 const T *x, int d, int64_t kh, int64_t first,
+                                                 int64_t count)
 {
     enum { WIDE = 16 / sizeof(T) };
-    const T *from = v + (first * n.kv + kh) * n.dv;
-    const int d = (int)n.dv;
+    const T *from = x + (first * n.kv + kh) * d;
 
-    if (d % WIDE == 0 && (uintptr_t)v % 16 == 0) {
+    if (d % WIDE == 0 && (uintptr_t)x % 16 == 0) {
         for (int i = threadIdx.x * WIDE; i < count * d; i += DECODE_THREADS * WIDE)
-            __pipeline_memcpy_async(to + i, from + i / d * n.kv * d + i % d, 16);
+            __pipeline_memcpy_async(to + i / d * pitch + i % d, from + i / d * n.kv * d + i % d,
+                                    16);
         return;
     }
     for (int i = threadIdx.x; i < count * d; i += DECODE_THREADS)
-        to[i] = from[i / d * n.kv * d + i % d];
+        to[i / d * pitch + i % d] = from[i / d * n.kv * d + i % d];
 }
 
 /* The scales of a chunk's values; 0 beyond them. */
@@ -167,11 +169,40 @@ static __device__ __forceinline__ void load_scales(float *to, const d9d_attentio
         to[threadIdx.x] = threadIdx.x < count ? n.v_scale[(first + threadIdx.x) * n.kv + kh] : 0.0f;
 }
 
-/* score[g][j] = q_g . k_j, for the keys of a chunk; a lane has several loads in flight. */
+/* A chunk's values in shared memory and, with KEYS, its keys, of two slices.  Keys of one slice go
+ * to registers, where there is room for all of a lane at once; those of more, one at a time. */
+template <bool KEYS, class C> struct chunk_tiles {
+    C *value, *key;
+    int value_pitch, key_pitch;
+
+    static __host__ __device__ int64_t pitch(int64_t d) { return d9di_i64_ceil_div(d, 8) * 8; }
+    static __host__ __device__ int64_t bytes(const d9d_attention_dims &n)
+    {
+        return CHUNK * (pitch(n.dv) + (KEYS ? pitch(n.d) : 0)) * (int64_t)sizeof(C);
+    }
+    __device__ __forceinline__ chunk_tiles(void *memory, const d9d_attention_dims &n)
+        : value((C *)memory), key((C *)memory + CHUNK * pitch(n.dv)), value_pitch((int)pitch(n.dv)),
+          key_pitch((int)pitch(n.d))
+    {
+    }
+    /* Two groups of copies: keys, then values. */
+    __device__ __forceinline__ void load(const d9d_attention_dims &n, const C *k, const C *v,
+                                         int64_t kh, int64_t first, int64_t count) const
+    {
+        if (KEYS)
+            load_rows(key, key_pitch, n, k, (int)n.d, kh, first, count);
+        __pipeline_commit();
+        load_rows(value, value_pitch, n, v, (int)n.dv, kh, first, count);
+        __pipeline_commit();
+    }
+};
+
+/* score[g][j] = q_g . k_j, for the keys of a chunk, which are `step` apart; k_scale is that of the
+ * first, of codes. */
 template <int N, class T>
 static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
-                                    const float (&q)[GROUP][N][8], int heads, int64_t kh,
-                                    const T *k, int64_t first, int64_t count)
+                                    const float (&q)[GROUP][N][8], int heads, const T *k,
+                                    int64_t step, const float *k_scale, int64_t count)
 {
     enum { HALVES = DECODE_THREADS / HALF, KEYS_IN_FLIGHT = N == 1 ? CHUNK / HALVES : 1 };
     const int half = threadIdx.x / HALF, lane = threadIdx.x % HALF;
@@ -185,13 +216,13 @@ static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
             for (int i = 0; i < N; i++) {
                 const int64_t j = j0 + c * HALVES, f = i * SLICE + lane * 8;
 
-                fetch8(key[c][i], k + ((first + j) * n.kv + kh) * n.d + f, j < count ? n.d - f : 0);
+                fetch8(key[c][i], k + j * step + f, j < count ? n.d - f : 0);
             }
 #pragma unroll
         for (int c = 0; c < KEYS_IN_FLIGHT && IS_CODE<T>; c++) {
             const int64_t j = j0 + c * HALVES;
 
-            by[c] = j < count ? n.k_scale[(first + j) * n.kv + kh] : 0.0f;
+            by[c] = j < count ? k_scale[j * n.kv] : 0.0f;
         }
 #pragma unroll
         for (int c = 0; c < KEYS_IN_FLIGHT; c++) {
@@ -250,7 +281,7 @@ static __device__ __forceinline__ void chunk_softmax(decode_smem &w, const float
  */
 template <int N, class T>
 static __device__ void chunk_output(const d9d_attention_dims &n, const decode_smem &w,
-                                    float (&o)[GROUP][N], const T *v, int count)
+                                    float (&o)[GROUP][N], const T *v, int pitch, int count)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -263,7 +294,7 @@ static __device__ void chunk_output(const d9d_attention_dims &n, const decode_sm
             o[g][i] *= w.keep[g];
 #pragma unroll 8
         for (int j = 0; j < count; j++) {
-            const float x = to_float(v[j * (int)n.dv + f]);
+            const float x = to_float(v[j * pitch + f]);
 
 #pragma unroll
             for (int g = 0; g < GROUP; g++)
@@ -273,14 +304,14 @@ static __device__ void chunk_output(const d9d_attention_dims &n, const decode_sm
 }
 
 /* Grid: splits, key heads times groups of query heads, queries. */
-template <int N, class T, class C>
+template <int N, bool KEYS, class T, class C>
 static __global__ void __launch_bounds__(DECODE_THREADS)
     split_kernel(d9d_attention_dims n, float *part, const T *q, const C *k, const C *v)
 {
-    extern __shared__ uint4 values[];
+    extern __shared__ uint4 memory[];
     __shared__ decode_smem w;
     __shared__ float scales[IS_CODE<C> ? CHUNK : 1];
-    C *const tile = (C *)values;
+    const chunk_tiles<KEYS, C> tile(memory, n);
     const int64_t t = blockIdx.z, per = n.a / n.kv, groups = d9di_i64_ceil_div(per, GROUP);
     const int64_t kh = blockIdx.y / groups, h0 = kh * per + blockIdx.y % groups * GROUP;
     const int heads = (int)d9di_i64_min(GROUP, (kh + 1) * per - h0);
@@ -294,7 +325,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     if (at >= keys.end)
         return;
     pdl_wait();
-    load_values(tile, n, v, kh, at, d9di_i64_min(CHUNK, keys.end - at));
+    tile.load(n, k, v, kh, at, d9di_i64_min(CHUNK, keys.end - at));
     if (IS_CODE<C>)
         load_scales(scales, n, kh, at, keys.end - at);
 #pragma unroll
@@ -316,19 +347,24 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     for (;;) {
         const int64_t count = d9di_i64_min(CHUNK, keys.end - at);
 
+        if (KEYS)
+            __pipeline_wait_prior(1);
         __syncthreads();
-        chunk_scores<N>(n, w, query, heads, kh, k, at, count);
+        if (KEYS)
+            chunk_scores<N>(n, w, query, heads, tile.key, tile.key_pitch, NULL, count);
+        else
+            chunk_scores<N>(n, w, query, heads, k + (at * n.kv + kh) * n.d, n.kv * n.d,
+                            IS_CODE<C> ? n.k_scale + at * n.kv + kh : NULL, count);
         __syncthreads();
         chunk_softmax(w, IS_CODE<C> ? scales : NULL, heads);
-        __pipeline_commit();
         __pipeline_wait_prior(0);
         __syncthreads();
-        chunk_output<N>(n, w, o, tile, (int)count);
+        chunk_output<N>(n, w, o, tile.value, tile.value_pitch, (int)count);
         at += (int64_t)gridDim.x * CHUNK;
         if (at >= keys.end)
             break;
         __syncthreads();
-        load_values(tile, n, v, kh, at, d9di_i64_min(CHUNK, keys.end - at));
+        tile.load(n, k, v, kh, at, d9di_i64_min(CHUNK, keys.end - at));
         if (IS_CODE<C>)
             load_scales(scales, n, kh, at, keys.end - at);
     }
@@ -392,7 +428,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
         lse[row_stat_index(n, t / n.s, h, t)] = m + logf(l);
 }
 
-template <int N, class T, class C>
+template <int N, bool KEYS, class T, class C>
 static d9d_status launch(d9d_stream s, const d9di_attention_call *c, float *part)
 {
     const d9d_attention_dims *n = &c->n;
@@ -401,13 +437,25 @@ static d9d_status launch(d9d_stream s, const d9di_attention_call *c, float *part
     const dim3 split((unsigned)splits, (unsigned)head_groups(n), (unsigned)queries);
     const dim3 join((unsigned)n->a, (unsigned)queries,
                     (unsigned)d9di_i64_ceil_div(n->dv, DECODE_THREADS));
-    const size_t tile = CHUNK * (size_t)n->dv * sizeof(C);
+    const int64_t tiles = chunk_tiles<KEYS, C>::bytes(*n);
 
-    D9D_TRY(d9di_cuda_set_max_smem(c->op, (const void *)split_kernel<N, T, C>, (int64_t)tile));
-    D9D_TRY(pdl_launch_smem(s, c->op, tile, split_kernel<N, T, C>, split, DECODE_THREADS, *n, part,
-                            (const T *)c->q, (const C *)c->k, (const C *)c->v));
+    D9D_TRY(d9di_cuda_set_max_smem(c->op, (const void *)split_kernel<N, KEYS, T, C>, tiles));
+    D9D_TRY(pdl_launch_smem(s, c->op, (size_t)tiles, split_kernel<N, KEYS, T, C>, split,
+                            DECODE_THREADS, *n, part, (const T *)c->q, (const C *)c->k,
+                            (const C *)c->v));
     return pdl_launch(s, c->op, combine_kernel<T>, join, DECODE_THREADS, *n, splits, (T *)c->o,
                       c->lse, (const float *)part);
+}
+
+/* Keys of two slices in shared memory, if it has room for them; codes are half as many bytes, and
+ * need it less. */
+template <class T, class C>
+static d9d_status launch_two_slices(d9d_stream s, const d9di_attention_call *c, float *part)
+{
+    if constexpr (!IS_CODE<C>)
+        if (chunk_tiles<true, C>::bytes(c->n) <= s->max_smem - (int64_t)sizeof(decode_smem))
+            return launch<2, true, T, C>(s, c, part);
+    return launch<2, false, T, C>(s, c, part);
 }
 
 template <class T, class C>
@@ -415,9 +463,9 @@ static d9d_status launch_by_head_size(d9d_stream s, const d9di_attention_call *c
 {
     const int64_t d = head_size_max(c->n);
 
-    return d <= SLICE       ? launch<1, T, C>(s, c, part)
-           : d <= 2 * SLICE ? launch<2, T, C>(s, c, part)
-                            : launch<MAX_HEAD_SIZE / SLICE, T, C>(s, c, part);
+    return d <= SLICE       ? launch<1, false, T, C>(s, c, part)
+           : d <= 2 * SLICE ? launch_two_slices<T, C>(s, c, part)
+                            : launch<MAX_HEAD_SIZE / SLICE, false, T, C>(s, c, part);
 }
 
 template <class T>
