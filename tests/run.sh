@@ -10,6 +10,7 @@
 #     212 passed, 0 failed, 1 skipped
 #
 # Exit status 1 if anything failed.  D9D_WRAP goes before programs, D9D_PRELOAD into every test.
+# Tests sort names, and read what programs print, in the locale C.UTF-8.
 set -u
 jobs=$(nproc) logs=build/log
 while getopts j:o: opt; do
@@ -21,6 +22,7 @@ while getopts j:o: opt; do
 done
 shift $((OPTIND - 1))
 : "${TEST_TIMEOUT:=3600}" "${D9D_WRAP:=}" "${D9D_PRELOAD:=}"
+export LC_ALL=C.UTF-8
 export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} CMOCKA_MESSAGE_OUTPUT=TAP
 mkdir -p "$logs" || exit 1
