@@ -297,7 +297,7 @@ static d9d_status run_fp8_experts(fixture *f, d9d_var **y)
     const bool by_row = recipe == NULL || strcmp(recipe, "rowwise") == 0,
                coarse = grads != NULL && strcmp(grads, "e5m2") == 0;
 
-    for (int i = 0; i < MAX; i++)
+    for (int i = 0; i < MAX && f->param[i] != NULL; i++)
         f->param[i]->fp8.recipe = &fp8_recipes[!by_row ? 2 : coarse ? 1 : 0];
     return run_grouped_swiglu(f, y);
 }

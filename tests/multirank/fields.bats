@@ -11,12 +11,13 @@ moe_meshes="1 2 1 1 1 2,1 2 1 1 2 4,1 2 1 1 1 2 2"
 
 # Documents of 2 to 14 tokens, with a weight of each target, one of the document and probabilities.
 documents() {
-    awk 'BEGIN { srand(5); for (i = 0; i < 256; i++) {
-        n = 2 + int(13 * rand()); ids = w = ""
-        for (k = 0; k < n; k++) { ids = ids (k ? ", " : "") int(156 * rand()); w = w (k ? ", " : "") sprintf("%.3f", 2 * rand()) }
-        p = rand(); q = (1 - p) * rand()
+    awk 'function draw() { return (state = state * 16807 % 2147483647) / 2147483647 }
+        BEGIN { state = 5000015; for (i = 0; i < 256; i++) {
+        n = 2 + int(13 * draw()); ids = w = ""
+        for (k = 0; k < n; k++) { ids = ids (k ? ", " : "") int(156 * draw()); w = w (k ? ", " : "") sprintf("%.3f", 2 * draw()) }
+        p = draw(); q = (1 - p) * draw()
         printf "{\"input_ids\": [%s], \"weight\": [%s], \"importance\": %.3f, \"teacher\": [%.5f, %.5f, %.5f]}\n",
-            ids, w, 2 * rand(), p, q, 1 - p - q } }'
+            ids, w, 2 * draw(), p, q, 1 - p - q } }'
 }
 
 setup_file() {

@@ -12,15 +12,16 @@ moe_meshes="1 2 1 1 1 2,1 2 1 1 1 2 2"
 # Documents of 2 to 14 tokens with fields for heads of each kind; some classes are -1, which do not
 # count.
 documents() {
-    awk 'BEGIN { srand(7); for (i = 0; i < 256; i++) {
-        n = 2 + int(13 * rand()); ids = w = tags = ""
+    awk 'function draw() { return (state = state * 16807 % 2147483647) / 2147483647 }
+        BEGIN { state = 7000021; for (i = 0; i < 256; i++) {
+        n = 2 + int(13 * draw()); ids = w = tags = ""
         for (k = 0; k < n; k++) {
             c = k ? ", " : ""
-            ids = ids c int(156 * rand()); w = w c sprintf("%.3f", 2 * rand()); tags = tags c (int(5 * rand()) - 1)
+            ids = ids c int(156 * draw()); w = w c sprintf("%.3f", 2 * draw()); tags = tags c (int(5 * draw()) - 1)
         }
-        p = rand(); q = (1 - p) * rand()
+        p = draw(); q = (1 - p) * draw()
         printf "{\"input_ids\": [%s], \"weight\": [%s], \"tags\": [%s], \"topic\": %d, \"importance\": %.3f, \"score\": [%.3f, %.3f], \"teacher\": [%.5f, %.5f, %.5f], \"flags\": [%d, %d]}\n",
-            ids, w, tags, int(4 * rand()) - 1, 2 * rand(), rand(), 3 * rand(), p, q, 1 - p - q, 2 * rand(), 2 * rand() } }'
+            ids, w, tags, int(4 * draw()) - 1, 2 * draw(), draw(), 3 * draw(), p, q, 1 - p - q, 2 * draw(), 2 * draw() } }'
 }
 
 setup_file() {

@@ -49,8 +49,9 @@ train_single() { [ -d alone ] || train alone; }
     cat >fields.json <<'JSON'
 {"fields": [{"name": "x", "shape": [3]}, {"name": "y"}]}
 JSON
-    awk 'BEGIN { srand(2); for (i = 0; i < 4096; i++) {
-        a = 2 * rand() - 1; b = 2 * rand() - 1; c = 2 * rand() - 1
+    awk 'function draw() { return (state = state * 16807 % 2147483647) / 2147483647 }
+        BEGIN { state = 2000006; for (i = 0; i < 4096; i++) {
+        a = 2 * draw() - 1; b = 2 * draw() - 1; c = 2 * draw() - 1
         printf "{\"x\": [%.6f, %.6f, %.6f], \"y\": %.6f}\n", a, b, c, sin(2 * a) + b * c } }' >points.jsonl
     d9d-shard -q --format arrays --fields fields.json --out points points.jsonl
     train files --set data.source=null --set data.dataset=points
@@ -80,11 +81,12 @@ JSON
 
 @test "images of files are told apart" {
     # A bar at row or column k of 8 x 8 pixels, with noise: class k.
-    awk 'BEGIN { srand(4); for (i = 0; i < 2048; i++) {
-        k = int(16 * rand()); row = ""
+    awk 'function draw() { return (state = state * 16807 % 2147483647) / 2147483647 }
+        BEGIN { state = 4000012; for (i = 0; i < 2048; i++) {
+        k = int(16 * draw()); row = ""
         for (p = 0; p < 64; p++) {
             on = k < 8 ? int(p / 8) == k : p % 8 == k - 8
-            row = row (p % 8 ? ", " : p ? "], [" : "[[") int(120 * rand() + 120 * on) }
+            row = row (p % 8 ? ", " : p ? "], [" : "[[") int(120 * draw() + 120 * on) }
         printf "{\"x\": %s]], \"bar\": %d}\n", row, k } }' >bars.jsonl
     d9d-shard -q --format arrays --label-key bar --split valid=256 --out bars bars.jsonl \
         --fields <(echo '{"fields": [{"name": "x", "dtype": "U8", "shape": [8, 8]}]}')

@@ -11,15 +11,16 @@ meshes="2 1 1 1 1 1,1 2 1 1 1 1,1 1 2 1 1 1,1 1 1 1 2 1,1 1 1 1 1 1 2,1 2 2 1 1 
 # Documents with the probabilities of a teacher, of its three likeliest tokens and of all 157, the
 # next token as such, and a uniform distribution.
 documents() {
-    awk 'BEGIN { srand(11); V = 157; u = sprintf("%.9f", 1 / V); flat = u; for (v = 1; v < V; v++) flat = flat ", " u
+    awk 'function draw() { return (state = state * 16807 % 2147483647) / 2147483647 }
+        BEGIN { state = 11000033; V = 157; u = sprintf("%.9f", 1 / V); flat = u; for (v = 1; v < V; v++) flat = flat ", " u
         for (i = 0; i < 96; i++) {
-            n = 2 + int(11 * rand()); ids = top = pr = hot = one = dense = even = w = ""
+            n = 2 + int(11 * draw()); ids = top = pr = hot = one = dense = even = w = ""
             for (k = 0; k < n; k++) {
-                c = k ? ", " : ""; id = int(156 * rand()); a = int(156 * rand()); b = (a + 1 + int(100 * rand())) % V; d = (b + 7) % V
+                c = k ? ", " : ""; id = int(156 * draw()); a = int(156 * draw()); b = (a + 1 + int(100 * draw())) % V; d = (b + 7) % V
                 if (d == a) d = (d + 1) % V
-                delete q; q[a] = int(1000 * rand()) / 2000; q[b] = int(1000 * rand()) / 3000; q[d] = 0.1
+                delete q; q[a] = int(1000 * draw()) / 2000; q[b] = int(1000 * draw()) / 3000; q[d] = 0.1
                 row = ""; for (v = 0; v < V; v++) row = row (v ? ", " : "") sprintf("%.4f", q[v])
-                ids = ids c id; hot = hot c "[" id "]"; one = one c "[1]"; w = w c sprintf("%.3f", 2 * rand())
+                ids = ids c id; hot = hot c "[" id "]"; one = one c "[1]"; w = w c sprintf("%.3f", 2 * draw())
                 top = top c sprintf("[%d, %d, %d, -1]", a, b, d); pr = pr c sprintf("[%.4f, %.4f, 0.1000, 0.3]", q[a], q[b])
                 dense = dense c "[" row "]"; even = even c "[" flat "]"
             }

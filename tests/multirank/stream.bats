@@ -10,9 +10,10 @@ setup_file() {
     workroom
     mkdir texts
     # Texts of 2 to 41 words, of three files.
-    awk 'BEGIN { srand(3); n = split("the a cat dog sat on mat and ran over under big small house tree red", w, " ")
+    awk 'function draw() { return (state = state * 16807 % 2147483647) / 2147483647 }
+        BEGIN { state = 3000009; n = split("the a cat dog sat on mat and ran over under big small house tree red", w, " ")
         for (f = 0; f < 3; f++) for (i = 0; i < 60; i++) {
-            s = w[1 + int(n * rand())]; for (k = int(40 * rand()); k >= 0; k--) s = s " " w[1 + int(n * rand())]
+            s = w[1 + int(n * draw())]; for (k = int(40 * draw()); k >= 0; k--) s = s " " w[1 + int(n * draw())]
             print "{\"n\": " i ", \"text\": \"" s "\"}" >("texts/part-" f ".jsonl") } }'
     config '"path": "texts"' >train.json
     d9d-train -q --device cpu --set trainer.run.dir=alone train.json

@@ -16,11 +16,12 @@ JSON
 
 # documents N: the weight of token k of document i is i + k / 100, its kind k, and so on.
 documents() {
-    awk -v n="$1" 'BEGIN { srand(1); for (i = 0; i < n; i++) {
-        m = 2 + int(rand() * 11); ids = w = kinds = boxes = ""
+    awk -v n="$1" 'function draw() { return (state = state * 16807 % 2147483647) / 2147483647 }
+        BEGIN { state = 1000003; for (i = 0; i < n; i++) {
+        m = 2 + int(draw() * 11); ids = w = kinds = boxes = ""
         for (k = 0; k < m; k++) {
             c = k ? ", " : ""
-            ids = ids c int(rand() * 50); w = w c sprintf("%d.%02d", i, k); kinds = kinds c k }
+            ids = ids c int(draw() * 50); w = w c sprintf("%d.%02d", i, k); kinds = kinds c k }
         for (k = 0; k < i % 3; k++) boxes = boxes (k ? ", " : "") sprintf("[%d, %d]", i, k)
         printf "{\"input_ids\": [%s], \"weight\": [%s], \"kind\": [%s], \"source\": 9007199254740%03d, \"boxes\": [%s]}\n", ids, w, kinds, 993 + 2 * i, boxes } }'
 }

@@ -108,7 +108,7 @@ static void all_heads_refuse(void **state)
                *freq = op_tensor(f, D9D_F32, D9D_SHAPE(2)),
                *cache = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3, 4));
     const d9d_op_norm_rope_opts opts = {.eps = 1e-6f, .positions = positions, .inv_freq = freq};
-    d9d_op_qk_norm_rope_append_args new = {x, x, x, w, w, true, at, cache, cache};
+    d9d_op_qk_norm_rope_append_args new = {x, x, x, w, w, true, at, cache, cache, NULL, NULL};
 
     d9d_tape_set_recording(f->tape, false);
     assert_refused(f, d9d_op_qk_norm_rope_append(f->tape, &opts, &new),
