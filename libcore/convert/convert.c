@@ -610,10 +610,11 @@ static d9d_status share_input_hash(const d9d_convert *c, const d9d_convert_run_o
     all = d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(opt->bootstrap) * sizeof(*all));
     st =
         agree_status(opt, all != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->src));
-    if (st == D9D_OK)
+    if (st == D9D_OK && all != NULL) {
         st = d9d_bootstrap_allgather(opt->bootstrap, out, sizeof(*out), &a, all);
-    if (st == D9D_OK && all[0].n == sizeof(*out))
-        memcpy(out, all[0].data, sizeof(*out));
+        if (st == D9D_OK && all[0].n == sizeof(*out))
+            memcpy(out, all[0].data, sizeof(*out));
+    }
     d9d_arena_release(&a);
     return st;
 }
