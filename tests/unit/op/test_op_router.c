@@ -230,10 +230,10 @@ static void refuses_shares_that_do_not_fit(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 5)), *p;
     d9d_routing r;
 
-    assert_refused(f,
-                   d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .counted = few}, &p, &r),
-                   "router: counted [6] does not fit logits [4, 5]: counts are at least [2 + E], with "
-                   "a capacity [4 + E]");
+    assert_refused(
+        f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .counted = few}, &p, &r),
+        "router: counted [6] does not fit logits [4, 5]: counts are at least [2 + E], with "
+        "a capacity [4 + E]");
     assert_refused(
         f,
         d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .groups = 2, .top_groups = 1}, &p,
