@@ -28,6 +28,8 @@ JSON
     documents >documents.jsonl
     d9d-shard -q --format tokens --fields fields.json --out data documents.jsonl
     d9d-shard -q --format tokens --fields fields.json --pack 24 --out packed documents.jsonl
+    # Of targets that weigh next to nothing gradients are rounding, which Adam would make as large as any.
+    eps=1e-5
     configure dense 48 '"intermediate_size": 48' >dense.json
     configure moe 24 '"intermediate_size": 24, "num_experts": 8, "experts_top_k": 3,
         "shared_expert": {"intermediate_size": 24, "enable_gate": true}' >moe.json
