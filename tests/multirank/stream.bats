@@ -139,7 +139,7 @@ model() { echo "$1/export/model.safetensors"; }
     json=changed.json
     config '"path": "changed"' >$json
     train edited --set trainer.run.steps=3 && rm -r edited/export
-    sed -i 's/cat/dog/' changed/part-0.jsonl
+    sed -i 's/"text": "/&dog /' changed/part-0.jsonl
     run -2 train edited
     assert_output --partial "is another one than when the run was saved"
     rm changed/part-0.jsonl
