@@ -263,8 +263,8 @@ class ExpertsInFp8(torch.autograd.Function):
         return dx, torch.stack([a.T @ b for a, b in columns]), None, None, None
 
 
-def fp8_experts(d, T, H, I, E, top_k, idle=(), recipe="rowwise", grad_format="e4m3"):
-    """grouped_swiglu with products as ours round them."""
+def draw_experts(d, T, H, I, E, top_k, idle):
+    """Tokens, stacks [E, in, out], and the experts of each token with their shares, none of them idle."""
     x = d.normal(T, H)
     gate, up = d.normal(E, H, I, scale=H ** -0.5), d.normal(E, H, I, scale=H ** -0.5)
     down = d.normal(E, I, H, scale=I ** -0.5)
@@ -273,6 +273,12 @@ def fp8_experts(d, T, H, I, E, top_k, idle=(), recipe="rowwise", grad_format="e4
                            for _ in range(T)])
     probs = torch.softmax(d.normal(T, top_k, grad=False), -1)
     probs = probs.detach().float().to(d.dtype).requires_grad_()
+    return x, gate, up, down, indices, probs
+
+
+def fp8_experts(d, T, H, I, E, top_k, idle=(), recipe="rowwise", grad_format="e4m3"):
+    """grouped_swiglu with products as ours round them."""
+    x, gate, up, down, indices, probs = draw_experts(d, T, H, I, E, top_k, idle)
     order = torch.argsort(indices.flatten(), stable=True)
     counts = torch.bincount(indices.flatten(), minlength=E).tolist()
     product = lambda rows, w: ExpertsInFp8.apply(rows, w, counts, recipe, grad_format)
@@ -286,14 +292,7 @@ def fp8_experts(d, T, H, I, E, top_k, idle=(), recipe="rowwise", grad_format="e4
 
 def grouped_swiglu(d, T, H, I, E, top_k, idle=()):
     """Experts in the suite's layout [E, in, out]; the tokens of idle experts go elsewhere."""
-    x = d.normal(T, H)
-    gate, up = d.normal(E, H, I, scale=H ** -0.5), d.normal(E, H, I, scale=H ** -0.5)
-    down = d.normal(E, I, H, scale=I ** -0.5)
-    busy = [e for e in range(E) if e not in idle]
-    indices = torch.stack([torch.from_numpy(d.rng.permutation(busy)[:top_k].copy())
-                           for _ in range(T)])
-    probs = torch.softmax(d.normal(T, top_k, grad=False), -1)
-    probs = probs.detach().float().to(d.dtype).requires_grad_()
+    x, gate, up, down, indices, probs = draw_experts(d, T, H, I, E, top_k, idle)
     rows = []
     for t in range(T):
         experts = [(F.silu(x[t] @ gate[e]) * (x[t] @ up[e])) @ down[e] for e in indices[t].tolist()]

@@ -32,6 +32,16 @@ on_meshes() {
     [ "$bad" -eq 0 ]
 }
 
+# same_adapter A B: the same configuration, and factors as near as weights.
+same_adapter() {
+    local dir
+    cmp "$2/adapter/adapter_config.json" "$1/adapter/adapter_config.json"
+    for dir; do
+        mkdir "$dir/factors" && cp "$dir/adapter/adapter_model.safetensors" "$dir/factors/model.safetensors"
+    done
+    "$driver" "$2/factors" "$1/factors"
+}
+
 @test "LoRA of a MoE model trains the same on every mesh" { on_meshes moe 5 6 9; }
 @test "LoRA of a dense model trains the same on every mesh" {
     meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1")
@@ -60,11 +70,7 @@ on_meshes() {
     tune plain "${meshes[0]}" alone
     tune plain "1 2 1 1 2 1 2" run
     same run alone
-    cmp alone/adapter/adapter_config.json run/adapter/adapter_config.json
-    for i in alone run; do
-        mkdir "$i/factors" && cp $i/adapter/adapter_model.safetensors $i/factors/model.safetensors
-    done
-    "$driver" alone/factors run/factors
+    same_adapter run alone
     rm -rf alone run
 }
 
@@ -118,9 +124,5 @@ on_meshes() {
     tune plain "1 1 1 1 1 1" alone
     tune plain "1 2 1 1 2 4" run
     same run alone
-    cmp alone/adapter/adapter_config.json run/adapter/adapter_config.json
-    for i in alone run; do
-        mkdir "$i/factors" && cp $i/adapter/adapter_model.safetensors $i/factors/model.safetensors
-    done
-    "$driver" alone/factors run/factors
+    same_adapter run alone
 }
