@@ -10,7 +10,7 @@ setup_file() {
     workroom
     golden=$BATS_TEST_DIRNAME/../golden/preference
     for format in preference:pairs unpaired:unpaired; do
-        for i in 1 2 3 4; do cat "$golden/${format#*:}.jsonl"; done >"${format#*:}.jsonl"
+        for i in 1 2 3 4 5 6; do cat "$golden/${format#*:}.jsonl"; done >"${format#*:}.jsonl"
         d9d-shard -q --format "${format%:*}" --template "$golden/chat.jinja" -o "${format#*:}" \
             -t "$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json" "${format#*:}.jsonl"
     done
@@ -37,7 +37,7 @@ case_of() {
     cat >"$1.json" <<JSON
 {"data": {"dataset": "$2", "order": "shuffled"}, "task": $3, "metrics": $4,
  "model_provider": ${5:-{\"name\": \"auto\", \"hf_config\": \"student\", \"dtype\": \"float32\"\}},
- "trainer": {"run": {"name": "$1", "steps": 3}, "batching": {"global_batch_size": 8, "microbatch_size": 2},
+ "trainer": {"run": {"name": "$1", "steps": 3}, "batching": {"global_batch_size": 16, "microbatch_size": 2},
    "logging": {"samples": true, "documents": 1}, "gradient_clipping": {"max_norm": 1.0},
    "model_stage_factory": {"source_checkpoint": ${6:-\"student\"}}},
  "optimizer": {"name": "adamw", "lr": 1e-4, "weight_decay": 0.1}}
