@@ -147,7 +147,7 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *opts, d9d_s
         D9D_TRY(d9d_peft_apply(opts->peft, (*model)->module, stage.count > 1));
     D9D_TRY(d9d_module_bind((*model)->module));
     D9D_TRY(d9d_module_params((*model)->module, &e->arena, params));
-    d9di_engine_quant_apply(params, opts->quantised);
+    d9di_engine_quant_apply(params, &opts->quantised);
     for (size_t i = 0; i < params->n; i++) {
         d9d_param *p = params->p[i];
 
@@ -483,19 +483,26 @@ static void format_ranks(const d9d_mesh *mesh, char *out, size_t n)
                        d9d_cp_method_name((d9d_cp_method)d->context_parallel_method));
 }
 
-static void log_engine(const d9di_engine *e, d9d_quant_format quantised, const d9d_log *log)
+static void log_engine(const d9di_engine *e, const d9di_engine_quant *q, const d9d_log *log)
 {
-    char ranks[320], some[64] = "";
+    const bool both = q->layers != D9D_QUANT_NONE && q->head != D9D_QUANT_NONE;
+    char ranks[320], some[64] = "", stored[64] = "";
 
     format_ranks(e->mesh, ranks, sizeof(ranks));
     if (d9di_engine_param_count(e, true) < d9di_engine_param_count(e, false))
         (void)snprintf(some, sizeof(some), ", of which %lld are trained",
                        (long long)d9di_engine_param_count(e, true));
-    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s%s%s", e->dev->name,
-                 e->whole.model->ops->name, (long long)d9di_engine_param_count(e, false), some,
-                 d9d_dtype_name(e->spec.opts.dtype),
-                 quantised != D9D_QUANT_NONE ? " and layers' matrices in " : "",
-                 quantised != D9D_QUANT_NONE ? d9d_quant_name(quantised) : "", ranks);
+    if (q->layers != D9D_QUANT_NONE || q->head != D9D_QUANT_NONE)
+        (void)snprintf(stored, sizeof(stored), "%s%s%s%s",
+                       q->layers != D9D_QUANT_NONE ? " and layers' matrices in " : "",
+                       q->layers != D9D_QUANT_NONE ? d9d_quant_name(q->layers) : "",
+                       both                        ? ", the head in "
+                       : q->head != D9D_QUANT_NONE ? " and the head in "
+                                                   : "",
+                       q->head != D9D_QUANT_NONE ? d9d_quant_name(q->head) : "");
+    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s%s", e->dev->name, e->whole.model->ops->name,
+                 (long long)d9di_engine_param_count(e, false), some,
+                 d9d_dtype_name(e->spec.opts.dtype), stored, ranks);
 }
 
 /* Initialises adapters and parameters that a task has added at random; the latter only if the
@@ -554,7 +561,7 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
     e->dev->log = opts->where->log;
     log_environment(e->dev, opts->where, &env);
     D9D_TRY(join_ranks(e, opts));
-    log_engine(e, opts->quantised, opts->where->log);
+    log_engine(e, &opts->quantised, opts->where->log);
     for (size_t k = 0; k < e->n_stages; k++) {
         D9D_TRY(materialize_stage(e, opts, &e->stages[k]));
         D9D_TRY(e->given_adapters != NULL ? load_stage_adapters(e, &e->stages[k], opts->where->log)

@@ -129,6 +129,11 @@ typedef struct d9di_engine {
     d9di_engine_step step;
 } d9di_engine;
 
+/* Formats of parameters that are not trained: of the layers' matrices, and of the head's tables. */
+typedef struct d9di_engine_quant {
+    d9d_quant_format layers, head;
+} d9di_engine_quant;
+
 typedef struct d9di_engine_opts {
     const d9d_job *where;
     const d9d_parallel_degrees *mesh;
@@ -152,7 +157,7 @@ typedef struct d9di_engine_opts {
     const struct d9d_job_gradients_section *gradients; /* of training */
     const struct d9d_job_sharding_section *sharding;   /* of training */
     const struct d9d_job_fp8_section *fp8;             /* of training; NULL: none */
-    d9d_quant_format quantised;  /* of the frozen base: engine/quant_weights.h */
+    d9di_engine_quant quantised; /* what is not trained: engine/quant_weights.h */
     double timeout_s, stopped_s; /* of collective calls: see d9d_mesh_opts */
     const char *timeout_name;    /* name of timeout_s in messages, or NULL */
     const char *flight;          /* directory of the flight recorder, or NULL */

@@ -105,6 +105,8 @@ static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_b
 
     D9D_TRY(d9d_block_vocab_init(b, opts, kind, cut ? s->splits : &all, cut ? s->n_splits : 1,
                                  s->hidden));
+    for (size_t i = 0; i < b->n_splits; i++)
+        b->table[i]->spec.is_head |= s->tied && !s->no_head;
     b->embedding_scale = (float)s->embedding_scale;
     if (s->embedding_scale_rounded && m->base.dtype == D9D_BF16)
         b->embedding_scale = d9d_bf16_to_f32(d9d_bf16_from_f32(b->embedding_scale));

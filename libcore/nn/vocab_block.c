@@ -34,6 +34,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
                                  D9D_SHAPE(splits[i].size, hidden), init, scale));
         d9di_block_divide(b->table[i], opts, (d9d_param_parallel){.style = D9D_COLWISE});
         b->table[i]->spec.adaptable = n_splits == 1;
+        b->table[i]->spec.is_head = kind == D9D_VOCAB_HEAD;
         b->n_splits++;
     }
     return D9D_OK;

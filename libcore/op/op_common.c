@@ -31,6 +31,16 @@ d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t)
     return d9di_op_check(op, d9di_op_param_name(p), &p->local.data, t);
 }
 
+d9d_status d9di_op_check_weight(const char *op, const d9d_param *w, d9d_dtype t)
+{
+    if (w->spec.stored == D9D_QUANT_NONE)
+        return d9di_op_check_param(op, w, t);
+    if (w->spec.dtype != t)
+        return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected %s", op, d9di_op_param_name(w),
+                        d9d_dtype_name(w->spec.dtype), d9d_dtype_name(t));
+    return d9di_op_check(op, d9di_op_param_name(w), &w->local.data, D9D_U8);
+}
+
 d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a,
                           const char *b_name, const d9d_shape *b, const char *rule)
 {
@@ -58,9 +68,12 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
         return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary of %zu splits, from 1 to %d are possible", op,
                         n, D9D_NODE_MAX);
     for (size_t i = 0; i < n; i++) {
-        const d9d_shape *s = &tables[i]->local.data.shape;
+        const d9d_shape *s = d9di_op_weight_shape(tables[i]);
 
-        D9D_TRY(d9di_op_check_param(op, tables[i], t));
+        D9D_TRY(d9di_op_check_weight(op, tables[i], t));
+        if (tables[i]->spec.stored != tables[0]->spec.stored)
+            return D9D_FAIL(D9D_EINVAL, "%s: %s and %s are quantised differently", op,
+                            d9di_op_param_name(tables[0]), d9di_op_param_name(tables[i]));
         if (s->ndim != 2 || s->dim[1] != h)
             return d9di_op_misfit(op, d9di_op_param_name(tables[i]), s, "rows", &D9D_SHAPE(h),
                                   "a split is [V, H]");

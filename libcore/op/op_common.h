@@ -30,6 +30,13 @@ d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, 
 d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor *x);
 /* EINVAL unless the parameter has data of type t; ENOTSUP if it is quantised. */
 d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t);
+/* The same of a matrix, which may be quantised: t is the type of its elements. */
+d9d_status d9di_op_check_weight(const char *op, const d9d_param *w, d9d_dtype t);
+/* [out, in] of such a matrix. */
+static inline const d9d_shape *d9di_op_weight_shape(const d9d_param *w)
+{
+    return w->spec.stored == D9D_QUANT_NONE ? &w->local.data.shape : &w->local.shape;
+}
 /* EINVAL: "OP: A [4, 5] does not fit B [6]: RULE". */
 d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a,
                           const char *b_name, const d9d_shape *b, const char *rule);
@@ -37,9 +44,9 @@ d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a
 d9d_status d9di_op_check_same(const char *op, const char *a_name, const d9d_tensor *a,
                               const char *b_name, const d9d_tensor *b);
 
-/* Check a vocabulary in tables [V_s, H]: at least one and at most D9D_NODE_MAX tables, all of type
- * t and with H columns.  With the rows of other ranks' parts they have at most INT32_MAX rows in
- * total. */
+/* Check a vocabulary in tables [V_s, H], quantised or not: at least one and at most D9D_NODE_MAX
+ * tables, all of type t, of one format and with H columns.  With the rows of other ranks' parts
+ * they have at most INT32_MAX rows in total. */
 d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
                                 int64_t h);
 

@@ -1,6 +1,7 @@
 /* op_embedding.c - embedding lookup in a vocabulary of several tables.  ids [M], table s [V_s, H].
  *
- * The rows of a table with an adapter are those of W + s B A: y += s B[ids] A.
+ * The rows of a table with an adapter are those of W + s B A: y += s B[ids] A.  Rows of a quantised
+ * table are looked up as bytes, and dequantised.
  */
 #include "d9d/op/math.h"
 #include "op/op_common.h"
@@ -25,20 +26,58 @@ static d9d_status embedding_wgrad(d9d_node *n)
 
 static const d9d_node_ops embedding_node_ops = {.name = "embedding", .wgrad = embedding_wgrad};
 
+/* Of its elements. */
+static d9d_dtype table_type(const d9d_param *table)
+{
+    return table->spec.stored == D9D_QUANT_NONE ? table->local.data.dtype : table->spec.dtype;
+}
+
 static d9d_status embedding_check(const d9d_tensor *ids, d9d_param *const *tables, size_t n)
 {
-    const d9d_shape *s = n > 0 ? &tables[0]->local.data.shape : &ids->shape;
+    const d9d_shape *s = n > 0 ? d9di_op_weight_shape(tables[0]) : &ids->shape;
 
     D9D_TRY(d9di_op_check("embedding", "ids", ids, D9D_I32));
-    if (n > 0)
+    if (n > 0 && tables[0]->spec.stored == D9D_QUANT_NONE)
         D9D_TRY(
             d9di_op_check_real("embedding", d9di_op_param_name(tables[0]), &tables[0]->local.data));
     if (ids->shape.ndim >= D9D_MAX_DIMS)
         return d9di_op_misfit("embedding", "ids", &ids->shape, "the output", s,
                               "there is no room for one more dimension");
-    return d9di_op_check_splits("embedding", tables, n,
-                                n > 0 ? tables[0]->local.data.dtype : D9D_F32,
+    return d9di_op_check_splits("embedding", tables, n, n > 0 ? table_type(tables[0]) : D9D_F32,
                                 s->ndim == 2 ? s->dim[1] : 0);
+}
+
+/* y [M, width] of elements of type t: each table's rows of the ids that it has. */
+static d9d_status rows_lookup(d9d_tape *t, d9d_dtype type, void *y, int64_t width,
+                              const d9d_tensor *ids, d9d_param *const *tables, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(D9DI_KERNEL(t, elementwise->embedding, type, y, d9d_tensor_data(ids),
+                            d9d_tensor_data(&tables[i]->local.data), d9d_tensor_numel(ids),
+                            d9di_op_split_first_id(tables, i), tables[i]->local.data.shape.dim[0],
+                            width, i == 0));
+    return D9D_OK;
+}
+
+/* Rows of bytes, which are looked up as floats and dequantised to y.  One of zeros, of an id of
+ * another rank's part, stands for zeros. */
+static d9d_status rows_dequantise(d9d_tape *t, const d9d_tensor *y, const d9d_tensor *ids,
+                                  d9d_param *const *tables, size_t n)
+{
+    const int64_t m = d9d_tensor_numel(ids),
+                  bytes = tables[0]->local.data.shape.dim[1]; /* of D9D_QUANT_ROW_ALIGN */
+    d9d_quant_matrix rows = d9d_param_quant_rows(tables[0], 0, m);
+    d9d_tensor x;
+    d9d_status st;
+
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_U8, D9D_SHAPE(m, bytes), &x));
+    rows.data = d9d_tensor_data(&x);
+    st = rows_lookup(t, D9D_F32, d9d_tensor_data(&x), bytes / (int64_t)sizeof(float), ids, tables,
+                     n);
+    if (st == D9D_OK)
+        st = D9DI_KERNEL(t, quant->dequantise, y->dtype, d9d_tensor_data(y), &rows);
+    d9d_tensor_release(&x);
+    return st;
 }
 
 static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables,
@@ -51,17 +90,13 @@ static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, d9d_param *
     d9d_var *out;
 
     D9D_TRY(embedding_check(ids, tables, n));
-    h = tables[0]->local.data.shape.dim[1];
-    type = tables[0]->local.data.dtype;
+    h = d9di_op_weight_shape(tables[0])->dim[1];
+    type = table_type(tables[0]);
     shape.dim[shape.ndim++] = h;
     D9D_TRY(d9d_tape_output(t, type, shape, &out));
-    for (size_t i = 0; i < n; i++) {
-        const d9d_tensor *table = &tables[i]->local.data;
-
-        D9D_TRY(D9DI_KERNEL(t, elementwise->embedding, type, d9d_tensor_data(d9d_var_tensor(out)),
-                            d9d_tensor_data(ids), d9d_tensor_data(table), d9d_tensor_numel(ids),
-                            d9di_op_split_first_id(tables, i), table->shape.dim[0], h, i == 0));
-    }
+    D9D_TRY(tables[0]->spec.stored != D9D_QUANT_NONE
+                ? rows_dequantise(t, d9d_var_tensor(out), ids, tables, n)
+                : rows_lookup(t, type, d9d_tensor_data(d9d_var_tensor(out)), h, ids, tables, n));
     if (d9d_tape_should_record(t, NULL, 0, tables, n)) {
         D9D_TRY(d9d_tape_record(t, &embedding_node_ops, NULL, 0, &out, 1, tables, n, 0, &node));
         (void)d9d_node_save(node, ids, D9D_NEED_WGRAD);

@@ -126,7 +126,8 @@ static d9di_engine_opts engine_opts(const simulation *r)
         .gradients = &c->trainer.gradient_manager,
         .sharding = &c->trainer.sharding,
         .fp8 = c->trainer.fp8,
-        .quantised = (d9d_quant_format)c->trainer.model_stage_factory.quantization,
+        .quantised = {(d9d_quant_format)c->trainer.model_stage_factory.quantization,
+                      (d9d_quant_format)c->trainer.model_stage_factory.head_quantization},
     };
 }
 

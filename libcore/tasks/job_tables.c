@@ -228,6 +228,10 @@ static const d9d_key factory_keys[] = {
     D9D_KEY_ENUM(factory_section, quantization, "\"none\"", quantizations,
                  "store the layers' matrices, which are not trained, in 8 bits (fp8: e4m3, a scale "
                  "a row) or 4 (nf4: blocks of 64 with double quantisation, QLoRA)"),
+    D9D_KEY_ENUM(
+        factory_section, head_quantization, "\"none\"", quantizations,
+        "d9d-infer: store the head's tables in 8 or 4 bits; of a tied model the embedding, "
+        "which reads the same"),
     D9D_KEY_END,
 };
 static const d9d_table factory_table =

@@ -1,12 +1,12 @@
 /* bench_decode.c - generation with random weights: decode, prefill, and a training forward beside
  * it.
  *
- *     bench_decode CONFIG.json [quantization=nf4] [kv_cache_dtype=fp8] [prompt=TOKENS]
- *                  [decode=SEQUENCES] [prefill=TOKENS] [forward=TOKENS] ...
+ *     bench_decode CONFIG.json [quantization=nf4] [head_quantization=fp8] [kv_cache_dtype=fp8]
+ *                  [prompt=TOKENS] [decode=SEQUENCES] [prefill=TOKENS] [forward=TOKENS] ...
  *
- * In bfloat16, or with the layers' matrices or the KV cache quantised, of one model, on the device
- * that D9D_TEST_DEVICE names; decode behind a prompt of 16 tokens or so many.  Without phases:
- * decode=1, decode=8, and prefill and forward of 8192 tokens.  Prints a line each:
+ * In bfloat16, or with the layers' matrices, the head or the KV cache quantised, of one model, on
+ * the device that D9D_TEST_DEVICE names; decode behind a prompt of 16 tokens or so many.  Without
+ * phases: decode=1, decode=8, and prefill and forward of 8192 tokens.  Prints a line each:
  *
  *     decode SEQUENCES MILLISECONDS GB     of a step of all sequences, one token each; GB: bytes of
  *                                          weights that it reads, of experts the expected ones
@@ -67,15 +67,15 @@ static d9d_model *model_of(const bench *b)
     return b->engine.stages[0].model;
 }
 
-static d9d_status bench_open(bench *b, const char *config, const char *quantization)
+static d9d_status bench_open(bench *b, const char *config, const char *layers, const char *head)
 {
     d9di_engine_opts opts;
 
-    b->doc =
-        json_pack("{s:{s:s,s:s,s:s},s:{s:{s:i},s:{s:s}},s:{s:s,s:s,s:s}}", "model_provider", "name",
-                  "auto", "hf_config", config, "dtype", "bfloat16", "trainer", "batching",
-                  "microbatch_size", 1, "model_stage_factory", "quantization", quantization, "task",
-                  "name", "generate", "output", "none", "prompts", "none");
+    b->doc = json_pack("{s:{s:s,s:s,s:s},s:{s:{s:i},s:{s:s,s:s}},s:{s:s,s:s,s:s}}",
+                       "model_provider", "name", "auto", "hf_config", config, "dtype", "bfloat16",
+                       "trainer", "batching", "microbatch_size", 1, "model_stage_factory",
+                       "quantization", layers, "head_quantization", head, "task", "name",
+                       "generate", "output", "none", "prompts", "none");
     if (b->doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a configuration");
     D9D_TRY(d9d_config_bind(&d9d_infer_config_table, b->doc, "bench_decode", NULL, &b->arena,
@@ -298,7 +298,7 @@ int main(int argc, char **argv)
 {
     static const char *const usual[] = {"decode=1", "decode=8", "prefill=8192", "forward=8192",
                                         NULL};
-    const char *quantization;
+    const char *layers, *head;
     bench b = {.n_tokens = 0};
     const char *const *words = argc > 2 ? (const char *const *)argv + 2 : usual;
 
@@ -306,14 +306,15 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_decode CONFIG.json [PHASE=N ...]\n");
         return 2;
     }
-    quantization = option_take(&words, "quantization=", "none");
+    layers = option_take(&words, "quantization=", "none");
+    head = option_take(&words, "head_quantization=", "none");
     if (strcmp(option_take(&words, "kv_cache_dtype=", "auto"), "fp8") == 0)
         b.cache = D9D_KV_CACHE_FP8;
     b.prompt = strtoll(option_take(&words, "prompt=", "0"), NULL, 10);
     b.prompt = b.prompt > 0 ? b.prompt : PROMPT;
     if (*words == NULL)
         words = usual;
-    must(bench_open(&b, argv[1], quantization));
+    must(bench_open(&b, argv[1], layers, head));
     for (; *words != NULL; words++) {
         must(phase_run(&b, *words));
         fflush(stdout);

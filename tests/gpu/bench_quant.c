@@ -3,9 +3,9 @@
  *
  *     bench_quant [ROWS ...]
  *
- * The matrices of Qwen3-8B, random, of so many rows of x (1, 4 and 8 by default).  Several copies
- * of each, more than the L2 cache has, are read in turn.  Microseconds a product, and GB/s of the
- * bytes that are stored, over those of a copy (bytes read and written).
+ * The matrices of Qwen3-8B and its head, of so many rows of x (1, 4 and 8 by default).  Several
+ * copies of each, more than the L2 cache has, are read in turn.  Microseconds a product, and GB/s
+ * of the bytes that are stored, over those of a copy (bytes read and written).
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,8 @@
 #include "support/unit_device.h"
 
 enum { ROUNDS = 40, FORMATS = 3 };
-#define POOL (UINT64_C(1) << 30) /* bytes of the copies of a matrix */
+#define SMALL (UINT64_C(1) << 26) /* bytes of activations */
+#define POOL  (UINT64_C(2) << 30) /* bytes of the copies of a matrix */
 
 typedef struct bench {
     d9d_device *dev;
@@ -32,6 +33,7 @@ typedef struct product {
     const char *name;
     int64_t n, k;
     bool gated;
+    d9d_dtype ct; /* of its results */
 } product;
 
 static void must(d9d_status st)
@@ -54,7 +56,7 @@ static void run(const bench *b, const product *p, d9d_quant_format f, int64_t ro
     const uint64_t bytes = matrix_bytes(p, f);
     const d9d_quant_matrix q[] = {{f, p->n, p->k, w}, {f, p->n, p->k, w + bytes}};
     const d9d_gemm g = {.t = D9D_BF16,
-                        .ct = D9D_BF16,
+                        .ct = p->ct,
                         .trans_b = true,
                         .m = rows,
                         .n = p->n,
@@ -113,7 +115,7 @@ static double copy_rate(const bench *b)
 /* Any bytes are a matrix: zeros have scales of zero. */
 static void open_bench(bench *b)
 {
-    const uint64_t small = UINT64_C(1) << 24;
+    const uint64_t small = SMALL;
     void **const arrays[] = {&b->x, &b->y, &b->z, &b->out};
 
     b->k = b->dev->kernels;
@@ -151,10 +153,11 @@ static void show(const bench *b, const product *p, int64_t rows)
 
 int main(int argc, char **argv)
 {
-    static const product products[] = {{"q, k, v", 6144, 4096, false},
-                                       {"o", 4096, 4096, false},
-                                       {"gate, up", 12288, 4096, true},
-                                       {"down", 4096, 12288, false}};
+    static const product products[] = {{"q, k, v", 6144, 4096, false, D9D_BF16},
+                                       {"o", 4096, 4096, false, D9D_BF16},
+                                       {"gate, up", 12288, 4096, true, D9D_BF16},
+                                       {"down", 4096, 12288, false, D9D_BF16},
+                                       {"head", 151936, 4096, false, D9D_F32}};
     static const int64_t usual[] = {1, 4, 8};
     bench b = {.copy = 0};
 
@@ -166,7 +169,7 @@ int main(int argc, char **argv)
     d9d_device_free(b.dev, b.w, POOL);
     d9d_device_free(b.dev, b.to, POOL);
     for (int i = 0; i < 4; i++)
-        d9d_device_free(b.dev, ((void *[]){b.x, b.y, b.z, b.out})[i], UINT64_C(1) << 24);
+        d9d_device_free(b.dev, ((void *[]){b.x, b.y, b.z, b.out})[i], SMALL);
     d9d_device_close(b.dev);
     return 0;
 }

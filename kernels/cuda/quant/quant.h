@@ -8,6 +8,8 @@
 extern "C" {
 #endif
 
+enum { D9DI_QUANT_SKINNY_ROWS = 16 }; /* the most rows of x */
+
 /* A few rows of x in bfloat16 by n matrices, in one launch.  A row's bits do not depend on the
  * number of rows. */
 bool d9di_quant_gemm_skinny_supported(int n, const d9d_gemm *g, const void *x,

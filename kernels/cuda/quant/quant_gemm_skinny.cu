@@ -24,7 +24,7 @@
 
 using namespace quant_skinny;
 
-enum { MAX_ROWS = 16, MAX_COLUMNS = 1 << 30 };
+enum { MAX_ROWS = D9DI_QUANT_SKINNY_ROWS, MAX_COLUMNS = 1 << 30 };
 
 static __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b)
 {

@@ -16,11 +16,6 @@ d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w);
 d9d_status d9di_op_grouped_linear_check(const d9d_tensor *x, const d9d_param *w,
                                         const d9d_routing *r);
 
-/* [out, in] of a matrix, which may be quantised. */
-static inline const d9d_shape *d9di_op_weight_shape(const d9d_param *w)
-{
-    return w->spec.stored == D9D_QUANT_NONE ? &w->local.data.shape : &w->local.shape;
-}
 /* C = A op(B) + beta C of g, where B is rows of w from `first` on. */
 d9d_status d9di_op_weight_gemm(d9d_tape *t, const d9d_gemm *g, const void *a, const d9d_param *w,
                                int64_t first, void *c);

@@ -125,22 +125,12 @@ static void linear_release(d9d_node *n)
 static const d9d_node_ops linear_node_ops = {
     .name = "linear", .dgrad = linear_dgrad, .wgrad = linear_wgrad, .release = linear_release};
 
-/* A quantised matrix has bytes, and takes activations of its dtype. */
-static d9d_status quantised_check(const d9d_param *w, d9d_dtype t)
-{
-    if (w->spec.dtype != t)
-        return D9D_FAIL(D9D_EINVAL, "linear: %s is %s, expected %s", d9di_op_param_name(w),
-                        d9d_dtype_name(w->spec.dtype), d9d_dtype_name(t));
-    return d9di_op_check("linear", d9di_op_param_name(w), &w->local.data, D9D_U8);
-}
-
 d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w)
 {
     const d9d_shape *s = d9di_op_weight_shape(w);
 
     D9D_TRY(d9di_op_check_real("linear", "x", x));
-    D9D_TRY(w->spec.stored == D9D_QUANT_NONE ? d9di_op_check_param("linear", w, x->dtype)
-                                             : quantised_check(w, x->dtype));
+    D9D_TRY(d9di_op_check_weight("linear", w, x->dtype));
     if (x->shape.ndim < 1 || s->ndim != 2 || d9di_op_last_dim(&x->shape) != s->dim[1])
         return d9di_op_misfit("linear", "x", &x->shape, d9di_op_param_name(w), s,
                               "x is [..., in], a weight [out, in]");

@@ -17,13 +17,19 @@ const d9d_param_adapter *d9di_op_head_adapter(const d9d_tape *t, d9d_param *cons
 
 d9d_status d9di_op_head_adapter_check(const char *op, d9d_param *const *heads, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (n > 1 && heads[i]->peft.adapter != NULL)
+    for (size_t i = 0; i < n; i++) {
+        if (heads[i]->peft.adapter == NULL)
+            continue;
+        if (n > 1)
             return D9D_FAIL(
                 D9D_ENOTSUP,
                 "%s: %s has an adapter and is one of %zu tables; a head of one table can "
                 "have one",
                 op, d9di_op_param_name(heads[i]), n);
+        if (heads[i]->spec.stored != D9D_QUANT_NONE)
+            return D9D_FAIL(D9D_ENOTSUP, "%s: %s has an adapter and is quantised to %s", op,
+                            d9di_op_param_name(heads[i]), d9d_quant_name(heads[i]->spec.stored));
+    }
     return D9D_OK;
 }
 

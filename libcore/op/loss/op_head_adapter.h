@@ -12,7 +12,7 @@
 
 /* The adapter of a head of one table that applies now; NULL: none. */
 const d9d_param_adapter *d9di_op_head_adapter(const d9d_tape *t, d9d_param *const *heads, size_t n);
-/* ENOTSUP for a table of several with an adapter. */
+/* ENOTSUP for a table of several, or a quantised one, with an adapter. */
 d9d_status d9di_op_head_adapter_check(const char *op, d9d_param *const *heads, size_t n);
 
 /* [h, s low, 0] of h [T, H]. */

@@ -12,7 +12,8 @@
  * With a softcap c, z = c tanh(h W^T / c); `unit` and dz have the factor 1 - (z / c)^2.  With a
  * bias b, h W^T is h W^T + b, and db the sum of dz over tokens: a parameter behind the heads.
  *
- * With an adapter of the one table h and W are wider (op_head_adapter.h).
+ * With an adapter of the one table h and W are wider (op_head_adapter.h).  Quantised tables are
+ * dequantised for the call, and have no backward.
  *
  * Vocabulary parallel over n ranks: each rank computes lse and loss of its part of the vocabulary
  * in its place of parts [n, 2, T].  An all-gather gives every rank all parts, and all compute the
@@ -39,15 +40,38 @@ enum { SAVED_H, SAVED_LSE, SAVED_TARGETS, SAVED_UNIT };
 typedef struct lce_call {
     d9d_linear_cross_entropy_dims dims;
     const void *w[D9D_NODE_MAX];
-    d9d_tensor wide; /* of a table with its adapter; storage NULL: none */
+    d9d_tensor own[D9D_NODE_MAX]; /* tables of the call: one with its adapter, or dequantised ones;
+                                     storage NULL: none */
 } lce_call;
+
+static void lce_call_release(lce_call *c)
+{
+    for (size_t i = 0; i < sizeof(c->own) / sizeof(c->own[0]); i++)
+        d9d_tensor_release(&c->own[i]);
+}
 
 /* Have the table with its adapter, until the call is released. */
 static d9d_status lce_call_widen(d9d_tape *t, const d9d_param *head, const d9d_param *up,
                                  lce_call *c)
 {
-    D9D_TRY(d9di_op_head_matrix(t, head, up, &c->wide));
-    c->w[0] = d9d_tensor_data(&c->wide);
+    D9D_TRY(d9di_op_head_matrix(t, head, up, &c->own[0]));
+    c->w[0] = d9d_tensor_data(&c->own[0]);
+    return D9D_OK;
+}
+
+/* Have quantised tables as elements, until the call is released. */
+static d9d_status lce_call_dequantise(d9d_tape *t, d9d_param *const *heads, size_t n, lce_call *c)
+{
+    for (size_t i = 0; i < n; i++) {
+        const d9d_shape *s = d9di_op_weight_shape(heads[i]);
+        const d9d_quant_matrix q = d9d_param_quant_rows(heads[i], 0, s->dim[0]);
+
+        if (q.format == D9D_QUANT_NONE)
+            continue;
+        D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), c->dims.t, *s, &c->own[i]));
+        c->w[i] = d9d_tensor_data(&c->own[i]);
+        D9D_TRY(D9DI_KERNEL(t, quant->dequantise, c->dims.t, d9d_tensor_data(&c->own[i]), &q));
+    }
     return D9D_OK;
 }
 
@@ -128,7 +152,7 @@ static d9d_status lce_wgrad_adapted(d9d_node *n, lce_call *c, const lce_grads *g
     d9d_status st;
 
     D9D_TRY(lce_call_widen(n->tape, n->param[TABLE], n->param[UP], c));
-    D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(n->tape), g->t, c->wide.shape, &grad), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(n->tape), g->t, c->own[0].shape, &grad), out);
     both = *g;
     both.dw[TABLE] = d9d_tensor_data(&grad);
     both.beta[TABLE] = 0;
@@ -136,7 +160,7 @@ static d9d_status lce_wgrad_adapted(d9d_node *n, lce_call *c, const lce_grads *g
     st = d9di_op_head_wgrad(n, n->param, g->beta, &grad);
 out:
     d9d_tensor_release(&grad);
-    d9d_tensor_release(&c->wide);
+    lce_call_release(c);
     return st;
 }
 
@@ -303,6 +327,7 @@ static d9d_status lce_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, 
         D9D_TRY_OR(
             st, lce_call_widen(t, heads[0], heads[0]->peft.adapter->param[D9D_ADAPTER_B], &r.call),
             out);
+    D9D_TRY_OR(st, lce_call_dequantise(t, heads, n, &r.call), out);
     r.h = x;
     r.targets = targets;
     r.loss = d9d_tensor_data(d9d_var_tensor(out));
@@ -314,7 +339,7 @@ static d9d_status lce_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, 
     D9D_TRY_OR(st, lce_record(t, h, heads, n, out, &lse, targets, &unit, attr, node), out);
     *loss = out;
 out:
-    d9d_tensor_release(&r.call.wide);
+    lce_call_release(&r.call);
     d9d_tensor_release(&unit);
     d9d_tensor_release(&lse);
     return st;
@@ -328,6 +353,10 @@ static d9d_status lce_begin(d9d_tape *t, d9d_var **h, d9d_param *const *heads, s
     const d9d_param_adapter *ad = d9di_op_head_adapter(t, heads, n);
 
     D9D_TRY(lce_check(d9d_var_tensor(*h), heads, n, targets, ad, opts));
+    if (heads[0]->spec.stored != D9D_QUANT_NONE && d9d_tape_should_record(t, h, 1, heads, n))
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "linear_cross_entropy: %s is quantised to %s, which has no backward",
+                        d9di_op_param_name(heads[0]), d9d_quant_name(heads[0]->spec.stored));
     *attr = lce_attr_of(heads, n, opts);
     attr->adapted = ad != NULL;
     return ad != NULL ? d9di_op_head_input(t, *h, ad, h) : D9D_OK;

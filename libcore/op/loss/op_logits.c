@@ -1,11 +1,14 @@
 /* op_logits.c - logits of selected tokens.  h [T, H], pick [N], heads [V_s, H], y [N, V] float32.
- * The bias [V] is added to the sum, and so once.
+ * The bias [V] is added to the sum, and so once.  Quantised heads are read as they are stored.
  *
  * Each table, or under vocabulary parallelism each rank's part of it, is a GEMM of its own into its
  * columns of y.  An adapter of the one table adds (s rows A^T) B^T.  Columns of other ranks are
  * zero, and y is the all-reduce (sum) over ranks.  Then the softcap, if there is one.
  */
+#include "op/linear/op_gemm.h"
 #include "op/loss/op_head_adapter.h"
+
+enum { QUANT_IDS = 16384 }; /* rows of a quantised table that are dequantised at a time */
 
 static d9d_status logits_check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
                                d9d_param *const *heads, size_t n, const d9d_op_vocab_opts *opts)
@@ -72,42 +75,62 @@ out:
     return st;
 }
 
-/* All columns that this rank has of a table, with its adapter; y [N, V of this rank]. */
+/* Ids of a table whose logits are one product.  For many rows a quantised table is dequantised,
+ * some of it at a time. */
+static int64_t ids_at_once(const d9d_param *head, int64_t n)
+{
+    const int64_t all = head->local.data.shape.dim[0];
+
+    return head->spec.stored == D9D_QUANT_NONE || n <= D9D_QUANT_FEW_ROWS || all < QUANT_IDS
+               ? all
+               : QUANT_IDS;
+}
+
+/* Rows of a table from `id` on, with its adapter; y [N, g->n]. */
 static d9d_status table_logits(d9d_tape *t, const d9d_gemm *g, const d9d_tensor *rows,
-                               const d9d_param *head, const d9d_tensor *y)
+                               const d9d_param *head, int64_t id, const d9d_tensor *y)
 {
     const d9d_param_adapter *ad = d9d_tape_adapter(t, head);
 
-    D9D_TRY(D9DI_KERNEL(t, gemm->dense, g, d9d_tensor_data(rows),
-                        d9d_tensor_data(&head->local.data), d9d_tensor_data(y)));
+    D9D_TRY(d9di_op_weight_gemm(t, g, d9d_tensor_data(rows), head, id, d9d_tensor_data(y)));
     return ad != NULL ? adapter_add(t, rows, ad, y) : D9D_OK;
 }
 
-/* The columns of one table. */
-static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head,
-                               int64_t first, const d9d_tensor *y)
+/* The columns of `ids` rows of a table, from `id` on, which are y's from `first` on. */
+static d9d_status ids_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head, int64_t id,
+                             int64_t ids, int64_t first, const d9d_tensor *y)
 {
-    const d9d_tensor *w = &head->local.data;
     const int64_t n = rows->shape.dim[0], all = y->shape.dim[1];
     const d9d_gemm g = {.t = rows->dtype,
                         .ct = D9D_F32,
                         .trans_b = true,
                         .m = n,
-                        .n = w->shape.dim[0],
+                        .n = ids,
                         .k = rows->shape.dim[1],
                         .b_constant = d9d_tape_is_weight_constant(t, head)};
     d9d_tensor part;
     d9d_status st;
 
     if (g.n == all)
-        return table_logits(t, &g, rows, head, y);
+        return table_logits(t, &g, rows, head, id, y);
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n, g.n), &part));
-    st = table_logits(t, &g, rows, head, &part);
+    st = table_logits(t, &g, rows, head, id, &part);
     if (st == D9D_OK)
         st = D9DI_KERNEL(t, elementwise->scatter_rows, D9D_F32, d9d_tensor_data(y), all, first,
                          NULL, d9d_tensor_data(&part), n, g.n);
     d9d_tensor_release(&part);
     return st;
+}
+
+/* The columns of one table. */
+static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head,
+                               int64_t first, const d9d_tensor *y)
+{
+    const int64_t all = head->local.data.shape.dim[0], some = ids_at_once(head, rows->shape.dim[0]);
+
+    for (int64_t id = 0; id < all; id += some)
+        D9D_TRY(ids_logits(t, rows, head, id, some < all - id ? some : all - id, first + id, y));
+    return D9D_OK;
 }
 
 /* y += bias, which is in float32 for that. */

@@ -297,9 +297,10 @@ static void check_product(d9d_quant_format f, const d9d_gemm *g)
  * of one chunk and of several. */
 static void test_product(void **state)
 {
-    static const int64_t shapes[][3] = {
-        {1, 64, 64},   {1, 200, 1088}, {3, 17, 2112}, {8, 64, 320}, {9, 48, 4160}, {16, 33, 64},
-        {17, 64, 128}, {70, 64, 192},  {0, 64, 64},   {2, 0, 64},   {5, 40, 0},    {2, 9013, 192}};
+    static const int64_t shapes[][3] = {{1, 64, 64},   {1, 200, 1088}, {3, 17, 2112}, {8, 64, 320},
+                                        {9, 48, 4160}, {16, 33, 64},   {17, 64, 128}, {32, 40, 192},
+                                        {33, 40, 192}, {70, 64, 192},  {0, 64, 64},   {2, 0, 64},
+                                        {5, 40, 0},    {2, 9013, 192}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
@@ -333,40 +334,46 @@ static void test_dgrad(void **state)
     }
 }
 
-/* Several matrices have the bits of each by itself, and rows those of any number of rows. */
-static void test_multi(void **state)
+/* Several matrices have the bits of each by itself, and rows those of any number of few rows. */
+static void check_multi(int64_t m)
 {
     static const int64_t n[] = {48, 17, 200};
-    enum { K = 1216, M = 8 };
+    enum { K = 1216, MOST = D9D_QUANT_FEW_ROWS };
 
-    (void)state;
     for (size_t f = 0; f < 2; f++) {
-        uint16_t *x = array_random(D9D_BF16, M * K, 9, 1.0);
+        uint16_t *x = array_random(D9D_BF16, m * K, 9, 1.0);
         matrix w[3];
         d9d_quant_matrix q[3];
         d9d_gemm g[3];
         void *y[3];
-        uint16_t alone[M * 200];
+        uint16_t alone[MOST * 200];
 
         for (int i = 0; i < 3; i++) {
             w[i] = matrix_make(formats[f], D9D_BF16, n[i], K, 10 + (uint64_t)i);
             q[i] = w[i].q;
-            y[i] = array_poison(D9D_BF16, M * n[i]);
+            y[i] = array_poison(D9D_BF16, m * n[i]);
             g[i] = (d9d_gemm){
-                .t = D9D_BF16, .ct = D9D_BF16, .trans_b = true, .m = M, .n = n[i], .k = K};
+                .t = D9D_BF16, .ct = D9D_BF16, .trans_b = true, .m = m, .n = n[i], .k = K};
         }
         assert_ok(host_kernels()->quant->multi(NULL, 3, g, x, q, y));
         for (int i = 0; i < 3; i++) {
             assert_ok(host_kernels()->quant->product(NULL, &g[i], x, &q[i], alone));
-            assert_memory_equal(alone, y[i], (size_t)(M * n[i]) * 2);
+            assert_memory_equal(alone, y[i], (size_t)(m * n[i]) * 2);
             g[i].m = 1;
-            assert_ok(host_kernels()->quant->product(NULL, &g[i], x + 5 * K, &q[i], alone));
-            assert_memory_equal(alone, (uint16_t *)y[i] + 5 * n[i], (size_t)n[i] * 2);
+            assert_ok(host_kernels()->quant->product(NULL, &g[i], x + (m - 3) * K, &q[i], alone));
+            assert_memory_equal(alone, (uint16_t *)y[i] + (m - 3) * n[i], (size_t)n[i] * 2);
             free(y[i]);
             matrix_free(&w[i]);
         }
         free(x);
     }
+}
+
+static void test_multi(void **state)
+{
+    (void)state;
+    check_multi(8);
+    check_multi(27);
 }
 
 /* Gate and up are products, and y is the unit of them, with biases and without. */

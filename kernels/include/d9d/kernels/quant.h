@@ -44,7 +44,9 @@ typedef enum d9d_quant_format { D9D_QUANT_NONE, D9D_QUANT_FP8, D9D_QUANT_NF4 } d
 
 enum {
     D9D_QUANT_NF4_BLOCK = 64, /* elements with one scale */
-    D9D_QUANT_ROW_ALIGN = 32
+    D9D_QUANT_ROW_ALIGN = 32,
+    D9D_QUANT_FEW_ROWS = 32 /* rows of activations for which a GPU's product() reads codes; for more
+                               the matrix, or its rows of the call, are elements in scratch */
 };
 
 /* Of rows of `cols` elements each. */

@@ -108,7 +108,8 @@ typedef struct d9d_job_trainer_section {
     struct d9d_job_factory_section {
         const char *source_checkpoint, *source_adapter;
         bool checkpoint_only_trainable_parameters;
-        int quantization; /* d9d_quant_format of the frozen matrices of layers */
+        int quantization, head_quantization; /* d9d_quant_format of the frozen matrices of layers,
+                                                and of the tables of a head */
     } model_stage_factory;
     struct d9d_job_determinism_section {
         int64_t base_seed;

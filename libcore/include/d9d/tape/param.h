@@ -92,8 +92,11 @@ typedef struct d9d_param_spec {
     bool from_task;          /* made by a task: a checkpoint of the model may lack it */
     bool is_buffer;          /* a buffer: never `trainable`, no optimizer updates it */
     bool is_mutable_buffer;  /* a buffer that training changes */
+    bool is_head;            /* a table of ids that a head multiplies by; of a tied model the
+                                embedding */
     d9d_quant_format stored; /* of a frozen matrix: data is rows of bytes (d9d/kernels/quant.h),
-                                which linear operations alone read; NONE: elements of dtype */
+                                which linear operations, embeddings and heads read; NONE:
+                                elements of dtype */
 } d9d_param_spec;
 
 /* Which ranks have the same parameter, as the parallel plan places it (DTensor's placements). */
