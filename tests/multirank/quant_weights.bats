@@ -2,6 +2,7 @@
 # shellcheck disable=SC2154,SC2034 # variables of the helper and of topology.bash
 # Adapters on a base in 8 or 4 bits: rows are quantised whole, so every mesh has the same base, and
 # losses, norms and adapters are those of one rank; adapters saved on one mesh resume on another.
+# So are losses and answers of quantised heads.
 
 load ../slurm/helper
 layers=2 steps=4 batch=6
@@ -13,7 +14,12 @@ setup_file() {
     configure dense 128 '"intermediate_size": 128' | sed 's/"hidden_size": 32/"hidden_size": 128/; s/"head_dim": 8/"head_dim": 16/' >dense.json
     d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.dir=first --set trainer.run.steps=1 dense.json
     mv first/export base
+    d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.dir=second --set trainer.run.steps=1 \
+        --set "$tied" dense.json
+    mv second/export tied
+    for i in $(seq 6); do echo "{\"input_ids\": [$i, $((9 * i)), $((i * i))]}"; done >prompts.jsonl
 }
+tied='model_provider.model.tie_word_embeddings=true'
 
 lora='{"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 3, "alpha": 12}}'
 
@@ -83,4 +89,48 @@ equals_one_rank() {
         --set trainer.model_stage_factory.quantization=nf4 --set trainer.run.dir=run dense.json
     [[ "$stderr" == *'trainer.model_stage_factory.quantization "nf4": rows of model.layers.0.self_attn.o_proj.weight have 32 elements on each rank of mesh.tensor_parallel, and multiples of 64 are possible'* ]]
     [ ! -e run ]
+}
+
+# compute MESH SOURCE HEAD TASK: d9d-infer on a mesh, which is "tensor shard pipeline".
+compute() {
+    local on more=()
+    read -ra on <<<"$1"
+    [ "$2" = base ] || more=(--set "$tied")
+    [[ $4 == *prompts* ]] || more+=(--set data.dataset=data)
+    {
+        echo '{'
+        sed -n '/"model_provider"/,/"split_vocab_order"/p' dense.json
+        echo '"trainer": {"batching": {"microbatch_size": 2}}, "task": '"$4}"
+    } >infer.json
+    mpi -n $((on[0] * on[1] * on[2])) d9d-infer -q --json --device "${D9D_TEST_DEVICE:-cpu}" "${more[@]}" \
+        --set mesh.tensor_parallel="${on[0]}" --set mesh.data_parallel_shard="${on[1]}" --set mesh.pipeline_parallel="${on[2]}" \
+        --set trainer.model_stage_factory.source_checkpoint="$2" --set trainer.model_stage_factory.head_quantization="$3" infer.json
+}
+
+# head_equals_one_rank SOURCE FORMAT MESH...: losses to 1e-5, answers exactly.
+head_equals_one_rank() {
+    local on alone loss answer='{"name": "generate", "output": "out.jsonl", "prompts": "prompts.jsonl", "max_new_tokens": 9, "stop_at_eos": false}'
+    for on in "1 1 1" "${@:3}"; do
+        compute "$on" "$1" "$2" '{"name": "perplexity"}' >summary
+        loss=$(sed -nE 's/.*"loss": ([0-9.]+),?.*/\1/p' summary)
+        rm -f out.jsonl
+        compute "$on" "$1" "$2" "$answer" >summary
+        if [ "$on" = "1 1 1" ]; then
+            alone=$loss
+            mv out.jsonl alone.jsonl
+        else
+            awk -v a="$alone" -v b="$loss" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (1e-5 * a) ^ 2) }'
+            cmp out.jsonl alone.jsonl
+        fi
+    done
+}
+
+@test "a head in 8 and 4 bits has the losses and answers of one rank on every mesh" {
+    head_equals_one_rank base fp8 "2 1 1" "1 1 2"
+    head_equals_one_rank base nf4 "1 2 1" "2 2 1"
+}
+
+@test "so has the embedding of a tied model" {
+    head_equals_one_rank tied nf4 "2 1 1" "1 1 2"
+    head_equals_one_rank tied fp8 "1 2 1" "2 2 1"
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # trainer.model_stage_factory.quantization: adapters learn on a base in 4 and 8 bits, d9d-infer
-# computes with it, plans count its bytes, and what cannot be is said.
+# computes with it, plans count its bytes, and what cannot be is said.  head_quantization: the same of
+# the head, and of a tied model's embedding.
 
 load train_bench
 
@@ -16,6 +17,7 @@ model='{"name": "qwen3_dense", "model": {"num_hidden_layers": 2,
    "layer": {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
      "rms_norm_eps": 1e-6, "intermediate_size": 192}, "rope_base": 10000, "max_position_ids": 64,
    "initializer_range": 0.02, "split_vocab_size": {"regular": 64}, "split_vocab_order": ["regular"]}}'
+tied() { printf '%s' "${model/'"split_vocab_size"'/'"tie_word_embeddings": true, "split_vocab_size"'}"; }
 lora='{"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 8}}'
 
 small() { # DATA STEPS [FACTORY]
@@ -42,12 +44,17 @@ setup_file() {
     d9d-train -q base.json
     mv run/export base
     rm -rf run
+    model=$(tied) small text 60 >base.json
+    d9d-train -q base.json
+    mv run/export tied
+    rm -rf run
 }
 setup() {
     bench
     ln -s "$shared/text" text
     ln -s "$shared/other" other
     ln -s "$shared/base" base
+    ln -s "$shared/tied" tied
 }
 teardown() { clear_bench; }
 
@@ -71,6 +78,74 @@ loss_of() { sed -nE 's/.*"loss": ([0-9.]+),?.*/\1/p' <<<"$1"; }
         cmp ${of}1.jsonl ${of}5.jsonl
         [ "$(wc -l <${of}1.jsonl)" = 5 ]
     done
+}
+
+head=trainer.model_stage_factory.head_quantization
+
+# Losses, the first of them that of the elements.
+near_first() { awk -v by="$1" '{ v[NR] = $1 } END { for (i = 2; i <= NR; i++) if (v[i] == v[1] || (v[i] - v[1]) ^ 2 > (by * v[1]) ^ 2) exit 1; exit NR < 2 }'; }
+
+@test "a head in 8 and in 4 bits: losses near those of its elements, on quantised layers too" {
+    for on in base tied; do
+        [ $on = base ] || model=$(tied)
+        for layers in none nf4; do
+            for of in none fp8 nf4; do
+                infer $layers '{"name": "perplexity"}' --set $head=$of --set trainer.model_stage_factory.source_checkpoint=$on >out
+                loss_of "$(cat out)"
+            done | near_first 0.01 || { echo "$on, layers in $layers"; false; }
+        done
+    done
+}
+
+@test "a head in 8 and in 4 bits: greedy answers, alone and beside others, are those of its elements" {
+    for i in $(seq 40); do echo "{\"input_ids\": [$((i % 61)), 10, $((3 * i % 61))]}"; done >prompts.jsonl
+    for on in base tied; do
+        [ $on = base ] || model=$(tied)
+        for of in none fp8 nf4; do
+            for rows in 1 7 40; do
+                data='' infer none "{\"name\": \"generate\", \"output\": \"$on-$of$rows.jsonl\", \"prompts\": \"prompts.jsonl\", \"max_new_tokens\": 12, \"stop_at_eos\": false}" \
+                    --set trainer.batching.microbatch_size=$rows --set $head=$of --set trainer.model_stage_factory.source_checkpoint=$on >sum
+            done
+            cmp $on-${of}1.jsonl $on-${of}7.jsonl
+            cmp $on-${of}1.jsonl $on-${of}40.jsonl
+            # A sequence that has once another token goes its own way.
+            for f in none $of; do grep -o '"tokens": \[[^]]*' $on-${f}1.jsonl | grep -o '[0-9]\+'; done |
+                awk -v n=480 '{ v[NR] = $1 } END { for (i = 1; i <= n; i++) same += v[i] == v[n + i]; exit NR != 2 * n || same < 0.8 * n }'
+        done
+    done
+}
+
+@test "a head in 4 bits needs less memory" {
+    fits() { # BYTES OPTION...
+        infer none '{"name": "logprobs", "output": "lp.jsonl"}' --device "cpu@$1" "${@:2}" >/dev/null 2>err
+        local rc=$?
+        rm -f lp.jsonl
+        return $rc
+    }
+    least() {
+        local at=100000 step
+        for step in 1048576 131072 16384 2048 256; do
+            while ! fits $at "$@"; do at=$((at + step)); done
+            at=$((at - step))
+        done
+        echo $((at + 256))
+    }
+    # 64 rows of 96 bytes in the place of 512.
+    [ $(($(least) - $(least --set $head=nf4))) = $((64 * (512 - 96))) ]
+}
+
+@test "a head that cannot be quantised is refused in one sentence" {
+    key=trainer.model_stage_factory.head_quantization
+    small other 8 "$(factory nf4)" >tune.json
+    says 2 "$key \"fp8\": training reads the head as it is; d9d-infer takes this key" d9d-train --set "peft=$lora" --set $head=fp8 tune.json
+    says 2 "$key \"fp8\": training reads the head as it is; d9d-infer takes this key" d9d-train --plan --set "peft=$lora" --set $head=fp8 tune.json
+    [ ! -e run ]
+    says 2 "$key \"nf4\": the model of this task has no head of its vocabulary" \
+        infer none '{"name": "hidden_states", "output": "h"}' --set $head=nf4
+    sed 's/"hidden_size": 128/"hidden_size": 40/' infer.json >odd.json
+    says 2 "$key \"nf4\": rows of lm_head.lm_head.regular.weight have 40 elements, and multiples of 64 are possible" \
+        d9d-infer --set $head=nf4 --set trainer.model_stage_factory.source_checkpoint="$golden/dense_untied" \
+        --set task='{"name": "perplexity"}' odd.json
 }
 
 @test "adapters learn on a base in 4 and 8 bits, and leave a directory of adapters alone" {
