@@ -108,8 +108,9 @@ near_first() { awk -v by="$1" '{ v[NR] = $1 } END { for (i = 2; i <= NR; i++) if
             done
             cmp $on-${of}1.jsonl $on-${of}7.jsonl
             cmp $on-${of}1.jsonl $on-${of}40.jsonl
+            [ $of != none ] || continue
             # A sequence that has once another token goes its own way.
-            for f in none $of; do grep -o '"tokens": \[[^]]*' $on-${f}1.jsonl | grep -o '[0-9]\+'; done |
+            for f in none $of; do grep -o '"tokens": \[[^]]*' "$on-${f}1.jsonl" | grep -o '[0-9]\+'; done |
                 awk -v n=480 '{ v[NR] = $1 } END { for (i = 1; i <= n; i++) same += v[i] == v[n + i]; exit NR != 2 * n || same < 0.8 * n }'
         done
     done
@@ -142,6 +143,8 @@ near_first() { awk -v by="$1" '{ v[NR] = $1 } END { for (i = 2; i <= NR; i++) if
     [ ! -e run ]
     says 2 "$key \"nf4\": the model of this task has no head of its vocabulary" \
         infer none '{"name": "hidden_states", "output": "h"}' --set $head=nf4
+    says 2 "$key \"nf4\": lm_head.lm_head.regular.weight has an adapter, which reads the head as it is; without the section peft it is merged before" \
+        infer none '{"name": "perplexity"}' --set $head=nf4 --set "peft=${lora/.*_proj/lm_head.*}" --set trainer.model_stage_factory.source_adapter=run/adapter
     sed 's/"hidden_size": 128/"hidden_size": 40/' infer.json >odd.json
     says 2 "$key \"nf4\": rows of lm_head.lm_head.regular.weight have 40 elements, and multiples of 64 are possible" \
         d9d-infer --set $head=nf4 --set trainer.model_stage_factory.source_checkpoint="$golden/dense_untied" \
