@@ -489,6 +489,15 @@ static const d9d_key memory_keys[] = {
     D9D_KEY_END,
 };
 static const d9d_table memory_table = TABLE("memory", memory_keys, "to hold all parameters");
+static const d9d_key quantised_keys[] = {
+    NULLABLE("fp8", INT, "the layers' matrices in fp8", .min = 0, .max = 0x1p63),
+    NULLABLE("nf4", INT, "in nf4", .min = 0, .max = 0x1p63),
+    NULLABLE("head_fp8", INT, "the head's tables in fp8", .min = 0, .max = 0x1p63),
+    NULLABLE("head_nf4", INT, "in nf4", .min = 0, .max = 0x1p63),
+    D9D_KEY_END,
+};
+static const d9d_table quantised_table =
+    TABLE("quantised", quantised_keys, "bytes less than as bfloat16; null: not possible");
 static const d9d_key text_file_keys[] = {
     TEXT("file", "name in the folder"),
     FIELD("readable", BOOL, D9D_REQUIRED, "it can be read"),
@@ -529,6 +538,7 @@ static const d9d_key model_keys[] = {
     SIZE("parameters", "numbers in all tensors of the model"),
     SIZE("active_parameters", "those that a token meets"),
     NULLABLE("memory", TABLE, "bytes to hold them", .table = &memory_table),
+    NULLABLE("quantised", TABLE, "what quantising saves", .table = &quantised_table),
     NULLABLE("decoded", STR, "how weights are quantised, which are decoded when they are read"),
     NULLABLE("weights", TABLE, "what is stored; null: no weights", .table = &weights_table),
     NULLABLE("tokenizer", TABLE, "null: none", .table = &text_file_table),

@@ -125,6 +125,39 @@ static void memory_put(description *d, int64_t n)
                            (json_int_t)(n * 4), "adamw_float32", (json_int_t)(n * ADAMW_BYTES)));
 }
 
+/* Bytes of the matrices of layers, or of the tables of a head, as bfloat16 less those in format f;
+ * null: there are none, or some that cannot be quantised. */
+static json_t *saved_bytes(const d9d_params *all, bool head, d9d_quant_format f)
+{
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < all->n; i++) {
+        const d9d_param *p = all->p[i];
+        const d9d_shape *s = &p->spec.shape;
+
+        if (head ? !p->spec.is_head : !d9d_param_is_layer_matrix(p))
+            continue;
+        if (s->ndim != 2 || s->dim[1] % d9d_quant_align(f) != 0)
+            return json_null();
+        sum += d9d_shape_numel(s) * 2 - s->dim[0] * d9d_quant_row_bytes(f, s->dim[1]);
+    }
+    return sum > 0 ? json_integer(sum) : json_null();
+}
+
+static d9d_status quantised_put(description *d, d9d_model *m)
+{
+    d9d_params all;
+
+    D9D_TRY(d9d_module_bind(m->module));
+    D9D_TRY(d9d_module_params(m->module, &d->arena, &all));
+    d9d_json_set(&d->out, "quantised",
+                 json_pack("{s:o, s:o, s:o, s:o}", "fp8", saved_bytes(&all, false, D9D_QUANT_FP8),
+                           "nf4", saved_bytes(&all, false, D9D_QUANT_NF4), "head_fp8",
+                           saved_bytes(&all, true, D9D_QUANT_FP8), "head_nf4",
+                           saved_bytes(&all, true, D9D_QUANT_NF4)));
+    return D9D_OK;
+}
+
 /* Parameters of the whole, and those that a token meets. */
 static d9d_status params_put(description *d, const d9d_model *m)
 {
@@ -163,6 +196,8 @@ static d9d_status model_put(description *d)
         d9d_json_set(&d->out, "experts_per_token", json_integer(m->mixtures[0]->shape.top_k));
     }
     st = params_put(d, m);
+    if (st == D9D_OK)
+        st = quantised_put(d, m);
     d9d_model_free(m);
     return st;
 }

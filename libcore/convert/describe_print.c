@@ -130,6 +130,30 @@ static d9d_status put_memory(const json_t *doc, d9d_buf *out)
     return d9d_buf_printf(out, " with gradients and AdamW in float32\n");
 }
 
+/* What quantising saves; nothing where nothing can be. */
+static d9d_status put_quantised(const json_t *doc, d9d_buf *out)
+{
+    static const struct {
+        const char *key, *of;
+    } rows[] = {{"fp8", "layers in fp8"},
+                {"nf4", "layers in nf4"},
+                {"head_fp8", "the head in fp8"},
+                {"head_nf4", "the head in nf4"}};
+    bool any = false;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const json_t *saved = json_object_get(json_object_get(doc, "quantised"), rows[i].key);
+
+        if (!json_is_integer(saved))
+            continue;
+        D9D_TRY(any ? d9d_buf_printf(out, ", ") : put_label(out, "quantised"));
+        D9D_TRY(put_size(out, saved, bytes));
+        D9D_TRY(d9d_buf_printf(out, "%s with %s", any ? "" : " less than bfloat16", rows[i].of));
+        any = true;
+    }
+    return any ? d9d_buf_printf(out, "\n") : D9D_OK;
+}
+
 static d9d_status put_file(const json_t *doc, const char *key, const char *label, d9d_buf *out)
 {
     const json_t *f = json_object_get(doc, key);
@@ -204,6 +228,7 @@ d9d_status d9di_describe_text(const json_t *doc, d9d_buf *out)
     D9D_TRY(put_dimensions(doc, out));
     D9D_TRY(put_weights(doc, out));
     D9D_TRY(put_memory(doc, out));
+    D9D_TRY(put_quantised(doc, out));
     D9D_TRY(put_file(doc, "tokenizer", "tokenizer", out));
     D9D_TRY(put_file(doc, "chat_template", "chat template", out));
     D9D_TRY(put_fields(doc, "read", "fields read", out));

@@ -8,7 +8,7 @@ static bool is_for_fp8(const d9d_job_fp8_section *fp8, const d9d_param *p)
 {
     const d9d_shape *s = &p->spec.shape;
 
-    return d9di_engine_is_layer_matrix(p) && s->dim[s->ndim - 2] > 1 &&
+    return d9d_param_is_layer_matrix(p) && s->dim[s->ndim - 2] > 1 &&
            (s->ndim == 2 || fp8->experts);
 }
 

@@ -1,14 +1,6 @@
 /* layer_matrices.c - see engine/layer_matrices.h. */
 #include "engine/layer_matrices.h"
 
-#include <string.h>
-
-bool d9di_engine_is_layer_matrix(const d9d_param *p)
-{
-    return p->spec.adaptable && !p->spec.from_task && p->peft.adapts == NULL &&
-           d9d_param_layer_of(p->name) >= 0 && strstr(p->name, ".router.") == NULL;
-}
-
 int64_t d9di_engine_part_of(const d9d_param *p, int i, int64_t tp)
 {
     const d9d_param_parallel *by = &p->spec.parallel;

@@ -76,7 +76,7 @@ static d9d_status layers_check(const d9d_params *whole, const d9di_engine_opts *
     if (opts->train)
         D9D_TRY(trained_check(whole, opts));
     for (size_t i = 0; i < whole->n; i++) {
-        if (!d9di_engine_is_layer_matrix(whole->p[i]))
+        if (!d9d_param_is_layer_matrix(whole->p[i]))
             continue;
         D9D_TRY(matrix_check(whole->p[i], f, opts->mesh->tensor_parallel));
         n++;
@@ -135,7 +135,7 @@ void d9di_engine_quant_apply(const d9d_params *params, const d9di_engine_quant *
 
         if (p->spec.is_head)
             p->spec.stored = q->head;
-        else if (d9di_engine_is_layer_matrix(p) && p->spec.shape.ndim == 2)
+        else if (d9d_param_is_layer_matrix(p) && p->spec.shape.ndim == 2)
             p->spec.stored = q->layers;
     }
 }

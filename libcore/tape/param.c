@@ -91,6 +91,12 @@ int64_t d9d_param_layer_of(const char *name)
     return -1;
 }
 
+bool d9d_param_is_layer_matrix(const d9d_param *p)
+{
+    return p->spec.adaptable && !p->spec.from_task && p->peft.adapts == NULL &&
+           d9d_param_layer_of(p->name) >= 0 && strstr(p->name, ".router.") == NULL;
+}
+
 void d9d_param_partition(d9d_param *p, int dim, int64_t parts, int64_t i)
 {
     int64_t first, count;

@@ -17,6 +17,8 @@ copy() {
 has() { grep -qxF -- "$1" out || { cat out && echo "no line: $1" && false; }; }
 # number KEY: of the JSON in out.
 number() { sed -n "s/^  \"$1\": \([^,]*\),*\$/\1/p" out; }
+# saved KEY: of its "quantised".
+saved() { sed -n "s/^    \"$1\": \([^,]*\),*\$/\1/p" out; }
 
 @test "dense, a mixture, and one in FP8" {
     d9d-map describe "$golden/families/llama" >out
@@ -46,6 +48,27 @@ number() { sed -n "s/^  \"$1\": \([^,]*\),*\$/\1/p" out; }
         [ "$(number parameters)" = "$want" ] || { echo "$c: $(number parameters), $want" && false; }
         [ "$(number active_parameters)" -le "$want" ]
     done
+}
+
+@test "what quantising saves: rows of codes with scales, to multiples of 32 bytes" {
+    mkdir m
+    cat >m/config.json <<'JSON'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 256, "intermediate_size": 640,
+ "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000,
+ "max_position_embeddings": 128, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "bfloat16",
+ "attention_bias": false, "tie_word_embeddings": true}
+JSON
+    d9d-map describe --json m >out
+    # Rows of 256: 256 + 4 or 128 + 4 + 8 bytes; of 640: 640 + 4 or 320 + 10 + 8.
+    [ "$(saved fp8)" = $((3 * ((256 + 128 + 128 + 256 + 640 + 640) * (512 - 288) + 256 * (1280 - 672)))) ]
+    [ "$(saved nf4)" = $((3 * ((256 + 128 + 128 + 256 + 640 + 640) * (512 - 160) + 256 * (1280 - 352)))) ]
+    [ "$(saved head_fp8)" = $((1000 * (512 - 288))) ]
+    [ "$(saved head_nf4)" = $((1000 * (512 - 160))) ]
+    d9d-map describe m | grep -q "^quantised .* less than bfloat16 with layers in fp8, .* with layers in nf4, 224 kB with the head in fp8, 352 kB with the head in nf4$"
+    d9d-map describe --json "$golden/families/mixtral" >out
+    [ "$(saved fp8)" = null ]
+    d9d-map describe "$golden/families/mixtral" >out
+    run -1 grep "^quantised" out
 }
 
 @test "JSON is d9d.model.v1" {

@@ -192,6 +192,10 @@ D9D_API void d9d_param_grad_clear(d9d_param *p);
 
 /* The number i of a parameter's name with "layers.<i>."; -1: a parameter of no layer. */
 D9D_API int64_t d9d_param_layer_of(const char *name);
+/* A matrix of a bound model's layers, or a stack of experts' ones, that linear operations alone
+ * read: what FP8 and quantised weights are of.  Embeddings, heads, routers, norms and biases, and
+ * the factors of adapters, are not among them. */
+D9D_API bool d9d_param_is_layer_matrix(const d9d_param *p);
 
 /* Make the copies that are asked for and not there yet, of a parameter with a recipe. */
 D9D_API D9D_MUST_USE d9d_status d9d_param_quantise(d9d_param *p, bool rows, bool cols);
