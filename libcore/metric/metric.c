@@ -95,6 +95,33 @@ d9d_status d9d_metric_update(d9d_metric *m, const d9d_predictions *b)
     return D9D_OK;
 }
 
+static void counts_merge(const d9d_metric_form *f, int64_t *n, const int64_t *more)
+{
+    for (int64_t i = 0; i < f->state_size; i++)
+        if (f->reduce_op != D9D_COMM_MAX)
+            n[i] += more[i];
+        else if (more[i] > n[i])
+            n[i] = more[i];
+}
+
+static void sums_merge(const d9d_metric_form *f, double *x, const double *more)
+{
+    for (int64_t i = 0; i < f->state_size; i++)
+        if (f->reduce_op != D9D_COMM_MAX)
+            x[i] += more[i];
+        else if (!(more[i] <= x[i])) /* a NaN is kept */
+            x[i] = isnan(x[i]) ? x[i] : more[i];
+}
+
+void d9d_metric_merge(d9d_metric *m, const d9d_metric *other)
+{
+    if (m->form.dtype == D9D_I64)
+        counts_merge(&m->form, m->local, other->local);
+    else
+        sums_merge(&m->form, m->local, other->local);
+    m->synced = false;
+}
+
 void d9d_metric_reset(d9d_metric *m)
 {
     state_clear(&m->form, m->local);
@@ -155,6 +182,11 @@ const char *d9d_metric_name(const d9d_metric *m)
 bool d9d_metric_is_weighted(const d9d_metric *m)
 {
     return m->kind->weighted;
+}
+
+d9d_metric_input d9d_metric_input_of(const d9d_metric *m)
+{
+    return m->kind->input != NULL ? m->kind->input(m->config) : D9D_METRIC_SCORES;
 }
 
 char *d9d_metric_label(const d9d_metric *m, size_t i, char *out, size_t n)

@@ -213,6 +213,14 @@ static void classes_count(const decision_config *c, const d9d_predictions *b, in
     }
 }
 
+/* The predicted class says all, but where the largest few count. */
+static d9d_metric_input decision_input(const void *config)
+{
+    const decision_config *c = config;
+
+    return c->problem == MULTICLASS && c->top_k <= 1 ? D9D_METRIC_CLASSES : D9D_METRIC_SCORES;
+}
+
 static d9d_status count_form(const void *config, const char *where, d9d_metric_form *out)
 {
     const decision_config *c = config;
@@ -352,7 +360,8 @@ static void statistic_compute(const void *config, const void *counts, double *va
                                                 .table = &d9di_metric_##word##_table,              \
                                                 .form = count_form,                                \
                                                 .update = word##_update,                           \
-                                                .compute = word##_compute};                        \
+                                                .compute = word##_compute,                         \
+                                                .input = decision_input};                          \
     const d9d_table d9di_metric_##word##_table = D9D_TABLE(                                        \
         decision_config, #word, key_table, text, .check = config_check, .row = &word##_kind)
 
@@ -430,7 +439,8 @@ static const d9d_metric_kind matrix_kind = {.size = sizeof(d9d_metric_kind),
                                             .form = matrix_form,
                                             .update = matrix_update,
                                             .compute = matrix_compute,
-                                            .label = matrix_label};
+                                            .label = matrix_label,
+                                            .input = decision_input};
 const d9d_table d9di_metric_confusion_matrix_table =
     D9D_TABLE(decision_config, "confusion_matrix", matrix_keys,
               "rows of each target, a row, by prediction, a column", .check = matrix_check,

@@ -2,6 +2,7 @@
 #include "support/unit.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,76 @@ static void numbers_are_summed(void **state)
     VALUE_IS("{\"name\": \"mean\"}", none, NAN);
     VALUE_IS("{\"name\": \"max\"}", none, NAN);
     VALUE_IS("{\"name\": \"min\"}", none, NAN);
+}
+
+/* Rows of loss, entropy, confidence, class and rank; targets 3, 3, 5, 7. */
+static const double token_rows[] = {0.5, 1.0, 0.9, 3, 0, 1.5, 2.0, 0.5, 4, 1,
+                                    2.5, 3.0, 0.3, 5, 0, 3.5, 4.0, 0.1, 6, 9};
+static const double token_targets[] = {3, 3, 5, 7};
+
+static void next_tokens_are_in_five_columns(void **state)
+{
+    const d9d_predictions b = batch(4, token_rows, 5, token_targets, 1);
+
+    (void)state;
+    /* of four: 2 right, 3 among two, 4 among ten */
+    VALUE_IS("{\"name\": \"tokens\", \"top_k\": 2, \"num_bins\": 1}", b, 2, 0.5, 0.75, 2.5, 0.45,
+             fabs(1.8 - 2) / 4);
+    /* bins [0, 1/2) and [1/2, 1]: 0.4 and 1 right; 1.4 and 1 right */
+    VALUE_IS("{\"name\": \"tokens\", \"top_k\": 10, \"num_bins\": 2}", b, 2, 0.5, 1, 2.5, 0.45,
+             (0.6 + 0.4) / 4);
+    VALUE_IS("{\"name\": \"tokens\", \"target_ids\": [7, 3], \"num_bins\": 1}", b, 5.5 / 3, 1.0 / 3,
+             2.0 / 3, 7.0 / 3, 0.5, 0.5 / 3);
+    VALUE_IS("{\"name\": \"tokens\", \"target_ids\": [4]}", b, NAN, NAN, NAN, NAN, NAN, NAN);
+}
+
+/* A metric that counts a batch as two, the second through a copy. */
+static void merged_is(const char *text, d9d_predictions b)
+{
+    d9d_predictions first = b, rest = b;
+    d9d_metric *whole, *parts, *copy;
+    double want[64], got[64];
+    d9d_arena a = {0};
+
+    first.rows = b.rows / 2;
+    rest.rows = b.rows - first.rows;
+    rest.prediction += first.rows * b.prediction_columns;
+    rest.target += b.target != NULL ? first.rows * b.target_columns : 0;
+    assert_ok(make(text, &a, &whole));
+    assert_ok(make(text, &a, &parts));
+    assert_ok(make(text, &a, &copy));
+    assert_ok(d9d_metric_update(whole, &b));
+    assert_ok(d9d_metric_update(parts, &first));
+    assert_ok(d9d_metric_update(copy, &rest));
+    d9d_metric_merge(parts, copy);
+    d9d_metric_compute(whole, want);
+    d9d_metric_compute(parts, got);
+    for (size_t i = 0; i < d9d_metric_width(whole); i++)
+        if (isnan(want[i]) ? !isnan(got[i]) : !(fabs(got[i] - want[i]) <= 1e-12))
+            fail_msg("%s [%zu]: %.17g, must be %.17g", text, i, got[i], want[i]);
+    d9d_metric_free(whole);
+    d9d_metric_free(parts);
+    d9d_metric_free(copy);
+    d9d_arena_release(&a);
+}
+
+static void what_two_have_counted_adds_up(void **state)
+{
+    static const double p[] = {1, 2, 4, -5, 7, 3}, odd[] = {1, 2, 4, NAN, 7, 3},
+                        y[] = {0, 1, 1, 0, 1, 0};
+    const char *const numbers[] = {"sum", "mean", "min", "max"};
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        char text[64];
+
+        (void)snprintf(text, sizeof(text), "{\"name\": \"%s\"}", numbers[i]);
+        merged_is(text, batch(3, p, 2, y, 1));
+        merged_is(text, batch(3, odd, 2, y, 1));
+    }
+    merged_is("{\"name\": \"accuracy\"}", batch(6, p, 1, y, 1));
+    merged_is("{\"name\": \"binary_auroc\"}", batch(6, p, 1, y, 1));
+    merged_is("{\"name\": \"tokens\"}", batch(4, token_rows, 5, token_targets, 1));
 }
 
 static void a_number_that_is_none_shows(void **state)
@@ -318,6 +389,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_summed),
+        cmocka_unit_test(next_tokens_are_in_five_columns),
+        cmocka_unit_test(what_two_have_counted_adds_up),
         cmocka_unit_test(a_number_that_is_none_shows),
         cmocka_unit_test(completions_are_counted_at_their_first_token),
         cmocka_unit_test(rewards_are_means_of_what_is_there),

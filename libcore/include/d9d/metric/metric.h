@@ -18,7 +18,8 @@
  *     sum mean           [N, C] numbers, weights [N]                  sum(p w), sum(p w) / sum(w)
  *     min max            [N, C] numbers
  *     rewards            [N, 7] of a preference or reward task     means of rewards, margins, ...
- *     binary_auroc       [N] probabilities; 0 or 1                    area under the ROC curve
+ *     tokens             [N, 5] of a language model; [N] tokens    accuracy, entropy, calibration,
+ * ... binary_auroc       [N] probabilities; 0 or 1                    area under the ROC curve
  *     accuracy precision recall f1 fbeta confusion_matrix
  *         binary         [N] probabilities; 0 or 1
  *         multiclass     [N, C] scores, or [N] classes; [N] classes, or [N, C] one-hot
@@ -70,6 +71,30 @@ typedef struct d9d_metric_form {
     size_t width;          /* values that compute() returns, at least 1 */
 } d9d_metric_form;
 
+/* What a metric reads where predictions are next tokens.  Logits of all tokens never exist at once:
+ * the first two are computed beside them, in one pass for all such metrics.
+ *
+ *     D9D_METRIC_SCORES    [N, V] logits, which the host reads for some tokens at a time: dear
+ *     D9D_METRIC_CLASSES   [N] the token with the largest logit, the first of equal ones
+ *     D9D_METRIC_TOKENS    [N, 5] d9d_metric_token_column
+ *
+ * Of other predictions all metrics read the scores. */
+typedef enum d9d_metric_input {
+    D9D_METRIC_SCORES,
+    D9D_METRIC_CLASSES,
+    D9D_METRIC_TOKENS
+} d9d_metric_input;
+
+/* p are the probabilities of a token's successors, t the token that came. */
+typedef enum d9d_metric_token_column {
+    D9D_METRIC_TOKEN_LOSS,       /* -log p(t) */
+    D9D_METRIC_TOKEN_ENTROPY,    /* -sum p log p */
+    D9D_METRIC_TOKEN_CONFIDENCE, /* the largest p */
+    D9D_METRIC_TOKEN_CLASS,      /* whose it is, the first of equal ones */
+    D9D_METRIC_TOKEN_RANK,       /* how many tokens have a larger p than t */
+    D9D_METRIC_TOKEN_COLUMNS
+} d9d_metric_token_column;
+
 typedef struct d9d_metric_kind {
     size_t size;            /* sizeof(d9d_metric_kind) */
     const d9d_table *table; /* of its section; the table's name is the metric's name */
@@ -83,6 +108,8 @@ typedef struct d9d_metric_kind {
      * its index. */
     void (*label)(const void *config, size_t i, char *out, size_t n);
     bool weighted; /* rows count by their weights; false: all weights are 1 */
+    /* What it reads of next tokens.  NULL: D9D_METRIC_SCORES. */
+    d9d_metric_input (*input)(const void *config);
 } d9d_metric_kind;
 
 /* The tag "name", and the built-in choices of a union of metrics: tables whose `row` is their
@@ -100,6 +127,8 @@ D9D_API void d9d_metric_free(d9d_metric *m); /* NULL is fine */
 
 /* Adds rows of this rank.  After a sync, counting continues with this rank's own state. */
 D9D_API D9D_MUST_USE d9d_status d9d_metric_update(d9d_metric *m, const d9d_predictions *b);
+/* Adds what `other`, a metric of the same section, has counted on this rank. */
+D9D_API void d9d_metric_merge(d9d_metric *m, const d9d_metric *other);
 /* Clears the state. */
 D9D_API void d9d_metric_reset(d9d_metric *m);
 
@@ -120,6 +149,7 @@ D9D_API void d9d_metric_compute(const d9d_metric *m, double *values);
 D9D_API size_t d9d_metric_width(const d9d_metric *m);
 D9D_API const char *d9d_metric_name(const d9d_metric *m); /* the name of its kind */
 D9D_API bool d9d_metric_is_weighted(const d9d_metric *m); /* whether its kind uses weights */
+D9D_API d9d_metric_input d9d_metric_input_of(const d9d_metric *m);
 /* Suffix of value i after the metric's name: "", "/3", "/tp/3".  Returns `out`. */
 D9D_API char *d9d_metric_label(const d9d_metric *m, size_t i, char *out, size_t n);
 
