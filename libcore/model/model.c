@@ -152,6 +152,13 @@ d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
     return pooled_rows_reduce(m, t, rows, y);
 }
 
+d9d_status d9d_model_call_lm_head_hook(const d9d_model_in *in, d9d_block_vocab *head, d9d_var *rows)
+{
+    const d9d_model_lm_head_hook *hook = in->lm_head_hook;
+
+    return hook != NULL ? hook->call(hook->arg, head, rows) : D9D_OK;
+}
+
 /* Loss and logits of hidden rows [T, H]. */
 static d9d_status head_forward(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in,
                                d9d_var *h, d9d_model_out *out)
@@ -182,6 +189,8 @@ d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in
     D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(d9d_shape_numel(s) / features, features), &h));
     D9D_TRY(d9d_param_unit_unshard(&head->module, t));
     D9D_TRY(head_forward(head, t, in, h, out));
+    if (in->labels != NULL)
+        D9D_TRY(d9d_model_call_lm_head_hook(in, head, h));
     return d9d_param_unit_reshard(&head->module, t);
 }
 

@@ -56,30 +56,46 @@ d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t, const d9d_tens
     return rows_scale(t, *y, b->embedding_scale, y);
 }
 
+d9d_status d9d_block_vocab_rows(d9d_block_vocab *b, d9d_tape *t, d9d_var *h, d9d_var **rows)
+{
+    D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
+    return d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->table[0]->name, rows);
+}
+
+static d9d_op_vocab_opts op_opts(const d9d_block_vocab *b)
+{
+    return (d9d_op_vocab_opts){
+        .comm = d9d_groups_tp(b->groups), .softcap = b->softcap, .bias = b->bias};
+}
+
 d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                 const d9d_tensor *targets, int32_t ignore, bool root,
                                 d9d_var **loss)
 {
-    const d9d_op_vocab_opts opts = {
-        .comm = d9d_groups_tp(b->groups), .softcap = b->softcap, .ignore = ignore, .bias = b->bias};
-    d9d_var *all;
+    d9d_op_vocab_opts opts = op_opts(b);
+    d9d_var *rows;
 
-    D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
-    D9D_TRY(d9d_op_all_gather_rows(t, h, opts.comm, b->table[0]->name, &all));
+    opts.ignore = ignore;
+    D9D_TRY(d9d_block_vocab_rows(b, t, h, &rows));
     return (root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
-        t, all, b->table, b->n_splits, targets, &opts, loss);
+        t, rows, b->table, b->n_splits, targets, &opts, loss);
+}
+
+d9d_status d9d_block_vocab_rows_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *rows,
+                                       const d9d_tensor *pick, d9d_var **logits)
+{
+    const d9d_op_vocab_opts opts = op_opts(b);
+
+    return d9d_op_logits(t, rows, pick, b->table, b->n_splits, &opts, logits);
 }
 
 d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                   const d9d_tensor *pick, d9d_var **logits)
 {
-    const d9d_op_vocab_opts opts = {
-        .comm = d9d_groups_tp(b->groups), .softcap = b->softcap, .bias = b->bias};
-    d9d_var *all;
+    d9d_var *rows;
 
-    D9D_TRY(rows_scale(t, h, b->logit_scale, &h));
-    D9D_TRY(d9d_op_all_gather_rows(t, h, opts.comm, b->table[0]->name, &all));
-    return d9d_op_logits(t, all, pick, b->table, b->n_splits, &opts, logits);
+    D9D_TRY(d9d_block_vocab_rows(b, t, h, &rows));
+    return d9d_block_vocab_rows_logits(b, t, rows, pick, logits);
 }
 
 d9d_status d9d_block_vocab_local_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,

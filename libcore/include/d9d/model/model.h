@@ -39,6 +39,13 @@ typedef struct d9d_hidden_state_hook {
     void *arg;
 } d9d_hidden_state_hook;
 
+/* Called with the head of a language model, a unit that is there, and the rows that it multiplies,
+ * [T/tp, H]: where losses are computed, after them. */
+typedef struct d9d_model_lm_head_hook {
+    d9d_status (*call)(void *arg, d9d_block_vocab *head, d9d_var *rows);
+    void *arg;
+} d9d_model_lm_head_hook;
+
 /* A named tensor of the batch's samples on the device, with the shape of d9d_batch_field of this
  * rank's positions (d9d/data/loader/cp_slice.h). */
 typedef struct d9d_model_field {
@@ -81,7 +88,12 @@ typedef struct d9d_model_in {
     /* What the stage before has passed on, `hidden` among it; the first stage has none. */
     const d9d_model_passed *passed;
     size_t n_passed;
+    const d9d_model_lm_head_hook *lm_head_hook; /* of d9d_model_loss(), or of a task that computes
+                                             the losses itself; NULL: none */
 } d9d_model_in;
+
+D9D_API D9D_MUST_USE d9d_status d9d_model_call_lm_head_hook(const d9d_model_in *in,
+                                                            d9d_block_vocab *head, d9d_var *rows);
 
 /* The field of this name; NULL: nobody asked for it. */
 D9D_API const d9d_model_field *d9d_model_find_field(const d9d_model_in *in, const char *name);

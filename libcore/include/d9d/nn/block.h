@@ -145,6 +145,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tap
  * part of the sum.  ENOTSUP for a head with a bias. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_local_logits(d9d_block_vocab *b, d9d_tape *t,
                                                              d9d_var *h, d9d_var **logits);
+/* h [T/tp, H] to the rows [T, H] that the head multiplies, on all tp ranks. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_rows(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
+                                                     d9d_var **rows);
+/* Such rows to the logits [N, V] float32 of the rows `pick` [N] int32, on all tp ranks. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_rows_logits(d9d_block_vocab *b, d9d_tape *t,
+                                                            d9d_var *rows, const d9d_tensor *pick,
+                                                            d9d_var **logits);
 /* h [T/tp, H] to the logits [N, V] float32 of the tokens `pick` [N] int32, on all tp ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                        const d9d_tensor *pick, d9d_var **logits);
