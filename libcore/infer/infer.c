@@ -65,7 +65,7 @@ static d9di_engine_opts engine_opts(const infer_run *r)
 /* Metrics of classes, or of losses. */
 static d9d_status metrics_open(infer_run *r)
 {
-    const d9di_run_metrics_source source = {&r->c->metrics, "metrics", NULL, 0};
+    const d9di_run_metrics_source source = {.list = &r->c->metrics, .where = "metrics"};
 
     if (r->c->metrics.n == 0)
         return D9D_OK;

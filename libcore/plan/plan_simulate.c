@@ -25,6 +25,7 @@ typedef struct simulation {
     d9d_arena arena;
     d9d_batch batch;
     d9di_grpo_buffer completions; /* of a task that generates */
+    d9di_run_metrics metrics;     /* of next tokens, which a step computes */
     int64_t n_micro;              /* of a step */
     int64_t few;                  /* micro-batches that are executed; the others cost the same */
     int64_t period;               /* steps with this many more micro-batches have the same form */
@@ -172,6 +173,18 @@ static void set_expert_load(const simulation *r)
         d9d_sim_set_expert_load(d9d_sim_of_stream(r->engine.dev->stream), capacity);
 }
 
+/* Metrics of next tokens multiply by the head once more.  Others take what there is. */
+static d9d_status open_metrics(simulation *r)
+{
+    if (!d9di_task_predicts_tokens(&r->task))
+        return D9D_OK;
+    D9D_TRY(d9di_task_open_metrics(&r->task, &r->opts->config->metrics, "metrics", &r->arena,
+                                   &r->metrics));
+    D9D_TRY(d9di_run_metrics_check_vocab(&r->metrics, r->engine.whole.model->vocab));
+    r->task.metrics = &r->metrics;
+    return D9D_OK;
+}
+
 /* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
@@ -185,6 +198,7 @@ static d9d_status open_rank(simulation *r)
     D9D_TRY(d9di_task_open(&c->task, &r->task));
     opts = engine_opts(r);
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
+    D9D_TRY(open_metrics(r));
     D9D_TRY(d9di_engine_check_adapter(&r->engine, from->source_adapter, from->source_checkpoint));
     D9D_TRY(d9di_evaluations_check(r->opts->evaluations, &r->task, r->engine.whole.model,
                                    from->source_checkpoint, r->engine.spec.hf_config));
@@ -215,6 +229,7 @@ static void close_rank(simulation *r)
     d9d_grad_finalize_release(&r->grad_finalize);
     d9d_optimizer_free(r->optimizer);
     d9di_moe_stats_release(&r->moe_stats);
+    d9di_run_metrics_release(&r->metrics);
     d9di_task_close(&r->task);
     d9di_grpo_buffer_release(&r->completions);
     d9di_engine_release(&r->engine);

@@ -191,7 +191,7 @@ static d9d_status losses_make(distillation *d, d9d_tape *t, const d9d_model_in *
         D9D_TRY(add_part(t, x, c->cross_entropy_weight, &sum));
     }
     *loss = sum;
-    return D9D_OK;
+    return d9d_model_call_lm_head_hook(in, d->student, local);
 }
 
 /* --- the task -------------------------------------------------------------------------- */
@@ -263,7 +263,8 @@ static const d9d_train_task task = {.size = sizeof(d9d_train_task),
                                     .open = distillation_open,
                                     .close = free,
                                     .forward = distillation_forward,
-                                    .reference = distillation_reference};
+                                    .reference = distillation_reference,
+                                    .no_logits = true};
 
 static const d9d_key keys[] = {
     D9D_KEY_CUSTOM(section, teacher, D9D_REQUIRED, &d9di_task_reference_key_kind,

@@ -328,7 +328,8 @@ static const d9d_train_task contrast = {HEAD_TASK_MEMBERS,
                                         .forward = embedding_forward,
                                         .targets = embedding_targets,
                                         .check = embedding_check,
-                                        .paired = true};
+                                        .paired = true,
+                                        .no_logits = true};
 static const d9d_infer_task_kind embed = {.size = sizeof(d9d_infer_task_kind),
                                           .table = &d9di_head_task_infer_embedding_table,
                                           .body = &embedding,

@@ -167,6 +167,9 @@ static const d9d_key logging_keys[] = {
     D9D_KEY_INT(logging_section, documents, "0", 0, 1000,
                 "documents of a step to record, those that raise its loss most: what "
                 "d9d-metrics spikes names"),
+    D9D_KEY_PERIOD(logging_section, token_metrics_period_steps, "1",
+                   "steps between those whose next tokens the metrics of a language model count: "
+                   "each computes its logits once more"),
     D9D_KEY_INT(logging_section, line_steps, "0", 0, 1 << 30,
                 "steps between lines of progress in a log, beside one every 30 seconds; 0: those "
                 "alone"),

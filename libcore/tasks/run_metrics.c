@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/kernels/sim.h"
 #include "d9d/model/model.h"
+#include "tasks/token_predictions.h"
 
 /* --- opening ------------------------------------------------------------------------- */
 
@@ -73,6 +75,7 @@ static d9d_status metric_add(d9di_run_metrics *m, const d9d_union *section, size
 {
     m->place[m->n] = place;
     m->source[m->n] = source;
+    m->section[m->n] = section;
     if (place == NULL)
         return D9D_FAIL(D9D_ENOMEM, "metrics: the place of one");
     D9D_TRY(d9d_metric_create(section, place, &m->metric[m->n]));
@@ -86,10 +89,14 @@ static d9d_status loss_add(d9di_run_metrics *m, const d9di_run_metrics_source *s
 {
     const d9d_table *const *mean = d9d_metric_choices;
 
+    d9d_union *section = d9d_arena_alloc(a, sizeof(*section));
+
+    if (section == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its loss", s->where);
     while (strcmp((*mean)->name, "mean") != 0)
         mean++;
-    return metric_add(m, &(d9d_union){.choice = *mean, .choices = d9d_metric_choices}, source,
-                      d9d_arena_printf(a, "%s.loss", s->where));
+    *section = (d9d_union){.choice = *mean, .choices = d9d_metric_choices};
+    return metric_add(m, section, source, d9d_arena_printf(a, "%s.loss", s->where));
 }
 
 static d9d_status source_add(d9di_run_metrics *m, const d9di_run_metrics_source *s, size_t source,
@@ -99,6 +106,11 @@ static d9d_status source_add(d9di_run_metrics *m, const d9di_run_metrics_source 
 
     for (size_t i = 0; i < s->list->n; i++) {
         D9D_TRY(metric_add(m, &section[i], source, d9d_arena_printf(a, "%s[%zu]", s->where, i)));
+        if (!s->of_tokens && d9d_metric_input_of(m->metric[m->n - 1]) == D9D_METRIC_TOKENS)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: %s is of a language model's next tokens, and the task has other "
+                            "predictions",
+                            m->place[m->n - 1], d9d_metric_name(m->metric[m->n - 1]));
         if (s->columns > 0)
             D9D_TRY(columns_check(m->metric[m->n - 1], m->place[m->n - 1], s->columns));
     }
@@ -115,7 +127,8 @@ static d9d_status arrays_alloc(d9di_run_metrics *m, const d9di_run_metrics_sourc
     m->metric = d9d_arena_alloc(a, all * sizeof(d9d_metric *));
     m->source = d9d_arena_alloc(a, all * sizeof(*m->source));
     m->place = d9d_arena_alloc(a, all * sizeof(char *));
-    if (m->metric == NULL || m->source == NULL || m->place == NULL)
+    m->section = d9d_arena_alloc(a, all * sizeof(*m->section));
+    if (m->metric == NULL || m->source == NULL || m->place == NULL || m->section == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu of them", sources[0].where, all);
     return D9D_OK;
 }
@@ -150,6 +163,7 @@ d9d_status d9di_run_metrics_open(const d9di_run_metrics_source *sources, size_t 
                                  d9di_run_metrics *out)
 {
     D9D_TRY(arrays_alloc(out, sources, n, a));
+    out->of_tokens = sources[0].of_tokens;
     for (size_t i = 0; i < n; i++) {
         if (sources[i].head != NULL)
             D9D_TRY(loss_add(out, &sources[i], i, a));
@@ -184,8 +198,46 @@ d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const d9d_head *head
     return D9D_OK;
 }
 
-static void pending_release(d9di_run_metrics_pending *w)
+d9d_status d9di_run_metrics_check_vocab(d9di_run_metrics *m, int64_t vocab)
 {
+    for (size_t i = 0; i < m->n && m->of_tokens; i++) {
+        const bool tokens = d9d_metric_input_of(m->metric[i]) == D9D_METRIC_TOKENS;
+
+        D9D_TRY(
+            columns_check(m->metric[i], m->place[i], tokens ? D9D_METRIC_TOKEN_COLUMNS : vocab));
+    }
+    return D9D_OK;
+}
+
+/* A copy of each metric that reads the logits of tokens, which has counted nothing; [n], NULL for
+ * others. */
+static void copies_free(d9d_metric **copy, size_t n)
+{
+    for (size_t i = 0; copy != NULL && i < n; i++)
+        d9d_metric_free(copy[i]);
+    free(copy);
+}
+
+static d9d_status copies_make(const d9di_run_metrics *m, d9d_metric ***out)
+{
+    d9d_metric **copy = calloc(m->n + 1, sizeof(d9d_metric *));
+    d9d_status st = D9D_OK;
+
+    if (copy == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "metrics: %zu of them", m->n);
+    for (size_t i = 0; i < m->n && st == D9D_OK; i++)
+        if (d9d_metric_input_of(m->metric[i]) == D9D_METRIC_SCORES)
+            st = d9d_metric_create(m->section[i], m->place[i], &copy[i]);
+    if (st == D9D_OK)
+        *out = copy;
+    else
+        copies_free(copy, m->n);
+    return st;
+}
+
+static void pending_release(d9di_run_metrics_pending *w, size_t n)
+{
+    copies_free(w->counted, n);
     d9d_readback_free(w->logits);
     d9d_readback_free(w->labels);
     d9d_readback_free(w->mask);
@@ -195,13 +247,14 @@ static void pending_release(d9di_run_metrics_pending *w)
 void d9di_run_metrics_release(d9di_run_metrics *m)
 {
     for (size_t i = 0; i < m->watched.len; i++)
-        pending_release(&m->watched.data[i]);
+        pending_release(&m->watched.data[i], m->n);
     for (size_t i = 0; i < m->n; i++)
         d9d_metric_free(m->metric[i]);
     D9D_VEC_RELEASE(&m->watched);
     D9D_VEC_RELEASE(&m->logits);
     D9D_VEC_RELEASE(&m->prediction);
     D9D_VEC_RELEASE(&m->target);
+    D9D_VEC_RELEASE(&m->token);
     *m = (d9di_run_metrics){0};
 }
 
@@ -235,7 +288,7 @@ static d9d_status pending_add(d9di_run_metrics *m, d9di_run_metrics_pending w,
     D9D_TRY_OR(st, D9D_VEC_PUSH(&m->watched, w), out);
     w = (d9di_run_metrics_pending){0};
 out:
-    pending_release(&w);
+    pending_release(&w, m->n);
     return st;
 }
 
@@ -271,25 +324,26 @@ d9d_status d9di_run_metrics_enqueue_mean(d9di_run_metrics *m, size_t source, con
         mean, NULL, count);
 }
 
-/* Collects the rows that count, in the form of d9d_predictions. */
-static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
+/* Predictions on the host. */
+typedef struct host_rows {
+    d9d_dtype dtype;
+    int64_t rows, classes;
+    const void *logits;    /* [rows, classes] */
+    const int32_t *labels; /* [rows] */
+    const float *mask;     /* [rows], or NULL */
+} host_rows;
+
+/* Keeps the rows that count, in the form of d9d_predictions. */
+static d9d_status rows_keep(d9di_run_metrics *m, const host_rows *w)
 {
     const size_t n_scores = (size_t)(w->rows * w->classes);
-    const void *logits, *back;
-    const int32_t *labels;
-    const float *mask = NULL;
+    const int32_t *labels = w->labels;
+    const float *mask = w->mask;
 
-    D9D_TRY(d9d_readback_wait(w->logits, &logits));
-    D9D_TRY(d9d_readback_wait(w->labels, &back));
-    labels = back;
-    if (w->mask != NULL) {
-        D9D_TRY(d9d_readback_wait(w->mask, &back));
-        mask = back;
-    }
     m->prediction.len = m->target.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&m->logits, n_scores));
     D9D_TRY(D9D_VEC_RESERVE(&m->prediction, n_scores));
-    d9d_tensor_elements_to_f32(w->dtype, logits, (int64_t)n_scores, m->logits.data);
+    d9d_tensor_elements_to_f32(w->dtype, w->logits, (int64_t)n_scores, m->logits.data);
     for (int64_t i = 0; i < w->rows; i++) {
         if (labels[i] == D9D_IGNORE_INDEX || (mask != NULL && (mask[i] == 0 || labels[i] < 0)))
             continue;
@@ -298,6 +352,31 @@ static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pendi
         D9D_TRY(D9D_VEC_PUSH(&m->target, (double)labels[i]));
     }
     return D9D_OK;
+}
+
+/* The rows of a micro-batch that count. */
+static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
+{
+    host_rows r = {.dtype = w->dtype, .rows = w->rows, .classes = w->classes};
+    const void *back;
+
+    D9D_TRY(d9d_readback_wait(w->logits, &r.logits));
+    D9D_TRY(d9d_readback_wait(w->labels, &back));
+    r.labels = back;
+    if (w->mask != NULL) {
+        D9D_TRY(d9d_readback_wait(w->mask, &back));
+        r.mask = back;
+    }
+    return rows_keep(m, &r);
+}
+
+static d9d_predictions kept_rows(const d9di_run_metrics *m, int64_t columns)
+{
+    return (d9d_predictions){.rows = (int64_t)m->target.len,
+                             .prediction = m->prediction.data,
+                             .prediction_columns = columns,
+                             .target = m->target.data,
+                             .target_columns = 1};
 }
 
 /* A head's loss is the first metric of its source, and has its number of targets as weight. */
@@ -318,18 +397,39 @@ static d9d_status update_mean(d9di_run_metrics *m, const d9di_run_metrics_pendin
     return count > 0 ? d9d_metric_update(m->metric[i], &b) : D9D_OK;
 }
 
+/* Columns of tokens, or what has read their logits. */
+static d9d_status update_tokens(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
+{
+    const d9d_predictions b = kept_rows(m, w->classes);
+    d9d_predictions classes = b;
+
+    m->token.len = 0;
+    for (int64_t i = 0; i < b.rows; i++)
+        D9D_TRY(D9D_VEC_PUSH(&m->token, b.prediction[i * w->classes + D9D_METRIC_TOKEN_CLASS]));
+    classes.prediction = m->token.data;
+    classes.prediction_columns = 1;
+    for (size_t i = 0; i < m->n && b.rows > 0; i++)
+        if (d9d_metric_input_of(m->metric[i]) == D9D_METRIC_TOKENS)
+            D9D_TRY(d9d_metric_update(m->metric[i], &b));
+        else if (d9d_metric_input_of(m->metric[i]) == D9D_METRIC_CLASSES)
+            D9D_TRY(d9d_metric_update(m->metric[i], &classes));
+        else
+            d9d_metric_merge(m->metric[i], w->counted[i]);
+    return D9D_OK;
+}
+
 static d9d_status update_one(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
 {
-    d9d_predictions b = {.prediction_columns = w->classes, .target_columns = 1};
+    d9d_predictions b;
     const size_t loss = w->source > 0; /* the first of a head's metrics is its loss */
     size_t k = 0;
 
     if (w->labels == NULL)
         return update_mean(m, w);
     D9D_TRY(collect_rows(m, w));
-    b.rows = (int64_t)m->target.len;
-    b.prediction = m->prediction.data;
-    b.target = m->target.data;
+    if (w->of_tokens)
+        return update_tokens(m, w);
+    b = kept_rows(m, w->classes);
     for (size_t i = 0; i < m->n && b.rows > 0; i++)
         if (m->source[i] == w->source && k++ >= loss)
             D9D_TRY(d9d_metric_update(m->metric[i], &b));
@@ -340,7 +440,7 @@ d9d_status d9di_run_metrics_update(d9di_run_metrics *m, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(update_one(m, &m->watched.data[i]));
-        pending_release(&m->watched.data[i]);
+        pending_release(&m->watched.data[i], m->n);
     }
     if (n > 0) {
         m->watched.len -= n;
@@ -348,6 +448,113 @@ d9d_status d9di_run_metrics_update(d9di_run_metrics *m, size_t n)
                 m->watched.len * sizeof(d9di_run_metrics_pending));
     }
     return D9D_OK;
+}
+
+/* --- next tokens ------------------------------------------------------------------------- */
+
+#define HOST_ELEMENTS (INT64_C(1) << 22) /* of logits that are read back at a time */
+
+/* Metrics that read the logits of a micro-batch's tokens. */
+typedef struct logits_reader {
+    d9di_run_metrics *m;
+    d9d_metric **copy;
+    const int32_t *labels;
+} logits_reader;
+
+/* Waits for logits [n, V] of the tokens from `first`, and counts them. */
+static d9d_status logits_count(const logits_reader *r, const d9d_tensor *logits, int64_t first)
+{
+    const int64_t n = logits->shape.dim[0], v = logits->shape.dim[1];
+    host_rows rows = {.dtype = D9D_F32, .rows = n, .classes = v, .labels = r->labels + first};
+    d9d_readback *back = NULL;
+    d9d_predictions b;
+    d9d_status st;
+
+    D9D_TRY_OR(st, enqueue_readback(logits, &back), out);
+    D9D_TRY_OR(st, d9d_readback_wait(back, &rows.logits), out);
+    D9D_TRY_OR(st, rows_keep(r->m, &rows), out);
+    b = kept_rows(r->m, v);
+    for (size_t i = 0; i < r->m->n && b.rows > 0 && st == D9D_OK; i++)
+        st = r->copy[i] != NULL ? d9d_metric_update(r->copy[i], &b) : D9D_OK;
+out:
+    d9d_readback_free(back);
+    return st;
+}
+
+static d9d_status logits_read(void *arg, const d9d_tensor *logits, int64_t first)
+{
+    const int64_t n = logits->shape.dim[0], fit = HOST_ELEMENTS / logits->shape.dim[1],
+                  step = fit > 0 ? fit : 1;
+    d9d_status st = D9D_OK;
+
+    for (int64_t at = 0; at < n && st == D9D_OK; at += step) {
+        d9d_tensor some = d9d_tensor_rows(logits, at, n - at < step ? n - at : step);
+
+        st = logits_count(arg, &some, first + at);
+        d9d_tensor_release(&some);
+    }
+    return st;
+}
+
+static bool reads_logits(const d9di_run_metrics *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (d9d_metric_input_of(m->metric[i]) == D9D_METRIC_SCORES)
+            return true;
+    return false;
+}
+
+/* The columns of all tokens; *copy are the metrics that have read the logits, if any do. */
+static d9d_status tokens_predict(d9di_run_metrics *m, d9d_block_vocab *head, const d9d_tensor *h,
+                                 const d9d_tensor *labels, bool reads, d9d_metric ***copy,
+                                 d9d_tensor *columns)
+{
+    d9di_token_predictions p = {.labels = labels};
+    logits_reader r = {.m = m};
+    d9d_readback *back = NULL;
+    const void *host;
+    d9d_status st;
+
+    if (!reads)
+        return d9di_token_predictions_make(&p, head, h, columns);
+    D9D_TRY_OR(st, copies_make(m, copy), out);
+    D9D_TRY_OR(st, enqueue_readback(labels, &back), out);
+    D9D_TRY_OR(st, d9d_readback_wait(back, &host), out);
+    r.copy = *copy;
+    r.labels = host;
+    p.logits = logits_read;
+    p.arg = &r;
+    st = d9di_token_predictions_make(&p, head, h, columns);
+out:
+    d9d_readback_free(back);
+    return st;
+}
+
+bool d9di_run_metrics_wants_tokens(const d9di_run_metrics *m)
+{
+    return m != NULL && m->n > 0 && m->of_tokens && !m->pauses_tokens;
+}
+
+/* A plan has no predictions to count. */
+d9d_status d9di_run_metrics_enqueue_tokens(d9di_run_metrics *m, d9d_block_vocab *head,
+                                           const d9d_tensor *h, const d9d_tensor *labels,
+                                           bool is_counted)
+{
+    d9di_run_metrics_pending w = {.dtype = D9D_F32,
+                                  .rows = d9d_tensor_numel(labels),
+                                  .classes = D9D_METRIC_TOKEN_COLUMNS,
+                                  .of_tokens = true};
+    const bool counts = is_counted && d9d_tensor_device(h)->kernels != d9d_kernels_sim();
+    d9d_tensor columns = {0};
+    d9d_status st =
+        tokens_predict(m, head, h, labels, counts && reads_logits(m), &w.counted, &columns);
+
+    if (st == D9D_OK && counts)
+        st = pending_add(m, w, &columns, labels, NULL);
+    else
+        copies_free(w.counted, m->n);
+    d9d_tensor_release(&columns);
+    return st;
 }
 
 /* --- values ---------------------------------------------------------------------------- */

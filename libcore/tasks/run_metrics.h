@@ -7,6 +7,9 @@
  *     enqueue   k-1             k                                    k+1
  *     device        k-1             k               reduce(k-1)          k+1
  *     host      enqueue(k-1)    enqueue(k), update(k-1), begin(k-1)  enqueue(k+1), end(k-1), ...
+ *
+ * With one exception: a metric that reads logits of tokens waits for them, some at a time
+ * (tasks/token_predictions.h).
  */
 #ifndef D9DI_TASKS_RUN_METRICS_H
 #define D9DI_TASKS_RUN_METRICS_H
@@ -15,6 +18,7 @@
 #include "d9d/device/readback.h"
 #include "d9d/metric/metric.h"
 #include "d9d/model/head.h"
+#include "d9d/nn/block.h"
 #include "d9d/tensor/tensor.h"
 
 /* Predictions of a micro-batch whose readback is pending. */
@@ -22,6 +26,8 @@ typedef struct d9di_run_metrics_pending {
     size_t source;
     d9d_readback *logits, *labels; /* labels NULL: a mean with a weight */
     d9d_readback *mask;            /* or NULL */
+    bool of_tokens;                /* `logits` are d9d_metric_token_column */
+    d9d_metric **counted; /* [n of the metrics], of those that have read the logits; or NULL */
     d9d_dtype dtype;
     int64_t rows, classes;
 } d9di_run_metrics_pending;
@@ -29,8 +35,9 @@ typedef struct d9di_run_metrics_pending {
 typedef struct d9di_run_metrics {
     size_t n, width; /* number of metrics; values of all metrics */
     d9d_metric **metric;
-    size_t *source;     /* [n]: whose predictions a metric is of */
-    const char **place; /* [n]: "metrics[0]", for messages and saved states */
+    size_t *source;            /* [n]: whose predictions a metric is of */
+    const d9d_union **section; /* [n] */
+    const char **place;        /* [n]: "metrics[0]", for messages and saved states */
     const char **names; /* [width] value names such as "accuracy", "f1/3"; metrics[1] is called
                            "accuracy[1]" if an earlier metric has its name; in the arena */
     double *values;     /* [width] */
@@ -38,6 +45,9 @@ typedef struct d9di_run_metrics {
     D9D_VEC(float) logits;      /* of a micro-batch */
     D9D_VEC(double) prediction; /* of the rows that count */
     D9D_VEC(double) target;
+    D9D_VEC(double) token; /* that are predicted */
+    bool of_tokens;        /* source 0 is the next tokens of a language model */
+    bool pauses_tokens;    /* they do not count now */
 } d9di_run_metrics;
 
 /* Metrics of the predictions of the task itself, or of a head. */
@@ -47,6 +57,7 @@ typedef struct d9di_run_metrics_source {
     const char *head;     /* values are HEAD.accuracy, and the first is HEAD.loss, a mean; NULL: the
                              task itself, whose predictions are source 0 */
     int64_t columns;      /* that predictions have; 0: not known */
+    bool of_tokens;       /* they are next tokens; of the first source alone */
 } d9di_run_metrics_source;
 /* Lists are borrowed; strings are the arena's. */
 d9d_status d9di_run_metrics_open(const d9di_run_metrics_source *sources, size_t n, d9d_arena *a,
@@ -54,6 +65,8 @@ d9d_status d9di_run_metrics_open(const d9di_run_metrics_source *sources, size_t 
 void d9di_run_metrics_release(d9di_run_metrics *m);
 /* ECONFIG for a metric that does not accept this head's scores.  Call before the first update. */
 d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const d9d_head *head);
+/* The same of next tokens of a vocabulary. */
+d9d_status d9di_run_metrics_check_vocab(d9di_run_metrics *m, int64_t vocab);
 
 /* ECONFIG for a metric that does not accept losses: a column of numbers without targets. */
 d9d_status d9di_run_metrics_check_losses(d9di_run_metrics *m);
@@ -62,6 +75,13 @@ d9d_status d9di_run_metrics_check_losses(d9di_run_metrics *m);
  * rows that do not count (NULL: none); nothing if no metric reads them. */
 d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, size_t source, const d9d_tensor *logits,
                                     const d9d_tensor *labels, const d9d_tensor *mask);
+/* True if next tokens are wanted now. */
+bool d9di_run_metrics_wants_tokens(const d9di_run_metrics *m);
+/* The same of what a language model's head predicts of h [T/tp, H].  Collective over the tp ranks,
+ * of which one counts. */
+d9d_status d9di_run_metrics_enqueue_tokens(d9di_run_metrics *m, d9d_block_vocab *head,
+                                           const d9d_tensor *h, const d9d_tensor *labels,
+                                           bool is_counted);
 /* The same of a head's mean loss [1] and the number of its targets [1], float32. */
 d9d_status d9di_run_metrics_enqueue_mean(d9di_run_metrics *m, size_t source, const d9d_tensor *mean,
                                          const d9d_tensor *count);

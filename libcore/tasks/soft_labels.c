@@ -334,6 +334,7 @@ d9d_status d9di_soft_labels_loss(d9di_soft_labels *s, d9d_model *m, d9d_tape *t,
     D9D_TRY_OR(st, chunks_run(s, t, &c, &more), out);
     D9D_TRY_OR(st, parts_sum(t, more, &c.next, m->groups.tp, &more), out);
     D9D_TRY_OR(st, losses_make(s, t, &c, more, loss), out);
+    D9D_TRY_OR(st, d9d_model_call_lm_head_hook(in, s->head, c.local), out);
     st = d9d_param_unit_reshard(&s->head->module, t);
 out:
     d9d_tensor_release(&c.next);

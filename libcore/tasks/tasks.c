@@ -331,10 +331,17 @@ static d9d_status fail_no_logits(const d9di_task *t, const char *where)
                     t->kind->heads != NULL ? "; each of its heads has metrics of its own" : "");
 }
 
+bool d9di_task_predicts_tokens(const d9di_task *t)
+{
+    return d9d_head_is_lm(d9di_task_head(t).kind) && t->kind->heads == NULL &&
+           (t->kind->forward == NULL || t->kind->no_logits);
+}
+
 d9d_status d9di_task_open_metrics(const d9di_task *t, const d9d_list *list, const char *where,
                                   d9d_arena *a, d9di_run_metrics *out)
 {
-    d9di_run_metrics_source sources[1 + D9D_TASK_PARTS_MAX] = {{list, where, NULL, 0}};
+    d9di_run_metrics_source sources[1 + D9D_TASK_PARTS_MAX] = {
+        {.list = list, .where = where, .of_tokens = d9di_task_predicts_tokens(t)}};
     const d9d_task_head_record *heads;
     size_t n = 0;
 
@@ -344,11 +351,13 @@ d9d_status d9di_task_open_metrics(const d9di_task *t, const d9d_list *list, cons
 
         if (of == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: names of %zu heads", where, n);
-        sources[1 + i] =
-            (d9di_run_metrics_source){heads[i].metrics, of, heads[i].name, heads[i].columns};
+        sources[1 + i] = (d9di_run_metrics_source){.list = heads[i].metrics,
+                                                   .where = of,
+                                                   .head = heads[i].name,
+                                                   .columns = heads[i].columns};
     }
     D9D_TRY(d9di_run_metrics_open(sources, 1 + n, a, out));
-    return list->n > 0 && (t->kind->forward == NULL || t->kind->no_logits)
+    return list->n > 0 && !sources[0].of_tokens && (t->kind->forward == NULL || t->kind->no_logits)
                ? fail_no_logits(t, where)
                : D9D_OK;
 }
@@ -373,8 +382,8 @@ static d9d_status enqueue_heads(const d9di_task *t, const d9d_model_out *out)
 static d9d_status enqueue_metrics(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
                                   const d9d_model_out *out)
 {
-    if (t->metrics == NULL || t->metrics->n == 0 || !d9d_stage_is_last(m->stage) ||
-        d9d_comm_rank(m->groups.tp) > 0)
+    if (t->metrics == NULL || t->metrics->n == 0 || t->metrics->of_tokens ||
+        !d9d_stage_is_last(m->stage) || d9d_comm_rank(m->groups.tp) > 0)
         return D9D_OK;
     if (out->n_heads > 0)
         return enqueue_heads(t, out);
@@ -437,14 +446,56 @@ d9d_status d9di_task_stage_specs(const d9di_task *t, const d9d_model *m, int sta
     return d9d_stage_specs_check(out, *n, where);
 }
 
+/* Next tokens of a micro-batch for the metrics, where the model has its head at hand. */
+typedef struct token_metrics {
+    const d9di_task *task;
+    const d9d_model *model;
+    const d9d_tensor *labels;
+    bool done;
+} token_metrics;
+
+static d9d_status tokens_enqueue(void *arg, d9d_block_vocab *head, d9d_var *rows)
+{
+    token_metrics *w = arg;
+
+    w->done = true;
+    return d9di_run_metrics_enqueue_tokens(w->task->metrics, head, d9d_var_tensor(rows), w->labels,
+                                           d9d_comm_rank(w->model->groups.tp) == 0);
+}
+
+static d9d_status forward_run(const d9di_task *t, d9d_model *m, d9d_tape *tape,
+                              const d9d_model_in *in, d9d_model_out *out)
+{
+    return t == NULL || t->kind->forward == NULL
+               ? D9D_PLUGIN_CALL(m->ops->name, m->ops, forward, m, tape, in, out)
+               : D9D_PLUGIN_CALL(task_name(t->kind), t->kind, forward, t->self, m, tape, in, out);
+}
+
+static d9d_status forward_with_tokens(const d9di_task *t, d9d_model *m, d9d_tape *tape,
+                                      const d9d_model_in *in, d9d_model_out *out)
+{
+    token_metrics w = {.task = t, .model = m, .labels = in->labels};
+    const d9d_model_lm_head_hook hook = {tokens_enqueue, &w};
+    d9d_model_in given = *in;
+
+    given.lm_head_hook = &hook;
+    D9D_TRY(forward_run(t, m, tape, &given, out));
+    return w.done
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOTSUP,
+                          "metrics: %s computes its losses without d9d_model_loss(), which shows "
+                          "what it predicts",
+                          m->ops->name);
+}
+
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
                              const d9d_model_in *in, d9d_model_out *out)
 {
+    const bool tokens = t != NULL && in->labels != NULL && d9d_stage_is_last(m->stage) &&
+                        d9di_run_metrics_wants_tokens(t->metrics);
+
     *out = (d9d_model_out){0};
-    if (t == NULL || t->kind->forward == NULL)
-        D9D_TRY(D9D_PLUGIN_CALL(m->ops->name, m->ops, forward, m, tape, in, out));
-    else
-        D9D_TRY(D9D_PLUGIN_CALL(task_name(t->kind), t->kind, forward, t->self, m, tape, in, out));
+    D9D_TRY((tokens ? forward_with_tokens : forward_run)(t, m, tape, in, out));
     if (t == NULL)
         return D9D_OK;
     D9D_TRY(check_output(t, m, in, out));

@@ -113,6 +113,8 @@ d9d_status d9di_task_fields(const d9di_task *t, const d9d_model *m, d9d_field_re
 /* Asks the datasets for them.  ECONFIG if one has no such field. */
 d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9di_run_data *data);
 d9d_status d9di_task_check_batch(const d9di_task *t, const d9d_batch *b);
+/* Its metrics are of the next tokens that the model's own head predicts. */
+bool d9di_task_predicts_tokens(const d9di_task *t);
 /* Opens the metrics of a section, and those of the task's heads.  ECONFIG, beginning with `where`,
  * if the section has metrics and the task has no predictions for them; some tasks report this
  * later. */

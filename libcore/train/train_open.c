@@ -98,6 +98,7 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_evaluations_check(&r->evaluator.list, opts.task, r->engine.whole.model,
                                    opts.source, r->engine.spec.hf_config));
     D9D_TRY(d9di_run_metrics_check_head(&r->recorder.metrics, &r->engine.spec.opts.head));
+    D9D_TRY(d9di_run_metrics_check_vocab(&r->recorder.metrics, r->engine.whole.model->vocab));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
     return d9di_engine_create_optimizer(r->run.c, &r->engine.params, &r->engine.whole.params,
                                         opts.seed, &r->stepper.optimizer);

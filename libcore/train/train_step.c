@@ -287,6 +287,14 @@ static size_t n_losses(const d9di_train_stepper *s)
     return s->engine->step.loss_attribution->watched.len;
 }
 
+/* Next tokens count in some of the steps: the same on every rank. */
+static void set_token_metrics(const d9di_train_stepper *s, const d9di_train_run *run)
+{
+    s->engine->task->metrics->pauses_tokens =
+        !d9d_step_period_due(run->c->trainer.logging.token_metrics_period_steps, s->state.step + 1,
+                             run->total_steps, D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
+}
+
 d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_run *run,
                                       d9di_train_control *control, d9di_train_checkpointer *saves)
 {
@@ -300,6 +308,7 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     if (!isfinite((float)p->lr)) /* possible with a plugin's schedule; the update uses float32 */
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
                         (long long)s->state.step + 1, p->lr);
+    set_token_metrics(s, run);
     d9d_values_set_step(run->values, s->state.step + 1);
     D9D_TRY(d9di_train_run_trigger_step(run, "train.step.pre", s->state.step));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.pre", s->state.step));

@@ -50,8 +50,8 @@ JSON
 # mlm-CASE.infer.json, which scores masked tokens
 configure_masked() {
     cat >"mlm-$1.train.json" <<JSON
-{"data": {"dataset": "data-modernbert", "epochs": 3, "order": "shuffled"},
- "evaluation": {"data": {"dataset": "data-modernbert"}, "period_steps": 3},
+{"data": {"dataset": "data-modernbert", "epochs": 3, "order": "shuffled"}, "metrics": [{"name": "tokens"}],
+ "evaluation": {"data": {"dataset": "data-modernbert"}, "period_steps": 3, "metrics": [{"name": "tokens"}]},
  "model_provider": {"name": "auto", "hf_config": "$masked/$1/config.json"},
  "trainer": {"run": {"name": "$1", "steps": 3},
    "batching": {"global_batch_size": 16, "microbatch_size": 4},
@@ -66,7 +66,7 @@ JSON
  "task": {"name": "masked_lm", "output": "out.jsonl", "mask_token_id": 3, "special_ids": [0, 1, 2]}}
 JSON
 }
-numbers() { grep -oE '"(valid/loss|loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
+numbers() { grep -oE '"(valid/loss|loss|grad_norm|(valid/)?tokens/(loss|entropy))": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
 scores() { sed -E 's/.*"logprobs": \[([^]]*)\].*/\1/' "$1" | tr -s ', ' '\n'; }
 floats() { od -An -v -tf4 -w4 -j128 "$1"; }
 # close A B: numbers, one a line

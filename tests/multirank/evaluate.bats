@@ -177,7 +177,7 @@ half() {
     bad '{"data": {"dataset": "other"}, "name": "a/b"}'
     assert_output --partial 'a/b'
     bad '{"data": {"dataset": "other"}, "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 4}]}'
-    assert_output --partial "the task causal_lm gives no predictions"
+    assert_output --partial "evaluation.valid.metrics[0]: the model has 97 classes: accuracy: a prediction of 97 numbers, must be 4"
     bad '{"dataset": "other"}'
     assert_output --partial "evaluation"
     [ ! -e none ]

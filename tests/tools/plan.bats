@@ -147,8 +147,9 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
         --set 'evaluation={"data": {"dataset": "odd", "epochs": null}, "samples": 60}'
     d9d-train -q -d cpu "${pairs[@]}" --set data.dataset=odd --set trainer.run.dir=one c.json # one pass leaves the last out
     [ "$(records one)" = 10 ]
-    refused "metrics: the task causal_lm gives no predictions" --set 'metrics=[{"name": "accuracy"}]'
-    refused "evaluation.valid.metrics: the task causal_lm" --set "$(evaluated '"metrics": [{"name": "accuracy"}]')"
+    refused "metrics: the task embedding gives no predictions" "${pairs[@]}" --set 'metrics=[{"name": "accuracy"}]'
+    refused "classes: accuracy: a prediction of" --set 'metrics=[{"name": "accuracy"}]'
+    refused "evaluation.valid.metrics[0]: the model has" --set "$(evaluated '"metrics": [{"name": "accuracy"}]')"
     few='"metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 2}]'
     classes='task={"name": "classification", "num_labels": 3}'
     refused "metrics[0]: the model has 3 classes: accuracy: a prediction of 3 numbers, must be 2" --set "$classes" --set "${few/\"metrics\": /metrics=}"

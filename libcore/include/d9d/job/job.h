@@ -100,6 +100,7 @@ typedef struct d9d_job_trainer_section {
         d9d_list tracker; /* d9d_union: d9d/track/sink.h */
         int experts;      /* MoE statistics: off, summary, per layer, all counts */
         int64_t documents;
+        d9d_step_period token_metrics_period_steps;
         int64_t line_steps; /* 0: by time alone */
     } logging;
     struct d9d_job_pipelining_section {

@@ -104,7 +104,9 @@ typedef struct d9d_train_task {
      * them by d9d_model_find_field(), targets() and check() by d9d_batch_find_field().  NULL: none.
      */
     const d9d_field_request *(*fields)(void *self, size_t *n);
-    bool no_logits; /* forward() sets no logits, so that metrics are refused at once */
+    /* forward() sets no logits.  Metrics are of the next tokens that the model predicts
+     * (d9d_metric_input), or refused at once if its head is another. */
+    bool no_logits;
     /* The frozen second model that forward() needs.  NULL: none. */
     void (*reference)(void *self, d9d_task_reference *out);
     /* Its datasets have answers in pairs (d9d-shard --format preference), and in->documents is set;
