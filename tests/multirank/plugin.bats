@@ -501,7 +501,7 @@ JSON
 @test "events arrive on every rank of a pipeline with a plugin's schedule" {
     with_mpi
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
-    plugin lifo "$BATS_TEST_DIRNAME/lifo_schedule_plugin.c"
+    plugin lifo "$root/examples/plugins/lifo.c"
     dense >dense.json
     rm -f events.?
     run -0 d9d-train -q --device cpu --set trainer.run.dir=one dense.json

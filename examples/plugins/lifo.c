@@ -1,5 +1,12 @@
-/* lifo_schedule_plugin.c - a plugin for plugin.bats: a pipeline schedule that runs all forwards
- * before all backwards, and backwards in reverse order of micro-batches (last in, first out). */
+/* lifo.c - a pipeline schedule: all forwards before all backwards, and backwards in reverse order
+ * of micro-batches (last in, first out).
+ *
+ *     {"plugin": "liblifo.so",
+ *      "trainer": {"pipelining": {"schedule": {"schedule": "lifo"}}}, ...}
+ *
+ * A schedule lists the computations of each rank.  The sends and receives between them are
+ * inserted, and the whole is checked for deadlocks, before the run begins and in `--plan`.
+ */
 #include <d9d/tasks/plugin.h>
 
 typedef struct section {

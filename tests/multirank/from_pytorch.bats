@@ -1,0 +1,49 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# docs/howto/from-pytorch-examples.md on several ranks: parallelism, and what ranks tell each other.
+
+load workroom
+
+setup_file() {
+    workroom
+    awk 'BEGIN { for (a = 1; a < 300; a++) printf "{\"text\": \"%d and %d make %d.\"}\n", a, a + 1, 2 * a + 1 }' >corpus.jsonl
+    d9d-shard -q --tokenizer "$root/examples/tokenizer/tokenizer.json" --out dataset corpus.jsonl
+    sed -e 's/"split": "train", //' -e 's/"looped_bfs", "num_stages_per_rank": 1/"1f1b"/' -e 's/"tracker": {[^}]*}/"tracker": null/' \
+        -e 's/"export_to": "model_export"/"export_to": null/' -e 's/"name": "qwen3-moe-pretrain",/"name": "x", "steps": 4,/' -e 's/"period_steps": 5/"period_steps": 1/' \
+        -e 's/"name": "stochastic_adamw", "lr": 5e-03, "state_dtype": "bfloat16"/"name": "adamw", "lr": 5e-3/' -e 's/"save_dir": "saves", //' \
+        "$root/examples/from-pytorch/pretrain.json" >train.json
+    alone one
+}
+alone() { d9d-train -q --device cpu --set model_provider.dtype=float32 --set trainer.run.dir="$1" "${@:2}" train.json; }
+# on N DIR KEY=VALUE...: trains on N ranks with these keys of the mesh.
+on() {
+    local sets=() key
+    for key in "${@:3}"; do sets+=(--set "mesh.$key"); done
+    mpi -n "$1" d9d-train -q --device cpu --set model_provider.dtype=float32 --set trainer.run.dir="$2" "${sets[@]}" train.json
+}
+
+@test "replicas, shards, both, experts and stages have the losses of one rank" {
+    with_mpi
+    local n=0 mesh
+    for mesh in "2 data_parallel_replicate=2" "2 data_parallel_shard=2" "4 data_parallel_replicate=2 data_parallel_shard=2" \
+        "2 data_parallel_shard=2 expert_parallel=2" "2 pipeline_parallel=2"; do
+        n=$((n + 1))
+        # shellcheck disable=SC2086 # words
+        set -- $mesh
+        on "$1" "mesh$n" "${@:2}"
+        close_to 1e-4 <(numbers loss "mesh$n") <(numbers loss one)
+    done
+}
+
+@test "ranks gather texts and arrays, and an event carries the result" {
+    plugin ranks "$root/examples/plugins/ranks.c"
+    sed -i 's|^{|{"plugin": "libranks.so",|' train.json
+    alone single
+    [ "$(numbers ranks/sum single)" = 1.0 ] # 1
+    run -0 d9d-metrics values single
+    assert_output --partial "ranks/hosts"
+    with_mpi
+    on 2 two tensor_parallel=2
+    [ "$(numbers ranks/sum two)" = 4.0 ] # 1 + 1 + 2
+    grep -q 'rank 0 is on .*\\nrank 1 is on ' two/metrics.jsonl
+}
