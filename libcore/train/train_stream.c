@@ -9,6 +9,8 @@
 void d9di_train_stream_open(d9di_train_stream *s, const d9di_train_run *run)
 {
     s->dataset = d9d_loader_stream(run->data.loader);
+    s->shares = s->dataset != NULL && d9d_bootstrap_size(run->where->bootstrap) > 1 &&
+                d9d_dataset_share(s->dataset);
 }
 
 /* --- checkpoints --------------------------------------------------------------------------- */
@@ -113,6 +115,94 @@ d9d_status d9di_train_stream_resume(d9di_train_stream *s, const d9di_train_run *
                             (size_t)state[D9DI_TRAIN_STREAM_BYTES]);
 }
 
+/* --- surveys ------------------------------------------------------------------------------- */
+
+/* Messages begin with 1 if their rank has failed. */
+static d9d_status survey_make(d9d_dataset *ds, const d9d_bootstrap *b, bool needed, d9d_buf *out)
+{
+    static const char flags[] = {0, 1};
+    d9d_status st = d9d_buf_append(out, &flags[0], 1);
+
+    if (st == D9D_OK)
+        st = d9d_dataset_survey_make(ds, d9d_bootstrap_rank(b), d9d_bootstrap_size(b), needed, out);
+    if (st != D9D_OK && out->len > 0)
+        out->data[0] = flags[1];
+    return st;
+}
+
+static bool has_failed(const d9d_bootstrap_blob *all, int ranks)
+{
+    for (int r = 0; r < ranks; r++)
+        if (all[r].n == 0 || *(const char *)all[r].data != 0)
+            return true;
+    return false;
+}
+
+static d9d_status surveys_set(d9d_dataset *ds, const d9d_bootstrap_blob *all, int ranks,
+                              d9d_arena *a, bool *more)
+{
+    d9d_dataset_survey *list = d9d_arena_alloc(a, (size_t)ranks * sizeof(*list));
+
+    if (list == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "a stream: surveys of %d ranks", ranks);
+    for (int r = 0; r < ranks; r++)
+        list[r] = (d9d_dataset_survey){(const char *)all[r].data + 1, all[r].n - 1};
+    return d9d_dataset_survey_set(ds, list, ranks, more);
+}
+
+/* One exchange.  Collective over the job. */
+static d9d_status surveys_exchange(d9di_train_stream *s, const d9di_train_run *run, bool needed,
+                                   bool *more)
+{
+    d9d_bootstrap *b = run->where->bootstrap;
+    const int ranks = d9d_bootstrap_size(b);
+    d9d_arena a = {0};
+    d9d_bootstrap_blob *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
+    d9d_buf own = {0};
+    d9d_err_copy why = {.st = D9D_OK};
+    d9d_status st = all != NULL ? survey_make(s->dataset, b, needed, &own)
+                                : D9D_FAIL(D9D_ENOMEM, "a stream: messages of %d ranks", ranks);
+
+    if (st != D9D_OK)
+        d9d_err_save(&why, st);
+    if (all != NULL)
+        D9D_TRY_OR(st, d9d_bootstrap_allgather(b, own.data, own.len, &a, all), out);
+    if (why.st != D9D_OK)
+        st = d9d_err_restore(&why);
+    if (all != NULL && has_failed(all, ranks))
+        st = d9d_bootstrap_agree_status(b, st);
+    else if (st == D9D_OK)
+        st = surveys_set(s->dataset, all, ranks, &a, more);
+out:
+    d9d_buf_release(&own);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* Samples that threads read ahead of a step, at most. */
+static int64_t samples_ahead(const d9di_train_run *run)
+{
+    const d9d_job_trainer_section *t = &run->c->trainer;
+    const int64_t g = t->batching.global_batch_size,
+                  micros = t->data_loading.num_workers * t->data_loading.prefetch_factor;
+
+    return g * (2 + micros / run->n_micro);
+}
+
+/* Finds the samples that will be read while the step computes, as far as they are there. */
+static d9d_status look_ahead(d9di_train_stream *s, const d9di_train_run *run, int64_t last)
+{
+    d9d_dataset_presence there;
+    bool more = true;
+
+    D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
+    while (there == D9D_DATASET_PENDING && more) {
+        D9D_TRY(surveys_exchange(s, run, false, &more));
+        D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
+    }
+    return D9D_OK;
+}
+
 /* --- waiting ------------------------------------------------------------------------------- */
 
 enum { POLL_NS = 50 * 1000 * 1000, FIRST_WORD_S = 5, WORD_S = 60 };
@@ -146,6 +236,14 @@ d9d_status d9di_train_stream_await(d9di_train_stream *s, const d9di_train_run *r
     d9d_dataset_forget(s->dataset, first);
     for (;;) {
         D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
+        if (there == D9D_DATASET_PENDING && s->shares) {
+            bool more;
+
+            D9D_TRY(surveys_exchange(s, run, true, &more));
+            if (more)
+                continue;
+            D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
+        }
         if (there != D9D_DATASET_PENDING)
             break;
         if (alone && (d9di_train_control_should_exit(control, true) ||
@@ -158,5 +256,6 @@ d9d_status d9di_train_stream_await(d9di_train_stream *s, const d9di_train_run *r
     }
     if (there == D9D_DATASET_ENDED)
         *out = D9DI_TRAIN_STREAM_END;
-    return D9D_OK;
+    return s->shares && there == D9D_DATASET_PRESENT ? look_ahead(s, run, last + samples_ahead(run))
+                                                     : D9D_OK;
 }

@@ -3,9 +3,9 @@
  *
  *     D9D_TRY(d9di_train_stream_await(&stream, &run, &control, first, &next));
  *
- * Before each step all ranks wait until its samples are there.  All read the same stream, so that
- * all come to the same answer without a message.  A run ends with the last step that the stream
- * fills.
+ * Before each step all ranks wait until its samples are there.  All come to the same answer: they
+ * read the same stream, each by itself, or exchange surveys of it, some steps ahead of the threads
+ * that read batches.  A run ends with the last step that the stream fills.
  *
  * Checkpoints have the place where the stream goes on, as rank state.
  */
@@ -25,6 +25,7 @@ enum {
 
 typedef struct d9di_train_stream {
     d9d_dataset *dataset;                   /* NULL: the data have an end */
+    bool shares;                            /* ranks exchange surveys */
     int64_t state[D9DI_TRAIN_STREAM_WORDS]; /* what checkpoints have */
 } d9di_train_stream;
 

@@ -84,6 +84,30 @@ model() { echo "$1/export/model.safetensors"; }
     close_to 1e-5 <(numbers loss changes) <(numbers loss alone)
 }
 
+@test "several ranks read what grows, and find damage, as one does" {
+    with_mpi
+    ranks() { mpi -n 3 d9d-train -q --device cpu --set mesh.data_parallel_replicate=3 --set trainer.batching.global_batch_size=6 --set "trainer.run.dir=$1" --set "data.source.path=$2" "${@:3}" train.json; }
+    mkdir several
+    cp texts/part-0.jsonl several/
+    ranks three several
+    : >slow.jsonl
+    ranks grown slow.jsonl --set data.source.follow=true & pid=$!
+    for ((at = 0; at < $(stat -c %s texts/part-0.jsonl); at += 777)); do
+        tail -c +$((at + 1)) texts/part-0.jsonl | head -c 777 >>slow.jsonl
+    done
+    touch slow.jsonl.end
+    wait "$pid"
+    cmp "$(model grown)" "$(model three)"
+    sed '50s/"text"/"txt"/' texts/part-0.jsonl >several/part-0.jsonl
+    byte=$(head -n 49 texts/part-0.jsonl | wc -c)
+    run ! ranks harmed several
+    assert_output --partial "several/part-0.jsonl: byte $((byte + $(sed -n 50p several/part-0.jsonl | wc -c) - 1)), in the line at byte $byte: "
+    [ "$(steps harmed)" -gt 3 ] # what stands before it is learnt
+    cp texts/part-0.jsonl several/
+    ranks harmed several
+    cmp "$(model harmed)" "$(model three)"
+}
+
 @test "a folder that grows while the run reads it gives the same bits, a stall is said, and SIGTERM saves" {
     mkdir grows
     json=grows.json

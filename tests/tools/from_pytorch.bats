@@ -17,7 +17,9 @@ load helper
     assert_output --partial "model in lora_export"
     perplexity=$(sed -nE 's/.*"perplexity": ([0-9.]+).*/\1/p' <<<"$output")
     awk -v p="$perplexity" 'BEGIN { exit !(p > 1 && p < 30) }'
-    [ -e logs/events.out.tfevents.0.d9d ] && [ -e saves ] && [ -e merged/model.safetensors ]
+    [ -e logs/events.out.tfevents.0.d9d ]
+    [ -e saves ]
+    [ -e merged/model.safetensors ]
     # metrics.sh
     for value in 'binary_auroc 0.5' 'accuracy        0.5' 'accuracy         1' 'precision/0      1' 'precision/1      1' 'precision/2      0'; do
         grep -qE "^${value% *} +${value##* }$" <<<"$output" || { echo "$value" && return 1; }

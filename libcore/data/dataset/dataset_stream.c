@@ -44,6 +44,29 @@ d9d_status d9d_dataset_wait(d9d_dataset *ds, int64_t k)
     }
 }
 
+bool d9d_dataset_share(d9d_dataset *ds)
+{
+    const d9d_dataset_kind *kind = ds->kind;
+
+    if (!ds->is_stream || !D9DI_DATASET_KIND_HAS(kind, share))
+        return false;
+    kind->share(ds->self);
+    return true;
+}
+
+d9d_status d9d_dataset_survey_make(d9d_dataset *ds, int rank, int ranks, bool needed, d9d_buf *out)
+{
+    return D9D_PLUGIN_CALL(ds->kind->table->name, ds->kind, survey, ds->self, rank, ranks, needed,
+                           out);
+}
+
+d9d_status d9d_dataset_survey_set(d9d_dataset *ds, const d9d_dataset_survey *all, int ranks,
+                                  bool *more)
+{
+    return D9D_PLUGIN_CALL(ds->kind->table->name, ds->kind, set_surveys, ds->self, all, ranks,
+                           more);
+}
+
 void d9d_dataset_forget(d9d_dataset *ds, int64_t k)
 {
     if (D9DI_DATASET_KIND_HAS(ds->kind, forget))

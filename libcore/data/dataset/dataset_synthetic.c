@@ -94,6 +94,13 @@ static d9d_status check_stream(d9d_dataset *ds, const d9d_dataset_info *f)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: the stream %s has one of tell() and seek(); it needs both, or none",
                         ds->dir, kind->table->name);
+    if (ds->is_stream &&
+        (D9DI_DATASET_KIND_HAS(kind, share) != D9DI_DATASET_KIND_HAS(kind, survey) ||
+         D9DI_DATASET_KIND_HAS(kind, survey) != D9DI_DATASET_KIND_HAS(kind, set_surveys)))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the stream %s has some of share(), survey() and set_surveys(); it "
+                        "needs all, or none",
+                        ds->dir, kind->table->name);
     return D9D_OK;
 }
 

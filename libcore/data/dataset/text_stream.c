@@ -49,12 +49,22 @@ typedef struct place {
     uint64_t hash; /* of the line */
 } place;
 
+/* A text, from when its line is read until no row needs it. */
+typedef struct stream_text {
+    place at;
+    char *line; /* [n]; NULL once it has tokens */
+    size_t n;
+    uint32_t *ids;  /* [tokens], or NULL: not tokenised here */
+    int64_t tokens; /* -1: not known */
+} stream_text;
+
+/* What is before `used` positions of a text is in earlier rows. */
 typedef struct row {
-    int32_t *data; /* [3][length]: ids, labels, documents */
     place begin;
+    int64_t text; /* its number */
 } row;
 
-enum { IDS, LABELS, DOCUMENTS, ARRAYS };
+enum { IDS, LABELS, DOCUMENTS };
 
 typedef struct stream {
     const section *config;
@@ -65,17 +75,21 @@ typedef struct stream {
     d9d_hash hash;
     pthread_mutex_t lock; /* of what follows */
     d9di_line_stream *lines;
-    place at;
-    bool check;        /* the next line is that of `at`, which the run went on from */
-    d9d_buf text;      /* of the newest line */
-    d9d_token_ids raw; /* its tokens */
-    d9d_token_ids ids; /* and those with others around them */
+    bool check;                 /* the next line is that of `at`, which the run went on from */
+    d9d_buf plain;              /* of the newest text */
+    d9d_token_ids raw;          /* its tokens */
+    d9d_token_ids ids;          /* and those with others around them */
+    D9D_VEC(stream_text) texts; /* numbered from first_text on */
+    int64_t first_text;
+    int64_t known;     /* texts before this number have a length that all ranks know */
     D9D_VEC(row) rows; /* [first, first + rows.len) of the stream; the last one may be unfinished */
-    D9D_VEC(int32_t *) idle; /* memory of forgotten rows */
     int64_t first;
-    int64_t filled; /* positions of the last one */
-    int32_t document;
-    bool ended;
+    int64_t filled;      /* positions of the last one */
+    place at;            /* where the rows end so far */
+    int64_t next;        /* number of the text that goes on there */
+    bool surveyed;       /* lengths come from surveys: poll() reads nothing */
+    bool all_read;       /* there is no further line */
+    bool ended;          /* on every rank */
     d9d_err_copy failed; /* a stream that failed fails again */
 } stream;
 
@@ -102,6 +116,13 @@ static d9d_status tokenizer_open(stream *s)
     return D9D_OK;
 }
 
+static void text_release(stream_text *t)
+{
+    free(t->line);
+    free(t->ids);
+    *t = (stream_text){.tokens = -1};
+}
+
 static void stream_close(void *self)
 {
     stream *s = self;
@@ -109,15 +130,13 @@ static void stream_close(void *self)
     d9di_line_stream_close(s->lines);
     d9d_tokenizer_scratch_free(s->scratch);
     d9d_tokenizer_free(s->tokenizer);
-    d9d_buf_release(&s->text);
+    d9d_buf_release(&s->plain);
     D9D_VEC_RELEASE(&s->raw);
     D9D_VEC_RELEASE(&s->ids);
-    for (size_t i = 0; i < s->rows.len; i++)
-        free(s->rows.data[i].data);
-    for (size_t i = 0; i < s->idle.len; i++)
-        free(s->idle.data[i]);
+    for (size_t i = 0; i < s->texts.len; i++)
+        text_release(&s->texts.data[i]);
+    D9D_VEC_RELEASE(&s->texts);
     D9D_VEC_RELEASE(&s->rows);
-    D9D_VEC_RELEASE(&s->idle);
     d9d_arena_release(&s->arena);
     (void)pthread_mutex_destroy(&s->lock);
     free(s);
@@ -172,28 +191,29 @@ static d9d_status stream_info(void *self, d9d_dataset_info *out)
 
 /* --- texts --------------------------------------------------------------------------------- */
 
-static d9d_status fail_line(const stream *s, const d9di_line *line, size_t at, const char *what)
+static d9d_status fail_line(const stream *s, const place *at, size_t byte, const char *what)
 {
-    const bool one = strcmp(line->file, s->config->path) == 0;
+    const bool one = strcmp(at->file, s->config->path) == 0;
 
     return D9D_FAIL(D9D_EFORMAT, "%s%s%s: byte %lld, in the line at byte %lld: %s", s->config->path,
-                    one ? "" : "/", one ? "" : line->file, (long long)(line->offset + (int64_t)at),
-                    (long long)line->offset, what);
+                    one ? "" : "/", one ? "" : at->file, (long long)(at->offset + (int64_t)byte),
+                    (long long)at->offset, what);
 }
 
-static d9d_status tokenise(stream *s, const d9di_line *line)
+/* The line's tokens in s->ids. */
+static d9d_status line_tokenise(stream *s, const stream_text *x)
 {
-    const size_t valid = d9d_utf8_valid_up_to(line->text, line->n);
+    const size_t valid = d9d_utf8_valid_up_to(x->line, x->n);
     d9di_jsonl_error error;
 
-    s->text.len = s->raw.len = s->ids.len = 0;
-    if (valid < line->n)
-        return fail_line(s, line, valid, "is no UTF-8");
-    if (d9di_jsonl_get_text(line->text, line->n, s->config->text_key, &s->text, &error) != D9D_OK)
-        return fail_line(s, line, error.offset, error.message);
-    if (d9d_tokenizer_encode(s->tokenizer, s->scratch, s->text.data != NULL ? s->text.data : "",
-                             s->text.len, &s->raw) != D9D_OK)
-        return fail_line(s, line, 0, d9d_err_message());
+    s->plain.len = s->raw.len = s->ids.len = 0;
+    if (valid < x->n)
+        return fail_line(s, &x->at, valid, "is no UTF-8");
+    if (d9di_jsonl_get_text(x->line, x->n, s->config->text_key, &s->plain, &error) != D9D_OK)
+        return fail_line(s, &x->at, error.offset, error.message);
+    if (d9d_tokenizer_encode(s->tokenizer, s->scratch, s->plain.data != NULL ? s->plain.data : "",
+                             s->plain.len, &s->raw) != D9D_OK)
+        return fail_line(s, &x->at, 0, d9d_err_message());
     if (s->config->add_special_tokens)
         D9D_TRY(d9d_tokenizer_add_special(s->tokenizer, &s->raw, NULL, &s->ids));
     else
@@ -202,40 +222,91 @@ static d9d_status tokenise(stream *s, const d9di_line *line)
     return s->eos >= 0 ? D9D_VEC_PUSH(&s->ids, (uint32_t)s->eos) : D9D_OK;
 }
 
-/* The line at which a resumed run goes on must be the one that it was. */
-static d9d_status check_line(const stream *s, const d9di_line *line)
+/* Gives a text its tokens. */
+static d9d_status text_tokenise(stream *s, stream_text *x)
 {
-    if (d9d_hash_u64(line->text, line->n) == s->at.hash)
+    uint32_t *ids;
+
+    if (x->ids != NULL || x->tokens == 0)
+        return D9D_OK;
+    D9D_TRY(line_tokenise(s, x));
+    ids = malloc((s->ids.len + 1) * sizeof(*ids));
+    if (ids == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: a text of %zu tokens", s->config->path, s->ids.len);
+    if (s->ids.len > 0)
+        memcpy(ids, s->ids.data, s->ids.len * sizeof(*ids));
+    free(x->line);
+    x->line = NULL;
+    x->ids = ids;
+    x->tokens = (int64_t)s->ids.len;
+    return D9D_OK;
+}
+
+/* The line at which a resumed run goes on must be the one that it was. */
+static d9d_status check_line(const stream *s, const d9di_line *line, uint64_t hash)
+{
+    if (hash == s->at.hash)
         return D9D_OK;
     return D9D_FAIL(D9D_EMISMATCH,
                     "%s: the line at byte %lld of %s is another one than when the run was saved",
                     s->config->path, (long long)line->offset, line->file);
 }
 
-/* Reads the next line; a blank one has no tokens. */
-static d9d_status text_next(stream *s, d9di_line_state *state)
+static bool is_blank(const d9di_line *line)
 {
-    d9di_line line;
     size_t i = 0;
 
-    D9D_TRY(d9di_line_stream_next(s->lines, &line));
-    *state = line.state;
-    if (line.state != D9DI_LINE_FOUND)
-        return D9D_OK;
-    if (s->check)
-        D9D_TRY(check_line(s, &line));
-    else
-        s->at = (place){.file = s->at.file, .offset = line.offset};
-    s->check = false;
-    s->at.hash = d9d_hash_u64(line.text, line.n);
-    if (s->at.file == NULL || strcmp(s->at.file, line.file) != 0)
-        s->at.file = d9d_arena_strdup(&s->arena, line.file);
-    if (s->at.file == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a file", s->config->path);
-    while (i < line.n && strchr(" \t\r", line.text[i]) != NULL)
+    while (i < line->n && strchr(" \t\r", line->text[i]) != NULL)
         i++;
-    s->ids.len = 0;
-    return i == line.n ? D9D_OK : tokenise(s, &line);
+    return i == line->n;
+}
+
+/* Keeps a line as the next text; a blank one has no tokens. */
+static d9d_status text_add(stream *s, const d9di_line *line)
+{
+    const char *last = s->texts.len > 0 ? s->texts.data[s->texts.len - 1].at.file : s->at.file;
+    stream_text x = {.tokens = is_blank(line) ? 0 : -1, .n = line->n};
+
+    x.at = (place){.file = last, .offset = line->offset, .hash = d9d_hash_u64(line->text, line->n)};
+    if (s->check)
+        D9D_TRY(check_line(s, line, x.at.hash));
+    s->check = false;
+    if (last == NULL || strcmp(last, line->file) != 0)
+        x.at.file = d9d_arena_strdup(&s->arena, line->file);
+    x.line = malloc(line->n + 1);
+    if (x.at.file == NULL || x.line == NULL || D9D_VEC_PUSH(&s->texts, x) != D9D_OK) {
+        free(x.line);
+        return D9D_FAIL(D9D_ENOMEM, "%s: a line of %zu bytes", s->config->path, line->n);
+    }
+    memcpy(s->texts.data[s->texts.len - 1].line, line->text, line->n);
+    return D9D_OK;
+}
+
+static int64_t texts_end(const stream *s)
+{
+    return s->first_text + (int64_t)s->texts.len;
+}
+
+static stream_text *text_at(const stream *s, int64_t number)
+{
+    return &s->texts.data[number - s->first_text];
+}
+
+/* Reads lines until there is text number `end` - 1, or `bytes` of them, or nothing more is there.
+ */
+static d9d_status texts_read(stream *s, int64_t end, size_t bytes)
+{
+    d9di_line line = {.state = D9DI_LINE_FOUND};
+    size_t read = 0;
+
+    while (texts_end(s) < end && read < bytes && line.state == D9DI_LINE_FOUND) {
+        D9D_TRY(d9di_line_stream_next(s->lines, &line));
+        if (line.state == D9DI_LINE_FOUND)
+            D9D_TRY(text_add(s, &line));
+        read += line.n;
+    }
+    s->all_read = s->all_read || line.state == D9DI_LINE_ENDED;
+    return D9D_OK;
 }
 
 /* --- rows ---------------------------------------------------------------------------------- */
@@ -247,56 +318,34 @@ static int64_t last_row(const stream *s)
 
 static d9d_status row_begin(stream *s)
 {
-    row r = {.begin = s->at};
-
-    if (s->idle.len > 0)
-        r.data = s->idle.data[--s->idle.len];
-    else
-        r.data = malloc((size_t)(ARRAYS * s->config->length) * sizeof(*r.data));
-    if (r.data == NULL || D9D_VEC_PUSH(&s->rows, r) != D9D_OK) {
-        free(r.data);
-        return D9D_FAIL(D9D_ENOMEM, "%s: %zu rows of %lld positions", s->config->path,
-                        s->rows.len + 1, (long long)s->config->length);
-    }
+    if (D9D_VEC_PUSH(&s->rows, ((row){.begin = s->at, .text = s->next})) != D9D_OK)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %zu rows", s->config->path, s->rows.len + 1);
     s->filled = 0;
-    s->document = 0;
     return D9D_OK;
 }
 
-/* Puts what is left of the text into the row, as far as it goes. */
-static void row_fill(stream *s)
+/* Puts the texts whose length is known into rows. */
+static d9d_status rows_fill(stream *s)
 {
-    const int64_t length = s->config->length, left = (int64_t)s->ids.len - 1 - s->at.used,
-                  n = left < length - s->filled ? left : length - s->filled;
-    int32_t *data = s->rows.data[s->rows.len - 1].data + s->filled;
+    const int64_t length = s->config->length;
 
-    if (n <= 0)
-        return;
-    s->document++;
-    for (int64_t i = 0; i < n; i++) {
-        data[IDS * length + i] = (int32_t)s->ids.data[s->at.used + i];
-        data[LABELS * length + i] = (int32_t)s->ids.data[s->at.used + i + 1];
-        data[DOCUMENTS * length + i] = s->document;
-    }
-    s->filled += n;
-    s->at.used += n;
-}
+    while (s->next < s->known) {
+        const stream_text *x = text_at(s, s->next);
+        int64_t left, n;
 
-/* Reads on until row k is whole, nothing more is there, or the stream has ended. */
-static d9d_status read_to(stream *s, int64_t k)
-{
-    d9di_line_state state = D9DI_LINE_FOUND;
-
-    while (state == D9DI_LINE_FOUND &&
-           (last_row(s) < k || (last_row(s) == k && s->filled < s->config->length))) {
-        if (s->rows.len == 0 || s->filled == s->config->length)
+        if (s->at.file != x->at.file || s->at.offset != x->at.offset)
+            s->at = x->at;
+        left = x->tokens - 1 - s->at.used;
+        if (left <= 0) {
+            s->next++;
+            continue;
+        }
+        if (s->rows.len == 0 || s->filled == length)
             D9D_TRY(row_begin(s));
-        if ((int64_t)s->ids.len - 1 <= s->at.used)
-            D9D_TRY(text_next(s, &state));
-        if (state == D9DI_LINE_FOUND)
-            row_fill(s);
+        n = left < length - s->filled ? left : length - s->filled;
+        s->filled += n;
+        s->at.used += n;
     }
-    s->ended = s->ended || state == D9DI_LINE_ENDED;
     return D9D_OK;
 }
 
@@ -309,15 +358,32 @@ static d9d_dataset_presence presence_of(const stream *s, int64_t k)
     return s->ended ? D9D_DATASET_ENDED : D9D_DATASET_PENDING;
 }
 
+/* Reads on until row k is whole, nothing more is there, or the stream has ended. */
+static d9d_status read_to(stream *s, int64_t k)
+{
+    int64_t before = -1;
+
+    while (presence_of(s, k) == D9D_DATASET_PENDING && before < texts_end(s)) {
+        before = texts_end(s);
+        D9D_TRY(texts_read(s, s->known + 1, SIZE_MAX));
+        if (s->known < texts_end(s))
+            D9D_TRY(text_tokenise(s, text_at(s, s->known++)));
+        D9D_TRY(rows_fill(s));
+        s->ended = s->all_read;
+    }
+    return D9D_OK;
+}
+
 static d9d_status stream_poll(void *self, int64_t k, d9d_dataset_presence *out)
 {
     stream *s = self;
-    d9d_status st;
+    d9d_status st = D9D_OK;
 
     (void)pthread_mutex_lock(&s->lock);
-    st = s->failed.st != D9D_OK                     ? d9d_err_restore(&s->failed)
-         : presence_of(s, k) == D9D_DATASET_PENDING ? read_to(s, k)
-                                                    : D9D_OK;
+    if (s->failed.st != D9D_OK)
+        st = d9d_err_restore(&s->failed);
+    else if (!s->surveyed)
+        st = read_to(s, k);
     if (st != D9D_OK)
         d9d_err_save(&s->failed, st);
     else
@@ -326,20 +392,34 @@ static d9d_status stream_poll(void *self, int64_t k, d9d_dataset_presence *out)
     return st;
 }
 
-/* Copies an array of row k. */
+/* Writes the first `length` positions of an array of a row. */
+static d9d_status row_write(stream *s, const row *r, int array, int64_t length, int32_t *out)
+{
+    int64_t number = r->text, used = r->begin.used, at = 0, document = 0;
+
+    for (; at < length; number++, used = 0) {
+        stream_text *x = text_at(s, number);
+
+        D9D_TRY(text_tokenise(s, x));
+        document += used < x->tokens - 1;
+        for (; at < length && used < x->tokens - 1; at++, used++)
+            out[at] =
+                array == DOCUMENTS ? (int32_t)document : (int32_t)x->ids[used + (array == LABELS)];
+    }
+    return D9D_OK;
+}
+
 static d9d_status copy_array(stream *s, int64_t k, int array, int64_t length, int32_t *out)
 {
-    bool there;
+    d9d_status st;
 
     (void)pthread_mutex_lock(&s->lock);
-    there = k >= s->first && presence_of(s, k) == D9D_DATASET_PRESENT;
-    if (there)
-        memcpy(out, s->rows.data[k - s->first].data + array * s->config->length,
-               (size_t)length * sizeof(*out));
+    st = k >= s->first && presence_of(s, k) == D9D_DATASET_PRESENT
+             ? row_write(s, &s->rows.data[k - s->first], array, length, out)
+             : D9D_FAIL(D9D_EINVAL, "%s: row %lld is not there any more", s->config->path,
+                        (long long)k);
     (void)pthread_mutex_unlock(&s->lock);
-    return there ? D9D_OK
-                 : D9D_FAIL(D9D_EINVAL, "%s: row %lld is not there any more", s->config->path,
-                            (long long)k);
+    return st;
 }
 
 static d9d_status stream_sample(void *self, int64_t k, int64_t length, int32_t *ids,
@@ -354,6 +434,19 @@ static d9d_status stream_documents(void *self, int64_t k, int64_t length, int32_
     return copy_array(self, k, DOCUMENTS, length, number);
 }
 
+/* Drops the texts before the first row's. */
+static void texts_forget(stream *s)
+{
+    const size_t n = s->rows.len > 0 ? (size_t)(s->rows.data[0].text - s->first_text) : 0;
+
+    for (size_t i = 0; i < n; i++)
+        text_release(&s->texts.data[i]);
+    if (n > 0)
+        memmove(s->texts.data, s->texts.data + n, (s->texts.len - n) * sizeof(*s->texts.data));
+    s->texts.len -= n;
+    s->first_text += (int64_t)n;
+}
+
 /* All rows but the last one are whole. */
 static void stream_forget(void *self, int64_t k)
 {
@@ -362,15 +455,138 @@ static void stream_forget(void *self, int64_t k)
 
     (void)pthread_mutex_lock(&s->lock);
     n = k - s->first < (int64_t)s->rows.len - 1 ? k - s->first : (int64_t)s->rows.len - 1;
-    for (int64_t i = 0; i < n; i++)
-        if (D9D_VEC_PUSH(&s->idle, s->rows.data[i].data) != D9D_OK)
-            free(s->rows.data[i].data);
     if (n > 0) {
         memmove(s->rows.data, s->rows.data + n, (s->rows.len - (size_t)n) * sizeof(*s->rows.data));
         s->rows.len -= (size_t)n;
         s->first += n;
+        texts_forget(s);
     }
     (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* --- surveys: lengths of texts that ranks count in turns ----------------------------------------
+ *
+ * Text number i is counted by rank i mod n.  A rank's message has a count for each text of its own
+ * from `known` on, as far as it has read; all ranks have read the same lines, some further than
+ * others.  Known is then what all have read and somebody has counted, up to the first that cannot
+ * be counted. */
+
+typedef struct survey {
+    int64_t end;      /* number of the first text that the rank has not read */
+    int64_t all_read; /* there is none */
+} survey;
+
+enum { SURVEY_TEXTS = 16, SURVEY_BYTES = 1 << 25 }; /* of each rank; read ahead */
+
+/* The first own text from `known` on. */
+static int64_t first_own(const stream *s, int rank, int ranks)
+{
+    return s->known + (rank - s->known % ranks + ranks) % ranks;
+}
+
+/* A text that is damaged is an error where the next row needs it. */
+static d9d_status own_count(stream *s, int64_t number, bool needed, int32_t *out)
+{
+    stream_text *x = text_at(s, number);
+    const d9d_status st = text_tokenise(s, x);
+
+    if (st != D9D_OK && (st != D9D_EFORMAT || (needed && number == s->known)))
+        return st;
+    *out = st == D9D_OK ? (int32_t)x->tokens : -1;
+    return D9D_OK;
+}
+
+static d9d_status survey_make(stream *s, int rank, int ranks, bool needed, d9d_buf *out)
+{
+    survey head;
+
+    D9D_TRY(texts_read(s, s->known + (int64_t)SURVEY_TEXTS * ranks, SURVEY_BYTES));
+    head = (survey){.end = texts_end(s), .all_read = s->all_read};
+    D9D_TRY(d9d_buf_append(out, &head, sizeof(head)));
+    for (int64_t i = first_own(s, rank, ranks); i < head.end; i += ranks) {
+        int32_t n;
+
+        D9D_TRY(own_count(s, i, needed, &n));
+        D9D_TRY(d9d_buf_append(out, &n, sizeof(n)));
+        if (n < 0)
+            break;
+    }
+    return D9D_OK;
+}
+
+static void stream_share(void *self)
+{
+    stream *s = self;
+
+    (void)pthread_mutex_lock(&s->lock);
+    s->surveyed = true;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static d9d_status stream_survey(void *self, int rank, int ranks, bool needed, d9d_buf *out)
+{
+    stream *s = self;
+    d9d_status st;
+
+    (void)pthread_mutex_lock(&s->lock);
+    st = s->failed.st != D9D_OK ? d9d_err_restore(&s->failed)
+                                : survey_make(s, rank, ranks, needed, out);
+    if (st != D9D_OK)
+        d9d_err_save(&s->failed, st);
+    (void)pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+/* The count of text `number` by its rank's message; -1: it has none. */
+static int32_t count_of(const stream *s, const d9d_dataset_survey *all, int ranks, int64_t number)
+{
+    const int owner = (int)(number % ranks);
+    const size_t i = (size_t)((number - first_own(s, owner, ranks)) / ranks);
+    int32_t n = -1;
+
+    if (sizeof(survey) + (i + 1) * sizeof(n) <= all[owner].n)
+        memcpy(&n, (const char *)all[owner].data + sizeof(survey) + i * sizeof(n), sizeof(n));
+    return n;
+}
+
+static d9d_status surveys_apply(stream *s, const d9d_dataset_survey *all, int ranks, bool *more)
+{
+    const int64_t known = s->known;
+    int64_t end = INT64_MAX, n = 0;
+    bool ended = true;
+
+    for (int r = 0; r < ranks; r++) {
+        survey head;
+
+        if (all[r].n < sizeof(head))
+            return D9D_FAIL(D9D_EINVAL, "%s: rank %d sent %zu bytes about the stream",
+                            s->config->path, r, all[r].n);
+        memcpy(&head, all[r].data, sizeof(head));
+        end = head.end < end ? head.end : end;
+        ended = ended && head.all_read;
+    }
+    while (known + n < end && count_of(s, all, ranks, known + n) >= 0) {
+        text_at(s, known + n)->tokens = count_of(s, all, ranks, known + n);
+        n++;
+    }
+    s->known += n;
+    s->ended = ended && s->known == end;
+    *more = n > 0;
+    return rows_fill(s);
+}
+
+static d9d_status stream_set_surveys(void *self, const d9d_dataset_survey *all, int ranks,
+                                     bool *more)
+{
+    stream *s = self;
+    d9d_status st;
+
+    (void)pthread_mutex_lock(&s->lock);
+    st = surveys_apply(s, all, ranks, more);
+    if (st != D9D_OK)
+        d9d_err_save(&s->failed, st);
+    (void)pthread_mutex_unlock(&s->lock);
+    return st;
 }
 
 /* --- state: "OFFSET USED HASH FILE" -------------------------------------------------------------
@@ -429,4 +645,7 @@ static const d9d_dataset_kind stream_kind = {.size = sizeof(stream_kind),
                                              .poll = stream_poll,
                                              .forget = stream_forget,
                                              .tell = stream_tell,
-                                             .seek = stream_seek};
+                                             .seek = stream_seek,
+                                             .share = stream_share,
+                                             .survey = stream_survey,
+                                             .set_surveys = stream_set_surveys};

@@ -279,6 +279,187 @@ static void threads_read_ahead(void **state)
     close_source(&s);
 }
 
+enum { RANKS = 3 };
+
+/* Ranks of a job, each with its stream. */
+typedef struct job {
+    source s[RANKS];
+    int ranks;
+} job;
+
+static void open_job(job *j, const char *section, int ranks)
+{
+    j->ranks = ranks;
+    for (int r = 0; r < ranks; r++) {
+        assert_ok(open_source(section, &j->s[r]));
+        assert_true(d9d_dataset_share(j->s[r].ds));
+    }
+    assert_int_equal(poll(&j->s[0], 0), D9D_DATASET_PENDING); /* nothing is known before a survey */
+}
+
+static void close_job(job *j)
+{
+    for (int r = 0; r < j->ranks; r++)
+        close_source(&j->s[r]);
+}
+
+/* An exchange of which rank `bad` fails with EFORMAT; -1: none does.  True if more is known. */
+static bool exchange(job *j, bool needed, int bad)
+{
+    d9d_buf message[RANKS] = {{0}};
+    d9d_dataset_survey all[RANKS];
+    bool more = false;
+
+    for (int r = 0; r < j->ranks; r++) {
+        assert_int_equal(d9d_dataset_survey_make(j->s[r].ds, r, j->ranks, needed, &message[r]),
+                         r == bad ? D9D_EFORMAT : D9D_OK);
+        all[r] = (d9d_dataset_survey){message[r].data, message[r].len};
+    }
+    for (int r = 0; r < j->ranks && bad < 0; r++) {
+        bool own;
+
+        assert_ok(d9d_dataset_survey_set(j->s[r].ds, all, j->ranks, &own));
+        assert_true(r == 0 || own == more);
+        more = own;
+    }
+    for (int r = 0; r < j->ranks; r++)
+        d9d_buf_release(&message[r]);
+    return more;
+}
+
+/* All ranks know the same of row k. */
+static d9d_dataset_presence poll_job(const job *j, int64_t k)
+{
+    const d9d_dataset_presence there = poll(&j->s[0], k);
+
+    for (int r = 1; r < j->ranks; r++)
+        assert_int_equal(poll(&j->s[r], k), there);
+    return there;
+}
+
+static void ranks_that_share_have_the_rows_of_one(void **state)
+{
+    (void)state;
+    make_tokenizer();
+    add("corpus.jsonl", corpus);
+    for (int ranks = 1; ranks <= RANKS; ranks++)
+        for (int64_t from = 0; from <= 3; from++) {
+            d9d_buf place = {0}, other = {0};
+            source one;
+            job j;
+
+            assert_ok(open_source("\"path\": \"corpus.jsonl\"", &one));
+            (void)poll(&one, from);
+            assert_ok(d9d_dataset_tell(one.ds, from, &place));
+            open_job(&j, "\"path\": \"corpus.jsonl\"", ranks);
+            for (int r = 0; r < ranks; r++)
+                assert_ok(d9d_dataset_seek(j.s[r].ds, from, place.data, place.len));
+            while (exchange(&j, true, -1))
+                ;
+            for (int r = 0; r < ranks; r++) {
+                if (from <= 1)
+                    expect(&j.s[r], 1, "fijlm", "gjkmn", "12233");
+                expect(&j.s[r], 3, "stuvw", "tuvwx", "11111");
+                d9d_dataset_forget(j.s[r].ds, 3);
+                assert_ok(d9d_dataset_tell(j.s[r].ds, 3, &other));
+            }
+            assert_int_equal(poll_job(&j, 4), D9D_DATASET_ENDED);
+            d9d_buf_release(&place);
+            d9d_buf_release(&other);
+            close_job(&j);
+            close_source(&one);
+        }
+}
+
+/* Ranks see different parts of a file that grows: what they know is the same. */
+static void ranks_see_a_growing_file_at_different_times(void **state)
+{
+    const char *at = corpus;
+    job j;
+
+    (void)state;
+    make_tokenizer();
+    add("grows.jsonl", "");
+    open_job(&j, "\"path\": \"grows.jsonl\", \"follow\": true", RANKS);
+    while (*at != '\0') {
+        d9d_buf message[RANKS] = {{0}};
+        d9d_dataset_survey all[RANKS];
+
+        for (int r = 0; r < RANKS; r++) {
+            char some[8] = "";
+
+            (void)snprintf(some, sizeof(some), "%.7s", at);
+            add("grows.jsonl", some);
+            at += strlen(some);
+            assert_ok(d9d_dataset_survey_make(j.s[r].ds, r, RANKS, false, &message[r]));
+            all[r] = (d9d_dataset_survey){message[r].data, message[r].len};
+        }
+        for (int r = 0; r < RANKS; r++) {
+            bool more;
+
+            assert_ok(d9d_dataset_survey_set(j.s[r].ds, all, RANKS, &more));
+        }
+        for (int r = 0; r < RANKS; r++)
+            d9d_buf_release(&message[r]);
+        (void)poll_job(&j, 1);
+    }
+    add("grows.jsonl.end", "");
+    while (exchange(&j, true, -1))
+        ;
+    assert_int_equal(poll_job(&j, 4), D9D_DATASET_ENDED);
+    expect(&j.s[1], 3, "stuvw", "tuvwx", "11111");
+    close_job(&j);
+}
+
+/* Its rank finds a damaged line, where a row needs it; the others do not look at it. */
+static void damage_is_found_by_the_rank_whose_text_it_is(void **state)
+{
+    job j;
+
+    (void)state;
+    make_tokenizer();
+    add("corpus.jsonl", "{\"text\": \"a b c d e f\"}\n{\"text\": 3}\n{\"text\": \"g h\"}\n");
+    open_job(&j, "\"path\": \"corpus.jsonl\"", RANKS);
+    assert_true(exchange(&j, true, -1)); /* it is not the first that is not known */
+    assert_int_equal(poll_job(&j, 0), D9D_DATASET_PRESENT);
+    assert_int_equal(poll_job(&j, 1), D9D_DATASET_PENDING);
+    assert_false(exchange(&j, false, -1));
+    assert_false(exchange(&j, true, 1));
+    assert_int_equal(d9d_dataset_survey_make(j.s[1].ds, 1, RANKS, true, &(d9d_buf){0}),
+                     D9D_EFORMAT); /* and stays so */
+    assert_non_null(strstr(d9d_err_message(), "corpus.jsonl: byte 33, in the line at byte 24: "));
+    close_job(&j);
+}
+
+/* A message that is cut short, or says less than its rank has read. */
+static void what_is_not_said_is_not_known(void **state)
+{
+    d9d_buf message[2] = {{0}};
+    d9d_dataset_survey all[2];
+    bool more;
+    job j;
+
+    (void)state;
+    make_tokenizer();
+    add("corpus.jsonl", corpus);
+    open_job(&j, "\"path\": \"corpus.jsonl\"", 2);
+    for (int r = 0; r < 2; r++) {
+        assert_ok(d9d_dataset_survey_make(j.s[r].ds, r, 2, true, &message[r]));
+        all[r] = (d9d_dataset_survey){message[r].data, message[r].len};
+    }
+    all[0].n -= 2 * sizeof(int32_t); /* texts 2 and 4 */
+    assert_ok(d9d_dataset_survey_set(j.s[0].ds, all, 2, &more));
+    assert_true(more);
+    assert_int_equal(poll(&j.s[0], 0), D9D_DATASET_PRESENT);
+    assert_int_equal(poll(&j.s[0], 1), D9D_DATASET_PENDING);
+    all[1].n = 3;
+    assert_int_equal(d9d_dataset_survey_set(j.s[1].ds, all, 2, &more), D9D_EINVAL);
+    assert_non_null(strstr(d9d_err_message(), "rank 1 sent 3 bytes"));
+    for (int r = 0; r < 2; r++)
+        d9d_buf_release(&message[r]);
+    close_job(&j);
+}
+
 static void what_a_loader_refuses(void **state)
 {
     const d9d_loader_opts opts = {.pack = 1, .pad_to_multiple_of = 1};
@@ -314,6 +495,10 @@ int main(void)
         unit_test_in_dir(a_stream_that_was_changed),
         unit_test_in_dir(bad_lines_are_named_by_their_byte),
         unit_test_in_dir(threads_read_ahead),
+        unit_test_in_dir(ranks_that_share_have_the_rows_of_one),
+        unit_test_in_dir(ranks_see_a_growing_file_at_different_times),
+        unit_test_in_dir(damage_is_found_by_the_rank_whose_text_it_is),
+        unit_test_in_dir(what_is_not_said_is_not_known),
         unit_test_in_dir(what_a_loader_refuses),
     };
 

@@ -161,6 +161,22 @@ D9D_API D9D_MUST_USE d9d_status d9d_dataset_poll(d9d_dataset *ds, int64_t k,
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_wait(d9d_dataset *ds, int64_t k);
 /* On: waiting calls fail, now and from now on.  Off: they wait again. */
 D9D_API void d9d_dataset_interrupt(d9d_dataset *ds, bool on);
+/* The ranks of a job share the work of finding its samples: before any is polled, by all of them.
+ * From now on poll() says what surveys have told.  False: it cannot be shared. */
+D9D_API bool d9d_dataset_share(d9d_dataset *ds);
+/* What one rank has found. */
+typedef struct d9d_dataset_survey {
+    const void *data;
+    size_t n;
+} d9d_dataset_survey;
+/* Of a shared stream: reads on, and appends what this rank finds for all.  `needed`: samples are
+ * awaited, so that damage in the way is an error.  Then the surveys of all ranks; *more is false if
+ * nothing new is known.  All ranks make the same calls, and know the same after each. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_survey_make(d9d_dataset *ds, int rank, int ranks,
+                                                        bool needed, d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_survey_set(d9d_dataset *ds,
+                                                       const d9d_dataset_survey *all, int ranks,
+                                                       bool *more);
 /* No sample before k is asked for any more. */
 D9D_API void d9d_dataset_forget(d9d_dataset *ds, int64_t k);
 /* Appends where sample k is found again; and the same in another process.  ENOTSUP: the stream

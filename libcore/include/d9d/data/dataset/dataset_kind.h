@@ -27,8 +27,14 @@
  *
  * A run takes the samples of a stream in their order, once; it is as long as trainer.run.steps
  * says, or ends before, where the stream ends.  Each rank reads the whole stream and keeps what is
- * not forgotten, so that ranks need no messages about it.  Functions of a stream are called from
- * several threads at a time.  "stream" is built in: JSON lines of a growing file or folder, packed.
+ * not forgotten, so that ranks need no messages about it.  Where reading is dear, they share it:
+ *
+ *     share()         from now on poll() knows what set_surveys() tells, and nothing else
+ *     survey()        some bytes that this rank has found out for all, such as lengths of texts
+ *     set_surveys()   those of all ranks: from them each knows the same samples
+ *
+ * Functions of a stream are called from several threads at a time.  "stream" is built in: JSON
+ * lines of a growing file or folder, packed.
  */
 #ifndef D9D_DATA_DATASET_DATASET_KIND_H
 #define D9D_DATA_DATASET_DATASET_KIND_H
@@ -83,6 +89,11 @@ typedef struct d9d_dataset_kind {
     /* Called before any sample is read.  NULL, as tell(): the stream cannot be read again, and a
      * run of it does not resume. */
     d9d_status (*seek)(void *self, int64_t k, const void *state, size_t n);
+    /* As d9d_dataset_share(), d9d_dataset_survey_make() and d9d_dataset_survey_set().  All or none;
+     * NULL: every rank finds all samples by itself. */
+    void (*share)(void *self);
+    d9d_status (*survey)(void *self, int rank, int ranks, bool needed, d9d_buf *out);
+    d9d_status (*set_surveys)(void *self, const d9d_dataset_survey *all, int ranks, bool *more);
 } d9d_dataset_kind;
 
 /* "name", and the built-in choices of the key "source": tables whose `row` is their kind. */
