@@ -197,8 +197,22 @@ static void labels_count(const decision_config *c, const d9d_predictions *b, int
         counts[i % n * OUTCOMES + outcome_of(b->prediction[i] > c->threshold, b->target[i] != 0)]++;
 }
 
+/* One row of a class; a row is TN of every class before. */
+static void row_count(int64_t *counts, int64_t is, int64_t predicted_value)
+{
+    counts[is * OUTCOMES + TN]--;
+    counts[is * OUTCOMES + outcome_of(predicted_value == is, true)]++;
+    if (predicted_value == is)
+        return;
+    counts[predicted_value * OUTCOMES + TN]--;
+    counts[predicted_value * OUTCOMES + FP]++;
+}
+
+/* There may be as many classes as a vocabulary has tokens: no row looks at all of them. */
 static void classes_count(const decision_config *c, const d9d_predictions *b, int64_t *counts)
 {
+    for (int64_t k = 0; k < c->num_classes && c->top_k <= 1; k++)
+        counts[k * OUTCOMES + TN] += b->rows;
     for (int64_t i = 0; i < b->rows; i++) {
         const double *p = b->prediction + i * b->prediction_columns;
         const int64_t is = predicted_class(b->target + i * b->target_columns, b->target_columns);
@@ -208,8 +222,7 @@ static void classes_count(const decision_config *c, const d9d_predictions *b, in
             counts[is_in_top_k(p, c->num_classes, is, c->top_k) ? TP : FN]++;
             continue;
         }
-        for (int64_t k = 0; k < c->num_classes; k++)
-            counts[k * OUTCOMES + outcome_of(k == predicted_value, k == is)]++;
+        row_count(counts, is, predicted_value);
     }
 }
 

@@ -401,11 +401,12 @@ static d9d_status update_mean(d9di_run_metrics *m, const d9di_run_metrics_pendin
 static d9d_status update_tokens(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
 {
     const d9d_predictions b = kept_rows(m, w->classes);
+    const int64_t at = w->classes > 1 ? D9D_METRIC_TOKEN_CLASS : 0;
     d9d_predictions classes = b;
 
     m->token.len = 0;
     for (int64_t i = 0; i < b.rows; i++)
-        D9D_TRY(D9D_VEC_PUSH(&m->token, b.prediction[i * w->classes + D9D_METRIC_TOKEN_CLASS]));
+        D9D_TRY(D9D_VEC_PUSH(&m->token, b.prediction[i * w->classes + at]));
     classes.prediction = m->token.data;
     classes.prediction_columns = 1;
     for (size_t i = 0; i < m->n && b.rows > 0; i++)
@@ -496,10 +497,10 @@ static d9d_status logits_read(void *arg, const d9d_tensor *logits, int64_t first
     return st;
 }
 
-static bool reads_logits(const d9di_run_metrics *m)
+static bool has_input(const d9di_run_metrics *m, d9d_metric_input input)
 {
     for (size_t i = 0; i < m->n; i++)
-        if (d9d_metric_input_of(m->metric[i]) == D9D_METRIC_SCORES)
+        if (d9d_metric_input_of(m->metric[i]) == input)
             return true;
     return false;
 }
@@ -509,7 +510,8 @@ static d9d_status tokens_predict(d9di_run_metrics *m, d9d_block_vocab *head, con
                                  const d9d_tensor *labels, bool reads, d9d_metric ***copy,
                                  d9d_tensor *columns)
 {
-    d9di_token_predictions p = {.labels = labels};
+    d9di_token_predictions p = {.labels = labels,
+                                .classes_alone = !has_input(m, D9D_METRIC_TOKENS)};
     logits_reader r = {.m = m};
     d9d_readback *back = NULL;
     const void *host;
@@ -540,15 +542,14 @@ d9d_status d9di_run_metrics_enqueue_tokens(d9di_run_metrics *m, d9d_block_vocab 
                                            const d9d_tensor *h, const d9d_tensor *labels,
                                            bool is_counted)
 {
-    d9di_run_metrics_pending w = {.dtype = D9D_F32,
-                                  .rows = d9d_tensor_numel(labels),
-                                  .classes = D9D_METRIC_TOKEN_COLUMNS,
-                                  .of_tokens = true};
+    d9di_run_metrics_pending w = {
+        .dtype = D9D_F32, .rows = d9d_tensor_numel(labels), .of_tokens = true};
     const bool counts = is_counted && d9d_tensor_device(h)->kernels != d9d_kernels_sim();
     d9d_tensor columns = {0};
-    d9d_status st =
-        tokens_predict(m, head, h, labels, counts && reads_logits(m), &w.counted, &columns);
+    d9d_status st = tokens_predict(m, head, h, labels, counts && has_input(m, D9D_METRIC_SCORES),
+                                   &w.counted, &columns);
 
+    w.classes = st == D9D_OK ? columns.shape.dim[1] : 0;
     if (st == D9D_OK && counts)
         st = pending_add(m, w, &columns, labels, NULL);
     else

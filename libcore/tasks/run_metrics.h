@@ -26,7 +26,7 @@ typedef struct d9di_run_metrics_pending {
     size_t source;
     d9d_readback *logits, *labels; /* labels NULL: a mean with a weight */
     d9d_readback *mask;            /* or NULL */
-    bool of_tokens;                /* `logits` are d9d_metric_token_column */
+    bool of_tokens;                /* `logits` are of d9di_token_predictions_make() */
     d9d_metric **counted; /* [n of the metrics], of those that have read the logits; or NULL */
     d9d_dtype dtype;
     int64_t rows, classes;

@@ -73,8 +73,13 @@ static d9d_status rank_make(d9d_tape *t, d9d_var *z, d9d_var *target, d9d_var **
     return D9D_OK;
 }
 
+static int64_t columns_of(const d9di_token_predictions *p)
+{
+    return p->classes_alone ? 1 : D9D_METRIC_TOKEN_COLUMNS;
+}
+
 /* Columns [n, 5] of logits [n, V]. */
-static d9d_status columns_make(d9d_tape *t, d9d_var *z, const d9d_tensor *labels, d9d_var **y)
+static d9d_status all_columns_make(d9d_tape *t, d9d_var *z, const d9d_tensor *labels, d9d_var **y)
 {
     const int64_t n = d9d_var_tensor(z)->shape.dim[0];
     const size_t mark = d9d_tape_mark(t);
@@ -96,6 +101,14 @@ static d9d_status columns_make(d9d_tape *t, d9d_var *z, const d9d_tensor *labels
     return D9D_OK;
 }
 
+static d9d_status columns_make(const pass *s, d9d_var *z, const d9d_tensor *labels, d9d_var **y)
+{
+    d9d_var *most;
+
+    return s->p->classes_alone ? largest(s->tape, z, &most, y)
+                               : all_columns_make(s->tape, z, labels, y);
+}
+
 static d9d_status logits_make(const pass *s, const d9d_tensor *rows, d9d_var **z)
 {
     d9d_tensor pick = d9d_tensor_rows(&s->count, 0, rows->shape.dim[0]);
@@ -114,6 +127,7 @@ static d9d_status chunk_run(pass *s, int64_t first, int64_t n)
     d9d_device *dev = d9d_tape_device(s->tape);
     d9d_tensor rows = d9d_tensor_rows(&s->rows, first, n),
                labels = d9d_tensor_rows(&s->labels, first, n);
+    const int64_t wide = columns_of(s->p);
     float *to = d9d_tensor_data(s->columns);
     d9d_var *z, *columns;
     d9d_status st;
@@ -121,10 +135,10 @@ static d9d_status chunk_run(pass *s, int64_t first, int64_t n)
     D9D_TRY_OR(st, logits_make(s, &rows, &z), out);
     if (s->p->logits != NULL)
         D9D_TRY_OR(st, s->p->logits(s->p->arg, d9d_var_tensor(z), first), out);
-    D9D_TRY_OR(st, columns_make(s->tape, z, &labels, &columns), out);
-    st = dev->kernels->elementwise->scatter_rows(
-        dev->stream, D9D_F32, to + first * D9D_METRIC_TOKEN_COLUMNS, D9D_METRIC_TOKEN_COLUMNS, 0,
-        NULL, d9d_tensor_data(d9d_var_tensor(columns)), n, D9D_METRIC_TOKEN_COLUMNS);
+    D9D_TRY_OR(st, columns_make(s, z, &labels, &columns), out);
+    st = dev->kernels->elementwise->scatter_rows(dev->stream, D9D_F32, to + first * wide, wide, 0,
+                                                 NULL, d9d_tensor_data(d9d_var_tensor(columns)), n,
+                                                 wide);
 out:
     d9d_tensor_release(&rows);
     d9d_tensor_release(&labels);
@@ -196,8 +210,7 @@ d9d_status d9di_token_predictions_make(const d9di_token_predictions *p, d9d_bloc
     D9D_TRY(d9d_tape_create(dev, &s.tape));
     d9d_tape_set_recording(s.tape, false);
     D9D_TRY_OR(st,
-               d9d_tensor_alloc(dev, D9D_F32,
-                                D9D_SHAPE(d9d_tensor_numel(p->labels), D9D_METRIC_TOKEN_COLUMNS),
+               d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(d9d_tensor_numel(p->labels), columns_of(p)),
                                 &made),
                out);
     D9D_TRY_OR(st, all_chunks_run(&s, h), out);

@@ -7,8 +7,8 @@
  *                                        `--> host, where a metric wants the logits themselves
  *
  * So there are at most D9DI_TOKEN_PREDICTIONS_ELEMENTS logits at a time, and three arrays of them.
- * The cost is a third of the head's product in training.  Nothing is recorded, and the training
- * does not change by a bit.
+ * The cost is a third of the head's product in training, and some twelve passes over the logits.
+ * Nothing is recorded, and the training does not change by a bit.
  *
  * Vocabulary parallel: every tp rank computes the same logits of the whole vocabulary, by an
  * all-reduce.
@@ -23,7 +23,8 @@
 
 typedef struct d9di_token_predictions {
     const d9d_tensor *labels; /* [T] int32, or of that many elements */
-    int64_t chunk;            /* tokens at a time; 0: as many as have that many logits */
+    bool classes_alone; /* columns are [T, 1], D9D_METRIC_TOKEN_CLASS: one pass over the logits */
+    int64_t chunk;      /* tokens at a time; 0: as many as have that many logits */
     /* Called with the logits [n, V] float32 of the tokens from `first`, valid during the call.
      * NULL: nobody wants them. */
     d9d_status (*logits)(void *arg, const d9d_tensor *logits, int64_t first);

@@ -70,6 +70,12 @@ equals() {
     close_to 1e-6 <(numbers valid/tokens/loss one) <(numbers valid/loss one)
 }
 
+@test "the likeliest token alone is the same one" {
+    d9d-train -q --device cpu --set trainer.run.dir=classes --set 'metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 97}, {"name": "f1", "problem": "multiclass", "num_classes": 97}]' train.json
+    diff <(numbers accuracy classes) <(numbers accuracy one)
+    diff <(numbers f1 classes) <(numbers f1 one)
+}
+
 @test "on every mesh they equal one rank" {
     with_mpi
     local n=0 mesh

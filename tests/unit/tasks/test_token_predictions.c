@@ -152,6 +152,32 @@ static void chunks_change_nothing(void **state)
     close_head(&f);
 }
 
+static void classes_can_be_had_alone(void **state)
+{
+    d9di_token_predictions p = {.classes_alone = true, .chunk = 4};
+    d9d_tensor h, y, columns;
+    double want[C];
+    float got[T];
+    fixture f;
+
+    (void)state;
+    open_head(&f);
+    assert_ok(d9d_tensor_from_host(f.dev, D9D_F32, D9D_SHAPE(T, H), f.h, &h));
+    assert_ok(d9d_tensor_from_host(f.dev, D9D_I32, D9D_SHAPE(T), labels, &y));
+    p.labels = &y;
+    assert_ok(d9di_token_predictions_make(&p, &f.head, &h, &columns));
+    assert_int_equal(columns.shape.dim[1], 1);
+    assert_ok(d9d_tensor_to_f32(&columns, got));
+    for (int t = 0; t < T; t++) {
+        columns_of(f.z[t], labels[t], want);
+        assert_true((double)got[t] == want[D9D_METRIC_TOKEN_CLASS]);
+    }
+    d9d_tensor_release(&columns);
+    d9d_tensor_release(&y);
+    d9d_tensor_release(&h);
+    close_head(&f);
+}
+
 static void no_chunk_stays_in_memory(void **state)
 {
     float got[T * C];
@@ -175,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_are_those_of_all_logits),
         cmocka_unit_test(chunks_change_nothing),
+        cmocka_unit_test(classes_can_be_had_alone),
         cmocka_unit_test(no_chunk_stays_in_memory),
     };
 
