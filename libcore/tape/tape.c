@@ -35,6 +35,7 @@ void d9d_tape_reset(d9d_tape *t)
     d9d_tensor_release(&t->dropout_rng.token);
     d9d_tensor_release(&t->dropout_rng.query_token);
     d9d_tensor_release(&t->token_weights.weight);
+    d9d_tensor_release(&t->token_weights.lane);
     d9d_tensor_release(&t->prefix);
     d9d_tensor_release(&t->prefill.segments);
     t->phase = D9DI_PHASE_FORWARD;
@@ -103,11 +104,14 @@ const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t)
 
 void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights)
 {
-    const d9d_tensor weight = d9d_tensor_ref(&weights->weight);
+    const d9d_tensor weight = d9d_tensor_ref(&weights->weight),
+                     lane = d9d_tensor_ref(&weights->lane);
 
     d9d_tensor_release(&t->token_weights.weight);
+    d9d_tensor_release(&t->token_weights.lane);
     t->token_weights = *weights;
     t->token_weights.weight = weight;
+    t->token_weights.lane = lane;
 }
 
 const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t)

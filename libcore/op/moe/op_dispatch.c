@@ -182,6 +182,7 @@ static d9d_status payload_recv(d9d_tape *t, int64_t experts, d9di_op_moe_transfe
                         here->expert.shape.dim[1]));
     d9d_trace_mark(d9d_tape_device(t), "MoE", "sort");
     here->partial = true;
+    here->lower = d->exchange->lower;
     all = here->source;
     here->source = d9d_tensor_rows(&all, 0, d->exchange->choices);
     d9d_tensor_release(&all);

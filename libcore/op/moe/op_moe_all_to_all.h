@@ -17,6 +17,7 @@ typedef struct d9d_op_moe_exchange {
     const char *label;
     int64_t send, recv;      /* rows in total */
     int64_t choices;         /* choices of local experts among the received rows */
+    int64_t lower;           /* those of the lower half of the local experts */
     int64_t max_packed_rows; /* largest number of rows that any rank reserved for packing */
     int64_t max_rows;        /* largest number of rows that any rank sends or receives */
     int64_t rows[];          /* [D9DI_MOE_ROWS_COUNT, n], then [2, n] of scratch */

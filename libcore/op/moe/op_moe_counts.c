@@ -49,7 +49,8 @@ static int64_t recv_offset(const rank_offsets *o, int from, int to)
     return sum;
 }
 
-static int64_t local_choices(const rank_offsets *o)
+/* Received choices of the first `n` local experts. */
+static int64_t local_choices(const rank_offsets *o, int64_t n)
 {
     const int64_t per = o->experts / o->n;
     int64_t sum = 0;
@@ -57,7 +58,7 @@ static int64_t local_choices(const rank_offsets *o)
     for (int from = 0; from < o->n; from++) {
         const int32_t *at = offsets_of(o, from) + o->n + 1 + o->me * per;
 
-        sum += (int64_t)at[per] - at[0];
+        sum += (int64_t)at[n] - at[0];
     }
     return sum;
 }
@@ -194,7 +195,8 @@ d9d_status d9di_op_moe_counts_wait(d9di_op_moe_counts *c, d9d_op_moe_exchange **
     e->label = c->label;
     e->send = offsets_of(&o, o.me)[n];
     e->recv = rows_to(&o, o.me);
-    e->choices = local_choices(&o);
+    e->choices = local_choices(&o, c->experts / n);
+    e->lower = local_choices(&o, c->experts / n / 2);
     exchange_set_max(&o, c, e);
     exchange_set_rows(&o, e);
     *out = e;

@@ -18,13 +18,15 @@ d9d_routing d9di_routing_ref(const d9d_routing *r)
                          d9d_tensor_ref(&r->row),
                          d9d_tensor_ref(&r->source),
                          r->partial,
-                         r->limited};
+                         r->limited,
+                         r->lower};
 }
 
 d9d_status d9di_routing_alloc(d9d_device *dev, int64_t tokens, int64_t experts, int64_t k,
                               d9d_routing *r)
 {
     r->partial = r->limited = false;
+    r->lower = 0;
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens, k), &r->expert));
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(experts + 1), &r->offset));
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens, k), &r->row));

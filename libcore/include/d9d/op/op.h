@@ -321,6 +321,7 @@ typedef struct d9d_routing {
     d9d_tensor source; /* [R] int32: t * k + j of each permuted row */
     bool partial;      /* from a dispatch: experts of other ranks are -1; R counts the others */
     bool limited;      /* from a router with a capacity: R is T * k, whatever was dropped */
+    int64_t lower;     /* from a dispatch: rows of the lower half of the experts */
 } d9d_routing;
 /* Makes R of a limited routing the number of its rows, which the ops of experts on one rank need;
  * else nothing.  The host waits for the number.  d9d_op_dispatch() takes a routing as it is. */
@@ -456,6 +457,29 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_dispatch(d9d_tape *t, d9d_comm *ep, const
 /* part [N, H], in the order of out->x, to y [T, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part,
                                                const d9d_op_moe_dispatch *d, d9d_var **y);
+
+/* --- copies of experts ---------------------------------------------------------------
+ *
+ * An expert may have copies on ranks of its group that do not own it.  With P = E / n of them on a
+ * rank, a rank has 2 P places: first those of its own experts, then those of copies.  A table says
+ * which place computes an expert's tokens, for each of D9D_EXPERT_LANES lanes:
+ *
+ *     routing over E experts --route_copies--> over 2 E places --d9d_op_dispatch()--> over 2 P
+ *     places of a rank --split_copies--> over its P own experts, and over its copies
+ *
+ * The lane of a token is its position in its sequence modulo D9D_EXPERT_LANES.  So what a copy
+ * computes depends on the batch and the table alone, not on where tokens are. */
+enum { D9D_EXPERT_LANES = 32 };
+/* table [D9D_EXPERT_LANES, >= E, a multiple of 4] int32; the tape's token weights have lanes; r has
+ * no choices of -1.  places: 2 E. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_route_copies(d9d_tape *t, const d9d_routing *r,
+                                                    const d9d_tensor *table, int64_t places,
+                                                    d9d_routing *out);
+/* r is the routing of a dispatch over 2 P places; number [P] int32 counts from 0; copies at most
+ * P. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_split_copies(d9d_tape *t, const d9d_routing *r,
+                                                    const d9d_tensor *number, int64_t copies,
+                                                    d9d_routing *own, d9d_routing *copied);
 
 /* --- loss --------------------------------------------------------------------- */
 

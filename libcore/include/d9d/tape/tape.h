@@ -91,8 +91,11 @@ typedef struct d9d_token_weights {
     d9d_tensor weight;      /* [B, S] float32 */
     int64_t first;          /* as above */
     const int64_t *lengths; /* [B] tokens of each whole sequence, without padding; NULL: all */
+    d9d_tensor lane;        /* [B, S] int32: of experts with copies, which one has the token
+                               (d9d_op_route_copies()); storage NULL: none has copies */
 } d9d_token_weights;
-/* Valid until reset; takes its own reference of `weight`, and `lengths` must live until then.
+/* Valid until reset; takes its own references of `weight` and `lane`, and `lengths` must live until
+ * then.
  * Without them nothing is counted, and experts have no capacity. */
 D9D_API void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights);
 D9D_API const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t); /* NULL: none */
