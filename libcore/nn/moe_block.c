@@ -1,4 +1,5 @@
 /* moe_block.c - mixture of experts with an optional shared expert.  See d9d/nn/block.h. */
+#include "d9d/nn/expert_copies.h"
 #include "nn/block_init.h"
 
 static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts *opts,
@@ -130,6 +131,31 @@ static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d
     return d9d_op_experts(t, x, prob, &w, r, plus, y);
 }
 
+/* Are some of the experts' tokens computed by copies? */
+static bool uses_copies(const d9d_block_moe *b, const d9d_tape *t)
+{
+    const d9d_token_weights *w = d9d_tape_token_weights(t);
+
+    return b->copies != NULL && b->copies->n > 0 && w != NULL && w->lane.storage != NULL;
+}
+
+/* The same on a rank of a group whose experts have copies: its own experts, and its copies. */
+static d9d_status places_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
+                                 const d9d_routing *r, d9d_var **y)
+{
+    const d9d_op_ffn_weights w = d9d_expert_copies_weights(b);
+    d9d_routing own = {0}, copied = {0};
+    d9d_status st;
+
+    D9D_TRY(d9d_op_split_copies(t, r, &b->copies->number, b->copies->slots, &own, &copied));
+    st = experts_forward(b, t, x, prob, &own, NULL, y);
+    if (st == D9D_OK)
+        st = d9d_op_experts(t, x, prob, &w, &copied, *y, y);
+    d9d_routing_release(&own);
+    d9d_routing_release(&copied);
+    return st;
+}
+
 enum { EP_LEVELS = 2 }; /* groups over which experts are divided, one after the other */
 
 /* The same with expert parallelism: dispatch, experts, combine; over nodes, then inside each. */
@@ -142,7 +168,8 @@ static d9d_status experts_forward_ep(d9d_block_moe *b, d9d_tape *t, int level, d
     d9d_status st;
 
     if (level == EP_LEVELS)
-        return experts_forward(b, t, x, prob, r, NULL, y);
+        return uses_copies(b, t) ? places_forward(b, t, x, prob, r, y)
+                                 : experts_forward(b, t, x, prob, r, NULL, y);
     D9D_TRY(d9d_op_dispatch(t, groups[level], b->gate.weight.name, x, prob, r, &there));
     D9D_TRY_OR(st, experts_forward_ep(b, t, level + 1, there.x, there.prob, &there.routing, &part),
                out);
@@ -212,6 +239,20 @@ static bool is_alone(const d9d_block_moe *b)
            d9d_comm_size(d9d_groups_ep_local(b->groups)) == 1;
 }
 
+/* Chooses a place for each choice, where experts have copies. */
+static d9d_status tokens_place(d9d_block_moe *b, d9d_tape *t, d9d_routing *r)
+{
+    d9d_routing placed;
+
+    if (!uses_copies(b, t))
+        return D9D_OK;
+    D9D_TRY(d9d_expert_copies_fetch(b, d9d_tape_device(t)));
+    D9D_TRY(d9d_op_route_copies(t, r, &b->copies->table, 2 * b->shape.experts, &placed));
+    d9d_routing_release(r);
+    *r = placed;
+    return D9D_OK;
+}
+
 static d9d_status mixture_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *shared_gate,
                                   d9d_var *prob, const d9d_routing *r, d9d_var *plus, d9d_var **y)
 {
@@ -240,6 +281,8 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
     D9D_TRY(tokens_route(b, t, in[LOGITS], &prob, &r));
     if (is_alone(b))
         D9D_TRY_OR(st, d9d_op_routing_trim(t, &r), out);
+    else
+        D9D_TRY_OR(st, tokens_place(b, t, &r), out);
     D9D_TRY_OR(st, mixture_forward(b, t, flat, in[SHARED_GATE], prob, &r, mixed, &mixed), out);
     st = d9d_op_reshape(t, mixed, shape, y);
 out:

@@ -67,6 +67,8 @@ struct d9d_fsdp {
     bool backward_follows; /* and directly after it */
     bool last;             /* this backward is the step's last */
     d9di_buckets buckets;
+    d9d_fsdp_unit_hook *unit_hook; /* NULL: none */
+    void *unit_hook_arg;
     d9d_arena arena;
 };
 
@@ -386,6 +388,8 @@ static d9d_status unit_backward_done(fsdp_unit *u)
 
     u->visited = 0;
     u->done = s->last;
+    if (s->last && s->unit_hook != NULL)
+        D9D_TRY(s->unit_hook(s->unit_hook_arg, &u->all));
     if (u->sharded.n > 0 && (s->last || !s->opts.reduce_once)) {
         if (!s->last || u != s->order[0])
             D9D_TRY(units_reduce_wait(s));
@@ -647,6 +651,14 @@ void d9d_fsdp_set_grad_hook(d9d_fsdp *s, d9d_fsdp_grad_hook *hook, void *arg)
         return;
     s->buckets.hook = hook;
     s->buckets.hook_arg = arg;
+}
+
+void d9d_fsdp_set_unit_hook(d9d_fsdp *s, d9d_fsdp_unit_hook *hook, void *arg)
+{
+    if (s == NULL)
+        return;
+    s->unit_hook = hook;
+    s->unit_hook_arg = arg;
 }
 
 void d9d_fsdp_invalidate(d9d_fsdp *s)

@@ -40,3 +40,20 @@ setup() { with_mpi; }
     all_well 8 "$driver" 8 4
     D9D_COMM_CHECK=1 all_well 2 "$driver"
 }
+
+@test "copies of experts compute what their owners do, and the slowest rank has fewer rows" {
+    for n in 2 3 4; do all_well $n "$driver" $n 1 copies; done
+    # 27 tokens with 3 choices, all of the last rank's experts; 2 of its slots has every other rank
+    assert_output --partial "all to one rank: 6 copies, rows of the slowest rank 34, without them 81"
+    all_well 4 "$driver" 2 1 copies
+    all_well 8 "$driver" 8 4 copies
+    D9D_P2P=force all_well 4 "$driver" 4 2 copies
+    D9D_COMM_CHECK=1 all_well 4 "$driver" 4 1 copies
+}
+
+@test "copies that have not got their owners' weights are seen" {
+    leaks_too
+    run mpi -n 4 "$driver" 4 1 stale
+    [ "$status" -ne 0 ]
+    assert_output --partial "is off by"
+}

@@ -1,10 +1,14 @@
-/* experts_driver.c - launched by tests/multirank/experts.bats: `experts_driver [EP [LOCAL]]`.
+/* experts_driver.c - launched by tests/multirank/experts.bats: `experts_driver [EP [LOCAL
+ * [COPIES]]]`.
  *
  * Expert parallelism: each rank has its own tokens and its share of the experts.  Groups have EP
  * neighbouring ranks (default: all), of which LOCAL are on one node (default: not told).  Each
  * trial runs the block over the group, and alone with all experts and all tokens of the group, and
  * compares the output and every gradient.  Then it compares the directional derivative of the loss
  * along a random direction with its finite difference.
+ *
+ * COPIES: hot experts have copies, placed by the loads of the trial; "stale": copies that never got
+ * their owners' weights.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +16,8 @@
 #include <string.h>
 
 #include "comm/comm_private.h"
-#include "d9d/nn/block.h"
+#include "d9d/nn/expert_copies.h"
+#include "d9d/parallel/expert_placement.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
 #include "support/unit_device.h"
@@ -56,6 +61,7 @@ static const trial trials[] = {
 typedef struct expert_group {
     d9d_comm *all;
     d9d_groups cut;
+    bool copies, stale;
 } expert_group;
 
 /* A block with its tokens, [first, first + tokens) of the group. */
@@ -69,6 +75,7 @@ typedef struct side {
     d9d_params params;
     int64_t first, tokens;
     float *x, *y, *dx; /* [tokens, HIDDEN] */
+    bool stale;        /* copies are not fetched */
 } side;
 
 static int64_t tokens_of(const trial *t, int rank)
@@ -143,6 +150,7 @@ static d9d_status crowd(side *s, int n_ranks)
 
 static void side_close(side *s)
 {
+    d9d_expert_copies_free(&s->block);
     if (s->params.n > 0)
         d9d_module_release(&s->block.module);
     d9d_arena_release(&s->arena);
@@ -226,6 +234,34 @@ static d9d_status run_on(side *s, d9d_tape *tape, const d9d_tensor *x)
     return st;
 }
 
+/* Lanes of the tokens, as positions would give them; one more than there are, for ranks without
+ * any. */
+static d9d_status begin_copies(side *s, d9d_tape *t)
+{
+    const d9d_shape shape = D9D_SHAPE(1, s->tokens + 1);
+    float *weight = calloc((size_t)shape.dim[1], sizeof(*weight));
+    int32_t *lane = calloc((size_t)shape.dim[1], sizeof(*lane));
+    d9d_token_weights w = {0};
+    d9d_status st;
+
+    assert_true(weight != NULL && lane != NULL);
+    for (int64_t i = 0; i <= s->tokens; i++)
+        lane[i] = (int32_t)((s->first + i) % D9D_EXPERT_LANES);
+    if (!s->stale)
+        d9d_expert_copies_expire(&s->block);
+    s->block.copies->is_fresh |= s->stale;
+    st = d9d_tensor_from_host(s->dev, D9D_F32, shape, weight, &w.weight);
+    if (st == D9D_OK)
+        st = d9d_tensor_from_host(s->dev, D9D_I32, shape, lane, &w.lane);
+    if (st == D9D_OK)
+        d9d_tape_set_token_weights(t, &w);
+    d9d_tensor_release(&w.weight);
+    d9d_tensor_release(&w.lane);
+    free(weight);
+    free(lane);
+    return st;
+}
+
 static d9d_status run(side *s)
 {
     d9d_tensor x = {0};
@@ -235,8 +271,12 @@ static d9d_status run(side *s)
     d9d_module_clear_grads(&s->block.module);
     D9D_TRY(d9d_tape_create(s->dev, &tape));
     st = upload(s, s->x, &x);
+    if (st == D9D_OK && s->block.copies != NULL)
+        st = begin_copies(s, tape);
     if (st == D9D_OK)
         st = run_on(s, tape, &x);
+    if (st == D9D_OK)
+        st = d9d_expert_copies_reduce(&s->block, s->dev);
     d9d_tensor_release(&x);
     d9d_tape_free(tape);
     return st;
@@ -381,30 +421,36 @@ static d9d_status check_derivative(side *s)
     return D9D_OK;
 }
 
-static d9d_status run_trial(const trial *t, const ranks *w, const expert_group *g)
+/* --- copies of experts ------------------------------------------------------------------------ */
+
+/* The rows that arrive here, of own experts and of copies. */
+static d9d_status receive(side *s, d9d_tape *t, d9d_var *x, d9d_var *prob, const d9d_routing *r,
+                          double *rows)
 {
-    static const expert_group one;
-    const int n = d9d_comm_size(w->comm);
-    side s = {0}, alone = {0};
+    d9d_op_moe_dispatch to[2] = {{0}};
+    d9d_routing placed = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, side_open(&s, t, w->dev, n, g), out);
-    D9D_TRY_OR(st, side_open(&alone, t, w->dev, n, &one), out);
-    D9D_TRY_OR(st, run(&alone), out);
-    D9D_TRY_OR(st, run(&s), out);
-    D9D_TRY_OR(st, compare(&s, &alone), out);
-    if (t->t == D9D_F32 && t->top_k == 0) /* the step is too small to change a choice */
-        st = check_derivative(&s);
+    D9D_TRY_OR(st, begin_copies(s, t), out);
+    D9D_TRY_OR(
+        st, d9d_op_route_copies(t, r, &s->block.copies->table, 2 * s->block.shape.experts, &placed),
+        out);
+    D9D_TRY_OR(st, d9d_op_dispatch(t, s->cut.ep, "rows", x, prob, &placed, &to[0]), out);
+    D9D_TRY_OR(
+        st,
+        d9d_op_dispatch(t, s->cut.ep_local, "rows", to[0].x, to[0].prob, &to[0].routing, &to[1]),
+        out);
+    *rows = (double)to[1].routing.source.shape.dim[0];
 out:
-    side_close(&alone);
-    side_close(&s);
+    d9d_op_moe_dispatch_release(&to[1]);
+    d9d_op_moe_dispatch_release(&to[0]);
+    d9d_routing_release(&placed);
     return st;
 }
 
-/* --- bytes between nodes ---------------------------------------------------------------------- */
-
-/* The experts that this rank's tokens choose, [tokens, k]; freed by the caller. */
-static d9d_status choices_make(side *s, int32_t **out)
+/* The experts that this rank's tokens choose, [tokens, k]; freed by the caller.  And the rows that
+ * arrive here, unless NULL. */
+static d9d_status choices_make(side *s, int32_t **out, double *received)
 {
     const int64_t n = s->tokens * s->block.shape.top_k;
     d9d_var *x, *logits, *prob;
@@ -430,11 +476,110 @@ static d9d_status choices_make(side *s, int32_t **out)
                            &prob, &r);
     if (st == D9D_OK)
         st = d9d_device_download(s->dev, *out, d9d_tensor_data(&r.expert), (size_t)n * 4);
+    if (st == D9D_OK && received != NULL)
+        st = receive(s, tape, x, prob, &r, received);
     d9d_routing_release(&r);
 out:
     d9d_tape_free(tape);
     return st;
 }
+
+enum { MAX_EXPERTS = 256 };
+
+/* What each rank of the group computes with these copies: choices, counted from the lanes.  `most`
+ * is that of the slowest, `own` this rank's. */
+static d9d_status rank_rows(const side *s, const int32_t *expert, const d9d_expert_placement *p,
+                            double *most, double *own)
+{
+    const int64_t k = s->block.shape.top_k, per = p->experts / p->ranks;
+    double rows[MAX_RANKS] = {0};
+
+    for (int64_t i = 0; i < s->tokens * k; i++) {
+        int holder[MAX_RANKS] = {(int)(expert[i] / per)}, n = 1;
+
+        for (int64_t j = 0; j < p->ranks * p->slots; j++)
+            if (p->expert[j] == expert[i])
+                holder[n++] = (int)(j / p->slots);
+        rows[holder[(s->first + i / k) % D9D_EXPERT_LANES % n]]++;
+    }
+    *most = 0;
+    for (int r = 0; r < p->ranks; r++) {
+        D9D_TRY(total(s, &rows[r]));
+        *most = rows[r] > *most ? rows[r] : *most;
+    }
+    *own = rows[d9d_comm_rank(s->all)];
+    return D9D_OK;
+}
+
+/* Places copies by the loads of the group's tokens. */
+static d9d_status place_copies(side *s, const int32_t *expert)
+{
+    const int64_t n = s->block.shape.experts;
+    double load[MAX_EXPERTS] = {0}, without, with, own, received;
+    int32_t *again;
+    int32_t slot[MAX_EXPERTS];
+    d9d_expert_placement p = {.ranks = d9d_comm_size(s->all),
+                              .experts = n,
+                              .slots = (s->of->per_rank + 1) / 2,
+                              .expert = slot};
+
+    assert_true(n <= MAX_EXPERTS);
+    memset(slot, -1, sizeof(slot));
+    for (int64_t i = 0; i < s->tokens * s->block.shape.top_k; i++)
+        load[expert[i]]++;
+    for (int64_t e = 0; e < n; e++)
+        D9D_TRY(total(s, &load[e]));
+    D9D_TRY(rank_rows(s, expert, &p, &without, &own));
+    D9D_TRY(d9d_expert_placement_choose(&p, load));
+    D9D_TRY(rank_rows(s, expert, &p, &with, &own));
+    D9D_TRY(d9d_expert_copies_create(&s->block, s->dev, s->all, p.slots));
+    if (d9d_comm_rank(s->all) == 0)
+        printf("%s: %lld copies, rows of the slowest rank %.0f, without them %.0f\n", s->of->name,
+               (long long)d9d_expert_placement_copies(&p), with, without);
+    D9D_TRY(d9d_expert_copies_place(&s->block, s->dev, slot));
+    D9D_TRY(choices_make(s, &again, &received));
+    free(again);
+    return received == own ? D9D_OK
+                           : D9D_FAIL(D9D_EINVAL, "%s: %.0f rows have arrived, expected %.0f",
+                                      s->of->name, received, own);
+}
+
+static d9d_status add_copies(side *s, const expert_group *g)
+{
+    int32_t *expert;
+    d9d_status st;
+
+    if (!g->copies)
+        return D9D_OK;
+    s->stale = g->stale;
+    D9D_TRY(choices_make(s, &expert, NULL));
+    st = place_copies(s, expert);
+    free(expert);
+    return st;
+}
+
+static d9d_status run_trial(const trial *t, const ranks *w, const expert_group *g)
+{
+    static const expert_group one;
+    const int n = d9d_comm_size(w->comm);
+    side s = {0}, alone = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, side_open(&s, t, w->dev, n, g), out);
+    D9D_TRY_OR(st, add_copies(&s, g), out);
+    D9D_TRY_OR(st, side_open(&alone, t, w->dev, n, &one), out);
+    D9D_TRY_OR(st, run(&alone), out);
+    D9D_TRY_OR(st, run(&s), out);
+    D9D_TRY_OR(st, compare(&s, &alone), out);
+    if (t->t == D9D_F32 && t->top_k == 0) /* the step is too small to change a choice */
+        st = check_derivative(&s);
+out:
+    side_close(&alone);
+    side_close(&s);
+    return st;
+}
+
+/* --- bytes between nodes ---------------------------------------------------------------------- */
 
 /* Rows that this rank sends to ranks of other nodes: each token once to each of the `parts` of the
  * experts, of which `own` parts from `first` on are on this rank's node, that it has chosen. */
@@ -483,7 +628,7 @@ static d9d_status check_bytes(const trial *t, const ranks *w, const expert_group
 
     D9D_TRY_OR(st, side_open(&s, t, w->dev, n, g), out);
     D9D_TRY_OR(st, run(&s), out);
-    D9D_TRY_OR(st, choices_make(&s, &expert), out);
+    D9D_TRY_OR(st, choices_make(&s, &expert, NULL), out);
     row = HIDDEN * d9d_dtype_size(t->t);
     rows = (uint64_t)rows_between_nodes(&s, expert, experts, parts, first, own);
     bytes = bytes_between_nodes(g->cut.ep, first, own) - before;
@@ -508,7 +653,7 @@ out:
 /* Without recomputation, and where rows are messages. */
 static bool counts_bytes(const trial *t, const expert_group *g)
 {
-    return t->mode == PLAIN && !d9d_symm_buffer_is_forced(g->cut.ep);
+    return t->mode == PLAIN && !g->copies && !d9d_symm_buffer_is_forced(g->cut.ep);
 }
 
 static d9d_status run_all(const ranks *w, const expert_group *g, int local)
@@ -541,6 +686,8 @@ int main(int argc, char **argv)
     assert_true(d.expert_parallel <= MAX_RANKS);
     assert_ok(ranks_open(bootstrap, &d, D9D_AXES_EXPERT, &w));
     flat.all = flat.cut.ep = levels.all = w.comm;
+    flat.copies = levels.copies = argc > 3;
+    flat.stale = levels.stale = argc > 3 && strcmp(argv[3], "stale") == 0;
     st = run_all(&w, &flat, (int)d.expert_parallel_local);
     if (st == D9D_OK && d.expert_parallel_local > 1) {
         assert_ok(d9d_mesh_group(w.mesh, D9D_AXES_EXPERT_ACROSS, &levels.cut.ep));

@@ -456,8 +456,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape
  *      \-permute--> rows by expert --gate, up--> act(g) u --down--> rows --unpermute--> y
  *      \-shared expert (optional, always on) ------------------------------------------> + y
  *
- * With expert parallelism (parallel_groups.h) rows are permuted on the ranks of their experts:
- * d9d_op_dispatch(). */
+ * With expert parallelism (parallel_groups.h) rows are permuted on the ranks of their experts, or
+ * of copies of these: d9d_op_dispatch(). */
 typedef struct d9d_block_grouped_linear {
     d9d_module module;
     d9d_param weight; /* [E, in, out] */
@@ -508,6 +508,9 @@ typedef struct d9d_block_moe_shape {
     int64_t layer;    /* its number, for messages */
 } d9d_block_moe_shape;
 
+/* Copies of experts on other ranks: d9d/nn/expert_copies.h. */
+typedef struct d9d_expert_copies d9d_expert_copies;
+
 typedef struct d9d_block_moe {
     d9d_module module;
     d9d_module router, grouped_experts, shared_expert;
@@ -521,6 +524,7 @@ typedef struct d9d_block_moe {
     d9d_block_linear shared_gate;
     d9d_block_moe_shape shape;
     const d9d_groups *groups;
+    d9d_expert_copies *copies; /* NULL: experts have no copies */
 } d9d_block_moe;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,

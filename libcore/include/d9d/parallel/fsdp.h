@@ -110,6 +110,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_fsdp_wait_grads(d9d_fsdp *s);
  * when that is about to be reduced, on the device's stream.  It only reads.  NULL: none. */
 typedef d9d_status d9d_fsdp_grad_hook(void *arg, const d9d_param *p, const d9d_tensor *grad);
 D9D_API void d9d_fsdp_set_grad_hook(d9d_fsdp *s, d9d_fsdp_grad_hook *hook, void *arg);
+/* A hook before the last reductions of a step: called once a step with a unit's parameters, when
+ * its backward is done with it on this rank.  It may add to their local gradients.  NULL: none. */
+typedef d9d_status d9d_fsdp_unit_hook(void *arg, const d9d_params *unit);
+D9D_API void d9d_fsdp_set_unit_hook(d9d_fsdp *s, d9d_fsdp_unit_hook *hook, void *arg);
 
 /* Most units that are prefetched at once: as many as forward has unsharded at once, the one that
  * computes and the next. */
