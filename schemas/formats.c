@@ -880,6 +880,11 @@ static const d9d_key plan_stage_keys[] = {
     COUNT("bytes", "peak and unaccounted"),
     COUNT("bytes_experts_full",
           "of these where the rank's experts are at their capacity; 0: they have none"),
+    COUNT(
+        "expert_copies_weights",
+        "bytes of copies of experts, included in weights, which arrive once a step; 0: no copies"),
+    COUNT("expert_copies_gradients",
+          "bytes of their gradients, included in gradients, which leave once a step"),
     COUNT("host_optimizer", "bytes of optimizer states in the host's memory"),
     COUNT("host_copy", "bytes of host memory for asynchronous checkpoints"),
     COUNT("host_local", "bytes of host memory for local checkpoints"),

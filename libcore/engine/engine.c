@@ -11,6 +11,7 @@
 #include "d9d/parallel/parallel_plan.h"
 #include "d9d/parallel/tied_weights.h"
 #include "engine/expert_nodes.h"
+#include "engine/expert_replication.h"
 #include "engine/fp8.h"
 #include "engine/frozen_model.h"
 #include "engine/job_start.h"
@@ -330,6 +331,8 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     if (opts->fp8 != NULL)
         D9D_TRY(d9di_engine_fp8_check(opts->fp8, &e->whole.params, opts->mesh->tensor_parallel));
     D9D_TRY(d9di_engine_quant_check(&e->whole.params, opts));
+    D9D_TRY(
+        d9di_expert_replication_check(opts->replication, opts->mesh, opts->fp8, e->whole.model));
     if (opts->data != NULL) {
         D9D_TRY(
             d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));
@@ -369,10 +372,11 @@ static d9d_status weights_read(d9di_engine_stage *s, const d9d_log *log)
 /* A lower bound that is known before a batch is; activations come on top. */
 static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *opts)
 {
+    const d9d_expert_copies_size copies = d9di_expert_replication_bytes(e, opts->replication);
     uint64_t sum = opts->optimizer != NULL ? d9d_optimizer_bytes(opts->optimizer) : 0;
 
     sum += opts->more_bytes != NULL ? opts->more_bytes(e, opts->more_bytes_arg) : 0;
-    sum += d9di_frozen_model_bytes(e);
+    sum += d9di_frozen_model_bytes(e) + copies.weights + copies.gradients;
     for (size_t i = 0; i < e->params.n; i++) {
         const d9d_param *p = e->params.p[i];
         const bool has_grad = opts->train && p->spec.trainable;

@@ -158,6 +158,8 @@ typedef struct d9di_engine_opts {
     const struct d9d_job_sharding_section *sharding;   /* of training */
     const struct d9d_job_fp8_section *fp8;             /* of training; NULL: none */
     d9di_engine_quant quantised; /* what is not trained: engine/quant_weights.h */
+    /* Of training, opened by the caller: engine/expert_replication.h; NULL: none. */
+    const d9d_job_expert_replication_section *replication;
     double timeout_s, stopped_s; /* of collective calls: see d9d_mesh_opts */
     const char *timeout_name;    /* name of timeout_s in messages, or NULL */
     const char *flight;          /* directory of the flight recorder, or NULL */

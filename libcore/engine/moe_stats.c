@@ -5,7 +5,17 @@
 
 /* --- the values ----------------------------------------------------------------------- */
 
-enum { IMBALANCE, ENTROPY, DROPPED, AUX_LOSS, Z_LOSS, N_STAT_KINDS };
+enum {
+    IMBALANCE,
+    ENTROPY,
+    DROPPED,
+    AUX_LOSS,
+    Z_LOSS,
+    RANK_IMBALANCE,
+    RANK_IMBALANCE_WITHOUT,
+    COPIES,
+    N_STAT_KINDS
+};
 
 /* One kind of statistic, per MoE layer and over all layers. */
 static const struct stat_kind {
@@ -17,12 +27,20 @@ static const struct stat_kind {
     [DROPPED] = {.name = "expert_dropped"},                    /* share of the choices */
     [AUX_LOSS] = {.name = "router_aux_loss"},
     [Z_LOSS] = {.name = "router_z_loss"},
+    /* of copies of experts */
+    [RANK_IMBALANCE] = {.name = "expert_rank_imbalance", .worst = true}, /* rank / mean */
+    [RANK_IMBALANCE_WITHOUT] = {.name = "expert_rank_imbalance_without", .worst = true},
+    [COPIES] = {.name = "expert_copies"},
 };
 
 static bool is_reported(const d9di_moe_stats *x, int stat_kind)
 {
     const d9d_block_router *r = &x->engine->whole.model->mixtures[0]->shape.router;
-    const bool has[N_STAT_KINDS] = {[IMBALANCE] = true,
+    const bool copies = x->replication->section != NULL;
+    const bool has[N_STAT_KINDS] = {[RANK_IMBALANCE] = copies,
+                                    [RANK_IMBALANCE_WITHOUT] = copies,
+                                    [COPIES] = copies,
+                                    [IMBALANCE] = true,
                                     [ENTROPY] = true,
                                     [DROPPED] = r->capacity != 0,
                                     [AUX_LOSS] = r->aux_loss != 0,
@@ -88,6 +106,20 @@ static void compute_stats(const double *counts, int64_t experts, double targets,
     out[Z_LOSS] = counts[1] / targets;
 }
 
+/* Those of copies besides, of layer i in a step. */
+static void layer_stats(const d9di_moe_stats *x, int64_t step, size_t i, const double *counts,
+                        double targets, double *out)
+{
+    d9di_expert_replication_stats copies = {0};
+
+    compute_stats(counts, x->engine->whole.model->mixtures[i]->shape.experts, targets, out);
+    if (x->replication->section != NULL)
+        copies = d9di_expert_replication_measure(x->replication, step, i, counts + 2);
+    out[RANK_IMBALANCE] = copies.imbalance;
+    out[RANK_IMBALANCE_WITHOUT] = copies.without;
+    out[COPIES] = copies.copies;
+}
+
 /* Accumulates one layer's statistics into those over all n layers. */
 static void accumulate_stat(const double *one, size_t i, size_t n, double *all)
 {
@@ -109,12 +141,27 @@ static double *write_values(const d9di_moe_stats *x, const double *one, double *
     return to;
 }
 
-d9d_status d9di_moe_stats_collect(d9di_moe_stats *x, int slot, double targets)
+d9d_status d9di_moe_stats_count(d9di_moe_stats *x, int64_t step, int slot)
+{
+    const void *counts;
+
+    if (x->replication->section == NULL || slot < 0) {
+        d9di_expert_replication_count(x->replication, step, NULL, 0);
+        return D9D_OK;
+    }
+    D9D_TRY(d9d_readback_wait(x->readback[slot], &counts));
+    d9di_expert_replication_count(x->replication, step, (const double *)counts + 2, x->width);
+    return D9D_OK;
+}
+
+d9d_status d9di_moe_stats_collect(d9di_moe_stats *x, int64_t step, int slot, double targets)
 {
     double all[N_STAT_KINDS] = {0}, one[N_STAT_KINDS], *at = x->values;
     const double *counts;
     const void *back;
 
+    if (x->n > 0)
+        D9D_TRY(d9di_moe_stats_count(x, step, slot));
     for (size_t i = 0; i < x->n_values && slot < 0; i++)
         x->values[i] = NAN;
     if (x->n_values == 0 || slot < 0)
@@ -122,15 +169,14 @@ d9d_status d9di_moe_stats_collect(d9di_moe_stats *x, int slot, double targets)
     D9D_TRY(d9d_readback_wait(x->readback[slot], &back));
     counts = back;
     for (size_t i = 0; i < x->n; i++) {
-        compute_stats(counts + (int64_t)i * x->width,
-                      x->engine->whole.model->mixtures[i]->shape.experts, targets, one);
+        layer_stats(x, step, i, counts + (int64_t)i * x->width, targets, one);
         accumulate_stat(one, i, x->n, all);
     }
     at = write_values(x, all, at);
     for (size_t i = 0; i < x->n && x->level >= D9DI_MOE_STATS_LAYERS; i++, counts += x->width) {
         const int64_t experts = x->engine->whole.model->mixtures[i]->shape.experts;
 
-        compute_stats(counts, experts, targets, one);
+        layer_stats(x, step, i, counts, targets, one);
         at = write_values(x, one, at);
         for (int64_t e = 0; e < experts && x->level == D9DI_MOE_STATS_COUNTS; e++)
             *at++ = counts[2 + e];
@@ -140,13 +186,13 @@ d9d_status d9di_moe_stats_collect(d9di_moe_stats *x, int slot, double targets)
 
 /* --- counting --------------------------------------------------------------------------------- */
 
-static bool needs_stats(const d9d_model *m, int level)
+static bool needs_stats(const d9d_model *m, int level, bool copies)
 {
     bool biased = false;
 
     for (size_t i = 0; i < m->n_mixtures; i++)
         biased = biased || m->mixtures[i]->shape.router.expert_bias;
-    return m->n_mixtures > 0 && (biased || level != D9DI_MOE_STATS_OFF);
+    return m->n_mixtures > 0 && (biased || copies || level != D9DI_MOE_STATS_OFF);
 }
 
 /* Makes this rank's routers count into the rows of their layers. */
@@ -165,12 +211,21 @@ static void attach_counters(d9di_moe_stats *x)
         }
 }
 
-d9d_status d9di_moe_stats_open(const d9di_engine *e, int level, d9d_arena *a, d9di_moe_stats *out)
+/* Is what was counted read back? */
+static bool is_read(const d9di_moe_stats *x)
 {
-    d9di_moe_stats x = {.engine = e, .level = level, .n = e->whole.model->n_mixtures};
+    return x->n_values > 0 || x->replication->section != NULL;
+}
+
+d9d_status d9di_moe_stats_open(const d9di_engine *e, int level,
+                               d9di_expert_replication *replication, d9d_arena *a,
+                               d9di_moe_stats *out)
+{
+    d9di_moe_stats x = {
+        .engine = e, .replication = replication, .level = level, .n = e->whole.model->n_mixtures};
 
     *out = (d9di_moe_stats){0};
-    if (!needs_stats(e->whole.model, level))
+    if (!needs_stats(e->whole.model, level, replication->section != NULL))
         return D9D_OK;
     for (size_t i = 0; i < x.n; i++) {
         const int64_t width = 4 + e->whole.model->mixtures[i]->shape.experts;
@@ -181,7 +236,7 @@ d9d_status d9di_moe_stats_open(const d9di_engine *e, int level, d9d_arena *a, d9
     D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F64, D9D_SHAPE((int64_t)x.n, x.width), &x.all));
     *out = x;
     attach_counters(out);
-    for (int i = 0; i < D9DI_MOE_STATS_SLOTS && x.n_values > 0; i++)
+    for (int i = 0; i < D9DI_MOE_STATS_SLOTS && is_read(&x); i++)
         D9D_TRY(d9d_readback_create(e->dev, d9d_tensor_bytes(&x.all), &out->readback[i]));
     return D9D_OK;
 }
@@ -218,6 +273,5 @@ d9d_status d9di_moe_stats_end(d9di_moe_stats *x, const d9d_tensor *scale, int sl
     for (size_t k = 0; k < e->n_stages; k++)
         for (size_t i = 0; i < e->models[k]->n_mixtures; i++)
             D9D_TRY(d9d_block_moe_update_expert_bias(e->models[k]->mixtures[i], e->dev, scale));
-    return x->n_values > 0 ? d9d_readback_enqueue(x->readback[slot], d9d_tensor_data(&x->all))
-                           : D9D_OK;
+    return is_read(x) ? d9d_readback_enqueue(x->readback[slot], d9d_tensor_data(&x->all)) : D9D_OK;
 }

@@ -11,7 +11,7 @@ bool d9di_engine_needs_token_weights(const d9d_model *m)
     for (size_t i = 0; i < m->n_mixtures; i++) {
         const d9d_block_moe *b = m->mixtures[i];
 
-        if (b->counted.storage != NULL || b->shape.router.aux_loss != 0 ||
+        if (b->copies != NULL || b->counted.storage != NULL || b->shape.router.aux_loss != 0 ||
             b->shape.router.z_loss != 0 || b->shape.router.capacity != 0)
             return true;
     }
@@ -45,6 +45,33 @@ static float weight_of_row(const d9d_batch *b, const d9di_task *task, int64_t ro
     return b->lengths[row] > 0 ? (float)count_targets(task, b, row) / (float)b->lengths[row] : 0.0f;
 }
 
+static bool has_copies(const d9d_model *m)
+{
+    for (size_t i = 0; i < m->n_mixtures; i++)
+        if (m->mixtures[i]->copies != NULL)
+            return true;
+    return false;
+}
+
+/* Positions modulo the number of lanes, of sequences and of padding. */
+static d9d_status lanes_make(const d9d_model *m, d9d_device *dev, int64_t seqs, int64_t length,
+                             d9d_tensor *out)
+{
+    const int ranks = d9d_comm_size(m->groups.cp), rank = d9d_comm_rank(m->groups.cp);
+    int32_t *lane = malloc((size_t)(seqs * length) * sizeof(*lane) + 1);
+    d9d_status st;
+
+    if (lane == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "router: no memory for the lanes of %lld tokens",
+                        (long long)(seqs * length));
+    for (int64_t i = 0; i < seqs * length; i++)
+        lane[i] =
+            (int32_t)(d9d_cp_slice_position(rank, ranks, length, i % length) % D9D_EXPERT_LANES);
+    st = d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(seqs, length), lane, out);
+    free(lane);
+    return st;
+}
+
 d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
                                           const d9di_task *task, d9d_token_weights *out)
 {
@@ -73,12 +100,13 @@ d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, c
     out->first = n / d9d_comm_size(tp) * d9d_comm_rank(tp);
     st = d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(b->seqs, length), weight, &out->weight);
     free(weight);
-    return st;
+    return st == D9D_OK && has_copies(m) ? lanes_make(m, dev, b->seqs, length, &out->lane) : st;
 }
 
 void d9di_engine_token_weights_release(d9d_token_weights *w)
 {
     d9d_tensor_release(&w->weight);
+    d9d_tensor_release(&w->lane);
     free((void *)(uintptr_t)w->lengths);
     w->lengths = NULL;
 }

@@ -112,6 +112,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di
         .full_peak = full > sim->peak || full == 0 ? full : sim->peak,
         .outside = d9d_sim_chip_find(opts->chip)->library_memory,
         .cache = sim->cache,
+        .copies = sim->copies,
         .step_s = mean.step_s,
         .tally = mean.tally,
     };

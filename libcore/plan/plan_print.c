@@ -118,6 +118,19 @@ static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
     return d9d_buf_printf(out, "\n");
 }
 
+/* Slots for copies of experts, if there are any. */
+static d9d_status print_copies(const d9d_plan_rank *r, d9d_buf *out)
+{
+    const d9d_expert_copies_size *c = &r->copies;
+
+    if (c->weights == 0)
+        return D9D_OK;
+    return d9d_buf_printf(out,
+                          "copies of experts in all slots of a rank: %s of weights, which a step "
+                          "brings, and %s of gradients, which it takes back\n",
+                          format_bytes(c->weights).text, format_bytes(c->gradients).text);
+}
+
 static d9d_status print_memory(const d9d_plan *p, d9d_buf *out)
 {
     const byte_unit u = choose_unit(d9d_plan_rank_bytes(d9d_plan_largest_rank(p)));
@@ -143,6 +156,7 @@ static d9d_status print_memory(const d9d_plan *p, d9d_buf *out)
     if (d9d_plan_full_bytes(p) > 0)
         D9D_TRY(d9d_buf_printf(out, "where a rank's experts are at their capacity: at most %s\n",
                                format_bytes(d9d_plan_full_bytes(p)).text));
+    D9D_TRY(print_copies(d9d_plan_largest_rank(p), out));
     D9D_TRY(d9d_buf_printf(out, "%s\n", p->updates));
     D9D_TRY(print_host(p, out));
     if (p->memory == 0)
@@ -364,7 +378,7 @@ static json_t *rank_json(const d9d_plan_rank *r)
 {
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-        "s:i, s:o, s:o, s:I, s:I, s:I}",
+        "s:i, s:o, s:o, s:I, s:I, s:I, s:I, s:I}",
         "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
         (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
         (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "fsdp_buffers",
@@ -375,7 +389,8 @@ static json_t *rank_json(const d9d_plan_rank *r)
         (json_int_t)r->batches, "step_s", r->step_s, "live_activations", r->live, "work",
         work_json(&r->tally), "messages", comm_json(&r->tally), "kv_cache", (json_int_t)r->cache,
         "host_local", (json_int_t)r->local, "bytes_experts_full",
-        (json_int_t)(r->full_peak > 0 ? r->full_peak + r->outside : 0));
+        (json_int_t)(r->full_peak > 0 ? r->full_peak + r->outside : 0), "expert_copies_weights",
+        (json_int_t)r->copies.weights, "expert_copies_gradients", (json_int_t)r->copies.gradients);
 }
 
 static json_t *ranks_json(const d9d_plan *p)

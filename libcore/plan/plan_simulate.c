@@ -18,6 +18,7 @@ typedef struct simulation {
     d9di_task task;
     d9di_engine engine;
     d9d_optimizer *optimizer;
+    d9di_expert_replication replication;
     d9di_moe_stats moe_stats;
     d9d_grad_finalize grad_finalize;
     d9d_stage_timer *stage_timer;
@@ -129,6 +130,7 @@ static d9di_engine_opts engine_opts(const simulation *r)
         .fp8 = c->trainer.fp8,
         .quantised = {(d9d_quant_format)c->trainer.model_stage_factory.quantization,
                       (d9d_quant_format)c->trainer.model_stage_factory.head_quantization},
+        .replication = c->trainer.expert_replication,
     };
 }
 
@@ -214,7 +216,10 @@ static d9d_status open_rank(simulation *r)
     D9D_TRY(d9di_engine_set_prefetch(&r->engine, r->optimizer));
     r->engine.step.prefetch = true;
     set_expert_load(r);
-    D9D_TRY(d9di_moe_stats_open(&r->engine, c->trainer.logging.experts, &r->arena, &r->moe_stats));
+    D9D_TRY(d9di_expert_replication_open(&r->engine, opts.replication, &r->arena, &r->replication));
+    D9D_TRY(d9di_expert_replication_fill(&r->replication));
+    D9D_TRY(d9di_moe_stats_open(&r->engine, c->trainer.logging.experts, &r->replication, &r->arena,
+                                &r->moe_stats));
     D9D_TRY(d9d_stage_timer_create(r->engine.dev, &r->stage_timer));
     r->engine.exec.stage_timer = r->stage_timer;
     D9D_TRY(part_targets_make(r));
@@ -230,6 +235,7 @@ static void close_rank(simulation *r)
     d9d_optimizer_free(r->optimizer);
     d9di_moe_stats_release(&r->moe_stats);
     d9di_run_metrics_release(&r->metrics);
+    d9di_expert_replication_close(&r->replication);
     d9di_task_close(&r->task);
     d9di_grpo_buffer_release(&r->completions);
     d9di_engine_release(&r->engine);
@@ -277,7 +283,9 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
                              ? shape_bytes(&p->spec.shape, p->spec.dtype)
                              : 0;
     }
-    out->weights += d9di_frozen_model_bytes(&r->engine);
+    out->copies = d9di_expert_replication_bytes(&r->engine, t->expert_replication);
+    out->weights += d9di_frozen_model_bytes(&r->engine) + out->copies.weights;
+    out->gradients += out->copies.gradients;
     out->frozen = d9di_frozen_model_param_count(&r->engine);
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
     out->host_optimizer = d9d_optimizer_host_bytes(r->optimizer);
@@ -323,6 +331,7 @@ static d9d_status run_step(simulation *r, int64_t n_micro)
 
     if (more == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: the numbers of a step");
+    D9D_TRY(d9di_expert_replication_begin(&r->replication, 0, NULL));
     D9D_TRY(d9di_moe_stats_begin(&r->moe_stats));
     D9D_TRY(d9di_engine_forward_backward(
         e, &(d9di_engine_callbacks){.next = next_micro_batch, .arg = r}, n_micro,

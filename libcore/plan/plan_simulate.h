@@ -10,6 +10,7 @@
 
 #include "d9d/job/job.h"
 #include "d9d/kernels/sim.h"
+#include "d9d/nn/expert_copies.h"
 #include "d9d/pipe/stage_timer.h"
 #include "engine/evaluate.h"
 
@@ -60,10 +61,11 @@ typedef struct d9di_plan_simulation {
     d9di_plan_simulate_stage *stages;
     size_t n_stages;
     double pipeline_s, once_s, transfer_s;
-    d9d_sim_tally tally; /* of a step; its messages are in the arena */
-    double capacity;     /* capacity factor of experts; 0: none */
-    uint64_t cache;      /* KV cache of a task that generates; 0: none */
-    double generate_s;   /* of its completions, in a step */
+    d9d_sim_tally tally;           /* of a step; its messages are in the arena */
+    d9d_expert_copies_size copies; /* included in `weights` and `gradients` */
+    double capacity;               /* capacity factor of experts; 0: none */
+    uint64_t cache;                /* KV cache of a task that generates; 0: none */
+    double generate_s;             /* of its completions, in a step */
 } d9di_plan_simulation;
 
 /* Simulates the steps.  Errors are those of opening the engine; reads only the files that the

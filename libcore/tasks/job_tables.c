@@ -473,6 +473,18 @@ static const d9d_key ema_keys[] = {
 static const d9d_table ema_table =
     D9D_TABLE(d9d_job_ema_section, "ema", ema_keys, "an exponential moving average of the weights");
 
+static const d9d_key expert_replication_keys[] = {
+    D9D_KEY_INT(d9d_job_expert_replication_section, slots, D9D_REQUIRED, 1, 1 << 20,
+                "copies that a rank can have of each layer's experts, at most as many as it has "
+                "experts of its own"),
+    D9D_KEY_INT(d9d_job_expert_replication_section, period_steps, "100", 1, 1e15,
+                "steps whose loads decide which experts have copies in the next ones, and where"),
+    D9D_KEY_END,
+};
+static const d9d_table expert_replication_table =
+    D9D_TABLE(d9d_job_expert_replication_section, "expert_replication", expert_replication_keys,
+              "copies of hot experts on other ranks of an expert-parallel group");
+
 static const char *const fp8_recipes[] = {"tensorwise", "rowwise", NULL};
 static const char *const fp8_formats[] = {"e4m3", "e5m2", NULL};
 static const d9d_key fp8_keys[] = {
@@ -546,6 +558,13 @@ static const d9d_key train_loop_keys[] = {
      .def = "null",
      .table = &ema_table,
      .doc = "a moving average of the weights; null: none"},
+    {.name = "expert_replication",
+     .kind = D9D_KIND_TABLE,
+     .flags = D9D_NULLABLE,
+     .offset = offsetof(d9d_job_trainer_section, expert_replication),
+     .def = "null",
+     .table = &expert_replication_table,
+     .doc = "copies of hot experts, which share their tokens; null: none"},
     D9D_KEY_TABLE(d9d_job_trainer_section, offload, &offload_table,
                   "what is kept in the host's memory"),
     D9D_KEY_TABLE(d9d_job_trainer_section, stragglers, &stragglers_table,

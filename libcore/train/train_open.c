@@ -33,6 +33,7 @@ static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
         .fp8 = t->fp8,
         .quantised = {(d9d_quant_format)t->model_stage_factory.quantization,
                       (d9d_quant_format)t->model_stage_factory.head_quantization},
+        .replication = t->expert_replication,
         .timeout_s = (double)t->timeout.init_timeout,
         .timeout_name = D9DI_TRAIN_START_TIMEOUT_NAME,
         .stopped_s = (double)t->timeout.step_timeout,
@@ -114,6 +115,7 @@ static d9d_status checkpoint_set(d9di_train *r, const d9d_params *params, d9d_op
     D9D_TRY(d9di_run_metrics_rank_state(&r->recorder.metrics, &r->arena, out));
     D9D_TRY(d9di_train_evaluator_rank_state(&r->evaluator, &r->arena, out));
     D9D_TRY(d9di_train_stream_rank_state(&r->stream, &r->arena, out));
+    D9D_TRY(d9di_expert_replication_rank_state(&r->stepper.replication, &r->arena, out));
     return d9di_task_rank_state(&r->task, &r->arena, out);
 }
 
@@ -221,6 +223,7 @@ static d9d_status state_resume(d9di_train *r, const char *path)
             ? d9di_train_checkpointer_resume_local(&r->checkpointer, &r->run, &r->stepper.state)
             : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path, &r->stepper.state));
     D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
+    D9D_TRY(d9di_expert_replication_sync(&r->stepper.replication));
     D9D_TRY(d9di_train_stream_resume(&r->stream, &r->run, r->stepper.state.samples));
     d9d_log_info(r->run.log, "resuming after step %lld from %s", (long long)r->stepper.state.step,
                  path);
@@ -289,6 +292,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
                                    (d9d_job_event){.optimizer = r->stepper.optimizer}));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.lr_scheduler",
                                    (d9d_job_event){.lr = r->run.lr}));
+    D9D_TRY(d9di_expert_replication_open(e, opts.replication, &r->arena, &r->stepper.replication));
     D9D_TRY(checkpoint_set(r, &e->params, r->stepper.optimizer, &r->checkpointer.set));
     r->checkpointer.set.partial = r->checkpointer.set.partial ||
                                   e->exec.program.ranks > 1; /* other ranks have the other stages */

@@ -36,7 +36,8 @@ d9d_status d9di_train_stepper_open(d9di_train_stepper *s, const d9di_train_run *
     for (int i = 0; i < 4; i++)
         D9D_TRY(d9d_device_event_create(e->dev, &s->ends[i]));
     D9D_TRY(ahead_open(s, run, a));
-    return d9di_moe_stats_open(e, run->c->trainer.logging.experts, a, &s->moe_stats);
+    return d9di_moe_stats_open(e, run->c->trainer.logging.experts, &s->replication, a,
+                               &s->moe_stats);
 }
 
 void d9di_train_stepper_close(d9di_train_stepper *s)
@@ -52,6 +53,7 @@ void d9di_train_stepper_close(d9di_train_stepper *s)
     d9d_tensor_release(&s->part_targets);
     d9di_pipeline_stats_release(&s->pipeline_stats);
     d9di_moe_stats_release(&s->moe_stats);
+    d9di_expert_replication_close(&s->replication);
     d9d_prefetcher_close(s->prefetcher);
 }
 
@@ -145,12 +147,25 @@ static d9d_status read_ahead(d9di_train_stepper *s, const d9di_train_run *run)
     return D9D_OK;
 }
 
+/* Copies of experts are placed by the loads of all steps before this one. */
+static d9d_status place_copies(d9di_train_stepper *s, const d9di_train_run *run)
+{
+    const int64_t step = s->state.step;
+    const d9di_train_pending_step *p = d9di_train_stepper_pending(s, 1);
+
+    if (p != NULL && d9di_expert_replication_is_due(&s->replication, step))
+        D9D_TRY(
+            d9di_moe_stats_count(&s->moe_stats, step - 1, p->counts ? (int)((step - 1) % 2) : -1));
+    return d9di_expert_replication_begin(&s->replication, step, run->log);
+}
+
 d9d_status d9di_train_stepper_forward_backward(d9di_train_stepper *s, const d9di_train_run *run,
                                                int64_t *targets, double *flops)
 {
     step_tally t = {.s = s, .run = run};
 
     D9D_TRY(read_ahead(s, run));
+    D9D_TRY(place_copies(s, run));
     D9D_TRY(d9di_moe_stats_begin(&s->moe_stats));
     D9D_TRY(d9di_engine_forward_backward(
         s->engine, &(d9di_engine_callbacks){.next = next_micro_batch, .arg = &t}, run->n_micro,
@@ -365,7 +380,8 @@ d9d_status d9di_train_stepper_collect(d9di_train_stepper *s, const d9di_train_ru
         if (!isfinite(report->loss) || !isfinite(report->norm))
             return d9di_train_stepper_diagnose(s, run, p, report);
     }
-    D9D_TRY(d9di_moe_stats_collect(&s->moe_stats, p->counts ? (int)(p->state_before.step % 2) : -1,
+    D9D_TRY(d9di_moe_stats_collect(&s->moe_stats, p->state_before.step,
+                                   p->counts ? (int)(p->state_before.step % 2) : -1,
                                    report->targets));
     D9D_TRY(measure_step_ms(p, &ms));
     D9D_TRY(d9di_train_stragglers_collect(s->stragglers, run, p->state_before.step, ms));

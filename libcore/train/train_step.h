@@ -53,13 +53,15 @@ typedef struct d9di_train_stepper {
     d9d_batch *ahead;        /* [micro-batches of a step] of a task whose loss has parts, or NULL */
     d9d_tensor part_targets; /* of the newest step, for such a task */
     d9d_grad_finalize grad_finalize;
+    d9di_expert_replication replication;
     d9di_moe_stats moe_stats;
     d9di_pipeline_stats pipeline_stats; /* compute and wait times of the pipeline */
     d9di_train_pending_step pending[2]; /* step k is at [k % 2] */
     d9d_device_event *ends[4];          /* [k % 4]: the end of step k on the device */
 } d9di_train_stepper;
 
-/* Allocates everything but the optimizer, for a materialised engine.  `a` outlives the stepper. */
+/* Allocates everything but the optimizer and the copies of experts, for a materialised engine.  `a`
+ * outlives the stepper. */
 d9d_status d9di_train_stepper_open(d9di_train_stepper *s, const d9di_train_run *run, d9d_arena *a);
 /* Opens the prefetcher for the remaining steps.  With `ahead` it reads the samples of the
  * data-parallel rank so many places after this one. */

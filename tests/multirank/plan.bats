@@ -206,3 +206,9 @@ pipe() { # SCHEDULE-JSON RANKS MODEL PERCENT MESH
 }
 
 # The plan must not be too small, nor so large that it rejects runs that could be saved.
+
+@test "memory of copies of experts is predicted within 5 percent" {
+    for on in "1 2 1 1 1 2" "2 2 1 1 1 4" "1 2 1 1 2 4"; do
+        holds moe "$on" 5 trainer.expert_replication='{"slots": 2, "period_steps": 1}'
+    done
+}

@@ -85,6 +85,12 @@ typedef struct d9d_job_ema_section {
     bool is_evaluated, is_exported; /* in place of the weights */
 } d9d_job_ema_section;
 
+/* Copies of hot experts on other ranks. */
+typedef struct d9d_job_expert_replication_section {
+    int64_t slots;        /* of a rank, in each layer */
+    int64_t period_steps; /* between placements */
+} d9d_job_expert_replication_section;
+
 typedef struct d9d_job_trainer_section {
     d9d_job_run_section run;
     struct d9d_job_batching_section {
@@ -157,8 +163,9 @@ typedef struct d9d_job_trainer_section {
         int64_t periods;
         int action; /* d9d_job_straggler_action */
     } stragglers;
-    d9d_job_profiling_section *profiling; /* NULL: none */
-    d9d_job_ema_section *ema;             /* NULL: none */
+    d9d_job_profiling_section *profiling;                   /* NULL: none */
+    d9d_job_ema_section *ema;                               /* NULL: none */
+    d9d_job_expert_replication_section *expert_replication; /* NULL: none */
 } d9d_job_trainer_section;
 
 /* An evaluation dataset, on which the model is measured during training. */

@@ -19,6 +19,7 @@
 
 #include "d9d/job/job.h"
 #include "d9d/kernels/sim.h"
+#include "d9d/nn/expert_copies.h"
 #include "d9d/pipe/timeline.h"
 #include "d9d/plan/goodput.h"
 
@@ -70,7 +71,8 @@ typedef struct d9d_plan_rank {
     uint64_t scratch;     /* of kernels, at the time of the peak */
     uint64_t peak;        /* of the pool; the sum of the above */
     uint64_t
-        full_peak;    /* peak where this rank's experts are at their capacity; 0: they have none */
+        full_peak; /* peak where this rank's experts are at their capacity; 0: they have none */
+    d9d_expert_copies_size copies; /* of experts; included in `weights` and `gradients` */
     uint64_t cache;   /* KV cache while completions are generated, when activations are none */
     uint64_t outside; /* libraries' memory outside the pool */
     double step_s;    /* without waiting for other ranks */
