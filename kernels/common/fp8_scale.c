@@ -1,12 +1,26 @@
 /* fp8_scale.c - checks of quantised operands.  See fp8_scale.h. */
 #include "common/fp8_scale.h"
 
+static d9d_status format_check(const char *op, const char *name, d9d_dtype f)
+{
+    return f == D9D_F8_E4M3 || f == D9D_F8_E5M2
+               ? D9D_OK
+               : D9D_FAIL(D9D_EINVAL, "%s: %s is %s, not float8_e4m3fn or float8_e5m2", op, name,
+                          d9d_dtype_name(f));
+}
+
+static d9d_status row_check(const char *op, int64_t n)
+{
+    return n % D9D_FP8_ALIGN == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_EINVAL, "%s: rows of %lld elements, possible are multiples of %d", op,
+                          (long long)n, D9D_FP8_ALIGN);
+}
+
 static d9d_status operand_check(const char *op, const char *name, const d9d_fp8_operand *x,
                                 int64_t k)
 {
-    if (x->t != D9D_F8_E4M3 && x->t != D9D_F8_E5M2)
-        return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, not float8_e4m3fn or float8_e5m2", op, name,
-                        d9d_dtype_name(x->t));
+    D9D_TRY(format_check(op, name, x->t));
     if (k > x->row_stride || x->row_stride % D9D_FP8_ALIGN != 0)
         return D9D_FAIL(D9D_EINVAL,
                         "%s: rows of %s have %lld elements and are %lld apart, which must be a "
@@ -21,9 +35,7 @@ d9d_status d9di_args_check_fp8_quantise(d9d_dtype t, int64_t m, int64_t n,
     static const char op[] = "fp8_quantise";
 
     D9D_TRY(d9di_args_check_float(op, t));
-    if (n % D9D_FP8_ALIGN != 0)
-        return D9D_FAIL(D9D_EINVAL, "%s: rows of %lld elements, possible are multiples of %d", op,
-                        (long long)n, D9D_FP8_ALIGN);
+    D9D_TRY(row_check(op, n));
     D9D_TRY(rows != NULL ? operand_check(op, "rows", rows, n) : D9D_OK);
     return cols != NULL ? operand_check(op, "cols", cols, d9d_fp8_padded(m)) : D9D_OK;
 }
@@ -78,4 +90,36 @@ d9d_status d9di_args_check_fp8_grouped_gemm(const d9d_fp8_grouped_dims *g, const
     if (g->beta != 0.0f && g->beta != 1.0f)
         return D9D_FAIL(D9D_EINVAL, "%s: beta is %g, possible are 0 and 1", op, (double)g->beta);
     return D9D_OK;
+}
+
+d9d_status d9di_args_check_fp8_amax(d9d_dtype t, int64_t n, const d9d_fp8_maxima *to)
+{
+    D9D_TRY(d9di_args_check_float("fp8_amax", t));
+    if (to->group < 0 || to->skip < 0)
+        return D9D_FAIL(D9D_EINVAL, "fp8_amax: groups of %lld rows, %lld places apart",
+                        (long long)to->group, (long long)to->skip);
+    return row_check("fp8_amax", n);
+}
+
+d9d_status d9di_args_check_fp8_encode(d9d_dtype t, int64_t n, const d9d_fp8_maxima *by, d9d_dtype f)
+{
+    static const char op[] = "fp8_encode";
+    const int kinds = (by->all != NULL) + (by->rows != NULL) + (by->cols != NULL);
+
+    D9D_TRY(d9di_args_check_float(op, t));
+    D9D_TRY(format_check(op, "y", f));
+    if (kinds != 1)
+        return D9D_FAIL(D9D_EINVAL, "%s: maxima of %d kinds, one says the scale of an element", op,
+                        kinds);
+    return row_check(op, n);
+}
+
+d9d_status d9di_args_check_fp8_scales(d9d_dtype f)
+{
+    return format_check("fp8_scales", "the format", f);
+}
+
+d9d_status d9di_args_check_fp8_transpose(int64_t n)
+{
+    return row_check("fp8_transpose", n);
 }

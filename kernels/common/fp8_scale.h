@@ -111,6 +111,19 @@ typedef struct d9di_fp8_grouped_shape {
 } d9di_fp8_grouped_shape;
 d9di_fp8_grouped_shape d9di_fp8_grouped_shape_of(const d9d_fp8_grouped_dims *g);
 
+/* EINVAL unless the steps of a quantisation can read x [m, n] of type t, and write format f. */
+d9d_status d9di_args_check_fp8_amax(d9d_dtype t, int64_t n, const d9d_fp8_maxima *to);
+d9d_status d9di_args_check_fp8_encode(d9d_dtype t, int64_t n, const d9d_fp8_maxima *by,
+                                      d9d_dtype f);
+d9d_status d9di_args_check_fp8_scales(d9d_dtype f);
+d9d_status d9di_args_check_fp8_transpose(int64_t n);
+
+/* The place of row r among maxima of rows. */
+D9DI_HOST_DEVICE static inline int64_t d9di_fp8_row_place(const d9d_fp8_maxima *a, int64_t r)
+{
+    return a->group == 0 ? r : r + r / a->group * a->skip;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -245,6 +245,23 @@ ENTRY(fp8_gemm, const d9d_fp8_gemm_dims *g, const d9d_fp8_operand *a, const d9d_
     return charge_gemm(s, D9D_SIM_FP8_GEMM, a->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
 }
 
+ENTRY(fp8_amax, d9d_dtype t, const void *x, int64_t m, int64_t n, const d9d_fp8_maxima *to)
+{
+    return charge_memory(s, t, (double)m * (double)n);
+}
+ENTRY(fp8_encode, d9d_dtype t, const void *x, int64_t m, int64_t n, const d9d_fp8_maxima *by,
+      d9d_dtype f, void *y)
+{
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, t, 0, (double)m * (double)n * (dtype_bytes(t) + 1));
+}
+ENTRY(fp8_scales, d9d_dtype f, const int32_t *maxima, int64_t n, float *scale)
+{
+    return charge_memory(s, D9D_F32, 2.0 * (double)n);
+}
+ENTRY(fp8_transpose, const void *x, int64_t m, int64_t n, void *y)
+{
+    return charge_memory(s, D9D_U8, 2.0 * (double)m * (double)n);
+}
 ENTRY(fp8_grouped_gemm, const d9d_fp8_grouped_dims *g, const d9d_fp8_operand *a,
       const d9d_fp8_operand *b, void *c)
 {

@@ -12,21 +12,15 @@
  *
  * x is read twice and each copy written once: 6 bytes an element of bfloat16.
  */
-#include <cuda_fp8.h>
-
-#include "cuda/common/common.cuh"
-#include "cuda/fp8/fp8.h"
+#include "cuda/fp8/fp8_steps.cuh"
 
 enum {
     TILE = 128, /* rows and columns of a tile */
-    VEC = 8,    /* columns of a thread */
     QUAD = 4,   /* rows of a thread at a time: bytes of a word */
     LANES = TILE / VEC,
     WORDS = TILE / QUAD,
     PITCH = WORDS + 1, /* words of a column in shared memory */
-    ROWS_AT_ONCE = THREADS / LANES * QUAD,
-    AMAX_ROWS = 64, /* of a block of amax_kernel */
-    AMAX_COLS = WARP * VEC
+    ROWS_AT_ONCE = THREADS / LANES * QUAD
 };
 
 /* A copy to make; data NULL: none. */
@@ -47,77 +41,6 @@ static __device__ __forceinline__ int target_exponent(const target &t, int64_t r
 {
     return d9di_fp8_scale_exponent(t.amax[t.by_row ? row : 0],
                                    d9di_fp8_max_exponent(t.e5m2 ? D9D_F8_E5M2 : D9D_F8_E4M3));
-}
-
-/* The magnitudes' maxima: of all elements to `all`, of rows to `row`, of columns to `col`; NULL for
- * what is not wanted. */
-template <class T>
-static __global__ void __launch_bounds__(THREADS)
-    amax_kernel(const T *x, int64_t m, int64_t n, uint32_t *all, uint32_t *row, uint32_t *col)
-{
-    __shared__ uint32_t shared[WARPS][AMAX_COLS];
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int64_t c = (int64_t)blockIdx.x * AMAX_COLS + lane * VEC,
-                  first = (int64_t)blockIdx.y * AMAX_ROWS;
-    uint32_t most[VEC] = {}, whole = 0;
-
-#pragma unroll 4
-    for (int i = 0; i < AMAX_ROWS / WARPS; i++) {
-        const int64_t r = first + i * WARPS + warp;
-        uint32_t of_row = 0;
-
-        if (r < m && c < n) {
-            float v[VEC];
-
-            load8(v, x + r * n + c, VEC);
-#pragma unroll
-            for (int j = 0; j < VEC; j++) {
-                const uint32_t a = __float_as_uint(v[j]) & 0x7fffffffu;
-
-                most[j] = max(most[j], a);
-                of_row = max(of_row, a);
-            }
-        }
-        if (row != NULL) {
-            of_row = __reduce_max_sync(~0u, of_row);
-            if (lane == 0 && r < m)
-                atomicMax(&row[r], of_row);
-        }
-    }
-    if (col != NULL) {
-#pragma unroll
-        for (int j = 0; j < VEC; j++)
-            shared[warp][lane * VEC + j] = most[j];
-        __syncthreads();
-        for (int i = threadIdx.x; i < AMAX_COLS; i += THREADS) {
-            uint32_t a = 0;
-
-#pragma unroll
-            for (int w = 0; w < WARPS; w++)
-                a = max(a, shared[w][i]);
-            if ((int64_t)blockIdx.x * AMAX_COLS + i < n)
-                atomicMax(&col[(int64_t)blockIdx.x * AMAX_COLS + i], a);
-        }
-    }
-    if (all != NULL) {
-#pragma unroll
-        for (int j = 0; j < VEC; j++)
-            whole = max(whole, most[j]);
-        whole = __reduce_max_sync(~0u, whole);
-        if (lane == 0)
-            atomicMax(all, whole);
-    }
-}
-
-/* Two elements, the first in the low byte.  What is not finite becomes NaN. */
-static __device__ __forceinline__ uint32_t round_pair(float lo, float hi, bool e5m2)
-{
-    uint16_t q;
-
-    lo = fabsf(lo) < INFINITY ? lo : NAN;
-    hi = fabsf(hi) < INFINITY ? hi : NAN;
-    q = __nv_cvt_float2_to_fp8x2(make_float2(lo, hi), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
-    return q;
 }
 
 /* Rows [first, first + 4) of 8 columns at c; zeros beyond the array. */
@@ -232,14 +155,12 @@ static d9d_status launch_quantise(d9d_stream s, const void *x, int64_t m, int64_
                                   const amax_scratch &a)
 {
     const bool all = (rows != NULL && !rows->scale_by_row) || (cols != NULL && !cols->scale_by_row);
-    const dim3 amax_grid((unsigned)d9di_i64_ceil_div(n, AMAX_COLS),
-                         (unsigned)d9di_i64_max(1, d9di_i64_ceil_div(m, AMAX_ROWS)));
     const dim3 grid((unsigned)d9di_i64_ceil_div(n, TILE),
                     (unsigned)d9di_i64_max(1, d9di_i64_ceil_div(m, TILE)));
 
-    amax_kernel<<<amax_grid, THREADS, 0, d9di_cuda_stream(s)>>>(
+    amax_kernel<T, false><<<amax_grid(m, n), THREADS, 0, d9di_cuda_stream(s)>>>(
         (const T *)x, m, n, all ? a.p : NULL, a.rows > 0 ? amax_of(a, rows, 1) : NULL,
-        a.cols > 0 ? amax_of(a, cols, 1 + a.rows) : NULL);
+        a.cols > 0 ? amax_of(a, cols, 1 + a.rows) : NULL, 0, 0);
     D9D_TRY(d9di_cuda_check_launch("fp8_quantise"));
     quantise_kernel<<<grid, THREADS, 0, d9di_cuda_stream(s)>>>(
         (const T *)x, m, n, target_make(rows, amax_of(a, rows, 1)),

@@ -195,6 +195,167 @@ static void test_quantise(void **state)
         }
 }
 
+/* --- the steps of a quantisation of which ranks have parts ------------------------------------ */
+
+enum { BY_ARRAY, BY_ROW, BY_COL, KINDS };
+
+/* One step with other threads too. */
+typedef struct steps {
+    matrix a;
+    d9d_fp8_maxima maxima, by;
+    copy bytes;
+} steps;
+
+static void run_encode(void *arg)
+{
+    steps *p = arg;
+
+    assert_ok(host_kernels()->fp8->encode(NULL, p->a.t, p->a.x, p->a.m, p->a.n, &p->by,
+                                          p->bytes.o.t, p->bytes.o.data));
+}
+
+static d9d_fp8_maxima maxima_zero(int64_t m, int64_t n)
+{
+    return (d9d_fp8_maxima){.all = calloc(1, sizeof(int32_t)),
+                            .rows = calloc((size_t)m + 1, sizeof(int32_t)),
+                            .cols = calloc((size_t)n + 1, sizeof(int32_t))};
+}
+
+static void maxima_free(d9d_fp8_maxima *a)
+{
+    free(a->all);
+    free(a->rows);
+    free(a->cols);
+}
+
+static d9d_fp8_maxima maxima_of_kind(const d9d_fp8_maxima *a, int kind)
+{
+    return (d9d_fp8_maxima){.all = kind == BY_ARRAY ? a->all : NULL,
+                            .rows = kind == BY_ROW ? a->rows : NULL,
+                            .cols = kind == BY_COL ? a->cols : NULL};
+}
+
+/* Quantised by steps, the maxima folded part by part, an array is what one call makes of it. */
+static void check_steps(const matrix *a, d9d_dtype f)
+{
+    const d9d_fp8_kernels *k = host_kernels()->fp8;
+    const int64_t m = a->m, n = a->n, half = m / 2;
+    const size_t size = d9d_dtype_size(a->t);
+    const char *second = (const char *)a->x + (size_t)(half * n) * size;
+    d9d_fp8_maxima all = maxima_zero(m, n), below = all;
+
+    below.rows += half;
+    assert_ok(k->amax(NULL, a->t, a->x, half, n, &all));
+    assert_ok(k->amax(NULL, a->t, second, m - half, n, &below));
+    for (int kind = 0; kind < KINDS; kind++) {
+        const bool by_row = kind != BY_ARRAY;
+        const int64_t scales = kind == BY_ARRAY ? 1 : kind == BY_ROW ? m : n;
+        steps p = {*a, all, maxima_of_kind(&all, kind), copy_make(f, by_row, m, n, n)};
+        copy rows = copy_make(f, by_row, m, n, n),
+             cols = copy_make(f, by_row, n, m, d9d_fp8_padded(m)),
+             turned = copy_make(f, by_row, n, m, d9d_fp8_padded(m));
+        float *scale = calloc((size_t)scales + 1, sizeof(*scale));
+
+        assert_non_null(scale);
+        array_same_for_threads(run_encode, &p, p.bytes.o.data, p.bytes.bytes - 1, NULL);
+        assert_ok(k->scales(NULL, f,
+                            kind == BY_ARRAY ? all.all
+                            : kind == BY_ROW ? all.rows
+                                             : all.cols,
+                            scales, scale));
+        assert_ok(k->transpose(NULL, p.bytes.o.data, m, n, turned.o.data));
+        assert_ok(k->quantise(NULL, a->t, a->x, m, n, &rows.o, &cols.o));
+        if (kind != BY_COL)
+            assert_memory_equal(p.bytes.o.data, rows.o.data, rows.bytes);
+        if (kind != BY_ROW)
+            assert_memory_equal(turned.o.data, cols.o.data, cols.bytes);
+        if (m > 0 || kind == BY_COL)
+            assert_memory_equal(scale, kind == BY_COL ? cols.o.scale : rows.o.scale,
+                                (size_t)scales * sizeof(*scale));
+        free(scale);
+        copy_free(&p.bytes);
+        copy_free(&rows);
+        copy_free(&cols);
+        copy_free(&turned);
+    }
+    maxima_free(&all);
+}
+
+static void test_steps(void **state)
+{
+    static const float odd[][16] = {{INFINITY, 1, -2}, {1, -INFINITY}, {NAN, 3}, {-0.0f}, {1e-45f}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (int flags = 0; flags < 4; flags++) {
+            const d9d_dtype t = array_types[flags & 1];
+            const matrix a = {t, spread(t, sizes[i][0], sizes[i][1]), sizes[i][0], sizes[i][1]};
+
+            check_steps(&a, formats[flags >> 1]);
+            free((void *)(uintptr_t)a.x);
+        }
+    for (size_t i = 0; i < sizeof(odd) / sizeof(*odd); i++)
+        check_steps(&(matrix){D9D_F32, odd[i], 1, 16}, D9D_F8_E4M3);
+}
+
+/* Rows of groups find their places among those of a larger array, and larger maxima stay. */
+static void test_groups_of_rows(void **state)
+{
+    enum { GROUPS = 3, GROUP = 5, SKIP = 4, FIRST = 2, M = GROUPS * GROUP, N = 48 };
+    enum { PLACES = GROUPS * (GROUP + SKIP) };
+    const d9d_fp8_kernels *k = host_kernels()->fp8;
+    float *x = spread(D9D_F32, M, N);
+    int32_t plain[M] = {0}, places[PLACES] = {0};
+    const d9d_fp8_maxima own = {.rows = plain},
+                         among = {.rows = places + FIRST, .group = GROUP, .skip = SKIP};
+    uint8_t y[M * N], z[M * N];
+
+    (void)state;
+    places[FIRST + GROUP + SKIP + 1] = 0x7f000000;
+    assert_ok(k->amax(NULL, D9D_F32, x, M, N, &own));
+    assert_ok(k->amax(NULL, D9D_F32, x, M, N, &among));
+    assert_int_equal(places[FIRST + GROUP + SKIP + 1], 0x7f000000);
+    places[FIRST + GROUP + SKIP + 1] = plain[GROUP + 1];
+    for (int i = 0, r = 0; i < PLACES; i++) {
+        const int at = i - FIRST;
+
+        assert_int_equal(places[i], at >= 0 && at % (GROUP + SKIP) < GROUP ? plain[r++] : 0);
+    }
+    assert_ok(k->encode(NULL, D9D_F32, x, M, N, &own, D9D_F8_E4M3, y));
+    assert_ok(k->encode(NULL, D9D_F32, x, M, N, &among, D9D_F8_E4M3, z));
+    assert_memory_equal(y, z, sizeof(y));
+    free(x);
+}
+
+static void test_steps_refused(void **state)
+{
+    const d9d_fp8_kernels *k = d9d_kernels_cpu()->fp8;
+    int32_t most[32] = {0};
+    float x[64] = {0};
+    const d9d_fp8_maxima all = {.all = most}, two = {.all = most, .cols = most},
+                         none = {.all = NULL}, back = {.rows = most, .group = 2, .skip = -1};
+
+    (void)state;
+    assert_fails(k->amax(NULL, D9D_F32, x, 2, 20, &all), D9D_EINVAL,
+                 "fp8_amax: rows of 20 elements, possible are multiples of 16");
+    assert_fails(k->amax(NULL, D9D_F16, x, 2, 32, &all), D9D_EINVAL,
+                 "fp8_amax: works on float32 and bfloat16, not on float16");
+    assert_fails(k->amax(NULL, D9D_F32, x, 2, 32, &back), D9D_EINVAL,
+                 "fp8_amax: groups of 2 rows, -1 places apart");
+    assert_fails(k->encode(NULL, D9D_F32, x, 2, 32, &two, D9D_F8_E4M3, x), D9D_EINVAL,
+                 "fp8_encode: maxima of 2 kinds, one says the scale of an element");
+    assert_fails(k->encode(NULL, D9D_F32, x, 2, 32, &none, D9D_F8_E4M3, x), D9D_EINVAL,
+                 "fp8_encode: maxima of 0 kinds, one says the scale of an element");
+    assert_fails(k->encode(NULL, D9D_F32, x, 2, 32, &all, D9D_U8, x), D9D_EINVAL,
+                 "fp8_encode: y is uint8, not float8_e4m3fn or float8_e5m2");
+    assert_fails(k->encode(NULL, D9D_F32, x, 2, 20, &all, D9D_F8_E4M3, x), D9D_EINVAL,
+                 "fp8_encode: rows of 20 elements, possible are multiples of 16");
+    assert_fails(k->scales(NULL, D9D_BF16, most, 2, x), D9D_EINVAL,
+                 "fp8_scales: the format is bfloat16, not float8_e4m3fn or float8_e5m2");
+    assert_fails(k->transpose(NULL, x, 2, 20, x), D9D_EINVAL,
+                 "fp8_transpose: rows of 20 elements, possible are multiples of 16");
+}
+
 /* Every number of the format, every middle between two of them, and its neighbours in float32. */
 static void test_rounding(void **state)
 {
@@ -634,12 +795,13 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantise),      cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_extremes),      cmocka_unit_test(test_product),
-        cmocka_unit_test(test_rows),          cmocka_unit_test(test_grouped_fwd),
-        cmocka_unit_test(test_grouped_dgrad), cmocka_unit_test(test_grouped_wgrad),
-        cmocka_unit_test(test_grouped_many),  cmocka_unit_test(test_grouped_foreign_nan),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_quantise),       cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_extremes),       cmocka_unit_test(test_product),
+        cmocka_unit_test(test_rows),           cmocka_unit_test(test_grouped_fwd),
+        cmocka_unit_test(test_grouped_dgrad),  cmocka_unit_test(test_grouped_wgrad),
+        cmocka_unit_test(test_grouped_many),   cmocka_unit_test(test_grouped_foreign_nan),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_groups_of_rows), cmocka_unit_test(test_steps_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

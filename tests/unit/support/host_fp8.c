@@ -57,4 +57,56 @@ static d9d_status on_fp8_grouped_gemm(d9d_stream s, const d9d_fp8_grouped_dims *
     return host_end(&c, c.k->fp8->grouped(c.s, &d, &da, &db, host_out(&c, g->ct, y, results)));
 }
 
+/* Maxima on the device; of n columns, and of rows up to the last place that one of m has. */
+static d9d_fp8_maxima maxima(host_call *c, const d9d_fp8_maxima *a, int64_t m, int64_t n)
+{
+    const int64_t places = m > 0 ? m + (a->group > 0 ? (m - 1) / a->group * a->skip : 0) : 0;
+    d9d_fp8_maxima d = *a;
+
+    d.all = host_out(c, D9D_I32, a->all, 1);
+    d.rows = host_out(c, D9D_I32, a->rows, places);
+    d.cols = host_out(c, D9D_I32, a->cols, n);
+    return d;
+}
+
+static d9d_status on_fp8_amax(d9d_stream s, d9d_dtype t, const void *x, int64_t m, int64_t n,
+                              const d9d_fp8_maxima *to)
+{
+    host_call c = host_begin();
+    const d9d_fp8_maxima d = maxima(&c, to, m, n);
+
+    (void)s;
+    return host_end(&c, c.k->fp8->amax(c.s, t, host_in(&c, t, x, m * n), m, n, &d));
+}
+
+static d9d_status on_fp8_encode(d9d_stream s, d9d_dtype t, const void *x, int64_t m, int64_t n,
+                                const d9d_fp8_maxima *by, d9d_dtype f, void *y)
+{
+    host_call c = host_begin();
+    const d9d_fp8_maxima d = maxima(&c, by, m, n);
+
+    (void)s;
+    return host_end(&c, c.k->fp8->encode(c.s, t, host_in(&c, t, x, m * n), m, n, &d, f,
+                                         host_out(&c, f, y, m * n)));
+}
+
+static d9d_status on_fp8_scales(d9d_stream s, d9d_dtype f, const int32_t *a, int64_t n,
+                                float *scale)
+{
+    host_call c = host_begin();
+
+    (void)s;
+    return host_end(
+        &c, c.k->fp8->scales(c.s, f, host_ints(&c, a, n), n, host_out(&c, D9D_F32, scale, n)));
+}
+
+static d9d_status on_fp8_transpose(d9d_stream s, const void *x, int64_t m, int64_t n, void *y)
+{
+    host_call c = host_begin();
+
+    (void)s;
+    return host_end(&c, c.k->fp8->transpose(c.s, host_in(&c, D9D_U8, x, m * n), m, n,
+                                            host_out(&c, D9D_U8, y, n * d9d_fp8_padded(m))));
+}
+
 HOST_KERNELS(fp8, D9D_FP8_KERNELS)

@@ -27,6 +27,13 @@
  * the product as it would without quantisation.  Values are those of `__nv_fp8_e4m3` and
  * `torch.float8_e4m3fn`; scales multiply, as the inverse scales of PyTorch and cuBLASLt.
  *
+ * Where ranks have parts of x, the steps of a quantisation are entries of their own, and give the
+ * bits that one call gives for the whole x:
+ *
+ *     part of x --amax--> maxima  == largest over ranks ==>  maxima --scales--> scale of the copies
+ *     part of x, maxima --encode--> bytes  == gathered ==>   bytes of x: data of rows
+ *                                                              '--transpose--> data of cols
+ *
  * The rules of every entry are in table.h. Kernels: kernels/cuda/fp8.
  */
 #ifndef D9D_KERNELS_FP8_H
@@ -84,6 +91,15 @@ typedef struct d9d_fp8_grouped_dims {
     bool fast_accum;
 } d9d_fp8_grouped_dims;
 
+/* The largest magnitudes of an array [M, N]: of all elements, of each row, of each column; NULL for
+ * what is not wanted.  A magnitude is the bits of a float32 without its sign, so magnitudes compare
+ * as integers.  Row r has its place at rows[r + r / group * skip]: an array that is E groups of
+ * rows among the rows of another one.  group 0: at rows[r]. */
+typedef struct d9d_fp8_maxima {
+    int32_t *all, *rows, *cols;
+    int64_t group, skip;
+} d9d_fp8_maxima;
+
 typedef struct d9d_fp8_kernels {
     /* x [M, N] of type t to rows [M, N] and to cols [N, M], N a multiple of D9D_FP8_ALIGN; either
      * is NULL if it is not wanted. */
@@ -96,13 +112,28 @@ typedef struct d9d_fp8_kernels {
     /* A GPU other than Hopper multiplies the values in float32. */
     d9d_status (*grouped)(d9d_stream s, const d9d_fp8_grouped_dims *g, const d9d_fp8_operand *a,
                           const d9d_fp8_operand *b, void *c);
+    /* Maxima of x [M, N] of type t, N a multiple of D9D_FP8_ALIGN, and of what `to` has. */
+    d9d_status (*amax)(d9d_stream s, d9d_dtype t, const void *x, int64_t m, int64_t n,
+                       const d9d_fp8_maxima *to);
+    /* y [M, N] of format f: x as `quantise` rounds it, with the scales of the one kind of maxima
+     * that `by` has. */
+    d9d_status (*encode)(d9d_stream s, d9d_dtype t, const void *x, int64_t m, int64_t n,
+                         const d9d_fp8_maxima *by, d9d_dtype f, void *y);
+    /* scale [N] of elements of format f with these maxima [N]. */
+    d9d_status (*scales)(d9d_stream s, d9d_dtype f, const int32_t *maxima, int64_t n, float *scale);
+    /* y [N, M'] = the transpose of the bytes x [M, N], N a multiple of D9D_FP8_ALIGN. */
+    d9d_status (*transpose)(d9d_stream s, const void *x, int64_t m, int64_t n, void *y);
 } d9d_fp8_kernels;
 
 /* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
 #define D9D_FP8_KERNELS(X)                                                                         \
     X(fp8, quantise, fp8_quantise)                                                                 \
     X(fp8, product, fp8_gemm)                                                                      \
-    X(fp8, grouped, fp8_grouped_gemm)
+    X(fp8, grouped, fp8_grouped_gemm)                                                              \
+    X(fp8, amax, fp8_amax)                                                                         \
+    X(fp8, encode, fp8_encode)                                                                     \
+    X(fp8, scales, fp8_scales)                                                                     \
+    X(fp8, transpose, fp8_transpose)
 
 /* Elements of a row of `cols`: M'. */
 static inline int64_t d9d_fp8_padded(int64_t m)
