@@ -403,6 +403,7 @@ d9d_fsdp_opts d9di_engine_fsdp_opts(const d9di_engine_opts *opts)
         .bucket_bytes = (uint64_t)opts->gradients->bucket_size_mb << 20,
         .reduce_dtype =
             opts->gradients->reduce_dtype < 0 ? D9D_F32 : dtypes[opts->gradients->reduce_dtype],
+        .float8_all_gather = opts->fp8 != NULL && opts->fp8->fsdp_float8_all_gather,
     };
 }
 

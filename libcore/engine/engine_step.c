@@ -391,6 +391,16 @@ static d9d_status run_program(d9di_engine *e, engine_run *p)
     return D9D_OK;
 }
 
+/* A step may change them next.  FSDP drops the copies that it gathered. */
+static void weights_may_change(d9di_engine *e)
+{
+    for (size_t i = 0; i < e->params.n; i++)
+        if (e->params.p[i]->fp8.gather == NULL)
+            d9d_param_forget_quantised(e->params.p[i]);
+    for (size_t k = 0; k < e->n_stages; k++)
+        d9d_fsdp_forget_scales(e->stages[k].sharded);
+}
+
 static d9d_status run_all(d9di_engine *e, engine_run *p)
 {
     const size_t micros = (size_t)e->exec.program.micros;
@@ -402,8 +412,7 @@ static d9d_status run_all(d9di_engine *e, engine_run *p)
     d9d_executor_set_timer(e->exec.executor, e->exec.stage_timer);
     st = run_program(e, p);
     e->step.run = NULL;
-    for (size_t i = 0; i < e->params.n; i++) /* a step may change them next */
-        d9d_param_forget_quantised(e->params.p[i]);
+    weights_may_change(e);
     for (size_t i = 0; i < e->step.micros.len; i++)
         micro_batch_release(&e->step.micros.data[i]);
     return st;

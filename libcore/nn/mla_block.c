@@ -70,6 +70,7 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *opts,
     D9D_BLOCK_ADD(m, "kv_down_norm", norm, &b->kv_norm, opts, s->kv_rank, s->norm_eps, false);
     D9D_BLOCK_ADD(m, "kv_up_proj", linear, &b->kv_up, opts, s->kv_rank,
                   s->heads * (s->nope_dim + s->v));
+    b->kv_up.weight.spec.reads_data = true; /* per head, for a cache of latent features */
     D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, opts, s->heads * s->v, s->hidden);
     D9D_TRY(biases_init(b, opts));
     d9di_block_divide(

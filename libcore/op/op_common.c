@@ -3,15 +3,19 @@
 
 #include <stdlib.h>
 
+static d9d_status dtype_check(const char *op, const char *name, const d9d_tensor *x, d9d_dtype t)
+{
+    return x->dtype == t ? D9D_OK
+                         : D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected %s", op, name,
+                                    d9d_dtype_name(x->dtype), d9d_dtype_name(t));
+}
+
 d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, d9d_dtype t)
 {
     if (x->storage == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: %s has no data: it was released or never filled", op,
                         name);
-    if (x->dtype != t)
-        return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected %s", op, name, d9d_dtype_name(x->dtype),
-                        d9d_dtype_name(t));
-    return D9D_OK;
+    return dtype_check(op, name, x, t);
 }
 
 d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor *x)
@@ -31,10 +35,16 @@ d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t)
     return d9di_op_check(op, d9di_op_param_name(p), &p->local.data, t);
 }
 
+d9d_status d9di_op_check_matrix(const char *op, const d9d_param *p, d9d_dtype t)
+{
+    return p->fp8.gather != NULL ? dtype_check(op, d9di_op_param_name(p), &p->local.data, t)
+                                 : d9di_op_check_param(op, p, t);
+}
+
 d9d_status d9di_op_check_weight(const char *op, const d9d_param *w, d9d_dtype t)
 {
     if (w->spec.stored == D9D_QUANT_NONE)
-        return d9di_op_check_param(op, w, t);
+        return d9di_op_check_matrix(op, w, t);
     if (w->spec.dtype != t)
         return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected %s", op, d9di_op_param_name(w),
                         d9d_dtype_name(w->spec.dtype), d9d_dtype_name(t));

@@ -30,7 +30,9 @@ d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, 
 d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor *x);
 /* EINVAL unless the parameter has data of type t; ENOTSUP if it is quantised. */
 d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t);
-/* The same of a matrix, which may be quantised: t is the type of its elements. */
+/* The same of a matrix whose products may be in 8 bits: it may have copies alone. */
+d9d_status d9di_op_check_matrix(const char *op, const d9d_param *p, d9d_dtype t);
+/* The same of one that may be quantised: t is the type of its elements. */
 d9d_status d9di_op_check_weight(const char *op, const d9d_param *w, d9d_dtype t);
 /* [out, in] of such a matrix. */
 static inline const d9d_shape *d9di_op_weight_shape(const d9d_param *w)

@@ -13,7 +13,7 @@
 
 #include "d9d/device/trace.h"
 #include "parallel/buckets.h"
-#include "parallel/fsdp_param.h"
+#include "parallel/fsdp_fp8.h"
 
 /* State of a unit's full parameters. */
 typedef enum shard_state { SHARDED, UNSHARDING, UNSHARDED } shard_state;
@@ -31,7 +31,8 @@ typedef struct peer_memory {
 typedef struct param_group {
     d9d_comm *comm;
     peer_memory *peer_memory;
-    size_t first, n; /* range in the unit's sharded parameters */
+    size_t first, n;             /* range in the unit's sharded parameters */
+    d9di_fsdp_fp8_maxima maxima; /* of those that are gathered in 8 bits */
     d9d_comm_event *unsharded_event;
     d9d_pending_reduce reduced;
 } param_group;
@@ -47,10 +48,11 @@ typedef struct fsdp_unit {
     param_group *groups;
     size_t n_groups;
     shard_state shard_state;
-    int open;            /* nesting depth of unshard */
-    int visits, visited; /* visits by a forward; visited by this micro-batch's backward */
-    bool done;           /* the step's last backward is done with it */
-    bool reducing;       /* reductions of its gradients are in flight */
+    int open;                 /* nesting depth of unshard */
+    int visits, visited;      /* visits by a forward; visited by this micro-batch's backward */
+    bool done;                /* the step's last backward is done with it */
+    bool reducing;            /* reductions of its gradients are in flight */
+    d9d_param_unit_pass pass; /* that unsharded it */
 } fsdp_unit;
 
 struct d9d_fsdp {
@@ -113,7 +115,7 @@ static size_t peer_addresses(d9d_fsdp *s, const peer_memory *r, void **local)
             const d9d_param *p = s->units[i].sharded.p[k];
             d9di_fsdp_param *t = &s->units[i].transfers[k];
 
-            if (p->placement.shard_group != r->comm)
+            if (p->placement.shard_group != r->comm || p->fp8.gather != NULL)
                 continue;
             if (local != NULL)
                 local[n] = d9d_tensor_data(&p->shard.data);
@@ -183,6 +185,19 @@ static void group_reduce_done(fsdp_unit *u, const param_group *b)
 
 /* --- unshard ---------------------------------------------------------------------------------- */
 
+static d9d_status param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
+{
+    if (p->fp8.gather != NULL)
+        return d9di_fsdp_fp8_start(t, p, dev);
+    return p->local.data.storage != NULL ? D9D_OK : d9di_fsdp_param_unshard_start(t, p, dev);
+}
+
+static d9d_status param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
+{
+    return p->fp8.gather != NULL ? d9di_fsdp_fp8_finish(t, p, dev)
+                                 : d9di_fsdp_param_unshard_finish(t, p, dev);
+}
+
 static d9d_status group_unshard(fsdp_unit *u, param_group *b)
 {
     d9d_device *dev = u->owner->dev;
@@ -191,9 +206,40 @@ static d9d_status group_unshard(fsdp_unit *u, param_group *b)
     D9D_TRY(d9d_comm_wait_stream(b->comm, dev->stream));
     d9d_trace_stream_range_begin(dev, stream, "unshard", u->sharded.p[b->first]->name);
     D9D_TRY(peers_wait_ready(b->peer_memory, stream));
-    D9D_TRY(group_coalesced(u, b, false, d9di_fsdp_param_unshard_start));
+    D9D_TRY(d9di_fsdp_fp8_maxima_find(&b->maxima, &u->transfers[b->first], &u->sharded.p[b->first],
+                                      b->n, dev));
+    D9D_TRY(group_coalesced(u, b, false, param_unshard_start));
     d9d_trace_stream_range_end(dev, stream);
     return d9d_comm_event_record(b->comm, &b->unsharded_event);
+}
+
+/* The copies in 8 bits of parameter i that a pass reads and that are neither there nor coming. */
+static unsigned copies_missing(const fsdp_unit *u, size_t i, d9d_param_unit_pass pass)
+{
+    const d9di_fsdp_param_fp8 *t = &u->transfers[i].fp8;
+
+    return u->sharded.p[i]->fp8.gather == NULL
+               ? 0
+               : d9di_fsdp_fp8_missing(u->sharded.p[i], t->wanted[pass != D9D_PARAM_UNIT_FORWARD]) &
+                     ~t->coming;
+}
+
+static bool group_lacks(const fsdp_unit *u, const param_group *b, d9d_param_unit_pass pass)
+{
+    unsigned missing = 0;
+
+    for (size_t i = b->first; i < b->first + b->n; i++)
+        missing |= copies_missing(u, i, pass);
+    return u->shard_state == SHARDED || missing != 0;
+}
+
+static bool unit_lacks(const fsdp_unit *u, d9d_param_unit_pass pass)
+{
+    bool lacks = false;
+
+    for (size_t i = 0; i < u->n_groups; i++)
+        lacks = lacks || group_lacks(u, &u->groups[i], pass);
+    return lacks;
 }
 
 /* Staging buffers remain of an unshard that failed. */
@@ -204,6 +250,8 @@ static void unit_free_unsharded(fsdp_unit *u)
 
         d9d_param_forget_quantised(p);
         d9d_tensor_release(&u->transfers[i].staging);
+        d9d_tensor_release(&u->transfers[i].fp8.cols_staging);
+        u->transfers[i].fp8.coming = 0;
         d9d_tensor_release(&p->local.data);
         p->local.data = d9d_param_stored(p, &p->local);
     }
@@ -226,21 +274,6 @@ static d9d_status unit_abandon(fsdp_unit *u, d9d_status st)
     return d9d_err_restore(&why);
 }
 
-static d9d_status unit_unshard_start(fsdp_unit *u)
-{
-    d9d_status st = D9D_OK;
-
-    if (u->shard_state != SHARDED)
-        return D9D_OK;
-    D9D_TRY(peer_memory_map_all(u->owner));
-    for (size_t i = 0; st == D9D_OK && i < u->n_groups; i++)
-        st = group_unshard(u, &u->groups[i]);
-    if (st != D9D_OK)
-        return unit_abandon(u, st);
-    u->shard_state = UNSHARDING;
-    return D9D_OK;
-}
-
 static d9d_status unit_unshard_wait(fsdp_unit *u)
 {
     d9d_device *dev = u->owner->dev;
@@ -252,9 +285,52 @@ static d9d_status unit_unshard_wait(fsdp_unit *u)
             d9d_stream_wait_event(u->groups[i].comm, u->groups[i].unsharded_event, dev->stream));
     d9d_trace_mark(dev, "FSDP wait", "unshard");
     for (size_t i = 0; i < u->n_groups; i++)
-        D9D_TRY(group_for_each(u, &u->groups[i], false, d9di_fsdp_param_unshard_finish));
+        D9D_TRY(group_for_each(u, &u->groups[i], false, param_unshard_finish));
     u->shard_state = UNSHARDED;
     return D9D_OK;
+}
+
+/* Unshard for a pass.  A unit that is unsharded for another one may lack copies in 8 bits, which
+ * are gathered then. */
+static d9d_status unit_unshard_start(fsdp_unit *u, d9d_param_unit_pass pass)
+{
+    d9d_status st = D9D_OK;
+
+    if (!unit_lacks(u, pass))
+        return D9D_OK;
+    if (u->shard_state == UNSHARDING)
+        D9D_TRY(unit_unshard_wait(u));
+    D9D_TRY(peer_memory_map_all(u->owner));
+    for (size_t i = 0; st == D9D_OK && i < u->n_groups; i++) {
+        param_group *b = &u->groups[i];
+
+        if (!group_lacks(u, b, pass))
+            continue;
+        for (size_t k = b->first; k < b->first + b->n; k++)
+            u->transfers[k].fp8.coming = copies_missing(u, k, pass);
+        st = group_unshard(u, b);
+    }
+    if (st != D9D_OK)
+        return unit_abandon(u, st);
+    u->shard_state = UNSHARDING;
+    return D9D_OK;
+}
+
+/* A product reads copies that were not foreseen: of a layer that is computed again, for example.
+ * From now on they come with the others.  All ranks of the group ask for them in the same order. */
+static d9d_status unit_gather_copies(void *unit, d9d_param *p, bool rows, bool cols)
+{
+    fsdp_unit *u = unit;
+
+    if (u->shard_state == SHARDED)
+        return D9D_FAIL(D9D_EINVAL, "%s: a product reads it while its unit is not unsharded",
+                        p->name);
+    for (size_t i = 0; i < u->sharded.n; i++)
+        if (u->sharded.p[i] == p)
+            u->transfers[i].fp8.wanted[u->pass != D9D_PARAM_UNIT_FORWARD] |=
+                (rows ? D9DI_FSDP_FP8_ROWS : 0u) | (cols ? D9DI_FSDP_FP8_COLS : 0u);
+    D9D_TRY(unit_unshard_start(u, u->pass));
+    return unit_unshard_wait(u);
 }
 
 /* Reshard a unit that was prefetched and not used. */
@@ -297,7 +373,7 @@ static d9d_status prefetch_next(d9d_fsdp *s, d9d_param_unit_pass pass)
         fsdp_unit *next = next_unit(s, pass, (size_t)ahead);
 
         if (next != NULL && next->n_groups > 0 && d9d_comm_stream(next->groups[0].comm) != NULL)
-            D9D_TRY(unit_unshard_start(next));
+            D9D_TRY(unit_unshard_start(next, pass));
     }
     return D9D_OK;
 }
@@ -413,7 +489,8 @@ static d9d_status unit_hook_unshard(d9d_param_unit *base, d9d_param_unit_pass pa
 {
     fsdp_unit *u = (fsdp_unit *)base;
 
-    D9D_TRY(unit_unshard_start(u));
+    u->pass = pass;
+    D9D_TRY(unit_unshard_start(u, pass));
     D9D_TRY(unit_unshard_wait(u));
     if (pass == D9D_PARAM_UNIT_BACKWARD || is_last_before_backward(u, pass)) {
         D9D_TRY(unit_reduce_wait(u));
@@ -453,14 +530,22 @@ static const d9d_param_unit_ops unit_ops = {unit_hook_unshard, unit_hook_reshard
 
 /* --- creation --------------------------------------------------------------------------------- */
 
-static d9d_status param_add(fsdp_unit *u, d9d_param *p, d9d_arena *a)
+static d9d_status param_add(fsdp_unit *u, param_group *b, d9d_param *p, d9d_arena *a)
 {
+    d9di_fsdp_param *t = &u->transfers[u->sharded.n];
     int64_t *counts =
         d9d_arena_alloc(a, 3 * (size_t)d9d_comm_size(p->placement.shard_group) * sizeof(*counts));
 
     if (counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its shards", p->name);
-    d9di_fsdp_param_init(&u->transfers[u->sharded.n], p, u->owner->opts.reduce_dtype, counts);
+    d9di_fsdp_param_init(t, p, u->owner->opts.reduce_dtype, counts);
+    if (d9di_fsdp_fp8_is_used(p, u->owner->opts.float8_all_gather)) {
+        p->fp8.gather = unit_gather_copies;
+        p->fp8.gather_arg = u;
+        for (int backward = 0; backward < 2; backward++)
+            t->fp8.wanted[backward] = d9di_fsdp_fp8_wanted(p, backward == 0);
+        b->maxima.n += d9di_fsdp_fp8_maxima_count(p);
+    }
     u->sharded.p[u->sharded.n++] = p;
     return D9D_OK;
 }
@@ -481,7 +566,7 @@ static d9d_status group_add(fsdp_unit *u, size_t k, d9d_arena *a)
     *b = (param_group){.comm = u->all.p[k]->placement.shard_group, .first = u->sharded.n};
     for (size_t i = k; i < u->all.n; i++)
         if (u->all.p[i]->placement.shard_group == b->comm)
-            D9D_TRY(param_add(u, u->all.p[i], a));
+            D9D_TRY(param_add(u, b, u->all.p[i], a));
     b->n = u->sharded.n - b->first;
     return D9D_OK;
 }
@@ -526,47 +611,6 @@ static d9d_status buckets_build(d9d_fsdp *s)
         for (size_t i = s->units[k].all.n; i-- > 0;)
             D9D_TRY(d9di_buckets_add(&s->buckets, k, s->units[k].all.p[i]));
     return d9di_buckets_alloc(&s->buckets, s->dev);
-}
-
-static uint64_t grad_bytes(const d9d_param *p)
-{
-    return (uint64_t)d9d_shape_numel(&p->local.shape) * d9d_dtype_size(p->spec.grad_dtype);
-}
-
-/* Bytes of a unit's full parameters and gradients. */
-typedef struct buffer_bytes {
-    uint64_t data, grads;
-} buffer_bytes;
-
-static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
-{
-    buffer_bytes *b = arg;
-
-    if (p->placement.shard_group == NULL)
-        return D9D_OK;
-    b->data += d9d_param_stored_bytes(p, &p->local);
-    b->grads += p->spec.trainable ? grad_bytes(p) : 0;
-    return D9D_OK;
-}
-
-d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_t *out)
-{
-    const bool keep = opts->reshard != D9D_RESHARD_AFTER_FORWARD && opts->with_grads,
-               once = opts->reduce_once && opts->with_grads;
-    buffer_bytes all = {0};
-    uint64_t max_bytes = 0;
-
-    D9D_TRY(d9d_module_each(m->module, buffer_bytes_add, &all));
-    for (size_t i = 0; i < m->n_units; i++) {
-        buffer_bytes b = {0};
-        uint64_t n;
-
-        D9D_TRY(d9d_module_each(m->units[i], buffer_bytes_add, &b));
-        n = (keep ? 0 : b.data) + (opts->with_grads && !once ? b.grads : 0);
-        max_bytes = n > max_bytes ? n : max_bytes;
-    }
-    *out = max_bytes + (keep ? all.data : 0) + (once ? all.grads : 0);
-    return D9D_OK;
 }
 
 /* The process group of every param_group, once each. */
@@ -661,10 +705,21 @@ void d9d_fsdp_set_unit_hook(d9d_fsdp *s, d9d_fsdp_unit_hook *hook, void *arg)
     s->unit_hook_arg = arg;
 }
 
-void d9d_fsdp_invalidate(d9d_fsdp *s)
+void d9d_fsdp_forget_scales(d9d_fsdp *s)
 {
     for (size_t i = 0; s != NULL && i < s->n_units; i++)
+        for (size_t k = 0; k < s->units[i].n_groups; k++)
+            s->units[i].groups[k].maxima.is_current = false;
+}
+
+void d9d_fsdp_invalidate(d9d_fsdp *s)
+{
+    d9d_fsdp_forget_scales(s);
+    for (size_t i = 0; s != NULL && i < s->n_units; i++) {
         (void)!unit_reshard(&s->units[i]);
+        for (size_t k = 0; k < s->units[i].n_groups; k++)
+            d9d_tensor_release(&s->units[i].groups[k].maxima.data);
+    }
     for (size_t i = 0; s != NULL && i < s->n_peers; i++) {
         peer_memory *r = &s->peers[i];
 
@@ -684,6 +739,8 @@ void d9d_fsdp_free(d9d_fsdp *s)
         fsdp_unit *u = &s->units[i];
 
         u->module->unit = NULL;
+        for (size_t k = 0; k < u->sharded.n; k++)
+            u->sharded.p[k]->fp8.gather = NULL;
         (void)!unit_reduce_wait(u); /* what a failure left, here and below */
         unit_free_unsharded(u);
         for (size_t k = 0; k < u->n_groups; k++) {
@@ -802,7 +859,7 @@ d9d_status d9d_fsdp_prefetch(d9d_fsdp *s, size_t i)
 
     if (u == NULL)
         return D9D_OK;
-    D9D_TRY(unit_unshard_start(u));
+    D9D_TRY(unit_unshard_start(u, D9D_PARAM_UNIT_FORWARD));
     for (size_t k = 0; k < s->n_peers; k++)
         s->peers[k].peers_ready = false;
     return D9D_OK;
@@ -810,6 +867,7 @@ d9d_status d9d_fsdp_prefetch(d9d_fsdp *s, size_t i)
 
 d9d_status d9d_fsdp_reshard(d9d_fsdp *s)
 {
+    d9d_fsdp_forget_scales(s);
     for (size_t i = 0; s != NULL && i < s->n_units; i++)
         D9D_TRY(unit_reshard(&s->units[i]));
     return D9D_OK;

@@ -72,12 +72,12 @@ static int64_t equal_ranks(const d9d_param *p, int64_t ranks, int64_t rank, int6
     return n;
 }
 
-/* The kernel copies floats; rows of bytes are multiples of D9D_QUANT_ROW_ALIGN. */
+/* The kernel copies floats; rows of bytes are multiples of D9D_QUANT_ROW_ALIGN or D9D_FP8_ALIGN. */
 static d9d_copy_strided_dims copy_as_words(d9d_copy_strided_dims d)
 {
     enum { WORD = sizeof(float) };
 
-    if (d.t != D9D_U8)
+    if (d9d_dtype_size(d.t) != 1)
         return d;
     d.t = D9D_F32;
     d.n /= WORD;
@@ -159,16 +159,49 @@ static d9d_status copy_on_stream(d9d_device *dev, d9d_stream stream, d9d_dtype t
 
 /* --- data ------------------------------------------------------------------------------------- */
 
+d9d_status d9di_fsdp_param_gathered_alloc(const d9di_fsdp_param *t, const d9d_param *p,
+                                          d9d_device *dev, d9d_dtype dtype, d9d_tensor *out)
+{
+    return staging_alloc(p, dev, dtype, padded_count(t), out);
+}
+
+int64_t d9di_fsdp_param_own_place(const d9di_fsdp_param *t, const d9d_param *p)
+{
+    const int me = d9d_comm_rank(p->placement.shard_group);
+    int64_t before = 0;
+
+    for (int r = 0; r < me; r++)
+        before += t->padded_counts != NULL ? t->padded_counts[r] : t->counts[r];
+    return before;
+}
+
+d9d_status d9di_fsdp_param_gathered_take(const d9di_fsdp_param *t, const d9d_param *p,
+                                         d9d_device *dev, d9d_tensor *from, d9d_tensor *out)
+{
+    d9d_status st;
+
+    if (t->padded_counts == NULL && is_contiguous(p)) {
+        *out = *from;
+        *from = (d9d_tensor){0};
+        return D9D_OK;
+    }
+    D9D_TRY(d9d_tensor_alloc(dev, from->dtype, full_shape(p), out));
+    st = staging_copy(p, dev, d9d_tensor_data(from), padded_count(t), d9d_tensor_data(out),
+                      from->dtype, true);
+    d9d_tensor_release(from);
+    return st;
+}
+
 /* In-place all-gather: each rank sends from its own place. */
 static d9d_status padded_all_gather(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev)
 {
-    const int me = d9d_comm_rank(p->placement.shard_group);
     d9d_stream stream = d9d_comm_stream(p->placement.shard_group);
     char *buffer = d9d_tensor_data(&t->staging);
-    char *local = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(data_dtype(p));
+    char *local =
+        buffer + (uint64_t)d9di_fsdp_param_own_place(t, p) * d9d_dtype_size(data_dtype(p));
 
     D9D_TRY(copy_on_stream(dev, stream, data_dtype(p), local, d9d_tensor_data(&p->shard.data),
-                           t->counts[me]));
+                           t->counts[d9d_comm_rank(p->placement.shard_group)]));
     return d9d_comm_all_gather(p->placement.shard_group, stream, p->name, data_dtype(p), buffer,
                                local, t->padded_counts);
 }

@@ -34,10 +34,12 @@ d9d_status d9d_param_quantise(d9d_param *p, bool rows, bool cols)
     const bool want_rows = rows && d9d_quantised_is_empty(&p->fp8.rows),
                want_cols = cols && d9d_quantised_is_empty(&p->fp8.cols);
 
-    return !want_rows && !want_cols
-               ? D9D_OK
-               : d9d_quantise(&p->local.data, p->fp8.recipe, p->fp8.recipe->format,
-                              want_rows ? &p->fp8.rows : NULL, want_cols ? &p->fp8.cols : NULL);
+    if (!want_rows && !want_cols)
+        return D9D_OK;
+    if (p->fp8.gather != NULL)
+        return p->fp8.gather(p->fp8.gather_arg, p, want_rows, want_cols);
+    return d9d_quantise(&p->local.data, p->fp8.recipe, p->fp8.recipe->format,
+                        want_rows ? &p->fp8.rows : NULL, want_cols ? &p->fp8.cols : NULL);
 }
 
 void d9d_param_forget_quantised(d9d_param *p)

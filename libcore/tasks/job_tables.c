@@ -499,6 +499,9 @@ static const d9d_key fp8_keys[] = {
     D9D_KEY_BOOL(d9d_job_fp8_section, experts, "false",
                  "the matrices of experts too; false: these are multiplied in the model's dtype, "
                  "which is faster where they are narrow"),
+    D9D_KEY_BOOL(d9d_job_fp8_section, fsdp_float8_all_gather, "false",
+                 "FSDP quantises its shards and gathers 8 bits an element, with the bits of a "
+                 "gather in the model's dtype: half the bytes of bfloat16"),
     D9D_KEY_END,
 };
 static const d9d_table fp8_table = D9D_TABLE(d9d_job_fp8_section, "fp8", fp8_keys,

@@ -112,7 +112,7 @@ d9d_status d9di_op_grouped_linear_check(const d9d_tensor *x, const d9d_param *w,
     const d9d_shape *s = &w->local.data.shape;
 
     D9D_TRY(d9di_op_check_real("grouped_linear", "x", x));
-    D9D_TRY(d9di_op_check_param("grouped_linear", w, x->dtype));
+    D9D_TRY(d9di_op_check_matrix("grouped_linear", w, x->dtype));
     D9D_TRY(d9di_op_check_routing("grouped_linear", x, r, true));
     if (s->ndim != 3 || x->shape.dim[1] != s->dim[1])
         return d9di_op_misfit("grouped_linear", "x", &x->shape, d9di_op_param_name(w), s,

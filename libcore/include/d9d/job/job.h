@@ -52,7 +52,8 @@ typedef struct d9d_job_fp8_section {
     int recipe;      /* d9d_quantised_scaling */
     int grad_format; /* d9d_job_fp8_format */
     bool fast_accumulation;
-    bool experts; /* the matrices of experts too */
+    bool experts;                /* the matrices of experts too */
+    bool fsdp_float8_all_gather; /* shards are quantised before they are gathered */
 } d9d_job_fp8_section;
 typedef enum d9d_job_fp8_format { D9D_JOB_FP8_E4M3, D9D_JOB_FP8_E5M2 } d9d_job_fp8_format;
 

@@ -71,6 +71,9 @@ typedef struct d9d_fsdp_opts {
     /* In which gradients travel (FSDP2's reduce_dtype).  D9D_BF16: those of float32 are rounded
      * once, and still summed in float32 and in rank order.  D9D_F32: as they are accumulated. */
     d9d_dtype reduce_dtype;
+    /* Parameters with a recipe of FP8 are gathered in 8 bits: their copies are unsharded, and
+     * local.data has no memory (d9d/tape/param.h). */
+    bool float8_all_gather;
 } d9d_fsdp_opts;
 
 typedef struct d9d_fsdp d9d_fsdp;
@@ -124,6 +127,8 @@ D9D_API size_t d9d_fsdp_first_units(const d9d_fsdp *s,
 /* The update of first[i] is enqueued: unshard the unit while the other updates run.  Collective:
  * over the groups of its parameters. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_prefetch(d9d_fsdp *s, size_t i);
+/* A step is done, and the shards may change.  What was prefetched since stays. */
+D9D_API void d9d_fsdp_forget_scales(d9d_fsdp *s);
 /* Drop what was prefetched; the next forward unshards it again. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_reshard(d9d_fsdp *s);
 

@@ -50,6 +50,7 @@
 extern "C" {
 #endif
 
+typedef struct d9d_param d9d_param;
 typedef struct d9d_param_adapter d9d_param_adapter;
 
 /* An event on a group's stream after which gradients are reduced. */
@@ -86,11 +87,12 @@ typedef struct d9d_param_spec {
     d9d_init_kind init;
     float init_scale;
     d9d_param_parallel parallel;
-    bool trainable;          /* false: frozen, no gradient is computed or stored */
-    bool adaptable;          /* used only by d9d_op_linear*(), d9d_op_grouped_linear() and ops of a
-                                vocabulary of one table: it can have an adapter */
-    bool from_task;          /* made by a task: a checkpoint of the model may lack it */
-    bool is_buffer;          /* a buffer: never `trainable`, no optimizer updates it */
+    bool trainable;  /* false: frozen, no gradient is computed or stored */
+    bool adaptable;  /* used only by d9d_op_linear*(), d9d_op_grouped_linear() and ops of a
+                        vocabulary of one table: it can have an adapter */
+    bool reads_data; /* an operation reads elements of dtype, whatever multiplies in 8 bits */
+    bool from_task;  /* made by a task: a checkpoint of the model may lack it */
+    bool is_buffer;  /* a buffer: never `trainable`, no optimizer updates it */
     bool is_mutable_buffer;  /* a buffer that training changes */
     bool is_head;            /* a table of ids that a head multiplies by; of a tied model the
                                 embedding */
@@ -124,17 +126,24 @@ typedef struct d9d_param_part {
 
 /* PEFT: the adapter of a matrix, and the matrix of an adapter's parameter. */
 typedef struct d9d_param_peft {
-    d9d_param_adapter *adapter;     /* of this matrix; NULL: none */
-    const struct d9d_param *adapts; /* the matrix whose adapter this is a part of; NULL: none */
+    d9d_param_adapter *adapter; /* of this matrix; NULL: none */
+    const d9d_param *adapts;    /* the matrix whose adapter this is a part of; NULL: none */
 } d9d_param_peft;
+
+/* Brings copies of a parameter, those of two that are asked for and not there yet. */
+typedef d9d_status d9d_param_copies_fn(void *arg, d9d_param *p, bool rows, bool cols);
 
 /* Products in 8 bits: how, and the copies that they read. */
 typedef struct d9d_param_fp8 {
     const d9d_quantised_recipe *recipe; /* NULL: products in the parameter's own type */
     d9d_quantised rows, cols;           /* of local.data, from their first use until forgotten */
+    /* Not NULL: local.data has no memory.  FSDP gathers the copies, drops them, and is asked for
+     * one that it did not foresee. */
+    d9d_param_copies_fn *gather;
+    void *gather_arg;
 } d9d_param_fp8;
 
-typedef struct d9d_param {
+struct d9d_param {
     const char *name; /* dotted path from the root module once bound; before that local or NULL */
     uint64_t id;      /* d9d_hash_u64() of the name: its random number stream */
     d9d_param_spec spec;
@@ -144,7 +153,7 @@ typedef struct d9d_param {
     d9d_param_peft peft;
     bool grad_on_demand; /* grad has memory from its first contribution until it is cleared */
     d9d_param_fp8 fp8;
-} d9d_param;
+};
 
 /* What the parameter of an adapter does to x W^T, for W [out, in]; the first two of a stack of
  * experts are [E, in, r] and [E, r, out]:
@@ -199,7 +208,7 @@ D9D_API bool d9d_param_is_layer_matrix(const d9d_param *p);
 
 /* Make the copies that are asked for and not there yet, of a parameter with a recipe. */
 D9D_API D9D_MUST_USE d9d_status d9d_param_quantise(d9d_param *p, bool rows, bool cols);
-/* Drop them: whoever changes or frees local.data does. */
+/* Drop them: whoever changes or frees local.data does, or gathers them. */
 D9D_API void d9d_param_forget_quantised(d9d_param *p);
 
 /* Accumulation rule: the first contribution after a reset overwrites, later ones add, in the order
