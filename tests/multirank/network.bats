@@ -114,6 +114,21 @@ fsdp() {
     plan_is_that all_gather reduce_scatter
 }
 
+# in_8_bits HOSTS RANKS RECIPE PASSES MAXIMA OPTION...: matrices of layers travel as a byte an element, PASSES
+# times in the two micro-batches; and once a step the MAXIMA of each layer to all others, of 4 bytes.
+in_8_bits() {
+    local n=$(($1 * $2)) away=$(($1 * $2 - $2)) narrow=$((layers * matrix))
+    network "$1" "$2" 2 $n dense --set mesh.data_parallel_shard=$n \
+        --set "trainer.fp8={\"recipe\": \"$3\", \"fsdp_float8_all_gather\": true}" "${@:6}"
+    sends all_gather $((away * (4 * 2 * (2 * (all - narrow) - last) + $4 * narrow)))
+    sends reduce_scatter $((4 * away * 2 * all))
+    assert_equal $(($(reduced) - alone)) $((4 * (n - 1) * layers * $5))
+    wire_is_that
+    plan_is_that all_gather reduce_scatter
+}
+# Bytes that rank 0 sends in all-reduces.
+reduced() { awk '$1 == "all_reduce" { sum += $4 } END { print sum + 0 }' sent.0; }
+
 # hsdp HOSTS RANKS: a replica a host.  Only sums of sharded gradients leave it: as a reduce-scatter and an
 # all-gather over the hosts.  A bucket pads each array to 256 bytes.
 hsdp() {
@@ -177,6 +192,15 @@ context() {
 }
 
 @test "FSDP: gathers and reduce-scatters send what arithmetic says, and the plan" { fsdp 2 2; }
+@test "FSDP in 8 bits: a byte for each element of the layers' matrices, and the plan" {
+    local alone sides=$((2 * (2 * hidden + (heads + kv_heads) * head) + 3 * (hidden + 128)))
+    network 2 2 2 4 dense --set mesh.data_parallel_shard=4 --set 'trainer.fp8={}'
+    alone=$(reduced)
+    in_8_bits 2 2 rowwise 4 $sides
+    in_8_bits 2 2 tensorwise 4 7
+    in_8_bits 2 2 rowwise 6 $sides --set model_provider.checkpointing=full # backward reads both copies
+    in_8_bits 2 2 tensorwise 4 7 --set model_provider.checkpointing=full
+}
 @test "HSDP: only sums over replicas leave a host" { hsdp 2 2; }
 @test "gradients that travel as bfloat16 are half the bytes" { narrow 2 2; }
 @test "experts: by levels a token goes once to a host" { experts 2 2; }
