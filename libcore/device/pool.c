@@ -16,10 +16,17 @@ enum {
     STEPS = 1 << STEP_SHIFT,
     MAX_SHIFT = 48, /* units of the largest class: 2^56 bytes */
     CLASSES = STEPS * (MAX_SHIFT - STEP_SHIFT + 1),
-    NEAR_CLASSES = STEPS / 4, /* a block may be up to so many classes too large, */
-    EXCESS_SHARE = 64,        /* and 1/64 of what is reserved may be wasted so */
     CRUMB_SHARE = 16
 };
+
+/* How much larger than its request a block may be where no other is left, and what all such blocks
+ * may waste: 1 / reserved_share of what is reserved, or 1 / unused_share of what was never in use
+ * at once, whichever is more. */
+typedef struct fit {
+    int classes;
+    uint64_t reserved_share, unused_share; /* 0: nothing */
+} fit;
+static const fit near_fit = {STEPS / 4, 64, 0}, loose_fit = {STEPS, 64, 2};
 
 typedef struct cached {
     void *p;
@@ -193,26 +200,32 @@ static void *alloc_after_trim(d9d_device *dev, uint64_t block, uint64_t limit)
     return p;
 }
 
-/* True if so many more bytes may be wasted in oversized blocks: a small part of all, and only of
- * memory that was never in use at once. */
-static bool may_waste(const struct d9d_device_pool *pool, uint64_t excess)
+static uint64_t share_of(uint64_t bytes, uint64_t share)
 {
-    const uint64_t all = pool->excess + excess;
-
-    return all <= pool->stats.reserved / EXCESS_SHARE && pool->stats.reserved >= pool->max_in_use &&
-           all <= pool->stats.reserved - pool->max_in_use;
+    return share > 0 ? bytes / share : 0;
 }
 
-/* A cached block of a slightly larger class. */
-static void *alloc_oversized(d9d_device *dev, int c, uint64_t block, int *of)
+/* True if so many more bytes may be wasted in oversized blocks: only of memory that was never in
+ * use at once. */
+static bool may_waste(const struct d9d_device_pool *pool, const fit *f, uint64_t excess)
+{
+    const uint64_t all = pool->excess + excess, reserved = pool->stats.reserved;
+    const uint64_t unused = reserved > pool->max_in_use ? reserved - pool->max_in_use : 0;
+
+    return all <= unused && (all <= share_of(reserved, f->reserved_share) ||
+                             all <= share_of(unused, f->unused_share));
+}
+
+/* A cached block of a larger class, the smallest that there is. */
+static void *alloc_oversized(d9d_device *dev, int c, uint64_t block, const fit *f, int *of)
 {
     struct d9d_device_pool *pool = dev->pool;
 
-    for (int i = c + 1; i <= c + NEAR_CLASSES && i < CLASSES; i++) {
+    for (int i = c + 1; i <= c + f->classes && i < CLASSES; i++) {
         size_class *k = &pool->class[i];
         const uint64_t excess = k->block - block;
 
-        if (k->cached.len == 0 || !may_waste(pool, excess))
+        if (k->cached.len == 0 || !may_waste(pool, f, excess))
             continue;
         if (D9D_VEC_PUSH(&pool->oversized, ((oversized){k->cached.data[k->cached.len - 1].p, i})) !=
             D9D_OK)
@@ -283,7 +296,7 @@ d9d_status d9d_device_require(d9d_device *dev, uint64_t n)
 }
 
 /* Find a block for class c; *of is the class that it belongs to. */
-static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int *of)
+static d9d_status find_block(d9d_device *dev, int c, uint64_t n, const fit *f, void **out, int *of)
 {
     struct d9d_device_pool *pool = dev->pool;
     size_class *k = &pool->class[c];
@@ -297,7 +310,7 @@ static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int
     D9D_TRY(D9D_VEC_RESERVE(&k->cached, k->blocks + 1));
     *out = alloc_block(dev, k->block, limit);
     if (*out == NULL)
-        *out = alloc_oversized(dev, c, k->block, of);
+        *out = alloc_oversized(dev, c, k->block, f, of);
     if (*out == NULL)
         *out = alloc_after_trim(dev, k->block, limit);
     if (*out == NULL)
@@ -306,7 +319,7 @@ static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int
     return D9D_OK;
 }
 
-d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
+static d9d_status alloc_fit(d9d_device *dev, uint64_t n, const fit *f, void **out)
 {
     struct d9d_device_pool *pool = dev->pool;
     d9d_device_stats *s = &pool->stats;
@@ -317,13 +330,23 @@ d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
     if (c < 0)
         return fail_oom(dev, n);
     pool->class[c].block = block;
-    D9D_TRY(find_block(dev, c, n, out, &of));
+    D9D_TRY(find_block(dev, c, n, f, out, &of));
     mark_block(dev, *out, n, pool->class[of].block);
     s->in_use += pool->class[of].block;
     s->peak = s->in_use > s->peak ? s->in_use : s->peak;
     peak = s->in_use - pool->excess;
     pool->max_in_use = peak > pool->max_in_use ? peak : pool->max_in_use;
     return D9D_OK;
+}
+
+d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
+{
+    return alloc_fit(dev, n, &near_fit, out);
+}
+
+d9d_status d9d_device_alloc_loose(d9d_device *dev, uint64_t n, void **out)
+{
+    return alloc_fit(dev, n, &loose_fit, out);
 }
 
 void d9di_pool_hold_begin(d9d_device *dev)

@@ -5,8 +5,8 @@
  *
  * If the list is empty, the system is asked.  The system may have nothing left, or the limit may be
  * reached, as in steps whose sizes change and fill the device.  Then a block of a slightly larger
- * class serves.  Else the least recently used cached blocks are freed, no more of them than needed:
- * freeing waits for the device.
+ * class serves, for a loose request one of up to twice the size.  Else the least recently used
+ * cached blocks are freed, no more of them than needed: freeing waits for the device.
  */
 #ifndef D9D_DEVICE_POOL_H
 #define D9D_DEVICE_POOL_H

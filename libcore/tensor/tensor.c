@@ -58,15 +58,24 @@ char *d9d_shape_text(const d9d_shape *s, char *buf, size_t n)
     return buf;
 }
 
-static d9d_status storage_create(d9d_device *dev, uint64_t bytes, bool is_pinned, d9d_storage **out)
+/* Where an array is, and how it gets its memory. */
+typedef struct place {
+    d9d_status (*alloc)(d9d_device *dev, uint64_t n, void **out);
+    bool is_pinned;
+} place;
+static const place on_device = {d9d_device_alloc, false}, loose = {d9d_device_alloc_loose, false},
+                   pinned = {d9d_device_pin, true};
+
+static d9d_status storage_create(d9d_device *dev, uint64_t bytes, const place *where,
+                                 d9d_storage **out)
 {
     d9d_storage *s = malloc(sizeof(*s));
     d9d_status st = D9D_ENOMEM;
 
     if (s == NULL)
         return D9D_FAIL(st, "no memory for the record of a tensor");
-    *s = (d9d_storage){.dev = dev, .bytes = bytes, .refs = 1, .is_pinned = is_pinned};
-    st = is_pinned ? d9d_device_pin(dev, bytes, &s->data) : d9d_device_alloc(dev, bytes, &s->data);
+    *s = (d9d_storage){.dev = dev, .bytes = bytes, .refs = 1, .is_pinned = where->is_pinned};
+    st = where->alloc(dev, bytes, &s->data);
     if (st != D9D_OK) {
         free(s);
         return st;
@@ -89,7 +98,7 @@ static void storage_unlink(d9d_storage *s)
         s->dev->storages = s->next;
 }
 
-static d9d_status tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, bool is_pinned,
+static d9d_status tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, const place *where,
                                d9d_tensor *out)
 {
     const int64_t numel = d9d_shape_numel(&shape);
@@ -100,19 +109,24 @@ static d9d_status tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, bo
     if (numel < 0 || !d9d_checked_mul_u64((uint64_t)numel, d9d_dtype_size(t), &bytes))
         return D9D_FAIL(D9D_EINVAL, "a tensor of shape %s cannot be counted in bytes",
                         d9d_shape_text(&shape, text, sizeof(text)));
-    D9D_TRY(storage_create(dev, bytes, is_pinned, &s));
+    D9D_TRY(storage_create(dev, bytes, where, &s));
     *out = (d9d_tensor){.storage = s, .dtype = t, .shape = shape};
     return D9D_OK;
 }
 
 d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
 {
-    return tensor_alloc(dev, t, shape, false, out);
+    return tensor_alloc(dev, t, shape, &on_device, out);
+}
+
+d9d_status d9d_tensor_alloc_loose(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
+{
+    return tensor_alloc(dev, t, shape, &loose, out);
 }
 
 d9d_status d9d_tensor_alloc_pinned(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
 {
-    return tensor_alloc(dev, t, shape, true, out);
+    return tensor_alloc(dev, t, shape, &pinned, out);
 }
 
 d9d_status d9d_tensor_from_host(d9d_device *dev, d9d_dtype t, d9d_shape shape, const void *host,

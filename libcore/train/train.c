@@ -161,6 +161,7 @@ static d9d_status collect_step(d9di_train *r, d9di_train_pending_step *p, loop_o
         s.step % r->run.c->trainer.logging.line_steps == 0 && s.step < r->run.total_steps)
         d9d_progress_show(&t->progress);
     D9D_TRY(d9di_train_recorder_add(&r->recorder, &r->run, &s));
+    d9di_train_memory_collect(&r->memory, r->engine.dev, r->run.log);
     D9D_TRY(report_stragglers(r));
     return d9di_pipeline_stats_poll(&r->stepper.pipeline_stats, &pipeline)
                ? d9di_train_recorder_add_pipeline(&r->recorder, &r->run, &pipeline)

@@ -14,6 +14,7 @@
  *                                                             integrity, stragglers, rollout
  *     recorder      metrics.jsonl and the other records       run, results of steps
  *     profiler      traces                                    run, device
+ *     memory        requests to the system, as of a step      device
  *     evaluator     the steps of the last evaluations         run, engine, tracker
  *     checkpointer  saves, what a run resumes from            run, engine, position
  *     export        (train_export.h, without a state)         run, engine, checkpointer, position
@@ -30,6 +31,7 @@
 #include "train/train_control.h"
 #include "train/train_evaluate.h"
 #include "train/train_integrity.h"
+#include "train/train_memory.h"
 #include "train/train_record.h"
 #include "train/train_run.h"
 #include "train/train_step.h"
@@ -50,6 +52,7 @@ typedef struct d9di_train {
     d9di_train_stepper stepper;
     d9di_train_recorder recorder;
     d9di_profiler profiler;
+    d9di_train_memory memory;
     d9di_train_evaluator evaluator;
     d9di_train_stream stream;
     d9di_train_checkpointer checkpointer;

@@ -297,6 +297,78 @@ static void a_full_device_lends_blocks_that_are_little_larger(void **state)
     d9d_device_set_limit(dev, UINT64_MAX);
 }
 
+enum { LOOSE_BLOCKS = 16, LOOSE_LARGE = 16 << 13, LOOSE_SMALL = 9 << 13, LENT = 4 };
+
+/* Large blocks, and so much cached memory that half of it is what LENT small requests in such
+ * blocks waste. */
+static void loose_open(d9d_device *dev, void **p)
+{
+    const uint64_t unused = 2 * LENT * (LOOSE_LARGE - LOOSE_SMALL);
+    void *other;
+
+    d9d_device_set_limit(dev, LOOSE_BLOCKS * LOOSE_LARGE + unused);
+    assert_ok(d9d_device_alloc(dev, unused, &other));
+    d9d_device_free(dev, other, unused);
+    for (int i = 0; i < LOOSE_BLOCKS; i++)
+        assert_ok(d9d_device_alloc(dev, LOOSE_LARGE, &p[i]));
+}
+
+static void loose_close(d9d_device *dev, void **p, int from)
+{
+    for (int i = from; i < LOOSE_BLOCKS; i++)
+        d9d_device_free(dev, p[i], LOOSE_LARGE);
+    d9d_device_set_limit(dev, UINT64_MAX);
+}
+
+/* Gradients take the places of activations that are freed meanwhile, in blocks of up to twice
+ * their size, until half of what was never in use at once is wasted. */
+static void a_full_device_lends_large_blocks_to_what_may_be_loose(void **state)
+{
+    d9d_device *dev = *state;
+    void *p[LOOSE_BLOCKS], *q[LOOSE_BLOCKS];
+    uint64_t requests;
+
+    loose_open(dev, p);
+    requests = d9d_device_memory(dev).requests;
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < LENT; i++) {
+            d9d_device_free(dev, p[i], LOOSE_LARGE);
+            assert_ok(d9d_device_alloc_loose(dev, LOOSE_SMALL, &q[i]));
+            assert_ptr_equal(q[i], p[i]);
+        }
+        for (int i = LENT; i-- > 0;) {
+            d9d_device_free(dev, q[i], LOOSE_SMALL);
+            assert_ok(d9d_device_alloc(dev, LOOSE_LARGE, &q[i]));
+            assert_ptr_equal(q[i], p[i]);
+        }
+    }
+    assert_int_equal(d9d_device_memory(dev).requests, requests);
+
+    for (int i = 0; i <= LENT; i++) { /* one too many */
+        d9d_device_free(dev, p[i], LOOSE_LARGE);
+        assert_ok(d9d_device_alloc_loose(dev, LOOSE_SMALL, &q[i]));
+    }
+    assert_int_equal(d9d_device_memory(dev).requests, requests + 1);
+    for (int i = 0; i <= LENT; i++)
+        d9d_device_free(dev, q[i], LOOSE_SMALL);
+    loose_close(dev, p, LENT + 1);
+}
+
+static void a_full_device_lends_large_blocks_to_nothing_else(void **state)
+{
+    d9d_device *dev = *state;
+    void *p[LOOSE_BLOCKS], *q;
+    uint64_t requests;
+
+    loose_open(dev, p);
+    requests = d9d_device_memory(dev).requests;
+    d9d_device_free(dev, p[0], LOOSE_LARGE);
+    assert_ok(d9d_device_alloc(dev, LOOSE_SMALL, &q));
+    assert_int_equal(d9d_device_memory(dev).requests, requests + 1);
+    d9d_device_free(dev, q, LOOSE_SMALL);
+    loose_close(dev, p, 1);
+}
+
 /* A block that is too large would use memory that is needed at the peak. */
 static void what_was_in_use_at_once_is_never_lost(void **state)
 {
@@ -741,6 +813,8 @@ int main(void)
         with_cpu(statistics_follow),
         with_cpu(a_limit_gives_cached_blocks_back_before_it_fails),
         with_cpu(a_full_device_lends_blocks_that_are_little_larger),
+        with_cpu(a_full_device_lends_large_blocks_to_what_may_be_loose),
+        with_cpu(a_full_device_lends_large_blocks_to_nothing_else),
         with_cpu(what_was_in_use_at_once_is_never_lost),
         with_cpu(what_was_not_asked_for_the_longest_goes_first),
         with_cpu(a_full_device_settles),

@@ -56,6 +56,9 @@ typedef struct d9d_tensor {
  * device has not enough memory. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape,
                                                  d9d_tensor *out);
+/* The same, in memory of d9d_device_alloc_loose(). */
+D9D_API D9D_MUST_USE d9d_status d9d_tensor_alloc_loose(d9d_device *dev, d9d_dtype t,
+                                                       d9d_shape shape, d9d_tensor *out);
 /* Allocate in pinned host memory (d9d_device_pin()), which kernels read and write over the bus: for
  * what is used once a step, such as optimizer states.  Sleep leaves it there.  EOOM. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_alloc_pinned(d9d_device *dev, d9d_dtype t,
