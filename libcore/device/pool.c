@@ -182,12 +182,13 @@ static void *alloc_block(d9d_device *dev, uint64_t block, uint64_t limit)
 }
 
 /* The same after trimming: first what exceeds `limit`, then as much as is requested, then
- * everything. */
+ * everything.  Without a shortage, trimming only keeps the cache small. */
 static void *alloc_after_trim(d9d_device *dev, uint64_t block, uint64_t limit)
 {
     const d9d_device_stats *s = &dev->pool->stats;
     const uint64_t less = s->reserved > block ? s->reserved - block : 0;
     const uint64_t goals[] = {limit - block, less, 0};
+    const bool is_short = dev->pool->full || limit == s->limit;
     void *p = NULL;
 
     if (block > limit)
@@ -197,6 +198,7 @@ static void *alloc_after_trim(d9d_device *dev, uint64_t block, uint64_t limit)
         trim_to(dev, goals[i]);
         p = alloc_block(dev, block, limit);
     }
+    dev->pool->stats.short_requests += is_short && p != NULL;
     return p;
 }
 
