@@ -83,9 +83,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_require(d9d_device *dev, uint64_t n);
 /* Allocate n bytes (0 gives a valid pointer too).  EOOM names the bytes requested, in use, allowed
  * and required. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out);
-/* The same for memory that is free again when a step needs the most, as that of gradients on
- * demand: on a full device it may be in a cached block of up to twice its size, so that the pool
- * need not return blocks to the system in each step, which waits for the device. */
+/* The same for memory that comes and goes in every step, as that of gradients on demand: on a full
+ * device it may be in a cached block of up to twice its size, so that the pool need not return
+ * blocks to the system each time, which waits for the device. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_alloc_loose(d9d_device *dev, uint64_t n, void **out);
 D9D_API void d9d_device_free(d9d_device *dev, void *p, uint64_t n);
 
