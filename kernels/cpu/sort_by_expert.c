@@ -67,3 +67,18 @@ d9d_status d9d_ref_expert_local_ids(d9d_stream s, int32_t *local, const int32_t 
     }
     return D9D_OK;
 }
+
+d9d_status d9d_ref_expert_numbers(d9d_stream s, int64_t *number, const int64_t *token,
+                                  const int32_t *source, const int32_t *expert, int64_t n,
+                                  int64_t rows, int64_t k, int64_t first, int64_t all)
+{
+    (void)s, (void)rows;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t from = source[i];
+
+        number[i] = from < 0 ? 0
+                             : (int64_t)((uint64_t)token[from / k] * (uint64_t)all +
+                                         (uint64_t)(first + expert[from]));
+    }
+    return D9D_OK;
+}

@@ -811,6 +811,11 @@ ENTRY(expert_local_ids, int32_t *local, const int32_t *source, const int32_t *ex
 {
     return charge_memory(s, D9D_I32, 2.0 * (double)n * (double)k);
 }
+ENTRY(expert_numbers, int64_t *number, const int64_t *token, const int32_t *source,
+      const int32_t *expert, int64_t n, int64_t rows, int64_t k, int64_t first, int64_t all)
+{
+    return charge_memory(s, D9D_I64, 3.0 * (double)n);
+}
 
 /* --- reductions and optimizers ------------------------------------------------------------- */
 

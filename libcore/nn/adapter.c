@@ -115,8 +115,7 @@ bool d9d_adapter_is_table(const d9d_module *m)
     return d9d_adapter_matrix(m) != NULL && d9d_adapter_matrix(m) != param_find(m, "weight");
 }
 
-static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind,
-                            const d9d_adapter_opts *opts)
+static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind)
 {
     if (w == NULL || w->peft.adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: the module has %s", kind->name,
@@ -124,9 +123,6 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
     if (d9d_adapter_is_table(m) && !d9d_adapter_is_low_rank(kind))
         return D9D_FAIL(D9D_ENOTSUP, "%s: adapters of embeddings and heads are LoRA alone",
                         kind->name);
-    if (is_stack(&w->spec.shape) && opts->dropout > 0)
-        return D9D_FAIL(D9D_EINVAL, "%s: adapters of experts support no dropout, it is %g",
-                        kind->name, opts->dropout);
     if (is_stack(&w->spec.shape) && !d9d_adapter_is_low_rank(kind))
         return D9D_FAIL(D9D_EINVAL, "%s: adapters of experts are LoRA alone", kind->name);
     if (kind->params[D9D_ADAPTER_OUTPUT].name != NULL && w->spec.parallel.style == D9D_ROWWISE &&
@@ -158,7 +154,7 @@ d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
     d9d_param *w = d9d_adapter_matrix(m);
     adapter_record *l;
 
-    D9D_TRY(fit_check(m, w, kind, opts));
+    D9D_TRY(fit_check(m, w, kind));
     l = d9d_arena_alloc(&m->names, sizeof(*l));
     if (l == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the record of an adapter", kind->name);

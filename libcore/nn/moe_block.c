@@ -265,6 +265,21 @@ static d9d_status mixture_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d
     return b->shape.shared_intermediate > 0 ? shared_forward(b, t, x, shared_gate, *y, y) : D9D_OK;
 }
 
+/* Dropout of experts' adapters reads the numbers of tokens, wherever the experts are. */
+static d9d_status tokens_number(d9d_block_moe *b, d9d_tape *t, d9d_routing *r)
+{
+    const d9d_param *const weights[] = {&b->gate_proj.weight, &b->up_proj.weight,
+                                        &b->down_proj.weight};
+
+    for (int i = 0; i < 3; i++) {
+        const d9d_param_adapter *a = d9d_tape_adapter(t, weights[i]);
+
+        if (a != NULL && d9d_op_dropout_is_active(t, a->dropout))
+            return d9d_op_routing_number(t, r);
+    }
+    return D9D_OK;
+}
+
 d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *plus,
                                  d9d_var **y)
 {
@@ -279,6 +294,7 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
         D9D_TRY(d9d_op_reshape(t, plus, D9D_SHAPE(tokens, h), &mixed));
     D9D_TRY(tokens_project(b, t, flat, in));
     D9D_TRY(tokens_route(b, t, in[LOGITS], &prob, &r));
+    D9D_TRY_OR(st, tokens_number(b, t, &r), out);
     if (is_alone(b))
         D9D_TRY_OR(st, d9d_op_routing_trim(t, &r), out);
     else

@@ -51,19 +51,40 @@ static d9d_status dropout_run(d9d_tape *t, d9d_var *x, const dropout_attr *a,
     return D9D_OK;
 }
 
-static d9d_status dropout_check(const d9d_tensor *x, const d9d_dropout_rng *rng,
-                                const d9d_op_dropout_opts *opts)
+d9d_status d9di_op_dropout_tokens(const char *what, const d9d_dropout_rng *rng, int64_t rows,
+                                  d9d_tensor *out)
 {
-    const int64_t rows = d9di_op_rows(&x->shape),
-                  all = d9d_tensor_numel(opts->rows != NULL ? opts->rows : &rng->token);
+    const int64_t all = d9d_tensor_numel(&rng->token);
 
+    if (rows != all && rows > all - rng->first)
+        return D9D_FAIL(D9D_EINVAL, "dropout: %s has %lld rows, of %lld tokens", what,
+                        (long long)rows, (long long)all);
+    *out = d9d_tensor_rows(&rng->token, rows != all ? rng->first : 0, rows);
+    return D9D_OK;
+}
+
+static d9d_status dropout_check(const d9d_tensor *x, const d9d_op_dropout_opts *opts)
+{
     D9D_TRY(d9di_op_check_real("dropout", "x", x));
     if (!(opts->p >= 0.0f && opts->p < 1.0f))
         return D9D_FAIL(D9D_EINVAL, "dropout: %s has a probability of %g, not in [0, 1)",
                         d9di_op_param_name(opts->site), (double)opts->p);
-    if (rows != all && (opts->rows != NULL || rows > all - rng->first))
+    return D9D_OK;
+}
+
+/* The numbers that rows of x stand for. */
+static d9d_status dropout_rows(const d9d_tensor *x, const d9d_dropout_rng *rng,
+                               const d9d_op_dropout_opts *opts, d9d_tensor *out)
+{
+    const int64_t rows = d9di_op_rows(&x->shape);
+
+    if (opts->rows == NULL)
+        return d9di_op_dropout_tokens(d9di_op_param_name(opts->site), rng, rows, out);
+    if (d9d_tensor_numel(opts->rows) != rows)
         return D9D_FAIL(D9D_EINVAL, "dropout: %s has %lld rows, of %lld tokens",
-                        d9di_op_param_name(opts->site), (long long)rows, (long long)all);
+                        d9di_op_param_name(opts->site), (long long)rows,
+                        (long long)d9d_tensor_numel(opts->rows));
+    *out = d9d_tensor_ref(opts->rows);
     return D9D_OK;
 }
 
@@ -72,18 +93,13 @@ d9d_status d9d_op_dropout(d9d_tape *t, d9d_var *x, const d9d_op_dropout_opts *op
     const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_tensor token;
-    int64_t rows;
     d9d_status st;
 
     *y = x;
     if (!d9d_op_dropout_is_active(t, opts->p))
         return D9D_OK;
-    D9D_TRY(dropout_check(tx, rng, opts));
-    rows = d9di_op_rows(&tx->shape);
-    token = opts->rows != NULL
-                ? d9d_tensor_ref(opts->rows)
-                : d9d_tensor_rows(&rng->token,
-                                  rows != d9d_tensor_numel(&rng->token) ? rng->first : 0, rows);
+    D9D_TRY(dropout_check(tx, opts));
+    D9D_TRY(dropout_rows(tx, rng, opts, &token));
     st = dropout_run(
         t, x,
         &(dropout_attr){.p = opts->p,

@@ -88,6 +88,22 @@ same_adapter() {
     on_meshes moe 4 5 7 10
 }
 
+# The masks of an expert's rows are those of their tokens, which other ranks may have: over one level, over
+# nodes, with full experts, and recomputed.
+@test "dropout masks of experts do not depend on the mesh" {
+    lora='{"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 3, "alpha": 12, "dropout": 0.3}}'
+    on_meshes moe 3 5 7 8 9
+    tune moe "${meshes[0]}" alone
+    rm -rf run
+    tune moe "1 4 1 1 1 4" run --set mesh.expert_parallel_local=2 --set model_provider.checkpointing=full
+    same run alone
+    full=(--set model_provider.router.capacity_factor=1)
+    rm -rf alone run
+    tune moe "${meshes[0]}" alone "${full[@]}"
+    tune moe "1 2 1 1 2 4" run "${full[@]}"
+    same run alone
+}
+
 @test "adapter-only checkpoints saved on one mesh resume on another" {
     local from to bad=0
     only=(--set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true)

@@ -157,6 +157,9 @@ JSON
 @test "memory of a MoE model is predicted within 5 percent" {
     each moe "$moe_meshes" 5
     holds moe "2 2 1 1 1 4" 5 model_provider.checkpointing=full
+    dropped='peft={"kind": "lora", "module_name_pattern": ".*experts.*_proj", "params": {"r": 3, "alpha": 12, "dropout": 0.3}}'
+    holds moe "1 1 1 1 1 1" 5 "$dropped"
+    holds moe "1 2 1 1 1 2" 5 "$dropped"
 }
 
 # bounded MESH FACTOR [KEY=VALUE...]: no rank measures more than the plan has for full experts.

@@ -6,6 +6,7 @@
  *     moe_align_block_size, expert_offsets     offset [E + 1]; tiles need no padding (grouped GEMM)
  *     tokens_per_expert                        offset[e + 1] - offset[e]
  *     routing map of an EP rank                expert_ranks, expert_local_ids
+ *     rows that dropout draws masks for        expert_numbers
  *
  *     choices  expert [T, k]    2 0 | 1 2 | 0 -1           T = 3, k = 2
  *     sorted   source           1 4 | 2 | 0 3 | -1         offset 0 2 3 5
@@ -103,4 +104,30 @@ d9d_status d9d_k_expert_local_ids(d9d_stream s, int32_t *local, const int32_t *s
     local_ids_kernel<<<grid_for(s, n * k), THREADS, 0, d9di_cuda_stream(s)>>>(local, source, expert,
                                                                               n, k, ranks, per);
     return d9di_cuda_check_launch("expert_local_ids");
+}
+
+static __global__ void expert_numbers_kernel(int64_t *number, const int64_t *token,
+                                             const int32_t *source, const int32_t *expert,
+                                             int64_t n, int64_t k, int64_t first, int64_t all)
+{
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        const int64_t from = source[i];
+
+        number[i] = from < 0 ? 0
+                             : (int64_t)((uint64_t)token[from / k] * (uint64_t)all +
+                                         (uint64_t)(first + expert[from]));
+    }
+}
+
+d9d_status d9d_k_expert_numbers(d9d_stream s, int64_t *number, const int64_t *token,
+                                const int32_t *source, const int32_t *expert, int64_t n,
+                                int64_t rows, int64_t k, int64_t first, int64_t all)
+{
+    (void)rows;
+    if (n == 0)
+        return D9D_OK;
+    expert_numbers_kernel<<<grid_for(s, n), THREADS, 0, d9di_cuda_stream(s)>>>(
+        number, token, source, expert, n, k, first, all);
+    return d9di_cuda_check_launch("expert_numbers");
 }

@@ -120,12 +120,6 @@ static d9d_status adapter_add(const peft_run *m, const char *name, d9d_module *m
     if (w->peft.adapter != NULL)
         return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
                         pattern, name);
-    if (w->spec.shape.ndim == 3 && opts.dropout > 0)
-        return D9D_FAIL(
-            D9D_ENOTSUP,
-            "peft: module_name_pattern \"%s\": adapters of experts support no dropout, and %s is a "
-            "stack of experts; give experts a method of their own, without dropout",
-            pattern, name);
     if (w->spec.shape.ndim == 3 && !d9d_adapter_is_low_rank(kind))
         return D9D_FAIL(D9D_ENOTSUP,
                         "peft: module_name_pattern \"%s\": %s is a stack of experts, whose "

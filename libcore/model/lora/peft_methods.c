@@ -24,7 +24,7 @@
 static const d9d_key lora_params_keys[] = {
     PARAMS_KEYS,
     D9D_KEY_REAL(d9d_peft_params, dropout, "0", 0, 1,
-                 "dropout probability of an adapter's input; experts support only 0",
+                 "dropout probability of an adapter's input; embeddings have none",
                  .flags = D9D_BELOW_MAX | D9D_FLOAT32),
     D9D_KEY_END,
 };

@@ -201,13 +201,51 @@ out:
     return st;
 }
 
+/* Numbers of the rows for dropout: token times the experts of all ranks, plus the expert. */
+static d9d_status rows_number(d9d_tape *t, const d9d_param *w, const d9d_routing *r,
+                              d9d_tensor *out)
+{
+    const int64_t n = d9di_routing_rows(r);
+
+    if (r->number.storage == NULL)
+        return D9D_FAIL(D9D_EINVAL,
+                        "grouped_linear: %s has dropout, and its tokens have no numbers "
+                        "(d9d_op_routing_number())",
+                        d9di_op_param_name(w));
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_I64, D9D_SHAPE(n), out));
+    return D9DI_KERNEL(t, moe->expert_numbers, d9d_tensor_data(out), d9d_tensor_data(&r->number),
+                       d9d_tensor_data(&r->source), d9d_tensor_data(&r->expert), n,
+                       r->expert.shape.dim[0], r->expert.shape.dim[1], w->local.offset[0],
+                       w->spec.shape.dim[0]);
+}
+
+/* What an adapter's A reads: x with dropout. */
+static d9d_status adapter_input(d9d_tape *t, d9d_var *x, const d9d_param_adapter *a,
+                                const d9d_routing *r, d9d_var **in)
+{
+    const d9d_param *down = a->param[D9D_ADAPTER_A];
+    d9d_tensor number = {0};
+    d9d_status st;
+
+    *in = x;
+    if (!d9d_op_dropout_is_active(t, a->dropout))
+        return D9D_OK;
+    st = rows_number(t, down, r, &number);
+    if (st == D9D_OK)
+        st = d9d_op_dropout(
+            t, x, &(d9d_op_dropout_opts){.p = a->dropout, .site = down, .rows = &number}, in);
+    d9d_tensor_release(&number);
+    return st;
+}
+
 /* Add the adapter's product to y. */
 static d9d_status add_adapter(d9d_tape *t, d9d_var *x, const d9d_param_adapter *a,
                               const d9d_routing *r, d9d_var **y)
 {
     d9d_var *low;
 
-    D9D_TRY(grouped_run(t, x, &a->param[D9D_ADAPTER_A], 1, r, &low));
+    D9D_TRY(adapter_input(t, x, a, r, &low));
+    D9D_TRY(grouped_run(t, low, &a->param[D9D_ADAPTER_A], 1, r, &low));
     D9D_TRY(d9d_op_scale(t, low, a->scale, &low));
     D9D_TRY(grouped_run(t, low, &a->param[D9D_ADAPTER_B], 1, r, &low));
     return d9d_op_add(t, *y, low, y);

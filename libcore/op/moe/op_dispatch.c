@@ -82,6 +82,10 @@ static d9d_status dispatch_check(const d9d_comm *ep, const d9d_tensor *x, const 
     D9D_TRY(d9di_op_check("dispatch", "prob", prob, D9D_F32));
     D9D_TRY(d9di_op_check_routing("dispatch", x, r, false));
     D9D_TRY(d9di_op_check_same("dispatch", "the expert ids", &r->expert, "prob", prob));
+    if (r->number.storage != NULL &&
+        !d9d_shape_equal(&r->number.shape, &D9D_SHAPE(x->shape.dim[0])))
+        return d9di_op_misfit("dispatch", "the numbers of tokens", &r->number.shape, "x", &x->shape,
+                              "every token has a number");
     if (!r->partial && r->source.shape.dim[0] != d9d_tensor_numel(&r->expert))
         return d9di_op_misfit("dispatch", "the source rows", &r->source.shape, "the expert ids",
                               &r->expert.shape, "every source row has an expert id");
@@ -104,13 +108,18 @@ static d9d_status route_ranks(d9d_tape *t, int n, const d9d_routing *r, d9d_rout
                        d9d_tensor_data(&sent->expert), tokens, n, n);
 }
 
-/* Payloads; rows are last because the other two are needed first. */
-enum { CHOICES, PROBS, ROWS };
+/* Payloads; rows are last because the others are needed first.  Numbers of tokens are there where
+ * dropout reads them, as words of 32 bits. */
+enum { CHOICES, PROBS, NUMBERS, WORDS = 2 };
+
+static d9di_op_moe_payload *rows_of(d9di_op_moe_transfer *l)
+{
+    return &l->payload[l->n - 1];
+}
 
 static d9d_status pack_rows(d9d_tape *t, const d9d_routing *sent, int64_t max_rows,
-                            const d9d_var *in, void *out)
+                            const d9d_tensor *x, void *out)
 {
-    const d9d_tensor *x = d9d_var_tensor(in);
     const d9d_moe_permute_dims dims = {x->dtype, x->shape.dim[0], sent->row.shape.dim[1], max_rows,
                                        x->shape.dim[1]};
 
@@ -129,6 +138,16 @@ static d9d_status pack_choices(d9d_tape *t, const d9d_routing *sent, int64_t max
                        d9d_tensor_data(&r->expert), max_rows, tokens, k, n, expert_count(r) / n);
 }
 
+static d9d_status pack_numbers(d9d_tape *t, const d9d_routing *sent, int64_t max_rows,
+                               const d9d_tensor *number, void *out)
+{
+    d9d_tensor words = *number;
+
+    words.dtype = D9D_F32;
+    words.shape = D9D_SHAPE(number->shape.dim[0], WORDS);
+    return pack_rows(t, sent, max_rows, &words, out);
+}
+
 /* Pack the rows for each rank, in rank order, into buffers for the largest possible number: the
  * counts are not known yet. */
 static d9d_status payload_pack(d9d_tape *t, d9d_comm *ep, const d9d_routing *sent,
@@ -141,26 +160,35 @@ static d9d_status payload_pack(d9d_tape *t, d9d_comm *ep, const d9d_routing *sen
 
     d9di_op_moe_transfer_add(l, ep, D9D_I32, k);
     d9di_op_moe_transfer_add(l, ep, D9D_F32, k);
+    if (r->number.storage != NULL)
+        d9di_op_moe_transfer_add(l, ep, D9D_F32, WORDS);
     d9di_op_moe_transfer_add(l, ep, x->dtype, x->shape.dim[1]);
-    for (int i = CHOICES; i <= ROWS; i++)
+    for (int i = 0; i < l->n; i++)
         D9D_TRY(d9di_op_moe_transfer_alloc(l, d9d_tape_device(t), i, max_rows));
     D9D_TRY(pack_choices(t, sent, max_rows, r, l->payload[CHOICES].src));
-    D9D_TRY(pack_rows(t, sent, max_rows, in[PROB], l->payload[PROBS].src));
-    return pack_rows(t, sent, max_rows, in[X], l->payload[ROWS].src);
+    D9D_TRY(pack_rows(t, sent, max_rows, d9d_var_tensor(in[PROB]), l->payload[PROBS].src));
+    if (r->number.storage != NULL)
+        D9D_TRY(pack_numbers(t, sent, max_rows, &r->number, l->payload[NUMBERS].src));
+    return pack_rows(t, sent, max_rows, x, rows_of(l)->src);
 }
 
 static d9d_status recv_alloc(d9d_tape *t, int64_t experts, d9di_op_moe_transfer *l,
                              d9d_op_moe_dispatch *d)
 {
     const int64_t came = d->exchange->recv;
+    const bool numbered = rows_of(l) != &l->payload[NUMBERS];
 
-    D9D_TRY(d9d_tape_output(t, l->payload[ROWS].t, D9D_SHAPE(came, l->payload[ROWS].width), &d->x));
+    D9D_TRY(d9d_tape_output(t, rows_of(l)->t, D9D_SHAPE(came, rows_of(l)->width), &d->x));
     D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(came, l->payload[PROBS].width), &d->prob));
     D9D_TRY(d9di_routing_alloc(d9d_tape_device(t), came, experts, l->payload[CHOICES].width,
                                &d->routing));
     l->payload[CHOICES].dst = d9d_tensor_data(&d->routing.expert);
     l->payload[PROBS].dst = d9d_tensor_data(d9d_var_tensor(d->prob));
-    l->payload[ROWS].dst = d9d_tensor_data(d9d_var_tensor(d->x));
+    rows_of(l)->dst = d9d_tensor_data(d9d_var_tensor(d->x));
+    if (!numbered)
+        return D9D_OK;
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_I64, D9D_SHAPE(came), &d->routing.number));
+    l->payload[NUMBERS].dst = d9d_tensor_data(&d->routing.number);
     return D9D_OK;
 }
 

@@ -78,7 +78,7 @@ void d9di_op_moe_counts_release(d9di_op_moe_counts *c);
  *     D9D_TRY(d9di_op_moe_transfer_wait(&l, t));       // from here on dst is valid
  *     d9di_op_moe_transfer_release(&l);
  */
-enum { D9DI_MOE_PAYLOADS_MAX = 3 };
+enum { D9DI_MOE_PAYLOADS_MAX = 4 };
 
 /* An array whose rows are sent, in rank order, from src to dst. */
 typedef struct d9di_op_moe_payload {

@@ -1,4 +1,5 @@
-/* op_routing.c - the arrays of a routing: allocation, references, trimming, release.
+/* op_routing.c - the arrays of a routing: allocation, references, trimming, numbers of tokens,
+ * release.
  */
 #include "d9d/device/readback.h"
 #include "op/op_common.h"
@@ -9,6 +10,7 @@ void d9d_routing_release(d9d_routing *r)
     d9d_tensor_release(&r->offset);
     d9d_tensor_release(&r->row);
     d9d_tensor_release(&r->source);
+    d9d_tensor_release(&r->number);
 }
 
 d9d_routing d9di_routing_ref(const d9d_routing *r)
@@ -17,6 +19,7 @@ d9d_routing d9di_routing_ref(const d9d_routing *r)
                          d9d_tensor_ref(&r->offset),
                          d9d_tensor_ref(&r->row),
                          d9d_tensor_ref(&r->source),
+                         d9d_tensor_ref(&r->number),
                          r->partial,
                          r->limited,
                          r->lower};
@@ -27,6 +30,7 @@ d9d_status d9di_routing_alloc(d9d_device *dev, int64_t tokens, int64_t experts, 
 {
     r->partial = r->limited = false;
     r->lower = 0;
+    r->number = (d9d_tensor){0};
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens, k), &r->expert));
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(experts + 1), &r->offset));
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens, k), &r->row));
@@ -62,4 +66,14 @@ d9d_status d9d_op_routing_trim(d9d_tape *t, d9d_routing *r)
     r->limited = false;
     d9d_tensor_release(&all);
     return D9D_OK;
+}
+
+d9d_status d9d_op_routing_number(d9d_tape *t, d9d_routing *r)
+{
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
+
+    if (rng == NULL)
+        return D9D_OK;
+    d9d_tensor_release(&r->number);
+    return d9di_op_dropout_tokens("routing", rng, r->expert.shape.dim[0], &r->number);
 }

@@ -223,6 +223,23 @@ static void test_ranks_of_some_choices(void **state)
     assert_memory_equal(rank, to, sizeof(to));
 }
 
+/* A row is its token and its expert, counted over all ranks; numbers are of 64 bits. */
+static void test_numbers(void **state)
+{
+    const int32_t expert[] = {-1, 1, 0, -1, 1, 0}, source[] = {2, 5, 1, 4, -1};
+    const int64_t token[] = {7, INT64_C(1) << 40, 3},
+                  to[] = {(INT64_C(1) << 40) * 6 + 4, 22, 47, 23, 0};
+    int64_t number[5];
+    const d9d_kernels *k = host_kernels();
+
+    (void)state;
+    assert_int_equal(k->moe->expert_numbers(NULL, number, token, source, expert, 5, 3, 2, 4, 6),
+                     D9D_OK);
+    assert_memory_equal(number, to, sizeof(to));
+    assert_int_equal(k->moe->expert_numbers(NULL, number, token, source, expert, 0, 0, 2, 4, 6),
+                     D9D_OK);
+}
+
 static void test_bad_calls(void **state)
 {
     const int32_t outside[] = {0, 3, 1, 2}, negative[] = {0, -2, 1, 2};
@@ -255,6 +272,7 @@ int main(void)
         cmocka_unit_test(test_moe),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_ranks_of_some_choices),
+        cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_bad_calls),
     };
 

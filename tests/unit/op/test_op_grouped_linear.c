@@ -32,6 +32,31 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
     return st;
 }
 
+/* The same with dropout in front of A: tokens have numbers. */
+static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const d9d_dropout_rng rng = {.seed = 9, .token = e->constant[1], .max_positions = 50};
+    d9d_param_adapter adapter = {
+        .param = {[D9D_ADAPTER_A] = e->param[1], [D9D_ADAPTER_B] = e->param[2]},
+        .scale = 0.75f,
+        .dropout = 0.4f};
+    d9d_routing r;
+    d9d_status st;
+
+    (void)n_in;
+    d9d_tape_set_dropout_rng(t, &rng);
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard.shape.dim[0], &r));
+    e->param[0]->peft.adapter = &adapter;
+    st = d9d_op_routing_number(t, &r);
+    if (st == D9D_OK)
+        st = d9d_op_grouped_linear(t, in[0], e->param, n_out, &r, out);
+    e->param[0]->peft.adapter = NULL;
+    d9d_routing_release(&r);
+    return st;
+}
+
 static d9d_status run_two(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                           size_t n_out)
 {
@@ -52,6 +77,7 @@ static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
 static const int32_t elsewhere[] = {5, -1, 3, 0, -1, -1, 1, -1, -1, 5, 0, 1};
 
 static const int32_t all_first[3] = {0};
+static const int64_t tokens[] = {0, 1, 2, 50, 51, 52};
 
 static void keeps_its_promises(void **state)
 {
@@ -98,6 +124,12 @@ static void keeps_its_promises(void **state)
          .param = {FD(6, 5, 7), FD(6, 5, 2), FD(6, 2, 7)},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
          .saved = {7, 60, 24}},
+        {.name = "adapted, with dropout",
+         .run = run_dropped,
+         .in = {FD(12, 5)},
+         .param = {FD(6, 5, 7), FD(6, 5, 2), FD(6, 2, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}, {D9D_I64, D9D_SHAPE(6), tokens}},
+         .saved = {7, 60, 24, 60, 24}},
     };
 
     (void)state;

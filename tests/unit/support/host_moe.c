@@ -210,4 +210,17 @@ static d9d_status on_expert_local_ids(d9d_stream s, int32_t *local, const int32_
                             host_ints(&c, expert, rows * k), n, rows, k, ranks, per));
 }
 
+static d9d_status on_expert_numbers(d9d_stream s, int64_t *number, const int64_t *token,
+                                    const int32_t *source, const int32_t *expert, int64_t n,
+                                    int64_t rows, int64_t k, int64_t first, int64_t all)
+{
+    host_call c = host_begin();
+
+    (void)s;
+    return host_end(
+        &c, c.k->moe->expert_numbers(c.s, host_out(&c, D9D_I64, number, n),
+                                     host_in(&c, D9D_I64, token, rows), host_ints(&c, source, n),
+                                     host_ints(&c, expert, rows * k), n, rows, k, first, all));
+}
+
 HOST_KERNELS(moe, D9D_MOE_KERNELS)

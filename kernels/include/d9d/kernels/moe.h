@@ -145,6 +145,11 @@ typedef struct d9d_moe_kernels {
     d9d_status (*expert_local_ids)(d9d_stream s, int32_t *local, const int32_t *source,
                                    const int32_t *expert, int64_t n, int64_t rows, int64_t k,
                                    int64_t ranks, int64_t per);
+    /* Row i of N in expert order is token t = source[i] / k with the expert expert[source[i]].
+     * number[i] = token[t] * all + first + that expert; 0 for rows of source -1. token [T]. */
+    d9d_status (*expert_numbers)(d9d_stream s, int64_t *number, const int64_t *token,
+                                 const int32_t *source, const int32_t *expert, int64_t n,
+                                 int64_t rows, int64_t k, int64_t first, int64_t all);
 } d9d_moe_kernels;
 
 /* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
@@ -162,7 +167,8 @@ typedef struct d9d_moe_kernels {
     X(moe, route, route)                                                                           \
     X(moe, experts, experts)                                                                       \
     X(moe, expert_ranks, expert_ranks)                                                             \
-    X(moe, expert_local_ids, expert_local_ids)
+    X(moe, expert_local_ids, expert_local_ids)                                                     \
+    X(moe, expert_numbers, expert_numbers)
 
 #ifdef __cplusplus
 }

@@ -24,8 +24,8 @@
  * adapter changes nothing.
  *
  * In training, dropout with probability p zeroes features of the x that A reads and divides the
- * others by 1 - p.  Stacks of experts, embeddings and heads have A and B alone; stacks and
- * embeddings no dropout, as in peft.
+ * others by 1 - p.  Stacks of experts, embeddings and heads have A and B alone; embeddings have no
+ * dropout, as in peft.
  *
  * Hu et al., "LoRA", 2021.  Liu et al., "DoRA", 2024.  Liu et al., "(IA)^3", 2022.
  */
@@ -52,7 +52,7 @@ typedef struct d9d_adapter_kind {
 typedef struct d9d_adapter_opts {
     int64_t r; /* for A and B */
     double alpha;
-    double dropout; /* of the input of A, in training; 0 for a stack */
+    double dropout; /* of the input of A, in training */
 } d9d_adapter_opts;
 
 /* A plain LoRA, LoRA with a magnitude (DoRA), factors of a layer's output, and of its input, as
@@ -70,7 +70,7 @@ D9D_API d9d_param *d9d_adapter_matrix(const d9d_module *m);
 D9D_API bool d9d_adapter_is_table(const d9d_module *m);
 
 /* Add an adapter to that matrix; the module owns it.  EINVAL for a module without such a matrix,
- * for one that has an adapter, and for a stack with dropout or with more than A and B.  ENOTSUP for
+ * for one that has an adapter, and for a stack with more than A and B.  ENOTSUP for
  * a table with more than these, and for factors of an output that is divided by its input and has a
  * bias. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,

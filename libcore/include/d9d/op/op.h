@@ -319,6 +319,7 @@ typedef struct d9d_routing {
     d9d_tensor offset; /* [E + 1] int32: rows of expert e are [offset[e], offset[e + 1]) */
     d9d_tensor row;    /* [T, k] int32: permuted row of token t's choice j, or -1 */
     d9d_tensor source; /* [R] int32: t * k + j of each permuted row */
+    d9d_tensor number; /* [T] int64: numbers of the tokens, as those of d9d_dropout_rng; or none */
     bool partial;      /* from a dispatch: experts of other ranks are -1; R counts the others */
     bool limited;      /* from a router with a capacity: R is T * k, whatever was dropped */
     int64_t lower;     /* from a dispatch: rows of the lower half of the experts */
@@ -326,6 +327,9 @@ typedef struct d9d_routing {
 /* Makes R of a limited routing the number of its rows, which the ops of experts on one rank need;
  * else nothing.  The host waits for the number.  d9d_op_dispatch() takes a routing as it is. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_routing_trim(d9d_tape *t, d9d_routing *r);
+/* Gives the routing of a router the numbers of its tokens, which a dispatch takes along: adapters
+ * of experts with dropout need them.  Nothing happens without d9d_tape_set_dropout_rng(). */
+D9D_API D9D_MUST_USE d9d_status d9d_op_routing_number(d9d_tape *t, d9d_routing *r);
 D9D_API void d9d_routing_release(d9d_routing *r);
 
 /* How experts are chosen, and the losses that balance their load. */
