@@ -15,6 +15,7 @@
 #include "engine/fp8.h"
 #include "engine/frozen_model.h"
 #include "engine/job_start.h"
+#include "engine/prompt.h"
 #include "engine/quant_weights.h"
 #include "engine/stage_tuple.h"
 
@@ -145,7 +146,7 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *opts, d9d_s
     D9D_TRY(d9di_task_extend(opts->task, *model, &s->opts));
     e->seed = opts->seed;
     if (opts->peft != NULL)
-        D9D_TRY(d9d_peft_apply(opts->peft, (*model)->module, stage.count > 1));
+        D9D_TRY(d9d_peft_apply(opts->peft, *model, stage.count > 1));
     D9D_TRY(d9d_module_bind((*model)->module));
     D9D_TRY(d9d_module_params((*model)->module, &e->arena, params));
     d9di_engine_quant_apply(params, &opts->quantised);
@@ -196,6 +197,7 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(d9di_engine_check_adapter(e, opts->adapter, opts->source));
     D9D_TRY(
         d9d_adapters_read(opts->adapter, &of, opts->source, opts->where->log, &e->given_adapters));
+    D9D_TRY(d9d_adapters_prompt_check(e->given_adapters, opts->adapter, &e->whole.params));
     if (e->whole.adapters.n == 0)
         return D9D_OK;
     D9D_TRY(d9d_adapters_check(e->given_adapters, &e->whole.adapters));
@@ -210,7 +212,9 @@ static bool reads_source(const d9di_engine_opts *opts)
 }
 static const d9d_adapters *merged_adapters(const d9di_engine *e)
 {
-    return e->whole.adapters.n == 0 ? e->given_adapters : NULL;
+    return e->whole.adapters.n == 0 && !d9d_adapters_are_prompt(e->given_adapters)
+               ? e->given_adapters
+               : NULL;
 }
 
 static bool is_in_source(const d9d_weights *w, const char *name)
@@ -328,6 +332,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     e->spec.params = &e->whole.params;
     e->task = opts->task;
     D9D_TRY(check_prefix_mask(e));
+    D9D_TRY(d9di_engine_prompt_check(e));
     if (opts->fp8 != NULL)
         D9D_TRY(d9di_engine_fp8_check(opts->fp8, &e->whole.params, opts->mesh->tensor_parallel));
     D9D_TRY(d9di_engine_quant_check(&e->whole.params, opts));
@@ -337,6 +342,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
         D9D_TRY(
             d9di_run_data_check(opts->data, e->whole.model->vocab, e->whole.model->max_positions));
         D9D_TRY(d9di_task_set_fields(opts->task, e->whole.model, opts->data));
+        D9D_TRY(d9di_run_data_add_prompt(opts->data, e->whole.model));
         D9D_TRY(d9di_run_data_check_tokenizer(opts->data, opts->source, e->spec.hf_config));
     }
     D9D_TRY(adapter_open(e, opts));
@@ -528,7 +534,7 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts
         D9D_TRY(weights_read(s, opts->where->log));
     for (size_t i = 0; i < s->params.n; i++)
         D9D_TRY(d9d_adapter_start(s->params.p[i], e->dev));
-    return D9D_OK;
+    return e->given_adapters == NULL ? d9di_engine_prompt_start(e, opts, s->model) : D9D_OK;
 }
 
 /* Adapters that are not trained were merged, except for heads that the source lacks. */

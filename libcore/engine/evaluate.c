@@ -127,6 +127,7 @@ d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9di_task 
         D9D_TRY(d9di_run_data_check(&list->v[i].data, m->vocab, m->max_positions));
         D9D_TRY(d9di_task_set_fields(task, m, &list->v[i].data));
         D9D_TRY(d9di_run_metrics_check_vocab(&list->v[i].metrics, m->vocab));
+        D9D_TRY(d9di_run_data_add_prompt(&list->v[i].data, m));
         D9D_TRY(d9di_run_data_check_tokenizer(&list->v[i].data, source, hf_config));
     }
     return D9D_OK;

@@ -211,6 +211,8 @@ static d9d_status run_check(generate_run *r)
     D9D_TRY(tokenizer_open(r));
     D9D_TRY(d9di_prompt_source_open_prompts(&r->requests, r->tokenizer, r->tokenizer_path,
                                             r->engine.whole.model->vocab));
+    d9di_prompt_source_set_virtual(&r->requests, r->engine.whole.model->vocab,
+                                   r->engine.whole.model->virtual_tokens);
     D9D_TRY(log_special(r));
     D9D_TRY(choose_opts(r));
     D9D_TRY(open_stop_tokens(r));
@@ -359,7 +361,9 @@ static d9d_status make_line(generate_run *r, const d9di_decode_batch_seq *row)
     D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)row->item.sample));
     if (row->item.dataset >= 0)
         D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", row->item.dataset));
-    D9D_TRY(d9d_buf_printf(b, "\"prompt_tokens\": %lld, \"tokens\": [", (long long)row->prompt));
+    D9D_TRY(d9d_buf_printf(
+        b, "\"prompt_tokens\": %lld, \"tokens\": [",
+        (long long)(row->prompt > 0 ? row->prompt - r->requests.virtual_tokens : 0)));
     for (size_t i = 0; i < n; i++)
         D9D_TRY(d9d_buf_printf(b, "%s%u", i > 0 ? ", " : "", ids[i]));
     D9D_TRY(d9d_buf_printf(b, "], "));

@@ -99,7 +99,9 @@ static int64_t prompt_length(const d9di_prompt_source *a, const d9d_batch *b)
     int64_t i = 0;
 
     if (a->section->prompt_tokens != D9D_INT_NULL)
-        return a->section->prompt_tokens < n ? a->section->prompt_tokens : n;
+        return a->virtual_tokens + a->section->prompt_tokens < n
+                   ? a->virtual_tokens + a->section->prompt_tokens
+                   : n;
     while (i < n && b->labels[i] == D9D_IGNORE_INDEX)
         i++;
     return i < n ? i + 1 : n;
@@ -114,6 +116,21 @@ static d9d_status append_tokens(d9d_token_ids *ids, const void *from, size_t n)
     return D9D_OK;
 }
 
+/* Virtual tokens, before a prompt of n tokens; the loader does the same with samples. */
+static d9d_status append_virtual(const d9di_prompt_source *a, size_t n, d9d_token_ids *ids)
+{
+    for (int64_t i = 0; i < a->virtual_tokens && n > 0; i++)
+        D9D_TRY(D9D_VEC_PUSH(ids, (uint32_t)(a->first_virtual + i)));
+    return D9D_OK;
+}
+
+void d9di_prompt_source_set_virtual(d9di_prompt_source *a, int64_t first, int64_t n)
+{
+    a->first_virtual = first;
+    a->virtual_tokens = n;
+    a->longest += n;
+}
+
 d9d_status d9di_prompt_source_get(d9di_prompt_source *a, int64_t k, d9d_token_ids *ids,
                                   d9di_prompt_source_item *out)
 {
@@ -122,6 +139,7 @@ d9d_status d9di_prompt_source_get(d9di_prompt_source *a, int64_t k, d9d_token_id
 
     if (start != NULL) {
         *out = (d9di_prompt_source_item){k, -1};
+        D9D_TRY(append_virtual(a, start[k + 1] - start[k], ids));
         return append_tokens(ids, a->prompts.ids.data + start[k], start[k + 1] - start[k]);
     }
     D9D_TRY(d9d_loader_fill(a->data.loader, k, 1, a->buffer, &b));

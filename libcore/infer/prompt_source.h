@@ -14,6 +14,7 @@ typedef struct d9di_prompt_source {
     d9d_prompts prompts;
     d9di_run_data data;
     d9d_batch_buffer *buffer;
+    int64_t first_virtual, virtual_tokens; /* ids [first, + n) begin each prompt */
 } d9di_prompt_source;
 
 /* Opens the data section, if the task names no prompts.  ECONFIG for both or neither, and for an
@@ -22,6 +23,9 @@ d9d_status d9di_prompt_source_open_data(const d9d_infer_config *c, d9di_prompt_s
 /* Opens the task's file of prompts; does nothing if there is none. */
 d9d_status d9di_prompt_source_open_prompts(d9di_prompt_source *a, const d9d_tokenizer *tokenizer,
                                            const char *tokenizer_path, int64_t vocab);
+/* Every prompt begins with n ids [first, first + n); the loader of a data section has them already.
+ */
+void d9di_prompt_source_set_virtual(d9di_prompt_source *a, int64_t first, int64_t n);
 void d9di_prompt_source_release(d9di_prompt_source *a);
 
 /* One sample: its identity, and its prompt, which is appended. */

@@ -183,6 +183,8 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
 
     if (first)
         D9D_TRY(vocab_init(m, s, &opts, D9D_VOCAB_EMBEDDING, &m->embed));
+    m->base.embedding = first ? &m->embed : NULL;
+    m->base.takes_prompt = s->embedding_scale == 0 || s->embedding_scale == 1;
     if (first && s->learnt_positions > 0)
         D9D_TRY(positions_init(m, s, &opts));
     if (first && s->embed_norm)
@@ -241,6 +243,18 @@ static d9d_status positions_forward(decoder *m, d9d_tape *t, const d9d_tensor *p
     return d9d_param_unit_reshard(&m->positions.module, t);
 }
 
+/* Rows of virtual tokens, if there are any. */
+static d9d_status prompt_forward(decoder *m, d9d_tape *t, const d9d_tensor *ids, d9d_var **x)
+{
+    d9d_block_linear *prompt = d9d_model_find_linear(&m->base, D9D_MODEL_PROMPT);
+
+    if (prompt == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_param_unit_unshard(&prompt->module, t));
+    D9D_TRY(d9d_block_prompt_forward(prompt, &m->base.groups, t, *x, ids, m->base.vocab, x));
+    return d9d_param_unit_reshard(&prompt->module, t);
+}
+
 static d9d_status norm_forward(decoder_norm *n, d9d_tape *t, d9d_var **x)
 {
     if (n->module == NULL)
@@ -256,6 +270,7 @@ static d9d_status embed_forward(decoder *m, d9d_tape *t, const d9d_model_in *in,
     D9D_TRY(d9d_param_unit_unshard(&m->embed.module, t));
     D9D_TRY(d9d_block_vocab_embed(&m->embed, t, in->ids, x));
     D9D_TRY(d9d_param_unit_reshard(&m->embed.module, t));
+    D9D_TRY(prompt_forward(m, t, in->ids, x));
     if (m->learns_positions)
         D9D_TRY(positions_forward(m, t, in->positions, x));
     D9D_TRY(norm_forward(&m->embed_norm, t, x));

@@ -64,6 +64,24 @@ d9d_status d9d_model_add_linear(d9d_model *m, const char *name, d9d_dtype dtype,
     return d9d_model_add_unit(m, a->name, &a->linear.module);
 }
 
+d9d_status d9d_model_add_prompt(d9d_model *m, int64_t n)
+{
+    d9d_param *p;
+
+    if (!m->takes_prompt)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: takes no virtual tokens: its embedding is scaled or not a decoder's",
+                        m->ops->name);
+    m->virtual_tokens = n;
+    if (!d9d_stage_is_first(m->stage))
+        return D9D_OK;
+    D9D_TRY(d9d_model_add_linear(m, D9D_MODEL_PROMPT, m->dtype, 1.0, m->hidden, n));
+    p = &d9d_model_find_linear(m, D9D_MODEL_PROMPT)->weight;
+    p->spec.from_task = true;
+    p->spec.adaptable = false;
+    return D9D_OK;
+}
+
 const d9d_model_field *d9d_model_find_field(const d9d_model_in *in, const char *name)
 {
     for (size_t i = 0; i < in->n_fields; i++)

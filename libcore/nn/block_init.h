@@ -30,6 +30,9 @@ static inline void d9di_block_divide(d9d_param *p, const d9d_block_opts *opts,
 d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_param *bias, d9d_tape *t, d9d_var *x,
                                     d9d_comm *tp, d9d_var *plus, d9d_var **y);
 
+/* Numbers of all tokens of a tensor-parallel group, [...]: those of this rank's rows, a view. */
+d9d_tensor d9di_block_tokens_of_rank(const d9d_tensor *x, d9d_comm *tp);
+
 /* The end of a block whose output has dropout, in training: y = dropout(x), with `site` as in
  * d9d_op_dropout_opts, plus `plus` unless that is NULL. */
 d9d_status d9di_block_dropout_add(d9d_tape *t, d9d_var *x, float p, const d9d_param *site,

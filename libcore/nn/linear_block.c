@@ -49,6 +49,20 @@ d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_param *bias, d9d_ta
     return bias != NULL ? d9d_op_add_bias(t, *y, bias, 0, y) : D9D_OK;
 }
 
+d9d_tensor d9di_block_tokens_of_rank(const d9d_tensor *x, d9d_comm *tp)
+{
+    const int ranks = d9d_comm_size(tp);
+    const int64_t n = d9d_tensor_numel(x) / ranks;
+    d9d_tensor all, own;
+
+    if (ranks == 1)
+        return d9d_tensor_ref(x);
+    all = d9d_tensor_reshape(x, D9D_SHAPE(n * ranks));
+    own = d9d_tensor_rows(&all, n * d9d_comm_rank(tp), n);
+    d9d_tensor_release(&all);
+    return own;
+}
+
 d9d_status d9di_block_dropout_add(d9d_tape *t, d9d_var *x, float p, const d9d_param *site,
                                   d9d_var *plus, d9d_var **y)
 {

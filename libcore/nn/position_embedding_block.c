@@ -13,26 +13,11 @@ d9d_status d9d_block_position_embedding_init(d9d_block_position_embedding *b,
                             D9D_SHAPE(positions, hidden), D9D_INIT_NORMAL, std);
 }
 
-/* The positions of this rank's rows: a view. */
-static d9d_tensor positions_of_rank(const d9d_tensor *positions, d9d_comm *tp)
-{
-    const int ranks = d9d_comm_size(tp);
-    const int64_t n = d9d_tensor_numel(positions) / ranks;
-    d9d_tensor all, own;
-
-    if (ranks == 1)
-        return d9d_tensor_ref(positions);
-    all = d9d_tensor_reshape(positions, D9D_SHAPE(n * ranks));
-    own = d9d_tensor_rows(&all, n * d9d_comm_rank(tp), n);
-    d9d_tensor_release(&all);
-    return own;
-}
-
 d9d_status d9d_block_position_embedding_forward(d9d_block_position_embedding *b, d9d_tape *t,
                                                 d9d_var *x, const d9d_tensor *positions,
                                                 d9d_var **y)
 {
-    d9d_tensor ids = positions_of_rank(positions, d9d_groups_tp(b->groups));
+    d9d_tensor ids = d9di_block_tokens_of_rank(positions, d9d_groups_tp(b->groups));
     d9d_param *const table = &b->weight;
     d9d_var *rows;
     d9d_status st = d9d_op_embedding(t, &ids, &table, 1, &rows);

@@ -6,6 +6,12 @@
 #include "d9d/op/math.h"
 #include "op/op_common.h"
 
+/* The first id of table i: `from` is that of table 0. */
+static int64_t first_id(int64_t from, d9d_param *const *tables, size_t i)
+{
+    return from + d9di_op_split_first_id(tables, i);
+}
+
 static d9d_status embedding_wgrad(d9d_node *n)
 {
     const d9d_tensor *ids = &n->saved[0], *dy = &n->dout[0];
@@ -18,7 +24,7 @@ static d9d_status embedding_wgrad(d9d_node *n)
                                 p->local.grad.dtype, d9d_tensor_data(&p->local.grad),
                                 d9d_param_grad_beta(&p->local), d9d_tensor_data(ids),
                                 d9d_tensor_data(dy), d9d_tensor_numel(ids),
-                                d9di_op_split_first_id(n->param, (size_t)i),
+                                first_id(*(const int64_t *)n->attr, n->param, (size_t)i),
                                 p->local.data.shape.dim[0], p->local.data.shape.dim[1]));
     }
     return D9D_OK;
@@ -49,20 +55,21 @@ static d9d_status embedding_check(const d9d_tensor *ids, d9d_param *const *table
 
 /* y [M, width] of elements of type t: each table's rows of the ids that it has. */
 static d9d_status rows_lookup(d9d_tape *t, d9d_dtype type, void *y, int64_t width,
-                              const d9d_tensor *ids, d9d_param *const *tables, size_t n)
+                              const d9d_tensor *ids, int64_t from, d9d_param *const *tables,
+                              size_t n)
 {
     for (size_t i = 0; i < n; i++)
         D9D_TRY(D9DI_KERNEL(t, elementwise->embedding, type, y, d9d_tensor_data(ids),
                             d9d_tensor_data(&tables[i]->local.data), d9d_tensor_numel(ids),
-                            d9di_op_split_first_id(tables, i), tables[i]->local.data.shape.dim[0],
-                            width, i == 0));
+                            first_id(from, tables, i), tables[i]->local.data.shape.dim[0], width,
+                            i == 0));
     return D9D_OK;
 }
 
 /* Rows of bytes, which are looked up as floats and dequantised to y.  One of zeros, of an id of
  * another rank's part, stands for zeros. */
 static d9d_status rows_dequantise(d9d_tape *t, const d9d_tensor *y, const d9d_tensor *ids,
-                                  d9d_param *const *tables, size_t n)
+                                  int64_t from, d9d_param *const *tables, size_t n)
 {
     const int64_t m = d9d_tensor_numel(ids),
                   bytes = tables[0]->local.data.shape.dim[1]; /* of D9D_QUANT_ROW_ALIGN */
@@ -72,16 +79,16 @@ static d9d_status rows_dequantise(d9d_tape *t, const d9d_tensor *y, const d9d_te
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_U8, D9D_SHAPE(m, bytes), &x));
     rows.data = d9d_tensor_data(&x);
-    st = rows_lookup(t, D9D_F32, d9d_tensor_data(&x), bytes / (int64_t)sizeof(float), ids, tables,
-                     n);
+    st = rows_lookup(t, D9D_F32, d9d_tensor_data(&x), bytes / (int64_t)sizeof(float), ids, from,
+                     tables, n);
     if (st == D9D_OK)
         st = D9DI_KERNEL(t, quant->dequantise, y->dtype, d9d_tensor_data(y), &rows);
     d9d_tensor_release(&x);
     return st;
 }
 
-static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables,
-                                 size_t n, d9d_var **y)
+static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, int64_t from,
+                                 d9d_param *const *tables, size_t n, d9d_var **y)
 {
     d9d_shape shape = ids->shape;
     d9d_node *node;
@@ -94,11 +101,14 @@ static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, d9d_param *
     type = table_type(tables[0]);
     shape.dim[shape.ndim++] = h;
     D9D_TRY(d9d_tape_output(t, type, shape, &out));
-    D9D_TRY(tables[0]->spec.stored != D9D_QUANT_NONE
-                ? rows_dequantise(t, d9d_var_tensor(out), ids, tables, n)
-                : rows_lookup(t, type, d9d_tensor_data(d9d_var_tensor(out)), h, ids, tables, n));
+    D9D_TRY(
+        tables[0]->spec.stored != D9D_QUANT_NONE
+            ? rows_dequantise(t, d9d_var_tensor(out), ids, from, tables, n)
+            : rows_lookup(t, type, d9d_tensor_data(d9d_var_tensor(out)), h, ids, from, tables, n));
     if (d9d_tape_should_record(t, NULL, 0, tables, n)) {
-        D9D_TRY(d9d_tape_record(t, &embedding_node_ops, NULL, 0, &out, 1, tables, n, 0, &node));
+        D9D_TRY(d9d_tape_record(t, &embedding_node_ops, NULL, 0, &out, 1, tables, n, sizeof(from),
+                                &node));
+        *(int64_t *)node->attr = from;
         (void)d9d_node_save(node, ids, D9D_NEED_WGRAD);
     }
     *y = out;
@@ -113,7 +123,7 @@ static d9d_status adapter_add(d9d_tape *t, const d9d_tensor *ids, const d9d_para
     const d9d_tensor *a = &down->local.data;
     d9d_var *low, *matrix, *sum;
 
-    D9D_TRY(embedding_rows(t, ids, &up, 1, &low));
+    D9D_TRY(embedding_rows(t, ids, 0, &up, 1, &low));
     D9D_TRY(d9d_op_scale(t, low, ad->scale, &low));
     D9D_TRY(d9d_op_reshape(t, low, D9D_SHAPE(d9d_tensor_numel(ids), ad->r), &low));
     D9D_TRY(d9d_op_param(t, down, 0, d9d_tensor_numel(a), &matrix));
@@ -126,7 +136,7 @@ static d9d_status adapter_add(d9d_tape *t, const d9d_tensor *ids, const d9d_para
 d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables, size_t n,
                             d9d_var **y)
 {
-    D9D_TRY(embedding_rows(t, ids, tables, n, y));
+    D9D_TRY(embedding_rows(t, ids, 0, tables, n, y));
     for (size_t i = 0; i < n; i++) {
         const d9d_param_adapter *ad = d9d_tape_adapter(t, tables[i]);
 
@@ -140,4 +150,10 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
             D9D_TRY(adapter_add(t, ids, ad, y));
     }
     return D9D_OK;
+}
+
+d9d_status d9d_op_embedding_from(d9d_tape *t, const d9d_tensor *ids, int64_t from, d9d_param *table,
+                                 d9d_var **y)
+{
+    return embedding_rows(t, ids, from, &table, 1, y);
 }

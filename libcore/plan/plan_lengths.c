@@ -1,6 +1,8 @@
 /* plan_lengths.c - see plan/plan_lengths.h. */
 #include "plan/plan_lengths.h"
 
+#include "d9d/model/lora/peft.h"
+
 enum { MAX_SAMPLES = 4096 }; /* samples whose lengths are read */
 
 /* Mean positions of a packed document. */
@@ -22,14 +24,15 @@ static d9d_status mean_document_length(const d9di_run_data *d, int64_t *out)
     return D9D_OK;
 }
 
-static int64_t longest_sample(const d9di_run_data *d)
+/* Of sequences that begin with so many virtual tokens. */
+static int64_t longest_sample(const d9di_run_data *d, int64_t virtual_tokens)
 {
     int64_t longest = 1;
 
     for (size_t i = 0; i < d->n; i++)
         if (d9d_dataset_max_length(d->datasets[i]) > longest)
             longest = d9d_dataset_max_length(d->datasets[i]);
-    return longest;
+    return longest + virtual_tokens;
 }
 
 /* Keeps the evaluation's batch if it is the largest so far. */
@@ -37,7 +40,8 @@ static void add_evaluation(const d9di_evaluation *v, d9di_plan_data *out)
 {
     const int64_t wanted = v->c->samples != D9D_INT_NULL ? v->c->samples : INT64_MAX;
     const int64_t samples = out->length == 0 ? v->samples : wanted;
-    const int64_t longest = out->length == 0 ? longest_sample(&v->data) : out->length;
+    const int64_t longest =
+        out->length == 0 ? longest_sample(&v->data, out->virtual_tokens) : out->length;
     const int64_t rows = v->micro < samples ? v->micro : samples;
 
     if (rows * longest > out->evaluated_rows * out->evaluated_longest) {
@@ -103,6 +107,8 @@ static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
     D9D_TRY(d9di_task_open(&c->task, &d->task));
     if (d->length == 0) {
         D9D_TRY(dataset_open(c, &one, d));
+        if (d->virtual_tokens > 0)
+            D9D_TRY(d9d_loader_set_virtual_tokens(d->data.loader, 0, d->virtual_tokens));
         D9D_TRY(d9di_run_data_steps(&d->data, g, steps, &d->steps));
         D9D_TRY(d9di_task_set_data(&d->task, &d->data, d->steps * g));
         D9D_TRY(mean_document_length(&d->data, &d->document));
@@ -117,10 +123,13 @@ static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
 
 d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_plan_data *out)
 {
+    const d9d_peft_prompt *prompt = d9d_peft_prompt_of(&c->peft);
     const int64_t steps = c->trainer.run.steps;
     d9d_status st;
 
-    *out = (d9di_plan_data){.length = length, .steps = steps != D9D_INT_NULL ? steps : -1};
+    *out = (d9di_plan_data){.length = length,
+                            .steps = steps != D9D_INT_NULL ? steps : -1,
+                            .virtual_tokens = prompt != NULL ? prompt->num_virtual_tokens : 0};
     st = data_open(c, out);
     if (st != D9D_OK) {
         d9di_plan_data_release(out);
@@ -156,7 +165,7 @@ static d9d_status measure_samples(const d9di_plan_data *d, int64_t rows, d9di_pl
     const bool known = d->length == 0 && d9d_loader_stream(d->data.loader) == NULL;
     const int64_t samples = known ? d9d_loader_samples(d->data.loader) : 0;
     const int64_t n = (samples < MAX_SAMPLES ? samples : MAX_SAMPLES) / rows * rows;
-    const int64_t longest = d->length > 0 ? d->length : longest_sample(&d->data);
+    const int64_t longest = d->length > 0 ? d->length : longest_sample(&d->data, d->virtual_tokens);
     int64_t padded, positions;
 
     *out = (d9di_plan_lengths){longest, longest, (double)longest};

@@ -13,6 +13,7 @@ typedef struct d9di_plan_data {
     int64_t steps;      /* of the run; -1: unknown */
     int64_t evaluated_rows, evaluated_longest; /* of the largest evaluation batch; 0: none */
     int64_t evaluated_batches;                 /* upper bound over all ranks, for that evaluation */
+    int64_t virtual_tokens;                    /* that begin each sequence */
     d9d_arena arena;
 } d9di_plan_data;
 

@@ -264,13 +264,20 @@ static d9d_status describe_optimizer(const d9d_optimizer *o, d9d_arena *a, const
     return st;
 }
 
+/* What adapter/ has. */
+static bool is_adapter(const d9d_param *p)
+{
+    return p->peft.adapts != NULL || strcmp(p->name, D9D_MODEL_PROMPT_PARAM) == 0;
+}
+
 static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
 {
     const d9d_job_trainer_section *t = &r->opts->config->trainer;
     const d9d_fsdp_opts sharded = d9di_engine_fsdp_opts(&(d9di_engine_opts){
         .train = true, .gradients = &t->gradient_manager, .sharding = &t->sharding});
     const d9d_params *params = &r->engine.params;
-    const bool exports_adapters = t->model_stage_factory.quantization != D9D_QUANT_NONE;
+    const bool exports_adapters = t->model_stage_factory.quantization != D9D_QUANT_NONE ||
+                                  r->engine.whole.model->virtual_tokens > 0;
     d9d_checkpointer_set set, here;
     uint64_t group_bytes;
 
@@ -279,7 +286,7 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
 
         out->weights += d9d_param_stored_bytes(p, &p->shard);
         out->gradients += p->spec.trainable ? shape_bytes(&p->shard.shape, p->spec.grad_dtype) : 0;
-        out->exported += (p->peft.adapts != NULL) == exports_adapters && p->placement.is_primary
+        out->exported += is_adapter(p) == exports_adapters && p->placement.is_primary
                              ? shape_bytes(&p->spec.shape, p->spec.dtype)
                              : 0;
     }

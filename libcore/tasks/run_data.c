@@ -200,6 +200,24 @@ d9d_status d9di_run_data_check(const d9di_run_data *d, int64_t vocab, int64_t po
     return D9D_OK;
 }
 
+d9d_status d9di_run_data_add_prompt(const d9di_run_data *d, const d9d_model *m)
+{
+    for (size_t i = 0; i < d->n && m->virtual_tokens > 0; i++) {
+        const int64_t longest = d9d_dataset_max_length(d->datasets[i]);
+
+        if (longest + m->virtual_tokens > m->max_positions)
+            return D9D_FAIL(
+                D9D_EMISMATCH,
+                "%s: its longest sample has %lld tokens, and behind %lld virtual tokens "
+                "the model has %lld positions",
+                d9d_dataset_dir(d->datasets[i]), (long long)longest, (long long)m->virtual_tokens,
+                (long long)(m->max_positions - m->virtual_tokens));
+    }
+    return m->virtual_tokens > 0 && d->loader != NULL
+               ? d9d_loader_set_virtual_tokens(d->loader, (int32_t)m->vocab, m->virtual_tokens)
+               : D9D_OK;
+}
+
 /* `ours` is loaded when the first dataset was made with another file. */
 static d9d_status check_tokenizer(d9d_dataset *ds, const char *path, d9d_tokenizer **ours)
 {

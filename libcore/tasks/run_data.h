@@ -40,6 +40,9 @@ int64_t d9di_run_data_pad_multiple(const d9d_parallel_degrees *mesh, int64_t wan
 
 /* EMISMATCH unless token ids are below `vocab` and samples fit into the model's positions. */
 d9d_status d9di_run_data_check(const d9di_run_data *d, int64_t vocab, int64_t positions);
+/* Lets every sequence begin with the model's virtual tokens, if it has any.  EMISMATCH if samples
+ * do not fit into its positions then, ENOTSUP as d9d_loader_set_virtual_tokens(). */
+d9d_status d9di_run_data_add_prompt(const d9di_run_data *d, const d9d_model *m);
 /* EMISMATCH if a dataset was made with a tokenizer that gives ids to other tokens than that of the
  * folder of the weights does, or that beside hf_config, which goes to the export.  NULL, or a
  * folder without a tokenizer, fits all. */

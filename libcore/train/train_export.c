@@ -66,7 +66,7 @@ static d9d_status adapters_export(const d9di_train_run *run, const d9di_engine *
     const char *source = run->c->trainer.model_stage_factory.source_checkpoint;
 
     *out = NULL;
-    if (e->whole.adapters.n == 0)
+    if (e->whole.adapters.n == 0 && e->whole.model->virtual_tokens == 0)
         return D9D_OK;
     D9D_TRY(d9di_engine_adapters(e, saved, out));
     if (run->rank > 0)

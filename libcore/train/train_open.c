@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "d9d/model/lora/peft.h"
 #include "engine/rank_consistency.h"
 #include "train/train_export.h"
 #include "train/train_parts.h"
@@ -69,12 +70,23 @@ static d9d_status check_quantization(const d9d_train_config *c)
     return D9D_OK;
 }
 
+/* No weights can hold virtual tokens. */
+static d9d_status check_prompt(const d9d_train_config *c)
+{
+    if (d9d_peft_prompt_of(&c->peft) == NULL || c->export_to == NULL)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "export_to: prompt_tuning changes no weights, so that the run writes its "
+                    "adapter alone");
+}
+
 /* Checks the configuration against the data and the run directory. */
 static d9d_status check_config(d9di_train *r)
 {
     const d9d_train_config *c = r->run.c;
 
     D9D_TRY(check_quantization(c));
+    D9D_TRY(check_prompt(c));
     D9D_TRY(d9di_task_open(&c->task, &r->task));
     D9D_TRY(d9di_train_integrity_check_task(c, &r->task));
     r->task.metrics = &r->recorder.metrics;

@@ -4,6 +4,7 @@
 #include "checkpointer/checkpointer_private.h"
 #include "d9d/base/fs.h"
 #include "d9d/ckpt/dir/manifest.h"
+#include "d9d/model/lora/peft.h"
 #include "engine/job_start.h"
 
 static d9d_status data_open(d9di_train_run *run, const d9di_task *task)
@@ -116,7 +117,8 @@ const char *d9di_train_run_export_dir(const d9di_train_run *run)
 
 bool d9di_train_run_exports_adapters(const d9di_train_run *run)
 {
-    return run->c->trainer.model_stage_factory.quantization != D9D_QUANT_NONE;
+    return run->c->trainer.model_stage_factory.quantization != D9D_QUANT_NONE ||
+           d9d_peft_prompt_of(&run->c->peft) != NULL;
 }
 
 bool d9di_train_run_is_exported(const d9di_train_run *run)

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import torch
-from peft import IA3Config, LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from make_models import ADAMW, HERE, MAX_NORM, MODELS, Exact, build, digits, dump, losses_of
-from make_models import forward, token_losses
+from make_models import forward
 
 STEPS, GLOBAL_BATCH = 10, 4
 LR = 5e-3
@@ -31,7 +31,8 @@ def whole(pattern):
     return {"kind": "full_tune", "module_name_pattern": pattern}
 
 
-# `model` and `base`: of make_models.py, and the checkpoint; `lora` or `ia3`: peft's configuration; `ours`:
+# `model` and `base`: of make_models.py, and the checkpoint; `lora` or `ia3`: peft's configuration, `prompt`: virtual
+# tokens; `ours`:
 # the same in d9d's words, where it learns in the same way: gate and up that are fused share one A.
 CASES = {
     "dense": dict(model="dense_untied", base="dense_untied", seed=11, ours=[
@@ -79,6 +80,8 @@ CASES = {
         r=3, lora_alpha=6, target_modules=["q_proj", "embed_tokens", "lm_head"])),
     "embed_tied": dict(model="dense_tied", base="dense_tied", seed=22, lora=dict(
         r=2, lora_alpha=4, target_modules=["q_proj", "embed_tokens"], ensure_weight_tying=True)),
+    "prompt": dict(model="dense_untied", base="dense_untied", seed=23, prompt=5),
+    "prompt_moe": dict(model="moe", base="moe_fused", seed=24, prompt=3),
     "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
         r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
@@ -90,8 +93,12 @@ def adapted(case):
     weights = load_file(HERE / case["base"] / "model.safetensors")
     model = build(spec["config"], weights, True)
     model.config._name_or_path = case["base"]
-    config = IA3Config(task_type="CAUSAL_LM", **case["ia3"]) if "ia3" in case else \
-        LoraConfig(lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", **case["lora"])
+    if "prompt" in case:
+        config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=case["prompt"])
+    elif "ia3" in case:
+        config = IA3Config(task_type="CAUSAL_LM", **case["ia3"])
+    else:
+        config = LoraConfig(lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", **case["lora"])
     model = Exact.apply(get_peft_model(model, config)).double()  # copies of modules too
     rng = torch.Generator().manual_seed(case["seed"])
     with torch.no_grad():
@@ -103,12 +110,39 @@ def adapted(case):
                 p.copy_(noise.float().double())
             elif p.requires_grad:
                 p.copy_((p + noise * p.abs().mean()).float().double())
-    if case["base"] == "dense_tied" and "embed_tokens" in case["lora"]["target_modules"]:
+    if case["base"] == "dense_tied" and "lora" in case and "embed_tokens" in case["lora"]["target_modules"]:
         with torch.no_grad():  # .double() has untied the factors
             embed, head = model.get_input_embeddings(), model.base_model.model.lm_head
             head.lora_A["default"].weight.copy_(embed.lora_embedding_B["default"].T)
             head.lora_B["default"].weight.copy_(embed.lora_embedding_A["default"].T)
     return model
+
+
+def text_logits(model, ids):
+    """Of the positions of the text, behind the virtual tokens."""
+    logits = forward(model, ids, torch.arange(ids.shape[1])[None])
+    return logits[:, logits.shape[1] - ids.shape[1]:]
+
+
+def text_losses(model, samples):
+    with torch.no_grad():
+        out = []
+        for s in samples:
+            token = losses_of(text_logits(model, torch.tensor([s["input_ids"]])),
+                              torch.tensor([s["labels"]]))
+            out.append([digits(v) for v, t in zip(token[0].tolist(), s["labels"]) if t != -100])
+        return out
+
+
+def generated(model, samples):
+    """Greedy continuations of the first four tokens of some samples."""
+    out = []
+    for s in samples[:6]:
+        ids = torch.tensor([s["input_ids"][:4]])
+        got = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                             max_new_tokens=8, eos_token_id=None, pad_token_id=0)
+        out.append(got[0, ids.shape[1]:].tolist())
+    return out
 
 
 def save(model, folder, base_too=False):
@@ -159,8 +193,7 @@ def learn(model, samples):
         total = 0.0
         for s in part:
             ids = torch.tensor([s["input_ids"]])
-            token = losses_of(forward(model, ids, torch.arange(ids.shape[1])[None]),
-                              torch.tensor([s["labels"]]))
+            token = losses_of(text_logits(model, ids), torch.tensor([s["labels"]]))
             loss = token.sum() / targets
             loss.backward()
             total += loss.item()
@@ -181,17 +214,22 @@ def make(name):
     case = CASES[name]
     model, samples, folder = adapted(case), samples_of(case), HERE / "peft" / name
     save(model, folder / "first", case.get("base_too", False))
-    table(folder / "first.txt", token_losses(model, samples))
+    table(folder / "first.txt", text_losses(model, samples))
     if name == "moe":
         save_each(folder / "first", folder / "each", MODELS[case["model"]]["config"]["num_experts"])
-    if "ours" not in case:
+    if "prompt" in case:
+        table(folder / "generated.txt", generated(model, samples))
+        method = {"kind": "prompt_tuning", "num_virtual_tokens": case["prompt"]}
+    elif "ours" in case:
+        method = {"kind": "stack", "methods": case["ours"]}
+    else:
         return
     dump(folder / "train.json", {
-        "peft": {"kind": "stack", "methods": case["ours"]},
+        "peft": method,
         "optimizer": {"name": "adamw", **ADAMW, "lr": LR}})
     table(folder / "steps.txt", learn(model, samples))
     save(model, folder / "last", case.get("base_too", False))
-    table(folder / "last.txt", token_losses(model, samples))
+    table(folder / "last.txt", text_losses(model, samples))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helper
-# LoRA, DoRA, (IA)^3 and modules trained whole beside them against HuggingFace's peft: the adapters that it has written, what they compute and what ten
+# LoRA, DoRA, (IA)^3, modules trained whole beside them and prompt tuning against HuggingFace's peft: the adapters that it has written, what they compute and what ten
 # steps of training make of them (make_peft.py).
 
 load workplace
@@ -28,9 +28,17 @@ JSON
 losses() {
     { configure "$1" && echo ' }, "task": {"name": "logprobs", "output": "out.jsonl"}}'; } >i.json
     rm -f out.jsonl
-    d9d-infer -q --set trainer.model_stage_factory.source_adapter="$2" i.json >/dev/null
+    local method=()
+    [[ $1 != prompt* ]] || method=(--set "peft=$(section "$1")")
+    d9d-infer -q --set trainer.model_stage_factory.source_adapter="$2" "${method[@]}" i.json >/dev/null
     sed -E 's/.*"logprobs": \[([^]]*)\].*/\1/; s/,//g; s/-//g' out.jsonl
 }
+
+# section CASE: the section peft of prompt tuning.
+section() { printf '{"kind": "prompt_tuning", "num_virtual_tokens": %d}' "$([ "$1" = prompt ] && echo 5 || echo 3)"; }
+
+# steps RUN: step, loss and norm of each.
+steps() { grep '"loss"' "$1/metrics.jsonl" | sed -E 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/'; }
 
 # learn CASE RUN: ten steps.
 learn() {
@@ -67,8 +75,7 @@ close_to() {
 @test "ten steps from them are peft's: losses, norms, and what was learned" {
     for case in dense moe rslora dora layers ia3 saved saved_tied saved_moe embed; do
         learn $case run-$case
-        grep '"loss"' run-$case/metrics.jsonl |
-            sed -E 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/' >steps.txt
+        steps run-$case >steps.txt
         close_to 1e-5 steps.txt "$golden/peft/$case/steps.txt"
         losses $case run-$case/adapter >got.txt
         close_to 1e-5 got.txt "$golden/peft/$case/last.txt"
@@ -79,5 +86,18 @@ close_to() {
         # AdamW divides gradients near zero by themselves; DoRA and experts have more of them.
         awk '/ at most$/ { n++; if ($(NF - 2) > limit) { print; bad = 1 } } END { exit bad }' \
             limit="$([[ $case =~ dora|saved_moe ]] && echo 1e-4 || echo 1e-5)" <<<"$output"
+    done
+}
+
+@test "prompt tuning: what peft has written computes the same, and ten steps from it learn the same" {
+    for case in prompt prompt_moe; do
+        losses $case "$golden/peft/$case/first" >got.txt
+        close_to 2e-6 got.txt "$golden/peft/$case/first.txt"
+        learn $case run-$case
+        steps run-$case >steps.txt
+        close_to 1e-5 steps.txt "$golden/peft/$case/steps.txt"
+        losses $case run-$case/adapter >got.txt
+        close_to 1e-5 got.txt "$golden/peft/$case/last.txt"
+        [ ! -e run-$case/export ]
     done
 }

@@ -48,6 +48,30 @@ same_adapter() {
     on_meshes dense 1
 }
 
+@test "prompt tuning trains the same on every mesh, and begins as the same rows of the vocabulary" {
+    local i bad=0 some=(1 3 4 6) begin
+    lora='{"kind": "prompt_tuning", "num_virtual_tokens": 5}'
+    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1" "1 2 1 1 1 1 2" "2 1 1 1 2 1 2")
+    [ -z "${D9D_LONG:-}" ] || some=("${!meshes[@]}")
+    # trained DIR: what a run has learned, for same().
+    trained() { mkdir "$1/export" && cp "$1/adapter/adapter_model.safetensors" "$1/export/model.safetensors"; }
+    for begin in sample_vocab random; do
+        lora=${lora/5*/5, \"init\": \"$begin\"\}}
+        rm -rf alone
+        tune dense "${meshes[0]}" alone && trained alone
+        for i in "${some[@]}"; do
+            rm -rf run
+            { tune dense "${meshes[i]}" run && trained run && same run alone; } || { echo "mesh ${meshes[i]}"; bad=1; }
+        done
+    done
+    rm -rf alone run
+    lora=${lora/5/3}
+    tune moe "${meshes[0]}" alone && trained alone
+    tune moe "1 2 1 1 2 4" run && trained run && same run alone
+    rm -rf alone run
+    [ "$bad" -eq 0 ]
+}
+
 @test "DoRA trains the same on every mesh: norms of rows that ranks have parts of" {
     lora='{"kind": "dora", "module_name_pattern": "all-linear", "params": {"r": 3, "alpha": 12}}'
     meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1" "1 2 1 1 1 1 2" "1 1 1 1 4 1")
@@ -102,6 +126,7 @@ same_adapter() {
     tune moe "${meshes[0]}" alone "${full[@]}"
     tune moe "1 2 1 1 2 4" run "${full[@]}"
     same run alone
+    rm -rf alone run
 }
 
 @test "adapter-only checkpoints saved on one mesh resume on another" {

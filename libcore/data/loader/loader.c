@@ -14,6 +14,8 @@ struct d9d_loader {
     d9d_loader_opts opts;
     bool packed;                  /* some dataset is packed */
     d9d_loader_collator collator; /* row NULL: none */
+    int32_t first_virtual;        /* ids [this, + virtual_tokens) begin each sequence */
+    int64_t virtual_tokens;
     d9di_loader_fields fields;
     pthread_mutex_t lock;     /* guards the order and the datasets' handles */
     d9d_batch_buffer *buffer; /* for d9d_loader_batch() */
@@ -149,6 +151,24 @@ void d9d_loader_set_collator(d9d_loader *l, const d9d_loader_collator *c)
     l->collator = *c;
 }
 
+d9d_status d9d_loader_set_virtual_tokens(d9d_loader *l, int32_t first, int64_t n)
+{
+    const char *dir = d9d_dataset_dir(l->order.sources[0].dataset);
+
+    if (l->packed)
+        return D9D_FAIL(
+            D9D_ENOTSUP,
+            "%s: has packed documents, and virtual tokens begin a sequence of one; make "
+            "it without --pack",
+            dir);
+    if (l->fields.n > 0)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: has fields that are read, which virtual tokens would not have", dir);
+    l->first_virtual = first;
+    l->virtual_tokens = n;
+    return D9D_OK;
+}
+
 d9d_status d9d_loader_set_fields(d9d_loader *l, const d9d_field_request *requests, size_t n)
 {
     d9d_status st;
@@ -266,6 +286,12 @@ static d9d_status look_up_sample(d9d_loader *l, int64_t k, d9d_sample_ref *draw,
     return D9D_OK;
 }
 
+/* Positions of a sample, with virtual tokens. */
+static int64_t seq_length(const d9d_loader *l, const d9d_sample *s)
+{
+    return s->length > 0 ? l->virtual_tokens + s->length : 0;
+}
+
 /* S of a batch whose longest sequence has `longest` positions. */
 static int64_t padded_length(const d9d_loader *l, int64_t longest)
 {
@@ -290,8 +316,8 @@ d9d_status d9d_loader_measure_padding(d9d_loader *l, int64_t first, int64_t n, i
         st = look_up_sample(l, first + i, &draw, &s);
         if (st != D9D_OK)
             break;
-        longest = i % rows == 0 || s.length > longest ? s.length : longest;
-        *positions += s.length;
+        longest = i % rows == 0 || seq_length(l, &s) > longest ? seq_length(l, &s) : longest;
+        *positions += seq_length(l, &s);
         *n_padded += (i + 1) % rows == 0 ? padded_length(l, longest) * rows : 0;
     }
     (void)pthread_mutex_unlock(&l->lock);
@@ -350,7 +376,7 @@ static d9d_status look_up_seqs(d9d_loader *l, int64_t first, int64_t rows, d9d_b
         buffer->segments.len += d.sample.n_segments;
         D9D_TRY(D9D_VEC_PUSH(&buffer->samples, d));
         D9D_TRY(D9D_VEC_PUSH(&buffer->refs, draw));
-        D9D_TRY(D9D_VEC_PUSH(&buffer->lengths, d.sample.length));
+        D9D_TRY(D9D_VEC_PUSH(&buffer->lengths, seq_length(l, &d.sample)));
     }
     return D9D_OK;
 }
@@ -364,22 +390,41 @@ static int64_t longest_seq(const d9d_batch_buffer *buffer)
     return longest;
 }
 
+/* Put the virtual tokens before a sequence of n tokens, whose rows begin there. */
+static void fill_virtual(const d9d_loader *l, int32_t *row[BATCH_ARRAYS], int64_t n)
+{
+    const int64_t before = l->virtual_tokens;
+
+    for (int64_t i = 0; i < before; i++) {
+        row[IDS][i] = l->first_virtual + (int32_t)i;
+        row[LABELS][i] = padding[LABELS];
+        row[POSITIONS][i] = (int32_t)i;
+        row[SEGMENTS][i] = padding[SEGMENTS];
+    }
+    for (int64_t i = before; i < before + n; i++)
+        row[POSITIONS][i] += (int32_t)before;
+}
+
 /* Sequence r of the batch is `sample` of the stream. */
 static d9d_status fill_seq(const d9d_loader *l, d9d_batch_buffer *buffer, int64_t r, int64_t sample,
                            int32_t *row[BATCH_ARRAYS], int64_t length)
 {
     struct batch_sample *d = &buffer->samples.data[r];
     const d9d_sample_ref *draw = &buffer->refs.data[r];
+    const int64_t before = d->sample.length > 0 ? l->virtual_tokens : 0;
 
     d->sample.segments = buffer->segments.data + d->first_segment;
     if (!draw->skipped)
-        D9D_TRY(d9d_sample_expand(l->order.sources[draw->source].dataset, &d->sample, row[IDS],
-                                  row[LABELS], row[POSITIONS], row[SEGMENTS]));
+        D9D_TRY(d9d_sample_expand(l->order.sources[draw->source].dataset, &d->sample,
+                                  row[IDS] + before, row[LABELS] + before, row[POSITIONS] + before,
+                                  row[SEGMENTS] + before));
     if (!draw->skipped && l->collator.row != NULL)
         l->collator.row(l->collator.arg, l->order.sources[draw->source].dataset, sample,
-                        d->sample.length, row[IDS], row[LABELS]);
+                        d->sample.length, row[IDS] + before, row[LABELS] + before);
+    if (before > 0)
+        fill_virtual(l, row, d->sample.length);
     for (int p = 0; p < BATCH_ARRAYS; p++)
-        for (int64_t i = d->sample.length; i < length; i++)
+        for (int64_t i = before + d->sample.length; i < length; i++)
             row[p][i] = padding[p];
     return D9D_OK;
 }

@@ -59,8 +59,13 @@ d9d_status d9di_peft_config_check(d9di_peft_reader *r)
         r->type = D9DI_PEFT_IA3;
         return D9D_OK;
     }
+    if (strcmp(type, "PROMPT_TUNING") == 0) {
+        r->type = D9DI_PEFT_PROMPT;
+        return D9D_OK;
+    }
     if (strcmp(type, "LORA") != 0)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: peft_type is \"%s\"; \"LORA\" and \"IA3\" are read",
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: peft_type is \"%s\"; \"LORA\", \"IA3\" and \"PROMPT_TUNING\" are read",
                         r->config_path, type);
     for (size_t i = 0; others[i] != NULL; i++)
         D9D_TRY(d9di_peft_require_unset(r, others[i]));

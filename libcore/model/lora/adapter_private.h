@@ -105,9 +105,25 @@ d9d_shape d9di_peft_place_shape(const d9d_model_matrix *m, const d9d_model_matri
 /* --- methods of peft ------------------------------------------------------------------------- */
 
 /* A type of adapter_config.json, and the roles of parameters that its adapters have. */
-typedef enum d9di_peft_type { D9DI_PEFT_LORA, D9DI_PEFT_DORA, D9DI_PEFT_IA3 } d9di_peft_type;
+typedef enum d9di_peft_type {
+    D9DI_PEFT_LORA,
+    D9DI_PEFT_DORA,
+    D9DI_PEFT_IA3,
+    D9DI_PEFT_PROMPT /* no adapters, but the rows of virtual tokens, saved whole */
+} d9di_peft_type;
 /* The type for such parameters: ENOTSUP if peft has no such adapters. */
 d9d_status d9di_peft_type_of(const d9di_adapters_factors *f, d9di_peft_type *out);
+
+/* Write float32 numbers as tensor i of a file, and adapter_config.json into a directory. */
+d9d_status d9di_adapters_values_write(d9d_safetensors_writer *to, size_t i, d9d_dtype dtype,
+                                      const float *from, int64_t n);
+d9d_status d9di_adapters_config_write(const json_t *doc, const char *dir);
+
+/* The virtual tokens of prompt tuning; NULL: none. */
+const d9di_adapters_saved *d9di_adapters_prompt(const d9d_adapters *ad);
+/* Write their two files into a directory that exists. */
+d9d_status d9di_adapters_prompt_write(const d9di_adapters_saved *x, const char *base,
+                                      const char *dir);
 
 /* --- files -------------------------------------------------------------------------------- */
 

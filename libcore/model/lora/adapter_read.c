@@ -72,6 +72,10 @@ static d9d_status adapter_read(d9di_peft_reader *r, const char *dir)
     r->taken = d9d_arena_alloc(a, d9d_safetensors_count(r->file) + 1);
     if (r->taken == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu tensors", tensors, d9d_safetensors_count(r->file));
+    if (r->type == D9DI_PEFT_PROMPT) {
+        D9D_TRY(d9di_peft_prompt_read(r));
+        return tensors_check_used(r);
+    }
     D9D_TRY(prefixes_find(r));
     for (size_t i = 0; i < r->matrices->n; i++)
         D9D_TRY(d9di_peft_matrix_read(r, &r->matrices->items[i]));

@@ -5,6 +5,7 @@
  *     adapter_factors_read.c    factors of matrices
  *     adapter_embedding_read.c  factors of an embedding
  *     adapter_saved_read.c      parameters that were trained whole
+ *     adapter_prompt.c          virtual tokens
  */
 #ifndef D9DI_MODEL_LORA_ADAPTER_READER_H
 #define D9DI_MODEL_LORA_ADAPTER_READER_H
@@ -60,6 +61,8 @@ bool d9di_peft_module_is_adapted(const d9di_peft_reader *r, const char *module);
 d9d_status d9di_peft_matrix_read(d9di_peft_reader *r, const d9d_model_matrix *m);
 /* Read the adapter of an embedding, and of the head that shares its table. */
 d9d_status d9di_peft_embedding_read(d9di_peft_reader *r, const d9d_model_matrix *m);
+/* Read the virtual tokens of prompt tuning. */
+d9d_status d9di_peft_prompt_read(d9di_peft_reader *r);
 /* Read all parameters that were saved whole (modules_to_save). */
 d9d_status d9di_peft_saved_read(d9di_peft_reader *r);
 

@@ -137,7 +137,8 @@ bool d9d_adapters_have_saved(const d9d_adapters *ad, const char *param)
 static bool is_trained_whole(const d9d_param *p)
 {
     return p->peft.adapts == NULL && (p->spec.trainable || p->spec.is_mutable_buffer) &&
-           (!p->spec.from_task || strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0);
+           (!p->spec.from_task || strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0 ||
+            strcmp(p->name, D9D_MODEL_PROMPT_PARAM) == 0);
 }
 
 d9d_status d9di_adapters_saved_list(const d9d_params *params, d9d_adapters *ad)
@@ -193,6 +194,8 @@ d9d_status d9di_adapters_saved_check(const d9d_adapters *ad, const d9d_model_mat
         const d9di_adapters_saved *x = &ad->saved.data[i];
         const d9d_model_matrix *m = d9di_adapters_param_of(of, x->name);
 
+        if (x == d9di_adapters_prompt(ad))
+            continue;
         if (m == NULL || d9di_peft_place_is_each(&m->module))
             return D9D_FAIL(D9D_ENOTSUP,
                             "%s is trained whole and has no place in the modules that peft saves",

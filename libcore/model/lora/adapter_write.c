@@ -44,28 +44,7 @@ static d9d_status tensor_declare(adapter_writer *w, d9d_dtype dtype, const char 
 
 static d9d_status values_write(adapter_writer *w, d9d_dtype dtype, const float *from, int64_t n)
 {
-    uint16_t *narrow;
-    int64_t lost = 0;
-    d9d_status st;
-
-    if (dtype == D9D_F32)
-        return d9d_safetensors_writer_write(w->tensors, w->n_tensors++, 0, from,
-                                            (uint64_t)n * sizeof(*from));
-    narrow = malloc((size_t)n * sizeof(*narrow) + 1);
-    if (narrow == NULL)
-        return no_memory();
-    for (int64_t i = 0; i < n; i++) {
-        narrow[i] = d9d_bf16_from_f32(from[i]);
-        lost += isfinite(from[i]) && !isfinite(d9d_bf16_to_f32(narrow[i]));
-    }
-    if (lost > 0)
-        st = D9D_FAIL(D9D_ECONFIG, "adapters: %lld of %lld values of a tensor are beyond bfloat16",
-                      (long long)lost, (long long)n);
-    else
-        st = d9d_safetensors_writer_write(w->tensors, w->n_tensors++, 0, narrow,
-                                          (uint64_t)n * sizeof(*narrow));
-    free(narrow);
-    return st;
+    return d9di_adapters_values_write(w->tensors, w->n_tensors++, dtype, from, n);
 }
 
 static const d9d_model_matrix_place *place_of(const d9di_peft_module *x)
@@ -536,22 +515,6 @@ static d9d_status config_build(adapter_writer *w, const char *base)
                                             : lora_config_build(w, base);
 }
 
-static d9d_status config_write(adapter_writer *w, const char *dir)
-{
-    d9d_arena a = {0};
-    const char *path = d9d_fs_join(&a, dir, D9DI_ADAPTER_CONFIG);
-    d9d_buf text = {0};
-    d9d_status st = path != NULL ? d9d_json_put(&text, w->doc, 2) : no_memory();
-
-    if (st == D9D_OK)
-        st = d9d_buf_append(&text, "\n", 1);
-    if (st == D9D_OK)
-        st = d9d_fs_write_atomic(path, text.data, text.len);
-    d9d_buf_release(&text);
-    d9d_arena_release(&a);
-    return st;
-}
-
 static bool is_adapter(const char *dir)
 {
     return d9d_fs_head_has(dir, "adapter_config.json", "\"peft_type\"");
@@ -565,6 +528,23 @@ static bool is_partial(const char *dir)
 
 static const d9d_outdir_kind adapter_kind = {"adapter", is_adapter, is_partial};
 
+static d9d_status prompt_write(const d9d_adapters *ad, const char *base, const char *dir,
+                               const d9d_log *log)
+{
+    const d9di_adapters_saved *x = d9di_adapters_prompt(ad);
+    d9d_outdir out = {0};
+    d9d_status st = d9d_outdir_begin(&out, dir, D9D_OUTDIR_REPLACE, &adapter_kind);
+
+    if (st == D9D_OK)
+        st = d9di_adapters_prompt_write(x, base, out.tmp);
+    if (st == D9D_OK)
+        st = d9d_outdir_commit(&out);
+    if (st == D9D_OK)
+        d9d_log_info(log, "%s: %lld virtual tokens", dir, (long long)x->shape.dim[0]);
+    d9d_outdir_release(&out);
+    return st;
+}
+
 d9d_status d9d_adapters_write(const d9d_adapters *ad, const d9d_model_matrices *of,
                               const char *base, const char *dir, const d9d_log *log)
 {
@@ -572,13 +552,15 @@ d9d_status d9d_adapters_write(const d9d_adapters *ad, const d9d_model_matrices *
     d9d_outdir out = {0};
     d9d_status st;
 
+    if (d9di_adapters_prompt(ad) != NULL)
+        return prompt_write(ad, base, dir, log);
     if (ad->list.len == 0)
         return D9D_FAIL(D9D_EINVAL, "%s: there are no adapters to write", dir);
     D9D_TRY(d9di_adapters_saved_check(ad, of));
     D9D_TRY(d9di_peft_modules_make(ad, of, &w.modules));
     D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, D9D_OUTDIR_REPLACE, &adapter_kind), done);
     D9D_TRY_OR(st, config_build(&w, base), done);
-    D9D_TRY_OR(st, config_write(&w, out.tmp), done);
+    D9D_TRY_OR(st, d9di_adapters_config_write(w.doc, out.tmp), done);
     D9D_TRY_OR(st, tensors_write(&w, out.tmp), done);
     st = d9d_outdir_commit(&out);
     if (st == D9D_OK)

@@ -688,9 +688,15 @@ d9d_status d9d_adapters_merge_create(const d9d_adapters *ad, const d9d_model_mat
                                      d9d_weights_layout layout, const d9d_tensor_source *src,
                                      bool as_float32, d9d_adapters_merge **out)
 {
-    d9d_adapters_merge *m = calloc(1, sizeof(*m));
+    d9d_adapters_merge *m;
     d9d_status st = D9D_OK;
 
+    if (d9d_adapters_are_prompt(ad))
+        return D9D_FAIL(
+            D9D_ENOTSUP,
+            "the adapter has virtual tokens (prompt tuning), which no weights can hold; "
+            "d9d-infer takes them as source_adapter");
+    m = calloc(1, sizeof(*m));
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "merging: out of memory");
     m->ad = ad;

@@ -275,6 +275,9 @@ static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
 {
     const d9d_list *methods = &((const d9di_peft_stack *)peft->value)->methods;
 
+    if (d9d_peft_prompt_of(peft) != NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "peft: prompt_tuning stands alone: no other method can train beside it");
     if (peft->choice->row != NULL)
         return method_run(peft->choice->row, peft->value, root, part);
     for (size_t i = 0; i < methods->n; i++)
@@ -282,14 +285,16 @@ static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
     return D9D_OK;
 }
 
-d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root, bool part)
+d9d_status d9d_peft_apply(const d9d_union *peft, d9d_model *m, bool part)
 {
+    const d9d_peft_prompt *prompt = d9d_peft_prompt_of(peft);
     bool no = false;
 
     if (peft->which < 0)
         return D9D_OK;
-    D9D_TRY(d9d_module_each(root, set_trainable, &no));
-    return apply(peft, root, part);
+    D9D_TRY(d9d_module_each(m->module, set_trainable, &no));
+    return prompt != NULL ? d9d_model_add_prompt(m, prompt->num_virtual_tokens)
+                          : apply(peft, m->module, part);
 }
 
 d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters, d9d_arena *a, d9d_params *out)

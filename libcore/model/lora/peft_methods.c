@@ -130,6 +130,31 @@ static const d9d_key stack_keys[] = {
     D9D_KEY_END,
 };
 
+static const char *const prompt_inits[] = {"sample_vocab", "random", "text", NULL};
+static const d9d_key prompt_keys[] = {
+    D9D_KEY_INT(d9d_peft_prompt, num_virtual_tokens, D9D_REQUIRED, 1, 1 << 20,
+                "rows that are trained, of tokens that begin each sequence"),
+    D9D_KEY_ENUM(
+        d9d_peft_prompt, init, "\"sample_vocab\"", prompt_inits,
+        "how they begin: as random rows of the vocabulary, as normal random numbers, or as "
+        "the rows of init_text's tokens, repeated or cut to so many"),
+    D9D_KEY_STR(d9d_peft_prompt, init_text, "null", "the text of init \"text\"",
+                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_END,
+};
+
+static d9d_status prompt_check(const void *value, const char *path)
+{
+    const d9d_peft_prompt *p = value;
+
+    if ((p->init == D9D_PEFT_PROMPT_TEXT) == (p->init_text != NULL))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    p->init_text != NULL ? "%s.init_text: init is \"%s\", and \"text\" reads it"
+                                         : "%s.init_text: null, and init is \"%s\"",
+                    path, prompt_inits[p->init]);
+}
+
 /* --- methods -------------------------------------------------------------------------------------
  */
 
@@ -163,7 +188,7 @@ static d9d_status ia3_adapt(const void *section, const char *name, const d9d_par
     return D9D_OK;
 }
 
-static const d9d_table lora_table, dora_table, ia3_table, full_table;
+static const d9d_table lora_table, dora_table, ia3_table, full_table, prompt_table;
 #define METHOD(word, f)                                                                            \
     static const d9d_peft_method word##_method = {                                                 \
         .size = sizeof(d9d_peft_method), .table = &word##_table, .adapt = f}
@@ -171,6 +196,7 @@ METHOD(lora, lora_adapt);
 METHOD(dora, dora_adapt);
 METHOD(ia3, ia3_adapt);
 METHOD(full, NULL);
+METHOD(prompt, NULL); /* d9d_peft_apply() knows it */
 
 static const d9d_table lora_table = D9D_TABLE(
     low_rank_section, "lora", lora_keys,
@@ -186,6 +212,16 @@ static const d9d_table full_table = D9D_TABLE(
 static const d9d_table stack_table =
     D9D_TABLE(d9di_peft_stack, "stack", stack_keys, "several methods");
 
+static const d9d_table prompt_table = D9D_TABLE(d9d_peft_prompt, "prompt_tuning", prompt_keys,
+                                                "rows of virtual tokens that begin each sequence",
+                                                .check = prompt_check, .row = &prompt_method);
+
 const char *const d9d_peft_tag[] = {"kind", NULL};
-const d9d_table *const d9d_peft_choices[] = {&lora_table, &dora_table,  &ia3_table,
-                                             &full_table, &stack_table, NULL};
+const d9d_table *const d9d_peft_choices[] = {&lora_table,  &dora_table,   &ia3_table, &full_table,
+                                             &stack_table, &prompt_table, NULL};
+
+const d9d_peft_prompt *d9d_peft_prompt_of(const d9d_union *peft)
+{
+    return peft != NULL && peft->which >= 0 && peft->choice->row == &prompt_method ? peft->value
+                                                                                   : NULL;
+}

@@ -207,7 +207,12 @@ struct d9d_model {
     const d9d_field_request *fields; /* [n_fields] named tensors that forward() reads, borrowed */
     size_t n_fields;
     bool dropout; /* something of this stage drops in training: d9d_tape_set_dropout_rng() */
-    d9d_block_vocab *lm_head; /* what its losses and logits are of, a unit; NULL: none here */
+    d9d_block_vocab *lm_head;   /* what its losses and logits are of, a unit; NULL: none here */
+    d9d_block_vocab *embedding; /* of the first stage, for a model that takes virtual tokens: its
+                                   forward adds d9d_model_find_linear(D9D_MODEL_PROMPT), if there is
+                                   one, to what this gives; NULL: none here */
+    bool takes_prompt;          /* it does so on its first stage */
+    int64_t virtual_tokens;     /* P: ids [vocab, vocab + P) begin each sequence; 0: none do */
 };
 
 /* --- for authors of models ------------------------------------------------------------ */
@@ -221,6 +226,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_add_unit(d9d_model *m, const char *nam
 D9D_API D9D_MUST_USE d9d_status d9d_model_add_linear(d9d_model *m, const char *name,
                                                      d9d_dtype dtype, double init_std, int64_t in,
                                                      int64_t out);
+/* Add a prompt of n virtual tokens, trained (prompt tuning): on the first stage a matrix [n, H]
+ * called D9D_MODEL_PROMPT, normal numbers until somebody sets them.  ENOTSUP for a model that takes
+ * none. */
+#define D9D_MODEL_PROMPT       "prompt_embeddings"
+#define D9D_MODEL_PROMPT_PARAM D9D_MODEL_PROMPT ".weight"
+D9D_API D9D_MUST_USE d9d_status d9d_model_add_prompt(d9d_model *m, int64_t n);
 /* The matrix of this name; NULL: none, as on other stages. */
 D9D_API d9d_block_linear *d9d_model_find_linear(const d9d_model *m, const char *name);
 /* A bias [out] of the matrix, NAME.bias in its unit, which begins as zeros; and the same again, or

@@ -204,6 +204,15 @@ D9D_API D9D_MUST_USE d9d_status
 d9d_block_position_embedding_forward(d9d_block_position_embedding *b, d9d_tape *t, d9d_var *x,
                                      const d9d_tensor *positions, d9d_var **y);
 
+/* --- virtual tokens (prompt tuning): "weight" [P, H], on all tp ranks -------------------
+ *
+ * y = x + weight[id - first], of the ids [first, first + P), for which x has rows of zeros; x and y
+ * as in d9d_block_position_embedding_forward().  The block is a linear layer's matrix. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_prompt_forward(d9d_block_linear *b,
+                                                         const d9d_groups *groups, d9d_tape *t,
+                                                         d9d_var *x, const d9d_tensor *ids,
+                                                         int64_t first, d9d_var **y);
+
 /* --- KV cache: what generation stores of earlier tokens -----------------------------
  *
  * A block lists the cache entries that it needs.  An entry is stored either for each token, such as

@@ -96,6 +96,12 @@ typedef struct d9d_loader_collator {
 /* Call it before any sample is read. */
 D9D_API void d9d_loader_set_collator(d9d_loader *l, const d9d_loader_collator *c);
 
+/* Begins every sequence with n ids [first, first + n) that have no targets (prompt tuning); its
+ * positions follow theirs.  Skipped samples stay empty.  Call it before any sample is read.
+ * ENOTSUP for packed documents and with fields. */
+D9D_API D9D_MUST_USE d9d_status d9d_loader_set_virtual_tokens(d9d_loader *l, int32_t first,
+                                                              int64_t n);
+
 /* Asks for named tensors of every sample, which batches then carry; strings are copied.  Call it
  * before any sample is read; the same list again changes nothing.  ECONFIG: a dataset has no such
  * field, or one of another type or shape. */

@@ -16,6 +16,8 @@
  *     base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight    ...
  *     base_model.model.model.embed_tokens.lora_embedding_A                    [r, ids], _B [in, r]
  *     base_model.model.model.norm.weight                                      [in]: modules_to_save
+ *     prompt_embeddings                                                       [P, H], alone: prompt
+ * tuning
  *
  * as peft saves them over the model that transformers makes: experts are parameters of a module
  * there (target_parameters), and of several parameters of a module the last one's adapter has its
@@ -51,10 +53,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_from_model(const d9d_params *params
                                                         d9d_adapters **out);
 /* Read a directory, for a model with these matrices.
  *
- * ENOTSUP for methods other than LoRA, DoRA and (IA)^3, and for biases, layers used twice, factors
- * initialised from the matrix (PiSSA and similar) that were not converted, and one module of two
- * that share a weight (tied) saved whole.  EMISMATCH for a tensor without a place in this model or
- * of another shape, a matrix with one factor, and experts of which only some have factors.
+ * ENOTSUP for methods other than LoRA, DoRA, (IA)^3 and prompt tuning, and for biases, layers used
+ * twice, factors initialised from the matrix (PiSSA and similar) that were not converted, and one
+ * module of two that share a weight (tied) saved whole.  EMISMATCH for a tensor without a place in
+ * this model or of another shape, a matrix with one factor, and experts of which only some have
+ * factors.
  *
  * Modules that target_modules names and that have no factors add nothing, with a warning, as in
  * peft. `base` is the source of the weights that they are added to, or NULL if unknown; a different
@@ -84,6 +87,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_check(const d9d_adapters *ad,
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_to_model(const d9d_adapters *ad,
                                                       const d9d_params *params, const d9d_log *log);
 
+/* Are they the virtual tokens of prompt tuning, which are never merged? */
+D9D_API bool d9d_adapters_are_prompt(const d9d_adapters *ad);
+/* Check that a whole model has as many virtual tokens, of as many features; `dir` is where they
+ * come from.  ECONFIG if one has none, EMISMATCH. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_prompt_check(const d9d_adapters *ad, const char *dir,
+                                                          const d9d_params *params);
+
 /* Is a parameter of this name one of those that were trained whole? */
 D9D_API bool d9d_adapters_have_saved(const d9d_adapters *ad, const char *param);
 
@@ -99,7 +109,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_saved_to_model(const d9d_adapters *
 
 /* A source of the tensors of `src`, which is in this layout, with the adapters merged and their
  * parameters left out, with the same bits in every layout: W + alpha / r B A, rows divided by their
- * norms and multiplied by magnitudes, rows and columns multiplied by factors.  Arithmetic is
+ * norms and multiplied by magnitudes, rows and columns multiplied by factors.  ENOTSUP for virtual
+ * tokens.  Arithmetic is
  * float32, rounded once, to the type of `src` or, with as_float32, not at all.  Parameters that
  * were trained whole replace those of `src`.  `ad` and `src` are borrowed.  EMISMATCH for an
  * adapter whose matrix is missing. */

@@ -7,6 +7,7 @@
  *              "feedforward_name_pattern": ".*\\.down_proj"}
  *     "peft": {"kind": "full_tune", "module_name_pattern": "model\\.norm|lm_head"}
  *     "peft": {"kind": "stack", "methods": [..., ...]}     one after another
+ *     "peft": {"kind": "prompt_tuning", "num_virtual_tokens": 20, "init": "text", "init_text": ...}
  *
  * A pattern is a regular expression (PCRE2, which agrees with Python's for common patterns) that
  * must match the whole dotted name of a module; the root's name is "".  "all-linear" is every
@@ -21,8 +22,11 @@
  * gradient and no optimizer state.
  *
  *     D9D_TRY(provider->create(config, stage, &opts, &model));
- *     D9D_TRY(d9d_peft_apply(&config->peft, model->module, false));
+ *     D9D_TRY(d9d_peft_apply(&config->peft, model, false));
  *     D9D_TRY(d9d_module_bind(model->module));
+ *
+ * "prompt_tuning" freezes all and trains the rows of virtual tokens that begin each sequence; it
+ * stands alone (Lester et al., "The power of scale for parameter-efficient prompt tuning", 2021).
  *
  * Frozen parameters keep their names, and so their random numbers and their place in files.
  */
@@ -30,6 +34,7 @@
 #define D9D_MODEL_LORA_PEFT_H
 
 #include "d9d/config/config.h"
+#include "d9d/model/model.h"
 #include "d9d/nn/adapter.h"
 
 #ifdef __cplusplus
@@ -88,14 +93,29 @@ D9D_API extern const d9d_table d9d_peft_params_table;
 D9D_API D9D_MUST_USE d9d_status d9d_peft_params_opts(const d9d_peft_params *p, const char *name,
                                                      d9d_adapter_opts *out);
 
+/* How the virtual tokens of prompt_tuning begin: as random rows of the vocabulary, as normal random
+ * numbers, or as the rows of a text's tokens, repeated or cut to their number. */
+typedef enum d9d_peft_prompt_init {
+    D9D_PEFT_PROMPT_SAMPLE_VOCAB,
+    D9D_PEFT_PROMPT_RANDOM,
+    D9D_PEFT_PROMPT_TEXT
+} d9d_peft_prompt_init;
+typedef struct d9d_peft_prompt {
+    int64_t num_virtual_tokens;
+    int init;              /* d9d_peft_prompt_init */
+    const char *init_text; /* NULL unless init is of a text */
+} d9d_peft_prompt;
+/* The section; NULL: another method, or none. */
+D9D_API const d9d_peft_prompt *d9d_peft_prompt_of(const d9d_union *peft);
+
 /* --- a model ------------------------------------------------------------------------------ */
 
 /* Freeze all parameters, then apply the section (`which` -1: do nothing at all).  Once, before
  * names are bound.  ECONFIG for a pattern that is not an expression, that matches no module
  * (similar names are listed) or no matrix, for a layer without one, and for a matrix that would get
- * two adapters.  `part`: the root has only some layers of a model that was checked as a whole, so a
- * pattern may match nothing. */
-D9D_API D9D_MUST_USE d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root, bool part);
+ * two adapters; ENOTSUP for a model that takes no virtual tokens.  `part`: the model has only some
+ * layers of one that was checked as a whole, so a pattern may match nothing. */
+D9D_API D9D_MUST_USE d9d_status d9d_peft_apply(const d9d_union *peft, d9d_model *m, bool part);
 
 /* Select parameters, in the arena: those of adapters, or the model's own. */
 D9D_API D9D_MUST_USE d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters,
