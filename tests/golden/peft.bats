@@ -101,3 +101,24 @@ close_to() {
         [ ! -e run-$case/export ]
     done
 }
+
+# The first four tokens of six samples, continued by peft's generate().
+@test "generation behind virtual tokens is peft's" {
+    for case in prompt prompt_moe; do
+        samples=dense_untied
+        [ $case = prompt ] || samples=moe
+        head -n 6 "$golden/$samples/train.jsonl" |
+            sed -E 's/"input_ids": \[([0-9]+, [0-9]+, [0-9]+, [0-9]+)[^]]*\].*/"input_ids": [\1]}/' >prompts.jsonl
+        { configure $case && echo ' }, "task": {"name": "generate", "max_new_tokens": 8, "output": "out.jsonl"}}'; } >g.json
+        rm -f out.jsonl
+        d9d-infer -q --set "peft=$(section $case)" --set task.temperature=0 --set task.stop_at_eos=false --set data=[] \
+            --set task.prompts=prompts.jsonl g.json >/dev/null
+        sed -E 's/.*"tokens": \[([^]]*)\].*/\1/; s/,//g' out.jsonl | diff - "$golden/peft/$case/generated.txt"
+        grep -c '"prompt_tokens": 4,' out.jsonl
+        # the same from a dataset
+        rm -f out.jsonl
+        d9d-infer -q --set "peft=$(section $case)" --set task.temperature=0 --set task.stop_at_eos=false \
+            --set task.prompt_tokens=4 g.json >/dev/null
+        head -n 6 out.jsonl | sed -E 's/.*"tokens": \[([^]]*)\].*/\1/; s/,//g' | diff - "$golden/peft/$case/generated.txt"
+    done
+}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# Methods of fine-tuning beside LoRA: DoRA and (IA)^3 trained, saved, merged and read again, and how
+# Methods of fine-tuning beside LoRA: DoRA, (IA)^3 and prompt tuning trained, saved, merged and read again, and how
 # modules, layers, ranks and alphas are chosen.
 
 load train_bench
@@ -147,4 +147,47 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
         d9d-infer -q --set "peft=$dora" i.json
     says 2 'q_proj.weight: has an adapter in the configuration and none in the files' \
         d9d-infer -q --set "peft=$dora" --set trainer.model_stage_factory.source_adapter=ia3/adapter i.json
+}
+
+@test "prompt tuning: an adapter that holds the prompt, resumed to the bit, evaluated and computed with" {
+    prompt='{"kind": "prompt_tuning", "num_virtual_tokens": 6}'
+    on=(--set "peft=$prompt" --set optimizer.lr=1e-1 --set trainer.checkpointing.period_steps=5)
+    d9d-train -q --set trainer.run.dir=p "${on[@]}" --set 'evaluation={"data": {"dataset": "data"}, "period_steps": 5}' c.json
+    [ ! -e p/export ]
+    grep -q '"peft_type": "PROMPT_TUNING"' p/adapter/adapter_config.json
+    grep -q '"num_virtual_tokens": 6' p/adapter/adapter_config.json
+    grep -aq '"prompt_embeddings"' p/adapter/adapter_model.safetensors
+    for only in false true; do
+        cut=(--set trainer.model_stage_factory.checkpoint_only_trainable_parameters=$only)
+        rm -rf half
+        d9d-train -q --set trainer.run.dir=half "${on[@]}" "${cut[@]}" --set trainer.run.steps=10 c.json
+        rm -rf half/adapter
+        d9d-train -q --set trainer.run.dir=half "${on[@]}" "${cut[@]}" c.json
+        cmp p/adapter/adapter_model.safetensors half/adapter/adapter_model.safetensors
+    done
+    with=(--set trainer.model_stage_factory.source_adapter=p/adapter)
+    learnt=$(loss_of --set "peft=$prompt" "${with[@]}")
+    near "$learnt" "$(loss_of)" 1e-3 && return 1
+    # another run begins where it ended
+    d9d-train -q --set trainer.run.dir=more "${on[@]}" "${with[@]}" --set optimizer.lr=1e-30 \
+        --set trainer.batching.global_batch_size=80 c.json
+    near "$(first_loss more)" "$learnt" 2e-6
+    # what it cannot be
+    says 2 'p/adapter: has virtual tokens (prompt tuning), which no weights can hold' d9d-infer -q "${with[@]}" i.json
+    says 2 'p/adapter: has 6 virtual tokens of' d9d-infer -q --set "peft=${prompt/6/7}" "${with[@]}" i.json
+    says 2 'has virtual tokens (prompt tuning), which no weights can hold' d9d-map -q --adapter p/adapter --to hf "$golden/moe" merged
+    [ ! -e merged ]
+}
+
+@test "where prompt tuning cannot be is said in a sentence" {
+    prompt='{"kind": "prompt_tuning", "num_virtual_tokens": 6}'
+    refused 'peft: prompt_tuning stands alone' "{\"kind\": \"stack\", \"methods\": [$prompt]}"
+    refused 'is of next tokens of a decoder, and the task "classification"' "$prompt" \
+        --set 'task={"name": "classification", "num_labels": 2}' 
+    refused 'peft.init_text: null, and init is "text"' "${prompt/\}/, \"init\": \"text\"\}}"
+    refused 'peft.init_text: init is "random"' "${prompt/\}/, \"init\": \"random\", \"init_text\": \"a\"\}}"
+    refused 'export_to: prompt_tuning changes no weights' "$prompt" --set export_to=there
+    refused 'positions' "${prompt/6/100000}"
+    cat "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --pack 64 --out packed -
+    refused 'packed: has packed documents' "$prompt" --set data.dataset=packed
 }

@@ -146,6 +146,41 @@ static void test_batches(void **state)
     d9d_dataset_close(ds);
 }
 
+/* Ids behind the vocabulary begin each sequence; they have positions and no targets. */
+static void test_virtual_tokens(void **state)
+{
+    enum { FIRST = 90000, N = 3 };
+    d9d_dataset *ds = made("data", 30, 0, 0);
+    d9d_loader *l = opened(ds, D9D_LOADER_SEQUENTIAL, 1, 4), *plain;
+    int64_t n_padded, positions;
+    d9d_batch b, p;
+
+    (void)state;
+    assert_ok(d9d_loader_set_virtual_tokens(l, FIRST, N));
+    plain = opened(ds, D9D_LOADER_SEQUENTIAL, 1, 4);
+    assert_ok(d9d_loader_batch(plain, 3, 2, &p)); /* lengths 4 and 5 */
+    assert_ok(d9d_loader_batch(l, 3, 2, &b));
+    assert_int_equal(b.length, 8);
+    assert_int_equal(b.targets, p.targets);
+    for (int64_t r = 0; r < 2; r++) {
+        assert_int_equal(b.lengths[r], N + p.lengths[r]);
+        for (int64_t i = 0; i < b.length; i++) {
+            const int64_t at = r * b.length + i, from = r * p.length + i - N;
+            const bool is_text = i >= N && i < b.lengths[r];
+
+            assert_int_equal(b.ids[at], i < N ? FIRST + i : is_text ? p.ids[from] : 0);
+            assert_int_equal(b.labels[at], is_text ? p.labels[from] : -100);
+            assert_int_equal(b.positions[at], i < b.lengths[r] ? i : 0);
+        }
+    }
+    assert_ok(d9d_loader_measure_padding(l, 0, 4, 2, &n_padded, &positions));
+    assert_int_equal(n_padded, 2 * 8 + 2 * 8);
+    assert_int_equal(positions, 1 + 2 + 3 + 4 + 4 * N);
+    d9d_loader_close(plain);
+    d9d_loader_close(l);
+    d9d_dataset_close(ds);
+}
+
 /* --- any topology ----------------------------------------------------------------------------- */
 
 enum { GLOBAL = 24, STEPS = 17, SAMPLES = GLOBAL * STEPS };
@@ -437,10 +472,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(test_orders),     unit_test_in_dir(test_batches),
-        unit_test_in_dir(test_topologies), unit_test_in_dir(test_blend),
-        unit_test_in_dir(test_skipping),   unit_test_in_dir(test_refusals),
-        unit_test_in_dir(test_sampler),
+        unit_test_in_dir(test_orders),         unit_test_in_dir(test_batches),
+        unit_test_in_dir(test_virtual_tokens), unit_test_in_dir(test_topologies),
+        unit_test_in_dir(test_blend),          unit_test_in_dir(test_skipping),
+        unit_test_in_dir(test_refusals),       unit_test_in_dir(test_sampler),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,16 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     return d9d_op_embedding(t, &e->constant[0], e->param, e->n_param, out);
 }
 
+/* One table behind the vocabulary. */
+static d9d_status run_from(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                           size_t n_out)
+{
+    fd_env *e = self;
+
+    (void)in, (void)n_in, (void)n_out;
+    return d9d_op_embedding_from(t, &e->constant[0], 5, e->param[0], out);
+}
+
 /* Parameters: the table, A, B. */
 static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                               d9d_var **out, size_t n_out)
@@ -48,6 +58,10 @@ static void keeps_its_promises(void **state)
          .param = {FD(9, 5), FD(3, 5), FD(9, 3)},
          .constant = {{D9D_I32, D9D_SHAPE(3, 5), ids}},
          .saved = {45, 15}},
+        {.name = "from",
+         .run = run_from,
+         .param = {FD(4, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(3, 5), ids}}},
         {.name = "batch",
          .run = run,
          .param = {FD(2, 3), FD(8, 3)},
