@@ -183,7 +183,7 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
     prompt='{"kind": "prompt_tuning", "num_virtual_tokens": 6}'
     refused 'peft: prompt_tuning stands alone' "{\"kind\": \"stack\", \"methods\": [$prompt]}"
     refused 'is of next tokens of a decoder, and the task "classification"' "$prompt" \
-        --set 'task={"name": "classification", "num_labels": 2}' 
+        --set 'task={"name": "classification", "num_labels": 2}'
     refused 'peft.init_text: null, and init is "text"' "${prompt/\}/, \"init\": \"text\"\}}"
     refused 'peft.init_text: init is "random"' "${prompt/\}/, \"init\": \"random\", \"init_text\": \"a\"\}}"
     refused 'export_to: prompt_tuning changes no weights' "$prompt" --set export_to=there
