@@ -191,3 +191,28 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
     cat "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --pack 64 --out packed -
     refused 'packed: has packed documents' "$prompt" --set data.dataset=packed
 }
+
+# Untrained rows of a text's tokens are that text before each sample.
+@test "prompt tuning begins as the tokens of a text, repeated or cut" {
+    cat >words.json <<'JSON'
+{"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [],
+ "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 5, "b": 6, "c": 7, "d": 8}}}
+JSON
+    for line in 'a b c d a' 'd c b' 'b b a a c' 'c a b d'; do echo "{\"text\": \"$line\"}"; done >texts.jsonl
+    d9d-shard -q --tokenizer words.json --out texts texts.jsonl
+    # the same with c b c, or c b, before them
+    for before in '7, 6, 7' '7, 6'; do
+        none=$(sed -E 's/[0-9]+/-100/g' <<<"$before")
+        for ids in '5, 6, 7, 8, 5' '8, 7, 6' '6, 6, 5, 5, 7' '7, 5, 6, 8'; do
+            echo "{\"input_ids\": [$before, ${ids%,*}], \"labels\": [$none, ${ids#*, }]}"
+        done >"with-${#before}.jsonl"
+        d9d-shard -q --format tokens --out "with-${#before}" "with-${#before}.jsonl"
+    done
+    one=(--set trainer.run.steps=1 --set data.epochs=1 --set data.order=sequential --set trainer.batching.global_batch_size=4)
+    for n in 3 2; do
+        d9d-train -q --set trainer.run.dir=text-$n "${one[@]}" --set data.dataset=texts \
+            --set "peft={\"kind\": \"prompt_tuning\", \"num_virtual_tokens\": $n, \"init\": \"text\", \"init_text\": \"c b\"}" c.json
+        d9d-train -q --set trainer.run.dir=ids-$n "${one[@]}" --set data.dataset=with-$((3 * n - 2)) c.json
+        near "$(first_loss text-$n)" "$(first_loss ids-$n)" 1e-6
+    done
+}
