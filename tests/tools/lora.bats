@@ -265,7 +265,7 @@ drops() {
     adapter=--set=trainer.model_stage_factory.source_adapter
     refused 'adapter_config.json' "$adapter=$golden"
     cp -r lora/adapter bad && sed -i 's/"LORA"/"VERA"/' bad/adapter_config.json
-    refused 'peft_type is "VERA"; "LORA" and "IA3" are read' "$adapter=bad"
+    refused 'peft_type is "VERA"; "LORA", "IA3" and "PROMPT_TUNING" are read' "$adapter=bad"
     sed -i 's/"VERA"/"IA3"/' bad/adapter_config.json
     refused 'belong to this model; base_model' "$adapter=bad"
     cp -r lora/adapter dora && sed -i 's/"use_dora": false/"use_dora": true/' dora/adapter_config.json
