@@ -43,6 +43,16 @@ typedef struct d9d_device_ops {
     bool (*event_query)(d9d_device *dev, void *event);
     d9d_status (*event_wait)(d9d_device *dev, void *event);
     d9d_status (*event_elapsed_ms)(d9d_device *dev, void *from, void *to, double *ms);
+    /* Streams for copies from and to pinned memory beside the compute stream, after whose work up
+     * to an event they wait, as it waits for theirs (d9d/device/copy_stream.h). */
+    d9d_status (*copy_stream_open)(d9d_device *dev, const char *name, const char *direction,
+                                   void **out);
+    void (*copy_stream_close)(d9d_device *dev, void *stream);
+    d9d_status (*copy_stream_copy)(d9d_device *dev, void *stream, void *dst, const void *src,
+                                   uint64_t n);
+    d9d_status (*copy_stream_record)(d9d_device *dev, void *stream, void *event);
+    d9d_status (*copy_stream_wait)(d9d_device *dev, void *stream, void *event);
+    d9d_status (*compute_wait)(d9d_device *dev, void *event);
     /* Recording of what is enqueued on the compute stream (d9d/device/graph.h); NULL: none.  After
      * begin always end; it sets *graph only on success. */
     d9d_status (*graph_begin)(d9d_device *dev);

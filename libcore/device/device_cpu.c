@@ -123,6 +123,40 @@ static d9d_status cpu_event_elapsed_ms(d9d_device *dev, void *from, void *to, do
     return D9D_OK;
 }
 
+/* --- streams of copies: there is nothing beside which they could run ------------------ */
+
+static d9d_status cpu_copy_stream_open(d9d_device *dev, const char *name, const char *direction,
+                                       void **out)
+{
+    (void)dev, (void)name, (void)direction;
+    *out = NULL;
+    return D9D_OK;
+}
+
+static void cpu_copy_stream_close(d9d_device *dev, void *stream)
+{
+    (void)dev, (void)stream;
+}
+
+static d9d_status cpu_copy_stream_copy(d9d_device *dev, void *stream, void *dst, const void *src,
+                                       uint64_t n)
+{
+    (void)stream;
+    return cpu_copy(dev, dst, src, n);
+}
+
+static d9d_status cpu_copy_stream_record(d9d_device *dev, void *stream, void *event)
+{
+    (void)stream;
+    return cpu_event_record(dev, event, NULL);
+}
+
+static d9d_status cpu_copy_stream_wait(d9d_device *dev, void *stream, void *event)
+{
+    (void)stream;
+    return cpu_event_wait(dev, event);
+}
+
 d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
 {
     static const d9d_device_ops ops = {
@@ -145,6 +179,12 @@ d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
         .event_query = cpu_event_query,
         .event_wait = cpu_event_wait,
         .event_elapsed_ms = cpu_event_elapsed_ms,
+        .copy_stream_open = cpu_copy_stream_open,
+        .copy_stream_close = cpu_copy_stream_close,
+        .copy_stream_copy = cpu_copy_stream_copy,
+        .copy_stream_record = cpu_copy_stream_record,
+        .copy_stream_wait = cpu_copy_stream_wait,
+        .compute_wait = cpu_event_wait,
     };
 
     (void)index;

@@ -337,6 +337,60 @@ static d9d_status cuda_event_elapsed_ms(d9d_device *dev, void *from, void *to, d
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "the time between events", e);
 }
 
+/* --- streams of copies ------------------------------------------------------------------ */
+
+static d9d_status cuda_copy_stream_open(d9d_device *dev, const char *name, const char *direction,
+                                        void **out)
+{
+    cudaError_t e = set_current(dev);
+    cudaStream_t stream = NULL;
+
+    (void)name, (void)direction;
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    *out = stream;
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "a stream of copies", e);
+}
+
+static void cuda_copy_stream_close(d9d_device *dev, void *stream)
+{
+    (void)set_current(dev);
+    (void)cudaStreamSynchronize(stream);
+    (void)cudaStreamDestroy(stream);
+}
+
+static d9d_status cuda_copy_stream_copy(d9d_device *dev, void *stream, void *dst, const void *src,
+                                        uint64_t n)
+{
+    cudaError_t e = set_current(dev);
+
+    D9D_TRY(refuse_recording(dev, "a copy beside it"));
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, stream);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy beside the computation", e);
+}
+
+static d9d_status cuda_copy_stream_record(d9d_device *dev, void *stream, void *event)
+{
+    const cudaError_t e = cudaEventRecord(event, stream);
+
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "an event", e);
+}
+
+static d9d_status cuda_copy_stream_wait(d9d_device *dev, void *stream, void *event)
+{
+    const cudaError_t e = cudaStreamWaitEvent(stream, event, 0);
+
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "wait of a stream", e);
+}
+
+static d9d_status cuda_compute_wait(d9d_device *dev, void *event)
+{
+    const cuda_device *self = dev->self;
+
+    return cuda_copy_stream_wait(dev, self->stream, event);
+}
+
 /* --- graphs ----------------------------------------------------------------------------- */
 
 /* Relaxed: the pool may ask the system for memory. */
@@ -524,6 +578,12 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
         .event_query = cuda_event_query,
         .event_wait = cuda_event_wait,
         .event_elapsed_ms = cuda_event_elapsed_ms,
+        .copy_stream_open = cuda_copy_stream_open,
+        .copy_stream_close = cuda_copy_stream_close,
+        .copy_stream_copy = cuda_copy_stream_copy,
+        .copy_stream_record = cuda_copy_stream_record,
+        .copy_stream_wait = cuda_copy_stream_wait,
+        .compute_wait = cuda_compute_wait,
         .graph_begin = cuda_graph_begin,
         .graph_end = cuda_graph_end,
         .graph_launch = cuda_graph_launch,

@@ -23,6 +23,7 @@ typedef struct sim_device {
     d9d_sim *sim;
     uint64_t next, next_host; /* next addresses of blocks without memory */
     uint64_t scratch, peak;   /* scratch in the last peak, and that peak */
+    double bus_wait_s;        /* in which computation waited for copies of other streams */
 } sim_device;
 
 static void *sim_alloc(d9d_device *dev, uint64_t n)
@@ -144,6 +145,70 @@ static d9d_status sim_event_elapsed_ms(d9d_device *dev, void *from, void *to, do
     return D9D_OK;
 }
 
+/* --- streams of copies ------------------------------------------------------------------ */
+
+typedef struct sim_copy_stream {
+    d9d_stream clock;
+    const char *name, *direction;
+} sim_copy_stream;
+
+static d9d_status sim_copy_stream_open(d9d_device *dev, const char *name, const char *direction,
+                                       void **out)
+{
+    const sim_device *self = dev->self;
+    sim_copy_stream *s = calloc(1, sizeof(*s));
+    d9d_status st;
+
+    if (s == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a stream", dev->name);
+    *s = (sim_copy_stream){NULL, name, direction};
+    st = d9d_sim_stream_create(self->sim, &s->clock);
+    if (st == D9D_OK)
+        *out = s;
+    else
+        free(s);
+    return st;
+}
+
+static void sim_copy_stream_close(d9d_device *dev, void *stream)
+{
+    (void)dev;
+    free(stream);
+}
+
+static d9d_status sim_copy_stream_copy(d9d_device *dev, void *stream, void *dst, const void *src,
+                                       uint64_t n)
+{
+    const sim_copy_stream *s = stream;
+
+    (void)dev;
+    if (n <= COPY_MAX && d9d_sim_is_real(dst) && d9d_sim_is_real(src))
+        memcpy(dst, src, n);
+    return d9d_sim_transfer(s->clock, s->name, s->direction, D9D_SIM_LINK_HOST, (double)n);
+}
+
+static d9d_status sim_copy_stream_record(d9d_device *dev, void *stream, void *event)
+{
+    return sim_event_record(dev, event, ((const sim_copy_stream *)stream)->clock);
+}
+
+static d9d_status sim_copy_stream_wait(d9d_device *dev, void *stream, void *event)
+{
+    (void)dev;
+    d9d_sim_wait_until(((const sim_copy_stream *)stream)->clock, *(const double *)event);
+    return D9D_OK;
+}
+
+static d9d_status sim_compute_wait(d9d_device *dev, void *event)
+{
+    const double until = *(const double *)event, now = d9d_sim_now(dev->stream);
+    sim_device *self = dev->self;
+
+    self->bus_wait_s += until > now ? until - now : 0;
+    d9d_sim_wait_until(dev->stream, until);
+    return D9D_OK;
+}
+
 /* --- opening --------------------------------------------------------------------------------- */
 
 static d9d_status scratch_alloc(void *self, uint64_t n, void **out)
@@ -180,7 +245,11 @@ static void sim_close(d9d_device *dev)
         .unpin = sim_unpin, .fetch = sim_d2h_async, .h2d_async = sim_transfer,                     \
         .event_create = sim_event_create, .event_free = sim_unpin,                                 \
         .event_record = sim_event_record, .event_query = sim_event_query,                          \
-        .event_wait = sim_event_wait, .event_elapsed_ms = sim_event_elapsed_ms, .close = sim_close \
+        .event_wait = sim_event_wait, .event_elapsed_ms = sim_event_elapsed_ms,                    \
+        .copy_stream_open = sim_copy_stream_open, .copy_stream_close = sim_copy_stream_close,      \
+        .copy_stream_copy = sim_copy_stream_copy, .copy_stream_record = sim_copy_stream_record,    \
+        .copy_stream_wait = sim_copy_stream_wait, .compute_wait = sim_compute_wait,                \
+        .close = sim_close                                                                         \
     }
 
 static d9d_status sim_open(const d9d_sim_chip *chip, d9d_device *dev)
@@ -239,4 +308,9 @@ uint64_t d9d_device_peak_scratch(const d9d_device *dev)
     const sim_device *self = dev->self;
 
     return self->peak == d9d_device_memory(dev).peak ? self->scratch : 0;
+}
+
+double d9d_device_bus_wait_s(const d9d_device *dev)
+{
+    return ((const sim_device *)dev->self)->bus_wait_s;
 }

@@ -4,13 +4,9 @@
 #include <stdlib.h>
 
 #include "device/backend.h"
+#include "device/event.h"
 
 enum { MAX_IDLE = 64 }; /* the most idle readbacks: pinning memory is slow */
-
-struct d9d_device_event {
-    d9d_device *dev;
-    void *event; /* the backend's event */
-};
 
 struct d9d_readback {
     d9d_device_event *copied;

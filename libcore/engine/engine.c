@@ -318,6 +318,18 @@ static d9d_status check_prefix_mask(const d9di_engine *e)
     return D9D_OK;
 }
 
+/* A model that does not mark its layers would keep everything on the device. */
+static d9d_status check_offload(const d9di_engine *e, const d9di_engine_opts *opts)
+{
+    if (opts->train && opts->offload->activations == D9D_JOB_OFFLOAD_HOST &&
+        !e->whole.model->ops->offloads)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.offload.activations: \"host\" needs a model that marks its "
+                        "layers, and %s does not",
+                        e->whole.model->ops->name);
+    return D9D_OK;
+}
+
 static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
 {
     const d9d_head head = d9di_task_head(opts->task);
@@ -333,6 +345,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     e->task = opts->task;
     D9D_TRY(check_prefix_mask(e));
     D9D_TRY(d9di_engine_prompt_check(e));
+    D9D_TRY(check_offload(e, opts));
     if (opts->fp8 != NULL)
         D9D_TRY(d9di_engine_fp8_check(opts->fp8, &e->whole.params, opts->mesh->tensor_parallel));
     D9D_TRY(d9di_engine_quant_check(&e->whole.params, opts));
@@ -548,6 +561,27 @@ static d9d_status load_stage_adapters(d9di_engine *e, const d9di_engine_stage *s
     return d9d_adapters_saved_to_model(e->given_adapters, &s->params, log);
 }
 
+/* Arrays below a page cost more calls than memory. */
+static d9d_status offload_create(d9di_engine *e, const struct d9d_job_offload_section *c)
+{
+    const d9d_offload_opts opts = {.name = "activations",
+                                   .key = "trainer.offload.activations",
+                                   .depth = (int)c->activation_prefetch,
+                                   .min_bytes = 4096};
+
+    if (c->activations != D9D_JOB_OFFLOAD_HOST)
+        return D9D_OK;
+    D9D_TRY(d9d_offload_create(e->dev, &opts, &e->step.offload.to));
+    e->step.offload.fraction = c->activation_fraction;
+    e->step.offload.prefetch = (int)c->activation_prefetch;
+    return D9D_OK;
+}
+
+uint64_t d9di_engine_host_activations(const d9di_engine *e)
+{
+    return e->step.offload.to != NULL ? d9d_offload_get_stats(e->step.offload.to).host : 0;
+}
+
 /* Logs environment variables that concern the device. */
 static void log_environment(const d9d_device *dev, const d9d_job *where, const d9d_environment *env)
 {
@@ -580,6 +614,8 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
     }
     d9d_adapters_free(e->given_adapters);
     e->given_adapters = NULL;
+    if (opts->train)
+        D9D_TRY(offload_create(e, opts->offload));
     return d9di_frozen_model_materialize(e, opts);
 }
 
@@ -588,6 +624,7 @@ void d9di_engine_release(d9di_engine *e)
     if (d9di_engine_is_evaluating(e))
         d9di_engine_eval_end(e);
     d9d_executor_free(e->exec.executor);
+    d9d_offload_free(e->step.offload.to);
     d9di_frozen_model_release(e);
     for (size_t k = 0; k < e->n_stages; k++) {
         d9di_engine_stage *s = &e->stages[k];

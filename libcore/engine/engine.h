@@ -101,6 +101,7 @@ typedef struct d9di_engine_step {
     d9d_pooling_buffer pool_buffer;
     const d9d_tensor *part_targets; /* d9d_model_in.part_targets of the next execution, borrowed; or
                                        NULL */
+    d9d_tape_offload offload;       /* of activations; to NULL: they stay */
     bool prefetch;                  /* the next step's first weights may be unsharded early */
     d9di_loss_attribution *loss_attribution; /* gets the losses in training, borrowed; NULL: none */
 } d9di_engine_step;
@@ -156,6 +157,7 @@ typedef struct d9di_engine_opts {
     const void *more_bytes_arg;
     const struct d9d_job_gradients_section *gradients; /* of training */
     const struct d9d_job_sharding_section *sharding;   /* of training */
+    const struct d9d_job_offload_section *offload;     /* of training */
     const struct d9d_job_fp8_section *fp8;             /* of training; NULL: none */
     d9di_engine_quant quantised; /* what is not trained: engine/quant_weights.h */
     /* Of training, opened by the caller: engine/expert_replication.h; NULL: none. */
@@ -182,6 +184,8 @@ d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_ada
  * about those that it cannot hold. */
 d9d_status d9di_engine_adapters_write(const d9di_engine *e, const char *saved, const char *base,
                                       const char *dir, const d9d_log *log);
+/* Host memory of activations, in bytes. */
+uint64_t d9di_engine_host_activations(const d9di_engine *e);
 /* Number of elements of all or of the trainable parameters. */
 int64_t d9di_engine_param_count(const d9di_engine *e, bool trainable_only);
 

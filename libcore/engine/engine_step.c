@@ -321,6 +321,8 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
     given = model_in(b, learn);
     given.part_targets = e->step.part_targets;
     prepare_tape(b, t);
+    if (learn && e->step.offload.to != NULL)
+        d9d_tape_set_offload(t, &e->step.offload);
     d9di_stage_tuple_take(e, stage, in, &passed);
     if (e->frozen.is_on) {
         set_passed(&given, passed.frozen, passed.n_frozen);

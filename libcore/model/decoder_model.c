@@ -281,16 +281,21 @@ static d9d_status embed_forward(decoder *m, d9d_tape *t, const d9d_model_in *in,
 
 static d9d_status layers_forward(decoder *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
+    const bool backward_is_next = d9d_stage_is_last(m->base.stage);
     d9d_var *args[D9D_MODEL_LAYER_INPUTS];
     size_t n_in;
 
     for (int64_t i = 0; i < m->base.layers; i++) {
+        const size_t first = d9d_tape_node_mark(t);
         d9d_decoder_layer *l = layer_at(m, i);
 
         args[0] = *x;
         D9D_TRY(d9d_model_layer_pack(t, in, i, args, &n_in));
         D9D_TRY(d9d_param_unit_run(&l->module, t, m->recompute, layer_forward, l, args, n_in, x));
         D9D_TRY(hook_call(in->hook, t, l->number + 1, *x));
+        D9D_TRY(d9d_tape_offload_since(
+            t, first, in->hook == NULL ? args[0] : NULL, /* a hook may keep what it was given */
+            i + 1 < m->base.layers || !backward_is_next));
     }
     return D9D_OK;
 }
@@ -381,7 +386,8 @@ static void kind_copy(decoder *m, const d9d_decoder_kind *kind)
             m->kind.flops_per_token != NULL || m->kind.of_blocks ? decoder_flops : NULL,
         .free = decoder_free,
         .cache_spec = m->kind.cache_spec != NULL || m->kind.of_blocks ? decoder_cache_spec : NULL,
-        .hooks = true};
+        .hooks = true,
+        .offloads = true};
 }
 
 d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_shape *s,

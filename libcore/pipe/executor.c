@@ -462,6 +462,7 @@ static d9d_status action_backward(d9d_executor *x, const d9d_pipe_action *a,
 
     if (c->tape == NULL)
         return fail_action(a, "comes before its forward");
+    D9D_TRY(d9d_tape_prefetch(c->tape)); /* while gradients are on their way */
     if (mode != D9D_BACKWARD_WGRAD)
         D9D_TRY(seeds_take(x, a, c, roots, seeds, &n));
     D9D_TRY(timer_record(x, a));

@@ -127,6 +127,7 @@ static d9di_engine_opts engine_opts(const simulation *r)
         .optimizer = r->optimizer,
         .gradients = &c->trainer.gradient_manager,
         .sharding = &c->trainer.sharding,
+        .offload = &c->trainer.offload,
         .fp8 = c->trainer.fp8,
         .quantised = {(d9d_quant_format)c->trainer.model_stage_factory.quantization,
                       (d9d_quant_format)c->trainer.model_stage_factory.head_quantization},

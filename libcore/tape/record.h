@@ -36,6 +36,12 @@ typedef struct d9di_tape_deferred {
 
 enum { D9DI_TAPE_OWN_OPS = 64 };
 
+/* A part of a forward whose saved arrays may be away; in its node's attributes. */
+typedef struct d9di_tape_part {
+    d9d_offload_group *group; /* NULL: backward has come to it */
+    size_t number;            /* in the tape's list */
+} d9di_tape_part;
+
 struct d9d_tape {
     d9d_device *dev;
     d9d_arena arena; /* vars, nodes, attributes */
@@ -52,6 +58,8 @@ struct d9d_tape {
     d9d_token_weights token_weights;      /* weight.storage NULL: none */
     d9d_tensor prefix;                    /* storage NULL: none */
     d9d_tape_prefill prefill;             /* segments.storage NULL: none */
+    const d9d_tape_offload *offload;      /* NULL: none */
+    D9D_VEC(d9di_tape_part *) parts;
     bool is_recompute;
     bool is_reference;                    /* between begin_reference() and end_reference() */
     d9di_tape_recording before_reference; /* what recording was */
@@ -76,6 +84,9 @@ static inline d9d_tensor *d9di_var_grad_slot(d9d_var *v)
 {
     return v->producer != NULL ? &v->producer->dout[v->output] : &v->grad;
 }
+
+/* Drop the array, keep its type and shape. */
+void d9di_var_release_value(d9d_var *v);
 
 /* Accumulate a gradient of v; takes the reference over, also if it fails. */
 d9d_status d9di_var_accumulate_grad(d9d_tape *t, d9d_var *v, d9d_tensor *grad);

@@ -30,6 +30,8 @@ void d9d_tape_reset(d9d_tape *t)
     t->nodes.len = 0;
     t->vars.len = 0;
     t->deferred.len = 0;
+    t->parts.len = 0;
+    t->offload = NULL;
     t->can_defer_wgrad = t->hook_deferred = false;
     d9d_arena_release(&t->arena);
     d9d_tensor_release(&t->dropout_rng.token);
@@ -49,6 +51,7 @@ void d9d_tape_free(d9d_tape *t)
     D9D_VEC_RELEASE(&t->nodes);
     D9D_VEC_RELEASE(&t->vars);
     D9D_VEC_RELEASE(&t->deferred);
+    D9D_VEC_RELEASE(&t->parts);
     free(t);
 }
 
@@ -226,8 +229,7 @@ size_t d9d_tape_mark(const d9d_tape *t)
     return t->vars.len;
 }
 
-/* Drop the array, keep its type and shape. */
-static void release_value(d9d_var *v)
+void d9di_var_release_value(d9d_var *v)
 {
     const d9d_tensor released = v->value;
 
@@ -244,7 +246,7 @@ void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *keep, size
         for (size_t k = 0; k < n; k++)
             is_excluded = is_excluded || keep[k] == t->vars.data[i];
         if (!is_excluded)
-            release_value(t->vars.data[i]);
+            d9di_var_release_value(t->vars.data[i]);
     }
 }
 

@@ -359,10 +359,34 @@ static const d9d_key offload_keys[] = {
     D9D_KEY_ENUM(offload_section, optimizer, "\"none\"", offload_names,
                  "host: optimizer states, master weights' residuals and averages are in pinned "
                  "memory of the host, which each update streams over the bus; the same bits"),
+    D9D_KEY_ENUM(offload_section, activations, "\"none\"", offload_names,
+                 "host: what layers save for backward waits in pinned memory of the host and comes "
+                 "back before it is read, copied beside the computation; the same bits"),
+    D9D_KEY_REAL(offload_section, activation_fraction, "1", 0.01, 1,
+                 "share of the layers whose activations go, evenly spread: less for a bus that "
+                 "computation waits for"),
+    D9D_KEY_INT(offload_section, activation_prefetch, "1", 1, 64,
+                "layers that are fetched ahead of the one that backward computes, and whose copies "
+                "to the host may be under way; each takes the device memory of one layer"),
     D9D_KEY_END,
 };
+
+static d9d_status offload_check(const void *section, const char *path)
+{
+    const offload_section *s = section;
+    const bool off = s->activations == D9D_JOB_OFFLOAD_NONE;
+
+    if (off && (s->activation_fraction < 1 || s->activation_prefetch > 1))
+        return D9D_FAIL(D9D_ECONFIG, "%s.%s: %g has no effect without activations \"host\"", path,
+                        s->activation_fraction < 1 ? "activation_fraction" : "activation_prefetch",
+                        s->activation_fraction < 1 ? s->activation_fraction
+                                                   : (double)s->activation_prefetch);
+    return D9D_OK;
+}
+
 static const d9d_table offload_table =
-    D9D_TABLE(offload_section, "offload", offload_keys, "what is kept in the host's memory");
+    D9D_TABLE(offload_section, "offload", offload_keys, "what is kept in the host's memory",
+              .check = offload_check);
 
 typedef struct d9d_job_timeout_section timeout_section;
 static const d9d_key timeout_keys[] = {

@@ -7,16 +7,7 @@
 #include <stdlib.h>
 
 #include "d9d/base/mem.h"
-
-struct d9d_storage {
-    d9d_device *dev;
-    void *data;     /* NULL: offloaded */
-    void *host;     /* pinned copy while offloaded */
-    bool is_pinned; /* data is pinned host memory */
-    uint64_t bytes;
-    size_t refs;
-    struct d9d_storage *prev, *next; /* in the device's list */
-};
+#include "tensor/storage.h"
 
 int64_t d9d_shape_numel(const d9d_shape *s)
 {
@@ -218,7 +209,7 @@ d9d_tensor d9d_tensor_rows(const d9d_tensor *t, int64_t first, int64_t n)
 
 bool d9d_tensor_is_offloaded(const d9d_tensor *t)
 {
-    return t->storage != NULL && t->storage->data == NULL;
+    return t->storage != NULL && t->storage->host != NULL;
 }
 
 static d9d_status check_offloaded(const d9d_tensor *t, bool want)
@@ -298,7 +289,7 @@ d9d_status d9d_tensor_offload_all(d9d_device *dev)
 d9d_status d9d_tensor_restore_all(d9d_device *dev)
 {
     for (d9d_storage *s = dev->storages; s != NULL; s = s->next)
-        if (s->data == NULL)
+        if (s->host != NULL)
             D9D_TRY(d9d_tensor_restore(&(d9d_tensor){.storage = s}));
     return D9D_OK;
 }

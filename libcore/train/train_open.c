@@ -31,6 +31,7 @@ static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
         .optimizer = r->stepper.optimizer,
         .gradients = &t->gradient_manager,
         .sharding = &t->sharding,
+        .offload = &t->offload,
         .fp8 = t->fp8,
         .quantised = {(d9d_quant_format)t->model_stage_factory.quantization,
                       (d9d_quant_format)t->model_stage_factory.head_quantization},

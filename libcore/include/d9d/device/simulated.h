@@ -29,6 +29,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_simulate(const char *chip, d9d_device
 D9D_API D9D_MUST_USE d9d_status d9d_device_check_simulated(const char *chip);
 /* The scratch bytes in the peak, of the kernel that reached it; 0 if no kernel did. */
 D9D_API uint64_t d9d_device_peak_scratch(const d9d_device *dev);
+/* Seconds since it was opened in which computation waited for copies beside it
+ * (d9d/device/copy_stream.h). */
+D9D_API double d9d_device_bus_wait_s(const d9d_device *dev);
 
 #ifdef __cplusplus
 }

@@ -144,7 +144,9 @@ typedef struct d9d_job_trainer_section {
         int64_t prefetch;
     } sharding;
     struct d9d_job_offload_section {
-        int optimizer; /* a d9d_job_offload */
+        int optimizer, activations; /* a d9d_job_offload each */
+        double activation_fraction; /* of the layers */
+        int64_t activation_prefetch;
     } offload;
     struct d9d_job_timeout_section {
         int64_t init_timeout, step_timeout; /* of collective calls, in seconds */

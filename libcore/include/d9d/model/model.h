@@ -182,6 +182,7 @@ typedef struct d9d_model_ops {
      * forward() finds them in in->hidden and by d9d_model_find_passed(), and gives those of the
      * next stage in out->hidden and by d9d_model_pass(). */
     d9d_status (*stage_tensors)(const d9d_model *m, int stage, d9d_stage_spec *out, size_t *n);
+    bool offloads; /* forward marks its layers: d9d_tape_offload_since() */
 } d9d_model_ops;
 
 struct d9d_model {

@@ -38,6 +38,7 @@
 #define D9D_TAPE_TAPE_H
 
 #include "d9d/tape/param.h"
+#include "d9d/tensor/offload.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -130,6 +131,31 @@ D9D_API void d9d_var_move_grad(d9d_var *v, d9d_tensor *out);
 
 D9D_API size_t d9d_tape_mark(const d9d_tape *t);
 D9D_API void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *keep, size_t n);
+
+/* Offload of activations: what a part of a forward has saved waits in host memory until backward
+ * comes to that part (d9d/tensor/offload.h).
+ *
+ *     const size_t first = d9d_tape_node_mark(t);
+ *     ... a layer's forward from x to y; d9d_tape_release_since() of all but y ...
+ *     D9D_TRY(d9d_tape_offload_since(t, first, x, true));
+ *
+ * Only what nodes alone refer to goes: a var that still has its array keeps it here, and so does
+ * the model.  Backward fetches a part while the ones after it are computed. */
+typedef struct d9d_tape_offload {
+    d9d_offload *to;
+    double fraction; /* of the parts, evenly spread: part i goes if floor(i f) < floor((i + 1) f) */
+    int prefetch;    /* parts that are fetched ahead of the one that backward computes */
+} d9d_tape_offload;
+/* Valid until reset; borrowed.  Without it, the calls below do nothing. */
+D9D_API void d9d_tape_set_offload(d9d_tape *t, const d9d_tape_offload *offload);
+D9D_API size_t d9d_tape_node_mark(const d9d_tape *t);
+/* The nodes since the mark are the next part.  `read` is a var that only they read, whose array is
+ * released; NULL: none.  `away` false: the part stays, as backward comes at once, and fetches those
+ * before it. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_offload_since(d9d_tape *t, size_t node_mark, d9d_var *read,
+                                                       bool away);
+/* Backward follows, after other work: begin to fetch its first parts. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_prefetch(d9d_tape *t);
 
 typedef enum d9d_tape_backward_mode {
     D9D_BACKWARD_FULL,
