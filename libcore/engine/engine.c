@@ -561,19 +561,27 @@ static d9d_status load_stage_adapters(d9di_engine *e, const d9di_engine_stage *s
     return d9d_adapters_saved_to_model(e->given_adapters, &s->params, log);
 }
 
+/* Layers of which activation_prefetch go. */
+static int offload_depth(const struct d9d_job_offload_section *c)
+{
+    const double layers = (double)c->activation_prefetch / c->activation_fraction;
+
+    return (int)layers + (layers > (int)layers);
+}
+
 /* Arrays below a page cost more calls than memory. */
 static d9d_status offload_create(d9di_engine *e, const struct d9d_job_offload_section *c)
 {
     const d9d_offload_opts opts = {.name = "activations",
                                    .key = "trainer.offload.activations",
-                                   .depth = (int)c->activation_prefetch,
+                                   .depth = offload_depth(c),
                                    .min_bytes = 4096};
 
     if (c->activations != D9D_JOB_OFFLOAD_HOST)
         return D9D_OK;
     D9D_TRY(d9d_offload_create(e->dev, &opts, &e->step.offload.to));
     e->step.offload.fraction = c->activation_fraction;
-    e->step.offload.prefetch = (int)c->activation_prefetch;
+    e->step.offload.prefetch = opts.depth;
     return D9D_OK;
 }
 

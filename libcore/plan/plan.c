@@ -58,7 +58,8 @@ static void find_largest_host(d9d_plan *p)
             stop = (r / each + 1) * each;
             stop = stop < first + n ? stop : first + n;
             copies = (uint64_t)(stop - r) * s->copy; /* only one replica writes */
-            sum += (uint64_t)(stop - r) * (s->batches + s->host_optimizer + s->local) +
+            sum += (uint64_t)(stop - r) *
+                       (s->batches + s->host_optimizer + s->host_activations + s->local) +
                    (copies < s->saved ? copies : s->saved);
         }
         if (sum > p->host) {
@@ -105,6 +106,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di
         .gradients = sim->gradients,
         .optimizer = sim->optimizer,
         .host_optimizer = sim->host_optimizer,
+        .host_activations = sim->host_activations,
         .residuals = sim->residuals,
         .units = sim->group_bytes,
         .scratch = sim->scratch,
@@ -114,6 +116,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *opts, const d9di
         .cache = sim->cache,
         .copies = sim->copies,
         .step_s = mean.step_s,
+        .bus_wait_s = mean.bus_wait_s,
         .tally = mean.tally,
     };
     stage->activations = sub_or_zero(sim->peak, sim->weights + sim->gradients + sim->optimizer +

@@ -94,7 +94,7 @@ static amount format_duration(double s)
 /* The host that needs most. */
 static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
 {
-    uint64_t copy = 0, batches = 0, optimizer = 0, local = 0;
+    uint64_t copy = 0, batches = 0, optimizer = 0, activations = 0, local = 0;
 
     for (size_t i = 0; i < p->n_stages; i++) {
         const d9d_plan_rank *s = &p->stages[i];
@@ -102,12 +102,15 @@ static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
         copy = s->copy > copy ? s->copy : copy;
         batches = s->batches > batches ? s->batches : batches;
         optimizer = s->host_optimizer > optimizer ? s->host_optimizer : optimizer;
+        activations = s->host_activations > activations ? s->host_activations : activations;
         local = s->local > local ? s->local : local;
     }
     D9D_TRY(
         d9d_buf_printf(out, "host memory of a rank: %s for batches", format_bytes(batches).text));
     if (optimizer > 0)
         D9D_TRY(d9d_buf_printf(out, ", %s for optimizer states", format_bytes(optimizer).text));
+    if (activations > 0)
+        D9D_TRY(d9d_buf_printf(out, ", %s for activations", format_bytes(activations).text));
     if (copy > 0)
         D9D_TRY(d9d_buf_printf(out, ", %s for asynchronous checkpoints", format_bytes(copy).text));
     if (local > 0)
@@ -207,6 +210,26 @@ static d9d_status print_plain_ring(const d9d_plan *p, d9d_buf *out)
         "softcaps, dropout, float32, chunks below 64 positions and windows that cut "
         "a chunk have no others\n",
         format_duration(w->seconds).text);
+}
+
+/* Does the bus to the host hold computation up? */
+static d9d_status print_bus(const d9d_plan_rank *r, d9d_buf *out)
+{
+    const double bound = 0.02; /* of a step */
+
+    if (r->host_activations == 0)
+        return D9D_OK;
+    if (r->bus_wait_s > bound * r->step_s)
+        return d9d_buf_printf(
+            out,
+            "the bus to the host bounds the step: computation waits %s of %s for activations; less "
+            "of trainer.offload.activation_fraction, or model_provider.checkpointing, sends "
+            "fewer\n",
+            format_duration(r->bus_wait_s).text, format_duration(r->step_s).text);
+    return d9d_buf_printf(out,
+                          "activations travel to the host and back beside the computation, which "
+                          "waits %s of %s for them\n",
+                          format_duration(r->bus_wait_s).text, format_duration(r->step_s).text);
 }
 
 static d9d_status print_speed(const d9d_plan *p, d9d_buf *out)
@@ -328,6 +351,7 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
                                format_bytes(p->stages[0].cache).text));
     D9D_TRY(print_work(&p->stages[0], out));
     D9D_TRY(print_plain_ring(p, out));
+    D9D_TRY(print_bus(&p->stages[0], out));
     D9D_TRY(print_speed(p, out));
     D9D_TRY(print_start(p, out));
     return print_goodput(p, out);
@@ -378,7 +402,7 @@ static json_t *rank_json(const d9d_plan_rank *r)
 {
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-        "s:i, s:o, s:o, s:I, s:I, s:I, s:I, s:I}",
+        "s:i, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:f}",
         "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
         (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
         (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "fsdp_buffers",
@@ -390,7 +414,8 @@ static json_t *rank_json(const d9d_plan_rank *r)
         work_json(&r->tally), "messages", comm_json(&r->tally), "kv_cache", (json_int_t)r->cache,
         "host_local", (json_int_t)r->local, "bytes_experts_full",
         (json_int_t)(r->full_peak > 0 ? r->full_peak + r->outside : 0), "expert_copies_weights",
-        (json_int_t)r->copies.weights, "expert_copies_gradients", (json_int_t)r->copies.gradients);
+        (json_int_t)r->copies.weights, "expert_copies_gradients", (json_int_t)r->copies.gradients,
+        "host_activations", (json_int_t)r->host_activations, "bus_wait_s", r->bus_wait_s);
 }
 
 static json_t *ranks_json(const d9d_plan *p)

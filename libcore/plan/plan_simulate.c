@@ -353,19 +353,21 @@ static d9d_status run_step(simulation *r, int64_t n_micro)
 
 /* Measurements of a step; with more micro-batches, cost grows linearly with all but the last. */
 typedef struct step_sample {
-    double step_s;
+    double step_s, bus_wait_s;
     d9d_sim_tally tally;
 } step_sample;
 
 static d9d_status measure_step(simulation *r, int64_t n_micro, d9d_arena *a, step_sample *out)
 {
     d9d_sim *p = d9d_sim_of_stream(r->engine.dev->stream);
-    const double before = d9d_sim_now(r->engine.dev->stream);
+    const double before = d9d_sim_now(r->engine.dev->stream),
+                 waited = d9d_device_bus_wait_s(r->engine.dev);
     size_t bytes;
 
     d9d_sim_reset_tally(p);
     D9D_TRY(run_step(r, n_micro));
-    *out = (step_sample){d9d_sim_now(r->engine.dev->stream) - before, *d9d_sim_get_tally(p)};
+    *out = (step_sample){d9d_sim_now(r->engine.dev->stream) - before,
+                         d9d_device_bus_wait_s(r->engine.dev) - waited, *d9d_sim_get_tally(p)};
     bytes = out->tally.n_traffic * sizeof(*out->tally.traffic);
     out->tally.traffic = d9d_arena_alloc(a, bytes + 1);
     if (out->tally.traffic == NULL)
@@ -389,6 +391,7 @@ static int64_t extrapolate_count(int64_t few, int64_t more, double by)
 static void extrapolate_sample(step_sample *few, const step_sample *more, double by)
 {
     few->step_s = extrapolate(few->step_s, more->step_s, by);
+    few->bus_wait_s = extrapolate(few->bus_wait_s, more->bus_wait_s, by);
     for (int i = 0; i < D9D_SIM_KIND_COUNT; i++) {
         d9d_sim_work *w = &few->tally.work[i];
         const d9d_sim_work *m = &more->tally.work[i];
@@ -442,6 +445,7 @@ static d9d_status simulate_steps(simulation *r, d9d_arena *a, d9di_plan_simulati
     D9D_TRY(measure_step(r, r->few, a, &s));
     out->peak = d9d_device_memory(r->engine.dev).peak;
     out->scratch = d9d_device_peak_scratch(r->engine.dev);
+    out->host_activations = d9di_engine_host_activations(&r->engine);
     out->tally = s.tally;
     if (r->period > 1)
         D9D_TRY(d9di_plan_simulate_costs(&r->engine, r->stage_timer, a, out));
@@ -453,8 +457,11 @@ static d9d_status simulate_steps(simulation *r, d9d_arena *a, d9di_plan_simulati
         by = (r->n_micro - r->few) / r->period;
         extrapolate_sample(&s, &more, (double)by);
         out->peak += (uint64_t)by * (d9d_device_memory(r->engine.dev).peak - out->peak);
+        out->host_activations +=
+            (uint64_t)by * (d9di_engine_host_activations(&r->engine) - out->host_activations);
     }
     out->step_s = s.step_s;
+    out->bus_wait_s = s.bus_wait_s;
     out->tally = s.tally;
     return D9D_OK;
 }

@@ -49,13 +49,15 @@ typedef struct d9di_plan_simulation {
     /* Bytes that persist between steps. */
     uint64_t weights, gradients, optimizer;
     uint64_t host_optimizer; /* states in host memory */
-    uint64_t residuals;      /* of master weights; included in `optimizer` */
-    const char *updates;     /* d9d_optimizer_describe() */
+    uint64_t host_activations;
+    uint64_t residuals;  /* of master weights; included in `optimizer` */
+    const char *updates; /* d9d_optimizer_describe() */
     /* In addition: unsharded parameters and gradients of FSDP units; kernel scratch at the time of
      * the peak. */
     uint64_t group_bytes, scratch;
-    uint64_t peak; /* of the device's pool in a step, blocks rounded up to their size class */
-    double step_s; /* all micro-batches and the update, without waiting for other ranks */
+    uint64_t peak;     /* of the device's pool in a step, blocks rounded up to their size class */
+    double step_s;     /* all micro-batches and the update, without waiting for other ranks */
+    double bus_wait_s; /* of it, waiting for activations on the bus to the host */
     /* With a pipeline, in the arena: this rank's stages, the sum of all executed actions, the cost
      * once per step, and the transfer of a micro-batch's hidden states to a neighbour. */
     d9di_plan_simulate_stage *stages;

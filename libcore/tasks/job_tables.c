@@ -366,8 +366,8 @@ static const d9d_key offload_keys[] = {
                  "share of the layers whose activations go, evenly spread: less for a bus that "
                  "computation waits for"),
     D9D_KEY_INT(offload_section, activation_prefetch, "1", 1, 64,
-                "layers that are fetched ahead of the one that backward computes, and whose copies "
-                "to the host may be under way; each takes the device memory of one layer"),
+                "of the layers that go, how many return ahead of the one that backward computes, "
+                "and how many may be on their way to the host; each takes a layer's device memory"),
     D9D_KEY_END,
 };
 

@@ -73,14 +73,15 @@ typedef struct d9d_plan_rank {
     uint64_t
         full_peak; /* peak where this rank's experts are at their capacity; 0: they have none */
     d9d_expert_copies_size copies; /* of experts; included in `weights` and `gradients` */
-    uint64_t cache;   /* KV cache while completions are generated, when activations are none */
-    uint64_t outside; /* libraries' memory outside the pool */
-    double step_s;    /* without waiting for other ranks */
-    int live;         /* most forwards in memory whose backward is not done; 1 without a pipeline */
+    uint64_t cache;    /* KV cache while completions are generated, when activations are none */
+    uint64_t outside;  /* libraries' memory outside the pool */
+    double step_s;     /* without waiting for other ranks */
+    double bus_wait_s; /* of it, waiting for activations on the bus to the host */
+    int live; /* most forwards in memory whose backward is not done; 1 without a pipeline */
     d9d_sim_tally tally; /* of a step */
-    /* Host memory: optimizer states that are offloaded; the copy for asynchronous checkpoints, or
-     * 0; and prefetched batches, including the largest evaluation's. */
-    uint64_t host_optimizer, copy, batches;
+    /* Host memory: optimizer states and activations that are offloaded; the copy for asynchronous
+     * checkpoints, or 0; and prefetched batches, including the largest evaluation's. */
+    uint64_t host_optimizer, host_activations, copy, batches;
     uint64_t local; /* host memory of local checkpoints: of this rank and of one of another host */
     uint64_t saved; /* bytes of a checkpoint that all ranks of the stage write */
 } d9d_plan_rank;
@@ -130,8 +131,8 @@ typedef struct d9d_plan {
     d9d_stage_costs *stage_costs; /* [stages of the program], in the arena */
     double transfer_s;            /* of what neighbouring stages exchange */
     const char *measured_run;     /* the run that measured the costs; NULL: the cost model */
-    /* Sum of `host_optimizer`, `copy`, `batches` and `local` over the ranks of the host that needs
-     * most, and the number of these ranks. */
+    /* Sum of `host_optimizer`, `host_activations`, `copy`, `batches` and `local` over the ranks of
+     * the host that needs most, and the number of these ranks. */
     uint64_t host;
     int64_t host_ranks;
     d9d_plan_start start;
