@@ -1,6 +1,6 @@
-/* pinned_pool.c - see device/pinned_pool.h.  The pool is that of a device whose memory is the
+/* pinned_pool.c - see d9d/device/pinned_pool.h.  The pool is that of a device whose memory is the
  * host's. */
-#include "device/pinned_pool.h"
+#include "d9d/device/pinned_pool.h"
 
 #include <stdlib.h>
 
@@ -9,14 +9,14 @@
 #include "device/backend.h"
 #include "device/pool.h"
 
-struct d9di_pinned_pool {
+struct d9d_pinned_pool {
     d9d_device host; /* only its pool is used */
     d9d_device *dev; /* that pins */
 };
 
 static void *host_alloc(d9d_device *host, uint64_t n)
 {
-    d9d_device *dev = ((d9di_pinned_pool *)host->self)->dev;
+    d9d_device *dev = ((d9d_pinned_pool *)host->self)->dev;
     void *p = NULL;
 
     if (dev->kernels != d9d_kernels_sim() && n > d9d_mem_available())
@@ -26,7 +26,7 @@ static void *host_alloc(d9d_device *host, uint64_t n)
 
 static void host_free(d9d_device *host, void *p, uint64_t n)
 {
-    d9d_device *dev = ((d9di_pinned_pool *)host->self)->dev;
+    d9d_device *dev = ((d9d_pinned_pool *)host->self)->dev;
 
     (void)n;
     (void)!d9d_device_sync(dev); /* copies that the compute stream waits for */
@@ -39,11 +39,11 @@ static void host_mem_info(d9d_device *host, uint64_t *has, uint64_t *left)
     *has = *left + d9d_device_memory(host).reserved;
 }
 
-d9d_status d9di_pinned_pool_create(d9d_device *dev, d9di_pinned_pool **out)
+d9d_status d9d_pinned_pool_create(d9d_device *dev, d9d_pinned_pool **out)
 {
     static const d9d_device_ops ops = {
         .alloc = host_alloc, .free = host_free, .mem_info = host_mem_info};
-    d9di_pinned_pool *p = calloc(1, sizeof(*p));
+    d9d_pinned_pool *p = calloc(1, sizeof(*p));
     d9d_status st;
 
     if (p == NULL)
@@ -58,7 +58,7 @@ d9d_status d9di_pinned_pool_create(d9d_device *dev, d9di_pinned_pool **out)
     return st;
 }
 
-void d9di_pinned_pool_free(d9di_pinned_pool *p)
+void d9d_pinned_pool_free(d9d_pinned_pool *p)
 {
     if (p == NULL)
         return;
@@ -66,17 +66,17 @@ void d9di_pinned_pool_free(d9di_pinned_pool *p)
     free(p);
 }
 
-d9d_status d9di_pinned_pool_take(d9di_pinned_pool *p, uint64_t n, void **out)
+d9d_status d9d_pinned_pool_take(d9d_pinned_pool *p, uint64_t n, void **out)
 {
     return d9d_device_alloc(&p->host, n, out);
 }
 
-void d9di_pinned_pool_give(d9di_pinned_pool *p, void *block, uint64_t n)
+void d9d_pinned_pool_give(d9d_pinned_pool *p, void *block, uint64_t n)
 {
     d9d_device_free(&p->host, block, n);
 }
 
-d9d_device_stats d9di_pinned_pool_memory(const d9di_pinned_pool *p)
+d9d_device_stats d9d_pinned_pool_memory(const d9d_pinned_pool *p)
 {
     return d9d_device_memory(&p->host);
 }

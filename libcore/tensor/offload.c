@@ -13,7 +13,7 @@
 
 #include "d9d/base/mem.h"
 #include "d9d/device/copy_stream.h"
-#include "device/pinned_pool.h"
+#include "d9d/device/pinned_pool.h"
 #include "tensor/storage.h"
 
 typedef enum group_state { HERE, LEAVING, AWAY, RETURNING } group_state;
@@ -36,7 +36,7 @@ struct d9d_offload {
     d9d_device *dev;
     d9d_offload_opts opts;
     d9d_copy_stream *out, *back;
-    d9di_pinned_pool *host;
+    d9d_pinned_pool *host;
     D9D_VEC(d9d_offload_group *) leaving; /* oldest first */
     d9d_offload_group *idle;
     uint64_t groups, bytes; /* sent */
@@ -53,7 +53,7 @@ d9d_status d9d_offload_create(d9d_device *dev, const d9d_offload_opts *opts, d9d
     o->opts = *opts;
     D9D_TRY_OR(st, d9d_copy_stream_create(dev, opts->name, "to host", &o->out), out);
     D9D_TRY_OR(st, d9d_copy_stream_create(dev, opts->name, "from host", &o->back), out);
-    D9D_TRY_OR(st, d9di_pinned_pool_create(dev, &o->host), out);
+    D9D_TRY_OR(st, d9d_pinned_pool_create(dev, &o->host), out);
     *out = o;
     return D9D_OK;
 out:
@@ -77,13 +77,13 @@ void d9d_offload_free(d9d_offload *o)
     D9D_VEC_RELEASE(&o->leaving);
     d9d_copy_stream_free(o->out);
     d9d_copy_stream_free(o->back);
-    d9di_pinned_pool_free(o->host);
+    d9d_pinned_pool_free(o->host);
     free(o);
 }
 
 d9d_offload_stats d9d_offload_get_stats(const d9d_offload *o)
 {
-    return (d9d_offload_stats){.host = d9di_pinned_pool_memory(o->host).reserved, .sent = o->bytes};
+    return (d9d_offload_stats){.host = d9d_pinned_pool_memory(o->host).reserved, .sent = o->bytes};
 }
 
 /* --- groups -------------------------------------------------------------------------------- */
@@ -116,7 +116,7 @@ static void group_drop_items(d9d_offload_group *g)
     for (size_t i = 0; i < g->items.len; i++) {
         item *x = &g->items.data[i];
 
-        d9di_pinned_pool_give(g->of->host, x->host, x->x.storage->bytes);
+        d9d_pinned_pool_give(g->of->host, x->host, x->x.storage->bytes);
         d9d_tensor_release(&x->x);
     }
     g->items.len = 0;
@@ -159,7 +159,7 @@ static d9d_status fail_host(const d9d_offload *o, uint64_t n)
     return D9D_FAIL(D9D_EOOM,
                     "%s: %.2f GiB are in the host's memory, %.2f MiB more were asked for, and the "
                     "host has %.2f GiB available",
-                    o->opts.key, (double)d9di_pinned_pool_memory(o->host).reserved / 0x1p30,
+                    o->opts.key, (double)d9d_pinned_pool_memory(o->host).reserved / 0x1p30,
                     (double)n / 0x1p20, (double)d9d_mem_available() / 0x1p30);
 }
 
@@ -169,7 +169,7 @@ static d9d_status item_add(d9d_offload *o, d9d_offload_group *g, const d9d_tenso
 
     x->storage->counted = 0; /* once */
     D9D_TRY(D9D_VEC_RESERVE(&g->items, 1));
-    if (d9di_pinned_pool_take(o->host, x->storage->bytes, &it.host) != D9D_OK)
+    if (d9d_pinned_pool_take(o->host, x->storage->bytes, &it.host) != D9D_OK)
         return fail_host(o, x->storage->bytes);
     it.x = d9d_tensor_ref(x);
     g->items.data[g->items.len++] = it;

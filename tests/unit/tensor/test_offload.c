@@ -107,7 +107,7 @@ static void memory_is_free_after_depth_more_groups(void **state)
 static void what_another_refers_to_stays(void **state)
 {
     const d9d_tensor *refs[4];
-    d9d_tensor again, view, mine;
+    d9d_tensor again, view, own;
     d9d_offload_group *g, *last;
     rig r;
 
@@ -115,7 +115,7 @@ static void what_another_refers_to_stays(void **state)
     rig_open(&r, 1);
     again = d9d_tensor_ref(&r.x[1]);
     view = d9d_tensor_rows(&r.x[2], 8, 8);
-    mine = d9d_tensor_ref(&r.x[0]);
+    own = d9d_tensor_ref(&r.x[0]);
     refs[0] = &r.x[0], refs[1] = &r.x[1], refs[2] = &r.x[2], refs[3] = &view;
     assert_ok(d9d_offload_send(r.o, refs, 4, &g));
     assert_ok(d9d_offload_send(r.o, NULL, 0, &last)); /* an empty one is one more */
@@ -131,7 +131,7 @@ static void what_another_refers_to_stays(void **state)
     d9d_offload_group_free(last);
     d9d_tensor_release(&again);
     d9d_tensor_release(&view);
-    d9d_tensor_release(&mine);
+    d9d_tensor_release(&own);
     rig_close(&r);
 }
 
