@@ -421,6 +421,8 @@ static const d9d_key metrics_keys[] = {
     REAL("data_ms", "of step_ms, waiting for batches"),
     REAL("mfu", "part of the device's peak that was used; absent: unknown"),
     NULLABLE("mem_bytes", INT, "most memory of the device so far", .max = 0x1p63),
+    NULLABLE("host_bytes", INT, "host memory of offloaded optimizer states and activations",
+             .max = 0x1p63),
     REAL("joules", "energy of rank 0's device since the record before; absent: not measured"),
     REAL("tokens_per_joule", "target tokens of a rank over that energy"),
     D9D_KEY_END,

@@ -386,6 +386,7 @@ d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_track_step_record *r)
         {"data_ms", r->data_ms, false, false},
         {"mfu", r->mfu, false, false},
         {"mem_bytes", (double)r->mem_bytes, true, true},
+        {"host_bytes", r->host_bytes > 0 ? (double)r->host_bytes : NAN, true, false},
         {"joules", r->joules > 0 ? r->joules : NAN, false, false},
         {"tokens_per_joule", r->joules > 0 ? r->tokens_per_joule : NAN, false, false},
     };

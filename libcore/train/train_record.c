@@ -284,6 +284,7 @@ static d9d_status step_write(d9di_train_recorder *rec, const d9di_train_run *run
                                               .tokens_per_s = (double)s->targets / (s->ms * 1e-3),
                                               .mfu = s->mfu,
                                               .mem_bytes = d9d_device_memory(rec->dev).peak,
+                                              .host_bytes = s->host_bytes,
                                               .joules = rec->energy.joules,
                                               .tokens_per_joule = rec->energy.tokens_per_joule,
                                               .names = rec->names,

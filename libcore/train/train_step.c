@@ -392,6 +392,8 @@ d9d_status d9di_train_stepper_collect(d9di_train_stepper *s, const d9di_train_ru
         .lr = p->lr,
         .ms = ms,
         .data_ms = (double)p->data_ns * 1e-6,
+        .host_bytes =
+            d9d_optimizer_host_bytes(s->optimizer) + d9di_engine_host_activations(s->engine),
         .targets = (int64_t)report->targets,
         .step = p->state_before.step + 1,
         .tokens = s->state.tokens,

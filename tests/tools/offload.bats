@@ -50,6 +50,8 @@ number() { grep -o "\"$2\": [0-9.e+-]*" "$1" | tail -1 | sed 's/.* //'; }
         d9d-train --plan --json --gpu cpu "${recompute[@]}" "${away[@]}" small.json >plan.json
         [ "$(number plan.json peak)" = "$there" ]
         [ "$(number plan.json host_activations)" -gt 0 ]
+        [ "$(number plan.json host_activations)" = "$(number away/metrics.jsonl host_bytes)" ]
+        [ -z "$(number here/metrics.jsonl host_bytes)" ]
     done
     ((there > 0))
 }

@@ -48,6 +48,7 @@ static const struct chart_rule {
     {MATCH_KEY, "expert_copies", "experts", "Copies of experts in a layer", "number", false, true},
     {MATCH_WORD, "router_", "experts", NULL, "number", false, true},
     {MATCH_KEY, "mem_bytes", "memory", "Device memory, highest so far", "bytes", false, false},
+    {MATCH_KEY, "host_bytes", "memory", "Host memory of what is offloaded", "bytes", false, false},
     {MATCH_KEY, "pipeline_ms", "pipeline", "Time of the pipeline, of a step", "ms", false, true},
     {MATCH_KEY, "bubble", "pipeline", "Pipeline bubble", "share", false, true},
     {MATCH_KEY, "joules", "energy", "Energy of a rank between records (joules)", "number", false,

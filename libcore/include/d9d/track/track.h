@@ -58,6 +58,7 @@ typedef struct d9d_track_step_record {
     double data_ms; /* part of step_ms spent waiting for batches; NaN: left out */
     double mfu;     /* NaN if the device's peak is unknown: left out */
     uint64_t mem_bytes;
+    uint64_t host_bytes; /* what is offloaded there; 0: nothing, left out */
     /* Energy of rank 0's device since the record before, and its share of the tokens over it;
      * joules 0 or NaN: not measured, left out. */
     double joules, tokens_per_joule;
