@@ -507,11 +507,29 @@ static void trace_begin(const d9d_executor *x, const d9d_pipe_action *a, size_t 
         d9d_trace_begin(x->opts.dev, "%s", a->kind == D9D_PIPE_FORWARD ? "forward" : "backward");
 }
 
+/* If the computation after action i is a backward, what it needs first returns during i. */
+static d9d_status next_prefetch(const d9d_executor *x, size_t i)
+{
+    const d9d_pipe_action *a;
+    const slot *c;
+
+    for (i++; i < x->lane->len && !d9di_pipe_action_computes(x->lane->data[i].kind); i++)
+        ;
+    if (i == x->lane->len)
+        return D9D_OK;
+    a = &x->lane->data[i];
+    c = slot_at(x, a->stage, a->micro);
+    return c->tape != NULL && (a->kind == D9D_PIPE_BACKWARD || a->kind == D9D_PIPE_DGRAD)
+               ? d9d_tape_prefetch(c->tape)
+               : D9D_OK;
+}
+
 static d9d_status action_compute(d9d_executor *x, size_t i)
 {
     const d9d_pipe_action *a = &x->lane->data[i];
 
     x->now = a;
+    D9D_TRY(next_prefetch(x, i));
     D9D_TRY(action_dispatch(x, a, x->last[a->stage / x->opts.program->ranks] == i));
     D9D_TRY(timer_record(x, NULL));
     if (--x->left[a->micro] == 0 && x->opts.ops->done != NULL)
