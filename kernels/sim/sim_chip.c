@@ -28,6 +28,7 @@
             [D9D_SIM_LINK_NODE] = {(nvlink)*0.72e9, 15e-6},                                        \
             [D9D_SIM_LINK_NETWORK] = {(adapter)*0.85e9, 30e-6},                                    \
             [D9D_SIM_LINK_HOST] = {(pcie)*0.55e9, 0},                                              \
+            [D9D_SIM_LINK_HOST_COPY] = {(pcie)*0.81e9, 0},                                         \
         }                                                                                          \
     }
 
@@ -56,7 +57,8 @@ static const d9d_sim_chip chips[] = {
      .per_node = 64,
      .link = {[D9D_SIM_LINK_NODE] = {3e9, 5e-6},
               [D9D_SIM_LINK_NETWORK] = {1e9, 20e-6},
-              [D9D_SIM_LINK_HOST] = {7e9, 0}}},
+              [D9D_SIM_LINK_HOST] = {7e9, 0},
+              [D9D_SIM_LINK_HOST_COPY] = {7e9, 0}}},
 };
 
 enum { CHIPS = sizeof(chips) / sizeof(chips[0]) };
@@ -89,7 +91,7 @@ const char *d9d_sim_kind_name(d9d_sim_kind kind)
 
 const char *d9d_sim_link_name(d9d_sim_link link)
 {
-    static const char *const texts[] = {"node", "network", "host"};
+    static const char *const texts[] = {"node", "network", "host", "host"};
 
     return texts[link];
 }

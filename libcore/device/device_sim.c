@@ -184,7 +184,7 @@ static d9d_status sim_copy_stream_copy(d9d_device *dev, void *stream, void *dst,
     (void)dev;
     if (n <= COPY_MAX && d9d_sim_is_real(dst) && d9d_sim_is_real(src))
         memcpy(dst, src, n);
-    return d9d_sim_transfer(s->clock, s->name, s->direction, D9D_SIM_LINK_HOST, (double)n);
+    return d9d_sim_transfer(s->clock, s->name, s->direction, D9D_SIM_LINK_HOST_COPY, (double)n);
 }
 
 static d9d_status sim_copy_stream_record(d9d_device *dev, void *stream, void *event)

@@ -52,11 +52,13 @@ typedef enum d9d_sim_kind {
 
 D9D_API const char *d9d_sim_kind_name(d9d_sim_kind kind);
 
-/* Which link a message takes: within a node, or between nodes; or the bus to host memory. */
+/* Which link a message takes: within a node, or between nodes; or the bus to host memory, by
+ * kernels in both directions at once, or by copy engines. */
 typedef enum d9d_sim_link {
     D9D_SIM_LINK_NODE,
     D9D_SIM_LINK_NETWORK,
     D9D_SIM_LINK_HOST,
+    D9D_SIM_LINK_HOST_COPY,
     D9D_SIM_LINK_COUNT
 } d9d_sim_link;
 D9D_API const char *d9d_sim_link_name(d9d_sim_link link);
