@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2034,SC2154,SC2086 # variables of bats and of topology.bash; options of several words
+# shellcheck disable=SC2034,SC2046,SC2086,SC2154 # variables of bats and of topology.bash; options of several words
 # Activations in the host's memory: the bits of the same mesh without, in every schedule and kind of
 # parallelism.
 

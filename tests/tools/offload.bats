@@ -39,7 +39,7 @@ number() { grep -o "\"$2\": [0-9.e+-]*" "$1" | tail -1 | sed 's/.* //'; }
 @test "activations in the host's memory give the same bits in less memory, as the plan says" {
     local way here there
     for way in off selective full; do
-        local recompute=(--set model_provider.checkpointing=$way)
+        local recompute=(--set model_provider.checkpointing="$way")
         rm -rf here away
         d9d-train -q "${recompute[@]}" --set trainer.run.dir=here small.json
         d9d-train -q "${recompute[@]}" "${away[@]}" --set trainer.run.dir=away small.json

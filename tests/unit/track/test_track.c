@@ -76,7 +76,8 @@ static void test_resumable_lines(void **state)
         want, sizeof(want),
         "%s{\"step\": 3, \"loss\": null, \"lr\": 0.001, \"tokens\": 300, \"samples\": "
         "12, \"step_ms\": 10.25, \"tokens_per_s\": 9756.5, \"data_ms\": 0.25, \"mfu\": 0.5, "
-        "\"mem_bytes\": 1048576, \"host_bytes\": 4096, \"joules\": 42.5, \"tokens_per_joule\": 4.0}\n",
+        "\"mem_bytes\": 1048576, \"host_bytes\": 4096, \"joules\": 42.5, \"tokens_per_joule\": "
+        "4.0}\n",
         plain_line);
     check_text(want);
 }

@@ -53,7 +53,7 @@ typedef enum d9d_sim_kind {
 D9D_API const char *d9d_sim_kind_name(d9d_sim_kind kind);
 
 /* Which link a message takes: within a node, or between nodes; or the bus to host memory, by
- * kernels in both directions at once, or by copy engines. */
+ * kernels in both directions at once, or by asynchronous copies. */
 typedef enum d9d_sim_link {
     D9D_SIM_LINK_NODE,
     D9D_SIM_LINK_NETWORK,

@@ -8,7 +8,7 @@
  *     ... enqueue work that does not need the copy ...
  *     D9D_TRY(d9d_copy_stream_join(copied));             // compute continues after the copy
  *
- * The host waits nowhere.  A copy engine moves the data, no SM.  On the CPU a copy is complete when
+ * The host waits nowhere.  No SM moves the data.  On the CPU a copy is complete when
  * the call returns; on a simulated device it takes the bus to the host, one copy of a stream after
  * the other.
  */
