@@ -6,9 +6,15 @@
  *
  * A random d of unit scale has g.d of the size of |g|, by which differences are measured.  Where a
  * token crosses to another expert the loss jumps, and with small steps its rounding shows: then
- * quotients of neighbouring steps differ, and smaller steps, other directions and other tokens are
- * tried. A gradient of less than a hundredth of the whole is measured by that, since losses in
- * float32 tell no more.
+ * quotients of neighbouring steps differ.  Where a clamp has its kink within the step the slopes of
+ * the two sides differ, of which q is the mean, for all steps alike if the kink is near enough.  A
+ * smooth f has a bend b of O(h), so that without a kink
+ *
+ *     2 b(h) - b(2h)  ~  0                b(h) = (f(h) - 2 f(0) + f(-h)) / h
+ *
+ * is the difference of the two slopes.  Three steps in a row that show neither tell; otherwise
+ * smaller steps, other directions and other tokens, fewer of them, are tried.  A gradient of less
+ * than a hundredth of the whole is measured by that, since losses in float32 tell no more.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,12 +24,12 @@
 #include "d9d/base/rng.h"
 
 enum {
-    TOKENS = 4,
-    WANTED = 2,
-    TRIES = 16,
-    STEPS = 8
-}; /* batches; directions that tell; all; steps */
-static const double limit = 1e-2, agreement = 2.5e-3, first_step = 2e-2, least_share = 1e-2;
+    TOKENS = 8, /* batches */
+    WANTED = 5, /* directions that tell */
+    TRIES = 32, /* of a batch */
+    STEPS = 10
+};
+static const double limit = 1e-2, agreement = 2.5e-3, first_step = 8e-2, least_share = 1e-2;
 
 /* --- finite differences ----------------------------------------------------------------------- */
 
@@ -41,7 +47,8 @@ typedef struct probes {
     d9di_small_model *m;
     probe *of;
     size_t n;
-    double all; /* norm of all gradients */
+    double loss; /* where the parameters are */
+    double all;  /* norm of all gradients */
 } probes;
 
 static double norm_of(const float *x, size_t n)
@@ -74,11 +81,12 @@ static void probes_release(probes *s)
     free(s->of);
 }
 
-static d9d_status probes_init(probes *s, d9di_small_model *m, const d9di_small_gradients *g)
+static d9d_status probes_init(probes *s, d9di_small_model *m, double loss,
+                              const d9di_small_gradients *g)
 {
     double sum = 0;
 
-    *s = (probes){.m = m, .of = calloc(g->n + 1, sizeof(*s->of))};
+    *s = (probes){.m = m, .of = calloc(g->n + 1, sizeof(*s->of)), .loss = loss};
     if (s->of == NULL)
         return D9D_FAIL(D9D_ENOMEM, "directions of a small model");
     for (size_t i = 0; i < g->n; i++) {
@@ -119,77 +127,126 @@ static d9d_status move(const probe *p, double h)
                              p->n * sizeof(*p->moved));
 }
 
-/* The quotient q(h). */
-static d9d_status quotient(d9di_small_model *m, const probe *p, double h, double *out)
+/* The quotients of a step. */
+typedef struct quotients {
+    double slope, bend; /* q(h), b(h) */
+} quotients;
+
+static d9d_status measure_step(const probes *s, const probe *p, double h, quotients *out)
 {
     double above, below;
 
     D9D_TRY(move(p, h));
-    D9D_TRY(d9di_small_model_loss(m, &above));
+    D9D_TRY(d9di_small_model_loss(s->m, &above));
     D9D_TRY(move(p, -h));
-    D9D_TRY(d9di_small_model_loss(m, &below));
-    *out = (above - below) / (2 * h);
+    D9D_TRY(d9di_small_model_loss(s->m, &below));
+    *out = (quotients){(above - below) / (2 * h), (above - 2 * s->loss + below) / h};
     return D9D_OK;
 }
 
+/* Whether the slopes of h, 2 h and 4 h are one, up to `most`. */
+static bool slopes_agree(const quotients *q, double most)
+{
+    return fabs(q[0].slope - q[1].slope) <= most && fabs(q[1].slope - q[2].slope) <= most;
+}
+
+/* Whether their bends are those of a function without a kink. */
+static bool bends_agree(const quotients *q, double most)
+{
+    return fabs(2 * q[0].bend - q[1].bend) <= 4 * most &&
+           fabs(2 * q[1].bend - q[2].bend) <= 4 * most;
+}
+
 /* The error along the direction, relative to `unit`; *tells is false if no three steps in a row
- * agree. */
-static d9d_status measure_direction(d9di_small_model *m, const probe *p, double unit, double *error,
+ * agree, or those that do have a kink between them. */
+static d9d_status measure_direction(const probes *s, const probe *p, double unit, double *error,
                                     bool *tells)
 {
-    const double wanted = along(p);
-    double h = first_step, q[3] = {NAN, NAN, NAN}; /* of h, 2 h, 4 h */
+    const double wanted = along(p), most = agreement * unit;
+    quotients q[3] = {{NAN, NAN}, {NAN, NAN}, {NAN, NAN}}; /* of h, 2 h, 4 h */
+    double h = first_step;
 
-    *tells = false;
-    for (int i = 0; i < STEPS && !*tells; i++, h /= 2) {
+    for (int i = 0; i < STEPS && !slopes_agree(q, most); i++, h /= 2) {
         q[2] = q[1];
         q[1] = q[0];
-        D9D_TRY(quotient(m, p, h, &q[0]));
-        *tells = fabs(q[0] - q[1]) <= agreement * unit && fabs(q[1] - q[2]) <= agreement * unit;
-        *error = fabs((4 * q[0] - q[1]) / 3 - wanted) / unit;
+        D9D_TRY(measure_step(s, p, h, &q[0]));
     }
+    *tells = slopes_agree(q, most) && bends_agree(q, most);
+    *error = fabs((4 * q[0].slope - q[1].slope) / 3 - wanted) / unit;
     return move(p, 0);
 }
+
+/* Errors along the directions of a tensor that told. */
+typedef struct measured {
+    double errors[WANTED];
+    int n;
+} measured;
 
 /* What is found of all tensors. */
 typedef struct finding {
     double error; /* the worst */
     const char *name;
-    size_t tensors, unmeasured; /* of the latter no step tells */
+    size_t tensors, unmeasured; /* of the latter too few steps tell */
+    measured *of;               /* [tensors], in the certificate's arena */
 } finding;
 
-/* By some directions that tell. */
-static d9d_status measure_probe(const probes *s, probe *p, uint64_t seed, finding *out)
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* By the median of directions that tell: kinks that cancel are in few of them, a wrong gradient is
+ * in all. */
+static d9d_status measure_probe(const probes *s, probe *p, uint64_t seed, measured *out)
 {
     const double least = least_share * s->all;
     const double unit = p->scale * (p->norm > least ? p->norm : least);
-    int measured = 0;
 
-    for (uint64_t k = 0; k < TRIES && measured < WANTED; k++) {
-        double error;
-        bool tells;
+    for (uint64_t k = 0; k < TRIES && out->n < WANTED; k++) {
+        bool tells = false;
 
         draw_direction(p, seed, k);
-        D9D_TRY(measure_direction(s->m, p, unit, &error, &tells));
-        measured += tells;
-        if (tells && (out->name == NULL || !(error <= out->error))) {
-            out->error = error;
-            out->name = p->param->name;
+        D9D_TRY(measure_direction(s, p, unit, &out->errors[out->n], &tells));
+        out->n += tells;
+    }
+    if (out->n == WANTED)
+        qsort(out->errors, WANTED, sizeof(*out->errors), compare_doubles);
+    return D9D_OK;
+}
+
+static d9d_status finding_init(finding *f, size_t tensors, d9d_arena *a)
+{
+    *f = (finding){.tensors = tensors,
+                   .unmeasured = tensors,
+                   .of = d9d_arena_alloc(a, (tensors + 1) * sizeof(*f->of))};
+    return f->of != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "certificate: out of memory");
+}
+
+/* Those of which other tokens have not told enough. */
+static d9d_status measure_probes(const probes *s, uint64_t seed, d9d_arena *a, finding *out)
+{
+    if (out->of == NULL)
+        D9D_TRY(finding_init(out, s->n, a));
+    for (size_t i = 0; i < s->n; i++) {
+        measured *m = &out->of[i];
+
+        if (m->n == WANTED)
+            continue;
+        D9D_TRY(measure_probe(s, &s->of[i], seed, m));
+        if (m->n < WANTED)
+            continue;
+        out->unmeasured--;
+        if (out->name == NULL || !(m->errors[WANTED / 2] <= out->error)) {
+            out->error = m->errors[WANTED / 2];
+            out->name = s->of[i].param->name;
         }
     }
-    out->unmeasured += measured == 0;
     return D9D_OK;
 }
 
-static d9d_status measure_probes(const probes *s, uint64_t seed, finding *out)
-{
-    out->tensors = s->n;
-    for (size_t i = 0; i < s->n; i++)
-        D9D_TRY(measure_probe(s, &s->of[i], seed, out));
-    return D9D_OK;
-}
-
-static d9d_status measure_model(d9di_small_model *m, uint64_t seed, finding *out)
+static d9d_status measure_model(d9di_small_model *m, uint64_t seed, d9d_arena *a, finding *out)
 {
     d9di_small_gradients g = {.n = 0};
     probes s = {.n = 0};
@@ -198,25 +255,27 @@ static d9d_status measure_model(d9di_small_model *m, uint64_t seed, finding *out
 
     D9D_TRY_OR(st, d9di_small_model_backward(m, &loss), done);
     D9D_TRY_OR(st, d9di_small_gradients_read(m, &g), done);
-    D9D_TRY_OR(st, probes_init(&s, m, &g), done);
-    st = measure_probes(&s, seed, out);
+    D9D_TRY_OR(st, probes_init(&s, m, loss, &g), done);
+    st = measure_probes(&s, seed, a, out);
 done:
     probes_release(&s);
     d9di_small_gradients_release(&g);
     return st;
 }
 
-/* With the tokens of a seed.  The finding's name is in the certificate's arena. */
-static d9d_status measure_tokens(d9di_certify *c, uint64_t seed, finding *out)
+/* With the tokens of the try k, fewer than at first.  The finding's name is in the certificate's
+ * arena. */
+static d9d_status measure_tokens(d9di_certify *c, uint64_t k, finding *out)
 {
-    const d9di_small_model_opts opts = {
-        .choices = c->choices, .seed = seed, .rows = c->has_experts ? 1 : 0, .head = &c->head};
+    const d9di_small_model_opts opts = {.choices = c->choices,
+                                        .seed = c->opts->seed + k,
+                                        .rows = c->has_experts || k > 0 ? 1 : 0,
+                                        .head = &c->head};
     d9di_small_model m;
     d9d_status st = d9di_small_model_open(&m, c->folder, &opts);
 
-    *out = (finding){.error = 0};
     if (st == D9D_OK)
-        st = measure_model(&m, seed, out);
+        st = measure_model(&m, opts.seed, c->arena, out);
     if (st == D9D_OK && out->name != NULL)
         out->name = d9d_arena_strdup(c->arena, out->name);
     (void)d9di_small_model_close(&m);
@@ -228,7 +287,7 @@ d9d_status d9di_certify_gradients(d9di_certify *c, d9d_certificate_check *out)
     finding f = {.unmeasured = 1};
 
     for (uint64_t k = 0; k < TOKENS && f.unmeasured > 0 && f.error <= limit; k++)
-        D9D_TRY(measure_tokens(c, c->opts->seed + k, &f));
+        D9D_TRY(measure_tokens(c, k, &f));
     out->figure = f.unmeasured > 0 && f.error <= limit ? INFINITY : f.error;
     out->limit = limit;
     return isinf(out->figure)

@@ -115,6 +115,26 @@ JSON
     [ -z "$output$stderr" ]
 }
 
+@test "gradients of clamped activations, whose kinks are between finite differences" {
+    local folders='gpt_oss gpt_oss_odd gpt_oss_prefix olmo_clip olmoe_clip' kinked
+    [ -z "${D9D_LONG:-}" ] || folders=$(ls "$golden/families")
+    for f in $folders; do
+        d9d-map certify "$golden/families/$f" >out
+        certified "$f"
+    done
+    # kinked STATEMENT: the activation goes on with half the slope; the statement sets its derivative
+    kinked() { plugin gelu "s/^    return 0.5 \* x \* (1 + th);/    if (x > 0.4) { const double own = *derivative, y = gelu(0.4, derivative) + 0.5 * (x - 0.4); $1; (void)own; return y; }\n&/"; }
+    kinked '*derivative = 0.5'
+    d9d-map certify --plugin ./libmine.so gelu >out
+    certified gelu adapters generation
+    # the slope before the kink, that of the whole curve, and another sign
+    for wrong in '' '*derivative = own' '*derivative = -0.5' '*derivative = 0.48'; do
+        kinked "$wrong"
+        run -1 --separate-stderr d9d-map certify --plugin ./libmine.so gelu
+        fails gradients
+    done
+}
+
 @test "heads of tasks, of encoders and decoders" {
     for task in classification embedding; do
         for f in modernbert qwen3 olmoe; do
