@@ -421,8 +421,8 @@ gpu-pack: all $(GPU_BIN)
 C_ALL     := $(CORE_SRC) $(if $(MPI_SHOW),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c examples/*/*.c tests/*/*.c tests/unit/*/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*/*.cu kernels/cuda/*/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
-SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* packaging/*/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
-             $(wildcard slurm/*.sh tests/*/*.bash)
+SH_ALL    := $(shell grep -lE '^\#!.*(sh|bats)$$' .ci/* slurm/* packaging/*/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
+             $(wildcard slurm/*.sh tests/*.bash tests/*/*.bash)
 LINT_C    := $(ALL_C) $(ALL_CPP) $(CAIRO_CPP) $(MPI_CPP) -Itests/unit -I$B/libcore
 TIDY      := $(patsubst %.c,$B/%.tidy,$(CORE_SRC) $(wildcard tools/*.c))
 

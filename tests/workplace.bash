@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # variables of bats
 # workplace.bash - shared by the scripts of several suites.
 
 # workplace: a new directory, in memory where that is possible: these tests sync a lot.

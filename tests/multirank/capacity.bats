@@ -23,11 +23,11 @@ same_experts() {
         END { exit bad || n < 100 }'
 }
 
-# alone OPTION...: one rank, which drops a good part of the choices.
+# alone: one rank, which drops a good part of the choices.
 alone() {
     rm -rf alone
     # shellcheck disable=SC2086 # options
-    d9d-train -q --device cpu --set trainer.run.dir=alone $capacity "$@" moe.json
+    d9d-train -q --device cpu --set trainer.run.dir=alone $capacity moe.json
     awk 'match($0, /"expert_dropped": [^,}]+/) {
              x = substr($0, RSTART + 18, RLENGTH - 18); n++; if (x < 0.1 || x > 0.9) bad = 1 }
          END { exit bad || n < 10 }' alone/metrics.jsonl

@@ -48,13 +48,15 @@ same_training() {
 @test "evaluations do not change a bit of training" { same_training one plain; }
 
 @test "evaluations do not change training with dropout or other random numbers" {
-    local n=0 settings
+    local n=0 settings word words options
     for settings in "model_provider.dtype=bfloat16 optimizer.name=stochastic_adamw" \
         'peft={"kind":"lora","module_name_pattern":".*self_attn.*_proj","params":{"r":4,"alpha":12,"dropout":0.3}} trainer.batching.microbatch_size=2'; do
         n=$((n + 1))
-        # shellcheck disable=SC2086 # several options
+        read -ra words <<<"$settings"
+        options=()
+        for word in "${words[@]}"; do options+=(--set "$word"); done
         for config in train eval; do
-            run -0 d9d-train -q --device cpu $(printf -- '--set %s ' $settings) --set trainer.run.dir="$config$n" --set trainer.run.steps=9 $config.json
+            run -0 d9d-train -q --device cpu "${options[@]}" --set trainer.run.dir="$config$n" --set trainer.run.steps=9 $config.json
         done
         same_training "train$n" "eval$n"
         run ! diff <(numbers loss "train$n") <(numbers loss plain | head -n 9)

@@ -29,6 +29,7 @@ JSON
     d9d-shard -q --format tokens --fields fields.json --out data documents.jsonl
     d9d-shard -q --format tokens --fields fields.json --pack 24 --out packed documents.jsonl
     # Of targets that weigh next to nothing gradients are rounding, which Adam would make as large as any.
+    # shellcheck disable=SC2034 # of topology.bash
     eps=1e-5
     configure dense 48 '"intermediate_size": 48' >dense.json
     configure moe 24 '"intermediate_size": 24, "num_experts": 8, "experts_top_k": 3,
@@ -51,7 +52,7 @@ everywhere() {
     local mesh
     while read -r mesh; do
         rm -rf run
-        train "$2" "$mesh" run --set trainer.batching.microbatch_size=2 "${@:4}" && same run "$1" || { echo "mesh $mesh"; return 1; }
+        { train "$2" "$mesh" run --set trainer.batching.microbatch_size=2 "${@:4}" && same run "$1"; } || { echo "mesh $mesh"; return 1; }
     done < <(tr , '\n' <<<"$3")
 }
 

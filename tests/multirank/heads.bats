@@ -68,7 +68,7 @@ everywhere() {
     local degrees
     while read -r degrees; do
         rm -rf run
-        train "$2" "$degrees" run "${@:4}" && same run "$1" && close_to 1e-5 <(records run) <(records "$1") ||
+        { train "$2" "$degrees" run "${@:4}" && same run "$1" && close_to 1e-5 <(records run) <(records "$1"); } ||
             { echo "mesh $degrees"; return 1; }
     done < <(tr , '\n' <<<"$3")
 }
@@ -86,7 +86,8 @@ everywhere() {
 
 @test "a step's loss is the weighted sum of the heads' means, whatever the micro-batches" {
     pooling=mean
-    plain=(--set "$(heads "$text, $(sed 's/"classifier_dropout": 0.1/"weight": 0.25/' <<<"$tags")")")
+    dropout='"classifier_dropout": 0.1' weight='"weight": 0.25'
+    plain=(--set "$(heads "$text, ${tags/$dropout/$weight}")")
     for micro in 1 2 8; do
         rm -rf run
         alone run dense "${plain[@]}" --set trainer.batching.microbatch_size=$micro

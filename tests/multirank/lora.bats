@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2030,SC2031 # a test's own meshes are for the functions that it calls
 # shellcheck disable=SC2154 # variables of the helper
 # Adapters on many ranks: losses, norms and weights are those of one rank; saved on one mesh, resumed on
 # another.
@@ -44,7 +45,7 @@ same_adapter() {
 
 @test "LoRA of a MoE model trains the same on every mesh" { on_meshes moe 5 6 9; }
 @test "LoRA of a dense model trains the same on every mesh" {
-    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1")
+    local meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1")
     on_meshes dense 1
 }
 
@@ -74,13 +75,13 @@ same_adapter() {
 
 @test "DoRA trains the same on every mesh: norms of rows that ranks have parts of" {
     lora='{"kind": "dora", "module_name_pattern": "all-linear", "params": {"r": 3, "alpha": 12}}'
-    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1" "1 2 1 1 1 1 2" "1 1 1 1 4 1")
+    local meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1" "1 2 1 1 1 1 2" "1 1 1 1 4 1")
     on_meshes dense 1 4 5
 }
 
 @test "(IA)^3 trains the same on every mesh" {
     lora='{"kind": "ia3", "module_name_pattern": ".*\\.(k_proj|v_proj|o_proj|down_proj)", "feedforward_name_pattern": "down_proj"}'
-    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1" "1 2 1 1 1 1 2" "1 1 1 1 4 1")
+    local meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1" "1 2 1 1 1 1 2" "1 1 1 1 4 1")
     on_meshes dense 1 4 5
 }
 
@@ -100,7 +101,7 @@ same_adapter() {
 
 @test "LoRA of embedding and head trains the same on every mesh, also of a tied table" {
     lora='{"kind": "lora", "module_name_pattern": "model\\.embed_tokens|lm_head|.*q_proj", "params": {"r": 3, "alpha": 12, "dropout": 0.2}}'
-    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 2 1 2" "1 2 1 1 1 1 2")
+    local meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 2 1 2" "1 2 1 1 1 1 2")
     on_meshes dense 1 3 4
     sed 's/"num_hidden_layers"/"tie_word_embeddings": true, &/' dense.json >tied.json
     lora='{"kind": "lora", "module_name_pattern": "model\\.embed_tokens|.*q_proj", "params": {"r": 3, "alpha": 12}}'
@@ -137,7 +138,7 @@ same_adapter() {
             rm -rf first run
             tune moe "${meshes[from]}" first "${only[@]}"
             cp -r first run && rm -rf run/export run/checkpoints/step-00000010
-            [ -z "$(grep -o '"name": "[^"]*q_proj.weight"' run/checkpoints/*/manifest.json)" ]
+            run -1 grep -o '"name": "[^"]*q_proj.weight"' run/checkpoints/*/manifest.json
             tune moe "${meshes[to]}" run "${only[@]}"
             tac run/metrics.jsonl | awk -F'[:,]' '!/"loss"/ || !seen[$2]++' | tac >tidy && mv tidy run/metrics.jsonl
             same run first || { echo "from ${meshes[from]} to ${meshes[to]}"; bad=1; }

@@ -4,6 +4,7 @@
 
 load ../slurm/helper
 
+# shellcheck disable=SC2034 # of topology.bash
 steps=4
 load topology
 

@@ -124,10 +124,10 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
         diff <(values first) <(values one)
         rm -f counted
         for to in "${tos[@]}"; do
-            rm -rf then && cp -r first then && half then 14
+            rm -rf second && cp -r first second && half second 14
             # shellcheck disable=SC2086
-            mesh $to "${all[@]}" --set trainer.run.dir=then
-            diff <(values then) <(values one)
+            mesh $to "${all[@]}" --set trainer.run.dir=second
+            diff <(values second) <(values one)
             # every tensor-parallel rank sees every row
             [ "${from##* }" -gt 1 ] || [ "$(awk '{ n += $1 } END { print n }' counted)" -eq 100000 ]
             rm -f counted

@@ -49,7 +49,7 @@ JSON
 # network HOSTS RANKS MICRO-BATCHES REPLICAS MODEL OPTION...: trains a step on HOSTS of RANKS each.  REPLICAS:
 # groups of ranks with a sample each.
 network() {
-    hosts=$1 ranks=$2 micro=$3 options=(--set trainer.batching.global_batch_size=$(($3 * $4)) "${@:6}" "$5.json")
+    hosts=$1 ranks=$2 options=(--set trainer.batching.global_batch_size=$(($3 * $4)) "${@:6}" "$5.json")
     rm -rf run lab sent.*
     if ! timeout -k 5 1800 "$BATS_TEST_DIRNAME/on_network" "$hosts" "$ranks" "$PWD/lab" env LD_PRELOAD="$PWD/count.so" \
         COUNT_DIR="$PWD" "$D9D_BIN/d9d-train" -q --device cpu "${options[@]}" 3>&-; then
@@ -79,7 +79,7 @@ wire_is_that() {
     wire=$(awk '{ sum += $1 } END { print sum }' lab/wire)
     read -r payload messages < <(awk -v ranks="$ranks" 'FNR == 1 { n = split(FILENAME, at, "."); from = at[n] }
         int(from / ranks) != int($2 / ranks) { sum += $4; n_messages += $3 } END { print sum, n_messages }' sent.*)
-    [ "$wire" -ge "$payload" ] && [ "$wire" -le $((payload * 108 / 100 + messages * 256 + hosts * ranks * 65536)) ] || {
+    { [ "$wire" -ge "$payload" ] && [ "$wire" -le $((payload * 108 / 100 + messages * 256 + hosts * ranks * 65536)) ]; } || {
         echo "$hosts hosts of $ranks ranks: interfaces sent $wire bytes, ranks $payload in $messages messages"
         return 1
     }

@@ -7,6 +7,7 @@
 
 load ../slurm/helper
 
+# shellcheck disable=SC2034 # of topology.bash
 layers=8 batch=8 steps=8
 load topology
 

@@ -84,7 +84,7 @@ each() {
         awk -v planned="$planned" '{ n++; off = $3 - planned; bad = bad || off > 5 || off < -5; print "rank " $1 ": " $3 " exchanges, planned " planned }
             END { exit bad || n != 4 }' peaks
     done
-    plan() { d9d-train --plan --set mesh.data_parallel_shard=$1 --set trainer.batching.global_batch_size=$1 --set data.epochs=1000 dense.json; }
+    plan() { d9d-train --plan --set mesh.data_parallel_shard="$1" --set trainer.batching.global_batch_size="$1" --set data.epochs=1000 dense.json; }
     [[ $(plan 8) == *"exchanges by PMIx, $((8 * 8 * planned)) requests to a node's PMIx server"* ]]
     [[ $(plan 128) == *"exchanges by TCP, at most $((planned * 2 * 8)) messages of a rank, and 8 requests to a node's PMIx server"* ]]
     [[ $(D9D_BOOTSTRAP=pmix plan 128) == *"exchanges by PMIx, $((8 * 128 * planned)) requests"* ]]

@@ -85,7 +85,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
 
 @test "checkpointing half-layers saves memory, checkpointing layers more" {
     peak() {
-        d9d-train --plan --gpu cpu --json --set model_provider.checkpointing=$1 train.json |
+        d9d-train --plan --gpu cpu --json --set model_provider.checkpointing="$1" train.json |
             sed -n 's/^ *"peak": \([0-9]*\),$/\1/p'
     }
     [ "$(peak full)" -lt "$(peak selective)" ]
@@ -670,8 +670,8 @@ appended() {
         {"kind": "lora_fa", "module_name_pattern": ".*(q|v)_proj", "params": {"r": 4, "alpha": 8}}]}')
     d9d-train -q --device cpu "${fa[@]}" --set trainer.run.dir=fa train.json
     grep -q '"peft_type": "LORA"' fa/adapter/adapter_config.json
-    [ -z "$(grep -ohE '"name": "[^"]*lora_A[^"]*exp_avg' fa/checkpoints/*/manifest.json)" ]
-    [ -n "$(grep -ohE '"name": "[^"]*lora_B[^"]*exp_avg' fa/checkpoints/*/manifest.json)" ]
+    run -1 grep -E '"name": "[^"]*lora_A[^"]*exp_avg' fa/checkpoints/*/manifest.json
+    grep -qE '"name": "[^"]*lora_B[^"]*exp_avg' fa/checkpoints/*/manifest.json
     d9d-map -q --adapter fa/adapter --to hf "$golden" fa-merged
     d9d-map diff fa-merged fa/export
     mpi -n 2 d9d-train -q --device cpu "${fa[@]}" --set trainer.run.dir=fa2 --set mesh.data_parallel_shard=2 train.json

@@ -10,7 +10,7 @@ setup_file() {
     workroom
     golden=$BATS_TEST_DIRNAME/../golden/preference
     for format in preference:pairs unpaired:unpaired; do
-        for i in 1 2 3 4 5 6; do cat "$golden/${format#*:}.jsonl"; done >"${format#*:}.jsonl"
+        for _ in 1 2 3 4 5 6; do cat "$golden/${format#*:}.jsonl"; done >"${format#*:}.jsonl"
         d9d-shard -q --format "${format%:*}" --template "$golden/chat.jinja" -o "${format#*:}" \
             -t "$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json" "${format#*:}.jsonl"
     done

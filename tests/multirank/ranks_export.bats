@@ -27,7 +27,8 @@ train() {
    "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
  "optimizer": {"name": "adamw", "lr": 1e-3}}
 JSON
-    mpi "${first[@]}" -n "$n" "${through[@]}" d9d-train ${quiet--q} "${sets[@]}" c.json
+    [ -z "${quiet--q}" ] || sets+=(-q)
+    mpi "${first[@]}" -n "$n" "${through[@]}" d9d-train "${sets[@]}" c.json
 }
 
 @test "ranks write one model together, equal to what d9d-map makes of the checkpoint" {
@@ -152,7 +153,7 @@ JSON
 # directory cannot be removed.
 @test "temporary files of an export are removed after every rank has closed them" {
     command -v strace >/dev/null || skip "no strace"
-    first=(-n 1 strace -f -qq -ttt -y -e trace=unlink,unlinkat,rmdir -o "$PWD/removed" d9d-train -q --set trainer.run.dir=run
+    first=(-n 1 strace -f -qq -ttt -y -e "trace=unlink,unlinkat,rmdir" -o "$PWD/removed" d9d-train -q --set trainer.run.dir=run
         --set mesh.data_parallel_shard=2 --set trainer.checkpointing.period_steps=disable c.json :)
     through=(strace -f -qq -ttt -y -e trace=close -e inject=close:delay_enter=10000 -o "$PWD/closed")
     train 1 run mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=disable

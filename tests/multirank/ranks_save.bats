@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2030,SC2031 # output is set by run
 # One checkpoint of several ranks: any number writes it, any other number reads it.
 
 load ../slurm/helper

@@ -211,7 +211,7 @@ model() { echo "$1/export/model.safetensors"; }
     sed 's/^{/{"plugin": "libstream.so", /' train.json >plugin.json
     json=plugin.json
     for kind in again once; do
-        source=(--set 'data.source={"name": "'$kind'", "rows": 42}')
+        source=(--set "data.source={\"name\": \"$kind\", \"rows\": 42}")
         train "whole-$kind" "${source[@]}"
         [ "$(steps "whole-$kind")" -eq 10 ]
         train $kind "${source[@]}" --set trainer.run.steps=5 && rm -r $kind/export

@@ -12,6 +12,7 @@ hung() {
     local dir=$1 where=$2 limit=$3 seconds=$4 sets=() s status=0
     shift 4
     for s; do sets+=(--set "$s"); done
+    # shellcheck disable=SC2034 # of topology.bash
     through=(env HANG_AT="$where" HANG_RANK=1 LD_PRELOAD="$PWD/hang.so")
     train dense "1 2 1 1 1 1" "$dir" "${sets[@]}" >"$dir.out" 2>&1 || status=$?
     [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && grep -F "; $limit is $seconds s" "$dir.out" && return

@@ -65,10 +65,10 @@ all() {
 }
 
 @test "heads exchanged for positions equal one rank, alone and with tensor parallelism and pipelines" {
-    local method="--set mesh.context_parallel_method=all_to_all" mesh
+    local method=(--set mesh.context_parallel_method=all_to_all) mesh
     for mesh in "1 1 2 1 1 1" "1 2 1 4 1 1" "1 1 8 1 1 1" "1 1 2 2 2 1" "1 1 2 1 1 1 2"; do
         rm -rf run
-        train dense "$mesh" run $method --set model_provider.checkpointing=true
+        train dense "$mesh" run "${method[@]}" --set model_provider.checkpointing=true
         same run dense
     done
     for mesh in "1 1 2 2 1 1" "1 1 2 4 1 1" "1 1 2 2 2 1"; do
@@ -77,29 +77,29 @@ all() {
         same run dense
     done
     rm -rf run
-    D9D_COMM_CHECK=1 train moe "1 2 2 1 1 4" run $method --set mesh.expert_parallel_local=2
+    D9D_COMM_CHECK=1 train moe "1 2 2 1 1 4" run "${method[@]}" --set mesh.expert_parallel_local=2
     same run moe
     rm -rf run
-    run -2 train dense "1 1 3 1 1 1" run $method
+    run -2 train dense "1 1 3 1 1 1" run "${method[@]}"
     assert_output --partial 'mesh.context_parallel_method "all_to_all": 3 ranks of context parallelism x tensor_parallel 1 do not divide num_attention_heads 8'
     run -2 train moe "1 4 1 1 1 4" run --set mesh.expert_parallel_local=3
     assert_output --partial "mesh: expert_parallel_local 3 does not divide expert_parallel 4"
 }
 
 @test "ring attention equals one rank, alone and with recomputation, tensor parallelism and pipelines" {
-    local method="--set mesh.context_parallel_method=ring" mesh
+    local method=(--set mesh.context_parallel_method=ring) mesh
     for mesh in "1 1 2 1 1 1" "1 2 1 4 1 1" "1 1 2 1 2 1 2"; do
         rm -rf run
-        train dense "$mesh" run $method --set model_provider.checkpointing=true
+        train dense "$mesh" run "${method[@]}" --set model_provider.checkpointing=true
         same run dense
     done
     rm -rf run
     train dense "1 1 2 2 1 1" run --set mesh.context_parallel_method=all_to_all+ring
     same run dense
     rm -rf run
-    D9D_COMM_CHECK=1 train moe "1 2 2 1 1 4" run $method
+    D9D_COMM_CHECK=1 train moe "1 2 2 1 1 4" run "${method[@]}"
     same run moe
-    OMP_NUM_THREADS=3 train moe "1 2 2 1 1 4" again $method
+    OMP_NUM_THREADS=3 train moe "1 2 2 1 1 4" again "${method[@]}"
     for dir in run again; do grep -oE '"(loss|grad_norm)": *[^,}]+' "$dir/metrics.jsonl" >"$dir.numbers"; done
     [ -s run.numbers ]
     cmp run.numbers again.numbers

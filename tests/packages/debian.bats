@@ -9,7 +9,7 @@ setup_file() {
     export work
     command -v dpkg-buildpackage >/dev/null && command -v dh >/dev/null || return 0
     source_tree "$work/d9d-0.1.0"
-    cd "$work/d9d-0.1.0"
+    cd "$work/d9d-0.1.0" || return 1
     cp -r packaging/debian .
     dpkg-buildpackage -b -us -uc -j"$(nproc)" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && return 1; }
 }

@@ -21,9 +21,9 @@ arguments_of() { python3 "$BATS_TEST_DIRNAME/read_spack.py" "$top/packaging/spac
     for spec in "" "~mpi ~pmix ~plots" "~mpi +cuda cuda_arch=80,90"; do
         run -0 arguments_of "$spec"
         assert_line NO_INSTALL=1
-        for name in $(cut -d= -f1 <<<"$output"); do
+        while read -r name; do
             grep -qE "^#.* $name=|^$name +\?=|origin $name\)" "$top/Makefile" || fail "the Makefile has no $name"
-        done
+        done < <(cut -d= -f1 <<<"$output")
     done
     assert_line "CUDA_ARCH=80 90a"
     run -0 arguments_of "~mpi"

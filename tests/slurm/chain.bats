@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of the helper
 # The whole workflow with the real tools under a real Slurm of two nodes on this host.  Inputs are
 # text and a HuggingFace checkpoint; outputs are a trained and exported model, its perplexity and a
 # report.  A signal stops training on the way, and a restart resumes it.
@@ -19,7 +20,7 @@ setup() {
     for name in shard map train infer metrics; do
         [ -x "${D9D_BIN:?}/d9d-$name" ] || skip "d9d-$name is not built"
     done
-    cd "$BATS_TEST_TMPDIR"
+    cd "$BATS_TEST_TMPDIR" || return 1
     PATH=$D9D_BIN:$PATH
 }
 

@@ -159,7 +159,7 @@ losses() { sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
 
 @test "padding to a multiple changes no loss and no log-probability" {
     for dataset in data packed; do
-        local set=(--set data.dataset=$dataset --set trainer.run.steps=3)
+        local set=(--set "data.dataset=$dataset" --set trainer.run.steps=3)
         d9d-train -q "${set[@]}" --set trainer.run.dir=$dataset.1 c.json
         d9d-train -q "${set[@]}" --set trainer.run.dir=$dataset.64 --set trainer.data_loading.pad_to_multiple_of=64 c.json
         paste <(losses $dataset.1) <(losses $dataset.64) | awk '

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2030,SC2031 # output is set by run
+# shellcheck disable=SC2030,SC2031,SC2154 # output and stderr are set by run
 # d9d-metrics eval, as a user sees it.
 
 setup() {

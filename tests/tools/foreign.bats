@@ -12,8 +12,10 @@ setup() {
     mkdir home home/.git && echo thesis >home/thesis.tex
 }
 
-# makes OUT: both tools that work in OUT.partial.
-makers=("d9d-map -q src" "d9d-shard -q -t $BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json docs.jsonl -o")
+# MAKER OUT: both tools that work in OUT.partial.
+make_model() { d9d-map -q src "$1"; }
+make_dataset() { d9d-shard -q -t "$tok" docs.jsonl -o "$1"; }
+makers=(make_model make_dataset)
 
 # refused SENTENCE COMMAND...: exit 2, nothing changed.
 refused() {
@@ -27,7 +29,7 @@ refused() {
 @test "a link where the work is to be done is not followed" {
     for make in "${makers[@]}"; do
         ln -s home out.partial
-        refused "out.partial: is a link" $make out
+        refused "out.partial: is a link" "$make" out
         [ -L out.partial ]
         [ ! -e out ]
         rm out.partial
@@ -37,16 +39,16 @@ refused() {
 @test "a directory with files of others where the work is to be done is left as it is" {
     cp -r home out.partial
     for make in "${makers[@]}"; do
-        refused "out.partial: is there already and is no unfinished " $make out
+        refused "out.partial: is there already and is no unfinished " "$make" out
         diff -r home out.partial
         [ ! -e out ]
     done
     # A mark is a file of this name and content, and no link to one.
     echo mine >out.partial/.d9d-partial
-    for make in "${makers[@]}"; do refused "out.partial: is there already" $make out; done
+    for make in "${makers[@]}"; do refused "out.partial: is there already" "$make" out; done
     rm out.partial/.d9d-partial
     printf 'd9d.partial.v1\n' >mark && ln -s ../mark out.partial/.d9d-partial
-    for make in "${makers[@]}"; do refused "out.partial: is there already" $make out; done
+    for make in "${makers[@]}"; do refused "out.partial: is there already" "$make" out; done
     # An empty one has nothing to lose.
     for make in "${makers[@]}"; do
         rm -r out.partial 2>/dev/null || true
@@ -90,7 +92,7 @@ refused() {
     # A project with a config.json of its own.
     echo '{"name": "app", "version": 1}' >home/config.json
     refused "home: is no checkpoint" d9d-map -q -f src home
-    [ "$(ls -A | grep -c partial)" -eq 0 ]
+    [ -z "$(find . -maxdepth 1 -name "*partial*")" ]
 }
 
 @test "a link in an unfinished directory is not written through" {
@@ -132,7 +134,8 @@ refused() {
     for command in "d9d-map -q src out" "d9d-map plan src" "d9d-shard -q -t src/config.json -o out docs.jsonl" \
         "d9d-train --plan src/config.json" "d9d-infer src/config.json" "d9d-lrplot -t src/config.json" \
         "d9d-map -q --mapper src/config.json src out" "d9d-map -q --model src/config.json src out"; do
-        run -2 --separate-stderr timeout 600 $command
+        read -ra words <<<"$command"
+        run -2 --separate-stderr timeout 600 "${words[@]}"
         [[ "${stderr_lines[-1]}" == *"src/config.json: is a pipe, must be a file"* ]]
         [ ! -e out ]
     done

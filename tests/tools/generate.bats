@@ -94,7 +94,7 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
 @test "a cache that does not fit is refused before the weights are read" {
     greedy moe >g.json
     needs() { # LIMIT ROWS: the bytes that it says are needed
-        run -1 d9d-infer -q --device cpu@$1 --set trainer.batching.microbatch_size=$2 g.json
+        run -1 d9d-infer -q --device "cpu@$1" --set trainer.batching.microbatch_size="$2" g.json
         [[ "$output" =~ 'out of memory: at least '([0-9]+)' bytes needed, limit '$1$ ]]
         bytes=${BASH_REMATCH[1]}
     }
@@ -120,7 +120,7 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
         rm out.jsonl
     done
     needs() { # DTYPE: the bytes that it says are needed
-        run -1 d9d-infer -q --device cpu@1 --set trainer.batching.microbatch_size=1000 --set task.kv_cache_dtype=$1 g.json
+        run -1 d9d-infer -q --device cpu@1 --set trainer.batching.microbatch_size=1000 --set task.kv_cache_dtype="$1" g.json
         [[ "$output" =~ 'at least '([0-9]+)' bytes needed' ]]
         bytes=${BASH_REMATCH[1]}
     }
@@ -224,7 +224,7 @@ JSON
 
 @test "rows that stop one after the other, their places taken at once: as each alone" {
     greedy moe >g.json
-    stops=(--set task.stop_tokens=[59,40,149])
+    stops=(--set "task.stop_tokens=[59,40,149]")
     d9d-infer -q "${stops[@]}" --set trainer.batching.microbatch_size=1 g.json
     [ "$(grep -c '"finish": "stop"' out.jsonl)" -ge 4 ]
     for rows in 2 3 7 100; do

@@ -7,8 +7,7 @@ load train_bench
 setup_file() {
     workshop
     cd "$shared" || return 1
-    lora='{"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 12}}'
-    export lora
+    export lora='{"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 12}}'
     d9d-train -q --set trainer.run.dir=lora --set "peft=$lora" --set optimizer.lr=1e-2 c.json
     d9d-train -q --set trainer.run.dir=base --set trainer.run.steps=1 c.json
 }
@@ -297,7 +296,7 @@ drops() {
         d9d-train -q --set "peft=${lora/12/8}" --set trainer.model_stage_factory.source_adapter=lora/adapter c.json
     begin=(--set trainer.run.dir=none --set trainer.model_stage_factory.source_adapter=lora/adapter c.json)
     says 2 'the adapter of the files has rank 4, that of the configuration 8' \
-        d9d-train -q --set "peft=$(sed 's/"r": 4/"r": 8/' <<<"$lora")" "${begin[@]}"
+        d9d-train -q --set "peft=${lora/4/8}" "${begin[@]}"
     says 2 'model.layers.0.self_attn.k_proj.weight: has an adapter in the files and none in the configuration' \
         d9d-train -q --set 'peft={"kind": "lora", "module_name_pattern": ".*(q|v|o|gate|up|down)_proj", "params": {"r": 4, "alpha": 12}}' "${begin[@]}"
     [ ! -e none ]

@@ -51,7 +51,8 @@ edit() { sed -i -e "$1" src/config.json; }
 @test "a file of a checkpoint is no checkpoint" {
     for file in model.safetensors config.json; do
         for command in "plan src/$file" "src/$file dst" "--model src src/$file dst"; do
-            run -2 --separate-stderr d9d-map $command
+            read -ra words <<<"$command"
+            run -2 --separate-stderr d9d-map "${words[@]}"
             assert_equal "$stderr" "d9d-map: unusable path: src/$file: is a file, must be the directory of a checkpoint"
         done
     done

@@ -14,14 +14,14 @@ setup() {
 teardown() { [ -z "${work:-}" ] || clear_bench; }
 
 tests=$(cd "$BATS_TEST_DIRNAME/.." && pwd)
-memcheck=(valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect
+memcheck=(valgrind -q --error-exitcode=9 --leak-check=full "--show-leak-kinds=definite,indirect" "--errors-for-leak-kinds=definite,indirect"
     --suppressions="$tests/valgrind.supp")
 checked() { "${memcheck[@]}" "$(command -v "$1")" "${@:2}"; }
 few=(--device cpu --set trainer.run.steps=2 --set trainer.checkpointing.period_steps=1)
 
 @test "d9d-shard" {
     tok=$tests/../examples/tokenizer/tokenizer.json
-    for i in 1 2 3; do echo '{"text": "one fish two fish, red fish"}'; done >a.jsonl
+    for _ in 1 2 3; do echo '{"text": "one fish two fish, red fish"}'; done >a.jsonl
     checked d9d-shard -q -t "$tok" --pack 32 --shuffle-seed 1 --split a=0.5,b=0.5 -o text a.jsonl
     run -2 checked d9d-shard -q -t "$tok" -o text a.jsonl # is there already
     checked d9d-shard -q --format tokens -o tokens "$golden/moe/train.jsonl"

@@ -62,7 +62,8 @@ JSON
         cp -r "$golden/dense_tied" src && chmod -R u+w src && mv src "$esc.m"
         name=$esc
         [[ "$command" != d9d-map* ]] || name=$esc.m
-        run -0 --separate-stderr $command "$name"
+        read -ra words <<<"$command"
+        run -0 --separate-stderr "${words[@]}" "$name"
         [[ "$output" != *$'\033'* ]]
         rm -r "$esc.m"
     done

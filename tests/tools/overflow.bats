@@ -17,7 +17,7 @@ setup() {
 last() { tail -c "$1" "$2" | od -An -v -tx2 | tr -s ' \n' ' '; }
 
 @test "a cast that has no room for a number is an error, before anything has its name" {
-    for again in 1 2; do # and no run goes on past it
+    for _ in 1 2; do # and no run goes on past it
         run -2 --separate-stderr d9d-map -q --mapper keep.json --dtype float16 src dst
         [[ "${stderr_lines[-1]}" == "d9d-map: invalid configuration: src: tensor a: 2 of 4 values are beyond float16, which ends at 65504; the largest is 1e+06; d9d-map --overflow saturate or inf accepts them" ]]
         [ ! -e dst ]

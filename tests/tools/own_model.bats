@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
 # A model given by its dimensions, without a HuggingFace form: several vocabulary splits and a
 # shared expert, trained, exported in d9d's layout, and read again.
 

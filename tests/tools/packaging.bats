@@ -6,7 +6,7 @@ load helper
 
 top=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
 
-setup() { cd "$top/packaging"; }
+setup() { cd "$top/packaging" || return 1; }
 
 # packages COLUMN: what the build needs, by a manager's names in the table of tools/setup.sh.
 packages() {
@@ -36,10 +36,10 @@ packages() {
     [ "$(packages 4 | wc -l)" -ge 9 ]
     for name in $(packages 4); do grep -qwF -e "$name" debian/control || fail "debian: $name"; done
     for name in $(packages 7); do grep -qxF -e "    - $name" conda/recipe.yaml || fail "conda: $name"; done
-    for name in $(packages 8); do grep -qE "depends_on\(\"$name[\"@+-]" spack/package.py || fail "spack: $name"; done
-    for name in $(awk '/^(build|part) +lib:/ { sub(/lib:/, "", $2); print $2 }' ../tools/setup.sh); do
+    for name in $(packages 8); do grep -qE "depends_on\(\"${name}[\"@+-]" spack/package.py || fail "spack: $name"; done
+    while read -r name; do
         grep -qxE "BuildRequires: +pkgconfig\($name\)" rpm/d9d.spec || fail "rpm: $name"
-    done
+    done < <(awk '/^(build|part) +lib:/ { sub(/lib:/, "", $2); print $2 }' ../tools/setup.sh)
 }
 
 @test "the Spack recipe and the ReFrame check are Python" {

@@ -8,9 +8,8 @@ load train_bench
 setup_file() {
     workshop
     cd "$shared" || return 1
-    dora='{"kind": "dora", "module_name_pattern": "all-linear", "params": {"r": 4, "alpha": 12}}'
-    ia3='{"kind": "ia3", "module_name_pattern": ".*\\.(k|v|o)_proj", "feedforward_name_pattern": "o_proj"}'
-    export dora ia3
+    export dora='{"kind": "dora", "module_name_pattern": "all-linear", "params": {"r": 4, "alpha": 12}}'
+    export ia3='{"kind": "ia3", "module_name_pattern": ".*\\.(k|v|o)_proj", "feedforward_name_pattern": "o_proj"}'
     d9d-train -q --set trainer.run.dir=dora --set "peft=$dora" --set optimizer.lr=1e-2 c.json
     d9d-train -q --set trainer.run.dir=ia3 --set "peft=$ia3" --set optimizer.lr=1e-1 c.json
     d9d-train -q --set trainer.run.dir=base --set trainer.run.steps=1 c.json
@@ -49,7 +48,7 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
         d9d-map -q --adapter $i/adapter --to hf --shard-size 1kB own-$i from-own-$i
         d9d-map diff from-own-$i $i/export
         whole=$(loss_of --set trainer.model_stage_factory.source_checkpoint=$i/export)
-        [ "$whole" = "$(loss_of --set trainer.model_stage_factory.source_adapter=$i/adapter)" ]
+        [ "$whole" = "$(loss_of --set trainer.model_stage_factory.source_adapter="$i/adapter")" ]
         # A step that learns nothing, of the model with its adapters, and what it saves.
         peft=$dora
         [ $i = dora ] || peft=$ia3
@@ -65,7 +64,7 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
     for i in dora ia3; do
         peft=$dora lr=1e-2
         [ $i = dora ] || peft=$ia3 lr=1e-1
-        only=(--set "peft=$peft" --set optimizer.lr=$lr --set trainer.checkpointing.period_steps=8
+        only=(--set "peft=$peft" --set "optimizer.lr=$lr" --set trainer.checkpointing.period_steps=8
             --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true)
         rm -rf run
         d9d-train -q "${only[@]}" c.json
@@ -133,7 +132,7 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
     for i in dora ia3; do
         peft=$dora
         [ $i = dora ] || peft=$ia3
-        ad=(--set trainer.model_stage_factory.source_adapter=$i/adapter)
+        ad=(--set trainer.model_stage_factory.source_adapter="$i/adapter")
         near "$(loss_of "${ad[@]}" --set "peft=$peft")" "$(loss_of "${ad[@]}")" 2e-6
         for how in null "$peft"; do
             rm -f out.jsonl

@@ -8,7 +8,7 @@ whole='model\\.(norm|embed_tokens)|lm_head|.*\\.1\\.mlp\\.(router|grouped_expert
 
 # methods PATTERN: LoRA, and modules trained whole.
 methods() {
-    echo '{"kind": "stack", "methods": [
+    printf '%s\n' '{"kind": "stack", "methods": [
         {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 2, "alpha": 4}},
         {"kind": "full_tune", "module_name_pattern": "'"$1"'"}]}'
 }

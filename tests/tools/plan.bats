@@ -209,12 +209,12 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
 }
 
 @test "suggestions that fit less memory compute more again, and what cannot be is said" {
-    s() { d9d-train --plan --suggest 2 --length 64 --json "$@" c.json; }
-    s | grep -q '"checkpointing": "off"'
+    local suggest=(d9d-train --plan --suggest 2 --length 64 --json c.json)
+    "${suggest[@]}" | grep -q '"checkpointing": "off"'
     least=$(d9d-train --plan --length 64 --json --set model_provider.checkpointing=full --set mesh.tensor_parallel=2 \
         --set trainer.batching.microbatch_size=1 c.json | number bytes)
-    says 2 "no mesh of 2 ranks fits" s --memory $((least / 2))
-    says 2 "--timeline is of one mesh" s --timeline no.svg
+    says 2 "no mesh of 2 ranks fits" "${suggest[@]}" --memory $((least / 2))
+    says 2 "--timeline is of one mesh" "${suggest[@]}" --timeline no.svg
     says 2 "rows of 4096 positions, and the model has 512" d9d-train --plan --suggest 2 --length 4096 c.json
     says 2 "no mesh of 7 ranks divides this model" d9d-train --plan --suggest 7 --length 64 c.json
 }

@@ -82,17 +82,17 @@ JSON
 }
 
 @test "MXFP4 experts of gpt-oss become the files that transformers loads" {
-    mxfp4=$golden/quant/gpt_oss plain=$golden/quant/gpt_oss_bf16
+    local mxfp4=$golden/quant/gpt_oss twin=$golden/quant/gpt_oss_bf16
     run --separate-stderr d9d-map "$mxfp4" own
     assert_success
     [[ "$stderr" == *"$mxfp4: 4 tensors are decoded from mxfp4; config.json is written without quantization_config"* ]]
     d9d-map -q own back
     d9d-map -q --to hf "$mxfp4" hf
-    d9d-map -q "$plain" own-plain
+    d9d-map -q "$twin" own-plain
     d9d-map -q diff own own-plain
     for dir in hf back; do
-        d9d-map -q diff $dir "$plain"
-        cmp {$dir,"$plain"}/config.json
+        d9d-map -q diff $dir "$twin"
+        cmp {$dir,"$twin"}/config.json
         d9d-map -q verify $dir
     done
 }
@@ -106,7 +106,8 @@ JSON
     sed -i 's/"quantization_config"/"_quantization_config"/' several/config.json
     d9d-map -q --shard-size 2kB --mapper several.json several raw
     sed -i 's/"_quantization_config"/"quantization_config"/' raw/config.json
-    [ "$(ls raw/*.safetensors | wc -l)" -gt 3 ]
+    files=(raw/*.safetensors)
+    [ ${#files[@]} -gt 3 ]
     d9d-map -q --to hf raw out
     d9d-map -q diff out several-plain
 }

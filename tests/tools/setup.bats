@@ -7,7 +7,7 @@ load helper
 top=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
 
 setup() {
-    cd "$BATS_TEST_TMPDIR"
+    cd "$BATS_TEST_TMPDIR" || return 1
     unset CONDA_PREFIX SPACK_ENV LMOD_CMD MODULES_CMD NO_INSTALL MAKEFLAGS MAKELEVEL MAKE_TERMOUT
     unset CC MPICC NVCC CFLAGS CPPFLAGS LDFLAGS LDLIBS
     export PKG_CONFIG_LIBDIR=$BATS_TEST_TMPDIR/pc LOG=$BATS_TEST_TMPDIR/log
@@ -175,6 +175,6 @@ setup_sh() { CC=${CC:-gcc} PATH=$BATS_TEST_TMPDIR/bin "$top/tools/setup.sh" "$@"
 }
 
 @test "on a terminal each step of a build has its number" {
-    MAKE_TERMOUT=tty run -0 make -n -C "$top" NVCC= B="$PWD/b" "$PWD/b/libcore/base/version.o"
+    MAKE_TERMOUT="tty" run -0 make -n -C "$top" NVCC= B="$PWD/b" "$PWD/b/libcore/base/version.o"
     assert_output --partial "printf '[%3d/%s] %-5s %s\n' 1 1 CC"
 }

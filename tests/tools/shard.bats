@@ -357,7 +357,8 @@ yes<|im_end|>⟧' ]
     [ "$stderr" = 'd9d-shard: warning: --part-size is now --unit-size' ]
     run -0 --separate-stderr d9d-shard -q -t "$tok" -o now --unit-size 20kB a.jsonl
     [ -z "$stderr" ]
-    [ "$(ls was/tokens-*.bin | wc -l)" -gt 1 ]
+    parts=(was/tokens-*.bin)
+    [ ${#parts[@]} -gt 1 ]
     diff -r was now
     run -0 --separate-stderr d9d-shard inspect was --batch 8 --multiple=64 --json
     local was=$output
@@ -523,15 +524,15 @@ changed() {
     few=$(stat -c %s few.jsonl)
     gzip -k docs.jsonl
     for options in "" "--unit-size 100kB" "--format text --lines" "--format text --lines --unit-size 100kB"; do
+        read -ra words <<<"$options"
         cp docs.jsonl a.jsonl
-        # shellcheck disable=SC2086
         changed "truncate -s $few a.jsonl" "a.jsonl: has $few bytes, had $size: it was changed while it was read" \
-            -t "$tok" $options gate a.jsonl
+            -t "$tok" "${words[@]}" gate a.jsonl
         cp docs.jsonl a.jsonl
-        changed "cat few.jsonl >>a.jsonl" "bytes, had $size: it was changed while it was read" -t "$tok" $options gate a.jsonl
+        changed "cat few.jsonl >>a.jsonl" "bytes, had $size: it was changed while it was read" -t "$tok" "${words[@]}" gate a.jsonl
         cp docs.jsonl a.jsonl
         cp docs.jsonl b.jsonl
-        changed "mv b.jsonl a.jsonl" "a.jsonl: was changed while it was read" -t "$tok" $options gate a.jsonl
+        changed "mv b.jsonl a.jsonl" "a.jsonl: was changed while it was read" -t "$tok" "${words[@]}" gate a.jsonl
     done
     cp docs.jsonl.gz a.jsonl.gz
     changed "gzip -c few.jsonl >a.jsonl.gz" "it was changed while it was read" -t "$tok" gate a.jsonl.gz

@@ -131,7 +131,8 @@ positions() {
     printf '{"text": "int a; int b; int c; int d;"}\n' >t.jsonl
     run -0 --separate-stderr flat d9d-shard --json -t "$tok" -o split --max-length 4 t.jsonl
     [[ "$output" == *'"truncated": 0, "split": 1, "turns_lost": 0, "targets_lost": 0, '* ]]
-    all=$(sed 's/.*"positions": \([0-9]*\).*/\1/' <<<"$output")
+    all=${output##*\"positions\": }
+    all=${all%%[!0-9]*}
     run -0 --separate-stderr flat d9d-shard --json -t "$tok" -o cut --overflow truncate --max-length 4 t.jsonl
     [[ "$output" == *'"truncated": 1, "split": 0, "turns_lost": 0, "targets_lost": '$((all - 4))', '* ]]
 }

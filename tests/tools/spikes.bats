@@ -47,7 +47,7 @@ setup() {
 run_of_texts() {
     local golden=$BATS_TEST_DIRNAME/../golden/tokenizer i
     for ((i = 0; i < 200; i++)); do
-        [ $i = 131 ] && echo '{"text": "Żółć!!  qwv\n\t@@  {}[]<>  9583  #$%  jkl;  uvw  +=~`|  7246  QZXJ"}' ||
+        [ $i = 131 ] && printf '%s\n' '{"text": "Żółć!!  qwv\n\t@@  {}[]<>  9583  #$%  jkl;  uvw  +=~`|  7246  QZXJ"}' ||
             echo '{"text": "the cat sat on the mat and the dog sat on the log. the cat sat on the mat and the dog sat on the log."}'
     done >docs.jsonl
     d9d-shard -q --tokenizer "$golden/gpt2.tokenizer.json" --pack 128 --pack-mode concat --out text docs.jsonl

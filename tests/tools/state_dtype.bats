@@ -53,17 +53,17 @@ int8=(--set optimizer.state_dtype=int8 --set model_provider.dtype=bfloat16 --set
 host=(--set trainer.offload.optimizer=host)
 
 @test "states in the memory of the host give the same bits, and a run goes on with them or without" {
-    local way first then
+    local way first second
     d9d-train -q "${int8[@]}" --set trainer.run.dir=here small.json
     d9d-train -q "${int8[@]}" "${host[@]}" --set trainer.run.dir=away small.json
     cmp here/export/model.safetensors away/export/model.safetensors
     for way in here away; do
-        first=none then=host
-        [ $way = here ] || { first=host then=none; }
+        first=none second=host
+        [ $way = here ] || { first=host second=none; }
         rm -rf run
         d9d-train -q "${int8[@]}" --set trainer.offload.optimizer=$first --set trainer.run.steps=3 small.json
         rm -r run/export
-        d9d-train -q "${int8[@]}" --set trainer.offload.optimizer=$then small.json
+        d9d-train -q "${int8[@]}" --set trainer.offload.optimizer=$second small.json
         cmp here/export/model.safetensors run/export/model.safetensors
     done
 }

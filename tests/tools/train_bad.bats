@@ -400,10 +400,10 @@ damaged() {
 
 @test "nothing wrong costs a model's memory" {
     [ -z "${D9D_SAN:-}" ] || skip "sanitizers take address space of their own"
-    model='{"layer": {"hidden_size": 131072, "intermediate_size": 262144, "num_attention_heads": 1024,
+    local dims='{"layer": {"hidden_size": 131072, "intermediate_size": 262144, "num_attention_heads": 1024,
         "num_key_value_heads": 8, "head_dim": 128}, "num_hidden_layers": 1000, "max_position_ids": 4096,
         "split_vocab_size": {"regular": 157}, "split_vocab_order": ["regular"]}'
-    huge=(--set "model_provider={\"name\": \"qwen3_dense\", \"model\": $model}")
+    huge=(--set "model_provider={\"name\": \"qwen3_dense\", \"model\": $dims}")
     ulimit -v 4000000
     refused 'moe' "${huge[@]}"
     huge+=(--set trainer.model_stage_factory.source_checkpoint=null)

@@ -28,7 +28,9 @@
  *     golden      largest distance from stored float64 vectors (d9d/certify/golden.h), or of the
  *                 losses of ten steps of AdamW; where "outputs" is large, the layers differ
  *     gradients   of each tensor along random directions, against finite differences of the loss:
- *                 the worst difference, relative to what a gradient of this norm has along one
+ *                 the median of a tensor's differences, relative to what a gradient of this norm
+ *                 has along one; that of the worst tensor.  Directions along which the loss has a
+ *                 jump or a kink tell nothing, and others are drawn
  *     recompute   elements of loss and gradients that differ with activation checkpointing
  *     steps       last loss over the first, of AdamW on one repeated batch; a run that was resumed
  *                 must end with the same bits
