@@ -4,20 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/device/readback.h"
+#include "d9d/device/event_list.h"
 
 enum { NO_STAGE = -1 };
 
+/* What the device does from an event on. */
 typedef struct timer_mark {
-    d9d_device_event *at;
-    int stage; /* NOTHING: none */
+    int stage; /* NO_STAGE: none */
     d9d_pipe_action_kind kind;
 } timer_mark;
 
 struct d9d_stage_timer {
     d9d_device *dev;
-    D9D_VEC(timer_mark) marks; /* most that one run used; events are reused */
-    size_t n;                  /* marks of this run */
+    d9d_event_list events;     /* of this run */
+    D9D_VEC(timer_mark) marks; /* [events.n] */
 };
 
 d9d_status d9d_stage_timer_create(d9d_device *dev, d9d_stage_timer **out)
@@ -35,40 +35,29 @@ void d9d_stage_timer_free(d9d_stage_timer *m)
 {
     if (m == NULL)
         return;
-    for (size_t i = 0; i < m->marks.len; i++)
-        d9d_device_event_free(m->marks.data[i].at);
+    d9d_event_list_release(&m->events);
     D9D_VEC_RELEASE(&m->marks);
     free(m);
 }
 
 d9d_status d9d_stage_timer_begin(d9d_stage_timer *m)
 {
-    m->n = 0;
+    m->events.n = m->marks.len = 0;
     return d9d_stage_timer_record(m, NULL);
 }
 
 d9d_status d9d_stage_timer_record(d9d_stage_timer *m, const d9d_pipe_action *a)
 {
-    timer_mark *k;
-
-    if (m->n == m->marks.len) {
-        timer_mark fresh = {0};
-
-        D9D_TRY(D9D_VEC_RESERVE(&m->marks, 1));
-        D9D_TRY(d9d_device_event_create(m->dev, &fresh.at));
-        m->marks.data[m->marks.len++] = fresh;
-    }
-    k = &m->marks.data[m->n];
-    k->stage = a != NULL ? a->stage : NO_STAGE;
-    k->kind = a != NULL ? a->kind : D9D_PIPE_FORWARD;
-    D9D_TRY(d9d_device_event_record(k->at));
-    m->n++;
+    D9D_TRY(D9D_VEC_RESERVE(&m->marks, 1));
+    D9D_TRY(d9d_event_list_record(&m->events, m->dev));
+    m->marks.data[m->marks.len++] =
+        (timer_mark){a != NULL ? a->stage : NO_STAGE, a != NULL ? a->kind : D9D_PIPE_FORWARD};
     return D9D_OK;
 }
 
 bool d9d_stage_timer_is_done(const d9d_stage_timer *m)
 {
-    return m->n > 0 && d9d_device_event_query(m->marks.data[m->n - 1].at);
+    return d9d_event_list_is_done(&m->events);
 }
 
 d9d_status d9d_stage_timer_read(const d9d_stage_timer *m, int stages, d9d_stage_times *work,
@@ -78,10 +67,10 @@ d9d_status d9d_stage_timer_read(const d9d_stage_timer *m, int stages, d9d_stage_
 
     memset(work, 0, (size_t)stages * sizeof(*work));
     *busy = *total = 0;
-    for (size_t i = 0; i + 1 < m->n; i++) {
+    for (size_t i = 0; i + 1 < m->events.n; i++) {
         const timer_mark *k = &m->marks.data[i];
 
-        D9D_TRY(d9d_device_event_elapsed_ms(k->at, k[1].at, &ms));
+        D9D_TRY(d9d_event_list_elapsed_ms(&m->events, i, &ms));
         *total += ms * 1e-3;
         if (k->stage == NO_STAGE)
             continue;

@@ -8,13 +8,13 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "d9d/base/child.h"
 #include "d9d/base/json.h"
 #include "d9d/base/thread.h"
 #include "d9d/tasks/reward_function.h"
@@ -34,32 +34,18 @@ typedef struct program {
     size_t sent;
 } program;
 
-extern char **environ;
-
 /* --- a process ------------------------------------------------------------------------------ */
 
-static int child_spawn(const command_section *c, int end, pid_t *pid)
+/* In a group of its own, with what it starts. */
+static int child_start(const command_section *c, int end, pid_t *pid)
 {
-    char **args = calloc(c->command.n + 1, sizeof(*args));
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attr;
-    sigset_t none;
+    const char **args = calloc(c->command.n + 1, sizeof(*args));
     int e;
 
     if (args == NULL)
         return ENOMEM;
     memcpy(args, c->command.items, c->command.n * sizeof(*args));
-    (void)sigemptyset(&none);
-    (void)posix_spawn_file_actions_init(&files);
-    (void)posix_spawnattr_init(&attr);
-    (void)posix_spawn_file_actions_adddup2(&files, end, STDIN_FILENO);
-    (void)posix_spawn_file_actions_adddup2(&files, end, STDOUT_FILENO);
-    (void)posix_spawnattr_setsigmask(&attr, &none);
-    (void)posix_spawnattr_setpgroup(&attr, 0);
-    (void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    e = posix_spawnp(pid, args[0], &files, &attr, args, environ);
-    (void)posix_spawnattr_destroy(&attr);
-    (void)posix_spawn_file_actions_destroy(&files);
+    e = d9d_child_start(args, end, end, true, pid);
     free(args);
     return e;
 }
@@ -71,12 +57,11 @@ static d9d_status program_start(const command_section *c, program *p)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return D9D_FAIL(D9D_EIO, "reward command: %s: no socket for it: %s", p->name,
                         strerror(errno));
-    e = child_spawn(c, ends[1], &p->pid);
+    e = child_start(c, ends[1], &p->pid);
     (void)close(ends[1]);
     p->fd = ends[0];
     if (e == 0)
         return D9D_OK;
-    p->pid = 0;
     return D9D_FAIL(D9D_ECONFIG, "reward command: %s: cannot be started: %s", p->name, strerror(e));
 }
 

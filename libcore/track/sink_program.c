@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "d9d/base/child.h"
 #include "d9d/base/json.h"
 #include "d9d/base/thread.h"
 
@@ -28,30 +28,7 @@ typedef struct program {
     int64_t lost; /* lines dropped since the last warning */
 } program;
 
-extern char **environ;
-
 /* --- starting --------------------------------------------------------------------------- */
-
-/* The child gets these as standard input and output, and no blocked signals. */
-static int fork_child(const char *const *args, int input, int output, pid_t *pid)
-{
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attr;
-    sigset_t none;
-    int e;
-
-    (void)sigemptyset(&none);
-    (void)posix_spawn_file_actions_init(&files);
-    (void)posix_spawnattr_init(&attr);
-    (void)posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
-    (void)posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
-    (void)posix_spawnattr_setsigmask(&attr, &none);
-    (void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
-    e = posix_spawnp(pid, args[0], &files, &attr, (char *const *)(uintptr_t)args, environ);
-    (void)posix_spawnattr_destroy(&attr);
-    (void)posix_spawn_file_actions_destroy(&files);
-    return e;
-}
 
 static d9d_status program_start(program *p, const char *const *args)
 {
@@ -59,12 +36,11 @@ static d9d_status program_start(program *p, const char *const *args)
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return D9D_FAIL(D9D_EIO, "%s: no socket for it: %s", p->name, strerror(errno));
-    e = fork_child(args, ends[1], STDERR_FILENO, &p->pid);
+    e = d9d_child_start(args, ends[1], STDERR_FILENO, false, &p->pid);
     (void)close(ends[1]);
     p->fd = ends[0];
     if (e == 0)
         return D9D_OK;
-    p->pid = 0;
     return D9D_FAIL(D9D_EIO, "%s: cannot be started: %s", p->name, strerror(e));
 }
 
@@ -269,7 +245,7 @@ d9d_status d9di_sink_program_ask(const char *kind, const char *const *args, int6
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return D9D_FAIL(D9D_EIO, "tracker %s: no socket for it: %s", kind, strerror(errno));
-    e = fork_child(args, ends[1], ends[1], &pid);
+    e = d9d_child_start(args, ends[1], ends[1], false, &pid);
     (void)close(ends[1]);
     if (e != 0) {
         (void)close(ends[0]);

@@ -118,6 +118,18 @@ static side side_of(const double *v, int64_t row, int64_t k, d9d_dtype f)
                             : (side){v, row, k, 0x1p-3, 0x1p-17 / 28672};
 }
 
+/* What a check of the three products leaves: x, dy and dx, and x, w and dy as numbers. */
+static void products_release(op_fixture *f, d9d_param *w, d9d_tensor *tensors[3],
+                             double *numbers[3])
+{
+    d9d_param_forget_quantised(w);
+    d9d_tape_reset(f->tape);
+    for (int i = 0; i < 3; i++) {
+        d9d_tensor_release(tensors[i]);
+        free(numbers[i]);
+    }
+}
+
 static void check_products(op_fixture *f, const d9d_quantised_recipe *recipe, d9d_dtype t)
 {
     const d9d_dtype gf = recipe->grad_format;
@@ -144,12 +156,7 @@ static void check_products(op_fixture *f, const d9d_quantised_recipe *recipe, d9
     a = side_of(dyv, 1, OUT, gf), b = side_of(x, 1, IN, D9D_F8_E4M3);
     check_near("dw", &w->local.grad, &a, largest(dyv, T * OUT), &b, largest(x, T * IN), OUT, IN, T,
                1e-5);
-    d9d_param_forget_quantised(w);
-    d9d_tape_reset(f->tape);
-    d9d_tensor_release(&tx);
-    d9d_tensor_release(&dy);
-    d9d_tensor_release(&dx);
-    free(x), free(wv), free(dyv);
+    products_release(f, w, (d9d_tensor *[]){&tx, &dy, &dx}, (double *[]){x, wv, dyv});
 }
 
 static void the_products_are_near(void **state)
@@ -482,13 +489,8 @@ static void check_expert_products(op_fixture *f, const d9d_quantised_recipe *rec
         check_near("dw", &part, &a, x_max, &b, dy_max, IN, OUT, rows, 1e-5);
         d9d_tensor_release(&part);
     }
-    d9d_param_forget_quantised(w);
-    d9d_tape_reset(f->tape);
     d9d_routing_release(&r);
-    d9d_tensor_release(&tx);
-    d9d_tensor_release(&dy);
-    d9d_tensor_release(&dx);
-    free(x), free(wv), free(dyv);
+    products_release(f, w, (d9d_tensor *[]){&tx, &dy, &dx}, (double *[]){x, wv, dyv});
 }
 
 static void products_of_experts_are_near(void **state)
