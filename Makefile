@@ -209,10 +209,11 @@ $(EMBEDDED:%=$B/%.o): $B/%.o: $B/%.c $B/flags
 
 # The families of all files, in the order of files and lines.
 FAMILY_LIST := $B/libcore/models/family_list.h
+# Under a name of this make's own: two may run in one tree.
 $(FAMILY_LIST): FORCE
 	@mkdir -p $(@D)
-	@sed -n 's/^D9D_FAMILY(\([a-z0-9_]*\),.*/D9DI_FAMILY(\1)/p' libcore/models/*.c >$@.new
-	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+	@sed -n 's/^D9D_FAMILY(\([a-z0-9_]*\),.*/D9DI_FAMILY(\1)/p' libcore/models/*.c >$@.$$$$; \
+	    if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 
 $B/libcore/models/models.o: $(FAMILY_LIST)
 $B/libcore/models/models.o: private ALL_CPP += -I$B/libcore
