@@ -120,6 +120,8 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
     if (w == NULL || w->peft.adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: the module has %s", kind->name,
                         w == NULL ? "no matrix" : "an adapter already");
+    if (w->peft.refused != NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: %s", kind->name, w->peft.refused);
     if (d9d_adapter_is_table(m) && !d9d_adapter_is_low_rank(kind))
         return D9D_FAIL(D9D_ENOTSUP, "%s: adapters of embeddings and heads are LoRA alone",
                         kind->name);

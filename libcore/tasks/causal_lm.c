@@ -107,7 +107,7 @@ static d9d_status causal_lm_extend(void *self, d9d_model *m, const d9d_model_opt
     for (size_t i = 0; i < t->n_fields && t->soft.ids == NULL; i++)
         if (t->fields[i].name == t->soft.probabilities)
             t->fields[i].elements = m->vocab;
-    return D9D_OK;
+    return d9di_soft_labels_extend(&t->soft, m);
 }
 
 /* Ids of targets that count are of the vocabulary, or negative for none. */

@@ -261,6 +261,21 @@ static d9d_status head_check(const d9di_soft_labels *s, const d9d_model *m)
     return D9D_OK;
 }
 
+d9d_status d9di_soft_labels_extend(d9di_soft_labels *s, d9d_model *m)
+{
+    const bool sums_rows = s->smoothing > 0 || s->ids == NULL; /* d9d_op_linear_transposed() */
+
+    if (!d9di_soft_labels_are_on(s) || !d9d_stage_is_last(m->stage))
+        return D9D_OK;
+    s->head = m->lm_head;
+    D9D_TRY(head_check(s, m));
+    for (size_t i = 0; sums_rows && i < s->head->n_splits; i++)
+        s->head->table[i]->peft.refused =
+            "label smoothing and soft labels of the whole vocabulary sum the head's rows, which "
+            "are not those of an adapter";
+    return D9D_OK;
+}
+
 static d9d_tensor field_rows(const d9d_model_in *in, const char *name, int64_t rows)
 {
     const d9d_tensor *v = name != NULL ? &d9d_model_find_field(in, name)->value : NULL;
@@ -324,7 +339,6 @@ d9d_status d9di_soft_labels_loss(d9di_soft_labels *s, d9d_model *m, d9d_tape *t,
     d9d_status st;
 
     s->head = m->lm_head;
-    D9D_TRY(head_check(s, m));
     c.next = d9d_tensor_reshape(in->labels, D9D_SHAPE(n));
     c.probabilities = field_rows(in, s->probabilities, n);
     c.ids = field_rows(in, s->ids, n);

@@ -22,7 +22,7 @@ typedef struct d9di_soft_labels {
     const char *ids;           /* field of the ids; NULL: probabilities are of the vocabulary */
     const char *probabilities; /* field; NULL: no soft labels, label smoothing alone */
     float weight, smoothing;
-    d9d_block_vocab *head; /* of the newest forward */
+    d9d_block_vocab *head; /* of the newest model */
 } d9di_soft_labels;
 
 /* True if there is anything beside the next token. */
@@ -30,9 +30,12 @@ static inline bool d9di_soft_labels_are_on(const d9di_soft_labels *s)
 {
     return s->probabilities != NULL || s->smoothing > 0;
 }
+/* Before adapters are added: ENOTSUP for a head that cannot, and tables whose rows are summed refuse
+ * adapters. */
+d9d_status d9di_soft_labels_extend(d9di_soft_labels *s, d9d_model *m);
 /* The losses [T] of a last stage from d9d_model_out.hidden of a forward without labels.  On
  * tensor-parallel ranks but the first they are parts of a sum that is trained, and no losses.  `s`
- * outlives the backward.  ENOTSUP for a head that cannot.  Collective over tp. */
+ * outlives the backward.  Collective over tp. */
 d9d_status d9di_soft_labels_loss(d9di_soft_labels *s, d9d_model *m, d9d_tape *t,
                                  const d9d_model_in *in, d9d_var *hidden, d9d_var **loss);
 

@@ -128,6 +128,7 @@ typedef struct d9d_param_part {
 typedef struct d9d_param_peft {
     d9d_param_adapter *adapter; /* of this matrix; NULL: none */
     const d9d_param *adapts;    /* the matrix whose adapter this is a part of; NULL: none */
+    const char *refused;        /* why it can have no adapter, a constant; NULL: it can */
 } d9d_param_peft;
 
 /* Brings copies of a parameter, those of two that are asked for and not there yet. */
