@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "certify/certify_parts.h"
+#include "d9d/base/median.h"
 #include "d9d/base/rng.h"
 
 enum {
@@ -190,13 +191,6 @@ typedef struct finding {
     measured *of;               /* [tensors], in the certificate's arena */
 } finding;
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* By the median of directions that tell: kinks that cancel are in few of them, a wrong gradient is
  * in all. */
 static d9d_status measure_probe(const probes *s, probe *p, uint64_t seed, measured *out)
@@ -211,8 +205,6 @@ static d9d_status measure_probe(const probes *s, probe *p, uint64_t seed, measur
         D9D_TRY(measure_direction(s, p, unit, &out->errors[out->n], &tells));
         out->n += tells;
     }
-    if (out->n == WANTED)
-        qsort(out->errors, WANTED, sizeof(*out->errors), compare_doubles);
     return D9D_OK;
 }
 
@@ -221,7 +213,7 @@ static d9d_status finding_init(finding *f, size_t tensors, d9d_arena *a)
     *f = (finding){.tensors = tensors,
                    .unmeasured = tensors,
                    .of = d9d_arena_alloc(a, (tensors + 1) * sizeof(*f->of))};
-    return f->of != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "certificate: out of memory");
+    return f->of != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "findings of %zu tensors", tensors);
 }
 
 /* Those of which other tokens have not told enough. */
@@ -231,6 +223,7 @@ static d9d_status measure_probes(const probes *s, uint64_t seed, d9d_arena *a, f
         D9D_TRY(finding_init(out, s->n, a));
     for (size_t i = 0; i < s->n; i++) {
         measured *m = &out->of[i];
+        double error;
 
         if (m->n == WANTED)
             continue;
@@ -238,8 +231,9 @@ static d9d_status measure_probes(const probes *s, uint64_t seed, d9d_arena *a, f
         if (m->n < WANTED)
             continue;
         out->unmeasured--;
-        if (out->name == NULL || !(m->errors[WANTED / 2] <= out->error)) {
-            out->error = m->errors[WANTED / 2];
+        error = d9d_median(m->errors, WANTED);
+        if (out->name == NULL || !(error <= out->error)) {
+            out->error = error;
             out->name = s->of[i].param->name;
         }
     }
