@@ -12,9 +12,10 @@
  *
  *     2 b(h) - b(2h)  ~  0                b(h) = (f(h) - 2 f(0) + f(-h)) / h
  *
- * is the difference of the two slopes.  Three steps in a row that show neither tell; otherwise
- * smaller steps, other directions and other tokens, fewer of them, are tried.  A gradient of less
- * than a hundredth of the whole is measured by that, since losses in float32 tell no more.
+ * is the difference of the two slopes.  The first three steps in a row whose quotients agree tell,
+ * if their bends show no kink; otherwise other directions and other tokens, fewer of them, are
+ * tried.  A gradient of less than a hundredth of the whole is measured by that, since losses in
+ * float32 tell no more.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -128,12 +129,12 @@ static d9d_status move(const probe *p, double h)
                              p->n * sizeof(*p->moved));
 }
 
-/* The quotients of a step. */
-typedef struct quotients {
-    double slope, bend; /* q(h), b(h) */
-} quotients;
+/* Of a step. */
+typedef struct differences {
+    double quotient, bend; /* q(h), b(h) */
+} differences;
 
-static d9d_status measure_step(const probes *s, const probe *p, double h, quotients *out)
+static d9d_status measure_step(const probes *s, const probe *p, double h, differences *out)
 {
     double above, below;
 
@@ -141,18 +142,19 @@ static d9d_status measure_step(const probes *s, const probe *p, double h, quotie
     D9D_TRY(d9di_small_model_loss(s->m, &above));
     D9D_TRY(move(p, -h));
     D9D_TRY(d9di_small_model_loss(s->m, &below));
-    *out = (quotients){(above - below) / (2 * h), (above - 2 * s->loss + below) / h};
+    *out = (differences){(above - below) / (2 * h), (above - 2 * s->loss + below) / h};
     return D9D_OK;
 }
 
-/* Whether the slopes of h, 2 h and 4 h are one, up to `most`. */
-static bool slopes_agree(const quotients *q, double most)
+/* Whether the quotients of h, 2 h and 4 h are one, up to `most`. */
+static bool quotients_agree(const differences *q, double most)
 {
-    return fabs(q[0].slope - q[1].slope) <= most && fabs(q[1].slope - q[2].slope) <= most;
+    return fabs(q[0].quotient - q[1].quotient) <= most &&
+           fabs(q[1].quotient - q[2].quotient) <= most;
 }
 
 /* Whether their bends are those of a function without a kink. */
-static bool bends_agree(const quotients *q, double most)
+static bool bends_agree(const differences *q, double most)
 {
     return fabs(2 * q[0].bend - q[1].bend) <= 4 * most &&
            fabs(2 * q[1].bend - q[2].bend) <= 4 * most;
@@ -164,16 +166,16 @@ static d9d_status measure_direction(const probes *s, const probe *p, double unit
                                     bool *tells)
 {
     const double wanted = along(p), most = agreement * unit;
-    quotients q[3] = {{NAN, NAN}, {NAN, NAN}, {NAN, NAN}}; /* of h, 2 h, 4 h */
+    differences q[3] = {{NAN, NAN}, {NAN, NAN}, {NAN, NAN}}; /* of h, 2 h, 4 h */
     double h = first_step;
 
-    for (int i = 0; i < STEPS && !slopes_agree(q, most); i++, h /= 2) {
+    for (int i = 0; i < STEPS && !quotients_agree(q, most); i++, h /= 2) {
         q[2] = q[1];
         q[1] = q[0];
         D9D_TRY(measure_step(s, p, h, &q[0]));
     }
-    *tells = slopes_agree(q, most) && bends_agree(q, most);
-    *error = fabs((4 * q[0].slope - q[1].slope) / 3 - wanted) / unit;
+    *tells = quotients_agree(q, most) && bends_agree(q, most);
+    *error = fabs((4 * q[0].quotient - q[1].quotient) / 3 - wanted) / unit;
     return move(p, 0);
 }
 

@@ -30,8 +30,8 @@ static inline bool d9di_soft_labels_are_on(const d9di_soft_labels *s)
 {
     return s->probabilities != NULL || s->smoothing > 0;
 }
-/* Before adapters are added: ENOTSUP for a head that cannot, and tables whose rows are summed refuse
- * adapters. */
+/* Before adapters are added: ENOTSUP for a head that cannot, and tables whose rows are summed
+ * refuse adapters. */
 d9d_status d9di_soft_labels_extend(d9di_soft_labels *s, d9d_model *m);
 /* The losses [T] of a last stage from d9d_model_out.hidden of a forward without labels.  On
  * tensor-parallel ranks but the first they are parts of a sum that is trained, and no losses.  `s`

@@ -57,16 +57,19 @@ recipe() { tr -d ' \n' <data/manifest.json | sed -E 's/.*"add_special_tokens":([
     shard
     [ "$(stored)" = 3,0,1,2 ]
     [ "$(recipe)" = true ]
+    d9d-shard inspect data | grep -q '^vocabulary .*, its special tokens around texts$'
     grep -q '1 documents too short' log # nothing stands around no text
     shard --add-special-tokens no
     [ "$(stored)" = 0,1,2 ]
     [ "$(recipe)" = false ]
+    d9d-shard inspect data | grep -q '^vocabulary .*, no special tokens around texts$'
     shard --add-special-tokens yes --append-eos '</s>'
     [ "$(stored)" = 3,0,1,2,4 ]
     printf '{"input_ids": [2, 1]}\n' >a.jsonl
     shard --format tokens
     [ "$(stored)" = 2,1 ]
     run ! grep add_special_tokens data/manifest.json
+    run -1 grep 'special tokens' <(d9d-shard inspect data)
     says 2 '--add-special-tokens yes: a.jsonl: its ids are given' \
         d9d-shard -t t.json -o x --format tokens --add-special-tokens yes a.jsonl
     printf '{"messages": []}\n' >a.jsonl

@@ -80,6 +80,12 @@ static d9d_status print_split(d9d_dataset *ds, const d9di_dataset_split *s, d9d_
     return st;
 }
 
+static const char *const specials[] = {
+    [D9D_DATASET_SPECIAL_UNKNOWN] = "",
+    [D9D_DATASET_SPECIAL_NONE] = ", no special tokens around texts",
+    [D9D_DATASET_SPECIAL_ADDED] = ", its special tokens around texts",
+};
+
 d9d_status d9d_dataset_print(d9d_dataset *ds, d9d_buf *out)
 {
     const d9di_dataset_manifest *m = &ds->manifest;
@@ -92,8 +98,8 @@ d9d_status d9d_dataset_print(d9d_dataset *ds, d9d_buf *out)
                            ds->dir, hex, (long long)m->samples, (long long)m->tokens, m->n_shards,
                            m->wide ? "u32" : "u16", m->labels ? "labels" : "the next token"));
     d9d_hash_hex(m->tokenizer_hash, hex);
-    D9D_TRY(d9d_buf_printf(out, "vocabulary %lld, tokenizer %s\n", (long long)m->vocab_size,
-                           m->has_tokenizer ? hex : "none"));
+    D9D_TRY(d9d_buf_printf(out, "vocabulary %lld, tokenizer %s%s\n", (long long)m->vocab_size,
+                           m->has_tokenizer ? hex : "none", specials[m->recipe.add_special]));
     if (m->recipe.pack)
         D9D_TRY(d9d_buf_printf(out, "packed to %lld positions\n", (long long)m->recipe.pack));
     D9D_TRY(d9di_dataset_print_fields(ds, out));
