@@ -98,7 +98,8 @@ small_data() {
 # What words set, of which a mesh is made: dps=2 ep=2.
 declare -A key_of=([pp]=mesh.pipeline_parallel [dpr]=mesh.data_parallel_replicate [dps]=mesh.data_parallel_shard
     [cpr]=mesh.context_parallel_replicate [cps]=mesh.context_parallel_shard [tp]=mesh.tensor_parallel [ep]=mesh.expert_parallel
-    [schedule]=trainer.pipelining.schedule.schedule [split]=trainer.pipelining.schedule.zero_bubble)
+    [schedule]=trainer.pipelining.schedule.schedule [split]=trainer.pipelining.schedule.zero_bubble
+    [replication]=trainer.expert_replication [offload]=trainer.offload.activations)
 
 # shaped CONFIG KEY=VALUE...: the same with other numbers.
 shaped() {

@@ -46,6 +46,13 @@ on() {
     done
 }
 
+@test "the self-test compares them with one rank, which has none" {
+    # shellcheck disable=SC2086 # options
+    run -0 mpi -n 2 d9d-train --selftest --device cpu --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2 \
+        --set trainer.expert_replication='{"slots":2,"period_steps":1}' --set trainer.run.dir=tested moe.json
+    [[ "$output" == *"copies of experts in"*"compute what one computes"* ]]
+}
+
 @test "with pipelines, whatever their schedule" {
     local four="--set model_provider.model.num_hidden_layers=4"
     # shellcheck disable=SC2086 # options
