@@ -274,8 +274,8 @@ static bool is_adapter(const d9d_param *p)
 static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
 {
     const d9d_job_trainer_section *t = &r->opts->config->trainer;
-    const d9d_fsdp_opts sharded = d9di_engine_fsdp_opts(&(d9di_engine_opts){
-        .train = true, .gradients = &t->gradient_manager, .sharding = &t->sharding});
+    const d9di_engine_opts opts = engine_opts(r);
+    const d9d_fsdp_opts sharded = d9di_engine_fsdp_opts(&opts);
     const d9d_params *params = &r->engine.params;
     const bool exports_adapters = t->model_stage_factory.quantization != D9D_QUANT_NONE ||
                                   r->engine.whole.model->virtual_tokens > 0;

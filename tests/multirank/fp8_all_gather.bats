@@ -137,3 +137,13 @@ JSON
         done
     done
 }
+
+@test "--plan counts a layer's buffers in 8 bits" {
+    local of bytes=()
+    for of in false true; do
+        run -0 --separate-stderr d9d-train --plan --gpu cpu --json --set "$(fp8 rowwise $of)" --set mesh.data_parallel_shard=4 \
+            --set model_provider.dtype=bfloat16 dense.json
+        bytes+=("$(sed -n 's/^ *"fsdp_buffers": \([0-9]*\),$/\1/p' <<<"$output")")
+    done
+    assert_equal $((bytes[0] - bytes[1])) $((2 * 64 * 32 + 2 * 32 * 32 + 3 * 96 * 32)) # a byte for each element
+}
