@@ -111,10 +111,11 @@ static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_op_pool_in
     return d9di_engine_pool_upload(e->dev, &h, out);
 }
 
-static bool needs_token_weights(const d9di_engine *e)
+/* Do some of this rank's stages need it?  A micro-batch is loaded once for all of them. */
+static bool stages_need(const d9di_engine *e, bool (*needs)(const d9d_model *m))
 {
     for (size_t k = 0; k < e->n_stages; k++)
-        if (d9di_engine_needs_token_weights(e->stages[k].model))
+        if (needs(e->stages[k].model))
             return true;
     return false;
 }
@@ -184,8 +185,9 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
         if (drops(e))
             D9D_TRY(d9di_engine_make_dropout_rng(e->stages[0].model, e->dev, &p->host, e->seed,
                                                  &e->step.micros.data[p->loaded].dropout_rng));
-        if (e->exec.program.backward && needs_token_weights(e))
+        if (e->exec.program.backward && stages_need(e, d9di_engine_needs_token_weights))
             D9D_TRY(d9di_engine_make_token_weights(e->stages[0].model, e->dev, &p->host, e->task,
+                                                   stages_need(e, d9di_engine_needs_token_lanes),
                                                    &e->step.micros.data[p->loaded].token_weights));
         if (needs_loss_attribution(e))
             D9D_TRY(losses_list(e, &p->host, &e->step.micros.data[p->loaded].documents));

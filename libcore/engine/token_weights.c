@@ -18,6 +18,14 @@ bool d9di_engine_needs_token_weights(const d9d_model *m)
     return false;
 }
 
+bool d9di_engine_needs_token_lanes(const d9d_model *m)
+{
+    for (size_t i = 0; i < m->n_mixtures; i++)
+        if (m->mixtures[i]->copies != NULL)
+            return true;
+    return false;
+}
+
 static int64_t count_labels(const d9d_batch *b, int64_t row)
 {
     int64_t n = 0;
@@ -45,14 +53,6 @@ static float weight_of_row(const d9d_batch *b, const d9di_task *task, int64_t ro
     return b->lengths[row] > 0 ? (float)count_targets(task, b, row) / (float)b->lengths[row] : 0.0f;
 }
 
-static bool has_copies(const d9d_model *m)
-{
-    for (size_t i = 0; i < m->n_mixtures; i++)
-        if (m->mixtures[i]->copies != NULL)
-            return true;
-    return false;
-}
-
 /* Positions modulo the number of lanes, of sequences and of padding. */
 static d9d_status lanes_make(const d9d_model *m, d9d_device *dev, int64_t seqs, int64_t length,
                              d9d_tensor *out)
@@ -73,7 +73,7 @@ static d9d_status lanes_make(const d9d_model *m, d9d_device *dev, int64_t seqs, 
 }
 
 d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
-                                          const d9di_task *task, d9d_token_weights *out)
+                                          const d9di_task *task, bool lanes, d9d_token_weights *out)
 {
     const int ranks = d9d_comm_size(m->groups.cp), rank = d9d_comm_rank(m->groups.cp);
     const int64_t length = b->length / ranks, n = b->seqs * length;
@@ -100,7 +100,7 @@ d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, c
     out->first = n / d9d_comm_size(tp) * d9d_comm_rank(tp);
     st = d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(b->seqs, length), weight, &out->weight);
     free(weight);
-    return st == D9D_OK && has_copies(m) ? lanes_make(m, dev, b->seqs, length, &out->lane) : st;
+    return st == D9D_OK && lanes ? lanes_make(m, dev, b->seqs, length, &out->lane) : st;
 }
 
 void d9di_engine_token_weights_release(d9d_token_weights *w)

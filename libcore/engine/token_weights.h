@@ -14,10 +14,13 @@
 
 /* True if the model's forward needs them. */
 bool d9di_engine_needs_token_weights(const d9d_model *m);
+/* And lanes: some of its experts may have copies. */
+bool d9di_engine_needs_token_lanes(const d9d_model *m);
 /* The weights of this rank's tokens of a batch, given the model's parallel groups.  *out is {0}
  * before; the caller releases it, even on failure. */
 d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
-                                          const d9di_task *task, d9d_token_weights *out);
+                                          const d9di_task *task, bool lanes,
+                                          d9d_token_weights *out);
 void d9di_engine_token_weights_release(d9d_token_weights *w);
 
 #endif /* D9DI_ENGINE_TOKEN_WEIGHTS_H */

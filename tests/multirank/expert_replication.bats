@@ -64,6 +64,28 @@ on() {
     done
 }
 
+@test "in a later stage of a rank whose first one has no experts" {
+    mkdir -p late
+    cat >late/config.json <<'JSON'
+{"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 157, "hidden_size": 32,
+ "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16,
+ "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "intermediate_size": 64,
+ "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+ "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
+ "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+ "initializer_range": 0.2, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "tie_word_embeddings": false}
+JSON
+    sed 's/^ "model_provider": .*/ "model_provider": {"name": "auto", "hf_config": "late"},/; /^   "layer"/,/split_vocab/d' moe.json >late.json
+    calls() { # [OPTION...]: all-to-alls of a step, of each rank of the pipeline
+        # shellcheck disable=SC2046 # options
+        d9d-train --plan --gpu cpu --json --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2 --set mesh.pipeline_parallel=2 \
+            $(schedule_options looped_bfs:2) "$@" late.json | tr -d '\n ' | grep -oE '"call":"all_to_all","link":"node","calls":[0-9]+' | sed 's/.*://'
+    }
+    # Weights come and gradients return, of three matrices: of the one layer with experts that the first rank has, of two.
+    # shellcheck disable=SC2086 # options
+    paste <(calls) <(calls $copies) | awk '{ print; bad = bad || $2 - $1 != 6 * NR } END { exit bad || NR != 2 }'
+}
+
 @test "over nodes, in peer memory, with checkpointing, other micro-batches and other times of reductions" {
     on "1 4 1 1 1 4" --set mesh.expert_parallel_local=2
     D9D_P2P=force on "1 2 1 1 1 2"
