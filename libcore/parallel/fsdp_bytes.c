@@ -9,10 +9,10 @@ static uint64_t grad_bytes(const d9d_param *p)
 }
 
 /* Bytes of a unit's full parameters and gradients; of those that are gathered in 8 bits, the copies
- * that one pass reads. */
+ * that are in memory at once. */
 typedef struct buffer_bytes {
     bool float8_all_gather;
-    uint64_t copies; /* in memory at once */
+    uint64_t copies[2]; /* by d9d_quantised_scaling */
     uint64_t data, grads;
 } buffer_bytes;
 
@@ -23,7 +23,7 @@ static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
     if (p->placement.shard_group == NULL)
         return D9D_OK;
     b->data += d9di_fsdp_fp8_is_used(p, b->float8_all_gather)
-                   ? b->copies * (uint64_t)d9d_shape_numel(&p->local.shape)
+                   ? b->copies[p->fp8.recipe->scaling] * (uint64_t)d9d_shape_numel(&p->local.shape)
                    : d9d_param_stored_bytes(p, &p->local);
     b->grads += p->spec.trainable ? grad_bytes(p) : 0;
     return D9D_OK;
@@ -33,8 +33,11 @@ d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_
 {
     const bool keep = opts->reshard != D9D_RESHARD_AFTER_FORWARD && opts->with_grads,
                once = opts->reduce_once && opts->with_grads;
-    const buffer_bytes none = {.float8_all_gather = opts->float8_all_gather,
-                               .copies = keep ? 2 : 1};
+    /* With one scale, what backward reads is made of what forward reads, which stays. */
+    const buffer_bytes none = {
+        .float8_all_gather = opts->float8_all_gather,
+        .copies = {
+            [D9D_SCALE_TENSORWISE] = opts->with_grads ? 2 : 1, [D9D_SCALE_ROWWISE] = keep ? 2 : 1}};
     buffer_bytes all = none;
     uint64_t max_bytes = 0;
 

@@ -139,11 +139,11 @@ JSON
 }
 
 @test "--plan counts a layer's buffers in 8 bits" {
-    local of bytes=()
-    for of in false true; do
-        run -0 --separate-stderr d9d-train --plan --gpu cpu --json --set "$(fp8 rowwise $of)" --set mesh.data_parallel_shard=4 \
-            --set model_provider.dtype=bfloat16 dense.json
-        bytes+=("$(sed -n 's/^ *"fsdp_buffers": \([0-9]*\),$/\1/p' <<<"$output")")
-    done
-    assert_equal $((bytes[0] - bytes[1])) $((2 * 64 * 32 + 2 * 32 * 32 + 3 * 96 * 32)) # a byte for each element
+    local all=$((2 * 64 * 32 + 2 * 32 * 32 + 3 * 96 * 32))
+    buffers() { # RECIPE GATHERS-8-BITS
+        d9d-train --plan --gpu cpu --json --set "$(fp8 "$1" "$2")" --set mesh.data_parallel_shard=4 \
+            --set model_provider.dtype=bfloat16 dense.json | sed -n 's/^ *"fsdp_buffers": \([0-9]*\),$/\1/p'
+    }
+    assert_equal $(($(buffers rowwise false) - $(buffers rowwise true))) $all # a byte an element in place of two
+    assert_equal "$(buffers tensorwise false)" "$(buffers tensorwise true)"   # the bytes and their transpose
 }

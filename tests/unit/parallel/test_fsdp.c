@@ -43,7 +43,7 @@ static uint64_t bytes(const small *m, d9d_fsdp_opts opts)
 
 static void the_largest_unit_or_all_gradients(void **state)
 {
-    static const d9d_quantised_recipe recipe = {.format = D9D_F8_E4M3};
+    d9d_quantised_recipe recipe = {.scaling = D9D_SCALE_ROWWISE, .format = D9D_F8_E4M3};
     d9d_comm others = {.size = 4};
     d9d_fsdp *s = (d9d_fsdp *)state;
     const d9d_params *first[D9D_FSDP_PREFETCH_MAX];
@@ -86,6 +86,12 @@ static void the_largest_unit_or_all_gradients(void **state)
                                                .with_grads = true,
                                                .reshard = D9D_RESHARD_AFTER_STEP}),
                      (24 + 8) * 2 + 24 * 4);
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.float8_all_gather = true, .with_grads = true}),
+                     24 + 24 * 4);
+    recipe.scaling = D9D_SCALE_TENSORWISE; /* both in backward */
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.float8_all_gather = true}), 24);
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.float8_all_gather = true, .with_grads = true}),
+                     24 * 2 + 24 * 4);
     m.aw.spec.reads_data = true;
     assert_int_equal(bytes(&m, (d9d_fsdp_opts){.float8_all_gather = true}), 24 * 2);
     d9d_module_release(&m.root);
