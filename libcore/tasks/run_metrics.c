@@ -404,6 +404,8 @@ static d9d_status update_tokens(d9di_run_metrics *m, const d9di_run_metrics_pend
     const int64_t at = w->classes > 1 ? D9D_METRIC_TOKEN_CLASS : 0;
     d9d_predictions classes = b;
 
+    if (m->failed.st != D9D_OK)
+        return d9d_err_restore(&m->failed);
     m->token.len = 0;
     for (int64_t i = 0; i < b.rows; i++)
         D9D_TRY(D9D_VEC_PUSH(&m->token, b.prediction[i * w->classes + at]));
@@ -462,6 +464,19 @@ typedef struct logits_reader {
     const int32_t *labels;
 } logits_reader;
 
+/* What is wrong with the predictions waits until the step is known to be finite. */
+static void copies_update(const logits_reader *r, const d9d_predictions *b)
+{
+    d9d_status st = D9D_OK;
+
+    if (r->m->failed.st != D9D_OK)
+        return;
+    for (size_t i = 0; i < r->m->n && b->rows > 0 && st == D9D_OK; i++)
+        st = r->copy[i] != NULL ? d9d_metric_update(r->copy[i], b) : D9D_OK;
+    if (st != D9D_OK)
+        d9d_err_save(&r->m->failed, st);
+}
+
 /* Waits for logits [n, V] of the tokens from `first`, and counts them. */
 static d9d_status logits_count(const logits_reader *r, const d9d_tensor *logits, int64_t first)
 {
@@ -475,8 +490,7 @@ static d9d_status logits_count(const logits_reader *r, const d9d_tensor *logits,
     D9D_TRY_OR(st, d9d_readback_wait(back, &rows.logits), out);
     D9D_TRY_OR(st, rows_keep(r->m, &rows), out);
     b = kept_rows(r->m, v);
-    for (size_t i = 0; i < r->m->n && b.rows > 0 && st == D9D_OK; i++)
-        st = r->copy[i] != NULL ? d9d_metric_update(r->copy[i], &b) : D9D_OK;
+    copies_update(r, &b);
 out:
     d9d_readback_free(back);
     return st;

@@ -48,6 +48,7 @@ typedef struct d9di_run_metrics {
     D9D_VEC(double) token; /* that are predicted */
     bool of_tokens;        /* source 0 is the next tokens of a language model */
     bool pauses_tokens;    /* they do not count now */
+    d9d_err_copy failed;   /* of logits that were read */
 } d9di_run_metrics;
 
 /* Metrics of the predictions of the task itself, or of a head. */

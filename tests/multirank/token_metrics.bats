@@ -150,3 +150,11 @@ equals() {
     run -0 d9d-train --plan --device cpu --set metrics="$metrics" train.json
     [ "$(grep -E '^gemm ' <<<"$output")" != "$plain" ]
 }
+
+@test "a NaN among the weights is what is said, whatever the metrics read" {
+    cp -r one/export bad
+    printf '\0\0\300\177' | dd of=bad/model.safetensors bs=1 conv=notrunc status=none \
+        seek=$(($(stat -c %s bad/model.safetensors) - 4))
+    run -1 counting harmed --set trainer.model_stage_factory.source_checkpoint=bad
+    assert_output --regexp "step 1: the loss of samples .* is nan; .* is not finite at element "
+}
