@@ -30,6 +30,13 @@ refused() {
     [ ! -e run ]
 }
 
+words_tokenizer() {
+    cat >words.json <<'JSON'
+{"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [],
+ "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 5, "b": 6, "c": 7, "d": 8}}}
+JSON
+}
+
 # lora MEMBERS [PARAMS]: a section.
 lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+, $2}}}"; }
 
@@ -189,14 +196,16 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
     refused 'positions' "${prompt/6/100000}"
     cat "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --pack 64 --out packed -
     refused 'packed: has packed documents' "$prompt" --set data.dataset=packed
+    refused 'packed: has packed documents' "$prompt" --set 'data=[{"dataset": "data", "epochs": 99}, {"dataset": "packed", "epochs": 99}]'
+    words_tokenizer
+    echo '{"text": "a"}' >web.jsonl
+    refused 'web: has packed documents, and virtual tokens begin a sequence of one; make a dataset of it without --pack' "$prompt" --set trainer.run.steps=2 \
+        --set 'data={"dataset": "web", "source": {"name": "stream", "path": "web.jsonl", "tokenizer": "words.json", "length": 8}}'
 }
 
 # Untrained rows of a text's tokens are that text before each sample.
 @test "prompt tuning begins as the tokens of a text, repeated or cut" {
-    cat >words.json <<'JSON'
-{"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [],
- "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 5, "b": 6, "c": 7, "d": 8}}}
-JSON
+    words_tokenizer
     for line in 'a b c d a' 'd c b' 'b b a a c' 'c a b d'; do echo "{\"text\": \"$line\"}"; done >texts.jsonl
     d9d-shard -q --tokenizer words.json --out texts texts.jsonl
     # the same with c b c, or c b, before them

@@ -151,19 +151,25 @@ void d9d_loader_set_collator(d9d_loader *l, const d9d_loader_collator *c)
     l->collator = *c;
 }
 
+/* Virtual tokens begin a sequence: of packed documents only one would stand behind them. */
+static d9d_status check_unpacked(const d9d_dataset *ds)
+{
+    if (!d9d_dataset_is_packed(ds))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP,
+                    "%s: has packed documents, and virtual tokens begin a sequence of one; make "
+                    "%s without --pack",
+                    d9d_dataset_dir(ds), d9d_dataset_is_stream(ds) ? "a dataset of it" : "it");
+}
+
 d9d_status d9d_loader_set_virtual_tokens(d9d_loader *l, int32_t first, int64_t n)
 {
-    const char *dir = d9d_dataset_dir(l->order.sources[0].dataset);
-
-    if (l->packed)
-        return D9D_FAIL(
-            D9D_ENOTSUP,
-            "%s: has packed documents, and virtual tokens begin a sequence of one; make "
-            "it without --pack",
-            dir);
+    for (size_t i = 0; i < l->order.n; i++)
+        D9D_TRY(check_unpacked(l->order.sources[i].dataset));
     if (l->fields.n > 0)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "%s: has fields that are read, which virtual tokens would not have", dir);
+                        "%s: has fields that are read, which virtual tokens would not have",
+                        d9d_dataset_dir(l->order.sources[0].dataset));
     l->first_virtual = first;
     l->virtual_tokens = n;
     return D9D_OK;
