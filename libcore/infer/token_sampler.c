@@ -162,7 +162,7 @@ bool d9di_token_sampler_is_argmax(const d9di_token_sampler_opts *o)
     return o->temperature == 0 && !is_penalised(o);
 }
 
-/* Each token of ids [n_ids] once, however often it is there. */
+/* Each token of ids [n_ids] once, however often it is there; virtual tokens have no logit. */
 static d9d_status penalise(d9di_token_sampler *s, double penalty, const uint32_t *ids,
                            int64_t n_ids, const float *logits, int64_t n)
 {
@@ -174,7 +174,8 @@ static d9d_status penalise(d9di_token_sampler *s, double penalty, const uint32_t
     out = s->penalised.data;
     memcpy(out, logits, (size_t)n * sizeof(*out));
     for (int64_t i = 0; i < n_ids; i++)
-        out[ids[i]] = logits[ids[i]] < 0 ? logits[ids[i]] * p : logits[ids[i]] / p;
+        if (ids[i] < n)
+            out[ids[i]] = logits[ids[i]] < 0 ? logits[ids[i]] * p : logits[ids[i]] / p;
     return D9D_OK;
 }
 

@@ -47,8 +47,8 @@ typedef struct d9di_token_sampler_stats {
 d9d_status d9di_token_sampler_check_logit(uint32_t best, float logit);
 
 /* Samples from logits [n], n at least 1, at `position`, which counts prompt and generated tokens;
- * ids [position] are these, each below n, and may be NULL without a penalty.  ENUMERIC as above.
- * stats may be NULL. */
+ * ids [position] are these; those from n on are virtual and have no logit.  NULL without a penalty.
+ * ENUMERIC as above. stats may be NULL. */
 d9d_status d9di_token_sampler_sample(d9di_token_sampler *s, const d9di_token_sampler_opts *o,
                                      d9d_rng r, const uint32_t *ids, int64_t position,
                                      const float *logits, int64_t n, uint32_t *out,

@@ -147,6 +147,23 @@ static void repeated_tokens_are_penalised(void **state)
     d9di_token_sampler_release(&s);
 }
 
+/* Virtual tokens begin a sequence with ids behind the vocabulary. */
+static void virtual_tokens_are_not_penalised(void **state)
+{
+    const uint32_t ids[] = {5, UINT32_C(1) << 30, 0};
+    const float l[] = {3, 2, 1, 1, 1};
+    const opts o = {.top_p = 1, .repetition_penalty = 2};
+    d9di_token_sampler s = {0};
+    uint32_t token;
+
+    (void)state;
+    assert_ok(d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, ids, 2, l, 5, &token, NULL));
+    assert_int_equal(token, 0);
+    assert_ok(d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, ids, 3, l, 5, &token, NULL));
+    assert_int_equal(token, 1);
+    d9di_token_sampler_release(&s);
+}
+
 /* The same numbers give the same token, other streams and positions others. */
 static void draws_are_numbers_of_seed_stream_and_position(void **state)
 {
@@ -208,6 +225,7 @@ int main(void)
         cmocka_unit_test(what_is_no_number_is_refused),
         cmocka_unit_test(draws_have_the_right_shares),
         cmocka_unit_test(repeated_tokens_are_penalised),
+        cmocka_unit_test(virtual_tokens_are_not_penalised),
         cmocka_unit_test(draws_are_numbers_of_seed_stream_and_position),
         cmocka_unit_test(stats_are_those_of_the_softmax),
     };
