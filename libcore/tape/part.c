@@ -1,4 +1,6 @@
 /* part.c - parts of a forward whose saved arrays wait in host memory.  See d9d_tape_offload. */
+#include <math.h>
+
 #include "tape/record.h"
 
 void d9d_tape_set_offload(d9d_tape *t, const d9d_tape_offload *offload)
@@ -73,12 +75,13 @@ static d9d_status list_saved(const d9d_tape *t, size_t first, tensor_list *out)
     return D9D_OK;
 }
 
-/* Evenly spread, so that the bus has the time of those that stay. */
+/* Evenly spread, so that the bus has the time of those that stay.  The first goes: it is away
+ * longest, and of few parts one goes too. */
 static bool is_chosen(const d9d_tape *t, size_t number)
 {
     const double f = t->offload->fraction;
 
-    return (int64_t)((double)number * f) < (int64_t)((double)(number + 1) * f);
+    return ceil((double)number * f) < ceil((double)(number + 1) * f);
 }
 
 /* The part's node is recorded first: it owns the group. */

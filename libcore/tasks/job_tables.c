@@ -363,8 +363,8 @@ static const d9d_key offload_keys[] = {
                  "host: what layers save for backward waits in pinned memory of the host and comes "
                  "back before it is read, copied beside the computation; the same bits"),
     D9D_KEY_REAL(offload_section, activation_fraction, "1", 0.01, 1,
-                 "share of the layers whose activations go, evenly spread: less for a bus that "
-                 "computation waits for"),
+                 "share of a stage's layers whose activations go, evenly spread from the first on: "
+                 "less for a bus that computation waits for"),
     D9D_KEY_INT(offload_section, activation_prefetch, "1", 1, 64,
                 "of the layers that go, how many return ahead of the one that backward computes, "
                 "and how many may be on their way to the host; each takes a layer's device memory"),

@@ -168,10 +168,15 @@ static void the_memory_of_one_part_is_left(void **state)
     assert_int_equal(n.after_forward - bare, 2 * ARRAY); /* of the last */
     assert_int_equal(d9d_offload_get_stats(n.o).sent, all);
     sent = all;
-    n.offload.fraction = 0.5; /* parts 1, 3 and 5 */
+    n.offload.fraction = 0.5; /* parts 0, 2 and 4 */
     net_step(&n, true, AT_ONCE, &g);
-    assert_int_equal(n.after_forward - bare, all - 4 * ARRAY);
-    sent += 6 * ARRAY;
+    assert_int_equal(n.after_forward - bare, all - 5 * ARRAY);
+    sent += 5 * ARRAY;
+    assert_int_equal(d9d_offload_get_stats(n.o).sent, sent);
+    n.offload.fraction = 0.01; /* part 0: of few parts one goes too */
+    net_step(&n, true, AT_ONCE, &g);
+    assert_int_equal(n.after_forward - bare, all - ARRAY);
+    sent += ARRAY;
     assert_int_equal(d9d_offload_get_stats(n.o).sent, sent);
     n.offload.fraction = 1;
     n.recompute = n.keep_last = true;

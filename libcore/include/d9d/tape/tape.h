@@ -143,7 +143,7 @@ D9D_API void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *ke
  * the model.  Backward fetches a part while the ones after it are computed. */
 typedef struct d9d_tape_offload {
     d9d_offload *to;
-    double fraction; /* of the parts, evenly spread: part i goes if floor(i f) < floor((i + 1) f) */
+    double fraction; /* of the parts, evenly spread: part i goes if ceil(i f) < ceil((i + 1) f) */
     int prefetch;    /* parts that are fetched ahead of the one that backward computes */
 } d9d_tape_offload;
 /* Valid until reset; borrowed.  Without it, the calls below do nothing. */
