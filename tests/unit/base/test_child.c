@@ -84,6 +84,18 @@ static void what_is_no_program(void **state)
     assert_int_equal(pid, 7);
 }
 
+/* It would have this process's in their place. */
+static void what_is_no_descriptor(void **state)
+{
+    static const char *const args[] = {"true", NULL};
+    pid_t pid = 7;
+
+    (void)state;
+    assert_int_equal(d9d_child_start(args, -1, STDERR_FILENO, false, &pid), EBADF);
+    assert_int_equal(d9d_child_start(args, STDIN_FILENO, -1, false, &pid), EBADF);
+    assert_int_equal(pid, 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -91,6 +103,7 @@ int main(void)
         cmocka_unit_test(a_group_ends_as_one),
         cmocka_unit_test(no_signal_is_blocked),
         cmocka_unit_test(what_is_no_program),
+        cmocka_unit_test(what_is_no_descriptor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
