@@ -535,7 +535,7 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts
                                     d9di_engine_stage *s)
 {
     if (opts->train)
-        d9d_module_set_grads_on_demand(s->model->module);
+        d9d_module_set_grads_on_demand(s->model->module, opts->micros == 1);
     D9D_TRY(d9d_module_materialise(s->model->module, e->dev, opts->train));
     if (!opts->initialise)
         return D9D_OK;

@@ -263,15 +263,15 @@ d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev, bool with_g
 /* Shards and gradient buckets have their memory all the time. */
 static d9d_status set_grad_on_demand(void *arg, d9d_param *p)
 {
-    (void)arg;
     p->grad_on_demand =
         p->spec.trainable && p->placement.shard_group == NULL && p->shard.grad.storage == NULL;
+    p->grad_loose = p->grad_on_demand && *(const bool *)arg;
     return D9D_OK;
 }
 
-void d9d_module_set_grads_on_demand(d9d_module *root)
+void d9d_module_set_grads_on_demand(d9d_module *root, bool loose)
 {
-    const d9d_status st = d9d_module_each(root, set_grad_on_demand, NULL);
+    const d9d_status st = d9d_module_each(root, set_grad_on_demand, &loose);
 
     (void)st; /* set_grad_on_demand cannot fail */
 }

@@ -7,8 +7,8 @@ d9d_status d9d_param_grad_alloc(d9d_param *p)
 {
     if (!p->grad_on_demand || !p->spec.trainable || p->shard.grad.storage != NULL)
         return D9D_OK;
-    D9D_TRY(d9d_tensor_alloc_loose(d9d_tensor_device(&p->local.data), p->spec.grad_dtype,
-                                   p->shard.shape, &p->shard.grad));
+    D9D_TRY((p->grad_loose ? d9d_tensor_alloc_loose : d9d_tensor_alloc)(
+        d9d_tensor_device(&p->local.data), p->spec.grad_dtype, p->shard.shape, &p->shard.grad));
     p->local.grad = d9d_tensor_ref(&p->shard.grad);
     return D9D_OK;
 }

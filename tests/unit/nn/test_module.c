@@ -352,6 +352,22 @@ static void quantised_values_are_those_of_the_elements(void **state)
     d9d_device_close(dev);
 }
 
+/* Only then they may waste what a later forward might need. */
+static void gradients_on_demand_are_loose_if_it_is_said(void **state)
+{
+    tree m;
+
+    (void)state;
+    build(&m);
+    d9d_module_set_grads_on_demand(&m.root, false);
+    assert_true(m.aw.grad_on_demand && !m.aw.grad_loose);
+    m.top.spec.trainable = false;
+    d9d_module_set_grads_on_demand(&m.root, true);
+    assert_true(m.aw.grad_on_demand && m.aw.grad_loose);
+    assert_false(m.top.grad_on_demand || m.top.grad_loose);
+    d9d_module_release(&m.root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +381,7 @@ int main(void)
         cmocka_unit_test(what_is_kept_is_a_part_of_what_is_computed_with),
         cmocka_unit_test(initial_values_are_what_was_declared),
         cmocka_unit_test(quantised_values_are_those_of_the_elements),
+        cmocka_unit_test(gradients_on_demand_are_loose_if_it_is_said),
     };
 
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);

@@ -153,6 +153,7 @@ struct d9d_param {
     d9d_param_part shard; /* what is stored, updated and saved: FSDP's sharded parameter */
     d9d_param_peft peft;
     bool grad_on_demand; /* grad has memory from its first contribution until it is cleared */
+    bool grad_loose;     /* that of d9d_device_alloc_loose() */
     d9d_param_fp8 fp8;
 };
 
