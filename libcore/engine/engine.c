@@ -668,3 +668,12 @@ bool d9di_engine_has_last_stage(const d9di_engine *e)
 {
     return d9d_stage_is_last(e->stages[e->n_stages - 1].model->stage); /* in ascending order */
 }
+
+size_t d9di_engine_mixture_number(const d9di_engine *e, const d9d_block_moe *b)
+{
+    size_t at = 0;
+
+    while (e->whole.model->mixtures[at]->shape.layer != b->shape.layer)
+        at++;
+    return at;
+}

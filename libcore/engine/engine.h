@@ -240,6 +240,9 @@ bool d9di_engine_is_evaluating(const d9di_engine *e);
 /* Inference: forward of n micro-batches. */
 d9d_status d9di_engine_forward(d9di_engine *e, const d9di_engine_callbacks *flow, int64_t n);
 
+/* The number of a stage's mixture of experts among those of the whole model. */
+size_t d9di_engine_mixture_number(const d9di_engine *e, const d9d_block_moe *b);
+
 /* --- shared with engine_step.c -------------------------------------------------------- */
 
 /* Builds a program and an executor for this many micro-batches per run. */

@@ -196,10 +196,8 @@ static d9d_status blocks_place(d9di_expert_replication *x)
     for (size_t k = 0; k < e->n_stages; k++)
         for (size_t i = 0; i < e->models[k]->n_mixtures; i++) {
             d9d_block_moe *b = e->models[k]->mixtures[i];
-            size_t at = 0;
+            const size_t at = d9di_engine_mixture_number(e, b);
 
-            while (e->whole.model->mixtures[at]->shape.layer != b->shape.layer)
-                at++;
             D9D_TRY(d9d_expert_copies_place(b, e->dev, placement_of(x, x->placed, at).expert));
         }
     return D9D_OK;

@@ -203,10 +203,8 @@ static void attach_counters(d9di_moe_stats *x)
     for (size_t k = 0; k < e->n_stages; k++)
         for (size_t i = 0; i < e->models[k]->n_mixtures; i++) {
             d9d_block_moe *b = e->models[k]->mixtures[i];
-            size_t at = 0;
+            const size_t at = d9di_engine_mixture_number(e, b);
 
-            while (e->whole.model->mixtures[at]->shape.layer != b->shape.layer)
-                at++;
             b->counted = d9d_tensor_rows(&x->all, (int64_t)at, 1);
         }
 }

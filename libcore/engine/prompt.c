@@ -82,11 +82,6 @@ static d9d_status rows_choose(const d9di_engine_opts *opts, const d9d_peft_promp
 
 /* --- their numbers ---------------------------------------------------------------------------- */
 
-static float number_at(d9d_dtype t, const void *x, int64_t i)
-{
-    return t == D9D_BF16 ? d9d_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
-}
-
 /* Put this rank's part of row `id` of a table into to [columns of the whole]. */
 static d9d_status row_put(d9d_device *dev, const d9d_param *table, int64_t id, float *to)
 {
@@ -103,8 +98,8 @@ static d9d_status row_put(d9d_device *dev, const d9d_param *table, int64_t id, f
         return D9D_FAIL(D9D_ENOMEM, "%s: a row", table->name);
     st = d9d_device_download(
         dev, host, (const char *)d9d_tensor_data(&part->data) + (uint64_t)row * bytes, bytes);
-    for (int64_t k = 0; k < columns && st == D9D_OK; k++)
-        to[part->offset[1] + k] = number_at(part->data.dtype, host, k);
+    if (st == D9D_OK)
+        d9d_tensor_elements_to_f32(part->data.dtype, host, columns, to + part->offset[1]);
     free(host);
     return st;
 }
