@@ -20,12 +20,13 @@ leaks_too() { mpi_leaks=fast_unwind_on_malloc=0; }
 # mpi OPTION... COMMAND...: runs mpirun with a timeout of $patience seconds, half an hour, since Open
 # MPI's launcher may deadlock after its ranks have aborted.  Each launch has its own session directory:
 # launchers remove a shared one while others begin to use it.  Bats removes those of killed launches.
-# Waiting ranks sleep: yielding would give a time slice to every other busy process.
+# Waiting ranks sleep: yielding would give a time slice to every other busy process.  Nothing is bound to processors:
+# launches know nothing of each other, and each would begin with the first.
 mpi() {
     local session rc=0
     session=$(mktemp -d "${BATS_RUN_TMPDIR:-/tmp}/mpi-XXXXXX") || return 1
     ASAN_OPTIONS=$mpi_leaks timeout -k 5 "${patience:-1800}" \
-        mpirun --mca orte_tmpdir_base "$session" --mca mpi_yield_when_idle 0 --oversubscribe "$@" 3>&- </dev/null || rc=$?
+        mpirun --mca orte_tmpdir_base "$session" --mca mpi_yield_when_idle 0 --oversubscribe --bind-to none "$@" 3>&- </dev/null || rc=$?
     rm -rf "$session"
     return $rc
 }
