@@ -162,7 +162,7 @@ cat <<'TEXT'
 - … stands for a name, a path or a text, N for a number: search for the words between them.
 - "exit" is the [exit code](errors.md#exit-codes) of a tool that ends with the message, and its class; after a warning the tool goes on.
 - "of its cause": 2 for a path that is not there or cannot be used, else 1.
-- [errors.md](errors.md) says what to do about the most common ones. This page is made of the sources by `tools/list_errors.sh`.
+- [errors.md](errors.md) says what to do about the most common ones. What is said of ranks that wait for others is put together when it happens: its section on ranks. This page is made of the sources by `tools/list_errors.sh`.
 TEXT
 # shellcheck disable=SC2046 # no source has blanks in its name
 calls $(sources) | awk -F '\t' '
