@@ -1,6 +1,7 @@
 /* test_child.c - programs that are started: their input, their output, their group. */
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -74,12 +75,16 @@ static void no_signal_is_blocked(void **state)
     assert_int_equal(sigprocmask(SIG_SETMASK, &before, NULL), 0);
 }
 
+/* Under valgrind posix_spawn() forks, so that only the child knows of a failed exec. */
 static void what_is_no_program(void **state)
 {
     static const char *const args[] = {"/no/such/program", NULL};
+    const char *wrap = getenv("D9D_WRAP");
     pid_t pid = 7;
 
     (void)state;
+    if (wrap != NULL && strstr(wrap, "valgrind") != NULL)
+        skip();
     assert_int_equal(d9d_child_start(args, STDIN_FILENO, STDERR_FILENO, false, &pid), ENOENT);
     assert_int_equal(pid, 7);
 }
