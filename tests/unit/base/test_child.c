@@ -1,7 +1,6 @@
 /* test_child.c - programs that are started: their input, their output, their group. */
 #include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,11 +78,10 @@ static void no_signal_is_blocked(void **state)
 static void what_is_no_program(void **state)
 {
     static const char *const args[] = {"/no/such/program", NULL};
-    const char *wrap = getenv("D9D_WRAP");
     pid_t pid = 7;
 
     (void)state;
-    if (wrap != NULL && strstr(wrap, "valgrind") != NULL)
+    if (unit_is_wrapped())
         skip();
     assert_int_equal(d9d_child_start(args, STDIN_FILENO, STDERR_FILENO, false, &pid), ENOENT);
     assert_int_equal(pid, 7);

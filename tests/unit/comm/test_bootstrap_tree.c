@@ -228,8 +228,7 @@ static void test_traffic_grows_with_the_logarithm(void **state)
 {
     struct rlimit files;
     struct world w;
-    const char *wrap = getenv("D9D_WRAP"); /* valgrind has few threads */
-    int size = wrap != NULL && wrap[0] != '\0' ? 256 : LARGE;
+    int size = unit_is_wrapped() ? 256 : LARGE; /* valgrind has few threads */
 
     (void)state;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);

@@ -16,6 +16,13 @@ void unit_check_has(const char *text, const char *part, const char *file, int li
     }
 }
 
+bool unit_is_wrapped(void)
+{
+    const char *wrap = getenv("D9D_WRAP");
+
+    return wrap != NULL && wrap[0] != '\0';
+}
+
 int unit_dir_setup(void **state)
 {
     const char *base = getenv("TMPDIR");

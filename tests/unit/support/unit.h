@@ -5,6 +5,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +36,9 @@
     } while (0)
 
 void unit_check_has(const char *text, const char *part, const char *file, int line);
+
+/* Valgrind runs this test (make memcheck), fifty times slower: what is small of a kind will do. */
+bool unit_is_wrapped(void);
 
 /* Setup and teardown for cmocka_unit_test_setup_teardown(): *state is the path of a
  * new directory, which is also made the current one. */
