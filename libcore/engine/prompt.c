@@ -34,14 +34,19 @@ d9d_status d9di_engine_prompt_check(const d9di_engine *e)
 
 /* --- which rows ------------------------------------------------------------------------------- */
 
+/* As peft encodes it, with the special tokens that the tokenizer puts around a text. */
 static d9d_status text_encode(const d9d_tokenizer *tok, const char *text, d9d_token_ids *out)
 {
     d9d_tokenizer_scratch *s;
+    d9d_token_ids plain = {0};
     d9d_status st;
 
     D9D_TRY(d9d_tokenizer_scratch_create(tok, &s));
-    st = d9d_tokenizer_encode(tok, s, text, strlen(text), out);
+    st = d9d_tokenizer_encode(tok, s, text, strlen(text), &plain);
     d9d_tokenizer_scratch_free(s);
+    if (st == D9D_OK)
+        st = d9d_tokenizer_add_special(tok, &plain, NULL, out);
+    D9D_VEC_RELEASE(&plain);
     return st;
 }
 

@@ -9,11 +9,13 @@ describes the files.  check_adapter.py is the reverse.
 import json
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
 from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
 
 from make_models import ADAMW, HERE, MAX_NORM, MODELS, Exact, build, digits, dump, losses_of
 from make_models import forward
@@ -82,6 +84,7 @@ CASES = {
         r=2, lora_alpha=4, target_modules=["q_proj", "embed_tokens"], ensure_weight_tying=True)),
     "prompt": dict(model="dense_untied", base="dense_untied", seed=23, prompt=5),
     "prompt_moe": dict(model="moe", base="moe_fused", seed=24, prompt=3),
+    "prompt_text": dict(model="dense_untied", base="dense_untied", texts=[("c b", 3), ("c b", 4), ("c b", 11)]),
     "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
         r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
@@ -210,8 +213,27 @@ def table(path, rows):
     path.write_text("".join(" ".join(map(str, r)) + "\n" for r in rows))
 
 
+def make_texts(name, case):
+    """Virtual tokens as they begin: the rows of a text with the special tokens of tokenizer.json."""
+    folder = HERE / "peft" / name
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    weights = load_file(HERE / case["base"] / "model.safetensors")
+    with tempfile.TemporaryDirectory() as saved:
+        tokenizer.save_pretrained(saved)
+        for text, n in case["texts"]:
+            model = build(MODELS[case["model"]]["config"], weights, True)
+            config = PromptTuningConfig(
+                task_type="CAUSAL_LM", num_virtual_tokens=n, prompt_tuning_init="TEXT",
+                prompt_tuning_init_text=text, tokenizer_name_or_path=saved)
+            model = get_peft_model(model, config)
+            save_file({"prompt_embeddings": model.prompt_encoder["default"].embedding.weight.detach().float()},
+                      folder / f"{n}.safetensors", {"format": "pt"})
+
+
 def make(name):
     case = CASES[name]
+    if "texts" in case:
+        return make_texts(name, case)
     model, samples, folder = adapted(case), samples_of(case), HERE / "peft" / name
     save(model, folder / "first", case.get("base_too", False))
     table(folder / "first.txt", text_losses(model, samples))

@@ -102,6 +102,23 @@ close_to() {
     done
 }
 
+# In peft the text has the special tokens of its tokenizer: <s> c b </s>, cut, whole and repeated.
+@test "virtual tokens begin as the rows of a text that peft takes" {
+    echo '{"text": "a b d c a"}' | d9d-shard -q --tokenizer "$golden/peft/prompt_text/tokenizer.json" --out words -
+    for n in 3 4 11; do
+        cat >c.json <<JSON
+{"data": {"dataset": "words"},
+ "model_provider": {"name": "qwen3_dense", "hf_config": "$golden/dense_untied/config.json"},
+ "peft": {"kind": "prompt_tuning", "num_virtual_tokens": $n, "init": "text", "init_text": "c b"},
+ "trainer": {"run": {"name": "x", "dir": "text-$n", "steps": 1}, "batching": {"global_batch_size": 1, "microbatch_size": 1},
+   "model_stage_factory": {"source_checkpoint": "$golden/dense_untied"}},
+ "optimizer": {"name": "adamw", "lr": 1e-30}}
+JSON
+        d9d-train -q c.json
+        cmp <(tail -c $((n * 40 * 4)) text-$n/adapter/adapter_model.safetensors) <(tail -c $((n * 40 * 4)) "$golden/peft/prompt_text/$n.safetensors")
+    done
+}
+
 # The first four tokens of six samples, continued by peft's generate().
 @test "generation behind virtual tokens is peft's" {
     for case in prompt prompt_moe; do
