@@ -101,13 +101,8 @@ ranks() {
     local n=0 mesh
     for mesh in "data_parallel_replicate=2" "data_parallel_shard=4" "tensor_parallel=2" "context_parallel_shard=2" \
         "expert_parallel=2 data_parallel_shard=2" "pipeline_parallel=2" "pipeline_parallel=4 data_parallel_shard=2"; do
-        local mesh_options=() size=1 d
-        for d in $mesh; do
-            mesh_options+=(--set "mesh.$d")
-            [[ $d == expert* ]] || size=$((size * ${d#*=}))
-        done
         n=$((n + 1))
-        ranks "$size" "mesh$n" "${mesh_options[@]}"
+        meshed ranks "$mesh" "mesh$n"
         for field in valid/loss few/loss loss; do close_to 1e-4 <(numbers $field "mesh$n") <(numbers $field one); done
         for field in valid/tokens few/tokens; do diff <(numbers $field "mesh$n") <(numbers $field one); done
     done

@@ -65,16 +65,7 @@ on() {
 }
 
 @test "in a later stage of a rank whose first one has no experts" {
-    mkdir -p late
-    cat >late/config.json <<'JSON'
-{"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 157, "hidden_size": 32,
- "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16,
- "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "intermediate_size": 64,
- "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
- "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
- "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000,
- "initializer_range": 0.2, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "tie_word_embeddings": false}
-JSON
+    small_deepseek late 4 8 157
     sed 's/^ "model_provider": .*/ "model_provider": {"name": "auto", "hf_config": "late"},/; /^   "layer"/,/split_vocab/d' moe.json >late.json
     calls() { # [OPTION...]: all-to-alls of a step, of each rank of the pipeline
         # shellcheck disable=SC2046 # options

@@ -99,16 +99,7 @@ schedule() { printf 'trainer.pipelining.schedule={"schedule": "%s"}' "$1"; }
     local examples=$BATS_TEST_DIRNAME/../../examples
     sh "$examples/grpo/sums.sh" >sums.jsonl
     d9d-shard -q -t "$examples/tokenizer/tokenizer.json" --template "$examples/grpo/plain.jinja" --format chat -o sums sums.jsonl
-    mkdir -p latent
-    cat >latent/config.json <<'JSON'
-{"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 2048, "hidden_size": 32,
- "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16,
- "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "intermediate_size": 64,
- "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
- "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
- "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000,
- "initializer_range": 0.2, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "tie_word_embeddings": false}
-JSON
+    small_deepseek latent 2 4 2048
     cat >answers.json <<'JSON'
 {"data": {"dataset": "sums", "order": "shuffled"},
  "task": {"name": "grpo", "num_generations": 4, "max_completion_length": 5, "log_completions": 8,

@@ -15,22 +15,16 @@ setup_file() {
     alone one
 }
 alone() { d9d-train -q --device cpu --set model_provider.dtype=float32 --set trainer.run.dir="$1" "${@:2}" train.json; }
-# on N DIR KEY=VALUE...: trains on N ranks with these keys of the mesh.
-on() {
-    local sets=() key
-    for key in "${@:3}"; do sets+=(--set "mesh.$key"); done
-    mpi -n "$1" d9d-train -q --device cpu --set model_provider.dtype=float32 --set trainer.run.dir="$2" "${sets[@]}" train.json
-}
+# on N DIR [OPTION...]: trains on N ranks.
+on() { mpi -n "$1" d9d-train -q --device cpu --set model_provider.dtype=float32 --set trainer.run.dir="$2" "${@:3}" train.json; }
 
 @test "replicas, shards, both, experts and stages have the losses of one rank" {
     with_mpi
     local n=0 mesh
-    for mesh in "2 data_parallel_replicate=2" "2 data_parallel_shard=2" "4 data_parallel_replicate=2 data_parallel_shard=2" \
-        "2 data_parallel_shard=2 expert_parallel=2" "2 pipeline_parallel=2"; do
+    for mesh in data_parallel_replicate=2 data_parallel_shard=2 "data_parallel_replicate=2 data_parallel_shard=2" \
+        "data_parallel_shard=2 expert_parallel=2" pipeline_parallel=2; do
         n=$((n + 1))
-        # shellcheck disable=SC2086 # words
-        set -- $mesh
-        on "$1" "mesh$n" "${@:2}"
+        meshed on "$mesh" "mesh$n"
         close_to 1e-4 <(numbers loss "mesh$n") <(numbers loss one)
     done
 }
@@ -43,7 +37,7 @@ on() {
     run -0 d9d-metrics values single
     assert_output --partial "ranks/hosts"
     with_mpi
-    on 2 two tensor_parallel=2
+    meshed on tensor_parallel=2 two
     [ "$(numbers ranks/sum two)" = 4.0 ] # 1 + 1 + 2
     grep -q 'rank 0 is on .*\\nrank 1 is on ' two/metrics.jsonl
 }

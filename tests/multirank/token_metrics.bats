@@ -81,13 +81,8 @@ equals() {
     local n=0 mesh
     for mesh in "data_parallel_replicate=2" "data_parallel_shard=2" "tensor_parallel=2" "context_parallel_shard=2" \
         "expert_parallel=2 data_parallel_shard=2" "pipeline_parallel=2" "tensor_parallel=2 data_parallel_shard=2" "pipeline_parallel=2 tensor_parallel=2"; do
-        local mesh_options=() size=1 d
-        for d in $mesh; do
-            mesh_options+=(--set "mesh.$d")
-            [[ $d == expert* ]] || size=$((size * ${d#*=}))
-        done
         n=$((n + 1))
-        counting "$size" "mesh$n" "${mesh_options[@]}"
+        meshed counting "$mesh" "mesh$n"
         equals 2e-4 "mesh$n" one
     done
 }

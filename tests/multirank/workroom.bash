@@ -69,3 +69,29 @@ close_to() {
     paste -d' ' "$2" "$3" | awk -v e="$1" '
         NF != 2 || !(($1 - $2) ^ 2 <= (e * $2) ^ 2) { print; bad = 1 } END { exit bad || NR == 0 }'
 }
+
+# meshed COMMAND MESH [ARGUMENT...]: COMMAND RANKS ARGUMENT... --set mesh.KEY=VALUE..., for a mesh of words KEY=VALUE.
+meshed() {
+    local command=$1 words word ranks=1 options=()
+    read -ra words <<<"$2"
+    shift 2
+    for word in "${words[@]}"; do
+        options+=(--set "mesh.$word")
+        [[ $word == expert* ]] || ranks=$((ranks * ${word#*=}))
+    done
+    "$command" "$ranks" "$@" "${options[@]}"
+}
+
+# small_deepseek DIR LAYERS EXPERTS VOCABULARY: config.json of a DeepSeek-V3 whose first layer has no experts.
+small_deepseek() {
+    mkdir -p "$1"
+    cat >"$1/config.json" <<JSON
+{"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": $4, "hidden_size": 32,
+ "num_hidden_layers": $2, "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16,
+ "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "intermediate_size": 64,
+ "moe_intermediate_size": 32, "n_routed_experts": $3, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+ "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
+ "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+ "initializer_range": 0.2, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "tie_word_embeddings": false}
+JSON
+}
