@@ -325,7 +325,7 @@ static d9d_status alloc_fit(d9d_device *dev, uint64_t n, const fit *f, void **ou
 {
     struct d9d_device_pool *pool = dev->pool;
     d9d_device_stats *s = &pool->stats;
-    uint64_t block, peak;
+    uint64_t block, used;
     const int c = d9di_pool_class(n, &block);
     int of;
 
@@ -335,9 +335,9 @@ static d9d_status alloc_fit(d9d_device *dev, uint64_t n, const fit *f, void **ou
     D9D_TRY(find_block(dev, c, n, f, out, &of));
     mark_block(dev, *out, n, pool->class[of].block);
     s->in_use += pool->class[of].block;
-    s->peak = s->in_use > s->peak ? s->in_use : s->peak;
-    peak = s->in_use - pool->excess;
-    pool->max_in_use = peak > pool->max_in_use ? peak : pool->max_in_use;
+    used = s->in_use - pool->excess;
+    s->peak = used > s->peak ? used : s->peak;
+    pool->max_in_use = used > pool->max_in_use ? used : pool->max_in_use;
     return D9D_OK;
 }
 
@@ -402,7 +402,7 @@ d9d_device_stats d9d_device_memory(const d9d_device *dev)
 
 void d9d_device_reset_peak(d9d_device *dev)
 {
-    dev->pool->stats.peak = dev->pool->stats.in_use;
+    dev->pool->stats.peak = dev->pool->stats.in_use - dev->pool->excess;
 }
 
 void d9d_device_set_limit(d9d_device *dev, uint64_t bytes)

@@ -277,9 +277,13 @@ static void a_full_device_lends_blocks_that_are_little_larger(void **state)
     requests = d9d_device_memory(dev).requests;
     for (int again = 0; again < 2; again++) {
         d9d_device_free(dev, p[0], LARGE);
+        d9d_device_reset_peak(dev);
         assert_ok(d9d_device_alloc(dev, SMALL, &q));
         assert_ptr_equal(q, p[0]);
         assert_int_equal(d9d_device_memory(dev).in_use, BLOCKS * LARGE);
+        assert_int_equal(d9d_device_memory(dev).peak, (BLOCKS - 1) * LARGE + SMALL);
+        d9d_device_reset_peak(dev);
+        assert_int_equal(d9d_device_memory(dev).peak, (BLOCKS - 1) * LARGE + SMALL);
         d9d_device_free(dev, q, SMALL);
         assert_ok(d9d_device_alloc(dev, LARGE, &q));
         assert_ptr_equal(q, p[0]);

@@ -36,7 +36,8 @@ extern "C" {
 
 typedef struct d9d_device_stats {
     uint64_t in_use;         /* bytes of the blocks handed out now, each the size of its class */
-    uint64_t peak;           /* most in use at once since d9d_device_reset_peak() */
+    uint64_t peak;           /* most in use at once since d9d_device_reset_peak(), without what a
+                                block is larger than its request's class: that is of cached memory */
     uint64_t reserved;       /* bytes allocated from the system: in_use and cached blocks */
     uint64_t limit;          /* the most that may be reserved; UINT64_MAX: no limit */
     uint64_t requests;       /* allocations from the system since the device was opened */
