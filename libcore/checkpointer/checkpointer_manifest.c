@@ -37,6 +37,7 @@ static const struct state_hash {
     {"source_path", offsetof(d9d_checkpointer_state, origin.source_path), true},
     {"reference", offsetof(d9d_checkpointer_state, origin.reference), true},
     {"reference_path", offsetof(d9d_checkpointer_state, origin.reference_path), true},
+    {"run", offsetof(d9d_checkpointer_state, origin.run), true},
 };
 enum { N_HASHES = sizeof(state_hashes) / sizeof(state_hashes[0]) };
 

@@ -12,6 +12,7 @@
 typedef enum rule_kind {
     MOVE_OF_INFERENCE, /* the next, where nothing is trained */
     MOVE,              /* to the path `to`, unless it is null there */
+    MOVE_MEMBERS,      /* each to the object at the path `to` */
     RENAME,            /* to the key `to` of the same object, or of each of a list of objects */
     DROP,
     DROP_EMPTY /* an object whose members have been moved; another is an unknown key */
@@ -24,6 +25,12 @@ static const struct rule {
     const char *note; /* of DROP: why it is left out */
 } rules[] = {
     {MOVE, "inference", "trainer", NULL},
+    /* the programs of the guides of its documentation, from 0.22 on */
+    {MOVE, "model", "model_provider.model", NULL},
+    {MOVE, "lora", "peft", NULL},
+    {MOVE_MEMBERS, "auto_data", "data", NULL},
+    {DROP, "data.dataset_config", NULL, "d9d-shard has read the texts"},
+    {DROP, "data.max_length", NULL, "d9d-shard --max-length has cut the samples"},
     /* 0.17: the job's length, and the automatic data provider in the place of two sections */
     {MOVE, "trainer.schedule.total_steps", "trainer.run.steps", NULL},
     {DROP_EMPTY, "trainer.schedule", NULL, NULL},
@@ -115,6 +122,24 @@ static d9d_status key_move(json_t *from, const char *path, json_t *to, const cha
     return json_object_del(from, last_key(path)) == 0 ? D9D_OK : no_memory(path);
 }
 
+static d9d_status members_move(json_t *of, json_t *to, const struct rule *r, const d9d_log *log)
+{
+    const char *key;
+    json_t *v;
+
+    if (!json_is_object(of) || !json_is_object(to))
+        return D9D_FAIL(D9D_ECONFIG, "%s: its keys are those of %s here, and one is no object",
+                        r->from, r->to);
+    json_object_foreach(of, key, v)
+    {
+        if (json_object_get(to, key) != NULL)
+            return D9D_FAIL(D9D_ECONFIG, "%s.%s: is %s.%s here, which is given too", r->from, key,
+                            r->to, key);
+    }
+    d9d_log_info(log, "%s: is %s here", r->from, r->to);
+    return json_object_update(to, of) == 0 ? D9D_OK : no_memory(r->from);
+}
+
 static d9d_status rename_in(json_t *parent, const struct rule *r, const d9d_log *log)
 {
     json_t *v;
@@ -137,6 +162,9 @@ static d9d_status rule_apply(json_t *doc, const struct rule *r, const d9d_log *l
         return D9D_OK;
     if (r->kind == MOVE || r->kind == MOVE_OF_INFERENCE)
         return key_move(parent, r->from, parent_of(doc, r->to, true), r->to, log);
+    if (r->kind == MOVE_MEMBERS)
+        D9D_TRY(members_move(json_object_get(parent, last_key(r->from)),
+                             object_at(doc, r->to, strlen(r->to), true), r, log));
     if (r->kind == DROP_EMPTY && json_object_size(json_object_get(parent, last_key(r->from))) > 0)
         return D9D_OK;
     if (r->kind == DROP)
@@ -145,6 +173,17 @@ static d9d_status rule_apply(json_t *doc, const struct rule *r, const d9d_log *l
 }
 
 /* --- what one key does not say --------------------------------------------------------- */
+
+/* The guides' programs have one method. */
+static d9d_status name_method(json_t *doc)
+{
+    json_t *lora = json_object_get(doc, "lora");
+
+    if (!json_is_object(lora) || json_object_get(lora, "kind") != NULL)
+        return D9D_OK;
+    return json_object_set_new(lora, "kind", json_string("lora")) == 0 ? D9D_OK
+                                                                       : no_memory("lora.kind");
+}
 
 /* To 0.18 the dimensions are one level deeper. */
 static d9d_status unwrap_model(json_t *doc, const d9d_log *log)
@@ -235,6 +274,7 @@ d9d_status d9d_job_translate_reference(json_t *doc, const d9d_log *log)
 
     if (!json_is_object(doc))
         return D9D_OK;
+    D9D_TRY(name_method(doc));
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
         if (!(rules[i].kind == MOVE_OF_INFERENCE && trains) &&
             (!is_named || strncmp(rules[i].from, provider, sizeof(provider) - 1) != 0))

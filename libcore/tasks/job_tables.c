@@ -252,8 +252,8 @@ static const d9d_table determinism_table =
 typedef struct d9d_job_checkpointing_section checkpointing_section;
 static const d9d_key checkpointing_keys[] = {
     D9D_KEY_STR(checkpointing_section, save_dir, "null",
-                "where checkpoints go; RUN_DIR/checkpoints when null", .flags = D9D_NULLABLE,
-                .min = 1),
+                "where this run's checkpoints go; RUN_DIR/checkpoints when null",
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_PERIOD(checkpointing_section, period_steps, "\"last_step\"",
                    "steps between checkpoints; the last step is always saved but with "
                    "\"disable\""),

@@ -103,7 +103,10 @@ static d9d_status origin_make(const d9di_train_run *run, const d9di_engine *e,
     const struct d9d_job_factory_section *f = &run->c->trainer.model_stage_factory;
     const char *hf = e->spec.hf_config, *source = f->source_checkpoint;
     const char *reference = e->frozen.without_adapters ? NULL : e->frozen.source;
+    const char *name = run->c->trainer.run.name;
 
+    if (run->c->trainer.checkpointing.save_dir != NULL)
+        out->run = d9d_hash_bytes(name, strlen(name));
     if (hf != NULL)
         D9D_TRY(d9d_content_hash_file(hf, &out->hf_config));
     if (reference != NULL) {
@@ -195,6 +198,23 @@ static d9d_status check_outside(const outside_weights *w, const d9d_log *log, co
                     path, w->use, w->from, then, now, w->advice);
 }
 
+/* Several runs may have been given one directory.  Said before what else differs between them. */
+static d9d_status check_run(const d9di_train_run *run, const char *path, d9d_hash now)
+{
+    const d9d_checkpointer_set nothing = {.partial = true};
+    d9d_checkpointer_state saved;
+
+    if (run->rank > 0 || hash_is_zero(now))
+        return D9D_OK;
+    D9D_TRY(d9d_checkpointer_check(path, &nothing, &saved));
+    if (hash_is_zero(saved.origin.run) || d9d_hash_equal(now, saved.origin.run))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EMISMATCH,
+                    "%s: is of a run with another trainer.run.name than \"%s\"; give this run a "
+                    "trainer.checkpointing.save_dir of its own",
+                    path, run->c->trainer.run.name);
+}
+
 static d9d_status check_origin(const d9di_train_checkpointer *ck, const d9di_train_run *run,
                                const char *path, const struct d9d_checkpointer_origin *saved)
 {
@@ -217,6 +237,7 @@ d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
 {
     const d9d_checkpointer_state fresh = *s;
 
+    D9D_TRY(check_run(run, path, fresh.origin.run));
     D9D_TRY(d9d_checkpointer_check(path, set, s));
     if (!d9d_hash_equal(s->dataset, fresh.dataset))
         return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,

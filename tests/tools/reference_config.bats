@@ -77,6 +77,40 @@ base() {
     cmp <(history_of run-0.16) <(history_of run-0.24)
 }
 
+# {"mesh", "model", "lora", "data", "auto_data", ...}, which the programs of its documentation's guides read.
+@test "the configurations of the reference's guides fine-tune a checkpoint, with LoRA too, and measure it" {
+    for i in {1..40}; do echo "{\"text\": \"line $i of a corpus that is small\"}"; done >texts.jsonl
+    cat >hf.json <<'JSON'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 2, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
+ "max_position_embeddings": 128, "vocab_size": 2048, "tie_word_embeddings": false}
+JSON
+    d9d-map -q init --model hf.json --seed 1 start
+    cp "$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json" start
+    d9d-shard -q --tokenizer start/tokenizer.json --max-length 16 --split train=0.8,validation=0.2 --out data16 texts.jsonl
+    run -0 d9d-train "$configs/guide.json"
+    assert_output --partial "model: is model_provider.model here"
+    assert_output --partial "auto_data: is data here"
+    assert_output --partial "data.max_length: left out; d9d-shard --max-length has cut the samples"
+    [ -e saves/step-00000004 ]
+    lora='lora={"module_name_pattern": ".*self_attn\\.(q|k|v|o)_proj", "params": {"r": 16, "alpha": 32, "dropout": 0.0}}'
+    run -2 d9d-train -q --set trainer.run.name=lora --set "$lora" "$configs/guide.json"
+    assert_output --partial "give this run a trainer.checkpointing.save_dir of its own"
+    run -0 d9d-train --set trainer.run.name=lora --set "$lora" --set trainer.checkpointing.save_dir=lora-saves --set export_to=lora-export \
+        --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true "$configs/guide.json"
+    assert_output --partial "lora: is peft here"
+    [ -e runs/lora/adapter/adapter_config.json ]
+    perplexity() {
+        d9d-infer -q --json --set 'task={"name": "perplexity"}' --set "inference.model_stage_factory.source_checkpoint=$1" "$configs/guide-infer.json" |
+            sed -nE 's/.*"loss": ([0-9.]+).*/\1/p'
+    }
+    awk '{ exit !($2 < $1 && $3 < $1) }' <<<"$(perplexity start) $(perplexity guide-export) $(perplexity lora-export)"
+    run -2 d9d-train --set auto_data.shuffle=true --set data.shuffle=false "$configs/guide.json"
+    assert_output --partial "auto_data.shuffle: is data.shuffle here, which is given too"
+    run -2 d9d-train --set auto_data=3 "$configs/guide.json"
+    assert_output --partial "auto_data: its keys are those of data here, and one is no object"
+}
+
 @test "an inference configuration of 0.16 and of 0.24 gives the same job" {
     for version in 0.16 0.24; do
         d9d-infer -q --print-config --set 'task={"name": "perplexity"}' "$configs/infer-$version.json" >"$version.json"

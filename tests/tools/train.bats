@@ -136,6 +136,19 @@ LIST
     [ ! -e run/export ]
 }
 
+@test "a run does not go on from the checkpoints of another in the same save_dir" {
+    one=(--set trainer.checkpointing.save_dir=saved --set trainer.run.steps=1)
+    d9d-train -q "${one[@]}" c.json
+    run -2 d9d-train -q "${one[@]}" --set trainer.run.name=other --set trainer.run.dir=other c.json
+    assert_output --partial 'saved/step-00000001: is of a run with another trainer.run.name than "other"; give this run a trainer.checkpointing.save_dir of its own'
+    d9d-train -q --set trainer.run.steps=1 --set trainer.run.dir=here c.json # its own directory may have any name
+    rm -r here/export
+    run -0 d9d-train -q --set trainer.run.steps=2 --set trainer.run.name=renamed --set trainer.run.dir=here c.json
+    cp -r here/checkpoints moved # which say of no run
+    run -0 d9d-train -q --set trainer.checkpointing.save_dir=moved --set trainer.run.steps=3 --set trainer.run.dir=there c.json
+    [ "$(echo moved/*)" = "$(echo moved/step-0000000{1,2,3})" ]
+}
+
 @test "a configuration of another name brings no files along; random weights need no source" {
     mkdir my
     cp "$golden/moe_fused/config.json" my/tiny.json

@@ -53,7 +53,7 @@
  *     "seed": 0, "parent": 500, "finite": true,            d9d_checkpointer_state, below
  *     "config": "<32 hex digits>", "dataset": "<32 hex digits>",
  *     "hf_config": "<32 hex digits>", "source": "...", "source_path": "...",   left out where zero
- *     "reference": "...", "reference_path": "...",                               the same
+ *     "reference": "...", "reference_path": "...", "run": "...",                 the same
  *     "ranks": 4096, "ranks_per_dir": 64,
  *     "optimizer_steps": {"model.norm.weight": 1000, ...},
  *     "tensors": [{"name": "model.norm.weight", "group": "model", "dtype": "F32", "shape": [64],
@@ -93,6 +93,7 @@ typedef struct d9d_checkpointer_state {
         d9d_hash source, source_path;
         /* The same of a task's frozen model, which is in no checkpoint. */
         d9d_hash reference, reference_path;
+        d9d_hash run; /* of the run's name, where its checkpoints are not in its directory */
     } origin;
 } d9d_checkpointer_state;
 
