@@ -18,9 +18,11 @@
  *
  *     d9d-shard --format arrays --fields fields.json --out points points.jsonl
  *
- * With {"name": "mlp", "features": 64, "outputs": 10} and {"name": "classes"} the same network
- * tells classes of images apart: "x" is then an array of 8 x 8 uint8, and d9d-shard --label-key
- * gives the class.  In d9d-infer the task "regression" writes a prediction a line, beside "y".
+ * "activation" is "gelu" or "relu"; with "residual" a hidden layer adds to what it reads, which it
+ * normalises first.  With {"name": "mlp", "features": 64, "outputs": 10} and {"name": "classes"}
+ * the same network tells classes of images apart: "x" is then an array of 8 x 8 uint8, and
+ * d9d-shard --label-key gives the class.  In d9d-infer the task "regression" writes a prediction a
+ * line, beside "y".
  */
 #include <math.h>
 #include <stdlib.h>
@@ -99,10 +101,15 @@ static const d9d_dataset_kind surface_kind = {sizeof(surface_kind), &surface_tab
 /* --- the model: linear, GELU, ..., linear to one number ------------------------------------------
  */
 
+enum { GELU, RELU };
+static const char *const activations[] = {[GELU] = "gelu", [RELU] = "relu", NULL};
+
 typedef struct mlp_section {
     d9d_model_section base;
     int64_t features, hidden_size, num_hidden_layers, outputs;
     double input_scale;
+    int activation;
+    bool residual;
 } mlp_section;
 static const d9d_key mlp_keys[] = {
     D9D_MODEL_SECTION_KEYS,
@@ -111,6 +118,9 @@ static const d9d_key mlp_keys[] = {
     D9D_KEY_INT(mlp_section, num_hidden_layers, "2", 1, LAYERS_MAX, "layers before the last"),
     D9D_KEY_INT(mlp_section, outputs, "1", 1, 1 << 16, "numbers that it predicts"),
     D9D_KEY_REAL(mlp_section, input_scale, "1", -1e6, 1e6, "factor of the inputs"),
+    D9D_KEY_ENUM(mlp_section, activation, "\"gelu\"", activations,
+                 "behind each layer but the last"),
+    D9D_KEY_BOOL(mlp_section, residual, "false", "layers between add to their inputs"),
     D9D_KEY_END,
 };
 static const d9d_table mlp_table = D9D_TABLE(mlp_section, "mlp", mlp_keys, "a perceptron");
@@ -118,8 +128,8 @@ static const d9d_table mlp_table = D9D_TABLE(mlp_section, "mlp", mlp_keys, "a pe
 typedef struct mlp {
     d9d_model base;
     d9d_module root;
-    int64_t layers, features;
-    float scale;
+    d9d_block_layer_norm norm[LAYERS_MAX];
+    mlp_section c;
     d9d_field_request x;
 } mlp;
 
@@ -134,29 +144,61 @@ static const char *layer_name(int64_t i)
     return names[i];
 }
 
-static d9d_status layer_forward(d9d_block_linear *l, d9d_tape *t, d9d_var *x, d9d_var **y)
+static const char *norm_name(int64_t i)
 {
+    static const char *const names[LAYERS_MAX] = {
+        NULL,     "norm_1", "norm_2",  "norm_3",  "norm_4",  "norm_5",  "norm_6",  "norm_7",
+        "norm_8", "norm_9", "norm_10", "norm_11", "norm_12", "norm_13", "norm_14", "norm_15"};
+
+    return names[i];
+}
+
+/* W x + b + plus, which may be NULL */
+static d9d_status layer_forward(d9d_model *m, int64_t i, d9d_tape *t, d9d_var *x, d9d_var *plus,
+                                d9d_var **y)
+{
+    d9d_block_linear *l = d9d_model_find_linear(m, layer_name(i));
+    d9d_param *bias = d9d_model_find_bias(m, layer_name(i));
+
     D9D_TRY(d9d_param_unit_unshard(&l->module, t));
-    D9D_TRY(d9d_block_linear_forward(l, t, x, y));
+    D9D_TRY(d9d_op_linear_bias(t, x, &l->weight, bias, plus, y));
     return d9d_param_unit_reshard(&l->module, t);
+}
+
+static bool is_residual(const mlp_section *c, int64_t i)
+{
+    return c->residual && i > 0 && i < c->num_hidden_layers;
+}
+
+/* W norm(x) + b + x */
+static d9d_status residual_forward(mlp *m, int64_t i, d9d_tape *t, d9d_var *x, d9d_var **y)
+{
+    d9d_block_layer_norm *norm = &m->norm[i];
+    d9d_var *z;
+
+    D9D_TRY(d9d_param_unit_unshard(&norm->module, t));
+    D9D_TRY(d9d_block_layer_norm_forward(norm, t, x, &z));
+    D9D_TRY(d9d_param_unit_reshard(&norm->module, t));
+    return layer_forward(&m->base, i, t, z, x, y);
 }
 
 /* out->hidden: the predictions [B, outputs]. */
 static d9d_status mlp_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
                               d9d_model_out *out)
 {
-    const mlp *m = (const mlp *)base;
+    mlp *m = (mlp *)base;
     const d9d_model_field *given = d9d_model_find_field(in, m->x.name);
     d9d_var *x;
 
     D9D_TRY(d9d_tape_leaf(t, &given->value, false, &x));
-    D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(given->value.shape.dim[0], m->features), &x));
-    D9D_TRY(d9d_op_affine(t, x, m->scale, 0, &x));
+    D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(given->value.shape.dim[0], m->c.features), &x));
+    D9D_TRY(d9d_op_affine(t, x, (float)m->c.input_scale, 0, &x));
     D9D_TRY(d9d_op_cast(t, x, base->dtype, &x));
-    for (int64_t i = 0; i <= m->layers; i++) {
-        if (i > 0)
-            D9D_TRY(d9d_op_gelu(t, x, &x));
-        D9D_TRY(layer_forward(d9d_model_find_linear(base, layer_name(i)), t, x, &x));
+    for (int64_t i = 0; i <= m->c.num_hidden_layers; i++) {
+        if (i > 0 && !m->c.residual)
+            D9D_TRY(m->c.activation == RELU ? d9d_op_relu(t, x, &x) : d9d_op_gelu(t, x, &x));
+        D9D_TRY(is_residual(&m->c, i) ? residual_forward(m, i, t, x, &x)
+                                      : layer_forward(base, i, t, x, NULL, &x));
     }
     out->hidden = x;
     return D9D_OK;
@@ -174,11 +216,18 @@ static const d9d_model_ops mlp_ops = {
 
 static d9d_status mlp_add_layers(mlp *m, const mlp_section *c, d9d_dtype dtype)
 {
-    for (int64_t i = 0; i <= m->layers; i++) {
+    const d9d_block_opts opts = {.dtype = dtype};
+
+    for (int64_t i = 0; i <= c->num_hidden_layers; i++) {
         const int64_t in = i == 0 ? c->features : c->hidden_size;
 
+        if (is_residual(c, i)) {
+            D9D_TRY(d9d_block_layer_norm_init(&m->norm[i], &opts, in, 1e-5F, D9D_LAYER_NORM_BIAS));
+            D9D_TRY(d9d_model_add_unit(&m->base, norm_name(i), &m->norm[i].module));
+        }
         D9D_TRY(d9d_model_add_linear(&m->base, layer_name(i), dtype, 1 / sqrt((double)in), in,
-                                     i == m->layers ? c->outputs : c->hidden_size));
+                                     i == c->num_hidden_layers ? c->outputs : c->hidden_size));
+        D9D_TRY(d9d_model_add_bias(&m->base, layer_name(i)));
     }
     return D9D_OK;
 }
@@ -192,9 +241,7 @@ static d9d_status mlp_create(const void *config, d9d_stage stage, const d9d_mode
 
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mlp: no memory");
-    m->layers = c->num_hidden_layers;
-    m->features = c->features;
-    m->scale = (float)c->input_scale;
+    m->c = *c;
     m->x = (d9d_field_request){.name = "x",
                                .per = D9D_FIELD_PER_SAMPLE,
                                .dtype = D9D_F32,

@@ -41,3 +41,21 @@ on() { mpi -n "$1" d9d-train -q --device cpu --set model_provider.dtype=float32 
     [ "$(numbers ranks/sum two)" = 4.0 ] # 1 + 1 + 2
     grep -q 'rank 0 is on .*\\nrank 1 is on ' two/metrics.jsonl
 }
+
+@test "the quickstart has the losses of one rank on two, replicated and sharded" {
+    plugin regression "$root/examples/plugins/regression.c"
+    sh "$root/examples/from-pytorch/points.sh" 4096 |
+        d9d-shard -q --format arrays --fields <(echo '{"fields": [{"name": "x", "shape": [16]}, {"name": "y"}]}') --out points -
+    cp "$root/examples/from-pytorch/quickstart.json" .
+    quickstart() {
+        ${3:+mpi -n "$1"} d9d-train -q --device cpu --set trainer.run.dir="$2" --set export_to=null --set trainer.checkpointing.save_dir=null \
+            --set trainer.logging.period_steps=1 "${@:3}" quickstart.json
+    }
+    quickstart 1 quick
+    awk 'NR == 1 { first = $1 } END { exit !(NR == 16 && $1 < 0.8 * first) }' <(numbers loss quick)
+    with_mpi
+    for mesh in data_parallel_replicate=2 data_parallel_shard=2; do
+        meshed quickstart "$mesh" "quick-$mesh"
+        close_to 1e-5 <(numbers loss "quick-$mesh") <(numbers loss quick)
+    done
+}

@@ -35,12 +35,21 @@ train_single() { [ -d alone ] || train alone; }
     awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 100 && last < 0.1 * first) }' <(numbers loss huber)
 }
 
+@test "layers that add to what they read learn too" {
+    train added --set model_provider.residual=true --set model_provider.num_hidden_layers=4
+    awk '{ exit !($1 < 0.05) }' <(numbers valid/loss added)
+}
+
 @test "several ranks equal one" {
     with_mpi
     train_single
+    train added-one --set model_provider.residual=true --set trainer.run.steps=10
     for axis in data_parallel_shard data_parallel_replicate; do
         mpi -n 2 d9d-train -q --device cpu --set mesh.$axis=2 --set trainer.run.dir=$axis train.json
         close_to 1e-5 <(numbers loss $axis) <(numbers loss alone)
+        mpi -n 2 d9d-train -q --device cpu --set mesh.$axis=2 --set trainer.run.dir=added-$axis --set model_provider.residual=true \
+            --set trainer.run.steps=10 train.json
+        close_to 1e-5 <(numbers loss added-$axis) <(numbers loss added-one)
     done
 }
 

@@ -9,13 +9,16 @@ load helper
     ln -s "$root/examples" .
     unset "${!SLURM_@}" "${!OMPI_COMM@}" "${!PMIX_@}"
     export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+    make -s --no-print-directory -C "$root" install PREFIX="$PWD/d9d" DESTDIR= >&2
+    export PKG_CONFIG_PATH=$PWD/d9d/lib/pkgconfig
     awk '/^```/ { yes = $0 == "```sh"; next } yes' "$root"/docs/howto/from-pytorch{,-examples}.md >page.sh
-    [ "$(wc -l <page.sh)" -ge 16 ]
+    [ "$(wc -l <page.sh)" -ge 38 ]
     run -0 bash -eu -o pipefail page.sh
     assert_output --partial "model_provider.model.model: is model_provider.model here"
     assert_output --partial "model in model_export"
     assert_output --partial "model in lora_export"
-    perplexity=$(sed -nE 's/.*"perplexity": ([0-9.]+).*/\1/p' <<<"$output")
+    perplexities=$(sed -nE 's/.*"perplexity": ([0-9.]+).*/\1/p' <<<"$output")
+    perplexity=$(head -n 1 <<<"$perplexities") perplexities=$(tail -n +2 <<<"$perplexities")
     awk -v p="$perplexity" 'BEGIN { exit !(p > 1 && p < 30) }'
     [ -e logs/events.out.tfevents.0.d9d ]
     [ -e saves ]
@@ -28,6 +31,19 @@ load helper
     grep -qxE "run $(sed -nE 's/.*"id": "([0-9a-f]{32})".*/\1/p' runs/tracked/manifest.json)" losses.txt
     diff <(sed 1d losses.txt) <(sed -nE 's/^\{"step": ([0-9]+), "loss": ([^,]+).*/\1 \2/p' runs/tracked/metrics.jsonl)
     grep -q '"tokens/accuracy": .*"max": ' runs/tracked/metrics.jsonl
+    # the quickstart: a pass over the points, two checkpoints, and an error that is nearly the noise's
+    assert_output --partial "runs/quickstart: 256 of 256 steps"
+    [ "$(echo quickstart_saves/*)" = "quickstart_saves/step-00000200 quickstart_saves/step-00000256" ]
+    sed -nE 's/.*"loss": ([^,]+), "grad.*/\1/p' runs/quickstart/metrics.jsonl | awk 'NR == 1 { first = $1 } END { exit !(first > 5 && $1 < 0.05) }'
+    run -0 d9d-train quickstart.json
+    assert_output --partial "all 256 steps are done already"
+    # the guide: the export is as it was downloaded, and better; checkpoints of adapters are small
+    for f in config.json tokenizer.json model.safetensors; do [ -e runs/finetune/export/$f ] && [ -e runs/finetune-lora/export/$f ]; done
+    [ "$(du -s runs/finetune-lora/checkpoints | cut -f1)" -lt "$(($(du -s runs/finetune/checkpoints | cut -f1) / 4))" ]
+    awk 'NR == 1 { base = $1 } $1 > base { exit 1 } END { exit NR != 3 }' <<<"$perplexities"
+    run d9d-map diff model_export special_export
+    assert_output --partial "token_embedding.special.weight: values"
+    assert_output --regexp "[1-9][0-9]* tensors equal, 1 "
 }
 
 # code FILE: lines without blank ones and comments
@@ -49,7 +65,7 @@ code() {
         [[ $here =~ \(\.\./\.\./(examples/[^\)]*)\) ]] || continue
         [ "$(code "$root/${BASH_REMATCH[1]}")" = "${ours// /}" ] || { echo "${BASH_REMATCH[1]}: $(code "$root/${BASH_REMATCH[1]}") lines, not $ours" && return 1; }
     done <"$root/docs/howto/from-pytorch-examples.md"
-    [ $rows -ge 30 ]
+    [ $rows -ge 70 ]
 }
 
 @test "q, k and v of each layer become one tensor" {
