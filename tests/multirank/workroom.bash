@@ -72,14 +72,14 @@ close_to() {
 
 # meshed COMMAND MESH [ARGUMENT...]: COMMAND RANKS ARGUMENT... --set mesh.KEY=VALUE..., for a mesh of words KEY=VALUE.
 meshed() {
-    local command=$1 words word ranks=1 options=()
+    local command=$1 words word size=1 options=()
     read -ra words <<<"$2"
     shift 2
     for word in "${words[@]}"; do
         options+=(--set "mesh.$word")
-        [[ $word == expert* ]] || ranks=$((ranks * ${word#*=}))
+        [[ $word == expert* ]] || size=$((size * ${word#*=}))
     done
-    "$command" "$ranks" "$@" "${options[@]}"
+    "$command" "$size" "$@" "${options[@]}"
 }
 
 # small_deepseek DIR LAYERS EXPERTS VOCABULARY: config.json of a DeepSeek-V3 whose first layer has no experts.
