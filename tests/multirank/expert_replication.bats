@@ -8,7 +8,7 @@ load ../slurm/helper
 
 load topology
 
-copies='--set trainer.expert_replication={"slots":2,"period_steps":3}'
+copies=(--set 'trainer.expert_replication={"slots":2,"period_steps":3}')
 
 # values RUN NAME: a value of every step.
 values() { grep '"loss"' "$1/metrics.jsonl" | grep -oE "\"$2\": [^,}]+" | sed 's/.*: //'; }
@@ -34,8 +34,7 @@ tensors() {
 # on MESH [OPTION...]: equals one rank.
 on() {
     rm -rf run
-    # shellcheck disable=SC2086 # options
-    train moe "$1" run $copies "${@:2}"
+    train moe "$1" run "${copies[@]}" "${@:2}"
     same_as_alone run
     copied run
 }
@@ -47,7 +46,6 @@ on() {
 }
 
 @test "the self-test compares them with one rank, which has none" {
-    # shellcheck disable=SC2086 # options
     run -0 mpi -n 2 d9d-train --selftest --device cpu --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2 \
         --set trainer.expert_replication='{"slots":2,"period_steps":1}' --set trainer.run.dir=tested moe.json
     [[ "$output" == *"copies of experts in"*"compute what one computes"* ]]
@@ -73,8 +71,7 @@ on() {
             $(schedule_options looped_bfs:2) "$@" late.json | tr -d '\n ' | grep -oE '"call":"all_to_all","link":"node","calls":[0-9]+' | sed 's/.*://'
     }
     # Weights come and gradients return, of three matrices: of the one layer with experts that the first rank has, of two.
-    # shellcheck disable=SC2086 # options
-    paste <(calls) <(calls $copies) | awk '{ print; bad = bad || $2 - $1 != 6 * NR } END { exit bad || NR != 2 }'
+    paste <(calls) <(calls "${copies[@]}") | awk '{ print; bad = bad || $2 - $1 != 6 * NR } END { exit bad || NR != 2 }'
 }
 
 @test "over nodes, in peer memory, with checkpointing, other micro-batches and other times of reductions" {
@@ -100,29 +97,25 @@ on() {
 @test "two runs have the same bits, and a resumed one those of one that never stopped" {
     local run
     for run in first second; do
-        # shellcheck disable=SC2086 # options
-        train moe "1 4 1 1 1 4" $run $copies --set trainer.checkpointing.period_steps=5
+        train moe "1 4 1 1 1 4" $run "${copies[@]}" --set trainer.checkpointing.period_steps=5
     done
     diff -r first/export second/export
     cmp <(values first loss) <(values second loss)
     rm -rf second/export second/checkpoints/step-00000010 # amid a period
-    # shellcheck disable=SC2086 # options
-    train moe "1 4 1 1 1 4" second $copies
+    train moe "1 4 1 1 1 4" second "${copies[@]}"
     diff -r first/export second/export
     cmp <(values first expert_rank_imbalance | tail -n 5) <(values second expert_rank_imbalance | tail -n 5)
 }
 
 @test "a checkpoint with copies resumes on other meshes, with the loads that it has" {
-    # shellcheck disable=SC2086 # options
-    train moe "1 4 1 1 1 4" first $copies --set trainer.checkpointing.period_steps=5
+    train moe "1 4 1 1 1 4" first "${copies[@]}" --set trainer.checkpointing.period_steps=5
     train moe "1 4 1 1 1 4" without --set trainer.checkpointing.period_steps=5
     cmp <(tensors first) <(tensors without)
     for mesh in "2 1 1 1 1 2" "1 4 1 1 1 2"; do
         rm -rf run
         cp -r first run
         rm -rf run/export run/checkpoints/step-00000010
-        # shellcheck disable=SC2086 # options
-        train moe "$mesh" run $copies
+        train moe "$mesh" run "${copies[@]}"
         "$driver" run/export moe/export
         values run expert_copies | tail -n 5 | head -n 1 | awk '{ exit !($1 > 0) }' # in the period that was begun
     done
@@ -136,9 +129,8 @@ on() {
         x = "7"; for (j = 1; j < 64; j++) x = x ", 7"
         print "{\"input_ids\": [" x "], \"labels\": [" x "]}" } }' >same.jsonl
     d9d-shard -q --format tokens --out same same.jsonl
-    # shellcheck disable=SC2086 # options
     mpi -n 4 d9d-train --device cpu --set data.dataset=same --set mesh.data_parallel_shard=4 \
-        --set mesh.expert_parallel=4 --set trainer.run.dir=even --set optimizer.lr=1e-6 $copies moe.json 2>log
+        --set mesh.expert_parallel=4 --set trainer.run.dir=even --set optimizer.lr=1e-6 "${copies[@]}" moe.json 2>log
     grep -E 'step 4: [0-9]+ copies of experts in 2 layers; by the loads of the last period the busiest rank has 1[.0-9]* times' log
     paste <(values even expert_rank_imbalance) <(values even expert_rank_imbalance_without) |
         awk 'NR <= 3 && $1 != $2 { exit 1 }
@@ -148,8 +140,7 @@ on() {
 
 @test "what cannot have copies is refused before anything is spent" {
     refused() { # SENTENCE OPTION...
-        # shellcheck disable=SC2086 # options
-        run -2 d9d-train --plan --gpu cpu --set mesh.data_parallel_shard=4 --set mesh.expert_parallel=4 $copies "${@:2}" moe.json
+        run -2 d9d-train --plan --gpu cpu --set mesh.data_parallel_shard=4 --set mesh.expert_parallel=4 "${copies[@]}" "${@:2}" moe.json
         assert_output --partial "trainer.expert_replication$1"
     }
     refused ": mesh.expert_parallel is 1, so every rank has all experts; copies need at least 2" --set mesh.expert_parallel=1
@@ -161,7 +152,6 @@ on() {
         --set model_provider.model.layer.shared_expert.intermediate_size=32
     refused ": model.layers.0.mlp.grouped_experts.gate_proj.weight has an adapter" \
         --set peft='{"kind":"lora","module_name_pattern":".*grouped_experts.*","params":{"r":4,"alpha":8}}'
-    # shellcheck disable=SC2086 # options
-    run -2 d9d-train --plan --gpu cpu $copies dense.json
+    run -2 d9d-train --plan --gpu cpu "${copies[@]}" dense.json
     assert_output --partial "trainer.expert_replication: qwen3 has no experts"
 }
