@@ -322,6 +322,7 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
     b = &e->step.micros.data[micro];
     given = model_in(b, learn);
     given.part_targets = e->step.part_targets;
+    given.micro = e->step.run->first + micro;
     prepare_tape(b, t);
     if (learn && e->step.offload.to != NULL)
         d9d_tape_set_offload(t, &e->step.offload);

@@ -348,15 +348,16 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
         {&b->q_proj, &b->q_bias, 0, b->q_proj.weight.local.shape.dim[0] / d},
         kv_heads_here(b, &b->k_proj, &b->k_bias),
         kv_heads_here(b, &b->v_proj, &b->v_bias)};
+    const d9d_groups *cut = cache == NULL ? b->groups : NULL; /* a cached sequence is whole */
     const d9d_op_attention_opts opts = {
         .scale = b->shape.scale != 0.0f ? b->shape.scale : 1.0f / sqrtf((float)d),
         .softcap = b->shape.softcap,
         .causal = !b->shape.bidirectional,
         .segments = segments,
         .prefix = d9d_tape_prefix(t),
-        .cp = d9d_groups_cp_keys(b->groups),
-        .cp_ring = d9d_groups_cp_ring(b->groups),
-        .cp_heads = d9d_groups_cp_heads(b->groups),
+        .cp = d9d_groups_cp_keys(cut),
+        .cp_ring = d9d_groups_cp_ring(cut),
+        .cp_heads = d9d_groups_cp_heads(cut),
         .label = b->k_proj.weight.name,
         .cached = cache != NULL,
         .k_scale = cache != NULL ? cache->entry[K_SCALE] : NULL,

@@ -322,14 +322,15 @@ d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
 {
     const d9d_block_mla_shape *s = &b->shape;
     const float usual = 1.0f / sqrtf((float)(s->nope_dim + s->rope_dim));
+    const d9d_groups *cut = cache == NULL ? b->groups : NULL; /* a cached sequence is whole */
     const d9d_op_attention_opts opts = {
         .scale = s->scale != 0 ? s->scale : usual,
         .causal = true,
         .segments = segments,
         .prefix = d9d_tape_prefix(t),
-        .cp = d9d_groups_cp_keys(b->groups),
-        .cp_ring = d9d_groups_cp_ring(b->groups),
-        .cp_heads = d9d_groups_cp_heads(b->groups),
+        .cp = d9d_groups_cp_keys(cut),
+        .cp_ring = d9d_groups_cp_ring(cut),
+        .cp_heads = d9d_groups_cp_heads(cut),
         .label = b->kv_up.weight.name,
         .cached = cache != NULL,
         .dropout = {.p = s->dropout,

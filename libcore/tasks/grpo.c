@@ -13,7 +13,7 @@ typedef d9d_grpo_section section;
 
 typedef struct grpo {
     const section *c;
-    int64_t iteration, micro; /* of the next forward */
+    int64_t iteration; /* of the next forward */
     D9D_VEC(d9d_tensor)
     before; /* [micro-batches] log-probabilities of a round's first step; empty
                where a round has one step */
@@ -40,12 +40,9 @@ static void grpo_close(void *self)
     free(g);
 }
 
-static void grpo_select(void *self, int64_t iteration, int64_t micro)
+static void grpo_select(void *self, int64_t iteration)
 {
-    grpo *g = self;
-
-    g->iteration = iteration;
-    g->micro = micro;
+    ((grpo *)self)->iteration = iteration;
 }
 
 /* --- log-probabilities ------------------------------------------------------------------------ */
@@ -98,17 +95,17 @@ static d9d_status reference_log_probs(const section *c, d9d_tape *t, const d9d_m
 }
 
 /* The first step of a round keeps its own for the others. */
-static d9d_status old_log_probs(grpo *g, d9d_tape *t, d9d_var *own, d9d_var **old)
+static d9d_status old_log_probs(grpo *g, d9d_tape *t, int64_t micro, d9d_var *own, d9d_var **old)
 {
     *old = NULL;
     if (g->c->num_iterations == 1)
         return D9D_OK;
-    while ((int64_t)g->before.len <= g->micro)
+    while ((int64_t)g->before.len <= micro)
         D9D_TRY(D9D_VEC_PUSH(&g->before, (d9d_tensor){.storage = NULL}));
     if (g->iteration > 0)
-        return d9d_tape_leaf(t, &g->before.data[g->micro], false, old);
-    d9d_tensor_release(&g->before.data[g->micro]);
-    g->before.data[g->micro] = d9d_tensor_ref(d9d_var_tensor(own));
+        return d9d_tape_leaf(t, &g->before.data[micro], false, old);
+    d9d_tensor_release(&g->before.data[micro]);
+    g->before.data[micro] = d9d_tensor_ref(d9d_var_tensor(own));
     return D9D_OK;
 }
 
@@ -176,13 +173,13 @@ static d9d_status losses_make(grpo *g, d9d_model *m, d9d_tape *t, const d9d_mode
                               d9d_var *columns, d9d_model_out *out)
 {
     const d9d_op_policy_opts opts = d9di_grpo_policy_opts(g->c);
-    d9d_op_policy_in p = {.own = NULL};
+    d9d_op_policy_in p = {.cp = m->groups.cp};
     d9d_op_policy_out done;
     d9d_var *mask;
 
     D9D_TRY(log_probs_make(g->c, m, t, in, out->hidden, &p.own));
     D9D_TRY(reference_log_probs(g->c, t, in, &p.ref));
-    D9D_TRY(old_log_probs(g, t, p.own, &p.old));
+    D9D_TRY(old_log_probs(g, t, in->micro, p.own, &p.old));
     D9D_TRY(take_columns(t, columns, D9DI_GRPO_ADVANTAGE, 1, &p.advantage));
     D9D_TRY(take_columns(t, columns, D9DI_GRPO_WEIGHT, 1, &p.weight));
     D9D_TRY(take_columns(t, columns, D9DI_GRPO_SHARE, 1, &p.share));

@@ -81,10 +81,10 @@ const d9d_grpo_section *d9di_task_generation(const d9di_task *t)
     return t != NULL && t->kind->generation != NULL ? t->kind->generation(t->self) : NULL;
 }
 
-void d9di_task_select(const d9di_task *t, int64_t iteration, int64_t micro)
+void d9di_task_select(const d9di_task *t, int64_t iteration)
 {
     if (t->kind->select != NULL)
-        t->kind->select(t->self, iteration, micro);
+        t->kind->select(t->self, iteration);
 }
 
 d9d_task_answers d9di_task_answers(const d9di_task *t)
@@ -284,17 +284,15 @@ d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_op
 /* What a run that generates cannot have. */
 static d9d_status check_generation(const d9d_train_config *c, const char *name)
 {
-    const d9d_parallel_degrees *m = &c->mesh;
+    const d9d_pipe_schedule_opts pipe = d9d_job_pipe_schedule_opts(&c->trainer.pipelining);
+    const int stages = d9d_pipe_schedule_stages_per_rank(&pipe);
+    char text[D9D_PIPE_SCHEDULE_TEXT];
 
-    if (m->pipeline_parallel > 1)
+    if (c->mesh.pipeline_parallel > 1 && stages > 1)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "task %s: mesh.pipeline_parallel is %lld, and a run that generates has no "
-                        "pipeline",
-                        name, (long long)m->pipeline_parallel);
-    if (m->context_parallel_shard * m->context_parallel_replicate > 1)
-        return D9D_FAIL(
-            D9D_ENOTSUP, "task %s: %lld context-parallel ranks, and a run that generates has none",
-            name, (long long)(m->context_parallel_shard * m->context_parallel_replicate));
+                        "task %s: trainer.pipelining.schedule %s has %d stages on each rank, and "
+                        "a run that generates has 1",
+                        name, d9d_pipe_schedule_format(&pipe, text), stages);
     if (c->evaluation.n > 0)
         return D9D_FAIL(D9D_ENOTSUP,
                         "task %s: evaluation: losses of given answers are not what it learns; "

@@ -93,7 +93,7 @@ d9d_task_reference d9di_task_reference(const d9di_task *t);
 d9d_task_answers d9di_task_answers(const d9di_task *t);
 /* What it generates; NULL: nothing. */
 const d9d_grpo_section *d9di_task_generation(const d9di_task *t);
-void d9di_task_select(const d9di_task *t, int64_t iteration, int64_t micro);
+void d9di_task_select(const d9di_task *t, int64_t iteration);
 bool d9di_task_is_of_answers(const d9di_task *t);
 /* Its losses are of pairs; of documents or pairs, not of tokens. */
 bool d9di_task_has_pairs(const d9di_task *t);

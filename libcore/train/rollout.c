@@ -13,6 +13,9 @@
 #include "engine/generation_config.h"
 #include "train/step_lines.h"
 
+/* Ranks that differ in these alone have the same prompts. */
+#define SAME_PROMPTS (D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP))
+
 /* --- checks ----------------------------------------------------------------------------------- */
 
 static d9d_status check_period(const char *name, d9d_step_period period, int64_t iterations)
@@ -291,7 +294,7 @@ static bool decodes_in_step(const d9di_rollout *r)
 {
     const d9d_parallel_degrees *d = d9d_mesh_degrees(r->engine->mesh);
 
-    return d->data_parallel_shard > 1 || d->expert_parallel > 1;
+    return d->data_parallel_shard * d->context_parallel_shard > 1 || d->expert_parallel > 1;
 }
 
 /* True if some rank has more to do. */
@@ -502,7 +505,7 @@ static d9d_status exchange(d9di_rollout *r, const d9d_buf *own, d9d_comm_blob **
     D9D_TRY(d9d_comm_allgather_arena(r->engine->world, "rewards", own->data, own->len, &r->arena,
                                      &all));
     for (int i = 0; i < d9d_comm_size(r->engine->world); i++)
-        if (d9d_parallel_degrees_index(d, D9D_AXIS(TP), i) == 0)
+        if (d9d_parallel_degrees_index(d, SAME_PROMPTS, i) == 0)
             first[d9d_parallel_degrees_index(d, D9D_AXES_DP, i)] = all[i];
     *out = first;
     return D9D_OK;
@@ -622,7 +625,7 @@ static d9d_status judge(d9di_rollout *r, const d9di_train_run *run, int64_t step
     const size_t n = r->completions.len + 1;
     d9d_reward_sample *x = d9d_arena_alloc(&r->arena, n * sizeof(*x));
     double *rewards = d9d_arena_alloc(&r->arena, 2 * n * sizeof(*rewards));
-    const bool scores = d9d_mesh_index(r->engine->mesh, D9D_AXIS(TP)) == 0;
+    const bool scores = d9d_mesh_index(r->engine->mesh, SAME_PROMPTS) == 0;
     d9d_buf all = {0};
     d9d_status st = D9D_OK;
 
@@ -672,6 +675,7 @@ d9d_status d9di_rollout_begin_step(d9di_rollout *r, const d9di_train_run *run, d
         return D9D_OK;
     r->iteration = step % r->c->num_iterations;
     r->micro = r->at = 0;
+    d9di_task_select(r->engine->task, r->iteration);
     return r->iteration == 0 ? round_make(r, run, feed, step) : D9D_OK;
 }
 
@@ -680,7 +684,7 @@ d9d_status d9di_rollout_next(d9di_rollout *r, d9d_batch *out)
     const int64_t group = r->c->num_generations, n = r->micro_prompts.data[r->micro];
     const int64_t first = r->at * group;
 
-    d9di_task_select(r->engine->task, r->iteration, r->micro++);
+    r->micro++;
     r->at += n;
     return d9di_grpo_batch_make(r->c, r->completions.data + first, n * group,
                                 r->first * group + first, r->multiple, &r->buffer, out);

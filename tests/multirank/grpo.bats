@@ -74,10 +74,18 @@ all() {
 combined=()
 [ -z "${D9D_LONG:-}" ] || combined=("2 2 1 1 2 1" "1 4 1 1 1 1" "4 1 1 1 2 1" "1 2 1 1 4 1" "2 4 1 1 1 1")
 
+parts=()
+[ -z "${D9D_LONG:-}" ] || parts=("1 2 2 1 1 1" "2 1 1 1 1 1 2" "1 1 2 1 1 1 2" "1 1 1 1 2 1 2" "1 1 2 2 1 1")
+
 @test "replicas, shards and divided matrices sample and learn the same" { all plain "2 1 1 1 1 1" "1 2 1 1 1 1" "1 1 1 1 2 1" "${combined[@]}"; }
 @test "rounds of two steps beside a reference" { all reference "1 2 1 1 1 1" "1 2 1 1 2 1" "${combined[@]}"; }
 @test "ratios of sequences, and rewards by the whole step" { all sequence "1 4 1 1 1 1" "${combined[@]}"; }
 @test "experts on several ranks" { all experts "1 2 1 1 1 2"; }
+
+@test "stages of a pipeline, and positions on several ranks" { all plain "1 1 1 1 1 1 2" "1 1 2 1 1 1" "${parts[@]}"; }
+@test "rounds of two steps beside a reference, in stages and by positions" { all reference "1 1 1 1 1 1 2" "1 1 2 1 1 1" "${parts[@]}"; }
+@test "ratios of sequences whose positions are on several ranks" { all sequence "1 1 2 1 1 1" "1 1 1 2 1 1" "${parts[@]}"; }
+@test "experts in stages and beside positions" { all experts "1 1 1 1 1 1 2" "1 1 2 1 1 2"; }
 
 @test "a plugin's reward" {
     plugin variety "$BATS_TEST_DIRNAME/../../examples/plugins/variety.c"

@@ -4,6 +4,7 @@
 #include "op/op_common.h"
 
 #include "d9d/op/loss.h"
+#include "d9d/op/op.h"
 
 #define LOWEST (-1e30f) /* no lower bound */
 
@@ -19,6 +20,7 @@ static d9d_status ratio_make(d9d_tape *t, const d9d_op_policy_opts *o, const d9d
         return d9d_op_exp_sub(t, in->own, old, ratio);
     D9D_TRY(d9d_op_sub(t, in->own, old, &x));
     D9D_TRY(d9d_op_mul(t, x, in->share, &x));
+    D9D_TRY(d9d_op_cp_gather(t, x, in->cp, "policy ratio", &x));
     D9D_TRY(d9d_op_sum(t, x, 1, &x));
     return d9d_op_exp(t, x, ratio);
 }

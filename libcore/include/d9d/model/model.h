@@ -90,6 +90,7 @@ typedef struct d9d_model_in {
     size_t n_passed;
     const d9d_model_lm_head_hook *lm_head_hook; /* of d9d_model_loss(), or of a task that computes
                                              the losses itself; NULL: none */
+    int64_t micro; /* training: number of the micro-batch among those of the rank's step */
 } d9d_model_in;
 
 D9D_API D9D_MUST_USE d9d_status d9d_model_call_lm_head_hook(const d9d_model_in *in,

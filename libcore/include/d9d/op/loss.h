@@ -114,6 +114,7 @@ typedef struct d9d_op_policy_in {
     d9d_var *ref;                /* NULL where beta is 0 */
     d9d_var *advantage, *weight; /* weight 0: the token is not trained */
     d9d_var *share; /* with `sequence`: 1 / tokens of the completion, 0 where not trained */
+    d9d_comm *cp;   /* the ranks that have the other positions, as d9d_op_cp_gather(); NULL: none */
 } d9d_op_policy_in;
 
 /* [B, S, 1] each, or [B, 1, 1] of `low` and `high` with `sequence`. */

@@ -116,9 +116,9 @@ typedef struct d9d_train_task {
     /* The task learns from completions of the data's prompts, which the job samples by the weights
      * as they are (d9d/tasks/grpo.h).  NULL: from the data itself. */
     const struct d9d_grpo_section *(*generation)(void *self);
-    /* With generation: micro-batch `micro` of a round's step `iteration` comes to forward() next.
-     * NULL: nothing. */
-    void (*select)(void *self, int64_t iteration, int64_t micro);
+    /* With generation: a round's step `iteration` comes to forward() next; in->micro is the number
+     * of its micro-batch.  NULL: nothing. */
+    void (*select)(void *self, int64_t iteration);
     /* The loss is a sum of parts, each divided by targets of its own.  Adds those of sequence `seq`
      * of a batch (-1: of all) to n[], and returns the number of parts, at most
      * D9D_TASK_PARTS_MAX; b NULL: returns it alone.  forward() finds the sums over the step in
