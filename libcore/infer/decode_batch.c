@@ -1,9 +1,17 @@
 /* decode_batch.c - see infer/decode_batch.h. */
 #include "infer/decode_batch.h"
 
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "d9d/base/thread.h"
+
+/* True if samples of a group share the prefill of their prompt. */
+static bool shares(const d9di_decode_batch *a)
+{
+    return a->source.group > 1;
+}
 
 d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
 {
@@ -12,7 +20,10 @@ d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
     a->inputs = calloc((size_t)n, sizeof(*a->inputs));
     a->samplers = calloc((size_t)n, sizeof(*a->samplers));
     a->nexts = calloc((size_t)n, sizeof(*a->nexts));
-    if (a->seqs == NULL || a->inputs == NULL || a->samplers == NULL || a->nexts == NULL)
+    a->shared = (d9di_decode_batch_shared){
+        .group = -1, .logits = shares(a) ? calloc((size_t)a->vocab, sizeof(float)) : NULL};
+    if (a->seqs == NULL || a->inputs == NULL || a->samplers == NULL || a->nexts == NULL ||
+        (shares(a) && a->shared.logits == NULL))
         return D9D_FAIL(D9D_ENOMEM, "generate: no memory for %lld sequences", (long long)n);
     for (int64_t i = 0; i < n; i++)
         a->seqs[i].k = -1;
@@ -31,6 +42,7 @@ void d9di_decode_batch_release(d9di_decode_batch *a)
     free(a->inputs);
     free(a->samplers);
     free(a->nexts);
+    free(a->shared.logits);
     D9D_VEC_RELEASE(&a->stop_tokens);
 }
 
@@ -85,28 +97,62 @@ static d9d_status fill_free_slots(d9di_decode_batch *a, d9di_decode_batch_done_f
 
 /* --- a step ---- */
 
-static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t i)
+/* What `row` has and the cache has not, in row `place` of the decoder: all, or one chunk. */
+static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t place,
+                                        const d9di_decode_batch_seq *row)
 {
-    const d9di_decode_batch_seq *row = &a->seqs[i];
     const int64_t left = max_length(row) - row->n_cached;
     const bool whole = left < D9DI_PREFILL_TOKENS || a->prefix_mask;
 
-    return (d9di_kv_decoder_input){.row = i,
+    return (d9di_kv_decoder_input){.row = place,
                                    .first = row->n_cached,
                                    .n = whole ? left : D9DI_PREFILL_TOKENS,
                                    .ids = row->ids.data + row->n_cached,
                                    .prefix = a->prefix_mask && row->n_cached == 0 ? left : 0};
 }
 
+/* The sequence that waits for its prompt and began first; NULL: none. */
+static const d9di_decode_batch_seq *first_waiting(const d9di_decode_batch *a)
+{
+    const d9di_decode_batch_seq *first = NULL;
+
+    for (int64_t i = 0; i < a->n; i++) {
+        const d9di_decode_batch_seq *row = &a->seqs[i];
+
+        if (row->k >= 0 && row->n_cached == 0 && (first == NULL || row->k < first->k))
+            first = row;
+    }
+    return first;
+}
+
+/* The next part of the shared prompt that `row` waits for. */
+static d9di_kv_decoder_input next_shared_input(d9di_decode_batch *a,
+                                               const d9di_decode_batch_seq *row)
+{
+    const int64_t group = row->k / a->source.group;
+    const int64_t begun = a->shared.group == group ? a->shared.n_cached : 0;
+    const d9di_decode_batch_seq prompt = {.ids = row->ids, .n_cached = begun};
+
+    a->shared.group = group;
+    a->shared.n_cached = begun;
+    a->shared.is_whole = false;
+    return next_input(a, a->n, &prompt);
+}
+
 /* A prompt is prefilled alone, so that its result does not depend on other sequences. */
 static size_t choose_inputs(d9di_decode_batch *a)
 {
+    const d9di_decode_batch_seq *waiting = shares(a) ? first_waiting(a) : NULL;
     size_t n = 0;
 
+    if (waiting != NULL) {
+        a->inputs[0] = next_shared_input(a, waiting);
+        return 1;
+    }
     for (int64_t i = 0; i < a->n; i++) {
         if (a->seqs[i].k < 0)
             continue;
-        a->inputs[n] = next_input(a, i);
+        a->inputs[n] = next_input(a, i, &a->seqs[i]);
         if (a->inputs[n].n > 1) {
             a->inputs[0] = a->inputs[n];
             return 1;
@@ -125,64 +171,64 @@ static bool is_stop_token(const d9di_decode_batch *a, uint32_t token)
     return found;
 }
 
-/* A call's outputs, of which each thread takes one at a time. */
-typedef struct next_call {
-    d9di_decode_batch *a;
-    const d9di_kv_decoder_output *out;
-} next_call;
-
 /* The next token of a sequence: chosen by the decoder, or sampled here from its logits. */
-static d9d_status next_token(const next_call *c, size_t i)
+static d9d_status next_token(d9di_decode_batch *a, d9di_token_sampler *s, d9di_decode_batch_next *x)
 {
-    d9di_decode_batch *a = c->a;
-    d9di_decode_batch_next *x = &a->nexts[i];
     const d9d_rng r = {a->seed, a->first_stream + (uint64_t)x->row->k};
-    const float *logits = c->out->logits;
 
-    if (logits == NULL) {
-        x->token = (uint32_t)c->out->token[i];
-        return d9di_token_sampler_check_logit(x->token, c->out->largest[i]);
-    }
-    return d9di_token_sampler_sample(&a->samplers[i], &a->sampler, r, x->row->ids.data,
-                                     max_length(x->row), logits + (int64_t)i * a->vocab, a->vocab,
-                                     &x->token, a->wants_stats ? &x->stats : NULL);
+    return d9di_token_sampler_sample(s, &a->sampler, r, x->row->ids.data, max_length(x->row),
+                                     x->logits, a->vocab, &x->token,
+                                     a->wants_stats ? &x->stats : NULL);
 }
 
 static d9d_status next_token_named(void *arg, int worker, size_t i)
 {
-    const next_call *c = arg;
-    const d9di_decode_batch_seq *row = c->a->nexts[i].row;
+    d9di_decode_batch *a = arg;
+    d9di_decode_batch_next *x = &a->nexts[i];
     d9d_err_copy why;
     d9d_status st;
 
     (void)worker;
-    if (row == NULL)
+    if (x->row == NULL)
         return D9D_OK;
-    st = next_token(c, i);
+    st = x->logits != NULL ? next_token(a, &a->samplers[i], x)
+                           : d9di_token_sampler_check_logit(x->token, x->largest);
     if (st == D9D_OK)
         return D9D_OK;
     d9d_err_save(&why, st);
-    return D9D_FAIL(st, "sample %lld: position %lld: %s", (long long)row->item.sample,
-                    (long long)max_length(row), why.text);
+    return D9D_FAIL(st, "sample %lld: position %lld: %s", (long long)x->row->item.sample,
+                    (long long)max_length(x->row), why.text);
 }
 
-/* The tokens of a call.  Sampling from many logits is divided among threads: each sequence has its
- * own random numbers. */
-static d9d_status next_tokens(d9di_decode_batch *a, const d9di_kv_decoder_output *out, size_t n)
+/* The tokens of nexts [n].  Sampling from many logits is divided among threads: each sequence has
+ * its own random numbers. */
+static d9d_status draw_tokens(d9di_decode_batch *a, size_t n)
 {
     enum { LOGITS_OF_A_THREAD = 1 << 16 };
-    next_call c = {a, out};
-    const int64_t work = out->logits != NULL ? (int64_t)n * a->vocab : 0;
+    const int64_t work = n > 0 && a->nexts[0].logits != NULL ? (int64_t)n * a->vocab : 0;
     const int64_t useful =
         work / LOGITS_OF_A_THREAD < (int64_t)n ? work / LOGITS_OF_A_THREAD : (int64_t)n;
     const int cpus = d9d_thread_cpus(), jobs = useful < cpus ? (int)useful : cpus;
 
+    return d9d_thread_run(jobs > 1 ? jobs : 1, n, next_token_named, a);
+}
+
+/* What a call of n inputs gives. */
+static void take_output(d9di_decode_batch *a, const d9di_kv_decoder_output *out, size_t n)
+{
     for (size_t i = 0; i < n; i++) {
         d9di_decode_batch_seq *row = &a->seqs[a->inputs[i].row];
+        d9di_decode_batch_next *x = &a->nexts[i];
 
-        a->nexts[i].row = row->k < 0 || row->n_cached < max_length(row) ? NULL : row;
+        *x = (d9di_decode_batch_next){.row = row->k < 0 || row->n_cached < max_length(row) ? NULL
+                                                                                           : row};
+        if (out->logits != NULL) {
+            x->logits = out->logits + (int64_t)i * a->vocab;
+        } else {
+            x->token = (uint32_t)out->token[i];
+            x->largest = out->largest[i];
+        }
     }
-    return d9d_thread_run(jobs > 1 ? jobs : 1, n, next_token_named, &c);
 }
 
 static d9d_status append_token(const d9di_decode_batch *a, const d9di_decode_batch_next *x)
@@ -198,6 +244,71 @@ static d9d_status append_token(const d9di_decode_batch *a, const d9di_decode_bat
         row->finish = "length";
     return D9D_OK;
 }
+
+/* Draws and appends the tokens of nexts [n]. */
+static d9d_status append_tokens(d9di_decode_batch *a, size_t n, d9di_decode_batch_done_fn *done,
+                                void *arg)
+{
+    D9D_TRY(draw_tokens(a, n));
+    for (size_t i = 0; i < n; i++) {
+        d9di_decode_batch_seq *row = a->nexts[i].row;
+
+        if (row == NULL)
+            continue;
+        D9D_TRY(append_token(a, &a->nexts[i]));
+        if (row->finish != NULL)
+            D9D_TRY(finish_seq(row, done, arg));
+    }
+    return D9D_OK;
+}
+
+/* --- shared prompts ---- */
+
+/* After a call for the shared prompt, whose last logits stay. */
+static void take_prompt(d9di_decode_batch *a, const float *logits)
+{
+    const d9di_kv_decoder_input *in = &a->inputs[0];
+    const d9di_decode_batch_seq *waiting = first_waiting(a);
+
+    assert(logits != NULL && waiting != NULL);
+    a->shared.n_cached += in->n;
+    a->shared.is_whole = a->shared.n_cached == waiting->prompt;
+    if (a->shared.is_whole)
+        memcpy(a->shared.logits, logits, (size_t)a->vocab * sizeof(*logits));
+}
+
+/* The sequences that wait for the prompt in row n begin: their number. */
+static d9d_status begin_with_shared(d9di_decode_batch *a, size_t *n)
+{
+    *n = 0;
+    for (int64_t i = 0; i < a->n && a->shared.is_whole; i++) {
+        d9di_decode_batch_seq *row = &a->seqs[i];
+
+        if (row->k < 0 || row->n_cached > 0 || row->k / a->source.group != a->shared.group)
+            continue;
+        D9D_TRY(d9di_kv_decoder_copy(a->decoder, a->n, i, row->prompt));
+        row->n_cached = row->prompt;
+        a->nexts[(*n)++] = (d9di_decode_batch_next){.row = row, .logits = a->shared.logits};
+    }
+    return D9D_OK;
+}
+
+/* Fills free places until each has a sequence that a call goes on with. */
+static d9d_status begin_seqs(d9di_decode_batch *a, d9di_decode_batch_done_fn *done, void *arg)
+{
+    size_t n = 0;
+
+    do {
+        D9D_TRY(fill_free_slots(a, done, arg));
+        if (shares(a)) {
+            D9D_TRY(begin_with_shared(a, &n));
+            D9D_TRY(append_tokens(a, n, done, arg));
+        }
+    } while (n > 0);
+    return D9D_OK;
+}
+
+/* --- calls ---- */
 
 /* True if, unless it stops, each sequence of the call in flight continues after it, and no other
  * begins. */
@@ -228,33 +339,40 @@ static d9d_status enqueue_ahead(d9di_decode_batch *a)
     return d9di_kv_decoder_enqueue(a->decoder, a->inputs, a->n_in_flight);
 }
 
+/* The cache has the call's tokens once it is done. */
+static void count_inputs(d9di_decode_batch *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const d9di_kv_decoder_input *in = &a->inputs[i];
+
+        if (in->row == a->n || a->seqs[in->row].n_cached < a->seqs[in->row].prompt)
+            a->prefilled += in->n;
+        if (in->row < a->n)
+            a->seqs[in->row].n_cached += in->n;
+    }
+}
+
 d9d_status d9di_decode_batch_step(d9di_decode_batch *a, d9di_decode_batch_done_fn *done, void *arg)
 {
     d9di_kv_decoder_output next;
     size_t n;
 
     if (a->n_in_flight == 0) {
-        D9D_TRY(fill_free_slots(a, done, arg));
+        D9D_TRY(begin_seqs(a, done, arg));
         a->n_in_flight = choose_inputs(a);
         D9D_TRY(d9di_kv_decoder_enqueue(a->decoder, a->inputs, a->n_in_flight));
     }
     n = a->n_in_flight;
-    for (size_t i = 0; i < n; i++)
-        a->seqs[a->inputs[i].row].n_cached += a->inputs[i].n;
+    count_inputs(a, n);
     if (a->decodes_ahead && n > 0 && can_decode_ahead(a))
         D9D_TRY(enqueue_ahead(a));
     else
         a->n_in_flight = 0;
     D9D_TRY(d9di_kv_decoder_wait(a->decoder, &next));
-    D9D_TRY(next_tokens(a, &next, n));
-    for (size_t i = 0; i < n; i++) {
-        d9di_decode_batch_seq *row = a->nexts[i].row;
-
-        if (row == NULL)
-            continue;
-        D9D_TRY(append_token(a, &a->nexts[i]));
-        if (row->finish != NULL)
-            D9D_TRY(finish_seq(row, done, arg));
+    if (n == 1 && a->inputs[0].row == a->n) {
+        take_prompt(a, next.logits);
+        return D9D_OK;
     }
-    return D9D_OK;
+    take_output(a, &next, n);
+    return append_tokens(a, n, done, arg);
 }

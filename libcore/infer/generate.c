@@ -290,7 +290,8 @@ static d9d_status open_decode_batch(generate_run *r)
 {
     d9di_decode_batch *a = &r->decode_batch;
 
-    a->source = (d9di_decode_batch_source){r->requests.n, get_prompt, &r->requests};
+    a->source =
+        (d9di_decode_batch_source){.n = r->requests.n, .get = get_prompt, .arg = &r->requests};
     a->decoder = r->decoder;
     a->sampler = r->opts.sampler;
     a->seed = (uint64_t)r->section->seed;

@@ -34,6 +34,7 @@ struct d9di_kv_decoder {
     d9di_engine *engine;
     d9d_tape *tape;
     d9d_kv_cache cache;
+    d9d_kv_cache_dtype dtype; /* of the cache */
     int64_t rows, max_tokens; /* slots of a sequence: [row * max_tokens, (row + 1) * max_tokens) */
     int64_t fill;             /* tokens of a call are padded to a multiple of this */
     d9d_stage_spec taken[D9D_STAGE_TENSORS_MAX], given[D9D_STAGE_TENSORS_MAX]; /* by this stage */
@@ -138,6 +139,7 @@ d9d_status d9di_kv_decoder_open(d9di_engine *e, d9d_kv_cache_dtype t, int64_t ro
     if (d == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to generate with");
     d->engine = e;
+    d->dtype = t;
     d->rows = rows;
     d->max_tokens = max_tokens;
     d->fill = token_multiple(e);
@@ -482,6 +484,18 @@ static d9d_status enqueue_graph(d9di_kv_decoder *d, const input_layout *l,
         return enqueue_launches(d, l, inputs);
     }
     return launch_graph(d, g);
+}
+
+d9d_status d9di_kv_decoder_copy(d9di_kv_decoder *d, int64_t from, int64_t to, int64_t n)
+{
+    const d9d_kv_cache_copy_opts copy = {.from_token = from * d->max_tokens,
+                                         .to_token = to * d->max_tokens,
+                                         .n = n,
+                                         .from_seq = from,
+                                         .to_seq = to};
+
+    assert(from != to && n <= d->max_tokens);
+    return d9d_kv_cache_copy(stage_model(d->engine), d->engine->dev, d->dtype, &d->cache, &copy);
 }
 
 d9d_status d9di_kv_decoder_enqueue(d9di_kv_decoder *d, const d9di_kv_decoder_input *inputs,

@@ -43,6 +43,10 @@ d9d_status d9di_kv_decoder_open(d9di_engine *e, d9d_kv_cache_dtype t, int64_t ro
                                 int64_t max_tokens, bool chooses, d9di_kv_decoder **out);
 void d9di_kv_decoder_close(d9di_kv_decoder *d); /* NULL is fine */
 
+/* Row `to` has the first n tokens of row `from` from now on, which are all that `from` has: no call
+ * computes them again. */
+d9d_status d9di_kv_decoder_copy(d9di_kv_decoder *d, int64_t from, int64_t to, int64_t n);
+
 /* Enqueues a call.  Rows ascend, each at most once.  A decoder that chooses tokens accepts a second
  * call while one is in flight: with the same rows, one token each and no ids, it takes the tokens
  * that the first call chooses.  Collective over the ranks that share the model's parameters, stages

@@ -108,6 +108,32 @@ d9d_status d9d_kv_cache_create(const d9d_model *m, d9d_device *dev, d9d_kv_cache
     return st;
 }
 
+/* n slots of an entry. */
+static d9d_status slots_copy(d9d_device *dev, const d9d_tensor *entry, int64_t from, int64_t to,
+                             int64_t n)
+{
+    const uint64_t slot = d9d_tensor_bytes(entry) / (uint64_t)entry->shape.dim[0];
+    char *data = d9d_tensor_data(entry);
+
+    return d9d_device_copy(dev, data + (uint64_t)to * slot, data + (uint64_t)from * slot,
+                           (uint64_t)n * slot);
+}
+
+d9d_status d9d_kv_cache_copy(const d9d_model *m, d9d_device *dev, d9d_kv_cache_dtype t,
+                             const d9d_kv_cache *c, const d9d_kv_cache_copy_opts *o)
+{
+    d9d_block_cache_spec entries;
+
+    for (int64_t l = 0; l < c->layers; l++) {
+        D9D_TRY(find_entries(m, t, l, &entries));
+        for (size_t i = 0; i < entries.n; i++)
+            D9D_TRY(entries.item[i].per_seq
+                        ? slots_copy(dev, &c->entry[l][i], o->from_seq, o->to_seq, 1)
+                        : slots_copy(dev, &c->entry[l][i], o->from_token, o->to_token, o->n));
+    }
+    return D9D_OK;
+}
+
 void d9d_kv_cache_release(d9d_kv_cache *c)
 {
     for (int64_t l = 0; c->entry != NULL && l < c->layers; l++)

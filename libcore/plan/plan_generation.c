@@ -28,24 +28,38 @@ static d9d_status measure_call(d9di_kv_decoder *d, d9di_engine *e, int64_t rows,
     return D9D_OK;
 }
 
-/* As train/rollout.c: prompts one by one, then a token of all rows at a time.  A token takes what
- * it takes in the middle of a completion. */
+/* Seconds in which a completion gets its prompt's part of the cache. */
+static d9d_status measure_copy(d9di_kv_decoder *d, const d9di_engine *e, int64_t rows,
+                               int64_t prompt, double *out)
+{
+    const double before = d9d_sim_now(e->dev->stream);
+
+    D9D_TRY(d9di_kv_decoder_copy(d, rows, 0, prompt));
+    *out = d9d_sim_now(e->dev->stream) - before;
+    return D9D_OK;
+}
+
+/* As train/rollout.c: each prompt once, its copies, and a token of all rows at a time.  A token
+ * takes what it takes in the middle of a completion. */
 static d9d_status measure(d9di_kv_decoder *d, d9di_engine *e, const d9d_grpo_section *c,
                           int64_t rows, int64_t prompts, int64_t prompt, double *out)
 {
     const int64_t completions = prompts * c->num_generations,
                   rounds = (completions + rows - 1) / rows;
     uint32_t *ids = calloc((size_t)prompt, sizeof(*ids));
-    double prefill = 0, decode = 0;
+    double prefill = 0, copy = 0, decode = 0;
     d9d_status st;
 
     if (ids == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: a prompt of %lld tokens", (long long)prompt);
     st = measure_call(d, e, 1, 0, prompt, ids, &prefill);
     if (st == D9D_OK)
+        st = measure_copy(d, e, rows, prompt, &copy);
+    if (st == D9D_OK)
         st = measure_call(d, e, rows, prompt + c->max_completion_length / 2, 1, ids, &decode);
     free(ids);
-    *out = (prefill * (double)completions + decode * (double)(rounds * c->max_completion_length)) /
+    *out = (prefill * (double)prompts + copy * (double)completions +
+            decode * (double)(rounds * c->max_completion_length)) /
            (double)c->num_iterations;
     return st;
 }
@@ -58,9 +72,9 @@ d9d_status d9di_plan_simulate_generation(d9di_engine *e, const d9d_grpo_section 
     d9di_kv_decoder *d;
     d9d_status st;
 
-    out->cache = d9di_kv_decoder_bytes(e, D9D_KV_CACHE_AUTO, rows, most);
+    out->cache = d9di_kv_decoder_bytes(e, D9D_KV_CACHE_AUTO, rows + 1, most);
     d9d_fsdp_pre_forward(e->stages[0].sharded, false, false);
-    D9D_TRY(d9di_kv_decoder_open(e, D9D_KV_CACHE_AUTO, rows, most, false, &d));
+    D9D_TRY(d9di_kv_decoder_open(e, D9D_KV_CACHE_AUTO, rows + 1, most, false, &d));
     st = measure(d, e, c, rows, prompts, prompt, &out->generate_s);
     d9di_kv_decoder_close(d);
     out->step_s += out->generate_s;

@@ -144,7 +144,7 @@ d9d_status d9di_rollout_open(d9di_rollout *r, const d9di_train_run *run, d9di_en
                         (long long)r->longest, (long long)engine->whole.model->max_positions);
     r->multiple = d9di_run_data_pad_multiple(&run->c->mesh, wanted);
     r->rows = d9di_grpo_decoded_rows(r->c, run->c->trainer.batching.microbatch_size);
-    if (r->rows > (INT32_MAX - (1 << 20)) / max_tokens(r))
+    if (r->rows + 1 > (INT32_MAX - (1 << 20)) / max_tokens(r))
         return D9D_FAIL(D9D_ECONFIG,
                         "task.generation_batch_size: %lld completions of %lld tokens are more than "
                         "2^31",
@@ -204,7 +204,8 @@ uint64_t d9di_rollout_bytes(const d9di_engine *e, const void *arg)
 {
     const d9di_rollout *r = arg;
 
-    return r->c != NULL ? d9di_kv_decoder_bytes(e, D9D_KV_CACHE_AUTO, r->rows, max_tokens(r)) : 0;
+    return r->c != NULL ? d9di_kv_decoder_bytes(e, D9D_KV_CACHE_AUTO, r->rows + 1, max_tokens(r))
+                        : 0;
 }
 
 /* --- prompts ---------------------------------------------------------------------------------- */
@@ -350,7 +351,7 @@ static d9d_status decode_open(d9di_rollout *r, d9di_decode_batch *b)
     const d9d_grpo_section *c = r->c;
 
     *b = (d9di_decode_batch){
-        .source = {(int64_t)r->completions.len, get_prompt, r},
+        .source = {(int64_t)r->completions.len, get_prompt, r, r->c->num_generations},
         .decoder = b->decoder,
         .sampler = {.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p},
         .seed = (uint64_t)c->seed,
@@ -377,11 +378,12 @@ static d9d_status generate(d9di_rollout *r)
         D9D_TRY(D9D_VEC_PUSH(&r->completions, (d9di_grpo_completion){.n = 0}));
     D9D_TRY(d9d_device_sync(r->engine->dev));
     d9d_fsdp_pre_forward(r->engine->stages[0].sharded, false, false);
-    D9D_TRY(d9di_kv_decoder_open(r->engine, D9D_KV_CACHE_AUTO, r->rows, max_tokens(r), false,
+    D9D_TRY(d9di_kv_decoder_open(r->engine, D9D_KV_CACHE_AUTO, r->rows + 1, max_tokens(r), false,
                                  &b.decoder));
     st = decode_open(r, &b);
     if (st == D9D_OK)
         st = decode_all(r, &b);
+    r->prefilled = b.prefilled;
     d9di_kv_decoder_close(b.decoder);
     d9di_decode_batch_release(&b);
     return st;
@@ -651,8 +653,12 @@ static void log_round(const d9di_rollout *r, const d9di_train_run *run, double s
 
     for (size_t i = 0; i < r->completions.len; i++)
         n += r->completions.data[i].n;
-    d9d_log_debug(run->log, "generated %zu completions of %lld tokens in %.3f s, %.0f tokens/s",
-                  r->completions.len, (long long)n, seconds, (double)n / seconds);
+    d9d_log_debug(
+        run->log,
+        "generated %zu completions of %lld tokens from %zu prompts of %lld tokens in %.3f "
+        "s, %.0f tokens/s",
+        r->completions.len, (long long)n, r->prompts.len, (long long)r->prefilled, seconds,
+        (double)n / seconds);
 }
 
 static d9d_status round_make(d9di_rollout *r, const d9di_train_run *run, d9d_prefetcher *feed,

@@ -57,7 +57,8 @@ typedef struct d9di_rollout {
     D9D_VEC(int64_t) micro_prompts; /* of each micro-batch */
     int64_t first;                  /* number in the stream of the first prompt */
     D9D_VEC(d9di_grpo_completion) completions;
-    bool has_targets; /* on any rank */
+    bool has_targets;  /* on any rank */
+    int64_t prefilled; /* tokens of prompts that the decoder was given */
     /* Of the step. */
     int64_t iteration, micro, at; /* at: the next micro-batch's first prompt */
     d9di_grpo_buffer buffer;
@@ -73,7 +74,8 @@ d9d_status d9di_rollout_open_log(d9di_rollout *r, const d9di_train_run *run, int
 d9d_status d9di_rollout_sync(d9di_rollout *r); /* makes its lines durable */
 void d9di_rollout_close(d9di_rollout *r);      /* before the engine is released */
 
-/* Bytes of the KV cache; `arg` is the d9di_rollout.  As d9di_engine_opts.more_bytes. */
+/* Bytes of the KV cache, of a prompt and `rows` completions; `arg` is the d9di_rollout.  As
+ * d9di_engine_opts.more_bytes. */
 uint64_t d9di_rollout_bytes(const d9di_engine *e, const void *arg);
 
 /* Begins the step after `step` steps; the first of a round generates.  Collective over the job. */

@@ -52,6 +52,14 @@ D9D_API uint64_t d9d_kv_cache_bytes(const d9d_model *m, d9d_kv_cache_dtype t, in
 D9D_API D9D_MUST_USE d9d_status d9d_kv_cache_create(const d9d_model *m, d9d_device *dev,
                                                     d9d_kv_cache_dtype t, int64_t tokens,
                                                     int64_t seqs, d9d_kv_cache *out);
+/* Copies a sequence: n token slots from from_token on to those from to_token on, and sequence slot
+ * from_seq to to_seq, which do not overlap.  Enqueued on the device; `t` as it was created. */
+typedef struct d9d_kv_cache_copy_opts {
+    int64_t from_token, to_token, n, from_seq, to_seq;
+} d9d_kv_cache_copy_opts;
+D9D_API D9D_MUST_USE d9d_status d9d_kv_cache_copy(const d9d_model *m, d9d_device *dev,
+                                                  d9d_kv_cache_dtype t, const d9d_kv_cache *c,
+                                                  const d9d_kv_cache_copy_opts *o);
 D9D_API void d9d_kv_cache_release(d9d_kv_cache *c); /* a zeroed cache is fine */
 
 #ifdef __cplusplus
