@@ -134,7 +134,7 @@ static void add_stage(d9d_plan *p, const d9di_plan_simulation *sim, double *flop
 {
     p->parameters += sim->parameters;
     p->frozen += sim->frozen;
-    p->generate_s = sim->generate_s;
+    p->generate_s += sim->generate_s; /* a token passes through all stages */
     p->checkpoint += sim->saved;
     p->exported += sim->exported;
     p->updates = p->updates != NULL ? p->updates : sim->updates;
@@ -177,7 +177,7 @@ static d9d_status simulate_stages(d9di_plan_simulate_opts *opts, const d9di_plan
     if (p->measured_run != NULL)
         D9D_TRY(d9di_measured_costs_apply(p->measured_run, p));
     if (n > 1)
-        D9D_TRY(d9di_plan_simulate_pipe(p, once_s));
+        D9D_TRY(d9di_plan_simulate_pipe(p, once_s + p->generate_s));
     p->mfu = p->tokens * flops / (p->step_s * (double)p->ranks * p->chip->flops);
     return D9D_OK;
 }

@@ -89,6 +89,25 @@ weights() { cat "$1"/export/*.safetensors | sha256sum; }
     run ! cmp -s <(texts run) <(texts seed)
 }
 
+@test "a prompt is prefilled once for all its completions" {
+    # prefilled MODEL ROWS: completions and tokens of prompts that a step decoded, from a debug log.
+    prefilled() {
+        D9D_DEBUG=1 d9d-train --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.steps=1 --set task.max_completion_length=9 \
+            --set task.generation_batch_size="$2" --set model_provider.hf_config="$1" --set trainer.model_stage_factory.source_checkpoint=null \
+            --set trainer.run.dir=run-"$1-$2" train.json 2>&1 | sed -nE 's/.*generated ([0-9]+) completions of [0-9]+ tokens from ([0-9]+) prompts of ([0-9]+) tokens.*/\1 \2 \3/p'
+    }
+    # Keys and values, and recurrent states, which a completion changes.
+    mkdir mixed
+    jq '.vocab_size = 2048' "$BATS_TEST_DIRNAME/../golden/families/qwen3_next/config.json" >mixed/config.json
+    for model in student mixed; do
+        # Prompts "2+5=" have four tokens: 16 completions of each would be 64 a prompt, not 4.
+        for rows in 1 3 64; do [ "$(prefilled $model $rows)" = "16 4 16" ]; done
+        values run-$model-64 grpo/sampling/sampling_logp_difference/mean | awk '!($1 < 1e-5) { exit 1 }'
+        cmp run-$model-1/completions.jsonl run-$model-64/completions.jsonl
+        cmp run-$model-3/completions.jsonl run-$model-64/completions.jsonl
+    done
+}
+
 @test "a program's rewards are those of the function that it is" {
     cat >score.sh <<'SH'
 #!/bin/sh
@@ -143,8 +162,10 @@ SH
     refused 'task.stop_tokens[0]: 2048, and the model' --set task.stop_tokens='[2048]'
     refused 'a checkpoint is of the end of a round' --set task.num_iterations=4
     refused 'no multiple of task.num_iterations, 3' --set task.num_iterations=3 --set trainer.checkpointing.period_steps=disable
-    refused 'mesh.pipeline_parallel is 2' --plan --set mesh.pipeline_parallel=2
-    refused '2 context-parallel ranks' --plan --set mesh.context_parallel_shard=2
+    for two in '"schedule": "1f1b", "num_stages_per_rank": 2' '"schedule": "zero_bubble_v"'; do
+        refused 'has 2 stages on each rank, and a run that generates has 1' --plan --set mesh.pipeline_parallel=2 \
+            --set trainer.pipelining.schedule="{$two}"
+    done
     refused 'evaluate its checkpoints with d9d-infer' --set evaluation='{"data": {"dataset": "sums"}, "period_steps": 2}'
     refused 'another rank cannot repeat' --set trainer.integrity.rerun_period_steps=2
     d9d-shard -q -t "$examples/tokenizer/tokenizer.json" --template "$examples/grpo/plain.jinja" --format chat --pack 32 -o packed sums.jsonl
@@ -172,4 +193,9 @@ SH
     d9d-train --plan --suggest 2 --json train.json | jq -e '[.suggestions[].rows] | max <= 4' >/dev/null
     long=$(d9d-train --plan --json --set task.max_completion_length=64 train.json)
     [ "$(jq -n --argjson a "$output" --argjson b "$long" '$b.stages[0].kv_cache > $a.stages[0].kv_cache and $b.generation_s > 2 * $a.generation_s')" = true ]
+    # A token passes through the stages one by one, and each prompt is prefilled once.
+    staged=$(d9d-train --plan --json --set mesh.pipeline_parallel=2 train.json)
+    more=$(d9d-train --plan --json --set task.num_generations=8 --set task.generation_batch_size=8 train.json)
+    jq -e -n --argjson a "$output" --argjson b "$staged" --argjson c "$more" '$b.generation_s > 0.8 * $a.generation_s and $b.step_s > $b.generation_s
+        and $c.stages[0].kv_cache == $a.stages[0].kv_cache and $c.generation_s > 1.2 * $a.generation_s'
 }

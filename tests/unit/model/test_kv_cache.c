@@ -251,6 +251,40 @@ static void check(const kind *k, d9d_dtype t)
     fixture_close(&f);
 }
 
+/* A sequence goes to another row and, after its own had something else, back. */
+static void check_copy(const kind *k, d9d_kv_cache_dtype stored)
+{
+    const d9d_kv_cache_copy_opts there = {CAPACITY, 2 * CAPACITY, 20, 1, 2},
+                                 back = {2 * CAPACITY, CAPACITY, 20, 2, 1};
+    fixture f;
+    float got[V], want[V];
+
+    fixture_open(&f, k, D9D_F32, stored);
+    run(&f, &(span){1, 0, 20}, 1, true, got);
+    assert_ok(d9d_kv_cache_copy(f.model, f.dev, stored, &f.cache, &there));
+    run(&f, &(span){1, 20, 1}, 1, true, want);
+    run(&f, &(span){0, 0, 30}, 1, true, got);
+    assert_ok(d9d_kv_cache_copy(
+        f.model, f.dev, stored, &f.cache,
+        &(d9d_kv_cache_copy_opts){.from_token = 0, .to_token = CAPACITY, .n = 30, .to_seq = 1}));
+    run(&f, &(span){1, 20, 1}, 1, true, got);
+    assert_memory_not_equal(got, want, sizeof(want));
+    assert_ok(d9d_kv_cache_copy(f.model, f.dev, stored, &f.cache, &back));
+    run(&f, &(span){1, 20, 1}, 1, true, got);
+    assert_memory_equal(got, want, sizeof(want));
+    fixture_close(&f);
+}
+
+static void a_copied_sequence_is_the_sequence(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        check_copy(&kinds[i], D9D_KV_CACHE_AUTO);
+        if (kinds[i].head > 0)
+            check_copy(&kinds[i], D9D_KV_CACHE_FP8);
+    }
+}
+
 static void spans_give_what_whole_rows_do(void **state)
 {
     (void)state;
@@ -347,6 +381,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_give_what_whole_rows_do),
+        cmocka_unit_test(a_copied_sequence_is_the_sequence),
         cmocka_unit_test(eight_bits_are_close),
         cmocka_unit_test(other_entries_are_not_narrowed),
         cmocka_unit_test(models_without_a_cache_are_refused),
