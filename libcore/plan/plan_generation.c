@@ -44,7 +44,8 @@ static d9d_status measure_copy(d9di_kv_decoder *d, const d9di_engine *e, int64_t
 static d9d_status measure(d9di_kv_decoder *d, d9di_engine *e, const d9d_grpo_section *c,
                           int64_t rows, int64_t prompts, int64_t prompt, double *out)
 {
-    const int64_t completions = prompts * c->num_generations,
+    const int64_t group = d9d_comm_size(e->stages[0].model->groups.cp),
+                  completions = (prompts * c->num_generations + group - 1) / group,
                   rounds = (completions + rows - 1) / rows;
     uint32_t *ids = calloc((size_t)prompt, sizeof(*ids));
     double prefill = 0, copy = 0, decode = 0;

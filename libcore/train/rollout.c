@@ -266,15 +266,25 @@ static d9d_status get_prompt(void *arg, int64_t k, d9d_token_ids *ids, d9di_prom
     return D9D_OK;
 }
 
+/* Completion k of `all` tokens, of which it was given n. */
+static d9d_status completion_alloc(d9di_rollout *r, size_t all, size_t n, uint32_t **ids,
+                                   d9di_grpo_token **tokens)
+{
+    *ids = d9d_arena_alloc(&r->arena, (all + 1) * sizeof(**ids));
+    *tokens = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(**tokens));
+    if (*ids == NULL || *tokens == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "task grpo: a completion of %zu tokens", all);
+    return D9D_OK;
+}
+
 static d9d_status keep_completion(void *arg, const d9di_decode_batch_seq *row)
 {
     d9di_rollout *r = arg;
     d9di_grpo_completion *x = &r->completions.data[row->k];
-    uint32_t *ids = d9d_arena_alloc(&r->arena, (row->ids.len + 1) * sizeof(*ids));
-    d9di_grpo_token *tokens = d9d_arena_alloc(&r->arena, (row->stats.len + 1) * sizeof(*tokens));
+    d9di_grpo_token *tokens;
+    uint32_t *ids;
 
-    if (ids == NULL || tokens == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "task grpo: a completion of %zu tokens", row->ids.len);
+    D9D_TRY(completion_alloc(r, row->ids.len, row->stats.len, &ids, &tokens));
     if (row->ids.len > 0)
         memcpy(ids, row->ids.data, row->ids.len * sizeof(*ids));
     for (size_t i = 0; i < row->stats.len; i++)
@@ -288,6 +298,12 @@ static d9d_status keep_completion(void *arg, const d9di_decode_batch_seq *row)
         .ref = r->prompts.data[row->k / r->c->num_generations].ref,
     };
     return D9D_OK;
+}
+
+/* Context-parallel ranks have the same prompts, and decode their completions in turn. */
+static const d9d_comm *decoding_group(const d9di_rollout *r)
+{
+    return r->engine->stages[0].model->groups.cp;
 }
 
 /* True if the ranks' calls of the decoder depend on each other. */
@@ -360,7 +376,8 @@ static d9d_status decode_open(d9di_rollout *r, d9di_decode_batch *b)
         .vocab = r->engine->whole.model->vocab,
         .max_new = c->max_completion_length,
         .positions = max_tokens(r),
-        .step = 1,
+        .next = d9d_comm_rank(decoding_group(r)),
+        .step = d9d_comm_size(decoding_group(r)),
         .prefix_mask = r->engine->spec.opts.prefix_mask,
     };
     for (size_t i = 0; i < r->stop_tokens.len; i++)
@@ -386,6 +403,90 @@ static d9d_status generate(d9di_rollout *r)
     r->prefilled = b.prefilled;
     d9di_kv_decoder_close(b.decoder);
     d9di_decode_batch_release(&b);
+    return st;
+}
+
+/* --- completions of other ranks -------------------------------------------------------------- */
+
+/* In a message, before the tokens and what is known of the completion's. */
+typedef struct completion_head {
+    int64_t k, prompt, n;
+    bool truncated;
+} completion_head;
+
+/* Those that this rank has decoded. */
+static d9d_status pack_completions(const d9di_rollout *r, d9d_buf *out)
+{
+    const size_t step = (size_t)d9d_comm_size(decoding_group(r));
+
+    for (size_t k = (size_t)d9d_comm_rank(decoding_group(r)); k < r->completions.len; k += step) {
+        const d9di_grpo_completion *x = &r->completions.data[k];
+        completion_head h;
+
+        memset(&h, 0, sizeof(h));
+        h.k = (int64_t)k;
+        h.prompt = x->prompt;
+        h.n = x->n;
+        h.truncated = x->truncated;
+        if (x->ids == NULL) /* of a skipped prompt */
+            continue;
+        D9D_TRY(d9d_buf_append(out, &h, sizeof(h)));
+        D9D_TRY(d9d_buf_append(out, x->ids, (size_t)(x->prompt + x->n) * sizeof(*x->ids)));
+        D9D_TRY(d9d_buf_append(out, x->tokens, (size_t)x->n * sizeof(*x->tokens)));
+    }
+    return D9D_OK;
+}
+
+/* Those of one rank's message. */
+static d9d_status unpack_completions(d9di_rollout *r, const d9d_comm_blob *from)
+{
+    const char *at = from->data, *end = at + from->n;
+
+    while (at < end) {
+        d9di_grpo_token *tokens;
+        uint32_t *ids;
+        completion_head h;
+
+        memcpy(&h, at, sizeof(h));
+        at += sizeof(h);
+        D9D_TRY(completion_alloc(r, (size_t)(h.prompt + h.n), (size_t)h.n, &ids, &tokens));
+        memcpy(ids, at, (size_t)(h.prompt + h.n) * sizeof(*ids));
+        at += (size_t)(h.prompt + h.n) * sizeof(*ids);
+        memcpy(tokens, at, (size_t)h.n * sizeof(*tokens));
+        at += (size_t)h.n * sizeof(*tokens);
+        r->completions.data[h.k] =
+            (d9di_grpo_completion){.ids = ids,
+                                   .prompt = h.prompt,
+                                   .n = h.n,
+                                   .tokens = tokens,
+                                   .truncated = h.truncated,
+                                   .ref = r->prompts.data[h.k / r->c->num_generations].ref};
+    }
+    return D9D_OK;
+}
+
+/* Afterwards each rank of the group has the completions of all.  Collective over it. */
+static d9d_status share_completions(d9di_rollout *r)
+{
+    const d9d_comm *group = decoding_group(r);
+    d9d_buf own = {0};
+    d9d_arena a = {0};
+    d9d_comm_blob *all;
+    d9d_status st;
+
+    if (d9d_comm_size(group) == 1)
+        return D9D_OK;
+    D9D_TRY_OR(st, pack_completions(r, &own), out);
+    D9D_TRY_OR(st,
+               d9d_comm_allgather_arena(r->engine->stages[0].model->groups.cp, "completions",
+                                        own.data, own.len, &a, &all),
+               out);
+    for (int i = 0; i < d9d_comm_size(group); i++)
+        if (i != d9d_comm_rank(group))
+            D9D_TRY_OR(st, unpack_completions(r, &all[i]), out);
+out:
+    d9d_buf_release(&own);
+    d9d_arena_release(&a);
     return st;
 }
 
@@ -670,6 +771,7 @@ static d9d_status round_make(d9di_rollout *r, const d9di_train_run *run, d9d_pre
     D9D_TRY(take_prompts(r, run, feed));
     start = d9d_clock_ns();
     D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, generate(r)));
+    D9D_TRY(share_completions(r));
     log_round(r, run, (double)(d9d_clock_ns() - start) * 1e-9);
     return judge(r, run, step);
 }

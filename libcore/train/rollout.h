@@ -10,8 +10,9 @@
  *
  * A round is num_iterations steps of the same completions.  Its first step reads this rank's
  * prompts and decodes num_generations completions of each, generation_batch_size at a time; the KV
- * cache exists while it does.  A completion stays on the rank of its prompt, so that only rewards
- * and counts are exchanged.
+ * cache exists while it does.  A completion stays on the ranks of its prompt: context-parallel
+ * ranks decode those that they share in turn and exchange them, tensor-parallel ranks and stages
+ * decode together.  Of other ranks' completions only rewards and counts are known.
  *
  * Completions of the first prompts of recorded steps go to completions.jsonl of the run directory:
  *

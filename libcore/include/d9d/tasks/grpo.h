@@ -31,7 +31,8 @@
  *
  * The completions that a step samples depend on (weights, prompt, seed, number of the prompt in the
  * stream, number of the completion) and, through rounding, on tensor parallelism and the device: on
- * no micro-batch, and not on the number of data-parallel ranks.
+ * no micro-batch, and not on the number of data-parallel or context-parallel ranks or of stages.
+ * The completions of a prompt share its prefill.
  *
  * Log-probabilities are those at the temperature of sampling.  The old ones of a ratio are computed
  * by the first step's own forward, so that its ratios are 1 exactly and a router's choices are
