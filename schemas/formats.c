@@ -989,6 +989,9 @@ static const d9d_key plan_keys[] = {
     NULLABLE("context_parallel_choice", LIST,
              "the methods among which auto has chosen; null: the configuration names one",
              .elem = &a_plan_cp),
+    NULLABLE("bytes_optimizer_in_backward", INT,
+             "of a plan that does not fit: bytes of the rank that needs most with "
+             "trainer.optimizer_in_backward; null: it is refused, or on"),
     D9D_KEY_END,
 };
 const d9d_table d9di_plan_format = TABLE("plan", plan_keys, "d9d-train --plan --json");

@@ -330,6 +330,16 @@ static d9d_status check_offload(const d9di_engine *e, const d9di_engine_opts *op
     return D9D_OK;
 }
 
+static d9d_status check_release(const d9di_engine *e, const d9di_engine_opts *opts)
+{
+    if (opts->release_grads && e->whole.model->n_units == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.optimizer_in_backward needs a model with units, whose gradients "
+                        "are final together, and %s has none",
+                        e->whole.model->ops->name);
+    return D9D_OK;
+}
+
 static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
 {
     const d9d_head head = d9di_task_head(opts->task);
@@ -346,6 +356,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(check_prefix_mask(e));
     D9D_TRY(d9di_engine_prompt_check(e));
     D9D_TRY(check_offload(e, opts));
+    D9D_TRY(check_release(e, opts));
     if (opts->fp8 != NULL)
         D9D_TRY(d9di_engine_fp8_check(opts->fp8, &e->whole.params, opts->mesh->tensor_parallel));
     D9D_TRY(d9di_engine_quant_check(&e->whole.params, opts));
@@ -398,7 +409,7 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *opts)
     sum += d9di_frozen_model_bytes(e) + copies.weights + copies.gradients;
     for (size_t i = 0; i < e->params.n; i++) {
         const d9d_param *p = e->params.p[i];
-        const bool has_grad = opts->train && p->spec.trainable;
+        const bool has_grad = opts->train && p->spec.trainable && !opts->release_grads;
 
         sum += d9d_param_stored_bytes(p, &p->shard);
         sum += has_grad
@@ -423,6 +434,7 @@ d9d_fsdp_opts d9di_engine_fsdp_opts(const d9di_engine_opts *opts)
         .reduce_dtype =
             opts->gradients->reduce_dtype < 0 ? D9D_F32 : dtypes[opts->gradients->reduce_dtype],
         .float8_all_gather = opts->fp8 != NULL && opts->fp8->fsdp_float8_all_gather,
+        .release_grads = opts->release_grads,
     };
 }
 

@@ -159,6 +159,7 @@ typedef struct d9di_engine_opts {
     const struct d9d_job_sharding_section *sharding;   /* of training */
     const struct d9d_job_offload_section *offload;     /* of training */
     const struct d9d_job_fp8_section *fp8;             /* of training; NULL: none */
+    bool release_grads; /* of training: d9d_fsdp_set_post_accumulate_grad_hook() of each stage */
     d9di_engine_quant quantised; /* what is not trained: engine/quant_weights.h */
     /* Of training, opened by the caller: engine/expert_replication.h; NULL: none. */
     const d9d_job_expert_replication_section *replication;
@@ -195,6 +196,9 @@ bool d9di_engine_has_last_stage(const d9di_engine *e);
 /* Source of micro-batches, and receiver of results. */
 typedef struct d9di_engine_callbacks {
     d9d_status (*next)(void *arg, d9d_batch *out); /* the next one, valid until the next call */
+    /* Training, or NULL: the forward of the step's only micro-batch is done, and its loss is in
+     * sums; backward comes next. */
+    d9d_status (*pre_backward)(void *arg);
     /* Inference: losses [rows, length] float32 on the device, in order, on the last stage's ranks.
      * All ranks of a pipeline request batches in the same order. */
     d9d_status (*loss)(void *arg, const d9d_batch *b, const d9d_tensor *loss);

@@ -351,8 +351,11 @@ static d9d_status stage_tensors(void *self, int stage, int micro, d9d_stage_tens
 static d9d_status stage_backward(void *self, int stage, int micro, bool last)
 {
     const d9di_engine *e = self;
+    const d9di_engine_callbacks *callbacks = e->step.run->callbacks;
 
     (void)micro;
+    if (callbacks->pre_backward != NULL)
+        D9D_TRY(callbacks->pre_backward(callbacks->arg));
     d9d_fsdp_pre_backward(stage_by_index(e, stage)->sharded,
                           last && e->step.run->first + e->exec.program.micros == e->step.run->n);
     return D9D_OK;
@@ -474,6 +477,8 @@ d9d_status d9di_engine_create_optimizer(const d9d_train_config *c, const d9d_par
     if (c->trainer.offload.optimizer == D9D_JOB_OFFLOAD_HOST)
         d9d_optimizer_set_offload(o);
     st = d9d_optimizer_check_rowwise(o, c->mesh.tensor_parallel);
+    if (st == D9D_OK && c->trainer.optimizer_in_backward)
+        st = d9d_optimizer_check_step_some(o);
     if (st == D9D_OK && ema != NULL)
         st = d9d_optimizer_set_ema(o,
                                    &(d9d_ema_opts){.decay = ema->decay,

@@ -53,6 +53,41 @@ d9d_status d9d_job_check_batching(const d9d_parallel_degrees *m,
     return D9D_OK;
 }
 
+d9d_status d9d_job_check_optimizer_in_backward(const d9d_train_config *c)
+{
+    const d9d_job_trainer_section *t = &c->trainer;
+    const int64_t replicas = c->mesh.data_parallel_replicate * c->mesh.data_parallel_shard,
+                  n_micro = t->batching.global_batch_size / replicas / t->batching.microbatch_size;
+
+    if (!t->optimizer_in_backward)
+        return D9D_OK;
+    if (t->gradient_clipping.max_norm > 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.optimizer_in_backward: a step's norm is known when its last "
+                        "gradient is, and then none is left to be clipped to "
+                        "trainer.gradient_clipping.max_norm %g; set one of both",
+                        t->gradient_clipping.max_norm);
+    if (c->mesh.pipeline_parallel > 1)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.optimizer_in_backward: the stages of mesh.pipeline_parallel %lld "
+                        "compute several micro-batches with the same weights, so that gradients "
+                        "stay; set one of both",
+                        (long long)c->mesh.pipeline_parallel);
+    if (n_micro > 1)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.optimizer_in_backward: gradients of the %lld micro-batches of a "
+                        "step are accumulated, so that they stay; trainer.batching.microbatch_size "
+                        "%lld makes one of them",
+                        (long long)n_micro, (long long)(n_micro * t->batching.microbatch_size));
+    if (t->integrity.rerun_period_steps != D9D_PERIOD_DISABLE)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.optimizer_in_backward: trainer.integrity.rerun_period_steps %lld "
+                        "computes a step twice, and the first time changes its weights; set one of "
+                        "both",
+                        (long long)t->integrity.rerun_period_steps);
+    return D9D_OK;
+}
+
 d9d_status d9d_job_check_profiling(const d9d_job_profiling_section *p)
 {
     if (p == NULL || p->active_steps <= p->period_steps)

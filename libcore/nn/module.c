@@ -260,12 +260,14 @@ d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev, bool with_g
     return d9d_module_each(root, materialise_param, &m);
 }
 
-/* Shards and gradient buckets have their memory all the time. */
+/* Shards and gradient buckets have their memory all the time, unless FSDP releases it. */
 static d9d_status set_grad_on_demand(void *arg, d9d_param *p)
 {
-    p->grad_on_demand =
+    const bool alone =
         p->spec.trainable && p->placement.shard_group == NULL && p->shard.grad.storage == NULL;
-    p->grad_loose = p->grad_on_demand && *(const bool *)arg;
+
+    p->grad_loose = alone && *(const bool *)arg;
+    p->grad_on_demand = alone || (p->grad_on_demand && p->spec.trainable);
     return D9D_OK;
 }
 

@@ -138,22 +138,27 @@ static bool is_in_step(const d9d_optimizer *o, size_t i)
 }
 
 /* The average begins as the weights of start_step. */
-d9d_status d9di_optimizer_ema_begin(d9d_optimizer *o, const d9d_tensor *scale)
+d9d_status d9di_optimizer_ema_begin(d9d_optimizer *o, const d9d_tensor *scale, const size_t *which,
+                                    size_t n)
 {
-    for (size_t i = 0; i < o->params.n; i++)
-        if (is_in_step(o, i) && o->steps[i] == o->ema.opts.start_step)
-            D9D_TRY(ema_move(o, i, 1, scale));
+    for (size_t k = 0; k < n; k++)
+        if (is_in_step(o, which[k]) && o->steps[which[k]] == o->ema.opts.start_step)
+            D9D_TRY(ema_move(o, which[k], 1, scale));
     return D9D_OK;
 }
 
-d9d_status d9di_optimizer_ema_update(d9d_optimizer *o, const d9d_tensor *scale)
+d9d_status d9di_optimizer_ema_update(d9d_optimizer *o, const d9d_tensor *scale, const size_t *which,
+                                     size_t n)
 {
     const d9d_ema_opts *e = &o->ema.opts;
 
-    for (size_t i = 0; i < o->params.n; i++)
+    for (size_t k = 0; k < n; k++) {
+        const size_t i = which[k];
+
         if (is_in_step(o, i) && o->steps[i] > e->start_step &&
             (o->steps[i] - e->start_step) % e->every_steps == 0)
             D9D_TRY(ema_move(o, i, 1 - e->decay, scale));
+    }
     return D9D_OK;
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "d9d/device/trace.h"
-#include "d9d/optim/optim.h"
+#include "optim/grad_squares.h"
 
 enum {
     REPORT = sizeof(d9d_grad_finalize_report) / sizeof(double),
@@ -39,6 +39,7 @@ void d9d_grad_finalize_release(d9d_grad_finalize *e)
     d9d_tensor_release(&e->report);
     d9d_tensor_release(&e->all);
     d9d_tensor_release(&e->scale);
+    d9di_grad_finalize_squares_release(e);
     *e = (d9d_grad_finalize){0};
 }
 
@@ -49,7 +50,7 @@ void d9d_grad_finalize_release(d9d_grad_finalize *e)
  *
  * They are computed from the last parameter to the first, as backward finishes them, in many
  * launches.  A launch waits for all of its own gradients, so each covers a small share. */
-enum { MAX_ARRAYS = 128, LAUNCHES = 32 };
+enum { MAX_ARRAYS = D9DI_GRAD_SQUARES_MAX_ARRAYS, LAUNCHES = 32 };
 
 typedef struct norm_work {
     d9d_device *dev;
@@ -111,8 +112,7 @@ static d9d_status norm_launch(const norm_work *q, size_t begin, size_t end)
     for (size_t i = begin; i < end; i++) {
         if (i == begin || q->p[i]->shard.pending_reduce != q->p[i - 1]->shard.pending_reduce)
             D9D_TRY(grad_wait(dev, q->p[i]));
-        list[i - begin] =
-            (d9d_sum_squares_array){d9d_tensor_data(&q->p[i]->shard.grad), grad_numel(q->p[i])};
+        list[i - begin] = d9di_grad_squares_array(q->p[i]);
     }
     return dev->kernels->reduce->sum_squares(dev->stream, q->squares + begin,
                                              q->p[begin]->shard.grad.dtype, list,
@@ -141,6 +141,22 @@ out:
     return st;
 }
 
+/* The squares of gradients that were not released yet, and the sum of all. */
+static d9d_status norm_complete(d9d_grad_finalize *e, const d9d_params *params, double *out)
+{
+    d9d_params left = {.p = calloc(params->n + 1, sizeof(d9d_param *))};
+    d9d_status st;
+
+    if (left.p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the norm of %zu gradients", params->n);
+    for (size_t i = 0; i < params->n; i++)
+        if (d9d_param_has_shard_grad(params->p[i]))
+            left.p[left.n++] = params->p[i];
+    st = d9di_grad_squares_add(e->squares, &left, &e->scale);
+    free(left.p);
+    return st == D9D_OK ? d9di_grad_squares_sum(e->squares, out) : st;
+}
+
 d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *params,
                                      const d9d_grad_finalize_local *local, double max_norm)
 {
@@ -159,7 +175,8 @@ d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *par
                                   (uint64_t)n_extra * sizeof(double)));
     if (local->is_replica)
         D9D_TRY(k->elementwise->fill(dev->stream, D9D_F64, loss, n, 0.0f));
-    D9D_TRY(norm_accumulate(dev, params, squares));
+    D9D_TRY(e->squares != NULL ? norm_complete(e, params, squares)
+                               : norm_accumulate(dev, params, squares));
     D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss,
                                 n + n_extra + SUMMED, D9D_COMM_SUM));
     return k->optim->grad_scale(dev->stream, d9d_tensor_data(&e->scale),

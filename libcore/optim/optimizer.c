@@ -222,8 +222,10 @@ static d9d_status states_create(d9d_optimizer *o)
     o->steps = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->steps));
     o->updates = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->updates));
     o->order = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->order));
+    o->some = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->some));
     if (o->state == NULL || o->reduced == NULL || o->dims == NULL || o->index == NULL ||
-        o->names == NULL || o->steps == NULL || o->updates == NULL || o->order == NULL)
+        o->names == NULL || o->steps == NULL || o->updates == NULL || o->order == NULL ||
+        o->some == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for records of %zu states", n - 1);
     for (size_t i = 0; i + 1 < n; i++)
         o->dims[i] = -1;
@@ -341,6 +343,7 @@ d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const
                                             &o->arena, &o->groups),
                out);
     D9D_TRY_OR(st, uses_choose(o), out);
+    D9D_TRY_OR(st, d9di_optimizer_index_make(&o->params, &o->index_of), out);
     D9D_TRY_OR(st, states_create(o), out);
     if (dev != NULL)
         D9D_TRY_OR(st, d9d_optimizer_fill(o, dev), out);
@@ -362,6 +365,7 @@ void d9d_optimizer_free(d9d_optimizer *o)
         if (o->uses.data[i].self != NULL)
             o->uses.data[i].choice.kind->close(o->uses.data[i].self);
     D9D_VEC_RELEASE(&o->uses);
+    d9di_optimizer_index_release(&o->index_of);
     d9d_arena_release(&o->arena);
     free(o);
 }
@@ -419,15 +423,15 @@ d9d_optimizer_update d9di_optimizer_update_make(d9d_optimizer *o, size_t i)
     };
 }
 
-/* The updates of one kind from `begin` to `end` in the order. */
+/* The updates of one kind among `count` parameters. */
 static size_t updates_collect(d9d_optimizer *o, size_t of, double lr, const d9d_tensor *scale,
-                              size_t begin, size_t end)
+                              const size_t *which, size_t count)
 {
     const d9di_optimizer_use *use = &o->uses.data[of];
     size_t n = 0;
 
-    for (size_t k = begin; k < end; k++) {
-        const size_t i = o->order[k];
+    for (size_t k = 0; k < count; k++) {
+        const size_t i = which[k];
 
         if (!d9d_param_has_shard_grad(o->params.p[i]) || o->use_of[i] != of)
             continue;
@@ -451,13 +455,13 @@ static d9d_status updates_apply(d9d_optimizer *o, const d9d_optimizer_choice *c,
     return D9D_OK;
 }
 
-/* Update the parameters from `begin` to `end` in the order, kind by kind. */
-static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *scale, size_t begin,
-                               size_t end)
+/* Update these parameters in this order, kind by kind. */
+static d9d_status update_these(d9d_optimizer *o, double lr, const d9d_tensor *scale,
+                               const size_t *which, size_t n)
 {
     for (size_t i = 0; i < o->uses.len; i++)
-        D9D_TRY(updates_apply(o, &o->uses.data[i].choice,
-                              updates_collect(o, i, lr, scale, begin, end)));
+        D9D_TRY(
+            updates_apply(o, &o->uses.data[i].choice, updates_collect(o, i, lr, scale, which, n)));
     return D9D_OK;
 }
 
@@ -465,13 +469,40 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
 {
     size_t done = 0;
 
-    D9D_TRY(d9di_optimizer_ema_begin(o, scale));
+    D9D_TRY(d9di_optimizer_ema_begin(o, scale, o->order, o->params.n));
     for (size_t i = 0; i < o->n_first; done = o->end[i++]) {
-        D9D_TRY(update_range(o, lr, scale, done, o->end[i]));
+        D9D_TRY(update_these(o, lr, scale, o->order + done, o->end[i] - done));
         D9D_TRY(o->enqueued(o->enqueued_arg, i));
     }
-    D9D_TRY(update_range(o, lr, scale, done, o->params.n));
-    return d9di_optimizer_ema_update(o, scale);
+    D9D_TRY(update_these(o, lr, scale, o->order + done, o->params.n - done));
+    return d9di_optimizer_ema_update(o, scale, o->order, o->params.n);
+}
+
+d9d_status d9d_optimizer_step_some(d9d_optimizer *o, const d9d_params *some, double lr,
+                                   const d9d_tensor *scale)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < some->n; i++)
+        n += d9di_optimizer_index_find(&o->index_of, some->p[i], &o->some[n]);
+    D9D_TRY(d9di_optimizer_ema_begin(o, scale, o->some, n));
+    D9D_TRY(update_these(o, lr, scale, o->some, n));
+    return d9di_optimizer_ema_update(o, scale, o->some, n);
+}
+
+d9d_status d9d_optimizer_check_step_some(const d9d_optimizer *o)
+{
+    for (size_t i = 0; i < o->uses.len; i++) {
+        const d9d_optimizer_kind *kind = o->uses.data[i].choice.kind;
+
+        if (kind->update_list != NULL && !kind->partial_lists_ok)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "trainer.optimizer_in_backward: the optimizer %s updates all its "
+                            "parameters together, so that their gradients stay; adamw, adam, "
+                            "lion, sgd and schedule_free_adamw update one by one",
+                            kind->table->name);
+    }
+    return D9D_OK;
 }
 
 const char *d9d_optimizer_name(const d9d_optimizer *o)

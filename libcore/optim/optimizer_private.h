@@ -4,6 +4,7 @@
 #define D9DI_OPTIM_OPTIMIZER_PRIVATE_H
 
 #include "optim/optimizer.h"
+#include "optim/optimizer_index.h"
 #include "optim/param_groups.h"
 
 /* The moving averages of the weights; without averages `names` is NULL. */
@@ -51,6 +52,8 @@ struct d9d_optimizer {
     int64_t *steps; /* [params.n] */
     d9d_optimizer_update *updates; /* [params.n], of the current call */
     size_t *order;                 /* [params.n]: order of updates, as indices into params */
+    size_t *some;                  /* [params.n]: those of d9d_optimizer_step_some() */
+    d9di_optimizer_index index_of; /* places in params */
     size_t *end; /* [n_first]: end of each list of parameters that are updated first, in `order` */
     size_t n_first;
     d9d_optimizer_enqueued_fn *enqueued;
@@ -70,9 +73,11 @@ d9d_optimizer_update d9di_optimizer_update_make(d9d_optimizer *o, size_t i);
 d9d_status d9di_optimizer_state_fill(d9d_optimizer *o, d9d_tensor *t);
 /* The same for the averages, where the optimizer has them. */
 d9d_status d9di_optimizer_ema_fill(d9d_optimizer *o);
-/* Before and after the updates of a step. */
-d9d_status d9di_optimizer_ema_begin(d9d_optimizer *o, const d9d_tensor *scale);
-d9d_status d9di_optimizer_ema_update(d9d_optimizer *o, const d9d_tensor *scale);
+/* Before and after the updates of n parameters. */
+d9d_status d9di_optimizer_ema_begin(d9d_optimizer *o, const d9d_tensor *scale, const size_t *which,
+                                    size_t n);
+d9d_status d9di_optimizer_ema_update(d9d_optimizer *o, const d9d_tensor *scale, const size_t *which,
+                                     size_t n);
 uint64_t d9di_optimizer_ema_bytes(const d9d_optimizer *o);
 /* State k of n. */
 d9d_optimizer_state d9di_optimizer_ema_state_at(d9d_optimizer *o, size_t k);

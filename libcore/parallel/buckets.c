@@ -50,23 +50,80 @@ d9d_status d9di_buckets_add(d9di_buckets *b, size_t unit, d9d_param *p)
     return D9D_VEC_PUSH(&k->units, unit);
 }
 
+/* shard.grad becomes the bucket's elements from `at` on; so does local.grad if that is the same. */
+static void param_view(d9d_param *p, const d9d_tensor *all, int64_t at)
+{
+    d9d_tensor part = d9d_tensor_rows(all, at, d9d_shape_numel(&p->shard.shape));
+
+    d9d_tensor_release(&p->shard.grad);
+    p->shard.grad = d9d_tensor_reshape(&part, p->shard.shape);
+    d9d_tensor_release(&part);
+    if (p->placement.shard_group != NULL)
+        return;
+    d9d_tensor_release(&p->local.grad);
+    p->local.grad = d9d_tensor_ref(&p->shard.grad);
+}
+
+/* Zeros in n elements of the bucket from `at` on. */
+static d9d_status zeros_fill(const d9di_bucket *k, d9d_device *dev, int64_t at, int64_t n)
+{
+    char *all = d9d_tensor_data(&k->all);
+
+    return n == 0 ? D9D_OK
+                  : dev->kernels->elementwise->fill(
+                        dev->stream, k->dtype, all + (uint64_t)at * d9d_dtype_size(k->dtype), n, 0);
+}
+
 /* The padding between gradients is zero and stays so. */
 static d9d_status bucket_alloc(d9di_bucket *k, d9d_device *dev)
 {
     const int64_t size = (int64_t)d9d_dtype_size(k->dtype);
+    const bool is_new = k->all.storage == NULL;
     int64_t at = 0;
 
-    D9D_TRY(d9d_tensor_alloc(dev, k->dtype, D9D_SHAPE((int64_t)k->bytes / size), &k->all));
-    D9D_TRY(dev->kernels->elementwise->fill(dev->stream, k->dtype, d9d_tensor_data(&k->all),
-                                            d9d_tensor_numel(&k->all), 0.0f));
+    if (is_new)
+        D9D_TRY(d9d_tensor_alloc(dev, k->dtype, D9D_SHAPE((int64_t)k->bytes / size), &k->all));
     for (size_t i = 0; i < k->params.len; i++) {
         d9d_param *p = k->params.data[i];
-        d9d_tensor part = d9d_tensor_rows(&k->all, at, d9d_shape_numel(&p->shard.shape));
+        const int64_t n = d9d_shape_numel(&p->shard.shape), padded = (int64_t)param_bytes(p) / size;
 
-        p->shard.grad = d9d_tensor_reshape(&part, p->shard.shape);
-        d9d_tensor_release(&part);
-        at += (int64_t)param_bytes(p) / size;
+        if (p->shard.grad.storage == NULL)
+            param_view(p, &k->all, at);
+        if (is_new)
+            D9D_TRY(zeros_fill(k, dev, at + n, padded - n));
+        at += padded;
     }
+    return D9D_OK;
+}
+
+/* A gradient that there is not counts as zero. */
+static d9d_status missing_fill(const d9di_bucket *k, d9d_device *dev)
+{
+    int64_t at = 0;
+
+    for (size_t i = 0; i < k->params.len; i++) {
+        const d9d_param *p = k->params.data[i];
+
+        if (!d9d_param_has_shard_grad(p))
+            D9D_TRY(zeros_fill(k, dev, at, d9d_shape_numel(&p->shard.shape)));
+        at += (int64_t)(param_bytes(p) / d9d_dtype_size(k->dtype));
+    }
+    return D9D_OK;
+}
+
+static bool bucket_has_unit(const d9di_bucket *k, size_t unit)
+{
+    for (size_t i = 0; i < k->units.len; i++)
+        if (k->units.data[i] == unit)
+            return true;
+    return false;
+}
+
+d9d_status d9di_buckets_alloc_unit(d9di_buckets *b, size_t unit, d9d_device *dev)
+{
+    for (size_t i = 0; i < b->list.len; i++)
+        if (bucket_has_unit(&b->list.data[i], unit))
+            D9D_TRY(bucket_alloc(&b->list.data[i], dev));
     return D9D_OK;
 }
 
@@ -172,9 +229,9 @@ static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev, bool narrow
     d9d_stream stream = d9d_comm_stream(k->sum);
     const d9d_comm *parts = NULL;
 
+    D9D_TRY(missing_fill(k, dev));
     if (narrow)
         D9D_TRY(narrow_alloc(k, dev));
-
     for (size_t i = 0; i < k->params.len; i++) {
         const d9d_param *p = k->params.data[i];
 
@@ -189,18 +246,11 @@ static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev, bool narrow
                                          d9d_tensor_numel(&k->all), D9D_COMM_SUM));
     d9d_trace_stream_range_end(dev, stream);
     k->summed.comm = k->sum;
+    k->reducing = true;
     D9D_TRY(d9d_comm_event_record(k->sum, &k->summed.event));
     for (size_t i = 0; i < k->params.len; i++)
         k->params.data[i]->shard.pending_reduce = &k->summed;
     return D9D_OK;
-}
-
-static bool bucket_has_unit(const d9di_bucket *k, size_t unit)
-{
-    for (size_t i = 0; i < k->units.len; i++)
-        if (k->units.data[i] == unit)
-            return true;
-    return false;
 }
 
 d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev)
@@ -216,14 +266,31 @@ d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev)
     return D9D_OK;
 }
 
+static bool bucket_has_grads(const d9di_bucket *k)
+{
+    for (size_t i = 0; i < k->params.len; i++)
+        if (k->params.data[i]->shard.grad.storage != NULL)
+            return true;
+    return false;
+}
+
+static d9d_status bucket_wait(const d9di_buckets *b, d9di_bucket *k, d9d_device *dev)
+{
+    D9D_TRY(d9d_stream_wait_event(k->sum, k->summed.event, dev->stream));
+    bucket_clear_pending(k);
+    narrow_release(k);
+    k->reducing = false;
+    if (b->reduced != NULL)
+        D9D_TRY(b->reduced(b->reduced_arg, k->params.data, k->params.len));
+    if (!bucket_has_grads(k))
+        d9d_tensor_release(&k->all);
+    return D9D_OK;
+}
+
 d9d_status d9di_buckets_wait(d9di_buckets *b, d9d_device *dev)
 {
-    for (size_t i = 0; i < b->list.len; i++) {
-        d9di_bucket *k = &b->list.data[i];
-
-        D9D_TRY(d9d_stream_wait_event(k->sum, k->summed.event, dev->stream));
-        bucket_clear_pending(k);
-        narrow_release(k);
-    }
+    for (size_t i = 0; i < b->list.len; i++)
+        if (b->list.data[i].reducing)
+            D9D_TRY(bucket_wait(b, &b->list.data[i], dev));
     return D9D_OK;
 }

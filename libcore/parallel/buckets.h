@@ -22,7 +22,8 @@ typedef struct d9di_bucket {
     D9D_VEC(d9d_param *) params;
     D9D_VEC(size_t) units;     /* units with parameters in it */
     size_t done;               /* of these units */
-    d9d_pending_reduce summed; /* completion of the newest all-reduce */
+    bool reducing;             /* an all-reduce is in flight */
+    d9d_pending_reduce summed; /* its completion */
 } d9di_bucket;
 
 typedef struct d9di_buckets {
@@ -32,13 +33,19 @@ typedef struct d9di_buckets {
     /* Called for each gradient that was not reduced before; or NULL. */
     d9d_status (*hook)(void *arg, const d9d_param *p, const d9d_tensor *grad);
     void *hook_arg;
+    /* Called for the parameters of a bucket that is reduced, or NULL; it may clear gradients on
+     * demand, and then the bucket's memory is free. */
+    d9d_status (*reduced)(void *arg, d9d_param *const *p, size_t n);
+    void *reduced_arg;
 } d9di_buckets;
 
 /* Add a parameter of a unit, units in the order of backward.  Parameters without a gradient group
  * are ignored. */
 d9d_status d9di_buckets_add(d9di_buckets *b, size_t unit, d9d_param *p);
-/* Allocate: shard.grad of each parameter is a view of its bucket. */
+/* Allocate what has no memory: shard.grad of each parameter becomes a view of its bucket.  All
+ * buckets, or those of a unit. */
 d9d_status d9di_buckets_alloc(d9di_buckets *b, d9d_device *dev);
+d9d_status d9di_buckets_alloc_unit(d9di_buckets *b, size_t unit, d9d_device *dev);
 void d9di_buckets_release(d9di_buckets *b);
 
 /* Start of a backward: no unit is done. */
@@ -46,7 +53,7 @@ void d9di_buckets_begin(d9di_buckets *b);
 /* Unit `unit` is done: enqueue the all-reduce of each bucket that is complete.  Its parameters'
  * shard.grad is pending then. */
 d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev);
-/* The device's stream waits for all reductions. */
+/* The device's stream waits for all reductions in flight. */
 d9d_status d9di_buckets_wait(d9di_buckets *b, d9d_device *dev);
 
 #endif /* D9DI_PARALLEL_BUCKETS_H */

@@ -71,6 +71,9 @@ struct d9d_fsdp {
     d9di_buckets buckets;
     d9d_fsdp_unit_hook *unit_hook; /* NULL: none */
     void *unit_hook_arg;
+    d9d_fsdp_post_accumulate_grad_hook *grads_hook; /* NULL: none */
+    void *grads_hook_arg;
+    d9d_params final; /* those of a call of grads_hook */
     d9d_arena arena;
 };
 
@@ -382,6 +385,8 @@ static d9d_status prefetch_next(d9d_fsdp *s, d9d_param_unit_pass pass)
 
 static d9d_status grads_alloc(fsdp_unit *u)
 {
+    if (u->owner->opts.release_grads)
+        D9D_TRY(d9di_buckets_alloc_unit(&u->owner->buckets, u->number, u->owner->dev));
     for (size_t i = 0; i < u->sharded.n; i++) {
         d9d_param *p = u->sharded.p[i];
 
@@ -390,6 +395,56 @@ static d9d_status grads_alloc(fsdp_unit *u)
                                      &p->local.grad));
     }
     return D9D_OK;
+}
+
+/* Shards of gradients that are released and have no memory; a bucket brings its own. */
+static d9d_status shard_grads_alloc(const fsdp_unit *u)
+{
+    for (size_t i = 0; i < u->sharded.n; i++) {
+        d9d_param *p = u->sharded.p[i];
+
+        if (p->grad_on_demand && p->local.has_grad && p->shard.grad.storage == NULL)
+            D9D_TRY(d9d_tensor_alloc(u->owner->dev, p->spec.grad_dtype, p->shard.shape,
+                                     &p->shard.grad));
+    }
+    return D9D_OK;
+}
+
+/* What makes a gradient final. */
+typedef enum final_by { FINAL_BY_BACKWARD, FINAL_BY_REDUCE_SCATTER, FINAL_BY_BUCKET } final_by;
+
+static final_by final_by_of(const d9d_param *p)
+{
+    if (p->placement.grad_group != NULL)
+        return FINAL_BY_BUCKET;
+    return p->placement.shard_group != NULL ? FINAL_BY_REDUCE_SCATTER : FINAL_BY_BACKWARD;
+}
+
+/* Of these parameters, the gradients of one kind are final: the hook, then their memory is free. */
+static d9d_status grads_finish(d9d_fsdp *s, d9d_param *const *p, size_t n, final_by by)
+{
+    if (!s->opts.release_grads || s->grads_hook == NULL)
+        return D9D_OK;
+    s->final.n = 0;
+    for (size_t i = 0; i < n; i++)
+        if (final_by_of(p[i]) == by && d9d_param_has_shard_grad(p[i]))
+            s->final.p[s->final.n++] = p[i];
+    if (s->final.n > 0)
+        D9D_TRY(s->grads_hook(s->grads_hook_arg, &s->final));
+    for (size_t i = 0; i < n; i++)
+        if (final_by_of(p[i]) == by)
+            d9d_param_grad_clear(p[i]);
+    return D9D_OK;
+}
+
+static d9d_status unit_grads_finish(fsdp_unit *u, final_by by)
+{
+    return u->done ? grads_finish(u->owner, u->all.p, u->all.n, by) : D9D_OK;
+}
+
+static d9d_status bucket_grads_finish(void *fsdp, d9d_param *const *p, size_t n)
+{
+    return grads_finish(fsdp, p, n, FINAL_BY_BUCKET);
 }
 
 static d9d_status unit_reduce_wait(fsdp_unit *u)
@@ -404,7 +459,7 @@ static d9d_status unit_reduce_wait(fsdp_unit *u)
     for (size_t i = 0; i < u->n_groups; i++)
         group_reduce_done(u, &u->groups[i]);
     u->reducing = false;
-    return D9D_OK;
+    return unit_grads_finish(u, FINAL_BY_REDUCE_SCATTER);
 }
 
 /* Wait for the reductions of earlier units, whose buffers are then free. */
@@ -413,6 +468,13 @@ static d9d_status units_reduce_wait(d9d_fsdp *s)
     for (size_t i = 0; i < s->n_units; i++)
         D9D_TRY(unit_reduce_wait(&s->units[i]));
     return D9D_OK;
+}
+
+/* Wait for those of buckets too. */
+static d9d_status all_reduce_wait(d9d_fsdp *s)
+{
+    D9D_TRY(units_reduce_wait(s));
+    return d9di_buckets_wait(&s->buckets, s->dev);
 }
 
 static d9d_status group_call_hook(const fsdp_unit *u, const param_group *b)
@@ -445,7 +507,7 @@ static d9d_status group_reduce_scatter(fsdp_unit *u, param_group *b)
 
 static d9d_status unit_reduce_start(fsdp_unit *u)
 {
-    d9d_status st = D9D_OK;
+    d9d_status st = shard_grads_alloc(u);
 
     for (size_t i = 0; st == D9D_OK && i < u->n_groups; i++)
         st = group_reduce_scatter(u, &u->groups[i]);
@@ -457,7 +519,7 @@ static d9d_status unit_reduce_start(fsdp_unit *u)
 
 /* Backward has resharded the unit for the last time in this micro-batch.  After the first unit
  * there is no computation left: reductions of the previous unit continue there, and the norm
- * overlaps with them. */
+ * overlaps with them.  Gradients that are released are final when the next unit is done. */
 static d9d_status unit_backward_done(fsdp_unit *u)
 {
     d9d_fsdp *s = u->owner;
@@ -466,12 +528,17 @@ static d9d_status unit_backward_done(fsdp_unit *u)
     u->done = s->last;
     if (s->last && s->unit_hook != NULL)
         D9D_TRY(s->unit_hook(s->unit_hook_arg, &u->all));
+    if (s->last && s->opts.release_grads)
+        D9D_TRY(all_reduce_wait(s));
     if (u->sharded.n > 0 && (s->last || !s->opts.reduce_once)) {
         if (!s->last || u != s->order[0])
             D9D_TRY(units_reduce_wait(s));
         D9D_TRY(unit_reduce_start(u));
     }
-    return s->last ? d9di_buckets_unit_done(&s->buckets, u->number, s->dev) : D9D_OK;
+    if (!s->last)
+        return D9D_OK;
+    D9D_TRY(d9di_buckets_unit_done(&s->buckets, u->number, s->dev));
+    return unit_grads_finish(u, FINAL_BY_BACKWARD);
 }
 
 /* --- unshard and reshard of a unit ------------------------------------------------------------ */
@@ -607,10 +674,30 @@ static d9d_status buckets_build(d9d_fsdp *s)
 {
     s->buckets.max_bytes = s->opts.bucket_bytes;
     s->buckets.reduce_dtype = s->opts.reduce_dtype;
+    s->buckets.reduced = bucket_grads_finish;
+    s->buckets.reduced_arg = s;
     for (size_t k = s->n_units; s->opts.with_grads && k-- > 0;)
         for (size_t i = s->units[k].all.n; i-- > 0;)
             D9D_TRY(d9di_buckets_add(&s->buckets, k, s->units[k].all.p[i]));
-    return d9di_buckets_alloc(&s->buckets, s->dev);
+    return s->opts.release_grads ? D9D_OK : d9di_buckets_alloc(&s->buckets, s->dev);
+}
+
+/* Gradients that are released have memory from backward on, whatever reduces them. */
+static d9d_status grads_set_released(d9d_fsdp *s)
+{
+    size_t n = 0;
+
+    for (size_t k = 0; k < s->n_units; k++) {
+        const d9d_params *all = &s->units[k].all;
+
+        for (size_t i = 0; i < all->n; i++)
+            all->p[i]->grad_on_demand = all->p[i]->spec.trainable;
+        n += all->n;
+    }
+    s->final.p = d9d_arena_alloc(&s->arena, (n + 1) * sizeof(*s->final.p));
+    if (s->final.p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a list of %zu gradients", n);
+    return D9D_OK;
 }
 
 /* The process group of every param_group, once each. */
@@ -663,6 +750,8 @@ static d9d_status units_build(d9d_fsdp *s, d9d_model *m, size_t wanted)
         return D9D_FAIL(D9D_EINVAL, "%s: %zu of %zu placed parameters are in units", m->ops->name,
                         have, wanted);
     D9D_TRY(peers_build(s));
+    if (s->opts.release_grads)
+        D9D_TRY(grads_set_released(s));
     return buckets_build(s);
 }
 
@@ -674,7 +763,7 @@ d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev, const d9d_fsdp_opts *o
 
     *out = NULL;
     D9D_TRY(d9d_module_each(m->module, count_managed, &wanted));
-    if (wanted == 0)
+    if (wanted == 0 && !opts->release_grads)
         return D9D_OK;
     s = calloc(1, sizeof(*s));
     if (s == NULL)
@@ -703,6 +792,15 @@ void d9d_fsdp_set_unit_hook(d9d_fsdp *s, d9d_fsdp_unit_hook *hook, void *arg)
         return;
     s->unit_hook = hook;
     s->unit_hook_arg = arg;
+}
+
+void d9d_fsdp_set_post_accumulate_grad_hook(d9d_fsdp *s, d9d_fsdp_post_accumulate_grad_hook *hook,
+                                            void *arg)
+{
+    if (s == NULL)
+        return;
+    s->grads_hook = hook;
+    s->grads_hook_arg = arg;
 }
 
 void d9d_fsdp_forget_scales(d9d_fsdp *s)
@@ -734,6 +832,7 @@ void d9d_fsdp_free(d9d_fsdp *s)
 {
     if (s == NULL)
         return;
+    s->grads_hook = NULL;
     d9d_fsdp_invalidate(s);
     for (size_t i = 0; i < s->n_units; i++) {
         fsdp_unit *u = &s->units[i];
@@ -802,6 +901,8 @@ d9d_status d9d_fsdp_post_backward(d9d_fsdp *s)
     if (s == NULL)
         return D9D_OK;
     D9D_TRY(unused_units_finish(s));
+    if (s->last && s->opts.release_grads)
+        D9D_TRY(all_reduce_wait(s));
     s->last = false;
     for (size_t i = 0; i < s->n_peers; i++)
         D9D_TRY(peers_wait_readers(&s->peers[i]));

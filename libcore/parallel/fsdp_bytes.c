@@ -13,13 +13,20 @@ static uint64_t grad_bytes(const d9d_param *p)
 typedef struct buffer_bytes {
     bool float8_all_gather;
     uint64_t copies[2]; /* by d9d_quantised_scaling */
-    uint64_t data, grads;
+    uint64_t data, grads, shard_grads;
 } buffer_bytes;
+
+/* Gradients that persist unless they are released. */
+static uint64_t shard_grad_bytes(const d9d_param *p)
+{
+    return (uint64_t)d9d_shape_numel(&p->shard.shape) * d9d_dtype_size(p->spec.grad_dtype);
+}
 
 static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
 {
     buffer_bytes *b = arg;
 
+    b->shard_grads += p->spec.trainable ? shard_grad_bytes(p) : 0;
     if (p->placement.shard_group == NULL)
         return D9D_OK;
     b->data += d9di_fsdp_fp8_is_used(p, b->float8_all_gather)
@@ -32,7 +39,7 @@ static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
 d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_t *out)
 {
     const bool keep = opts->reshard != D9D_RESHARD_AFTER_FORWARD && opts->with_grads,
-               once = opts->reduce_once && opts->with_grads;
+               once = opts->reduce_once && opts->with_grads && !opts->release_grads;
     /* With one scale, what backward reads is made of what forward reads, which stays. */
     const buffer_bytes none = {
         .float8_all_gather = opts->float8_all_gather,
@@ -47,7 +54,8 @@ d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_
         uint64_t n;
 
         D9D_TRY(d9d_module_each(m->units[i], buffer_bytes_add, &b));
-        n = (keep ? 0 : b.data) + (opts->with_grads && !once ? b.grads : 0);
+        n = (keep ? 0 : b.data) + (opts->with_grads && !once ? b.grads : 0) +
+            (opts->release_grads ? b.shard_grads : 0);
         max_bytes = n > max_bytes ? n : max_bytes;
     }
     *out = max_bytes + (keep ? all.data : 0) + (once ? all.grads : 0);

@@ -406,8 +406,69 @@ static d9d_status first_error(const search_state *s)
     return st;
 }
 
-static d9d_status fail_none_fits(const search_state *s, const d9d_mesh_search_results *out)
+static bool can_release(const search_state *s, const candidate *c)
 {
+    d9d_train_config config = *s->config;
+
+    config.trainer.optimizer_in_backward = true;
+    config.mesh = c->mesh;
+    config.trainer.batching.microbatch_size = s->sizes[c->size];
+    return !s->config->trainer.optimizer_in_backward &&
+           d9d_job_check_optimizer_in_backward(&config) == D9D_OK;
+}
+
+/* Of the candidates that trainer.optimizer_in_backward does not refuse, tries those of the least
+ * memory with it, with all activations recomputed.  *fits is a candidate, or NULL. */
+static d9d_status try_release(search_state *s, const d9d_mesh_search_results *out, d9d_arena *a,
+                              const candidate **fits, uint64_t *bytes)
+{
+    *fits = NULL;
+    for (int tries = 0; tries < LEADERS && *fits == NULL; tries++) {
+        size_t at = s->candidates.len;
+        d9d_train_config config;
+
+        for (size_t i = 0; i < s->candidates.len; i++)
+            if (s->results[i].least > 0 && can_release(s, &s->candidates.data[i]) &&
+                (at == s->candidates.len || s->results[i].least < s->results[at].least))
+                at = i;
+        if (at == s->candidates.len)
+            return D9D_OK;
+        s->results[at].least = 0;
+        D9D_TRY(make_config(s, &s->candidates.data[at], a, &config));
+        ((d9d_model_section *)config.model_provider.value)->checkpointing = D9D_RECOMPUTE_FULL;
+        D9D_TRY(d9di_plan_released_bytes(&config, s->opts, &s->data,
+                                         &s->rows[s->candidates.data[at].size], a, bytes));
+        if (*bytes > 0 && *bytes <= out->memory)
+            *fits = &s->candidates.data[at];
+    }
+    return D9D_OK;
+}
+
+/* The remedy, where there is one. */
+static d9d_status describe_release(search_state *s, const d9d_mesh_search_results *out, char *text,
+                                   size_t n)
+{
+    char mesh[96];
+    const candidate *c;
+    d9d_arena a = {0};
+    uint64_t bytes = 0;
+    const d9d_status st = try_release(s, out, &a, &c, &bytes);
+
+    text[0] = '\0';
+    if (st == D9D_OK && c != NULL) {
+        (void)d9d_parallel_degrees_text(&c->mesh, mesh, sizeof(mesh));
+        (void)snprintf(text, n,
+                       "; %s with micro-batches of %lld, activation checkpointing and "
+                       "trainer.optimizer_in_backward fits, with %.2f GiB",
+                       mesh, (long long)s->sizes[c->size], (double)bytes / 0x1p30);
+    }
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status fail_none_fits(search_state *s, const d9d_mesh_search_results *out)
+{
+    char release[256];
     uint64_t least = 0;
 
     if (out->n > 0)
@@ -423,10 +484,12 @@ static d9d_status fail_none_fits(const search_state *s, const d9d_mesh_search_re
         return D9D_FAIL(
             D9D_ECONFIG, "no mesh of %lld ranks divides this model and a batch of %lld samples",
             (long long)out->ranks, (long long)s->config->trainer.batching.global_batch_size);
+    D9D_TRY(describe_release(s, out, release, sizeof(release)));
     return D9D_FAIL(D9D_ECONFIG,
                     "no mesh of %lld ranks fits: a rank needs %.2f GiB at least, and may take %.2f "
-                    "GiB; more ranks or shorter rows need less",
-                    (long long)out->ranks, (double)least / 0x1p30, (double)out->memory / 0x1p30);
+                    "GiB%s; more ranks or shorter rows need less",
+                    (long long)out->ranks, (double)least / 0x1p30, (double)out->memory / 0x1p30,
+                    release);
 }
 
 /* --- the search ------------------------------------------------------------------------------- */

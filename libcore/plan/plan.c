@@ -240,6 +240,27 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
     return D9D_OK;
 }
 
+d9d_status d9di_plan_released_bytes(const d9d_train_config *c, const d9d_plan_opts *opts,
+                                    const d9di_plan_data *data, const d9di_plan_lengths *measured,
+                                    d9d_arena *a, uint64_t *out)
+{
+    d9d_train_config released = *c;
+    d9d_plan p;
+    d9d_status st;
+
+    *out = 0;
+    released.trainer.optimizer_in_backward = true;
+    if (c->trainer.optimizer_in_backward ||
+        d9d_job_check_optimizer_in_backward(&released) != D9D_OK)
+        return D9D_OK;
+    st = d9di_plan_estimate(&released, opts, data, measured, a, &p);
+    if (st == D9D_ECONFIG || st == D9D_ENOTSUP || st == D9D_EMISMATCH)
+        return D9D_OK;
+    D9D_TRY(st);
+    *out = d9d_plan_rank_bytes(d9d_plan_largest_rank(&p));
+    return D9D_OK;
+}
+
 /* With the method of context parallelism that "auto" stands for. */
 static d9d_status estimate_any_method(const d9d_train_config *c, const d9d_plan_opts *opts,
                                       const d9di_plan_data *data, const d9di_plan_lengths *measured,
@@ -248,13 +269,17 @@ static d9d_status estimate_any_method(const d9d_train_config *c, const d9d_plan_
     d9d_train_config settled = *c;
     d9d_plan_cp_choice choice;
 
-    if (c->mesh.context_parallel_method != D9D_CP_AUTO)
-        return d9di_plan_estimate(c, opts, data, measured, a, out);
-    D9D_TRY(d9di_plan_choose_cp_method(c, opts, data, measured, a, &choice));
-    settled.mesh.context_parallel_method = (int)choice.method;
-    D9D_TRY(d9di_plan_estimate(&settled, opts, data, measured, a, out));
-    out->cp_choice = choice;
-    return D9D_OK;
+    if (c->mesh.context_parallel_method != D9D_CP_AUTO) {
+        D9D_TRY(d9di_plan_estimate(c, opts, data, measured, a, out));
+    } else {
+        D9D_TRY(d9di_plan_choose_cp_method(c, opts, data, measured, a, &choice));
+        settled.mesh.context_parallel_method = (int)choice.method;
+        D9D_TRY(d9di_plan_estimate(&settled, opts, data, measured, a, out));
+        out->cp_choice = choice;
+    }
+    return d9d_plan_fits(out)
+               ? D9D_OK
+               : d9di_plan_released_bytes(&settled, opts, data, measured, a, &out->released);
 }
 
 d9d_status d9d_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *opts, d9d_arena *a,
@@ -311,15 +336,17 @@ bool d9d_plan_fits(const d9d_plan *p)
 d9d_status d9d_plan_check_memory(const d9d_plan *p)
 {
     const d9d_plan_rank *largest = d9d_plan_largest_rank(p);
+    const bool helps = p->released > 0 && p->released <= p->memory;
 
     if (!p->memory_requested || d9d_plan_fits(p))
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
                     "rank %lld (%s) needs %.2f GiB and may take %.2f GiB: it does not fit; "
-                    "activation checkpointing, smaller micro-batches and more ranks need less "
+                    "%sactivation checkpointing, smaller micro-batches and more ranks need less "
                     "(--suggest tries them)",
                     (long long)largest->rank, p->mesh_text,
-                    (double)d9d_plan_rank_bytes(largest) / 0x1p30, (double)p->memory / 0x1p30);
+                    (double)d9d_plan_rank_bytes(largest) / 0x1p30, (double)p->memory / 0x1p30,
+                    helps ? "trainer.optimizer_in_backward makes it fit; " : "");
 }
 
 double d9d_plan_tokens_per_hour(const d9d_plan *p)

@@ -164,9 +164,14 @@ static d9d_status print_memory(const d9d_plan *p, d9d_buf *out)
     D9D_TRY(print_host(p, out));
     if (p->memory == 0)
         return D9D_OK;
-    return d9d_buf_printf(out, "%s: %s of %s\n", d9d_plan_fits(p) ? "it fits" : "it does not fit",
-                          format_bytes(d9d_plan_rank_bytes(d9d_plan_largest_rank(p))).text,
-                          format_bytes(p->memory).text);
+    D9D_TRY(d9d_buf_printf(out, "%s: %s of %s\n", d9d_plan_fits(p) ? "it fits" : "it does not fit",
+                           format_bytes(d9d_plan_rank_bytes(d9d_plan_largest_rank(p))).text,
+                           format_bytes(p->memory).text));
+    if (p->released == 0)
+        return D9D_OK;
+    return d9d_buf_printf(out, "with trainer.optimizer_in_backward %s: %s\n",
+                          p->released <= p->memory ? "it fits" : "it does not fit either",
+                          format_bytes(p->released).text);
 }
 
 /* --- time ---------------------------------------------------------------------------------- */
@@ -518,7 +523,7 @@ json_t *d9d_plan_json(const d9d_plan *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:f, s:o, s:o, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o, s:I, s:f, s:o, s:o, s:o, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "device", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -533,5 +538,6 @@ json_t *d9d_plan_json(const d9d_plan *p)
         int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
         p->updates, "stages", ranks_json(p), "frozen_parameters", (json_int_t)p->frozen,
         "generation_s", p->generate_s, "start", start_json(p), "goodput", goodput_json(p),
-        "context_parallel_choice", cp_choice_json(&p->cp_choice));
+        "context_parallel_choice", cp_choice_json(&p->cp_choice), "bytes_optimizer_in_backward",
+        int_or_null((int64_t)p->released, p->released > 0));
 }

@@ -12,6 +12,12 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
                               const d9di_plan_data *data, const d9di_plan_lengths *measured,
                               d9d_arena *a, d9d_plan *out);
 
+/* Plans c with trainer.optimizer_in_backward: the bytes of the rank that needs most; 0 if c has it
+ * already, or is refused with it. */
+d9d_status d9di_plan_released_bytes(const d9d_train_config *c, const d9d_plan_opts *opts,
+                                    const d9di_plan_data *data, const d9di_plan_lengths *measured,
+                                    d9d_arena *a, uint64_t *out);
+
 /* Plans c with each method of context parallelism; c->mesh need not name one. */
 d9d_status d9di_plan_choose_cp_method(const d9d_train_config *c, const d9d_plan_opts *opts,
                                       const d9di_plan_data *data, const d9di_plan_lengths *measured,

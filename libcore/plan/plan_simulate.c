@@ -129,6 +129,7 @@ static d9di_engine_opts engine_opts(const simulation *r)
         .sharding = &c->trainer.sharding,
         .offload = &c->trainer.offload,
         .fp8 = c->trainer.fp8,
+        .release_grads = c->trainer.optimizer_in_backward,
         .quantised = {(d9d_quant_format)c->trainer.model_stage_factory.quantization,
                       (d9d_quant_format)c->trainer.model_stage_factory.head_quantization},
         .replication = c->trainer.expert_replication,
@@ -188,6 +189,34 @@ static d9d_status open_metrics(simulation *r)
     return D9D_OK;
 }
 
+/* With trainer.optimizer_in_backward, as in train_in_backward.c. */
+static d9d_status pre_backward(void *arg)
+{
+    simulation *r = arg;
+
+    if (r->grad_finalize.squares == NULL)
+        return D9D_OK;
+    return d9d_grad_finalize_begin(&r->grad_finalize, 0,
+                                   &(d9d_grad_finalize_local){.targets = (double)r->batch.targets});
+}
+
+static d9d_status update_some(void *arg, const d9d_params *some)
+{
+    simulation *r = arg;
+
+    D9D_TRY(d9d_grad_finalize_add(&r->grad_finalize, some));
+    return d9d_optimizer_step_some(r->optimizer, some, 1e-3, &r->grad_finalize.scale);
+}
+
+static d9d_status set_in_backward(simulation *r)
+{
+    if (!r->opts->config->trainer.optimizer_in_backward)
+        return D9D_OK;
+    for (size_t k = 0; k < r->engine.n_stages; k++)
+        d9d_fsdp_set_post_accumulate_grad_hook(r->engine.stages[k].sharded, update_some, r);
+    return d9d_grad_finalize_set_released(&r->grad_finalize, &r->engine.params);
+}
+
 /* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
@@ -224,8 +253,9 @@ static d9d_status open_rank(simulation *r)
     D9D_TRY(d9d_stage_timer_create(r->engine.dev, &r->stage_timer));
     r->engine.exec.stage_timer = r->stage_timer;
     D9D_TRY(part_targets_make(r));
-    return d9d_grad_finalize_init(r->engine.dev, r->n_micro, d9di_pipeline_stats_width(&r->engine),
-                                  r->engine.world, &r->grad_finalize);
+    D9D_TRY(d9d_grad_finalize_init(r->engine.dev, r->n_micro, d9di_pipeline_stats_width(&r->engine),
+                                   r->engine.world, &r->grad_finalize));
+    return set_in_backward(r);
 }
 
 static void close_rank(simulation *r)
@@ -286,7 +316,9 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
         const d9d_param *p = params->p[i];
 
         out->weights += d9d_param_stored_bytes(p, &p->shard);
-        out->gradients += p->spec.trainable ? shape_bytes(&p->shard.shape, p->spec.grad_dtype) : 0;
+        out->gradients += p->spec.trainable && !opts.release_grads
+                              ? shape_bytes(&p->shard.shape, p->spec.grad_dtype)
+                              : 0;
         out->exported += is_adapter(p) == exports_adapters && p->placement.is_primary
                              ? shape_bytes(&p->spec.shape, p->spec.dtype)
                              : 0;
@@ -342,8 +374,9 @@ static d9d_status run_step(simulation *r, int64_t n_micro)
     D9D_TRY(d9di_expert_replication_begin(&r->replication, 0, NULL));
     D9D_TRY(d9di_moe_stats_begin(&r->moe_stats));
     D9D_TRY(d9di_engine_forward_backward(
-        e, &(d9di_engine_callbacks){.next = next_micro_batch, .arg = r}, n_micro,
-        &r->grad_finalize.loss));
+        e,
+        &(d9di_engine_callbacks){.next = next_micro_batch, .pre_backward = pre_backward, .arg = r},
+        n_micro, &r->grad_finalize.loss));
     D9D_TRY(d9d_grad_finalize_enqueue(&r->grad_finalize, &e->params, &own,
                                       r->opts->config->trainer.gradient_clipping.max_norm));
     D9D_TRY(d9di_engine_wait_grads(e));

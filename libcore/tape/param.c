@@ -5,7 +5,8 @@
 
 d9d_status d9d_param_grad_alloc(d9d_param *p)
 {
-    if (!p->grad_on_demand || !p->spec.trainable || p->shard.grad.storage != NULL)
+    if (!p->grad_on_demand || !p->spec.trainable || p->placement.shard_group != NULL ||
+        p->shard.grad.storage != NULL)
         return D9D_OK;
     D9D_TRY((p->grad_loose ? d9d_tensor_alloc_loose : d9d_tensor_alloc)(
         d9d_tensor_device(&p->local.data), p->spec.grad_dtype, p->shard.shape, &p->shard.grad));

@@ -594,6 +594,10 @@ static const d9d_key train_loop_keys[] = {
      .doc = "copies of hot experts, which share their tokens; null: none"},
     D9D_KEY_TABLE(d9d_job_trainer_section, offload, &offload_table,
                   "what is kept in the host's memory"),
+    D9D_KEY_BOOL(d9d_job_trainer_section, optimizer_in_backward, "false",
+                 "update each layer within backward, as soon as its gradients are final, and free "
+                 "them (gradient release): one layer's are in memory, and no bit changes. Of steps "
+                 "of one micro-batch without max_norm"),
     D9D_KEY_TABLE(d9d_job_trainer_section, stragglers, &stragglers_table,
                   "ranks that compute slowly"),
     D9D_KEY_END};

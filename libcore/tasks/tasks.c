@@ -314,6 +314,7 @@ d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c)
     if (d9di_task_generation(t) != NULL)
         D9D_TRY(check_generation(c, task_name(t->kind)));
     D9D_TRY(d9d_job_check_batching(&c->mesh, &s->batching));
+    D9D_TRY(d9d_job_check_optimizer_in_backward(c));
     if (t->kind->parts != NULL && s->logging.documents > 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.logging.documents: the loss of the task %s is a sum over heads, "

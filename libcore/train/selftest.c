@@ -51,7 +51,8 @@ static d9d_status train_on_one_rank(const d9d_train_config *c, const json_t *res
     d9d_status st;
 
     alone.mesh = (d9d_parallel_degrees){1, 1, 1, 1, 1, 1, 1, 1, D9D_CP_ALL_GATHER};
-    alone.trainer.expert_replication = NULL; /* one rank has all experts */
+    alone.trainer.expert_replication = NULL;     /* one rank has all experts */
+    alone.trainer.optimizer_in_backward = false; /* and several micro-batches */
     trial.trial = D9D_SELFTEST_STEPS;
     D9D_TRY(d9d_bootstrap_single(&trial.bootstrap));
     st = d9d_train(&alone, resolved, &trial, &summary);

@@ -1,5 +1,6 @@
 /* train_nonfinite.c - finds the cause of a step that is not finite.  Nothing was updated since the
- * step began, so running it again shows the tensor and the rank.  See train/train_step.h.
+ * step began, so running it again shows the tensor and the rank; where updates begin within
+ * backward, the squares of its gradients do.  See train/train_step.h.
  */
 #include <math.h>
 #include <stdio.h>
@@ -71,6 +72,21 @@ static d9d_status diagnose_local(d9di_train_stepper *s, const d9di_train_run *ru
     return st;
 }
 
+/* A gradient was released with an element that is not finite. */
+static d9d_status diagnose_released(const d9di_train_stepper *s, const d9di_train_run *run)
+{
+    const d9d_param *culprit;
+
+    D9D_TRY(d9d_grad_finalize_find_nonfinite(&s->grad_finalize, s->state.step, &culprit));
+    if (culprit == NULL)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENUMERIC,
+                    "step %lld: the gradient of %s is not finite; %s; what backward had reached "
+                    "before it is updated, and is not saved",
+                    (long long)(s->state.step + 1), culprit->name,
+                    d9di_train_run_describe_step(run, s->state.samples).text);
+}
+
 d9d_status d9di_train_stepper_diagnose(d9di_train_stepper *s, const d9di_train_run *run,
                                        const d9di_train_pending_step *p,
                                        const d9d_grad_finalize_report *report)
@@ -80,6 +96,9 @@ d9d_status d9di_train_stepper_diagnose(d9di_train_stepper *s, const d9di_train_r
     d9d_status st;
 
     s->state = p->state_before;
+    if (s->in_backward.is_on && isfinite(report->loss))
+        D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, diagnose_released(s, run)));
+    d9di_train_in_backward_begin_step(s, 0, NULL);
     if (s->rollout->c != NULL) /* the next round may have taken the place of this one */
         return D9D_FAIL(D9D_ENUMERIC,
                         "step %lld: the loss of completions of %s is %g, the norm of its gradient "

@@ -33,6 +33,7 @@ static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
         .sharding = &t->sharding,
         .offload = &t->offload,
         .fp8 = t->fp8,
+        .release_grads = t->optimizer_in_backward,
         .quantised = {(d9d_quant_format)t->model_stage_factory.quantization,
                       (d9d_quant_format)t->model_stage_factory.head_quantization},
         .replication = t->expert_replication,

@@ -36,6 +36,7 @@ d9d_status d9di_train_stepper_open(d9di_train_stepper *s, const d9di_train_run *
     for (int i = 0; i < 4; i++)
         D9D_TRY(d9d_device_event_create(e->dev, &s->ends[i]));
     D9D_TRY(ahead_open(s, run, a));
+    D9D_TRY(d9di_train_in_backward_open(s, run));
     return d9di_moe_stats_open(e, run->c->trainer.logging.experts, &s->replication, a,
                                &s->moe_stats);
 }
@@ -120,6 +121,13 @@ static d9d_status next_micro_batch(void *arg, d9d_batch *b)
     return D9D_OK;
 }
 
+static d9d_status pre_backward(void *arg)
+{
+    const step_tally *t = arg;
+
+    return d9di_train_in_backward_start(t->s, t->run, t->targets);
+}
+
 /* Reads the step's micro-batches, and sums the targets of each part over all ranks.  Of ranks with
  * the same samples one counts them. */
 static d9d_status read_ahead(d9di_train_stepper *s, const d9di_train_run *run)
@@ -168,17 +176,18 @@ d9d_status d9di_train_stepper_forward_backward(d9di_train_stepper *s, const d9di
     D9D_TRY(place_copies(s, run));
     D9D_TRY(d9di_moe_stats_begin(&s->moe_stats));
     D9D_TRY(d9di_engine_forward_backward(
-        s->engine, &(d9di_engine_callbacks){.next = next_micro_batch, .arg = &t}, run->n_micro,
-        &s->grad_finalize.loss));
+        s->engine,
+        &(d9di_engine_callbacks){.next = next_micro_batch, .pre_backward = pre_backward, .arg = &t},
+        run->n_micro, &s->grad_finalize.loss));
     *targets = t.targets;
     *flops = t.flops;
     return D9D_OK;
 }
 
-/* True if some rank has a target in this step.  A rank without any looks at the other ranks'
- * samples, so that all ranks know without communication. */
-static d9d_status step_has_targets(const d9di_train_stepper *s, const d9di_train_run *run,
-                                   int64_t targets, bool *out)
+/* A rank without any looks at the other ranks' samples, so that all ranks know without
+ * communication. */
+d9d_status d9di_train_stepper_has_targets(const d9di_train_stepper *s, const d9di_train_run *run,
+                                          int64_t targets, bool *out)
 {
     const int64_t g = run->c->trainer.batching.global_batch_size;
     d9d_batch_buffer *buffer;
@@ -223,28 +232,44 @@ static d9d_status record_step_end(d9di_train_stepper *s, d9di_train_pending_step
     return D9D_OK;
 }
 
+/* Of ranks with the same targets, and with the same losses, one counts. */
+d9d_grad_finalize_local d9di_train_stepper_targets(const d9di_train_stepper *s, int64_t targets)
+{
+    const d9d_mesh *m = s->engine->mesh;
+    const bool first = d9d_mesh_index(m, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP)) == 0;
+
+    return (d9d_grad_finalize_local){
+        .targets = first ? (double)targets : 0,
+        .is_replica = d9d_mesh_index(m, D9D_AXIS(TP)) > 0 || !d9di_engine_has_last_stage(s->engine),
+    };
+}
+
+/* What a step whose update begins within backward has done before. */
+static d9d_status before_update(d9di_train_stepper *s, const d9di_train_run *run,
+                                d9di_train_checkpointer *saves)
+{
+    if (s->in_backward.began)
+        return D9D_OK;
+    D9D_TRY(d9di_train_checkpointer_wait_copy(saves));
+    return d9di_train_run_trigger_step(run, "train.optimizer_step.pre", s->state.step);
+}
+
 /* Normalises by targets, clips and updates in one pass.  Pending gradient reductions overlap with
  * the norm, and the prefetch of the next step's weights overlaps with the update. */
 static d9d_status enqueue_update(d9di_train_stepper *s, const d9di_train_run *run,
                                  d9di_train_control *control, d9di_train_checkpointer *saves,
                                  d9di_train_pending_step *p, int64_t targets)
 {
-    const d9d_mesh *m = s->engine->mesh;
-    const bool first = d9d_mesh_index(m, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP)) == 0;
-    const d9d_grad_finalize_local own = {
-        .targets = first ? (double)targets : 0,
-        .is_replica = d9d_mesh_index(m, D9D_AXIS(TP)) > 0 || !d9di_engine_has_last_stage(s->engine),
-        .flag = d9di_train_control_flags(control, s->engine->world == NULL),
-        .saved = d9di_checkpointer_async_progress(saves->async, p->state_before.step),
-        .extra = s->pipeline_stats.local,
-    };
+    d9d_grad_finalize_local own = d9di_train_stepper_targets(s, targets);
 
+    own.flag = d9di_train_control_flags(control, s->engine->world == NULL);
+    own.saved = d9di_checkpointer_async_progress(saves->async, p->state_before.step);
+    own.extra = s->pipeline_stats.local;
     D9D_TRY(d9d_grad_finalize_enqueue(&s->grad_finalize, &s->engine->params, &own,
                                       run->c->trainer.gradient_clipping.max_norm));
     d9d_trace_mark(s->engine->dev, "norm", "");
     D9D_TRY(d9di_engine_wait_grads(s->engine));
-    D9D_TRY(d9di_train_checkpointer_wait_copy(saves));
-    D9D_TRY(d9di_train_run_trigger_step(run, "train.optimizer_step.pre", s->state.step));
+    D9D_TRY(before_update(s, run, saves));
     D9D_TRY(d9di_moe_stats_end(&s->moe_stats, &s->grad_finalize.scale,
                                (int)(p->state_before.step % 2)));
     s->engine->step.prefetch = can_prefetch(s, run, s->state.step);
@@ -332,14 +357,16 @@ d9d_status d9di_train_stepper_enqueue(d9di_train_stepper *s, const d9di_train_ru
     D9D_TRY(d9di_train_rerun_begin(s->integrity, s, run));
     p->data_ns = -d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(d9di_rollout_begin_step(s->rollout, run, s->prefetcher, s->state.step));
+    d9di_train_in_backward_begin_step(s, p->lr, saves);
     D9D_TRY(d9di_train_stepper_forward_backward(s, run, &targets, &p->flops));
     p->data_ns += d9d_prefetcher_wait_ns(s->prefetcher);
     D9D_TRY(d9di_train_rerun_check(s->integrity, s, run));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.forward_backward.post", s->state.step));
     p->n_predictions = n_predictions(s) - watched;
     p->n_losses = n_losses(s) - watched_losses;
-    D9D_TRY(step_has_targets(s, run, targets, &p->counts));
-    D9D_TRY(d9di_train_integrity_verify(s->integrity, s->state.step));
+    D9D_TRY(d9di_train_stepper_has_targets(s, run, targets, &p->counts));
+    if (!s->in_backward.began)
+        D9D_TRY(d9di_train_integrity_verify(s->integrity, s->state.step));
     D9D_TRY(p->counts ? enqueue_update(s, run, control, saves, p, targets)
                       : skip_update(s, run, saves, p));
     D9D_TRY(d9di_train_run_trigger_step(run, "train.step.post", s->state.step));

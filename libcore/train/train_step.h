@@ -20,6 +20,7 @@
 #include "train/rollout.h"
 #include "train/train_checkpoint.h"
 #include "train/train_control.h"
+#include "train/train_in_backward.h"
 #include "train/train_integrity.h"
 #include "train/train_run.h"
 #include "train/train_step_result.h"
@@ -53,6 +54,7 @@ typedef struct d9di_train_stepper {
     d9d_batch *ahead;        /* [micro-batches of a step] of a task whose loss has parts, or NULL */
     d9d_tensor part_targets; /* of the newest step, for such a task */
     d9d_grad_finalize grad_finalize;
+    d9di_train_in_backward in_backward;
     d9di_expert_replication replication;
     d9di_moe_stats moe_stats;
     d9di_pipeline_stats pipeline_stats; /* compute and wait times of the pipeline */
@@ -80,6 +82,14 @@ bool d9di_train_pending_step_is_ready(const d9di_train_pending_step *p);
 /* Collects the report of a pending step; call in step order. */
 d9d_status d9di_train_stepper_collect(d9di_train_stepper *s, const d9di_train_run *run,
                                       d9di_train_pending_step *p, d9di_train_step_result *out);
+
+/* --- shared with train_in_backward.c -------------------------------------------------- */
+
+/* What this rank adds to a step's targets and losses. */
+d9d_grad_finalize_local d9di_train_stepper_targets(const d9di_train_stepper *s, int64_t targets);
+/* True if some rank has a target in the step that is being enqueued. */
+d9d_status d9di_train_stepper_has_targets(const d9di_train_stepper *s, const d9di_train_run *run,
+                                          int64_t targets, bool *out);
 
 /* --- shared with train_nonfinite.c ---------------------------------------------------- */
 

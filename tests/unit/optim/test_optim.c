@@ -787,6 +787,83 @@ static void test_all_at_once(void **state)
     rig_close(&r);
 }
 
+/* --- one after the other ------------------------------------------------------------------- */
+
+/* A parameter of no optimizer. */
+static d9d_param stranger;
+
+/* Every kind that can, with averages too: the bits of a step of all, whatever comes first. */
+static void test_one_by_one(void **state)
+{
+    static const char *const sections[] = {
+        "{\"name\": \"adamw\", \"lr\": 0.1, \"weight_decay\": 0.1}",
+        ("{\"name\": \"adam\", \"lr\": 0.1, \"state_dtype\": \"int8\", "
+         "\"groups\": [{\"pattern\": \"short\", \"lr_scale\": 2}]}"),
+        "{\"name\": \"lion\", \"lr\": 0.1}",
+        "{\"name\": \"sgd\", \"lr\": 0.1, \"momentum\": 0.9}",
+        "{\"name\": \"schedule_free_adamw\", \"lr\": 0.1, \"warmup_steps\": 2}",
+    };
+    const d9d_ema_opts ema = {.decay = 0.5, .every_steps = 2, .start_step = 1, .dtype = D9D_F32};
+
+    (void)state;
+    for (size_t c = 0; c < sizeof(sections) / sizeof(sections[0]); c++) {
+        const bool averages = strstr(sections[c], "schedule_free") == NULL;
+        rig plain, r, *both[] = {&plain, &r};
+        int64_t *steps;
+        size_t n;
+
+        for (int b = 0; b < 2; b++) {
+            rig_open(both[b], sections[c], D9D_F32);
+            assert_ok(d9d_optimizer_create(&both[b]->section, NULL, &both[b]->params, NULL, 1,
+                                           &both[b]->opt));
+            if (averages)
+                assert_ok(d9d_optimizer_set_ema(both[b]->opt, &ema));
+            assert_ok(d9d_optimizer_fill(both[b]->opt, both[b]->dev));
+        }
+        assert_ok(d9d_optimizer_check_step_some(r.opt));
+        for (int k = 0; k < 4; k++) {
+            d9d_param *some[] = {&r.param[k % 2 == 0 ? SHORT : WIDE], &r.param[FROZEN], &stranger};
+
+            for (int b = 0; b < 2; b++)
+                for (int i = WIDE; i < PARAMS; i += SHORT)
+                    set_grad(&both[b]->param[i], k);
+            *(float *)d9d_tensor_data(&r.scale) = 0.5f;
+            assert_ok(d9d_optimizer_step_some(r.opt, &(d9d_params){some, 3}, 0.1, &r.scale));
+            some[0]->local.has_grad = false; /* as a gradient that is released */
+            step(&r, 0.1, 0.5f);
+            step(&plain, 0.1, 0.5f);
+        }
+        for (int i = WIDE; i < PARAMS; i += SHORT)
+            assert_memory_equal(d9d_tensor_data(&plain.param[i].shard.data),
+                                d9d_tensor_data(&r.param[i].shard.data),
+                                d9d_tensor_bytes(&r.param[i].shard.data));
+        for (size_t i = 0; i < d9d_optimizer_state_count(r.opt); i++) {
+            const d9d_tensor *a = d9d_optimizer_state_at(plain.opt, i).tensor,
+                             *x = d9d_optimizer_state_at(r.opt, i).tensor;
+
+            assert_memory_equal(d9d_tensor_data(a), d9d_tensor_data(x), d9d_tensor_bytes(x));
+        }
+        steps = d9d_optimizer_steps(r.opt, &n);
+        assert_true(n == PARAMS && steps[WIDE] == 4 && steps[SHORT] == 4 && steps[FROZEN] == 0);
+        rig_close(&plain);
+        rig_close(&r);
+    }
+}
+
+static void test_not_one_by_one(void **state)
+{
+    rig r;
+
+    (void)state;
+    rig_open(&r, "{\"name\": \"adafactor\", \"lr\": 0.1}", D9D_F32);
+    create(&r, 1);
+    assert_fails(d9d_optimizer_check_step_some(r.opt), D9D_ECONFIG,
+                 "trainer.optimizer_in_backward: the optimizer adafactor updates all its "
+                 "parameters together, so that their gradients stay; adamw, adam, lion, sgd and "
+                 "schedule_free_adamw update one by one");
+    rig_close(&r);
+}
+
 /* --- gradients as a whole
  * ---------------------------------------------------------------------------- */
 
@@ -857,6 +934,101 @@ static void test_nonfinite(void **state)
     rig_close(&r);
 }
 
+/* A step whose gradients come one after the other; of `first`, then of the rest. */
+static d9d_grad_finalize_report released_step(rig *r, d9d_grad_finalize *end, int64_t k, int first)
+{
+    const d9d_grad_finalize_local own = {.targets = 4};
+    d9d_param *some[] = {&r->param[first]};
+    d9d_grad_finalize_report report;
+
+    *(double *)d9d_tensor_data(&end->loss) = 3;
+    assert_ok(d9d_grad_finalize_begin(end, k, &own));
+    assert_ok(d9d_grad_finalize_add(end, &(d9d_params){some, 1}));
+    assert_ok(d9d_optimizer_step_some(r->opt, &(d9d_params){some, 1}, 0.1, &end->scale));
+    some[0]->local.has_grad = false;
+    assert_ok(d9d_grad_finalize_enqueue(end, &r->params, &own, NAN));
+    assert_ok(d9d_optimizer_step(r->opt, 0.1, &end->scale));
+    assert_ok(d9d_device_download(r->dev, &report, d9d_tensor_data(&end->report), sizeof(report)));
+    return report;
+}
+
+/* The norm's bits and the factor do not depend on what came first, or on ranks that count a copy.
+ */
+static void test_released_norm(void **state)
+{
+    d9d_grad_finalize_report report;
+    d9d_grad_finalize end;
+    double want;
+    rig r;
+
+    (void)state;
+    rig_open(&r, "{\"name\": \"sgd\", \"lr\": 1}", D9D_F32);
+    create(&r, 1);
+    for (int k = 0; k < 4; k++) {
+        r.param[WIDE].placement.is_primary = k < 2;
+        assert_ok(d9d_grad_finalize_init(r.dev, 1, 0, NULL, &end));
+        assert_ok(d9d_grad_finalize_set_released(&end, &r.params));
+        set_grad(&r.param[WIDE], k);
+        set_grad(&r.param[SHORT], k);
+        want = step_norm(&r, 0.25);
+        report = released_step(&r, &end, k, k % 2 == 0 ? SHORT : WIDE);
+        assert_memory_equal(&report.norm, &want, sizeof(want));
+        assert_true(report.loss == 3 && report.targets == 4);
+        assert_true(*(const float *)d9d_tensor_data(&end.scale) == 0.25f);
+        d9d_grad_finalize_release(&end);
+    }
+    rig_close(&r);
+}
+
+/* A gradient that is not finite, or a loss: it and what follows it are not updated, also in later
+ * steps, and it is named. */
+static void test_released_nonfinite(void **state)
+{
+    const d9d_param *culprit;
+    d9d_grad_finalize end;
+
+    (void)state;
+    for (int bad = 0; bad < 3; bad++) { /* WIDE, FROZEN for a loss, SHORT */
+        float wide, brief;
+        rig r;
+
+        rig_open(&r, "{\"name\": \"sgd\", \"lr\": 1}", D9D_F32);
+        create(&r, 1);
+        assert_ok(d9d_grad_finalize_init(r.dev, 1, 0, NULL, &end));
+        assert_ok(d9d_grad_finalize_set_released(&end, &r.params));
+        for (int i = WIDE; i < PARAMS; i += SHORT)
+            set_grad(&r.param[i], 1);
+        (void)released_step(&r, &end, 6, SHORT);
+        assert_ok(d9d_grad_finalize_find_nonfinite(&end, 6, &culprit));
+        assert_null(culprit);
+        for (int i = WIDE; i < PARAMS; i += SHORT)
+            set_grad(&r.param[i], 2);
+        if (bad != FROZEN)
+            ((float *)d9d_tensor_data(&r.param[bad].local.grad))[1] = NAN;
+        wide = first_of(&r.param[WIDE]);
+        brief = first_of(&r.param[SHORT]);
+        if (bad == FROZEN) {
+            *(double *)d9d_tensor_data(&end.loss) = INFINITY;
+            assert_ok(d9d_grad_finalize_begin(&end, 7, &(d9d_grad_finalize_local){.targets = 1}));
+            assert_true(isnan(*(const float *)d9d_tensor_data(&end.scale)));
+        }
+        (void)released_step(&r, &end, 7, SHORT);
+        assert_true(first_of(&r.param[WIDE]) == wide);
+        assert_true((first_of(&r.param[SHORT]) == brief) == (bad != WIDE));
+        assert_ok(d9d_grad_finalize_find_nonfinite(&end, 7, &culprit));
+        assert_ptr_equal(culprit, bad == FROZEN ? NULL : &r.param[bad]);
+        brief = first_of(&r.param[SHORT]);
+        for (int i = WIDE; i < PARAMS; i += SHORT)
+            set_grad(&r.param[i], 3);
+        (void)released_step(&r, &end, 8, SHORT);
+        assert_true(first_of(&r.param[SHORT]) == brief && first_of(&r.param[WIDE]) == wide);
+        assert_ok(d9d_grad_finalize_find_nonfinite(&end, 7, &culprit));
+        assert_ptr_equal(culprit, bad == FROZEN ? NULL : &r.param[bad]);
+        d9d_grad_finalize_release(&end);
+        rig_close(&r);
+    }
+}
+
 /* A step that must not count changes neither parameters nor state, whatever the optimizer. */
 static void test_nan_scale_updates_nothing(void **state)
 {
@@ -914,6 +1086,10 @@ int main(void)
         cmocka_unit_test(test_noise_knows_no_boxes),
         cmocka_unit_test(test_some_first),
         cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_one_by_one),
+        cmocka_unit_test(test_not_one_by_one),
+        cmocka_unit_test(test_released_norm),
+        cmocka_unit_test(test_released_nonfinite),
         cmocka_unit_test(test_norm),
         cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_nan_scale_updates_nothing),

@@ -231,11 +231,24 @@ static d9d_comm group(rig *r, char *name)
                       .waits = &nobody};
 }
 
-/* `dim`: along which "w" is divided; by columns it is [2, 64], whose shards are not contiguous. */
-static void rig_open(rig *r, bool frozen, int dim, d9d_dtype reduce)
+/* Gradients that are final: their squares and their update. */
+static d9d_status update_some(void *arg, const d9d_params *some)
 {
-    const d9d_fsdp_opts opts = {
-        .with_grads = true, .prefetch = 1, .bucket_bytes = 1 << 20, .reduce_dtype = reduce};
+    rig *r = arg;
+
+    D9D_TRY(d9d_grad_finalize_add(&r->end, some));
+    return d9d_optimizer_step_some(r->opt, some, 0.5, &r->end.scale);
+}
+
+/* `dim`: along which "w" is divided; by columns it is [2, 64], whose shards are not contiguous.
+ * `release`: gradients are, when they have been used. */
+static void rig_open(rig *r, bool frozen, int dim, d9d_dtype reduce, bool release)
+{
+    const d9d_fsdp_opts opts = {.with_grads = true,
+                                .prefetch = 1,
+                                .bucket_bytes = 1 << 20,
+                                .reduce_dtype = reduce,
+                                .release_grads = release};
     static char parts[] = "parts", copies[] = "copies";
 
     *r = (rig){.failed = false};
@@ -279,6 +292,10 @@ static void rig_open(rig *r, bool frozen, int dim, d9d_dtype reduce)
     assert_ok(d9d_grad_finalize_init(r->dev, 1, 0, NULL, &r->end));
     *(double *)d9d_tensor_data(&r->end.loss) = 0;
     optimizer_open(r);
+    if (!release)
+        return;
+    d9d_fsdp_set_post_accumulate_grad_hook(r->sharded, update_some, r);
+    assert_ok(d9d_grad_finalize_set_released(&r->end, &r->params));
 }
 
 static void rig_close(rig *r)
@@ -327,8 +344,7 @@ static void grad_fill(d9d_param *p, float v)
     for (int64_t i = 0; i < d9d_tensor_numel(&p->local.grad); i++)
         g[i] = v + (float)i;
     (void)d9d_param_grad_beta(&p->local);
-    if (p->placement.shard_group != NULL && d9d_tensor_numel(&p->shard.grad) > 0 &&
-        !p->shard.has_grad)
+    if (p->placement.shard_group != NULL && p->shard.grad.storage != NULL && !p->shard.has_grad)
         ((float *)d9d_tensor_data(&p->shard.grad))[0] = NAN; /* until the sum is there */
 }
 
@@ -355,16 +371,22 @@ static double norm(rig *r)
     return report.norm;
 }
 
-static double norm_wanted(bool frozen)
+/* After so many micro-batches. */
+static double norm_of(bool frozen, int micros)
 {
     double sum = 0;
 
     for (int i = frozen; i < UNITS; i++)
         for (int k = 0; k < 6; k++)
-            sum += pow(2.0 * (i + k), 2);
+            sum += pow(2.0 * micros * (i + k), 2);
     for (int k = 0; k < 5; k++)
         sum += pow(2.0 * (9 + k), 2);
     return sqrt(sum);
+}
+
+static double norm_wanted(bool frozen)
+{
+    return norm_of(frozen, 1);
 }
 
 /* The norm begins with the last unit while sums of the others are under way, and reads none before
@@ -375,7 +397,7 @@ static void norm_beside_sums(void **state)
     rig r;
 
     (void)state;
-    rig_open(&r, false, 0, D9D_F32);
+    rig_open(&r, false, 0, D9D_F32, false);
     forward(&r);
     backward(&r);
     wire.said[0] = '\0';
@@ -427,7 +449,7 @@ static void gradients_that_travel_as_bfloat16(void **state)
     rig r;
 
     (void)state;
-    rig_open(&r, false, 0, D9D_BF16);
+    rig_open(&r, false, 0, D9D_BF16, false);
     forward(&r);
     wire.said[0] = '\0';
     backward(&r);
@@ -445,7 +467,7 @@ static void weights_beside_the_update(void **state)
     for (int frozen = 0; frozen < 2; frozen++) {
         rig r;
 
-        rig_open(&r, frozen, 0, D9D_F32);
+        rig_open(&r, frozen, 0, D9D_F32, false);
         look_ahead(&r);
         step(&r);
         assert_string_equal(wire.said, frozen ? "ga.w ub.w ub.v gb.w uc.w "
@@ -465,7 +487,7 @@ static void weights_beside_the_update(void **state)
     }
 }
 
-/* --- failures ------------------------------------------------------------------------------
+/* --- a whole step --------------------------------------------------------------------------
  */
 
 static d9d_status passes(rig *r, d9d_param_unit_pass pass)
@@ -489,6 +511,8 @@ static d9d_status try_step(rig *r)
 {
     d9d_fsdp_pre_forward(r->sharded, true, false);
     D9D_TRY(passes(r, D9D_PARAM_UNIT_FORWARD));
+    if (r->end.squares != NULL)
+        D9D_TRY(d9d_grad_finalize_begin(&r->end, 0, &(d9d_grad_finalize_local){.targets = 1}));
     d9d_fsdp_pre_backward(r->sharded, true);
     D9D_TRY(passes(r, D9D_PARAM_UNIT_BACKWARD));
     D9D_TRY(d9d_fsdp_post_backward(r->sharded));
@@ -497,6 +521,91 @@ static d9d_status try_step(rig *r)
         D9D_TRY(d9d_fsdp_prefetch(r->sharded, i));
     return d9d_fsdp_reshard(r->sharded);
 }
+
+/* --- gradients that are released -----------------------------------------------------------
+ */
+
+static void no_gradient_has_memory(const rig *r)
+{
+    for (size_t i = 0; i < r->params.n; i++) {
+        assert_null(r->params.p[i]->shard.grad.storage);
+        assert_null(r->params.p[i]->local.grad.storage);
+    }
+}
+
+/* All weights, of 6 or 5 elements each. */
+enum { WEIGHTS = 3 * 6 + 5 };
+static void weights_take(const rig *r, float out[WEIGHTS])
+{
+    for (size_t i = 0; i < r->params.n; out += d9d_tensor_numel(&r->params.p[i++]->shard.data))
+        memcpy(out, d9d_tensor_data(&r->params.p[i]->shard.data),
+               d9d_tensor_bytes(&r->params.p[i]->shard.data));
+}
+
+/* Each unit's update comes when the next one's backward is done, after its own sums and before that
+ * unit's are sent; then its gradients have no memory.  Norm and weights are those of a plain step.
+ */
+static void updates_within_backward(void **state)
+{
+    const d9d_grad_finalize_local one = {.targets = 1};
+    float got[WEIGHTS], want[WEIGHTS];
+    uint64_t between;
+    rig r;
+
+    (void)state;
+    rig_open(&r, false, 0, D9D_F32, true);
+    between = d9d_device_memory(r.dev).in_use;
+    for (int k = 0; k < 2; k++) {
+        d9d_module_clear_grads(&r.root);
+        forward(&r);
+        assert_ok(d9d_grad_finalize_begin(&r.end, k, &one));
+        wire.said[0] = '\0';
+        backward(&r);
+        assert_ok(d9d_fsdp_post_backward(r.sharded));
+        assert_string_equal(wire.said, "gc.w .c.w gb.w sc.w .b.w ga.w .c.w nc.w uc.w sb.w sb.v "
+                                       ".a.w .b.w nb.w ub.w .b.v nb.v ub.v sa.w .a.w na.w ua.w ");
+        no_gradient_has_memory(&r);
+        assert_true(norm(&r) == norm_wanted(false));
+        assert_ok(d9d_fsdp_wait_grads(r.sharded));
+        assert_int_equal(d9d_device_memory(r.dev).in_use, between);
+    }
+    weights_take(&r, got);
+    rig_close(&r);
+    rig_open(&r, false, 0, D9D_F32, false);
+    step(&r);
+    step(&r);
+    weights_take(&r, want);
+    assert_memory_equal(got, want, sizeof(want));
+    rig_close(&r);
+}
+
+/* Gradients of several micro-batches are summed, and released after the last one.  Those of the
+ * bucket are overwritten here, as grad_fill() does. */
+static void the_last_micro_batch_releases(void **state)
+{
+    const d9d_grad_finalize_local one = {.targets = 1};
+    rig r;
+
+    (void)state;
+    rig_open(&r, false, 0, D9D_F32, true);
+    wire.eager = true;
+    forward(&r);
+    d9d_fsdp_pre_backward(r.sharded, false);
+    assert_ok(passes(&r, D9D_PARAM_UNIT_BACKWARD));
+    assert_non_null(r.w[2].shard.grad.storage);
+    assert_true(r.w[2].shard.has_grad);
+    forward(&r);
+    assert_ok(d9d_grad_finalize_begin(&r.end, 0, &one));
+    backward(&r);
+    assert_ok(d9d_fsdp_post_backward(r.sharded));
+    no_gradient_has_memory(&r);
+    assert_true(norm(&r) == norm_of(false, 2));
+    assert_ok(d9d_fsdp_wait_grads(r.sharded));
+    rig_close(&r);
+}
+
+/* --- failures of any of them --------------------------------------------------------------
+ */
 
 /* A wire that stays down never runs what it has taken. */
 static void wire_drop(void)
@@ -511,14 +620,14 @@ static void wire_drop(void)
 static void a_failure_leaves_no_memory(void **state)
 {
     (void)state;
-    for (int way = 0; way < 4; way++)
+    for (int way = 0; way < 8; way++)
         for (int down = 0; down < 2; down++) {
             d9d_status st = D9D_ECOMM;
 
             for (int at = 1; st != D9D_OK; at++) {
                 rig r;
 
-                rig_open(&r, false, way % 2, way < 2 ? D9D_F32 : D9D_BF16);
+                rig_open(&r, false, way % 2, way % 4 < 2 ? D9D_F32 : D9D_BF16, way >= 4);
                 wire.fail_in = at;
                 wire.stays_down = down;
                 st = try_step(&r);
@@ -538,13 +647,13 @@ static void a_failure_leaves_no_memory(void **state)
 static void no_memory_leaves_no_memory(void **state)
 {
     (void)state;
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 8; way++) {
         d9d_status st = D9D_EOOM;
 
         for (uint64_t more = 0; st != D9D_OK; more += 256) {
             rig r;
 
-            rig_open(&r, false, way % 2, way < 2 ? D9D_F32 : D9D_BF16);
+            rig_open(&r, false, way % 2, way % 4 < 2 ? D9D_F32 : D9D_BF16, way >= 4);
             d9d_device_trim(r.dev);
             d9d_device_set_limit(r.dev, d9d_device_memory(r.dev).in_use + more);
             st = try_step(&r);
@@ -563,6 +672,8 @@ int main(void)
         cmocka_unit_test(norm_beside_sums),
         cmocka_unit_test(gradients_that_travel_as_bfloat16),
         cmocka_unit_test(weights_beside_the_update),
+        cmocka_unit_test(updates_within_backward),
+        cmocka_unit_test(the_last_micro_batch_releases),
         cmocka_unit_test(a_failure_leaves_no_memory),
         cmocka_unit_test(no_memory_leaves_no_memory),
     };

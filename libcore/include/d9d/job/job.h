@@ -148,6 +148,7 @@ typedef struct d9d_job_trainer_section {
         double activation_fraction; /* of the layers */
         int64_t activation_prefetch;
     } offload;
+    bool optimizer_in_backward;
     struct d9d_job_timeout_section {
         int64_t init_timeout, step_timeout; /* of collective calls, in seconds */
         /* Timeouts during an evaluation, save or export; 0: init_timeout, and for a save longer
@@ -271,6 +272,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_job_fill_hf_config(json_t *doc);
 /* ECONFIG if the batch sizes do not fit each other or the mesh. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_parallel_degrees *mesh,
                                                        const struct d9d_job_batching_section *b);
+/* ECONFIG for trainer.optimizer_in_backward with what keeps gradients, or needs the weights of
+ * before a step: clipping, several micro-batches, a pipeline, repeated steps. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_check_optimizer_in_backward(const d9d_train_config *c);
 /* ECONFIG if more steps are traced than a period has.  NULL is fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_profiling(const d9d_job_profiling_section *p);
 

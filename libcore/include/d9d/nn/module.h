@@ -75,8 +75,8 @@ typedef struct d9d_params {
 D9D_API D9D_MUST_USE d9d_status d9d_module_params(d9d_module *root, d9d_arena *a, d9d_params *out);
 
 /* Before d9d_module_materialise(): gradients have memory from backward until they are cleared
- * (grad_on_demand), but for those in shards or buckets.  `loose`: it may be in larger blocks, as no
- * forward comes while they are there, which might need what these waste. */
+ * (grad_on_demand), but for those in shards or buckets, of which FSDP decides.  `loose`: it may be
+ * in larger blocks, as no forward comes while they are there, which might need what these waste. */
 D9D_API void d9d_module_set_grads_on_demand(d9d_module *root, bool loose);
 D9D_API D9D_MUST_USE d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev,
                                                        bool with_grads);

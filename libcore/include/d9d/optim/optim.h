@@ -262,6 +262,15 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_set_order(d9d_optimizer *o,
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
                                                    const d9d_tensor *scale);
 
+/* An update of some parameters alone, whose gradients are final before others' are: those of a
+ * layer that backward has left.  Each at most once between two steps; d9d_optimizer_step() then
+ * updates those that still have a gradient.  No bit depends on the division.  Parameters that are
+ * not the optimizer's are ignored. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step_some(d9d_optimizer *o, const d9d_params *some,
+                                                        double lr, const d9d_tensor *scale);
+/* ECONFIG for a kind that updates all its parameters in one call. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_check_step_some(const d9d_optimizer *o);
+
 /* --- averages of weights ----------------------------------------------------------------- */
 
 /* An exponential moving average of each trainable parameter: the weights as of step start_step, and
@@ -343,6 +352,7 @@ typedef struct d9d_grad_finalize {
     d9d_tensor scale;  /* float32: what the optimizer multiplies gradients by, clipping included */
     d9d_tensor all;    /* these, contiguous */
     d9d_comm *world;   /* NULL: a single rank */
+    struct d9di_grad_squares *squares; /* of d9d_grad_finalize_set_released(); or NULL */
 } d9d_grad_finalize;
 D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_init(d9d_device *dev, int64_t micro_batches,
                                                        int64_t n_extra, d9d_comm *world,
@@ -353,6 +363,34 @@ D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e,
                                                           const d9d_params *params,
                                                           const d9d_grad_finalize_local *local,
                                                           double max_norm);
+
+/* Gradients that are released within backward, as d9d/parallel/fsdp.h does: their updates do not
+ * wait for the norm.
+ *
+ *     D9D_TRY(d9d_grad_finalize_set_released(&finalize, &params));    // once
+ *     ... forward of all micro-batches; it adds its losses to finalize.loss ...
+ *     D9D_TRY(d9d_grad_finalize_begin(&finalize, step, &local));
+ *     ... backward; whenever some gradients are final:
+ *         D9D_TRY(d9d_grad_finalize_add(&finalize, &some));
+ *         D9D_TRY(d9d_optimizer_step_some(opt, &some, lr, &finalize.scale));
+ *     D9D_TRY(d9d_grad_finalize_enqueue(&finalize, &params, &local, NAN));
+ *
+ * begin() sums losses and targets over the world, and makes `scale` 1 / targets.  From a gradient
+ * that is not finite on, this rank updates nothing, neither in this step nor in any after it.  The
+ * report has the norm that a step without release has, to the bit.  max_norm cannot be kept. */
+D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_set_released(d9d_grad_finalize *e,
+                                                               const d9d_params *params);
+/* Of step `step`, counted from any number; of `local` it reads targets and is_replica.  Collective:
+ * over the world. */
+D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_begin(d9d_grad_finalize *e, int64_t step,
+                                                        const d9d_grad_finalize_local *local);
+/* The squares of some gradients, each once a step. */
+D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_add(d9d_grad_finalize *e, const d9d_params *some);
+/* The last parameter, which backward reaches first, whose released gradient of the newest step or
+ * the one before it was not finite on this rank; NULL if each was. */
+D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_find_nonfinite(const d9d_grad_finalize *e,
+                                                                 int64_t step,
+                                                                 const d9d_param **out);
 
 /* The first parameter whose gradient (or whose data) has a NaN or an infinity, and its index there;
  * NULL if none has. */

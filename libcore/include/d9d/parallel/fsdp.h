@@ -74,19 +74,23 @@ typedef struct d9d_fsdp_opts {
     /* Parameters with a recipe of FP8 are gathered in 8 bits: their copies are unsharded, and
      * local.data has no memory (d9d/tape/param.h). */
     bool float8_all_gather;
+    /* Gradients have memory from backward until the hook of
+     * d9d_fsdp_set_post_accumulate_grad_hook() has returned, a unit's at a time. */
+    bool release_grads;
 } d9d_fsdp_opts;
 
 typedef struct d9d_fsdp d9d_fsdp;
 
 /* Peak bytes of unsharded units, reached in every step: the largest unit's parameters and
  * gradients, or with `reduce_once` all gradients and with a later `reshard` all parameters.  The
- * shards themselves and prefetched units are not counted.  0 where nothing is sharded. */
+ * shards themselves and prefetched units are not counted.  0 where nothing is sharded.  With
+ * `release_grads` the largest unit's other gradients are counted too, shards among them. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts,
                                                uint64_t *out);
 
 /* Take over model->units.  Their parameters are placed (d9d/parallel/parallel_plan.h) and have no
  * memory yet; this allocates the gradients that are reduced.  EINVAL for a placed parameter that is
- * in no unit.  d9d_fsdp_free() it before the model. */
+ * in no unit.  d9d_fsdp_free() it before the model.  With `release_grads` never NULL. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev,
                                                 const d9d_fsdp_opts *opts, d9d_fsdp **out);
 /* Between steps: the shards are about to move to other addresses; drops what was prefetched.
@@ -117,6 +121,15 @@ D9D_API void d9d_fsdp_set_grad_hook(d9d_fsdp *s, d9d_fsdp_grad_hook *hook, void 
  * its backward is done with it on this rank.  It may add to their local gradients.  NULL: none. */
 typedef d9d_status d9d_fsdp_unit_hook(void *arg, const d9d_params *unit);
 D9D_API void d9d_fsdp_set_unit_hook(d9d_fsdp *s, d9d_fsdp_unit_hook *hook, void *arg);
+/* A hook after reductions, as torch's register_post_accumulate_grad_hook(): called once a step with
+ * parameters whose shard.grad is final on the device's stream, while backward of earlier units is
+ * still to come.  Neither this rank nor any other reads their weights again in this step, so it may
+ * update them.  After it the gradients are cleared, and their memory is free: with `release_grads`
+ * only.  NULL: they stay until they are cleared. */
+typedef d9d_status d9d_fsdp_post_accumulate_grad_hook(void *arg, const d9d_params *p);
+D9D_API void d9d_fsdp_set_post_accumulate_grad_hook(d9d_fsdp *s,
+                                                    d9d_fsdp_post_accumulate_grad_hook *hook,
+                                                    void *arg);
 
 /* Most units that are prefetched at once: as many as forward has unsharded at once, the one that
  * computes and the next. */

@@ -138,6 +138,9 @@ typedef struct d9d_plan {
     d9d_plan_start start;
     d9d_plan_goodput goodput;
     d9d_plan_cp_choice cp_choice;
+    /* Of a plan that does not fit: bytes of the rank that needs most, with
+     * trainer.optimizer_in_backward; 0: the configuration has it, or is refused with it. */
+    uint64_t released;
 } d9d_plan;
 
 /* Estimates a job.  ECONFIG and ENOTSUP where training would refuse the configuration before it

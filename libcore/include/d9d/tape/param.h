@@ -36,7 +36,8 @@
  * (d9d/nn/param_unit.h).  d9d_module_bind() gives a parameter its name and id.
  *
  * A gradient is never zeroed: while has_grad is false its memory is undefined and it counts as
- * zero.  With grad_on_demand it has none then: activations of a step's forward take that place. The
+ * zero.  With grad_on_demand it has none then: activations of a step's forward take that place.
+ * FSDP may clear gradients within backward, when they have been used (release_grads).  The
  * reduce-scatter that computes shard.grad may be pending on a group's stream: wait with
  * d9d_param_wait_grad() before reading it.
  */
@@ -196,7 +197,8 @@ D9D_API uint64_t d9d_param_stored_bytes(const d9d_param *p, const d9d_param_part
 /* Rows [first, first + n) of a quantised matrix, of local.data. */
 D9D_API d9d_quant_matrix d9d_param_quant_rows(const d9d_param *p, int64_t first, int64_t n);
 
-/* Memory for a gradient on demand that has none; nothing to do for others. */
+/* Memory for a gradient on demand that has none; nothing to do for others, and for those in shards,
+ * whose memory FSDP brings. */
 D9D_API D9D_MUST_USE d9d_status d9d_param_grad_alloc(d9d_param *p);
 /* Forget what was accumulated; a gradient on demand gives its memory back. */
 D9D_API void d9d_param_grad_clear(d9d_param *p);
