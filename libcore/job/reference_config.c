@@ -4,6 +4,8 @@
  * moved or renamed, and what has no meaning here is left out; each with a line in the log.  The
  * table of all its keys is tests/golden/reference_configs/keys.tsv.
  */
+#include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "d9d/base/json.h"
@@ -73,16 +75,20 @@ static const struct rule {
     {DROP_EMPTY, "model_provider.head", NULL, NULL},
 };
 
-/* The object at the first n bytes of a dotted path; NULL: there is none.  `create`: makes the ones
- * that are missing. */
+/* The object at the first n bytes of a dotted path of the table; NULL: there is none.  `create`:
+ * makes the ones that are missing. */
 static json_t *object_at(json_t *of, const char *path, size_t n, bool create)
 {
     while (of != NULL && n > 0) {
         const size_t len = strcspn(path, "."), used = len < n ? len : n;
-        json_t *next = json_object_getn(of, path, used);
+        char name[64]; /* jansson 2.13 reads whole strings */
+        json_t *next;
 
-        if (create && next == NULL && json_object_setn_new(of, path, used, json_object()) == 0)
-            next = json_object_getn(of, path, used);
+        assert(used < sizeof(name));
+        snprintf(name, sizeof(name), "%.*s", (int)used, path);
+        next = json_object_get(of, name);
+        if (create && next == NULL && json_object_set_new(of, name, json_object()) == 0)
+            next = json_object_get(of, name);
         of = next;
         path += used + (used < n);
         n -= used + (used < n);
