@@ -67,8 +67,11 @@ CUDA_ARCH ?= 80 90a
 
 VERSION   := 0.1.0
 SOVERSION := 0
-WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 \
-             -Wundef -Wpointer-arith -Wcast-qual -Wwrite-strings
+WARN       = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 \
+             -Wundef -Wpointer-arith -Wcast-qual -Wwrite-strings $(WARN_GCC$(CC_MAJOR))
+# gcc 11 takes what follows a compound literal among initializers, or a pragma in a macro, for a slip.
+CC_MAJOR  := $(firstword $(subst ., ,$(shell $(CC) -dumpversion 2>/dev/null)))
+WARN_GCC11 := -Wno-missing-field-initializers -Wno-misleading-indentation
 
 # What is needed stands in ALL_*; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS come last and are the user's.
 # Libraries outside the system's folders are found at run time where pkg-config found them.
