@@ -81,10 +81,15 @@ CAIRO_CPP := $(if $(CAIRO),-DD9D_CAIRO -DD9D_CAIRO_LIB='"$(patsubst $(PKG_CONFIG
 PKG_LIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 RPATHS    := $(patsubst -L%,-Wl$(,)-rpath$(,)%,$(filter -L%,$(PKG_LIBS)))
 
+# Packages of Debian 11 have pmix.h where their .pc file does not say.
+PMIX_LIB  := $(patsubst $(PKG_CONFIG_SYSROOT_DIR)%,%,$(shell pkg-config --variable=libdir pmix 2>/dev/null))
+PMIX_CPP  := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix 2>/dev/null)) \
+             $(patsubst %,-isystem %,$(if $(PMIX_LIB),$(wildcard $(PKG_CONFIG_SYSROOT_DIR)$(PMIX_LIB)/pmix2/include)))
+
 ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp -O2 -g $(CFLAGS)
 ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore -Ikernels \
              $(shell pkg-config --cflags $(PKGS) 2>/dev/null) \
-             $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix 2>/dev/null)) -DD9D_VERSION='"$(VERSION)"' $(CPPFLAGS)
+             $(PMIX_CPP) -DD9D_VERSION='"$(VERSION)"' $(CPPFLAGS)
 ALL_LD    := -fopenmp $(LDFLAGS)
 ALL_LIBS   = $(PKG_LIBS) $(RPATHS) -lm -ldl -lpthread $(CUDA_LIBS) $(LDLIBS)
 

@@ -174,6 +174,28 @@ setup_sh() { CC=${CC:-gcc} PATH=$BATS_TEST_TMPDIR/bin "$top/tools/setup.sh" "$@"
     run -1 grep -e D9D_CAIRO -e -lcairo b/flags
 }
 
+@test "pmix.h is found where packages of Debian 11 have it" {
+    hide pmix
+    mkdir -p pmix/lib/pmix2/include
+    printf 'Name: pmix\nDescription: -\nVersion: 4\nlibdir=%s\nCflags: -I/elsewhere\n' "$PWD/pmix/lib" >pc/pmix.pc
+    NO_INSTALL=1 run -0 make -s -C "$top" NVCC= B="$PWD/b" "$PWD/b/flags"
+    grep -qF -e "-isystem /elsewhere -isystem $PWD/pmix/lib/pmix2/include " b/flags
+    # in the tree of an older system
+    printf 'Name: pmix\nDescription: -\nVersion: 4\nlibdir=/pmix/lib\nCflags: -I/elsewhere\n' >pc/pmix.pc
+    PKG_CONFIG_SYSROOT_DIR=$PWD NO_INSTALL=1 run -0 make -s -C "$top" NVCC= B="$PWD/c" "$PWD/c/flags"
+    grep -qF -e "-isystem $PWD/pmix/lib/pmix2/include " c/flags
+}
+
+@test "gcc 11 is told of what it takes wrongly for a slip, others are not" {
+    for row in "11 yes" "11.4.0 yes" "12 no" "14.0.6 no"; do
+        stand_in somecc "[ \"\$*\" = -dumpversion ] && echo ${row% *} || PATH='$PATH' exec gcc \"\$@\""
+        NO_INSTALL=1 run -0 make -s -C "$top" NVCC= CC="$PWD/bin/somecc" B="$PWD/b" "$PWD/b/flags"
+        found=no
+        ! grep -q -e -Wno-missing-field-initializers b/flags || found=yes
+        assert_equal "${row% *} $found" "$row"
+    done
+}
+
 @test "on a terminal each step of a build has its number" {
     MAKE_TERMOUT="tty" run -0 make -n -C "$top" NVCC= B="$PWD/b" "$PWD/b/libcore/base/version.o"
     assert_output --partial "printf '[%3d/%s] %-5s %s\n' 1 1 CC"
