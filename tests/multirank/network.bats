@@ -191,6 +191,32 @@ context() {
     wire_is_that
 }
 
+# ring HOSTS RANKS: keys and values go to every rank that sees them, in forward and in backward, and their
+# gradients back.  Of two ranks one sees both chunks of the other, which sees one of its.  A sample has two
+# positions of each rank at least.
+ring() {
+    local n=$(($1 * $2)) away=$(($1 * $2 - $2)) padded=$positions
+    [ "$padded" -ge $((2 * n)) ] || padded=$((2 * n))
+    network "$1" "$2" 2 1 dense --set mesh.context_parallel_replicate=$n --set mesh.context_parallel_method=ring
+    sends send_recv $((2 * layers * padded * away * 2 * kv_heads * head * 4 * 9 / 4))
+    sends all_gather 0
+    plan_is_that send_recv
+    wire_is_that
+}
+
+# all_heads HOSTS RANKS: with as many heads as ranks, these are exchanged for positions.
+all_heads() {
+    local n=$(($1 * $2)) away=$(($1 * $2 - $2)) padded=$positions size=8
+    [ "$padded" -ge $((2 * n)) ] || padded=$((2 * n))
+    network "$1" "$2" 2 1 dense --set mesh.context_parallel_replicate=$n --set mesh.context_parallel_method=all_to_all \
+        --set model_provider.model.layer.num_attention_heads=$n --set model_provider.model.layer.num_key_value_heads=$n \
+        --set model_provider.model.layer.head_dim=$size
+    sends all_to_all $((2 * layers * padded * away * 2 * 4 * size * 4))
+    sends all_gather 0
+    plan_is_that all_to_all
+    wire_is_that
+}
+
 @test "FSDP: gathers and reduce-scatters send what arithmetic says, and the plan" { fsdp 2 2; }
 @test "FSDP in 8 bits: a byte for each element of the layers' matrices, and the plan" {
     local alone sides=$((2 * (2 * hidden + (heads + kv_heads) * head) + 3 * (hidden + 128)))
@@ -205,6 +231,10 @@ context() {
 @test "gradients that travel as bfloat16 are half the bytes" { narrow 2 2; }
 @test "experts: by levels a token goes once to a host" { experts 2 2; }
 @test "context parallelism: keys and values, or heads" { context 2 1; }
+@test "context parallelism: a ring of keys and values, or as many heads as ranks" {
+    ring 2 2
+    all_heads 2 2
+}
 
 @test "32 ranks on 8 hosts" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
@@ -218,6 +248,9 @@ context() {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
     hsdp 8 8
     fsdp 8 8
+    experts 8 8
+    ring 8 8
+    all_heads 8 8
 }
 
 networks() { (ip netns list && ip -o link) 2>/dev/null | sort; }

@@ -5,6 +5,7 @@
  * MPI tag: two ranks share at most one group over a set of axes.
  */
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "comm/backend/mpi_module.h"
 #include "comm/comm_private.h"
 #include "d9d/base/environment.h"
+#include "d9d/comm/exchange.h"
 
 enum {
     DIRECT_BYTES = 16 << 10, /* bytes up to which an all-reduce is one all-gather and a local sum */
@@ -408,11 +410,50 @@ static d9d_status mpi_load(struct mpi *m)
     return D9D_OK;
 }
 
-static d9d_status mpi_open(struct mpi *m, const d9d_bootstrap *bootstrap)
+/* What a rank runs on. */
+struct place {
+    char node[64];
+    cpu_set_t processors; /* that it may use */
+};
+
+/* The ranks of this host to each processor that they may use, rounded up.  Collective. */
+static d9d_status ranks_per_processor(d9d_bootstrap *bootstrap, int *out)
+{
+    const int size = d9d_bootstrap_size(bootstrap);
+    struct place own = {.node = ""};
+    d9d_arena a = {0};
+    d9d_bootstrap_blob *all;
+    cpu_set_t used;
+    d9d_status st;
+    int ranks = 0, n;
+
+    (void)snprintf(own.node, sizeof(own.node), "%s", d9d_bootstrap_node(bootstrap));
+    CPU_ZERO(&own.processors);
+    (void)sched_getaffinity(0, sizeof(own.processors), &own.processors);
+    CPU_ZERO(&used);
+    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(bootstrap, &own, sizeof(own), &a, &all), out);
+    for (int r = 0; r < size; r++) {
+        const struct place *x = all[r].data;
+
+        if (all[r].n != sizeof(*x) || memcmp(x->node, own.node, sizeof(own.node)) != 0)
+            continue;
+        CPU_OR(&used, &used, &x->processors);
+        ranks++;
+    }
+    n = CPU_COUNT(&used) > 0 ? CPU_COUNT(&used) : 1;
+    *out = (ranks + n - 1) / n;
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status mpi_open(struct mpi *m, d9d_bootstrap *bootstrap)
 {
     char why[256];
+    int share;
 
-    if (!m->module->open(&m->world, why, sizeof(why)))
+    D9D_TRY(ranks_per_processor(bootstrap, &share));
+    if (!m->module->open(share, &m->world, why, sizeof(why)))
         return D9D_FAIL(D9D_ECOMM, "%s", why);
     if (m->world.rank != d9d_bootstrap_rank(bootstrap) ||
         m->world.size != d9d_bootstrap_size(bootstrap))

@@ -1,6 +1,5 @@
 /* mpi_module.c - libd9d_mpi.so.  See comm/backend/mpi_module.h. */
 #include <mpi.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +9,13 @@
 
 enum { MESSAGE_MAX = 1 << 30 }; /* the most bytes of one MPI message, whose count is an int */
 /* A wait first polls, longer if each rank has a core to itself, then sleeps between polls.  It does
- * not yield: beside busy processes sched_yield() costs a time slice of each. */
+ * not yield: beside busy processes sched_yield() costs a time slice of each.  Ranks that share a
+ * core sleep longer as they wait longer, until all of them poll as often as one rank would. */
 enum { POLL_NS = 1000 * 1000, OVERSUBSCRIBED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
+enum {
+    NAP_SHARE = 8 /* of the time waited so far, the longest nap */,
+    NAP_MAX_NS = 5 * 1000 * 1000
+};
 
 /* The MPI world communicator: MPI is initialised once for each process. */
 static MPI_Comm world(void)
@@ -29,25 +33,7 @@ static bool fail_mpi(int rc, char *why, size_t why_n)
     return false;
 }
 
-/* True if the ranks of this host outnumber the processors that they may use. */
-static bool is_oversubscribed(void)
-{
-    cpu_set_t own, all;
-    MPI_Comm host;
-    int ranks;
-
-    CPU_ZERO(&own);
-    (void)sched_getaffinity(0, sizeof(own), &own);
-    all = own;
-    if (MPI_Comm_split_type(world(), MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host) != MPI_SUCCESS)
-        return true;
-    (void)MPI_Comm_size(host, &ranks);
-    (void)MPI_Allreduce(&own, &all, sizeof(own), MPI_BYTE, MPI_BOR, host);
-    (void)MPI_Comm_free(&host);
-    return CPU_COUNT(&all) < ranks;
-}
-
-static bool open_world(d9di_mpi_world *out, char *why, size_t why_n)
+static bool open_world(int ranks_per_processor, d9di_mpi_world *out, char *why, size_t why_n)
 {
     int have, on = 0, over = 0;
 
@@ -69,7 +55,10 @@ static bool open_world(d9di_mpi_world *out, char *why, size_t why_n)
     (void)MPI_Comm_set_errhandler(world(), MPI_ERRORS_RETURN);
     (void)MPI_Comm_rank(world(), &out->rank);
     (void)MPI_Comm_size(world(), &out->size);
-    out->poll_ns = is_oversubscribed() ? OVERSUBSCRIBED_POLL_NS : POLL_NS;
+    out->poll_ns = ranks_per_processor > 1 ? OVERSUBSCRIBED_POLL_NS : POLL_NS;
+    out->nap_max_ns = (int64_t)ranks_per_processor * NAP_NS;
+    if (out->nap_max_ns > NAP_MAX_NS)
+        out->nap_max_ns = NAP_MAX_NS;
     return true;
 }
 
@@ -103,18 +92,29 @@ static int64_t now_ns(void)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
+/* The nap of one who has waited so long. */
+static void nap(const d9di_mpi_world *w, int64_t waited)
+{
+    struct timespec t = {.tv_nsec = NAP_NS};
+
+    if (waited / NAP_SHARE > NAP_NS)
+        t.tv_nsec = waited / NAP_SHARE < w->nap_max_ns ? waited / NAP_SHARE : w->nap_max_ns;
+    (void)nanosleep(&t, NULL);
+}
+
 static int wait_all(const d9di_mpi_world *w, int n, MPI_Request *requests, MPI_Status *statuses)
 {
-    const struct timespec nap = {.tv_nsec = NAP_NS};
     const int64_t began = now_ns();
+    int64_t waited;
     int rc, done = 0;
 
     for (;;) {
         rc = MPI_Testall(n, requests, &done, statuses);
         if (rc != MPI_SUCCESS || done)
             return rc;
-        if (now_ns() - began >= w->poll_ns)
-            (void)nanosleep(&nap, NULL);
+        waited = now_ns() - began;
+        if (waited >= w->poll_ns)
+            nap(w, waited);
     }
 }
 
@@ -246,9 +246,9 @@ static bool post_wait(struct d9di_mpi_post *p, char *why, size_t why_n)
     return ok;
 }
 
-extern const d9di_mpi_module d9d_mpi_module_v3;
+extern const d9di_mpi_module d9d_mpi_module_v4;
 __attribute__((visibility("default")))
-const d9di_mpi_module d9d_mpi_module_v3 = {.open = open_world,
+const d9di_mpi_module d9d_mpi_module_v4 = {.open = open_world,
                                            .exchange = send_recv,
                                            .post = post_one,
                                            .test = post_test,

@@ -22,12 +22,15 @@ typedef struct d9di_mpi_msg {
 /* The ranks of the job. */
 typedef struct d9di_mpi_world {
     int rank, size;
-    int64_t poll_ns; /* how long a wait polls before it sleeps between polls */
+    int64_t poll_ns;    /* how long a wait polls before it sleeps between polls */
+    int64_t nap_max_ns; /* the longest sleep between two polls, less than a second */
 } d9di_mpi_world;
 
 typedef struct d9di_mpi_module {
-    /* Collective.  false: `why` is the error.  Afterwards any thread may exchange. */
-    bool (*open)(d9di_mpi_world *out, char *why, size_t why_n);
+    /* Collective.  false: `why` is the error.  Afterwards any thread may exchange.  Nothing else
+     * here calls MPI's own collectives: they spin, and ranks that share a processor take it from
+     * each other. */
+    bool (*open)(int ranks_per_processor, d9di_mpi_world *out, char *why, size_t why_n);
     /* Returns when all messages are sent and received.  Messages of one pair of ranks and one tag
      * match in the order in which they are given, and their sizes must agree. */
     bool (*exchange)(const d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, int tag, char *why,
@@ -41,6 +44,6 @@ typedef struct d9di_mpi_module {
     void (*close)(void);                                            /* collective */
 } d9di_mpi_module;
 
-#define D9DI_MPI_MODULE "d9d_mpi_module_v3" /* the symbol, a d9di_mpi_module */
+#define D9DI_MPI_MODULE "d9d_mpi_module_v4" /* the symbol, a d9di_mpi_module */
 
 #endif /* D9DI_COMM_BACKEND_MPI_MODULE_H */
