@@ -1,4 +1,4 @@
-/* job_faults_preload.c - LD_PRELOAD library for job_faults.bats: one fault of one rank, at a call
+/* job_faults_preload.c - LD_PRELOAD library for job_faults: one fault of one rank, at a call
  * that the test chooses.
  *
  *     FAULT="KIND RANK CALL SEED" FAULT_LOG=file
