@@ -627,6 +627,8 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
     log_environment(e->dev, opts->where, &env);
     D9D_TRY(join_ranks(e, opts));
     log_engine(e, &opts->quantised, opts->where->log);
+    if (opts->fp8 != NULL)
+        d9di_engine_fp8_log(opts->fp8, opts->mesh, opts->where->log);
     for (size_t k = 0; k < e->n_stages; k++) {
         D9D_TRY(materialize_stage(e, opts, &e->stages[k]));
         D9D_TRY(e->given_adapters != NULL ? load_stage_adapters(e, &e->stages[k], opts->where->log)

@@ -221,9 +221,10 @@ static void log_placement(const d9di_expert_replication *x, int64_t step, const 
         without = fmax(without, d9d_expert_placement_imbalance(&none, load));
     }
     d9d_log_info(log,
-                 "step %lld: %lld copies of experts in %zu layers; by the loads of the last period "
+                 "step %lld: %lld cop%s of experts in %zu layer%s; by the loads of the last period "
                  "the busiest rank has %.3g times the mean of its layer, without copies %.3g",
-                 (long long)(step + 1), (long long)copies, x->n, most, without);
+                 (long long)(step + 1), (long long)copies, copies == 1 ? "y" : "ies", x->n,
+                 x->n == 1 ? "" : "s", most, without);
 }
 
 static d9d_status place(d9di_expert_replication *x, int64_t step, const d9d_log *log)

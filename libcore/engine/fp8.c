@@ -64,3 +64,14 @@ d9d_status d9di_engine_fp8_apply(const d9d_job_fp8_section *fp8, const d9d_devic
     }
     return D9D_OK;
 }
+
+void d9di_engine_fp8_log(const d9d_job_fp8_section *fp8, const d9d_parallel_degrees *mesh,
+                         const d9d_log *log)
+{
+    if (fp8->fsdp_float8_all_gather &&
+        mesh->data_parallel_shard * mesh->context_parallel_shard == 1)
+        d9d_log_warn(log,
+                     "trainer.fp8.fsdp_float8_all_gather: has no effect here: "
+                     "mesh.data_parallel_shard and context_parallel_shard are 1, and no weight "
+                     "is gathered");
+}

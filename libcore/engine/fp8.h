@@ -15,4 +15,8 @@ d9d_status d9di_engine_fp8_check(const d9d_job_fp8_section *fp8, const d9d_param
 d9d_status d9di_engine_fp8_apply(const d9d_job_fp8_section *fp8, const d9d_device *dev,
                                  const d9d_params *params, d9d_quantised_recipe *recipe);
 
+/* Says which keys have no effect on this mesh. */
+void d9di_engine_fp8_log(const d9d_job_fp8_section *fp8, const d9d_parallel_degrees *mesh,
+                         const d9d_log *log);
+
 #endif /* D9DI_ENGINE_FP8_H */

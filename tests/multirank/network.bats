@@ -85,14 +85,16 @@ wire_is_that() {
     }
 }
 
-# The plan has, for rank 0, what rank 0 has sent in each collective over a network or a node.
+# The plan has, for rank 0, what rank 0 has sent in each collective over a network or a node; of single
+# messages, also what it has received.
 plan_is_that() {
     local call planned got
     "$D9D_BIN/d9d-train" --plan --json --gpu cpu "${options[@]}" >plan.json
     for call in "$@"; do
         planned=$(tr -d '\n ' <plan.json | grep -o "\"call\":\"$call\",\"link\":\"[a-z]*\",\"calls\":[0-9]*,\"bytes\":[0-9.e+]*" |
             sed 's/.*://' | awk '{ sum += $1 } END { printf "%d\n", sum }')
-        got=$(awk -v coll="$call" '$1 == coll { sum += $4 } END { printf "%d\n", sum }' sent.0)
+        got=$(awk -v coll="$call" '$1 == coll && (FILENAME == "sent.0" || (coll == "send_recv" && $2 == 0)) { sum += $4 }
+            END { printf "%d\n", sum }' sent.*)
         [ "$planned" -eq "$got" ] || { echo "$call: planned $planned bytes, sent $got"; return 1; }
     done
 }

@@ -66,6 +66,14 @@ end_of() {
     done
 }
 
+@test "gathers in 8 bits where nothing is gathered are said to have no effect" {
+    run -0 d9d-train --set trainer.run.steps=1 --set 'trainer.fp8={"fsdp_float8_all_gather": true}' small.json
+    [[ "$output" == *"trainer.fp8.fsdp_float8_all_gather: has no effect here: mesh.data_parallel_shard and context_parallel_shard are 1"* ]]
+    rm -rf run
+    run -0 d9d-train --set trainer.run.steps=1 --set 'trainer.fp8={}' small.json
+    [[ "$output" != *"has no effect"* ]]
+}
+
 @test "what FP8 cannot do is refused in one sentence" {
     refused() { # SENTENCE [OPTION...]
         local sentence=$1
