@@ -87,6 +87,40 @@ sections() { grep -oE '<section id="[a-z]+"' "$1" | cut -d'"' -f2 | xargs; }
     has_words aa.html "a/metrics.jsonl other/a/metrics.jsonl" "0 of 6 keys differ"
 }
 
+# Steps, evaluations, saves and restarts enough that not all of them fit a page.
+make_long_run() { # DIR N
+    mkdir -p "$1"
+    awk -v n="$2" 'BEGIN {
+        for (i = 1; i <= n; i++) {
+            printf "{\"step\": %d, \"loss\": %.6f, \"grad_norm\": %.6f, \"lr\": %.9f, \"tokens\": %d, \"samples\": %d,", i, 2 + 6 * exp(-i / 9e3) + i % 7 / 100 + (i % 1000 == 0 ? 4 : 0), 1 + i % 13 / 9, 1e-3 * (1 - i / n), 4096 * i, 8 * i
+            printf " \"step_ms\": %.3f, \"tokens_per_s\": %.2f, \"data_ms\": 0.1, \"mem_bytes\": 1073741824}\n", 100 + i % 11, 4e4 + i % 17
+            if (i % 100 == 0) {
+                printf "{\"evaluation\": \"valid\", \"step\": %d, \"valid/loss\": 3}\n{\"evaluation\": \"code\", \"step\": %d, \"code/loss\": 4}\n", i, i
+                printf "{\"save\": %d, \"blocked_ms\": 1, \"total_ms\": 2, \"time\": \"2026-01-31T12:04:00Z\"}\n", i
+            }
+            if (i % 10 == 0) printf "{\"restart\": %d, \"step\": %d, \"time\": \"2026-01-31T12:10:00Z\"}\n", i / 10, i
+        }
+        printf "{\"end\": \"done\", \"step\": %d, \"time\": \"2026-01-31T12:20:00Z\"}\n", n
+    }' >"$1/metrics.jsonl"
+}
+
+@test "the page of a long run is small, and what it marks is marked from begin to end" {
+    steps=30000
+    [ -z "${D9D_LONG:-}" ] || steps=1000000
+    make_long_run long $steps
+    d9d-metrics report -q long -o long.html
+    size=$(wc -c <long.html)
+    [ "$size" -gt 300000 ] && [ "$size" -lt 1000000 ] || { echo "$size bytes"; false; }
+    for marks in restarts spikes; do
+        grep -oE "\"$marks\":\[[0-9,]*\]" long.html | grep -oE '[0-9]+' >$marks
+        [ "$(wc -l <$marks)" -le 1000 ]
+    done
+    assert_equal "$(wc -l <restarts)" 1000 # of 3000, a third of them in each third of the run
+    assert_equal "$(sed -n '1p;$p' restarts | xargs)" "10 $steps"
+    awk -v n=$steps '$1 > n / 3 && $1 <= 2 * n / 3 { k++ } END { exit !(k > 330 && k < 337) }' restarts
+    [ "$(tail -n 1 spikes)" -ge $((steps - 1000)) ]
+}
+
 @test "the page is well-formed, whole and the same every time" {
     make_run a 40
     add_pipeline a
@@ -182,4 +216,12 @@ refuse() {
     grep -q '<line class="restart"' dom
     grep -q '<path class="spike"' dom
     run ! grep -q '<div id="tools" hidden' dom
+
+    # Evaluations of one run are told apart, and dense restarts leave the curve to be seen.
+    make_long_run long 3000
+    d9d-metrics report -q long -o long.html
+    "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$PWD/profile" --dump-dom "file://$PWD/long.html" >dom 2>/dev/null 3>&- </dev/null
+    grep -oE '<svg.*' dom | grep -m 1 -oE 'class="s[0-9]">|stroke-dasharray="[0-9 ]*"' | head -n 5 | xargs >looks
+    assert_equal "$(cat looks)" "class=s0> class=s1> stroke-dasharray=5 3 class=s2> stroke-dasharray=2 3"
+    [ "$(grep -o '<line class="restart"' dom | wc -l)" -lt 900 ] # 300 in each of 8 charts were 2400
 }

@@ -79,7 +79,14 @@ static d9d_status read_plan(const char *path, json_t **out)
     return d9d_json_check_schema(*out, path, "plan", 1);
 }
 
-/* The recorder of a run that ended well has no files. */
+/* A run that began again and then ended well may have the files of an earlier start. */
+static bool ended_well(const d9d_run_reader *r)
+{
+    const d9d_run_reader_event *e = r->n_events > 0 ? &r->events[r->n_events - 1] : NULL;
+
+    return e != NULL && e->kind == D9D_RUN_READER_END && strcmp(e->word, "failed") != 0;
+}
+
 static d9d_status read_flight(d9di_html_page *p, d9di_html_run *run)
 {
     const char *path;
@@ -88,7 +95,8 @@ static d9d_status read_flight(d9di_html_page *p, d9di_html_run *run)
     d9d_flight *f;
 
     D9D_TRY(d9di_run_sources_file_path(&p->arena, run->reader->path, "flight", &path));
-    if (!is_run_dir(run->reader) || !d9d_fs_is_dir(path) || d9d_flight_open(path, &f) != D9D_OK)
+    if (ended_well(run->reader) || !is_run_dir(run->reader) || !d9d_fs_is_dir(path) ||
+        d9d_flight_open(path, &f) != D9D_OK)
         return D9D_OK;
     if (d9d_flight_diagnose(f, &diagnosis, &sentence) == D9D_OK && sentence.len > 0)
         run->flight = d9d_arena_strdup(&p->arena, sentence.data);
@@ -233,22 +241,44 @@ static void put_head(d9di_html_page *p)
                   d9di_report_css);
 }
 
+/* Up to MARKS_MAX of n marks, which lie evenly over all; the first and the last are among them. */
+enum { MARKS_MAX = 1000 };
+
+static size_t mark_count(size_t n)
+{
+    return n < MARKS_MAX ? n : MARKS_MAX;
+}
+
+static size_t mark_at(size_t i, size_t n)
+{
+    return n <= MARKS_MAX ? i : i * (n - 1) / (MARKS_MAX - 1);
+}
+
+static void put_restart_marks(d9di_html_page *p, const d9d_run_reader *r)
+{
+    size_t n = 0, seen = 0, put = 0;
+
+    for (size_t i = 0; i < r->n_events; i++)
+        n += r->events[i].kind == D9D_RUN_READER_RESTART;
+    for (size_t i = 0; i < r->n_events && put < mark_count(n); i++) {
+        if (r->events[i].kind != D9D_RUN_READER_RESTART || seen++ != mark_at(put, n))
+            continue;
+        d9di_html_put(&p->w, "%s%lld", put++ > 0 ? "," : "", (long long)r->events[i].step);
+    }
+}
+
 /* Lists of steps that charts mark. */
 static void put_marks(d9di_html_page *p, const d9di_html_run *run)
 {
-    enum { MAX_MARKS = 200 };
-    size_t n = 0;
+    const size_t n = json_array_size(run->spikes);
 
     d9di_html_put(&p->w, ",\"restarts\":[");
-    for (size_t i = 0; i < run->reader->n_events && n < MAX_MARKS; i++)
-        if (run->reader->events[i].kind == D9D_RUN_READER_RESTART)
-            d9di_html_put(&p->w, "%s%lld", n++ > 0 ? "," : "",
-                          (long long)run->reader->events[i].step);
+    put_restart_marks(p, run->reader);
     d9di_html_put(&p->w, "],\"spikes\":[");
-    for (size_t i = 0; i < json_array_size(run->spikes) && i < MAX_MARKS; i++)
-        d9di_html_put(
-            &p->w, "%s%lld", i > 0 ? "," : "",
-            (long long)json_integer_value(json_object_get(json_array_get(run->spikes, i), "step")));
+    for (size_t i = 0; i < mark_count(n); i++)
+        d9di_html_put(&p->w, "%s%lld", i > 0 ? "," : "",
+                      (long long)json_integer_value(
+                          json_object_get(json_array_get(run->spikes, mark_at(i, n)), "step")));
     d9di_html_put(&p->w, "]");
 }
 

@@ -171,20 +171,39 @@
         return up ? up + down + "Z" : "";
     }
 
+    // A run has a colour; of a run alone each series has one.  Evaluations of a run differ by their dashes too.
+    function colourOf(chart, s) {
+        return "s" + (data.runs.length > 1 ? s.run : chart.of.series.indexOf(s)) % 8;
+    }
+    function dashesOf(chart, s) {
+        const evaluations = chart.of.series.filter(function (o) { return o.evaluation && o.run === s.run; });
+        return ["5 3", "2 3", "9 3 2 3", "9 5"][evaluations.indexOf(s) % 4];
+    }
+
     function drawSeries(chart, s, g, frame) {
-        const x = xOf(s), line = svg("g", { "class": "s" + s.run % 8 }, g);
+        const x = xOf(s), line = svg("g", { "class": colourOf(chart, s) }, g);
         const smooth = chart.of.smooth && view.smooth > 0 && !s.evaluation;
         if (s.low) svg("path", { "class": "band", d: bandOf(x, s.low, s.high, frame) }, line);
         if (smooth) svg("path", { "class": "raw", d: pathOf(x, s.mean, frame) }, line);
         const path = svg("path", { "class": "line", d: pathOf(x, smooth ? smoothed(s.mean, view.smooth) : s.mean, frame) }, line);
         const inside = s.mean.filter(function (v, i) { return v !== null && x[i] >= frame.x0 && x[i] <= frame.x1; }).length;
-        if (s.evaluation) path.setAttribute("stroke-dasharray", "5 3");
+        if (s.evaluation) path.setAttribute("stroke-dasharray", dashesOf(chart, s));
         if (!(inside < 2 || (s.evaluation && inside <= 150))) return;
         for (let i = 0; i < x.length; i++)
             if (s.mean[i] !== null && x[i] >= frame.x0 && x[i] <= frame.x1 && !(frame.log && s.mean[i] <= 0))
                 svg("circle", { "class": "dot", cx: frame.px(x[i]), cy: frame.py(s.mean[i]), r: 3 }, line);
     }
 
+    // Marks of the frame that are not too near to one before; zooming shows the others.
+    const MARKS_APART = 12;
+    function eachMark(steps, place, frame, put) {
+        let last = -Infinity;
+        steps.forEach(function (step) {
+            const at = place(step), p = frame.px(at);
+            if (at < frame.x0 || at > frame.x1 || Math.abs(p - last) < MARKS_APART) return;
+            put(last = p);
+        });
+    }
     // Steps as positions in the unit of x, by the run's longest axis.
     function drawMarks(chart, g, frame) {
         const seen = new Set();
@@ -193,18 +212,12 @@
             if (s.evaluation || seen.has(s.run) || !steps.length) return;
             seen.add(s.run);
             const place = function (step) { return view.x === "step" ? step : x[nearest(steps, step)]; };
-            run.restarts.forEach(function (step) {
-                const at = place(step);
-                if (at >= frame.x0 && at <= frame.x1)
-                    svg("line", { "class": "restart", x1: frame.px(at), x2: frame.px(at), y1: frame.top, y2: frame.bottom }, g);
+            eachMark(run.restarts, place, frame, function (p) {
+                svg("line", { "class": "restart", x1: p, x2: p, y1: frame.top, y2: frame.bottom }, g);
             });
             if (chart.of.title !== "Loss") return;
-            run.spikes.forEach(function (step) {
-                const at = place(step);
-                if (at >= frame.x0 && at <= frame.x1) {
-                    const p = frame.px(at);
-                    svg("path", { "class": "spike", d: "M" + (p - 4) + " " + frame.top + "h8l-4 7z" }, g);
-                }
+            eachMark(run.spikes, place, frame, function (p) {
+                svg("path", { "class": "spike", d: "M" + (p - 4) + " " + frame.top + "h8l-4 7z" }, g);
             });
         });
     }
@@ -285,7 +298,7 @@
             if (!xs.length) return;
             let i = nearest(xs, x === null ? Infinity : x);
             while (x === null && i > 0 && s.mean[i] === null) i--;
-            html("span", { className: "key s" + s.run % 8 + (s.evaluation ? " evaluation" : "") }, chart.readout);
+            html("span", { className: "key " + colourOf(chart, s) + (s.evaluation ? " evaluation" : "") }, chart.readout);
             html("span", { textContent: nameOf(s) + " " }, chart.readout);
             html("b", { textContent: describe(chart, s, i) + "  " }, chart.readout);
         });
