@@ -519,8 +519,9 @@ static void format_ranks(const d9d_mesh *mesh, char *out, size_t n)
                        d9d_cp_method_name((d9d_cp_method)d->context_parallel_method));
 }
 
-static void log_engine(const d9di_engine *e, const d9di_engine_quant *q, const d9d_log *log)
+static void log_engine(const d9di_engine *e, const d9di_engine_opts *opts, const d9d_log *log)
 {
+    const d9di_engine_quant *q = &opts->quantised;
     const bool both = q->layers != D9D_QUANT_NONE && q->head != D9D_QUANT_NONE;
     char ranks[320], some[64] = "", stored[64] = "";
 
@@ -536,9 +537,10 @@ static void log_engine(const d9di_engine *e, const d9di_engine_quant *q, const d
                        : q->head != D9D_QUANT_NONE ? " and the head in "
                                                    : "",
                        q->head != D9D_QUANT_NONE ? d9d_quant_name(q->head) : "");
-    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s%s", e->dev->name, e->whole.model->ops->name,
-                 (long long)d9di_engine_param_count(e, false), some,
-                 d9d_dtype_name(e->spec.opts.dtype), stored, ranks);
+    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s%s%s", e->dev->name,
+                 e->whole.model->ops->name, (long long)d9di_engine_param_count(e, false), some,
+                 d9d_dtype_name(e->spec.opts.dtype), stored,
+                 opts->fp8 != NULL ? ", products of layers in FP8" : "", ranks);
 }
 
 /* Initialises adapters and parameters that a task has added at random; the latter only if the
@@ -626,7 +628,7 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
     e->dev->log = opts->where->log;
     log_environment(e->dev, opts->where, &env);
     D9D_TRY(join_ranks(e, opts));
-    log_engine(e, &opts->quantised, opts->where->log);
+    log_engine(e, opts, opts->where->log);
     if (opts->fp8 != NULL)
         d9di_engine_fp8_log(opts->fp8, opts->mesh, opts->where->log);
     for (size_t k = 0; k < e->n_stages; k++) {

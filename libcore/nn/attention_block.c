@@ -81,6 +81,9 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
     if (shape->clip > 0 && shape->qk_norm == D9D_QK_NORM_HEAD)
         return D9D_FAIL(D9D_EINVAL, "attention: a clip of %g with a QK norm of each head",
                         (double)shape->clip);
+    if (shape->qk_norm != D9D_QK_NORM_NONE && !(shape->norm_eps > 0))
+        return D9D_FAIL(D9D_EINVAL, "attention: a QK norm with a norm_eps of %g",
+                        (double)shape->norm_eps);
     b->shape = *shape;
     b->groups = opts->groups;
     if (opts->blocks != NULL) {

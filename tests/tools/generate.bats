@@ -310,7 +310,7 @@ speaker() {
     d9d-infer -q --set task.output=beside.jsonl g.json
     cmp out.jsonl beside.jsonl
     rm m/tokenizer.json
-    says 2 'p.jsonl: line 1: a prompt of text needs a tokenizer' d9d-infer --set task.output=x.jsonl g.json
+    says 2 'p.jsonl: line 1: a prompt of text needs a tokenizer: tokenizer.json beside the model' d9d-infer --set task.output=x.jsonl g.json
 }
 
 @test "bad prompts: the file, the line, what is wrong" {

@@ -257,7 +257,9 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
     says 2 'a part of a text would have no class; --overflow truncate or drop' \
         d9d-shard --format tokens --label-key kind --max-length 5 --out no lines.jsonl
     says 1 'has no "type"' d9d-shard --format tokens --label-key type --out no lines.jsonl
-    says 1 'a class ("kind") must be an integer from 0' d9d-shard --format tokens --label-key kind --out no - <<<'{"input_ids": [1], "kind": "x"}'
+    says 1 'a class ("kind") must be an integer from 0' d9d-shard --format tokens --label-key kind --out no - <<<'{"input_ids": [1], "kind": -1}'
+    says 1 'a class ("kind") must be an integer from 0, and this one is a name: number the names' \
+        d9d-shard --format tokens --label-key kind --out no - <<<'{"input_ids": [1], "kind": "x"}'
     [ ! -e no ]
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helper
-# The tutorials, command by command as they stand there, in one folder that all of them go on in.  What
-# needs a Slurm is in tests/slurm/docs.bats.
+# The tutorials, and what other pages let a reader try, command by command as they stand there, in one
+# folder that all of them go on in.  What needs a Slurm is in tests/slurm/docs.bats.
 
 load helper
 
@@ -21,8 +21,8 @@ setup() {
 page() {
     local rc=0
     [ ! -e "$1.log" ] || return 0
-    awk '/^```/ { yes = $0 == "```sh"; next } yes' "$BATS_TEST_DIRNAME/../../docs/tutorial/$1.md" >"$1.sh"
-    [ "$(wc -l <"$1.sh")" -ge 10 ]
+    awk '/^```/ { yes = $0 == "```sh"; next } yes' "$BATS_TEST_DIRNAME"/../../docs/{tutorial,howto}/"$1.md" >"$1.sh" 2>/dev/null || true
+    [ "$(wc -l <"$1.sh")" -ge 5 ]
     timeout -k 5 "${patience:-1800}" bash -eu -o pipefail "$1.sh" >"$1.log" 2>&1 3>&- </dev/null || rc=$?
     [ $rc -eq 0 ] || cat "$1.log"
     return $rc
@@ -40,6 +40,28 @@ right() {
     grep -F '13<|im_end|>⟧' sft-chat.log
     grep -q 'runs/sft: 200 of 200 steps' sft-chat.log
     right answers.jsonl 7 18 2
+    grep -q '^d9d-shard: own/chat_template.jinja renders the chats; trained is what it adds for the assistant' sft-chat.log
+    right own.jsonl 7 18 2
+}
+
+@test "convert.md: both ways to the bit, a checkpoint of a run, torchtitan's names" {
+    page sft-chat
+    page convert
+    assert_equal "$(grep -c '^24 tensors equal, 0 different$' convert.log)" 2
+    grep -q 'base-hf: 4 files, 24 tensors, [0-9]* bytes are sound' convert.log
+    grep -q 'runs/sft: no checkpoint is there, but a run, whose model is in export/' convert.log
+    grep -q '^exit code 2$' convert.log
+    cmp base/model.safetensors base-hf/model.safetensors
+}
+
+@test "mixed-precision.md: choices of precision, and what the log says of each" {
+    page sft-chat
+    page mixed-precision
+    for said in 'parameters, float32$' 'bfloat16 weights updated as float32 master weights' 'bfloat16 weights rounded to nearest' \
+        'parameters, bfloat16, products of layers in FP8$'; do
+        grep -qE "$said" mixed-precision.log || { echo "no $said"; cat mixed-precision.log; false; }
+    done
+    for name in float32 master nearest fp8; do [ -d runs/choice-$name/export ]; done
 }
 
 @test "lora.md: adapters, beside the model and merged" {
@@ -97,4 +119,27 @@ perplexities() { sed -nE 's/.*"perplexity": *([0-9.eE+]+).*/\1/p' "$1"; }
     grep -q '^exit code 75$' multi-node.log
     grep -q 'resuming after step [0-9]* from runs/ranks/' multi-node.log
     awk '$1 == 10 { yes = ($4 ^ 2 < 1e-10) } END { exit !yes }' multi-node.log
+}
+
+@test "check-a-mesh.md: a plan, a self-test and a certificate of four ranks" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    page sft-chat
+    ASAN_OPTIONS=detect_leaks=0 page check-a-mesh
+    grep -q '^it fits: ' check-a-mesh.log
+    grep -q '4 ranks (pp 2 tp 2) compute what one computes' check-a-mesh.log
+    grep -qE '^meshes +ok ' check-a-mesh.log
+}
+
+@test "debug-a-hang.md: the rank that was stopped is named, and the run goes on without it" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    command -v ps >/dev/null || skip "no ps"
+    page sft-chat
+    ASAN_OPTIONS=detect_leaks=0 page debug-a-hang
+    grep -q 'the first that fell silent is rank 2 (.*, dps 1 tp 0), which is stopped' debug-a-hang.log
+    grep -q 'error: .*rank 2 (.*, dps 1 tp 0), which is stopped' hang.log
+    grep -q '^exit code 1$' debug-a-hang.log
+    grep -q 'resuming after step [0-9]*00 from runs/hang/' debug-a-hang.log
+    # The report of a run that ended well has nothing of the recorder.
+    d9d-metrics report -q runs/hang -o hang.html
+    run ! grep -q 'Flight recorder' hang.html
 }

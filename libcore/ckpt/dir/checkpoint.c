@@ -323,8 +323,7 @@ static d9d_status fail_no_weights(d9d_checkpoint *c)
                     foreign != NULL ? " is not read: save the model as safetensors" : "");
 }
 
-/* Refuses a folder of something else, which a file of it tells. */
-static d9d_status check_kind(d9d_checkpoint *c)
+d9d_status d9d_checkpoint_check_folder(const char *dir)
 {
     static const struct {
         const char *file, *what;
@@ -334,16 +333,19 @@ static d9d_status check_kind(d9d_checkpoint *c)
         {"index.lmdb", "a dataset"},
     };
 
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        const char *file = d9d_fs_join(&c->arena, c->dir, kinds[i].file);
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && st == D9D_OK; i++) {
+        const char *file = d9d_fs_join(&a, dir, kinds[i].file);
 
         if (file == NULL)
-            return no_memory(c->dir);
-        if (d9d_fs_exists(file))
-            return D9D_FAIL(D9D_ENOTFOUND, "%s: no checkpoint is there, but %s", c->dir,
-                            kinds[i].what);
+            st = no_memory(dir);
+        else if (d9d_fs_exists(file))
+            st = D9D_FAIL(D9D_ENOTFOUND, "%s: no checkpoint is there, but %s", dir, kinds[i].what);
     }
-    return D9D_OK;
+    d9d_arena_release(&a);
+    return st;
 }
 
 static d9d_status list_dir(d9d_checkpoint *c)
@@ -364,7 +366,7 @@ static d9d_status list_dir(d9d_checkpoint *c)
     D9D_TRY(set_files(c, &single, 1));
     if (d9d_fs_exists(c->files[0].path))
         return d9d_checkpoint_load(c, NULL, 0);
-    D9D_TRY(check_kind(c));
+    D9D_TRY(d9d_checkpoint_check_folder(c->dir));
     D9D_TRY(list_sliced(c, &sliced));
     return sliced ? number(c) : fail_no_weights(c);
 }

@@ -28,8 +28,10 @@ typedef struct reader {
 
 static d9d_status fail_no_tokenizer(const reader *r, const char *what)
 {
-    return r->opts->tokenizer != NULL ? D9D_OK
-                                      : D9D_FAIL(D9D_ECONFIG, "%s needs a tokenizer", what);
+    return r->opts->tokenizer != NULL
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG, "%s needs a tokenizer: tokenizer.json beside the model",
+                          what);
 }
 
 static d9d_status encode_text_line(reader *r, const char *line, size_t n)

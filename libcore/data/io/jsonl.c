@@ -463,6 +463,14 @@ struct want_label {
     int64_t max_value, number; /* -1: none was found */
 };
 
+/* A text that does not begin as a number does. */
+static bool is_name(const struct scan *p)
+{
+    const char next = (char)(p->at + 1 < p->n ? p->s[p->at + 1] : 0);
+
+    return peek_char(p) == '"' && next != '-' && !(next >= '0' && next <= '9');
+}
+
 static d9d_status label_member(struct scan *p, void *arg, const char *key, size_t len)
 {
     struct want_label *w = arg;
@@ -472,6 +480,9 @@ static d9d_status label_member(struct scan *p, void *arg, const char *key, size_
         return skip_value(p);
     D9D_TRY(check_once(p, w->number >= 0, w->key));
     (void)snprintf(what, sizeof(what), "a class (\"%s\")", w->key);
+    if (is_name(p))
+        return fail_value(
+            p, "%s must be an integer from 0, and this one is a name: number the names", what);
     if (!accept_char(p, '"'))
         return parse_bounded_int(p, 0, w->max_value, what, &w->number);
     D9D_TRY(parse_bounded_int(p, 0, w->max_value, what, &w->number));

@@ -114,9 +114,11 @@ d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n)
         const int32_t c = document_class(b, &d);
 
         if (c != IGNORE && (c < 0 || c >= n))
-            return D9D_FAIL(D9D_EMISMATCH, "sample %lld: its class is %d, and there are %lld",
-                            (long long)(b->refs != NULL ? b->refs[d.seq].sample : d.seq), (int)c,
-                            (long long)n);
+            return D9D_FAIL(
+                D9D_EMISMATCH,
+                "sample %lld: its class is %d, and there are %lld; classes are counted from 0, "
+                "and d9d-shard --label-key makes samples that have one",
+                (long long)(b->refs != NULL ? b->refs[d.seq].sample : d.seq), (int)c, (long long)n);
     }
     return D9D_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/ckpt/dir/checkpoint.h"
 
 /* --- files -------------------------------------------------------------------------------- */
 
@@ -15,10 +16,11 @@ d9d_status d9d_hf_config_locate(const char *path, d9d_arena *a, const char **fil
     const bool alone = !is_dir && strcmp(name, D9D_HF_CONFIG_NAME) != 0;
 
     *file = is_dir ? d9d_fs_join(a, path, D9D_HF_CONFIG_NAME) : d9d_arena_strdup(a, path);
-    *beside = alone           ? NULL
-              : is_dir        ? d9d_arena_strdup(a, path)
-              : slash == NULL ? d9d_arena_strdup(a, ".")
-                              : d9d_arena_strndup(a, path, (size_t)(slash - path) + 1);
+    *beside = alone    ? NULL
+              : is_dir ? d9d_arena_strdup(a, path)
+              : slash == NULL
+                  ? d9d_arena_strdup(a, ".")
+                  : d9d_arena_strndup(a, path, slash == path ? 1 : (size_t)(slash - path));
     return *file == NULL || (*beside == NULL && !alone)
                ? D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path)
                : D9D_OK;
@@ -37,6 +39,8 @@ d9d_status d9d_hf_config_load(const char *path, json_t **out)
         st = D9D_FAIL(D9D_EFORMAT, "%s: must be an object", file);
         goto out;
     }
+    if (beside != NULL && d9di_hf_member(doc, "model_type") == NULL)
+        D9D_TRY_OR(st, d9d_checkpoint_check_folder(beside), out); /* a run has a config.json too */
     D9D_TRY_OR(st, d9di_hf_config_text_part(&doc, file), out);
     *out = json_incref(doc);
 out:

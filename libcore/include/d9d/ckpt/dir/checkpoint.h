@@ -32,6 +32,8 @@ extern "C" {
 typedef struct d9d_checkpoint d9d_checkpoint;
 
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_open(const char *dir, d9d_checkpoint **out);
+/* ENOTFOUND if a file tells that the folder is another thing: a run, adapters, a dataset. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_check_folder(const char *dir);
 /* Opening in two steps, for callers that need only some tensors. list() reads the index alone;
  * load() then reads the headers of the files that hold any of `names` (NULL: of all files).
  * Unknown names are ignored.  Until its file's header is read, a tensor has a name and a file but
