@@ -21,7 +21,7 @@ setup() {
 page() {
     local rc=0
     [ ! -e "$1.log" ] || return 0
-    awk '/^```/ { yes = $0 == "```sh"; next } yes' "$BATS_TEST_DIRNAME"/../../docs/{tutorial,howto}/"$1.md" >"$1.sh" 2>/dev/null || true
+    awk '/^```/ { yes = $0 == "```sh"; next } yes' "$BATS_TEST_DIRNAME"/../../docs/*/"$1.md" >"$1.sh"
     [ "$(wc -l <"$1.sh")" -ge 5 ]
     timeout -k 5 "${patience:-1800}" bash -eu -o pipefail "$1.sh" >"$1.log" 2>&1 3>&- </dev/null || rc=$?
     [ $rc -eq 0 ] || cat "$1.log"
