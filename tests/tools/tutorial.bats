@@ -135,7 +135,7 @@ perplexities() { sed -nE 's/.*"perplexity": *([0-9.eE+]+).*/\1/p' "$1"; }
     command -v ps >/dev/null || skip "no ps"
     page sft-chat
     ASAN_OPTIONS=detect_leaks=0 page debug-a-hang
-    grep -q 'the first that fell silent is rank 2 (.*, dps 1 tp 0), which is stopped' debug-a-hang.log
+    grep -q 'rank 2 (.*, dps 1 tp 0), which is stopped' debug-a-hang.log
     grep -q 'error: .*rank 2 (.*, dps 1 tp 0), which is stopped' hang.log
     grep -q '^exit code 1$' debug-a-hang.log
     grep -q 'resuming after step [0-9]*00 from runs/hang/' debug-a-hang.log

@@ -109,7 +109,8 @@ static void classes_are_counted_and_checked(void **state)
     assert_int_equal(d9d_batch_count_classes(&b), 2);
     assert_ok(d9d_batch_check_classes(&b, 3));
     assert_fails(d9d_batch_check_classes(&b, 2), D9D_EMISMATCH,
-                 "sample 0: its class is 2, and there are 2");
+                 "sample 0: its class is 2, and there are 2; classes are counted from 0, and "
+                 "d9d-shard --label-key makes samples that have one");
 }
 
 static void pairs_lie_apart_and_a_lone_one_last(void **state)
