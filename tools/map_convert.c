@@ -33,6 +33,7 @@ d9d_status map_convert_opts(const tool_run *r, const struct map_opts *o, d9d_plu
                               .adapter = o->adapter,
                               .config = r->n_args > 0 ? o->model : NULL,
                               .log = r->log};
+    out->adapter_kinds = d9d_plugins_adapter_kinds(plugins);
     return d9d_plugins_models(plugins, &out->choices);
 }
 

@@ -211,7 +211,8 @@ static d9d_status merge_adapters(d9d_convert *c)
         return D9D_OK;
     D9D_TRY(d9d_model_spec_matrices(c->model, &c->arena, &of));
     if (ad == NULL) {
-        D9D_TRY(d9d_adapters_read(c->opt.adapter, &of, c->src, c->opt.log, &c->adapters));
+        D9D_TRY(d9d_adapters_read(c->opt.adapter, &of, c->opt.adapter_kinds, c->src, c->opt.log,
+                                  &c->adapters));
         ad = c->adapters;
     }
     layout = d9d_model_layout(c->model, &c->source);

@@ -195,8 +195,8 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *opts)
     if (opts->adapter == NULL || !opts->initialise)
         return D9D_OK;
     D9D_TRY(d9di_engine_check_adapter(e, opts->adapter, opts->source));
-    D9D_TRY(
-        d9d_adapters_read(opts->adapter, &of, opts->source, opts->where->log, &e->given_adapters));
+    D9D_TRY(d9d_adapters_read(opts->adapter, &of, d9d_plugins_adapter_kinds(opts->where->plugins),
+                              opts->source, opts->where->log, &e->given_adapters));
     D9D_TRY(d9d_adapters_prompt_check(e->given_adapters, opts->adapter, &e->whole.params));
     if (e->whole.adapters.n == 0)
         return D9D_OK;

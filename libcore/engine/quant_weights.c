@@ -53,12 +53,11 @@ static d9d_status trained_check(const d9d_params *whole, const d9di_engine_opts 
                             KEY " \"%s\": %s is trained, and with a quantised base adapters alone "
                                 "are: peft.kind \"lora\"",
                             name, p->name);
-        if (p->peft.adapter != NULL && p->peft.adapter->param[D9D_ADAPTER_MAGNITUDE] != NULL)
+        if (p->peft.adapter != NULL && p->peft.adapter->reads_matrix)
             return D9D_FAIL(D9D_ENOTSUP,
-                            KEY
-                            " \"%s\": %s has an adapter with a magnitude (DoRA), which reads the "
-                            "matrix as it is; peft.kind \"lora\" and \"ia3\" are possible",
-                            name, p->name);
+                            KEY " \"%s\": %s has an adapter of the kind %s, which reads the matrix "
+                                "as it is; peft.kind \"lora\" and \"ia3\" are possible",
+                            name, p->name, p->peft.adapter->name);
     }
     return has_adapters ? D9D_OK
                         : D9D_FAIL(D9D_ECONFIG,

@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/plugin_call.h"
+
+enum { SOME_COLUMNS = 1024 /* of a row, merged at a time */ };
+
 /* --- kinds --------------------------------------------------------------------------------------
  */
 
@@ -34,55 +38,60 @@ const d9d_adapter_kind d9d_adapter_ia3_feedforward = {
 
 bool d9d_adapter_is_low_rank(const d9d_adapter_kind *kind)
 {
+    if (kind->forward != NULL)
+        return false;
     for (int i = 0; i < D9D_ADAPTER_ROLES; i++)
         if ((kind->params[i].name != NULL) != (i == D9D_ADAPTER_A || i == D9D_ADAPTER_B))
             return false;
     return true;
 }
 
-/* --- roles --------------------------------------------------------------------------------------
+/* --- shapes -------------------------------------------------------------------------------------
  */
 
-/* Dimensions of a parameter, and how it begins. */
-typedef enum role_dim { NO_DIM, RANK, IN, OUT } role_dim;
-typedef struct role_shape {
-    role_dim dim[2];
-    d9d_init_kind init;
-    float init_scale;
-} role_shape;
-
-static const role_shape roles[D9D_ADAPTER_ROLES] = {
-    [D9D_ADAPTER_A] = {{RANK, IN}, D9D_INIT_UNIFORM, 0}, /* 1/sqrt(in) */
-    [D9D_ADAPTER_B] = {{OUT, RANK}, D9D_INIT_ZEROS, 0},
-    [D9D_ADAPTER_MAGNITUDE] = {{OUT}, D9D_INIT_ONES, 0}, /* until d9d_adapter_start() */
-    [D9D_ADAPTER_OUTPUT] = {{OUT}, D9D_INIT_ONES, 0},
-    [D9D_ADAPTER_INPUT] = {{IN}, D9D_INIT_ONES, 0},
+/* Parameters by role: dimensions, and how they begin. */
+static const d9d_adapter_param roles[D9D_ADAPTER_PARAMS] = {
+    [D9D_ADAPTER_A] = {.dim = {D9D_ADAPTER_RANK, D9D_ADAPTER_IN}, .init = D9D_INIT_UNIFORM},
+    [D9D_ADAPTER_B] = {.dim = {D9D_ADAPTER_OUT, D9D_ADAPTER_RANK}, .init = D9D_INIT_ZEROS},
+    [D9D_ADAPTER_MAGNITUDE] = {.dim = {D9D_ADAPTER_OUT},
+                               .init = D9D_INIT_ONES}, /* until it starts */
+    [D9D_ADAPTER_OUTPUT] = {.dim = {D9D_ADAPTER_OUT}, .init = D9D_INIT_ONES},
+    [D9D_ADAPTER_INPUT] = {.dim = {D9D_ADAPTER_IN}, .init = D9D_INIT_ONES},
 };
+
+static const d9d_adapter_param *form_of(const d9d_adapter_kind *kind, int i)
+{
+    return kind != NULL && kind->forward != NULL ? &kind->params[i] : &roles[i];
+}
 
 static bool is_stack(const d9d_shape *matrix)
 {
     return matrix->ndim == 3;
 }
 
-d9d_shape d9d_adapter_shape(d9d_param_adapter_role role, const d9d_shape *matrix, int64_t r)
+d9d_shape d9d_adapter_shape(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix, int64_t r)
 {
-    const int64_t size[] = {
-        [RANK] = r, [IN] = matrix->dim[1], [OUT] = matrix->dim[is_stack(matrix) ? 2 : 0]};
-    const role_dim *d = roles[role].dim;
+    const int64_t size[D9D_ADAPTER_DIMS] = {[D9D_ADAPTER_RANK] = r,
+                                            [D9D_ADAPTER_IN] = matrix->dim[1],
+                                            [D9D_ADAPTER_OUT] =
+                                                matrix->dim[is_stack(matrix) ? 2 : 0]};
+    const d9d_adapter_dim *d = form_of(kind, i)->dim;
 
-    if (d[1] == NO_DIM)
+    if (d[1] == D9D_ADAPTER_NO_DIM)
         return D9D_SHAPE(size[d[0]]);
     return is_stack(matrix) ? D9D_SHAPE(matrix->dim[0], size[d[1]], size[d[0]])
                             : D9D_SHAPE(size[d[0]], size[d[1]]);
 }
 
-int d9d_adapter_shared_dim(d9d_param_adapter_role role, const d9d_shape *matrix, int dim)
+int d9d_adapter_shared_dim(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix, int dim)
 {
+    const d9d_adapter_param *of = form_of(kind, i);
+
     if (is_stack(matrix))
         return dim == 0 ? 0 : -1;
-    for (int i = 0; i < 2; i++)
-        if (roles[role].dim[i] == (dim == 0 ? OUT : IN))
-            return i;
+    for (int k = 0; k < 2; k++)
+        if (of->dim[k] == (dim == 0 ? D9D_ADAPTER_OUT : D9D_ADAPTER_IN))
+            return k;
     return -1;
 }
 
@@ -91,7 +100,7 @@ int d9d_adapter_shared_dim(d9d_param_adapter_role role, const d9d_shape *matrix,
 
 typedef struct adapter_record {
     d9d_param_adapter adapter;
-    d9d_param params[D9D_ADAPTER_ROLES];
+    d9d_param params[D9D_ADAPTER_PARAMS];
 } adapter_record;
 
 static d9d_param *param_find(const d9d_module *m, const char *name)
@@ -115,8 +124,35 @@ bool d9d_adapter_is_table(const d9d_module *m)
     return d9d_adapter_matrix(m) != NULL && d9d_adapter_matrix(m) != param_find(m, "weight");
 }
 
+/* Has a kind what it needs, and nothing without a meaning? */
+static d9d_status kind_check(const d9d_adapter_kind *kind)
+{
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
+        const d9d_adapter_param *p = &kind->params[i];
+
+        if (p->name == NULL)
+            continue;
+        if (kind->forward == NULL && i >= D9D_ADAPTER_ROLES)
+            return D9D_FAIL(
+                D9D_EINVAL,
+                "%s: parameter %d, %s, has no role, of which there are %d, and the kind "
+                "no forward of its own",
+                kind->name, i, p->name, D9D_ADAPTER_ROLES);
+        if (kind->forward != NULL &&
+            (p->dim[0] == D9D_ADAPTER_NO_DIM || p->dim[1] == D9D_ADAPTER_OUT))
+            return D9D_FAIL(D9D_EINVAL,
+                            "%s: parameter %s needs a dimension, and that of outputs comes first",
+                            kind->name, p->name);
+    }
+    return kind->forward == NULL || kind->merge != NULL
+               ? D9D_OK
+               : D9D_FAIL(D9D_EINVAL, "%s: has a forward and no merge", kind->name);
+}
+
 static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind)
 {
+    const bool by_role = kind->forward == NULL;
+
     if (w == NULL || w->peft.adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: the module has %s", kind->name,
                         w == NULL ? "no matrix" : "an adapter already");
@@ -127,26 +163,37 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
                         kind->name);
     if (is_stack(&w->spec.shape) && !d9d_adapter_is_low_rank(kind))
         return D9D_FAIL(D9D_EINVAL, "%s: adapters of experts are LoRA alone", kind->name);
-    if (kind->params[D9D_ADAPTER_OUTPUT].name != NULL && w->spec.parallel.style == D9D_ROWWISE &&
-        param_find(m, "bias") != NULL)
+    if (by_role && kind->params[D9D_ADAPTER_OUTPUT].name != NULL &&
+        w->spec.parallel.style == D9D_ROWWISE && param_find(m, "bias") != NULL)
         return D9D_FAIL(D9D_ENOTSUP,
                         "%s: a layer whose inputs tensor parallelism divides and that has a bias "
                         "cannot have factors of its output",
                         kind->name);
-    return D9D_OK;
+    return kind_check(kind);
 }
 
-static d9d_status param_add(d9d_module *m, d9d_param_adapter_role role,
-                            const d9d_adapter_param *kind, d9d_param *w,
+/* How far from 0 uniform numbers begin: 1 / sqrt(the last dimension), unless the kind says it. */
+static float init_scale(const d9d_adapter_param *of, const d9d_shape *matrix, int64_t r)
+{
+    const d9d_adapter_dim last = of->dim[1] != D9D_ADAPTER_NO_DIM ? of->dim[1] : of->dim[0];
+    const int64_t size[D9D_ADAPTER_DIMS] = {[D9D_ADAPTER_RANK] = r,
+                                            [D9D_ADAPTER_IN] = matrix->dim[1],
+                                            [D9D_ADAPTER_OUT] = matrix->dim[0]};
+
+    return of->init == D9D_INIT_UNIFORM && of->init_scale == 0 ? 1.0f / sqrtf((float)size[last])
+                                                               : of->init_scale;
+}
+
+static d9d_status param_add(d9d_module *m, const d9d_adapter_kind *kind, int i, d9d_param *w,
                             const d9d_adapter_opts *opts, d9d_param *p)
 {
-    const role_shape *of = &roles[role];
+    const d9d_adapter_param *of = form_of(kind, i);
 
-    D9D_TRY(d9d_module_param(
-        m, kind->name, p, w->spec.dtype, d9d_adapter_shape(role, &w->spec.shape, opts->r), of->init,
-        of->init == D9D_INIT_UNIFORM ? 1.0f / sqrtf((float)w->spec.shape.dim[1]) : of->init_scale));
+    D9D_TRY(d9d_module_param(m, kind->params[i].name, p, w->spec.dtype,
+                             d9d_adapter_shape(kind, i, &w->spec.shape, opts->r), of->init,
+                             init_scale(of, &w->spec.shape, opts->r)));
     p->peft.adapts = w;
-    p->spec.trainable = !kind->frozen;
+    p->spec.trainable = !kind->params[i].frozen;
     return D9D_OK;
 }
 
@@ -165,12 +212,18 @@ d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
         .alpha = opts->alpha,
         .scale = opts->r > 0 ? (float)(opts->alpha / (double)opts->r) : 0,
         .dropout = (float)opts->dropout,
+        .forward = kind->forward,
+        .kind = kind,
+        .name = kind->name,
+        .reads_matrix = kind->forward != NULL ? kind->reads_matrix
+                                              : kind->params[D9D_ADAPTER_MAGNITUDE].name != NULL,
     };
-    for (int i = 0; i < D9D_ADAPTER_ROLES; i++) {
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
         if (kind->params[i].name == NULL)
             continue;
-        D9D_TRY(param_add(m, i, &kind->params[i], w, opts, &l->params[i]));
+        D9D_TRY(param_add(m, kind, i, w, opts, &l->params[i]));
         l->adapter.param[i] = &l->params[i];
+        l->adapter.by_output |= form_of(kind, i)->dim[0] == D9D_ADAPTER_OUT ? 1u << i : 0;
     }
     w->peft.adapter = &l->adapter;
     return D9D_OK;
@@ -259,15 +312,11 @@ static d9d_status magnitudes_put(d9d_param *p, d9d_device *dev, const double *sq
     return st;
 }
 
-d9d_status d9d_adapter_start(d9d_param *w, d9d_device *dev)
+static d9d_status magnitudes_start(d9d_param *w, d9d_device *dev)
 {
-    d9d_param *p = w->peft.adapter != NULL ? w->peft.adapter->param[D9D_ADAPTER_MAGNITUDE] : NULL;
-    double *square;
+    double *square = calloc((size_t)w->spec.shape.dim[0] + 1, sizeof(*square));
     d9d_status st;
 
-    if (p == NULL)
-        return D9D_OK;
-    square = calloc((size_t)w->spec.shape.dim[0] + 1, sizeof(*square));
     if (square == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: the norms of %lld rows", w->name,
                         (long long)w->spec.shape.dim[0]);
@@ -275,7 +324,54 @@ d9d_status d9d_adapter_start(d9d_param *w, d9d_device *dev)
     if (st == D9D_OK)
         st = squares_check(w, square);
     if (st == D9D_OK)
-        st = magnitudes_put(p, dev, square);
+        st = magnitudes_put(w->peft.adapter->param[D9D_ADAPTER_MAGNITUDE], dev, square);
     free(square);
     return st;
+}
+
+d9d_status d9d_adapter_start(d9d_param *w, d9d_device *dev)
+{
+    const d9d_param_adapter *a = w->peft.adapter;
+
+    if (a == NULL)
+        return D9D_OK;
+    if (a->forward != NULL)
+        return a->kind->start != NULL ? D9D_PLUGIN_CALL(a->name, a->kind, start, w, dev) : D9D_OK;
+    return a->param[D9D_ADAPTER_MAGNITUDE] != NULL ? magnitudes_start(w, dev) : D9D_OK;
+}
+
+/* --- merging ------------------------------------------------------------------------------------
+ */
+
+/* w += scale B_i A, in the order that merging W + scale B A has. */
+static void product_add(const d9d_adapter_arrays *a, int64_t row, float *w)
+{
+    const float *up = a->v[D9D_ADAPTER_B] + row * a->r;
+    float sum[SOME_COLUMNS];
+
+    for (int64_t first = 0; first < a->in; first += SOME_COLUMNS) {
+        const int64_t n = a->in - first < SOME_COLUMNS ? a->in - first : SOME_COLUMNS;
+
+        memset(sum, 0, sizeof(sum));
+        for (int64_t k = 0; k < a->r; k++)
+            for (int64_t j = 0; j < n; j++)
+                sum[j] += up[k] * a->v[D9D_ADAPTER_A][k * a->in + first + j];
+        for (int64_t j = 0; j < n; j++)
+            w[first + j] += a->scale * sum[j];
+    }
+}
+
+d9d_status d9d_adapter_merge_magnitude(const d9d_adapter_arrays *a, int64_t row, float *w)
+{
+    double square = 0;
+    float factor;
+
+    if (a->v[D9D_ADAPTER_A] != NULL)
+        product_add(a, row, w);
+    for (int64_t j = 0; j < a->in; j++)
+        square += (double)w[j] * (double)w[j];
+    factor = (float)((double)a->v[D9D_ADAPTER_MAGNITUDE][row] / sqrt(square));
+    for (int64_t j = 0; j < a->in; j++)
+        w[j] *= factor;
+    return D9D_OK;
 }

@@ -6,7 +6,7 @@ bool d9di_fsdp_fp8_is_used(const d9d_param *p, bool float8_all_gather)
     const d9d_param_adapter *a = p->peft.adapter;
 
     return float8_all_gather && !p->spec.reads_data && p->placement.shard_group != NULL &&
-           p->fp8.recipe != NULL && (a == NULL || a->param[D9D_ADAPTER_MAGNITUDE] == NULL);
+           p->fp8.recipe != NULL && (a == NULL || !a->reads_matrix);
 }
 
 /* A part as a matrix [M, N], and where its rows and columns lie among those of the full parameter.

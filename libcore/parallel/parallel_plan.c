@@ -52,10 +52,11 @@ static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_shar
 }
 
 /* A parameter of an adapter: divided with its matrix if it has that dimension. */
-static d9d_status adapter_shard(const d9d_param *w, d9d_param_adapter_role role, d9d_mesh *mesh,
+static d9d_status adapter_shard(const d9d_param *w, int i, d9d_mesh *mesh,
                                 const d9d_param_sharding *sharding)
 {
-    const int dim = d9d_adapter_shared_dim(role, &w->spec.shape, sharding->slice_dim);
+    const d9d_param_adapter *a = w->peft.adapter;
+    const int dim = d9d_adapter_shared_dim(a->kind, i, &w->spec.shape, sharding->slice_dim);
     d9d_param_sharding own = *sharding;
 
     own.slice_dim = dim;
@@ -64,7 +65,7 @@ static d9d_status adapter_shard(const d9d_param *w, d9d_param_adapter_role role,
         own.slice_axes = 0;
         own.grad_axes |= sharding->slice_axes;
     }
-    return param_shard(w->peft.adapter->param[role], mesh, &own);
+    return param_shard(a->param[i], mesh, &own);
 }
 
 d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh,
@@ -77,9 +78,9 @@ d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh,
         return D9D_OK;
     if (sharding->slice_axes != 0)
         D9D_TRY(d9d_mesh_group(mesh, sharding->slice_axes, &p->placement.slice_group));
-    for (int role = 0; role < D9D_ADAPTER_ROLES; role++)
-        if (p->peft.adapter->param[role] != NULL)
-            D9D_TRY(adapter_shard(p, role, mesh, sharding));
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
+        if (p->peft.adapter->param[i] != NULL)
+            D9D_TRY(adapter_shard(p, i, mesh, sharding));
     return D9D_OK;
 }
 

@@ -115,12 +115,14 @@ static const plugin_kind plugin_kinds[] = {
 enum {
     MODELS, /* the first of plugin_kinds */
     N_PLUGIN_KINDS = sizeof(plugin_kinds) / sizeof(plugin_kinds[0]),
+    PEFT_METHODS = N_PLUGIN_KINDS - 1, /* the last */
     PLUGINS_MAX = 64
 };
 
 struct d9d_plugins {
     d9d_arena arena;
     D9D_VEC(const d9d_table *) choices[N_PLUGIN_KINDS]; /* NULL-terminated, if there are any */
+    D9D_VEC(const d9d_adapter_kind *) adapter_kinds;    /* the same */
     D9D_VEC(const d9d_job_event_handler *) events;
     D9D_VEC(const char *) files;
 };
@@ -320,6 +322,30 @@ static d9d_status copy_family(d9d_plugins *p, const char *path, d9d_model_provid
     return D9D_OK;
 }
 
+/* Adds the kind of adapters of a method, if it has files of its own. */
+static d9d_status add_adapter_kind(d9d_plugins *p, const char *path, const d9d_peft_method *method)
+{
+    const char *word = method->table->name;
+    const d9d_adapter_kind *kind = method->kind;
+
+    if (kind == NULL)
+        return D9D_OK;
+    if (kind->files == NULL || kind->files->peft_type == NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the kind of the method \"%s\" has no files with a peft_type", path,
+                        word);
+    for (size_t i = 0; i < p->adapter_kinds.len; i++)
+        if (strcmp(p->adapter_kinds.data[i]->files->peft_type, kind->files->peft_type) == 0)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: the method \"%s\" has files of the peft_type \"%s\", as "
+                            "another method",
+                            path, word, kind->files->peft_type);
+    D9D_TRY(D9D_VEC_PUSH(&p->adapter_kinds, kind));
+    D9D_TRY(D9D_VEC_PUSH(&p->adapter_kinds, NULL));
+    p->adapter_kinds.len--; /* drop the terminating NULL */
+    return D9D_OK;
+}
+
 /* Copies a row and its key tables into this library's layout. */
 static d9d_status copy_row(d9d_plugins *p, size_t k, const char *path, const void *given)
 {
@@ -342,6 +368,8 @@ static d9d_status copy_row(d9d_plugins *p, size_t k, const char *path, const voi
         D9D_TRY(copy_key_table(p, path, r, *at, &other));
     if (k == MODELS)
         D9D_TRY(copy_family(p, path, (d9d_model_provider *)(void *)r));
+    if (k == PEFT_METHODS)
+        D9D_TRY(add_adapter_kind(p, path, (const d9d_peft_method *)(const void *)r));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], table));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], NULL));
     p->choices[k].len--; /* drop the terminating NULL */
@@ -437,6 +465,7 @@ void d9d_plugins_close(d9d_plugins *p)
         return;
     for (size_t k = 0; k < N_PLUGIN_KINDS; k++)
         D9D_VEC_RELEASE(&p->choices[k]);
+    D9D_VEC_RELEASE(&p->adapter_kinds);
     D9D_VEC_RELEASE(&p->events);
     D9D_VEC_RELEASE(&p->files);
     d9d_arena_release(&p->arena);
@@ -474,6 +503,11 @@ d9d_status d9d_plugins_models(d9d_plugins *p, const d9d_table *const **out)
     all[n + more] = NULL;
     *out = all;
     return D9D_OK;
+}
+
+const d9d_adapter_kind *const *d9d_plugins_adapter_kinds(const d9d_plugins *p)
+{
+    return p != NULL ? p->adapter_kinds.data : NULL;
 }
 
 size_t d9d_plugins_count(const d9d_plugins *p)

@@ -94,7 +94,7 @@ static void check(const d9d_adapters *ad, const d9d_model_matrices *of)
 
         need(m != NULL && f->in == m->in && f->out == m->out);
         need(f->r > 0 || !d9di_adapters_has(f, D9D_ADAPTER_A));
-        for (int role = 0; role < D9D_ADAPTER_ROLES; role++)
+        for (int role = 0; role < D9D_ADAPTER_PARAMS; role++)
             need((f->v[role] != NULL) == d9di_adapters_has(f, role));
         need(f->experts == (m->experts > 0 ? m->experts : 1));
         need(d9di_adapters_find(ad, m) == f);
@@ -115,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     write_file(&a, dir, D9DI_ADAPTER_CONFIG, text, n);
     if (zero != NULL)
         write_tensors(&a, dir, zero + 1, size - n - 1);
-    if (d9d_adapters_read(dir, &of, dir, NULL, &ad) == D9D_OK)
+    if (d9d_adapters_read(dir, &of, NULL, dir, NULL, &ad) == D9D_OK)
         check(ad, &of);
     else
         need(ad == NULL && d9d_err_message()[0] != '\0');

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
+from peft import IA3Config, LoHaConfig, LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
@@ -85,6 +85,12 @@ CASES = {
     "prompt": dict(model="dense_untied", base="dense_untied", seed=23, prompt=5),
     "prompt_moe": dict(model="moe", base="moe_fused", seed=24, prompt=3),
     "prompt_text": dict(model="dense_untied", base="dense_untied", texts=[("c b", 3), ("c b", 4), ("c b", 11)]),
+    "loha": dict(model="dense_untied", base="dense_untied", seed=25, ours=[
+        {"kind": "loha", "module_name_pattern": "all-linear",
+         "params": {"r": 3, "alpha": 10, "rank_pattern": {"down_proj": 2},
+                    "alpha_pattern": {r".*\.1\.self_attn\.q_proj": 6}}}], loha=dict(
+        r=3, alpha=10, target_modules=ATTENTION + ["gate_proj", "up_proj", "down_proj"],
+        rank_pattern={"down_proj": 2}, alpha_pattern={r".*\.1\.self_attn\.q_proj": 6})),
     "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
         r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
@@ -100,6 +106,8 @@ def adapted(case):
         config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=case["prompt"])
     elif "ia3" in case:
         config = IA3Config(task_type="CAUSAL_LM", **case["ia3"])
+    elif "loha" in case:
+        config = LoHaConfig(task_type="CAUSAL_LM", **case["loha"])
     else:
         config = LoraConfig(lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", **case["lora"])
     model = Exact.apply(get_peft_model(model, config)).double()  # copies of modules too
@@ -109,6 +117,8 @@ def adapted(case):
             noise = torch.randn(p.shape, generator=rng) * 0.15 if p.requires_grad else None
             if ".lora_magnitude_" in name or ".ia3_l" in name:
                 p.copy_((p * (1 + noise)).float().double())
+            elif ".hada_" in name:  # products of four
+                p.copy_((noise * 2).float().double())
             elif ".lora_" in name:
                 p.copy_(noise.float().double())
             elif p.requires_grad:

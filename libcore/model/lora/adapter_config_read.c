@@ -38,6 +38,48 @@ static d9d_status init_check(const d9di_peft_reader *r)
     return D9D_OK;
 }
 
+/* The kind of its own that has this peft_type; NULL: none. */
+static const d9d_adapter_kind *own_find(const d9di_peft_reader *r, const char *type)
+{
+    for (size_t i = 0; r->kinds != NULL && r->kinds[i] != NULL; i++)
+        if (r->kinds[i]->files != NULL && strcmp(r->kinds[i]->files->peft_type, type) == 0)
+            return r->kinds[i];
+    return NULL;
+}
+
+/* Fields that need a value have it or are absent. */
+static d9d_status needs_check(const d9di_peft_reader *r, json_t *needs)
+{
+    const char *key;
+    json_t *want;
+
+    json_object_foreach(needs, key, want)
+    {
+        const json_t *has = json_object_get(r->doc, key);
+
+        if (has != NULL && json_equal(has, want) == 0)
+            return D9D_FAIL(D9D_ENOTSUP, "%s: %s has another value than \"%s\" takes",
+                            r->config_path, key, r->own->name);
+    }
+    return D9D_OK;
+}
+
+static d9d_status own_config_check(d9di_peft_reader *r)
+{
+    const d9d_adapter_files *files = r->own->files;
+    json_t *needs = NULL;
+    d9d_status st = D9D_OK;
+
+    r->type = D9DI_PEFT_OWN;
+    if (files->alpha != NULL)
+        D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, files->alpha, &r->alpha));
+    if (files->needs != NULL)
+        D9D_TRY(d9d_json_parse(r->own->name, files->needs, strlen(files->needs), &needs));
+    st = needs_check(r, needs);
+    json_decref(needs);
+    return st;
+}
+
 d9d_status d9di_peft_config_check(d9di_peft_reader *r)
 {
     static const char *const others[] = {"use_qalora",
@@ -63,10 +105,15 @@ d9d_status d9di_peft_config_check(d9di_peft_reader *r)
         r->type = D9DI_PEFT_PROMPT;
         return D9D_OK;
     }
+    r->own = own_find(r, type);
+    if (r->own != NULL)
+        return own_config_check(r);
     if (strcmp(type, "LORA") != 0)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "%s: peft_type is \"%s\"; \"LORA\", \"IA3\" and \"PROMPT_TUNING\" are read",
-                        r->config_path, type);
+        return D9D_FAIL(
+            D9D_ENOTSUP,
+            "%s: peft_type is \"%s\"; \"LORA\", \"IA3\" and \"PROMPT_TUNING\" are read, "
+            "and those of plugins",
+            r->config_path, type);
     for (size_t i = 0; others[i] != NULL; i++)
         D9D_TRY(d9di_peft_require_unset(r, others[i]));
     if (json_is_string(bias) && strcmp(json_string_value(bias), "none") != 0)
@@ -116,10 +163,11 @@ static d9d_status pattern_value(d9di_peft_reader *r, const char *field, const ch
  * one. */
 d9d_status d9di_peft_alpha_of(d9di_peft_reader *r, const char *module, int64_t rank, double *out)
 {
+    const char *key = r->own != NULL ? r->own->files->rank : "r";
     double alpha = r->alpha, said = (double)rank;
 
-    if (json_object_get(r->doc, "r") != NULL)
-        D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, "r", &said));
+    if (key != NULL && json_object_get(r->doc, key) != NULL)
+        D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, key, &said));
     D9D_TRY(pattern_value(r, "rank_pattern", module, &said));
     if (said != (double)rank)
         return D9D_FAIL(D9D_EMISMATCH, "%s: the adapter of %s has rank %lld, and %s says %g",

@@ -74,7 +74,7 @@ static d9d_status module_read(d9di_peft_reader *r, const d9d_model_matrix *m, co
                                .experts = 1,
                                .in = m->in,
                                .out = m->out,
-                               .roles = 1 << D9D_ADAPTER_A | 1 << D9D_ADAPTER_B};
+                               .params = 1 << D9D_ADAPTER_A | 1 << D9D_ADAPTER_B};
     table_factors of = {NULL, NULL};
 
     *out = NULL;

@@ -14,13 +14,19 @@ enum { NAME_BYTES = 640 };
 
 /* --- tensors ---------------------------------------------------------------------------------- */
 
-static const d9d_safetensors_tensor *factor_find(const d9di_peft_reader *r, const char *module,
-                                                 char which)
+const d9d_safetensors_tensor *d9di_peft_tensor_find(const d9di_peft_reader *r, const char *module,
+                                                    const char *end)
 {
     char name[NAME_BYTES];
 
-    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.lora_%c.weight", module, which);
+    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.%s", module, end);
     return d9d_safetensors_find(r->file, name);
+}
+
+static const d9d_safetensors_tensor *factor_find(const d9di_peft_reader *r, const char *module,
+                                                 char which)
+{
+    return d9di_peft_tensor_find(r, module, which == 'A' ? "lora_A.weight" : "lora_B.weight");
 }
 
 /* A vector of a module: "lora_magnitude_vector", which newer files call weight of a module of its
@@ -28,15 +34,13 @@ static const d9d_safetensors_tensor *factor_find(const d9di_peft_reader *r, cons
 static const d9d_safetensors_tensor *vector_find(const d9di_peft_reader *r, const char *module,
                                                  const char *vector)
 {
-    const d9d_safetensors_tensor *t;
-    char name[NAME_BYTES];
+    const d9d_safetensors_tensor *t = d9di_peft_tensor_find(r, module, vector);
+    char end[64];
 
-    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.%s", module, vector);
-    t = d9d_safetensors_find(r->file, name);
     if (t != NULL)
         return t;
-    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.%s.weight", module, vector);
-    return d9d_safetensors_find(r->file, name);
+    (void)snprintf(end, sizeof(end), "%s.weight", vector);
+    return d9di_peft_tensor_find(r, module, end);
 }
 
 static const d9d_safetensors_tensor *file_at(void *self, size_t i)
@@ -161,8 +165,9 @@ static d9d_status factors_add(d9di_peft_reader *r, const d9d_model_matrix *m,
                                      .r = x->count,
                                      .alpha = x->alpha * (double)x->count / (double)x->r,
                                      .dtype = x->pair.a->dtype,
-                                     .roles = 1 << D9D_ADAPTER_A | 1 << D9D_ADAPTER_B |
-                                              (x->vector != NULL ? 1 << D9D_ADAPTER_MAGNITUDE : 0)};
+                                     .params =
+                                         1 << D9D_ADAPTER_A | 1 << D9D_ADAPTER_B |
+                                         (x->vector != NULL ? 1 << D9D_ADAPTER_MAGNITUDE : 0)};
 
     return d9di_adapters_add(r->ad, &f, out);
 }
@@ -406,7 +411,7 @@ static d9d_status scales_read(d9di_peft_reader *r, const d9d_model_matrix *m, in
                         (long long)m->in);
     *found = true;
     f.dtype = t->dtype;
-    f.roles = of_output ? 1 << D9D_ADAPTER_OUTPUT : 1 << D9D_ADAPTER_INPUT;
+    f.params = of_output ? 1 << D9D_ADAPTER_OUTPUT : 1 << D9D_ADAPTER_INPUT;
     D9D_TRY(d9di_adapters_add(r->ad, &f, &added));
     return of_output ? features_read(r, p, t, m->out, added->v[D9D_ADAPTER_OUTPUT])
                      : d9di_peft_tensor_read_f32(r, t, added->v[D9D_ADAPTER_INPUT]);
@@ -417,13 +422,17 @@ static d9d_status scales_read(d9di_peft_reader *r, const d9d_model_matrix *m, in
 /* Has the file an adapter of the module, though perhaps not of each part? */
 bool d9di_peft_module_is_adapted(const d9di_peft_reader *r, const char *module)
 {
-    return factor_find(r, module, 'A') != NULL || vector_find(r, module, "ia3_l") != NULL;
+    return r->own != NULL
+               ? d9di_peft_own_is_adapted(r, module)
+               : factor_find(r, module, 'A') != NULL || vector_find(r, module, "ia3_l") != NULL;
 }
 
 d9d_status d9di_peft_matrix_read(d9di_peft_reader *r, const d9d_model_matrix *m)
 {
     bool found = false;
 
+    if (r->own != NULL)
+        return d9di_peft_own_read(r, m);
     if (d9di_adapters_is_embedding(r->matrices, m))
         return d9di_peft_embedding_read(r, m);
     for (int i = 0; i < D9DI_PEFT_PLACES && !found; i++) {

@@ -82,13 +82,14 @@ static bool is_name_of_experts(const d9d_model_matrices *of, const char *name)
     return is;
 }
 
-bool d9di_peft_is_target_parameter(const d9d_model_matrices *of, const d9d_model_matrix *m)
+bool d9di_peft_is_target_parameter(const d9d_model_matrices *of, const d9d_adapter_kind *own,
+                                   const d9d_model_matrix *m)
 {
     const char *name = m->module.tensor;
     const size_t n = strlen(name), k = strlen(weight);
 
     return is_stack(m) || is_router(m) || n <= k || strcmp(name + n - k, weight) != 0 ||
-           is_name_of_experts(of, name);
+           (own == NULL && is_name_of_experts(of, name));
 }
 
 const char *d9di_peft_name(const d9d_model_matrices *of, const char *name, d9d_arena *a)
@@ -99,6 +100,30 @@ const char *d9di_peft_name(const d9d_model_matrices *of, const char *name, d9d_a
 }
 
 /* --- types ---------------------------------------------------------------------------------- */
+
+const char *d9di_peft_own_name(const d9d_adapter_kind *kind, int i)
+{
+    return kind->params[i].file != NULL ? kind->params[i].file : kind->params[i].name;
+}
+
+d9d_status d9di_peft_own_check(const d9d_adapter_kind *kind, const d9d_model_matrices *of,
+                               const d9d_model_matrix *m)
+{
+    const d9d_model_matrix_place *p = &m->module;
+    const char *why = kind->files == NULL ? "peft has no such method"
+                      : d9di_peft_is_target_parameter(of, kind, m)
+                          ? "peft adapts it by the name of the "
+                            "parameter, which LoRA alone can"
+                      : p->in_first           ? "transformers has it as [in, out]"
+                      : p->features != m->out ? "it shares a tensor of transformers' model with "
+                                                "others, which LoRA alone can"
+                                              : NULL;
+
+    return why == NULL ? D9D_OK
+                       : D9D_FAIL(D9D_ENOTSUP,
+                                  "%s: an adapter of the kind %s has no place in peft's files: %s",
+                                  m->name, kind->name, why);
+}
 
 d9d_status d9di_peft_type_of(const d9di_adapters_factors *f, d9di_peft_type *out)
 {
@@ -113,8 +138,12 @@ d9d_status d9di_peft_type_of(const d9di_adapters_factors *f, d9di_peft_type *out
         {1 << D9D_ADAPTER_INPUT, D9DI_PEFT_IA3},
     };
 
+    if (f->own != NULL) {
+        *out = D9DI_PEFT_OWN;
+        return D9D_OK;
+    }
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        if (all[i].roles == f->roles) {
+        if (all[i].roles == f->params) {
             *out = all[i].type;
             return D9D_OK;
         }
@@ -159,7 +188,7 @@ static d9d_status part_add(d9di_peft_module *x, const d9d_model_matrix *m,
                         "adapters scale by alpha / r = %g and %g; give both the same, or leave one "
                         "out",
                         g->name, f->name, x->tensor, scale_of(g), scale_of(f));
-    if (f->roles != g->roles ||
+    if (f->params != g->params ||
         (x->n > 0 && d9di_adapters_has(f, D9D_ADAPTER_INPUT) && !is_equal_input(f, g)))
         return D9D_FAIL(D9D_ECONFIG,
                         "peft: %s and %s are one tensor of transformers' model, %s, whose inputs "
@@ -189,7 +218,7 @@ static d9d_status module_find(d9di_peft_modules *x, const d9d_model_matrices *of
     at = (size_t)(uintptr_t)d9d_map_get(&x->by_tensor, tensor, strlen(tensor));
     if (at == 0) {
         const d9di_peft_module new = {.tensor = tensor,
-                                      .is_parameter = d9di_peft_is_target_parameter(of, m),
+                                      .is_parameter = d9di_peft_is_target_parameter(of, x->own, m),
                                       .is_embedding = d9di_adapters_is_embedding(of, m),
                                       .expert = each ? e : -1,
                                       .experts = each || m->experts == 0 ? 1 : m->experts};
@@ -230,6 +259,8 @@ static d9d_status factors_add(d9di_peft_modules *x, const d9d_model_matrices *of
     if (m == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s has an adapter and no place in HuggingFace's files",
                         f->name);
+    if (f->own != NULL)
+        D9D_TRY(d9di_peft_own_check(f->own, of, m));
     for (int64_t e = 0; e < (d9di_peft_place_is_each(&m->module) ? f->experts : 1); e++) {
         d9di_peft_module *module = NULL;
 
@@ -274,8 +305,11 @@ static d9d_status type_check(d9di_peft_modules *x, const d9d_adapters *ad, size_
 {
     const d9di_peft_type before = x->type;
 
+    const d9d_adapter_kind *own = x->own;
+
     D9D_TRY(d9di_peft_type_of(&ad->list.data[i], &x->type));
-    return i == 0 || x->type == before
+    x->own = ad->list.data[i].own;
+    return i == 0 || (x->type == before && x->own == own)
                ? D9D_OK
                : D9D_FAIL(D9D_ECONFIG,
                           "peft: %s and %s have adapters of two methods, and a directory of peft "

@@ -7,7 +7,8 @@
 #include "d9d/model/tensors/hf_tensors.h"
 
 /* The adapter of one matrix, or of a stack of E of them, as peft has each: A [E, r, in],
- * B [E, out, r], a magnitude and factors of outputs [out], factors of inputs [in]. */
+ * B [E, out, r], a magnitude and factors of outputs [out], factors of inputs [in]; or the
+ * parameters of a kind of its own (d9d_adapter_kind.forward), by their numbers. */
 typedef struct d9di_adapters_factors {
     const char *name; /* of the matrix in the suite's layout, without ".weight" */
     bool stack;       /* the matrix is a stack [E, in, out] */
@@ -15,28 +16,32 @@ typedef struct d9di_adapters_factors {
     double alpha; /* the scale is alpha / r */
     double dropout;
     d9d_dtype dtype;
-    unsigned roles;              /* bit i: it has a parameter of role i */
-    float *v[D9D_ADAPTER_ROLES]; /* their numbers */
+    const d9d_adapter_kind *own;  /* a kind with a forward; NULL: its parameters have roles */
+    unsigned params;              /* bit i: it has parameter i */
+    float *v[D9D_ADAPTER_PARAMS]; /* their numbers */
     const char
-        *param[D9D_ADAPTER_ROLES]; /* their names in the model that they come from, or NULL */
+        *param[D9D_ADAPTER_PARAMS]; /* their names in the model that they come from, or NULL */
 } d9di_adapters_factors;
 
+static inline bool d9di_adapters_has_param(const d9di_adapters_factors *f, int i)
+{
+    return (f->params >> i & 1) != 0;
+}
+/* False of a kind of its own, whatever it has. */
 static inline bool d9di_adapters_has(const d9di_adapters_factors *f, d9d_param_adapter_role role)
 {
-    return (f->roles >> role & 1) != 0;
+    return f->own == NULL && d9di_adapters_has_param(f, role);
 }
-/* Rows and columns of a parameter, of one expert. */
-static inline int64_t d9di_adapters_rows(const d9di_adapters_factors *f,
-                                         d9d_param_adapter_role role)
+/* Shape of a parameter, of one expert, and how many numbers it has. */
+static inline d9d_shape d9di_adapters_shape(const d9di_adapters_factors *f, int i)
 {
-    return role == D9D_ADAPTER_A ? f->r : role == D9D_ADAPTER_INPUT ? 1 : f->out;
+    return d9d_adapter_shape(f->own, i, &D9D_SHAPE(f->out, f->in), f->r);
 }
-static inline int64_t d9di_adapters_columns(const d9di_adapters_factors *f,
-                                            d9d_param_adapter_role role)
+static inline int64_t d9di_adapters_numel(const d9di_adapters_factors *f, int i)
 {
-    return role == D9D_ADAPTER_B                                ? f->r
-           : role == D9D_ADAPTER_A || role == D9D_ADAPTER_INPUT ? f->in
-                                                                : 1;
+    const d9d_shape s = d9di_adapters_shape(f, i);
+
+    return d9d_shape_numel(&s);
 }
 
 /* A parameter that is trained whole beside adapters. */
@@ -109,6 +114,7 @@ typedef enum d9di_peft_type {
     D9DI_PEFT_LORA,
     D9DI_PEFT_DORA,
     D9DI_PEFT_IA3,
+    D9DI_PEFT_OWN,   /* of a kind of its own, whose `files` say the rest */
     D9DI_PEFT_PROMPT /* no adapters, but the rows of virtual tokens, saved whole */
 } d9di_peft_type;
 /* The type for such parameters: ENOTSUP if peft has no such adapters. */
@@ -151,8 +157,9 @@ size_t d9di_peft_module_length(const char *tensor);
 bool d9di_peft_is_same_module(const char *tensor, const char *other);
 
 /* Does peft adapt the tensor by the name of the parameter (target_parameters), not of its module?
- * So it does stacks, routers, and what it would take for the module of one expert. */
-bool d9di_peft_is_target_parameter(const d9d_model_matrices *of, const d9d_model_matrix *m);
+ * So it does stacks, routers, and, of LoRA, what it would take for the module of one expert. */
+bool d9di_peft_is_target_parameter(const d9d_model_matrices *of, const d9d_adapter_kind *own,
+                                   const d9d_model_matrix *m);
 
 /* A part of a tensor that has an adapter. */
 typedef struct d9di_peft_part {
@@ -177,7 +184,8 @@ typedef struct d9di_peft_module {
     double alpha;
 } d9di_peft_module;
 typedef struct d9di_peft_modules {
-    d9di_peft_type type; /* of all */
+    d9di_peft_type type;         /* of all */
+    const d9d_adapter_kind *own; /* the same */
     D9D_VEC(d9di_peft_module) list;
     d9d_map by_tensor; /* index + 1 */
     d9d_arena arena;
@@ -189,6 +197,11 @@ typedef struct d9di_peft_modules {
 d9d_status d9di_peft_modules_make(const d9d_adapters *ad, const d9d_model_matrices *of,
                                   d9di_peft_modules *out);
 void d9di_peft_modules_release(d9di_peft_modules *x);
+/* What follows the module's name in the files, for a parameter of a kind of its own. */
+const char *d9di_peft_own_name(const d9d_adapter_kind *kind, int i);
+/* Can peft's files have a kind of its own for this matrix?  ENOTSUP. */
+d9d_status d9di_peft_own_check(const d9d_adapter_kind *kind, const d9d_model_matrices *of,
+                               const d9d_model_matrix *m);
 /* The name that files of this model have; in the arena. */
 const char *d9di_peft_name(const d9d_model_matrices *of, const char *name, d9d_arena *a);
 

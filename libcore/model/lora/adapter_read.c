@@ -85,10 +85,11 @@ static d9d_status adapter_read(d9di_peft_reader *r, const char *dir)
     return tensors_check_used(r);
 }
 
-d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, const char *base,
+d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of,
+                             const d9d_adapter_kind *const *kinds, const char *base,
                              const d9d_log *log, d9d_adapters **out)
 {
-    d9di_peft_reader r = {.matrices = of};
+    d9di_peft_reader r = {.matrices = of, .kinds = kinds};
     const d9d_status st = adapter_read(&r, dir);
 
     if (st == D9D_OK) {

@@ -3,6 +3,7 @@
  *     adapter_read.c            opens the directory, and holds all tensors to be used
  *     adapter_config_read.c     adapter_config.json: method, ranks, scales, targets
  *     adapter_factors_read.c    factors of matrices
+ *     adapter_own_read.c        parameters of a kind of its own
  *     adapter_embedding_read.c  factors of an embedding
  *     adapter_saved_read.c      parameters that were trained whole
  *     adapter_prompt.c          virtual tokens
@@ -20,6 +21,8 @@ typedef struct d9di_peft_reader {
     double alpha; /* for modules that no pattern matches */
     bool by_root; /* the scale is alpha / sqrt(r) */
     d9di_peft_type type;
+    const d9d_adapter_kind *own;          /* of type D9DI_PEFT_OWN */
+    const d9d_adapter_kind *const *kinds; /* those that there are, NULL-ended; or NULL */
     d9d_safetensors_file *file;
     bool *taken; /* which of its tensors were read */
     size_t used;
@@ -57,8 +60,14 @@ d9d_status d9di_peft_tensor_read_f32(d9di_peft_reader *r, const d9d_safetensors_
                                      float *out);
 /* Has the file an adapter of the module, though perhaps not of each part? */
 bool d9di_peft_module_is_adapted(const d9di_peft_reader *r, const char *module);
+/* Find a tensor of a module by the end of its name; NULL: none. */
+const d9d_safetensors_tensor *d9di_peft_tensor_find(const d9di_peft_reader *r, const char *module,
+                                                    const char *end);
 /* Read the adapter of a matrix, if there is one. */
 d9d_status d9di_peft_matrix_read(d9di_peft_reader *r, const d9d_model_matrix *m);
+/* The same of a kind of its own. */
+d9d_status d9di_peft_own_read(d9di_peft_reader *r, const d9d_model_matrix *m);
+bool d9di_peft_own_is_adapted(const d9di_peft_reader *r, const char *module);
 /* Read the adapter of an embedding, and of the head that shares its table. */
 d9d_status d9di_peft_embedding_read(d9di_peft_reader *r, const d9d_model_matrix *m);
 /* Read the virtual tokens of prompt tuning. */

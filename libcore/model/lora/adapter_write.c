@@ -59,15 +59,26 @@ typedef struct peft_tensor {
     int ndim;
 } peft_tensor;
 
-static peft_tensor tensor_of(const d9di_peft_module *x, d9d_param_adapter_role role)
+static peft_tensor own_tensor_of(adapter_writer *w, const d9di_peft_module *x, int i)
+{
+    const d9di_adapters_factors *f = x->parts[0].factors;
+    const d9d_shape s = d9di_adapters_shape(f, i);
+
+    return (peft_tensor){.end = d9d_arena_printf(&w->arena, ".%s", d9di_peft_own_name(f->own, i)),
+                         .rows = s.dim[0],
+                         .columns = s.ndim > 1 ? s.dim[1] : 1,
+                         .ndim = s.ndim};
+}
+
+static peft_tensor tensor_of(adapter_writer *w, const d9di_peft_module *x, int role)
 {
     const int64_t ranks = x->r * x->experts, in = x->parts[0].matrix->in,
                   features = place_of(x)->features;
-    const peft_tensor embedding[D9D_ADAPTER_ROLES] = {
+    const peft_tensor embedding[D9D_ADAPTER_PARAMS] = {
         [D9D_ADAPTER_A] = {".lora_embedding_B", in, ranks, 2},
         [D9D_ADAPTER_B] = {".lora_embedding_A", ranks, features, 2},
     };
-    const peft_tensor all[D9D_ADAPTER_ROLES] = {
+    const peft_tensor all[D9D_ADAPTER_PARAMS] = {
         [D9D_ADAPTER_A] = {".lora_A.weight", ranks, in, 2},
         [D9D_ADAPTER_B] = {".lora_B.weight", features, ranks, 2},
         [D9D_ADAPTER_MAGNITUDE] = {".lora_magnitude_vector", features, 1, 1},
@@ -75,15 +86,17 @@ static peft_tensor tensor_of(const d9di_peft_module *x, d9d_param_adapter_role r
         [D9D_ADAPTER_INPUT] = {".ia3_l", 1, in, 2},
     };
 
-    if (!d9di_adapters_has(x->parts[0].factors, role))
+    if (!d9di_adapters_has_param(x->parts[0].factors, role))
         return (peft_tensor){0};
+    if (x->parts[0].factors->own != NULL)
+        return own_tensor_of(w, x, role);
     return x->is_embedding ? embedding[role] : all[role];
 }
 
 static d9d_status module_declare(adapter_writer *w, const d9di_peft_module *x)
 {
-    for (int role = 0; role < D9D_ADAPTER_ROLES; role++) {
-        const peft_tensor t = tensor_of(x, role);
+    for (int role = 0; role < D9D_ADAPTER_PARAMS; role++) {
+        const peft_tensor t = tensor_of(w, x, role);
 
         if (t.end != NULL)
             D9D_TRY(tensor_declare(w, x->parts[0].factors->dtype, x->name, t.end, t.ndim, t.rows,
@@ -153,6 +166,19 @@ static void part_pack(const d9di_peft_module *x, const d9di_peft_part *part, int
     }
 }
 
+/* The same of a kind of its own, whose matrix has all features of its tensor in some order. */
+static void own_pack(const d9di_peft_part *part, int i, float *to)
+{
+    const d9di_adapters_factors *f = part->factors;
+    const d9d_shape s = d9di_adapters_shape(f, i);
+    const int64_t columns = s.ndim > 1 ? s.dim[1] : 1;
+    const bool by_output = f->own->params[i].dim[0] == D9D_ADAPTER_OUT;
+
+    for (int64_t k = 0; k < s.dim[0]; k++)
+        memcpy(to + (by_output ? d9di_peft_place_feature(&part->matrix->module, k) : k) * columns,
+               f->v[i] + k * columns, (size_t)columns * sizeof(*to));
+}
+
 /* Transpose [columns, rows] in place. */
 static d9d_status values_transpose(float *v, int64_t rows, int64_t columns)
 {
@@ -169,9 +195,11 @@ static d9d_status values_transpose(float *v, int64_t rows, int64_t columns)
 }
 
 /* Features of a tensor without a factor keep what they are. */
-static void tensor_fill(d9d_param_adapter_role role, float *to, int64_t n)
+static void tensor_fill(const d9di_peft_module *x, int role, float *to, int64_t n)
 {
-    for (int64_t i = 0; role == D9D_ADAPTER_OUTPUT && i < n; i++)
+    const bool factors = role == D9D_ADAPTER_OUTPUT && x->parts[0].factors->own == NULL;
+
+    for (int64_t i = 0; factors && i < n; i++)
         to[i] = 1;
 }
 
@@ -179,8 +207,8 @@ static d9d_status module_write(adapter_writer *w, const d9di_peft_module *x)
 {
     d9d_status st = D9D_OK;
 
-    for (int role = 0; role < D9D_ADAPTER_ROLES && st == D9D_OK; role++) {
-        const peft_tensor t = tensor_of(x, role);
+    for (int role = 0; role < D9D_ADAPTER_PARAMS && st == D9D_OK; role++) {
+        const peft_tensor t = tensor_of(w, x, role);
         const int64_t n = t.rows * t.columns;
         float *to;
 
@@ -189,8 +217,10 @@ static d9d_status module_write(adapter_writer *w, const d9di_peft_module *x)
         to = calloc((size_t)n + 1, sizeof(*to));
         if (to == NULL)
             return D9D_FAIL(D9D_ENOMEM, "adapter of %s: %lld numbers", x->tensor, (long long)n);
-        tensor_fill(role, to, n);
-        for (int i = 0; i < x->n; i++)
+        tensor_fill(x, role, to, n);
+        if (w->modules.own != NULL)
+            own_pack(&x->parts[0], role, to);
+        for (int i = 0; i < x->n && w->modules.own == NULL; i++)
             for (int64_t e = 0; e < x->experts; e++)
                 part_pack(x, &x->parts[i], e, role, to);
         if (x->is_embedding)
@@ -328,7 +358,7 @@ static const char *leaf_name(const char *target, bool is_parameter)
 /* Find the ends of names of which all have adapters. */
 static d9d_status leaf_add(adapter_writer *w, const d9d_model_matrix *m)
 {
-    const bool kind = d9di_peft_is_target_parameter(w->matrices, m);
+    const bool kind = d9di_peft_is_target_parameter(w->matrices, w->modules.own, m);
     const char *tensor =
         d9di_peft_name(w->matrices, d9di_peft_place_tensor(&m->module, 0, &w->arena), &w->arena);
     const char *target = tensor != NULL ? target_name(w, tensor, kind) : NULL;
@@ -509,10 +539,59 @@ static d9d_status ia3_config_build(adapter_writer *w, const char *base)
     return saved_modules_note(w);
 }
 
+/* Add the fields of a JSON object of a kind. */
+static d9d_status fields_add(adapter_writer *w, const char *fields)
+{
+    json_t *more = NULL;
+    int rc;
+
+    if (fields == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_json_parse(w->modules.own->name, fields, strlen(fields), &more));
+    rc = json_object_update(w->doc, more);
+    json_decref(more);
+    return rc == 0 ? D9D_OK
+                   : D9D_FAIL(D9D_EINVAL, "%s: the fields of its files are no JSON object",
+                              w->modules.own->name);
+}
+
+static d9d_status own_config_build(adapter_writer *w, const char *base)
+{
+    const d9d_adapter_files *files = w->modules.own->files;
+    const d9di_peft_module *first = &w->modules.list.data[0];
+    int rc = 0;
+
+    w->doc = json_pack("{s:s, s:s, s:o, s:b, s:n, s:[], s:[], s:{}, s:{}}", "peft_type",
+                       files->peft_type, "task_type", task_of(w), "base_model_name_or_path",
+                       d9d_json_str(base), "inference_mode", 1, "modules_to_save", "target_modules",
+                       "target_parameters", "rank_pattern", "alpha_pattern");
+    if (w->doc == NULL)
+        return no_memory();
+    w->targets[false] = json_object_get(w->doc, "target_modules");
+    w->targets[true] = json_object_get(w->doc, "target_parameters");
+    w->ranks = json_object_get(w->doc, "rank_pattern");
+    w->alphas = json_object_get(w->doc, "alpha_pattern");
+    if (files->rank != NULL)
+        rc |= json_object_set_new(w->doc, files->rank, json_integer((json_int_t)first->r));
+    if (files->alpha != NULL)
+        rc |= json_object_set_new(w->doc, files->alpha, json_number_of(first->alpha));
+    if (rc != 0)
+        return no_memory();
+    D9D_TRY(fields_add(w, files->fields));
+    D9D_TRY(fields_add(w, files->needs));
+    D9D_TRY(saved_modules_note(w));
+    D9D_TRY(targets_build(w));
+    rc |= json_object_del(w->doc, "target_parameters");
+    rc |= files->rank == NULL ? json_object_del(w->doc, "rank_pattern") : 0;
+    rc |= files->alpha == NULL ? json_object_del(w->doc, "alpha_pattern") : 0;
+    return rc == 0 ? D9D_OK : no_memory();
+}
+
 static d9d_status config_build(adapter_writer *w, const char *base)
 {
-    return w->modules.type == D9DI_PEFT_IA3 ? ia3_config_build(w, base)
-                                            : lora_config_build(w, base);
+    return w->modules.type == D9DI_PEFT_OWN   ? own_config_build(w, base)
+           : w->modules.type == D9DI_PEFT_IA3 ? ia3_config_build(w, base)
+                                              : lora_config_build(w, base);
 }
 
 static bool is_adapter(const char *dir)

@@ -31,15 +31,14 @@ void d9d_adapters_free(d9d_adapters *ad)
     free(ad);
 }
 
-static float *numbers(d9d_arena *a, int64_t experts, int64_t rows, int64_t columns)
+static float *numbers(d9d_arena *a, int64_t experts, const d9d_shape *shape)
 {
-    uint64_t n;
+    uint64_t n = (uint64_t)experts;
 
-    if (!d9d_checked_mul_u64((uint64_t)experts, (uint64_t)rows, &n) ||
-        !d9d_checked_mul_u64(n, (uint64_t)columns, &n) ||
-        !d9d_checked_mul_u64(n, sizeof(float), &n))
-        return NULL;
-    return d9d_arena_alloc(a, n);
+    for (int d = 0; d < shape->ndim; d++)
+        if (!d9d_checked_mul_u64(n, (uint64_t)shape->dim[d], &n))
+            return NULL;
+    return d9d_checked_mul_u64(n, sizeof(float), &n) ? d9d_arena_alloc(a, n) : NULL;
 }
 
 d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like,
@@ -48,12 +47,12 @@ d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like
     d9di_adapters_factors f = *like;
 
     f.name = d9d_arena_strdup(&ad->arena, like->name);
-    for (int i = 0; i < D9D_ADAPTER_ROLES; i++) {
-        f.v[i] = d9di_adapters_has(&f, i)
-                     ? numbers(&ad->arena, f.experts, d9di_adapters_rows(&f, i),
-                               d9di_adapters_columns(&f, i))
-                     : NULL;
-        if (f.name == NULL || (d9di_adapters_has(&f, i) && f.v[i] == NULL))
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
+        const bool has = d9di_adapters_has_param(&f, i);
+        const d9d_shape shape = d9di_adapters_shape(&f, i);
+
+        f.v[i] = has ? numbers(&ad->arena, f.experts, &shape) : NULL;
+        if (f.name == NULL || (has && f.v[i] == NULL))
             return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory for rank %lld", like->name,
                             (long long)f.r);
     }
@@ -93,7 +92,7 @@ bool d9di_adapters_is_param(const d9d_adapters *ad, const char *name)
         if (strstr(name, usual[i]) != NULL)
             return true;
     for (size_t i = 0; i < ad->list.len; i++)
-        for (int k = 0; k < D9D_ADAPTER_ROLES; k++)
+        for (int k = 0; k < D9D_ADAPTER_PARAMS; k++)
             if (ad->list.data[i].param[k] != NULL && strcmp(ad->list.data[i].param[k], name) == 0)
                 return true;
     return false;
@@ -190,11 +189,12 @@ static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapte
         .alpha = adapter->alpha,
         .dropout = (double)adapter->dropout,
         .dtype = w->spec.dtype,
+        .own = adapter->forward != NULL ? adapter->kind : NULL,
     };
-    for (int i = 0; i < D9D_ADAPTER_ROLES && out->name != NULL; i++) {
+    for (int i = 0; i < D9D_ADAPTER_PARAMS && out->name != NULL; i++) {
         if (adapter->param[i] == NULL)
             continue;
-        out->roles |= 1u << i;
+        out->params |= 1u << i;
         out->param[i] = d9d_arena_strdup(a, adapter->param[i]->name);
         if (out->param[i] == NULL)
             out->name = NULL;
@@ -207,7 +207,7 @@ static const d9d_param *matrix_of_first(const d9d_param *p)
 {
     const d9d_param *w = p->peft.adapts;
 
-    for (int i = 0; w != NULL && i < D9D_ADAPTER_ROLES; i++)
+    for (int i = 0; w != NULL && i < D9D_ADAPTER_PARAMS; i++)
         if (w->peft.adapter->param[i] != NULL)
             return w->peft.adapter->param[i] == p ? w : NULL;
     return NULL;
@@ -224,8 +224,8 @@ static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source
             continue;
         D9D_TRY(factors_describe(&ad->arena, w, &f));
         D9D_TRY(d9di_adapters_add(ad, &f, &added));
-        for (int k = 0; k < D9D_ADAPTER_ROLES; k++)
-            if (d9di_adapters_has(&f, k))
+        for (int k = 0; k < D9D_ADAPTER_PARAMS; k++)
+            if (d9di_adapters_has_param(&f, k))
                 D9D_TRY(factor_read(w->peft.adapter->param[k], src, added->v[k]));
     }
     return D9D_OK;
@@ -312,10 +312,10 @@ static d9d_status memory_read(void *self, size_t i, uint64_t at, void *dst, uint
 }
 
 /* Add one parameter; of a stack transposed. */
-static d9d_status memory_add(memory_source *m, const d9di_adapters_factors *f,
-                             d9d_param_adapter_role role, const d9d_param *to)
+static d9d_status memory_add(memory_source *m, const d9di_adapters_factors *f, int i,
+                             const d9d_param *to)
 {
-    const int64_t rows = d9di_adapters_rows(f, role), columns = d9di_adapters_columns(f, role);
+    const d9d_shape s = d9di_adapters_shape(f, i);
     d9d_safetensors_tensor *t = &m->tensors[m->n];
     float *turned;
 
@@ -323,15 +323,15 @@ static d9d_status memory_add(memory_source *m, const d9di_adapters_factors *f,
     t->dtype = D9D_F32;
     t->ndim = to->spec.shape.ndim;
     memcpy(t->shape, to->spec.shape.dim, (size_t)t->ndim * sizeof(t->shape[0]));
-    t->bytes = (uint64_t)(f->experts * rows * columns) * sizeof(float);
-    m->values[m->n++] = f->v[role];
+    t->bytes = (uint64_t)(f->experts * d9d_shape_numel(&s)) * sizeof(float);
+    m->values[m->n++] = f->v[i];
     if (!f->stack)
         return D9D_OK;
-    turned = numbers(&m->arena, f->experts, columns, rows);
+    turned = numbers(&m->arena, f->experts, &s);
     if (turned == NULL)
         return D9D_FAIL(D9D_ENOMEM, "adapter of %s: %llu bytes", f->name,
                         (unsigned long long)t->bytes);
-    transpose(f->v[role], turned, f->experts, rows, columns);
+    transpose(f->v[i], turned, f->experts, s.dim[0], s.dim[1]);
     m->values[m->n - 1] = turned;
     return D9D_OK;
 }
@@ -361,7 +361,7 @@ static const d9di_adapters_factors *factors_of(const d9d_adapters *ad, const d9d
 /* Collect the factors of these parameters, which may be those of one stage. */
 static d9d_status memory_make(memory_source *m, const d9d_adapters *ad, const d9d_params *params)
 {
-    const size_t most = D9D_ADAPTER_ROLES * ad->list.len + 1;
+    const size_t most = D9D_ADAPTER_PARAMS * ad->list.len + 1;
 
     m->tensors = d9d_arena_alloc(&m->arena, most * sizeof(*m->tensors));
     m->values = d9d_arena_alloc(&m->arena, most * sizeof(*m->values));
@@ -371,8 +371,8 @@ static d9d_status memory_make(memory_source *m, const d9d_adapters *ad, const d9
         const d9di_adapters_factors *f = &ad->list.data[i];
         const d9d_param *w = param_of(params, f);
 
-        for (int k = 0; w != NULL && k < D9D_ADAPTER_ROLES; k++)
-            if (d9di_adapters_has(f, k))
+        for (int k = 0; w != NULL && k < D9D_ADAPTER_PARAMS; k++)
+            if (d9di_adapters_has_param(f, k))
                 D9D_TRY(memory_add(m, f, k, w->peft.adapter->param[k]));
     }
     return D9D_OK;
@@ -382,16 +382,16 @@ static d9d_status factors_check(const d9di_adapters_factors *f, const d9d_param 
 {
     const d9d_param_adapter *adapter = w->peft.adapter;
     const double here = (double)adapter->scale, there = f->alpha / (double)f->r;
-    unsigned roles = 0;
+    unsigned params = 0;
 
-    for (int i = 0; i < D9D_ADAPTER_ROLES; i++)
-        roles |= adapter->param[i] != NULL ? 1u << i : 0;
-    if (f->roles != roles)
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
+        params |= adapter->param[i] != NULL ? 1u << i : 0;
+    if (f->params != params || f->own != (adapter->forward != NULL ? adapter->kind : NULL))
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: the adapter of the files is of another method than that of the "
                         "configuration",
                         w->name);
-    if (!d9di_adapters_has(f, D9D_ADAPTER_A))
+    if (f->r == 0 && adapter->r == 0)
         return D9D_OK;
     if (f->r != adapter->r)
         return D9D_FAIL(D9D_EMISMATCH,

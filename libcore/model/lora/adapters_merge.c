@@ -4,14 +4,16 @@
  * experts in one for each expert, fused gate and up in two for each expert.  A part is some of the
  * tensor's rows and columns, to which left [rows, r] times right [r, columns] is added and whose
  * rows and columns are then multiplied by factors, so that any span of any tensor can be computed
- * by itself.  A row with a magnitude is divided by its norm, for which all of it is read.  What was
- * trained whole replaces its part of the tensor.  Numbers are float32 until the one that is stored.
+ * by itself.  A magnitude and kinds of their own make a row of all of it, which is then read.  What
+ * was trained whole replaces its part of the tensor.  Numbers are float32 until the one that is
+ * stored.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/plugin_call.h"
 #include "model/lora/adapter_private.h"
 
 enum {
@@ -34,9 +36,12 @@ typedef struct change {
     int64_t r, columns; /* r 0: nothing is added */
     float scale;
     const float *row_factor, *column_factor; /* of the part's; NULL: 1 */
-    const float *magnitude; /* the norms of its rows afterwards; NULL: as they are */
-    const float *whole;     /* what the part becomes, element (i, j) at i * whole_row + j *
-                               whole_column; NULL: what it is changes */
+    /* What makes a row of the part, whose columns are all of the tensor's; NULL: the above */
+    d9d_status (*make)(const d9d_adapter_arrays *a, int64_t row, float *w);
+    d9d_adapter_arrays arrays;
+    const char *who;    /* in messages */
+    const float *whole; /* what the part becomes, element (i, j) at i * whole_row + j *
+                           whole_column; NULL: what it is changes */
     int64_t whole_row, whole_column;
 } change;
 
@@ -104,9 +109,7 @@ static place_map map_features(const d9d_model_matrix_place *p)
 static const float *numbers_of(const d9di_adapters_factors *f, d9d_param_adapter_role role,
                                int64_t e)
 {
-    return f->v[role] == NULL
-               ? NULL
-               : f->v[role] + e * d9di_adapters_rows(f, role) * d9di_adapters_columns(f, role);
+    return f->v[role] == NULL ? NULL : f->v[role] + e * d9di_adapters_numel(f, role);
 }
 
 static float scale_of(const d9di_adapters_factors *f)
@@ -114,9 +117,35 @@ static float scale_of(const d9di_adapters_factors *f)
     return d9di_adapters_has(f, D9D_ADAPTER_A) ? (float)(f->alpha / (double)f->r) : 0;
 }
 
+/* Of an adapter that makes whole rows; `make` is NULL of another. */
+static change change_of_rows(const d9di_adapters_factors *f, const d9d_model_matrix_place *p)
+{
+    const bool magnitude = d9di_adapters_has(f, D9D_ADAPTER_MAGNITUDE);
+    change x = {.rows = p->features,
+                .row = map_features(p),
+                .column = map_whole(f->in),
+                .columns = f->in,
+                .make = f->own != NULL ? f->own->merge
+                        : magnitude    ? d9d_adapter_merge_magnitude
+                                       : NULL,
+                .arrays = {.in = f->in,
+                           .out = f->out,
+                           .r = f->r,
+                           .scale = f->r > 0 ? (float)(f->alpha / (double)f->r) : 0},
+                .who = f->own != NULL ? f->own->name : "dora"};
+
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
+        x.arrays.v[i] = f->v[i];
+    return x;
+}
+
 /* Of expert e, in a tensor [features, in]. */
 static change change_of(const d9di_adapters_factors *f, int64_t e, const d9d_model_matrix_place *p)
 {
+    const change rows = change_of_rows(f, p);
+
+    if (rows.make != NULL)
+        return rows;
     return (change){.rows = p->features,
                     .row = map_features(p),
                     .column = map_whole(f->in),
@@ -128,8 +157,7 @@ static change change_of(const d9di_adapters_factors *f, int64_t e, const d9d_mod
                     .columns = f->in,
                     .scale = scale_of(f),
                     .row_factor = f->v[D9D_ADAPTER_OUTPUT],
-                    .column_factor = f->v[D9D_ADAPTER_INPUT],
-                    .magnitude = f->v[D9D_ADAPTER_MAGNITUDE]};
+                    .column_factor = f->v[D9D_ADAPTER_INPUT]};
 }
 
 /* The same in a tensor [in, features]; needs B transposed. */
@@ -138,13 +166,14 @@ static d9d_status change_transposed(d9d_adapters_merge *m, const d9di_adapters_f
 {
     const bool adds = d9di_adapters_has(f, D9D_ADAPTER_A);
     const float *b = numbers_of(f, D9D_ADAPTER_B, e);
+    const change rows = change_of_rows(f, p);
     float *bt = d9d_arena_alloc(&m->arena, (size_t)(f->r * f->out + 1) * sizeof(*bt));
 
-    if (f->v[D9D_ADAPTER_MAGNITUDE] != NULL)
+    if (rows.make != NULL)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "adapter of %s: %s is stored [in, out], and magnitudes (DoRA) are merged "
-                        "into [out, in]; convert the model with --to d9d before",
-                        f->name, p->tensor != NULL ? p->tensor : "its tensor");
+                        "adapter of %s: %s is stored [in, out], and the kind %s is merged into "
+                        "[out, in]; convert the model with --to d9d before",
+                        f->name, p->tensor != NULL ? p->tensor : "its tensor", rows.who);
     if (bt == NULL)
         return no_memory(f->name);
     for (int64_t i = 0; adds && i < f->out; i++)
@@ -450,7 +479,7 @@ static void columns_change(const change *p, const float *whole, const float *sum
             x[at] += p->scale * sum[j];
         if (p->column_factor != NULL)
             x[at] *= p->column_factor[from + j];
-        if (p->row_factor != NULL || p->magnitude != NULL)
+        if (p->row_factor != NULL)
             x[at] *= factor;
         if (++in == p->column.group) {
             in = 0;
@@ -488,32 +517,27 @@ static d9d_status elements_read(const d9d_adapters_merge *m, const merged_tensor
     return D9D_OK;
 }
 
-/* n_i / |V_i| of the part's row; the norm is that of all its columns. */
-static d9d_status magnitude_factor(const d9d_adapters_merge *m, const merged_tensor *t,
-                                   const change *p, int64_t row, int64_t own_row, float *factor)
+/* Elements [from, from + n) of a row that is made as a whole. */
+static d9d_status row_make(const d9d_adapters_merge *m, const merged_tensor *t, const change *p,
+                           int64_t row, int64_t own_row, int64_t from, int64_t n, float *x)
 {
-    const change plain = {.column = p->column,
-                          .row = p->row,
-                          .left = p->left,
-                          .left_row = p->left_row,
-                          .left_k = p->left_k,
-                          .right = p->right,
-                          .r = p->r,
-                          .columns = p->columns,
-                          .scale = p->scale};
-    float *x = malloc(2 * (size_t)t->columns * sizeof(*x) + 1);
-    double sum = 0;
-    d9d_status st;
+    const bool whole = n == t->columns;
+    float *w = x;
+    d9d_status st = D9D_OK;
 
-    if (x == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "merging: a row of %lld numbers", (long long)t->columns);
-    st = elements_read(m, t, row * t->columns, t->columns, x + t->columns, x);
+    if (!whole) {
+        w = malloc(2 * (size_t)t->columns * sizeof(*w) + 1);
+        if (w == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "merging: a row of %lld numbers", (long long)t->columns);
+        st = elements_read(m, t, row * t->columns, t->columns, w + t->columns, w);
+    }
     if (st == D9D_OK)
-        part_change(&plain, own_row, 1, 0, t->columns, x);
-    for (int64_t i = 0; st == D9D_OK && i < t->columns; i++)
-        sum += (double)x[i] * (double)x[i];
-    free(x);
-    *factor = (float)((double)p->magnitude[own_row] / sqrt(sum));
+        st = D9D_PLUGIN_CALL(p->who, p, make, &p->arrays, own_row, w);
+    if (!whole) {
+        if (st == D9D_OK)
+            memcpy(x, w + from, (size_t)n * sizeof(*x));
+        free(w);
+    }
     return st;
 }
 
@@ -529,9 +553,10 @@ static d9d_status row_change(const d9d_adapters_merge *m, const merged_tensor *t
             continue;
         if (p->row_factor != NULL)
             factor = p->row_factor[own_row];
-        if (p->magnitude != NULL)
-            D9D_TRY(magnitude_factor(m, t, p, row, own_row, &factor));
-        part_change(p, own_row, factor, from, n, x);
+        if (p->make != NULL)
+            D9D_TRY(row_make(m, t, p, row, own_row, from, n, x));
+        else
+            part_change(p, own_row, factor, from, n, x);
     }
     return D9D_OK;
 }
@@ -640,13 +665,13 @@ static void merged_identify(void *self, d9d_hasher *h)
 
         d9d_hasher_add(h, f->name, strlen(f->name) + 1);
         d9d_hasher_add(h, &f->alpha, sizeof(f->alpha));
-        d9d_hasher_add(h, &f->roles, sizeof(f->roles));
-        for (int k = 0; k < D9D_ADAPTER_ROLES; k++)
+        d9d_hasher_add(h, &f->params, sizeof(f->params));
+        if (f->own != NULL)
+            d9d_hasher_add(h, f->own->name, strlen(f->own->name) + 1);
+        for (int k = 0; k < D9D_ADAPTER_PARAMS; k++)
             if (f->v[k] != NULL)
-                d9d_hasher_add(
-                    h, f->v[k],
-                    (size_t)(f->experts * d9di_adapters_rows(f, k) * d9di_adapters_columns(f, k)) *
-                        sizeof(float));
+                d9d_hasher_add(h, f->v[k],
+                               (size_t)(f->experts * d9di_adapters_numel(f, k)) * sizeof(float));
     }
     for (size_t i = 0; i < m->ad->saved.len; i++) {
         const d9di_adapters_saved *x = &m->ad->saved.data[i];

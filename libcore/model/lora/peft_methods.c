@@ -52,8 +52,8 @@ static d9d_status params_check(const void *value, const char *path)
 
 const d9d_table d9d_peft_params_table = D9D_TABLE(d9d_peft_params, "lora_params", lora_params_keys,
                                                   "the adapters", .check = params_check);
-static const d9d_table dora_params_table = D9D_TABLE(
-    d9d_peft_params, "dora_params", dora_params_keys, "the adapters", .check = params_check);
+const d9d_table d9d_peft_rank_table = D9D_TABLE(d9d_peft_params, "dora_params", dora_params_keys,
+                                                "the adapters", .check = params_check);
 
 d9d_status d9d_peft_params_opts(const d9d_peft_params *p, const char *name, d9d_adapter_opts *out)
 {
@@ -108,7 +108,7 @@ static const d9d_key lora_keys[] = {
 };
 static const d9d_key dora_keys[] = {
     D9D_PEFT_TARGET_KEYS(low_rank_section),
-    D9D_KEY_TABLE(low_rank_section, params, &dora_params_table, "the adapters"),
+    D9D_KEY_TABLE(low_rank_section, params, &d9d_peft_rank_table, "the adapters"),
     D9D_KEY_END,
 };
 static const d9d_key ia3_keys[] = {

@@ -85,9 +85,9 @@ static void parameters_are_divided_with_the_matrix(void **state)
     (void)state;
     for (int role = 0; role < D9D_ADAPTER_ROLES; role++)
         for (int dim = 0; dim < 2; dim++)
-            assert_int_equal(d9d_adapter_shared_dim(role, &matrix, dim), want[role][dim]);
-    assert_int_equal(d9d_adapter_shared_dim(D9D_ADAPTER_A, &stack, 0), 0);
-    assert_int_equal(d9d_adapter_shared_dim(D9D_ADAPTER_B, &stack, 0), 0);
+            assert_int_equal(d9d_adapter_shared_dim(NULL, role, &matrix, dim), want[role][dim]);
+    assert_int_equal(d9d_adapter_shared_dim(NULL, D9D_ADAPTER_A, &stack, 0), 0);
+    assert_int_equal(d9d_adapter_shared_dim(NULL, D9D_ADAPTER_B, &stack, 0), 0);
 }
 
 static void magnitudes_begin_as_norms(void **state)

@@ -47,6 +47,7 @@ typedef struct d9d_convert_opts {
      * NULL: none. */
     const char *adapter;
     const d9d_adapters *adapters;
+    const d9d_adapter_kind *const *adapter_kinds; /* of plugins: d9d_adapters_read(); or NULL */
     /* Providers' sections that a config.json is read by; NULL: d9d_model_choices. */
     const d9d_table *const *choices;
     const d9d_log *log; /* receives one message for each mismatch; may be NULL */

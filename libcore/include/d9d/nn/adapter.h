@@ -27,26 +27,89 @@
  * others by 1 - p.  Stacks of experts, embeddings and heads have A and B alone; embeddings have no
  * dropout, as in peft.
  *
+ * A kind with a forward of its own (d9d/op/adapter.h) has parameters of its own instead of roles.
+ * It says of what sizes they are and how they begin, and what a row of W becomes when it is merged.
+ * LoHa, W' = W + alpha / r * (A1 B1) * (A2 B2), element by element:
+ *
+ *     static d9d_status merge(const d9d_adapter_arrays *a, int64_t row, float *w)
+ *     {
+ *         for (int64_t j = 0; j < a->in; j++)
+ *             w[j] += a->scale * product(a, 0, row, j) * product(a, 2, row, j);
+ *         return D9D_OK;
+ *     }
+ *
+ *     static const d9d_adapter_files files = {"LOHA", .rank = "r", .alpha =
+ * "alpha"}; static const d9d_adapter_kind loha = { .size = sizeof(loha), .name = "loha", .params =
+ * {{"hada_w1_a", .dim = {D9D_ADAPTER_OUT, D9D_ADAPTER_RANK}, .init = D9D_INIT_UNIFORM},
+ *                    {"hada_w1_b", .dim = {D9D_ADAPTER_RANK, D9D_ADAPTER_IN}, .init =
+ * D9D_INIT_UNIFORM},
+ *                    ...},
+ *         .forward = forward, .merge = merge, .files = &files};
+ *
+ * examples/plugins/loha.c is whole.  From the sizes follow sharding on every mesh, checkpoints and
+ * their resharding; from the names, peft's files.  Such a kind is of linear layers alone.
+ *
  * Hu et al., "LoRA", 2021.  Liu et al., "DoRA", 2024.  Liu et al., "(IA)^3", 2022.
  */
 #ifndef D9D_NN_ADAPTER_H
 #define D9D_NN_ADAPTER_H
 
 #include "d9d/nn/module.h"
+#include "d9d/op/adapter.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* The size of a dimension of a parameter of W [out, in].  Ranks that divide W divide it too. */
+typedef enum d9d_adapter_dim {
+    D9D_ADAPTER_NO_DIM,
+    D9D_ADAPTER_RANK, /* r, of the options */
+    D9D_ADAPTER_IN,
+    D9D_ADAPTER_OUT, /* of dimension 0 alone: a layer may ask for some rows */
+    D9D_ADAPTER_DIMS
+} d9d_adapter_dim;
+
 typedef struct d9d_adapter_param {
     const char *name; /* in the module: "lora_A.weight"; NULL: it has none of this role */
     bool frozen;      /* it keeps the numbers that it begins with */
+    /* Of a kind with a forward: */
+    d9d_adapter_dim dim[2]; /* the second may be none */
+    d9d_init_kind init;     /* an untrained adapter must change nothing */
+    float init_scale;       /* bound, deviation or value; 0 of UNIFORM: 1 / sqrt(last dimension) */
+    const char *file;       /* its name in peft's files, behind the module's; NULL: as above */
 } d9d_adapter_param;
+
+/* A whole adapter in host memory, float32. */
+typedef struct d9d_adapter_arrays {
+    int64_t in, out, r;
+    float scale;                        /* alpha / r */
+    const float *v[D9D_ADAPTER_PARAMS]; /* of whole shapes; NULL: it has none */
+} d9d_adapter_arrays;
+
+/* What peft's files say of a kind: adapter_config.json, beside the modules, which are known. */
+typedef struct d9d_adapter_files {
+    const char *peft_type; /* "LOHA" */
+    const char *rank;      /* the key of r, to which rank_pattern belongs; NULL: it has none */
+    const char *alpha;     /* and that of alpha */
+    const char *fields;    /* other fields as a JSON object, which are written; NULL: none */
+    const char *needs;     /* the same, and a directory with another value is refused; one
+                              without is not */
+} d9d_adapter_files;
 
 typedef struct d9d_adapter_kind {
     size_t size;      /* sizeof(d9d_adapter_kind) */
     const char *name; /* "lora", in messages */
-    d9d_adapter_param params[D9D_ADAPTER_ROLES];
+    d9d_adapter_param params[D9D_ADAPTER_PARAMS];
+    /* Of a kind whose parameters have no roles; NULL: they have. */
+    d9d_param_adapter_forward *forward;
+    /* Make row `row` of W, [in], that of the layer that the adapter makes. */
+    d9d_status (*merge)(const d9d_adapter_arrays *a, int64_t row, float *w);
+    /* Set what begins by W (d9d_adapter_start()); NULL: nothing does. */
+    d9d_status (*start)(d9d_param *w, d9d_device *dev);
+    bool reads_matrix;              /* the forward reads W besides multiplying by it: W is not
+                                       quantised */
+    const d9d_adapter_files *files; /* NULL: peft has no such method */
 } d9d_adapter_kind;
 
 typedef struct d9d_adapter_opts {
@@ -60,7 +123,7 @@ typedef struct d9d_adapter_opts {
 D9D_API extern const d9d_adapter_kind d9d_adapter_lora, d9d_adapter_dora, d9d_adapter_ia3,
     d9d_adapter_ia3_feedforward;
 
-/* Has it A and B and no other parameters?  Stacks of experts have such adapters alone. */
+/* Has it the roles A and B and no other parameters?  Stacks of experts have such adapters alone. */
 D9D_API bool d9d_adapter_is_low_rank(const d9d_adapter_kind *kind);
 
 /* The matrix of a module that an adapter can be added to: of a linear layer, of a stack of experts,
@@ -70,22 +133,26 @@ D9D_API d9d_param *d9d_adapter_matrix(const d9d_module *m);
 D9D_API bool d9d_adapter_is_table(const d9d_module *m);
 
 /* Add an adapter to that matrix; the module owns it.  EINVAL for a module without such a matrix,
- * for one that has an adapter, and for a stack with more than A and B.  ENOTSUP for
- * a table with more than these, and for factors of an output that is divided by its input and has a
- * bias. */
+ * for one that has an adapter, for a stack with more than A and B, and for a kind that lacks what
+ * it needs, or has parameters without a role.  ENOTSUP for a table with more than A and B, and for
+ * factors of an output that is divided by its input and has a bias. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
                                                 const d9d_adapter_opts *opts);
 
-/* Set the magnitudes of a matrix's adapter to the norms of its rows; nothing to do for others.
+/* Set what begins by the matrix, as magnitudes do, the norms of its rows; nothing to do for others.
  * Collective over the ranks that have its parts. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_start(d9d_param *w, d9d_device *dev);
 
-/* Shape of an adapter's parameter, for a matrix of this shape. */
-D9D_API d9d_shape d9d_adapter_shape(d9d_param_adapter_role role, const d9d_shape *matrix,
+/* Shape of an adapter's parameter i, for a matrix of this shape; kind NULL: that of the role. */
+D9D_API d9d_shape d9d_adapter_shape(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix,
                                     int64_t r);
 /* The dimension of its own that is the matrix's dimension `dim`; -1: none.  Of stacks: the
  * experts. */
-D9D_API int d9d_adapter_shared_dim(d9d_param_adapter_role role, const d9d_shape *matrix, int dim);
+D9D_API int d9d_adapter_shared_dim(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix,
+                                   int dim);
+/* The row of a merged magnitude: V = W + scale B A, divided by its norm. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapter_merge_magnitude(const d9d_adapter_arrays *a,
+                                                            int64_t row, float *w);
 
 #ifdef __cplusplus
 }

@@ -172,15 +172,27 @@ typedef enum d9d_param_adapter_role {
     D9D_ADAPTER_INPUT,     /* c [in]: ones */
     D9D_ADAPTER_ROLES
 } d9d_param_adapter_role;
+enum { D9D_ADAPTER_PARAMS = 8 }; /* an adapter has so many at most */
+
+/* The forward of a kind of adapters whose parameters have no roles: d9d/op/adapter.h. */
+struct d9d_op_adapter;
+struct d9d_var;
+typedef d9d_status d9d_param_adapter_forward(const struct d9d_op_adapter *a, struct d9d_var *x,
+                                             struct d9d_var **y);
 
 /* The adapter of a matrix, which linear operations apply (op/linear/op_adapter.c). d9d/nn/adapter.h
  * makes it; it is placed as the matrix that it adapts. */
 struct d9d_param_adapter {
-    d9d_param *param[D9D_ADAPTER_ROLES]; /* NULL: it has none */
-    int64_t r;                           /* rank of A and B */
-    double alpha;                        /* scale = alpha / r */
+    d9d_param *param[D9D_ADAPTER_PARAMS]; /* by role, or of a kind of its own; NULL: it has none */
+    int64_t r;                            /* rank of A and B */
+    double alpha;                         /* scale = alpha / r */
     float scale;
     float dropout; /* dropout of A's input, if the tape has a d9d_tape_set_dropout_rng() */
+    d9d_param_adapter_forward *forward;  /* NULL: the formula of the roles */
+    const struct d9d_adapter_kind *kind; /* d9d/nn/adapter.h */
+    const char *name;                    /* of the kind, in messages */
+    unsigned by_output; /* with a forward, bit i: dimension 0 of parameter i is that of outputs */
+    bool reads_matrix;  /* its forward reads W besides multiplying by it, as norms do */
 };
 
 /* True if backward must compute its gradient. */

@@ -86,7 +86,8 @@ enum { D9D_PLUGIN_ABI = 5 }; /* changes when the meaning of a table changes */
     X(d9d_model_out)                                                                               \
     X(d9d_peft_params)                                                                             \
     X(d9d_peft_target)                                                                             \
-    X(d9d_adapter_kind)
+    X(d9d_adapter_kind)                                                                            \
+    X(d9d_adapter_files)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */
@@ -138,6 +139,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_tabl
 /* The families that are built in and those of the plugins, as sections of "model_provider";
  * NULL-ended, until the plugins are closed. */
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_models(d9d_plugins *p, const d9d_table *const **out);
+
+/* The kinds of adapters with files of their own, which d9d_adapters_read() takes; NULL-ended, until
+ * the plugins are closed.  NULL: none. */
+D9D_API const d9d_adapter_kind *const *d9d_plugins_adapter_kinds(const d9d_plugins *p);
 
 /* Number of plugins (NULL: 0), and the file of one, which must be the same on all ranks. */
 D9D_API size_t d9d_plugins_count(const d9d_plugins *p);

@@ -37,6 +37,7 @@
 #define D9D_MODEL_LORA_ADAPTERS_H
 
 #include "d9d/model/provider.h"
+#include "d9d/nn/adapter.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,18 +52,20 @@ D9D_API void d9d_adapters_free(d9d_adapters *ad);
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_from_model(const d9d_params *params,
                                                         const d9d_tensor_source *src, bool saved,
                                                         d9d_adapters **out);
-/* Read a directory, for a model with these matrices.
+/* Read a directory, for a model with these matrices.  `kinds`: those with files of their own, by
+ * their peft_type, which plugins bring; NULL-ended, or NULL.
  *
- * ENOTSUP for methods other than LoRA, DoRA, (IA)^3 and prompt tuning, and for biases, layers used
- * twice, factors initialised from the matrix (PiSSA and similar) that were not converted, and one
- * module of two that share a weight (tied) saved whole.  EMISMATCH for a tensor without a place in
- * this model or of another shape, a matrix with one factor, and experts of which only some have
- * factors.
+ * ENOTSUP for methods other than LoRA, DoRA, (IA)^3, prompt tuning and those, and for biases,
+ * layers used twice, factors initialised from the matrix (PiSSA and similar) that were not
+ * converted, and one module of two that share a weight (tied) saved whole.  EMISMATCH for a tensor
+ * without a place in this model or of another shape, a matrix with one factor, and experts of which
+ * only some have factors.
  *
  * Modules that target_modules names and that have no factors add nothing, with a warning, as in
  * peft. `base` is the source of the weights that they are added to, or NULL if unknown; a different
  * base_model_name_or_path gives a warning. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of,
+                                                  const d9d_adapter_kind *const *kinds,
                                                   const char *base, const d9d_log *log,
                                                   d9d_adapters **out);
 
@@ -109,11 +112,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_saved_to_model(const d9d_adapters *
 
 /* A source of the tensors of `src`, which is in this layout, with the adapters merged and their
  * parameters left out, with the same bits in every layout: W + alpha / r B A, rows divided by their
- * norms and multiplied by magnitudes, rows and columns multiplied by factors.  ENOTSUP for virtual
- * tokens.  Arithmetic is
- * float32, rounded once, to the type of `src` or, with as_float32, not at all.  Parameters that
- * were trained whole replace those of `src`.  `ad` and `src` are borrowed.  EMISMATCH for an
- * adapter whose matrix is missing. */
+ * norms and multiplied by magnitudes, rows and columns multiplied by factors, or rows as the
+ * merge() of a kind makes them.  ENOTSUP for virtual tokens.  Arithmetic is float32, rounded once,
+ * to the type of `src` or, with as_float32, not at all.  Parameters that were trained whole replace
+ * those of `src`.  `ad` and `src` are borrowed.  EMISMATCH for an adapter whose matrix is missing.
+ */
 typedef struct d9d_adapters_merge d9d_adapters_merge;
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_merge_create(
     const d9d_adapters *ad, const d9d_model_matrices *of, d9d_weights_layout layout,

@@ -13,11 +13,11 @@
  * must match the whole dotted name of a module; the root's name is "".  "all-linear" is every
  * linear layer of the model's layers, but no router and no experts.
  *
- * A method is a table (d9d_peft_method), which a plugin can bring.  It adds an adapter
- * (d9d/nn/adapter.h) to every matching module that is a linear layer, a stack of experts, or an
- * embedding or a head of one table.
- * "full_tune" trains all parameters of matching modules and of their children, and parameters whose
- * own name matches: "model.norm.weight", or one table of the vocabulary,
+ * A method is a table (d9d_peft_method), which a plugin can bring, with the forward, the merge and
+ * the files of its adapters if no built-in kind has them.  It adds an adapter (d9d/nn/adapter.h) to
+ * every matching module that is a linear layer, a stack of experts, or an embedding or a head of
+ * one table. "full_tune" trains all parameters of matching modules and of their children, and
+ * parameters whose own name matches: "model.norm.weight", or one table of the vocabulary,
  * "model.embed_tokens.token_embedding.special".  Every other parameter is frozen: it has no
  * gradient and no optimizer state.
  *
@@ -72,6 +72,8 @@ typedef struct d9d_peft_method {
     /* The adapter that a matching module `name` gets, whose matrix is w. */
     d9d_status (*adapt)(const void *section, const char *name, const d9d_param *w,
                         const d9d_adapter_kind **kind, d9d_adapter_opts *opts);
+    /* The kind that it gives, if that has `files` of its own, which then are read; else NULL. */
+    const d9d_adapter_kind *kind;
 } d9d_peft_method;
 
 /* --- configuration: a nullable union of a key table ------------------------------------- */
@@ -90,6 +92,7 @@ typedef struct d9d_peft_params {
     json_t *alpha_pattern; /* numbers above 0 by pattern, or NULL */
 } d9d_peft_params;
 D9D_API extern const d9d_table d9d_peft_params_table;
+D9D_API extern const d9d_table d9d_peft_rank_table; /* the same without dropout */
 D9D_API D9D_MUST_USE d9d_status d9d_peft_params_opts(const d9d_peft_params *p, const char *name,
                                                      d9d_adapter_opts *out);
 
