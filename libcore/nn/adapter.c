@@ -134,19 +134,19 @@ static d9d_status kind_check(const d9d_adapter_kind *kind)
             continue;
         if (kind->forward == NULL && i >= D9D_ADAPTER_ROLES)
             return D9D_FAIL(
-                D9D_EINVAL,
+                D9D_ECONFIG,
                 "%s: parameter %d, %s, has no role, of which there are %d, and the kind "
                 "no forward of its own",
                 kind->name, i, p->name, D9D_ADAPTER_ROLES);
         if (kind->forward != NULL &&
             (p->dim[0] == D9D_ADAPTER_NO_DIM || p->dim[1] == D9D_ADAPTER_OUT))
-            return D9D_FAIL(D9D_EINVAL,
+            return D9D_FAIL(D9D_ECONFIG,
                             "%s: parameter %s needs a dimension, and that of outputs comes first",
                             kind->name, p->name);
     }
     return kind->forward == NULL || kind->merge != NULL
                ? D9D_OK
-               : D9D_FAIL(D9D_EINVAL, "%s: has a forward and no merge", kind->name);
+               : D9D_FAIL(D9D_ECONFIG, "%s: has a forward and no merge", kind->name);
 }
 
 static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind)

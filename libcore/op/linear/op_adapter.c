@@ -69,7 +69,7 @@ d9d_status d9d_op_adapter_add_bias(const d9d_op_adapter *a, d9d_var **y)
 /* A parameter, or its rows that are computed, in its own shape. */
 static d9d_status array_of(const d9d_op_adapter *a, d9d_param *p, bool has_rows, d9d_var **v)
 {
-    d9d_shape s = p->local.shape;
+    d9d_shape s = *d9di_op_weight_shape(p);
     int64_t size = 1;
 
     for (int d = 1; d < s.ndim; d++)

@@ -132,6 +132,109 @@ static void a_kind_may_freeze_a_parameter(void **state)
     layer_close(&l);
 }
 
+/* --- kinds with a forward ----------------------------------------------------------------------
+ */
+
+static d9d_status forward(const d9d_op_adapter *a, d9d_var *x, d9d_var **y)
+{
+    return d9d_op_adapter_base(a, x, D9D_OP_ADAPTER_ALL, y);
+}
+
+static d9d_status merge(const d9d_adapter_arrays *a, int64_t row, float *w)
+{
+    (void)a, (void)row, (void)w;
+    return D9D_OK;
+}
+
+static d9d_status start(d9d_param *w, d9d_device *dev)
+{
+    (void)dev;
+    return D9D_FAIL(D9D_EIO, "%s: begins", w->name);
+}
+
+static const d9d_adapter_kind own = {
+    .size = sizeof(d9d_adapter_kind),
+    .name = "own",
+    .params = {{.name = "up", .dim = {D9D_ADAPTER_OUT, D9D_ADAPTER_RANK}, .init = D9D_INIT_UNIFORM},
+               {.name = "square",
+                .dim = {D9D_ADAPTER_RANK, D9D_ADAPTER_RANK},
+                .init = D9D_INIT_UNIFORM,
+                .init_scale = 7},
+               {.name = "features", .dim = {D9D_ADAPTER_IN}, .init = D9D_INIT_ZEROS}},
+    .forward = forward,
+    .merge = merge,
+    .start = start,
+    .reads_matrix = true,
+};
+
+static void a_kind_may_have_parameters_of_its_own(void **state)
+{
+    const d9d_shape matrix = D9D_SHAPE(OUT, IN);
+    static const int want[3][2] = {{0, -1}, {-1, -1}, {-1, 0}};
+    const d9d_param_adapter *a;
+    layer l;
+
+    (void)state;
+    layer_init(&l, matrix, true);
+    assert_ok(d9d_adapter_add(&l.module, &own, &of_rank_2));
+    a = l.weight.peft.adapter;
+    assert_true(d9d_shape_equal(&a->param[0]->spec.shape, &D9D_SHAPE(OUT, 2)));
+    assert_true(d9d_shape_equal(&a->param[1]->spec.shape, &D9D_SHAPE(2, 2)));
+    assert_true(d9d_shape_equal(&a->param[2]->spec.shape, &D9D_SHAPE(IN)));
+    assert_float_equal(a->param[0]->spec.init_scale, 1 / sqrtf(2), 1e-6);
+    assert_float_equal(a->param[1]->spec.init_scale, 7, 0);
+    assert_int_equal(a->by_output, 1);
+    assert_true(a->reads_matrix && a->forward == forward && a->kind == &own);
+    assert_false(d9d_adapter_is_low_rank(&own));
+    for (int i = 0; i < 3; i++)
+        for (int dim = 0; dim < 2; dim++)
+            assert_int_equal(d9d_adapter_shared_dim(&own, i, &matrix, dim), want[i][dim]);
+    layer_open(&l);
+    assert_fails(d9d_adapter_start(&l.weight, l.dev), D9D_EIO, "weight: begins");
+    layer_close(&l);
+}
+
+/* A row of W + scale B A with the norm m. */
+static void a_magnitude_is_merged_by_rows(void **state)
+{
+    static const float a[] = {1, 2, 3, -1, 0, 1}, b[] = {0, 0, 1, -2}, m[] = {0, 5};
+    const d9d_adapter_arrays all = {.in = IN, .out = 2, .r = 2, .scale = 0.5f, .v = {a, b, m}};
+    const float row[] = {1 + 0.5f * 3, 1 + 0.5f * 2, 1 + 0.5f * 1};
+    const float norm = sqrtf(row[0] * row[0] + row[1] * row[1] + row[2] * row[2]);
+    float w[] = {1, 1, 1};
+
+    (void)state;
+    assert_ok(d9d_adapter_merge_magnitude(&all, 1, w));
+    for (int j = 0; j < IN; j++)
+        assert_float_equal(w[j], row[j] * 5 / norm, 1e-6);
+}
+
+static void refuses_a_kind_that_lacks_something(void **state)
+{
+    d9d_adapter_kind kind = d9d_adapter_lora;
+    layer l;
+
+    (void)state;
+    layer_init(&l, D9D_SHAPE(OUT, IN), false);
+    kind.params[D9D_ADAPTER_ROLES].name = "more";
+    assert_fails(d9d_adapter_add(&l.module, &kind, &of_rank_2), D9D_ECONFIG,
+                 "lora: parameter 5, more, has no role, of which there are 5, and the kind no "
+                 "forward of its own");
+    kind = own;
+    kind.merge = NULL;
+    assert_fails(d9d_adapter_add(&l.module, &kind, &of_rank_2), D9D_ECONFIG,
+                 "own: has a forward and no merge");
+    kind = own;
+    kind.params[1].dim[1] = D9D_ADAPTER_OUT;
+    assert_fails(d9d_adapter_add(&l.module, &kind, &of_rank_2), D9D_ECONFIG,
+                 "own: parameter square needs a dimension, and that of outputs comes first");
+    layer_close(&l);
+    layer_init(&l, D9D_SHAPE(2, IN, OUT), false);
+    assert_fails(d9d_adapter_add(&l.module, &own, &of_rank_2), D9D_EINVAL,
+                 "own: adapters of experts are LoRA alone");
+    layer_close(&l);
+}
+
 static void refuses(void **state)
 {
     layer l;
@@ -163,6 +266,9 @@ int main(void)
         cmocka_unit_test(parameters_are_divided_with_the_matrix),
         cmocka_unit_test(magnitudes_begin_as_norms),
         cmocka_unit_test(a_kind_may_freeze_a_parameter),
+        cmocka_unit_test(a_kind_may_have_parameters_of_its_own),
+        cmocka_unit_test(a_magnitude_is_merged_by_rows),
+        cmocka_unit_test(refuses_a_kind_that_lacks_something),
         cmocka_unit_test(refuses),
     };
 

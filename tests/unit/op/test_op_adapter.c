@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/op/adapter.h"
 #include "d9d/op/math.h"
 
 /* --- finite differences -------------------------------------------------------------------------
@@ -41,6 +42,46 @@ static d9d_status run_scaled(void *self, d9d_tape *t, d9d_var *const *in, size_t
     return st;
 }
 
+/* A forward of its own: y = 2 x W^T + s x (W * (B A))^T, element by element, then + b + plus. */
+static d9d_status own_forward(const d9d_op_adapter *a, d9d_var *x, d9d_var **y)
+{
+    const d9d_op_matmul_opts plain = {false, false}, by_rows = {.trans_b = true};
+    d9d_var *w, *down, *up, *change;
+
+    D9D_TRY(d9d_op_adapter_matrix(a, &w));
+    D9D_TRY(d9d_op_adapter_param(a, 0, &down));
+    D9D_TRY(d9d_op_adapter_param(a, 1, &up));
+    D9D_TRY(d9d_op_matmul(a->tape, up, down, &plain, &change));
+    D9D_TRY(d9d_op_mul(a->tape, change, w, &change));
+    D9D_TRY(d9d_op_matmul(a->tape, x, change, &by_rows, &change));
+    D9D_TRY(d9d_op_adapter_base(a, x, D9D_OP_ADAPTER_BARE, y));
+    D9D_TRY(d9d_op_scale(a->tape, *y, 2, y));
+    return d9d_op_add_scaled(a->tape, *y, a->adapter->scale, change, y);
+}
+
+/* Parameters: W, a bias, A, B; of some rows. */
+static d9d_status run_own(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                          size_t n_out)
+{
+    fd_env *e = self;
+    const int64_t *rows = e->of->arg;
+    d9d_param_adapter adapter = {.param = {e->param[2], e->param[3]},
+                                 .scale = 1.5f,
+                                 .forward = own_forward,
+                                 .name = "own",
+                                 .by_output = 1u << 1,
+                                 .reads_matrix = true};
+    const d9d_op_weight_slice of = {e->param[0], rows[0], rows[1], e->param[1]};
+    d9d_status st;
+
+    (void)n_out;
+    e->param[0]->peft.adapter = &adapter;
+    st = n_in > 1 ? d9d_op_linear_bias(t, in[0], e->param[0], e->param[1], in[1], out)
+                  : d9d_op_linear_multi(t, in[0], NULL, &of, 1, out);
+    e->param[0]->peft.adapter = NULL;
+    return st;
+}
+
 static const int64_t all[] = {0, 7}, middle[] = {2, 3}, none[] = {4, 0};
 
 static void keeps_its_promises(void **state)
@@ -64,6 +105,18 @@ static void keeps_its_promises(void **state)
          .in = {FD(2, 4, 3)},
          .param = {FD(2, 4)},
          .saved = {24, 3}},
+        {.name = "a forward of its own",
+         .run = run_own,
+         .arg = all,
+         .in = {FD(3, 5), FD(3, 7)},
+         .param = {FD(7, 5), FD(7), FD(2, 5), FD(7, 2)},
+         .saved = {15, 14, 10, 35, 35, 35}},
+        {.name = "a forward of its own, of some rows",
+         .run = run_own,
+         .arg = middle,
+         .in = {FD(2, 2, 5)},
+         .param = {FD(7, 5), FD(7), FD(2, 5), FD(7, 2)},
+         .saved = {20, 6, 10, 15, 15, 15}},
         {.name = "no elements",
          .run = run_param,
          .arg = none,
@@ -263,12 +316,59 @@ static void refuses(void **state)
                    "param: elements [10, 10 + 3) of w, which has 12");
 }
 
+/* --- what a forward asks for --------------------------------------------------------------------
+ */
+
+static d9d_status asks_for_parameter(const d9d_op_adapter *a, d9d_var *x, d9d_var **y)
+{
+    (void)x;
+    return d9d_op_adapter_param(a, 7, y);
+}
+
+static d9d_status asks_for_matrix(const d9d_op_adapter *a, d9d_var *x, d9d_var **y)
+{
+    (void)x;
+    return d9d_op_adapter_matrix(a, y);
+}
+
+static d9d_status gives_its_input(const d9d_op_adapter *a, d9d_var *x, d9d_var **y)
+{
+    (void)a;
+    *y = x;
+    return D9D_OK;
+}
+
+static void refuses_what_a_kind_has_not(void **state)
+{
+    static const struct {
+        d9d_param_adapter_forward *forward;
+        const char *sentence;
+    } cases[] = {
+        {asks_for_parameter, "the adapter of w has no parameter 7"},
+        {asks_for_matrix, "the adapter of w reads the matrix and does not say so"},
+        {gives_its_input, "adapter: what its forward made [2, 3] does not fit w [2, 4]: y has a "
+                          "column for each row"},
+    };
+    op_fixture *f = *state;
+    d9d_param *w = op_param(f, "w", D9D_F32, D9D_SHAPE(4, 3));
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3)), *y;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        d9d_param_adapter adapter = {.forward = cases[i].forward, .name = "own"};
+
+        w->peft.adapter = &adapter;
+        assert_refused(f, d9d_op_linear(f->tape, x, w, &y), cases[i].sentence);
+        w->peft.adapter = NULL;
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
         cmocka_unit_test(magnitudes_are_factors_of_the_output),
         op_test(refuses),
+        op_test(refuses_what_a_kind_has_not),
     };
 
     return cmocka_run_group_tests_name("op_adapter", tests, NULL, NULL);

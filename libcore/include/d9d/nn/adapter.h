@@ -133,9 +133,9 @@ D9D_API d9d_param *d9d_adapter_matrix(const d9d_module *m);
 D9D_API bool d9d_adapter_is_table(const d9d_module *m);
 
 /* Add an adapter to that matrix; the module owns it.  EINVAL for a module without such a matrix,
- * for one that has an adapter, for a stack with more than A and B, and for a kind that lacks what
- * it needs, or has parameters without a role.  ENOTSUP for a table with more than A and B, and for
- * factors of an output that is divided by its input and has a bias. */
+ * for one that has an adapter, and for a stack with more than A and B.  ENOTSUP for a table with
+ * more than these, and for factors of an output that is divided by its input and has a bias.
+ * ECONFIG for a kind that lacks what it needs, or has a parameter without a role. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
                                                 const d9d_adapter_opts *opts);
 
