@@ -28,7 +28,7 @@ static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES}
         TOOL_OPT(struct map_opts, adapter, STRING, "adapter", 0, "DIR", "merge adapters")
 #define PLUGIN_OPTION                                                                              \
     TOOL_OPT(struct map_opts, plugins, LIST, "plugin", 0, "LIB.so",                                \
-             "a plugin whose families of models are read too; may be repeated")
+             "a plugin whose families of models and adapters are read too; may be repeated")
 #define MODEL_OPTION(text)                                                                         \
     TOOL_OPT(struct map_opts, model, STRING, "model", 'm', "CONFIG.json", text)
 #define JOBS_OPTION                                                                                \

@@ -214,7 +214,7 @@ near_first() { awk -v by="$1" '{ v[NR] = $1 } END { for (i = 2; i <= NR; i++) if
 
 @test "(IA)^3 learns on a quantised base, and magnitudes are refused" {
     small other 4 "$(factory nf4)" >c.json
-    says 2 'q_proj.weight has an adapter with a magnitude (DoRA), which reads the matrix as it is' \
+    says 2 'q_proj.weight has an adapter of the kind dora, which reads the matrix as it is' \
         d9d-train -q --set "peft=${lora/\"lora\"/\"dora\"}" c.json
     [ ! -e run ]
     d9d-train -q --set 'peft={"kind": "ia3", "module_name_pattern": ".*(k|v|down)_proj", "feedforward_name_pattern": "down_proj"}' c.json

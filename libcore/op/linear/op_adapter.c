@@ -1,5 +1,5 @@
 /* op_adapter.c - y = x W^T of a matrix with an adapter: calls the forward of its kind
- * (d9d/op/adapter.h), and has that of the roles of d9d/tape/param.h,
+ * (d9d/op/adapter_forward.h), and has that of the roles of d9d/tape/param.h,
  *
  *     y = n_i / |V_i| * o * ((x * c) V^T) + b, V = W + scale B A
  *
@@ -12,7 +12,7 @@
 #include "op/linear/op_adapter.h"
 
 #include "d9d/base/plugin_call.h"
-#include "d9d/op/adapter.h"
+#include "d9d/op/adapter_forward.h"
 #include "d9d/op/math.h"
 
 /* What the layer asked for. */

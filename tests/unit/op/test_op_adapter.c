@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/op/adapter.h"
+#include "d9d/op/adapter_forward.h"
 #include "d9d/op/math.h"
 
 /* --- finite differences -------------------------------------------------------------------------

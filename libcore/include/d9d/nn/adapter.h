@@ -27,9 +27,9 @@
  * others by 1 - p.  Stacks of experts, embeddings and heads have A and B alone; embeddings have no
  * dropout, as in peft.
  *
- * A kind with a forward of its own (d9d/op/adapter.h) has parameters of its own instead of roles.
- * It says of what sizes they are and how they begin, and what a row of W becomes when it is merged.
- * LoHa, W' = W + alpha / r * (A1 B1) * (A2 B2), element by element:
+ * A kind with a forward of its own (d9d/op/adapter_forward.h) has parameters of its own instead of
+ * roles.  It says of what sizes they are and how they begin, and what a row of W becomes when it is
+ * merged.  LoHa, W' = W + alpha / r * (A1 B1) * (A2 B2), element by element:
  *
  *     static d9d_status merge(const d9d_adapter_arrays *a, int64_t row, float *w)
  *     {
@@ -38,11 +38,11 @@
  *         return D9D_OK;
  *     }
  *
- *     static const d9d_adapter_files files = {"LOHA", .rank = "r", .alpha =
- * "alpha"}; static const d9d_adapter_kind loha = { .size = sizeof(loha), .name = "loha", .params =
- * {{"hada_w1_a", .dim = {D9D_ADAPTER_OUT, D9D_ADAPTER_RANK}, .init = D9D_INIT_UNIFORM},
- *                    {"hada_w1_b", .dim = {D9D_ADAPTER_RANK, D9D_ADAPTER_IN}, .init =
- * D9D_INIT_UNIFORM},
+ *     static const d9d_adapter_files files = {"LOHA", .rank = "r", .alpha = "alpha"};
+ *     static const d9d_adapter_kind loha = {
+ *         .size = sizeof(loha), .name = "loha",
+ *         .params = {{"hada_w1_a", .dim = {D9D_ADAPTER_OUT, D9D_ADAPTER_RANK}, ...},
+ *                    {"hada_w1_b", .dim = {D9D_ADAPTER_RANK, D9D_ADAPTER_IN}, ...},
  *                    ...},
  *         .forward = forward, .merge = merge, .files = &files};
  *
@@ -55,7 +55,7 @@
 #define D9D_NN_ADAPTER_H
 
 #include "d9d/nn/module.h"
-#include "d9d/op/adapter.h"
+#include "d9d/op/adapter_forward.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -93,8 +93,7 @@ typedef struct d9d_adapter_files {
     const char *rank;      /* the key of r, to which rank_pattern belongs; NULL: it has none */
     const char *alpha;     /* and that of alpha */
     const char *fields;    /* other fields as a JSON object, which are written; NULL: none */
-    const char *needs;     /* the same, and a directory with another value is refused; one
-                              without is not */
+    const char *needs;     /* the same, and a directory that has another value is refused */
 } d9d_adapter_files;
 
 typedef struct d9d_adapter_kind {

@@ -174,7 +174,7 @@ typedef enum d9d_param_adapter_role {
 } d9d_param_adapter_role;
 enum { D9D_ADAPTER_PARAMS = 8 }; /* an adapter has so many at most */
 
-/* The forward of a kind of adapters whose parameters have no roles: d9d/op/adapter.h. */
+/* The forward of a kind of adapters whose parameters have no roles: d9d/op/adapter_forward.h. */
 struct d9d_op_adapter;
 struct d9d_var;
 typedef d9d_status d9d_param_adapter_forward(const struct d9d_op_adapter *a, struct d9d_var *x,

@@ -1,18 +1,18 @@
-/* adapter.h - the forward of an adapter: what a method of fine-tuning makes of a linear layer, as
- * operations on arrays.
+/* adapter_forward.h - the forward of an adapter: what a method of fine-tuning makes of a linear
+ * layer, as operations on arrays.
  *
  * Wherever a model multiplies by a matrix W [out, in] that has an adapter, the forward of its kind
  * (d9d/nn/adapter.h) computes y from x, in place of y = x W^T.  Low-rank Hadamard products (LoHa):
  *
  *     static d9d_status forward(const d9d_op_adapter *a, d9d_var *x, d9d_var **y)
  *     {
- *         const d9d_op_matmul_opts rows = {.trans_b = true};
+ *         const d9d_op_matmul_opts plain = {false, false}, rows = {.trans_b = true};
  *         d9d_var *v[4], *first, *second;
  *
  *         for (int i = 0; i < 4; i++)
  *             D9D_TRY(d9d_op_adapter_param(a, i, &v[i]));
- *         D9D_TRY(d9d_op_matmul(a->tape, v[0], v[1], NULL, &first));       // [out, r] [r, in]
- *         D9D_TRY(d9d_op_matmul(a->tape, v[2], v[3], NULL, &second));
+ *         D9D_TRY(d9d_op_matmul(a->tape, v[0], v[1], &plain, &first));     // [out, r] [r, in]
+ *         D9D_TRY(d9d_op_matmul(a->tape, v[2], v[3], &plain, &second));
  *         D9D_TRY(d9d_op_mul(a->tape, first, second, &first));
  *         D9D_TRY(d9d_op_scale(a->tape, first, a->adapter->scale, &first));
  *         D9D_TRY(d9d_op_matmul(a->tape, x, first, &rows, &second));       // x dW^T
@@ -34,8 +34,8 @@
  *
  * Matrices of dimension 2 have such an adapter: neither stacks of experts nor tables of ids.
  */
-#ifndef D9D_OP_ADAPTER_H
-#define D9D_OP_ADAPTER_H
+#ifndef D9D_OP_ADAPTER_FORWARD_H
+#define D9D_OP_ADAPTER_FORWARD_H
 
 #include "d9d/tape/tape.h"
 
@@ -80,4 +80,4 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_adapter_dropout(const d9d_op_adapter *a, 
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9D_OP_ADAPTER_H */
+#endif /* D9D_OP_ADAPTER_FORWARD_H */
