@@ -334,6 +334,9 @@ static d9d_status add_adapter_kind(d9d_plugins *p, const char *path, const d9d_p
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: the kind of the method \"%s\" has no files with a peft_type", path,
                         word);
+    if (kind->files->alpha != NULL && kind->files->rank == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: the files of the method \"%s\" have an alpha and no rank",
+                        path, word);
     for (size_t i = 0; i < p->adapter_kinds.len; i++)
         if (strcmp(p->adapter_kinds.data[i]->files->peft_type, kind->files->peft_type) == 0)
             return D9D_FAIL(D9D_ECONFIG,

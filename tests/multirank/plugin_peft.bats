@@ -183,6 +183,10 @@ says() {
     built 1 'what its forward made' wide
     kind fileless 's/\.peft_type = "LOHA",//'
     built 2 'the kind of the method "loha" has no files with a peft_type' fileless
+    kind rankless 's/\.rank = "r",//'
+    built 2 'the files of the method "loha" have an alpha and no rank' rankless
+    kind nameless 's/, \.kind = &loha}/}/'
+    built 2 'adapters with files of their own, and its table does not name the kind' nameless
     run -0 ls -d ./*-run # before anything is spent, but for what a forward does
     [ "$output" = "$(printf './%s-run\n' silent wide)" ]
 }

@@ -87,6 +87,8 @@ static d9d_status module_read(d9di_peft_reader *r, const d9d_model_matrix *m, co
     D9D_TRY(d9di_peft_own_check(r->own, r->matrices, m));
     if (r->own->files->rank != NULL)
         D9D_TRY(d9di_peft_alpha_of(r, module, f.r, &f.alpha));
+    if (r->own->files->alpha == NULL)
+        f.alpha = (double)f.r;
     for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
         const d9d_safetensors_tensor *t = param_find(r, module, i);
 

@@ -117,6 +117,12 @@ static d9d_status adapter_add(const peft_run *m, const char *name, d9d_module *m
     D9D_TRY(D9D_PLUGIN_CALL(word, m->method, adapt, m->section, name, w, &kind, &opts));
     if (kind == NULL)
         return D9D_FAIL(D9D_EINVAL, "peft: %s has no adapter for %s", word, name);
+    if (kind->files != NULL && kind != m->method->kind)
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "peft: %s gives %s adapters with files of their own, and its table does not "
+            "name the kind, by which they are read",
+            word, name);
     if (w->peft.adapter != NULL)
         return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
                         pattern, name);

@@ -91,7 +91,7 @@ typedef struct d9d_adapter_arrays {
 typedef struct d9d_adapter_files {
     const char *peft_type; /* "LOHA" */
     const char *rank;      /* the key of r, to which rank_pattern belongs; NULL: it has none */
-    const char *alpha;     /* and that of alpha */
+    const char *alpha;     /* that of alpha, of one with r; NULL: it is r, and scales nothing */
     const char *fields;    /* other fields as a JSON object, which are written; NULL: none */
     const char *needs;     /* the same, and a directory that has another value is refused */
 } d9d_adapter_files;
