@@ -124,8 +124,7 @@ bool d9d_adapter_is_table(const d9d_module *m)
     return d9d_adapter_matrix(m) != NULL && d9d_adapter_matrix(m) != param_find(m, "weight");
 }
 
-/* Has a kind what it needs, and nothing without a meaning? */
-static d9d_status kind_check(const d9d_adapter_kind *kind)
+d9d_status d9d_adapter_kind_check(const d9d_adapter_kind *kind)
 {
     for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
         const d9d_adapter_param *p = &kind->params[i];
@@ -169,7 +168,7 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
                         "%s: a layer whose inputs tensor parallelism divides and that has a bias "
                         "cannot have factors of its output",
                         kind->name);
-    return kind_check(kind);
+    return d9d_adapter_kind_check(kind);
 }
 
 /* How far from 0 uniform numbers begin: 1 / sqrt(the last dimension), unless the kind says it. */

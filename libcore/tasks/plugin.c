@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/json.h"
+#include "d9d/model/lora/adapters.h"
 #include "d9d/models/models.h"
 
 /* The first members of every table. */
@@ -322,6 +324,49 @@ static d9d_status copy_family(d9d_plugins *p, const char *path, d9d_model_provid
     return D9D_OK;
 }
 
+/* Text in files of adapters must be a JSON object: else a run fails when it writes them. */
+static d9d_status check_fields(const char *path, const char *word, const char *label,
+                               const char *text)
+{
+    json_t *object = NULL;
+    bool is_object;
+
+    if (text == NULL)
+        return D9D_OK;
+    is_object =
+        d9d_json_parse(word, text, strlen(text), &object) == D9D_OK && json_is_object(object);
+    json_decref(object);
+    return is_object ? D9D_OK
+                     : D9D_FAIL(D9D_ECONFIG,
+                                "%s: the files of the method \"%s\" have %s that are "
+                                "no JSON object: %s",
+                                path, word, label, text);
+}
+
+static d9d_status check_adapter_files(const char *path, const char *word,
+                                      const d9d_adapter_kind *kind)
+{
+    const d9d_adapter_files *files = kind->files;
+    const d9d_status st = d9d_adapter_kind_check(kind);
+
+    if (st != D9D_OK)
+        return D9D_FAIL(st, "%s: %s", path, d9d_err_message());
+    if (kind->forward == NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the kind of the method \"%s\" has files of its own and no forward",
+                        path, word);
+    if (files->alpha != NULL && files->rank == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: the files of the method \"%s\" have an alpha and no rank",
+                        path, word);
+    if (d9d_adapters_is_built_in(files->peft_type))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the method \"%s\" has files of the peft_type \"%s\", which d9d reads "
+                        "itself",
+                        path, word, files->peft_type);
+    D9D_TRY(check_fields(path, word, "fields", files->fields));
+    return check_fields(path, word, "needs", files->needs);
+}
+
 /* Adds the kind of adapters of a method, if it has files of its own. */
 static d9d_status add_adapter_kind(d9d_plugins *p, const char *path, const d9d_peft_method *method)
 {
@@ -334,9 +379,7 @@ static d9d_status add_adapter_kind(d9d_plugins *p, const char *path, const d9d_p
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: the kind of the method \"%s\" has no files with a peft_type", path,
                         word);
-    if (kind->files->alpha != NULL && kind->files->rank == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: the files of the method \"%s\" have an alpha and no rank",
-                        path, word);
+    D9D_TRY(check_adapter_files(path, word, kind));
     for (size_t i = 0; i < p->adapter_kinds.len; i++)
         if (strcmp(p->adapter_kinds.data[i]->files->peft_type, kind->files->peft_type) == 0)
             return D9D_FAIL(D9D_ECONFIG,

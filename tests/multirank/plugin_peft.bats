@@ -185,6 +185,16 @@ says() {
     built 2 'the kind of the method "loha" has no files with a peft_type' fileless
     kind rankless 's/\.rank = "r",//'
     built 2 'the files of the method "loha" have an alpha and no rank' rankless
+    kind formless 's/^ *\.forward = forward,$//; s/^static d9d_status forward/__attribute__((unused)) &/'
+    built 2 'the kind of the method "loha" has files of its own and no forward' formless
+    says 2 'libmergeless.so: loha: has a forward and no merge' \
+        d9d-map -q --plugin ./libmergeless.so --adapter "$golden/peft/loha/first" --to hf "$golden/dense_untied" none
+    kind taken 's/"LOHA"/"LORA"/'
+    built 2 'has files of the peft_type "LORA", which d9d reads itself' taken
+    kind broken 's/\.fields = "{/.fields = "/'
+    built 2 'the files of the method "loha" have fields that are no JSON object' broken
+    kind listed 's/\.needs = "{.*}"/.needs = "[1]"/'
+    built 2 'the files of the method "loha" have needs that are no JSON object: [1]' listed
     kind nameless 's/, \.kind = &loha}/}/'
     built 2 'adapters with files of their own, and its table does not name the kind' nameless
     run -0 ls -d ./*-run # before anything is spent, but for what a forward does

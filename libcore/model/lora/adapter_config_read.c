@@ -38,6 +38,12 @@ static d9d_status init_check(const d9di_peft_reader *r)
     return D9D_OK;
 }
 
+bool d9d_adapters_is_built_in(const char *peft_type)
+{
+    return strcmp(peft_type, "LORA") == 0 || strcmp(peft_type, "IA3") == 0 ||
+           strcmp(peft_type, "PROMPT_TUNING") == 0;
+}
+
 /* The kind of its own that has this peft_type; NULL: none. */
 static const d9d_adapter_kind *own_find(const d9di_peft_reader *r, const char *type)
 {

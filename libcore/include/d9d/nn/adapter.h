@@ -131,6 +131,9 @@ D9D_API d9d_param *d9d_adapter_matrix(const d9d_module *m);
 /* Is it a table, which has LoRA alone?  Ids choose rows of B, and y = x W^T is its head. */
 D9D_API bool d9d_adapter_is_table(const d9d_module *m);
 
+/* Has a kind what it needs, and nothing without a meaning?  ECONFIG says what. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapter_kind_check(const d9d_adapter_kind *kind);
+
 /* Add an adapter to that matrix; the module owns it.  EINVAL for a module without such a matrix,
  * for one that has an adapter, and for a stack with more than A and B.  ENOTSUP for a table with
  * more than these, and for factors of an output that is divided by its input and has a bias.

@@ -52,6 +52,8 @@ D9D_API void d9d_adapters_free(d9d_adapters *ad);
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_from_model(const d9d_params *params,
                                                         const d9d_tensor_source *src, bool saved,
                                                         d9d_adapters **out);
+/* Are files of this peft_type read without a plugin? */
+D9D_API bool d9d_adapters_is_built_in(const char *peft_type);
 /* Read a directory, for a model with these matrices.  `kinds`: those with files of their own, by
  * their peft_type, which plugins bring; NULL-ended, or NULL.
  *
