@@ -229,6 +229,8 @@ static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev, bool narrow
     d9d_stream stream = d9d_comm_stream(k->sum);
     const d9d_comm *parts = NULL;
 
+    if (k->all.storage == NULL) /* released, and backward has come to none of its units */
+        D9D_TRY(bucket_alloc(k, dev));
     D9D_TRY(missing_fill(k, dev));
     if (narrow)
         D9D_TRY(narrow_alloc(k, dev));

@@ -604,6 +604,40 @@ static void the_last_micro_batch_releases(void **state)
     rig_close(&r);
 }
 
+/* A unit that backward never comes to counts as zeros, with or without release: other ranks wait
+ * for its bucket. */
+static void a_unit_without_backward(void **state)
+{
+    const d9d_grad_finalize_local one = {.targets = 1};
+
+    (void)state;
+    for (int release = 0; release < 2; release++) {
+        double got;
+        rig r;
+
+        rig_open(&r, false, 0, D9D_F32, release);
+        wire.eager = true;
+        forward(&r);
+        if (release)
+            assert_ok(d9d_grad_finalize_begin(&r.end, 0, &one));
+        d9d_fsdp_pre_backward(r.sharded, true);
+        for (int i = UNITS; i-- > 0;) {
+            if (i == 1)
+                continue;
+            pass(&r.module[i], D9D_PARAM_UNIT_BACKWARD, true);
+            grad_fill(&r.w[i], (float)i);
+            pass(&r.module[i], D9D_PARAM_UNIT_BACKWARD, false);
+        }
+        assert_ok(d9d_fsdp_post_backward(r.sharded));
+        got = norm(&r);
+        assert_ok(d9d_fsdp_wait_grads(r.sharded));
+        assert_true(isfinite(got));
+        if (release)
+            no_gradient_has_memory(&r);
+        rig_close(&r);
+    }
+}
+
 /* --- failures of any of them --------------------------------------------------------------
  */
 
@@ -674,6 +708,7 @@ int main(void)
         cmocka_unit_test(weights_beside_the_update),
         cmocka_unit_test(updates_within_backward),
         cmocka_unit_test(the_last_micro_batch_releases),
+        cmocka_unit_test(a_unit_without_backward),
         cmocka_unit_test(a_failure_leaves_no_memory),
         cmocka_unit_test(no_memory_leaves_no_memory),
     };
