@@ -484,7 +484,8 @@ d9d_status d9di_comm_backend_mpi(d9d_bootstrap *bootstrap, d9d_stream stream,
     (void)stream; /* the CPU has none */
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "MPI: out of memory");
-    st = mpi_load(m);
+    /* A rank without the module must not leave the others in what all take part in. */
+    st = d9d_bootstrap_agree_status(bootstrap, mpi_load(m));
     if (st == D9D_OK)
         st = mpi_open(m, bootstrap);
     if (st == D9D_OK)
