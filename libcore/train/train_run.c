@@ -55,15 +55,21 @@ d9d_status d9di_train_run_open_schedule(d9di_train_run *run)
 
 d9d_status d9di_train_run_check_dir(d9di_train_run *run)
 {
+    const struct d9d_job_checkpointing_section *c = &run->c->trainer.checkpointing;
+
     run->resumes = d9d_fs_exists(run->dir.metrics);
     D9D_TRY(d9di_run_dir_check_foreign(&run->dir));
-    if (!run->c->trainer.checkpointing.resume &&
-        (run->resumes || !d9d_fs_is_empty(run->dir.checkpoints)))
+    if (c->resume || (!run->resumes && d9d_fs_is_empty(run->dir.checkpoints)))
+        return D9D_OK;
+    if (!run->resumes && c->save_dir != NULL)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: holds a run already; set trainer.checkpointing.resume "
-                        "or another trainer.run.dir",
-                        run->dir.path);
-    return D9D_OK;
+                        "%s: holds checkpoints already; set trainer.checkpointing.resume or "
+                        "another trainer.checkpointing.save_dir",
+                        run->dir.checkpoints);
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: holds a run already; set trainer.checkpointing.resume or another "
+                    "trainer.run.dir",
+                    run->dir.path);
 }
 
 /* Rank 0 creates the run directory later, checkpoints after that, and the finished model last. */

@@ -349,6 +349,8 @@ damaged() {
     d9d-train -q --set trainer.run.dir=old --set trainer.run.steps=2 c.json
     refused 'old: holds a run already; set trainer.checkpointing.resume or another trainer.run.dir' \
         --set trainer.run.dir=old --set trainer.checkpointing.resume=false
+    refused 'old/checkpoints: holds checkpoints already; set trainer.checkpointing.resume or another trainer.checkpointing.save_dir' \
+        --set trainer.run.dir=new --set trainer.checkpointing.save_dir=old/checkpoints --set trainer.checkpointing.resume=false
     # A run that goes on must be the same run.
     refused 'old/checkpoints/step-00000002: was trained with another data.split, data.order or data.seed' \
         --set trainer.run.dir=old --set data.order=shuffled --set export_to=new
