@@ -76,7 +76,7 @@ static const struct rule {
 };
 
 /* The object at the first n bytes of a dotted path of the table; NULL: there is none.  `create`:
- * makes the ones that are missing. */
+ * makes the ones that are missing or null. */
 static json_t *object_at(json_t *of, const char *path, size_t n, bool create)
 {
     while (of != NULL && n > 0) {
@@ -87,7 +87,8 @@ static json_t *object_at(json_t *of, const char *path, size_t n, bool create)
         assert(used < sizeof(name));
         snprintf(name, sizeof(name), "%.*s", (int)used, path);
         next = json_object_get(of, name);
-        if (create && next == NULL && json_object_set_new(of, name, json_object()) == 0)
+        if (create && (next == NULL || json_is_null(next)) &&
+            json_object_set_new(of, name, json_object()) == 0)
             next = json_object_get(of, name);
         of = next;
         path += used + (used < n);
@@ -122,7 +123,10 @@ static d9d_status key_move(json_t *from, const char *path, json_t *to, const cha
 
     if (json_object_get(to, last_key(to_path)) != NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: is %s here, which is given too", path, to_path);
-    if (!json_is_object(to) || (!json_is_null(v) && json_object_set(to, last_key(to_path), v) != 0))
+    if (!json_is_object(to))
+        return D9D_FAIL(D9D_ECONFIG, "%s: is %s here, and a section of that path is no object",
+                        path, to_path);
+    if (!json_is_null(v) && json_object_set(to, last_key(to_path), v) != 0)
         return no_memory(path);
     d9d_log_info(log, "%s: is %s here", path, to_path);
     return json_object_del(from, last_key(path)) == 0 ? D9D_OK : no_memory(path);
@@ -256,6 +260,7 @@ static d9d_status order_data(json_t *doc, const d9d_log *log)
     static const char *const keys[] = {"shuffle", "presort_buffer_size"};
     static const char *const orders[] = {"shuffled", "bucketed"};
     json_t *data = json_object_get(doc, "data");
+    const bool has_order = json_object_get(data, "order") != NULL;
 
     for (size_t i = 0; i < 2; i++) {
         json_t *v = json_object_get(data, keys[i]);
@@ -263,6 +268,9 @@ static d9d_status order_data(json_t *doc, const d9d_log *log)
 
         if (!is_set && !json_is_false(v))
             continue;
+        if (has_order)
+            return D9D_FAIL(D9D_ECONFIG, "data.%s: is data.order here, which is given too",
+                            keys[i]);
         d9d_log_info(log, "data.%s: is data.order here", keys[i]);
         if ((is_set && json_object_set_new(data, "order", json_string(orders[i])) != 0) ||
             json_object_del(data, keys[i]) != 0)

@@ -109,6 +109,10 @@ JSON
     assert_output --partial "auto_data.shuffle: is data.shuffle here, which is given too"
     run -2 d9d-train --set auto_data=3 "$configs/guide.json"
     assert_output --partial "auto_data: its keys are those of data here, and one is no object"
+    run -2 d9d-train --set model_provider=3 "$configs/guide.json"
+    assert_output --partial "model: is model_provider.model here, and a section of that path is no object"
+    d9d-train -q --print-config --set model_provider=null "$configs/guide.json" >null.json
+    cmp null.json <(d9d-train -q --print-config "$configs/guide.json")
 }
 
 @test "an inference configuration of 0.16 and of 0.24 gives the same job" {
@@ -122,6 +126,8 @@ JSON
 @test "a key by both of its names, or misspelt, is a mistake" {
     run -2 d9d-train --set trainer.schedule.total_steps=3 --set trainer.run.steps=3 c.json
     assert_output --partial "trainer.schedule.total_steps: is trainer.run.steps here, which is given too"
+    run -2 d9d-train --set data.shuffle=true --set data.order=sequential c.json
+    assert_output --partial "data.shuffle: is data.order here, which is given too"
     run -2 d9d-train --set trainer.schedule.total_step=3 c.json
     assert_output --partial "trainer.schedule: unknown key"
     run -2 d9d-train --set trainer.data_prefetch.prefetch=3 c.json
