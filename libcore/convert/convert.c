@@ -6,6 +6,7 @@
 
 #include "d9d/base/plugin_call.h"
 #include "d9d/base/thread.h"
+#include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
 #include "d9d/model/family/family.h"
@@ -116,8 +117,10 @@ static d9d_status read_config(d9d_convert *c, const char *path)
     const char *file, *beside;
 
     D9D_TRY(d9d_hf_config_locate(path, &c->arena, &file, &beside));
-    if (c->src != NULL && path == c->src && d9d_fs_is_dir(path) && !d9d_fs_exists(file))
+    if (c->src != NULL && path == c->src && d9d_fs_is_dir(path) && !d9d_fs_exists(file)) {
+        D9D_TRY(d9d_checkpoint_check_folder(path));
         return D9D_FAIL(D9D_ENOTFOUND, "%s: is not there; --model names the model's", file);
+    }
     c->config_path = file;
     D9D_TRY(d9d_hf_config_load(file, &c->doc));
     D9D_TRY(d9d_model_spec_of(choices, c->doc, file, &c->arena, &c->own));

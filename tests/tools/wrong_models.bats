@@ -199,6 +199,12 @@ LIST
         "metrics.jsonl a run, whose model is in export/ and whose states are in checkpoints/"; do
         touch "src/${of%% *}"
         refused 2 "not found: src: no checkpoint is there, but ${of#* }"
+        # which has no config.json of a model either
+        mv src/config.json "$BATS_TEST_TMPDIR/kept"
+        refused 2 "not found: src: no checkpoint is there, but ${of#* }"
+        run -2 d9d-map describe src
+        assert_output "d9d-map: not found: src: no checkpoint is there, but ${of#* }"
+        mv "$BATS_TEST_TMPDIR/kept" src/config.json
         rm "src/${of%% *}"
     done
     folder llama

@@ -34,6 +34,8 @@ d9d_status d9d_hf_config_load(const char *path, json_t **out)
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_hf_config_locate(path, &a, &file, &beside), out);
+    if (beside != NULL && !d9d_fs_exists(file))
+        D9D_TRY_OR(st, d9d_checkpoint_check_folder(beside), out);
     D9D_TRY_OR(st, d9d_json_read(file, D9D_HF_CONFIG_MAX, &doc), out);
     if (!json_is_object(doc)) {
         st = D9D_FAIL(D9D_EFORMAT, "%s: must be an object", file);
