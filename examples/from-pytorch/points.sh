@@ -1,6 +1,6 @@
 #!/bin/sh
 # points.sh N - writes N points: 16 normal numbers, and a linear function of them with noise.
-awk -v n="${1:-65536}" '
+LC_ALL=C awk -v n="${1:-65536}" '
 function draw() { # Box and Muller 1958, of Lehmer 1951
     state = state * 48271 % 2147483647
     u = sqrt(-2 * log(state / 2147483647))
