@@ -34,3 +34,22 @@ setup() {
     run -2 "$BATS_TEST_DIRNAME/job_faults" -k "kill meteor" 3>&-
     assert_line --partial "KINDS"
 }
+
+ranks_in() { pgrep -f "d9d-train .*$1/" >/dev/null; }
+@test "a campaign that is ended takes its ranks along" {
+    local room=$BATS_TEST_TMPDIR/room pid rc=0
+    mkdir "$room"
+    TMPDIR=$room "$BATS_TEST_DIRNAME/job_faults" -n 5 -j 1 >/dev/null 2>&1 3>&- </dev/null &
+    pid=$!
+    patience=60 wait_for ranks_in "$room"
+    kill -TERM $pid
+    wait $pid || rc=$?
+    assert_equal $rc 143
+    [ -z "$(ls "$room")" ]
+    run ! ranks_in "$room"
+}
+
+@test "faults of local checkpoints are refused where there are none" {
+    run -2 "$BATS_TEST_DIRNAME/job_faults" -d -k "sent frozen" 3>&-
+    assert_line --partial "KINDS"
+}
