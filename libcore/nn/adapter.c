@@ -69,18 +69,22 @@ static bool is_stack(const d9d_shape *matrix)
     return matrix->ndim == 3;
 }
 
+static int64_t dim_size(d9d_adapter_dim dim, const d9d_shape *matrix, int64_t r)
+{
+    return dim == D9D_ADAPTER_RANK ? r
+           : dim == D9D_ADAPTER_IN ? matrix->dim[1]
+                                   : matrix->dim[is_stack(matrix) ? 2 : 0];
+}
+
 d9d_shape d9d_adapter_shape(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix, int64_t r)
 {
-    const int64_t size[D9D_ADAPTER_DIMS] = {[D9D_ADAPTER_RANK] = r,
-                                            [D9D_ADAPTER_IN] = matrix->dim[1],
-                                            [D9D_ADAPTER_OUT] =
-                                                matrix->dim[is_stack(matrix) ? 2 : 0]};
     const d9d_adapter_dim *d = form_of(kind, i)->dim;
+    const int64_t first = dim_size(d[0], matrix, r);
 
     if (d[1] == D9D_ADAPTER_NO_DIM)
-        return D9D_SHAPE(size[d[0]]);
-    return is_stack(matrix) ? D9D_SHAPE(matrix->dim[0], size[d[1]], size[d[0]])
-                            : D9D_SHAPE(size[d[0]], size[d[1]]);
+        return D9D_SHAPE(first);
+    return is_stack(matrix) ? D9D_SHAPE(matrix->dim[0], dim_size(d[1], matrix, r), first)
+                            : D9D_SHAPE(first, dim_size(d[1], matrix, r));
 }
 
 int d9d_adapter_shared_dim(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix, int dim)
@@ -175,12 +179,10 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
 static float init_scale(const d9d_adapter_param *of, const d9d_shape *matrix, int64_t r)
 {
     const d9d_adapter_dim last = of->dim[1] != D9D_ADAPTER_NO_DIM ? of->dim[1] : of->dim[0];
-    const int64_t size[D9D_ADAPTER_DIMS] = {[D9D_ADAPTER_RANK] = r,
-                                            [D9D_ADAPTER_IN] = matrix->dim[1],
-                                            [D9D_ADAPTER_OUT] = matrix->dim[0]};
 
-    return of->init == D9D_INIT_UNIFORM && of->init_scale == 0 ? 1.0f / sqrtf((float)size[last])
-                                                               : of->init_scale;
+    return of->init == D9D_INIT_UNIFORM && of->init_scale == 0
+               ? 1.0f / sqrtf((float)dim_size(last, matrix, r))
+               : of->init_scale;
 }
 
 static d9d_status param_add(d9d_module *m, const d9d_adapter_kind *kind, int i, d9d_param *w,
