@@ -5,36 +5,13 @@
 load train_bench
 golden=$BATS_TEST_DIRNAME/../golden
 
-# Sequences of 128 tokens.
-sequences() {
-    awk -v n="$1" 'BEGIN { x = 1; for (i = 0; i < n; i++) { printf "{\"input_ids\": ["
-        for (j = 0; j < 129; j++) { x = (x * 16807) % 2147483647; printf "%s%d", j ? ", " : "", x % 64 }
-        print "]}" } }'
-}
-
-small() { # STEPS
-    cat <<JSON
-{"data": {"dataset": "text"},
- "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 6,
-   "layer": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-     "rms_norm_eps": 1e-6, "intermediate_size": 128}, "rope_base": 10000, "max_position_ids": 128,
-   "initializer_range": 0.02, "split_vocab_size": {"regular": 64}, "split_vocab_order": ["regular"]}},
- "trainer": {"run": {"name": "small", "dir": "run", "steps": $1},
-   "batching": {"global_batch_size": 8, "microbatch_size": 4}, "gradient_clipping": {"max_norm": 1.0}},
- "optimizer": {"name": "adamw", "lr": 3e-3}}
-JSON
-}
-
 setup() {
     bench
-    sequences 64 | d9d-shard -q --format tokens --out text -
-    small 4 >small.json
+    random_tokens 64 128 | d9d-shard -q --format tokens --out text -
+    six_layers 4 8 4 ', "gradient_clipping": {"max_norm": 1.0}' >small.json
 }
 
 away=(--set trainer.offload.activations=host)
-
-# number FILE KEY: of the last line that has it.
-number() { grep -o "\"$2\": [0-9.e+-]*" "$1" | tail -1 | sed 's/.* //'; }
 
 @test "activations in the host's memory give the same bits in less memory, as the plan says" {
     local way here there
@@ -44,14 +21,14 @@ number() { grep -o "\"$2\": [0-9.e+-]*" "$1" | tail -1 | sed 's/.* //'; }
         d9d-train -q "${recompute[@]}" --set trainer.run.dir=here small.json
         d9d-train -q "${recompute[@]}" "${away[@]}" --set trainer.run.dir=away small.json
         cmp here/export/model.safetensors away/export/model.safetensors
-        here=$(number here/metrics.jsonl mem_bytes) there=$(number away/metrics.jsonl mem_bytes)
+        here=$(last_number here/metrics.jsonl mem_bytes) there=$(last_number away/metrics.jsonl mem_bytes)
         echo "$way: $here bytes, with the host $there"
         ((there < here))
         d9d-train --plan --json --gpu cpu "${recompute[@]}" "${away[@]}" small.json >plan.json
-        [ "$(number plan.json peak)" = "$there" ]
-        [ "$(number plan.json host_activations)" -gt 0 ]
-        [ "$(number plan.json host_activations)" = "$(number away/metrics.jsonl host_bytes)" ]
-        [ -z "$(number here/metrics.jsonl host_bytes)" ]
+        [ "$(last_number plan.json peak)" = "$there" ]
+        [ "$(last_number plan.json host_activations)" -gt 0 ]
+        [ "$(last_number plan.json host_activations)" = "$(last_number away/metrics.jsonl host_bytes)" ]
+        [ -z "$(last_number here/metrics.jsonl host_bytes)" ]
     done
     ((there > 0))
 }
@@ -81,9 +58,9 @@ number() { grep -o "\"$2\": [0-9.e+-]*" "$1" | tail -1 | sed 's/.* //'; }
     }
     unchanged small.json --set trainer.run.steps=2 --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 8, "dropout": 0.1}}'
     unchanged small.json --set trainer.run.steps=2 --set trainer.fp8='{}' --set model_provider.dtype=bfloat16
-    sequences 64 | d9d-shard -q --format tokens --pack 128 --out packed -
+    random_tokens 64 128 | d9d-shard -q --format tokens --pack 128 --out packed -
     unchanged small.json --set trainer.run.steps=2 --set data.dataset=packed
-    sequences 8 | sed -E 's/\b(4[89]|5[0-9]|6[0-9])\b/7/g; s/(([0-9]+, ){63}[0-9]+).*/\1]}/' |
+    random_tokens 8 128 | sed -E 's/\b(4[89]|5[0-9]|6[0-9])\b/7/g; s/(([0-9]+, ){63}[0-9]+).*/\1]}/' |
         d9d-shard -q --format tokens --out short -
     for family in deepseek_v3 gemma3 glm4_moe gpt_oss granitemoehybrid qwen3_next; do
         unchanged small.json --set trainer.run.steps=1 --set data.dataset=short --set trainer.batching.microbatch_size=2 \

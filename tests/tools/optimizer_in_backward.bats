@@ -5,36 +5,14 @@
 
 load train_bench
 
-# Few tokens, so that gradients are much of the memory.
-sequences() {
-    awk -v n="$1" 'BEGIN { x = 1; for (i = 0; i < n; i++) { printf "{\"input_ids\": ["
-        for (j = 0; j < 9; j++) { x = (x * 16807) % 2147483647; printf "%s%d", j ? ", " : "", x % 64 }
-        print "]}" } }'
-}
-
-small() {
-    cat <<JSON
-{"data": {"dataset": "text"},
- "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 6,
-   "layer": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-     "rms_norm_eps": 1e-6, "intermediate_size": 128}, "rope_base": 10000, "max_position_ids": 128,
-   "initializer_range": 0.02, "split_vocab_size": {"regular": 64}, "split_vocab_order": ["regular"]}},
- "trainer": {"run": {"name": "small", "dir": "run", "steps": 4},
-   "batching": {"global_batch_size": 2, "microbatch_size": 2}},
- "optimizer": {"name": "adamw", "lr": 3e-3}}
-JSON
-}
-
 setup() {
     bench
-    sequences 16 | d9d-shard -q --format tokens --out text -
-    small >small.json
+    random_tokens 16 8 | # few, so that gradients are much of the memory
+        d9d-shard -q --format tokens --out text -
+    six_layers 4 2 2 >small.json
 }
 
 released=(--set trainer.optimizer_in_backward=true)
-
-# number FILE KEY: of the last line that has it.
-number() { grep -o "\"$2\": [0-9.e+-]*" "$1" | tail -1 | sed 's/.* //'; }
 
 # unchanged [OPTION...]: losses, norms and weights with and without.
 unchanged() {
@@ -48,14 +26,14 @@ unchanged() {
     local way here there gradients one=(--set 'trainer.batching={"global_batch_size": 1, "microbatch_size": 1}')
     for way in off full; do
         unchanged --set model_provider.checkpointing=$way "${one[@]}"
-        here=$(number here/metrics.jsonl mem_bytes) there=$(number released/metrics.jsonl mem_bytes)
+        here=$(last_number here/metrics.jsonl mem_bytes) there=$(last_number released/metrics.jsonl mem_bytes)
         d9d-train --plan --json --gpu cpu --set model_provider.checkpointing=$way "${one[@]}" small.json >plan.json
-        gradients=$(number plan.json gradients)
+        gradients=$(last_number plan.json gradients)
         echo "$way: $here bytes, of which gradients are $gradients; released $there"
         ((here - there > gradients * 3 / 5 && here - there <= gradients))
         d9d-train --plan --json --gpu cpu --set model_provider.checkpointing=$way "${one[@]}" "${released[@]}" small.json >plan.json
-        [ "$(number plan.json peak)" = "$there" ]
-        [ "$(number plan.json gradients)" = 0 ]
+        [ "$(last_number plan.json peak)" = "$there" ]
+        [ "$(last_number plan.json gradients)" = 0 ]
     done
 }
 
@@ -133,9 +111,9 @@ unchanged() {
         read -ra mesh <<<"$mesh"
         set -- --set mesh.data_parallel_replicate="${mesh[0]}" --set mesh.data_parallel_shard="${mesh[1]}" --set trainer.batching.microbatch_size="${mesh[2]}"
         plan --json "$@" >plan.json
-        before=$(number plan.json peak) gradients=$(number plan.json gradients)
+        before=$(last_number plan.json peak) gradients=$(last_number plan.json gradients)
         plan --json "$@" "${released[@]}" >plan.json
-        after=$(number plan.json peak)
+        after=$(last_number plan.json peak)
         echo "${mesh[*]}: $before bytes, of which gradients are $gradients; released $after"
         ((before - after > gradients * 3 / 4 && before - after <= gradients))
     done

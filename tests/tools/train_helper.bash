@@ -43,6 +43,27 @@ run_config() {
 JSON
 }
 
+# random_tokens N LENGTH: N samples of LENGTH + 1 tokens below 64, which are the same in every awk.
+random_tokens() {
+    awk -v n="$1" -v len="$2" 'BEGIN { x = 1; for (i = 0; i < n; i++) { printf "{\"input_ids\": ["
+        for (j = 0; j <= len; j++) { x = (x * 16807) % 2147483647; printf "%s%d", j ? ", " : "", x % 64 }
+        print "]}" } }'
+}
+# six_layers STEPS BATCH MICROBATCH [KEYS]: a configuration of a dense model with random weights on ./text, of six
+# layers, whose activations and gradients are much of its memory.  KEYS of the trainer begin with a comma.
+six_layers() {
+    cat <<JSON
+{"data": {"dataset": "text"},
+ "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 6,
+   "layer": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+     "rms_norm_eps": 1e-6, "intermediate_size": 128}, "rope_base": 10000, "max_position_ids": 128,
+   "initializer_range": 0.02, "split_vocab_size": {"regular": 64}, "split_vocab_order": ["regular"]}},
+ "trainer": {"run": {"name": "small", "dir": "run", "steps": $1},
+   "batching": {"global_batch_size": $2, "microbatch_size": $3}${4:-}},
+ "optimizer": {"name": "adamw", "lr": 3e-3}}
+JSON
+}
+
 # infer_config TASK-JSON
 infer_config() {
     cat <<JSON
@@ -53,6 +74,9 @@ infer_config() {
  "task": $1}
 JSON
 }
+
+# last_number FILE KEY: of the last line that has it.
+last_number() { grep -o "\"$2\": [0-9.e+-]*" "$1" | tail -1 | sed 's/.* //'; }
 
 # How many steps were recorded; what they found out, without times and memory.
 records() { grep -c '"loss"' "$1/metrics.jsonl"; }
