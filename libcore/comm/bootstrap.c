@@ -15,6 +15,7 @@ struct d9d_bootstrap {
     int64_t exchanges;
     bool connected;            /* the ranks have connected, or have found that they cannot */
     d9di_bootstrap_tree *tree; /* NULL: not connected */
+    int listener;              /* of ranks that did not meet; -1: none */
     d9di_bootstrap_transport transport;
     d9d_bootstrap_blob simulated; /* what this rank of simulated ranks published */
     d9d_arena simulated_memory;
@@ -110,14 +111,19 @@ bool d9d_bootstrap_is_nonroot_task(void)
            parse_count(rank) < parse_count(count);
 }
 
+static d9d_status alloc_bootstrap(d9d_bootstrap **out)
+{
+    *out = calloc(1, sizeof(**out));
+    if (*out == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
+    (*out)->listener = -1;
+    return D9D_OK;
+}
+
 d9d_status d9d_bootstrap_single(d9d_bootstrap **out)
 {
-    d9d_bootstrap *b = calloc(1, sizeof(*b));
-
-    if (b == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
-    init_single(&b->backend);
-    *out = b;
+    D9D_TRY(alloc_bootstrap(out));
+    init_single(&(*out)->backend);
     return D9D_OK;
 }
 
@@ -179,11 +185,10 @@ static d9d_status init_pmix(d9di_bootstrap_backend *out)
 
 d9d_status d9d_bootstrap_open(d9d_bootstrap **out)
 {
-    d9d_bootstrap *b = calloc(1, sizeof(*b));
+    d9d_bootstrap *b;
     d9d_status st;
 
-    if (b == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
+    D9D_TRY(alloc_bootstrap(&b));
     st = env_value("PMIX_RANK") != NULL || env_value("PMIX_NAMESPACE") != NULL
              ? init_pmix(&b->backend)
              : init_without_pmix(&b->backend);
@@ -199,6 +204,8 @@ void d9d_bootstrap_close(d9d_bootstrap *b)
     if (b == NULL)
         return;
     d9di_bootstrap_tree_free(b->tree);
+    if (b->listener >= 0)
+        (void)close(b->listener);
     if (b->backend.close != NULL)
         b->backend.close(b->backend.self);
     d9d_arena_release(&b->simulated_memory);
@@ -287,6 +294,7 @@ static d9d_status connect_ranks(d9d_bootstrap *b)
     b->exchanges++;
     st = d9di_bootstrap_meet(&b->backend, &m);
     b->tree = m.tree;
+    b->listener = m.listener;
     b->failure_reported = b->failure_reported || m.reported;
     D9D_TRY(st);
     return m.unconnected == D9D_OK ? D9D_OK : keep_reason(b, m.unconnected);

@@ -108,20 +108,22 @@ static d9d_status meet_by_tcp(const d9di_bootstrap_backend *b, const d9di_bootst
     const bool listens = d9di_bootstrap_tree_child(b->rank, b->size, 0) >= 0;
     d9di_bootstrap_address parent;
     d9di_bootstrap_invitation self = {.hello = *hello};
-    int listener = -1;
     d9d_status st;
 
     out->unconnected =
-        d9di_bootstrap_listen(b->node, listens, b->one_node, &self.address, &listener);
+        d9di_bootstrap_listen(b->node, listens, b->one_node, &self.address, &out->listener);
     if (out->unconnected != D9D_OK)
         memset(&self.address, 0, sizeof(self.address));
     st = b->publish(b->self, b->timeout_s, &self, sizeof(self));
     if (st == D9D_OK)
         st = get_parent(b, hello, &parent, &out->reported);
     if (st == D9D_OK && out->unconnected == D9D_OK)
-        out->unconnected = connect_all(b, listener, &self.address, &parent, limit_s, &out->tree);
-    if (listener >= 0)
-        (void)close(listener);
+        out->unconnected =
+            connect_all(b, out->listener, &self.address, &parent, limit_s, &out->tree);
+    if (st == D9D_OK && out->listener >= 0) {
+        (void)close(out->listener);
+        out->listener = -1;
+    }
     return st;
 }
 
@@ -129,7 +131,7 @@ d9d_status d9di_bootstrap_meet(const d9di_bootstrap_backend *b, d9di_bootstrap_m
 {
     d9di_bootstrap_hello hello;
 
-    *out = (d9di_bootstrap_meeting){.unconnected = D9D_OK};
+    *out = (d9di_bootstrap_meeting){.unconnected = D9D_OK, .listener = -1};
     d9di_bootstrap_hello_make(b->node, b->size, &hello);
     return hello.carrier == D9DI_BOOTSTRAP_BY_TCP ? meet_by_tcp(b, &hello, out)
                                                   : meet_by_launcher(b, &hello, &out->reported);

@@ -25,6 +25,8 @@ typedef struct d9di_bootstrap_meeting {
     d9di_bootstrap_tree *tree; /* NULL: not connected */
     d9d_status unconnected;    /* why not, of this rank, with its message; D9D_OK: not wanted */
     bool reported;             /* another rank reports the failure */
+    int listener; /* -1: none.  Open where the launcher or a choice failed: a child that is
+                     refused would begin another exchange while the job ends */
 } d9di_bootstrap_meeting;
 
 /* The first exchange: ranks that choose different carriers of messages are refused
