@@ -28,6 +28,7 @@ static const d9d_key keys[] = {
     D9D_FAMILY_NORM(config, rms_norm_eps, "1.5625e-7"),
     D9D_FAMILY_ROPE(config, "10000"),
     D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_PADDING(config, "151329"),
     D9D_KEY_REAL(config, partial_rotary_factor, "0.5", 0, 1, "share of a head that is rotated",
                  .flags = D9D_ABOVE_MIN),
     D9D_KEY_BOOL(config, attention_bias, "true", "queries, keys and values have biases"),

@@ -23,6 +23,7 @@ static const d9d_key keys[] = {
     D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
     D9D_FAMILY_ROPE(config, "10000"),
     D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_PADDING(config, "1"),
     D9D_KEY_BOOL(config, attention_bias, "true", "biases of queries, keys and values"),
     D9D_KEY_BOOL(config, attention_out_bias, "false", "a bias of the attention's output"),
     D9D_FAMILY_RESIDUAL_DROPOUT(config, "0.1"),

@@ -157,6 +157,15 @@ static d9d_status documents_upload(d9di_small_model *m, const int32_t *ids)
     return st;
 }
 
+/* A token of a random number.  None is padding, whose row has no gradient to compare. */
+static int32_t token_of(const d9di_small_model *m, uint32_t number)
+{
+    const d9d_block_vocab *b = m->model->embedding;
+    const uint32_t n = (uint32_t)(m->n_ids > 0 ? m->n_ids : m->model->vocab), id = number % n;
+
+    return (int32_t)(b != NULL && b->has_padding && b->padding == id ? (id + 1) % n : id);
+}
+
 /* Random tokens, and as labels the next ones, of which some do not count. */
 static d9d_status tokens_upload(d9di_small_model *m, uint64_t seed)
 {
@@ -169,8 +178,7 @@ static d9d_status tokens_upload(d9di_small_model *m, uint64_t seed)
     if (ids == NULL)
         return D9D_FAIL(D9D_ENOMEM, "tokens of a small model");
     for (int64_t i = 0; i < n; i++)
-        ids[i] = (int32_t)(d9d_rng_u32(rng, (uint64_t)i) %
-                           (uint32_t)(m->n_ids > 0 ? m->n_ids : m->model->vocab));
+        ids[i] = token_of(m, d9d_rng_u32(rng, (uint64_t)i));
     for (int64_t i = 0; i < n; i++) {
         positions[i] = (int32_t)(i % m->length);
         labels[i] = positions[i] == m->length - 1 || i == 3 ? D9D_IGNORE_INDEX : ids[i + 1];

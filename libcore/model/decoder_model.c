@@ -112,6 +112,8 @@ static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_b
         b->embedding_scale = d9d_bf16_to_f32(d9d_bf16_from_f32(b->embedding_scale));
     b->logit_scale = (float)s->logit_scale;
     b->softcap = (float)s->logit_softcap;
+    b->has_padding = s->has_padding;
+    b->padding = s->padding;
     return d9d_model_add_unit(
         &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
 }

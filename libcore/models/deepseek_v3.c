@@ -29,6 +29,7 @@ typedef struct config {
     D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
         D9D_FAMILY_POSITIONS(config, positions), D9D_FAMILY_NORM(config, rms_norm_eps, eps),       \
         D9D_FAMILY_ROPE(config, "10000"), D9D_FAMILY_TIED(config, "false"),                        \
+        D9D_FAMILY_PADDING(config, "null"),                                                        \
         D9D_KEY_INT(config, q_lora_rank, q_rank, 1, 1 << 20,                                       \
                     "latent features of queries; null: projected directly",                        \
                     .flags = D9D_NULLABLE),                                                        \

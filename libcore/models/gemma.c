@@ -33,7 +33,7 @@ typedef struct config {
     D9D_FAMILY_INTERMEDIATE(config), D9D_FAMILY_POSITIONS(config, positions),                      \
         D9D_KEY_INT(config, head_dim, "256", 2, 1 << 16, "features of a head"),                    \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, theta),             \
-        D9D_FAMILY_TIED(config, "true"),                                                           \
+        D9D_FAMILY_TIED(config, "true"), D9D_FAMILY_PADDING(config, "0"),                          \
         D9D_KEY_BOOL(config, attention_bias, "false", "projections of attention have biases")
 #define CAP(key, otherwise, text)                                                                  \
     D9D_KEY_REAL(config, key, otherwise, 0, 1e9, text, .flags = D9D_ABOVE_MIN | D9D_NULLABLE)

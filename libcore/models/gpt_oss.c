@@ -30,6 +30,7 @@ static const d9d_key keys[] = {
                            "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"truncate\": false, "
                            "\"original_max_position_embeddings\": 4096}"),
     D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_PADDING(config, "null"),
     D9D_KEY_BOOL(config, attention_bias, "true", "all projections of attention have biases"),
     D9D_KEY_INT(config, num_local_experts, "128", 1, 1 << 16, "experts of a layer"),
     D9D_KEY_INT(config, num_experts_per_tok, "4", 1, 1 << 16, "experts of a token"),

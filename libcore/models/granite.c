@@ -25,7 +25,7 @@ typedef struct config {
 #define KEYS                                                                                       \
     D9D_FAMILY_KEYS(config), D9D_FAMILY_POSITIONS(config, "2048"), D9D_FAMILY_HEAD_DIM(config),    \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, "10000"),           \
-        D9D_FAMILY_TIED(config, "false"),                                                          \
+        D9D_FAMILY_TIED(config, "false"), D9D_FAMILY_PADDING(config, "null"),                      \
         D9D_KEY_BOOL(config, attention_bias, "false", "projections of attention have biases"),     \
         FACTOR(embedding_multiplier, "factor of the embedding"),                                   \
         FACTOR(attention_multiplier, "factor of attention's scores"),                              \

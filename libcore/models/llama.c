@@ -40,14 +40,21 @@ typedef struct config {
 #define BIASES                                                                                     \
     D9D_KEY_BOOL(config, attention_bias, "false", "all projections of attention have biases"),     \
         D9D_KEY_BOOL(config, mlp_bias, "false", "feed-forward layers have biases")
-static const d9d_key llama_keys[] = {
-    KEYS("null", "2048", "1e-6", "10000"), D9D_FAMILY_TIED(config, "false"),
-    D9D_FAMILY_HIDDEN_ACT(config, "\"silu\""), BIASES, D9D_KEY_END};
+static const d9d_key llama_keys[] = {KEYS("null", "2048", "1e-6", "10000"),
+                                     D9D_FAMILY_TIED(config, "false"),
+                                     D9D_FAMILY_PADDING(config, "null"),
+                                     D9D_FAMILY_HIDDEN_ACT(config, "\"silu\""),
+                                     BIASES,
+                                     D9D_KEY_END};
 static const d9d_key mistral_keys[] = {KEYS("8", "131072", "1e-6", "10000"), WINDOW("4096"),
-                                       D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
-static const d9d_key ministral_keys[] = {KEYS("8", "131072", "1e-6", "10000"), WINDOW("4096"),
+                                       D9D_FAMILY_TIED(config, "false"),
+                                       D9D_FAMILY_PADDING(config, "null"), D9D_KEY_END};
+static const d9d_key ministral_keys[] = {KEYS("8", "131072", "1e-6", "10000"),
+                                         WINDOW("4096"),
                                          D9D_FAMILY_TIED(config, "false"),
-                                         D9D_FAMILY_LAYER_TYPES(config, layer_types), D9D_KEY_END};
+                                         D9D_FAMILY_PADDING(config, "null"),
+                                         D9D_FAMILY_LAYER_TYPES(config, layer_types),
+                                         D9D_KEY_END};
 static const d9d_key ministral3_keys[] = {
     DIMS("8", "262144"),
     D9D_KEY_INT(config, head_dim, "128", 1, 1 << 16,
@@ -59,6 +66,7 @@ static const d9d_key ministral3_keys[] = {
                            "\"mscale_all_dim\": 1, \"llama_4_scaling_beta\": 0.1}"),
     WINDOW("null"),
     D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_PADDING(config, "11"),
     D9D_KEY_REAL(config, llama_4_scaling_beta, "0", 0, 1e3,
                  "queries times 1 + beta log(1 + floor(position / "
                  "original_max_position_embeddings))",
@@ -68,6 +76,7 @@ static const d9d_key mixtral_keys[] = {
     KEYS("8", "131072", "1e-5", "1e6"),
     WINDOW("null"),
     D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_PADDING(config, "null"),
     D9D_KEY_INT(config, num_local_experts, "8", 1, 1 << 16, "experts of a layer"),
     D9D_KEY_INT(config, num_experts_per_tok, "2", 1, 1 << 16, "experts of a token"),
     D9D_KEY_END};
@@ -75,6 +84,7 @@ static const d9d_key zero_or_one = {.kind = D9D_KIND_INT, .max = 1, .doc = "1: w
 static const d9d_key smollm3_keys[] = {
     KEYS("4", "32768", "1e-6", "2e6"),
     D9D_FAMILY_TIED(config, "true"),
+    D9D_FAMILY_PADDING(config, "128004"),
     D9D_KEY_INT(config, no_rope_layer_interval, "4", 1, 1 << 16, "every such layer has no RoPE"),
     D9D_KEY_LIST(config, no_rope_layers, "null", &zero_or_one, "layers with RoPE: 1, without: 0",
                  .flags = D9D_NULLABLE),
@@ -87,6 +97,7 @@ static const d9d_key phi3_keys[] = {
     KEYS("null", "4096", "1e-5", "10000"),
     WINDOW("null"),
     D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_PADDING(config, "32000"),
     D9D_FAMILY_DROPOUT(config, resid_pdrop, residual_dropout, "0", "of what layers add"),
     D9D_KEY_REAL(config, partial_rotary_factor, "1", 0, 1, "share of a head that is rotated",
                  .flags = D9D_ABOVE_MIN),

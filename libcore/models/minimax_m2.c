@@ -31,6 +31,7 @@ static const d9d_key one = {
     .kind = D9D_KIND_INT, .min = 1, .max = 1, .doc = "1: softmax attention"};
 static const d9d_key minimax_m2_keys[] = {
     KEYS("8", "196608", "1e-6", "5e6", "8"),
+    D9D_FAMILY_PADDING(config, "null"),
     D9D_KEY_INT(config, head_dim, "128", 2, 1 << 16,
                 "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
     D9D_KEY_INT(config, num_local_experts, "256", 1, 1 << 16, "experts of a layer"),
@@ -43,6 +44,7 @@ static const d9d_key minimax_m2_keys[] = {
     D9D_KEY_END};
 static const d9d_key olmoe_keys[] = {
     KEYS("null", "4096", "1e-5", "10000", "8"),
+    D9D_FAMILY_PADDING(config, "1"),
     D9D_FAMILY_HEAD_DIM(config),
     D9D_KEY_BOOL(config, attention_bias, "false", "projections of attention have biases"),
     {.name = "num_experts",

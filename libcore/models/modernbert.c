@@ -48,6 +48,7 @@ static const d9d_key keys[] = {
     D9D_KEY_ENUM(config, classifier_activation, "\"gelu\"", d9d_family_activation_names,
                  "activation of the prediction head"),
     D9D_FAMILY_TIED(config, "true"),
+    D9D_FAMILY_PADDING(config, "50283"),
     D9D_KEY_INT(config, local_attention, "128", 2, INT32_MAX,
                 "width of a window: half of it before a position, half behind"),
     D9D_KEY_INT(config, global_attn_every_n_layers, "3", 1, 1 << 16,

@@ -28,6 +28,7 @@ typedef struct config {
     D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
         D9D_FAMILY_POSITIONS(config, "2048"), D9D_FAMILY_HEAD_DIM(config),                         \
         D9D_FAMILY_ROPE(config, theta), D9D_FAMILY_TIED(config, "false"),                          \
+        D9D_FAMILY_PADDING(config, "1"),                                                           \
         D9D_KEY_BOOL(config, attention_bias, "false", "projections of attention have biases")
 static const d9d_key olmo_keys[] = {KEYS("10000"), D9D_FAMILY_CLIP_QKV(config), D9D_KEY_END};
 static const d9d_key olmo2_keys[] = {KEYS("10000"), D9D_FAMILY_NORM(config, rms_norm_eps, "1e-5"),

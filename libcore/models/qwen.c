@@ -28,7 +28,7 @@ typedef struct config {
 #define KEYS(kv_heads)                                                                             \
     D9D_FAMILY_KEYS_GQA(config, kv_heads), D9D_FAMILY_POSITIONS(config, "32768"),                  \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, "10000"),           \
-        D9D_FAMILY_TIED(config, "false"),                                                          \
+        D9D_FAMILY_TIED(config, "false"), D9D_FAMILY_PADDING(config, "null"),                      \
         D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window"),             \
         D9D_KEY_INT(config, sliding_window, "4096", 0, INT32_MAX, "keys that a query sees",        \
                     .flags = D9D_NULLABLE),                                                        \

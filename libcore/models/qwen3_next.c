@@ -28,7 +28,8 @@ typedef struct config {
         D9D_KEY_INT(config, head_dim, "256", 1, 1 << 16, "features of a head",                     \
                     .flags = D9D_NULLABLE),                                                        \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, "10000"),           \
-        D9D_FAMILY_TIED(config, "false"), D9D_FAMILY_LAYER_TYPES(config, layer_types),             \
+        D9D_FAMILY_TIED(config, "false"), D9D_FAMILY_PADDING(config, "null"),                      \
+        D9D_FAMILY_LAYER_TYPES(config, layer_types),                                               \
         D9D_KEY_REAL(config, partial_rotary_factor, "0.25", 0, 1,                                  \
                      "share of a head that is rotated", .flags = D9D_ABOVE_MIN),                   \
         D9D_KEY_BOOL(config, attention_bias, "false",                                              \

@@ -20,6 +20,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *opts,
     b->n_splits = 0;
     b->softcap = b->embedding_scale = b->logit_scale = 0;
     b->bias = NULL;
+    b->has_padding = false;
     b->groups = opts->groups;
     b->table = d9d_arena_alloc(a, n_splits * sizeof(d9d_param *));
     if (b->table == NULL)
@@ -51,7 +52,9 @@ d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t, const d9d_tens
 {
     d9d_var *all;
 
-    D9D_TRY(d9d_op_embedding(t, ids, b->table, b->n_splits, &all));
+    D9D_TRY(b->has_padding
+                ? d9d_op_embedding_padded(t, ids, b->padding, b->table, b->n_splits, &all)
+                : d9d_op_embedding(t, ids, b->table, b->n_splits, &all));
     D9D_TRY(d9d_op_reduce_scatter_rows(t, all, d9d_groups_tp(b->groups), b->table[0]->name, y));
     return rows_scale(t, *y, b->embedding_scale, y);
 }

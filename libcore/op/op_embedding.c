@@ -12,21 +12,48 @@ static int64_t first_id(int64_t from, d9d_param *const *tables, size_t i)
     return from + d9di_op_split_first_id(tables, i);
 }
 
+/* The id of table 0's first row, and the one whose row has no gradient; NONE: there is none. */
+typedef struct embedding_attr {
+    int64_t from, padding;
+} embedding_attr;
+#define NONE (INT64_C(1) << 40) /* an id that no token has */
+
+/* Gradient of the rows [at, end) of a table, of the ids from `first` on, onto beta times it. */
+static d9d_status rows_wgrad(d9d_node *n, const d9d_param *p, float beta, int64_t at, int64_t end,
+                             int64_t first)
+{
+    const d9d_tensor *ids = &n->saved[0], *dy = &n->dout[0], *grad = &p->local.grad;
+    const int64_t h = p->local.data.shape.dim[1];
+    char *rows = d9d_tensor_data(grad);
+
+    return at >= end ? D9D_OK
+                     : D9DI_KERNEL(n->tape, elementwise->embedding_wgrad, dy->dtype, grad->dtype,
+                                   rows + at * h * (int64_t)d9d_dtype_size(grad->dtype), beta,
+                                   d9d_tensor_data(ids), d9d_tensor_data(dy), d9d_tensor_numel(ids),
+                                   first, end - at, h);
+}
+
+/* Of the whole table; the row of padding gets no token's. */
+static d9d_status table_wgrad(d9d_node *n, d9d_param *p, int64_t first, int64_t padding)
+{
+    const int64_t v = p->local.data.shape.dim[0], row = padding - first;
+    const float beta = d9d_param_grad_beta(&p->local);
+
+    if (row < 0 || row >= v)
+        return rows_wgrad(n, p, beta, 0, v, first);
+    D9D_TRY(rows_wgrad(n, p, beta, 0, row, first));
+    D9D_TRY(rows_wgrad(n, p, beta, row, row + 1, NONE));
+    return rows_wgrad(n, p, beta, row + 1, v, padding + 1);
+}
+
 static d9d_status embedding_wgrad(d9d_node *n)
 {
-    const d9d_tensor *ids = &n->saved[0], *dy = &n->dout[0];
+    const embedding_attr *a = n->attr;
 
-    for (int i = 0; i < n->n_param; i++) {
-        d9d_param *p = n->param[i];
-
-        if (d9d_param_needs_grad(p))
-            D9D_TRY(D9DI_KERNEL(n->tape, elementwise->embedding_wgrad, dy->dtype,
-                                p->local.grad.dtype, d9d_tensor_data(&p->local.grad),
-                                d9d_param_grad_beta(&p->local), d9d_tensor_data(ids),
-                                d9d_tensor_data(dy), d9d_tensor_numel(ids),
-                                first_id(*(const int64_t *)n->attr, n->param, (size_t)i),
-                                p->local.data.shape.dim[0], p->local.data.shape.dim[1]));
-    }
+    for (int i = 0; i < n->n_param; i++)
+        if (d9d_param_needs_grad(n->param[i]))
+            D9D_TRY(
+                table_wgrad(n, n->param[i], first_id(a->from, n->param, (size_t)i), a->padding));
     return D9D_OK;
 }
 
@@ -87,7 +114,7 @@ static d9d_status rows_dequantise(d9d_tape *t, const d9d_tensor *y, const d9d_te
     return st;
 }
 
-static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, int64_t from,
+static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, embedding_attr a,
                                  d9d_param *const *tables, size_t n, d9d_var **y)
 {
     d9d_shape shape = ids->shape;
@@ -101,14 +128,14 @@ static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, int64_t fro
     type = table_type(tables[0]);
     shape.dim[shape.ndim++] = h;
     D9D_TRY(d9d_tape_output(t, type, shape, &out));
-    D9D_TRY(
-        tables[0]->spec.stored != D9D_QUANT_NONE
-            ? rows_dequantise(t, d9d_var_tensor(out), ids, from, tables, n)
-            : rows_lookup(t, type, d9d_tensor_data(d9d_var_tensor(out)), h, ids, from, tables, n));
+    D9D_TRY(tables[0]->spec.stored != D9D_QUANT_NONE
+                ? rows_dequantise(t, d9d_var_tensor(out), ids, a.from, tables, n)
+                : rows_lookup(t, type, d9d_tensor_data(d9d_var_tensor(out)), h, ids, a.from, tables,
+                              n));
     if (d9d_tape_should_record(t, NULL, 0, tables, n)) {
-        D9D_TRY(d9d_tape_record(t, &embedding_node_ops, NULL, 0, &out, 1, tables, n, sizeof(from),
-                                &node));
-        *(int64_t *)node->attr = from;
+        D9D_TRY(
+            d9d_tape_record(t, &embedding_node_ops, NULL, 0, &out, 1, tables, n, sizeof(a), &node));
+        *(embedding_attr *)node->attr = a;
         (void)d9d_node_save(node, ids, D9D_NEED_WGRAD);
     }
     *y = out;
@@ -116,14 +143,14 @@ static d9d_status embedding_rows(d9d_tape *t, const d9d_tensor *ids, int64_t fro
 }
 
 /* *y += s B[ids] A.  Ids of other ranks have rows of zeros in B too. */
-static d9d_status adapter_add(d9d_tape *t, const d9d_tensor *ids, const d9d_param_adapter *ad,
-                              d9d_var **y)
+static d9d_status adapter_add(d9d_tape *t, const d9d_tensor *ids, int64_t padding,
+                              const d9d_param_adapter *ad, d9d_var **y)
 {
     d9d_param *down = ad->param[D9D_ADAPTER_A], *const up = ad->param[D9D_ADAPTER_B];
     const d9d_tensor *a = &down->local.data;
     d9d_var *low, *matrix, *sum;
 
-    D9D_TRY(embedding_rows(t, ids, 0, &up, 1, &low));
+    D9D_TRY(embedding_rows(t, ids, (embedding_attr){0, padding}, &up, 1, &low));
     D9D_TRY(d9d_op_scale(t, low, ad->scale, &low));
     D9D_TRY(d9d_op_reshape(t, low, D9D_SHAPE(d9d_tensor_numel(ids), ad->r), &low));
     D9D_TRY(d9d_op_param(t, down, 0, d9d_tensor_numel(a), &matrix));
@@ -133,10 +160,10 @@ static d9d_status adapter_add(d9d_tape *t, const d9d_tensor *ids, const d9d_para
     return d9d_op_add(t, *y, sum, y);
 }
 
-d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables, size_t n,
-                            d9d_var **y)
+d9d_status d9d_op_embedding_padded(d9d_tape *t, const d9d_tensor *ids, int64_t padding,
+                                   d9d_param *const *tables, size_t n, d9d_var **y)
 {
-    D9D_TRY(embedding_rows(t, ids, 0, tables, n, y));
+    D9D_TRY(embedding_rows(t, ids, (embedding_attr){0, padding}, tables, n, y));
     for (size_t i = 0; i < n; i++) {
         const d9d_param_adapter *ad = d9d_tape_adapter(t, tables[i]);
 
@@ -147,13 +174,19 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
                 "one table can have one",
                 d9di_op_param_name(tables[i]), n);
         if (ad != NULL)
-            D9D_TRY(adapter_add(t, ids, ad, y));
+            D9D_TRY(adapter_add(t, ids, padding, ad, y));
     }
     return D9D_OK;
+}
+
+d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables, size_t n,
+                            d9d_var **y)
+{
+    return d9d_op_embedding_padded(t, ids, NONE, tables, n, y);
 }
 
 d9d_status d9d_op_embedding_from(d9d_tape *t, const d9d_tensor *ids, int64_t from, d9d_param *table,
                                  d9d_var **y)
 {
-    return embedding_rows(t, ids, from, &table, 1, y);
+    return embedding_rows(t, ids, (embedding_attr){from, NONE}, &table, 1, y);
 }

@@ -65,7 +65,7 @@ def base(r, head_dim=True, kv=True, share=False):
     c = dict(vocab_size=2 * r.randint(15, 70) + 1, hidden_size=hidden,
              intermediate_size=r.randint(5, 70), num_hidden_layers=r.randint(1, 4),
              num_attention_heads=heads, max_position_embeddings=MAX, bos_token_id=None,
-             eos_token_id=0, pad_token_id=None, tie_word_embeddings=r.maybe(),
+             eos_token_id=0, pad_token_id=r.choice([None, r.randint(0, 30)]), tie_word_embeddings=r.maybe(),
              initializer_range=r.choice([0.02, 0.1]))
     if kv:
         c["num_key_value_heads"] = r.divisor(heads)

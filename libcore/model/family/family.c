@@ -202,6 +202,17 @@ static int64_t vocab_size(const d9d_family_config *c)
     return n;
 }
 
+/* The row of padding, in families whose table has its key. */
+static void padding_set(const d9d_family_config *c, d9d_decoder_shape *s)
+{
+    const size_t offset = offsetof(d9d_family_dims, pad_token_id);
+    const int64_t id = ((const d9d_family_dims *)c->dims)->pad_token_id;
+
+    s->padding = id < 0 && id >= -s->vocab ? id + s->vocab : id;
+    s->has_padding =
+        name_of(c->family, offset, NULL) != NULL && s->padding >= 0 && s->padding < s->vocab;
+}
+
 /* The usual decoder; the family then changes what differs. */
 d9d_decoder_shape d9di_family_shape(const d9d_family_config *c)
 {
@@ -225,6 +236,7 @@ d9d_decoder_shape d9di_family_shape(const d9d_family_config *c)
         .virtual_post = c->virtual_post,
     };
 
+    padding_set(c, &s);
     if (c->family->shape != NULL)
         c->family->shape(c->dims, &s);
     if (c->head != D9D_HEAD_MASKED_LM)

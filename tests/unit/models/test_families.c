@@ -150,6 +150,43 @@ static void key_value_heads_that_are_absent_are_those_of_transformers(void **sta
     each_family(check_default_heads);
 }
 
+/* The id whose row a model's embedding does not train; -1: it trains all. */
+static int64_t padding_of(const sample *s, const char *more)
+{
+    const d9d_model_opts options = {.dtype = D9D_F32};
+    d9d_arena a = {0};
+    const d9d_family_config c = config_of(s, more, &a);
+    d9d_model *m;
+    int64_t id;
+
+    assert_ok(d9d_family_create(&c, D9D_WHOLE_MODEL, &options, &m));
+    id = m->embedding->has_padding ? m->embedding->padding : -1;
+    d9d_model_free(m);
+    d9d_arena_release(&a);
+    return id;
+}
+
+/* "pad_token_id" of a family's file: the default of transformers; false: its embedding has none. */
+static void check_padding(const d9d_family *f, const sample *s)
+{
+    const json_t *file = json_object_get(s->file, "pad_token_id");
+    const bool has = !json_is_false(file);
+
+    (void)f;
+    assert_int_equal(padding_of(s, "{\"pad_token_id\": 2, \"vocab_size\": 13}"), has ? 2 : -1);
+    assert_int_equal(padding_of(s, "{\"pad_token_id\": -1, \"vocab_size\": 13}"), has ? 12 : -1);
+    assert_int_equal(padding_of(s, "{\"pad_token_id\": 13, \"vocab_size\": 13}"), -1);
+    assert_int_equal(padding_of(s, "{\"pad_token_id\": null, \"vocab_size\": 13}"), -1);
+    assert_int_equal(padding_of(s, "{\"vocab_size\": 200000}"),
+                     json_is_integer(file) ? json_integer_value(file) : -1);
+}
+
+static void padding_is_a_row_of_the_vocabulary(void **state)
+{
+    (void)state;
+    each_family(check_padding);
+}
+
 /* --- what a model is ------------------------------------------------------------------------- */
 
 enum { TOKENS = 16 };
@@ -224,9 +261,12 @@ static d9d_status print_model(const d9d_family_config *c, d9d_buf *out)
     d9d_model *m;
 
     D9D_TRY(d9d_family_create(c, D9D_WHOLE_MODEL, &options, &m));
-    assert_ok(d9d_buf_printf(out, "head %d labels %lld features %lld trainable %d positions %lld\n",
+    assert_ok(d9d_buf_printf(out,
+                             "head %d labels %lld features %lld trainable %d positions %lld "
+                             "padding %lld\n",
                              (int)c->head, (long long)c->labels, (long long)c->embedding_dim,
-                             d9d_family_trainable(c) == D9D_OK, (long long)m->max_positions));
+                             d9d_family_trainable(c) == D9D_OK, (long long)m->max_positions,
+                             m->embedding->has_padding ? (long long)m->embedding->padding : -1));
     assert_ok(d9d_module_bind(m->module));
     assert_ok(d9d_module_params(m->module, &a, &params));
     for (size_t i = 0; i < params.n; i++)
@@ -344,6 +384,7 @@ static const struct {
     {"initializer_range", "0.5", NULL},
     {"attention_dropout", "0.5", NULL},
     {"tie_word_embeddings", "true", NULL},
+    {"pad_token_id", "2", NULL},
     {"rope_theta", "5", NULL},
     {"rope_scaling", "null", NULL},
     {"original_max_position_embeddings", "16", NULL},
@@ -1128,6 +1169,7 @@ int main(void)
         cmocka_unit_test(a_field_that_is_null_is_absent_or_has_a_meaning),
         cmocka_unit_test(heads_have_a_size),
         cmocka_unit_test(key_value_heads_that_are_absent_are_those_of_transformers),
+        cmocka_unit_test(padding_is_a_row_of_the_vocabulary),
         cmocka_unit_test(a_change_of_generation_keeps_the_rope),
         cmocka_unit_test(made_configurations_are_read_back),
         cmocka_unit_test(stages_map_their_own_tensors),

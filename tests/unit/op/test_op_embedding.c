@@ -11,6 +11,16 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     return d9d_op_embedding(t, &e->constant[0], e->param, e->n_param, out);
 }
 
+/* Of an id that no token here has, so that every gradient is that of the output. */
+static d9d_status run_padded(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                             d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+
+    (void)in, (void)n_in, (void)n_out;
+    return d9d_op_embedding_padded(t, &e->constant[0], 3, e->param, e->n_param, out);
+}
+
 /* One table behind the vocabulary. */
 static d9d_status run_from(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                            size_t n_out)
@@ -48,6 +58,14 @@ static void keeps_its_promises(void **state)
         {.name = "one",
          .run = run,
          .param = {FD(9, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(15), ids}}},
+        {.name = "padded",
+         .run = run_padded,
+         .param = {FD(9, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(15), ids}}},
+        {.name = "padded split",
+         .run = run_padded,
+         .param = {FD(4, 7), FD(5, 7)},
          .constant = {{D9D_I32, D9D_SHAPE(15), ids}}},
         {.name = "split",
          .run = run,
@@ -118,6 +136,51 @@ static void parts_have_their_own_ids(void **state)
     assert_memory_equal(got, want, sizeof(want));
 }
 
+enum { V = 6, V_FIRST = 2, H = 5, T = 8 };
+
+/* The gradients [V, H] of tables of V_FIRST rows and the others after two backwards, where the
+ * tokens have these ids and `padding` is an id. */
+static void two_backwards(op_fixture *f, const int32_t *tokens, int64_t padding, float *grad)
+{
+    d9d_param *p[] = {op_param(f, "a", D9D_F32, D9D_SHAPE(V_FIRST, H)),
+                      op_param(f, "b", D9D_F32, D9D_SHAPE(V - V_FIRST, H))};
+    d9d_tensor *which = op_tensor(f, D9D_I32, D9D_SHAPE(T));
+    d9d_tensor *dy = op_tensor(f, D9D_F32, D9D_SHAPE(T, H));
+    float numbers[T * H];
+    d9d_var *y;
+
+    for (int i = 0; i < T * H; i++)
+        numbers[i] = (float)(i % 7) - 2.5f;
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(which), tokens, T * sizeof(*tokens)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(dy), numbers, sizeof(numbers)));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(d9d_op_embedding_padded(f->tape, which, padding, p, 2, &y));
+        assert_ok(d9d_tape_backward(f->tape, &y, dy, 1, D9D_BACKWARD_FULL));
+        d9d_tape_reset(f->tape);
+    }
+    assert_ok(d9d_tensor_to_f32(&p[0]->local.grad, grad));
+    assert_ok(d9d_tensor_to_f32(&p[1]->local.grad, grad + V_FIRST * H));
+}
+
+/* Whatever the id of padding: the gradients of tokens that are none, and zeros in its row. */
+static void padding_has_no_gradient(void **state)
+{
+    static const int32_t tokens[T] = {3, 0, 5, 3, 1, 2, 4, 0};
+
+    for (int32_t padding = -1; padding <= V; padding++) {
+        float got[V * H], want[V * H];
+        int32_t others[T];
+
+        for (int i = 0; i < T; i++)
+            others[i] = tokens[i] == padding ? V : tokens[i];
+        op_fixture_close(state);
+        op_fixture_open(state);
+        two_backwards(*state, tokens, padding, got);
+        two_backwards(*state, others, V, want);
+        assert_memory_equal(got, want, sizeof(want));
+    }
+}
+
 static void refuses(void **state)
 {
     op_fixture *f = *state;
@@ -151,6 +214,7 @@ int main(void)
         cmocka_unit_test(keeps_its_promises),
         op_test(an_id_outside_gives_zeros),
         op_test(parts_have_their_own_ids),
+        op_test(padding_has_no_gradient),
         op_test(refuses),
     };
 

@@ -135,6 +135,8 @@ typedef struct d9d_decoder_shape {
     bool new_head; /* a checkpoint may lack the head, which then is random: d9d_param_spec.from_task
                     */
     double embed_dropout; /* of what the first layer takes, in training; 0: none */
+    bool has_padding;     /* the embedding does not train the row of the id `padding` */
+    int64_t padding;
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;

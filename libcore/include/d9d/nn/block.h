@@ -123,6 +123,9 @@ typedef struct d9d_block_vocab {
      * head takes, and so of its logits. */
     float embedding_scale, logit_scale;
     d9d_param *bias; /* [V], added to the logits: that of a masked LM head; NULL: none */
+    /* Set after init too: an id whose row the embedding does not train; a tied head does. */
+    bool has_padding;
+    int64_t padding;
 } d9d_block_vocab;
 
 /* `kind` is the middle of the name, "token_embedding" or "lm_head".  Initialisation is that of

@@ -161,6 +161,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d
  * gives zeros too.  ids [...] int32 (any value is safe), tables [V_s, H], y [..., H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids,
                                                  d9d_param *const *tables, size_t n, d9d_var **y);
+/* The same, where the row of the id `padding` has no gradient, neither the table's nor the
+ * adapter's: padding_idx of torch.nn.Embedding.  One outside the tables is none. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_embedding_padded(d9d_tape *t, const d9d_tensor *ids,
+                                                        int64_t padding, d9d_param *const *tables,
+                                                        size_t n, d9d_var **y);
 /* The same of one table, without its adapter, whose first id is `from`. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_embedding_from(d9d_tape *t, const d9d_tensor *ids,
                                                       int64_t from, d9d_param *table, d9d_var **y);

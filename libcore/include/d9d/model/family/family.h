@@ -11,6 +11,7 @@
  *         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
  *         D9D_FAMILY_ROPE(config, "10000"),
  *         D9D_FAMILY_TIED(config, "false"),
+ *         D9D_FAMILY_PADDING(config, "null"),
  *         D9D_KEY_INT(config, sliding_window, "4096", 1, INT32_MAX, "keys that a query sees"),
  *         D9D_KEY_END,
  *     };
@@ -70,6 +71,7 @@ extern "C" {
     double norm_eps, rope_theta, initializer_range, attention_dropout, residual_dropout;           \
     d9d_rope_scaling rope_scaling;                                                                 \
     bool tie_word_embeddings;                                                                      \
+    int64_t pad_token_id;   /* of D9D_FAMILY_PADDING */                                            \
     d9d_block_router router /* of the job, not of config.json: losses, rates */
 typedef struct d9d_family_dims {
     D9D_FAMILY_MEMBERS;
@@ -135,6 +137,12 @@ typedef struct d9d_family_dims {
 #define D9D_FAMILY_ROPE(S, theta) D9D_FAMILY_ROPE_SCALED(S, theta, "null")
 #define D9D_FAMILY_TIED(S, otherwise)                                                              \
     D9D_KEY_BOOL(S, tie_word_embeddings, otherwise, "the head is the embedding")
+/* The id of padding, where the class of transformers gives its embedding a padding_idx; its default
+ * there.  Negative ones count from the end, and one outside the vocabulary is none. */
+#define D9D_FAMILY_PADDING(S, otherwise)                                                           \
+    D9D_KEY_INT(S, pad_token_id, otherwise, INT32_MIN, INT32_MAX,                                  \
+                "the id of padding, whose row of the embedding gets no gradient; null: none",      \
+                .flags = D9D_NULLABLE)
 
 /* Bound of queries, keys and values: the attention block's `clip`.  A null is read as a negative
  * number. */
