@@ -712,6 +712,13 @@ static d9d_status commit_output(const d9d_convert *c, d9d_hash inputs, d9d_shard
     return d9d_outdir_commit(o);
 }
 
+d9d_status d9d_convert_check_data(const d9d_convert *c)
+{
+    return c->model != NULL && c->model->provider->family != NULL && c->ckpt != NULL
+               ? d9d_family_check_tied(c->model->config, &c->source)
+               : D9D_OK;
+}
+
 d9d_status d9d_convert_run(d9d_convert *c, const char *dst, const d9d_convert_run_opts *opt)
 {
     d9d_shard_sink *s = NULL;
@@ -720,6 +727,7 @@ d9d_status d9d_convert_run(d9d_convert *c, const char *dst, const d9d_convert_ru
     d9d_status st;
 
     D9D_TRY_OR(st, share_input_hash(c, opt, &inputs), out);
+    D9D_TRY_OR(st, agree_status(opt, d9d_convert_check_data(c)), out);
     D9D_TRY_OR(st, agree_status(opt, open_dir(c, dst, opt, &o)), out);
     D9D_TRY_OR(st, agree_status(opt, open_sink(c, o.tmp, inputs, opt, &s)), out);
     D9D_TRY_OR(st, agree_status(opt, fill_sink(c, s, opt)), out);

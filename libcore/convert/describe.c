@@ -298,20 +298,25 @@ static void tensors_check(description *d)
     json_t *notes = json_array();
     const json_t *v;
     size_t i;
+    bool told = false;
     d9d_status st;
 
     opt.choices = d->choices;
     opt.log = &log;
     st = d9d_convert_open(d->dir, &opt, &c);
-    if (st != D9D_EMISMATCH)
-        refuse_failure(d, st);
+    if (st == D9D_OK)
+        st = d9d_convert_check_data(c);
     json_array_foreach(w.list, i, v)
     {
-        if (st == D9D_EMISMATCH && strncmp(json_string_value(v), "tensor ", 7) == 0)
+        if (st == D9D_EMISMATCH && strncmp(json_string_value(v), "tensor ", 7) == 0) {
             refuse(d, json_string_value(v));
-        else
+            told = true;
+        } else {
             d9d_json_add(&notes, json_incref((json_t *)(uintptr_t)v));
+        }
     }
+    if (!told)
+        refuse_failure(d, st);
     d9d_json_set(&d->out, "notes", notes);
     d9d_convert_close(c);
     json_decref(w.list);

@@ -144,8 +144,13 @@ there_and_back() {
 }
 
 @test "the head that some tied checkpoints have besides is kept from file to file" {
-    d9d-map -q --to hf "$golden/dense_untied" t
-    edit t/config.json 's/"tie_word_embeddings": false/"tie_word_embeddings": true/'
+    d9d-map -q --to hf "$golden/dense_tied" one
+    cat >copy.json <<'JSON'
+{"schema": "d9d.mapper.v1", "rest": "keep",
+ "stages": [[{"op": "duplicate", "from": "model.embed_tokens.weight", "to": ["model.embed_tokens.weight", "lm_head.weight"]}]]}
+JSON
+    d9d-map -q --mapper copy.json one t
+    d9d-map plan --all t | grep -q lm_head.weight
     there_and_back t
 }
 

@@ -176,6 +176,32 @@ LIST
     refused 1 'malformed data: src/model.safetensors: tensor model.layers.0.input_layernorm.weight is there twice'
 }
 
+@test "a tied model whose files have another head" {
+    local sentence='src/model.safetensors: tensor lm_head.weight is not model.embed_tokens.weight, and tie_word_embeddings says that they are one: set it to false, or take the tensor away'
+    folder llama
+    set_field tie_word_embeddings true
+    refused 2 "does not match: $sentence"
+    run -1 d9d-map describe src
+    assert_output --partial "refused        $sentence"
+    cat >job.json <<'JSON'
+{"model_provider": {"name": "auto", "hf_config": "src"},
+ "trainer": {"batching": {"microbatch_size": 1}, "model_stage_factory": {"source_checkpoint": "src"}},
+ "task": {"name": "generate", "prompts": "prompts.jsonl", "max_new_tokens": 1, "output": "out.jsonl"}}
+JSON
+    echo '{"input_ids": [1, 2]}' >prompts.jsonl
+    run -2 d9d-infer -q --device cpu job.json
+    assert_output "d9d-infer: does not match: $sentence"
+    [ ! -e out.jsonl ]
+}
+
+@test "what d9d-map refuses, describe refuses" {
+    folder llama
+    edit 's/"model.layers.1.input_layernorm.weight"/"lm_head.weight_scale_inv"             /' model.safetensors
+    refused 2 'does not match: src: tensor lm_head.weight_scale_inv is of weights that are quantised (fp8), and src/config.json has no quantization_config that says so'
+    run -1 d9d-map describe src
+    assert_output --partial 'refused        src: tensor lm_head.weight_scale_inv is of weights'
+}
+
 @test "files that are damaged, absent, or of another format" {
     folder llama
     truncate -s -100 src/model.safetensors

@@ -49,8 +49,7 @@ static const d9d_hf_parts *parts_of(const d9d_family *f)
     return f->parts != NULL ? f->parts : &d9d_hf_parts_default;
 }
 
-/* Is it of the model's own head, in files or here? */
-static bool is_lm_head(const d9d_family_config *c, const char *name)
+bool d9di_family_is_lm_head(const d9d_family_config *c, const char *name)
 {
     const char *beginnings[] = {parts_of(c->family)->hf.head, d9d_hf_own_names.head,
                                 "language_model.lm_head"};
@@ -64,7 +63,7 @@ static bool is_lm_head(const d9d_family_config *c, const char *name)
 static bool any_lm_head(const d9d_family_config *c, const d9d_tensor_source *src)
 {
     for (size_t i = 0; i < src->n; i++)
-        if (is_lm_head(c, src->at(src->self, i)->name))
+        if (d9di_family_is_lm_head(c, src->at(src->self, i)->name))
             return true;
     return false;
 }
@@ -299,8 +298,9 @@ size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, siz
     return n;
 }
 
-/* transformers ignores the head of a tied model, a task's head replaces another, and some files
- * have tensors that no model uses; each is dropped by name.  `c` is the model as the source has it.
+/* The head of a tied model's files is a copy (family_tied.c), a task's head replaces another, and
+ * some files have tensors that no model uses; each is dropped by name.  `c` is the model as the
+ * source has it.
  */
 static d9d_status drops_add(const d9d_family_config *model, const d9d_family_config *c,
                             const d9d_tensor_source *src, d9d_mapper *m)
@@ -312,7 +312,7 @@ static d9d_status drops_add(const d9d_family_config *model, const d9d_family_con
     for (size_t i = 0; i < src->n; i++) {
         const char *name = src->at(src->self, i)->name;
 
-        if ((tied && is_lm_head(c, name)) || is_other_head(model, name) ||
+        if ((tied && d9di_family_is_lm_head(c, name)) || is_other_head(model, name) ||
             is_of_left_out_part(c, name) || d9d_hf_is_unused(&naming, name))
             D9D_TRY(d9d_mapper_drop(m, name));
     }

@@ -11,6 +11,9 @@ d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_famil
 /* The shape of a model of this configuration. */
 d9d_decoder_shape d9di_family_shape(const d9d_family_config *c);
 
+/* Is a tensor of this name of the model's own head, in files or here?  Its bias is not. */
+bool d9di_family_is_lm_head(const d9d_family_config *c, const char *name);
+
 /* Can a model of this configuration have such a head? */
 bool d9di_family_has_head(const d9d_family_config *c, d9d_head_kind head);
 

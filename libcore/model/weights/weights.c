@@ -7,6 +7,7 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/dir/manifest.h"
+#include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
 #include "model/weights/weights_merge.h"
 
@@ -77,6 +78,8 @@ static d9d_status weights_open(d9d_weights *w, const d9d_model_spec *m, d9d_stag
     D9D_TRY(source_open(w, m, stage, dir));
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
+    if (m->provider->family != NULL)
+        D9D_TRY(d9d_family_check_tied(m->config, &w->src));
     D9D_TRY(d9di_weights_merge(m, ad, &w->src, &w->merge));
     return d9d_map_plan_create(w->mapper, &w->src, &opt, &w->plan);
 }

@@ -79,6 +79,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_convert_open_shapes(const char *config,
 D9D_API void d9d_convert_close(d9d_convert *c);
 D9D_API const d9d_map_plan *d9d_convert_plan(const d9d_convert *c); /* borrowed */
 
+/* What only the numbers of a source can tell, before a run: the head of a tied model is its
+ * embedding.  EMISMATCH. */
+D9D_API D9D_MUST_USE d9d_status d9d_convert_check_data(const d9d_convert *c);
+
 typedef struct d9d_convert_run_opts {
     bool replace; /* if false, a `dst` with files is ECONFIG; if true, it is replaced atomically */
     int jobs;     /* threads; 0: one for each processor, but at most 6 where files are copied */
