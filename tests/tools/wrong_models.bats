@@ -135,7 +135,13 @@ LIST
 llama|model_type|"qwen3"|mlp_bias: false: qwen3 does not know this field, which may change what the model computes
 llama|model_type|"phi3"|pretraining_tp: 1: phi3 does not know this field, which may change what the model computes
 LIST
+    folder llama
+    edit 's/LlamaForCausalLM/Qwen2ForCausalLM/' config.json
+    refused 2 'invalid configuration: src/config.json: architectures: "Qwen2ForCausalLM" is a class of qwen2, and model_type is "llama"'
+    run -1 d9d-map describe src
+    assert_output --partial 'architectures: "Qwen2ForCausalLM" is a class of qwen2, and model_type is "llama"'
     folder mistral
+    edit 's/MistralForCausalLM/MixtralForCausalLM/' config.json
     set_field model_type '"mixtral"'
     refused 2 'does not match: src and mixtral: * missing, * unused, 0 mis-shaped tensors: tensor model.layers.0.block_sparse_moe.gate.weight is missing; *'
     folder llama

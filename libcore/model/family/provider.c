@@ -7,6 +7,7 @@
 #include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
 #include "model/family/model_choice.h"
+#include "model/hf/hf_config_fields.h"
 
 const char *const d9d_model_dtype_names[] = {"float32", "bfloat16", NULL};
 
@@ -71,6 +72,36 @@ static d9d_status name_check(const d9d_union *section, const json_t *doc, const 
                           section->choice->name, type, path, (*c)->name);
 }
 
+/* Is it a class of this family: "Llama" and one of the usual ends? */
+static bool is_class_of(const d9d_model_provider *p, const char *name)
+{
+    static const char *const ends[] = {
+        "ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForSequenceClassification", "Model", NULL};
+    const char *class_name = p->family != NULL ? p->family->class_name : NULL;
+    const size_t n = class_name != NULL ? strlen(class_name) : 0;
+
+    return n > 0 && strncmp(name, class_name, n) == 0 && d9di_hf_is_among(ends, name + n);
+}
+
+/* The class must not be that of another model_type.  One of no family is a trainer's own. */
+static d9d_status class_check(const d9d_union *section, const json_t *doc, const char *path)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(doc, "architectures"), 0));
+    const char *type = json_string_value(json_object_get(doc, "model_type"));
+    const d9d_table *const *c = section->choices;
+
+    if (name == NULL || type == NULL || is_class_of(section->choice->row, name))
+        return D9D_OK;
+    while (c != NULL && *c != NULL &&
+           (!is_class_of((*c)->row, name) || d9di_model_accepts_type((*c)->row, type)))
+        c++;
+    return c == NULL || *c == NULL
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "%s: architectures: \"%.64s\" is a class of %s, and model_type is \"%s\"",
+                          path, name, (*c)->name, type);
+}
+
 d9d_hf_family d9d_model_hf_family(const d9d_model_provider *p)
 {
     const d9d_family *f = p->family;
@@ -96,6 +127,8 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
         st = name_check(section, doc, path);
         if (st == D9D_OK)
             st = d9d_hf_family_check(&family, doc, path);
+        if (st == D9D_OK)
+            st = class_check(section, doc, path);
         *prefix_mask = d9d_hf_config_has_prefix_mask(doc);
     }
     if (st == D9D_OK)
