@@ -161,44 +161,11 @@ typedef struct eval_pass {
     int64_t round; /* batches that run through the pipeline together */
     d9d_prefetcher *prefetcher;
     d9d_batch_buffer *idle_buffer; /* of a rank without samples */
-    D9D_VEC(int32_t) unlabelled;
-    D9D_VEC(int64_t) no_lengths;
-    d9d_tensor part_targets; /* of the whole evaluation */
-    d9d_tensor sums;         /* [round] */
-    int64_t targets;         /* of this rank, in one round */
-    double sum, all;         /* losses and targets of all ranks */
+    d9d_tensor part_targets;       /* of the whole evaluation */
+    d9d_tensor sums;               /* [round] */
+    int64_t targets;               /* of this rank, in one round */
+    double sum, all;               /* losses and targets of all ranks */
 } eval_pass;
-
-/* In the buffer, which is ours. */
-static void ignore_classes(const d9d_batch_field *f)
-{
-    int32_t *classes = (int32_t *)(uintptr_t)f->data;
-    int64_t n = 1;
-
-    for (int i = 0; i < f->rank; i++)
-        n *= f->shape[i];
-    for (int64_t i = 0; i < n; i++)
-        classes[i] = D9D_IGNORE_INDEX;
-}
-
-/* A batch that is computed but counts for nothing. */
-static d9d_status make_idle_batch(eval_pass *p, d9d_batch *b)
-{
-    D9D_TRY(d9d_loader_fill(p->v->data.loader, 0, 1, p->idle_buffer, b));
-    p->unlabelled.len = 0;
-    for (int64_t i = 0; i < b->seqs * b->length; i++)
-        D9D_TRY(D9D_VEC_PUSH(&p->unlabelled, D9D_IGNORE_INDEX));
-    for (size_t k = 0; k < b->n_fields; k++)
-        if (b->fields[k].classes)
-            ignore_classes(&b->fields[k]);
-    p->no_lengths.len = 0;
-    for (int64_t i = 0; i < b->seqs; i++)
-        D9D_TRY(D9D_VEC_PUSH(&p->no_lengths, 0));
-    b->labels = p->unlabelled.data;
-    b->lengths = p->no_lengths.data;
-    b->targets = 0;
-    return D9D_OK;
-}
 
 static d9d_status next_batch(void *arg, d9d_batch *b)
 {
@@ -208,7 +175,7 @@ static d9d_status next_batch(void *arg, d9d_batch *b)
 
     p->at += p->v->micro * d9d_mesh_count(m, D9D_AXES_DP);
     if (local_first >= p->v->samples)
-        return make_idle_batch(p, b);
+        return d9d_loader_fill_idle(p->v->data.loader, p->idle_buffer, b);
     D9D_TRY(d9d_prefetcher_next(p->prefetcher, b));
     p->targets += d9di_task_targets(p->opts->task, b);
     return D9D_OK;
@@ -374,8 +341,6 @@ static void eval_pass_close(eval_pass *p)
     d9d_prefetcher_close(p->prefetcher);
     d9d_batch_buffer_free(p->idle_buffer);
     d9d_tensor_release(&p->part_targets);
-    D9D_VEC_RELEASE(&p->unlabelled);
-    D9D_VEC_RELEASE(&p->no_lengths);
 }
 
 /* Also resets the metrics after a pass that was cut short. */

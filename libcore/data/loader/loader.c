@@ -366,23 +366,37 @@ double d9d_loader_min_bytes(const d9d_loader *l, int64_t rows)
                            sizeof(d9d_sample_ref) + sizeof(int64_t) + sizeof(uint32_t));
 }
 
+static void seqs_clear(d9d_batch_buffer *buffer)
+{
+    buffer->samples.len = buffer->refs.len = buffer->segments.len = buffer->lengths.len = 0;
+}
+
+/* The next sequence of the batch. */
+static d9d_status seq_add(const d9d_loader *l, d9d_batch_buffer *buffer, const d9d_sample_ref *draw,
+                          const d9d_sample *sample)
+{
+    const struct batch_sample d = {.sample = *sample, .first_segment = buffer->segments.len};
+
+    D9D_TRY(D9D_VEC_RESERVE(&buffer->segments, sample->n_segments));
+    if (sample->n_segments > 0)
+        memcpy(buffer->segments.data + d.first_segment, sample->segments,
+               sample->n_segments * sizeof(*sample->segments));
+    buffer->segments.len += sample->n_segments;
+    D9D_TRY(D9D_VEC_PUSH(&buffer->samples, d));
+    D9D_TRY(D9D_VEC_PUSH(&buffer->refs, *draw));
+    return D9D_VEC_PUSH(&buffer->lengths, seq_length(l, sample));
+}
+
 /* Looks up the samples; only this needs the lock. */
 static d9d_status look_up_seqs(d9d_loader *l, int64_t first, int64_t rows, d9d_batch_buffer *buffer)
 {
-    buffer->samples.len = buffer->refs.len = buffer->segments.len = buffer->lengths.len = 0;
+    seqs_clear(buffer);
     for (int64_t r = 0; r < rows; r++) {
-        struct batch_sample d = {.first_segment = buffer->segments.len};
         d9d_sample_ref draw;
+        d9d_sample sample;
 
-        D9D_TRY(look_up_sample(l, first + r, &draw, &d.sample));
-        D9D_TRY(D9D_VEC_RESERVE(&buffer->segments, d.sample.n_segments));
-        if (d.sample.n_segments > 0)
-            memcpy(buffer->segments.data + d.first_segment, d.sample.segments,
-                   d.sample.n_segments * sizeof(*d.sample.segments));
-        buffer->segments.len += d.sample.n_segments;
-        D9D_TRY(D9D_VEC_PUSH(&buffer->samples, d));
-        D9D_TRY(D9D_VEC_PUSH(&buffer->refs, draw));
-        D9D_TRY(D9D_VEC_PUSH(&buffer->lengths, seq_length(l, &d.sample)));
+        D9D_TRY(look_up_sample(l, first + r, &draw, &sample));
+        D9D_TRY(seq_add(l, buffer, &draw, &sample));
     }
     return D9D_OK;
 }
@@ -485,24 +499,17 @@ static d9d_status fill_fields(const d9d_loader *l, d9d_batch_buffer *buffer, d9d
     return st;
 }
 
-d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows, d9d_batch_buffer *buffer,
-                           d9d_batch *out)
+/* The batch of the sequences that were looked up. */
+static d9d_status batch_make(d9d_loader *l, int64_t first, d9d_batch_buffer *buffer, d9d_batch *out)
 {
-    d9d_batch b = {.first = first, .seqs = rows};
+    d9d_batch b = {.first = first, .seqs = (int64_t)buffer->lengths.len};
     uint64_t n_padded;
-    d9d_status st;
 
-    D9D_TRY(check_range(l, first, rows));
-    if (d9d_loader_stream(l) != NULL)
-        D9D_TRY(d9d_dataset_wait(d9d_loader_stream(l), first + rows - 1));
-    (void)pthread_mutex_lock(&l->lock);
-    st = look_up_seqs(l, first, rows, buffer);
-    (void)pthread_mutex_unlock(&l->lock);
-    D9D_TRY(st);
     b.length = padded_length(l, longest_seq(buffer));
-    if (!d9d_checked_mul_u64((uint64_t)rows, (uint64_t)b.length, &n_padded) || n_padded > INT32_MAX)
+    if (!d9d_checked_mul_u64((uint64_t)b.seqs, (uint64_t)b.length, &n_padded) ||
+        n_padded > INT32_MAX)
         return D9D_FAIL(D9D_ENOMEM, "%s: a batch of %lld samples of %lld positions",
-                        d9d_dataset_dir(l->order.sources[0].dataset), (long long)rows,
+                        d9d_dataset_dir(l->order.sources[0].dataset), (long long)b.seqs,
                         (long long)b.length);
     buffer->ints.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&buffer->ints, (size_t)n_padded * BATCH_ARRAYS));
@@ -513,6 +520,28 @@ d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows, d9d_batch
         D9D_TRY(fill_fields(l, buffer, &b));
     *out = b;
     return D9D_OK;
+}
+
+d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows, d9d_batch_buffer *buffer,
+                           d9d_batch *out)
+{
+    d9d_status st;
+
+    D9D_TRY(check_range(l, first, rows));
+    if (d9d_loader_stream(l) != NULL)
+        D9D_TRY(d9d_dataset_wait(d9d_loader_stream(l), first + rows - 1));
+    (void)pthread_mutex_lock(&l->lock);
+    st = look_up_seqs(l, first, rows, buffer);
+    (void)pthread_mutex_unlock(&l->lock);
+    D9D_TRY(st);
+    return batch_make(l, first, buffer, out);
+}
+
+d9d_status d9d_loader_fill_idle(d9d_loader *l, d9d_batch_buffer *buffer, d9d_batch *out)
+{
+    seqs_clear(buffer);
+    D9D_TRY(seq_add(l, buffer, &(d9d_sample_ref){.skipped = true}, &(d9d_sample){0}));
+    return batch_make(l, 0, buffer, out);
 }
 
 d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows, d9d_batch *out)

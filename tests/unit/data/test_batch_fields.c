@@ -285,6 +285,36 @@ static void test_refused(void **state)
     d9d_dataset_close(ds);
 }
 
+/* What a rank without samples computes has the shapes of no documents, packed or not. */
+static void test_idle(void **state)
+{
+    for (int packed = 0; packed < 2; packed++) {
+        d9d_dataset *ds = made("data", 40, "right", packed ? 24 : 0);
+        d9d_loader *l = opened(ds, D9D_LOADER_SHUFFLED, NULL);
+        d9d_batch_buffer *buffer;
+        d9d_batch b;
+
+        (void)state;
+        assert_ok(d9d_batch_buffer_create(&buffer));
+        assert_ok(d9d_loader_set_fields(l, all, ALL));
+        assert_ok(d9d_loader_fill(l, 0, 3, buffer, &b));
+        assert_ok(d9d_loader_fill_idle(l, buffer, &b));
+        assert_int_equal(b.seqs, 1);
+        assert_int_equal(b.length, 4);
+        assert_int_equal(b.lengths[0] + b.tokens + b.targets, 0);
+        assert_true(b.refs[0].skipped);
+        assert_int_equal(d9d_batch_count_documents(&b), !packed);
+        check_shape(&b.fields[WEIGHT], 2, 1, 4, 0);
+        check_shape(&b.fields[IMAGE], 2, !packed, 2, 0);
+        check_shape(&b.fields[BOXES], 3, !packed, 1, 2);
+        for (int64_t p = 0; p < 4; p++)
+            check_position(&b, 0, p, -1, 0);
+        d9d_batch_buffer_free(buffer);
+        d9d_loader_close(l);
+        d9d_dataset_close(ds);
+    }
+}
+
 static void test_plan(void **state)
 {
     d9d_dataset *ds = made("data", 6, "right", 0);
@@ -310,9 +340,13 @@ static void test_plan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(test_unpacked),          unit_test_in_dir(test_packed),
-        unit_test_in_dir(test_skipped_and_whole), unit_test_in_dir(test_slices),
-        unit_test_in_dir(test_refused),           unit_test_in_dir(test_plan),
+        unit_test_in_dir(test_unpacked),
+        unit_test_in_dir(test_packed),
+        unit_test_in_dir(test_skipped_and_whole),
+        unit_test_in_dir(test_slices),
+        unit_test_in_dir(test_refused),
+        unit_test_in_dir(test_idle),
+        unit_test_in_dir(test_plan),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

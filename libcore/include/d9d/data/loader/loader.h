@@ -190,7 +190,11 @@ D9D_API void d9d_batch_buffer_free(d9d_batch_buffer *buf);
  * points into `buf` until that is reused; each thread needs its own. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows,
                                                 d9d_batch_buffer *buf, d9d_batch *out);
-/* The same, in a buffer that the loader owns. */
+/* A batch of one skipped sample, whatever the stream has: what a rank without samples computes
+ * along with others, and what counts for nothing. */
+D9D_API D9D_MUST_USE d9d_status d9d_loader_fill_idle(d9d_loader *l, d9d_batch_buffer *buf,
+                                                     d9d_batch *out);
+/* Samples [first, first + rows), in a buffer that the loader owns. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows,
                                                  d9d_batch *out);
 
