@@ -144,3 +144,12 @@ as_one_rank() {
 @test "masked tokens are learned on any mesh as on one rank" {
     as_one_rank mlm- scores jsonl $(masked_cases)
 }
+
+# Its files lack the head, and its last stage has the tied embedding too.
+@test "a masked language model begins from a classifier, on a pipeline too" {
+    masked=$golden configure_masked modernbert
+    rm -rf one
+    d9d-train -q --device cpu --set trainer.run.dir=one mlm-modernbert.train.json
+    on_mesh train mlm-modernbert pipeline_parallel=2
+    close <(numbers mesh) <(numbers one)
+}

@@ -100,6 +100,7 @@ typedef struct param_list {
     d9d_arena arena;
     D9D_VEC(d9d_hf_param) list;
     bool skip_embed;              /* of a tied model's last stage: the first stage exports it */
+    bool add_embed;               /* of such a stage, whose head the source lacks */
     const d9d_tensor_source *own; /* in the suite's layout, without buffers if it has gradients */
 } param_list;
 
@@ -131,8 +132,8 @@ static d9d_status param_add(void *arg, d9d_param *p)
     return param_push(l, p->name, p->spec.shape, p->spec.adaptable);
 }
 
-/* A tied model's file may have a head too, a copy of the embedding. */
-static d9d_status tied_copy_add(param_list *l)
+/* Tables of the vocabulary.  A tied model's file may have a head too, a copy of the embedding. */
+static d9d_status tables_add(param_list *l, const char *prefix)
 {
     const d9d_family_config *c = l->c;
     const d9d_family_dims *dims = c->dims;
@@ -141,7 +142,7 @@ static d9d_status tied_copy_add(param_list *l)
     for (size_t i = 0; i < c->n_splits && st == D9D_OK; i++) {
         char name[160];
 
-        (void)snprintf(name, sizeof(name), "lm_head.lm_head.%s.weight", c->splits[i].name);
+        (void)snprintf(name, sizeof(name), "%s.%s.weight", prefix, c->splits[i].name);
         st = param_push(l, name, D9D_SHAPE(c->splits[i].size, dims->hidden_size), false);
     }
     return st;
@@ -152,8 +153,10 @@ static d9d_status heads_add(param_list *l)
     const d9d_family_config *c = l->c;
     const int64_t hidden = ((const d9d_family_dims *)c->dims)->hidden_size;
 
+    if (l->add_embed)
+        D9D_TRY(tables_add(l, "model.embed_tokens.token_embedding"));
     if (c->tied_copy && d9d_head_is_lm(c->head))
-        return tied_copy_add(l);
+        return tables_add(l, "lm_head.lm_head");
     if (c->head == D9D_HEAD_CLASSIFICATION)
         return param_push(l, D9D_HEAD_SCORE ".weight", D9D_SHAPE(c->labels, hidden), true);
     if (c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0)
@@ -196,13 +199,22 @@ static bool is_base(const d9d_family_config *c)
 
 /* --- one direction ------------------------------------------------------------------------- */
 
-static d9d_status map_files(const d9d_family_config *c, d9d_stage stage,
-                            const d9d_hf_mapping *mapping, const d9d_tensor_source *own,
-                            d9d_mapper **out)
+/* Is this the last of several stages of a tied `model`, whose head a source as `c` has not? */
+static bool lacks_tied_embed(const d9d_family_config *model, const d9d_family_config *c,
+                             d9d_stage stage)
+{
+    return stage.count > 1 && d9d_stage_is_last(stage) && d9d_head_is_lm(model->head) &&
+           !d9d_head_is_lm(c->head) && ((const d9d_family_dims *)c->dims)->tie_word_embeddings;
+}
+
+static d9d_status map_files(const d9d_family_config *model, const d9d_family_config *c,
+                            d9d_stage stage, const d9d_hf_mapping *mapping,
+                            const d9d_tensor_source *own, d9d_mapper **out)
 {
     const d9d_hf_naming naming = naming_of(c);
     param_list l = {.c = c,
                     .own = own,
+                    .add_embed = mapping->to_own && lacks_tied_embed(model, c, stage),
                     .skip_embed = !mapping->to_own && stage.count > 1 && d9d_stage_is_last(stage)};
     d9d_status st = params_list(&l, stage);
     const d9d_hf_params params = params_of(&l);
@@ -213,9 +225,10 @@ static d9d_status map_files(const d9d_family_config *c, d9d_stage stage,
     return st;
 }
 
-static d9d_status map_own(const d9d_family_config *c, d9d_stage stage, d9d_mapper **out)
+static d9d_status map_own(const d9d_family_config *model, const d9d_family_config *c,
+                          d9d_stage stage, d9d_mapper **out)
 {
-    param_list l = {.c = c};
+    param_list l = {.c = c, .add_embed = lacks_tied_embed(model, c, stage)};
     d9d_mapper *m = NULL;
     d9d_status st;
 
@@ -394,14 +407,14 @@ d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tens
                         "%s: its HuggingFace files have a tensor for each expert, and no fused "
                         "layout",
                         c.family->name);
-    D9D_TRY(in   ? map_files(&c, stage, &read, NULL, &m)
-            : on ? map_files(&c, stage, &write, src, &m)
-                 : map_own(&c, stage, &m));
+    D9D_TRY(in   ? map_files(model, &c, stage, &read, NULL, &m)
+            : on ? map_files(model, &c, stage, &write, src, &m)
+                 : map_own(model, &c, stage, &m));
     st = biases_keep(&c, stage, src, m);
     if (st == D9D_OK)
         st = drops_add(model, &c, src, m);
     if (st == D9D_OK && in && on) {
-        D9D_TRY_OR(st, map_files(&c, stage, &write, NULL, &rest), out);
+        D9D_TRY_OR(st, map_files(model, &c, stage, &write, NULL, &rest), out);
         D9D_TRY_OR(st, d9d_mapper_compose(m, rest), out);
     }
     if (st == D9D_OK) {
