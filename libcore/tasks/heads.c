@@ -344,6 +344,33 @@ static d9d_status put_classes(d9d_buf *b, const float *z, int64_t n)
     return d9d_buf_printf(b, "]}");
 }
 
+/* Each class has a probability of its own; labels are those above 1/2. */
+static d9d_status put_labels(d9d_buf *b, const float *z, int64_t n)
+{
+    const char *comma = "";
+
+    D9D_TRY(d9d_buf_printf(b, "{\"labels\": ["));
+    for (int64_t i = 0; i < n; i++) {
+        if (!(z[i] > 0))
+            continue;
+        D9D_TRY(d9d_buf_printf(b, "%s%lld", comma, (long long)i));
+        comma = ", ";
+    }
+    D9D_TRY(d9d_buf_printf(b, "], \"prediction\": ["));
+    for (int64_t i = 0; i < n; i++) {
+        D9D_TRY(d9d_buf_printf(b, "%s", i > 0 ? ", " : ""));
+        D9D_TRY(d9d_json_put_f64(b, 1 / (1 + exp(-(double)z[i]))));
+    }
+    return d9d_buf_printf(b, "]}");
+}
+
+static d9d_status put_head(d9d_buf *b, const d9d_heads_head_section *c, const float *z, int64_t n)
+{
+    if (c->kind != D9D_HEADS_CLASSIFICATION)
+        return put_numbers(b, z, n);
+    return loss_of(c) == D9D_HEADS_BCE ? put_labels(b, z, n) : put_classes(b, z, n);
+}
+
 /* {"sample": 0, "topic": {"label": 2, "prediction": [...]}, "score": [3.5]}; a text without
  * positions has null. */
 static d9d_status heads_row(const void *config, const d9d_infer_task_row *x, d9d_buf *b)
@@ -365,8 +392,7 @@ static d9d_status heads_row(const void *config, const d9d_infer_task_row *x, d9d
         if (x->length == 0)
             D9D_TRY(d9d_buf_printf(b, "null"));
         else
-            D9D_TRY(list[i].kind == D9D_HEADS_CLASSIFICATION ? put_classes(b, at, n)
-                                                             : put_numbers(b, at, n));
+            D9D_TRY(put_head(b, &list[i], at, n));
         at += n;
     }
     return d9d_buf_printf(b, "}\n");
@@ -429,12 +455,11 @@ static d9d_status check_outputs(const head_place *p)
     return D9D_OK;
 }
 
-static d9d_status check_loss(const head_place *p)
+static d9d_status check_loss_of_kind(const head_place *p)
 {
     const d9d_heads_head_section *c = p->c;
     const d9di_heads_kind *k = &d9di_heads_kinds[c->kind];
     const d9d_heads_loss loss = loss_of(c);
-    const bool labelled = c->kind != D9D_HEADS_CAUSAL_LM && c->kind != D9D_HEADS_EMBEDDING;
 
     if ((int)loss < k->first_loss || (int)loss >= k->end_loss)
         return D9D_FAIL(
@@ -442,6 +467,17 @@ static d9d_status check_loss(const head_place *p)
             d9di_heads_loss_names[k->first_loss], k->end_loss - k->first_loss > 1 ? " to " : "",
             k->end_loss - k->first_loss > 1 ? d9di_heads_loss_names[k->end_loss - 1] : "",
             d9di_heads_loss_names[loss]);
+    return D9D_OK;
+}
+
+static d9d_status check_loss(const head_place *p)
+{
+    const d9d_heads_head_section *c = p->c;
+    const d9di_heads_kind *k = &d9di_heads_kinds[c->kind];
+    const d9d_heads_loss loss = loss_of(c);
+    const bool labelled = c->kind != D9D_HEADS_CAUSAL_LM && c->kind != D9D_HEADS_EMBEDDING;
+
+    D9D_TRY(check_loss_of_kind(p));
     if (!labelled && c->label != NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s.heads[%zu].label: %s has no field of labels", p->path,
                         p->i, k->words);
@@ -515,6 +551,7 @@ static d9d_status infer_section_check(const void *value, const char *path)
         const head_place p = {(const d9d_heads_head_section *)c->heads.items + i, path, i};
 
         D9D_TRY(check_name(&p));
+        D9D_TRY(check_loss_of_kind(&p));
         if (!d9di_heads_kinds[p.c->kind].pooled)
             return D9D_FAIL(D9D_ECONFIG,
                             "%s.heads[%zu].kind: a line is a text, and %s is of tokens; a model's "
@@ -572,7 +609,13 @@ static const d9d_table head_table =
 static const d9d_key head_elem = {
     .kind = D9D_KIND_TABLE, .def = "{}", .table = &head_table, .doc = "a head on the model"};
 
-static const d9d_key computed_head_keys[] = {STRUCTURE_KEYS, D9D_KEY_END};
+static const d9d_key computed_head_keys[] = {
+    STRUCTURE_KEYS,
+    D9D_KEY_ENUM(head_section, loss, "null", d9di_heads_loss_names,
+                 "what it was trained with: of bce each class has a probability of its own, and a "
+                 "text any of them; null: the first of its kind",
+                 .flags = D9D_NULLABLE),
+    D9D_KEY_END};
 static const d9d_table computed_head_table =
     D9D_TABLE(head_section, "computed_head", computed_head_keys, "a head that is computed");
 static const d9d_key computed_head_elem = {.kind = D9D_KIND_TABLE,

@@ -151,6 +151,15 @@ JSON
         close_to 1e-5 <(outputs out.jsonl) <(outputs one.jsonl)
         rm out.jsonl
     done
+    # Of a head that was trained with bce each class has a probability of its own.
+    d9d-infer -q --device cpu --set 'task.heads=[{"name": "flags", "kind": "classification", "outputs": 2, "loss": "bce"}]' infer.json
+    mv out.jsonl labels.jsonl
+    d9d-infer -q --device cpu --set 'task.heads=[{"name": "flags", "kind": "regression", "outputs": 2}]' infer.json
+    close_to 1e-6 <(jq '.flags.prediction[]' labels.jsonl) <(jq '.flags[] | 1 / (1 + (-. | exp))' out.jsonl)
+    diff <(jq -c .flags.labels labels.jsonl) <(jq -c '[.flags | to_entries[] | select(.value > 0).key]' out.jsonl)
+    rm out.jsonl
+    run -2 d9d-infer --device cpu --set task.heads.1.loss=mse infer.json
+    assert_output --partial 'task.heads[1].loss: a classification head has cross_entropy to bce, not mse'
     # The model is still a language model, in this layout and in another.
     d9d-infer -q --device cpu --set 'task={"name": "perplexity"}' infer.json
     d9d-map -q dense-all/export mapped

@@ -42,6 +42,9 @@
  * line for each text (heads of tokens have their own tasks):
  *
  *     {"sample": 0, "topic": {"label": 2, "prediction": [0.1, 0.2, 0.7]}, "score": [3.5]}
+ *
+ * A classification that was trained with bce says so, "loss": "bce".  Its classes have a
+ * probability each, and a text those above 1/2: {"labels": [0, 2], "prediction": [0.9, 0.2, 0.7]}.
  */
 #ifndef D9D_TASKS_HEADS_H
 #define D9D_TASKS_HEADS_H
@@ -72,7 +75,7 @@ typedef enum d9d_heads_loss {
     D9D_HEADS_INFO_NCE
 } d9d_heads_loss;
 
-/* One head; in inference, only name, kind, outputs and bias. */
+/* One head; in inference, only name, kind, outputs, bias and loss. */
 typedef struct d9d_heads_head_section {
     const char *name;
     int kind;        /* d9d_heads_kind */
