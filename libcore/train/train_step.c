@@ -184,12 +184,13 @@ d9d_status d9di_train_stepper_forward_backward(d9di_train_stepper *s, const d9di
     return D9D_OK;
 }
 
-/* A rank without any looks at the other ranks' samples, so that all ranks know without
- * communication. */
+/* A rank without any looks at the other ranks' micro-batches, so that all ranks know without
+ * communication; a pair is in one of them. */
 d9d_status d9di_train_stepper_has_targets(const d9di_train_stepper *s, const d9di_train_run *run,
                                           int64_t targets, bool *out)
 {
     const int64_t g = run->c->trainer.batching.global_batch_size;
+    const int64_t micro = run->c->trainer.batching.microbatch_size;
     d9d_batch_buffer *buffer;
     d9d_status st = D9D_OK;
 
@@ -197,10 +198,10 @@ d9d_status d9di_train_stepper_has_targets(const d9di_train_stepper *s, const d9d
     if (*out || s->engine->world == NULL || s->rollout->c != NULL)
         return D9D_OK;
     D9D_TRY(d9d_batch_buffer_create(&buffer));
-    for (int64_t i = 0; i < g && !*out && st == D9D_OK; i++) {
+    for (int64_t i = 0; i < g && !*out && st == D9D_OK; i += micro) {
         d9d_batch b;
 
-        st = d9d_loader_fill(run->data.loader, s->state.samples + i, 1, buffer, &b);
+        st = d9d_loader_fill(run->data.loader, s->state.samples + i, micro, buffer, &b);
         *out = st == D9D_OK && d9di_task_targets(s->engine->task, &b) > 0;
     }
     d9d_batch_buffer_free(buffer);

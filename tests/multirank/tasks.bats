@@ -131,6 +131,20 @@ trains() { # MODEL POOLING MESH
     done
 }
 
+# A rank without pairs knows by the others' micro-batches that the step has some, and one without any that it has none.
+@test "a rank whose pairs are all skipped trains with the others" {
+    for skip in 0-3 4-7 0-7; do
+        pairs=(--set 'task={"name": "embedding"}' --set 'metrics=[]' --set trainer.run.steps=2
+            --set trainer.batching.microbatch_size=4 --set data.skip_samples="\"$skip\"")
+        rm -rf one r
+        d9d-train -q --device cpu "${pairs[@]}" --set trainer.run.dir=one dense.train.json
+        mesh_of "2 1 1 1 1 1 1"
+        mpi -n "$ranks" d9d-train -q --device cpu "${mesh_options[@]}" "${pairs[@]}" --set trainer.run.dir=r dense.train.json
+        close <(numbers loss r) <(numbers loss one)
+        close <(numbers tokens r) <(numbers tokens one)
+    done
+}
+
 @test "LoRA with a head trains and exports the same on every mesh" {
     tuned=(--set 'peft={"kind": "stack", "methods": [
         {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 3, "alpha": 6}},
