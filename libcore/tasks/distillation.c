@@ -17,7 +17,7 @@
 typedef d9d_distillation_section section;
 
 /* What the divergence of a chunk is computed with, also when backward recomputes it; the same in
- * every forward. */
+ * every forward.  The teacher may be the student without its adapters. */
 typedef struct distillation {
     const section *c;
     d9d_block_vocab *student, *teacher; /* heads */
@@ -37,7 +37,42 @@ static d9d_status distillation_open(const void *config, void **self)
 
 /* --- the divergence ------------------------------------------------------------------------ */
 
-/* Rows of both models [n, H], [n, H'] to losses [1, n]. */
+/* Of the same head, where the teacher is the student without its adapters. */
+static d9d_status teacher_logits(const distillation *d, d9d_tape *t, d9d_var *rows, d9d_var **y)
+{
+    d9d_status st;
+
+    d9d_tape_begin_reference(t);
+    st = d9d_block_vocab_local_logits(d->teacher, t, rows, y);
+    d9d_tape_end_reference(t);
+    return st;
+}
+
+/* Dropout of the head's adapter counts the rows of a chunk as the tokens that they are. */
+static d9d_status student_logits(const distillation *d, d9d_tape *t, d9d_var *rows, d9d_var *tokens,
+                                 d9d_var **y)
+{
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
+    d9d_dropout_rng all, chunk;
+    d9d_status st;
+
+    if (rng == NULL)
+        return d9d_block_vocab_local_logits(d->student, t, rows, y);
+    all = chunk = *rng;
+    all.token = d9d_tensor_ref(&rng->token);
+    all.query_token = d9d_tensor_ref(&rng->query_token);
+    chunk.token = *d9d_var_tensor(tokens);
+    chunk.first = 0;
+    d9d_tape_set_dropout_rng(t, &chunk);
+    st = d9d_block_vocab_local_logits(d->student, t, rows, y);
+    d9d_tape_set_dropout_rng(t, &all);
+    d9d_tensor_release(&all.token);
+    d9d_tensor_release(&all.query_token);
+    return st;
+}
+
+/* Rows of both models [n, H], [n, H'] to losses [1, n]; with dropout the numbers of their tokens
+ * [n]. */
 static d9d_status chunk_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                 d9d_var **out, size_t n_out)
 {
@@ -45,9 +80,9 @@ static d9d_status chunk_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
     const int64_t n = d9d_var_tensor(in[0])->shape.dim[0];
     d9d_var *student, *teacher;
 
-    (void)n_in, (void)n_out;
-    D9D_TRY(d9d_block_vocab_local_logits(d->student, t, in[0], &student));
-    D9D_TRY(d9d_block_vocab_local_logits(d->teacher, t, in[1], &teacher));
+    (void)n_out;
+    D9D_TRY(student_logits(d, t, in[0], n_in > 2 ? in[2] : NULL, &student));
+    D9D_TRY(teacher_logits(d, t, in[1], &teacher));
     D9D_TRY(d9d_op_generalized_jsd(t, student, teacher, (float)d->c->beta, (float)d->c->temperature,
                                    d->tp, out));
     return d9d_op_reshape(t, *out, D9D_SHAPE(1, n), out);
@@ -65,6 +100,17 @@ static d9d_status take_rows(d9d_tape *t, d9d_var *x, int64_t first, int64_t n, d
     D9D_TRY(
         d9d_op_concat(t, &(d9d_op_concat_input){*y, first * h, n * h}, 1, D9D_SHAPE(1, n * h), y));
     return d9d_op_reshape(t, *y, D9D_SHAPE(n, h), y);
+}
+
+/* Numbers of the tokens [first, first + n). */
+static d9d_status take_tokens(d9d_tape *t, const d9d_dropout_rng *rng, int64_t first, int64_t n,
+                              d9d_var **y)
+{
+    d9d_tensor part = d9d_tensor_rows(&rng->token, first, n);
+    const d9d_status st = d9d_tape_leaf(t, &part, false, y);
+
+    d9d_tensor_release(&part);
+    return st;
 }
 
 static int64_t head_columns(const d9d_block_vocab *b)
@@ -90,15 +136,18 @@ static d9d_status divergence(distillation *d, d9d_tape *t, d9d_var *student, d9d
                              d9d_var **loss)
 {
     const int64_t rows = d9d_var_tensor(student)->shape.dim[0], step = chunk_rows(d);
+    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
 
     *loss = NULL;
     for (int64_t at = 0; at < rows; at += step) {
         const int64_t n = rows - at < step ? rows - at : step;
-        d9d_var *in[2], *one;
+        d9d_var *in[3], *one;
 
         D9D_TRY(take_rows(t, student, at, n, &in[0]));
         D9D_TRY(take_rows(t, teacher, at, n, &in[1]));
-        D9D_TRY(d9d_tape_recompute(t, chunk_forward, d, in, 2, &one, 1));
+        if (rng != NULL)
+            D9D_TRY(take_tokens(t, rng, at, n, &in[2]));
+        D9D_TRY(d9d_tape_recompute(t, chunk_forward, d, in, rng != NULL ? 3 : 2, &one, 1));
         if (at > 0) {
             const d9d_op_concat_input both[] = {{*loss, 0, at}, {one, 0, n}};
 

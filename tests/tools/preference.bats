@@ -164,6 +164,25 @@ ROWS
     [[ "$output" != *'frozen model'* ]]
 }
 
+# The teacher's logits are of the head, here the embedding, without its adapter, now and when backward computes them again.
+@test "a head with an adapter learns from itself without it, with the same dropout in chunks of any size" {
+    config
+    distil() { # DIR TEACHER [OPTION...]
+        train --set 'peft={"kind": "lora", "module_name_pattern": "model.embed_tokens|.*q_proj", "params": {"r": 2, "alpha": 4}}' \
+            --set "task={\"name\": \"distillation\", \"teacher\": $2, \"cross_entropy_weight\": 0.5}" --set 'metrics=[]' \
+            --set optimizer.lr=0.01 --set trainer.run.dir="$1" "${@:3}" run.json
+    }
+    learnt() { jq -r 'select(.loss) | .loss, .grad_norm' "$1/metrics.jsonl"; }
+    distil without '"start"'
+    distil beside '{"checkpoint": "student"}'
+    cmp without/export/model.safetensors beside/export/model.safetensors
+    distil whole '"start"' --set peft.params.dropout=0.3
+    distil chunks '"start"' --set peft.params.dropout=0.3 --set task.chunk_tokens=7
+    [ "$(learnt whole | wc -l)" -ge 4 ]
+    paste <(learnt whole) <(learnt chunks) | awk '($1 - $2) ^ 2 > (1e-5 * $1) ^ 2 { print; exit 1 }'
+    run ! diff <(learnt whole) <(learnt without)
+}
+
 @test "a plan has the frozen model, and refuses what does not fit" {
     config
     run -0 d9d-train --plan --gpu h100 run.json
