@@ -152,7 +152,8 @@ d9d_status d9d_adapter_kind_check(const d9d_adapter_kind *kind)
                : D9D_FAIL(D9D_ECONFIG, "%s: has a forward and no merge", kind->name);
 }
 
-static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind)
+static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind,
+                            const d9d_adapter_opts *opts)
 {
     const bool by_role = kind->forward == NULL;
 
@@ -161,6 +162,9 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
                         w == NULL ? "no matrix" : "an adapter already");
     if (w->peft.refused != NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s: %s", kind->name, w->peft.refused);
+    if (opts->dropout > 0 && w->peft.dropout_refused != NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: dropout is %g: %s", kind->name, opts->dropout,
+                        w->peft.dropout_refused);
     if (d9d_adapter_is_table(m) && !d9d_adapter_is_low_rank(kind))
         return D9D_FAIL(D9D_ENOTSUP, "%s: adapters of embeddings and heads are LoRA alone",
                         kind->name);
@@ -204,7 +208,7 @@ d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
     d9d_param *w = d9d_adapter_matrix(m);
     adapter_record *l;
 
-    D9D_TRY(fit_check(m, w, kind));
+    D9D_TRY(fit_check(m, w, kind, opts));
     l = d9d_arena_alloc(&m->names, sizeof(*l));
     if (l == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the record of an adapter", kind->name);

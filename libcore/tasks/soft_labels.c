@@ -269,10 +269,14 @@ d9d_status d9di_soft_labels_extend(d9di_soft_labels *s, d9d_model *m)
         return D9D_OK;
     s->head = m->lm_head;
     D9D_TRY(head_check(s, m));
-    for (size_t i = 0; sums_rows && i < s->head->n_splits; i++)
-        s->head->table[i]->peft.refused =
-            "label smoothing and soft labels of the whole vocabulary sum the head's rows, which "
-            "are not those of an adapter";
+    for (size_t i = 0; i < s->head->n_splits; i++) {
+        d9d_param_peft *peft = &s->head->table[i]->peft;
+
+        if (sums_rows)
+            peft->refused = "label smoothing and soft labels of the whole vocabulary sum the "
+                            "head's rows, which are not those of an adapter";
+        peft->dropout_refused = "soft labels read rows of the head, without what an adapter drops";
+    }
     return D9D_OK;
 }
 

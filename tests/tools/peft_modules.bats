@@ -143,6 +143,9 @@ tables='{"kind": "lora", "module_name_pattern": "model\\.embed_tokens|lm_head|.*
     summed="lora: label smoothing and soft labels of the whole vocabulary sum the head's rows, which are not those of an adapter"
     says 2 "$summed" d9d-train --plan "${smooth[@]}"
     says 2 "$summed" d9d-train -q --set trainer.run.dir=smooth "${smooth[@]}"
+    soft='task={"name": "causal_lm", "soft_labels": "p", "soft_ids": "ids"}'
+    says 2 "lora: dropout is 0.1: soft labels read rows of the head, without what an adapter drops" \
+        d9d-train -q --set trainer.run.dir=smooth --set "peft=$tables" --set peft.params.dropout=0.1 --set "$soft" c.json
     [ ! -e smooth ]
     d9d-train --plan --json c.json >whole
     d9d-train --plan --json --set "peft=$tables" c.json >plan

@@ -127,9 +127,10 @@ typedef struct d9d_param_part {
 
 /* PEFT: the adapter of a matrix, and the matrix of an adapter's parameter. */
 typedef struct d9d_param_peft {
-    d9d_param_adapter *adapter; /* of this matrix; NULL: none */
-    const d9d_param *adapts;    /* the matrix whose adapter this is a part of; NULL: none */
-    const char *refused;        /* why it can have no adapter, a constant; NULL: it can */
+    d9d_param_adapter *adapter;  /* of this matrix; NULL: none */
+    const d9d_param *adapts;     /* the matrix whose adapter this is a part of; NULL: none */
+    const char *refused;         /* why it can have no adapter, a constant; NULL: it can */
+    const char *dropout_refused; /* why its adapter can have no dropout, likewise */
 } d9d_param_peft;
 
 /* Brings copies of a parameter, those of two that are asked for and not there yet. */
