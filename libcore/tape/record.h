@@ -55,6 +55,7 @@ struct d9d_tape {
     D9D_VEC(d9di_tape_deferred) deferred; /* in order of deferral */
     bool hook_deferred;                   /* one of them is a hook */
     d9d_dropout_rng dropout_rng;          /* token.storage NULL: none */
+    d9d_dropout_rng rows_rng;             /* of begin_rows(), likewise */
     d9d_token_weights token_weights;      /* weight.storage NULL: none */
     d9d_tensor prefix;                    /* storage NULL: none */
     d9d_tape_prefill prefill;             /* segments.storage NULL: none */

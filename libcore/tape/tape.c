@@ -36,6 +36,7 @@ void d9d_tape_reset(d9d_tape *t)
     d9d_arena_release(&t->arena);
     d9d_tensor_release(&t->dropout_rng.token);
     d9d_tensor_release(&t->dropout_rng.query_token);
+    d9d_tensor_release(&t->rows_rng.token);
     d9d_tensor_release(&t->token_weights.weight);
     d9d_tensor_release(&t->token_weights.lane);
     d9d_tensor_release(&t->prefix);
@@ -102,7 +103,22 @@ void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng)
 
 const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t)
 {
-    return t->dropout_rng.token.storage != NULL && !t->is_reference ? &t->dropout_rng : NULL;
+    if (t->dropout_rng.token.storage == NULL || t->is_reference)
+        return NULL;
+    return t->rows_rng.token.storage != NULL ? &t->rows_rng : &t->dropout_rng;
+}
+
+void d9d_tape_begin_rows(d9d_tape *t, const d9d_tensor *number)
+{
+    t->rows_rng = t->dropout_rng;
+    t->rows_rng.token = d9d_tensor_ref(number);
+    t->rows_rng.query_token = (d9d_tensor){0};
+    t->rows_rng.first = 0;
+}
+
+void d9d_tape_end_rows(d9d_tape *t)
+{
+    d9d_tensor_release(&t->rows_rng.token);
 }
 
 void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *weights)

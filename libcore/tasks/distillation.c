@@ -48,26 +48,17 @@ static d9d_status teacher_logits(const distillation *d, d9d_tape *t, d9d_var *ro
     return st;
 }
 
-/* Dropout of the head's adapter counts the rows of a chunk as the tokens that they are. */
+/* Dropout of the head's adapter counts the rows of a chunk as the tokens that they are; NULL: none.
+ */
 static d9d_status student_logits(const distillation *d, d9d_tape *t, d9d_var *rows, d9d_var *tokens,
                                  d9d_var **y)
 {
-    const d9d_dropout_rng *rng = d9d_tape_dropout_rng(t);
-    d9d_dropout_rng all, chunk;
     d9d_status st;
 
-    if (rng == NULL)
-        return d9d_block_vocab_local_logits(d->student, t, rows, y);
-    all = chunk = *rng;
-    all.token = d9d_tensor_ref(&rng->token);
-    all.query_token = d9d_tensor_ref(&rng->query_token);
-    chunk.token = *d9d_var_tensor(tokens);
-    chunk.first = 0;
-    d9d_tape_set_dropout_rng(t, &chunk);
+    if (tokens != NULL)
+        d9d_tape_begin_rows(t, d9d_var_tensor(tokens));
     st = d9d_block_vocab_local_logits(d->student, t, rows, y);
-    d9d_tape_set_dropout_rng(t, &all);
-    d9d_tensor_release(&all.token);
-    d9d_tensor_release(&all.query_token);
+    d9d_tape_end_rows(t);
     return st;
 }
 

@@ -277,7 +277,7 @@ static d9d_status embedding_forward(void *self, d9d_model *m, d9d_tape *t, const
         return D9D_OK;
     if (projection != NULL) {
         D9D_TRY(d9d_param_unit_unshard(&projection->module, t));
-        D9D_TRY(d9d_op_linear(t, rows, &projection->weight, &rows));
+        D9D_TRY(d9di_task_linear_of_texts(t, in->pool, rows, &projection->weight, &rows));
         D9D_TRY(d9d_param_unit_reshard(&projection->module, t));
     }
     if (!is_inference(self))

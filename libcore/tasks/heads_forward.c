@@ -12,6 +12,7 @@
 
 #include "d9d/op/loss.h"
 #include "d9d/op/op.h"
+#include "tasks/tasks.h"
 
 /* A micro-batch, while its losses are made. */
 typedef struct heads_pass {
@@ -67,7 +68,8 @@ static d9d_status matrix_forward(const heads_pass *p, const d9di_heads_head *h, 
                                .rows = h->kind->pooled ? &p->in->pool->number : NULL},
         &rows));
     D9D_TRY(d9d_param_unit_unshard(&w->module, p->t));
-    D9D_TRY(d9d_op_linear(p->t, rows, &w->weight, y));
+    D9D_TRY(h->kind->pooled ? d9di_task_linear_of_texts(p->t, p->in->pool, rows, &w->weight, y)
+                            : d9d_op_linear(p->t, rows, &w->weight, y));
     if (bias != NULL)
         D9D_TRY(d9d_op_add_bias(p->t, *y, bias, 0, y));
     return d9d_param_unit_reshard(&w->module, p->t);

@@ -114,7 +114,7 @@ static d9d_status scores_make(d9d_model *m, d9d_tape *t, const d9d_model_in *in,
         return D9D_OK;
     D9D_TRY(d9d_model_pool(m, t, out->hidden, in->pool, &rows));
     D9D_TRY(d9d_param_unit_unshard(&score->module, t));
-    D9D_TRY(d9d_op_linear(t, rows, &score->weight, scores));
+    D9D_TRY(d9di_task_linear_of_texts(t, in->pool, rows, &score->weight, scores));
     return d9d_param_unit_reshard(&score->module, t);
 }
 

@@ -445,6 +445,17 @@ d9d_status d9di_task_stage_specs(const d9di_task *t, const d9d_model *m, int sta
     return d9d_stage_specs_check(out, *n, where);
 }
 
+d9d_status d9di_task_linear_of_texts(d9d_tape *t, const d9d_op_pool_index *pool, d9d_var *rows,
+                                     d9d_param *w, d9d_var **y)
+{
+    d9d_status st;
+
+    d9d_tape_begin_rows(t, &pool->number);
+    st = d9d_op_linear(t, rows, w, y);
+    d9d_tape_end_rows(t);
+    return st;
+}
+
 /* Next tokens of a micro-batch for the metrics, where the model has its head at hand. */
 typedef struct token_metrics {
     const d9di_task *task;

@@ -81,6 +81,11 @@ d9d_status d9di_answers_check(const d9d_batch *b, int64_t width);
 extern const d9d_table d9di_fill_mask_table;
 
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out);
+/* Rows of pooled texts [M, H] times a matrix [N, H]: [M, N].  Dropout of its adapter counts texts.
+ */
+d9d_status d9di_task_linear_of_texts(d9d_tape *t, const d9d_op_pool_index *pool, d9d_var *rows,
+                                     d9d_param *w, d9d_var **y);
+
 /* Opens a task of this kind with this section. */
 d9d_status d9di_task_open_kind(const d9d_train_task *kind, const void *section, d9di_task *out);
 void d9di_task_close(d9di_task *t);

@@ -102,6 +102,22 @@ everywhere() {
     close_to 1e-6 <(values grad_norm run) <(values grad_norm lm)
 }
 
+# Their adapters drop features of texts, which are rows of other numbers than tokens.
+@test "dropout of a head's adapter depends neither on micro-batches nor on the mesh" {
+    adapted=(--set "$(heads "$tags, $topic")" --set trainer.run.steps=3 --set 'peft={"kind": "stack", "methods": [
+        {"kind": "lora", "module_name_pattern": "heads.*|.*q_proj", "params": {"r": 2, "alpha": 4, "dropout": 0.4}}]}'
+        --set trainer.model_stage_factory.source_checkpoint=dense-all/export)
+    rm -rf one run
+    alone one dense "${adapted[@]}" --set trainer.batching.microbatch_size=4
+    alone run dense "${adapted[@]}" --set trainer.batching.microbatch_size=1
+    close_to 1e-5 <(values grad_norm run) <(values grad_norm one)
+    for mesh in "1 1 2 1 1 1" "2 1 1 1 2 1"; do
+        rm -rf run
+        train dense "$mesh" run "${adapted[@]}"
+        close_to 1e-5 <(values grad_norm run) <(values grad_norm one)
+    done
+}
+
 @test "a checkpoint has the heads by name, goes on with them to the bit, and on another mesh" {
     rm -rf part run
     train dense "1 2 1 1 1 1" part "${all[@]}" --set trainer.run.steps=3

@@ -180,14 +180,40 @@ static void refuses(void **state)
                    "dropout: x is int32, expected float32 or bfloat16");
 }
 
+/* Rows of another kind have the numbers that they are begun with, and then again the tokens'. */
+static void rows_have_their_own_numbers(void **state)
+{
+    static const dropout_arg p = {0.5f, 0, 0, 0};
+    op_fixture *f = *state;
+    int64_t number[] = {3 * 1000 + 3, 1003};
+    d9d_tensor rows;
+    float *all, *some, *again;
+
+    set_rng(f, 4, 0);
+    all = dropped_ones(f, &p, 4, 32);
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I64, D9D_SHAPE(2), number, &rows));
+    d9d_tape_begin_rows(f->tape, &rows);
+    d9d_tensor_release(&rows);
+    some = dropped_ones(f, &p, 2, 32);
+    assert_memory_equal(some, all + 3 * 32, 32 * sizeof(*all));
+    assert_memory_equal(some + 32, all + 32, 32 * sizeof(*all));
+    d9d_tape_begin_reference(f->tape);
+    assert_null(d9d_tape_dropout_rng(f->tape));
+    d9d_tape_end_reference(f->tape);
+    d9d_tape_end_rows(f->tape);
+    again = dropped_ones(f, &p, 4, 32);
+    assert_memory_equal(again, all, 4 * 32 * sizeof(*all));
+    free(all);
+    free(some);
+    free(again);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_its_promises),
-        op_test(elements_have_numbers),
-        op_test(the_mean_stays),
-        op_test(nothing_is_dropped),
-        op_test(refuses),
+        cmocka_unit_test(keeps_its_promises), op_test(elements_have_numbers),
+        op_test(rows_have_their_own_numbers), op_test(the_mean_stays),
+        op_test(nothing_is_dropped),          op_test(refuses),
     };
 
     return cmocka_run_group_tests_name("op_dropout", tests, NULL, NULL);

@@ -85,6 +85,11 @@ typedef struct d9d_dropout_rng {
  * nothing is dropped. */
 D9D_API void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng);
 D9D_API const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t); /* NULL: none */
+/* Rows of another kind, between the two calls: texts that were pooled, or some of the tokens.
+ * Dropout takes their numbers, int64 [rows], in the place of the tokens'.  A function that is
+ * recomputed begins and ends them itself. */
+D9D_API void d9d_tape_begin_rows(d9d_tape *t, const d9d_tensor *number);
+D9D_API void d9d_tape_end_rows(d9d_tape *t);
 
 /* Weights of a forward's tokens where an op counts them (d9d_op_router()): 0 for padding; the
  * others of a sample sum to the number of its targets. */
