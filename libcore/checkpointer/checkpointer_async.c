@@ -207,10 +207,11 @@ static d9d_status commit_checkpoint(void *arg)
 {
     d9di_checkpointer_async *s = arg;
     const bool first = s->save.rank == 0;
+    const int64_t step = s->save.state.step;
 
     D9D_TRY(d9di_checkpointer_save_commit(&s->save));
     d9di_checkpointer_save_release(&s->save);
-    return first ? d9d_checkpointer_prune(s->opts.dir, s->opts.keep, s->opts.log) : D9D_OK;
+    return first ? d9d_checkpointer_prune(s->opts.dir, step, s->opts.keep, s->opts.log) : D9D_OK;
 }
 
 /* True if a phase is work for this rank. */

@@ -317,8 +317,10 @@ d9d_status d9d_checkpointer_remove(const char *dir, int64_t step, const d9d_log 
     return st;
 }
 
-/* Removes everything older than the `keep` newest usable checkpoints. */
-static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const d9d_log *log)
+/* Of the checkpoints up to `last`, removes all that are older than the `keep` newest usable ones.
+ */
+static d9d_status remove_old(const char *dir, int64_t last, int64_t keep, d9d_arena *a,
+                             const d9d_log *log)
 {
     d9di_checkpointer_steps steps;
     int64_t n_usable = 0;
@@ -329,6 +331,8 @@ static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const 
 
         if (path == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
+        if (steps.step[i] > last)
+            continue;
         if (n_usable < keep)
             n_usable += check_usable(path, steps.step[i], ALL_FILES) == D9D_OK;
         else if (d9d_fs_head_has(path, D9D_MANIFEST_NAME, D9DI_CHECKPOINTER_SCHEMA))
@@ -337,7 +341,7 @@ static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const 
     return D9D_OK;
 }
 
-d9d_status d9d_checkpointer_prune(const char *dir, int64_t keep, const d9d_log *log)
+d9d_status d9d_checkpointer_prune(const char *dir, int64_t last, int64_t keep, const d9d_log *log)
 {
     d9di_checkpointer_lock lock = {.fd = -1};
     d9d_arena a = {0};
@@ -348,7 +352,7 @@ d9d_status d9d_checkpointer_prune(const char *dir, int64_t keep, const d9d_log *
     D9D_TRY_OR(st, d9di_checkpointer_lock_acquire(dir, &lock), out);
     D9D_TRY_OR(st, remove_leftovers(dir, &lock, &a, log), out);
     if (keep > 0)
-        st = remove_old(dir, keep, &a, log);
+        st = remove_old(dir, last, keep, &a, log);
 out:
     d9di_checkpointer_lock_release(&lock);
     d9d_arena_release(&a);

@@ -754,7 +754,7 @@ static void test_a_file_of_that_name(void **state)
     assert_string_equal(newest(w), "c/step-00000001");
     assert_fails(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL), D9D_ECONFIG,
                  "c/step-00000002: is there already and is not a directory");
-    assert_ok(d9d_checkpointer_prune("c", 1, NULL));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 1, NULL));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002");
     run_release(&r);
 }
@@ -790,7 +790,7 @@ static void test_not_finite(void **state)
     unit_check_has(w->text, "c/step-00000003: loss or gradient of step 3 was not finite", __FILE__,
                    __LINE__);
     /* It is kept, to be looked at, and does not count. */
-    assert_ok(d9d_checkpointer_prune("c", 1, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 1, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock step-00000002 step-00000003");
     run_release(&r);
 }
@@ -817,23 +817,40 @@ static void test_prune_keeps_the_newest(void **state)
     world *w = *state;
     run r;
 
-    assert_ok(d9d_checkpointer_prune("c", 1, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 1, &w->log));
     assert_false(d9d_fs_exists("c"));
     run_make(w, &r);
     for (int step = 1; step <= 5; step++)
         save(w, &r, step);
-    assert_ok(d9d_checkpointer_prune("c", 0, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 0, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002 step-00000003 "
                                           "step-00000004 step-00000005");
     /* A damaged one does not count; one without a manifest is not ours to remove. */
     assert_int_equal(truncate("c/step-00000004/ranks-00000/model-r00000.safetensors", 10), 0);
     assert_int_equal(unlink("c/step-00000001/manifest.json"), 0);
-    assert_ok(d9d_checkpointer_prune("c", 2, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 2, &w->log));
     assert_string_equal(names_in(w, "c"),
                         ".lock step-00000001 step-00000003 step-00000004 step-00000005");
-    assert_ok(d9d_checkpointer_prune("c", 1, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 1, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000005");
     assert_string_equal(newest(w), "c/step-00000005");
+    run_release(&r);
+}
+
+/* A run resumed from before a checkpoint whose bytes, not sizes, are wrong. */
+static void test_prune_keeps_what_follows_a_damaged_one(void **state)
+{
+    world *w = *state;
+    run r;
+
+    run_make(w, &r);
+    save(w, &r, 2);
+    flip_byte();
+    save(w, &r, 0);
+    save(w, &r, 1);
+    assert_ok(d9d_checkpointer_prune("c", 1, 1, &w->log));
+    assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002");
+    assert_string_equal(newest(w), "c/step-00000001");
     run_release(&r);
 }
 
@@ -850,7 +867,7 @@ static void test_prune_sweeps_leftovers(void **state)
     assert_ok(d9d_fs_mkdirs("c/mine.tmp-1-0"));
     assert_ok(d9d_fs_mkdirs("c/step-00000001-best"));
     assert_string_equal(newest(w), "c/step-00000001");
-    assert_ok(d9d_checkpointer_prune("c", 0, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 0, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock mine.tmp-1-0 step-00000001 step-00000001-best");
     run_release(&r);
 }
@@ -868,14 +885,14 @@ static void test_lock_of_another(void **state)
     assert_ok(d9d_fs_mkdirs("c/step-00000002.tmp-4711-0"));
     fd = open("c/.lock", O_RDWR);
     assert_int_equal(flock(fd, LOCK_EX), 0);
-    assert_fails(d9d_checkpointer_prune("c", 1, &w->log), D9D_EIO,
+    assert_fails(d9d_checkpointer_prune("c", INT64_MAX, 1, &w->log), D9D_EIO,
                  "c/.lock: another process is writing checkpoints here");
     assert_fails_like(d9d_checkpointer_write("c", &at, &r.set, NULL, &w->log), D9D_EIO,
                       "another process");
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002.tmp-4711-0");
     assert_string_equal(newest(w), "c/step-00000001");
     assert_int_equal(close(fd), 0);
-    assert_ok(d9d_checkpointer_prune("c", 1, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 1, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001");
     run_release(&r);
 }
@@ -1141,6 +1158,7 @@ int main(void)
         in_world(test_not_finite),
         in_world(test_renamed_by_hand),
         in_world(test_prune_keeps_the_newest),
+        in_world(test_prune_keeps_what_follows_a_damaged_one),
         in_world(test_prune_sweeps_leftovers),
         in_world(test_lock_of_another),
         in_world(test_wrong_manifests),

@@ -248,13 +248,13 @@ static void test_without_locks(void **state)
     assert_ok(save(&r, 1));
     assert_ok(d9d_fs_mkdirs("c/step-00000002.tmp-1-0"));
     assert_ok(d9d_fs_write_atomic("c/step-00000002.tmp-1-0/model", "x", 1));
-    assert_ok(d9d_checkpointer_prune("c", 1, NULL));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 1, NULL));
     assert_true(d9d_fs_exists("c/step-00000002.tmp-1-0"));
     age("c/step-00000002.tmp-1-0", 2 * 24 * 3600);
-    assert_ok(d9d_checkpointer_prune("c", 1, NULL));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 1, NULL));
     assert_true(d9d_fs_exists("c/step-00000002.tmp-1-0"));
     age("c/step-00000002.tmp-1-0/model", 2 * 24 * 3600);
-    assert_ok(d9d_checkpointer_prune("c", 1, NULL));
+    assert_ok(d9d_checkpointer_prune("c", INT64_MAX, 1, NULL));
     assert_false(d9d_fs_exists("c/step-00000002.tmp-1-0"));
     assert_int_equal(newest(), 1);
     run_release(&r);

@@ -15,7 +15,7 @@
  *     resume:       D9D_TRY(d9d_checkpointer_latest(dir, bootstrap, log, &a, &path));
  *                   if (path != NULL) D9D_TRY(d9d_checkpointer_read(path, &set, &state));
  *     each period:  D9D_TRY(d9d_checkpointer_write(dir, &state, &set, log));
- *                   D9D_TRY(d9d_checkpointer_prune(dir, keep, log));
+ *                   D9D_TRY(d9d_checkpointer_prune(dir, step, keep, log));
  *
  * Commit.  A checkpoint is written in step-N.tmp-PID-n.  Its files are hashed while they are
  * written, the root manifest is written last, and all files and directories are synced.  Then one
@@ -173,9 +173,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_write(const char *dir,
                                                        d9d_mesh *mesh, const d9d_log *log);
 
 /* Removes leftovers of killed saves and, unless `keep` is 0, every checkpoint older than the `keep`
- * newest usable ones.  Here usable means finite, with all files at their sizes; hashes are not
- * checked.  A directory without a manifest is left alone. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_prune(const char *dir, int64_t keep,
+ * newest usable ones of a run whose newest is of step `last`.  Here usable means finite, with all
+ * files at their sizes; hashes are not checked.  Those of later steps, which the run passed over
+ * when it resumed, stay and do not count.  A directory without a manifest is left alone. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_prune(const char *dir, int64_t last, int64_t keep,
                                                        const d9d_log *log);
 /* Removes the checkpoint of `step`, the lock, and `dir` itself if it is then empty. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_remove(const char *dir, int64_t step,
