@@ -270,6 +270,36 @@ void d9di_run_dir_remove_rank_file(const d9di_run_dir *r, int rank)
     d9d_arena_release(&a);
 }
 
+static d9d_status file_open_locked(const char *path, d9d_file *out)
+{
+    d9d_file f = {.fd = -1};
+    d9d_status st = d9d_file_open_rw(path, &f);
+
+    if (st == D9D_OK)
+        st = d9d_file_lock(&f);
+    if (st == D9D_OK)
+        *out = f;
+    else
+        d9d_file_release(&f);
+    return st;
+}
+
+d9d_status d9di_run_dir_lock_checkpoints(const d9di_run_dir *r, d9d_file *out)
+{
+    d9d_arena a = {0};
+    const char *path = d9d_fs_join(&a, r->checkpoints, ".lock-run");
+    d9d_status st = d9d_fs_mkdirs(r->checkpoints);
+
+    if (st == D9D_OK)
+        st = path != NULL ? file_open_locked(path, out)
+                          : D9D_FAIL(D9D_ENOMEM, "%s: a name in it", r->checkpoints);
+    d9d_arena_release(&a);
+    if (st == D9D_OK)
+        return D9D_OK;
+    return D9D_FAIL(st, "%s; each run needs a trainer.checkpointing.save_dir of its own",
+                    d9d_err_message());
+}
+
 static d9d_status read_rank_file_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
     d9d_arena a = {0};
@@ -362,7 +392,6 @@ d9d_status d9di_run_dir_create(const d9di_run_dir *r, const d9d_job_run_section 
         goto out;
     }
     D9D_TRY_OR(st, d9d_fs_mkdirs(r->path), out);
-    D9D_TRY_OR(st, d9d_fs_mkdirs(r->checkpoints), out);
     d9d_fs_remove_stale(r->export);
     d9d_fs_remove_stale(r->adapter);
     D9D_TRY_OR(st, write_json(&a, r->path, "config.json", resolved), out);

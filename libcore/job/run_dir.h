@@ -2,6 +2,7 @@
 #ifndef D9DI_JOB_RUN_DIR_H
 #define D9DI_JOB_RUN_DIR_H
 
+#include "d9d/base/fs.h"
 #include "d9d/job/job.h"
 
 #define D9DI_RUN_DIR_SCHEMA "d9d.run.v1" /* of manifest.json */
@@ -38,6 +39,11 @@ d9d_status d9di_run_dir_check_foreign(const d9di_run_dir *r);
 d9d_status d9di_run_dir_create(const d9di_run_dir *r, const d9d_job_run_section *run,
                                const json_t *resolved, const json_t *hosts, int64_t restarts,
                                char id[D9DI_RUN_DIR_ID_SIZE]);
+
+/* Creates the checkpoint directory, and locks "CHECKPOINTS/.lock-run" until the file is released:
+ * EIO if another process holds it.  Two runs that write into one directory at a time would remove
+ * each other's checkpoints. */
+d9d_status d9di_run_dir_lock_checkpoints(const d9di_run_dir *r, d9d_file *out);
 
 /* Reads the id that the last start wrote; "" if there was none. */
 d9d_status d9di_run_dir_read_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE]);

@@ -171,6 +171,7 @@ static d9d_status open_on_root(d9di_train_recorder *rec, const d9di_train_run *r
 
     D9D_TRY(d9d_fs_mkdirs(run->dir.path));
     D9D_TRY(d9d_tracker_open(run->dir.metrics, &rec->tracker));
+    D9D_TRY(d9di_run_dir_lock_checkpoints(&run->dir, &rec->lock));
     log_damaged_lines(rec, run);
     if (run->c->trainer.logging.samples)
         D9D_TRY(d9di_samples_log_open(run->dir.samples, step, run->log, &rec->samples_log));
@@ -246,6 +247,7 @@ d9d_status d9di_train_recorder_open_values(d9di_train_recorder *rec, d9d_device 
 void d9di_train_recorder_close(d9di_train_recorder *rec)
 {
     d9d_tracker_close(rec->tracker);
+    d9d_file_release(&rec->lock);
     d9d_sinks_close(rec->sinks);
     d9d_energy_meter_close(rec->meter);
     d9di_samples_log_release(&rec->samples_log);

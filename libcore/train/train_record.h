@@ -26,6 +26,7 @@
 
 typedef struct d9di_train_recorder {
     d9d_tracker *tracker;         /* on rank 0 */
+    d9d_file lock;                /* of the checkpoint directory, on rank 0 */
     d9d_sinks *sinks;             /* of the tracker */
     d9di_samples_log samples_log; /* closed if it is disabled */
     d9di_run_metrics metrics;

@@ -12,6 +12,7 @@ load train_bench
     run -0 bash -c 'cd run && find . -type f | sort'
     assert_output - <<LIST
 ./checkpoints/.lock
+./checkpoints/.lock-run
 ./checkpoints/step-00000008/manifest.json
 ./checkpoints/step-00000008/ranks-00000/manifest.json
 ./checkpoints/step-00000008/ranks-00000/model-r00000.safetensors
@@ -425,6 +426,17 @@ goes_on_from() { # STEP
     says 1 'run/metrics.jsonl: another process is writing it' d9d-train --set data.epochs=1000 --set trainer.run.steps=20000 c.json
     kill -s TERM "$pid"
     ends 75
+}
+
+# Neither saves during the test; each would remove the other's checkpoints, and resume from them.
+@test "a second run that shares its save_dir with one that goes on is refused" {
+    start_long --set trainer.checkpointing.save_dir=saved
+    says 1 'saved/.lock-run: another process is writing it; wait for its end, or name another; each run needs a trainer.checkpointing.save_dir of its own' \
+        d9d-train --set trainer.checkpointing.save_dir=saved --set trainer.run.dir=other c.json
+    [ -z "$(ls saved)" ]
+    kill -s TERM "$pid"
+    ends 75
+    d9d-train -q --set trainer.checkpointing.save_dir=own --set trainer.run.dir=other c.json
 }
 
 # --- what is not finite -----------------------------------------------------------------------
