@@ -82,17 +82,17 @@ static int64_t key_count(const uint64_t *keys, size_t n, uint64_t key)
     return count;
 }
 
-/* Keys of the ranks before `end`, sorted; freed by the caller. */
-static uint64_t *keys_of_ranks(const d9d_comm_blob *all, int end, size_t *n)
+/* Keys of the ranks from `first` to before `end`, sorted; freed by the caller. */
+static uint64_t *keys_of_ranks(const d9d_comm_blob *all, int first, int end, size_t *n)
 {
     uint64_t *keys;
 
     *n = 0;
-    for (int r = 0; r < end; r++)
+    for (int r = first; r < end; r++)
         *n += all[r].n / sizeof(*keys);
     keys = calloc(*n + 1, sizeof(*keys));
     *n = 0;
-    for (int r = 0; keys != NULL && r < end; r++) {
+    for (int r = first; keys != NULL && r < end; r++) {
         memcpy(keys + *n, all[r].data, all[r].n);
         *n += all[r].n / sizeof(*keys);
     }
@@ -101,22 +101,39 @@ static uint64_t *keys_of_ranks(const d9d_comm_blob *all, int end, size_t *n)
     return keys;
 }
 
-/* The factor of each array in the sum over the ranks, from everybody's keys. */
+/* False for a second copy on this rank: a tied embedding, of a rank with the first and the last
+ * stage. */
+static bool is_first_here(const d9di_integrity *x, const uint64_t *own, size_t n_own, size_t i)
+{
+    size_t first = 0;
+
+    if (key_count(own, n_own, x->arrays[i].key) == 1)
+        return true;
+    while (x->arrays[first].key != x->arrays[i].key)
+        first++;
+    return first == i;
+}
+
+/* The factor of each array in the sum over the ranks, from everybody's keys: of n copies the first
+ * has 1 - n, and the others 1. */
 static d9d_status shares_set(d9di_integrity *x, const d9d_comm_blob *all)
 {
-    size_t n_all, n_before;
-    uint64_t *keys = keys_of_ranks(all, d9d_comm_size(x->engine->world), &n_all);
-    uint64_t *before = keys_of_ranks(all, d9d_comm_rank(x->engine->world), &n_before);
+    const int rank = d9d_comm_rank(x->engine->world), ranks = d9d_comm_size(x->engine->world);
+    size_t n_all, n_before, n_own;
+    uint64_t *keys = keys_of_ranks(all, 0, ranks, &n_all);
+    uint64_t *before = keys_of_ranks(all, 0, rank, &n_before);
+    uint64_t *own = keys_of_ranks(all, rank, rank + 1, &n_own);
     d9d_status st = D9D_OK;
 
-    if (keys == NULL || before == NULL) {
+    if (keys == NULL || before == NULL || own == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "no memory for the replicas of %zu arrays", x->n);
         goto out;
     }
     for (size_t i = 0; i < x->n; i++) {
-        const int64_t copies = key_count(keys, n_all, x->arrays[i].key);
+        const uint64_t key = x->arrays[i].key;
+        const bool first = key_count(before, n_before, key) == 0 && is_first_here(x, own, n_own, i);
 
-        x->arrays[i].share = key_count(before, n_before, x->arrays[i].key) == 0 ? 1 - copies : 1;
+        x->arrays[i].share = first ? 1 - key_count(keys, n_all, key) : 1;
     }
     for (size_t i = 1; i < n_all; i++)
         x->replicated =
@@ -124,6 +141,7 @@ static d9d_status shares_set(d9di_integrity *x, const d9d_comm_blob *all)
 out:
     free(keys);
     free(before);
+    free(own);
     return st;
 }
 

@@ -68,6 +68,7 @@ dense 1,2,2,1,1,1 --set trainer.gradient_manager.reduce=step
 dense 2,1,1,1,2,1 --set peft={"kind":"lora","module_name_pattern":".*proj.*","params":{"r":2,"alpha":4,"dropout":0.1}}
 moe 2,2,1,1,1,2 --set model_provider.router.expert_bias=true --set model_provider.router.bias_update_rate=0.01 --set trainer.logging.experts=counts
 moe 1,2,1,1,1,1,2 --set model_provider.router.aux_loss_coef=0.02
+dense 1,1,1,1,2,1,2 --set model_provider.model.num_hidden_layers=4 --set model_provider.model.tie_word_embeddings=true --set trainer.pipelining.schedule.schedule=zero_bubble_v
 MESHES
 }
 
