@@ -251,11 +251,21 @@ static d9d_status remove_entry(void *arg, int worker, size_t i)
     return d9d_fs_remove_tree(names->name[i]);
 }
 
-/* Removes a directory, those in it in parallel. */
+static bool is_link(const char *path)
+{
+    struct stat s;
+
+    return lstat(path, &s) == 0 && S_ISLNK(s.st_mode);
+}
+
+/* Removes a directory, those in it in parallel; of a link the link alone, as a checkpoint that was
+ * moved elsewhere and linked is there to stay. */
 static d9d_status remove_dir(const char *path, d9d_arena *a)
 {
     d9d_fs_names names;
 
+    if (is_link(path))
+        return d9d_fs_remove_tree(path);
     D9D_TRY(d9d_fs_list(path, a, &names));
     for (size_t i = 0; i < names.n; i++) {
         names.name[i] = d9d_fs_join(a, path, names.name[i]);

@@ -854,6 +854,25 @@ static void test_prune_keeps_what_follows_a_damaged_one(void **state)
     run_release(&r);
 }
 
+/* Somebody archived a checkpoint, and linked it for later. */
+static void test_prune_keeps_what_a_link_leads_to(void **state)
+{
+    world *w = *state;
+    run r;
+
+    run_make(w, &r);
+    save(w, &r, 1);
+    assert_int_equal(rename("c/step-00000001", "archived"), 0);
+    assert_int_equal(symlink("../archived", "c/step-00000001"), 0);
+    assert_string_equal(newest(w), "c/step-00000001");
+    save(w, &r, 2);
+    assert_ok(d9d_checkpointer_prune("c", 2, 1, &w->log));
+    assert_string_equal(names_in(w, "c"), ".lock step-00000002");
+    assert_string_equal(names_in(w, "archived"), "manifest.json ranks-00000");
+    assert_ok(d9d_fs_remove_tree("archived"));
+    run_release(&r);
+}
+
 static void test_prune_sweeps_leftovers(void **state)
 {
     world *w = *state;
@@ -1159,6 +1178,7 @@ int main(void)
         in_world(test_renamed_by_hand),
         in_world(test_prune_keeps_the_newest),
         in_world(test_prune_keeps_what_follows_a_damaged_one),
+        in_world(test_prune_keeps_what_a_link_leads_to),
         in_world(test_prune_sweeps_leftovers),
         in_world(test_lock_of_another),
         in_world(test_wrong_manifests),
