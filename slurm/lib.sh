@@ -69,14 +69,20 @@ ready() {
     # srun no longer takes --cpus-per-task over from the job; and with few nodes a fence
     # of the PMIx plugin's tree kind lets tasks through early.
     export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
-    # Where Slurm does not say when the job ends, ask: the tools save in time.
-    if [ -z "${SLURM_JOB_END_TIME:-}" ]; then
-        local end
-        end=$(squeue -h -j "$d9d_job" -o %e 2>/dev/null | head -n 1) &&
-            end=$(date -d "$end" +%s 2>/dev/null) && export SLURM_JOB_END_TIME=$end
-    fi
+    # Where Slurm does not say when the job began and ends, ask: the tools save in time.
+    job_time SLURM_JOB_START_TIME %S
+    job_time SLURM_JOB_END_TIME %e
     say "job $d9d_job${SLURM_RESTART_COUNT:+, restart $SLURM_RESTART_COUNT}," \
         "${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-1} task(s): ${SLURM_JOB_NODELIST:-$(uname -n)}"
+}
+
+# job_time VARIABLE FIELD: exports what squeue says, in seconds, unless the variable is set.
+job_time() {
+    local at
+    [ -n "${!1:-}" ] || {
+        at=$(squeue -h -j "$d9d_job" -o "$2" 2>/dev/null | head -n 1) && [ -n "$at" ] &&
+            at=$(date -d "$at" +%s 2>/dev/null) && export "$1=$at"
+    } || :
 }
 
 # tool NAME: its name in a container; else its path, from D9D_BIN, from beside these scripts (a source tree that is

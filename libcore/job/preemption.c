@@ -131,17 +131,34 @@ static int64_t slurm_seconds_left(const d9d_log *log)
     return query_slurm_end(job);
 }
 
+/* Of the whole allocation; 0 if the environment does not say. */
+static int64_t slurm_seconds_whole(void)
+{
+    const char *start = env_digits("SLURM_JOB_START_TIME"), *end = env_digits("SLURM_JOB_END_TIME");
+
+    return start != NULL && end != NULL ? strtoll(end, NULL, 10) - strtoll(start, NULL, 10) : 0;
+}
+
+/* A whole allocation that is longer than the margin is enough for a requeued job. */
+static d9d_status fail_too_late(int64_t left, int64_t margin_s)
+{
+    const bool requeue = slurm_seconds_whole() > margin_s;
+
+    return D9D_FAIL(requeue ? D9D_EINTR : D9D_ECONFIG,
+                    "the allocation ends in %lld s, and %lld s before its end there is no time but "
+                    "to save: %s",
+                    (long long)left, (long long)margin_s,
+                    requeue ? "this start is for the next allocation"
+                            : "ask for more time (sbatch --time), or for a smaller "
+                              "trainer.timeout.save_margin");
+}
+
 /* Sets the deadline `margin_s` before the end; it must be in the future. */
 static d9d_status set_deadline(d9d_preemption *s, int64_t left, int64_t margin_s,
                                const d9d_log *log)
 {
     if (left <= margin_s)
-        return D9D_FAIL(
-            D9D_ECONFIG,
-            "the allocation ends in %lld s, and %lld s before its end there is no time but "
-            "to save: ask for more time (sbatch --time), or for a smaller "
-            "trainer.timeout.save_margin",
-            (long long)left, (long long)margin_s);
+        return fail_too_late(left, margin_s);
     d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
                  (long long)margin_s);
     s->leave_ns = d9d_clock_ns() + (left - margin_s) * 1000000000;

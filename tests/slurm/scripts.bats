@@ -458,11 +458,11 @@ NAME
     FAKE_EXIT=1 run -1 "$scripts/metrics.sbatch"
 }
 
-@test "the tools learn when the job ends" {
-    printf '#!/bin/bash\necho "end $SLURM_JOB_END_TIME" >>"$FAKE_LOG"\n' >bin/probe
+@test "the tools learn when the job began and ends" {
+    printf '#!/bin/bash\necho "end $SLURM_JOB_END_TIME, start $SLURM_JOB_START_TIME" >>"$FAKE_LOG"\n' >bin/probe
     chmod +x bin/probe && ln -sf "$PWD/bin/probe" bin/d9d-train
-    FAKE_END=2026-01-02T03:04:05 run -0 "$scripts/train.sbatch"
-    assert grep -qx "end $(date -d 2026-01-02T03:04:05 +%s)" "$FAKE_LOG"
+    FAKE_END=2026-01-02T03:04:05 SLURM_JOB_START_TIME=77 run -0 "$scripts/train.sbatch"
+    assert grep -qx "end $(date -d 2026-01-02T03:04:05 +%s), start 77" "$FAKE_LOG"
 }
 
 # ---- pipeline ----------------------------------------------------------------------------

@@ -400,6 +400,10 @@ goes_on_from() { # STEP
     SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$((EPOCHSECONDS + 240)) run -2 d9d-train c.json
     assert_output --regexp "ends in (240|2[0-3][0-9]) s, and 300 s before its end"
     [ ! -e run ]
+    # A second start in a job, which was long enough: requeued, it has time again.
+    SLURM_JOB_ID=12 SLURM_JOB_START_TIME=$((EPOCHSECONDS - 900)) SLURM_JOB_END_TIME=$((EPOCHSECONDS + 240)) run -75 d9d-train c.json
+    assert_output --partial 'there is no time but to save: this start is for the next allocation'
+    SLURM_JOB_ID=12 SLURM_JOB_START_TIME=$((EPOCHSECONDS - 9)) SLURM_JOB_END_TIME=$((EPOCHSECONDS + 240)) run -2 d9d-train c.json
     SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$((EPOCHSECONDS + 9999)) run -0 d9d-train --set trainer.timeout.save_margin=30 c.json
 }
 

@@ -2,7 +2,7 @@
 # train_helper.bash - small runs for train.bats and infer.bats; load it after helper.
 golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 # what tiny models need
-unset SLURM_JOB_ID SLURM_JOB_END_TIME SLURM_STEP_NUM_TASKS OMPI_COMM_WORLD_SIZE
+unset SLURM_JOB_ID SLURM_JOB_START_TIME SLURM_JOB_END_TIME SLURM_STEP_NUM_TASKS OMPI_COMM_WORLD_SIZE
 
 # workshop, once a file: a directory $shared with a dataset and configurations of both programs.
 workshop() {

@@ -21,8 +21,9 @@ typedef struct d9d_preemption d9d_preemption;
 
 enum { D9D_PREEMPTION_NO_LIMIT = -1 };
 /* margin_s: request an exit this many seconds before the allocation ends.  D9D_PREEMPTION_NO_LIMIT:
- * signals only, for ranks other than 0, which watches the time.  ECONFIG if no more than the margin
- * is left, since a requeued job would end here again and again. */
+ * signals only, for ranks other than 0, which watches the time.  If no more than the margin is
+ * left: EINTR if the whole allocation is longer by SLURM_JOB_START_TIME, as of a second start in a
+ * job; else ECONFIG, since a requeued job would end here again and again. */
 D9D_API D9D_MUST_USE d9d_status d9d_preemption_open(int64_t margin_s, const d9d_log *log,
                                                     d9d_preemption **out);
 /* Consumes pending signals.  Restores the signal mask, unless a signal was received: then the
