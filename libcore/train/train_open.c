@@ -224,9 +224,12 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
         return check_sources_uniform(r, NULL);
     }
     D9D_TRY(d9di_train_checkpointer_find(&r->run, true, &r->arena, resume_from));
-    if (!text_equal(likely, *resume_from))
+    if (!text_equal(likely, *resume_from)) { /* damaged: local ones may be newer than the next */
+        D9D_TRY(
+            d9di_train_checkpointer_find_local(&r->checkpointer, &r->run, &r->arena, resume_from));
         D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_start(r, *resume_from)));
-    return check_sources_uniform(r, *resume_from);
+    }
+    return check_sources_uniform(r, is_local(r) ? NULL : *resume_from);
 }
 /* --- memory -------------------------------------------------------------------------- */
 

@@ -148,6 +148,25 @@ two_saves() {
     [ "$(for f in a/d9d-* b/d9d-*; do step_of "$f"; done | sort -u | wc -l)" -eq 2 ]
 }
 
+@test "a damaged checkpoint on the disk, of a step that is whole in memory" {
+    local newest f periods=(--set trainer.checkpointing.asynchronous=false --set trainer.checkpointing.period_steps=8
+        --set trainer.checkpointing.local_period_steps=8)
+    for _ in $(seq 10); do
+        rm -rf run a b pid.* && mkdir a b
+        start 2 2 "${periods[@]}" 3>&- &
+        patience=60 wait_for at_step 19
+        strike KILL
+        wait $! || true
+        newest=$(find run/checkpoints -name 'step-*' -maxdepth 1 ! -name '*.tmp*' | sort | tail -n 1)
+        ! two_saves || [ "$(for f in a/d9d-* b/d9d-*; do step_of "$f"; done | sort -n | tail -n 1)" -ne $((10#${newest##*-})) ] || break
+    done
+    for f in "$newest"/ranks-00000/model-*; do printf '\377' | dd of="$f" bs=1 seek=5000 conv=notrunc status=none; done
+    start 2 2 "${periods[@]}"
+    grep -q "warning: checkpoint passed over: $newest/" log
+    from_memory
+    finished
+}
+
 @test "an incomplete save is passed over on all ranks" {
     local newest f
     for _ in $(seq 10); do
