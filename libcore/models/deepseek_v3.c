@@ -24,7 +24,9 @@ typedef struct config {
     d9d_layer_types types;    /* 1: with experts */
 } config;
 
-#define COUNT(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 0, 1 << 20, text)
+#define SIZE(member, otherwise, from, text)                                                        \
+    D9D_KEY_INT(config, member, otherwise, from, 1 << 20, text)
+#define COUNT(member, otherwise, text) SIZE(member, otherwise, 0, text)
 #define KEYS(positions, eps, q_rank, nope, v)                                                      \
     D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
         D9D_FAMILY_POSITIONS(config, positions), D9D_FAMILY_NORM(config, rms_norm_eps, eps),       \
@@ -33,10 +35,10 @@ typedef struct config {
         D9D_KEY_INT(config, q_lora_rank, q_rank, 1, 1 << 20,                                       \
                     "latent features of queries; null: projected directly",                        \
                     .flags = D9D_NULLABLE),                                                        \
-        COUNT(kv_lora_rank, "512", "latent features of keys and values"),                          \
+        SIZE(kv_lora_rank, "512", 1, "latent features of keys and values"),                        \
         COUNT(qk_nope_head_dim, nope, "features of a head without positions"),                     \
-        COUNT(qk_rope_head_dim, "64", "features of a head that are rotated"),                      \
-        COUNT(v_head_dim, v, "features of a head's values"),                                       \
+        SIZE(qk_rope_head_dim, "64", 2, "features of a head that are rotated"),                    \
+        SIZE(v_head_dim, v, 1, "features of a head's values"),                                     \
         D9D_KEY_BOOL(config, attention_bias, "false",                                              \
                      "down-projections and the output's projection have biases")
 #define DENSE_LAYERS(otherwise)                                                                    \
@@ -226,7 +228,8 @@ static d9d_status check(config *c, const char *where)
     c->router.scale = c->routed_scaling_factor;
     if (!has_experts(c)) /* nothing reads what the file says of them */
         return D9D_OK;
-    return d9d_block_router_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
+    return d9d_block_router_check(where, "n_routed_experts", c->n_routed_experts,
+                                  c->num_experts_per_tok, &c->router);
 }
 
 static d9d_status deepseek_v3_check(void *dims, const char *where, d9d_arena *a)
@@ -259,9 +262,11 @@ static d9d_status deepseek_v2_check(void *dims, const char *where, d9d_arena *a)
 
     (void)a;
     if (grouped && has_experts(c) && (c->n_group < 1 || c->topk_group < 1))
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: topk_method \"group_limited_greedy\" needs n_group and topk_group",
-                        where);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s: topk_method \"group_limited_greedy\" needs n_group and topk_group, and "
+            "they are %lld and %lld",
+            where, (long long)c->n_group, (long long)c->topk_group);
     if (grouped)
         c->router = (d9d_block_router){
             .groups = c->n_group, .top_groups = c->topk_group, .group_max = true};

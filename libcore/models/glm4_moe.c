@@ -133,7 +133,8 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
                                    .expert_bias = true};
     if (!has_experts(c)) /* nothing reads what the file says of them */
         return D9D_OK;
-    return d9d_block_router_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
+    return d9d_block_router_check(where, "n_routed_experts", c->n_routed_experts,
+                                  c->num_experts_per_tok, &c->router);
 }
 
 static void shape(const void *dims, d9d_decoder_shape *s)

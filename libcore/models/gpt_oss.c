@@ -145,7 +145,8 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     c->sliding_window = c->sliding_window > 0 ? c->sliding_window : 0;
     D9D_TRY(d9d_layer_types_read(&c->layer_types, "layer_types", words, c->num_hidden_layers, where,
                                  a, &c->types));
-    return d9d_block_router_check(where, c->num_local_experts, c->num_experts_per_tok, &c->router);
+    return d9d_block_router_check(where, "num_local_experts", c->num_local_experts,
+                                  c->num_experts_per_tok, &c->router);
 }
 
 static void shape(const void *dims, d9d_decoder_shape *s)

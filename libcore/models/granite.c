@@ -202,7 +202,8 @@ static d9d_status granitemoe_check(void *dims, const char *where, d9d_arena *a)
     const config *c = dims;
 
     D9D_TRY(granite_check(dims, where, a));
-    return d9d_block_router_check(where, c->num_local_experts, c->num_experts_per_tok, &c->router);
+    return d9d_block_router_check(where, "num_local_experts", c->num_local_experts,
+                                  c->num_experts_per_tok, &c->router);
 }
 
 static void shape(const void *dims, d9d_decoder_shape *s)

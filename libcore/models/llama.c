@@ -268,9 +268,9 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
                                  a, &c->types));
     c->sliding_window = c->sliding_window > 0 ? c->sliding_window : 0;
     D9D_TRY(window_check(c, where));
-    if (c->num_experts_per_tok > c->num_local_experts)
-        return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, num_local_experts %lld",
-                        where, (long long)c->num_experts_per_tok, (long long)c->num_local_experts);
+    if (c->num_local_experts > 0)
+        D9D_TRY(d9d_block_router_check(where, "num_local_experts", c->num_local_experts,
+                                       c->num_experts_per_tok, &c->router));
     if (c->no_rope_layers.items != NULL && (int64_t)c->no_rope_layers.n != c->num_hidden_layers)
         return D9D_FAIL(D9D_ECONFIG, "%s: no_rope_layers has %zu layers, num_hidden_layers is %lld",
                         where, c->no_rope_layers.n, (long long)c->num_hidden_layers);

@@ -123,7 +123,8 @@ static d9d_status minimax_m2_check(void *dims, const char *where, d9d_arena *a)
                                                    : c->head_dim;
     c->norm_topk_prob = true;
     c->router = (d9d_block_router){.score = D9D_SCORE_SIGMOID, .expert_bias = true};
-    return d9d_block_router_check(where, c->num_local_experts, c->num_experts_per_tok, &c->router);
+    return d9d_block_router_check(where, "num_local_experts", c->num_local_experts,
+                                  c->num_experts_per_tok, &c->router);
 }
 
 static d9d_status olmoe_check(void *dims, const char *where, d9d_arena *a)
@@ -133,7 +134,8 @@ static d9d_status olmoe_check(void *dims, const char *where, d9d_arena *a)
     (void)a;
     c->rotary_dim = c->head_dim;
     c->clip_qkv = c->clip_qkv > 0 ? c->clip_qkv : 0;
-    return d9d_block_router_check(where, c->num_local_experts, c->num_experts_per_tok, &c->router);
+    return d9d_block_router_check(where, "num_local_experts", c->num_local_experts,
+                                  c->num_experts_per_tok, &c->router);
 }
 
 static void shape(const void *dims, d9d_decoder_shape *s)

@@ -159,8 +159,8 @@ static d9d_status mixtures_find(config *c, const char *where)
         c->is_moe[l] = c->num_experts > 0 && (l + 1) % c->decoder_sparse_step == 0;
     for (size_t i = 0; i < c->mlp_only_layers.n; i++) {
         if (dense[i] >= c->num_hidden_layers)
-            return D9D_FAIL(D9D_ECONFIG, "%s: mlp_only_layers[%zu] is not a layer of 0..%lld",
-                            where, i, (long long)c->num_hidden_layers - 1);
+            return D9D_FAIL(D9D_ECONFIG, "%s: mlp_only_layers[%zu] is %lld, not a layer of 0..%lld",
+                            where, i, (long long)dense[i], (long long)c->num_hidden_layers - 1);
         c->is_moe[dense[i]] = false;
     }
     for (int64_t l = 0; l < c->num_hidden_layers; l++) {
@@ -168,8 +168,8 @@ static d9d_status mixtures_find(config *c, const char *where)
         c->has_experts |= c->is_moe[l];
     }
     if (!all && c->intermediate_size == 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: intermediate_size is missing, of layers without experts",
-                        where);
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: intermediate_size is 0 or missing, of layers without experts", where);
     return D9D_OK;
 }
 
@@ -181,7 +181,8 @@ static d9d_status experts_check(const config *c, const char *where)
     if (c->moe_intermediate_size == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: moe_intermediate_size is 0, of layers with experts",
                         where);
-    return d9d_block_router_check(where, c->num_experts, c->num_experts_per_tok, &c->router);
+    return d9d_block_router_check(where, "num_experts", c->num_experts, c->num_experts_per_tok,
+                                  &c->router);
 }
 
 static d9d_status layers_find(config *c, const char *where, d9d_arena *a)

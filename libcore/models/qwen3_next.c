@@ -264,9 +264,9 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     D9D_TRY(delta_check(c, where));
     D9D_TRY(d9d_layer_types_read(&c->layer_types, "layer_types", words, c->num_hidden_layers, where,
                                  a, &c->types));
-    return has_experts(c)
-               ? d9d_block_router_check(where, c->num_experts, c->num_experts_per_tok, &c->router)
-               : D9D_OK;
+    return has_experts(c) ? d9d_block_router_check(where, "num_experts", c->num_experts,
+                                                   c->num_experts_per_tok, &c->router)
+                          : D9D_OK;
 }
 
 /* Each mixture's weights are shares, and every layer has one. */

@@ -56,7 +56,7 @@ static const d9d_key string_elem = {.kind = D9D_KIND_STR, .doc = "a name"};
                     "key and value heads"),                                                        \
         D9D_KEY_INT(layer_section, head_dim, D9D_REQUIRED, 2, 1 << 16, "head size"),               \
         D9D_KEY_REAL(layer_section, rms_norm_eps, "1e-6", 0, 1, "epsilon of every RMSNorm",        \
-                     .flags = D9D_FLOAT32)
+                     .flags = D9D_FLOAT32 | D9D_ABOVE_MIN)
 
 static const d9d_key dense_layer_keys[] = {LAYER_KEYS, D9D_KEY_END};
 static const d9d_key shared_keys[] = {

@@ -53,31 +53,27 @@ static d9d_status bias_init(d9d_block_moe *b)
     return D9D_OK;
 }
 
-d9d_status d9d_block_router_check(const char *where, int64_t experts, int64_t top_k,
-                                  const d9d_block_router *r)
+d9d_status d9d_block_router_check(const char *where, const char *field, int64_t experts,
+                                  int64_t top_k, const d9d_block_router *r)
 {
+    const long long n = experts, k = top_k, groups = r->groups, best = r->top_groups;
+
     if (top_k < 1 || top_k > experts)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: %lld of %lld experts cannot be chosen (num_experts_per_tok)", where,
-                        (long long)top_k, (long long)experts);
+        return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, of %s %lld", where, k, field,
+                        n);
     if (r->top_groups > r->groups)
-        return D9D_FAIL(
-            D9D_ECONFIG,
-            "%s: the best %lld of %lld groups of experts: so many are not there (topk_group)",
-            where, (long long)r->top_groups, (long long)r->groups);
+        return D9D_FAIL(D9D_ECONFIG, "%s: topk_group is %lld, of n_group %lld", where, best,
+                        groups);
     if (r->groups <= 1)
         return D9D_OK;
     if (r->groups > D9D_ROUTER_MAX_GROUPS || experts % r->groups != 0)
-        return D9D_FAIL(
-            D9D_ECONFIG,
-            "%s: %lld groups of experts: at most %d, which divide %lld experts (n_group)", where,
-            (long long)r->groups, D9D_ROUTER_MAX_GROUPS, (long long)experts);
+        return D9D_FAIL(D9D_ECONFIG, "%s: n_group is %lld: at most %d groups, which divide %s %lld",
+                        where, groups, D9D_ROUTER_MAX_GROUPS, field, n);
     if (r->top_groups < 1 || r->top_groups * (experts / r->groups) < top_k)
-        return D9D_FAIL(
-            D9D_ECONFIG,
-            "%s: the best %lld of %lld groups have %lld experts, and a token has %lld (topk_group)",
-            where, (long long)r->top_groups, (long long)r->groups,
-            (long long)(r->top_groups * (experts / r->groups)), (long long)top_k);
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: topk_group %lld of n_group %lld have %lld experts of %s %lld, and "
+                        "num_experts_per_tok is %lld",
+                        where, best, groups, best * (n / groups), field, n, k);
     return D9D_OK;
 }
 
@@ -98,7 +94,8 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *opts,
     d9d_module_init(&b->module);
     d9d_module_init(&b->router);
     d9d_module_init(&b->grouped_experts);
-    D9D_TRY(d9d_block_router_check("mixture of experts", e, shape->top_k, &shape->router));
+    D9D_TRY(
+        d9d_block_router_check("mixture of experts", "experts", e, shape->top_k, &shape->router));
     D9D_TRY(d9d_block_linear_init(&b->gate, opts, h, e));
     D9D_TRY(grouped_init(&b->gate_proj, opts, shape, h, n));
     D9D_TRY(grouped_init(&b->up_proj, opts, shape, h, n));

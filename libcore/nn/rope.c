@@ -17,33 +17,37 @@ const char *d9d_rope_kind_name(d9d_rope_kind kind)
     return words[kind];
 }
 
-d9d_status d9d_rope_check(const d9d_rope_scaling *s)
+d9d_status d9d_rope_check(const char *where, const char *field, const d9d_rope_scaling *s)
 {
-    const bool bounded = s->kind == D9D_ROPE_YARN || s->kind == D9D_ROPE_LLAMA3;
-    const bool listed = s->kind == D9D_ROPE_LONGROPE;
+    const bool yarn = s->kind == D9D_ROPE_YARN, listed = s->kind == D9D_ROPE_LONGROPE;
+    const bool bounded = yarn || s->kind == D9D_ROPE_LLAMA3;
     const struct {
-        const char *name;
+        const char *name, *range;
         double value;
         bool asked, fine;
     } rows[] = {
-        {"factor", s->factor, s->kind != D9D_ROPE_PLAIN, s->factor >= 1},
-        {"original", s->original, bounded || listed, s->original > (listed ? 1 : 0)},
-        {"slow", s->slow, bounded, s->slow > 0},
-        {"fast", s->fast, bounded,
-         s->fast > s->slow || (s->kind == D9D_ROPE_YARN && s->fast == s->slow)},
-        {"mscale", s->mscale, true, s->mscale >= 0},
+        {"factor", "at least 1", s->factor, s->kind != D9D_ROPE_PLAIN, s->factor >= 1},
+        {"original_max_position_embeddings", listed ? "above 1" : "above 0", s->original,
+         bounded || listed, s->original > (listed ? 1 : 0)},
+        {yarn ? "beta_slow" : "low_freq_factor", "above 0", s->slow, bounded, s->slow > 0},
+        {yarn ? "beta_fast" : "high_freq_factor",
+         yarn ? "at least beta_slow" : "above low_freq_factor", s->fast, bounded,
+         s->fast > s->slow || (yarn && s->fast == s->slow)},
+        {"attention_factor", "at least 0", s->mscale, true, s->mscale >= 0},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].asked && !(rows[i].fine && isfinite(rows[i].value)))
-            return D9D_FAIL(D9D_ECONFIG, "scaled rotary embedding (%s): %s cannot be %g",
-                            d9d_rope_kind_name(s->kind), rows[i].name, rows[i].value);
+            return D9D_FAIL(D9D_ECONFIG, "%s: %s.%s (%s): %.9g is not %s", where, field,
+                            rows[i].name, d9d_rope_kind_name(s->kind), rows[i].value,
+                            rows[i].range);
     for (int64_t i = 0; i < s->pairs && listed; i++)
         if (!(s->short_factor[i] > 0 && s->long_factor[i] > 0))
             return D9D_FAIL(D9D_ECONFIG,
-                            "scaled rotary embedding (longrope): factors of pair %lld are %g and "
-                            "%g, and must be above 0",
-                            (long long)i, (double)s->short_factor[i], (double)s->long_factor[i]);
+                            "%s: %s: short_factor[%lld] is %g and long_factor[%lld] %g, and both "
+                            "must be above 0",
+                            where, field, (long long)i, (double)s->short_factor[i], (long long)i,
+                            (double)s->long_factor[i]);
     return D9D_OK;
 }
 

@@ -137,13 +137,13 @@ edit() { sed -i -e "$1" src/config.json; }
     check "invalid configuration" "hidden_size: required key is missing (width of the residual stream)" 's/"hidden_size": [0-9]*,//'
     check "invalid configuration" "hidden_size: -4 is below the minimum of 1" 's/"hidden_size": [0-9]*/"hidden_size": -4/'
     check "invalid configuration" "num_hidden_layers: 9999999 is above the maximum of 65536" 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9999999/'
-    check "invalid configuration" "rope_theta must be a number" 's/"rope_theta": [0-9.]*/"rope_theta": "big"/'
+    check "invalid configuration" "rope_theta: expected a number, got \"big\"" 's/"rope_theta": [0-9.]*/"rope_theta": "big"/'
     cp src/config.json "$BATS_RUN_TMPDIR/config.saved"
     edit 's/"rope_theta": [0-9.]*/"rope_theta": 0/'
     refused 2 "invalid configuration: src/config.json: rope_theta: 0 is not above 0"
     cp "$BATS_RUN_TMPDIR/config.saved" src/config.json
     edit 's/"rms_norm_eps": [0-9e.-]*/"rms_norm_eps": -1/'
-    refused 2 "invalid configuration: src/config.json: rms_norm_eps: -1 is not at least 0"
+    refused 2 "invalid configuration: src/config.json: rms_norm_eps: -1 is not above 0"
     echo '[]' >src/config.json
     refused 1 "malformed data: src/config.json: must be an object"
     echo '{' >src/config.json

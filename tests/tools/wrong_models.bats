@@ -67,15 +67,20 @@ llama|attention_dropout|2|attention_dropout: 2 is not below 1
 llama|num_key_value_heads|3|num_attention_heads 4 is not a multiple of num_key_value_heads 3
 llama|dtype|"int4"|dtype: "int4" is no type of weights
 mixtral|num_experts_per_tok|0|num_experts_per_tok: 0 is below the minimum of 1
-mixtral|num_experts_per_tok|9|num_experts_per_tok is 9, num_local_experts 6
-mixtral|num_local_experts|1|num_experts_per_tok is 2, num_local_experts 1
-gpt_oss|num_experts_per_tok|7|7 of 6 experts cannot be chosen (num_experts_per_tok)
-deepseek_v3|n_group|3|3 groups of experts: at most 32, which divide 8 experts (n_group)
-deepseek_v3|topk_group|5|the best 5 of 4 groups of experts: so many are not there (topk_group)
-deepseek_v3|num_experts_per_tok|5|the best 2 of 4 groups have 4 experts, and a token has 5 (topk_group)
+mixtral|num_experts_per_tok|9|num_experts_per_tok is 9, of num_local_experts 6
+mixtral|num_local_experts|1|num_experts_per_tok is 2, of num_local_experts 1
+gpt_oss|num_experts_per_tok|7|num_experts_per_tok is 7, of num_local_experts 6
+deepseek_v3|n_group|3|n_group is 3: at most 32 groups, which divide n_routed_experts 8
+deepseek_v3|topk_group|5|topk_group is 5, of n_group 4
+deepseek_v3|num_experts_per_tok|5|topk_group 2 of n_group 4 have 4 experts of n_routed_experts 8, and num_experts_per_tok is 5
 qwen3_next|linear_num_value_heads|3|linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2
 qwen3_next|linear_conv_kernel_dim|9|linear_conv_kernel_dim: 9 is above the maximum of 8
 ministral|sliding_window|null|layer_types has sliding_attention, and no sliding_window is in use
+llama|rms_norm_eps|0|rms_norm_eps: 0 is not above 0
+qwen3_moe|rms_norm_eps|-0.0|rms_norm_eps: -0 is not above 0
+deepseek_v3|qk_rope_head_dim|3|3 features of a head are rotated, which must be even and above 0 (qk_rope_head_dim 3)
+llama|rope_scaling|{"rope_type": "linear", "factor": 0}|rope_scaling.factor (linear): 0 is not at least 1
+llama|rope_scaling|{"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 3}|rope_scaling.beta_fast (yarn): 1 is not at least beta_slow
 deepseek_v3|num_key_value_heads|2|num_key_value_heads is 2: of latent attention it must be num_attention_heads, 4
 LIST
     folder llama
@@ -97,7 +102,7 @@ LIST
     refused 2 '*: src/config.json: layer_types has sliding_attention, and no sliding_window is in use'
     folder llama
     edit 's/"head_dim": [0-9]*/"head_dim": 7/' config.json
-    refused 2 '*: llama: 7 features of a head are rotated (head_dim), which must be even'
+    refused 2 '*: src/config.json: 7 features of a head are rotated, which must be even and above 0 (head_dim 7, *'
 }
 
 @test "kinds of models that are not built" {
@@ -119,7 +124,7 @@ llama|rope_scaling|3|rope_scaling: 3 is not supported
 llama|rope_scaling|{"rope_type": "spiral", "factor": 2.0}|rope_scaling: "spiral" is not supported
 llama|rope_scaling|{"rope_type": "longrope"}|short_factor of scaled rotary embedding is missing
 llama|rope_scaling|{"rope_type": "dynamic"}|factor of scaled rotary embedding is missing
-llama|rope_scaling|{"rope_type": "dynamic", "factor": "x"}|factor must be a number
+llama|rope_scaling|{"rope_type": "dynamic", "factor": "x"}|factor: expected a number, got "x"
 llama|rope_scaling|{"rope_type": 5}|rope_scaling: 5 is not supported
 llama|quantization_config|{"quant_method": "bitsandbytes", "load_in_4bit": true}|quantization_config.quant_method: "bitsandbytes" is not supported; "fp8", "mxfp4" and "compressed-tensors" are decoded when they are read, of others take the unquantised weights
 llama|quantization_config|{"quant_method": "compressed-tensors"}|quantization_config.format: null is not decoded, only "pack-quantized" of symmetric integers of 4 bits in groups; of others take the unquantised weights

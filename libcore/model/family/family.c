@@ -2,7 +2,6 @@
 #include "d9d/model/family/family.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
@@ -165,6 +164,7 @@ d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *w
     D9D_TRY(vocabulary_read(dims, where, a, &c));
     D9D_TRY(d9di_family_head_read(doc, where, &c));
     D9D_TRY(router_read(doc, where, dims, &c));
+    D9D_TRY(d9di_family_rope_check(&c, where));
     D9D_TRY(document_keep(doc, where, a, &c));
     *out = c;
     return D9D_OK;
@@ -248,30 +248,6 @@ d9d_decoder_shape d9di_family_shape(const d9d_family_config *c)
     return s;
 }
 
-static d9d_status rope_check(const d9d_family *f, const d9d_block_rope *r)
-{
-    if (r->features % 2 != 0)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: %lld features of a head are rotated (head_dim), which must be even",
-                        f->name, (long long)r->features);
-    if (r->features == 0)
-        return D9D_OK;
-    if (!isfinite(d9d_rope_base(&r->scaling, r->base, r->features)))
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: scaled rotary embedding (ntk): factor %g gives no finite base for "
-                        "%lld features",
-                        f->name, r->scaling.factor, (long long)r->features);
-    if (r->scaling.kind == D9D_ROPE_LONGROPE && 2 * r->scaling.pairs != r->features)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: short_factor and long_factor have %lld numbers, and %lld features of "
-                        "a head are rotated, two with each",
-                        f->name, (long long)r->scaling.pairs, (long long)r->features);
-    if (r->scaling.kind == D9D_ROPE_YARN && !(r->base > 1))
-        return D9D_FAIL(D9D_ECONFIG, "%s: rope_theta is %g, of yarn it must be above 1", f->name,
-                        r->base);
-    return D9D_OK;
-}
-
 /* Can it be a component of a tensor's name? */
 static bool is_part_of_name(const char *s)
 {
@@ -288,19 +264,21 @@ static d9d_status vocabulary_check(const d9d_family_config *c)
     int64_t total = 0;
 
     if (c->n_splits < 1 || c->n_splits > D9D_NODE_MAX)
-        return D9D_FAIL(D9D_ECONFIG, "%s: the vocabulary has %zu splits, at most %d are possible",
+        return D9D_FAIL(D9D_ECONFIG, "%s: split_vocab_size has %zu splits, 1 to %d are possible",
                         name, c->n_splits, D9D_NODE_MAX);
     for (size_t i = 0; i < c->n_splits; i++) {
         const d9d_block_vocab_split *s = &c->splits[i];
 
         if (!is_part_of_name(s->name))
             return D9D_FAIL(D9D_ECONFIG,
-                            "%s: vocabulary split %zu is called \"%s\": tensors are named after "
-                            "it, by a text without control characters",
+                            "%s: split_vocab_size: split %zu is called \"%s\": tensors are named "
+                            "after it, by a text without control characters",
                             name, i, s->name);
         if (s->size <= 0 || s->size > INT32_MAX - total)
-            return D9D_FAIL(D9D_ECONFIG, "%s: vocabulary split %s has %lld ids", name, s->name,
-                            (long long)s->size);
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: split_vocab_size: split %s has %lld ids, which must be above 0 "
+                            "and in all at most %d",
+                            name, s->name, (long long)s->size, INT32_MAX);
         total += s->size;
     }
     return D9D_OK;
@@ -329,7 +307,5 @@ d9d_status d9d_family_create(const void *config, d9d_stage stage, const d9d_mode
     const d9d_decoder_kind kind = decoder_kind(c->family);
 
     D9D_TRY(vocabulary_check(c));
-    D9D_TRY(rope_check(c->family, &shape.rope));
-    D9D_TRY(rope_check(c->family, &shape.local_rope));
     return d9d_decoder_create(&kind, &shape, c->dims, stage, opts, out);
 }

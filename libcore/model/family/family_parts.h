@@ -13,6 +13,9 @@ d9d_decoder_shape d9di_family_shape(const d9d_family_config *c);
 
 /* Is a tensor of this name of the model's own head, in files or here?  Its bias is not. */
 bool d9di_family_is_lm_head(const d9d_family_config *c, const char *name);
+/* ECONFIG, with the fields that decide it, for a RoPE that cannot be computed: of an odd number of
+ * features, or of none in a family that says how many; of a base without finite frequencies. */
+d9d_status d9di_family_rope_check(const d9d_family_config *c, const char *where);
 
 /* Can a model of this configuration have such a head? */
 bool d9di_family_has_head(const d9d_family_config *c, d9d_head_kind head);

@@ -11,6 +11,19 @@ const json_t *d9di_hf_member(const json_t *doc, const char *name)
     return v == NULL || json_is_null(v) ? NULL : v;
 }
 
+static d9d_status fail_type(const d9di_hf_reader *r, const char *name, const json_t *v,
+                            const char *wanted)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9d_json_put(&text, v, -1);
+
+    if (st == D9D_OK)
+        st = D9D_FAIL(D9D_ECONFIG, "%s: %s: expected %s, got %.64s", r->where, name, wanted,
+                      text.data);
+    d9d_buf_release(&text);
+    return st;
+}
+
 d9d_status d9di_hf_i64(const d9di_hf_reader *r, const char *name, int64_t otherwise, int64_t *out)
 {
     const json_t *v = d9di_hf_member(r->doc, name);
@@ -18,7 +31,7 @@ d9d_status d9di_hf_i64(const d9di_hf_reader *r, const char *name, int64_t otherw
     if (v == NULL && otherwise == D9DI_HF_REQUIRED)
         return D9D_FAIL(D9D_ECONFIG, "%s: %s is missing", r->where, name);
     if (v != NULL && (!json_is_integer(v) || json_integer_value(v) < 0))
-        return D9D_FAIL(D9D_ECONFIG, "%s: %s must be a non-negative integer", r->where, name);
+        return fail_type(r, name, v, "an integer of at least 0");
     *out = v == NULL ? otherwise : (int64_t)json_integer_value(v);
     return D9D_OK;
 }
@@ -29,7 +42,7 @@ d9d_status d9di_hf_f64(const d9di_hf_reader *r, const json_t *from, const char *
     const json_t *v = d9di_hf_member(from, name);
 
     if (v != NULL && (!json_is_number(v) || !isfinite(json_number_value(v))))
-        return D9D_FAIL(D9D_ECONFIG, "%s: %s must be a number", r->where, name);
+        return fail_type(r, name, v, "a number");
     *out = v == NULL ? otherwise : json_number_value(v);
     return D9D_OK;
 }
@@ -39,7 +52,7 @@ d9d_status d9di_hf_bool(const d9di_hf_reader *r, const char *name, bool *out)
     const json_t *v = d9di_hf_member(r->doc, name);
 
     if (v != NULL && !json_is_boolean(v))
-        return D9D_FAIL(D9D_ECONFIG, "%s: %s must be true or false", r->where, name);
+        return fail_type(r, name, v, "true or false");
     *out = v != NULL && json_is_true(v);
     return D9D_OK;
 }

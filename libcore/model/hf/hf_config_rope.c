@@ -211,7 +211,7 @@ static d9d_status read_scaling(const d9di_hf_reader *r, const char *field, const
         D9D_TRY(read_original(r, from, positions, s));
     if (s->kind == D9D_ROPE_LONGROPE && s->factor == 0)
         s->factor = positions > s->original ? (double)positions / s->original : 1;
-    return D9D_OK;
+    return s->kind != D9D_ROPE_PLAIN ? d9d_rope_check(r->where, field, s) : D9D_OK;
 }
 
 static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
@@ -352,8 +352,6 @@ static d9d_status scaling_parse(const json_t *v, const char *path, d9d_arena *a,
     (void)a;
     if (!json_is_null(v))
         D9D_TRY(read_scaling(&r, object_names[0], v, 0, &s));
-    if (s.kind != D9D_ROPE_PLAIN)
-        D9D_TRY(d9d_rope_check(&s));
     *(d9d_rope_scaling *)field = s;
     return D9D_OK;
 }

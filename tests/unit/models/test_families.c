@@ -8,6 +8,7 @@
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/model/weights/random_weights.h"
 #include "d9d/models/models.h"
+#include "model/family/family_parts.h"
 #include "support/family.h"
 #include "support/json_memory.h"
 #include "support/unit.h"
@@ -831,13 +832,31 @@ static const char *const ropes[] = {
     "\"original_max_position_embeddings\": 40.5}}",
     "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
     "\"original_max_position_embeddings\": 1e30}}",
-    "{\"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 1.5], \"long_factor\": [2, 3]}, "
+    "{\"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1.5], \"long_factor\": [3]}, "
     "\"original_max_position_embeddings\": 4}",
-    "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 1.5], "
-    "\"long_factor\": [2, 3], \"attention_factor\": 1.5, "
+    "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"short_factor\": [1.5], "
+    "\"long_factor\": [3], \"attention_factor\": 1.5, "
     "\"original_max_position_embeddings\": 4, \"rope_theta\": 5}}",
     "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}, \"rope_theta\": 5}",
 };
+
+/* Give longrope as many factors as the family's heads have rotated pairs. */
+static void set_factors(const sample *s, json_t *doc)
+{
+    static const char *const lists[] = {"short_factor", "long_factor"};
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    d9d_arena a = {0};
+    const d9d_family_config c = config_of(s, NULL, &a);
+    const int64_t pairs = d9di_family_shape(&c).rope.features / 2;
+
+    for (int i = 0; i < 4; i++) {
+        json_t *list = json_object_get(json_object_get(doc, objects[i / 2]), lists[i % 2]);
+
+        while (list != NULL && (int64_t)json_array_size(list) < pairs)
+            assert_int_equal(json_array_append_new(list, json_real(1.25)), 0);
+    }
+    d9d_arena_release(&a);
+}
 
 static void check_generations(const d9d_family *f, const sample *s)
 {
@@ -849,6 +868,7 @@ static void check_generations(const d9d_family *f, const sample *s)
         d9d_arena a = {0};
         d9d_family_config c, now;
 
+        set_factors(s, doc);
         if (changes > 0)
             assert_ok(family_parse(doc, "c", false, &a, &c));
         for (int change = 0; change < changes; change++) {

@@ -238,22 +238,24 @@ static void what_is_said_of_experts_matters_where_there_are_some(void **state)
          "c: moe_intermediate_size is 0, of layers with experts"},
         {"{\"model_type\": \"qwen3_moe\", \"num_experts_per_tok\": 5, "
          "\"moe_intermediate_size\": 4, " BASE,
-         "\"num_experts\": 0", "\"num_experts\": 4", "c: 5 of 4 experts cannot be chosen"},
+         "\"num_experts\": 0", "\"num_experts\": 4",
+         "c: num_experts_per_tok is 5, of num_experts 4"},
         {"{\"model_type\": \"qwen3_next\", \"num_experts\": 4, " NONE BASE,
          "\"decoder_sparse_step\": 5", "\"decoder_sparse_step\": 4",
-         "c: 0 of 4 experts cannot be chosen"},
+         "c: num_experts_per_tok is 0, of num_experts 4"},
         {"{\"model_type\": \"glm4_moe\", " GROUPS BASE, "\"first_k_dense_replace\": 4",
-         "\"first_k_dense_replace\": 3", "c: 5 of 3 experts cannot be chosen"},
+         "\"first_k_dense_replace\": 3", "c: num_experts_per_tok is 5, of n_routed_experts 3"},
         {"{\"model_type\": \"deepseek_v3\", " GROUPS BASE, "\"first_k_dense_replace\": 9",
-         "\"first_k_dense_replace\": 3", "c: 5 of 3 experts cannot be chosen"},
+         "\"first_k_dense_replace\": 3", "c: num_experts_per_tok is 5, of n_routed_experts 3"},
         {"{\"model_type\": \"deepseek_v2\", \"topk_method\": \"group_limited_greedy\", "
          "\"num_experts_per_tok\": 0, " BASE,
          "\"first_k_dense_replace\": 4", "\"first_k_dense_replace\": 0",
-         "c: topk_method \"group_limited_greedy\" needs n_group and topk_group"},
+         "c: topk_method \"group_limited_greedy\" needs n_group and topk_group, and "
+         "they are 0 and 0"},
         {"{\"model_type\": \"glm4_moe_lite\", " GROUPS BASE,
          "\"mlp_layer_types\": [\"dense\", \"dense\", \"dense\", \"dense\"]",
          "\"mlp_layer_types\": [\"dense\", \"dense\", \"dense\", \"sparse\"]",
-         "c: 5 of 3 experts cannot be chosen"},
+         "c: num_experts_per_tok is 5, of n_routed_experts 3"},
     };
 
     (void)state;

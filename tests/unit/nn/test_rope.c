@@ -110,7 +110,7 @@ static void frequencies_are_those_of_transformers(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         float f[PAIRS];
 
-        assert_ok(d9d_rope_check(&rows[i].scaling));
+        assert_ok(d9d_rope_check("c", "r", &rows[i].scaling));
         d9d_rope_frequencies(&rows[i].scaling, rows[i].base, FEATURES, f);
         for (int k = 0; k < PAIRS; k++)
             if (f[k] != rows[i].f[k])
@@ -145,23 +145,21 @@ static void numbers_are_checked(void **state)
         d9d_rope_scaling scaling;
         const char *says;
     } bad[] = {
-        {{.kind = D9D_ROPE_LINEAR, .factor = 0.5},
-         "scaled rotary embedding (linear): factor cannot be 0.5"},
-        {{.kind = D9D_ROPE_NTK, .factor = NAN},
-         "scaled rotary embedding (ntk): factor cannot be nan"},
+        {{.kind = D9D_ROPE_LINEAR, .factor = 0.5}, "c: r.factor (linear): 0.5 is not at least 1"},
+        {{.kind = D9D_ROPE_NTK, .factor = NAN}, "c: r.factor (ntk): nan is not at least 1"},
         {{.kind = D9D_ROPE_YARN, .factor = 2, .fast = 32, .slow = 1},
-         "scaled rotary embedding (yarn): original cannot be 0"},
+         "c: r.original_max_position_embeddings (yarn): 0 is not above 0"},
         {{.kind = D9D_ROPE_YARN, .factor = 2, .original = 9, .fast = 1, .slow = 2},
-         "scaled rotary embedding (yarn): fast cannot be 1"},
+         "c: r.beta_fast (yarn): 1 is not at least beta_slow"},
         {{.kind = D9D_ROPE_LLAMA3, .factor = 2, .original = 9, .fast = 1},
-         "scaled rotary embedding (llama3): slow cannot be 0"},
+         "c: r.low_freq_factor (llama3): 0 is not above 0"},
         {{.kind = D9D_ROPE_PLAIN, .mscale = -1},
-         "scaled rotary embedding (plain): mscale cannot be -1"},
+         "c: r.attention_factor (plain): -1 is not at least 0"},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_fails(d9d_rope_check(&bad[i].scaling), D9D_ECONFIG, bad[i].says);
+        assert_fails(d9d_rope_check("c", "r", &bad[i].scaling), D9D_ECONFIG, bad[i].says);
 }
 
 int main(void)

@@ -504,9 +504,12 @@ static inline bool d9d_block_router_is_custom(const d9d_block_router *r)
            r->expert_bias;
 }
 
-/* Can the router choose top_k of so many experts?  `where` begins the message.  ECONFIG. */
-D9D_API D9D_MUST_USE d9d_status d9d_block_router_check(const char *where, int64_t experts,
-                                                       int64_t top_k, const d9d_block_router *r);
+/* Can the router choose top_k of so many experts?  ECONFIG, a message that begins with `where` and
+ * has the names of config.json's fields: `field` that of the experts, num_experts_per_tok, n_group
+ * and topk_group. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_router_check(const char *where, const char *field,
+                                                       int64_t experts, int64_t top_k,
+                                                       const d9d_block_router *r);
 
 typedef struct d9d_block_moe_shape {
     int64_t hidden, intermediate, experts, top_k;

@@ -60,8 +60,10 @@ typedef struct d9d_rope_scaling {
 
 /* "plain", "linear", "ntk", "yarn", "llama3", "longrope". */
 D9D_API const char *d9d_rope_kind_name(d9d_rope_kind kind);
-/* ECONFIG names the member that is out of range. */
-D9D_API D9D_MUST_USE d9d_status d9d_rope_check(const d9d_rope_scaling *s);
+/* ECONFIG names the member that is out of range, as config.json does: of the object `field` in the
+ * file `where`. */
+D9D_API D9D_MUST_USE d9d_status d9d_rope_check(const char *where, const char *field,
+                                               const d9d_rope_scaling *s);
 
 /* The base of the frequencies, changed by ntk.  Not finite where ntk has none, such as for two
  * features. */
