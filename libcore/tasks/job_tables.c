@@ -658,7 +658,8 @@ static const d9d_key generate_keys[] = {
                 .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_BOOL(
         d9d_job_generate_section, enable_thinking, "true",
-        "false: the chat template's variable of that name is false; true: it is not given"),
+        "false: the chat template's variable of that name is false; true or null: it is not given",
+        .flags = D9D_NULL_DEFAULT),
     D9D_KEY_INT(d9d_job_generate_section, prompt_tokens, "null", 1, INT32_MAX,
                 "of a sample of the data section so many tokens are the prompt; null: those before "
                 "its first target",
