@@ -146,7 +146,7 @@ step() {
 # A signal to all of the job is for the tasks.
 first_status() {
     trap '' TERM USR1 USR2 INT
-    exec awk -v file="$1" '
+    LC_ALL=C exec awk -v file="$1" '
         { print; fflush() }
         !told && /^srun: error: [^ ]+: tasks? [-0-9,]+: Exited with exit code [0-9]+$/ { print $NF >file; close(file); told = 1 }'
 }

@@ -10,7 +10,7 @@ cd "${1:-.}"
 
 # calls FILE...: lines FOLDER<TAB>FILE<TAB>EXIT<TAB>MESSAGE, EXIT as status.h says it.
 calls() {
-    awk '
+    LC_ALL=C awk '
         # What a printf format looks like to a reader; CODE for a Markdown cell.
         function readable(s,   out, c) {
             out = ""
@@ -165,7 +165,7 @@ cat <<'TEXT'
 - [errors.md](errors.md) says what to do about the most common ones. What is said of ranks that wait for others is put together when it happens: its section on ranks. This page is made of the sources by `tools/list_errors.sh`.
 TEXT
 # shellcheck disable=SC2046 # no source has blanks in its name
-calls $(sources) | awk -F '\t' '
+calls $(sources) | LC_ALL=C awk -F '\t' '
     FILENAME != "-" { # layers, lowest first
         if (match($0, /^\+? *[a-z]+ +# /)) {
             split($0, w, /[+ ]+/); name = w[1] == "" ? w[2] : w[1]

@@ -278,7 +278,7 @@ header() {
     name=$1
     shift
     # shellcheck disable=SC2086 # several flags
-    echo "#include <$name>" | $CC $CUDA_CPP -E -dD -x c - 2>/dev/null | awk -v header="$name" -v macros="$*" '
+    echo "#include <$name>" | $CC $CUDA_CPP -E -dD -x c - 2>/dev/null | LC_ALL=C awk -v header="$name" -v macros="$*" '
         BEGIN { n = split(macros, m, " ") }
         $1 == "#define" { value[$2] = $3 }
         $1 == "#" && $3 ~ "/" header "\"$" && path == "" { path = $3; gsub(/"/, "", path) }

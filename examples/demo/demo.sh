@@ -115,5 +115,5 @@ In $PWD:
 Next: remove export/, write more steps into train.json, and run d9d-train train.json
 in that folder: it goes on where it stopped.  On a cluster: slurm/pipeline.sh --help.
 TEXT
-awk -v a="$before" -v b="$after" 'BEGIN { exit !(b > 0 && a >= 4 * b) }' ||
+LC_ALL=C awk -v a="$before" -v b="$after" 'BEGIN { exit !(b > 0 && a >= 4 * b) }' ||
     fail "perplexity fell from $before to $after; at least a factor of 4 was expected"

@@ -51,7 +51,7 @@ run() {
         --set trainer.run.steps="$D9D_STEPS" --set export_to="$PWD/$1/export" "$here/train.json" >/dev/null
 }
 # The mean of the last hundred.
-loss() { grep '"loss"' "$1/metrics.jsonl" | tail -n 100 | sed 's/.*"loss": \([^,]*\),.*/\1/' | awk '{ s += $1 } END { printf "%.4f", s / NR }'; }
+loss() { grep '"loss"' "$1/metrics.jsonl" | tail -n 100 | sed 's/.*"loss": \([^,]*\),.*/\1/' | LC_ALL=C awk '{ s += $1 } END { printf "%.4f", s / NR }'; }
 
 ways='float32|float32|
 bfloat16, master (the default)|bfloat16|

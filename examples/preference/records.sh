@@ -1,6 +1,6 @@
 #!/bin/sh
 # records.sh N - writes N records of answers: of two answers the shorter one is preferred.
-awk -v n="${1:-256}" '
+LC_ALL=C awk -v n="${1:-256}" '
 # Lehmer 1951: the same numbers from every awk.
 function draw() {
     state = state * 48271 % 2147483647

@@ -6,6 +6,7 @@
 #     D9D_BIN=build/bin tests/bench/map.sh [rename|stack|unstack ...]
 #     BENCH_LAYERS=7 BENCH_EXPERT_LAYERS=1 BENCH_RUNS=3    smaller than the 4 GB each, and fewer
 #     BENCH_DIR=/scratch                                   where to work; room for three of them
+export LC_ALL=C # for numbers of awk and printf
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${D9D_BIN:-$here/../../build/bin}

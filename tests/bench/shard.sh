@@ -10,6 +10,7 @@
 # The text is this machine's C headers and documentation, some 60 lines a document, as often as
 # it takes; D9D_TOKENIZER is a tokenizer.json (that of examples/ by default), D9D_INPUT another
 # JSONL file.
+export LC_ALL=C # for numbers of awk and printf
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${D9D_BIN:-$here/../../build/bin}

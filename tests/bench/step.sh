@@ -4,6 +4,7 @@
 # and transformers (D9D_PYTHON, else python3) only our side is measured.
 #
 #     D9D_BIN=build/bin tests/bench/step.sh [dense|moe ...]
+export LC_ALL=C # for numbers of awk and printf
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${D9D_BIN:-$here/../../build/bin}

@@ -16,6 +16,7 @@
 #
 # corpus.py mixes the text from what the machine has: English prose, code, other languages, random
 # Unicode.  Last come adversarial texts of a million bytes.
+export LC_ALL=C # for numbers of awk and printf
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 build=${D9D_BIN:-$here/../../build/bin}/..

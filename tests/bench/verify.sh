@@ -1,6 +1,7 @@
 #!/bin/bash
 # verify.sh - d9d-map verify and diff compared with cat, from the page cache: GB/s by wall time and
 # by CPU time of one thread.  D9D_BENCH_LAYERS (8) layers of a 0.6B model, D9D_BENCH_JOBS (2).
+export LC_ALL=C # for numbers of awk and printf
 set -eu
 cd "$(dirname "$0")/../.."
 export PATH=${D9D_BIN:-$PWD/build/bin}:$PATH

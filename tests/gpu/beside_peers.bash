@@ -8,6 +8,7 @@
 # D9D_PYTHON: of the peers, else python3.  D9D_TRAIN="a/d9d-train b/d9d-train": time several builds.
 # D9D_TRACES: a directory for traces of our last step.  D9D_STEPS: of each.  D9D_WAYS="layers model": only
 # these ways of the peers; "none": none.
+export LC_ALL=C # for numbers of awk and printf
 python=${D9D_PYTHON:-python3}
 steps=${D9D_STEPS:-20}
 read -ra builds <<<"${D9D_TRAIN:-d9d-train}"

@@ -13,6 +13,7 @@
 #     heads80 heads96 heads256   heads of so many features, other vocabularies (GPT-2's, NeoX's, Gemma 3's)
 #     tied    the shape of Qwen2.5-1.5B
 #     sparse  0.6 billion parameters, 64 experts of which a token has 8
+export LC_ALL=C # for numbers of awk and printf
 
 _common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false,
