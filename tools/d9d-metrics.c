@@ -62,6 +62,7 @@ static d9d_status with_runs(tool_run *r, const struct opts *o, runs_fn fn)
     d9d_status st;
 
     D9D_TRY(d9d_run_reader_list_open(r->args, (size_t)r->n_args, r->log, &runs));
+    d9d_run_reader_list_warn_left_out(&runs, r->log);
     st = d9d_run_reader_list_check_columns(&runs, o->keys.item, o->keys.n);
     st = st == D9D_OK ? fn(r, o, &runs, &out) : st;
     if (st == D9D_OK)

@@ -141,6 +141,7 @@ d9d_status d9d_report_follow(const char *path, const d9d_report_follow_opts *f, 
     (void)pthread_sigmask(SIG_BLOCK, &stop, NULL);
     D9D_TRY(d9d_run_reader_open(path, log, &r));
     r->first_changed = r->first_new = 0;
+    d9d_run_reader_list_warn_left_out(&(d9d_run_reader_list){&r, 1}, log);
     st = follow_run(f, r, &stop, log);
     d9d_run_reader_close(r);
     return st;

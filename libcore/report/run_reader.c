@@ -86,12 +86,15 @@ static d9d_status add_column(d9d_run_reader *r, const char *key, uint32_t source
     const bool detail = !is_own && source == D9D_RUN_READER_TRAINING && strchr(key, '/') != NULL;
     d9d_run_reader_column c = {.name = NULL, .is_own = is_own};
 
-    if (r->n_columns == D9D_RUN_READER_COLUMNS_MAX ||
-        (detail && r->reader->n_details == D9D_RUN_READER_DETAILS_MAX)) {
+    if (detail && r->reader->n_details == D9D_RUN_READER_DETAILS_MAX) {
+        if (r->detail_left_out == NULL && (r->detail_left_out = strdup(key)) == NULL)
+            return fail_no_memory(r);
+        return D9D_OK;
+    }
+    if (r->n_columns == D9D_RUN_READER_COLUMNS_MAX) {
         if (!r->reader->columns_full_logged)
-            d9d_log_warn(r->reader->log, "%s: more than %d %s; \"%.60s\" is left out", r->path,
-                         detail ? D9D_RUN_READER_DETAILS_MAX : D9D_RUN_READER_COLUMNS_MAX,
-                         detail ? "keys of layers, experts or classes" : "keys", key);
+            d9d_log_warn(r->reader->log, "%s: more than %d keys; \"%.60s\" is left out", r->path,
+                         D9D_RUN_READER_COLUMNS_MAX, key);
         r->reader->columns_full_logged = true;
         return D9D_OK;
     }
@@ -691,6 +694,7 @@ void d9d_run_reader_close(d9d_run_reader *r)
         json_decref(r->straggler[i]);
     for (size_t i = 0; i < r->n_evaluations; i++)
         free(r->evaluations[i]);
+    free(r->detail_left_out);
     json_decref(r->details);
     json_decref(r->own);
     if (r->reader != NULL)
@@ -770,6 +774,16 @@ void d9d_run_reader_list_close(d9d_run_reader_list *r)
         d9d_run_reader_close(r->run[i]);
     free(r->run);
     *r = (d9d_run_reader_list){NULL, 0};
+}
+
+void d9d_run_reader_list_warn_left_out(const d9d_run_reader_list *r, const d9d_log *log)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->run[i]->detail_left_out != NULL)
+            d9d_log_warn(log,
+                         "%s: more than %d keys of layers, experts or classes; \"%.60s\" is left "
+                         "out",
+                         r->run[i]->path, D9D_RUN_READER_DETAILS_MAX, r->run[i]->detail_left_out);
 }
 
 static d9d_status check_column(const d9d_run_reader_list *r, const char *key)

@@ -225,3 +225,18 @@ refuse() {
     assert_equal "$(cat looks)" "class=s0> class=s1> stroke-dasharray=5 3 class=s2> stroke-dasharray=2 3"
     [ "$(grep -o '<line class="restart"' dom | wc -l)" -lt 900 ] # 300 in each of 8 charts were 2400
 }
+
+@test "experts that the page shows are not said to be left out" {
+    mkdir many
+    for step in 1 2 3; do
+        printf '{"step": %d, "loss": 2' $step
+        for e in {0..63}; do printf ', "expert_load/0/%d": %d' "$e" $((e + 1)); done
+        echo '}'
+    done >many/metrics.jsonl
+    run -0 --separate-stderr d9d-metrics report many -o many.html
+    assert_equal "$stderr" "d9d-metrics: wrote many.html"
+    grep -q '<section id="experts"' many.html
+    # where they are columns, of which there are not so many, it is said
+    run -0 --separate-stderr d9d-metrics show many
+    [[ "$stderr" == *'many/metrics.jsonl: more than 32 keys of layers, experts or classes; "expert_load/0/32" is left out'* ]]
+}

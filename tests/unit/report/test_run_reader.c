@@ -349,6 +349,7 @@ static void details_leave_columns_to_evaluations(void **state)
     assert_true(d9d_run_reader_values(r, "valid/loss")[1] == 5);
     assert_true(d9d_run_reader_values(r, "expert_load/0/0")[1] == 0);
     assert_null(d9d_run_reader_values(r, "expert_load/0/199"));
+    assert_string_equal(r->detail_left_out, "expert_load/0/32");
     assert_int_equal(json_integer_value(json_object_get(r->details, "expert_load/0/199")), 199);
     assert_int_equal(json_integer_value(json_object_get(r->details, "step")), 2);
     d9d_run_reader_close(r);

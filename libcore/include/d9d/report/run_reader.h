@@ -102,6 +102,7 @@ typedef struct d9d_run_reader {
     size_t n_stragglers;
     json_t *own;     /* object of the newest line of each own value that is no number; NULL: none */
     json_t *details; /* the newest record with training keys that have a slash; NULL: none */
+    char *detail_left_out; /* the first such key that is no column; NULL: all are */
     d9d_run_reader_event *events;
     size_t n_events;
     struct d9di_run_reader_state *reader;
@@ -139,6 +140,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_run_reader_list_open(char *const *paths, siz
 D9D_API D9D_MUST_USE d9d_status d9d_run_reader_list_check_output(const d9d_run_reader_list *runs,
                                                                  const char *out);
 D9D_API void d9d_run_reader_list_close(d9d_run_reader_list *r);
+
+/* Logs a key of each run that `details` alone have, for output of columns. */
+D9D_API void d9d_run_reader_list_warn_left_out(const d9d_run_reader_list *r, const d9d_log *log);
 
 /* ECONFIG for a key that no run has as a column; the message suggests the nearest. */
 D9D_API D9D_MUST_USE d9d_status d9d_run_reader_list_check_columns(const d9d_run_reader_list *r,
