@@ -1,4 +1,5 @@
 /* d9d-infer - log-probabilities, perplexity and generation from a JSON configuration. */
+#include "d9d/base/num_format.h"
 #include "d9d/infer/infer.h"
 #include "tool.h"
 
@@ -42,12 +43,14 @@ static d9d_status summary_text(const void *summary, d9d_buf *b)
         D9D_TRY(d9d_buf_printf(b, "%s%s %.6g%s", i > 0 ? ", " : "", s->metrics[i].name,
                                s->metrics[i].value, i + 1 == s->n_metrics ? "\n" : ""));
     if (s->output != D9D_INFER_TASK_SCORES)
-        return d9d_buf_printf(b, "%lld tokens of %lld samples, %.6g tokens/s\n",
-                              (long long)s->tokens, (long long)(s->samples - s->first_sample),
-                              s->tokens_per_s);
-    return d9d_buf_printf(b, "perplexity %.6g, loss %.6f over %lld tokens of %lld samples\n",
-                          s->perplexity, s->loss, (long long)s->tokens,
-                          (long long)(s->samples - s->first_sample));
+        return d9d_buf_printf(b, "%lld token%s of %lld sample%s, %.6g tokens/s\n",
+                              (long long)s->tokens, D9D_PLURAL(s->tokens),
+                              (long long)(s->samples - s->first_sample),
+                              D9D_PLURAL(s->samples - s->first_sample), s->tokens_per_s);
+    return d9d_buf_printf(b, "perplexity %.6g, loss %.6f over %lld token%s of %lld sample%s\n",
+                          s->perplexity, s->loss, (long long)s->tokens, D9D_PLURAL(s->tokens),
+                          (long long)(s->samples - s->first_sample),
+                          D9D_PLURAL(s->samples - s->first_sample));
 }
 
 struct infer_opts {

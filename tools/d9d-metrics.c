@@ -1,6 +1,7 @@
 /* d9d-metrics - tables, curves and exports of training runs. */
 #include <stdio.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/report/report.h"
 #include "metrics_commands.h"
 
@@ -132,7 +133,7 @@ static d9d_status export(tool_run *r, const struct opts *o, const d9d_run_reader
         return D9D_FAIL(D9D_ECONFIG, "--to tfevents needs --out DIRECTORY");
     if (o->format == FORMAT_TFEVENTS) {
         D9D_TRY(d9d_report_write_events(runs, o->out));
-        d9d_log_info(r->log, "wrote %zu event file%s below %s", runs->n, runs->n == 1 ? "" : "s",
+        d9d_log_info(r->log, "wrote %zu event file%s below %s", runs->n, D9D_PLURAL(runs->n),
                      o->out);
         return D9D_OK;
     }

@@ -1,6 +1,7 @@
 /* d9d-train - train a model from a JSON configuration. */
 #include <math.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/plan/plan.h"
 #include "d9d/train/selftest.h"
 #include "d9d/train/train.h"
@@ -32,8 +33,10 @@ static d9d_status summary_text(const void *summary, d9d_buf *b)
 {
     const d9d_train_summary *s = summary;
 
-    D9D_TRY(d9d_buf_printf(b, "%s: %lld of %lld steps, %lld tokens", s->run_dir,
-                           (long long)s->steps, (long long)s->total_steps, (long long)s->tokens));
+    D9D_TRY(d9d_buf_printf(b, "%s: %lld of %lld step%s, %lld token%s", s->run_dir,
+                           (long long)s->steps, (long long)s->total_steps,
+                           D9D_PLURAL(s->total_steps), (long long)s->tokens,
+                           D9D_PLURAL(s->tokens)));
     if (isfinite(s->last_loss))
         D9D_TRY(d9d_buf_printf(b, ", loss %.4f to %.4f", s->first_loss, s->last_loss));
     if (s->export_dir[0] != '\0')

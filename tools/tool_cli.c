@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/size.h"
 
 enum { HELP_WIDTH = 80, HELP_COLUMN = 26 };
@@ -349,7 +350,7 @@ static d9d_status check_operands(const cli_line *p)
         return D9D_FAIL(D9D_ECONFIG, "expected a command");
     if (p->run->n_args < c->min)
         return D9D_FAIL(D9D_ECONFIG, "expected %s, got %d operand%s", c->operands, p->run->n_args,
-                        p->run->n_args == 1 ? "" : "s");
+                        D9D_PLURAL(p->run->n_args));
     if (c->max >= 0 && p->run->n_args > c->max)
         return D9D_FAIL(D9D_ECONFIG, "expected %s, got one operand too many, \"%s\"",
                         c->operands != NULL ? c->operands : "no operands", p->run->args[c->max]);

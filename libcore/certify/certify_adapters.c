@@ -5,6 +5,7 @@
 
 #include "certify/certify_job.h"
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 
 enum { STEPS = 4, RANK = 3, ADAPTER_MAX = 64 << 20 };
 static const double limit = 1e-5, no_rate = 1e-30;
@@ -102,8 +103,8 @@ static d9d_status check_adapters(d9di_certify *c, json_t *pattern, d9d_certifica
                     "source_checkpoint", tuned.export_dir),
         &merged));
     if (!(fabs(merged.first_loss - base.first_loss) > 10 * limit * fabs(base.first_loss)))
-        return D9D_FAIL(D9D_EVERIFY, "%d steps of adapters leave the loss at %.9g", STEPS,
-                        merged.first_loss);
+        return D9D_FAIL(D9D_EVERIFY, "%d step%s of adapters leave the loss at %.9g", STEPS,
+                        D9D_PLURAL(STEPS), merged.first_loss);
     out->figure = fabs(merged.first_loss - loaded.first_loss) / fabs(merged.first_loss);
     out->limit = limit;
     return D9D_OK;

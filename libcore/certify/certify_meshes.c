@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "certify/certify_job.h"
+#include "d9d/base/num_format.h"
 
 /* Divides the ranks by these; the rest is data_parallel_shard, over which experts are divided. */
 typedef struct mesh {
@@ -62,7 +63,8 @@ static d9d_status run_meshes(d9di_certify *c, d9d_selftest_summary *s)
 {
     d9d_bootstrap *ranks = c->opts->bootstrap;
     const int64_t n = d9d_bootstrap_size(ranks);
-    d9d_status st = D9D_FAIL(D9D_ENOTSUP, "no mesh of %lld ranks is tried", (long long)n);
+    d9d_status st =
+        D9D_FAIL(D9D_ENOTSUP, "no mesh of %lld rank%s is tried", (long long)n, D9D_PLURAL(n));
 
     for (size_t i = 0; i < N_MESHES; i++) {
         if (!divides(&meshes[i], n) || (meshes[i].experts > 1 && !c->has_experts))

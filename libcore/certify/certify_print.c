@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/version.h"
 #include "d9d/certify/certify.h"
 
@@ -33,10 +34,10 @@ static d9d_status put_check(const d9d_certificate_check *c, d9d_buf *out)
 
 d9d_status d9d_certificate_print(const d9d_certificate *c, d9d_buf *out)
 {
-    D9D_TRY(d9d_buf_printf(out, "%s: %s, %s%s, %lld layers, %lld parameters, %s weights\n",
+    D9D_TRY(d9d_buf_printf(out, "%s: %s, %s%s, %lld layer%s, %lld parameter%s, %s weights\n",
                            c->source, c->family, c->task, c->shrunk ? ", made smaller" : "",
-                           (long long)c->layers, (long long)c->parameters,
-                           c->own_weights ? "its own" : "random"));
+                           (long long)c->layers, D9D_PLURAL(c->layers), (long long)c->parameters,
+                           D9D_PLURAL(c->parameters), c->own_weights ? "its own" : "random"));
     D9D_TRY(d9d_buf_printf(out, "%-11s  %-7s  %-8s  %-8s\n", "check", "result", "figure", "limit"));
     for (size_t i = 0; i < c->n; i++)
         D9D_TRY(put_check(&c->check[i], out));

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "certify/certify_job.h"
+#include "d9d/base/num_format.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 
 enum { STEPS = 8, FIRST = 4 }; /* in all; before the run stops */
@@ -31,8 +32,8 @@ static d9d_status compare_exports(d9di_certify *c, const d9d_train_summary *whol
                                 &n));
     return n == 0 ? D9D_OK
                   : D9D_FAIL(D9D_EVERIFY,
-                             "after a resume at step %d, %" PRIu64 " tensors differ, the first %s",
-                             FIRST, n, f.name);
+                             "after a resume at step %d, %" PRIu64 " tensor%s differ, the first %s",
+                             FIRST, n, D9D_PLURAL(n), f.name);
 }
 
 d9d_status d9di_certify_steps(d9di_certify *c, d9d_certificate_check *out)

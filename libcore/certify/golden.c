@@ -8,6 +8,7 @@
 
 #include "certify/small_model.h"
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/mapper/map_memory.h"
 #include "d9d/ckpt/safetensors/safetensors.h"
@@ -163,8 +164,8 @@ static d9d_status compare(golden *g, const char *name, const float *got, size_t 
 
     D9D_TRY(read_array(g, name, D9D_F32, &stored, &n_want));
     if (n != n_want)
-        return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s has %zu elements, the model's %zu",
-                        d9d_safetensors_path(g->want), name, n_want, n);
+        return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s has %zu element%s, the model's %zu",
+                        d9d_safetensors_path(g->want), name, n_want, D9D_PLURAL(n_want), n);
     want = stored;
     norm = norm_of(want, n);
     for (size_t i = 0; i < n; i++)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "checkpointer/checkpointer_private.h"
+#include "d9d/base/num_format.h"
 
 /* --- the set against the manifest --------------------------------------------------- */
 
@@ -34,9 +35,9 @@ static d9d_status check_covered(const d9di_checkpointer_manifest *s, const d9d_s
 
     D9D_TRY(d9d_sliced_tensor_visit(t, box, add_covered, &have));
     if (have.elements != want)
-        return D9D_FAIL(D9D_EMISMATCH,
-                        "%s: tensor %s: of the %" PRId64 " elements of %s it has %" PRId64, s->path,
-                        t->name, want, d9d_box_text(box, text), have.elements);
+        return D9D_FAIL(
+            D9D_EMISMATCH, "%s: tensor %s: of the %" PRId64 " element%s of %s it has %" PRId64,
+            s->path, t->name, want, D9D_PLURAL(want), d9d_box_text(box, text), have.elements);
     return D9D_OK;
 }
 

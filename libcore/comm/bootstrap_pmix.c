@@ -8,6 +8,7 @@
  * Values are freed by hand, because the header's way differs between versions.
  */
 #include "comm/bootstrap_private.h"
+#include "d9d/base/num_format.h"
 
 #if defined(__has_include)
 #if __has_include(<pmix.h>)
@@ -211,8 +212,8 @@ static d9d_status publish_and_fence(void *self, double timeout_s, const void *lo
     pmix_status_t rc;
 
     if (n > D9DI_BOOTSTRAP_MAX_BYTES / (size_t)p->size)
-        return D9D_FAIL(D9D_EINVAL, "PMIx: a message of %zu bytes from each of %d ranks", n,
-                        p->size);
+        return D9D_FAIL(D9D_EINVAL, "PMIx: a message of %zu bytes from each of %d rank%s", n,
+                        p->size, D9D_PLURAL(p->size));
     make_key(p->seq, key);
     bytes = malloc(n + 1); /* one byte more, so that no value is empty: servers drop none */
     if (bytes == NULL)

@@ -8,6 +8,7 @@
 
 #include "comm/bootstrap_private.h"
 #include "d9d/base/mem.h"
+#include "d9d/base/num_format.h"
 
 enum { MAX_CHILDREN = 31 };
 
@@ -248,8 +249,8 @@ static d9d_status entries_unpack(const d9d_buf *in, int size, d9d_arena *a, d9d_
     memcpy(copy, in->data, in->len);
     for (int r = 0; r < size; r++) {
         if (in->len - at < sizeof(n) + 1)
-            return D9D_FAIL(D9D_ECOMM, "bootstrap: %zu bytes of %d ranks end at rank %d", in->len,
-                            size, r);
+            return D9D_FAIL(D9D_ECOMM, "bootstrap: %zu bytes of %d rank%s end at rank %d", in->len,
+                            size, D9D_PLURAL(size), r);
         memcpy(&n, copy + at, sizeof(n));
         at += sizeof(n);
         if (in->len - at < (size_t)n + 1)

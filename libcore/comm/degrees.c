@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/comm/mesh.h"
 
 /* The product of the degrees, each below 2^20; INT64_MAX if it overflows. */
@@ -42,8 +43,8 @@ static d9d_status fail_product(const d9d_parallel_degrees *m, const int64_t *deg
     if (ranks > product && ranks % product == 0)
         (void)snprintf(fits, sizeof(fits), "; data_parallel_shard %lld would fit",
                        (long long)(m->data_parallel_shard * (ranks / product)));
-    return D9D_FAIL(D9D_ECONFIG, "mesh: %s is %lld ranks, and this job has %lld%s%s", text,
-                    (long long)product, (long long)ranks,
+    return D9D_FAIL(D9D_ECONFIG, "mesh: %s is %lld rank%s, and this job has %lld%s%s", text,
+                    (long long)product, D9D_PLURAL(product), (long long)ranks,
                     m->expert_parallel > 1 ? "; expert_parallel adds none" : "", fits);
 }
 
@@ -83,9 +84,9 @@ d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ran
                         "it must name a method");
     if (dense % m->expert_parallel != 0)
         return D9D_FAIL(D9D_ECONFIG,
-                        "mesh: expert_parallel %lld does not divide the %lld ranks "
+                        "mesh: expert_parallel %lld does not divide the %lld rank%s "
                         "of a pipeline stage",
-                        (long long)m->expert_parallel, (long long)dense);
+                        (long long)m->expert_parallel, (long long)dense, D9D_PLURAL(dense));
     if (m->expert_parallel_local > 1 && m->expert_parallel % m->expert_parallel_local != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "mesh: expert_parallel_local %lld does not divide expert_parallel %lld",

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/path.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/config/config.h"
 
@@ -184,11 +185,11 @@ static d9d_status check_length(struct bind_walk *w, const struct bind_slot *s, s
     const d9d_key *k = s->key;
 
     if ((double)n < k->min)
-        return BAD(w, s->at, "has %zu %s, at least %.0f %s needed", n, unit, k->min,
-                   k->min == 1 ? "is" : "are");
+        return BAD(w, s->at, "has %zu %s%s, at least %.0f %s needed", n, unit, D9D_PLURAL(n),
+                   k->min, k->min == 1 ? "is" : "are");
     if (k->max > 0 && (double)n > k->max)
-        return BAD(w, s->at, "has %zu %s, at most %.0f %s allowed", n, unit, k->max,
-                   k->max == 1 ? "is" : "are");
+        return BAD(w, s->at, "has %zu %s%s, at most %.0f %s allowed", n, unit, D9D_PLURAL(n),
+                   k->max, k->max == 1 ? "is" : "are");
     return D9D_OK;
 }
 
@@ -198,7 +199,7 @@ static d9d_status bind_str(struct bind_walk *w, const struct bind_slot *s)
 
     if (!json_is_string(s->value))
         return fail_type(w, s, "a string");
-    D9D_TRY(check_length(w, s, json_string_length(s->value), "bytes"));
+    D9D_TRY(check_length(w, s, json_string_length(s->value), "byte"));
     copy = d9d_arena_strdup(w->a, json_string_value(s->value));
     if (copy == NULL)
         return no_memory(w, s->at);
@@ -517,7 +518,7 @@ static d9d_status bind_list(struct bind_walk *w, const struct bind_slot *s)
 
     if (!one && !json_is_array(s->value))
         return fail_type(w, s, "a list");
-    D9D_TRY(check_length(w, s, list.n, "elements"));
+    D9D_TRY(check_length(w, s, list.n, "element"));
     if (!d9d_checked_mul_u64(list.n, size, &bytes) ||
         (list.items = d9d_arena_alloc(w->a, (size_t)bytes)) == NULL)
         return no_memory(w, s->at);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "convert/describe_parts.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/convert/convert.h"
 #include "d9d/model/family/family.h"
@@ -426,7 +427,7 @@ d9d_status d9d_describe_print(const char *path, const d9d_table *const *choices,
     if (st == D9D_OK && json)
         st = d9d_buf_append(out, "\n", 1);
     if (st == D9D_OK && n > 0)
-        st = D9D_FAIL(D9D_EVERIFY, "%s: %zu reason%s to refuse it", path, n, n == 1 ? "" : "s");
+        st = D9D_FAIL(D9D_EVERIFY, "%s: %zu reason%s to refuse it", path, n, D9D_PLURAL(n));
     json_decref(doc);
     return st;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/comm/exchange.h"
 
 static bool same_node(const char *const *node, int64_t a, int64_t b)
@@ -33,9 +34,9 @@ static void log_nodes(const char *const *node, int64_t ranks, const d9d_parallel
 
     if (wanted <= 1 && local > 1)
         d9d_log_info(log,
-                     "experts are divided over nodes with %lld ranks each: "
+                     "experts are divided over nodes with %lld rank%s each: "
                      "mesh.expert_parallel_local %lld would send a token once to each node",
-                     (long long)local, (long long)local);
+                     (long long)local, D9D_PLURAL(local), (long long)local);
     for (int64_t r = 0; r < ranks && wanted > 1; r++) {
         const int64_t first = r - d9d_parallel_degrees_index(d, D9D_AXES_EXPERT_LOCAL, r);
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/device/readback.h"
 
 #define KEY "trainer.expert_replication"
@@ -224,7 +225,7 @@ static void log_placement(const d9di_expert_replication *x, int64_t step, const 
                  "step %lld: %lld cop%s of experts in %zu layer%s; by the loads of the last period "
                  "the busiest rank has %.3g times the mean of its layer, without copies %.3g",
                  (long long)(step + 1), (long long)copies, copies == 1 ? "y" : "ies", x->n,
-                 x->n == 1 ? "" : "s", most, without);
+                 D9D_PLURAL(x->n), most, without);
 }
 
 static d9d_status place(d9di_expert_replication *x, int64_t step, const d9d_log *log)

@@ -1,6 +1,7 @@
 /* quant_weights.c - see engine/quant_weights.h. */
 #include "engine/quant_weights.h"
 
+#include "d9d/base/num_format.h"
 #include "engine/layer_matrices.h"
 
 #define KEY      "trainer.model_stage_factory.quantization"
@@ -16,8 +17,8 @@ static d9d_status rows_check(const char *key, const d9d_param *p, d9d_quant_form
         return D9D_OK;
     return D9D_FAIL(
         D9D_ECONFIG,
-        "%s \"%s\": rows of %s have %lld elements%s, and multiples of %lld are possible", key,
-        d9d_quant_name(f), p->name, (long long)part,
+        "%s \"%s\": rows of %s have %lld element%s%s, and multiples of %lld are possible", key,
+        d9d_quant_name(f), p->name, (long long)part, D9D_PLURAL(part),
         part < cols ? " on each rank of mesh.tensor_parallel" : "", (long long)align);
 }
 

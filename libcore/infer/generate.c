@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
@@ -151,9 +152,9 @@ static d9d_status log_special(const generate_run *r)
                      "models have learnt to stop; task.add_special_tokens false leaves it out");
     if (p->special_twice > 0)
         d9d_log_warn(r->log,
-                     "%lld of %lld prompts begin with the special tokens that the tokenizer puts "
+                     "%lld of %lld prompt%s begin with the special tokens that the tokenizer puts "
                      "before each, and have them twice; task.add_special_tokens false",
-                     (long long)p->special_twice, (long long)p->texts);
+                     (long long)p->special_twice, (long long)p->texts, D9D_PLURAL(p->texts));
 out:
     d9d_buf_release(&text);
     return st;
@@ -273,9 +274,9 @@ static d9d_status open_decoder(generate_run *r)
 {
     const int64_t rows = r->c->trainer.batching.microbatch_size;
 
-    d9d_log_info(r->log, "KV cache: %lld sequence%s of up to %lld tokens, %.1f MB%s",
+    d9d_log_info(r->log, "KV cache: %lld sequence%s of up to %lld token%s, %.1f MB%s",
                  (long long)rows, rows > 1 ? "s" : "", (long long)r->max_tokens,
-                 (double)cache_bytes(&r->engine, r) * 1e-6,
+                 D9D_PLURAL(r->max_tokens), (double)cache_bytes(&r->engine, r) * 1e-6,
                  cache_dtype(r) == D9D_KV_CACHE_FP8 ? " in fp8" : "");
     return d9di_kv_decoder_open(&r->engine, cache_dtype(r), rows, r->max_tokens, is_greedy(r),
                                 &r->decoder);
@@ -543,7 +544,7 @@ static d9d_status run_steps(generate_run *r)
         D9D_TRY_OR(st, d9di_profiler_begin(&r->profiler, r->engine.dev, ++k), out);
         st = run_step(r, &more, &done);
         d9di_profiler_end(&r->profiler, r->engine.dev, k, !more);
-        d9d_progress_note(&progress, "%lld tokens", (long long)r->tokens);
+        d9d_progress_note(&progress, "%lld token%s", (long long)r->tokens, D9D_PLURAL(r->tokens));
         d9d_progress_add(&progress, (uint64_t)done - progress.done);
     }
 out:

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 
 static const int64_t journal_period_ns = INT64_C(1000000000), sync_period_ns = INT64_C(5000000000);
@@ -95,9 +96,10 @@ static d9d_status resume_partial(d9di_resumable_lines *l, const char *journal, d
         warn_other_partials(l->path, l->file.path, log);
     if (proof.claimed > proof.records)
         d9d_log_warn(log,
-                     "%s: %lld of the %lld samples that were written check out; going on behind "
+                     "%s: %lld of the %lld sample%s that were written check out; going on behind "
                      "these",
-                     l->file.path, (long long)proof.records, (long long)proof.claimed);
+                     l->file.path, (long long)proof.records, (long long)proof.claimed,
+                     D9D_PLURAL(proof.claimed));
     l->done = l->n_journaled = proof.records;
     D9D_TRY(d9d_file_truncate(&l->file, proof.bytes));
     return proof.records > 0 ? D9D_OK : d9di_output_journal_begin(&l->journal);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "optim/adam.h"
 #include "optim/matrix_exchange.h"
 #include "optim/newton_schulz.h"
@@ -112,7 +113,7 @@ static d9d_status muon_choose(const void *config, const d9d_param *p, d9d_optimi
         return D9D_FAIL(D9D_ECONFIG,
                         "optimizer: Muon updates matrices and stacks of them, and %s has %d "
                         "dimension%s; give its group the kind adamw",
-                        p->name, ndim, ndim == 1 ? "" : "s");
+                        p->name, ndim, D9D_PLURAL(ndim));
     if (c->kind == D9DI_KIND_MUON || (c->kind < 0 && is_layer_matrix(p)))
         return D9D_OK;
     *out = (d9d_optimizer_choice){&d9di_optimizer_adamw, &c->adamw,

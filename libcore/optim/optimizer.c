@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/kernels/sim.h"
 
@@ -252,12 +253,14 @@ d9d_status d9d_optimizer_check_rowwise(const d9d_optimizer *o, int64_t ranks)
 {
     for (size_t i = 0; i < o->params.n; i++)
         if (divides_block(o, i, ranks))
-            return D9D_FAIL(D9D_ECONFIG,
-                            "mesh.tensor_parallel: %lld ranks divide rows of %lld elements of %s, "
-                            "and optimizer.state_dtype int8 needs multiples of %d on each; choose "
-                            "another number, or state_dtype bfloat16",
-                            (long long)ranks, (long long)o->params.p[i]->spec.shape.dim[1],
-                            o->params.p[i]->name, D9D_STATE_BLOCK);
+            return D9D_FAIL(
+                D9D_ECONFIG,
+                "mesh.tensor_parallel: %lld rank%s divide rows of %lld element%s of %s, "
+                "and optimizer.state_dtype int8 needs multiples of %d on each; choose "
+                "another number, or state_dtype bfloat16",
+                (long long)ranks, D9D_PLURAL(ranks), (long long)o->params.p[i]->spec.shape.dim[1],
+                D9D_PLURAL(o->params.p[i]->spec.shape.dim[1]), o->params.p[i]->name,
+                D9D_STATE_BLOCK);
     return D9D_OK;
 }
 
@@ -651,7 +654,8 @@ static d9d_status describe_kind(const d9d_optimizer *o, size_t i, d9d_buf *out)
             elements += (long long)d9d_shape_numel(&o->params.p[k]->spec.shape);
         }
     return n == 0 ? D9D_OK
-                  : d9d_buf_printf(out, ", for %zu parameters of %lld elements", n, elements);
+                  : d9d_buf_printf(out, ", for %zu parameter%s of %lld element%s", n, D9D_PLURAL(n),
+                                   elements, D9D_PLURAL(elements));
 }
 
 /* One line for each kind and type of parameter, from the first of them, and for each group. */

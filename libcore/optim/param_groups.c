@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/config/name_pattern.h"
 #include "optim/optimizer.h"
 
@@ -198,16 +199,17 @@ static d9d_status check_taken(const d9d_list *listed, const d9d_params *whole, s
 
     if (m->matched == 0)
         return D9D_FAIL(D9D_ECONFIG,
-                        "optimizer.groups[%zu].pattern \"%s\": of %zu parameters it matches none "
+                        "optimizer.groups[%zu].pattern \"%s\": of %zu parameter%s it matches none "
                         "that is trained%s%s",
-                        g, groups[g].pattern, whole->n, whole->n > 0 ? "; the first is " : "",
+                        g, groups[g].pattern, whole->n, D9D_PLURAL(whole->n),
+                        whole->n > 0 ? "; the first is " : "",
                         whole->n > 0 ? whole->p[0]->name : "");
     if (m->taken == 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "optimizer.groups[%zu].pattern \"%s\": earlier groups have all %zu "
-                        "parameters that it matches; %s is of groups[%zu] with \"%s\"",
-                        g, groups[g].pattern, m->matched, whole->p[m->first]->name, m->earlier,
-                        groups[m->earlier].pattern);
+                        "parameter%s that it matches; %s is of groups[%zu] with \"%s\"",
+                        g, groups[g].pattern, m->matched, D9D_PLURAL(m->matched),
+                        whole->p[m->first]->name, m->earlier, groups[m->earlier].pattern);
     return D9D_OK;
 }
 
@@ -238,8 +240,8 @@ static d9d_status whole_find(const d9d_params *whole, const d9d_param *p, size_t
             return D9D_OK;
         }
     }
-    return D9D_FAIL(D9D_EINVAL, "optimizer: %s is not among the %zu parameters of the model",
-                    p->name, whole->n);
+    return D9D_FAIL(D9D_EINVAL, "optimizer: %s is not among the %zu parameter%s of the model",
+                    p->name, whole->n, D9D_PLURAL(whole->n));
 }
 
 static d9d_status groups_create(const d9d_union *section, const d9d_list *listed, d9d_arena *a,
@@ -294,9 +296,9 @@ d9d_status d9di_optimizer_groups_assign(const d9d_union *section, const d9d_para
     layers_count(whole, &g.layers, &first);
     if (g.layer_lr_decay != 1 && g.layers == 0)
         return D9D_FAIL(D9D_ECONFIG,
-                        "optimizer.layer_lr_decay is %g, and none of the model's %zu parameters "
+                        "optimizer.layer_lr_decay is %g, and none of the model's %zu parameter%s "
                         "has a name with \"layers.<number>.\"",
-                        g.layer_lr_decay, whole->n);
+                        g.layer_lr_decay, whole->n, D9D_PLURAL(whole->n));
     for (size_t i = 0; i < params->n; i++) {
         const d9d_optimizer_group *group;
 
@@ -345,17 +347,18 @@ d9d_status d9di_optimizer_groups_describe(const d9di_optimizer_groups *g, d9d_bu
     for (size_t i = 0; i < g->n && g->n > 1; i++) {
         const d9di_optimizer_group *v = &g->v[i];
 
-        D9D_TRY(d9d_buf_printf(out, "; %s%s%s: %zu parameters of %lld elements",
+        D9D_TRY(d9d_buf_printf(out, "; %s%s%s: %zu parameter%s of %lld element%s",
                                v->listed != NULL ? "group \"" : "the others",
                                v->listed != NULL ? v->listed->pattern : "",
-                               v->listed != NULL ? "\"" : "", v->n_params,
-                               (long long)v->n_elements));
+                               v->listed != NULL ? "\"" : "", v->n_params, D9D_PLURAL(v->n_params),
+                               (long long)v->n_elements, D9D_PLURAL(v->n_elements)));
         if (v->listed != NULL)
             D9D_TRY(describe_values(v->listed, out));
     }
     return g->layer_lr_decay == 1
                ? D9D_OK
-               : d9d_buf_printf(out, "; layer_lr_decay %g over %lld layers: embedding %.3g, head 1",
-                                g->layer_lr_decay, (long long)g->layers,
+               : d9d_buf_printf(out,
+                                "; layer_lr_decay %g over %lld layer%s: embedding %.3g, head 1",
+                                g->layer_lr_decay, (long long)g->layers, D9D_PLURAL(g->layers),
                                 pow(g->layer_lr_decay, (double)g->layers));
 }

@@ -2,6 +2,7 @@
 #include "plan/measured_costs.h"
 
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "d9d/report/report.h"
 
 static d9d_status check_run(const d9d_run_reader *r, const d9d_plan *p, size_t stages)
@@ -13,12 +14,12 @@ static d9d_status check_run(const d9d_run_reader *r, const d9d_plan *p, size_t s
     if (newest == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: has measured no pipeline", r->path);
     if (has != stages)
-        return D9D_FAIL(D9D_ECONFIG, "%s: has measured %zu stages, and the plan has %zu", r->path,
-                        has, stages);
+        return D9D_FAIL(D9D_ECONFIG, "%s: has measured %zu stage%s, and the plan has %zu", r->path,
+                        has, D9D_PLURAL(has), stages);
     if (rows != p->rows)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: has measured micro-batches of %lld rows, and the plan has %lld",
-                        r->path, (long long)rows, (long long)p->rows);
+                        "%s: has measured micro-batches of %lld row%s, and the plan has %lld",
+                        r->path, (long long)rows, D9D_PLURAL(rows), (long long)p->rows);
     return D9D_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 #include "d9d/device/simulated.h"
 #include "d9d/job/preemption.h"
@@ -481,15 +482,18 @@ static d9d_status fail_none_fits(search_state *s, const d9d_mesh_search_results 
     if (least == 0)
         D9D_TRY(first_error(s));
     if (least == 0)
-        return D9D_FAIL(
-            D9D_ECONFIG, "no mesh of %lld ranks divides this model and a batch of %lld samples",
-            (long long)out->ranks, (long long)s->config->trainer.batching.global_batch_size);
+        return D9D_FAIL(D9D_ECONFIG,
+                        "no mesh of %lld rank%s divides this model and a batch of %lld sample%s",
+                        (long long)out->ranks, D9D_PLURAL(out->ranks),
+                        (long long)s->config->trainer.batching.global_batch_size,
+                        D9D_PLURAL(s->config->trainer.batching.global_batch_size));
     D9D_TRY(describe_release(s, out, release, sizeof(release)));
-    return D9D_FAIL(D9D_ECONFIG,
-                    "no mesh of %lld ranks fits: a rank needs %.2f GiB at least, and may take %.2f "
-                    "GiB%s; more ranks or shorter rows need less",
-                    (long long)out->ranks, (double)least / 0x1p30, (double)out->memory / 0x1p30,
-                    release);
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "no mesh of %lld rank%s fits: a rank needs %.2f GiB at least, and may take %.2f "
+        "GiB%s; more ranks or shorter rows need less",
+        (long long)out->ranks, D9D_PLURAL(out->ranks), (double)least / 0x1p30,
+        (double)out->memory / 0x1p30, release);
 }
 
 /* --- the search ------------------------------------------------------------------------------- */

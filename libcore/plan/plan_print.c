@@ -251,7 +251,8 @@ static d9d_status print_speed(const d9d_plan *p, d9d_buf *out)
                                p->measured_run != NULL ? p->measured_run : "",
                                p->measured_run != NULL ? " has measured its stages)" : ""));
     if (p->steps >= 0)
-        D9D_TRY(d9d_buf_printf(out, "\n%lld steps, %s tokens: %s", (long long)p->steps,
+        D9D_TRY(d9d_buf_printf(out, "\n%lld step%s, %s tokens: %s", (long long)p->steps,
+                               D9D_PLURAL(p->steps),
                                format_count(p->tokens * (double)p->steps).text,
                                format_duration(p->step_s * (double)p->steps).text));
     return d9d_buf_printf(out, "\na checkpoint has %s, the exported model %s\n",
@@ -277,8 +278,8 @@ static d9d_status print_start(const d9d_plan *p, d9d_buf *out)
 static d9d_status print_period(const d9d_plan *p, const char *where, int64_t steps, double fraction,
                                d9d_buf *out)
 {
-    return d9d_buf_printf(out, "goodput %.1f %% with a checkpoint %severy %lld steps, %s\n",
-                          100 * fraction, where, (long long)steps,
+    return d9d_buf_printf(out, "goodput %.1f %% with a checkpoint %severy %lld step%s, %s\n",
+                          100 * fraction, where, (long long)steps, D9D_PLURAL(steps),
                           format_duration((double)steps * p->step_s).text);
 }
 
@@ -334,9 +335,10 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
                                format_count((double)p->frozen).text));
     D9D_TRY(d9d_buf_printf(out, " on %lld x %s, %s\n", (long long)p->ranks, p->chip->title,
                            p->mesh_text));
-    D9D_TRY(d9d_buf_printf(out, "%lld micro-batch%s of %lld row%s of %lld positions",
+    D9D_TRY(d9d_buf_printf(out, "%lld micro-batch%s of %lld row%s of %lld position%s",
                            (long long)p->micro_batches, p->micro_batches > 1 ? "es" : "",
-                           (long long)p->rows, p->rows > 1 ? "s" : "", (long long)p->length));
+                           (long long)p->rows, p->rows > 1 ? "s" : "", (long long)p->length,
+                           D9D_PLURAL(p->length)));
     if (p->longest > p->length)
         D9D_TRY(d9d_buf_printf(out, ", at most %lld", (long long)p->longest));
     if (p->document > 0)

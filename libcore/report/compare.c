@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "report/rows.h"
 #include "report/text_table.h"
 
@@ -149,10 +150,10 @@ static d9d_status append_max_difference(const d9d_run_reader_list *r, const stru
             D9D_TRY(d9d_buf_printf(out, "%s: nothing to compare with %s\n", r->run[k]->name,
                                    r->run[0]->name));
         else
-            D9D_TRY(d9d_buf_printf(out,
-                                   "%s: largest difference from %s is %.6g, at step %" PRId64
-                                   " (%zu common steps)\n",
-                                   r->run[k]->name, r->run[0]->name, max_rows, step, c->n));
+            D9D_TRY(d9d_buf_printf(
+                out,
+                "%s: largest difference from %s is %.6g, at step %" PRId64 " (%zu common step%s)\n",
+                r->run[k]->name, r->run[0]->name, max_rows, step, c->n, D9D_PLURAL(c->n)));
     }
     return D9D_OK;
 }

@@ -10,6 +10,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "d9d/config/config.h"
 
 enum { LINE_MAX_BYTES = 1 << 20, READ_BYTES = 4 << 20 };
@@ -594,7 +595,8 @@ d9d_status d9d_run_reader_poll(d9d_run_reader *r)
     D9D_TRY(d9d_fs_size(r->path, &size));
     if (size < r->reader->offset)
         return D9D_FAIL(D9D_EFORMAT,
-                        "%s: has %" PRIu64 " bytes, it had %" PRIu64 " whole lines of before",
+                        "%s: has %" PRIu64 " bytes, and whole lines of %" PRIu64
+                        " were read before",
                         r->path, size, r->reader->offset);
     if (size == r->reader->offset)
         return D9D_OK;

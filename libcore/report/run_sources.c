@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 
 #define MAX_CONFIG (UINT64_C(16) << 20)
 
@@ -34,8 +35,8 @@ d9d_status d9di_run_sources_read(d9d_arena *a, const char *run, const char *cons
     data = json_object_get(out->config, "data");
     out->n = json_is_array(data) ? json_array_size(data) : 1;
     if (n_dirs > 0 && n_dirs != out->n)
-        return D9D_FAIL(D9D_ECONFIG, "%s: has %zu datasets; %zu are given in their place", path,
-                        out->n, n_dirs);
+        return D9D_FAIL(D9D_ECONFIG, "%s: has %zu dataset%s; %zu are given in their place", path,
+                        out->n, D9D_PLURAL(out->n), n_dirs);
     out->sources = calloc(out->n + 1, sizeof(*out->sources));
     if (out->sources == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu datasets", path, out->n);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/sanitize_text.h"
 #include "d9d/data/loader/blend.h"
 #include "d9d/data/loader/sampler.h"
@@ -63,8 +64,8 @@ static d9d_status make_sampler(const char *path, const json_t *list, d9d_sampler
     const size_t n = json_array_size(list);
 
     if (n < 1 || n > D9D_BLEND_SOURCES)
-        return D9D_FAIL(D9D_EFORMAT, "%s: a sampler of %zu datasets; 1 to %d can be", path, n,
-                        D9D_BLEND_SOURCES);
+        return D9D_FAIL(D9D_EFORMAT, "%s: a sampler of %zu dataset%s; 1 to %d can be", path, n,
+                        D9D_PLURAL(n), D9D_BLEND_SOURCES);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         int64_t seed;
@@ -262,8 +263,8 @@ static d9d_status print_report(const json_t *v, d9d_buf *out)
     const size_t n = json_array_size(rows);
     const long long first = json_int(v, "first");
 
-    D9D_TRY(d9d_buf_printf(out, "step %lld: %zu samples, %lld to %lld of the stream\n",
-                           json_int(v, "step"), n, first, first + (long long)n - 1));
+    D9D_TRY(d9d_buf_printf(out, "step %lld: %zu sample%s, %lld to %lld of the stream\n",
+                           json_int(v, "step"), n, D9D_PLURAL(n), first, first + (long long)n - 1));
     if (json_array_size(skipped) > 0) {
         D9D_TRY(d9d_buf_printf(out, "left out:"));
         for (size_t i = 0; i < json_array_size(skipped); i++)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "report/rows.h"
 #include "report/spike_documents.h"
 #include "report/text_table.h"
@@ -194,11 +195,11 @@ static d9d_status print_none(const d9d_run_reader *r, const d9d_report_spikes_op
                              d9d_buf *out)
 {
     if (r->n <= D9D_REPORT_SPIKES_MIN_WINDOW)
-        return d9d_buf_printf(out, "no spikes: %zu records, the first %d are not judged\n", r->n,
-                              D9D_REPORT_SPIKES_MIN_WINDOW);
+        return d9d_buf_printf(out, "no spikes: %zu record%s, the first %d are not judged\n", r->n,
+                              D9D_PLURAL(r->n), D9D_REPORT_SPIKES_MIN_WINDOW);
     return d9d_buf_printf(
-        out, "no spikes: no %s of %zu records is %g deviations above the %zu before it\n",
-        opts->key, r->n, opts->deviations, opts->window);
+        out, "no spikes: no %s of %zu record%s is %g deviations above the %zu before it\n",
+        opts->key, r->n, D9D_PLURAL(r->n), opts->deviations, opts->window);
 }
 
 d9d_status d9d_report_spikes(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,

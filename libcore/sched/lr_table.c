@@ -1,6 +1,7 @@
 /* lr_table.c - the learning rates of a configuration, step by step.
  */
 #include "d9d/sched/lr_table.h"
+#include "d9d/base/num_format.h"
 
 #include <inttypes.h>
 
@@ -69,8 +70,8 @@ static int64_t steps_guess(const d9d_union *lr_section, const d9d_log *log)
     steps = steps > STEPS_DEFAULT / 2 ? 2 * steps : STEPS_DEFAULT;
     if (steps > D9D_LR_TABLE_STEPS_MAX)
         steps = D9D_LR_TABLE_STEPS_MAX;
-    d9d_log_info(log, "a phase is a share of the run, which is taken to be %" PRId64 " steps long",
-                 steps);
+    d9d_log_info(log, "a phase is a share of the run, which is taken to be %" PRId64 " step%s long",
+                 steps, D9D_PLURAL(steps));
     return steps;
 }
 

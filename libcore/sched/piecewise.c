@@ -1,6 +1,7 @@
 /* piecewise.c - piecewise schedules: their key tables, and their phases over a run.
  */
 #include "d9d/sched/piecewise.h"
+#include "d9d/base/num_format.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -205,8 +206,8 @@ static d9d_status phases_lay_out(d9d_piecewise *s, const d9d_piecewise_config *c
         from = ph->to;
     }
     if (total != D9D_STEPS_UNKNOWN && piecewise_kind_at > total)
-        return D9D_FAIL(D9D_ECONFIG, "%s: its phases last %" PRId64 " steps, the run has %" PRId64,
-                        where, piecewise_kind_at, total);
+        return D9D_FAIL(D9D_ECONFIG, "%s: its phases last %" PRId64 " step%s, the run has %" PRId64,
+                        where, piecewise_kind_at, D9D_PLURAL(piecewise_kind_at), total);
     return D9D_OK;
 }
 

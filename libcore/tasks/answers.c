@@ -1,4 +1,5 @@
 /* answers.c - the answers of a batch, by document.  See tasks/tasks.h. */
+#include "d9d/base/num_format.h"
 #include "d9d/data/loader/pooling.h"
 #include "d9d/op/op.h"
 #include "tasks/tasks.h"
@@ -27,11 +28,12 @@ d9d_status d9di_answers_check(const d9d_batch *b, int64_t width)
     for (bool more = true; more;) {
         more = d9d_batch_next_document(b, &d);
         if ((!more || d.seq != seq) && n % width != 0)
-            return D9D_FAIL(D9D_EMISMATCH,
-                            "sample %lld has %lld documents, and each record has %lld: its dataset "
-                            "is not of d9d-shard --format preference",
-                            (long long)(b->refs != NULL ? b->refs[seq].sample : seq), (long long)n,
-                            (long long)width);
+            return D9D_FAIL(
+                D9D_EMISMATCH,
+                "sample %lld has %lld document%s, and each record has %lld: its dataset "
+                "is not of d9d-shard --format preference",
+                (long long)(b->refs != NULL ? b->refs[seq].sample : seq), (long long)n,
+                D9D_PLURAL(n), (long long)width);
         n = d.seq == seq ? n + 1 : 1;
         seq = d.seq;
     }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "d9d/data/loader/pooling.h"
 #include "d9d/op/loss.h"
 #include "d9d/op/op.h"
@@ -191,10 +192,10 @@ static d9d_status scoring_check(void *self, const d9d_batch *b)
     return n == width * b->seqs
                ? D9D_OK
                : D9D_FAIL(D9D_EMISMATCH,
-                          "samples %lld and on: %lld texts in %lld samples, and a line is %s; "
+                          "samples %lld and on: %lld text%s in %lld sample%s, and a line is %s; "
                           "packed or skipped samples have none",
-                          (long long)b->first, (long long)n, (long long)b->seqs,
-                          width == 2 ? "one pair" : "one text");
+                          (long long)b->first, (long long)n, D9D_PLURAL(n), (long long)b->seqs,
+                          D9D_PLURAL(b->seqs), width == 2 ? "one pair" : "one text");
 }
 
 /* Scores [M, 1] as a row for each sample: [M, 1], or [M / 2, 2] of pairs. */

@@ -16,6 +16,7 @@
 
 #include "d9d/base/child.h"
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 #include "d9d/tasks/reward_function.h"
 #include "tasks/tasks.h"
@@ -209,8 +210,8 @@ static d9d_status parse_answer(program *p, size_t n, double *rewards)
     }
     if (k < n || *at != '\0')
         return D9D_FAIL(D9D_EFORMAT,
-                        "reward command: %s: was given %zu completions and wrote %s%zu lines",
-                        p->name, n, k < n ? "" : "more than ", k);
+                        "reward command: %s: was given %zu completions and wrote %s%zu line%s",
+                        p->name, n, k < n ? "" : "more than ", k, D9D_PLURAL(k));
     return D9D_OK;
 }
 

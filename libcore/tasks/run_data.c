@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "d9d/data/dataset/dataset_kind.h"
 #include "d9d/data/tokenizer/tokenizer.h"
 #include "d9d/model/hf/hf_config.h"
@@ -323,14 +324,17 @@ d9d_status d9di_run_data_steps(const d9di_run_data *d, int64_t global, int64_t w
                                      "the run ends");
     if (available == 0)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: %lld samples in %lld epochs are less than one step of %lld",
-                        s->dataset, (long long)samples, (long long)s->epochs, (long long)global);
+                        "%s: %lld sample%s in %lld epochs are less than one step of %lld",
+                        s->dataset, (long long)samples, D9D_PLURAL(samples), (long long)s->epochs,
+                        (long long)global);
     if (wanted != D9D_INT_NULL && wanted > available)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "trainer.run.steps is %lld, and %s has %lld steps of %lld samples in %lld "
-                        "epochs%s; raise data.epochs",
-                        (long long)wanted, s->dataset, (long long)available, (long long)global,
-                        (long long)s->epochs, d->n > 1 ? " of its part in the blend" : "");
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "trainer.run.steps is %lld, and %s has %lld step%s of %lld sample%s in %lld "
+            "epoch%s%s; raise data.epochs",
+            (long long)wanted, s->dataset, (long long)available, D9D_PLURAL(available),
+            (long long)global, D9D_PLURAL(global), (long long)s->epochs, D9D_PLURAL(s->epochs),
+            d->n > 1 ? " of its part in the blend" : "");
     *out = wanted != D9D_INT_NULL ? wanted : available;
     return D9D_OK;
 }
@@ -359,8 +363,9 @@ d9d_status d9di_run_data_log_padding(const d9di_run_data *d, int64_t rows, const
     D9D_TRY(loader_open(d, D9D_LOADER_SHUFFLED, &d->opts, &other));
     D9D_TRY_OR(st, padding_percent(d->loader, n, rows, &bucketed), out);
     D9D_TRY_OR(st, padding_percent(other, n, rows, &shuffled), out);
-    d9d_log_info(log, "padding of %lld samples in rows of %lld: %.1f %% bucketed, %.1f %% shuffled",
-                 (long long)n, (long long)rows, bucketed, shuffled);
+    d9d_log_info(log,
+                 "padding of %lld sample%s in rows of %lld: %.1f %% bucketed, %.1f %% shuffled",
+                 (long long)n, D9D_PLURAL(n), (long long)rows, bucketed, shuffled);
 out:
     d9d_loader_close(other);
     return st;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/op/op.h"
 
@@ -290,9 +291,9 @@ static d9d_status check_generation(const d9d_train_config *c, const char *name)
 
     if (c->mesh.pipeline_parallel > 1 && stages > 1)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "task %s: trainer.pipelining.schedule %s has %d stages on each rank, and "
+                        "task %s: trainer.pipelining.schedule %s has %d stage%s on each rank, and "
                         "a run that generates has 1",
-                        name, d9d_pipe_schedule_format(&pipe, text), stages);
+                        name, d9d_pipe_schedule_format(&pipe, text), stages, D9D_PLURAL(stages));
     if (c->evaluation.n > 0)
         return D9D_FAIL(D9D_ENOTSUP,
                         "task %s: evaluation: losses of given answers are not what it learns; "
@@ -435,9 +436,9 @@ d9d_status d9di_task_stage_specs(const d9di_task *t, const d9d_model *m, int sta
     if (more)
         D9D_TRY(D9D_PLUGIN_CALL(where, t->kind, stage_tensors, t->self, m, stage, own, &n_own));
     if (n_own > D9D_STAGE_TENSORS_MAX - *n)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: %zu tensors enter stage %d beside %zu of %s, and %d are possible",
-                        where, n_own, stage, *n, m->ops->name, D9D_STAGE_TENSORS_MAX);
+        return D9D_FAIL(
+            D9D_ECONFIG, "%s: %zu tensor%s enter stage %d beside %zu of %s, and %d are possible",
+            where, n_own, D9D_PLURAL(n_own), stage, *n, m->ops->name, D9D_STAGE_TENSORS_MAX);
     memcpy(out + *n, own, n_own * sizeof(*own));
     *n += n_own;
     for (size_t i = 0; i < *n; i++)

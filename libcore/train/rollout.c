@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/base/thread.h"
 #include "d9d/comm/exchange.h"
@@ -23,9 +24,9 @@ static d9d_status check_period(const char *name, d9d_step_period period, int64_t
     if (period <= 0 || period % iterations == 0)
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
-                    "%s is %lld, and a round has task.num_iterations, %lld steps: a checkpoint is "
+                    "%s is %lld, and a round has task.num_iterations, %lld step%s: a checkpoint is "
                     "of the end of a round",
-                    name, (long long)period, (long long)iterations);
+                    name, (long long)period, (long long)iterations, D9D_PLURAL(iterations));
 }
 
 static d9d_status check_steps(const d9di_train_run *run, int64_t iterations)
@@ -756,10 +757,11 @@ static void log_round(const d9di_rollout *r, const d9di_train_run *run, double s
         n += r->completions.data[i].n;
     d9d_log_debug(
         run->log,
-        "generated %zu completions of %lld tokens from %zu prompts of %lld tokens in %.3f "
+        "generated %zu completion%s of %lld token%s from %zu prompt%s of %lld token%s in %.3f "
         "s, %.0f tokens/s",
-        r->completions.len, (long long)n, r->prompts.len, (long long)r->prefilled, seconds,
-        (double)n / seconds);
+        r->completions.len, D9D_PLURAL(r->completions.len), (long long)n, D9D_PLURAL(n),
+        r->prompts.len, D9D_PLURAL(r->prompts.len), (long long)r->prefilled,
+        D9D_PLURAL(r->prefilled), seconds, (double)n / seconds);
 }
 
 static d9d_status round_make(d9di_rollout *r, const d9di_train_run *run, d9d_prefetcher *feed,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/report/run_reader.h"
 #include "d9d/train/train.h"
@@ -248,10 +249,11 @@ d9d_status d9d_selftest_print(const d9d_selftest_summary *s, d9d_buf *out)
         D9D_TRY(print_pair(s->step[i].norm, out));
         D9D_TRY(d9d_buf_append(out, "\n", 1));
     }
-    return d9d_buf_printf(
-        out, "%lld ranks (%s) %s: %.1e apart at most, %.0e allowed\n", (long long)s->ranks, s->mesh,
-        s->worst <= s->allowed ? "compute what one computes" : "do not compute what one computes",
-        s->worst, s->allowed);
+    return d9d_buf_printf(out, "%lld rank%s (%s) %s: %.1e apart at most, %.0e allowed\n",
+                          (long long)s->ranks, D9D_PLURAL(s->ranks), s->mesh,
+                          s->worst <= s->allowed ? "compute what one computes"
+                                                 : "do not compute what one computes",
+                          s->worst, s->allowed);
 }
 
 json_t *d9d_selftest_json(const d9d_selftest_summary *s)

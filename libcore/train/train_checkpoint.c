@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/comm/exchange.h"
 
@@ -325,9 +326,9 @@ d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
     D9D_TRY(d9di_checkpointer_local_restore(ck->local, &ck->found, &s));
     if (ck->set.n_rank_states > 0 && ck->found.ranks != d9d_bootstrap_size(run->where->bootstrap))
         d9d_log_warn(run->log,
-                     "the local checkpoints of step %lld are of %d ranks: what metrics had "
+                     "the local checkpoints of step %lld are of %d rank%s: what metrics had "
                      "accumulated until then is that of the replicas that are here",
-                     (long long)s.step, ck->found.ranks);
+                     (long long)s.step, ck->found.ranks, D9D_PLURAL(ck->found.ranks));
     if (!d9d_hash_equal(s.dataset, state->dataset) || !d9d_hash_equal(s.config, state->config) ||
         s.seed != state->seed)
         return D9D_FAIL(D9D_EMISMATCH,

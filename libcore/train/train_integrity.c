@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
@@ -142,10 +143,11 @@ static d9d_status format_verdict(const d9di_integrity_verdict *v, int64_t step, 
     D9D_TRY(d9d_buf_printf(b, ": %s", v->name));
     if (v->n_arrays > 1)
         D9D_TRY(d9d_buf_printf(b, " and %zu more", v->n_arrays - 1));
-    return v->tied ? d9d_buf_printf(b, " differ%s between the %d ranks that store it",
-                                    v->n_arrays == 1 ? "s" : "", v->copies)
-                   : d9d_buf_printf(b, " differ%s from what %d of %d ranks store",
-                                    v->n_arrays == 1 ? "s" : "", v->others, v->copies);
+    return v->tied ? d9d_buf_printf(b, " differ%s between the %d rank%s that store it",
+                                    v->n_arrays == 1 ? "s" : "", v->copies, D9D_PLURAL(v->copies))
+                   : d9d_buf_printf(b, " differ%s from what %d of %d rank%s store",
+                                    v->n_arrays == 1 ? "s" : "", v->others, v->copies,
+                                    D9D_PLURAL(v->copies));
 }
 
 static d9d_status fail_verdict(const d9di_train_integrity *it, const d9di_train_run *run,

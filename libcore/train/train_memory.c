@@ -1,5 +1,6 @@
 /* train_memory.c - see train/train_memory.h. */
 #include "train/train_memory.h"
+#include "d9d/base/num_format.h"
 
 void d9di_train_memory_collect(d9di_train_memory *m, const d9d_device *dev, const d9d_log *log)
 {
@@ -14,9 +15,10 @@ void d9di_train_memory_collect(d9di_train_memory *m, const d9d_device *dev, cons
         return;
     d9d_log_warn(
         log,
-        "%s: memory is short: %llu times in the last %d steps it was there only after other "
+        "%s: memory is short: %llu time%s in the last %d steps it was there only after other "
         "blocks were returned to the system, which waits for the device; with smaller "
         "micro-batches or recomputation (checkpointing) steps may be faster",
-        dev->name, (unsigned long long)(now - m->first), (int)D9DI_TRAIN_MEMORY_STEPS);
+        dev->name, (unsigned long long)(now - m->first), D9D_PLURAL(now - m->first),
+        (int)D9DI_TRAIN_MEMORY_STEPS);
     m->has_warned = true;
 }

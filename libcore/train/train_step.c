@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/device/trace.h"
 
 /* A loss of several parts needs the targets of the step before its first forward, and so all of its
@@ -101,8 +102,9 @@ static d9d_status add_targets(step_tally *t, const d9d_batch *b)
     const int64_t n = d9di_task_targets(t->s->engine->task, b);
 
     if (n < 0 || n > INT64_C(1) << 53)
-        return D9D_FAIL(D9D_EINVAL, "%s: targets() gave %lld for %lld rows",
-                        t->run->c->task.choice->name, (long long)n, (long long)b->seqs);
+        return D9D_FAIL(D9D_EINVAL, "%s: targets() gave %lld for %lld row%s",
+                        t->run->c->task.choice->name, (long long)n, (long long)b->seqs,
+                        D9D_PLURAL(b->seqs));
     t->targets += n;
     return D9D_OK;
 }

@@ -123,7 +123,7 @@ gathers_beside_updates() {
     [ ! -e run ]
     # shellcheck disable=SC2086
     run -2 --separate-stderr mpi -n 2 $train c.json
-    [[ "$stderr" == *"mesh: every degree 1 is 1 ranks, and this job has 2; data_parallel_shard 2 would fit"* ]]
+    [[ "$stderr" == *"mesh: every degree 1 is 1 rank, and this job has 2; data_parallel_shard 2 would fit"* ]]
 }
 
 @test "a step that is not finite is reported once, and no rank updates" {

@@ -30,7 +30,7 @@ removed() { tr -d ' \n' <"${2:-out}/report.json" | sed -E "s/.*\"rule\":\"$1\",\
     run -0 --separate-stderr d9d-shard filter --json -o out --exact-duplicates --near-duplicates 0.7 \
         --decontaminate eval.jsonl a.jsonl
     [[ "$output" == *'"read": 5,'*'"kept": 2,'*'"contaminated": 1,'*'"exact_duplicate": 1,'*'"near_duplicate": 1'* ]]
-    [[ "$stderr" == *'18 n-grams of 13 words from 1 texts of evaluations'* ]]
+    [[ "$stderr" == *'18 n-grams of 13 words from 1 text of evaluations'* ]]
     cmp out/documents.jsonl <(sed -n '1p;4p' a.jsonl)
     [ "$(removed contaminated) $(removed exact_duplicate) $(removed near_duplicate)" = '1 1 1' ]
     grep -q '"bands": 25' out/report.json

@@ -133,7 +133,7 @@ SH
     }
     wrong 'exit 3' 'ended with status 3'
     wrong 'kill -9 $$' 'ended by signal 9'
-    wrong 'echo 1' 'was given 16 completions and wrote 1 lines'
+    wrong 'echo 1' 'was given 16 completions and wrote 1 line'
     wrong 'jq -r 1; echo 2' 'was given 16 completions and wrote more than 16 lines'
     wrong 'sed s/.*/good/' 'line 1 of its answer is no number: "good"'
     wrong 'sed s/.*/inf/' 'line 1 of its answer is no number: "inf"'

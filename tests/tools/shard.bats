@@ -51,7 +51,7 @@ corpus() {
     printf 'int a;\nint b;\r\nint c;' >a.txt
     d9d-shard -q -t "$tok" -o file a.txt
     d9d-shard -q -t "$tok" -o lines --format text --lines a.txt
-    [[ "$(d9d-shard inspect file)" == *"1 samples"* ]]
+    [[ "$(d9d-shard inspect file)" == *"1 sample,"* ]]
     [[ "$(d9d-shard inspect lines)" == *"3 samples"* ]]
     printf '{"text": "int b;"}\n' >b.jsonl
     d9d-shard -q -t "$tok" -o b b.jsonl

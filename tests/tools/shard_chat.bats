@@ -69,7 +69,7 @@ positions() {
     chat 1 >one.jsonl
     n=$(positions one.jsonl)
     run -1 --separate-stderr d9d-shard "${chats[@]}" -o none --max-length $((n - 1)) c.jsonl
-    [[ "$stderr" == *'no samples: of 1 documents in 1 inputs, '*' 1 were dropped'* ]]
+    [[ "$stderr" == *'no samples: of 1 document in 1 input, '*' 1 were dropped'* ]]
     cat one.jsonl c.jsonl >both.jsonl
     run -0 --separate-stderr flat d9d-shard --json "${chats[@]}" -o drop --overflow drop --max-length "$n" both.jsonl
     [[ "$output" == *'"dropped": 1, "truncated": 0, "split": 0, "turns_lost": 0, "targets_lost": '[1-9]* ]]
@@ -124,7 +124,7 @@ positions() {
     done
     weigh 0 0
     run -1 --separate-stderr d9d-shard "${chats[@]}" -o none w.jsonl
-    [[ "$stderr" == *'no samples: of 1 documents in 1 inputs, 1 are chats in which no message has a trained role'* ]]
+    [[ "$stderr" == *'no samples: of 1 document in 1 input, 1 are chats in which no message has a trained role'* ]]
 }
 
 @test "text is cut as before, and what truncating loses is counted" {

@@ -92,7 +92,7 @@ JSON
     run -2 d9d-metrics spikes -w 8 --dataset nowhere run
     [[ "$output" == *"nowhere/manifest.json"*"--dataset DIR"* ]]
     run -2 d9d-metrics spikes -w 8 --dataset moved,moved run
-    [[ "$output" == *"has 1 datasets; 2 are given"* ]]
+    [[ "$output" == *"has 1 dataset; 2 are given"* ]]
     # of samples that were made under that name there are no words, whatever lies there
     mv moved text
     sed -i.kept 's/"source": null/"source": {"name": "random"}/' run/config.json

@@ -8,6 +8,7 @@
 
 #include "ckpt/safetensors/json_scan.h"
 #include "ckpt/safetensors/st_index.h"
+#include "d9d/base/num_format.h"
 #include "d9d/ckpt/dir/slices.h"
 
 /* One of the directory's safetensors files. */
@@ -219,8 +220,8 @@ static d9d_status add_sliced(d9d_checkpoint *c, const d9d_sliced_tensor *t)
     D9D_TRY(d9d_sliced_tensor_visit(t, NULL, take_slice,
                                     &(struct slice_visit){.c = c, .p = &p, .first = true}));
     if (left != 0)
-        return D9D_FAIL(D9D_EFORMAT, "%s: its slices of %s leave %lld elements out", c->dir,
-                        t->name, (long long)left);
+        return D9D_FAIL(D9D_EFORMAT, "%s: its slices of %s leave %lld element%s out", c->dir,
+                        t->name, (long long)left, D9D_PLURAL(left));
     if (d9d_sliced_tensor_count(t) == 1)
         p.sliced = NULL;
     D9D_TRY(D9D_VEC_PUSH(&c->tensors, p));

@@ -8,6 +8,7 @@
 
 #include "ckpt/dir/chunks.h"
 #include "ckpt/dir/list_recursive.h"
+#include "d9d/base/num_format.h"
 
 /* A directory with a manifest of its own. */
 typedef struct manifest_part {
@@ -643,9 +644,10 @@ d9d_status d9d_manifest_check_share(const d9d_manifest *m, size_t share, size_t 
         if (part_in_share(&s, m, &m->parts[i]))
             D9D_TRY(check_part(&s, m, &m->parts[i]));
     *bytes = s.bytes;
-    return s.findings == 0 ? D9D_OK
-                           : D9D_FAIL(D9D_EVERIFY, "%s: %zu files or chunks are not as %s says",
-                                      m->dir, s.findings, D9D_MANIFEST_NAME);
+    return s.findings == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_EVERIFY, "%s: %zu file%s or chunks are not as %s says", m->dir,
+                          s.findings, D9D_PLURAL(s.findings), D9D_MANIFEST_NAME);
 }
 
 d9d_status d9d_manifest_check(const d9d_manifest *m, int jobs, const d9d_log *log,

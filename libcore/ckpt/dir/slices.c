@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ckpt/dir/slice_runs.h"
+#include "d9d/base/num_format.h"
 #include "d9d/ckpt/safetensors/safetensors.h"
 
 enum { WHERE = 512 };
@@ -74,8 +75,8 @@ static d9d_status get_steps(d9d_slices *s, const json_t *v, const char *where, d
     D9D_TRY(d9d_json_get_arr(v, where, "steps", &list));
     out->n_steps = json_array_size(list);
     if (out->n_steps > D9D_SLICE_STEPS)
-        return D9D_FAIL(D9D_EFORMAT, "%s: %zu steps, at most %d are known", where, out->n_steps,
-                        D9D_SLICE_STEPS);
+        return D9D_FAIL(D9D_EFORMAT, "%s: %zu step%s, at most %d are known", where, out->n_steps,
+                        D9D_PLURAL(out->n_steps), D9D_SLICE_STEPS);
     out->steps = d9d_arena_alloc(&s->arena, (out->n_steps + 1) * sizeof(*out->steps));
     if (out->steps == NULL)
         return no_memory(where);
@@ -103,9 +104,10 @@ static d9d_status get_run(d9d_slices *s, const d9d_manifest *m, const json_t *v,
         return D9D_FAIL(D9D_EFORMAT, "%s: %s is not a part of %s", where,
                         d9d_box_text(&out->box, text), d9d_shape_text(whole, shape, sizeof(shape)));
     if (!d9di_slice_run_fits(out, whole, former ? 1 : s->ranks))
-        return D9D_FAIL(D9D_EFORMAT, "%s: its steps from %s leave %s or the %lld ranks, or overlap",
-                        where, d9d_box_text(&out->box, text),
-                        d9d_shape_text(whole, shape, sizeof(shape)), (long long)s->ranks);
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s: its steps from %s leave %s or the %lld rank%s, or overlap", where,
+                        d9d_box_text(&out->box, text), d9d_shape_text(whole, shape, sizeof(shape)),
+                        (long long)s->ranks, D9D_PLURAL(s->ranks));
     return D9D_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 
 static const d9di_mapper_value *input_value(const d9d_map_plan *p, uint32_t v)
 {
@@ -109,11 +110,12 @@ static d9d_status text_group(d9di_map_print *x, const d9di_map_print_group *g)
 d9d_status d9di_map_print_totals(d9di_map_print *x)
 {
     return d9d_buf_printf(x->out,
-                          "%" PRIu32 " groups, %zu tensors in, %zu out, %" PRIu64
+                          "%" PRIu32 " group%s, %zu tensor%s in, %zu out, %" PRIu64
                           " bytes to read, %" PRIu64 " to write, %" PRIu64
                           " bytes of memory a job\n",
-                          x->p->n_groups, x->p->m->inputs.len, x->p->n_outputs, x->read,
-                          x->p->bytes, d9d_map_plan_peak_bytes(x->p, 1));
+                          x->p->n_groups, D9D_PLURAL(x->p->n_groups), x->p->m->inputs.len,
+                          D9D_PLURAL(x->p->m->inputs.len), x->p->n_outputs, x->read, x->p->bytes,
+                          d9d_map_plan_peak_bytes(x->p, 1));
 }
 
 /* --- JSON ---------------------------------------------------------------------------- */

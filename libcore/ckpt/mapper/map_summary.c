@@ -291,7 +291,7 @@ static d9d_status put_path(d9di_map_print *x, const struct summary_row *r)
     if (r->files.len == 0 || r->files.entries[0].key_len == 0)
         return D9D_OK;
     if (r->files.len > 1)
-        return d9d_buf_printf(x->out, "  %zu files", r->files.len);
+        return d9d_buf_printf(x->out, "  %zu file%s", r->files.len, D9D_PLURAL(r->files.len));
     D9D_TRY(d9d_buf_printf(x->out, "  %s", r->files.entries[0].key));
     return r->count == 1 ? d9d_buf_printf(x->out, " at %" PRIu64, r->first->offset) : D9D_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "comm/comm_private.h"
 #include "d9d/base/hash.h"
+#include "d9d/base/num_format.h"
 #include "d9d/comm/mesh.h"
 
 enum { MIN_BYTES = 256 << 10 }; /* bytes to a rank: below it a collective is as fast */
@@ -168,8 +169,8 @@ static d9d_status buffers_grow(d9d_comm *c, uint64_t bytes)
     if (c->symm.n_refused++ == 0 && c->opts != NULL)
         d9d_log_warn(c->opts->log,
                      "%s: two staging buffers of %llu MiB cannot be allocated on all of its %d "
-                     "ranks: tokens are exchanged by send and receive, which is slower",
-                     c->name, (unsigned long long)(bytes >> 20), c->size);
+                     "rank%s: tokens are exchanged by send and receive, which is slower",
+                     c->name, (unsigned long long)(bytes >> 20), c->size, D9D_PLURAL(c->size));
     return had > 0 ? buffers_create(c, had) : D9D_OK; /* back to the old size */
 }
 

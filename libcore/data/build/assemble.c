@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/rng.h"
 #include "d9d/base/thread.h"
 #include "data/dataset/dataset_index.h"
@@ -176,9 +177,9 @@ static d9d_status count_units(const d9di_assemble_opts *opts, d9di_shard_split_s
     if (c.shards > D9DI_MAX_SHARDS)
         return D9D_FAIL(
             D9D_EFORMAT,
-            "%llu files of tokens, and a dataset has at most %d; a larger --shard-size or "
+            "%llu file%s of tokens, and a dataset has at most %d; a larger --shard-size or "
             "--unit-size makes fewer",
-            (unsigned long long)c.shards, D9DI_MAX_SHARDS);
+            (unsigned long long)c.shards, D9D_PLURAL(c.shards), D9DI_MAX_SHARDS);
     m->n_shards = (uint32_t)c.shards;
     assign_split_ranges(split, m);
     return D9D_OK;
@@ -386,7 +387,8 @@ static d9d_status assign_documents(struct assembly *j, const d9d_log *log)
     D9D_TRY(d9di_assemble_choose_splits(j->opts, j->m, &j->sized_splits));
     if (j->opts->packer.size == 0)
         return D9D_OK;
-    d9d_log_info(log, "packing %lld documents", (long long)j->m->samples);
+    d9d_log_info(log, "packing %lld document%s", (long long)j->m->samples,
+                 D9D_PLURAL(j->m->samples));
     D9D_TRY(d9di_assemble_pack(j->opts, &j->sized_splits, &j->m->arena, &j->packed));
     j->opts = &j->packed;
     j->sized_splits.n = 0; /* packed units have their splits already */
@@ -399,10 +401,10 @@ static void log_missed_counts(const struct assembly *j, const d9d_log *log)
     for (size_t i = 0; i < j->m->n_splits; i++)
         if (j->opts->counts[i] > 0 && j->opts->counts[i] != j->m->splits[i].samples)
             d9d_log_info(log,
-                         "the split \"%s\" has %lld samples for the %lld asked for: documents are "
+                         "the split \"%s\" has %lld sample%s for the %lld asked for: documents are "
                          "whole, and copies together",
                          j->m->splits[i].name, (long long)j->m->splits[i].samples,
-                         (long long)j->opts->counts[i]);
+                         D9D_PLURAL(j->m->splits[i].samples), (long long)j->opts->counts[i]);
 }
 
 static void drop_empty_rest(struct assembly *j)
@@ -712,15 +714,16 @@ static d9d_status fail_no_samples(const d9di_dataset_manifest *m)
 
     if (d->untrained > 0 && d->untrained == d->empty)
         return D9D_FAIL(D9D_EFORMAT,
-                        "no samples: of %lld documents in %zu inputs, %lld are chats in which no "
+                        "no samples: of %lld document%s in %zu inputs, %lld are chats in which no "
                         "message has a trained role (the assistant's, of a weight other than 0), "
                         "%lld were dropped and %lld skipped",
-                        read, m->n_sources, (long long)d->untrained, (long long)d->dropped,
-                        skipped);
+                        read, D9D_PLURAL(read), m->n_sources, (long long)d->untrained,
+                        (long long)d->dropped, skipped);
     return D9D_FAIL(D9D_EFORMAT,
-                    "no samples: of %lld documents in %zu inputs, %lld are too short to have a "
+                    "no samples: of %lld document%s in %zu inputs, %lld are too short to have a "
                     "target, %lld were dropped and %lld skipped",
-                    read, m->n_sources, (long long)d->empty, (long long)d->dropped, skipped);
+                    read, D9D_PLURAL(read), m->n_sources, (long long)d->empty,
+                    (long long)d->dropped, skipped);
 }
 
 static d9d_status assemble_all(struct assembly *j, const d9d_log *log)
@@ -737,7 +740,8 @@ static d9d_status assemble_all(struct assembly *j, const d9d_log *log)
     D9D_TRY(install_units(j));
     D9D_TRY(check_shards(j));
     log_missed_counts(j, log);
-    d9d_log_info(log, "indexing %lld samples", (long long)j->m->samples);
+    d9d_log_info(log, "indexing %lld sample%s", (long long)j->m->samples,
+                 D9D_PLURAL(j->m->samples));
     D9D_TRY(write_index(j));
     D9D_TRY(d9d_fs_list(j->opts->unit.dir, &j->m->arena, &names));
     return list_files(j, &names);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "data/build/assemble_private.h"
 #include "data/io/out_file.h"
 
@@ -215,8 +216,8 @@ static d9d_status fail_too_few(const d9di_assemble_opts *opts, int64_t made)
 
     for (size_t i = 0; i < opts->unit.n_splits; i++)
         want += opts->counts[i] > 0 ? opts->counts[i] : 0;
-    return D9D_FAIL(D9D_EFORMAT, "the splits are to have %lld samples, there are %lld",
-                    (long long)want, (long long)made);
+    return D9D_FAIL(D9D_EFORMAT, "the splits are to have %lld sample%s, there are %lld",
+                    (long long)want, D9D_PLURAL(want), (long long)made);
 }
 
 static d9d_status find_splits(struct split_search *c, d9di_assemble_splits *out)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "data/build/assemble.h"
 #include "data/build/shard_private.h"
 
@@ -81,10 +82,11 @@ static void log_losses(const d9di_dataset_documents *d, const d9d_log *log)
 {
     if (d->empty || d->dropped || d->truncated || d->split)
         d9d_log_info(log,
-                     "%lld documents too short to have a target, %lld dropped, %lld truncated, "
+                     "%lld document%s too short to have a target, %lld dropped, %lld truncated, "
                      "%lld split, %lld turns and %lld targets lost",
-                     (long long)d->empty, (long long)d->dropped, (long long)d->truncated,
-                     (long long)d->split, (long long)d->turns_lost, (long long)d->targets_lost);
+                     (long long)d->empty, D9D_PLURAL(d->empty), (long long)d->dropped,
+                     (long long)d->truncated, (long long)d->split, (long long)d->turns_lost,
+                     (long long)d->targets_lost);
 }
 
 /* Such texts have them twice, as with HF, which is seldom meant. */
@@ -92,9 +94,9 @@ static void log_special_twice(const d9di_dataset_documents *d, const d9d_log *lo
 {
     if (d->special_twice > 0)
         d9d_log_warn(log,
-                     "%lld of %lld texts begin with the special tokens that the tokenizer puts "
+                     "%lld of %lld text%s begin with the special tokens that the tokenizer puts "
                      "before every text, and have them twice now; --add-special-tokens no",
-                     (long long)d->special_twice, (long long)d->read);
+                     (long long)d->special_twice, (long long)d->read, D9D_PLURAL(d->read));
 }
 
 /* Logs skipped records as the last line, where it is seen. */
@@ -104,9 +106,9 @@ static void log_skipped(const d9di_dataset_manifest *m, const char *out, const d
     d9d_buf why = {0};
 
     if (n > 0 && d9di_skipped_counts_print(m->documents.skipped, &why) == D9D_OK)
-        d9d_log_warn(log, "%lld of %lld records skipped: %s; %s%s%s lists %s", (long long)n,
-                     (long long)m->documents.read, why.data, m->n_files > 0 ? out : "",
-                     m->n_files > 0 ? "/" D9DI_SKIPPED_FILE : "",
+        d9d_log_warn(log, "%lld of %lld record%s skipped: %s; %s%s%s lists %s", (long long)n,
+                     (long long)m->documents.read, D9D_PLURAL(m->documents.read), why.data,
+                     m->n_files > 0 ? out : "", m->n_files > 0 ? "/" D9DI_SKIPPED_FILE : "",
                      m->n_files > 0 ? "" : D9DI_SKIPPED_FILE " of the merged dataset",
                      n > D9DI_MAX_SKIPPED ? "the first 1000" : "them");
     d9d_buf_release(&why);
@@ -118,8 +120,10 @@ void d9di_shard_log_result(const d9di_dataset_manifest *m, const char *out, cons
     const d9di_dataset_documents *d = &m->documents;
     size_t i;
 
-    d9d_log_info(log, "%s: %lld samples, %lld tokens in %u shards from %lld documents", out,
-                 (long long)m->samples, (long long)m->tokens, m->n_shards, (long long)d->read);
+    d9d_log_info(log, "%s: %lld sample%s, %lld token%s in %u shard%s from %lld document%s", out,
+                 (long long)m->samples, D9D_PLURAL(m->samples), (long long)m->tokens,
+                 D9D_PLURAL(m->tokens), m->n_shards, D9D_PLURAL(m->n_shards), (long long)d->read,
+                 D9D_PLURAL(d->read));
     if (m->recipe.pack > 0 && m->samples > 0 && m->n_files > 0) /* not for a task's part */
         d9d_log_info(log, "samples of %lld positions are %.2f %% full", (long long)m->recipe.pack,
                      100.0 * (double)m->positions / (double)m->samples / (double)m->recipe.pack);
@@ -127,8 +131,8 @@ void d9di_shard_log_result(const d9di_dataset_manifest *m, const char *out, cons
     log_special_twice(d, log);
     for (i = 0; i < m->n_splits && m->n_files > 0; i++)
         if (m->splits[i].samples == 0)
-            d9d_log_warn(log, "the split \"%s\" has no samples: none of %lld documents fell in it",
-                         m->splits[i].name, (long long)d->read);
+            d9d_log_warn(log, "the split \"%s\" has no samples: none of %lld document%s fell in it",
+                         m->splits[i].name, (long long)d->read, D9D_PLURAL(d->read));
     *report = (d9d_shard_report){.documents = d->read,
                                  .too_short = d->empty,
                                  .dropped = d->dropped,

@@ -285,8 +285,8 @@ static d9d_status check_sizes(const d9d_shard_opts *opts)
             "%d bytes at least",
             (long long)opts->unit_bytes, D9DI_MIN_SPLIT_BYTES);
     if (opts->pack_window < 0 || opts->pack_window > MAX_WINDOW)
-        return D9D_FAIL(D9D_ECONFIG, "a window of %lld documents; it must be of 1 to %d",
-                        (long long)opts->pack_window, MAX_WINDOW);
+        return D9D_FAIL(D9D_ECONFIG, "a window of %lld document%s; it must be of 1 to %d",
+                        (long long)opts->pack_window, D9D_PLURAL(opts->pack_window), MAX_WINDOW);
     if (opts->tasks > D9DI_MAX_TASKS)
         return D9D_FAIL(D9D_ECONFIG, "%lld tasks, must be at most %lld", (long long)opts->tasks,
                         (long long)D9DI_MAX_TASKS);

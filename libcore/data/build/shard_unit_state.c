@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "data/build/shard_unit_private.h"
 
 #define FIELD(member)                                                                              \
@@ -171,8 +172,8 @@ static d9d_status read_splits(const json_t *root, const char *where,
     for (i = 0; i < opts->n_splits; i++)
         samples += s->split[i].samples;
     if (samples != s->samples)
-        return D9D_FAIL(D9D_EFORMAT, "%s: splits have %lld samples, the unit %lld", where,
-                        (long long)samples, (long long)s->samples);
+        return D9D_FAIL(D9D_EFORMAT, "%s: splits have %lld sample%s, the unit %lld", where,
+                        (long long)samples, D9D_PLURAL(samples), (long long)s->samples);
     return D9D_OK;
 }
 

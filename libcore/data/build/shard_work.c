@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 #include "data/build/shard_private.h"
 
@@ -355,7 +356,7 @@ static bool submit_chunk(struct unit_work *w, const d9di_document_chunk *c, uint
     pthread_mutex_lock(&w->lock);
     if (st != D9D_OK)
         fail_locked(w, st);
-    d9d_progress_note(&w->progress, "%lld tokens", (long long)w->tokens);
+    d9d_progress_note(&w->progress, "%lld token%s", (long long)w->tokens, D9D_PLURAL(w->tokens));
     if (w->consumed > w->progress.done)
         d9d_progress_add(&w->progress, w->consumed - w->progress.done);
     w->in_flight -= c->text.len;

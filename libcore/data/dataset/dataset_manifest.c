@@ -8,6 +8,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "data/tokenizer/bpe.h"
 
 /* --- reading ------------------------------------------------------------------------ */
@@ -73,8 +74,9 @@ static d9d_status parse_splits(d9di_dataset_manifest *m, const json_t *root, con
     if (next != m->samples || positions != m->positions)
         return D9D_FAIL(
             D9D_EFORMAT,
-            "%s: splits have %lld samples and %lld positions, the dataset %lld and %lld", where,
-            (long long)next, (long long)positions, (long long)m->samples, (long long)m->positions);
+            "%s: splits have %lld sample%s and %lld positions, the dataset %lld and %lld", where,
+            (long long)next, D9D_PLURAL(next), (long long)positions, (long long)m->samples,
+            (long long)m->positions);
     return D9D_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/base/rng.h"
 #include "data/dataset/dataset_private.h"
@@ -117,10 +118,10 @@ static d9d_status load_info(d9d_dataset *ds)
     if ((f.samples < 1 && !ds->is_stream) || f.longest < 1 || f.longest > D9DI_MAX_LENGTH ||
         f.vocab < 1 || f.vocab > INT32_MAX)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: the dataset %s says %lld samples of at most %lld positions, tokens "
+                        "%s: the dataset %s says %lld sample%s of at most %lld positions, tokens "
                         "below %lld",
-                        ds->dir, ds->kind->table->name, (long long)f.samples, (long long)f.longest,
-                        (long long)f.vocab);
+                        ds->dir, ds->kind->table->name, (long long)f.samples, D9D_PLURAL(f.samples),
+                        (long long)f.longest, (long long)f.vocab);
     D9D_TRY(check_fields(ds, f.fields));
     ds->manifest.fields = f.fields;
     memset(&all, 0, sizeof(all));

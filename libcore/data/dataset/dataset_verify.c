@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 #include "data/dataset/dataset_private.h"
 
@@ -166,10 +167,10 @@ static d9d_status check_fields(const d9d_dataset *ds, const d9d_sample *s)
                           ds->dir, (long long)s->number, (long long)bad, list.v[i].name);
         else if (list.v[i].ragged && v->rows[i] > list.v[i].longest)
             st = D9D_FAIL(D9D_EFORMAT,
-                          "%s: sample %lld: the field \"%s\" has %lld rows, the manifest says at "
+                          "%s: sample %lld: the field \"%s\" has %lld row%s, the manifest says at "
                           "most %lld",
                           ds->dir, (long long)s->number, list.v[i].name, (long long)v->rows[i],
-                          (long long)list.v[i].longest);
+                          D9D_PLURAL(v->rows[i]), (long long)list.v[i].longest);
     }
     d9d_sample_fields_close(f);
     return st;

@@ -4,6 +4,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "d9d/data/tokenizer/tokenizer.h"
 #include "data/dataset/dataset_private.h"
 #include "data/tokenizer/utf8.h"
@@ -58,8 +59,8 @@ static d9d_status print_targets(d9d_dataset *ds, const d9di_dataset_split *s, d9
     if (!ds->manifest.labels)
         return D9D_OK;
     D9D_TRY(d9di_dataset_count_targets(ds, s, &n));
-    return d9d_buf_printf(out, "trained on %lld of %lld positions (%.1f %%)\n", (long long)n,
-                          (long long)s->positions,
+    return d9d_buf_printf(out, "trained on %lld of %lld position%s (%.1f %%)\n", (long long)n,
+                          (long long)s->positions, D9D_PLURAL(s->positions),
                           s->positions > 0 ? 100.0 * (double)n / (double)s->positions : 0.0);
 }
 
@@ -70,8 +71,10 @@ static d9d_status print_split(d9d_dataset *ds, const d9di_dataset_split *s, d9d_
     d9d_status st;
     size_t n;
 
-    D9D_TRY(d9d_buf_printf(out, "\nsplit %s: %lld samples, %lld positions, longest %lld\n", s->name,
-                           (long long)s->samples, (long long)s->positions, (long long)s->longest));
+    D9D_TRY(d9d_buf_printf(out, "\nsplit %s: %lld sample%s, %lld position%s, longest %lld\n",
+                           s->name, (long long)s->samples, D9D_PLURAL(s->samples),
+                           (long long)s->positions, D9D_PLURAL(s->positions),
+                           (long long)s->longest));
     D9D_TRY(print_targets(ds, s, out));
     D9D_TRY(d9di_dataset_index_get_summary(ds->index, s->name, &text, &n));
     D9D_TRY(d9d_json_parse(ds->dir, text, n, &summary));
@@ -93,15 +96,17 @@ d9d_status d9d_dataset_print(d9d_dataset *ds, d9d_buf *out)
     size_t i;
 
     d9d_hash_hex(ds->hash, hex);
-    D9D_TRY(d9d_buf_printf(out,
-                           "%s  %s\n%lld samples, %lld tokens in %u shards of %s, targets: %s\n",
-                           ds->dir, hex, (long long)m->samples, (long long)m->tokens, m->n_shards,
-                           m->wide ? "u32" : "u16", m->labels ? "labels" : "the next token"));
+    D9D_TRY(d9d_buf_printf(
+        out, "%s  %s\n%lld sample%s, %lld token%s in %u shard%s of %s, targets: %s\n", ds->dir, hex,
+        (long long)m->samples, D9D_PLURAL(m->samples), (long long)m->tokens, D9D_PLURAL(m->tokens),
+        m->n_shards, D9D_PLURAL(m->n_shards), m->wide ? "u32" : "u16",
+        m->labels ? "labels" : "the next token"));
     d9d_hash_hex(m->tokenizer_hash, hex);
     D9D_TRY(d9d_buf_printf(out, "vocabulary %lld, tokenizer %s%s\n", (long long)m->vocab_size,
                            m->has_tokenizer ? hex : "none", specials[m->recipe.add_special]));
     if (m->recipe.pack)
-        D9D_TRY(d9d_buf_printf(out, "packed to %lld positions\n", (long long)m->recipe.pack));
+        D9D_TRY(d9d_buf_printf(out, "packed to %lld position%s\n", (long long)m->recipe.pack,
+                               D9D_PLURAL(m->recipe.pack)));
     D9D_TRY(d9di_dataset_print_fields(ds, out));
     for (i = 0; i < m->n_splits; i++)
         D9D_TRY(print_split(ds, &m->splits[i], out));
@@ -246,12 +251,13 @@ d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
         goto out;
     }
     D9D_TRY_OR(st, load_tokenizer(ds), out);
-    D9D_TRY_OR(st,
-               d9d_buf_printf(
-                   out, "sample %lld: %lld positions in %u segments, shard %u at %llu, bucket %u\n",
-                   (long long)s.number, (long long)s.length, s.n_segments, s.shard,
-                   (unsigned long long)s.offset, s.bucket),
-               out);
+    D9D_TRY_OR(
+        st,
+        d9d_buf_printf(out,
+                       "sample %lld: %lld position%s in %u segments, shard %u at %llu, bucket %u\n",
+                       (long long)s.number, (long long)s.length, D9D_PLURAL(s.length), s.n_segments,
+                       s.shard, (unsigned long long)s.offset, s.bucket),
+        out);
     D9D_TRY_OR(st, print_table(ds->tokenizer, &s, &x, out), out);
     st = d9di_sample_print_fields(ds, &s, false, out);
 out:

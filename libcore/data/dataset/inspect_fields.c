@@ -19,7 +19,8 @@ d9d_status d9di_dataset_print_fields(const d9d_dataset *ds, d9d_buf *out)
         for (int k = 0; k < f->rank; k++)
             D9D_TRY(d9d_buf_printf(out, "%s%lld", k > 0 ? " x " : ", ", (long long)f->shape[k]));
         if (f->ragged)
-            D9D_TRY(d9d_buf_printf(out, ", up to %lld rows", (long long)f->longest));
+            D9D_TRY(d9d_buf_printf(out, ", up to %lld row%s", (long long)f->longest,
+                                   D9D_PLURAL(f->longest)));
         D9D_TRY(d9d_buf_append(out, "\n", 1));
     }
     return D9D_OK;
@@ -72,8 +73,8 @@ static d9d_status print_values(d9d_field_list list, const d9d_field_values *v, s
     for (size_t i = 0; i < list.n; i++) {
         const int64_t n = v->rows[i] * d9d_field_elements(&list.v[i]);
 
-        D9D_TRY(d9d_buf_printf(out, "document %zu: %s, %lld rows: ", document, list.v[i].name,
-                               (long long)v->rows[i]));
+        D9D_TRY(d9d_buf_printf(out, "document %zu: %s, %lld row%s: ", document, list.v[i].name,
+                               (long long)v->rows[i], D9D_PLURAL(v->rows[i])));
         D9D_TRY(put_elements(&list.v[i], v->data[i], n < SHOWN ? n : SHOWN, " ", out));
         D9D_TRY(d9d_buf_printf(out, "%s\n", n > SHOWN ? " ..." : ""));
     }

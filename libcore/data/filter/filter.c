@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 #include "data/filter/filter_private.h"
 
@@ -101,10 +102,10 @@ static d9d_status open_filter(d9di_filter *f, const d9d_log *log)
                                     &f->contamination));
     if (o->n_evaluations > 0)
         d9d_log_info(log,
-                     "%zu n-grams of %lld words from %lld texts of evaluations; %lld texts have "
+                     "%zu n-grams of %lld words from %lld text%s of evaluations; %lld texts have "
                      "fewer words and find nothing",
                      f->contamination.n, (long long)ngram, (long long)f->contamination.texts,
-                     (long long)f->contamination.too_short);
+                     D9D_PLURAL(f->contamination.texts), (long long)f->contamination.too_short);
     if (o->n_evaluations > 0 && f->contamination.n == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: has no text of %lld words", o->evaluations[0],
                         (long long)ngram);
@@ -180,7 +181,7 @@ static d9d_status run_rounds(d9di_filter *f, struct round *r, const d9d_log *log
         D9D_TRY(d9d_thread_run((int)r->jobs, r->n, judge_item, r));
         for (size_t i = 0; i < r->n; i++)
             D9D_TRY(add_chunk(f, &r->chunks[i]));
-        d9d_progress_note(&progress, "%zu documents", f->rules.len);
+        d9d_progress_note(&progress, "%zu document%s", f->rules.len, D9D_PLURAL(f->rules.len));
         d9d_progress_add(&progress, d9di_documents_consumed(r->reader) - progress.done);
     }
     d9d_progress_end(&progress);
@@ -267,7 +268,8 @@ static d9d_status filter_into(d9di_filter *f, const d9d_log *log, d9d_outdir *di
     D9D_TRY_OR(st, find_duplicates(f), out);
     count_rules(f);
     if (f->report->kept == 0) {
-        st = D9D_FAIL(D9D_EFORMAT, "none of %lld documents is kept", (long long)f->report->read);
+        st = D9D_FAIL(D9D_EFORMAT, "none of %lld document%s is kept", (long long)f->report->read,
+                      D9D_PLURAL(f->report->read));
         goto out;
     }
     D9D_TRY_OR(st, d9di_out_file_create(&out, path), out);
@@ -288,9 +290,9 @@ static void log_result(const d9di_filter *f, const d9d_log *log)
     size_t n;
     const d9d_filter_rule *rules = d9d_filter_rules(&n);
 
-    d9d_log_info(log, "%s: %lld of %lld documents kept, %.1f of %.1f MB", f->opts->out,
-                 (long long)r->kept, (long long)r->read, (double)r->kept_bytes * 1e-6,
-                 (double)r->read_bytes * 1e-6);
+    d9d_log_info(log, "%s: %lld of %lld document%s kept, %.1f of %.1f MB", f->opts->out,
+                 (long long)r->kept, (long long)r->read, D9D_PLURAL(r->read),
+                 (double)r->kept_bytes * 1e-6, (double)r->read_bytes * 1e-6);
     for (size_t i = 0; i < n; i++)
         if (r->removed[i] > 0)
             d9d_log_info(log, "%-28s %12lld removed, %5.2f %%: %s", rules[i].name,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "data/filter/filter_private.h"
 
 /* --- which documents are examples ------------------------------------------------------------ */
@@ -207,8 +208,8 @@ static d9d_status write_splits(struct writer *w, d9di_documents_reader *r, const
     }
     d9d_progress_end(&progress);
     if (w->document != f->rules.len)
-        return D9D_FAIL(D9D_EIO, "the inputs have %zu documents, and had %zu when read first",
-                        w->document, f->rules.len);
+        return D9D_FAIL(D9D_EIO, "the inputs have %zu document%s, and had %zu when read first",
+                        w->document, D9D_PLURAL(w->document), f->rules.len);
     return D9D_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "data/io/duckdb_api.h"
 
 #define LIBRARY "libduckdb.so"
@@ -139,8 +140,8 @@ static d9d_status next_chunk(d9di_parquet *p)
     if (says != NULL && says[0] != '\0')
         return fail_duckdb(p, says);
     if (p->done != p->total)
-        return D9D_FAIL(D9D_EFORMAT, "%s: DuckDB gave %lld rows, and the file has %lld", p->path,
-                        (long long)p->done, (long long)p->total);
+        return D9D_FAIL(D9D_EFORMAT, "%s: DuckDB gave %lld row%s, and the file has %lld", p->path,
+                        (long long)p->done, D9D_PLURAL(p->done), (long long)p->total);
     return D9D_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/data/loader/pooling.h"
 #include "data/dataset/dataset_private.h"
 
@@ -295,10 +296,11 @@ static d9d_status count_rows(const d9di_loader_fields *f, size_t i, d9di_batch_f
             D9D_TRY(D9D_VEC_PUSH(&to->counts[i], 0));
     }
     if (x->padding == D9D_FIELD_PADDING_NONE && *most > 0 && least != *most)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "the field \"%s\" has from %lld to %lld rows in one batch, and its padding "
-                        "is \"none\"",
-                        x->name, (long long)least, (long long)*most);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "the field \"%s\" has from %lld to %lld row%s in one batch, and its padding "
+            "is \"none\"",
+            x->name, (long long)least, (long long)*most, D9D_PLURAL(*most));
     *most = *most > 0 ? *most : 1;
     return D9D_OK;
 }

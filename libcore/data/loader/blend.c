@@ -1,5 +1,6 @@
 /* blend.c - computes one period of draws.  See d9d/data/loader/blend.h. */
 #include "d9d/data/loader/blend.h"
+#include "d9d/base/num_format.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -108,8 +109,8 @@ static void build_period(d9d_blend *b)
 static d9d_status check_weights(const double *w, size_t n)
 {
     if (n < 1 || n > D9D_BLEND_SOURCES)
-        return D9D_FAIL(D9D_ECONFIG, "a blend of %zu datasets; it takes from 1 to %d", n,
-                        D9D_BLEND_SOURCES);
+        return D9D_FAIL(D9D_ECONFIG, "a blend of %zu dataset%s; it takes from 1 to %d", n,
+                        D9D_PLURAL(n), D9D_BLEND_SOURCES);
     for (size_t i = 0; i < n; i++)
         if (!(w[i] > 0) || !isfinite(w[i]))
             return D9D_FAIL(D9D_ECONFIG, "weight %zu of a blend is %g; it must be above 0", i,

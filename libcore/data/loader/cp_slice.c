@@ -1,5 +1,6 @@
 /* cp_slice.c - a context-parallel rank's slice of a batch.  See d9d/data/loader/cp_slice.h. */
 #include "d9d/data/loader/cp_slice.h"
+#include "d9d/base/num_format.h"
 
 #include <string.h>
 
@@ -125,8 +126,8 @@ d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n, d9d_cp_slice_b
     if (n > 1 && b->length % (2 * n) != 0)
         return D9D_FAIL(
             D9D_EINVAL,
-            "a batch of sequences of %lld positions cannot be cut into %d chunks for %d ranks",
-            (long long)b->length, 2 * n, n);
+            "a batch of sequences of %lld positions cannot be cut into %d chunks for %d rank%s",
+            (long long)b->length, 2 * n, n, D9D_PLURAL(n));
     if (n > 1)
         D9D_TRY(copy_tokens(b, &d, buffer, &part));
     if (b->cu_seqlens != NULL)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "data/dataset/dataset_private.h"
 #include "data/loader/batch_fields.h"
 #include "data/loader/sample_order.h"
@@ -64,7 +65,8 @@ static d9d_status check_source(const d9d_loader_source *s, const d9d_loader_sour
     if (n == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: the split has no samples", dir);
     if (s->epochs < 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: %lld epochs", dir, (long long)s->epochs);
+        return D9D_FAIL(D9D_ECONFIG, "%s: %lld epoch%s", dir, (long long)s->epochs,
+                        D9D_PLURAL(s->epochs));
     if (s->skip != NULL && d9d_index_set_max(s->skip) >= n)
         return D9D_FAIL(D9D_ECONFIG, "%s: sample %lld is to be skipped, the split has %lld", dir,
                         (long long)d9d_index_set_max(s->skip), (long long)n);
@@ -266,9 +268,9 @@ static d9d_status check_range(const d9d_loader *l, int64_t first, int64_t n)
 {
     if (first >= 0 && n >= 1 && first <= l->order.total && n <= l->order.total - first)
         return D9D_OK;
-    return D9D_FAIL(D9D_EINVAL, "%s: %lld samples from %lld on; the stream has %lld",
-                    d9d_dataset_dir(l->order.sources[0].dataset), (long long)n, (long long)first,
-                    (long long)l->order.total);
+    return D9D_FAIL(D9D_EINVAL, "%s: %lld sample%s from %lld on; the stream has %lld",
+                    d9d_dataset_dir(l->order.sources[0].dataset), (long long)n, D9D_PLURAL(n),
+                    (long long)first, (long long)l->order.total);
 }
 
 d9d_status d9d_loader_sample_ref(d9d_loader *l, int64_t k, d9d_sample_ref *out)

@@ -1,5 +1,6 @@
 /* sample_order.c - see data/loader/sample_order.h and d9d/data/loader/loader.h. */
 #include "data/loader/sample_order.h"
+#include "d9d/base/num_format.h"
 
 #include <stdlib.h>
 
@@ -172,8 +173,9 @@ static d9d_status find_total(d9di_sample_order *o)
         if (s->epochs == 0 || d9d_dataset_is_stream(s->dataset))
             continue;
         if (n > ENDLESS / s->epochs)
-            return D9D_FAIL(D9D_ECONFIG, "%s: %lld samples cannot be read %lld times",
-                            d9d_dataset_dir(s->dataset), (long long)n, (long long)s->epochs);
+            return D9D_FAIL(D9D_ECONFIG, "%s: %lld sample%s cannot be read %lld times",
+                            d9d_dataset_dir(s->dataset), (long long)n, D9D_PLURAL(n),
+                            (long long)s->epochs);
         end =
             o->blend != NULL ? d9d_blend_find(o->blend, (int32_t)i, n * s->epochs) : n * s->epochs;
         if (end < o->total) {

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/data/loader/blend.h"
 #include "data/loader/sample_order.h"
 
@@ -27,8 +28,8 @@ static d9d_status make_blend(d9d_sampler *s)
     double weights[D9D_BLEND_SOURCES];
 
     if (s->n > D9D_BLEND_SOURCES)
-        return D9D_FAIL(D9D_ECONFIG, "a blend of %zu datasets; at most %d can be", s->n,
-                        D9D_BLEND_SOURCES);
+        return D9D_FAIL(D9D_ECONFIG, "a blend of %zu dataset%s; at most %d can be", s->n,
+                        D9D_PLURAL(s->n), D9D_BLEND_SOURCES);
     for (size_t i = 0; i < s->n; i++)
         weights[i] = s->source[i].weight;
     return d9d_blend_create(weights, s->n, &s->blend);
@@ -45,8 +46,9 @@ d9d_status d9d_sampler_create(const d9d_sampler_source *sources, size_t n, d9d_s
     for (size_t i = 0; i < n && st == D9D_OK; i++) {
         s->source[i] = sources[i];
         if (sources[i].samples < 1 || sources[i].order == D9D_LOADER_BUCKETED)
-            st = D9D_FAIL(D9D_EINVAL, "dataset %zu of a stream: has %lld samples, order %d", i,
-                          (long long)sources[i].samples, (int)sources[i].order);
+            st = D9D_FAIL(D9D_EINVAL, "dataset %zu of a stream: has %lld sample%s, order %d", i,
+                          (long long)sources[i].samples, D9D_PLURAL(sources[i].samples),
+                          (int)sources[i].order);
     }
     if (st == D9D_OK && n > 1)
         st = make_blend(s);

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "model/family/family_parts.h"
 
@@ -34,8 +35,8 @@ d9d_status d9d_layer_types_read(const d9d_list *list, const char *field, const c
     if (list->items == NULL) /* null, or absent; of an empty list it is not */
         return D9D_OK;
     if ((int64_t)list->n != layers)
-        return D9D_FAIL(D9D_ECONFIG, "%s: %s has %zu layers, num_hidden_layers is %lld", where,
-                        field, list->n, (long long)layers);
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s has %zu layer%s, num_hidden_layers is %lld", where,
+                        field, list->n, D9D_PLURAL(list->n), (long long)layers);
     at = d9d_arena_alloc(a, list->n);
     if (at == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);

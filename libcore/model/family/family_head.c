@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/model/hf/hf_config.h"
 #include "model/family/family_parts.h"
 #include "model/hf/hf_config_fields.h"
@@ -124,8 +125,8 @@ static d9d_status labels_read(const d9di_hf_reader *r, d9d_family_config *c)
     D9D_TRY(d9di_hf_i64(r, "num_labels", n, &c->labels));
     if (names != NULL && c->labels != n)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: num_labels is %" PRId64 " and id2label has %" PRId64 " labels",
-                        r->where, c->labels, n);
+                        "%s: num_labels is %" PRId64 " and id2label has %" PRId64 " label%s",
+                        r->where, c->labels, n, D9D_PLURAL(n));
     return range_check(r, "num_labels", c->labels, c->head == D9D_HEAD_CLASSIFICATION, MOST_LABELS);
 }
 

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "model/family/family_parts.h"
 #include "model/hf/hf_config_fields.h"
 
@@ -53,8 +54,9 @@ d9d_status d9di_family_router_read(const json_t *doc, const char *where, d9d_blo
     D9D_TRY(d9di_hf_f64(&router, router.doc, "scale", 1, &out->scale));
     D9D_TRY(d9di_hf_bool(&router, D9D_ROUTER_BIAS, &out->expert_bias));
     if (out->top_groups > out->groups)
-        return D9D_FAIL(D9D_ECONFIG, "%s: d9d.router has the best %lld of %lld groups of experts",
-                        where, (long long)out->top_groups, (long long)out->groups);
+        return D9D_FAIL(D9D_ECONFIG, "%s: d9d.router has the best %lld of %lld group%s of experts",
+                        where, (long long)out->top_groups, (long long)out->groups,
+                        D9D_PLURAL(out->groups));
     if (d9di_family_routers_equal(&native, out)) /* it says what is so without it */
         *out = native;
     return D9D_OK;

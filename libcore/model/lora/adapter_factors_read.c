@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "model/lora/adapter_reader.h"
 
 enum { NAME_BYTES = 640 };
@@ -125,9 +126,9 @@ static d9d_status check_shape(const d9di_peft_reader *r, const tensor_adapter *x
     return f->a->shape[0] % x->experts == 0
                ? D9D_OK
                : D9D_FAIL(D9D_EMISMATCH,
-                          "%s: the factors of %s have %lld ranks, and the model has %lld experts",
+                          "%s: the factors of %s have %lld rank%s, and the model has %lld experts",
                           d9d_safetensors_path(r->file), x->module, (long long)f->a->shape[0],
-                          (long long)x->experts);
+                          D9D_PLURAL(f->a->shape[0]), (long long)x->experts);
 }
 
 /* Which columns of the tensor's adapter are the matrix's?  All, unless the file says it. */

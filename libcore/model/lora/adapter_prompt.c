@@ -5,6 +5,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "model/lora/adapter_reader.h"
 
 static const char tensor[] = "prompt_embeddings";
@@ -33,9 +34,9 @@ static d9d_status config_check(const d9di_peft_reader *r, int64_t rows)
                         r->config_path, (long long)json_integer_value(parts));
     if (json_is_integer(n) && json_integer_value(n) == rows)
         return D9D_OK;
-    return D9D_FAIL(D9D_EMISMATCH, "%s: num_virtual_tokens is %lld, and %s of %s has %lld rows",
+    return D9D_FAIL(D9D_EMISMATCH, "%s: num_virtual_tokens is %lld, and %s of %s has %lld row%s",
                     r->config_path, (long long)json_integer_value(n), tensor,
-                    d9d_safetensors_path(r->file), (long long)rows);
+                    d9d_safetensors_path(r->file), (long long)rows, D9D_PLURAL(rows));
 }
 
 d9d_status d9di_peft_prompt_read(d9di_peft_reader *r)

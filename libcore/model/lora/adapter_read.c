@@ -6,6 +6,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "model/lora/adapter_reader.h"
 
 enum { CONFIG_BYTES = 16 << 20 };
@@ -48,9 +49,9 @@ static d9d_status tensors_check_used(const d9di_peft_reader *r)
     for (size_t i = 0; i < n; i++)
         if (!r->taken[i])
             return D9D_FAIL(D9D_EMISMATCH,
-                            "%s: of %zu tensors %zu belong to this model; %s does "
+                            "%s: of %zu tensor%s %zu belong to this model; %s does "
                             "not",
-                            d9d_safetensors_path(r->file), n, r->used,
+                            d9d_safetensors_path(r->file), n, D9D_PLURAL(n), r->used,
                             d9d_safetensors_at(r->file, i)->name);
     return r->ad->list.len + r->ad->saved.len > 0
                ? D9D_OK

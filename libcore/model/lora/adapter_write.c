@@ -7,6 +7,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "model/lora/adapter_private.h"
 
 enum { KINDS = 2 }; /* of targets: modules and parameters */
@@ -619,7 +620,8 @@ static d9d_status prompt_write(const d9d_adapters *ad, const char *base, const c
     if (st == D9D_OK)
         st = d9d_outdir_commit(&out);
     if (st == D9D_OK)
-        d9d_log_info(log, "%s: %lld virtual tokens", dir, (long long)x->shape.dim[0]);
+        d9d_log_info(log, "%s: %lld virtual token%s", dir, (long long)x->shape.dim[0],
+                     D9D_PLURAL(x->shape.dim[0]));
     d9d_outdir_release(&out);
     return st;
 }
@@ -643,7 +645,7 @@ d9d_status d9d_adapters_write(const d9d_adapters *ad, const d9d_model_matrices *
     D9D_TRY_OR(st, tensors_write(&w, out.tmp), done);
     st = d9d_outdir_commit(&out);
     if (st == D9D_OK)
-        d9d_log_info(log, "%s: %zu adapters", dir, ad->list.len);
+        d9d_log_info(log, "%s: %zu adapter%s", dir, ad->list.len, D9D_PLURAL(ad->list.len));
 done:
     json_decref(w.doc);
     d9d_map_release(&w.leaves[false]);

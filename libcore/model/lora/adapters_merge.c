@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "model/lora/adapter_private.h"
 
@@ -419,8 +420,9 @@ static d9d_status tensors_list(d9d_adapters_merge *m)
     for (size_t i = 0; i < m->by_name.len; i++)
         wanted += !((const merged_tensor *)m->by_name.entries[i].value)->optional;
     if (used < wanted)
-        return D9D_FAIL(D9D_EMISMATCH, "merging: of %zu tensors that adapters change %zu are there",
-                        wanted, used);
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "merging: of %zu tensor%s that adapters change %zu are there", wanted,
+                        D9D_PLURAL(wanted), used);
     return D9D_OK;
 }
 
@@ -702,9 +704,9 @@ static d9d_status shapes_check(const d9d_adapters_merge *m)
             rows *= t->shape[d];
         if (t->shape[t->ndim - 1] != m->tensors[i].columns || rows != want)
             return D9D_FAIL(D9D_EMISMATCH,
-                            "tensor %s has %lld rows of %lld, its adapter %lld of %lld", t->name,
-                            (long long)rows, (long long)t->shape[t->ndim - 1], (long long)want,
-                            (long long)m->tensors[i].columns);
+                            "tensor %s has %lld row%s of %lld, its adapter %lld of %lld", t->name,
+                            (long long)rows, D9D_PLURAL(rows), (long long)t->shape[t->ndim - 1],
+                            (long long)want, (long long)m->tensors[i].columns);
     }
     return D9D_OK;
 }

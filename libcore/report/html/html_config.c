@@ -1,6 +1,7 @@
 /* html_config.c - the configuration of each run, and the keys in which runs differ. */
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "report/html/html_page.h"
 
 enum { MAX_VALUE_BYTES = 160, MAX_KEYS = 2000, DEPTH_MAX = 32 };
@@ -114,11 +115,13 @@ static void put_config(d9di_html_page *p, const config_keys *c)
     for (size_t i = 0; i < c->rows.len; i++)
         n += differs(c->rows.entries[i].value, p->n);
     if (p->n > 1) {
-        d9di_html_put(&p->w, "<p>%zu of %zu keys differ.</p>\n", n, c->rows.len);
+        d9di_html_put(&p->w, "<p>%zu of %zu key%s differ.</p>\n", n, c->rows.len,
+                      D9D_PLURAL(c->rows.len));
         if (n > 0)
             put_rows(p, c, "Keys in which the runs differ", false);
     }
-    d9di_html_put(&p->w, "<details><summary>All %zu keys</summary>\n", c->rows.len);
+    d9di_html_put(&p->w, "<details><summary>All %zu key%s</summary>\n", c->rows.len,
+                  D9D_PLURAL(c->rows.len));
     put_rows(p, c, "Configuration", true);
     d9di_html_put(&p->w, "</details>\n");
 }

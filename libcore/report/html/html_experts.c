@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "report/html/html_page.h"
 
 enum { MAX_LAYERS = 256, MAX_EXPERTS = 1024, LEVELS = 9 };
@@ -143,10 +144,10 @@ static void put_map(d9di_html_writer *w, const expert_loads *l)
                   "<figure class=\"map\"><figcaption>Load of each expert (across) in each layer "
                   "(down), over its layer's mean</figcaption>\n<svg viewBox=\"0 0 %d %d\" "
                   "preserveAspectRatio=\"none\" style=\"height:%dpx\" role=\"img\" "
-                  "aria-label=\"Loads of %d experts in %d layers; the table has the "
+                  "aria-label=\"Loads of %d experts in %d layer%s; the table has the "
                   "extremes\">\n",
                   l->experts, l->layers, l->layers * (l->layers > 40 ? 6 : 14), l->experts,
-                  l->layers);
+                  l->layers, D9D_PLURAL(l->layers));
     for (int level = 0; level < LEVELS; level++)
         put_level(w, l, level);
     d9di_html_put(w, "</svg>\n<p class=\"scale\">\xc2\xbc or less ");

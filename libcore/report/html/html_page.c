@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/version.h"
 #include "d9d/comm/flight.h"
 #include "d9d/plot/chart.h"
@@ -129,7 +130,7 @@ static d9d_status read_runs(d9di_html_page *p, const d9d_report_html_opts *opts)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a page of %zu runs", r->n);
     if (opts->n_plans > 0 && opts->n_plans != r->n)
         return D9D_FAIL(D9D_ECONFIG, "%zu plans are given for %zu run%s; each run needs its own",
-                        opts->n_plans, r->n, r->n == 1 ? "" : "s");
+                        opts->n_plans, r->n, D9D_PLURAL(r->n));
     p->n = r->n;
     for (size_t k = 0; k < r->n; k++) {
         d9di_html_run *run = &p->runs[k];
@@ -227,7 +228,7 @@ static void put_title(d9di_html_page *p)
     if (p->n == 1)
         d9di_html_text(&p->w, p->runs[0].label);
     else
-        d9di_html_put(&p->w, "%zu runs compared", p->n);
+        d9di_html_put(&p->w, "%zu run%s compared", p->n, D9D_PLURAL(p->n));
 }
 
 static void put_head(d9di_html_page *p)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "report/html/html_page.h"
 
 enum { MAX_EVENTS = 200 }; /* rows of a table */
@@ -41,7 +42,7 @@ static void put_restart(d9di_html_writer *w, const d9d_run_reader_event *e,
 
     if (e->discarded > 0)
         (void)snprintf(words, sizeof(words), "%s; %lld step%s (%s) done again", cause_of(end),
-                       (long long)e->discarded, e->discarded == 1 ? "" : "s",
+                       (long long)e->discarded, D9D_PLURAL(e->discarded),
                        d9di_html_format(e->discarded_s, D9DI_HTML_SECONDS, s));
     else
         (void)snprintf(words, sizeof(words), "%s; no step was lost", cause_of(end));
@@ -66,7 +67,8 @@ static void put_events(d9di_html_writer *w, const d9d_run_reader *r)
         return;
     left_out = rows > MAX_EVENTS ? rows - MAX_EVENTS : 0;
     if (left_out > 0)
-        d9di_html_put(w, "<p>The first %zu restarts and ends are left out.</p>\n", left_out);
+        d9di_html_put(w, "<p>The first %zu restart%s and ends are left out.</p>\n", left_out,
+                      D9D_PLURAL(left_out));
     d9di_html_table_begin(w, "Restarts");
     d9di_html_table_heads(w, heads);
     for (size_t i = 0; i < r->n_events; i++) {

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "report/html/html_page.h"
 
 enum { MAX_SPIKES = 60, MAX_DOCUMENTS = 5, MAX_TEXT_BYTES = 200 };
@@ -97,7 +98,7 @@ static void put_spikes(d9di_html_writer *w, const json_t *list)
                                  with_documents ? "documents that raised it most" : NULL,
                                  NULL};
 
-    d9di_html_put(w, "<p>The loss of %zu step%s stands out.%s</p>\n", n, n == 1 ? "" : "s",
+    d9di_html_put(w, "<p>The loss of %zu step%s stands out.%s</p>\n", n, D9D_PLURAL(n),
                   n > MAX_SPIKES ? " The highest of them:" : "");
     d9di_html_table_begin(w, "Spikes of the loss");
     d9di_html_table_heads(w, heads);

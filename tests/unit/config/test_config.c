@@ -264,7 +264,7 @@ static void mistakes_are_named(void **state)
          "c.json: u.children[1].n: 101 is above the maximum of 100"},
         {"{\"i\": 1, \"u\": {\"type\": \"leaf\", \"tpye\": 1}}",
          "c.json: u.tpye: unknown key; did you mean \"type\"?"},
-        {"{\"i\": 1, \"betas\": [0.9]}", "c.json: betas: has 1 elements, at least 2 are needed"},
+        {"{\"i\": 1, \"betas\": [0.9]}", "c.json: betas: has 1 element, at least 2 are needed"},
         {"{\"i\": 1, \"betas\": [0.9, 1.0]}", "c.json: betas[1]: 1 is not below 1"},
         {"{\"i\": 1, \"betas\": [0.9, 0.99999999]}",
          "c.json: betas[1]: 0.99999999 is 1 in float32, in which it is used"},

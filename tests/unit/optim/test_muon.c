@@ -342,7 +342,7 @@ static void test_kind_of_a_group(void **state)
     assert_non_null(strstr(text.data, "adamw: float32 weights; bytes a parameter: weights 4, "
                                       "gradients 4, exp_avg 4, exp_avg_sq 4, in all 16, for 4 "
                                       "parameters of 378 elements"));
-    assert_non_null(strstr(text.data, "group \".*router.*\": 1 parameters of 21 elements, lr_scale "
+    assert_non_null(strstr(text.data, "group \".*router.*\": 1 parameter of 21 elements, lr_scale "
                                       "1, kind muon"));
     d9d_buf_release(&text);
     rig_close(&r);

@@ -287,9 +287,9 @@ static void test_describe(void **state)
     assert_string_equal(
         text.data,
         "adamw: float32 weights; bytes a parameter: weights 4, gradients 4, exp_avg 4, exp_avg_sq "
-        "4, in all 16; group \".*norm.*\": 1 parameters of 30 elements, lr_scale 1, weight_decay "
+        "4, in all 16; group \".*norm.*\": 1 parameter of 30 elements, lr_scale 1, weight_decay "
         "0, "
-        "betas 0 0.5, eps 0.25; group \"embed.*\": 1 parameters of 15 elements, lr_scale 0.1; the "
+        "betas 0 0.5, eps 0.25; group \"embed.*\": 1 parameter of 15 elements, lr_scale 0.1; the "
         "others: 4 parameters of 125 elements; layer_lr_decay 0.5 over 3 layers: embedding 0.125, "
         "head 1");
     d9d_buf_release(&text);

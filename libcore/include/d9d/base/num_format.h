@@ -20,6 +20,9 @@ D9D_API int d9d_num_vformat(char *out, size_t size, const char *fmt, va_list ap)
 D9D_API int d9d_num_format(char *out, size_t size, const char *fmt, ...) D9D_PRINTF(3, 4);
 D9D_API double d9d_num_parse(const char *text, char **end);
 
+/* The end of a noun behind a count, "%d rank%s": "s", but of one nothing. */
+#define D9D_PLURAL(n) ((n) == 1 ? "" : "s")
+
 #ifdef __cplusplus
 }
 #endif
