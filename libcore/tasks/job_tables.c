@@ -390,8 +390,10 @@ static const d9d_table offload_table =
 
 typedef struct d9d_job_timeout_section timeout_section;
 static const d9d_key timeout_keys[] = {
-    D9D_KEY_INT(timeout_section, init_timeout, "1800", 1, 1 << 30,
-                "seconds that a collective may take until the first step is done"),
+    D9D_KEY_INT(
+        timeout_section, init_timeout, "1800", 1, 1 << 30,
+        "seconds that a collective may take until the first step is done, and while ranks read a "
+        "stream"),
     D9D_KEY_INT(timeout_section, step_timeout, "100", 1, 1 << 30,
                 "seconds that a collective may take afterwards, and at any time while a rank of "
                 "the host is stopped"),

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 #include "engine/frozen_model.h"
 #include "engine/job_start.h"
@@ -300,14 +301,32 @@ static d9d_status end_stream(d9di_train *r, loop_output *t)
 
     if (step == 0)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: the stream has ended before it had the %lld samples of a "
+                        "%s: the stream has ended before it had the %lld sample%s of a "
                         "step",
                         r->run.data.sections[0].dataset,
-                        (long long)r->run.c->trainer.batching.global_batch_size);
-    d9d_log_info(r->run.log, "%s: the stream has ended after %lld of at most %lld steps",
-                 r->run.data.sections[0].dataset, (long long)step, (long long)r->run.total_steps);
+                        (long long)r->run.c->trainer.batching.global_batch_size,
+                        D9D_PLURAL(r->run.c->trainer.batching.global_batch_size));
+    d9d_log_info(r->run.log, "%s: the stream has ended after %lld of at most %lld step%s",
+                 r->run.data.sections[0].dataset, (long long)step, (long long)r->run.total_steps,
+                 D9D_PLURAL(r->run.total_steps));
     r->run.total_steps = step;
     return end_step(r, t);
+}
+
+/* Waits for the samples of the next step of a stream.  A rank that reads its share of a large file
+ * lets the others wait for longer than a step takes. */
+static d9d_status await_samples(d9di_train *r, d9di_train_stream_next *next)
+{
+    const d9di_train_phase phase = r->times.phase;
+    const bool steady = phase == D9DI_TRAIN_STEP && r->stream.shares;
+
+    if (steady)
+        enter_phase(r, D9DI_TRAIN_STREAM);
+    D9D_TRY(
+        d9di_train_stream_await(&r->stream, &r->run, &r->control, r->stepper.state.samples, next));
+    if (steady)
+        enter_phase(r, phase);
+    return D9D_OK;
 }
 
 static d9d_status run_steps(d9di_train *r, loop_output *t)
@@ -333,8 +352,7 @@ static d9d_status run_steps(d9di_train *r, loop_output *t)
             continue;
         }
         if (may_stop)
-            D9D_TRY(d9di_train_stream_await(&r->stream, &r->run, &r->control,
-                                            r->stepper.state.samples, &next));
+            D9D_TRY(await_samples(r, &next));
         if (next == D9DI_TRAIN_STREAM_END)
             return end_stream(r, t);
         if (next == D9DI_TRAIN_STREAM_EXIT)

@@ -16,6 +16,8 @@ void d9di_train_timeouts_set(const d9di_train_timeouts *t, d9di_train_phase phas
         double otherwise;
     } limits[] = {
         [D9DI_TRAIN_START] = {D9DI_TRAIN_START_TIMEOUT_NAME, c->init_timeout, 0},
+        [D9DI_TRAIN_STREAM] = {"while a stream is read, trainer.timeout.init_timeout",
+                               c->init_timeout, 0},
         [D9DI_TRAIN_STEP] = {"trainer.timeout.step_timeout", c->step_timeout, 0},
         [D9DI_TRAIN_EVALUATION] = {"in an evaluation, trainer.timeout.evaluation_timeout",
                                    c->evaluation_timeout, (double)c->init_timeout},

@@ -10,7 +10,8 @@
 
 /* Phases with a timeout of their own. */
 typedef enum d9di_train_phase {
-    D9DI_TRAIN_START, /* of a run, and after a wake-up */
+    D9DI_TRAIN_START,  /* of a run, and after a wake-up */
+    D9DI_TRAIN_STREAM, /* between steps, until the next one's samples are there on all ranks */
     D9DI_TRAIN_STEP,
     D9DI_TRAIN_EVALUATION,
     D9DI_TRAIN_SAVE,

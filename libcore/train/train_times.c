@@ -38,9 +38,9 @@ static double percent(double part, double whole)
 }
 
 static const char *const phase_names[D9DI_TRAIN_PHASES] = {
-    [D9DI_TRAIN_START] = "start",           [D9DI_TRAIN_STEP] = "steps",
-    [D9DI_TRAIN_EVALUATION] = "evaluation", [D9DI_TRAIN_SAVE] = "saves",
-    [D9DI_TRAIN_EXPORT] = "export",
+    [D9DI_TRAIN_START] = "start", [D9DI_TRAIN_STREAM] = "stream",
+    [D9DI_TRAIN_STEP] = "steps",  [D9DI_TRAIN_EVALUATION] = "evaluation",
+    [D9DI_TRAIN_SAVE] = "saves",  [D9DI_TRAIN_EXPORT] = "export",
 };
 
 static d9d_status format_times(const d9di_train_times *t, d9d_buf *b)

@@ -108,6 +108,16 @@ model() { echo "$1/export/model.safetensors"; }
     cmp "$(model harmed)" "$(model three)"
 }
 
+@test "ranks that read a stream have the timeout of the start, not that of a step" {
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
+    with_mpi
+    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o hang.so "$BATS_TEST_DIRNAME/hang_preload.c" -ldl
+    run ! mpi -n 2 env HANG_AT=part-2.jsonl HANG_RANK=1 LD_PRELOAD="$PWD/hang.so" d9d-train -q --device cpu \
+        --set mesh.data_parallel_replicate=2 --set trainer.run.dir=hung --set trainer.timeout.init_timeout=14 \
+        --set trainer.timeout.step_timeout=5 train.json
+    assert_output --partial "; while a stream is read, trainer.timeout.init_timeout is 14 s"
+}
+
 @test "a folder that grows while the run reads it gives the same bits, a stall is said, and SIGTERM saves" {
     mkdir grows
     json=grows.json
