@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/dir/checkpoint.h"
@@ -166,8 +167,9 @@ static void warn_of_left_out(const d9d_convert *c, const char *name)
         const size_t n = d9d_family_left_out(c->model->config, &c->source, i, &what);
 
         if (n > 0)
-            d9d_log_warn(c->opt.log, "%s: %zu tensors of %s are left out: %s does not compute them",
-                         name, n, what, p->table->name);
+            d9d_log_warn(c->opt.log,
+                         "%s: %zu tensor%s of %s are left out: %s does not compute them", name, n,
+                         D9D_PLURAL(n), what, p->table->name);
     }
 }
 
@@ -279,6 +281,8 @@ static d9d_status open_files(d9d_convert *c, const char *src)
 static d9d_status open_known(d9d_convert *c, const char *src, const d9d_model_spec *m,
                              const json_t *doc)
 {
+    const char *beside;
+
     c->src = d9d_arena_strdup(&c->arena, src);
     c->doc = doc != NULL ? json_deep_copy(doc) : NULL;
     if (c->src == NULL || (doc != NULL && c->doc == NULL))
@@ -287,7 +291,8 @@ static d9d_status open_known(d9d_convert *c, const char *src, const d9d_model_sp
     c->given = true;
     c->dtype = c->opt.dtype;
     if (c->opt.config != NULL)
-        D9D_TRY(d9d_hf_config_locate(c->opt.config, &c->arena, &c->config_path, &c->aux_dir));
+        D9D_TRY(d9d_hf_config_locate(c->opt.config, &c->arena, &c->config_path, &beside));
+    D9D_TRY(d9d_model_spec_aux_dir(m, &c->arena, &c->aux_dir));
     return open_tensors(c);
 }
 

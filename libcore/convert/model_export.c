@@ -59,17 +59,18 @@ static d9d_status config_build(const d9d_model_spec *m, const d9d_log *log, json
 }
 
 /* Write config.json and copy the auxiliary files. */
-static d9d_status config_write(const json_t *doc, const char *hf_config, const char *dir,
+static d9d_status config_write(const json_t *doc, const d9d_model_spec *m, const char *dir,
                                const d9d_log *log)
 {
     d9d_arena a = {0};
-    const char *from = NULL, *aux_dir = NULL;
+    const char *from = NULL, *aux_dir;
     d9d_status st = D9D_OK;
 
-    if (hf_config != NULL)
-        D9D_TRY_OR(st, d9d_hf_config_locate(hf_config, &a, &from, &aux_dir), out);
+    if (m->hf_config != NULL)
+        D9D_TRY_OR(st, d9d_hf_config_locate(m->hf_config, &a, &from, &aux_dir), out);
     if (doc != NULL)
         D9D_TRY_OR(st, d9d_hf_config_write(dir, doc, from), out);
+    D9D_TRY_OR(st, d9d_model_spec_aux_dir(m, &a, &aux_dir), out);
     if (aux_dir != NULL)
         st = d9d_checkpoint_copy_aux_files(aux_dir, dir, log);
 out:
@@ -120,24 +121,19 @@ static d9d_status files_write(const d9d_model_spec *m, const d9d_tensor_source *
     if (doc != NULL)
         D9D_TRY_OR(st, d9d_hf_config_set_prefix_mask(doc, m->opts.prefix_mask), out);
     D9D_TRY_OR(st, tensors_write(m, src, to, dir, log), out);
-    st = config_write(doc, m->hf_config, dir, log);
+    st = config_write(doc, m, dir, log);
 out:
     json_decref(doc);
     return st;
 }
 
 /* Check that the auxiliary files can be copied. */
-static d9d_status aux_files_check(const char *hf_config)
+static d9d_status aux_files_check(const d9d_model_spec *m)
 {
     d9d_arena a = {0};
-    const char *from, *aux_dir;
-    d9d_fs_names names;
-    d9d_status st;
+    const char *dir;
+    const d9d_status st = d9d_model_spec_aux_dir(m, &a, &dir);
 
-    D9D_TRY_OR(st, d9d_hf_config_locate(hf_config, &a, &from, &aux_dir), out);
-    if (aux_dir != NULL)
-        st = d9d_checkpoint_aux_files(aux_dir, &a, NULL, &names);
-out:
     d9d_arena_release(&a);
     return st;
 }
@@ -145,7 +141,7 @@ out:
 d9d_status d9d_model_export_check(const d9d_model_spec *m)
 {
     json_t *doc = NULL;
-    d9d_status st = m->hf_config != NULL ? aux_files_check(m->hf_config) : D9D_OK;
+    d9d_status st = aux_files_check(m);
 
     if (st == D9D_OK)
         st = m->hf_config == NULL ? config_create(m, &doc) : config_reload(m, NULL, &doc);

@@ -346,6 +346,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
 
     D9D_TRY(d9di_job_start_check_device(opts->where->bootstrap, opts->where->device));
     D9D_TRY(d9d_model_spec_read(opts->provider, &e->arena, &e->spec));
+    e->spec.source = opts->source;
     D9D_TRY(d9d_model_spec_set_head(&e->spec, &e->arena, &head));
     D9D_TRY(opts->train ? d9d_model_spec_trainable(&e->spec) : D9D_OK);
     D9D_TRY(d9d_parallel_plan_check(&e->spec, opts->mesh));

@@ -581,3 +581,23 @@ goes_on_from() { # STEP
     d9d-map verify -q run/checkpoints/step-00000004
     d9d-map verify -q run/checkpoints/step-00000002
 }
+
+@test "a tokenizer beside the weights goes into the export, whatever file has the dimensions" {
+    cp -r "$golden/moe" src && chmod -R u+w src
+    cp "$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json" src
+    cp src/config.json small.json
+    start() { d9d-train -q --set trainer.run.dir="$1" --set trainer.run.steps=1 --set model_provider.hf_config="$2" \
+        --set trainer.model_stage_factory.source_checkpoint=src c.json; }
+    start alone small.json
+    cmp src/tokenizer.json alone/export/tokenizer.json
+    cmp src/generation_config.json alone/export/generation_config.json
+    # a folder with files of its own keeps to them
+    mkdir own
+    cp src/config.json own
+    start beside own
+    cmp src/tokenizer.json beside/export/tokenizer.json
+    echo '{"eos_token_id": 3}' >own/generation_config.json
+    start kept own
+    cmp own/generation_config.json kept/export/generation_config.json
+    [ ! -e kept/export/tokenizer.json ]
+}

@@ -3,7 +3,9 @@
 
 #include <string.h>
 
+#include "d9d/base/fs.h"
 #include "d9d/base/plugin_call.h"
+#include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/model/family/family.h"
 #include "d9d/model/hf/hf_config.h"
 #include "model/family/model_choice.h"
@@ -375,4 +377,32 @@ d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_
     else
         d9d_mapper_free(mapper);
     return st;
+}
+
+static d9d_status has_aux_files(const char *dir, d9d_arena *a, bool *out)
+{
+    d9d_fs_names names;
+
+    *out = false;
+    if (dir == NULL || !d9d_fs_is_dir(dir))
+        return D9D_OK;
+    D9D_TRY(d9d_checkpoint_aux_files(dir, a, NULL, &names));
+    *out = names.n > 0;
+    return D9D_OK;
+}
+
+d9d_status d9d_model_spec_aux_dir(const d9d_model_spec *m, d9d_arena *a, const char **out)
+{
+    const char *dirs[2] = {NULL, m->source}, *file;
+    bool has = false;
+
+    *out = NULL;
+    if (m->hf_config != NULL)
+        D9D_TRY(d9d_hf_config_locate(m->hf_config, a, &file, &dirs[0]));
+    for (int i = 0; i < 2 && !has; i++) {
+        D9D_TRY(has_aux_files(dirs[i], a, &has));
+        if (has)
+            *out = dirs[i];
+    }
+    return D9D_OK;
 }

@@ -15,13 +15,11 @@ extern "C" {
 
 /* Can this model be exported in HuggingFace's format?  ENOTSUP names what prevents it: a shared
  * expert, several vocabulary splits, interleaved RoPE.  A model that came from a config.json can.
- * Also checks that the files next to that config.json can be copied: EPATH or ENOTFOUND. */
+ * Also checks that the files that go along with the model can be copied: EPATH or ENOTFOUND. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_export_check(const d9d_model_spec *m);
 
 /* Write a HuggingFace checkpoint to `dir`, which must be vacant and appears atomically: weights,
- * config.json, and the model's other files.  Those are the files next to m->hf_config (a
- * config.json, or a directory with one; NULL: none) that d9d_checkpoint_aux_files() finds, copied
- * byte for byte. A configuration file of another name has no other files.
+ * config.json, and the model's other files, of d9d_model_spec_aux_dir(), copied byte for byte.
  *
  * The expert layout is that of hf_config.  A model without a HuggingFace form is written in the
  * suite's own layout, without a config.json.  Adapters (NULL: none) are merged. */

@@ -214,9 +214,16 @@ typedef struct d9d_model_spec {
     const void *config;
     d9d_model_opts opts;
     const char *hf_config;    /* the file that it was read from, or NULL */
+    const char *source;       /* the folder of the weights that it begins with, or NULL */
     const d9d_params *params; /* parameters of the model or stage that was built: those that a task
                                  added keep their names in every layout; NULL: none were added */
 } d9d_model_spec;
+
+/* The folder whose auxiliary files (d9d_checkpoint_aux_files(): tokenizer, chat template, ...) go
+ * along with the model: that of hf_config, if it has some, else that of the weights it began with.
+ * *out is NULL if neither has any.  EPATH or ENOTFOUND for one that cannot be copied. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_spec_aux_dir(const d9d_model_spec *m, d9d_arena *a,
+                                                       const char **out);
 
 /* The section {"name": "auto", "hf_config": ...}: the family that reads the file's "model_type" is
  * found among all choices, those of plugins too.  It has the keys of a job
