@@ -62,17 +62,21 @@ d9d_status d9d_block_router_check(const char *where, const char *field, int64_t 
         return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, of %s %lld", where, k, field,
                         n);
     if (r->top_groups > r->groups)
-        return D9D_FAIL(D9D_ECONFIG, "%s: topk_group is %lld, of n_group %lld", where, best,
-                        groups);
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: topk_group (router.top_groups) is %lld, of n_group (router.groups) "
+                        "%lld",
+                        where, best, groups);
     if (r->groups <= 1)
         return D9D_OK;
     if (r->groups > D9D_ROUTER_MAX_GROUPS || experts % r->groups != 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: n_group is %lld: at most %d groups, which divide %s %lld",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: n_group (router.groups) is %lld: at most %d groups, which divide %s "
+                        "%lld",
                         where, groups, D9D_ROUTER_MAX_GROUPS, field, n);
     if (r->top_groups < 1 || r->top_groups * (experts / r->groups) < top_k)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: topk_group %lld of n_group %lld have %lld experts of %s %lld, and "
-                        "num_experts_per_tok is %lld",
+                        "%s: topk_group (router.top_groups) %lld of n_group (router.groups) %lld "
+                        "have %lld experts of %s %lld, and num_experts_per_tok is %lld",
                         where, best, groups, best * (n / groups), field, n, k);
     return D9D_OK;
 }

@@ -92,7 +92,7 @@ refuses() {
     for messages in "$question" "$question, {\"role\": \"assistant\", \"content\": \"x\", \"weight\": 0}"; do
         printf '{"messages": [%s]}\n' "$messages" >c.jsonl
         for template in a.jinja "$root/examples/chat/qwen3.jinja"; do
-            refuses 1 "no samples: of 1 documents in 1 inputs, 1 are chats in which no message has a trained role (the assistant's, of a weight other than 0)" --template "$template"
+            refuses 1 "no samples: of 1 document in 1 input, 1 are chats in which no message has a trained role (the assistant's, of a weight other than 0)" --template "$template"
         done
     done
     printf '{"messages": [%s, %s]}\n' "$question" "$answer" >>c.jsonl

@@ -94,7 +94,7 @@ JSON
     d9d-shard filter -q -o f --force --near-duplicates 0.5 a.jsonl
     [ "$(ids f)" = '0 3 4' ]
     printf '{"text": " "}\n' >none.jsonl
-    says 1 'none of 1 documents is kept' d9d-shard filter -o x --exact-duplicates none.jsonl
+    says 1 'none of 1 document is kept' d9d-shard filter -o x --exact-duplicates none.jsonl
     : >eval.txt
     says 2 'eval.txt: has no text of 13 words' d9d-shard filter -o x --decontaminate eval.txt a.jsonl
     [ -z "$(ls -d x* 2>/dev/null)" ]

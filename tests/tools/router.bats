@@ -77,8 +77,8 @@ JSON
         run -2 d9d-train -q --set "model_provider.$1" c.json
         [[ "$output" == *"$2"* ]]
     }
-    fails router.groups=3 "3 groups of experts: at most 32, which divide 8 experts"
-    fails 'router={"groups": 4, "top_groups": 1}' "1 of 4 groups have 2 experts, and a token has 3"
+    fails router.groups=3 "n_group (router.groups) is 3: at most 32 groups, which divide "
+    fails 'router={"groups": 4, "top_groups": 1}' "topk_group (router.top_groups) 1 of n_group (router.groups) 4 have 2 experts of num_experts 8, and num_experts_per_tok is 3"
     fails router.group=2 'model_provider.router.group: unknown key; did you mean "groups"?'
     fails router.aux_loss_coef=-1 "model_provider.router.aux_loss_coef: -1 is not at least 0"
     fails router.capacity_factor=-1 "model_provider.router.capacity_factor: -1 is not at least 0"

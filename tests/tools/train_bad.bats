@@ -73,13 +73,13 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     for i in 1 2 3 4 5 6 7 8; do
         sizes+=", \"s$i\": 1" order+=", \"s$i\""
     done
-    refused 'qwen3: the vocabulary has 9 splits, at most 8 are possible' --set "$(split "$sizes" "$order")" \
+    refused 'qwen3: split_vocab_size has 9 splits, 1 to 8 are possible' --set "$(split "$sizes" "$order")" \
         --set trainer.model_stage_factory.source_checkpoint=null
 }
 
 @test "more groups of experts are chosen than there are" {
-    refused 'qwen3_moe: the best 3 of 1 groups of experts: so many are not there' --set model_provider.router.top_groups=3
-    refused 'qwen3_moe: the best 3 of 2 groups of experts: so many are not there' --set model_provider.router.groups=2 \
+    refused 'qwen3_moe: topk_group (router.top_groups) is 3, of n_group (router.groups) 1' --set model_provider.router.top_groups=3
+    refused 'qwen3_moe: topk_group (router.top_groups) is 3, of n_group (router.groups) 2' --set model_provider.router.groups=2 \
         --set model_provider.router.top_groups=3
 }
 

@@ -57,7 +57,7 @@ llama|num_attention_heads|true|num_attention_heads: expected an integer, got tru
 llama|vocab_size|[53]|vocab_size: expected an integer, got a list
 llama|tie_word_embeddings|"no"|tie_word_embeddings: expected true or false, got a string ("no")
 qwen3_moe|d9d|{"router": {"gruops": 4}}|d9d.router.gruops is unknown
-qwen3_moe|d9d|{"router": {"groups": 1, "top_groups": 2}}|d9d.router has the best 2 of 1 groups of experts
+qwen3_moe|d9d|{"router": {"groups": 1, "top_groups": 2}}|d9d.router has the best 2 of 1 group of experts
 llama|vocab_size|-|vocab_size: required key is missing (ids of the vocabulary)
 llama|hidden_size|-|hidden_size: required key is missing (width of the residual stream)
 llama|intermediate_size|-28|intermediate_size: -28 is below the minimum of 1
@@ -70,9 +70,9 @@ mixtral|num_experts_per_tok|0|num_experts_per_tok: 0 is below the minimum of 1
 mixtral|num_experts_per_tok|9|num_experts_per_tok is 9, of num_local_experts 6
 mixtral|num_local_experts|1|num_experts_per_tok is 2, of num_local_experts 1
 gpt_oss|num_experts_per_tok|7|num_experts_per_tok is 7, of num_local_experts 6
-deepseek_v3|n_group|3|n_group is 3: at most 32 groups, which divide n_routed_experts 8
-deepseek_v3|topk_group|5|topk_group is 5, of n_group 4
-deepseek_v3|num_experts_per_tok|5|topk_group 2 of n_group 4 have 4 experts of n_routed_experts 8, and num_experts_per_tok is 5
+deepseek_v3|n_group|3|n_group (router.groups) is 3: at most 32 groups, which divide n_routed_experts 8
+deepseek_v3|topk_group|5|topk_group (router.top_groups) is 5, of n_group (router.groups) 4
+deepseek_v3|num_experts_per_tok|5|topk_group (router.top_groups) 2 of n_group (router.groups) 4 have 4 experts of n_routed_experts 8, and num_experts_per_tok is 5
 qwen3_next|linear_num_value_heads|3|linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2
 qwen3_next|linear_conv_kernel_dim|9|linear_conv_kernel_dim: 9 is above the maximum of 8
 ministral|sliding_window|null|layer_types has sliding_attention, and no sliding_window is in use

@@ -714,16 +714,16 @@ static d9d_status fail_no_samples(const d9di_dataset_manifest *m)
 
     if (d->untrained > 0 && d->untrained == d->empty)
         return D9D_FAIL(D9D_EFORMAT,
-                        "no samples: of %lld document%s in %zu inputs, %lld are chats in which no "
+                        "no samples: of %lld document%s in %zu input%s, %lld are chats in which no "
                         "message has a trained role (the assistant's, of a weight other than 0), "
                         "%lld were dropped and %lld skipped",
-                        read, D9D_PLURAL(read), m->n_sources, (long long)d->untrained,
-                        (long long)d->dropped, skipped);
+                        read, D9D_PLURAL(read), m->n_sources, D9D_PLURAL(m->n_sources),
+                        (long long)d->untrained, (long long)d->dropped, skipped);
     return D9D_FAIL(D9D_EFORMAT,
-                    "no samples: of %lld document%s in %zu inputs, %lld are too short to have a "
+                    "no samples: of %lld document%s in %zu input%s, %lld are too short to have a "
                     "target, %lld were dropped and %lld skipped",
-                    read, D9D_PLURAL(read), m->n_sources, (long long)d->empty,
-                    (long long)d->dropped, skipped);
+                    read, D9D_PLURAL(read), m->n_sources, D9D_PLURAL(m->n_sources),
+                    (long long)d->empty, (long long)d->dropped, skipped);
 }
 
 static d9d_status assemble_all(struct assembly *j, const d9d_log *log)

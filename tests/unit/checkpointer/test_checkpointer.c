@@ -1096,7 +1096,7 @@ static void test_wrong_manifests(void **state)
         {m_rank, "slices[0]: \"rank\" is 1, must be at most 0"},
         {m_group, "\"../x\" is not a plain file name"},
         {m_ranks, "\"ranks\" is 0, must be at least 1"},
-        {m_step_beyond, "its steps from [0:7] leave [7] or the 1 ranks, or overlap"},
+        {m_step_beyond, "its steps from [0:7] leave [7] or the 1 rank, or overlap"},
         {m_start, "slices[0]: [1:8] is not a part of [7]"},
         {m_start_huge, "is not a part of [7]"},
         {m_start_long, "is not a part of [7]"},

@@ -198,7 +198,7 @@ static void what_a_family_cannot_compute_is_refused(void **state)
          ", \"rope_parameters\": {" FULL("\"rope_theta\": 3") "}}",
          D9D_ENOTSUP, "c: rope_parameters.full_attention: {\"rope_theta\": 3}"},
         {OLMO3 ", \"layer_types\": [\"full_attention\"]}", D9D_ECONFIG,
-         "c: layer_types has 1 layers, num_hidden_layers is 4"},
+         "c: layer_types has 1 layer, num_hidden_layers is 4"},
         {MINIMAX ", \"rotary_dim\": 4, \"partial_rotary_factor\": 0.25}", D9D_ECONFIG,
          "c: rotary_dim is 4, and partial_rotary_factor 0.25 of head_dim 8"},
         {MINIMAX ", \"rotary_dim\": 10}", D9D_ECONFIG, "c: rotary_dim is 10, head_dim 8"},

@@ -166,7 +166,7 @@ static void mixtures_are_chosen_by_layer(void **state)
     }
     d9d_model_free(m);
     assert_fails(parse("{" MOE ", \"num_experts\": 4, \"mlp_only_layers\": [5], " BASE "}", &a, &c),
-                 D9D_ECONFIG, "c: mlp_only_layers[0] is not a layer of 0..4");
+                 D9D_ECONFIG, "c: mlp_only_layers[0] is 5, not a layer of 0..4");
     d9d_arena_release(&a);
 }
 
@@ -195,7 +195,7 @@ static void windows_are_those_of_their_layers(void **state)
 {
     static const char *const bad[][2] = {
         {"\"layer_types\": [\"full_attention\"]",
-         "c: layer_types has 1 layers, num_hidden_layers is 5"},
+         "c: layer_types has 1 layer, num_hidden_layers is 5"},
         {"\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\", "
          "\"full_attention\", \"sliding_attention\"]",
          "c: layer_types has sliding_attention, and no sliding_window is in use"},
@@ -242,7 +242,7 @@ static void what_no_model_can_be_is_refused(void **state)
          "c: num_attention_heads 3 is not a multiple of num_key_value_heads 2"},
         {"{\"head_dim\": null, \"num_attention_heads\": 5, \"num_key_value_heads\": 5}",
          "c: num_attention_heads 5 does not divide hidden_size 24, and head_dim is not given"},
-        {"{\"rms_norm_eps\": -1}", "c: rms_norm_eps: -1 is not at least 0"},
+        {"{\"rms_norm_eps\": -1}", "c: rms_norm_eps: -1 is not above 0"},
         {"{\"rope_theta\": 0}", "c: rope_theta: 0 is not above 0"},
         {"{\"attention_dropout\": 1}", "c: attention_dropout: 1 is not below 1"},
     };

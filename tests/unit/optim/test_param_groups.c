@@ -213,7 +213,7 @@ static void test_bad_groups(void **state)
          "optimizer.groups[0].pattern \"norm.weight\": of 7 parameters it matches none"},
         {"{\"name\": \"adamw\", \"lr\": 1, \"groups\": [{\"pattern\": \"layers.*\"}, {\"pattern\": "
          "\"head.*\"}, {\"pattern\": \".*head.*\"}]}",
-         "optimizer.groups[2].pattern \".*head.*\": earlier groups have all 1 parameters that it "
+         "optimizer.groups[2].pattern \".*head.*\": earlier groups have all 1 parameter that it "
          "matches; head.weight is of groups[1] with \"head.*\""},
         {"{\"name\": \"adamw\", \"lr\": 1, \"groups\": [{\"pattern\": \"*.bias\"}]}",
          "optimizer.groups[0].pattern \"*.bias\": quantifier does not follow a repeatable item"},
