@@ -1,7 +1,6 @@
 /* d9d-metrics - tables, curves and exports of training runs. */
 #include <stdio.h>
 
-#include "d9d/base/num_format.h"
 #include "d9d/report/report.h"
 #include "metrics_commands.h"
 
@@ -65,8 +64,7 @@ static d9d_status with_runs(tool_run *r, const struct opts *o, runs_fn fn)
     D9D_TRY(d9d_run_reader_list_open(r->args, (size_t)r->n_args, r->log, &runs));
     d9d_run_reader_list_warn_left_out(&runs, r->log);
     st = d9d_run_reader_list_check_columns(&runs, o->keys.item, o->keys.n);
-    st = st == D9D_OK ? fn(r, o, &runs, &out) : st;
-    if (st == D9D_OK)
+    if (st == D9D_OK && (st = fn(r, o, &runs, &out)) == D9D_OK)
         tool_put(&out);
     d9d_buf_release(&out);
     d9d_run_reader_list_close(&runs);
@@ -133,7 +131,7 @@ static d9d_status export(tool_run *r, const struct opts *o, const d9d_run_reader
         return D9D_FAIL(D9D_ECONFIG, "--to tfevents needs --out DIRECTORY");
     if (o->format == FORMAT_TFEVENTS) {
         D9D_TRY(d9d_report_write_events(runs, o->out));
-        d9d_log_info(r->log, "wrote %zu event file%s below %s", runs->n, D9D_PLURAL(runs->n),
+        d9d_log_info(r->log, "wrote %zu event file%s below %s", runs->n, runs->n == 1 ? "" : "s",
                      o->out);
         return D9D_OK;
     }

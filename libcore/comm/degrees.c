@@ -84,9 +84,9 @@ d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ran
                         "it must name a method");
     if (dense % m->expert_parallel != 0)
         return D9D_FAIL(D9D_ECONFIG,
-                        "mesh: expert_parallel %lld does not divide the %lld rank%s "
+                        "mesh: expert_parallel %lld does not divide the %lld ranks "
                         "of a pipeline stage",
-                        (long long)m->expert_parallel, (long long)dense, D9D_PLURAL(dense));
+                        (long long)m->expert_parallel, (long long)dense);
     if (m->expert_parallel_local > 1 && m->expert_parallel % m->expert_parallel_local != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "mesh: expert_parallel_local %lld does not divide expert_parallel %lld",

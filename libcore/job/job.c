@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
-#include "d9d/base/num_format.h"
 #include "d9d/models/models.h"
 
 /* --- what need not be said twice ------------------------------------------------- */
@@ -48,9 +47,9 @@ d9d_status d9d_job_check_batching(const d9d_parallel_degrees *m,
     if (b->global_batch_size % once != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.batching: global_batch_size %lld is not a multiple of %lld "
-                        "(%lld data-parallel rank%s x microbatch_size %lld)",
+                        "(%lld data-parallel ranks x microbatch_size %lld)",
                         (long long)b->global_batch_size, (long long)once, (long long)replicas,
-                        D9D_PLURAL(replicas), (long long)b->microbatch_size);
+                        (long long)b->microbatch_size);
     return D9D_OK;
 }
 

@@ -66,7 +66,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     # shellcheck disable=SC2059 # of ours
     split() { printf "model_provider=$own" "$1" "$2"; }
     for name in '' 'a\nb' '\u007f'; do
-        refused 'qwen3: vocabulary split 0 is called "' --set "$(split "\"$name\": 157" "\"$name\"")" \
+        refused 'qwen3: split_vocab_size: split 0 is called "' --set "$(split "\"$name\": 157" "\"$name\"")" \
             --set trainer.model_stage_factory.source_checkpoint=null
     done
     sizes='"s0": 149' order='"s0"'

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 
 #include "d9d/base/json.h"
-#include "d9d/base/num_format.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 
 /* Callbacks return nothing, so the first failure is kept here and stops the output. */
@@ -143,7 +142,7 @@ d9d_status d9d_checkpoint_diff_print(const char *a, const char *b, int jobs, con
              : "%" PRIu64 " tensors equal, %" PRIu64 " different\n",
         r.equal, n);
     if (st == D9D_OK && n > 0)
-        st = D9D_FAIL(D9D_EVERIFY, "%s and %s: %" PRIu64 " of %" PRIu64 " tensor%s differ", a, b, n,
-                      n + r.equal, D9D_PLURAL(n + r.equal));
+        st = D9D_FAIL(D9D_EVERIFY, "%s and %s: %" PRIu64 " of %" PRIu64 " tensors differ", a, b, n,
+                      n + r.equal);
     return put_summary(&r, st);
 }

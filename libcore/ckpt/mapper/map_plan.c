@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 
 static const uint32_t NOWHERE = UINT32_MAX; /* an input that the source lacks */
@@ -58,9 +57,9 @@ static d9d_status report_problems(const struct problem_list *ps, const d9d_map_p
     if (n == 0)
         return D9D_OK;
     return D9D_FAIL(D9D_EMISMATCH,
-                    "%s and %s: %zu missing, %zu unused, %zu mis-shaped tensor%s: %s%s", p->source,
-                    p->mapper, ps->n[MISSING], ps->n[UNUSED], ps->n[MISSHAPED],
-                    D9D_PLURAL(ps->n[MISSHAPED]), ps->first.data, n > 4 ? "; ..." : "");
+                    "%s and %s: %zu missing, %zu unused, %zu mis-shaped tensors: %s%s", p->source,
+                    p->mapper, ps->n[MISSING], ps->n[UNUSED], ps->n[MISSHAPED], ps->first.data,
+                    n > 4 ? "; ..." : "");
 }
 
 /* --- binding -------------------------------------------------------------------- */
