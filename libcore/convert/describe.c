@@ -299,7 +299,7 @@ static void tensors_check(description *d)
     json_t *notes = json_array();
     const json_t *v;
     size_t i;
-    bool told = false;
+    bool named = false;
     d9d_status st;
 
     opt.choices = d->choices;
@@ -311,12 +311,12 @@ static void tensors_check(description *d)
     {
         if (st == D9D_EMISMATCH && strncmp(json_string_value(v), "tensor ", 7) == 0) {
             refuse(d, json_string_value(v));
-            told = true;
+            named = true;
         } else {
             d9d_json_add(&notes, json_incref((json_t *)(uintptr_t)v));
         }
     }
-    if (!told)
+    if (!named)
         refuse_failure(d, st);
     d9d_json_set(&d->out, "notes", notes);
     d9d_convert_close(c);

@@ -66,12 +66,12 @@ static d9d_status elements_read(const tied_pair *p, size_t i, d9d_dtype type, in
     return D9D_OK;
 }
 
-static d9d_status pair_compare(const tied_pair *p, int64_t numel, void *room)
+static d9d_status pair_compare(const tied_pair *p, int64_t numel, void *buffer)
 {
     const d9d_safetensors_tensor *head = tensor_at(p->src, p->head),
                                  *embed = tensor_at(p->src, p->embed);
     const d9d_dtype type = head->dtype == D9D_BF16 || embed->dtype == D9D_BF16 ? D9D_BF16 : D9D_F32;
-    float *a = room, *b = a + ELEMENTS;
+    float *a = buffer, *b = a + ELEMENTS;
 
     for (int64_t at = 0; at < numel; at += ELEMENTS) {
         const int64_t n = numel - at < ELEMENTS ? numel - at : ELEMENTS;
@@ -97,17 +97,17 @@ static d9d_status pair_check(const tied_pair *p)
 {
     const d9d_safetensors_tensor *head = tensor_at(p->src, p->head),
                                  *embed = tensor_at(p->src, p->embed);
-    void *room;
+    void *buffer;
     d9d_status st;
 
     if (!is_comparable(head) || !is_comparable(embed) || head->ndim != 2 || embed->ndim != 2 ||
         head->shape[0] != embed->shape[0] || head->shape[1] != embed->shape[1])
         return D9D_OK;
-    room = malloc(3 * ELEMENTS * sizeof(float));
-    if (room == NULL)
+    buffer = malloc(3 * ELEMENTS * sizeof(float));
+    if (buffer == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", head->name);
-    st = pair_compare(p, head->shape[0] * head->shape[1], room);
-    free(room);
+    st = pair_compare(p, head->shape[0] * head->shape[1], buffer);
+    free(buffer);
     return st;
 }
 
