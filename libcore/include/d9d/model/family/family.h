@@ -126,7 +126,7 @@ typedef struct d9d_family_dims {
 #define D9D_FAMILY_NORM(S, key, otherwise)                                                         \
     {                                                                                              \
         .name = #key, .kind = D9D_KIND_REAL, .offset = offsetof(S, norm_eps), .def = (otherwise),  \
-        .max = 1, .flags = D9D_FLOAT32 | D9D_ABOVE_MIN, .doc = "epsilon of the norms"                              \
+        .max = 1, .flags = D9D_FLOAT32 | D9D_ABOVE_MIN, .doc = "epsilon of the norms"              \
     }
 /* rope_theta and rope_scaling, of either generation of names; `scaling` is the rope_parameters of a
  * file that has neither rope_scaling nor rope_parameters. */
