@@ -4,6 +4,11 @@
  * and KV cache slots, N segments with prefixes and sequences, and the last token of each input.
  * With tensor parallelism, tokens are padded to a multiple of the tp ranks; padding has slots of
  * its own after those of all sequences.
+ *
+ * A call goes through the stages of the pipeline one by one, whatever the schedule of training is:
+ *
+ *     rank 0   0 -.           .- 3 -> logits
+ *     rank 1       `-> 1    2 '            zero_bubble_v on two ranks
  */
 #include "infer/kv_decoder.h"
 
@@ -30,15 +35,21 @@ typedef struct decode_graph {
     d9d_graph *graph; /* NULL: not recorded */
 } decode_graph;
 
+/* A stage of this rank. */
+typedef struct decoder_stage {
+    d9d_model *model; /* borrowed */
+    d9d_kv_cache cache;
+    d9d_stage_spec taken[D9D_STAGE_TENSORS_MAX], given[D9D_STAGE_TENSORS_MAX];
+    size_t n_taken, n_given;
+} decoder_stage;
+
 struct d9di_kv_decoder {
     d9di_engine *engine;
     d9d_tape *tape;
-    d9d_kv_cache cache;
+    decoder_stage *stages;    /* [engine->n_stages] */
     d9d_kv_cache_dtype dtype; /* of the cache */
     int64_t rows, max_tokens; /* slots of a sequence: [row * max_tokens, (row + 1) * max_tokens) */
     int64_t fill;             /* tokens of a call are padded to a multiple of this */
-    d9d_stage_spec taken[D9D_STAGE_TENSORS_MAX], given[D9D_STAGE_TENSORS_MAX]; /* by this stage */
-    size_t n_taken, n_given;
     D9D_VEC(int32_t) host;
     d9d_tensor block;
     void *pinned;       /* [rows, V] floats: logits, unless the decoder chooses tokens */
@@ -57,15 +68,10 @@ typedef struct input_layout {
     bool has_prefix; /* of some input */
 } input_layout;
 
-/* This rank's only stage of the pipeline. */
-static d9d_model *stage_model(const d9di_engine *e)
-{
-    return e->stages[0].model;
-}
-
+/* All stages have the same groups. */
 static int64_t token_multiple(const d9di_engine *e)
 {
-    return d9d_comm_size(stage_model(e)->groups.tp);
+    return d9d_comm_size(e->models[0]->groups.tp);
 }
 
 /* Number of cache slots; padding tokens have some of their own, as one more sequence. */
@@ -77,7 +83,11 @@ static int64_t cache_tokens(const d9di_engine *e, int64_t rows, int64_t max_toke
 uint64_t d9di_kv_decoder_bytes(const d9di_engine *e, d9d_kv_cache_dtype t, int64_t rows,
                                int64_t max_tokens)
 {
-    return d9d_kv_cache_bytes(stage_model(e), t, cache_tokens(e, rows, max_tokens), rows + 1);
+    uint64_t sum = 0;
+
+    for (size_t k = 0; k < e->n_stages; k++)
+        sum += d9d_kv_cache_bytes(e->models[k], t, cache_tokens(e, rows, max_tokens), rows + 1);
+    return sum;
 }
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -104,7 +114,7 @@ static d9d_status alloc_chosen(d9di_kv_decoder *d)
 }
 
 /* Prompts have no fields, by whose rows a stage's tensors could count. */
-static d9d_status check_specs(const d9di_engine *e, const d9d_stage_spec *specs, size_t n)
+static d9d_status check_specs(const d9d_model *m, const d9d_stage_spec *specs, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (specs[i].field != NULL)
@@ -112,22 +122,45 @@ static d9d_status check_specs(const d9di_engine *e, const d9d_stage_spec *specs,
                 D9D_ENOTSUP,
                 "%s: its stages pass on \"%s\" with the rows of the field \"%s\", which "
                 "prompts do not have; generate without a pipeline",
-                stage_model(e)->ops->name, specs[i].name, specs[i].field);
+                m->ops->name, specs[i].name, specs[i].field);
     return D9D_OK;
 }
 
-/* What enters this stage and the next one. */
-static d9d_status find_specs(d9di_kv_decoder *d)
+/* What enters a stage and the next one. */
+static d9d_status find_specs(decoder_stage *s)
 {
-    const d9d_model *m = stage_model(d->engine);
+    const d9d_model *m = s->model;
     const int stage = m->stage.index;
 
     if (!d9d_stage_is_first(m->stage))
-        D9D_TRY(d9d_model_stage_specs(m, stage, d->taken, &d->n_taken));
+        D9D_TRY(d9d_model_stage_specs(m, stage, s->taken, &s->n_taken));
     if (!d9d_stage_is_last(m->stage))
-        D9D_TRY(d9d_model_stage_specs(m, stage + 1, d->given, &d->n_given));
-    D9D_TRY(check_specs(d->engine, d->taken, d->n_taken));
-    return check_specs(d->engine, d->given, d->n_given);
+        D9D_TRY(d9d_model_stage_specs(m, stage + 1, s->given, &s->n_given));
+    D9D_TRY(check_specs(m, s->taken, s->n_taken));
+    return check_specs(m, s->given, s->n_given);
+}
+
+/* No backward follows the forwards of a decoder. */
+static d9d_status open_stage(d9di_kv_decoder *d, size_t k)
+{
+    d9di_engine *e = d->engine;
+    decoder_stage *s = &d->stages[k];
+
+    s->model = e->models[k];
+    D9D_TRY(find_specs(s));
+    d9d_fsdp_pre_forward(e->stages[k].sharded, false, false);
+    return d9d_kv_cache_create(s->model, e->dev, d->dtype, cache_tokens(e, d->rows, d->max_tokens),
+                               d->rows + 1, &s->cache);
+}
+
+static d9d_status open_stages(d9di_kv_decoder *d)
+{
+    d->stages = calloc(d->engine->n_stages, sizeof(*d->stages));
+    if (d->stages == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to generate with");
+    for (size_t k = 0; k < d->engine->n_stages; k++)
+        D9D_TRY(open_stage(d, k));
+    return D9D_OK;
 }
 
 d9d_status d9di_kv_decoder_open(d9di_engine *e, d9d_kv_cache_dtype t, int64_t rows,
@@ -143,14 +176,10 @@ d9d_status d9di_kv_decoder_open(d9di_engine *e, d9d_kv_cache_dtype t, int64_t ro
     d->rows = rows;
     d->max_tokens = max_tokens;
     d->fill = token_multiple(e);
-    D9D_TRY_OR(st, find_specs(d), out);
     D9D_TRY_OR(st, d9d_tape_create(e->dev, &d->tape), out);
     d9d_tape_set_recording(d->tape, false);
     d9d_tape_set_weights_constant(d->tape, true);
-    D9D_TRY_OR(st,
-               d9d_kv_cache_create(stage_model(e), e->dev, t, cache_tokens(e, rows, max_tokens),
-                                   rows + 1, &d->cache),
-               out);
+    D9D_TRY_OR(st, open_stages(d), out);
     st = chooses ? alloc_chosen(d)
                  : d9d_device_pin(e->dev, (uint64_t)(rows * e->whole.model->vocab) * sizeof(float),
                                   &d->pinned);
@@ -177,7 +206,9 @@ void d9di_kv_decoder_close(d9di_kv_decoder *d)
         d9d_readback_free(d->read[i]);
     d9d_tape_free(d->tape);
     d9d_device_unpin(d->engine->dev, d->pinned);
-    d9d_kv_cache_release(&d->cache);
+    for (size_t k = 0; d->stages != NULL && k < d->engine->n_stages; k++)
+        d9d_kv_cache_release(&d->stages[k].cache);
+    free(d->stages);
     D9D_VEC_RELEASE(&d->host);
     free(d);
 }
@@ -268,7 +299,14 @@ static d9d_tensor subview(const d9d_tensor *of, int64_t first, d9d_shape shape)
     return t;
 }
 
-static d9d_status recv_tensor(d9di_kv_decoder *d, const d9d_stage_tensor *of, d9d_var **out)
+/* The rank of the pipeline that has a stage. */
+static int rank_of(const d9di_engine *e, int stage)
+{
+    return d9d_program_rank_of(&e->exec.program, stage);
+}
+
+static d9d_status recv_tensor(d9di_kv_decoder *d, int from, const d9d_stage_tensor *of,
+                              d9d_var **out)
 {
     const d9di_engine *e = d->engine;
     d9d_tensor x;
@@ -276,49 +314,55 @@ static d9d_status recv_tensor(d9di_kv_decoder *d, const d9d_stage_tensor *of, d9
 
     D9D_TRY(d9d_tensor_alloc(e->dev, of->dtype, of->shape, &x));
     st = d9d_comm_recv(e->pipe.down, e->dev->stream, of->name, x.dtype, d9d_tensor_data(&x),
-                       d9d_tensor_numel(&x), e->pipe.rank - 1);
+                       d9d_tensor_numel(&x), from);
     if (st == D9D_OK)
         st = d9d_tape_leaf(d->tape, &x, false, out);
     d9d_tensor_release(&x);
     return st;
 }
 
-/* Receives what the previous stage passes on; the first stage receives nothing. */
-static d9d_status recv_passed(d9di_kv_decoder *d, d9d_model_in *in,
+/* What the previous stage passes on: received, or in v where this rank has that stage.  The first
+ * stage takes nothing. */
+static d9d_status take_passed(d9di_kv_decoder *d, const decoder_stage *s, d9d_model_in *in,
+                              d9d_var *v[D9D_STAGE_TENSORS_MAX],
                               d9d_model_passed passed[D9D_STAGE_TENSORS_MAX])
 {
-    for (size_t i = 0; i < d->n_taken; i++) {
+    const int from = s->n_taken > 0 ? rank_of(d->engine, s->model->stage.index - 1) : 0;
+
+    for (size_t i = 0; i < s->n_taken; i++) {
         d9d_stage_tensor of;
 
-        D9D_TRY(d9d_model_stage_tensor(stage_model(d->engine), &d->taken[i], in, &of));
-        passed[i].name = of.name;
-        D9D_TRY(recv_tensor(d, &of, &passed[i].v));
+        D9D_TRY(d9d_model_stage_tensor(s->model, &s->taken[i], in, &of));
+        if (from != d->engine->pipe.rank)
+            D9D_TRY(recv_tensor(d, from, &of, &v[i]));
+        passed[i] = (d9d_model_passed){of.name, v[i]};
     }
     in->passed = passed;
-    in->n_passed = d->n_taken;
+    in->n_passed = s->n_taken;
     in->hidden = d9d_model_find_passed(in, D9D_STAGE_HIDDEN);
     return D9D_OK;
 }
 
-/* Sends what the next stage takes. */
-static d9d_status send_passed(d9di_kv_decoder *d, const input_layout *l, const d9d_model_out *out)
+/* Sends what the next stage takes, or leaves it in v where this rank has that stage. */
+static d9d_status give_passed(d9di_kv_decoder *d, const decoder_stage *s, const d9d_model_in *in,
+                              const d9d_model_out *out, d9d_var *v[D9D_STAGE_TENSORS_MAX])
 {
     const d9di_engine *e = d->engine;
-    const d9d_model *m = stage_model(e);
-    const d9d_tensor ids = {.shape = D9D_SHAPE(1, l->tokens)};
-    const d9d_model_in in = {.ids = &ids};
-    d9d_var *v[D9D_STAGE_TENSORS_MAX];
+    const d9d_model *m = s->model;
+    const int to = rank_of(e, m->stage.index + 1);
 
-    D9D_TRY(d9d_model_sort_passed(out, d->given, d->n_given, m->ops->name, v));
-    for (size_t i = 0; i < d->n_given; i++) {
+    D9D_TRY(d9d_model_sort_passed(out, s->given, s->n_given, m->ops->name, v));
+    for (size_t i = 0; i < s->n_given; i++) {
         const d9d_tensor *x = v[i] != NULL ? d9d_var_tensor(v[i]) : NULL;
         d9d_stage_tensor of;
 
-        D9D_TRY(d9d_model_stage_tensor(m, &d->given[i], &in, &of));
+        D9D_TRY(d9d_model_stage_tensor(m, &s->given[i], in, &of));
         D9D_TRY(d9d_stage_tensor_check(&of, x, m->stage.index));
-        D9D_TRY(d9d_comm_send(e->pipe.down, e->dev->stream, of.name, x->dtype, d9d_tensor_data(x),
-                              d9d_tensor_numel(x), e->pipe.rank + 1));
+        if (to != e->pipe.rank)
+            D9D_TRY(d9d_comm_send(e->pipe.down, e->dev->stream, of.name, x->dtype,
+                                  d9d_tensor_data(x), d9d_tensor_numel(x), to));
     }
+    d9d_tape_release_since(d->tape, 0, v, s->n_given);
     return D9D_OK;
 }
 
@@ -349,23 +393,20 @@ static d9d_status enqueue_logits(d9di_kv_decoder *d, const float *logits, int64_
     return enqueue_readback(d);
 }
 
-/* Sends to the next stage; the last stage sends its logits to every stage, as all choose tokens. */
-static d9d_status send_output(d9di_kv_decoder *d, const input_layout *l, const d9d_model_out *out)
+/* All ranks of the pipeline choose tokens, from the logits of the last stage. */
+static d9d_status share_logits(d9di_kv_decoder *d, const input_layout *l, const d9d_model_out *out)
 {
     const d9di_engine *e = d->engine;
-    const d9d_model *m = stage_model(e);
-    const d9d_shape shape = D9D_SHAPE(l->inputs, m->vocab);
+    const d9d_shape shape = D9D_SHAPE(l->inputs, e->whole.model->vocab);
     d9d_tensor x;
     d9d_status st;
 
-    if (d9d_stage_is_last(m->stage)) {
+    if (d9di_engine_has_last_stage(e))
         x = d9d_tensor_ref(d9d_var_tensor(out->logits));
-    } else {
-        D9D_TRY(send_passed(d, l, out));
+    else
         D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, shape, &x));
-    }
     st = d9d_comm_broadcast(e->pipe.down, e->dev->stream, "logits", D9D_F32, d9d_tensor_data(&x),
-                            d9d_shape_numel(&shape), e->pipe.ranks - 1);
+                            d9d_shape_numel(&shape), rank_of(e, e->exec.program.stages - 1));
     if (st == D9D_OK)
         st = enqueue_logits(d, d9d_tensor_data(&x), l->inputs);
     d9d_tensor_release(&x);
@@ -380,6 +421,26 @@ static void set_prefill(d9di_kv_decoder *d, const input_layout *l, const d9di_kv
 
     d9d_tape_set_prefill(d->tape, &prefill);
     d9d_tensor_release(&prefill.segments);
+}
+
+/* This rank's stages, each after the one before it, which another rank may have; `out` is of the
+ * last. */
+static d9d_status forward_stages(d9di_kv_decoder *d, d9d_model_in *in, d9d_model_out *out)
+{
+    d9d_model_passed passed[D9D_STAGE_TENSORS_MAX];
+    d9d_var *v[D9D_STAGE_TENSORS_MAX] = {NULL};
+
+    for (size_t k = 0; k < d->engine->n_stages; k++) {
+        decoder_stage *s = &d->stages[k];
+
+        in->cache = &s->cache;
+        D9D_TRY(take_passed(d, s, in, v, passed));
+        D9D_TRY(D9D_PLUGIN_CALL(s->model->ops->name, s->model->ops, forward, s->model, d->tape, in,
+                                out));
+        if (!d9d_stage_is_last(s->model->stage))
+            D9D_TRY(give_passed(d, s, in, out, v));
+    }
+    return D9D_OK;
 }
 
 /* Forward; token ids are in the block, or were chosen by the previous call. */
@@ -398,18 +459,14 @@ static d9d_status forward(d9di_kv_decoder *d, const input_layout *l, bool chosen
     d9d_model_in in = {.ids = &t[0],
                        .positions = &t[1],
                        .segments = &t[3],
-                       .cache = &d->cache,
                        .token_slots = &t[2],
                        .pick = &t[4],
                        .seq_slots = &t[5]};
-    d9d_model_passed passed[D9D_STAGE_TENSORS_MAX];
-    d9d_model *m = stage_model(d->engine);
-    d9d_status st = recv_passed(d, &in, passed);
+    d9d_status st;
 
     if (l->has_prefix)
         d9d_tape_set_prefix(d->tape, &t[6]);
-    if (st == D9D_OK)
-        st = D9D_PLUGIN_CALL(m->ops->name, m->ops, forward, m, d->tape, &in, out);
+    st = forward_stages(d, &in, out);
     for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
         d9d_tensor_release(&t[i]);
     return st;
@@ -467,7 +524,7 @@ static d9d_status enqueue_launches(d9di_kv_decoder *d, const input_layout *l,
         set_prefill(d, l, inputs);
     st = forward(d, l, chosen, &out);
     if (st == D9D_OK)
-        st = send_output(d, l, &out);
+        st = share_logits(d, l, &out);
     d9d_tape_reset(d->tape);
     return st;
 }
@@ -495,7 +552,10 @@ d9d_status d9di_kv_decoder_copy(d9di_kv_decoder *d, int64_t from, int64_t to, in
                                          .to_seq = to};
 
     assert(from != to && n <= d->max_tokens);
-    return d9d_kv_cache_copy(stage_model(d->engine), d->engine->dev, d->dtype, &d->cache, &copy);
+    for (size_t k = 0; k < d->engine->n_stages; k++)
+        D9D_TRY(d9d_kv_cache_copy(d->stages[k].model, d->engine->dev, d->dtype, &d->stages[k].cache,
+                                  &copy));
+    return D9D_OK;
 }
 
 d9d_status d9di_kv_decoder_enqueue(d9di_kv_decoder *d, const d9di_kv_decoder_input *inputs,

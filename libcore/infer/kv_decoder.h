@@ -7,8 +7,9 @@
  *     D9D_TRY(d9di_kv_decoder_enqueue(decoder, &input, 1));
  *     D9D_TRY(d9di_kv_decoder_wait(decoder, &output));            // of the first call
  *
- * Inputs of one call do not attend to each other.  On the CPU an output has the same bits with any
- * other inputs in the call, and, but for MLA, however its sequence was divided into calls.
+ * A call goes through all stages of the pipeline, of which a rank may have several, each with a
+ * cache.  Inputs of one call do not attend to each other.  On the CPU an output has the same bits
+ * with any other inputs in the call, and, but for MLA, however its sequence was divided into calls.
  */
 #ifndef D9DI_INFER_KV_DECODER_H
 #define D9DI_INFER_KV_DECODER_H

@@ -74,7 +74,6 @@ d9d_status d9di_plan_simulate_generation(d9di_engine *e, const d9d_grpo_section 
     d9d_status st;
 
     out->cache = d9di_kv_decoder_bytes(e, D9D_KV_CACHE_AUTO, rows + 1, most);
-    d9d_fsdp_pre_forward(e->stages[0].sharded, false, false);
     D9D_TRY(d9di_kv_decoder_open(e, D9D_KV_CACHE_AUTO, rows + 1, most, false, &d));
     st = measure(d, e, c, rows, prompts, prompt, &out->generate_s);
     d9di_kv_decoder_close(d);

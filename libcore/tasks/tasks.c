@@ -285,15 +285,6 @@ d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_op
 /* What a run that generates cannot have. */
 static d9d_status check_generation(const d9d_train_config *c, const char *name)
 {
-    const d9d_pipe_schedule_opts pipe = d9d_job_pipe_schedule_opts(&c->trainer.pipelining);
-    const int stages = d9d_pipe_schedule_stages_per_rank(&pipe);
-    char text[D9D_PIPE_SCHEDULE_TEXT];
-
-    if (c->mesh.pipeline_parallel > 1 && stages > 1)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "task %s: trainer.pipelining.schedule %s has %d stage%s on each rank, and "
-                        "a run that generates has 1",
-                        name, d9d_pipe_schedule_format(&pipe, text), stages, D9D_PLURAL(stages));
     if (c->evaluation.n > 0)
         return D9D_FAIL(D9D_ENOTSUP,
                         "task %s: evaluation: losses of given answers are not what it learns; "

@@ -395,7 +395,6 @@ static d9d_status generate(d9di_rollout *r)
     for (size_t i = 0; i < r->prompts.len * (size_t)r->c->num_generations; i++)
         D9D_TRY(D9D_VEC_PUSH(&r->completions, (d9di_grpo_completion){.n = 0}));
     D9D_TRY(d9d_device_sync(r->engine->dev));
-    d9d_fsdp_pre_forward(r->engine->stages[0].sharded, false, false);
     D9D_TRY(d9di_kv_decoder_open(r->engine, D9D_KV_CACHE_AUTO, r->rows + 1, max_tokens(r), false,
                                  &b.decoder));
     st = decode_open(r, &b);

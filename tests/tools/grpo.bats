@@ -162,10 +162,6 @@ SH
     refused 'task.stop_tokens[0]: 2048, and the model' --set task.stop_tokens='[2048]'
     refused 'a checkpoint is of the end of a round' --set task.num_iterations=4
     refused 'no multiple of task.num_iterations, 3' --set task.num_iterations=3 --set trainer.checkpointing.period_steps=disable
-    for two in '"schedule": "1f1b", "num_stages_per_rank": 2' '"schedule": "zero_bubble_v"'; do
-        refused 'has 2 stages on each rank, and a run that generates has 1' --plan --set mesh.pipeline_parallel=2 \
-            --set trainer.pipelining.schedule="{$two}"
-    done
     refused 'evaluate its checkpoints with d9d-infer' --set evaluation='{"data": {"dataset": "sums"}, "period_steps": 2}'
     refused 'another rank cannot repeat' --set trainer.integrity.rerun_period_steps=2
     d9d-shard -q -t "$examples/tokenizer/tokenizer.json" --template "$examples/grpo/plain.jinja" --format chat --pack 32 -o packed sums.jsonl
@@ -198,4 +194,15 @@ SH
     more=$(d9d-train --plan --json --set task.num_generations=8 --set task.generation_batch_size=8 train.json)
     jq -e -n --argjson a "$output" --argjson b "$staged" --argjson c "$more" '$b.generation_s > 0.8 * $a.generation_s and $b.step_s > $b.generation_s
         and $c.stages[0].kv_cache == $a.stages[0].kv_cache and $c.generation_s > 1.2 * $a.generation_s'
+    # Several stages of a rank have as much cache as one with all their layers.
+    mkdir deep
+    jq '.num_hidden_layers = 8 | .max_window_layers = 8 | del(.layer_types)' student/config.json >deep/config.json
+    deep() { # RANKS SCHEDULE
+        d9d-train --plan --json --set mesh.pipeline_parallel="$1" --set trainer.pipelining.schedule="$2" --set trainer.batching.microbatch_size=1 \
+            --set model_provider.hf_config=deep --set trainer.model_stage_factory.source_checkpoint=null train.json
+    }
+    jq -e -n --argjson whole "$(deep 1 '{"schedule": "1f1b"}')" --argjson a "$(deep 2 '{"schedule": "1f1b"}')" \
+        --argjson b "$(deep 2 '{"schedule": "zero_bubble_v"}')" --argjson c "$(deep 2 '{"schedule": "1f1b", "num_stages_per_rank": 4}')" '
+        all($a, $b, $c; [.stages[].kv_cache] == [$whole.stages[0].kv_cache / 2, $whole.stages[0].kv_cache / 2])
+        and $b.generation_s > $a.generation_s and $c.generation_s > $b.generation_s'
 }
