@@ -1,11 +1,9 @@
 /* rollout.c - see train/rollout.h. */
 #include "train/rollout.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/json.h"
 #include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/base/thread.h"
@@ -13,9 +11,6 @@
 #include "d9d/model/kv_cache.h"
 #include "engine/generation_config.h"
 #include "train/step_lines.h"
-
-/* Ranks that differ in these alone have the same prompts. */
-#define SAME_PROMPTS (D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP))
 
 /* --- checks ----------------------------------------------------------------------------------- */
 
@@ -315,6 +310,14 @@ static bool decodes_in_step(const d9di_rollout *r)
     return d->data_parallel_shard * d->context_parallel_shard > 1 || d->expert_parallel > 1;
 }
 
+/* True if a rank's call of the decoder waits for those of other ranks. */
+static bool calls_depend(const d9di_rollout *r)
+{
+    const d9d_parallel_degrees *d = d9d_mesh_degrees(r->engine->mesh);
+
+    return decodes_in_step(r) || d->tensor_parallel > 1 || d->pipeline_parallel > 1;
+}
+
 /* True if some rank has more to do. */
 static d9d_status agree_more(const d9di_rollout *r, bool own, bool *out)
 {
@@ -342,8 +345,9 @@ static d9d_status decode_nothing(d9di_kv_decoder *d)
     return d9di_kv_decoder_wait(d, &none);
 }
 
-/* After a failure of its own the rank goes on until the others are done. */
-static d9d_status decode_all(d9di_rollout *r, d9di_decode_batch *b)
+/* After a token that cannot be drawn the rank goes on until the others are done.  After any other
+ * failure it cannot: they wait inside a call, and it ends the job without asking them. */
+static d9d_status decode_all(d9di_rollout *r, const d9di_train_run *run, d9di_decode_batch *b)
 {
     d9d_err_copy why;
     d9d_status own = D9D_OK;
@@ -352,7 +356,7 @@ static d9d_status decode_all(d9di_rollout *r, d9di_decode_batch *b)
     while (more) {
         if (own == D9D_OK) {
             own = d9di_decode_batch_step(b, keep_completion, r);
-            if (own != D9D_OK && own != D9D_ENUMERIC)
+            if (own != D9D_OK && own != D9D_ENUMERIC && calls_depend(r))
                 return own;
             d9d_err_save(&why, own);
         } else {
@@ -360,13 +364,19 @@ static d9d_status decode_all(d9di_rollout *r, d9di_decode_batch *b)
         }
         D9D_TRY(agree_more(r, own == D9D_OK && d9di_decode_batch_is_busy(b), &more));
     }
-    return own == D9D_OK ? D9D_OK : d9d_err_restore(&why);
+    return d9di_rollout_agree(run, own == D9D_OK ? D9D_OK : d9d_err_restore(&why));
 }
 
+/* Nothing of the last update is pending when the first kernel may read weights ahead. */
 static d9d_status decode_open(d9di_rollout *r, d9di_decode_batch *b)
 {
     const d9d_grpo_section *c = r->c;
 
+    for (size_t i = 0; i < r->prompts.len * (size_t)c->num_generations; i++)
+        D9D_TRY(D9D_VEC_PUSH(&r->completions, (d9di_grpo_completion){.n = 0}));
+    D9D_TRY(d9d_device_sync(r->engine->dev));
+    D9D_TRY(d9di_kv_decoder_open(r->engine, D9D_KV_CACHE_AUTO, r->rows + 1, max_tokens(r), false,
+                                 &b->decoder));
     *b = (d9di_decode_batch){
         .source = {(int64_t)r->completions.len, get_prompt, r, r->c->num_generations},
         .decoder = b->decoder,
@@ -386,20 +396,14 @@ static d9d_status decode_open(d9di_rollout *r, d9di_decode_batch *b)
     return d9di_decode_batch_init(r->rows, b);
 }
 
-/* Nothing of the last update is pending when the first kernel may read weights ahead. */
-static d9d_status generate(d9di_rollout *r)
+/* No rank's first call waits for one that has no memory for its cache. */
+static d9d_status generate(d9di_rollout *r, const d9di_train_run *run)
 {
     d9di_decode_batch b = {.decoder = NULL};
-    d9d_status st;
+    d9d_status st = d9di_rollout_agree(run, decode_open(r, &b));
 
-    for (size_t i = 0; i < r->prompts.len * (size_t)r->c->num_generations; i++)
-        D9D_TRY(D9D_VEC_PUSH(&r->completions, (d9di_grpo_completion){.n = 0}));
-    D9D_TRY(d9d_device_sync(r->engine->dev));
-    D9D_TRY(d9di_kv_decoder_open(r->engine, D9D_KV_CACHE_AUTO, r->rows + 1, max_tokens(r), false,
-                                 &b.decoder));
-    st = decode_open(r, &b);
     if (st == D9D_OK)
-        st = decode_all(r, &b);
+        st = decode_all(r, run, &b);
     r->prefilled = b.prefilled;
     d9di_kv_decoder_close(b.decoder);
     d9di_decode_batch_release(&b);
@@ -465,288 +469,39 @@ static d9d_status unpack_completions(d9di_rollout *r, const d9d_comm_blob *from)
     return D9D_OK;
 }
 
-/* Afterwards each rank of the group has the completions of all.  Collective over it. */
-static d9d_status share_completions(d9di_rollout *r)
+static d9d_status unpack_all(d9di_rollout *r, const d9d_comm_blob *all)
 {
     const d9d_comm *group = decoding_group(r);
+
+    for (int i = 0; i < d9d_comm_size(group); i++)
+        if (i != d9d_comm_rank(group))
+            D9D_TRY(unpack_completions(r, &all[i]));
+    return D9D_OK;
+}
+
+/* Afterwards each rank of the group has the completions of all.  Collective over the job. */
+static d9d_status share_completions(d9di_rollout *r, const d9di_train_run *run)
+{
     d9d_buf own = {0};
     d9d_arena a = {0};
-    d9d_comm_blob *all;
+    d9d_comm_blob *all = NULL;
     d9d_status st;
 
-    if (d9d_comm_size(group) == 1)
+    if (d9d_comm_size(decoding_group(r)) == 1)
         return D9D_OK;
-    D9D_TRY_OR(st, pack_completions(r, &own), out);
+    D9D_TRY_OR(st, d9di_rollout_agree(run, pack_completions(r, &own)), out);
     D9D_TRY_OR(st,
                d9d_comm_allgather_arena(r->engine->stages[0].model->groups.cp, "completions",
                                         own.data, own.len, &a, &all),
                out);
-    for (int i = 0; i < d9d_comm_size(group); i++)
-        if (i != d9d_comm_rank(group))
-            D9D_TRY_OR(st, unpack_completions(r, &all[i]), out);
+    st = d9di_rollout_agree(run, unpack_all(r, all));
 out:
     d9d_buf_release(&own);
     d9d_arena_release(&a);
     return st;
 }
 
-/* --- rewards ---------------------------------------------------------------------------------- */
-
-/* A token that the tokenizer does not know has no text, nor has what it is a part of. */
-static d9d_status decode_text(d9di_rollout *r, const d9d_tokenizer *tok, const uint32_t *ids,
-                              size_t n, const char **out)
-{
-    d9d_buf text = {0};
-    d9d_status st = d9d_tokenizer_decode(tok, ids, n, D9D_TOKENIZER_SKIP_SPECIAL, &text);
-
-    if (st == D9D_EINVAL) {
-        text.len = 0;
-        st = D9D_OK;
-    }
-    if (st == D9D_OK) {
-        *out = d9d_arena_strndup(&r->arena, text.data != NULL ? text.data : "", text.len);
-        if (*out == NULL)
-            st = D9D_FAIL(D9D_ENOMEM, "task grpo: a text of %zu bytes", text.len);
-    }
-    d9d_buf_release(&text);
-    return st;
-}
-
-static d9d_status sample_make(d9di_rollout *r, const d9di_train_run *run, size_t k,
-                              d9d_reward_sample *out)
-{
-    const size_t group = (size_t)r->c->num_generations;
-    const d9di_rollout_prompt *p = &r->prompts.data[k / group];
-    const d9di_grpo_completion *x = &r->completions.data[k];
-    const d9d_tokenizer *tok;
-
-    D9D_TRY(d9d_dataset_tokenizer(run->data.datasets[p->ref.source], &tok));
-    *out = (d9d_reward_sample){.tokens = x->ids + x->prompt,
-                               .n_tokens = (size_t)x->n,
-                               .sample = p->ref.sample,
-                               .dataset = p->ref.source,
-                               .terminated = !x->truncated};
-    if (k % group > 0) {
-        out->prompt = (out - 1)->prompt;
-        out->answer = (out - 1)->answer;
-    } else {
-        D9D_TRY(decode_text(r, tok, r->ids.data + p->first, p->n, &out->prompt));
-        D9D_TRY(decode_text(r, tok, r->ids.data + p->first + p->n, p->answer, &out->answer));
-    }
-    return decode_text(r, tok, x->ids + x->prompt, (size_t)x->n, &out->completion);
-}
-
-/* Numbers whose squares and sums are finite too. */
-static d9d_status check_rewards(const d9di_rollout_reward *f, const d9d_reward_sample *x,
-                                const double *rewards, size_t n)
-{
-    const double most = 1e30;
-
-    for (size_t i = 0; i < n; i++)
-        if (!(fabs(rewards[i]) <= most))
-            return D9D_FAIL(D9D_ENUMERIC, "reward %s: a completion of sample %lld is worth %g",
-                            f->kind->table->name, (long long)x[i].sample, rewards[i]);
-    return D9D_OK;
-}
-
-/* sum [n] += each function's rewards of x [n], times its weight; `one` [n] is scratch. */
-static d9d_status score(d9di_rollout *r, const d9di_train_run *run, d9d_reward_sample *x,
-                        double *one, double *sum)
-{
-    const size_t n = r->completions.len;
-
-    for (size_t i = 0; i < n; i++)
-        D9D_TRY(sample_make(r, run, i, &x[i]));
-    for (size_t k = 0; k < r->rewards.len; k++) {
-        const d9di_rollout_reward *f = &r->rewards.data[k];
-
-        D9D_TRY(D9D_PLUGIN_CALL(f->kind->table->name, f->kind, score, f->self, x, n, one));
-        D9D_TRY(check_rewards(f, x, one, n));
-        for (size_t i = 0; i < n; i++)
-            sum[i] += f->weight * one[i];
-    }
-    return D9D_OK;
-}
-
-/* What the ranks tell each other: head, then the rewards of completions that exist. */
-typedef struct message_head {
-    int64_t targets, n;
-} message_head;
-
-static bool is_trained(const d9di_rollout *r, const d9di_grpo_completion *x)
-{
-    return x->n > 0 && !(r->c->mask_truncated_completions && x->truncated);
-}
-
-static d9d_status message_make(const d9di_rollout *r, const double *rewards, d9d_buf *out)
-{
-    message_head h = {0};
-
-    for (size_t i = 0; i < r->completions.len; i++) {
-        const d9di_grpo_completion *x = &r->completions.data[i];
-
-        h.targets += is_trained(r, x) ? x->n : 0;
-        h.n += x->n > 0;
-    }
-    D9D_TRY(d9d_buf_append(out, &h, sizeof(h)));
-    for (size_t i = 0; i < r->completions.len; i++)
-        if (r->completions.data[i].n > 0)
-            D9D_TRY(d9d_buf_append(out, &rewards[i], sizeof(rewards[i])));
-    return D9D_OK;
-}
-
-/* The messages of all data-parallel ranks, in the order of the stream: of ranks with the same
- * prompts the first one's. */
-static d9d_status exchange(d9di_rollout *r, const d9d_buf *own, d9d_comm_blob **out)
-{
-    const d9d_parallel_degrees *d = d9d_mesh_degrees(r->engine->mesh);
-    const int n = d9d_mesh_count(r->engine->mesh, D9D_AXES_DP);
-    d9d_comm_blob *all, *first = d9d_arena_alloc(&r->arena, (size_t)n * sizeof(*first));
-
-    if (first == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "task grpo: messages of %d ranks", n);
-    D9D_TRY(d9d_comm_allgather_arena(r->engine->world, "rewards", own->data, own->len, &r->arena,
-                                     &all));
-    for (int i = 0; i < d9d_comm_size(r->engine->world); i++)
-        if (d9d_parallel_degrees_index(d, SAME_PROMPTS, i) == 0)
-            first[d9d_parallel_degrees_index(d, D9D_AXES_DP, i)] = all[i];
-    *out = first;
-    return D9D_OK;
-}
-
-/* The rewards of this rank's completions, from its message or that of a rank with the same. */
-static void take_rewards(const d9di_rollout *r, const char *from, double *rewards)
-{
-    for (size_t i = 0; i < r->completions.len; i++) {
-        if (r->completions.data[i].n == 0)
-            continue;
-        memcpy(&rewards[i], from, sizeof(*rewards));
-        from += sizeof(*rewards);
-    }
-}
-
-/* rewards [n] of this rank's completions, and all of the step, in the order of the stream. */
-static d9d_status share_rewards(d9di_rollout *r, double *rewards, d9d_buf *all)
-{
-    const int n = d9d_mesh_count(r->engine->mesh, D9D_AXES_DP),
-              own = d9d_mesh_index(r->engine->mesh, D9D_AXES_DP);
-    d9d_buf message = {0};
-    d9d_comm_blob *blobs = NULL;
-    d9d_status st = message_make(r, rewards, &message);
-
-    if (st == D9D_OK)
-        st = exchange(r, &message, &blobs);
-    d9d_buf_release(&message);
-    D9D_TRY(st);
-    r->has_targets = false;
-    for (int i = 0; i < n; i++) {
-        const char *text = blobs[i].data;
-        message_head h;
-
-        memcpy(&h, text, sizeof(h));
-        r->has_targets = r->has_targets || h.targets > 0;
-        D9D_TRY(d9d_buf_append(all, text + sizeof(h), (size_t)h.n * sizeof(double)));
-        if (i == own)
-            take_rewards(r, text + sizeof(h), rewards);
-    }
-    return D9D_OK;
-}
-
-/* Group by group; a skipped prompt has none. */
-static d9d_status set_advantages(d9di_rollout *r, const double *rewards, const double *all,
-                                 size_t n_all)
-{
-    const size_t n = r->completions.len, group = (size_t)r->c->num_generations;
-    double *advantages = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*advantages));
-
-    if (advantages == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "task grpo: %zu advantages", n);
-    d9d_grpo_advantages(r->c, rewards, n, all, n_all, advantages);
-    for (size_t i = 0; i < n; i++) {
-        d9di_grpo_completion *x = &r->completions.data[i];
-        const double *of = rewards + i / group * group;
-
-        x->reward = rewards[i];
-        x->advantage = advantages[i];
-        x->zero_std = true;
-        for (size_t k = 0; k < group; k++)
-            x->zero_std = x->zero_std && of[k] == of[0];
-    }
-    return D9D_OK;
-}
-
-/* --- completions.jsonl ------------------------------------------------------------------------ */
-
-static d9d_status put_text(d9d_buf *b, const char *name, const char *text)
-{
-    D9D_TRY(d9d_buf_printf(b, "\"%s\": ", name));
-    D9D_TRY(d9d_json_put_str(b, text, strlen(text)));
-    return d9d_buf_append(b, ", ", 2);
-}
-
-static d9d_status put_completion(d9d_buf *b, int64_t step, const d9d_reward_sample *x,
-                                 const d9di_grpo_completion *c)
-{
-    D9D_TRY(d9d_buf_printf(b, D9DI_STEP_LINES_PREFIX "%lld, \"sample\": %lld, ", (long long)step,
-                           (long long)x->sample));
-    D9D_TRY(put_text(b, "prompt", x->prompt));
-    D9D_TRY(put_text(b, "completion", x->completion));
-    D9D_TRY(put_text(b, "answer", x->answer));
-    D9D_TRY(d9d_buf_printf(b, "\"reward\": "));
-    D9D_TRY(d9d_json_put_f64(b, c->reward));
-    D9D_TRY(d9d_buf_printf(b, ", \"advantage\": "));
-    D9D_TRY(d9d_json_put_f64(b, c->advantage));
-    return d9d_buf_printf(b, ", \"tokens\": %zu, \"terminated\": %s}\n", x->n_tokens,
-                          x->terminated ? "true" : "false");
-}
-
-static d9d_status log_completions(d9di_rollout *r, const d9di_train_run *run, int64_t step,
-                                  const d9d_reward_sample *x)
-{
-    const size_t most = (size_t)(r->c->log_completions * r->c->num_generations);
-    const size_t n = most < r->completions.len ? most : r->completions.len;
-    d9d_buf lines = {0};
-    d9d_status st = D9D_OK;
-
-    if (r->log == NULL || !d9d_step_period_due(run->c->trainer.logging.period_steps, step,
-                                               run->total_steps, D9D_DUE_ON_LAST))
-        return D9D_OK;
-    for (size_t i = 0; i < n && st == D9D_OK; i++)
-        if (r->completions.data[i].n > 0)
-            st = put_completion(&lines, step + 1, &x[i], &r->completions.data[i]);
-    if (st == D9D_OK && lines.len > 0)
-        st = d9d_writer_put(r->log, lines.data, lines.len);
-    d9d_buf_release(&lines);
-    return st;
-}
-
 /* --- a round ---------------------------------------------------------------------------------- */
-
-/* Texts, rewards and advantages of what was generated. */
-static d9d_status judge(d9di_rollout *r, const d9di_train_run *run, int64_t step)
-{
-    const size_t n = r->completions.len + 1;
-    d9d_reward_sample *x = d9d_arena_alloc(&r->arena, n * sizeof(*x));
-    double *rewards = d9d_arena_alloc(&r->arena, 2 * n * sizeof(*rewards));
-    const bool scores = d9d_mesh_index(r->engine->mesh, SAME_PROMPTS) == 0;
-    d9d_buf all = {0};
-    d9d_status st = D9D_OK;
-
-    if (x == NULL || rewards == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "task grpo: %zu rewards", n);
-    else
-        memset(rewards, 0, 2 * n * sizeof(*rewards));
-    if (st == D9D_OK && scores)
-        st = score(r, run, x, rewards + n, rewards);
-    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, st));
-    st = share_rewards(r, rewards, &all);
-    if (st == D9D_OK)
-        st = set_advantages(r, rewards, (const double *)(const void *)all.data,
-                            all.len / sizeof(double));
-    d9d_buf_release(&all);
-    D9D_TRY(st);
-    return log_completions(r, run, step, x);
-}
 
 static void log_round(const d9di_rollout *r, const d9di_train_run *run, double seconds)
 {
@@ -771,10 +526,10 @@ static d9d_status round_make(d9di_rollout *r, const d9di_train_run *run, d9d_pre
     round_release(r);
     D9D_TRY(take_prompts(r, run, feed));
     start = d9d_clock_ns();
-    D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, generate(r)));
-    D9D_TRY(share_completions(r));
+    D9D_TRY(generate(r, run));
+    D9D_TRY(share_completions(r, run));
     log_round(r, run, (double)(d9d_clock_ns() - start) * 1e-9);
-    return judge(r, run, step);
+    return d9di_rollout_judge(r, run, step);
 }
 
 d9d_status d9di_rollout_begin_step(d9di_rollout *r, const d9di_train_run *run, d9d_prefetcher *feed,

@@ -12,7 +12,8 @@
  * prompts and decodes num_generations completions of each, generation_batch_size at a time; the KV
  * cache exists while it does.  A completion stays on the ranks of its prompt: context-parallel
  * ranks decode those that they share in turn and exchange them, tensor-parallel ranks and stages
- * decode together.  Of other ranks' completions only rewards and counts are known.
+ * decode together.  Of other ranks' completions only rewards and counts are known.  The ranks agree
+ * before each exchange that all can take part.
  *
  * Completions of the first prompts of recorded steps go to completions.jsonl of the run directory:
  *
@@ -84,5 +85,16 @@ d9d_status d9di_rollout_begin_step(d9di_rollout *r, const d9di_train_run *run, d
                                    int64_t step);
 /* The next micro-batch, valid until the next call. */
 d9d_status d9di_rollout_next(d9di_rollout *r, d9d_batch *out);
+
+/* --- shared with rollout_judge.c ------------------------------------------------------------- */
+
+/* Rewards and advantages of the completions, and their lines.  Collective over the job. */
+d9d_status d9di_rollout_judge(d9di_rollout *r, const d9di_train_run *run, int64_t step);
+/* The status of all ranks, before an exchange in which the others would wait for one that failed.
+ * Collective over the job. */
+static inline d9d_status d9di_rollout_agree(const d9di_train_run *run, d9d_status own)
+{
+    return d9d_bootstrap_agree_status(run->where->bootstrap, own);
+}
 
 #endif /* D9DI_TRAIN_ROLLOUT_H */

@@ -1,6 +1,7 @@
 /* refuse_memory_preload.c - LD_PRELOAD library: refuses a process's n-th request for host memory,
- * D9D_POOR_AT=n; 0: none.  Writes the number of requests and of refusals to the file
- * D9D_POOR_COUNT.  Jansson's parser, which does not check its allocations, is exempt. */
+ * D9D_POOR_AT=n; 0: none.  Only requests of at least D9D_POOR_BYTES count, of any size without it.
+ * Writes the number of requests and of refusals to the file D9D_POOR_COUNT.  Jansson's parser,
+ * which does not check its allocations, is exempt. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <jansson.h>
@@ -12,12 +13,13 @@ extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
 
-static atomic_long calls, refused_at, refused;
+static atomic_long calls, refused_at, refused, least;
 
 __attribute__((constructor)) static void begin(void)
 {
-    const char *at = getenv("D9D_POOR_AT");
+    const char *at = getenv("D9D_POOR_AT"), *bytes = getenv("D9D_POOR_BYTES");
 
+    atomic_store(&least, bytes != NULL ? atol(bytes) : 0);
     atomic_store(&calls, 0);
     atomic_store(&refused_at, at != NULL ? atol(at) : 0);
 }
@@ -48,9 +50,9 @@ json_t *json_loadb(const char *text, size_t n, size_t flags, json_error_t *error
     return v;
 }
 
-static int refuse(void)
+static int refuse(size_t bytes)
 {
-    if (parsing > 0)
+    if (parsing > 0 || bytes < (size_t)atomic_load(&least))
         return 0;
     if (atomic_fetch_add(&calls, 1) + 1 != atomic_load(&refused_at))
         return 0;
@@ -61,15 +63,15 @@ static int refuse(void)
 
 void *malloc(size_t n)
 {
-    return refuse() ? NULL : __libc_malloc(n);
+    return refuse(n) ? NULL : __libc_malloc(n);
 }
 
 void *calloc(size_t n, size_t size)
 {
-    return refuse() ? NULL : __libc_calloc(n, size);
+    return refuse(n * size) ? NULL : __libc_calloc(n, size);
 }
 
 void *realloc(void *p, size_t n)
 {
-    return refuse() ? NULL : __libc_realloc(p, n);
+    return refuse(n) ? NULL : __libc_realloc(p, n);
 }
