@@ -30,11 +30,12 @@ static d9d_status product_run(d9d_tape *t, const product *p, int64_t batch)
                         .n = p->n,
                         .k = p->k};
 
-    for (int64_t i = 0; i < batch; i++)
-        D9D_TRY(D9DI_KERNEL(t, gemm->dense, &g, d9di_op_element_ptr(p->a, i * p->m * p->k),
-                            d9di_op_element_ptr(p->b, i * p->k * p->n),
-                            d9di_op_element_ptr(p->c, i * p->m * p->n)));
-    return D9D_OK;
+    if (batch == 1)
+        return D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(p->a), d9d_tensor_data(p->b),
+                           d9d_tensor_data(p->c));
+    return D9DI_KERNEL(t, gemm->batched,
+                       &(d9d_gemm_batched){.gemm = g, .count = batch, .alpha = 1.0f},
+                       d9d_tensor_data(p->a), d9d_tensor_data(p->b), d9d_tensor_data(p->c));
 }
 
 /* The gradient of an input as it is stored, transposed or not. */

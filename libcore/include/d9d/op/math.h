@@ -177,6 +177,15 @@ typedef struct d9d_op_matmul_opts {
 D9D_API D9D_MUST_USE d9d_status d9d_op_matmul(d9d_tape *t, d9d_var *a, d9d_var *b,
                                               const d9d_op_matmul_opts *opts, d9d_var **y);
 
+/* y = x times a block-diagonal matrix: columns [i N, (i + 1) N) of y are those of x times block i.
+ * x y [..., B N], block [B, N, N].  Of one type. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_block_matmul(d9d_tape *t, d9d_var *x, d9d_var *block,
+                                                    d9d_var **y);
+
+/* y = U - U' for each row of x, which has the upper triangle of U without the diagonal, row by row:
+ * skew-symmetric matrices.  x [..., N (N - 1) / 2], y [..., N, N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_skew(d9d_tape *t, d9d_var *x, int64_t n, d9d_var **y);
+
 #ifdef __cplusplus
 }
 #endif
