@@ -190,6 +190,7 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(d9d_peft_params_of(&e->whole.params, false, &e->arena, &e->whole.base));
     D9D_TRY(d9d_peft_params_of(&e->whole.params, true, &e->arena, &e->whole.adapters));
     D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
+    D9D_TRY(d9d_adapter_shared_check(&e->whole.params));
     if (e->whole.adapters.n > 0)
         D9D_TRY(check_writable(e, &of));
     if (opts->adapter == NULL || !opts->initialise)
@@ -353,6 +354,7 @@ static d9d_status open_parts(d9di_engine *e, const d9di_engine_opts *opts)
     D9D_TRY(program_open(e, opts));
     D9D_TRY(model_open(e, opts, D9D_WHOLE_MODEL, &e->whole.model, &e->whole.params));
     e->spec.params = &e->whole.params;
+    D9D_TRY(d9d_parallel_plan_check_adapters(&e->whole.params, opts->mesh));
     e->task = opts->task;
     D9D_TRY(check_prefix_mask(e));
     D9D_TRY(d9di_engine_prompt_check(e));
@@ -562,6 +564,7 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *opts
         D9D_TRY(weights_read(s, opts->where->log));
     for (size_t i = 0; i < s->params.n; i++)
         D9D_TRY(d9d_adapter_start(s->params.p[i], e->dev));
+    D9D_TRY(d9d_adapter_shared_start(&e->whole.params, &s->params, e->dev));
     return e->given_adapters == NULL ? d9di_engine_prompt_start(e, opts, s->model) : D9D_OK;
 }
 

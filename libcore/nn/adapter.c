@@ -71,9 +71,13 @@ static bool is_stack(const d9d_shape *matrix)
 
 static int64_t dim_size(d9d_adapter_dim dim, const d9d_shape *matrix, int64_t r)
 {
-    return dim == D9D_ADAPTER_RANK ? r
-           : dim == D9D_ADAPTER_IN ? matrix->dim[1]
-                                   : matrix->dim[is_stack(matrix) ? 2 : 0];
+    switch (dim) {
+    case D9D_ADAPTER_RANK: return r;
+    case D9D_ADAPTER_IN: return matrix->dim[1];
+    case D9D_ADAPTER_IN_BLOCKS: return r > 0 ? matrix->dim[1] / r : 0;
+    case D9D_ADAPTER_PAIRS: return r * (r - 1) / 2;
+    default: return matrix->dim[is_stack(matrix) ? 2 : 0];
+    }
 }
 
 d9d_shape d9d_adapter_shape(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix, int64_t r)
@@ -94,7 +98,8 @@ int d9d_adapter_shared_dim(const d9d_adapter_kind *kind, int i, const d9d_shape 
     if (is_stack(matrix))
         return dim == 0 ? 0 : -1;
     for (int k = 0; k < 2; k++)
-        if (of->dim[k] == (dim == 0 ? D9D_ADAPTER_OUT : D9D_ADAPTER_IN))
+        if (dim == 0 ? of->dim[k] == D9D_ADAPTER_OUT
+                     : of->dim[k] == D9D_ADAPTER_IN || of->dim[k] == D9D_ADAPTER_IN_BLOCKS)
             return k;
     return -1;
 }
@@ -128,28 +133,16 @@ bool d9d_adapter_is_table(const d9d_module *m)
     return d9d_adapter_matrix(m) != NULL && d9d_adapter_matrix(m) != param_find(m, "weight");
 }
 
-d9d_status d9d_adapter_kind_check(const d9d_adapter_kind *kind)
+/* Blocks of r inputs are whole. */
+static d9d_status blocks_check(const d9d_param *w, const d9d_adapter_kind *kind, int64_t r)
 {
-    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
-        const d9d_adapter_param *p = &kind->params[i];
-
-        if (p->name == NULL)
-            continue;
-        if (kind->forward == NULL && i >= D9D_ADAPTER_ROLES)
-            return D9D_FAIL(
-                D9D_ECONFIG,
-                "%s: parameter %d, %s, has no role, of which there are %d, and the kind "
-                "no forward of its own",
-                kind->name, i, p->name, D9D_ADAPTER_ROLES);
-        if (kind->forward != NULL &&
-            (p->dim[0] == D9D_ADAPTER_NO_DIM || p->dim[1] == D9D_ADAPTER_OUT))
-            return D9D_FAIL(D9D_ECONFIG,
-                            "%s: parameter %s needs a dimension, and that of outputs comes first",
-                            kind->name, p->name);
-    }
-    return kind->forward == NULL || kind->merge != NULL
-               ? D9D_OK
-               : D9D_FAIL(D9D_ECONFIG, "%s: has a forward and no merge", kind->name);
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
+        for (int k = 0; k < 2 && kind->params[i].name != NULL; k++)
+            if (kind->params[i].dim[k] == D9D_ADAPTER_IN_BLOCKS &&
+                (r < 1 || w->spec.shape.dim[1] % r != 0))
+                return D9D_FAIL(D9D_ECONFIG, "%s: blocks of %lld do not divide %lld inputs",
+                                kind->name, (long long)r, (long long)w->spec.shape.dim[1]);
+    return D9D_OK;
 }
 
 static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_adapter_kind *kind,
@@ -157,6 +150,7 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
 {
     const bool by_role = kind->forward == NULL;
 
+    D9D_TRY(d9d_adapter_kind_check(kind));
     if (w == NULL || w->peft.adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: the module has %s", kind->name,
                         w == NULL ? "no matrix" : "an adapter already");
@@ -176,7 +170,7 @@ static d9d_status fit_check(const d9d_module *m, const d9d_param *w, const d9d_a
                         "%s: a layer whose inputs tensor parallelism divides and that has a bias "
                         "cannot have factors of its output",
                         kind->name);
-    return d9d_adapter_kind_check(kind);
+    return blocks_check(w, kind, opts->r);
 }
 
 /* How far from 0 uniform numbers begin: 1 / sqrt(the last dimension), unless the kind says it. */
@@ -222,6 +216,7 @@ d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
         .name = kind->name,
         .reads_matrix = kind->forward != NULL ? kind->reads_matrix
                                               : kind->params[D9D_ADAPTER_MAGNITUDE].name != NULL,
+        .seed = opts->seed,
     };
     for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
         if (kind->params[i].name == NULL)

@@ -51,6 +51,23 @@ static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_shar
     return D9D_OK;
 }
 
+/* Ranks that divide the inputs of a matrix divide no block of its adapter's. */
+static d9d_status blocks_check(const d9d_param *w, int64_t ranks)
+{
+    const d9d_param_adapter *a = w->peft.adapter;
+
+    for (int i = 0; i < D9D_ADAPTER_PARAMS && a != NULL && a->forward != NULL; i++)
+        for (int k = 0; k < 2 && a->param[i] != NULL; k++)
+            if (a->kind->params[i].dim[k] == D9D_ADAPTER_IN_BLOCKS &&
+                a->param[i]->spec.shape.dim[k] % ranks != 0)
+                return D9D_FAIL(D9D_ECONFIG,
+                                "mesh.tensor_parallel %lld does not divide %lld blocks of %lld "
+                                "inputs, which %s of %s has",
+                                (long long)ranks, (long long)a->param[i]->spec.shape.dim[k],
+                                (long long)a->r, a->name, w->name);
+    return D9D_OK;
+}
+
 /* A parameter of an adapter: divided with its matrix if it has that dimension. */
 static d9d_status adapter_shard(const d9d_param *w, int i, d9d_mesh *mesh,
                                 const d9d_param_sharding *sharding)
@@ -78,6 +95,8 @@ d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh,
         return D9D_OK;
     if (sharding->slice_axes != 0)
         D9D_TRY(d9d_mesh_group(mesh, sharding->slice_axes, &p->placement.slice_group));
+    if (sharding->slice_axes != 0 && sharding->slice_dim == 1)
+        D9D_TRY(blocks_check(p, d9d_mesh_count(mesh, sharding->slice_axes)));
     for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
         if (p->peft.adapter->param[i] != NULL)
             D9D_TRY(adapter_shard(p, i, mesh, sharding));
@@ -190,6 +209,14 @@ d9d_status d9d_parallel_plan_check_blocks(const d9d_model *m, const d9d_parallel
                         "and %lld, but %s has recurrent layers, which need whole sequences: 1",
                         (long long)d->context_parallel_replicate,
                         (long long)d->context_parallel_shard, m->ops->name);
+    return D9D_OK;
+}
+
+d9d_status d9d_parallel_plan_check_adapters(const d9d_params *params, const d9d_parallel_degrees *d)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (params->p[i]->spec.parallel.style == D9D_ROWWISE)
+            D9D_TRY(blocks_check(params->p[i], d->tensor_parallel));
     return D9D_OK;
 }
 

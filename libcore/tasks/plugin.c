@@ -347,10 +347,8 @@ static d9d_status check_adapter_files(const char *path, const char *word,
                                       const d9d_adapter_kind *kind)
 {
     const d9d_adapter_files *files = kind->files;
-    const d9d_status st = d9d_adapter_kind_check(kind);
+    d9d_status st;
 
-    if (st != D9D_OK)
-        return D9D_FAIL(st, "%s: %s", path, d9d_err_message());
     if (kind->forward == NULL)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: the kind of the method \"%s\" has files of its own and no forward",
@@ -363,6 +361,9 @@ static d9d_status check_adapter_files(const char *path, const char *word,
                         "%s: the method \"%s\" has files of the peft_type \"%s\", which d9d reads "
                         "itself",
                         path, word, files->peft_type);
+    st = d9d_adapter_kind_check(kind);
+    if (st != D9D_OK)
+        return D9D_FAIL(st, "%s: %s", path, d9d_err_message());
     D9D_TRY(check_fields(path, word, "fields", files->fields));
     return check_fields(path, word, "needs", files->needs);
 }
@@ -375,6 +376,11 @@ static d9d_status add_adapter_kind(d9d_plugins *p, const char *path, const d9d_p
 
     if (kind == NULL)
         return D9D_OK;
+    if (kind->size != sizeof(*kind))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the kind of the method \"%s\" says that it has %zu bytes, here it has "
+                        "%zu; its size comes first, sizeof the struct",
+                        path, word, kind->size, sizeof(*kind));
     if (kind->files == NULL || kind->files->peft_type == NULL)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: the kind of the method \"%s\" has no files with a peft_type", path,

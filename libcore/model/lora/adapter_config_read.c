@@ -53,6 +53,21 @@ static const d9d_adapter_kind *own_find(const d9di_peft_reader *r, const char *t
     return NULL;
 }
 
+/* The seed of shared arrays, and whether the file has these. */
+static d9d_status shared_config_read(d9di_peft_reader *r)
+{
+    const d9d_adapter_files *files = r->own->files;
+    const json_t *has =
+        files->has_shared != NULL ? json_object_get(r->doc, files->has_shared) : NULL;
+    int64_t seed = 0;
+
+    if (files->seed != NULL && json_object_get(r->doc, files->seed) != NULL)
+        D9D_TRY(d9d_json_get_i64(r->doc, r->config_path, files->seed, 0, INT64_MAX, &seed));
+    r->seed = (uint64_t)seed;
+    r->draws = json_is_false(has);
+    return D9D_OK;
+}
+
 /* Fields that need a value have it or are absent. */
 static d9d_status needs_check(const d9di_peft_reader *r, json_t *needs)
 {
@@ -79,6 +94,7 @@ static d9d_status own_config_check(d9di_peft_reader *r)
     r->type = D9DI_PEFT_OWN;
     if (files->alpha != NULL)
         D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, files->alpha, &r->alpha));
+    D9D_TRY(shared_config_read(r));
     if (files->needs != NULL)
         D9D_TRY(d9d_json_parse(r->own->name, files->needs, strlen(files->needs), &needs));
     st = needs_check(r, needs);
@@ -175,7 +191,7 @@ d9d_status d9di_peft_alpha_of(d9di_peft_reader *r, const char *module, int64_t r
     if (key != NULL && json_object_get(r->doc, key) != NULL)
         D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, key, &said));
     D9D_TRY(pattern_value(r, "rank_pattern", module, &said));
-    if (said != (double)rank)
+    if (said != (double)rank && !(said == 0 && r->own != NULL)) /* peft writes 0 for none */
         return D9D_FAIL(D9D_EMISMATCH, "%s: the adapter of %s has rank %lld, and %s says %g",
                         d9d_safetensors_path(r->file), module, (long long)rank, r->config_path,
                         said);

@@ -106,18 +106,48 @@ const char *d9di_peft_own_name(const d9d_adapter_kind *kind, int i)
     return kind->params[i].file != NULL ? kind->params[i].file : kind->params[i].name;
 }
 
+d9d_shape d9di_adapters_largest(const d9d_adapters *ad)
+{
+    d9d_shape most = D9D_SHAPE(0, 0);
+
+    for (size_t i = 0; i < ad->list.len; i++) {
+        const d9di_adapters_factors *f = &ad->list.data[i];
+
+        most.dim[0] = f->out > most.dim[0] ? f->out : most.dim[0];
+        most.dim[1] = f->in > most.dim[1] ? f->in : most.dim[1];
+    }
+    return most;
+}
+
+/* Are shared rows in the order of the tensor, and the matrix has them in another? */
+static bool is_shared_out_of_order(const d9d_adapter_kind *kind, const d9d_model_matrix_place *p)
+{
+    bool shared = false;
+
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
+        shared |= kind->params[i].name != NULL && kind->params[i].shared &&
+                  kind->params[i].dim[0] == D9D_ADAPTER_OUT;
+    for (int64_t i = 0; shared && i < p->features; i++)
+        if (d9di_peft_place_feature(p, i) != i)
+            return true;
+    return false;
+}
+
 d9d_status d9di_peft_own_check(const d9d_adapter_kind *kind, const d9d_model_matrices *of,
                                const d9d_model_matrix *m)
 {
     const d9d_model_matrix_place *p = &m->module;
-    const char *why = kind->files == NULL ? "peft has no such method"
-                      : d9di_peft_is_target_parameter(of, kind, m)
-                          ? "peft adapts it by the name of the "
-                            "parameter, which LoRA alone can"
-                      : p->in_first           ? "transformers has it as [in, out]"
-                      : p->features != m->out ? "it shares a tensor of transformers' model with "
-                                                "others, which LoRA alone can"
-                                              : NULL;
+    const char *why =
+        kind->files == NULL                          ? "peft has no such method"
+        : d9di_peft_is_target_parameter(of, kind, m) ? "peft adapts it by the name of the "
+                                                       "parameter, which LoRA alone can"
+        : p->in_first                                ? "transformers has it as [in, out]"
+        : p->features != m->out ? "it shares a tensor of transformers' model with "
+                                  "others, which LoRA alone can"
+        : is_shared_out_of_order(kind, p)
+            ? "transformers has its rows in another order, and matrices share an array "
+              "of rows"
+            : NULL;
 
     return why == NULL ? D9D_OK
                        : D9D_FAIL(D9D_ENOTSUP,
@@ -317,6 +347,22 @@ static d9d_status type_check(d9di_peft_modules *x, const d9d_adapters *ad, size_
                           ad->list.data[i - 1].name, ad->list.data[i].name);
 }
 
+/* Files without a rank_pattern have one rank. */
+static d9d_status ranks_check(const d9di_peft_modules *x, const d9d_adapters *ad)
+{
+    const d9di_adapters_factors *f = ad->list.data;
+
+    for (size_t i = 1; i < ad->list.len && x->own != NULL && x->own->files->one_rank; i++)
+        if (f[i].r != f[0].r || f[i].seed != f[0].seed)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "peft: %s has an adapter %s of rank %lld and seed %llu, %s one of rank "
+                            "%lld and seed %llu, and peft's files have one of each",
+                            f[0].name, x->own->name, (long long)f[0].r,
+                            (unsigned long long)f[0].seed, f[i].name, (long long)f[i].r,
+                            (unsigned long long)f[i].seed);
+    return D9D_OK;
+}
+
 /* A magnitude is of all features of a tensor. */
 static d9d_status magnitudes_check(const d9di_peft_module *x)
 {
@@ -344,6 +390,8 @@ d9d_status d9di_peft_modules_make(const d9d_adapters *ad, const d9d_model_matric
         if (st == D9D_OK)
             st = factors_add(out, of, &ad->list.data[i]);
     }
+    if (st == D9D_OK)
+        st = ranks_check(out, ad);
     for (size_t i = 0; i < out->list.len && st == D9D_OK; i++)
         st = magnitudes_check(&out->list.data[i]);
     for (size_t i = 0; i < out->list.len && st == D9D_OK; i++)

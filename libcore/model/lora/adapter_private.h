@@ -16,6 +16,7 @@ typedef struct d9di_adapters_factors {
     double alpha; /* the scale is alpha / r */
     double dropout;
     d9d_dtype dtype;
+    uint64_t seed;                /* of the arrays that its kind draws */
     const d9d_adapter_kind *own;  /* a kind with a forward; NULL: its parameters have roles */
     unsigned params;              /* bit i: it has parameter i */
     float *v[D9D_ADAPTER_PARAMS]; /* their numbers */
@@ -36,6 +37,11 @@ static inline bool d9di_adapters_has(const d9di_adapters_factors *f, d9d_param_a
 static inline d9d_shape d9di_adapters_shape(const d9di_adapters_factors *f, int i)
 {
     return d9d_adapter_shape(f->own, i, &D9D_SHAPE(f->out, f->in), f->r);
+}
+/* Is parameter i a part of an array that matrices share? */
+static inline bool d9di_adapters_is_shared(const d9di_adapters_factors *f, int i)
+{
+    return f->own != NULL && d9di_adapters_has_param(f, i) && f->own->params[i].shared;
 }
 static inline int64_t d9di_adapters_numel(const d9di_adapters_factors *f, int i)
 {
@@ -199,6 +205,8 @@ d9d_status d9di_peft_modules_make(const d9d_adapters *ad, const d9d_model_matric
 void d9di_peft_modules_release(d9di_peft_modules *x);
 /* What follows the module's name in the files, for a parameter of a kind of its own. */
 const char *d9di_peft_own_name(const d9d_adapter_kind *kind, int i);
+/* [out, in] of a matrix that has the most outputs and inputs of all of them. */
+d9d_shape d9di_adapters_largest(const d9d_adapters *ad);
 /* Can peft's files have a kind of its own for this matrix?  ENOTSUP. */
 d9d_status d9di_peft_own_check(const d9d_adapter_kind *kind, const d9d_model_matrices *of,
                                const d9d_model_matrix *m);

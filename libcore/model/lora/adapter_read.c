@@ -80,6 +80,7 @@ static d9d_status adapter_read(d9di_peft_reader *r, const char *dir)
     D9D_TRY(prefixes_find(r));
     for (size_t i = 0; i < r->matrices->n; i++)
         D9D_TRY(d9di_peft_matrix_read(r, &r->matrices->items[i]));
+    D9D_TRY(d9di_peft_shared_read(r));
     D9D_TRY(d9di_peft_saved_read(r));
     if (r->ad->saved.len == 0)
         D9D_TRY(d9di_peft_require_unset(r, "modules_to_save"));

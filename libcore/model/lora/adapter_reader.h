@@ -22,6 +22,8 @@ typedef struct d9di_peft_reader {
     bool by_root; /* the scale is alpha / sqrt(r) */
     d9di_peft_type type;
     const d9d_adapter_kind *own;          /* of type D9DI_PEFT_OWN */
+    uint64_t seed;                        /* of its shared arrays */
+    bool draws;                           /* the file has none: they are drawn */
     const d9d_adapter_kind *const *kinds; /* those that there are, NULL-ended; or NULL */
     d9d_safetensors_file *file;
     bool *taken; /* which of its tensors were read */
@@ -67,6 +69,8 @@ const d9d_safetensors_tensor *d9di_peft_tensor_find(const d9di_peft_reader *r, c
 d9d_status d9di_peft_matrix_read(d9di_peft_reader *r, const d9d_model_matrix *m);
 /* The same of a kind of its own. */
 d9d_status d9di_peft_own_read(d9di_peft_reader *r, const d9d_model_matrix *m);
+/* Then the arrays that its matrices share. */
+d9d_status d9di_peft_shared_read(d9di_peft_reader *r);
 bool d9di_peft_own_is_adapted(const d9di_peft_reader *r, const char *module);
 /* Read the adapter of an embedding, and of the head that shares its table. */
 d9d_status d9di_peft_embedding_read(d9di_peft_reader *r, const d9d_model_matrix *m);

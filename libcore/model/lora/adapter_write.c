@@ -87,7 +87,8 @@ static peft_tensor tensor_of(adapter_writer *w, const d9di_peft_module *x, int r
         [D9D_ADAPTER_INPUT] = {".ia3_l", 1, in, 2},
     };
 
-    if (!d9di_adapters_has_param(x->parts[0].factors, role))
+    if (!d9di_adapters_has_param(x->parts[0].factors, role) ||
+        d9di_adapters_is_shared(x->parts[0].factors, role))
         return (peft_tensor){0};
     if (x->parts[0].factors->own != NULL)
         return own_tensor_of(w, x, role);
@@ -233,6 +234,84 @@ static d9d_status module_write(adapter_writer *w, const d9di_peft_module *x)
     return st;
 }
 
+/* --- arrays that matrices share ----------------------------------------------------------------
+ */
+
+static bool is_shared(const adapter_writer *w, int i)
+{
+    const d9d_adapter_kind *own = w->modules.own;
+
+    return own != NULL && own->params[i].name != NULL && own->params[i].shared;
+}
+
+/* Of all numbers that any matrix needs. */
+static d9d_shape shared_shape(const adapter_writer *w, int i)
+{
+    const d9d_shape largest = d9di_adapters_largest(w->ad);
+
+    return d9d_adapter_shape(w->modules.own, i, &largest, w->ad->list.data[0].r);
+}
+
+static d9d_status shared_declare(adapter_writer *w)
+{
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
+        if (is_shared(w, i)) {
+            const d9d_shape s = shared_shape(w, i);
+
+            D9D_TRY(d9d_safetensors_writer_declare(w->tensors,
+                                                   d9di_peft_own_name(w->modules.own, i),
+                                                   w->ad->list.data[0].dtype, s.ndim, s.dim));
+        }
+    return D9D_OK;
+}
+
+/* Put a matrix's part into the array, of which `seen` are there, rows and columns: they agree. */
+static d9d_status shared_pack(const d9di_adapters_factors *f, int i, const d9d_shape *all,
+                              const float *from, float *to, int64_t *seen)
+{
+    const d9d_shape s = d9di_adapters_shape(f, i);
+    const int64_t rows = s.dim[0], n = s.ndim > 1 ? s.dim[1] : 1,
+                  columns = all->ndim > 1 ? all->dim[1] : 1;
+
+    for (int64_t k = 0; k < rows; k++) {
+        const int64_t known = k < seen[0] ? (n < seen[1] ? n : seen[1]) : 0;
+
+        if (memcmp(to + k * columns, from + k * n, (size_t)known * sizeof(*to)) != 0)
+            return D9D_FAIL(D9D_EVERIFY,
+                            "adapter of %s: its part of %s, which matrices share, is not that of "
+                            "the others",
+                            f->name, f->own->params[i].name);
+        memcpy(to + k * columns, from + k * n, (size_t)n * sizeof(*to));
+    }
+    seen[0] = rows > seen[0] ? rows : seen[0];
+    seen[1] = n > seen[1] ? n : seen[1];
+    return D9D_OK;
+}
+
+static d9d_status shared_write(adapter_writer *w)
+{
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
+        const d9d_shape s = is_shared(w, i) ? shared_shape(w, i) : D9D_SHAPE(0);
+        const int64_t n = d9d_shape_numel(&s);
+        int64_t seen[2] = {0, 0};
+        d9d_status st = D9D_OK;
+        float *all;
+
+        if (!is_shared(w, i))
+            continue;
+        all = calloc((size_t)n + 1, sizeof(*all));
+        if (all == NULL)
+            return no_memory();
+        for (size_t k = 0; k < w->ad->list.len && st == D9D_OK; k++)
+            st = shared_pack(&w->ad->list.data[k], i, &s, w->ad->list.data[k].v[i], all, seen);
+        if (st == D9D_OK)
+            st = values_write(w, w->ad->list.data[0].dtype, all, n);
+        free(all);
+        D9D_TRY(st);
+    }
+    return D9D_OK;
+}
+
 /* --- modules that are saved whole --------------------------------------------------------------
  */
 
@@ -316,12 +395,14 @@ static d9d_status tensors_write(adapter_writer *w, const char *dir)
     if (st != D9D_OK)
         goto out;
     D9D_TRY_OR(st, d9d_safetensors_writer_metadata(w->tensors, "format", "pt"), out);
+    D9D_TRY_OR(st, shared_declare(w), out);
     for (size_t i = 0; i < w->modules.list.len; i++) {
         D9D_TRY_OR(st, module_declare(w, &w->modules.list.data[i]), out);
         D9D_TRY_OR(st, columns_record(w, &w->modules.list.data[i]), out);
     }
     D9D_TRY_OR(st, saved_each(w, saved_declare), out);
     D9D_TRY_OR(st, d9d_safetensors_writer_begin(w->tensors, path), out);
+    D9D_TRY_OR(st, shared_write(w), out);
     for (size_t i = 0; i < w->modules.list.len; i++)
         D9D_TRY_OR(st, module_write(w, &w->modules.list.data[i]), out);
     D9D_TRY_OR(st, saved_each(w, saved_write), out);
@@ -576,6 +657,11 @@ static d9d_status own_config_build(adapter_writer *w, const char *base)
         rc |= json_object_set_new(w->doc, files->rank, json_integer((json_int_t)first->r));
     if (files->alpha != NULL)
         rc |= json_object_set_new(w->doc, files->alpha, json_number_of(first->alpha));
+    if (files->seed != NULL)
+        rc |= json_object_set_new(w->doc, files->seed,
+                                  json_integer((json_int_t)w->ad->list.data[0].seed));
+    if (files->has_shared != NULL)
+        rc |= json_object_set_new(w->doc, files->has_shared, json_true());
     if (rc != 0)
         return no_memory();
     D9D_TRY(fields_add(w, files->fields));
@@ -583,7 +669,7 @@ static d9d_status own_config_build(adapter_writer *w, const char *base)
     D9D_TRY(saved_modules_note(w));
     D9D_TRY(targets_build(w));
     rc |= json_object_del(w->doc, "target_parameters");
-    rc |= files->rank == NULL ? json_object_del(w->doc, "rank_pattern") : 0;
+    rc |= files->rank == NULL || files->one_rank ? json_object_del(w->doc, "rank_pattern") : 0;
     rc |= files->alpha == NULL ? json_object_del(w->doc, "alpha_pattern") : 0;
     return rc == 0 ? D9D_OK : no_memory();
 }

@@ -189,6 +189,7 @@ static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapte
         .alpha = adapter->alpha,
         .dropout = (double)adapter->dropout,
         .dtype = w->spec.dtype,
+        .seed = adapter->seed,
         .own = adapter->forward != NULL ? adapter->kind : NULL,
     };
     for (int i = 0; i < D9D_ADAPTER_PARAMS && out->name != NULL; i++) {
@@ -391,6 +392,11 @@ static d9d_status factors_check(const d9di_adapters_factors *f, const d9d_param 
                         "%s: the adapter of the files is of another method than that of the "
                         "configuration",
                         w->name);
+    if (f->own != NULL && f->own->draw != NULL && f->seed != adapter->seed)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: the adapter of the files has the seed %llu, that of the configuration "
+                        "%llu",
+                        w->name, (unsigned long long)f->seed, (unsigned long long)adapter->seed);
     if (f->r == 0 && adapter->r == 0)
         return D9D_OK;
     if (f->r != adapter->r)

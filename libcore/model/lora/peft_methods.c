@@ -57,7 +57,7 @@ const d9d_table d9d_peft_rank_table = D9D_TABLE(d9d_peft_params, "dora_params", 
 
 d9d_status d9d_peft_params_opts(const d9d_peft_params *p, const char *name, d9d_adapter_opts *out)
 {
-    d9d_adapter_opts o = {p->r, p->alpha, p->dropout};
+    d9d_adapter_opts o = {.r = p->r, .alpha = p->alpha, .dropout = p->dropout};
     const char *pattern;
     bool match = false;
     json_t *v;

@@ -49,6 +49,15 @@
  * examples/plugins/loha.c is whole.  From the sizes follow sharding on every mesh, checkpoints and
  * their resharding; from the names, peft's files.  Such a kind is of linear layers alone.
  *
+ * Sizes may be those of blocks: {IN_BLOCKS, PAIRS} is a triangle for each block of r inputs, which
+ * examples/plugins/oft.c makes rotations of.  Matrices may share an array, of which each has the
+ * part that its sizes cut out: examples/plugins/vera.c.
+ *
+ *     {"vera_A", .dim = {D9D_ADAPTER_RANK, D9D_ADAPTER_IN}, .frozen = true, .shared = true}
+ *
+ * draw() makes the whole array, which has the most inputs or outputs of all the matrices.  Each
+ * matrix keeps its part, divided as it is, and files have the array once.
+ *
  * Hu et al., "LoRA", 2021.  Liu et al., "DoRA", 2024.  Liu et al., "(IA)^3", 2022.
  */
 #ifndef D9D_NN_ADAPTER_H
@@ -66,7 +75,9 @@ typedef enum d9d_adapter_dim {
     D9D_ADAPTER_NO_DIM,
     D9D_ADAPTER_RANK, /* r, of the options */
     D9D_ADAPTER_IN,
-    D9D_ADAPTER_OUT, /* of dimension 0 alone: a layer may ask for some rows */
+    D9D_ADAPTER_OUT,       /* of dimension 0 alone: a layer may ask for some rows */
+    D9D_ADAPTER_IN_BLOCKS, /* in / r: blocks of r inputs, which none divides */
+    D9D_ADAPTER_PAIRS,     /* r (r - 1) / 2: the triangle of a block */
     D9D_ADAPTER_DIMS
 } d9d_adapter_dim;
 
@@ -78,6 +89,8 @@ typedef struct d9d_adapter_param {
     d9d_init_kind init;     /* an untrained adapter must change nothing */
     float init_scale;       /* bound, deviation or value; 0 of UNIFORM: 1 / sqrt(last dimension) */
     const char *file;       /* its name in peft's files, behind the module's; NULL: as above */
+    bool shared; /* a part of one array of all matrices, which is frozen and that draw() makes;
+                    `file` is its whole name.  One dimension is r, or it has one alone */
 } d9d_adapter_param;
 
 /* A whole adapter in host memory, float32. */
@@ -85,6 +98,7 @@ typedef struct d9d_adapter_arrays {
     int64_t in, out, r;
     float scale;                        /* alpha / r */
     const float *v[D9D_ADAPTER_PARAMS]; /* of whole shapes; NULL: it has none */
+    uint64_t seed;                      /* of the options */
 } d9d_adapter_arrays;
 
 /* What peft's files say of a kind: adapter_config.json, beside the modules, which are known. */
@@ -94,6 +108,10 @@ typedef struct d9d_adapter_files {
     const char *alpha;     /* that of alpha, of one with r; NULL: it is r, and scales nothing */
     const char *fields;    /* other fields as a JSON object, which are written; NULL: none */
     const char *needs;     /* the same, and a directory that has another value is refused */
+    bool one_rank;         /* all modules have the same r: there is no rank_pattern */
+    /* Of kinds with shared arrays; NULL: there is none.  The keys of the options' seed, and of
+     * whether the arrays are in the file: where they are not, draw() makes them. */
+    const char *seed, *has_shared;
 } d9d_adapter_files;
 
 typedef struct d9d_adapter_kind {
@@ -109,12 +127,16 @@ typedef struct d9d_adapter_kind {
     bool reads_matrix;              /* the forward reads W besides multiplying by it: W is not
                                        quantised */
     const d9d_adapter_files *files; /* NULL: peft has no such method */
+    /* Make all numbers of shared parameter i, for sizes `in` and `out` that are the most of all
+     * matrices, and no arrays.  The same on every rank. */
+    d9d_status (*draw)(const d9d_adapter_arrays *of, int i, float *to);
 } d9d_adapter_kind;
 
 typedef struct d9d_adapter_opts {
     int64_t r; /* for A and B */
     double alpha;
     double dropout; /* of the input of A, in training */
+    uint64_t seed;  /* for draw() */
 } d9d_adapter_opts;
 
 /* A plain LoRA, LoRA with a magnitude (DoRA), factors of a layer's output, and of its input, as
@@ -131,19 +153,32 @@ D9D_API d9d_param *d9d_adapter_matrix(const d9d_module *m);
 /* Is it a table, which has LoRA alone?  Ids choose rows of B, and y = x W^T is its head. */
 D9D_API bool d9d_adapter_is_table(const d9d_module *m);
 
-/* Has a kind what it needs, and nothing without a meaning?  ECONFIG says what. */
+/* Has a kind what it needs, and nothing without a meaning, and is it of this version's size?
+ * ECONFIG says what is wrong. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_kind_check(const d9d_adapter_kind *kind);
 
 /* Add an adapter to that matrix; the module owns it.  EINVAL for a module without such a matrix,
  * for one that has an adapter, and for a stack with more than A and B.  ENOTSUP for a table with
  * more than these, and for factors of an output that is divided by its input and has a bias.
- * ECONFIG for a kind that lacks what it needs, or has a parameter without a role. */
+ * ECONFIG for a kind that lacks what it needs, or has a parameter without a role, and for blocks
+ * that do not divide the inputs. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter_kind *kind,
                                                 const d9d_adapter_opts *opts);
 
 /* Set what begins by the matrix, as magnitudes do, the norms of its rows; nothing to do for others.
  * Collective over the ranks that have its parts. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_start(d9d_param *w, d9d_device *dev);
+
+/* Do matrices of `params` that share arrays have one r and one seed?  ECONFIG. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapter_shared_check(const d9d_params *params);
+/* Draw the arrays that matrices share, of the sizes that all matrices of the model need, `whole`,
+ * and set the parts of those in `params`. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapter_shared_start(const d9d_params *whole,
+                                                         const d9d_params *params, d9d_device *dev);
+/* Cut parameter i, of `shape`, out of a shared array whose rows have `columns` numbers, from row
+ * and column `first` on. */
+D9D_API void d9d_adapter_shared_part(const float *all, int64_t columns, const d9d_shape *shape,
+                                     const int64_t *first, float *to);
 
 /* Shape of an adapter's parameter i, for a matrix of this shape; kind NULL: that of the role. */
 D9D_API d9d_shape d9d_adapter_shape(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix,

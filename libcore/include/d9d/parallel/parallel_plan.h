@@ -53,6 +53,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_parallel_plan_apply_dp(d9d_mesh *mesh, d9d_m
  * degree and what it does not divide. */
 D9D_API D9D_MUST_USE d9d_status d9d_parallel_plan_check_blocks(const d9d_model *m,
                                                                const d9d_parallel_degrees *d);
+/* Can it divide the adapters of these parameters, whose blocks of inputs it must not cut? */
+D9D_API D9D_MUST_USE d9d_status d9d_parallel_plan_check_adapters(const d9d_params *params,
+                                                                 const d9d_parallel_degrees *d);
 /* Place a stage's parameters and fill its groups.  Collective: over the world, in which all ranks
  * create the same groups, whatever their stages have. */
 D9D_API D9D_MUST_USE d9d_status d9d_parallel_plan_apply_blocks(d9d_mesh *mesh, d9d_model *m);

@@ -194,6 +194,7 @@ struct d9d_param_adapter {
     const char *name;                    /* of the kind, in messages */
     unsigned by_output; /* with a forward, bit i: dimension 0 of parameter i is that of outputs */
     bool reads_matrix;  /* its forward reads W besides multiplying by it, as norms do */
+    uint64_t seed;      /* of arrays that the kind draws */
 };
 
 /* True if backward must compute its gradient. */
