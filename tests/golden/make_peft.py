@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from peft import IA3Config, LoHaConfig, LoraConfig, PromptTuningConfig, get_peft_model
+from peft import IA3Config, LoHaConfig, LoraConfig, OFTConfig, PromptTuningConfig, VeraConfig
+from peft import get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
@@ -91,6 +92,12 @@ CASES = {
                     "alpha_pattern": {r".*\.1\.self_attn\.q_proj": 6}}}], loha=dict(
         r=3, alpha=10, target_modules=ATTENTION + ["gate_proj", "up_proj", "down_proj"],
         rank_pattern={"down_proj": 2}, alpha_pattern={r".*\.1\.self_attn\.q_proj": 6})),
+    "oft": dict(model="dense_untied", base="dense_untied", seed=26, ours=[
+        {"kind": "oft", "module_name_pattern": "all-linear", "oft_block_size": 4}], oft=dict(
+        oft_block_size=4, target_modules=ATTENTION + ["gate_proj", "up_proj", "down_proj"])),
+    "vera": dict(model="dense_untied", base="dense_untied", seed=27, ours=[
+        {"kind": "vera", "module_name_pattern": "all-linear", "r": 5, "projection_prng_key": 7}], vera=dict(
+        r=5, projection_prng_key=7, target_modules=ATTENTION + ["gate_proj", "up_proj", "down_proj"])),
     "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
         r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
@@ -108,6 +115,10 @@ def adapted(case):
         config = IA3Config(task_type="CAUSAL_LM", **case["ia3"])
     elif "loha" in case:
         config = LoHaConfig(task_type="CAUSAL_LM", **case["loha"])
+    elif "oft" in case:
+        config = OFTConfig(task_type="CAUSAL_LM", **case["oft"])
+    elif "vera" in case:
+        config = VeraConfig(task_type="CAUSAL_LM", **case["vera"])
     else:
         config = LoraConfig(lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", **case["lora"])
     model = Exact.apply(get_peft_model(model, config)).double()  # copies of modules too
@@ -119,7 +130,9 @@ def adapted(case):
                 p.copy_((p * (1 + noise)).float().double())
             elif ".hada_" in name:  # products of four
                 p.copy_((noise * 2).float().double())
-            elif ".lora_" in name:
+            elif ".vera_lambda_" in name and p.requires_grad:  # products of two
+                p.copy_((noise * 4).float().double())
+            elif ".lora_" in name or ".oft_R" in name:
                 p.copy_(noise.float().double())
             elif p.requires_grad:
                 p.copy_((p + noise * p.abs().mean()).float().double())
@@ -189,6 +202,17 @@ def save_each(first, folder, experts):
     dump(folder / "adapter_config.json", {**config, "target_parameters": None})
 
 
+def save_drawn(first, folder):
+    """The same without the projections of VeRA, which are drawn by their key."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    file = "adapter_model.safetensors"
+    save_file({k: v for k, v in load_file(first / file).items() if ".vera_lambda_" in k}, folder / file,
+              {"format": "pt"})
+    config = json.loads((first / "adapter_config.json").read_text())
+    dump(folder / "adapter_config.json", {**config, "save_projection": False})
+
+
 def samples_of(case):
     lines = (HERE / case["model"] / "train.jsonl").read_text().splitlines()
     return [json.loads(x) for x in lines]
@@ -249,6 +273,8 @@ def make(name):
     table(folder / "first.txt", text_losses(model, samples))
     if name == "moe":
         save_each(folder / "first", folder / "each", MODELS[case["model"]]["config"]["num_experts"])
+    if name == "vera":
+        save_drawn(folder / "first", folder / "drawn")
     if "prompt" in case:
         table(folder / "generated.txt", generated(model, samples))
         method = {"kind": "prompt_tuning", "num_virtual_tokens": case["prompt"]}
