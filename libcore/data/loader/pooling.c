@@ -1,6 +1,5 @@
 /* pooling.c - see d9d/data/loader/pooling.h. */
 #include "d9d/data/loader/pooling.h"
-#include "d9d/base/num_format.h"
 
 #include <string.h>
 
@@ -146,9 +145,8 @@ static d9d_status rank_layout_init(const d9d_batch *b, const d9d_pooling_opts *o
     p.first = opts->tp * p.tokens;
     if (b->length % p.chunks != 0 || b->seqs * p.local % opts->tp_ranks != 0)
         return D9D_FAIL(D9D_EINVAL,
-                        "pool: %lld row%s of %lld positions do not divide over %d x %d rank%s",
-                        (long long)b->seqs, D9D_PLURAL(b->seqs), (long long)b->length,
-                        opts->cp_ranks, opts->tp_ranks, D9D_PLURAL(opts->tp_ranks));
+                        "pool: %lld rows of %lld positions do not divide over %d x %d ranks",
+                        (long long)b->seqs, (long long)b->length, opts->cp_ranks, opts->tp_ranks);
     *out = p;
     return D9D_OK;
 }
