@@ -720,7 +720,7 @@ static d9d_status commit_output(const d9d_convert *c, d9d_hash inputs, d9d_shard
 d9d_status d9d_convert_check_data(const d9d_convert *c)
 {
     return c->model != NULL && c->model->provider->family != NULL && c->ckpt != NULL
-               ? d9d_family_check_tied(c->model->config, &c->source)
+               ? d9d_family_check_tied(c->model->config, &c->source, false)
                : D9D_OK;
 }
 

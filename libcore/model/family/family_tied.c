@@ -9,11 +9,13 @@
 #include "model/family/family_parts.h"
 
 enum { ELEMENTS = 1 << 18 }; /* compared at a time */
+enum { SAMPLES = 64, SAMPLE_ELEMENTS = 1 << 12 };
 
 /* The two tensors, by number in the source. */
 typedef struct tied_pair {
     const d9d_tensor_source *src;
     size_t head, embed;
+    bool sampled; /* compare SAMPLES parts of SAMPLE_ELEMENTS, evenly spaced */
 } tied_pair;
 
 static const d9d_safetensors_tensor *tensor_at(const d9d_tensor_source *src, size_t i)
@@ -71,10 +73,12 @@ static d9d_status pair_compare(const tied_pair *p, int64_t numel, void *buffer)
     const d9d_safetensors_tensor *head = tensor_at(p->src, p->head),
                                  *embed = tensor_at(p->src, p->embed);
     const d9d_dtype type = head->dtype == D9D_BF16 || embed->dtype == D9D_BF16 ? D9D_BF16 : D9D_F32;
+    const int64_t most = p->sampled ? SAMPLE_ELEMENTS : ELEMENTS;
+    const int64_t step = p->sampled && numel / SAMPLES > most ? numel / SAMPLES : most;
     float *a = buffer, *b = a + ELEMENTS;
 
-    for (int64_t at = 0; at < numel; at += ELEMENTS) {
-        const int64_t n = numel - at < ELEMENTS ? numel - at : ELEMENTS;
+    for (int64_t at = 0; at < numel; at += step) {
+        const int64_t n = numel - at < most ? numel - at : most;
 
         D9D_TRY(elements_read(p, p->head, type, at, n, b + ELEMENTS, a));
         D9D_TRY(elements_read(p, p->embed, type, at, n, b + ELEMENTS, b));
@@ -111,11 +115,11 @@ static d9d_status pair_check(const tied_pair *p)
     return st;
 }
 
-d9d_status d9d_family_check_tied(const void *config, const d9d_tensor_source *src)
+d9d_status d9d_family_check_tied(const void *config, const d9d_tensor_source *src, bool sampled)
 {
     const d9d_family_config *c = config;
     const d9d_family_dims *dims = c->dims;
-    tied_pair p = {.src = src};
+    tied_pair p = {.src = src, .sampled = sampled};
     d9d_arena a = {0};
     const char *embed;
     d9d_status st = D9D_OK;

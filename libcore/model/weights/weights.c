@@ -79,7 +79,7 @@ static d9d_status weights_open(d9d_weights *w, const d9d_model_spec *m, d9d_stag
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
     if (m->provider->family != NULL)
-        D9D_TRY(d9d_family_check_tied(m->config, &w->src));
+        D9D_TRY(d9d_family_check_tied(m->config, &w->src, true));
     D9D_TRY(d9di_weights_merge(m, ad, &w->src, &w->merge));
     return d9d_map_plan_create(w->mapper, &w->src, &opt, &w->plan);
 }

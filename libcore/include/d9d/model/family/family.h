@@ -281,10 +281,10 @@ D9D_API d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src);
 enum { D9D_FAMILY_LEFT_OUT = 3 };
 D9D_API size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, size_t part,
                                    const char **what);
-/* EMISMATCH if a source of a tied model has a head of other numbers than its embedding, which are
- * read; tensors without a shape yet are not. */
+/* EMISMATCH if a source of a tied model has a head of other numbers than its embedding.  Both are
+ * read, or `sampled`, up to 1 MiB of each as float32; tensors without a shape yet are not. */
 D9D_API D9D_MUST_USE d9d_status d9d_family_check_tied(const void *config,
-                                                      const d9d_tensor_source *src);
+                                                      const d9d_tensor_source *src, bool sampled);
 /* False for a mixture of experts whose files never have all experts in one tensor. */
 D9D_API bool d9d_family_has_fused_layout(const d9d_family *f);
 D9D_API D9D_MUST_USE d9d_status d9d_family_mapper(const void *config, d9d_stage stage,
