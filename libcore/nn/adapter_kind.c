@@ -80,12 +80,27 @@ static d9d_status shared_check(const d9d_adapter_kind *kind, const d9d_adapter_p
     return D9D_OK;
 }
 
+/* In peft's files. */
+static const char *file_name(const d9d_adapter_param *p)
+{
+    return p->file != NULL ? p->file : p->name;
+}
+
 static d9d_status names_check(const d9d_adapter_kind *kind, int i)
 {
-    for (int k = 0; k < i; k++)
-        if (kind->params[k].name != NULL && strcmp(kind->params[k].name, kind->params[i].name) == 0)
+    const d9d_adapter_param *p = kind->params;
+
+    for (int k = 0; k < i; k++) {
+        if (p[k].name == NULL)
+            continue;
+        if (strcmp(p[k].name, p[i].name) == 0)
             return D9D_FAIL(D9D_ECONFIG, "%s: parameters %d and %d are both called %s", kind->name,
-                            k, i, kind->params[i].name);
+                            k, i, p[i].name);
+        if (strcmp(file_name(&p[k]), file_name(&p[i])) == 0)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: parameters %s and %s are both called %s in peft's files",
+                            kind->name, p[k].name, p[i].name, file_name(&p[i]));
+    }
     return D9D_OK;
 }
 

@@ -95,6 +95,10 @@ static void refuses_parameters(void **state)
     broken_of(small_loha_kind, &k);
     k.params[3].name = "hada_w1_b";
     refused(&k, "loha: parameters 1 and 3 are both called hada_w1_b");
+    broken_of(small_loha_kind, &k);
+    k.params[3].file = "hada_w1_b";
+    refused(&k,
+            "loha: parameters hada_w1_b and hada_w2_b are both called hada_w1_b in peft's files");
     memset(k.params, 0, sizeof(k.params));
     refused(&k, "loha: has no parameters");
 }
