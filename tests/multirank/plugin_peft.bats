@@ -236,6 +236,17 @@ tensor() {
     reads 'has base_model.vera_A, and save_projection of broken/adapter_config.json is false'
     broken 's/"r": 5/"r": 6/' adapter_config.json drawn
     reads 'has rank 5, and broken/adapter_config.json says 6'
+    broken 's/down_proj.vera_lambda_d/down_proj.vera_lambda_x/' adapter_model.safetensors drawn
+    reads 'the adapter of model.layers.0.mlp.down_proj has no vera_lambda_d'
+    # A kind whose files say neither the seed nor whether they have the arrays.
+    sed '/\.seed = "projection_prng_key",/d; /\.has_shared = /d' "$root/examples/plugins/vera.c" >plain.c
+    plugin plain plain.c
+    d9d-train -q --device cpu --set plugin=libplain.so --set "trainer.run.dir=plain" --set trainer.run.steps=1 --set "peft=$(method vera all-linear)" "$c"
+    d9d-train -q --device cpu --set plugin=libplain.so --set "trainer.run.dir=plain-again" --set trainer.run.steps=1 --set "peft=$(method vera all-linear)" \
+        --set trainer.model_stage_factory.source_adapter=plain/adapter "$c"
+    broken 's/base_model.vera_A/base_model.vera_Z/' adapter_model.safetensors
+    says 2 'does not have base_model.vera_A, which the matrices share' \
+        d9d-map -q --plugin ./libplain.so --adapter broken --to hf "$golden/dense_untied" none
     refused() { says 2 "$1" d9d-train -q --device cpu --set "peft=$2" --set trainer.run.dir=none "${@:3}" "$c" && [ ! -e none ]; }
     refused 'has the seed 7, that of the configuration 5' "$(method vera all-linear | sed 's/"r": 3/"r": 5/')" \
         --set "trainer.model_stage_factory.source_adapter=$golden_m/first"

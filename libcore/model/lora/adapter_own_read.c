@@ -51,6 +51,18 @@ static int64_t rank_of(const d9di_peft_reader *r, const char *module, int64_t in
     return 0;
 }
 
+/* All parameters are there: a rank may be that of one that is missing. */
+static d9d_status params_check(const d9di_peft_reader *r, const char *module)
+{
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
+        if (r->own->params[i].name != NULL && !r->own->params[i].shared &&
+            param_find(r, module, i) == NULL)
+            return D9D_FAIL(D9D_EMISMATCH, "%s: the adapter of %s has no %s",
+                            d9d_safetensors_path(r->file), module, d9di_peft_own_name(r->own, i));
+    return D9D_OK;
+}
+
+/* A parameter, which is there. */
 static d9d_status param_check(const d9di_peft_reader *r, const char *module,
                               const d9di_adapters_factors *f, int i)
 {
@@ -58,9 +70,6 @@ static d9d_status param_check(const d9di_peft_reader *r, const char *module,
     const d9d_shape want = d9di_adapters_shape(f, i);
     const long long rows = want.dim[0], columns = want.ndim > 1 ? want.dim[1] : 1;
 
-    if (t == NULL)
-        return D9D_FAIL(D9D_EMISMATCH, "%s: the adapter of %s has no %s",
-                        d9d_safetensors_path(r->file), module, d9di_peft_own_name(r->own, i));
     if (t->ndim != want.ndim || t->shape[0] != rows || (t->ndim > 1 && t->shape[1] != columns))
         return D9D_FAIL(D9D_EMISMATCH, "%s: %s is not [%lld, %lld] as the model and rank %lld need",
                         d9d_safetensors_path(r->file), t->name, rows, columns, (long long)f->r);
@@ -103,6 +112,7 @@ static d9d_status module_read(d9di_peft_reader *r, const d9d_model_matrix *m, co
                           *added;
 
     D9D_TRY(d9di_peft_own_check(r->own, r->matrices, m));
+    D9D_TRY(params_check(r, module));
     if (r->own->files->rank != NULL)
         D9D_TRY(d9di_peft_alpha_of(r, module, f.r, &f.alpha));
     if (r->own->files->alpha == NULL)
@@ -162,6 +172,21 @@ static d9d_status shared_check(const d9di_peft_reader *r, const d9d_safetensors_
     return D9D_OK;
 }
 
+/* Has the file array i if the configuration says so, and not if it says no? */
+static d9d_status presence_check(const d9di_peft_reader *r, const d9d_safetensors_tensor *t, int i)
+{
+    const char *has = r->own->files->has_shared;
+
+    if (r->draws == (t == NULL))
+        return D9D_OK;
+    if (has == NULL)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: does not have %s, which the matrices share",
+                        d9d_safetensors_path(r->file), r->own->params[i].file);
+    return D9D_FAIL(D9D_EMISMATCH, "%s: %s %s, and %s of %s is %s", d9d_safetensors_path(r->file),
+                    t == NULL ? "does not have" : "has", r->own->params[i].file, has,
+                    r->config_path, r->draws ? "false" : "true");
+}
+
 /* Array i of the file, or drawn; in the arena. */
 static d9d_status shared_load(d9di_peft_reader *r, int i, d9d_shape *shape, float **out)
 {
@@ -174,11 +199,7 @@ static d9d_status shared_load(d9di_peft_reader *r, int i, d9d_shape *shape, floa
                                    .scale = (float)(first->alpha / (double)first->r),
                                    .seed = r->seed};
 
-    if (r->draws != (t == NULL))
-        return D9D_FAIL(D9D_EMISMATCH, "%s: %s %s, and %s of %s is %s",
-                        d9d_safetensors_path(r->file), t == NULL ? "does not have" : "has",
-                        r->own->params[i].file, r->own->files->has_shared, r->config_path,
-                        r->draws ? "false" : "true");
+    D9D_TRY(presence_check(r, t, i));
     *shape = d9d_adapter_shape(r->own, i, &largest, first->r);
     if (t != NULL)
         D9D_TRY(shared_check(r, t, i, shape));

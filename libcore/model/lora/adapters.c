@@ -392,7 +392,8 @@ static d9d_status factors_check(const d9di_adapters_factors *f, const d9d_param 
                         "%s: the adapter of the files is of another method than that of the "
                         "configuration",
                         w->name);
-    if (f->own != NULL && f->own->draw != NULL && f->seed != adapter->seed)
+    if (f->own != NULL && f->own->files != NULL && f->own->files->seed != NULL &&
+        f->seed != adapter->seed)
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: the adapter of the files has the seed %llu, that of the configuration "
                         "%llu",
