@@ -44,6 +44,33 @@ static d9d_status divide_ints(d9di_jinja_run *r, int64_t a, int64_t b, bool rest
     return D9D_OK;
 }
 
+static uint64_t magnitude(int64_t i)
+{
+    return i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
+}
+
+/* a / b of b > 0, rounded once to nearest even, as Python does.  The quotient has 64 bits or more,
+ * so a rest below its last one only breaks a tie. */
+static double quotient(uint64_t a, uint64_t b)
+{
+    const int shift = a != 0 ? 64 + __builtin_clzll(a) : 0;
+    const unsigned __int128 dividend = (unsigned __int128)a << shift;
+    const unsigned __int128 q = dividend / b;
+
+    return ldexp((double)(q | (dividend % b != 0)), -shift);
+}
+
+static d9d_status true_divide_ints(d9di_jinja_run *r, int64_t a, int64_t b, d9di_jinja_value *out)
+{
+    double q;
+
+    if (b == 0)
+        return d9di_jinja_fail(r, "division by zero");
+    q = quotient(magnitude(a), magnitude(b));
+    *out = d9di_jinja_float((a < 0) != (b < 0) ? -q : q);
+    return D9D_OK;
+}
+
 static d9d_status power_ints(d9di_jinja_run *r, int64_t a, int64_t b, d9di_jinja_value *out)
 {
     int64_t result = 1;
@@ -77,11 +104,7 @@ static d9d_status binary_ints(d9di_jinja_run *r, int op, int64_t a, int64_t b,
     case D9DI_JINJA_FLOORDIV: return divide_ints(r, a, b, false, out);
     case '%': return divide_ints(r, a, b, true, out);
     case D9DI_JINJA_POWER: return power_ints(r, a, b, out);
-    default: /* '/' */
-        if (b == 0)
-            return d9di_jinja_fail(r, "division by zero");
-        *out = d9di_jinja_float((double)a / (double)b);
-        return D9D_OK;
+    default: return true_divide_ints(r, a, b, out); /* '/' */
     }
     *out = d9di_jinja_int(i);
     return over ? fail_overflow(r) : D9D_OK;

@@ -217,12 +217,28 @@ static size_t format_time(char *to, size_t size, const char *format, const struc
     return n;
 }
 
+/* Puts what strftime() makes of one directive, without the zeros and spaces before a number if it
+ * is `bare`, as "%-d" of the C libraries is. */
+static d9d_status put_time(const d9di_jinja_call *c, char directive, bool bare)
+{
+    static const char supported[] = "aAbBcdHIjmMpSUwWxXyYeFTDRn%GuV", numbers[] = "dHIjmMSUwWyeuV";
+    const char format[] = {'%', directive, '\0'};
+    char text[100];
+    size_t n, skip = 0;
+
+    if (directive == '\0' || strchr(bare ? numbers : supported, directive) == NULL)
+        return d9di_jinja_fail(c->run, "strftime_now: \"%%%s%c\" is not supported", bare ? "-" : "",
+                               directive != '\0' ? directive : ' ');
+    n = format_time(text, sizeof(text), format, c->run->opts->now);
+    while (bare && skip + 1 < n && (text[skip] == '0' || text[skip] == ' '))
+        skip++;
+    return d9di_jinja_put(c->run, text + skip, n - skip);
+}
+
 static d9d_status function_strftime_now(const d9di_jinja_call *c, d9di_jinja_value *out)
 {
-    static const char supported[] = "aAbBcdHIjmMpSUwWxXyYeFTDRn%GuV";
     const size_t mark = d9di_jinja_mark(c->run);
     const d9di_jinja_value *f = &c->arg[0];
-    char text[100];
 
     if (f->kind != D9DI_JINJA_STRING)
         return d9di_jinja_fail(c->run, "strftime_now: the format must be a str");
@@ -230,18 +246,15 @@ static d9d_status function_strftime_now(const d9di_jinja_call *c, d9di_jinja_val
         return d9di_jinja_fail(c->run, "strftime_now: no date is given; --template-date gives it, "
                                        "in a configuration chat_template_date");
     for (size_t i = 0; i < f->n; i++) {
-        char one[3] = {'%', '\0', '\0'};
+        bool bare;
 
         if (f->text[i] != '%') {
             D9D_TRY(d9di_jinja_put(c->run, &f->text[i], 1));
             continue;
         }
-        one[1] = ++i < f->n ? f->text[i] : '\0';
-        if (one[1] == '\0' || strchr(supported, one[1]) == NULL)
-            return d9di_jinja_fail(c->run, "strftime_now: \"%%%c\" is not supported",
-                                   one[1] ? one[1] : ' ');
-        D9D_TRY(
-            d9di_jinja_put(c->run, text, format_time(text, sizeof(text), one, c->run->opts->now)));
+        bare = i + 1 < f->n && f->text[i + 1] == '-';
+        i += bare ? 2 : 1;
+        D9D_TRY(put_time(c, i < f->n ? f->text[i] : '\0', bare));
     }
     return d9di_jinja_take(c->run, mark, out);
 }
