@@ -65,7 +65,10 @@ llama|num_hidden_layers|0|num_hidden_layers: 0 is below the minimum of 1
 llama|vocab_size|4294967296|vocab_size: 4294967296 is above the maximum of 2147483647
 llama|attention_dropout|2|attention_dropout: 2 is not below 1
 llama|num_key_value_heads|3|num_attention_heads 4 is not a multiple of num_key_value_heads 3
-llama|dtype|"int4"|dtype: "int4" is no type of weights
+llama|dtype|"int4"|dtype: "int4" is no floating-point type of weights
+llama|dtype|"int8"|dtype: "int8" is no floating-point type of weights
+llama|torch_dtype|32|torch_dtype: 32 is no floating-point type of weights
+llama|torch_dtype|"float32"|dtype is "bfloat16" and torch_dtype is "float32"
 mixtral|num_experts_per_tok|0|num_experts_per_tok: 0 is below the minimum of 1
 mixtral|num_experts_per_tok|9|num_experts_per_tok is 9, of num_local_experts 6
 mixtral|num_local_experts|1|num_experts_per_tok is 2, of num_local_experts 1

@@ -53,30 +53,58 @@ out:
 
 /* --- dtypes ---------------------------------------------------------------------------------- */
 
-static const char *dtype_field(const json_t *doc)
+/* Names in the two generations of transformers. */
+static const char *const dtype_fields[] = {"dtype", "torch_dtype"};
+
+static bool is_floating(int t)
 {
-    return d9di_hf_member(doc, "dtype") != NULL ? "dtype" : "torch_dtype";
+    return t == D9D_F32 || t == D9D_BF16 || t == D9D_F16 || t == D9D_F64 || t == D9D_F8_E4M3 ||
+           t == D9D_F8_E5M2;
+}
+
+/* The dtype in one of the fields; -1: it has none. */
+static d9d_status dtype_read(const json_t *doc, const char *where, const char *field, int *out)
+{
+    const json_t *v = d9di_hf_member(doc, field);
+    const char *word = json_string_value(v);
+    d9d_buf text = {0};
+    d9d_status st;
+
+    *out = word != NULL ? d9d_dtype_find(word) : -1;
+    if (v == NULL || is_floating(*out))
+        return D9D_OK;
+    st = d9d_json_put(&text, v, -1);
+    if (st == D9D_OK)
+        st = D9D_FAIL(D9D_ECONFIG, "%s: %s: %.64s is no floating-point type of weights", where,
+                      field, text.data);
+    d9d_buf_release(&text);
+    return st;
 }
 
 d9d_status d9d_hf_config_dtype(const json_t *doc, const char *where, d9d_dtype otherwise,
                                d9d_dtype *out)
 {
-    const json_t *v = d9di_hf_member(doc, dtype_field(doc));
-    const char *word = json_string_value(v);
-    int t = word == NULL ? -1 : d9d_dtype_find(word);
+    int new, old;
 
-    if (v != NULL && t < 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: %s: \"%.64s\" is no type of weights", where,
-                        dtype_field(doc), word != NULL ? word : "?");
-    *out = v == NULL ? otherwise : (d9d_dtype)t;
+    D9D_TRY(dtype_read(doc, where, dtype_fields[0], &new));
+    D9D_TRY(dtype_read(doc, where, dtype_fields[1], &old));
+    if (new >= 0 && old >= 0 && new != old)
+        return D9D_FAIL(D9D_ECONFIG, "%s: dtype is \"%s\" and torch_dtype is \"%s\"", where,
+                        d9d_dtype_name((d9d_dtype) new), d9d_dtype_name((d9d_dtype)old));
+    *out = new >= 0 ? (d9d_dtype) new : old >= 0 ? (d9d_dtype)old : otherwise;
     return D9D_OK;
 }
 
 d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
 {
-    if (json_object_set_new(doc, dtype_field(doc), json_string(d9d_dtype_name(dtype))) != 0)
-        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
-    return D9D_OK;
+    const bool has_new = d9di_hf_member(doc, dtype_fields[0]) != NULL;
+    const bool has[] = {has_new, !has_new || d9di_hf_member(doc, dtype_fields[1]) != NULL};
+    int bad = 0;
+
+    for (int i = 0; i < 2; i++)
+        if (has[i])
+            bad |= json_object_set_new(doc, dtype_fields[i], json_string(d9d_dtype_name(dtype)));
+    return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
 }
 
 /* --- the attention mask ---------------------------------------------------------------------- */

@@ -86,6 +86,14 @@ static int field_take(const json_t *doc, const char *name, json_t *text)
                : json_object_set(text, name, v);
 }
 
+/* Take the dtype, of either name, where the text model says none. */
+static int dtype_take(const json_t *doc, json_t *text)
+{
+    return d9di_hf_member(text, "dtype") != NULL || d9di_hf_member(text, "torch_dtype") != NULL
+               ? 0
+               : field_take(doc, "dtype", text) | field_take(doc, "torch_dtype", text);
+}
+
 /* Two statements about one tensor must agree. */
 static d9d_status tied_check(const json_t *doc, const json_t *text, const char *where)
 {
@@ -103,9 +111,8 @@ static d9d_status tied_check(const json_t *doc, const json_t *text, const char *
 d9d_status d9di_hf_config_text_part(json_t **doc, const char *where)
 {
     static const char *const taken[] = {
-        "tie_word_embeddings",  "dtype",         "torch_dtype",          "bos_token_id",
-        "eos_token_id",         "pad_token_id",  "transformers_version", "d9d",
-        D9D_QUANTIZATION_FIELD, "attention_mask"};
+        "tie_word_embeddings",  "bos_token_id", "eos_token_id",         "pad_token_id",
+        "transformers_version", "d9d",          D9D_QUANTIZATION_FIELD, "attention_mask"};
     const json_t *inner = json_object_get(*doc, "text_config");
     const size_t row = json_is_object(inner) ? row_find(*doc, inner) : N_MULTIMODAL;
     const char *types[] = {type_of(*doc), NULL};
@@ -121,6 +128,7 @@ d9d_status d9di_hf_config_text_part(json_t **doc, const char *where)
     D9D_TRY(d9d_hf_family_check(&whole, *doc, where));
     D9D_TRY(tied_check(*doc, inner, where));
     text = json_copy((json_t *)(uintptr_t)inner);
+    bad |= text != NULL ? dtype_take(*doc, text) : 0;
     for (size_t i = 0; text != NULL && i < sizeof(taken) / sizeof(taken[0]); i++)
         bad |= field_take(*doc, taken[i], text);
     bad |= text == NULL || json_object_set_new(text, "architectures",

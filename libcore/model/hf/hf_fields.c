@@ -355,9 +355,12 @@ static d9d_status member_check(const d9d_hf_family *f, const json_t *doc, const 
                                const char *name, const json_t *v)
 {
     d9d_quantization q;
+    d9d_dtype dtype;
 
     if (json_is_null(v))
         return D9D_OK;
+    if (strcmp(name, "dtype") == 0 || strcmp(name, "torch_dtype") == 0)
+        return d9d_hf_config_dtype(doc, where, D9D_F32, &dtype);
     if (strcmp(name, D9D_QUANTIZATION_FIELD) == 0)
         return d9d_quantization_read(doc, where, &q);
     return is_rope(name) ? rope_check(f, where, name, v) : field_check(f, where, name, name, v);

@@ -32,11 +32,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_config_locate(const char *path, d9d_arena
 /* Load the document, checked to be an object; a new reference.  Of a multimodal model whose text
  * model a family computes, the text model's. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_load(const char *path, json_t **out);
-/* The dtype that it names; `otherwise` if it names none.  ECONFIG for an unknown one. */
+/* The floating-point dtype that it names, as "dtype" or "torch_dtype"; `otherwise` if it names
+ * none.  An error names any other, and two that differ. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_dtype(const json_t *doc, const char *where,
                                                     d9d_dtype otherwise, d9d_dtype *out);
 
-/* Set the document's dtype, in the field that it has, or in "torch_dtype". */
+/* Set the document's dtype, in the fields that it has, or in "torch_dtype". */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype);
 /* The field "attention_mask" of this suite, "causal" or "prefix": was the model trained with a
  * prefix mask?  Set writes it for true and removes it for false. */
